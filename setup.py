@@ -1,0 +1,169 @@
+"""Builds the simulated MI300X; everything else about the package is in pyproject.toml.
+
+One library implements the HIP API (csrc/hip) and one engine for each x86-64 level executes gfx942 machine code
+(csrc/engine). They are plain C++17 behind a C ABI: nothing depends on the Python version, so one wheel serves all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+SIMULATOR = Path("deep_gemm_rocm/simulator")
+X86_64_LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")
+
+COMMON_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
+# The engine computes what the chip computes: no contraction and no assumption about rounding may change a result.
+ENGINE_FLAGS = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+EXPORTS = ROOT / SIMULATOR / "csrc" / "exports.map"
+LINK_FLAGS = ["-shared", "-pthread", "-Wl,-z,defs", f"-Wl,--version-script={EXPORTS}"]
+
+ZIG = [sys.executable, "-m", "ziglang", "c++"]
+
+
+def compiles(compiler: list[str]) -> bool:
+    """Whether the compiler builds a C++17 shared library for the highest x86-64 level."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "probe.cpp")
+        source.write_text("#include <string>\nstd::string probe(int i) { return std::to_string(i); }\n")
+        flags = ["-std=c++17", "-march=x86-64-v4", "-fPIC", "-shared"]
+        command = [*compiler, *flags, str(source), "-o", str(Path(folder, "probe.so"))]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+
+@functools.cache
+def system_compiler() -> list[str] | None:
+    """The machine's C++ compiler: $CXX, or the first of c++, g++ and clang++ that works; None where there is none."""
+    if chosen := shlex.split(os.environ.get("CXX", "")):
+        if not compiles(chosen):
+            raise SystemExit(f"CXX={shlex.join(chosen)} can't build a C++17 shared library with -march=x86-64-v4")
+        return chosen
+    for name in ("c++", "g++", "clang++"):
+        if shutil.which(name) and compiles([name]):
+            return [name]
+    return None
+
+
+def is_gcc(compiler: list[str]) -> bool:
+    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
+    return "Free Software Foundation" in version
+
+
+class Toolchain:
+    """How the compiler at hand spells what differs from compiler to compiler."""
+
+    def __init__(self) -> None:
+        compiler = system_compiler()
+        self.is_zig = compiler is None
+        self.compiler = compiler or ZIG
+        if self.is_zig:
+            if importlib.util.find_spec("ziglang") is None:
+                raise SystemExit("no C++ compiler: install g++ or clang++, or `pip install ziglang`")
+            # zig turns undefined behaviour into traps unless told not to; the glibc is manylinux_2_28's.
+            self.flags = ["-target", "x86_64-linux-gnu.2.28", "-fno-sanitize=undefined"]
+            self.link_flags = []
+        else:
+            self.flags = []
+            self.link_flags = ["-static-libstdc++", "-static-libgcc"] if is_gcc(self.compiler) else []
+
+    def march(self, level: str) -> str:
+        return "-march=" + (level.replace("-", "_") if self.is_zig else level)
+
+
+class Library(Extension):
+    """A shared library without a Python interface: its sources and the x86-64 level it is compiled for."""
+
+    def __init__(self, name: str, folder: str, level: str, flags: list[str], link_flags: list[str]) -> None:
+        sources = sorted(str(path) for path in (SIMULATOR / "csrc" / folder).glob("*.cpp"))
+        super().__init__(f"deep_gemm_rocm.simulator.lib.{name}", sources, language="c++")
+        self.level = level
+        self.flags = flags
+        self.link_flags = link_flags
+
+
+LIBRARIES = [
+    Library("libamdhip64", "hip", "x86-64", [], ["-ldl"]),
+    *(Library(f"libmi300x_{level}", "engine", level, ENGINE_FLAGS, []) for level in X86_64_LEVELS),
+]
+
+
+class BuildSimulator(build_ext):
+    """Writes one ninja file for all libraries and runs it: parallel, and incremental across `pip install -e .` runs."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return os.path.join(*fullname.split(".")) + ".so"
+
+    def build_extensions(self) -> None:
+        # Not build_temp: an editable install builds in a temporary folder, which would make every build a full one.
+        folder = ROOT / "build" / "simulator"
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (folder / "build.ninja").write_text(self.ninja_file(Toolchain()))
+            if subprocess.run([ninja_program(), "-C", str(folder)]).returncode != 0:
+                raise SystemExit("the simulated MI300X did not compile: the compiler's messages are above")
+            for library in self.extensions:
+                target = Path(self.get_ext_fullpath(library.name))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self.copy_file(str(folder / target.name), str(target))
+
+    def ninja_file(self, toolchain: Toolchain) -> str:
+        compiler = shlex.join([*toolchain.compiler, *toolchain.flags])
+        lines = [
+            "rule compile",
+            f"  command = {compiler} $flags -MMD -MF $out.d -c $in -o $out",
+            "  depfile = $out.d",
+            "  deps = gcc",
+            "rule link",
+            f"  command = {compiler} {shlex.join([*LINK_FLAGS, *toolchain.link_flags])} $flags $in -o $out",
+        ]
+        for library in self.extensions:
+            name = library.name.rpartition(".")[2]
+            flags = shlex.join([*COMMON_FLAGS, *library.flags, toolchain.march(library.level)])
+            objects = []
+            for source in library.sources:
+                objects.append(f"{name}/{Path(source).stem}.o")
+                lines += [f"build {objects[-1]}: compile {ninja_path(ROOT / source)}", f"  flags = {flags}"]
+            link_flags = shlex.join([f"-Wl,-soname,{name}.so", *library.link_flags])
+            lines += [f"build {name}.so: link {' '.join(objects)} | {ninja_path(EXPORTS)}", f"  flags = {link_flags}"]
+        return "\n".join(lines) + "\n"
+
+
+def ninja_path(path: Path) -> str:
+    return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+
+
+def ninja_program() -> str:
+    import ninja
+
+    return str(Path(ninja.BIN_DIR, "ninja"))
+
+
+class PlatformWheel(bdist_wheel):
+    """Tags the wheel for the platform but for no particular Python version or ABI."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    packages=[*find_packages(include=["deep_gemm_rocm*"]), "deep_gemm_rocm.include"],
+    package_dir={"deep_gemm_rocm.include": "include"},
+    ext_modules=LIBRARIES,
+    cmdclass={"build_ext": BuildSimulator, "bdist_wheel": PlatformWheel},
+    # pip puts this into the build environment where the machine has no compiler of its own.
+    setup_requires=[] if system_compiler() else ["ziglang"],
+)
