@@ -1,0 +1,9 @@
+#pragma once
+
+#include "abi.h"
+
+// Fails with hipErrorInvalidHandle unless the stream is null, one of HIP's two special handles, or a living stream.
+void require_stream(hipStream_t stream);
+
+// As hipEventRecord does; a null event is none.
+void record_event(hipEvent_t event, hipStream_t stream);
