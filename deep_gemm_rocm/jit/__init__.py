@@ -1,0 +1,76 @@
+"""From a template's name and its values to a kernel that can be called: render, compile, cache, load."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+
+from ..paths import include_dir
+from . import cache, toolchain
+from .errors import CacheError, CompileError, JitError, LoadError, ToolchainError
+from .kernel import Kernel
+from .render import Value, render
+from .source import Source
+
+__all__ = [
+    "CacheError", "CompileError", "JitError", "Kernel", "LoadError", "ToolchainError",
+    "forget", "get_kernel", "loaded",
+]  # fmt: skip
+
+_Key = tuple[str, tuple[tuple[str, Value], ...], tuple[type, ...]]
+
+_kernels: dict[_Key, Kernel] = {}
+_being_made: dict[_Key, threading.Lock] = {}
+
+# A thread that is not in the forked child can't release what it held.
+os.register_at_fork(after_in_child=_being_made.clear)
+
+
+def get_kernel(template: str, values: Mapping[str, Value], argtypes: tuple[type, ...]) -> Kernel:
+    """The kernel that ``template`` rendered with ``values`` makes; compiled at most once, whoever asks.
+
+    A kernel that this process already has is found without touching the disk.
+
+    Args:
+        template: file name below ``include/deep_gemm_rocm``, such as ``gemm_fp8.hip.j2``.
+        values: see ``render``. The order of the names should be the same from call to call.
+        argtypes: ctypes types of ``dg_launch``'s parameters.
+
+    Raises:
+        TypeError, ValueError, jinja2.TemplateError: ``values`` don't fit the template, see ``render``.
+        ToolchainError: nothing here can compile for gfx942.
+        CompileError: the compiler refused the kernel.
+        CacheError: the cache folder must not be used.
+        LoadError: the compiled kernel can't be loaded.
+        hip.HipError: there is no device to load it for.
+    """
+    key = (template, tuple(values.items()), argtypes)
+    kernel = _kernels.get(key)
+    if kernel is not None:
+        return kernel
+    with _being_made.setdefault(key, threading.Lock()):
+        if key not in _kernels:
+            _kernels[key] = _make(template, values, argtypes)
+        return _kernels[key]
+
+
+def loaded() -> list[Kernel]:
+    """The kernels that this process has, in the order in which it asked for them."""
+    return list(_kernels.values())
+
+
+def forget() -> None:
+    """Makes the next call look on the disk again. Libraries stay loaded: the runtime keeps pointers into them."""
+    _kernels.clear()
+
+
+def _make(template: str, values: Mapping[str, Value], argtypes: tuple[type, ...]) -> Kernel:
+    start = time.perf_counter()
+    headers = include_dir()
+    text = render(headers / "deep_gemm_rocm", template, values)
+    source = Source.collect(template.removesuffix(".hip.j2"), text, headers)
+    kernel = Kernel(cache.obtain(source, toolchain.choose()), argtypes)
+    kernel.ready_seconds = time.perf_counter() - start
+    return kernel

@@ -1,0 +1,210 @@
+"""Compiled kernels on disk, shared by every process that uses the same folder.
+
+An entry is a folder, named by a hash of all that went into it, that appears by one atomic rename and is never changed
+afterwards. So readers need no lock; the lock only keeps processes from doing the same work twice, and losing it (a
+file system without locks, a holder that hangs) costs time, never correctness.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+import platformdirs
+
+from .errors import CacheError, CompileError
+from .source import HEADER_FOLDER, KERNEL_FILE, Source
+from .toolchain import ARCH, LIBRARY_FILE, Toolchain
+
+_SCHEMA = 1  # of the key and of an entry's files; change it and older entries are no longer found
+_MANIFEST_FILE = "manifest.json"
+_LOCK_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A compiled kernel, its bytes verified.
+
+    Attributes:
+        library: the shared library.
+        from_cache: whether it was found, here or after waiting for another process; else it was compiled just now.
+        compile_seconds: what the compile took, whenever that was.
+    """
+
+    library: Path
+    from_cache: bool
+    compile_seconds: float
+
+
+def folder() -> Path:
+    """Where compiled kernels are kept: ``DG_JIT_CACHE_DIR``, read on every call, or the user's cache folder."""
+    chosen = os.environ.get("DG_JIT_CACHE_DIR")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("deep_gemm_rocm")
+
+
+def obtain(source: Source, toolchain: Toolchain) -> Artefact:
+    """The compiled ``source``: from the cache, or compiled now and, if the cache can be written, kept there.
+
+    Raises:
+        CacheError: the cache folder belongs to, or can be written by, somebody else.
+        CompileError, ToolchainError: see ``Toolchain.build``.
+    """
+    root = folder()
+    _prepare(root)
+    entry = root / "kernels" / f"{source.name}-{_key(source, toolchain)}"
+    if found := _read(entry):
+        return found
+    with _lock(root / "locks", entry.name):
+        return _read(entry) or _build(source, toolchain, entry)
+
+
+def _key(source: Source, toolchain: Toolchain) -> str:
+    ingredients = {
+        "schema": _SCHEMA,
+        "arch": ARCH,
+        "kernel": source.kernel,
+        "headers": dict(source.headers),
+        "toolchain": toolchain.identity(),
+    }
+    return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:40]
+
+
+def _prepare(root: Path) -> None:
+    """Makes the folder if that is possible, and refuses one that is not safe.
+
+    What is in there gets executed, so nobody but its owner (this user, or root) may be able to write to it.
+    """
+    try:
+        _make_folder(root)
+        found = root.stat()
+    except OSError:
+        return  # nothing can be read there, and keeping the kernel will fail and say so
+    advice = "Code from there would run as you: set DG_JIT_CACHE_DIR to a folder of your own"
+    if found.st_uid not in (os.geteuid(), 0):
+        raise CacheError(f"the kernel cache folder {root} belongs to user id {found.st_uid}. {advice}.")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.filemode(found.st_mode)
+        raise CacheError(
+            f"the kernel cache folder {root} can be written by others ({mode}). {advice}, or chmod 700 it."
+        )
+
+
+def _make_folder(path: Path) -> None:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _read(entry: Path) -> Artefact | None:
+    """The entry if it is there and whole."""
+    library = entry / LIBRARY_FILE
+    try:
+        manifest = json.loads((entry / _MANIFEST_FILE).read_bytes())
+        if manifest["sha256"] != _sha256(library):
+            return None
+        return Artefact(library, from_cache=True, compile_seconds=float(manifest["compile_seconds"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@contextlib.contextmanager
+def _lock(locks: Path, name: str) -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError, NotImplementedError, filelock.Timeout):
+            _make_folder(locks)
+            held.enter_context(filelock.FileLock(locks / f"{name}.lock", timeout=_LOCK_SECONDS))
+        yield
+
+
+def _build(source: Source, toolchain: Toolchain, entry: Path) -> Artefact:
+    """Compiles in a folder of this machine's own, so that the compiler's scratch files never touch a shared disk."""
+    try:
+        build = Path(tempfile.mkdtemp(prefix="deep_gemm_rocm-"))
+        source.write(build)
+    except OSError as error:
+        raise CacheError(f"there is no room to compile in the temporary folder: {error}. Set TMPDIR.") from error
+    try:
+        start = time.perf_counter()
+        toolchain.build(build)
+        seconds = time.perf_counter() - start
+    except CompileError:
+        raise  # it names the source in there
+    except BaseException:
+        shutil.rmtree(build, ignore_errors=True)
+        raise
+    manifest = {
+        "schema": _SCHEMA,
+        "arch": ARCH,
+        "sha256": _sha256(build / LIBRARY_FILE),
+        "compile_seconds": seconds,
+        "toolchain": toolchain.identity(),
+    }
+    try:
+        _publish(build, manifest, entry)
+    except OSError as error:
+        if found := _read(entry):  # somebody else was quicker
+            return found
+        warnings.warn(
+            f"the kernel cache can't keep {entry}: {error}. The kernel was compiled for this process only; "
+            "set DG_JIT_CACHE_DIR to a folder that can be written.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        atexit.register(shutil.rmtree, build, ignore_errors=True)
+        return Artefact(build / LIBRARY_FILE, from_cache=False, compile_seconds=seconds)
+    shutil.rmtree(build, ignore_errors=True)
+    return Artefact(entry / LIBRARY_FILE, from_cache=False, compile_seconds=seconds)
+
+
+def _publish(build: Path, manifest: dict[str, object], entry: Path) -> None:
+    """Makes the entry appear, whole and on the disk, in one step."""
+    _make_folder(entry.parent)
+    for leftover in entry.parent.glob(f".{entry.name}-*"):  # of a process that was killed in here
+        shutil.rmtree(leftover, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
+    try:
+        for name in (LIBRARY_FILE, KERNEL_FILE):
+            shutil.copyfile(build / name, staging / name)
+        if (build / HEADER_FOLDER).is_dir():
+            shutil.copytree(build / HEADER_FOLDER, staging / HEADER_FOLDER)
+        (staging / _MANIFEST_FILE).write_text(json.dumps(manifest, indent=2))
+        for path in (*staging.rglob("*"), staging):
+            _sync(path)
+        _set_aside(entry)
+        staging.rename(entry)
+        _sync(entry.parent)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _set_aside(entry: Path) -> None:
+    """Moves an entry that failed its check out of the way, where it can still be looked at."""
+    if not entry.exists():
+        return
+    quarantine = entry.parents[1] / "quarantine"
+    _make_folder(quarantine)
+    shutil.rmtree(quarantine / entry.name, ignore_errors=True)
+    entry.rename(quarantine / entry.name)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
