@@ -1,0 +1,371 @@
+"""The HIP runtime of this process: found, checked, and reached through ctypes.
+
+The runtime is AMD's, with a gfx942 device, or the simulated MI300X, which implements the same functions. This is the
+only module that knows which of the two it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from . import simulator
+
+ARCH = "gfx942"
+
+_LIBRARY = "libamdhip64.so"
+_SIMULATORS_OWN_FUNCTION = "dgSimLastMessage"
+
+
+class HipError(RuntimeError):
+    """A HIP function failed.
+
+    Attributes:
+        status: its hipError_t.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class NoDeviceError(RuntimeError):
+    """This process has no HIP runtime with a gfx942 device; the message says what was looked at and what to do."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """What ``hipGetDeviceProperties`` says of one device."""
+
+    name: str
+    arch: str
+    compute_units: int
+    memory_bytes: int
+    lds_bytes: int
+    clock_khz: int
+
+
+class _DeviceProperties(ctypes.Structure):
+    """hipDeviceProp_tR0600 of hip_runtime_api.h: the fields used here at their offsets, in its 1472 bytes."""
+
+    _fields_ = [
+        ("name", c_char * 256),
+        ("_uuid_to_luid", c_char * 32),
+        ("total_global_mem", c_size_t),
+        ("shared_mem_per_block", c_size_t),
+        ("_regs_per_block_to_max_grid_size", c_char * 44),
+        ("clock_rate", c_int),
+        ("_total_const_mem_to_device_overlap", c_char * 36),
+        ("multi_processor_count", c_int),
+        ("_kernel_exec_timeout_to_hip_reserved", c_char * 768),
+        ("gcn_arch_name", c_char * 256),
+        ("_rest", c_char * 56),
+    ]
+
+
+assert (_DeviceProperties.gcn_arch_name.offset, ctypes.sizeof(_DeviceProperties)) == (1160, 1472)
+
+_PROTOTYPES = {
+    "hipGetDeviceCount": [POINTER(c_int)],
+    "hipGetDevicePropertiesR0600": [POINTER(_DeviceProperties), c_int],
+    "hipRuntimeGetVersion": [POINTER(c_int)],
+    "hipHostRegister": [c_void_p, c_size_t, c_uint],
+    "hipHostUnregister": [c_void_p],
+    "hipStreamSynchronize": [c_void_p],
+    "hipEventCreate": [POINTER(c_void_p)],
+    "hipEventDestroy": [c_void_p],
+    "hipEventRecord": [c_void_p, c_void_p],
+    "hipEventSynchronize": [c_void_p],
+    "hipEventElapsedTime": [POINTER(c_float), c_void_p, c_void_p],
+}
+
+
+class Runtime:
+    """AMD's HIP runtime. Kernels work on tensors in the GPU's memory and on torch's current stream.
+
+    Attributes:
+        path: the library.
+        lib: the library, for functions that have no method here; they return a status for ``check``.
+    """
+
+    is_simulated = False
+
+    def __init__(self, path: Path) -> None:
+        """Opens the library for this module alone; see ``make_global``.
+
+        Raises:
+            OSError: it can't be opened.
+            AttributeError: it lacks a function, so it is of a HIP older than 6 and knows no gfx942.
+        """
+        self.path = path
+        self.lib = ctypes.CDLL(str(path))
+        for name, argtypes in _PROTOTYPES.items():
+            getattr(self.lib, name).argtypes = argtypes
+        for name in ("hipGetErrorName", "hipGetErrorString"):
+            function = getattr(self.lib, name)
+            function.argtypes, function.restype = [c_int], c_char_p
+
+    def make_global(self) -> None:
+        """Lets kernels, whose libraries name no HIP library, bind to this one.
+
+        Raises:
+            NoDeviceError: they would bind to another one.
+        """
+        ctypes.CDLL(str(self.path), mode=ctypes.RTLD_GLOBAL)
+        bound, own = (_address(lib.hipLaunchKernel) for lib in (ctypes.CDLL(None), self.lib))
+        if bound != own:
+            raise NoDeviceError(
+                f"kernels would call another HIP runtime than {self.path}, for one was loaded into this process with "
+                "its names global. Start a process without it (a torch without ROCm, no LD_PRELOAD)."
+            )
+
+    @property
+    def version(self) -> str:
+        """HIP's version, as in ``6.3.42131``."""
+        version = c_int()
+        self.check(self.lib.hipRuntimeGetVersion(byref(version)))
+        return f"{version.value // 10_000_000}.{version.value // 100_000 % 100}.{version.value % 100_000}"
+
+    def devices(self) -> list[Device]:
+        """The devices that this process sees."""
+        count = c_int()
+        self.check(self.lib.hipGetDeviceCount(byref(count)))
+        return [self._device(index) for index in range(count.value)]
+
+    def _device(self, index: int) -> Device:
+        found = _DeviceProperties()
+        self.check(self.lib.hipGetDevicePropertiesR0600(byref(found), index))
+        return Device(
+            name=found.name.decode(),
+            arch=found.gcn_arch_name.decode().partition(":")[0],
+            compute_units=found.multi_processor_count,
+            memory_bytes=found.total_global_mem,
+            lds_bytes=found.shared_mem_per_block,
+            clock_khz=found.clock_rate,
+        )
+
+    def check(self, status: int) -> None:
+        """Does nothing for hipSuccess.
+
+        Raises:
+            HipError: for any other status, with its name and what the runtime has to say.
+        """
+        if status:
+            raise HipError(status, f"{self.lib.hipGetErrorName(status).decode()}: {self._explain(status)}")
+
+    def _explain(self, status: int) -> str:
+        return self.lib.hipGetErrorString(status).decode()
+
+    def check_residence(self, name: str, tensor: torch.Tensor) -> None:
+        """
+        Raises:
+            ValueError: kernels of this runtime can't reach the tensor; ``name`` says which argument it is.
+        """
+        if tensor.device.type != "cuda":
+            raise ValueError(
+                f"{name} is on {tensor.device}, but kernels run on the GPU: expected a tensor on cuda. Move it with "
+                ".cuda(), or set DG_DEVICE=sim to run kernels on the simulated MI300X."
+            )
+
+    def current_stream(self, tensor: torch.Tensor) -> int:
+        """The handle of the stream on which torch works on the tensor's device."""
+        return torch.cuda.current_stream(tensor.device).cuda_stream
+
+    def launching(self, **tensors: torch.Tensor) -> AbstractContextManager[int]:
+        """For the time of one launch that works on ``tensors``; gives the handle of the stream to launch on.
+
+        Raises:
+            ValueError: one of them is where kernels can't reach it, see ``check_residence``; or they are on
+                different devices.
+        """
+        devices = set()
+        for name, tensor in tensors.items():
+            self.check_residence(name, tensor)
+            devices.add(tensor.device)
+        if len(devices) != 1:
+            places = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
+            raise ValueError(f"tensors must be on one device, but they are {places}")
+        device = devices.pop()
+        stream = torch.cuda.current_stream(device).cuda_stream
+        return contextlib.nullcontext(stream) if device.index == torch.cuda.current_device() else _on(device, stream)
+
+
+class SimulatedRuntime(Runtime):
+    """The simulated MI300X. Kernels work on CPU tensors and on the default stream.
+
+    A kernel may touch only memory that the runtime knows. A CPU tensor's is registered for the time of a launch: so it
+    is never stale, whatever happens to the tensor, its storage or its neighbours in between. Launches take turns,
+    for two of them may work on the same tensor; each has all cores of the host to itself.
+    """
+
+    is_simulated = True
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._last_message = getattr(self.lib, _SIMULATORS_OWN_FUNCTION)
+        self._last_message.restype = c_char_p
+        self._turn = threading.Lock()
+
+    def _explain(self, status: int) -> str:
+        return self._last_message().decode() or super()._explain(status)
+
+    def check_residence(self, name: str, tensor: torch.Tensor) -> None:
+        if tensor.device.type != "cpu":
+            raise ValueError(
+                f"{name} is on {tensor.device}, but kernels run on the simulated MI300X: expected a tensor on the CPU. "
+                "Move it with .cpu(), or set DG_DEVICE=hip to run kernels on a real one."
+            )
+
+    def current_stream(self, tensor: torch.Tensor) -> int:
+        return 0
+
+    @contextlib.contextmanager
+    def launching(self, **tensors: torch.Tensor) -> Iterator[int]:
+        for name, tensor in tensors.items():
+            self.check_residence(name, tensor)
+        ranges = {_storage_range(name, tensor) for name, tensor in tensors.items() if tensor.numel()}
+        with self._turn, contextlib.ExitStack() as registered:
+            for begin, size in ranges:
+                self.check(self.lib.hipHostRegister(begin, size, 0))
+                registered.callback(self.lib.hipHostUnregister, begin)
+            yield 0
+            self.check(self.lib.hipStreamSynchronize(None))
+
+
+class Event:
+    """A point in a stream's work.
+
+    On hardware the time between two of them is measured; in simulation it is the simulated device's.
+    """
+
+    def __init__(self) -> None:
+        self._runtime = runtime()
+        self._handle = c_void_p()
+        self._runtime.check(self._runtime.lib.hipEventCreate(byref(self._handle)))
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._runtime.lib.hipEventDestroy(self._handle)
+
+    def record(self, stream: int = 0) -> None:
+        """Marks the point that the stream's work has reached; ``stream`` is a handle as ``current_stream`` gives it."""
+        self._runtime.check(self._runtime.lib.hipEventRecord(self._handle, stream))
+
+    def synchronize(self) -> None:
+        """Waits until all work before the recorded point is done."""
+        self._runtime.check(self._runtime.lib.hipEventSynchronize(self._handle))
+
+    def milliseconds_since(self, start: Event) -> float:
+        """The device's time from ``start`` to this event; both must be recorded and reached."""
+        milliseconds = c_float()
+        self._runtime.check(self._runtime.lib.hipEventElapsedTime(byref(milliseconds), start._handle, self._handle))
+        return milliseconds.value
+
+
+_runtime: Runtime | None = None
+_finding = threading.Lock()
+
+
+def runtime() -> Runtime:
+    """The HIP runtime of this process, chosen on the first call.
+
+    A real one counts only if it shows a gfx942 device: the copy that is already in this process, for two would crash
+    it, or else the one in ``LD_LIBRARY_PATH``, ``ROCM_PATH`` or ``/opt/rocm``. Without one, the simulated MI300X.
+    ``DG_DEVICE=hip`` and ``DG_DEVICE=sim`` force the choice.
+
+    Raises:
+        NoDeviceError: there is none, or not what ``DG_DEVICE`` asks for.
+    """
+    global _runtime
+    if _runtime is None:
+        with _finding:
+            if _runtime is None:
+                found = _find(os.environ.get("DG_DEVICE") or None)
+                found.make_global()
+                _runtime = found
+    return _runtime
+
+
+def _find(wanted: str | None) -> Runtime:
+    if wanted not in (None, "hip", "sim"):
+        raise NoDeviceError(f"DG_DEVICE must be hip or sim, not {wanted!r}")
+    looked_at = []
+    if wanted != "sim":
+        for path in _mapped() or _installed():
+            try:
+                return _real(path)
+            except _PassedOverError as reason:
+                looked_at.append(f"{path}: {reason}")
+    found = "; ".join(looked_at) or f"no {_LIBRARY} in this process, LD_LIBRARY_PATH, ROCM_PATH or /opt/rocm"
+    if wanted == "hip":
+        raise NoDeviceError(f"DG_DEVICE=hip, but there is no HIP runtime with a {ARCH} device ({found})")
+    try:
+        return SimulatedRuntime(simulator.library_path())
+    except FileNotFoundError as error:
+        raise NoDeviceError(f"there is no HIP runtime with a {ARCH} device ({found}), and {error}") from error
+
+
+class _PassedOverError(Exception):
+    """Why a runtime doesn't count as a real one."""
+
+
+def _real(path: Path) -> Runtime:
+    try:
+        found = Runtime(path)
+        archs = [device.arch for device in found.devices()]
+    except OSError as error:
+        raise _PassedOverError(f"can't be opened ({error})") from error
+    except AttributeError as error:
+        raise _PassedOverError(f"is too old for {ARCH}, HIP 6 is needed ({error})") from error
+    except HipError as error:
+        raise _PassedOverError(str(error)) from error
+    if hasattr(found.lib, _SIMULATORS_OWN_FUNCTION):
+        raise _PassedOverError("is the simulated MI300X")
+    if ARCH not in archs:
+        raise _PassedOverError(f"shows {', '.join(archs) or 'no device'}, and no {ARCH}")
+    return found
+
+
+def _mapped() -> list[Path]:
+    """Copies of the runtime that are in this process already, as the one that torch's ROCm wheels bring."""
+    fields = (line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines())
+    paths = (Path(field[5]) for field in fields if len(field) == 6)
+    return list(dict.fromkeys(path for path in paths if path.name.startswith(_LIBRARY)))
+
+
+def _installed() -> list[Path]:
+    rocm = [Path(root, "lib") for root in (os.environ.get("ROCM_PATH"), "/opt/rocm") if root]
+    folders = [*map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))), *rocm]
+    found = (min(folder.glob(f"{_LIBRARY}*"), default=None) for folder in folders)  # the plain name, if it is there
+    return list(dict.fromkeys(path.resolve() for path in found if path))
+
+
+def _storage_range(name: str, tensor: torch.Tensor) -> tuple[int, int]:
+    """Address and size of the tensor's storage: all that a kernel may touch, as on hardware, where it is one block."""
+    storage = tensor.untyped_storage()
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + reach) * tensor.element_size()
+    if needed > storage.nbytes():
+        raise ValueError(
+            f"{name} needs {needed} bytes of its storage, which has {storage.nbytes()}: it was resized or freed"
+        )
+    return storage.data_ptr(), storage.nbytes()
+
+
+@contextlib.contextmanager
+def _on(device: torch.device, stream: int) -> Iterator[int]:
+    with torch.cuda.device(device):
+        yield stream
+
+
+def _address(function: object) -> int | None:
+    return ctypes.cast(function, c_void_p).value  # type: ignore[arg-type]
