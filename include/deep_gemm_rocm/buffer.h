@@ -1,0 +1,52 @@
+// Global memory through buffer resources, which check bounds in hardware: a load outside returns zeros, a store outside
+// is dropped. That masks the tails of tensors without branches.
+#pragma once
+
+#include "deep_gemm_rocm/hip_declarations.h"
+#include "deep_gemm_rocm/types.h"
+
+namespace deep_gemm_rocm {
+
+// A byte offset outside every buffer. Buffers are kept below 2 GiB, so that adding a scalar offset can't wrap it around.
+constexpr unsigned kOutOfBounds = 0x80000000u;
+
+// `base` and `bytes` must be the same for the whole wave. Offsets are in bytes, `offset` a lane's own and checked,
+// `scalar_offset` the wave's; whether hardware counts the latter in its check is never relied upon.
+struct Buffer {
+  const void* base;
+  unsigned bytes;
+
+  // The same buffer, or one that has no bytes at all.
+  DG_DEVICE Buffer only_if(bool condition) const { return {base, condition ? bytes : 0}; }
+
+  DG_DEVICE Chunk load_chunk(unsigned offset, unsigned scalar_offset) const {
+    return __builtin_amdgcn_raw_buffer_load_b128(resource(), offset, scalar_offset, 0);
+  }
+
+  DG_DEVICE float load_float(unsigned offset) const {
+    return __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(resource(), offset, 0, 0));
+  }
+
+  template <class T>
+  DG_DEVICE void store(T value, unsigned offset) const {
+    if constexpr (sizeof(T) == 16) {
+      __builtin_amdgcn_raw_buffer_store_b128(__builtin_bit_cast(Chunk, value), resource(), offset, 0, 0);
+    } else if constexpr (sizeof(T) == 8) {
+      using Half = Vector<unsigned, 2>;
+      __builtin_amdgcn_raw_buffer_store_b64(__builtin_bit_cast(Half, value), resource(), offset, 0, 0);
+    } else {
+      static_assert(sizeof(T) == 2, "only 2, 8 and 16 bytes are stored");
+      __builtin_amdgcn_raw_buffer_store_b16(__builtin_bit_cast(short, value), resource(), offset, 0, 0);
+    }
+  }
+
+ private:
+  // Word 3 of the resource (CDNA3 ISA, "Buffer Resource Descriptor"): DATA_FORMAT 32, no swizzle, untyped raw buffer.
+  static constexpr int kRawBuffer = 0x00020000;
+
+  DG_DEVICE __amdgpu_buffer_rsrc_t resource() const {
+    return __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(base), 0, bytes, kRawBuffer);
+  }
+};
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,47 @@
+// The few HIP declarations that kernels and their launchers need, so that they include no HIP headers: compiles are
+// several times faster and any clang that targets gfx942 will do, with or without ROCm.
+#pragma once
+
+#define __host__ __attribute__((host))
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __shared__ __attribute__((shared))
+#define DG_DEVICE __attribute__((device)) __attribute__((always_inline)) inline
+// Allowing workgroups of up to 512 work-items limits a lane to 256 registers. Within that budget every compiler keeps
+// MFMA results in VGPRs, where the vector ALU reads them, and not in AccVGPRs.
+#define DG_KERNEL extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(64, 512)))
+
+struct dim3 {
+  unsigned x, y, z;
+};
+
+using hipError_t = int;  // an enum of the same size in hip_runtime_api.h
+using hipStream_t = struct ihipStream_t*;
+constexpr hipError_t hipSuccess = 0;
+
+extern "C" hipError_t hipLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments,
+                                      __SIZE_TYPE__ dynamic_lds_bytes, hipStream_t stream);
+// clang calls these two from the code that it generates for kernels and launches.
+extern "C" hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, __SIZE_TYPE__ dynamic_lds_bytes,
+                                                 hipStream_t stream);
+extern "C" hipError_t __hipPopCallConfiguration(dim3* grid, dim3* block, __SIZE_TYPE__* dynamic_lds_bytes,
+                                                hipStream_t* stream);
+
+namespace deep_gemm_rocm {
+
+constexpr int kWaveSize = 64;
+
+DG_DEVICE int workgroup_id() { return __builtin_amdgcn_workgroup_id_x(); }
+DG_DEVICE int thread_id() { return __builtin_amdgcn_workitem_id_x(); }
+DG_DEVICE int lane_id() { return thread_id() % kWaveSize; }
+// readfirstlane tells the compiler that the wave's number is the same in all its lanes, hence a scalar.
+DG_DEVICE int wave_id() { return __builtin_amdgcn_readfirstlane(thread_id() / kWaveSize); }
+
+// Orders LDS accesses of the whole workgroup; global loads in flight stay in flight.
+DG_DEVICE void lds_barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+}
+
+}  // namespace deep_gemm_rocm

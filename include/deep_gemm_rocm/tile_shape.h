@@ -1,0 +1,35 @@
+// How the threads of a workgroup share one output tile of kBlockM x kBlockN elements.
+//
+// Waves form a grid of kWavesM x kWavesN. Each computes kFragsM x kFragsN MFMA tiles ("fragments"). The operands of the
+// MFMA are swapped (B first), so that D is transposed: a lane holds one row m and consecutive columns n, its A scale is
+// one number and its stores are wide.
+#pragma once
+
+#include "deep_gemm_rocm/hip_declarations.h"
+#include "deep_gemm_rocm/types.h"
+
+namespace deep_gemm_rocm {
+
+template <class Mfma_, int kBlockM_, int kBlockN_, int kWavesM_, int kWavesN_>
+struct TileShape {
+  using Mfma = Mfma_;
+  static constexpr int kBlockM = kBlockM_;
+  static constexpr int kBlockN = kBlockN_;
+  static constexpr int kWavesN = kWavesN_;
+  static constexpr int kThreads = kWavesM_ * kWavesN_ * kWaveSize;
+  static constexpr int kWaveM = kBlockM / kWavesM_;
+  static constexpr int kWaveN = kBlockN / kWavesN_;
+  static constexpr int kFragsM = kWaveM / Mfma::kRows;
+  static constexpr int kFragsN = kWaveN / Mfma::kRows;
+  // Neighbouring fragments whose columns are interleaved so that a lane holds 8 or more consecutive n.
+  static constexpr int kJoined = Mfma::kElements < 8 && kFragsN % 2 == 0 ? 2 : 1;
+  static constexpr int kTileBytes = (kBlockM + kBlockN) * kBlockKBytes;
+
+  static_assert(kWavesM_ * kFragsM * Mfma::kRows == kBlockM, "waves and fragments must divide the tile's rows");
+  static_assert(kWavesN_ * kFragsN * Mfma::kRows == kBlockN, "waves and fragments must divide the tile's columns");
+
+  static DG_DEVICE int wave_m() { return wave_id() / kWavesN * kWaveM; }
+  static DG_DEVICE int wave_n() { return wave_id() % kWavesN * kWaveN; }
+};
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,28 @@
+// Types that host and device share: fixed-width integers, vectors, and the FP8 formats of gfx942.
+#pragma once
+
+namespace deep_gemm_rocm {
+
+using uint8_t = unsigned char;
+using int64_t = long;
+using uint64_t = unsigned long;
+
+template <class T, int kSize>
+using Vector = T __attribute__((ext_vector_type(kSize)));
+
+// 16 bytes: what one lane moves with one global load, LDS access or store.
+using Chunk = Vector<unsigned, 4>;
+constexpr int kChunkBytes = 16;
+
+// A K-block is 128 bytes of each row: 128 FP8 elements, one scale.
+constexpr int kBlockKBytes = 128;
+constexpr int kChunksPerRow = kBlockKBytes / kChunkBytes;
+
+// FNUZ formats: no infinities, no -0, NaN is 0x80. They name a type for Mfma and hold no data.
+struct E4M3 {};
+struct E5M2 {};
+
+constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+constexpr int min(int a, int b) { return a < b ? a : b; }
+
+}  // namespace deep_gemm_rocm
