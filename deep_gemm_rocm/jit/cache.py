@@ -146,6 +146,9 @@ def _build(source: Source, toolchain: Toolchain, entry: Path) -> Artefact:
     except BaseException:
         shutil.rmtree(build, ignore_errors=True)
         raise
+    if found := _read(entry):  # the lock was given up, and somebody else was quicker
+        shutil.rmtree(build, ignore_errors=True)
+        return found
     manifest = {
         "schema": _SCHEMA,
         "arch": ARCH,
@@ -156,8 +159,6 @@ def _build(source: Source, toolchain: Toolchain, entry: Path) -> Artefact:
     try:
         _publish(build, manifest, entry)
     except OSError as error:
-        if found := _read(entry):  # somebody else was quicker
-            return found
         warnings.warn(
             f"the kernel cache can't keep {entry}: {error}. The kernel was compiled for this process only; "
             "set DG_JIT_CACHE_DIR to a folder that can be written.",

@@ -27,13 +27,18 @@ LIBRARY_FILE = "kernel.so"
 
 _FIRST_CLANG_WITH_GFX942 = 17
 
-# -nostdinc: a kernel that reached for the host's headers would compile on one machine and not on the next.
-_LANGUAGE_FLAGS = ("-x", "hip", "-std=c++17", "-O3", "-fPIC", "-fno-exceptions", "-nostdinc", "-nogpuinc", "-nogpulib")
-# What every ROCm that drives gfx942 loads; newer clangs default to 6.
-_CODE_OBJECT_VERSION = "-mcode-object-version=5"
-# Without it clang packs the promotion's FMAs in pairs, which needs moves and can't run beside an MFMA.
-_DEVICE_FLAGS = (f"--offload-arch={ARCH}", _CODE_OBJECT_VERSION, "-fno-slp-vectorize")
-_COMPILE_FLAGS = (*_LANGUAGE_FLAGS, *_DEVICE_FLAGS, "-I", HEADER_FOLDER)
+_CODE_OBJECT_VERSION = "-mcode-object-version=5"  # every ROCm that drives gfx942 loads it; newer clangs default to 6
+_COMPILE_FLAGS = (
+    *("-x", "hip", "-std=c++17", "-O3", "-fPIC", "-fno-exceptions"),
+    # A kernel that reached for the host's headers or libraries would compile on one machine and not on the next.
+    *("-nostdinc", "-nogpuinc", "-nogpulib", "-I", HEADER_FOLDER),
+    f"--offload-arch={ARCH}",
+    _CODE_OBJECT_VERSION,
+    # Without it clang packs the promotion's FMAs in pairs, which needs moves and can't run beside an MFMA.
+    "-fno-slp-vectorize",
+    # The same source gives the same bytes in whatever folder it is compiled.
+    "-fuse-cuid=none",
+)
 
 # The runtime keeps pointers into a kernel's library, so it must never be unmapped; -Bsymbolic keeps two libraries
 # with kernels of the same name apart.

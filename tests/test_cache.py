@@ -1,0 +1,320 @@
+"""The kernel cache under concurrent processes, crashes, damage, and folders that can't or mustn't be used."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import filelock
+import pytest
+from forked import in_child, in_children, start_child
+
+from deep_gemm_rocm.jit import CacheError, CompileError, cache
+from deep_gemm_rocm.jit.source import Source
+
+SOURCE = Source("scale", '#include "a.h"\nint kernel;\n', {"a.h": "int a;\n"})
+LIBRARY = bytes(range(256)) * 64
+
+
+class Compiler:
+    """A toolchain that writes LIBRARY, and a line into a file for each build."""
+
+    name = "fake"
+    version = "1"
+
+    def __init__(self, log: Path, seconds: float = 0.0) -> None:
+        self.log = log
+        self.seconds = seconds
+
+    def identity(self) -> dict[str, object]:
+        return {"name": self.name, "version": self.version}
+
+    def build(self, folder: Path) -> None:
+        with self.log.open("a") as log:
+            log.write("build\n")
+        time.sleep(self.seconds)
+        (folder / "kernel.so").write_bytes(LIBRARY)
+
+    @property
+    def builds(self) -> int:
+        return self.log.read_text().count("build") if self.log.exists() else 0
+
+
+@pytest.fixture
+def compiler(tmp_path):
+    return Compiler(tmp_path / "log")
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    return tmp_path / "cache"
+
+
+def entries(root: Path) -> list[Path]:
+    return sorted(root.glob("kernels/*"))
+
+
+def whole(artefact: cache.Artefact) -> bool:
+    return artefact.library.read_bytes() == LIBRARY
+
+
+def test_a_second_call_compiles_nothing(root, compiler):
+    first = cache.obtain(SOURCE, compiler)
+    second = cache.obtain(SOURCE, compiler)
+    assert (first.from_cache, second.from_cache, compiler.builds) == (False, True, 1)
+    assert first.library == second.library
+    assert first.compile_seconds == second.compile_seconds
+    assert whole(second)
+
+
+def test_an_entry_holds_the_source_it_was_compiled_from(root, compiler):
+    entry = cache.obtain(SOURCE, compiler).library.parent
+    assert (entry / "kernel.hip").read_text() == SOURCE.kernel
+    assert (entry / "include" / "a.h").read_text() == SOURCE.headers["a.h"]
+    assert entry.stat().st_mode & 0o077 == 0
+    assert root.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        Source("scale", SOURCE.kernel + " ", SOURCE.headers),
+        Source("scale", SOURCE.kernel, {"a.h": "int b;\n"}),
+        Source("scale", SOURCE.kernel, {"b.h": "int a;\n"}),
+        Source("scale", SOURCE.kernel, {}),
+    ],
+    ids=["kernel", "header", "header's name", "header left out"],
+)
+def test_every_text_is_part_of_the_key(root, compiler, source):
+    cache.obtain(SOURCE, compiler)
+    assert not cache.obtain(source, compiler).from_cache
+    assert len(entries(root)) == 2
+
+
+def test_the_toolchain_is_part_of_the_key(root, compiler):
+    cache.obtain(SOURCE, compiler)
+    compiler.version = "2"
+    assert not cache.obtain(SOURCE, compiler).from_cache
+    compiler.version = "1"
+    assert cache.obtain(SOURCE, compiler).from_cache
+
+
+def test_the_folder_is_read_on_every_call(tmp_path, monkeypatch, compiler):
+    for name in ("one", "two"):
+        monkeypatch.setenv("DG_JIT_CACHE_DIR", str(tmp_path / name))
+        assert cache.obtain(SOURCE, compiler).library.is_relative_to(tmp_path / name)
+    monkeypatch.delenv("DG_JIT_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.folder() == tmp_path / "xdg" / "deep_gemm_rocm"
+
+
+def test_many_processes_compile_once(root, tmp_path):
+    slow = Compiler(tmp_path / "log", seconds=0.3)
+    found = in_children(16, lambda: (whole(artefact := cache.obtain(SOURCE, slow)), artefact.from_cache))
+    assert slow.builds == 1
+    assert all(good for good, _ in found)
+    assert sum(from_cache for _, from_cache in found) == 15
+
+
+def test_a_killed_compile_leaves_the_cache_usable(root, tmp_path, compiler):
+    child = start_child(cache.obtain, SOURCE, Compiler(compiler.log, seconds=60))
+    deadline = time.monotonic() + 30
+    while compiler.builds == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    start = time.monotonic()
+    assert whole(cache.obtain(SOURCE, compiler))
+    assert time.monotonic() - start < 30  # the dead process's lock is free
+    assert compiler.builds == 2
+
+
+def test_a_process_killed_while_publishing_leaves_no_entry(root, compiler):
+    def die_in_the_middle():
+        os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+        cache.obtain(SOURCE, compiler)
+
+    child = start_child(die_in_the_middle)
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    (leftover,) = entries(root)
+    assert leftover.name.startswith(".")
+    assert whole(cache.obtain(SOURCE, compiler))
+    (entry,) = entries(root)
+    assert not entry.name.startswith(".")
+
+
+def test_an_interrupted_compile_cleans_up(root, tmp_path, monkeypatch, compiler):
+    def interrupted(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compiler, "build", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cache.obtain(SOURCE, compiler)
+    assert list((tmp_path / "scratch").iterdir()) == []
+    assert entries(root) == []
+
+
+def test_a_failed_compile_keeps_its_source_and_no_entry(root, monkeypatch, compiler):
+    def failing(folder: Path) -> None:
+        raise CompileError(["cc", "-O3"], folder / "kernel.hip", "error: no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "build", failing)
+        with pytest.raises(CompileError) as failed:
+            cache.obtain(SOURCE, compiler)
+    assert failed.value.source.read_text() == SOURCE.kernel
+    assert entries(root) == []
+    assert whole(cache.obtain(SOURCE, compiler))
+
+
+def damaged(name: str):
+    def truncate(entry):
+        os.truncate(entry / "kernel.so", 100)
+
+    def flip(entry):
+        library = bytearray((entry / "kernel.so").read_bytes())
+        library[1234] ^= 1
+        (entry / "kernel.so").write_bytes(library)
+
+    def empty(entry):
+        os.truncate(entry / "kernel.so", 0)
+
+    def lose_library(entry):
+        (entry / "kernel.so").unlink()
+
+    def lose_manifest(entry):
+        (entry / "manifest.json").unlink()
+
+    def truncate_manifest(entry):
+        os.truncate(entry / "manifest.json", 10)
+
+    def empty_manifest(entry):
+        (entry / "manifest.json").write_text("")
+
+    def strange_manifest(entry):
+        (entry / "manifest.json").write_text(json.dumps(["sha256"]))
+
+    def binary_manifest(entry):
+        (entry / "manifest.json").write_bytes(b"\xff\xfe\x00")
+
+    return locals()[name]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("truncate", "flip", "empty", "lose_library", "lose_manifest"),
+        *("truncate_manifest", "empty_manifest", "strange_manifest", "binary_manifest"),
+    ],
+)
+def test_a_damaged_entry_is_set_aside_and_rebuilt(root, compiler, damage):
+    entry = cache.obtain(SOURCE, compiler).library.parent
+    damaged(damage)(entry)
+    rebuilt = cache.obtain(SOURCE, compiler)
+    assert (rebuilt.from_cache, compiler.builds) == (False, 2)
+    assert whole(rebuilt)
+    assert (root / "quarantine" / entry.name).is_dir()
+    assert cache.obtain(SOURCE, compiler).from_cache
+
+
+def test_an_entry_damaged_twice_is_rebuilt_twice(root, compiler):
+    for _ in range(2):
+        damaged("flip")(cache.obtain(SOURCE, compiler).library.parent)
+        assert whole(cache.obtain(SOURCE, compiler))
+    assert compiler.builds == 3
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_folder_that_others_can_write_to_is_refused(root, compiler, mode):
+    cache.obtain(SOURCE, compiler)
+    root.chmod(mode)
+    with pytest.raises(CacheError, match=r"written by others.*DG_JIT_CACHE_DIR"):
+        cache.obtain(SOURCE, compiler)
+    root.chmod(0o755)  # others may read
+    assert cache.obtain(SOURCE, compiler).from_cache
+
+
+def test_a_folder_of_another_user_is_refused(root, compiler, monkeypatch):
+    cache.obtain(SOURCE, compiler)
+    if os.geteuid() == 0:
+        os.chown(root, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(CacheError, match="belongs to user id"):
+        cache.obtain(SOURCE, compiler)
+
+
+@contextlib.contextmanager
+def full_disk(monkeypatch):
+    def no_space(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_space)
+        yield
+
+
+def test_a_full_disk_costs_a_warning(root, compiler, monkeypatch):
+    with full_disk(monkeypatch), pytest.warns(RuntimeWarning, match="No space left"):
+        unkept = cache.obtain(SOURCE, compiler)
+    assert whole(unkept)
+    assert entries(root) == []
+    assert whole(cache.obtain(SOURCE, compiler))
+    assert len(entries(root)) == 1
+
+
+def test_a_folder_that_cannot_exist_costs_a_warning(tmp_path, monkeypatch, compiler):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.warns(RuntimeWarning, match=r"can't keep.*DG_JIT_CACHE_DIR"):
+        assert whole(cache.obtain(SOURCE, compiler))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become a user who may not write")
+def test_a_read_only_cache_of_root_is_used_in_place(root, tmp_path, compiler):
+    cache.obtain(SOURCE, compiler)
+    for folder in (root, root / "kernels"):
+        folder.chmod(0o755)
+    for path in root.rglob("*"):
+        path.chmod(path.stat().st_mode | 0o555 if path.is_dir() else 0o444)
+    for folder in (tmp_path, *tmp_path.parents[:-2]):
+        folder.chmod(0o755)
+    (tmp_path / "scratch").chmod(0o777)
+    compiler.log.chmod(0o666)
+
+    def as_nobody():
+        os.setuid(65534)
+        kept = cache.obtain(SOURCE, compiler)
+        with pytest.warns(RuntimeWarning, match="Permission denied"):
+            missing = cache.obtain(Source("other", "", {}), compiler)
+        return kept.from_cache, missing.from_cache, whole(kept), whole(missing)
+
+    assert in_child(as_nobody) == (True, False, True, True)
+
+
+def test_a_lock_that_is_never_released_costs_time_only(root, compiler, monkeypatch):
+    entry = cache.obtain(SOURCE, compiler).library.parent
+    damaged("empty")(entry)
+    monkeypatch.setattr(cache, "_LOCK_SECONDS", 0.1)
+    with filelock.FileLock(root / "locks" / f"{entry.name}.lock"):
+        assert whole(cache.obtain(SOURCE, compiler))
+
+
+def test_an_entry_that_appears_meanwhile_wins(root, tmp_path, monkeypatch, compiler):
+    class Overtaken(Compiler):
+        def build(self, folder: Path) -> None:
+            cache.obtain(SOURCE, compiler)
+            super().build(folder)
+
+    monkeypatch.setattr(cache, "_LOCK_SECONDS", 0.1)
+    assert cache.obtain(SOURCE, Overtaken(tmp_path / "other")).from_cache
+    assert len(entries(root)) == 1
