@@ -1,0 +1,71 @@
+"""``info``: which runtime, device, toolchain and cache folder are in use, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import warnings
+from collections.abc import Iterator
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from .. import hip
+from ..jit import ToolchainError, cache, toolchain
+
+
+def show(console: Console) -> bool:
+    """Prints it; whether kernels can be compiled and run here."""
+    table = Table.grid("", "", padding=(0, 2))
+    missing = []
+    for rows in (_versions, _runtime, _toolchains, _cache):
+        try:
+            for name, value in rows():
+                table.add_row(name, value)
+        except (hip.NoDeviceError, ToolchainError) as error:
+            missing.append(str(error))
+    console.print(table)
+    for what in missing:
+        console.print(f"[red]missing[/]: {what}", highlight=False)
+    return not missing
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    yield "deep_gemm_rocm", _version("deep_gemm_rocm")
+    yield "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield "torch", torch.__version__
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed, run from a checkout"
+
+
+def _runtime() -> Iterator[tuple[str, str]]:
+    runtime = hip.runtime()
+    yield "device", runtime.describe()
+    yield "HIP runtime", f"{runtime.version}, {runtime.path}"
+    for index, device in enumerate(runtime.devices()):
+        yield (
+            f"device {index}",
+            f"{device.arch}, {device.compute_units} compute units at {device.clock_khz / 1000:.0f} MHz, "
+            f"{device.memory_bytes / 2**30:.0f} GiB",
+        )
+
+
+def _toolchains() -> Iterator[tuple[str, str]]:
+    for found, unable in toolchain.installed():
+        yield "compiler found", f"{found}; not usable: {unable}" if unable else found
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a hipcc that is passed over: the lines above say so
+        chosen = toolchain.choose()
+    yield "compiler used", f"{chosen.name}, {chosen.version}"
+
+
+def _cache() -> Iterator[tuple[str, str]]:
+    folder = cache.folder()
+    kernels = sum(1 for _ in folder.glob("kernels/*/manifest.json"))
+    yield "kernel cache", f"{folder} ({kernels} kernels)"
