@@ -141,6 +141,11 @@ class Runtime:
         self.check(self.lib.hipGetDeviceCount(byref(count)))
         return [self._device(index) for index in range(count.value)]
 
+    def describe(self) -> str:
+        """The device that kernels run on, and plainly whether it is a real one."""
+        device = next(device for device in self.devices() if device.arch == ARCH)
+        return f"{device.name} ({'simulated on this CPU' if self.is_simulated else 'real'})"
+
     def _device(self, index: int) -> Device:
         found = _DeviceProperties()
         self.check(self.lib.hipGetDevicePropertiesR0600(byref(found), index))
