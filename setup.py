@@ -27,7 +27,7 @@ X86_64_LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")
 
 COMMON_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
 # The engine computes what the chip computes: no contraction and no assumption about rounding may change a result.
-ENGINE_FLAGS = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+ENGINE_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 EXPORTS = ROOT / SIMULATOR / "csrc" / "exports.map"
 LINK_FLAGS = ["-shared", "-pthread", "-Wl,-z,defs", f"-Wl,--version-script={EXPORTS}"]
 

@@ -1,0 +1,72 @@
+// The boundary between the HIP runtime and the execution engine.
+//
+// The HIP runtime (hip/) is built once. The engine (engine/) is built once for each x86-64 level and opened at run
+// time, so that one installed package runs everywhere and uses AVX2 or AVX-512 where the host has it. Only plain
+// structs and one abstract class cross this boundary.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace mi300x {
+
+struct Dim3 {
+  uint32_t x = 1, y = 1, z = 1;
+};
+
+// Device addresses are host addresses: [begin, end) is memory that a kernel may touch.
+struct MemoryRange {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+// A kernel as its descriptor (LLVM AMDGPU usage, "Kernel Descriptor") and its metadata describe it.
+struct Kernel {
+  const char* name = nullptr;
+  uint64_t entry = 0;       // address of the first instruction in the loaded image
+  uint64_t code_begin = 0;  // bounds of the executable segment that holds it
+  uint64_t code_end = 0;
+  uint32_t kernarg_bytes = 0;
+  uint32_t lds_bytes = 0;      // group_segment_fixed_size
+  uint32_t scratch_bytes = 0;  // private_segment_fixed_size, a work-item
+  uint32_t compute_pgm_rsrc1 = 0;
+  uint32_t compute_pgm_rsrc2 = 0;
+  uint32_t compute_pgm_rsrc3 = 0;
+  uint16_t kernel_code_properties = 0;
+  uint16_t kernarg_preload = 0;
+};
+
+struct Dispatch {
+  const Kernel* kernel = nullptr;
+  Dim3 grid;   // in workgroups
+  Dim3 block;  // in work-items
+  uint32_t dynamic_lds = 0;
+  const void* kernarg = nullptr;        // kernel->kernarg_bytes bytes, hidden arguments included, 16-byte aligned
+  const MemoryRange* memory = nullptr;  // sorted by address, disjoint; the kernarg buffer and the code are not in it
+  size_t memory_count = 0;
+};
+
+// What a dispatch came to. A failed dispatch names the kernel, the instruction and its offset in the message.
+struct Outcome {
+  enum class Status { ok, invalid_dispatch, illegal_instruction, memory_fault, deadlock, trap };
+  Status status = Status::ok;
+  char message[1024] = "";
+  uint64_t instructions = 0;  // wave instructions executed
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  // Executes every workgroup of the dispatch on all host cores and returns when the last one ended.
+  // Safe to call from several threads.
+  virtual Outcome run(const Dispatch& dispatch) = 0;
+
+  // Drops what was decoded from [begin, end): the code there is about to be unloaded.
+  virtual void forget_code(uint64_t begin, uint64_t end) = 0;
+};
+
+}  // namespace mi300x
+
+// The one symbol an engine library exports.
+extern "C" mi300x::Engine* mi300x_engine();

@@ -1,0 +1,367 @@
+// Vector instructions on f32 and f64, and conversions (CDNA3 ISA, "Vector ALU operations").
+
+#include <algorithm>
+#include <limits>
+
+#include "lanes.h"
+
+namespace mi300x {
+namespace {
+
+constexpr uint32_t quiet_nan = 0x7FC00000;
+
+bool is_nan(float value) { return value != value; }
+bool is_nan(double value) { return value != value; }
+bool is_signaling(float value) { return value != value && !(bit_cast<uint32_t>(value) & 0x00400000); }
+bool is_signaling(double value) { return value != value && !(bit_cast<uint64_t>(value) & 0x0008000000000000); }
+float quieted(float value) { return bit_cast<float>(bit_cast<uint32_t>(value) | 0x00400000); }
+double quieted(double value) { return bit_cast<double>(bit_cast<uint64_t>(value) | 0x0008000000000000); }
+
+// IEEE 754-2008 minNum with -0 below +0; a signaling NaN comes out quieted (MODE.IEEE, which compute kernels set).
+template <class T>
+T minimum(T a, T b) {
+  T result = a < b || (a == b && std::signbit(a)) ? a : b;
+  result = is_nan(b) ? a : result;
+  result = is_nan(a) ? b : result;
+  result = is_signaling(b) ? quieted(b) : result;
+  result = is_signaling(a) ? quieted(a) : result;
+  return result;
+}
+template <class T>
+T maximum(T a, T b) {
+  T result = a > b || (a == b && !std::signbit(a)) ? a : b;
+  result = is_nan(b) ? a : result;
+  result = is_nan(a) ? b : result;
+  result = is_signaling(b) ? quieted(b) : result;
+  result = is_signaling(a) ? quieted(a) : result;
+  return result;
+}
+float median(float a, float b, float c) {
+  if (is_nan(a) || is_nan(b) || is_nan(c)) return minimum(minimum(a, b), c);
+  const float largest = maximum(maximum(a, b), c);
+  return largest == a ? maximum(b, c) : largest == b ? maximum(a, c) : maximum(a, b);
+}
+
+// The transcendental unit takes and gives no f32 subnormals.
+float flushed(float value) { return std::fabs(value) < std::numeric_limits<float>::min() ? std::copysign(0.0f, value) : value; }
+
+template <class Float>
+int exponent_of(Float value);
+template <>
+int exponent_of(float value) { return value == 0 || !std::isfinite(value) ? 0 : std::ilogb(value) + 1; }
+template <>
+int exponent_of(double value) { return value == 0 || !std::isfinite(value) ? 0 : std::ilogb(value) + 1; }
+template <class Float>
+Float mantissa_of(Float value) {
+  if (value == 0 || !std::isfinite(value)) return value;
+  int exponent;
+  return std::frexp(value, &exponent);
+}
+
+// Conversions to integers truncate, saturate, and take NaN to zero.
+template <class Int, class Float>
+Int saturating(Float value) {
+  constexpr Float low = Float(std::numeric_limits<Int>::min());
+  const Float high = std::ldexp(Float(1), std::numeric_limits<Int>::digits);
+  if (!(value == value)) return 0;
+  if (value <= low) return std::numeric_limits<Int>::min();
+  if (value >= high) return std::numeric_limits<Int>::max();
+  return Int(value);
+}
+
+float fraction(float x) { return std::min(x - std::floor(x), bit_cast<float>(0x3F7FFFFFu)); }
+double fraction(double x) { return std::min(x - std::floor(x), bit_cast<double>(0x3FEFFFFFFFFFFFFFull)); }
+
+constexpr double turn = 6.283185307179586476925286766559;  // sine and cosine take revolutions
+
+int raw_exponent(float value) { return int(bit_cast<uint32_t>(value) >> 23 & 0xFF); }
+int raw_exponent(double value) { return int(bit_cast<uint64_t>(value) >> 52 & 0x7FF); }
+template <class Float>
+bool is_subnormal(Float value) { return value != 0 && raw_exponent(value) == 0; }
+
+VECTOR(v_add_f32, float, (float a, float b), return a + b)
+VECTOR(v_sub_f32, float, (float a, float b), return a - b)
+VECTOR(v_subrev_f32, float, (float a, float b), return b - a)
+VECTOR(v_mul_f32, float, (float a, float b), return a * b)
+VECTOR(v_mul_legacy_f32, float, (float a, float b), return a == 0 || b == 0 ? 0.0f : a * b)
+VECTOR(v_min_f32, float, (float a, float b), return minimum(a, b))
+VECTOR(v_max_f32, float, (float a, float b), return maximum(a, b))
+VECTOR(v_fma_f32, float, (float a, float b, float c), return __builtin_fmaf(a, b, c))
+VECTOR_ACCUMULATE(v_fmac_f32, float, (float a, float b, float d), return __builtin_fmaf(a, b, d))
+VECTOR(v_min3_f32, float, (float a, float b, float c), return minimum(minimum(a, b), c))
+VECTOR(v_max3_f32, float, (float a, float b, float c), return maximum(maximum(a, b), c))
+VECTOR(v_med3_f32, float, (float a, float b, float c), return median(a, b, c))
+VECTOR(v_ldexp_f32, float, (float a, int32_t exponent), return std::ldexp(a, std::clamp(exponent, -512, 512)))
+
+VECTOR(v_add_f64, double, (double a, double b), return a + b)
+VECTOR(v_mul_f64, double, (double a, double b), return a * b)
+VECTOR(v_min_f64, double, (double a, double b), return minimum(a, b))
+VECTOR(v_max_f64, double, (double a, double b), return maximum(a, b))
+VECTOR(v_fma_f64, double, (double a, double b, double c), return __builtin_fma(a, b, c))
+VECTOR_ACCUMULATE(v_fmac_f64, double, (double a, double b, double d), return __builtin_fma(a, b, d))
+VECTOR(v_ldexp_f64, double, (double a, int32_t exponent), return std::ldexp(a, std::clamp(exponent, -4096, 4096)))
+
+// The literal is the factor (FMAMK) or the addend (FMAAK).
+Operand literal_operand(const Instruction& inst) {
+  Operand operand;
+  operand.kind = Operand::Kind::constant;
+  operand.dwords = 1;
+  operand.constant = inst.literal;
+  operand.index = 255;
+  return operand;
+}
+void bind_fmamk(Instruction& inst) {
+  inst.src[2] = inst.src[1];
+  inst.src[1] = literal_operand(inst);
+  bind_lanes<v_fma_f32_lane>(inst);
+}
+void bind_fmaak(Instruction& inst) {
+  inst.src[2] = literal_operand(inst);
+  bind_lanes<v_fma_f32_lane>(inst);
+}
+const Semantics fmamk(Op::v_fmamk_f32, bind_fmamk);
+const Semantics fmaak(Op::v_fmaak_f32, bind_fmaak);
+
+VECTOR(v_trunc_f32, float, (float a), return std::trunc(a))
+VECTOR(v_ceil_f32, float, (float a), return std::ceil(a))
+VECTOR(v_rndne_f32, float, (float a), return std::nearbyint(a))
+VECTOR(v_floor_f32, float, (float a), return std::floor(a))
+VECTOR(v_fract_f32, float, (float a), return fraction(a))
+VECTOR(v_trunc_f64, double, (double a), return std::trunc(a))
+VECTOR(v_ceil_f64, double, (double a), return std::ceil(a))
+VECTOR(v_rndne_f64, double, (double a), return std::nearbyint(a))
+VECTOR(v_floor_f64, double, (double a), return std::floor(a))
+VECTOR(v_fract_f64, double, (double a), return fraction(a))
+
+VECTOR(v_exp_f32, float, (float a), return flushed(std::exp2(flushed(a))))
+VECTOR(v_log_f32, float, (float a), return std::log2(flushed(a)))
+VECTOR(v_exp_legacy_f32, float, (float a), return flushed(std::exp2(flushed(a))))
+VECTOR(v_log_legacy_f32, float, (float a), return std::log2(flushed(a)))
+VECTOR(v_rcp_f32, float, (float a), return flushed(1.0f / flushed(a)))
+VECTOR(v_rcp_iflag_f32, float, (float a), return flushed(1.0f / flushed(a)))
+VECTOR(v_rsq_f32, float, (float a), return float(1.0 / std::sqrt(double(flushed(a)))))
+VECTOR(v_sqrt_f32, float, (float a), return std::sqrt(flushed(a)))
+VECTOR(v_sin_f32, float, (float a), return std::isfinite(a) ? float(std::sin(turn * (a - std::trunc(a)))) : bit_cast<float>(quiet_nan))
+VECTOR(v_cos_f32, float, (float a), return std::isfinite(a) ? float(std::cos(turn * (a - std::trunc(a)))) : bit_cast<float>(quiet_nan))
+VECTOR(v_rcp_f64, double, (double a), return 1.0 / a)
+VECTOR(v_rsq_f64, double, (double a), return 1.0 / std::sqrt(a))
+VECTOR(v_sqrt_f64, double, (double a), return std::sqrt(a))
+
+VECTOR(v_frexp_exp_i32_f32, int32_t, (float a), return exponent_of(a))
+VECTOR(v_frexp_mant_f32, float, (float a), return mantissa_of(a))
+VECTOR(v_frexp_exp_i32_f64, int32_t, (double a), return exponent_of(a))
+VECTOR(v_frexp_mant_f64, double, (double a), return mantissa_of(a))
+
+VECTOR(v_cvt_f32_i32, float, (int32_t a), return float(a))
+VECTOR(v_cvt_f32_u32, float, (uint32_t a), return float(a))
+VECTOR(v_cvt_i32_f32, int32_t, (float a), return saturating<int32_t>(a))
+VECTOR(v_cvt_u32_f32, uint32_t, (float a), return saturating<uint32_t>(a))
+VECTOR(v_cvt_rpi_i32_f32, int32_t, (float a), return saturating<int32_t>(std::floor(a + 0.5f)))
+VECTOR(v_cvt_flr_i32_f32, int32_t, (float a), return saturating<int32_t>(std::floor(a)))
+VECTOR(v_cvt_off_f32_i4, float, (uint32_t a), return float(int32_t(a << 28) >> 28) * 0.0625f)
+VECTOR(v_cvt_f64_i32, double, (int32_t a), return double(a))
+VECTOR(v_cvt_f64_u32, double, (uint32_t a), return double(a))
+VECTOR(v_cvt_i32_f64, int32_t, (double a), return saturating<int32_t>(a))
+VECTOR(v_cvt_u32_f64, uint32_t, (double a), return saturating<uint32_t>(a))
+VECTOR(v_cvt_f32_f64, float, (double a), return float(a))
+VECTOR(v_cvt_f64_f32, double, (float a), return double(a))
+VECTOR(v_cvt_f32_ubyte0, float, (uint32_t a), return float(a & 0xFF))
+VECTOR(v_cvt_f32_ubyte1, float, (uint32_t a), return float(a >> 8 & 0xFF))
+VECTOR(v_cvt_f32_ubyte2, float, (uint32_t a), return float(a >> 16 & 0xFF))
+VECTOR(v_cvt_f32_ubyte3, float, (uint32_t a), return float(a >> 24))
+VECTOR(v_cvt_f32_f16, float, (Half a), return a)
+
+// f32 to f16 follows the rounding mode of f16, which is nearly always nearest even.
+Half nearest_half(float a) { return Half::from(a); }
+void convert_to_half(Wave& wave, const Instruction& inst) {
+  const auto rounding = Rounding(wave.mode.round_f16_f64());
+  if (rounding == Rounding::nearest_even) {
+    LaneOperation<nearest_half, HalfResult::clears_upper, decltype(&nearest_half)>::run(wave, inst);
+    return;
+  }
+  alignas(64) Lanes<float> buffer;
+  const float* source = load_source(wave, inst.src[0], false, buffer);
+  Lanes<Half> results;
+  for (int l = 0; l < lanes; ++l) results[l] = {f32_to_f16(source[l], rounding)};
+  apply_output_modifiers(wave, inst, results);
+  store_result<Half>(wave, inst.dst, results, HalfResult::clears_upper, false);
+}
+const Semantics cvt_f16_f32(Op::v_cvt_f16_f32, bind_handler<convert_to_half, ConstantType::f32>);
+
+uint32_t pair_of(uint16_t low, uint16_t high) { return low | uint32_t(high) << 16; }
+template <class Int>
+uint16_t normalised(float value) {
+  constexpr float scale = float(std::numeric_limits<Int>::max());
+  const float clamped_value = std::clamp(value, std::is_signed_v<Int> ? -1.0f : 0.0f, 1.0f);
+  return is_nan(value) ? uint16_t(0) : uint16_t(Int(std::nearbyint(clamped_value * scale)));
+}
+uint16_t toward_zero(float value) { return f32_to_f16(value, Rounding::toward_zero); }
+
+VECTOR(v_cvt_pkrtz_f16_f32, uint32_t, (float a, float b), return pair_of(toward_zero(a), toward_zero(b)))
+VECTOR(v_cvt_pknorm_i16_f32, uint32_t, (float a, float b), return pair_of(normalised<int16_t>(a), normalised<int16_t>(b)))
+VECTOR(v_cvt_pknorm_u16_f32, uint32_t, (float a, float b), return pair_of(normalised<uint16_t>(a), normalised<uint16_t>(b)))
+VECTOR(v_cvt_pknorm_i16_f16, uint32_t, (Half a, Half b), return pair_of(normalised<int16_t>(a), normalised<int16_t>(b)))
+VECTOR(v_cvt_pknorm_u16_f16, uint32_t, (Half a, Half b), return pair_of(normalised<uint16_t>(a), normalised<uint16_t>(b)))
+VECTOR(v_cvt_norm_i16_f16, uint16_t, (Half a), return normalised<int16_t>(a))
+VECTOR(v_cvt_norm_u16_f16, uint16_t, (Half a), return normalised<uint16_t>(a))
+
+uint32_t byte_of(float value) { return saturating<uint32_t>(std::clamp(std::nearbyint(value), 0.0f, 255.0f)); }
+VECTOR(v_cvt_pk_u8_f32, uint32_t, (float a, uint32_t position, uint32_t old), const int shift = 8 * (position & 3);
+       return (old & ~(0xFFu << shift)) | byte_of(a) << shift)
+
+void bind_pkaccum(Instruction& inst) {
+  inst.src[2] = inst.dst;
+  bind_lanes<v_cvt_pk_u8_f32_lane>(inst);
+}
+const Semantics pkaccum(Op::v_cvt_pkaccum_u8_f32, bind_pkaccum);
+
+// ---- FP8 (FNUZ) ----
+
+constexpr uint32_t fp16_overflow = 1u << 23;  // MODE.FP16_OVFL: overflow saturates
+
+template <class Format>
+float from_fp8(uint32_t code) { return Format::to_f32(uint8_t(code)); }
+template <class Format>
+uint64_t pair_from_fp8(uint32_t codes) {
+  const uint32_t low = bit_cast<uint32_t>(Format::to_f32(uint8_t(codes)));
+  return low | uint64_t(bit_cast<uint32_t>(Format::to_f32(uint8_t(codes >> 8)))) << 32;
+}
+VECTOR(v_cvt_f32_fp8, float, (uint32_t a), return from_fp8<Fp8>(a))
+VECTOR(v_cvt_f32_bf8, float, (uint32_t a), return from_fp8<Bf8>(a))
+VECTOR(v_cvt_pk_f32_fp8, uint64_t, (uint32_t a), return pair_from_fp8<Fp8>(a))
+VECTOR(v_cvt_pk_f32_bf8, uint64_t, (uint32_t a), return pair_from_fp8<Bf8>(a))
+
+// Two floats to the half of the destination that op_sel[3] names; the other half stays.
+template <class Format>
+void convert_pair_to_fp8(Wave& wave, const Instruction& inst) {
+  alignas(64) Lanes<float> buffer_a, buffer_b;
+  const float* a = load_source(wave, inst.src[0], false, buffer_a);
+  const float* b = load_source(wave, inst.src[1], false, buffer_b);
+  const bool saturate = wave.mode.bits & fp16_overflow;
+  Lanes<uint16_t> results;
+  for (int l = 0; l < lanes; ++l)
+    results[l] = uint16_t(Format::from_f32(a[l], saturate) | Format::from_f32(b[l], saturate) << 8);
+  store_result<uint16_t>(wave, inst.dst, results, HalfResult::keeps_other, inst.vop.op_sel >> 3 & 1);
+}
+const Semantics cvt_pk_fp8(Op::v_cvt_pk_fp8_f32, bind_handler<convert_pair_to_fp8<Fp8>, ConstantType::f32>);
+const Semantics cvt_pk_bf8(Op::v_cvt_pk_bf8_f32, bind_handler<convert_pair_to_fp8<Bf8>, ConstantType::f32>);
+
+// Stochastic rounding with the random bits of S1, to the byte that op_sel[3:2] names.
+template <class Format>
+void convert_stochastic_to_fp8(Wave& wave, const Instruction& inst) {
+  alignas(64) Lanes<float> buffer;
+  alignas(64) Lanes<uint32_t> random_buffer, results;
+  const float* a = load_source(wave, inst.src[0], false, buffer);
+  const uint32_t* random = load_source(wave, inst.src[1], false, random_buffer);
+  const bool saturate = wave.mode.bits & fp16_overflow;
+  const int shift = 8 * (inst.vop.op_sel >> 2 & 3);
+  const uint32_t* row = wave.row(inst.dst.index);
+  for (int l = 0; l < lanes; ++l)
+    results[l] = (row[l] & ~(0xFFu << shift)) | uint32_t(Format::from_f32_stochastic(a[l], random[l], saturate)) << shift;
+  store_result<uint32_t>(wave, inst.dst, results, HalfResult::clears_upper, false);
+}
+const Semantics cvt_sr_fp8(Op::v_cvt_sr_fp8_f32, bind_handler<convert_stochastic_to_fp8<Fp8>, ConstantType::f32>);
+const Semantics cvt_sr_bf8(Op::v_cvt_sr_bf8_f32, bind_handler<convert_stochastic_to_fp8<Bf8>, ConstantType::f32>);
+
+// ---- Division: V_DIV_SCALE, V_DIV_FMAS and V_DIV_FIXUP, as the ISA manual's pseudocode has them ----
+
+template <class Float>
+struct DivisionLimits;
+template <>
+struct DivisionLimits<float> {
+  static constexpr int far_exponents = 96, scale = 64, tiny_numerator = 23, fmas_scale = 32, underflow = -150, special = 255;
+};
+template <>
+struct DivisionLimits<double> {
+  static constexpr int far_exponents = 768, scale = 128, tiny_numerator = 53, fmas_scale = 64, underflow = -1075,
+                       special = 2047;
+};
+
+template <class Float>
+Float division_scale(Float value, Float denominator, Float numerator, bool& scaled_later) {
+  using Limits = DivisionLimits<Float>;
+  scaled_later = false;
+  const Float up = std::ldexp(value, Limits::scale), down = std::ldexp(value, -Limits::scale);
+  if (numerator == 0 || denominator == 0) return std::numeric_limits<Float>::quiet_NaN();
+  const bool reciprocal_is_tiny = is_subnormal(Float(1) / denominator);
+  const bool quotient_is_tiny = is_subnormal(numerator / denominator);
+  if (raw_exponent(numerator) - raw_exponent(denominator) >= Limits::far_exponents) {
+    scaled_later = true;
+    return value == denominator ? up : value;
+  }
+  if (is_subnormal(denominator)) return up;
+  if (reciprocal_is_tiny && quotient_is_tiny) {
+    scaled_later = true;
+    return value == denominator ? up : value;
+  }
+  if (reciprocal_is_tiny) return down;
+  if (quotient_is_tiny) {
+    scaled_later = true;
+    return value == numerator ? up : value;
+  }
+  return raw_exponent(numerator) <= Limits::tiny_numerator ? up : value;
+}
+
+template <class Float>
+void run_division_scale(Wave& wave, const Instruction& inst) {
+  alignas(64) Lanes<Float> buffers[3], results;
+  const Float* sources[3];
+  for (int i = 0; i < 3; ++i) sources[i] = load_source(wave, inst.src[i], false, buffers[i]);
+  bool flags[lanes];
+  for (int l = 0; l < lanes; ++l) results[l] = division_scale(sources[0][l], sources[1][l], sources[2][l], flags[l]);
+  wave.write_scalar(inst.sdst, mask_of(flags) & wave.exec());
+  store_result<Float>(wave, inst.dst, results, HalfResult::clears_upper, false);
+}
+const Semantics div_scale_f32(Op::v_div_scale_f32, bind_handler<run_division_scale<float>, ConstantType::f32>);
+const Semantics div_scale_f64(Op::v_div_scale_f64, bind_handler<run_division_scale<double>, ConstantType::f64>);
+
+template <class Float>
+void run_division_fmas(Wave& wave, const Instruction& inst) {
+  alignas(64) Lanes<Float> buffers[3], results;
+  const Float* sources[3];
+  for (int i = 0; i < 3; ++i) sources[i] = load_source(wave, inst.src[i], false, buffers[i]);
+  const uint64_t scale = wave.vcc();
+  for (int l = 0; l < lanes; ++l) {
+    const Float sum = std::fma(sources[0][l], sources[1][l], sources[2][l]);
+    results[l] = scale >> l & 1 ? std::ldexp(sum, DivisionLimits<Float>::fmas_scale) : sum;
+  }
+  apply_output_modifiers(wave, inst, results);
+  store_result<Float>(wave, inst.dst, results, HalfResult::clears_upper, false);
+}
+const Semantics div_fmas_f32(Op::v_div_fmas_f32, bind_handler<run_division_fmas<float>, ConstantType::f32>);
+const Semantics div_fmas_f64(Op::v_div_fmas_f64, bind_handler<run_division_fmas<double>, ConstantType::f64>);
+
+template <class Float>
+Float division_fixup(Float quotient, Float denominator, Float numerator) {
+  using Limits = DivisionLimits<Float>;
+  const Float infinity = std::numeric_limits<Float>::infinity();
+  const Float sign = std::signbit(denominator) != std::signbit(numerator) ? Float(-1) : Float(1);
+  if (is_nan(numerator)) return quieted(numerator);
+  if (is_nan(denominator)) return quieted(denominator);
+  if (denominator == 0 && numerator == 0) return -std::numeric_limits<Float>::quiet_NaN();
+  if (std::isinf(denominator) && std::isinf(numerator)) return -std::numeric_limits<Float>::quiet_NaN();
+  if (denominator == 0 || std::isinf(numerator)) return std::copysign(infinity, sign);
+  if (std::isinf(denominator) || numerator == 0) return std::copysign(Float(0), sign);
+  if (raw_exponent(numerator) - raw_exponent(denominator) < Limits::underflow) return std::copysign(Float(0), sign);
+  if (raw_exponent(denominator) == Limits::special) return std::copysign(infinity, sign);
+  return std::copysign(quotient, sign);
+}
+VECTOR(v_div_fixup_f32, float, (float a, float b, float c), return division_fixup(a, b, c))
+VECTOR(v_div_fixup_f64, double, (double a, double b, double c), return division_fixup(a, b, c))
+
+// ---- Cube maps: kept for completeness of the VALU ----
+
+VECTOR(v_cubema_f32, float, (float x, float y, float z),
+       return 2.0f * std::max(std::fabs(x), std::max(std::fabs(y), std::fabs(z))))
+VECTOR(v_cubeid_f32, float, (float x, float y, float z),
+       if (std::fabs(z) >= std::fabs(x) && std::fabs(z) >= std::fabs(y)) return z < 0 ? 5.0f : 4.0f;
+       if (std::fabs(y) >= std::fabs(x)) return y < 0 ? 3.0f : 2.0f; return x < 0 ? 1.0f : 0.0f)
+VECTOR(v_cubesc_f32, float, (float x, float y, float z),
+       if (std::fabs(z) >= std::fabs(x) && std::fabs(z) >= std::fabs(y)) return z < 0 ? -x : x;
+       if (std::fabs(y) >= std::fabs(x)) return x; return x < 0 ? z : -z)
+VECTOR(v_cubetc_f32, float, (float x, float y, float z),
+       if (std::fabs(z) >= std::fabs(x) && std::fabs(z) >= std::fabs(y)) return -y;
+       if (std::fabs(y) >= std::fabs(x)) return y < 0 ? -z : z; return -y)
+
+}  // namespace
+}  // namespace mi300x

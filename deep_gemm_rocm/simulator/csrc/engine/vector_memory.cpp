@@ -1,0 +1,461 @@
+// Flat, global, scratch and buffer instructions (CDNA3 ISA, "Vector memory operations" and "Flat memory instructions").
+
+#include <cstdio>
+
+#include "atomics.h"
+#include "lanes.h"
+
+namespace mi300x {
+namespace {
+
+// Where each active lane's access goes. A lane without an address (a buffer access out of range) reads zeros and
+// writes nothing.
+struct Access {
+  uint8_t* memory[lanes];
+};
+
+bool fail_access(Wave& wave, const char* space, int lane, uint64_t address, uint32_t bytes) {
+  char text[192];
+  snprintf(text, sizeof text, "lane %d accesses %u bytes at 0x%llx, outside the %s that the kernel was given", lane, bytes,
+           static_cast<unsigned long long>(address), space);
+  wave.fail(Outcome::Status::memory_fault, text);
+  return false;
+}
+
+template <class F>
+bool for_active_lanes(const Wave& wave, F f) {
+  for (uint64_t rest = wave.exec(); rest != 0; rest &= rest - 1)
+    if (!f(__builtin_ctzll(rest))) return false;
+  return true;
+}
+
+bool check_global(Wave& wave, const uint64_t* addresses, uint32_t bytes) {
+  uint64_t lowest = ~0ull, highest = 0;
+  for_active_lanes(wave, [&](int lane) {
+    lowest = std::min(lowest, addresses[lane]);
+    highest = std::max(highest, addresses[lane]);
+    return true;
+  });
+  if (wave.exec() == 0 || (highest <= ~0ull - bytes && wave.memory->contains(lowest, highest - lowest + bytes))) return true;
+  return for_active_lanes(wave, [&](int lane) {
+    return wave.memory->contains(addresses[lane], bytes) || fail_access(wave, "memory", lane, addresses[lane], bytes);
+  });
+}
+
+// ---- Addresses ----
+
+void global_addresses(Wave& wave, const Instruction& inst, uint64_t* addresses) {
+  const uint32_t* low = wave.row(inst.src[0].index);
+  if (inst.src[2].kind != Operand::Kind::none) {  // SGPR base and a 32-bit offset
+    const uint64_t base = wave.read_scalar(inst.src[2]) + uint64_t(int64_t(inst.imm));
+    for (int l = 0; l < lanes; ++l) addresses[l] = base + low[l];
+  } else {
+    const uint32_t* high = wave.row(inst.src[0].index + 1);
+    for (int l = 0; l < lanes; ++l) addresses[l] = (low[l] | uint64_t(high[l]) << 32) + uint64_t(int64_t(inst.imm));
+  }
+}
+
+bool resolve_global(Wave& wave, const Instruction& inst, uint32_t bytes, Access& access) {
+  uint64_t addresses[lanes];
+  global_addresses(wave, inst, addresses);
+  if (!check_global(wave, addresses, bytes)) return false;
+  for (int l = 0; l < lanes; ++l) access.memory[l] = reinterpret_cast<uint8_t*>(addresses[l]);
+  return true;
+}
+
+bool scratch_position(Wave& wave, int lane, uint64_t offset, uint32_t bytes, uint8_t*& memory) {
+  if (offset > wave.scratch_bytes || bytes > wave.scratch_bytes - offset)
+    return fail_access(wave, "scratch", lane, offset, bytes);
+  memory = wave.scratch + uint64_t(lane) * wave.scratch_bytes + offset;
+  return true;
+}
+
+bool resolve_scratch(Wave& wave, const Instruction& inst, uint32_t bytes, Access& access) {
+  const uint32_t base = inst.src[2].kind != Operand::Kind::none ? uint32_t(wave.read_scalar(inst.src[2])) : 0;
+  const bool has_vaddr = inst.src[0].kind != Operand::Kind::none;
+  return for_active_lanes(wave, [&](int lane) {
+    const uint32_t offset = base + (has_vaddr ? wave.row(inst.src[0].index)[lane] : 0) + uint32_t(inst.imm);
+    return scratch_position(wave, lane, offset, bytes, access.memory[lane]);
+  });
+}
+
+bool in_aperture(uint64_t address, uint64_t aperture) { return address - aperture < aperture_bytes; }
+
+bool resolve_flat(Wave& wave, const Instruction& inst, uint32_t bytes, Access& access) {
+  uint64_t addresses[lanes];
+  global_addresses(wave, inst, addresses);
+  return for_active_lanes(wave, [&](int lane) {
+    const uint64_t address = addresses[lane];
+    if (in_aperture(address, shared_aperture)) {
+      const uint64_t offset = address - shared_aperture;
+      if (offset + bytes > wave.group->lds_bytes) return fail_access(wave, "LDS", lane, offset, bytes);
+      access.memory[lane] = wave.group->lds.data() + offset;
+      return true;
+    }
+    if (in_aperture(address, private_aperture))
+      return scratch_position(wave, lane, address - private_aperture, bytes, access.memory[lane]);
+    access.memory[lane] = reinterpret_cast<uint8_t*>(address);
+    return wave.memory->contains(address, bytes) || fail_access(wave, "memory", lane, address, bytes);
+  });
+}
+
+// A buffer resource (CDNA3 ISA, "Buffer resource descriptor").
+struct BufferResource {
+  uint64_t base;
+  uint32_t stride, records, index_stride, element_size;
+  bool swizzled, adds_lane;
+
+  explicit BufferResource(const uint32_t* words)
+      : base(words[0] | uint64_t(words[1] & 0xFFFF) << 32),
+        stride(words[1] >> 16 & 0x3FFF),
+        records(words[2]),
+        index_stride(8u << (words[3] >> 21 & 3)),
+        element_size(2u << (words[3] >> 19 & 3)),
+        swizzled(words[1] >> 31),
+        adds_lane(words[3] >> 23 & 1) {}
+};
+
+struct BufferPosition {
+  uint64_t address;    // of the first byte
+  uint64_t in_bounds;  // bytes from there that are in range
+};
+
+// Raw buffers check the byte offset, SGPR offset included, against num_records; structured ones check the index. The
+// sums aren't truncated to 32 bits: an offset close to 2^32 stays out of range.
+BufferPosition locate(const BufferResource& resource, uint64_t index, uint64_t offset, uint64_t scalar_offset) {
+  if (resource.swizzled && resource.stride != 0) {
+    const uint64_t index_high = index / resource.index_stride, index_low = index % resource.index_stride;
+    const uint64_t element = offset / resource.element_size, byte = offset % resource.element_size;
+    const uint64_t swizzled = (index_high * resource.stride + element * resource.element_size) * resource.index_stride +
+                              index_low * resource.element_size + byte;
+    const bool valid = index < resource.records && offset < resource.stride;
+    return {resource.base + scalar_offset + swizzled, valid ? resource.stride - offset : 0};
+  }
+  const uint64_t position = index * resource.stride + offset;
+  if (resource.stride == 0) {
+    const uint64_t whole = position + scalar_offset;
+    return {resource.base + whole, whole < resource.records ? resource.records - whole : 0};
+  }
+  return {resource.base + scalar_offset + position, index < resource.records ? ~0ull : 0};
+}
+
+struct BufferOperands {
+  BufferResource resource;
+  const uint32_t *index, *offset;  // null where the instruction has none
+  uint64_t imm, scalar_offset;
+
+  BufferOperands(Wave& wave, const Instruction& inst)
+      : resource(&wave.sgpr[inst.src[1].index]),
+        index(inst.mem.idxen ? wave.row(inst.src[0].index) : nullptr),
+        offset(inst.mem.offen ? wave.row(inst.src[0].index + inst.mem.idxen) : nullptr),
+        imm(uint64_t(inst.imm)),
+        scalar_offset(uint32_t(wave.read_scalar(inst.src[2]))) {}
+
+  BufferPosition position(int lane) const {
+    const uint64_t row = (index ? index[lane] : 0) + (resource.adds_lane ? uint64_t(lane) : 0);
+    return locate(resource, row, (offset ? offset[lane] : 0) + imm, scalar_offset);
+  }
+};
+
+bool check_buffer(Wave& wave, int lane, uint64_t address, uint32_t bytes) {
+  return wave.memory->contains(address, bytes) || fail_access(wave, "memory", lane, address, bytes);
+}
+
+// Whole-element accesses: bytes, shorts and atomics are in range or not.
+bool resolve_buffer(Wave& wave, const Instruction& inst, uint32_t bytes, Access& access) {
+  const BufferOperands operands(wave, inst);
+  return for_active_lanes(wave, [&](int lane) {
+    const BufferPosition position = operands.position(lane);
+    const bool valid = position.in_bounds >= bytes;
+    access.memory[lane] = valid ? reinterpret_cast<uint8_t*>(position.address) : nullptr;
+    return !valid || check_buffer(wave, lane, position.address, bytes);
+  });
+}
+
+bool resolve(Wave& wave, const Instruction& inst, uint32_t bytes, Access& access) {
+  switch (inst.family) {
+    case Family::GLOBAL: return resolve_global(wave, inst, bytes, access);
+    case Family::SCRATCH: return resolve_scratch(wave, inst, bytes, access);
+    case Family::FLAT: return resolve_flat(wave, inst, bytes, access);
+    default: return resolve_buffer(wave, inst, bytes, access);
+  }
+}
+
+// Buffer instructions hold their data where the others hold their destination.
+const Operand& store_data(const Instruction& inst) { return inst.family == Family::MUBUF ? inst.dst : inst.src[1]; }
+
+// ---- Loads and stores of whole dwords ----
+
+template <int dwords>
+void load_dwords(Wave& wave, const Instruction& inst) {
+  Access access;
+  if (!resolve(wave, inst, 4 * dwords, access)) return;
+  for_active_lanes(wave, [&](int lane) {
+    uint32_t value[dwords];
+    memcpy(value, access.memory[lane], sizeof value);
+    for (int i = 0; i < dwords; ++i) wave.row(inst.dst.index + i)[lane] = value[i];
+    return true;
+  });
+}
+template <int dwords>
+void store_dwords(Wave& wave, const Instruction& inst) {
+  Access access;
+  if (!resolve(wave, inst, 4 * dwords, access)) return;
+  const Operand& data = store_data(inst);
+  for_active_lanes(wave, [&](int lane) {
+    uint32_t value[dwords];
+    for (int i = 0; i < dwords; ++i) value[i] = wave.row(data.index + i)[lane];
+    memcpy(access.memory[lane], value, sizeof value);
+    return true;
+  });
+}
+
+// Buffer accesses of several dwords check each dword against the bounds by itself.
+uint32_t dwords_in_bounds(const BufferPosition& position, uint32_t dwords) {
+  return uint32_t(std::min<uint64_t>(position.in_bounds / 4, dwords));
+}
+template <int dwords>
+void load_buffer_dwords(Wave& wave, const Instruction& inst) {
+  const BufferOperands operands(wave, inst);
+  alignas(64) uint32_t results[dwords][lanes];
+  const bool resolved = for_active_lanes(wave, [&](int lane) {
+    const BufferPosition position = operands.position(lane);
+    const uint32_t valid = dwords_in_bounds(position, dwords);
+    if (valid > 0 && !check_buffer(wave, lane, position.address, 4 * valid)) return false;
+    uint32_t value[dwords] = {};
+    if (valid == dwords) memcpy(value, reinterpret_cast<const void*>(position.address), sizeof value);
+    else if (valid > 0) memcpy(value, reinterpret_cast<const void*>(position.address), 4 * valid);
+    for (int i = 0; i < dwords; ++i) results[i][lane] = value[i];
+    return true;
+  });
+  if (!resolved) return;
+  for (int i = 0; i < dwords; ++i) store_row(wave.row(inst.dst.index + i), results[i], wave.exec());
+}
+template <int dwords>
+void store_buffer_dwords(Wave& wave, const Instruction& inst) {
+  const BufferOperands operands(wave, inst);
+  for_active_lanes(wave, [&](int lane) {
+    const BufferPosition position = operands.position(lane);
+    const uint32_t valid = dwords_in_bounds(position, dwords);
+    if (valid == 0) return true;
+    if (!check_buffer(wave, lane, position.address, 4 * valid)) return false;
+    uint32_t value[dwords];
+    for (int i = 0; i < dwords; ++i) value[i] = wave.row(inst.dst.index + i)[lane];
+    memcpy(reinterpret_cast<void*>(position.address), value, 4 * valid);
+    return true;
+  });
+}
+
+// ---- Loads and stores of bytes and shorts ----
+
+template <class Value>
+Value read_or_zero(const uint8_t* memory) {
+  Value value = 0;
+  if (memory != nullptr) memcpy(&value, memory, sizeof value);
+  return value;
+}
+template <class Value>
+void load_narrow(Wave& wave, const Instruction& inst) {
+  Access access;
+  if (!resolve(wave, inst, sizeof(Value), access)) return;
+  for_active_lanes(wave, [&](int lane) {
+    wave.row(inst.dst.index)[lane] = uint32_t(int32_t(read_or_zero<Value>(access.memory[lane])));
+    return true;
+  });
+}
+template <class Value, bool high>
+void load_half(Wave& wave, const Instruction& inst) {
+  Access access;
+  if (!resolve(wave, inst, sizeof(Value), access)) return;
+  uint32_t* row = wave.row(inst.dst.index);
+  for_active_lanes(wave, [&](int lane) {
+    const uint32_t half = uint16_t(int16_t(read_or_zero<Value>(access.memory[lane])));
+    row[lane] = high ? (row[lane] & 0xFFFF) | half << 16 : (row[lane] & 0xFFFF0000) | half;
+    return true;
+  });
+}
+template <class Value, int shift>
+void store_narrow(Wave& wave, const Instruction& inst) {
+  Access access;
+  if (!resolve(wave, inst, sizeof(Value), access)) return;
+  const uint32_t* row = wave.row(store_data(inst).index);
+  for_active_lanes(wave, [&](int lane) {
+    const Value value = Value(row[lane] >> shift);
+    if (access.memory[lane] != nullptr) memcpy(access.memory[lane], &value, sizeof value);
+    return true;
+  });
+}
+
+// ---- Loads that go to LDS: lane l writes the dword at M0 + offset + 4 * l ----
+
+template <class Value>
+void load_to_lds(Wave& wave, const Instruction& inst) {
+  Access access;
+  if (!resolve(wave, inst, sizeof(Value), access)) return;
+  const uint32_t base = (wave.m0() & 0xFFFF) + uint32_t(inst.imm);
+  for_active_lanes(wave, [&](int lane) {
+    const uint32_t position = base + 4 * uint32_t(lane);
+    if (position + 4 > wave.group->lds_bytes) return fail_access(wave, "LDS", lane, position, 4);
+    const uint32_t value = uint32_t(int32_t(read_or_zero<Value>(access.memory[lane])));
+    memcpy(wave.group->lds.data() + position, &value, 4);
+    return true;
+  });
+}
+
+// ---- Atomics ----
+
+template <class Value>
+Value read_data(Wave& wave, const Operand& operand, int lane, int first_dword = 0) {
+  uint32_t dwords[sizeof(Value) / 4];
+  for (size_t i = 0; i < sizeof(Value) / 4; ++i) dwords[i] = wave.row(operand.index + first_dword + int(i))[lane];
+  Value value;
+  memcpy(&value, dwords, sizeof value);
+  return value;
+}
+
+template <class Value, class Update>
+void update(Wave& wave, const Instruction& inst, Update new_value) {
+  using Bits = BitsOf<Value>;
+  Access access;
+  if (!resolve(wave, inst, sizeof(Value), access)) return;
+  for_active_lanes(wave, [&](int lane) {
+    if (access.memory[lane] == nullptr) return true;
+    if (reinterpret_cast<uint64_t>(access.memory[lane]) % sizeof(Value) != 0) {
+      wave.fail(Outcome::Status::memory_fault, "lane " + std::to_string(lane) + " makes an atomic access to an unaligned address");
+      return false;
+    }
+    auto* target = reinterpret_cast<Bits*>(access.memory[lane]);
+    Bits old = __atomic_load_n(target, __ATOMIC_SEQ_CST);
+    while (!__atomic_compare_exchange_n(target, &old, bit_cast<Bits>(new_value(bit_cast<Value>(old), lane)), false,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    }
+    if (inst.mem.sc0) {  // return the value before
+      uint32_t dwords[sizeof(Value) / 4];
+      memcpy(dwords, &old, sizeof old);
+      for (size_t i = 0; i < sizeof(Value) / 4; ++i) wave.row(inst.dst.index + int(i))[lane] = dwords[i];
+    }
+    return true;
+  });
+}
+template <class Value, Value (*f)(Value, Value)>
+void update_with(Wave& wave, const Instruction& inst) {
+  update<Value>(wave, inst, [&](Value old, int lane) { return f(old, read_data<Value>(wave, store_data(inst), lane)); });
+}
+// The data are the new value, then the one to compare with.
+template <class Value>
+void compare_and_swap(Wave& wave, const Instruction& inst) {
+  const Operand& data = store_data(inst);
+  update<Value>(wave, inst, [&](Value old, int lane) {
+    return old == read_data<Value>(wave, data, lane, sizeof(Value) / 4) ? read_data<Value>(wave, data, lane) : old;
+  });
+}
+
+// ---- Opcodes ----
+
+#define MEMORY(name, ...) const Semantics name##_semantics(Op::name, bind_handler<__VA_ARGS__, ConstantType::b32>);
+
+#define NARROW(family)                                                 \
+  MEMORY(family##_load_ubyte, load_narrow<uint8_t>)                    \
+  MEMORY(family##_load_sbyte, load_narrow<int8_t>)                     \
+  MEMORY(family##_load_ushort, load_narrow<uint16_t>)                  \
+  MEMORY(family##_load_sshort, load_narrow<int16_t>)                   \
+  MEMORY(family##_load_ubyte_d16, load_half<uint8_t, false>)           \
+  MEMORY(family##_load_ubyte_d16_hi, load_half<uint8_t, true>)         \
+  MEMORY(family##_load_sbyte_d16, load_half<int8_t, false>)            \
+  MEMORY(family##_load_sbyte_d16_hi, load_half<int8_t, true>)          \
+  MEMORY(family##_load_short_d16, load_half<uint16_t, false>)          \
+  MEMORY(family##_load_short_d16_hi, load_half<uint16_t, true>)        \
+  MEMORY(family##_store_byte, store_narrow<uint8_t, 0>)                \
+  MEMORY(family##_store_byte_d16_hi, store_narrow<uint8_t, 16>)        \
+  MEMORY(family##_store_short, store_narrow<uint16_t, 0>)              \
+  MEMORY(family##_store_short_d16_hi, store_narrow<uint16_t, 16>)
+
+#define DWORDS(family, load, store)           \
+  MEMORY(family##_load_dwordx2, load<2>)      \
+  MEMORY(family##_load_dwordx3, load<3>)      \
+  MEMORY(family##_load_dwordx4, load<4>)      \
+  MEMORY(family##_store_dword, store<1>)      \
+  MEMORY(family##_store_dwordx2, store<2>)    \
+  MEMORY(family##_store_dwordx3, store<3>)    \
+  MEMORY(family##_store_dwordx4, store<4>)
+
+NARROW(flat)
+NARROW(global)
+NARROW(scratch)
+MEMORY(flat_load_dword, load_dwords<1>)
+MEMORY(global_load_dword, load_dwords<1>)
+MEMORY(scratch_load_dword, load_dwords<1>)
+DWORDS(flat, load_dwords, store_dwords)
+DWORDS(global, load_dwords, store_dwords)
+DWORDS(scratch, load_dwords, store_dwords)
+
+// Buffer loads have a bit that sends them to LDS.
+template <Handler to_registers, Handler to_lds>
+void bind_buffer_load(Instruction& inst) {
+  for (Operand& operand : inst.src) resolve_constant(operand, ConstantType::b32, inst.literal);
+  inst.handler = inst.mem.lds ? to_lds : to_registers;
+}
+#define BUFFER_LOAD(name, to_registers, to_lds) const Semantics name##_semantics(Op::name, bind_buffer_load<to_registers, to_lds>);
+BUFFER_LOAD(buffer_load_ubyte, load_narrow<uint8_t>, load_to_lds<uint8_t>)
+BUFFER_LOAD(buffer_load_sbyte, load_narrow<int8_t>, load_to_lds<int8_t>)
+BUFFER_LOAD(buffer_load_ushort, load_narrow<uint16_t>, load_to_lds<uint16_t>)
+BUFFER_LOAD(buffer_load_sshort, load_narrow<int16_t>, load_to_lds<int16_t>)
+BUFFER_LOAD(buffer_load_dword, load_buffer_dwords<1>, load_to_lds<uint32_t>)
+MEMORY(buffer_load_ubyte_d16, load_half<uint8_t, false>)
+MEMORY(buffer_load_ubyte_d16_hi, load_half<uint8_t, true>)
+MEMORY(buffer_load_sbyte_d16, load_half<int8_t, false>)
+MEMORY(buffer_load_sbyte_d16_hi, load_half<int8_t, true>)
+MEMORY(buffer_load_short_d16, load_half<uint16_t, false>)
+MEMORY(buffer_load_short_d16_hi, load_half<uint16_t, true>)
+MEMORY(buffer_store_byte, store_narrow<uint8_t, 0>)
+MEMORY(buffer_store_byte_d16_hi, store_narrow<uint8_t, 16>)
+MEMORY(buffer_store_short, store_narrow<uint16_t, 0>)
+MEMORY(buffer_store_short_d16_hi, store_narrow<uint16_t, 16>)
+DWORDS(buffer, load_buffer_dwords, store_buffer_dwords)
+
+MEMORY(global_load_lds_ubyte, load_to_lds<uint8_t>)
+MEMORY(global_load_lds_sbyte, load_to_lds<int8_t>)
+MEMORY(global_load_lds_ushort, load_to_lds<uint16_t>)
+MEMORY(global_load_lds_sshort, load_to_lds<int16_t>)
+MEMORY(global_load_lds_dword, load_to_lds<uint32_t>)
+MEMORY(scratch_load_lds_ubyte, load_to_lds<uint8_t>)
+MEMORY(scratch_load_lds_sbyte, load_to_lds<int8_t>)
+MEMORY(scratch_load_lds_ushort, load_to_lds<uint16_t>)
+MEMORY(scratch_load_lds_sshort, load_to_lds<int16_t>)
+MEMORY(scratch_load_lds_dword, load_to_lds<uint32_t>)
+
+#define ATOMICS_INTEGER(family, suffix, U, I)                                             \
+  MEMORY(family##_atomic_swap##suffix, update_with<U, atomic::exchange<U>>)               \
+  MEMORY(family##_atomic_cmpswap##suffix, compare_and_swap<U>)                            \
+  MEMORY(family##_atomic_add##suffix, update_with<U, atomic::add<U>>)                     \
+  MEMORY(family##_atomic_sub##suffix, update_with<U, atomic::subtract<U>>)                \
+  MEMORY(family##_atomic_smin##suffix, update_with<I, atomic::minimum<I>>)                \
+  MEMORY(family##_atomic_umin##suffix, update_with<U, atomic::minimum<U>>)                \
+  MEMORY(family##_atomic_smax##suffix, update_with<I, atomic::maximum<I>>)                \
+  MEMORY(family##_atomic_umax##suffix, update_with<U, atomic::maximum<U>>)                \
+  MEMORY(family##_atomic_and##suffix, update_with<U, atomic::bit_and<U>>)                 \
+  MEMORY(family##_atomic_or##suffix, update_with<U, atomic::bit_or<U>>)                   \
+  MEMORY(family##_atomic_xor##suffix, update_with<U, atomic::bit_xor<U>>)                 \
+  MEMORY(family##_atomic_inc##suffix, update_with<U, atomic::increment<U>>)               \
+  MEMORY(family##_atomic_dec##suffix, update_with<U, atomic::decrement<U>>)
+#define ATOMICS(family)                                                          \
+  ATOMICS_INTEGER(family, , uint32_t, int32_t)                                   \
+  ATOMICS_INTEGER(family, _x2, uint64_t, int64_t)                                \
+  MEMORY(family##_atomic_add_f32, update_with<float, atomic::add<float>>)        \
+  MEMORY(family##_atomic_pk_add_f16, update_with<uint32_t, atomic::add_f16_pair>) \
+  MEMORY(family##_atomic_add_f64, update_with<double, atomic::add<double>>)      \
+  MEMORY(family##_atomic_min_f64, update_with<double, atomic::minimum_f64>)      \
+  MEMORY(family##_atomic_max_f64, update_with<double, atomic::maximum_f64>)
+ATOMICS(flat)
+ATOMICS(global)
+ATOMICS(buffer)
+MEMORY(flat_atomic_pk_add_bf16, update_with<uint32_t, atomic::add_bf16_pair>)
+MEMORY(global_atomic_pk_add_bf16, update_with<uint32_t, atomic::add_bf16_pair>)
+
+// Memory operations are visible at once, so there is nothing to write back or invalidate.
+void do_nothing(Wave&, const Instruction&) {}
+MEMORY(buffer_wbl2, do_nothing)
+MEMORY(buffer_inv, do_nothing)
+
+}  // namespace
+}  // namespace mi300x
