@@ -249,8 +249,12 @@ void decode_vop3p(Instruction& inst, uint32_t word, uint32_t next) {
   const bool in_accumulator[3] = {bit(next, 27), bit(next, 28), bit(word, 15)};
   for (int i = 0; i < 3; ++i)
     if (inst.src[i].kind == Operand::Kind::vector && in_accumulator[i]) inst.src[i].index += accumulator_row;
-  if (inst.op == Op::v_accvgpr_read_b32) inst.src[0].index = uint16_t(codes[0] % 256 + accumulator_row);
-  if (inst.op == Op::v_accvgpr_write_b32) inst.dst.index = uint16_t(bits(word, 7, 0) + accumulator_row);
+  // Which side of these two is an accumulator is in the opcode, whatever the acc bits say.
+  if (inst.op == Op::v_accvgpr_read_b32) inst.src[0] = vector(codes[0] % 256, 1, true);
+  if (inst.op == Op::v_accvgpr_write_b32) {
+    inst.src[0] = source(codes[0], 1);
+    inst.dst = vector(bits(word, 7, 0), 1, true);
+  }
   // V_SMFMAC's third source is the register of indices, which acc_cd says nothing of.
   if (inst.op >= Op::v_smfmac_f32_16x16x32_bf16 && inst.op <= Op::v_smfmac_i32_32x32x32_i8)
     inst.src[2] = source(codes[2], widths[2]);
