@@ -29,7 +29,7 @@ COMMON_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread",
 # The engine computes what the chip computes: no contraction and no assumption about rounding may change a result.
 ENGINE_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 EXPORTS = ROOT / SIMULATOR / "csrc" / "exports.map"
-LINK_FLAGS = ["-shared", "-pthread", "-Wl,-z,defs", f"-Wl,--version-script={EXPORTS}"]
+LINK_FLAGS = ["-shared", "-pthread", "-Wl,-z,defs", "-Wl,-Bsymbolic", f"-Wl,--version-script={EXPORTS}"]
 
 ZIG = [sys.executable, "-m", "ziglang", "c++"]
 

@@ -2,10 +2,10 @@
 // and an event is complete once it is recorded.
 #include "stream.h"
 
+#include <atomic>
 #include <memory>
-#include <mutex>
-#include <unordered_map>
 
+#include "handles.h"
 #include "status.h"
 
 namespace {
@@ -21,51 +21,15 @@ struct Stream {
 };
 
 struct Event {
-  unsigned flags;
-  bool recorded = false;
+  explicit Event(unsigned flags) : flags(flags) {}
+
+  const unsigned flags;
+  std::atomic<bool> recorded{false};
 };
 
 namespace {
 
 constexpr unsigned kEventDisableTiming = 2;
-
-// The living objects behind a kind of handle. A handle is only looked up here, never followed before it was found.
-template <class Object>
-class Handles {
- public:
-  explicit Handles(const char* kind) : kind_(kind) {}
-
-  Object* create(const Object& object) {
-    auto owned = std::make_unique<Object>(object);
-    Object* handle = owned.get();
-    std::lock_guard lock(mutex_);
-    objects_.emplace(handle, std::move(owned));
-    return handle;
-  }
-
-  void destroy(Object* handle) {
-    std::lock_guard lock(mutex_);
-    if (objects_.erase(handle) == 0) refuse(handle);
-  }
-
-  // Calls use(object) while the object can't be destroyed.
-  template <class Use>
-  auto with(Object* handle, Use&& use) {
-    std::lock_guard lock(mutex_);
-    const auto found = objects_.find(handle);
-    if (found == objects_.end()) refuse(handle);
-    return use(*found->second);
-  }
-
- private:
-  [[noreturn]] void refuse(const Object* handle) const {
-    fail(hipErrorInvalidHandle, "%p is not %s", static_cast<const void*>(handle), kind_);
-  }
-
-  const char* kind_;
-  std::mutex mutex_;
-  std::unordered_map<Object*, std::unique_ptr<Object>> objects_;
-};
 
 // Never destroyed: static destructors of the host program may still call HIP.
 Handles<Stream>& streams() {
@@ -81,24 +45,22 @@ Handles<Event>& events() {
 void create_stream(hipStream_t* stream, unsigned flags, int priority) {
   require(stream, "the output pointer");
   if (flags > 1) fail(hipErrorInvalidValue, "stream flags must be 0 or hipStreamNonBlocking (1), not %#x", flags);
-  *stream = streams().create({flags, priority});
+  *stream = streams().add(std::make_shared<Stream>(Stream{flags, priority}));
 }
 
 Stream properties_of(hipStream_t stream) {
-  if (is_special(stream)) return {0, 0};
-  return streams().with(stream, [](const Stream& found) { return found; });
+  return is_special(stream) ? Stream{0, 0} : *streams().get(stream);
 }
 
 void create_event(hipEvent_t* event, unsigned flags) {
   require(event, "the output pointer");
-  *event = events().create({flags});
+  *event = events().add(std::make_shared<Event>(flags));
 }
 
-bool timed_and_recorded(hipEvent_t event) {
-  return events().with(event, [](const Event& found) {
-    if (found.flags & kEventDisableTiming) fail(hipErrorInvalidHandle, "the event was created without timing");
-    return found.recorded;
-  });
+void require_time(hipEvent_t event, const char* name) {
+  const auto found = events().get(event);
+  if (found->flags & kEventDisableTiming) fail(hipErrorInvalidHandle, "the %s event was created without timing", name);
+  if (!found->recorded) fail(hipErrorInvalidHandle, "the %s event was never recorded", name);
 }
 
 }  // namespace
@@ -107,7 +69,7 @@ void require_stream(hipStream_t stream) { properties_of(stream); }
 
 void record_event(hipEvent_t event, hipStream_t stream) {
   require_stream(stream);
-  if (event) events().with(event, [](Event& found) { found.recorded = true; });
+  if (event) events().get(event)->recorded = true;
 }
 
 HIP_API hipError_t hipStreamCreate(hipStream_t* stream) {
@@ -123,7 +85,7 @@ HIP_API hipError_t hipStreamCreateWithPriority(hipStream_t* stream, unsigned fla
 }
 
 HIP_API hipError_t hipStreamDestroy(hipStream_t stream) {
-  return api(__func__, [&] { streams().destroy(stream); });
+  return api(__func__, [&] { streams().remove(stream); });
 }
 
 HIP_API hipError_t hipStreamQuery(hipStream_t stream) {
@@ -137,7 +99,7 @@ HIP_API hipError_t hipStreamSynchronize(hipStream_t stream) {
 HIP_API hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned) {
   return api(__func__, [&] {
     require_stream(stream);
-    events().with(event, [](const Event&) {});
+    events().get(event);
   });
 }
 
@@ -210,7 +172,7 @@ HIP_API hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned flags) {
 }
 
 HIP_API hipError_t hipEventDestroy(hipEvent_t event) {
-  return api(__func__, [&] { events().destroy(event); });
+  return api(__func__, [&] { events().remove(event); });
 }
 
 HIP_API hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
@@ -221,11 +183,11 @@ HIP_API hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
 }
 
 HIP_API hipError_t hipEventQuery(hipEvent_t event) {
-  return api(__func__, [&] { events().with(event, [](const Event&) {}); });
+  return api(__func__, [&] { events().get(event); });
 }
 
 HIP_API hipError_t hipEventSynchronize(hipEvent_t event) {
-  return api(__func__, [&] { events().with(event, [](const Event&) {}); });
+  return api(__func__, [&] { events().get(event); });
 }
 
 // Simulated device time. There is no timing model, so that clock stands still and the answer is always 0 ms: the time
@@ -233,8 +195,8 @@ HIP_API hipError_t hipEventSynchronize(hipEvent_t event) {
 HIP_API hipError_t hipEventElapsedTime(float* milliseconds, hipEvent_t start, hipEvent_t stop) {
   return api(__func__, [&] {
     require(milliseconds, "milliseconds");
-    if (!timed_and_recorded(start)) fail(hipErrorInvalidHandle, "the start event was never recorded");
-    if (!timed_and_recorded(stop)) fail(hipErrorInvalidHandle, "the stop event was never recorded");
+    require_time(start, "start");
+    require_time(stop, "stop");
     *milliseconds = 0;
   });
 }

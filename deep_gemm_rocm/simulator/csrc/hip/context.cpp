@@ -1,0 +1,89 @@
+// Contexts, which HIP only keeps for programs ported from CUDA's driver API: the device has one, its primary context.
+#include "abi.h"
+#include "device.h"
+#include "status.h"
+
+struct Context {};
+
+namespace {
+
+Context primary;
+
+void require_context(hipCtx_t context) {
+  if (context && context != &primary) {
+    fail(hipErrorInvalidContext, "%p is not a context", static_cast<const void*>(context));
+  }
+}
+
+}  // namespace
+
+HIP_API hipError_t hipCtxCreate(hipCtx_t* context, unsigned, hipDevice_t number) {
+  return api(__func__, [&] {
+    require(context, "the output pointer");
+    require_device(number);
+    *context = &primary;
+  });
+}
+
+HIP_API hipError_t hipCtxDestroy(hipCtx_t context) {
+  return api(__func__, [&] { require_context(context); });
+}
+
+HIP_API hipError_t hipCtxPushCurrent(hipCtx_t context) {
+  return api(__func__, [&] { require_context(context); });
+}
+
+HIP_API hipError_t hipCtxPopCurrent(hipCtx_t* context) {
+  return api(__func__, [&] {
+    if (context) *context = &primary;
+  });
+}
+
+HIP_API hipError_t hipCtxSetCurrent(hipCtx_t context) {
+  return api(__func__, [&] { require_context(context); });
+}
+
+HIP_API hipError_t hipCtxGetCurrent(hipCtx_t* context) {
+  return api(__func__, [&] {
+    require(context, "the output pointer");
+    *context = &primary;
+  });
+}
+
+HIP_API hipError_t hipCtxGetDevice(hipDevice_t* number) {
+  return api(__func__, [&] {
+    require(number, "device");
+    *number = 0;
+  });
+}
+
+HIP_API hipError_t hipCtxGetFlags(unsigned* flags) {
+  return api(__func__, [&] {
+    require(flags, "flags");
+    *flags = 0;
+  });
+}
+
+HIP_API hipError_t hipCtxSynchronize() {
+  return api(__func__, [] {});
+}
+
+HIP_API hipError_t hipDevicePrimaryCtxRetain(hipCtx_t* context, hipDevice_t number) {
+  return api(__func__, [&] {
+    require(context, "the output pointer");
+    require_device(number);
+    *context = &primary;
+  });
+}
+
+HIP_API hipError_t hipDevicePrimaryCtxRelease(hipDevice_t number) {
+  return api(__func__, [&] { require_device(number); });
+}
+
+HIP_API hipError_t hipDevicePrimaryCtxGetState(hipDevice_t number, unsigned* flags, int* active) {
+  return api(__func__, [&] {
+    require_device(number);
+    if (flags) *flags = 0;
+    if (active) *active = 1;
+  });
+}

@@ -1,0 +1,62 @@
+#include "engine_library.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+
+#include "status.h"
+
+namespace {
+
+std::atomic<mi300x::Engine*> opened{nullptr};
+
+// The highest level that the host has; its libraries are named after the compilers' -march.
+std::string level() {
+  __builtin_cpu_init();
+  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+                  __builtin_cpu_supports("bmi2");
+  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                  __builtin_cpu_supports("avx512vl");
+  const std::string best = v4 ? "x86-64-v4" : v3 ? "x86-64-v3" : "x86-64";
+  const char* forced = std::getenv("DG_SIM_ENGINE");
+  if (!forced || !*forced) return best;
+  const std::string name = forced;
+  if (name == "x86-64" || (name == "x86-64-v3" && v3) || (name == "x86-64-v4" && v4)) return name;
+  fail(hipErrorSharedObjectInitFailed,
+       "DG_SIM_ENGINE=%s: it must be x86-64, x86-64-v3 or x86-64-v4, and this host has %s", forced, best.c_str());
+}
+
+std::string own_folder() {
+  Dl_info info;
+  if (dladdr(&opened, &info) == 0) fail(hipErrorSharedObjectInitFailed, "can't find this library's own path");
+  const std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+mi300x::Engine* open_engine() {
+  const std::string path = own_folder() + "/libmi300x_" + level() + ".so";
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) fail(hipErrorSharedObjectInitFailed, "the engine can't be opened: %s", dlerror());
+  const auto entry = reinterpret_cast<mi300x::Engine* (*)()>(dlsym(library, "mi300x_engine"));
+  if (!entry) fail(hipErrorSharedObjectInitFailed, "%s has no mi300x_engine", path.c_str());
+  return entry();
+}
+
+}  // namespace
+
+mi300x::Engine& engine() {
+  if (mi300x::Engine* ready = opened.load(std::memory_order_acquire)) return *ready;
+  static auto& mutex = *new std::mutex;
+  std::lock_guard lock(mutex);
+  if (!opened.load(std::memory_order_relaxed)) opened.store(open_engine(), std::memory_order_release);
+  return *opened;
+}
+
+void forget_code(uint64_t begin, uint64_t end) {
+  if (mi300x::Engine* ready = opened.load(std::memory_order_acquire)) ready->forget_code(begin, end);
+}

@@ -1,0 +1,326 @@
+// What compiled host code calls: clang registers every fat binary, kernel and variable before main (or in dlopen), and
+// a <<<...>>> launch becomes a pushed configuration and hipLaunchKernel. The names and signatures are clang's
+// (CGCUDANV.cpp). Code objects are loaded when something of theirs is first used, so that a library with bad or foreign
+// device code can still be opened.
+#include "registration.h"
+
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "host_memory.h"
+#include "launch.h"
+#include "memory_map.h"
+#include "offload_bundle.h"
+#include "status.h"
+#include "stream.h"
+
+namespace {
+
+constexpr uint32_t kFatBinaryMagic = 0x48495046;  // "HIPF"
+
+// clang's __CudaFatBinaryWrapper.
+struct FatBinaryWrapper {
+  uint32_t magic;
+  uint32_t version;
+  const void* binary;
+  void* unused;
+};
+
+// A __managed__ variable: the host reads it through *host_pointer, the device through the variable `name`.
+struct ManagedVariable {
+  void** host_pointer;
+  const void* initial_value;
+  std::string name;
+  size_t size;
+  void* memory;
+};
+
+struct FatBinary {
+  const void* wrapper;
+  std::vector<ManagedVariable> managed;
+  std::shared_ptr<const CodeObject> code;  // null until something of it is used
+};
+
+struct RegisteredFunction {
+  FatBinary* binary;
+  std::string name;
+  std::shared_ptr<Function> function;  // null until it is used
+  hipFunction_t handle = nullptr;      // null until hipGetFuncBySymbol asks for it
+};
+
+struct RegisteredVariable {
+  FatBinary* binary;
+  std::string name;
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::unordered_map<FatBinary*, std::unique_ptr<FatBinary>> binaries;
+  std::unordered_map<const void*, RegisteredFunction> functions;  // by the address of the host's stub
+  std::unordered_map<const void*, RegisteredVariable> variables;  // by the address of the host's shadow variable
+};
+
+// Never destroyed: libraries unregister their code in static destructors.
+Registry& registry() {
+  static auto& instance = *new Registry;
+  return instance;
+}
+
+struct CallConfiguration {
+  dim3 grid;
+  dim3 block;
+  size_t dynamic_lds;
+  hipStream_t stream;
+};
+
+thread_local std::optional<CallConfiguration> pushed_configuration;
+
+const CodeObject& loaded(FatBinary& binary) {
+  if (!binary.code) {
+    FatBinaryWrapper wrapper;
+    read_from_host(&wrapper, binary.wrapper, sizeof wrapper, "the fat binary's wrapper");
+    if (wrapper.magic != kFatBinaryMagic || wrapper.version != 1) {
+      fail(hipErrorInvalidImage, "a fat binary with magic %#x and version %u, not %#x and 1", wrapper.magic,
+           wrapper.version, kFatBinaryMagic);
+    }
+    auto code = std::make_shared<CodeObject>(code_object_for_device(image_at(wrapper.binary)));
+    for (const ManagedVariable& variable : binary.managed) {
+      const GlobalVariable* pointer = code->find_global(variable.name);
+      if (!pointer || pointer->size != sizeof(void*)) {
+        fail(hipErrorInvalidSymbol, "no pointer to the managed variable %s", variable.name.c_str());
+      }
+      std::memcpy(pointer->address, &variable.memory, sizeof(void*));
+    }
+    binary.code = std::move(code);
+  }
+  return *binary.code;
+}
+
+RegisteredFunction& use_function(Registry& all, const void* host_function) {
+  const auto found = all.functions.find(host_function);
+  if (found == all.functions.end()) {
+    fail(hipErrorInvalidDeviceFunction, "%p is not the address of a registered kernel", host_function);
+  }
+  RegisteredFunction& registered = found->second;
+  if (!registered.function) {
+    loaded(*registered.binary);
+    registered.function = make_function(registered.binary->code, registered.name);
+  }
+  return registered;
+}
+
+// Keeps the code loaded while the caller uses the variable.
+struct VariableUse {
+  std::shared_ptr<const CodeObject> code;
+  GlobalVariable variable;
+};
+
+VariableUse use_variable(const void* symbol) {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  const auto found = all.variables.find(symbol);
+  if (found == all.variables.end()) {
+    fail(hipErrorInvalidSymbol, "%p is not the address of a registered device variable", symbol);
+  }
+  const GlobalVariable* variable = loaded(*found->second.binary).find_global(found->second.name);
+  if (!variable) fail(hipErrorInvalidSymbol, "the code object has no variable %s", found->second.name.c_str());
+  return {found->second.binary->code, *variable};
+}
+
+char* part_of(const GlobalVariable& variable, size_t offset, size_t size) {
+  if (offset > variable.size || size > variable.size - offset) {
+    fail(hipErrorInvalidValue, "%zu bytes at offset %zu of a variable of %zu", size, offset, variable.size);
+  }
+  return static_cast<char*>(variable.address) + offset;
+}
+
+void copy_to_symbol(const void* symbol, const void* source, size_t size, size_t offset) {
+  require(source, "source");
+  const VariableUse use = use_variable(symbol);
+  read_from_host(part_of(use.variable, offset, size), source, size, "source");
+}
+
+void copy_from_symbol(void* destination, const void* symbol, size_t size, size_t offset) {
+  require(destination, "destination");
+  const VariableUse use = use_variable(symbol);
+  const char* source = part_of(use.variable, offset, size);
+  if (!is_writable(destination, size)) {
+    fail(hipErrorInvalidValue, "destination: %zu bytes at %p can't be written", size, destination);
+  }
+  std::memcpy(destination, source, size);
+}
+
+void register_managed(FatBinary& binary, void** host_pointer, const void* initial_value, const char* name,
+                      size_t size) {
+  void* memory = MemoryMap::instance().allocate(size, MemoryKind::managed);
+  std::memcpy(memory, initial_value, size);
+  *host_pointer = memory;
+  binary.managed.push_back({host_pointer, initial_value, name, size, memory});
+}
+
+}  // namespace
+
+std::shared_ptr<const Function> registered_function(const void* host_function) {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  return use_function(all, host_function).function;
+}
+
+// ---- called by clang's module constructors and destructors
+
+HIP_API void** __hipRegisterFatBinary(const void* wrapper) {
+  FatBinary* handle = nullptr;
+  api(__func__, [&] {
+    auto binary = std::make_unique<FatBinary>();
+    binary->wrapper = wrapper;
+    handle = binary.get();
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    all.binaries.emplace(handle, std::move(binary));
+  });
+  return reinterpret_cast<void**>(handle);
+}
+
+HIP_API void __hipRegisterFunction(void** binary, const void* host_function, char*, const char* name, int, void*,
+                                   void*, void*, void*, int*) {
+  api(__func__, [&] {
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    all.functions[host_function] = {reinterpret_cast<FatBinary*>(binary), name, nullptr, nullptr};
+  });
+}
+
+HIP_API void __hipRegisterVar(void** binary, void* host_variable, char*, const char* name, int, size_t, int, int) {
+  api(__func__, [&] {
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    all.variables[host_variable] = {reinterpret_cast<FatBinary*>(binary), name};
+  });
+}
+
+HIP_API void __hipRegisterManagedVar(void* binary, void** host_pointer, void* initial_value, const char* name,
+                                     size_t size, unsigned) {
+  api(__func__, [&] {
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    register_managed(*static_cast<FatBinary*>(binary), host_pointer, initial_value, name, size);
+    all.variables[host_pointer] = {static_cast<FatBinary*>(binary), name};
+  });
+}
+
+// The device has no texture units; a use of one is an error when it is launched, not when its library is opened.
+HIP_API void __hipRegisterTexture(void**, void*, char*, char*, int, int, int) {}
+HIP_API void __hipRegisterSurface(void**, void*, char*, char*, int, int) {}
+
+HIP_API void __hipUnregisterFatBinary(void** binary) {
+  api(__func__, [&] {
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    auto* handle = reinterpret_cast<FatBinary*>(binary);
+    for (auto entry = all.functions.begin(); entry != all.functions.end();) {
+      if (entry->second.binary != handle) {
+        ++entry;
+        continue;
+      }
+      if (entry->second.handle) remove_function(entry->second.handle);
+      entry = all.functions.erase(entry);
+    }
+    for (auto entry = all.variables.begin(); entry != all.variables.end();) {
+      entry = entry->second.binary == handle ? all.variables.erase(entry) : std::next(entry);
+    }
+    const auto found = all.binaries.find(handle);
+    if (found == all.binaries.end()) return;
+    for (const ManagedVariable& variable : found->second->managed) MemoryMap::instance().release(variable.memory);
+    all.binaries.erase(found);
+  });
+}
+
+// ---- launches
+
+HIP_API hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, size_t dynamic_lds, hipStream_t stream) {
+  return api(__func__, [&] { pushed_configuration = CallConfiguration{grid, block, dynamic_lds, stream}; });
+}
+
+HIP_API hipError_t __hipPopCallConfiguration(dim3* grid, dim3* block, size_t* dynamic_lds, hipStream_t* stream) {
+  return api(__func__, [&] {
+    if (!pushed_configuration) fail(hipErrorMissingConfiguration, "no <<<...>>> configuration was pushed");
+    *grid = pushed_configuration->grid;
+    *block = pushed_configuration->block;
+    *dynamic_lds = pushed_configuration->dynamic_lds;
+    *stream = pushed_configuration->stream;
+    pushed_configuration.reset();
+  });
+}
+
+HIP_API hipError_t hipLaunchKernel(const void* host_function, dim3 grid, dim3 block, void** arguments,
+                                   size_t dynamic_lds, hipStream_t stream) {
+  return api(__func__, [&] {
+    launch(*registered_function(host_function), {grid, block, dynamic_lds}, stream, arguments, nullptr);
+  });
+}
+
+HIP_API hipError_t hipExtLaunchKernel(const void* host_function, dim3 grid, dim3 block, void** arguments,
+                                      size_t dynamic_lds, hipStream_t stream, hipEvent_t start, hipEvent_t stop, int) {
+  return api(__func__, [&] {
+    record_event(start, stream);
+    launch(*registered_function(host_function), {grid, block, dynamic_lds}, stream, arguments, nullptr);
+    record_event(stop, stream);
+  });
+}
+
+HIP_API hipError_t hipGetFuncBySymbol(hipFunction_t* function, const void* host_function) {
+  return api(__func__, [&] {
+    require(function, "the output pointer");
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    RegisteredFunction& registered = use_function(all, host_function);
+    if (!registered.handle) registered.handle = add_function(registered.function);
+    *function = registered.handle;
+  });
+}
+
+// ---- variables
+
+HIP_API hipError_t hipGetSymbolAddress(void** address, const void* symbol) {
+  return api(__func__, [&] {
+    require(address, "the output pointer");
+    *address = use_variable(symbol).variable.address;
+  });
+}
+
+HIP_API hipError_t hipGetSymbolSize(size_t* size, const void* symbol) {
+  return api(__func__, [&] {
+    require(size, "the output pointer");
+    *size = use_variable(symbol).variable.size;
+  });
+}
+
+HIP_API hipError_t hipMemcpyToSymbol(const void* symbol, const void* source, size_t size, size_t offset,
+                                     hipMemcpyKind) {
+  return api(__func__, [&] { copy_to_symbol(symbol, source, size, offset); });
+}
+
+HIP_API hipError_t hipMemcpyToSymbolAsync(const void* symbol, const void* source, size_t size, size_t offset,
+                                          hipMemcpyKind, hipStream_t stream) {
+  return api(__func__, [&] {
+    require_stream(stream);
+    copy_to_symbol(symbol, source, size, offset);
+  });
+}
+
+HIP_API hipError_t hipMemcpyFromSymbol(void* destination, const void* symbol, size_t size, size_t offset,
+                                       hipMemcpyKind) {
+  return api(__func__, [&] { copy_from_symbol(destination, symbol, size, offset); });
+}
+
+HIP_API hipError_t hipMemcpyFromSymbolAsync(void* destination, const void* symbol, size_t size, size_t offset,
+                                            hipMemcpyKind, hipStream_t stream) {
+  return api(__func__, [&] {
+    require_stream(stream);
+    copy_from_symbol(destination, symbol, size, offset);
+  });
+}
