@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 LDS_BYTES = 64 * 1024  # of a CU, and the most that one workgroup may have
 MAX_THREADS = 512  # of a workgroup, at 256 registers a lane
@@ -80,5 +81,7 @@ class GemmConfig:
         lds_stages = 1 if self.num_stages < 3 else 2
         return lds_stages * (self.block_m + self.block_n) * BLOCK_K_BYTES
 
+    @functools.cached_property
     def template_values(self) -> dict[str, int | str | bool]:
+        """The values by name. Callers share the one dictionary."""
         return dataclasses.asdict(self)

@@ -19,7 +19,6 @@ class Epilogue {
   using Mfma = typename Shape::Mfma;
   static constexpr int kRun = Mfma::kElements * Shape::kJoined;  // consecutive columns of a lane
   static constexpr int kVector = min(kRun, 8);
-  static constexpr int kVectorsPerRow = Shape::kWaveN / (Mfma::kLaneGroups * kVector);
 
  public:
   DG_DEVICE explicit Epilogue(const OutputTile& out)
@@ -33,39 +32,30 @@ class Epilogue {
   // element by element.
   template <class Mma>
   DG_DEVICE void store(const Mma& mma) const {
-    Vector<__bf16, kVector> rounded[Shape::kFragsM][kVectorsPerRow];
-    static_for<Shape::kFragsM>([&](auto i) {
-      static_for<kVectorsPerRow>([&](auto vector) { rounded[i][vector] = round<i, vector>(mma); });
-    });
     const bool aligned = out_.columns % kVector == 0 && out_.row_stride % kVector == 0 &&
-                         reinterpret_cast<uint64_t>(out_.first) % sizeof(rounded[0][0]) == 0;
-    static_for<Shape::kFragsM>([&](auto i) {
-      static_for<kVectorsPerRow>([&](auto vector) {
-        constexpr int first = vector * kVector;
-        constexpr int column = first / kRun * kRun * Mfma::kLaneGroups + first % kRun;
-        if (aligned) {
-          buffer_.store(rounded[i][vector], offset(i * Mfma::kRows, column));
-        } else {
-          static_for<kVector>([&](auto element) {
-            buffer_.store(rounded[i][vector][element.value], offset(i * Mfma::kRows, column + element));
-          });
+                         reinterpret_cast<uint64_t>(out_.first) % sizeof(Vector<__bf16, kVector>) == 0;
+#pragma unroll
+    for (int i = 0; i < Shape::kFragsM; ++i) {
+#pragma unroll
+      for (int first = 0; first < Shape::kWaveN / Mfma::kLaneGroups; first += kVector) {
+        const int row = i * Mfma::kRows;
+        const int column = first / kRun * kRun * Mfma::kLaneGroups + first % kRun;
+        Vector<__bf16, kVector> values;
+#pragma unroll
+        for (int e = 0; e < kVector; ++e) {
+          values[e] = static_cast<__bf16>(mma.total(i, (first + e) / Mfma::kElements, (first + e) % Mfma::kElements));
         }
-      });
-    });
+        if (aligned) {
+          buffer_.store(values, offset(row, column));
+        } else {
+#pragma unroll
+          for (int e = 0; e < kVector; ++e) buffer_.store<__bf16>(values[e], offset(row, column + e));
+        }
+      }
+    }
   }
 
  private:
-  template <int kFragmentM, int kIndex, class Mma>
-  static DG_DEVICE Vector<__bf16, kVector> round(const Mma& mma) {
-    Vector<__bf16, kVector> values;
-    static_for<kVector>([&](auto index) {
-      constexpr int element = kIndex * kVector + index;
-      values[index.value] =
-          static_cast<__bf16>(mma.total(kFragmentM, element / Mfma::kElements, element % Mfma::kElements));
-    });
-    return values;
-  }
-
   DG_DEVICE unsigned offset(int wave_row, int wave_column) const {
     const int row = first_row_ + wave_row;
     const int column = first_column_ + wave_column;

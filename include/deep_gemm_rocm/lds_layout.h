@@ -1,5 +1,5 @@
-// Where a tile's bytes lie in LDS. Plain constexpr functions, so that a test can run them on the host and prove the
-// layout free of bank conflicts.
+// Which bytes of a tile a thread moves, and where they lie in LDS. Plain constexpr functions, so that a test can run them on
+// the host and prove the layout free of bank conflicts.
 #pragma once
 
 #include "deep_gemm_rocm/types.h"
@@ -7,29 +7,43 @@
 namespace deep_gemm_rocm {
 
 // Byte offset of a row's 16-byte chunk. A row is 128 bytes, all 32 banks, so chunk c of every row would sit in the same
-// banks; XOR with the row spreads the chunks that one ds_read_b128 group (8 lanes, 8 rows) or ds_write_b128 group
-// (8 lanes, one row) touches over all banks.
+// banks; XOR with the row spreads the chunks that a group of 8 lanes accesses together over all banks.
 constexpr int lds_offset(int row, int chunk) {
   return row * kBlockKBytes + (chunk ^ (row % kChunksPerRow)) * kChunkBytes;
 }
 
-// The chunk of its row that a lane reads as its `read`-th. A chunk feeds two consecutive MFMAs with 8 bytes each; which
-// k these are doesn't matter as long as A and B agree.
-template <class Mfma>
-constexpr int fragment_chunk(int lane, int read) {
-  return lane / Mfma::kRows + read * Mfma::kLaneGroups;
+// On the way in, eight neighbouring threads move one row's chunks; that many rows make a pass.
+constexpr int rows_per_pass(int threads) { return threads / kChunksPerRow; }
+constexpr int thread_row(int thread) { return thread / kChunksPerRow; }
+constexpr int thread_chunk(int thread) { return thread % kChunksPerRow; }
+
+// Byte offset in the tile of a pass's or fragment's first row, a multiple of 8. The XOR repeats every 8 rows, so this can be
+// added to the offset within the pass or fragment, and one address register serves all of them.
+constexpr int first_row_offset(int first_row) { return first_row * kBlockKBytes; }
+
+constexpr int store_offset(int thread) { return lds_offset(thread_row(thread), thread_chunk(thread)); }
+
+// On the way out, a lane reads its MFMA row's chunks, as many as there are reads in a fragment. A chunk feeds two
+// consecutive MFMAs with 8 bytes each; which k these are doesn't matter as long as A and B agree.
+template <class Shape>
+constexpr int read_offset(int lane, int read) {
+  const int chunk = lane / Shape::kRows + read * Shape::kLaneGroups;
+  return lds_offset(lane % Shape::kRows, chunk);
+}
+template <class Shape>
+constexpr int fragment_reads() {
+  return kChunksPerRow / Shape::kLaneGroups;
 }
 
 // The tile's column n that belongs into row `row` of B's tile in LDS. In that order a lane's elements of `kJoined`
 // neighbouring fragments are consecutive n, so that it can store them together.
-template <class Mfma, int kJoined>
+template <class Shape, int kJoined>
 constexpr int column_of_lds_row(int row) {
-  const int fragment = row / Mfma::kRows;
-  const int mfma_row = row % Mfma::kRows;
-  const int group = mfma_row / 4 % Mfma::kLaneGroups;
-  const int element = mfma_row / (4 * Mfma::kLaneGroups) * 4 + mfma_row % 4;
-  const int first = (fragment - fragment % kJoined) * Mfma::kRows;
-  return first + (group * kJoined + fragment % kJoined) * Mfma::kElements + element;
+  const int fragment = row / Shape::kRows;
+  const int mfma_row = row % Shape::kRows;
+  const int first = (fragment - fragment % kJoined) * Shape::kRows;
+  const int group = Shape::group_of_row(mfma_row) * kJoined + fragment % kJoined;
+  return first + group * Shape::kElements + Shape::element_of_row(mfma_row);
 }
 
 }  // namespace deep_gemm_rocm

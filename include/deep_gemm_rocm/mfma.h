@@ -1,38 +1,14 @@
-// Matrix-core instructions (MFMA) of gfx942 with fp32 accumulation: D = A·B + C.
-//
-// Layouts (AMD matrix instruction calculator, CDNA3). Every operand of these instructions is 8 bytes a lane, whatever
-// its element type: lane l holds row l % kRows of A (column l % kRows of B) and the group l / kRows of consecutive k.
-//
-//   kRows  element      k of an instruction  k held by lane l        D element e of lane l
-//   16     fp8, bf8     32                   8·(l/16) + 0…7          row 4·(l/16) + e,               column l % 16
-//   16     f16, bf16    16                   4·(l/16) + 0…3          the same
-//   32     fp8, bf8     16                   8·(l/32) + 0…7          row 8·(e/4) + 4·(l/32) + e%4,   column l % 32
-//   32     f16, bf16     8                   4·(l/32) + 0…3          the same
-//
-// FP8 types are the FNUZ ones. MFMA ignores EXEC: all 64 lanes take part.
+// Matrix-core instructions of gfx942 with fp32 accumulation: D = A·B + C. mfma_shape.h describes the layout of operands and
+// results. FP8 types are the FNUZ ones. MFMA ignores EXEC: all 64 lanes take part.
 #pragma once
 
 #include "deep_gemm_rocm/hip_declarations.h"
-#include "deep_gemm_rocm/types.h"
+#include "deep_gemm_rocm/mfma_shape.h"
 
 namespace deep_gemm_rocm {
 
-// Operand of one lane: 8 bytes.
+// What one lane holds of an operand.
 using MfmaOperand = uint64_t;
-
-template <int kRows_>
-struct MfmaShape {
-  static constexpr int kRows = kRows_;
-  static constexpr int kLaneGroups = kWaveSize / kRows;
-  static constexpr int kBytesK = kLaneGroups * static_cast<int>(sizeof(MfmaOperand));
-  static constexpr int kElements = kRows * kRows / kWaveSize;
-  using Accumulator = Vector<float, kElements>;
-
-  // Row of D that element `element` of a lane in group `group` (= lane / kRows) holds.
-  static constexpr int row(int group, int element) {
-    return element / 4 * 4 * kLaneGroups + 4 * group + element % 4;
-  }
-};
 
 template <class A, class B, int kRows>
 struct Mfma;
@@ -40,6 +16,7 @@ struct Mfma;
 #define DG_DEFINE_MFMA(A, B, ROWS, OPERAND, BUILTIN)                                             \
   template <>                                                                                    \
   struct Mfma<A, B, ROWS> : MfmaShape<ROWS> {                                                    \
+    using Accumulator = Vector<float, MfmaShape<ROWS>::kElements>;                               \
     static DG_DEVICE Accumulator multiply_add(MfmaOperand a, MfmaOperand b, Accumulator c) {     \
       return BUILTIN(__builtin_bit_cast(OPERAND, a), __builtin_bit_cast(OPERAND, b), c, 0, 0, 0); \
     }                                                                                            \

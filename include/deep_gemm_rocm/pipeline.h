@@ -19,7 +19,12 @@ struct PipelineState {
   using Mfma = typename Shape::Mfma;
   using LoaderA = TileLoader<Shape::kBlockM, Shape::kThreads, kRegisterStages, kKTail>;
   using LoaderB = TileLoader<Shape::kBlockN, Shape::kThreads, kRegisterStages, kKTail>;
+  using Scales = ScaleLoader<Shape, kRegisterStages>;
+  using Mma = PromotedMma<Shape, kChains, kCarry>;
   static constexpr int kTransfers = LoaderA::kPasses + LoaderB::kPasses;
+  static constexpr int kScaleLoads = Scales::kLoads;
+  static constexpr int kReads = Fragment<Mfma>::kReads;
+  static constexpr int kSlots = Mma::kSlots;
 
   DG_DEVICE PipelineState(const TileOperands& operands, uint8_t* lds)
       : num_k_blocks(ceil_div(operands.a.k, kBlockKBytes)),
@@ -31,41 +36,37 @@ struct PipelineState {
         wave_n_(Shape::wave_n()) {}
 
   // Transfers 0, 1, … are the passes of A, then those of B.
-  template <int kStage, int kTransfer>
-  DG_DEVICE void load(int k_block) {
-    if constexpr (kTransfer < LoaderA::kPasses) {
-      loader_a.template load<kStage, kTransfer>(k_block);
+  DG_DEVICE void load(int stage, int transfer, int k_block) {
+    if (transfer < LoaderA::kPasses) {
+      loader_a.load(stage, transfer, k_block);
     } else {
-      loader_b.template load<kStage, kTransfer - LoaderA::kPasses>(k_block);
+      loader_b.load(stage, transfer - LoaderA::kPasses, k_block);
     }
   }
 
-  template <int kStage, int kTransfer>
-  DG_DEVICE void store(int lds_stage) {
-    if constexpr (kTransfer < LoaderA::kPasses) {
-      loader_a.template store<kStage, kTransfer>(lds_a(lds_stage));
+  DG_DEVICE void store(int stage, int transfer, int lds_stage) {
+    if (transfer < LoaderA::kPasses) {
+      loader_a.store(stage, transfer, lds_a(lds_stage));
     } else {
-      loader_b.template store<kStage, kTransfer - LoaderA::kPasses>(lds_b(lds_stage));
+      loader_b.store(stage, transfer - LoaderA::kPasses, lds_b(lds_stage));
     }
   }
 
-  template <int kFragment, int kRead>
-  DG_DEVICE void read_a(int lds_stage) {
-    a[kFragment].template read<kRead>(lds_a(lds_stage), wave_m_ + kFragment * Mfma::kRows);
+  DG_DEVICE void read_a(int fragment, int read, int lds_stage) {
+    a[fragment].read(read, lds_a(lds_stage), wave_m_ + fragment * Mfma::kRows);
   }
 
-  template <int kFragmentStage, int kFragment, int kRead>
-  DG_DEVICE void read_b(int lds_stage) {
-    b[kFragmentStage][kFragment].template read<kRead>(lds_b(lds_stage), wave_n_ + kFragment * Mfma::kRows);
+  DG_DEVICE void read_b(int fragment_stage, int fragment, int read, int lds_stage) {
+    b[fragment_stage][fragment].read(read, lds_b(lds_stage), wave_n_ + fragment * Mfma::kRows);
   }
 
   const int num_k_blocks;
   LoaderA loader_a;
   LoaderB loader_b;
-  ScaleLoader<Shape, kRegisterStages> scales;
+  Scales scales;
   Fragment<Mfma> a[Shape::kFragsM];
   Fragment<Mfma> b[kFragmentStages][Shape::kFragsN];
-  PromotedMma<Shape, kChains, kCarry> mma;
+  Mma mma;
 
  private:
   DG_DEVICE uint8_t* lds_a(int stage) const { return lds_ + stage * Shape::kTileBytes; }
@@ -95,34 +96,39 @@ class MultiStage {
   using State = PipelineState<Shape, kUnroll, 1, kChains, false, kKTail>;
 
   static DG_DEVICE void prologue(State& state) {
-    if constexpr (kPrefetch) static_for<kUnroll>([&](auto stage) { load<stage>(state, stage); });
+    if (!kPrefetch) return;
+#pragma unroll
+    for (int stage = 0; stage < kUnroll; ++stage) load(state, stage, stage);
   }
 
-  template <int kStage>
-  static DG_DEVICE void k_block(State& state, int k_block) {
+  static DG_DEVICE void k_block(State& state, int stage, int k_block) {
     const int lds_stage = k_block % kLdsStages;
-    if constexpr (!kPrefetch) load<kStage>(state, k_block);
-    state.mma.start_k_block([&](int i) { return state.scales.template product<kStage>(i); });
-    static_for<State::kTransfers>([&](auto transfer) { state.template store<kStage, transfer>(lds_stage); });
-    if constexpr (kPrefetch) load<kStage>(state, k_block + kUnroll);
+    if (!kPrefetch) load(state, stage, k_block);
+    state.mma.start_k_block([&](int i) { return state.scales.product(stage, i); });
+#pragma unroll
+    for (int i = 0; i < State::kTransfers; ++i) state.store(stage, i, lds_stage);
+    if (kPrefetch) load(state, stage, k_block + kUnroll);
     lds_barrier();
-    using Fragment = Fragment<typename Shape::Mfma>;
-    static_for<Fragment::kReads>([&](auto read) {
-      static_for<Shape::kFragsM>([&](auto i) { state.template read_a<i, read>(lds_stage); });
-      static_for<Shape::kFragsN>([&](auto j) { state.template read_b<0, j, read>(lds_stage); });
-    });
-    static_for<decltype(state.mma)::kSlots>([&](auto slot) { state.mma.template slot<slot>(state.a, state.b[0]); });
+#pragma unroll
+    for (int read = 0; read < State::kReads; ++read) {
+#pragma unroll
+      for (int i = 0; i < Shape::kFragsM; ++i) state.read_a(i, read, lds_stage);
+#pragma unroll
+      for (int j = 0; j < Shape::kFragsN; ++j) state.read_b(0, j, read, lds_stage);
+    }
+    static_for<State::kSlots>([&](auto slot) { state.mma.slot(slot, state.a, state.b[0]); });
     state.mma.finish();
-    if constexpr (kLdsStages == 1) lds_barrier();
+    if (kLdsStages == 1) lds_barrier();
   }
 
   static DG_DEVICE void epilogue(State&) {}
 
  private:
-  template <int kStage>
-  static DG_DEVICE void load(State& state, int k_block) {
-    static_for<decltype(state.scales)::kLoads>([&](auto i) { state.scales.template load<kStage, i>(k_block); });
-    static_for<State::kTransfers>([&](auto transfer) { state.template load<kStage, transfer>(k_block); });
+  static DG_DEVICE void load(State& state, int stage, int k_block) {
+#pragma unroll
+    for (int i = 0; i < State::kScaleLoads; ++i) state.scales.load(stage, i, k_block);
+#pragma unroll
+    for (int i = 0; i < State::kTransfers; ++i) state.load(stage, i, k_block);
   }
 };
 
@@ -146,22 +152,27 @@ class Pinned {
   static_assert(kNumStages == 2, "the pinned schedule has two stages: one in LDS, one on its way in registers");
 
   static DG_DEVICE void prologue(State& state) {
-    load_scales(state, 0);
-    load_tiles(state, 0);
-    static_for<kTransfers>([&](auto transfer) { state.template store<0, transfer>(0); });
-    load_tiles(state, 1);
+#pragma unroll
+    for (int i = 0; i < State::kScaleLoads; ++i) state.scales.load(0, i, 0);
+#pragma unroll
+    for (int i = 0; i < kTransfers; ++i) state.load(0, i, 0);
+#pragma unroll
+    for (int i = 0; i < kTransfers; ++i) {
+      state.store(0, i, 0);
+      state.load(0, i, 1);
+    }
     lds_barrier();
-    static_for<kReadsOfNext>([&](auto read) { read_next<0, read>(state); });
+#pragma unroll
+    for (int read = 0; read < kReadsOfNext; ++read) read_next(state, 0, read);
     start_k_block(state);
   }
 
-  template <int kParity>
-  static DG_DEVICE void k_block(State& state, int k_block) {
+  static DG_DEVICE void k_block(State& state, int parity, int k_block) {
     static_for<kSlots>([&](auto slot) {
-      state.mma.template slot<slot>(state.a, state.b[kParity]);
-      constexpr int tick = slot / kSlotsPerTick;
-      if constexpr (slot % kSlotsPerTick == 0) lds_tick<1 - kParity, tick>(state);
-      if constexpr (slot % kSlotsPerTick == kSlotsPerTick - 1) memory_tick<tick>(state, k_block);
+      state.mma.slot(slot, state.a, state.b[parity]);
+      const int tick = slot / kSlotsPerTick;
+      if (slot % kSlotsPerTick == 0) lds_tick(state, tick, 1 - parity);
+      if (slot % kSlotsPerTick == kSlotsPerTick - 1) memory_tick(state, tick, k_block);
       __builtin_amdgcn_sched_barrier(0);
     });
     start_k_block(state);
@@ -170,68 +181,56 @@ class Pinned {
   static DG_DEVICE void epilogue(State& state) { state.mma.finish(); }
 
  private:
-  using Fragment = deep_gemm_rocm::Fragment<typename Shape::Mfma>;
   static constexpr int kTicks = 32;
-  static constexpr int kSlots = decltype(State::mma)::kSlots;
+  static constexpr int kSlots = State::kSlots;
   static constexpr int kSlotsPerTick = kSlots / kTicks;
   static_assert(kSlots % kTicks == 0 && kSlots > 0, "the wave's tile is too small for the pinned schedule");
 
+  static constexpr int kReads = State::kReads;
   static constexpr int kTransfers = State::kTransfers;
-  static constexpr int kReadsOfB = Shape::kFragsN * Fragment::kReads;
-  static constexpr int kReadsOfNext = kReadsOfB + (Shape::kFragsM - 1) * Fragment::kReads;
+  static constexpr int kReadsOfB = Shape::kFragsN * kReads;
+  static constexpr int kReadsOfNext = kReadsOfB + (Shape::kFragsM - 1) * kReads;
 
   static constexpr int kReadLastA = 0;
-  static constexpr int kAllRead = kReadLastA + Fragment::kReads + 2;  // two ticks for the reads to arrive
+  static constexpr int kAllRead = kReadLastA + kReads + 2;  // two ticks for the reads to arrive
   static constexpr int kStore = kAllRead + 1;
   static constexpr int kAllStored = kStore + kTransfers + 1;
   static constexpr int kReadNext = kAllStored + 1;
   static constexpr int kEnd = kReadNext + kReadsOfNext;
   static_assert(kEnd <= kTicks, "the tile needs more LDS operations than the computation of a K-block hides");
   static_assert(kReadNext + kReadsOfB >= kTicks / Shape::kFragsM, "A's first fragment must be free when it is replaced");
+  static_assert(State::kScaleLoads <= kStore, "scale loads must come before the tile loads, or wait for them");
 
-  template <int kNextB, int kTick>
-  static DG_DEVICE void lds_tick(State& state) {
-    if constexpr (kTick < kReadLastA + Fragment::kReads) {
-      state.template read_a<Shape::kFragsM - 1, kTick - kReadLastA>(0);
-    } else if constexpr (kTick == kAllRead || kTick == kAllStored) {
+  static DG_DEVICE void lds_tick(State& state, int tick, int next_b) {
+    if (tick < kReadLastA + kReads) {
+      state.read_a(Shape::kFragsM - 1, tick - kReadLastA, 0);
+    } else if (tick == kAllRead || tick == kAllStored) {
       lds_barrier();
-    } else if constexpr (kTick >= kStore && kTick < kStore + kTransfers) {
-      state.template store<0, kTick - kStore>(0);
-    } else if constexpr (kTick >= kReadNext && kTick < kEnd) {
-      read_next<kNextB, kTick - kReadNext>(state);
+    } else if (tick >= kStore && tick < kStore + kTransfers) {
+      state.store(0, tick - kStore, 0);
+    } else if (tick >= kReadNext && tick < kEnd) {
+      read_next(state, next_b, tick - kReadNext);
     }
   }
 
-  template <int kTick>
-  static DG_DEVICE void memory_tick(State& state, int k_block) {
-    if constexpr (kTick < kScaleLoads) {
-      state.scales.template load<0, kTick>(k_block + 1);
-    } else if constexpr (kTick >= kStore && kTick < kStore + kTransfers) {
-      state.template load<0, kTick - kStore>(k_block + 2);
+  static DG_DEVICE void memory_tick(State& state, int tick, int k_block) {
+    if (tick < State::kScaleLoads) {
+      state.scales.load(0, tick, k_block + 1);
+    } else if (tick >= kStore && tick < kStore + kTransfers) {
+      state.load(0, tick - kStore, k_block + 2);
     }
   }
 
-  template <int kNextB, int kRead>
-  static DG_DEVICE void read_next(State& state) {
-    constexpr int fragment = kRead / Fragment::kReads;
-    if constexpr (kRead < kReadsOfB) {
-      state.template read_b<kNextB, fragment, kRead % Fragment::kReads>(0);
+  static DG_DEVICE void read_next(State& state, int next_b, int read) {
+    if (read < kReadsOfB) {
+      state.read_b(next_b, read / kReads, read % kReads, 0);
     } else {
-      state.template read_a<fragment - Shape::kFragsN, kRead % Fragment::kReads>(0);
+      state.read_a(read / kReads - Shape::kFragsN, read % kReads, 0);
     }
   }
 
-  static constexpr int kScaleLoads = decltype(State::scales)::kLoads;
-  static_assert(kScaleLoads <= kStore, "scale loads must not wait behind the tile loads they precede");
-
-  static DG_DEVICE void load_scales(State& state, int k_block) {
-    static_for<kScaleLoads>([&](auto i) { state.scales.template load<0, i>(k_block); });
-  }
-  static DG_DEVICE void load_tiles(State& state, int k_block) {
-    static_for<kTransfers>([&](auto transfer) { state.template load<0, transfer>(k_block); });
-  }
   static DG_DEVICE void start_k_block(State& state) {
-    state.mma.start_k_block([&](int i) { return state.scales.template product<0>(i); });
+    state.mma.start_k_block([&](int i) { return state.scales.product(0, i); });
   }
 };
 
@@ -242,7 +241,7 @@ DG_DEVICE void run_k_loop(typename Schedule::State& state) {
   Schedule::prologue(state);
   for (int k_block = 0; k_block < state.num_k_blocks;) {
     static_for<Schedule::kUnroll>([&](auto stage) {
-      if (k_block < state.num_k_blocks) Schedule::template k_block<stage>(state, k_block++);
+      if (k_block < state.num_k_blocks) Schedule::k_block(state, stage, k_block++);
     });
   }
   Schedule::epilogue(state);

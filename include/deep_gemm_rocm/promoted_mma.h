@@ -11,17 +11,14 @@ namespace deep_gemm_rocm {
 
 // The K-block's 128 bytes of kRows rows of A or B, spread over the wave's lanes.
 template <class Mfma>
-struct Fragment {
-  static constexpr int kReads = kChunksPerRow / Mfma::kLaneGroups;
-  static constexpr int kMfmas = 2 * kReads;
+class Fragment {
+ public:
+  static constexpr int kReads = fragment_reads<Mfma>();
+  static constexpr int kMfmas = kReads * (kChunkBytes / sizeof(MfmaOperand));
 
-  template <int kRead>
-  DG_DEVICE void read(const uint8_t* lds_tile, int first_row) {
-    const int lane = lane_id();
-    const int row = lane % Mfma::kRows;
-    const uint8_t* const lane_chunk = lds_tile + lds_offset(row, fragment_chunk<Mfma>(lane, kRead));
-    // first_row is a multiple of 16, which leaves the swizzle alone: only this offset differs between fragments.
-    operands_[kRead] = *reinterpret_cast<const Operands*>(lane_chunk + first_row * kBlockKBytes);
+  DG_DEVICE void read(int read, const uint8_t* lds_tile, int first_row) {
+    const uint8_t* const chunk = lds_tile + read_offset<Mfma>(lane_id(), read) + first_row_offset(first_row);
+    operands_[read] = *reinterpret_cast<const Operands*>(chunk);
   }
 
   DG_DEVICE MfmaOperand operand(int mfma) const { return operands_[mfma / 2][mfma % 2]; }
@@ -50,26 +47,26 @@ class PromotedMma {
   // scale_of(i) scales the rows of fragment row i in the K-block that starts.
   template <class ScaleOf>
   DG_DEVICE void start_k_block(ScaleOf scale_of) {
+#pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
       carried_scale_[i] = scale_[i];
       scale_[i] = scale_of(i);
     }
   }
 
-  template <int kSlot>
-  DG_DEVICE void slot(const Fragment<Mfma> (&a)[Shape::kFragsM], const Fragment<Mfma> (&b)[Shape::kFragsN]) {
-    constexpr int mfma = kSlot % kGroupSlots / kChains;
-    constexpr int fragment = kSlot / kGroupSlots * kChains + kSlot % kChains;
+  DG_DEVICE void slot(int slot, const Fragment<Mfma> (&a)[Shape::kFragsM], const Fragment<Mfma> (&b)[Shape::kFragsN]) {
+    const int mfma = slot % kGroupSlots / kChains;
+    const int fragment = slot / kGroupSlots * kChains + slot % kChains;
     Accumulator& partial = partial_[fragment];
     partial = Mfma::multiply_add(b[fragment % Shape::kFragsN].operand(mfma), a[fragment / Shape::kFragsN].operand(mfma),
                                  mfma == 0 ? Accumulator{} : partial);
-    if constexpr (kCarry) promote_at<kSlot + kSlots>(carried_scale_);
-    promote_at<kSlot>(scale_);
+    if (kCarry) promote_at(slot + kSlots, carried_scale_);
+    promote_at(slot, scale_);
   }
 
-  // Promotes what the K-block's slots left over. With kCarry this is due only once, after the last K-block.
+  // Promotes what the K-block's slots left over: with kCarry once, after the last K-block and the start of none.
   DG_DEVICE void finish() {
-    static_for<kPromotionDelay>([&](auto late) { promote_at<kSlots + late>(scale_); });
+    static_for<kPromotionDelay>([&](auto late) { promote_at(kSlots + late, kCarry ? carried_scale_ : scale_); });
   }
 
   DG_DEVICE float total(int fragment_m, int fragment_n, int element) const {
@@ -84,17 +81,15 @@ class PromotedMma {
   static constexpr int kResultSlots = 4;
   static constexpr int kPromotionDelay = kChains * (kChainMfmas - 1) + kResultSlots;
 
-  // Promotes the elements whose turn is `kSlot`. Promotions go at the even rate at which chains produce elements.
-  template <int kSlot>
-  DG_DEVICE void promote_at(const float (&scale)[Shape::kFragsM]) {
-    constexpr int first = first_promotion(kSlot);
-    static_for<first_promotion(kSlot + 1) - first>([&](auto offset) {
-      constexpr int fragment = (first + offset) / kElements;
-      constexpr int element = (first + offset) % kElements;
+  // Promotes the elements whose turn is `slot`. Promotions go at the even rate at which chains produce elements.
+  DG_DEVICE void promote_at(int slot, const float (&scale)[Shape::kFragsM]) {
+#pragma unroll
+    for (int index = first_promotion(slot); index < first_promotion(slot + 1); ++index) {
+      const int fragment = index / kElements;
+      const int element = index % kElements;
       const float partial = partial_[fragment][element];
-      total_[fragment][element] =
-          __builtin_fmaf(scale[fragment / Shape::kFragsN], partial, total_[fragment][element]);
-    });
+      total_[fragment][element] = __builtin_fmaf(scale[fragment / Shape::kFragsN], partial, total_[fragment][element]);
+    }
   }
 
   static constexpr int first_promotion(int slot) {

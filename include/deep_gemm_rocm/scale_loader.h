@@ -22,24 +22,23 @@ class ScaleLoader {
   DG_DEVICE ScaleLoader(const ScaleTile& a, int rows, const ScaleTile& b, int num_k_blocks)
       : a_(a), b_(b), num_k_blocks_(num_k_blocks) {
     const int lane_row = Shape::wave_m() + lane_id() % Shape::Mfma::kRows;
+#pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
       const int row = lane_row + i * Shape::Mfma::kRows;
       offset_[i] = row < rows ? row * static_cast<unsigned>(a.row_stride) * sizeof(float) : kOutOfBounds;
     }
   }
 
-  template <int kStage, int kLoad>
-  DG_DEVICE void load(int k_block) {
-    if constexpr (kLoad < Shape::kFragsM) {
-      staged_a_[kStage][kLoad] = column(a_, k_block).load_float(offset_[kLoad]);
+  DG_DEVICE void load(int stage, int load, int k_block) {
+    if (load < Shape::kFragsM) {
+      staged_a_[stage][load] = column(a_, k_block).load_float(offset_[load]);
     } else {
-      staged_b_[kStage] = column(b_, k_block).load_float(0);
+      staged_b_[stage] = column(b_, k_block).load_float(0);
     }
   }
 
-  template <int kStage>
-  DG_DEVICE float product(int fragment_m) const {
-    return staged_a_[kStage][fragment_m] * staged_b_[kStage];
+  DG_DEVICE float product(int stage, int fragment_m) const {
+    return staged_a_[stage][fragment_m] * staged_b_[stage];
   }
 
  private:

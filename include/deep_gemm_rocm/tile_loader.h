@@ -14,48 +14,44 @@ struct OperandTile {
   int64_t row_stride;
 };
 
-// Eight neighbouring lanes load one row's 128 bytes of a K-block; kThreads / 8 rows make a pass. kRegisterStages K-blocks
-// can be on their way in registers at once.
+// kRegisterStages K-blocks can be on their way in registers at once.
 template <int kTileRows, int kThreads, int kRegisterStages, bool kKTail>
 class TileLoader {
+  static constexpr int kRowsPerPass = rows_per_pass(kThreads);
+  static_assert(kRowsPerPass % kChunksPerRow == 0, "the LDS layout must repeat from pass to pass");
+
  public:
-  static constexpr int kRowsPerPass = kThreads / kChunksPerRow;
   static constexpr int kPasses = ceil_div(kTileRows, kRowsPerPass);
 
   // row_order(r) is the tile's row that belongs into LDS row r.
   template <class RowOrder>
   DG_DEVICE TileLoader(const OperandTile& tile, RowOrder row_order)
       : buffer_{tile.first_row, buffer_bytes(tile)}, k_(tile.k) {
+#pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      const int row = row_order(lds_row() + pass * kRowsPerPass);
-      offset_[pass] = row < tile.rows ? row * static_cast<unsigned>(tile.row_stride) + chunk() * kChunkBytes
-                                      : kOutOfBounds;
+      const int row = row_order(lds_row(pass));
+      offset_[pass] = row < tile.rows ? row * static_cast<unsigned>(tile.row_stride) + chunk_k() : kOutOfBounds;
     }
   }
 
   // Starts one pass of the load of `k_block`; past the last K-block this loads zeros and costs no memory traffic.
-  template <int kStage, int kPass>
-  DG_DEVICE void load(int k_block) {
+  DG_DEVICE void load(int stage, int pass, int k_block) {
     const int first_k = k_block * kBlockKBytes;
-    unsigned offset = offset_[kPass];
-    if constexpr (kKTail) offset = first_k + chunk() * kChunkBytes < k_ ? offset : kOutOfBounds;
-    staged_[kStage][kPass] = buffer_.only_if(first_k < k_).load_chunk(offset, first_k);
+    unsigned offset = offset_[pass];
+    if (kKTail) offset = first_k + chunk_k() < k_ ? offset : kOutOfBounds;
+    staged_[stage][pass] = buffer_.only_if(first_k < k_).load_chunk(offset, first_k);
   }
 
-  template <int kStage, int kPass>
-  DG_DEVICE void store(uint8_t* lds_tile) const {
-    if (kTileRows % kRowsPerPass == 0 || lds_row() + kPass * kRowsPerPass < kTileRows) {
-      // A pass is a multiple of 8 rows, so the swizzle is the same in each.
-      uint8_t* const first = lds_tile + lds_offset(lds_row(), chunk());
-      *reinterpret_cast<Chunk*>(first + kPass * kRowsPerPass * kBlockKBytes) = staged_[kStage][kPass];
+  DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) const {
+    if (kTileRows % kRowsPerPass == 0 || lds_row(pass) < kTileRows) {
+      uint8_t* const chunk = lds_tile + store_offset(thread_id()) + first_row_offset(pass * kRowsPerPass);
+      *reinterpret_cast<Chunk*>(chunk) = staged_[stage][pass];
     }
   }
 
  private:
-  static_assert(kRowsPerPass % kChunksPerRow == 0, "the LDS swizzle must repeat from pass to pass");
-
-  static DG_DEVICE int lds_row() { return thread_id() / kChunksPerRow; }
-  static DG_DEVICE int chunk() { return thread_id() % kChunksPerRow; }
+  static DG_DEVICE int lds_row(int pass) { return thread_row(thread_id()) + pass * kRowsPerPass; }
+  static DG_DEVICE int chunk_k() { return thread_chunk(thread_id()) * kChunkBytes; }
 
   static DG_DEVICE unsigned buffer_bytes(const OperandTile& tile) {
     return static_cast<unsigned>((min(tile.rows, kTileRows) - 1) * tile.row_stride + tile.k);

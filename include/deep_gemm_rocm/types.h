@@ -7,6 +7,8 @@ using uint8_t = unsigned char;
 using int64_t = long;
 using uint64_t = unsigned long;
 
+constexpr int kWaveSize = 64;
+
 template <class T, int kSize>
 using Vector = T __attribute__((ext_vector_type(kSize)));
 
