@@ -7,8 +7,8 @@ import functools
 
 from .gemm_config import BLOCK_K_BYTES, GemmConfig
 
-# From the smallest tile to the largest. Small tiles spread a small M over many CUs; large ones load fewer bytes for each
-# product.
+# From the smallest tile to the largest. Small tiles spread a small M over many CUs; large ones load fewer bytes for
+# each product.
 _CANDIDATES = (
     GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=4, num_stages=4),
     GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=4, num_stages=4),

@@ -21,8 +21,8 @@ class GemmConfig:
     Attributes:
         block_m, block_n: output tile of a workgroup.
         waves_m, waves_n: the grid of waves that shares it.
-        num_stages: K-blocks held at once, in LDS or on their way in registers. 1: nothing overlaps; 2: loads overlap the
-            computation; from 3 on LDS is double-buffered.
+        num_stages: K-blocks held at once, in LDS or on their way in registers. 1: nothing overlaps; 2: loads overlap
+            the computation; from 3 on LDS is double-buffered.
         schedule: ``multistage`` leaves the order within a K-block to the compiler; ``pinned`` gives every memory
             operation its place between MFMAs, for large tiles.
         mfma_rows: 16 for MFMA 16x16x32, 32 for 32x32x16.
@@ -52,10 +52,8 @@ class GemmConfig:
         require(self.waves_m >= 1 and self.waves_n >= 1, "waves_m and waves_n must be positive")
         require(self.num_threads <= MAX_THREADS, f"a workgroup has at most {MAX_THREADS} threads")
         for tile, waves in ((self.block_m, self.waves_m), (self.block_n, self.waves_n)):
-            require(
-                tile > 0 and tile % (waves * self.mfma_rows) == 0, "waves and MFMA tiles must divide block_m and block_n"
-            )
-        require(SCALE_BLOCK_N % self.wave_n == 0, f"a wave's columns must divide the {SCALE_BLOCK_N} that share a scale")
+            require(tile > 0 and tile % (waves * self.mfma_rows) == 0, "waves and MFMA tiles must divide the tile")
+        require(SCALE_BLOCK_N % self.wave_n == 0, f"a wave's columns must divide {SCALE_BLOCK_N}, which share a scale")
         require(self.num_stages >= 1, "num_stages must be positive")
         require(self.group_m >= 1 and self.xcd_chunk >= 1, "group_m and xcd_chunk must be positive")
         require(self.lds_bytes <= LDS_BYTES, f"a workgroup has at most {LDS_BYTES} bytes of LDS, not {self.lds_bytes}")

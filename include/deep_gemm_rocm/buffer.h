@@ -7,7 +7,8 @@
 
 namespace deep_gemm_rocm {
 
-// A byte offset outside every buffer. Buffers are kept below 2 GiB, so that adding a scalar offset can't wrap it around.
+// A byte offset outside every buffer. Buffers are kept below 2 GiB, so that adding a scalar offset can't wrap it
+// around.
 constexpr unsigned kOutOfBounds = 0x80000000u;
 
 // `base` and `bytes` must be the same for the whole wave. Offsets are in bytes, `offset` a lane's own and checked,

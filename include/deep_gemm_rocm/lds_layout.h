@@ -1,5 +1,5 @@
-// Which bytes of a tile a thread moves, and where they lie in LDS. Plain constexpr functions, so that a test can run them on
-// the host and prove the layout free of bank conflicts.
+// Which bytes of a tile a thread moves, and where they lie in LDS. Plain constexpr functions, so that a test can run
+// them on the host and prove the layout free of bank conflicts.
 #pragma once
 
 #include "deep_gemm_rocm/types.h"
@@ -17,8 +17,8 @@ constexpr int rows_per_pass(int threads) { return threads / kChunksPerRow; }
 constexpr int thread_row(int thread) { return thread / kChunksPerRow; }
 constexpr int thread_chunk(int thread) { return thread % kChunksPerRow; }
 
-// Byte offset in the tile of a pass's or fragment's first row, a multiple of 8. The XOR repeats every 8 rows, so this can be
-// added to the offset within the pass or fragment, and one address register serves all of them.
+// Byte offset in the tile of a pass's or fragment's first row, a multiple of 8. The XOR repeats every 8 rows, so this
+// can be added to the offset within the pass or fragment, and one address register serves all of them.
 constexpr int first_row_offset(int first_row) { return first_row * kBlockKBytes; }
 
 constexpr int store_offset(int thread) { return lds_offset(thread_row(thread), thread_chunk(thread)); }

@@ -1,5 +1,5 @@
-// Matrix-core instructions of gfx942 with fp32 accumulation: D = A·B + C. mfma_shape.h describes the layout of operands and
-// results. FP8 types are the FNUZ ones. MFMA ignores EXEC: all 64 lanes take part.
+// Matrix-core instructions of gfx942 with fp32 accumulation: D = A·B + C. mfma_shape.h describes the layout of operands
+// and results. FP8 types are the FNUZ ones. MFMA ignores EXEC: all 64 lanes take part.
 #pragma once
 
 #include "deep_gemm_rocm/hip_declarations.h"

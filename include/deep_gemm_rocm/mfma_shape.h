@@ -1,8 +1,8 @@
-// The register layout of the matrix-core instructions (MFMA) that mfma.h wraps, from AMD's matrix instruction calculator
-// for CDNA3. Plain constexpr, so that tests can use it on the host.
+// The register layout of the matrix-core instructions (MFMA) that mfma.h wraps, from AMD's matrix instruction
+// calculator for CDNA3. Plain constexpr, so that tests can use it on the host.
 //
-// Every operand is 8 bytes a lane, whatever its element type: lane l holds row l % kRows of A (column l % kRows of B) and
-// the group l / kRows of consecutive k. D = A·B + C is fp32.
+// Every operand is 8 bytes a lane, whatever its element type: lane l holds row l % kRows of A (column l % kRows of B)
+// and the group l / kRows of consecutive k. D = A·B + C is fp32.
 //
 //   kRows  element      k of an instruction  k held by lane l        D element e of lane l
 //   16     fp8, bf8     32                   8·(l/16) + 0…7          row 4·(l/16) + e,               column l % 16

@@ -133,15 +133,15 @@ class MultiStage {
 };
 
 // As MultiStage with two stages, but every memory operation has its place between MFMAs, and the compiler is kept from
-// moving it: while K-block k is computed from registers, k + 1 goes into LDS and from there into registers, and the loads
-// of k + 2 start.
+// moving it: while K-block k is computed from registers, k + 1 goes into LDS and from there into registers, and the
+// loads of k + 2 start.
 //
-// The timeline of a K-block has 32 ticks, with at most one LDS operation each: two waves on each SIMD then ask for no more
-// than LDS delivers. W stands for the tile's transfers.
+// The timeline of a K-block has 32 ticks, with at most one LDS operation each: two waves on each SIMD then ask for no
+// more than LDS delivers. W stands for the tile's transfers.
 //   LDS:     last A fragment of k · barrier · W stores of k + 1 · barrier · B and the other A fragments of k + 1
 //   memory:  scales of k + 1 · W loads of k + 2, each after the store that frees its registers
-// A's fragments are replaced in place, once their last MFMA has been issued; B's are needed to the end, so they alternate
-// between two sets.
+// A's fragments are replaced in place, once their last MFMA has been issued; B's are needed to the end, so they
+// alternate between two sets.
 template <class Shape_, int kNumStages, bool kKTail>
 class Pinned {
  public:
@@ -198,7 +198,7 @@ class Pinned {
   static constexpr int kReadNext = kAllStored + 1;
   static constexpr int kEnd = kReadNext + kReadsOfNext;
   static_assert(kEnd <= kTicks, "the tile needs more LDS operations than the computation of a K-block hides");
-  static_assert(kReadNext + kReadsOfB >= kTicks / Shape::kFragsM, "A's first fragment must be free when it is replaced");
+  static_assert(kReadNext + kReadsOfB >= kTicks / Shape::kFragsM, "A's first fragment must be free by then");
   static_assert(State::kScaleLoads <= kStore, "scale loads must come before the tile loads, or wait for them");
 
   static DG_DEVICE void lds_tick(State& state, int tick, int next_b) {

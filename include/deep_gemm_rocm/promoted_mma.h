@@ -1,6 +1,6 @@
 // The arithmetic of a wave: a chain of MFMAs covers one K-block on one fragment from C = 0, and its partial sum is then
-// promoted, total += scale · partial, in fp32 on the vector ALU while the next chains run on the matrix core. So partial
-// sums need a few registers, not a second set of accumulators.
+// promoted, total += scale · partial, in fp32 on the vector ALU while the next chains run on the matrix core. So
+// partial sums need a few registers, not a second set of accumulators.
 #pragma once
 
 #include "deep_gemm_rocm/lds_layout.h"

@@ -1,0 +1,105 @@
+"""FP8 data and its scales: casts from wider types, and from the FP8 format of other hardware.
+
+gfx942's FP8 is FNUZ: ``torch.float8_e4m3fnuz`` has bias 8, no infinities, no -0, one NaN (byte 0x80), maximum 240. A
+scale is what the FP8 values are multiplied with to get the original values back, as in DeepGEMM.
+"""
+
+from __future__ import annotations
+
+import torch
+
+SCALE_BLOCK = 128  # values along K, and rows of a weight, that share a scale
+FP8 = torch.float8_e4m3fnuz
+FP8_MAX = torch.finfo(FP8).max
+
+_CASTABLE = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def ceil_div(x: int, y: int) -> int:
+    """The smallest integer that is at least ``x / y``, for ``y > 0``."""
+    return -(-x // y)
+
+
+def per_token_cast_to_fp8(x: torch.Tensor, fp8_max: float = FP8_MAX) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantises activations with one scale for each row and 128 columns.
+
+    Args:
+        x: bf16, f16 or fp32 [M, K], any strides. K need not be a multiple of 128.
+        fp8_max: what the largest value of a block becomes. 240 uses all of the format; some serving stacks use 224.
+
+    Returns:
+        float8_e4m3fnuz [M, K], contiguous, and fp32 scales [M, ceil(K/128)], contiguous: ``x[m, k]`` is approximately
+        ``data[m, k] * scales[m, k // 128]``. A block of zeros gives zeros; one that holds a NaN or an infinity gives
+        NaN.
+
+    Raises:
+        TypeError, ValueError: ``x`` is not such a matrix, or ``fp8_max`` not in (0, 240].
+    """
+    _check_castable(x, fp8_max)
+    return _cast_blocks(x, 1, fp8_max)
+
+
+def per_block_cast_to_fp8(x: torch.Tensor, fp8_max: float = FP8_MAX) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantises weights with one scale for each block of 128 x 128.
+
+    Args:
+        x: bf16, f16 or fp32 [N, K], any strides. N and K need not be multiples of 128.
+        fp8_max: as for ``per_token_cast_to_fp8``.
+
+    Returns:
+        float8_e4m3fnuz [N, K], contiguous, and fp32 scales [ceil(N/128), ceil(K/128)], contiguous: ``x[n, k]`` is
+        approximately ``data[n, k] * scales[n // 128, k // 128]``.
+
+    Raises:
+        TypeError, ValueError: as for ``per_token_cast_to_fp8``.
+    """
+    _check_castable(x, fp8_max)
+    return _cast_blocks(x, SCALE_BLOCK, fp8_max)
+
+
+def convert_fp8_fn_to_fnuz(data: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Converts OCP FP8, as checkpoints made for other hardware hold it, to gfx942's format. The product stays exact.
+
+    The same byte means half as much in e4m3fnuz, so bytes stay and scales double, except that -0 (0x80 in e4m3fn, the
+    NaN of e4m3fnuz) becomes 0, and NaN (0x7F and 0xFF in e4m3fn, ±240 in e4m3fnuz) stays NaN.
+
+    Args:
+        data: float8_e4m3fn, any shape and strides.
+        scales: fp32, any shape: factors that ``data`` is to be multiplied with.
+
+    Returns:
+        float8_e4m3fnuz of the shape of ``data`` and fp32 of the shape of ``scales``, both new.
+
+    Raises:
+        TypeError: another dtype.
+    """
+    if data.dtype != torch.float8_e4m3fn:
+        raise TypeError(f"data must be float8_e4m3fn, got {data.dtype}")
+    if scales.dtype != torch.float32:
+        raise TypeError(f"scales must be float32, got {scales.dtype}")
+    bits = data.view(torch.uint8)
+    bits = torch.where(bits == 0x80, 0x00, torch.where(bits & 0x7F == 0x7F, 0x80, bits)).to(torch.uint8)
+    return bits.view(FP8), scales * 2
+
+
+def _check_castable(x: torch.Tensor, fp8_max: float) -> None:
+    if x.dtype not in _CASTABLE:
+        raise TypeError(f"x must be bfloat16, float16 or float32, got {x.dtype}")
+    if x.dim() != 2:
+        raise ValueError(f"x must be a matrix, got shape {tuple(x.shape)}")
+    if not 0 < fp8_max <= FP8_MAX:
+        raise ValueError(f"fp8_max must be in (0, {FP8_MAX:g}], the range of float8_e4m3fnuz, got {fp8_max}")
+
+
+def _cast_blocks(x: torch.Tensor, block_rows: int, fp8_max: float) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, k = x.shape
+    row_blocks, k_blocks = ceil_div(rows, block_rows), ceil_div(k, SCALE_BLOCK)
+    padding = (0, k_blocks * SCALE_BLOCK - k, 0, row_blocks * block_rows - rows)
+    padded = torch.nn.functional.pad(x.detach().float(), padding)
+    blocks = padded.view(row_blocks, block_rows, k_blocks, SCALE_BLOCK)
+    largest = blocks.abs().amax(dim=(1, 3))
+    # The least normal number instead of 0, for a block of zeros, or of values too small for a scale.
+    scales = (largest / fp8_max).clamp_min(torch.finfo(torch.float32).tiny)
+    scaled = (blocks / scales[:, None, :, None]).clamp(-fp8_max, fp8_max)
+    data = scaled.view(padded.shape)[:rows, :k].contiguous().to(FP8)
+    return data, scales

@@ -1,0 +1,71 @@
+"""Data as models produce it, and outputs that show what a kernel writes."""
+
+from __future__ import annotations
+
+import torch
+
+from ..layout import per_block_cast_to_fp8, per_token_cast_to_fp8
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+_OUTLIER_CHANNELS = 0.005
+_POISON = 0x7FA5  # a bf16 NaN that no kernel computes
+
+
+def activations(m: int, k: int, seed: int = 0) -> torch.Tensor:
+    """bf16 [M, K] like a transformer's activations: rows of varying size, and the same few channels large in all."""
+    generator = torch.Generator().manual_seed(seed)
+    token_size = torch.empty(m, 1).log_normal_(0.0, 0.5, generator=generator)
+    channel_size = torch.ones(k)
+    outliers = max(1, round(k * _OUTLIER_CHANNELS)) if k else 0
+    places = torch.randperm(k, generator=generator)[:outliers]
+    channel_size[places] = torch.empty(outliers).uniform_(20.0, 100.0, generator=generator)
+    return (torch.randn(m, k, generator=generator) * token_size * channel_size).bfloat16()
+
+
+def weights(n: int, k: int, seed: int = 1) -> torch.Tensor:
+    """bf16 [N, K] like a trained linear layer's weight: small, and rows of varying size."""
+    generator = torch.Generator().manual_seed(seed)
+    row_size = torch.empty(n, 1).log_normal_(0.0, 0.3, generator=generator)
+    return (torch.randn(n, k, generator=generator) * row_size * 0.02).bfloat16()
+
+
+def gemm_problem(m: int, n: int, k: int, seed: int = 0) -> tuple[Pair, Pair]:
+    """Quantised activations and weights: the arguments ``a`` and ``b`` of ``gemm_fp8``."""
+    return per_token_cast_to_fp8(activations(m, k, seed)), per_block_cast_to_fp8(weights(n, k, seed + 1))
+
+
+class GuardedOutput:
+    """A bf16 [M, N] output inside a larger buffer, all of it filled with a NaN pattern that no kernel computes.
+
+    What a kernel leaves unwritten is then seen as NaN in ``tensor``, and what it writes beside the output as a change
+    of the guards: ``columns`` on both sides of each row, and as many rows as a tile has before and behind.
+
+    Attributes:
+        tensor: the output.
+    """
+
+    _ROWS = 256
+
+    def __init__(self, m: int, n: int, columns: int = 8, device: torch.device | str = "cpu") -> None:
+        self._inner = (slice(self._ROWS, self._ROWS + m), slice(columns, columns + n))
+        shape = (m + 2 * self._ROWS, n + 2 * columns)
+        self._bits = torch.full(shape, _POISON, dtype=torch.int16, device=device)
+        self.tensor = self._bits.view(torch.bfloat16)[self._inner]
+
+    def assert_intact(self) -> None:
+        """Raises AssertionError if anything but ``tensor`` was written."""
+        changed = self._bits != _POISON
+        changed[self._inner] = False
+        if changed.any():
+            row, column = changed.nonzero()[0].tolist()
+            rows, columns = self._inner
+            raise AssertionError(
+                f"{int(changed.sum())} elements outside the output were written, the first at row {row - rows.start}, "
+                f"column {column - columns.start} of an output of shape {tuple(self.tensor.shape)}"
+            )
+
+    def assert_untouched(self) -> None:
+        """Raises AssertionError if anything was written, ``tensor`` included."""
+        if (self._bits != _POISON).any():
+            raise AssertionError("something was written")

@@ -1,0 +1,150 @@
+"""What a GEMM should return: an fp64 result on the dequantised operands, and how far from it each element may be.
+
+The bound follows the accumulation of the hardware step by step, so it is a few hundredths of the last place of the bf16
+output where products don't cancel. A dropped K-block, a neighbour's scale or one wrong 16 x 16 tile exceed it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from ..layout import SCALE_BLOCK, ceil_div
+
+_ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the value rounded
+
+# Error of the matrix cores' sum over one K-block, in units of 2^-24 times the sum of the products' magnitudes. From the
+# model in arXiv 2511.10909: for each 16 of K, 16 products are truncated to 24 fractional bits of the largest one's
+# exponent and two partial sums are floored likewise (18 of the largest product, which over all groups is at most the
+# whole sum); then the accumulator is floored to 24 fractional bits and the total rounded (2 of the running total, in
+# each of 8 groups).
+_MATRIX_CORE_ERROR = 18 + 2 * (SCALE_BLOCK // 16)
+
+# Errors of errors, and those of the fp32 product that the magnitude is computed with.
+_SECOND_ORDER = 2.0**-8
+
+# The least subnormal of fp32: what a product of scales, or of a scale and a sum, may lose to underflow.
+_UNDERFLOW = 2.0**-149
+
+_TILE = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmReference:
+    """Attributes:
+    exact: fp64 [M, N], the result without any rounding of ours.
+    error: fp64 [M, N], how far from it the fp32 accumulator may be before it is rounded to the output's type.
+    """
+
+    exact: torch.Tensor
+    error: torch.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Accuracy:
+    """How far a result is from its reference.
+
+    Attributes:
+        max_error: the largest absolute error.
+        max_error_over_bound: the largest error in units of what is allowed at its element, accumulation and the
+            rounding to bf16 together. At most 1 for a correct result.
+        max_tile_diff: the largest ``calc_diff`` of any 16 x 16 tile.
+        failures: how many elements are outside the bound, or NaN where the reference isn't, or the other way round.
+        first_failure: row and column of the first of them.
+    """
+
+    max_error: float
+    max_error_over_bound: float
+    max_tile_diff: float
+    failures: int
+    first_failure: tuple[int, int] | None
+
+
+def gemm_reference(a: tuple[torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, torch.Tensor]) -> GemmReference:
+    """The reference for ``gemm_fp8(a, b)``, on the CPU."""
+    (a_data, sfa), (b_data, sfb) = ((t.cpu() for t in pair) for pair in (a, b))
+    k = a_data.shape[1]
+    dequantised_a = a_data.double() * _spread(sfa, 1, k)
+    dequantised_b = b_data.double() * _spread(sfb, SCALE_BLOCK, k)[: len(b_data)]
+    exact = torch.zeros(len(a_data), len(b_data), dtype=torch.float64)
+    running = torch.zeros_like(exact)
+    for first in range(0, k, SCALE_BLOCK):
+        block = slice(first, first + SCALE_BLOCK)
+        exact.addmm_(dequantised_a[:, block], dequantised_b[:, block].T)
+        running += exact.abs()
+    magnitude = (dequantised_a.abs().float() @ dequantised_b.abs().float().T).double()
+    # The sum of products and the product of scales are relative to the magnitude, each multiply-add to its result.
+    error = _ROUNDING * ((_MATRIX_CORE_ERROR + 1) * magnitude + running) * (1 + _SECOND_ORDER)
+    products = SCALE_BLOCK * torch.finfo(a_data.dtype).max * torch.finfo(b_data.dtype).max
+    error += ceil_div(k, SCALE_BLOCK) * _UNDERFLOW * (products + 1)
+    return GemmReference(exact, error)
+
+
+def _spread(scales: torch.Tensor, block_rows: int, k: int) -> torch.Tensor:
+    """fp64 scales for each element: every scale repeated for its block."""
+    return scales.double().repeat_interleave(block_rows, dim=0).repeat_interleave(SCALE_BLOCK, dim=1)[:, :k]
+
+
+def measure(actual: torch.Tensor, reference: GemmReference) -> Accuracy:
+    """Compares a bf16 [M, N] result with its reference, element by element and tile by tile."""
+    exact = reference.exact
+    if actual.dtype != torch.bfloat16 or actual.shape != exact.shape:
+        raise ValueError(f"actual must be bfloat16 {tuple(exact.shape)}, got {actual.dtype} {tuple(actual.shape)}")
+    # An accumulator within the error rounds to a number between the roundings of the interval's ends. torch rounds fp64
+    # by way of fp32, hence the last term.
+    slack = reference.error + _ROUNDING * exact.abs()
+    lowest, highest = ((exact + sign * slack).bfloat16().double() for sign in (-1, 1))
+    actual = actual.cpu().double()
+    same = (actual == exact) | (actual.isnan() & exact.isnan())
+    inside = same | ((lowest <= actual) & (actual <= highest))
+    failing = (~inside).nonzero()
+
+    error = torch.where(same, 0.0, (actual - exact).abs())
+    bound = torch.maximum(highest - exact, exact - lowest)
+    finite = bound.isfinite() & error.isfinite() & (bound > 0)
+    return Accuracy(
+        max_error=_largest(error.nan_to_num(nan=torch.inf)),
+        max_error_over_bound=_largest(torch.where(finite, error / bound, torch.where(inside, 0.0, torch.inf))),
+        max_tile_diff=_largest(_tile_diffs(actual, exact)),
+        failures=len(failing),
+        first_failure=tuple(failing[0].tolist()) if len(failing) else None,
+    )
+
+
+def assert_accurate(actual: torch.Tensor, reference: GemmReference) -> Accuracy:
+    """Raises AssertionError, with the first wrong element and their number, unless ``actual`` is within the bound."""
+    accuracy = measure(actual, reference)
+    if accuracy.failures:
+        index = accuracy.first_failure
+        raise AssertionError(
+            f"{accuracy.failures} of {actual.numel()} elements are outside the bound, the first at {index}: "
+            f"{actual[index].item()} where {reference.exact[index].item()} is exact; {accuracy}"
+        )
+    return accuracy
+
+
+def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
+    """DeepGEMM's measure of similarity, ``1 - 2·Σxy / Σ(x² + y²)``: 0 for equal tensors, also where both are all zeros.
+
+    It tells little about single elements: a large tensor with a few wrong tiles is still close to 0.
+    """
+    x, y = x.double(), y.double()
+    squares = (x * x + y * y).sum()
+    return 0.0 if squares == 0 else (1 - 2 * (x * y).sum() / squares).item()
+
+
+def _tile_diffs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """``calc_diff`` of each tile, as a tensor."""
+    padding = (0, -x.shape[1] % _TILE, 0, -x.shape[0] % _TILE)
+
+    def tile_sums(values: torch.Tensor) -> torch.Tensor:
+        padded = torch.nn.functional.pad(values, padding)
+        return padded.unflatten(0, (-1, _TILE)).unflatten(2, (-1, _TILE)).sum(dim=(1, 3))
+
+    squares = tile_sums(x * x + y * y)
+    return torch.where(squares == 0, 0.0, 1 - 2 * tile_sums(x * y) / squares)
+
+
+def _largest(values: torch.Tensor) -> float:
+    return values.max().item() if values.numel() else 0.0
