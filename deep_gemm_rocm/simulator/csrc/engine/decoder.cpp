@@ -224,11 +224,14 @@ void decode_vop3(Instruction& inst, uint32_t word, uint32_t next) {
   }
 }
 
+// V_MFMA_*_XF32 and what follows it are encoded as VOP3P-MAI.
+constexpr uint32_t first_matrix_opcode = 0x3E;
+
 void decode_vop3p(Instruction& inst, uint32_t word, uint32_t next) {
   TableEntry entry;
   set_op(inst, Family::VOP3P, bits(word, 22, 16), entry);
   inst.size = 2;
-  const bool matrix = bits(word, 22, 16) >= 0x40;
+  const bool matrix = bits(word, 22, 16) >= first_matrix_opcode;
   const uint32_t codes[3] = {bits(next, 8, 0), bits(next, 17, 9), bits(next, 26, 18)};
   const uint8_t widths[3] = {entry.src0, entry.src1, entry.src2};
   for (int i = 0; i < 3; ++i) {
@@ -338,12 +341,12 @@ void decode_buffer(Instruction& inst, uint32_t word, uint32_t next, Family famil
   inst.src[2] = source(bits(next, 31, 24), 1);
 }
 
-void report_illegal(Wave& wave, const Instruction& inst) {
-  wave.fail(Outcome::Status::illegal_instruction, "illegal instruction " + describe(inst));
+void report_illegal(Wave& wave, const Instruction&) {
+  wave.fail(Outcome::Status::illegal_instruction, "illegal instruction");
 }
 
-void report_missing(Wave& wave, const Instruction& inst) {
-  wave.fail(Outcome::Status::illegal_instruction, "instruction not implemented in the simulator: " + describe(inst));
+void report_missing(Wave& wave, const Instruction&) {
+  wave.fail(Outcome::Status::illegal_instruction, "instruction not implemented in the simulator");
 }
 
 void report_end_of_code(Wave& wave, const Instruction&) {
