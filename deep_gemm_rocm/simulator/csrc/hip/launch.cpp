@@ -5,7 +5,7 @@
 #include "device.h"
 #include "engine_library.h"
 #include "host_memory.h"
-#include "limits.h"
+#include "stack_limit.h"
 #include "memory_map.h"
 #include "status.h"
 #include "stream.h"

@@ -1,4 +1,4 @@
-#include "limits.h"
+#include "stack_limit.h"
 
 #include <atomic>
 
