@@ -35,6 +35,20 @@ using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<s
 template <class T>
 using Lanes = T[lanes];
 
+// Calls f with each lane that EXEC has on, until it returns false.
+template <class F>
+inline bool for_active_lanes(const Wave& wave, F f) {
+  const uint64_t exec = wave.exec();
+  if (exec == ~0ull) {
+    for (int lane = 0; lane < lanes; ++lane)
+      if (!f(lane)) return false;
+    return true;
+  }
+  for (uint64_t rest = exec; rest != 0; rest &= rest - 1)
+    if (!f(__builtin_ctzll(rest))) return false;
+  return true;
+}
+
 // The lanes of a source operand; `buffer` is used where they don't lie ready in a register row. `high` takes the upper
 // half of 16-bit operands.
 template <class T>

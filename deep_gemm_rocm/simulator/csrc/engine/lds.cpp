@@ -8,36 +8,39 @@
 namespace mi300x {
 namespace {
 
-// Address of an access by a lane; null, with the wave failed, where it leaves the LDS of the workgroup.
-uint8_t* resolve(Wave& wave, int lane, uint32_t address, uint32_t offset, uint32_t bytes) {
-  const uint64_t position = uint64_t(address) + offset;
-  if (position + bytes <= wave.group->lds_bytes) return wave.group->lds.data() + position;
+void fail_access(Wave& wave, int lane, uint64_t position, uint32_t bytes) {
   char text[160];
   snprintf(text, sizeof text, "lane %d accesses %u bytes of LDS at 0x%llx, but the workgroup has 0x%x bytes", lane, bytes,
            static_cast<unsigned long long>(position), wave.group->lds_bytes);
   wave.fail(Outcome::Status::memory_fault, text);
+}
+
+// Address of an access by a lane; null, with the wave failed, where it leaves the LDS of the workgroup.
+inline uint8_t* resolve(Wave& wave, int lane, uint32_t address, uint32_t offset, uint32_t bytes) {
+  const uint64_t position = uint64_t(address) + offset;
+  if (position + bytes <= wave.group->lds_bytes) return wave.group->lds.data() + position;
+  fail_access(wave, lane, position, bytes);
   return nullptr;
 }
 
-template <class F>
-void for_active_lanes(const Wave& wave, F f) {
-  for (uint64_t rest = wave.exec(); rest != 0; rest &= rest - 1)
-    if (!f(__builtin_ctzll(rest))) return;
-}
+template <class Value>
+constexpr int dwords_of = (sizeof(Value) + 3) / 4;
 
 template <class Value>
 Value read_data(Wave& wave, const Operand& operand, int lane) {
-  uint32_t dwords[(sizeof(Value) + 3) / 4];
-  for (size_t i = 0; i < (sizeof(Value) + 3) / 4; ++i) dwords[i] = wave.row(operand.index + int(i))[lane];
+  const uint32_t* rows = wave.row(operand.index);
+  uint32_t dwords[dwords_of<Value>];
+  for (int i = 0; i < dwords_of<Value>; ++i) dwords[i] = rows[i * lanes + lane];
   Value value;
   memcpy(&value, dwords, sizeof value);
   return value;
 }
 template <class Value>
 void write_data(Wave& wave, const Operand& operand, int lane, Value value, int first_dword = 0) {
-  uint32_t dwords[(sizeof(Value) + 3) / 4] = {};
+  uint32_t* rows = wave.row(operand.index + first_dword);
+  uint32_t dwords[dwords_of<Value>] = {};
   memcpy(dwords, &value, sizeof value);
-  for (size_t i = 0; i < (sizeof(Value) + 3) / 4; ++i) wave.row(operand.index + first_dword + int(i))[lane] = dwords[i];
+  for (int i = 0; i < dwords_of<Value>; ++i) rows[i * lanes + lane] = dwords[i];
 }
 
 struct Dwords3 { uint32_t value[3]; };

@@ -22,13 +22,6 @@ bool fail_access(Wave& wave, const char* space, int lane, uint64_t address, uint
   return false;
 }
 
-template <class F>
-bool for_active_lanes(const Wave& wave, F f) {
-  for (uint64_t rest = wave.exec(); rest != 0; rest &= rest - 1)
-    if (!f(__builtin_ctzll(rest))) return false;
-  return true;
-}
-
 bool check_global(Wave& wave, const uint64_t* addresses, uint32_t bytes) {
   uint64_t lowest = ~0ull, highest = 0;
   for_active_lanes(wave, [&](int lane) {
@@ -190,10 +183,11 @@ template <int dwords>
 void load_dwords(Wave& wave, const Instruction& inst) {
   Access access;
   if (!resolve(wave, inst, 4 * dwords, access)) return;
+  uint32_t* rows = wave.row(inst.dst.index);
   for_active_lanes(wave, [&](int lane) {
     uint32_t value[dwords];
     memcpy(value, access.memory[lane], sizeof value);
-    for (int i = 0; i < dwords; ++i) wave.row(inst.dst.index + i)[lane] = value[i];
+    for (int i = 0; i < dwords; ++i) rows[i * lanes + lane] = value[i];
     return true;
   });
 }
@@ -201,10 +195,10 @@ template <int dwords>
 void store_dwords(Wave& wave, const Instruction& inst) {
   Access access;
   if (!resolve(wave, inst, 4 * dwords, access)) return;
-  const Operand& data = store_data(inst);
+  const uint32_t* rows = wave.row(store_data(inst).index);
   for_active_lanes(wave, [&](int lane) {
     uint32_t value[dwords];
-    for (int i = 0; i < dwords; ++i) value[i] = wave.row(data.index + i)[lane];
+    for (int i = 0; i < dwords; ++i) value[i] = rows[i * lanes + lane];
     memcpy(access.memory[lane], value, sizeof value);
     return true;
   });
@@ -214,17 +208,45 @@ void store_dwords(Wave& wave, const Instruction& inst) {
 uint32_t dwords_in_bounds(const BufferPosition& position, uint32_t dwords) {
   return uint32_t(std::min<uint64_t>(position.in_bounds / 4, dwords));
 }
+
+// The accesses of one instruction to a buffer, with the checks that all lanes share made once.
+class BufferAccess {
+ public:
+  BufferAccess(Wave& wave, const Instruction& inst)
+      : wave_(wave),
+        operands_(wave, inst),
+        raw_(operands_.resource.stride == 0 && !operands_.resource.adds_lane && operands_.index == nullptr),
+        whole_buffer_is_valid_(raw_ && wave.memory->contains(operands_.resource.base, operands_.resource.records)) {}
+
+  // Sets the address and the number of dwords in bounds; false where the memory isn't the kernel's.
+  bool resolve(int lane, uint32_t dwords, uint8_t*& address, uint32_t& valid) const {
+    const BufferPosition position = raw_ ? raw_position(lane) : operands_.position(lane);
+    valid = dwords_in_bounds(position, dwords);
+    address = reinterpret_cast<uint8_t*>(position.address);
+    return valid == 0 || whole_buffer_is_valid_ || check_buffer(wave_, lane, position.address, 4 * valid);
+  }
+
+ private:
+  BufferPosition raw_position(int lane) const {
+    return locate(operands_.resource, 0, (operands_.offset ? operands_.offset[lane] : 0) + operands_.imm,
+                  operands_.scalar_offset);
+  }
+
+  Wave& wave_;
+  const BufferOperands operands_;
+  const bool raw_, whole_buffer_is_valid_;
+};
+
 template <int dwords>
 void load_buffer_dwords(Wave& wave, const Instruction& inst) {
-  const BufferOperands operands(wave, inst);
+  const BufferAccess access(wave, inst);
   alignas(64) uint32_t results[dwords][lanes];
   const bool resolved = for_active_lanes(wave, [&](int lane) {
-    const BufferPosition position = operands.position(lane);
-    const uint32_t valid = dwords_in_bounds(position, dwords);
-    if (valid > 0 && !check_buffer(wave, lane, position.address, 4 * valid)) return false;
-    uint32_t value[dwords] = {};
-    if (valid == dwords) memcpy(value, reinterpret_cast<const void*>(position.address), sizeof value);
-    else if (valid > 0) memcpy(value, reinterpret_cast<const void*>(position.address), 4 * valid);
+    uint8_t* address;
+    uint32_t valid, value[dwords] = {};
+    if (!access.resolve(lane, dwords, address, valid)) return false;
+    if (valid == dwords) memcpy(value, address, sizeof value);
+    else if (valid > 0) memcpy(value, address, 4 * valid);
     for (int i = 0; i < dwords; ++i) results[i][lane] = value[i];
     return true;
   });
@@ -233,15 +255,14 @@ void load_buffer_dwords(Wave& wave, const Instruction& inst) {
 }
 template <int dwords>
 void store_buffer_dwords(Wave& wave, const Instruction& inst) {
-  const BufferOperands operands(wave, inst);
+  const BufferAccess access(wave, inst);
+  const uint32_t* rows = wave.row(inst.dst.index);
   for_active_lanes(wave, [&](int lane) {
-    const BufferPosition position = operands.position(lane);
-    const uint32_t valid = dwords_in_bounds(position, dwords);
-    if (valid == 0) return true;
-    if (!check_buffer(wave, lane, position.address, 4 * valid)) return false;
-    uint32_t value[dwords];
-    for (int i = 0; i < dwords; ++i) value[i] = wave.row(inst.dst.index + i)[lane];
-    memcpy(reinterpret_cast<void*>(position.address), value, 4 * valid);
+    uint8_t* address;
+    uint32_t valid, value[dwords];
+    if (!access.resolve(lane, dwords, address, valid)) return false;
+    for (int i = 0; i < dwords; ++i) value[i] = rows[i * lanes + lane];
+    if (valid > 0) memcpy(address, value, 4 * valid);
     return true;
   });
 }
