@@ -1,13 +1,23 @@
-"""Runs a test's function in forked children: their libraries, environment and death stay their own."""
+"""Runs a test's function in children: their libraries, environment and death stay their own."""
 
 from __future__ import annotations
 
 import multiprocessing
 import traceback
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
+_SECONDS = 60
+
 _fork = multiprocessing.get_context("fork")
+_clean = multiprocessing.get_context("forkserver")
+_clean.set_forkserver_preload(["deep_gemm_rocm", "pytest"])  # once, and before any test opens a library
+
+
+def in_clean_child(function: Callable[..., Any], *arguments: Any) -> Any:
+    """As ``in_child``, but the child has no library that a test loaded. Functions of modules only, no closures."""
+    return _result(*_start(_clean, function, arguments))
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -18,17 +28,8 @@ def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def in_children(count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What ``function`` returns in each of ``count`` children that run at the same time."""
-    results = _fork.SimpleQueue()
-    children = [_fork.Process(target=_report, args=(results, function, arguments)) for _ in range(count)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(60)
-    assert [child.exitcode for child in children] == [0] * count
-    reports = [results.get() for _ in children]
-    for succeeded, report in reports:
-        assert succeeded, report
-    return [report for _, report in reports]
+    children = [_start(_fork, function, arguments) for _ in range(count)]
+    return [_result(*child) for child in children]
 
 
 def start_child(function: Callable[..., Any], *arguments: Any) -> multiprocessing.process.BaseProcess:
@@ -37,9 +38,31 @@ def start_child(function: Callable[..., Any], *arguments: Any) -> multiprocessin
     return child
 
 
-def _report(results: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _start(context: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Connection]:
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_report, args=(sender, function, arguments))
+    child.start()
+    sender.close()  # so that a child that dies ends the pipe
+    return child, receiver
+
+
+def _report(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     try:
         report = (True, function(*arguments))
     except BaseException:
         report = (False, traceback.format_exc())
-    results.put(report)
+    sender.send(report)
+
+
+def _result(child: Any, receiver: Connection) -> Any:
+    try:
+        assert receiver.poll(_SECONDS), f"a child said nothing for {_SECONDS} s"
+        succeeded, report = receiver.recv()
+    except EOFError:
+        child.join()
+        raise AssertionError(f"a child died with exit code {child.exitcode}") from None
+    finally:
+        child.kill()
+        child.join()
+    assert succeeded, report
+    return report

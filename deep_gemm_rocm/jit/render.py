@@ -38,10 +38,11 @@ def _checked(name: str, value: Value) -> Value:
         raise ValueError(f"a template value's name must be an identifier, not {name!r}")
     if isinstance(value, bool):
         return value
-    if isinstance(value, int):  # int() turns an IntEnum into what the template should print
-        if value not in _INT64:
-            raise ValueError(f"template value {name} must fit 64 bits, not {value}")
-        return int(value)
+    if isinstance(value, int):
+        number = int(value)  # an IntEnum prints as its name
+        if number not in _INT64:
+            raise ValueError(f"template value {name} must fit 64 bits, not {number}")
+        return number
     if isinstance(value, str):
         if not _IDENTIFIER.fullmatch(value):
             raise ValueError(f"template value {name} must be an identifier, not {value!r}")
