@@ -62,6 +62,10 @@ class Engine {
   // Safe to call from several threads.
   virtual Outcome run(const Dispatch& dispatch) = 0;
 
+  // Writes one line for each instruction of the code, in the style of LLVM: offset, mnemonic, operands. Returns the
+  // length of the whole text; no more than `capacity` bytes, the final zero included, are written.
+  virtual size_t disassemble(const void* code, size_t bytes, char* text, size_t capacity) = 0;
+
   // Drops what was decoded from [begin, end): the code there is about to be unloaded.
   virtual void forget_code(uint64_t begin, uint64_t end) = 0;
 };

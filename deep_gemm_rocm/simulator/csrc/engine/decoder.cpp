@@ -1,7 +1,6 @@
 #include "decoder.h"
 
 #include <array>
-#include <cstdio>
 
 #include "wave.h"
 
@@ -293,6 +292,8 @@ void decode_ds(Instruction& inst, uint32_t word, uint32_t next) {
   inst.mem.gds = bit(word, 16);
 }
 
+constexpr uint32_t first_flat_atomic = 0x40;
+
 void decode_flat(Instruction& inst, uint32_t word, uint32_t next) {
   TableEntry entry;
   const uint32_t segment = bits(word, 15, 14);
@@ -306,7 +307,9 @@ void decode_flat(Instruction& inst, uint32_t word, uint32_t next) {
   const bool accumulator = bit(next, 23);
   const uint32_t saddr = bits(next, 22, 16);
   const bool has_saddr = family != Family::FLAT && saddr != 0x7F;
-  inst.dst = vector(bits(next, 31, 24), entry.dst, accumulator);
+  // Atomics return a value only with SC0.
+  const bool returns = bits(word, 24, 18) < first_flat_atomic || inst.mem.sc0;
+  inst.dst = vector(bits(next, 31, 24), returns ? entry.dst : 0, accumulator);
   inst.src[1] = vector(bits(next, 15, 8), entry.src1, accumulator);
   inst.imm = sign_extend(bits(word, 12, 0), 13);
   // src[0] is the address in VGPRs, src[2] the one in SGPRs (CDNA3 ISA, "Flat, global and scratch addressing").
@@ -359,7 +362,7 @@ bool operands_are_valid(const Instruction& inst) {
   return source_is_valid(inst.dst) && source_is_valid(inst.sdst);
 }
 
-void parse(Instruction& inst, const uint32_t* words, size_t available, size_t position) {
+void parse_fields(Instruction& inst, const uint32_t* words, size_t available, size_t position) {
   const uint32_t word = words[0], next = available > 1 ? words[1] : 0;
   switch (bits(word, 31, 26)) {
     case 0x30: return decode_smem(inst, word, next);
@@ -399,12 +402,17 @@ const char* mnemonic(Op op) {
   return names[size_t(op)];
 }
 
-Instruction decode(const uint32_t* words, size_t available, size_t position) {
+Instruction parse(const uint32_t* words, size_t available, size_t position) {
   Instruction inst;
-  parse(inst, words, available, position);
+  parse_fields(inst, words, available, position);
   if (wants_literal(inst) || has_mandatory_literal(inst.op)) take_literal(inst, words, available);
   inst.word[0] = words[0];
   inst.word[1] = inst.size > 1 && available > 1 ? words[1] : 0;
+  return inst;
+}
+
+Instruction decode(const uint32_t* words, size_t available, size_t position) {
+  Instruction inst = parse(words, available, position);
   if (inst.op == Op::unknown || inst.size > available || !operands_are_valid(inst)) {
     inst.handler = report_illegal;
     return inst;
@@ -427,16 +435,6 @@ std::vector<Instruction> decode_all(const uint32_t* words, size_t count) {
   end.handler = report_end_of_code;
   code.push_back(end);
   return code;
-}
-
-std::string describe(const Instruction& inst) {
-  char text[128];
-  if (inst.size > 1) {
-    snprintf(text, sizeof text, "%s (0x%08x 0x%08x)", mnemonic(inst.op), inst.word[0], inst.word[1]);
-  } else {
-    snprintf(text, sizeof text, "%s (0x%08x)", mnemonic(inst.op), inst.word[0]);
-  }
-  return text;
 }
 
 }  // namespace mi300x

@@ -10,15 +10,21 @@
 
 namespace mi300x {
 
-// Decodes the instruction at words[0]; `available` is the number of dwords that may be read and `position` its index in
-// the code (branches are relative to it). What can't be decoded or isn't implemented gets a handler that reports it
+// Takes the instruction at words[0] apart; `available` is the number of dwords that may be read and `position` its index
+// in the code (branches are relative to it). An unknown encoding gives Op::unknown.
+Instruction parse(const uint32_t* words, size_t available, size_t position);
+
+// Parses an instruction and binds it to its handler. What is illegal or not implemented gets a handler that reports it
 // when it is executed.
 Instruction decode(const uint32_t* words, size_t available, size_t position);
 
 // Every dword of a code segment as if an instruction began there, followed by one that reports running off the end.
 std::vector<Instruction> decode_all(const uint32_t* words, size_t count);
 
-// The mnemonic and the raw words, for error messages.
+// The mnemonic, operands and raw words, for error messages.
 std::string describe(const Instruction& instruction);
+
+// Mnemonic and operands in the style of LLVM, without modifiers.
+std::string disassemble(const Instruction& instruction);
 
 }  // namespace mi300x

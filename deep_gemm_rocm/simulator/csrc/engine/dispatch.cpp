@@ -327,6 +327,20 @@ class Interpreter final : public Engine {
     return launch.outcome;
   }
 
+  size_t disassemble(const void* code, size_t bytes, char* text, size_t capacity) override {
+    const auto* words = static_cast<const uint32_t*>(code);
+    std::string lines;
+    for (size_t i = 0; i < bytes / 4;) {
+      const Instruction inst = parse(words + i, bytes / 4 - i, i);
+      char offset[24];
+      snprintf(offset, sizeof offset, "%zx ", 4 * i);
+      lines += offset + mi300x::disassemble(inst) + '\n';
+      i += inst.size;
+    }
+    if (capacity > 0) snprintf(text, capacity, "%s", lines.c_str());
+    return lines.size();
+  }
+
   void forget_code(uint64_t begin, uint64_t end) override {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto it = code_.begin(); it != code_.end();)
