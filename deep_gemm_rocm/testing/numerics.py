@@ -21,8 +21,7 @@ _ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the v
 # each of 8 groups).
 _MATRIX_CORE_ERROR = 18 + 2 * (SCALE_BLOCK // 16)
 
-# Errors of errors, and those of the fp32 product that the magnitude is computed with.
-_SECOND_ORDER = 2.0**-8
+_SECOND_ORDER = 2.0**-8  # errors of errors
 
 # The least subnormal of fp32: what a product of scales, or of a scale and a sum, may lose to underflow.
 _UNDERFLOW = 2.0**-149
@@ -62,7 +61,7 @@ class Accuracy:
 
 
 def gemm_reference(a: tuple[torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, torch.Tensor]) -> GemmReference:
-    """The reference for ``gemm_fp8(a, b)``, on the CPU."""
+    """The reference for ``gemm_fp8(a, b)``, on the CPU. Sums that overflow fp32 on the way are not foreseen."""
     (a_data, sfa), (b_data, sfb) = ((t.cpu() for t in pair) for pair in (a, b))
     k = a_data.shape[1]
     dequantised_a = a_data.double() * _spread(sfa, 1, k)
@@ -73,7 +72,7 @@ def gemm_reference(a: tuple[torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, 
         block = slice(first, first + SCALE_BLOCK)
         exact.addmm_(dequantised_a[:, block], dequantised_b[:, block].T)
         running += exact.abs()
-    magnitude = (dequantised_a.abs().float() @ dequantised_b.abs().float().T).double()
+    magnitude = dequantised_a.abs() @ dequantised_b.abs().T
     # The sum of products and the product of scales are relative to the magnitude, each multiply-add to its result.
     error = _ROUNDING * ((_MATRIX_CORE_ERROR + 1) * magnitude + running) * (1 + _SECOND_ORDER)
     products = SCALE_BLOCK * torch.finfo(a_data.dtype).max * torch.finfo(b_data.dtype).max

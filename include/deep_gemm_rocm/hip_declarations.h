@@ -13,8 +13,6 @@
 // MFMA results in VGPRs, where the vector ALU reads them, and not in AccVGPRs.
 #define DG_KERNEL extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(64, 512)))
 
-namespace deep_gemm_rocm {
-
 struct dim3 {
   unsigned x, y, z;
 };
@@ -24,12 +22,14 @@ using hipStream_t = struct ihipStream_t*;
 constexpr hipError_t hipSuccess = 0;
 
 extern "C" hipError_t hipLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments,
-                                      uint64_t dynamic_lds_bytes, hipStream_t stream);
+                                      __SIZE_TYPE__ dynamic_lds_bytes, hipStream_t stream);
 // clang calls these two from the code that it generates for kernels and launches.
-extern "C" hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, uint64_t dynamic_lds_bytes,
+extern "C" hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, __SIZE_TYPE__ dynamic_lds_bytes,
                                                  hipStream_t stream);
-extern "C" hipError_t __hipPopCallConfiguration(dim3* grid, dim3* block, uint64_t* dynamic_lds_bytes,
+extern "C" hipError_t __hipPopCallConfiguration(dim3* grid, dim3* block, __SIZE_TYPE__* dynamic_lds_bytes,
                                                 hipStream_t* stream);
+
+namespace deep_gemm_rocm {
 
 DG_DEVICE int workgroup_id() { return __builtin_amdgcn_workgroup_id_x(); }
 DG_DEVICE int thread_id() { return __builtin_amdgcn_workitem_id_x(); }

@@ -198,7 +198,14 @@ class Pinned {
   static constexpr int kReadNext = kAllStored + 1;
   static constexpr int kEnd = kReadNext + kReadsOfNext;
   static_assert(kEnd <= kTicks, "the tile needs more LDS operations than the computation of a K-block hides");
-  static_assert(kReadNext + kReadsOfB >= kTicks / Shape::kFragsM, "A's first fragment must be free by then");
+  // A's fragment i is computed in the i-th of kFragsM equal parts of the K-block.
+  static constexpr bool replaces_a_too_early() {
+    for (int i = 0; i + 1 < Shape::kFragsM; ++i) {
+      if (kReadNext + kReadsOfB + i * kReads < (i + 1) * kTicks / Shape::kFragsM) return true;
+    }
+    return false;
+  }
+  static_assert(!replaces_a_too_early(), "A's fragments must have been used when they are replaced");
   static_assert(State::kScaleLoads <= kStore, "scale loads must come before the tile loads, or wait for them");
 
   static DG_DEVICE void lds_tick(State& state, int tick, int next_b) {

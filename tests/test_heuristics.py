@@ -1,0 +1,56 @@
+"""Which configurations exist, and which one a problem gets."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deep_gemm_rocm.heuristics import GemmConfig, choose_gemm_config, gemm_candidates
+
+VALID = GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mfma_rows": 8}, "mfma_rows"),
+        ({"schedule": "magic"}, "schedule"),
+        ({"waves_m": 0}, "waves_m"),
+        ({"waves_m": 4, "waves_n": 4}, "threads"),
+        ({"block_m": 40}, "divide the tile"),
+        ({"block_m": 0}, "divide the tile"),
+        ({"block_n": 192, "waves_n": 2}, "share a scale"),
+        ({"num_stages": 0}, "num_stages"),
+        ({"group_m": 0}, "group_m"),
+        ({"block_m": 256, "num_stages": 3}, "LDS"),
+        ({"schedule": "pinned", "num_stages": 3}, "2 stages"),
+        ({"schedule": "pinned", "block_m": 128, "mfma_rows": 32}, "32x32"),
+        ({"schedule": "pinned"}, "64x64"),
+    ],
+)
+def test_impossible_configurations_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message) as error:
+        dataclasses.replace(VALID, **changes)
+    assert "GemmConfig(" in str(error.value)
+
+
+@given(m=st.integers(1, 2**31 - 1), n=st.integers(1, 2**20), k=st.integers(1, 2**16).map(lambda blocks: 16 * blocks))
+def test_every_problem_gets_a_configuration(m, n, k):
+    config = choose_gemm_config(m, n, k)
+    assert config in gemm_candidates(config.k_tail)
+    assert config.k_tail == (k % 128 != 0)
+
+
+def test_small_m_gets_small_tiles_and_large_m_large_ones():
+    tile_rows = [choose_gemm_config(m, 4096, 7168).block_m for m in (1, 128, 512, 4096)]
+    assert tile_rows == sorted(tile_rows)
+    assert tile_rows[0] == 16
+    assert tile_rows[-1] == 256
+
+
+def test_at_least_three_configurations_are_in_use():
+    shapes = [(m, n) for m in (1, 64, 128, 512, 4096) for n in (576, 2112, 4096, 7168, 24576)]
+    assert len({choose_gemm_config(m, n, 7168) for m, n in shapes}) >= 3

@@ -1,0 +1,103 @@
+"""Every configuration compiles, and fits the registers and the LDS that it was designed for."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgpack
+import pytest
+from elftools.elf.elffile import ELFFile
+from gemm_configs import ALL, CHOSEN, config_id
+from test_toolchain import bundled, hipcc, ziglang
+
+from deep_gemm_rocm.heuristics import GemmConfig
+from deep_gemm_rocm.jit.render import render
+from deep_gemm_rocm.jit.source import Source
+from deep_gemm_rocm.jit.toolchain import Toolchain
+from deep_gemm_rocm.paths import include_dir
+
+MAX_REGISTERS = 256  # of a lane where two waves share a SIMD
+FIRST_LLVM_WITH_GFX942 = 17
+AMDGPU_METADATA = 32  # type of the note (LLVM's AMDGPU guide, "Note Records")
+
+# The hipcc route is only taken for what the heuristic chooses: it proves that the budget holds with another compiler.
+CASES = [(ziglang, config) for config in ALL] + [(hipcc, config) for config in CHOSEN]
+every_build = pytest.mark.parametrize(
+    ("compiler", "config"), CASES, ids=[f"{compiler.__name__}-{config_id(config)}" for compiler, config in CASES]
+)
+
+
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory):
+    """Builds each code object once: (compiler, configuration) -> its path."""
+    built = {}
+
+    def build(compiler, config: GemmConfig) -> Path:
+        if (compiler, config) not in built:
+            built[compiler, config] = code_object(compiler(), config, tmp_path_factory.mktemp("build"))
+        return built[compiler, config]
+
+    return build
+
+
+def code_object(toolchain: Toolchain, config: GemmConfig, folder: Path) -> Path:
+    text = render(include_dir() / "deep_gemm_rocm", "gemm_fp8.hip.j2", config.template_values)
+    Source.collect("gemm_fp8", text, include_dir()).write(folder)
+    toolchain.build(folder)
+    library = ELFFile(io.BytesIO((folder / "kernel.so").read_bytes()))
+    (code,) = (data for target, data in bundled(library).items() if target.endswith("gfx942"))
+    (folder / "kernel.co").write_bytes(code)
+    return folder / "kernel.co"
+
+
+def only_kernel(code: bytes) -> dict:
+    """What the code object's metadata says of its kernel."""
+    notes = ELFFile(io.BytesIO(code)).get_section_by_name(".note").iter_notes()
+    (metadata,) = (note["n_descdata"] for note in notes if note["n_type"] in (AMDGPU_METADATA, "NT_AMDGPU_METADATA"))
+    (kernel,) = msgpack.unpackb(metadata)["amdhsa.kernels"]
+    return kernel
+
+
+def disassembler() -> str:
+    """An llvm-objdump that knows gfx942; distributions also install older ones."""
+    for name in ("llvm-objdump", "llvm-objdump-19"):
+        if program := shutil.which(name):
+            version = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
+            if int(re.search(r"LLVM version (\d+)", version)[1]) >= FIRST_LLVM_WITH_GFX942:
+                return program
+    pytest.skip("no llvm-objdump that knows gfx942")
+
+
+@every_build
+def test_kernel_fits(builds, compiler, config):
+    kernel = only_kernel(builds(compiler, config).read_bytes())
+    assert kernel[".private_segment_fixed_size"] == 0
+    assert kernel[".vgpr_spill_count"] == kernel[".sgpr_spill_count"] == 0
+    assert not kernel[".uses_dynamic_stack"]
+    assert kernel[".vgpr_count"] <= MAX_REGISTERS
+    assert kernel[".agpr_count"] == 0
+    assert kernel[".group_segment_fixed_size"] == config.lds_bytes
+    assert kernel[".max_flat_workgroup_size"] >= config.num_threads
+
+
+@every_build
+def test_name_spells_out_the_configuration(builds, compiler, config):
+    name = only_kernel(builds(compiler, config).read_bytes())[".name"]
+    tile, *rest = config_id(config).split("_")
+    assert name == "_".join(["gemm_fp8_nt_e4m3_bf16", f"{tile}x128", *rest])
+
+
+@every_build
+def test_data_moves_16_bytes_at_a_time(builds, compiler, config):
+    """And no result of an MFMA is moved between kinds of registers."""
+    command = [disassembler(), "-d", "--no-show-raw-insn", "--mcpu=gfx942", builds(compiler, config)]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    instructions = {words[0] for line in listing.splitlines() if (words := line.split())}
+    moves = {name for name in instructions if name.startswith(("buffer_load", "ds_"))}
+    assert moves == {"buffer_load_dwordx4", "buffer_load_dword", "ds_read_b128", "ds_write_b128"}  # scales: dword
+    assert {"buffer_store_dwordx4", "buffer_store_dwordx2"} & instructions
+    assert not [name for name in instructions if name.startswith(("scratch_", "flat_", "global_", "v_accvgpr_"))]

@@ -1,0 +1,142 @@
+"""The LDS layout, for every configuration: bank conflicts, and that what is read is what was stored."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from gemm_configs import ALL, config_id
+from host_functions import compile_functions
+
+from deep_gemm_rocm.heuristics import GemmConfig
+
+WAVE = 64
+BANKS = 32
+CHUNKS = 8  # of 16 bytes in a row of 128
+
+# Lanes whose accesses are served together (MI300X): ds_write_b128 takes 8 neighbours at a time, ds_read_b128 these.
+WRITE_GROUPS = [range(first, first + 8) for first in range(0, WAVE, 8)]
+READ_GROUPS = [
+    [half + lane for lane in (*range(low, low + 4), *range(high, high + 4))]
+    for half in (0, 32)
+    for low, high in ((0, 20), (4, 16), (8, 28), (12, 24))
+]
+
+SOURCE = """
+#include "deep_gemm_rocm/lds_layout.h"
+#include "deep_gemm_rocm/mfma_shape.h"
+using namespace deep_gemm_rocm;
+extern "C" {
+int passes(int rows, int threads) { return ceil_div(rows, rows_per_pass(threads)); }
+int stored_row(int thread, int pass, int threads) { return thread_row(thread) + pass * rows_per_pass(threads); }
+int stored_chunk(int thread) { return thread_chunk(thread); }
+int stored_at(int thread, int pass, int threads) {
+  return store_offset(thread) + first_row_offset(pass * rows_per_pass(threads));
+}
+int reads(int mfma_rows) {
+  return mfma_rows == 16 ? fragment_reads<MfmaShape<16>>() : fragment_reads<MfmaShape<32>>();
+}
+int read_at(int mfma_rows, int lane, int read, int first_row) {
+  return first_row_offset(first_row) +
+         (mfma_rows == 16 ? read_offset<MfmaShape<16>>(lane, read) : read_offset<MfmaShape<32>>(lane, read));
+}
+int column(int mfma_rows, int joined, int row) {
+  return mfma_rows == 32 ? column_of_lds_row<MfmaShape<32>, 1>(row)
+         : joined == 1   ? column_of_lds_row<MfmaShape<16>, 1>(row)
+                         : column_of_lds_row<MfmaShape<16>, 2>(row);
+}
+int group_of_row(int mfma_rows, int row) {
+  return mfma_rows == 16 ? MfmaShape<16>::group_of_row(row) : MfmaShape<32>::group_of_row(row);
+}
+int element_of_row(int mfma_rows, int row) {
+  return mfma_rows == 16 ? MfmaShape<16>::element_of_row(row) : MfmaShape<32>::element_of_row(row);
+}
+}
+"""
+
+every_config = pytest.mark.parametrize("config", ALL, ids=config_id)
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory):
+    return compile_functions(tmp_path_factory.mktemp("lds_layout"), SOURCE)
+
+
+def stores(functions, rows: int, threads: int):
+    """Per wave instruction: for each lane its row, chunk and byte offset; None for a lane that has no row to store."""
+    for pass_, wave in itertools.product(range(functions.passes(rows, threads)), range(threads // WAVE)):
+        lanes = []
+        for thread in range(wave * WAVE, (wave + 1) * WAVE):
+            row = functions.stored_row(thread, pass_, threads)
+            place = (row, functions.stored_chunk(thread), functions.stored_at(thread, pass_, threads))
+            lanes.append(place if row < rows else None)
+        yield lanes
+
+
+def fragment_reads(functions, config: GemmConfig, rows: int):
+    """Per wave instruction: the fragment's first row, and for each lane its byte offset."""
+    for first_row in range(0, rows, config.mfma_rows):
+        for read in range(functions.reads(config.mfma_rows)):
+            yield first_row, [functions.read_at(config.mfma_rows, lane, read, first_row) for lane in range(WAVE)]
+
+
+def assert_no_conflict(offsets: list[int]) -> None:
+    banks = [(offset // 4 + word) % BANKS for offset in offsets for word in range(4)]
+    assert all(offset % 16 == 0 for offset in offsets)
+    assert len(set(banks)) == len(banks)
+
+
+@every_config
+def test_stores_and_reads_have_no_bank_conflicts(functions, config):
+    for rows in (config.block_m, config.block_n):
+        for lanes in stores(functions, rows, config.num_threads):
+            for group in WRITE_GROUPS:
+                assert_no_conflict([lanes[lane][2] for lane in group if lanes[lane]])
+        for _, offsets in fragment_reads(functions, config, rows):
+            for group in READ_GROUPS:
+                assert_no_conflict([offsets[lane] for lane in group])
+
+
+@every_config
+def test_reads_find_what_was_stored(functions, config):
+    for rows in (config.block_m, config.block_n):
+        lds = {}
+        for lanes in stores(functions, rows, config.num_threads):
+            lds.update({offset: (row, chunk) for row, chunk, offset in filter(None, lanes)})
+        assert sorted(lds) == list(range(0, rows * 128, 16))
+        assert sorted(lds.values()) == [(row, chunk) for row in range(rows) for chunk in range(CHUNKS)]
+
+        read = [
+            (first_row, lane, *lds[offset])
+            for first_row, offsets in fragment_reads(functions, config, rows)
+            for lane, offset in enumerate(offsets)
+        ]
+        assert all(row == first_row + lane % config.mfma_rows for first_row, lane, row, _ in read)
+        assert sorted(place[2:] for place in read) == sorted(lds.values())
+
+
+@pytest.mark.parametrize(("mfma_rows", "formula"), [
+    (16, lambda group, element: 4 * group + element),
+    (32, lambda group, element: 8 * (element // 4) + 4 * group + element % 4),
+])  # fmt: skip
+def test_rows_of_mfma_results(functions, mfma_rows, formula):
+    """AMD's formula for the row that a lane's element holds, against its inverse in the header."""
+    for row in range(mfma_rows):
+        assert formula(functions.group_of_row(mfma_rows, row), functions.element_of_row(mfma_rows, row)) == row
+
+
+@pytest.mark.parametrize(("mfma_rows", "joined"), [(16, 1), (16, 2), (32, 1)])
+def test_lanes_hold_consecutive_columns(functions, mfma_rows, joined):
+    rows = range(4 * mfma_rows)
+    assert sorted(functions.column(mfma_rows, joined, row) for row in rows) == list(rows)
+    held = {}
+    for row in rows:
+        fragment, mfma_row = divmod(row, mfma_rows)
+        run, place = divmod(fragment, joined)
+        key = (run, functions.group_of_row(mfma_rows, mfma_row))
+        element = (place, functions.element_of_row(mfma_rows, mfma_row))
+        held.setdefault(key, {})[element] = functions.column(mfma_rows, joined, row)
+    for elements in held.values():
+        columns = [elements[element] for element in sorted(elements)]
+        assert columns == list(range(columns[0], columns[0] + len(columns)))
+        assert columns[0] % len(columns) == 0
