@@ -128,7 +128,7 @@ class BuildSimulator(build_ext):
             "  depfile = $out.d",
             "  deps = gcc",
             "rule link",
-            f"  command = {compiler} {shlex.join([*LINK_FLAGS, *toolchain.link_flags])} $flags $in -o $out",
+            f"  command = {compiler} {shlex.join([*LINK_FLAGS, *toolchain.link_flags])} $in -o $out $flags",
         ]
         for library in self.extensions:
             name = library.name.rpartition(".")[2]

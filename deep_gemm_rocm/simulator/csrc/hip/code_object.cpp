@@ -312,8 +312,8 @@ void CodeObject::read_kernels(const msgpack::Value& metadata) {
     KernelDescriptor descriptor;
     std::memcpy(&descriptor, variable->address, sizeof descriptor);
 
-    const uint64_t entry_address = image_.file_address(variable->address) +
-                                   static_cast<uint64_t>(descriptor.kernel_code_entry_byte_offset);
+    const uint64_t entry_address =
+        image_.file_address(variable->address) + static_cast<uint64_t>(descriptor.kernel_code_entry_byte_offset);
     const Segment* code = segment_of(entry_address, sizeof(uint32_t));
     if (!code || !code->executable || entry_address % 256 != 0) {
       fail(hipErrorInvalidImage, "kernel %s begins at %#llx, which is not 256-byte aligned code", kernel.name.c_str(),

@@ -13,6 +13,7 @@
 #include "msgpack.h"
 
 // What a kernel argument is (AMDGPUUsage, "Code Object V3 Kernel Argument Metadata Map", .value_kind).
+// clang-format off
 #define KERNEL_ARGUMENT_KINDS(X)                                                                             \
   X(by_value) X(global_buffer) X(dynamic_shared_pointer) X(sampler) X(image) X(pipe) X(queue)                \
   X(hidden_global_offset_x) X(hidden_global_offset_y) X(hidden_global_offset_z) X(hidden_none)               \
@@ -21,6 +22,7 @@
   X(hidden_group_size_x) X(hidden_group_size_y) X(hidden_group_size_z) X(hidden_remainder_x)                 \
   X(hidden_remainder_y) X(hidden_remainder_z) X(hidden_grid_dims) X(hidden_heap_v1)                          \
   X(hidden_dynamic_lds_size) X(hidden_private_base) X(hidden_shared_base) X(hidden_queue_ptr)
+// clang-format on
 
 enum class ArgumentKind {
 #define KERNEL_ARGUMENT_ENUMERATOR(name) name,

@@ -5,8 +5,8 @@
 #include "device.h"
 #include "engine_library.h"
 #include "host_memory.h"
-#include "stack_limit.h"
 #include "memory_map.h"
+#include "stack_limit.h"
 #include "status.h"
 #include "stream.h"
 
@@ -26,7 +26,8 @@ uint64_t hidden_value(const KernelInfo& kernel, ArgumentKind kind, const LaunchS
     case ArgumentKind::hidden_group_size_y: return shape.block.y;
     case ArgumentKind::hidden_group_size_z: return shape.block.z;
     case ArgumentKind::hidden_dynamic_lds_size: return shape.dynamic_lds;
-    case ArgumentKind::hidden_grid_dims: return 3;  // as AMD's runtime: HIP has no launches with fewer
+    // As AMD's runtime: HIP has no launches with fewer dimensions.
+    case ArgumentKind::hidden_grid_dims: return 3;
     // Every block is whole and the grid begins at 0.
     case ArgumentKind::hidden_remainder_x:
     case ArgumentKind::hidden_remainder_y:
@@ -81,8 +82,9 @@ void require_shape(const KernelInfo& kernel, const LaunchShape& shape) {
   }
   const auto [rx, ry, rz] = kernel.required_block;
   if (rx != 0 && (bx != rx || by != ry || bz != rz)) {
-    fail(hipErrorInvalidConfiguration, "kernel %s: a block of %u x %u x %u threads, but it was compiled for %u x %u x %u",
-         name, bx, by, bz, rx, ry, rz);
+    fail(hipErrorInvalidConfiguration,
+         "kernel %s: a block of %u x %u x %u threads, but it was compiled for %u x %u x %u", name, bx, by, bz, rx, ry,
+         rz);
   }
   // The dispatch packet counts work-items in 32 bits for each dimension.
   const std::pair<uint32_t, uint32_t> dimensions[] = {{gx, bx}, {gy, by}, {gz, bz}};

@@ -62,7 +62,8 @@ void require_device_memory(const char* name, const void* pointer, size_t size) {
   if (memory().covers(address_of(pointer), size)) return;
   const auto block = memory().find(address_of(pointer));
   if (!block) {
-    fail(hipErrorInvalidValue, "%s %p is neither allocated with HIP nor registered with hipHostRegister", name, pointer);
+    fail(hipErrorInvalidValue, "%s %p is neither allocated with HIP nor registered with hipHostRegister", name,
+         pointer);
   }
   fail(hipErrorInvalidValue, "%s: %zu bytes from %p run past the end of the %llu bytes at %#llx", name, size, pointer,
        static_cast<unsigned long long>(block->size()), static_cast<unsigned long long>(block->begin));
@@ -79,7 +80,9 @@ void require_destination(const char* name, void* pointer, size_t size, bool on_d
   require(pointer, name);
   if (on_device) return require_device_memory(name, pointer, size);
   if (memory().covers(address_of(pointer), size)) return;
-  if (!is_writable(pointer, size)) fail(hipErrorInvalidValue, "%s: %zu bytes at %p can't be written", name, size, pointer);
+  if (!is_writable(pointer, size)) {
+    fail(hipErrorInvalidValue, "%s: %zu bytes at %p can't be written", name, size, pointer);
+  }
 }
 
 struct Direction {
@@ -189,7 +192,9 @@ void allocate_pitched(void** pointer, size_t* pitch, size_t width, size_t rows) 
 
 MemoryBlock block_at(const void* pointer) {
   const auto block = memory().find(address_of(pointer));
-  if (!block) fail(hipErrorInvalidValue, "%p is neither allocated with HIP nor registered with hipHostRegister", pointer);
+  if (!block) {
+    fail(hipErrorInvalidValue, "%p is neither allocated with HIP nor registered with hipHostRegister", pointer);
+  }
   return *block;
 }
 
@@ -508,7 +513,8 @@ HIP_API hipError_t hipMemset2DAsync(void* destination, size_t pitch, int value, 
 }
 
 HIP_API hipError_t hipMemset3D(hipPitchedPtr destination, int value, hipExtent extent) {
-  return api(__func__, [&] { fill_box(placement_of(destination), value, {extent.width, extent.height, extent.depth}); });
+  return api(__func__,
+             [&] { fill_box(placement_of(destination), value, {extent.width, extent.height, extent.depth}); });
 }
 
 HIP_API hipError_t hipMemset3DAsync(hipPitchedPtr destination, int value, hipExtent extent, hipStream_t stream) {

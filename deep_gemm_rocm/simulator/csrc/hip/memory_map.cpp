@@ -41,8 +41,8 @@ void* MemoryMap::allocate(size_t size, MemoryKind kind, unsigned flags) {
     }
     allocated_ += size;
   }
-  void* pointer = mmap(nullptr, mapped_bytes(size), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* pointer =
+      mmap(nullptr, mapped_bytes(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   std::lock_guard lock(mutex_);
   if (pointer == MAP_FAILED) {
     allocated_ -= size;

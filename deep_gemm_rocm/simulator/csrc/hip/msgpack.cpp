@@ -121,7 +121,9 @@ const Value* Value::find(std::string_view key) const {
   return nullptr;
 }
 
-uint64_t Value::unsigned_integer(const char* what) const { return expect<uint64_t>(*this, what, "an unsigned integer"); }
+uint64_t Value::unsigned_integer(const char* what) const {
+  return expect<uint64_t>(*this, what, "an unsigned integer");
+}
 
 bool Value::boolean(const char* what) const {
   if (const auto* number = std::get_if<uint64_t>(&data)) return *number != 0;

@@ -17,7 +17,8 @@ hipFuncAttributes attributes_of(const KernelInfo& kernel) {
   attributes.binaryVersion = kIsaVersion;
   attributes.ptxVersion = kIsaVersion;
   attributes.localSizeBytes = kernel.descriptor.scratch_bytes;
-  attributes.maxDynamicSharedSizeBytes = static_cast<int>(device::kLdsBytes) - static_cast<int>(kernel.descriptor.lds_bytes);
+  attributes.maxDynamicSharedSizeBytes =
+      static_cast<int>(device::kLdsBytes) - static_cast<int>(kernel.descriptor.lds_bytes);
   attributes.maxThreadsPerBlock = static_cast<int>(std::min<uint32_t>(kernel.max_block_threads, INT_MAX));
   attributes.numRegs = static_cast<int>(kernel.vgprs);
   attributes.sharedSizeBytes = kernel.descriptor.lds_bytes;

@@ -185,8 +185,8 @@ HIP_API void** __hipRegisterFatBinary(const void* wrapper) {
   return reinterpret_cast<void**>(handle);
 }
 
-HIP_API void __hipRegisterFunction(void** binary, const void* host_function, char*, const char* name, int, void*,
-                                   void*, void*, void*, int*) {
+HIP_API void __hipRegisterFunction(void** binary, const void* host_function, char*, const char* name, int, void*, void*,
+                                   void*, void*, int*) {
   api(__func__, [&] {
     Registry& all = registry();
     std::lock_guard lock(all.mutex);

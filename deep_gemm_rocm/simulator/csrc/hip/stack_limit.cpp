@@ -31,7 +31,9 @@ HIP_API hipError_t hipDeviceSetLimit(hipLimit_t limit, size_t value) {
     if (limit != hipLimitStackSize) {
       fail(hipErrorUnsupportedLimit, "limit %d: only hipLimitStackSize has a meaning here", static_cast<int>(limit));
     }
-    if (value > kMaxStack) fail(hipErrorInvalidValue, "a stack of %zu bytes, at most %zu are possible", value, kMaxStack);
+    if (value > kMaxStack) {
+      fail(hipErrorInvalidValue, "a stack of %zu bytes, at most %zu are possible", value, kMaxStack);
+    }
     stack = value;
   });
 }

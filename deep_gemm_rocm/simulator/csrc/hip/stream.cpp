@@ -48,9 +48,7 @@ void create_stream(hipStream_t* stream, unsigned flags, int priority) {
   *stream = streams().add(std::make_shared<Stream>(Stream{flags, priority}));
 }
 
-Stream properties_of(hipStream_t stream) {
-  return is_special(stream) ? Stream{0, 0} : *streams().get(stream);
-}
+Stream properties_of(hipStream_t stream) { return is_special(stream) ? Stream{0, 0} : *streams().get(stream); }
 
 void create_event(hipEvent_t* event, unsigned flags) {
   require(event, "the output pointer");
@@ -153,8 +151,7 @@ HIP_API hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStat
   });
 }
 
-HIP_API hipError_t hipStreamGetCaptureInfo(hipStream_t stream, hipStreamCaptureStatus* status,
-                                           unsigned long long* id) {
+HIP_API hipError_t hipStreamGetCaptureInfo(hipStream_t stream, hipStreamCaptureStatus* status, unsigned long long* id) {
   return api(__func__, [&] {
     require(status, "the status");
     require_stream(stream);

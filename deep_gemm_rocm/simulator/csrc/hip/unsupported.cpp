@@ -5,7 +5,7 @@
 #include "status.h"
 
 // clang-format off
-#define UNSUPPORTED_CALLS(X)                                                                                     \
+#define UNSUPPORTED_CALLS(X)                                                                                    \
   X(hipArray3DCreate) X(hipArray3DGetDescriptor) X(hipArrayCreate) X(hipArrayDestroy) X(hipArrayGetDescriptor)  \
   X(hipArrayGetInfo) X(hipBindTexture) X(hipBindTexture2D) X(hipBindTextureToArray)                             \
   X(hipBindTextureToMipmappedArray) X(hipChooseDevice) X(hipChooseDeviceR0000) X(hipChooseDeviceR0600)          \
@@ -25,21 +25,21 @@
   X(hipDrvMemcpy3D) X(hipDrvMemcpy3DAsync) X(hipDrvPointerGetAttributes) X(hipEventRecordWithFlags)             \
   X(hipExecutionCtxDestroy) X(hipExecutionCtxGetDevResource) X(hipExecutionCtxGetDevice)                        \
   X(hipExecutionCtxGetId) X(hipExecutionCtxRecordEvent) X(hipExecutionCtxStreamCreate)                          \
-  X(hipExecutionCtxSynchronize) X(hipExecutionCtxWaitEvent) X(hipExtGetLinkTypeAndHopCount)                     \
-  X(hipExtLaunchMultiKernelMultiDevice) X(hipExtSetLoggingParams) X(hipExtStreamCreateWithCUMask)               \
-  X(hipExtStreamGetCUMask) X(hipExternalMemoryGetMappedBuffer) X(hipExternalMemoryGetMappedMipmappedArray)      \
-  X(hipFreeArray) X(hipFreeMipmappedArray) X(hipGLGetDevices) X(hipGetChannelDesc) X(hipGetDriverEntryPoint)    \
-  X(hipGetDriverEntryPoint_spt) X(hipGetMipmappedArrayLevel) X(hipGetProcAddress) X(hipGetProcAddress_spt)      \
-  X(hipGetTextureAlignmentOffset) X(hipGetTextureObjectResourceDesc) X(hipGetTextureObjectResourceViewDesc)     \
-  X(hipGetTextureObjectTextureDesc) X(hipGetTextureReference) X(hipGraphAddBatchMemOpNode)                      \
-  X(hipGraphAddChildGraphNode) X(hipGraphAddDependencies) X(hipGraphAddEmptyNode) X(hipGraphAddEventRecordNode) \
-  X(hipGraphAddEventWaitNode) X(hipGraphAddExternalSemaphoresSignalNode)                                        \
-  X(hipGraphAddExternalSemaphoresWaitNode) X(hipGraphAddHostNode) X(hipGraphAddKernelNode)                      \
-  X(hipGraphAddMemAllocNode) X(hipGraphAddMemFreeNode) X(hipGraphAddMemcpyNode) X(hipGraphAddMemcpyNode1D)      \
-  X(hipGraphAddMemcpyNodeFromSymbol) X(hipGraphAddMemcpyNodeToSymbol) X(hipGraphAddMemsetNode)                  \
-  X(hipGraphAddNode) X(hipGraphBatchMemOpNodeGetParams) X(hipGraphBatchMemOpNodeSetParams)                      \
-  X(hipGraphChildGraphNodeGetGraph) X(hipGraphClone) X(hipGraphCreate) X(hipGraphDebugDotPrint)                 \
-  X(hipGraphDestroy) X(hipGraphDestroyNode) X(hipGraphEventRecordNodeGetEvent)                                  \
+  X(hipExecutionCtxSynchronize) X(hipExecutionCtxWaitEvent) X(hipExtDisableLogging) X(hipExtEnableLogging)      \
+  X(hipExtGetLinkTypeAndHopCount) X(hipExtLaunchMultiKernelMultiDevice) X(hipExtSetLoggingParams)               \
+  X(hipExtStreamCreateWithCUMask) X(hipExtStreamGetCUMask) X(hipExternalMemoryGetMappedBuffer)                  \
+  X(hipExternalMemoryGetMappedMipmappedArray) X(hipFreeArray) X(hipFreeMipmappedArray) X(hipGLGetDevices)       \
+  X(hipGetChannelDesc) X(hipGetDriverEntryPoint) X(hipGetDriverEntryPoint_spt) X(hipGetMipmappedArrayLevel)     \
+  X(hipGetProcAddress) X(hipGetProcAddress_spt) X(hipGetTextureAlignmentOffset)                                 \
+  X(hipGetTextureObjectResourceDesc) X(hipGetTextureObjectResourceViewDesc) X(hipGetTextureObjectTextureDesc)   \
+  X(hipGetTextureReference) X(hipGraphAddBatchMemOpNode) X(hipGraphAddChildGraphNode)                           \
+  X(hipGraphAddDependencies) X(hipGraphAddEmptyNode) X(hipGraphAddEventRecordNode) X(hipGraphAddEventWaitNode)  \
+  X(hipGraphAddExternalSemaphoresSignalNode) X(hipGraphAddExternalSemaphoresWaitNode) X(hipGraphAddHostNode)    \
+  X(hipGraphAddKernelNode) X(hipGraphAddMemAllocNode) X(hipGraphAddMemFreeNode) X(hipGraphAddMemcpyNode)        \
+  X(hipGraphAddMemcpyNode1D) X(hipGraphAddMemcpyNodeFromSymbol) X(hipGraphAddMemcpyNodeToSymbol)                \
+  X(hipGraphAddMemsetNode) X(hipGraphAddNode) X(hipGraphBatchMemOpNodeGetParams)                                \
+  X(hipGraphBatchMemOpNodeSetParams) X(hipGraphChildGraphNodeGetGraph) X(hipGraphClone) X(hipGraphCreate)       \
+  X(hipGraphDebugDotPrint) X(hipGraphDestroy) X(hipGraphDestroyNode) X(hipGraphEventRecordNodeGetEvent)         \
   X(hipGraphEventRecordNodeSetEvent) X(hipGraphEventWaitNodeGetEvent) X(hipGraphEventWaitNodeSetEvent)          \
   X(hipGraphExecBatchMemOpNodeSetParams) X(hipGraphExecChildGraphNodeSetParams) X(hipGraphExecDestroy)          \
   X(hipGraphExecEventRecordNodeSetEvent) X(hipGraphExecEventWaitNodeSetEvent)                                   \
@@ -63,24 +63,25 @@
   X(hipGraphRemoveDependencies) X(hipGraphRetainUserObject) X(hipGraphUpload) X(hipGraphicsGLRegisterBuffer)    \
   X(hipGraphicsGLRegisterImage) X(hipGraphicsMapResources) X(hipGraphicsResourceGetMappedPointer)               \
   X(hipGraphicsSubResourceGetMappedArray) X(hipGraphicsUnmapResources) X(hipGraphicsUnregisterResource)         \
-  X(hipGreenCtxCreate) X(hipImportExternalMemory) X(hipImportExternalSemaphore) X(hipIpcCloseMemHandle)         \
-  X(hipIpcGetEventHandle) X(hipIpcGetMemHandle) X(hipIpcOpenEventHandle) X(hipIpcOpenMemHandle)                 \
-  X(hipKernelGetAttribute) X(hipKernelGetFunction) X(hipKernelGetLibrary) X(hipKernelGetName)                   \
-  X(hipKernelGetParamInfo) X(hipKernelSetAttribute) X(hipLaunchByPtr) X(hipLaunchCooperativeKernel)             \
-  X(hipLaunchCooperativeKernelMultiDevice) X(hipLaunchCooperativeKernel_spt) X(hipLaunchKernelExC)              \
-  X(hipLibraryEnumerateKernels) X(hipLibraryGetGlobal) X(hipLibraryGetKernel) X(hipLibraryGetKernelCount)       \
-  X(hipLibraryGetManaged) X(hipLibraryLoadData) X(hipLibraryLoadFromFile) X(hipLibraryUnload) X(hipLinkAddData) \
-  X(hipLinkAddFile) X(hipLinkComplete) X(hipLinkCreate) X(hipLinkDestroy) X(hipMalloc3DArray) X(hipMallocArray) \
-  X(hipMallocFromPoolAsync) X(hipMallocMipmappedArray) X(hipMemAddressFree) X(hipMemAddressReserve)             \
-  X(hipMemAdvise_v2) X(hipMemCreate) X(hipMemDiscardAndPrefetchBatchAsync) X(hipMemDiscardBatchAsync)           \
-  X(hipMemExportToShareableHandle) X(hipMemGetAccess) X(hipMemGetAllocationGranularity)                         \
-  X(hipMemGetAllocationPropertiesFromHandle) X(hipMemGetDefaultMemPool) X(hipMemGetHandleForAddressRange)       \
-  X(hipMemGetMemPool) X(hipMemImportFromShareableHandle) X(hipMemMap) X(hipMemMapArrayAsync)                    \
-  X(hipMemPoolCreate) X(hipMemPoolDestroy) X(hipMemPoolExportPointer) X(hipMemPoolExportToShareableHandle)      \
-  X(hipMemPoolGetAccess) X(hipMemPoolGetAttribute) X(hipMemPoolImportFromShareableHandle)                       \
-  X(hipMemPoolImportPointer) X(hipMemPoolSetAccess) X(hipMemPoolSetAttribute) X(hipMemPoolTrimTo)               \
-  X(hipMemPrefetchAsync_v2) X(hipMemPrefetchBatchAsync) X(hipMemRangeGetAttribute) X(hipMemRangeGetAttributes)  \
-  X(hipMemRelease) X(hipMemRetainAllocationHandle) X(hipMemSetAccess) X(hipMemSetMemPool) X(hipMemUnmap)        \
+  X(hipGreenCtxCreate) X(hipHccModuleLaunchKernel) X(hipImportExternalMemory) X(hipImportExternalSemaphore)     \
+  X(hipIpcCloseMemHandle) X(hipIpcGetEventHandle) X(hipIpcGetMemHandle) X(hipIpcOpenEventHandle)                \
+  X(hipIpcOpenMemHandle) X(hipKernelGetAttribute) X(hipKernelGetFunction) X(hipKernelGetLibrary)                \
+  X(hipKernelGetName) X(hipKernelGetParamInfo) X(hipKernelSetAttribute) X(hipLaunchByPtr)                       \
+  X(hipLaunchCooperativeKernel) X(hipLaunchCooperativeKernelMultiDevice) X(hipLaunchCooperativeKernel_spt)      \
+  X(hipLaunchKernelExC) X(hipLibraryEnumerateKernels) X(hipLibraryGetGlobal) X(hipLibraryGetKernel)             \
+  X(hipLibraryGetKernelCount) X(hipLibraryGetManaged) X(hipLibraryLoadData) X(hipLibraryLoadFromFile)           \
+  X(hipLibraryUnload) X(hipLinkAddData) X(hipLinkAddFile) X(hipLinkComplete) X(hipLinkCreate) X(hipLinkDestroy) \
+  X(hipMalloc3DArray) X(hipMallocArray) X(hipMallocFromPoolAsync) X(hipMallocMipmappedArray)                    \
+  X(hipMemAddressFree) X(hipMemAddressReserve) X(hipMemAdvise_v2) X(hipMemCreate)                               \
+  X(hipMemDiscardAndPrefetchBatchAsync) X(hipMemDiscardBatchAsync) X(hipMemExportToShareableHandle)             \
+  X(hipMemGetAccess) X(hipMemGetAllocationGranularity) X(hipMemGetAllocationPropertiesFromHandle)               \
+  X(hipMemGetDefaultMemPool) X(hipMemGetHandleForAddressRange) X(hipMemGetMemPool)                              \
+  X(hipMemImportFromShareableHandle) X(hipMemMap) X(hipMemMapArrayAsync) X(hipMemPoolCreate)                    \
+  X(hipMemPoolDestroy) X(hipMemPoolExportPointer) X(hipMemPoolExportToShareableHandle) X(hipMemPoolGetAccess)   \
+  X(hipMemPoolGetAttribute) X(hipMemPoolImportFromShareableHandle) X(hipMemPoolImportPointer)                   \
+  X(hipMemPoolSetAccess) X(hipMemPoolSetAttribute) X(hipMemPoolTrimTo) X(hipMemPrefetchAsync_v2)                \
+  X(hipMemPrefetchBatchAsync) X(hipMemRangeGetAttribute) X(hipMemRangeGetAttributes) X(hipMemRelease)           \
+  X(hipMemRetainAllocationHandle) X(hipMemSetAccess) X(hipMemSetMemPool) X(hipMemUnmap)                         \
   X(hipMemcpy2DArrayToArray) X(hipMemcpy2DFromArray) X(hipMemcpy2DFromArrayAsync)                               \
   X(hipMemcpy2DFromArrayAsync_spt) X(hipMemcpy2DFromArray_spt) X(hipMemcpy2DToArray) X(hipMemcpy2DToArrayAsync) \
   X(hipMemcpy2DToArrayAsync_spt) X(hipMemcpy2DToArray_spt) X(hipMemcpy3DBatchAsync) X(hipMemcpy3DPeer)          \
@@ -113,8 +114,6 @@
 // clang-format on
 
 // Whatever the parameters are: in the x86-64 calling convention the caller alone takes care of them.
-#define HIP_UNSUPPORTED(name)                                                            \
-  HIP_API hipError_t name() {                                                            \
-    return set_last_error(hipErrorNotSupported, #name, "the simulated MI300X lacks it"); \
-  }
+#define HIP_UNSUPPORTED(name) \
+  HIP_API hipError_t name() { return set_last_error(hipErrorNotSupported, #name, "the simulated MI300X lacks it"); }
 UNSUPPORTED_CALLS(HIP_UNSUPPORTED)

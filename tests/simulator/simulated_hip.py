@@ -1,0 +1,182 @@
+"""The simulated HIP runtime through ctypes, and device code for it compiled by the clang in the ziglang package."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import struct
+import subprocess
+from collections.abc import Callable
+from ctypes import byref, c_char_p, c_size_t, c_uint, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ziglang
+
+from deep_gemm_rocm import simulator
+
+ZIG = Path(ziglang.__file__).with_name("zig")
+
+HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, DEFAULT_KIND = 1, 2, 3, 4
+
+# What HIP's headers would declare.
+PRELUDE = """
+#define __host__ __attribute__((host))
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __constant__ __attribute__((constant))
+#define __managed__ __attribute__((managed))
+#define __shared__ __attribute__((shared))
+struct dim3 {
+  unsigned x, y, z;
+  __host__ __device__ dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+extern "C" int hipLaunchKernel(const void*, dim3, dim3, void**, __SIZE_TYPE__, struct ihipStream_t*);
+extern "C" int __hipPushCallConfiguration(dim3, dim3, __SIZE_TYPE__, struct ihipStream_t*);
+extern "C" int __hipPopCallConfiguration(dim3*, dim3*, __SIZE_TYPE__*, struct ihipStream_t**);
+extern "C" int hipGetLastError();
+"""
+
+
+class HipCallError(Exception):
+    """A HIP call failed: the error's name, and what the simulator says of it."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"{name}: {message}")
+        self.name = name
+        self.message = message
+
+
+class Hip:
+    """The HIP API, each call checked: ``hip.hipFree(pointer)`` raises HipCallError where the call fails."""
+
+    def __init__(self) -> None:
+        self.lib = ctypes.CDLL(str(simulator.library_path()), mode=ctypes.RTLD_GLOBAL)
+        self.lib.dgSimLastMessage.restype = c_char_p
+        self.lib.hipGetErrorName.restype = c_char_p
+        self.lib.hipGetErrorString.restype = c_char_p
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        function = getattr(self.lib, name)
+
+        def call(*arguments: Any) -> None:
+            if status := function(*map(_as_ctypes, arguments)):
+                raise HipCallError(self.lib.hipGetErrorName(status).decode(), self.last_message())
+
+        return call
+
+    def last_message(self) -> str:
+        return self.lib.dgSimLastMessage().decode()
+
+    def malloc(self, size: int) -> int:
+        pointer = c_void_p()
+        self.hipMalloc(byref(pointer), size)
+        return pointer.value or 0
+
+    def upload(self, array: np.ndarray) -> int:
+        pointer = self.malloc(array.nbytes)
+        self.hipMemcpy(pointer, array, array.nbytes, HOST_TO_DEVICE)
+        return pointer
+
+    def download(self, pointer: int, like: np.ndarray) -> np.ndarray:
+        result = np.empty_like(like)
+        self.hipMemcpy(result, pointer, result.nbytes, DEVICE_TO_HOST)
+        return result
+
+    def load(self, image: bytes) -> c_void_p:
+        module = c_void_p()
+        self.hipModuleLoadData(byref(module), ctypes.create_string_buffer(image, len(image)))
+        return module
+
+    def function(self, module: c_void_p, name: str) -> c_void_p:
+        function = c_void_p()
+        self.hipModuleGetFunction(byref(function), module, name.encode())
+        return function
+
+    def variable(self, module: c_void_p, name: str) -> tuple[int, int]:
+        address, size = c_void_p(), c_size_t()
+        self.hipModuleGetGlobal(byref(address), byref(size), module, name.encode())
+        return address.value or 0, size.value
+
+    def launch(
+        self, function: c_void_p, grid: Any, block: Any, *arguments: Any, dynamic_lds: int = 0, stream: int = 0
+    ) -> None:
+        """``grid`` in blocks; each of both an int or up to three. Arguments are ctypes values, or ints for pointers."""
+        values = [c_void_p(value) if isinstance(value, int) else value for value in arguments]
+        pointers = (c_void_p * (len(values) + 1))(*[ctypes.addressof(value) for value in values], None)
+        self.hipModuleLaunchKernel(
+            function, *_three(grid), *_three(block), c_uint(dynamic_lds), c_void_p(stream), pointers, None
+        )
+
+
+def _three(extent: Any) -> tuple[c_uint, ...]:
+    extents = (extent,) if isinstance(extent, int) else tuple(extent)
+    return tuple(map(c_uint, extents + (1,) * (3 - len(extents))))
+
+
+def _as_ctypes(argument: Any) -> Any:
+    """Integers as 64 bits, which is right for pointers, sizes and, by the x86-64 convention, for ints as well."""
+    if isinstance(argument, np.ndarray):
+        return argument.ctypes.data_as(c_void_p)
+    return c_size_t(argument) if isinstance(argument, int) and argument >= 0 else argument
+
+
+def _run(*command: str | Path, cwd: Path) -> None:
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+class Compiler:
+    """Turns HIP source into gfx942 code objects and into host libraries with `<<<...>>>` launches."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.code_object = functools.cache(self._code_object)
+        self.library = functools.cache(self._library)
+
+    def _code_object(self, source: str, *flags: str, arch: str = "gfx942") -> bytes:
+        """flags: for example -O0; the default is -O3."""
+        folder = self._work_folder(source)
+        device = ["--cuda-device-only", f"--offload-arch={arch}"]
+        self._clang(folder, *device, *(flags or ["-O3"]), "-S", "kernel.hip", "-o", "kernel.s")
+        version = [flag for flag in flags if flag.startswith("-mcode-object-version")]
+        target = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", *version]
+        _run(ZIG, "clang", *target, "-c", "kernel.s", "-o", "kernel.o", cwd=folder)
+        _run(ZIG, "ld.lld", "-shared", "kernel.o", "-o", "kernel.co", cwd=folder)
+        return (folder / "kernel.co").read_bytes()
+
+    def _library(self, source: str) -> Path:
+        """A shared library as clang makes it from host and device code: it registers its kernels when it is opened."""
+        code = self.code_object(source)
+        folder = self._work_folder(source)
+        (folder / "kernel.hipfb").write_bytes(bundle({"hipv4-amdgcn-amd-amdhsa--gfx942": code}))
+        host = ["--cuda-host-only", "-target", "x86_64-linux-gnu", "-Xclang", "-fcuda-include-gpubinary"]
+        # Only glibc's static part has atexit, with which the library unregisters its kernels.
+        support = 'extern "C" int __cxa_atexit(void (*)(void*), void*, void*);\n'
+        support += 'extern "C" int atexit(void (*f)()) { return __cxa_atexit((void (*)(void*))f, nullptr, nullptr); }\n'
+        (folder / "kernel.hip").write_text(PRELUDE + support + source)
+        flags = [*host, "-Xclang", "kernel.hipfb", "-fPIC", "-O1"]
+        self._clang(folder, *flags, "-c", "kernel.hip", "-o", "kernel.o")
+        _run(ZIG, "ld.lld", "-shared", "-Bsymbolic", "kernel.o", "-o", "kernel.so", cwd=folder)
+        return folder / "kernel.so"
+
+    def _clang(self, folder: Path, *arguments: str) -> None:
+        _run(ZIG, "clang", "-x", "hip", "-nogpulib", "-nogpuinc", "-nostdinc", "-std=c++17", *arguments, cwd=folder)
+
+    def _work_folder(self, source: str) -> Path:
+        folder = self._folder / f"{len(os.listdir(self._folder))}"
+        folder.mkdir()
+        (folder / "kernel.hip").write_text(PRELUDE + source)
+        return folder
+
+
+def bundle(entries: dict[str, bytes]) -> bytes:
+    """Clang's offload bundle of these code objects, by entry id."""
+    head = b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", len(entries))
+    at = 4096
+    for name, code in entries.items():
+        head += struct.pack("<QQQ", at, len(code), len(name)) + name.encode()
+        at += len(code)
+    return head.ljust(4096, b"\0") + b"".join(entries.values())
