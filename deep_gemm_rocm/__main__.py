@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 
 import typer
 from rich.console import Console
+from rich.text import Text
+
+from .hip import HipError, NoDeviceError
+from .jit import JitError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="FP8 kernels for AMD's MI300X, real or simulated.")
 
@@ -15,22 +19,26 @@ def info() -> None:
     """Tell which runtime, device, compiler and cache folder are in use, and what is missing."""
     from .cli.info import show
 
-    if not show(_console()):
-        raise typer.Exit(1)
+    _finish(show)
 
 
 @app.command()
 def demo() -> None:
-    """Run a projection of DeepSeek-V3 in FP8 and check every element of it."""
+    """Run a projection of DeepSeek-V3 in FP8 and check every element of the result."""
     from .cli.demo import run
 
-    if not run(_console()):
-        raise typer.Exit(1)
+    _finish(run)
 
 
-def _console() -> Console:
-    # Lines in a file or a pipe are as long as what they say; rich would wrap them at 80 columns.
-    return Console() if sys.stdout.isatty() else Console(width=240)
+def _finish(command: Callable[[Console], bool]) -> None:
+    """Runs a command and exits, with 1 if it found something wrong."""
+    console = Console(highlight=False, soft_wrap=True)
+    try:
+        good = command(console)
+    except (JitError, HipError, NoDeviceError) as error:
+        console.print(Text.assemble((type(error).__name__, "red"), f": {error}"))
+        good = False
+    raise typer.Exit(0 if good else 1)
 
 
 if __name__ == "__main__":

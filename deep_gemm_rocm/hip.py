@@ -95,9 +95,11 @@ class Runtime:
     Attributes:
         path: the library.
         lib: the library, for functions that have no method here; they return a status for ``check``.
+        tensor_device: the type of the torch device on which kernels' tensors must be.
     """
 
     is_simulated = False
+    tensor_device = "cuda"
 
     def __init__(self, path: Path) -> None:
         """Opens the library for this module alone; see ``make_global``.
@@ -144,7 +146,7 @@ class Runtime:
     def describe(self) -> str:
         """The device that kernels run on, and plainly whether it is a real one."""
         device = next(device for device in self.devices() if device.arch == ARCH)
-        return f"{device.name} ({'simulated on this CPU' if self.is_simulated else 'real'})"
+        return f"{device.name}, {'executed by this CPU' if self.is_simulated else 'real'}"
 
     def _device(self, index: int) -> Device:
         found = _DeviceProperties()
@@ -175,7 +177,7 @@ class Runtime:
         Raises:
             ValueError: kernels of this runtime can't reach the tensor; ``name`` says which argument it is.
         """
-        if tensor.device.type != "cuda":
+        if tensor.device.type != self.tensor_device:
             raise ValueError(
                 f"{name} is on {tensor.device}, but kernels run on the GPU: expected a tensor on cuda. Move it with "
                 ".cuda(), or set DG_DEVICE=sim to run kernels on the simulated MI300X."
@@ -213,6 +215,7 @@ class SimulatedRuntime(Runtime):
     """
 
     is_simulated = True
+    tensor_device = "cpu"
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -224,7 +227,7 @@ class SimulatedRuntime(Runtime):
         return self._last_message().decode() or super()._explain(status)
 
     def check_residence(self, name: str, tensor: torch.Tensor) -> None:
-        if tensor.device.type != "cpu":
+        if tensor.device.type != self.tensor_device:
             raise ValueError(
                 f"{name} is on {tensor.device}, but kernels run on the simulated MI300X: expected a tensor on the CPU. "
                 "Move it with .cpu(), or set DG_DEVICE=hip to run kernels on a real one."

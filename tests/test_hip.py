@@ -97,7 +97,7 @@ def test_a_runtime_with_a_gfx942_device_is_chosen(rocm):
     expected = {
         "path": root / "lib" / "libamdhip64.so",
         "simulated": False,
-        "description": "Some GPU (real)",
+        "description": "Some GPU, real",
         "version": "6.3.42131",
     }
     assert chosen(ROCM_PATH=root) == expected

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from .. import hip
 from ..jit import ToolchainError, cache, toolchain
@@ -17,17 +17,15 @@ from ..jit import ToolchainError, cache, toolchain
 
 def show(console: Console) -> bool:
     """Prints it; whether kernels can be compiled and run here."""
-    table = Table.grid("", "", padding=(0, 2))
     missing = []
-    for rows in (_versions, _runtime, _toolchains, _cache):
+    for lines in (_versions, _runtime, _toolchains, _cache):
         try:
-            for name, value in rows():
-                table.add_row(name, value)
+            for name, value in lines():
+                console.print(Text.assemble((f"{name:<15}", "bold"), value))
         except (hip.NoDeviceError, ToolchainError) as error:
-            missing.append(str(error))
-    console.print(table)
-    for what in missing:
-        console.print(f"[red]missing[/]: {what}", highlight=False)
+            missing.append(error)
+    for error in missing:
+        console.print(Text.assemble((f"{'missing':<15}", "bold red"), str(error)))
     return not missing
 
 
@@ -57,8 +55,8 @@ def _runtime() -> Iterator[tuple[str, str]]:
 
 
 def _toolchains() -> Iterator[tuple[str, str]]:
-    for found, unable in toolchain.installed():
-        yield "compiler found", f"{found}; not usable: {unable}" if unable else found
+    for found in toolchain.installed():
+        yield "compiler found", found
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a hipcc that is passed over: the lines above say so
         chosen = toolchain.choose()

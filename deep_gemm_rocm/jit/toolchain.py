@@ -209,16 +209,16 @@ def choose() -> Toolchain:
         found = f"{unable}, and ziglang is not installed" if unable else "no compiler for gfx942 found"
         raise ToolchainError(f"{found}. Install ROCm 6 or later, or `pip install deep_gemm_rocm[sim]` (ziglang).")
     if unable:
-        warnings.warn(f"{unable}; using ziglang instead (DG_TOOLCHAIN=ziglang says so silently)", stacklevel=2)
+        warnings.warn(f"{unable}; using ziglang instead (DG_TOOLCHAIN=ziglang does so silently)", stacklevel=1)
     return ziglang
 
 
-def installed() -> Iterator[tuple[str, str | None]]:
-    """For ``info``: each toolchain found here, as its name and version, and why it can't be used (None if it can)."""
+def installed() -> Iterator[str]:
+    """A line for each toolchain found here, for ``info``; it says so where one can't be used."""
     if hipcc := Hipcc.find():
-        yield f"hipcc: {hipcc.program}, {hipcc.version}", hipcc.why_unable()
+        yield hipcc.why_unable() or f"{hipcc.program}, {hipcc.version}"
     if ziglang := Ziglang.find():
-        yield f"ziglang: {ziglang.version}", None
+        yield ziglang.version
 
 
 def _fat_binary(code_object: bytes) -> bytes:
