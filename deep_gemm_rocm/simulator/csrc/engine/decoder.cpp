@@ -37,10 +37,11 @@ bool bit(uint32_t word, int position) { return (word >> position) & 1; }
 
 int32_t sign_extend(uint32_t value, int width) { return int32_t(value << (32 - width)) >> (32 - width); }
 
+// Pairs of SGPRs begin at even numbers, larger groups at multiples of four: the low bits don't count.
 Operand scalar(uint32_t index, uint8_t dwords) {
   Operand operand;
   operand.kind = dwords ? Operand::Kind::scalar : Operand::Kind::none;
-  operand.index = uint16_t(index);
+  operand.index = uint16_t(index & (dwords > 2 ? ~3u : dwords == 2 ? ~1u : ~0u));
   operand.dwords = dwords;
   return operand;
 }
@@ -59,6 +60,7 @@ Operand source(uint32_t code, uint8_t dwords) {
   if (code >= 256) return vector(code - 256, dwords);
   if (code < 128) return scalar(code, dwords);
   Operand operand = scalar(code, dwords);
+  operand.index = uint16_t(code);
   switch (code) {
     case 251: operand.special = Operand::Special::vccz; return operand;
     case 252: operand.special = Operand::Special::execz; return operand;
@@ -268,6 +270,7 @@ void decode_smem(Instruction& inst, uint32_t word, uint32_t next) {
   inst.size = 2;
   inst.dst = scalar(bits(word, 12, 6), entry.dst);
   inst.src[0] = scalar(bits(word, 5, 0) * 2, entry.src0);
+  if (entry.src0 == 0) return;  // cache control and clocks have no address
   const bool has_imm = bit(word, 17), has_soffset = bit(word, 14);
   if (has_imm) inst.imm = sign_extend(bits(next, 20, 0), 21);
   if (has_soffset) {
@@ -303,7 +306,6 @@ void decode_flat(Instruction& inst, uint32_t word, uint32_t next) {
   inst.mem.sc0 = bit(word, 16);
   inst.mem.nt = bit(word, 17);
   inst.mem.sc1 = bit(word, 25);
-  inst.mem.lds = bit(word, 13);
   const bool accumulator = bit(next, 23);
   const uint32_t saddr = bits(next, 22, 16);
   const bool has_saddr = family != Family::FLAT && saddr != 0x7F;
@@ -314,8 +316,9 @@ void decode_flat(Instruction& inst, uint32_t word, uint32_t next) {
   inst.imm = sign_extend(bits(word, 12, 0), 13);
   // src[0] is the address in VGPRs, src[2] the one in SGPRs (CDNA3 ISA, "Flat, global and scratch addressing").
   if (family == Family::SCRATCH) {
+    const bool has_vaddr = bit(word, 13);  // SVE
     if (has_saddr) inst.src[2] = source(saddr, 1);
-    if (inst.mem.lds || !has_saddr) inst.src[0] = vector(bits(next, 7, 0), 1);
+    if (has_vaddr) inst.src[0] = vector(bits(next, 7, 0), 1);
   } else {
     inst.src[0] = vector(bits(next, 7, 0), has_saddr ? 1 : 2);
     if (has_saddr) inst.src[2] = source(saddr, 2);
@@ -326,6 +329,7 @@ void decode_buffer(Instruction& inst, uint32_t word, uint32_t next, Family famil
   TableEntry entry;
   set_op(inst, family, family == Family::MUBUF ? bits(word, 24, 18) : bits(word, 18, 15), entry);
   inst.size = 2;
+  if (entry.src0 == 0) return;  // cache control has no operands
   inst.imm = int32_t(bits(word, 11, 0));
   inst.mem.offen = bit(word, 12);
   inst.mem.idxen = bit(word, 13);
@@ -338,7 +342,7 @@ void decode_buffer(Instruction& inst, uint32_t word, uint32_t next, Family famil
     inst.mem.format = uint8_t(bits(word, 22, 19) | bits(word, 25, 23) << 4);
   }
   const bool accumulator = bit(next, 23);
-  inst.dst = vector(bits(next, 15, 8), entry.dst, accumulator);
+  inst.dst = vector(bits(next, 15, 8), inst.mem.lds ? 0 : entry.dst, accumulator);
   inst.src[0] = vector(bits(next, 7, 0), uint8_t(inst.mem.offen + inst.mem.idxen));
   inst.src[1] = scalar(bits(next, 20, 16) * 4, 4);
   inst.src[2] = source(bits(next, 31, 24), 1);

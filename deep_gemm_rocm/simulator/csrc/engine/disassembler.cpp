@@ -29,6 +29,7 @@ std::string constant(int code, uint32_t literal) {
   char text[16];
   snprintf(text, sizeof text, "0x%x", literal);
   if (code == 255) return text;
+  if (code > 248 || code == 239 || (code > 208 && code < 235)) return "invalid_operand_" + std::to_string(code);
   if (code >= 240) return floats[code - 240];
   if (code >= 235) return apertures[code - 235];
   return std::to_string(code <= 192 ? code - 128 : 192 - code);

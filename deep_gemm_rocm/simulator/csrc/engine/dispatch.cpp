@@ -365,6 +365,6 @@ class Interpreter final : public Engine {
 }  // namespace mi300x
 
 extern "C" __attribute__((visibility("default"))) mi300x::Engine* mi300x_engine() {
-  static mi300x::Interpreter engine;
-  return &engine;
+  static auto* engine = new mi300x::Interpreter;  // never destroyed: libraries unload their code while the process exits
+  return engine;
 }
