@@ -170,7 +170,8 @@ class Runtime:
             raise HipError(status, f"{self.lib.hipGetErrorName(status).decode()}: {self._explain(status)}")
 
     def _explain(self, status: int) -> str:
-        return self.lib.hipGetErrorString(status).decode()
+        text: bytes = self.lib.hipGetErrorString(status)
+        return text.decode()
 
     def check_residence(self, name: str, tensor: torch.Tensor) -> None:
         """

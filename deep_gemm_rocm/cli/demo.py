@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from .. import gemm_fp8, hip, jit, per_block_cast_to_fp8, per_token_cast_to_fp8, testing
+from ..contracts import Pair
 from ..jit import toolchain
 
 _N, _K = 2112, 7168  # DeepSeek-V3's fused projection of the hidden state to queries and latent keys and values
@@ -51,8 +52,8 @@ def run(console: Console) -> bool:
 
 def _measure(m: int, device: str, report: Callable[[str], None]) -> _Row:
     report(f"M={m}: quantising activations and weights")
-    a = tuple(tensor.to(device) for tensor in per_token_cast_to_fp8(testing.activations(m, _K)))
-    b = tuple(tensor.to(device) for tensor in per_block_cast_to_fp8(testing.weights(_N, _K)))
+    a = per_token_cast_to_fp8(testing.activations(m, _K).to(device))
+    b = per_block_cast_to_fp8(testing.weights(_N, _K).to(device))
 
     report(f"M={m}: compiling, running")
     with _empty_cache():
@@ -73,7 +74,7 @@ def _measure(m: int, device: str, report: Callable[[str], None]) -> _Row:
     return _Row(m, compile_seconds, load_seconds, run_seconds, accuracy)
 
 
-def _first_call(a: tuple, b: tuple) -> float:
+def _first_call(a: Pair, b: Pair) -> float:
     """Seconds that a process's first call spends on getting its kernel."""
     jit.forget()
     gemm_fp8(a, b)

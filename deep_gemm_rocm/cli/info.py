@@ -23,9 +23,9 @@ def show(console: Console) -> bool:
             for name, value in lines():
                 console.print(Text.assemble((f"{name:<15}", "bold"), value))
         except (hip.NoDeviceError, ToolchainError) as error:
-            missing.append(error)
-    for error in missing:
-        console.print(Text.assemble((f"{'missing':<15}", "bold red"), str(error)))
+            missing.append(str(error))
+    for what in missing:
+        console.print(Text.assemble((f"{'missing':<15}", "bold red"), what))
     return not missing
 
 

@@ -19,7 +19,7 @@ __all__ = [
     "forget", "get_kernel", "loaded",
 ]  # fmt: skip
 
-_Key = tuple[str, tuple[tuple[str, Value], ...], tuple[type, ...]]
+_Key = tuple[Value, ...]  # template, names, values: flat, for a warm call spends most of its time on hashing it
 
 _kernels: dict[_Key, Kernel] = {}
 _being_made: dict[_Key, threading.Lock] = {}
@@ -36,7 +36,7 @@ def get_kernel(template: str, values: Mapping[str, Value], argtypes: tuple[type,
     Args:
         template: file name below ``include/deep_gemm_rocm``, such as ``gemm_fp8.hip.j2``.
         values: see ``render``. The order of the names should be the same from call to call.
-        argtypes: ctypes types of ``dg_launch``'s parameters.
+        argtypes: ctypes types of ``dg_launch``'s parameters; the same for every kernel of a template.
 
     Raises:
         TypeError, ValueError, jinja2.TemplateError: ``values`` don't fit the template, see ``render``.
@@ -44,16 +44,17 @@ def get_kernel(template: str, values: Mapping[str, Value], argtypes: tuple[type,
         CompileError: the compiler refused the kernel.
         CacheError: the cache folder must not be used.
         LoadError: the compiled kernel can't be loaded.
-        hip.HipError: there is no device to load it for.
+        hip.NoDeviceError: there is no device to load it for.
     """
-    key = (template, tuple(values.items()), argtypes)
+    key = (template, *values, *values.values())
     kernel = _kernels.get(key)
     if kernel is not None:
         return kernel
     with _being_made.setdefault(key, threading.Lock()):
-        if key not in _kernels:
-            _kernels[key] = _make(template, values, argtypes)
-        return _kernels[key]
+        kernel = _kernels.get(key)
+        if kernel is None:
+            kernel = _kernels[key] = _make(template, values, argtypes)
+        return kernel
 
 
 def loaded() -> list[Kernel]:
