@@ -91,7 +91,7 @@ def _fp8_matrix(name: str, tensor: Any) -> tuple[int, int]:
         raise ValueError(
             f"{name} must start at a multiple of {ALIGNMENT} bytes, got {tensor.data_ptr():#x}; .clone() it"
         )
-    if rows > 1:
+    if rows > 1 and k > 0:
         if stride < k:
             raise ValueError(f"rows of {name} must not overlap, got {_strides(tensor)}; .contiguous() it")
         # K itself is checked later, with an advice of its own.

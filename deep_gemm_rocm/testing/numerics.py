@@ -26,6 +26,8 @@ _SECOND_ORDER = 2.0**-8  # errors of errors
 # The least subnormal of fp32: what a product of scales, or of a scale and a sum, may lose to underflow.
 _UNDERFLOW = 2.0**-149
 
+_LEAST_EXPONENT = -125  # of a normal bf16 number, as torch.frexp counts
+
 _TILE = 16
 
 
@@ -46,8 +48,8 @@ class Accuracy:
 
     Attributes:
         max_error: the largest absolute error.
-        max_error_over_bound: the largest error in units of what is allowed at its element, accumulation and the
-            rounding to bf16 together. At most 1 for a correct result.
+        max_error_over_bound: the largest error in units of what is allowed at its element: the accumulation's error and
+            half a unit in the last place of bf16. At most 1 for a correct result, and close to it for a large one.
         max_tile_diff: the largest ``calc_diff`` of any 16 x 16 tile.
         failures: how many elements are outside the bound, or NaN where the reference isn't, or the other way round.
         first_failure: row and column of the first of them.
@@ -100,8 +102,8 @@ def measure(actual: torch.Tensor, reference: GemmReference) -> Accuracy:
     failing = (~inside).nonzero()
 
     error = torch.where(same, 0.0, (actual - exact).abs())
-    bound = torch.maximum(highest - exact, exact - lowest)
-    finite = bound.isfinite() & error.isfinite() & (bound > 0)
+    bound = slack + _half_unit(exact.abs() + slack)
+    finite = bound.isfinite() & error.isfinite()
     return Accuracy(
         max_error=_largest(error.nan_to_num(nan=torch.inf)),
         max_error_over_bound=_largest(torch.where(finite, error / bound, torch.where(inside, 0.0, torch.inf))),
@@ -131,6 +133,12 @@ def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
     x, y = x.double(), y.double()
     squares = (x * x + y * y).sum()
     return 0.0 if squares == 0 else (1 - 2 * (x * y).sum() / squares).item()
+
+
+def _half_unit(values: torch.Tensor) -> torch.Tensor:
+    """Half a unit in the last of bf16's eight binary places."""
+    _, exponent = torch.frexp(values)
+    return torch.exp2(exponent.clamp_min(_LEAST_EXPONENT).double() - 9)
 
 
 def _tile_diffs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,236 @@
+"""gemm_fp8 on the device, real or simulated: every shape, tail, stride and configuration against the fp64 oracle."""
+
+from __future__ import annotations
+
+import functools
+import mmap
+
+import pytest
+import torch
+from gemm_configs import ALL, config_id
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm import gemm
+from deep_gemm_rocm.heuristics import GemmConfig
+from deep_gemm_rocm.testing import (
+    GuardedOutput,
+    activations,
+    assert_accurate,
+    gemm_problem,
+    gemm_reference,
+    measure,
+    weights,
+)
+
+FP8 = torch.float8_e4m3fnuz
+NAN = 0x80
+
+SMALL_MACS = 3e8  # what the simulator does within seconds
+
+MODEL_SHAPES = [(2112, 7168), (576, 7168), (4096, 7168), (264, 896), (48, 272)]
+SHAPES = [
+    pytest.param(m, n, k, marks=[pytest.mark.slow] if m * n * k > SMALL_MACS else [])
+    for n, k in MODEL_SHAPES
+    for m in (0, 1, 7, 64, 77, 128, 300)
+]
+
+
+@functools.lru_cache(maxsize=1)
+def quantised_weights(n: int, k: int):
+    return dg.per_block_cast_to_fp8(weights(n, k))
+
+
+@pytest.fixture
+def use_config(monkeypatch):
+    """Makes gemm_fp8 take a given configuration."""
+
+    def use(config: GemmConfig) -> None:
+        monkeypatch.setattr(gemm, "choose_gemm_config", lambda m, n, k: config)
+
+    return use
+
+
+def run(a, b, m: int, n: int, columns: int = 8) -> torch.Tensor:
+    """The result in an output whose surroundings are checked."""
+    output = GuardedOutput(m, n, columns)
+    assert dg.gemm_fp8(a, b, out=output.tensor) is output.tensor
+    output.assert_intact()
+    return output.tensor
+
+
+def in_nan(matrix: torch.Tensor, before: int, after: int, columns: int) -> torch.Tensor:
+    """The FP8 matrix as a view into storage that holds NaN otherwise: beside its rows, before and behind it."""
+    rows, k = matrix.shape
+    storage = torch.full(((before + rows + after) * (k + columns) + 16,), NAN, dtype=torch.uint8)
+    first = -storage.data_ptr() % 16
+    padded = storage[first:].as_strided((before + rows + after, k + columns), (k + columns, 1))
+    padded[before : before + rows, :k] = matrix.view(torch.uint8)
+    return padded[before : before + rows, :k].view(FP8)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_shapes_of_models(m, n, k):
+    a, b = dg.per_token_cast_to_fp8(activations(m, k)), quantised_weights(n, k)
+    accuracy = assert_accurate(run(a, b, m, n), gemm_reference(a, b))
+    assert accuracy.max_tile_diff < 1e-5
+
+
+@pytest.mark.parametrize("config", ALL, ids=config_id)
+def test_every_configuration_with_tails(use_config, config):
+    """Several tiles in each direction, the last ones incomplete; columns that do and don't allow wide stores."""
+    use_config(config)
+    k = 128 * 3 + (48 if config.k_tail else 0)
+    m = 2 * config.block_m - 5
+    for n in (2 * config.block_n - 8, config.block_n + 13):
+        (a_data, sfa), (b_data, sfb) = gemm_problem(m, n, k)
+        a, b = (in_nan(a_data, 1, 300, 32), sfa), (in_nan(b_data, 2, 300, 16), sfb)
+        assert_accurate(run(a, b, m, n), gemm_reference(a, b))
+
+
+@pytest.mark.parametrize("k", [16, 128, 144, 256, 384, 640])
+@pytest.mark.parametrize("config", ALL, ids=config_id)
+def test_every_number_of_k_blocks(use_config, config, k):
+    """Pipelines that are never filled, filled once, and with odd and even numbers of K-blocks."""
+    if k % 128 and not config.k_tail:
+        pytest.skip("needs the variant for tails")
+    use_config(config)
+    a, b = gemm_problem(17, 40, k)
+    assert_accurate(run(a, b, 17, 40), gemm_reference(a, b))
+
+
+@pytest.mark.parametrize("mfma_rows", [16, 32])
+def test_configurations_agree_bit_by_bit(use_config, mfma_rows):
+    """They sum in the same order, whatever their tile and schedule; so a result doesn't depend on the heuristic."""
+    a, b = gemm_problem(130, 136, 512)
+    results = []
+    for config in ALL:
+        if config.mfma_rows == mfma_rows:
+            use_config(config)
+            results.append(run(a, b, 130, 136).view(torch.int16))
+    assert len(results) > 1
+    assert all(torch.equal(results[0], result) for result in results)
+
+
+def test_runs_repeat_bit_by_bit():
+    a, b = gemm_problem(77, 264, 896)
+    assert torch.equal(run(a, b, 77, 264).view(torch.int16), run(a, b, 77, 264).view(torch.int16))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 12, 127, 128, 129, 130, 257])
+def test_any_n(n):
+    a, b = gemm_problem(9, n, 256)
+    for columns in (1, 4, 8):
+        assert_accurate(run(a, b, 9, n, columns), gemm_reference(a, b))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    m=st.integers(1, 150),
+    n=st.integers(1, 300),
+    k=st.integers(1, 40).map(lambda chunks: 16 * chunks),
+    pad_a=st.integers(0, 3).map(lambda chunks: 16 * chunks),
+    pad_b=st.integers(0, 3).map(lambda chunks: 16 * chunks),
+    columns=st.integers(0, 9),
+    sfa_layout=st.sampled_from(["row-major", "column-major", "padded columns"]),
+    sfb_layout=st.sampled_from(["row-major", "column-major", "padded columns"]),
+    config=st.sampled_from(ALL),
+)
+def test_any_shape_and_strides(m, n, k, pad_a, pad_b, columns, sfa_layout, sfb_layout, config):
+    def arranged(scales: torch.Tensor, layout: str) -> torch.Tensor:
+        rows, k_blocks = scales.shape
+        if layout == "row-major":
+            return scales
+        pitch = rows if layout == "column-major" else -(-rows // 4) * 4 + 4
+        return torch.full((k_blocks * pitch,), torch.nan).as_strided((rows, k_blocks), (1, pitch)).copy_(scales)
+
+    (a_data, sfa), (b_data, sfb) = gemm_problem(m, n, k, seed=m + n + k)
+    a = in_nan(a_data, 0, 1, pad_a), arranged(sfa, sfa_layout)
+    b = in_nan(b_data, 0, 1, pad_b), arranged(sfb, sfb_layout)
+    with pytest.MonkeyPatch.context() as patch:
+        if config.k_tail or k % 128 == 0:
+            patch.setattr(gemm, "choose_gemm_config", lambda m, n, k: config)
+        assert_accurate(run(a, b, m, n, columns), gemm_reference(a, b))
+
+
+def test_expanded_scales():
+    (a_data, _), (b_data, sfb) = gemm_problem(20, 264, 384)
+    a = a_data, torch.tensor([[0.5]]).expand(20, 3)
+    b = b_data, sfb[:1, :1].expand(3, 3)
+    assert_accurate(run(a, b, 20, 264), gemm_reference(a, b))
+
+
+def test_nan_stays_in_its_row_and_column():
+    a, b = gemm_problem(40, 72, 400)
+    a[0].view(torch.uint8)[5, 399] = NAN
+    b[0].view(torch.uint8)[70, 0] = NAN
+    a[1][30, 1] = torch.nan
+    result = run(a, b, 40, 72)
+    expected = torch.zeros(40, 72, dtype=torch.bool)
+    expected[[5, 30]] = True
+    expected[:, 70] = True
+    assert torch.equal(result.isnan(), expected)
+    assert measure(result, gemm_reference(a, b)).failures == 0
+
+
+def test_scales_of_zero_and_of_extreme_size():
+    a, b = gemm_problem(16, 256, 512)
+    a[1][0] = 0
+    a[1][1] *= 2.0**-100
+    a[1][2] *= 2.0**100
+    b[1][1] *= 2.0**-40
+    result = run(a, b, 16, 256)
+    assert (result[0] == 0).all()
+    assert_accurate(result, gemm_reference(a, b))
+
+
+def test_empty_sums_are_zero():
+    a, b = gemm_problem(10, 20, 0)
+    assert (run(a, b, 10, 20) == 0).all()
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 64), (64, 0), (0, 0)])
+def test_empty_outputs(m, n):
+    a, b = gemm_problem(m, n, 128)
+    run(a, b, m, n)
+    assert dg.gemm_fp8(a, b).shape == (m, n)
+
+
+def test_deep_gemm_name_writes_the_same_bits():
+    a, b = gemm_problem(33, 130, 272)
+    output = GuardedOutput(33, 130)
+    assert dg.fp8_gemm_nt(a, b, output.tensor, recipe=(1, 128, 128)) is None
+    output.assert_intact()
+    assert torch.equal(output.tensor.view(torch.int16), run(a, b, 33, 130).view(torch.int16))
+
+
+def reserved(num_bytes: int) -> torch.Tensor:
+    """uint8 memory of which only what is touched takes space."""
+    no_reserve = 0x4000  # Linux's MAP_NORESERVE, which mmap names from Python 3.13 on
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+    return torch.frombuffer(mmap.mmap(-1, num_bytes, flags=flags), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("which", ["a", "b", "out", "sfa", "sfb"])
+def test_tensors_past_4_gib(which):
+    """Rows (of scales: columns) so far apart that the last ones are beyond 32 bits of bytes."""
+    m, n, k = 600, 600, 384
+    (a_data, sfa), (b_data, sfb) = gemm_problem(m, n, k)
+    row = 2**23
+    if which in ("a", "b"):
+        data = {"a": a_data, "b": b_data}[which]
+        far = reserved(m * row).as_strided(data.shape, (row, 1))
+        far.copy_(data.view(torch.uint8))
+        a_data, b_data = (far.view(FP8), b_data) if which == "a" else (a_data, far.view(FP8))
+    if which in ("sfa", "sfb"):
+        scales = {"sfa": sfa, "sfb": sfb}[which]
+        far = reserved(3 * 2**31).view(torch.float32).as_strided(scales.shape, (1, 2**29))
+        far.copy_(scales)
+        sfa, sfb = (far, sfb) if which == "sfa" else (sfa, far)
+    out = torch.empty(m, n, dtype=torch.bfloat16)
+    if which == "out":
+        out = reserved(m * row).view(torch.bfloat16).as_strided((m, n), (row // 2, 1))
+    a, b = (a_data, sfa), (b_data, sfb)
+    dg.gemm_fp8(a, b, out=out)
+    assert_accurate(out, gemm_reference(a, b))

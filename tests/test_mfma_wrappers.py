@@ -1,0 +1,111 @@
+"""Every wrapper of mfma.h: operands and accumulator from memory, every element of the result stored and compared.
+
+The reference is mmasim, a bit-accurate model of the matrix cores that was validated on an MI300X.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+
+import pytest
+import torch
+from mmasim.amd import MFMA
+
+from deep_gemm_rocm import hip
+from deep_gemm_rocm.jit import Kernel, cache, toolchain
+from deep_gemm_rocm.jit.render import render
+from deep_gemm_rocm.jit.source import Source
+from deep_gemm_rocm.paths import include_dir
+
+TEMPLATES = Path(__file__).parent / "kernels"
+POISON = 12345.678
+
+# (rows, type of A, type of B in mfma.h) and AMD's name of the instruction
+FORMATS = {"E4M3": "fp8", "E5M2": "bf8", "_Float16": "f16", "__bf16": "bf16"}
+INSTRUCTIONS = {
+    (16, "_Float16", "_Float16"): "f32_16x16x16_f16",
+    (32, "_Float16", "_Float16"): "f32_32x32x8_f16",
+    (16, "__bf16", "__bf16"): "f32_16x16x16_bf16",
+    (32, "__bf16", "__bf16"): "f32_32x32x8_bf16",
+    **{
+        (rows, a, b): f"f32_{rows}x{rows}x{512 // rows}_{FORMATS[a]}_{FORMATS[b]}"
+        for rows in (16, 32)
+        for a in ("E4M3", "E5M2")
+        for b in ("E4M3", "E5M2")
+    },
+}
+
+every_instruction = pytest.mark.parametrize(("rows", "a_type", "b_type"), INSTRUCTIONS, ids=list(INSTRUCTIONS.values()))
+
+
+@functools.cache
+def kernel(rows: int, a_type: str, b_type: str) -> Kernel:
+    text = render(TEMPLATES, "mfma.hip.j2", {"rows": rows, "a": a_type, "b": b_type})
+    source = Source.collect("mfma", text, include_dir())
+    return Kernel(cache.obtain(source, toolchain.choose()), (ctypes.c_void_p,) * 5)
+
+
+def run(rows: int, a_type: str, b_type: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    d = torch.full((rows, rows), POISON)
+    b_transposed = b.view(torch.int8 if b.element_size() == 1 else torch.int16).T.contiguous()
+    with hip.runtime().launching(a=a, b=b_transposed, c=c, d=d) as stream:
+        kernel(rows, a_type, b_type)(a.data_ptr(), b_transposed.data_ptr(), c.data_ptr(), d.data_ptr(), stream)
+    return d
+
+
+def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """NaN is compared as such: which of the many it is, no document says."""
+    assert torch.equal(actual.isnan(), expected.isnan())
+    assert torch.equal(actual.nan_to_num(0).view(torch.int32), expected.nan_to_num(0).view(torch.int32))
+
+
+def random_bits(shape, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[dtype.itemsize]
+    limits = torch.iinfo(integers)
+    return torch.randint(limits.min, limits.max + 1, shape, dtype=integers, generator=generator).view(dtype)
+
+
+@every_instruction
+def test_each_element_lands_where_the_manual_says(rows, a_type, b_type):
+    """Small integers are exact in every format and give another result for each element."""
+    model = MFMA("CDNA3", INSTRUCTIONS[rows, a_type, b_type])
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randint(-8, 9, (rows, model.k), generator=generator).float()
+    b = torch.randint(-8, 9, (model.k, rows), generator=generator).float()
+    c = torch.arange(rows * rows).float().view(rows, rows) * 4096
+    d = run(rows, a_type, b_type, a.to(model.a_type), b.to(model.b_type), c)
+    assert torch.equal(d, a @ b + c)
+
+
+@every_instruction
+@pytest.mark.parametrize("exponents", [0, 4, 20])
+def test_rounds_as_the_matrix_cores_do(rows, a_type, b_type, exponents):
+    """Data that spans few or many binary orders of magnitude, accumulators from far below to far above the products."""
+    model = MFMA("CDNA3", INSTRUCTIONS[rows, a_type, b_type])
+    generator = torch.Generator().manual_seed(exponents)
+
+    def spread(shape, orders):
+        return torch.randn(shape, generator=generator) * torch.exp2(
+            (torch.rand(shape, generator=generator) - 0.5) * orders
+        )
+
+    a = spread((rows, model.k), exponents).to(model.a_type)
+    b = spread((model.k, rows), exponents).to(model.b_type)
+    c = spread((rows, rows), 60)
+    assert_same_bits(run(rows, a_type, b_type, a, b, c), model(a, b, c))
+
+
+@every_instruction
+def test_any_bits(rows, a_type, b_type):
+    """NaN, infinities, zeros of both signs and subnormal numbers are among them."""
+    model = MFMA("CDNA3", INSTRUCTIONS[rows, a_type, b_type])
+    generator = torch.Generator().manual_seed(7)
+    a = random_bits((rows, model.k), model.a_type, generator)
+    b = random_bits((model.k, rows), model.b_type, generator)
+    c = random_bits((rows, rows), torch.float32, generator)
+    # Most rows and columns without NaN, or nothing else would come out.
+    for operand, good in ((a, slice(0, rows - 4)), (b.T, slice(0, rows - 4))):
+        operand[good] = operand[good].float().nan_to_num(0.5, 1.0, -1.0).to(operand.dtype)
+    assert_same_bits(run(rows, a_type, b_type, a, b, c), model(a, b, c))
