@@ -149,6 +149,8 @@ def disassemble(llvm_mc: str, candidates: list[Candidate]) -> list[str | None]:
         lines.extend((padding, padding, sentinel))
     command = [llvm_mc, "--disassemble", "--triple=amdgcn", "--mcpu=gfx942", "--show-encoding"]
     result = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False)
+    if result.returncode < 0:  # some invalid operands make its printer crash
+        return [None] * len(candidates)
     refused = {(int(number) - 1) // 4 for number in re.findall(r"<stdin>:(\d+):\d+: warning", result.stderr)}
     chunks: list[list[str]] = [[]]
     for line in result.stdout.splitlines():
