@@ -241,11 +241,22 @@ def test_a_library_that_is_no_kernel_says_so(tmp_path):
         jit.Kernel(cache.Artefact(no_library, from_cache=True, compile_seconds=0.0), ARGTYPES)
 
 
-def test_a_forked_child_gets_kernels():
-    held = get_scale()
+def test_a_forked_child_gets_and_runs_kernels():
+    x = torch.randn(100)
+    run(held := get_scale(), x)
 
     def in_the_child():
-        get_scale(factor=7)
-        return get_scale() is held
+        return get_scale() is held, torch.equal(run(held, x), 2 * x), torch.equal(run(get_scale(factor=7), x), 7 * x)
 
-    assert in_child(in_the_child)
+    assert in_child(in_the_child) == (True, True, True)
+
+
+def test_threads_launch_on_the_same_tensor():
+    kernels = [get_scale(factor=factor) for factor in (1, 2, 3, 4)]
+    x = torch.randn(1000)
+
+    def launch_repeatedly(index):
+        return all(torch.equal(run(kernels[index % 4], x), (index % 4 + 1) * x) for _ in range(10))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(launch_repeatedly, range(8)))
