@@ -69,8 +69,9 @@ def test_demo_measures_and_checks(invoke, small, tmp_path):
     assert f"compiler: {toolchain.choose().name}" in result.output
     assert "M=16: compiling, running" in result.output
     rows = [line.split("│")[1:-1] for line in result.output.splitlines() if line.startswith("│")]
-    assert [(row[0].strip(), row[-1].strip()) for row in rows] == [("16", "0 of 768"), ("5", "0 of 240")]
+    assert [row[0].strip() for row in rows] == ["16", "5"]
     assert all(float(row[5]) <= 1 for row in rows)
+    assert "as close to the exact result" in result.output
     assert os.environ["DG_JIT_CACHE_DIR"] == str(tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
@@ -86,8 +87,7 @@ def test_demo_fails_on_a_wrong_result(invoke, small, monkeypatch):
     monkeypatch.setattr(demo, "gemm_fp8", wrong)
     result = invoke("demo")
     assert result.exit_code == 1
-    assert "1 of 768" in result.output
-    assert "wrong" in result.output
+    assert "2 elements are outside their bound" in result.output  # one in each of the two results
 
 
 def test_errors_are_told_without_a_traceback(invoke, monkeypatch):
@@ -105,5 +105,5 @@ def test_the_whole_demo_in_a_process_of_its_own(tmp_path):
         [sys.executable, "-m", "deep_gemm_rocm", "demo"], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for part in ("simulated", "N=2112 K=7168", "│ 128 │", "│  77 │", "0 of 270336", "0 of 162624"):
+    for part in ("simulated", "N=2112 K=7168", "│ 128 │", "│  77 │", "as close to the exact result"):
         assert part in done.stdout
