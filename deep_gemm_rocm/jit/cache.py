@@ -51,7 +51,7 @@ class Artefact:
 def folder() -> Path:
     """Where compiled kernels are kept: ``DG_JIT_CACHE_DIR``, read on every call, or the user's cache folder."""
     chosen = os.environ.get("DG_JIT_CACHE_DIR")
-    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("deep_gemm_rocm")
+    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("deep_gemm_rocm")
 
 
 def obtain(source: Source, toolchain: Toolchain) -> Artefact:

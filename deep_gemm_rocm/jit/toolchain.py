@@ -7,7 +7,6 @@ both leave the HIP runtime's functions undefined in the result, which then binds
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -150,7 +149,7 @@ extern "C" __attribute__((visibility("hidden"))) int atexit(void (*function)(voi
     def __init__(self, program: Path) -> None:
         self.program = program
         clang = _version_text((str(program), "clang", "--version"), ()).partition("\n")[0]
-        self.version = f"{clang}, ziglang {importlib.metadata.version('ziglang')}"
+        self.version = f"{clang}, zig {_version_text((str(program), 'version'), ())}"
 
     @classmethod
     def find(cls) -> Ziglang | None:
