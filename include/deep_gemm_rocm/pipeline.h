@@ -109,26 +109,41 @@ class MultiStage {
     for (int i = 0; i < State::kTransfers; ++i) state.store(stage, i, lds_stage);
     if (kPrefetch) load(state, stage, k_block + kUnroll);
     lds_barrier();
-#pragma unroll
-    for (int read = 0; read < State::kReads; ++read) {
-#pragma unroll
-      for (int i = 0; i < Shape::kFragsM; ++i) state.read_a(i, read, lds_stage);
-#pragma unroll
-      for (int j = 0; j < Shape::kFragsN; ++j) state.read_b(0, j, read, lds_stage);
-    }
-    static_for<State::kSlots>([&](auto slot) { state.mma.slot(slot, state.a, state.b[0]); });
-    state.mma.finish();
+    // The unrolled loop may end with K-blocks past the last one. Only their computation is skipped: with the same loads on
+    // every path the compiler can count those in flight.
+    if (kUnroll == 1 || k_block < state.num_k_blocks) compute(state, lds_stage);
     if (kLdsStages == 1) lds_barrier();
   }
 
   static DG_DEVICE void epilogue(State&) {}
 
  private:
+  static DG_DEVICE void compute(State& state, int lds_stage) {
+    // In the order in which the slots use them.
+#pragma unroll
+    for (int read = 0; read < State::kReads; ++read) state.read_a(0, read, lds_stage);
+#pragma unroll
+    for (int read = 0; read < Shape::kFragsN * State::kReads; ++read) {
+      state.read_b(0, read / State::kReads, read % State::kReads, lds_stage);
+    }
+#pragma unroll
+    for (int read = State::kReads; read < Shape::kFragsM * State::kReads; ++read) {
+      state.read_a(read / State::kReads, read % State::kReads, lds_stage);
+    }
+    static_for<State::kSlots>([&](auto slot) {
+      __builtin_amdgcn_sched_barrier(0);
+      state.mma.slot(slot, state.a, state.b[0]);
+    });
+    state.mma.finish();
+  }
+
   static DG_DEVICE void load(State& state, int stage, int k_block) {
 #pragma unroll
     for (int i = 0; i < State::kScaleLoads; ++i) state.scales.load(stage, i, k_block);
 #pragma unroll
     for (int i = 0; i < State::kTransfers; ++i) state.load(stage, i, k_block);
+    // Loads return in order. Were the stages mixed, waiting for one would mean waiting for all.
+    __builtin_amdgcn_sched_barrier(0);
   }
 };
 
@@ -168,6 +183,7 @@ class Pinned {
   }
 
   static DG_DEVICE void k_block(State& state, int parity, int k_block) {
+    if (k_block >= state.num_k_blocks) return;
     static_for<kSlots>([&](auto slot) {
       state.mma.slot(slot, state.a, state.b[parity]);
       const int tick = slot / kSlotsPerTick;
@@ -246,10 +262,8 @@ template <class Schedule>
 DG_DEVICE void run_k_loop(typename Schedule::State& state) {
   if (state.num_k_blocks == 0) return;
   Schedule::prologue(state);
-  for (int k_block = 0; k_block < state.num_k_blocks;) {
-    static_for<Schedule::kUnroll>([&](auto stage) {
-      if (k_block < state.num_k_blocks) Schedule::k_block(state, stage, k_block++);
-    });
+  for (int first = 0; first < state.num_k_blocks; first += Schedule::kUnroll) {
+    static_for<Schedule::kUnroll>([&](auto stage) { Schedule::k_block(state, stage, first + stage); });
   }
   Schedule::epilogue(state);
 }

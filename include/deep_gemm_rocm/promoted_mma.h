@@ -51,6 +51,8 @@ class PromotedMma {
     for (int i = 0; i < Shape::kFragsM; ++i) {
       carried_scale_[i] = scale_[i];
       scale_[i] = scale_of(i);
+      // Computed here, or the operands' registers would be occupied until the first promotion.
+      asm volatile("" : "+v"(scale_[i]));
     }
   }
 
