@@ -34,9 +34,21 @@ struct dim3 {
   __host__ __device__ dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 extern "C" int hipLaunchKernel(const void*, dim3, dim3, void**, __SIZE_TYPE__, struct ihipStream_t*);
-extern "C" int __hipPushCallConfiguration(dim3, dim3, __SIZE_TYPE__, struct ihipStream_t*);
+extern "C" int __hipPushCallConfiguration(dim3, dim3, __SIZE_TYPE__ = 0, struct ihipStream_t* = nullptr);
 extern "C" int __hipPopCallConfiguration(dim3*, dim3*, __SIZE_TYPE__*, struct ihipStream_t**);
 extern "C" int hipGetLastError();
+"""
+
+# What a C compiler would link into a shared library from its crt files: the registration of clang's clean-up, which
+# unregisters the kernels, and its call when the library is closed.
+HOST_SUPPORT = """
+extern "C" int __cxa_atexit(void (*)(void*), void*, void*);
+extern "C" void __cxa_finalize(void*);
+extern "C" __attribute__((visibility("hidden"))) void* __dso_handle = &__dso_handle;
+extern "C" __attribute__((visibility("hidden"))) int atexit(void (*function)()) {
+  return __cxa_atexit((void (*)(void*))function, nullptr, &__dso_handle);
+}
+__attribute__((destructor)) static void finalize() { __cxa_finalize(&__dso_handle); }
 """
 
 
@@ -136,39 +148,35 @@ class Compiler:
         self.code_object = functools.cache(self._code_object)
         self.library = functools.cache(self._library)
 
-    def _code_object(self, source: str, *flags: str, arch: str = "gfx942") -> bytes:
-        """flags: for example -O0; the default is -O3."""
-        folder = self._work_folder(source)
-        device = ["--cuda-device-only", f"--offload-arch={arch}"]
-        self._clang(folder, *device, *(flags or ["-O3"]), "-S", "kernel.hip", "-o", "kernel.s")
+    def _code_object(self, source: str, *flags: str, arch: str = "gfx942", language: str = "hip") -> bytes:
+        """flags: for example -O0; the default is -O3. language: ``hip``, with the prelude, or ``cl`` (OpenCL C)."""
+        folder = self._work_folder(source, PRELUDE if language == "hip" else "")
+        target = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}"]
+        device = ["--cuda-device-only", f"--offload-arch={arch}"] if language == "hip" else target
+        self._clang(folder, "-x", language, *device, *(flags or ["-O3"]), "-S", "kernel.hip", "-o", "kernel.s")
         version = [flag for flag in flags if flag.startswith("-mcode-object-version")]
-        target = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", *version]
-        _run(ZIG, "clang", *target, "-c", "kernel.s", "-o", "kernel.o", cwd=folder)
+        _run(ZIG, "clang", *target, *version, "-c", "kernel.s", "-o", "kernel.o", cwd=folder)
         _run(ZIG, "ld.lld", "-shared", "kernel.o", "-o", "kernel.co", cwd=folder)
         return (folder / "kernel.co").read_bytes()
 
     def _library(self, source: str) -> Path:
         """A shared library as clang makes it from host and device code: it registers its kernels when it is opened."""
         code = self.code_object(source)
-        folder = self._work_folder(source)
+        folder = self._work_folder(source, PRELUDE + HOST_SUPPORT)
         (folder / "kernel.hipfb").write_bytes(bundle({"hipv4-amdgcn-amd-amdhsa--gfx942": code}))
         host = ["--cuda-host-only", "-target", "x86_64-linux-gnu", "-Xclang", "-fcuda-include-gpubinary"]
-        # Only glibc's static part has atexit, with which the library unregisters its kernels.
-        support = 'extern "C" int __cxa_atexit(void (*)(void*), void*, void*);\n'
-        support += 'extern "C" int atexit(void (*f)()) { return __cxa_atexit((void (*)(void*))f, nullptr, nullptr); }\n'
-        (folder / "kernel.hip").write_text(PRELUDE + support + source)
         flags = [*host, "-Xclang", "kernel.hipfb", "-fPIC", "-O1"]
-        self._clang(folder, *flags, "-c", "kernel.hip", "-o", "kernel.o")
+        self._clang(folder, "-x", "hip", *flags, "-c", "kernel.hip", "-o", "kernel.o")
         _run(ZIG, "ld.lld", "-shared", "-Bsymbolic", "kernel.o", "-o", "kernel.so", cwd=folder)
         return folder / "kernel.so"
 
     def _clang(self, folder: Path, *arguments: str) -> None:
-        _run(ZIG, "clang", "-x", "hip", "-nogpulib", "-nogpuinc", "-nostdinc", "-std=c++17", *arguments, cwd=folder)
+        _run(ZIG, "clang", "-nogpulib", "-nogpuinc", "-nostdinc", "-cl-no-stdinc", *arguments, cwd=folder)
 
-    def _work_folder(self, source: str) -> Path:
+    def _work_folder(self, source: str, prelude: str) -> Path:
         folder = self._folder / f"{len(os.listdir(self._folder))}"
         folder.mkdir()
-        (folder / "kernel.hip").write_text(PRELUDE + source)
+        (folder / "kernel.hip").write_text(prelude + source)
         return folder
 
 

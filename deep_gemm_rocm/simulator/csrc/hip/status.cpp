@@ -40,6 +40,13 @@ const char* description_of(hipError_t status) {
   return nullptr;
 }
 
+// Names in messages come from untrusted files, and clients decode messages as text.
+void make_printable(char* text) {
+  for (; *text; ++text) {
+    if (*text < ' ' || *text > '~') *text = '?';
+  }
+}
+
 hipError_t take_last_error() {
   hipError_t status = last_error;
   last_error = hipSuccess;
@@ -61,6 +68,7 @@ hipError_t set_last_error(hipError_t status) noexcept { return last_error = stat
 
 hipError_t set_last_error(hipError_t status, const char* function, const char* message) noexcept {
   std::snprintf(last_message, sizeof last_message, "%s: %s", function, message);
+  make_printable(last_message);
   if (errors_are_printed()) std::fprintf(stderr, "simulated MI300X: %s: %s\n", name_of(status), last_message);
   return last_error = status;
 }
