@@ -109,8 +109,8 @@ class MultiStage {
     for (int i = 0; i < State::kTransfers; ++i) state.store(stage, i, lds_stage);
     if (kPrefetch) load(state, stage, k_block + kUnroll);
     lds_barrier();
-    // The unrolled loop may end with K-blocks past the last one. Only their computation is skipped: with the same loads on
-    // every path the compiler can count those in flight.
+    // The unrolled loop may end with K-blocks past the last one. Only their computation is skipped: with the same loads
+    // on every path the compiler can count those in flight.
     if (kUnroll == 1 || k_block < state.num_k_blocks) compute(state, lds_stage);
     if (kLdsStages == 1) lds_barrier();
   }
