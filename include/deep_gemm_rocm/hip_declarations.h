@@ -4,8 +4,6 @@
 
 #include "deep_gemm_rocm/types.h"
 
-#define __host__ __attribute__((host))
-#define __device__ __attribute__((device))
 #define __global__ __attribute__((global))
 #define __shared__ __attribute__((shared))
 #define DG_DEVICE __attribute__((device)) __attribute__((always_inline)) inline
@@ -23,11 +21,6 @@ constexpr hipError_t hipSuccess = 0;
 
 extern "C" hipError_t hipLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments,
                                       __SIZE_TYPE__ dynamic_lds_bytes, hipStream_t stream);
-// clang calls these two from the code that it generates for kernels and launches.
-extern "C" hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, __SIZE_TYPE__ dynamic_lds_bytes,
-                                                 hipStream_t stream);
-extern "C" hipError_t __hipPopCallConfiguration(dim3* grid, dim3* block, __SIZE_TYPE__* dynamic_lds_bytes,
-                                                hipStream_t* stream);
 
 namespace deep_gemm_rocm {
 

@@ -66,7 +66,7 @@ class PromotedMma {
     promote_at(slot, scale_);
   }
 
-  // Promotes what the K-block's slots left over: with kCarry once, after the last K-block and the start of none.
+  // Promotes what no slot did: after every K-block, or with kCarry after the last one, whose scales are carried by then.
   DG_DEVICE void finish() {
     static_for<kPromotionDelay>([&](auto late) { promote_at(kSlots + late, kCarry ? carried_scale_ : scale_); });
   }

@@ -24,7 +24,11 @@ constexpr int kChunksPerRow = kBlockKBytes / kChunkBytes;
 struct E4M3 {};
 struct E5M2 {};
 
-constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
-constexpr int min(int a, int b) { return a < b ? a : b; }
+constexpr int ceil_div(int a, int b) { return a / b + (a % b != 0); }
+
+template <class T>
+constexpr T min(T a, T b) {
+  return a < b ? a : b;
+}
 
 }  // namespace deep_gemm_rocm
