@@ -48,7 +48,8 @@ struct Dispatch {
 
 // What a dispatch came to. A failed dispatch names the kernel, the instruction and its offset in the message.
 struct Outcome {
-  enum class Status { ok, invalid_dispatch, illegal_instruction, memory_fault, deadlock, trap };
+  // `unsafe`: the sanitizer found something that the hardware only gets right by luck.
+  enum class Status { ok, invalid_dispatch, illegal_instruction, memory_fault, deadlock, trap, unsafe };
   Status status = Status::ok;
   char message[1024] = "";
   uint64_t instructions = 0;  // wave instructions executed

@@ -8,16 +8,23 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <random>
 #include <thread>
 
 #include "../engine.h"
+#include "checker.h"
 #include "decoder.h"
 #include "wave.h"
 
 namespace mi300x {
 namespace {
 
-using Code = std::vector<Instruction>;
+// A code segment: the instruction that begins at each dword, and what it touches.
+struct Code {
+  std::vector<Instruction> instructions;
+  std::vector<Effects> effects;
+};
 
 constexpr uint32_t max_workgroup_size = 1024;
 constexpr uint32_t max_waves = max_workgroup_size / lanes;
@@ -25,6 +32,10 @@ constexpr uint32_t max_waves = max_workgroup_size / lanes;
 // A wave gives way to the others of its workgroup after so many instructions, so that one that polls memory for
 // another's signal doesn't hold the workgroup up.
 constexpr uint64_t time_slice = 1 << 14;
+
+// Under the sanitizer waves take turns in random order and after fewer instructions, so that programs which depend on
+// the order of waves show it.
+constexpr uint64_t longest_random_slice = 256;
 
 uint64_t environment_number(const char* name, uint64_t otherwise) {
   const char* text = getenv(name);
@@ -55,6 +66,8 @@ struct Launch {
   uint32_t workgroup_size;
   uint64_t workgroups;
   uint64_t max_instructions = environment_number("DG_SIM_MAX_INSTRUCTIONS", 4'000'000'000);
+  bool sanitize = environment_number("DG_SIM_SANITIZE", 0) != 0;
+  uint64_t seed = environment_number("DG_SIM_SEED", 0);
 
   std::atomic<uint64_t> next_workgroup{0};
   std::atomic<bool> stop{false};
@@ -95,7 +108,7 @@ struct Launch {
     if (outcome.status != Outcome::Status::ok) return;
     outcome.status = wave.failure;
     const Dim3& id = wave.group->id;
-    const uint64_t offset = inst ? uint64_t(inst - code->data()) * 4 : 0;
+    const uint64_t offset = inst ? uint64_t(inst - code->instructions.data()) * 4 : 0;
     snprintf(outcome.message, sizeof outcome.message,
              "kernel %s: %s; at %s, offset 0x%llx from the start of the code (0x%llx from the kernel's entry), "
              "workgroup (%u, %u, %u), wave %u",
@@ -111,17 +124,17 @@ constexpr uint32_t gpr_index_enable = 1u << 27;
 
 bool is_vector_alu(Family family) { return family >= Family::VOP1 && family <= Family::VOP3P; }
 
-void run_indexed(Wave& wave, const Instruction& inst) {
+// The instruction with the registers that it really uses; it keeps its own where they'd lie beyond the last one.
+Instruction indexed(const Wave& wave, const Instruction& inst) {
   Instruction shifted = inst;
   const uint32_t offset = wave.m0() & 0xFF, selected = wave.m0() >> 12 & 15;
   Operand* operands[4] = {&shifted.src[0], &shifted.src[1], &shifted.src[2], &shifted.dst};
   for (int i = 0; i < 4; ++i) {
     if (!(selected >> i & 1) || operands[i]->kind != Operand::Kind::vector) continue;
-    operands[i]->index = uint16_t(operands[i]->index + offset);
-    if (operands[i]->index + operands[i]->dwords > accumulator_row)
-      return wave.fail(Outcome::Status::illegal_instruction, "indexed access beyond the last vector register");
+    if (operands[i]->index + offset + operands[i]->dwords <= accumulator_row)
+      operands[i]->index = uint16_t(operands[i]->index + offset);
   }
-  shifted.handler(wave, shifted);
+  return shifted;
 }
 
 // One host thread's share: the waves, LDS and scratch of the workgroup that it executes.
@@ -134,7 +147,9 @@ class Worker {
     for (uint32_t i = 0; i < count; ++i) {
       waves_.push_back(std::make_unique<Wave>());
       waves_[i]->scratch = scratch_.data() + scratch_bytes * i;
+      order_.push_back(waves_[i].get());
     }
+    if (launch.sanitize) checker_.emplace(count);
   }
 
   void run() {
@@ -152,7 +167,8 @@ class Worker {
     start_workgroup(id);
     for (;;) {
       bool any_running = false, any_waiting = false;
-      for (auto& wave : waves_) {
+      if (checker_) std::shuffle(order_.begin(), order_.end(), random_);
+      for (Wave* wave : order_) {
         if (wave->state == Wave::State::running) run_slice(*wave);
         if (wave->state == Wave::State::failed) return;
         any_running |= wave->state == Wave::State::running;
@@ -160,25 +176,30 @@ class Worker {
       }
       if (any_running) continue;
       if (!any_waiting) break;
-      // A barrier opens when every wave that hasn't ended has reached it.
-      for (auto& wave : waves_)
-        if (wave->state == Wave::State::at_barrier) wave->state = Wave::State::running;
+      open_barrier();
     }
     for (auto& wave : waves_) launch_.instructions += wave->instructions;
   }
 
+  // A barrier opens when every wave that hasn't ended has reached it.
+  void open_barrier() {
+    for (auto& wave : waves_)
+      if (wave->state == Wave::State::at_barrier) wave->state = Wave::State::running;
+    if (checker_) checker_->open_barrier();
+  }
+
   void run_slice(Wave& wave) {
-    const Instruction* code = launch_.code->data();
-    const uint64_t begin = wave.instructions, end = begin + time_slice;
+    const Instruction* code = launch_.code->instructions.data();
+    const uint64_t slice = checker_ ? 1 + random_() % longest_random_slice : time_slice;
+    const uint64_t end = wave.instructions + slice;
     apply_mode(wave.mode);
     while (wave.state == Wave::State::running && wave.instructions < end) {
       const Instruction& inst = code[wave.pc];
-      wave.pc += inst.size;
-      ++wave.instructions;
       if (wave.mode.bits & gpr_index_enable && is_vector_alu(inst.family)) {
-        run_indexed(wave, inst);
+        const Instruction shifted = indexed(wave, inst);
+        step(wave, shifted, effects_of(shifted));
       } else {
-        inst.handler(wave, inst);
+        step(wave, inst, launch_.code->effects[wave.pc]);
       }
       if (wave.state == Wave::State::failed) return launch_.report(wave, &inst);
     }
@@ -190,6 +211,16 @@ class Worker {
     if (launch_.stop) wave.state = Wave::State::failed;
   }
 
+  void step(Wave& wave, const Instruction& inst, const Effects& effects) {
+    if (checker_) {
+      checker_->before(wave, inst, effects);
+      if (wave.state == Wave::State::failed) return;
+    }
+    wave.pc += inst.size;
+    ++wave.instructions;
+    inst.handler(wave, inst);
+  }
+
   void start_workgroup(uint64_t id) {
     const Dim3& grid = launch_.dispatch.grid;
     group_.flat_id = uint32_t(id);
@@ -197,6 +228,9 @@ class Worker {
     group_.lds_bytes = launch_.lds_bytes;
     memset(group_.lds.data(), poison_byte, group_.lds_bytes);
     for (uint32_t i = 0; i < waves_.size(); ++i) start_wave(*waves_[i], i);
+    if (!checker_) return;
+    checker_->start_workgroup(waves_, launch_scalars_);
+    random_.seed(uint32_t(launch_.seed * 0x9E3779B9u + id));
   }
 
   void start_wave(Wave& wave, uint32_t index) {
@@ -255,6 +289,7 @@ class Worker {
     if (kernel.compute_pgm_rsrc2 >> 8 & 1) wave.sgpr[next++] = group_.id.y;
     if (kernel.compute_pgm_rsrc2 >> 9 & 1) wave.sgpr[next++] = group_.id.z;
     if (kernel.compute_pgm_rsrc2 >> 10 & 1) wave.sgpr[next++] = 0;  // workgroup info
+    launch_scalars_ = next;
     wave.set_pair(102, 0);  // FLAT_SCRATCH: scratch offsets are relative to the wave's own scratch
     wave.set_vcc(0);
     wave.sgpr[sgpr_m0] = 0;
@@ -286,7 +321,11 @@ class Worker {
   Memory memory_;
   Workgroup group_;
   std::vector<std::unique_ptr<Wave>> waves_;
+  std::vector<Wave*> order_;  // in which the waves take turns
   std::vector<uint8_t> scratch_;
+  int launch_scalars_ = 0;  // SGPRs that a wave is launched with
+  std::optional<Checker> checker_;
+  std::mt19937 random_;
 };
 
 Outcome refuse(const Kernel* kernel, const std::string& why) {
@@ -350,15 +389,17 @@ class Interpreter final : public Engine {
  private:
   std::shared_ptr<const Code> decoded(const Kernel& kernel) {
     std::lock_guard<std::mutex> lock(mutex_);
-    std::shared_ptr<const Code>& code = code_[kernel.code_begin];
-    if (code == nullptr)
-      code = std::make_shared<Code>(
-          decode_all(reinterpret_cast<const uint32_t*>(kernel.code_begin), (kernel.code_end - kernel.code_begin) / 4));
+    std::shared_ptr<Code>& code = code_[kernel.code_begin];
+    if (code == nullptr) {
+      const auto* words = reinterpret_cast<const uint32_t*>(kernel.code_begin);
+      code = std::make_shared<Code>(Code{decode_all(words, (kernel.code_end - kernel.code_begin) / 4), {}});
+      for (const Instruction& inst : code->instructions) code->effects.push_back(effects_of(inst));
+    }
     return code;
   }
 
   std::mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<const Code>> code_;
+  std::map<uint64_t, std::shared_ptr<Code>> code_;
 };
 
 }  // namespace

@@ -104,12 +104,10 @@ hipError_t status_of(mi300x::Outcome::Status status) {
   switch (status) {
     case mi300x::Outcome::Status::ok: return hipSuccess;
     case mi300x::Outcome::Status::invalid_dispatch: return hipErrorInvalidConfiguration;
-    case mi300x::Outcome::Status::illegal_instruction: return hipErrorLaunchFailure;
     case mi300x::Outcome::Status::memory_fault: return hipErrorIllegalAddress;
     case mi300x::Outcome::Status::deadlock: return hipErrorLaunchTimeOut;
-    case mi300x::Outcome::Status::trap: return hipErrorLaunchFailure;
+    default: return hipErrorLaunchFailure;
   }
-  return hipErrorUnknown;
 }
 
 }  // namespace
