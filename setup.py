@@ -10,6 +10,7 @@ import fcntl
 import functools
 import importlib.util
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -29,7 +30,10 @@ COMMON_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread",
 # The engine computes what the chip computes: no contraction and no assumption about rounding may change a result.
 ENGINE_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 EXPORTS = ROOT / SIMULATOR / "csrc" / "exports.map"
-LINK_FLAGS = ["-shared", "-pthread", "-Wl,-z,defs", "-Wl,-Bsymbolic", f"-Wl,--version-script={EXPORTS}"]
+# Never unmapped, for their threads and the handles they gave away outlive a dlclose; and bound to themselves, whatever
+# other HIP library is in the process.
+LINK_FLAGS = ["-shared", "-pthread", f"-Wl,--version-script={EXPORTS}"]
+LINK_FLAGS += ["-Wl,-z,defs", "-Wl,-z,nodelete", "-Wl,-Bsymbolic"]
 
 ZIG = [sys.executable, "-m", "ziglang", "c++"]
 
@@ -107,6 +111,8 @@ class BuildSimulator(build_ext):
         return os.path.join(*fullname.split(".")) + ".so"
 
     def build_extensions(self) -> None:
+        if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+            raise SystemExit(f"deep_gemm_rocm needs Linux on x86-64, this is {sys.platform} on {platform.machine()}")
         # Not build_temp: an editable install builds in a temporary folder, which would make every build a full one.
         folder = ROOT / "build" / "simulator"
         folder.mkdir(parents=True, exist_ok=True)

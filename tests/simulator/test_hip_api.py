@@ -243,6 +243,24 @@ def test_bad_frees(hip):
         hip.hipFree(pointer)
 
 
+def test_reset_frees_what_was_allocated(hip):
+    """In a process of its own: other tests have memory too."""
+    program = """
+import ctypes, sys
+hip = ctypes.CDLL(sys.argv[1])
+device, host, managed = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+assert hip.hipMalloc(ctypes.byref(device), ctypes.c_size_t(100)) == 0
+assert hip.hipHostMalloc(ctypes.byref(host), ctypes.c_size_t(100), 0) == 0
+assert hip.hipMallocManaged(ctypes.byref(managed), ctypes.c_size_t(100), 0) == 0
+assert hip.hipDeviceReset() == 0
+assert [hip.hipMemset(pointer, 0, ctypes.c_size_t(1)) for pointer in (device, host, managed)] == [1, 1, 0]
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+hip.hipMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+assert total.value - free.value == 100
+"""
+    subprocess.run([sys.executable, "-c", program, str(simulator.library_path())], check=True)
+
+
 @pytest.mark.parametrize("call", ["hipHostMalloc", "hipMallocManaged", "hipMallocAsync"])
 def test_other_allocations(hip, call):
     pointer = c_void_p()

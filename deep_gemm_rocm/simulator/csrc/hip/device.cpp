@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "abi.h"
+#include "memory_map.h"
 #include "status.h"
 
 namespace {
@@ -271,6 +272,27 @@ HIP_API hipError_t hipGetDeviceProperties(hipDeviceProp_tR0000* properties, int 
   return hipGetDevicePropertiesR0000(properties, number);
 }
 
+// There is one device to choose, whatever is wished for.
+HIP_API hipError_t hipChooseDevice(int* number, const hipDeviceProp_tR0000* wishes) {
+  return api(__func__, [&] {
+    require(number, "device");
+    require(wishes, "properties");
+    *number = 0;
+  });
+}
+
+HIP_API hipError_t hipChooseDeviceR0000(int* number, const hipDeviceProp_tR0000* wishes) {
+  return hipChooseDevice(number, wishes);
+}
+
+HIP_API hipError_t hipChooseDeviceR0600(int* number, const hipDeviceProp_tR0600* wishes) {
+  return api(__func__, [&] {
+    require(number, "device");
+    require(wishes, "properties");
+    *number = 0;
+  });
+}
+
 HIP_API hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t selector, int number) {
   return api(__func__, [&] {
     require(value, "value");
@@ -331,6 +353,10 @@ HIP_API hipError_t hipDeviceTotalMem(size_t* bytes, hipDevice_t number) {
 // Launches run to their end before they return, so there is nothing to wait for.
 HIP_API hipError_t hipDeviceSynchronize() {
   return api(__func__, [] {});
+}
+
+HIP_API hipError_t hipDeviceReset() {
+  return api(__func__, [] { MemoryMap::instance().release_all(); });
 }
 
 HIP_API hipError_t hipDeviceGetStreamPriorityRange(int* least, int* greatest) {

@@ -58,11 +58,16 @@ void MemoryMap::release(void* pointer) {
   const auto [first, last] = blocks_.equal_range(address_of(pointer));
   const auto found = std::find_if(first, last, [](const auto& entry) { return is_allocation(entry.second.kind); });
   if (found == last) fail(hipErrorInvalidValue, "%p is not the beginning of an allocation", pointer);
-  const uint64_t size = found->second.size();
-  blocks_.erase(found);
-  ranges_.reset();
-  allocated_ -= size;
-  munmap(pointer, mapped_bytes(size));
+  unmap(found);
+}
+
+void MemoryMap::release_all() {
+  std::unique_lock idle(in_use_);
+  std::lock_guard lock(mutex_);
+  for (auto entry = blocks_.begin(); entry != blocks_.end();) {
+    const MemoryKind kind = entry->second.kind;
+    entry = kind == MemoryKind::device || kind == MemoryKind::host ? unmap(entry) : std::next(entry);
+  }
 }
 
 void MemoryMap::add(uint64_t begin, uint64_t size, MemoryKind kind, unsigned flags) {
@@ -118,6 +123,14 @@ MemoryMap::Lease MemoryMap::lease() const {
 void MemoryMap::insert(const MemoryBlock& block) {
   blocks_.emplace(block.begin, block);
   ranges_.reset();
+}
+
+MemoryMap::Blocks::iterator MemoryMap::unmap(Blocks::iterator allocation) {
+  const MemoryBlock block = allocation->second;
+  munmap(reinterpret_cast<void*>(block.begin), mapped_bytes(block.size()));
+  allocated_ -= block.size();
+  ranges_.reset();
+  return blocks_.erase(allocation);
 }
 
 // Merges blocks that overlap or touch: neighbouring registrations are often parts of one buffer. Allocations never

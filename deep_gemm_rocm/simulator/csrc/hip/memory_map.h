@@ -36,6 +36,9 @@ class MemoryMap {
   // Frees what allocate() returned. Waits for running dispatches, as hipFree does.
   void release(void* pointer);
 
+  // Frees everything that allocate() returned for the device and the host; managed memory belongs to variables.
+  void release_all();
+
   // Memory that others own. Ranges may overlap, and the same range may be added more than once.
   void add(uint64_t begin, uint64_t size, MemoryKind kind, unsigned flags = 0);
 
@@ -61,6 +64,7 @@ class MemoryMap {
   using Blocks = std::multimap<uint64_t, MemoryBlock>;
 
   void insert(const MemoryBlock& block);
+  Blocks::iterator unmap(Blocks::iterator allocation);
   std::shared_ptr<const MemoryRanges> ranges() const;
 
   mutable std::shared_mutex in_use_;  // shared by dispatches, exclusive to take memory away; locked before mutex_

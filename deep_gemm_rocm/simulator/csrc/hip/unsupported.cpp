@@ -8,16 +8,15 @@
 #define UNSUPPORTED_CALLS(X)                                                                                    \
   X(hipArray3DCreate) X(hipArray3DGetDescriptor) X(hipArrayCreate) X(hipArrayDestroy) X(hipArrayGetDescriptor)  \
   X(hipArrayGetInfo) X(hipBindTexture) X(hipBindTexture2D) X(hipBindTextureToArray)                             \
-  X(hipBindTextureToMipmappedArray) X(hipChooseDevice) X(hipChooseDeviceR0000) X(hipChooseDeviceR0600)          \
-  X(hipConfigureCall) X(hipCreateSurfaceObject) X(hipCreateTextureObject) X(hipCtxDisablePeerAccess)            \
-  X(hipCtxEnablePeerAccess) X(hipCtxGetApiVersion) X(hipCtxGetCacheConfig) X(hipCtxGetSharedMemConfig)          \
-  X(hipCtxSetCacheConfig) X(hipCtxSetSharedMemConfig) X(hipDestroyExternalMemory)                               \
+  X(hipBindTextureToMipmappedArray) X(hipConfigureCall) X(hipCreateSurfaceObject) X(hipCreateTextureObject)     \
+  X(hipCtxDisablePeerAccess) X(hipCtxEnablePeerAccess) X(hipCtxGetApiVersion) X(hipCtxGetCacheConfig)           \
+  X(hipCtxGetSharedMemConfig) X(hipCtxSetCacheConfig) X(hipCtxSetSharedMemConfig) X(hipDestroyExternalMemory)   \
   X(hipDestroyExternalSemaphore) X(hipDestroySurfaceObject) X(hipDestroyTextureObject)                          \
   X(hipDevResourceGenerateDesc) X(hipDevSmResourceSplit) X(hipDevSmResourceSplitByCount)                        \
   X(hipDeviceDisablePeerAccess) X(hipDeviceEnablePeerAccess) X(hipDeviceGetDefaultMemPool)                      \
   X(hipDeviceGetDevResource) X(hipDeviceGetExecutionCtx) X(hipDeviceGetGraphMemAttribute)                       \
   X(hipDeviceGetMemPool) X(hipDeviceGetP2PAttribute) X(hipDeviceGetTexture1DLinearMaxWidth)                     \
-  X(hipDeviceGraphMemTrim) X(hipDevicePrimaryCtxReset) X(hipDevicePrimaryCtxSetFlags) X(hipDeviceReset)         \
+  X(hipDeviceGraphMemTrim) X(hipDevicePrimaryCtxReset) X(hipDevicePrimaryCtxSetFlags)                           \
   X(hipDeviceSetGraphMemAttribute) X(hipDeviceSetMemPool) X(hipDrvGraphAddMemFreeNode)                          \
   X(hipDrvGraphAddMemcpyNode) X(hipDrvGraphAddMemsetNode) X(hipDrvGraphExecMemcpyNodeSetParams)                 \
   X(hipDrvGraphExecMemsetNodeSetParams) X(hipDrvGraphMemcpyNodeGetParams) X(hipDrvGraphMemcpyNodeSetParams)     \
