@@ -20,7 +20,7 @@ def ceil_div(x: int, y: int) -> int:
     return -(-x // y)
 
 
-def per_token_cast_to_fp8(x: torch.Tensor, fp8_max: float = FP8_MAX) -> tuple[torch.Tensor, torch.Tensor]:
+def per_token_cast_to_fp8(x: torch.Tensor, *, fp8_max: float = FP8_MAX) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantises activations with one scale for each row and 128 columns.
 
     Args:
@@ -39,7 +39,7 @@ def per_token_cast_to_fp8(x: torch.Tensor, fp8_max: float = FP8_MAX) -> tuple[to
     return _cast_blocks(x, 1, fp8_max)
 
 
-def per_block_cast_to_fp8(x: torch.Tensor, fp8_max: float = FP8_MAX) -> tuple[torch.Tensor, torch.Tensor]:
+def per_block_cast_to_fp8(x: torch.Tensor, *, fp8_max: float = FP8_MAX) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantises weights with one scale for each block of 128 x 128.
 
     Args:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import gemm
+from deep_gemm_rocm import gemm, hip
 from deep_gemm_rocm.heuristics import GemmConfig
 from deep_gemm_rocm.testing import (
     GuardedOutput,
@@ -89,15 +89,28 @@ def test_every_configuration_with_tails(use_config, config):
         assert_accurate(run(a, b, m, n), gemm_reference(a, b))
 
 
-@pytest.mark.parametrize("k", [16, 128, 144, 256, 384, 640])
 @pytest.mark.parametrize("config", ALL, ids=config_id)
-def test_every_number_of_k_blocks(use_config, config, k):
+def test_every_number_of_k_blocks(use_config, config):
     """Pipelines that are never filled, filled once, and with odd and even numbers of K-blocks."""
-    if k % 128 and not config.k_tail:
-        pytest.skip("needs the variant for tails")
     use_config(config)
-    a, b = gemm_problem(17, 40, k)
-    assert_accurate(run(a, b, 17, 40), gemm_reference(a, b))
+    for k in [16, 144, 272, 528] if config.k_tail else [128, 256, 384, 512, 640]:
+        a, b = gemm_problem(17, 40, k)
+        assert_accurate(run(a, b, 17, 40), gemm_reference(a, b))
+
+
+@pytest.mark.parametrize("config", ALL, ids=config_id)
+def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
+    """Under the simulator's sanitizer, with waves that advance in another order each time."""
+    if not hip.runtime().is_simulated:
+        pytest.skip("needs the simulator")
+    use_config(config)
+    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    m, n, k = config.block_m + 3, config.block_n + 5, 128 * 5 - (16 if config.k_tail else 0)
+    a, b = gemm_problem(m, n, k)
+    reference = gemm_reference(a, b)
+    for seed in range(3):
+        monkeypatch.setenv("DG_SIM_SEED", str(seed))
+        assert_accurate(run(a, b, m, n), reference)
 
 
 @pytest.mark.parametrize("mfma_rows", [16, 32])

@@ -86,17 +86,17 @@ def test_any_strides(cast, block_rows):
 
 @every_cast
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("x", "fp8_max", "error", "message"),
     [
-        ((torch.zeros(4, 4, dtype=torch.float64),), TypeError, r"x must be .*float64"),
-        ((torch.zeros(4),), ValueError, r"x must be a matrix, got shape \(4,\)"),
-        ((torch.zeros(4, 4), 448.0), ValueError, "fp8_max must be in"),
-        ((torch.zeros(4, 4), 0.0), ValueError, "fp8_max must be in"),
+        (torch.zeros(4, 4, dtype=torch.float64), 240, TypeError, r"x must be .*float64"),
+        (torch.zeros(4), 240, ValueError, r"x must be a matrix, got shape \(4,\)"),
+        (torch.zeros(4, 4), 448, ValueError, "fp8_max must be in"),
+        (torch.zeros(4, 4), 0, ValueError, "fp8_max must be in"),
     ],
 )
-def test_casts_refuse(cast, block_rows, arguments, error, message):
+def test_casts_refuse(cast, block_rows, x, fp8_max, error, message):
     with pytest.raises(error, match=message):
-        cast(*arguments)
+        cast(x, fp8_max=fp8_max)
 
 
 def test_conversion_of_every_ocp_byte():
