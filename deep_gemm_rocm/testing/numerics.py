@@ -147,7 +147,8 @@ def _tile_diffs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
     def tile_sums(values: torch.Tensor) -> torch.Tensor:
         padded = torch.nn.functional.pad(values, padding)
-        return padded.unflatten(0, (-1, _TILE)).unflatten(2, (-1, _TILE)).sum(dim=(1, 3))
+        tiles_m, tiles_n = (size // _TILE for size in padded.shape)
+        return padded.view(tiles_m, _TILE, tiles_n, _TILE).sum(dim=(1, 3))
 
     squares = tile_sums(x * x + y * y)
     return torch.where(squares == 0, 0.0, 1 - 2 * tile_sums(x * y) / squares)
