@@ -161,7 +161,7 @@ template <class Shape_, int kNumStages, bool kKTail>
 class Pinned {
  public:
   using Shape = Shape_;
-  using State = PipelineState<Shape, 1, 2, 1, true, kKTail>;
+  using State = PipelineState<Shape, 1, 2, 2, true, kKTail>;
   static constexpr int kLdsBytes = Shape::kTileBytes;
   static constexpr int kUnroll = 2;
   static_assert(kNumStages == 2, "the pinned schedule has two stages: one in LDS, one on its way in registers");
