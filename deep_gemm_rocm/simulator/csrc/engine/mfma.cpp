@@ -1,0 +1,234 @@
+#include "mfma.h"
+
+#include <cmath>
+
+#include "mfma_float.h"
+#include "mfma_float8.h"
+#include "mfma_layout.h"
+#include "mfma_plain.h"
+
+namespace mi300x {
+namespace mfma {
+namespace {
+
+// Computes 4 rows of D in consecutive registers, `columns` lanes of each from element `first` of them on.
+template <class Dot, int chunks, int stride, int columns>
+void multiply_rows(const MatrixOperands& o, int first, const typename Dot::OperandA& a, int a_lane,
+                   const typename Dot::OperandB& b, int b_lane) {
+  using Vector = typename Dot::Vector;
+  for (int lane = 0; lane < columns; lane += kLanes) {
+    Vector c[4];
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) c[row] = load<Vector>(o.c + first + lane + 64 * row);
+    Dot::template add<chunks, stride>(a, a_lane, b, b_lane + lane, c);
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) store(o.d + first + lane + 64 * row, c[row]);
+  }
+}
+
+// V_MFMA_* of one block of 16x16 or 32x32.
+template <class Dot, int size>
+void multiply(const MatrixOperands& o) {
+  const typename Dot::OperandA a(o.a);
+  const typename Dot::OperandB b(o.b);
+  for_each_4_rows<size, 1>([&](int first, int a_lane, int b_lane) {
+    multiply_rows<Dot, 64 / size, size, size>(o, first, a, a_lane, b, b_lane);
+  });
+}
+
+// The operands with the lanes of A and B arranged as CBSZ, ABID and BLGP say. A's blocks have block_size lanes.
+template <class Dot, int block_size>
+struct Arranged {
+  Registers<Dot::OperandA::kRegisters> a_registers;
+  Registers<Dot::OperandB::kRegisters> b_registers;
+  typename Dot::OperandA a;
+  typename Dot::OperandB b;
+
+  explicit Arranged(const MatrixOperands& o)
+      : a_registers(o.a, [&](int lane) { return broadcast_lane(lane, block_size, o.cbsz, o.abid); }),
+        b_registers(o.b, [&](int lane) { return lane_group_lane(lane, o.blgp); }),
+        a(a_registers.lanes),
+        b(b_registers.lanes) {}
+};
+
+// V_MFMA_F32_*_F32 of one block: the only ones of one block with a lane group pattern.
+template <class Dot, int size>
+void multiply_with_pattern(const MatrixOperands& o) {
+  const Arranged<Dot, 64> arranged(o);
+  for_each_4_rows<size, 1>([&](int first, int a_lane, int b_lane) {
+    multiply_rows<Dot, 64 / size, size, size>(o, first, arranged.a, a_lane, arranged.b, b_lane);
+  });
+}
+
+// V_MFMA_*_2B_* of 32x32 and V_MFMA_*_4B_* of 16x16.
+template <class Dot, int size>
+void multiply_blocks(const MatrixOperands& o) {
+  const Arranged<Dot, size> arranged(o);
+  for_each_4_rows<size, 64 / size>([&](int first, int a_lane, int b_lane) {
+    multiply_rows<Dot, 1, size, size>(o, first, arranged.a, a_lane, arranged.b, b_lane);
+  });
+}
+
+// V_MFMA_*_4X4X*_16B_*: register r of D has the r-th rows of all blocks, 4 lanes each.
+template <class Dot>
+void multiply_4x4(const MatrixOperands& o) {
+  using Vector = typename Dot::Vector;
+  const Arranged<Dot, 4> arranged(o);
+  for (int lane = 0; lane < 64; lane += 4) {
+    const int vector_lane = lane & -kLanes;
+    Vector c[4];
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) c[row] = load<Vector>(o.c + 64 * row + vector_lane);
+    Dot::template add<1, 4>(arranged.a, lane, arranged.b, vector_lane, c);
+    for (int row = 0; row < 4; ++row) {
+      uint32_t d[kLanes];
+      store(d, c[row]);
+      std::memcpy(o.d + 64 * row + lane, d + lane - vector_lane, 4 * sizeof *d);
+    }
+  }
+}
+
+// The elements of B that go with those of a row of a sparse A, as a dense operand B.
+//
+// Of each 4 consecutive k, A has two elements, and SRC2 has their places, two bits each, in the lane of the elements
+// themselves. It has more bits than A has elements; ABID says which are meant, or the lowest are if CBSZ isn't 0.
+template <int element_bits, int size>
+Registers<2> matching_b(const MatrixOperands& o, int row) {
+  constexpr int per_register = 32 / element_bits;
+  constexpr int index_bits = 2 * 2 * per_register;
+  const int first_index_bit = o.cbsz == 0 ? o.abid * index_bits % 32 : 0;
+  Registers<2> dense(o.b, [](int lane) { return lane; });
+  for (int lane = 0; lane < 64; ++lane) {
+    const uint32_t index = o.index[lane / size * size + row] >> first_index_bit;
+    for (int r = 0; r < 2; ++r) {
+      uint32_t elements = 0;
+      for (int e = per_register - 1; e >= 0; --e) {
+        const int i = per_register * r + e;
+        const int k = i / 2 * 4 + (index >> 2 * i & 3);
+        const uint32_t element = o.b[64 * (k / per_register) + lane] >> element_bits * (k % per_register);
+        elements = elements << element_bits | (element & (~0u >> (32 - element_bits)));
+      }
+      dense.lanes[64 * r + lane] = elements;
+    }
+  }
+  return dense;
+}
+
+// V_SMFMAC_*. Approximate but for I8: how the chip groups the products has not been published. Here A's elements make
+// groups as they would in the dense instruction with as many.
+template <class Dot, int size>
+void multiply_sparse(const MatrixOperands& o) {
+  using Vector = typename Dot::Vector;
+  const typename Dot::OperandA a(o.a);
+  for_each_4_rows<size, 1>([&](int first, int a_lane, int) {
+    for (int row = 0; row < 4; ++row) {
+      const typename Dot::OperandB b(matching_b<Dot::OperandB::kElementBits, size>(o, a_lane + row).lanes);
+      for (int lane = 0; lane < size; lane += kLanes) {
+        Vector c[4] = {};
+        c[row] = load<Vector>(o.c + first + lane + 64 * row);
+        Dot::template add<64 / size, size>(a, a_lane, b, lane, c);
+        store(o.d + first + lane + 64 * row, c[row]);
+      }
+    }
+  });
+}
+
+// V_MFMA_F64_16X16X4_F64 and V_MFMA_F64_4X4X4_4B_F64; BLGP negates A, B and C. An F64 is in two registers.
+template <int size>
+void multiply_f64(const MatrixOperands& o) {
+  const auto read = [](const uint32_t* registers, int lane, bool negative) {
+    const uint64_t bits = registers[lane] | static_cast<uint64_t>(registers[64 + lane]) << 32;
+    return bit_cast<double>(bits ^ static_cast<uint64_t>(negative) << 63);
+  };
+  double a[64], b[64];
+  for (int lane = 0; lane < 64; ++lane) {
+    a[lane] = read(o.a, lane, o.blgp & 1);
+    b[lane] = read(o.b, lane, o.blgp & 2);
+  }
+  for (int r = 0; r < (size == 16 ? 8 : 2); r += 2) {
+    for (int lane = 0; lane < 64; ++lane) {
+      // Each 16 lanes of A and B are a k; those of D are a row of each block.
+      const int a_lane = lane / 16 + (size == 16 ? 2 * r : lane / 4 % 4 * 4);
+      double d = read(o.c + 64 * r, lane, o.blgp & 4);
+      for (int k = 0; k < 4; ++k) d = std::fma(a[16 * k + a_lane], b[16 * k + lane % 16], d);
+      const auto bits = bit_cast<uint64_t>(d);
+      o.d[64 * r + lane] = static_cast<uint32_t>(bits);
+      o.d[64 * r + 64 + lane] = static_cast<uint32_t>(bits >> 32);
+    }
+  }
+}
+
+using Fp8Fp8 = Float8Dot<Fp8, Fp8>;
+using Fp8Bf8 = Float8Dot<Fp8, Bf8>;
+using Bf8Fp8 = Float8Dot<Bf8, Fp8>;
+using Bf8Bf8 = Float8Dot<Bf8, Bf8>;
+
+struct Entry {
+  const char* mnemonic;
+  MatrixInstruction instruction;
+};
+
+constexpr Entry kInstructions[] = {
+    {"v_mfma_f32_16x16x32_bf8_bf8", multiply<Bf8Bf8, 16>},
+    {"v_mfma_f32_16x16x32_bf8_fp8", multiply<Bf8Fp8, 16>},
+    {"v_mfma_f32_16x16x32_fp8_bf8", multiply<Fp8Bf8, 16>},
+    {"v_mfma_f32_16x16x32_fp8_fp8", multiply<Fp8Fp8, 16>},
+    {"v_mfma_f32_32x32x16_bf8_bf8", multiply<Bf8Bf8, 32>},
+    {"v_mfma_f32_32x32x16_bf8_fp8", multiply<Bf8Fp8, 32>},
+    {"v_mfma_f32_32x32x16_fp8_bf8", multiply<Fp8Bf8, 32>},
+    {"v_mfma_f32_32x32x16_fp8_fp8", multiply<Fp8Fp8, 32>},
+
+    {"v_mfma_f32_16x16x16_f16", multiply<FloatDot<F16>, 16>},
+    {"v_mfma_f32_32x32x8_f16", multiply<FloatDot<F16>, 32>},
+    {"v_mfma_f32_32x32x4_2b_f16", multiply_blocks<FloatDot<F16>, 32>},
+    {"v_mfma_f32_16x16x4_4b_f16", multiply_blocks<FloatDot<F16>, 16>},
+    {"v_mfma_f32_4x4x4_16b_f16", multiply_4x4<FloatDot<F16>>},
+
+    {"v_mfma_f32_16x16x16_bf16", multiply<FloatDot<Bf16>, 16>},
+    {"v_mfma_f32_32x32x8_bf16", multiply<FloatDot<Bf16>, 32>},
+    {"v_mfma_f32_32x32x4_2b_bf16", multiply_blocks<FloatDot<Bf16>, 32>},
+    {"v_mfma_f32_16x16x4_4b_bf16", multiply_blocks<FloatDot<Bf16>, 16>},
+    {"v_mfma_f32_4x4x4_16b_bf16", multiply_4x4<FloatDot<Bf16>>},
+
+    {"v_mfma_f32_16x16x8_xf32", multiply<FloatDot<Xf32>, 16>},
+    {"v_mfma_f32_32x32x4_xf32", multiply<FloatDot<Xf32>, 32>},
+
+    {"v_mfma_f32_16x16x4_f32", multiply_with_pattern<Float32Dot, 16>},
+    {"v_mfma_f32_32x32x2_f32", multiply_with_pattern<Float32Dot, 32>},
+    {"v_mfma_f32_32x32x1_2b_f32", multiply_blocks<Float32Dot, 32>},
+    {"v_mfma_f32_16x16x1_4b_f32", multiply_blocks<Float32Dot, 16>},
+    {"v_mfma_f32_4x4x1_16b_f32", multiply_4x4<Float32Dot>},
+
+    {"v_mfma_f64_16x16x4_f64", multiply_f64<16>},
+    {"v_mfma_f64_4x4x4_4b_f64", multiply_f64<4>},
+
+    {"v_mfma_i32_16x16x32_i8", multiply<Int8Dot<2>, 16>},
+    {"v_mfma_i32_32x32x16_i8", multiply<Int8Dot<2>, 32>},
+    {"v_mfma_i32_32x32x4_2b_i8", multiply_blocks<Int8Dot<1>, 32>},
+    {"v_mfma_i32_16x16x4_4b_i8", multiply_blocks<Int8Dot<1>, 16>},
+    {"v_mfma_i32_4x4x4_16b_i8", multiply_4x4<Int8Dot<1>>},
+
+    {"v_smfmac_f32_16x16x64_bf8_bf8", multiply_sparse<Bf8Bf8, 16>},
+    {"v_smfmac_f32_16x16x64_bf8_fp8", multiply_sparse<Bf8Fp8, 16>},
+    {"v_smfmac_f32_16x16x64_fp8_bf8", multiply_sparse<Fp8Bf8, 16>},
+    {"v_smfmac_f32_16x16x64_fp8_fp8", multiply_sparse<Fp8Fp8, 16>},
+    {"v_smfmac_f32_32x32x32_bf8_bf8", multiply_sparse<Bf8Bf8, 32>},
+    {"v_smfmac_f32_32x32x32_bf8_fp8", multiply_sparse<Bf8Fp8, 32>},
+    {"v_smfmac_f32_32x32x32_fp8_bf8", multiply_sparse<Fp8Bf8, 32>},
+    {"v_smfmac_f32_32x32x32_fp8_fp8", multiply_sparse<Fp8Fp8, 32>},
+    {"v_smfmac_f32_16x16x32_f16", multiply_sparse<FloatDot<F16>, 16>},
+    {"v_smfmac_f32_32x32x16_f16", multiply_sparse<FloatDot<F16>, 32>},
+    {"v_smfmac_f32_16x16x32_bf16", multiply_sparse<FloatDot<Bf16>, 16>},
+    {"v_smfmac_f32_32x32x16_bf16", multiply_sparse<FloatDot<Bf16>, 32>},
+    {"v_smfmac_i32_16x16x64_i8", multiply_sparse<Int8Dot<2>, 16>},
+    {"v_smfmac_i32_32x32x32_i8", multiply_sparse<Int8Dot<2>, 32>},
+};
+
+}  // namespace
+}  // namespace mfma
+
+MatrixInstruction find_matrix_instruction(const char* mnemonic) {
+  for (const auto& entry : mfma::kInstructions) {
+    if (std::strcmp(entry.mnemonic, mnemonic) == 0) return entry.instruction;
+  }
+  return nullptr;
+}
+
+}  // namespace mi300x

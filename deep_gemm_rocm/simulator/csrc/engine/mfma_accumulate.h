@@ -1,0 +1,124 @@
+// How the matrix core adds a group of products to C, for FP8, BF8, F16, BF16 and XF32 operands.
+//
+// The arithmetic is the one that arXiv 2511.10909 ("Bit-Accurate Modeling of GPU Matrix Multiply-Accumulate Units")
+// found by experiments on the MI300X; its model is published as the Python package `mmasim`. Products are summed in
+// groups, and the groups one after another, the result of one being the C of the next. For a group:
+//
+//  1. Products are exact. Each is truncated toward zero to a multiple of 2^(E-24), where E is the largest exponent of
+//     the group's non-zero products; the exponent of a product is that of A plus that of B, which may be one less than
+//     the product's own. Their sum is exact. FP8 and BF8 do so for even k and odd k apart, round both sums down to
+//     a multiple of 2^(E-24) for the larger E of the two, and add them.
+//  2. With X the larger of E and C's exponent, the sum is rounded down to a multiple of 2^(X-32), and C is rounded down
+//     to a multiple of 2^(X-24). FP8 and BF8 drop a C whose exponent is below X - 25.
+//  3. The total is rounded down to 31 fractional bits, then to the nearest F32, ties to even.
+//
+// Everywhere the exponent of a subnormal number is that of the smallest normal one. The sums of step 1 fit 32-bit
+// integers in units of 2^(E-24): 16 products are less than 2^30 units. This file has steps 2 and 3.
+#pragma once
+
+#include "mfma_vector.h"
+
+namespace mi300x::mfma {
+
+// The sums of step 1 for a vector of elements of D.
+struct Sums {
+  Int32Vector sum;  // in units of 2^(E-24)
+  Int32Vector top;  // E plus the format's bias in the place of an F32's exponent, negative where all products are zero
+};
+
+// The same in F64, which holds any of them, be they infinite or NaN.
+struct DoubleSums {
+  alignas(64) double sum[kLanes];
+  alignas(64) int32_t exponent[kLanes];  // E
+};
+
+// Steps 2 and 3 for products whose top has the given bias. Units and their inverses have to be normal F32 numbers.
+template <int bias, bool drops_far_c>
+struct Accumulator {
+  static FloatVector unit(Int32Vector top) { return bit_cast<FloatVector>(top + ((127 - 24 - bias) << 23)); }
+  static FloatVector inverse_unit(Int32Vector top) { return bit_cast<FloatVector>(((127 + 24 + bias) << 23) - top); }
+
+  static FloatVector add(const Sums& sums, FloatVector c) {
+    Int32Vector misfits;
+    const FloatVector d = add_if_fit(sums, c, misfits);
+    return any_negative(misfits) ? add_any(sums, c) : d;
+  }
+
+  // Adds sums to C where C is less than 2^30 units: then steps 2 and 3 come to rounding C down to the unit and the
+  // total to nearest. Elsewhere the result is undefined and misfits is negative.
+  static FloatVector add_if_fit(const Sums& sums, FloatVector c, Int32Vector& misfits) {
+    const FloatVector c_in_units = c * inverse_unit(sums.top);
+    const Int32Vector truncated = truncate(c_in_units);
+    const FloatVector truncated_c = to_float(truncated);
+    // F32 may have no room for the units of a C far below, but a C that is dropped needs none.
+    const Int32Vector is_rounded_up = drops_far_c ? (truncated_c > c_in_units) & (c_in_units <= -0.5f)
+                                                  : truncated_c * unit(sums.top) > c;
+    const Int32Vector largest = sums.top < 0 ? Int32Vector{} : splat<Int32Vector>(bit_cast<int32_t>(0x1p30f) - 1);
+    misfits = largest - (bit_cast<Int32Vector>(c_in_units) & 0x7fffffff);
+    return to_float(sums.sum + truncated + is_rounded_up) * unit(sums.top);
+  }
+
+  // Adds sums to any C, infinities and NaN included.
+  static FloatVector add(const DoubleSums& sums, FloatVector c) {
+    alignas(64) float c_lanes[kLanes], d_lanes[kLanes];
+    store(c_lanes, c);
+    for (int lane = 0; lane < kLanes; lane += kLanes / 2) {
+      const auto c_half = __builtin_convertvector(load<FloatHalfVector>(c_lanes + lane), DoubleVector);
+      const auto exponent = __builtin_convertvector(load<Int32HalfVector>(sums.exponent + lane), Int64Vector);
+      const DoubleVector d_half = add_in_double(load<DoubleVector>(sums.sum + lane), power_of_two(exponent), c_half);
+      store(d_lanes + lane, __builtin_convertvector(d_half, FloatHalfVector));
+    }
+    const auto d = load<FloatVector>(d_lanes);
+    return d != d ? bit_cast<FloatVector>(splat<Int32Vector>(kNaN)) : d;
+  }
+
+  static __attribute__((noinline)) FloatVector add_any(const Sums& sums, FloatVector c) { return add(in_double(sums), c); }
+
+  static DoubleSums in_double(const Sums& sums) {
+    constexpr int kFarBelow = -900;  // any product and any C
+    alignas(64) int32_t units[kLanes];
+    DoubleSums result;
+    store(units, sums.sum);
+    store(result.exponent, sums.top < 0 ? splat<Int32Vector>(kFarBelow) : (sums.top >> 23) - bias);
+    for (int lane = 0; lane < kLanes; lane += kLanes / 2) {
+      const auto exponent = __builtin_convertvector(load<Int32HalfVector>(result.exponent + lane), Int64Vector);
+      const auto units_half = __builtin_convertvector(load<Int32HalfVector>(units + lane), DoubleVector);
+      store(result.sum + lane, units_half * power_of_two(exponent - 24));
+    }
+    return result;
+  }
+
+ private:
+  static DoubleVector power_of_two(Int64Vector exponent) { return bit_cast<DoubleVector>((exponent + 1023) << 52); }
+
+  // Steps 2 and 3 but for the rounding to nearest.
+  static DoubleVector add_in_double(DoubleVector sum, DoubleVector sum_power, DoubleVector c) {
+    constexpr int64_t kExponentBits = 0x7ffll << 52;
+    const DoubleVector c_power =
+        larger(bit_cast<DoubleVector>(bit_cast<Int64Vector>(c) & kExponentBits), splat<DoubleVector>(0x1p-126));
+    const DoubleVector power = larger(sum_power, c_power);  // 2^X
+    // 31 fractional bits of a subnormal F32 end at 2^-157.
+    const DoubleVector rounded_sum = round_down(sum, larger(power * 0x1p-32, splat<DoubleVector>(0x1p-157)));
+    DoubleVector rounded_c = round_down(c, power * 0x1p-24);
+    if (drops_far_c) rounded_c = c_power < power * 0x1p-25 ? DoubleVector{} : rounded_c;
+
+    // Down to 32 significant bits: further ones are cut off a positive number and rounded up in a negative one's
+    // magnitude.
+    constexpr int64_t kFurtherBits = (1 << 21) - 1;
+    const auto total = bit_cast<Int64Vector>(rounded_sum + rounded_c);
+    const Int64Vector is_negative = total < 0;
+    const Int64Vector rounded_total = (total + (is_negative & kFurtherBits)) & ~kFurtherBits;
+    const DoubleVector plain_total = sum + c;
+    const Int64Vector is_finite = (bit_cast<Int64Vector>(plain_total) & kExponentBits) != kExponentBits;
+    return is_finite ? bit_cast<DoubleVector>(rounded_total) : plain_total;
+  }
+
+  // Rounds x, whose magnitude is less than 2^50 units, down to a multiple of unit, a power of two.
+  static DoubleVector round_down(DoubleVector x, DoubleVector unit) {
+    const DoubleVector shift = unit * 0x1.8p52;
+    const DoubleVector nearest = (x + shift) - shift;
+    return nearest - (nearest > x ? unit : DoubleVector{});
+  }
+};
+
+}  // namespace mi300x::mfma
