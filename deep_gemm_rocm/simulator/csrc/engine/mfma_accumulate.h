@@ -72,7 +72,9 @@ struct Accumulator {
     return d != d ? bit_cast<FloatVector>(splat<Int32Vector>(kNaN)) : d;
   }
 
-  static __attribute__((noinline)) FloatVector add_any(const Sums& sums, FloatVector c) { return add(in_double(sums), c); }
+  __attribute__((noinline)) static FloatVector add_any(const Sums& sums, FloatVector c) {
+    return add(in_double(sums), c);
+  }
 
   static DoubleSums in_double(const Sums& sums) {
     constexpr int kFarBelow = -900;  // any product and any C

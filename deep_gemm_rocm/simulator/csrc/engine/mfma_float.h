@@ -125,7 +125,8 @@ struct FloatDot {
   static Int32Vector top_of(Int32Vector field) {
     if (!kIsWide) return field << 23;
     const Int32Vector above = field - (kBias + kSmallestExponent);
-    const Int32Vector within = smaller(larger(above, Int32Vector{}), splat<Int32Vector>(kLargestExponent - kSmallestExponent));
+    const auto largest = splat<Int32Vector>(kLargestExponent - kSmallestExponent);
+    const Int32Vector within = smaller(larger(above, Int32Vector{}), largest);
     return (field < 0 ? splat<Int32Vector>(-1) : within) << 23;
   }
 
@@ -136,8 +137,9 @@ struct FloatDot {
 
   // All of a group for one row: its sums have to do where F32 has room for E and all numbers are finite.
   template <int chunks, int stride>
-  __attribute__((noinline)) static FloatVector add_in_double(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
-                                                             Int32Vector field, const Sums& sums, FloatVector c) {
+  __attribute__((noinline)) static FloatVector add_in_double(const OperandA& a, int a_lane, const OperandB& b,
+                                                             int b_lane, Int32Vector field, const Sums& sums,
+                                                             FloatVector c) {
     DoubleSums all = Total::in_double(sums);
     const Int32Vector is_beyond = leaves_float(field);
     if (any(is_beyond) || !a.is_finite || !b.is_finite) {

@@ -2,8 +2,8 @@
 //
 // Let L be the exponent of the largest number of an operand. Nearly all others are "large" too: their last bit is at
 // least 2^(L-12), so that they are integers of 13 bits and a sign in this unit. Products of two large numbers are never
-// truncated, whatever E is, since theirs is at least 2^(E-24). So the large numbers of all k are multiplied and summed as
-// integers; only products with one of the others, the "small" numbers, are truncated, one by one.
+// truncated, whatever E is, since theirs is at least 2^(E-24). So the large numbers of all k are multiplied and summed
+// as integers; only products with one of the others, the "small" numbers, are truncated, one by one.
 #pragma once
 
 #include <algorithm>
@@ -221,7 +221,7 @@ struct Float8Dot {
 
   // A byte of each lane, a sum of fields, in the place of an F32's exponent.
   static Int32Vector top_of(Int8Vector fields, int byte) {
-    return (bit_cast<Int32Vector>(fields) << (24 - 8 * byte)) >> 1 & ~0x7fffff;
+    return bit_cast<Int32Vector>(fields) >> 8 * byte << 24 >> 1;
   }
 };
 

@@ -11,10 +11,10 @@
 
 namespace mi300x::mfma {
 
-// Calls rows(first, a_lane, b_lane) for each 4 consecutive rows of D of an instruction on `blocks` blocks of size x size,
-// 16 or 32. They are in consecutive registers, `size` lanes of each from element `first` of the registers on, and come of
-// A's lanes from a_lane on and B's from b_lane on. If there is one block only, further elements of K are in the lanes
-// `size` and its multiples further on.
+// Calls rows(first, a_lane, b_lane) for each 4 consecutive rows of D of an instruction on `blocks` blocks of
+// size x size, 16 or 32. They are in consecutive registers, `size` lanes of each from element `first` of the registers
+// on, and come of A's lanes from a_lane on and B's from b_lane on. If there is one block only, further elements of K
+// are in the lanes `size` and its multiples further on.
 template <int size, int blocks, class Rows>
 void for_each_4_rows(Rows rows) {
   constexpr int rows_of_a_register = 64 / size;
