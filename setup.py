@@ -107,6 +107,10 @@ LIBRARIES = [
 class BuildSimulator(build_ext):
     """Writes one ninja file for all libraries and runs it: parallel, and incremental across `pip install -e .` runs."""
 
+    def copy_extensions_to_source(self) -> None:
+        (ROOT / SIMULATOR / "lib").mkdir(exist_ok=True)
+        super().copy_extensions_to_source()
+
     def get_ext_filename(self, fullname: str) -> str:
         return os.path.join(*fullname.split(".")) + ".so"
 
