@@ -11,6 +11,9 @@ namespace mi300x {
 namespace mfma {
 namespace {
 
+// Out of line, so that no arithmetic gets out of in_default_mode.
+#define MFMA_INSTRUCTION __attribute__((noinline)) void
+
 // Computes 4 rows of D in consecutive registers, `columns` lanes of each from element `first` of them on.
 template <class Dot, int chunks, int stride, int columns>
 void multiply_rows(const MatrixOperands& o, int first, const typename Dot::OperandA& a, int a_lane,
@@ -26,7 +29,7 @@ void multiply_rows(const MatrixOperands& o, int first, const typename Dot::Opera
 
 // V_MFMA_* of one block of 16x16 or 32x32.
 template <class Dot, int size>
-void multiply(const MatrixOperands& o) {
+MFMA_INSTRUCTION multiply(const MatrixOperands& o) {
   const typename Dot::OperandA a(o.a);
   const typename Dot::OperandB b(o.b);
   for_each_4_rows<size, 1>([&](int first, int a_lane, int b_lane) {
@@ -51,7 +54,7 @@ struct Arranged {
 
 // V_MFMA_F32_*_F32 of one block: the only ones of one block with a lane group pattern.
 template <class Dot, int size>
-void multiply_with_pattern(const MatrixOperands& o) {
+MFMA_INSTRUCTION multiply_with_pattern(const MatrixOperands& o) {
   const Arranged<Dot, 64> arranged(o);
   for_each_4_rows<size, 1>([&](int first, int a_lane, int b_lane) {
     multiply_rows<Dot, 64 / size, size, size>(o, first, arranged.a, a_lane, arranged.b, b_lane);
@@ -60,7 +63,7 @@ void multiply_with_pattern(const MatrixOperands& o) {
 
 // V_MFMA_*_2B_* of 32x32 and V_MFMA_*_4B_* of 16x16.
 template <class Dot, int size>
-void multiply_blocks(const MatrixOperands& o) {
+MFMA_INSTRUCTION multiply_blocks(const MatrixOperands& o) {
   const Arranged<Dot, size> arranged(o);
   for_each_4_rows<size, 64 / size>([&](int first, int a_lane, int b_lane) {
     multiply_rows<Dot, 1, size, size>(o, first, arranged.a, a_lane, arranged.b, b_lane);
@@ -69,7 +72,7 @@ void multiply_blocks(const MatrixOperands& o) {
 
 // V_MFMA_*_4X4X*_16B_*: register r of D has the r-th rows of all blocks, 4 lanes each.
 template <class Dot>
-void multiply_4x4(const MatrixOperands& o) {
+MFMA_INSTRUCTION multiply_4x4(const MatrixOperands& o) {
   using Vector = typename Dot::Vector;
   const Arranged<Dot, 4> arranged(o);
   for (int lane = 0; lane < 64; lane += 4) {
@@ -114,7 +117,7 @@ Registers<2> matching_b(const MatrixOperands& o, int row) {
 // V_SMFMAC_*. Approximate but for I8: how the chip groups the products has not been published. Here A's elements make
 // groups as they would in the dense instruction with as many.
 template <class Dot, int size>
-void multiply_sparse(const MatrixOperands& o) {
+MFMA_INSTRUCTION multiply_sparse(const MatrixOperands& o) {
   using Vector = typename Dot::Vector;
   const typename Dot::OperandA a(o.a);
   for_each_4_rows<size, 1>([&](int first, int a_lane, int) {
@@ -132,7 +135,7 @@ void multiply_sparse(const MatrixOperands& o) {
 
 // V_MFMA_F64_16X16X4_F64 and V_MFMA_F64_4X4X4_4B_F64; BLGP negates A, B and C. An F64 is in two registers.
 template <int size>
-void multiply_f64(const MatrixOperands& o) {
+MFMA_INSTRUCTION multiply_f64(const MatrixOperands& o) {
   const auto read = [](const uint32_t* registers, int lane, bool negative) {
     const uint64_t bits = registers[lane] | static_cast<uint64_t>(registers[64 + lane]) << 32;
     return bit_cast<double>(bits ^ static_cast<uint64_t>(negative) << 63);
@@ -160,65 +163,77 @@ using Fp8Bf8 = Float8Dot<Fp8, Bf8>;
 using Bf8Fp8 = Float8Dot<Bf8, Fp8>;
 using Bf8Bf8 = Float8Dot<Bf8, Bf8>;
 
+// The matrix core rounds to nearest and keeps subnormal numbers whatever the MODE register holds, which the host's
+// control register may follow when an instruction starts.
+template <MatrixInstruction instruction>
+void in_default_mode(const MatrixOperands& o) {
+  constexpr unsigned kDefault = 0x1f80, kStatus = 0x3f;
+  const unsigned control = _mm_getcsr();
+  const bool differs = (control & ~kStatus) != kDefault;
+  if (differs) _mm_setcsr(kDefault);
+  instruction(o);
+  if (differs) _mm_setcsr(control);
+}
+
 struct Entry {
   const char* mnemonic;
   MatrixInstruction instruction;
 };
 
 constexpr Entry kInstructions[] = {
-    {"v_mfma_f32_16x16x32_bf8_bf8", multiply<Bf8Bf8, 16>},
-    {"v_mfma_f32_16x16x32_bf8_fp8", multiply<Bf8Fp8, 16>},
-    {"v_mfma_f32_16x16x32_fp8_bf8", multiply<Fp8Bf8, 16>},
-    {"v_mfma_f32_16x16x32_fp8_fp8", multiply<Fp8Fp8, 16>},
-    {"v_mfma_f32_32x32x16_bf8_bf8", multiply<Bf8Bf8, 32>},
-    {"v_mfma_f32_32x32x16_bf8_fp8", multiply<Bf8Fp8, 32>},
-    {"v_mfma_f32_32x32x16_fp8_bf8", multiply<Fp8Bf8, 32>},
-    {"v_mfma_f32_32x32x16_fp8_fp8", multiply<Fp8Fp8, 32>},
+    {"v_mfma_f32_16x16x32_bf8_bf8", in_default_mode<multiply<Bf8Bf8, 16>>},
+    {"v_mfma_f32_16x16x32_bf8_fp8", in_default_mode<multiply<Bf8Fp8, 16>>},
+    {"v_mfma_f32_16x16x32_fp8_bf8", in_default_mode<multiply<Fp8Bf8, 16>>},
+    {"v_mfma_f32_16x16x32_fp8_fp8", in_default_mode<multiply<Fp8Fp8, 16>>},
+    {"v_mfma_f32_32x32x16_bf8_bf8", in_default_mode<multiply<Bf8Bf8, 32>>},
+    {"v_mfma_f32_32x32x16_bf8_fp8", in_default_mode<multiply<Bf8Fp8, 32>>},
+    {"v_mfma_f32_32x32x16_fp8_bf8", in_default_mode<multiply<Fp8Bf8, 32>>},
+    {"v_mfma_f32_32x32x16_fp8_fp8", in_default_mode<multiply<Fp8Fp8, 32>>},
 
-    {"v_mfma_f32_16x16x16_f16", multiply<FloatDot<F16>, 16>},
-    {"v_mfma_f32_32x32x8_f16", multiply<FloatDot<F16>, 32>},
-    {"v_mfma_f32_32x32x4_2b_f16", multiply_blocks<FloatDot<F16>, 32>},
-    {"v_mfma_f32_16x16x4_4b_f16", multiply_blocks<FloatDot<F16>, 16>},
-    {"v_mfma_f32_4x4x4_16b_f16", multiply_4x4<FloatDot<F16>>},
+    {"v_mfma_f32_16x16x16_f16", in_default_mode<multiply<FloatDot<F16>, 16>>},
+    {"v_mfma_f32_32x32x8_f16", in_default_mode<multiply<FloatDot<F16>, 32>>},
+    {"v_mfma_f32_32x32x4_2b_f16", in_default_mode<multiply_blocks<FloatDot<F16>, 32>>},
+    {"v_mfma_f32_16x16x4_4b_f16", in_default_mode<multiply_blocks<FloatDot<F16>, 16>>},
+    {"v_mfma_f32_4x4x4_16b_f16", in_default_mode<multiply_4x4<FloatDot<F16>>>},
 
-    {"v_mfma_f32_16x16x16_bf16", multiply<FloatDot<Bf16>, 16>},
-    {"v_mfma_f32_32x32x8_bf16", multiply<FloatDot<Bf16>, 32>},
-    {"v_mfma_f32_32x32x4_2b_bf16", multiply_blocks<FloatDot<Bf16>, 32>},
-    {"v_mfma_f32_16x16x4_4b_bf16", multiply_blocks<FloatDot<Bf16>, 16>},
-    {"v_mfma_f32_4x4x4_16b_bf16", multiply_4x4<FloatDot<Bf16>>},
+    {"v_mfma_f32_16x16x16_bf16", in_default_mode<multiply<FloatDot<Bf16>, 16>>},
+    {"v_mfma_f32_32x32x8_bf16", in_default_mode<multiply<FloatDot<Bf16>, 32>>},
+    {"v_mfma_f32_32x32x4_2b_bf16", in_default_mode<multiply_blocks<FloatDot<Bf16>, 32>>},
+    {"v_mfma_f32_16x16x4_4b_bf16", in_default_mode<multiply_blocks<FloatDot<Bf16>, 16>>},
+    {"v_mfma_f32_4x4x4_16b_bf16", in_default_mode<multiply_4x4<FloatDot<Bf16>>>},
 
-    {"v_mfma_f32_16x16x8_xf32", multiply<FloatDot<Xf32>, 16>},
-    {"v_mfma_f32_32x32x4_xf32", multiply<FloatDot<Xf32>, 32>},
+    {"v_mfma_f32_16x16x8_xf32", in_default_mode<multiply<FloatDot<Xf32>, 16>>},
+    {"v_mfma_f32_32x32x4_xf32", in_default_mode<multiply<FloatDot<Xf32>, 32>>},
 
-    {"v_mfma_f32_16x16x4_f32", multiply_with_pattern<Float32Dot, 16>},
-    {"v_mfma_f32_32x32x2_f32", multiply_with_pattern<Float32Dot, 32>},
-    {"v_mfma_f32_32x32x1_2b_f32", multiply_blocks<Float32Dot, 32>},
-    {"v_mfma_f32_16x16x1_4b_f32", multiply_blocks<Float32Dot, 16>},
-    {"v_mfma_f32_4x4x1_16b_f32", multiply_4x4<Float32Dot>},
+    {"v_mfma_f32_16x16x4_f32", in_default_mode<multiply_with_pattern<Float32Dot, 16>>},
+    {"v_mfma_f32_32x32x2_f32", in_default_mode<multiply_with_pattern<Float32Dot, 32>>},
+    {"v_mfma_f32_32x32x1_2b_f32", in_default_mode<multiply_blocks<Float32Dot, 32>>},
+    {"v_mfma_f32_16x16x1_4b_f32", in_default_mode<multiply_blocks<Float32Dot, 16>>},
+    {"v_mfma_f32_4x4x1_16b_f32", in_default_mode<multiply_4x4<Float32Dot>>},
 
-    {"v_mfma_f64_16x16x4_f64", multiply_f64<16>},
-    {"v_mfma_f64_4x4x4_4b_f64", multiply_f64<4>},
+    {"v_mfma_f64_16x16x4_f64", in_default_mode<multiply_f64<16>>},
+    {"v_mfma_f64_4x4x4_4b_f64", in_default_mode<multiply_f64<4>>},
 
-    {"v_mfma_i32_16x16x32_i8", multiply<Int8Dot<2>, 16>},
-    {"v_mfma_i32_32x32x16_i8", multiply<Int8Dot<2>, 32>},
-    {"v_mfma_i32_32x32x4_2b_i8", multiply_blocks<Int8Dot<1>, 32>},
-    {"v_mfma_i32_16x16x4_4b_i8", multiply_blocks<Int8Dot<1>, 16>},
-    {"v_mfma_i32_4x4x4_16b_i8", multiply_4x4<Int8Dot<1>>},
+    {"v_mfma_i32_16x16x32_i8", in_default_mode<multiply<Int8Dot<2>, 16>>},
+    {"v_mfma_i32_32x32x16_i8", in_default_mode<multiply<Int8Dot<2>, 32>>},
+    {"v_mfma_i32_32x32x4_2b_i8", in_default_mode<multiply_blocks<Int8Dot<1>, 32>>},
+    {"v_mfma_i32_16x16x4_4b_i8", in_default_mode<multiply_blocks<Int8Dot<1>, 16>>},
+    {"v_mfma_i32_4x4x4_16b_i8", in_default_mode<multiply_4x4<Int8Dot<1>>>},
 
-    {"v_smfmac_f32_16x16x64_bf8_bf8", multiply_sparse<Bf8Bf8, 16>},
-    {"v_smfmac_f32_16x16x64_bf8_fp8", multiply_sparse<Bf8Fp8, 16>},
-    {"v_smfmac_f32_16x16x64_fp8_bf8", multiply_sparse<Fp8Bf8, 16>},
-    {"v_smfmac_f32_16x16x64_fp8_fp8", multiply_sparse<Fp8Fp8, 16>},
-    {"v_smfmac_f32_32x32x32_bf8_bf8", multiply_sparse<Bf8Bf8, 32>},
-    {"v_smfmac_f32_32x32x32_bf8_fp8", multiply_sparse<Bf8Fp8, 32>},
-    {"v_smfmac_f32_32x32x32_fp8_bf8", multiply_sparse<Fp8Bf8, 32>},
-    {"v_smfmac_f32_32x32x32_fp8_fp8", multiply_sparse<Fp8Fp8, 32>},
-    {"v_smfmac_f32_16x16x32_f16", multiply_sparse<FloatDot<F16>, 16>},
-    {"v_smfmac_f32_32x32x16_f16", multiply_sparse<FloatDot<F16>, 32>},
-    {"v_smfmac_f32_16x16x32_bf16", multiply_sparse<FloatDot<Bf16>, 16>},
-    {"v_smfmac_f32_32x32x16_bf16", multiply_sparse<FloatDot<Bf16>, 32>},
-    {"v_smfmac_i32_16x16x64_i8", multiply_sparse<Int8Dot<2>, 16>},
-    {"v_smfmac_i32_32x32x32_i8", multiply_sparse<Int8Dot<2>, 32>},
+    {"v_smfmac_f32_16x16x64_bf8_bf8", in_default_mode<multiply_sparse<Bf8Bf8, 16>>},
+    {"v_smfmac_f32_16x16x64_bf8_fp8", in_default_mode<multiply_sparse<Bf8Fp8, 16>>},
+    {"v_smfmac_f32_16x16x64_fp8_bf8", in_default_mode<multiply_sparse<Fp8Bf8, 16>>},
+    {"v_smfmac_f32_16x16x64_fp8_fp8", in_default_mode<multiply_sparse<Fp8Fp8, 16>>},
+    {"v_smfmac_f32_32x32x32_bf8_bf8", in_default_mode<multiply_sparse<Bf8Bf8, 32>>},
+    {"v_smfmac_f32_32x32x32_bf8_fp8", in_default_mode<multiply_sparse<Bf8Fp8, 32>>},
+    {"v_smfmac_f32_32x32x32_fp8_bf8", in_default_mode<multiply_sparse<Fp8Bf8, 32>>},
+    {"v_smfmac_f32_32x32x32_fp8_fp8", in_default_mode<multiply_sparse<Fp8Fp8, 32>>},
+    {"v_smfmac_f32_16x16x32_f16", in_default_mode<multiply_sparse<FloatDot<F16>, 16>>},
+    {"v_smfmac_f32_32x32x16_f16", in_default_mode<multiply_sparse<FloatDot<F16>, 32>>},
+    {"v_smfmac_f32_16x16x32_bf16", in_default_mode<multiply_sparse<FloatDot<Bf16>, 16>>},
+    {"v_smfmac_f32_32x32x16_bf16", in_default_mode<multiply_sparse<FloatDot<Bf16>, 32>>},
+    {"v_smfmac_i32_16x16x64_i8", in_default_mode<multiply_sparse<Int8Dot<2>, 16>>},
+    {"v_smfmac_i32_32x32x32_i8", in_default_mode<multiply_sparse<Int8Dot<2>, 32>>},
 };
 
 }  // namespace
