@@ -20,10 +20,25 @@
 namespace mi300x {
 namespace {
 
-// A code segment: the instruction that begins at each dword, and what it touches.
-struct Code {
-  std::vector<Instruction> instructions;
-  std::vector<Effects> effects;
+// A code segment: the instruction that begins at each dword.
+class Code {
+ public:
+  explicit Code(std::vector<Instruction> decoded) : instructions(std::move(decoded)) {}
+
+  const std::vector<Instruction> instructions;
+
+  // What each of them touches; found out when the sanitizer first asks.
+  const Effects* effects() const {
+    std::call_once(effects_once_, [&] {
+      effects_.reserve(instructions.size());
+      for (const Instruction& inst : instructions) effects_.push_back(effects_of(inst));
+    });
+    return effects_.data();
+  }
+
+ private:
+  mutable std::once_flag effects_once_;
+  mutable std::vector<Effects> effects_;
 };
 
 constexpr uint32_t max_workgroup_size = 1024;
@@ -62,6 +77,8 @@ struct Launch {
   DispatchPacket packet;
   alignas(64) uint8_t queue[256] = {};
   std::vector<MemoryRange> memory;
+  const Effects* effects = nullptr;         // of each instruction, for the sanitizer
+  std::optional<GlobalWatch> global_watch;  // only under the sanitizer, and for several workgroups
   uint32_t lds_bytes;
   uint32_t workgroup_size;
   uint64_t workgroups;
@@ -95,6 +112,9 @@ struct Launch {
     add_memory(&packet, sizeof packet);
     add_memory(queue, sizeof queue);
     memory.push_back({kernel.code_begin, kernel.code_end});
+    if (!sanitize) return;
+    effects = code->effects();
+    if (workgroups > 1) global_watch.emplace(d.memory, d.memory_count);
   }
 
   void add_memory(const void* begin, size_t bytes) {
@@ -149,7 +169,8 @@ class Worker {
       waves_[i]->scratch = scratch_.data() + scratch_bytes * i;
       order_.push_back(waves_[i].get());
     }
-    if (launch.sanitize) checker_.emplace(count);
+    if (launch.sanitize)
+      checker_.emplace(count, launch.global_watch ? &*launch.global_watch : nullptr, launch.dispatch.grid);
   }
 
   void run() {
@@ -197,9 +218,11 @@ class Worker {
       const Instruction& inst = code[wave.pc];
       if (wave.mode.bits & gpr_index_enable && is_vector_alu(inst.family)) {
         const Instruction shifted = indexed(wave, inst);
-        step(wave, shifted, effects_of(shifted));
+        if (checker_ && !checker_->before(wave, shifted, effects_of(shifted))) return launch_.report(wave, &inst);
+        step(wave, shifted);
       } else {
-        step(wave, inst, launch_.code->effects[wave.pc]);
+        if (checker_ && !checker_->before(wave, inst, launch_.effects[wave.pc])) return launch_.report(wave, &inst);
+        step(wave, inst);
       }
       if (wave.state == Wave::State::failed) return launch_.report(wave, &inst);
     }
@@ -211,11 +234,7 @@ class Worker {
     if (launch_.stop) wave.state = Wave::State::failed;
   }
 
-  void step(Wave& wave, const Instruction& inst, const Effects& effects) {
-    if (checker_) {
-      checker_->before(wave, inst, effects);
-      if (wave.state == Wave::State::failed) return;
-    }
+  static void step(Wave& wave, const Instruction& inst) {
     wave.pc += inst.size;
     ++wave.instructions;
     inst.handler(wave, inst);
@@ -262,7 +281,8 @@ class Worker {
     const int total = 8 * int((kernel.compute_pgm_rsrc1 & 63) + 1);
     const int architectural = std::min(total, 4 * int((kernel.compute_pgm_rsrc3 & 63) + 1));
     memset(wave.row(0), poison_byte, size_t(architectural) * lanes * sizeof(uint32_t));
-    memset(wave.row(accumulator_row), poison_byte, size_t(std::min(256, total - architectural)) * lanes * sizeof(uint32_t));
+    memset(wave.row(accumulator_row), poison_byte,
+           size_t(std::min(256, total - architectural)) * lanes * sizeof(uint32_t));
     memset(wave.sgpr, poison_byte, sizeof wave.sgpr);
   }
 
@@ -331,7 +351,8 @@ class Worker {
 Outcome refuse(const Kernel* kernel, const std::string& why) {
   Outcome outcome;
   outcome.status = Outcome::Status::invalid_dispatch;
-  snprintf(outcome.message, sizeof outcome.message, "kernel %s: %s", kernel && kernel->name ? kernel->name : "?", why.c_str());
+  snprintf(outcome.message, sizeof outcome.message, "kernel %s: %s", kernel && kernel->name ? kernel->name : "?",
+           why.c_str());
   return outcome;
 }
 
@@ -339,7 +360,8 @@ std::string find_mistake(const Dispatch& dispatch) {
   const Kernel* kernel = dispatch.kernel;
   if (kernel == nullptr) return "no kernel given";
   const uint64_t items = uint64_t(dispatch.block.x) * dispatch.block.y * dispatch.block.z;
-  if (items == 0 || items > max_workgroup_size) return "a workgroup of " + std::to_string(items) + " work-items; 1 to 1024 are possible";
+  if (items == 0 || items > max_workgroup_size)
+    return "a workgroup of " + std::to_string(items) + " work-items; 1 to 1024 are possible";
   if (dispatch.grid.x == 0 || dispatch.grid.y == 0 || dispatch.grid.z == 0) return "an empty grid";
   if (uint64_t(kernel->lds_bytes) + dispatch.dynamic_lds > lds_capacity)
     return std::to_string(uint64_t(kernel->lds_bytes) + dispatch.dynamic_lds) + " bytes of LDS; a workgroup has 65536";
@@ -355,7 +377,8 @@ class Interpreter final : public Engine {
     const std::string mistake = find_mistake(dispatch);
     if (!mistake.empty()) return refuse(dispatch.kernel, mistake);
     Launch launch(dispatch, decoded(*dispatch.kernel));
-    const uint64_t host_threads = environment_number("DG_SIM_THREADS", std::max(1u, std::thread::hardware_concurrency()));
+    const uint64_t host_threads =
+        environment_number("DG_SIM_THREADS", std::max(1u, std::thread::hardware_concurrency()));
     const uint64_t count = std::max<uint64_t>(1, std::min(host_threads, launch.workgroups));
     // Threads are made for each dispatch, so that a process may fork between two of them.
     std::vector<std::thread> threads;
@@ -392,8 +415,7 @@ class Interpreter final : public Engine {
     std::shared_ptr<Code>& code = code_[kernel.code_begin];
     if (code == nullptr) {
       const auto* words = reinterpret_cast<const uint32_t*>(kernel.code_begin);
-      code = std::make_shared<Code>(Code{decode_all(words, (kernel.code_end - kernel.code_begin) / 4), {}});
-      for (const Instruction& inst : code->instructions) code->effects.push_back(effects_of(inst));
+      code = std::make_shared<Code>(decode_all(words, (kernel.code_end - kernel.code_begin) / 4));
     }
     return code;
   }
@@ -406,6 +428,7 @@ class Interpreter final : public Engine {
 }  // namespace mi300x
 
 extern "C" __attribute__((visibility("default"))) mi300x::Engine* mi300x_engine() {
-  static auto* engine = new mi300x::Interpreter;  // never destroyed: libraries unload their code while the process exits
+  static auto* engine =
+      new mi300x::Interpreter;  // never destroyed: libraries unload their code while the process exits
   return engine;
 }

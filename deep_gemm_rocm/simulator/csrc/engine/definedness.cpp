@@ -1,0 +1,159 @@
+#include "definedness.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace mi300x {
+namespace {
+
+// A bit and its definedness through the two operations that can make a defined bit of an undefined one.
+struct Bits {
+  uint64_t value, defined;
+};
+Bits operator~(Bits a) { return {~a.value, a.defined}; }
+Bits operator&(Bits a, Bits b) {
+  return {a.value & b.value, (a.defined & b.defined) | (a.defined & ~a.value) | (b.defined & ~b.value)};
+}
+Bits operator|(Bits a, Bits b) { return ~(~a & ~b); }
+
+}  // namespace
+
+void Definedness::start(const Wave& wave, int scalars) {
+  rows_.fill(0);
+  scalars_.fill(0);
+  std::fill(scalars_.begin(), scalars_.begin() + scalars, ~0u);
+  for (int index : {102, 103, sgpr_vcc, sgpr_vcc + 1, sgpr_m0, sgpr_exec, sgpr_exec + 1}) scalars_[size_t(index)] = ~0u;
+  rows_[0] = wave.exec();
+  scc_ = true;
+}
+
+bool Definedness::is_defined(const RegisterRange& range, uint64_t lanes) const {
+  for (int number = range.first; number < range.first + range.count; ++number) {
+    if (number < first_scalar && undefined_lanes(number, lanes) != 0) return false;
+    if (number >= first_scalar && scalars_[size_t(number - first_scalar)] != ~0u) return false;
+  }
+  return true;
+}
+
+uint64_t Definedness::bits_of(const Operand& operand) const {
+  if (operand.kind != Operand::Kind::scalar || operand.special != Operand::Special::none) return ~0ull;
+  return operand.dwords >= 2 ? pair(operand.index) : scalars_[operand.index] | 0xFFFFFFFF'00000000;
+}
+
+uint64_t Definedness::lanes_of(const Operand& operand, int dword) const {
+  if (operand.kind == Operand::Kind::vector) return rows_[size_t(operand.index + std::min(dword, operand.dwords - 1))];
+  return bits_of(operand) == ~0ull ? ~0ull : 0;
+}
+
+void Definedness::define_scalar(const RegisterRange& range, uint64_t bits) {
+  for (int i = 0; i < range.count; ++i)
+    scalars_[size_t(range.first - first_scalar + i)] = uint32_t(i % 2 ? bits >> 32 : bits);
+}
+
+// Moves and lane mask arithmetic.
+void Definedness::execute_bitwise(const Wave& wave, const Instruction& inst, Derivation operation) {
+  const char* name = mnemonic(inst.op);
+  const bool with_exec = strstr(name, "exec") != nullptr, saves_exec = strstr(name, "saveexec") != nullptr;
+  const Bits exec{wave.exec(), pair(sgpr_exec)};
+  const Bits a{wave.read_scalar(inst.src[0]), bits_of(inst.src[0])};
+  const Bits b = with_exec ? exec : Bits{wave.read_scalar(inst.src[1]), bits_of(inst.src[1])};
+  Bits result = a;
+  switch (operation) {
+    case Derivation::bit_and: result = a & b; break;
+    case Derivation::bit_or: result = a | b; break;
+    case Derivation::bit_and_not: result = a & ~b; break;
+    case Derivation::bit_not_and: result = ~a & b; break;
+    default: break;
+  }
+  define_scalar(scalar_range(inst.dst.index, inst.dst.dwords), saves_exec ? exec.defined : result.defined);
+  if (with_exec) define_scalar(scalar_range(sgpr_exec, 2), result.defined);
+  const uint64_t width = inst.dst.dwords == 2 ? ~0ull : 0xFFFFFFFF;
+  if (operation != Derivation::bit_move)
+    scc_ = (~result.defined & width) == 0 || (result.value & result.defined & width) != 0;
+}
+
+// The lanes of row `row` of the result that are computed from defined values only.
+uint64_t Definedness::result_lanes(Wave& wave, const Instruction& inst, const Effects& effects, int row) const {
+  const auto all_dwords = [&](const Operand& operand, int dwords) {
+    uint64_t defined = ~0ull;
+    for (int dword = 0; dword < dwords; ++dword) defined &= lanes_of(operand, dword);
+    return defined;
+  };
+  uint64_t defined = ~0ull;
+  switch (effects.derivation) {
+    case Derivation::select: {
+      const bool vop3 = inst.family == Family::VOP3;
+      const uint64_t mask = vop3 ? wave.read_scalar(inst.src[2]) : wave.vcc();
+      const uint64_t known = vop3 ? bits_of(inst.src[2]) : pair(sgpr_vcc);
+      return known & ((mask & lanes_of(inst.src[1], 0)) | (~mask & lanes_of(inst.src[0], 0)));
+    }
+    case Derivation::packed_move: return lanes_of(inst.src[row], inst.vop.op_sel >> row & 1);
+    case Derivation::packed_pairs:
+      for (int i = 0; i < 3; ++i)
+        defined &= lanes_of(inst.src[i], (row ? inst.vop.op_sel_hi : inst.vop.op_sel) >> i & 1);
+      return defined;
+    case Derivation::low_dwords_first:
+      for (const Operand& operand : inst.src) defined &= all_dwords(operand, std::min<int>(row + 1, operand.dwords));
+      return defined;
+    case Derivation::carry:
+      defined = inst.family == Family::VOP2 ? pair(sgpr_vcc) : bits_of(inst.src[2]);
+      return defined & lanes_of(inst.src[0], 0) & lanes_of(inst.src[1], 0);
+    default: break;
+  }
+  for (const Operand& operand : inst.src) defined &= all_dwords(operand, operand.dwords);
+  if (effects.derivation == Derivation::matrix) return defined == ~0ull ? ~0ull : 0;
+  if (inst.dpp) return (defined & wave.exec()) == wave.exec() ? ~0ull : defined;
+  return defined;
+}
+
+void Definedness::execute(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded_lanes) {
+  switch (effects.derivation) {
+    case Derivation::write_lane:
+      rows_[inst.dst.index] |= 1ull << (wave.read_scalar(inst.src[1]) % lanes);
+      return;
+    case Derivation::read_lane: {
+      const uint64_t exec = wave.exec();
+      const uint64_t first_active = exec ? uint64_t(__builtin_ctzll(exec)) : 0;
+      const uint64_t lane = inst.op == Op::v_readlane_b32 ? wave.read_scalar(inst.src[1]) % lanes : first_active;
+      scalars_[inst.dst.index] = lanes_of(inst.src[0], 0) >> lane & 1 ? ~0u : 0;
+      return;
+    }
+    case Derivation::bit_move: case Derivation::bit_and: case Derivation::bit_or: case Derivation::bit_and_not:
+    case Derivation::bit_not_and: return execute_bitwise(wave, inst, effects.derivation);
+    default: return write_results(wave, inst, effects, loaded_lanes);
+  }
+}
+
+void Definedness::write_results(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded_lanes) {
+  constexpr int most_dwords = 32;
+  const uint64_t exec = wave.exec();
+  const bool writes_scalars = effects.unit == Unit::scalar || effects.derivation == Derivation::crossing ||
+                              (effects.writes.size() != 0 && !effects.writes[effects.writes.size() - 1].is_vector());
+  bool all_sources = true;
+  if (writes_scalars)
+    for (const RegisterRange& range : effects.reads) all_sources &= is_defined(range, exec);
+  const uint64_t scalar_bits = inst.sdst.kind != Operand::Kind::none ? ~exec | result_lanes(wave, inst, effects, 0)
+                               : effects.unit == Unit::scalar_memory || all_sources ? ~0ull
+                                                                                    : 0;
+  // An instruction may write what it reads: all results are found before any is kept.
+  uint64_t results[most_dwords];
+  const uint64_t active = effects.derivation == Derivation::matrix ? ~0ull : exec;
+  for (const RegisterRange& range : effects.writes) {
+    if (!range.is_vector()) continue;
+    for (int i = 0; i < range.count; ++i) {
+      if (effects.derivation == Derivation::loaded) results[i] = loaded_lanes;
+      else if (effects.derivation == Derivation::crossing) results[i] = all_sources ? ~0ull : 0;
+      else if (effects.derivation == Derivation::matrix && i > 0) results[i] = results[0];
+      else results[i] = result_lanes(wave, inst, effects, i);
+    }
+    for (int i = 0; i < range.count; ++i) {
+      uint64_t& row = rows_[size_t(range.first + i)];
+      row = (row & ~active) | (results[i] & active);
+    }
+  }
+  for (const RegisterRange& range : effects.writes)
+    if (!range.is_vector()) define_scalar(range, scalar_bits);
+  if (effects.unit == Unit::scalar && !effects.keeps_scc) scc_ = all_sources;
+}
+
+}  // namespace mi300x

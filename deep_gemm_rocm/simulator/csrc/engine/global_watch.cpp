@@ -1,0 +1,119 @@
+#include "global_watch.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+namespace mi300x {
+
+GlobalWatch::GlobalWatch(const MemoryRange* ranges, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const size_t pages = (ranges[i].end - ranges[i].begin / 4 * 4 + page_bytes - 1) / page_bytes;
+    // Memory straight from the system, which is zero and takes no room until it is touched.
+    void* zeroed = calloc(pages, sizeof(std::atomic<Page*>));
+    if (zeroed == nullptr && pages != 0) throw std::bad_alloc();
+    ranges_.push_back({ranges[i], static_cast<std::atomic<Page*>*>(zeroed), pages});
+  }
+}
+
+GlobalWatch::~GlobalWatch() {
+  for (const Range& range : ranges_) {
+    for (size_t i = 0; i < range.page_count; ++i) delete range.pages[i].load();
+    free(range.pages);
+  }
+}
+
+void GlobalWatch::release(Visitor& visitor) {
+  std::lock_guard<std::mutex> lock(releases_mutex_);
+  releases_[visitor.workgroup].push_back(++clock_);
+  ++visitor.releases;
+}
+
+const GlobalWatch::Range* GlobalWatch::range_of(uint64_t address) const {
+  const auto next = std::upper_bound(ranges_.begin(), ranges_.end(), address,
+                                     [](uint64_t value, const Range& range) { return value < range.memory.begin; });
+  if (next == ranges_.begin()) return nullptr;
+  const Range& range = *(next - 1);
+  return address < range.memory.end ? &range : nullptr;
+}
+
+GlobalWatch::Page& GlobalWatch::page_of(const Range& range, uint64_t offset) const {
+  std::atomic<Page*>& slot = range.pages[offset / page_bytes];
+  if (Page* page = slot.load(std::memory_order_acquire)) return *page;
+  auto* fresh = new Page;
+  Page* other = nullptr;
+  if (slot.compare_exchange_strong(other, fresh)) return *fresh;
+  delete fresh;
+  return *other;
+}
+
+bool GlobalWatch::is_ordered(const Access& earlier, const Visitor& visitor) const {
+  std::lock_guard<std::mutex> lock(releases_mutex_);
+  const auto found = releases_.find(earlier.workgroup_plus_1 - 1);
+  return found != releases_.end() && earlier.releases < found->second.size() &&
+         found->second[earlier.releases] <= visitor.acquired;
+}
+
+bool GlobalWatch::conflicts(const Access& earlier, const Access& now, const Visitor& visitor) const {
+  if (earlier.workgroup_plus_1 == 0 || earlier.workgroup_plus_1 == now.workgroup_plus_1) return false;
+  return (earlier.bytes & now.bytes) != 0 && !(earlier.atomic && now.atomic) && !is_ordered(earlier, visitor);
+}
+
+// False, with the conflict described, where the access races.
+bool GlobalWatch::visit(Cell& cell, const Access& now, const Span& span, const Visitor& visitor,
+                        Conflict& conflict) const {
+  constexpr uint32_t whole_dword = 15;
+  const bool may_miss_it = span.may_overfetch && cell.writer.bytes != whole_dword;
+  const auto report = [&](const Access& earlier, bool was_write) {
+    conflict.found = true;
+    conflict.workgroup = earlier.workgroup_plus_1 - 1;
+    conflict.was_write = was_write;
+    return false;
+  };
+  const auto keep = [&](Access& mark) {
+    const bool extends =
+        mark.workgroup_plus_1 == now.workgroup_plus_1 && mark.releases == now.releases && mark.atomic == now.atomic;
+    const uint32_t before = extends ? mark.bytes : 0;
+    mark = now;
+    mark.bytes = (now.bytes | before) & whole_dword;
+  };
+  if (!may_miss_it && conflicts(cell.writer, now, visitor)) return report(cell.writer, true);
+  if (!span.writes) {
+    if (span.may_overfetch) return true;  // no telling which bytes the program reads
+    if (cell.readers[0].workgroup_plus_1 != now.workgroup_plus_1) std::swap(cell.readers[0], cell.readers[1]);
+    keep(cell.readers[0]);
+    return true;
+  }
+  for (const Access& reader : cell.readers)
+    if (conflicts(reader, now, visitor)) return report(reader, false);
+  keep(cell.writer);
+  return true;
+}
+
+GlobalWatch::Conflict GlobalWatch::access(const Visitor& visitor, const Span& span) {
+  Conflict conflict;
+  const Range* range = range_of(span.address);
+  if (range == nullptr) return conflict;
+  const uint64_t base = range->memory.begin / 4 * 4;
+  const uint64_t end = std::min(span.address + span.bytes, range->memory.end);
+  Access now;
+  now.workgroup_plus_1 = visitor.workgroup + 1;
+  now.releases = visitor.releases & ((1u << 27) - 1);
+  now.atomic = span.atomic;
+  for (uint64_t address = span.address / 4 * 4; address < end;) {
+    Page& page = page_of(*range, address - base);
+    const uint64_t page_end = std::min(end, base + ((address - base) / page_bytes + 1) * page_bytes);
+    std::lock_guard<std::mutex> lock(page.mutex);
+    for (; address < page_end; address += 4) {
+      const uint32_t before_span = address < span.address ? uint32_t(span.address - address) : 0;
+      const uint32_t after_span = address + 4 > end ? uint32_t(address + 4 - end) : 0;
+      now.bytes = (15u << before_span) & (15u >> after_span) & 15u;
+      if (visit(page.cells[(address - base) % page_bytes / 4], now, span, visitor, conflict)) continue;
+      conflict.address = address;
+      return conflict;
+    }
+  }
+  return conflict;
+}
+
+}  // namespace mi300x

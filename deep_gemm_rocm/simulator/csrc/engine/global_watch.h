@@ -1,0 +1,84 @@
+// Races between the workgroups of a dispatch on global memory: two of them touch the same byte, at least one writes,
+// not both access it atomically, and nothing orders the accesses.
+//
+// What orders two accesses is a release by the one workgroup after its access (BUFFER_WBL2 with device scope) and an
+// acquire by the other before its own (BUFFER_INV with device scope), the acquire later than the release: that is how
+// LLVM implements fences and ordered atomics (AMDGPU usage, "Memory model gfx942"). The atomic that carries the signal
+// isn't looked at, so a program that orders too little may go unreported; one that orders enough never is.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "../engine.h"
+
+namespace mi300x {
+
+class GlobalWatch {
+ public:
+  // The ranges are sorted and disjoint.
+  GlobalWatch(const MemoryRange* ranges, size_t count);
+  ~GlobalWatch();
+
+  // A workgroup as the watch knows it. One host thread at a time uses it.
+  struct Visitor {
+    uint32_t workgroup = 0;  // flat id
+    uint32_t releases = 0;   // so far
+    uint64_t acquired = 0;   // when it last acquired; 0: never
+  };
+  void release(Visitor& visitor);
+  void acquire(Visitor& visitor) const { visitor.acquired = clock_; }
+
+  struct Span {
+    uint64_t address;
+    uint32_t bytes;
+    bool writes, atomic;
+    bool may_overfetch;  // reads whole dwords, of which the program may use a part
+  };
+  struct Conflict {
+    bool found = false;
+    uint64_t address = 0;  // of the dword
+    uint32_t workgroup = 0;
+    bool was_write = false;
+  };
+  // Records an access and tells whether it races with an earlier one. Memory outside the ranges isn't watched.
+  Conflict access(const Visitor& visitor, const Span& span);
+
+ private:
+  struct Access {
+    uint32_t workgroup_plus_1 = 0;  // 0: none
+    uint32_t releases : 27, bytes : 4, atomic : 1;
+    Access() : releases(0), bytes(0), atomic(0) {}
+  };
+  // One dword of memory. Of the readers the last two workgroups are known: whoever writes then, another one is among
+  // them.
+  struct Cell {
+    Access writer, readers[2];
+  };
+  static constexpr uint64_t page_bytes = 1024;
+  struct Page {
+    std::mutex mutex;
+    Cell cells[page_bytes / 4];
+  };
+  struct Range {
+    MemoryRange memory;
+    std::atomic<Page*>* pages;  // zeroed when they are touched first
+    size_t page_count;
+  };
+
+  const Range* range_of(uint64_t address) const;
+  Page& page_of(const Range& range, uint64_t offset) const;
+  bool conflicts(const Access& earlier, const Access& now, const Visitor& visitor) const;
+  bool is_ordered(const Access& earlier, const Visitor& visitor) const;
+  bool visit(Cell& cell, const Access& now, const Span& span, const Visitor& visitor, Conflict& conflict) const;
+
+  std::vector<Range> ranges_;
+  std::atomic<uint64_t> clock_{0};  // releases so far, of all workgroups
+  mutable std::mutex releases_mutex_;
+  std::unordered_map<uint32_t, std::vector<uint64_t>> releases_;  // of each workgroup, by the clock
+};
+
+}  // namespace mi300x
