@@ -155,7 +155,16 @@ class Compiler:
         device = ["--cuda-device-only", f"--offload-arch={arch}"] if language == "hip" else target
         self._clang(folder, "-x", language, *device, *(flags or ["-O3"]), "-S", "kernel.hip", "-o", "kernel.s")
         version = [flag for flag in flags if flag.startswith("-mcode-object-version")]
-        _run(ZIG, "clang", *target, *version, "-c", "kernel.s", "-o", "kernel.o", cwd=folder)
+        return self._assemble(folder, *target, *version)
+
+    def assemble(self, source: str) -> bytes:
+        """A code object from AMDGCN assembly, metadata included."""
+        folder = self._new_folder()
+        (folder / "kernel.s").write_text(source)
+        return self._assemble(folder, "-target", "amdgcn-amd-amdhsa", "-mcpu=gfx942")
+
+    def _assemble(self, folder: Path, *flags: str) -> bytes:
+        _run(ZIG, "clang", *flags, "-c", "kernel.s", "-o", "kernel.o", cwd=folder)
         _run(ZIG, "ld.lld", "-shared", "kernel.o", "-o", "kernel.co", cwd=folder)
         return (folder / "kernel.co").read_bytes()
 
@@ -174,9 +183,13 @@ class Compiler:
         _run(ZIG, "clang", "-nogpulib", "-nogpuinc", "-nostdinc", "-cl-no-stdinc", *arguments, cwd=folder)
 
     def _work_folder(self, source: str, prelude: str) -> Path:
+        folder = self._new_folder()
+        (folder / "kernel.hip").write_text(prelude + source)
+        return folder
+
+    def _new_folder(self) -> Path:
         folder = self._folder / f"{len(os.listdir(self._folder))}"
         folder.mkdir()
-        (folder / "kernel.hip").write_text(prelude + source)
         return folder
 
 

@@ -1,0 +1,513 @@
+"""What DG_SIM_SANITIZE=1 reports: for each class a kernel with the bug in it, and its corrected twin, which is clean.
+
+Most kernels are assembly, because compilers would repair the bug. They find a buffer's address in s[4:5], the number of
+their workgroup in s2, that of the work-item in v0 and four times that in v1.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from simulated_hip import Compiler, Hip, HipCallError
+
+PROLOGUE = """
+  s_load_dwordx2 s[4:5], s[0:1], 0x0
+  s_waitcnt lgkmcnt(0)
+  v_lshlrev_b32_e32 v1, 2, v0
+"""
+LDS_BYTES = 2048
+BUFFER_BYTES = 4096
+
+
+@dataclass
+class Case:
+    """`bug` and `fix` take the place of @ in `body`; `reported` are parts of the message for the bug."""
+
+    name: str
+    body: str
+    bug: str
+    fix: str
+    reported: list[str]
+    grid: int = 1
+    block: int = 64
+    lucky: bool = True  # the bug does no harm without the sanitizer
+
+
+@dataclass
+class Hazard:
+    """`after` needs `states` wait states after `before`."""
+
+    name: str
+    before: str
+    after: str
+    states: int
+    reported: str = "hazard: "
+
+    def case(self) -> Case:
+        prologue = (
+            "".join(f"  v_mov_b32_e32 v{i}, 0\n" for i in range(2, 40))
+            + "  s_mov_b64 s[8:9], s[4:5]\n  v_mov_b32_e32 v40, s4\n"
+        )
+        prologue += "  s_mov_b32 s10, 0\n  s_nop 15\n"
+        reported = [self.reported, f"needs {self.states} wait states between, and has {self.states - 1}"]
+        body = f"{prologue}{self.before}\n@\n{self.after}\n  s_nop 15\n"
+        return Case(f"hazard_{self.name}", body, nops(self.states - 1), nops(self.states), reported)
+
+
+def nops(states: int) -> str:
+    return "\n".join(f"  s_nop {min(states - i, 8) - 1}" for i in range(0, states, 8))
+
+
+STORE_V2 = "\n  s_waitcnt vmcnt(0) lgkmcnt(0)\n  global_store_dword v1, v2, s[4:5]"
+USE_V2 = "\n  v_add_u32_e32 v2, 1, v2\n" + STORE_V2
+DEFINE_LDS = "  v_mov_b32_e32 v9, 0\n  ds_write_b32 v1, v9\n  s_waitcnt lgkmcnt(0)\n"
+SHARED_POINTER = """
+  s_mov_b64 s[8:9], src_shared_base
+  v_mov_b32_e32 v4, v1
+  v_mov_b32_e32 v5, s9
+"""
+
+WAITS = [
+    Case(
+        "wait_vector_load",
+        "global_load_dword v2, v1, s[4:5]\n@" + USE_V2,
+        "",
+        "s_waitcnt vmcnt(0)",
+        ["v2 is used before an s_waitcnt for vmcnt has waited for its load", "at v_add_u32"],
+    ),
+    Case(
+        "wait_for_too_few_loads",
+        "global_load_dword v3, v1, s[4:5]\nglobal_load_dword v2, v1, s[4:5] offset:4\n@" + USE_V2,
+        "s_waitcnt vmcnt(1)",
+        "s_waitcnt vmcnt(1)\nv_add_u32_e32 v3, 1, v3\ns_waitcnt vmcnt(0)",
+        ["v2 is used", "vmcnt"],
+    ),
+    Case(
+        "wait_before_overwriting",
+        "global_load_dword v2, v1, s[4:5]\n@\nv_mov_b32_e32 v2, 0" + STORE_V2,
+        "",
+        "s_waitcnt vmcnt(0)",
+        ["v2 is used", "vmcnt", "at v_mov_b32"],
+    ),
+    Case("wait_lds_read", DEFINE_LDS + "ds_read_b32 v2, v1\n@" + USE_V2, "", "s_waitcnt lgkmcnt(0)", ["v2", "lgkmcnt"]),
+    Case(
+        "wait_scalar_load",
+        "s_load_dword s8, s[4:5], 0x0\n@\ns_add_u32 s9, s8, 1",
+        "s_waitcnt vmcnt(0)",
+        "s_waitcnt lgkmcnt(0)",
+        ["s8 is used before an s_waitcnt for lgkmcnt"],
+    ),
+    Case(
+        "wait_scalar_loads_in_any_order",
+        "s_load_dword s8, s[4:5], 0x0\ns_load_dword s9, s[4:5], 0x4\n@\ns_add_u32 s8, s8, 1\ns_waitcnt lgkmcnt(0)",
+        "s_waitcnt lgkmcnt(1)",
+        "s_waitcnt lgkmcnt(0)",
+        ["s8", "lgkmcnt"],
+    ),
+    Case(
+        "wait_flat_load_counts_twice",
+        SHARED_POINTER + DEFINE_LDS + "s_nop 1\nflat_load_dword v2, v[4:5]\n@" + USE_V2,
+        "s_waitcnt vmcnt(0)",
+        "s_waitcnt vmcnt(0) lgkmcnt(0)",
+        ["v2", "lgkmcnt"],
+    ),
+    Case(
+        "wait_load_to_lds",
+        "s_mov_b32 m0, 0\ns_nop 0\nglobal_load_lds_dword v1, s[4:5]\n@\nds_read_b32 v2, v1" + STORE_V2,
+        "",
+        "s_waitcnt vmcnt(0)",
+        ["lane 0 reads byte 0 of LDS before an s_waitcnt for vmcnt has waited for the load to LDS of wave 0"],
+    ),
+    Case(
+        "wait_load_to_lds_before_barrier",
+        "s_nop 0\nv_readfirstlane_b32 s8, v1\ns_mov_b32 m0, s8\ns_nop 0\n"
+        "global_load_lds_dword v1, s[4:5]\n@\ns_barrier\nv_xor_b32_e32 v3, 0x100, v1\nds_read_b32 v2, v3" + STORE_V2,
+        "",
+        "s_waitcnt vmcnt(0)",
+        ["of LDS before an s_waitcnt for vmcnt has waited for the load to LDS of wave"],
+        block=128,
+    ),
+]
+
+HAZARDS = [
+    Hazard("xdl_4_passes", "v_mfma_f32_16x16x32_fp8_fp8 v[4:7], v[8:9], v[10:11], 0", "v_mov_b32_e32 v2, v5", 7),
+    Hazard("xdl_8_passes", "v_mfma_f32_32x32x16_fp8_fp8 v[4:19], v[20:21], v[22:23], 0", "v_mov_b32_e32 v2, v5", 11),
+    Hazard(
+        "xdl_16_passes", "v_mfma_f32_32x32x4_2b_f16 a[0:31], v[20:21], v[22:23], 0", "v_accvgpr_read_b32 v2, a31", 19
+    ),
+    Hazard("xdl_2_passes", "v_mfma_f32_4x4x4_16b_f16 v[4:7], v[8:9], v[10:11], 0", "v_mov_b32_e32 v2, v5", 5),
+    Hazard("f32_8_passes", "v_mfma_f32_16x16x4_f32 v[4:7], v8, v9, 0", "v_mov_b32_e32 v2, v5", 10),
+    Hazard("f64_result", "v_mfma_f64_16x16x4_f64 v[4:11], v[12:13], v[14:15], 0", "v_mov_b32_e32 v2, v5", 11),
+    Hazard(
+        "f64_result_stored",
+        "v_mfma_f64_16x16x4_f64 v[4:11], v[12:13], v[14:15], 0",
+        "global_store_dword v1, v4, s[4:5]",
+        18,
+    ),
+    Hazard(
+        "result_stored",
+        "v_mfma_f32_16x16x32_fp8_fp8 v[4:7], v[8:9], v[10:11], 0",
+        "global_store_dwordx2 v1, v[4:5], s[4:5]",
+        7,
+    ),
+    Hazard("result_to_lds", "v_mfma_f32_16x16x16_f16 v[4:7], v[8:9], v[10:11], 0", "ds_write_b32 v1, v7", 7),
+    Hazard("result_overwritten", "v_mfma_f32_16x16x16_f16 v[4:7], v[8:9], v[10:11], 0", "v_mov_b32_e32 v7, 0", 7),
+    Hazard(
+        "result_as_a",
+        "v_mfma_f32_16x16x16_f16 v[4:7], v[8:9], v[10:11], 0",
+        "v_mfma_f32_16x16x16_f16 v[20:23], v[4:5], v[10:11], 0",
+        7,
+    ),
+    Hazard(
+        "result_as_other_c",
+        "v_mfma_f32_16x16x16_f16 v[4:7], v[8:9], v[10:11], 0",
+        "v_mfma_f32_16x16x16_f16 v[20:23], v[8:9], v[10:11], v[6:9]",
+        5,
+    ),
+    Hazard(
+        "c_overwritten",
+        "v_mfma_f32_32x32x8_f16 v[4:19], v[20:21], v[22:23], v[24:39]",
+        "v_mov_b32_e32 v30, 0",
+        7,
+    ),
+    Hazard("valu_to_matrix", "v_mov_b32_e32 v8, 0", "v_mfma_f32_16x16x16_f16 v[4:7], v[8:9], v[10:11], 0", 2),
+    Hazard(
+        "exec_to_matrix",
+        "v_cmpx_eq_u32_e32 v2, v2",
+        "v_mfma_f32_16x16x16_f16 v[4:7], v[8:9], v[10:11], 0",
+        4,
+    ),
+    Hazard(
+        "f64_matrix_to_fma",
+        "v_mfma_f64_4x4x4_4b_f64 v[4:5], v[6:7], v[8:9], 0",
+        "v_fma_f64 v[12:13], v[14:15], 0, 0",
+        2,
+    ),
+    Hazard("sgpr_to_memory", "v_readlane_b32 s8, v40, 0", "global_load_dword v2, v1, s[8:9]", 5),
+    Hazard("sgpr_to_valu", "v_readfirstlane_b32 s10, v2", "v_mov_b32_e32 v3, s10", 2),
+    Hazard("vcc_to_select", "v_cmp_eq_u32_e32 vcc, v2, v2", "v_cndmask_b32_e32 v4, v2, v3, vcc", 2),
+    Hazard("lane_select", "v_readfirstlane_b32 s10, v2", "v_readlane_b32 s11, v3, s10", 4),
+    Hazard("lane_read", "v_mov_b32_e32 v2, 1", "v_readlane_b32 s11, v2, 3", 1),
+    Hazard("exec_to_lane_read", "v_cmpx_eq_u32_e32 v2, v2", "v_readlane_b32 s11, v2, 3", 4),
+    Hazard("vcc_to_div_fmas", "v_cmp_eq_u32_e32 vcc, v2, v2", "v_div_fmas_f32 v4, v5, v6, v7", 4),
+    Hazard("dpp", "v_mov_b32_e32 v2, 1", "v_mov_b32_dpp v4, v2 row_shl:1 row_mask:0xf bank_mask:0xf", 2),
+    Hazard("exec_to_dpp", "v_cmpx_eq_u32_e32 v2, v2", "v_mov_b32_dpp v4, v3 row_shl:1 row_mask:0xf bank_mask:0xf", 5),
+    Hazard("transcendental", "v_exp_f32_e32 v2, v3", "v_add_f32_e32 v4, v2, v2", 1),
+    Hazard(
+        "sdwa",
+        "v_mov_b32_sdwa v2, v3 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:DWORD",
+        "v_mov_b32_e32 v4, v2",
+        1,
+    ),
+    Hazard("wide_store", "global_store_dwordx4 v1, v[4:7], s[4:5]", "v_mov_b32_e32 v6, 0", 2),
+    Hazard("dot", "v_dot4_i32_i8 v2, v3, v4, v5", "v_mov_b32_e32 v6, v2", 3),
+    Hazard("dot_of_dot", "v_dot4_i32_i8 v2, v3, v4, v5", "v_dot4_i32_i8 v6, v2, v4, v5", 3),
+    Hazard("setreg", "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 2), 0", "s_getreg_b32 s10, hwreg(HW_REG_MODE)", 2),
+    Hazard("m0", "s_mov_b32 m0, 0", "global_load_lds_dword v1, s[4:5]", 1),
+]
+
+DEFINEDNESS = [
+    Case(
+        "unwritten_address",
+        "@\nglobal_load_dword v2, v9, s[4:5]",
+        "",
+        "v_mov_b32_e32 v9, 0",
+        ["the address in v9 (lane 0) was never written"],
+        lucky=False,
+    ),
+    Case(
+        "unwritten_lanes_of_address",
+        "s_mov_b64 exec, 0xffff\nv_mov_b32_e32 v9, 0\ns_mov_b64 exec, -1\n@\nglobal_load_dword v2, v9, s[4:5]",
+        "",
+        "v_mov_b32_e32 v9, 0",
+        ["the address in v9 (lane 16) was never written"],
+        lucky=False,
+    ),
+    Case(
+        "unwritten_stored",
+        "@\nglobal_store_dword v1, v9, s[4:5]",
+        "",
+        "v_mov_b32_e32 v9, 0",
+        ["what is stored, v9 (lane 0), was never written"],
+    ),
+    Case(
+        "unwritten_stored_high_dword",
+        "v_mov_b32_e32 v8, 0\n@\nglobal_store_dwordx2 v1, v[8:9], s[4:5]",
+        "",
+        "v_mov_b32_e32 v9, 0",
+        ["what is stored, v9 (lane 0), was never written"],
+    ),
+    Case(
+        "unwritten_computed_with",
+        "@\nv_add_u32_e32 v2, v9, v1" + STORE_V2,
+        "",
+        "v_mov_b32_e32 v9, 0",
+        ["what is stored, v2 (lane 0)"],
+    ),
+    Case("unwritten_to_lds", "@\nds_write_b32 v1, v9", "", "v_mov_b32_e32 v9, 0", ["what is stored, v9 (lane 0)"]),
+    Case(
+        "unwritten_accumulator",
+        "@\ns_nop 15\nv_accvgpr_read_b32 v2, a3" + STORE_V2,
+        "",
+        "v_accvgpr_write_b32 a3, 0",
+        ["what is stored, v2"],
+    ),
+    Case(
+        "unwritten_matrix_operand",
+        "v_mov_b32_e32 v8, 0\nv_mov_b32_e32 v10, 0\nv_mov_b32_e32 v11, 0\n@\ns_nop 1\n"
+        "v_mfma_f32_16x16x16_f16 v[2:5], v[8:9], v[10:11], 0\ns_nop 15" + STORE_V2,
+        "",
+        "v_mov_b32_e32 v9, 0",
+        ["what is stored, v2 (lane 0)"],
+    ),
+    Case(
+        "unwritten_scalar_address",
+        "s_mov_b32 s10, s4\n@\ns_load_dword s8, s[10:11], 0x0",
+        "",
+        "s_mov_b32 s11, s5",
+        ["the address in s10 was never written"],
+        lucky=False,
+    ),
+    Case(
+        "unwritten_scalar_branch",
+        "@\ns_cmp_eq_u32 s10, 0\ns_cbranch_scc1 1\ns_nop 0",
+        "",
+        "s_mov_b32 s10, 0",
+        ["a branch on scc", "at s_cbranch_scc1"],
+    ),
+    Case(
+        "unwritten_vector_branch",
+        "@\nv_cmp_eq_u32_e32 vcc, v9, v1\ns_nop 4\ns_cbranch_vccz 1\ns_nop 0",
+        "",
+        "v_mov_b32_e32 v9, 0",
+        ["a branch on vcc, which depends on a register that was never written"],
+    ),
+    Case(
+        "unwritten_lds",
+        "@\nds_read_b32 v2, v1" + STORE_V2,
+        "",
+        DEFINE_LDS,
+        ["what is stored, v2 (lane 0), was never written"],
+    ),
+    Case(
+        "unwritten_lds_of_some_lanes",
+        "s_mov_b64 exec, 0xff\n" + DEFINE_LDS + "s_mov_b64 exec, -1\n@\nds_read_b32 v2, v1" + STORE_V2,
+        "",
+        DEFINE_LDS,
+        ["what is stored, v2 (lane 8), was never written"],
+    ),
+    Case(
+        "unwritten_histogram",
+        "v_mov_b32_e32 v3, 1\n@\nds_add_u32 v1, v3\nds_read_b32 v2, v1" + STORE_V2,
+        "",
+        DEFINE_LDS,
+        ["what is stored, v2 (lane 0), was never written"],
+    ),
+]
+
+BARRIER = "s_waitcnt lgkmcnt(0)\ns_barrier"
+OTHER_WAVE = "v_xor_b32_e32 v3, 0x100, v1\n"  # the LDS offset of the same lane of the other wave
+LDS_RACES = [
+    Case(
+        "lds_read_of_other_wave",
+        OTHER_WAVE + DEFINE_LDS + BARRIER + "\nds_write_b32 v1, v9\n@\nds_read_b32 v2, v3" + STORE_V2,
+        "",
+        BARRIER,
+        ["race: lane 0 ", " of LDS, which wave", " has touched since the last barrier"],
+        block=128,
+    ),
+    Case(
+        "lds_write_before_barrier_not_waited_for",
+        OTHER_WAVE + "v_mov_b32_e32 v9, 0\nds_write_b32 v1, v9\n@\ns_barrier\nds_read_b32 v2, v3" + STORE_V2,
+        "",
+        "s_waitcnt lgkmcnt(0)",
+        ["race: lane 0 reads byte", "without waiting for lgkmcnt"],
+        block=128,
+    ),
+    Case(
+        "lds_read_before_barrier_not_waited_for",
+        OTHER_WAVE + DEFINE_LDS + BARRIER + "\nds_read_b32 v2, v3\n@\ns_barrier\nds_write_b32 v1, v9" + STORE_V2,
+        "",
+        "s_waitcnt lgkmcnt(0)",
+        ["race: lane 0 writes byte", "without waiting for lgkmcnt"],
+        block=128,
+    ),
+    Case(
+        "lds_overwritten_while_read",
+        OTHER_WAVE
+        + DEFINE_LDS
+        + BARRIER
+        + "\nds_read_b32 v2, v3\ns_waitcnt lgkmcnt(0)\n@\nds_write_b32 v1, v9"
+        + STORE_V2,
+        "",
+        BARRIER,
+        ["race: lane 0 "],
+        block=128,
+    ),
+    Case(
+        "lds_two_writers",
+        "v_and_b32_e32 v3, 0xff, v1\nv_mov_b32_e32 v9, 0\n@ v3, v9",
+        "ds_write_b32",
+        "ds_add_u32",
+        ["race: lane 0 writes byte 0 of LDS"],
+        block=128,
+    ),
+    Case(
+        "lds_neighbouring_bytes",
+        "v_mov_b32_e32 v9, 0\nv_mov_b32_e32 v3, v0\n@",
+        "ds_write_b32 v3, v9",
+        "ds_write_b8 v3, v9",
+        ["race: lane"],
+        block=128,
+    ),
+    Case(
+        "lds_atomic_and_plain",
+        DEFINE_LDS + BARRIER + "\nv_and_b32_e32 v3, 0xff, v1\nds_add_u32 v3, v9\n@\nds_read_b32 v2, v3" + STORE_V2,
+        "",
+        BARRIER,
+        ["race: lane 0 "],
+        block=128,
+    ),
+    Case(
+        "lds_by_flat_addresses",
+        SHARED_POINTER
+        + DEFINE_LDS
+        + BARRIER
+        + "\nds_write_b32 v1, v9\n@\nv_xor_b32_e32 v4, 0x100, v4\nflat_load_dword v2, v[4:5]"
+        + STORE_V2,
+        "",
+        BARRIER,
+        ["race: lane 0 "],
+        block=128,
+    ),
+    Case(
+        "lds_two_addresses",
+        OTHER_WAVE
+        + DEFINE_LDS
+        + BARRIER
+        + "\nds_write_b32 v1, v9\n@\nds_read2_b32 v[2:3], v3 offset0:0 offset1:0"
+        + STORE_V2,
+        "",
+        BARRIER,
+        ["race: lane 0 "],
+        block=128,
+    ),
+]
+
+MISALIGNED = [
+    Case(
+        "misaligned_atomic",
+        "v_mov_b32_e32 v3, @\nv_mov_b32_e32 v2, 1\nglobal_atomic_add v3, v2, s[4:5]",
+        "2",
+        "4",
+        ["lane 0 makes a misaligned atomic access of 4 bytes to memory at 0x"],
+        lucky=False,
+    ),
+    Case(
+        "misaligned_lds_atomic",
+        "v_mov_b32_e32 v3, @\nv_mov_b32_e32 v8, 1\nv_mov_b32_e32 v9, 1\nds_add_u64 v3, v[8:9]",
+        "12",
+        "16",
+        ["lane 0 makes a misaligned atomic access of 8 bytes to LDS at 0xc"],
+    ),
+    Case(
+        "misaligned_scalar_load",
+        "s_add_u32 s4, s4, @\ns_load_dword s8, s[4:5], 0x0",
+        "2",
+        "4",
+        ["a scalar access to 0x", "ignores the last two bits"],
+    ),
+]
+
+CASES = WAITS + [hazard.case() for hazard in HAZARDS] + DEFINEDNESS + LDS_RACES + MISALIGNED
+
+
+def assembly(name: str, body: str) -> tuple[str, str]:
+    """The text of a kernel and its metadata."""
+    text = f"""
+.text
+.globl {name}
+.p2align 8
+.type {name},@function
+{name}:
+{PROLOGUE}{body}
+  s_endpgm
+.size {name}, .-{name}
+.section .rodata,"a"
+.p2align 6
+.amdhsa_kernel {name}
+  .amdhsa_group_segment_fixed_size {LDS_BYTES}
+  .amdhsa_kernarg_size 8
+  .amdhsa_user_sgpr_kernarg_segment_ptr 1
+  .amdhsa_next_free_vgpr 128
+  .amdhsa_next_free_sgpr 32
+  .amdhsa_accum_offset 64
+.end_amdhsa_kernel
+"""
+    metadata = f"""
+  - .name: {name}
+    .symbol: {name}.kd
+    .args: [{{.size: 8, .offset: 0, .value_kind: global_buffer, .address_space: global}}]
+    .kernarg_segment_size: 8
+    .kernarg_segment_align: 8
+    .group_segment_fixed_size: {LDS_BYTES}
+    .private_segment_fixed_size: 0
+    .wavefront_size: 64
+    .sgpr_count: 32
+    .vgpr_count: 128
+    .agpr_count: 64
+    .max_flat_workgroup_size: 1024"""
+    return text, metadata
+
+
+def program(kernels: dict[str, str]) -> str:
+    parts = [assembly(name, body) for name, body in kernels.items()]
+    header = '.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n'
+    metadata = "\n.amdgpu_metadata\namdhsa.version: [1, 2]\namdhsa.target: amdgcn-amd-amdhsa--gfx942\namdhsa.kernels:"
+    texts, entries = zip(*parts, strict=True)
+    return header + "".join(texts) + metadata + "".join(entries) + "\n.end_amdgpu_metadata\n"
+
+
+@pytest.fixture(autouse=True)
+def sanitize(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+
+
+@pytest.fixture(scope="module")
+def module(hip: Hip, compiler: Compiler):
+    kernels = {}
+    for case in CASES:
+        kernels[f"{case.name}_bug"] = case.body.replace("@", case.bug)
+        kernels[f"{case.name}_fixed"] = case.body.replace("@", case.fix)
+    return hip.load(compiler.assemble(program(kernels)))
+
+
+def launch_with_buffer(hip: Hip, module, kernel: str, grid: int = 1, block: int = 64) -> None:
+    buffer = hip.upload(np.zeros(BUFFER_BYTES, np.uint8))
+    try:
+        hip.launch(hip.function(module, kernel), grid, block, buffer)
+    finally:
+        hip.hipFree(buffer)
+
+
+PLACE = r"; at [a-z_0-9]+ .*\), offset 0x[0-9a-f]+ from the start of the code \(0x[0-9a-f]+ from the kernel's entry\), "
+PLACE += r"workgroup \(\d+, \d+, \d+\), wave \d+$"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_bug_is_reported_and_its_correction_is_clean(hip: Hip, module, monkeypatch, case: Case) -> None:
+    with pytest.raises(HipCallError) as caught:
+        launch_with_buffer(hip, module, f"{case.name}_bug", case.grid, case.block)
+    message = caught.value.message
+    for part in [f"kernel {case.name}_bug: ", *case.reported]:
+        assert part in message
+    assert re.search(PLACE, message)
+    for seed in "0123":
+        monkeypatch.setenv("DG_SIM_SEED", seed)
+        launch_with_buffer(hip, module, f"{case.name}_fixed", case.grid, case.block)
+    if case.lucky:
+        monkeypatch.setenv("DG_SIM_SANITIZE", "0")
+        launch_with_buffer(hip, module, f"{case.name}_bug", case.grid, case.block)  # luck
