@@ -220,37 +220,63 @@ class BufferAccess {
 
   // Sets the address and the number of dwords in bounds; false where the memory isn't the kernel's.
   bool resolve(int lane, uint32_t dwords, uint8_t*& address, uint32_t& valid) const {
-    const BufferPosition position = raw_ ? raw_position(lane) : operands_.position(lane);
+    const BufferPosition position = operands_.position(lane);
     valid = dwords_in_bounds(position, dwords);
     address = reinterpret_cast<uint8_t*>(position.address);
     return valid == 0 || whole_buffer_is_valid_ || check_buffer(wave_, lane, position.address, 4 * valid);
   }
 
- private:
-  BufferPosition raw_position(int lane) const {
-    return locate(operands_.resource, 0, (operands_.offset ? operands_.offset[lane] : 0) + operands_.imm,
-                  operands_.scalar_offset);
+  // What can be said of all 64 lanes of a raw buffer at once.
+  enum class Range { mixed, inside, outside };
+  Range common_range(uint32_t bytes) const {
+    if (!raw_ || !whole_buffer_is_valid_ || operands_.offset == nullptr || wave_.exec() != ~0ull) return Range::mixed;
+    uint32_t lowest = ~0u, highest = 0;
+    for (int l = 0; l < lanes; ++l) lowest = std::min(lowest, operands_.offset[l]);
+    for (int l = 0; l < lanes; ++l) highest = std::max(highest, operands_.offset[l]);
+    const uint64_t shift = operands_.imm + operands_.scalar_offset;
+    if (highest + shift + bytes <= operands_.resource.records) return Range::inside;
+    return lowest + shift >= operands_.resource.records ? Range::outside : Range::mixed;
   }
 
+  // Only where all lanes are inside.
+  const uint8_t* unchecked(int lane) const {
+    return reinterpret_cast<const uint8_t*>(operands_.resource.base + operands_.imm + operands_.scalar_offset) +
+           operands_.offset[lane];
+  }
+
+ private:
   Wave& wave_;
   const BufferOperands operands_;
   const bool raw_, whole_buffer_is_valid_;
 };
 
 template <int dwords>
-void load_buffer_dwords(Wave& wave, const Instruction& inst) {
-  const BufferAccess access(wave, inst);
-  alignas(64) uint32_t results[dwords][lanes];
-  const bool resolved = for_active_lanes(wave, [&](int lane) {
+bool load_lanes(Wave& wave, const BufferAccess& access, uint32_t (&results)[dwords][lanes]) {
+  switch (access.common_range(4 * dwords)) {
+    case BufferAccess::Range::outside: memset(results, 0, sizeof results); return true;
+    case BufferAccess::Range::inside:
+      for (int l = 0; l < lanes; ++l) {
+        uint32_t value[dwords];
+        memcpy(value, access.unchecked(l), sizeof value);
+        for (int i = 0; i < dwords; ++i) results[i][l] = value[i];
+      }
+      return true;
+    case BufferAccess::Range::mixed: break;
+  }
+  return for_active_lanes(wave, [&](int lane) {
     uint8_t* address;
     uint32_t valid, value[dwords] = {};
     if (!access.resolve(lane, dwords, address, valid)) return false;
-    if (valid == dwords) memcpy(value, address, sizeof value);
-    else if (valid > 0) memcpy(value, address, 4 * valid);
+    if (valid > 0) memcpy(value, address, 4 * valid);
     for (int i = 0; i < dwords; ++i) results[i][lane] = value[i];
     return true;
   });
-  if (!resolved) return;
+}
+
+template <int dwords>
+void load_buffer_dwords(Wave& wave, const Instruction& inst) {
+  alignas(64) uint32_t results[dwords][lanes];
+  if (!load_lanes(wave, BufferAccess(wave, inst), results)) return;
   for (int i = 0; i < dwords; ++i) store_row(wave.row(inst.dst.index + i), results[i], wave.exec());
 }
 template <int dwords>
