@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "addresses.h"
 #include "atomics.h"
 #include "lanes.h"
 
@@ -37,17 +38,6 @@ bool check_global(Wave& wave, const uint64_t* addresses, uint32_t bytes) {
 
 // ---- Addresses ----
 
-void global_addresses(Wave& wave, const Instruction& inst, uint64_t* addresses) {
-  const uint32_t* low = wave.row(inst.src[0].index);
-  if (inst.src[2].kind != Operand::Kind::none) {  // SGPR base and a 32-bit offset
-    const uint64_t base = wave.read_scalar(inst.src[2]) + uint64_t(int64_t(inst.imm));
-    for (int l = 0; l < lanes; ++l) addresses[l] = base + low[l];
-  } else {
-    const uint32_t* high = wave.row(inst.src[0].index + 1);
-    for (int l = 0; l < lanes; ++l) addresses[l] = (low[l] | uint64_t(high[l]) << 32) + uint64_t(int64_t(inst.imm));
-  }
-}
-
 bool resolve_global(Wave& wave, const Instruction& inst, uint32_t bytes, Access& access) {
   uint64_t addresses[lanes];
   global_addresses(wave, inst, addresses);
@@ -64,15 +54,10 @@ bool scratch_position(Wave& wave, int lane, uint64_t offset, uint32_t bytes, uin
 }
 
 bool resolve_scratch(Wave& wave, const Instruction& inst, uint32_t bytes, Access& access) {
-  const uint32_t base = inst.src[2].kind != Operand::Kind::none ? uint32_t(wave.read_scalar(inst.src[2])) : 0;
-  const bool has_vaddr = inst.src[0].kind != Operand::Kind::none;
   return for_active_lanes(wave, [&](int lane) {
-    const uint32_t offset = base + (has_vaddr ? wave.row(inst.src[0].index)[lane] : 0) + uint32_t(inst.imm);
-    return scratch_position(wave, lane, offset, bytes, access.memory[lane]);
+    return scratch_position(wave, lane, scratch_offset(wave, inst, lane), bytes, access.memory[lane]);
   });
 }
-
-bool in_aperture(uint64_t address, uint64_t aperture) { return address - aperture < aperture_bytes; }
 
 bool resolve_flat(Wave& wave, const Instruction& inst, uint32_t bytes, Access& access) {
   uint64_t addresses[lanes];
@@ -91,64 +76,6 @@ bool resolve_flat(Wave& wave, const Instruction& inst, uint32_t bytes, Access& a
     return wave.memory->contains(address, bytes) || fail_access(wave, "memory", lane, address, bytes);
   });
 }
-
-// A buffer resource (CDNA3 ISA, "Buffer resource descriptor").
-struct BufferResource {
-  uint64_t base;
-  uint32_t stride, records, index_stride, element_size;
-  bool swizzled, adds_lane;
-
-  explicit BufferResource(const uint32_t* words)
-      : base(words[0] | uint64_t(words[1] & 0xFFFF) << 32),
-        stride(words[1] >> 16 & 0x3FFF),
-        records(words[2]),
-        index_stride(8u << (words[3] >> 21 & 3)),
-        element_size(2u << (words[3] >> 19 & 3)),
-        swizzled(words[1] >> 31),
-        adds_lane(words[3] >> 23 & 1) {}
-};
-
-struct BufferPosition {
-  uint64_t address;    // of the first byte
-  uint64_t in_bounds;  // bytes from there that are in range
-};
-
-// Raw buffers check the byte offset, SGPR offset included, against num_records; structured ones check the index. The
-// sums aren't truncated to 32 bits: an offset close to 2^32 stays out of range.
-BufferPosition locate(const BufferResource& resource, uint64_t index, uint64_t offset, uint64_t scalar_offset) {
-  if (resource.swizzled && resource.stride != 0) {
-    const uint64_t index_high = index / resource.index_stride, index_low = index % resource.index_stride;
-    const uint64_t element = offset / resource.element_size, byte = offset % resource.element_size;
-    const uint64_t swizzled = (index_high * resource.stride + element * resource.element_size) * resource.index_stride +
-                              index_low * resource.element_size + byte;
-    const bool valid = index < resource.records && offset < resource.stride;
-    return {resource.base + scalar_offset + swizzled, valid ? resource.stride - offset : 0};
-  }
-  const uint64_t position = index * resource.stride + offset;
-  if (resource.stride == 0) {
-    const uint64_t whole = position + scalar_offset;
-    return {resource.base + whole, whole < resource.records ? resource.records - whole : 0};
-  }
-  return {resource.base + scalar_offset + position, index < resource.records ? ~0ull : 0};
-}
-
-struct BufferOperands {
-  BufferResource resource;
-  const uint32_t *index, *offset;  // null where the instruction has none
-  uint64_t imm, scalar_offset;
-
-  BufferOperands(Wave& wave, const Instruction& inst)
-      : resource(&wave.sgpr[inst.src[1].index]),
-        index(inst.mem.idxen ? wave.row(inst.src[0].index) : nullptr),
-        offset(inst.mem.offen ? wave.row(inst.src[0].index + inst.mem.idxen) : nullptr),
-        imm(uint64_t(inst.imm)),
-        scalar_offset(uint32_t(wave.read_scalar(inst.src[2]))) {}
-
-  BufferPosition position(int lane) const {
-    const uint64_t row = (index ? index[lane] : 0) + (resource.adds_lane ? uint64_t(lane) : 0);
-    return locate(resource, row, (offset ? offset[lane] : 0) + imm, scalar_offset);
-  }
-};
 
 bool check_buffer(Wave& wave, int lane, uint64_t address, uint32_t bytes) {
   return wave.memory->contains(address, bytes) || fail_access(wave, "memory", lane, address, bytes);

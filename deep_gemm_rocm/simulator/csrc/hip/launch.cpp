@@ -1,5 +1,6 @@
 #include "launch.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "device.h"
@@ -36,8 +37,7 @@ uint64_t hidden_value(const KernelInfo& kernel, ArgumentKind kind, const LaunchS
     case ArgumentKind::hidden_global_offset_y:
     case ArgumentKind::hidden_global_offset_z:
     case ArgumentKind::hidden_none: return 0;
-    // Services of the runtime that the simulator does not have. Unoptimised code is given these pointers whether it
-    // uses them or not, so they are null rather than a reason to refuse: a use is reported as an access to address 0.
+    // Services that the simulator does not have; see require_services. Null, so that a use is an illegal access.
     case ArgumentKind::hidden_printf_buffer:
     case ArgumentKind::hidden_hostcall_buffer:
     case ArgumentKind::hidden_default_queue:
@@ -50,6 +50,22 @@ uint64_t hidden_value(const KernelInfo& kernel, ArgumentKind kind, const LaunchS
            "kernel %s takes hidden_private_base or hidden_shared_base, which only targets without aperture registers "
            "need",
            kernel.name.c_str());
+  }
+}
+
+// Refuses kernels that are known to need the host at run time. The compiler drops the hidden arguments that a kernel
+// has no use for, but not in unoptimised code or where it can't tell: there the queue's argument is kept as well, which
+// only OpenCL has a use for.
+void require_services(const KernelInfo& kernel) {
+  const auto takes = [&](ArgumentKind kind) {
+    return std::any_of(kernel.arguments.begin(), kernel.arguments.end(),
+                       [&](const KernelArgument& argument) { return argument.kind == kind; });
+  };
+  if (takes(ArgumentKind::hidden_default_queue)) return;
+  if (takes(ArgumentKind::hidden_hostcall_buffer) || takes(ArgumentKind::hidden_printf_buffer)) {
+    fail(hipErrorNotSupported,
+         "kernel %s calls the host (device printf, assert or malloc), which the simulated MI300X does not offer",
+         kernel.name.c_str());
   }
 }
 
@@ -178,6 +194,7 @@ void KernelArguments::fill_hidden(const KernelInfo& kernel, const LaunchShape& s
 void launch(const Function& function, const LaunchShape& shape, hipStream_t stream, void** arguments, void** extra) {
   require_stream(stream);
   const KernelInfo& kernel = *function.kernel;
+  require_services(kernel);
   require_shape(kernel, shape);
   if (arguments && extra) fail(hipErrorInvalidValue, "both kernelParams and extra are given");
   if (!arguments && !extra && kernel.explicit_kernarg_bytes() > 0) {
