@@ -444,20 +444,20 @@ def test_impossible_launches(hip, module, out, kernel, grid, block, dynamic_lds,
 
 
 @pytest.mark.parametrize("level", ["-O0", "-O3"])
-def test_kernels_that_call_the_host(hip, compiler, level):
+def test_kernels_that_call_the_host(hip, compiler, out, level):
     """As device printf does, through the hostcall buffer (AMDGPUUsage: implicit argument at 80)."""
     source = """
-    extern "C" __global__ void talkative() {
+    extern "C" __global__ void talkative(int* out) {
       auto* p = (__attribute__((address_space(4))) const char*)__builtin_amdgcn_implicitarg_ptr();
       int* buffer = *(__attribute__((address_space(4))) int* const*)(p + 80);
-      *buffer = 1;
+      out[0] = *buffer;
     }
     """
     module = hip.load(compiler.code_object(source, level))
     # Unoptimised code takes the buffer whether it uses it or not, so only its use can be refused.
     error, message = {"-O3": ("hipErrorNotSupported", "printf"), "-O0": ("hipErrorIllegalAddress", " 0x0,")}[level]
     with refused(error, f"talkative.*{message}"):
-        hip.launch(hip.function(module, "talkative"), 1, 1)
+        hip.launch(hip.function(module, "talkative"), 1, 1, out)
     hip.hipModuleUnload(module)
 
 
