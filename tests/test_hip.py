@@ -167,7 +167,7 @@ def test_an_unknown_device_is_an_error(rocm):
 
 
 def without_a_simulator() -> dict[str, object]:
-    simulator._LIBRARY = Path("nowhere/libamdhip64.so")
+    simulator.library._LIBRARY = Path("nowhere/libamdhip64.so")
     return find({})
 
 

@@ -1,4 +1,4 @@
-"""The simulated MI300X: a shared library that implements the HIP runtime API and executes gfx942 machine code."""
+"""Where the simulated MI300X lies in the installed package."""
 
 from __future__ import annotations
 
