@@ -8,10 +8,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from .cli import sim
 from .hip import HipError, NoDeviceError
 from .jit import JitError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="FP8 kernels for AMD's MI300X, real or simulated.")
+
+
+app.add_typer(sim.app, name="sim")
 
 
 @app.command()

@@ -41,3 +41,17 @@ HIP_API size_t dgSimKernelArguments(hipFunction_t function, char* text, size_t c
     return 0;
   }
 }
+
+// The executable segment that holds the kernel, and the offset of the kernel's first instruction in it. False where the
+// function is unknown.
+HIP_API bool dgSimKernelCode(hipFunction_t function, const void** code, size_t* bytes, size_t* entry) {
+  try {
+    const mi300x::Kernel& kernel = function_of(function)->kernel->descriptor;
+    *code = reinterpret_cast<const void*>(kernel.code_begin);
+    *bytes = kernel.code_end - kernel.code_begin;
+    *entry = kernel.entry - kernel.code_begin;
+    return true;
+  } catch (...) {
+    return false;
+  }
+}

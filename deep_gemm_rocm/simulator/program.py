@@ -1,0 +1,197 @@
+"""Runs kernels of any gfx942 code object on the simulated MI300X."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from ctypes import byref, c_char_p, c_size_t, c_uint, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from .library import library_path
+
+Argument: TypeAlias = "np.ndarray | torch.Tensor | int | float | bool | ctypes._SimpleCData[Any] | None"
+Extent: TypeAlias = "int | Sequence[int]"
+
+
+class SimulatorError(RuntimeError):
+    """The simulator refused a code object, or a kernel failed on it; the message says where and why."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A kernel argument as the code object's metadata describe it: bytes in the kernarg segment."""
+
+    size: int
+    is_pointer: bool
+
+
+def launch(
+    code_object: str | Path | bytes,
+    kernel: str,
+    grid: Extent,
+    block: Extent,
+    args: Sequence[Argument],
+    dynamic_lds: int = 0,
+) -> None:
+    """Runs one kernel of a gfx942 code object and waits for its end.
+
+    Args:
+        code_object: the ELF file, or an offload bundle that holds one for gfx942: its path or its bytes.
+        kernel: the kernel's symbol.
+        grid: workgroups in x, y and z; an int counts for x alone.
+        block: work-items of a workgroup likewise, at most 1024 in all.
+        args: one for each explicit argument of the kernel, laid out by its metadata. numpy arrays and torch CPU tensors
+            are passed by pointer, are all the memory that the kernel may touch, and are updated in place; ints and
+            floats take the argument's size (a float of 2, 4 or 8 bytes); ctypes scalars must have it; None is a null
+            pointer.
+        dynamic_lds: bytes of LDS on top of what the kernel declares; 64 KiB in all.
+
+    Raises:
+        SimulatorError: the code object can't be loaded, has no such kernel, or the kernel failed (memory fault, illegal
+            instruction, trap, limits); the message names instruction, offset, workgroup, wave and lane.
+        ValueError, TypeError: the arguments don't fit the kernel's.
+        FileNotFoundError: the simulator isn't built.
+    """
+    with _loaded(_image(code_object), kernel) as function:
+        parameters = _parameters(function)
+        if len(args) != len(parameters):
+            raise ValueError(f"args: kernel {kernel} takes {len(parameters)} arguments, got {len(args)}")
+        values = [_encode(index, *pair) for index, pair in enumerate(zip(args, parameters, strict=True))]
+        pointers = (c_void_p * (len(values) + 1))(*[ctypes.addressof(value) for value in values], None)
+        with _registered(args):
+            extents = (*_three("grid", grid), *_three("block", block))
+            _check(_library().hipModuleLaunchKernel(function, *extents, c_uint(dynamic_lds), None, pointers, None))
+            _check(_library().hipDeviceSynchronize())
+
+
+def disassemble(code: bytes) -> str:
+    """gfx942 machine code (a ``.text`` section) as text: a line with offset, mnemonic and operands an instruction."""
+    return _text(_library().dgSimDisassemble, code, c_size_t(len(code)))
+
+
+def disassemble_kernel(code_object: str | Path | bytes, kernel: str) -> str:
+    """A kernel of a code object as text, from its first instruction to the end of the code that it shares a segment with.
+
+    Raises:
+        SimulatorError: the code object can't be loaded or has no such kernel.
+    """
+    with _loaded(_image(code_object), kernel) as function:
+        code, size, entry = c_void_p(), c_size_t(), c_size_t()
+        _library().dgSimKernelCode(function, byref(code), byref(size), byref(entry))
+        return disassemble(ctypes.string_at((code.value or 0) + entry.value, size.value - entry.value))
+
+
+def _image(code_object: str | Path | bytes) -> bytes:
+    return code_object if isinstance(code_object, bytes) else Path(code_object).read_bytes()
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(library_path()))
+    library.dgSimLastMessage.restype = c_char_p
+    for name in ("dgSimDisassemble", "dgSimKernelArguments"):
+        getattr(library, name).restype = c_size_t
+    return library
+
+
+def _check(status: int) -> None:
+    if status:
+        raise SimulatorError(_library().dgSimLastMessage().decode())
+
+
+def _text(function: Callable[..., int], *arguments: Any) -> str:
+    size = function(*arguments, None, c_size_t(0))
+    buffer = ctypes.create_string_buffer(size + 1)
+    function(*arguments, buffer, c_size_t(size + 1))
+    return buffer.value.decode()
+
+
+@contextlib.contextmanager
+def _loaded(image: bytes, kernel: str) -> Iterator[c_void_p]:
+    module, function = c_void_p(), c_void_p()
+    _check(_library().hipModuleLoadDataEx(byref(module), ctypes.create_string_buffer(image, len(image)), 0, None, None))
+    try:
+        _check(_library().hipModuleGetFunction(byref(function), module, kernel.encode()))
+        yield function
+    finally:
+        _library().hipModuleUnload(module)
+
+
+def _parameters(function: c_void_p) -> list[Parameter]:
+    lines = _text(_library().dgSimKernelArguments, function).splitlines()
+    return [Parameter(int(size), kind == "pointer") for size, kind in map(str.split, lines)]
+
+
+def _three(name: str, extent: Extent) -> tuple[c_uint, ...]:
+    extents = (extent,) if isinstance(extent, int) else tuple(extent)
+    if not 1 <= len(extents) <= 3 or any(not 0 <= size < 2**32 for size in extents):
+        raise ValueError(f"{name}: expected one to three sizes below 2**32, got {extent}")
+    return tuple(map(c_uint, extents + (1,) * (3 - len(extents))))
+
+
+def _encode(index: int, value: Argument, parameter: Parameter) -> ctypes.Array[ctypes.c_char]:
+    """The argument's bytes in the kernarg segment."""
+    name = f"args[{index}]"
+    if parameter.is_pointer and isinstance(value, float):
+        raise TypeError(f"{name}: expected an array, a tensor, an address or None for a pointer, got {value}")
+    return ctypes.create_string_buffer(_bytes(name, value, parameter.size), parameter.size)
+
+
+def _bytes(name: str, value: Argument, size: int) -> bytes:
+    if isinstance(value, (np.ndarray, torch.Tensor)) or value is None:
+        if size != 8:
+            raise TypeError(f"{name}: the kernel takes {size} bytes by value, got {type(value).__name__}")
+        return (0 if value is None else _memory(name, value)[0]).to_bytes(8, "little")
+    if isinstance(value, ctypes._SimpleCData):
+        if ctypes.sizeof(value) != size:
+            raise ValueError(
+                f"{name}: the kernel takes {size} bytes, got {type(value).__name__} of {ctypes.sizeof(value)}"
+            )
+        return bytes(value)
+    if isinstance(value, int):
+        if not -(2 ** (8 * size - 1)) <= value < 2 ** (8 * size):
+            raise ValueError(f"{name}: {value} doesn't fit the {size} bytes that the kernel takes")
+        return value.to_bytes(size, "little", signed=value < 0)
+    if isinstance(value, float):
+        if size not in (2, 4, 8):
+            raise TypeError(f"{name}: the kernel takes {size} bytes, which no float has")
+        return struct.pack({2: "<e", 4: "<f", 8: "<d"}[size], value)
+    raise TypeError(
+        f"{name}: expected an array, a tensor, a number, a ctypes scalar or None, got {type(value).__name__}"
+    )
+
+
+def _memory(name: str, value: np.ndarray | torch.Tensor) -> tuple[int, int, int]:
+    """Where its first element lies, and the memory that it spans: address, begin and size."""
+    if isinstance(value, np.ndarray):
+        if not value.flags.writeable:
+            raise ValueError(f"{name}: expected a writable array, got a read-only one")
+        reach = [(size - 1) * stride for size, stride in zip(value.shape, value.strides, strict=True)]
+        before, after = sum(min(step, 0) for step in reach), sum(max(step, 0) for step in reach)
+        size = after - before + value.itemsize if value.size else 0
+        return value.ctypes.data, value.ctypes.data + before, size
+    if value.device.type != "cpu":
+        raise ValueError(f"{name}: expected a CPU tensor, got one on {value.device}")
+    storage = value.untyped_storage()
+    return value.data_ptr(), storage.data_ptr(), storage.nbytes()
+
+
+@contextlib.contextmanager
+def _registered(args: Sequence[Argument]) -> Iterator[None]:
+    """Makes the memory of arrays and tensors known to the simulator for the time of a launch."""
+    spans = {_memory("", value)[1:] for value in args if isinstance(value, (np.ndarray, torch.Tensor))}
+    with contextlib.ExitStack() as stack:
+        for begin, size in spans:
+            if size == 0:
+                continue
+            _check(_library().hipHostRegister(c_void_p(begin), c_size_t(size), 0))
+            stack.callback(_library().hipHostUnregister, c_void_p(begin))
+        yield

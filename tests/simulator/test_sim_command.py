@@ -1,0 +1,59 @@
+"""``python -m deep_gemm_rocm sim``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulated_hip import Compiler
+from typer.testing import CliRunner
+
+from deep_gemm_rocm.__main__ import app
+
+SOURCE = """
+extern "C" __global__ void add(const float* x, const float* y, float* z, int n) {
+  int i = __builtin_amdgcn_workgroup_id_x() * 64 + __builtin_amdgcn_workitem_id_x();
+  if (i < n) z[i] = x[i] + y[i];
+}
+"""
+
+
+@pytest.fixture
+def code_object(compiler: Compiler, tmp_path: Path) -> Path:
+    path = tmp_path / "add.co"
+    path.write_bytes(compiler.code_object(SOURCE))
+    return path
+
+
+def run(code_object: Path, *arguments: str):
+    options = [option for argument in arguments for option in ("--arg", argument)]
+    return CliRunner().invoke(app, ["sim", "run", str(code_object), "--kernel", "add", "--grid", "2", *options])
+
+
+def test_run_takes_buffers_files_and_numbers(code_object: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(100, dtype=np.float32))
+    done = run(code_object, str(tmp_path / "x.npy"), "float32[100]=0.5", "float32[100]", "100")
+    assert done.exit_code == 0, done.output
+    assert "arg2 float32[100]: [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5] ..." in done.output
+
+
+def test_run_saves_arrays(code_object: Path, tmp_path: Path) -> None:
+    command = ["sim", "run", str(code_object), "--kernel", "add", "--grid", "2", "--out", str(tmp_path / "out")]
+    arguments = ["--arg", "float32[9]=1", "--arg", "float32[9]=2", "--arg", "float32[9]", "--arg", "9"]
+    assert CliRunner().invoke(app, [*command, *arguments]).exit_code == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "arg2.npy"), np.full(9, 3, np.float32))
+
+
+def test_a_fault_is_one_message(code_object: Path) -> None:
+    done = run(code_object, "float32[100]", "float32[10]", "float32[100]", "100")
+    assert done.exit_code == 1
+    assert "lane 10 accesses 4 bytes" in done.output
+    assert "Traceback" not in done.output
+
+
+def test_disasm_begins_at_the_kernel(code_object: Path) -> None:
+    done = CliRunner().invoke(app, ["sim", "disasm", str(code_object), "--kernel", "add"])
+    assert done.exit_code == 0
+    assert done.output.startswith("0 s_load_dword")
+    assert "s_endpgm" in done.output
