@@ -78,7 +78,7 @@ def disassemble(code: bytes) -> str:
 
 
 def disassemble_kernel(code_object: str | Path | bytes, kernel: str) -> str:
-    """A kernel of a code object as text, from its first instruction to the end of the code that it shares a segment with.
+    """A kernel of a code object as text, from its first instruction to the end of the code segment that holds it.
 
     Raises:
         SimulatorError: the code object can't be loaded or has no such kernel.
