@@ -228,10 +228,34 @@ class Worker {
     }
     if (wave.instructions >= launch_.max_instructions && wave.state == Wave::State::running) {
       wave.fail(Outcome::Status::deadlock, "a wave has executed " + std::to_string(wave.instructions) +
-                                               " instructions without an end (limit: DG_SIM_MAX_INSTRUCTIONS)");
+                                               " instructions without an end (limit: DG_SIM_MAX_INSTRUCTIONS)" +
+                                               others(wave));
       launch_.report(wave, &code[wave.pc]);
     }
     if (launch_.stop) wave.state = Wave::State::failed;
+  }
+
+  // Where the other waves of the workgroup are; those that wait at a barrier may be what this one holds up.
+  std::string others(const Wave& wave) const {
+    std::map<std::string, std::string> waves_by_place;
+    for (const auto& other : waves_) {
+      if (other.get() == &wave) continue;
+      std::string& numbers = waves_by_place[place_of(*other)];
+      numbers += (numbers.empty() ? "" : ", ") + std::to_string(other->index_in_group);
+    }
+    std::string text;
+    for (const auto& [place, numbers] : waves_by_place) text += "; " + place + ": wave " + numbers;
+    return text;
+  }
+
+  static std::string place_of(const Wave& wave) {
+    const bool waits = wave.state == Wave::State::at_barrier;
+    if (!waits && wave.state != Wave::State::running) return "ended";
+    char text[64];
+    const uint64_t offset = 4 * (wave.pc - (waits ? 1 : 0));  // S_BARRIER is one dword long
+    snprintf(text, sizeof text, waits ? "at the s_barrier at offset 0x%llx" : "running at offset 0x%llx",
+             static_cast<unsigned long long>(offset));
+    return text;
   }
 
   static void step(Wave& wave, const Instruction& inst) {
