@@ -90,8 +90,7 @@ std::string HazardRules::check_read(const RegisterRange& range, int index, const
       if (writer.unit == Unit::transcendental && effects.unit == Unit::vector)
         requirement.raise(1, "reading the transcendental result");
       if (writer.is_partial && reads_valu) requirement.raise(1, "reading the partly written");
-      if (inst.dpp && is_operand(range, inst.src[0]))
-        requirement.raise(2, "a DPP instruction that reads the VALU result");
+      if (inst.dpp) requirement.raise(2, "a DPP instruction that reads the VALU result");
       if (is_lane_read(inst.op)) requirement.raise(1, "a lane read of the VALU result");
       const bool accumulates = inst.op == writer.op && is_operand(range, inst.src[2]);
       if (writer.is_dot && (reads_valu || is_memory(effects.unit)) && !accumulates)
@@ -113,29 +112,28 @@ std::string HazardRules::check_read(const RegisterRange& range, int index, const
 
 std::string HazardRules::check_write(const RegisterRange& range, const Instruction& inst,
                                      const Effects& effects) const {
-  if (!range.is_vector() || effects.unit == Unit::matrix) return "";
-  for (int number = range.first; number < range.first + range.count; ++number) {
-    const auto find = [&](const Sequences& sequences) {
-      return is_recent(sequences[size_t(number)]) ? &event(sequences[size_t(number)]) : nullptr;
-    };
-    const auto require = [&](const Event& before, int states, const char* what) {
-      return check({states, what}, before, number);
+  const bool is_matrix = effects.unit == Unit::matrix, is_valu = is_vector_alu(effects.unit);
+  for (int number = range.first; range.is_vector() && number < range.first + range.count; ++number) {
+    const auto find = [&](const Sequences& sequences, bool applies) {
+      return applies && is_recent(sequences[size_t(number)]) ? &event(sequences[size_t(number)]) : nullptr;
     };
     std::string broken;
-    if (const Event* writer = find(writers_)) {
+    if (const Event* writer = find(writers_, !is_matrix)) {
+      Requirement requirement;
       if (writer->unit == Unit::matrix)
-        broken = require(*writer,
-                         writer->is_f64 ? (writer->passes == 8 ? 11 : 6) : writer->passes + (writer->is_xdl ? 3 : 2),
-                         "overwriting the matrix result");
-      else if (writer->is_dot && writer->op != inst.op)
-        broken = require(*writer, 3, "overwriting the dot product");
+        requirement.raise(
+            writer->is_f64 ? (writer->passes == 8 ? 11 : 6) : writer->passes + (writer->is_xdl ? 3 : 2),
+            "overwriting the matrix result");
+      if (writer->is_dot && writer->op != inst.op) requirement.raise(3, "overwriting the dot product");
+      if (inst.dpp && is_vector_alu(writer->unit)) requirement.raise(2, "a DPP instruction that keeps lanes of");
+      broken = check(requirement, *writer, number);
     }
     if (!broken.empty()) return broken;
-    if (const Event* reader = find(readers_as_c_))
-      broken = require(*reader, reader->passes - 1, "overwriting a matrix instruction's C in");
+    if (const Event* reader = find(readers_as_c_, !is_matrix))
+      broken = check({reader->passes - 1, "overwriting a matrix instruction's C in"}, *reader, number);
     if (!broken.empty()) return broken;
-    if (const Event* store = is_vector_alu(effects.unit) ? find(stores_) : nullptr)
-      broken = require(*store, 2, "overwriting the data of a wide store in");
+    if (const Event* store = find(stores_, is_matrix || is_valu))
+      broken = check({2, "overwriting the data of a wide store in"}, *store, number);
     if (!broken.empty()) return broken;
   }
   return "";
@@ -147,11 +145,13 @@ std::string HazardRules::check_state(const Instruction& inst, const Effects& eff
     const uint64_t sequence = writers_[size_t(first_scalar + sgpr)];
     return is_recent(sequence) && is_writer(event(sequence).unit) ? &event(sequence) : nullptr;
   };
-  const bool needs_exec = effects.unit == Unit::matrix || is_lane_read(inst.op) || inst.op == Op::v_writelane_b32;
-  if (const Event* write = needs_exec ? last_write(sgpr_exec, is_vector_alu) : nullptr) {
-    if (std::string broken = check({4, "a lane access or matrix instruction after a VALU write of exec"}, *write, -1);
-        !broken.empty())
-      return broken;
+  if (const Event* write = last_write(sgpr_exec, is_vector_alu)) {
+    Requirement requirement;
+    if (effects.unit == Unit::matrix || is_lane_read(inst.op) || inst.op == Op::v_writelane_b32)
+      requirement.raise(4, "a lane access or matrix instruction after a VALU write of exec");
+    if (effects.unit == Unit::vector_memory || effects.unit == Unit::flat)
+      requirement.raise(5, "a memory instruction after a VALU write of exec");
+    if (std::string broken = check(requirement, *write, -1); !broken.empty()) return broken;
   }
   if (uses_m0_early(inst, effects)) {
     if (const Event* write = last_write(sgpr_m0, [](Unit unit) { return unit == Unit::scalar; }))
