@@ -7,6 +7,7 @@ their workgroup in s2, that of the work-item in v0 and four times that in v1.
 from __future__ import annotations
 
 import re
+from ctypes import c_int
 from dataclasses import dataclass
 
 import numpy as np
@@ -195,6 +196,11 @@ HAZARDS = [
     Hazard("vcc_to_div_fmas", "v_cmp_eq_u32_e32 vcc, v2, v2", "v_div_fmas_f32 v4, v5, v6, v7", 4),
     Hazard("dpp", "v_mov_b32_e32 v2, 1", "v_mov_b32_dpp v4, v2 row_shl:1 row_mask:0xf bank_mask:0xf", 2),
     Hazard("exec_to_dpp", "v_cmpx_eq_u32_e32 v2, v2", "v_mov_b32_dpp v4, v3 row_shl:1 row_mask:0xf bank_mask:0xf", 5),
+    Hazard(
+        "dpp_other_source", "v_mov_b32_e32 v3, 1", "v_add_u32_dpp v4, v2, v3 row_shl:1 row_mask:0xf bank_mask:0xf", 2
+    ),
+    Hazard("dpp_keeps", "v_mov_b32_e32 v4, 1", "v_mov_b32_dpp v4, v2 row_shl:1 row_mask:0xf bank_mask:0xf", 2),
+    Hazard("exec_to_memory", "v_cmpx_eq_u32_e32 v2, v2", "global_load_dword v2, v1, s[4:5]", 5),
     Hazard("transcendental", "v_exp_f32_e32 v2, v3", "v_add_f32_e32 v4, v2, v2", 1),
     Hazard(
         "sdwa",
@@ -203,6 +209,12 @@ HAZARDS = [
         1,
     ),
     Hazard("wide_store", "global_store_dwordx4 v1, v[4:7], s[4:5]", "v_mov_b32_e32 v6, 0", 2),
+    Hazard(
+        "wide_store_and_matrix",
+        "global_store_dwordx4 v1, v[4:7], s[4:5]",
+        "v_mfma_f32_16x16x16_f16 v[4:7], v[8:9], v[10:11], 0",
+        2,
+    ),
     Hazard("dot", "v_dot4_i32_i8 v2, v3, v4, v5", "v_mov_b32_e32 v6, v2", 3),
     Hazard("dot_of_dot", "v_dot4_i32_i8 v2, v3, v4, v5", "v_dot4_i32_i8 v6, v2, v4, v5", 3),
     Hazard("setreg", "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 2), 0", "s_getreg_b32 s10, hwreg(HW_REG_MODE)", 2),
@@ -511,3 +523,205 @@ def test_bug_is_reported_and_its_correction_is_clean(hip: Hip, module, monkeypat
     if case.lucky:
         monkeypatch.setenv("DG_SIM_SANITIZE", "0")
         launch_with_buffer(hip, module, f"{case.name}_bug", case.grid, case.block)  # luck
+
+
+# ---- Races between workgroups ----
+
+WORKGROUPS = """
+#define KERNEL extern "C" __global__ void
+__device__ int group() { return __builtin_amdgcn_workgroup_id_x(); }
+__device__ int item() { return __builtin_amdgcn_workitem_id_x(); }
+__device__ int add(int* counter) {
+  return __hip_atomic_fetch_add(counter, 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+
+KERNEL write_bug(int* x) { x[item()] = group(); }
+KERNEL write_fixed(int* x) { x[64 * group() + item()] = group(); }
+
+KERNEL bytes_bug(char* x) { x[63 * group() + item()] = 1; }
+KERNEL bytes_fixed(char* x) { x[65 * group() + item()] = 1; }
+
+KERNEL read_bug(int* x) { x[64 * group() + item()] = x[64 * (group() ^ 1) + item()]; }
+KERNEL read_fixed(int* x) { x[64 * group() + item()] = x[64 * (group() + 4) + item()]; }
+
+KERNEL overwrite_bug(int* x) { x[64 * group() + item()] = x[64 * group() + 64 + item()]; }
+KERNEL overwrite_fixed(int* x) { x[64 * group() + 512 + item()] = x[64 * group() + item()]; }
+
+KERNEL count_bug(int* x) { if (item() == 0) x[0] += 1; }
+KERNEL count_fixed(int* x) { if (item() == 0) add(x); }
+
+KERNEL atomic_and_plain_bug(int* x) { if (item() == 0) { add(x); x[1 + group()] = x[0]; } }
+KERNEL atomic_and_plain_fixed(int* x) {
+  if (item() == 0) {
+    add(x);
+    x[1 + group()] = __hip_atomic_load(x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  }
+}
+
+// The last workgroup adds up what all have written.
+template <bool ordered>
+__device__ void last_adds_up(int* x) {
+  int* sums = x + 16;
+  if (item() != 0) return;
+  sums[group()] = group();
+  if (ordered) __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
+  bool last = add(x) == 3;
+  if (ordered) __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
+  if (last) x[1] = sums[0] + sums[1] + sums[2] + sums[3];
+}
+KERNEL fence_bug(int* x) { last_adds_up<false>(x); }
+KERNEL fence_fixed(int* x) { last_adds_up<true>(x); }
+
+template <int release>
+__device__ void add_under_lock(int* x) {
+  if (item() != 0) return;
+  int expected = 0;
+  while (!__hip_atomic_compare_exchange_strong(x, &expected, 1, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED,
+                                               __HIP_MEMORY_SCOPE_AGENT)) expected = 0;
+  x[1] += group();
+  __hip_atomic_store(x, 0, release, __HIP_MEMORY_SCOPE_AGENT);
+}
+KERNEL lock_bug(int* x) { add_under_lock<__ATOMIC_RELAXED>(x); }
+KERNEL lock_fixed(int* x) { add_under_lock<__ATOMIC_RELEASE>(x); }
+"""
+
+
+@pytest.fixture(scope="module")
+def workgroups(hip: Hip, compiler: Compiler):
+    return hip.load(compiler.code_object(WORKGROUPS))
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize(
+    "kernel", ["write", "bytes", "read", "overwrite", "count", "atomic_and_plain", "fence", "lock"]
+)
+def test_race_between_workgroups(hip: Hip, workgroups, monkeypatch, kernel: str, threads: str) -> None:
+    monkeypatch.setenv("DG_SIM_THREADS", threads)
+    launch_with_buffer(hip, workgroups, f"{kernel}_fixed", grid=4)
+    with pytest.raises(
+        HipCallError, match=r"race between workgroups: .* memory at 0x[0-9a-f]+, which workgroup"
+    ) as caught:
+        launch_with_buffer(hip, workgroups, f"{kernel}_bug", grid=4)
+    assert re.search(PLACE, caught.value.message)
+    monkeypatch.setenv("DG_SIM_SANITIZE", "0")
+    launch_with_buffer(hip, workgroups, f"{kernel}_bug", grid=4)
+
+
+# ---- Memory that isn't the kernel's ----
+
+
+@pytest.fixture(scope="module")
+def outside(hip: Hip, compiler: Compiler):
+    source = """
+    extern "C" __global__ void read(const int* x, int* y, int at) {
+      y[__builtin_amdgcn_workitem_id_x()] = x[at + __builtin_amdgcn_workitem_id_x()];
+    }
+    extern "C" __global__ void write(const int* x, int* y, int at) { y[at + __builtin_amdgcn_workitem_id_x()] = 1; }
+    __shared__ volatile int shared[64];
+    template <class Pointer>
+    __device__ void use(Pointer s, int* y, int at) {
+      s[at + __builtin_amdgcn_workitem_id_x()] = 1;
+      y[__builtin_amdgcn_workitem_id_x()] = s[__builtin_amdgcn_workitem_id_x()];
+    }
+    extern "C" __global__ void local(const int* x, int* y, int at) {
+      use((volatile __attribute__((address_space(3))) int*)shared, y, at);
+    }
+    extern "C" __global__ void flat(const int* x, int* y, int at) { use((volatile int*)shared, y, at); }
+    """
+    return hip.load(compiler.code_object(source))
+
+
+@pytest.mark.parametrize("at", [-64, -1, 1, 64, 1000])
+@pytest.mark.parametrize("kernel", ["read", "write"])
+def test_access_beside_a_buffer(hip: Hip, outside, kernel: str, at: int) -> None:
+    buffers = [hip.upload(np.zeros(64, np.int32)) for _ in range(4)]  # neighbours must not hide it
+    function = hip.function(outside, kernel)
+    hip.launch(function, 1, 64, buffers[1], buffers[2], c_int(0))
+    with pytest.raises(HipCallError, match=r"lane \d+ accesses 4 bytes at 0x[0-9a-f]+, outside the memory") as caught:
+        hip.launch(function, 1, 64, buffers[1], buffers[2], c_int(at))
+    assert caught.value.name == "hipErrorIllegalAddress"
+    assert re.search(PLACE, caught.value.message)
+    hip.launch(function, 1, 64, buffers[1], buffers[2], c_int(0))
+
+
+@pytest.mark.parametrize("kernel", ["read", "write"])
+def test_access_to_freed_memory_and_to_null(hip: Hip, outside, kernel: str) -> None:
+    x, freed = (hip.upload(np.zeros(64, np.int32)) for _ in range(2))
+    hip.hipFree(freed)
+    for bad in (freed, 0):
+        with pytest.raises(HipCallError, match=r"lane 0 accesses 4 bytes at 0x.* outside the memory"):
+            hip.launch(hip.function(outside, kernel), 1, 64, *((bad, x) if kernel == "read" else (x, bad)), c_int(0))
+
+
+@pytest.mark.parametrize("at", [-1, 1, 64])
+@pytest.mark.parametrize("kernel", ["local", "flat"])
+def test_access_beyond_lds(hip: Hip, outside, kernel: str, at: int) -> None:
+    x = hip.upload(np.zeros(64, np.int32))
+    function = hip.function(outside, kernel)
+    hip.launch(function, 1, 64, x, x, c_int(0))
+    lane, position = (0, "0xfffffffc") if at < 0 else (64 - at, "0x100")
+    with pytest.raises(
+        HipCallError, match=f"kernel {kernel}: lane {lane} accesses 4 bytes .*{position}.* LDS|LDS .*{position}"
+    ):
+        hip.launch(function, 1, 64, x, x, c_int(at))
+
+
+# ---- Waves that never end ----
+
+SPINNING = {
+    # Wave 1 polls LDS for what wave 0 writes after a barrier.
+    "spin_bug": DEFINE_LDS
+    + BARRIER
+    + "\nv_readfirstlane_b32 s8, v0\ns_cmp_eq_u32 s8, 0\ns_cbranch_scc0 spin_bug_poll\n"
+    "s_barrier\ns_endpgm\nspin_bug_poll:\nv_mov_b32_e32 v3, 0\nds_read_b32 v2, v3\ns_waitcnt lgkmcnt(0)\n"
+    "v_readfirstlane_b32 s9, v2\ns_cmp_eq_u32 s9, 0\ns_cbranch_scc1 spin_bug_poll\ns_barrier",
+    "endless_bug": "s_nop 4\nv_readfirstlane_b32 s8, v0\ns_cmp_eq_u32 s8, 0\ns_cbranch_scc1 1\n"
+    "endless_bug_again: s_branch endless_bug_again",
+    "spin_fixed": DEFINE_LDS + BARRIER,
+}
+
+
+@pytest.fixture(scope="module")
+def spinning(hip: Hip, compiler: Compiler):
+    return hip.load(compiler.assemble(program(SPINNING)))
+
+
+def test_deadlock_tells_who_waits_where(hip: Hip, spinning, monkeypatch) -> None:
+    monkeypatch.setenv("DG_SIM_MAX_INSTRUCTIONS", "20000")
+    launch_with_buffer(hip, spinning, "spin_fixed", block=192)
+    with pytest.raises(HipCallError, match=r"; at the s_barrier at offset 0x[0-9a-f]+: wave 0; ") as caught:
+        launch_with_buffer(hip, spinning, "spin_bug", block=192)
+    assert caught.value.name == "hipErrorLaunchTimeOut"
+    assert re.search(r"instructions without an end \(limit: DG_SIM_MAX_INSTRUCTIONS\)", caught.value.message)
+    assert re.search(PLACE, caught.value.message)
+    with pytest.raises(HipCallError, match=r"; ended: wave 0; at s_branch"):
+        launch_with_buffer(hip, spinning, "endless_bug", block=128)
+
+
+# ---- Order of waves ----
+
+
+def test_seed_chooses_the_order_of_waves(hip: Hip, compiler: Compiler, monkeypatch) -> None:
+    source = """
+    __shared__ int tickets;
+    extern "C" __global__ void order(int* x) {
+      int item = __builtin_amdgcn_workitem_id_x();
+      if (item == 0) tickets = 0;
+      __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+      __builtin_amdgcn_s_barrier();
+      if (item % 64) return;
+      x[item / 64] = __hip_atomic_fetch_add(&tickets, 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+    }
+    """
+    function = hip.function(hip.load(compiler.code_object(source)), "order")
+    x = hip.upload(np.zeros(8, np.int32))
+
+    def order(seed: int) -> tuple[int, ...]:
+        monkeypatch.setenv("DG_SIM_SEED", str(seed))
+        hip.launch(function, 1, 512, x)
+        return tuple(hip.download(x, np.zeros(8, np.int32)))
+
+    orders = [order(seed) for seed in range(8)]
+    assert len(set(orders)) > 4
+    assert all(sorted(tickets) == list(range(8)) for tickets in orders)
+    assert [order(seed) for seed in range(8)] == orders
