@@ -42,6 +42,8 @@ def run(console: Console) -> bool:
     console.print(f"device: {runtime.describe()}")
     console.print(f"compiler: {compiler.name}, {compiler.version}")
     console.print(_table(rows))
+    if runtime.is_simulated:
+        console.print("Run times are of the simulation on this CPU; the chip's own are thousands of times shorter.")
     wrong = sum(row.accuracy.failures for row in rows)
     if wrong:
         console.print(f"[red]{wrong} elements are outside their bound: these results are wrong.[/]")
