@@ -1,7 +1,5 @@
 #include "decoder.h"
 
-#include <array>
-
 #include "wave.h"
 
 namespace mi300x {
@@ -12,24 +10,34 @@ struct TableEntry {
   uint8_t dst = 0, src0 = 0, src1 = 0, src2 = 0, sdst = 0;  // dwords
 };
 
-constexpr size_t family_count = size_t(Family::MTBUF) + 1;
+struct OpcodeRow {
+  Family family;
+  uint16_t number;
+  TableEntry entry;
+};
 
-struct OpcodeTable {
-  std::array<std::array<TableEntry, 1024>, family_count> entries;
-
-  OpcodeTable() {
+// clang-format off
+const OpcodeRow opcode_rows[] = {
 #define MNEMONIC(name)
-#define OPCODE(family, number, name, dst, src0, src1, src2, sdst) \
-  entries[size_t(Family::family)][number] = {Op::name, dst, src0, src1, src2, sdst};
+#define OPCODE(family, number, name, dst, src0, src1, src2, sdst) {Family::family, number, {Op::name, dst, src0, src1, src2, sdst}},
 #include "opcodes.inc"
 #undef MNEMONIC
 #undef OPCODE
-  }
 };
+// clang-format on
+
+constexpr size_t family_count = size_t(Family::MTBUF) + 1;
+constexpr size_t most_opcodes = 1024;
+
+std::vector<TableEntry> make_opcode_table() {
+  std::vector<TableEntry> table(family_count * most_opcodes);
+  for (const OpcodeRow& row : opcode_rows) table[size_t(row.family) * most_opcodes + row.number] = row.entry;
+  return table;
+}
 
 const TableEntry& look_up(Family family, uint32_t number) {
-  static const OpcodeTable table;
-  return table.entries[size_t(family)][number];
+  static const std::vector<TableEntry> table = make_opcode_table();
+  return table[size_t(family) * most_opcodes + number];
 }
 
 uint32_t bits(uint32_t word, int high, int low) { return (word >> low) & ((1u << (high - low + 1)) - 1); }
