@@ -3,8 +3,25 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <thread>
 
 namespace mi300x {
+namespace {
+
+// Pages are held for a few dozen instructions.
+class PageLock {
+ public:
+  explicit PageLock(std::atomic_flag& flag) : flag_(flag) {
+    while (flag_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+  }
+  ~PageLock() { flag_.clear(std::memory_order_release); }
+
+ private:
+  std::atomic_flag& flag_;
+};
+
+}  // namespace
+
 
 GlobalWatch::GlobalWatch(const MemoryRange* ranges, size_t count) {
   for (size_t i = 0; i < count; ++i) {
@@ -71,9 +88,7 @@ bool GlobalWatch::visit(Cell& cell, const Access& now, const Span& span, const V
     return false;
   };
   const auto keep = [&](Access& mark) {
-    const bool extends =
-        mark.workgroup_plus_1 == now.workgroup_plus_1 && mark.releases == now.releases && mark.atomic == now.atomic;
-    const uint32_t before = extends ? mark.bytes : 0;
+    const uint32_t before = mark.is_like(now) ? mark.bytes : 0;
     mark = now;
     mark.bytes = (now.bytes | before) & whole_dword;
   };
@@ -90,6 +105,37 @@ bool GlobalWatch::visit(Cell& cell, const Access& now, const Span& span, const V
   return true;
 }
 
+// Whether the page can do without cells with this access too.
+bool GlobalWatch::is_sole(Page& page, const Access& now) {
+  if (page.cells != nullptr) return false;
+  if (page.sole.workgroup_plus_1 == 0) page.sole = now;
+  if (page.sole.is_like(now)) return true;
+  make_cells(page);
+  return false;
+}
+
+void GlobalWatch::mark(uint64_t* bits, uint64_t begin, uint64_t end) {
+  while (begin < end) {
+    const uint64_t count = std::min(end - begin, 64 - begin % 64);
+    bits[begin / 64] |= (~0ull >> (64 - count)) << begin % 64;
+    begin += count;
+  }
+}
+
+void GlobalWatch::make_cells(Page& page) {
+  page.cells = std::make_unique<Cell[]>(page_cells);
+  const auto describe = [&](Access& access, const uint64_t* bits, uint64_t cell) {
+    const uint64_t bytes = bits[cell / 16] >> 4 * (cell % 16) & 15;
+    if (bytes == 0) return;
+    access = page.sole;
+    access.bytes = bytes & 15;
+  };
+  for (uint64_t i = 0; i < page_cells; ++i) {
+    describe(page.cells[i].writer, page.written, i);
+    describe(page.cells[i].readers[0], page.read, i);
+  }
+}
+
 GlobalWatch::Conflict GlobalWatch::access(const Visitor& visitor, const Span& span) {
   Conflict conflict;
   const Range* range = range_of(span.address);
@@ -103,12 +149,19 @@ GlobalWatch::Conflict GlobalWatch::access(const Visitor& visitor, const Span& sp
   for (uint64_t address = span.address / 4 * 4; address < end;) {
     Page& page = page_of(*range, address - base);
     const uint64_t page_end = std::min(end, base + ((address - base) / page_bytes + 1) * page_bytes);
-    std::lock_guard<std::mutex> lock(page.mutex);
+    const PageLock lock(page.lock);
+    if (is_sole(page, now)) {
+      const uint64_t begin = std::max(address, span.address) - base, from = begin % page_bytes;
+      if (!span.may_overfetch) mark(span.writes ? page.written : page.read, from, from + (page_end - base - begin));
+      address = page_end;
+      continue;
+    }
     for (; address < page_end; address += 4) {
       const uint32_t before_span = address < span.address ? uint32_t(span.address - address) : 0;
       const uint32_t after_span = address + 4 > end ? uint32_t(address + 4 - end) : 0;
       now.bytes = (15u << before_span) & (15u >> after_span) & 15u;
-      if (visit(page.cells[(address - base) % page_bytes / 4], now, span, visitor, conflict)) continue;
+      Cell& cell = page.cells[(address - base) % page_bytes / 4];
+      if (visit(cell, now, span, visitor, conflict)) continue;
       conflict.address = address;
       return conflict;
     }

@@ -50,18 +50,26 @@ class GlobalWatch {
  private:
   struct Access {
     uint32_t workgroup_plus_1 = 0;  // 0: none
-    uint32_t releases : 27, bytes : 4, atomic : 1;
+    uint32_t releases : 27, bytes : 4, atomic : 1;  // bytes of the dword, a bit each
     Access() : releases(0), bytes(0), atomic(0) {}
+    bool is_like(const Access& other) const {
+      return workgroup_plus_1 == other.workgroup_plus_1 && releases == other.releases && atomic == other.atomic;
+    }
   };
   // One dword of memory. Of the readers the last two workgroups are known: whoever writes then, another one is among
   // them.
   struct Cell {
     Access writer, readers[2];
   };
-  static constexpr uint64_t page_bytes = 1024;
+  static constexpr uint64_t page_bytes = 256;
+  static constexpr uint64_t page_cells = page_bytes / 4;
+  // As long as all accesses are by one workgroup, of the same kind and between the same releases, a page has only their
+  // common description and a bit a byte; from then on it has cells.
   struct Page {
-    std::mutex mutex;
-    Cell cells[page_bytes / 4];
+    std::atomic_flag lock = ATOMIC_FLAG_INIT;
+    Access sole;
+    uint64_t read[page_bytes / 64] = {}, written[page_bytes / 64] = {};
+    std::unique_ptr<Cell[]> cells;
   };
   struct Range {
     MemoryRange memory;
@@ -73,6 +81,9 @@ class GlobalWatch {
   Page& page_of(const Range& range, uint64_t offset) const;
   bool conflicts(const Access& earlier, const Access& now, const Visitor& visitor) const;
   bool is_ordered(const Access& earlier, const Visitor& visitor) const;
+  static bool is_sole(Page& page, const Access& now);
+  static void mark(uint64_t* bits, uint64_t begin, uint64_t end);
+  static void make_cells(Page& page);
   bool visit(Cell& cell, const Access& now, const Span& span, const Visitor& visitor, Conflict& conflict) const;
 
   std::vector<Range> ranges_;

@@ -39,10 +39,7 @@ struct HazardRules::Requirement {
 };
 
 void HazardRules::start() {
-  writers_.fill(0);
-  readers_as_c_.fill(0);
-  stores_.fill(0);
-  last_setreg_ = last_f64_matrix_ = 0;
+  sequence_ += window;  // what was issued before isn't recent any more
 }
 
 std::string HazardRules::check(const Requirement& requirement, const Event& event, int number) const {

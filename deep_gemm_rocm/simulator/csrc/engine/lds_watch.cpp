@@ -1,8 +1,23 @@
 #include "lds_watch.h"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace mi300x {
+namespace {
+
+// Calls f with the number, as a constant for the usual ones, which the compiler makes vector code for.
+template <class F>
+void with_constant(uint32_t bytes, F f) {
+  switch (bytes) {
+    case 4: return f(std::integral_constant<uint32_t, 4>());
+    case 8: return f(std::integral_constant<uint32_t, 8>());
+    case 16: return f(std::integral_constant<uint32_t, 16>());
+    default: return f(bytes);
+  }
+}
+
+}  // namespace
 
 void LdsWatch::start_workgroup(uint32_t lds_bytes) {
   open_barrier();  // marks of the workgroup before don't count
@@ -19,19 +34,26 @@ void LdsWatch::open_barrier() {
   ++epoch_;
 }
 
-LdsWatch::Conflict LdsWatch::find_conflict(uint32_t begin, uint32_t bytes, uint32_t wave, bool writes,
-                                           bool atomic) const {
-  const uint32_t own_bit = 1u << wave;
+bool LdsWatch::conflicts(uint32_t begin, uint32_t bytes, uint32_t wave, bool writes, bool atomic) const {
+  // Without branches and with all that doesn't change in local variables, for the compiler to vectorise.
+  const uint32_t *written = writes_.data() + begin, *read = reads_.data() + begin;
+  const uint32_t epoch = epoch_, others = 0xFFFF & ~(1u << wave), harmless = atomic ? atomic_bit : 0;
   uint32_t found = 0;
-  for (uint32_t byte = begin; byte < begin + bytes; ++byte) {
-    const uint32_t mark = writes_[byte], others = reads_[byte] & 0xFFFF & ~own_bit;
-    const bool both_atomic = atomic && (mark & atomic_bit);
-    found |= uint32_t(is_foreign(mark, wave) && !both_atomic) | (mark & unfinished_bit);
-    found |= uint32_t(writes && is_current(reads_[byte]) && others != 0);
-  }
-  if (found == 0) return {};
+  with_constant(bytes, [&](auto count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t mark = written[i], foreign = (mark ^ wave) & (wave_mask | several_bit);
+      const uint32_t counts = mark >> 16 == epoch && (mark & harmless) == 0 ? ~0u : 0;
+      found |= (foreign & counts) | (mark & unfinished_bit);
+    }
+    if (!writes) return;
+    for (uint32_t i = 0; i < count; ++i) found |= read[i] & (read[i] >> 16 == epoch ? others : 0);
+  });
+  return found != 0;
+}
+
+LdsWatch::Conflict LdsWatch::describe_conflict(uint32_t begin, uint32_t wave, bool writes, bool atomic) const {
   for (uint32_t byte = begin;; ++byte) {
-    const uint32_t mark = writes_[byte], others = reads_[byte] & 0xFFFF & ~own_bit;
+    const uint32_t mark = writes_[byte], others = reads_[byte] & 0xFFFF & ~(1u << wave);
     if (mark & unfinished_bit) return {Conflict::Kind::unfinished_load, byte, mark & wave_mask};
     if (is_foreign(mark, wave) && !(atomic && (mark & atomic_bit)))
       return {Conflict::Kind::race, byte, mark & wave_mask};
@@ -41,8 +63,11 @@ LdsWatch::Conflict LdsWatch::find_conflict(uint32_t begin, uint32_t bytes, uint3
 }
 
 void LdsWatch::read(uint32_t begin, uint32_t bytes, uint32_t wave) {
-  for (uint32_t byte = begin; byte < begin + bytes; ++byte)
-    reads_[byte] = (is_current(reads_[byte]) ? reads_[byte] : epoch_ << 16) | 1u << wave;
+  uint32_t* read = reads_.data() + begin;
+  const uint32_t epoch = epoch_, own_bit = 1u << wave;
+  with_constant(bytes, [&](auto count) {
+    for (uint32_t i = 0; i < count; ++i) read[i] = (read[i] >> 16 == epoch ? read[i] : epoch << 16) | own_bit;
+  });
 }
 
 void LdsWatch::write(uint32_t begin, uint32_t bytes, uint32_t wave, bool atomic) {

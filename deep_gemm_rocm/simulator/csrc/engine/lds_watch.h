@@ -22,7 +22,10 @@ class LdsWatch {
     uint32_t wave = 0;
     explicit operator bool() const { return kind != Kind::none; }
   };
-  Conflict find_conflict(uint32_t begin, uint32_t bytes, uint32_t wave, bool writes, bool atomic) const;
+  Conflict find_conflict(uint32_t begin, uint32_t bytes, uint32_t wave, bool writes, bool atomic) const {
+    if (!conflicts(begin, bytes, wave, writes, atomic)) return {};
+    return describe_conflict(begin, wave, writes, atomic);
+  }
 
   void read(uint32_t begin, uint32_t bytes, uint32_t wave);
   void write(uint32_t begin, uint32_t bytes, uint32_t wave, bool atomic);
@@ -42,8 +45,10 @@ class LdsWatch {
 
   bool is_current(uint32_t mark) const { return mark >> 16 == epoch_; }
   bool is_foreign(uint32_t write, uint32_t wave) const {
-    return is_current(write) && ((write & wave_mask) != wave || (write & several_bit));
+    return is_current(write) && ((write ^ wave) & (wave_mask | several_bit)) != 0;
   }
+  bool conflicts(uint32_t begin, uint32_t bytes, uint32_t wave, bool writes, bool atomic) const;
+  Conflict describe_conflict(uint32_t begin, uint32_t wave, bool writes, bool atomic) const;
 
   std::vector<uint32_t> writes_, reads_;
   std::vector<uint8_t> defined_;
