@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from ctypes import c_int, c_int64, c_void_p
-
 import torch
 
-from . import hip, jit
-from .contracts import Pair, check_fp8_gemm_nt
+from . import settings
+from .contracts import Gemm, Pair, check_fp8_gemm_nt, check_recipes
+from .gemm_kernel import launch_gemm
 from .heuristics import choose_gemm_config
-
-_TEMPLATE = "gemm_fp8.hip.j2"
-# a, b, sfa, sfb, d · m, n, k · row strides of a, b, d · strides of sfa and sfb · stream
-_ARGTYPES = (c_void_p,) * 5 + (c_int,) * 3 + (c_int64,) * 3 + (c_int64,) * 4 + (c_void_p,)
-
-_RECIPE = (1, 128, 128)
 
 
 def gemm_fp8(a: Pair, b: Pair, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -40,10 +33,10 @@ def gemm_fp8(a: Pair, b: Pair, out: torch.Tensor | None = None) -> torch.Tensor:
         TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    m, n, k = check_fp8_gemm_nt(a, b, out, "out")
+    gemm = check_fp8_gemm_nt(a, b, out, "out")
     if out is None:
-        out = torch.empty(m, n, dtype=torch.bfloat16, device=a[0].device)
-    _launch(a, b, out, m, n, k)
+        out = torch.empty(gemm.m, gemm.n, dtype=torch.bfloat16, device=a[0].device)
+    _launch(a, b, out, gemm)
     return out
 
 
@@ -74,31 +67,22 @@ def fp8_gemm_nt(
     """
     if c is not None:
         raise NotImplementedError("fp8_gemm_nt can't accumulate into c yet; pass c=None and add it afterwards")
-    for name, value, supported in (
-        ("recipe", recipe, _RECIPE),
-        ("recipe_a", recipe_a, (_RECIPE[0], _RECIPE[2])),
-        ("recipe_b", recipe_b, (_RECIPE[1], _RECIPE[2])),
-    ):
-        if value is not None and tuple(value) != supported:
-            raise NotImplementedError(f"fp8_gemm_nt supports {name}={supported} only for now, got {value}")
+    check_recipes("fp8_gemm_nt", recipe, recipe_a, recipe_b)
     if d is None:
         raise TypeError("d must be a torch.Tensor, got NoneType; gemm_fp8 makes a new output")
-    m, n, k = check_fp8_gemm_nt(a, b, d, "d")
-    _launch(a, b, d, m, n, k)
+    _launch(a, b, d, check_fp8_gemm_nt(a, b, d, "d"))
 
 
-def _launch(a: Pair, b: Pair, d: torch.Tensor, m: int, n: int, k: int) -> None:
-    if m == 0 or n == 0:
+# DeepGEMM's name for operands of which either may be FP4; here both are FP8.
+fp8_fp4_gemm_nt = fp8_gemm_nt
+
+
+def gemm_fp8_fp8_bf16_nt(lhs: Pair, rhs: Pair, out: torch.Tensor) -> None:
+    """``fp8_gemm_nt(lhs, rhs, out)`` under the name that it had in DeepGEMM 1."""
+    fp8_gemm_nt(lhs, rhs, out)
+
+
+def _launch(a: Pair, b: Pair, d: torch.Tensor, gemm: Gemm) -> None:
+    if gemm.m == 0 or gemm.n == 0:
         return
-    (a_data, sfa), (b_data, sfb) = a, b
-    runtime = hip.runtime()
-    runtime.check_residence("a[0]", a_data)  # before a compile; the others are on the same device
-    kernel = jit.get_kernel(_TEMPLATE, choose_gemm_config(m, n, k).template_values, _ARGTYPES)
-    with runtime.launching(a=a_data, b=b_data, sfa=sfa, sfb=sfb, d=d) as stream:
-        kernel(
-            a_data.data_ptr(), b_data.data_ptr(), sfa.data_ptr(), sfb.data_ptr(), d.data_ptr(),
-            m, n, k,
-            a_data.stride(0), b_data.stride(0), d.stride(0),
-            *sfa.stride(), *sfb.stride(),
-            stream,
-        )  # fmt: skip
+    launch_gemm(choose_gemm_config(gemm.m, gemm.n, gemm.k, settings.get_num_sms()), a, b, d)

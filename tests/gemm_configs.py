@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from deep_gemm_rocm.heuristics import GemmConfig, gemm_candidates
 
 CHOSEN = (*gemm_candidates(k_tail=False), *gemm_candidates(k_tail=True))
@@ -20,10 +22,18 @@ OTHERS = (
 
 ALL = CHOSEN + OTHERS
 
+# Every way to find tiles, with every tile that it may have.
+GROUPED = tuple(
+    dataclasses.replace(config, grouping=grouping)
+    for grouping in ("contiguous", "psum", "masked")
+    for config in gemm_candidates(k_tail=grouping == "psum", max_block_m=128 if grouping == "contiguous" else 256)
+)
+
 
 def config_id(config: GemmConfig) -> str:
+    grouping = "" if config.grouping == "dense" else f"{config.grouping}_"
     tail = "_ktail" if config.k_tail else ""
     return (
-        f"{config.block_m}x{config.block_n}_w{config.waves_m}x{config.waves_n}_mfma{config.mfma_rows}"
+        f"{grouping}{config.block_m}x{config.block_n}_w{config.waves_m}x{config.waves_n}_mfma{config.mfma_rows}"
         f"_s{config.num_stages}_{config.schedule}{tail}"
     )

@@ -211,7 +211,8 @@ def test_good_arguments(launched):
     dg.gemm_fp8((a[0], a[1][:1].expand(M, 3)), b)
     dg.gemm_fp8((a[0][:0], a[1][:0]), b)
     dg.gemm_fp8((a[0][:, :0], a[1][:, :0]), (b[0][:, :0], b[1][:, :0]))
-    assert [shape for *_, m, n, k in launched if (shape := (m, n, k)) != (M, N, K)] == [(1, 1, K), (0, N, K), (M, N, 0)]
+    shapes = [(gemm.m, gemm.n, gemm.k) for *_, gemm in launched]
+    assert [shape for shape in shapes if shape != (M, N, K)] == [(1, 1, K), (0, N, K), (M, N, 0)]
 
 
 def test_gemm_fp8_makes_an_output(launched):

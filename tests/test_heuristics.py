@@ -18,6 +18,8 @@ VALID = GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=2)
     [
         ({"mfma_rows": 8}, "mfma_rows"),
         ({"schedule": "magic"}, "schedule"),
+        ({"grouping": "by colour"}, "grouping"),
+        ({"grouping": "contiguous", "block_m": 256}, "128 rows"),
         ({"waves_m": 0}, "waves_m"),
         ({"waves_m": 4, "waves_n": 4}, "threads"),
         ({"block_m": 40}, "divide the tile"),
@@ -49,6 +51,26 @@ def test_small_m_gets_small_tiles_and_large_m_large_ones():
     assert tile_rows == sorted(tile_rows)
     assert tile_rows[0] == 16
     assert tile_rows[-1] == 256
+
+
+@given(
+    m=st.integers(1, 2**20),
+    n=st.integers(1, 2**16),
+    groups=st.integers(1, 300),
+    max_block_m=st.sampled_from([16, 32, 64, 128, 256]),
+)
+def test_tiles_of_groups_are_no_larger_than_allowed(m, n, groups, max_block_m):
+    config = choose_gemm_config(m, n, 7168, grouping="masked", num_groups=groups, max_block_m=max_block_m)
+    assert config in gemm_candidates(False, "masked", max_block_m)
+    assert config.block_m <= max_block_m
+    assert config.grouping == "masked"
+
+
+def test_a_cu_has_room_for_its_workgroups():
+    for config in gemm_candidates(k_tail=False):
+        assert config.workgroups_per_cu >= 1
+        assert config.workgroups_per_cu * config.lds_bytes <= 64 * 1024
+        assert config.workgroups_per_cu * config.num_threads <= 512
 
 
 def test_at_least_three_configurations_are_in_use():

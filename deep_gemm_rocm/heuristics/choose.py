@@ -22,21 +22,42 @@ _BYTES_PER_CLOCK = 32  # that a CU gets from L2 when all of them ask
 _LOAD_LATENCY_CLOCKS = 1000  # from memory into LDS
 
 
-def gemm_candidates(k_tail: bool) -> tuple[GemmConfig, ...]:
+def gemm_candidates(k_tail: bool, grouping: str = "dense", max_block_m: int = 256) -> tuple[GemmConfig, ...]:
     """The configurations that ``choose_gemm_config`` chooses from, smallest tile first."""
-    return tuple(dataclasses.replace(config, k_tail=k_tail) for config in _CANDIDATES)
+    return tuple(
+        dataclasses.replace(config, k_tail=k_tail, grouping=grouping)
+        for config in _CANDIDATES
+        if config.block_m <= max_block_m
+    )
 
 
 @functools.lru_cache(maxsize=65536)
-def choose_gemm_config(m: int, n: int, k: int, num_cus: int = 304) -> GemmConfig:
-    """The configuration that runs an m x n x k problem in the fewest estimated clocks; of equals, the largest tile."""
-    candidates = reversed(gemm_candidates(k_tail=k % BLOCK_K_BYTES != 0))
-    return min(candidates, key=lambda config: _clocks_per_k_block(config, m, n, num_cus))
+def choose_gemm_config(
+    m: int,
+    n: int,
+    k: int,
+    num_cus: int = 304,
+    *,
+    grouping: str = "dense",
+    num_groups: int = 1,
+    max_block_m: int = 256,
+) -> GemmConfig:
+    """The configuration that runs a problem in the fewest estimated clocks; of equals, the one with the largest tile.
+
+    Args:
+        m, n, k: what is multiplied: [m, k] with [n, k], for each of the groups.
+        num_cus: compute units that may be used.
+        grouping: see ``GemmConfig``.
+        num_groups: how many groups there are that have ``m`` rows each and share no tiles.
+        max_block_m: the most rows that a tile may have, at least 16.
+    """
+    candidates = reversed(gemm_candidates(k % BLOCK_K_BYTES != 0, grouping, max_block_m))
+    return min(candidates, key=lambda config: _clocks_per_k_block(config, m, n, num_groups, num_cus))
 
 
-def _clocks_per_k_block(config: GemmConfig, m: int, n: int, num_cus: int) -> float:
+def _clocks_per_k_block(config: GemmConfig, m: int, n: int, num_groups: int, num_cus: int) -> float:
     """Clocks that the device spends on 128 of K: rounds of tiles over the CUs, times the slowest part of a tile."""
-    tiles = -(-m // config.block_m) * -(-n // config.block_n)
+    tiles = num_groups * -(-m // config.block_m) * -(-n // config.block_n)
     rounds = -(-tiles // num_cus)
     compute = config.block_m * config.block_n * BLOCK_K_BYTES / _MAC_PER_CLOCK
     load = (config.block_m + config.block_n) * BLOCK_K_BYTES / _BYTES_PER_CLOCK

@@ -6,12 +6,13 @@ import dataclasses
 import functools
 
 LDS_BYTES = 64 * 1024  # of a CU, and the most that one workgroup may have
-MAX_THREADS = 512  # of a workgroup, at 256 registers a lane
+MAX_THREADS = 512  # of a workgroup, and of a CU, at 256 registers a lane
 WAVE_SIZE = 64
 BLOCK_K_BYTES = 128  # of each row: 128 FP8 elements, one scale
 SCALE_BLOCK_N = 128  # columns that share one scale of b
 
 SCHEDULES = ("multistage", "pinned")
+GROUPINGS = ("dense", "contiguous", "psum", "masked")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +28,8 @@ class GemmConfig:
             operation its place between MFMAs, for large tiles.
         mfma_rows: 16 for MFMA 16x16x32, 32 for 32x32x16.
         k_tail: whether K may be something else than a multiple of 128.
+        grouping: how a workgroup finds the tiles it computes, see ``tile_source.h``: ``dense`` has one group,
+            ``contiguous`` reads the group of each row, ``psum`` the end of each group's rows, ``masked`` their number.
         group_m: tile rows that are walked together, so that they share columns of b in L2.
         xcd_chunk: tiles in a row that run on the same XCD, so that they share its L2.
     """
@@ -39,6 +42,7 @@ class GemmConfig:
     schedule: str = "multistage"
     mfma_rows: int = 16
     k_tail: bool = False
+    grouping: str = "dense"
     group_m: int = 8
     xcd_chunk: int = 32
 
@@ -49,6 +53,8 @@ class GemmConfig:
 
         require(self.mfma_rows in (16, 32), "mfma_rows must be 16 or 32")
         require(self.schedule in SCHEDULES, f"schedule must be one of {SCHEDULES}")
+        require(self.grouping in GROUPINGS, f"grouping must be one of {GROUPINGS}")
+        require(self.grouping != "contiguous" or self.block_m <= 128, "tiles of contiguous groups have up to 128 rows")
         require(self.waves_m >= 1 and self.waves_n >= 1, "waves_m and waves_n must be positive")
         require(self.num_threads <= MAX_THREADS, f"a workgroup has at most {MAX_THREADS} threads")
         for tile, waves in ((self.block_m, self.waves_m), (self.block_n, self.waves_n)):
@@ -78,6 +84,16 @@ class GemmConfig:
     def lds_bytes(self) -> int:
         lds_stages = 1 if self.num_stages < 3 else 2
         return lds_stages * (self.block_m + self.block_n) * BLOCK_K_BYTES
+
+    @property
+    def workgroups_per_cu(self) -> int:
+        """How many workgroups a CU can run at once."""
+        return min(LDS_BYTES // self.lds_bytes, MAX_THREADS // self.num_threads)
+
+    @property
+    def has_known_number_of_tiles(self) -> bool:
+        """Whether the host knows how many tiles there are; else only the device does."""
+        return self.grouping in ("dense", "contiguous")
 
     @functools.cached_property
     def template_values(self) -> dict[str, int | str | bool]:

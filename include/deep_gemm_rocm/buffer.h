@@ -25,7 +25,11 @@ struct Buffer {
   }
 
   DG_DEVICE float load_float(unsigned offset) const {
-    return __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(resource(), offset, 0, 0));
+    return __builtin_bit_cast(float, load_int(offset));
+  }
+
+  DG_DEVICE int load_int(unsigned offset) const {
+    return __builtin_amdgcn_raw_buffer_load_b32(resource(), offset, 0, 0);
   }
 
   template <class T>

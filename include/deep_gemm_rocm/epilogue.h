@@ -29,39 +29,39 @@ class Epilogue {
         first_column_(Shape::wave_n() + lane_id() / Mfma::kRows * kRun) {}
 
   // Stores 16 bytes a lane (8 where a lane holds only four consecutive columns) if the output is aligned to them, else
-  // element by element.
-  template <class Mma>
-  DG_DEVICE void store(const Mma& mma) const {
+  // element by element. Of the tile's rows, `tile` says which are stored and what is in them.
+  template <class Mma, class Tile>
+  DG_DEVICE void store(const Mma& mma, const Tile& tile) const {
     const bool aligned = out_.columns % kVector == 0 && out_.row_stride % kVector == 0 &&
                          reinterpret_cast<uint64_t>(out_.first) % sizeof(Vector<__bf16, kVector>) == 0;
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
 #pragma unroll
       for (int first = 0; first < Shape::kWaveN / Mfma::kLaneGroups; first += kVector) {
-        const int row = i * Mfma::kRows;
-        const int column = first / kRun * kRun * Mfma::kLaneGroups + first % kRun;
+        const int row = first_row_ + i * Mfma::kRows;
+        const bool stored = row < out_.rows && tile.is_stored(row);
+        const int column = first_column_ + first / kRun * kRun * Mfma::kLaneGroups + first % kRun;
         Vector<__bf16, kVector> values;
 #pragma unroll
         for (int e = 0; e < kVector; ++e) {
-          values[e] = static_cast<__bf16>(mma.total(i, (first + e) / Mfma::kElements, (first + e) % Mfma::kElements));
+          const float sum = mma.total(i, (first + e) / Mfma::kElements, (first + e) % Mfma::kElements);
+          values[e] = static_cast<__bf16>(tile.result(row, sum));
         }
         if (aligned) {
-          buffer_.store(values, offset(row, column));
+          buffer_.store(values, offset(stored, row, column));
         } else {
 #pragma unroll
-          for (int e = 0; e < kVector; ++e) buffer_.store<__bf16>(values[e], offset(row, column + e));
+          for (int e = 0; e < kVector; ++e) buffer_.store<__bf16>(values[e], offset(stored, row, column + e));
         }
       }
     }
   }
 
  private:
-  DG_DEVICE unsigned offset(int wave_row, int wave_column) const {
-    const int row = first_row_ + wave_row;
-    const int column = first_column_ + wave_column;
-    const bool inside = row < out_.rows && column < out_.columns;
-    return inside ? (row * static_cast<int>(out_.row_stride) + column) * static_cast<unsigned>(sizeof(__bf16))
-                  : kOutOfBounds;
+  DG_DEVICE unsigned offset(bool stored, int row, int column) const {
+    return stored && column < out_.columns
+               ? (row * static_cast<int>(out_.row_stride) + column) * static_cast<unsigned>(sizeof(__bf16))
+               : kOutOfBounds;
   }
 
   OutputTile out_;

@@ -27,8 +27,17 @@ namespace deep_gemm_rocm {
 DG_DEVICE int workgroup_id() { return __builtin_amdgcn_workgroup_id_x(); }
 DG_DEVICE int thread_id() { return __builtin_amdgcn_workitem_id_x(); }
 DG_DEVICE int lane_id() { return thread_id() % kWaveSize; }
-// readfirstlane tells the compiler that the wave's number is the same in all its lanes, hence a scalar.
-DG_DEVICE int wave_id() { return __builtin_amdgcn_readfirstlane(thread_id() / kWaveSize); }
+// Tells the compiler that a value is the same in all lanes of a wave, hence a scalar.
+DG_DEVICE int uniform(int value) { return __builtin_amdgcn_readfirstlane(value); }
+DG_DEVICE int wave_id() { return uniform(thread_id() / kWaveSize); }
+
+// The kernel's first argument, read again where this is called: a loop then needn't keep all of it in registers.
+template <class T>
+DG_DEVICE const T& first_kernel_argument() {
+  auto* arguments = __builtin_amdgcn_kernarg_segment_ptr();
+  asm volatile("" : "+s"(arguments));
+  return *reinterpret_cast<const T*>((const void*)arguments);
+}
 
 // Orders LDS accesses of the whole workgroup; global loads in flight stay in flight.
 DG_DEVICE void lds_barrier() {

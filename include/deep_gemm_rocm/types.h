@@ -30,5 +30,9 @@ template <class T>
 constexpr T min(T a, T b) {
   return a < b ? a : b;
 }
+template <class T>
+constexpr T max(T a, T b) {
+  return a < b ? b : a;
+}
 
 }  // namespace deep_gemm_rocm

@@ -1,0 +1,108 @@
+"""The kernel family behind every FP8 GEMM: its arguments and its launch."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_int, c_int64, c_void_p
+
+import torch
+
+from . import hip, jit, settings
+from .contracts import Pair
+from .heuristics import GemmConfig
+
+_TEMPLATE = "gemm_fp8.hip.j2"
+_MAX_WORKGROUPS = 2**22  # of a launch, with up to 512 threads each; a workgroup computes several tiles if need be
+
+
+class _Matrix(Structure):
+    _fields_ = (("data", c_void_p), ("group_stride", c_int64), ("row_stride", c_int64))
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Matrix:
+        *group_stride, row_stride, _ = tensor.stride()
+        return cls(tensor.data_ptr(), *(group_stride or (0,)), row_stride)
+
+
+class _Scales(Structure):
+    _fields_ = (("data", c_void_p), ("group_stride", c_int64), ("row_stride", c_int64), ("k_block_stride", c_int64))
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Scales:
+        *group_stride, row_stride, k_block_stride = tensor.stride()
+        return cls(tensor.data_ptr(), *(group_stride or (0,)), row_stride, k_block_stride)
+
+
+class GemmArguments(Structure):
+    """The structure of the same name in gemm_arguments.h."""
+
+    _fields_ = (
+        ("a", _Matrix),
+        ("b", _Matrix),
+        ("d", _Matrix),
+        ("sfa", _Scales),
+        ("sfb", _Scales),
+        ("grouped_layout", c_void_p),
+        ("m", c_int),
+        ("n", c_int),
+        ("k", c_int),
+        ("num_groups", c_int),
+        ("alignment", c_int),
+        ("write_padding", c_int),
+        ("max_workgroups", c_int),
+    )
+
+
+_ARGTYPES = (POINTER(GemmArguments), c_void_p)
+
+
+def launch_gemm(
+    config: GemmConfig,
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor,
+    grouped_layout: torch.Tensor | None = None,
+    *,
+    write_padding: bool = False,
+) -> None:
+    """Launches the kernel that ``config`` describes, on arguments that were checked.
+
+    Args:
+        config: its ``grouping`` says what the others mean; see ``tile_source.h``.
+        a, b, d: [rows, columns] or, with groups of their own, [groups, rows, columns].
+        grouped_layout: int32, where there are groups.
+        write_padding: whether padding rows become zeros; else they aren't written.
+    """
+    (a_data, sfa), (b_data, sfb) = a, b
+    tensors = {"a": a_data, "b": b_data, "sfa": sfa, "sfb": sfb, "d": d}
+    if grouped_layout is not None:
+        tensors["grouped_layout"] = grouped_layout
+    runtime = hip.runtime()
+    runtime.check_residence("a[0]", a_data)  # before a compile; the others are on the same device
+    kernel = jit.get_kernel(_TEMPLATE, config.template_values, _ARGTYPES)
+    arguments = GemmArguments(
+        a=_Matrix.of(a_data),
+        b=_Matrix.of(b_data),
+        d=_Matrix.of(d),
+        sfa=_Scales.of(sfa),
+        sfb=_Scales.of(sfb),
+        grouped_layout=None if grouped_layout is None else grouped_layout.data_ptr(),
+        m=a_data.shape[-2],
+        n=b_data.shape[-2],
+        k=a_data.shape[-1],
+        num_groups=b_data.shape[0] if b_data.dim() == 3 else 1,
+        alignment=settings.get_mk_alignment_for_contiguous_layout(),
+        write_padding=write_padding,
+        max_workgroups=_max_workgroups(config),
+    )
+    with runtime.launching(**tensors) as stream:
+        kernel(ctypes.byref(arguments), stream)
+
+
+def _max_workgroups(config: GemmConfig) -> int:
+    num_cus = settings.get_num_sms()
+    if num_cus < settings.device_num_cus():
+        return num_cus
+    if config.has_known_number_of_tiles:
+        return _MAX_WORKGROUPS
+    return num_cus * config.workgroups_per_cu

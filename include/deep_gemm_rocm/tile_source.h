@@ -1,0 +1,227 @@
+// How a workgroup finds the tiles of output that it computes: which group they belong to, where they are, and which of
+// their rows count. There is one such struct for each kind of problem; all have
+//   max_tiles(args): at least the number of tiles, known on the host;
+//   num_tiles(): that number;
+//   tile(index): one of them, as a struct derived from Tile with is_stored(row) and result(row, sum), what is stored in
+//     a row of the tile where `sum` is the row's sum over K.
+// Layouts are read on the device only. Whatever they hold, nothing outside the tensors is read or written.
+#pragma once
+
+#include "deep_gemm_rocm/buffer.h"
+#include "deep_gemm_rocm/gemm_arguments.h"
+#include "deep_gemm_rocm/tile_scheduler.h"
+#include "deep_gemm_rocm/wave.h"
+
+namespace deep_gemm_rocm {
+
+struct Tile {
+  int group;
+  int m, n;         // the first row and column
+  int rows;         // that are multiplied, from m on; may exceed the tile
+  int stored_rows;  // that may be written
+};
+
+struct TileOfResults : Tile {
+  DG_DEVICE bool is_stored(int) const { return true; }
+  DG_DEVICE float result(int, float sum) const { return sum; }
+};
+
+// Rows behind the group's own are padding, which is zero.
+struct TileWithTail : Tile {
+  DG_DEVICE bool is_stored(int) const { return true; }
+  DG_DEVICE float result(int row, float sum) const { return row < rows ? sum : 0; }
+};
+
+// One problem without groups.
+template <class Shape, int kXcdChunk, int kBand>
+class DenseTiles {
+ public:
+  static int64_t max_tiles(const GemmArguments& args) {
+    return static_cast<int64_t>(ceil_div(args.m, Shape::kBlockM)) * ceil_div(args.n, Shape::kBlockN);
+  }
+
+  DG_DEVICE explicit DenseTiles(const GemmArguments& args)
+      : args_(args), tiles_m_(ceil_div(args.m, Shape::kBlockM)), tiles_n_(ceil_div(args.n, Shape::kBlockN)) {}
+
+  DG_DEVICE int num_tiles() const { return tiles_m_ * tiles_n_; }
+
+  DG_DEVICE TileOfResults tile(int index) const {
+    const TileIndex tile = schedule_tile(index, tiles_m_, tiles_n_, kXcdChunk, kBand);
+    const int m = tile.m * Shape::kBlockM;
+    return {{0, m, tile.n * Shape::kBlockN, args_.m - m, args_.m - m}};
+  }
+
+ private:
+  const GemmArguments& args_;
+  int tiles_m_, tiles_n_;
+};
+
+// One bit for each row of a tile.
+template <int kRows>
+struct RowSet {
+  uint64_t words[ceil_div(kRows, kWaveSize)];
+
+  DG_DEVICE bool contains(int row) const {
+    static_assert(kRows <= 2 * kWaveSize);
+    const uint64_t word = kRows <= kWaveSize || row < kWaveSize ? words[0] : words[ceil_div(kRows, kWaveSize) - 1];
+    return word >> (row % kWaveSize) & 1;
+  }
+};
+
+// What the ids of a tile's rows make of it. Padding is zero, or not written. Rows of another group than the tile's, or
+// of none that exists, break the layout's contract: they become NaN, so that it shows.
+template <int kRows>
+struct TileOfIds : Tile {
+  RowSet<kRows> members, padding;
+  bool write_padding;
+
+  DG_DEVICE bool is_stored(int row) const { return write_padding || !padding.contains(row); }
+  DG_DEVICE float result(int row, float sum) const {
+    return members.contains(row) ? sum : padding.contains(row) ? 0 : __builtin_nanf("");
+  }
+};
+
+// The groups' rows behind one another; grouped_layout [m] is each row's group, negative for padding. Groups start at
+// multiples of the alignment, which is a multiple of the tile's rows: so a tile has one group.
+template <class Shape, int kXcdChunk, int kBand>
+class ContiguousTiles {
+  using Dense = DenseTiles<Shape, kXcdChunk, kBand>;
+  static constexpr int kRows = Shape::kBlockM;
+
+ public:
+  static int64_t max_tiles(const GemmArguments& args) { return Dense::max_tiles(args); }
+
+  DG_DEVICE explicit ContiguousTiles(const GemmArguments& args) : args_(args), dense_(args) {}
+
+  DG_DEVICE int num_tiles() const { return dense_.num_tiles(); }
+
+  DG_DEVICE TileOfIds<kRows> tile(int index) const {
+    TileOfIds<kRows> tile{dense_.tile(index), {}, {}, args_.write_padding != 0};
+    const int existing = min(tile.stored_rows, kRows);
+    const Buffer ids{args_.grouped_layout + tile.m, existing * static_cast<unsigned>(sizeof(int))};
+    tile.group = -1;
+    tile.rows = 0;
+    bool any_stored = tile.write_padding;
+#pragma unroll
+    for (int word = 0; word < ceil_div(kRows, kWaveSize); ++word) {
+      const int row = word * kWaveSize + lane_id();
+      const int id = ids.load_int(row * sizeof(int));
+      const bool exists = row < existing;
+      const uint64_t named = ballot(exists && id >= 0 && id < args_.num_groups);
+      if (tile.group < 0 && named) tile.group = read_lane(id, lowest_bit(named));
+      const uint64_t members = ballot(exists && id >= 0 && id == tile.group);
+      if (members) tile.rows = word * kWaveSize + highest_bit(members) + 1;
+      tile.members.words[word] = members;
+      tile.padding.words[word] = ballot(exists && id < 0);
+      any_stored |= ballot(exists && id >= 0) != 0;
+    }
+    tile.group = tile.rows > 0 ? tile.group : 0;
+    if (!any_stored) tile.stored_rows = 0;
+    return tile;
+  }
+
+ private:
+  const GemmArguments& args_;
+  Dense dense_;
+};
+
+// A group's rows, and where the padding behind them that is to be zeroed ends.
+struct RowRange {
+  int begin, end, padded_end;
+};
+
+// Each group has rows of its own, counted from 0; grouped_layout [num_groups] says how many of them count. The others
+// are neither read nor written.
+struct MaskedRows {
+  static int64_t max_tile_rows(const GemmArguments& args, int block_m) {
+    return static_cast<int64_t>(args.num_groups) * ceil_div(args.m, block_m);
+  }
+
+  static DG_DEVICE RowRange of_group(const GemmArguments& args, const Buffer& layout, int group) {
+    const int rows = min(max(layout.load_int(group * sizeof(int)), 0), args.m);
+    return {0, rows, rows};
+  }
+};
+
+// The groups' rows behind one another; grouped_layout [num_groups] says where each ends, and the next starts at the next
+// multiple of the alignment.
+struct PsumRows {
+  static int64_t max_tile_rows(const GemmArguments& args, int block_m) {
+    return static_cast<int64_t>(args.num_groups) + ceil_div(args.m, block_m);
+  }
+
+  static DG_DEVICE RowRange of_group(const GemmArguments& args, const Buffer& layout, int group) {
+    const int before = layout.load_int(group > 0 ? (group - 1) * sizeof(int) : kOutOfBounds);
+    const int begin = aligned(before, args);
+    const int end = min(max(layout.load_int(group * sizeof(int)), begin), args.m);
+    return {begin, end, args.write_padding ? aligned(end, args) : end};
+  }
+
+ private:
+  static DG_DEVICE int aligned(int row, const GemmArguments& args) {
+    const int within = min(max(row, 0), args.m);
+    const int last = within % args.alignment;
+    return last == 0 ? within : min(args.m - within, args.alignment - last) + within;
+  }
+};
+
+// Groups with as many tiles as their rows need. Which these are is found by a sum over the groups, 64 at a time.
+template <class Rows, class Shape, int kXcdChunk, int kBand>
+class RaggedTiles {
+ public:
+  static int64_t max_tiles(const GemmArguments& args) {
+    return Rows::max_tile_rows(args, Shape::kBlockM) * ceil_div(args.n, Shape::kBlockN);
+  }
+
+  DG_DEVICE explicit RaggedTiles(const GemmArguments& args)
+      : args_(args),
+        layout_{args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))},
+        tiles_n_(ceil_div(args.n, Shape::kBlockN)) {
+    int tile_rows = 0;
+    for (int first = 0; first < args_.num_groups; first += kWaveSize) tile_rows += last(inclusive_sum(tiles_of(first)));
+    num_tiles_ = tile_rows * tiles_n_;
+  }
+
+  DG_DEVICE int num_tiles() const { return num_tiles_; }
+
+  DG_DEVICE TileWithTail tile(int index) const {
+    const int position = xcd_contiguous(index, num_tiles_, kXcdChunk);
+    const int tile_row = position / tiles_n_;
+    for (int first = 0, before = 0;; first += kWaveSize) {
+      const int tiles = tiles_of(first);
+      const int up_to = before + inclusive_sum(tiles);
+      if (const uint64_t behind = ballot(up_to > tile_row)) {
+        const int lane = lowest_bit(behind);
+        const int tiles_m = read_lane(tiles, lane);
+        const int first_position = (read_lane(up_to, lane) - tiles_m) * tiles_n_;
+        return tile_of_group(first + lane, grouped_tile(position - first_position, tiles_m, tiles_n_, kBand));
+      }
+      before = last(up_to);
+    }
+  }
+
+ private:
+  static DG_DEVICE int last(int value) { return read_lane(value, kWaveSize - 1); }
+
+  DG_DEVICE RowRange rows_of(int group) const { return Rows::of_group(args_, layout_, group); }
+
+  // How many tile rows the lane's group has, of 64 from `first` on.
+  DG_DEVICE int tiles_of(int first) const {
+    const int group = first + lane_id();
+    const RowRange rows = rows_of(group);
+    return group < args_.num_groups ? ceil_div(rows.padded_end - rows.begin, Shape::kBlockM) : 0;
+  }
+
+  DG_DEVICE TileWithTail tile_of_group(int group, TileIndex tile) const {
+    const RowRange rows = rows_of(group);
+    const int m = uniform(rows.begin) + tile.m * Shape::kBlockM;
+    return {{group, m, tile.n * Shape::kBlockN, uniform(rows.end) - m, uniform(rows.padded_end) - m}};
+  }
+
+  const GemmArguments& args_;
+  Buffer layout_;
+  int tiles_n_;
+  int num_tiles_;
+};
+
+}  // namespace deep_gemm_rocm
