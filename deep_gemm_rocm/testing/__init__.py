@@ -1,6 +1,6 @@
 """Problems, oracles and guarded outputs, shared by tests, the demo and benchmarks."""
 
-from .generators import GuardedOutput, activations, gemm_problem, weights
+from .generators import GuardedOutput, activations, gemm_problem, grouped_weights, weights
 from .numerics import Accuracy, GemmReference, assert_accurate, calc_diff, gemm_reference, measure
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "calc_diff",
     "gemm_problem",
     "gemm_reference",
+    "grouped_weights",
     "measure",
     "weights",
 ]

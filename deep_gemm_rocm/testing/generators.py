@@ -35,6 +35,13 @@ def gemm_problem(m: int, n: int, k: int, seed: int = 0) -> tuple[Pair, Pair]:
     return per_token_cast_to_fp8(activations(m, k, seed)), per_block_cast_to_fp8(weights(n, k, seed + 1))
 
 
+def grouped_weights(groups: int, n: int, k: int, seed: int = 0) -> Pair:
+    """Quantised weights of several experts, [G, N, K] and their scales: the argument ``b`` of grouped GEMM."""
+    experts = [per_block_cast_to_fp8(weights(n, k, seed + group)) for group in range(groups)]
+    data, scales = (torch.stack(tensors) for tensors in zip(*experts, strict=True))
+    return data, scales
+
+
 class GuardedOutput:
     """A bf16 [M, N] output inside a larger buffer, all of it filled with a NaN pattern that no kernel computes.
 
@@ -53,10 +60,17 @@ class GuardedOutput:
         self._bits = torch.full(shape, _POISON, dtype=torch.int16, device=device)
         self.tensor = self._bits.view(torch.bfloat16)[self._inner]
 
-    def assert_intact(self) -> None:
-        """Raises AssertionError if anything but ``tensor`` was written."""
+    def assert_intact(self, written_rows: torch.Tensor | None = None) -> None:
+        """Raises AssertionError if anything but ``tensor`` was written.
+
+        Args:
+            written_rows: bool [M], which rows of ``tensor`` may have been written; all, if None.
+        """
         changed = self._bits != _POISON
-        changed[self._inner] = False
+        if written_rows is None:
+            changed[self._inner] = False
+        else:
+            changed[self._inner] &= ~written_rows[:, None]
         if changed.any():
             row, column = changed.nonzero()[0].tolist()
             rows, columns = self._inner

@@ -1,0 +1,341 @@
+"""Grouped GEMM on the device, real or simulated: every group against the fp64 oracle, and what must stay untouched."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import mmap
+
+import pytest
+import torch
+from gemm_configs import GROUPED, config_id
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm import grouped, hip
+from deep_gemm_rocm.testing import GuardedOutput, activations, assert_accurate, gemm_reference, grouped_weights
+
+FP8 = torch.float8_e4m3fnuz
+ALIGNMENTS = (16, 32, 64, 128)
+NAN = 0x80
+
+
+@pytest.fixture(autouse=True)
+def default_settings():
+    yield
+    dg.set_mk_alignment_for_contiguous_layout(128)
+    dg.set_num_sms(0)
+
+
+@dataclasses.dataclass
+class Contiguous:
+    """Groups of the given sizes behind one another, each at a multiple of the alignment. Padding rows of a are NaN."""
+
+    sizes: list[int]
+    alignment: int
+    n: int
+    k: int
+    tail: int = 0  # rows behind the last group
+
+    def __post_init__(self) -> None:
+        padded = [-(-size // self.alignment) * self.alignment for size in self.sizes]
+        self.starts = [0, *itertools.accumulate(padded)]
+        m = self.starts.pop() + self.tail
+        self.ids = torch.full((m,), -1, dtype=torch.int32)
+        self.ends = torch.tensor([s + size for s, size in zip(self.starts, self.sizes, strict=True)]).int()
+        for group, (start, end) in enumerate(zip(self.starts, self.ends.tolist(), strict=True)):
+            self.ids[start:end] = group
+        data, scales = dg.per_token_cast_to_fp8(activations(m, self.k))
+        data.view(torch.uint8)[self.ids < 0] = NAN
+        scales[self.ids < 0] = torch.nan
+        self.a = data, scales
+        self.b = grouped_weights(len(self.sizes), self.n, self.k)
+
+    def run(self, *, psum: bool = False, zero_padding: bool = True) -> torch.Tensor:
+        """The result, after a check of every row: results, zeros in padding, nothing elsewhere."""
+        m = len(self.ids)
+        output = GuardedOutput(m, self.n)
+        dg.set_mk_alignment_for_contiguous_layout(self.alignment)
+        result = dg.m_grouped_fp8_gemm_nt_contiguous(
+            self.a,
+            self.b,
+            output.tensor,
+            self.ends if psum else self.ids,
+            use_psum_layout=psum,
+            ensure_zero_padding=zero_padding,
+        )
+        assert result is None
+        padding = self.ids < 0
+        if psum:
+            padding[m - self.tail :] = False
+        if not zero_padding:
+            padding[:] = False
+        output.assert_intact((self.ids >= 0) | padding)
+        assert (output.tensor[padding] == 0).all()
+        for group, (start, end) in enumerate(zip(self.starts, self.ends.tolist(), strict=True)):
+            check(output.tensor[start:end], [t[start:end] for t in self.a], [t[group] for t in self.b])
+        return output.tensor
+
+
+def check(result, a, b) -> None:
+    if len(result):
+        assert_accurate(result, gemm_reference(tuple(a), tuple(b)))
+
+
+@dataclasses.dataclass
+class Masked:
+    """Groups with room for ``max_m`` rows each. Rows of a past a group's size are NaN."""
+
+    sizes: list[int]
+    max_m: int
+    n: int
+    k: int
+
+    def __post_init__(self) -> None:
+        groups = len(self.sizes)
+        data, scales = dg.per_token_cast_to_fp8(activations(groups * self.max_m, self.k))
+        self.masked_m = torch.tensor(self.sizes, dtype=torch.int32)
+        self.used = torch.arange(self.max_m).expand(groups, -1) < self.masked_m[:, None]
+        data.view(torch.uint8)[~self.used.flatten()] = NAN
+        scales[~self.used.flatten()] = torch.nan
+        self.a = tuple(t.unflatten(0, (groups, self.max_m)) for t in (data, scales))
+        self.b = grouped_weights(groups, self.n, self.k)
+
+    def run(self, expected_m: int = 1) -> torch.Tensor:
+        groups = len(self.sizes)
+        output = GuardedOutput(groups * self.max_m, self.n)
+        d = output.tensor.unflatten(0, (groups, self.max_m))
+        assert dg.m_grouped_fp8_gemm_nt_masked(self.a, self.b, d, self.masked_m, expected_m) is None
+        output.assert_intact(self.used.flatten())
+        for group, rows in enumerate(self.used.sum(1).tolist()):
+            check(d[group, :rows], [t[group, :rows] for t in self.a], [t[group] for t in self.b])
+        return d
+
+
+@pytest.fixture
+def use_config(monkeypatch):
+    def use(config) -> None:
+        monkeypatch.setattr(grouped, "choose_gemm_config", lambda *problem, **grouping: config)
+
+    return use
+
+
+SIZES = {
+    "one group": [70],
+    "one row": [1],
+    "full and ragged": [128, 129, 3],
+    "empty groups": [0, 0, 37, 0, 64, 0],
+    "all empty": [0, 0, 0],
+}
+
+
+@pytest.mark.parametrize("alignment", ALIGNMENTS)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("psum", [False, True], ids=["ids", "psum"])
+def test_contiguous(psum, sizes, alignment):
+    problem = Contiguous(sizes, alignment, n=136, k=272, tail=150)
+    problem.run(psum=psum)
+    problem.run(psum=psum, zero_padding=False)
+
+
+@pytest.mark.parametrize("psum", [False, True], ids=["ids", "psum"])
+def test_contiguous_with_many_groups(psum):
+    Contiguous([group % 4 for group in range(257)], 16, n=24, k=128).run(psum=psum)
+
+
+@pytest.mark.parametrize("psum", [False, True], ids=["ids", "psum"])
+def test_contiguous_without_rows(psum):
+    Contiguous([0, 0], 128, n=136, k=272).run(psum=psum)
+
+
+@pytest.mark.parametrize("sizes", [[0, 0, 0], [150, 150, 150], [0, 150, 1], [37, 128, 129], [5]], ids=str)
+@pytest.mark.parametrize("expected_m", [0, 20, 150])
+def test_masked(sizes, expected_m):
+    Masked(sizes, 150, n=136, k=272).run(expected_m)
+
+
+def test_masked_with_many_groups():
+    Masked([group % 4 for group in range(257)], 3, n=24, k=128).run()
+
+
+@pytest.mark.parametrize("config", GROUPED, ids=config_id)
+def test_every_configuration(use_config, config):
+    """With tails in all directions; more tiles than workgroups, so that these take several; and the same bits again."""
+    use_config(config)
+    n, k = config.block_n + 13, 400 if config.k_tail else 384
+    sizes = [config.block_m + 5, 0, 3, config.block_m]
+    if config.grouping == "masked":
+        problem = Masked(sizes, config.block_m + 7, n, k)
+        run = problem.run
+    else:
+        problem = Contiguous(sizes, 128, n, k, tail=9)
+
+        def run():
+            return problem.run(psum=config.grouping == "psum")
+
+    first = run()
+    dg.set_num_sms(3)
+    assert torch.equal(first.view(torch.int16), run().view(torch.int16))
+
+
+@pytest.mark.parametrize("config", GROUPED, ids=config_id)
+def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
+    """Under the simulator's sanitizer, with workgroups that compute several tiles one after the other."""
+    if not hip.runtime().is_simulated:
+        pytest.skip("needs the simulator")
+    use_config(config)
+    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    dg.set_num_sms(2)
+    sizes = [config.block_m + 3, 0, 2]
+    for seed in range(2):
+        monkeypatch.setenv("DG_SIM_SEED", str(seed))
+        if config.grouping == "masked":
+            Masked(sizes, config.block_m + 3, config.block_n + 5, 384).run()
+        else:
+            Contiguous(sizes, 128, config.block_n + 5, 384).run(psum=config.grouping == "psum")
+
+
+def test_same_bits_as_dense():
+    """So a row's result depends neither on its neighbours nor on the layout."""
+    problem = Contiguous([70, 130], 64, n=136, k=400)
+    expected = [
+        dg.gemm_fp8(
+            tuple(t[start:end] for t in problem.a),
+            tuple(t[group] for t in problem.b),
+        )
+        for group, (start, end) in enumerate(zip(problem.starts, problem.ends.tolist(), strict=True))
+    ]
+    for psum in (False, True):
+        result = problem.run(psum=psum)[problem.ids >= 0]
+        assert torch.equal(result.view(torch.int16), torch.cat(expected).view(torch.int16))
+
+
+def test_padding_between_rows_of_a_group():
+    problem = Contiguous([100, 40], 128, n=40, k=256)
+    problem.ids[[0, 17, 64, 140]] = -1
+    d = torch.full((256, 40), torch.nan).bfloat16()
+    dg.m_grouped_fp8_gemm_nt_contiguous(problem.a, problem.b, d, problem.ids)
+    assert (d[problem.ids < 0] == 0).all()
+    for group in range(2):
+        rows = problem.ids == group
+        check(d[rows], [t.view(torch.uint8)[rows].view(t.dtype) for t in problem.a], [t[group] for t in problem.b])
+
+
+def test_any_strides():
+    """Scales as vLLM passes them, groups interleaved in the output, and expanded weights."""
+    problem = Masked([60, 7, 33], 70, n=72, k=400)
+    groups, rows, k_blocks = problem.a[1].shape
+    sfa = torch.full((groups * rows * k_blocks,), torch.nan)
+    sfa = sfa.as_strided((groups, rows, k_blocks), (rows * k_blocks, 1, rows)).copy_(problem.a[1])
+    b = tuple(t[:1].expand(groups, -1, -1) for t in problem.b)
+    output = GuardedOutput(rows, groups * 72)
+    d = output.tensor.unflatten(1, (groups, 72)).transpose(0, 1)
+    dg.m_grouped_fp8_gemm_nt_masked((problem.a[0], sfa), b, d, problem.masked_m, 10)
+    output.assert_intact()
+    for group, size in enumerate(problem.sizes):
+        assert d[group, size:].isnan().all()
+        check(d[group, :size], [t[group, :size] for t in problem.a], [t[0] for t in b])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 90), min_size=1, max_size=6),
+    alignment=st.sampled_from(ALIGNMENTS),
+    n=st.integers(1, 200),
+    k=st.integers(1, 30).map(lambda chunks: 16 * chunks),
+    tail=st.integers(0, 40),
+    kind=st.sampled_from(["ids", "psum", "masked"]),
+    zero_padding=st.booleans(),
+    expected_m=st.integers(0, 300),
+)
+def test_any_groups(sizes, alignment, n, k, tail, kind, zero_padding, expected_m):
+    if kind == "masked":
+        Masked(sizes, max(sizes) + tail + 1, n, k).run(expected_m)
+    else:
+        Contiguous(sizes, alignment, n, k, tail).run(psum=kind == "psum", zero_padding=zero_padding)
+
+
+def test_empty_sums_are_zero():
+    assert (Contiguous([3, 5], 16, n=20, k=0).run() == 0).all()
+    assert (Masked([3, 3], 3, n=20, k=0).run() == 0).all()
+
+
+@pytest.mark.parametrize("psum", [False, True], ids=["ids", "psum"])
+def test_nonsense_in_a_layout_reaches_nothing_else(psum):
+    m, n, k = 256, 40, 128
+    a, b = dg.per_token_cast_to_fp8(activations(m, k)), grouped_weights(3, n, k)
+    layout = torch.randint(-(2**31), 2**31, (3 if psum else m,), generator=torch.Generator().manual_seed(0)).int()
+    output = GuardedOutput(m, n)
+    dg.m_grouped_fp8_gemm_nt_contiguous(a, b, output.tensor, layout, use_psum_layout=psum)
+    output.assert_intact()
+    if not psum:
+        assert output.tensor[layout > 2].isnan().all()
+        assert (output.tensor[layout < 0] == 0).all()
+
+
+def test_masked_m_is_limited_to_the_rows_there_are():
+    problem = Masked([20, 0, 3], 20, n=40, k=128)
+    problem.masked_m = torch.tensor([2**31 - 1, -5, 3], dtype=torch.int32)
+    problem.run()
+
+
+def test_a_misplaced_group_shows_as_nan(use_config):
+    use_config(next(c for c in GROUPED if c.grouping == "contiguous" and c.block_m == 128))
+    problem = Contiguous([100, 40], 128, n=40, k=256)
+    problem.ids[90:] = 1
+    d = torch.zeros(256, 40).bfloat16()
+    dg.m_grouped_fp8_gemm_nt_contiguous(problem.a, problem.b, d, problem.ids)
+    assert d[90:128].isnan().all()
+    assert not d[:90].isnan().any()
+
+
+def test_other_names_write_the_same_bits():
+    problem = Contiguous([20, 40], 128, n=40, k=256)
+    expected = problem.run().view(torch.int16)
+    for function, layout in (
+        (dg.m_grouped_fp8_gemm_nt_contiguous, {"m_indices": problem.ids}),
+        (dg.m_grouped_fp8_fp4_gemm_nt_contiguous, {"grouped_layout": problem.ids, "recipe": (1, 128, 128)}),
+        (dg.m_grouped_gemm_fp8_fp8_bf16_nt_contiguous, {"m_indices": problem.ids}),
+    ):
+        d = torch.full(expected.shape, torch.nan).bfloat16()
+        assert function(problem.a, problem.b, d, **layout) is None
+        assert torch.equal(d.view(torch.int16), expected)
+
+    masked = Masked([9, 20], 20, n=40, k=256)
+    expected = masked.run()[masked.used].view(torch.int16)
+    for function in (
+        dg.fp8_m_grouped_gemm_nt_masked,
+        dg.m_grouped_fp8_fp4_gemm_nt_masked,
+        dg.m_grouped_gemm_fp8_fp8_bf16_nt_masked,
+    ):
+        d = torch.full((2, 20, 40), torch.nan).bfloat16()
+        assert function(masked.a, masked.b, d, masked.masked_m, 10) is None
+        assert torch.equal(d[masked.used].view(torch.int16), expected)
+
+
+def reserved(num_bytes: int) -> torch.Tensor:
+    """uint8 memory of which only what is touched takes space."""
+    no_reserve = 0x4000  # Linux's MAP_NORESERVE, which mmap names from Python 3.13 on
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+    return torch.frombuffer(mmap.mmap(-1, num_bytes, flags=flags), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("which", ["a", "b", "d"])
+def test_groups_past_4_gib(which):
+    problem = Masked([5, 20, 20], 20, n=40, k=256)
+    group_bytes = 3 * 2**30
+    groups, k = 3, 256
+    memory = reserved(3 * group_bytes)
+    a, b = list(problem.a), list(problem.b)
+    d = torch.zeros(groups, 20, 40).bfloat16()
+    if which == "d":
+        d = memory.view(torch.bfloat16).as_strided((groups, 20, 40), (group_bytes // 2, 40, 1))
+    else:
+        pair = {"a": a, "b": b}[which]
+        far = memory.as_strided(pair[0].shape, (group_bytes, k, 1)).copy_(pair[0].view(torch.uint8))
+        pair[0] = far.view(FP8)
+    dg.m_grouped_fp8_gemm_nt_masked(a, b, d, problem.masked_m, 20)
+    for group, size in enumerate(problem.sizes):
+        check(d[group, :size], [t[group, :size] for t in a], [t[group] for t in b])
+        assert (d[group, size:] == 0).all()
