@@ -49,7 +49,7 @@ struct Dispatch {
 // What a dispatch came to. A failed dispatch names the kernel, the instruction and its offset in the message.
 struct Outcome {
   // `unsafe`: the sanitizer found something that the hardware only gets right by luck.
-  enum class Status { ok, invalid_dispatch, illegal_instruction, memory_fault, deadlock, trap, unsafe };
+  enum class Status { ok, invalid_dispatch, illegal_instruction, memory_fault, deadlock, trap, unsafe, interrupted };
   Status status = Status::ok;
   char message[1024] = "";
   uint64_t instructions = 0;  // wave instructions executed

@@ -15,6 +15,8 @@
 #include "../engine.h"
 #include "checker.h"
 #include "decoder.h"
+#include "interrupt.h"
+#include "settings.h"
 #include "wave.h"
 
 namespace mi300x {
@@ -52,11 +54,6 @@ constexpr uint64_t time_slice = 1 << 14;
 // the order of waves show it.
 constexpr uint64_t longest_random_slice = 256;
 
-uint64_t environment_number(const char* name, uint64_t otherwise) {
-  const char* text = getenv(name);
-  return text != nullptr && *text != '\0' ? strtoull(text, nullptr, 10) : otherwise;
-}
-
 // What HSA calls a kernel dispatch packet (HSA Platform System Architecture, "Kernel dispatch packet"): kernels read
 // their launch dimensions from it.
 struct DispatchPacket {
@@ -82,9 +79,7 @@ struct Launch {
   uint32_t lds_bytes;
   uint32_t workgroup_size;
   uint64_t workgroups;
-  uint64_t max_instructions = environment_number("DG_SIM_MAX_INSTRUCTIONS", 4'000'000'000);
-  bool sanitize = environment_number("DG_SIM_SANITIZE", 0) != 0;
-  uint64_t seed = environment_number("DG_SIM_SEED", 0);
+  const Settings settings;
 
   std::atomic<uint64_t> next_workgroup{0};
   std::atomic<bool> stop{false};
@@ -92,7 +87,8 @@ struct Launch {
   std::mutex outcome_mutex;
   Outcome outcome;
 
-  Launch(const Dispatch& d, std::shared_ptr<const Code> decoded) : dispatch(d), code(std::move(decoded)) {
+  Launch(const Dispatch& d, std::shared_ptr<const Code> decoded, Settings chosen)
+      : dispatch(d), code(std::move(decoded)), settings(std::move(chosen)) {
     const Kernel& kernel = *d.kernel;
     lds_bytes = kernel.lds_bytes + d.dynamic_lds;
     workgroup_size = d.block.x * d.block.y * d.block.z;
@@ -112,7 +108,7 @@ struct Launch {
     add_memory(&packet, sizeof packet);
     add_memory(queue, sizeof queue);
     memory.push_back({kernel.code_begin, kernel.code_end});
-    if (!sanitize) return;
+    if (!settings.sanitize) return;
     effects = code->effects();
     if (workgroups > 1) global_watch.emplace(d.memory, d.memory_count);
   }
@@ -169,7 +165,7 @@ class Worker {
       waves_[i]->scratch = scratch_.data() + scratch_bytes * i;
       order_.push_back(waves_[i].get());
     }
-    if (launch.sanitize)
+    if (launch.settings.sanitize)
       checker_.emplace(count, launch.global_watch ? &*launch.global_watch : nullptr, launch.dispatch.grid);
   }
 
@@ -212,7 +208,7 @@ class Worker {
   void run_slice(Wave& wave) {
     const Instruction* code = launch_.code->instructions.data();
     const uint64_t slice = checker_ ? 1 + random_() % longest_random_slice : time_slice;
-    const uint64_t end = wave.instructions + slice;
+    const uint64_t end = std::min(wave.instructions + slice, launch_.settings.max_instructions);
     apply_mode(wave.mode);
     while (wave.state == Wave::State::running && wave.instructions < end) {
       const Instruction& inst = code[wave.pc];
@@ -226,10 +222,14 @@ class Worker {
       }
       if (wave.state == Wave::State::failed) return launch_.report(wave, &inst);
     }
-    if (wave.instructions >= launch_.max_instructions && wave.state == Wave::State::running) {
+    if (wave.instructions >= launch_.settings.max_instructions && wave.state == Wave::State::running) {
       wave.fail(Outcome::Status::deadlock, "a wave has executed " + std::to_string(wave.instructions) +
                                                " instructions without an end (limit: DG_SIM_MAX_INSTRUCTIONS)" +
                                                others(wave));
+      launch_.report(wave, &code[wave.pc]);
+    }
+    if (InterruptWatch::interrupted() && wave.state == Wave::State::running) {
+      wave.fail(Outcome::Status::interrupted, "interrupted");
       launch_.report(wave, &code[wave.pc]);
     }
     if (launch_.stop) wave.state = Wave::State::failed;
@@ -273,7 +273,7 @@ class Worker {
     for (uint32_t i = 0; i < waves_.size(); ++i) start_wave(*waves_[i], i);
     if (!checker_) return;
     checker_->start_workgroup(waves_, launch_scalars_);
-    random_.seed(uint32_t(launch_.seed * 0x9E3779B9u + id));
+    random_.seed(uint32_t(launch_.settings.seed * 0x9E3779B9u + id));
   }
 
   void start_wave(Wave& wave, uint32_t index) {
@@ -398,12 +398,12 @@ std::string find_mistake(const Dispatch& dispatch) {
 class Interpreter final : public Engine {
  public:
   Outcome run(const Dispatch& dispatch) override {
-    const std::string mistake = find_mistake(dispatch);
+    Settings settings = Settings::from_environment();
+    const std::string mistake = settings.mistake.empty() ? find_mistake(dispatch) : settings.mistake;
     if (!mistake.empty()) return refuse(dispatch.kernel, mistake);
-    Launch launch(dispatch, decoded(*dispatch.kernel));
-    const uint64_t host_threads =
-        environment_number("DG_SIM_THREADS", std::max(1u, std::thread::hardware_concurrency()));
-    const uint64_t count = std::max<uint64_t>(1, std::min(host_threads, launch.workgroups));
+    const InterruptWatch watch;
+    Launch launch(dispatch, decoded(*dispatch.kernel), std::move(settings));
+    const uint64_t count = std::max<uint64_t>(1, std::min(launch.settings.threads, launch.workgroups));
     // Threads are made for each dispatch, so that a process may fork between two of them.
     std::vector<std::thread> threads;
     for (uint64_t i = 1; i < count; ++i) threads.emplace_back([&launch] { Worker(launch).run(); });

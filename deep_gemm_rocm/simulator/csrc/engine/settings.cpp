@@ -1,0 +1,40 @@
+#include "settings.h"
+
+#include <cstdlib>
+#include <thread>
+
+namespace mi300x {
+namespace {
+
+uint64_t number(const char* name, uint64_t otherwise, uint64_t least, uint64_t most, std::string& mistake) {
+  const char* text = getenv(name);
+  if (text == nullptr || *text == '\0') return otherwise;
+  char* end = nullptr;
+  const uint64_t value = strtoull(text, &end, 10);
+  if (*text >= '0' && *text <= '9' && *end == '\0' && value >= least && value <= most) return value;
+  if (mistake.empty())
+    mistake = std::string(name) + "=" + text + ": expected a number from " + std::to_string(least) + " to " +
+              std::to_string(most);
+  return otherwise;
+}
+
+// Twenty seconds or more for a wave that never ends; real ones execute a hundredth of this.
+constexpr uint64_t default_max_instructions = 500'000'000;
+
+uint64_t host_threads() {
+  static const unsigned count = std::thread::hardware_concurrency();
+  return count > 0 ? count : 1;
+}
+
+}  // namespace
+
+Settings Settings::from_environment() {
+  Settings settings;
+  settings.threads = number("DG_SIM_THREADS", host_threads(), 1, 1024, settings.mistake);
+  settings.max_instructions = number("DG_SIM_MAX_INSTRUCTIONS", default_max_instructions, 1, ~0ull, settings.mistake);
+  settings.sanitize = number("DG_SIM_SANITIZE", 0, 0, 1, settings.mistake) != 0;
+  settings.seed = number("DG_SIM_SEED", 0, 0, ~0ull, settings.mistake);
+  return settings;
+}
+
+}  // namespace mi300x

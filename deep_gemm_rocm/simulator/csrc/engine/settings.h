@@ -1,0 +1,19 @@
+// What the environment says of how to simulate, read at each dispatch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace mi300x {
+
+struct Settings {
+  uint64_t threads;           // DG_SIM_THREADS
+  uint64_t max_instructions;  // DG_SIM_MAX_INSTRUCTIONS, of a wave
+  bool sanitize;              // DG_SIM_SANITIZE
+  uint64_t seed;              // DG_SIM_SEED
+  std::string mistake;        // the first variable that isn't a number in its range, empty if all are
+
+  static Settings from_environment();
+};
+
+}  // namespace mi300x
