@@ -1,0 +1,45 @@
+"""Launches that don't end by themselves, and settings that make no sense."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from simulated_hip import Compiler
+
+from deep_gemm_rocm import simulator
+
+SOURCE = 'extern "C" __global__ void wait_for(volatile int* flag) { while (*flag == 0); }'
+
+
+@pytest.fixture(scope="module")
+def code(compiler: Compiler) -> bytes:
+    return compiler.code_object(SOURCE)
+
+
+def test_interrupt_ends_a_launch_and_the_next_one_works(code: bytes) -> None:
+    def interrupt() -> None:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        simulator.launch(code, "wait_for", 1, 64, [np.zeros(1, np.int32)])
+    simulator.launch(code, "wait_for", 1, 64, [np.ones(1, np.int32)])
+
+
+def test_endless_wave_is_given_up_at_the_limit(code: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DG_SIM_MAX_INSTRUCTIONS", "12345")
+    with pytest.raises(simulator.SimulatorError, match="12345 instructions without an end"):
+        simulator.launch(code, "wait_for", 1, 64, [np.zeros(1, np.int32)])
+
+
+@pytest.mark.parametrize("name", ["DG_SIM_THREADS", "DG_SIM_MAX_INSTRUCTIONS", "DG_SIM_SANITIZE", "DG_SIM_SEED"])
+def test_settings_must_be_numbers(code: bytes, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "many")
+    with pytest.raises(simulator.SimulatorError, match=rf"{name}=many: expected a number"):
+        simulator.launch(code, "wait_for", 1, 64, [np.ones(1, np.int32)])
