@@ -12,6 +12,7 @@ SCALE_BLOCK = 128  # values along K, and rows of a weight, that share a scale
 FP8 = torch.float8_e4m3fnuz
 FP8_MAX = torch.finfo(FP8).max
 
+_TMA_ALIGNMENT = 16  # bytes
 _CASTABLE = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -55,6 +56,72 @@ def per_block_cast_to_fp8(x: torch.Tensor, *, fp8_max: float = FP8_MAX) -> tuple
     """
     _check_castable(x, fp8_max)
     return _cast_blocks(x, SCALE_BLOCK, fp8_max)
+
+
+def per_channel_cast_to_fp8(x: torch.Tensor, *, fp8_max: float = FP8_MAX) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantises with one scale for each column and 128 rows, as weight gradients need it.
+
+    Args:
+        x: bf16, f16 or fp32 [K, N], any strides. K need not be a multiple of 128.
+        fp8_max: as for ``per_token_cast_to_fp8``.
+
+    Returns:
+        float8_e4m3fnuz [K, N], contiguous, and fp32 scales [ceil(K/128), N], contiguous: ``x[k, n]`` is approximately
+        ``data[k, n] * scales[k // 128, n]``.
+
+    Raises:
+        TypeError, ValueError: as for ``per_token_cast_to_fp8``.
+    """
+    _check_castable(x, fp8_max)
+    data, scales = _cast_blocks(x.T, 1, fp8_max)
+    return data.T.contiguous(), scales.T.contiguous()
+
+
+def get_tma_aligned_size(x: int, element_size: int) -> int:
+    """``x`` rounded up to a multiple of 16 bytes: DeepGEMM's distance between columns of MN-major scales.
+
+    Args:
+        x: a number of elements.
+        element_size: bytes of an element: 1, 2, 4, 8 or 16.
+
+    Raises:
+        ValueError: ``element_size`` is another number.
+    """
+    if element_size not in (1, 2, 4, 8, 16):
+        raise ValueError(f"element_size must be 1, 2, 4, 8 or 16 bytes, got {element_size}")
+    multiple = _TMA_ALIGNMENT // element_size
+    return ceil_div(x, multiple) * multiple
+
+
+def get_mn_major_tma_aligned_tensor(sf: torch.Tensor) -> torch.Tensor:
+    """Scales in DeepGEMM's layout: contiguous along the rows, columns ``get_tma_aligned_size(rows, 4)`` apart.
+
+    Kernels here take scales of any strides; in this layout lanes that work on neighbouring rows read neighbouring
+    scales.
+
+    Args:
+        sf: fp32 [rows, columns] or [groups, rows, columns], any strides.
+
+    Returns:
+        The same values in that layout: ``sf`` itself if it has it already, else a copy.
+
+    Raises:
+        TypeError, ValueError: ``sf`` is not as above.
+    """
+    if sf.dtype != torch.float32:
+        raise TypeError(f"sf must be float32, got {sf.dtype}")
+    if sf.dim() not in (2, 3):
+        raise ValueError(f"sf must have two dimensions, or three with groups, got shape {tuple(sf.shape)}")
+    rows, columns = sf.shape[-2:]
+    pitch = get_tma_aligned_size(rows, sf.element_size())
+    strides = (pitch * columns, 1, pitch)[-sf.dim() :]
+    if sf.stride() == strides:
+        return sf
+    return torch.empty_strided(sf.shape, strides, dtype=sf.dtype, device=sf.device).copy_(sf)
+
+
+# DeepGEMM's older name.
+get_col_major_tma_aligned_tensor = get_mn_major_tma_aligned_tensor
 
 
 def convert_fp8_fn_to_fnuz(data: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -114,6 +114,59 @@ def test_conversion_of_every_ocp_byte():
     assert ocp.view(torch.uint8)[0x80] == 0x80, "the original must not change"
 
 
+@pytest.mark.parametrize("shape", [(128, 3), (130, 40), (1, 1), (0, 4), (256, 0)])
+def test_per_channel_cast_is_the_transpose_of_per_token_cast(shape):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(3)).bfloat16()
+    data, scales = dg.per_channel_cast_to_fp8(x)
+    expected_data, expected_scales = dg.per_token_cast_to_fp8(x.T)
+    assert (data.dtype, scales.dtype) == (FP8, torch.float32)
+    assert (data.shape, scales.shape) == (x.shape, (-(-shape[0] // 128), shape[1]))
+    assert data.is_contiguous()
+    assert scales.is_contiguous()
+    assert torch.equal(data.view(torch.uint8), expected_data.view(torch.uint8).T)
+    assert torch.equal(scales, expected_scales.T)
+
+
+def test_per_channel_cast_refuses():
+    with pytest.raises(ValueError, match=r"x must be a matrix, got shape \(4,\)"):
+        dg.per_channel_cast_to_fp8(torch.zeros(4))
+
+
+@given(x=st.integers(0, 2**40), element_size=st.sampled_from([1, 2, 4, 8, 16]))
+def test_tma_aligned_size(x, element_size):
+    aligned = dg.get_tma_aligned_size(x, element_size)
+    assert aligned * element_size % 16 == 0
+    assert x <= aligned < x + 16 // element_size
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (4, 1), (7, 56), (3, 7, 5), (2, 8, 1), (0, 3), (3, 0)])
+def test_mn_major_scales(shape):
+    scales = torch.rand(shape, generator=torch.Generator().manual_seed(4))
+    pitch = -(-shape[-2] // 4) * 4
+    for sf in (scales, scales.mT.contiguous().mT):
+        aligned = dg.get_mn_major_tma_aligned_tensor(sf)
+        assert torch.equal(aligned, scales)
+        assert aligned.stride() == (pitch * shape[-1], 1, pitch)[-len(shape) :]
+        assert dg.get_col_major_tma_aligned_tensor(aligned) is aligned
+
+
+@pytest.mark.parametrize(
+    ("sf", "error", "message"),
+    [
+        (torch.zeros(4, 4).int(), TypeError, "sf must be float32, got torch.int32"),
+        (torch.zeros(4), ValueError, r"two dimensions, or three with groups, got shape \(4,\)"),
+    ],
+)
+def test_mn_major_scales_refuse(sf, error, message):
+    with pytest.raises(error, match=message):
+        dg.get_mn_major_tma_aligned_tensor(sf)
+
+
+def test_tma_aligned_size_refuses():
+    with pytest.raises(ValueError, match="element_size must be 1, 2, 4, 8 or 16 bytes, got 3"):
+        dg.get_tma_aligned_size(5, 3)
+
+
 @pytest.mark.parametrize(
     ("data", "scales"),
     [
