@@ -77,12 +77,15 @@ def check_recipes(function: str, recipe: Any, recipe_a: Any, recipe_b: Any) -> N
     """
     Raises:
         NotImplementedError: a recipe other than that of ``function``.
+        TypeError: no recipe at all.
     """
     for name, value, supported in (
         ("recipe", recipe, _RECIPE),
         ("recipe_a", recipe_a, (_RECIPE[0], _RECIPE[2])),
         ("recipe_b", recipe_b, (_RECIPE[1], _RECIPE[2])),
     ):
+        if value is not None and not isinstance(value, (tuple, list)):
+            raise TypeError(f"{name} must be a tuple of ints, got {type(value).__name__}")
         if value is not None and tuple(value) != supported:
             raise NotImplementedError(f"{function} supports {name}={supported} only for now, got {value}")
 
@@ -171,6 +174,8 @@ def _meta(name: str, tensor: Any) -> _Meta:
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
     if tensor.layout != torch.strided:
         raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
+    if tensor.is_neg():
+        raise ValueError(f"{name} must hold its own values, got a lazily negated view; .resolve_neg() it")
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             f"{name} must not require grad, for this GEMM has no backward; .detach() it or call under torch.no_grad()"

@@ -140,6 +140,9 @@ def convert_fp8_fn_to_fnuz(data: torch.Tensor, scales: torch.Tensor) -> tuple[to
     Raises:
         TypeError: another dtype.
     """
+    for name, tensor in (("data", data), ("scales", scales)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
     if data.dtype != torch.float8_e4m3fn:
         raise TypeError(f"data must be float8_e4m3fn, got {data.dtype}")
     if scales.dtype != torch.float32:
@@ -150,10 +153,14 @@ def convert_fp8_fn_to_fnuz(data: torch.Tensor, scales: torch.Tensor) -> tuple[to
 
 
 def _check_castable(x: torch.Tensor, fp8_max: float) -> None:
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
     if x.dtype not in _CASTABLE:
         raise TypeError(f"x must be bfloat16, float16 or float32, got {x.dtype}")
     if x.dim() != 2:
         raise ValueError(f"x must be a matrix, got shape {tuple(x.shape)}")
+    if not isinstance(fp8_max, (int, float)):
+        raise TypeError(f"fp8_max must be a number, got {type(fp8_max).__name__}")
     if not 0 < fp8_max <= FP8_MAX:
         raise ValueError(f"fp8_max must be in (0, {FP8_MAX:g}], the range of float8_e4m3fnuz, got {fp8_max}")
 

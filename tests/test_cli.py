@@ -57,7 +57,7 @@ def test_info_says_what_to_install(invoke, monkeypatch):
     result = invoke("info")
     assert result.exit_code == 1
     assert "missing        no device; do this" in result.output
-    assert "pip install deep_gemm_rocm[sim]" in result.output
+    assert "pip install ziglang" in result.output
     assert "kernel cache" in result.output  # what can be told is told
 
 
@@ -107,3 +107,13 @@ def test_the_whole_demo_in_a_process_of_its_own(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     for part in ("simulated", "N=2112 K=7168", "│ 128 │", "│  77 │", "as close to the exact result"):
         assert part in done.stdout
+
+
+def test_info_refuses_a_cache_that_others_can_write(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(0o777)
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", str(folder))
+    result = CliRunner().invoke(app, ["info"])
+    assert result.exit_code == 1
+    assert "can be written by others" in result.output

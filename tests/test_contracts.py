@@ -228,3 +228,10 @@ def test_signature_is_deep_gemms():
     names = ["a", "b", "d", "c", "recipe", "recipe_a", "recipe_b", "compiled_dims", "disable_ue8m0_cast"]
     assert list(parameters) == names
     assert [parameters[name].default for name in names[3:]] == [None, None, None, None, "nk", False]
+
+
+def test_lazily_negated_tensors_are_refused():
+    a, b = dg.per_token_cast_to_fp8(torch.ones(4, 128)), dg.per_block_cast_to_fp8(torch.ones(8, 128))
+    negated = torch.complex(torch.zeros_like(a[1]), a[1]).conj().imag
+    with pytest.raises(ValueError, match=r"a\[1\] must hold its own values, got a lazily negated view"):
+        dg.gemm_fp8((a[0], negated), b)

@@ -182,3 +182,12 @@ def test_conversion_refuses_other_types(data, scales):
 @given(x=st.integers(0, 2**40), y=st.integers(1, 2**20))
 def test_ceil_div(x, y):
     assert (dg.ceil_div(x, y) - 1) * y < x <= dg.ceil_div(x, y) * y
+
+
+@pytest.mark.parametrize("cast", [dg.per_token_cast_to_fp8, dg.per_block_cast_to_fp8])
+def test_casts_refuse_what_is_no_tensor(cast):
+    for x in ([[1.0]], None):
+        with pytest.raises(TypeError, match=r"x must be a torch\.Tensor, got"):
+            cast(x)
+    with pytest.raises(TypeError, match="fp8_max must be a number, got str"):
+        cast(torch.ones(2, 2), fp8_max="240")

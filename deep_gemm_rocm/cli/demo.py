@@ -42,6 +42,9 @@ def run(console: Console) -> bool:
     console.print(f"device: {runtime.describe()}")
     console.print(f"compiler: {compiler.name}, {compiler.version}")
     console.print(_table(rows))
+    console.print(
+        "The bound is what the FP8 sums and the last rounding, to bf16, may lose: an error of it is expected."
+    )
     if runtime.is_simulated:
         console.print("Run times are of the simulation on this CPU; the chip's own are thousands of times shorter.")
     wrong = sum(row.accuracy.failures for row in rows)

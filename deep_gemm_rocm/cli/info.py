@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from .. import hip
-from ..jit import ToolchainError, cache, toolchain
+from ..jit import JitError, cache, toolchain
 
 
 def show(console: Console) -> bool:
@@ -22,7 +22,7 @@ def show(console: Console) -> bool:
         try:
             for name, value in lines():
                 console.print(Text.assemble((f"{name:<15}", "bold"), value))
-        except (hip.NoDeviceError, ToolchainError) as error:
+        except (hip.NoDeviceError, JitError) as error:
             missing.append(str(error))
     for what in missing:
         console.print(Text.assemble((f"{'missing':<15}", "bold red"), what))
@@ -65,5 +65,6 @@ def _toolchains() -> Iterator[tuple[str, str]]:
 
 def _cache() -> Iterator[tuple[str, str]]:
     folder = cache.folder()
+    cache.check_folder(folder)
     kernels = sum(1 for _ in folder.glob("kernels/*/manifest.json"))
     yield "kernel cache", f"{folder} ({kernels} kernels)"

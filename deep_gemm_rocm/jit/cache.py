@@ -82,15 +82,23 @@ def _key(source: Source, toolchain: Toolchain) -> str:
 
 
 def _prepare(root: Path) -> None:
-    """Makes the folder if that is possible, and refuses one that is not safe.
+    """Makes the folder if that is possible, and refuses one that is not safe."""
+    # Where it can't be made nothing can be read either, and keeping the kernel will fail and say so.
+    with contextlib.suppress(OSError):
+        _make_folder(root)
+    check_folder(root)
 
-    What is in there gets executed, so nobody but its owner (this user, or root) may be able to write to it.
+
+def check_folder(root: Path) -> None:
+    """What is in there gets executed, so nobody but its owner (this user, or root) may be able to write to it.
+
+    Raises:
+        CacheError: somebody else may. A folder that can't be looked at is no danger.
     """
     try:
-        _make_folder(root)
         found = root.stat()
     except OSError:
-        return  # nothing can be read there, and keeping the kernel will fail and say so
+        return
     advice = "Code from there would run as you: set DG_JIT_CACHE_DIR to a folder of your own"
     if found.st_uid not in (os.geteuid(), 0):
         raise CacheError(f"the kernel cache folder {root} belongs to user id {found.st_uid}. {advice}.")

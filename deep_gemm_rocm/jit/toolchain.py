@@ -201,12 +201,16 @@ def choose() -> Toolchain:
     if hipcc and not unable:
         return hipcc
     if forced == Hipcc.name:
-        raise ToolchainError(unable or "DG_TOOLCHAIN=hipcc, but no hipcc is in ROCM_PATH, HIP_PATH, /opt/rocm or PATH")
+        raise ToolchainError(
+            unable
+            or "DG_TOOLCHAIN=hipcc, but no hipcc is in ROCM_PATH, HIP_PATH, /opt/rocm or PATH. Install ROCm 6, "
+            "or unset DG_TOOLCHAIN and `pip install ziglang`."
+        )
 
     ziglang = Ziglang.find()
     if ziglang is None:
         found = f"{unable}, and ziglang is not installed" if unable else "no compiler for gfx942 found"
-        raise ToolchainError(f"{found}. Install ROCm 6 or later, or `pip install deep_gemm_rocm[sim]` (ziglang).")
+        raise ToolchainError(f"{found}. Install ROCm 6 or later, or `pip install ziglang`.")
     if unable:
         warnings.warn(f"{unable}; using ziglang instead (DG_TOOLCHAIN=ziglang does so silently)", stacklevel=1)
     return ziglang
