@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import mmap
 
 import pytest
 import torch
 from gemm_configs import ALL, config_id
+from host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -216,13 +216,6 @@ def test_deep_gemm_name_writes_the_same_bits():
     assert dg.fp8_gemm_nt(a, b, output.tensor, recipe=(1, 128, 128)) is None
     output.assert_intact()
     assert torch.equal(output.tensor.view(torch.int16), run(a, b, 33, 130).view(torch.int16))
-
-
-def reserved(num_bytes: int) -> torch.Tensor:
-    """uint8 memory of which only what is touched takes space."""
-    no_reserve = 0x4000  # Linux's MAP_NORESERVE, which mmap names from Python 3.13 on
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
-    return torch.frombuffer(mmap.mmap(-1, num_bytes, flags=flags), dtype=torch.uint8)
 
 
 @pytest.mark.parametrize("which", ["a", "b", "out", "sfa", "sfb"])

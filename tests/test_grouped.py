@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import mmap
 
 import pytest
 import torch
 from gemm_configs import GROUPED, config_id
+from host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,16 +16,11 @@ import deep_gemm_rocm as dg
 from deep_gemm_rocm import grouped, hip
 from deep_gemm_rocm.testing import GuardedOutput, activations, assert_accurate, gemm_reference, grouped_weights
 
+pytestmark = pytest.mark.usefixtures("default_settings")
+
 FP8 = torch.float8_e4m3fnuz
 ALIGNMENTS = (16, 32, 64, 128)
 NAN = 0x80
-
-
-@pytest.fixture(autouse=True)
-def default_settings():
-    yield
-    dg.set_mk_alignment_for_contiguous_layout(128)
-    dg.set_num_sms(0)
 
 
 @dataclasses.dataclass
@@ -312,13 +307,6 @@ def test_other_names_write_the_same_bits():
         d = torch.full((2, 20, 40), torch.nan).bfloat16()
         assert function(masked.a, masked.b, d, masked.masked_m, 10) is None
         assert torch.equal(d[masked.used].view(torch.int16), expected)
-
-
-def reserved(num_bytes: int) -> torch.Tensor:
-    """uint8 memory of which only what is touched takes space."""
-    no_reserve = 0x4000  # Linux's MAP_NORESERVE, which mmap names from Python 3.13 on
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
-    return torch.frombuffer(mmap.mmap(-1, num_bytes, flags=flags), dtype=torch.uint8)
 
 
 @pytest.mark.parametrize("which", ["a", "b", "d"])

@@ -143,13 +143,10 @@ def test_empty_problems_launch_nothing(launched):
 
 
 @pytest.mark.parametrize("alignment", [16, 32, 64, 128])
-def test_tiles_are_within_the_alignment(launched, alignment):
+def test_tiles_are_within_the_alignment(default_settings, launched, alignment):
     dg.set_mk_alignment_for_contiguous_layout(alignment)
-    try:
-        d = torch.empty(M, N).bfloat16()
-        dg.m_grouped_fp8_gemm_nt_contiguous(**{**contiguous_arguments(), "d": d})
-    finally:
-        dg.set_mk_alignment_for_contiguous_layout(128)
+    d = torch.empty(M, N).bfloat16()
+    dg.m_grouped_fp8_gemm_nt_contiguous(**{**contiguous_arguments(), "d": d})
     (((config, *_), _),) = launched
     assert config.block_m <= alignment
 

@@ -7,12 +7,7 @@ import pytest
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import hip
 
-
-@pytest.fixture(autouse=True)
-def default_settings():
-    yield
-    dg.set_mk_alignment_for_contiguous_layout(128)
-    dg.set_num_sms(0)
+pytestmark = pytest.mark.usefixtures("default_settings")
 
 
 def test_alignment():
