@@ -538,8 +538,18 @@ __device__ int add(int* counter) {
 KERNEL write_bug(int* x) { x[item()] = group(); }
 KERNEL write_fixed(int* x) { x[64 * group() + item()] = group(); }
 
-KERNEL bytes_bug(char* x) { x[63 * group() + item()] = 1; }
+KERNEL bytes_bug(char* x) { x[63 * group() + item()] = group(); }
 KERNEL bytes_fixed(char* x) { x[65 * group() + item()] = 1; }
+
+KERNEL values_bug(int* x) { x[item()] = 7 * group(); }
+KERNEL values_fixed(int* x) {
+  volatile char* bytes = (char*)x;
+  bytes[item()] = 5;
+  *(volatile short*)(bytes + 256 + 2 * item()) = 500;
+  if (item() == 0) x[256] = 50000;
+  typedef int int4 __attribute__((ext_vector_type(4)));
+  *(int4*)(x + 512 + 4 * item()) = int4{1, 2, 3, item()};
+}
 
 KERNEL read_bug(int* x) { x[64 * group() + item()] = x[64 * (group() ^ 1) + item()]; }
 KERNEL read_fixed(int* x) { x[64 * group() + item()] = x[64 * (group() + 4) + item()]; }
@@ -593,7 +603,7 @@ def workgroups(hip: Hip, compiler: Compiler):
 
 @pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize(
-    "kernel", ["write", "bytes", "read", "overwrite", "count", "atomic_and_plain", "fence", "lock"]
+    "kernel", ["write", "bytes", "values", "read", "overwrite", "count", "atomic_and_plain", "fence", "lock"]
 )
 def test_race_between_workgroups(hip: Hip, workgroups, monkeypatch, kernel: str, threads: str) -> None:
     monkeypatch.setenv("DG_SIM_THREADS", threads)

@@ -1,6 +1,7 @@
 #include "checker.h"
 
 #include <cstdio>
+#include <cstring>
 
 #include "addresses.h"
 
@@ -205,24 +206,38 @@ bool Checker::visit_global(Wave& wave, const GlobalWatch::Span& span, const Lane
   return false;
 }
 
-// Lanes that follow one another in memory are looked at together.
-bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess& access) {
+// Lanes that follow one another in memory are looked at together. `data`: the rows that are stored, null for reads and
+// atomics.
+bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess& access, const uint32_t* data) {
   if (!check_alignment(wave, places, access, "memory")) return false;
   if (global_ == nullptr || places.active == 0) return true;
-  GlobalWatch::Span span{0, 0, access.writes, access.atomic, false};
-  const bool unique = for_lanes(places.active, [&](int lane) {
+  uint8_t stored[lanes * 16];
+  GlobalWatch::Span span{0, 0, access.writes, access.atomic, false, data == nullptr ? nullptr : stored};
+  const auto store = [&](int lane, uint64_t position) {
+    if (data == nullptr) return;
+    uint32_t dwords[4];
+    for (int i = 0; i < (access.bytes + 3) / 4; ++i) dwords[i] = data[i * lanes + lane];
+    if (access.high_half) dwords[0] >>= 16;
+    memcpy(stored + position, dwords, access.bytes);
+  };
+  const bool clean = for_lanes(places.active, [&](int lane) {
     const uint64_t address = places.addresses[lane];
     if (span.bytes != 0 && address == span.address + span.bytes) {
+      store(lane, span.bytes);
       span.bytes += access.bytes;
       return true;
     }
-    if (span.bytes != 0 && address >= span.address && address + access.bytes <= span.address + span.bytes) return true;
+    if (span.bytes != 0 && address >= span.address && address + access.bytes <= span.address + span.bytes) {
+      store(lane, address - span.address);
+      return true;
+    }
     if (span.bytes != 0 && !visit_global(wave, span, &places)) return false;
     span.address = address;
     span.bytes = access.bytes;
+    store(lane, 0);
     return true;
   });
-  return unique && visit_global(wave, span, &places);
+  return clean && visit_global(wave, span, &places);
 }
 
 bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Effects& effects,
@@ -253,7 +268,9 @@ bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Ef
       return true;
     });
   }
-  return access_global(wave, places, access);
+  const bool stores_plainly = access.overwrites && !access.atomic;
+  const Operand& data = inst.family == Family::MUBUF ? inst.dst : inst.src[1];
+  return access_global(wave, places, access, stores_plainly ? wave.row(data.index) : nullptr);
 }
 
 bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects) {
@@ -266,8 +283,8 @@ bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Ef
   }
   if (global_ == nullptr) return true;
   // LLVM reads bytes and shorts that are the same for all lanes with a scalar load of the dword that holds them.
-  return visit_global(wave, {address, effects.memory.bytes, effects.memory.writes, false, effects.memory.bytes == 4},
-                      nullptr);
+  return visit_global(
+      wave, {address, effects.memory.bytes, effects.memory.writes, false, effects.memory.bytes == 4, nullptr}, nullptr);
 }
 
 bool Checker::access_memory(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes) {

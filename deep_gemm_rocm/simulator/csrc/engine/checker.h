@@ -53,7 +53,7 @@ class Checker {
   bool access_ds(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes);
   bool access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, uint64_t& defined_lanes);
   bool load_to_lds(Wave& wave, const Instruction& inst);
-  bool access_global(Wave& wave, const Lanes& places, const MemoryAccess& access);
+  bool access_global(Wave& wave, const Lanes& places, const MemoryAccess& access, const uint32_t* data);
   bool visit_global(Wave& wave, const GlobalWatch::Span& span, const Lanes* places);
   bool check_alignment(Wave& wave, const Lanes& places, const MemoryAccess& access, const char* where);
   bool report_lds(Wave& wave, const LdsWatch::Conflict& conflict, int lane, bool writes);

@@ -102,6 +102,7 @@ MemoryAccess vector_memory_access(const Instruction& inst, const Effects& effect
   access.reads = effects.is_load || is_atomic;
   access.writes = effects.is_store;
   access.overwrites = access.writes && !is_atomic;
+  access.high_half = contains(mnemonic(inst.op), "d16_hi");
   access.atomic = is_atomic || inst.mem.sc1;
   return access;
 }

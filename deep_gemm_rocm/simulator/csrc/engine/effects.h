@@ -74,6 +74,7 @@ struct MemoryAccess {
   bool reads = false;
   bool writes = false;
   bool overwrites = false;     // LDS: what was there before doesn't matter
+  bool high_half = false;      // stores: of a byte or short from the upper half of the register
   bool atomic = false;         // read-modify-write, or coherent over the device (SC1)
   uint32_t offsets[2] = {0, 0};  // DS: of each part
 };

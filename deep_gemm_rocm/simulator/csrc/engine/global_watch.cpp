@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <thread>
 
@@ -76,8 +77,22 @@ bool GlobalWatch::conflicts(const Access& earlier, const Access& now, const Visi
   return (earlier.bytes & now.bytes) != 0 && !(earlier.atomic && now.atomic) && !is_ordered(earlier, visitor);
 }
 
+// The bytes of a dword whose stored value is the one that they were given before; `data` has the first of `bytes`.
+uint32_t GlobalWatch::bytes_alike(const Page& page, uint64_t position, uint32_t bytes, const uint8_t* data) {
+  if (data == nullptr || page.stored == nullptr) return 0;
+  uint32_t alike = 0;
+  for (uint32_t i = 0; i < 4; ++i)
+    if (bytes >> i & 1) alike |= uint32_t(page.stored[position + i] == *data++) << i;
+  return alike;
+}
+
+void GlobalWatch::keep_data(Page& page, uint64_t position, const uint8_t* data, uint64_t bytes) {
+  if (page.stored == nullptr) page.stored = std::make_unique<uint8_t[]>(page_bytes);
+  memcpy(page.stored.get() + position, data, bytes);
+}
+
 // False, with the conflict described, where the access races.
-bool GlobalWatch::visit(Cell& cell, const Access& now, const Span& span, const Visitor& visitor,
+bool GlobalWatch::visit(Cell& cell, const Access& now, const Span& span, uint32_t alike, const Visitor& visitor,
                         Conflict& conflict) const {
   constexpr uint32_t whole_dword = 15;
   const bool may_miss_it = span.may_overfetch && cell.writer.bytes != whole_dword;
@@ -92,7 +107,9 @@ bool GlobalWatch::visit(Cell& cell, const Access& now, const Span& span, const V
     mark = now;
     mark.bytes = (now.bytes | before) & whole_dword;
   };
-  if (!may_miss_it && conflicts(cell.writer, now, visitor)) return report(cell.writer, true);
+  Access harmful = now;
+  if (!cell.writer.atomic) harmful.bytes = now.bytes & ~alike & whole_dword;
+  if (!may_miss_it && conflicts(cell.writer, harmful, visitor)) return report(cell.writer, true);
   if (!span.writes) {
     if (span.may_overfetch) return true;  // no telling which bytes the program reads
     if (cell.readers[0].workgroup_plus_1 != now.workgroup_plus_1) std::swap(cell.readers[0], cell.readers[1]);
@@ -150,21 +167,24 @@ GlobalWatch::Conflict GlobalWatch::access(const Visitor& visitor, const Span& sp
     Page& page = page_of(*range, address - base);
     const uint64_t page_end = std::min(end, base + ((address - base) / page_bytes + 1) * page_bytes);
     const PageLock lock(page.lock);
-    if (is_sole(page, now)) {
-      const uint64_t begin = std::max(address, span.address) - base, from = begin % page_bytes;
-      if (!span.may_overfetch) mark(span.writes ? page.written : page.read, from, from + (page_end - base - begin));
-      address = page_end;
-      continue;
-    }
-    for (; address < page_end; address += 4) {
+    const uint64_t begin = std::max(address, span.address), position = (begin - base) % page_bytes;
+    const uint8_t* data = span.data == nullptr ? nullptr : span.data + (begin - span.address);
+    const bool is_alone = is_sole(page, now);
+    if (is_alone && !span.may_overfetch)
+      mark(span.writes ? page.written : page.read, position, position + (page_end - begin));
+    for (; !is_alone && address < page_end; address += 4) {
       const uint32_t before_span = address < span.address ? uint32_t(span.address - address) : 0;
       const uint32_t after_span = address + 4 > end ? uint32_t(address + 4 - end) : 0;
       now.bytes = (15u << before_span) & (15u >> after_span) & 15u;
-      Cell& cell = page.cells[(address - base) % page_bytes / 4];
-      if (visit(cell, now, span, visitor, conflict)) continue;
+      const uint64_t dword = (address - base) % page_bytes;
+      const uint8_t* stored = data == nullptr ? nullptr : data + (std::max(address, begin) - begin);
+      const uint32_t alike = bytes_alike(page, dword, now.bytes, stored);
+      if (visit(page.cells[dword / 4], now, span, alike, visitor, conflict)) continue;
       conflict.address = address;
       return conflict;
     }
+    if (data != nullptr) keep_data(page, position, data, page_end - begin);
+    address = page_end;
   }
   return conflict;
 }

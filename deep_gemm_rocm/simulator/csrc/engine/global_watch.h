@@ -1,5 +1,6 @@
 // Races between the workgroups of a dispatch on global memory: two of them touch the same byte, at least one writes,
-// not both access it atomically, and nothing orders the accesses.
+// not both access it atomically, and nothing orders the accesses. Two that store the same value don't race: the order
+// makes no difference.
 //
 // What orders two accesses is a release by the one workgroup after its access (BUFFER_WBL2 with device scope) and an
 // acquire by the other before its own (BUFFER_INV with device scope), the acquire later than the release: that is how
@@ -36,7 +37,8 @@ class GlobalWatch {
     uint64_t address;
     uint32_t bytes;
     bool writes, atomic;
-    bool may_overfetch;  // reads whole dwords, of which the program may use a part
+    bool may_overfetch;   // reads whole dwords, of which the program may use a part
+    const uint8_t* data;  // what is stored; null for reads and atomics
   };
   struct Conflict {
     bool found = false;
@@ -70,6 +72,7 @@ class GlobalWatch {
     Access sole;
     uint64_t read[page_bytes / 64] = {}, written[page_bytes / 64] = {};
     std::unique_ptr<Cell[]> cells;
+    std::unique_ptr<uint8_t[]> stored;  // the values of the last plain stores
   };
   struct Range {
     MemoryRange memory;
@@ -84,7 +87,10 @@ class GlobalWatch {
   static bool is_sole(Page& page, const Access& now);
   static void mark(uint64_t* bits, uint64_t begin, uint64_t end);
   static void make_cells(Page& page);
-  bool visit(Cell& cell, const Access& now, const Span& span, const Visitor& visitor, Conflict& conflict) const;
+  static uint32_t bytes_alike(const Page& page, uint64_t position, uint32_t bytes, const uint8_t* data);
+  static void keep_data(Page& page, uint64_t position, const uint8_t* data, uint64_t bytes);
+  bool visit(Cell& cell, const Access& now, const Span& span, uint32_t alike, const Visitor& visitor,
+             Conflict& conflict) const;
 
   std::vector<Range> ranges_;
   std::atomic<uint64_t> clock_{0};  // releases so far, of all workgroups
