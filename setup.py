@@ -76,9 +76,10 @@ class Toolchain:
         if self.is_zig:
             if importlib.util.find_spec("ziglang") is None:
                 raise SystemExit("no C++ compiler: install g++ or clang++, or `pip install ziglang`")
-            # zig turns undefined behaviour into traps unless told not to; the glibc is manylinux_2_28's.
-            self.flags = ["-target", "x86_64-linux-gnu.2.28", "-fno-sanitize=undefined"]
-            self.link_flags = []
+            # zig turns undefined behaviour into traps and adds debug information unless told not to; the glibc is
+            # manylinux_2_28's.
+            self.flags = ["-target", "x86_64-linux-gnu.2.28", "-fno-sanitize=undefined", "-g0"]
+            self.link_flags = ["-s"]
         else:
             self.flags = []
             self.link_flags = ["-static-libstdc++", "-static-libgcc"] if is_gcc(self.compiler) else []

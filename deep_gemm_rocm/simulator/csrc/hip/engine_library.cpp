@@ -2,9 +2,15 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <fstream>
+#include <initializer_list>
+#include <iterator>
 #include <mutex>
+#include <set>
+#include <sstream>
 #include <string>
 
 #include "status.h"
@@ -13,14 +19,27 @@ namespace {
 
 std::atomic<mi300x::Engine*> opened{nullptr};
 
-// The highest level that the host has; its libraries are named after the compilers' -march.
+// What the processor and the operating system support, in Linux's names. (__builtin_cpu_supports needs a part of the
+// compiler's run-time library that not every compiler brings.)
+std::set<std::string> cpu_flags() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("flags", 0) != 0) continue;
+    std::istringstream words(line.substr(line.find(':') + 1));
+    return {std::istream_iterator<std::string>(words), {}};
+  }
+  return {};
+}
+
+// The highest level that the host has; its libraries are named after the compilers' -march (x86-64 psABI,
+// "Micro-Architecture Levels").
 std::string level() {
-  __builtin_cpu_init();
-  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-                  __builtin_cpu_supports("bmi2");
-  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                  __builtin_cpu_supports("avx512vl");
+  const std::set<std::string> flags = cpu_flags();
+  const auto has = [&](std::initializer_list<const char*> names) {
+    return std::all_of(names.begin(), names.end(), [&](const char* name) { return flags.count(name) > 0; });
+  };
+  const bool v3 = has({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"});
+  const bool v4 = v3 && has({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"});
   const std::string best = v4 ? "x86-64-v4" : v3 ? "x86-64-v3" : "x86-64";
   const char* forced = std::getenv("DG_SIM_ENGINE");
   if (!forced || !*forced) return best;
