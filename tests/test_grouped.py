@@ -327,3 +327,11 @@ def test_groups_past_4_gib(which):
     for group, size in enumerate(problem.sizes):
         check(d[group, :size], [t[group, :size] for t in a], [t[group] for t in b])
         assert (d[group, size:] == 0).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "k"), [(4096, 2048), (1024, 7168)])
+def test_shapes_of_models(n, k):
+    Contiguous([21, 39, 30, 24], 32, n, k).run(psum=True)
+    Contiguous([21, 39, 30, 24], 32, n, k).run()
+    Masked([14, 26, 20, 0, 17, 23], 1024, n, k).run(expected_m=20)
