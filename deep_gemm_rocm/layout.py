@@ -108,6 +108,8 @@ def get_mn_major_tma_aligned_tensor(sf: torch.Tensor) -> torch.Tensor:
     Raises:
         TypeError, ValueError: ``sf`` is not as above.
     """
+    if not isinstance(sf, torch.Tensor):
+        raise TypeError(f"sf must be a torch.Tensor, got {type(sf).__name__}")
     if sf.dtype != torch.float32:
         raise TypeError(f"sf must be float32, got {sf.dtype}")
     if sf.dim() not in (2, 3):

@@ -154,6 +154,7 @@ def test_mn_major_scales(shape):
     ("sf", "error", "message"),
     [
         (torch.zeros(4, 4).int(), TypeError, "sf must be float32, got torch.int32"),
+        ([1.0], TypeError, r"sf must be a torch\.Tensor, got list"),
         (torch.zeros(4), ValueError, r"two dimensions, or three with groups, got shape \(4,\)"),
     ],
 )
