@@ -1,0 +1,81 @@
+// A dispatch while it runs: what its workgroups share.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "../engine.h"
+#include "effects.h"
+#include "global_watch.h"
+#include "settings.h"
+#include "wave.h"
+
+namespace mi300x {
+
+// A code segment: the instruction that begins at each dword.
+class Code {
+ public:
+  explicit Code(std::vector<Instruction> decoded) : instructions(std::move(decoded)) {}
+
+  const std::vector<Instruction> instructions;
+
+  // What each of them touches; found out when the sanitizer first asks.
+  const Effects* effects() const {
+    std::call_once(effects_once_, [&] {
+      effects_.reserve(instructions.size());
+      for (const Instruction& inst : instructions) effects_.push_back(effects_of(inst));
+    });
+    return effects_.data();
+  }
+
+ private:
+  mutable std::once_flag effects_once_;
+  mutable std::vector<Effects> effects_;
+};
+
+// What HSA calls a kernel dispatch packet (HSA Platform System Architecture, "Kernel dispatch packet"): kernels read
+// their launch dimensions from it.
+struct DispatchPacket {
+  uint16_t header = 0, setup = 3;
+  uint16_t workgroup_size_x, workgroup_size_y, workgroup_size_z;
+  uint16_t reserved0 = 0;
+  uint32_t grid_size_x, grid_size_y, grid_size_z;  // in work-items
+  uint32_t private_segment_size, group_segment_size;
+  uint64_t kernel_object, kernarg_address;
+  uint64_t reserved1 = 0, completion_signal = 0;
+};
+static_assert(sizeof(DispatchPacket) == 64, "the layout is fixed by HSA");
+
+// Everything the workgroups of one dispatch share.
+struct Launch {
+  const Dispatch& dispatch;
+  std::shared_ptr<const Code> code;
+  DispatchPacket packet;
+  alignas(64) uint8_t queue[256] = {};
+  std::vector<MemoryRange> memory;
+  const Effects* effects = nullptr;         // of each instruction, for the sanitizer
+  std::optional<GlobalWatch> global_watch;  // only under the sanitizer, and for several workgroups
+  uint32_t lds_bytes;
+  uint32_t workgroup_size;
+  uint64_t workgroups;
+  const Settings settings;
+
+  std::atomic<uint64_t> next_workgroup{0};
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> instructions{0};
+  std::mutex outcome_mutex;
+  Outcome outcome;
+
+  Launch(const Dispatch& d, std::shared_ptr<const Code> decoded, Settings chosen);
+
+  // Keeps how the first wave failed and stops the others; `inst` is null where the wave didn't get to start.
+  void report(const Wave& wave, const Instruction* inst);
+
+ private:
+  void add_memory(const void* begin, size_t bytes);
+};
+
+}  // namespace mi300x

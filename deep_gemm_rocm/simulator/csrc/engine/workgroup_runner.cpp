@@ -1,0 +1,233 @@
+#include "workgroup_runner.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "decoder.h"
+#include "interrupt.h"
+
+namespace mi300x {
+namespace {
+
+// A wave gives way to the others of its workgroup after so many instructions, so that one that polls memory for
+// another's signal doesn't hold the workgroup up.
+constexpr uint64_t time_slice = 1 << 14;
+
+// Under the sanitizer waves take turns in random order and after fewer instructions, so that programs which depend on
+// the order of waves show it.
+constexpr uint64_t longest_random_slice = 256;
+
+// MODE.GPR_IDX_EN: M0 shifts the numbers of the vector registers that M0[15:12] selects.
+constexpr uint32_t gpr_index_enable = 1u << 27;
+
+bool is_vector_alu(Family family) { return family >= Family::VOP1 && family <= Family::VOP3P; }
+
+// The instruction with the registers that it really uses; it keeps its own where they'd lie beyond the last one.
+Instruction indexed(const Wave& wave, const Instruction& inst) {
+  Instruction shifted = inst;
+  const uint32_t offset = wave.m0() & 0xFF, selected = wave.m0() >> 12 & 15;
+  Operand* operands[4] = {&shifted.src[0], &shifted.src[1], &shifted.src[2], &shifted.dst};
+  for (int i = 0; i < 4; ++i) {
+    if (!(selected >> i & 1) || operands[i]->kind != Operand::Kind::vector) continue;
+    if (operands[i]->index + offset + operands[i]->dwords <= accumulator_row)
+      operands[i]->index = uint16_t(operands[i]->index + offset);
+  }
+  return shifted;
+}
+
+constexpr int poison_byte = 0xFF;
+
+std::string place_of(const Wave& wave) {
+  const bool waits = wave.state == Wave::State::at_barrier;
+  if (!waits && wave.state != Wave::State::running) return "ended";
+  char text[64];
+  const uint64_t offset = 4 * (wave.pc - (waits ? 1 : 0));  // S_BARRIER is one dword long
+  snprintf(text, sizeof text, waits ? "at the s_barrier at offset 0x%llx" : "running at offset 0x%llx",
+           static_cast<unsigned long long>(offset));
+  return text;
+}
+
+void step(Wave& wave, const Instruction& inst) {
+  wave.pc += inst.size;
+  ++wave.instructions;
+  inst.handler(wave, inst);
+}
+
+}  // namespace
+
+WorkgroupRunner::WorkgroupRunner(Launch& launch) : launch_(launch), memory_(launch.memory) {
+  const uint32_t count = (launch.workgroup_size + lanes - 1) / lanes;
+  const size_t scratch_bytes = size_t(launch.dispatch.kernel->scratch_bytes) * lanes;
+  scratch_.resize(scratch_bytes * count);
+  for (uint32_t i = 0; i < count; ++i) {
+    waves_.push_back(std::make_unique<Wave>());
+    waves_[i]->scratch = scratch_.data() + scratch_bytes * i;
+    order_.push_back(waves_[i].get());
+  }
+  if (launch.settings.sanitize)
+    checker_.emplace(count, launch.global_watch ? &*launch.global_watch : nullptr, launch.dispatch.grid);
+}
+
+void WorkgroupRunner::run() {
+  for (;;) {
+    bool any_running = false, any_waiting = false;
+    if (checker_) std::shuffle(order_.begin(), order_.end(), random_);
+    for (Wave* wave : order_) {
+      if (wave->state == Wave::State::running) run_slice(*wave);
+      if (wave->state == Wave::State::failed) return;
+      any_running |= wave->state == Wave::State::running;
+      any_waiting |= wave->state == Wave::State::at_barrier;
+    }
+    if (any_running) continue;
+    if (!any_waiting) break;
+    open_barrier();
+  }
+  for (auto& wave : waves_) launch_.instructions += wave->instructions;
+}
+
+// A barrier opens when every wave that hasn't ended has reached it.
+void WorkgroupRunner::open_barrier() {
+  for (auto& wave : waves_)
+    if (wave->state == Wave::State::at_barrier) wave->state = Wave::State::running;
+  if (checker_) checker_->open_barrier();
+}
+
+void WorkgroupRunner::run_slice(Wave& wave) {
+  const Instruction* code = launch_.code->instructions.data();
+  const uint64_t slice = checker_ ? 1 + random_() % longest_random_slice : time_slice;
+  const uint64_t end = std::min(wave.instructions + slice, launch_.settings.max_instructions);
+  apply_mode(wave.mode);
+  while (wave.state == Wave::State::running && wave.instructions < end) {
+    const Instruction& inst = code[wave.pc];
+    if (wave.mode.bits & gpr_index_enable && is_vector_alu(inst.family)) {
+      const Instruction shifted = indexed(wave, inst);
+      if (checker_ && !checker_->before(wave, shifted, effects_of(shifted))) return launch_.report(wave, &inst);
+      step(wave, shifted);
+    } else {
+      if (checker_ && !checker_->before(wave, inst, launch_.effects[wave.pc])) return launch_.report(wave, &inst);
+      step(wave, inst);
+    }
+    if (wave.state == Wave::State::failed) return launch_.report(wave, &inst);
+  }
+  if (wave.instructions >= launch_.settings.max_instructions && wave.state == Wave::State::running) {
+    wave.fail(Outcome::Status::deadlock, "a wave has executed " + std::to_string(wave.instructions) +
+                                             " instructions without an end (limit: DG_SIM_MAX_INSTRUCTIONS)" +
+                                             others(wave));
+    launch_.report(wave, &code[wave.pc]);
+  }
+  if (InterruptWatch::interrupted() && wave.state == Wave::State::running) {
+    wave.fail(Outcome::Status::interrupted, "interrupted");
+    launch_.report(wave, &code[wave.pc]);
+  }
+  if (launch_.stop) wave.state = Wave::State::failed;
+}
+
+std::string WorkgroupRunner::others(const Wave& wave) const {
+  std::map<std::string, std::string> waves_by_place;
+  for (const auto& other : waves_) {
+    if (other.get() == &wave) continue;
+    std::string& numbers = waves_by_place[place_of(*other)];
+    numbers += (numbers.empty() ? "" : ", ") + std::to_string(other->index_in_group);
+  }
+  std::string text;
+  for (const auto& [place, numbers] : waves_by_place) text += "; " + place + ": wave " + numbers;
+  return text;
+}
+
+void WorkgroupRunner::start(uint64_t id) {
+  const Dim3& grid = launch_.dispatch.grid;
+  group_.flat_id = uint32_t(id);
+  group_.id = {uint32_t(id % grid.x), uint32_t(id / grid.x % grid.y), uint32_t(id / grid.x / grid.y)};
+  group_.lds_bytes = launch_.lds_bytes;
+  memset(group_.lds.data(), poison_byte, group_.lds_bytes);
+  for (uint32_t i = 0; i < waves_.size(); ++i) start_wave(*waves_[i], i);
+  if (!checker_) return;
+  checker_->start_workgroup(waves_, launch_scalars_);
+  random_.seed(uint32_t(launch_.settings.seed * 0x9E3779B9u + id));
+}
+
+void WorkgroupRunner::start_wave(Wave& wave, uint32_t index) {
+  const Kernel& kernel = *launch_.dispatch.kernel;
+  wave.group = &group_;
+  wave.memory = &memory_;
+  wave.index_in_group = index;
+  wave.scratch_bytes = kernel.scratch_bytes;
+  wave.state = Wave::State::running;
+  wave.failure = Outcome::Status::ok;
+  wave.scc = false;
+  wave.instructions = 0;
+  wave.trap_status = 0;
+  wave.code_begin = kernel.code_begin;
+  wave.code_dwords = (kernel.code_end - kernel.code_begin) / 4;
+  wave.pc = (kernel.entry - kernel.code_begin) / 4;
+  // COMPUTE_PGM_RSRC1: FLOAT_MODE in bits 12..19, DX10_CLAMP 21, IEEE_MODE 23, FP16_OVFL 26.
+  const uint32_t rsrc1 = kernel.compute_pgm_rsrc1;
+  wave.mode.bits = (rsrc1 >> 12 & 0xFF) | (rsrc1 >> 21 & 1) << 8 | (rsrc1 >> 23 & 1) << 9 | (rsrc1 >> 26 & 1) << 23;
+  poison_registers(wave);
+  set_scalar_registers(wave);
+  set_vector_registers(wave, index);
+}
+
+// Code that reads what it never wrote finds NaNs (f16, bf16, f32, f64), the lowest value (fp8) and wild addresses.
+void WorkgroupRunner::poison_registers(Wave& wave) {
+  const Kernel& kernel = *launch_.dispatch.kernel;
+  // GRANULATED_WORKITEM_VGPR_COUNT in units of 8; ACCUM_OFFSET in units of 4 (LLVM AMDGPU usage, gfx90a and gfx942).
+  const int total = 8 * int((kernel.compute_pgm_rsrc1 & 63) + 1);
+  const int architectural = std::min(total, 4 * int((kernel.compute_pgm_rsrc3 & 63) + 1));
+  memset(wave.row(0), poison_byte, size_t(architectural) * lanes * sizeof(uint32_t));
+  memset(wave.row(accumulator_row), poison_byte,
+         size_t(std::min(256, total - architectural)) * lanes * sizeof(uint32_t));
+  memset(wave.sgpr, poison_byte, sizeof wave.sgpr);
+}
+
+// The order and the enabling bits are those of LLVM AMDGPU usage, "SGPR register set up order".
+void WorkgroupRunner::set_scalar_registers(Wave& wave) {
+  const Kernel& kernel = *launch_.dispatch.kernel;
+  const uint16_t properties = kernel.kernel_code_properties;
+  const auto enabled = [&](int bit) { return properties >> bit & 1; };
+  int next = 0;
+  const auto push_address = [&](const void* pointer) {
+    wave.set_pair(next, reinterpret_cast<uint64_t>(pointer));
+    next += 2;
+  };
+  if (enabled(0)) next += 4;  // private segment buffer: scratch is addressed by SCRATCH_* instructions here
+  if (enabled(1)) push_address(&launch_.packet);
+  if (enabled(2)) push_address(launch_.queue);
+  if (enabled(3)) push_address(launch_.dispatch.kernarg);
+  if (enabled(4)) push_address(nullptr);  // dispatch id
+  if (enabled(5)) push_address(nullptr);  // flat scratch init
+  if (enabled(6)) wave.sgpr[next++] = kernel.scratch_bytes;
+  preload_arguments(wave, next);
+  next = int(kernel.compute_pgm_rsrc2 >> 1 & 31);  // USER_SGPR_COUNT
+  if (kernel.compute_pgm_rsrc2 >> 7 & 1) wave.sgpr[next++] = group_.id.x;
+  if (kernel.compute_pgm_rsrc2 >> 8 & 1) wave.sgpr[next++] = group_.id.y;
+  if (kernel.compute_pgm_rsrc2 >> 9 & 1) wave.sgpr[next++] = group_.id.z;
+  if (kernel.compute_pgm_rsrc2 >> 10 & 1) wave.sgpr[next++] = 0;  // workgroup info
+  launch_scalars_ = next;
+  wave.set_pair(102, 0);  // FLAT_SCRATCH: scratch offsets are relative to the wave's own scratch
+  wave.set_vcc(0);
+  wave.sgpr[sgpr_m0] = 0;
+}
+
+// Kernel arguments that the descriptor asks to have in SGPRs: length in bits 0..6, offset in bits 7..15, in dwords.
+void WorkgroupRunner::preload_arguments(Wave& wave, int first) {
+  const Kernel& kernel = *launch_.dispatch.kernel;
+  const uint32_t length = kernel.kernarg_preload & 127, offset = kernel.kernarg_preload >> 7;
+  if ((offset + length) * 4 > kernel.kernarg_bytes || first + length > 102) return;
+  memcpy(&wave.sgpr[first], static_cast<const uint8_t*>(launch_.dispatch.kernarg) + 4 * offset, 4 * length);
+}
+
+// v0 holds the work-item ids x, y and z in ten bits each.
+void WorkgroupRunner::set_vector_registers(Wave& wave, uint32_t index) {
+  const Dim3& block = launch_.dispatch.block;
+  const uint32_t first = index * lanes;
+  const uint32_t active = std::min<uint32_t>(lanes, launch_.workgroup_size - first);
+  wave.set_exec(active == lanes ? ~0ull : (1ull << active) - 1);
+  for (uint32_t l = 0; l < active; ++l) {
+    const uint32_t item = first + l;
+    wave.row(0)[l] = item % block.x | (item / block.x % block.y) << 10 | (item / block.x / block.y) << 20;
+  }
+}
+
+}  // namespace mi300x
