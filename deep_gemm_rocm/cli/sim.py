@@ -73,6 +73,17 @@ def disasm(code_object: CodeArgument, kernel: KernelOption) -> None:
         raise typer.Exit(1) from error
 
 
+@app.command()
+def opcodes(
+    status: Annotated[str, typer.Option(help="exact, approximate or missing; all of them without it.")] = "",
+) -> None:
+    """List every gfx942 opcode: encoding, number, mnemonic, status, and what is approximate in it."""
+    for opcode in simulator.opcodes():
+        if status in ("", opcode.status):
+            fields = (opcode.family, f"{opcode.number:#x}", opcode.mnemonic, opcode.status, opcode.difference)
+            typer.echo(" ".join(fields).rstrip())
+
+
 def _extent(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in text.split(","))
 

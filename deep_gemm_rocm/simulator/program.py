@@ -89,6 +89,11 @@ def disassemble_kernel(code_object: str | Path | bytes, kernel: str) -> str:
         return disassemble(ctypes.string_at((code.value or 0) + entry.value, size.value - entry.value))
 
 
+def introspect(function: str) -> str:
+    """What one of the library's functions that give text and take no other arguments says."""
+    return _text(getattr(_library(), function))
+
+
 def _image(code_object: str | Path | bytes) -> bytes:
     return code_object if isinstance(code_object, bytes) else Path(code_object).read_bytes()
 
@@ -97,7 +102,7 @@ def _image(code_object: str | Path | bytes) -> bytes:
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(library_path()))
     library.dgSimLastMessage.restype = c_char_p
-    for name in ("dgSimDisassemble", "dgSimKernelArguments"):
+    for name in ("dgSimDisassemble", "dgSimKernelArguments", "dgSimOpcodes"):
         getattr(library, name).restype = c_size_t
     return library
 

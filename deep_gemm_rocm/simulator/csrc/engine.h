@@ -67,6 +67,10 @@ class Engine {
   // length of the whole text; no more than `capacity` bytes, the final zero included, are written.
   virtual size_t disassemble(const void* code, size_t bytes, char* text, size_t capacity) = 0;
 
+  // Writes one line for each opcode that LLVM knows for gfx942: encoding family, number, mnemonic, status (exact,
+  // approximate or missing) and, of approximate ones, how they differ from the chip. Length and capacity likewise.
+  virtual size_t list_opcodes(char* text, size_t capacity) = 0;
+
   // Drops what was decoded from [begin, end): the code there is about to be unloaded.
   virtual void forget_code(uint64_t begin, uint64_t end) = 0;
 };

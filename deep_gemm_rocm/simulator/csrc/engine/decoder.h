@@ -21,6 +21,10 @@ Instruction decode(const uint32_t* words, size_t available, size_t position);
 // Every dword of a code segment as if an instruction began there, followed by one that reports running off the end.
 std::vector<Instruction> decode_all(const uint32_t* words, size_t count);
 
+// A line for each opcode of each encoding: family, number, mnemonic, status (exact, approximate or missing) and, of
+// approximate ones, the difference.
+std::string list_opcodes();
+
 // The mnemonic, operands and raw words, for error messages.
 std::string describe(const Instruction& instruction);
 

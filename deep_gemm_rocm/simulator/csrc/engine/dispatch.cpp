@@ -85,9 +85,10 @@ class Interpreter final : public Engine {
       lines += offset + mi300x::disassemble(inst) + '\n';
       i += inst.size;
     }
-    if (capacity > 0) snprintf(text, capacity, "%s", lines.c_str());
-    return lines.size();
+    return give(lines, text, capacity);
   }
+
+  size_t list_opcodes(char* text, size_t capacity) override { return give(mi300x::list_opcodes(), text, capacity); }
 
   void forget_code(uint64_t begin, uint64_t end) override {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -96,6 +97,11 @@ class Interpreter final : public Engine {
   }
 
  private:
+  static size_t give(const std::string& lines, char* text, size_t capacity) {
+    if (capacity > 0) snprintf(text, capacity, "%s", lines.c_str());
+    return lines.size();
+  }
+
   std::shared_ptr<const Code> decoded(const Kernel& kernel) {
     std::lock_guard<std::mutex> lock(mutex_);
     std::shared_ptr<Code>& code = code_[kernel.code_begin];

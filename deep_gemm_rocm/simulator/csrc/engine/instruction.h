@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "mfma.h"
 
@@ -98,6 +99,12 @@ using Binder = void (*)(Instruction&);
 struct Semantics {
   Semantics(Op op, Binder binder);
   static Binder find(Op op);
+};
+
+// Says in what way the semantics of some opcodes differ from the chip's; stands beside those semantics.
+struct Approximate {
+  Approximate(std::initializer_list<Op> ops, const char* difference);
+  static const char* find(Op op);  // null where nothing is known to differ
 };
 
 // The bits of an inline constant or literal as an operand of a type.

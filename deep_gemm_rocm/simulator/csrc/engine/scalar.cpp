@@ -468,6 +468,7 @@ STATE(s_dcache_wb, b32) {}
 STATE(s_dcache_wb_vol, b32) {}
 STATE(s_memtime, b64) { wave.write_scalar(inst.dst, wave.instructions); }
 STATE(s_memrealtime, b64) { wave.write_scalar(inst.dst, wave.instructions / 21); }  // 100 MHz against 2100 MHz
+const Approximate clocks({Op::s_memtime, Op::s_memrealtime}, "counts the wave's instructions, not clocks");
 
 }  // namespace
 }  // namespace mi300x

@@ -14,6 +14,11 @@ std::array<Binder, size_t(Op::count)>& binders() {
   return table;
 }
 
+std::array<const char*, size_t(Op::count)>& differences() {
+  static std::array<const char*, size_t(Op::count)> table{};
+  return table;
+}
+
 struct FloatConstant {
   double value;
   uint16_t half;
@@ -56,6 +61,11 @@ uint64_t aperture(int code) {
 
 Semantics::Semantics(Op op, Binder binder) { binders()[size_t(op)] = binder; }
 Binder Semantics::find(Op op) { return binders()[size_t(op)]; }
+
+Approximate::Approximate(std::initializer_list<Op> ops, const char* difference) {
+  for (Op op : ops) differences()[size_t(op)] = difference;
+}
+const char* Approximate::find(Op op) { return differences()[size_t(op)]; }
 
 void resolve_constant(Operand& operand, ConstantType type, uint32_t literal) {
   if (operand.kind != Operand::Kind::constant) return;

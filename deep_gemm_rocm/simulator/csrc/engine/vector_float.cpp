@@ -146,6 +146,11 @@ VECTOR(v_cos_f32, float, (float a), return std::isfinite(a) ? float(std::cos(tur
 VECTOR(v_rcp_f64, double, (double a), return 1.0 / a)
 VECTOR(v_rsq_f64, double, (double a), return 1.0 / std::sqrt(a))
 VECTOR(v_sqrt_f64, double, (double a), return std::sqrt(a))
+const Approximate transcendentals({Op::v_exp_f32, Op::v_log_f32, Op::v_exp_legacy_f32, Op::v_log_legacy_f32, Op::v_rcp_f32,
+                                   Op::v_rcp_iflag_f32, Op::v_rsq_f32, Op::v_sqrt_f32, Op::v_sin_f32, Op::v_cos_f32},
+                                  "correctly rounded to a bit or so, the chip to 1 ulp: last bits may differ");
+const Approximate f64_seeds({Op::v_rcp_f64, Op::v_rsq_f64, Op::v_sqrt_f64},
+                            "correctly rounded, where the chip gives a first approximation of about 26 bits");
 
 VECTOR(v_frexp_exp_i32_f32, int32_t, (float a), return exponent_of(a))
 VECTOR(v_frexp_mant_f32, float, (float a), return mantissa_of(a))

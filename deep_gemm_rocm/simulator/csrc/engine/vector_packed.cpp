@@ -242,6 +242,9 @@ const Semantics dot8c_i32_i4(Op::v_dot8c_i32_i4, bind_accumulating_dot<int32_t, 
 VECTOR(v_dot2_f32_f16, float, (uint32_t a, uint32_t b, float c), return half_dot(a, b, c))
 VECTOR_ACCUMULATE(v_dot2c_f32_f16, float, (uint32_t a, uint32_t b, float d), return half_dot(a, b, d))
 
+const Approximate half_dots({Op::v_dot2_f32_f16, Op::v_dot2c_f32_f16},
+                            "two products and two sums, each rounded to f32; the chip's roundings are not published");
+
 // ---- Matrix instructions ----
 
 // A constant C has the same value in every element.
@@ -305,7 +308,10 @@ struct RegisterMatrixInstructions {
   RegisterMatrixInstructions() {
     for (size_t i = 0; i < size_t(Op::count); ++i) {
       const char* name = mnemonic(Op(i));
-      if (strncmp(name, "v_mfma_", 7) == 0 || strncmp(name, "v_smfmac_", 9) == 0) Semantics(Op(i), bind_matrix);
+      const bool sparse = strncmp(name, "v_smfmac_", 9) == 0;
+      if (sparse || strncmp(name, "v_mfma_", 7) == 0) Semantics(Op(i), bind_matrix);
+      if (sparse && strncmp(name, "v_smfmac_f32", 12) == 0)
+        Approximate({Op(i)}, "the sum is rounded as a dense instruction's would be; the chip's order is not published");
     }
   }
 } register_matrix_instructions;

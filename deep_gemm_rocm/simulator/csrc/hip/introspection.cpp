@@ -27,6 +27,15 @@ HIP_API size_t dgSimDisassemble(const void* code, size_t bytes, char* text, size
   }
 }
 
+// Every gfx942 opcode: one line for each with encoding family, number, mnemonic, status and what is approximate in it.
+HIP_API size_t dgSimOpcodes(char* text, size_t capacity) {
+  try {
+    return engine().list_opcodes(text, capacity);
+  } catch (...) {
+    return 0;
+  }
+}
+
 // The arguments that a caller of the kernel gives: one line for each, its size in bytes and whether it is a pointer.
 HIP_API size_t dgSimKernelArguments(hipFunction_t function, char* text, size_t capacity) {
   try {
