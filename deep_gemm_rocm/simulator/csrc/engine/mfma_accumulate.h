@@ -96,6 +96,8 @@ struct Accumulator {
   // Steps 2 and 3 but for the rounding to nearest.
   static DoubleVector add_in_double(DoubleVector sum, DoubleVector sum_power, DoubleVector c) {
     constexpr int64_t kExponentBits = 0x7ffll << 52;
+    const Int64Vector c_is_finite = (bit_cast<Int64Vector>(c) & kExponentBits) != kExponentBits;
+    if (drops_far_c) c = c_is_finite | (sum_power <= 0x1p24) ? c : DoubleVector{};
     const DoubleVector c_power =
         larger(bit_cast<DoubleVector>(bit_cast<Int64Vector>(c) & kExponentBits), splat<DoubleVector>(0x1p-126));
     const DoubleVector power = larger(sum_power, c_power);  // 2^X
