@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .layout import FP8, SCALE_BLOCK, ceil_div
+from .heuristics import GemmKind
+from .layout import SCALE_BLOCK, ceil_div
 
 ALIGNMENT = 16  # bytes that a lane loads at once
 
@@ -23,6 +24,8 @@ _TILE_ROWS = 256
 _TILE_BYTES = 2**31 - 2**12
 
 Pair = tuple[torch.Tensor, torch.Tensor]
+
+_OCP_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 class _Meta(NamedTuple):
@@ -43,51 +46,139 @@ class _Meta(NamedTuple):
 
 
 class Gemm(NamedTuple):
-    """Sizes of a GEMM: [m, k] with [n, k], for each of ``groups`` (1 where there are none)."""
+    """A GEMM: [m, k] with [n, k], for each of ``groups`` (1 where there are none)."""
 
     m: int
     n: int
     k: int
     groups: int
+    kind: GemmKind  # but for its k_tail
 
 
-class _Checked(NamedTuple):
-    gemm: Gemm
-    input_extents: tuple[int, ...]
-    out_extent: int
+class Recipe(NamedTuple):
+    """How many rows of a, rows of b, and values along K share a scale; all of them, where it says None."""
+
+    m: int | None
+    n: int | None
+    k: int | None
+
+    @property
+    def scaling(self) -> str:
+        """As ``GemmKind`` names it."""
+        return "rows" if self.k is None else "vectors" if self.n == 1 else "blocks"
 
 
-_INPUTS = ("a[0]", "a[1]", "b[0]", "b[1]")
-_RECIPE = (1, SCALE_BLOCK, SCALE_BLOCK)  # rows of a, rows of b, and values along K that share a scale
+BLOCKS = Recipe(1, SCALE_BLOCK, SCALE_BLOCK)
+VECTORS = Recipe(1, 1, SCALE_BLOCK)
+_RECIPES = (BLOCKS, VECTORS, *(Recipe(m, n, None) for m in (1, None) for n in (1, None)))
+
+_TYPES = {
+    torch.float8_e4m3fnuz: "e4m3",
+    torch.float8_e5m2fnuz: "e5m2",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.float32: "f32",
+}
+FP8_DTYPES = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-def check_fp8_gemm_nt(a: Any, b: Any, out: Any, out_name: str) -> Gemm:
-    """Checks the arguments of a dense FP8 GEMM, ``out = (a · sfa) · (b · sfb)ᵀ``; ``out`` may be None."""
-    return _check("dense", a, b, out, out_name)
+class _Signature(NamedTuple):
+    """What a function expects, beside what its tensors say."""
+
+    dtypes: tuple[torch.dtype, ...]  # of the operands
+    recipe: Recipe | None  # None for operands without scales
+    grouping: str  # as in GemmKind
+    layout_name: str
+    c_given: bool
+    d_name: str
+    d_given: bool
 
 
-def check_m_grouped_fp8_gemm_nt(grouping: str, a: Any, b: Any, d: Any, layout: Any, layout_name: str) -> Gemm:
-    """Checks the arguments of a grouped FP8 GEMM; ``grouping`` as in ``GemmConfig``."""
-    if d is None:
+def check_gemm(
+    a: Any,
+    b: Any,
+    d: Any,
+    *,
+    dtypes: tuple[torch.dtype, ...],
+    recipe: Recipe | None = None,
+    c: Any = None,
+    grouping: str = "dense",
+    layout: Any = None,
+    layout_name: str = "",
+    d_name: str = "d",
+) -> Gemm:
+    """Checks the arguments of a GEMM, ``d = a · bᵀ + c``.
+
+    Args:
+        a, b: the operands; pairs with their scales where there is a ``recipe``.
+        d: the output; None is allowed where it is called ``out``, which stands for a new one of bf16.
+        dtypes: what operands may be.
+        recipe: which scales they have.
+        grouping, layout: as in ``GemmKind``; ``layout`` describes the groups.
+    """
+    if d is None and d_name == "d":
         raise TypeError("d must be a torch.Tensor, got NoneType")
-    return _check(grouping, a, b, d, "d", layout, layout_name)
+    if recipe is None:
+        tensors = {"a": a, "b": b}
+    else:
+        tensors = dict(zip(("a[0]", "a[1]", "b[0]", "b[1]"), (*_pair("a", a), *_pair("b", b)), strict=True))
+    if layout_name:
+        tensors[layout_name] = layout
+    if c is not None:
+        tensors["c"] = c
+    if d is not None:
+        tensors[d_name] = d
+    metas = tuple(_meta(name, tensor) for name, tensor in tensors.items())
+    signature = _Signature(dtypes, recipe, grouping, layout_name, c is not None, d_name, d is not None)
+    gemm, extents = _check_metas(signature, tuple(tensors), metas)
+    addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+    for name in ("a[0]", "b[0]", "a", "b"):
+        if addresses.get(name, 0) % ALIGNMENT:
+            raise ValueError(
+                f"{name} must start at a multiple of {ALIGNMENT} bytes, got {addresses[name]:#x}; .clone() it"
+            )
+    if d is not None:
+        in_place = c is not None and addresses["c"] == addresses[d_name] and c.stride() == d.stride()
+        begin = addresses.pop(d_name)
+        end = begin + extents[-1]
+        for (name, address), extent in zip(addresses.items(), extents, strict=False):
+            if begin < address + extent and address < end and not (in_place and name == "c"):
+                raise ValueError(f"{d_name} must not share memory with {name}, which is read while {d_name} is written")
+    return gemm
 
 
-def check_recipes(function: str, recipe: Any, recipe_a: Any, recipe_b: Any) -> None:
-    """
+def check_recipe(function: str, recipe: Any, recipe_a: Any, recipe_b: Any) -> Recipe:
+    """The recipe that DeepGEMM's three arguments for it name; by default, blocks of 128 x 128 of b.
+
     Raises:
-        NotImplementedError: a recipe other than that of ``function``.
-        TypeError: no recipe at all.
+        NotImplementedError: no kernel has it.
+        TypeError, ValueError: no recipe at all, or two that contradict each other.
     """
-    for name, value, supported in (
-        ("recipe", recipe, _RECIPE),
-        ("recipe_a", recipe_a, (_RECIPE[0], _RECIPE[2])),
-        ("recipe_b", recipe_b, (_RECIPE[1], _RECIPE[2])),
+    given = {"recipe": (recipe, 3), "recipe_a": (recipe_a, 2), "recipe_b": (recipe_b, 2)}
+    for name, (value, length) in given.items():
+        if value is not None and (not isinstance(value, (tuple, list)) or len(value) != length):
+            raise TypeError(f"{name} must be a tuple of {length} ints, got {value!r}")
+    if recipe is not None:
+        whole = Recipe(*recipe)
+    elif (recipe_a is None) != (recipe_b is None):
+        raise ValueError("recipe_a and recipe_b must be given both, or neither")
+    elif recipe_a is None:
+        return BLOCKS
+    else:
+        if recipe_a[1] != recipe_b[1]:
+            raise ValueError(f"recipe_a and recipe_b must agree in K, their last number, got {recipe_a} and {recipe_b}")
+        whole = Recipe(recipe_a[0], recipe_b[0], recipe_a[1])
+    for name, value, expected in (
+        ("recipe_a", recipe_a, (whole.m, whole.k)),
+        ("recipe_b", recipe_b, (whole.n, whole.k)),
     ):
-        if value is not None and not isinstance(value, (tuple, list)):
-            raise TypeError(f"{name} must be a tuple of ints, got {type(value).__name__}")
-        if value is not None and tuple(value) != supported:
-            raise NotImplementedError(f"{function} supports {name}={supported} only for now, got {value}")
+        if value is not None and tuple(value) != expected:
+            raise ValueError(f"{name} must agree with recipe={tuple(whole)}, got {value}")
+    if whole not in _RECIPES:
+        known = ", ".join(str(tuple(recipe)) for recipe in _RECIPES)
+        raise NotImplementedError(f"{function} has kernels for the recipes {known}; got {tuple(whole)}")
+    return whole
 
 
 def check_int(name: str, value: Any, least: int) -> int:
@@ -103,62 +194,63 @@ def check_int(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def _check(grouping: str, a: Any, b: Any, out: Any, out_name: str, *layout_and_name: Any) -> Gemm:
-    inputs = (*_pair("a", a), *_pair("b", b), *layout_and_name[:1])
-    names = (*_INPUTS, *layout_and_name[1:])
-    metas = tuple(map(_meta, names, inputs))
-    checked = _check_metas(grouping, names, metas, None if out is None else _meta(out_name, out), out_name)
-    addresses = [tensor.data_ptr() for tensor in inputs]
-    for name, address in (("a[0]", addresses[0]), ("b[0]", addresses[2])):
-        if address % ALIGNMENT:
-            raise ValueError(f"{name} must start at a multiple of {ALIGNMENT} bytes, got {address:#x}; .clone() it")
-    if out is not None:
-        begin = out.data_ptr()
-        end = begin + checked.out_extent
-        for name, address, extent in zip(names, addresses, checked.input_extents, strict=True):
-            if begin < address + extent and address < end:
-                raise ValueError(
-                    f"{out_name} must not share memory with {name}, which is read while {out_name} is written"
-                )
-    return checked.gemm
-
-
 @functools.lru_cache(maxsize=4096)
 def _check_metas(
-    grouping: str, names: tuple[str, ...], inputs: tuple[_Meta, ...], out: _Meta | None, out_name: str
-) -> _Checked:
-    a, sfa, b, sfb, *layouts = inputs
-    *groups_of_a, m, k = _fp8_matrices("a[0]", a, grouped=grouping == "masked")
-    *groups, n, k_of_b = _fp8_matrices("b[0]", b, grouped=grouping != "dense")
+    signature: _Signature, names: tuple[str, ...], metas: tuple[_Meta, ...]
+) -> tuple[Gemm, tuple[int, ...]]:
+    """The GEMM, and how many bytes each tensor reaches over."""
+    grouping, recipe = signature.grouping, signature.recipe
+    named = dict(zip(names, metas, strict=True))
+    a_name, b_name = ("a", "b") if recipe is None else ("a[0]", "b[0]")
+    a, b = named[a_name], named[b_name]
+    *groups_of_a, m, k = _operand(a_name, a, signature.dtypes, grouped=grouping == "masked")
+    *groups, n, k_of_b = _operand(b_name, b, signature.dtypes, grouped=grouping != "dense")
+    if a.dtype != b.dtype and a.dtype not in FP8_DTYPES:
+        raise TypeError(f"{b_name} must have the dtype of {a_name}, {a.dtype}, got {b.dtype}")
     if k != k_of_b:
         raise ValueError(
-            f"a[0] and b[0] must agree in K, their last dimension, got {tuple(a.shape)} and {tuple(b.shape)}; "
-            f"b is {_shape_text(b, 'NK')}, transpose and copy a {_shape_text(b, 'KN')} weight"
+            f"{a_name} and {b_name} must agree in K, their last dimension, got {tuple(a.shape)} and {tuple(b.shape)}; "
+            f"{b_name} is {_shape_text(b, 'NK')}, transpose and copy a {_shape_text(b, 'KN')} weight"
         )
     if groups_of_a and groups_of_a != groups:
         raise ValueError(
-            f"a[0] and b[0] must agree in groups, their first dimension, got {tuple(a.shape)} and {tuple(b.shape)}"
+            f"{a_name} and {b_name} must agree in groups, their first dimension, "
+            f"got {tuple(a.shape)} and {tuple(b.shape)}"
         )
     if groups == [0]:
-        raise ValueError(f"b[0] must have at least one group, got shape {tuple(b.shape)}")
-    if k % ALIGNMENT:
-        raise ValueError(f"K must be a multiple of {ALIGNMENT}, got {k}; pad a[0] and b[0] with zeros")
+        raise ValueError(f"{b_name} must have at least one group, got shape {tuple(b.shape)}")
+    values = ALIGNMENT // a.dtype.itemsize
+    if k % values:
+        raise ValueError(f"K must be a multiple of {values}, got {k}; pad {a_name} and {b_name} with zeros")
     if k > 0:
-        _aligned_rows("a[0]", a)
-        _aligned_rows("b[0]", b)
-    k_blocks = ceil_div(k, SCALE_BLOCK)
-    _scales("a[1]", sfa, (*groups_of_a, m, k_blocks), f"one scale for each row of a[0] and {SCALE_BLOCK} of K")
-    block = f"{SCALE_BLOCK} x {SCALE_BLOCK}"
-    _scales("b[1]", sfb, (*groups, ceil_div(n, SCALE_BLOCK), k_blocks), f"one scale for each {block} of b[0]")
-    for layout in layouts:
-        _layout(names[-1], layout, *((m, "row of a[0]") if grouping == "contiguous" else (groups[0], "group of b[0]")))
-    for name, meta in zip(names[1:], inputs[1:], strict=True):
-        _same_device(name, meta, a)
-    if out is not None:
-        _output(out_name, out, (*groups_of_a, m, n))
-        _same_device(out_name, out, a)
-    extents = tuple(meta.extent for meta in inputs)
-    return _Checked(Gemm(m, n, k, *(groups or [1])), extents, out.extent if out else 0)
+        _aligned_rows(a_name, a)
+        _aligned_rows(b_name, b)
+    if recipe is not None:
+        _scales("a[1]", named["a[1]"], a_name, (*groups_of_a, m, k), recipe.m, recipe.k)
+        _scales("b[1]", named["b[1]"], b_name, (*groups, n, k), recipe.n, recipe.k)
+    if signature.layout_name:
+        size, unit = (m, f"row of {a_name}") if grouping == "contiguous" else (groups[0], f"group of {b_name}")
+        _layout(signature.layout_name, named[signature.layout_name], size, unit)
+    for name in names[1:]:
+        if name not in ("c", signature.d_name):
+            _same_device(name, named[name], a_name, a)
+    d = named.get(signature.d_name)
+    shape = (*groups_of_a, m, n)
+    if d is not None:
+        _output(signature.d_name, d, shape, OUTPUT_DTYPES)
+        _same_device(signature.d_name, d, a_name, a)
+    if signature.c_given:
+        _output("c", named["c"], shape, (d.dtype if d is not None else torch.bfloat16,))
+        _same_device("c", named["c"], a_name, a)
+    kind = GemmKind(
+        a_type=_TYPES[a.dtype],
+        b_type=_TYPES[b.dtype],
+        d_type=_TYPES[d.dtype] if d is not None else "bf16",
+        scaling="none" if recipe is None else recipe.scaling,
+        accumulate=signature.c_given,
+        grouping=grouping,
+    )
+    return Gemm(m, n, k, groups[0] if groups else 1, kind), tuple(meta.extent for meta in metas)
 
 
 def _pair(name: str, pair: Any) -> Pair:
@@ -202,12 +294,12 @@ def _matrices(name: str, meta: _Meta, grouped: bool) -> None:
         )
 
 
-def _fp8_matrices(name: str, meta: _Meta, grouped: bool) -> torch.Size:
-    if meta.dtype != FP8:
+def _operand(name: str, meta: _Meta, dtypes: tuple[torch.dtype, ...], grouped: bool) -> torch.Size:
+    if meta.dtype not in dtypes:
         advice = ""
-        if meta.dtype == torch.float8_e4m3fn:
+        if meta.dtype in _OCP_DTYPES and dtypes == FP8_DTYPES:
             advice = "; gfx942 has another FP8 format, convert data and scales with convert_fp8_fn_to_fnuz"
-        raise TypeError(f"{name} must be {FP8}, got {meta.dtype}{advice}")
+        raise TypeError(f"{name} must be {_one_of(dtypes)}, got {meta.dtype}{advice}")
     _matrices(name, meta, grouped)
     rows, k = meta.shape[-2:]
     stride, stride_k = meta.strides[-2:]
@@ -221,19 +313,30 @@ def _fp8_matrices(name: str, meta: _Meta, grouped: bool) -> torch.Size:
 
 
 def _aligned_rows(name: str, meta: _Meta) -> None:
-    for unit, size, distance in zip(("rows", "groups"), meta.shape[-2::-1], meta.strides[-2::-1], strict=False):
-        if size > 1 and distance % ALIGNMENT:
+    for unit, size, stride in zip(("rows", "groups"), meta.shape[-2::-1], meta.strides[-2::-1], strict=False):
+        if size > 1 and stride * meta.dtype.itemsize % ALIGNMENT:
             raise ValueError(
                 f"{unit} of {name} must be a multiple of {ALIGNMENT} bytes apart, got strides {meta.strides}; "
                 ".contiguous() it"
             )
 
 
-def _scales(name: str, meta: _Meta, shape: tuple[int, ...], meaning: str) -> None:
+def _scales(
+    name: str, meta: _Meta, of: str, shape: tuple[int, ...], shared_rows: int | None, shared_k: int | None
+) -> None:
+    """Scales of an operand ``of`` that ``shape``, of which so many rows, and values along K, share one."""
     if meta.dtype != torch.float32:
         raise TypeError(f"{name} must be float32, got {meta.dtype}")
-    if meta.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}, {meaning}, got {tuple(meta.shape)}")
+    *groups, rows, k = shape
+    expected = (
+        *groups,
+        1 if shared_rows is None else ceil_div(rows, shared_rows),
+        1 if shared_k is None else ceil_div(k, shared_k),
+    )
+    if meta.shape != expected:
+        unit = "all rows" if shared_rows is None else "each row" if shared_rows == 1 else f"{shared_rows} rows"
+        unit += " and all of K" if shared_k is None else f" and {shared_k} of K"
+        raise ValueError(f"{name} must have shape {expected}, one scale for {unit} of {of}, got {tuple(meta.shape)}")
     _matrices(name, meta, len(shape) == 3)
 
 
@@ -248,9 +351,9 @@ def _layout(name: str, meta: _Meta, size: int, meaning: str) -> None:
         raise ValueError(f"{name} must be contiguous, got strides {meta.strides}; .contiguous() it")
 
 
-def _output(name: str, meta: _Meta, shape: tuple[int, ...]) -> None:
-    if meta.dtype != torch.bfloat16:
-        raise TypeError(f"{name} must be bfloat16, got {meta.dtype}")
+def _output(name: str, meta: _Meta, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
+    if meta.dtype not in dtypes:
+        raise TypeError(f"{name} must be {_one_of(dtypes)}, got {meta.dtype}")
     if meta.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, got {tuple(meta.shape)}")
     _matrices(name, meta, len(shape) == 3)
@@ -268,6 +371,10 @@ def _overlaps(meta: _Meta) -> bool:
     return False
 
 
-def _same_device(name: str, meta: _Meta, first: _Meta) -> None:
+def _same_device(name: str, meta: _Meta, first_name: str, first: _Meta) -> None:
     if meta.device != first.device:
-        raise ValueError(f"{name} must be on the device of a[0], {first.device}, got {meta.device}")
+        raise ValueError(f"{name} must be on the device of {first_name}, {first.device}, got {meta.device}")
+
+
+def _one_of(dtypes: tuple[torch.dtype, ...]) -> str:
+    return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

@@ -5,38 +5,55 @@ from __future__ import annotations
 import torch
 
 from . import settings
-from .contracts import Gemm, Pair, check_fp8_gemm_nt, check_recipes
+from .contracts import FP8_DTYPES, Gemm, Pair, check_gemm, check_recipe
 from .gemm_kernel import launch_gemm
 from .heuristics import choose_gemm_config
 
 
-def gemm_fp8(a: Pair, b: Pair, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Multiplies FP8 activations with FP8 weights: ``out = (a · sfa) · (b · sfb)ᵀ``, accumulated in fp32.
+def gemm_fp8(
+    a: Pair,
+    b: Pair,
+    out: torch.Tensor | None = None,
+    *,
+    c: torch.Tensor | None = None,
+    recipe: tuple[int | None, int | None, int | None] | None = None,
+) -> torch.Tensor:
+    """Multiplies FP8 activations with FP8 weights: ``out = (a · sfa) · (b · sfb)ᵀ + c``, accumulated in fp32.
 
-    Every 128 of K are summed by the matrix cores, then scaled and added up in fp32. The same inputs give the same bits.
+    Where scales vary along K, every 128 of K are summed by the matrix cores, then scaled and added up in fp32. The same
+    inputs give the same bits.
 
     Args:
         a: data float8_e4m3fnuz [M, K] and scales fp32 [M, ceil(K/128)], as ``per_token_cast_to_fp8`` returns them.
         b: data float8_e4m3fnuz [N, K] and scales fp32 [ceil(N/128), ceil(K/128)], as ``per_block_cast_to_fp8`` returns
             them.
-        out: bf16 [M, N] to write into, rows contiguous and not overlapping; a new one if None. It must not share memory
-            with the inputs.
+        out: bf16, f16 or fp32 [M, N] to write into, rows contiguous and not overlapping; a new bf16 one if None. It
+            must not share memory with the inputs.
+        c: [M, N] of ``out``'s dtype, added before the result is rounded; may be ``out`` itself.
+        recipe: rows of ``a``, rows of ``b`` and values along K that share a scale, None for all of them:
+
+            - (1, 128, 128), the default, as above;
+            - (1, 1, 128): ``sfb`` is [N, ceil(K/128)], as ``per_token_cast_to_fp8`` returns it for a weight;
+            - (1, 1, None): one for each token and one for each output channel, ``sfa`` [M, 1] and ``sfb`` [N, 1];
+            - (None, None, None): one for each tensor, [1, 1]; (1, None, None) and (None, 1, None) likewise.
 
     M and N are arbitrary (an N that is a multiple of 8 with 16-byte aligned rows of ``out`` runs at full speed), K is a
     multiple of 16. Rows of the data are contiguous, 16-byte aligned and any distance apart; scales may have any
-    strides, and are multiplied with the data to dequantise it.
+    strides, and are multiplied with the data to dequantise it. The data may be float8_e5m2fnuz as well, either of them.
 
     Returns:
         ``out``.
 
     Raises:
         TypeError, ValueError: an argument is not as above; nothing is written then.
+        NotImplementedError: another recipe.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    gemm = check_fp8_gemm_nt(a, b, out, "out")
+    whole = check_recipe("gemm_fp8", recipe, None, None)
+    gemm = check_gemm(a, b, out, dtypes=FP8_DTYPES, recipe=whole, c=c, d_name="out")
     if out is None:
         out = torch.empty(gemm.m, gemm.n, dtype=torch.bfloat16, device=a[0].device)
-    _launch(a, b, out, gemm)
+    _launch(a, b, out, c, gemm)
     return out
 
 
@@ -51,26 +68,21 @@ def fp8_gemm_nt(
     compiled_dims: str = "nk",
     disable_ue8m0_cast: bool = False,
 ) -> None:
-    """DeepGEMM's name and signature for ``gemm_fp8``: writes ``d = (a · sfa) · (b · sfb)ᵀ``.
+    """DeepGEMM's name and signature for ``gemm_fp8``: writes ``d = (a · sfa) · (b · sfb)ᵀ + c``.
 
     Args:
-        a, b, d: as ``a``, ``b`` and ``out`` of ``gemm_fp8``.
-        c: must be None: accumulation is not supported yet.
-        recipe: None or (1, 128, 128), the rows of ``a``, rows of ``b`` and values along K that share a scale.
-        recipe_a, recipe_b: None, or (1, 128) and (128, 128).
+        a, b, c, d: as ``a``, ``b``, ``c`` and ``out`` of ``gemm_fp8``.
+        recipe: as for ``gemm_fp8``.
+        recipe_a, recipe_b: the same as pairs, (rows of ``a``, values along K) and (rows of ``b``, values along K).
         compiled_dims: accepted and not used; no dimension is compiled into a kernel here.
         disable_ue8m0_cast: accepted and not used; scales stay fp32 on this hardware.
 
     Raises:
-        NotImplementedError: ``c`` or a recipe that is not supported yet.
+        NotImplementedError: a recipe that has no kernel.
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
-    if c is not None:
-        raise NotImplementedError("fp8_gemm_nt can't accumulate into c yet; pass c=None and add it afterwards")
-    check_recipes("fp8_gemm_nt", recipe, recipe_a, recipe_b)
-    if d is None:
-        raise TypeError("d must be a torch.Tensor, got NoneType; gemm_fp8 makes a new output")
-    _launch(a, b, d, check_fp8_gemm_nt(a, b, d, "d"))
+    whole = check_recipe("fp8_gemm_nt", recipe, recipe_a, recipe_b)
+    _launch(a, b, d, c, check_gemm(a, b, d, dtypes=FP8_DTYPES, recipe=whole, c=c))
 
 
 # DeepGEMM's name for operands of which either may be FP4; here both are FP8.
@@ -82,7 +94,33 @@ def gemm_fp8_fp8_bf16_nt(lhs: Pair, rhs: Pair, out: torch.Tensor) -> None:
     fp8_gemm_nt(lhs, rhs, out)
 
 
-def _launch(a: Pair, b: Pair, d: torch.Tensor, gemm: Gemm) -> None:
+def bf16_gemm_nt(
+    a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None, compiled_dims: str = "nk"
+) -> None:
+    """Writes ``d = a · bᵀ + c``, accumulated in fp32; DeepGEMM's function of this name.
+
+    Args:
+        a: bf16 [M, K].
+        b: bf16 [N, K]. Strides and alignment of both as for ``gemm_fp8``; K is a multiple of 8.
+        d: bf16, f16 or fp32 [M, N], as ``out`` of ``gemm_fp8``.
+        c: [M, N] of ``d``'s dtype, added before the result is rounded; may be ``d`` itself.
+        compiled_dims: accepted and not used; no dimension is compiled into a kernel here.
+
+    Raises:
+        TypeError, ValueError and others: as ``gemm_fp8``.
+    """
+    _launch(a, b, d, c, check_gemm(a, b, d, dtypes=(torch.bfloat16,), c=c))
+
+
+def f16_gemm_nt(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> None:
+    """``bf16_gemm_nt`` for f16 operands; DeepGEMM has no such function."""
+    _launch(a, b, d, c, check_gemm(a, b, d, dtypes=(torch.float16,), c=c))
+
+
+def _launch(
+    a: Pair | torch.Tensor, b: Pair | torch.Tensor, d: torch.Tensor, c: torch.Tensor | None, gemm: Gemm
+) -> None:
     if gemm.m == 0 or gemm.n == 0:
         return
-    launch_gemm(choose_gemm_config(gemm.m, gemm.n, gemm.k, settings.get_num_sms()), a, b, d)
+    config = choose_gemm_config(gemm.kind, gemm.m, gemm.n, gemm.k, settings.get_num_sms())
+    launch_gemm(config, a, b, d, c=c)

@@ -1,4 +1,4 @@
-"""The kernel family behind every FP8 GEMM: its arguments and its launch."""
+"""The kernel family behind every GEMM: its arguments and its launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import hip, jit, settings
 from .contracts import Pair
 from .heuristics import GemmConfig
 
-_TEMPLATE = "gemm_fp8.hip.j2"
+_TEMPLATE = "gemm.hip.j2"
 _MAX_WORKGROUPS = 2**22  # of a launch, with up to 512 threads each; a workgroup computes several tiles if need be
 
 
@@ -30,7 +30,9 @@ class _Scales(Structure):
     @classmethod
     def of(cls, tensor: torch.Tensor) -> _Scales:
         *group_stride, row_stride, k_block_stride = tensor.stride()
-        return cls(tensor.data_ptr(), *(group_stride or (0,)), row_stride, k_block_stride)
+        # A single row's scales may be those of all rows.
+        shared = tensor.shape[-2] == 1
+        return cls(tensor.data_ptr(), *(group_stride or (0,)), 0 if shared else row_stride, k_block_stride)
 
 
 class GemmArguments(Structure):
@@ -39,6 +41,7 @@ class GemmArguments(Structure):
     _fields_ = (
         ("a", _Matrix),
         ("b", _Matrix),
+        ("c", _Matrix),
         ("d", _Matrix),
         ("sfa", _Scales),
         ("sfb", _Scales),
@@ -58,34 +61,37 @@ _ARGTYPES = (POINTER(GemmArguments), c_void_p)
 
 def launch_gemm(
     config: GemmConfig,
-    a: Pair,
-    b: Pair,
+    a: Pair | torch.Tensor,
+    b: Pair | torch.Tensor,
     d: torch.Tensor,
-    grouped_layout: torch.Tensor | None = None,
     *,
+    c: torch.Tensor | None = None,
+    grouped_layout: torch.Tensor | None = None,
     write_padding: bool = False,
 ) -> None:
     """Launches the kernel that ``config`` describes, on arguments that were checked.
 
     Args:
-        config: its ``grouping`` says what the others mean; see ``tile_source.h``.
-        a, b, d: [rows, columns] or, with groups of their own, [groups, rows, columns].
+        config: its ``kind`` says what the others mean; see ``GemmKind`` and ``tile_source.h``.
+        a, b, c, d: [rows, columns] or, with groups of their own, [groups, rows, columns]; a and b with their scales
+            where they have some.
         grouped_layout: int32, where there are groups.
         write_padding: whether padding rows become zeros; else they aren't written.
     """
-    (a_data, sfa), (b_data, sfb) = a, b
-    tensors = {"a": a_data, "b": b_data, "sfa": sfa, "sfb": sfb, "d": d}
-    if grouped_layout is not None:
-        tensors["grouped_layout"] = grouped_layout
+    (a_data, sfa), (b_data, sfb) = (x if isinstance(x, (tuple, list)) else (x, None) for x in (a, b))
+    given = {"a": a_data, "b": b_data, "sfa": sfa, "sfb": sfb, "c": c, "d": d, "grouped_layout": grouped_layout}
+    tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     runtime = hip.runtime()
-    runtime.check_residence("a[0]", a_data)  # before a compile; the others are on the same device
+    # Before a compile; the others are on the same device.
+    runtime.check_residence("a" if sfa is None else "a[0]", a_data)
     kernel = jit.get_kernel(_TEMPLATE, config.template_values, _ARGTYPES)
     arguments = GemmArguments(
         a=_Matrix.of(a_data),
         b=_Matrix.of(b_data),
+        c=_Matrix() if c is None else _Matrix.of(c),
         d=_Matrix.of(d),
-        sfa=_Scales.of(sfa),
-        sfb=_Scales.of(sfb),
+        sfa=_Scales() if sfa is None else _Scales.of(sfa),
+        sfb=_Scales() if sfb is None else _Scales.of(sfb),
         grouped_layout=None if grouped_layout is None else grouped_layout.data_ptr(),
         m=a_data.shape[-2],
         n=b_data.shape[-2],
@@ -103,6 +109,6 @@ def _max_workgroups(config: GemmConfig) -> int:
     num_cus = settings.get_num_sms()
     if num_cus < settings.device_num_cus():
         return num_cus
-    if config.has_known_number_of_tiles:
+    if config.kind.has_known_number_of_tiles:
         return _MAX_WORKGROUPS
     return num_cus * config.workgroups_per_cu

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from . import settings
-from .contracts import Pair, check_int, check_m_grouped_fp8_gemm_nt, check_recipes
+from .contracts import FP8_DTYPES, Gemm, Pair, Recipe, check_gemm, check_int, check_recipe
 from .gemm_kernel import launch_gemm
-from .heuristics import choose_gemm_config
+from .heuristics import GemmConfig, choose_gemm_config
 from .layout import ceil_div
 
 
@@ -36,8 +36,8 @@ def m_grouped_fp8_gemm_nt_contiguous(
     Args:
         a: data float8_e4m3fnuz [M, K] and scales fp32 [M, ceil(K/128)].
         b: data float8_e4m3fnuz [G, N, K] and scales fp32 [G, ceil(N/128), ceil(K/128)].
-        d: bf16 [M, N] to write into. Strides and alignment of it, ``a`` and ``b`` as for ``gemm_fp8``, and groups of
-            ``b`` a multiple of 16 bytes apart.
+        d: bf16, f16 or fp32 [M, N] to write into. Strides and alignment of it, ``a`` and ``b`` as for ``gemm_fp8``, and
+            groups of ``b`` a multiple of 16 bytes apart.
         grouped_layout: int32 [M], contiguous, on the device: each row's group, negative for padding. A layout that
             isn't as described shows as NaN: rows of a group that doesn't exist, or of another than their tile's.
         use_psum_layout: ``grouped_layout`` is int32 [G] instead: the row behind each group's last one. Group g starts
@@ -46,35 +46,66 @@ def m_grouped_fp8_gemm_nt_contiguous(
         ensure_zero_padding: write zeros into padding rows; else they are not written.
         expected_m_for_psum_layout: about how many rows a group has. Helps to choose a kernel, changes no result.
         m_indices: another name for ``grouped_layout``.
-        recipe, recipe_a, recipe_b: None, or (1, 128, 128), (1, 128) and (128, 128).
+        recipe, recipe_a, recipe_b: as for ``fp8_gemm_nt``; scales of ``b`` have a first dimension G.
         compiled_dims, disable_ue8m0_cast: as for ``fp8_gemm_nt``.
 
     Raises:
         TypeError, ValueError: an argument is not as above; nothing is written then.
-        NotImplementedError: a recipe that is not supported yet.
+        NotImplementedError: a recipe that has no kernel.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    check_recipes("m_grouped_fp8_gemm_nt_contiguous", recipe, recipe_a, recipe_b)
-    layout_name = "grouped_layout" if m_indices is None else "m_indices"
-    if m_indices is not None and grouped_layout is not None:
-        raise TypeError("grouped_layout and m_indices are two names for the same argument; pass one of them")
-    layout = grouped_layout if m_indices is None else m_indices
-    if expected_m_for_psum_layout is not None:
-        check_int("expected_m_for_psum_layout", expected_m_for_psum_layout, 1)
-        if not use_psum_layout:
-            raise ValueError("expected_m_for_psum_layout is for use_psum_layout=True only; leave it out")
+    whole = check_recipe("m_grouped_fp8_gemm_nt_contiguous", recipe, recipe_a, recipe_b)
+    layout, layout_name = _one_layout(grouped_layout, m_indices)
+    _contiguous(
+        a,
+        b,
+        d,
+        layout,
+        layout_name,
+        FP8_DTYPES,
+        whole,
+        use_psum_layout=use_psum_layout,
+        ensure_zero_padding=ensure_zero_padding,
+        expected_m=expected_m_for_psum_layout,
+    )
 
-    grouping = "psum" if use_psum_layout else "contiguous"
-    m, n, k, groups = check_m_grouped_fp8_gemm_nt(grouping, a, b, d, layout, layout_name)
-    if m == 0 or n == 0:
-        return
-    if use_psum_layout:
-        rows = expected_m_for_psum_layout or ceil_div(m, groups)
-        config = choose_gemm_config(rows, n, k, settings.get_num_sms(), grouping=grouping, num_groups=groups)
-    else:
-        alignment = settings.get_mk_alignment_for_contiguous_layout()
-        config = choose_gemm_config(m, n, k, settings.get_num_sms(), grouping=grouping, max_block_m=alignment)
-    launch_gemm(config, a, b, d, layout, write_padding=ensure_zero_padding)
+
+def m_grouped_bf16_gemm_nt_contiguous(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    d: torch.Tensor,
+    grouped_layout: torch.Tensor | None = None,
+    compiled_dims: str = "nk",
+    use_psum_layout: bool = False,
+    expected_m_for_psum_layout: int | None = None,
+    ensure_zero_padding: bool = True,
+    *,
+    m_indices: torch.Tensor | None = None,
+) -> None:
+    """``m_grouped_fp8_gemm_nt_contiguous`` for bf16 operands without scales; DeepGEMM's function of this name.
+
+    Args:
+        a: bf16 [M, K].
+        b: bf16 [G, N, K]; K is a multiple of 8.
+        d: bf16, f16 or fp32 [M, N] to write into.
+        grouped_layout and the others: as for ``m_grouped_fp8_gemm_nt_contiguous``.
+
+    Raises:
+        TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_contiguous``.
+    """
+    layout, layout_name = _one_layout(grouped_layout, m_indices)
+    _contiguous(
+        a,
+        b,
+        d,
+        layout,
+        layout_name,
+        (torch.bfloat16,),
+        None,
+        use_psum_layout=use_psum_layout,
+        ensure_zero_padding=ensure_zero_padding,
+        expected_m=expected_m_for_psum_layout,
+    )
 
 
 def m_grouped_fp8_gemm_nt_masked(
@@ -97,26 +128,42 @@ def m_grouped_fp8_gemm_nt_masked(
     Args:
         a: data float8_e4m3fnuz [G, M, K] and scales fp32 [G, M, ceil(K/128)]; the scales may have any strides.
         b: data float8_e4m3fnuz [G, N, K] and scales fp32 [G, ceil(N/128), ceil(K/128)].
-        d: bf16 [G, M, N] to write into. Strides and alignment of it, ``a`` and ``b`` as for ``gemm_fp8``, and groups of
-            ``a`` and ``b`` a multiple of 16 bytes apart. Rows from ``masked_m[g]`` on are not written.
+        d: bf16, f16 or fp32 [G, M, N] to write into. Strides and alignment of it, ``a`` and ``b`` as for ``gemm_fp8``,
+            and groups of ``a`` and ``b`` a multiple of 16 bytes apart. Rows from ``masked_m[g]`` on are not written.
         masked_m: int32 [G], contiguous, on the device, from 0 to M (numbers outside count as the nearer of the two).
         expected_m: about how many rows a group has. Helps to choose a kernel, changes no result.
-        recipe, recipe_a, recipe_b: None, or (1, 128, 128), (1, 128) and (128, 128).
+        recipe, recipe_a, recipe_b: as for ``fp8_gemm_nt``; scales of ``b`` have a first dimension G.
         compiled_dims, disable_ue8m0_cast: as for ``fp8_gemm_nt``.
 
     Raises:
         TypeError, ValueError: an argument is not as above; nothing is written then.
-        NotImplementedError: a recipe that is not supported yet.
+        NotImplementedError: a recipe that has no kernel.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    check_recipes("m_grouped_fp8_gemm_nt_masked", recipe, recipe_a, recipe_b)
-    expected_m = check_int("expected_m", expected_m, 0)
-    m, n, k, groups = check_m_grouped_fp8_gemm_nt("masked", a, b, d, masked_m, "masked_m")
-    if m == 0 or n == 0:
-        return
-    rows = min(max(expected_m, 1), m)
-    config = choose_gemm_config(rows, n, k, settings.get_num_sms(), grouping="masked", num_groups=groups)
-    launch_gemm(config, a, b, d, masked_m)
+    whole = check_recipe("m_grouped_fp8_gemm_nt_masked", recipe, recipe_a, recipe_b)
+    _masked(a, b, d, masked_m, expected_m, FP8_DTYPES, whole)
+
+
+def m_grouped_bf16_gemm_nt_masked(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    d: torch.Tensor,
+    masked_m: torch.Tensor,
+    expected_m: int,
+    compiled_dims: str = "nk",
+) -> None:
+    """``m_grouped_fp8_gemm_nt_masked`` for bf16 operands without scales; DeepGEMM's function of this name.
+
+    Args:
+        a: bf16 [G, M, K].
+        b: bf16 [G, N, K]; K is a multiple of 8.
+        d: bf16, f16 or fp32 [G, M, N] to write into.
+        masked_m, expected_m, compiled_dims: as for ``m_grouped_fp8_gemm_nt_masked``.
+
+    Raises:
+        TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_masked``.
+    """
+    _masked(a, b, d, masked_m, expected_m, (torch.bfloat16,), None)
 
 
 # Other names that DeepGEMM has for these. Of the operands of fp8_fp4 functions either may be FP4; here both are FP8.
@@ -135,3 +182,64 @@ def m_grouped_gemm_fp8_fp8_bf16_nt_masked(
 ) -> None:
     """``m_grouped_fp8_gemm_nt_masked`` under the names that it and its arguments had in DeepGEMM 1."""
     m_grouped_fp8_gemm_nt_masked(lhs, rhs, out, masked_m, expected_m)
+
+
+_Operand = Pair | torch.Tensor
+
+
+def _one_layout(grouped_layout: torch.Tensor | None, m_indices: torch.Tensor | None) -> tuple[torch.Tensor | None, str]:
+    if m_indices is None:
+        return grouped_layout, "grouped_layout"
+    if grouped_layout is not None:
+        raise TypeError("grouped_layout and m_indices are two names for the same argument; pass one of them")
+    return m_indices, "m_indices"
+
+
+def _contiguous(
+    a: _Operand,
+    b: _Operand,
+    d: torch.Tensor,
+    layout: torch.Tensor | None,
+    layout_name: str,
+    dtypes: tuple[torch.dtype, ...],
+    recipe: Recipe | None,
+    *,
+    use_psum_layout: bool,
+    ensure_zero_padding: bool,
+    expected_m: int | None,
+) -> None:
+    if expected_m is not None:
+        check_int("expected_m_for_psum_layout", expected_m, 1)
+        if not use_psum_layout:
+            raise ValueError("expected_m_for_psum_layout is for use_psum_layout=True only; leave it out")
+    grouping = "psum" if use_psum_layout else "contiguous"
+    gemm = check_gemm(a, b, d, dtypes=dtypes, recipe=recipe, grouping=grouping, layout=layout, layout_name=layout_name)
+    if gemm.m == 0 or gemm.n == 0:
+        return
+    if use_psum_layout:
+        config = _choose(gemm, expected_m or ceil_div(gemm.m, gemm.groups), num_groups=gemm.groups)
+    else:
+        config = _choose(gemm, gemm.m, max_block_m=settings.get_mk_alignment_for_contiguous_layout())
+    launch_gemm(config, a, b, d, grouped_layout=layout, write_padding=ensure_zero_padding)
+
+
+def _masked(
+    a: _Operand,
+    b: _Operand,
+    d: torch.Tensor,
+    masked_m: torch.Tensor,
+    expected_m: int,
+    dtypes: tuple[torch.dtype, ...],
+    recipe: Recipe | None,
+) -> None:
+    expected_m = check_int("expected_m", expected_m, 0)
+    gemm = check_gemm(a, b, d, dtypes=dtypes, recipe=recipe, grouping="masked", layout=masked_m, layout_name="masked_m")
+    if gemm.m == 0 or gemm.n == 0:
+        return
+    config = _choose(gemm, min(max(expected_m, 1), gemm.m), num_groups=gemm.groups)
+    launch_gemm(config, a, b, d, grouped_layout=masked_m)
+
+
+def _choose(gemm: Gemm, rows: int, *, num_groups: int = 1, max_block_m: int = 256) -> GemmConfig:
+    num_cus = settings.get_num_sms()
+    return choose_gemm_config(gemm.kind, rows, gemm.n, gemm.k, num_cus, num_groups=num_groups, max_block_m=max_block_m)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 
-from deep_gemm_rocm.heuristics import GemmConfig, gemm_candidates
+from deep_gemm_rocm.heuristics import GemmConfig, GemmKind, gemm_candidates
 
-CHOSEN = (*gemm_candidates(k_tail=False), *gemm_candidates(k_tail=True))
+TAIL = GemmKind(k_tail=True)
+
+CHOSEN = (*gemm_candidates(GemmKind()), *gemm_candidates(TAIL))
 
 # One for each path of the headers that no chosen configuration takes: other numbers of stages, 32x32 MFMA, one wave,
 # tiles smaller than a pass of loads, odd numbers of fragments, tiles wider than a block of scales.
 OTHERS = (
     GemmConfig(block_m=32, block_n=32, waves_m=1, waves_n=1, num_stages=1),
-    GemmConfig(block_m=64, block_n=64, waves_m=2, waves_n=2, num_stages=2, k_tail=True),
+    GemmConfig(block_m=64, block_n=64, waves_m=2, waves_n=2, num_stages=2, kind=TAIL),
     GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=3, mfma_rows=32),
-    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=2, num_stages=1, mfma_rows=32, k_tail=True),
+    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=2, num_stages=1, mfma_rows=32, kind=TAIL),
     GemmConfig(block_m=48, block_n=64, waves_m=1, waves_n=2, num_stages=5),
     GemmConfig(block_m=16, block_n=256, waves_m=1, waves_n=8, num_stages=2),
     GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=1),
@@ -24,16 +26,28 @@ ALL = CHOSEN + OTHERS
 
 # Every way to find tiles, with every tile that it may have.
 GROUPED = tuple(
-    dataclasses.replace(config, grouping=grouping)
+    config
     for grouping in ("contiguous", "psum", "masked")
-    for config in gemm_candidates(k_tail=grouping == "psum", max_block_m=128 if grouping == "contiguous" else 256)
+    for config in gemm_candidates(GemmKind(grouping=grouping, k_tail=grouping == "psum"))
+)
+
+# Every kind of operands, output and scales, with every tile that it may have.
+KINDS = (
+    GemmKind(a_type="e5m2", b_type="e4m3", d_type="f32", scaling="blocks", accumulate=True),
+    GemmKind(a_type="e4m3", b_type="e4m3", d_type="f32", scaling="vectors", accumulate=True, k_tail=True),
+    GemmKind(a_type="e4m3", b_type="e5m2", d_type="bf16", scaling="vectors"),
+    GemmKind(a_type="e5m2", b_type="e5m2", d_type="bf16", scaling="rows", k_tail=True),
+    GemmKind(a_type="e4m3", b_type="e4m3", d_type="f16", scaling="rows", accumulate=True),
+    GemmKind(a_type="bf16", b_type="bf16", d_type="bf16", scaling="none", k_tail=True),
+    GemmKind(a_type="bf16", b_type="bf16", d_type="f32", scaling="none", accumulate=True),
+    GemmKind(a_type="f16", b_type="f16", d_type="f16", scaling="none"),
+    GemmKind(a_type="f16", b_type="f16", d_type="f32", scaling="none", k_tail=True),
+)
+OF_EVERY_KIND = tuple(config for kind in KINDS for config in gemm_candidates(kind)) + tuple(
+    dataclasses.replace(config, kind=dataclasses.replace(kind, k_tail=config.kind.k_tail))
+    for kind, config in zip(KINDS, OTHERS, strict=False)
 )
 
 
 def config_id(config: GemmConfig) -> str:
-    grouping = "" if config.grouping == "dense" else f"{config.grouping}_"
-    tail = "_ktail" if config.k_tail else ""
-    return (
-        f"{grouping}{config.block_m}x{config.block_n}_w{config.waves_m}x{config.waves_n}_mfma{config.mfma_rows}"
-        f"_s{config.num_stages}_{config.schedule}{tail}"
-    )
+    return config.kernel_name

@@ -71,7 +71,7 @@ BAD = {
     "a[0] e4m3fn": (
         data(A, lambda t: t.view(torch.uint8).view(torch.float8_e4m3fn)),
         TypeError,
-        r"a\[0\] must be torch.float8_e4m3fnuz, got torch.float8_e4m3fn; .*convert_fp8_fn_to_fnuz",
+        r"a\[0\] must be float8_e4m3fnuz or float8_e5m2fnuz, got torch.float8_e4m3fn; .*convert_fp8_fn_to_fnuz",
     ),
     "b[0] bf16": (data(B, torch.Tensor.bfloat16), TypeError, r"b\[0\] must be .*fnuz, got torch.bfloat16$"),
     "a[0] 1-D": (data(A, lambda t: t[0]), ValueError, r"a\[0\] must be a matrix, got shape \(272,\)"),
@@ -103,7 +103,7 @@ BAD = {
     "b[1] per row": (scales(B, torch.ones(N, 3)), ValueError, r"b\[1\] must have shape \(1, 3\).*got \(40, 3\)"),
     "b[1] scalar": (scales(B, torch.tensor(1.0)), ValueError, r"b\[1\] must have shape \(1, 3\).*got \(\)"),
     "out is a list": (output(lambda out: [out]), TypeError, "out must be a torch.Tensor, got list"),
-    "out fp32": (output(torch.Tensor.float), TypeError, "out must be bfloat16, got torch.float32"),
+    "out fp64": (output(torch.Tensor.double), TypeError, "out must be bfloat16 or float16 or float32, got .*float64"),
     "out transposed": (output(lambda out: torch.empty(N, M).bfloat16()), ValueError, r"out must have shape \(24, 40\)"),
     "out 1-D": (output(lambda out: out.reshape(-1)), ValueError, r"out must have shape \(24, 40\), got \(960,\)"),
     "out column-major": (
@@ -170,17 +170,51 @@ def test_tiles_must_be_addressable(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "error", "message"),
     [
-        ({"c": torch.zeros(M, N)}, "can't accumulate into c yet"),
-        ({"recipe": (1, 1, 128)}, r"recipe=\(1, 128, 128\) only for now, got \(1, 1, 128\)"),
-        ({"recipe_a": (1, 32)}, r"recipe_a=\(1, 128\) only for now, got \(1, 32\)"),
-        ({"recipe_b": (1, 128)}, r"recipe_b=\(128, 128\) only for now, got \(1, 128\)"),
+        ({"c": torch.zeros(M, N)}, TypeError, "c must be bfloat16, got torch.float32"),
+        ({"c": torch.zeros(N, M).bfloat16()}, ValueError, r"c must have shape \(24, 40\), got \(40, 24\)"),
+        ({"c": 1.0}, TypeError, r"c must be a torch.Tensor, got float"),
+        ({"recipe": (1, 1, 32)}, NotImplementedError, r"the recipes \(1, 128, 128\), .*; got \(1, 1, 32\)"),
+        ({"recipe": 128}, TypeError, "recipe must be a tuple of 3 ints, got 128"),
+        ({"recipe_a": (1, 128)}, ValueError, "recipe_a and recipe_b must be given both, or neither"),
+        ({"recipe_a": (1, 128), "recipe_b": (1, 64)}, ValueError, "must agree in K"),
+        (
+            {"recipe": (1, 128, 128), "recipe_b": (1, 128)},
+            ValueError,
+            r"recipe_b must agree with recipe=.*got \(1, 128",
+        ),
+        ({"recipe": (1, 1, 128)}, ValueError, r"b\[1\] must have shape \(40, 3\), one scale for each row and 128 of K"),
+        ({"recipe": (1, 1, None)}, ValueError, r"a\[1\] must have shape \(24, 1\), one .* each row and all of K"),
+        ({"recipe": (None, None, None)}, ValueError, r"a\[1\] must have shape \(1, 1\), one scale for all rows"),
     ],
 )
-def test_what_is_not_there_yet_says_so(arguments, message):
-    with pytest.raises(NotImplementedError, match=message):
+def test_bad_recipes_and_c(arguments, error, message):
+    with pytest.raises(error, match=message):
         dg.fp8_gemm_nt(*gemm_problem(M, N, K), torch.empty(M, N).bfloat16(), **arguments)
+
+
+def test_c_may_be_the_output_but_not_overlap_it(launched):
+    d = torch.zeros(M + 1, N).bfloat16()
+    dg.fp8_gemm_nt(*gemm_problem(M, N, K), d[1:], c=d[1:])
+    with pytest.raises(ValueError, match="d must not share memory with c"):
+        dg.fp8_gemm_nt(*gemm_problem(M, N, K), d[1:], c=d[:M])
+
+
+@pytest.mark.parametrize(("function", "dtype"), [(dg.bf16_gemm_nt, torch.bfloat16), (dg.f16_gemm_nt, torch.float16)])
+def test_bad_operands_of_16_bits(function, dtype):
+    a, b, d = torch.zeros(M, K, dtype=dtype), torch.zeros(N, K, dtype=dtype), torch.zeros(M, N)
+    for arguments, error, message in (
+        ((a.float(), b, d), TypeError, "^a must be b?float16, got torch.float32"),
+        ((a, b.float(), d), TypeError, "^b must be b?float16, got torch.float32"),
+        ((a, b[:, 8:], d), ValueError, r"^a and b must agree in K"),
+        ((a[:, :12], b[:, :12], d), ValueError, "K must be a multiple of 8, got 12; pad a and b with zeros"),
+        ((a.T.contiguous().T, b, d), ValueError, "a must be contiguous along K"),
+        ((a[:, 4:12], b[:, :8], d), ValueError, "a must start at a multiple of 16 bytes"),
+        ((a, b, d.T), ValueError, r"d must have shape \(24, 40\)"),
+    ):
+        with pytest.raises(error, match=message):
+            function(*arguments)
 
 
 def test_d_is_required():

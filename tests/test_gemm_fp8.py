@@ -81,7 +81,7 @@ def test_shapes_of_models(m, n, k):
 def test_every_configuration_with_tails(use_config, config):
     """Several tiles in each direction, the last ones incomplete; columns that do and don't allow wide stores."""
     use_config(config)
-    k = 128 * 3 + (48 if config.k_tail else 0)
+    k = 128 * 3 + (48 if config.kind.k_tail else 0)
     m = 2 * config.block_m - 5
     for n in (2 * config.block_n - 8, config.block_n + 13):
         (a_data, sfa), (b_data, sfb) = gemm_problem(m, n, k)
@@ -93,7 +93,7 @@ def test_every_configuration_with_tails(use_config, config):
 def test_every_number_of_k_blocks(use_config, config):
     """Pipelines that are never filled, filled once, and with odd and even numbers of K-blocks."""
     use_config(config)
-    for k in [16, 144, 272, 528] if config.k_tail else [128, 256, 384, 512, 640]:
+    for k in [16, 144, 272, 528] if config.kind.k_tail else [128, 256, 384, 512, 640]:
         a, b = gemm_problem(17, 40, k)
         assert_accurate(run(a, b, 17, 40), gemm_reference(a, b))
 
@@ -105,7 +105,7 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
         pytest.skip("needs the simulator")
     use_config(config)
     monkeypatch.setenv("DG_SIM_SANITIZE", "1")
-    m, n, k = config.block_m + 3, config.block_n + 5, 128 * 5 - (16 if config.k_tail else 0)
+    m, n, k = config.block_m + 3, config.block_n + 5, 128 * 5 - (16 if config.kind.k_tail else 0)
     a, b = gemm_problem(m, n, k)
     reference = gemm_reference(a, b)
     for seed in range(3):
@@ -162,7 +162,7 @@ def test_any_shape_and_strides(m, n, k, pad_a, pad_b, columns, sfa_layout, sfb_l
     a = in_nan(a_data, 0, 1, pad_a), arranged(sfa, sfa_layout)
     b = in_nan(b_data, 0, 1, pad_b), arranged(sfb, sfb_layout)
     with pytest.MonkeyPatch.context() as patch:
-        if config.k_tail or k % 128 == 0:
+        if config.kind.k_tail or k % 128 == 0:
             patch.setattr(gemm, "choose_gemm_config", lambda *problem: config)
         assert_accurate(run(a, b, m, n, columns), gemm_reference(a, b))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import grouped, hip
-from deep_gemm_rocm.testing import GuardedOutput, activations, assert_accurate, gemm_reference, grouped_weights
+from deep_gemm_rocm.testing import GuardedOutput, activations, assert_accurate, gemm_reference, grouped_weights, weights
 
 pytestmark = pytest.mark.usefixtures("default_settings")
 
@@ -75,7 +75,7 @@ class Contiguous:
 
 def check(result, a, b) -> None:
     if len(result):
-        assert_accurate(result, gemm_reference(tuple(a), tuple(b)))
+        assert_accurate(result, gemm_reference(a, b))
 
 
 @dataclasses.dataclass
@@ -158,16 +158,16 @@ def test_masked_with_many_groups():
 def test_every_configuration(use_config, config):
     """With tails in all directions; more tiles than workgroups, so that these take several; and the same bits again."""
     use_config(config)
-    n, k = config.block_n + 13, 400 if config.k_tail else 384
+    n, k = config.block_n + 13, 400 if config.kind.k_tail else 384
     sizes = [config.block_m + 5, 0, 3, config.block_m]
-    if config.grouping == "masked":
+    if config.kind.grouping == "masked":
         problem = Masked(sizes, config.block_m + 7, n, k)
         run = problem.run
     else:
         problem = Contiguous(sizes, 128, n, k, tail=9)
 
         def run():
-            return problem.run(psum=config.grouping == "psum")
+            return problem.run(psum=config.kind.grouping == "psum")
 
     first = run()
     dg.set_num_sms(3)
@@ -185,10 +185,10 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
     sizes = [config.block_m + 3, 0, 2]
     for seed in range(2):
         monkeypatch.setenv("DG_SIM_SEED", str(seed))
-        if config.grouping == "masked":
+        if config.kind.grouping == "masked":
             Masked(sizes, config.block_m + 3, config.block_n + 5, 384).run()
         else:
-            Contiguous(sizes, 128, config.block_n + 5, 384).run(psum=config.grouping == "psum")
+            Contiguous(sizes, 128, config.block_n + 5, 384).run(psum=config.kind.grouping == "psum")
 
 
 def test_same_bits_as_dense():
@@ -276,7 +276,7 @@ def test_masked_m_is_limited_to_the_rows_there_are():
 
 
 def test_a_misplaced_group_shows_as_nan(use_config):
-    use_config(next(c for c in GROUPED if c.grouping == "contiguous" and c.block_m == 128))
+    use_config(next(c for c in GROUPED if c.kind.grouping == "contiguous" and c.block_m == 128))
     problem = Contiguous([100, 40], 128, n=40, k=256)
     problem.ids[90:] = 1
     d = torch.zeros(256, 40).bfloat16()
@@ -335,3 +335,48 @@ def test_shapes_of_models(n, k):
     Contiguous([21, 39, 30, 24], 32, n, k).run(psum=True)
     Contiguous([21, 39, 30, 24], 32, n, k).run()
     Masked([14, 26, 20, 0, 17, 23], 1024, n, k).run(expected_m=20)
+
+
+@pytest.mark.parametrize("grouping", ["ids", "psum", "masked"])
+def test_bf16(grouping):
+    sizes, room, n, k = [37, 0, 64, 5], 70, 136, 200
+    starts = [0, 128, 128, 256]
+    groups = len(sizes)
+    b = torch.stack([weights(n, k, group) for group in range(groups)])
+    if grouping == "masked":
+        output = GuardedOutput(groups * room, n, dtype=torch.float32)
+        a = activations(groups * room, k).unflatten(0, (groups, room))
+        d = output.tensor.unflatten(0, (groups, room))
+        dg.m_grouped_bf16_gemm_nt_masked(a, b, d, torch.tensor(sizes).int(), 30)
+        results = [(a[group, :size], d[group, :size]) for group, size in enumerate(sizes)]
+        output.assert_intact(torch.cat([torch.arange(room) < size for size in sizes]))
+    else:
+        output = GuardedOutput(300, n)
+        a, d = activations(300, k), output.tensor
+        ends = torch.tensor([start + size for start, size in zip(starts, sizes, strict=True)]).int()
+        ids = torch.full((300,), -1, dtype=torch.int32)
+        for group, (start, end) in enumerate(zip(starts, ends.tolist(), strict=True)):
+            ids[start:end] = group
+        layout = {"grouped_layout": ends, "use_psum_layout": True} if grouping == "psum" else {"m_indices": ids}
+        dg.m_grouped_bf16_gemm_nt_contiguous(a, b, d, **layout)
+        results = [(a[s : s + size], d[s : s + size]) for s, size in zip(starts, sizes, strict=True)]
+        output.assert_intact()
+        assert (d[37:128] == 0).all()
+    for group, (rows, result) in enumerate(results):
+        check(result, rows, b[group])
+
+
+@pytest.mark.parametrize("recipe", [(1, 1, 128), (1, 1, None)])
+def test_other_recipes(recipe):
+    sizes, n, k = [37, 130], 136, 272
+    shape = (2, n, 3 if recipe[2] else 1)
+    b = grouped_weights(2, n, k)[0], torch.rand(shape) + 0.5
+    data, _ = dg.per_token_cast_to_fp8(activations(2 * 150, k))
+    a = data.unflatten(0, (2, 150)), (torch.rand(300, shape[-1]) + 0.5).unflatten(0, (2, 150))
+    output = GuardedOutput(300, n, dtype=torch.float32)
+    d = output.tensor.unflatten(0, (2, 150))
+    dg.m_grouped_fp8_gemm_nt_masked(a, b, d, torch.tensor(sizes).int(), 80, recipe=recipe)
+    output.assert_intact(torch.cat([torch.arange(150) < size for size in sizes]))
+    for group, rows in enumerate(sizes):
+        operands = (tuple(t[group, :rows] for t in a), tuple(t[group] for t in b))
+        assert_accurate(d[group, :rows], gemm_reference(*operands, recipe=recipe))

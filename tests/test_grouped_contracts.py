@@ -58,9 +58,9 @@ BAD = {
     "K differs": ("b", with_data(lambda t: t[..., :256]), ValueError, r"agree in K.*\[G, N, K\].*\[G, K, N\] weight"),
     "a[1] fp64": ("a", with_scales(torch.Tensor.double), TypeError, r"a\[1\] must be float32"),
     "no d": ("d", lambda d: None, TypeError, "d must be a torch.Tensor, got NoneType"),
-    "d fp32": ("d", torch.Tensor.float, TypeError, "d must be bfloat16, got torch.float32"),
+    "d fp64": ("d", torch.Tensor.double, TypeError, "d must be bfloat16 or float16 or float32, got torch.float64"),
     "d too short": ("d", lambda d: d[..., :-1], ValueError, r"d must have shape \(.*40\), got \(.*39\)"),
-    "recipe": ("recipe", lambda _: (1, 1, 128), NotImplementedError, r"recipe=\(1, 128, 128\) only for now, got "),
+    "recipe": ("recipe", lambda _: (1, 1, 32), NotImplementedError, r"recipes \(1, 128, 128\), .* got \(1, 1, 32\)"),
 }  # fmt: skip
 
 BAD_CONTIGUOUS = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from .gemm_config import BLOCK_K_BYTES, GemmConfig
+from ..layout import ceil_div
+from .gemm_config import BLOCK_K_BYTES, GemmConfig, GemmKind
 
 # From the smallest tile to the largest. Small tiles spread a small M over many CUs; large ones load fewer bytes for
 # each product.
@@ -17,49 +18,56 @@ _CANDIDATES = (
     GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=2, schedule="pinned"),
 )
 
-_MAC_PER_CLOCK = 2048  # FP8 multiply-adds of a CU
+# In place of pinned ones where those lack registers.
+_UNPINNED = (
+    GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=4, num_stages=3),
+    GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=2),
+)
+
+_BYTES_OF_K_PER_CLOCK = 2048  # multiply-adds of a CU, times the bytes of an element
 _BYTES_PER_CLOCK = 32  # that a CU gets from L2 when all of them ask
 _LOAD_LATENCY_CLOCKS = 1000  # from memory into LDS
 
 
-def gemm_candidates(k_tail: bool, grouping: str = "dense", max_block_m: int = 256) -> tuple[GemmConfig, ...]:
+def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig, ...]:
     """The configurations that ``choose_gemm_config`` chooses from, smallest tile first."""
-    return tuple(
-        dataclasses.replace(config, k_tail=k_tail, grouping=grouping)
-        for config in _CANDIDATES
-        if config.block_m <= max_block_m
-    )
+    pinned = kind.scaling != "vectors"
+    configs = [config for config in _CANDIDATES if pinned or config.schedule != "pinned"]
+    configs += [] if pinned else _UNPINNED
+    largest = min(max_block_m, 128) if kind.grouping == "contiguous" else max_block_m
+    return tuple(dataclasses.replace(config, kind=kind) for config in configs if config.block_m <= largest)
 
 
 @functools.lru_cache(maxsize=65536)
 def choose_gemm_config(
+    kind: GemmKind,
     m: int,
     n: int,
     k: int,
     num_cus: int = 304,
     *,
-    grouping: str = "dense",
     num_groups: int = 1,
     max_block_m: int = 256,
 ) -> GemmConfig:
     """The configuration that runs a problem in the fewest estimated clocks; of equals, the one with the largest tile.
 
     Args:
+        kind: what is computed; its ``k_tail`` is replaced by what ``k`` asks for.
         m, n, k: what is multiplied: [m, k] with [n, k], for each of the groups.
         num_cus: compute units that may be used.
-        grouping: see ``GemmConfig``.
         num_groups: how many groups there are that have ``m`` rows each and share no tiles.
         max_block_m: the most rows that a tile may have, at least 16.
     """
-    candidates = reversed(gemm_candidates(k % BLOCK_K_BYTES != 0, grouping, max_block_m))
+    k_tail = k * kind.element_bytes % BLOCK_K_BYTES != 0
+    candidates = reversed(gemm_candidates(dataclasses.replace(kind, k_tail=k_tail), max_block_m))
     return min(candidates, key=lambda config: _clocks_per_k_block(config, m, n, num_groups, num_cus))
 
 
 def _clocks_per_k_block(config: GemmConfig, m: int, n: int, num_groups: int, num_cus: int) -> float:
-    """Clocks that the device spends on 128 of K: rounds of tiles over the CUs, times the slowest part of a tile."""
-    tiles = num_groups * -(-m // config.block_m) * -(-n // config.block_n)
-    rounds = -(-tiles // num_cus)
-    compute = config.block_m * config.block_n * BLOCK_K_BYTES / _MAC_PER_CLOCK
+    """Clocks that the device spends on 128 bytes of K: rounds of tiles over the CUs, times a tile's slowest part."""
+    tiles = num_groups * ceil_div(m, config.block_m) * ceil_div(n, config.block_n)
+    rounds = ceil_div(tiles, num_cus)
+    compute = config.block_m * config.block_n * BLOCK_K_BYTES / _BYTES_OF_K_PER_CLOCK
     load = (config.block_m + config.block_n) * BLOCK_K_BYTES / _BYTES_PER_CLOCK
     latency = _LOAD_LATENCY_CLOCKS / config.num_stages
     return rounds * max(compute, load, latency)

@@ -1,4 +1,4 @@
-"""What a GEMM kernel is compiled for, and which of it a problem should run."""
+"""What a GEMM kernel is compiled for: the kind of problem that it solves, and how."""
 
 from __future__ import annotations
 
@@ -11,25 +11,88 @@ WAVE_SIZE = 64
 BLOCK_K_BYTES = 128  # of each row: 128 FP8 elements, one scale
 SCALE_BLOCK_N = 128  # columns that share one scale of b
 
-SCHEDULES = ("multistage", "pinned")
+ELEMENT_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2, "f16": 2}
+FP8_TYPES = ("e4m3", "e5m2")
+OUTPUT_TYPES = ("bf16", "f16", "f32")
+SCALINGS = ("none", "blocks", "vectors", "rows")
 GROUPINGS = ("dense", "contiguous", "psum", "masked")
+SCHEDULES = ("multistage", "pinned")
+
+
+def _require(condition: bool, expectation: str, came: object) -> None:
+    if not condition:
+        raise ValueError(f"{expectation}, got {came}")
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmKind:
+    """What a GEMM kernel computes: template values of ``gemm.hip.j2`` that the problem decides.
+
+    Attributes:
+        a_type, b_type: of the operands: ``e4m3`` or ``e5m2`` in any pairing, or ``bf16`` or ``f16`` for both.
+        d_type: of the output, and of ``c``: ``bf16``, ``f16`` or ``f32``.
+        scaling: what shares a scale: ``blocks`` of 128 x 128 of b and 128 of K of a's rows, ``vectors`` of 128 of K of
+            both, or whole ``rows`` of both; ``none`` for operands without scales.
+        accumulate: whether ``c`` is added.
+        grouping: how a workgroup finds the tiles it computes, see ``tile_source.h``: ``dense`` has one group,
+            ``contiguous`` reads the group of each row, ``psum`` the end of each group's rows, ``masked`` their number.
+        k_tail: whether K may be something else than a multiple of 128 bytes.
+    """
+
+    a_type: str = "e4m3"
+    b_type: str = "e4m3"
+    d_type: str = "bf16"
+    scaling: str = "blocks"
+    accumulate: bool = False
+    grouping: str = "dense"
+    k_tail: bool = False
+
+    def __post_init__(self) -> None:
+        types = (self.a_type, self.b_type)
+        is_fp8 = all(name in FP8_TYPES for name in types)
+        _require(is_fp8 or types in (("bf16", "bf16"), ("f16", "f16")), "operands must both be FP8, bf16 or f16", self)
+        _require(self.d_type in OUTPUT_TYPES, f"d_type must be one of {OUTPUT_TYPES}", self)
+        _require(self.scaling in SCALINGS, f"scaling must be one of {SCALINGS}", self)
+        _require(is_fp8 or self.scaling == "none", "only FP8 operands have scales", self)
+        _require(self.grouping in GROUPINGS, f"grouping must be one of {GROUPINGS}", self)
+
+    @property
+    def element_bytes(self) -> int:
+        """Of an element of a or b."""
+        return ELEMENT_BYTES[self.a_type]
+
+    @property
+    def is_promoted(self) -> bool:
+        """Whether scales vary along K, so that sums over 128 of it are scaled before they are added up."""
+        return self.scaling in ("blocks", "vectors")
+
+    @property
+    def has_known_number_of_tiles(self) -> bool:
+        """Whether the host knows how many tiles there are; else only the device does."""
+        return self.grouping in ("dense", "contiguous")
+
+    @property
+    def name(self) -> str:
+        """As it begins the kernel's name."""
+        family = "gemm_nt" if self.grouping == "dense" else f"m_grouped_{self.grouping}_gemm_nt"
+        operands = self.a_type if self.a_type == self.b_type else f"{self.a_type}_{self.b_type}"
+        scaling = "" if self.scaling == "none" else f"_{self.scaling}"
+        return f"{family}_{operands}{scaling}_{self.d_type}{'_c' if self.accumulate else ''}"
 
 
 @dataclasses.dataclass(frozen=True)
 class GemmConfig:
-    """Template values of ``gemm_fp8.hip.j2``. A combination that can't be compiled raises ValueError.
+    """A GEMM kernel: all template values of ``gemm.hip.j2``. A combination that can't be compiled raises ValueError.
 
     Attributes:
+        kind: what it computes.
         block_m, block_n: output tile of a workgroup.
         waves_m, waves_n: the grid of waves that shares it.
         num_stages: K-blocks held at once, in LDS or on their way in registers. 1: nothing overlaps; 2: loads overlap
             the computation; from 3 on LDS is double-buffered.
         schedule: ``multistage`` leaves the order within a K-block to the compiler; ``pinned`` gives every memory
             operation its place between MFMAs, for large tiles.
-        mfma_rows: 16 for MFMA 16x16x32, 32 for 32x32x16.
-        k_tail: whether K may be something else than a multiple of 128.
-        grouping: how a workgroup finds the tiles it computes, see ``tile_source.h``: ``dense`` has one group,
-            ``contiguous`` reads the group of each row, ``psum`` the end of each group's rows, ``masked`` their number.
+        mfma_rows: 16 for MFMA 16x16 (x32 for FP8, x16 for 16 bits), 32 for 32x32.
         group_m: tile rows that are walked together, so that they share columns of b in L2.
         xcd_chunk: tiles in a row that run on the same XCD, so that they share its L2.
     """
@@ -41,20 +104,18 @@ class GemmConfig:
     num_stages: int
     schedule: str = "multistage"
     mfma_rows: int = 16
-    k_tail: bool = False
-    grouping: str = "dense"
+    kind: GemmKind = GemmKind()
     group_m: int = 8
     xcd_chunk: int = 32
 
     def __post_init__(self) -> None:
         def require(condition: bool, expectation: str) -> None:
-            if not condition:
-                raise ValueError(f"{expectation}, got {self}")
+            _require(condition, expectation, self)
 
         require(self.mfma_rows in (16, 32), "mfma_rows must be 16 or 32")
         require(self.schedule in SCHEDULES, f"schedule must be one of {SCHEDULES}")
-        require(self.grouping in GROUPINGS, f"grouping must be one of {GROUPINGS}")
-        require(self.grouping != "contiguous" or self.block_m <= 128, "tiles of contiguous groups have up to 128 rows")
+        contiguous = self.kind.grouping == "contiguous"
+        require(not contiguous or self.block_m <= 128, "tiles of contiguous groups have up to 128 rows")
         require(self.waves_m >= 1 and self.waves_n >= 1, "waves_m and waves_n must be positive")
         require(self.num_threads <= MAX_THREADS, f"a workgroup has at most {MAX_THREADS} threads")
         for tile, waves in ((self.block_m, self.waves_m), (self.block_n, self.waves_n)):
@@ -67,6 +128,7 @@ class GemmConfig:
             require(self.num_stages == 2, "the pinned schedule has exactly 2 stages")
             require(self.mfma_rows == 16, "the pinned schedule holds too many partial sums of a 32x32 MFMA")
             require((self.wave_m, self.wave_n) == (64, 64), "the pinned schedule is laid out for waves of 64x64")
+            require(self.kind.scaling != "vectors", "the pinned schedule has no registers for scales of columns")
 
     @property
     def num_threads(self) -> int:
@@ -91,11 +153,14 @@ class GemmConfig:
         return min(LDS_BYTES // self.lds_bytes, MAX_THREADS // self.num_threads)
 
     @property
-    def has_known_number_of_tiles(self) -> bool:
-        """Whether the host knows how many tiles there are; else only the device does."""
-        return self.grouping in ("dense", "contiguous")
+    def kernel_name(self) -> str:
+        """The kernel's name, as profilers show it."""
+        tile = f"{self.block_m}x{self.block_n}x{BLOCK_K_BYTES // self.kind.element_bytes}"
+        how = f"w{self.waves_m}x{self.waves_n}_mfma{self.mfma_rows}_s{self.num_stages}_{self.schedule}"
+        return f"{self.kind.name}_{tile}_{how}{'_ktail' if self.kind.k_tail else ''}"
 
     @functools.cached_property
     def template_values(self) -> dict[str, int | str | bool]:
         """The values by name. Callers share the one dictionary."""
-        return dataclasses.asdict(self)
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "kind"}
+        return {**dataclasses.asdict(self.kind), **own, "kernel_name": self.kernel_name}

@@ -34,7 +34,7 @@ def get_kernel(template: str, values: Mapping[str, Value], argtypes: tuple[type,
     A kernel that this process already has is found without touching the disk.
 
     Args:
-        template: file name below ``include/deep_gemm_rocm``, such as ``gemm_fp8.hip.j2``.
+        template: file name below ``include/deep_gemm_rocm``, such as ``gemm.hip.j2``.
         values: see ``render``. The order of the names should be the same from call to call.
         argtypes: ctypes types of ``dg_launch``'s parameters; the same for every kernel of a template.
 

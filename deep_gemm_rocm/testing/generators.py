@@ -9,7 +9,8 @@ from ..layout import per_block_cast_to_fp8, per_token_cast_to_fp8
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 _OUTLIER_CHANNELS = 0.005
-_POISON = 0x7FA5  # a bf16 NaN that no kernel computes
+# NaNs of so many bytes that no kernel computes, and the types of their bits.
+_POISON = {2: (0x7FA5, torch.int16), 4: (0x7FA57FA5, torch.int32)}
 
 
 def activations(m: int, k: int, seed: int = 0) -> torch.Tensor:
@@ -43,7 +44,7 @@ def grouped_weights(groups: int, n: int, k: int, seed: int = 0) -> Pair:
 
 
 class GuardedOutput:
-    """A bf16 [M, N] output inside a larger buffer, all of it filled with a NaN pattern that no kernel computes.
+    """An [M, N] output inside a larger buffer, all of it filled with a NaN pattern that no kernel computes.
 
     What a kernel leaves unwritten is then seen as NaN in ``tensor``, and what it writes beside the output as a change
     of the guards: ``columns`` on both sides of each row, and as many rows as a tile has before and behind.
@@ -54,11 +55,18 @@ class GuardedOutput:
 
     _ROWS = 256
 
-    def __init__(self, m: int, n: int, columns: int = 8, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        m: int,
+        n: int,
+        columns: int = 8,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
         self._inner = (slice(self._ROWS, self._ROWS + m), slice(columns, columns + n))
-        shape = (m + 2 * self._ROWS, n + 2 * columns)
-        self._bits = torch.full(shape, _POISON, dtype=torch.int16, device=device)
-        self.tensor = self._bits.view(torch.bfloat16)[self._inner]
+        self._untouched, bits = _POISON[dtype.itemsize]
+        self._bits = torch.full((m + 2 * self._ROWS, n + 2 * columns), self._untouched, dtype=bits, device=device)
+        self.tensor = self._bits.view(dtype)[self._inner]
 
     def assert_intact(self, written_rows: torch.Tensor | None = None) -> None:
         """Raises AssertionError if anything but ``tensor`` was written.
@@ -66,7 +74,7 @@ class GuardedOutput:
         Args:
             written_rows: bool [M], which rows of ``tensor`` may have been written; all, if None.
         """
-        changed = self._bits != _POISON
+        changed = self._bits != self._untouched
         if written_rows is None:
             changed[self._inner] = False
         else:
@@ -81,5 +89,5 @@ class GuardedOutput:
 
     def assert_untouched(self) -> None:
         """Raises AssertionError if anything was written, ``tensor`` included."""
-        if (self._bits != _POISON).any():
+        if (self._bits != self._untouched).any():
             raise AssertionError("something was written")

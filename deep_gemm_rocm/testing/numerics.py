@@ -12,6 +12,8 @@ import torch
 
 from ..layout import SCALE_BLOCK, ceil_div
 
+Pair = tuple[torch.Tensor, torch.Tensor]
+
 _ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the value rounded
 
 # Error of the matrix cores' sum over one K-block, in units of 2^-24 times the sum of the products' magnitudes. From the
@@ -19,14 +21,15 @@ _ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the v
 # exponent and two partial sums are floored likewise (18 of the largest product, which over all groups is at most the
 # whole sum); then the accumulator is floored to 24 fractional bits and the total rounded (2 of the running total, in
 # each of 8 groups).
-_MATRIX_CORE_ERROR = 18 + 2 * (SCALE_BLOCK // 16)
+_MATRIX_CORE_GROUPS = SCALE_BLOCK // 16  # of 16 FP8 or 8 wider values in 128 bytes of K
+_MATRIX_CORE_ERROR = 18 + 2 * _MATRIX_CORE_GROUPS
 
 _SECOND_ORDER = 2.0**-8  # errors of errors
 
 # The least subnormal of fp32: what a product of scales, or of a scale and a sum, may lose to underflow.
 _UNDERFLOW = 2.0**-149
 
-_LEAST_EXPONENT = -125  # of a normal bf16 number, as torch.frexp counts
+_OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
 
 _TILE = 16
 
@@ -49,7 +52,8 @@ class Accuracy:
     Attributes:
         max_error: the largest absolute error.
         max_error_over_bound: the largest error in units of what is allowed at its element: the accumulation's error and
-            half a unit in the last place of bf16. At most 1 for a correct result, and close to it for a large one.
+            half a unit in the last place of the output's type. At most 1 for a correct result, and close to it for a
+            large one.
         max_tile_diff: the largest ``calc_diff`` of any 16 x 16 tile.
         failures: how many elements are outside the bound, or NaN where the reference isn't, or the other way round.
         first_failure: row and column of the first of them.
@@ -62,47 +66,77 @@ class Accuracy:
     first_failure: tuple[int, int] | None
 
 
-def gemm_reference(a: tuple[torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, torch.Tensor]) -> GemmReference:
-    """The reference for ``gemm_fp8(a, b)``, on the CPU. Sums that overflow fp32 on the way are not foreseen."""
-    (a_data, sfa), (b_data, sfb) = ((t.cpu() for t in pair) for pair in (a, b))
+def gemm_reference(
+    a: Pair | torch.Tensor,
+    b: Pair | torch.Tensor,
+    *,
+    recipe: tuple[int | None, int | None, int | None] = (1, SCALE_BLOCK, SCALE_BLOCK),
+    c: torch.Tensor | None = None,
+) -> GemmReference:
+    """The reference for ``gemm_fp8(a, b, c=c, recipe=recipe)`` or, without scales, ``bf16_gemm_nt(a, b, d, c)``.
+
+    On the CPU. Sums that overflow fp32 on the way are not foreseen.
+    """
+    (a_data, sfa), (b_data, sfb) = (x if isinstance(x, (tuple, list)) else (x, None) for x in (a, b))
+    a_data, b_data = a_data.cpu(), b_data.cpu()
     k = a_data.shape[1]
-    dequantised_a = a_data.double() * _spread(sfa, 1, k)
-    dequantised_b = b_data.double() * _spread(sfb, SCALE_BLOCK, k)[: len(b_data)]
+    dequantised_a = _dequantised(a_data, sfa, recipe[0], recipe[2])
+    dequantised_b = _dequantised(b_data, sfb, recipe[1], recipe[2])
+    k_block = SCALE_BLOCK // a_data.dtype.itemsize
+    promoted = sfa is not None and recipe[2] is not None
     exact = torch.zeros(len(a_data), len(b_data), dtype=torch.float64)
     running = torch.zeros_like(exact)
-    for first in range(0, k, SCALE_BLOCK):
-        block = slice(first, first + SCALE_BLOCK)
-        exact.addmm_(dequantised_a[:, block], dequantised_b[:, block].T)
-        running += exact.abs()
+    for first in range(0, k, k_block):
+        block = slice(first, first + k_block)
+        block_a, block_b = dequantised_a[:, block], dequantised_b[:, block]
+        if not promoted:
+            # The matrix cores round their total after each group of the block.
+            running += _MATRIX_CORE_GROUPS * 2 * (exact.abs() + block_a.abs() @ block_b.abs().T)
+        exact.addmm_(block_a, block_b.T)
+        running += exact.abs() * promoted
     magnitude = dequantised_a.abs() @ dequantised_b.abs().T
     # The sum of products and the product of scales are relative to the magnitude, each multiply-add to its result.
     error = _ROUNDING * ((_MATRIX_CORE_ERROR + 1) * magnitude + running) * (1 + _SECOND_ORDER)
-    products = SCALE_BLOCK * torch.finfo(a_data.dtype).max * torch.finfo(b_data.dtype).max
-    error += ceil_div(k, SCALE_BLOCK) * _UNDERFLOW * (products + 1)
+    if sfa is not None:
+        products = SCALE_BLOCK * torch.finfo(a_data.dtype).max * torch.finfo(b_data.dtype).max
+        error += ceil_div(k, k_block) * _UNDERFLOW * (products + 1)
+        if not promoted:
+            error += 2 * _ROUNDING * exact.abs()  # two products with the scales
+    if c is not None:
+        exact = exact + c.cpu().double()
+        error += _ROUNDING * (exact.abs() + error)
     return GemmReference(exact, error)
 
 
-def _spread(scales: torch.Tensor, block_rows: int, k: int) -> torch.Tensor:
-    """fp64 scales for each element: every scale repeated for its block."""
-    return scales.double().repeat_interleave(block_rows, dim=0).repeat_interleave(SCALE_BLOCK, dim=1)[:, :k]
+def _dequantised(
+    data: torch.Tensor, scales: torch.Tensor | None, shared_rows: int | None, shared_k: int | None
+) -> torch.Tensor:
+    """fp64 [rows, k], every scale repeated for what shares it."""
+    if scales is None:
+        return data.double()
+    rows, k = data.shape
+    spread = scales.cpu().double().repeat_interleave(rows if shared_rows is None else shared_rows, dim=0)
+    spread = spread.repeat_interleave(k if shared_k is None else shared_k, dim=1)
+    return data.double() * spread[:rows, :k]
 
 
 def measure(actual: torch.Tensor, reference: GemmReference) -> Accuracy:
-    """Compares a bf16 [M, N] result with its reference, element by element and tile by tile."""
+    """Compares a bf16, f16 or fp32 [M, N] result with its reference, element by element and tile by tile."""
     exact = reference.exact
-    if actual.dtype != torch.bfloat16 or actual.shape != exact.shape:
-        raise ValueError(f"actual must be bfloat16 {tuple(exact.shape)}, got {actual.dtype} {tuple(actual.shape)}")
+    dtype = actual.dtype
+    if dtype not in _OUTPUTS or actual.shape != exact.shape:
+        raise ValueError(f"actual must be one of {_OUTPUTS}, {tuple(exact.shape)}, got {dtype} {tuple(actual.shape)}")
     # An accumulator within the error rounds to a number between the roundings of the interval's ends. torch rounds fp64
     # by way of fp32, hence the last term.
     slack = reference.error + _ROUNDING * exact.abs()
-    lowest, highest = ((exact + sign * slack).bfloat16().double() for sign in (-1, 1))
+    lowest, highest = ((exact + sign * slack).to(dtype).double() for sign in (-1, 1))
     actual = actual.cpu().double()
     same = (actual == exact) | (actual.isnan() & exact.isnan())
     inside = same | ((lowest <= actual) & (actual <= highest))
     failing = (~inside).nonzero()
 
     error = torch.where(same, 0.0, (actual - exact).abs())
-    bound = slack + _half_unit(exact.abs() + slack)
+    bound = slack + _half_unit(exact.abs() + slack, dtype)
     finite = bound.isfinite() & error.isfinite()
     return Accuracy(
         max_error=_largest(error.nan_to_num(nan=torch.inf)),
@@ -135,10 +169,11 @@ def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
     return 0.0 if squares == 0 else (1 - 2 * (x * y).sum() / squares).item()
 
 
-def _half_unit(values: torch.Tensor) -> torch.Tensor:
-    """Half a unit in the last of bf16's eight binary places."""
-    _, exponent = torch.frexp(values)
-    return torch.exp2(exponent.clamp_min(_LEAST_EXPONENT).double() - 9)
+def _half_unit(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Half a unit in the last binary place that ``dtype`` has for the values."""
+    info = torch.finfo(dtype)
+    _, exponent = torch.frexp(values.clamp_min(info.smallest_normal))
+    return torch.exp2(exponent.double() - 2) * info.eps
 
 
 def _tile_diffs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

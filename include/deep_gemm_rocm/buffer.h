@@ -24,12 +24,18 @@ struct Buffer {
     return __builtin_amdgcn_raw_buffer_load_b128(resource(), offset, scalar_offset, 0);
   }
 
-  DG_DEVICE float load_float(unsigned offset) const {
-    return __builtin_bit_cast(float, load_int(offset));
-  }
-
-  DG_DEVICE int load_int(unsigned offset) const {
-    return __builtin_amdgcn_raw_buffer_load_b32(resource(), offset, 0, 0);
+  template <class T>
+  DG_DEVICE T load(unsigned offset) const {
+    if constexpr (sizeof(T) == 16) {
+      return __builtin_bit_cast(T, load_chunk(offset, 0));
+    } else if constexpr (sizeof(T) == 8) {
+      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b64(resource(), offset, 0, 0));
+    } else if constexpr (sizeof(T) == 4) {
+      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b32(resource(), offset, 0, 0));
+    } else {
+      static_assert(sizeof(T) == 2, "only 2, 4, 8 and 16 bytes are loaded");
+      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b16(resource(), offset, 0, 0));
+    }
   }
 
   template <class T>
@@ -39,8 +45,10 @@ struct Buffer {
     } else if constexpr (sizeof(T) == 8) {
       using Half = Vector<unsigned, 2>;
       __builtin_amdgcn_raw_buffer_store_b64(__builtin_bit_cast(Half, value), resource(), offset, 0, 0);
+    } else if constexpr (sizeof(T) == 4) {
+      __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(unsigned, value), resource(), offset, 0, 0);
     } else {
-      static_assert(sizeof(T) == 2, "only 2, 8 and 16 bytes are stored");
+      static_assert(sizeof(T) == 2, "only 2, 4, 8 and 16 bytes are stored");
       __builtin_amdgcn_raw_buffer_store_b16(__builtin_bit_cast(short, value), resource(), offset, 0, 0);
     }
   }

@@ -1,73 +1,122 @@
-// Rounds a wave's accumulators and stores them.
+// Scales a wave's accumulators where that was left to do, adds c, rounds and stores.
 #pragma once
 
 #include "deep_gemm_rocm/buffer.h"
+#include "deep_gemm_rocm/scale_loader.h"
 #include "deep_gemm_rocm/static_for.h"
 
 namespace deep_gemm_rocm {
 
-// The output from the tile's first element on, of which `rows` x `columns` exist.
+// An output (or what is added to it) from the tile's first element on, of which `rows` x `columns` exist.
+template <class T>
 struct OutputTile {
-  __bf16* first;
+  T* first;
   int rows;
   int columns;
   int64_t row_stride;
 };
 
-template <class Shape>
-class Epilogue {
-  using Mfma = typename Shape::Mfma;
-  static constexpr int kRun = Mfma::kElements * Shape::kJoined;  // consecutive columns of a lane
-  static constexpr int kVector = min(kRun, 8);
-
+// What of an OutputTile a tile of kBlockM x kBlockN elements reaches, as vectors of kVector columns.
+template <class T, int kBlockM, int kBlockN, int kVector>
+class OutputBuffer {
  public:
-  DG_DEVICE explicit Epilogue(const OutputTile& out)
-      : out_(out),
-        buffer_{out.first, static_cast<unsigned>(((min(out.rows, Shape::kBlockM) - 1) * out.row_stride +
-                                                  min(out.columns, Shape::kBlockN)) * sizeof(__bf16))},
-        first_row_(Shape::wave_m() + lane_id() % Mfma::kRows),
-        first_column_(Shape::wave_n() + lane_id() / Mfma::kRows * kRun) {}
+  using Values = Vector<T, kVector>;
 
-  // Stores 16 bytes a lane (8 where a lane holds only four consecutive columns) if the output is aligned to them, else
-  // element by element. Of the tile's rows, `tile` says which are stored and what is in them.
-  template <class Mma, class Tile>
-  DG_DEVICE void store(const Mma& mma, const Tile& tile) const {
-    const bool aligned = out_.columns % kVector == 0 && out_.row_stride % kVector == 0 &&
-                         reinterpret_cast<uint64_t>(out_.first) % sizeof(Vector<__bf16, kVector>) == 0;
+  DG_DEVICE explicit OutputBuffer(const OutputTile<T>& tile)
+      : tile_(tile),
+        buffer_{tile.first, static_cast<unsigned>(((min(tile.rows, kBlockM) - 1) * tile.row_stride +
+                                                   min(tile.columns, kBlockN)) * sizeof(T))},
+        aligned_(tile.columns % kVector == 0 && tile.row_stride % kVector == 0 &&
+                 reinterpret_cast<uint64_t>(tile.first) % sizeof(Values) == 0) {}
+
+  // Both take a vector at once if all vectors are aligned, else element by element.
+  DG_DEVICE Values load(int row, int column) const {
+    if (aligned_) return buffer_.template load<Values>(offset(row, column));
+    Values values;
 #pragma unroll
-    for (int i = 0; i < Shape::kFragsM; ++i) {
+    for (int e = 0; e < kVector; ++e) values[e] = buffer_.template load<T>(offset(row, column + e));
+    return values;
+  }
+
+  DG_DEVICE void store(const Values& values, bool stored, int row, int column) const {
+    if (aligned_) {
+      buffer_.store(values, stored ? offset(row, column) : kOutOfBounds);
+    } else {
 #pragma unroll
-      for (int first = 0; first < Shape::kWaveN / Mfma::kLaneGroups; first += kVector) {
-        const int row = first_row_ + i * Mfma::kRows;
-        const bool stored = row < out_.rows && tile.is_stored(row);
-        const int column = first_column_ + first / kRun * kRun * Mfma::kLaneGroups + first % kRun;
-        Vector<__bf16, kVector> values;
-#pragma unroll
-        for (int e = 0; e < kVector; ++e) {
-          const float sum = mma.total(i, (first + e) / Mfma::kElements, (first + e) % Mfma::kElements);
-          values[e] = static_cast<__bf16>(tile.result(row, sum));
-        }
-        if (aligned) {
-          buffer_.store(values, offset(stored, row, column));
-        } else {
-#pragma unroll
-          for (int e = 0; e < kVector; ++e) buffer_.store<__bf16>(values[e], offset(stored, row, column + e));
-        }
+      for (int e = 0; e < kVector; ++e) {
+        buffer_.template store<T>(values[e], stored ? offset(row, column + e) : kOutOfBounds);
       }
     }
   }
 
  private:
-  DG_DEVICE unsigned offset(bool stored, int row, int column) const {
-    return stored && column < out_.columns
-               ? (row * static_cast<int>(out_.row_stride) + column) * static_cast<unsigned>(sizeof(__bf16))
+  DG_DEVICE unsigned offset(int row, int column) const {
+    return row < tile_.rows && column < tile_.columns
+               ? (row * static_cast<int>(tile_.row_stride) + column) * static_cast<unsigned>(sizeof(T))
                : kOutOfBounds;
   }
 
-  OutputTile out_;
+  OutputTile<T> tile_;
   Buffer buffer_;
-  int first_row_;
-  int first_column_;
+  bool aligned_;
+};
+
+template <class Shape, class D, bool kAccumulate, bool kScaledRows>
+class Epilogue {
+  using Mfma = typename Shape::Mfma;
+  static constexpr int kVector = min<int>(Shape::kRun, sizeof(Chunk) / sizeof(D));
+  using Output = OutputBuffer<D, Shape::kBlockM, Shape::kBlockN, kVector>;
+
+ public:
+  // `c` is read if kAccumulate, the scales of the tile's rows and columns if kScaledRows.
+  DG_DEVICE Epilogue(const OutputTile<D>& d, const OutputTile<D>& c, const ScaleTile& sfa, const ScaleTile& sfb)
+      : d_(d), c_(c), sfa_(sfa), sfb_(sfb), rows_(d.rows), columns_(d.columns) {}
+
+  // Stores 16 bytes a lane (8 where a lane holds only four consecutive columns of two bytes) if the output is aligned to
+  // them. Of the tile's rows, `tile` says which are stored and what is in them.
+  template <class Mma, class Tile>
+  DG_DEVICE void store(const Mma& mma, const Tile& tile) const {
+    float column_scales[kScaledRows ? Shape::kLaneColumns : 1];
+#pragma unroll
+    for (int i = 0; kScaledRows && i < Shape::kLaneColumns; ++i) {
+      column_scales[i] = scale(sfb_, Shape::lane_column(i), columns_);
+    }
+#pragma unroll
+    for (int i = 0; i < Shape::kFragsM; ++i) {
+      const int row = Shape::lane_row(i);
+      const float row_scale = kScaledRows ? scale(sfa_, row, rows_) : 1;
+#pragma unroll
+      for (int first = 0; first < Shape::kLaneColumns; first += kVector) {
+        const int column = Shape::lane_column(first);
+        typename Output::Values added{};
+        if constexpr (kAccumulate) added = c_.load(row, column);
+        typename Output::Values values;
+#pragma unroll
+        for (int e = 0; e < kVector; ++e) {
+          float sum = mma.total(i, (first + e) / Mfma::kElements, (first + e) % Mfma::kElements);
+          if constexpr (kScaledRows) sum *= row_scale * column_scales[first + e];
+          float result = tile.result(row, sum);
+          if constexpr (kAccumulate) result += static_cast<float>(added[e]);
+          values[e] = static_cast<D>(result);
+        }
+        d_.store(values, tile.is_stored(row), row, column);
+      }
+    }
+  }
+
+ private:
+  static DG_DEVICE float scale(const ScaleTile& scales, int row, int rows) {
+    const Buffer buffer{scales.first_row, kOutOfBounds};
+    return buffer.load<float>(row < rows ? row * static_cast<unsigned>(scales.row_stride) * sizeof(float)
+                                         : kOutOfBounds);
+  }
+
+  Output d_;
+  Output c_;
+  ScaleTile sfa_;
+  ScaleTile sfb_;
+  int rows_;
+  int columns_;
 };
 
 }  // namespace deep_gemm_rocm

@@ -16,10 +16,11 @@ struct Scales {
   int64_t group_stride, row_stride, k_block_stride;
 };
 
-// d = (a · sfa) · (b · sfb)ᵀ for each group. a is [m, k], b is [n, k], d is [m, n], sfa is [m, ⌈k/128⌉], sfb is
-// [⌈n/128⌉, ⌈k/128⌉]. What grouped_layout and alignment mean, tile_source.h says.
+// d = (a · sfa) · (b · sfb)ᵀ + c for each group. a is [m, k], b is [n, k], c and d are [m, n]. sfa has a row for each of
+// a, sfb one for each of b or for 128 of them, both with ⌈k/128⌉ columns or one (see Scaling). Without scales, or c, what
+// stands for them isn't read. What grouped_layout and alignment mean, tile_source.h says.
 struct GemmArguments {
-  Matrix a, b, d;
+  Matrix a, b, c, d;
   Scales sfa, sfb;
   const int* grouped_layout;
   int m, n, k;

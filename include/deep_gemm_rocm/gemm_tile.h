@@ -10,33 +10,64 @@ namespace deep_gemm_rocm {
 // One scale of b for 128 columns, so a wave's columns must lie within one such block.
 constexpr int kScaleBlockN = 128;
 
-template <class Schedule, class Tile>
+// What a GEMM multiplies and makes of it.
+template <class A_, class B_, class D_, Scaling kScaling_, bool kAccumulate_>
+struct Numerics {
+  using A = A_;
+  using B = B_;
+  using D = D_;
+  static constexpr Scaling kScaling = kScaling_;
+  static constexpr bool kAccumulate = kAccumulate_;
+};
+
+template <class T>
+DG_DEVICE OperandTile operand_tile(const Matrix& matrix, int64_t group, int64_t first_row, int rows, int k) {
+  const auto* data = static_cast<const uint8_t*>(matrix.data);
+  const int64_t row_bytes = matrix.row_stride * static_cast<int64_t>(sizeof(T));
+  const int64_t group_bytes = matrix.group_stride * static_cast<int64_t>(sizeof(T));
+  return {data + group * group_bytes + first_row * row_bytes, rows, k * static_cast<int>(sizeof(T)), row_bytes};
+}
+
+DG_DEVICE ScaleTile scale_tile(const Scales& scales, int64_t group, int64_t first_row) {
+  return {scales.data + group * scales.group_stride + first_row * scales.row_stride, scales.row_stride,
+          scales.k_block_stride};
+}
+
+template <class T>
+DG_DEVICE OutputTile<T> output_tile(const Matrix& matrix, int64_t group, int64_t m, int64_t n, int rows, int columns) {
+  auto* first = static_cast<T*>(matrix.data) + group * matrix.group_stride + m * matrix.row_stride + n;
+  return {first, rows, columns, matrix.row_stride};
+}
+
+template <class Numerics, class Schedule, class Tile>
 DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t* lds) {
   using Shape = typename Schedule::Shape;
+  using D = typename Numerics::D;
   static_assert(kScaleBlockN % Shape::kWaveN == 0 && Shape::kBlockN % Shape::kWaveN == 0);
 
   if (tile.stored_rows <= 0) return;
-  const int64_t group = tile.group;
-  const int64_t m = tile.m;
   const int64_t n = tile.n;
   const int columns = args.n - tile.n;
-  const int64_t scale_n = min<int64_t>(n + Shape::wave_n(), args.n - 1) / kScaleBlockN;
-  const auto* a = static_cast<const uint8_t*>(args.a.data) + group * args.a.group_stride + m * args.a.row_stride;
-  const auto* b = static_cast<const uint8_t*>(args.b.data) + group * args.b.group_stride + n * args.b.row_stride;
-  auto* d = static_cast<__bf16*>(args.d.data) + group * args.d.group_stride + m * args.d.row_stride + n;
-  const float* sfa = args.sfa.data + group * args.sfa.group_stride + m * args.sfa.row_stride;
-  const float* sfb = args.sfb.data + group * args.sfb.group_stride + scale_n * args.sfb.row_stride;
+  const int64_t scale_n = Numerics::kScaling == Scaling::kBlocks
+                              ? min<int64_t>(n + Shape::wave_n(), args.n - 1) / kScaleBlockN
+                              : n;
+  const ScaleTile sfa = scale_tile(args.sfa, tile.group, tile.m);
+  const ScaleTile sfb = scale_tile(args.sfb, tile.group, scale_n);
 
   typename Schedule::State state(
       {
-          {a, tile.rows, args.k, args.a.row_stride},
-          {b, columns, args.k, args.b.row_stride},
-          {sfa, args.sfa.row_stride, args.sfa.k_block_stride},
-          {sfb, args.sfb.row_stride, args.sfb.k_block_stride},
+          operand_tile<typename Numerics::A>(args.a, tile.group, tile.m, tile.rows, args.k),
+          operand_tile<typename Numerics::B>(args.b, tile.group, n, columns, args.k),
+          sfa,
+          sfb,
       },
       lds);
   if (tile.rows > 0) run_k_loop<Schedule>(state);
-  Epilogue<Shape>({d, tile.stored_rows, columns, args.d.row_stride}).store(state.mma, tile);
+
+  const auto d = output_tile<D>(args.d, tile.group, tile.m, n, tile.stored_rows, columns);
+  const auto c = output_tile<D>(args.c, tile.group, tile.m, n, tile.stored_rows, columns);
+  const Epilogue<Shape, D, Numerics::kAccumulate, Numerics::kScaling == Scaling::kRows> epilogue(d, c, sfa, sfb);
+  epilogue.store(state.mma, tile);
 }
 
 }  // namespace deep_gemm_rocm

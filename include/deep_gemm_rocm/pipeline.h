@@ -1,6 +1,8 @@
 // The K loop and the schedules it takes: when to load, store into LDS, read fragments and compute.
 #pragma once
 
+#include "deep_gemm_rocm/conditional.h"
+#include "deep_gemm_rocm/direct_mma.h"
 #include "deep_gemm_rocm/promoted_mma.h"
 #include "deep_gemm_rocm/scale_loader.h"
 #include "deep_gemm_rocm/tile_loader.h"
@@ -14,23 +16,25 @@ struct TileOperands {
 };
 
 // What every schedule works with: loaders, LDS, fragments and the wave's accumulators.
-template <class Shape, int kRegisterStages, int kFragmentStages, int kChains, bool kCarry, bool kKTail>
+template <class Shape, Scaling kScaling, int kRegisterStages, int kFragmentStages, int kChains, bool kCarry, bool kKTail>
 struct PipelineState {
   using Mfma = typename Shape::Mfma;
   using LoaderA = TileLoader<Shape::kBlockM, Shape::kThreads, kRegisterStages, kKTail>;
   using LoaderB = TileLoader<Shape::kBlockN, Shape::kThreads, kRegisterStages, kKTail>;
-  using Scales = ScaleLoader<Shape, kRegisterStages>;
-  using Mma = PromotedMma<Shape, kChains, kCarry>;
+  static constexpr bool kPromoted = kScaling == Scaling::kBlocks || kScaling == Scaling::kVectors;
+  using Scales = Conditional<kPromoted, ScaleLoader<Shape, kRegisterStages, kScaling == Scaling::kVectors>, NoScales>;
+  using Mma =
+      Conditional<kPromoted, PromotedMma<Shape, Scales, kChains, kCarry>, DirectMma<Shape, Scales, kChains>>;
   static constexpr int kTransfers = LoaderA::kPasses + LoaderB::kPasses;
   static constexpr int kScaleLoads = Scales::kLoads;
   static constexpr int kReads = Fragment<Mfma>::kReads;
   static constexpr int kSlots = Mma::kSlots;
 
   DG_DEVICE PipelineState(const TileOperands& operands, uint8_t* lds)
-      : num_k_blocks(ceil_div(operands.a.k, kBlockKBytes)),
+      : num_k_blocks(ceil_div(operands.a.k_bytes, kBlockKBytes)),
         loader_a(operands.a, [](int row) { return row; }),
         loader_b(operands.b, column_of_lds_row<Mfma, Shape::kJoined>),
-        scales(operands.sfa, operands.a.rows, operands.sfb, num_k_blocks),
+        scales(operands.sfa, operands.a.rows, operands.sfb, operands.b.rows, num_k_blocks),
         lds_(lds),
         wave_m_(Shape::wave_m()),
         wave_n_(Shape::wave_n()) {}
@@ -80,7 +84,7 @@ struct PipelineState {
 // All waves load and compute. kNumStages K-blocks are held at once: up to two in LDS, the others on their way in
 // registers. With one stage nothing overlaps; with two, loads overlap the computation; from three on, LDS is
 // double-buffered as well and one barrier a K-block is enough.
-template <class Shape_, int kNumStages, bool kKTail>
+template <class Shape_, Scaling kScaling, int kNumStages, bool kKTail>
 class MultiStage {
  public:
   using Shape = Shape_;
@@ -93,7 +97,7 @@ class MultiStage {
   static constexpr int kChains = Shape::kFragsM * Shape::kFragsN % 2 == 0 ? 2 : 1;
 
  public:
-  using State = PipelineState<Shape, kUnroll, 1, kChains, false, kKTail>;
+  using State = PipelineState<Shape, kScaling, kUnroll, 1, kChains, false, kKTail>;
 
   static DG_DEVICE void prologue(State& state) {
     if (!kPrefetch) return;
@@ -104,7 +108,7 @@ class MultiStage {
   static DG_DEVICE void k_block(State& state, int stage, int k_block) {
     const int lds_stage = k_block % kLdsStages;
     if (!kPrefetch) load(state, stage, k_block);
-    state.mma.start_k_block([&](int i) { return state.scales.product(stage, i); });
+    state.mma.start_k_block(state.scales, stage);
 #pragma unroll
     for (int i = 0; i < State::kTransfers; ++i) state.store(stage, i, lds_stage);
     if (kPrefetch) load(state, stage, k_block + kUnroll);
@@ -157,11 +161,11 @@ class MultiStage {
 //   memory:  scales of k + 1 · W loads of k + 2, each after the store that frees its registers
 // A's fragments are replaced in place, once their last MFMA has been issued; B's are needed to the end, so they
 // alternate between two sets.
-template <class Shape_, int kNumStages, bool kKTail>
+template <class Shape_, Scaling kScaling, int kNumStages, bool kKTail>
 class Pinned {
  public:
   using Shape = Shape_;
-  using State = PipelineState<Shape, 1, 2, 2, true, kKTail>;
+  using State = PipelineState<Shape, kScaling, 1, 2, 2, true, kKTail>;
   static constexpr int kLdsBytes = Shape::kTileBytes;
   static constexpr int kUnroll = 2;
   static_assert(kNumStages == 2, "the pinned schedule has two stages: one in LDS, one on its way in registers");
@@ -253,7 +257,7 @@ class Pinned {
   }
 
   static DG_DEVICE void start_k_block(State& state) {
-    state.mma.start_k_block([&](int i) { return state.scales.product(0, i); });
+    state.mma.start_k_block(state.scales, 0);
   }
 };
 

@@ -3,62 +3,46 @@
 // partial sums need a few registers, not a second set of accumulators.
 #pragma once
 
-#include "deep_gemm_rocm/lds_layout.h"
-#include "deep_gemm_rocm/mfma.h"
+#include "deep_gemm_rocm/fragment.h"
 #include "deep_gemm_rocm/static_for.h"
 
 namespace deep_gemm_rocm {
 
-// The K-block's 128 bytes of kRows rows of A or B, spread over the wave's lanes.
-template <class Mfma>
-class Fragment {
- public:
-  static constexpr int kReads = fragment_reads<Mfma>();
-  static constexpr int kMfmas = kReads * (kChunkBytes / sizeof(MfmaOperand));
-
-  DG_DEVICE void read(int read, const uint8_t* lds_tile, int first_row) {
-    const uint8_t* const chunk = lds_tile + read_offset<Mfma>(lane_id(), read) + first_row_offset(first_row);
-    operands_[read] = *reinterpret_cast<const Operands*>(chunk);
-  }
-
-  DG_DEVICE MfmaOperand operand(int mfma) const { return operands_[mfma / 2][mfma % 2]; }
-
- private:
-  using Operands = Vector<MfmaOperand, kChunkBytes / sizeof(MfmaOperand)>;
-  Operands operands_[kReads];
-};
-
-// Work is cut into slots of one MFMA each, so that a schedule can put memory operations between them. kChains chains
-// alternate at a time. With kCarry the promotions that don't fit into a K-block's slots overlap the next K-block.
-template <class Shape, int kChains, bool kCarry>
+// With kCarry the promotions that don't fit into a K-block's slots overlap the next K-block. Scales is the ScaleLoader.
+template <class Shape, class Scales, int kChains, bool kCarry>
 class PromotedMma {
   using Mfma = typename Shape::Mfma;
-  static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;
-  static constexpr int kChainMfmas = Fragment<Mfma>::kMfmas;
-  static constexpr int kGroupSlots = kChains * kChainMfmas;
+  using Order = MmaOrder<Shape, kChains>;
+  static constexpr int kFragments = Order::kFragments;
+  static constexpr int kChainMfmas = Order::kChainMfmas;
   static constexpr int kElements = Mfma::kElements;
-  static_assert(kFragments % kChains == 0, "chains run in whole groups");
+  static_assert(!Scales::kPerColumn || !kCarry, "scales of columns aren't carried into the next K-block");
 
  public:
-  static constexpr int kSlots = kFragments * kChainMfmas;
+  static constexpr int kSlots = Order::kSlots;
 
   DG_DEVICE PromotedMma() : total_{}, partial_{}, scale_{}, carried_scale_{} {}
 
-  // scale_of(i) scales the rows of fragment row i in the K-block that starts.
-  template <class ScaleOf>
-  DG_DEVICE void start_k_block(ScaleOf scale_of) {
+  // Takes over the scales of the K-block that starts.
+  DG_DEVICE void start_k_block(const Scales& scales, int stage) {
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
       carried_scale_[i] = scale_[i];
-      scale_[i] = scale_of(i);
+      scale_[i] = scales.of_rows(stage, i);
       // Computed here, or the operands' registers would be occupied until the first promotion.
       asm volatile("" : "+v"(scale_[i]));
+    }
+    if constexpr (Scales::kPerColumn) {
+#pragma unroll
+      for (int column = 0; column < Scales::kColumns; ++column) {
+        column_scale_[column] = scales.of_column(stage, column);
+      }
     }
   }
 
   DG_DEVICE void slot(int slot, const Fragment<Mfma> (&a)[Shape::kFragsM], const Fragment<Mfma> (&b)[Shape::kFragsN]) {
-    const int mfma = slot % kGroupSlots / kChains;
-    const int fragment = slot / kGroupSlots * kChains + slot % kChains;
+    const int mfma = Order::mfma(slot);
+    const int fragment = Order::fragment(slot);
     Accumulator& partial = partial_[fragment];
     partial = Mfma::multiply_add(b[fragment % Shape::kFragsN].operand(mfma), a[fragment / Shape::kFragsN].operand(mfma),
                                  mfma == 0 ? Accumulator{} : partial);
@@ -90,7 +74,9 @@ class PromotedMma {
       const int fragment = index / kElements;
       const int element = index % kElements;
       const float partial = partial_[fragment][element];
-      total_[fragment][element] = __builtin_fmaf(scale[fragment / Shape::kFragsN], partial, total_[fragment][element]);
+      float factor = scale[fragment / Shape::kFragsN];
+      if constexpr (Scales::kPerColumn) factor *= column_scale_[fragment % Shape::kFragsN * kElements + element];
+      total_[fragment][element] = __builtin_fmaf(factor, partial, total_[fragment][element]);
     }
   }
 
@@ -103,6 +89,7 @@ class PromotedMma {
   Accumulator partial_[kFragments];
   float scale_[Shape::kFragsM];
   float carried_scale_[Shape::kFragsM];
+  float column_scale_[Scales::kPerColumn ? Scales::kColumns : 1];
 };
 
 }  // namespace deep_gemm_rocm

@@ -1,49 +1,70 @@
-// Loads the scales that promote a K-block: one for each row m of A that a lane holds, one for the wave's columns of B.
+// Loads the scales that promote a K-block.
 #pragma once
 
 #include "deep_gemm_rocm/buffer.h"
 #include "deep_gemm_rocm/static_for.h"
+#include "deep_gemm_rocm/tile_shape.h"
 
 namespace deep_gemm_rocm {
 
-// One fp32 scale per row and K-block; strides are in elements and may have any order.
+// What shares a scale.
+enum class Scaling {
+  kNone,     // nothing is scaled
+  kBlocks,   // 128 of K of a row of A; 128 x 128 of B (DeepGEMM's recipe 1, 128, 128)
+  kVectors,  // 128 of K of a row of A or B (recipe 1, 1, 128)
+  kRows,     // a row of A or B; applied in the epilogue
+};
+
+// One fp32 scale per row (or 128 of them) and K-block; strides are in elements and may have any order.
 struct ScaleTile {
   const float* first_row;
   int64_t row_stride;
   int64_t k_block_stride;
 };
 
-template <class Shape, int kRegisterStages>
+// One scale for each row m of A that a lane holds, and one for the wave's columns of B, or for each that a lane holds.
+template <class Shape, int kRegisterStages, bool kPerColumn_>
 class ScaleLoader {
  public:
-  static constexpr int kLoads = Shape::kFragsM + 1;
+  static constexpr bool kPerColumn = kPerColumn_;
+  static constexpr int kColumns = kPerColumn ? Shape::kLaneColumns : 1;
+  static constexpr int kLoads = Shape::kFragsM + kColumns;
 
-  // `a` starts at the tile's first of `rows` rows, `b` is the one row that covers the wave's columns.
-  DG_DEVICE ScaleLoader(const ScaleTile& a, int rows, const ScaleTile& b, int num_k_blocks)
+  // `a` starts at the tile's first of `rows` rows. `b` is the one row that covers the wave's columns, or starts at the
+  // tile's first of `columns` columns.
+  DG_DEVICE ScaleLoader(const ScaleTile& a, int rows, const ScaleTile& b, int columns, int num_k_blocks)
       : a_(a), b_(b), num_k_blocks_(num_k_blocks) {
-    const int lane_row = Shape::wave_m() + lane_id() % Shape::Mfma::kRows;
 #pragma unroll
-    for (int i = 0; i < Shape::kFragsM; ++i) {
-      const int row = lane_row + i * Shape::Mfma::kRows;
-      offset_[i] = row < rows ? row * static_cast<unsigned>(a.row_stride) * sizeof(float) : kOutOfBounds;
+    for (int i = 0; i < Shape::kFragsM; ++i) offset_[i] = row_offset(a, Shape::lane_row(i), rows);
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      column_offset_[i] = kPerColumn ? row_offset(b, Shape::lane_column(i), columns) : 0;
     }
   }
 
   DG_DEVICE void load(int stage, int load, int k_block) {
     if (load < Shape::kFragsM) {
-      staged_a_[stage][load] = column(a_, k_block).load_float(offset_[load]);
+      staged_a_[stage][load] = k_block_of(a_, k_block).template load<float>(offset_[load]);
     } else {
-      staged_b_[stage] = column(b_, k_block).load_float(0);
+      const int column = load - Shape::kFragsM;
+      staged_b_[stage][column] = k_block_of(b_, k_block).template load<float>(column_offset_[column]);
     }
   }
 
-  DG_DEVICE float product(int stage, int fragment_m) const {
-    return staged_a_[stage][fragment_m] * staged_b_[stage];
+  // The scale of all that a lane holds of fragment row i; what is left to scale are columns, where they have their own.
+  DG_DEVICE float of_rows(int stage, int i) const {
+    return kPerColumn ? staged_a_[stage][i] : staged_a_[stage][i] * staged_b_[stage][0];
   }
 
+  DG_DEVICE float of_column(int stage, int column) const { return staged_b_[stage][column]; }
+
  private:
+  static DG_DEVICE unsigned row_offset(const ScaleTile& tile, int row, int rows) {
+    return row < rows ? row * static_cast<unsigned>(tile.row_stride) * sizeof(float) : kOutOfBounds;
+  }
+
   // A prefetch past the last K-block reads that one's scales again.
-  DG_DEVICE Buffer column(const ScaleTile& tile, int k_block) const {
+  DG_DEVICE Buffer k_block_of(const ScaleTile& tile, int k_block) const {
     return {tile.first_row + min(k_block, num_k_blocks_ - 1) * tile.k_block_stride, kOutOfBounds};
   }
 
@@ -51,8 +72,16 @@ class ScaleLoader {
   ScaleTile b_;
   int num_k_blocks_;
   unsigned offset_[Shape::kFragsM];
+  unsigned column_offset_[kColumns];
   float staged_a_[kRegisterStages][Shape::kFragsM];
-  float staged_b_[kRegisterStages];
+  float staged_b_[kRegisterStages][kColumns];
+};
+
+// In place of a ScaleLoader where no scale varies along K.
+struct NoScales {
+  static constexpr int kLoads = 0;
+  DG_DEVICE NoScales(const ScaleTile&, int, const ScaleTile&, int, int) {}
+  DG_DEVICE void load(int, int, int) {}
 };
 
 }  // namespace deep_gemm_rocm

@@ -6,12 +6,13 @@
 
 namespace deep_gemm_rocm {
 
-// A tile of rows of a K-major FP8 tensor, read from `first_row` on; rows past `rows` and bytes past `k` read as zeros.
+// A tile of rows of a K-major tensor, read from `first_row` on; rows past `rows` and what is past `k_bytes` of a row read
+// as zeros.
 struct OperandTile {
   const uint8_t* first_row;
   int rows;
-  int k;
-  int64_t row_stride;
+  int k_bytes;
+  int64_t row_bytes;  // from a row to the next
 };
 
 // kRegisterStages K-blocks can be on their way in registers at once.
@@ -26,11 +27,11 @@ class TileLoader {
   // row_order(r) is the tile's row that belongs into LDS row r.
   template <class RowOrder>
   DG_DEVICE TileLoader(const OperandTile& tile, RowOrder row_order)
-      : buffer_{tile.first_row, buffer_bytes(tile)}, k_(tile.k) {
+      : buffer_{tile.first_row, buffer_bytes(tile)}, k_bytes_(tile.k_bytes) {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int row = row_order(lds_row(pass));
-      offset_[pass] = row < tile.rows ? row * static_cast<unsigned>(tile.row_stride) + chunk_k() : kOutOfBounds;
+      offset_[pass] = row < tile.rows ? row * static_cast<unsigned>(tile.row_bytes) + chunk_k() : kOutOfBounds;
     }
   }
 
@@ -38,8 +39,8 @@ class TileLoader {
   DG_DEVICE void load(int stage, int pass, int k_block) {
     const int first_k = k_block * kBlockKBytes;
     unsigned offset = offset_[pass];
-    if (kKTail) offset = first_k + chunk_k() < k_ ? offset : kOutOfBounds;
-    staged_[stage][pass] = buffer_.only_if(first_k < k_).load_chunk(offset, first_k);
+    if (kKTail) offset = first_k + chunk_k() < k_bytes_ ? offset : kOutOfBounds;
+    staged_[stage][pass] = buffer_.only_if(first_k < k_bytes_).load_chunk(offset, first_k);
   }
 
   DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) const {
@@ -54,11 +55,11 @@ class TileLoader {
   static DG_DEVICE int chunk_k() { return thread_chunk(thread_id()) * kChunkBytes; }
 
   static DG_DEVICE unsigned buffer_bytes(const OperandTile& tile) {
-    return static_cast<unsigned>((min(tile.rows, kTileRows) - 1) * tile.row_stride + tile.k);
+    return static_cast<unsigned>((min(tile.rows, kTileRows) - 1) * tile.row_bytes + tile.k_bytes);
   }
 
   Buffer buffer_;
-  int k_;
+  int k_bytes_;
   unsigned offset_[kPasses];
   Chunk staged_[kRegisterStages][kPasses];
 };

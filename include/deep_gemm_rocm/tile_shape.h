@@ -28,8 +28,18 @@ struct TileShape {
   static_assert(kWavesM_ * kFragsM * Mfma::kRows == kBlockM, "waves and fragments must divide the tile's rows");
   static_assert(kWavesN_ * kFragsN * Mfma::kRows == kBlockN, "waves and fragments must divide the tile's columns");
 
+  // How many columns of a row a lane holds: runs of kRun consecutive ones.
+  static constexpr int kLaneColumns = kWaveN / Mfma::kLaneGroups;
+  static constexpr int kRun = Mfma::kElements * kJoined;
+
   static DG_DEVICE int wave_m() { return wave_id() / kWavesN * kWaveM; }
   static DG_DEVICE int wave_n() { return wave_id() % kWavesN * kWaveN; }
+
+  // The tile's row that a lane holds in fragment row i, and the column of its i-th element there.
+  static DG_DEVICE int lane_row(int i) { return wave_m() + lane_id() % Mfma::kRows + i * Mfma::kRows; }
+  static DG_DEVICE int lane_column(int i) {
+    return wave_n() + lane_id() / Mfma::kRows * kRun + i / kRun * kRun * Mfma::kLaneGroups + i % kRun;
+  }
 };
 
 }  // namespace deep_gemm_rocm

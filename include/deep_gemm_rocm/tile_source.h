@@ -105,7 +105,7 @@ class ContiguousTiles {
 #pragma unroll
     for (int word = 0; word < ceil_div(kRows, kWaveSize); ++word) {
       const int row = word * kWaveSize + lane_id();
-      const int id = ids.load_int(row * sizeof(int));
+      const int id = ids.load<int>(row * sizeof(int));
       const bool exists = row < existing;
       const uint64_t named = ballot(exists && id >= 0 && id < args_.num_groups);
       if (tile.group < 0 && named) tile.group = read_lane(id, lowest_bit(named));
@@ -138,7 +138,7 @@ struct MaskedRows {
   }
 
   static DG_DEVICE RowRange of_group(const GemmArguments& args, const Buffer& layout, int group) {
-    const int rows = min(max(layout.load_int(group * sizeof(int)), 0), args.m);
+    const int rows = min(max(layout.load<int>(group * sizeof(int)), 0), args.m);
     return {0, rows, rows};
   }
 };
@@ -151,9 +151,9 @@ struct PsumRows {
   }
 
   static DG_DEVICE RowRange of_group(const GemmArguments& args, const Buffer& layout, int group) {
-    const int before = layout.load_int(group > 0 ? (group - 1) * sizeof(int) : kOutOfBounds);
+    const int before = layout.load<int>(group > 0 ? (group - 1) * sizeof(int) : kOutOfBounds);
     const int begin = aligned(before, args);
-    const int end = min(max(layout.load_int(group * sizeof(int)), begin), args.m);
+    const int end = min(max(layout.load<int>(group * sizeof(int)), begin), args.m);
     return {begin, end, args.write_padding ? aligned(end, args) : end};
   }
 

@@ -1,0 +1,19 @@
+// One of two types.
+#pragma once
+
+namespace deep_gemm_rocm {
+
+template <bool kCondition, class True, class False>
+struct ConditionalType {
+  using Type = True;
+};
+
+template <class True, class False>
+struct ConditionalType<false, True, False> {
+  using Type = False;
+};
+
+template <bool kCondition, class True, class False>
+using Conditional = typename ConditionalType<kCondition, True, False>::Type;
+
+}  // namespace deep_gemm_rocm

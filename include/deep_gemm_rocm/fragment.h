@@ -1,0 +1,42 @@
+// What a wave multiplies: fragments of A and B in registers, and the order of the MFMAs that cover a K-block.
+#pragma once
+
+#include "deep_gemm_rocm/lds_layout.h"
+#include "deep_gemm_rocm/mfma.h"
+
+namespace deep_gemm_rocm {
+
+// The K-block's 128 bytes of kRows rows of A or B, spread over the wave's lanes.
+template <class Mfma>
+class Fragment {
+ public:
+  static constexpr int kReads = fragment_reads<Mfma>();
+  static constexpr int kMfmas = kReads * (kChunkBytes / sizeof(MfmaOperand));
+
+  DG_DEVICE void read(int read, const uint8_t* lds_tile, int first_row) {
+    const uint8_t* const chunk = lds_tile + read_offset<Mfma>(lane_id(), read) + first_row_offset(first_row);
+    operands_[read] = *reinterpret_cast<const Operands*>(chunk);
+  }
+
+  DG_DEVICE MfmaOperand operand(int mfma) const { return operands_[mfma / 2][mfma % 2]; }
+
+ private:
+  using Operands = Vector<MfmaOperand, kChunkBytes / sizeof(MfmaOperand)>;
+  Operands operands_[kReads];
+};
+
+// A wave's MFMAs of one K-block in the order of issue, a slot each, so that a schedule can put memory operations between
+// them. The MFMAs of one fragment are a chain, each adding to the result of the one before; kChains chains alternate.
+template <class Shape, int kChains>
+struct MmaOrder {
+  static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;
+  static constexpr int kChainMfmas = Fragment<typename Shape::Mfma>::kMfmas;
+  static constexpr int kGroupSlots = kChains * kChainMfmas;
+  static constexpr int kSlots = kFragments * kChainMfmas;
+  static_assert(kFragments % kChains == 0, "chains run in whole groups");
+
+  static constexpr int mfma(int slot) { return slot % kGroupSlots / kChains; }
+  static constexpr int fragment(int slot) { return slot / kGroupSlots * kChains + slot % kChains; }
+};
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,162 @@
+"""GEMM of every kind: types of operands and output, scales, accumulation; each with every tile, against the oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from gemm_configs import KINDS, OF_EVERY_KIND, config_id
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm import gemm, hip
+from deep_gemm_rocm.heuristics import GemmConfig, GemmKind, gemm_candidates
+from deep_gemm_rocm.testing import GuardedOutput, activations, assert_accurate, gemm_reference, weights
+
+DTYPES = {
+    "e4m3": torch.float8_e4m3fnuz,
+    "e5m2": torch.float8_e5m2fnuz,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "f32": torch.float32,
+}
+RECIPES = {"blocks": (1, 128, 128), "vectors": (1, 1, 128), "rows": (1, 1, None)}
+
+
+@dataclasses.dataclass
+class Problem:
+    """Operands, scales and c that suit a kind of GEMM."""
+
+    kind: GemmKind
+    m: int
+    n: int
+    k: int
+    seed: int = 0
+    whole: bool = False  # one scale for all rows, where the kind has scales of rows
+
+    def __post_init__(self) -> None:
+        self.recipe = RECIPES.get(self.kind.scaling)
+        if self.whole and self.recipe == RECIPES["rows"]:
+            self.recipe = (None, None, None)
+        rows_a, rows_b, k = self.recipe or (1, 1, None)
+        self.a = self._operand(activations(self.m, self.k, self.seed) / 8, self.kind.a_type, rows_a, k)
+        self.b = self._operand(weights(self.n, self.k, self.seed + 1), self.kind.b_type, rows_b, k)
+        generator = torch.Generator().manual_seed(self.seed)
+        c = torch.randn(self.m, self.n, generator=generator).to(self.dtype)
+        self.c = c if self.kind.accumulate else None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.kind.d_type]
+
+    def _operand(self, values, type_name, shared_rows, shared_k):
+        """Rounded to its type after a division by scales that are right for no kernel that confuses two of them."""
+        if self.recipe is None:
+            return values.to(DTYPES[type_name])
+        rows, k = values.shape
+        shape = [1 if shared is None else -(-size // shared) for size, shared in ((rows, shared_rows), (k, shared_k))]
+        scales = torch.empty(shape).uniform_(0.01, 0.1, generator=torch.Generator().manual_seed(rows + k))
+        spread = scales.repeat_interleave(shared_rows or rows, 0).repeat_interleave(shared_k or k, 1)[:rows, :k]
+        limit = torch.finfo(DTYPES[type_name]).max
+        return (values / spread).clamp(-limit, limit).to(DTYPES[type_name]), scales
+
+    def run(self, columns: int = 8, *, in_place: bool = False) -> torch.Tensor:
+        """The result, checked against the oracle, in an output whose surroundings are checked."""
+        output = GuardedOutput(self.m, self.n, columns, dtype=self.dtype)
+        c = output.tensor.copy_(self.c) if in_place and self.c is not None else self.c
+        if self.recipe:
+            dg.fp8_gemm_nt(self.a, self.b, output.tensor, c, recipe=self.recipe)
+        else:
+            function = dg.bf16_gemm_nt if self.kind.a_type == "bf16" else dg.f16_gemm_nt
+            function(self.a, self.b, output.tensor, c)
+        output.assert_intact()
+        reference = gemm_reference(self.a, self.b, recipe=self.recipe or (1, 1, None), c=self.c)
+        assert_accurate(output.tensor, reference)
+        return output.tensor
+
+
+@pytest.fixture
+def use_config(monkeypatch):
+    """Makes dense GEMM take a given configuration."""
+
+    def use(config: GemmConfig) -> None:
+        monkeypatch.setattr(gemm, "choose_gemm_config", lambda *problem: config)
+
+    return use
+
+
+def tail(config: GemmConfig, chunks: int) -> int:
+    return 16 * chunks // config.kind.element_bytes if config.kind.k_tail else 0
+
+
+@pytest.mark.parametrize("config", OF_EVERY_KIND, ids=config_id)
+def test_every_kind_and_tile_with_tails(use_config, config):
+    use_config(config)
+    k = 3 * 128 // config.kind.element_bytes + tail(config, 3)
+    Problem(config.kind, config.block_m + 5, 2 * config.block_n - 8, k).run()
+    Problem(config.kind, config.block_m - 3, config.block_n + 13, k).run(columns=3, in_place=True)
+
+
+@pytest.mark.parametrize("config", OF_EVERY_KIND, ids=config_id)
+def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
+    if not hip.runtime().is_simulated:
+        pytest.skip("needs the simulator")
+    use_config(config)
+    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    k = 5 * 128 // config.kind.element_bytes - tail(config, 1)
+    problem = Problem(config.kind, config.block_m + 3, config.block_n + 5, k)
+    for seed in range(2):
+        monkeypatch.setenv("DG_SIM_SEED", str(seed))
+        problem.run()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    m=st.integers(0, 150),
+    n=st.integers(0, 300),
+    chunks=st.integers(0, 40),
+    columns=st.integers(0, 9),
+    whole=st.booleans(),
+    in_place=st.booleans(),
+)
+def test_any_shape(kind, m, n, chunks, columns, whole, in_place):
+    k = 16 * chunks // kind.element_bytes
+    Problem(kind, m, n, k, seed=m + n + k, whole=whole).run(columns, in_place=in_place)
+
+
+@pytest.mark.parametrize("scaling", ["vectors", "rows"])
+@pytest.mark.parametrize("rows", [1, 128])
+def test_scales_of_columns_have_any_strides(scaling, rows):
+    problem = Problem(GemmKind(scaling=scaling), 33, rows + 3, 400)
+    strided = [
+        (
+            data,
+            torch.full((9 * scales.numel(),), torch.nan).as_strided(scales.shape, (3, 3 * len(scales))).copy_(scales),
+        )
+        for data, scales in (problem.a, problem.b)
+    ]
+    expected = problem.run()
+    problem.a, problem.b = strided
+    assert torch.equal(problem.run().view(torch.int16), expected.view(torch.int16))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_configurations_agree_bit_by_bit(use_config, kind):
+    problem = Problem(dataclasses.replace(kind, k_tail=False), 130, 136, 512)
+    results = []
+    for config in gemm_candidates(problem.kind):
+        use_config(config)
+        results.append(problem.run())
+    bits = torch.int32 if problem.dtype == torch.float32 else torch.int16
+    assert all(torch.equal(results[0].view(bits), result.view(bits)) for result in results)
+
+
+def test_equal_scales_give_the_same_bits_whatever_the_recipe():
+    data_a, data_b = Problem(GemmKind(), 70, 140, 512).a[0], Problem(GemmKind(), 70, 140, 512).b[0]
+    sfa = torch.rand(70, 4) + 0.5
+    blocks = dg.gemm_fp8((data_a, sfa), (data_b, torch.full((2, 4), 0.37)))
+    vectors = dg.gemm_fp8((data_a, sfa), (data_b, torch.full((140, 4), 0.37)), recipe=(1, 1, 128))
+    assert torch.equal(blocks.view(torch.int16), vectors.view(torch.int16))
