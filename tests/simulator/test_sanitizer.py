@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from assembly import program
 from simulated_hip import Compiler, Hip, HipCallError
 
 PROLOGUE = """
@@ -437,52 +438,6 @@ MISALIGNED = [
 CASES = WAITS + [hazard.case() for hazard in HAZARDS] + DEFINEDNESS + LDS_RACES + MISALIGNED
 
 
-def assembly(name: str, body: str) -> tuple[str, str]:
-    """The text of a kernel and its metadata."""
-    text = f"""
-.text
-.globl {name}
-.p2align 8
-.type {name},@function
-{name}:
-{PROLOGUE}{body}
-  s_endpgm
-.size {name}, .-{name}
-.section .rodata,"a"
-.p2align 6
-.amdhsa_kernel {name}
-  .amdhsa_group_segment_fixed_size {LDS_BYTES}
-  .amdhsa_kernarg_size 8
-  .amdhsa_user_sgpr_kernarg_segment_ptr 1
-  .amdhsa_next_free_vgpr 128
-  .amdhsa_next_free_sgpr 32
-  .amdhsa_accum_offset 64
-.end_amdhsa_kernel
-"""
-    metadata = f"""
-  - .name: {name}
-    .symbol: {name}.kd
-    .args: [{{.size: 8, .offset: 0, .value_kind: global_buffer, .address_space: global}}]
-    .kernarg_segment_size: 8
-    .kernarg_segment_align: 8
-    .group_segment_fixed_size: {LDS_BYTES}
-    .private_segment_fixed_size: 0
-    .wavefront_size: 64
-    .sgpr_count: 32
-    .vgpr_count: 128
-    .agpr_count: 64
-    .max_flat_workgroup_size: 1024"""
-    return text, metadata
-
-
-def program(kernels: dict[str, str]) -> str:
-    parts = [assembly(name, body) for name, body in kernels.items()]
-    header = '.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n'
-    metadata = "\n.amdgpu_metadata\namdhsa.version: [1, 2]\namdhsa.target: amdgcn-amd-amdhsa--gfx942\namdhsa.kernels:"
-    texts, entries = zip(*parts, strict=True)
-    return header + "".join(texts) + metadata + "".join(entries) + "\n.end_amdgpu_metadata\n"
-
-
 @pytest.fixture(autouse=True)
 def sanitize(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_SIM_SANITIZE", "1")
@@ -492,9 +447,9 @@ def sanitize(monkeypatch: pytest.MonkeyPatch) -> None:
 def module(hip: Hip, compiler: Compiler):
     kernels = {}
     for case in CASES:
-        kernels[f"{case.name}_bug"] = case.body.replace("@", case.bug)
-        kernels[f"{case.name}_fixed"] = case.body.replace("@", case.fix)
-    return hip.load(compiler.assemble(program(kernels)))
+        kernels[f"{case.name}_bug"] = PROLOGUE + case.body.replace("@", case.bug)
+        kernels[f"{case.name}_fixed"] = PROLOGUE + case.body.replace("@", case.fix)
+    return hip.load(compiler.assemble(program(kernels, LDS_BYTES)))
 
 
 def launch_with_buffer(hip: Hip, module, kernel: str, grid: int = 1, block: int = 64) -> None:
@@ -693,7 +648,8 @@ SPINNING = {
 
 @pytest.fixture(scope="module")
 def spinning(hip: Hip, compiler: Compiler):
-    return hip.load(compiler.assemble(program(SPINNING)))
+    kernels = {name: PROLOGUE + body for name, body in SPINNING.items()}
+    return hip.load(compiler.assemble(program(kernels, LDS_BYTES)))
 
 
 def test_deadlock_tells_who_waits_where(hip: Hip, spinning, monkeypatch) -> None:

@@ -27,6 +27,19 @@ inline uint32_t scratch_offset(Wave& wave, const Instruction& inst, int lane) {
 
 inline bool in_aperture(uint64_t address, uint64_t aperture) { return address - aperture < aperture_bytes; }
 
+// Scalar memory instructions: SGPR and immediate offset. Scratch counts the SGPR's in units of 64 bytes.
+inline uint64_t scalar_offset(const Wave& wave, const Instruction& inst, uint64_t unit = 1) {
+  const uint64_t soffset = inst.src[1].dwords ? uint32_t(wave.read_scalar(inst.src[1])) : 0;
+  return uint64_t(int64_t(inst.imm)) + soffset * unit;
+}
+
+inline bool is_scalar_scratch(Op op) { return op >= Op::s_scratch_load_dword && op <= Op::s_scratch_store_dwordx4; }
+
+// Of those that have no buffer resource.
+inline uint64_t scalar_address(const Wave& wave, const Instruction& inst) {
+  return wave.pair(inst.src[0].index) + scalar_offset(wave, inst, is_scalar_scratch(inst.op) ? 64 : 1);
+}
+
 struct BufferResource {
   uint64_t base;
   uint32_t stride, records, index_stride, element_size;

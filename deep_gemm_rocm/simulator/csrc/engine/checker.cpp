@@ -184,7 +184,7 @@ bool Checker::check_alignment(Wave& wave, const Lanes& places, const MemoryAcces
 bool Checker::visit_global(Wave& wave, const GlobalWatch::Span& span, const Lanes* places) {
   const GlobalWatch::Conflict conflict = global_->access(visitor_, span);
   if (!conflict.found) return true;
-  std::string who = "the scalar load";
+  std::string who = "the scalar access";
   uint64_t address = conflict.address;
   if (places != nullptr)
     for_lanes(places->active, [&](int lane) {
@@ -274,8 +274,7 @@ bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Ef
 }
 
 bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects) {
-  const uint64_t offset = inst.src[1].dwords ? uint32_t(wave.read_scalar(inst.src[1])) : 0;
-  const uint64_t address = wave.pair(inst.src[0].index) + uint64_t(int64_t(inst.imm)) + offset;
+  const uint64_t address = scalar_address(wave, inst);
   if (address % 4 != 0) {
     wave.fail(Outcome::Status::unsafe,
               "a scalar access to " + hexadecimal(address) + ": the hardware ignores the last two bits");
@@ -283,8 +282,8 @@ bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Ef
   }
   if (global_ == nullptr) return true;
   // LLVM reads bytes and shorts that are the same for all lanes with a scalar load of the dword that holds them.
-  return visit_global(
-      wave, {address, effects.memory.bytes, effects.memory.writes, false, effects.memory.bytes == 4, nullptr}, nullptr);
+  const MemoryAccess& access = effects.memory;
+  return visit_global(wave, {address, access.bytes, access.writes, access.atomic, access.bytes == 4, nullptr}, nullptr);
 }
 
 bool Checker::access_memory(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes) {

@@ -134,6 +134,7 @@ void decode_scalar(Instruction& inst, uint32_t word, size_t position) {
   switch (inst.op) {
     case Op::s_branch: case Op::s_cbranch_scc0: case Op::s_cbranch_scc1: case Op::s_cbranch_vccz:
     case Op::s_cbranch_vccnz: case Op::s_cbranch_execz: case Op::s_cbranch_execnz: case Op::s_call_b64:
+    case Op::s_cbranch_i_fork:
       inst.imm += int32_t(position) + 1;
       break;
     default: break;
@@ -279,6 +280,7 @@ void decode_smem(Instruction& inst, uint32_t word, uint32_t next) {
   inst.dst = scalar(bits(word, 12, 6), entry.dst);
   inst.src[0] = scalar(bits(word, 5, 0) * 2, entry.src0);
   if (entry.src0 == 0) return;  // cache control and clocks have no address
+  inst.mem.sc0 = bit(word, 16);  // GLC: atomics return the value before
   const bool has_imm = bit(word, 17), has_soffset = bit(word, 14);
   if (has_imm) inst.imm = sign_extend(bits(next, 20, 0), 21);
   if (has_soffset) {

@@ -125,7 +125,6 @@ void add_memory(Effects& effects, const Instruction& inst) {
   if (!buffer) add(effects.reads, inst.src[1]);
   if (lds) add(effects.reads, inst.src[2]);
   if (effects.is_load && !effects.to_lds) add(effects.writes, inst.dst);
-  if (contains(name, "d16") && effects.is_load) add(effects.reads, inst.dst);  // the other half stays
   effects.memory = lds ? lds_access(inst, effects) : vector_memory_access(inst, effects, is_atomic);
 }
 
@@ -133,16 +132,18 @@ void add_scalar_memory(Effects& effects, const Instruction& inst) {
   add(effects.reads, inst.src[0]);
   add(effects.reads, inst.src[1]);
   effects.address_count = uint8_t(effects.reads.size());
-  effects.is_store = contains(mnemonic(inst.op), "store");
-  effects.is_load = !effects.is_store && inst.dst.dwords != 0;
+  const bool is_atomic = contains(mnemonic(inst.op), "atomic");
+  effects.is_store = is_atomic || contains(mnemonic(inst.op), "store");
+  effects.is_load = is_atomic ? inst.mem.sc0 : !effects.is_store && inst.dst.dwords != 0;
   if (effects.is_store) add(effects.reads, inst.dst);
-  else add(effects.writes, inst.dst);
+  if (effects.is_load) add(effects.writes, inst.dst);
   const bool has_address = inst.src[0].dwords == 2;
   if (!has_address || !(effects.is_load || effects.is_store)) return;
   effects.memory.parts = 1;
-  effects.memory.bytes = uint8_t(4 * inst.dst.dwords);
-  effects.memory.reads = effects.is_load;
+  effects.memory.bytes = access_bytes(inst, inst.dst);
+  effects.memory.reads = effects.is_load || is_atomic;
   effects.memory.writes = effects.is_store;
+  effects.memory.atomic = is_atomic;
 }
 
 // ---- Arithmetic ----
@@ -155,7 +156,7 @@ bool reads_destination(const Instruction& inst) {
   return starts_with(name, "s_bitset") || starts_with(name, "s_cmov");
 }
 bool only_reads_destination(const Instruction& inst) {
-  return starts_with(mnemonic(inst.op), "s_cmpk") || inst.op == Op::s_setreg_b32;
+  return starts_with(mnemonic(inst.op), "s_cmpk") || inst.op == Op::s_setreg_b32 || inst.op == Op::s_cbranch_i_fork;
 }
 
 // SDWA with a destination select other than DWORD (bits 8..10 of its word), and op_sel on the destination.

@@ -23,12 +23,20 @@ inline Half round_f64(double value) {
 inline Half fused(Half a, Half b, Half c) { return round_f64(double(float(a)) * double(float(b)) + double(float(c))); }
 inline Half unfused(Half a, Half b, Half c) { return Half::from(float(Half::from(float(a) * float(b))) + float(c)); }
 
+inline bool is_signaling(Half a) { return is_nan(a) && !(a.bits & 0x0200); }
+inline Half quieted(Half a) { return {uint16_t(a.bits | 0x0200)}; }
+
+// A signaling NaN comes out quieted (MODE.IEEE), a quiet one loses against a number.
 inline Half minimum(Half a, Half b) {
+  if (is_signaling(a)) return quieted(a);
+  if (is_signaling(b)) return quieted(b);
   if (is_nan(a)) return b;
   if (is_nan(b)) return a;
   return float(a) < float(b) || (float(a) == float(b) && a.bits & 0x8000) ? a : b;
 }
 inline Half maximum(Half a, Half b) {
+  if (is_signaling(a)) return quieted(a);
+  if (is_signaling(b)) return quieted(b);
   if (is_nan(a)) return b;
   if (is_nan(b)) return a;
   return float(a) > float(b) || (float(a) == float(b) && !(a.bits & 0x8000)) ? a : b;

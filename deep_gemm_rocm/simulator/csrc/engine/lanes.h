@@ -89,7 +89,8 @@ inline void store_row(uint32_t* row, const uint32_t* values, uint64_t exec) {
   for (int l = 0; l < lanes; ++l) row[l] = exec >> l & 1 ? values[l] : row[l];
 }
 
-// VOP3 forms of 16-bit instructions that take op_sel write one half and keep the other; the others clear the upper half.
+// VOP3 forms of 16-bit instructions that take op_sel write one half and keep the other; the others clear the upper half,
+// but keep the lower one if op_sel makes them write the upper.
 enum class HalfResult { clears_upper, keeps_other };
 
 template <class T>
@@ -108,7 +109,7 @@ void store_result(Wave& wave, const Operand& operand, const Lanes<T>& values, Ha
   } else {
     const uint16_t* bits = reinterpret_cast<const uint16_t*>(values);
     alignas(64) Lanes<uint32_t> merged;
-    const uint32_t kept = half == HalfResult::clears_upper ? 0 : high ? 0xFFFF : 0xFFFF0000;
+    const uint32_t kept = high ? 0xFFFF : half == HalfResult::clears_upper ? 0 : 0xFFFF0000;
     const int shift = high ? 16 : 0;
     for (int l = 0; l < lanes; ++l) merged[l] = (row[l] & kept) | uint32_t(bits[l]) << shift;
     store_row(row, merged, exec);

@@ -64,7 +64,7 @@ void load(Wave& wave, const Instruction& inst) {
   });
 }
 
-// Loads of one half of the register; the other half stays.
+// Loads of one half of the register; the other half becomes zero, as in vector memory.
 template <class Value, bool high>
 void load_half(Wave& wave, const Instruction& inst) {
   alignas(64) uint32_t addresses[lanes];
@@ -76,7 +76,7 @@ void load_half(Wave& wave, const Instruction& inst) {
     Value value;
     memcpy(&value, memory, sizeof value);
     const uint32_t half = uint16_t(int16_t(value));
-    row[lane] = high ? (row[lane] & 0xFFFF) | half << 16 : (row[lane] & 0xFFFF0000) | half;
+    row[lane] = high ? half << 16 : half;
     return true;
   });
 }

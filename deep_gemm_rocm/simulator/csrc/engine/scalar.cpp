@@ -1,5 +1,5 @@
-// Scalar instructions: SOP1, SOP2, SOPC, SOPK, SOPP and SMEM (CDNA3 ISA, chapters "Scalar ALU operations", "Program
-// flow control" and "Scalar memory operations").
+// Scalar instructions: SOP1, SOP2, SOPC, SOPK and SOPP (CDNA3 ISA, chapters "Scalar ALU operations" and "Program flow
+// control").
 
 #include <cstring>
 
@@ -357,10 +357,18 @@ STATE(s_icache_inv, b32) {}
 STATE(s_ttracedata, b32) {}
 STATE(s_incperflevel, b32) {}
 STATE(s_decperflevel, b32) {}
-STATE(s_sethalt, b32) {}
 STATE(s_sendmsg, b32) {}  // interrupts that only the driver hears
 STATE(s_endpgm, b32) { wave.state = Wave::State::ended; }
 STATE(s_endpgm_saved, b32) { wave.state = Wave::State::ended; }
+STATE(s_setkill, b32) {
+  if (inst.imm & 1) wave.state = Wave::State::ended;
+}
+// Only a debugger could let the wave go on.
+void halt(Wave& wave) { wave.fail(Outcome::Status::deadlock, "the wave halts for ever"); }
+STATE(s_sethalt, b32) {
+  if (inst.imm & 1) halt(wave);
+}
+STATE(s_sendmsghalt, b32) { halt(wave); }
 STATE(s_barrier, b32) { wave.state = Wave::State::at_barrier; }
 STATE(s_trap, b32) {
   constexpr int debug_trap = 3;  // LLVM's llvm.debugtrap: without a debugger the program goes on
@@ -368,16 +376,22 @@ STATE(s_trap, b32) {
   wave.fail(Outcome::Status::trap, "the kernel executed s_trap " + std::to_string(inst.imm & 0xFF));
 }
 
-// ---- Vector register indexing (S_SET_GPR_IDX_*): the dispatcher's loop applies it ----
+// ---- Modes of vector instructions, which the workgroup runner's loop applies ----
 
-constexpr uint32_t gpr_index_enable = 1u << 27;  // MODE.GPR_IDX_EN
+// All of them are skipped.
+STATE(s_setvskip, b32) {
+  const uint32_t bit = u32(wave.read_scalar(inst.src[0])) >> (wave.read_scalar(inst.src[1]) & 31) & 1;
+  wave.mode.bits = (wave.mode.bits & ~Mode::skips_vector) | (bit ? Mode::skips_vector : 0);
+}
+
+// Vector registers are indexed.
 
 STATE(s_set_gpr_idx_on, b32) {
-  wave.mode.bits |= gpr_index_enable;
+  wave.mode.bits |= Mode::indexes_registers;
   const uint32_t fields = inst.word[0] >> 8 & 15;
   wave.sgpr[sgpr_m0] = (wave.m0() & 0xFFFF0F00) | (u32(wave.read_scalar(inst.src[0])) & 0xFF) | fields << 12;
 }
-STATE(s_set_gpr_idx_off, b32) { wave.mode.bits &= ~gpr_index_enable; }
+STATE(s_set_gpr_idx_off, b32) { wave.mode.bits &= ~Mode::indexes_registers; }
 STATE(s_set_gpr_idx_mode, b32) { wave.sgpr[sgpr_m0] = (wave.m0() & 0xFFFF0FFF) | (inst.imm & 15u) << 12; }
 STATE(s_set_gpr_idx_idx, b32) {
   wave.sgpr[sgpr_m0] = (wave.m0() & 0xFFFFFF00) | (u32(wave.read_scalar(inst.src[0])) & 0xFF);
@@ -395,80 +409,38 @@ BRANCH(s_cbranch_vccnz, wave.vcc() != 0)
 BRANCH(s_cbranch_execz, wave.exec() == 0)
 BRANCH(s_cbranch_execnz, wave.exec() != 0)
 
-// ---- SMEM ----
+// ---- Forks: both ways of a branch are run one after the other. MODE.CSP counts the SGPR quads from s0 on that hold
+// EXEC and address of the ways to come. ----
 
-uint64_t scalar_offset(const Wave& wave, const Instruction& inst) {
-  const uint64_t soffset = inst.src[1].dwords ? uint32_t(wave.read_scalar(inst.src[1])) : 0;
-  return uint64_t(int64_t(inst.imm)) + soffset;
+constexpr int csp_shift = 29;
+uint32_t csp(const Wave& wave) { return wave.mode.bits >> csp_shift; }
+void set_csp(Wave& wave, uint32_t value) {
+  wave.mode.bits = (wave.mode.bits & ~(7u << csp_shift)) | value << csp_shift;
 }
 
-std::string outside(const char* what, uint64_t address, uint32_t bytes) {
-  char text[160];
-  snprintf(text, sizeof text, "%s of %u bytes at 0x%llx is outside the memory that the kernel was given", what, bytes,
-           static_cast<unsigned long long>(address));
-  return text;
+void fork(Wave& wave, uint64_t condition, uint64_t target) {
+  const uint64_t pass = condition & wave.exec(), fail = ~condition & wave.exec(), next = wave.address_of(wave.pc);
+  if (pass == wave.exec()) return wave.jump(target);
+  if (fail == wave.exec()) return;
+  const bool fewer_fail = __builtin_popcountll(fail) < __builtin_popcountll(pass);
+  const int quad = int(csp(wave)) * 4;
+  wave.set_pair(quad, fewer_fail ? pass : fail);
+  wave.set_pair(quad + 2, fewer_fail ? target : next);
+  set_csp(wave, csp(wave) + 1);
+  wave.set_exec(fewer_fail ? fail : pass);
+  if (!fewer_fail) wave.jump(target);
 }
-
-bool check(Wave& wave, const char* what, uint64_t address, uint32_t bytes) {
-  if (wave.memory->contains(address, bytes)) return true;
-  wave.fail(Outcome::Status::memory_fault, outside(what, address, bytes));
-  return false;
+STATE(s_cbranch_g_fork, b64) { fork(wave, wave.read_scalar(inst.src[0]), wave.read_scalar(inst.src[1])); }
+STATE(s_cbranch_i_fork, b64) {
+  fork(wave, wave.read_scalar(inst.dst), wave.address_of(uint64_t(int64_t(inst.imm))));
 }
-
-void scalar_load(Wave& wave, const Instruction& inst) {
-  const uint64_t address = (wave.pair(inst.src[0].index) + scalar_offset(wave, inst)) & ~3ull;
-  const uint32_t bytes = 4 * inst.dst.dwords;
-  if (check(wave, "scalar load", address, bytes))
-    memcpy(&wave.sgpr[inst.dst.index], reinterpret_cast<const void*>(address), bytes);
+STATE(s_cbranch_join, b32) {
+  if (csp(wave) == u32(wave.read_scalar(inst.src[0]))) return;
+  set_csp(wave, csp(wave) - 1);
+  const int quad = int(csp(wave)) * 4;
+  wave.set_exec(wave.pair(quad));
+  wave.jump(wave.pair(quad + 2));
 }
-
-void scalar_store(Wave& wave, const Instruction& inst) {
-  const uint64_t address = (wave.pair(inst.src[0].index) + scalar_offset(wave, inst)) & ~3ull;
-  const uint32_t bytes = 4 * inst.dst.dwords;
-  if (check(wave, "scalar store", address, bytes))
-    memcpy(reinterpret_cast<void*>(address), &wave.sgpr[inst.dst.index], bytes);
-}
-
-// Each dword is checked against num_records by itself; beyond it reads give zero.
-void scalar_buffer_load(Wave& wave, const Instruction& inst) {
-  const uint32_t* resource = &wave.sgpr[inst.src[0].index];
-  const uint64_t base = resource[0] | uint64_t(resource[1] & 0xFFFF) << 32;
-  const uint32_t stride = resource[1] >> 16 & 0x3FFF;
-  const uint64_t size = uint64_t(resource[2]) * (stride ? stride : 1);
-  const uint64_t offset = scalar_offset(wave, inst) & ~3ull;
-  for (uint32_t dword = 0; dword < inst.dst.dwords; ++dword) {
-    const uint64_t position = offset + 4 * dword;
-    uint32_t value = 0;
-    if (position + 4 <= size) {
-      if (!check(wave, "scalar buffer load", base + position, 4)) return;
-      memcpy(&value, reinterpret_cast<const void*>(base + position), 4);
-    }
-    wave.sgpr[inst.dst.index + dword] = value;
-  }
-}
-
-#define MEMORY_FORM(name, handler) const Semantics name##_semantics(Op::name, bind_to<handler, ConstantType::b32>);
-MEMORY_FORM(s_load_dword, scalar_load)
-MEMORY_FORM(s_load_dwordx2, scalar_load)
-MEMORY_FORM(s_load_dwordx4, scalar_load)
-MEMORY_FORM(s_load_dwordx8, scalar_load)
-MEMORY_FORM(s_load_dwordx16, scalar_load)
-MEMORY_FORM(s_store_dword, scalar_store)
-MEMORY_FORM(s_store_dwordx2, scalar_store)
-MEMORY_FORM(s_store_dwordx4, scalar_store)
-MEMORY_FORM(s_buffer_load_dword, scalar_buffer_load)
-MEMORY_FORM(s_buffer_load_dwordx2, scalar_buffer_load)
-MEMORY_FORM(s_buffer_load_dwordx4, scalar_buffer_load)
-MEMORY_FORM(s_buffer_load_dwordx8, scalar_buffer_load)
-MEMORY_FORM(s_buffer_load_dwordx16, scalar_buffer_load)
-
-STATE(s_dcache_inv, b32) {}
-STATE(s_dcache_inv_vol, b32) {}
-STATE(s_dcache_wb, b32) {}
-STATE(s_dcache_wb_vol, b32) {}
-STATE(s_memtime, b64) { wave.write_scalar(inst.dst, wave.instructions); }
-STATE(s_memrealtime, b64) { wave.write_scalar(inst.dst, wave.instructions / 21); }  // 100 MHz against 2100 MHz
-const Approximate clocks({Op::s_memtime, Op::s_memrealtime}, "counts the wave's instructions, not clocks");
 
 }  // namespace
 }  // namespace mi300x

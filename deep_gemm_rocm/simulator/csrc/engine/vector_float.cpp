@@ -1,6 +1,7 @@
 // Vector instructions on f32 and f64, and conversions (CDNA3 ISA, "Vector ALU operations").
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "lanes.h"
@@ -354,10 +355,34 @@ Float division_fixup(Float quotient, Float denominator, Float numerator) {
 VECTOR(v_div_fixup_f32, float, (float a, float b, float c), return division_fixup(a, b, c))
 VECTOR(v_div_fixup_f64, double, (double a, double b, double c), return division_fixup(a, b, c))
 
+// ---- Range reduction of large f64 angles ----
+
+// The first 1201 bits of the fraction of 2/pi.
+constexpr uint32_t two_over_pi[] = {
+    0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB, 0xDEBBC561, 0xB7246E3A, 0x424DD2E0,
+    0x06492EEA, 0x09D1921C, 0xFE1DEB1C, 0xB129A73E, 0xE88235F5, 0x2EBB4484, 0xE99C7026, 0xB45F7E41, 0x3991D639, 0x835339F4,
+    0x9C845F8B, 0xBDF9283B, 0x1FF897FF, 0xDE05980F, 0xEF2F118B, 0x5A0A6D1F, 0x6D367ECF, 0x27CB09B7, 0x4F463F66, 0x9E5FEA2D,
+    0x7527BAC7, 0xEBE5F17B, 0x3D0739F7, 0x8A5292EA, 0x6BFB5FB1, 0x1F8D5D08, 0x56033046, 0xFC7B0000};
+
+// The segment of 53 bits of 2/pi that makes the integer part and the fraction of a product with `a`.
+double pi_segment(double a, uint32_t segment) {
+  constexpr int segment_bits = 53, near_exponent = 1077, far_exponent = 1968, far_scale = 128;
+  const int exponent = raw_exponent(a);
+  const int first = int(segment & 31) * segment_bits + std::max(exponent - near_exponent, 0);
+  uint64_t bits = 0;
+  for (int i = first; i < first + segment_bits; ++i) {
+    const bool bit = i / 32 < int(std::size(two_over_pi)) && two_over_pi[i / 32] >> (31 - i % 32) & 1;
+    bits = bits << 1 | bit;
+  }
+  return std::ldexp(double(bits), -segment_bits - first + (exponent >= far_exponent ? far_scale : 0));
+}
+VECTOR(v_trig_preop_f64, double, (double a, uint32_t segment), return pi_segment(a, segment))
+
 // ---- Cube maps: kept for completeness of the VALU ----
 
 VECTOR(v_cubema_f32, float, (float x, float y, float z),
-       return 2.0f * std::max(std::fabs(x), std::max(std::fabs(y), std::fabs(z))))
+       if (std::fabs(z) >= std::fabs(x) && std::fabs(z) >= std::fabs(y)) return 2.0f * z;
+       return 2.0f * (std::fabs(y) >= std::fabs(x) ? y : x))
 VECTOR(v_cubeid_f32, float, (float x, float y, float z),
        if (std::fabs(z) >= std::fabs(x) && std::fabs(z) >= std::fabs(y)) return z < 0 ? 5.0f : 4.0f;
        if (std::fabs(y) >= std::fabs(x)) return y < 0 ? 3.0f : 2.0f; return x < 0 ? 1.0f : 0.0f)

@@ -237,6 +237,8 @@ void load_narrow(Wave& wave, const Instruction& inst) {
     return true;
   });
 }
+// With SRAM ECC, which the MI300X has on, the other half of the register becomes zero (CDNA3 ISA, "16-bit memory
+// operations"); LLVM doesn't expect it to stay either.
 template <class Value, bool high>
 void load_half(Wave& wave, const Instruction& inst) {
   Access access;
@@ -244,7 +246,7 @@ void load_half(Wave& wave, const Instruction& inst) {
   uint32_t* row = wave.row(inst.dst.index);
   for_active_lanes(wave, [&](int lane) {
     const uint32_t half = uint16_t(int16_t(read_or_zero<Value>(access.memory[lane])));
-    row[lane] = high ? (row[lane] & 0xFFFF) | half << 16 : (row[lane] & 0xFFFF0000) | half;
+    row[lane] = high ? half << 16 : half;
     return true;
   });
 }
@@ -430,6 +432,8 @@ MEMORY(global_atomic_pk_add_bf16, update_with<uint32_t, atomic::add_bf16_pair>)
 void do_nothing(Wave&, const Instruction&) {}
 MEMORY(buffer_wbl2, do_nothing)
 MEMORY(buffer_inv, do_nothing)
+MEMORY(buffer_wbinvl1, do_nothing)
+MEMORY(buffer_wbinvl1_vol, do_nothing)
 
 }  // namespace
 }  // namespace mi300x

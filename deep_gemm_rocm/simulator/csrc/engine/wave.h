@@ -18,6 +18,9 @@ constexpr uint32_t lds_capacity = 64 * 1024;
 
 // MODE register (CDNA3 ISA, "Wavefront state: MODE").
 struct Mode {
+  static constexpr uint32_t indexes_registers = 1u << 27;  // GPR_IDX_EN: M0 shifts the registers that M0[15:12] selects
+  static constexpr uint32_t skips_vector = 1u << 28;       // VSKIP
+
   uint32_t bits = 0;
   int round_f32() const { return bits & 3; }
   int round_f16_f64() const { return (bits >> 2) & 3; }

@@ -18,10 +18,8 @@ constexpr uint64_t time_slice = 1 << 14;
 // the order of waves show it.
 constexpr uint64_t longest_random_slice = 256;
 
-// MODE.GPR_IDX_EN: M0 shifts the numbers of the vector registers that M0[15:12] selects.
-constexpr uint32_t gpr_index_enable = 1u << 27;
-
-bool is_vector_alu(Family family) { return family >= Family::VOP1 && family <= Family::VOP3P; }
+bool is_vector(Family family) { return family >= Family::VOP1; }
+bool is_vector_alu(Family family) { return is_vector(family) && family <= Family::VOP3P; }
 
 // The instruction with the registers that it really uses; it keeps its own where they'd lie beyond the last one.
 Instruction indexed(const Wave& wave, const Instruction& inst) {
@@ -100,7 +98,10 @@ void WorkgroupRunner::run_slice(Wave& wave) {
   apply_mode(wave.mode);
   while (wave.state == Wave::State::running && wave.instructions < end) {
     const Instruction& inst = code[wave.pc];
-    if (wave.mode.bits & gpr_index_enable && is_vector_alu(inst.family)) {
+    if (wave.mode.bits & Mode::skips_vector && is_vector(inst.family)) {
+      wave.pc += inst.size;
+      ++wave.instructions;
+    } else if (wave.mode.bits & Mode::indexes_registers && is_vector_alu(inst.family)) {
       const Instruction shifted = indexed(wave, inst);
       if (checker_ && !checker_->before(wave, shifted, effects_of(shifted))) return launch_.report(wave, &inst);
       step(wave, shifted);
