@@ -92,7 +92,7 @@ class Library(Extension):
     """A shared library without a Python interface: its sources and the x86-64 level it is compiled for."""
 
     def __init__(self, name: str, folder: str, level: str, flags: list[str], link_flags: list[str]) -> None:
-        sources = sorted(str(path) for path in (SIMULATOR / "csrc" / folder).glob("*.cpp"))
+        sources = sorted(str(path) for path in (SIMULATOR / "csrc" / folder).rglob("*.cpp"))
         super().__init__(f"deep_gemm_rocm.simulator.lib.{name}", sources, language="c++")
         self.level = level
         self.flags = flags
@@ -101,7 +101,7 @@ class Library(Extension):
 
 LIBRARIES = [
     Library("libamdhip64", "hip", "x86-64", [], ["-ldl"]),
-    *(Library(f"libmi300x_{level}", "engine", level, ENGINE_FLAGS, []) for level in X86_64_LEVELS),
+    *(Library(f"libmi300x_{level}", "engine", level, ENGINE_FLAGS, ["-ldl"]) for level in X86_64_LEVELS),
 ]
 
 
@@ -146,7 +146,8 @@ class BuildSimulator(build_ext):
             flags = shlex.join([*COMMON_FLAGS, *library.flags, toolchain.march(library.level)])
             objects = []
             for source in library.sources:
-                objects.append(f"{name}/{Path(source).stem}.o")
+                within = Path(source).relative_to(SIMULATOR / "csrc").with_suffix(".o")
+                objects.append(f"{name}/{within}")
                 lines += [f"build {objects[-1]}: compile {ninja_path(ROOT / source)}", f"  flags = {flags}"]
             link_flags = shlex.join([f"-Wl,-soname,{name}.so", *library.link_flags])
             lines += [f"build {name}.so: link {' '.join(objects)} | {ninja_path(EXPORTS)}", f"  flags = {link_flags}"]

@@ -2,6 +2,19 @@
 
 from .library import library_path
 from .opcodes import Opcode, opcodes
+from .profile import InstructionProfile, KernelProfile, Profile, profile
 from .program import SimulatorError, disassemble, disassemble_kernel, launch
 
-__all__ = ["Opcode", "SimulatorError", "disassemble", "disassemble_kernel", "launch", "library_path", "opcodes"]
+__all__ = [
+    "InstructionProfile",
+    "KernelProfile",
+    "Opcode",
+    "Profile",
+    "SimulatorError",
+    "disassemble",
+    "disassemble_kernel",
+    "launch",
+    "library_path",
+    "opcodes",
+    "profile",
+]

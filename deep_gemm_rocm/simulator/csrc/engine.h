@@ -36,6 +36,13 @@ struct Kernel {
   uint16_t kernarg_preload = 0;
 };
 
+// Takes what the timing model says of a dispatch.
+class ProfileSink {
+ public:
+  virtual ~ProfileSink() = default;
+  virtual void add(const char* json, size_t bytes) = 0;
+};
+
 struct Dispatch {
   const Kernel* kernel = nullptr;
   Dim3 grid;   // in workgroups
@@ -44,6 +51,7 @@ struct Dispatch {
   const void* kernarg = nullptr;        // kernel->kernarg_bytes bytes, hidden arguments included, 16-byte aligned
   const MemoryRange* memory = nullptr;  // sorted by address, disjoint; the kernarg buffer and the code are not in it
   size_t memory_count = 0;
+  ProfileSink* profile = nullptr;  // null where nobody wants to know
 };
 
 // What a dispatch came to. A failed dispatch names the kernel, the instruction and its offset in the message.
@@ -53,6 +61,7 @@ struct Outcome {
   Status status = Status::ok;
   char message[1024] = "";
   uint64_t instructions = 0;  // wave instructions executed
+  double nanoseconds = 0;     // simulated, with DG_SIM_TIMING; 0 without
 };
 
 class Engine {

@@ -14,6 +14,7 @@
 #include "interrupt.h"
 #include "launch.h"
 #include "settings.h"
+#include "timing/chip.h"
 #include "workgroup_runner.h"
 
 namespace mi300x {
@@ -65,6 +66,7 @@ class Interpreter final : public Engine {
     if (!mistake.empty()) return refuse(dispatch.kernel, mistake);
     const InterruptWatch watch;
     Launch launch(dispatch, decoded(*dispatch.kernel), std::move(settings));
+    if (launch.settings.timing) return run_in_time(launch);
     const uint64_t count = std::max<uint64_t>(1, std::min(launch.settings.threads, launch.workgroups));
     // Threads are made for each dispatch, so that a process may fork between two of them.
     std::vector<std::thread> threads;
@@ -110,6 +112,26 @@ class Interpreter final : public Engine {
       code = std::make_shared<Code>(decode_all(words, (kernel.code_end - kernel.code_begin) / 4));
     }
     return code;
+  }
+
+  // One launch at a time: they share the simulated chip, whose Infinity Cache keeps what earlier ones left.
+  Outcome run_in_time(Launch& launch) {
+    static auto& mutex = *new std::mutex;
+    static auto& chip = *new std::unique_ptr<timing::Chip>;
+    static auto& description = *new std::string;
+    std::lock_guard<std::mutex> lock(mutex);
+    std::string mistake;
+    const timing::Constants constants = timing::Constants::read(mistake);
+    if (!mistake.empty()) return refuse(launch.dispatch.kernel, mistake);
+    if (chip == nullptr || description != constants.text()) {
+      chip = std::make_unique<timing::Chip>(constants);
+      description = constants.text();
+    }
+    const uint32_t host_control = _mm_getcsr();
+    chip->run(launch);
+    _mm_setcsr(host_control);
+    launch.outcome.instructions = launch.instructions;
+    return launch.outcome;
   }
 
   std::mutex mutex_;

@@ -1,5 +1,5 @@
-// What an instruction touches, apart from what it computes: registers, memory, and the unit that runs it. Only the
-// sanitizer asks for it.
+// What an instruction touches, apart from what it computes: registers, memory, and the unit that runs it. The
+// sanitizer and the timing model ask for it.
 #pragma once
 
 #include <cstddef>

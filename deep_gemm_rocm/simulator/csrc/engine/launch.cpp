@@ -27,9 +27,8 @@ Launch::Launch(const Dispatch& d, std::shared_ptr<const Code> decoded, Settings 
   add_memory(&packet, sizeof packet);
   add_memory(queue, sizeof queue);
   memory.push_back({kernel.code_begin, kernel.code_end});
-  if (!settings.sanitize) return;
-  effects = code->effects();
-  if (workgroups > 1) global_watch.emplace(d.memory, d.memory_count);
+  if (settings.sanitize || settings.timing) effects = code->effects();
+  if (settings.sanitize && workgroups > 1) global_watch.emplace(d.memory, d.memory_count);
 }
 
 void Launch::add_memory(const void* begin, size_t bytes) {

@@ -22,7 +22,7 @@ class Code {
 
   const std::vector<Instruction> instructions;
 
-  // What each of them touches; found out when the sanitizer first asks.
+  // What each of them touches; found out when the sanitizer or the timing model first asks.
   const Effects* effects() const {
     std::call_once(effects_once_, [&] {
       effects_.reserve(instructions.size());
@@ -56,7 +56,7 @@ struct Launch {
   DispatchPacket packet;
   alignas(64) uint8_t queue[256] = {};
   std::vector<MemoryRange> memory;
-  const Effects* effects = nullptr;         // of each instruction, for the sanitizer
+  const Effects* effects = nullptr;         // of each instruction, for the sanitizer and the timing model
   std::optional<GlobalWatch> global_watch;  // only under the sanitizer, and for several workgroups
   uint32_t lds_bytes;
   uint32_t workgroup_size;

@@ -183,12 +183,12 @@ SCALAR_MEMORY(s_dcache_discard_x2, do_nothing)
 SCALAR_MEMORY(s_atc_probe, do_nothing)
 SCALAR_MEMORY(s_atc_probe_buffer, do_nothing)
 
-void read_clock(Wave& wave, const Instruction& inst) { wave.write_scalar(inst.dst, wave.instructions); }
+void read_clock(Wave& wave, const Instruction& inst) { wave.write_scalar(inst.dst, *wave.clock); }
 // 100 MHz against 2100 MHz.
-void read_real_time(Wave& wave, const Instruction& inst) { wave.write_scalar(inst.dst, wave.instructions / 21); }
+void read_real_time(Wave& wave, const Instruction& inst) { wave.write_scalar(inst.dst, *wave.clock / 21); }
 SCALAR_MEMORY(s_memtime, read_clock)
 SCALAR_MEMORY(s_memrealtime, read_real_time)
-const Approximate clocks({Op::s_memtime, Op::s_memrealtime}, "counts the wave's instructions, not clocks");
+const Approximate clocks({Op::s_memtime, Op::s_memrealtime}, "counts the wave's instructions unless DG_SIM_TIMING=1");
 
 }  // namespace
 }  // namespace mi300x

@@ -34,6 +34,7 @@ Settings Settings::from_environment() {
   settings.max_instructions = number("DG_SIM_MAX_INSTRUCTIONS", default_max_instructions, 1, ~0ull, settings.mistake);
   settings.sanitize = number("DG_SIM_SANITIZE", 0, 0, 1, settings.mistake) != 0;
   settings.seed = number("DG_SIM_SEED", 0, 0, ~0ull, settings.mistake);
+  settings.timing = number("DG_SIM_TIMING", 0, 0, 1, settings.mistake) != 0;
   return settings;
 }
 

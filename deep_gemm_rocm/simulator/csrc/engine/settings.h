@@ -11,6 +11,7 @@ struct Settings {
   uint64_t max_instructions;  // DG_SIM_MAX_INSTRUCTIONS, of a wave
   bool sanitize;              // DG_SIM_SANITIZE
   uint64_t seed;              // DG_SIM_SEED
+  bool timing;                // DG_SIM_TIMING
   std::string mistake;        // the first variable that isn't a number in its range, empty if all are
 
   static Settings from_environment();

@@ -90,7 +90,8 @@ class Wave {
   uint64_t pc = 0;  // index in dwords of the next instruction
   uint64_t code_begin = 0;
   uint64_t code_dwords = 0;
-  uint64_t instructions = 0;  // executed so far; also the clock that S_MEMTIME reads
+  uint64_t instructions = 0;  // executed so far
+  const uint64_t* clock = &instructions;  // what S_MEMTIME reads: simulated clocks where there is a timing model
   uint32_t index_in_group = 0;
   Workgroup* group = nullptr;
   Memory* memory = nullptr;

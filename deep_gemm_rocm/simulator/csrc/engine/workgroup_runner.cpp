@@ -21,6 +21,15 @@ constexpr uint64_t longest_random_slice = 256;
 bool is_vector(Family family) { return family >= Family::VOP1; }
 bool is_vector_alu(Family family) { return is_vector(family) && family <= Family::VOP3P; }
 
+// How far a wave runs ahead of its simulated time.
+constexpr uint64_t traced_slice = 256;
+
+// What an instruction does hangs on when it executes: it reads a clock, or memory that other workgroups write meanwhile.
+bool depends_on_time(const Instruction& inst, const Effects& effects) {
+  if (inst.op == Op::s_memtime || inst.op == Op::s_memrealtime) return true;
+  return effects.memory.atomic && (effects.unit == Unit::vector_memory || effects.unit == Unit::flat);
+}
+
 // The instruction with the registers that it really uses; it keeps its own where they'd lie beyond the last one.
 Instruction indexed(const Wave& wave, const Instruction& inst) {
   Instruction shifted = inst;
@@ -54,7 +63,7 @@ void step(Wave& wave, const Instruction& inst) {
 
 }  // namespace
 
-WorkgroupRunner::WorkgroupRunner(Launch& launch) : launch_(launch), memory_(launch.memory) {
+WorkgroupRunner::WorkgroupRunner(Launch& launch) : launch_(launch), memory_(launch.memory), watched_(launch.settings.sanitize) {
   const uint32_t count = (launch.workgroup_size + lanes - 1) / lanes;
   const size_t scratch_bytes = size_t(launch.dispatch.kernel->scratch_bytes) * lanes;
   scratch_.resize(scratch_bytes * count);
@@ -91,9 +100,19 @@ void WorkgroupRunner::open_barrier() {
   if (checker_) checker_->open_barrier();
 }
 
+bool WorkgroupRunner::watch(Wave& wave, const Instruction& inst, const Effects& effects, const Instruction& in_code) {
+  if (traces_ && !traces_[wave.index_in_group].empty() && depends_on_time(inst, effects)) return false;
+  if (checker_ && !checker_->before(wave, inst, effects)) {
+    launch_.report(wave, &in_code);
+    return false;
+  }
+  if (traces_) traces_[wave.index_in_group].record(wave, inst, effects);
+  return true;
+}
+
 void WorkgroupRunner::run_slice(Wave& wave) {
   const Instruction* code = launch_.code->instructions.data();
-  const uint64_t slice = checker_ ? 1 + random_() % longest_random_slice : time_slice;
+  const uint64_t slice = traces_ ? traced_slice : checker_ ? 1 + random_() % longest_random_slice : time_slice;
   const uint64_t end = std::min(wave.instructions + slice, launch_.settings.max_instructions);
   apply_mode(wave.mode);
   while (wave.state == Wave::State::running && wave.instructions < end) {
@@ -103,10 +122,10 @@ void WorkgroupRunner::run_slice(Wave& wave) {
       ++wave.instructions;
     } else if (wave.mode.bits & Mode::indexes_registers && is_vector_alu(inst.family)) {
       const Instruction shifted = indexed(wave, inst);
-      if (checker_ && !checker_->before(wave, shifted, effects_of(shifted))) return launch_.report(wave, &inst);
+      if (watched_ && !watch(wave, shifted, effects_of(shifted), inst)) return;
       step(wave, shifted);
     } else {
-      if (checker_ && !checker_->before(wave, inst, launch_.effects[wave.pc])) return launch_.report(wave, &inst);
+      if (watched_ && !watch(wave, inst, launch_.effects[wave.pc], inst)) return;
       step(wave, inst);
     }
     if (wave.state == Wave::State::failed) return launch_.report(wave, &inst);
@@ -158,6 +177,7 @@ void WorkgroupRunner::start_wave(Wave& wave, uint32_t index) {
   wave.failure = Outcome::Status::ok;
   wave.scc = false;
   wave.instructions = 0;
+  wave.clock = &wave.instructions;
   wave.trap_status = 0;
   wave.code_begin = kernel.code_begin;
   wave.code_dwords = (kernel.code_end - kernel.code_begin) / 4;

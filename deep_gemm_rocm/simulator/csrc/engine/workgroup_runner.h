@@ -10,6 +10,7 @@
 
 #include "checker.h"
 #include "launch.h"
+#include "timing/trace.h"
 #include "wave.h"
 
 namespace mi300x {
@@ -24,11 +25,19 @@ class WorkgroupRunner {
   // Executes the resident workgroup until it ends or fails.
   void run();
 
+  // For the timing model, which decides when each wave continues. `traces`, one for each wave, get what the waves do.
+  void trace_into(timing::Trace* traces) { traces_ = traces, watched_ = true; }
+
+  // Executes a wave until it ends, fails, reaches a barrier or has used up its slice.
+  void run_slice(Wave& wave);
+  void open_barrier();
+
   const std::vector<std::unique_ptr<Wave>>& waves() const { return waves_; }
 
  private:
-  void run_slice(Wave& wave);
-  void open_barrier();
+  // Shows the instruction that the wave is about to execute to the sanitizer and to the trace; false where it must not
+  // execute now.
+  bool watch(Wave& wave, const Instruction& inst, const Effects& effects, const Instruction& in_code);
 
   // Where the other waves of the workgroup are; those that wait at a barrier may be what this one holds up.
   std::string others(const Wave& wave) const;
@@ -48,6 +57,8 @@ class WorkgroupRunner {
   int launch_scalars_ = 0;  // SGPRs that a wave is launched with
   std::optional<Checker> checker_;
   std::mt19937 random_;
+  timing::Trace* traces_ = nullptr;
+  bool watched_;  // by sanitizer or trace
 };
 
 }  // namespace mi300x

@@ -25,6 +25,7 @@ struct Event {
 
   const unsigned flags;
   std::atomic<bool> recorded{false};
+  std::atomic<double> time{0};  // of the device's clock, in nanoseconds
 };
 
 namespace {
@@ -48,6 +49,8 @@ void create_stream(hipStream_t* stream, unsigned flags, int priority) {
   *stream = streams().add(std::make_shared<Stream>(Stream{flags, priority}));
 }
 
+std::atomic<double> device_clock{0};
+
 Stream properties_of(hipStream_t stream) { return is_special(stream) ? Stream{0, 0} : *streams().get(stream); }
 
 void create_event(hipEvent_t* event, unsigned flags) {
@@ -55,10 +58,11 @@ void create_event(hipEvent_t* event, unsigned flags) {
   *event = events().add(std::make_shared<Event>(flags));
 }
 
-void require_time(hipEvent_t event, const char* name) {
+double recorded_time(hipEvent_t event, const char* name) {
   const auto found = events().get(event);
   if (found->flags & kEventDisableTiming) fail(hipErrorInvalidHandle, "the %s event was created without timing", name);
   if (!found->recorded) fail(hipErrorInvalidHandle, "the %s event was never recorded", name);
+  return found->time;
 }
 
 }  // namespace
@@ -67,7 +71,15 @@ void require_stream(hipStream_t stream) { properties_of(stream); }
 
 void record_event(hipEvent_t event, hipStream_t stream) {
   require_stream(stream);
-  if (event) events().get(event)->recorded = true;
+  if (!event) return;
+  const auto found = events().get(event);
+  found->time = device_clock.load();
+  found->recorded = true;
+}
+
+void advance_device_clock(double nanoseconds) {
+  for (double now = device_clock; !device_clock.compare_exchange_weak(now, now + nanoseconds);) {
+  }
 }
 
 HIP_API hipError_t hipStreamCreate(hipStream_t* stream) {
@@ -187,13 +199,13 @@ HIP_API hipError_t hipEventSynchronize(hipEvent_t event) {
   return api(__func__, [&] { events().get(event); });
 }
 
-// Simulated device time. There is no timing model, so that clock stands still and the answer is always 0 ms: the time
-// that the simulation took on the host would look like a measurement of an MI300X and be off by orders of magnitude.
+// Simulated device time (DG_SIM_TIMING=1). Without the timing model that clock stands still and the answer is always
+// 0 ms: the time that the simulation took on the host would look like a measurement of an MI300X and be off by orders of
+// magnitude.
 HIP_API hipError_t hipEventElapsedTime(float* milliseconds, hipEvent_t start, hipEvent_t stop) {
   return api(__func__, [&] {
     require(milliseconds, "milliseconds");
-    require_time(start, "start");
-    require_time(stop, "stop");
-    *milliseconds = 0;
+    const double begin = recorded_time(start, "start");
+    *milliseconds = static_cast<float>((recorded_time(stop, "stop") - begin) * 1e-6);
   });
 }

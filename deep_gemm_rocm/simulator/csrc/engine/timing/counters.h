@@ -1,0 +1,46 @@
+// What the timing model counts of a kernel.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace mi300x::timing {
+
+// What a wave waited for between one instruction and the next.
+enum class Stall : uint8_t {
+  issue,          // another wave took the unit, or its priority was higher
+  vector_busy,
+  matrix_busy,
+  matrix_result,
+  wait_memory,    // s_waitcnt vmcnt
+  wait_local,     // s_waitcnt lgkmcnt
+  barrier,
+  local_queue,    // LDS takes no more
+  memory_queue,   // the L1 takes no more
+  nop,            // s_nop, s_sleep
+  scalar,         // results of scalar instructions and branches
+  count
+};
+constexpr size_t stall_count = size_t(Stall::count);
+extern const char* const stall_names[stall_count];
+
+struct InstructionCounters {
+  uint64_t executed = 0;
+  uint64_t clocks = 0;  // of waves, from the instruction before until this one was issued
+};
+
+// Of one CU, or added up.
+struct Counters {
+  uint64_t stalls[stall_count] = {};  // clocks of waves
+  uint64_t instructions = 0;
+  uint64_t matrix_clocks = 0, vector_clocks = 0;  // of SIMDs
+  uint64_t lds_clocks = 0, lds_conflict_clocks = 0;
+  uint64_t memory_clocks = 0;  // of the L1's port
+  uint64_t l1_hits = 0, l1_misses = 0;
+  uint64_t wave_clocks = 0;  // clocks that waves were resident
+  std::vector<InstructionCounters> by_instruction;
+
+  void add(const Counters& other);
+};
+
+}  // namespace mi300x::timing

@@ -1,0 +1,66 @@
+#include "lds_banks.h"
+
+#include <algorithm>
+
+namespace mi300x::timing {
+namespace {
+
+constexpr uint32_t banks = 32;
+
+constexpr uint8_t read_b128_order[32] = {0, 1, 2,  3,  20, 21, 22, 23, 4,  5,  6,  7,  16, 17, 18, 19,
+                                         8, 9, 10, 11, 28, 29, 30, 31, 12, 13, 14, 15, 24, 25, 26, 27};
+
+// The lane at a position of the order in which lanes are grouped.
+int lane_at(int position, bool reads_b128) {
+  return reads_b128 ? (position & 32) + read_b128_order[position & 31] : position;
+}
+
+// Clocks that a group of lanes needs: the most different dwords that are wanted of one bank. Atomics on one dword take
+// turns.
+class Group {
+ public:
+  explicit Group(bool atomic) : atomic_(atomic) {}
+
+  void want(uint32_t dword) {
+    const uint32_t bank = dword % banks;
+    for (uint32_t i = 0; i < counts_[bank] && !atomic_; ++i)
+      if (wanted_[bank][i] == dword) return;
+    wanted_[bank][counts_[bank]++ % lanes] = dword;
+    most_ = std::max<uint32_t>(most_, counts_[bank]);
+  }
+  uint32_t clocks() const { return most_; }
+
+ private:
+  bool atomic_;
+  uint32_t most_ = 0;
+  uint8_t counts_[banks] = {};
+  uint32_t wanted_[banks][lanes];
+};
+
+}  // namespace
+
+BankClocks bank_clocks(Wave& wave, const Instruction& inst, const MemoryAccess& access) {
+  BankClocks result;
+  if (access.parts == 0 || access.bytes == 0) return result;
+  const uint32_t* base = wave.row(inst.src[0].index);
+  const uint64_t exec = wave.exec();
+  const int dwords = std::max(1, access.bytes / 4);
+  const int group_lanes = dwords == 1 ? 32 : dwords == 2 ? 16 : 8;
+  const bool reads_b128 = dwords == 4 && !access.writes;
+  for (int part = 0; part < access.parts; ++part) {
+    for (int first = 0; first < lanes; first += group_lanes) {
+      Group group(access.atomic);
+      for (int position = first; position < first + group_lanes; ++position) {
+        const int lane = lane_at(position, reads_b128);
+        if (!(exec >> lane & 1)) continue;
+        const uint32_t dword = (base[lane] + access.offsets[part]) / 4;
+        for (int i = 0; i < dwords; ++i) group.want(dword + uint32_t(i));
+      }
+      result.all += std::max(1u, group.clocks());
+      result.conflicts += group.clocks() > 1 ? group.clocks() - 1 : 0;
+    }
+  }
+  return result;
+}
+
+}  // namespace mi300x::timing

@@ -1,0 +1,113 @@
+#include "memory_system.h"
+
+#include <algorithm>
+
+namespace mi300x::timing {
+namespace {
+
+// Spreads lines over channels: pairs of lines stay together, higher bits are folded in so that no stride of a power of
+// two meets one channel alone.
+size_t channel_of(uint64_t line, size_t channels) {
+  const uint64_t pair = line >> 1;
+  return size_t(pair ^ pair >> 4 ^ pair >> 8 ^ pair >> 13 ^ pair >> 19) % channels;
+}
+
+}  // namespace
+
+MemorySystem::MemorySystem(const Constants& c)
+    : constants_(c),
+      mall_(c.mall_bytes, line_bytes, c.mall_ways),
+      slices_(size_t(c.mall_slices)),
+      hbm_(size_t(c.mall_slices)) {
+  const double pages = std::max(1.0, c.tlb_reach_bytes / c.tlb_page_bytes);
+  for (int i = 0; i < int(c.chip_xcds); ++i)
+    xcds_.push_back({Cache(c.l2_bytes, line_bytes, c.l2_ways), Cache(pages, 1, pages),
+                     std::vector<Server>(size_t(c.l2_channels)), Server(), Server()});
+}
+
+void MemorySystem::start_kernel() {
+  counters_ = {};
+  for (Xcd& xcd : xcds_) {
+    xcd.l2.clear();
+    for (Server& channel : xcd.channels) channel.free = 0;
+    xcd.link_in.free = xcd.link_out.free = 0;
+  }
+  for (Server& slice : slices_) slice.free = 0;
+  for (Server& channel : hbm_) channel.free = 0;
+}
+
+double MemorySystem::least_clocks() const {
+  return std::min(constants_.l2_hit_clocks - constants_.l1_hit_clocks, constants_.scalar_cache_miss_clocks);
+}
+
+void MemorySystem::touch_mall(double time, uint64_t line, bool dirty, bool& hit, double& served) {
+  const size_t slice = channel_of(line, slices_.size());
+  const Cache::Result result = mall_.access(line, dirty);
+  hit = result.hit;
+  served = slices_[slice].serve(time, constants_.clocks(line_bytes / constants_.mall_bytes_per_ns));
+  if (!result.evicted_dirty) return;
+  counters_.hbm_write_bytes += line_bytes;
+  hbm_[channel_of(result.evicted, hbm_.size())].serve(time, constants_.clocks(line_bytes / constants_.hbm_bytes_per_ns));
+}
+
+// A line that the L2 lacks: over the fabric to the MALL, and from HBM where that lacks it too.
+double MemorySystem::beyond_l2(Xcd& xcd, double time, uint64_t line) {
+  const Constants& c = constants_;
+  bool hit;
+  double served;
+  touch_mall(time, line, false, hit, served);
+  const double mall_extra = c.clocks(c.mall_hit_ns) - c.l2_hit_clocks;
+  double done = served + mall_extra;
+  if (hit) {
+    ++counters_.mall_hits;
+  } else {
+    ++counters_.mall_misses;
+    counters_.hbm_read_bytes += line_bytes;
+    const double read =
+        hbm_[channel_of(line, hbm_.size())].serve(served, c.clocks(line_bytes / c.hbm_bytes_per_ns));
+    done = read + mall_extra + c.clocks(c.hbm_miss_ns - c.mall_hit_ns);
+  }
+  // The link is on the way back; it is reserved in order of the requests, without their latency.
+  const double waiting = xcd.link_in.serve(time, c.clocks(line_bytes / c.fabric_xcd_bytes_per_ns)) - time;
+  return std::max(done, time + mall_extra + waiting);
+}
+
+void MemorySystem::write_line(Xcd& xcd, double time, uint64_t line) {
+  const double sent = xcd.link_out.serve(time, constants_.clocks(line_bytes / constants_.fabric_xcd_write_bytes_per_ns));
+  bool hit;
+  double served;
+  touch_mall(sent, line, true, hit, served);
+}
+
+double MemorySystem::access(uint32_t number, double time, uint64_t line, Request request, uint32_t bytes) {
+  const Constants& c = constants_;
+  Xcd& xcd = xcds_[number];
+  const bool stores = request == Request::store;
+  const double extra =
+      request == Request::scalar_load ? c.scalar_cache_miss_clocks : c.l2_hit_clocks - c.l1_hit_clocks;
+  const double service =
+      stores ? std::max(1.0, bytes / c.l2_channel_write_bytes) : std::max(1.0, line_bytes / c.l2_channel_bytes);
+  double ready = xcd.channels[channel_of(line, xcd.channels.size())].serve(time, service) - service;
+  if (!xcd.tlb.access(line * line_bytes / uint64_t(c.tlb_page_bytes)).hit) {
+    ++counters_.tlb_misses;
+    ready += c.clocks(c.tlb_miss_ns);
+  }
+  const Cache::Result result = xcd.l2.access(line, request != Request::load && request != Request::scalar_load);
+  if (result.evicted_dirty) write_line(xcd, ready, result.evicted);
+  ++(result.hit ? counters_.l2_hits : counters_.l2_misses);
+  // Stores that miss leave a partly valid line behind: nothing is fetched.
+  if (stores) return ready + extra;
+  if (!result.hit) *result.ready = beyond_l2(xcd, ready, line);
+  return std::max(ready, *result.ready) + extra;
+}
+
+double MemorySystem::write_back(double time) {
+  double last = time;
+  for (Xcd& xcd : xcds_) {
+    xcd.l2.write_back([&](uint64_t line) { write_line(xcd, time, line); });
+    last = std::max(last, xcd.link_out.free);
+  }
+  return last;
+}
+
+}  // namespace mi300x::timing

@@ -1,0 +1,69 @@
+// What lies beyond the CUs: an L2 for each XCD, the fabric, Infinity Cache (MALL) and HBM.
+//
+// A request is answered with the time of its completion as soon as it is made: every resource on its way (L2 channel,
+// fabric link, MALL slice, HBM channel) keeps the time until which it is busy. Requests must come in order of time.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cache.h"
+#include "constants.h"
+
+namespace mi300x::timing {
+
+constexpr uint64_t line_bytes = 128;
+
+enum class Request : uint8_t { load, store, atomic, scalar_load };
+
+struct MemoryCounters {
+  uint64_t l2_hits = 0, l2_misses = 0;
+  uint64_t mall_hits = 0, mall_misses = 0;
+  uint64_t hbm_read_bytes = 0, hbm_write_bytes = 0;
+  uint64_t tlb_misses = 0;
+};
+
+class MemorySystem {
+ public:
+  explicit MemorySystem(const Constants& constants);
+
+  // Before a kernel: the L2s forget what they hold (it may have been changed through another one), the MALL doesn't.
+  void start_kernel();
+
+  // The clock at which the data of the line `line` are at the CU, or a store is acknowledged; `time` is when the request
+  // leaves the CU's cache, `bytes` what a store writes of the line.
+  double access(uint32_t xcd, double time, uint64_t line, Request request, uint32_t bytes);
+
+  // Writes all dirty lines of the L2s back, as at the end of a kernel; the clock at which the last one is written.
+  double write_back(double time);
+
+  const MemoryCounters& counters() const { return counters_; }
+
+  // No request is answered faster.
+  double least_clocks() const;
+
+ private:
+  // A resource that serves one request after another.
+  struct Server {
+    double free = 0;
+    double serve(double time, double clocks) { return free = (time > free ? time : free) + clocks; }
+  };
+  struct Xcd {
+    Cache l2;
+    Cache tlb;
+    std::vector<Server> channels;
+    Server link_in, link_out;
+  };
+
+  double beyond_l2(Xcd& xcd, double time, uint64_t line);
+  void write_line(Xcd& xcd, double time, uint64_t line);
+  void touch_mall(double time, uint64_t line, bool dirty, bool& hit, double& served);
+
+  const Constants constants_;
+  std::vector<Xcd> xcds_;
+  Cache mall_;
+  std::vector<Server> slices_, hbm_;
+  MemoryCounters counters_;
+};
+
+}  // namespace mi300x::timing

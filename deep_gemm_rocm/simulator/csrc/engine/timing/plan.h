@@ -1,0 +1,27 @@
+// What the timing model must know of each instruction, found out once for a code segment.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "../effects.h"
+#include "constants.h"
+
+namespace mi300x::timing {
+
+struct Plan {
+  enum class Kind : uint8_t {
+    nop, wait, barrier, sleep, priority, end, branch, scalar, scalar_memory, vector, matrix, lds, vector_memory
+  };
+  Kind kind = Kind::nop;
+  uint8_t passes = 0;        // matrix
+  uint8_t dwords = 0;        // memory: data of a lane
+  bool bypasses_l1 = false;  // loads with device scope
+  uint16_t argument = 0;     // of S_NOP, S_WAITCNT, S_SLEEP and S_SETPRIO
+  uint16_t clocks = 0;       // vector: of the SIMD
+  const Effects* effects = nullptr;
+};
+
+std::vector<Plan> plans_of(const std::vector<Instruction>& code, const Effects* effects, const Constants& constants);
+
+}  // namespace mi300x::timing

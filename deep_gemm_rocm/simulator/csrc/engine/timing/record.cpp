@@ -1,0 +1,94 @@
+#include "record.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "../decoder.h"
+
+namespace mi300x::timing {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    if (static_cast<unsigned char>(c) >= ' ') result += c;
+  }
+  return result + '"';
+}
+
+std::string number(double value) {
+  char text[32];
+  snprintf(text, sizeof text, "%.17g", std::isfinite(value) ? value : 0);
+  return text;
+}
+
+double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+class Object {
+ public:
+  Object& add(const std::string& name, const std::string& json) {
+    text_ += (text_.empty() ? "" : ", ") + quoted(name) + ": " + json;
+    return *this;
+  }
+  Object& add(const std::string& name, double value) { return add(name, number(value)); }
+  std::string text() const { return "{" + text_ + "}"; }
+
+ private:
+  std::string text_;
+};
+
+std::string extent(const Dim3& dim) {
+  return "[" + std::to_string(dim.x) + ", " + std::to_string(dim.y) + ", " + std::to_string(dim.z) + "]";
+}
+
+std::string listing(const Launch& launch, const Counters& counters) {
+  const Kernel& kernel = *launch.dispatch.kernel;
+  std::string lines;
+  for (size_t pc = 0; pc < counters.by_instruction.size(); ++pc) {
+    const InstructionCounters& instruction = counters.by_instruction[pc];
+    if (instruction.executed == 0) continue;
+    Object line;
+    line.add("offset", double(kernel.code_begin + 4 * pc) - double(kernel.entry));
+    line.add("text", quoted(disassemble(launch.code->instructions[pc])));
+    line.add("executed", double(instruction.executed));
+    line.add("cycles", double(instruction.clocks));
+    lines += (lines.empty() ? "" : ", ") + line.text();
+  }
+  return "[" + lines + "]";
+}
+
+}  // namespace
+
+std::string record_of(const Launch& launch, const Constants& constants, const Counters& counters,
+                      const MemoryCounters& memory, uint64_t clocks) {
+  const double cus = constants.chip_xcds * constants.chip_cus_per_xcd;
+  const double cu_clocks = double(clocks) * cus, simd_clocks = cu_clocks * constants.cu_simds;
+  Object stalls;
+  for (size_t i = 0; i < stall_count; ++i) stalls.add(stall_names[i], double(counters.stalls[i]));
+  Object record;
+  record.add("name", quoted(launch.dispatch.kernel->name))
+      .add("grid", extent(launch.dispatch.grid))
+      .add("block", extent(launch.dispatch.block))
+      .add("cycles", double(clocks))
+      .add("time_us", launch.outcome.nanoseconds / 1000)
+      .add("instructions", double(counters.instructions))
+      .add("mfma_utilization", ratio(double(counters.matrix_clocks), simd_clocks))
+      .add("valu_busy", ratio(double(counters.vector_clocks), simd_clocks))
+      .add("lds_busy", ratio(double(counters.lds_clocks), cu_clocks))
+      .add("vmem_busy", ratio(double(counters.memory_clocks), cu_clocks))
+      .add("lds_conflict_cycles", double(counters.lds_conflict_clocks))
+      .add("l1_hit_rate", ratio(double(counters.l1_hits), double(counters.l1_hits + counters.l1_misses)))
+      .add("l2_hit_rate", ratio(double(memory.l2_hits), double(memory.l2_hits + memory.l2_misses)))
+      .add("mall_hit_rate", ratio(double(memory.mall_hits), double(memory.mall_hits + memory.mall_misses)))
+      .add("hbm_bytes", double(memory.hbm_read_bytes + memory.hbm_write_bytes))
+      .add("hbm_read_bytes", double(memory.hbm_read_bytes))
+      .add("hbm_write_bytes", double(memory.hbm_write_bytes))
+      .add("tlb_misses", double(memory.tlb_misses))
+      .add("occupancy", ratio(double(counters.wave_clocks), simd_clocks * constants.cu_waves_per_simd))
+      .add("stalls", stalls.text())
+      .add("listing", listing(launch, counters));
+  return record.text();
+}
+
+}  // namespace mi300x::timing

@@ -1,0 +1,52 @@
+// What a wave did, in the order in which it did it: the functional execution records it, the timing model consumes it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "../effects.h"
+
+namespace mi300x::timing {
+
+struct Step {
+  uint32_t pc = 0;           // index of the instruction in the code
+  uint16_t lines = 0;        // cache lines that it touches; they follow in the wave's list of lines
+  uint16_t bank_clocks = 0;  // LDS: clocks on the banks, conflicts included
+  uint16_t conflicts = 0;    // LDS: clocks of those that conflicts cost
+  uint16_t bytes = 0;        // stores: bytes of each line
+};
+
+// A queue of steps, empty most of the time.
+class Trace {
+ public:
+  bool empty() const { return next_ == steps_.size(); }
+  const Step& front() const { return steps_[next_]; }
+  const uint64_t* lines() const { return lines_.data() + next_line_; }
+  void pop() {
+    next_line_ += steps_[next_++].lines;
+    if (empty()) clear();
+  }
+  void clear() {
+    steps_.clear();
+    lines_.clear();
+    next_ = next_line_ = 0;
+  }
+
+  // Adds what an instruction is about to do in the present state of its wave.
+  void record(Wave& wave, const Instruction& inst, const Effects& effects);
+
+ private:
+  void add_line(uint64_t line) {
+    if (lines_.size() == first_ || lines_.back() != line) lines_.push_back(line);
+  }
+  void add_bytes(uint64_t address, uint32_t bytes);
+  void record_vector_memory(Wave& wave, const Instruction& inst, const Effects& effects, Step& step);
+  void record_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects);
+
+  std::vector<Step> steps_;
+  std::vector<uint64_t> lines_;
+  size_t next_ = 0, next_line_ = 0;
+  size_t first_ = 0;  // of the lines of the step that is being recorded
+};
+
+}  // namespace mi300x::timing

@@ -1,0 +1,147 @@
+"""Simulated time of kernels on the simulated MI300X: ``with profile() as prof: ...``, then ``prof.kernels``."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .library import library_path
+
+
+@dataclass(frozen=True)
+class InstructionProfile:
+    """An instruction of a kernel that was executed at least once.
+
+    Attributes:
+        offset: bytes from the kernel's first instruction.
+        text: mnemonic and operands.
+        executed: times that a wave executed it.
+        cycles: clocks of all waves from the instruction before until this one was issued: its own time and what it
+            waited for.
+    """
+
+    offset: int
+    text: str
+    executed: int
+    cycles: int
+
+
+@dataclass(frozen=True)
+class KernelProfile:
+    """What the timing model says of one launch; every time is simulated.
+
+    Attributes:
+        name: the kernel's symbol.
+        grid: workgroups in x, y and z.
+        block: work-items of a workgroup likewise.
+        cycles: core clocks from the first workgroup's start to the last result in memory.
+        time_us: the same in microseconds, with the cost of a launch.
+        instructions: wave instructions executed.
+        mfma_utilization: busy clocks of the matrix cores over the clocks of all SIMDs of the chip.
+        valu_busy: likewise of the vector ALUs.
+        lds_busy: busy clocks of the LDS banks over the clocks of all CUs.
+        vmem_busy: busy clocks of the vector L1s over the clocks of all CUs.
+        lds_conflict_cycles: clocks that LDS accesses took beyond those without bank conflicts.
+        l1_hit_rate, l2_hit_rate, mall_hit_rate: hits over look-ups of 128-byte lines.
+        hbm_bytes: read from and written to HBM; also apart as hbm_read_bytes and hbm_write_bytes.
+        tlb_misses: look-ups of L2 requests that the TLB had no page for.
+        occupancy: resident waves over wave slots, over the whole time and chip.
+        stalls: clocks of waves by what they waited for.
+        listing: the executed instructions in the order of the code.
+    """
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cycles: int
+    time_us: float
+    instructions: int
+    mfma_utilization: float
+    valu_busy: float
+    lds_busy: float
+    vmem_busy: float
+    lds_conflict_cycles: int
+    l1_hit_rate: float
+    l2_hit_rate: float
+    mall_hit_rate: float
+    hbm_bytes: int
+    hbm_read_bytes: int
+    hbm_write_bytes: int
+    tlb_misses: int
+    occupancy: float
+    stalls: Mapping[str, int]
+    listing: tuple[InstructionProfile, ...] = field(repr=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> KernelProfile:
+        record = json.loads(line)
+        record["grid"], record["block"] = tuple(record["grid"]), tuple(record["block"])
+        record["listing"] = tuple(InstructionProfile(**entry) for entry in record["listing"])
+        return cls(**record)
+
+
+@dataclass
+class Profile:
+    """The launches inside a ``with profile()`` block, in order; filled when the block ends."""
+
+    kernels: list[KernelProfile] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def profile(constants: Mapping[str, float] | None = None) -> Iterator[Profile]:
+    """Runs the timing model for every launch inside the block and collects what it says.
+
+    Args:
+        constants: values that replace those of ``mi300x_timing.toml``, by section and name, as in
+            ``{"lds.latency_clocks": 60}``.
+
+    Raises:
+        FileNotFoundError: the simulator isn't built.
+    """
+    library = _library()
+    result = Profile()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_environment("DG_SIM_TIMING", "1"))
+        if constants:
+            file = Path(stack.enter_context(tempfile.TemporaryDirectory()), "constants.toml")
+            file.write_text("".join(f"{name} = {value!r}\n" for name, value in constants.items()))
+            stack.enter_context(_environment("DG_SIM_TIMING_CONSTANTS", str(file)))
+        library.dgSimCollectProfiles(1)
+        stack.callback(library.dgSimCollectProfiles, 0)
+        try:
+            yield result
+        finally:
+            result.kernels += map(KernelProfile.from_json, _take(library).splitlines())
+
+
+def _library() -> Any:
+    library = ctypes.CDLL(str(library_path()))
+    library.dgSimTakeProfiles.restype = ctypes.c_size_t
+    return library
+
+
+def _take(library: Any) -> str:
+    size = library.dgSimTakeProfiles(None, ctypes.c_size_t(0))
+    buffer = ctypes.create_string_buffer(size + 1)
+    library.dgSimTakeProfiles(buffer, ctypes.c_size_t(size + 1))
+    return buffer.value.decode()
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,271 @@
+"""The timing model against published figures of the MI300X, by micro-kernels; docs/timing.md lists the results.
+
+Each figure comes from the difference of two runs, so that what both do at the beginning and the end cancels out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulated_hip import Compiler, Hip
+
+from deep_gemm_rocm import simulator
+
+LANES = 64
+REPEATS = 256
+
+KERNEL = """
+extern "C" __global__ void repeated(int n, unsigned* memory) {{
+  __shared__ unsigned lds[16384];
+  unsigned lane = __builtin_amdgcn_workitem_id_x();
+  unsigned address = {address};
+  unsigned* pointer = memory + lane;
+  float one = 1.0f;
+  asm volatile("" :: "v"(lds), "v"(pointer));
+  for (int i = 0; i < n; ++i)
+    asm volatile(".rept {repeats}\\n{body}\\n.endr\\n{after}" :: "v"(address), "v"(one), "v"(pointer) : {clobbers});
+}}
+"""
+REGISTERS = ", ".join(f'"v{i}"' for i in range(64, 128)) + ', "memory"'
+
+Clocks = Callable[..., float]
+
+
+@pytest.fixture
+def clocks_of(compiler: Compiler) -> Clocks:
+    """Clocks for each repetition of some assembly, run by some waves of one workgroup."""
+
+    def clocks(body: str, waves: int = 1, address: str = "lane * 16", after: str = "", repeats: int = REPEATS) -> float:
+        lines = ["\\n".join(text.split("\n")) for text in (body, after)]
+        source = KERNEL.format(body=lines[0], address=address, after=lines[1], repeats=repeats, clobbers=REGISTERS)
+        code = compiler.code_object(source)
+        memory = np.zeros(1 << 16, np.uint32)
+        with simulator.profile() as prof:
+            for n in (4, 4, 20):
+                simulator.launch(code, "repeated", 1, LANES * waves, [n, memory])
+        _, first, second = prof.kernels  # the first launch finds the caches cold
+        return (second.cycles - first.cycles) / (16 * repeats)
+
+    return clocks
+
+
+def approximately(value: float) -> object:
+    """The tolerance that the model claims for published figures."""
+    return pytest.approx(value, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "registers", "clocks"),
+    [
+        ("v_mfma_f32_16x16x32_fp8_fp8", "v[64:67], v[100:101], v[102:103]", 16),
+        ("v_mfma_f32_32x32x16_fp8_fp8", "v[64:79], v[100:101], v[102:103]", 32),
+        ("v_mfma_f32_16x16x16_f16", "v[64:67], v[100:101], v[102:103]", 16),
+        ("v_mfma_f32_32x32x8_f16", "v[64:79], v[100:101], v[102:103]", 32),
+    ],
+)
+@pytest.mark.parametrize("waves", [1, 4, 8])
+def test_matrix_rate(clocks_of: Clocks, instruction: str, registers: str, clocks: int, waves: int) -> None:
+    accumulator = registers.split(",")[0]
+    expected = clocks * max(1, waves // 4)
+    assert clocks_of(f"{instruction} {registers}, {accumulator}", waves) == approximately(expected)
+
+
+@pytest.mark.parametrize(("waves", "clocks"), [(1, 4), (4, 4), (8, 8)])
+@pytest.mark.parametrize(
+    "instruction", ["v_add_f32 v64, v65, v66", "v_pk_fma_f32 v[64:65], v[66:67], v[68:69], v[64:65]"]
+)
+def test_vector_rate(clocks_of: Clocks, instruction: str, waves: int, clocks: int) -> None:
+    assert clocks_of(instruction, waves) == approximately(clocks)
+
+
+def test_vector_work_beside_matrix_work(clocks_of: Clocks) -> None:
+    matrix = "v_mfma_f32_16x16x32_fp8_fp8 v[64:67], v[100:101], v[102:103], v[64:67]\n"
+    assert clocks_of(matrix + "v_add_f32 v80, v81, v82\n" * 3) == approximately(16)
+    assert clocks_of(matrix + "v_add_f32 v80, v81, v82\n" * 4) == approximately(20)
+
+
+def test_reading_a_matrix_result(clocks_of: Clocks) -> None:
+    """The result takes as many wait states as there are passes, and three."""
+    body = "v_mfma_f32_16x16x32_fp8_fp8 v[64:67], v[100:101], v[102:103], 0\ns_nop 6\nv_add_f32 v64, v64, v65"
+    assert clocks_of(body) == approximately(4 * (1 + 7 + 1))
+
+
+WAIT = "\ns_waitcnt lgkmcnt(0)"
+
+
+@pytest.mark.parametrize(("instruction", "clocks"), [("ds_read_b32 v64, %0", 52), ("ds_read_b128 v[64:67], %0", 64)])
+def test_lds_latency(clocks_of: Clocks, instruction: str, clocks: int) -> None:
+    assert clocks_of(instruction + WAIT) == approximately(clocks)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "waves", "address", "clocks"),
+    [
+        ("ds_read_b128 v[64:67], %0", 1, "lane * 16", 16),
+        ("ds_read_b128 v[64:67], %0", 4, "lane % 64 * 16", 4 * 8),
+        ("ds_read_b128 v[64:67], %0", 4, "lane % 64 * 128", 4 * 64),  # every lane begins in bank 0
+        ("ds_write_b32 %0, v64", 1, "lane * 4", 8),
+        ("ds_write_b128 %0, v[64:67]", 1, "lane * 16", 20),
+    ],
+)
+def test_lds_rate(clocks_of: Clocks, instruction: str, waves: int, address: str, clocks: int) -> None:
+    assert clocks_of(instruction, waves, address, after=WAIT) == approximately(clocks)
+
+
+CHASE = """
+typedef __attribute__((address_space(1))) unsigned long long* Pointer;
+extern "C" __global__ void CHASE(Pointer start, int n, Pointer out) {
+  Pointer p = start;
+  HIDE
+  for (int i = 0; i < n; ++i)
+#pragma unroll
+    for (int j = 0; j < 16; ++j) p = (Pointer)*p;
+  *out = (unsigned long long)p;
+}
+"""
+HOPS = 16  # of one iteration
+# The compiler loads what it knows to be the same in all lanes through the scalar cache.
+CHASE = CHASE.replace("CHASE", "scalar").replace("HIDE", "") + CHASE.partition(";")[2].replace(
+    "CHASE", "vector"
+).replace("HIDE", 'asm volatile("" : "+v"(p));')
+
+
+def chain(size: int, stride: int, seed: int = 0) -> np.ndarray:
+    """Pointers a stride apart that lead through the whole array in random order."""
+    array = np.zeros(size // 8, np.uint64)
+    steps = np.random.default_rng(seed).permutation(size // stride).astype(np.uint64) * np.uint64(stride)
+    array[steps // 8] = np.roll(steps, -1) + np.uint64(array.ctypes.data)
+    return array
+
+
+@pytest.mark.parametrize(
+    ("kernel", "size", "clocks"),
+    [
+        ("vector", 16 << 10, 116),
+        ("vector", 2 << 20, 269),
+        ("vector", 8 << 20, 240 * 2.1),
+        ("scalar", 8 << 10, 48),
+        ("scalar", 2 << 20, 48 + 124),
+    ],
+    ids=["L1", "L2", "Infinity Cache", "scalar cache", "L2 for scalars"],
+)
+def test_pointer_chase(compiler: Compiler, kernel: str, size: int, clocks: float) -> None:
+    code = compiler.code_object(CHASE)
+    array, out = chain(size, 128), np.zeros(1, np.uint64)
+    around = size // 128 // HOPS
+    with simulator.profile() as prof:
+        for n in (around, around, around + 100):
+            simulator.launch(code, kernel, 1, 1, [array, n, out])
+    _, first, second = prof.kernels
+    assert (second.cycles - first.cycles) / (100 * HOPS) == approximately(clocks)
+
+
+def test_pointer_chase_in_hbm(compiler: Compiler) -> None:
+    code = compiler.code_object(CHASE)
+    out = np.zeros(1, np.uint64)
+    array = chain(48 << 20, 4096)
+    with simulator.profile({"mall.bytes": 1 << 20}) as prof:  # all but useless
+        for n in (50, 50, 150):
+            simulator.launch(code, "vector", 1, 1, [array, n, out])
+    _, first, second = prof.kernels
+    assert (second.cycles - first.cycles) / (100 * HOPS) == approximately(380 * 2.1)
+
+
+SCALE = """
+extern "C" __global__ void scale(float* x, long long* ticks) {
+  long long start = __builtin_readcyclecounter();
+  int i = __builtin_amdgcn_workgroup_id_x() * 64 + __builtin_amdgcn_workitem_id_x();
+  x[i] *= 2;
+  __builtin_amdgcn_s_waitcnt(0);
+  *ticks = __builtin_readcyclecounter() - start;
+}
+"""
+
+
+def test_results_and_records(compiler: Compiler) -> None:
+    """The kernel computes what it computes without the model, and each launch leaves a record."""
+    x, ticks = np.arange(6400, dtype=np.float32), np.zeros(1, np.int64)
+    with simulator.profile() as prof:
+        simulator.launch(compiler.code_object(SCALE), "scale", (50, 2), 64, [x, ticks])
+    np.testing.assert_array_equal(x[:3200], np.arange(3200) * 4)
+    (kernel,) = prof.kernels
+    assert (kernel.name, kernel.grid, kernel.block) == ("scale", (50, 2, 1), (64, 1, 1))
+    assert kernel.instructions == sum(line.executed for line in kernel.listing)
+    assert 500 < ticks[0] < kernel.cycles
+    assert kernel.hbm_read_bytes >= x[:3200].nbytes
+
+
+def test_records_only_when_asked(compiler: Compiler) -> None:
+    x, ticks = np.zeros(64, np.float32), np.zeros(1, np.int64)
+    simulator.launch(compiler.code_object(SCALE), "scale", 1, 64, [x, ticks])
+    with simulator.profile() as prof:
+        pass
+    assert prof.kernels == []
+
+
+def test_constants(compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, ticks = np.zeros(64, np.float32), np.zeros(1, np.int64)
+    arguments = (compiler.code_object(SCALE), "scale", 1, 64, [x, ticks])
+    times = []
+    for nanoseconds in (1000, 5000):
+        with simulator.profile({"launch.overhead_ns": nanoseconds}) as prof:
+            simulator.launch(*arguments)
+        times.append(prof.kernels[0].time_us)
+    assert times[1] - times[0] == pytest.approx(4, rel=0.05)
+    with (
+        pytest.raises(simulator.SimulatorError, match=r"lds\.latency is no constant"),
+        simulator.profile({"lds.latency": 1}),
+    ):
+        simulator.launch(*arguments)
+    monkeypatch.setenv("DG_SIM_TIMING", "1")
+    monkeypatch.setenv("DG_SIM_TIMING_CONSTANTS", str(tmp_path / "missing"))
+    with pytest.raises(simulator.SimulatorError, match="can't be read"):
+        simulator.launch(*arguments)
+
+
+def test_every_constant_tells_its_source() -> None:
+    for line in (Path(simulator.__file__).parent / "mi300x_timing.toml").read_text().splitlines():
+        if "=" in line.partition("#")[0]:
+            assert re.search(r"# (source: |guess)", line), line
+
+
+def test_events_tell_simulated_time(hip: Hip, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DG_SIM_TIMING", "1")
+    function = hip.function(hip.load(compiler.code_object(SCALE)), "scale")
+    x, ticks = hip.malloc(64 * 4), hip.malloc(8)
+    start, stop, milliseconds = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float(-1)
+    hip.hipEventCreate(ctypes.byref(start))
+    hip.hipEventCreate(ctypes.byref(stop))
+    hip.hipEventRecord(start, None)
+    for _ in range(3):
+        hip.launch(function, 1, 64, x, ticks)
+    hip.hipEventRecord(stop, None)
+    hip.hipEventElapsedTime(ctypes.byref(milliseconds), start, stop)
+    assert 0.003 < milliseconds.value < 0.01
+
+
+POLL = """
+extern "C" __global__ void poll(int* flag, int* out) {
+  if (__builtin_amdgcn_workgroup_id_x() == 0) {
+    while (__hip_atomic_load(flag, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT) == 0) __builtin_amdgcn_s_sleep(1);
+    *out = *flag;
+  } else {
+    for (int i = 0; i < 100; ++i) __builtin_amdgcn_s_sleep(100);
+    __hip_atomic_store(flag, 7, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  }
+}
+"""
+
+
+def test_waiting_for_another_workgroup(compiler: Compiler) -> None:
+    """The first workgroup waits as long as the second one sleeps."""
+    flag, out = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    with simulator.profile() as prof:
+        simulator.launch(compiler.code_object(POLL), "poll", 2, 64, [flag, out])
+    assert out[0] == 7
+    assert 640_000 < prof.kernels[0].cycles < 660_000
