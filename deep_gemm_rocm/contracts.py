@@ -22,6 +22,7 @@ ALIGNMENT = 16  # bytes that a lane loads at once
 # some K-blocks past the last one, which must not wrap around.
 _TILE_ROWS = 256
 _TILE_BYTES = 2**31 - 2**12
+_K_BLOCK_BYTES = 128  # which are at most so many columns, loaded with such offsets where rows are contiguous
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -181,6 +182,20 @@ def check_recipe(function: str, recipe: Any, recipe_a: Any, recipe_b: Any) -> Re
     return whole
 
 
+def transposed(name: str, tensor: Any) -> torch.Tensor:
+    """The last two dimensions swapped; an error if there aren't as many."""
+    meta = _meta(name, tensor)
+    if len(meta.shape) < 2:
+        raise ValueError(f"{name} must be a matrix, got shape {tuple(meta.shape)}")
+    return tensor.mT
+
+
+def transposed_pair(name: str, pair: Any) -> Pair:
+    """``transposed`` of the data and of its scales."""
+    data, scales = _pair(name, pair)
+    return transposed(f"{name}[0]", data), transposed(f"{name}[1]", scales)
+
+
 def check_int(name: str, value: Any, least: int) -> int:
     """``value`` as an int.
 
@@ -220,11 +235,11 @@ def _check_metas(
     if groups == [0]:
         raise ValueError(f"{b_name} must have at least one group, got shape {tuple(b.shape)}")
     values = ALIGNMENT // a.dtype.itemsize
-    if k % values:
+    if k % values and "k" in (_major(a), _major(b)):
         raise ValueError(f"K must be a multiple of {values}, got {k}; pad {a_name} and {b_name} with zeros")
     if k > 0:
-        _aligned_rows(a_name, a)
-        _aligned_rows(b_name, b)
+        _aligned_lines(a_name, a)
+        _aligned_lines(b_name, b)
     if recipe is not None:
         _scales("a[1]", named["a[1]"], a_name, (*groups_of_a, m, k), recipe.m, recipe.k)
         _scales("b[1]", named["b[1]"], b_name, (*groups, n, k), recipe.n, recipe.k)
@@ -249,6 +264,8 @@ def _check_metas(
         scaling="none" if recipe is None else recipe.scaling,
         accumulate=signature.c_given,
         grouping=grouping,
+        a_major=_major(a),
+        b_major=_major(b),
     )
     return Gemm(m, n, k, groups[0] if groups else 1, kind), tuple(meta.extent for meta in metas)
 
@@ -287,11 +304,16 @@ def _matrices(name: str, meta: _Meta, grouped: bool) -> None:
         raise ValueError(f"{name} must be {expected}, got shape {tuple(meta.shape)}")
     rows, columns = meta.shape[-2:]
     tile_bytes = (min(rows - 1, _TILE_ROWS - 1) * meta.strides[-2] + columns) * meta.dtype.itemsize
-    if max(meta.shape) >= 2**31 or tile_bytes > _TILE_BYTES:
+    if max(meta.shape) >= 2**31 or (tile_bytes > _TILE_BYTES and _major(meta) == "k"):
         raise ValueError(
             f"{name} must have dimensions below 2^31 and {_TILE_ROWS} rows within 2 GiB, "
             f"got shape {tuple(meta.shape)} and strides {meta.strides}; .contiguous() it"
         )
+
+
+def _major(meta: _Meta) -> str:
+    """Which dimension of an operand is contiguous, as GemmKind names it."""
+    return "rows" if meta.strides[-2] == 1 != meta.strides[-1] else "k"
 
 
 def _operand(name: str, meta: _Meta, dtypes: tuple[torch.dtype, ...], grouped: bool) -> torch.Size:
@@ -303,20 +325,38 @@ def _operand(name: str, meta: _Meta, dtypes: tuple[torch.dtype, ...], grouped: b
     _matrices(name, meta, grouped)
     rows, k = meta.shape[-2:]
     stride, stride_k = meta.strides[-2:]
+    if _major(meta) == "rows":
+        unit = ALIGNMENT // 4 // meta.dtype.itemsize
+        if rows % unit:
+            raise ValueError(
+                f"{name} must have a multiple of {unit} rows where these are contiguous in memory, got shape "
+                f"{tuple(meta.shape)} and strides {meta.strides}; pad it, or .contiguous() it"
+            )
+        if stride_k < rows or (_K_BLOCK_BYTES * stride_k > _TILE_BYTES):
+            raise ValueError(
+                f"columns of {name} must not overlap, and {_K_BLOCK_BYTES} of them be within 2 GiB, "
+                f"got strides {meta.strides}; .contiguous() it"
+            )
+        return meta.shape
     if k > 1 and stride_k != 1:
         raise ValueError(
-            f"{name} must be contiguous along K, its last dimension, got strides {meta.strides}; .contiguous() it"
+            f"{name} must be contiguous along K, its last dimension, or along its rows, got strides {meta.strides}; "
+            ".contiguous() it"
         )
     if rows > 1 and stride < k:
         raise ValueError(f"rows of {name} must not overlap, got strides {meta.strides}; .contiguous() it")
     return meta.shape
 
 
-def _aligned_rows(name: str, meta: _Meta) -> None:
-    for unit, size, stride in zip(("rows", "groups"), meta.shape[-2::-1], meta.strides[-2::-1], strict=False):
-        if size > 1 and stride * meta.dtype.itemsize % ALIGNMENT:
+def _aligned_lines(name: str, meta: _Meta) -> None:
+    """What is contiguous, and groups, start at multiples of what a lane loads."""
+    line, unit = (-2, "rows") if _major(meta) == "k" else (-1, "columns")
+    for dimension, what in ((line, unit), (-3, "groups")):
+        if len(meta.shape) < -dimension or meta.shape[dimension] <= 1:
+            continue
+        if meta.strides[dimension] * meta.dtype.itemsize % ALIGNMENT:
             raise ValueError(
-                f"{unit} of {name} must be a multiple of {ALIGNMENT} bytes apart, got strides {meta.strides}; "
+                f"{what} of {name} must be a multiple of {ALIGNMENT} bytes apart, got strides {meta.strides}; "
                 ".contiguous() it"
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from . import settings
-from .contracts import FP8_DTYPES, Gemm, Pair, check_gemm, check_recipe
+from .contracts import FP8_DTYPES, Gemm, Pair, check_gemm, check_recipe, transposed, transposed_pair
 from .gemm_kernel import launch_gemm
 from .heuristics import choose_gemm_config
 
@@ -85,8 +85,61 @@ def fp8_gemm_nt(
     _launch(a, b, d, c, check_gemm(a, b, d, dtypes=FP8_DTYPES, recipe=whole, c=c))
 
 
-# DeepGEMM's name for operands of which either may be FP4; here both are FP8.
+def fp8_gemm_nn(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor,
+    c: torch.Tensor | None = None,
+    recipe: tuple[int, int, int] | None = None,
+    recipe_a: tuple[int, int] | None = None,
+    recipe_b: tuple[int, int] | None = None,
+    compiled_dims: str = "nk",
+    disable_ue8m0_cast: bool = False,
+) -> None:
+    """``fp8_gemm_nt`` of ``b`` transposed, data and scales: ``b`` is [K, N], its scales [ceil(K/128), ceil(N/128)].
+
+    As in DeepGEMM. Whichever dimension of the data is contiguous, the same kernel family multiplies it without a copy;
+    contiguous N must be a multiple of 4. See ``fp8_gemm_nt`` for the other arguments and the errors.
+    """
+    fp8_gemm_nt(a, transposed_pair("b", b), d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast)
+
+
+def fp8_gemm_tn(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor,
+    c: torch.Tensor | None = None,
+    recipe: tuple[int, int, int] | None = None,
+    recipe_a: tuple[int, int] | None = None,
+    recipe_b: tuple[int, int] | None = None,
+    compiled_dims: str = "mn",
+    disable_ue8m0_cast: bool = False,
+) -> None:
+    """``fp8_gemm_nt`` of ``a`` and ``b`` transposed: [K, M] and [K, N], scales likewise. See ``fp8_gemm_nn``."""
+    a, b = transposed_pair("a", a), transposed_pair("b", b)
+    fp8_gemm_nt(a, b, d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast)
+
+
+def fp8_gemm_tt(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor,
+    c: torch.Tensor | None = None,
+    recipe: tuple[int, int, int] | None = None,
+    recipe_a: tuple[int, int] | None = None,
+    recipe_b: tuple[int, int] | None = None,
+    compiled_dims: str = "mn",
+    disable_ue8m0_cast: bool = False,
+) -> None:
+    """``fp8_gemm_nt`` of ``a`` transposed: [K, M], scales likewise. See ``fp8_gemm_nn``."""
+    fp8_gemm_nt(transposed_pair("a", a), b, d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast)
+
+
+# DeepGEMM's names for operands of which either may be FP4; here both are FP8.
 fp8_fp4_gemm_nt = fp8_gemm_nt
+fp8_fp4_gemm_nn = fp8_gemm_nn
+fp8_fp4_gemm_tn = fp8_gemm_tn
+fp8_fp4_gemm_tt = fp8_gemm_tt
 
 
 def gemm_fp8_fp8_bf16_nt(lhs: Pair, rhs: Pair, out: torch.Tensor) -> None:
@@ -110,6 +163,27 @@ def bf16_gemm_nt(
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
     _launch(a, b, d, c, check_gemm(a, b, d, dtypes=(torch.bfloat16,), c=c))
+
+
+def bf16_gemm_nn(
+    a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None, compiled_dims: str = "nk"
+) -> None:
+    """``bf16_gemm_nt(a, b.T, d, c)``: ``b`` is [K, N]; contiguous N must be even."""
+    bf16_gemm_nt(a, transposed("b", b), d, c, compiled_dims)
+
+
+def bf16_gemm_tn(
+    a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None, compiled_dims: str = "mn"
+) -> None:
+    """``bf16_gemm_nt(a.T, b.T, d, c)``: ``a`` is [K, M], ``b`` [K, N]; contiguous M and N must be even."""
+    bf16_gemm_nt(transposed("a", a), transposed("b", b), d, c, compiled_dims)
+
+
+def bf16_gemm_tt(
+    a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None, compiled_dims: str = "mn"
+) -> None:
+    """``bf16_gemm_nt(a.T, b, d, c)``: ``a`` is [K, M]; contiguous M must be even."""
+    bf16_gemm_nt(transposed("a", a), b, d, c, compiled_dims)
 
 
 def f16_gemm_nt(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> None:

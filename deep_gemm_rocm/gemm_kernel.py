@@ -16,12 +16,12 @@ _MAX_WORKGROUPS = 2**22  # of a launch, with up to 512 threads each; a workgroup
 
 
 class _Matrix(Structure):
-    _fields_ = (("data", c_void_p), ("group_stride", c_int64), ("row_stride", c_int64))
+    _fields_ = (("data", c_void_p), ("group_stride", c_int64), ("stride", c_int64))
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Matrix:
-        *group_stride, row_stride, _ = tensor.stride()
-        return cls(tensor.data_ptr(), *(group_stride or (0,)), row_stride)
+    def of(cls, tensor: torch.Tensor, major: str = "k") -> _Matrix:
+        *group_stride, row_stride, column_stride = tensor.stride()
+        return cls(tensor.data_ptr(), *(group_stride or (0,)), row_stride if major == "k" else column_stride)
 
 
 class _Scales(Structure):
@@ -86,8 +86,8 @@ def launch_gemm(
     runtime.check_residence("a" if sfa is None else "a[0]", a_data)
     kernel = jit.get_kernel(_TEMPLATE, config.template_values, _ARGTYPES)
     arguments = GemmArguments(
-        a=_Matrix.of(a_data),
-        b=_Matrix.of(b_data),
+        a=_Matrix.of(a_data, config.kind.a_major),
+        b=_Matrix.of(b_data, config.kind.b_major),
         c=_Matrix() if c is None else _Matrix.of(c),
         d=_Matrix.of(d),
         sfa=_Scales() if sfa is None else _Scales.of(sfa),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from . import settings
-from .contracts import FP8_DTYPES, Gemm, Pair, Recipe, check_gemm, check_int, check_recipe
+from .contracts import FP8_DTYPES, Gemm, Pair, Recipe, check_gemm, check_int, check_recipe, transposed, transposed_pair
 from .gemm_kernel import launch_gemm
 from .heuristics import GemmConfig, choose_gemm_config
 from .layout import ceil_div
@@ -67,6 +67,69 @@ def m_grouped_fp8_gemm_nt_contiguous(
         use_psum_layout=use_psum_layout,
         ensure_zero_padding=ensure_zero_padding,
         expected_m=expected_m_for_psum_layout,
+    )
+
+
+def m_grouped_fp8_gemm_nn_contiguous(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor,
+    grouped_layout: torch.Tensor | None = None,
+    recipe: tuple[int, int, int] | None = None,
+    recipe_a: tuple[int, int] | None = None,
+    recipe_b: tuple[int, int] | None = None,
+    compiled_dims: str = "nk",
+    disable_ue8m0_cast: bool = False,
+    use_psum_layout: bool = False,
+    ensure_zero_padding: bool = True,
+    expected_m_for_psum_layout: int | None = None,
+    *,
+    m_indices: torch.Tensor | None = None,
+) -> None:
+    """``m_grouped_fp8_gemm_nt_contiguous`` of ``b`` transposed: [G, K, N] and scales [G, ceil(K/128), ceil(N/128)].
+
+    Contiguous N must be a multiple of 4.
+    """
+    m_grouped_fp8_gemm_nt_contiguous(
+        a,
+        transposed_pair("b", b),
+        d,
+        grouped_layout,
+        recipe,
+        recipe_a,
+        recipe_b,
+        compiled_dims,
+        disable_ue8m0_cast,
+        use_psum_layout,
+        ensure_zero_padding,
+        expected_m_for_psum_layout,
+        m_indices=m_indices,
+    )
+
+
+def m_grouped_bf16_gemm_nn_contiguous(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    d: torch.Tensor,
+    grouped_layout: torch.Tensor | None = None,
+    compiled_dims: str = "nk",
+    use_psum_layout: bool = False,
+    expected_m_for_psum_layout: int | None = None,
+    ensure_zero_padding: bool = True,
+    *,
+    m_indices: torch.Tensor | None = None,
+) -> None:
+    """``m_grouped_bf16_gemm_nt_contiguous`` of ``b`` transposed: [G, K, N]; contiguous N must be even."""
+    m_grouped_bf16_gemm_nt_contiguous(
+        a,
+        transposed("b", b),
+        d,
+        grouped_layout,
+        compiled_dims,
+        use_psum_layout,
+        expected_m_for_psum_layout,
+        ensure_zero_padding,
+        m_indices=m_indices,
     )
 
 
@@ -170,6 +233,7 @@ def m_grouped_bf16_gemm_nt_masked(
 fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
 m_grouped_fp8_fp4_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
 m_grouped_fp8_fp4_gemm_nt_contiguous = m_grouped_fp8_gemm_nt_contiguous
+m_grouped_fp8_fp4_gemm_nn_contiguous = m_grouped_fp8_gemm_nn_contiguous
 
 
 def m_grouped_gemm_fp8_fp8_bf16_nt_contiguous(lhs: Pair, rhs: Pair, out: torch.Tensor, m_indices: torch.Tensor) -> None:

@@ -42,6 +42,11 @@ KINDS = (
     GemmKind(a_type="bf16", b_type="bf16", d_type="f32", scaling="none", accumulate=True),
     GemmKind(a_type="f16", b_type="f16", d_type="f16", scaling="none"),
     GemmKind(a_type="f16", b_type="f16", d_type="f32", scaling="none", k_tail=True),
+    GemmKind(b_major="rows"),
+    GemmKind(a_major="rows", k_tail=True),
+    GemmKind(d_type="f32", scaling="vectors", accumulate=True, a_major="rows", b_major="rows"),
+    GemmKind(a_type="bf16", b_type="bf16", d_type="f32", scaling="none", a_major="rows", b_major="rows", k_tail=True),
+    GemmKind(a_type="bf16", b_type="bf16", scaling="none", b_major="rows"),
 )
 OF_EVERY_KIND = tuple(config for kind in KINDS for config in gemm_candidates(kind)) + tuple(
     dataclasses.replace(config, kind=dataclasses.replace(kind, k_tail=config.kind.k_tail))

@@ -37,12 +37,16 @@ class Problem:
     whole: bool = False  # one scale for all rows, where the kind has scales of rows
 
     def __post_init__(self) -> None:
+        self.m = self._possible(self.m, self.kind.a_major)
+        self.n = self._possible(self.n, self.kind.b_major)
         self.recipe = RECIPES.get(self.kind.scaling)
         if self.whole and self.recipe == RECIPES["rows"]:
             self.recipe = (None, None, None)
         rows_a, rows_b, k = self.recipe or (1, 1, None)
-        self.a = self._operand(activations(self.m, self.k, self.seed) / 8, self.kind.a_type, rows_a, k)
-        self.b = self._operand(weights(self.n, self.k, self.seed + 1), self.kind.b_type, rows_b, k)
+        self.a = self._operand(
+            activations(self.m, self.k, self.seed) / 8, self.kind.a_type, self.kind.a_major, rows_a, k
+        )
+        self.b = self._operand(weights(self.n, self.k, self.seed + 1), self.kind.b_type, self.kind.b_major, rows_b, k)
         generator = torch.Generator().manual_seed(self.seed)
         c = torch.randn(self.m, self.n, generator=generator).to(self.dtype)
         self.c = c if self.kind.accumulate else None
@@ -51,16 +55,21 @@ class Problem:
     def dtype(self) -> torch.dtype:
         return DTYPES[self.kind.d_type]
 
-    def _operand(self, values, type_name, shared_rows, shared_k):
+    def _possible(self, rows: int, major: str) -> int:
+        """The next number of rows that operands with contiguous rows may have."""
+        unit = 1 if major == "k" else 4 // self.kind.element_bytes
+        return -(-rows // unit) * unit
+
+    def _operand(self, values, type_name, major, shared_rows, shared_k):
         """Rounded to its type after a division by scales that are right for no kernel that confuses two of them."""
         if self.recipe is None:
-            return values.to(DTYPES[type_name])
+            return arranged(values.to(DTYPES[type_name]), major)
         rows, k = values.shape
         shape = [1 if shared is None else -(-size // shared) for size, shared in ((rows, shared_rows), (k, shared_k))]
         scales = torch.empty(shape).uniform_(0.01, 0.1, generator=torch.Generator().manual_seed(rows + k))
         spread = scales.repeat_interleave(shared_rows or rows, 0).repeat_interleave(shared_k or k, 1)[:rows, :k]
         limit = torch.finfo(DTYPES[type_name]).max
-        return (values / spread).clamp(-limit, limit).to(DTYPES[type_name]), scales
+        return arranged((values / spread).clamp(-limit, limit).to(DTYPES[type_name]), major), scales
 
     def run(self, columns: int = 8, *, in_place: bool = False) -> torch.Tensor:
         """The result, checked against the oracle, in an output whose surroundings are checked."""
@@ -75,6 +84,17 @@ class Problem:
         reference = gemm_reference(self.a, self.b, recipe=self.recipe or (1, 1, None), c=self.c)
         assert_accurate(output.tensor, reference)
         return output.tensor
+
+
+def arranged(data: torch.Tensor, major: str) -> torch.Tensor:
+    """The operand with the given dimension contiguous, and NaN beside it."""
+    if major == "k":
+        return data
+    rows, k = data.shape
+    nan = 0xFF if data.element_size() == 2 else 0x80
+    pitch = -(-rows // 16) * 16 + 16
+    storage = torch.full((k + 1, pitch * data.element_size()), nan, dtype=torch.uint8).view(data.dtype)
+    return storage[:k, :rows].copy_(data.T).T
 
 
 @pytest.fixture
@@ -152,6 +172,39 @@ def test_configurations_agree_bit_by_bit(use_config, kind):
         results.append(problem.run())
     bits = torch.int32 if problem.dtype == torch.float32 else torch.int16
     assert all(torch.equal(results[0].view(bits), result.view(bits)) for result in results)
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "bf16"])
+@pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
+def test_other_layouts_give_the_same_bits(dtype, layout):
+    kind = GemmKind() if dtype == "fp8" else GemmKind("bf16", "bf16", scaling="none")
+    problem = Problem(kind, 36, 140, 400)
+    expected = problem.run()
+
+    def transposed(operand):
+        return tuple(t.T.contiguous() for t in operand) if dtype == "fp8" else operand.T.contiguous()
+
+    a = transposed(problem.a) if layout[0] == "t" else problem.a
+    b = transposed(problem.b) if layout[1] == "n" else problem.b
+    output = GuardedOutput(36, 140)
+    if layout[0] == "t":  # rows of k are 16-byte aligned
+        padded = torch.zeros(400, 48, dtype=torch.uint8 if dtype == "fp8" else torch.bfloat16)
+        data = a[0].view(torch.uint8) if dtype == "fp8" else a
+        padded[:, :36] = data
+        a = (padded.view(DTYPES["e4m3"])[:, :36], a[1]) if dtype == "fp8" else padded[:, :36]
+    if layout[1] == "n":
+        padded = torch.zeros(400, 144, dtype=torch.uint8 if dtype == "fp8" else torch.bfloat16)
+        data = b[0].view(torch.uint8) if dtype == "fp8" else b
+        padded[:, :140] = data
+        b = (padded.view(DTYPES["e4m3"])[:, :140], b[1]) if dtype == "fp8" else padded[:, :140]
+    assert getattr(dg, f"{dtype}_gemm_{layout}")(a, b, output.tensor) is None
+    output.assert_intact()
+    assert torch.equal(output.tensor.view(torch.int16), expected.view(torch.int16))
+
+
+def test_any_k_where_rows_are_contiguous():
+    for k in (1, 7, 131):
+        Problem(GemmKind(a_major="rows", b_major="rows"), 36, 140, k).run()
 
 
 def test_equal_scales_give_the_same_bits_whatever_the_recipe():

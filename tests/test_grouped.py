@@ -380,3 +380,14 @@ def test_other_recipes(recipe):
     for group, rows in enumerate(sizes):
         operands = (tuple(t[group, :rows] for t in a), tuple(t[group] for t in b))
         assert_accurate(d[group, :rows], gemm_reference(*operands, recipe=recipe))
+
+
+def test_weights_with_contiguous_columns():
+    """The nn layout gives the same bits as nt."""
+    problem = Contiguous([37, 130], 128, n=144, k=272)
+    expected = problem.run()
+    b = tuple(t.mT.contiguous() for t in problem.b)
+    output = GuardedOutput(*expected.shape)
+    dg.m_grouped_fp8_gemm_nn_contiguous(problem.a, b, output.tensor, problem.ids)
+    output.assert_intact()
+    assert torch.equal(output.tensor.view(torch.int16), expected.view(torch.int16))

@@ -41,9 +41,14 @@ int read_at(int mfma_rows, int lane, int read, int first_row) {
          (mfma_rows == 16 ? read_offset<MfmaShape<16>>(lane, read) : read_offset<MfmaShape<32>>(lane, read));
 }
 int column(int mfma_rows, int joined, int row) {
-  return mfma_rows == 32 ? column_of_lds_row<MfmaShape<32>, 1>(row)
-         : joined == 1   ? column_of_lds_row<MfmaShape<16>, 1>(row)
-                         : column_of_lds_row<MfmaShape<16>, 2>(row);
+  return mfma_rows == 32 ? RowsByLane<MfmaShape<32>, 1>::of_lds_row(row)
+         : joined == 1   ? RowsByLane<MfmaShape<16>, 1>::of_lds_row(row)
+                         : RowsByLane<MfmaShape<16>, 2>::of_lds_row(row);
+}
+int lds_row(int mfma_rows, int joined, int column) {
+  return mfma_rows == 32 ? RowsByLane<MfmaShape<32>, 1>::lds_row_of(column)
+         : joined == 1   ? RowsByLane<MfmaShape<16>, 1>::lds_row_of(column)
+                         : RowsByLane<MfmaShape<16>, 2>::lds_row_of(column);
 }
 int group_of_row(int mfma_rows, int row) {
   return mfma_rows == 16 ? MfmaShape<16>::group_of_row(row) : MfmaShape<32>::group_of_row(row);
@@ -129,6 +134,9 @@ def test_rows_of_mfma_results(functions, mfma_rows, formula):
 def test_lanes_hold_consecutive_columns(functions, mfma_rows, joined):
     rows = range(4 * mfma_rows)
     assert sorted(functions.column(mfma_rows, joined, row) for row in rows) == list(rows)
+    assert [functions.lds_row(mfma_rows, joined, functions.column(mfma_rows, joined, row)) for row in rows] == list(
+        rows
+    )
     held = {}
     for row in rows:
         fragment, mfma_row = divmod(row, mfma_rows)

@@ -10,16 +10,18 @@ from .gemm_config import BLOCK_K_BYTES, GemmConfig, GemmKind
 
 # From the smallest tile to the largest. Small tiles spread a small M over many CUs; large ones load fewer bytes for
 # each product.
-_CANDIDATES = (
+_SMALL = (
     GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=4, num_stages=4),
     GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=4, num_stages=4),
+)
+_LARGE = (
     GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=4),
     GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=2, num_stages=2, schedule="pinned"),
     GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=2, schedule="pinned"),
 )
-
-# In place of pinned ones where those lack registers.
-_UNPINNED = (
+# Of kinds for which waves of 64x64 lack registers, or the pinned schedule room.
+_LARGE_UNPINNED = (
+    GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=4, num_stages=4),
     GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=4, num_stages=3),
     GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=2),
 )
@@ -31,9 +33,8 @@ _LOAD_LATENCY_CLOCKS = 1000  # from memory into LDS
 
 def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig, ...]:
     """The configurations that ``choose_gemm_config`` chooses from, smallest tile first."""
-    pinned = kind.scaling != "vectors"
-    configs = [config for config in _CANDIDATES if pinned or config.schedule != "pinned"]
-    configs += [] if pinned else _UNPINNED
+    pinned = kind.scaling != "vectors" and kind.is_k_major
+    configs = _SMALL + (_LARGE if pinned else _LARGE_UNPINNED)
     largest = min(max_block_m, 128) if kind.grouping == "contiguous" else max_block_m
     return tuple(dataclasses.replace(config, kind=kind) for config in configs if config.block_m <= largest)
 

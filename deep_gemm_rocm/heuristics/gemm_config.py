@@ -13,6 +13,7 @@ SCALE_BLOCK_N = 128  # columns that share one scale of b
 
 ELEMENT_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2, "f16": 2}
 FP8_TYPES = ("e4m3", "e5m2")
+MAJORS = ("k", "rows")
 OUTPUT_TYPES = ("bf16", "f16", "f32")
 SCALINGS = ("none", "blocks", "vectors", "rows")
 GROUPINGS = ("dense", "contiguous", "psum", "masked")
@@ -37,6 +38,7 @@ class GemmKind:
         grouping: how a workgroup finds the tiles it computes, see ``tile_source.h``: ``dense`` has one group,
             ``contiguous`` reads the group of each row, ``psum`` the end of each group's rows, ``masked`` their number.
         k_tail: whether K may be something else than a multiple of 128 bytes.
+        a_major, b_major: which dimension of the operand is contiguous, ``k`` or its ``rows``.
     """
 
     a_type: str = "e4m3"
@@ -46,6 +48,8 @@ class GemmKind:
     accumulate: bool = False
     grouping: str = "dense"
     k_tail: bool = False
+    a_major: str = "k"
+    b_major: str = "k"
 
     def __post_init__(self) -> None:
         types = (self.a_type, self.b_type)
@@ -55,6 +59,8 @@ class GemmKind:
         _require(self.scaling in SCALINGS, f"scaling must be one of {SCALINGS}", self)
         _require(is_fp8 or self.scaling == "none", "only FP8 operands have scales", self)
         _require(self.grouping in GROUPINGS, f"grouping must be one of {GROUPINGS}", self)
+        _require(self.a_major in MAJORS and self.b_major in MAJORS, f"majors must be one of {MAJORS}", self)
+        _require(self.a_major == "k" or self.grouping == "dense", "a of groups must be contiguous along K", self)
 
     @property
     def element_bytes(self) -> int:
@@ -67,6 +73,11 @@ class GemmKind:
         return self.scaling in ("blocks", "vectors")
 
     @property
+    def is_k_major(self) -> bool:
+        """Whether both operands can be loaded as they are needed, 16 bytes along K at a time."""
+        return self.a_major == self.b_major == "k"
+
+    @property
     def has_known_number_of_tiles(self) -> bool:
         """Whether the host knows how many tiles there are; else only the device does."""
         return self.grouping in ("dense", "contiguous")
@@ -74,7 +85,8 @@ class GemmKind:
     @property
     def name(self) -> str:
         """As it begins the kernel's name."""
-        family = "gemm_nt" if self.grouping == "dense" else f"m_grouped_{self.grouping}_gemm_nt"
+        layout = {"k": "n", "rows": "t"}[self.a_major] + {"k": "t", "rows": "n"}[self.b_major]
+        family = f"gemm_{layout}" if self.grouping == "dense" else f"m_grouped_{self.grouping}_gemm_{layout}"
         operands = self.a_type if self.a_type == self.b_type else f"{self.a_type}_{self.b_type}"
         scaling = "" if self.scaling == "none" else f"_{self.scaling}"
         return f"{family}_{operands}{scaling}_{self.d_type}{'_c' if self.accumulate else ''}"
@@ -128,6 +140,7 @@ class GemmConfig:
             require(self.num_stages == 2, "the pinned schedule has exactly 2 stages")
             require(self.mfma_rows == 16, "the pinned schedule holds too many partial sums of a 32x32 MFMA")
             require((self.wave_m, self.wave_n) == (64, 64), "the pinned schedule is laid out for waves of 64x64")
+            require(self.kind.is_k_major, "the pinned schedule has no room for transposed operands")
             require(self.kind.scaling != "vectors", "the pinned schedule has no registers for scales of columns")
 
     @property

@@ -76,18 +76,19 @@ class Epilogue {
   // them. Of the tile's rows, `tile` says which are stored and what is in them.
   template <class Mma, class Tile>
   DG_DEVICE void store(const Mma& mma, const Tile& tile) const {
+    const int lane = lane_id_computed_here();
     float column_scales[kScaledRows ? Shape::kLaneColumns : 1];
 #pragma unroll
     for (int i = 0; kScaledRows && i < Shape::kLaneColumns; ++i) {
-      column_scales[i] = scale(sfb_, Shape::lane_column(i), columns_);
+      column_scales[i] = scale(sfb_, Shape::lane_column(lane, i), columns_);
     }
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
-      const int row = Shape::lane_row(i);
+      const int row = Shape::lane_row(lane, i);
       const float row_scale = kScaledRows ? scale(sfa_, row, rows_) : 1;
 #pragma unroll
       for (int first = 0; first < Shape::kLaneColumns; first += kVector) {
-        const int column = Shape::lane_column(first);
+        const int column = Shape::lane_column(lane, first);
         typename Output::Values added{};
         if constexpr (kAccumulate) added = c_.load(row, column);
         typename Output::Values values;

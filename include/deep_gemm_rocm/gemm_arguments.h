@@ -8,7 +8,8 @@ namespace deep_gemm_rocm {
 // Strides are in elements. Where there are no groups, or all share the tensor, group_stride is 0.
 struct Matrix {
   void* data;
-  int64_t group_stride, row_stride;
+  int64_t group_stride;
+  int64_t stride;  // from a row to the next; from one k to the next of an operand whose rows are contiguous in memory
 };
 
 struct Scales {

@@ -10,22 +10,14 @@ namespace deep_gemm_rocm {
 // One scale of b for 128 columns, so a wave's columns must lie within one such block.
 constexpr int kScaleBlockN = 128;
 
-// What a GEMM multiplies and makes of it.
-template <class A_, class B_, class D_, Scaling kScaling_, bool kAccumulate_>
-struct Numerics {
-  using A = A_;
-  using B = B_;
-  using D = D_;
-  static constexpr Scaling kScaling = kScaling_;
-  static constexpr bool kAccumulate = kAccumulate_;
-};
-
-template <class T>
+template <class T, Major kMajor>
 DG_DEVICE OperandTile operand_tile(const Matrix& matrix, int64_t group, int64_t first_row, int rows, int k) {
   const auto* data = static_cast<const uint8_t*>(matrix.data);
-  const int64_t row_bytes = matrix.row_stride * static_cast<int64_t>(sizeof(T));
-  const int64_t group_bytes = matrix.group_stride * static_cast<int64_t>(sizeof(T));
-  return {data + group * group_bytes + first_row * row_bytes, rows, k * static_cast<int>(sizeof(T)), row_bytes};
+  constexpr int64_t kBytes = sizeof(T);
+  const int64_t stride_bytes = matrix.stride * kBytes;
+  const int64_t row_bytes = kMajor == Major::kK ? stride_bytes : kBytes;
+  const int64_t group_bytes = matrix.group_stride * kBytes;
+  return {data + group * group_bytes + first_row * row_bytes, rows, k * static_cast<int>(kBytes), stride_bytes};
 }
 
 DG_DEVICE ScaleTile scale_tile(const Scales& scales, int64_t group, int64_t first_row) {
@@ -35,20 +27,21 @@ DG_DEVICE ScaleTile scale_tile(const Scales& scales, int64_t group, int64_t firs
 
 template <class T>
 DG_DEVICE OutputTile<T> output_tile(const Matrix& matrix, int64_t group, int64_t m, int64_t n, int rows, int columns) {
-  auto* first = static_cast<T*>(matrix.data) + group * matrix.group_stride + m * matrix.row_stride + n;
-  return {first, rows, columns, matrix.row_stride};
+  auto* first = static_cast<T*>(matrix.data) + group * matrix.group_stride + m * matrix.stride + n;
+  return {first, rows, columns, matrix.stride};
 }
 
-template <class Numerics, class Schedule, class Tile>
+template <class Schedule, class Tile>
 DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t* lds) {
   using Shape = typename Schedule::Shape;
-  using D = typename Numerics::D;
+  using Kind = typename Schedule::Kind;
+  using D = typename Kind::D;
   static_assert(kScaleBlockN % Shape::kWaveN == 0 && Shape::kBlockN % Shape::kWaveN == 0);
 
   if (tile.stored_rows <= 0) return;
   const int64_t n = tile.n;
   const int columns = args.n - tile.n;
-  const int64_t scale_n = Numerics::kScaling == Scaling::kBlocks
+  const int64_t scale_n = Kind::kScaling == Scaling::kBlocks
                               ? min<int64_t>(n + Shape::wave_n(), args.n - 1) / kScaleBlockN
                               : n;
   const ScaleTile sfa = scale_tile(args.sfa, tile.group, tile.m);
@@ -56,8 +49,8 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
 
   typename Schedule::State state(
       {
-          operand_tile<typename Numerics::A>(args.a, tile.group, tile.m, tile.rows, args.k),
-          operand_tile<typename Numerics::B>(args.b, tile.group, n, columns, args.k),
+          operand_tile<typename Kind::A, Kind::kMajorA>(args.a, tile.group, tile.m, tile.rows, args.k),
+          operand_tile<typename Kind::B, Kind::kMajorB>(args.b, tile.group, n, columns, args.k),
           sfa,
           sfb,
       },
@@ -66,7 +59,7 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
 
   const auto d = output_tile<D>(args.d, tile.group, tile.m, n, tile.stored_rows, columns);
   const auto c = output_tile<D>(args.c, tile.group, tile.m, n, tile.stored_rows, columns);
-  const Epilogue<Shape, D, Numerics::kAccumulate, Numerics::kScaling == Scaling::kRows> epilogue(d, c, sfa, sfb);
+  const Epilogue<Shape, D, Kind::kAccumulate, Kind::kScaling == Scaling::kRows> epilogue(d, c, sfa, sfb);
   epilogue.store(state.mma, tile);
 }
 

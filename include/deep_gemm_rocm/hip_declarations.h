@@ -27,6 +27,12 @@ namespace deep_gemm_rocm {
 DG_DEVICE int workgroup_id() { return __builtin_amdgcn_workgroup_id_x(); }
 DG_DEVICE int thread_id() { return __builtin_amdgcn_workitem_id_x(); }
 DG_DEVICE int lane_id() { return thread_id() % kWaveSize; }
+// The same, but what follows from it isn't computed before a loop and kept in registers all along.
+DG_DEVICE int lane_id_computed_here() {
+  int lane = lane_id();
+  asm volatile("" : "+v"(lane));
+  return lane;
+}
 // Tells the compiler that a value is the same in all lanes of a wave, hence a scalar.
 DG_DEVICE int uniform(int value) { return __builtin_amdgcn_readfirstlane(value); }
 DG_DEVICE int wave_id() { return uniform(thread_id() / kWaveSize); }

@@ -35,15 +35,29 @@ constexpr int fragment_reads() {
   return kChunksPerRow / Shape::kLaneGroups;
 }
 
-// The tile's column n that belongs into row `row` of B's tile in LDS. In that order a lane's elements of `kJoined`
-// neighbouring fragments are consecutive n, so that it can store them together.
+// Which row of an operand's tile belongs into which row of LDS.
+struct RowsInOrder {
+  static constexpr int of_lds_row(int lds_row) { return lds_row; }
+  static constexpr int lds_row_of(int row) { return row; }
+};
+
+// For B, whose rows are the output's columns: in this order a lane's elements of `kJoined` neighbouring fragments are
+// consecutive columns, so that it can store them together.
 template <class Shape, int kJoined>
-constexpr int column_of_lds_row(int row) {
-  const int fragment = row / Shape::kRows;
-  const int mfma_row = row % Shape::kRows;
-  const int first = (fragment - fragment % kJoined) * Shape::kRows;
-  const int group = Shape::group_of_row(mfma_row) * kJoined + fragment % kJoined;
-  return first + group * Shape::kElements + Shape::element_of_row(mfma_row);
-}
+struct RowsByLane {
+  static constexpr int of_lds_row(int lds_row) {
+    const int fragment = lds_row / Shape::kRows;
+    const int mfma_row = lds_row % Shape::kRows;
+    const int first = (fragment - fragment % kJoined) * Shape::kRows;
+    const int run = Shape::group_of_row(mfma_row) * kJoined + fragment % kJoined;
+    return first + run * Shape::kElements + Shape::element_of_row(mfma_row);
+  }
+  static constexpr int lds_row_of(int row) {
+    const int in_joined = row % (Shape::kRows * kJoined);
+    const int run = in_joined / Shape::kElements;
+    const int mfma_row = Shape::row_of_element(run / kJoined, in_joined % Shape::kElements);
+    return row - in_joined + run % kJoined * Shape::kRows + mfma_row;
+  }
+};
 
 }  // namespace deep_gemm_rocm

@@ -24,6 +24,10 @@ struct MfmaShape {
   // The lane group and the element of its lanes that hold row `row` of D.
   static constexpr int group_of_row(int row) { return row / 4 % kLaneGroups; }
   static constexpr int element_of_row(int row) { return row / (4 * kLaneGroups) * 4 + row % 4; }
+  // And the other way round.
+  static constexpr int row_of_element(int group, int element) {
+    return element / 4 * 4 * kLaneGroups + group * 4 + element % 4;
+  }
 };
 
 }  // namespace deep_gemm_rocm

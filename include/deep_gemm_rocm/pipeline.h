@@ -3,9 +3,11 @@
 
 #include "deep_gemm_rocm/conditional.h"
 #include "deep_gemm_rocm/direct_mma.h"
+#include "deep_gemm_rocm/gemm_kind.h"
 #include "deep_gemm_rocm/promoted_mma.h"
 #include "deep_gemm_rocm/scale_loader.h"
 #include "deep_gemm_rocm/tile_loader.h"
+#include "deep_gemm_rocm/transposing_tile_loader.h"
 #include "deep_gemm_rocm/tile_shape.h"
 
 namespace deep_gemm_rocm {
@@ -16,13 +18,18 @@ struct TileOperands {
 };
 
 // What every schedule works with: loaders, LDS, fragments and the wave's accumulators.
-template <class Shape, Scaling kScaling, int kRegisterStages, int kFragmentStages, int kChains, bool kCarry, bool kKTail>
+template <class Kind, class Shape, int kRegisterStages, int kFragmentStages, int kChains, bool kCarry>
 struct PipelineState {
   using Mfma = typename Shape::Mfma;
-  using LoaderA = TileLoader<Shape::kBlockM, Shape::kThreads, kRegisterStages, kKTail>;
-  using LoaderB = TileLoader<Shape::kBlockN, Shape::kThreads, kRegisterStages, kKTail>;
-  static constexpr bool kPromoted = kScaling == Scaling::kBlocks || kScaling == Scaling::kVectors;
-  using Scales = Conditional<kPromoted, ScaleLoader<Shape, kRegisterStages, kScaling == Scaling::kVectors>, NoScales>;
+  template <class T, Major kMajor, int kRows, class Order>
+  using Loader =
+      Conditional<kMajor == Major::kK, TileLoader<Order, kRows, Shape::kThreads, kRegisterStages, Kind::kKTail>,
+                  TransposingTileLoader<T, Order, kRows, Shape::kThreads, kRegisterStages>>;
+  using LoaderA = Loader<typename Kind::A, Kind::kMajorA, Shape::kBlockM, RowsInOrder>;
+  using LoaderB = Loader<typename Kind::B, Kind::kMajorB, Shape::kBlockN, RowsByLane<Mfma, Shape::kJoined>>;
+  static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
+  static constexpr bool kPromoted = kPerColumn || Kind::kScaling == Scaling::kBlocks;
+  using Scales = Conditional<kPromoted, ScaleLoader<Shape, kRegisterStages, kPerColumn>, NoScales>;
   using Mma =
       Conditional<kPromoted, PromotedMma<Shape, Scales, kChains, kCarry>, DirectMma<Shape, Scales, kChains>>;
   static constexpr int kTransfers = LoaderA::kPasses + LoaderB::kPasses;
@@ -32,8 +39,8 @@ struct PipelineState {
 
   DG_DEVICE PipelineState(const TileOperands& operands, uint8_t* lds)
       : num_k_blocks(ceil_div(operands.a.k_bytes, kBlockKBytes)),
-        loader_a(operands.a, [](int row) { return row; }),
-        loader_b(operands.b, column_of_lds_row<Mfma, Shape::kJoined>),
+        loader_a(operands.a),
+        loader_b(operands.b),
         scales(operands.sfa, operands.a.rows, operands.sfb, operands.b.rows, num_k_blocks),
         lds_(lds),
         wave_m_(Shape::wave_m()),
@@ -84,9 +91,10 @@ struct PipelineState {
 // All waves load and compute. kNumStages K-blocks are held at once: up to two in LDS, the others on their way in
 // registers. With one stage nothing overlaps; with two, loads overlap the computation; from three on, LDS is
 // double-buffered as well and one barrier a K-block is enough.
-template <class Shape_, Scaling kScaling, int kNumStages, bool kKTail>
+template <class Kind_, class Shape_, int kNumStages>
 class MultiStage {
  public:
+  using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kLdsStages = kNumStages < 3 ? 1 : 2;
   static constexpr int kLdsBytes = kLdsStages * Shape::kTileBytes;
@@ -97,7 +105,7 @@ class MultiStage {
   static constexpr int kChains = Shape::kFragsM * Shape::kFragsN % 2 == 0 ? 2 : 1;
 
  public:
-  using State = PipelineState<Shape, kScaling, kUnroll, 1, kChains, false, kKTail>;
+  using State = PipelineState<Kind, Shape, kUnroll, 1, kChains, false>;
 
   static DG_DEVICE void prologue(State& state) {
     if (!kPrefetch) return;
@@ -161,11 +169,12 @@ class MultiStage {
 //   memory:  scales of k + 1 · W loads of k + 2, each after the store that frees its registers
 // A's fragments are replaced in place, once their last MFMA has been issued; B's are needed to the end, so they
 // alternate between two sets.
-template <class Shape_, Scaling kScaling, int kNumStages, bool kKTail>
+template <class Kind_, class Shape_, int kNumStages>
 class Pinned {
  public:
+  using Kind = Kind_;
   using Shape = Shape_;
-  using State = PipelineState<Shape, kScaling, 1, 2, 2, true, kKTail>;
+  using State = PipelineState<Kind, Shape, 1, 2, 2, true>;
   static constexpr int kLdsBytes = Shape::kTileBytes;
   static constexpr int kUnroll = 2;
   static_assert(kNumStages == 2, "the pinned schedule has two stages: one in LDS, one on its way in registers");

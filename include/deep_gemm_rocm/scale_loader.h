@@ -7,14 +7,6 @@
 
 namespace deep_gemm_rocm {
 
-// What shares a scale.
-enum class Scaling {
-  kNone,     // nothing is scaled
-  kBlocks,   // 128 of K of a row of A; 128 x 128 of B (DeepGEMM's recipe 1, 128, 128)
-  kVectors,  // 128 of K of a row of A or B (recipe 1, 1, 128)
-  kRows,     // a row of A or B; applied in the epilogue
-};
-
 // One fp32 scale per row (or 128 of them) and K-block; strides are in elements and may have any order.
 struct ScaleTile {
   const float* first_row;
@@ -35,10 +27,10 @@ class ScaleLoader {
   DG_DEVICE ScaleLoader(const ScaleTile& a, int rows, const ScaleTile& b, int columns, int num_k_blocks)
       : a_(a), b_(b), num_k_blocks_(num_k_blocks) {
 #pragma unroll
-    for (int i = 0; i < Shape::kFragsM; ++i) offset_[i] = row_offset(a, Shape::lane_row(i), rows);
+    for (int i = 0; i < Shape::kFragsM; ++i) offset_[i] = row_offset(a, Shape::lane_row(lane_id(), i), rows);
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      column_offset_[i] = kPerColumn ? row_offset(b, Shape::lane_column(i), columns) : 0;
+      column_offset_[i] = kPerColumn ? row_offset(b, Shape::lane_column(lane_id(), i), columns) : 0;
     }
   }
 

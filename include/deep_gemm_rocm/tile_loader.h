@@ -6,17 +6,18 @@
 
 namespace deep_gemm_rocm {
 
-// A tile of rows of a K-major tensor, read from `first_row` on; rows past `rows` and what is past `k_bytes` of a row read
-// as zeros.
+// A tile of an operand, read from its first row's first k on. `stride_bytes` is the distance of rows or, if these are
+// contiguous, of two k.
 struct OperandTile {
-  const uint8_t* first_row;
+  const uint8_t* first;
   int rows;
   int k_bytes;
-  int64_t row_bytes;  // from a row to the next
+  int64_t stride_bytes;
 };
 
-// kRegisterStages K-blocks can be on their way in registers at once.
-template <int kTileRows, int kThreads, int kRegisterStages, bool kKTail>
+// Of an operand whose rows are contiguous along K. Rows past `rows` and what is past `k_bytes` of a row read as zeros.
+// kRegisterStages K-blocks can be on their way in registers at once. Order is one of lds_layout.h.
+template <class Order, int kTileRows, int kThreads, int kRegisterStages, bool kKTail>
 class TileLoader {
   static constexpr int kRowsPerPass = rows_per_pass(kThreads);
   static_assert(kRowsPerPass % kChunksPerRow == 0, "the LDS layout must repeat from pass to pass");
@@ -24,14 +25,12 @@ class TileLoader {
  public:
   static constexpr int kPasses = ceil_div(kTileRows, kRowsPerPass);
 
-  // row_order(r) is the tile's row that belongs into LDS row r.
-  template <class RowOrder>
-  DG_DEVICE TileLoader(const OperandTile& tile, RowOrder row_order)
-      : buffer_{tile.first_row, buffer_bytes(tile)}, k_bytes_(tile.k_bytes) {
+  DG_DEVICE explicit TileLoader(const OperandTile& tile)
+      : buffer_{tile.first, buffer_bytes(tile)}, k_bytes_(tile.k_bytes) {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      const int row = row_order(lds_row(pass));
-      offset_[pass] = row < tile.rows ? row * static_cast<unsigned>(tile.row_bytes) + chunk_k() : kOutOfBounds;
+      const int row = Order::of_lds_row(lds_row(pass));
+      offset_[pass] = row < tile.rows ? row * static_cast<unsigned>(tile.stride_bytes) + chunk_k() : kOutOfBounds;
     }
   }
 
@@ -55,7 +54,7 @@ class TileLoader {
   static DG_DEVICE int chunk_k() { return thread_chunk(thread_id()) * kChunkBytes; }
 
   static DG_DEVICE unsigned buffer_bytes(const OperandTile& tile) {
-    return static_cast<unsigned>((min(tile.rows, kTileRows) - 1) * tile.row_bytes + tile.k_bytes);
+    return static_cast<unsigned>((min(tile.rows, kTileRows) - 1) * tile.stride_bytes + tile.k_bytes);
   }
 
   Buffer buffer_;

@@ -36,9 +36,9 @@ struct TileShape {
   static DG_DEVICE int wave_n() { return wave_id() % kWavesN * kWaveN; }
 
   // The tile's row that a lane holds in fragment row i, and the column of its i-th element there.
-  static DG_DEVICE int lane_row(int i) { return wave_m() + lane_id() % Mfma::kRows + i * Mfma::kRows; }
-  static DG_DEVICE int lane_column(int i) {
-    return wave_n() + lane_id() / Mfma::kRows * kRun + i / kRun * kRun * Mfma::kLaneGroups + i % kRun;
+  static DG_DEVICE int lane_row(int lane, int i) { return wave_m() + lane % Mfma::kRows + i * Mfma::kRows; }
+  static DG_DEVICE int lane_column(int lane, int i) {
+    return wave_n() + lane / Mfma::kRows * kRun + i / kRun * kRun * Mfma::kLaneGroups + i % kRun;
   }
 };
 

@@ -16,9 +16,7 @@ DG_DEVICE int read_lane(int value, int lane) { return __builtin_amdgcn_readlane(
 
 // The sum over this lane and those before it.
 DG_DEVICE int inclusive_sum(int value) {
-  int lane = lane_id();
-  // Or a loop around this would keep all addresses that follow from the lane in registers.
-  asm volatile("" : "+v"(lane));
+  const int lane = lane_id_computed_here();
 #pragma unroll
   for (int distance = 1; distance < kWaveSize; distance *= 2) {
     const int before = __builtin_amdgcn_ds_bpermute((lane - distance) * static_cast<int>(sizeof(int)), value);

@@ -1,0 +1,31 @@
+// What a GEMM kernel computes, as a type that everything else takes from; GemmKind in heuristics/ is the same.
+#pragma once
+
+#include "deep_gemm_rocm/types.h"
+
+namespace deep_gemm_rocm {
+
+// What shares a scale.
+enum class Scaling {
+  kNone,     // nothing is scaled
+  kBlocks,   // 128 of K of a row of A; 128 x 128 of B (DeepGEMM's recipe 1, 128, 128)
+  kVectors,  // 128 of K of a row of A or B (recipe 1, 1, 128)
+  kRows,     // a row of A or B; applied in the epilogue
+};
+
+// Which dimension of an operand is contiguous: K, or its rows (M of A, N of B).
+enum class Major { kK, kRows };
+
+template <class A_, class B_, class D_, Major kMajorA_, Major kMajorB_, Scaling kScaling_, bool kAccumulate_, bool kKTail_>
+struct GemmKind {
+  using A = A_;
+  using B = B_;
+  using D = D_;
+  static constexpr Major kMajorA = kMajorA_;
+  static constexpr Major kMajorB = kMajorB_;
+  static constexpr Scaling kScaling = kScaling_;
+  static constexpr bool kAccumulate = kAccumulate_;  // whether c is added
+  static constexpr bool kKTail = kKTail_;            // whether K may be something else than a multiple of 128 bytes
+};
+
+}  // namespace deep_gemm_rocm

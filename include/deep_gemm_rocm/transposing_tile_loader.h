@@ -1,0 +1,103 @@
+// As TileLoader, for an operand whose rows are contiguous in memory: a lane loads 4 bytes (rows) for each of the values
+// of K in a 16-byte chunk, and turns them in registers into one chunk for each of these rows.
+#pragma once
+
+#include "deep_gemm_rocm/buffer.h"
+#include "deep_gemm_rocm/lds_layout.h"
+#include "deep_gemm_rocm/tile_loader.h"
+
+namespace deep_gemm_rocm {
+
+// Of 16 rows of 4 bytes (or 8 of 2 x 2), chunk `row` is what they hold of that column.
+template <int kElementBytes>
+DG_DEVICE Chunk column_chunk(const unsigned* rows, int row);
+
+// v_perm_b32 picks bytes: selector 0 to 3 from its second operand, 4 to 7 from the first.
+constexpr unsigned kLowHalves = 0x05040100;
+constexpr unsigned kHighHalves = 0x07060302;
+
+template <>
+DG_DEVICE Chunk column_chunk<2>(const unsigned* rows, int column) {
+  Chunk chunk;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    chunk[i] = __builtin_amdgcn_perm(rows[2 * i + 1], rows[2 * i], column == 0 ? kLowHalves : kHighHalves);
+  }
+  return chunk;
+}
+
+template <>
+DG_DEVICE Chunk column_chunk<1>(const unsigned* rows, int column) {
+  constexpr unsigned kInterleaved[] = {0x05010400, 0x07030602};  // bytes 0 and 1, or 2 and 3, of both
+  Chunk chunk;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const unsigned* four = rows + 4 * i;
+    const unsigned first = __builtin_amdgcn_perm(four[1], four[0], kInterleaved[column / 2]);
+    const unsigned second = __builtin_amdgcn_perm(four[3], four[2], kInterleaved[column / 2]);
+    chunk[i] = __builtin_amdgcn_perm(second, first, column % 2 == 0 ? kLowHalves : kHighHalves);
+  }
+  return chunk;
+}
+
+// A wave covers 64 rows and kUnitRows chunks: eight neighbouring lanes store chunks of different banks, and lanes that
+// load the same k together cover 64 or 128 contiguous bytes. Rows past the operand's last one hold other values of it;
+// what is computed from them is not stored. K past its end reads as zeros.
+template <class T, class Order, int kTileRows, int kThreads, int kRegisterStages>
+class TransposingTileLoader {
+  static constexpr int kElementBytes = sizeof(T);
+  static constexpr int kUnitRows = sizeof(unsigned) / kElementBytes;  // that a lane turns into chunks
+  static constexpr int kUnitLoads = kChunkBytes / kElementBytes;      // values of K in a chunk
+  static constexpr int kBlockK = kBlockKBytes / kElementBytes;
+  static constexpr int kWaveRows = kWaveSize;
+  static constexpr int kWavesPerRows = kChunksPerRow / kUnitRows;  // so many waves cover all chunks of 64 rows
+  static constexpr int kWaves = kThreads / kWaveSize;
+
+ public:
+  static constexpr int kPasses = ceil_div(ceil_div(kTileRows, kWaveRows) * kWavesPerRows, kWaves);
+
+  DG_DEVICE explicit TransposingTileLoader(const OperandTile& tile) : tile_(tile) {}
+
+  DG_DEVICE void load(int stage, int pass, int k_block) {
+    const int first_k = k_block * kBlockK;
+    const int ks = min(tile_.k_bytes / kElementBytes - first_k, kBlockK);
+    const int rows = min(tile_.rows, kTileRows);
+    const Buffer buffer{tile_.first + first_k * tile_.stride_bytes,
+                        static_cast<unsigned>((ks - 1) * tile_.stride_bytes + rows * kElementBytes)};
+    const bool exists = row(pass) < rows;
+#pragma unroll
+    for (int i = 0; i < kUnitLoads; ++i) {
+      const int k = chunk(pass) * kUnitLoads + i;
+      const unsigned offset = k * static_cast<unsigned>(tile_.stride_bytes) + row(pass) * kElementBytes;
+      staged_[stage][pass][i] = buffer.only_if(ks > 0).template load<unsigned>(exists ? offset : kOutOfBounds);
+    }
+  }
+
+  DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) const {
+    if (row(pass) >= kTileRows) return;
+#pragma unroll
+    for (int i = 0; i < kUnitRows; ++i) {
+      uint8_t* const to = lds_tile + lds_offset(Order::lds_row_of(row(pass) + i), chunk(pass));
+      *reinterpret_cast<Chunk*>(to) = column_chunk<kElementBytes>(staged_[stage][pass], i);
+    }
+  }
+
+ private:
+  static constexpr int kNeighbours = 8 / kUnitRows;  // units of rows in eight neighbouring lanes
+
+  static DG_DEVICE int wave_unit(int pass) { return pass * kWaves + wave_id(); }
+
+  static DG_DEVICE int row(int pass) {
+    const int unit = lane_id() % kNeighbours + lane_id() / 8 * kNeighbours;
+    return wave_unit(pass) / kWavesPerRows * kWaveRows + unit * kUnitRows;
+  }
+
+  static DG_DEVICE int chunk(int pass) {
+    return wave_unit(pass) % kWavesPerRows * kUnitRows + lane_id() / kNeighbours % kUnitRows;
+  }
+
+  OperandTile tile_;
+  unsigned staged_[kRegisterStages][kPasses][kUnitLoads];
+};
+
+}  // namespace deep_gemm_rocm
