@@ -60,23 +60,25 @@ struct BufferPosition {
   uint64_t in_bounds;  // bytes from there that are in range
 };
 
-// Raw buffers check the byte offset, SGPR offset included, against num_records; structured ones check the index. The
-// sums aren't truncated to 32 bits: an offset close to 2^32 stays out of range.
-inline BufferPosition locate(const BufferResource& resource, uint64_t index, uint64_t offset, uint64_t scalar_offset) {
+// CDNA3 ISA, "Range checking". Raw buffers check the byte offset against num_records, structured ones the index; the
+// SGPR offset takes no part in it, and private ones (ADD_TID without an index) check nothing. Sums aren't truncated to
+// 32 bits: an offset close to 2^32 stays out of range.
+inline BufferPosition locate(const BufferResource& resource, bool has_index, uint64_t index, uint64_t offset,
+                             uint64_t scalar_offset) {
+  const uint64_t base = resource.base + scalar_offset;
   if (resource.swizzled && resource.stride != 0) {
     const uint64_t index_high = index / resource.index_stride, index_low = index % resource.index_stride;
     const uint64_t element = offset / resource.element_size, byte = offset % resource.element_size;
     const uint64_t swizzled = (index_high * resource.stride + element * resource.element_size) * resource.index_stride +
                               index_low * resource.element_size + byte;
-    const bool valid = index < resource.records && offset < resource.stride;
-    return {resource.base + scalar_offset + swizzled, valid ? resource.stride - offset : 0};
+    const bool checked = has_index || !resource.adds_lane;
+    const bool valid = !checked || (index < resource.records && offset < resource.stride);
+    return {base + swizzled, valid ? resource.element_size - byte : 0};
   }
-  const uint64_t position = index * resource.stride + offset;
-  if (resource.stride == 0) {
-    const uint64_t whole = position + scalar_offset;
-    return {resource.base + whole, whole < resource.records ? resource.records - whole : 0};
-  }
-  return {resource.base + scalar_offset + position, index < resource.records ? ~0ull : 0};
+  const uint64_t address = base + index * resource.stride + offset;
+  if (resource.adds_lane && !has_index) return {address, ~0ull};
+  if (has_index && resource.stride != 0) return {address, index < resource.records ? ~0ull : 0};
+  return {address, offset < resource.records ? resource.records - offset : 0};
 }
 
 struct BufferOperands {
@@ -93,7 +95,7 @@ struct BufferOperands {
 
   BufferPosition position(int lane) const {
     const uint64_t row = (index ? index[lane] : 0) + (resource.adds_lane ? uint64_t(lane) : 0);
-    return locate(resource, row, (offset ? offset[lane] : 0) + imm, scalar_offset);
+    return locate(resource, index != nullptr, row, (offset ? offset[lane] : 0) + imm, scalar_offset);
   }
 };
 

@@ -129,14 +129,26 @@ T clamped(T value, bool dx10) {
 template <class T>
 T scaled(T value, int omod) {
   constexpr float factors[4] = {1.0f, 2.0f, 4.0f, 0.5f};
-  if constexpr (std::is_same_v<T, Half>) return Half::from(float(value) * factors[omod]);
-  else return value * T(factors[omod]);
+  if constexpr (std::is_same_v<T, Half>) {
+    const Half result = Half::from(float(value) * factors[omod]);
+    return result.bits & 0x7C00 ? result : Half{0};
+  } else {
+    const T result = value * T(factors[omod]);
+    return std::fabs(result) < std::numeric_limits<T>::min() ? T(0) : result;
+  }
+}
+
+// CDNA3 ISA, "Output modifiers": they are ignored where the mode is IEEE or keeps subnormal results; else subnormals and
+// -0 become +0.
+template <class T>
+bool scales_results(const Mode& mode) {
+  return !mode.ieee() && (std::is_same_v<T, float> ? mode.flushes_f32_results() : mode.flushes_f16_f64_results());
 }
 
 template <class T>
 void apply_output_modifiers(const Wave& wave, const Instruction& inst, Lanes<T>& values) {
   if constexpr (is_float<T>) {
-    if (inst.vop.omod)
+    if (inst.vop.omod && scales_results<T>(wave.mode))
       for (int l = 0; l < lanes; ++l) values[l] = scaled(values[l], inst.vop.omod);
     if (inst.vop.clamp)
       for (int l = 0; l < lanes; ++l) values[l] = clamped(values[l], wave.mode.dx10_clamp());
@@ -163,6 +175,20 @@ class F64Environment {
   const Wave& wave_;
   const bool differs_;
 };
+// f16 is computed in f32 and rounded to nearest, whatever the rounding of f32.
+class F16Environment {
+ public:
+  explicit F16Environment(const Wave& wave) : wave_(wave), differs_(wave.mode.round_f32() != 0) {
+    if (differs_) apply_mode(Mode());
+  }
+  ~F16Environment() {
+    if (differs_) apply_mode(wave_.mode);
+  }
+
+ private:
+  const Wave& wave_;
+  const bool differs_;
+};
 struct NoEnvironment {
   explicit NoEnvironment(const Wave&) {}
 };
@@ -173,6 +199,8 @@ struct LaneOperation;
 template <auto f, HalfResult half, class Result, class... Sources>
 struct LaneOperation<f, half, Result (*)(Sources...)> {
   static constexpr bool uses_f64 = (std::is_same_v<Sources, double> || ...) || std::is_same_v<Result, double>;
+
+  static constexpr bool uses_f16 = (std::is_same_v<Sources, Half> || ...) || std::is_same_v<Result, Half>;
 
   static void run(Wave& wave, const Instruction& inst) { run(wave, inst, std::index_sequence_for<Sources...>()); }
 
@@ -189,7 +217,8 @@ struct LaneOperation<f, half, Result (*)(Sources...)> {
 
   template <size_t... index>
   static void run(Wave& wave, const Instruction& inst, std::index_sequence<index...>) {
-    std::conditional_t<uses_f64, F64Environment, NoEnvironment> environment(wave);
+    using F16OrNone = std::conditional_t<uses_f16, F16Environment, NoEnvironment>;
+    const std::conditional_t<uses_f64, F64Environment, F16OrNone> environment(wave);
     Buffers<Sources...> buffers;
     compute(wave, inst, load_source<Sources>(wave, inst.src[index], inst.vop.op_sel >> index & 1,
                                              buffers.template get<index>())...);

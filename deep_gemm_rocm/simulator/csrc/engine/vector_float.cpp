@@ -18,6 +18,10 @@ bool is_signaling(double value) { return value != value && !(bit_cast<uint64_t>(
 float quieted(float value) { return bit_cast<float>(bit_cast<uint32_t>(value) | 0x00400000); }
 double quieted(double value) { return bit_cast<double>(bit_cast<uint64_t>(value) | 0x0008000000000000); }
 
+// The bits as they are, but for a subnormal that the mode flushes. The compiler doesn't see the factor.
+float canonical(float value) { return value * one_f32; }
+double canonical(double value) { return value * one_f64; }
+
 // IEEE 754-2008 minNum with -0 below +0; a signaling NaN comes out quieted (MODE.IEEE, which compute kernels set).
 template <class T>
 T minimum(T a, T b) {
@@ -26,7 +30,7 @@ T minimum(T a, T b) {
   result = is_nan(a) ? b : result;
   result = is_signaling(b) ? quieted(b) : result;
   result = is_signaling(a) ? quieted(a) : result;
-  return result;
+  return canonical(result);
 }
 template <class T>
 T maximum(T a, T b) {
@@ -35,7 +39,7 @@ T maximum(T a, T b) {
   result = is_nan(a) ? b : result;
   result = is_signaling(b) ? quieted(b) : result;
   result = is_signaling(a) ? quieted(a) : result;
-  return result;
+  return canonical(result);
 }
 float median(float a, float b, float c) {
   if (is_nan(a) || is_nan(b) || is_nan(c)) return minimum(minimum(a, b), c);
@@ -125,12 +129,12 @@ const Semantics fmaak(Op::v_fmaak_f32, bind_fmaak);
 
 VECTOR(v_trunc_f32, float, (float a), return std::trunc(a))
 VECTOR(v_ceil_f32, float, (float a), return std::ceil(a))
-VECTOR(v_rndne_f32, float, (float a), return std::nearbyint(a))
+VECTOR(v_rndne_f32, float, (float a), return __builtin_roundevenf(a))
 VECTOR(v_floor_f32, float, (float a), return std::floor(a))
 VECTOR(v_fract_f32, float, (float a), return fraction(a))
 VECTOR(v_trunc_f64, double, (double a), return std::trunc(a))
 VECTOR(v_ceil_f64, double, (double a), return std::ceil(a))
-VECTOR(v_rndne_f64, double, (double a), return std::nearbyint(a))
+VECTOR(v_rndne_f64, double, (double a), return __builtin_roundeven(a))
 VECTOR(v_floor_f64, double, (double a), return std::floor(a))
 VECTOR(v_fract_f64, double, (double a), return fraction(a))
 
@@ -269,17 +273,18 @@ void convert_stochastic_to_fp8(Wave& wave, const Instruction& inst) {
 const Semantics cvt_sr_fp8(Op::v_cvt_sr_fp8_f32, bind_handler<convert_stochastic_to_fp8<Fp8>, ConstantType::f32>);
 const Semantics cvt_sr_bf8(Op::v_cvt_sr_bf8_f32, bind_handler<convert_stochastic_to_fp8<Bf8>, ConstantType::f32>);
 
-// ---- Division: V_DIV_SCALE, V_DIV_FMAS and V_DIV_FIXUP, as the ISA manual's pseudocode has them ----
+// ---- Division: V_DIV_SCALE, V_DIV_FMAS and V_DIV_FIXUP, as the ISA manual's pseudocode has them, but for its factors
+// where V_DIV_SCALE sets VCC: those here undo each other, without which compilers' divisions would be wrong. ----
 
 template <class Float>
 struct DivisionLimits;
 template <>
 struct DivisionLimits<float> {
-  static constexpr int far_exponents = 96, scale = 64, tiny_numerator = 23, fmas_scale = 32, underflow = -150, special = 255;
+  static constexpr int far_exponents = 96, scale = 64, tiny_numerator = 23, bias = 127, underflow = -150, special = 255;
 };
 template <>
 struct DivisionLimits<double> {
-  static constexpr int far_exponents = 768, scale = 128, tiny_numerator = 53, fmas_scale = 64, underflow = -1075,
+  static constexpr int far_exponents = 768, scale = 128, tiny_numerator = 53, bias = 1023, underflow = -1075,
                        special = 2047;
 };
 
@@ -298,7 +303,7 @@ Float division_scale(Float value, Float denominator, Float numerator, bool& scal
   if (is_subnormal(denominator)) return up;
   if (reciprocal_is_tiny && quotient_is_tiny) {
     scaled_later = true;
-    return value == denominator ? up : value;
+    return value == denominator ? down : value;
   }
   if (reciprocal_is_tiny) return down;
   if (quotient_is_tiny) {
@@ -321,6 +326,15 @@ void run_division_scale(Wave& wave, const Instruction& inst) {
 const Semantics div_scale_f32(Op::v_div_scale_f32, bind_handler<run_division_scale<float>, ConstantType::f32>);
 const Semantics div_scale_f64(Op::v_div_scale_f64, bind_handler<run_division_scale<double>, ConstantType::f64>);
 
+// The quotient times the factor that V_DIV_SCALE left out: a large quotient was made smaller and a small one larger.
+// In f64, which f32 has to round but once.
+template <class Float>
+Float division_fmas(Float a, Float b, Float quotient) {
+  using Limits = DivisionLimits<Float>;
+  const int exponent = raw_exponent(quotient) > Limits::bias ? Limits::scale : -Limits::scale;
+  return Float(std::ldexp(std::fma(double(a), double(b), double(quotient)), exponent));
+}
+
 template <class Float>
 void run_division_fmas(Wave& wave, const Instruction& inst) {
   alignas(64) Lanes<Float> buffers[3], results;
@@ -328,8 +342,8 @@ void run_division_fmas(Wave& wave, const Instruction& inst) {
   for (int i = 0; i < 3; ++i) sources[i] = load_source(wave, inst.src[i], false, buffers[i]);
   const uint64_t scale = wave.vcc();
   for (int l = 0; l < lanes; ++l) {
-    const Float sum = std::fma(sources[0][l], sources[1][l], sources[2][l]);
-    results[l] = scale >> l & 1 ? std::ldexp(sum, DivisionLimits<Float>::fmas_scale) : sum;
+    const Float a = sources[0][l], b = sources[1][l], c = sources[2][l];
+    results[l] = scale >> l & 1 ? division_fmas(a, b, c) : std::fma(a, b, c);
   }
   apply_output_modifiers(wave, inst, results);
   store_result<Float>(wave, inst.dst, results, HalfResult::clears_upper, false);
@@ -350,6 +364,7 @@ Float division_fixup(Float quotient, Float denominator, Float numerator) {
   if (std::isinf(denominator) || numerator == 0) return std::copysign(Float(0), sign);
   if (raw_exponent(numerator) - raw_exponent(denominator) < Limits::underflow) return std::copysign(Float(0), sign);
   if (raw_exponent(denominator) == Limits::special) return std::copysign(infinity, sign);
+  if (is_nan(quotient)) return std::copysign(infinity, sign);  // it has overflowed on the way
   return std::copysign(quotient, sign);
 }
 VECTOR(v_div_fixup_f32, float, (float a, float b, float c), return division_fixup(a, b, c))

@@ -61,7 +61,7 @@ const Approximate transcendentals({Op::v_rcp_f16, Op::v_sqrt_f16, Op::v_rsq_f16,
 VECTOR(v_floor_f16, Half, (Half a), return Half::from(std::floor(float(a))))
 VECTOR(v_ceil_f16, Half, (Half a), return Half::from(std::ceil(float(a))))
 VECTOR(v_trunc_f16, Half, (Half a), return Half::from(std::trunc(float(a))))
-VECTOR(v_rndne_f16, Half, (Half a), return Half::from(std::nearbyint(float(a))))
+VECTOR(v_rndne_f16, Half, (Half a), return Half::from(__builtin_roundevenf(a)))
 VECTOR(v_fract_f16, Half, (Half a), const float x = a; return Half::from(std::min(x - std::floor(x), 0x1.ffcp-1f)))
 
 bool has_exponent(float value) { return value != 0 && std::isfinite(value); }

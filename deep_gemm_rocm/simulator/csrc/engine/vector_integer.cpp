@@ -229,7 +229,7 @@ CARRY(v_addc_co_u32, add, true)
 CARRY(v_subb_co_u32, subtract, true)
 CARRY(v_subbrev_co_u32, subtract_reversed, true)
 
-// 32 x 32 + 64 bits with a carry out of bit 63.
+// 32 x 32 + 64 bits; what goes to the SGPRs is bit 64 of the sum.
 template <class Narrow, class Wide>
 void run_wide_mad(Wave& wave, const Instruction& inst) {
   alignas(64) Lanes<Narrow> buffer_a, buffer_b;
@@ -241,9 +241,8 @@ void run_wide_mad(Wave& wave, const Instruction& inst) {
   for (int l = 0; l < lanes; ++l) {
     const uint64_t product = uint64_t(Wide(a[l]) * Wide(b[l]));
     results[l] = product + c[l];
-    const bool overflow = std::is_signed_v<Wide> ? int64_t((product ^ results[l]) & (c[l] ^ results[l])) < 0
-                                                 : results[l] < product;
-    carry_out |= uint64_t(overflow) << l;
+    const __int128 sum = std::is_signed_v<Wide> ? __int128(int64_t(product)) + int64_t(c[l]) : __int128(product) + c[l];
+    carry_out |= uint64_t(sum >> 64 & 1) << l;
   }
   wave.write_scalar(inst.sdst, carry_out & wave.exec());
   store_result<uint64_t>(wave, inst.dst, results, HalfResult::clears_upper, false);

@@ -142,8 +142,9 @@ class BufferAccess {
   BufferAccess(Wave& wave, const Instruction& inst)
       : wave_(wave),
         operands_(wave, inst),
+        base_(operands_.resource.base + operands_.scalar_offset),
         raw_(operands_.resource.stride == 0 && !operands_.resource.adds_lane && operands_.index == nullptr),
-        whole_buffer_is_valid_(raw_ && wave.memory->contains(operands_.resource.base, operands_.resource.records)) {}
+        whole_buffer_is_valid_(raw_ && wave.memory->contains(base_, operands_.resource.records)) {}
 
   // Sets the address and the number of dwords in bounds; false where the memory isn't the kernel's.
   bool resolve(int lane, uint32_t dwords, uint8_t*& address, uint32_t& valid) const {
@@ -160,20 +161,19 @@ class BufferAccess {
     uint32_t lowest = ~0u, highest = 0;
     for (int l = 0; l < lanes; ++l) lowest = std::min(lowest, operands_.offset[l]);
     for (int l = 0; l < lanes; ++l) highest = std::max(highest, operands_.offset[l]);
-    const uint64_t shift = operands_.imm + operands_.scalar_offset;
-    if (highest + shift + bytes <= operands_.resource.records) return Range::inside;
-    return lowest + shift >= operands_.resource.records ? Range::outside : Range::mixed;
+    if (highest + operands_.imm + bytes <= operands_.resource.records) return Range::inside;
+    return lowest + operands_.imm >= operands_.resource.records ? Range::outside : Range::mixed;
   }
 
   // Only where all lanes are inside.
   const uint8_t* unchecked(int lane) const {
-    return reinterpret_cast<const uint8_t*>(operands_.resource.base + operands_.imm + operands_.scalar_offset) +
-           operands_.offset[lane];
+    return reinterpret_cast<const uint8_t*>(base_ + operands_.imm) + operands_.offset[lane];
   }
 
  private:
   Wave& wave_;
   const BufferOperands operands_;
+  const uint64_t base_;
   const bool raw_, whole_buffer_is_valid_;
 };
 

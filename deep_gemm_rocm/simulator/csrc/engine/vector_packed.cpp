@@ -27,6 +27,7 @@ struct PackedOperation<f, T (*)(Sources...)> {
  private:
   template <size_t... index>
   static void run(Wave& wave, const Instruction& inst, std::index_sequence<index...>) {
+    const F16Environment environment(wave);
     alignas(64) Lanes<uint32_t> results;
     Lanes<T> low, high;
     compute(wave, inst, low, load_half<Sources>(wave, inst, index, false).lanes...);

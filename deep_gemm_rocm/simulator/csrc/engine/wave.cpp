@@ -14,6 +14,9 @@ uint32_t host_control(int rounding, bool flush_inputs, bool flush_results) {
 
 }  // namespace
 
+const float one_f32 = 1;
+const double one_f64 = 1;
+
 void apply_mode(const Mode& mode) {
   _mm_setcsr(host_control(mode.round_f32(), mode.flushes_f32_inputs(), mode.flushes_f32_results()));
 }

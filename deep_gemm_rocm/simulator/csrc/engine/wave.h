@@ -117,4 +117,8 @@ void run_dpp(Wave& wave, const Instruction& inst);
 void apply_mode(const Mode& mode);
 void apply_mode_f64(const Mode& mode);
 
+// Multiplying with it makes the host flush what the mode flushes.
+extern const float one_f32;
+extern const double one_f64;
+
 }  // namespace mi300x
