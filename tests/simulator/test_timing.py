@@ -176,6 +176,58 @@ def test_pointer_chase_in_hbm(compiler: Compiler) -> None:
     assert (second.cycles - first.cycles) / (100 * HOPS) == approximately(380 * 2.1)
 
 
+STREAM = """
+typedef unsigned Vector __attribute__((ext_vector_type(4)));
+extern "C" __global__ void stream(const Vector* x, unsigned steps, unsigned count, Vector* out) {
+  unsigned id = __builtin_amdgcn_workgroup_id_x() * 256 + __builtin_amdgcn_workitem_id_x();
+  unsigned all = __builtin_amdgcn_grid_size_x();
+  Vector sum = {0, 0, 0, 0};
+  for (unsigned step = 0; step < steps; step += 8) {
+    Vector values[8];
+#pragma unroll
+    for (unsigned i = 0; i < 8; ++i) values[i] = x[(id + (step + i) * all) & (count - 1)];
+#pragma unroll
+    for (unsigned i = 0; i < 8; ++i) sum ^= values[i];
+  }
+  if (sum.x == 1) out[0] = sum;
+}
+"""
+
+
+def streaming_bandwidth(compiler: Compiler, groups: int, size: int, steps: int, constants: dict[str, float]) -> float:
+    """Bytes a clock while workgroups read an array of `size` bytes front to back."""
+    code = compiler.code_object(STREAM)
+    whole, out = np.zeros(size + 128, np.uint8), np.zeros(4, np.uint32)
+    x = whole[-whole.ctypes.data % 128 :][:size]
+    with simulator.profile(constants) as prof:
+        for count in (3 * steps, steps, 2 * steps):
+            simulator.launch(code, "stream", groups, 256, [x, count, size // 16, out])
+    _, first, second = prof.kernels
+    return groups * 256 * 16 * steps / (second.cycles - first.cycles)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "constants", "terabytes_per_second"),
+    [(128 << 20, {"mall.bytes": 1 << 20}, 4.3), (128 << 20, {}, 11.9)],
+    ids=["HBM", "Infinity Cache"],
+)
+def test_streaming(compiler: Compiler, size: int, constants: dict[str, float], terabytes_per_second: float) -> None:
+    bandwidth = streaming_bandwidth(compiler, 1216, size, 8, constants)
+    assert bandwidth * 2.1e9 / 1e12 == approximately(terabytes_per_second)
+
+
+def test_streaming_from_l2(compiler: Compiler) -> None:
+    """A dwordx4 of a wave every 32 clocks."""
+    assert 1024 / streaming_bandwidth(compiler, 1, 1 << 20, 256, {}) == approximately(32)
+
+
+def test_launch_cost(compiler: Compiler) -> None:
+    with simulator.profile() as prof:
+        simulator.launch(compiler.code_object('extern "C" __global__ void empty() {}'), "empty", 1, 64, [])
+    assert prof.kernels[0].time_us == approximately(1)
+
+
 SCALE = """
 extern "C" __global__ void scale(float* x, long long* ticks) {
   long long start = __builtin_readcyclecounter();
