@@ -108,6 +108,4 @@ def test_any_bits(rows, a_type, b_type):
     # Most rows and columns without NaN, or nothing else would come out.
     for operand, good in ((a, slice(0, rows - 4)), (b.T, slice(0, rows - 4))):
         operand[good] = operand[good].float().nan_to_num(0.5, 1.0, -1.0).to(operand.dtype)
-    # mmasim drops a NaN accumulator beside large products, as if it were small; a NaN anywhere makes NaN.
-    nan = a.float().isnan().any(1)[:, None] | b.float().isnan().any(0) | c.isnan()
-    assert_same_bits(run(rows, a_type, b_type, a, b, c), model(a, b, c).masked_fill(nan, torch.nan))
+    assert_same_bits(run(rows, a_type, b_type, a, b, c), model(a, b, c))
