@@ -268,7 +268,8 @@ def test_constants(compiler: Compiler, tmp_path: Path, monkeypatch: pytest.Monke
         with simulator.profile({"launch.overhead_ns": nanoseconds}) as prof:
             simulator.launch(*arguments)
         times.append(prof.kernels[0].time_us)
-    assert times[1] - times[0] == pytest.approx(4, rel=0.05)
+    # The kernel itself takes a different time wherever its memory happens to lie.
+    assert times[1] - times[0] == pytest.approx(4, abs=0.5)
     with (
         pytest.raises(simulator.SimulatorError, match=r"lds\.latency is no constant"),
         simulator.profile({"lds.latency": 1}),
