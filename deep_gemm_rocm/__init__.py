@@ -31,6 +31,13 @@ from .grouped import (
     m_grouped_gemm_fp8_fp8_bf16_nt_contiguous,
     m_grouped_gemm_fp8_fp8_bf16_nt_masked,
 )
+from .k_grouped import (
+    k_grouped_bf16_gemm_tn_contiguous,
+    k_grouped_fp8_gemm_nt_contiguous,
+    k_grouped_fp8_gemm_tn_contiguous,
+    k_grouped_wgrad_gemm_fp8_fp8_fp32_nt,
+    wgrad_gemm_fp8_fp8_fp32_nt,
+)
 from .layout import (
     ceil_div,
     convert_fp8_fn_to_fnuz,
@@ -78,6 +85,10 @@ __all__ = [
     "get_num_sms",
     "get_theoretical_mk_alignment_for_contiguous_layout",
     "get_tma_aligned_size",
+    "k_grouped_bf16_gemm_tn_contiguous",
+    "k_grouped_fp8_gemm_nt_contiguous",
+    "k_grouped_fp8_gemm_tn_contiguous",
+    "k_grouped_wgrad_gemm_fp8_fp8_fp32_nt",
     "m_grouped_bf16_gemm_nn_contiguous",
     "m_grouped_bf16_gemm_nt_contiguous",
     "m_grouped_bf16_gemm_nt_masked",
@@ -94,4 +105,5 @@ __all__ = [
     "per_token_cast_to_fp8",
     "set_mk_alignment_for_contiguous_layout",
     "set_num_sms",
+    "wgrad_gemm_fp8_fp8_fp32_nt",
 ]

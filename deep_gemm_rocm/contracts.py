@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import numbers
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -132,7 +133,7 @@ def check_gemm(
         tensors[d_name] = d
     metas = tuple(_meta(name, tensor) for name, tensor in tensors.items())
     signature = _Signature(dtypes, recipe, grouping, layout_name, c is not None, d_name, d is not None)
-    gemm, extents = _check_metas(signature, tuple(tensors), metas)
+    gemm = _check_metas(signature, tuple(tensors), metas)
     addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
     for name in ("a[0]", "b[0]", "a", "b"):
         if addresses.get(name, 0) % ALIGNMENT:
@@ -140,13 +141,138 @@ def check_gemm(
                 f"{name} must start at a multiple of {ALIGNMENT} bytes, got {addresses[name]:#x}; .clone() it"
             )
     if d is not None:
-        in_place = c is not None and addresses["c"] == addresses[d_name] and c.stride() == d.stride()
-        begin = addresses.pop(d_name)
-        end = begin + extents[-1]
-        for (name, address), extent in zip(addresses.items(), extents, strict=False):
-            if begin < address + extent and address < end and not (in_place and name == "c"):
-                raise ValueError(f"{d_name} must not share memory with {name}, which is read while {d_name} is written")
+        _no_shared_memory(d_name, tensors, dict(zip(tensors, metas, strict=True)))
     return gemm
+
+
+def check_k_grouped_gemm(
+    a: Any,
+    b: Any,
+    d: Any,
+    ks: Any,
+    layout: Any,
+    c: Any,
+    *,
+    dtypes: tuple[torch.dtype, ...],
+    scaled: bool,
+    packed: bool,
+) -> Gemm:
+    """Checks the arguments of a GEMM whose K is split into groups of ``ks``, ``d[g] = a_g · b_gᵀ + c[g]``.
+
+    Args:
+        a, b: operands, [ΣK, rows]; or ``packed``, each group's [rows, K_g] flattened. Pairs where they are ``scaled``.
+
+    Returns:
+        The GEMM; its k is the sum of all groups'.
+    """
+    sizes = _group_sizes(ks, ALIGNMENT if packed else 1)
+    total, blocks = sum(sizes), sum(ceil_div(k, SCALE_BLOCK) for k in sizes)
+    named = {"d": _meta("d", d)}
+    if named["d"].shape[:-2] != (len(sizes),):
+        raise ValueError(f"d must be one matrix for each of {len(sizes)} groups, got shape {tuple(named['d'].shape)}")
+    shape = tuple(named["d"].shape)
+    _output("d", named["d"], shape, OUTPUT_DTYPES)
+    tensors = {"d": d, "grouped_layout": layout}
+    data_names = []
+    for name, operand, rows in (("a", a, shape[1]), ("b", b, shape[2])):
+        data, scales = _pair(name, operand) if scaled else (operand, None)
+        data_name = f"{name}[0]" if scaled else name
+        data_names.append(data_name)
+        tensors[data_name] = data
+        named[data_name] = _meta(data_name, data)
+        _k_grouped_operand(data_name, named[data_name], dtypes, total, rows, packed)
+        if data.data_ptr() % ALIGNMENT:
+            raise ValueError(f"{data_name} must start at a multiple of {ALIGNMENT} bytes; .clone() it")
+        if scales is not None:
+            scales_name = f"{name}[1]"
+            tensors[scales_name] = scales
+            named[scales_name] = _meta(scales_name, scales)
+            expected = (rows, blocks) if packed else (blocks, rows)
+            meaning = f"one scale for each row or column and {SCALE_BLOCK} of each group's K"
+            if named[scales_name].dtype != torch.float32:
+                raise TypeError(f"{scales_name} must be float32, got {named[scales_name].dtype}")
+            if named[scales_name].shape != expected:
+                came = tuple(named[scales_name].shape)
+                raise ValueError(f"{scales_name} must have shape {expected}, {meaning}, got {came}")
+            _matrices(scales_name, named[scales_name], False)
+    named["grouped_layout"] = _meta("grouped_layout", layout)
+    _layout("grouped_layout", named["grouped_layout"], len(sizes), "group")
+    if c is not None:
+        tensors["c"] = c
+        named["c"] = _meta("c", c)
+        _output("c", named["c"], shape, (d.dtype,))
+    first = data_names[0]
+    for name, meta in named.items():
+        _same_device(name, meta, first, named[first])
+    types = [named[name].dtype for name in data_names]
+    if types[0] != types[1] and types[0] not in FP8_DTYPES:
+        raise TypeError(f"b must have the dtype of a, {types[0]}, got {types[1]}")
+    _no_shared_memory("d", tensors, named)
+    major = "k" if packed else "rows"
+    kind = GemmKind(
+        a_type=_TYPES[types[0]],
+        b_type=_TYPES[types[1]],
+        d_type=_TYPES[d.dtype],
+        scaling="vectors" if scaled else "none",
+        accumulate=c is not None,
+        grouping="k_grouped",
+        a_major=major,
+        b_major=major,
+    )
+    return Gemm(shape[1], shape[2], total, len(sizes), kind)
+
+
+def _no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor], metas: dict[str, _Meta]) -> None:
+    """What is written is nothing that is read; but c may be d."""
+    begin = tensors[d_name].data_ptr()
+    end = begin + metas[d_name].extent
+    for name, tensor in tensors.items():
+        address = tensor.data_ptr()
+        if name == d_name or (name == "c" and address == begin and metas["c"].strides == metas[d_name].strides):
+            continue
+        if begin < address + metas[name].extent and address < end:
+            raise ValueError(f"{d_name} must not share memory with {name}, which is read while {d_name} is written")
+
+
+def _group_sizes(ks: Any, unit: int) -> list[int]:
+    if isinstance(ks, torch.Tensor) or not isinstance(ks, Sequence):
+        raise TypeError(f"ks_cpu must be a list of ints, got {type(ks).__name__}")
+    sizes = [check_int(f"ks_cpu[{group}]", k, 0) for group, k in enumerate(ks)]
+    for group, k in enumerate(sizes):
+        if k % unit:
+            raise ValueError(f"ks_cpu[{group}] must be a multiple of {unit}, got {k}; pad the group with zeros")
+    if not sizes or sum(sizes) >= 2**31:
+        raise ValueError(f"ks_cpu must have at least one group and a sum below 2^31, got {len(sizes)}, {sum(sizes)}")
+    return sizes
+
+
+def _k_grouped_operand(
+    name: str, meta: _Meta, dtypes: tuple[torch.dtype, ...], total_k: int, rows: int, packed: bool
+) -> None:
+    if packed:
+        _of_dtype(name, meta, dtypes)
+        if meta.shape != (total_k * rows,) or meta.strides != (1,):
+            raise ValueError(
+                f"{name} must be contiguous and have shape ({total_k * rows},), all groups' [{rows}, K_g] flattened, "
+                f"got {tuple(meta.shape)}; .view(-1) it"
+            )
+        if meta.device.type == "meta":
+            raise ValueError(f"{name} must hold data, got a tensor on the meta device")
+    else:
+        if meta.shape != (total_k, rows):
+            raise ValueError(
+                f"{name} must have shape ({total_k}, {rows}), the sum of ks_cpu and a dimension of d, "
+                f"got {tuple(meta.shape)}"
+            )
+        # As [rows, K], like the operands of other GEMMs. A single row of K has no stride that matters.
+        stride = meta.strides[0] if total_k > 1 else rows
+        if rows > 1 and meta.strides[1] != 1:
+            raise ValueError(f"rows of {name} must be contiguous, got strides {meta.strides}; .contiguous() it")
+        turned = meta._replace(shape=torch.Size((rows, total_k)), strides=(1, stride))
+        _operand(name, turned, dtypes, grouped=False)
+        _contiguous_rows(name, turned)
+        if total_k > 1:
+            _aligned_lines(name, turned)
 
 
 def check_recipe(function: str, recipe: Any, recipe_a: Any, recipe_b: Any) -> Recipe:
@@ -210,10 +336,7 @@ def check_int(name: str, value: Any, least: int) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _check_metas(
-    signature: _Signature, names: tuple[str, ...], metas: tuple[_Meta, ...]
-) -> tuple[Gemm, tuple[int, ...]]:
-    """The GEMM, and how many bytes each tensor reaches over."""
+def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Meta, ...]) -> Gemm:
     grouping, recipe = signature.grouping, signature.recipe
     named = dict(zip(names, metas, strict=True))
     a_name, b_name = ("a", "b") if recipe is None else ("a[0]", "b[0]")
@@ -267,7 +390,7 @@ def _check_metas(
         a_major=_major(a),
         b_major=_major(b),
     )
-    return Gemm(m, n, k, groups[0] if groups else 1, kind), tuple(meta.extent for meta in metas)
+    return Gemm(m, n, k, groups[0] if groups else 1, kind)
 
 
 def _pair(name: str, pair: Any) -> Pair:
@@ -316,22 +439,21 @@ def _major(meta: _Meta) -> str:
     return "rows" if meta.strides[-2] == 1 != meta.strides[-1] else "k"
 
 
-def _operand(name: str, meta: _Meta, dtypes: tuple[torch.dtype, ...], grouped: bool) -> torch.Size:
+def _of_dtype(name: str, meta: _Meta, dtypes: tuple[torch.dtype, ...]) -> None:
     if meta.dtype not in dtypes:
         advice = ""
         if meta.dtype in _OCP_DTYPES and dtypes == FP8_DTYPES:
             advice = "; gfx942 has another FP8 format, convert data and scales with convert_fp8_fn_to_fnuz"
         raise TypeError(f"{name} must be {_one_of(dtypes)}, got {meta.dtype}{advice}")
+
+
+def _operand(name: str, meta: _Meta, dtypes: tuple[torch.dtype, ...], grouped: bool) -> torch.Size:
+    _of_dtype(name, meta, dtypes)
     _matrices(name, meta, grouped)
     rows, k = meta.shape[-2:]
     stride, stride_k = meta.strides[-2:]
     if _major(meta) == "rows":
-        unit = ALIGNMENT // 4 // meta.dtype.itemsize
-        if rows % unit:
-            raise ValueError(
-                f"{name} must have a multiple of {unit} rows where these are contiguous in memory, got shape "
-                f"{tuple(meta.shape)} and strides {meta.strides}; pad it, or .contiguous() it"
-            )
+        _contiguous_rows(name, meta)
         if stride_k < rows or (_K_BLOCK_BYTES * stride_k > _TILE_BYTES):
             raise ValueError(
                 f"columns of {name} must not overlap, and {_K_BLOCK_BYTES} of them be within 2 GiB, "
@@ -346,6 +468,16 @@ def _operand(name: str, meta: _Meta, dtypes: tuple[torch.dtype, ...], grouped: b
     if rows > 1 and stride < k:
         raise ValueError(f"rows of {name} must not overlap, got strides {meta.strides}; .contiguous() it")
     return meta.shape
+
+
+def _contiguous_rows(name: str, meta: _Meta) -> None:
+    """Whole 4-byte loads cover the rows."""
+    unit = ALIGNMENT // 4 // meta.dtype.itemsize
+    if meta.shape[-2] % unit:
+        raise ValueError(
+            f"{name} must have a multiple of {unit} rows where these are contiguous in memory, got shape "
+            f"{tuple(meta.shape)} and strides {meta.strides}; pad it, or .contiguous() it"
+        )
 
 
 def _aligned_lines(name: str, meta: _Meta) -> None:

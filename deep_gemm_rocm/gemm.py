@@ -197,4 +197,4 @@ def _launch(
     if gemm.m == 0 or gemm.n == 0:
         return
     config = choose_gemm_config(gemm.kind, gemm.m, gemm.n, gemm.k, settings.get_num_sms())
-    launch_gemm(config, a, b, d, c=c)
+    launch_gemm(config, gemm, a, b, d, c=c)

@@ -8,7 +8,7 @@ from ctypes import POINTER, Structure, c_int, c_int64, c_void_p
 import torch
 
 from . import hip, jit, settings
-from .contracts import Pair
+from .contracts import Gemm, Pair
 from .heuristics import GemmConfig
 
 _TEMPLATE = "gemm.hip.j2"
@@ -61,6 +61,7 @@ _ARGTYPES = (POINTER(GemmArguments), c_void_p)
 
 def launch_gemm(
     config: GemmConfig,
+    gemm: Gemm,
     a: Pair | torch.Tensor,
     b: Pair | torch.Tensor,
     d: torch.Tensor,
@@ -73,6 +74,7 @@ def launch_gemm(
 
     Args:
         config: its ``kind`` says what the others mean; see ``GemmKind`` and ``tile_source.h``.
+        gemm: the problem's sizes.
         a, b, c, d: [rows, columns] or, with groups of their own, [groups, rows, columns]; a and b with their scales
             where they have some.
         grouped_layout: int32, where there are groups.
@@ -93,10 +95,10 @@ def launch_gemm(
         sfa=_Scales() if sfa is None else _Scales.of(sfa),
         sfb=_Scales() if sfb is None else _Scales.of(sfb),
         grouped_layout=None if grouped_layout is None else grouped_layout.data_ptr(),
-        m=a_data.shape[-2],
-        n=b_data.shape[-2],
-        k=a_data.shape[-1],
-        num_groups=b_data.shape[0] if b_data.dim() == 3 else 1,
+        m=gemm.m,
+        n=gemm.n,
+        k=gemm.k,
+        num_groups=gemm.groups,
         alignment=settings.get_mk_alignment_for_contiguous_layout(),
         write_padding=write_padding,
         max_workgroups=_max_workgroups(config),

@@ -284,7 +284,7 @@ def _contiguous(
         config = _choose(gemm, expected_m or ceil_div(gemm.m, gemm.groups), num_groups=gemm.groups)
     else:
         config = _choose(gemm, gemm.m, max_block_m=settings.get_mk_alignment_for_contiguous_layout())
-    launch_gemm(config, a, b, d, grouped_layout=layout, write_padding=ensure_zero_padding)
+    launch_gemm(config, gemm, a, b, d, grouped_layout=layout, write_padding=ensure_zero_padding)
 
 
 def _masked(
@@ -301,7 +301,7 @@ def _masked(
     if gemm.m == 0 or gemm.n == 0:
         return
     config = _choose(gemm, min(max(expected_m, 1), gemm.m), num_groups=gemm.groups)
-    launch_gemm(config, a, b, d, grouped_layout=masked_m)
+    launch_gemm(config, gemm, a, b, d, grouped_layout=masked_m)
 
 
 def _choose(gemm: Gemm, rows: int, *, num_groups: int = 1, max_block_m: int = 256) -> GemmConfig:

@@ -10,19 +10,39 @@ namespace deep_gemm_rocm {
 // One scale of b for 128 columns, so a wave's columns must lie within one such block.
 constexpr int kScaleBlockN = 128;
 
-template <class T, Major kMajor>
-DG_DEVICE OperandTile operand_tile(const Matrix& matrix, int64_t group, int64_t first_row, int rows, int k) {
-  const auto* data = static_cast<const uint8_t*>(matrix.data);
-  constexpr int64_t kBytes = sizeof(T);
-  const int64_t stride_bytes = matrix.stride * kBytes;
-  const int64_t row_bytes = kMajor == Major::kK ? stride_bytes : kBytes;
-  const int64_t group_bytes = matrix.group_stride * kBytes;
-  return {data + group * group_bytes + first_row * row_bytes, rows, k * static_cast<int>(kBytes), stride_bytes};
+// The operand's part of K, as [all_rows, k] of its own.
+struct PartOfK {
+  int k;
+  int first_k;
+  int first_k_block;
+  bool packed;  // whether rows that are contiguous along K have only this part of it
+};
+
+template <class Tile>
+DG_DEVICE PartOfK part_of_k(const GemmArguments& args, const Tile& tile) {
+  if constexpr (Tile::kKGrouped) {
+    return {tile.k, tile.first_k, tile.first_k_block, true};
+  } else {
+    return {args.k, 0, 0, false};
+  }
 }
 
-DG_DEVICE ScaleTile scale_tile(const Scales& scales, int64_t group, int64_t first_row) {
-  return {scales.data + group * scales.group_stride + first_row * scales.row_stride, scales.row_stride,
-          scales.k_block_stride};
+template <class T, Major kMajor>
+DG_DEVICE OperandTile operand_tile(const Matrix& matrix, int64_t group, int64_t first_row, int rows, int64_t all_rows,
+                                   const PartOfK& part) {
+  const int64_t stride = kMajor == Major::kK && part.packed ? part.k : matrix.stride;
+  const int64_t first = kMajor == Major::kK ? part.first_k * all_rows + first_row * stride
+                                            : part.first_k * stride + first_row;
+  const auto* data = static_cast<const uint8_t*>(matrix.data);
+  constexpr int64_t kBytes = sizeof(T);
+  return {data + (group * matrix.group_stride + first) * kBytes, rows, part.k * static_cast<int>(kBytes),
+          stride * kBytes};
+}
+
+DG_DEVICE ScaleTile scale_tile(const Scales& scales, int64_t group, int64_t first_row, int64_t first_k_block) {
+  return {scales.data + group * scales.group_stride + first_row * scales.row_stride +
+              first_k_block * scales.k_block_stride,
+          scales.row_stride, scales.k_block_stride};
 }
 
 template <class T>
@@ -44,13 +64,14 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
   const int64_t scale_n = Kind::kScaling == Scaling::kBlocks
                               ? min<int64_t>(n + Shape::wave_n(), args.n - 1) / kScaleBlockN
                               : n;
-  const ScaleTile sfa = scale_tile(args.sfa, tile.group, tile.m);
-  const ScaleTile sfb = scale_tile(args.sfb, tile.group, scale_n);
+  const PartOfK part = part_of_k(args, tile);
+  const ScaleTile sfa = scale_tile(args.sfa, tile.group, tile.m, part.first_k_block);
+  const ScaleTile sfb = scale_tile(args.sfb, tile.group, scale_n, part.first_k_block);
 
   typename Schedule::State state(
       {
-          operand_tile<typename Kind::A, Kind::kMajorA>(args.a, tile.group, tile.m, tile.rows, args.k),
-          operand_tile<typename Kind::B, Kind::kMajorB>(args.b, tile.group, n, columns, args.k),
+          operand_tile<typename Kind::A, Kind::kMajorA>(args.a, tile.group, tile.m, tile.rows, args.m, part),
+          operand_tile<typename Kind::B, Kind::kMajorB>(args.b, tile.group, n, columns, args.n, part),
           sfa,
           sfb,
       },

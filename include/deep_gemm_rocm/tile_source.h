@@ -15,6 +15,9 @@
 namespace deep_gemm_rocm {
 
 struct Tile {
+  // Whether each group has a K of its own.
+  static constexpr bool kKGrouped = false;
+
   int group;
   int m, n;         // the first row and column
   int rows;         // that are multiplied, from m on; may exceed the tile
@@ -30,6 +33,15 @@ struct TileOfResults : Tile {
 struct TileWithTail : Tile {
   DG_DEVICE bool is_stored(int) const { return true; }
   DG_DEVICE float result(int row, float sum) const { return row < rows ? sum : 0; }
+};
+
+// Of the operands' K, the group has `k` from `first_k` on; of their scales, K-blocks from `first_k_block` on.
+struct TileOfK : TileOfResults {
+  static constexpr bool kKGrouped = true;
+
+  int k;
+  int first_k;
+  int first_k_block;
 };
 
 // One problem without groups.
@@ -222,6 +234,49 @@ class RaggedTiles {
   Buffer layout_;
   int tiles_n_;
   int num_tiles_;
+};
+
+// All groups have the same rows and columns, and each its part of K; grouped_layout [num_groups] says how much of it.
+template <class Shape, int kXcdChunk, int kBand>
+class KGroupedTiles {
+ public:
+  static int64_t max_tiles(const GemmArguments& args) {
+    return args.num_groups * static_cast<int64_t>(ceil_div(args.m, Shape::kBlockM)) *
+           ceil_div(args.n, Shape::kBlockN);
+  }
+
+  DG_DEVICE explicit KGroupedTiles(const GemmArguments& args)
+      : args_(args),
+        layout_{args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))},
+        tiles_m_(ceil_div(args.m, Shape::kBlockM)),
+        tiles_n_(ceil_div(args.n, Shape::kBlockN)) {}
+
+  DG_DEVICE int num_tiles() const { return args_.num_groups * tiles_m_ * tiles_n_; }
+
+  DG_DEVICE TileOfK tile(int index) const {
+    const int position = xcd_contiguous(index, num_tiles(), kXcdChunk);
+    const int group = position / (tiles_m_ * tiles_n_);
+    const TileIndex tile = grouped_tile(position % (tiles_m_ * tiles_n_), tiles_m_, tiles_n_, kBand);
+    int first_k = 0;
+    int first_k_block = 0;
+    for (int first = 0; first < group; first += kWaveSize) {
+      const int other = first + lane_id();
+      const int k = other < group ? k_of(other) : 0;
+      first_k += read_lane(inclusive_sum(k), kWaveSize - 1);
+      first_k_block += read_lane(inclusive_sum(ceil_div(k, kScaleBlockK)), kWaveSize - 1);
+    }
+    first_k = min(first_k, args_.k);
+    const int k = min(uniform(k_of(group)), args_.k - first_k);
+    const int m = tile.m * Shape::kBlockM;
+    return {{{group, m, tile.n * Shape::kBlockN, args_.m - m, args_.m - m}}, k, first_k, first_k_block};
+  }
+
+ private:
+  DG_DEVICE int k_of(int group) const { return min(max(layout_.load<int>(group * sizeof(int)), 0), args_.k); }
+
+  const GemmArguments& args_;
+  Buffer layout_;
+  int tiles_m_, tiles_n_;
 };
 
 }  // namespace deep_gemm_rocm

@@ -18,6 +18,7 @@ constexpr int kChunkBytes = 16;
 
 // A K-block is 128 bytes of each row: 128 FP8 elements, one scale.
 constexpr int kBlockKBytes = 128;
+constexpr int kScaleBlockK = 128;
 constexpr int kChunksPerRow = kBlockKBytes / kChunkBytes;
 
 // FNUZ formats: no infinities, no -0, NaN is 0x80. They name a type for Mfma and hold no data.

@@ -1,0 +1,153 @@
+"""GEMM whose K is split into groups: the weight gradients of a mixture of experts, one launch for all experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from . import settings
+from .contracts import FP8_DTYPES, Gemm, Pair, check_k_grouped_gemm, check_recipe
+from .gemm import fp8_gemm_nt
+from .gemm_kernel import launch_gemm
+from .heuristics import choose_gemm_config
+from .heuristics.gemm_config import BLOCK_K_BYTES
+
+_VECTORS = (1, 1, 128)
+
+
+def k_grouped_fp8_gemm_tn_contiguous(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor,
+    ks_cpu: Sequence[int],
+    grouped_layout: torch.Tensor,
+    c: torch.Tensor | None = None,
+    recipe: tuple[int, int, int] = _VECTORS,
+    compiled_dims: str = "mn",
+) -> None:
+    """Writes ``d[g] = a_gᵀ · b_g + c[g]`` for each group g of rows of ``a`` and ``b``: experts' weight gradients.
+
+    As DeepGEMM's function of this name, on one launch and without waiting for the device. Groups may be empty (``d[g]``
+    is then ``c[g]``, or zeros) and, unlike there, of any size.
+
+    Args:
+        a: data float8_e4m3fnuz [ΣK, M], the groups' rows behind one another, and scales fp32 [S, M]; S is the sum of
+            the groups' ceil(K_g/128). Where all K_g are multiples of 128, that is what ``per_channel_cast_to_fp8``
+            returns.
+        b: the same with N columns. Either may be float8_e5m2fnuz. M and N are multiples of 4; rows are contiguous,
+            16-byte aligned and any distance apart; scales may have any strides.
+        d: fp32, bf16 or f16 [G, M, N] to write into.
+        ks_cpu: the sizes K_g of the G groups.
+        grouped_layout: the same as int32 [G], contiguous, on the device. Where it differs from ``ks_cpu``, the results
+            are wrong; nothing outside the tensors is read or written.
+        c: [G, M, N] of ``d``'s dtype, added before the result is rounded; may be ``d`` itself.
+        recipe: (1, 1, 128), the only one.
+        compiled_dims: accepted and not used; no dimension is compiled into a kernel here.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; nothing is written then.
+        NotImplementedError: another recipe.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    _check_vectors("k_grouped_fp8_gemm_tn_contiguous", recipe)
+    gemm = check_k_grouped_gemm(a, b, d, ks_cpu, grouped_layout, c, dtypes=FP8_DTYPES, scaled=True, packed=False)
+    _launch((a[0].mT, a[1].mT), (b[0].mT, b[1].mT), d, ks_cpu, c, grouped_layout, gemm)
+
+
+def k_grouped_fp8_gemm_nt_contiguous(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor,
+    ks_cpu: Sequence[int],
+    grouped_layout: torch.Tensor,
+    c: torch.Tensor | None = None,
+    recipe: tuple[int, int, int] = _VECTORS,
+    compiled_dims: str = "mn",
+) -> None:
+    """``k_grouped_fp8_gemm_tn_contiguous`` for operands that are contiguous along K, group by group.
+
+    Args:
+        a: data float8_e4m3fnuz [ΣK·M], of each group [M, K_g] flattened and behind one another, and scales fp32 [M, S],
+            see ``k_grouped_fp8_gemm_tn_contiguous``.
+        b: the same with N instead of M. M and N are arbitrary, the K_g multiples of 16.
+        ks_cpu and others: as for ``k_grouped_fp8_gemm_tn_contiguous``.
+
+    Raises:
+        TypeError, ValueError and others: as ``k_grouped_fp8_gemm_tn_contiguous``.
+    """
+    _check_vectors("k_grouped_fp8_gemm_nt_contiguous", recipe)
+    gemm = check_k_grouped_gemm(a, b, d, ks_cpu, grouped_layout, c, dtypes=FP8_DTYPES, scaled=True, packed=True)
+    _launch((a[0].view(1, -1), a[1]), (b[0].view(1, -1), b[1]), d, ks_cpu, c, grouped_layout, gemm)
+
+
+def k_grouped_bf16_gemm_tn_contiguous(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    d: torch.Tensor,
+    ks_cpu: Sequence[int],
+    grouped_layout: torch.Tensor,
+    c: torch.Tensor | None = None,
+    compiled_dims: str = "mn",
+) -> None:
+    """``k_grouped_fp8_gemm_tn_contiguous`` for bf16 operands without scales; DeepGEMM's function of this name.
+
+    Args:
+        a: bf16 [ΣK, M].
+        b: bf16 [ΣK, N]; M and N are even.
+        ks_cpu and others: as for ``k_grouped_fp8_gemm_tn_contiguous``.
+
+    Raises:
+        TypeError, ValueError and others: as ``k_grouped_fp8_gemm_tn_contiguous``.
+    """
+    dtypes = (torch.bfloat16,)
+    gemm = check_k_grouped_gemm(a, b, d, ks_cpu, grouped_layout, c, dtypes=dtypes, scaled=False, packed=False)
+    _launch(a.mT, b.mT, d, ks_cpu, c, grouped_layout, gemm)
+
+
+def wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor) -> None:
+    """Adds ``lhs · rhsᵀ`` to ``out``, under the name that it had in DeepGEMM 1.
+
+    Args:
+        lhs: FP8 [M, K] and scales fp32 [M, ceil(K/128)].
+        rhs: FP8 [N, K] and scales fp32 [N, ceil(K/128)].
+        out: fp32 [M, N].
+    """
+    fp8_gemm_nt(lhs, rhs, out, c=out, recipe=_VECTORS)
+
+
+def k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor, batch_sizes: Sequence[int]) -> None:
+    """Adds each group's product to ``out``, under the name that it had in DeepGEMM 1.
+
+    Args:
+        lhs, rhs: FP8 data as ``a`` and ``b`` of ``k_grouped_fp8_gemm_nt_contiguous``, of any shape, and scales fp32
+            [S, M] and [S, N].
+        out: fp32 [G, M, N].
+        batch_sizes: the groups' K_g. They are copied to the device, on which call may not be captured into a graph.
+    """
+    sizes = torch.tensor(batch_sizes, dtype=torch.int32, device=out.device)
+    a, b = ((data.view(-1), scales.mT) for data, scales in (lhs, rhs))
+    k_grouped_fp8_gemm_nt_contiguous(a, b, out, batch_sizes, sizes, c=out)
+
+
+def _check_vectors(function: str, recipe: tuple[int, int, int]) -> None:
+    if tuple(check_recipe(function, recipe, None, None)) != _VECTORS:
+        raise NotImplementedError(f"{function} has a kernel for recipe={_VECTORS} only, got {recipe}")
+
+
+def _launch(
+    a: Pair | torch.Tensor,
+    b: Pair | torch.Tensor,
+    d: torch.Tensor,
+    ks: Sequence[int],
+    c: torch.Tensor | None,
+    grouped_layout: torch.Tensor,
+    gemm: Gemm,
+) -> None:
+    if gemm.m == 0 or gemm.n == 0:
+        return
+    # What the choice depends on is whether any group's K has a tail.
+    k_block = BLOCK_K_BYTES // gemm.kind.element_bytes
+    k = next((k for k in ks if k % k_block), k_block)
+    config = choose_gemm_config(gemm.kind, gemm.m, gemm.n, k, settings.get_num_sms(), num_groups=gemm.groups)
+    launch_gemm(config, gemm, a, b, d, c=c, grouped_layout=grouped_layout)
