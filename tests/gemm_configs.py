@@ -35,9 +35,9 @@ GROUPED = tuple(
 KINDS = (
     GemmKind(a_type="e5m2", b_type="e4m3", d_type="f32", scaling="blocks", accumulate=True),
     GemmKind(a_type="e4m3", b_type="e4m3", d_type="f32", scaling="vectors", accumulate=True, k_tail=True),
-    GemmKind(a_type="e4m3", b_type="e5m2", d_type="bf16", scaling="vectors"),
-    GemmKind(a_type="e5m2", b_type="e5m2", d_type="bf16", scaling="rows", k_tail=True),
     GemmKind(a_type="e4m3", b_type="e4m3", d_type="f16", scaling="rows", accumulate=True),
+    GemmKind(a_type="e5m2", b_type="e5m2", d_type="bf16", scaling="rows", k_tail=True),
+    GemmKind(a_type="e4m3", b_type="e5m2", d_type="bf16", scaling="vectors"),
     GemmKind(a_type="bf16", b_type="bf16", d_type="bf16", scaling="none", k_tail=True),
     GemmKind(a_type="bf16", b_type="bf16", d_type="f32", scaling="none", accumulate=True),
     GemmKind(a_type="f16", b_type="f16", d_type="f16", scaling="none"),

@@ -30,6 +30,7 @@ VALID = GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=2)
         ({"schedule": "pinned", "num_stages": 3}, "2 stages"),
         ({"schedule": "pinned", "block_m": 128, "mfma_rows": 32}, "32x32"),
         ({"schedule": "pinned"}, "64x64"),
+        ({"mfma_rows": 32, "kind": GemmKind(scaling="vectors")}, "more columns"),
         ({"schedule": "pinned", "block_m": 128, "kind": GemmKind(scaling="vectors")}, "scales of columns"),
     ],
 )

@@ -139,6 +139,8 @@ class GemmConfig:
         for tile, waves in ((self.block_m, self.waves_m), (self.block_n, self.waves_n)):
             require(tile > 0 and tile % (waves * self.mfma_rows) == 0, "waves and MFMA tiles must divide the tile")
         require(SCALE_BLOCK_N % self.wave_n == 0, f"a wave's columns must divide {SCALE_BLOCK_N}, which share a scale")
+        per_column = self.kind.scaling == "vectors"
+        require(self.mfma_rows == 16 or not per_column, "a lane of a 32x32 MFMA holds more columns than scales fit")
         require(self.num_stages >= 1, "num_stages must be positive")
         require(self.group_m >= 1 and self.xcd_chunk >= 1, "group_m and xcd_chunk must be positive")
         require(self.lds_bytes <= LDS_BYTES, f"a workgroup has at most {LDS_BYTES} bytes of LDS, not {self.lds_bytes}")
@@ -147,7 +149,7 @@ class GemmConfig:
             require(self.mfma_rows == 16, "the pinned schedule holds too many partial sums of a 32x32 MFMA")
             require((self.wave_m, self.wave_n) == (64, 64), "the pinned schedule is laid out for waves of 64x64")
             require(self.kind.is_k_major, "the pinned schedule has no room for transposed operands")
-            require(self.kind.scaling != "vectors", "the pinned schedule has no registers for scales of columns")
+            require(not per_column, "the pinned schedule has no registers for scales of columns")
 
     @property
     def num_threads(self) -> int:
