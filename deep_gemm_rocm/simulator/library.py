@@ -1,10 +1,15 @@
-"""Where the simulated MI300X lies in the installed package."""
+"""The simulated MI300X: where its library lies in the installed package, and what the library says of itself."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
+from ctypes import c_char_p, c_size_t
 from pathlib import Path
+from typing import Any
 
 _LIBRARY = Path(__file__).resolve().parent / "lib" / "libamdhip64.so"
+_GIVING_TEXT = ("dgSimDisassemble", "dgSimKernelArguments", "dgSimOpcodes", "dgSimTakeProfiles")
 
 
 def library_path() -> Path:
@@ -19,3 +24,21 @@ def library_path() -> Path:
             "(or `python setup.py build_ext --inplace` where setuptools and ninja are installed)."
         )
     return _LIBRARY
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    opened = ctypes.CDLL(str(library_path()))
+    opened.dgSimLastMessage.restype = c_char_p
+    for name in _GIVING_TEXT:
+        getattr(opened, name).restype = c_size_t
+    return opened
+
+
+def introspect(name: str, *arguments: Any) -> str:
+    """What one of the library's functions that give text says."""
+    function = getattr(library(), name)
+    size = function(*arguments, None, c_size_t(0))
+    buffer = ctypes.create_string_buffer(size + 1)
+    function(*arguments, buffer, c_size_t(size + 1))
+    return buffer.value.decode()

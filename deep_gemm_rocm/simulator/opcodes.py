@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from .program import introspect
+from .library import introspect
 
 Status = Literal["exact", "approximate", "missing"]
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from .library import library_path
+from .library import introspect, library
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,6 @@ def profile(constants: Mapping[str, float] | None = None) -> Iterator[Profile]:
     Raises:
         FileNotFoundError: the simulator isn't built.
     """
-    library = _library()
     result = Profile()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_environment("DG_SIM_TIMING", "1"))
@@ -113,25 +110,12 @@ def profile(constants: Mapping[str, float] | None = None) -> Iterator[Profile]:
             file = Path(stack.enter_context(tempfile.TemporaryDirectory()), "constants.toml")
             file.write_text("".join(f"{name} = {value!r}\n" for name, value in constants.items()))
             stack.enter_context(_environment("DG_SIM_TIMING_CONSTANTS", str(file)))
-        library.dgSimCollectProfiles(1)
-        stack.callback(library.dgSimCollectProfiles, 0)
+        library().dgSimCollectProfiles(1)
+        stack.callback(library().dgSimCollectProfiles, 0)
         try:
             yield result
         finally:
-            result.kernels += map(KernelProfile.from_json, _take(library).splitlines())
-
-
-def _library() -> Any:
-    library = ctypes.CDLL(str(library_path()))
-    library.dgSimTakeProfiles.restype = ctypes.c_size_t
-    return library
-
-
-def _take(library: Any) -> str:
-    size = library.dgSimTakeProfiles(None, ctypes.c_size_t(0))
-    buffer = ctypes.create_string_buffer(size + 1)
-    library.dgSimTakeProfiles(buffer, ctypes.c_size_t(size + 1))
-    return buffer.value.decode()
+            result.kernels += map(KernelProfile.from_json, introspect("dgSimTakeProfiles").splitlines())
 
 
 @contextlib.contextmanager

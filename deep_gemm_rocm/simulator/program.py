@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from ctypes import byref, c_char_p, c_size_t, c_uint, c_void_p
+from collections.abc import Iterator, Sequence
+from ctypes import byref, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from .library import library_path
+from .library import introspect, library
 
 Argument: TypeAlias = "np.ndarray | torch.Tensor | int | float | bool | ctypes._SimpleCData[Any] | None"
 Extent: TypeAlias = "int | Sequence[int]"
@@ -68,13 +67,13 @@ def launch(
         pointers = (c_void_p * (len(values) + 1))(*[ctypes.addressof(value) for value in values], None)
         with _registered(args):
             extents = (*_three("grid", grid), *_three("block", block))
-            _check(_library().hipModuleLaunchKernel(function, *extents, c_uint(dynamic_lds), None, pointers, None))
-            _check(_library().hipDeviceSynchronize())
+            _check(library().hipModuleLaunchKernel(function, *extents, c_uint(dynamic_lds), None, pointers, None))
+            _check(library().hipDeviceSynchronize())
 
 
 def disassemble(code: bytes) -> str:
     """gfx942 machine code (a ``.text`` section) as text: a line with offset, mnemonic and operands an instruction."""
-    return _text(_library().dgSimDisassemble, code, c_size_t(len(code)))
+    return introspect("dgSimDisassemble", code, c_size_t(len(code)))
 
 
 def disassemble_kernel(code_object: str | Path | bytes, kernel: str) -> str:
@@ -85,53 +84,32 @@ def disassemble_kernel(code_object: str | Path | bytes, kernel: str) -> str:
     """
     with _loaded(_image(code_object), kernel) as function:
         code, size, entry = c_void_p(), c_size_t(), c_size_t()
-        _library().dgSimKernelCode(function, byref(code), byref(size), byref(entry))
+        library().dgSimKernelCode(function, byref(code), byref(size), byref(entry))
         return disassemble(ctypes.string_at((code.value or 0) + entry.value, size.value - entry.value))
-
-
-def introspect(function: str) -> str:
-    """What one of the library's functions that give text and take no other arguments says."""
-    return _text(getattr(_library(), function))
 
 
 def _image(code_object: str | Path | bytes) -> bytes:
     return code_object if isinstance(code_object, bytes) else Path(code_object).read_bytes()
 
 
-@functools.cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(library_path()))
-    library.dgSimLastMessage.restype = c_char_p
-    for name in ("dgSimDisassemble", "dgSimKernelArguments", "dgSimOpcodes"):
-        getattr(library, name).restype = c_size_t
-    return library
-
-
 def _check(status: int) -> None:
     if status:
-        raise SimulatorError(_library().dgSimLastMessage().decode())
-
-
-def _text(function: Callable[..., int], *arguments: Any) -> str:
-    size = function(*arguments, None, c_size_t(0))
-    buffer = ctypes.create_string_buffer(size + 1)
-    function(*arguments, buffer, c_size_t(size + 1))
-    return buffer.value.decode()
+        raise SimulatorError(library().dgSimLastMessage().decode())
 
 
 @contextlib.contextmanager
 def _loaded(image: bytes, kernel: str) -> Iterator[c_void_p]:
     module, function = c_void_p(), c_void_p()
-    _check(_library().hipModuleLoadDataEx(byref(module), ctypes.create_string_buffer(image, len(image)), 0, None, None))
+    _check(library().hipModuleLoadDataEx(byref(module), ctypes.create_string_buffer(image, len(image)), 0, None, None))
     try:
-        _check(_library().hipModuleGetFunction(byref(function), module, kernel.encode()))
+        _check(library().hipModuleGetFunction(byref(function), module, kernel.encode()))
         yield function
     finally:
-        _library().hipModuleUnload(module)
+        library().hipModuleUnload(module)
 
 
 def _parameters(function: c_void_p) -> list[Parameter]:
-    lines = _text(_library().dgSimKernelArguments, function).splitlines()
+    lines = introspect("dgSimKernelArguments", function).splitlines()
     return [Parameter(int(size), kind == "pointer") for size, kind in map(str.split, lines)]
 
 
@@ -197,6 +175,6 @@ def _registered(args: Sequence[Argument]) -> Iterator[None]:
         for begin, size in spans:
             if size == 0:
                 continue
-            _check(_library().hipHostRegister(c_void_p(begin), c_size_t(size), 0))
-            stack.callback(_library().hipHostUnregister, c_void_p(begin))
+            _check(library().hipHostRegister(c_void_p(begin), c_size_t(size), 0))
+            stack.callback(library().hipHostUnregister, c_void_p(begin))
         yield

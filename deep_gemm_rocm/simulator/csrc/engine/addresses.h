@@ -55,6 +55,18 @@ struct BufferResource {
         adds_lane(words[3] >> 23 & 1) {}
 };
 
+// What scalar memory instructions see of a buffer: base and size alone count, it is not swizzled.
+struct ScalarBuffer {
+  uint64_t base, size;
+
+  ScalarBuffer(const Wave& wave, const Instruction& inst) {
+    const BufferResource resource(&wave.sgpr[inst.src[0].index]);
+    base = resource.base & ~3ull;
+    size = uint64_t(resource.records) * (resource.stride ? resource.stride : 1);
+  }
+  bool holds(uint64_t offset, uint32_t bytes) const { return offset <= size && bytes <= size - offset; }
+};
+
 struct BufferPosition {
   uint64_t address;    // of the first byte
   uint64_t in_bounds;  // bytes from there that are in range

@@ -34,18 +34,6 @@ void store(Wave& wave, const Instruction& inst) {
     memcpy(reinterpret_cast<void*>(address), &wave.sgpr[inst.dst.index], bytes);
 }
 
-// Of a buffer only base and size count: it is not swizzled.
-struct ScalarBuffer {
-  uint64_t base, size;
-
-  ScalarBuffer(const Wave& wave, const Instruction& inst) {
-    const BufferResource resource(&wave.sgpr[inst.src[0].index]);
-    base = resource.base & ~3ull;
-    size = uint64_t(resource.records) * (resource.stride ? resource.stride : 1);
-  }
-  bool holds(uint64_t offset, uint32_t bytes) const { return offset <= size && bytes <= size - offset; }
-};
-
 // Each dword is checked against the buffer's size by itself; beyond it reads give zero and writes are dropped.
 void load_buffer(Wave& wave, const Instruction& inst) {
   const ScalarBuffer buffer(wave, inst);

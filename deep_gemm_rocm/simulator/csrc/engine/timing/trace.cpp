@@ -72,9 +72,10 @@ void Trace::record_vector_memory(Wave& wave, const Instruction& inst, const Effe
 void Trace::record_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects) {
   const uint32_t bytes = 4 * inst.dst.dwords;
   if (bytes == 0 || !(effects.is_load || effects.is_store) || inst.src[0].dwords < 2) return;
-  const uint64_t base = wave.pair(inst.src[0].index) & 0xFFFF'FFFF'FFFF;
-  const uint64_t offset = inst.src[1].dwords ? uint32_t(wave.read_scalar(inst.src[1])) : 0;
-  add_bytes(base + offset + uint64_t(int64_t(inst.imm)), bytes);
+  if (inst.src[0].dwords != 4) return add_bytes(scalar_address(wave, inst) & ~3ull, bytes);
+  const ScalarBuffer buffer(wave, inst);
+  const uint64_t offset = scalar_offset(wave, inst) & ~3ull;
+  if (buffer.holds(offset, 4)) add_bytes(buffer.base + offset, bytes);
 }
 
 void Trace::record(Wave& wave, const Instruction& inst, const Effects& effects) {
