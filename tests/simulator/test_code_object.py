@@ -12,6 +12,7 @@ from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_void_p
 
 import numpy as np
 import pytest
+from assembly import program
 from simulated_hip import DEVICE_TO_HOST, HOST_TO_DEVICE, Compiler, Hip, HipCallError, bundle
 
 GFX942 = "hipv4-amdgcn-amd-amdhsa--gfx942"
@@ -373,6 +374,24 @@ def test_hidden_arguments(hip, compiler, flag, level, out):
     assert found[:10] == blocks + threads + remainders + dimensions
     assert found[10:] in ([0], dynamic_lds)
     hip.hipModuleUnload(module)
+
+
+@pytest.mark.parametrize(("skipped", "dwords"), [(0, 6), (2, 4), (3, 1)])
+def test_preloaded_arguments(hip, compiler, out, skipped, dwords):
+    """They lie in SGPRs, and waves start behind the 256 bytes for firmware that can't preload."""
+    body = "  s_trap 2\n  .fill 63, 4, 0xbf800000\n"
+    body += "  s_load_dwordx2 s[16:17], s[0:1], 0x0\n  v_mov_b32_e32 v0, 0\n  s_waitcnt lgkmcnt(0)\n"
+    for i in range(dwords + 1):
+        body += f"  v_mov_b32_e32 v1, s{2 + i}\n  global_store_dword v0, v1, s[16:17] offset:{4 * i}\n"
+    enable = ".amdhsa_user_sgpr_kernarg_segment_ptr 1\n"
+    preload = f"  .amdhsa_user_sgpr_kernarg_preload_length {dwords}\n"
+    preload += f"  .amdhsa_user_sgpr_kernarg_preload_offset {skipped}\n"
+    module = hip.load(compiler.assemble(program({"dump": body}, pointers=3).replace(enable, enable + preload)))
+    arguments = np.array([out, 0x123456789ABCDEF, 0xFEDCBA9876543210], np.uint64)
+    hip.launch(hip.function(module, "dump"), 1, 1, *map(int, arguments))
+    found = hip.download(out, np.zeros(dwords + 1, np.uint32)).tolist()
+    workgroup = 0  # follows the arguments
+    assert found == [*arguments.view(np.uint32)[skipped : skipped + dwords].tolist(), workgroup]
 
 
 def test_launch_with_an_argument_buffer(hip, module):

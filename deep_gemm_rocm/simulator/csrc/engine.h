@@ -23,7 +23,7 @@ struct MemoryRange {
 // A kernel as its descriptor (LLVM AMDGPU usage, "Kernel Descriptor") and its metadata describe it.
 struct Kernel {
   const char* name = nullptr;
-  uint64_t entry = 0;       // address of the first instruction in the loaded image
+  uint64_t entry = 0;       // its address in the loaded image
   uint64_t code_begin = 0;  // bounds of the executable segment that holds it
   uint64_t code_end = 0;
   uint32_t kernarg_bytes = 0;
@@ -34,6 +34,14 @@ struct Kernel {
   uint32_t compute_pgm_rsrc3 = 0;
   uint16_t kernel_code_properties = 0;
   uint16_t kernarg_preload = 0;
+
+  // Arguments to have in SGPRs when a wave starts: length and offset of the KERNARG_PRELOAD_SPEC, in dwords.
+  uint32_t preloaded_dwords() const { return kernarg_preload & 127; }
+  uint32_t preload_offset() const { return kernarg_preload >> 7; }
+
+  // LLVM AMDGPU usage, "Preloaded Kernel Arguments": a kernel that asks for them begins with 256 bytes for firmware that
+  // can't preload, which load the arguments or trap; firmware that can starts behind.
+  uint64_t first_instruction() const { return entry + (preloaded_dwords() > 0 ? 256 : 0); }
 };
 
 // Takes what the timing model says of a dispatch.

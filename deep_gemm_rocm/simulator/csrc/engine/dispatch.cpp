@@ -52,7 +52,8 @@ std::string find_mistake(const Dispatch& dispatch) {
   if (dispatch.grid.x == 0 || dispatch.grid.y == 0 || dispatch.grid.z == 0) return "an empty grid";
   if (uint64_t(kernel->lds_bytes) + dispatch.dynamic_lds > lds_capacity)
     return std::to_string(uint64_t(kernel->lds_bytes) + dispatch.dynamic_lds) + " bytes of LDS; a workgroup has 65536";
-  if (kernel->entry < kernel->code_begin || kernel->entry >= kernel->code_end || kernel->entry % 4 != 0)
+  const uint64_t start = kernel->first_instruction();
+  if (kernel->entry < kernel->code_begin || start >= kernel->code_end || start % 4 != 0)
     return "its entry lies outside its code";
   if (kernel->kernarg_bytes != 0 && dispatch.kernarg == nullptr) return "no kernel arguments given";
   return "";

@@ -45,6 +45,9 @@ Instruction indexed(const Wave& wave, const Instruction& inst) {
 
 constexpr int poison_byte = 0xFF;
 
+// USER_SGPR_COUNT of COMPUTE_PGM_RSRC2.
+int user_scalars(const Kernel& kernel) { return int(kernel.compute_pgm_rsrc2 >> 1 & 31); }
+
 std::string place_of(const Wave& wave) {
   const bool waits = wave.state == Wave::State::at_barrier;
   if (!waits && wave.state != Wave::State::running) return "ended";
@@ -181,7 +184,7 @@ void WorkgroupRunner::start_wave(Wave& wave, uint32_t index) {
   wave.trap_status = 0;
   wave.code_begin = kernel.code_begin;
   wave.code_dwords = (kernel.code_end - kernel.code_begin) / 4;
-  wave.pc = (kernel.entry - kernel.code_begin) / 4;
+  wave.pc = (kernel.first_instruction() - kernel.code_begin) / 4;
   // COMPUTE_PGM_RSRC1: FLOAT_MODE in bits 12..19, DX10_CLAMP 21, IEEE_MODE 23, FP16_OVFL 26.
   const uint32_t rsrc1 = kernel.compute_pgm_rsrc1;
   wave.mode.bits = (rsrc1 >> 12 & 0xFF) | (rsrc1 >> 21 & 1) << 8 | (rsrc1 >> 23 & 1) << 9 | (rsrc1 >> 26 & 1) << 23;
@@ -219,8 +222,8 @@ void WorkgroupRunner::set_scalar_registers(Wave& wave) {
   if (enabled(4)) push_address(nullptr);  // dispatch id
   if (enabled(5)) push_address(nullptr);  // flat scratch init
   if (enabled(6)) wave.sgpr[next++] = kernel.scratch_bytes;
-  preload_arguments(wave, next);
-  next = int(kernel.compute_pgm_rsrc2 >> 1 & 31);  // USER_SGPR_COUNT
+  if (next < user_scalars(kernel)) preload_arguments(wave, next);
+  next = user_scalars(kernel);
   if (kernel.compute_pgm_rsrc2 >> 7 & 1) wave.sgpr[next++] = group_.id.x;
   if (kernel.compute_pgm_rsrc2 >> 8 & 1) wave.sgpr[next++] = group_.id.y;
   if (kernel.compute_pgm_rsrc2 >> 9 & 1) wave.sgpr[next++] = group_.id.z;
@@ -231,12 +234,12 @@ void WorkgroupRunner::set_scalar_registers(Wave& wave) {
   wave.sgpr[sgpr_m0] = 0;
 }
 
-// Kernel arguments that the descriptor asks to have in SGPRs: length in bits 0..6, offset in bits 7..15, in dwords.
 void WorkgroupRunner::preload_arguments(Wave& wave, int first) {
   const Kernel& kernel = *launch_.dispatch.kernel;
-  const uint32_t length = kernel.kernarg_preload & 127, offset = kernel.kernarg_preload >> 7;
-  if ((offset + length) * 4 > kernel.kernarg_bytes || first + length > 102) return;
-  memcpy(&wave.sgpr[first], static_cast<const uint8_t*>(launch_.dispatch.kernarg) + 4 * offset, 4 * length);
+  const uint32_t begin = std::min(4 * kernel.preload_offset(), kernel.kernarg_bytes);
+  const uint32_t room = 4 * uint32_t(user_scalars(kernel) - first);
+  const uint32_t bytes = std::min({4 * kernel.preloaded_dwords(), kernel.kernarg_bytes - begin, room});
+  memcpy(&wave.sgpr[first], static_cast<const uint8_t*>(launch_.dispatch.kernarg) + begin, bytes);
 }
 
 // v0 holds the work-item ids x, y and z in ten bits each.
