@@ -86,15 +86,13 @@ OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class _Signature(NamedTuple):
-    """What a function expects, beside what its tensors say."""
+    """What a function expects, beside what its tensors and their names say."""
 
     dtypes: tuple[torch.dtype, ...]  # of the operands
     recipe: Recipe | None  # None for operands without scales
     grouping: str  # as in GemmKind
     layout_name: str
-    c_given: bool
     d_name: str
-    d_given: bool
 
 
 def check_gemm(
@@ -132,14 +130,9 @@ def check_gemm(
     if d is not None:
         tensors[d_name] = d
     metas = tuple(_meta(name, tensor) for name, tensor in tensors.items())
-    signature = _Signature(dtypes, recipe, grouping, layout_name, c is not None, d_name, d is not None)
-    gemm = _check_metas(signature, tuple(tensors), metas)
-    addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
-    for name in ("a[0]", "b[0]", "a", "b"):
-        if addresses.get(name, 0) % ALIGNMENT:
-            raise ValueError(
-                f"{name} must start at a multiple of {ALIGNMENT} bytes, got {addresses[name]:#x}; .clone() it"
-            )
+    gemm = _check_metas(_Signature(dtypes, recipe, grouping, layout_name, d_name), tuple(tensors), metas)
+    for name in ("a", "b") if recipe is None else ("a[0]", "b[0]"):
+        _aligned_start(name, tensors[name])
     if d is not None:
         _no_shared_memory(d_name, tensors, dict(zip(tensors, metas, strict=True)))
     return gemm
@@ -181,45 +174,49 @@ def check_k_grouped_gemm(
         tensors[data_name] = data
         named[data_name] = _meta(data_name, data)
         _k_grouped_operand(data_name, named[data_name], dtypes, total, rows, packed)
-        if data.data_ptr() % ALIGNMENT:
-            raise ValueError(f"{data_name} must start at a multiple of {ALIGNMENT} bytes; .clone() it")
+        _aligned_start(data_name, data)
         if scales is not None:
             scales_name = f"{name}[1]"
             tensors[scales_name] = scales
             named[scales_name] = _meta(scales_name, scales)
-            expected = (rows, blocks) if packed else (blocks, rows)
             meaning = f"one scale for each row or column and {SCALE_BLOCK} of each group's K"
-            if named[scales_name].dtype != torch.float32:
-                raise TypeError(f"{scales_name} must be float32, got {named[scales_name].dtype}")
-            if named[scales_name].shape != expected:
-                came = tuple(named[scales_name].shape)
-                raise ValueError(f"{scales_name} must have shape {expected}, {meaning}, got {came}")
-            _matrices(scales_name, named[scales_name], False)
+            _scales(scales_name, named[scales_name], (rows, blocks) if packed else (blocks, rows), meaning)
     named["grouped_layout"] = _meta("grouped_layout", layout)
     _layout("grouped_layout", named["grouped_layout"], len(sizes), "group")
     if c is not None:
         tensors["c"] = c
         named["c"] = _meta("c", c)
         _output("c", named["c"], shape, (d.dtype,))
-    first = data_names[0]
+    a_name, b_name = data_names
     for name, meta in named.items():
-        _same_device(name, meta, first, named[first])
-    types = [named[name].dtype for name in data_names]
-    if types[0] != types[1] and types[0] not in FP8_DTYPES:
-        raise TypeError(f"b must have the dtype of a, {types[0]}, got {types[1]}")
+        _same_device(name, meta, a_name, named[a_name])
+    _same_operand_type(a_name, named[a_name], b_name, named[b_name])
     _no_shared_memory("d", tensors, named)
     major = "k" if packed else "rows"
     kind = GemmKind(
-        a_type=_TYPES[types[0]],
-        b_type=_TYPES[types[1]],
+        a_type=_TYPES[named[a_name].dtype],
+        b_type=_TYPES[named[b_name].dtype],
         d_type=_TYPES[d.dtype],
-        scaling="vectors" if scaled else "none",
+        scaling=VECTORS.scaling if scaled else "none",
         accumulate=c is not None,
         grouping="k_grouped",
         a_major=major,
         b_major=major,
     )
     return Gemm(shape[1], shape[2], total, len(sizes), kind)
+
+
+def _aligned_start(name: str, operand: torch.Tensor) -> None:
+    if operand.data_ptr() % ALIGNMENT:
+        raise ValueError(
+            f"{name} must start at a multiple of {ALIGNMENT} bytes, got {operand.data_ptr():#x}; .clone() it"
+        )
+
+
+def _same_operand_type(a_name: str, a: _Meta, b_name: str, b: _Meta) -> None:
+    """FP8 types may be paired."""
+    if a.dtype != b.dtype and a.dtype not in FP8_DTYPES:
+        raise TypeError(f"{b_name} must have the dtype of {a_name}, {a.dtype}, got {b.dtype}")
 
 
 def _no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor], metas: dict[str, _Meta]) -> None:
@@ -343,8 +340,7 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
     a, b = named[a_name], named[b_name]
     *groups_of_a, m, k = _operand(a_name, a, signature.dtypes, grouped=grouping == "masked")
     *groups, n, k_of_b = _operand(b_name, b, signature.dtypes, grouped=grouping != "dense")
-    if a.dtype != b.dtype and a.dtype not in FP8_DTYPES:
-        raise TypeError(f"{b_name} must have the dtype of {a_name}, {a.dtype}, got {b.dtype}")
+    _same_operand_type(a_name, a, b_name, b)
     if k != k_of_b:
         raise ValueError(
             f"{a_name} and {b_name} must agree in K, their last dimension, got {tuple(a.shape)} and {tuple(b.shape)}; "
@@ -364,8 +360,8 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
         _aligned_lines(a_name, a)
         _aligned_lines(b_name, b)
     if recipe is not None:
-        _scales("a[1]", named["a[1]"], a_name, (*groups_of_a, m, k), recipe.m, recipe.k)
-        _scales("b[1]", named["b[1]"], b_name, (*groups, n, k), recipe.n, recipe.k)
+        _scales_of("a", named["a[1]"], (*groups_of_a, m, k), recipe.m, recipe.k)
+        _scales_of("b", named["b[1]"], (*groups, n, k), recipe.n, recipe.k)
     if signature.layout_name:
         size, unit = (m, f"row of {a_name}") if grouping == "contiguous" else (groups[0], f"group of {b_name}")
         _layout(signature.layout_name, named[signature.layout_name], size, unit)
@@ -377,7 +373,7 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
     if d is not None:
         _output(signature.d_name, d, shape, OUTPUT_DTYPES)
         _same_device(signature.d_name, d, a_name, a)
-    if signature.c_given:
+    if "c" in named:
         _output("c", named["c"], shape, (d.dtype if d is not None else torch.bfloat16,))
         _same_device("c", named["c"], a_name, a)
     kind = GemmKind(
@@ -385,7 +381,7 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
         b_type=_TYPES[b.dtype],
         d_type=_TYPES[d.dtype] if d is not None else "bf16",
         scaling="none" if recipe is None else recipe.scaling,
-        accumulate=signature.c_given,
+        accumulate="c" in named,
         grouping=grouping,
         a_major=_major(a),
         b_major=_major(b),
@@ -493,22 +489,26 @@ def _aligned_lines(name: str, meta: _Meta) -> None:
             )
 
 
-def _scales(
-    name: str, meta: _Meta, of: str, shape: tuple[int, ...], shared_rows: int | None, shared_k: int | None
+def _scales_of(
+    operand: str, meta: _Meta, shape: tuple[int, ...], shared_rows: int | None, shared_k: int | None
 ) -> None:
-    """Scales of an operand ``of`` that ``shape``, of which so many rows, and values along K, share one."""
-    if meta.dtype != torch.float32:
-        raise TypeError(f"{name} must be float32, got {meta.dtype}")
+    """The scales of an operand of that shape, of which so many rows, and values along K, share one."""
     *groups, rows, k = shape
     expected = (
         *groups,
         1 if shared_rows is None else ceil_div(rows, shared_rows),
         1 if shared_k is None else ceil_div(k, shared_k),
     )
-    if meta.shape != expected:
-        unit = "all rows" if shared_rows is None else "each row" if shared_rows == 1 else f"{shared_rows} rows"
-        unit += " and all of K" if shared_k is None else f" and {shared_k} of K"
-        raise ValueError(f"{name} must have shape {expected}, one scale for {unit} of {of}, got {tuple(meta.shape)}")
+    unit = "all rows" if shared_rows is None else "each row" if shared_rows == 1 else f"{shared_rows} rows"
+    unit += " and all of K" if shared_k is None else f" and {shared_k} of K"
+    _scales(f"{operand}[1]", meta, expected, f"one scale for {unit} of {operand}[0]")
+
+
+def _scales(name: str, meta: _Meta, shape: tuple[int, ...], meaning: str) -> None:
+    if meta.dtype != torch.float32:
+        raise TypeError(f"{name} must be float32, got {meta.dtype}")
+    if meta.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, {meaning}, got {tuple(meta.shape)}")
     _matrices(name, meta, len(shape) == 3)
 
 

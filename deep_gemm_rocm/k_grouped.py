@@ -7,13 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from . import settings
-from .contracts import FP8_DTYPES, Gemm, Pair, check_k_grouped_gemm, check_recipe
+from .contracts import FP8_DTYPES, VECTORS, Gemm, Pair, check_k_grouped_gemm, check_recipe
 from .gemm import fp8_gemm_nt
 from .gemm_kernel import launch_gemm
 from .heuristics import choose_gemm_config
 from .heuristics.gemm_config import BLOCK_K_BYTES
-
-_VECTORS = (1, 1, 128)
 
 
 def k_grouped_fp8_gemm_tn_contiguous(
@@ -23,7 +21,7 @@ def k_grouped_fp8_gemm_tn_contiguous(
     ks_cpu: Sequence[int],
     grouped_layout: torch.Tensor,
     c: torch.Tensor | None = None,
-    recipe: tuple[int, int, int] = _VECTORS,
+    recipe: tuple[int, int, int] = (1, 1, 128),
     compiled_dims: str = "mn",
 ) -> None:
     """Writes ``d[g] = a_gᵀ · b_g + c[g]`` for each group g of rows of ``a`` and ``b``: experts' weight gradients.
@@ -62,7 +60,7 @@ def k_grouped_fp8_gemm_nt_contiguous(
     ks_cpu: Sequence[int],
     grouped_layout: torch.Tensor,
     c: torch.Tensor | None = None,
-    recipe: tuple[int, int, int] = _VECTORS,
+    recipe: tuple[int, int, int] = (1, 1, 128),
     compiled_dims: str = "mn",
 ) -> None:
     """``k_grouped_fp8_gemm_tn_contiguous`` for operands that are contiguous along K, group by group.
@@ -113,7 +111,7 @@ def wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor) -> None:
         rhs: FP8 [N, K] and scales fp32 [N, ceil(K/128)].
         out: fp32 [M, N].
     """
-    fp8_gemm_nt(lhs, rhs, out, c=out, recipe=_VECTORS)
+    fp8_gemm_nt(lhs, rhs, out, c=out, recipe=(1, 1, 128))
 
 
 def k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor, batch_sizes: Sequence[int]) -> None:
@@ -131,8 +129,8 @@ def k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor
 
 
 def _check_vectors(function: str, recipe: tuple[int, int, int]) -> None:
-    if tuple(check_recipe(function, recipe, None, None)) != _VECTORS:
-        raise NotImplementedError(f"{function} has a kernel for recipe={_VECTORS} only, got {recipe}")
+    if check_recipe(function, recipe, None, None) != VECTORS:
+        raise NotImplementedError(f"{function} has a kernel for recipe={tuple(VECTORS)} only, got {recipe}")
 
 
 def _launch(
