@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .heuristics import GemmKind
-from .layout import SCALE_BLOCK, ceil_div
+from .layout import SCALE_BLOCK, Pair, ceil_div
 
 ALIGNMENT = 16  # bytes that a lane loads at once
 
@@ -24,8 +24,6 @@ ALIGNMENT = 16  # bytes that a lane loads at once
 _TILE_ROWS = 256
 _TILE_BYTES = 2**31 - 2**12
 _K_BLOCK_BYTES = 128  # which are at most so many columns, loaded with such offsets where rows are contiguous
-
-Pair = tuple[torch.Tensor, torch.Tensor]
 
 _OCP_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 

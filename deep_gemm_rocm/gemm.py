@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from . import settings
-from .contracts import FP8_DTYPES, Gemm, Pair, check_gemm, check_recipe, transposed, transposed_pair
+from .contracts import FP8_DTYPES, Gemm, check_gemm, check_recipe, transposed, transposed_pair
 from .gemm_kernel import launch_gemm
 from .heuristics import choose_gemm_config
+from .layout import Pair
 
 
 def gemm_fp8(

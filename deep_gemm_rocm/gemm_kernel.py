@@ -8,8 +8,9 @@ from ctypes import POINTER, Structure, c_int, c_int64, c_void_p
 import torch
 
 from . import hip, jit, settings
-from .contracts import Gemm, Pair
+from .contracts import Gemm
 from .heuristics import GemmConfig
+from .layout import Pair, data_and_scales
 
 _TEMPLATE = "gemm.hip.j2"
 _MAX_WORKGROUPS = 2**22  # of a launch, with up to 512 threads each; a workgroup computes several tiles if need be
@@ -80,7 +81,7 @@ def launch_gemm(
         grouped_layout: int32, where there are groups.
         write_padding: whether padding rows become zeros; else they aren't written.
     """
-    (a_data, sfa), (b_data, sfb) = (x if isinstance(x, (tuple, list)) else (x, None) for x in (a, b))
+    (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
     given = {"a": a_data, "b": b_data, "sfa": sfa, "sfb": sfb, "c": c, "d": d, "grouped_layout": grouped_layout}
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     runtime = hip.runtime()

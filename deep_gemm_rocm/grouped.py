@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from . import settings
-from .contracts import FP8_DTYPES, Gemm, Pair, Recipe, check_gemm, check_int, check_recipe, transposed, transposed_pair
+from .contracts import FP8_DTYPES, Gemm, Recipe, check_gemm, check_int, check_recipe, transposed, transposed_pair
 from .gemm_kernel import launch_gemm
 from .heuristics import GemmConfig, choose_gemm_config
-from .layout import ceil_div
+from .layout import Pair, ceil_div
 
 
 def m_grouped_fp8_gemm_nt_contiguous(

@@ -12,6 +12,8 @@ SCALE_BLOCK = 128  # values along K, and rows of a weight, that share a scale
 FP8 = torch.float8_e4m3fnuz
 FP8_MAX = torch.finfo(FP8).max
 
+Pair = tuple[torch.Tensor, torch.Tensor]  # data and scales
+
 _TMA_ALIGNMENT = 16  # bytes
 _CASTABLE = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -19,6 +21,11 @@ _CASTABLE = (torch.bfloat16, torch.float16, torch.float32)
 def ceil_div(x: int, y: int) -> int:
     """The smallest integer that is at least ``x / y``, for ``y > 0``."""
     return -(-x // y)
+
+
+def data_and_scales(operand: Pair | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """An operand's parts; one that is no pair has no scales."""
+    return (operand, None) if isinstance(operand, torch.Tensor) else (operand[0], operand[1])
 
 
 def per_token_cast_to_fp8(x: torch.Tensor, *, fp8_max: float = FP8_MAX) -> tuple[torch.Tensor, torch.Tensor]:

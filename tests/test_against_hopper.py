@@ -18,7 +18,7 @@ def in_both_formats(data: torch.Tensor) -> torch.Tensor:
     return torch.where(values.to(torch.float8_e4m3fn).float() == values, values, 0.0)
 
 
-def deep_gemm_on_hopper(a: dg.contracts.Pair, b: dg.contracts.Pair) -> torch.Tensor:
+def deep_gemm_on_hopper(a: dg.layout.Pair, b: dg.layout.Pair) -> torch.Tensor:
     """DeepGEMM's arithmetic: four WGMMAs of 32 along K a block, as mmasim models them, promoted by an FP32 FMA."""
     wgmma = WGMMA("Hopper", f"m64n{N}k32.f32.e4m3.e4m3")
     (a_data, sfa), (b_data, sfb) = a, b

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from .. import gemm_fp8, hip, jit, per_block_cast_to_fp8, per_token_cast_to_fp8, testing
-from ..contracts import Pair
 from ..jit import toolchain
+from ..layout import Pair
 
 _N, _K = 2112, 7168  # DeepSeek-V3's fused projection of the hidden state to queries and latent keys and values
 _MS = (128, 77)  # tokens: a full tile, and a ragged one

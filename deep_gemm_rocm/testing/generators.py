@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..layout import per_block_cast_to_fp8, per_token_cast_to_fp8
-
-Pair = tuple[torch.Tensor, torch.Tensor]
+from ..layout import Pair, per_block_cast_to_fp8, per_token_cast_to_fp8
 
 _OUTLIER_CHANNELS = 0.005
 # NaNs of so many bytes that no kernel computes, and the types of their bits.

@@ -10,9 +10,7 @@ import dataclasses
 
 import torch
 
-from ..layout import SCALE_BLOCK, ceil_div
-
-Pair = tuple[torch.Tensor, torch.Tensor]
+from ..layout import SCALE_BLOCK, Pair, ceil_div, data_and_scales
 
 _ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the value rounded
 
@@ -77,7 +75,7 @@ def gemm_reference(
 
     On the CPU. Sums that overflow fp32 on the way are not foreseen.
     """
-    (a_data, sfa), (b_data, sfb) = (x if isinstance(x, (tuple, list)) else (x, None) for x in (a, b))
+    (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
     a_data, b_data = a_data.cpu(), b_data.cpu()
     k = a_data.shape[1]
     dequantised_a = _dequantised(a_data, sfa, recipe[0], recipe[2])
@@ -89,11 +87,13 @@ def gemm_reference(
     for first in range(0, k, k_block):
         block = slice(first, first + k_block)
         block_a, block_b = dequantised_a[:, block], dequantised_b[:, block]
-        if not promoted:
+        if promoted:
+            exact.addmm_(block_a, block_b.T)
+            running += exact.abs()
+        else:
             # The matrix cores round their total after each group of the block.
             running += _MATRIX_CORE_GROUPS * 2 * (exact.abs() + block_a.abs() @ block_b.abs().T)
-        exact.addmm_(block_a, block_b.T)
-        running += exact.abs() * promoted
+            exact.addmm_(block_a, block_b.T)
     magnitude = dequantised_a.abs() @ dequantised_b.abs().T
     # The sum of products and the product of scales are relative to the magnitude, each multiply-add to its result.
     error = _ROUNDING * ((_MATRIX_CORE_ERROR + 1) * magnitude + running) * (1 + _SECOND_ORDER)
