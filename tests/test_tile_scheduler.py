@@ -16,7 +16,8 @@ SOURCE = """
 extern "C" {
 int contiguous(int workgroup, int tiles, int chunk) { return deep_gemm_rocm::xcd_contiguous(workgroup, tiles, chunk); }
 void tile(int workgroup, int tiles_m, int tiles_n, int chunk, int group_m, int* m, int* n) {
-  const auto tile = deep_gemm_rocm::schedule_tile(workgroup, tiles_m, tiles_n, chunk, group_m);
+  const auto tile = deep_gemm_rocm::grouped_tile(
+      deep_gemm_rocm::xcd_contiguous(workgroup, tiles_m * tiles_n, chunk), tiles_m, tiles_n, group_m);
   *m = tile.m, *n = tile.n;
 }
 }

@@ -73,11 +73,6 @@ class GemmKind:
         return ELEMENT_BYTES[self.a_type]
 
     @property
-    def is_promoted(self) -> bool:
-        """Whether scales vary along K, so that sums over 128 of it are scaled before they are added up."""
-        return self.scaling in ("blocks", "vectors")
-
-    @property
     def is_k_major(self) -> bool:
         """Whether both operands can be loaded as they are needed, 16 bytes along K at a time."""
         return self.a_major == self.b_major == "k"

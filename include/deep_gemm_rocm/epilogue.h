@@ -107,9 +107,7 @@ class Epilogue {
 
  private:
   static DG_DEVICE float scale(const ScaleTile& scales, int row, int rows) {
-    const Buffer buffer{scales.first_row, kOutOfBounds};
-    return buffer.load<float>(row < rows ? row * static_cast<unsigned>(scales.row_stride) * sizeof(float)
-                                         : kOutOfBounds);
+    return Buffer{scales.first_row, kOutOfBounds}.load<float>(scales.row_offset(row, rows));
   }
 
   Output d_;

@@ -4,28 +4,12 @@
 #include "deep_gemm_rocm/epilogue.h"
 #include "deep_gemm_rocm/gemm_arguments.h"
 #include "deep_gemm_rocm/pipeline.h"
+#include "deep_gemm_rocm/tile_source.h"
 
 namespace deep_gemm_rocm {
 
 // One scale of b for 128 columns, so a wave's columns must lie within one such block.
 constexpr int kScaleBlockN = 128;
-
-// The operand's part of K, as [all_rows, k] of its own.
-struct PartOfK {
-  int k;
-  int first_k;
-  int first_k_block;
-  bool packed;  // whether rows that are contiguous along K have only this part of it
-};
-
-template <class Tile>
-DG_DEVICE PartOfK part_of_k(const GemmArguments& args, const Tile& tile) {
-  if constexpr (Tile::kKGrouped) {
-    return {tile.k, tile.first_k, tile.first_k_block, true};
-  } else {
-    return {args.k, 0, 0, false};
-  }
-}
 
 template <class T, Major kMajor>
 DG_DEVICE OperandTile operand_tile(const Matrix& matrix, int64_t group, int64_t first_row, int rows, int64_t all_rows,
@@ -64,7 +48,7 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
   const int64_t scale_n = Kind::kScaling == Scaling::kBlocks
                               ? min<int64_t>(n + Shape::wave_n(), args.n - 1) / kScaleBlockN
                               : n;
-  const PartOfK part = part_of_k(args, tile);
+  const PartOfK part = tile.part_of_k(args);
   const ScaleTile sfa = scale_tile(args.sfa, tile.group, tile.m, part.first_k_block);
   const ScaleTile sfb = scale_tile(args.sfb, tile.group, scale_n, part.first_k_block);
 

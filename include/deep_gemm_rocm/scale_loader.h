@@ -12,6 +12,11 @@ struct ScaleTile {
   const float* first_row;
   int64_t row_stride;
   int64_t k_block_stride;
+
+  // Where a row's scale is, of `rows` that exist.
+  DG_DEVICE unsigned row_offset(int row, int rows) const {
+    return row < rows ? row * static_cast<unsigned>(row_stride) * sizeof(float) : kOutOfBounds;
+  }
 };
 
 // One scale for each row m of A that a lane holds, and one for the wave's columns of B, or for each that a lane holds.
@@ -27,10 +32,10 @@ class ScaleLoader {
   DG_DEVICE ScaleLoader(const ScaleTile& a, int rows, const ScaleTile& b, int columns, int num_k_blocks)
       : a_(a), b_(b), num_k_blocks_(num_k_blocks) {
 #pragma unroll
-    for (int i = 0; i < Shape::kFragsM; ++i) offset_[i] = row_offset(a, Shape::lane_row(lane_id(), i), rows);
+    for (int i = 0; i < Shape::kFragsM; ++i) offset_[i] = a.row_offset(Shape::lane_row(lane_id(), i), rows);
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      column_offset_[i] = kPerColumn ? row_offset(b, Shape::lane_column(lane_id(), i), columns) : 0;
+      column_offset_[i] = kPerColumn ? b.row_offset(Shape::lane_column(lane_id(), i), columns) : 0;
     }
   }
 
@@ -51,10 +56,6 @@ class ScaleLoader {
   DG_DEVICE float of_column(int stage, int column) const { return staged_b_[stage][column]; }
 
  private:
-  static DG_DEVICE unsigned row_offset(const ScaleTile& tile, int row, int rows) {
-    return row < rows ? row * static_cast<unsigned>(tile.row_stride) * sizeof(float) : kOutOfBounds;
-  }
-
   // A prefetch past the last K-block reads that one's scales again.
   DG_DEVICE Buffer k_block_of(const ScaleTile& tile, int k_block) const {
     return {tile.first_row + min(k_block, num_k_blocks_ - 1) * tile.k_block_stride, kOutOfBounds};

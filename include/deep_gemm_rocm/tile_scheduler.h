@@ -32,8 +32,4 @@ constexpr TileIndex grouped_tile(int tile, int tiles_m, int tiles_n, int group_m
   return {first_m + in_band % rows, in_band / rows};
 }
 
-constexpr TileIndex schedule_tile(int workgroup, int tiles_m, int tiles_n, int xcd_chunk, int group_m) {
-  return grouped_tile(xcd_contiguous(workgroup, tiles_m * tiles_n, xcd_chunk), tiles_m, tiles_n, group_m);
-}
-
 }  // namespace deep_gemm_rocm

@@ -14,14 +14,21 @@
 
 namespace deep_gemm_rocm {
 
-struct Tile {
-  // Whether each group has a K of its own.
-  static constexpr bool kKGrouped = false;
+// What of K is multiplied: `k` of it from `first_k` on, whose scales begin with `first_k_block`.
+struct PartOfK {
+  int k;
+  int first_k;
+  int first_k_block;
+  bool packed;  // whether rows that are contiguous along K have only this part of it
+};
 
+struct Tile {
   int group;
   int m, n;         // the first row and column
   int rows;         // that are multiplied, from m on; may exceed the tile
   int stored_rows;  // that may be written
+
+  DG_DEVICE PartOfK part_of_k(const GemmArguments& args) const { return {args.k, 0, 0, false}; }
 };
 
 struct TileOfResults : Tile {
@@ -35,13 +42,10 @@ struct TileWithTail : Tile {
   DG_DEVICE float result(int row, float sum) const { return row < rows ? sum : 0; }
 };
 
-// Of the operands' K, the group has `k` from `first_k` on; of their scales, K-blocks from `first_k_block` on.
 struct TileOfK : TileOfResults {
-  static constexpr bool kKGrouped = true;
+  PartOfK part;
 
-  int k;
-  int first_k;
-  int first_k_block;
+  DG_DEVICE PartOfK part_of_k(const GemmArguments&) const { return part; }
 };
 
 // One problem without groups.
@@ -57,8 +61,11 @@ class DenseTiles {
 
   DG_DEVICE int num_tiles() const { return tiles_m_ * tiles_n_; }
 
-  DG_DEVICE TileOfResults tile(int index) const {
-    const TileIndex tile = schedule_tile(index, tiles_m_, tiles_n_, kXcdChunk, kBand);
+  DG_DEVICE TileOfResults tile(int index) const { return tile_at(xcd_contiguous(index, num_tiles(), kXcdChunk)); }
+
+  // In the order in which tiles share operands.
+  DG_DEVICE TileOfResults tile_at(int position) const {
+    const TileIndex tile = grouped_tile(position, tiles_m_, tiles_n_, kBand);
     const int m = tile.m * Shape::kBlockM;
     return {{0, m, tile.n * Shape::kBlockN, args_.m - m, args_.m - m}};
   }
@@ -239,24 +246,21 @@ class RaggedTiles {
 // All groups have the same rows and columns, and each its part of K; grouped_layout [num_groups] says how much of it.
 template <class Shape, int kXcdChunk, int kBand>
 class KGroupedTiles {
+  using Dense = DenseTiles<Shape, kXcdChunk, kBand>;
+
  public:
-  static int64_t max_tiles(const GemmArguments& args) {
-    return args.num_groups * static_cast<int64_t>(ceil_div(args.m, Shape::kBlockM)) *
-           ceil_div(args.n, Shape::kBlockN);
-  }
+  static int64_t max_tiles(const GemmArguments& args) { return args.num_groups * Dense::max_tiles(args); }
 
   DG_DEVICE explicit KGroupedTiles(const GemmArguments& args)
       : args_(args),
-        layout_{args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))},
-        tiles_m_(ceil_div(args.m, Shape::kBlockM)),
-        tiles_n_(ceil_div(args.n, Shape::kBlockN)) {}
+        dense_(args),
+        layout_{args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))} {}
 
-  DG_DEVICE int num_tiles() const { return args_.num_groups * tiles_m_ * tiles_n_; }
+  DG_DEVICE int num_tiles() const { return args_.num_groups * dense_.num_tiles(); }
 
   DG_DEVICE TileOfK tile(int index) const {
     const int position = xcd_contiguous(index, num_tiles(), kXcdChunk);
-    const int group = position / (tiles_m_ * tiles_n_);
-    const TileIndex tile = grouped_tile(position % (tiles_m_ * tiles_n_), tiles_m_, tiles_n_, kBand);
+    const int group = position / dense_.num_tiles();
     int first_k = 0;
     int first_k_block = 0;
     for (int first = 0; first < group; first += kWaveSize) {
@@ -267,16 +271,17 @@ class KGroupedTiles {
     }
     first_k = min(first_k, args_.k);
     const int k = min(uniform(k_of(group)), args_.k - first_k);
-    const int m = tile.m * Shape::kBlockM;
-    return {{{group, m, tile.n * Shape::kBlockN, args_.m - m, args_.m - m}}, k, first_k, first_k_block};
+    TileOfK tile{dense_.tile_at(position % dense_.num_tiles()), {k, first_k, first_k_block, true}};
+    tile.group = group;
+    return tile;
   }
 
  private:
   DG_DEVICE int k_of(int group) const { return min(max(layout_.load<int>(group * sizeof(int)), 0), args_.k); }
 
   const GemmArguments& args_;
+  Dense dense_;
   Buffer layout_;
-  int tiles_m_, tiles_n_;
 };
 
 }  // namespace deep_gemm_rocm

@@ -8,9 +8,9 @@
 
 namespace deep_gemm_rocm {
 
-// Of 16 rows of 4 bytes (or 8 of 2 x 2), chunk `row` is what they hold of that column.
+// What 16 rows of 4 bytes (or 8 of 2 x 2) hold in one column.
 template <int kElementBytes>
-DG_DEVICE Chunk column_chunk(const unsigned* rows, int row);
+DG_DEVICE Chunk column_chunk(const unsigned* rows, int column);
 
 // v_perm_b32 picks bytes: selector 0 to 3 from its second operand, 4 to 7 from the first.
 constexpr unsigned kLowHalves = 0x05040100;
@@ -41,8 +41,8 @@ DG_DEVICE Chunk column_chunk<1>(const unsigned* rows, int column) {
 }
 
 // A wave covers 64 rows and kUnitRows chunks: eight neighbouring lanes store chunks of different banks, and lanes that
-// load the same k together cover 64 or 128 contiguous bytes. Rows past the operand's last one hold other values of it;
-// what is computed from them is not stored. K past its end reads as zeros.
+// load the same k together cover 64 or 128 contiguous bytes. Rows past the operand's last one, and K past its end, read as
+// zeros. Operands have a multiple of kUnitRows rows.
 template <class T, class Order, int kTileRows, int kThreads, int kRegisterStages>
 class TransposingTileLoader {
   static constexpr int kElementBytes = sizeof(T);
