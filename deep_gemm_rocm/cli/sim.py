@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from .. import simulator
 
@@ -21,36 +24,37 @@ KernelOption = Annotated[str, typer.Option(help="The kernel's symbol.")]
 CodeArgument = Annotated[
     Path, typer.Argument(help="A code object (ELF) or an offload bundle.", exists=True, dir_okay=False)
 ]
+GridOption = Annotated[str, typer.Option(help="Workgroups: X or X,Y,Z.")]
+BlockOption = Annotated[str, typer.Option(help="Work-items of a workgroup: X or X,Y,Z.")]
+ArgOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="An argument, in order: a number; a buffer TYPE[COUNT] or TYPE[COUNT]=FILL with a numpy type, as in "
+        "float32[1024]=0.5; or an array in a .npy file."
+    ),
+]
+DynamicLdsOption = Annotated[int, typer.Option(help="Bytes of LDS on top of the kernel's own.")]
 
 
 @app.command()
 def run(
     code_object: CodeArgument,
     kernel: KernelOption,
-    grid: Annotated[str, typer.Option(help="Workgroups: X or X,Y,Z.")] = "1",
-    block: Annotated[str, typer.Option(help="Work-items of a workgroup: X or X,Y,Z.")] = "64",
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An argument, in order: a number; a buffer TYPE[COUNT] or TYPE[COUNT]=FILL with a numpy type, as in "
-            "float32[1024]=0.5; or an array in a .npy file."
-        ),
-    ] = None,
-    dynamic_lds: Annotated[int, typer.Option(help="Bytes of LDS on top of the kernel's own.")] = 0,
+    grid: GridOption = "1",
+    block: BlockOption = "64",
+    arg: ArgOption = None,
+    dynamic_lds: DynamicLdsOption = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the arrays after the run, as arg0.npy and so on.")
     ] = None,
 ) -> None:
     """Run one kernel and show what became of its buffers."""
-    console = Console(highlight=False, soft_wrap=True)
-    try:
-        arguments = [_argument(text) for text in arg or []]
+    with _errors_as_messages():
         start = time.perf_counter()
-        simulator.launch(code_object, kernel, _extent(grid), _extent(block), arguments, dynamic_lds)
-    except (simulator.SimulatorError, ValueError, TypeError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
-    console.print(f"{kernel}: ran in {time.perf_counter() - start:.3f} s of simulation")
+        arguments = _launch(code_object, kernel, grid, block, arg, dynamic_lds)
+        seconds = time.perf_counter() - start
+    console = _console()
+    console.print(f"{kernel}: ran in {seconds:.3f} s of simulation")
     for index, value in enumerate(arguments):
         if not isinstance(value, np.ndarray):
             continue
@@ -64,13 +68,55 @@ def run(
 
 
 @app.command()
+def counters(
+    code_object: CodeArgument,
+    kernel: KernelOption,
+    grid: GridOption = "1",
+    block: BlockOption = "64",
+    arg: ArgOption = None,
+    dynamic_lds: DynamicLdsOption = 0,
+) -> None:
+    """Run one kernel and count its instructions, FLOPs, bytes, bank conflicts and barriers; tell its occupancy."""
+    with _errors_as_messages(), simulator.counters() as counted:
+        _launch(code_object, kernel, grid, block, arg, dynamic_lds)
+    (found,) = counted.kernels
+    _console().print(_counters_table(found))
+
+
+@app.command()
+def trace(
+    code_object: CodeArgument,
+    kernel: KernelOption,
+    grid: GridOption = "1",
+    block: BlockOption = "64",
+    arg: ArgOption = None,
+    dynamic_lds: DynamicLdsOption = 0,
+    workgroup: Annotated[str, typer.Option(help="The wave's workgroup: X or X,Y,Z.")] = "0",
+    wave: Annotated[int, typer.Option(help="The wave of the workgroup.", min=0)] = 0,
+    first: Annotated[int, typer.Option(help="Instructions to leave out at the beginning.", min=0)] = 0,
+    count: Annotated[int, typer.Option(help="Instructions to show.", min=1)] = 1000,
+    lanes: Annotated[str, typer.Option(help="The lanes whose values are shown, as in 0-3,63.")] = "0-3",
+) -> None:
+    """Run one kernel and show what one wave executes: offset, instruction, and the registers (hexadecimal) that it
+    reads (<) and writes (>). Where the kernel fails, the trace ends there."""
+    shown = _lanes(lanes)
+    try:
+        with _errors_as_messages(), simulator.trace(_extent(workgroup), wave, first, count) as traced:
+            _launch(code_object, kernel, grid, block, arg, dynamic_lds)
+    finally:
+        for found in traced.waves:
+            for instruction in found.instructions:
+                _print_instruction(instruction, shown)
+    if not any(found.instructions for found in traced.waves):
+        typer.echo(f"no instructions: workgroup {workgroup} has no wave {wave} that executes so many", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
 def disasm(code_object: CodeArgument, kernel: KernelOption) -> None:
     """Print the instructions of a kernel, as the simulator decodes them."""
-    try:
+    with _errors_as_messages():
         typer.echo(simulator.disassemble_kernel(code_object, kernel), nl=False)
-    except simulator.SimulatorError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
 
 
 @app.command()
@@ -82,6 +128,29 @@ def opcodes(
         if status in ("", opcode.status):
             fields = (opcode.family, f"{opcode.number:#x}", opcode.mnemonic, opcode.status, opcode.difference)
             typer.echo(" ".join(fields).rstrip())
+
+
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _errors_as_messages() -> Iterator[None]:
+    """The program's and the user's mistakes end the command with a message and no traceback."""
+    try:
+        yield
+    except (simulator.SimulatorError, OSError, ValueError, TypeError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+
+
+def _launch(
+    code_object: Path, kernel: str, grid: str, block: str, arg: list[str] | None, dynamic_lds: int
+) -> list[int | float | np.ndarray]:
+    """Runs the kernel; the arguments as it leaves them."""
+    arguments = [_argument(text) for text in arg or []]
+    simulator.launch(code_object, kernel, _extent(grid), _extent(block), arguments, dynamic_lds)
+    return arguments
 
 
 def _extent(text: str) -> tuple[int, ...]:
@@ -97,3 +166,59 @@ def _argument(text: str) -> int | float | np.ndarray:
         return int(text, 0)
     except ValueError:
         return float(text)
+
+
+def _lanes(text: str) -> list[int]:
+    """0-3,63 as [0, 1, 2, 3, 63]."""
+    lanes: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        if not low.isdecimal() or not (high or low).isdecimal():
+            raise typer.BadParameter(f"expected lanes as in 0-3,63, got {text}")
+        lanes += range(int(low), int(high or low) + 1)
+    if not lanes or max(lanes) > 63:
+        raise typer.BadParameter(f"expected lanes from 0 to 63, got {text}")
+    return lanes
+
+
+def _print_instruction(instruction: simulator.TracedInstruction, lanes: list[int]) -> None:
+    typer.echo(f"{instruction.offset:#x} {instruction.text}  exec={instruction.exec:016x} scc={instruction.scc}")
+    for arrow, registers in (("<", instruction.reads), (">", instruction.writes)):
+        for name, values in registers.items():
+            if arrow == "<" and name.startswith("exec"):
+                continue  # shown already
+            shown = values[lanes] if values.ndim else [values]
+            typer.echo(f"    {arrow} {name:<8} " + " ".join(f"{value:08x}" for value in shown))
+
+
+def _counters_table(found: simulator.KernelCounters) -> Table:
+    table = Table(title=f"{found.name}, grid {found.grid}, block {found.block}", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+
+    def section(name: str, rows: dict[str, Any]) -> None:
+        for index, (key, value) in enumerate({name: "", **rows}.items()):
+            table.add_row(key if index == 0 else f"  {key}", f"{value:,}" if isinstance(value, int) else str(value))
+
+    shown = {name: count for name, count in found.by_class.items() if count}
+    utilization = f"{100 * found.lane_utilization:.1f} %"
+    section("wave instructions", {"all": found.instructions, **shown, "active lanes": utilization})
+    section("matrix cores", {**found.matrix_instructions, "FLOPs": found.matrix_operations})
+    for name in ("global", "scalar", "lds", "scratch"):
+        traffic: simulator.Traffic = getattr(found, f"{name}_bytes")
+        section(f"{name} memory, bytes", {"read": traffic.read, "written": traffic.written, "atomic": traffic.atomic})
+    section("LDS banks, clocks", {"all": found.lds_clocks, "conflicts": found.lds_conflict_clocks})
+    occupancy = found.occupancy
+    section(
+        "occupancy of a compute unit",
+        {
+            "registers of a lane": occupancy.registers,
+            "LDS bytes of a workgroup": occupancy.lds_bytes,
+            "scratch bytes of a work-item": occupancy.scratch_bytes,
+            "workgroups by registers": occupancy.workgroups_by_registers,
+            "workgroups by LDS": occupancy.workgroups_by_lds,
+            "workgroups by wave slots": occupancy.workgroups_by_wave_slots,
+            "waves": f"{occupancy.waves_per_cu} of 32, limited by {occupancy.limited_by}",
+        },
+    )
+    return table

@@ -1,20 +1,31 @@
 """The simulated MI300X: a shared library that implements the HIP runtime API and executes gfx942 machine code."""
 
+from .counters import Counted, KernelCounters, Occupancy, Traffic, counters
 from .library import library_path
 from .opcodes import Opcode, opcodes
 from .profile import InstructionProfile, KernelProfile, Profile, profile
 from .program import SimulatorError, disassemble, disassemble_kernel, launch
+from .trace import Traced, TracedInstruction, WaveTrace, trace
 
 __all__ = [
+    "Counted",
     "InstructionProfile",
+    "KernelCounters",
     "KernelProfile",
+    "Occupancy",
     "Opcode",
     "Profile",
     "SimulatorError",
+    "Traced",
+    "TracedInstruction",
+    "Traffic",
+    "WaveTrace",
+    "counters",
     "disassemble",
     "disassemble_kernel",
     "launch",
     "library_path",
     "opcodes",
     "profile",
+    "trace",
 ]

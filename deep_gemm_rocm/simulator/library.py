@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 _LIBRARY = Path(__file__).resolve().parent / "lib" / "libamdhip64.so"
-_GIVING_TEXT = ("dgSimDisassemble", "dgSimKernelArguments", "dgSimOpcodes", "dgSimTakeProfiles")
+_GIVING_TEXT = (
+    "dgSimDisassemble",
+    "dgSimKernelArguments",
+    "dgSimOpcodes",
+    "dgSimTakeCounters",
+    "dgSimTakeProfiles",
+    "dgSimTakeTrace",
+)
 
 
 def library_path() -> Path:

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from .extent import Extent, three
 from .library import introspect, library
 
 Argument: TypeAlias = "np.ndarray | torch.Tensor | int | float | bool | ctypes._SimpleCData[Any] | None"
-Extent: TypeAlias = "int | Sequence[int]"
 
 
 class SimulatorError(RuntimeError):
@@ -66,7 +66,7 @@ def launch(
         values = [_encode(index, *pair) for index, pair in enumerate(zip(args, parameters, strict=True))]
         pointers = (c_void_p * (len(values) + 1))(*[ctypes.addressof(value) for value in values], None)
         with _registered(args):
-            extents = (*_three("grid", grid), *_three("block", block))
+            extents = (*three("grid", grid), *three("block", block))
             _check(library().hipModuleLaunchKernel(function, *extents, c_uint(dynamic_lds), None, pointers, None))
             _check(library().hipDeviceSynchronize())
 
@@ -111,13 +111,6 @@ def _loaded(image: bytes, kernel: str) -> Iterator[c_void_p]:
 def _parameters(function: c_void_p) -> list[Parameter]:
     lines = introspect("dgSimKernelArguments", function).splitlines()
     return [Parameter(int(size), kind == "pointer") for size, kind in map(str.split, lines)]
-
-
-def _three(name: str, extent: Extent) -> tuple[c_uint, ...]:
-    extents = (extent,) if isinstance(extent, int) else tuple(extent)
-    if not 1 <= len(extents) <= 3 or any(not 0 <= size < 2**32 for size in extents):
-        raise ValueError(f"{name}: expected one to three sizes below 2**32, got {extent}")
-    return tuple(map(c_uint, extents + (1,) * (3 - len(extents))))
 
 
 def _encode(index: int, value: Argument, parameter: Parameter) -> ctypes.Array[ctypes.c_char]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -57,3 +58,39 @@ def test_disasm_begins_at_the_kernel(code_object: Path) -> None:
     assert done.exit_code == 0
     assert done.output.startswith("0 s_load_dword")
     assert "s_endpgm" in done.output
+
+
+ARGUMENTS = ["--arg", "float32[100]=1", "--arg", "float32[100]=2", "--arg", "float32[100]", "--arg", "100"]
+
+
+def test_counters(code_object: Path) -> None:
+    command = ["sim", "counters", str(code_object), "--kernel", "add", "--grid", "2", *ARGUMENTS]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    cells = [re.split(r"\s*│\s*", line.strip("│ "))[:2] for line in done.output.splitlines() if "│" in line]
+    assert ["read", "800"] in cells  # of x and y
+    assert ["written", "400"] in cells  # of z
+    assert "32 of 32, limited by wave slots" in done.output
+
+
+def test_trace(code_object: Path) -> None:
+    command = ["sim", "trace", str(code_object), "--kernel", "add", "--grid", "2", *ARGUMENTS]
+    done = CliRunner().invoke(app, [*command, "--workgroup", "1", "--lanes", "35,36"])
+    assert done.exit_code == 0, done.output
+    add = done.output.index("v_add_f32")
+    assert re.search(
+        r"exec=0000000fffffffff.*\n.*< v\d+ +3f800000 ffffffff\n.*< v\d+ +40000000 ffffffff", done.output[add:]
+    )
+    assert re.search(r"> v\d+ +40400000 ", done.output[add:])
+
+
+def test_trace_of_what_fails_or_is_missing(code_object: Path) -> None:
+    command = ["sim", "trace", str(code_object), "--kernel", "add", "--grid", "2"]
+    done = CliRunner().invoke(app, [*command, "--arg", "float32[100]", "--arg", "float32[10]", *ARGUMENTS[4:]])
+    assert done.exit_code == 1
+    assert "lane 10 accesses 4 bytes" in done.output
+    assert "s_load_dword" in done.output
+    done = CliRunner().invoke(app, [*command, *ARGUMENTS, "--workgroup", "2"])
+    assert done.exit_code == 1
+    assert "no instructions: workgroup 2 has no wave 0" in done.output
+    assert CliRunner().invoke(app, [*command, *ARGUMENTS, "--lanes", "64"]).exit_code == 2

@@ -44,11 +44,19 @@ struct Kernel {
   uint64_t first_instruction() const { return entry + (preloaded_dwords() > 0 ? 256 : 0); }
 };
 
-// Takes what the timing model says of a dispatch.
-class ProfileSink {
+// Takes what a dispatch tells of itself: one JSON object each time, without a line's end.
+class RecordSink {
  public:
-  virtual ~ProfileSink() = default;
+  virtual ~RecordSink() = default;
   virtual void add(const char* json, size_t bytes) = 0;
+};
+
+// The wave whose instructions are to be told, and how many of them.
+struct TracedWave {
+  Dim3 workgroup{0, 0, 0};  // its place in the grid
+  uint32_t wave = 0;        // of the workgroup
+  uint64_t first = 0;       // instructions that it executes before those
+  uint64_t count = 0;
 };
 
 struct Dispatch {
@@ -59,7 +67,11 @@ struct Dispatch {
   const void* kernarg = nullptr;        // kernel->kernarg_bytes bytes, hidden arguments included, 16-byte aligned
   const MemoryRange* memory = nullptr;  // sorted by address, disjoint; the kernarg buffer and the code are not in it
   size_t memory_count = 0;
-  ProfileSink* profile = nullptr;  // null where nobody wants to know
+  // Each null where nobody wants to know.
+  RecordSink* profile = nullptr;   // what the timing model says
+  RecordSink* counters = nullptr;  // what the waves executed, all in all
+  RecordSink* trace = nullptr;     // what one wave did: a record of the wave, then one for each instruction
+  TracedWave traced;
 };
 
 // What a dispatch came to. A failed dispatch names the kernel, the instruction and its offset in the message.

@@ -93,6 +93,9 @@ inline BufferPosition locate(const BufferResource& resource, bool has_index, uin
   return {address, offset < resource.records ? resource.records - offset : 0};
 }
 
+// Bytes of an element in memory, of buffer instructions that convert its format.
+uint32_t element_bytes(const Wave& wave, const Instruction& inst);
+
 struct BufferOperands {
   BufferResource resource;
   const uint32_t *index, *offset;  // null where the instruction has none

@@ -28,6 +28,9 @@ std::string list_opcodes();
 // The mnemonic, operands and raw words, for error messages.
 std::string describe(const Instruction& instruction);
 
+// s[4:5], vcc, m0: scalar registers as LLVM writes them.
+std::string scalar_name(int index, int dwords);
+
 // Mnemonic and operands in the style of LLVM, without modifiers.
 std::string disassemble(const Instruction& instruction);
 

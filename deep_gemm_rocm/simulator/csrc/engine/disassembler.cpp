@@ -12,17 +12,6 @@ std::string range(const char* prefix, int first, int count) {
   return std::string(prefix) + '[' + std::to_string(first) + ':' + std::to_string(first + count - 1) + ']';
 }
 
-std::string scalar_register(int index, int dwords) {
-  const char* const pair = dwords == 2 ? "" : index % 2 ? "_hi" : "_lo";
-  if (index >= 126) return std::string("exec") + pair;
-  if (index == 124) return "m0";
-  if (index >= 108) return range("ttmp", index - 108, dwords);
-  if (index >= 106) return std::string("vcc") + pair;
-  if (index >= 104) return std::string("xnack_mask") + pair;
-  if (index >= 102) return std::string("flat_scratch") + pair;
-  return range("s", index, dwords);
-}
-
 std::string constant(int code, uint32_t literal) {
   static const char* const floats[] = {"0.5", "-0.5", "1.0", "-1.0", "2.0", "-2.0", "4.0", "-4.0", "0.15915494"};
   static const char* const apertures[] = {"src_shared_base", "src_shared_limit", "src_private_base", "src_private_limit"};
@@ -46,7 +35,7 @@ std::string text_of(const Operand& operand, uint32_t literal) {
     case Operand::Kind::vector:
       return operand.index < accumulator_row ? range("v", operand.index, operand.dwords)
                                              : range("a", operand.index - accumulator_row, operand.dwords);
-    case Operand::Kind::scalar: return scalar_register(operand.index, operand.dwords);
+    case Operand::Kind::scalar: return scalar_name(operand.index, operand.dwords);
     case Operand::Kind::constant: return constant(operand.index, literal);
     case Operand::Kind::none: break;
   }
@@ -56,6 +45,17 @@ std::string text_of(const Operand& operand, uint32_t literal) {
 bool takes_immediate(const Instruction& inst) { return inst.family == Family::SOPP || inst.family == Family::SOPK; }
 
 }  // namespace
+
+std::string scalar_name(int index, int dwords) {
+  const char* const pair = dwords == 2 ? "" : index % 2 ? "_hi" : "_lo";
+  if (index >= 126) return std::string("exec") + pair;
+  if (index == 124) return "m0";
+  if (index >= 108) return range("ttmp", index - 108, dwords);
+  if (index >= 106) return std::string("vcc") + pair;
+  if (index >= 104) return std::string("xnack_mask") + pair;
+  if (index >= 102) return std::string("flat_scratch") + pair;
+  return range("s", index, dwords);
+}
 
 std::string disassemble(const Instruction& inst) {
   std::string text = mnemonic(inst.op);

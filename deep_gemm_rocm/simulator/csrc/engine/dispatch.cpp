@@ -25,7 +25,9 @@ constexpr uint32_t max_workgroup_size = 1024;
 // One host thread's share of the dispatch.
 void run_workgroups(Launch& launch) {
   const uint32_t host_control = _mm_getcsr();
-  WorkgroupRunner runner(launch);
+  std::optional<Statistics> statistics;
+  if (launch.statistics) statistics.emplace(launch.code->instructions.size());
+  WorkgroupRunner runner(launch, statistics ? &*statistics : nullptr);
   while (!launch.stop) {
     const uint64_t id = launch.next_workgroup++;
     if (id >= launch.workgroups) break;
@@ -33,6 +35,9 @@ void run_workgroups(Launch& launch) {
     runner.run();
   }
   _mm_setcsr(host_control);
+  if (!statistics) return;
+  std::lock_guard<std::mutex> lock(launch.outcome_mutex);
+  launch.statistics->add(*statistics);
 }
 
 Outcome refuse(const Kernel* kernel, const std::string& why) {
@@ -74,6 +79,7 @@ class Interpreter final : public Engine {
     for (uint64_t i = 1; i < count; ++i) threads.emplace_back([&launch] { run_workgroups(launch); });
     run_workgroups(launch);
     for (std::thread& thread : threads) thread.join();
+    launch.finish_records();
     launch.outcome.instructions = launch.instructions;
     return launch.outcome;
   }
@@ -131,6 +137,7 @@ class Interpreter final : public Engine {
     const uint32_t host_control = _mm_getcsr();
     chip->run(launch);
     _mm_setcsr(host_control);
+    launch.finish_records();
     launch.outcome.instructions = launch.instructions;
     return launch.outcome;
   }

@@ -27,13 +27,21 @@ Launch::Launch(const Dispatch& d, std::shared_ptr<const Code> decoded, Settings 
   add_memory(&packet, sizeof packet);
   add_memory(queue, sizeof queue);
   memory.push_back({kernel.code_begin, kernel.code_end});
-  if (settings.sanitize || settings.timing) effects = code->effects();
+  if (settings.sanitize || settings.timing || d.counters || d.trace) effects = code->effects();
+  if (d.counters) statistics.emplace(code->instructions.size());
+  if (d.trace) wave_trace.emplace(*d.trace, kernel, d.traced);
   if (settings.sanitize && workgroups > 1) global_watch.emplace(d.memory, d.memory_count);
 }
 
 void Launch::add_memory(const void* begin, size_t bytes) {
   const auto address = reinterpret_cast<uint64_t>(begin);
   if (bytes) memory.push_back({address, address + bytes});
+}
+
+void Launch::finish_records() {
+  if (!statistics) return;
+  const std::string record = statistics->record(*this);
+  dispatch.counters->add(record.data(), record.size());
 }
 
 void Launch::report(const Wave& wave, const Instruction* inst) {

@@ -11,7 +11,9 @@
 #include "effects.h"
 #include "global_watch.h"
 #include "settings.h"
+#include "statistics.h"
 #include "wave.h"
+#include "wave_trace.h"
 
 namespace mi300x {
 
@@ -56,8 +58,10 @@ struct Launch {
   DispatchPacket packet;
   alignas(64) uint8_t queue[256] = {};
   std::vector<MemoryRange> memory;
-  const Effects* effects = nullptr;         // of each instruction, for the sanitizer and the timing model
+  const Effects* effects = nullptr;         // of each instruction, for those who watch the execution
   std::optional<GlobalWatch> global_watch;  // only under the sanitizer, and for several workgroups
+  std::optional<Statistics> statistics;     // of workgroups that have ended, where somebody wants to know
+  std::optional<WaveTrace> wave_trace;      // likewise
   uint32_t lds_bytes;
   uint32_t workgroup_size;
   uint64_t workgroups;
@@ -70,6 +74,9 @@ struct Launch {
   Outcome outcome;
 
   Launch(const Dispatch& d, std::shared_ptr<const Code> decoded, Settings chosen);
+
+  // Hands over what there is to tell once all workgroups have ended.
+  void finish_records();
 
   // Keeps how the first wave failed and stops the others; `inst` is null where the wave didn't get to start.
   void report(const Wave& wave, const Instruction* inst);

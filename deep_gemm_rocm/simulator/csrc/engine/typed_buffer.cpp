@@ -259,4 +259,7 @@ TYPED(buffer_load_format_d16_hi_x, load<1, Registers::high_half>)
 TYPED(buffer_store_format_d16_hi_x, store<1, Registers::high_half>)
 
 }  // namespace
+
+uint32_t element_bytes(const Wave& wave, const Instruction& inst) { return Format(wave, inst).data.bytes(); }
+
 }  // namespace mi300x

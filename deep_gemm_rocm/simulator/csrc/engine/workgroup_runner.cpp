@@ -66,7 +66,8 @@ void step(Wave& wave, const Instruction& inst) {
 
 }  // namespace
 
-WorkgroupRunner::WorkgroupRunner(Launch& launch) : launch_(launch), memory_(launch.memory), watched_(launch.settings.sanitize) {
+WorkgroupRunner::WorkgroupRunner(Launch& launch, Statistics* statistics)
+    : launch_(launch), memory_(launch.memory), statistics_(statistics) {
   const uint32_t count = (launch.workgroup_size + lanes - 1) / lanes;
   const size_t scratch_bytes = size_t(launch.dispatch.kernel->scratch_bytes) * lanes;
   scratch_.resize(scratch_bytes * count);
@@ -77,6 +78,10 @@ WorkgroupRunner::WorkgroupRunner(Launch& launch) : launch_(launch), memory_(laun
   }
   if (launch.settings.sanitize)
     checker_.emplace(count, launch.global_watch ? &*launch.global_watch : nullptr, launch.dispatch.grid);
+}
+
+WorkgroupRunner::~WorkgroupRunner() {
+  if (wave_trace_) wave_trace_->finish();
 }
 
 void WorkgroupRunner::run() {
@@ -105,10 +110,12 @@ void WorkgroupRunner::open_barrier() {
 
 bool WorkgroupRunner::watch(Wave& wave, const Instruction& inst, const Effects& effects, const Instruction& in_code) {
   if (traces_ && !traces_[wave.index_in_group].empty() && depends_on_time(inst, effects)) return false;
+  if (wave_trace_) wave_trace_->record(wave, inst, effects);
   if (checker_ && !checker_->before(wave, inst, effects)) {
     launch_.report(wave, &in_code);
     return false;
   }
+  if (statistics_) statistics_->count(wave, inst, effects);
   if (traces_) traces_[wave.index_in_group].record(wave, inst, effects);
   return true;
 }
@@ -165,6 +172,8 @@ void WorkgroupRunner::start(uint64_t id) {
   group_.lds_bytes = launch_.lds_bytes;
   memset(group_.lds.data(), poison_byte, group_.lds_bytes);
   for (uint32_t i = 0; i < waves_.size(); ++i) start_wave(*waves_[i], i);
+  wave_trace_ = launch_.wave_trace && launch_.wave_trace->is_in(group_) ? &*launch_.wave_trace : nullptr;
+  watched_ = checker_ || traces_ || statistics_ || wave_trace_;
   if (!checker_) return;
   checker_->start_workgroup(waves_, launch_scalars_);
   random_.seed(uint32_t(launch_.settings.seed * 0x9E3779B9u + id));

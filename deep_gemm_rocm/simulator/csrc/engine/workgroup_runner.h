@@ -17,7 +17,9 @@ namespace mi300x {
 
 class WorkgroupRunner {
  public:
-  explicit WorkgroupRunner(Launch& launch);
+  // `statistics`: of this host thread, null where nobody wants to know.
+  WorkgroupRunner(Launch& launch, Statistics* statistics);
+  ~WorkgroupRunner();
 
   // Makes a workgroup of the dispatch resident, in the state that the hardware launches it with.
   void start(uint64_t id);
@@ -26,7 +28,7 @@ class WorkgroupRunner {
   void run();
 
   // For the timing model, which decides when each wave continues. `traces`, one for each wave, get what the waves do.
-  void trace_into(timing::Trace* traces) { traces_ = traces, watched_ = true; }
+  void trace_into(timing::Trace* traces) { traces_ = traces; }
 
   // Executes a wave until it ends, fails, reaches a barrier or has used up its slice.
   void run_slice(Wave& wave);
@@ -35,8 +37,8 @@ class WorkgroupRunner {
   const std::vector<std::unique_ptr<Wave>>& waves() const { return waves_; }
 
  private:
-  // Shows the instruction that the wave is about to execute to the sanitizer and to the trace; false where it must not
-  // execute now.
+  // Shows the instruction that the wave is about to execute to the sanitizer and to those who take notes; false where
+  // it must not execute now.
   bool watch(Wave& wave, const Instruction& inst, const Effects& effects, const Instruction& in_code);
 
   // Where the other waves of the workgroup are; those that wait at a barrier may be what this one holds up.
@@ -58,7 +60,9 @@ class WorkgroupRunner {
   std::optional<Checker> checker_;
   std::mt19937 random_;
   timing::Trace* traces_ = nullptr;
-  bool watched_;  // by sanitizer or trace
+  Statistics* const statistics_;
+  WaveTrace* wave_trace_ = nullptr;  // where the resident workgroup has the wave
+  bool watched_ = false;             // by any of these
 };
 
 }  // namespace mi300x

@@ -148,11 +148,6 @@ KernelInfo read_kernel(const msgpack::Value& metadata) {
 
 }  // namespace
 
-uint32_t KernelInfo::allocated_registers() const {
-  // AMDGPUUsage, compute_pgm_rsrc1: GRANULATED_WORKITEM_VGPR_COUNT, in units of 8 less one, AccVGPRs included.
-  return ((descriptor.compute_pgm_rsrc1 & 0x3f) + 1) * device::kRegisterGranule;
-}
-
 uint32_t KernelInfo::explicit_kernarg_bytes() const {
   uint32_t end = 0;
   for (const KernelArgument& argument : arguments) {

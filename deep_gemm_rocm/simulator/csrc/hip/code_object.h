@@ -47,9 +47,6 @@ struct KernelInfo {
   uint32_t vgprs = 0;                      // as the compiler counts them, for hipFuncGetAttributes
   bool uses_dynamic_stack = false;
 
-  // Registers of one lane that a wave occupies, VGPRs and AccVGPRs together.
-  uint32_t allocated_registers() const;
-
   // Bytes of the kernarg segment before the end of the last argument that is not hidden.
   uint32_t explicit_kernarg_bytes() const;
 };

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../compute_unit.h"
+
 namespace device {
 
 constexpr char kName[] = "AMD Instinct MI300X (simulated)";
@@ -11,15 +13,7 @@ constexpr char kProcessor[] = "gfx942";
 constexpr char kTarget[] = "gfx942:sramecc+:xnack-";
 
 constexpr int kComputeUnits = 304;
-constexpr int kSimdsPerComputeUnit = 4;
-constexpr int kWavesPerSimd = 8;
-constexpr int kWaveSize = 64;
-constexpr int kRegistersPerLane = 512;  // VGPRs and AccVGPRs share them
-constexpr int kRegisterGranule = 8;     // registers are given to a wave in this unit
 constexpr int kMaxBlockThreads = 1024;
-constexpr int kMaxWavesPerComputeUnit = kSimdsPerComputeUnit * kWavesPerSimd;
-constexpr uint32_t kLdsBytes = 64 << 10;  // of a compute unit, and the most that a workgroup may have
-constexpr uint32_t kLdsGranule = 512;
 constexpr uint64_t kMemoryBytes = 192ull << 30;
 
 }  // namespace device

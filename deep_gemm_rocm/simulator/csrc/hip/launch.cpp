@@ -7,7 +7,7 @@
 #include "engine_library.h"
 #include "host_memory.h"
 #include "memory_map.h"
-#include "profile.h"
+#include "records.h"
 #include "stack_limit.h"
 #include "status.h"
 #include "stream.h"
@@ -218,7 +218,7 @@ void launch(const Function& function, const LaunchShape& shape, hipStream_t stre
   dispatch.kernarg = kernarg.data();
   dispatch.memory = memory.ranges->data();
   dispatch.memory_count = memory.ranges->size();
-  dispatch.profile = profile_sink();
+  attach_sinks(dispatch);
   const mi300x::Outcome outcome = machine.run(dispatch);
   advance_device_clock(outcome.nanoseconds);
   if (outcome.status != mi300x::Outcome::Status::ok) fail(status_of(outcome.status), "%s", outcome.message);

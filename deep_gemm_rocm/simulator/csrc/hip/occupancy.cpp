@@ -48,14 +48,9 @@ int blocks_per_compute_unit(const KernelInfo& kernel, int block_threads, size_t 
     return 0;
   }
   const int waves = (block_threads + device::kWaveSize - 1) / device::kWaveSize;
-  const int waves_per_simd =
-      std::min<int>(device::kWavesPerSimd, device::kRegistersPerLane / static_cast<int>(kernel.allocated_registers()));
-  const int by_registers = waves_per_simd * device::kSimdsPerComputeUnit / waves;
   if (dynamic_lds > device::kLdsBytes) return 0;
-  const size_t lds = kernel.descriptor.lds_bytes + dynamic_lds;
-  if (lds == 0) return by_registers;
-  const size_t granules = (lds + device::kLdsGranule - 1) / device::kLdsGranule;
-  return std::min(by_registers, static_cast<int>(device::kLdsBytes / device::kLdsGranule / granules));
+  const auto lds = static_cast<uint32_t>(kernel.descriptor.lds_bytes + dynamic_lds);
+  return Residency(waves, allocated_registers(kernel.descriptor.compute_pgm_rsrc1), lds).workgroups();
 }
 
 // The largest block, in whole waves, with which the most threads run at a time.

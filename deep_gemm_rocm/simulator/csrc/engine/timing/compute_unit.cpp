@@ -94,7 +94,7 @@ void ComputeUnit::start_workgroup(uint64_t id, uint64_t time) {
     groups_.push_back(std::make_unique<Group>());
     free = groups_.end() - 1;
     Group& group = **free;
-    group.runner = std::make_unique<WorkgroupRunner>(launch_);
+    group.runner = std::make_unique<WorkgroupRunner>(launch_, launch_.statistics ? &*launch_.statistics : nullptr);
     group.traces.resize(waves_of_group_);
     group.runner->trace_into(group.traces.data());
     for (uint32_t i = 0; i < waves_of_group_; ++i) group.slots.push_back(std::make_unique<Slot>());

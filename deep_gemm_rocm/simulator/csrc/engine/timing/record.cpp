@@ -1,46 +1,12 @@
 #include "record.h"
 
-#include <cmath>
-#include <cstdio>
-
 #include "../decoder.h"
+#include "../json.h"
 
 namespace mi300x::timing {
 namespace {
 
-std::string quoted(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    if (static_cast<unsigned char>(c) >= ' ') result += c;
-  }
-  return result + '"';
-}
-
-std::string number(double value) {
-  char text[32];
-  snprintf(text, sizeof text, "%.17g", std::isfinite(value) ? value : 0);
-  return text;
-}
-
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
-
-class Object {
- public:
-  Object& add(const std::string& name, const std::string& json) {
-    text_ += (text_.empty() ? "" : ", ") + quoted(name) + ": " + json;
-    return *this;
-  }
-  Object& add(const std::string& name, double value) { return add(name, number(value)); }
-  std::string text() const { return "{" + text_ + "}"; }
-
- private:
-  std::string text_;
-};
-
-std::string extent(const Dim3& dim) {
-  return "[" + std::to_string(dim.x) + ", " + std::to_string(dim.y) + ", " + std::to_string(dim.z) + "]";
-}
 
 std::string listing(const Launch& launch, const Counters& counters) {
   const Kernel& kernel = *launch.dispatch.kernel;
@@ -48,9 +14,9 @@ std::string listing(const Launch& launch, const Counters& counters) {
   for (size_t pc = 0; pc < counters.by_instruction.size(); ++pc) {
     const InstructionCounters& instruction = counters.by_instruction[pc];
     if (instruction.executed == 0) continue;
-    Object line;
+    JsonObject line;
     line.add("offset", double(kernel.code_begin + 4 * pc) - double(kernel.entry));
-    line.add("text", quoted(disassemble(launch.code->instructions[pc])));
+    line.add("text", JsonObject::quoted(disassemble(launch.code->instructions[pc])));
     line.add("executed", double(instruction.executed));
     line.add("cycles", double(instruction.clocks));
     lines += (lines.empty() ? "" : ", ") + line.text();
@@ -64,12 +30,12 @@ std::string record_of(const Launch& launch, const Constants& constants, const Co
                       const MemoryCounters& memory, uint64_t clocks) {
   const double cus = constants.chip_xcds * constants.chip_cus_per_xcd;
   const double cu_clocks = double(clocks) * cus, simd_clocks = cu_clocks * constants.cu_simds;
-  Object stalls;
+  JsonObject stalls;
   for (size_t i = 0; i < stall_count; ++i) stalls.add(stall_names[i], double(counters.stalls[i]));
-  Object record;
-  record.add("name", quoted(launch.dispatch.kernel->name))
-      .add("grid", extent(launch.dispatch.grid))
-      .add("block", extent(launch.dispatch.block))
+  JsonObject record;
+  record.add("name", JsonObject::quoted(launch.dispatch.kernel->name))
+      .add("grid", json_of(launch.dispatch.grid))
+      .add("block", json_of(launch.dispatch.block))
       .add("cycles", double(clocks))
       .add("time_us", launch.outcome.nanoseconds / 1000)
       .add("instructions", double(counters.instructions))

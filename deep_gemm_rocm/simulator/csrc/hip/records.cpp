@@ -1,0 +1,76 @@
+#include "records.h"
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#include "abi.h"
+
+namespace {
+
+class Collection final : public mi300x::RecordSink {
+ public:
+  void add(const char* json, size_t bytes) override {
+    std::lock_guard lock(mutex_);
+    lines_.append(json, bytes) += '\n';
+  }
+
+  // Copies the records if there is room for all of them, and forgets them then.
+  size_t take(char* text, size_t capacity) {
+    std::lock_guard lock(mutex_);
+    const size_t size = lines_.size();
+    if (capacity <= size) return size;
+    std::memcpy(text, lines_.c_str(), size + 1);
+    lines_.clear();
+    return size;
+  }
+
+  std::atomic<bool> wanted{false};
+
+ private:
+  std::mutex mutex_;
+  std::string lines_;
+};
+
+struct Records {
+  Collection profiles, counters, trace;
+  std::mutex mutex;
+  mi300x::TracedWave traced;
+};
+
+// Never destroyed: static destructors of the host program may still launch kernels.
+Records& records() {
+  static auto& instance = *new Records;
+  return instance;
+}
+
+}  // namespace
+
+void attach_sinks(mi300x::Dispatch& dispatch) {
+  Records& all = records();
+  if (all.profiles.wanted) dispatch.profile = &all.profiles;
+  if (all.counters.wanted) dispatch.counters = &all.counters;
+  if (!all.trace.wanted) return;
+  dispatch.trace = &all.trace;
+  std::lock_guard lock(all.mutex);
+  dispatch.traced = all.traced;
+}
+
+// Additions to the HIP API: whether launches leave records of a kind, and those so far, one JSON object a line. The
+// latter return the length of the text, and copy and forget it where `capacity` is larger.
+
+HIP_API void dgSimCollectProfiles(int on) { records().profiles.wanted = on != 0; }
+HIP_API size_t dgSimTakeProfiles(char* text, size_t capacity) { return records().profiles.take(text, capacity); }
+
+HIP_API void dgSimCollectCounters(int on) { records().counters.wanted = on != 0; }
+HIP_API size_t dgSimTakeCounters(char* text, size_t capacity) { return records().counters.take(text, capacity); }
+
+// Instructions `first` to `first + count` of one wave of each launch; a count of 0 ends it.
+HIP_API void dgSimTraceWave(uint32_t x, uint32_t y, uint32_t z, uint32_t wave, uint64_t first, uint64_t count) {
+  Records& all = records();
+  std::lock_guard lock(all.mutex);
+  all.traced = {{x, y, z}, wave, first, count};
+  all.trace.wanted = count != 0;
+}
+HIP_API size_t dgSimTakeTrace(char* text, size_t capacity) { return records().trace.take(text, capacity); }

@@ -1,0 +1,105 @@
+"""What one wave does on the simulated MI300X: ``with trace() as traced: ...``, then ``traced.waves``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from ctypes import c_uint32, c_uint64
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .extent import Extent, three
+from .library import introspect, library
+
+
+@dataclass(frozen=True)
+class TracedInstruction:
+    """An instruction that the wave executed.
+
+    Attributes:
+        offset: bytes from the kernel's first instruction.
+        text: mnemonic and operands.
+        exec: the mask of active lanes before it.
+        scc: the scalar condition code before it.
+        reads: registers that it read and what they held, by name (``v7``, ``a0``, ``s4``, ``vcc_lo``): 64 uint32, one
+            for each lane, of vector registers and AccVGPRs; one uint32 of scalar ones.
+        writes: likewise those that it wrote, with what they held afterwards.
+    """
+
+    offset: int
+    text: str
+    exec: int
+    scc: int
+    reads: Mapping[str, np.ndarray]
+    writes: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class WaveTrace:
+    """The traced wave of one launch; without instructions where the launch didn't get to it or has no such wave."""
+
+    kernel: str
+    workgroup: tuple[int, int, int]
+    wave: int
+    instructions: tuple[TracedInstruction, ...] = field(repr=False)
+
+
+@dataclass
+class Traced:
+    """A wave for each launch inside a ``with trace()`` block, in order; filled when the block ends."""
+
+    waves: list[WaveTrace] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def trace(workgroup: Extent = 0, wave: int = 0, first: int = 0, count: int = 10_000) -> Iterator[Traced]:
+    """Writes down what one wave of every launch inside the block executes.
+
+    Args:
+        workgroup: the wave's workgroup in x, y and z; an int counts for x alone.
+        wave: the wave of the workgroup.
+        first: instructions to leave out before the first one that is kept.
+        count: instructions to keep; each takes some kilobytes.
+
+    Raises:
+        FileNotFoundError: the simulator isn't built.
+        ValueError: a negative number, or a count of 0.
+    """
+    place = three("workgroup", workgroup, rest=0)
+    for name, number, least in (("wave", wave, 0), ("first", first, 0), ("count", count, 1)):
+        if number < least:
+            raise ValueError(f"{name}: expected {least} or more, got {number}")
+    result = Traced()
+    library().dgSimTraceWave(*place, c_uint32(wave), c_uint64(first), c_uint64(count))
+    try:
+        yield result
+    finally:
+        library().dgSimTraceWave(*place, c_uint32(0), c_uint64(0), c_uint64(0))
+        result.waves += _parse(introspect("dgSimTakeTrace"))
+
+
+def _parse(text: str) -> list[WaveTrace]:
+    waves: list[tuple[dict, list[TracedInstruction]]] = []
+    for line in text.splitlines():
+        record = json.loads(line)
+        if "kernel" in record:
+            waves.append((record, []))
+        else:
+            waves[-1][1].append(_instruction(record))
+    return [
+        WaveTrace(head["kernel"], tuple(head["workgroup"]), head["wave"], tuple(instructions))
+        for head, instructions in waves
+    ]
+
+
+def _instruction(record: dict) -> TracedInstruction:
+    reads, writes = ({name: _values(text) for name, text in record[key].items()} for key in ("reads", "writes"))
+    return TracedInstruction(record["offset"], record["text"], int(record["exec"], 16), record["scc"], reads, writes)
+
+
+def _values(text: str) -> np.ndarray:
+    """From eight hexadecimal digits a value."""
+    values = np.frombuffer(bytes.fromhex(text), ">u4").astype(np.uint32)
+    return values if values.size > 1 else values[0]
