@@ -317,6 +317,31 @@ def transposed_pair(name: str, pair: Any) -> Pair:
     return transposed(f"{name}[0]", data), transposed(f"{name}[1]", scales)
 
 
+def permuted(name: str, tensor: Any, letters: str, order: str, sizes: dict[str, int]) -> torch.Tensor:
+    """A tensor whose dimensions are called ``letters``, with them in another ``order``.
+
+    Args:
+        sizes: of dimensions that are known already. Those of others are added.
+    """
+    shape = tuple(_meta(name, tensor).shape)
+    if len(shape) != len(letters) or any(
+        sizes.setdefault(letter, size) != size for letter, size in zip(letters, shape, strict=True)
+    ):
+        known = ", ".join(str(sizes.get(letter, letter)) for letter in letters)
+        raise ValueError(f"{name} must have the dimensions {letters}, here ({known}), got shape {shape}")
+    return tensor.permute([letters.index(letter) for letter in order])
+
+
+def permuted_pair(
+    name: str, pair: Any, letters: str, order: str, sizes: dict[str, int], shared: dict[str, int | None]
+) -> Pair:
+    """``permuted`` of the data and of its scales, of which there is one for each ``shared`` of a dimension."""
+    data, scales = _pair(name, pair)
+    data = permuted(f"{name}[0]", data, letters, order, sizes)
+    sizes_of_scales = {letter: _num_scales(sizes[letter], shared.get(letter, 1)) for letter in letters}
+    return data, permuted(f"{name}[1]", scales, letters, order, sizes_of_scales)
+
+
 def check_int(name: str, value: Any, least: int) -> int:
     """``value`` as an int.
 
@@ -336,7 +361,7 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
     named = dict(zip(names, metas, strict=True))
     a_name, b_name = ("a", "b") if recipe is None else ("a[0]", "b[0]")
     a, b = named[a_name], named[b_name]
-    *groups_of_a, m, k = _operand(a_name, a, signature.dtypes, grouped=grouping == "masked")
+    *groups_of_a, m, k = _operand(a_name, a, signature.dtypes, grouped=grouping in ("batched", "masked"))
     *groups, n, k_of_b = _operand(b_name, b, signature.dtypes, grouped=grouping != "dense")
     _same_operand_type(a_name, a, b_name, b)
     if k != k_of_b:
@@ -349,7 +374,7 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
             f"{a_name} and {b_name} must agree in groups, their first dimension, "
             f"got {tuple(a.shape)} and {tuple(b.shape)}"
         )
-    if groups == [0]:
+    if groups == [0] and grouping != "batched":
         raise ValueError(f"{b_name} must have at least one group, got shape {tuple(b.shape)}")
     values = ALIGNMENT // a.dtype.itemsize
     if k % values and "k" in (_major(a), _major(b)):
@@ -492,14 +517,15 @@ def _scales_of(
 ) -> None:
     """The scales of an operand of that shape, of which so many rows, and values along K, share one."""
     *groups, rows, k = shape
-    expected = (
-        *groups,
-        1 if shared_rows is None else ceil_div(rows, shared_rows),
-        1 if shared_k is None else ceil_div(k, shared_k),
-    )
+    expected = (*groups, _num_scales(rows, shared_rows), _num_scales(k, shared_k))
     unit = "all rows" if shared_rows is None else "each row" if shared_rows == 1 else f"{shared_rows} rows"
     unit += " and all of K" if shared_k is None else f" and {shared_k} of K"
     _scales(f"{operand}[1]", meta, expected, f"one scale for {unit} of {operand}[0]")
+
+
+def _num_scales(size: int, shared: int | None) -> int:
+    """Of a dimension, of which so many values, or all, share one."""
+    return 1 if shared is None else ceil_div(size, shared)
 
 
 def _scales(name: str, meta: _Meta, shape: tuple[int, ...], meaning: str) -> None:

@@ -31,6 +31,18 @@ GROUPED = tuple(
     for config in gemm_candidates(GemmKind(grouping=grouping, k_tail=grouping == "psum"))
 )
 
+# Batches of every layout that an Einstein sum has, with every tile.
+BATCHED = tuple(
+    config
+    for kind in (
+        GemmKind(a_type="bf16", b_type="bf16", scaling="none", grouping="batched"),
+        GemmKind(grouping="batched", k_tail=True),
+        GemmKind(a_type="bf16", b_type="bf16", scaling="none", grouping="batched", b_major="rows"),
+        GemmKind("e4m3", "e4m3", "f32", "vectors", True, "batched", a_major="rows", b_major="rows"),
+    )
+    for config in gemm_candidates(kind)
+)
+
 # Every kind of operands, output and scales, with every tile that it may have.
 KINDS = (
     GemmKind(a_type="e5m2", b_type="e4m3", d_type="f32", scaling="blocks", accumulate=True),

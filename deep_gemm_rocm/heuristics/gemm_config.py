@@ -16,7 +16,7 @@ FP8_TYPES = ("e4m3", "e5m2")
 MAJORS = ("k", "rows")
 OUTPUT_TYPES = ("bf16", "f16", "f32")
 SCALINGS = ("none", "blocks", "vectors", "rows")
-GROUPINGS = ("dense", "contiguous", "psum", "masked", "k_grouped")
+GROUPINGS = ("dense", "batched", "contiguous", "psum", "masked", "k_grouped")
 SCHEDULES = ("multistage", "pinned")
 
 
@@ -36,8 +36,8 @@ class GemmKind:
             both, or whole ``rows`` of both; ``none`` for operands without scales.
         accumulate: whether ``c`` is added.
         grouping: how a workgroup finds the tiles it computes, see ``tile_source.h``: ``dense`` has one group,
-            ``contiguous`` reads the group of each row, ``psum`` the end of each group's rows, ``masked`` their number;
-            with ``k_grouped`` each group has all rows and its own part of K.
+            ``batched`` has groups of equal sizes, ``contiguous`` reads the group of each row, ``psum`` the end of each
+            group's rows, ``masked`` their number; with ``k_grouped`` each group has all rows and its own part of K.
         k_tail: whether K may be something else than a multiple of 128 bytes.
         a_major, b_major: which dimension of the operand is contiguous, ``k`` or its ``rows``.
     """
@@ -62,7 +62,7 @@ class GemmKind:
         _require(self.grouping in GROUPINGS, f"grouping must be one of {GROUPINGS}", self)
         _require(self.a_major in MAJORS and self.b_major in MAJORS, f"majors must be one of {MAJORS}", self)
         _require(
-            self.a_major == "k" or self.grouping in ("dense", "k_grouped"),
+            self.a_major == "k" or self.grouping in ("dense", "batched", "k_grouped"),
             "a of groups must be contiguous along K",
             self,
         )
@@ -80,13 +80,15 @@ class GemmKind:
     @property
     def has_known_number_of_tiles(self) -> bool:
         """Whether the host knows how many tiles there are; else only the device does."""
-        return self.grouping in ("dense", "contiguous", "k_grouped")
+        return self.grouping in ("dense", "batched", "contiguous", "k_grouped")
 
     @property
     def name(self) -> str:
         """As it begins the kernel's name."""
         layout = {"k": "n", "rows": "t"}[self.a_major] + {"k": "t", "rows": "n"}[self.b_major]
-        groups = {"dense": "", "k_grouped": "k_grouped_"}.get(self.grouping, f"m_grouped_{self.grouping}_")
+        groups = {"dense": "", "batched": "batched_", "k_grouped": "k_grouped_"}.get(
+            self.grouping, f"m_grouped_{self.grouping}_"
+        )
         family = f"{groups}gemm_{layout}"
         operands = self.a_type if self.a_type == self.b_type else f"{self.a_type}_{self.b_type}"
         scaling = "" if self.scaling == "none" else f"_{self.scaling}"

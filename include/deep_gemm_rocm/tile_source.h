@@ -243,44 +243,65 @@ class RaggedTiles {
   int num_tiles_;
 };
 
-// All groups have the same rows and columns, and each its part of K; grouped_layout [num_groups] says how much of it.
+// Problems that are alike: all groups have the same rows, columns and K.
 template <class Shape, int kXcdChunk, int kBand>
-class KGroupedTiles {
+class BatchedTiles {
   using Dense = DenseTiles<Shape, kXcdChunk, kBand>;
 
  public:
   static int64_t max_tiles(const GemmArguments& args) { return args.num_groups * Dense::max_tiles(args); }
 
+  DG_DEVICE explicit BatchedTiles(const GemmArguments& args) : num_groups_(args.num_groups), dense_(args) {}
+
+  DG_DEVICE int num_tiles() const { return num_groups_ * dense_.num_tiles(); }
+
+  DG_DEVICE TileOfResults tile(int index) const {
+    const int position = xcd_contiguous(index, num_tiles(), kXcdChunk);
+    TileOfResults tile = dense_.tile_at(position % dense_.num_tiles());
+    tile.group = position / dense_.num_tiles();
+    return tile;
+  }
+
+ private:
+  int num_groups_;
+  Dense dense_;
+};
+
+// A batch whose groups each have their own part of K; grouped_layout [num_groups] says how much of it.
+template <class Shape, int kXcdChunk, int kBand>
+class KGroupedTiles {
+  using Batched = BatchedTiles<Shape, kXcdChunk, kBand>;
+
+ public:
+  static int64_t max_tiles(const GemmArguments& args) { return Batched::max_tiles(args); }
+
   DG_DEVICE explicit KGroupedTiles(const GemmArguments& args)
       : args_(args),
-        dense_(args),
+        batched_(args),
         layout_{args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))} {}
 
-  DG_DEVICE int num_tiles() const { return args_.num_groups * dense_.num_tiles(); }
+  DG_DEVICE int num_tiles() const { return batched_.num_tiles(); }
 
   DG_DEVICE TileOfK tile(int index) const {
-    const int position = xcd_contiguous(index, num_tiles(), kXcdChunk);
-    const int group = position / dense_.num_tiles();
+    const TileOfResults tile = batched_.tile(index);
     int first_k = 0;
     int first_k_block = 0;
-    for (int first = 0; first < group; first += kWaveSize) {
+    for (int first = 0; first < tile.group; first += kWaveSize) {
       const int other = first + lane_id();
-      const int k = other < group ? k_of(other) : 0;
+      const int k = other < tile.group ? k_of(other) : 0;
       first_k += read_lane(inclusive_sum(k), kWaveSize - 1);
       first_k_block += read_lane(inclusive_sum(ceil_div(k, kScaleBlockK)), kWaveSize - 1);
     }
     first_k = min(first_k, args_.k);
-    const int k = min(uniform(k_of(group)), args_.k - first_k);
-    TileOfK tile{dense_.tile_at(position % dense_.num_tiles()), {k, first_k, first_k_block, true}};
-    tile.group = group;
-    return tile;
+    const int k = min(uniform(k_of(tile.group)), args_.k - first_k);
+    return {tile, {k, first_k, first_k_block, true}};
   }
 
  private:
   DG_DEVICE int k_of(int group) const { return min(max(layout_.load<int>(group * sizeof(int)), 0), args_.k); }
 
   const GemmArguments& args_;
-  Dense dense_;
+  Batched batched_;
   Buffer layout_;
 };
 

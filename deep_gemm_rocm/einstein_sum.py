@@ -1,0 +1,139 @@
+"""Einstein sums of two operands that are a batch of GEMMs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import torch
+
+from . import settings
+from .contracts import FP8_DTYPES, Recipe, check_gemm, check_recipe, permuted, permuted_pair
+from .gemm_kernel import launch_gemm
+from .heuristics import choose_gemm_config
+from .layout import Pair
+
+_FORMS = ("bhr,hdr->bhd", "bhd,hdr->bhr", "bhd,bhr->hdr")
+
+
+def einsum(
+    expr: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    d: torch.Tensor,
+    c: torch.Tensor | None = None,
+    use_cublaslt: bool = False,
+) -> None:
+    """Writes the Einstein sum of bf16 ``a`` and ``b``, plus ``c``, into ``d``; DeepGEMM's function of this name.
+
+    One launch that accumulates in fp32 and gives the same bits for the same inputs; nothing is copied or transposed.
+
+    Args:
+        expr: two operands and the output as in ``torch.einsum``, three letters each, where one letter is in all of
+            them, one in the operands only, and one in either operand and the output. DeepGEMM's are ``bhr,hdr->bhd``
+            and ``bhd,hdr->bhr``.
+        a, b: bf16, of the dimensions that ``expr`` says. The sum's or the operand's own letter is contiguous, the
+            others are a multiple of 16 bytes apart, or have size 1. Of a contiguous dimension that is summed over, the
+            size is a multiple of 8, else of 2.
+        d: bf16, f16 or fp32 to write into; the letter that it shares with ``b`` only is contiguous, and elements don't
+            overlap. It must not share memory with ``a`` and ``b``.
+        c: of ``d``'s shape and dtype, added before the result is rounded; may be ``d`` itself.
+        use_cublaslt: False; there is no cuBLASLt on this hardware.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; nothing is written then.
+        NotImplementedError: another form of ``expr``, or ``use_cublaslt``.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    if use_cublaslt:
+        raise NotImplementedError("use_cublaslt must be False: there is no cuBLASLt for AMD's hardware")
+    _einsum("einsum", expr, a, b, d, c, (torch.bfloat16,), None)
+
+
+def fp8_einsum(
+    expr: str,
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor,
+    c: torch.Tensor | None = None,
+    recipe: tuple[int, int, int] = (1, 128, 128),
+) -> None:
+    """``einsum`` of FP8 operands with scales; DeepGEMM's function of this name.
+
+    Args:
+        expr: as for ``einsum``; DeepGEMM's are ``bhr,hdr->bhd``, ``bhd,hdr->bhr`` and ``bhd,bhr->hdr``.
+        a: data float8_e4m3fnuz (or e5m2fnuz) and scales fp32 of the same dimensions, of which the summed one has
+            ceil(size/128). Strides of the data as for ``einsum``, its contiguous dimension a multiple of 16 if it is
+            summed over, else of 4. Scales may have any strides.
+        b: the same; with the default recipe the scales also have ceil(size/128) of the dimension that it shares with
+            ``d`` only. For ``bhr,hdr->bhd`` they are [h, ceil(d/128), ceil(r/128)].
+        c, d: as for ``einsum``.
+        recipe: (1, 128, 128), or another of ``gemm_fp8``'s: how much of ``a``'s own dimension, of ``b``'s own and of
+            the summed one shares a scale.
+
+    Raises:
+        TypeError, ValueError and others: as ``einsum``.
+        NotImplementedError: another form of ``expr`` or recipe.
+    """
+    _einsum("fp8_einsum", expr, a, b, d, c, FP8_DTYPES, check_recipe("fp8_einsum", recipe, None, None))
+
+
+class _Letters(NamedTuple):
+    """What the letters of an expression are to a batch of GEMMs."""
+
+    batch: str
+    m: str
+    n: str
+    k: str
+
+
+def _einsum(
+    function: str,
+    expr: str,
+    a: Any,
+    b: Any,
+    d: Any,
+    c: Any,
+    dtypes: tuple[torch.dtype, ...],
+    recipe: Recipe | None,
+) -> None:
+    of_a, of_b, of_d = _dimensions(expr)
+    batch, m, n, k = _letters(function, of_a, of_b, of_d)
+    sizes: dict[str, int] = {}
+    if recipe is None:
+        a = permuted("a", a, of_a, batch + m + k, sizes)
+        b = permuted("b", b, of_b, batch + n + k, sizes)
+    else:
+        a = permuted_pair("a", a, of_a, batch + m + k, sizes, {m: recipe.m, k: recipe.k})
+        b = permuted_pair("b", b, of_b, batch + n + k, sizes, {n: recipe.n, k: recipe.k})
+    d = permuted("d", d, of_d, batch + m + n, sizes)
+    if c is not None:
+        c = permuted("c", c, of_d, batch + m + n, sizes)
+    gemm = check_gemm(a, b, d, dtypes=dtypes, recipe=recipe, c=c, grouping="batched")
+    if 0 in (gemm.groups, gemm.m, gemm.n):
+        return
+    num_cus = settings.get_num_sms()
+    config = choose_gemm_config(gemm.kind, gemm.m, gemm.n, gemm.k, num_cus, num_groups=gemm.groups)
+    launch_gemm(config, gemm, a, b, d, c=c)
+
+
+def _dimensions(expr: Any) -> tuple[str, str, str]:
+    if not isinstance(expr, str):
+        raise TypeError(f"expr must be a string such as {_FORMS[0]!r}, got {type(expr).__name__}")
+    match = re.fullmatch(r"([a-z]+),([a-z]+)->([a-z]+)", expr.replace(" ", ""))
+    if match is None:
+        raise ValueError(f"expr must be two operands and the output, such as {_FORMS[0]!r}, got {expr!r}")
+    return match[1], match[2], match[3]
+
+
+def _letters(function: str, a: str, b: str, d: str) -> _Letters:
+    batch = [x for x in a if x in b and x in d]
+    m = [x for x in a if x not in b and x in d]
+    n = [x for x in d if x in b and x not in a]
+    k = [x for x in a if x in b and x not in d]
+    if {len(batch), len(m), len(n), len(k)} != {1} or {len(a), len(b), len(d)} != {3}:
+        raise NotImplementedError(
+            f"{function} has kernels for one batch, row, column and summed dimension each, as in {', '.join(_FORMS)}; "
+            f"got {a},{b}->{d}"
+        )
+    return _Letters(batch[0], m[0], n[0], k[0])
