@@ -56,8 +56,18 @@ def disassemble(hip: Hip, code: bytes) -> list[str]:
     return [line.split(" ", 1)[1] for line in text.value.decode().splitlines()]
 
 
+# Instructions whose text is LLVM's to the letter: memory with offsets and cache policy, and program control.
+WHOLE = re.compile(
+    r"(global|flat|scratch|t?buffer|ds)_|s_(scratch_|buffer_)?(load|store|atomic)_"
+    r"|s_(waitcnt|nop|branch|cbranch_(scc|vcc|exec)|endpgm)"
+)
+NUMBERS = re.compile(r"swizzle\(")  # which LLVM spells out and the simulator doesn't
+
+
 def signature(text: str) -> tuple[str, list[str]]:
-    """Mnemonic without its encoding, and the registers in order: what both disassemblers must agree on."""
+    """What both disassemblers must agree on: mnemonic without its encoding, and the registers in order; of some all."""
+    if WHOLE.match(text) and not NUMBERS.search(text):
+        return text.strip(), []
     registers = re.findall(r"\b[vsa](?:\d+|\[\d+:\d+\])(?!\w)", text)
     return re.sub(r"_(e32|e64|dpp|sdwa)$", "", text.split()[0]), registers
 
@@ -93,7 +103,7 @@ def test_random_operands(hip: Hip, family: str) -> None:
     for op in rng.sample(opcodes, min(len(opcodes), 40)):
         candidates = [generate_opcodes.Candidate(random_words(rng, family, op), {}) for _ in range(8)]
         for candidate, expected in zip(candidates, generate_opcodes.disassemble(llvm_mc, candidates), strict=True):
-            if expected is None or "Invalid register" in expected:
+            if expected is None or "Invalid register" in expected or "null" in expected:
                 continue
             code = b"".join(word.to_bytes(4, "little") for word in (*candidate.words, NOP, NOP))
             assert signature(disassemble(hip, code)[0]) == signature(expected), [hex(word) for word in candidate.words]

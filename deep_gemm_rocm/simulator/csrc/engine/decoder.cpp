@@ -339,18 +339,15 @@ void decode_buffer(Instruction& inst, uint32_t word, uint32_t next, Family famil
   TableEntry entry;
   set_op(inst, family, family == Family::MUBUF ? bits(word, 24, 18) : bits(word, 18, 15), entry);
   inst.size = 2;
+  inst.mem.sc0 = bit(word, 14);
+  inst.mem.sc1 = family == Family::MUBUF ? bit(word, 15) : bit(next, 21);
+  inst.mem.nt = family == Family::MUBUF ? bit(word, 17) : bit(next, 22);
   if (entry.src0 == 0) return;  // cache control has no operands
   inst.imm = int32_t(bits(word, 11, 0));
   inst.mem.offen = bit(word, 12);
   inst.mem.idxen = bit(word, 13);
-  inst.mem.sc0 = bit(word, 14);
-  if (family == Family::MUBUF) {
-    inst.mem.sc1 = bit(word, 15);
-    inst.mem.lds = bit(word, 16);
-    inst.mem.nt = bit(word, 17);
-  } else {
-    inst.mem.format = uint8_t(bits(word, 22, 19) | bits(word, 25, 23) << 4);
-  }
+  if (family == Family::MUBUF) inst.mem.lds = bit(word, 16);
+  else inst.mem.format = uint8_t(bits(word, 22, 19) | bits(word, 25, 23) << 4);
   const bool accumulator = bit(next, 23);
   inst.dst = vector(bits(next, 15, 8), inst.mem.lds ? 0 : entry.dst, accumulator);
   inst.src[0] = vector(bits(next, 7, 0), uint8_t(inst.mem.offen + inst.mem.idxen));
