@@ -91,6 +91,7 @@ class _Signature(NamedTuple):
     grouping: str  # as in GemmKind
     layout_name: str
     d_name: str
+    head_splits: tuple[int, int, int] | None
 
 
 def check_gemm(
@@ -105,6 +106,7 @@ def check_gemm(
     layout: Any = None,
     layout_name: str = "",
     d_name: str = "d",
+    head_splits: tuple[int, int, int] | None = None,
 ) -> Gemm:
     """Checks the arguments of a GEMM, ``d = a · bᵀ + c``.
 
@@ -114,6 +116,7 @@ def check_gemm(
         dtypes: what operands may be.
         recipe: which scales they have.
         grouping, layout: as in ``GemmKind``; ``layout`` describes the groups.
+        head_splits: columns of ``d`` that each head has on the left, in a gap that isn't written, and on the right.
     """
     if d is None and d_name == "d":
         raise TypeError("d must be a torch.Tensor, got NoneType")
@@ -128,7 +131,8 @@ def check_gemm(
     if d is not None:
         tensors[d_name] = d
     metas = tuple(_meta(name, tensor) for name, tensor in tensors.items())
-    gemm = _check_metas(_Signature(dtypes, recipe, grouping, layout_name, d_name), tuple(tensors), metas)
+    signature = _Signature(dtypes, recipe, grouping, layout_name, d_name, head_splits)
+    gemm = _check_metas(signature, tuple(tensors), metas)
     for name in ("a", "b") if recipe is None else ("a[0]", "b[0]"):
         _aligned_start(name, tensors[name])
     if d is not None:
@@ -342,6 +346,20 @@ def permuted_pair(
     return data, permuted(f"{name}[1]", scales, letters, order, sizes_of_scales)
 
 
+def check_head_splits(value: Any) -> tuple[int, int, int]:
+    """The left, mid and right columns of a head.
+
+    Raises:
+        TypeError, ValueError: they aren't three ints from 0 on, or left and right both 0.
+    """
+    if not isinstance(value, (tuple, list)) or len(value) != 3:
+        raise TypeError(f"head_splits must be a tuple of 3 ints, got {value!r}")
+    left, mid, right = (check_int(f"head_splits[{i}]", columns, 0) for i, columns in enumerate(value))
+    if left + right == 0:
+        raise ValueError(f"head_splits must have columns on the left or right, got {value}")
+    return left, mid, right
+
+
 def check_int(name: str, value: Any, least: int) -> int:
     """``value`` as an int.
 
@@ -392,7 +410,7 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
         if name not in ("c", signature.d_name):
             _same_device(name, named[name], a_name, a)
     d = named.get(signature.d_name)
-    shape = (*groups_of_a, m, n)
+    shape = (*groups_of_a, m, n + _columns_in_gaps(b_name, n, signature.head_splits))
     if d is not None:
         _output(signature.d_name, d, shape, OUTPUT_DTYPES)
         _same_device(signature.d_name, d, a_name, a)
@@ -408,6 +426,7 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
         grouping=grouping,
         a_major=_major(a),
         b_major=_major(b),
+        skips_head_mid=signature.head_splits is not None,
     )
     return Gemm(m, n, k, groups[0] if groups else 1, kind)
 
@@ -436,6 +455,17 @@ def _meta(name: str, tensor: Any) -> _Meta:
 
 def _shape_text(meta: _Meta, matrix: str) -> str:
     return f"[{', '.join(('G' if len(meta.shape) == 3 else '') + matrix)}]"
+
+
+def _columns_in_gaps(b_name: str, n: int, head_splits: tuple[int, int, int] | None) -> int:
+    if head_splits is None:
+        return 0
+    left, mid, right = head_splits
+    if n % (left + right):
+        raise ValueError(
+            f"{b_name} must have a multiple of {left + right} rows, the left and right columns of whole heads, got {n}"
+        )
+    return n // (left + right) * mid
 
 
 def _matrices(name: str, meta: _Meta, grouped: bool) -> None:

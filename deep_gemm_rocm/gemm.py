@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from . import settings
-from .contracts import FP8_DTYPES, Gemm, check_gemm, check_recipe, transposed, transposed_pair
+from .contracts import FP8_DTYPES, Gemm, check_gemm, check_head_splits, check_recipe, transposed, transposed_pair
 from .gemm_kernel import launch_gemm
 from .heuristics import choose_gemm_config
 from .layout import Pair
@@ -136,6 +136,36 @@ def fp8_gemm_tt(
     fp8_gemm_nt(transposed_pair("a", a), b, d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast)
 
 
+def fp8_gemm_nt_skip_head_mid(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor,
+    head_splits: tuple[int, int, int],
+    recipe: tuple[int, int, int] | None = None,
+    compiled_dims: str = "nk",
+    disable_ue8m0_cast: bool = False,
+) -> None:
+    """``fp8_gemm_nt`` that leaves a gap in each head's columns of ``d``; DeepGEMM's function of this name.
+
+    Attention keeps what has rotary positions in the middle of a head, where something else writes it.
+
+    Args:
+        a, b: as for ``fp8_gemm_nt``; N is a multiple of left + right.
+        d: bf16, f16 or fp32 [M, N / (left + right) · (left + mid + right)], as ``out`` of ``gemm_fp8``. Of each head,
+            the ``mid`` columns behind the ``left`` ones are not written.
+        head_splits: the columns of a head, (left, mid, right), any three numbers; multiples of 8 (4 for fp32) are
+            fastest.
+        recipe, compiled_dims, disable_ue8m0_cast: as for ``fp8_gemm_nt``.
+
+    Raises:
+        NotImplementedError: a recipe that has no kernel.
+        TypeError, ValueError and others: as ``gemm_fp8``.
+    """
+    whole = check_recipe("fp8_gemm_nt_skip_head_mid", recipe, None, None)
+    splits = check_head_splits(head_splits)
+    _launch(a, b, d, None, check_gemm(a, b, d, dtypes=FP8_DTYPES, recipe=whole, head_splits=splits), splits)
+
+
 # DeepGEMM's names for operands of which either may be FP4; here both are FP8.
 fp8_fp4_gemm_nt = fp8_gemm_nt
 fp8_fp4_gemm_nn = fp8_gemm_nn
@@ -193,9 +223,14 @@ def f16_gemm_nt(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tens
 
 
 def _launch(
-    a: Pair | torch.Tensor, b: Pair | torch.Tensor, d: torch.Tensor, c: torch.Tensor | None, gemm: Gemm
+    a: Pair | torch.Tensor,
+    b: Pair | torch.Tensor,
+    d: torch.Tensor,
+    c: torch.Tensor | None,
+    gemm: Gemm,
+    head_splits: tuple[int, int, int] | None = None,
 ) -> None:
     if gemm.m == 0 or gemm.n == 0:
         return
     config = choose_gemm_config(gemm.kind, gemm.m, gemm.n, gemm.k, settings.get_num_sms())
-    launch_gemm(config, gemm, a, b, d, c=c)
+    launch_gemm(config, gemm, a, b, d, c=c, head_splits=head_splits)

@@ -36,6 +36,10 @@ class _Scales(Structure):
         return cls(tensor.data_ptr(), *(group_stride or (0,)), 0 if shared else row_stride, k_block_stride)
 
 
+class _HeadSplits(Structure):
+    _fields_ = (("left", c_int), ("mid", c_int), ("right", c_int))
+
+
 class GemmArguments(Structure):
     """The structure of the same name in gemm_arguments.h."""
 
@@ -54,6 +58,7 @@ class GemmArguments(Structure):
         ("alignment", c_int),
         ("write_padding", c_int),
         ("max_workgroups", c_int),
+        ("heads", _HeadSplits),
     )
 
 
@@ -70,6 +75,7 @@ def launch_gemm(
     c: torch.Tensor | None = None,
     grouped_layout: torch.Tensor | None = None,
     write_padding: bool = False,
+    head_splits: tuple[int, int, int] | None = None,
 ) -> None:
     """Launches the kernel that ``config`` describes, on arguments that were checked.
 
@@ -80,6 +86,7 @@ def launch_gemm(
             where they have some.
         grouped_layout: int32, where there are groups.
         write_padding: whether padding rows become zeros; else they aren't written.
+        head_splits: how many columns of ``d`` each head has on the left, in the gap, and on the right.
     """
     (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
     given = {"a": a_data, "b": b_data, "sfa": sfa, "sfb": sfb, "c": c, "d": d, "grouped_layout": grouped_layout}
@@ -103,6 +110,7 @@ def launch_gemm(
         alignment=settings.get_mk_alignment_for_contiguous_layout(),
         write_padding=write_padding,
         max_workgroups=_max_workgroups(config),
+        heads=_HeadSplits(*head_splits) if head_splits else _HeadSplits(),
     )
     with runtime.launching(**tensors) as stream:
         kernel(ctypes.byref(arguments), stream)

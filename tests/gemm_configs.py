@@ -43,6 +43,12 @@ BATCHED = tuple(
     for config in gemm_candidates(kind)
 )
 
+# Gaps between the output's columns.
+HEADS = (
+    *gemm_candidates(GemmKind(skips_head_mid=True)),
+    *gemm_candidates(GemmKind(d_type="f32", scaling="vectors", k_tail=True, skips_head_mid=True)),
+)
+
 # Every kind of operands, output and scales, with every tile that it may have.
 KINDS = (
     GemmKind(a_type="e5m2", b_type="e4m3", d_type="f32", scaling="blocks", accumulate=True),

@@ -39,6 +39,7 @@ class GemmKind:
             ``batched`` has groups of equal sizes, ``contiguous`` reads the group of each row, ``psum`` the end of each
             group's rows, ``masked`` their number; with ``k_grouped`` each group has all rows and its own part of K.
         k_tail: whether K may be something else than a multiple of 128 bytes.
+        skips_head_mid: whether the output's columns are those of heads, each of which has a gap in the middle.
         a_major, b_major: which dimension of the operand is contiguous, ``k`` or its ``rows``.
     """
 
@@ -51,6 +52,7 @@ class GemmKind:
     k_tail: bool = False
     a_major: str = "k"
     b_major: str = "k"
+    skips_head_mid: bool = False
 
     def __post_init__(self) -> None:
         types = (self.a_type, self.b_type)
@@ -92,7 +94,8 @@ class GemmKind:
         family = f"{groups}gemm_{layout}"
         operands = self.a_type if self.a_type == self.b_type else f"{self.a_type}_{self.b_type}"
         scaling = "" if self.scaling == "none" else f"_{self.scaling}"
-        return f"{family}_{operands}{scaling}_{self.d_type}{'_c' if self.accumulate else ''}"
+        output = f"{self.d_type}{'_c' if self.accumulate else ''}{'_skip_mid' if self.skips_head_mid else ''}"
+        return f"{family}_{operands}{scaling}_{output}"
 
 
 @dataclasses.dataclass(frozen=True)

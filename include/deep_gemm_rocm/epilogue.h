@@ -2,6 +2,7 @@
 #pragma once
 
 #include "deep_gemm_rocm/buffer.h"
+#include "deep_gemm_rocm/output_columns.h"
 #include "deep_gemm_rocm/scale_loader.h"
 #include "deep_gemm_rocm/static_for.h"
 
@@ -17,16 +18,17 @@ struct OutputTile {
 };
 
 // What of an OutputTile a tile of kBlockM x kBlockN elements reaches, as vectors of kVector columns.
-template <class T, int kBlockM, int kBlockN, int kVector>
+template <class T, class Columns, int kBlockM, int kBlockN, int kVector>
 class OutputBuffer {
  public:
   using Values = Vector<T, kVector>;
 
-  DG_DEVICE explicit OutputBuffer(const OutputTile<T>& tile)
+  DG_DEVICE OutputBuffer(const OutputTile<T>& tile, const Columns& columns)
       : tile_(tile),
+        columns_(columns),
         buffer_{tile.first, static_cast<unsigned>(((min(tile.rows, kBlockM) - 1) * tile.row_stride +
-                                                   min(tile.columns, kBlockN)) * sizeof(T))},
-        aligned_(tile.columns % kVector == 0 && tile.row_stride % kVector == 0 &&
+                                                   columns.position(min(tile.columns, kBlockN) - 1) + 1) * sizeof(T))},
+        aligned_(tile.columns % kVector == 0 && columns.template keep_vectors<kVector>() && tile.row_stride % kVector == 0 &&
                  reinterpret_cast<uint64_t>(tile.first) % sizeof(Values) == 0) {}
 
   // Both take a vector at once if all vectors are aligned, else element by element.
@@ -52,25 +54,27 @@ class OutputBuffer {
  private:
   DG_DEVICE unsigned offset(int row, int column) const {
     return row < tile_.rows && column < tile_.columns
-               ? (row * static_cast<int>(tile_.row_stride) + column) * static_cast<unsigned>(sizeof(T))
+               ? (row * static_cast<int>(tile_.row_stride) + columns_.position(column)) * static_cast<unsigned>(sizeof(T))
                : kOutOfBounds;
   }
 
   OutputTile<T> tile_;
+  Columns columns_;
   Buffer buffer_;
   bool aligned_;
 };
 
-template <class Shape, class D, bool kAccumulate, bool kScaledRows>
+template <class Shape, class D, class Columns, bool kAccumulate, bool kScaledRows>
 class Epilogue {
   using Mfma = typename Shape::Mfma;
   static constexpr int kVector = min<int>(Shape::kRun, sizeof(Chunk) / sizeof(D));
-  using Output = OutputBuffer<D, Shape::kBlockM, Shape::kBlockN, kVector>;
+  using Output = OutputBuffer<D, Columns, Shape::kBlockM, Shape::kBlockN, kVector>;
 
  public:
   // `c` is read if kAccumulate, the scales of the tile's rows and columns if kScaledRows.
-  DG_DEVICE Epilogue(const OutputTile<D>& d, const OutputTile<D>& c, const ScaleTile& sfa, const ScaleTile& sfb)
-      : d_(d), c_(c), sfa_(sfa), sfb_(sfb), rows_(d.rows), columns_(d.columns) {}
+  DG_DEVICE Epilogue(const OutputTile<D>& d, const OutputTile<D>& c, const Columns& position, const ScaleTile& sfa,
+                     const ScaleTile& sfb)
+      : d_(d, position), c_(c, position), sfa_(sfa), sfb_(sfb), rows_(d.rows), columns_(d.columns) {}
 
   // Stores 16 bytes a lane (8 where a lane holds only four consecutive columns of two bytes) if the output is aligned to
   // them. Of the tile's rows, `tile` says which are stored and what is in them.

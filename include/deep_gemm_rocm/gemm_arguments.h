@@ -17,6 +17,11 @@ struct Scales {
   int64_t group_stride, row_stride, k_block_stride;
 };
 
+// A head's columns in d, of which those in the middle are skipped.
+struct HeadSplits {
+  int left, mid, right;
+};
+
 // d = (a · sfa) · (b · sfb)ᵀ + c for each group. a is [m, k], b is [n, k], c and d are [m, n]. sfa has a row for each of
 // a, sfb one for each of b or for 128 of them, both with ⌈k/128⌉ columns or one (see Scaling). Without scales, or c, what
 // stands for them isn't read. What grouped_layout and alignment mean, tile_source.h says.
@@ -29,6 +34,7 @@ struct GemmArguments {
   int alignment;
   int write_padding;
   int max_workgroups;
+  HeadSplits heads;
 };
 
 }  // namespace deep_gemm_rocm

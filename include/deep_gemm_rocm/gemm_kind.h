@@ -16,7 +16,8 @@ enum class Scaling {
 // Which dimension of an operand is contiguous: K, or its rows (M of A, N of B).
 enum class Major { kK, kRows };
 
-template <class A_, class B_, class D_, Major kMajorA_, Major kMajorB_, Scaling kScaling_, bool kAccumulate_, bool kKTail_>
+template <class A_, class B_, class D_, Major kMajorA_, Major kMajorB_, Scaling kScaling_, bool kAccumulate_, bool kKTail_,
+          bool kSkipsHeadMid_>
 struct GemmKind {
   using A = A_;
   using B = B_;
@@ -26,6 +27,7 @@ struct GemmKind {
   static constexpr Scaling kScaling = kScaling_;
   static constexpr bool kAccumulate = kAccumulate_;  // whether c is added
   static constexpr bool kKTail = kKTail_;            // whether K may be something else than a multiple of 128 bytes
+  static constexpr bool kSkipsHeadMid = kSkipsHeadMid_;  // whether each head has a gap between its columns in d
 };
 
 }  // namespace deep_gemm_rocm

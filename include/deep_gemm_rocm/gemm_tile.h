@@ -64,7 +64,9 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
 
   const auto d = output_tile<D>(args.d, tile.group, tile.m, n, tile.stored_rows, columns);
   const auto c = output_tile<D>(args.c, tile.group, tile.m, n, tile.stored_rows, columns);
-  const Epilogue<Shape, D, Kind::kAccumulate, Kind::kScaling == Scaling::kRows> epilogue(d, c, sfa, sfb);
+  using Columns = Conditional<Kind::kSkipsHeadMid, ColumnsOfHeads, ColumnsInOrder>;
+  const Epilogue<Shape, D, Columns, Kind::kAccumulate, Kind::kScaling == Scaling::kRows> epilogue(
+      d, c, Columns(args, tile.n), sfa, sfb);
   epilogue.store(state.mma, tile);
 }
 

@@ -1,0 +1,41 @@
+// Where a column of a tile is in the output, counted from where the tile's first column would be without gaps.
+#pragma once
+
+#include "deep_gemm_rocm/gemm_arguments.h"
+#include "deep_gemm_rocm/hip_declarations.h"
+
+namespace deep_gemm_rocm {
+
+struct ColumnsInOrder {
+  DG_DEVICE ColumnsInOrder(const GemmArguments&, int) {}
+
+  DG_DEVICE int position(int column) const { return column; }
+
+  // Whether a vector of so many columns has no gap inside, and starts at a multiple of itself.
+  template <int kVector>
+  DG_DEVICE bool keep_vectors() const {
+    return true;
+  }
+};
+
+// Of each head's left and right columns, with a gap of `mid` columns between them.
+class ColumnsOfHeads {
+ public:
+  DG_DEVICE ColumnsOfHeads(const GemmArguments& args, int first) : heads_(args.heads), first_(first) {}
+
+  DG_DEVICE int position(int column) const {
+    const unsigned gaps = static_cast<unsigned>(first_ + column + heads_.right) / (heads_.left + heads_.right);
+    return column + static_cast<int>(gaps) * heads_.mid;
+  }
+
+  template <int kVector>
+  DG_DEVICE bool keep_vectors() const {
+    return (heads_.left | heads_.mid | heads_.right) % kVector == 0;
+  }
+
+ private:
+  HeadSplits heads_;
+  int first_;
+};
+
+}  // namespace deep_gemm_rocm
