@@ -362,15 +362,34 @@ LDS_RACES = [
     ),
     Case(
         "lds_two_writers",
-        "v_and_b32_e32 v3, 0xff, v1\nv_mov_b32_e32 v9, 0\n@ v3, v9",
+        "v_and_b32_e32 v3, 0xff, v1\n@ v3, v0",
         "ds_write_b32",
         "ds_add_u32",
         ["race: lane 0 writes byte 0 of LDS"],
         block=128,
     ),
     Case(
+        "lds_two_writers_of_one_value",
+        "v_and_b32_e32 v3, 0xff, v1\nv_mov_b32_e32 v9, @\nds_write_b32 v3, v9",
+        "v1",
+        "v3",
+        ["race: lane 0 writes byte 1 of LDS"],
+        block=128,
+    ),
+    Case(
+        "lds_read_after_two_writers_of_one_value",
+        OTHER_WAVE
+        + "v_and_b32_e32 v3, 0xff, v1\nds_write_b32 v3, v3\nds_read_b32 v2, v3\n"
+        + "s_waitcnt lgkmcnt(0)\nds_write_b32 v3, @"
+        + STORE_V2,
+        "v1",
+        "v2",
+        ["race: lane 0 writes byte 1 of LDS"],
+        block=128,
+    ),
+    Case(
         "lds_neighbouring_bytes",
-        "v_mov_b32_e32 v9, 0\nv_mov_b32_e32 v3, v0\n@",
+        "v_mov_b32_e32 v9, v0\nv_mov_b32_e32 v3, v0\n@",
         "ds_write_b32 v3, v9",
         "ds_write_b8 v3, v9",
         ["race: lane"],

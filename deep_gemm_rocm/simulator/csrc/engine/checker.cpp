@@ -21,6 +21,29 @@ std::string hexadecimal(uint64_t value) {
   return text;
 }
 
+bool stores_plainly(const MemoryAccess& access) { return access.overwrites && !access.atomic; }
+
+struct Stored {
+  uint32_t value[4];
+  uint32_t bytes;
+};
+// What a lane stores from the rows of its data.
+Stored stored_bytes(const MemoryAccess& access, const uint32_t* data, int lane) {
+  Stored stored;
+  stored.bytes = access.bytes;
+  for (uint32_t i = 0; i < (stored.bytes + 3) / 4; ++i) stored.value[i] = data[i * lanes + uint32_t(lane)];
+  if (access.high_half) stored.value[0] >>= 16;
+  return stored;
+}
+
+// The bytes that memory holds already, a bit each.
+uint32_t bytes_alike(const Stored& stored, const uint8_t* memory) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(stored.value);
+  uint32_t alike = 0;
+  for (uint32_t i = 0; i < stored.bytes; ++i) alike |= uint32_t(bytes[i] == memory[i]) << i;
+  return alike;
+}
+
 // A release or acquire for the whole device (SC1).
 bool has_device_scope(const Instruction& inst) { return inst.word[0] >> 15 & 1; }
 
@@ -111,12 +134,17 @@ bool Checker::report_lds(Wave& wave, const LdsWatch::Conflict& conflict, int lan
   return false;
 }
 
-bool Checker::access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, uint64_t& defined_lanes) {
+// `data`: the rows that are stored, null for reads and atomics.
+bool Checker::access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, const uint32_t* data,
+                         uint64_t& defined_lanes) {
   const uint32_t self = wave.index_in_group;
   return for_lanes(positions.active, [&](int lane) {
     if (positions.addresses[lane] + access.bytes > wave.group->lds_bytes) return true;  // the access itself will fail
     const auto begin = uint32_t(positions.addresses[lane]);
-    if (const auto conflict = lds_.find_conflict(begin, access.bytes, self, access.writes, access.atomic))
+    const auto alike = [&] {
+      return data == nullptr ? 0 : bytes_alike(stored_bytes(access, data, lane), wave.group->lds.data() + begin);
+    };
+    if (const auto conflict = lds_.find_conflict({begin, access.bytes, self, access.writes, access.atomic}, alike))
       return report_lds(wave, conflict, lane, access.writes);
     if (access.reads && !lds_.is_defined(begin, access.bytes)) defined_lanes &= ~(1ull << lane);
     if (access.writes) lds_.write(begin, access.bytes, self, access.atomic);
@@ -134,7 +162,8 @@ bool Checker::access_ds(Wave& wave, const Instruction& inst, const Effects& effe
   for (int part = 0; part < effects.memory.parts; ++part) {
     for (int l = 0; l < lanes; ++l) positions.addresses[l] = uint64_t(base[l]) + effects.memory.offsets[part];
     if (!check_alignment(wave, positions, effects.memory, "LDS")) return false;
-    if (!access_lds(wave, positions, effects.memory, defined_lanes)) return false;
+    const uint32_t* data = stores_plainly(effects.memory) ? wave.row(inst.src[1 + part].index) : nullptr;
+    if (!access_lds(wave, positions, effects.memory, data, defined_lanes)) return false;
   }
   return true;
 }
@@ -145,7 +174,7 @@ bool Checker::load_to_lds(Wave& wave, const Instruction& inst) {
   return for_lanes(wave.exec(), [&](int lane) {
     const uint32_t begin = base + 4 * uint32_t(lane);
     if (begin + 4 > wave.group->lds_bytes) return true;
-    if (const auto conflict = lds_.find_conflict(begin, 4, self, true, false))
+    if (const auto conflict = lds_.find_conflict({begin, 4, self, true, false}, [] { return 0; }))
       return report_lds(wave, conflict, lane, true);
     lds_.begin_load(begin, 4, self);
     lds_.define(begin, 4);
@@ -214,11 +243,7 @@ bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess&
   uint8_t stored[lanes * 16];
   GlobalWatch::Span span{0, 0, access.writes, access.atomic, false, data == nullptr ? nullptr : stored};
   const auto store = [&](int lane, uint64_t position) {
-    if (data == nullptr) return;
-    uint32_t dwords[4];
-    for (int i = 0; i < (access.bytes + 3) / 4; ++i) dwords[i] = data[i * lanes + lane];
-    if (access.high_half) dwords[0] >>= 16;
-    memcpy(stored + position, dwords, access.bytes);
+    if (data != nullptr) memcpy(stored + position, stored_bytes(access, data, lane).value, access.bytes);
   };
   const bool clean = for_lanes(places.active, [&](int lane) {
     const uint64_t address = places.addresses[lane];
@@ -243,6 +268,8 @@ bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess&
 bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Effects& effects,
                                    uint64_t& defined_lanes) {
   const MemoryAccess& access = effects.memory;
+  const Operand& source = inst.family == Family::MUBUF ? inst.dst : inst.src[1];
+  const uint32_t* data = stores_plainly(access) ? wave.row(source.index) : nullptr;
   Lanes places, positions;
   places.active = wave.exec();
   if (inst.family == Family::GLOBAL) {
@@ -257,7 +284,7 @@ bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Ef
       positions.addresses[lane] = address - shared_aperture;
       return true;
     });
-    if (!check_alignment(wave, positions, access, "LDS") || !access_lds(wave, positions, access, defined_lanes))
+    if (!check_alignment(wave, positions, access, "LDS") || !access_lds(wave, positions, access, data, defined_lanes))
       return false;
   } else {
     const BufferOperands operands(wave, inst);
@@ -268,9 +295,7 @@ bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Ef
       return true;
     });
   }
-  const bool stores_plainly = access.overwrites && !access.atomic;
-  const Operand& data = inst.family == Family::MUBUF ? inst.dst : inst.src[1];
-  return access_global(wave, places, access, stores_plainly ? wave.row(data.index) : nullptr);
+  return access_global(wave, places, access, data);
 }
 
 bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects) {

@@ -51,7 +51,8 @@ class Checker {
   bool access_vector_memory(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes);
   bool access_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects);
   bool access_ds(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes);
-  bool access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, uint64_t& defined_lanes);
+  bool access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, const uint32_t* data,
+                  uint64_t& defined_lanes);
   bool load_to_lds(Wave& wave, const Instruction& inst);
   bool access_global(Wave& wave, const Lanes& places, const MemoryAccess& access, const uint32_t* data);
   bool visit_global(Wave& wave, const GlobalWatch::Span& span, const Lanes* places);

@@ -34,12 +34,14 @@ void LdsWatch::open_barrier() {
   ++epoch_;
 }
 
-bool LdsWatch::conflicts(uint32_t begin, uint32_t bytes, uint32_t wave, bool writes, bool atomic) const {
+bool LdsWatch::may_conflict(const Access& access) const {
   // Without branches and with all that doesn't change in local variables, for the compiler to vectorise.
-  const uint32_t *written = writes_.data() + begin, *read = reads_.data() + begin;
-  const uint32_t epoch = epoch_, others = 0xFFFF & ~(1u << wave), harmless = atomic ? atomic_bit : 0;
+  const uint32_t *written = writes_.data() + access.begin, *read = reads_.data() + access.begin;
+  const uint32_t epoch = epoch_, wave = access.wave, others = 0xFFFF & ~(1u << wave);
+  const uint32_t harmless = access.atomic ? atomic_bit : 0;
+  const bool writes = access.writes;
   uint32_t found = 0;
-  with_constant(bytes, [&](auto count) {
+  with_constant(access.bytes, [&](auto count) {
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t mark = written[i], foreign = (mark ^ wave) & (wave_mask | several_bit);
       const uint32_t counts = mark >> 16 == epoch && (mark & harmless) == 0 ? ~0u : 0;
@@ -51,15 +53,21 @@ bool LdsWatch::conflicts(uint32_t begin, uint32_t bytes, uint32_t wave, bool wri
   return found != 0;
 }
 
-LdsWatch::Conflict LdsWatch::describe_conflict(uint32_t begin, uint32_t wave, bool writes, bool atomic) const {
-  for (uint32_t byte = begin;; ++byte) {
-    const uint32_t mark = writes_[byte], others = reads_[byte] & 0xFFFF & ~(1u << wave);
+LdsWatch::Conflict LdsWatch::first_conflict(const Access& access, uint32_t alike) const {
+  const uint32_t self = 1u << access.wave;
+  for (uint32_t i = 0; i < access.bytes; ++i) {
+    const uint32_t byte = access.begin + i, mark = writes_[byte];
     if (mark & unfinished_bit) return {Conflict::Kind::unfinished_load, byte, mark & wave_mask};
-    if (is_foreign(mark, wave) && !(atomic && (mark & atomic_bit)))
+    const bool repeats = alike >> i & 1 && is_current(mark) && !(mark & atomic_bit);
+    const bool reads_own = !access.writes && !(mark & atomic_bit) && writers_of(byte) & self;
+    const bool both_atomic = access.atomic && mark & atomic_bit;
+    if (is_foreign(mark, access.wave) && !repeats && !reads_own && !both_atomic)
       return {Conflict::Kind::race, byte, mark & wave_mask};
-    if (writes && is_current(reads_[byte]) && others != 0)
-      return {Conflict::Kind::race, byte, uint32_t(__builtin_ctz(others))};
+    if (!access.writes || !is_current(reads_[byte])) continue;
+    const uint32_t readers = reads_[byte] & 0xFFFF & ~self & ~(repeats ? writers_of(byte) : 0);
+    if (readers != 0) return {Conflict::Kind::race, byte, uint32_t(__builtin_ctz(readers))};
   }
+  return {};
 }
 
 void LdsWatch::read(uint32_t begin, uint32_t bytes, uint32_t wave) {
@@ -72,8 +80,11 @@ void LdsWatch::read(uint32_t begin, uint32_t bytes, uint32_t wave) {
 
 void LdsWatch::write(uint32_t begin, uint32_t bytes, uint32_t wave, bool atomic) {
   const uint32_t mark = epoch_ << 16 | wave | (atomic ? atomic_bit : 0);
-  for (uint32_t byte = begin; byte < begin + bytes; ++byte)
-    writes_[byte] = mark | (atomic && is_foreign(writes_[byte], wave) ? several_bit : 0);
+  for (uint32_t byte = begin; byte < begin + bytes; ++byte) {
+    const bool joins = is_foreign(writes_[byte], wave);
+    if (joins) writers_[byte] = uint16_t(writers_of(byte) | 1u << wave);
+    writes_[byte] = mark | (joins ? several_bit : 0);
+  }
 }
 
 void LdsWatch::define(uint32_t begin, uint32_t bytes) { std::fill_n(defined_.begin() + begin, bytes, 1); }

@@ -1,4 +1,5 @@
-// Who touched each byte of LDS since the last barrier, and which bytes hold what the program has written.
+// Who touched each byte of LDS since the last barrier, and which bytes hold what the program has written. Waves that store
+// the same value to the same place don't race: the order makes no difference, and compilers let waves do the same work.
 #pragma once
 
 #include <vector>
@@ -9,7 +10,7 @@ namespace mi300x {
 
 class LdsWatch {
  public:
-  LdsWatch() : writes_(lds_capacity), reads_(lds_capacity), defined_(lds_capacity) {}
+  LdsWatch() : writes_(lds_capacity), reads_(lds_capacity), writers_(lds_capacity), defined_(lds_capacity) {}
 
   void start_workgroup(uint32_t lds_bytes);
   void open_barrier();
@@ -22,9 +23,15 @@ class LdsWatch {
     uint32_t wave = 0;
     explicit operator bool() const { return kind != Kind::none; }
   };
-  Conflict find_conflict(uint32_t begin, uint32_t bytes, uint32_t wave, bool writes, bool atomic) const {
-    if (!conflicts(begin, bytes, wave, writes, atomic)) return {};
-    return describe_conflict(begin, wave, writes, atomic);
+  struct Access {
+    uint32_t begin, bytes, wave;
+    bool writes, atomic;
+  };
+  // `alike()`: which of the bytes hold already what a plain store gives them, a bit each.
+  template <class Alike>
+  Conflict find_conflict(const Access& access, Alike alike) const {
+    if (!may_conflict(access)) return {};
+    return first_conflict(access, alike());
   }
 
   void read(uint32_t begin, uint32_t bytes, uint32_t wave);
@@ -40,17 +47,22 @@ class LdsWatch {
   // Marks hold the epoch in which they were made in their upper half. Below it, one for a write has the wave and how it
   // writes, and one for reads has a bit for each wave.
   static constexpr uint32_t wave_mask = 15, atomic_bit = 16, unfinished_bit = 32;
-  static constexpr uint32_t several_bit = 64;  // atomics of several waves
+  static constexpr uint32_t several_bit = 64;  // several waves: atomics, or stores of the same value
   static constexpr uint32_t last_epoch = 0xFFFF;
 
   bool is_current(uint32_t mark) const { return mark >> 16 == epoch_; }
   bool is_foreign(uint32_t write, uint32_t wave) const {
     return is_current(write) && ((write ^ wave) & (wave_mask | several_bit)) != 0;
   }
-  bool conflicts(uint32_t begin, uint32_t bytes, uint32_t wave, bool writes, bool atomic) const;
-  Conflict describe_conflict(uint32_t begin, uint32_t wave, bool writes, bool atomic) const;
+  // The waves that have stored the value that the byte holds.
+  uint32_t writers_of(uint32_t byte) const {
+    return writes_[byte] & several_bit ? writers_[byte] : 1u << (writes_[byte] & wave_mask);
+  }
+  bool may_conflict(const Access& access) const;
+  Conflict first_conflict(const Access& access, uint32_t alike) const;
 
   std::vector<uint32_t> writes_, reads_;
+  std::vector<uint16_t> writers_;  // where a mark says that there are several
   std::vector<uint8_t> defined_;
   uint32_t epoch_ = 1;
 };
