@@ -14,3 +14,10 @@ def hip() -> Hip:
 @pytest.fixture(scope="session")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
     return Compiler(tmp_path_factory.mktemp("device_code"))
+
+
+@pytest.fixture(params=[None, 1, 2], ids=["plain", "sanitized1", "sanitized2"])
+def checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the test without the sanitizer, and with it under several orders of the waves."""
+    monkeypatch.setenv("DG_SIM_SANITIZE", "0" if request.param is None else "1")
+    monkeypatch.setenv("DG_SIM_SEED", str(request.param or 0))
