@@ -16,7 +16,8 @@ struct OperandTile {
 };
 
 // Of an operand whose rows are contiguous along K. Rows past `rows` and what is past `k_bytes` of a row read as zeros.
-// kRegisterStages K-blocks can be on their way in registers at once. Order is one of lds_layout.h.
+// kRegisterStages K-blocks can be on their way in registers at once. Order is one of lds_layout.h. kThreads threads load
+// together: thread i of the workgroup is number i % kThreads of them.
 template <class Order, int kTileRows, int kThreads, int kRegisterStages, bool kKTail>
 class TileLoader {
   static constexpr int kRowsPerPass = rows_per_pass(kThreads);
@@ -25,11 +26,12 @@ class TileLoader {
  public:
   static constexpr int kPasses = ceil_div(kTileRows, kRowsPerPass);
 
-  DG_DEVICE explicit TileLoader(const OperandTile& tile)
-      : buffer_{tile.first, buffer_bytes(tile)}, k_bytes_(tile.k_bytes) {
+  // Loads kTileRows of the tile's rows, from `first_row` on, which is the same for the whole wave.
+  DG_DEVICE explicit TileLoader(const OperandTile& tile, int first_row = 0)
+      : buffer_{tile.first, buffer_bytes(tile, first_row)}, k_bytes_(tile.k_bytes) {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      const int row = Order::of_lds_row(lds_row(pass));
+      const int row = first_row + Order::of_lds_row(lds_row(pass));
       offset_[pass] = row < tile.rows ? row * static_cast<unsigned>(tile.stride_bytes) + chunk_k() : kOutOfBounds;
     }
   }
@@ -44,17 +46,18 @@ class TileLoader {
 
   DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) const {
     if (kTileRows % kRowsPerPass == 0 || lds_row(pass) < kTileRows) {
-      uint8_t* const chunk = lds_tile + store_offset(thread_id()) + first_row_offset(pass * kRowsPerPass);
+      uint8_t* const chunk = lds_tile + store_offset(thread()) + first_row_offset(pass * kRowsPerPass);
       *reinterpret_cast<Chunk*>(chunk) = staged_[stage][pass];
     }
   }
 
  private:
-  static DG_DEVICE int lds_row(int pass) { return thread_row(thread_id()) + pass * kRowsPerPass; }
-  static DG_DEVICE int chunk_k() { return thread_chunk(thread_id()) * kChunkBytes; }
+  static DG_DEVICE int thread() { return thread_id() % kThreads; }
+  static DG_DEVICE int lds_row(int pass) { return thread_row(thread()) + pass * kRowsPerPass; }
+  static DG_DEVICE int chunk_k() { return thread_chunk(thread()) * kChunkBytes; }
 
-  static DG_DEVICE unsigned buffer_bytes(const OperandTile& tile) {
-    return static_cast<unsigned>((min(tile.rows, kTileRows) - 1) * tile.stride_bytes + tile.k_bytes);
+  static DG_DEVICE unsigned buffer_bytes(const OperandTile& tile, int first_row) {
+    return static_cast<unsigned>((min(tile.rows, first_row + kTileRows) - 1) * tile.stride_bytes + tile.k_bytes);
   }
 
   Buffer buffer_;

@@ -23,7 +23,6 @@ struct TileShape {
   static constexpr int kFragsN = kWaveN / Mfma::kRows;
   // Neighbouring fragments whose columns are interleaved so that a lane holds 8 or more consecutive n.
   static constexpr int kJoined = Mfma::kElements < 8 && kFragsN % 2 == 0 ? 2 : 1;
-  static constexpr int kTileBytes = (kBlockM + kBlockN) * kBlockKBytes;
 
   static_assert(kWavesM_ * kFragsM * Mfma::kRows == kBlockM, "waves and fragments must divide the tile's rows");
   static_assert(kWavesN_ * kFragsN * Mfma::kRows == kBlockN, "waves and fragments must divide the tile's columns");

@@ -56,20 +56,22 @@ class TransposingTileLoader {
  public:
   static constexpr int kPasses = ceil_div(ceil_div(kTileRows, kWaveRows) * kWavesPerRows, kWaves);
 
-  DG_DEVICE explicit TransposingTileLoader(const OperandTile& tile) : tile_(tile) {}
+  DG_DEVICE explicit TransposingTileLoader(const OperandTile& tile, int first_row = 0)
+      : tile_(tile), first_row_(first_row) {}
 
   DG_DEVICE void load(int stage, int pass, int k_block) {
     const int first_k = k_block * kBlockK;
     const int ks = min(tile_.k_bytes / kElementBytes - first_k, kBlockK);
-    const int rows = min(tile_.rows, kTileRows);
+    const int rows = min(tile_.rows, first_row_ + kTileRows);
     const Buffer buffer{tile_.first + first_k * tile_.stride_bytes,
                         static_cast<unsigned>((ks - 1) * tile_.stride_bytes + rows * kElementBytes)};
-    const bool exists = row(pass) < rows;
+    const int loaded_row = first_row_ + row(pass);
 #pragma unroll
     for (int i = 0; i < kUnitLoads; ++i) {
       const int k = chunk(pass) * kUnitLoads + i;
-      const unsigned offset = k * static_cast<unsigned>(tile_.stride_bytes) + row(pass) * kElementBytes;
-      staged_[stage][pass][i] = buffer.only_if(ks > 0).template load<unsigned>(exists ? offset : kOutOfBounds);
+      const unsigned offset = k * static_cast<unsigned>(tile_.stride_bytes) + loaded_row * kElementBytes;
+      staged_[stage][pass][i] =
+          buffer.only_if(ks > 0).template load<unsigned>(loaded_row < rows ? offset : kOutOfBounds);
     }
   }
 
@@ -85,7 +87,7 @@ class TransposingTileLoader {
  private:
   static constexpr int kNeighbours = 8 / kUnitRows;  // units of rows in eight neighbouring lanes
 
-  static DG_DEVICE int wave_unit(int pass) { return pass * kWaves + wave_id(); }
+  static DG_DEVICE int wave_unit(int pass) { return pass * kWaves + wave_id() % kWaves; }
 
   static DG_DEVICE int row(int pass) {
     const int unit = lane_id() % kNeighbours + lane_id() / 8 * kNeighbours;
@@ -97,6 +99,7 @@ class TransposingTileLoader {
   }
 
   OperandTile tile_;
+  int first_row_;
   unsigned staged_[kRegisterStages][kPasses][kUnitLoads];
 };
 
