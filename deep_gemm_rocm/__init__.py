@@ -1,5 +1,6 @@
 """DeepGEMM for AMD's MI300X (gfx942): FP8 GEMM with fine-grained scales, on the GPU or on a simulated one."""
 
+from .attention import flash_attention
 from .einstein_sum import einsum, fp8_einsum
 from .gemm import (
     bf16_gemm_nn,
@@ -70,6 +71,7 @@ __all__ = [
     "convert_fp8_fn_to_fnuz",
     "einsum",
     "f16_gemm_nt",
+    "flash_attention",
     "fp8_einsum",
     "fp8_fp4_gemm_nn",
     "fp8_fp4_gemm_nt",

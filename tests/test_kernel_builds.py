@@ -46,9 +46,9 @@ def builds(tmp_path_factory):
     return build
 
 
-def code_object(toolchain: Toolchain, config: GemmConfig, folder: Path) -> Path:
-    text = render(include_dir() / "deep_gemm_rocm", "gemm.hip.j2", config.template_values)
-    Source.collect("gemm_fp8", text, include_dir()).write(folder)
+def code_object(toolchain: Toolchain, config, folder: Path, template: str = "gemm.hip.j2") -> Path:
+    text = render(include_dir() / "deep_gemm_rocm", template, config.template_values)
+    Source.collect("kernel", text, include_dir()).write(folder)
     toolchain.build(folder)
     library = ELFFile(io.BytesIO((folder / "kernel.so").read_bytes()))
     (code,) = (data for target, data in bundled(library).items() if target.endswith("gfx942"))

@@ -1,6 +1,14 @@
 """Which kernel configuration a problem should run."""
 
+from .attention_config import AttentionConfig, choose_attention_config
 from .choose import choose_gemm_config, gemm_candidates
 from .gemm_config import GemmConfig, GemmKind
 
-__all__ = ["GemmConfig", "GemmKind", "choose_gemm_config", "gemm_candidates"]
+__all__ = [
+    "AttentionConfig",
+    "GemmConfig",
+    "GemmKind",
+    "choose_attention_config",
+    "choose_gemm_config",
+    "gemm_candidates",
+]

@@ -1,18 +1,22 @@
 """Problems, oracles and guarded outputs, shared by tests, the demo and benchmarks."""
 
+from .attention import AttentionReference, attention_reference, visible_keys
 from .generators import GuardedOutput, activations, gemm_problem, grouped_weights, weights
 from .numerics import Accuracy, GemmReference, assert_accurate, calc_diff, gemm_reference, measure
 
 __all__ = [
     "Accuracy",
+    "AttentionReference",
     "GemmReference",
     "GuardedOutput",
     "activations",
     "assert_accurate",
+    "attention_reference",
     "calc_diff",
     "gemm_problem",
     "gemm_reference",
     "grouped_weights",
     "measure",
+    "visible_keys",
     "weights",
 ]

@@ -6,6 +6,15 @@
 
 namespace deep_gemm_rocm {
 
+// What a lane reads from LDS at once: a chunk, which is its operand of two consecutive MFMAs.
+using MfmaOperands = Vector<MfmaOperand, kChunkBytes / sizeof(MfmaOperand)>;
+
+template <class Mfma>
+DG_DEVICE MfmaOperands read_operands(const uint8_t* lds_tile, int first_row, int read) {
+  const uint8_t* const chunk = lds_tile + read_offset<Mfma>(lane_id(), read) + first_row_offset(first_row);
+  return *reinterpret_cast<const MfmaOperands*>(chunk);
+}
+
 // The K-block's 128 bytes of kRows rows of A or B, spread over the wave's lanes.
 template <class Mfma>
 class Fragment {
@@ -14,15 +23,13 @@ class Fragment {
   static constexpr int kMfmas = kReads * (kChunkBytes / sizeof(MfmaOperand));
 
   DG_DEVICE void read(int read, const uint8_t* lds_tile, int first_row) {
-    const uint8_t* const chunk = lds_tile + read_offset<Mfma>(lane_id(), read) + first_row_offset(first_row);
-    operands_[read] = *reinterpret_cast<const Operands*>(chunk);
+    operands_[read] = read_operands<Mfma>(lds_tile, first_row, read);
   }
 
   DG_DEVICE MfmaOperand operand(int mfma) const { return operands_[mfma / 2][mfma % 2]; }
 
  private:
-  using Operands = Vector<MfmaOperand, kChunkBytes / sizeof(MfmaOperand)>;
-  Operands operands_[kReads];
+  MfmaOperands operands_[kReads];
 };
 
 // A wave's MFMAs of one K-block in the order of issue, a slot each, so that a schedule can put memory operations between

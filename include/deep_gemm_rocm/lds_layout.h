@@ -60,4 +60,18 @@ struct RowsByLane {
   }
 };
 
+// For A, whose rows are the result's: in this order a lane's elements of all fragments come in runs of kRun consecutive
+// rows, one of each lane group in turn. With as many as a chunk holds, the result is itself an operand for a product
+// with a tile in LDS, without a move between lanes: a lane's run is what it reads there of another operand.
+template <class Shape, int kRun>
+struct RowsInRuns {
+  static constexpr int of_lds_row(int lds_row) {
+    const int mfma_row = lds_row % Shape::kRows;
+    const int element = lds_row / Shape::kRows * Shape::kElements + Shape::element_of_row(mfma_row);
+    return of_element(element) + Shape::group_of_row(mfma_row) * kRun;
+  }
+  // The row that lane group 0 holds in an element, counted over all fragments.
+  static constexpr int of_element(int element) { return element / kRun * kRun * Shape::kLaneGroups + element % kRun; }
+};
+
 }  // namespace deep_gemm_rocm

@@ -36,6 +36,11 @@ class TileLoader {
     }
   }
 
+  // Goes on to other rows of the operand, if the tile was constructed with no fewer than kTileRows.
+  DG_DEVICE void move_to(const OperandTile& tile) {
+    buffer_ = Buffer{tile.first, buffer_bytes(tile)}.only_if(tile.rows > 0);
+  }
+
   // Starts one pass of the load of `k_block`; past the last K-block this loads zeros and costs no memory traffic.
   DG_DEVICE void load(int stage, int pass, int k_block) {
     const int first_k = k_block * kBlockKBytes;

@@ -66,12 +66,12 @@ class TransposingTileLoader {
     const Buffer buffer{tile_.first + first_k * tile_.stride_bytes,
                         static_cast<unsigned>((ks - 1) * tile_.stride_bytes + rows * kElementBytes)};
     const int loaded_row = first_row_ + row(pass);
+    const unsigned stride = tile_.stride_bytes;
+    const unsigned offset = chunk(pass) * kUnitLoads * stride + loaded_row * kElementBytes;
+    const unsigned first = loaded_row < rows ? offset : kOutOfBounds;
 #pragma unroll
     for (int i = 0; i < kUnitLoads; ++i) {
-      const int k = chunk(pass) * kUnitLoads + i;
-      const unsigned offset = k * static_cast<unsigned>(tile_.stride_bytes) + loaded_row * kElementBytes;
-      staged_[stage][pass][i] =
-          buffer.only_if(ks > 0).template load<unsigned>(loaded_row < rows ? offset : kOutOfBounds);
+      staged_[stage][pass][i] = buffer.only_if(ks > 0).template load<unsigned>(first + i * stride);
     }
   }
 

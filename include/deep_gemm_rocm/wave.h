@@ -25,4 +25,60 @@ DG_DEVICE int inclusive_sum(int value) {
   return value;
 }
 
+// What the lane `lane ^ kMask` holds. Within 16 lanes by DPP, which costs no more than the operation that uses it.
+template <int kMask>
+DG_DEVICE float exchanged(float value) {
+  const int bits = __builtin_bit_cast(int, value);
+  // DPP controls and swizzle patterns: CDNA3 ISA guide, "Data Parallel Primitives" and "DS_SWIZZLE_B32".
+  constexpr int kRowHalfMirror = 0x141;
+  constexpr int kRowMirror = 0x140;
+  if constexpr (kMask < 4) {
+    constexpr int kQuadPermutation = (0 ^ kMask) | (1 ^ kMask) << 2 | (2 ^ kMask) << 4 | (3 ^ kMask) << 6;
+    return __builtin_bit_cast(float, __builtin_amdgcn_update_dpp(bits, bits, kQuadPermutation, 0xF, 0xF, false));
+  } else if constexpr (kMask == 7 || kMask == 15) {
+    constexpr int kControl = kMask == 7 ? kRowHalfMirror : kRowMirror;
+    return __builtin_bit_cast(float, __builtin_amdgcn_update_dpp(bits, bits, kControl, 0xF, 0xF, false));
+  } else if constexpr (kMask < 32) {
+    return __builtin_bit_cast(float, __builtin_amdgcn_ds_swizzle(bits, kMask << 10 | 0x1F));
+  } else {
+    static_assert(kMask < kWaveSize);
+    const int from = (lane_id() ^ kMask) * static_cast<int>(sizeof(int));
+    return __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(from, bits));
+  }
+}
+
+// Over the lanes that agree in lane % kDistance, kWaveSize / kDistance of them; the result is in all.
+template <int kDistance>
+DG_DEVICE float max_over_lane_groups(float value) {
+  if constexpr (kDistance < kWaveSize) {
+    return max_over_lane_groups<2 * kDistance>(__builtin_fmaxf(value, exchanged<kDistance>(value)));
+  }
+  return value;
+}
+template <int kDistance>
+DG_DEVICE float sum_over_lane_groups(float value) {
+  if constexpr (kDistance < kWaveSize) {
+    return sum_over_lane_groups<2 * kDistance>(value + exchanged<kDistance>(value));
+  }
+  return value;
+}
+
+// Over kLanes neighbouring lanes, up to 16; the result is in all.
+template <int kLanes>
+DG_DEVICE float max_over_neighbours(float value) {
+  if constexpr (kLanes > 1) {
+    value = max_over_neighbours<kLanes / 2>(value);
+    return __builtin_fmaxf(value, exchanged<kLanes == 2 ? 1 : kLanes == 4 ? 2 : kLanes - 1>(value));
+  }
+  return value;
+}
+template <int kLanes>
+DG_DEVICE float sum_over_neighbours(float value) {
+  if constexpr (kLanes > 1) {
+    value = sum_over_neighbours<kLanes / 2>(value);
+    return value + exchanged<kLanes == 2 ? 1 : kLanes == 4 ? 2 : kLanes - 1>(value);
+  }
+  return value;
+}
+
 }  // namespace deep_gemm_rocm

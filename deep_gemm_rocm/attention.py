@@ -1,0 +1,81 @@
+"""Attention: softmax(q · kᵀ) · v."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .attention_contracts import check_attention
+from .attention_kernel import launch_flash_attention
+from .heuristics import choose_attention_config
+
+
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    return_lse: bool = False,
+) -> Any:
+    """Attention of queries to keys and values, ``softmax(softmax_scale · q · kᵀ) · v``, without a matrix of logits.
+
+    The conventions are the flash-attn package's: tokens come before heads, where
+    ``torch.nn.functional.scaled_dot_product_attention`` has heads before tokens (``q.transpose(1, 2)``), groups of
+    heads need no flag, a causal mask is aligned with the last query and the last key (torch aligns the first ones,
+    which is another mask where there are more keys than queries), and a query that sees no key gives zeros. The same
+    inputs give the same bits.
+
+    Args:
+        q: bf16, f16 or float8_e4m3fnuz [B, Sq, H, D]; packed, [total_q, H, D].
+        k: of the same dtype, [B, Sk, Hk, D]; packed, [total_k, Hk, D]. Sk is any, as is Sq; H is a multiple of Hk, and
+            consecutive H/Hk heads of q share a head of k and v.
+        v: of the same dtype, [B, Sk, Hk, Dv]; packed, [total_k, Hk, Dv]. D/Dv is 64/64, 96/96, 128/128, 192/192,
+            256/256 or 192/128.
+        softmax_scale: what logits are multiplied with, positive; 1/sqrt(D) if None.
+        causal: query i sees keys up to i + Sk - Sq only.
+        window: (left, right), how many keys a query sees on both sides of key i + Sk - Sq; -1 for all. With ``causal``
+            none on the right.
+        cu_seqlens_q, cu_seqlens_k: int32 [B + 1], for packed sequences: where each starts, and the end of the last.
+            A sequence may be empty. Where a host can't read them without waiting for a GPU, what they hold isn't
+            checked; kernels stay within the tensors whatever it is.
+        q_descale, k_descale, v_descale: what FP8 values are multiplied with, fp32, positive: [1] for the whole tensor,
+            [B, H] (of k and v, [B, Hk]) for each sequence and head, or [B, H, ceil(S/128)] for each 128 tokens of a
+            sequence as well (packed: as many as the longest sequence has). Any strides.
+        out: [B, Sq, H, Dv] or packed [total_q, H, Dv] to write into; a new tensor if None. Of the dtype of q; for FP8,
+            bf16 (the default) or f16.
+        return_lse: whether to return the logarithm of each row's sum of exponentials.
+
+    The last dimension is contiguous; tokens and heads are any distance apart that is a multiple of 16 bytes. A NaN or
+    an infinity in a value shows in all queries that see it, and may show in others that see one of the 64 (FP8: 128)
+    keys around it. Probabilities are summed up in fp32 and rounded to the dtype of v, after a multiplication with 128
+    to FP8.
+
+    Returns:
+        ``out``; with ``return_lse`` also fp32 [B, H, Sq] or packed [H, total_q]: the natural logarithm of each query's
+        sum of ``exp(logit)``, -inf for a query that sees no key.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; nothing is written then.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    problem = check_attention(q, k, v, softmax_scale, causal, window, cu_seqlens_q, cu_seqlens_k, descales, out)
+    if out is None:
+        out = torch.empty(*q.shape[:-1], problem.value_dim, dtype=problem.out_dtype, device=q.device)
+    lse = None
+    if return_lse:
+        *batch, tokens, heads, _ = q.shape
+        lse = torch.empty(*batch, heads, tokens, dtype=torch.float32, device=q.device)
+    config = choose_attention_config(problem.type, problem.out_type, problem.head_dim, problem.value_dim)
+    launch_flash_attention(config, problem, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
+    return (out, lse) if return_lse else out

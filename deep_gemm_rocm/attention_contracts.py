@@ -1,0 +1,300 @@
+"""Checks of the arguments of attention. Every bad input ends here, before anything is compiled, launched or written."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import numbers
+from typing import Any, NamedTuple
+
+import torch
+
+from .contracts import ALIGNMENT, check_int
+from .layout import SCALE_BLOCK, ceil_div
+
+_WIDTHS = ((64, 64), (96, 96), (128, 128), (192, 192), (256, 256), (192, 128))  # of a head of q and k, of one of v
+_DTYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fnuz)
+_OCP_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
+_FP8 = torch.float8_e4m3fnuz
+_FP8_OUTPUTS = (torch.bfloat16, torch.float16)
+_MAX_TOKENS = 2**28  # sums of several of them are 32-bit integers
+_BLOCK_TOKENS = 256  # which kernels address with 32-bit offsets
+_BLOCK_BYTES = 2**31 - 2**12
+
+_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float8_e4m3fnuz: "e4m3"}
+
+
+class Attention(NamedTuple):
+    """Attention of ``batch`` sequences; ``tokens_q`` and ``tokens_k`` are those of each, or of all that are packed."""
+
+    batch: int
+    tokens_q: int
+    tokens_k: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    type: str
+    out_type: str
+    softmax_scale: float
+    window_left: int
+    window_right: int
+    descales: dict[str, torch.Tensor | None]  # expanded to [batch, heads, blocks]
+
+    @property
+    def out_dtype(self) -> torch.dtype:
+        return next(dtype for dtype, name in _TYPES.items() if name == self.out_type)
+
+
+def check_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    softmax_scale: Any,
+    causal: Any,
+    window: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    descales: dict[str, Any],
+    out: Any,
+) -> Attention:
+    """Checks the arguments of ``flash_attention``.
+
+    Raises:
+        TypeError, ValueError: one of them is not as its docstring says.
+    """
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    tensors = {"q": q, "k": k, "v": v}
+    for name, tensor in tensors.items():
+        check_data(name, tensor)
+        _check_heads(name, tensor, packed)
+    for name in ("k", "v"):
+        if tensors[name].dtype != q.dtype:
+            raise TypeError(f"{name} must have the dtype of q, {q.dtype}, got {tensors[name].dtype}")
+    if v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(f"v must have as many tokens and heads as k, got {tuple(v.shape)} and {tuple(k.shape)}")
+    if not packed and k.shape[0] != q.shape[0]:
+        raise ValueError(f"k must have the batch size of q, {q.shape[0]}, got shape {tuple(k.shape)}")
+    widths = (q.shape[-1], v.shape[-1])
+    if k.shape[-1] != widths[0]:
+        raise ValueError(f"k must have the head dim of q, {widths[0]}, got shape {tuple(k.shape)}")
+    if widths not in _WIDTHS:
+        known = ", ".join(f"{head}/{value}" for head, value in _WIDTHS)
+        raise ValueError(f"head dims of q and k / of v must be one of {known}, got {widths[0]}/{widths[1]}")
+    check_groups(q.shape[-2], k.shape[-2])
+
+    if packed:
+        batch = check_cu_seqlens("cu_seqlens_q", cu_seqlens_q, q, "q")
+        if check_cu_seqlens("cu_seqlens_k", cu_seqlens_k, k, "k") != batch:
+            raise ValueError(
+                f"cu_seqlens_k must have as many sequences as cu_seqlens_q, {batch}, got {len(cu_seqlens_k) - 1}"
+            )
+        tensors |= {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    else:
+        batch = q.shape[0]
+    if out is not None:
+        check_data("out", out)
+        _check_out(out, (*q.shape[:-1], widths[1]), q.dtype)
+        tensors["out"] = out
+    expanded = {
+        name: _check_descale(name, descales[name], of, tensors[of], batch, packed)
+        for name, of in (("q_descale", "q"), ("k_descale", "k"), ("v_descale", "v"))
+    }
+    tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
+    check_one_device(tensors)
+    if out is not None:
+        check_not_shared("out", out, tensors)
+
+    tokens_q, tokens_k = q.shape[-3], k.shape[-3]
+    left, right = _check_window(causal, window, tokens_q + tokens_k)
+    out_dtype = out.dtype if out is not None else torch.bfloat16 if q.dtype == _FP8 else q.dtype
+    return Attention(
+        batch=batch,
+        tokens_q=tokens_q,
+        tokens_k=tokens_k,
+        heads=q.shape[-2],
+        kv_heads=k.shape[-2],
+        head_dim=widths[0],
+        value_dim=widths[1],
+        type=_TYPES[q.dtype],
+        out_type=_TYPES[out_dtype],
+        softmax_scale=check_softmax_scale(softmax_scale, widths[0]),
+        window_left=left,
+        window_right=right,
+        descales=expanded,
+    )
+
+
+def check_data(name: str, tensor: Any) -> None:
+    """A tensor that holds its own values and needs no gradient."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
+    if tensor.device.type == "meta":
+        raise ValueError(f"{name} must hold data, got a tensor on the meta device")
+    if tensor.is_neg():
+        raise ValueError(f"{name} must hold its own values, got a lazily negated view; .resolve_neg() it")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{name} must not require grad, for there is no backward; .detach() it or call under torch.no_grad()"
+        )
+
+
+def check_softmax_scale(softmax_scale: Any, head_dim: int) -> float:
+    """The given one, or the usual 1/sqrt(head_dim)."""
+    if softmax_scale is None:
+        return 1 / math.sqrt(head_dim)
+    if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, numbers.Real):
+        raise TypeError(f"softmax_scale must be a number, got {type(softmax_scale).__name__}")
+    if not 0 < float(softmax_scale) < math.inf:
+        raise ValueError(f"softmax_scale must be positive and finite, got {softmax_scale}; negate q for a negative one")
+    return float(softmax_scale)
+
+
+def check_groups(heads: int, kv_heads: int) -> None:
+    """As many heads of q for each of k and v."""
+    if heads == 0 or kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"heads of q must be a multiple of those of k and v, got {heads} and {kv_heads}")
+
+
+def check_one_device(tensors: dict[str, torch.Tensor]) -> None:
+    """All are on the device of the first."""
+    first = next(iter(tensors))
+    for name, tensor in tensors.items():
+        if tensor.device != tensors[first].device:
+            raise ValueError(f"{name} must be on the device of {first}, {tensors[first].device}, got {tensor.device}")
+
+
+def check_not_shared(name: str, output: torch.Tensor, tensors: dict[str, torch.Tensor]) -> None:
+    """What is written is nothing that is read, and no two of its elements are the same."""
+    reach = 1
+    for stride, size in sorted(zip(output.stride(), output.shape, strict=True)):
+        if size > 1 and stride < reach:
+            raise ValueError(f"elements of {name} must not overlap, got strides {output.stride()}")
+        reach += (size - 1) * stride
+    begin, end = _extent(output)
+    for other, tensor in tensors.items():
+        other_begin, other_end = _extent(tensor)
+        if other != name and begin < other_end and other_begin < end:
+            raise ValueError(f"{name} must not share memory with {other}, which is read while {name} is written")
+
+
+def check_cu_seqlens(name: str, cu_seqlens: Any, tensor: torch.Tensor, of: str) -> int:
+    """The number of sequences. What the tensor holds is checked where the host can read it, on the CPU."""
+    check_data(name, cu_seqlens)
+    if cu_seqlens.dtype != torch.int32:
+        raise TypeError(f"{name} must be int32, got {cu_seqlens.dtype}")
+    if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2 or cu_seqlens.stride() != (1,):
+        raise ValueError(
+            f"{name} must be contiguous, of shape (sequences + 1,), got shape {tuple(cu_seqlens.shape)} and strides "
+            f"{cu_seqlens.stride()}"
+        )
+    if cu_seqlens.device.type == "cpu":
+        ends = cu_seqlens.tolist()
+        if ends[0] != 0 or ends[-1] != tensor.shape[0]:
+            raise ValueError(
+                f"{name} must start with 0 and end with the tokens of {of}, {tensor.shape[0]}, got {ends[0]} and "
+                f"{ends[-1]}"
+            )
+        for sequence, (begin, end) in enumerate(itertools.pairwise(ends)):
+            if end < begin:
+                raise ValueError(f"{name} must not decrease: sequence {sequence} has {end - begin} tokens")
+    return len(cu_seqlens) - 1
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    begin = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return begin, begin
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (last + 1) * tensor.element_size()
+
+
+def _check_heads(name: str, tensor: torch.Tensor, packed: bool) -> None:
+    if tensor.dtype not in _DTYPES:
+        advice = "; convert it with convert_fp8_fn_to_fnuz" if tensor.dtype in _OCP_DTYPES else ""
+        raise TypeError(f"{name} must be bfloat16, float16 or float8_e4m3fnuz, got {tensor.dtype}{advice}")
+    _check_heads_shape(name, tensor, packed)
+    _check_aligned(name, tensor)
+
+
+def _check_aligned(name: str, tensor: torch.Tensor) -> None:
+    unit = ALIGNMENT // tensor.element_size()
+    misaligned = [
+        stride
+        for stride, size in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True)
+        if size > 1 and (stride % unit or stride < 0)
+    ]
+    if tensor.numel() and (misaligned or tensor.data_ptr() % ALIGNMENT):
+        raise ValueError(
+            f"tokens and heads of {name} must start at multiples of {ALIGNMENT} bytes, got strides {tensor.stride()} "
+            f"at {tensor.data_ptr():#x}; .clone() it"
+        )
+
+
+def _check_heads_shape(name: str, tensor: torch.Tensor, packed: bool) -> None:
+    dims = "[total, heads, head dim]" if packed else "[batch, tokens, heads, head dim]"
+    if tensor.dim() != (3 if packed else 4):
+        raise ValueError(f"{name} must be {dims}, got shape {tuple(tensor.shape)}")
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
+    if max(tensor.shape) > _MAX_TOKENS:
+        raise ValueError(f"{name} must have dimensions of up to {_MAX_TOKENS}, got shape {tuple(tensor.shape)}")
+    rows = min(tensor.shape[-3], _BLOCK_TOKENS)
+    if rows * tensor.stride(-3) * tensor.element_size() > _BLOCK_BYTES:
+        raise ValueError(
+            f"{name} must have {_BLOCK_TOKENS} tokens within 2 GiB, got strides {tensor.stride()}; .contiguous() it"
+        )
+
+
+def _check_out(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    allowed = _FP8_OUTPUTS if dtype == _FP8 else (dtype,)
+    if out.dtype not in allowed:
+        expected = " or ".join(str(one).removeprefix("torch.") for one in allowed)
+        raise TypeError(f"out must be {expected}, got {out.dtype}")
+    if out.shape != shape:
+        raise ValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
+    _check_heads_shape("out", out, packed=len(shape) == 3)
+    _check_aligned("out", out)
+
+
+def _check_descale(
+    name: str, descale: Any, of: str, tensor: torch.Tensor, batch: int, packed: bool
+) -> torch.Tensor | None:
+    """Expanded to [batch, heads, blocks]."""
+    heads = tensor.shape[-2]
+    if descale is None:
+        if tensor.dtype == _FP8:
+            raise ValueError(f"{name} must be given for {of} of float8_e4m3fnuz: what its values are multiplied with")
+        return None
+    if tensor.dtype != _FP8:
+        raise ValueError(f"{name} must be None, for {of} is {tensor.dtype} and has no scales")
+    check_data(name, descale)
+    if descale.dtype != torch.float32:
+        raise TypeError(f"{name} must be float32, got {descale.dtype}")
+    if descale.numel() == 1 and descale.dim() < 2:
+        return descale.reshape(1, 1, 1).expand(batch, heads, 1).as_strided((batch, heads, 1), (0, 0, 0))
+    if descale.shape == (batch, heads):
+        return descale.as_strided((batch, heads, 1), (*descale.stride(), 0))
+    blocks = ceil_div(tensor.shape[-3], SCALE_BLOCK)
+    if descale.dim() == 3 and descale.shape[:2] == (batch, heads) and (packed or descale.shape[2] == blocks):
+        return descale
+    expected = "blocks of the longest sequence" if packed else str(blocks)
+    raise ValueError(
+        f"{name} must have shape (1,), one factor for all; ({batch}, {heads}), one for each sequence and head; or "
+        f"({batch}, {heads}, {expected}), one for each {SCALE_BLOCK} tokens as well; got {tuple(descale.shape)}"
+    )
+
+
+def _check_window(causal: Any, window: Any, unlimited: int) -> tuple[int, int]:
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal must be a bool, got {type(causal).__name__}")
+    if window is None:
+        window = (-1, -1)
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise TypeError(f"window must be a pair of ints (left, right), got {window!r}")
+    left, right = (check_int(f"window[{side}]", keys, -1) for side, keys in enumerate(window))
+    if causal:
+        right = 0 if right < 0 else min(right, 0)
+    return tuple(unlimited if keys < 0 else min(keys, unlimited) for keys in (left, right))  # type: ignore[return-value]

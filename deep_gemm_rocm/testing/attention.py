@@ -1,0 +1,139 @@
+"""What attention should return: an fp64 result on the dequantised operands, and how far from it each element may be."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from ..layout import SCALE_BLOCK
+from .numerics import Accuracy, GemmReference, assert_accurate
+
+_ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the value rounded
+_GROUP = 8  # products that the matrix cores add up before they round
+# Half a unit in the last place of a probability, relative to it and to the largest one.
+_PROBABILITY = {
+    torch.bfloat16: (2.0**-8, 0.0),
+    torch.float16: (2.0**-11, 2.0**-25),
+    torch.float8_e4m3fnuz: (2.0**-4, 2.0**-11 / 128),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionReference:
+    """Attributes:
+    out: fp64 [B, Sq, H, Dv], without any rounding of ours.
+    error: fp64 of that shape, how far from it a result may be before it is rounded to the output's type.
+    lse: fp64 [B, H, Sq].
+    lse_error: fp64 of that shape.
+    """
+
+    out: torch.Tensor
+    error: torch.Tensor
+    lse: torch.Tensor
+    lse_error: torch.Tensor
+
+    def assert_accurate(self, out: torch.Tensor, lse: torch.Tensor | None = None) -> Accuracy:
+        """Raises AssertionError unless every element of a result is as close as it has to be."""
+        width = out.shape[-1]
+        flat = GemmReference(self.out.reshape(-1, width), self.error.reshape(-1, width))
+        accuracy = assert_accurate(out.reshape(-1, width), flat)
+        if lse is not None:
+            lse = lse.cpu().double()
+            same = (lse == self.lse) | (lse.isnan() & self.lse.isnan())
+            wrong = ~(same | ((lse - self.lse).abs() <= self.lse_error))
+            if wrong.any():
+                index = tuple(wrong.nonzero()[0].tolist())
+                raise AssertionError(
+                    f"{int(wrong.sum())} of {wrong.numel()} lse are outside the bound, the first at {index}: "
+                    f"{lse[index].item()} where {self.lse[index].item()} is exact"
+                )
+        return accuracy
+
+
+def visible_keys(tokens_q: int, tokens_k: int, causal: bool, window: tuple[int, int] | None) -> torch.Tensor:
+    """bool [Sq, Sk]: which keys each query sees under the masks of ``flash_attention``."""
+    left, right = window or (-1, -1)
+    right = 0 if causal else right
+    distance = torch.arange(tokens_k)[None] - (torch.arange(tokens_q)[:, None] + tokens_k - tokens_q)
+    seen = torch.ones(tokens_q, tokens_k, dtype=torch.bool)
+    if left >= 0:
+        seen &= distance >= -left
+    if right >= 0:
+        seen &= distance <= right
+    return seen
+
+
+def attention_reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    seen: torch.Tensor,
+    softmax_scale: float | None = None,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+) -> AttentionReference:
+    """The reference for ``flash_attention`` with these arguments, where query i sees the keys ``seen[..., i, :]``.
+
+    On the CPU. What a query doesn't see has no influence on it, be it NaN.
+    """
+    heads, kv_heads = q.shape[2], k.shape[2]
+    scale = softmax_scale if softmax_scale is not None else 1 / math.sqrt(q.shape[-1])
+    queries = _dequantised(q, q_descale)
+    keys = _dequantised(k, k_descale).repeat_interleave(heads // kv_heads, dim=1)
+    values = _dequantised(v, v_descale).repeat_interleave(heads // kv_heads, dim=1)
+    logits = (queries @ keys.mT * scale).masked_fill(~seen, -torch.inf)
+    lse = torch.logsumexp(logits, dim=-1)
+    nothing = (lse == -torch.inf)[..., None]
+    p = torch.where(nothing, 0.0, torch.exp(logits - torch.where(nothing, 0.0, lse[..., None])))
+
+    # What fp32 sums and products lose of a logit, and hence relative to its exponential.
+    groups = q.shape[-1] // _GROUP
+    magnitude = (queries.abs() @ keys.abs().mT * scale).masked_fill(~seen, 0.0).nan_to_num(0.0, 0.0)
+    largest = logits.nan_to_num(0.0, 0.0, 0.0).abs().amax(dim=-1, keepdim=True) if logits.shape[-1] else 0.0
+    logit_error = _ROUNDING * ((20 + 2 * groups) * magnitude + 4 * largest + 4)
+    key_error = _ROUNDING * (20 + k.shape[1] / 4)  # of sums over keys
+    # A probability is relative to the largest, not yet divided by the sum.
+    relative, absolute = _PROBABILITY[q.dtype]
+    peak = p.amax(dim=-1, keepdim=True) if p.shape[-1] else p.sum(dim=-1, keepdim=True)
+    lost = p * (relative * 1.01 + logit_error + key_error) + absolute * peak * seen
+    mean_error = (p * logit_error).nan_to_num(0.0).sum(dim=-1, keepdim=True)
+    sees = lambda weights, of: _product(weights, of, seen)  # noqa: E731
+    error = sees(lost, values.abs()) + sees(p, values.abs()) * (mean_error + key_error)
+    return AttentionReference(
+        sees(p, values).transpose(1, 2),
+        error.transpose(1, 2),
+        lse,
+        mean_error[..., 0] * 1.01 + key_error + 2 * _ROUNDING * lse.abs(),
+    )
+
+
+def _product(weights: torch.Tensor, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """``weights @ values``, where zeros that stand for what isn't seen leave no trace of NaNs."""
+    finite = values.nan_to_num(0.0, 0.0, 0.0)
+    result = weights @ finite
+    if finite.equal(values):
+        return result
+    odd = (values - finite).nan_to_num(torch.nan, torch.inf, -torch.inf)
+    for index in odd.ne(0).any(dim=-1).nonzero():  # batch, head, key
+        batch, head, key = index.tolist()
+        column = seen.expand(*weights.shape)[batch, head, :, key, None]
+        row = torch.where(odd[batch, head, key] != 0, values[batch, head, key], 0.0)
+        result[batch, head] += torch.where(column, weights[batch, head, :, key, None] * row, 0.0)
+    return result
+
+
+def _dequantised(tensor: torch.Tensor, descale: torch.Tensor | None) -> torch.Tensor:
+    """fp64 [B, heads, tokens, width]."""
+    values = tensor.cpu().double().transpose(1, 2)
+    if descale is None:
+        return values
+    factors = descale.cpu().double()
+    if factors.dim() == 3:
+        factors = factors.repeat_interleave(SCALE_BLOCK, dim=2)[:, :, : values.shape[2], None]
+    else:
+        factors = factors.reshape(*factors.shape, *[1] * (4 - factors.dim()))
+    return values * factors

@@ -1,0 +1,53 @@
+// How the threads of a workgroup share a tile of queries, and the sizes of what they work on.
+//
+// Each wave has kRows queries of its own, and all keys. Logits are computed transposed, keys as rows and queries as
+// columns of the MFMA's result: a lane then holds one query, and its probabilities are at once the operand of the
+// second product, whose result, transposed as well, has one query in a lane too. Neither P nor what is computed for
+// each query moves between lanes, but for the maximum over a query's two or four lane groups.
+#pragma once
+
+#include "deep_gemm_rocm/fragment.h"
+#include "deep_gemm_rocm/lds_layout.h"
+#include "deep_gemm_rocm/mfma.h"
+
+namespace deep_gemm_rocm {
+
+template <class T_, class Out_, int kHeadDim_, int kValueDim_, int kWaves, int kMfmaRows, bool kScaled_>
+struct AttentionShape {
+  using T = T_;
+  using Out = Out_;
+  using Mfma = deep_gemm_rocm::Mfma<T, T, kMfmaRows>;
+  static constexpr bool kScaled = kScaled_;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kValueDim = kValueDim_;
+  static constexpr int kThreads = kWaves * kWaveSize;
+  static constexpr int kWaveQ = kMfmaRows;
+  static constexpr int kBlockQ = kWaves * kWaveQ;
+
+  // A block of keys is 128 bytes of a row of Vᵀ.
+  static constexpr int kBlockK = kBlockKBytes / sizeof(T);
+  static constexpr int kKeyFragments = kBlockK / kMfmaRows;
+  static constexpr int kValueFragments = kValueDim / kMfmaRows;
+  static constexpr int kRun = kChunkBytes / sizeof(T);
+  using KeyOrder = RowsInRuns<Mfma, kRun>;
+
+  // A key has kDBlocks rows of 128 bytes in LDS, in tiles of kBlockK keys behind one another.
+  static constexpr int kHeadBytes = kHeadDim * sizeof(T);
+  static constexpr int kDBlocks = ceil_div(kHeadBytes, kBlockKBytes);
+  static constexpr bool kDTail = kHeadBytes % kBlockKBytes != 0;
+  static constexpr int kReadsOfBlock = fragment_reads<Mfma>();
+  static constexpr int kReadBytes = kBlockKBytes / kReadsOfBlock;
+  static constexpr int kHeadReads = kHeadBytes / kReadBytes;  // of a row of q or k
+  static constexpr int kKeyTileBytes = kBlockK * kBlockKBytes;
+  static constexpr int kValueTileBytes = kValueDim * kBlockKBytes;
+  static constexpr int kLdsBytes = kDBlocks * kKeyTileBytes + kValueTileBytes;
+
+  static_assert(kHeadBytes % kReadBytes == 0, "an MFMA would multiply what is behind a head's last element");
+  static_assert(kValueDim % kMfmaRows == 0, "fragments must divide the values");
+  static_assert(kLdsBytes <= 64 * 1024, "a workgroup has at most 64 KiB of LDS");
+
+  static DG_DEVICE int lane_query() { return lane_id() % kMfmaRows; }
+  static DG_DEVICE int lane_group() { return lane_id() / kMfmaRows; }
+};
+
+}  // namespace deep_gemm_rocm

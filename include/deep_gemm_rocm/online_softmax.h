@@ -1,0 +1,79 @@
+// Softmax over keys that come block by block: a running maximum and sum for each query, and what to multiply the sums
+// with that were made with an older maximum. Everything is in powers of two: exp(x) is exp2(x · log2 e), and log2 e is
+// part of the scale of the logits.
+//
+// Logits are results of MFMAs with keys as rows and queries as columns: a lane holds one query, lane % kRows, and the
+// lanes of the other groups hold its other keys.
+#pragma once
+
+#include "deep_gemm_rocm/mfma.h"
+#include "deep_gemm_rocm/static_for.h"
+#include "deep_gemm_rocm/wave.h"
+
+namespace deep_gemm_rocm {
+
+constexpr float kInfinity = __builtin_inff();
+constexpr float kLn2 = 0.693147181f;
+
+// The logarithm of the factor that all probabilities are held with, so that more of their range is in that of T.
+// It cancels out where the sum divides them.
+template <class T>
+constexpr float kProbabilityExponent = 0;
+template <>
+constexpr float kProbabilityExponent<E4M3> = 7;  // up to 128, of 240
+
+template <class Mfma, class T>
+class OnlineSoftmax {
+  using Logits = typename Mfma::Accumulator;
+
+ public:
+  // Turns logits, whose scale is positive, into probabilities with regard to the maximum up to now. Returns the factor
+  // for all sums of earlier ones, 1 where the maximum stays.
+  template <int kFragments>
+  DG_DEVICE float update(Logits (&logits)[kFragments], float scale) {
+    const float highest = __builtin_fmaxf(highest_, scale * highest_over_groups(logits));
+    // Where there was nothing to attend to, all logits are -inf, and so would be their maximum.
+    const float finite = highest == -kInfinity ? 0 : highest;
+    const float factor = exp2(highest_ - finite);
+    highest_ = highest;
+    float sum = 0;
+#pragma unroll
+    for (int fragment = 0; fragment < kFragments; ++fragment) {
+#pragma unroll
+      for (int element = 0; element < Mfma::kElements; ++element) {
+        const float exponent = __builtin_fmaf(logits[fragment][element], scale, kProbabilityExponent<T> - finite);
+        const float probability = exp2(exponent);
+        logits[fragment][element] = probability;
+        sum += probability;
+      }
+    }
+    sum_ = __builtin_fmaf(sum_, factor, sum);
+    return factor;
+  }
+
+  // What the probabilities of all keys add up to. In every lane of the query.
+  DG_DEVICE float sum() const { return sum_over_lane_groups<Mfma::kRows>(sum_); }
+
+  // The logarithm, to base e, of the sum of exp(logit); -inf without keys.
+  DG_DEVICE float log_sum_exp() const {
+    return (highest_ + __builtin_amdgcn_logf(sum()) - kProbabilityExponent<T>) * kLn2;
+  }
+
+ private:
+  static DG_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+
+  template <int kFragments>
+  static DG_DEVICE float highest_over_groups(const Logits (&logits)[kFragments]) {
+    float highest = logits[0][0];
+#pragma unroll
+    for (int i = 1; i < kFragments * Mfma::kElements; ++i) {
+      highest = __builtin_fmaxf(highest, logits[i / Mfma::kElements][i % Mfma::kElements]);
+    }
+    return max_over_lane_groups<Mfma::kRows>(highest);
+  }
+
+  float highest_ = -kInfinity;
+  float sum_ = 0;  // of this lane's keys
+};
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,58 @@
+// Probabilities as operands of the second product.
+#pragma once
+
+#include "deep_gemm_rocm/mfma.h"
+
+namespace deep_gemm_rocm {
+
+// Rounds numbers that are not negative to T, to nearest: the MFMA operand that they make. A NaN stays one.
+template <class T>
+DG_DEVICE MfmaOperand rounded_operand(const float (&values)[sizeof(MfmaOperand) / sizeof(T)]);
+
+template <>
+DG_DEVICE MfmaOperand rounded_operand<__bf16>(const float (&values)[4]) {
+  // gfx942 has no conversion to bf16. Half a unit is added and what is behind the 16 bits dropped, so ties round up.
+  // The NaNs that arithmetic makes have few bits set and can't overflow.
+  constexpr unsigned kHalfUnit = 0x8000;
+  constexpr unsigned kHighHalves = 0x07060302;  // v_perm_b32: of both operands, the second one's first
+  unsigned bits[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) bits[i] = __builtin_bit_cast(unsigned, values[i]) + kHalfUnit;
+  const Vector<unsigned, 2> halves = {__builtin_amdgcn_perm(bits[1], bits[0], kHighHalves),
+                                      __builtin_amdgcn_perm(bits[3], bits[2], kHighHalves)};
+  return __builtin_bit_cast(MfmaOperand, halves);
+}
+
+template <>
+DG_DEVICE MfmaOperand rounded_operand<_Float16>(const float (&values)[4]) {
+  const Half4 halves = {static_cast<_Float16>(values[0]), static_cast<_Float16>(values[1]),
+                        static_cast<_Float16>(values[2]), static_cast<_Float16>(values[3])};
+  return __builtin_bit_cast(MfmaOperand, halves);
+}
+
+template <>
+DG_DEVICE MfmaOperand rounded_operand<E4M3>(const float (&values)[8]) {
+  Vector<int, 2> bytes;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float* four = values + 4 * i;
+    const int low = __builtin_amdgcn_cvt_pk_fp8_f32(four[0], four[1], 0, false);
+    bytes[i] = __builtin_amdgcn_cvt_pk_fp8_f32(four[2], four[3], low, true);
+  }
+  return __builtin_bit_cast(MfmaOperand, bytes);
+}
+
+// Operand number `index` of P, whose elements were computed in the order RowsInRuns: consecutive elements of the lane.
+template <class Mfma, class T, int kFragments>
+DG_DEVICE MfmaOperand probability_operand(const typename Mfma::Accumulator (&p)[kFragments], int index) {
+  constexpr int kValues = sizeof(MfmaOperand) / sizeof(T);
+  float values[kValues];
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) {
+    const int element = index * kValues + i;
+    values[i] = p[element / Mfma::kElements][element % Mfma::kElements];
+  }
+  return rounded_operand<T>(values);
+}
+
+}  // namespace deep_gemm_rocm
