@@ -288,6 +288,17 @@ def random_bits(kind: str, shape: tuple[int, ...], rng: torch.Generator) -> torc
     return torch.where(numbers.to(torch.float64).isnan(), torch.ones((), dtype=numbers.dtype), numbers)
 
 
+def near_ties(ins: Instruction, rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Totals a bit beside the middle of two F32: C from 2^24 to 2^25, products of 2^0...2^14, of 1 and of 2^-10...1."""
+    exponent = torch.arange(ins.size).expand(ins.blocks, ins.size)
+    a, b = (torch.zeros(ins.blocks, ins.size, ins.k, dtype=torch.float64) for _ in range(2))
+    for k, powers in enumerate((2.0 ** (exponent % 8), torch.ones(()), 2.0 ** -(exponent % 6))):
+        a[..., k], b[..., k] = powers, powers
+    signs = [torch.randint(0, 2, (ins.blocks, ins.size, 1), generator=rng) * 2 - 1 for _ in range(3)]
+    c = 2**24 + 2 * torch.randint(0, 2**23, (ins.blocks, ins.size, ins.size), generator=rng)
+    return (signs[0] * a).to(TYPES[ins.a_type]), (signs[1] * b).to(TYPES[ins.b_type]), (signs[2] * c).float()
+
+
 def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
     """NaN is compared as such: which of the many it is, no document says."""
     if actual.is_floating_point():
@@ -322,6 +333,15 @@ def test_bits(run: Runner, mnemonic: str) -> None:
             a[:, 1, 0], b[:, 2, 0], c[:, 3, 3] = (torch.nan,) * 3
         d = ins.d_matrix(run(ins, ins.a_lanes(a), ins.a_lanes(b), ins.d_lanes(c)))
         assert_same_bits(d, ins.expected(a, b, c))
+
+
+@pytest.mark.parametrize("mnemonic", [m for m in DENSE if Instruction.of(m).k > 2 and m.startswith("v_mfma_f32")])
+def test_near_ties(run: Runner, mnemonic: str) -> None:
+    """What is cut off the sum of products decides how the total is rounded."""
+    ins = Instruction.of(mnemonic)
+    a, b, c = near_ties(ins, torch.Generator().manual_seed(5))
+    d = ins.d_matrix(run(ins, ins.a_lanes(a), ins.a_lanes(b), ins.d_lanes(c)))
+    assert_same_bits(d, ins.expected(a, b, c))
 
 
 @pytest.mark.parametrize("mnemonic", BLOCKS)

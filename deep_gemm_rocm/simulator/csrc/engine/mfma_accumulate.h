@@ -40,13 +40,13 @@ struct Accumulator {
 
   static FloatVector add(const Sums& sums, FloatVector c) {
     Int32Vector misfits;
-    const FloatVector d = add_if_fit(sums, c, misfits);
-    return any_negative(misfits) ? add_any(sums, c) : d;
+    const FloatVector d = add_to_small_c(sums, c, misfits);
+    return any_negative(misfits) ? add_beyond_small_c(sums, c, misfits, d) : d;
   }
 
   // Adds sums to C where C is less than 2^30 units: then steps 2 and 3 come to rounding C down to the unit and the
   // total to nearest. Elsewhere the result is undefined and misfits is negative.
-  static FloatVector add_if_fit(const Sums& sums, FloatVector c, Int32Vector& misfits) {
+  static FloatVector add_to_small_c(const Sums& sums, FloatVector c, Int32Vector& misfits) {
     const FloatVector c_in_units = c * inverse_unit(sums.top);
     const Int32Vector truncated = truncate(c_in_units);
     const FloatVector truncated_c = to_float(truncated);
@@ -56,6 +56,25 @@ struct Accumulator {
     const Int32Vector largest = sums.top < 0 ? Int32Vector{} : splat<Int32Vector>(bit_cast<int32_t>(0x1p30f) - 1);
     misfits = largest - (bit_cast<Int32Vector>(c_in_units) & 0x7fffffff);
     return to_float(sums.sum + truncated + is_rounded_up) * unit(sums.top);
+  }
+
+  // Adds sums to the other C, those of 2^30 units or more and those beside nothing but zeros, in integers of 2^(X-29):
+  // C keeps all of its bits. misfits is negative where C is infinite, NaN, or F32 has no room for these units.
+  static FloatVector add_to_large_c(const Sums& sums, FloatVector c, Int32Vector& misfits) {
+    const auto bits = bit_cast<Int32Vector>(c);
+    const Int32Vector field = bits >> 23 & 0xff;  // X + 127
+    misfits = (field - (29 + 1)) | (254 - field);
+    const Int32Vector scaled_c = truncate(bit_cast<FloatVector>((bits & 0x807fffff) | (127 + 29) << 23));
+    const Int32Vector shift = field - (sums.top >> 23) + (bias - 127 - 29 + 24);
+    const auto most = splat<Int32Vector>(31);
+    const Int32Vector total = scaled_c + (sums.sum >> smaller(shift, most));
+    // Of the sum's 3 bits down to 2^(X-32), rounding the total down leaves those that are among its first 32. For
+    // the rounding to nearest they only have to be told from zero: the total has 27 bits before them at least.
+    const Int32Vector further_bits = shift < 3 ? sums.sum << (3 - shift) : sums.sum >> smaller(shift - 3, most);
+    const Int32Vector magnitude = total ^ (total >> 31);
+    const Int32Vector kept = 4 | ((magnitude < 1 << 30) & 2) | ((magnitude < 1 << 29) & 1);
+    const Int32Vector is_inexact = (further_bits & kept) != 0;
+    return to_float(total | (is_inexact & 1)) * bit_cast<FloatVector>((field - 29) << 23);
   }
 
   // Adds sums to any C, infinities and NaN included.
@@ -72,8 +91,13 @@ struct Accumulator {
     return d != d ? bit_cast<FloatVector>(splat<Int32Vector>(kNaN)) : d;
   }
 
-  __attribute__((noinline)) static FloatVector add_any(const Sums& sums, FloatVector c) {
-    return add(in_double(sums), c);
+  // All elements, of which the misfits of add_to_small_c are still to be computed.
+  __attribute__((noinline)) static FloatVector add_beyond_small_c(const Sums& sums, FloatVector c, Int32Vector misfits,
+                                                                  FloatVector d) {
+    Int32Vector further_misfits;
+    const FloatVector d_of_large_c = add_to_large_c(sums, c, further_misfits);
+    if (any_negative(misfits & further_misfits)) return add(in_double(sums), c);
+    return misfits < 0 ? d_of_large_c : d;
   }
 
   static DoubleSums in_double(const Sums& sums) {

@@ -71,12 +71,10 @@ struct FloatDot {
     largest_fields<chunks, stride>(a, a_lane, b, b_lane, field);
     sum_products<chunks, stride>(a, a_lane, b, b_lane, field, sums);
     MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-      Int32Vector misfits;
-      const FloatVector d = Total::add_if_fit(sums[row], c[row], misfits);
-      if (any_negative(misfits | leaves_float(field[row])) || !a.is_finite || !b.is_finite) {
+      if (!a.is_finite || !b.is_finite || any_negative(leaves_float(field[row]))) {
         c[row] = add_in_double<chunks, stride>(a, a_lane + row, b, b_lane, field[row], sums[row], c[row]);
       } else {
-        c[row] = d;
+        c[row] = Total::add(sums[row], c[row]);
       }
     }
   }
