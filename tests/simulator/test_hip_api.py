@@ -168,7 +168,9 @@ def test_errors_belong_to_their_thread(hip):
     hip.lib.hipGetLastError()
 
 
-@pytest.mark.parametrize("call", ["hipGraphLaunch", "hipStreamBeginCapture", "hipMemPoolCreate", "hipTexRefSetArray"])
+@pytest.mark.parametrize(
+    "call", ["hipGraphAddMemAllocNode", "hipMemCreate", "hipImportExternalMemory", "hipTexRefSetArray"]
+)
 def test_calls_that_are_missing_say_so(hip, call):
     with refused(hip, "hipErrorNotSupported", call):
         getattr(hip, call)(None, None, None)

@@ -52,6 +52,34 @@ assert np.array_equal(result, data * 0.5)
 (status,) = hip.hipModuleLaunchKernel(function, 4, 1, 1, 2048, 1, 1, sharedMemBytes=0, stream=stream,
                                       kernelParams=None, extra=arguments)
 assert status == hip.hipError_t.hipErrorInvalidConfiguration, status
+# Work of two streams, one behind the other, captured and launched twice.
+other = call(hip.hipStreamCreate)
+fork, join = call(hip.hipEventCreate), call(hip.hipEventCreate)
+call(hip.hipStreamBeginCapture, stream, hip.hipStreamCaptureMode.hipStreamCaptureModeGlobal)
+call(hip.hipMemsetD32Async, device, 0x3F800000, len(data), stream)
+call(hip.hipEventRecord, fork, stream)
+call(hip.hipStreamWaitEvent, other, fork, 0)
+call(hip.hipModuleLaunchKernel, function, 4, 1, 1, 256, 1, 1, sharedMemBytes=0, stream=other, kernelParams=None,
+     extra=(device, ctypes.c_float(3), ctypes.c_int(10)))
+call(hip.hipEventRecord, join, other)
+call(hip.hipStreamWaitEvent, stream, join, 0)
+assert hip.hipStreamSynchronize(stream)[0] == hip.hipError_t.hipErrorStreamCaptureUnsupported
+assert hip.hipStreamEndCapture(stream)[0] == hip.hipError_t.hipErrorStreamCaptureInvalidated
+
+call(hip.hipStreamBeginCapture, stream, hip.hipStreamCaptureMode.hipStreamCaptureModeRelaxed)
+call(hip.hipMemsetD32Async, device, 0x3F800000, len(data), stream)
+call(hip.hipModuleLaunchKernel, function, 4, 1, 1, 256, 1, 1, sharedMemBytes=0, stream=stream, kernelParams=None,
+     extra=(device, ctypes.c_float(3), ctypes.c_int(10)))
+graph = call(hip.hipStreamEndCapture, stream)
+executable = call(hip.hipGraphInstantiateWithFlags, graph, 0)
+for _ in range(2):
+    call(hip.hipGraphLaunch, executable, stream)
+call(hip.hipStreamSynchronize, stream)
+call(hip.hipMemcpy, result, device, data.nbytes, hip.hipMemcpyKind.hipMemcpyDeviceToHost)
+assert np.array_equal(result, np.where(np.arange(1000) < 10, 3, 1))
+call(hip.hipGraphExecDestroy, executable)
+call(hip.hipGraphDestroy, graph)
+
 call(hip.hipFree, device)
 call(hip.hipModuleUnload, module)
 """

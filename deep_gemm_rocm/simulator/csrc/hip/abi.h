@@ -20,6 +20,10 @@ using hipFunction_t = struct Function*;
 using hipCtx_t = struct Context*;
 using hipArray_t = struct Array*;
 using hipGraph_t = struct Graph*;
+using hipGraphNode_t = struct GraphNode*;
+using hipGraphExec_t = struct GraphExec*;
+using hipUserObject_t = struct UserObject*;
+using hipHostFn_t = void (*)(void*);
 
 enum hipMemcpyKind : int {
   hipMemcpyHostToHost = 0,
@@ -77,6 +81,12 @@ struct hipMemcpy3DParms {
   hipMemcpyKind kind;
 };
 
+struct hipMemcpyNodeParams {
+  int flags;
+  int reserved[3];
+  hipMemcpy3DParms copyParams;
+};
+
 struct hip_Memcpy2D {
   size_t srcXInBytes;
   size_t srcY;
@@ -129,7 +139,88 @@ enum hipFuncAttribute : int {
   hipFuncAttributePreferredSharedMemoryCarveout = 9,
 };
 
-enum hipStreamCaptureStatus : int { hipStreamCaptureStatusNone = 0 };
+enum hipStreamCaptureStatus : int {
+  hipStreamCaptureStatusNone,
+  hipStreamCaptureStatusActive,
+  hipStreamCaptureStatusInvalidated,
+};
+
+enum hipStreamCaptureMode : int {
+  hipStreamCaptureModeGlobal,
+  hipStreamCaptureModeThreadLocal,
+  hipStreamCaptureModeRelaxed,
+};
+
+enum hipStreamUpdateCaptureDependenciesFlags : unsigned {
+  hipStreamAddCaptureDependencies,
+  hipStreamSetCaptureDependencies,
+};
+
+enum hipGraphNodeType : int {
+  hipGraphNodeTypeKernel,
+  hipGraphNodeTypeMemcpy,
+  hipGraphNodeTypeMemset,
+  hipGraphNodeTypeHost,
+  hipGraphNodeTypeGraph,
+  hipGraphNodeTypeEmpty,
+  hipGraphNodeTypeWaitEvent,
+  hipGraphNodeTypeEventRecord,
+};
+
+enum hipGraphExecUpdateResult : int {
+  hipGraphExecUpdateSuccess,
+  hipGraphExecUpdateError,
+  hipGraphExecUpdateErrorTopologyChanged,
+  hipGraphExecUpdateErrorNodeTypeChanged,
+};
+
+enum hipGraphInstantiateResult : int { hipGraphInstantiateSuccess, hipGraphInstantiateError };
+
+struct hipKernelNodeParams {
+  dim3 blockDim;
+  void** extra;
+  void* func;  // a hipFunction_t, or the address of a host stub
+  dim3 gridDim;
+  void** kernelParams;
+  unsigned sharedMemBytes;
+};
+
+struct hipMemsetParams {
+  void* dst;
+  unsigned elementSize;
+  size_t height;
+  size_t pitch;
+  unsigned value;
+  size_t width;  // in elements
+};
+
+struct hipHostNodeParams {
+  hipHostFn_t fn;
+  void* userData;
+};
+
+struct hipGraphInstantiateParams {
+  hipGraphNode_t errNode_out;
+  unsigned long long flags;
+  hipGraphInstantiateResult result_out;
+  hipStream_t uploadStream;
+};
+
+struct hipGraphNodeParams {
+  hipGraphNodeType type;
+  int reserved0[3];
+  union {
+    long long reserved1[29];
+    hipKernelNodeParams kernel;
+    hipMemcpyNodeParams memcpy;
+    hipMemsetParams memset;
+    hipHostNodeParams host;
+    hipGraph_t graph;
+    hipEvent_t event;  // of both kinds of event nodes
+  };
+  long long reserved2;
+};
+static_assert(sizeof(hipGraphNodeParams) == 256, "the ABI's");
 
 enum hipLimit_t : int { hipLimitStackSize = 0, hipLimitPrintfFifoSize = 1, hipLimitMallocHeapSize = 2 };
 

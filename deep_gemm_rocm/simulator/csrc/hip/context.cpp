@@ -1,5 +1,6 @@
 // Contexts, which HIP only keeps for programs ported from CUDA's driver API: the device has one, its primary context.
 #include "abi.h"
+#include "capture.h"
 #include "device.h"
 #include "status.h"
 
@@ -65,7 +66,7 @@ HIP_API hipError_t hipCtxGetFlags(unsigned* flags) {
 }
 
 HIP_API hipError_t hipCtxSynchronize() {
-  return api(__func__, [] {});
+  return api(__func__, [] { forbid_device_wait_while_capturing(); });
 }
 
 HIP_API hipError_t hipDevicePrimaryCtxRetain(hipCtx_t* context, hipDevice_t number) {

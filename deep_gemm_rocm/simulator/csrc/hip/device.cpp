@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "abi.h"
+#include "capture.h"
 #include "memory_map.h"
 #include "status.h"
 
@@ -352,11 +353,14 @@ HIP_API hipError_t hipDeviceTotalMem(size_t* bytes, hipDevice_t number) {
 
 // Launches run to their end before they return, so there is nothing to wait for.
 HIP_API hipError_t hipDeviceSynchronize() {
-  return api(__func__, [] {});
+  return api(__func__, [] { forbid_device_wait_while_capturing(); });
 }
 
 HIP_API hipError_t hipDeviceReset() {
-  return api(__func__, [] { MemoryMap::instance().release_all(); });
+  return api(__func__, [] {
+    forbid_device_wait_while_capturing();
+    MemoryMap::instance().release_all();
+  });
 }
 
 HIP_API hipError_t hipDeviceGetStreamPriorityRange(int* least, int* greatest) {

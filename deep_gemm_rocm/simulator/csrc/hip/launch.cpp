@@ -8,6 +8,7 @@
 #include "host_memory.h"
 #include "memory_map.h"
 #include "records.h"
+#include "registration.h"
 #include "stack_limit.h"
 #include "status.h"
 #include "stream.h"
@@ -192,9 +193,9 @@ void KernelArguments::fill_hidden(const KernelInfo& kernel, const LaunchShape& s
   }
 }
 
-void launch(const Function& function, const LaunchShape& shape, hipStream_t stream, void** arguments, void** extra) {
-  require_stream(stream);
-  const KernelInfo& kernel = *function.kernel;
+KernelWork KernelWork::prepare(std::shared_ptr<const Function> function, const void* named, const LaunchShape& shape,
+                               void** arguments, void** extra) {
+  const KernelInfo& kernel = *function->kernel;
   require_services(kernel);
   require_shape(kernel, shape);
   if (arguments && extra) fail(hipErrorInvalidValue, "both kernelParams and extra are given");
@@ -202,8 +203,28 @@ void launch(const Function& function, const LaunchShape& shape, hipStream_t stre
     fail(hipErrorInvalidValue, "kernel %s takes arguments, and neither kernelParams nor extra is given",
          kernel.name.c_str());
   }
-  const KernelArguments kernarg = extra ? KernelArguments::from_buffer(kernel, extra, shape)
-                                        : KernelArguments::from_pointers(kernel, arguments, shape);
+  KernelArguments kernarg = extra ? KernelArguments::from_buffer(kernel, extra, shape)
+                                  : KernelArguments::from_pointers(kernel, arguments, shape);
+  return {std::move(function), const_cast<void*>(named), shape, std::move(kernarg)};
+}
+
+KernelWork KernelWork::described_by(const hipKernelNodeParams* p) {
+  require(p, "the kernel's description");
+  const auto handle = static_cast<hipFunction_t>(p->func);
+  const auto function = is_registered(p->func) ? registered_function(p->func) : function_of(handle);
+  return prepare(function, p->func, {p->gridDim, p->blockDim, p->sharedMemBytes}, p->kernelParams, p->extra);
+}
+
+hipKernelNodeParams KernelWork::description(std::vector<void*>& pointers) const {
+  pointers.clear();
+  for (const KernelArgument& argument : function->kernel->arguments) {
+    if (!argument.is_hidden()) pointers.push_back(const_cast<uint8_t*>(arguments.at(argument.offset)));
+  }
+  return {shape.block, nullptr, named, shape.grid, pointers.data(), static_cast<unsigned>(shape.dynamic_lds)};
+}
+
+void KernelWork::run() const {
+  const KernelInfo& kernel = *function->kernel;
   mi300x::Kernel descriptor = kernel.descriptor;
   // A call whose depth the compiler could not bound: the stack gets what hipLimitStackSize allows on top.
   if (kernel.uses_dynamic_stack) descriptor.scratch_bytes += static_cast<uint32_t>(stack_limit());
@@ -215,7 +236,7 @@ void launch(const Function& function, const LaunchShape& shape, hipStream_t stre
   dispatch.grid = shape.grid;
   dispatch.block = shape.block;
   dispatch.dynamic_lds = static_cast<uint32_t>(shape.dynamic_lds);
-  dispatch.kernarg = kernarg.data();
+  dispatch.kernarg = arguments.data();
   dispatch.memory = memory.ranges->data();
   dispatch.memory_count = memory.ranges->size();
   attach_sinks(dispatch);
@@ -242,8 +263,8 @@ HIP_API hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned grid_x
                                          unsigned block_x, unsigned block_y, unsigned block_z, unsigned dynamic_lds,
                                          hipStream_t stream, void** arguments, void** extra) {
   return api(__func__, [&] {
-    launch(*function_of(function), {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, dynamic_lds}, stream,
-           arguments, extra);
+    const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, dynamic_lds};
+    submit(stream, KernelWork::prepare(function_of(function), function, shape, arguments, extra));
   });
 }
 
@@ -255,7 +276,7 @@ HIP_API hipError_t hipExtModuleLaunchKernel(hipFunction_t function, uint32_t thr
     const dim3 block{block_x, block_y, block_z};
     const dim3 grid = blocks_of({threads_x, threads_y, threads_z}, block);
     record_event(start, stream);
-    launch(*function_of(function), {grid, block, dynamic_lds}, stream, arguments, extra);
+    submit(stream, KernelWork::prepare(function_of(function), function, {grid, block, dynamic_lds}, arguments, extra));
     record_event(stop, stream);
   });
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "abi.h"
@@ -21,6 +22,7 @@ class KernelArguments {
   static KernelArguments from_buffer(const KernelInfo& kernel, void** extra, const LaunchShape& shape);
 
   const void* data() const { return lines_.data(); }
+  const uint8_t* at(uint32_t offset) const { return lines_.data()->bytes + offset; }
 
  private:
   struct alignas(64) Line {
@@ -34,6 +36,22 @@ class KernelArguments {
   std::vector<Line> lines_;
 };
 
-// Runs the kernel to its end. Exactly one of `arguments` and `extra` may be given; both may be null where the kernel
-// takes none. Fails as the launch calls of HIP do, with what the engine says of a kernel that went wrong.
-void launch(const Function& function, const LaunchShape& shape, hipStream_t stream, void** arguments, void** extra);
+// A kernel with all that a launch needs.
+struct KernelWork {
+  std::shared_ptr<const Function> function;
+  void* named;  // what the caller knows the kernel by: a hipFunction_t, or the address of a host stub
+  LaunchShape shape;
+  KernelArguments arguments;
+
+  // Exactly one of `arguments` and `extra` may be given; both may be null where the kernel takes none. Fails where the
+  // shape or the arguments don't fit the kernel.
+  static KernelWork prepare(std::shared_ptr<const Function> function, const void* named, const LaunchShape& shape,
+                            void** arguments, void** extra);
+  static KernelWork described_by(const hipKernelNodeParams* parameters);
+
+  // `pointers` becomes the array that the description refers to.
+  hipKernelNodeParams description(std::vector<void*>& pointers) const;
+
+  // Runs it to its end. Fails as the launch calls of HIP do, with what the engine says of a kernel that went wrong.
+  void run() const;
+};

@@ -4,10 +4,10 @@
 
 // clang-format off
 #define PER_THREAD_STREAM_CALLS(X)                                                                                    \
-  X(hipEventRecord) X(hipLaunchHostFunc) X(hipLaunchKernel) X(hipMemcpy) X(hipMemcpy2D) X(hipMemcpy2DAsync)           \
+  X(hipEventRecord) X(hipGraphLaunch) X(hipLaunchHostFunc) X(hipLaunchKernel) X(hipMemcpy) X(hipMemcpy2D) X(hipMemcpy2DAsync)           \
   X(hipMemcpy3D) X(hipMemcpy3DAsync) X(hipMemcpyAsync) X(hipMemcpyFromSymbol) X(hipMemcpyFromSymbolAsync)             \
   X(hipMemcpyToSymbol) X(hipMemcpyToSymbolAsync) X(hipMemset) X(hipMemset2D) X(hipMemset2DAsync) X(hipMemset3D)       \
-  X(hipMemset3DAsync) X(hipMemsetAsync) X(hipStreamAddCallback) X(hipStreamGetCaptureInfo) X(hipStreamGetFlags)       \
+  X(hipMemset3DAsync) X(hipMemsetAsync) X(hipStreamAddCallback) X(hipStreamBeginCapture) X(hipStreamEndCapture) X(hipStreamGetCaptureInfo) X(hipStreamGetCaptureInfo_v2) X(hipStreamGetFlags)       \
   X(hipStreamGetPriority) X(hipStreamIsCapturing) X(hipStreamQuery) X(hipStreamSynchronize) X(hipStreamWaitEvent)
 // clang-format on
 

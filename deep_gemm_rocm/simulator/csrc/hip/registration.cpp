@@ -113,13 +113,7 @@ RegisteredFunction& use_function(Registry& all, const void* host_function) {
   return registered;
 }
 
-// Keeps the code loaded while the caller uses the variable.
-struct VariableUse {
-  std::shared_ptr<const CodeObject> code;
-  GlobalVariable variable;
-};
-
-VariableUse use_variable(const void* symbol) {
+GlobalVariable use_variable(const void* symbol) {
   Registry& all = registry();
   std::lock_guard lock(all.mutex);
   const auto found = all.variables.find(symbol);
@@ -128,7 +122,7 @@ VariableUse use_variable(const void* symbol) {
   }
   const GlobalVariable* variable = loaded(*found->second.binary).find_global(found->second.name);
   if (!variable) fail(hipErrorInvalidSymbol, "the code object has no variable %s", found->second.name.c_str());
-  return {found->second.binary->code, *variable};
+  return *variable;
 }
 
 char* part_of(const GlobalVariable& variable, size_t offset, size_t size) {
@@ -136,22 +130,6 @@ char* part_of(const GlobalVariable& variable, size_t offset, size_t size) {
     fail(hipErrorInvalidValue, "%zu bytes at offset %zu of a variable of %zu", size, offset, variable.size);
   }
   return static_cast<char*>(variable.address) + offset;
-}
-
-void copy_to_symbol(const void* symbol, const void* source, size_t size, size_t offset) {
-  require(source, "source");
-  const VariableUse use = use_variable(symbol);
-  read_from_host(part_of(use.variable, offset, size), source, size, "source");
-}
-
-void copy_from_symbol(void* destination, const void* symbol, size_t size, size_t offset) {
-  require(destination, "destination");
-  const VariableUse use = use_variable(symbol);
-  const char* source = part_of(use.variable, offset, size);
-  if (!is_writable(destination, size)) {
-    fail(hipErrorInvalidValue, "destination: %zu bytes at %p can't be written", size, destination);
-  }
-  std::memcpy(destination, source, size);
 }
 
 void register_managed(FatBinary& binary, void** host_pointer, const void* initial_value, const char* name,
@@ -168,6 +146,20 @@ std::shared_ptr<const Function> registered_function(const void* host_function) {
   Registry& all = registry();
   std::lock_guard lock(all.mutex);
   return use_function(all, host_function).function;
+}
+
+bool is_registered(const void* host_function) {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  return all.functions.count(host_function) != 0;
+}
+
+CopyWork copy_to_symbol(const void* symbol, const void* source, size_t size, size_t offset) {
+  return CopyWork::of_bytes(part_of(use_variable(symbol), offset, size), source, size, hipMemcpyDefault);
+}
+
+CopyWork copy_from_symbol(void* destination, const void* symbol, size_t size, size_t offset) {
+  return CopyWork::of_bytes(destination, part_of(use_variable(symbol), offset, size), size, hipMemcpyDefault);
 }
 
 // ---- called by clang's module constructors and destructors
@@ -259,7 +251,8 @@ HIP_API hipError_t __hipPopCallConfiguration(dim3* grid, dim3* block, size_t* dy
 HIP_API hipError_t hipLaunchKernel(const void* host_function, dim3 grid, dim3 block, void** arguments,
                                    size_t dynamic_lds, hipStream_t stream) {
   return api(__func__, [&] {
-    launch(*registered_function(host_function), {grid, block, dynamic_lds}, stream, arguments, nullptr);
+    const LaunchShape shape{grid, block, dynamic_lds};
+    submit(stream, KernelWork::prepare(registered_function(host_function), host_function, shape, arguments, nullptr));
   });
 }
 
@@ -267,7 +260,8 @@ HIP_API hipError_t hipExtLaunchKernel(const void* host_function, dim3 grid, dim3
                                       size_t dynamic_lds, hipStream_t stream, hipEvent_t start, hipEvent_t stop, int) {
   return api(__func__, [&] {
     record_event(start, stream);
-    launch(*registered_function(host_function), {grid, block, dynamic_lds}, stream, arguments, nullptr);
+    const LaunchShape shape{grid, block, dynamic_lds};
+    submit(stream, KernelWork::prepare(registered_function(host_function), host_function, shape, arguments, nullptr));
     record_event(stop, stream);
   });
 }
@@ -288,39 +282,33 @@ HIP_API hipError_t hipGetFuncBySymbol(hipFunction_t* function, const void* host_
 HIP_API hipError_t hipGetSymbolAddress(void** address, const void* symbol) {
   return api(__func__, [&] {
     require(address, "the output pointer");
-    *address = use_variable(symbol).variable.address;
+    *address = use_variable(symbol).address;
   });
 }
 
 HIP_API hipError_t hipGetSymbolSize(size_t* size, const void* symbol) {
   return api(__func__, [&] {
     require(size, "the output pointer");
-    *size = use_variable(symbol).variable.size;
+    *size = use_variable(symbol).size;
   });
 }
 
 HIP_API hipError_t hipMemcpyToSymbol(const void* symbol, const void* source, size_t size, size_t offset,
                                      hipMemcpyKind) {
-  return api(__func__, [&] { copy_to_symbol(symbol, source, size, offset); });
+  return api(__func__, [&] { submit(nullptr, copy_to_symbol(symbol, source, size, offset)); });
 }
 
 HIP_API hipError_t hipMemcpyToSymbolAsync(const void* symbol, const void* source, size_t size, size_t offset,
                                           hipMemcpyKind, hipStream_t stream) {
-  return api(__func__, [&] {
-    require_stream(stream);
-    copy_to_symbol(symbol, source, size, offset);
-  });
+  return api(__func__, [&] { submit(stream, copy_to_symbol(symbol, source, size, offset)); });
 }
 
 HIP_API hipError_t hipMemcpyFromSymbol(void* destination, const void* symbol, size_t size, size_t offset,
                                        hipMemcpyKind) {
-  return api(__func__, [&] { copy_from_symbol(destination, symbol, size, offset); });
+  return api(__func__, [&] { submit(nullptr, copy_from_symbol(destination, symbol, size, offset)); });
 }
 
 HIP_API hipError_t hipMemcpyFromSymbolAsync(void* destination, const void* symbol, size_t size, size_t offset,
                                             hipMemcpyKind, hipStream_t stream) {
-  return api(__func__, [&] {
-    require_stream(stream);
-    copy_from_symbol(destination, symbol, size, offset);
-  });
+  return api(__func__, [&] { submit(stream, copy_from_symbol(destination, symbol, size, offset)); });
 }

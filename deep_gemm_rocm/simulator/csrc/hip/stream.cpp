@@ -1,34 +1,14 @@
-// Streams and events. Work runs when it is given, in the caller's thread, so a stream is an empty queue at all times
-// and an event is complete once it is recorded.
 #include "stream.h"
 
-#include <atomic>
-#include <memory>
-
+#include "capture.h"
 #include "handles.h"
 #include "status.h"
 
 namespace {
 
-// hipStreamLegacy and hipStreamPerThread are these values, not objects.
-bool is_special(hipStream_t stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
-
-}  // namespace
-
-struct Stream {
-  unsigned flags;
-  int priority;
-};
-
-struct Event {
-  explicit Event(unsigned flags) : flags(flags) {}
-
-  const unsigned flags;
-  std::atomic<bool> recorded{false};
-  std::atomic<double> time{0};  // of the device's clock, in nanoseconds
-};
-
-namespace {
+// HIP's two handles that are values, not objects.
+const auto kStreamLegacy = reinterpret_cast<hipStream_t>(1);
+const auto kStreamPerThread = reinterpret_cast<hipStream_t>(2);
 
 constexpr unsigned kEventDisableTiming = 2;
 
@@ -46,12 +26,13 @@ Handles<Event>& events() {
 void create_stream(hipStream_t* stream, unsigned flags, int priority) {
   require(stream, "the output pointer");
   if (flags > 1) fail(hipErrorInvalidValue, "stream flags must be 0 or hipStreamNonBlocking (1), not %#x", flags);
-  *stream = streams().add(std::make_shared<Stream>(Stream{flags, priority}));
+  auto fresh = std::make_shared<Stream>();
+  fresh->flags = flags;
+  fresh->priority = priority;
+  *stream = streams().add(std::move(fresh));
 }
 
 std::atomic<double> device_clock{0};
-
-Stream properties_of(hipStream_t stream) { return is_special(stream) ? Stream{0, 0} : *streams().get(stream); }
 
 void create_event(hipEvent_t* event, unsigned flags) {
   require(event, "the output pointer");
@@ -60,6 +41,7 @@ void create_event(hipEvent_t* event, unsigned flags) {
 
 double recorded_time(hipEvent_t event, const char* name) {
   const auto found = events().get(event);
+  require_not_captured(*found);
   if (found->flags & kEventDisableTiming) fail(hipErrorInvalidHandle, "the %s event was created without timing", name);
   if (!found->recorded) fail(hipErrorInvalidHandle, "the %s event was never recorded", name);
   return found->time;
@@ -67,11 +49,29 @@ double recorded_time(hipEvent_t event, const char* name) {
 
 }  // namespace
 
-void require_stream(hipStream_t stream) { properties_of(stream); }
+std::shared_ptr<Stream> stream_of(hipStream_t stream) {
+  if (!stream || stream == kStreamLegacy) return nullptr;
+  if (stream != kStreamPerThread) return streams().get(stream);
+  thread_local const auto own = std::make_shared<Stream>();
+  return own;
+}
+
+std::shared_ptr<Event> event_of(hipEvent_t event) { return events().get(event); }
+
+void require_stream(hipStream_t stream) { stream_of(stream); }
+
+void submit(hipStream_t stream, Work work) {
+  if (!capture_work(stream_of(stream).get(), work)) run(work);
+}
 
 void record_event(hipEvent_t event, hipStream_t stream) {
-  require_stream(stream);
+  const auto target = stream_of(stream);
   if (!event) return;
+  const auto found = events().get(event);
+  if (!capture_record(target.get(), *found)) RecordWork{event}.run();
+}
+
+void RecordWork::run() const {
   const auto found = events().get(event);
   found->time = device_clock.load();
   found->recorded = true;
@@ -95,35 +95,37 @@ HIP_API hipError_t hipStreamCreateWithPriority(hipStream_t* stream, unsigned fla
 }
 
 HIP_API hipError_t hipStreamDestroy(hipStream_t stream) {
-  return api(__func__, [&] { streams().remove(stream); });
+  return api(__func__, [&] { abandon_capture(*streams().remove(stream)); });
 }
 
 HIP_API hipError_t hipStreamQuery(hipStream_t stream) {
-  return api(__func__, [&] { require_stream(stream); });
+  return api(__func__, [&] { require_not_capturing(stream); });
 }
 
 HIP_API hipError_t hipStreamSynchronize(hipStream_t stream) {
-  return api(__func__, [&] { require_stream(stream); });
+  return api(__func__, [&] { require_not_capturing(stream); });
 }
 
 HIP_API hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned) {
   return api(__func__, [&] {
-    require_stream(stream);
-    events().get(event);
+    const auto target = stream_of(stream);
+    capture_wait(target.get(), *events().get(event));
   });
 }
 
 HIP_API hipError_t hipStreamGetFlags(hipStream_t stream, unsigned* flags) {
   return api(__func__, [&] {
     require(flags, "flags");
-    *flags = properties_of(stream).flags;
+    const auto found = stream_of(stream);
+    *flags = found ? found->flags : 0;
   });
 }
 
 HIP_API hipError_t hipStreamGetPriority(hipStream_t stream, int* priority) {
   return api(__func__, [&] {
     require(priority, "priority");
-    *priority = properties_of(stream).priority;
+    const auto found = stream_of(stream);
+    *priority = found ? found->priority : 0;
   });
 }
 
@@ -140,35 +142,17 @@ HIP_API int hipGetStreamDeviceId(hipStream_t) { return 0; }
 HIP_API hipError_t hipStreamAddCallback(hipStream_t stream, void (*callback)(hipStream_t, hipError_t, void*),
                                         void* user_data, unsigned flags) {
   return api(__func__, [&] {
-    require_stream(stream);
+    require_not_capturing(stream);
     if (!callback) fail(hipErrorInvalidValue, "the callback is null");
     if (flags != 0) fail(hipErrorInvalidValue, "flags must be 0, not %u", flags);
     callback(stream, hipSuccess, user_data);
   });
 }
 
-HIP_API hipError_t hipLaunchHostFunc(hipStream_t stream, void (*function)(void*), void* user_data) {
+HIP_API hipError_t hipLaunchHostFunc(hipStream_t stream, hipHostFn_t function, void* user_data) {
   return api(__func__, [&] {
-    require_stream(stream);
     if (!function) fail(hipErrorInvalidValue, "the function is null");
-    function(user_data);
-  });
-}
-
-HIP_API hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus* status) {
-  return api(__func__, [&] {
-    require(status, "the status");
-    require_stream(stream);
-    *status = hipStreamCaptureStatusNone;
-  });
-}
-
-HIP_API hipError_t hipStreamGetCaptureInfo(hipStream_t stream, hipStreamCaptureStatus* status, unsigned long long* id) {
-  return api(__func__, [&] {
-    require(status, "the status");
-    require_stream(stream);
-    *status = hipStreamCaptureStatusNone;
-    if (id) *id = 0;
+    submit(stream, HostWork{function, user_data});
   });
 }
 
@@ -191,12 +175,21 @@ HIP_API hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
   });
 }
 
+// The flag hipEventRecordExternal (1) makes a node of the record where the stream captures.
+HIP_API hipError_t hipEventRecordWithFlags(hipEvent_t event, hipStream_t stream, unsigned flags) {
+  return api(__func__, [&] {
+    if (flags > 1) fail(hipErrorInvalidValue, "flags must be 0 or hipEventRecordExternal (1), not %#x", flags);
+    events().get(event);
+    flags == 1 ? submit(stream, RecordWork{event}) : record_event(event, stream);
+  });
+}
+
 HIP_API hipError_t hipEventQuery(hipEvent_t event) {
-  return api(__func__, [&] { events().get(event); });
+  return api(__func__, [&] { require_not_captured(*events().get(event)); });
 }
 
 HIP_API hipError_t hipEventSynchronize(hipEvent_t event) {
-  return api(__func__, [&] { events().get(event); });
+  return api(__func__, [&] { require_not_captured(*events().get(event)); });
 }
 
 // Simulated device time (DG_SIM_TIMING=1). Without the timing model that clock stands still and the answer is always
