@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from .library import introspect, library
 
@@ -39,6 +40,7 @@ class KernelProfile:
         name: the kernel's symbol.
         grid: workgroups in x, y and z.
         block: work-items of a workgroup likewise.
+        sampled_workgroups: how many were simulated in detail; the others were taken to be like them.
         cycles: core clocks from the first workgroup's start to the last result in memory.
         time_us: the same in microseconds, with the cost of a launch.
         instructions: wave instructions executed.
@@ -58,6 +60,7 @@ class KernelProfile:
     name: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    sampled_workgroups: int
     cycles: int
     time_us: float
     instructions: int
@@ -93,12 +96,19 @@ class Profile:
 
 
 @contextlib.contextmanager
-def profile(constants: Mapping[str, float] | None = None) -> Iterator[Profile]:
+def profile(
+    constants: Mapping[str, float] | None = None, *, compute: Literal["all", "sampled"] = "all", sampling: bool = True
+) -> Iterator[Profile]:
     """Runs the timing model for every launch inside the block and collects what it says.
 
     Args:
         constants: values that replace those of ``mi300x_timing.toml``, by section and name, as in
             ``{"lds.latency_clocks": 60}``.
+        compute: ``"all"`` gives the results that the kernels give without the model. With ``"sampled"``, which is much
+            faster, workgroups that the model leaves out don't run, and the others execute only what decides on
+            addresses and branches: **memory holds wrong results afterwards**.
+        sampling: whether the model may simulate some generations of workgroups of a large launch in detail and take the
+            others to be like them. Kernels whose workgroups wait for each other are never sampled.
 
     Raises:
         FileNotFoundError: the simulator isn't built.
@@ -106,6 +116,8 @@ def profile(constants: Mapping[str, float] | None = None) -> Iterator[Profile]:
     result = Profile()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_environment("DG_SIM_TIMING", "1"))
+        stack.enter_context(_environment("DG_SIM_TIMING_COMPUTE", compute))
+        stack.enter_context(_environment("DG_SIM_TIMING_SAMPLING", str(int(sampling))))
         if constants:
             file = Path(stack.enter_context(tempfile.TemporaryDirectory()), "constants.toml")
             file.write_text("".join(f"{name} = {value!r}\n" for name, value in constants.items()))

@@ -59,6 +59,7 @@ struct Launch {
   alignas(64) uint8_t queue[256] = {};
   std::vector<MemoryRange> memory;
   const Effects* effects = nullptr;         // of each instruction, for those who watch the execution
+  std::vector<uint8_t> needed;              // whether each must execute; empty where all must
   std::optional<GlobalWatch> global_watch;  // only under the sanitizer, and for several workgroups
   std::optional<Statistics> statistics;     // of workgroups that have ended, where somebody wants to know
   std::optional<WaveTrace> wave_trace;      // likewise

@@ -18,6 +18,15 @@ uint64_t number(const char* name, uint64_t otherwise, uint64_t least, uint64_t m
   return otherwise;
 }
 
+// Whether the variable names the first of two words, which also is what it means where it isn't set.
+bool choice(const char* name, const std::string& first, const std::string& second, std::string& mistake) {
+  const char* text = getenv(name);
+  if (text == nullptr || *text == '\0' || text == first) return true;
+  if (text != second && mistake.empty())
+    mistake = std::string(name) + "=" + text + ": expected " + first + " or " + second;
+  return false;
+}
+
 // Twenty seconds or more for a wave that never ends; real ones execute a hundredth of this.
 constexpr uint64_t default_max_instructions = 500'000'000;
 
@@ -35,6 +44,8 @@ Settings Settings::from_environment() {
   settings.sanitize = number("DG_SIM_SANITIZE", 0, 0, 1, settings.mistake) != 0;
   settings.seed = number("DG_SIM_SEED", 0, 0, ~0ull, settings.mistake);
   settings.timing = number("DG_SIM_TIMING", 0, 0, 1, settings.mistake) != 0;
+  settings.sampling = number("DG_SIM_TIMING_SAMPLING", 1, 0, 1, settings.mistake) != 0;
+  settings.computes_all = choice("DG_SIM_TIMING_COMPUTE", "all", "sampled", settings.mistake);
   return settings;
 }
 

@@ -12,6 +12,8 @@ struct Settings {
   bool sanitize;              // DG_SIM_SANITIZE
   uint64_t seed;              // DG_SIM_SEED
   bool timing;                // DG_SIM_TIMING
+  bool sampling;              // DG_SIM_TIMING_SAMPLING: whether the timing model may leave out parts of large launches
+  bool computes_all;          // DG_SIM_TIMING_COMPUTE: whether it computes what doesn't decide on time as well
   std::string mistake;        // the first variable that isn't a number in its range, empty if all are
 
   static Settings from_environment();

@@ -58,9 +58,13 @@ std::string place_of(const Wave& wave) {
   return text;
 }
 
-void step(Wave& wave, const Instruction& inst) {
+void pass(Wave& wave, const Instruction& inst) {
   wave.pc += inst.size;
   ++wave.instructions;
+}
+
+void step(Wave& wave, const Instruction& inst) {
+  pass(wave, inst);
   inst.handler(wave, inst);
 }
 
@@ -122,21 +126,22 @@ bool WorkgroupRunner::watch(Wave& wave, const Instruction& inst, const Effects& 
 
 void WorkgroupRunner::run_slice(Wave& wave) {
   const Instruction* code = launch_.code->instructions.data();
+  const uint8_t* needed = launch_.needed.empty() ? nullptr : launch_.needed.data();
   const uint64_t slice = traces_ ? traced_slice : checker_ ? 1 + random_() % longest_random_slice : time_slice;
   const uint64_t end = std::min(wave.instructions + slice, launch_.settings.max_instructions);
   apply_mode(wave.mode);
   while (wave.state == Wave::State::running && wave.instructions < end) {
     const Instruction& inst = code[wave.pc];
     if (wave.mode.bits & Mode::skips_vector && is_vector(inst.family)) {
-      wave.pc += inst.size;
-      ++wave.instructions;
+      pass(wave, inst);
     } else if (wave.mode.bits & Mode::indexes_registers && is_vector_alu(inst.family)) {
       const Instruction shifted = indexed(wave, inst);
       if (watched_ && !watch(wave, shifted, effects_of(shifted), inst)) return;
       step(wave, shifted);
     } else {
       if (watched_ && !watch(wave, inst, launch_.effects[wave.pc], inst)) return;
-      step(wave, inst);
+      if (needed == nullptr || needed[wave.pc]) step(wave, inst);
+      else pass(wave, inst);
     }
     if (wave.state == Wave::State::failed) return launch_.report(wave, &inst);
   }

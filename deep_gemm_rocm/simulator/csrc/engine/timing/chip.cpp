@@ -2,92 +2,189 @@
 
 #include <algorithm>
 
+#include "compute_unit.h"
+#include "crew.h"
 #include "record.h"
+#include "sampling.h"
+#include "slice.h"
 
 namespace mi300x::timing {
+namespace {
 
-Chip::Chip(const Constants& constants) : constants_(constants), memory_(constants) {}
+// Whether an instruction may tell a workgroup what others have done.
+bool listens(const Effects& effects) {
+  const bool vector = effects.unit == Unit::vector_memory || effects.unit == Unit::flat;
+  return effects.memory.atomic && effects.is_load && (vector || effects.unit == Unit::scalar_memory);
+}
 
-// Workgroups go round-robin over the XCDs, and in each XCD over the CUs that have room.
-void Chip::dispatch(Launch& launch, Xcd& xcd, std::vector<std::unique_ptr<ComputeUnit>>& cus, size_t first,
-                    uint64_t now) {
-  const auto count = size_t(constants_.chip_cus_per_xcd);
-  size_t full = 0;
-  while (xcd.next_workgroup < launch.workgroups && full < count) {
-    ComputeUnit& cu = *cus[first + xcd.next_cu];
-    xcd.next_cu = (xcd.next_cu + 1) % count;
-    if (!cu.has_room()) {
-      ++full;
-      continue;
+// One launch: workgroups go to XCDs and CUs, CUs run, the memory system answers.
+class LaunchInTime {
+ public:
+  LaunchInTime(Launch& launch, const Constants& constants, MemorySystem& memory)
+      : launch_(launch),
+        constants_(constants),
+        memory_(memory),
+        plans_(plans_of(launch.code->instructions, launch.effects, constants)),
+        xcds_(size_t(constants.chip_xcds)),
+        cus_per_xcd_(size_t(constants.chip_cus_per_xcd)),
+        crew_(std::min(launch.settings.threads, launch.workgroups)),
+        sampling_(launch.workgroups) {
+    for (uint32_t i = 0; i < xcds_.size() * cus_per_xcd_; ++i)
+      cus_.push_back(std::make_unique<ComputeUnit>(i, constants, launch, plans_));
+    for (size_t i = 0; i < xcds_.size(); ++i) xcds_[i].next_workgroup = i;
+  }
+
+  // False where a workgroup failed.
+  bool run() {
+    // The CUs run by themselves for no longer than the fastest answer takes.
+    const auto quantum = std::max<uint64_t>(4, uint64_t(memory_.least_clocks()) / 4 * 4);
+    const auto reaction = std::max<uint64_t>(quantum, uint64_t(constants_.launch_dispatch_clocks));
+    for (size_t i = 0; i < xcds_.size(); ++i) dispatch(i, 0);
+    const uint64_t resident = started_;
+    std::atomic<bool> any{true};
+    for (uint64_t now = quantum; any; now += quantum) {
+      any = false;
+      crew_.for_each(cus_.size(), [&](size_t cu) {
+        if (launch_.stop || cus_[cu]->is_idle()) return;
+        any = true;
+        cus_[cu]->run(now);
+      });
+      if (launch_.stop) return false;
+      answer();
+      const bool first_end = ended_ == 0;
+      const std::vector<uint64_t> freed = collect_ended();
+      if (first_end && ended_ != 0) choose_sample(resident);
+      for (; ended_ >= sampling_.next_mark();) sampling_.measure(cost(double(now)));
+      for (size_t i = 0; i < xcds_.size(); ++i)
+        if (freed[i] != 0) dispatch(i, freed[i] + reaction);
     }
-    full = 0;
-    const uint64_t start = std::max(now, xcd.free);
-    xcd.free = start + uint64_t(constants_.launch_workgroup_clocks);
-    cu.start_workgroup(xcd.next_workgroup, start);
-    xcd.next_workgroup += uint64_t(constants_.chip_xcds);
+    for (const auto& cu : cus_)
+      if (launch_.statistics) launch_.statistics->add(*cu->statistics());
+    if (launch_.settings.computes_all) compute_what_was_left_out();
+    return !launch_.stop;
   }
-}
 
-void Chip::answer(std::vector<std::unique_ptr<ComputeUnit>>& cus) {
-  requests_.clear();
-  for (auto& cu : cus) {
-    requests_.insert(requests_.end(), cu->requests().begin(), cu->requests().end());
-    cu->requests().clear();
+  Cost total() {
+    uint64_t end = 0;
+    for (const auto& cu : cus_) end = std::max(end, cu->last_end());
+    Cost result = cost(memory_.write_back(double(end)));
+    sampling_.extrapolate(result);
+    return result;
   }
-  std::stable_sort(requests_.begin(), requests_.end(),
-                   [](const LineRequest& a, const LineRequest& b) { return a.time < b.time; });
-  for (const LineRequest& request : requests_) {
-    const auto xcd = uint32_t(request.cu / size_t(constants_.chip_cus_per_xcd));
-    const double time =
-        request.merged ? 0 : memory_.access(xcd, request.time, request.line, request.kind, request.bytes);
-    cus[request.cu]->answer(request, time);
+  const Sampling& sampling() const { return sampling_; }
+
+ private:
+  struct Xcd {
+    uint64_t next_workgroup = 0;  // of the launch; every eighth is this XCD's
+    uint64_t free = 0;            // the clock from which the dispatcher can start the next one
+    size_t next_cu = 0;
+  };
+
+  // Workgroups go round-robin over the XCDs, and in each XCD over the CUs that have room.
+  void dispatch(size_t number, uint64_t now) {
+    Xcd& xcd = xcds_[number];
+    size_t full = 0;
+    for (;;) {
+      while (xcd.next_workgroup < launch_.workgroups && !sampling_.keeps(xcd.next_workgroup))
+        xcd.next_workgroup += xcds_.size();
+      if (xcd.next_workgroup >= launch_.workgroups || full == cus_per_xcd_) return;
+      ComputeUnit& cu = *cus_[number * cus_per_xcd_ + xcd.next_cu];
+      xcd.next_cu = (xcd.next_cu + 1) % cus_per_xcd_;
+      if (!cu.has_room()) {
+        ++full;
+        continue;
+      }
+      full = 0;
+      const uint64_t start = std::max(now, xcd.free);
+      xcd.free = start + uint64_t(constants_.launch_workgroup_clocks);
+      cu.start_workgroup(xcd.next_workgroup, start);
+      xcd.next_workgroup += xcds_.size();
+      ++started_;
+    }
   }
-}
+
+  void answer() {
+    requests_.clear();
+    for (auto& cu : cus_) {
+      requests_.insert(requests_.end(), cu->requests().begin(), cu->requests().end());
+      cu->requests().clear();
+    }
+    std::stable_sort(requests_.begin(), requests_.end(),
+                     [](const LineRequest& a, const LineRequest& b) { return a.time < b.time; });
+    for (const LineRequest& request : requests_) {
+      const auto xcd = uint32_t(request.cu / cus_per_xcd_);
+      const double time =
+          request.merged ? 0 : memory_.access(xcd, request.time, request.line, request.kind, request.bytes);
+      cus_[request.cu]->answer(request, time);
+    }
+  }
+
+  // Of each XCD, the clock at which the last workgroup has ended since the last call; 0 where none has.
+  std::vector<uint64_t> collect_ended() {
+    std::vector<uint64_t> freed(xcds_.size());
+    for (size_t cu = 0; cu < cus_.size(); ++cu) {
+      uint64_t& last = freed[cu / cus_per_xcd_];
+      for (const uint64_t end : cus_[cu]->ended_workgroups()) last = std::max(last, end);
+      ended_ += cus_[cu]->ended_workgroups().size();
+      cus_[cu]->ended_workgroups().clear();
+    }
+    return freed;
+  }
+
+  // When the first workgroups have ended it is known how large the launch is. Workgroups that wait for others are all
+  // simulated, and so are those whose instructions somebody counts.
+  void choose_sample(uint64_t resident) {
+    if (!launch_.settings.sampling || launch_.statistics) return;
+    const Counters so_far = cost(0).counters;
+    for (size_t pc = 0; pc < plans_.size(); ++pc)
+      if (so_far.by_instruction[pc].executed != 0 && listens(launch_.effects[pc])) return;
+    sampling_.leave_out(resident, launch_.instructions / ended_, uint64_t(constants_.sampling_most_instructions));
+  }
+
+  Cost cost(double clocks) const {
+    Cost result;
+    result.clocks = clocks;
+    for (const auto& cu : cus_) result.counters.add(cu->counters());
+    result.memory = memory_.counters();
+    return result;
+  }
+
+  void compute_what_was_left_out() {
+    if (sampling_.left_out() == 0) return;
+    crew_.for_each(launch_.settings.threads, [&](size_t) {
+      WorkgroupRunner runner(launch_, nullptr);
+      for (uint64_t id; !launch_.stop && (id = launch_.next_workgroup++) < launch_.workgroups;) {
+        if (sampling_.keeps(id)) continue;
+        runner.start(id);
+        runner.run();
+      }
+    });
+  }
+
+  Launch& launch_;
+  const Constants& constants_;
+  MemorySystem& memory_;
+  const std::vector<Plan> plans_;
+  std::vector<std::unique_ptr<ComputeUnit>> cus_;
+  std::vector<Xcd> xcds_;
+  const size_t cus_per_xcd_;
+  std::vector<LineRequest> requests_;
+  uint64_t started_ = 0, ended_ = 0;
+  Crew crew_;
+  Sampling sampling_;
+};
+
+}  // namespace
 
 void Chip::run(Launch& launch) {
-  const std::vector<Plan> plans = plans_of(launch.code->instructions, launch.effects, constants_);
+  if (!launch.settings.computes_all) launch.needed = needed_instructions(launch);
   memory_.start_kernel();
-  const auto xcd_count = size_t(constants_.chip_xcds), cus_per_xcd = size_t(constants_.chip_cus_per_xcd);
-  std::vector<std::unique_ptr<ComputeUnit>> cus;
-  for (uint32_t i = 0; i < xcd_count * cus_per_xcd; ++i)
-    cus.push_back(std::make_unique<ComputeUnit>(i, constants_, launch, plans));
-  std::vector<Xcd> xcds(xcd_count);
-  for (size_t i = 0; i < xcd_count; ++i) xcds[i].next_workgroup = i;
-
-  // The CUs run by themselves for no longer than the fastest answer takes.
-  const auto quantum = std::max<uint64_t>(4, uint64_t(memory_.least_clocks()) / 4 * 4);
-  const auto reaction = std::max<uint64_t>(quantum, uint64_t(constants_.launch_dispatch_clocks));
-  for (size_t i = 0; i < xcd_count; ++i) dispatch(launch, xcds[i], cus, i * cus_per_xcd, 0);
-  for (uint64_t now = quantum; !launch.stop; now += quantum) {
-    bool any = false;
-    for (auto& cu : cus) {
-      if (cu->is_idle()) continue;
-      cu->run(now);
-      any = true;
-      if (launch.stop) return;
-    }
-    answer(cus);
-    for (size_t i = 0; i < xcd_count; ++i) {
-      uint64_t freed = 0;
-      for (size_t cu = i * cus_per_xcd; cu < (i + 1) * cus_per_xcd; ++cu) {
-        for (const uint64_t end : cus[cu]->ended_workgroups()) freed = std::max(freed, end);
-        cus[cu]->ended_workgroups().clear();
-      }
-      if (freed != 0) dispatch(launch, xcds[i], cus, i * cus_per_xcd, freed + reaction);
-    }
-    if (!any) break;
-  }
-
-  Counters counters;
-  uint64_t end = 0;
-  for (const auto& cu : cus) {
-    counters.add(cu->counters());
-    end = std::max(end, cu->last_end());
-  }
-  const uint64_t clocks = uint64_t(memory_.write_back(double(end)));
-  launch.outcome.nanoseconds = constants_.launch_overhead_ns + double(clocks) * 1000 / constants_.chip_clock_mhz;
+  LaunchInTime in_time(launch, constants_, memory_);
+  if (!in_time.run()) return;
+  const Cost cost = in_time.total();
+  launch.outcome.nanoseconds = constants_.launch_overhead_ns + cost.clocks * 1000 / constants_.chip_clock_mhz;
   if (launch.dispatch.profile == nullptr) return;
-  const std::string record = record_of(launch, constants_, counters, memory_.counters(), clocks);
+  const std::string record = record_of(launch, constants_, in_time.sampling(), cost);
   launch.dispatch.profile->add(record.data(), record.size());
 }
 

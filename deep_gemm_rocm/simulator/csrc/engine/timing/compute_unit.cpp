@@ -17,28 +17,6 @@ bool overlap(const RegisterRange& a, const RegisterRange& b) {
 
 }  // namespace
 
-const char* const stall_names[stall_count] = {"issue",   "vector_busy", "matrix_busy",  "matrix_result",
-                                              "wait_memory", "wait_local",  "barrier", "local_queue",
-                                              "memory_queue", "nop", "scalar"};
-
-void Counters::add(const Counters& other) {
-  for (size_t i = 0; i < stall_count; ++i) stalls[i] += other.stalls[i];
-  instructions += other.instructions;
-  matrix_clocks += other.matrix_clocks;
-  vector_clocks += other.vector_clocks;
-  lds_clocks += other.lds_clocks;
-  lds_conflict_clocks += other.lds_conflict_clocks;
-  memory_clocks += other.memory_clocks;
-  l1_hits += other.l1_hits;
-  l1_misses += other.l1_misses;
-  wave_clocks += other.wave_clocks;
-  by_instruction.resize(std::max(by_instruction.size(), other.by_instruction.size()));
-  for (size_t i = 0; i < other.by_instruction.size(); ++i) {
-    by_instruction[i].executed += other.by_instruction[i].executed;
-    by_instruction[i].clocks += other.by_instruction[i].clocks;
-  }
-}
-
 ComputeUnit::ComputeUnit(uint32_t number, const Constants& constants, Launch& launch, const std::vector<Plan>& plans)
     : number_(number),
       constants_(constants),
@@ -55,6 +33,7 @@ ComputeUnit::ComputeUnit(uint32_t number, const Constants& constants, Launch& la
   registers_of_wave_ = rounded(8 * ((launch.dispatch.kernel->compute_pgm_rsrc1 & 63) + 1), constants.cu_register_granule);
   lds_of_group_ = rounded(launch.lds_bytes, constants.cu_lds_granule);
   counters_.by_instruction.resize(plans.size());
+  if (launch.statistics) statistics_.emplace(plans.size());
 }
 
 // ---- Workgroups ----
@@ -94,7 +73,7 @@ void ComputeUnit::start_workgroup(uint64_t id, uint64_t time) {
     groups_.push_back(std::make_unique<Group>());
     free = groups_.end() - 1;
     Group& group = **free;
-    group.runner = std::make_unique<WorkgroupRunner>(launch_, launch_.statistics ? &*launch_.statistics : nullptr);
+    group.runner = std::make_unique<WorkgroupRunner>(launch_, statistics_ ? &*statistics_ : nullptr);
     group.traces.resize(waves_of_group_);
     group.runner->trace_into(group.traces.data());
     for (uint32_t i = 0; i < waves_of_group_; ++i) group.slots.push_back(std::make_unique<Slot>());
@@ -173,9 +152,12 @@ void ComputeUnit::turn(uint32_t number, uint64_t now) {
   Simd& simd = simds_[number];
   Slot* order[16];
   size_t count = 0;
-  for (Slot* slot : simd.slots)
-    if (slot->next <= now) order[count++] = slot;
-  std::stable_sort(order, order + count, [](const Slot* a, const Slot* b) { return a->priority > b->priority; });
+  for (Slot* slot : simd.slots) {
+    if (slot->next > now) continue;
+    size_t place = count++;
+    for (; place > 0 && order[place - 1]->priority < slot->priority; --place) order[place] = order[place - 1];
+    order[place] = slot;
+  }
   uint8_t used = 0;
   for (size_t i = 0; i < count; ++i) try_issue(number, *order[i], now, used);
   simd.next = never;

@@ -8,6 +8,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <vector>
 
@@ -59,6 +60,7 @@ class ComputeUnit {
   bool is_idle() const { return resident_ == 0; }
   uint64_t last_end() const { return last_end_; }
   const Counters& counters() const { return counters_; }
+  const std::optional<Statistics>& statistics() const { return statistics_; }
 
  private:
   // The accesses that one counter of S_WAITCNT counts, in order.
@@ -154,6 +156,7 @@ class ComputeUnit {
   std::priority_queue<double, std::vector<double>, std::greater<>> arrivals_;  // of lines that were answered
   std::vector<LineRequest> requests_;
   Counters counters_;
+  std::optional<Statistics> statistics_;
 };
 
 }  // namespace mi300x::timing

@@ -9,6 +9,7 @@ namespace mi300x::timing {
   CONSTANT(chip, clock_mhz) \
   CONSTANT(chip, xcds) \
   CONSTANT(chip, cus_per_xcd) \
+  CONSTANT(sampling, most_instructions) \
   CONSTANT(launch, overhead_ns) \
   CONSTANT(launch, dispatch_clocks) \
   CONSTANT(launch, workgroup_clocks) \

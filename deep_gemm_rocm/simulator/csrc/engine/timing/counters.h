@@ -1,6 +1,7 @@
 // What the timing model counts of a kernel.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -41,6 +42,18 @@ struct Counters {
   std::vector<InstructionCounters> by_instruction;
 
   void add(const Counters& other);
+
+  // Adds what was counted between two points of time, times `weight`.
+  void add_difference(const Counters& end, const Counters& begin, double weight);
+
+ private:
+  template <class F>
+  static void for_each_total(F f);
 };
+
+// `sum` and what was counted from `begin` to `end`, times `weight`.
+inline uint64_t extrapolated(uint64_t sum, uint64_t end, uint64_t begin, double weight) {
+  return sum + uint64_t(weight * double(end - begin) + 0.5);
+}
 
 }  // namespace mi300x::timing

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "counters.h"
+
 namespace mi300x::timing {
 namespace {
 
@@ -13,6 +15,13 @@ size_t channel_of(uint64_t line, size_t channels) {
 }
 
 }  // namespace
+
+void MemoryCounters::add_difference(const MemoryCounters& end, const MemoryCounters& begin, double weight) {
+  for (uint64_t MemoryCounters::*total :
+       {&MemoryCounters::l2_hits, &MemoryCounters::l2_misses, &MemoryCounters::mall_hits, &MemoryCounters::mall_misses,
+        &MemoryCounters::hbm_read_bytes, &MemoryCounters::hbm_write_bytes, &MemoryCounters::tlb_misses})
+    this->*total = extrapolated(this->*total, end.*total, begin.*total, weight);
+}
 
 MemorySystem::MemorySystem(const Constants& c)
     : constants_(c),

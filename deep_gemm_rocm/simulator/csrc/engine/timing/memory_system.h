@@ -21,6 +21,9 @@ struct MemoryCounters {
   uint64_t mall_hits = 0, mall_misses = 0;
   uint64_t hbm_read_bytes = 0, hbm_write_bytes = 0;
   uint64_t tlb_misses = 0;
+
+  // Adds what was counted between two points of time, times `weight`.
+  void add_difference(const MemoryCounters& end, const MemoryCounters& begin, double weight);
 };
 
 class MemorySystem {

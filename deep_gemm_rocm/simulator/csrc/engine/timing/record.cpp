@@ -26,17 +26,20 @@ std::string listing(const Launch& launch, const Counters& counters) {
 
 }  // namespace
 
-std::string record_of(const Launch& launch, const Constants& constants, const Counters& counters,
-                      const MemoryCounters& memory, uint64_t clocks) {
+std::string record_of(const Launch& launch, const Constants& constants, const Sampling& sampling, const Cost& cost) {
+  const Counters& counters = cost.counters;
+  const MemoryCounters& memory = cost.memory;
+  const double clocks = std::round(cost.clocks);
   const double cus = constants.chip_xcds * constants.chip_cus_per_xcd;
-  const double cu_clocks = double(clocks) * cus, simd_clocks = cu_clocks * constants.cu_simds;
+  const double cu_clocks = clocks * cus, simd_clocks = cu_clocks * constants.cu_simds;
   JsonObject stalls;
   for (size_t i = 0; i < stall_count; ++i) stalls.add(stall_names[i], double(counters.stalls[i]));
   JsonObject record;
   record.add("name", JsonObject::quoted(launch.dispatch.kernel->name))
       .add("grid", json_of(launch.dispatch.grid))
       .add("block", json_of(launch.dispatch.block))
-      .add("cycles", double(clocks))
+      .add("sampled_workgroups", double(launch.workgroups - sampling.left_out()))
+      .add("cycles", clocks)
       .add("time_us", launch.outcome.nanoseconds / 1000)
       .add("instructions", double(counters.instructions))
       .add("mfma_utilization", ratio(double(counters.matrix_clocks), simd_clocks))

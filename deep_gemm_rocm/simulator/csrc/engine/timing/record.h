@@ -5,12 +5,10 @@
 
 #include "../launch.h"
 #include "constants.h"
-#include "counters.h"
-#include "memory_system.h"
+#include "sampling.h"
 
 namespace mi300x::timing {
 
-std::string record_of(const Launch& launch, const Constants& constants, const Counters& counters,
-                      const MemoryCounters& memory, uint64_t clocks);
+std::string record_of(const Launch& launch, const Constants& constants, const Sampling& sampling, const Cost& cost);
 
 }  // namespace mi300x::timing

@@ -1,0 +1,37 @@
+#include "counters.h"
+
+#include <algorithm>
+
+namespace mi300x::timing {
+
+const char* const stall_names[stall_count] = {"issue",   "vector_busy", "matrix_busy",  "matrix_result",
+                                              "wait_memory", "wait_local",  "barrier", "local_queue",
+                                              "memory_queue", "nop", "scalar"};
+
+template <class F>
+void Counters::for_each_total(F f) {
+  for (uint64_t Counters::*total :
+       {&Counters::instructions, &Counters::matrix_clocks, &Counters::vector_clocks, &Counters::lds_clocks,
+        &Counters::lds_conflict_clocks, &Counters::memory_clocks, &Counters::l1_hits, &Counters::l1_misses,
+        &Counters::wave_clocks})
+    f(total);
+}
+
+void Counters::add(const Counters& other) { add_difference(other, {}, 1); }
+
+void Counters::add_difference(const Counters& end, const Counters& begin, double weight) {
+  for (size_t i = 0; i < stall_count; ++i) stalls[i] = extrapolated(stalls[i], end.stalls[i], begin.stalls[i], weight);
+  for_each_total([&](uint64_t Counters::*total) {
+    this->*total = extrapolated(this->*total, end.*total, begin.*total, weight);
+  });
+  by_instruction.resize(std::max(by_instruction.size(), end.by_instruction.size()));
+  for (size_t i = 0; i < end.by_instruction.size(); ++i) {
+    const InstructionCounters from = i < begin.by_instruction.size() ? begin.by_instruction[i] : InstructionCounters();
+    InstructionCounters& sum = by_instruction[i];
+    const InstructionCounters& to = end.by_instruction[i];
+    sum.executed = extrapolated(sum.executed, to.executed, from.executed, weight);
+    sum.clocks = extrapolated(sum.clocks, to.clocks, from.clocks, weight);
+  }
+}
+
+}  // namespace mi300x::timing

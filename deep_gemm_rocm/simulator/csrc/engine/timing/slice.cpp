@@ -1,0 +1,256 @@
+#include "slice.h"
+
+#include <algorithm>
+#include <bitset>
+#include <cstring>
+#include <initializer_list>
+
+namespace mi300x::timing {
+namespace {
+
+constexpr int scc_bit = register_count;
+using Registers = std::bitset<register_count + 1>;
+
+void insert(Registers& set, const RegisterRange& range) {
+  for (int i = 0; i < range.count; ++i) set.set(size_t(range.first + i));
+}
+void erase(Registers& set, const RegisterRange& range) {
+  for (int i = 0; i < range.count; ++i) set.reset(size_t(range.first + i));
+}
+bool touches(const Registers& set, const RegisterRange& range) {
+  for (int i = 0; i < range.count; ++i)
+    if (set[size_t(range.first + i)]) return true;
+  return false;
+}
+
+bool name_has(const Instruction& inst, std::initializer_list<const char*> parts) {
+  const char* name = mnemonic(inst.op);
+  return std::any_of(parts.begin(), parts.end(), [&](const char* part) { return strstr(name, part) != nullptr; });
+}
+
+bool is_branch(const Instruction& inst) { return name_has(inst, {"s_branch", "s_cbranch"}); }
+bool is_end(const Instruction& inst) { return inst.op == Op::s_endpgm || inst.op == Op::s_endpgm_saved; }
+
+// Where control or registers aren't known before the kernel runs.
+bool is_opaque(const Instruction& inst) {
+  return name_has(inst, {"s_setpc", "s_swappc", "s_call", "s_rfe", "fork", "s_cbranch_join", "gpr_idx", "movrel",
+                         "vskip", "v_swap", "ds_append", "ds_consume", "addtid", "gws"});
+}
+
+bool reads_special(const Instruction& inst, Operand::Special special) {
+  return std::any_of(inst.src, inst.src + 3, [&](const Operand& operand) { return operand.special == special; });
+}
+bool reads_scc(const Instruction& inst) {
+  return reads_special(inst, Operand::Special::scc) ||
+         name_has(inst, {"s_cselect", "s_addc", "s_subb", "s_cmov", "s_cbranch_scc", "s_getreg"});
+}
+bool reads_vcc(const Instruction& inst) {
+  return reads_special(inst, Operand::Special::vccz) || name_has(inst, {"s_cbranch_vcc", "s_getreg"});
+}
+bool certainly_writes_scc(const Instruction& inst) {
+  return inst.family == Family::SOPC || name_has(inst, {"s_cmpk", "s_add", "s_sub", "s_min", "s_max", "s_and", "s_or",
+                                                        "s_xor", "s_not", "s_lshl", "s_lshr", "s_ashr", "s_bfe"});
+}
+bool may_write_scc(const Instruction& inst, const Effects& effects) {
+  return effects.unit == Unit::scalar && !effects.keeps_scc && !name_has(inst, {"s_mov", "s_cselect"});
+}
+// S_AND_SAVEEXEC_B64, S_ANDN1_WREXEC_B64 and their like.
+bool changes_exec(const Instruction& inst) { return inst.family == Family::SOP1 && name_has(inst, {"exec_b64"}); }
+
+// Writes that leave bits or lanes of the register as they are, whatever the mask of lanes.
+bool keeps_part(const Instruction& inst, const Effects& effects) {
+  if (effects.unit == Unit::matrix) return false;
+  if (name_has(inst, {"s_cmov"})) return true;
+  return effects.is_partial || inst.dpp || inst.sdwa || effects.derivation == Derivation::write_lane ||
+         name_has(inst, {"16", "fp8", "bf8"});
+}
+
+// Which kinds of memory hold values that the slice loads.
+struct LoadedMemory {
+  bool lds = false, scratch = false, global = false;
+  bool operator==(const LoadedMemory& other) const {
+    return lds == other.lds && scratch == other.scratch && global == other.global;
+  }
+};
+
+// What is known of the mask of lanes before an instruction: whether it holds all lanes that the wave began with, and
+// which pairs of SGPRs hold such a mask. A register that is written under it is written as a whole.
+struct Masks {
+  bool reached = false, full = false;
+  std::bitset<128> saved;
+};
+
+class Slice {
+ public:
+  explicit Slice(const Launch& launch)
+      : code_(launch.code->instructions), effects_(launch.effects), live_(code_.size()), masks_(code_.size()) {
+    const Kernel& kernel = *launch.dispatch.kernel;
+    entry_ = (kernel.first_instruction() - kernel.code_begin) / 4;
+  }
+
+  std::vector<uint8_t> needed() {
+    if (!follow_masks()) return std::vector<uint8_t>(code_.size(), 1);
+    while (follow_values()) {
+    }
+    std::vector<uint8_t> result(code_.size());
+    for (const size_t pc : order_) result[pc] = is_needed(pc, live_after(pc));
+    return result;
+  }
+
+ private:
+  template <class F>
+  void for_each_successor(size_t pc, F f) const {
+    const Instruction& inst = code_[pc];
+    if (is_end(inst)) return;
+    if (is_branch(inst) && size_t(inst.imm) < code_.size()) f(size_t(inst.imm));
+    if (inst.op != Op::s_branch && pc + inst.size < code_.size()) f(pc + inst.size);
+  }
+
+  // ---- Forward: the mask of lanes ----
+
+  // Visits what can be reached from the entry; false where that isn't known.
+  bool follow_masks() {
+    masks_[entry_] = {true, true, {}};
+    std::vector<size_t> work = {entry_};
+    while (!work.empty()) {
+      const size_t pc = work.back();
+      work.pop_back();
+      if (is_opaque(code_[pc]) || code_[pc].op == Op::unknown) return false;
+      const Masks after = masks_after(pc);
+      for_each_successor(pc, [&](size_t next) {
+        Masks& masks = masks_[next];
+        const Masks before = masks;
+        masks = before.reached ? Masks{true, before.full && after.full, before.saved & after.saved} : after;
+        if (!before.reached || masks.full != before.full || masks.saved != before.saved) work.push_back(next);
+      });
+    }
+    for (size_t pc = 0; pc < code_.size(); ++pc)
+      if (masks_[pc].reached) order_.push_back(pc);
+    return true;
+  }
+
+  static bool is_pair(const Operand& operand) {
+    return operand.kind == Operand::Kind::scalar && operand.special == Operand::Special::none && operand.dwords == 2;
+  }
+  static bool is_exec(const Operand& operand) { return is_pair(operand) && operand.index == sgpr_exec; }
+  static bool holds_full(const Masks& masks, const Operand& operand) {
+    if (is_exec(operand)) return masks.full;
+    if (operand.kind == Operand::Kind::constant) return operand.constant == ~0ull;
+    return is_pair(operand) && masks.saved[operand.index & 127u];
+  }
+
+  Masks masks_after(size_t pc) const {
+    const Instruction& inst = code_[pc];
+    const Masks before = masks_[pc];
+    Masks after = before;
+    bool writes_exec = false;
+    for (const RegisterRange& range : effects_[pc].writes) {
+      if (range.is_vector()) continue;
+      for (int i = 0; i < range.count; ++i) {
+        const int sgpr = range.first - first_scalar + i;
+        if (sgpr == sgpr_exec || sgpr == sgpr_exec + 1) writes_exec = true;
+        else after.saved.reset(size_t(sgpr & 126));
+      }
+    }
+    const bool copies = inst.op == Op::s_mov_b64 && holds_full(before, inst.src[0]);
+    const bool unites = inst.op == Op::s_or_b64 && (holds_full(before, inst.src[0]) || holds_full(before, inst.src[1]));
+    const bool saves = name_has(inst, {"saveexec"});
+    if (writes_exec || changes_exec(inst)) after.full = (copies || unites) && is_exec(inst.dst);
+    if (is_pair(inst.dst) && !is_exec(inst.dst) && (copies || unites || (saves && before.full)))
+      after.saved.set(inst.dst.index & 127u);
+    return after;
+  }
+
+  // ---- Backward: the registers that matter ----
+
+  Registers live_after(size_t pc) const {
+    Registers live;
+    for_each_successor(pc, [&](size_t next) { live |= live_[next]; });
+    return live;
+  }
+
+  // One pass over the code from its end; whether it has found anything new.
+  bool follow_values() {
+    const LoadedMemory memory_before = memory_;
+    bool changed = false;
+    for (auto pc = order_.rbegin(); pc != order_.rend(); ++pc) {
+      const Registers live = live_before(*pc, live_after(*pc));
+      if (live == live_[*pc]) continue;
+      live_[*pc] = live;
+      changed = true;
+    }
+    return changed || !(memory_ == memory_before);
+  }
+
+  bool is_needed(size_t pc, const Registers& after) const {
+    const Instruction& inst = code_[pc];
+    const Effects& effects = effects_[pc];
+    for (const RegisterRange& range : effects.writes)
+      if (touches(after, range)) return true;
+    switch (effects.unit) {
+      case Unit::other: case Unit::scalar_memory: return true;
+      case Unit::scalar:
+        return changes_exec(inst) || effects.writes.size() == 0 || (may_write_scc(inst, effects) && after[scc_bit]);
+      case Unit::vector: case Unit::transcendental: case Unit::matrix: return effects.writes.size() == 0;
+      case Unit::lds: return effects.memory.parts == 0 ? effects.writes.size() == 0 : effects.is_store && memory_.lds;
+      case Unit::vector_memory: case Unit::flat: return is_needed_store(inst, effects);
+    }
+    return true;
+  }
+
+  bool is_needed_store(const Instruction& inst, const Effects& effects) const {
+    if (effects.to_lds && memory_.lds) return true;
+    if (!effects.is_store) return effects.memory.parts == 0 && !effects.is_load;
+    // What other workgroups may wait for. Sums of floats aren't such things.
+    if (effects.memory.atomic && !name_has(inst, {"_f16", "_bf16", "_f32", "_f64"})) return true;
+    if (inst.family == Family::SCRATCH) return memory_.scratch;
+    if (inst.family == Family::FLAT) return memory_.scratch || memory_.global || memory_.lds;
+    return memory_.global;
+  }
+
+  void note_load(const Instruction& inst, const Effects& effects) {
+    if (!effects.is_load && !effects.memory.reads) return;
+    const bool flat = inst.family == Family::FLAT;
+    if (effects.unit == Unit::lds) memory_.lds |= effects.memory.parts != 0;
+    else if (effects.unit == Unit::vector_memory || flat) {
+      memory_.scratch |= flat || inst.family == Family::SCRATCH;
+      memory_.global |= flat || inst.family != Family::SCRATCH;
+      memory_.lds |= flat;
+    }
+  }
+
+  Registers live_before(size_t pc, Registers live) {
+    const Instruction& inst = code_[pc];
+    const Effects& effects = effects_[pc];
+    const bool needed = is_needed(pc, live);
+    for (const RegisterRange& range : effects.writes) {
+      const bool all_lanes = !range.is_vector() || masks_[pc].full || effects.unit == Unit::matrix;
+      if (all_lanes && !keeps_part(inst, effects)) erase(live, range);
+    }
+    if (effects.unit == Unit::scalar && certainly_writes_scc(inst)) live.reset(scc_bit);
+    for (size_t i = 0; i < effects.reads.size(); ++i)
+      if (needed || i < effects.address_count) insert(live, effects.reads[i]);
+    if (needed) {
+      note_load(inst, effects);
+      if (reads_scc(inst)) live.set(scc_bit);
+      if (reads_vcc(inst)) insert(live, scalar_range(sgpr_vcc, 2));
+    }
+    insert(live, scalar_range(sgpr_exec, 2));
+    insert(live, scalar_range(sgpr_m0, 1));
+    return live;
+  }
+
+  const std::vector<Instruction>& code_;
+  const Effects* effects_;
+  size_t entry_;
+  std::vector<size_t> order_;    // instructions that can be reached, by address
+  std::vector<Registers> live_;  // before each instruction
+  std::vector<Masks> masks_;
+  LoadedMemory memory_;
+};
+
+}  // namespace
+
+std::vector<uint8_t> needed_instructions(const Launch& launch) { return Slice(launch).needed(); }
+
+}  // namespace mi300x::timing

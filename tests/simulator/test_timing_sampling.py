@@ -1,0 +1,130 @@
+"""What the timing model leaves out of large launches: arithmetic that doesn't decide on time, and whole workgroups."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from simulated_hip import Compiler
+
+import deep_gemm_rocm
+from deep_gemm_rocm import simulator
+
+GATHER = """
+extern "C" __global__ void gather(const int* index, const float* x, float* y) {
+  __shared__ int order[256];
+  int lane = __builtin_amdgcn_workitem_id_x(), group = __builtin_amdgcn_workgroup_id_x();
+  order[lane] = index[group * 256 + lane];
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  int at = order[lane * 7 % 256];
+  if (lane % 3 == 0) at = index[at];
+  else at = (at + 1) % 1024;
+  float sum = 0;
+  for (int i = 0; i < index[lane] % 16; ++i) {
+    sum = __builtin_fmaf(x[at], x[(at + i) % 1024], sum * sum);
+    at = index[at];
+  }
+  y[group * 256 + lane] = __builtin_sqrtf(sum);
+}
+"""
+
+
+def test_addresses_and_branches_are_computed(compiler: Compiler) -> None:
+    """Which memory the waves touch, and how long they run, hangs on values that come from memory and LDS."""
+    code, generator = compiler.code_object(GATHER), np.random.default_rng(0)
+    index, x = generator.integers(0, 1024, 1024, np.int32), generator.random(1024, np.float32)
+    y = np.full(1024, -1, np.float32)
+    profiles = []
+    for compute in ("all", "sampled", "all", "sampled"):
+        y[:] = -1
+        with simulator.profile(compute=compute) as prof:
+            simulator.launch(code, "gather", 4, 256, [index, x, y])
+        profiles += prof.kernels
+        assert (y >= 0).all()  # what the kernel stores may be what it loads: that isn't left out
+    everything, sampled = profiles[2:]
+    assert sampled.cycles == pytest.approx(everything.cycles, rel=0.05)  # lines lie elsewhere in caches
+    assert [line.executed for line in sampled.listing] == [line.executed for line in everything.listing]
+    assert sampled.lds_conflict_cycles == everything.lds_conflict_cycles
+    assert sampled.l1_hit_rate == everything.l1_hit_rate
+
+
+MULTIPLY = """
+typedef float Sums __attribute__((ext_vector_type(4)));
+extern "C" __global__ void multiply(const long* a, float* d, int n) {
+  __shared__ float whole[16384];
+  int id = __builtin_amdgcn_workgroup_id_x() * 64 + __builtin_amdgcn_workitem_id_x();
+  Sums sums = {0, 0, 0, 0};
+  for (int i = 0; i < n; ++i) {
+    long x = a[(id * 24 + i) % 4194304];
+    sums = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(x, x, sums, 0, 0, 0);
+  }
+  whole[id % 64] = sums.x;
+  d[id] = whole[(id + 1) % 64] + 1;
+}
+"""
+GROUPS = 304 * 9 + 100  # each fills a CU
+
+
+@pytest.mark.parametrize("compute", ["all", "sampled"])
+def test_sampling_changes_little(compiler: Compiler, compute: str) -> None:
+    code = compiler.code_object(MULTIPLY)
+    arguments = [np.zeros(1 << 22, np.int64), np.zeros(GROUPS * 64, np.float32), 40]
+    profiles = []
+    for sampling in (False, False, True):  # the first run finds the Infinity Cache cold
+        arguments[1][:] = -1
+        with simulator.profile({"sampling.most_instructions": 1e5}, sampling=sampling, compute=compute) as prof:
+            simulator.launch(code, "multiply", GROUPS, 64, arguments)
+        profiles += prof.kernels
+        assert (arguments[1] == (1 if compute == "all" else -1)).all()
+    _, whole, sampled = profiles
+    assert whole.sampled_workgroups == GROUPS
+    assert sampled.sampled_workgroups == 304 * 4 + 100
+    assert sampled.cycles == pytest.approx(whole.cycles, rel=0.05)
+    assert sampled.instructions == pytest.approx(whole.instructions, rel=0.05)
+    assert sampled.mfma_utilization == pytest.approx(whole.mfma_utilization, rel=0.05)
+    assert sampled.vmem_busy == pytest.approx(whole.vmem_busy, rel=0.05)
+
+
+TICKETS = """
+extern "C" __global__ void tickets(int* next, int* order) {
+  __shared__ int whole[16384];
+  if (__builtin_amdgcn_workitem_id_x() == 0)
+    whole[0] = __hip_atomic_fetch_add(next, 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  order[__builtin_amdgcn_workgroup_id_x()] = whole[0];
+}
+"""
+
+
+def test_workgroups_that_know_of_others_are_not_sampled(compiler: Compiler) -> None:
+    arrival, order = np.zeros(1, np.int32), np.full(GROUPS, -1, np.int32)
+    with simulator.profile({"sampling.most_instructions": 1}) as prof:
+        simulator.launch(compiler.code_object(TICKETS), "tickets", GROUPS, 64, [arrival, order])
+    assert prof.kernels[0].sampled_workgroups == GROUPS
+    np.testing.assert_array_equal(np.sort(order), np.arange(GROUPS))
+
+
+def gemm_profile(m: int, n: int, k: int, *, sampling: bool, runs: int = 1) -> simulator.KernelProfile:
+    a = torch.zeros(m, k, dtype=torch.float8_e4m3fnuz), torch.ones(k // 128, m).t()
+    b = torch.zeros(n, k, dtype=torch.float8_e4m3fnuz), torch.ones(-(-n // 128), k // 128)
+    d = torch.empty(m, n, dtype=torch.bfloat16)
+    with simulator.profile(compute="sampled", sampling=sampling) as prof:
+        for _ in range(runs):
+            deep_gemm_rocm.fp8_gemm_nt(a, b, d, recipe=(1, 128, 128))
+    return prof.kernels[-1]
+
+
+@pytest.mark.slow
+def test_sampling_a_gemm() -> None:
+    whole, sampled = (gemm_profile(16384, 7168, 512, sampling=sampling, runs=2) for sampling in (False, True))
+    assert sampled.sampled_workgroups < whole.sampled_workgroups
+    assert sampled.time_us == pytest.approx(whole.time_us, rel=0.05)
+
+
+@pytest.mark.slow
+def test_a_large_gemm() -> None:
+    """962 GFLOP: at most a minute on two cores that have nothing else to do."""
+    kernel = gemm_profile(4096, 7168, 16384, sampling=True)
+    assert 0.2 < kernel.mfma_utilization < 1
