@@ -38,7 +38,7 @@ class TileLoader {
 
   // Goes on to other rows of the operand, if the tile was constructed with no fewer than kTileRows.
   DG_DEVICE void move_to(const OperandTile& tile) {
-    buffer_ = Buffer{tile.first, buffer_bytes(tile)}.only_if(tile.rows > 0);
+    buffer_ = Buffer{tile.first, buffer_bytes(tile, 0)}.only_if(tile.rows > 0);
   }
 
   // Starts one pass of the load of `k_block`; past the last K-block this loads zeros and costs no memory traffic.
