@@ -36,7 +36,7 @@ class TileLoader {
     }
   }
 
-  // Goes on to other rows of the operand, if the tile was constructed with no fewer than kTileRows.
+  // Goes on to other rows of the operand, if the tile was constructed with kTileRows and from its first row on.
   DG_DEVICE void move_to(const OperandTile& tile) {
     buffer_ = Buffer{tile.first, buffer_bytes(tile, 0)}.only_if(tile.rows > 0);
   }
