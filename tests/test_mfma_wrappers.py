@@ -29,6 +29,8 @@ INSTRUCTIONS = {
     (32, "_Float16", "_Float16"): "f32_32x32x8_f16",
     (16, "__bf16", "__bf16"): "f32_16x16x16_bf16",
     (32, "__bf16", "__bf16"): "f32_32x32x8_bf16",
+    (16, "float", "float"): "f32_16x16x8_xf32",
+    (32, "float", "float"): "f32_32x32x4_xf32",
     **{
         (rows, a, b): f"f32_{rows}x{rows}x{512 // rows}_{FORMATS[a]}_{FORMATS[b]}"
         for rows in (16, 32)
@@ -49,7 +51,7 @@ def kernel(rows: int, a_type: str, b_type: str) -> Kernel:
 
 def run(rows: int, a_type: str, b_type: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     d = torch.full((rows, rows), POISON)
-    b_transposed = b.view(torch.int8 if b.element_size() == 1 else torch.int16).T.contiguous()
+    b_transposed = b.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[b.element_size()]).T.contiguous()
     with hip.runtime().launching(a=a, b=b_transposed, c=c, d=d) as stream:
         kernel(rows, a_type, b_type)(a.data_ptr(), b_transposed.data_ptr(), c.data_ptr(), d.data_ptr(), stream)
     return d

@@ -22,6 +22,7 @@ struct Mfma;
     }                                                                                            \
   };
 
+using Float2 = Vector<float, 2>;
 using Half4 = Vector<_Float16, 4>;
 using Short4 = Vector<short, 4>;
 
@@ -37,6 +38,9 @@ DG_DEFINE_MFMA(_Float16, _Float16, 16, Half4, __builtin_amdgcn_mfma_f32_16x16x16
 DG_DEFINE_MFMA(_Float16, _Float16, 32, Half4, __builtin_amdgcn_mfma_f32_32x32x8f16)
 DG_DEFINE_MFMA(__bf16, __bf16, 16, Short4, __builtin_amdgcn_mfma_f32_16x16x16bf16_1k)
 DG_DEFINE_MFMA(__bf16, __bf16, 32, Short4, __builtin_amdgcn_mfma_f32_32x32x8bf16_1k)
+// Of fp32 operands the matrix cores multiply xf32: 8 bits of exponent and 10 of mantissa.
+DG_DEFINE_MFMA(float, float, 16, Float2, __builtin_amdgcn_mfma_f32_16x16x8_xf32)
+DG_DEFINE_MFMA(float, float, 32, Float2, __builtin_amdgcn_mfma_f32_32x32x4_xf32)
 
 #undef DG_DEFINE_MFMA
 

@@ -7,8 +7,10 @@
 //   kRows  element      k of an instruction  k held by lane l        D element e of lane l
 //   16     fp8, bf8     32                   8·(l/16) + 0…7          row 4·(l/16) + e,               column l % 16
 //   16     f16, bf16    16                   4·(l/16) + 0…3          the same
+//   16     fp32          8                   2·(l/16) + 0…1          the same
 //   32     fp8, bf8     16                   8·(l/32) + 0…7          row 8·(e/4) + 4·(l/32) + e%4,   column l % 32
 //   32     f16, bf16     8                   4·(l/32) + 0…3          the same
+//   32     fp32          4                   2·(l/32) + 0…1          the same
 #pragma once
 
 #include "deep_gemm_rocm/types.h"
