@@ -34,6 +34,7 @@ from .grouped import (
     m_grouped_gemm_fp8_fp8_bf16_nt_contiguous,
     m_grouped_gemm_fp8_fp8_bf16_nt_masked,
 )
+from .hyperconnection import tf32_hc_prenorm_gemm
 from .k_grouped import (
     k_grouped_bf16_gemm_tn_contiguous,
     k_grouped_fp8_gemm_nt_contiguous,
@@ -112,5 +113,6 @@ __all__ = [
     "per_token_cast_to_fp8",
     "set_mk_alignment_for_contiguous_layout",
     "set_num_sms",
+    "tf32_hc_prenorm_gemm",
     "wgrad_gemm_fp8_fp8_fp32_nt",
 ]

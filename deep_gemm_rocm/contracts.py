@@ -208,6 +208,41 @@ def check_k_grouped_gemm(
     return Gemm(shape[1], shape[2], total, len(sizes), kind)
 
 
+def check_prenorm_gemm(a: Any, b: Any, d: Any, sqr_sum: Any, num_splits: Any) -> Gemm:
+    """Checks the arguments of ``d = a · bᵀ`` with sums of squares, for each of ``num_splits`` parts of K if not None.
+
+    Returns:
+        The GEMM; its groups are the parts of K.
+    """
+    splits = () if num_splits is None else (check_int("num_splits", num_splits, 1),)
+    tensors = {"a": a, "b": b, "d": d, "sqr_sum": sqr_sum}
+    metas = {name: _meta(name, tensor) for name, tensor in tensors.items()}
+    m, k = _operand("a", metas["a"], (torch.bfloat16,), grouped=False)
+    n, k_of_b = _operand("b", metas["b"], (torch.float32,), grouped=False)
+    if k != k_of_b:
+        raise ValueError(f"a and b must agree in K, their last dimension, got ({m}, {k}) and ({n}, {k_of_b})")
+    if n == 0:
+        raise ValueError(f"b must have at least one row, got shape ({n}, {k})")
+    values = ALIGNMENT // torch.bfloat16.itemsize
+    if k % values:
+        raise ValueError(f"K must be a multiple of {values}, got {k}; pad a and b with zeros")
+    for name in ("a", "b"):
+        if _major(metas[name]) != "k":
+            raise ValueError(f"rows of {name} must be contiguous, got strides {metas[name].strides}; .contiguous() it")
+        _aligned_lines(name, metas[name])
+        _aligned_start(name, tensors[name])
+    _output("d", metas["d"], (*splits, m, n), (torch.float32,))
+    _output("sqr_sum", metas["sqr_sum"], (*splits, m), (torch.float32,))
+    if not sqr_sum.is_contiguous():
+        raise ValueError(f"sqr_sum must be contiguous, got strides {metas['sqr_sum'].strides}")
+    for name in ("b", "d", "sqr_sum"):
+        _same_device(name, metas[name], "a", metas["a"])
+    for name in ("d", "sqr_sum"):
+        _no_shared_memory(name, tensors, metas)
+    kind = GemmKind("bf16", "f32", "f32", "none", grouping="split_k", sums_squares=True)
+    return Gemm(m, n, k, num_splits or 1, kind)
+
+
 def _aligned_start(name: str, operand: torch.Tensor) -> None:
     if operand.data_ptr() % ALIGNMENT:
         raise ValueError(
@@ -230,7 +265,7 @@ def _no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor], metas: dict
         if name == d_name or (name == "c" and address == begin and metas["c"].strides == metas[d_name].strides):
             continue
         if begin < address + metas[name].extent and address < end:
-            raise ValueError(f"{d_name} must not share memory with {name}, which is read while {d_name} is written")
+            raise ValueError(f"{d_name} must not share memory with {name}, which is accessed while {d_name} is written")
 
 
 def _group_sizes(ks: Any, unit: int) -> list[int]:
@@ -582,7 +617,8 @@ def _output(name: str, meta: _Meta, shape: tuple[int, ...], dtypes: tuple[torch.
         raise TypeError(f"{name} must be {_one_of(dtypes)}, got {meta.dtype}")
     if meta.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, got {tuple(meta.shape)}")
-    _matrices(name, meta, len(shape) == 3)
+    if len(shape) > 1:
+        _matrices(name, meta, len(shape) == 3)
     if (shape[-1] > 1 and meta.strides[-1] != 1) or _overlaps(meta):
         raise ValueError(f"{name} must have contiguous rows that don't overlap, got strides {meta.strides}")
 

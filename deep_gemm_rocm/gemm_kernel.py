@@ -40,6 +40,14 @@ class _HeadSplits(Structure):
     _fields_ = (("left", c_int), ("mid", c_int), ("right", c_int))
 
 
+class _SquareSums(Structure):
+    _fields_ = (("data", c_void_p), ("group_stride", c_int64))
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _SquareSums:
+        return cls(tensor.data_ptr(), tensor.stride(0) if tensor.dim() == 2 else 0)
+
+
 class GemmArguments(Structure):
     """The structure of the same name in gemm_arguments.h."""
 
@@ -59,6 +67,7 @@ class GemmArguments(Structure):
         ("write_padding", c_int),
         ("max_workgroups", c_int),
         ("heads", _HeadSplits),
+        ("square_sums", _SquareSums),
     )
 
 
@@ -76,6 +85,7 @@ def launch_gemm(
     grouped_layout: torch.Tensor | None = None,
     write_padding: bool = False,
     head_splits: tuple[int, int, int] | None = None,
+    square_sums: torch.Tensor | None = None,
 ) -> None:
     """Launches the kernel that ``config`` describes, on arguments that were checked.
 
@@ -87,9 +97,19 @@ def launch_gemm(
         grouped_layout: int32, where there are groups.
         write_padding: whether padding rows become zeros; else they aren't written.
         head_splits: how many columns of ``d`` each head has on the left, in the gap, and on the right.
+        square_sums: fp32 [m] or [groups, m] to write the sums of the squares of ``a``'s rows into.
     """
     (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
-    given = {"a": a_data, "b": b_data, "sfa": sfa, "sfb": sfb, "c": c, "d": d, "grouped_layout": grouped_layout}
+    given = {
+        "a": a_data,
+        "b": b_data,
+        "sfa": sfa,
+        "sfb": sfb,
+        "c": c,
+        "d": d,
+        "grouped_layout": grouped_layout,
+        "sqr_sum": square_sums,
+    }
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     runtime = hip.runtime()
     # Before a compile; the others are on the same device.
@@ -111,6 +131,7 @@ def launch_gemm(
         write_padding=write_padding,
         max_workgroups=_max_workgroups(config),
         heads=_HeadSplits(*head_splits) if head_splits else _HeadSplits(),
+        square_sums=_SquareSums() if square_sums is None else _SquareSums.of(square_sums),
     )
     with runtime.launching(**tensors) as stream:
         kernel(ctypes.byref(arguments), stream)

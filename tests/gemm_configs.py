@@ -49,6 +49,13 @@ HEADS = (
     *gemm_candidates(GemmKind(d_type="f32", scaling="vectors", k_tail=True, skips_head_mid=True)),
 )
 
+# bf16 times fp32, with the sums of squares of the former.
+SQUARES = tuple(
+    config
+    for k_tail in (False, True)
+    for config in gemm_candidates(GemmKind("bf16", "f32", "f32", "none", False, "split_k", k_tail, sums_squares=True))
+)
+
 # Every kind of operands, output and scales, with every tile that it may have.
 KINDS = (
     GemmKind(a_type="e5m2", b_type="e4m3", d_type="f32", scaling="blocks", accumulate=True),

@@ -14,6 +14,11 @@ _SMALL = (
     GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=4, num_stages=4),
     GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=4, num_stages=4),
 )
+# For outputs of few columns, whose cost is to read a.
+_NARROW = (
+    GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=2, num_stages=4),
+    GemmConfig(block_m=64, block_n=32, waves_m=4, waves_n=1, num_stages=4),
+)
 _LARGE = (
     GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=4),
     GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=2, num_stages=2, schedule="pinned"),
@@ -33,6 +38,8 @@ _LOAD_LATENCY_CLOCKS = 1000  # from memory into LDS
 
 def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig, ...]:
     """The configurations that ``choose_gemm_config`` chooses from, smallest tile first."""
+    if kind.sums_squares:
+        return tuple(dataclasses.replace(config, kind=kind) for config in _NARROW)
     pinned = kind.scaling != "vectors" and kind.is_k_major
     configs = _SMALL + (_LARGE if pinned else _LARGE_UNPINNED)
     largest = min(max_block_m, 128) if kind.grouping == "contiguous" else max_block_m

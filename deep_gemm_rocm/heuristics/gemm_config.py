@@ -11,12 +11,12 @@ WAVE_SIZE = 64
 BLOCK_K_BYTES = 128  # of each row: 128 FP8 elements, one scale
 SCALE_BLOCK_N = 128  # columns that share one scale of b
 
-ELEMENT_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2, "f16": 2}
+ELEMENT_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2, "f16": 2, "f32": 4}
 FP8_TYPES = ("e4m3", "e5m2")
 MAJORS = ("k", "rows")
 OUTPUT_TYPES = ("bf16", "f16", "f32")
 SCALINGS = ("none", "blocks", "vectors", "rows")
-GROUPINGS = ("dense", "batched", "contiguous", "psum", "masked", "k_grouped")
+GROUPINGS = ("dense", "batched", "contiguous", "psum", "masked", "split_k", "k_grouped")
 SCHEDULES = ("multistage", "pinned")
 
 
@@ -30,16 +30,19 @@ class GemmKind:
     """What a GEMM kernel computes: template values of ``gemm.hip.j2`` that the problem decides.
 
     Attributes:
-        a_type, b_type: of the operands: ``e4m3`` or ``e5m2`` in any pairing, or ``bf16`` or ``f16`` for both.
+        a_type, b_type: of the operands: ``e4m3`` or ``e5m2`` in any pairing, ``bf16`` or ``f16`` for both, or ``bf16``
+            and ``f32``.
         d_type: of the output, and of ``c``: ``bf16``, ``f16`` or ``f32``.
         scaling: what shares a scale: ``blocks`` of 128 x 128 of b and 128 of K of a's rows, ``vectors`` of 128 of K of
             both, or whole ``rows`` of both; ``none`` for operands without scales.
         accumulate: whether ``c`` is added.
         grouping: how a workgroup finds the tiles it computes, see ``tile_source.h``: ``dense`` has one group,
             ``batched`` has groups of equal sizes, ``contiguous`` reads the group of each row, ``psum`` the end of each
-            group's rows, ``masked`` their number; with ``k_grouped`` each group has all rows and its own part of K.
+            group's rows, ``masked`` their number; with ``split_k`` and ``k_grouped`` each group has all rows and a part
+            of K.
         k_tail: whether K may be something else than a multiple of 128 bytes.
         skips_head_mid: whether the output's columns are those of heads, each of which has a gap in the middle.
+        sums_squares: whether the squares of a's rows are added up as well, of ``bf16`` times ``f32``.
         a_major, b_major: which dimension of the operand is contiguous, ``k`` or its ``rows``.
     """
 
@@ -53,26 +56,30 @@ class GemmKind:
     a_major: str = "k"
     b_major: str = "k"
     skips_head_mid: bool = False
+    sums_squares: bool = False
 
     def __post_init__(self) -> None:
         types = (self.a_type, self.b_type)
         is_fp8 = all(name in FP8_TYPES for name in types)
-        _require(is_fp8 or types in (("bf16", "bf16"), ("f16", "f16")), "operands must both be FP8, bf16 or f16", self)
+        known = is_fp8 or types in (("bf16", "bf16"), ("f16", "f16"), ("bf16", "f32"))
+        _require(known, "operands must both be FP8, bf16 or f16, or bf16 and f32", self)
+        _require(self.sums_squares == (types == ("bf16", "f32")), "squares are summed of bf16, times f32", self)
+        _require(not self.sums_squares or self.is_k_major, "operands must be contiguous along K", self)
         _require(self.d_type in OUTPUT_TYPES, f"d_type must be one of {OUTPUT_TYPES}", self)
         _require(self.scaling in SCALINGS, f"scaling must be one of {SCALINGS}", self)
         _require(is_fp8 or self.scaling == "none", "only FP8 operands have scales", self)
         _require(self.grouping in GROUPINGS, f"grouping must be one of {GROUPINGS}", self)
         _require(self.a_major in MAJORS and self.b_major in MAJORS, f"majors must be one of {MAJORS}", self)
         _require(
-            self.a_major == "k" or self.grouping in ("dense", "batched", "k_grouped"),
+            self.a_major == "k" or self.grouping in ("dense", "batched", "split_k", "k_grouped"),
             "a of groups must be contiguous along K",
             self,
         )
 
     @property
     def element_bytes(self) -> int:
-        """Of an element of a or b."""
-        return ELEMENT_BYTES[self.a_type]
+        """Of an element of a or b as it is multiplied."""
+        return ELEMENT_BYTES[self.b_type]
 
     @property
     def is_k_major(self) -> bool:
@@ -82,19 +89,20 @@ class GemmKind:
     @property
     def has_known_number_of_tiles(self) -> bool:
         """Whether the host knows how many tiles there are; else only the device does."""
-        return self.grouping in ("dense", "batched", "contiguous", "k_grouped")
+        return self.grouping in ("dense", "batched", "contiguous", "split_k", "k_grouped")
 
     @property
     def name(self) -> str:
         """As it begins the kernel's name."""
         layout = {"k": "n", "rows": "t"}[self.a_major] + {"k": "t", "rows": "n"}[self.b_major]
-        groups = {"dense": "", "batched": "batched_", "k_grouped": "k_grouped_"}.get(
+        groups = {"dense": "", "batched": "batched_", "split_k": "split_k_", "k_grouped": "k_grouped_"}.get(
             self.grouping, f"m_grouped_{self.grouping}_"
         )
         family = f"{groups}gemm_{layout}"
         operands = self.a_type if self.a_type == self.b_type else f"{self.a_type}_{self.b_type}"
         scaling = "" if self.scaling == "none" else f"_{self.scaling}"
         output = f"{self.d_type}{'_c' if self.accumulate else ''}{'_skip_mid' if self.skips_head_mid else ''}"
+        output += "_square_sums" if self.sums_squares else ""
         return f"{family}_{operands}{scaling}_{output}"
 
 
@@ -144,6 +152,8 @@ class GemmConfig:
         require(self.num_stages >= 1, "num_stages must be positive")
         require(self.group_m >= 1 and self.xcd_chunk >= 1, "group_m and xcd_chunk must be positive")
         require(self.lds_bytes <= LDS_BYTES, f"a workgroup has at most {LDS_BYTES} bytes of LDS, not {self.lds_bytes}")
+        squares = self.kind.sums_squares
+        require(self.schedule == "multistage" or not squares, "only the multistage schedule sums squares")
         if self.schedule == "pinned":
             require(self.num_stages == 2, "the pinned schedule has exactly 2 stages")
             require(self.mfma_rows == 16, "the pinned schedule holds too many partial sums of a 32x32 MFMA")

@@ -20,21 +20,17 @@ struct Buffer {
   // The same buffer, or one that has no bytes at all.
   DG_DEVICE Buffer only_if(bool condition) const { return {base, condition ? bytes : 0}; }
 
-  DG_DEVICE Chunk load_chunk(unsigned offset, unsigned scalar_offset) const {
-    return __builtin_amdgcn_raw_buffer_load_b128(resource(), offset, scalar_offset, 0);
-  }
-
   template <class T>
-  DG_DEVICE T load(unsigned offset) const {
+  DG_DEVICE T load(unsigned offset, unsigned scalar_offset = 0) const {
     if constexpr (sizeof(T) == 16) {
-      return __builtin_bit_cast(T, load_chunk(offset, 0));
+      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b128(resource(), offset, scalar_offset, 0));
     } else if constexpr (sizeof(T) == 8) {
-      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b64(resource(), offset, 0, 0));
+      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b64(resource(), offset, scalar_offset, 0));
     } else if constexpr (sizeof(T) == 4) {
-      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b32(resource(), offset, 0, 0));
+      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b32(resource(), offset, scalar_offset, 0));
     } else {
       static_assert(sizeof(T) == 2, "only 2, 4, 8 and 16 bytes are loaded");
-      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b16(resource(), offset, 0, 0));
+      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b16(resource(), offset, scalar_offset, 0));
     }
   }
 

@@ -22,6 +22,11 @@ struct HeadSplits {
   int left, mid, right;
 };
 
+struct SquareSums {
+  float* data;
+  int64_t group_stride;
+};
+
 // d = (a · sfa) · (b · sfb)ᵀ + c for each group. a is [m, k], b is [n, k], c and d are [m, n]. sfa has a row for each of
 // a, sfb one for each of b or for 128 of them, both with ⌈k/128⌉ columns or one (see Scaling). Without scales, or c, what
 // stands for them isn't read. What grouped_layout and alignment mean, tile_source.h says.
@@ -35,6 +40,7 @@ struct GemmArguments {
   int write_padding;
   int max_workgroups;
   HeadSplits heads;
+  SquareSums square_sums;  // for each group one of each row of a
 };
 
 }  // namespace deep_gemm_rocm

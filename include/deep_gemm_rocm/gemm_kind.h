@@ -17,7 +17,7 @@ enum class Scaling {
 enum class Major { kK, kRows };
 
 template <class A_, class B_, class D_, Major kMajorA_, Major kMajorB_, Scaling kScaling_, bool kAccumulate_, bool kKTail_,
-          bool kSkipsHeadMid_>
+          bool kSkipsHeadMid_, bool kSumsSquares_>
 struct GemmKind {
   using A = A_;
   using B = B_;
@@ -28,6 +28,8 @@ struct GemmKind {
   static constexpr bool kAccumulate = kAccumulate_;  // whether c is added
   static constexpr bool kKTail = kKTail_;            // whether K may be something else than a multiple of 128 bytes
   static constexpr bool kSkipsHeadMid = kSkipsHeadMid_;  // whether each head has a gap between its columns in d
+  static constexpr bool kSumsSquares = kSumsSquares_;    // whether squares of A's rows are added up, too
+  static constexpr bool kWidensA = sizeof(A) < sizeof(B);  // from bf16 to fp32
 };
 
 }  // namespace deep_gemm_rocm

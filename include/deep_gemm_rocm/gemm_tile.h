@@ -15,7 +15,7 @@ template <class T, Major kMajor>
 DG_DEVICE OperandTile operand_tile(const Matrix& matrix, int64_t group, int64_t first_row, int rows, int64_t all_rows,
                                    const PartOfK& part) {
   const int64_t stride = kMajor == Major::kK && part.packed ? part.k : matrix.stride;
-  const int64_t first = kMajor == Major::kK ? part.first_k * all_rows + first_row * stride
+  const int64_t first = kMajor == Major::kK ? part.first_k * (part.packed ? all_rows : 1) + first_row * stride
                                             : part.first_k * stride + first_row;
   const auto* data = static_cast<const uint8_t*>(matrix.data);
   constexpr int64_t kBytes = sizeof(T);
@@ -61,6 +61,10 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
       },
       lds);
   if (tile.rows > 0) run_k_loop<Schedule>(state);
+  if constexpr (Kind::kSumsSquares) {
+    float* const sums = args.square_sums.data + tile.group * args.square_sums.group_stride + tile.m;
+    if (tile.n == 0) state.store_square_sums(sums, tile.stored_rows);
+  }
 
   const auto d = output_tile<D>(args.d, tile.group, tile.m, n, tile.stored_rows, columns);
   const auto c = output_tile<D>(args.c, tile.group, tile.m, n, tile.stored_rows, columns);

@@ -44,4 +44,24 @@ DG_DEFINE_MFMA(float, float, 32, Float2, __builtin_amdgcn_mfma_f32_32x32x4_xf32)
 
 #undef DG_DEFINE_MFMA
 
+// fp32 times bf16 that was widened to fp32, and thus is xf32. The other operand is the sum of two xf32, but for its last
+// three bits.
+template <int kRows>
+struct Mfma<float, __bf16, kRows> : Mfma<float, float, kRows> {
+  using Xf32 = Mfma<float, float, kRows>;
+  using Accumulator = typename Xf32::Accumulator;
+
+  static DG_DEVICE Accumulator multiply_add(MfmaOperand a, MfmaOperand b, Accumulator c) {
+    constexpr MfmaOperand kXf32Bits = 0xffffe000ffffe000;
+    const Float2 whole = __builtin_bit_cast(Float2, a);
+    const Float2 high = __builtin_bit_cast(Float2, a & kXf32Bits);
+    Float2 low;
+    // The condition is for infinities.
+#pragma unroll
+    for (int i = 0; i < 2; ++i) low[i] = high[i] == whole[i] ? 0.0f : whole[i] - high[i];
+    c = Xf32::multiply_add(__builtin_bit_cast(MfmaOperand, low), b, c);
+    return Xf32::multiply_add(__builtin_bit_cast(MfmaOperand, high), b, c);
+  }
+};
+
 }  // namespace deep_gemm_rocm

@@ -44,7 +44,11 @@ class PipelineState {
   template <class T, Major kMajor, int kRows, int kThreads, class Order>
   using Loader = Conditional<kMajor == Major::kK, TileLoader<Order, kRows, kThreads, kRegisterStages, Kind::kKTail>,
                              TransposingTileLoader<T, Order, kRows, kThreads, kRegisterStages>>;
-  using LoaderA = Loader<typename Kind::A, Kind::kMajorA, kPartRows, kPartThreads, RowsInOrder>;
+  static_assert(Kind::kWidensA == Kind::kSumsSquares, "only a loader that sums squares widens");
+  using LoaderA =
+      Conditional<Kind::kSumsSquares,
+                  SquaringTileLoader<RowsInOrder, kPartRows, kPartThreads, kRegisterStages, Kind::kKTail, Widened>,
+                  Loader<typename Kind::A, Kind::kMajorA, kPartRows, kPartThreads, RowsInOrder>>;
   using LoaderB = Loader<typename Kind::B, Kind::kMajorB, Shape::kBlockN, kLoadingThreads,
                          RowsByLane<Mfma, Shape::kJoined>>;
   static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
@@ -66,7 +70,7 @@ class PipelineState {
   static constexpr int kSlots = Mma::kSlots;
 
   DG_DEVICE PipelineState(const TileOperands& operands, uint8_t* lds)
-      : num_k_blocks(ceil_div(operands.a.k_bytes, kBlockKBytes)),
+      : num_k_blocks(ceil_div(operands.b.k_bytes, kBlockKBytes)),
         scales(operands.sfa, operands.a.rows, operands.sfb, operands.b.rows, num_k_blocks),
         loader_a_(operands.a, first_loaded_row_of_a()),
         loader_b_(operands.b),
@@ -134,6 +138,9 @@ class PipelineState {
 #pragma unroll
     for (int i = 0; i < kTransfers; ++i) store(stage, i, lds_stage);
   }
+
+  // Once all K-blocks have been stored.
+  DG_DEVICE void store_square_sums(float* first, int rows) const { loader_a_.store_sums(first, rows); }
 
   const int num_k_blocks;
   Scales scales;

@@ -3,6 +3,7 @@
 
 #include "deep_gemm_rocm/buffer.h"
 #include "deep_gemm_rocm/lds_layout.h"
+#include "deep_gemm_rocm/wave.h"
 
 namespace deep_gemm_rocm {
 
@@ -15,13 +16,30 @@ struct OperandTile {
   int64_t stride_bytes;
 };
 
+// How 16 bytes of LDS lie in memory: as they are,
+struct AsTheyAre {
+  using Loaded = Chunk;
+  static DG_DEVICE Chunk chunk(const Loaded& loaded) { return loaded; }
+};
+
+// or as bf16 of which fp32 are made.
+struct Widened {
+  using Loaded = Vector<unsigned, 2>;
+  static DG_DEVICE Chunk chunk(const Loaded& loaded) {
+    constexpr unsigned kHighHalf = 0xffff0000;
+    return {loaded[0] << 16, loaded[0] & kHighHalf, loaded[1] << 16, loaded[1] & kHighHalf};
+  }
+};
+
 // Of an operand whose rows are contiguous along K. Rows past `rows` and what is past `k_bytes` of a row read as zeros.
 // kRegisterStages K-blocks can be on their way in registers at once. Order is one of lds_layout.h. kThreads threads load
 // together: thread i of the workgroup is number i % kThreads of them.
-template <class Order, int kTileRows, int kThreads, int kRegisterStages, bool kKTail>
+template <class Order, int kTileRows, int kThreads, int kRegisterStages, bool kKTail, class Form = AsTheyAre>
 class TileLoader {
   static constexpr int kRowsPerPass = rows_per_pass(kThreads);
   static_assert(kRowsPerPass % kChunksPerRow == 0, "the LDS layout must repeat from pass to pass");
+  using Loaded = typename Form::Loaded;
+  static constexpr int kLoadedBytes = sizeof(Loaded);
 
  public:
   static constexpr int kPasses = ceil_div(kTileRows, kRowsPerPass);
@@ -43,24 +61,27 @@ class TileLoader {
 
   // Starts one pass of the load of `k_block`; past the last K-block this loads zeros and costs no memory traffic.
   DG_DEVICE void load(int stage, int pass, int k_block) {
-    const int first_k = k_block * kBlockKBytes;
+    const int first_k = k_block * kChunksPerRow * kLoadedBytes;
     unsigned offset = offset_[pass];
     if (kKTail) offset = first_k + chunk_k() < k_bytes_ ? offset : kOutOfBounds;
-    staged_[stage][pass] = buffer_.only_if(first_k < k_bytes_).load_chunk(offset, first_k);
+    staged_[stage][pass] = buffer_.only_if(first_k < k_bytes_).template load<Loaded>(offset, first_k);
   }
 
   DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) const {
     if (kTileRows % kRowsPerPass == 0 || lds_row(pass) < kTileRows) {
       uint8_t* const chunk = lds_tile + store_offset(thread()) + first_row_offset(pass * kRowsPerPass);
-      *reinterpret_cast<Chunk*>(chunk) = staged_[stage][pass];
+      *reinterpret_cast<Chunk*>(chunk) = loaded_chunk(stage, pass);
     }
   }
 
- private:
+ protected:
+  DG_DEVICE Chunk loaded_chunk(int stage, int pass) const { return Form::chunk(staged_[stage][pass]); }
+
   static DG_DEVICE int thread() { return thread_id() % kThreads; }
   static DG_DEVICE int lds_row(int pass) { return thread_row(thread()) + pass * kRowsPerPass; }
-  static DG_DEVICE int chunk_k() { return thread_chunk(thread()) * kChunkBytes; }
+  static DG_DEVICE int chunk_k() { return thread_chunk(thread()) * kLoadedBytes; }
 
+ private:
   static DG_DEVICE unsigned buffer_bytes(const OperandTile& tile, int first_row) {
     return static_cast<unsigned>((min(tile.rows, first_row + kTileRows) - 1) * tile.stride_bytes + tile.k_bytes);
   }
@@ -68,7 +89,37 @@ class TileLoader {
   Buffer buffer_;
   int k_bytes_;
   unsigned offset_[kPasses];
-  Chunk staged_[kRegisterStages][kPasses];
+  Loaded staged_[kRegisterStages][kPasses];
+};
+
+// As TileLoader, for rows of fp32 or what is made into it, of which it also adds up the squares.
+template <class Order, int kTileRows, int kThreads, int kRegisterStages, bool kKTail, class Form>
+class SquaringTileLoader : public TileLoader<Order, kTileRows, kThreads, kRegisterStages, kKTail, Form> {
+  using Base = TileLoader<Order, kTileRows, kThreads, kRegisterStages, kKTail, Form>;
+
+ public:
+  DG_DEVICE explicit SquaringTileLoader(const OperandTile& tile, int first_row = 0) : Base(tile, first_row), sums_{} {}
+
+  DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) {
+    Base::store(stage, pass, lds_tile);
+    const auto values = __builtin_bit_cast(Vector<float, 4>, Base::loaded_chunk(stage, pass));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums_[pass] = __builtin_fmaf(values[i], values[i], sums_[pass]);
+  }
+
+  // Stores a sum for each of `rows` rows of the tile, once all K-blocks have been stored.
+  DG_DEVICE void store_sums(float* first, int rows) const {
+    const Buffer buffer{first, min(rows, kTileRows) * static_cast<unsigned>(sizeof(float))};
+#pragma unroll
+    for (int pass = 0; pass < Base::kPasses; ++pass) {
+      const float sum = sum_over_neighbours<kChunksPerRow>(sums_[pass]);
+      const unsigned row = Order::of_lds_row(Base::lds_row(pass));
+      buffer.store(sum, thread_chunk(Base::thread()) == 0 ? row * static_cast<unsigned>(sizeof(float)) : kOutOfBounds);
+    }
+  }
+
+ private:
+  float sums_[Base::kPasses];
 };
 
 }  // namespace deep_gemm_rocm

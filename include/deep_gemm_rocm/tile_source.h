@@ -267,6 +267,34 @@ class BatchedTiles {
   Dense dense_;
 };
 
+// One problem whose K is dealt to the groups, each of which has a sum of its own. Elements are the operands'.
+template <class Element, class Shape, int kXcdChunk, int kBand>
+class SplitKTiles {
+  using Batched = BatchedTiles<Shape, kXcdChunk, kBand>;
+  static constexpr int kBlockK = kBlockKBytes / sizeof(Element);
+
+ public:
+  static int64_t max_tiles(const GemmArguments& args) { return Batched::max_tiles(args); }
+
+  DG_DEVICE explicit SplitKTiles(const GemmArguments& args) : args_(args), batched_(args) {}
+
+  DG_DEVICE int num_tiles() const { return batched_.num_tiles(); }
+
+  DG_DEVICE TileOfK tile(int index) const {
+    const TileOfResults tile = batched_.tile(index);
+    const int blocks = ceil_div(args_.k, kBlockK);
+    const int each = blocks / args_.num_groups;
+    const int left_over = blocks % args_.num_groups;
+    const int first = tile.group * each + min(tile.group, left_over);
+    const int end = first + each + (tile.group < left_over ? 1 : 0);
+    return {tile, {min(end * kBlockK, args_.k) - first * kBlockK, first * kBlockK, first, false}};
+  }
+
+ private:
+  const GemmArguments& args_;
+  Batched batched_;
+};
+
 // A batch whose groups each have their own part of K; grouped_layout [num_groups] says how much of it.
 template <class Shape, int kXcdChunk, int kBand>
 class KGroupedTiles {
