@@ -7,13 +7,13 @@ their workgroup in s2, that of the work-item in v0 and four times that in v1.
 from __future__ import annotations
 
 import re
-from ctypes import c_int
+from ctypes import byref, c_int, c_void_p
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from assembly import program
-from simulated_hip import Compiler, Hip, HipCallError
+from simulated_hip import DEVICE_TO_DEVICE, HOST_TO_DEVICE, Compiler, Hip, HipCallError
 
 PROLOGUE = """
   s_load_dwordx2 s[4:5], s[0:1], 0x0
@@ -296,7 +296,7 @@ DEFINEDNESS = [
         "@\nv_cmp_eq_u32_e32 vcc, v9, v1\ns_nop 4\ns_cbranch_vccz 1\ns_nop 0",
         "",
         "v_mov_b32_e32 v9, 0",
-        ["a branch on vcc, which depends on a register that was never written"],
+        ["a branch on vcc, which depends on a register or memory that was never written"],
     ),
     Case(
         "unwritten_lds",
@@ -648,6 +648,108 @@ def test_access_beyond_lds(hip: Hip, outside, kernel: str, at: int) -> None:
         HipCallError, match=f"kernel {kernel}: lane {lane} accesses 4 bytes .*{position}.* LDS|LDS .*{position}"
     ):
         hip.launch(function, 1, 64, x, x, c_int(at))
+
+
+def test_freed_addresses_are_not_given_out_again_at_once(hip: Hip, outside) -> None:
+    x, freed = hip.upload(np.zeros(64, np.int32)), hip.upload(np.zeros(64, np.int32))
+    hip.hipFree(freed)
+    others = [hip.upload(np.zeros(64, np.int32)) for _ in range(50)]
+    assert freed not in others
+    with pytest.raises(HipCallError, match=r"lane 0 accesses 4 bytes at 0x.* outside the memory"):
+        hip.launch(hip.function(outside, "read"), 1, 64, freed, x, c_int(0))
+
+
+# ---- Global memory that nothing has written ----
+
+UNWRITTEN = """
+#define KERNEL extern "C" __global__ void
+__device__ int item() { return __builtin_amdgcn_workitem_id_x(); }
+KERNEL address(const int* x, int* y) { y[x[item()] & 63] = 1; }
+KERNEL branch(const int* x, int* y) {
+  if (x[item()] > 5) y[item()] = 1;
+  else __builtin_amdgcn_s_sleep(1);
+}
+KERNEL store(const int* x, int* y) { y[item()] = x[item()]; }
+KERNEL scalar_address(const int* x, int* y) { y[x[40] & 63] = 1; }
+KERNEL scalar_branch(const int* x, int* y) { if (x[40] == 7) y[item()] = 1; }
+KERNEL bytes(const char* x, int* y) { y[item()] = x[128 + item()]; }
+KERNEL wide(const int* x, int* y) {
+  typedef int int4 __attribute__((ext_vector_type(4)));
+  if (item() < 16) ((int4*)y)[item()] = ((const int4*)x)[item()];
+}
+KERNEL count(int* x, int* y) {
+  __hip_atomic_fetch_add(x + item(), 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  y[0] = x[40];
+}
+KERNEL unused(const int* x, int* y) {
+  volatile const int* p = x;
+  int loaded = p[item()];
+  asm volatile("s_waitcnt vmcnt(0)" : : "v"(loaded));
+  y[item()] = 1;
+}
+KERNEL fill(int* x, int* y) { x[item()] = item(); }
+"""
+
+
+@pytest.fixture(scope="module")
+def unwritten(hip: Hip, compiler: Compiler):
+    return hip.load(compiler.code_object(UNWRITTEN))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reported"),
+    [
+        ("address", "the address in"),
+        ("branch", "a branch on"),
+        ("store", "what is stored"),
+        ("scalar_address", "the address in"),
+        ("scalar_branch", "a branch on"),
+        ("bytes", "what is stored"),
+        ("wide", "what is stored"),
+    ],
+)
+def test_unwritten_memory(hip: Hip, unwritten, kernel: str, reported: str) -> None:
+    """The first half of x is written by the host, by a copy or by a kernel; then all of it."""
+    x, y, source = hip.malloc(256), hip.malloc(256), hip.malloc(256)
+    hip.hipMemset(source, 0, 128)
+    function = hip.function(unwritten, kernel)
+    for write_half in (
+        lambda: None,
+        lambda: hip.hipMemset(x, 1, 128),
+        lambda: hip.hipMemcpy(x, source, 256, DEVICE_TO_DEVICE),  # of which a half is written
+        lambda: hip.launch(hip.function(unwritten, "fill"), 1, 32, x, y),
+    ):
+        write_half()
+        with pytest.raises(
+            HipCallError, match=rf"kernel {kernel}: {reported}.* memory that (never was|was never)"
+        ) as caught:
+            hip.launch(function, 1, 64, x, y)
+        assert re.search(PLACE, caught.value.message)
+    for write_all in (
+        lambda: hip.launch(hip.function(unwritten, "fill"), 1, 64, x, y),
+        lambda: hip.hipMemcpy(x, np.zeros(64, np.int32), 256, HOST_TO_DEVICE),
+    ):
+        write_all()
+        hip.launch(function, 1, 64, x, y)
+    for pointer in (x, y, source):
+        hip.hipFree(pointer)
+
+
+def test_memory_that_may_have_been_written(hip: Hip, unwritten, monkeypatch) -> None:
+    """By atomics, by a launch without the sanitizer, or by the host in its own memory; or what is read isn't used."""
+    x, y, host = hip.malloc(256), hip.malloc(256), c_void_p()
+    hip.launch(hip.function(unwritten, "unused"), 1, 64, x, y)
+    hip.launch(hip.function(unwritten, "count"), 1, 64, x, y)
+    hip.hipHostMalloc(byref(host), 256, 0)
+    hip.launch(hip.function(unwritten, "store"), 1, 64, host, y)
+    hip.hipFree(x)
+    x = hip.malloc(256)
+    with monkeypatch.context() as context:
+        context.setenv("DG_SIM_SANITIZE", "0")
+        hip.launch(hip.function(unwritten, "fill"), 1, 64, x, y)
+    hip.launch(hip.function(unwritten, "store"), 1, 64, x, y)
+    for pointer in (x, y, host):
+        hip.hipFree(pointer)
 
 
 # ---- Waves that never end ----

@@ -18,6 +18,7 @@ struct Dim3 {
 struct MemoryRange {
   uint64_t begin = 0;
   uint64_t end = 0;
+  uint8_t* written = nullptr;  // a bit for each byte that anything has written; null where nobody knows
 };
 
 // A kernel as its descriptor (LLVM AMDGPU usage, "Kernel Descriptor") and its metadata describe it.

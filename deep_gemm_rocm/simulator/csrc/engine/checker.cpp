@@ -44,6 +44,12 @@ uint32_t bytes_alike(const Stored& stored, const uint8_t* memory) {
   return alike;
 }
 
+// Buffer instructions that convert between registers and the element's format in memory.
+bool converts_format(const Instruction& inst, const Effects& effects) {
+  const bool is_buffer = inst.family == Family::MUBUF || inst.family == Family::MTBUF;
+  return is_buffer && (effects.is_load || effects.is_store);
+}
+
 // A release or acquire for the whole device (SC1).
 bool has_device_scope(const Instruction& inst) { return inst.word[0] >> 15 & 1; }
 
@@ -99,12 +105,12 @@ bool Checker::check_definedness(Wave& wave, const Instruction& inst, const Effec
     return false;
   };
   for (size_t i = 0; i < effects.address_count; ++i)
-    if (!require(effects.reads[i], "the address in ", " was never written")) return false;
+    if (!require(effects.reads[i], "the address in ", " was never written, or comes from memory that never was")) return false;
   // Functions save registers that their caller may never have written.
   if (effects.is_store && inst.family != Family::SCRATCH)
     for (const RegisterRange& range : effects.reads)
-      if (!require(range, "what is stored, ", ", was never written")) return false;
-  constexpr const char* undefined_condition = ", which depends on a register that was never written";
+      if (!require(range, "what is stored, ", ", was never written, or comes from memory that never was")) return false;
+  constexpr const char* undefined_condition = ", which depends on a register or memory that was never written";
   switch (inst.op) {
     case Op::s_cbranch_scc0: case Op::s_cbranch_scc1:
       if (definedness.scc_is_defined()) return true;
@@ -168,7 +174,7 @@ bool Checker::access_ds(Wave& wave, const Instruction& inst, const Effects& effe
   return true;
 }
 
-bool Checker::load_to_lds(Wave& wave, const Instruction& inst) {
+bool Checker::load_to_lds(Wave& wave, const Instruction& inst, uint64_t defined_lanes) {
   const uint32_t base = (wave.m0() & 0xFFFF) + uint32_t(inst.imm), self = wave.index_in_group;
   lds_bytes_.bytes = 4;
   return for_lanes(wave.exec(), [&](int lane) {
@@ -177,7 +183,7 @@ bool Checker::load_to_lds(Wave& wave, const Instruction& inst) {
     if (const auto conflict = lds_.find_conflict({begin, 4, self, true, false}, [] { return 0; }))
       return report_lds(wave, conflict, lane, true);
     lds_.begin_load(begin, 4, self);
-    lds_.define(begin, 4);
+    lds_.define(begin, 4, defined_lanes >> lane & 1);
     lds_bytes_.begins.push_back(begin);
     return true;
   });
@@ -265,9 +271,18 @@ bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess&
   return clean && visit_global(wave, span, &places);
 }
 
-bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Effects& effects,
+// Takes the lanes that read what nothing has written out of `defined_lanes`.
+void Checker::follow_data(const Lanes& places, const MemoryAccess& access, uint64_t& defined_lanes) {
+  if (written_.is_empty()) return;
+  for_lanes(places.active, [&](int lane) {
+    if (access.reads && !written_.has_data(places.addresses[lane], access.bytes)) defined_lanes &= ~(1ull << lane);
+    if (access.writes) written_.note_write(places.addresses[lane], access.bytes);
+    return true;
+  });
+}
+
+bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const MemoryAccess& access,
                                    uint64_t& defined_lanes) {
-  const MemoryAccess& access = effects.memory;
   const Operand& source = inst.family == Family::MUBUF ? inst.dst : inst.src[1];
   const uint32_t* data = stores_plainly(access) ? wave.row(source.index) : nullptr;
   Lanes places, positions;
@@ -295,15 +310,21 @@ bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Ef
       return true;
     });
   }
+  follow_data(places, access, defined_lanes);
   return access_global(wave, places, access, data);
 }
 
-bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects) {
+bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects,
+                                   uint64_t& defined_dwords) {
   const uint64_t address = scalar_address(wave, inst);
   if (address % 4 != 0) {
     wave.fail(Outcome::Status::unsafe,
               "a scalar access to " + hexadecimal(address) + ": the hardware ignores the last two bits");
     return false;
+  }
+  for (uint32_t dword = 0; dword < effects.memory.bytes / 4u && !written_.is_empty(); ++dword) {
+    if (effects.memory.reads && !written_.has_data(address + 4 * dword, 4)) defined_dwords &= ~(1ull << dword);
+    if (effects.memory.writes) written_.note_write(address + 4 * dword, 4);
   }
   if (global_ == nullptr) return true;
   // LLVM reads bytes and shorts that are the same for all lanes with a scalar load of the dword that holds them.
@@ -311,16 +332,30 @@ bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Ef
   return visit_global(wave, {address, access.bytes, access.writes, access.atomic, access.bytes == 4, nullptr}, nullptr);
 }
 
+// The element's format tells how many bytes are accessed.
+bool Checker::access_typed_buffer(Wave& wave, const Instruction& inst, const Effects& effects,
+                                  uint64_t& defined_lanes) {
+  MemoryAccess access = effects.memory;
+  access.parts = 1;
+  access.bytes = uint8_t(element_bytes(wave, inst));
+  access.overwrites = false;  // what is stored isn't what the registers hold
+  if (access.bytes == 0) return true;
+  return access_vector_memory(wave, inst, access, defined_lanes) &&
+         (!effects.to_lds || load_to_lds(wave, inst, defined_lanes));
+}
+
 bool Checker::access_memory(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes) {
   lds_bytes_.clear();
   lds_bytes_.bytes = effects.memory.bytes;
-  if (effects.memory.parts == 0) return true;
+  if (effects.memory.parts == 0)
+    return !converts_format(inst, effects) || access_typed_buffer(wave, inst, effects, defined_lanes);
   switch (inst.family) {
     case Family::DS: return access_ds(wave, inst, effects, defined_lanes);
-    case Family::SMEM: return access_scalar_memory(wave, inst, effects);
-    case Family::SCRATCH: return !effects.to_lds || load_to_lds(wave, inst);
+    case Family::SMEM: return access_scalar_memory(wave, inst, effects, defined_lanes);
+    case Family::SCRATCH: return !effects.to_lds || load_to_lds(wave, inst, defined_lanes);
     default:
-      return access_vector_memory(wave, inst, effects, defined_lanes) && (!effects.to_lds || load_to_lds(wave, inst));
+      return access_vector_memory(wave, inst, effects.memory, defined_lanes) &&
+             (!effects.to_lds || load_to_lds(wave, inst, defined_lanes));
   }
 }
 

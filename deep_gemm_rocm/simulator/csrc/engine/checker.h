@@ -14,13 +14,15 @@
 #include "lds_watch.h"
 #include "wait_counters.h"
 #include "wave.h"
+#include "written_memory.h"
 
 namespace mi300x {
 
 class Checker {
  public:
-  // `global`: what all workgroups of the dispatch share, null where there is only one; `grid` in workgroups.
-  Checker(uint32_t waves, GlobalWatch* global, const Dim3& grid) : waves_(waves), global_(global), grid_(grid) {}
+  // `global`: what all workgroups of the dispatch share, null where there is only one.
+  Checker(uint32_t waves, GlobalWatch* global, const Dispatch& dispatch)
+      : waves_(waves), global_(global), written_(dispatch.memory, dispatch.memory_count), grid_(dispatch.grid) {}
 
   // After the waves have been given their launch state; `scalars` SGPRs from s0 on belong to it.
   void start_workgroup(const std::vector<std::unique_ptr<Wave>>& waves, int scalars);
@@ -48,13 +50,15 @@ class Checker {
     uint64_t addresses[lanes];  // LDS: offsets
   };
   bool access_memory(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes);
-  bool access_vector_memory(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes);
-  bool access_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects);
+  bool access_vector_memory(Wave& wave, const Instruction& inst, const MemoryAccess& access, uint64_t& defined_lanes);
+  bool access_typed_buffer(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes);
+  bool access_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_dwords);
   bool access_ds(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes);
   bool access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, const uint32_t* data,
                   uint64_t& defined_lanes);
-  bool load_to_lds(Wave& wave, const Instruction& inst);
+  bool load_to_lds(Wave& wave, const Instruction& inst, uint64_t defined_lanes);
   bool access_global(Wave& wave, const Lanes& places, const MemoryAccess& access, const uint32_t* data);
+  void follow_data(const Lanes& places, const MemoryAccess& access, uint64_t& defined_lanes);
   bool visit_global(Wave& wave, const GlobalWatch::Span& span, const Lanes* places);
   bool check_alignment(Wave& wave, const Lanes& places, const MemoryAccess& access, const char* where);
   bool report_lds(Wave& wave, const LdsWatch::Conflict& conflict, int lane, bool writes);
@@ -64,7 +68,8 @@ class Checker {
   LdsBytes lds_bytes_;  // of the instruction at hand
   GlobalWatch* const global_;
   GlobalWatch::Visitor visitor_;
-  const Dim3 grid_;
+  WrittenMemory written_;
+  const Dim3 grid_;  // in workgroups
 };
 
 }  // namespace mi300x

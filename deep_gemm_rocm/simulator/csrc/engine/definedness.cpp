@@ -50,6 +50,11 @@ void Definedness::define_scalar(const RegisterRange& range, uint64_t bits) {
     scalars_[size_t(range.first - first_scalar + i)] = uint32_t(i % 2 ? bits >> 32 : bits);
 }
 
+void Definedness::define_loaded_scalars(const RegisterRange& range, uint64_t dwords) {
+  for (int i = 0; i < range.count; ++i)
+    scalars_[size_t(range.first - first_scalar + i)] = dwords >> i & 1 ? ~0u : 0;
+}
+
 // Moves and lane mask arithmetic.
 void Definedness::execute_bitwise(const Wave& wave, const Instruction& inst, Derivation operation) {
   const char* name = mnemonic(inst.op);
@@ -106,7 +111,7 @@ uint64_t Definedness::result_lanes(Wave& wave, const Instruction& inst, const Ef
   return defined;
 }
 
-void Definedness::execute(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded_lanes) {
+void Definedness::execute(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded) {
   switch (effects.derivation) {
     case Derivation::write_lane:
       rows_[inst.dst.index] |= 1ull << (wave.read_scalar(inst.src[1]) % lanes);
@@ -120,11 +125,11 @@ void Definedness::execute(Wave& wave, const Instruction& inst, const Effects& ef
     }
     case Derivation::bit_move: case Derivation::bit_and: case Derivation::bit_or: case Derivation::bit_and_not:
     case Derivation::bit_not_and: return execute_bitwise(wave, inst, effects.derivation);
-    default: return write_results(wave, inst, effects, loaded_lanes);
+    default: return write_results(wave, inst, effects, loaded);
   }
 }
 
-void Definedness::write_results(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded_lanes) {
+void Definedness::write_results(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded) {
   constexpr int most_dwords = 32;
   const uint64_t exec = wave.exec();
   const bool writes_scalars = effects.unit == Unit::scalar || effects.derivation == Derivation::crossing ||
@@ -133,15 +138,15 @@ void Definedness::write_results(Wave& wave, const Instruction& inst, const Effec
   if (writes_scalars)
     for (const RegisterRange& range : effects.reads) all_sources &= is_defined(range, exec);
   const uint64_t scalar_bits = inst.sdst.kind != Operand::Kind::none ? ~exec | result_lanes(wave, inst, effects, 0)
-                               : effects.unit == Unit::scalar_memory || all_sources ? ~0ull
-                                                                                    : 0;
+                               : all_sources                           ? ~0ull
+                                                                       : 0;
   // An instruction may write what it reads: all results are found before any is kept.
   uint64_t results[most_dwords];
   const uint64_t active = effects.derivation == Derivation::matrix ? ~0ull : exec;
   for (const RegisterRange& range : effects.writes) {
     if (!range.is_vector()) continue;
     for (int i = 0; i < range.count; ++i) {
-      if (effects.derivation == Derivation::loaded) results[i] = loaded_lanes;
+      if (effects.derivation == Derivation::loaded) results[i] = loaded;
       else if (effects.derivation == Derivation::crossing) results[i] = all_sources ? ~0ull : 0;
       else if (effects.derivation == Derivation::matrix && i > 0) results[i] = results[0];
       else results[i] = result_lanes(wave, inst, effects, i);
@@ -151,8 +156,11 @@ void Definedness::write_results(Wave& wave, const Instruction& inst, const Effec
       row = (row & ~active) | (results[i] & active);
     }
   }
-  for (const RegisterRange& range : effects.writes)
-    if (!range.is_vector()) define_scalar(range, scalar_bits);
+  for (const RegisterRange& range : effects.writes) {
+    if (range.is_vector()) continue;
+    if (effects.unit == Unit::scalar_memory) define_loaded_scalars(range, loaded);
+    else define_scalar(range, scalar_bits);
+  }
   if (effects.unit == Unit::scalar && !effects.keeps_scc) scc_ = all_sources;
 }
 

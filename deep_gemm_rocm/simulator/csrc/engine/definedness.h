@@ -19,8 +19,8 @@ class Definedness {
   uint64_t undefined_lanes(int row, uint64_t lanes) const { return lanes & ~rows_[size_t(row)]; }
   bool scc_is_defined() const { return scc_; }
 
-  // What the instruction is about to define; `loaded_lanes` have read defined memory only.
-  void execute(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded_lanes);
+  // What the instruction is about to define; `loaded` lanes have read defined memory only, dwords for a scalar load.
+  void execute(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded);
 
  private:
   uint64_t result_lanes(Wave& wave, const Instruction& inst, const Effects& effects, int row) const;
@@ -28,8 +28,9 @@ class Definedness {
   uint64_t bits_of(const Operand& operand) const;
   uint64_t pair(int index) const { return scalars_[size_t(index)] | uint64_t(scalars_[size_t(index) + 1]) << 32; }
   void define_scalar(const RegisterRange& range, uint64_t bits);
+  void define_loaded_scalars(const RegisterRange& range, uint64_t dwords);
   void execute_bitwise(const Wave& wave, const Instruction& inst, Derivation operation);
-  void write_results(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded_lanes);
+  void write_results(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded);
 
   std::array<uint64_t, register_rows> rows_;     // a bit a lane
   std::array<uint32_t, scalar_count> scalars_;  // a bit a bit

@@ -87,7 +87,9 @@ void LdsWatch::write(uint32_t begin, uint32_t bytes, uint32_t wave, bool atomic)
   }
 }
 
-void LdsWatch::define(uint32_t begin, uint32_t bytes) { std::fill_n(defined_.begin() + begin, bytes, 1); }
+void LdsWatch::define(uint32_t begin, uint32_t bytes, bool defined) {
+  std::fill_n(defined_.begin() + begin, bytes, defined);
+}
 
 bool LdsWatch::is_defined(uint32_t begin, uint32_t bytes) const {
   uint8_t all = 1;

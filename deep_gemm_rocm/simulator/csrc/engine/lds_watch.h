@@ -36,7 +36,7 @@ class LdsWatch {
 
   void read(uint32_t begin, uint32_t bytes, uint32_t wave);
   void write(uint32_t begin, uint32_t bytes, uint32_t wave, bool atomic);
-  void define(uint32_t begin, uint32_t bytes);
+  void define(uint32_t begin, uint32_t bytes, bool defined = true);
   bool is_defined(uint32_t begin, uint32_t bytes) const;
 
   // A load to LDS writes at any time from here until its wave has waited for it.

@@ -81,7 +81,7 @@ WorkgroupRunner::WorkgroupRunner(Launch& launch, Statistics* statistics)
     order_.push_back(waves_[i].get());
   }
   if (launch.settings.sanitize)
-    checker_.emplace(count, launch.global_watch ? &*launch.global_watch : nullptr, launch.dispatch.grid);
+    checker_.emplace(count, launch.global_watch ? &*launch.global_watch : nullptr, launch.dispatch);
 }
 
 WorkgroupRunner::~WorkgroupRunner() {

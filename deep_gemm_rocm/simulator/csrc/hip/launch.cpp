@@ -230,6 +230,7 @@ void KernelWork::run() const {
   if (kernel.uses_dynamic_stack) descriptor.scratch_bytes += static_cast<uint32_t>(stack_limit());
 
   mi300x::Engine& machine = engine();
+  MemoryMap::instance().forget_writes();
   const MemoryMap::Lease memory = MemoryMap::instance().lease();
   mi300x::Dispatch dispatch;
   dispatch.kernel = &descriptor;

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 
 #include "device.h"
 #include "status.h"
@@ -24,6 +26,32 @@ uint64_t mapped_bytes(uint64_t size) { return (size + page_size() - 1) / page_si
 
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
+void* map_anonymous(uint64_t size) {
+  return mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
+uint64_t bitmap_bytes(uint64_t size) { return size / 8 + 1; }
+
+bool bit_of(const uint8_t* bits, uint64_t i) { return __atomic_load_n(bits + i / 8, __ATOMIC_RELAXED) >> i % 8 & 1; }
+void set_bit(uint8_t* bits, uint64_t i) { __atomic_fetch_or(bits + i / 8, uint8_t(1u << i % 8), __ATOMIC_RELAXED); }
+
+void set_bits(uint8_t* bits, uint64_t begin, uint64_t end) {
+  for (; begin < end && begin % 8 != 0; ++begin) set_bit(bits, begin);
+  for (; end > begin && end % 8 != 0; --end) set_bit(bits, end - 1);
+  if (begin < end) std::memset(bits + begin / 8, 0xFF, (end - begin) / 8);
+}
+
+// Whether launches keep track of what they write.
+bool is_sanitizing() {
+  const char* sanitize = std::getenv("DG_SIM_SANITIZE");
+  const char* timing = std::getenv("DG_SIM_TIMING");  // which leaves out what has no influence on the time
+  return sanitize && std::strcmp(sanitize, "1") == 0 && !(timing && std::strcmp(timing, "1") == 0);
+}
+
+// Address space of the process that freed allocations may keep, and how many of them: the kernel limits mappings.
+constexpr uint64_t kMostQuarantinedBytes = 1ull << 42;
+constexpr size_t kMostQuarantined = 1024;
+
 }  // namespace
 
 MemoryMap& MemoryMap::instance() {
@@ -41,14 +69,18 @@ void* MemoryMap::allocate(size_t size, MemoryKind kind, unsigned flags) {
     }
     allocated_ += size;
   }
-  void* pointer =
-      mmap(nullptr, mapped_bytes(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* pointer = map_anonymous(mapped_bytes(size));
+  // The host writes what it allocates for itself without telling.
+  const bool tracked = kind == MemoryKind::device && is_sanitizing();
+  void* bits = tracked && pointer != MAP_FAILED ? map_anonymous(bitmap_bytes(size)) : nullptr;
   std::lock_guard lock(mutex_);
-  if (pointer == MAP_FAILED) {
+  if (pointer == MAP_FAILED || bits == MAP_FAILED) {
+    if (pointer != MAP_FAILED) munmap(pointer, mapped_bytes(size));
     allocated_ -= size;
     fail(hipErrorOutOfMemory, "the host has no address space for %zu bytes", size);
   }
-  insert({address_of(pointer), address_of(pointer) + size, kind, flags});
+  tracked_ += bits != nullptr;
+  insert({address_of(pointer), address_of(pointer) + size, kind, flags, static_cast<uint8_t*>(bits)});
   return pointer;
 }
 
@@ -114,6 +146,44 @@ uint64_t MemoryMap::allocated_bytes() const {
   return allocated_;
 }
 
+MemoryBlock* MemoryMap::tracked_block(uint64_t address, uint64_t size) {
+  const auto after = blocks_.upper_bound(address);
+  if (after == blocks_.begin()) return nullptr;
+  MemoryBlock& block = std::prev(after)->second;
+  return block.written && address < block.end && size <= block.end - address ? &block : nullptr;
+}
+
+void MemoryMap::note_write(uint64_t address, uint64_t size) {
+  std::lock_guard lock(mutex_);
+  if (const MemoryBlock* block = tracked_block(address, size))
+    set_bits(block->written, address - block->begin, address - block->begin + size);
+}
+
+void MemoryMap::note_copy(uint64_t address, uint64_t source, uint64_t size) {
+  std::lock_guard lock(mutex_);
+  const MemoryBlock* to = tracked_block(address, size);
+  const MemoryBlock* from = tracked_block(source, size);
+  if (!to) return;
+  const uint64_t begin = address - to->begin;
+  if (!from) return set_bits(to->written, begin, begin + size);
+  for (uint64_t i = 0; i < size; ++i) {
+    if (bit_of(from->written, source - from->begin + i)) set_bit(to->written, begin + i);
+  }
+}
+
+void MemoryMap::forget_writes() {
+  if (tracked_ == 0 || is_sanitizing()) return;
+  std::unique_lock idle(in_use_);
+  std::lock_guard lock(mutex_);
+  for (auto& [begin, block] : blocks_) {
+    if (!block.written) continue;
+    munmap(block.written, bitmap_bytes(block.size()));
+    block.written = nullptr;
+    --tracked_;
+    ranges_.reset();
+  }
+}
+
 MemoryMap::Lease MemoryMap::lease() const {
   std::shared_lock in_use(in_use_);
   std::lock_guard lock(mutex_);
@@ -127,10 +197,31 @@ void MemoryMap::insert(const MemoryBlock& block) {
 
 MemoryMap::Blocks::iterator MemoryMap::unmap(Blocks::iterator allocation) {
   const MemoryBlock block = allocation->second;
-  munmap(reinterpret_cast<void*>(block.begin), mapped_bytes(block.size()));
+  if (block.written) {
+    munmap(block.written, bitmap_bytes(block.size()));
+    --tracked_;
+  }
+  quarantine(block.begin, mapped_bytes(block.size()));
   allocated_ -= block.size();
   ranges_.reset();
   return blocks_.erase(allocation);
+}
+
+void MemoryMap::quarantine(uint64_t begin, uint64_t size) {
+  void* const address = reinterpret_cast<void*>(begin);
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  if (mmap(address, size, PROT_NONE, flags, -1, 0) == MAP_FAILED) {
+    munmap(address, size);
+    return;
+  }
+  freed_.push_back({begin, begin + size});
+  freed_bytes_ += size;
+  while (freed_.size() > kMostQuarantined || freed_bytes_ > kMostQuarantinedBytes) {
+    const mi300x::MemoryRange oldest = freed_.front();
+    munmap(reinterpret_cast<void*>(oldest.begin), oldest.end - oldest.begin);
+    freed_bytes_ -= oldest.end - oldest.begin;
+    freed_.pop_front();
+  }
 }
 
 // Merges blocks that overlap or touch: neighbouring registrations are often parts of one buffer. Allocations never
@@ -141,8 +232,9 @@ std::shared_ptr<const MemoryRanges> MemoryMap::ranges() const {
     for (const auto& [begin, block] : blocks_) {
       if (!merged->empty() && begin <= merged->back().end) {
         merged->back().end = std::max(merged->back().end, block.end);
+        merged->back().written = nullptr;
       } else {
-        merged->push_back({begin, block.end});
+        merged->push_back({begin, block.end, block.written});
       }
     }
     ranges_ = std::move(merged);

@@ -2,7 +2,9 @@
 // addresses are host addresses.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,6 +21,7 @@ struct MemoryBlock {
   uint64_t end = 0;
   MemoryKind kind = MemoryKind::device;
   unsigned flags = 0;
+  uint8_t* written = nullptr;  // a bit for each byte that has been written; null where nobody keeps track
 
   uint64_t size() const { return end - begin; }
 };
@@ -33,7 +36,8 @@ class MemoryMap {
   // 256-byte aligned, of the exact size; pages are committed when they are touched. Fails with hipErrorOutOfMemory.
   void* allocate(size_t size, MemoryKind kind, unsigned flags = 0);
 
-  // Frees what allocate() returned. Waits for running dispatches, as hipFree does.
+  // Frees what allocate() returned. Waits for running dispatches, as hipFree does. The addresses stay unused for a while,
+  // so that a use after that is seen.
   void release(void* pointer);
 
   // Frees everything that allocate() returned for the device and the host; managed memory belongs to variables.
@@ -51,6 +55,12 @@ class MemoryMap {
   // Whether [address, address + size) is all device-accessible.
   bool covers(uint64_t address, uint64_t size) const;
 
+  // What the sanitizer must know of device memory: that all of the range has been written, or as much of it as of the
+  // source of a copy; that a launch which nobody watched may have written anything.
+  void note_write(uint64_t address, uint64_t size);
+  void note_copy(uint64_t address, uint64_t source, uint64_t size);
+  void forget_writes();
+
   uint64_t allocated_bytes() const;
 
   // The memory as one dispatch sees it; while a lease is held, none of it is taken away.
@@ -65,11 +75,16 @@ class MemoryMap {
 
   void insert(const MemoryBlock& block);
   Blocks::iterator unmap(Blocks::iterator allocation);
+  void quarantine(uint64_t begin, uint64_t size);
+  MemoryBlock* tracked_block(uint64_t address, uint64_t size);
   std::shared_ptr<const MemoryRanges> ranges() const;
 
   mutable std::shared_mutex in_use_;  // shared by dispatches, exclusive to take memory away; locked before mutex_
   mutable std::mutex mutex_;
   Blocks blocks_;
+  std::deque<mi300x::MemoryRange> freed_;  // address space that is kept unused, the oldest first
+  uint64_t freed_bytes_ = 0;
   uint64_t allocated_ = 0;
+  std::atomic<size_t> tracked_{0};  // blocks with `written`
   mutable std::shared_ptr<const MemoryRanges> ranges_;  // null when blocks_ changed since it was built
 };

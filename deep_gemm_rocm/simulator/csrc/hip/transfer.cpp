@@ -148,7 +148,10 @@ void CopyWork::run() const {
   require_destination("destination", destination.base, destination.span(box, "destination"),
                       direction.destination_on_device);
   for (size_t z = 0; z < box.depth; ++z) {
-    for (size_t y = 0; y < box.height; ++y) std::memmove(destination.row(y, z), source.row(y, z), box.width);
+    for (size_t y = 0; y < box.height; ++y) {
+      std::memmove(destination.row(y, z), source.row(y, z), box.width);
+      memory().note_copy(address_of(destination.row(y, z)), address_of(source.row(y, z)), box.width);
+    }
   }
 }
 
@@ -189,6 +192,7 @@ void FillWork::run() const {
   for (size_t z = 0; z < box.depth; ++z) {
     for (size_t y = 0; y < box.height; ++y) {
       char* row = destination.row(y, z);
+      memory().note_write(address_of(row), box.width);
       switch (element_size) {
         case 1: fill_row<uint8_t>(row, value, box.width); break;
         case 2: fill_row<uint16_t>(row, value, box.width); break;
