@@ -1,8 +1,10 @@
 // LDS instructions (CDNA3 ISA, "Data share operations").
 
+#include <algorithm>
 #include <cstdio>
 
 #include "atomics.h"
+#include "lane_transfer.h"
 #include "lanes.h"
 
 namespace mi300x {
@@ -43,23 +45,67 @@ void write_data(Wave& wave, const Operand& operand, int lane, Value value, int f
   for (int i = 0; i < dwords_of<Value>; ++i) rows[i * lanes + lane] = dwords[i];
 }
 
-struct Dwords3 { uint32_t value[3]; };
-struct Dwords4 { uint32_t value[4]; };
+// Whether the accesses of all active lanes at an offset are inside; else the wave fails.
+bool check(Wave& wave, const uint32_t* addresses, uint32_t offset, uint32_t bytes) {
+  if (wave.exec() == ~0ull) {
+    uint32_t highest = 0;
+    for (int l = 0; l < lanes; ++l) highest = std::max(highest, addresses[l]);
+    if (uint64_t(highest) + offset + bytes <= wave.group->lds_bytes) return true;
+  }
+  return for_active_lanes(wave, [&](int lane) { return resolve(wave, lane, addresses[lane], offset, bytes) != nullptr; });
+}
 
 // ---- Plain loads and stores ----
 
-template <class Value>
-void load(Wave& wave, const Instruction& inst) {
-  const uint32_t* address = wave.row(inst.src[0].index);
+template <int dwords>
+void load_dwords_at(Wave& wave, const uint32_t* addresses, uint32_t offset, uint32_t* rows) {
+  if (!check(wave, addresses, offset, 4 * dwords)) return;
+  const uint8_t* lds = wave.group->lds.data() + offset;
+  gather<dwords>(wave.exec(), [&](int lane) { return lds + addresses[lane]; }, rows);
+}
+template <int dwords>
+void store_dwords_at(Wave& wave, const uint32_t* addresses, uint32_t offset, const uint32_t* rows) {
+  if (!check(wave, addresses, offset, 4 * dwords)) return;
+  uint8_t* lds = wave.group->lds.data() + offset;
+  scatter<dwords>(wave.exec(), rows, [&](int lane) { return lds + addresses[lane]; });
+}
+
+template <int dwords>
+void load_dwords(Wave& wave, const Instruction& inst) {
+  load_dwords_at<dwords>(wave, wave.row(inst.src[0].index), uint32_t(inst.imm), wave.row(inst.dst.index));
+}
+template <int dwords>
+void store_dwords(Wave& wave, const Instruction& inst) {
+  store_dwords_at<dwords>(wave, wave.row(inst.src[0].index), uint32_t(inst.imm), wave.row(inst.src[1].index));
+}
+
+// Two accesses at offsets that count elements (or 64 elements).
+template <int dwords, int stride>
+void load_two(Wave& wave, const Instruction& inst) {
   alignas(64) uint32_t addresses[lanes];
-  memcpy(addresses, address, sizeof addresses);  // the destination may overlap the address
+  memcpy(addresses, wave.row(inst.src[0].index), sizeof addresses);  // the first destination may overlap the address
+  constexpr uint32_t unit = stride * 4 * dwords;
+  load_dwords_at<dwords>(wave, addresses, inst.mem.offset0 * unit, wave.row(inst.dst.index));
+  load_dwords_at<dwords>(wave, addresses, inst.mem.offset1 * unit, wave.row(inst.dst.index + dwords));
+}
+template <int dwords, int stride>
+void store_two(Wave& wave, const Instruction& inst) {
+  const uint32_t* addresses = wave.row(inst.src[0].index);
+  constexpr uint32_t unit = stride * 4 * dwords;
+  store_dwords_at<dwords>(wave, addresses, inst.mem.offset0 * unit, wave.row(inst.src[1].index));
+  store_dwords_at<dwords>(wave, addresses, inst.mem.offset1 * unit, wave.row(inst.src[2].index));
+}
+
+template <class Value>
+void load_narrow(Wave& wave, const Instruction& inst) {
+  const uint32_t* addresses = wave.row(inst.src[0].index);
+  uint32_t* row = wave.row(inst.dst.index);
   for_active_lanes(wave, [&](int lane) {
     const uint8_t* memory = resolve(wave, lane, addresses[lane], uint32_t(inst.imm), sizeof(Value));
     if (memory == nullptr) return false;
     Value value;
     memcpy(&value, memory, sizeof value);
-    if constexpr (sizeof(Value) < 4) write_data(wave, inst.dst, lane, int32_t(value));  // extended by its sign
-    else write_data(wave, inst.dst, lane, value);
+    row[lane] = uint32_t(int32_t(value));  // extended by its sign
     return true;
   });
 }
@@ -82,87 +128,48 @@ void load_half(Wave& wave, const Instruction& inst) {
 }
 
 template <class Value, int shift>
-void store(Wave& wave, const Instruction& inst) {
-  const uint32_t* address = wave.row(inst.src[0].index);
+void store_narrow(Wave& wave, const Instruction& inst) {
+  const uint32_t *addresses = wave.row(inst.src[0].index), *row = wave.row(inst.src[1].index);
   for_active_lanes(wave, [&](int lane) {
-    uint8_t* memory = resolve(wave, lane, address[lane], uint32_t(inst.imm), sizeof(Value));
+    uint8_t* memory = resolve(wave, lane, addresses[lane], uint32_t(inst.imm), sizeof(Value));
     if (memory == nullptr) return false;
-    if constexpr (sizeof(Value) < 4) {
-      const Value value = Value(wave.row(inst.src[1].index)[lane] >> shift);
-      memcpy(memory, &value, sizeof value);
-    } else {
-      const Value value = read_data<Value>(wave, inst.src[1], lane);
-      memcpy(memory, &value, sizeof value);
-    }
-    return true;
-  });
-}
-
-// Two accesses at offsets that count elements (or 64 elements).
-template <class Value, int stride>
-void load_two(Wave& wave, const Instruction& inst) {
-  alignas(64) uint32_t addresses[lanes];
-  memcpy(addresses, wave.row(inst.src[0].index), sizeof addresses);
-  const uint32_t offsets[2] = {inst.mem.offset0 * stride * uint32_t(sizeof(Value)),
-                               inst.mem.offset1 * stride * uint32_t(sizeof(Value))};
-  for_active_lanes(wave, [&](int lane) {
-    for (int i = 0; i < 2; ++i) {
-      const uint8_t* memory = resolve(wave, lane, addresses[lane], offsets[i], sizeof(Value));
-      if (memory == nullptr) return false;
-      Value value;
-      memcpy(&value, memory, sizeof value);
-      write_data(wave, inst.dst, lane, value, i * int(sizeof(Value) / 4));
-    }
-    return true;
-  });
-}
-template <class Value, int stride>
-void store_two(Wave& wave, const Instruction& inst) {
-  const uint32_t* address = wave.row(inst.src[0].index);
-  const uint32_t offsets[2] = {inst.mem.offset0 * stride * uint32_t(sizeof(Value)),
-                               inst.mem.offset1 * stride * uint32_t(sizeof(Value))};
-  for_active_lanes(wave, [&](int lane) {
-    for (int i = 0; i < 2; ++i) {
-      uint8_t* memory = resolve(wave, lane, address[lane], offsets[i], sizeof(Value));
-      if (memory == nullptr) return false;
-      const Value value = read_data<Value>(wave, inst.src[1 + i], lane);
-      memcpy(memory, &value, sizeof value);
-    }
+    const Value value = Value(row[lane] >> shift);
+    memcpy(memory, &value, sizeof value);
     return true;
   });
 }
 
 #define LDS(name, ...) const Semantics name##_semantics(Op::name, bind_handler<__VA_ARGS__, ConstantType::b32>);
-LDS(ds_read_b32, load<uint32_t>)
-LDS(ds_read_b64, load<uint64_t>)
-LDS(ds_read_b96, load<Dwords3>)
-LDS(ds_read_b128, load<Dwords4>)
-LDS(ds_read_i8, load<int8_t>)
-LDS(ds_read_u8, load<uint8_t>)
-LDS(ds_read_i16, load<int16_t>)
-LDS(ds_read_u16, load<uint16_t>)
+LDS(ds_read_b32, load_dwords<1>)
+LDS(ds_read_b64, load_dwords<2>)
+LDS(ds_read_b96, load_dwords<3>)
+LDS(ds_read_b128, load_dwords<4>)
+LDS(ds_read_i8, load_narrow<int8_t>)
+LDS(ds_read_u8, load_narrow<uint8_t>)
+LDS(ds_read_i16, load_narrow<int16_t>)
+LDS(ds_read_u16, load_narrow<uint16_t>)
 LDS(ds_read_u8_d16, load_half<uint8_t, false>)
 LDS(ds_read_u8_d16_hi, load_half<uint8_t, true>)
 LDS(ds_read_i8_d16, load_half<int8_t, false>)
 LDS(ds_read_i8_d16_hi, load_half<int8_t, true>)
 LDS(ds_read_u16_d16, load_half<uint16_t, false>)
 LDS(ds_read_u16_d16_hi, load_half<uint16_t, true>)
-LDS(ds_read2_b32, load_two<uint32_t, 1>)
-LDS(ds_read2st64_b32, load_two<uint32_t, 64>)
-LDS(ds_read2_b64, load_two<uint64_t, 1>)
-LDS(ds_read2st64_b64, load_two<uint64_t, 64>)
-LDS(ds_write_b8, store<uint8_t, 0>)
-LDS(ds_write_b16, store<uint16_t, 0>)
-LDS(ds_write_b8_d16_hi, store<uint8_t, 16>)
-LDS(ds_write_b16_d16_hi, store<uint16_t, 16>)
-LDS(ds_write_b32, store<uint32_t, 0>)
-LDS(ds_write_b64, store<uint64_t, 0>)
-LDS(ds_write_b96, store<Dwords3, 0>)
-LDS(ds_write_b128, store<Dwords4, 0>)
-LDS(ds_write2_b32, store_two<uint32_t, 1>)
-LDS(ds_write2st64_b32, store_two<uint32_t, 64>)
-LDS(ds_write2_b64, store_two<uint64_t, 1>)
-LDS(ds_write2st64_b64, store_two<uint64_t, 64>)
+LDS(ds_read2_b32, load_two<1, 1>)
+LDS(ds_read2st64_b32, load_two<1, 64>)
+LDS(ds_read2_b64, load_two<2, 1>)
+LDS(ds_read2st64_b64, load_two<2, 64>)
+LDS(ds_write_b8, store_narrow<uint8_t, 0>)
+LDS(ds_write_b16, store_narrow<uint16_t, 0>)
+LDS(ds_write_b8_d16_hi, store_narrow<uint8_t, 16>)
+LDS(ds_write_b16_d16_hi, store_narrow<uint16_t, 16>)
+LDS(ds_write_b32, store_dwords<1>)
+LDS(ds_write_b64, store_dwords<2>)
+LDS(ds_write_b96, store_dwords<3>)
+LDS(ds_write_b128, store_dwords<4>)
+LDS(ds_write2_b32, store_two<1, 1>)
+LDS(ds_write2st64_b32, store_two<1, 64>)
+LDS(ds_write2_b64, store_two<2, 1>)
+LDS(ds_write2st64_b64, store_two<2, 64>)
 
 // Addresses made of M0 and the lane's number.
 uint32_t lane_address(const Wave& wave, int lane) { return (wave.m0() & 0xFFFF) + 4 * uint32_t(lane); }

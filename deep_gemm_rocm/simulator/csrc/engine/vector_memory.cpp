@@ -4,6 +4,7 @@
 
 #include "addresses.h"
 #include "atomics.h"
+#include "lane_transfer.h"
 #include "lanes.h"
 
 namespace mi300x {
@@ -39,11 +40,9 @@ bool check_global(Wave& wave, const uint64_t* addresses, uint32_t bytes) {
 // ---- Addresses ----
 
 bool resolve_global(Wave& wave, const Instruction& inst, uint32_t bytes, Access& access) {
-  uint64_t addresses[lanes];
+  auto* addresses = reinterpret_cast<uint64_t*>(access.memory);
   global_addresses(wave, inst, addresses);
-  if (!check_global(wave, addresses, bytes)) return false;
-  for (int l = 0; l < lanes; ++l) access.memory[l] = reinterpret_cast<uint8_t*>(addresses[l]);
-  return true;
+  return check_global(wave, addresses, bytes);
 }
 
 bool scratch_position(Wave& wave, int lane, uint64_t offset, uint32_t bytes, uint8_t*& memory) {
@@ -110,25 +109,13 @@ template <int dwords>
 void load_dwords(Wave& wave, const Instruction& inst) {
   Access access;
   if (!resolve(wave, inst, 4 * dwords, access)) return;
-  uint32_t* rows = wave.row(inst.dst.index);
-  for_active_lanes(wave, [&](int lane) {
-    uint32_t value[dwords];
-    memcpy(value, access.memory[lane], sizeof value);
-    for (int i = 0; i < dwords; ++i) rows[i * lanes + lane] = value[i];
-    return true;
-  });
+  gather<dwords>(wave.exec(), [&](int lane) { return access.memory[lane]; }, wave.row(inst.dst.index));
 }
 template <int dwords>
 void store_dwords(Wave& wave, const Instruction& inst) {
   Access access;
   if (!resolve(wave, inst, 4 * dwords, access)) return;
-  const uint32_t* rows = wave.row(store_data(inst).index);
-  for_active_lanes(wave, [&](int lane) {
-    uint32_t value[dwords];
-    for (int i = 0; i < dwords; ++i) value[i] = rows[i * lanes + lane];
-    memcpy(access.memory[lane], value, sizeof value);
-    return true;
-  });
+  scatter<dwords>(wave.exec(), wave.row(store_data(inst).index), [&](int lane) { return access.memory[lane]; });
 }
 
 // Buffer accesses of several dwords check each dword against the bounds by itself.
@@ -136,61 +123,63 @@ uint32_t dwords_in_bounds(const BufferPosition& position, uint32_t dwords) {
   return uint32_t(std::min<uint64_t>(position.in_bounds / 4, dwords));
 }
 
+constexpr uint32_t no_offsets[lanes] = {};
+
 // The accesses of one instruction to a buffer, with the checks that all lanes share made once.
 class BufferAccess {
  public:
   BufferAccess(Wave& wave, const Instruction& inst)
       : wave_(wave),
         operands_(wave, inst),
-        base_(operands_.resource.base + operands_.scalar_offset),
-        raw_(operands_.resource.stride == 0 && !operands_.resource.adds_lane && operands_.index == nullptr),
-        whole_buffer_is_valid_(raw_ && wave.memory->contains(base_, operands_.resource.records)) {}
+        base_(operands_.resource.base + operands_.scalar_offset + operands_.imm),
+        offsets_(operands_.offset ? operands_.offset : no_offsets),
+        raw_(operands_.resource.stride == 0 && !operands_.resource.adds_lane && operands_.index == nullptr) {}
 
   // Sets the address and the number of dwords in bounds; false where the memory isn't the kernel's.
   bool resolve(int lane, uint32_t dwords, uint8_t*& address, uint32_t& valid) const {
     const BufferPosition position = operands_.position(lane);
     valid = dwords_in_bounds(position, dwords);
     address = reinterpret_cast<uint8_t*>(position.address);
-    return valid == 0 || whole_buffer_is_valid_ || check_buffer(wave_, lane, position.address, 4 * valid);
+    return valid == 0 || check_buffer(wave_, lane, position.address, 4 * valid);
   }
 
-  // What can be said of all 64 lanes of a raw buffer at once.
+  // What can be said of all 64 lanes of a raw buffer at once. Inside: of the buffer and of the kernel's memory.
   enum class Range { mixed, inside, outside };
   Range common_range(uint32_t bytes) const {
-    if (!raw_ || !whole_buffer_is_valid_ || operands_.offset == nullptr || wave_.exec() != ~0ull) return Range::mixed;
+    if (!raw_ || wave_.exec() != ~0ull) return Range::mixed;
     uint32_t lowest = ~0u, highest = 0;
-    for (int l = 0; l < lanes; ++l) lowest = std::min(lowest, operands_.offset[l]);
-    for (int l = 0; l < lanes; ++l) highest = std::max(highest, operands_.offset[l]);
-    if (highest + operands_.imm + bytes <= operands_.resource.records) return Range::inside;
-    return lowest + operands_.imm >= operands_.resource.records ? Range::outside : Range::mixed;
+    for (int l = 0; l < lanes; ++l) lowest = std::min(lowest, offsets_[l]);
+    for (int l = 0; l < lanes; ++l) highest = std::max(highest, offsets_[l]);
+    const uint64_t records = operands_.resource.records;
+    if (lowest + operands_.imm >= records) return Range::outside;
+    if (highest + operands_.imm + bytes > records) return Range::mixed;
+    return wave_.memory->contains(base_ + lowest, highest - lowest + bytes) ? Range::inside : Range::mixed;
   }
 
   // Only where all lanes are inside.
-  const uint8_t* unchecked(int lane) const {
-    return reinterpret_cast<const uint8_t*>(base_ + operands_.imm) + operands_.offset[lane];
-  }
+  uint8_t* unchecked(int lane) const { return reinterpret_cast<uint8_t*>(base_) + offsets_[lane]; }
 
  private:
   Wave& wave_;
   const BufferOperands operands_;
   const uint64_t base_;
-  const bool raw_, whole_buffer_is_valid_;
+  const uint32_t* const offsets_;
+  const bool raw_;
 };
 
 template <int dwords>
-bool load_lanes(Wave& wave, const BufferAccess& access, uint32_t (&results)[dwords][lanes]) {
+void load_buffer_dwords(Wave& wave, const Instruction& inst) {
+  const BufferAccess access(wave, inst);
+  uint32_t* rows = wave.row(inst.dst.index);
   switch (access.common_range(4 * dwords)) {
-    case BufferAccess::Range::outside: memset(results, 0, sizeof results); return true;
+    case BufferAccess::Range::outside: memset(rows, 0, dwords * lanes * sizeof *rows); return;
     case BufferAccess::Range::inside:
-      for (int l = 0; l < lanes; ++l) {
-        uint32_t value[dwords];
-        memcpy(value, access.unchecked(l), sizeof value);
-        for (int i = 0; i < dwords; ++i) results[i][l] = value[i];
-      }
-      return true;
+      return gather<dwords>(~0ull, [&](int lane) { return access.unchecked(lane); }, rows);
     case BufferAccess::Range::mixed: break;
   }
-  return for_active_lanes(wave, [&](int lane) {
+  // Where an access fails, nothing is loaded.
+  alignas(64) uint32_t results[dwords][lanes];
+  const bool valid = for_active_lanes(wave, [&](int lane) {
     uint8_t* address;
     uint32_t valid, value[dwords] = {};
     if (!access.resolve(lane, dwords, address, valid)) return false;
@@ -198,18 +187,18 @@ bool load_lanes(Wave& wave, const BufferAccess& access, uint32_t (&results)[dwor
     for (int i = 0; i < dwords; ++i) results[i][lane] = value[i];
     return true;
   });
-}
-
-template <int dwords>
-void load_buffer_dwords(Wave& wave, const Instruction& inst) {
-  alignas(64) uint32_t results[dwords][lanes];
-  if (!load_lanes(wave, BufferAccess(wave, inst), results)) return;
-  for (int i = 0; i < dwords; ++i) store_row(wave.row(inst.dst.index + i), results[i], wave.exec());
+  for (int i = 0; valid && i < dwords; ++i) store_row(rows + i * lanes, results[i], wave.exec());
 }
 template <int dwords>
 void store_buffer_dwords(Wave& wave, const Instruction& inst) {
   const BufferAccess access(wave, inst);
   const uint32_t* rows = wave.row(inst.dst.index);
+  switch (access.common_range(4 * dwords)) {
+    case BufferAccess::Range::outside: return;
+    case BufferAccess::Range::inside:
+      return scatter<dwords>(~0ull, rows, [&](int lane) { return access.unchecked(lane); });
+    case BufferAccess::Range::mixed: break;
+  }
   for_active_lanes(wave, [&](int lane) {
     uint8_t* address;
     uint32_t valid, value[dwords];
