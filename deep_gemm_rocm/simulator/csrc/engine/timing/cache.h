@@ -1,6 +1,7 @@
 // Which lines a cache holds: set-associative, the least recently used line leaves.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -10,77 +11,90 @@ namespace mi300x::timing {
 class Cache {
  public:
   Cache(double bytes, double line_bytes, double ways)
-      : ways_(size_t(ways)), sets_(size_t(bytes / line_bytes / ways)), lines_(ways_ * sets_) {}
+      : ways_(size_t(ways)),
+        sets_(size_t(bytes / line_bytes / ways)),
+        tags_(ways_ * sets_),
+        used_(ways_ * sets_),
+        ready_(ways_ * sets_),
+        dirty_(ways_ * sets_) {}
 
   struct Result {
     bool hit = false;
     bool evicted_dirty = false;
     uint64_t evicted = 0;     // the line that left, where it was dirty
-    double* ready = nullptr;  // when the line's data arrive; null where it isn't kept
+    double* ready = nullptr;  // when the line's data arrive
   };
 
-  // Looks a line up, by its number, and makes it the most recent one of its set. A miss brings it in where `allocate`
-  // says so.
-  Result access(uint64_t line, bool dirty = false, bool allocate = true) {
-    Line* set = &lines_[set_of(line) * ways_];
-    size_t place = 0;
-    while (place < ways_ && set[place].tag != line + 1) ++place;
+  // Looks a line up, by its number, and makes it the most recent one of its set. A miss brings it in.
+  Result access(uint64_t line, bool dirty = false) {
+    const size_t set = set_of(line) * ways_;
+    size_t place = find(set, line);
     Result result;
-    result.hit = place < ways_;
+    result.hit = place != nowhere;
     if (!result.hit) {
-      if (!allocate) return result;
-      place = ways_ - 1;
-      result.evicted_dirty = set[place].dirty;
-      result.evicted = set[place].tag - 1;
-      set[place] = {line + 1, false, 0};
+      place = least_recent(set);
+      result.evicted_dirty = dirty_[place];
+      result.evicted = tags_[place] - 1;
+      tags_[place] = line + 1;
+      dirty_[place] = false;
+      ready_[place] = 0;
     }
-    Line found = set[place];
-    found.dirty |= dirty;
-    for (; place > 0; --place) set[place] = set[place - 1];
-    set[0] = found;
-    result.ready = &set[0].ready;
+    if (++accesses_ == 0) std::fill(used_.begin(), used_.end(), 0);
+    used_[place] = accesses_;
+    dirty_[place] |= dirty;
+    result.ready = &ready_[place];
     return result;
   }
 
-  // Sets when the data of a line arrive, if the line is still there.
-  void set_ready(uint64_t line, double time) {
-    Line* set = &lines_[set_of(line) * ways_];
-    for (size_t place = 0; place < ways_; ++place)
-      if (set[place].tag == line + 1) set[place].ready = time;
+  // When the data of a line arrive; null where it isn't there.
+  double* ready(uint64_t line) {
+    const size_t place = find(set_of(line) * ways_, line);
+    return place == nowhere ? nullptr : &ready_[place];
   }
 
-  // When the data of a line arrive; 0 where it isn't there.
-  double ready(uint64_t line) const {
-    const Line* set = &lines_[set_of(line) * ways_];
-    for (size_t place = 0; place < ways_; ++place)
-      if (set[place].tag == line + 1) return set[place].ready;
-    return 0;
+  void clear() {
+    std::fill(tags_.begin(), tags_.end(), 0);
+    std::fill(used_.begin(), used_.end(), 0);
+    std::fill(dirty_.begin(), dirty_.end(), 0);
   }
-
-  void clear() { lines_.assign(lines_.size(), Line()); }
 
   // Calls f with each dirty line, which is clean afterwards.
   template <class F>
   void write_back(F f) {
-    for (Line& line : lines_) {
-      if (line.dirty) f(line.tag - 1);
-      line.dirty = false;
+    for (size_t place = 0; place < tags_.size(); ++place) {
+      if (dirty_[place]) f(tags_[place] - 1);
+      dirty_[place] = false;
     }
   }
 
  private:
-  struct Line {
-    uint64_t tag : 63;  // number of the line plus 1; 0 where there is none
-    uint64_t dirty : 1;
-    double ready;
-    Line(uint64_t t = 0, bool d = false, double r = 0) : tag(t), dirty(d), ready(r) {}
-  };
+  static constexpr size_t nowhere = ~size_t(0);
+
+  // Searches without an early end, so that the compiler compares several ways at once.
+  size_t find(size_t set, uint64_t line) const {
+    const uint64_t *tags = &tags_[set], tag = line + 1;
+    uint64_t found = 0;
+    for (uint64_t way = 0; way < ways_; ++way) found = tags[way] == tag ? way + 1 : found;
+    return found == 0 ? nowhere : set + found - 1;
+  }
+  size_t least_recent(size_t set) const {
+    const uint32_t* used = &used_[set];
+    uint32_t least = ~0u, found = 0;
+    for (size_t way = 0; way < ways_; ++way) least = std::min(least, used[way]);
+    for (uint32_t way = 0; way < ways_; ++way) found = used[way] == least ? way : found;
+    return set + found;
+  }
 
   // Folded so that power-of-two strides spread over the sets.
   size_t set_of(uint64_t line) const { return size_t(line ^ line >> 13 ^ line >> 27) % sets_; }
 
   size_t ways_, sets_;
-  std::vector<Line> lines_;
+  uint32_t accesses_ = 0;
+  // Of each way of each set:
+  std::vector<uint64_t> tags_;  // number of the line plus 1; 0 where there is none
+  std::vector<uint32_t> used_;  // number of the access that used it last
+  std::vector<double> ready_;   // when its data arrive
+  std::vector<uint8_t> dirty_;
 };
 
 }  // namespace mi300x::timing

@@ -388,9 +388,11 @@ void ComputeUnit::request(double time, uint64_t line, Transfer& transfer, Reques
 
 void ComputeUnit::answer(const LineRequest& request, double time) {
   Transfer& transfer = *request.transfer;
-  if (request.merged) time = std::max(time, l1_.ready(request.line));
-  else if (request.kind == Request::load) l1_.set_ready(request.line, time);
-  else if (request.kind == Request::scalar_load) scalar_cache_.set_ready(request.line, time);
+  if (request.merged || request.kind == Request::load || request.kind == Request::scalar_load) {
+    double* ready = (request.kind == Request::scalar_load ? scalar_cache_ : l1_).ready(request.line);
+    if (request.merged && ready != nullptr) time = std::max(time, *ready);
+    else if (ready != nullptr) *ready = time;
+  }
   if (!request.merged) {
     --unanswered_;
     arrivals_.push(time);

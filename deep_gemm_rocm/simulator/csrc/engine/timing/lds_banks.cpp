@@ -37,6 +37,22 @@ class Group {
   uint32_t wanted_[banks][lanes];
 };
 
+// Whether the lanes of each group want different banks, all of them, as those do that somebody has laid out with care.
+// `shift` is log2 of the bytes of a lane; unaligned lanes are for somebody else to count.
+bool without_conflicts(const uint32_t* base, uint32_t offset, int shift, int group_lanes, bool reads_b128) {
+  const uint32_t slots = 128u >> shift;
+  for (int first = 0; first < lanes; first += group_lanes) {
+    uint32_t wanted = 0, misaligned = 0;
+    for (int position = first; position < first + group_lanes; ++position) {
+      const uint32_t address = base[lane_at(position, reads_b128)] + offset;
+      wanted |= 1u << (address >> shift & (slots - 1));
+      misaligned |= address & ((1u << shift) - 1);
+    }
+    if (misaligned != 0 || __builtin_popcount(wanted) != group_lanes) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 BankClocks bank_clocks(Wave& wave, const Instruction& inst, const MemoryAccess& access) {
@@ -48,6 +64,12 @@ BankClocks bank_clocks(Wave& wave, const Instruction& inst, const MemoryAccess& 
   const int group_lanes = dwords == 1 ? 32 : dwords == 2 ? 16 : 8;
   const bool reads_b128 = dwords == 4 && !access.writes;
   for (int part = 0; part < access.parts; ++part) {
+    const int shift = __builtin_ctz(unsigned(4 * dwords));
+    if (exec == ~0ull && access.bytes == 1 << shift && access.bytes >= 4 && !access.atomic &&
+        without_conflicts(base, access.offsets[part], shift, group_lanes, reads_b128)) {
+      result.all += uint32_t(lanes / group_lanes);
+      continue;
+    }
     for (int first = 0; first < lanes; first += group_lanes) {
       Group group(access.atomic);
       for (int position = first; position < first + group_lanes; ++position) {
