@@ -1,6 +1,6 @@
 """DeepGEMM for AMD's MI300X (gfx942): FP8 GEMM with fine-grained scales, on the GPU or on a simulated one."""
 
-from .attention import flash_attention
+from .attention import flash_attention, flash_attention_decode
 from .einstein_sum import einsum, fp8_einsum
 from .gemm import (
     bf16_gemm_nn,
@@ -73,6 +73,7 @@ __all__ = [
     "einsum",
     "f16_gemm_nt",
     "flash_attention",
+    "flash_attention_decode",
     "fp8_einsum",
     "fp8_fp4_gemm_nn",
     "fp8_fp4_gemm_nt",

@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
-from .attention_contracts import check_attention
-from .attention_kernel import launch_flash_attention
-from .heuristics import choose_attention_config
+from . import settings
+from .attention_contracts import check_attention, check_decode
+from .attention_kernel import launch_flash_attention, launch_flash_decode
+from .contracts import check_int
+from .heuristics import DecodeConfig, choose_attention_config, choose_num_splits
 
 
 def flash_attention(
@@ -78,4 +80,70 @@ def flash_attention(
         lse = torch.empty(*batch, heads, tokens, dtype=torch.float32, device=q.device)
     config = choose_attention_config(problem.type, problem.out_type, problem.head_dim, problem.value_dim)
     launch_flash_attention(config, problem, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
+    return (out, lse) if return_lse else out
+
+
+def flash_attention_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    softmax_scale: float | None = None,
+    window: tuple[int, int] | None = None,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    return_lse: bool = False,
+    num_splits: int | None = None,
+) -> Any:
+    """Attention of each sequence's last few tokens to all of it, whose keys and values are in a paged cache.
+
+    The keys and values of the last tokens are in the cache already. Each sequence's keys are split between waves; what
+    these give is put together in a fixed order, so that the same inputs give the same bits.
+
+    Args:
+        q: bf16, f16 or float8_e4m3fnuz [B, next_n, H, D], next_n from 1 to 4: the last tokens of each sequence.
+        k_cache: of the same dtype, [blocks, block_size, Hk, D], block_size 16, 32, 64, 128 or 256.
+        v_cache: of the same dtype, [blocks, block_size, Hk, Dv]. D/Dv as for ``flash_attention``, but not 96/96 in FP8.
+        block_table: int32 [B, blocks of a sequence]: block ``t // block_size`` of its row holds token t. Those past the
+            sequence's end aren't looked at.
+        context_lens: int32 [B], tokens of each sequence including its last next_n: query i sees the keys up to
+            ``context_len - next_n + i``. May be 0. Where a host can't read this and ``block_table`` without waiting for
+            a GPU, what they hold isn't checked; kernels stay within the tensors whatever it is.
+        softmax_scale: what logits are multiplied with, positive; 1/sqrt(D) if None.
+        window: (left, right), how many keys before its own a query sees; -1 for all. None are to its right.
+        q_descale, k_descale, v_descale: what FP8 values are multiplied with, fp32, positive: [1] for the whole tensor,
+            or [B, H] (of k and v, [B, Hk]) for each sequence and head.
+        out: [B, next_n, H, Dv] to write into; a new tensor if None. Of the dtype of q; for FP8, bf16 or f16.
+        return_lse: whether to return the logarithm of each row's sum of exponentials.
+        num_splits: into how many parts each sequence's keys are split; as many as fill the device if None.
+
+    Strides, NaNs and the rounding of probabilities are as for ``flash_attention``.
+
+    Returns:
+        ``out``; with ``return_lse`` also fp32 [B, H, next_n], -inf for a query that sees no key.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; nothing is written then.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    problem = check_decode(q, k_cache, v_cache, block_table, context_lens, softmax_scale, window, descales, out)
+    if num_splits is None:
+        group = problem.heads // problem.kv_heads
+        num_splits = choose_num_splits(
+            problem.tokens_q * group, problem.batch * problem.kv_heads, problem.most_keys, settings.get_num_sms()
+        )
+    else:
+        num_splits = check_int("num_splits", num_splits, 1)
+    if out is None:
+        out = torch.empty(*q.shape[:-1], problem.value_dim, dtype=problem.out_dtype, device=q.device)
+    lse = None
+    if return_lse:
+        lse = torch.empty(problem.batch, problem.heads, problem.tokens_q, dtype=torch.float32, device=q.device)
+    config = DecodeConfig(problem.type, problem.out_type, problem.head_dim, problem.value_dim)
+    launch_flash_decode(config, problem, q, k_cache, v_cache, block_table, context_lens, out, lse, num_splits)
     return (out, lse) if return_lse else out

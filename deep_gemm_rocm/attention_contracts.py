@@ -13,6 +13,9 @@ from .contracts import ALIGNMENT, check_int
 from .layout import SCALE_BLOCK, ceil_div
 
 _WIDTHS = ((64, 64), (96, 96), (128, 128), (192, 192), (256, 256), (192, 128))  # of a head of q and k, of one of v
+_DECODE_FP8_WIDTHS = tuple(widths for widths in _WIDTHS if widths != (96, 96))
+PAGE_SIZES = (16, 32, 64, 128, 256)
+MAX_DECODE_TOKENS = 4
 _DTYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fnuz)
 _OCP_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 _FP8 = torch.float8_e4m3fnuz
@@ -78,9 +81,7 @@ def check_attention(
     widths = (q.shape[-1], v.shape[-1])
     if k.shape[-1] != widths[0]:
         raise ValueError(f"k must have the head dim of q, {widths[0]}, got shape {tuple(k.shape)}")
-    if widths not in _WIDTHS:
-        known = ", ".join(f"{head}/{value}" for head, value in _WIDTHS)
-        raise ValueError(f"head dims of q and k / of v must be one of {known}, got {widths[0]}/{widths[1]}")
+    check_widths(*widths, _WIDTHS)
     check_groups(q.shape[-2], k.shape[-2])
 
     if packed:
@@ -123,6 +124,155 @@ def check_attention(
         window_right=right,
         descales=expanded,
     )
+
+
+class Decode(NamedTuple):
+    """Attention of the last ``tokens_q`` tokens of ``batch`` sequences to what is in pages."""
+
+    batch: int
+    tokens_q: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    type: str
+    out_type: str
+    page_size: int
+    num_pages: int
+    pages_of_sequence: int
+    softmax_scale: float
+    window_left: int
+    descales: dict[str, torch.Tensor | None]  # expanded to [batch, heads, 1]
+
+    @property
+    def out_dtype(self) -> torch.dtype:
+        return next(dtype for dtype, name in _TYPES.items() if name == self.out_type)
+
+    @property
+    def most_keys(self) -> int:
+        """That a sequence may have."""
+        return self.pages_of_sequence * self.page_size
+
+
+def check_decode(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    block_table: Any,
+    context_lens: Any,
+    softmax_scale: Any,
+    window: Any,
+    descales: dict[str, Any],
+    out: Any,
+) -> Decode:
+    """Checks the arguments of ``flash_attention_decode``.
+
+    Raises:
+        TypeError, ValueError: one of them is not as its docstring says.
+    """
+    tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
+    for name, tensor in tensors.items():
+        check_data(name, tensor)
+        _check_heads(name, tensor, packed=False)
+    for name in ("k_cache", "v_cache"):
+        if tensors[name].dtype != q.dtype:
+            raise TypeError(f"{name} must have the dtype of q, {q.dtype}, got {tensors[name].dtype}")
+    if v_cache.shape[:-1] != k_cache.shape[:-1]:
+        raise ValueError(
+            "v_cache must have as many blocks, tokens and heads as k_cache, "
+            f"got {tuple(v_cache.shape)} and {tuple(k_cache.shape)}"
+        )
+    batch, tokens_q, heads, head_dim = q.shape
+    num_pages, page_size, kv_heads, _ = k_cache.shape
+    if k_cache.shape[-1] != head_dim:
+        raise ValueError(f"k_cache must have the head dim of q, {head_dim}, got shape {tuple(k_cache.shape)}")
+    check_widths(head_dim, v_cache.shape[-1], _DECODE_FP8_WIDTHS if q.dtype == _FP8 else _WIDTHS)
+    check_groups(heads, kv_heads)
+    check_pages(batch, tokens_q, num_pages, page_size, block_table, context_lens)
+    tensors |= {"block_table": block_table, "context_lens": context_lens}
+    if out is not None:
+        check_data("out", out)
+        _check_out(out, (*q.shape[:-1], v_cache.shape[-1]), q.dtype)
+        tensors["out"] = out
+    expanded = {
+        name: _check_head_descale(name, descales[name], of, q.dtype, batch, count)
+        for name, of, count in (
+            ("q_descale", "q", heads),
+            ("k_descale", "k_cache", kv_heads),
+            ("v_descale", "v_cache", kv_heads),
+        )
+    }
+    tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
+    check_one_device(tensors)
+    if out is not None:
+        check_not_shared("out", out, tensors)
+    out_dtype = out.dtype if out is not None else torch.bfloat16 if q.dtype == _FP8 else q.dtype
+    pages_of_sequence = block_table.shape[1]
+    return Decode(
+        batch=batch,
+        tokens_q=tokens_q,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        value_dim=v_cache.shape[-1],
+        type=_TYPES[q.dtype],
+        out_type=_TYPES[out_dtype],
+        page_size=page_size,
+        num_pages=num_pages,
+        pages_of_sequence=pages_of_sequence,
+        softmax_scale=check_softmax_scale(softmax_scale, head_dim),
+        window_left=_check_window(True, window, pages_of_sequence * page_size + tokens_q)[0],
+        descales=expanded,
+    )
+
+
+def check_pages(batch: int, tokens_q: int, num_pages: int, page_size: int, block_table: Any, context_lens: Any) -> None:
+    """A cache in pages and what says whose they are; what that holds is checked where the host can read it."""
+    if page_size not in PAGE_SIZES:
+        raise ValueError(f"a block of the cache must have one of {PAGE_SIZES} tokens, got {page_size}")
+    if not 1 <= tokens_q <= MAX_DECODE_TOKENS:
+        raise ValueError(f"q must have 1 to {MAX_DECODE_TOKENS} tokens for each sequence, got {tokens_q}")
+    for name, tensor, dims in (("block_table", block_table, 2), ("context_lens", context_lens, 1)):
+        check_data(name, tensor)
+        if tensor.dtype != torch.int32:
+            raise TypeError(f"{name} must be int32, got {tensor.dtype}")
+        if tensor.dim() != dims or len(tensor) != batch:
+            expected = f"({batch}, blocks of a sequence)" if dims == 2 else f"({batch},)"
+            raise ValueError(f"{name} must have shape {expected}, got {tuple(tensor.shape)}")
+        if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+            raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
+    if block_table.shape[1] * page_size > _MAX_TOKENS:
+        raise ValueError(f"block_table must name up to {_MAX_TOKENS} tokens, got shape {tuple(block_table.shape)}")
+    if context_lens.device.type == "cpu":
+        _check_context_lens(context_lens, tokens_q, page_size, block_table)
+    if block_table.device.type == "cpu" and context_lens.device.type == "cpu":
+        used = torch.arange(block_table.shape[1])[None] * page_size < context_lens[:, None]
+        wrong = used & ((block_table < 0) | (block_table >= num_pages))
+        if wrong.any():
+            sequence, block = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"block_table must name blocks below {num_pages}, got {int(block_table[sequence, block])} as block "
+                f"{block} of sequence {sequence}"
+            )
+
+
+def _check_context_lens(context_lens: torch.Tensor, tokens_q: int, page_size: int, block_table: torch.Tensor) -> None:
+    room = block_table.shape[1] * page_size
+    for sequence, tokens in enumerate(context_lens.tolist()):
+        if tokens < 0:
+            raise ValueError(f"context_lens must not be negative, got {tokens} for sequence {sequence}")
+        if tokens > room:
+            raise ValueError(
+                f"context_lens must fit block_table, whose {block_table.shape[1]} blocks hold {room} tokens, got "
+                f"{tokens} for sequence {sequence}"
+            )
+
+
+def check_widths(head_dim: int, value_dim: int, allowed: tuple[tuple[int, int], ...]) -> None:
+    """Of heads for which there are kernels."""
+    if (head_dim, value_dim) not in allowed:
+        known = ", ".join(f"{head}/{value}" for head, value in allowed)
+        raise ValueError(f"head dims of q and k / of v must be one of {known}, got {head_dim}/{value_dim}")
 
 
 def check_data(name: str, tensor: Any) -> None:
@@ -264,19 +414,11 @@ def _check_descale(
 ) -> torch.Tensor | None:
     """Expanded to [batch, heads, blocks]."""
     heads = tensor.shape[-2]
-    if descale is None:
-        if tensor.dtype == _FP8:
-            raise ValueError(f"{name} must be given for {of} of float8_e4m3fnuz: what its values are multiplied with")
+    if not _has_descale(name, descale, of, tensor.dtype):
         return None
-    if tensor.dtype != _FP8:
-        raise ValueError(f"{name} must be None, for {of} is {tensor.dtype} and has no scales")
-    check_data(name, descale)
-    if descale.dtype != torch.float32:
-        raise TypeError(f"{name} must be float32, got {descale.dtype}")
-    if descale.numel() == 1 and descale.dim() < 2:
-        return descale.reshape(1, 1, 1).expand(batch, heads, 1).as_strided((batch, heads, 1), (0, 0, 0))
-    if descale.shape == (batch, heads):
-        return descale.as_strided((batch, heads, 1), (*descale.stride(), 0))
+    expanded = _of_whole_heads(descale, batch, heads)
+    if expanded is not None:
+        return expanded
     blocks = ceil_div(tensor.shape[-3], SCALE_BLOCK)
     if descale.dim() == 3 and descale.shape[:2] == (batch, heads) and (packed or descale.shape[2] == blocks):
         return descale
@@ -285,6 +427,43 @@ def _check_descale(
         f"{name} must have shape (1,), one factor for all; ({batch}, {heads}), one for each sequence and head; or "
         f"({batch}, {heads}, {expected}), one for each {SCALE_BLOCK} tokens as well; got {tuple(descale.shape)}"
     )
+
+
+def _check_head_descale(
+    name: str, descale: Any, of: str, dtype: torch.dtype, batch: int, heads: int
+) -> torch.Tensor | None:
+    """Expanded to [batch, heads, 1]."""
+    if not _has_descale(name, descale, of, dtype):
+        return None
+    expanded = _of_whole_heads(descale, batch, heads)
+    if expanded is None:
+        raise ValueError(
+            f"{name} must have shape (1,), one factor for all, or ({batch}, {heads}), one for each sequence and head; "
+            f"got {tuple(descale.shape)}"
+        )
+    return expanded
+
+
+def _has_descale(name: str, descale: Any, of: str, dtype: torch.dtype) -> bool:
+    if descale is None:
+        if dtype == _FP8:
+            raise ValueError(f"{name} must be given for {of} of float8_e4m3fnuz: what its values are multiplied with")
+        return False
+    if dtype != _FP8:
+        raise ValueError(f"{name} must be None, for {of} is {dtype} and has no scales")
+    check_data(name, descale)
+    if descale.dtype != torch.float32:
+        raise TypeError(f"{name} must be float32, got {descale.dtype}")
+    return True
+
+
+def _of_whole_heads(descale: torch.Tensor, batch: int, heads: int) -> torch.Tensor | None:
+    """[batch, heads, 1] for factors of the whole tensor, or of each sequence and head."""
+    if descale.numel() == 1 and descale.dim() < 2:
+        return descale.as_strided((batch, heads, 1), (0, 0, 0))
+    if descale.shape == (batch, heads):
+        return descale.as_strided((batch, heads, 1), (*descale.stride(), 0))
+    return None
 
 
 def _check_window(causal: Any, window: Any, unlimited: int) -> tuple[int, int]:

@@ -8,10 +8,11 @@ from ctypes import POINTER, Structure, c_float, c_int, c_int64, c_void_p
 import torch
 
 from . import hip, jit
-from .attention_contracts import Attention
-from .heuristics import AttentionConfig
+from .attention_contracts import Attention, Decode
+from .heuristics import AttentionConfig, DecodeConfig
 
 _FLASH_ATTENTION = "flash_attention.hip.j2"
+_FLASH_DECODE = "flash_decode.hip.j2"
 _MAX_WORKGROUPS = 2**22  # of a launch, with up to 512 threads each; a workgroup computes several tiles if need be
 _LOG2_E = 1.4426950408889634
 
@@ -68,7 +69,44 @@ class AttentionArguments(Structure):
     )
 
 
-_ARGTYPES = (POINTER(AttentionArguments), c_void_p)
+class PagedTensor(Structure):
+    _fields_ = (("data", c_void_p), ("page_stride", c_int64), ("token_stride", c_int64), ("head_stride", c_int64))
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> PagedTensor:
+        return cls(tensor.data_ptr(), *tensor.stride()[:-1])
+
+
+class DecodeArguments(Structure):
+    """The structure of the same name in decode_arguments.h."""
+
+    _fields_ = (
+        ("q", HeadsTensor),
+        ("out", HeadsTensor),
+        ("k", PagedTensor),
+        ("v", PagedTensor),
+        ("q_descale", Descales),
+        ("k_descale", Descales),
+        ("v_descale", Descales),
+        ("lse", c_void_p),
+        ("lse_batch_stride", c_int64),
+        ("lse_head_stride", c_int64),
+        ("block_table", c_void_p),
+        ("block_table_stride", c_int64),
+        ("context_lens", c_void_p),
+        ("split_out", c_void_p),
+        ("split_lse", c_void_p),
+        ("num_splits", c_int),
+        ("batch", c_int),
+        ("tokens_q", c_int),
+        ("heads", c_int),
+        ("kv_heads", c_int),
+        ("page_shift", c_int),
+        ("num_pages", c_int),
+        ("pages_of_sequence", c_int),
+        ("window_left", c_int),
+        ("logit_scale", c_float),
+    )
 
 
 def launch_flash_attention(
@@ -95,7 +133,7 @@ def launch_flash_attention(
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     runtime = hip.runtime()
     runtime.check_residence("q", q)  # before a compile; the others are on the same device
-    kernel = jit.get_kernel(_FLASH_ATTENTION, config.template_values, _ARGTYPES)
+    kernel = jit.get_kernel(_FLASH_ATTENTION, config.template_values, _argtypes(AttentionArguments))
     lse_strides = (0, 0) if lse is None else (0, *lse.stride())[-3:-1]
     arguments = AttentionArguments(
         q=HeadsTensor.of(q),
@@ -120,6 +158,68 @@ def launch_flash_attention(
     )
     with runtime.launching(**tensors) as stream:
         kernel(ctypes.byref(arguments), stream)
+
+
+def launch_flash_decode(
+    config: DecodeConfig,
+    problem: Decode,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    num_splits: int,
+) -> None:
+    """Launches the kernels that ``config`` describes, on arguments that were checked.
+
+    Args:
+        q, k_cache, v_cache, block_table, context_lens, out: as those of ``flash_attention_decode``.
+        lse: fp32 [batch, heads, tokens].
+        num_splits: into how many parts each sequence's keys are split.
+    """
+    runtime = hip.runtime()
+    runtime.check_residence("q", q)  # before a compile; the others are on the same device
+    kernel = jit.get_kernel(_FLASH_DECODE, config.template_values, _argtypes(DecodeArguments))
+    splits = num_splits if num_splits > 1 else 0
+    split_out = torch.empty(splits, *out.shape, dtype=torch.float32, device=q.device)
+    split_lse = torch.empty(splits, *out.shape[:-1], dtype=torch.float32, device=q.device)
+    given = {
+        "q": q, "k_cache": k_cache, "v_cache": v_cache, "out": out, "lse": lse, "block_table": block_table,
+        "context_lens": context_lens, "split_out": split_out, "split_lse": split_lse, **problem.descales,
+    }  # fmt: skip
+    arguments = DecodeArguments(
+        q=HeadsTensor.of(q),
+        out=HeadsTensor.of(out),
+        k=PagedTensor.of(k_cache),
+        v=PagedTensor.of(v_cache),
+        **{name: Descales.of(tensor) for name, tensor in problem.descales.items()},
+        lse=_address(lse),
+        lse_batch_stride=0 if lse is None else lse.stride(0),
+        lse_head_stride=0 if lse is None else lse.stride(1),
+        block_table=block_table.data_ptr(),
+        block_table_stride=block_table.stride(0),
+        context_lens=context_lens.data_ptr(),
+        split_out=split_out.data_ptr(),
+        split_lse=split_lse.data_ptr(),
+        num_splits=num_splits,
+        batch=problem.batch,
+        tokens_q=problem.tokens_q,
+        heads=problem.heads,
+        kv_heads=problem.kv_heads,
+        page_shift=problem.page_size.bit_length() - 1,
+        num_pages=problem.num_pages,
+        pages_of_sequence=problem.pages_of_sequence,
+        window_left=problem.window_left,
+        logit_scale=problem.softmax_scale * _LOG2_E,
+    )
+    with runtime.launching(**{name: tensor for name, tensor in given.items() if tensor is not None}) as stream:
+        kernel(ctypes.byref(arguments), stream)
+
+
+def _argtypes(arguments: type[Structure]) -> tuple[type, ...]:
+    return POINTER(arguments), c_void_p
 
 
 def _address(tensor: torch.Tensor | None) -> int | None:

@@ -4,30 +4,66 @@ from __future__ import annotations
 
 import pytest
 from test_flash_attention import WIDTHS
-from test_kernel_builds import MAX_REGISTERS, code_object, only_kernel
+from test_kernel_builds import MAX_REGISTERS, code_object, kernels
 from test_toolchain import hipcc, ziglang
 
-from deep_gemm_rocm.heuristics import AttentionConfig, choose_attention_config
+from deep_gemm_rocm.heuristics import AttentionConfig, DecodeConfig, choose_attention_config
 
 TYPES = (("bf16", "bf16"), ("f16", "f16"), ("e4m3", "bf16"), ("e4m3", "f16"))
-ALL = [choose_attention_config(*types, *widths) for types in TYPES for widths in WIDTHS]
-QUICK = [config for config in ALL if config.type != "f16" and (config.head_dim, config.out_type) == (128, "bf16")]
-CASES = [
-    pytest.param(compiler, config, id=f"{compiler.__name__}-{config.kernel_name}", marks=marks)
-    for configs, marks in ((QUICK, ()), ([config for config in ALL if config not in QUICK], pytest.mark.slow))
-    for config in configs
-    for compiler in (ziglang, hipcc)
-]
 
 
-@pytest.mark.parametrize(("compiler", "config"), CASES)
-def test_kernel_fits(tmp_path, compiler, config: AttentionConfig):
-    kernel = only_kernel(code_object(compiler(), config, tmp_path, "flash_attention.hip.j2").read_bytes())
-    assert kernel[".name"] == config.kernel_name
+def cases(configs, quick):
+    """Each with both compilers; the default run takes only the quick ones."""
+    return [
+        pytest.param(
+            compiler,
+            config,
+            id=f"{compiler.__name__}-{config.kernel_name}",
+            marks=() if quick(config) else pytest.mark.slow,
+        )
+        for config in configs
+        for compiler in (ziglang, hipcc)
+    ]
+
+
+def is_usual(config) -> bool:
+    return config.value_dim == config.head_dim == 128 and config.out_type == "bf16"
+
+
+def assert_no_spills(kernel: dict) -> None:
     assert kernel[".private_segment_fixed_size"] == 0
     assert kernel[".vgpr_spill_count"] == 0
     assert not kernel[".uses_dynamic_stack"]
     assert kernel[".vgpr_count"] <= MAX_REGISTERS
     assert kernel[".agpr_count"] == 0
+
+
+@pytest.mark.parametrize(
+    ("compiler", "config"),
+    cases([choose_attention_config(*types, *widths) for types in TYPES for widths in WIDTHS], is_usual),
+)
+def test_flash_attention_fits(tmp_path, compiler, config: AttentionConfig):
+    (kernel,) = kernels(code_object(compiler(), config, tmp_path, "flash_attention.hip.j2").read_bytes())
+    assert_no_spills(kernel)
+    assert kernel[".name"] == config.kernel_name
     assert kernel[".group_segment_fixed_size"] == config.lds_bytes
     assert kernel[".max_flat_workgroup_size"] >= config.num_threads
+
+
+@pytest.mark.parametrize(
+    ("compiler", "config"),
+    cases(
+        [
+            DecodeConfig(*types, *widths)
+            for types in TYPES
+            for widths in WIDTHS
+            if (types[0], widths[0]) != ("e4m3", 96)
+        ],
+        is_usual,
+    ),
+)
+def test_flash_decode_fits(tmp_path, compiler, config: DecodeConfig):
+    found = kernels(code_object(compiler(), config, tmp_path, "flash_decode.hip.j2").read_bytes())
+    assert {kernel[".name"] for kernel in found} == {config.kernel_name, f"{config.kernel_name}_combine"}
+    for kernel in found:
+        assert_no_spills(kernel)

@@ -58,10 +58,14 @@ def code_object(toolchain: Toolchain, config, folder: Path, template: str = "gem
 
 def only_kernel(code: bytes) -> dict:
     """What the code object's metadata says of its kernel."""
+    (kernel,) = kernels(code)
+    return kernel
+
+
+def kernels(code: bytes) -> list[dict]:
     notes = ELFFile(io.BytesIO(code)).get_section_by_name(".note").iter_notes()
     (metadata,) = (note["n_descdata"] for note in notes if note["n_type"] in (AMDGPU_METADATA, "NT_AMDGPU_METADATA"))
-    (kernel,) = msgpack.unpackb(metadata)["amdhsa.kernels"]
-    return kernel
+    return msgpack.unpackb(metadata)["amdhsa.kernels"]
 
 
 def disassembler() -> str:

@@ -2,13 +2,16 @@
 
 from .attention_config import AttentionConfig, choose_attention_config
 from .choose import choose_gemm_config, gemm_candidates
+from .decode_config import DecodeConfig, choose_num_splits
 from .gemm_config import GemmConfig, GemmKind
 
 __all__ = [
     "AttentionConfig",
+    "DecodeConfig",
     "GemmConfig",
     "GemmKind",
     "choose_attention_config",
     "choose_gemm_config",
+    "choose_num_splits",
     "gemm_candidates",
 ]

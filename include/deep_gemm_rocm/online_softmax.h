@@ -54,10 +54,9 @@ class OnlineSoftmax {
   // What the probabilities of all keys add up to. In every lane of the query.
   DG_DEVICE float sum() const { return sum_over_lane_groups<Mfma::kRows>(sum_); }
 
-  // The logarithm, to base e, of the sum of exp(logit); -inf without keys.
-  DG_DEVICE float log_sum_exp() const {
-    return (highest_ + __builtin_amdgcn_logf(sum()) - kProbabilityExponent<T>) * kLn2;
-  }
+  // The logarithm, to base 2 or e, of the sum of exp(logit); -inf without keys.
+  DG_DEVICE float log2_sum() const { return highest_ + __builtin_amdgcn_logf(sum()) - kProbabilityExponent<T>; }
+  DG_DEVICE float log_sum_exp() const { return log2_sum() * kLn2; }
 
  private:
   static DG_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }

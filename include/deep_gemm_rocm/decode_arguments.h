@@ -1,0 +1,36 @@
+// What a decode kernel is launched with. DecodeArguments in decode_kernel.py is the same structure.
+#pragma once
+
+#include "deep_gemm_rocm/attention_arguments.h"
+
+namespace deep_gemm_rocm {
+
+// Keys or values of all sequences in pages of `1 << page_shift` tokens, [pages, tokens, heads, width]. Strides are in
+// elements.
+struct PagedTensor {
+  const void* data;
+  int64_t page_stride, token_stride, head_stride;
+};
+
+// As AttentionArguments for each sequence's last `tokens_q` tokens, whose keys and values are in the pages that its row
+// of block_table names. Query i sees keys up to context_len - tokens_q + i.
+struct DecodeArguments {
+  HeadsTensor q, out;
+  PagedTensor k, v;
+  Descales q_descale, k_descale, v_descale;
+  float* lse;  // [batch, heads, tokens_q] with contiguous tokens, or null
+  int64_t lse_batch_stride, lse_head_stride;
+  const int* block_table;  // [batch, pages of a sequence] with contiguous pages
+  int64_t block_table_stride;
+  const int* context_lens;  // [batch]
+  // Results of each split for each query and head, [splits, batch, tokens_q, heads, width] and without the width.
+  float* split_out;
+  float* split_lse;  // to base 2
+  int num_splits;
+  int batch, tokens_q, heads, kv_heads;
+  int page_shift, num_pages, pages_of_sequence;
+  int window_left;
+  float logit_scale;  // softmax_scale · log2 e
+};
+
+}  // namespace deep_gemm_rocm

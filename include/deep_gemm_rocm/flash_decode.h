@@ -1,0 +1,323 @@
+// Attention of a sequence's last few tokens: memory decides how long it takes, so that every key and value is loaded
+// once, straight into the registers of the wave that multiplies it. A wave works alone: it has up to 16 queries, which
+// are tokens and heads that share a head of keys, and one part of the keys; what all parts give is put together
+// afterwards, always in the same order.
+#pragma once
+
+#include "deep_gemm_rocm/attention_tile.h"
+#include "deep_gemm_rocm/fragment.h"
+#include "deep_gemm_rocm/lds_layout.h"
+#include "deep_gemm_rocm/online_softmax.h"
+#include "deep_gemm_rocm/paged_cache.h"
+#include "deep_gemm_rocm/probabilities.h"
+#include "deep_gemm_rocm/transposing_tile_loader.h"
+
+namespace deep_gemm_rocm {
+
+template <class T_, class Out_, int kHeadDim_, int kValueDim_, bool kScaled_>
+struct DecodeShape {
+  using T = T_;
+  using Out = Out_;
+  using Mfma = deep_gemm_rocm::Mfma<T, T, 16>;
+  static constexpr bool kScaled = kScaled_;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kValueDim = kValueDim_;
+  static constexpr int kRows = Mfma::kRows;  // queries of a wave
+
+  // Keys of a block: a run for each lane group, whose logits become the two operands that a chunk of values needs.
+  static constexpr int kRun = kChunkBytes / sizeof(T);
+  static constexpr int kBlockK = kRun * Mfma::kLaneGroups;
+  static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
+  using KeyOrder = RowsInRuns<Mfma, kRun>;
+  static constexpr int kReadBytes = kChunkBytes * Mfma::kLaneGroups;
+  static constexpr int kHeadReads = kHeadDim * sizeof(T) / kReadBytes;
+  static_assert(kHeadReads * kReadBytes == kHeadDim * sizeof(T), "reads must divide a head");
+
+  // A lane loads kWidth neighbouring values of a key, which are rows of as many fragments of Vᵀ, in kValueGroups places.
+  static constexpr int kElementsOfWord = sizeof(unsigned) / sizeof(T);
+  static constexpr int widest(int width) { return kValueDim % (16 * width) == 0 ? width : widest(width / 2); }
+  static constexpr int kWidth = widest(8);
+  static constexpr int kWords = kWidth / kElementsOfWord;
+  static constexpr int kValueGroups = kValueDim / (16 * kWidth);
+  static_assert(kWords > 0, "a lane loads whole words");
+
+  // Whether registers suffice for the next block's values while a block is computed.
+  static constexpr bool kValuesAhead = kHeadDim + kValueDim <= 384;
+};
+
+// Which queries and keys a wave works on.
+struct DecodeTile {
+  int sequence, kv_head, first_row, split;
+};
+
+template <class Shape>
+DG_DEVICE DecodeTile decode_tile(const DecodeArguments& args, int index) {
+  const int row_tiles = ceil_div(args.tokens_q * (args.heads / args.kv_heads), Shape::kRows);
+  const int tiles = row_tiles * args.num_splits * args.kv_heads * args.batch;
+  // Tiles of the same keys follow each other on an XCD.
+  const int position = xcd_contiguous(index, tiles, row_tiles);
+  const int sequence_head = position / row_tiles / args.num_splits;
+  return {sequence_head / args.kv_heads, sequence_head % args.kv_heads, position % row_tiles * Shape::kRows,
+          position / row_tiles % args.num_splits};
+}
+
+template <class Shape>
+class FlashDecode {
+  using Mfma = typename Shape::Mfma;
+  using T = typename Shape::T;
+  using Words = Vector<unsigned, Shape::kWords>;
+
+ public:
+  DG_DEVICE FlashDecode(const DecodeArguments& args, const DecodeTile& tile)
+      : args_(args),
+        tile_(tile),
+        pages_(args, tile.sequence),
+        group_(args.heads / args.kv_heads),
+        row_(tile.first_row + lane_id() % Mfma::kRows),
+        token_(row_ / group_),
+        head_(tile.kv_head * group_ + row_ % group_) {
+    load_queries();
+    logit_scale_ = args.logit_scale;
+    if constexpr (Shape::kScaled) {
+      logit_scale_ *= of_head(args.k_descale, tile.kv_head);
+      value_scale_ = of_head(args.v_descale, tile.kv_head);
+      // Each of the wave's queries may have another factor.
+      query_scale_ = row_exists() ? of_head(args.q_descale, head_) : 1;
+    }
+  }
+
+  DG_DEVICE void run() {
+    const int context = pages_.tokens();
+    const int first_seen = max(context - args_.tokens_q - args_.window_left, 0) / Shape::kBlockK;
+    const int blocks = max(ceil_div(context, Shape::kBlockK) - first_seen, 0);
+    const int begin = first_seen + part(blocks, tile_.split);
+    const int end = first_seen + part(blocks, tile_.split + 1);
+    if (begin >= end) return;
+    load_pages(begin);
+    load_keys(begin);
+    if (Shape::kValuesAhead) {
+      load_values(begin);
+      load_pages(min(begin + 1, end - 1));
+    }
+    for (int block = begin; block < end; ++block) {
+      multiply_keys();
+      if (!Shape::kValuesAhead) {
+        load_values(block);
+        load_pages(min(block + 1, end - 1));
+      }
+      const float factor = update_softmax(block);
+      if (Shape::kValuesAhead && block + 1 < end) load_keys(block + 1);
+      add_values(factor);
+      if (block + 1 < end) Shape::kValuesAhead ? load_values(block + 1) : load_keys(block + 1);
+      if (Shape::kValuesAhead) load_pages(min(block + 2, end - 1));
+    }
+  }
+
+  // As the result, where keys are in one part, else for the others to be added.
+  DG_DEVICE void store() const {
+    const float sum = softmax_.sum();
+    const float log2_sum = softmax_.log2_sum();
+    if (!row_exists()) return;
+    const float factor = sum == 0 ? 0 : value_scale_ / sum;
+    const int64_t query = (static_cast<int64_t>(tile_.sequence) * args_.tokens_q + token_) * args_.heads + head_;
+    if (args_.num_splits == 1) {
+      const int64_t offset = tile_.sequence * args_.out.batch_stride + token_ * args_.out.token_stride +
+                             head_ * args_.out.head_stride;
+      store_row(static_cast<typename Shape::Out*>(args_.out.data) + offset, factor);
+      if (args_.lse != nullptr && lane_group() == 0) {
+        args_.lse[tile_.sequence * args_.lse_batch_stride + head_ * args_.lse_head_stride + token_] = log2_sum * kLn2;
+      }
+    } else {
+      const int64_t queries = static_cast<int64_t>(args_.batch) * args_.tokens_q * args_.heads;
+      const int64_t row = tile_.split * queries + query;
+      store_row(args_.split_out + row * Shape::kValueDim, factor);
+      if (lane_group() == 0) args_.split_lse[row] = log2_sum;
+    }
+  }
+
+ private:
+  static DG_DEVICE int lane_group() { return lane_id() / Mfma::kRows; }
+  static DG_DEVICE int lane_row() { return lane_id() % Mfma::kRows; }
+
+  DG_DEVICE bool row_exists() const { return token_ < args_.tokens_q; }
+
+  DG_DEVICE float of_head(const Descales& descales, int head) const {
+    return *(const Global<float>*)(descales.data + tile_.sequence * descales.batch_stride + head * descales.head_stride);
+  }
+
+  // Where a split's blocks begin.
+  DG_DEVICE int part(int blocks, int split) const {
+    return static_cast<int>(static_cast<int64_t>(blocks) * split / args_.num_splits);
+  }
+
+  DG_DEVICE void load_queries() {
+    const int64_t offset =
+        tile_.sequence * args_.q.batch_stride + token_ * args_.q.token_stride + head_ * args_.q.head_stride;
+    const auto* first = static_cast<const uint8_t*>(args_.q.data) + offset * static_cast<int64_t>(sizeof(T));
+#pragma unroll
+    for (int read = 0; read < Shape::kHeadReads; ++read) {
+      queries_[read] = MfmaOperands{};
+      if (row_exists()) {
+        queries_[read] = load_global<MfmaOperands>(first + lane_group() * kChunkBytes + read * Shape::kReadBytes);
+      }
+    }
+  }
+
+  // The tokens of a lane's keys of all fragments, and of its values, are a run in one page each.
+  static DG_DEVICE int key_run(int block) { return block * Shape::kBlockK + lane_row() / 4 * Shape::kRun; }
+  static DG_DEVICE int value_run(int block) { return block * Shape::kBlockK + lane_group() * Shape::kRun; }
+
+  DG_DEVICE void load_pages(int block) {
+    key_page_ = pages_.page_of(key_run(block));
+    value_page_ = pages_.page_of(value_run(block));
+  }
+
+  DG_DEVICE void load_keys(int block) {
+#pragma unroll
+    for (int fragment = 0; fragment < Shape::kKeyFragments; ++fragment) {
+      const int key = block * Shape::kBlockK + Shape::KeyOrder::of_lds_row(fragment * Mfma::kRows + lane_row());
+      const uint8_t* const first = pages_.address<T>(args_.k, tile_.kv_head, key_page_, key) + lane_group() * kChunkBytes;
+#pragma unroll
+      for (int read = 0; read < Shape::kHeadReads; ++read) {
+        keys_[fragment][read] = load_global<MfmaOperands>(first + read * Shape::kReadBytes);
+      }
+    }
+  }
+
+  DG_DEVICE void load_values(int block) {
+#pragma unroll
+    for (int i = 0; i < Shape::kRun; ++i) {
+      const uint8_t* const first = pages_.address<T>(args_.v, tile_.kv_head, value_page_, value_run(block) + i) +
+                                   lane_row() * Shape::kWidth * sizeof(T);
+#pragma unroll
+      for (int group = 0; group < Shape::kValueGroups; ++group) {
+        values_[group][i] = load_global<Words>(first + group * 16 * Shape::kWidth * sizeof(T));
+      }
+    }
+  }
+
+  // logits = K · Qᵀ
+  DG_DEVICE void multiply_keys() {
+#pragma unroll
+    for (int fragment = 0; fragment < Shape::kKeyFragments; ++fragment) logits_[fragment] = 0;
+#pragma unroll
+    for (int read = 0; read < Shape::kHeadReads; ++read) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int fragment = 0; fragment < Shape::kKeyFragments; ++fragment) {
+          logits_[fragment] =
+              Mfma::multiply_add(keys_[fragment][read][half], queries_[read][half], logits_[fragment]);
+        }
+      }
+    }
+  }
+
+  DG_DEVICE float update_softmax(int block) {
+    const int key = block * Shape::kBlockK;
+    const int aligned = pages_.tokens() - args_.tokens_q;  // the key of token 0
+    const float scale = logit_scale_ * query_scale_;
+    const bool seen_by_all = key + Shape::kBlockK <= aligned + 1 && key >= aligned + args_.tokens_q - 1 - args_.window_left;
+    if (seen_by_all) return softmax_.update(logits_, scale);
+    const int begin = max(aligned + token_ - args_.window_left, 0) - key - lane_group() * Shape::kRun;
+    const int end = aligned + token_ + 1 - key - lane_group() * Shape::kRun;
+#pragma unroll
+    for (int i = 0; i < Shape::kRun; ++i) {
+      const float logit = logits_[i / Mfma::kElements][i % Mfma::kElements];
+      logits_[i / Mfma::kElements][i % Mfma::kElements] = i >= begin && i < end ? logit * scale : -kInfinity;
+    }
+    return softmax_.update(logits_, 1);
+  }
+
+  // out = out · factor + Vᵀ · Pᵀ
+  DG_DEVICE void add_values(float factor) {
+    const MfmaOperand first = probability_operand<Mfma, T>(logits_, 0);
+    const MfmaOperand second = probability_operand<Mfma, T>(logits_, 1);
+    static_for<Shape::kValueGroups * Shape::kWords>([&](auto word) {
+      unsigned rows[Shape::kRun];
+#pragma unroll
+      for (int i = 0; i < Shape::kRun; ++i) rows[i] = values_[word / Shape::kWords][i][word % Shape::kWords];
+      static_for<Shape::kElementsOfWord>([&](auto column) {
+        const auto values = __builtin_bit_cast(MfmaOperands, column_chunk<sizeof(T)>(rows, column));
+        auto& out = out_[word * Shape::kElementsOfWord + column];
+        out = Mfma::multiply_add(values[0], first, out * factor);
+        out = Mfma::multiply_add(values[1], second, out);
+      });
+    });
+  }
+
+  template <class Row>
+  DG_DEVICE void store_row(Row* row, float factor) const {
+    static_for<Shape::kValueGroups * Mfma::kElements>([&](auto i) {
+      constexpr int kGroup = i / Mfma::kElements;
+      constexpr int kElement = i % Mfma::kElements;
+      const int value = (kGroup * Mfma::kRows + Mfma::row_of_element(lane_group(), kElement)) * Shape::kWidth;
+      Vector<Row, Shape::kWidth> stored;
+#pragma unroll
+      for (int f = 0; f < Shape::kWidth; ++f) {
+        const float sum = out_[kGroup * Shape::kWidth + f][kElement];
+        stored[f] = static_cast<Row>(factor == 0 ? 0 : sum * factor);
+      }
+      *(Global<Vector<Row, Shape::kWidth>>*)(row + value) = stored;
+    });
+  }
+
+  const DecodeArguments& args_;
+  DecodeTile tile_;
+  SequencePages pages_;
+  int group_;
+  int row_;
+  int token_;
+  int head_;
+  float logit_scale_;
+  float query_scale_ = 1;
+  float value_scale_ = 1;
+  int key_page_;
+  int value_page_;
+  MfmaOperands queries_[Shape::kHeadReads];
+  MfmaOperands keys_[Shape::kKeyFragments][Shape::kHeadReads];
+  Words values_[Shape::kValueGroups][Shape::kRun];
+  typename Mfma::Accumulator logits_[Shape::kKeyFragments];
+  typename Mfma::Accumulator out_[Shape::kValueGroups * Shape::kWidth] = {};
+  OnlineSoftmax<Mfma, T> softmax_;
+};
+
+// Adds up what the parts of the keys gave for one query and head, in their order. Each lane has some of the values.
+template <class Out, int kValueDim>
+DG_DEVICE void combine_splits(const DecodeArguments& args, int query) {
+  const int64_t queries = static_cast<int64_t>(args.batch) * args.tokens_q * args.heads;
+  float highest = -kInfinity;
+  for (int split = 0; split < args.num_splits; ++split) {
+    highest = __builtin_fmaxf(highest, args.split_lse[split * queries + query]);
+  }
+  const float finite = highest == -kInfinity ? 0 : highest;
+  constexpr int kLaneValues = ceil_div(kValueDim, kWaveSize);
+  float out[kLaneValues] = {};
+  float sum = 0;
+  for (int split = 0; split < args.num_splits; ++split) {
+    const int64_t row = split * queries + query;
+    const float weight = __builtin_amdgcn_exp2f(args.split_lse[row] - finite);
+    if (weight == 0) continue;  // a part without keys, or with none that counts
+    sum += weight;
+    const Buffer values{args.split_out + row * kValueDim, kValueDim * sizeof(float)};
+#pragma unroll
+    for (int i = 0; i < kLaneValues; ++i) {
+      out[i] = __builtin_fmaf(weight, values.load<float>((lane_id() + i * kWaveSize) * sizeof(float)), out[i]);
+    }
+  }
+  const int head = query % args.heads;
+  const int token = query / args.heads % args.tokens_q;
+  const int64_t sequence = query / args.heads / args.tokens_q;
+  const int64_t first = sequence * args.out.batch_stride + token * args.out.token_stride + head * args.out.head_stride;
+  const Buffer stored{static_cast<Out*>(args.out.data) + first, kValueDim * sizeof(Out)};
+#pragma unroll
+  for (int i = 0; i < kLaneValues; ++i) {
+    stored.store(static_cast<Out>(sum == 0 ? 0 : out[i] / sum), (lane_id() + i * kWaveSize) * sizeof(Out));
+  }
+  if (args.lse != nullptr && lane_id() == 0) {
+    const float lse = (highest + __builtin_amdgcn_logf(sum)) * kLn2;
+    args.lse[sequence * args.lse_batch_stride + head * args.lse_head_stride + token] = sum == 0 ? -kInfinity : lse;
+  }
+}
+
+}  // namespace deep_gemm_rocm

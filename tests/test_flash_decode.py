@@ -1,0 +1,190 @@
+"""flash_attention_decode against an fp64 oracle, element by element."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm.testing import attention_reference, visible_keys
+
+FP8 = torch.float8_e4m3fnuz
+POISON = -1234.0
+
+
+@dataclasses.dataclass
+class Problem:
+    """Sequences scattered over a cache that holds NaNs wherever no token is, and a table that names no other block."""
+
+    context_lens: tuple[int, ...]
+    tokens_q: int = 1
+    heads: int = 8
+    kv_heads: int = 2
+    widths: tuple[int, int] = (128, 128)
+    dtype: torch.dtype = torch.bfloat16
+    page_size: int = 16
+    window: tuple[int, int] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(self.seed)
+        batch, pages = len(self.context_lens), [-(-tokens // self.page_size) for tokens in self.context_lens]
+        used = sum(pages)
+        self.q = self._random((batch, self.tokens_q, self.heads, self.widths[0]), generator)
+        # Every other head and a block at both ends are nobody's.
+        around = (used + 5, self.page_size, self.kv_heads + 1)
+        self.k_cache, self.v_cache = (
+            torch.full((*around, width), torch.nan).to(self.dtype)[1:-1, :, : self.kv_heads] for width in self.widths
+        )
+        self.block_table = torch.full((batch, max(pages, default=0) + 2), -7, dtype=torch.int32)
+        order = torch.randperm(used + 3, generator=generator)[:used].int()
+        self.k, self.v = [], []
+        for sequence, tokens in enumerate(self.context_lens):
+            own, order = order[: pages[sequence]], order[pages[sequence] :]
+            self.block_table[sequence, : len(own)] = own
+            for cache, kept, width in ((self.k_cache, self.k, 0), (self.v_cache, self.v, 1)):
+                values = self._random((tokens, self.kv_heads, self.widths[width]), generator)
+                kept.append(values)
+                for page, first in zip(own.tolist(), range(0, tokens, self.page_size), strict=True):
+                    part = values[first : first + self.page_size]
+                    cache[page, : len(part)] = part
+        self.descales = {}
+        if self.dtype == FP8:
+            for name, heads in (("q", self.heads), ("k", self.kv_heads), ("v", self.kv_heads)):
+                scales = torch.empty(batch, heads).uniform_(0.05, 0.3, generator=generator)
+                self.descales[f"{name}_descale"] = scales
+
+    def _random(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+        return (torch.randn(shape, generator=generator) * (8 if self.dtype == FP8 else 1)).to(self.dtype)
+
+    @property
+    def arguments(self) -> dict:
+        lens = torch.tensor(self.context_lens, dtype=torch.int32)
+        return {
+            "q": self.q, "k_cache": self.k_cache, "v_cache": self.v_cache, "block_table": self.block_table,
+            "context_lens": lens, "window": self.window, **self.descales,
+        }  # fmt: skip
+
+    def run(self, num_splits: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The result, checked against the oracle; nothing beside the output is written."""
+        out_dtype = torch.bfloat16 if self.dtype == FP8 else self.dtype
+        around = torch.full((*self.q.shape[:2], self.heads + 1, self.widths[1] + 8), POISON, dtype=out_dtype)
+        out = around[..., : self.heads, : self.widths[1]]
+        _, lse = dg.flash_attention_decode(**self.arguments, out=out, return_lse=True, num_splits=num_splits)
+        for i, tokens in enumerate(self.context_lens):
+            seen = visible_keys(self.tokens_q, tokens, True, self.window)
+            descales = {name: scales[i : i + 1] for name, scales in self.descales.items()}
+            reference = attention_reference(self.q[i : i + 1], self.k[i][None], self.v[i][None], seen=seen, **descales)
+            reference.assert_accurate(out[i : i + 1], lse[i : i + 1])
+        result = out.clone()
+        out.fill_(POISON)
+        assert (around == POISON).all()
+        return result, lse
+
+
+CASES = [
+    Problem((100, 0, 33, 5)),
+    Problem((300, 129, 1), tokens_q=4, page_size=64),
+    Problem((300, 2), tokens_q=3, heads=6, kv_heads=6, widths=(64, 64), page_size=128),
+    Problem((500, 77), tokens_q=2, heads=40, kv_heads=1, page_size=32, window=(70, 0)),
+    Problem((300, 33), tokens_q=2, dtype=FP8, page_size=16),
+    Problem((100, 33), tokens_q=2, dtype=FP8, page_size=64, widths=(64, 64)),
+    Problem((100, 33), widths=(256, 256), page_size=64),
+]
+SLOW = [
+    *(Problem((100, 257), widths=widths, dtype=torch.float16) for widths in ((64, 64), (192, 128), (256, 256))),
+    *(Problem((100, 257), widths=widths) for widths in ((96, 96), (192, 192), (192, 128))),
+    *(Problem((100, 257), widths=widths, dtype=FP8) for widths in ((192, 192), (256, 256), (192, 128))),
+    Problem((4096, 1000), heads=128, kv_heads=1),
+    Problem((4096, 1000, 17, 64, 127, 128, 129), heads=32, kv_heads=8, page_size=64),
+]
+
+
+def case_id(problem: Problem) -> str:
+    name = str(problem.dtype).removeprefix("torch.")
+    heads = f"{problem.heads}/{problem.kv_heads}"
+    return f"{name}-{problem.widths[0]}x{problem.widths[1]}-{heads}-{problem.tokens_q}-page{problem.page_size}"
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [*CASES, *(pytest.param(problem, marks=pytest.mark.slow) for problem in SLOW)],
+    ids=[case_id(problem) for problem in CASES + SLOW],
+)
+@pytest.mark.parametrize("num_splits", [None, 1, 7])
+def test_accurate(problem, num_splits):
+    problem.run(num_splits)
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_any_shape(data):
+    kv_heads = data.draw(st.integers(1, 3), "kv_heads")
+    Problem(
+        tuple(data.draw(st.lists(st.integers(0, 200), max_size=4), "context_lens")),
+        tokens_q=data.draw(st.integers(1, 4), "tokens_q"),
+        heads=kv_heads * data.draw(st.integers(1, 9), "group"),
+        kv_heads=kv_heads,
+        widths=(64, 64),
+        page_size=data.draw(st.sampled_from([16, 32, 64, 128, 256]), "page_size"),
+        window=data.draw(st.none() | st.tuples(st.integers(-1, 90), st.just(0)), "window"),
+        seed=data.draw(st.integers(0, 99), "seed"),
+    ).run(data.draw(st.integers(1, 9), "num_splits"))
+
+
+def test_same_bits_every_time():
+    problem = Problem((300, 77), widths=(64, 64))
+    first, lse = problem.run(5)
+    for _ in range(2):
+        again, lse_again = problem.run(5)
+        assert torch.equal(first, again)
+        assert torch.equal(lse, lse_again)
+
+
+def test_agrees_with_flash_attention():
+    problem = Problem((300,), tokens_q=4)
+    out, lse = problem.run()
+    expected, lse_expected = dg.flash_attention(
+        problem.q, problem.k[0][None], problem.v[0][None], causal=True, return_lse=True
+    )
+    assert (out.double() - expected.double()).abs().max() < 0.01
+    assert torch.allclose(lse, lse_expected, atol=1e-5)
+
+
+def test_nan_of_a_token_shows_in_its_sequence_only():
+    problem = Problem((100, 60), widths=(64, 64))
+    problem.q[1, 0, 3] = torch.nan
+    problem.run(3)
+
+
+GOOD = Problem((30, 16), widths=(64, 64)).arguments
+BAD = [
+    ({"q": None}, TypeError, "q must be a torch.Tensor"),
+    ({"q": torch.zeros(2, 5, 8, 64).bfloat16()}, ValueError, "q must have 1 to 4 tokens"),
+    ({"q": torch.zeros(2, 1, 7, 64).bfloat16()}, ValueError, "heads of q must be a multiple"),
+    ({"q": torch.zeros(2, 1, 8, 128).bfloat16()}, ValueError, "k_cache must have the head dim of q"),
+    ({"k_cache": torch.zeros(6, 16, 2, 64).half()}, TypeError, "k_cache must have the dtype of q"),
+    ({"v_cache": torch.zeros(6, 32, 2, 64).bfloat16()}, ValueError, "as many blocks, tokens and heads"),
+    ({"k_cache": torch.zeros(6, 8, 2, 64).bfloat16(), "v_cache": torch.zeros(6, 8, 2, 64).bfloat16()}, ValueError,
+     "must have one of"),
+    ({"block_table": torch.zeros(3, 2).int()}, ValueError, "block_table must have shape"),
+    ({"block_table": torch.zeros(2, 2)}, TypeError, "block_table must be int32"),
+    ({"block_table": torch.tensor([[0, 99], [1, 2]]).int()}, ValueError, "got 99 as block 1 of sequence 0"),
+    ({"block_table": torch.tensor([[0], [1]]).int()}, ValueError, "got 30 for sequence 0"),
+    ({"context_lens": torch.tensor([30, -1]).int()}, ValueError, "must not be negative, got -1 for sequence 1"),
+    ({"context_lens": torch.tensor([30, 16])}, TypeError, "context_lens must be int32"),
+    ({"num_splits": 0}, ValueError, "num_splits must be at least 1"),
+    ({"k_descale": torch.ones(1)}, ValueError, "k_descale must be None"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bad", "error", "message"), BAD, ids=[f"{next(iter(c[0]))}-{c[2]}" for c in BAD])
+def test_bad_input_is_one_clear_error_and_writes_nothing(bad, error, message):
+    out = torch.full((2, 1, 8, 64), POISON, dtype=torch.bfloat16)
+    with pytest.raises(error, match=message):
+        dg.flash_attention_decode(**{**GOOD, "out": out, **bad})
+    assert (out == POISON).all()
