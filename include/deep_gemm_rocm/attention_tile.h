@@ -49,8 +49,8 @@ struct Visibility {
   }
 };
 
-// All tiles of all heads and sequences. Those with the most keys under a causal mask come first, so that short ones fill
-// up the end; within equals, heads that share keys follow each other on an XCD and share its L2.
+// All tiles of all heads and sequences. Those with the most keys under a causal mask come first, so that short ones
+// fill up the end; within equals, heads that share keys follow each other on an XCD and share its L2.
 template <int kBlockQ>
 class QueryTiles {
  public:

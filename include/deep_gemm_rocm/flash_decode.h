@@ -33,7 +33,7 @@ struct DecodeShape {
   static constexpr int kHeadReads = kHeadDim * sizeof(T) / kReadBytes;
   static_assert(kHeadReads * kReadBytes == kHeadDim * sizeof(T), "reads must divide a head");
 
-  // A lane loads kWidth neighbouring values of a key, which are rows of as many fragments of Vᵀ, in kValueGroups places.
+  // A lane loads kWidth neighbouring values of a key, rows of as many fragments of Vᵀ, in each of kValueGroups places.
   static constexpr int kElementsOfWord = sizeof(unsigned) / sizeof(T);
   static constexpr int widest(int width) { return kValueDim % (16 * width) == 0 ? width : widest(width / 2); }
   static constexpr int kWidth = widest(8);
@@ -41,8 +41,8 @@ struct DecodeShape {
   static constexpr int kValueGroups = kValueDim / (16 * kWidth);
   static_assert(kWords > 0, "a lane loads whole words");
 
-  // Whether registers suffice for the next block's values while a block is computed.
-  static constexpr bool kValuesAhead = kHeadDim + kValueDim <= 384;
+  // Whether registers suffice for a next block while one is computed; else even keys come one fragment after the other.
+  static constexpr bool kAhead = kHeadDim + kValueDim <= 384;
 };
 
 // Which queries and keys a wave works on.
@@ -66,6 +66,7 @@ class FlashDecode {
   using Mfma = typename Shape::Mfma;
   using T = typename Shape::T;
   using Words = Vector<unsigned, Shape::kWords>;
+  static constexpr int kHeldFragments = Shape::kAhead ? Shape::kKeyFragments : 1;
 
  public:
   DG_DEVICE FlashDecode(const DecodeArguments& args, const DecodeTile& tile)
@@ -94,22 +95,29 @@ class FlashDecode {
     const int end = first_seen + part(blocks, tile_.split + 1);
     if (begin >= end) return;
     load_pages(begin);
-    load_keys(begin);
-    if (Shape::kValuesAhead) {
+    if constexpr (Shape::kAhead) {
+      load_all_keys(begin);
       load_values(begin);
       load_pages(min(begin + 1, end - 1));
     }
     for (int block = begin; block < end; ++block) {
-      multiply_keys();
-      if (!Shape::kValuesAhead) {
+      const bool more = block + 1 < end;
+      if constexpr (Shape::kAhead) {
+        static_for<Shape::kKeyFragments>([&](auto fragment) { multiply_keys(fragment); });
+        if (more) load_all_keys(block + 1);
+        add_values(update_softmax(block));
+        if (more) load_values(block + 1);
+      } else {
+        static_for<Shape::kKeyFragments>([&](auto fragment) {
+          load_keys(block, fragment);
+          multiply_keys(fragment);
+          __builtin_amdgcn_sched_barrier(0);
+        });
         load_values(block);
-        load_pages(min(block + 1, end - 1));
+        add_values(update_softmax(block));
+        __builtin_amdgcn_sched_barrier(0);
       }
-      const float factor = update_softmax(block);
-      if (Shape::kValuesAhead && block + 1 < end) load_keys(block + 1);
-      add_values(factor);
-      if (block + 1 < end) Shape::kValuesAhead ? load_values(block + 1) : load_keys(block + 1);
-      if (Shape::kValuesAhead) load_pages(min(block + 2, end - 1));
+      load_pages(min(block + 1 + Shape::kAhead, end - 1));
     }
   }
 
@@ -142,7 +150,8 @@ class FlashDecode {
   DG_DEVICE bool row_exists() const { return token_ < args_.tokens_q; }
 
   DG_DEVICE float of_head(const Descales& descales, int head) const {
-    return *(const Global<float>*)(descales.data + tile_.sequence * descales.batch_stride + head * descales.head_stride);
+    const float* const found = descales.data + tile_.sequence * descales.batch_stride + head * descales.head_stride;
+    return *(const Global<float>*)found;
   }
 
   // Where a split's blocks begin.
@@ -172,15 +181,17 @@ class FlashDecode {
     value_page_ = pages_.page_of(value_run(block));
   }
 
-  DG_DEVICE void load_keys(int block) {
+  DG_DEVICE void load_all_keys(int block) {
+    static_for<Shape::kKeyFragments>([&](auto fragment) { load_keys(block, fragment); });
+  }
+
+  DG_DEVICE void load_keys(int block, int fragment) {
+    const int key = block * Shape::kBlockK + Shape::KeyOrder::of_lds_row(fragment * Mfma::kRows + lane_row());
+    const uint8_t* const first =
+        pages_.address<T>(args_.k, tile_.kv_head, key_page_, key) + lane_group() * kChunkBytes;
 #pragma unroll
-    for (int fragment = 0; fragment < Shape::kKeyFragments; ++fragment) {
-      const int key = block * Shape::kBlockK + Shape::KeyOrder::of_lds_row(fragment * Mfma::kRows + lane_row());
-      const uint8_t* const first = pages_.address<T>(args_.k, tile_.kv_head, key_page_, key) + lane_group() * kChunkBytes;
-#pragma unroll
-      for (int read = 0; read < Shape::kHeadReads; ++read) {
-        keys_[fragment][read] = load_global<MfmaOperands>(first + read * Shape::kReadBytes);
-      }
+    for (int read = 0; read < Shape::kHeadReads; ++read) {
+      keys_[fragment % kHeldFragments][read] = load_global<MfmaOperands>(first + read * Shape::kReadBytes);
     }
   }
 
@@ -197,19 +208,12 @@ class FlashDecode {
   }
 
   // logits = K · Qᵀ
-  DG_DEVICE void multiply_keys() {
+  DG_DEVICE void multiply_keys(int fragment) {
+    logits_[fragment] = 0;
 #pragma unroll
-    for (int fragment = 0; fragment < Shape::kKeyFragments; ++fragment) logits_[fragment] = 0;
-#pragma unroll
-    for (int read = 0; read < Shape::kHeadReads; ++read) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int fragment = 0; fragment < Shape::kKeyFragments; ++fragment) {
-          logits_[fragment] =
-              Mfma::multiply_add(keys_[fragment][read][half], queries_[read][half], logits_[fragment]);
-        }
-      }
+    for (int i = 0; i < 2 * Shape::kHeadReads; ++i) {
+      const MfmaOperands& keys = keys_[fragment % kHeldFragments][i / 2];
+      logits_[fragment] = Mfma::multiply_add(keys[i % 2], queries_[i / 2][i % 2], logits_[fragment]);
     }
   }
 
@@ -217,8 +221,8 @@ class FlashDecode {
     const int key = block * Shape::kBlockK;
     const int aligned = pages_.tokens() - args_.tokens_q;  // the key of token 0
     const float scale = logit_scale_ * query_scale_;
-    const bool seen_by_all = key + Shape::kBlockK <= aligned + 1 && key >= aligned + args_.tokens_q - 1 - args_.window_left;
-    if (seen_by_all) return softmax_.update(logits_, scale);
+    const int last_begin = aligned + args_.tokens_q - 1 - args_.window_left;
+    if (key >= last_begin && key + Shape::kBlockK <= aligned + 1) return softmax_.update(logits_, scale);
     const int begin = max(aligned + token_ - args_.window_left, 0) - key - lane_group() * Shape::kRun;
     const int end = aligned + token_ + 1 - key - lane_group() * Shape::kRun;
 #pragma unroll
@@ -275,7 +279,7 @@ class FlashDecode {
   int key_page_;
   int value_page_;
   MfmaOperands queries_[Shape::kHeadReads];
-  MfmaOperands keys_[Shape::kKeyFragments][Shape::kHeadReads];
+  MfmaOperands keys_[kHeldFragments][Shape::kHeadReads];
   Words values_[Shape::kValueGroups][Shape::kRun];
   typename Mfma::Accumulator logits_[Shape::kKeyFragments];
   typename Mfma::Accumulator out_[Shape::kValueGroups * Shape::kWidth] = {};

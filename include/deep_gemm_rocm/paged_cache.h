@@ -14,8 +14,8 @@ DG_DEVICE T load_global(const uint8_t* address) {
   return *(const Global<T>*)address;
 }
 
-// One sequence's pages. A run of neighbouring tokens that lies in one page is addressed by that page, which is looked up
-// ahead of time. Tokens past the last one of the sequence stand for that one, so that whatever is loaded exists.
+// One sequence's pages. A run of neighbouring tokens that lies in one page is addressed by that page, which is looked
+// up ahead of time. Tokens past the last one of the sequence stand for that one, so that whatever is loaded exists.
 class SequencePages {
  public:
   DG_DEVICE SequencePages(const DecodeArguments& args, int sequence)
