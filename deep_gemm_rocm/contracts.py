@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .heuristics import GemmKind
+from .heuristics.gemm_config import PARTS_OF_B
 from .layout import SCALE_BLOCK, Pair, ceil_div
 
 ALIGNMENT = 16  # bytes that a lane loads at once
@@ -92,6 +93,7 @@ class _Signature(NamedTuple):
     layout_name: str
     d_name: str
     head_splits: tuple[int, int, int] | None
+    epilogue: str
 
 
 def check_gemm(
@@ -107,12 +109,15 @@ def check_gemm(
     layout_name: str = "",
     d_name: str = "d",
     head_splits: tuple[int, int, int] | None = None,
+    bias: Any = None,
+    epilogue: Any = "identity",
 ) -> Gemm:
-    """Checks the arguments of a GEMM, ``d = a · bᵀ + c``.
+    """Checks the arguments of a GEMM, ``d = epilogue(a · bᵀ + bias) + c``.
 
     Args:
         a, b: the operands; pairs with their scales where there is a ``recipe``.
-        d: the output; None is allowed where it is called ``out``, which stands for a new one of bf16.
+        d: the output; None is allowed where it is called ``out``, which stands for a new one of bf16. A pair is FP8
+            data and its scales.
         dtypes: what operands may be.
         recipe: which scales they have.
         grouping, layout: as in ``GemmKind``; ``layout`` describes the groups.
@@ -120,6 +125,13 @@ def check_gemm(
     """
     if d is None and d_name == "d":
         raise TypeError("d must be a torch.Tensor, got NoneType")
+    if epilogue not in tuple(PARTS_OF_B):
+        raise ValueError(f"epilogue must be one of {tuple(PARTS_OF_B)}, got {epilogue!r}")
+    outputs = {}
+    if isinstance(d, (tuple, list)) and d_name == "d":
+        outputs = dict(zip((f"{d_name}[0]", f"{d_name}[1]"), _pair(d_name, d), strict=True))
+    elif d is not None:
+        outputs = {d_name: d}
     if recipe is None:
         tensors = {"a": a, "b": b}
     else:
@@ -128,15 +140,16 @@ def check_gemm(
         tensors[layout_name] = layout
     if c is not None:
         tensors["c"] = c
-    if d is not None:
-        tensors[d_name] = d
+    if bias is not None:
+        tensors["bias"] = bias
+    tensors |= outputs
     metas = tuple(_meta(name, tensor) for name, tensor in tensors.items())
-    signature = _Signature(dtypes, recipe, grouping, layout_name, d_name, head_splits)
+    signature = _Signature(dtypes, recipe, grouping, layout_name, d_name, head_splits, epilogue)
     gemm = _check_metas(signature, tuple(tensors), metas)
     for name in ("a", "b") if recipe is None else ("a[0]", "b[0]"):
         _aligned_start(name, tensors[name])
-    if d is not None:
-        _no_shared_memory(d_name, tensors, dict(zip(tensors, metas, strict=True)))
+    for name in outputs:
+        _no_shared_memory(name, tensors, dict(zip(tensors, metas, strict=True)))
     return gemm
 
 
@@ -257,7 +270,7 @@ def _same_operand_type(a_name: str, a: _Meta, b_name: str, b: _Meta) -> None:
 
 
 def _no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor], metas: dict[str, _Meta]) -> None:
-    """What is written is nothing that is read; but c may be d."""
+    """What is written is nothing else that is read or written; but c may be d."""
     begin = tensors[d_name].data_ptr()
     end = begin + metas[d_name].extent
     for name, tensor in tensors.items():
@@ -435,23 +448,30 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
     if k > 0:
         _aligned_lines(a_name, a)
         _aligned_lines(b_name, b)
+    rows_of_b = n
+    n = _columns_of_output(b_name, rows_of_b, signature)
     if recipe is not None:
         _scales_of("a", named["a[1]"], (*groups_of_a, m, k), recipe.m, recipe.k)
-        _scales_of("b", named["b[1]"], (*groups, n, k), recipe.n, recipe.k)
+        _scales_of("b", named["b[1]"], (*groups, rows_of_b, k), recipe.n, recipe.k)
     if signature.layout_name:
         size, unit = (m, f"row of {a_name}") if grouping == "contiguous" else (groups[0], f"group of {b_name}")
         _layout(signature.layout_name, named[signature.layout_name], size, unit)
-    for name in names[1:]:
-        if name not in ("c", signature.d_name):
-            _same_device(name, named[name], a_name, a)
-    d = named.get(signature.d_name)
+    d_name = signature.d_name
     shape = (*groups_of_a, m, n + _columns_in_gaps(b_name, n, signature.head_splits))
-    if d is not None:
-        _output(signature.d_name, d, shape, OUTPUT_DTYPES)
-        _same_device(signature.d_name, d, a_name, a)
+    quantised = f"{d_name}[1]" in named
+    d = named.get(f"{d_name}[0]") if quantised else named.get(d_name)
+    if quantised:
+        _quantised_output(d_name, named[f"{d_name}[0]"], named[f"{d_name}[1]"], shape)
+    elif d is not None:
+        _output(d_name, d, shape, OUTPUT_DTYPES)
     if "c" in named:
+        if quantised or signature.epilogue != "identity":
+            raise ValueError(f"c must be None where {d_name} is a pair or epilogue is not identity; add it afterwards")
         _output("c", named["c"], shape, (d.dtype if d is not None else torch.bfloat16,))
-        _same_device("c", named["c"], a_name, a)
+    if "bias" in named:
+        _bias(named["bias"], (*groups, rows_of_b), b_name)
+    for name in names[1:]:
+        _same_device(name, named[name], a_name, a)
     kind = GemmKind(
         a_type=_TYPES[a.dtype],
         b_type=_TYPES[b.dtype],
@@ -462,8 +482,38 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
         a_major=_major(a),
         b_major=_major(b),
         skips_head_mid=signature.head_splits is not None,
+        bias=_TYPES[named["bias"].dtype] if "bias" in named else "none",
+        activation=signature.epilogue,
     )
     return Gemm(m, n, k, groups[0] if groups else 1, kind)
+
+
+def _columns_of_output(b_name: str, rows_of_b: int, signature: _Signature) -> int:
+    """As many as ``b`` has rows, or rows of each part that the epilogue takes."""
+    parts = PARTS_OF_B[signature.epilogue]
+    unit = parts * SCALE_BLOCK if signature.recipe == BLOCKS and parts > 1 else parts
+    if rows_of_b % unit:
+        raise ValueError(f"{b_name} must have a multiple of {unit} rows for {signature.epilogue}, got {rows_of_b}")
+    return rows_of_b // parts
+
+
+def _quantised_output(name: str, data: _Meta, scales: _Meta, shape: tuple[int, ...]) -> None:
+    _output(f"{name}[0]", data, shape, FP8_DTYPES)
+    meaning = f"one scale for each row and {SCALE_BLOCK} columns of {name}[0]"
+    _scales(f"{name}[1]", scales, (*shape[:-1], ceil_div(shape[-1], SCALE_BLOCK)), meaning)
+    if _overlaps(scales):
+        raise ValueError(f"{name}[1] must have elements that don't overlap, got strides {scales.strides}")
+
+
+def _bias(meta: _Meta, shape: tuple[int, ...], b_name: str) -> None:
+    if meta.dtype not in OUTPUT_DTYPES:
+        raise TypeError(f"bias must be {_one_of(OUTPUT_DTYPES)}, got {meta.dtype}")
+    if meta.shape != shape:
+        raise ValueError(f"bias must have shape {shape}, a number for each row of {b_name}, got {tuple(meta.shape)}")
+    if meta.device.type == "meta":
+        raise ValueError("bias must hold data, got a tensor on the meta device")
+    if shape[-1] > 1 and meta.strides[-1] != 1:
+        raise ValueError(f"bias must be contiguous, got strides {meta.strides}; .contiguous() it")
 
 
 def _pair(name: str, pair: Any) -> Pair:

@@ -18,11 +18,13 @@ def gemm_fp8(
     *,
     c: torch.Tensor | None = None,
     recipe: tuple[int | None, int | None, int | None] | None = None,
+    bias: torch.Tensor | None = None,
+    epilogue: str = "identity",
 ) -> torch.Tensor:
-    """Multiplies FP8 activations with FP8 weights: ``out = (a · sfa) · (b · sfb)ᵀ + c``, accumulated in fp32.
+    """Multiplies FP8 activations with FP8 weights: ``out = epilogue((a · sfa) · (b · sfb)ᵀ + bias) + c``.
 
-    Where scales vary along K, every 128 of K are summed by the matrix cores, then scaled and added up in fp32. The same
-    inputs give the same bits.
+    All sums are fp32. Where scales vary along K, every 128 of K are summed by the matrix cores, then scaled and added
+    up in fp32. The same inputs give the same bits.
 
     Args:
         a: data float8_e4m3fnuz [M, K] and scales fp32 [M, ceil(K/128)], as ``per_token_cast_to_fp8`` returns them.
@@ -30,13 +32,19 @@ def gemm_fp8(
             them.
         out: bf16, f16 or fp32 [M, N] to write into, rows contiguous and not overlapping; a new bf16 one if None. It
             must not share memory with the inputs.
-        c: [M, N] of ``out``'s dtype, added before the result is rounded; may be ``out`` itself.
+        c: [M, N] of ``out``'s dtype, added before the result is rounded; may be ``out`` itself. Only with the epilogue
+            ``identity``.
         recipe: rows of ``a``, rows of ``b`` and values along K that share a scale, None for all of them:
 
             - (1, 128, 128), the default, as above;
             - (1, 1, 128): ``sfb`` is [N, ceil(K/128)], as ``per_token_cast_to_fp8`` returns it for a weight;
             - (1, 1, None): one for each token and one for each output channel, ``sfa`` [M, 1] and ``sfb`` [N, 1];
             - (None, None, None): one for each tensor, [1, 1]; (1, None, None) and (None, 1, None) likewise.
+
+        bias: bf16, f16 or fp32 [N], added to each row before the epilogue.
+        epilogue: ``identity``, or ``silu_and_mul``: ``b`` is [2N, K] (its scales and ``bias`` likewise), the gate's
+            weights before up's, and the result ``silu(gate) * up``. N is a multiple of 128 then where blocks of ``b``
+            share scales.
 
     M and N are arbitrary (an N that is a multiple of 8 with 16-byte aligned rows of ``out`` runs at full speed), K is a
     multiple of 16. Rows of the data are contiguous, 16-byte aligned and any distance apart; scales may have any
@@ -51,28 +59,33 @@ def gemm_fp8(
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
     whole = check_recipe("gemm_fp8", recipe, None, None)
-    gemm = check_gemm(a, b, out, dtypes=FP8_DTYPES, recipe=whole, c=c, d_name="out")
+    gemm = check_gemm(a, b, out, dtypes=FP8_DTYPES, recipe=whole, c=c, d_name="out", bias=bias, epilogue=epilogue)
     if out is None:
         out = torch.empty(gemm.m, gemm.n, dtype=torch.bfloat16, device=a[0].device)
-    _launch(a, b, out, c, gemm)
+    _launch(a, b, out, c, gemm, bias=bias)
     return out
 
 
 def fp8_gemm_nt(
     a: Pair,
     b: Pair,
-    d: torch.Tensor,
+    d: torch.Tensor | Pair,
     c: torch.Tensor | None = None,
     recipe: tuple[int, int, int] | None = None,
     recipe_a: tuple[int, int] | None = None,
     recipe_b: tuple[int, int] | None = None,
     compiled_dims: str = "nk",
     disable_ue8m0_cast: bool = False,
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: str = "identity",
 ) -> None:
-    """DeepGEMM's name and signature for ``gemm_fp8``: writes ``d = (a · sfa) · (b · sfb)ᵀ + c``.
+    """DeepGEMM's name and signature for ``gemm_fp8``: writes ``d = epilogue((a · sfa) · (b · sfb)ᵀ + bias) + c``.
 
     Args:
-        a, b, c, d: as ``a``, ``b``, ``c`` and ``out`` of ``gemm_fp8``.
+        a, b, c, d, bias, epilogue: as ``a``, ``b``, ``c``, ``out``, ``bias`` and ``epilogue`` of ``gemm_fp8``. ``d``
+            may also be a pair, to quantise the result: FP8 [M, N] and fp32 [M, ceil(N/128)] of any strides, which
+            become what ``per_token_cast_to_fp8`` would return for the fp32 result. ``c`` must be None then.
         recipe: as for ``gemm_fp8``.
         recipe_a, recipe_b: the same as pairs, (rows of ``a``, values along K) and (rows of ``b``, values along K).
         compiled_dims: accepted and not used; no dimension is compiled into a kernel here.
@@ -83,7 +96,8 @@ def fp8_gemm_nt(
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
     whole = check_recipe("fp8_gemm_nt", recipe, recipe_a, recipe_b)
-    _launch(a, b, d, c, check_gemm(a, b, d, dtypes=FP8_DTYPES, recipe=whole, c=c))
+    gemm = check_gemm(a, b, d, dtypes=FP8_DTYPES, recipe=whole, c=c, bias=bias, epilogue=epilogue)
+    _launch(a, b, d, c, gemm, bias=bias)
 
 
 def fp8_gemm_nn(
@@ -163,7 +177,8 @@ def fp8_gemm_nt_skip_head_mid(
     """
     whole = check_recipe("fp8_gemm_nt_skip_head_mid", recipe, None, None)
     splits = check_head_splits(head_splits)
-    _launch(a, b, d, None, check_gemm(a, b, d, dtypes=FP8_DTYPES, recipe=whole, head_splits=splits), splits)
+    gemm = check_gemm(a, b, d, dtypes=FP8_DTYPES, recipe=whole, head_splits=splits)
+    _launch(a, b, d, None, gemm, head_splits=splits)
 
 
 # DeepGEMM's names for operands of which either may be FP4; here both are FP8.
@@ -179,21 +194,29 @@ def gemm_fp8_fp8_bf16_nt(lhs: Pair, rhs: Pair, out: torch.Tensor) -> None:
 
 
 def bf16_gemm_nt(
-    a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None, compiled_dims: str = "nk"
+    a: torch.Tensor,
+    b: torch.Tensor,
+    d: torch.Tensor | Pair,
+    c: torch.Tensor | None = None,
+    compiled_dims: str = "nk",
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: str = "identity",
 ) -> None:
-    """Writes ``d = a · bᵀ + c``, accumulated in fp32; DeepGEMM's function of this name.
+    """Writes ``d = epilogue(a · bᵀ + bias) + c``, accumulated in fp32; DeepGEMM's function of this name.
 
     Args:
         a: bf16 [M, K].
         b: bf16 [N, K]. Strides and alignment of both as for ``gemm_fp8``; K is a multiple of 8.
-        d: bf16, f16 or fp32 [M, N], as ``out`` of ``gemm_fp8``.
-        c: [M, N] of ``d``'s dtype, added before the result is rounded; may be ``d`` itself.
+        d: bf16, f16 or fp32 [M, N], or a pair, as ``d`` of ``fp8_gemm_nt``.
+        c, bias, epilogue: as for ``gemm_fp8``.
         compiled_dims: accepted and not used; no dimension is compiled into a kernel here.
 
     Raises:
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
-    _launch(a, b, d, c, check_gemm(a, b, d, dtypes=(torch.bfloat16,), c=c))
+    gemm = check_gemm(a, b, d, dtypes=(torch.bfloat16,), c=c, bias=bias, epilogue=epilogue)
+    _launch(a, b, d, c, gemm, bias=bias)
 
 
 def bf16_gemm_nn(
@@ -217,20 +240,31 @@ def bf16_gemm_tt(
     bf16_gemm_nt(transposed("a", a), b, d, c, compiled_dims)
 
 
-def f16_gemm_nt(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> None:
+def f16_gemm_nt(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    d: torch.Tensor | Pair,
+    c: torch.Tensor | None = None,
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: str = "identity",
+) -> None:
     """``bf16_gemm_nt`` for f16 operands; DeepGEMM has no such function."""
-    _launch(a, b, d, c, check_gemm(a, b, d, dtypes=(torch.float16,), c=c))
+    gemm = check_gemm(a, b, d, dtypes=(torch.float16,), c=c, bias=bias, epilogue=epilogue)
+    _launch(a, b, d, c, gemm, bias=bias)
 
 
 def _launch(
     a: Pair | torch.Tensor,
     b: Pair | torch.Tensor,
-    d: torch.Tensor,
+    d: Pair | torch.Tensor,
     c: torch.Tensor | None,
     gemm: Gemm,
+    *,
+    bias: torch.Tensor | None = None,
     head_splits: tuple[int, int, int] | None = None,
 ) -> None:
     if gemm.m == 0 or gemm.n == 0:
         return
     config = choose_gemm_config(gemm.kind, gemm.m, gemm.n, gemm.k, settings.get_num_sms())
-    launch_gemm(config, gemm, a, b, d, c=c, head_splits=head_splits)
+    launch_gemm(config, gemm, a, b, d, c=c, bias=bias, head_splits=head_splits)

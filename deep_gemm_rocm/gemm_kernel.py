@@ -56,8 +56,10 @@ class GemmArguments(Structure):
         ("b", _Matrix),
         ("c", _Matrix),
         ("d", _Matrix),
+        ("bias", _Matrix),
         ("sfa", _Scales),
         ("sfb", _Scales),
+        ("sfd", _Scales),
         ("grouped_layout", c_void_p),
         ("m", c_int),
         ("n", c_int),
@@ -79,9 +81,10 @@ def launch_gemm(
     gemm: Gemm,
     a: Pair | torch.Tensor,
     b: Pair | torch.Tensor,
-    d: torch.Tensor,
+    d: Pair | torch.Tensor,
     *,
     c: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
     grouped_layout: torch.Tensor | None = None,
     write_padding: bool = False,
     head_splits: tuple[int, int, int] | None = None,
@@ -92,21 +95,25 @@ def launch_gemm(
     Args:
         config: its ``kind`` says what the others mean; see ``GemmKind`` and ``tile_source.h``.
         gemm: the problem's sizes.
-        a, b, c, d: [rows, columns] or, with groups of their own, [groups, rows, columns]; a and b with their scales
-            where they have some.
+        a, b, c, d: [rows, columns] or, with groups of their own, [groups, rows, columns]; with their scales where they
+            have some.
+        bias: [columns] or [groups, columns].
         grouped_layout: int32, where there are groups.
         write_padding: whether padding rows become zeros; else they aren't written.
         head_splits: how many columns of ``d`` each head has on the left, in the gap, and on the right.
         square_sums: fp32 [m] or [groups, m] to write the sums of the squares of ``a``'s rows into.
     """
     (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
+    d_data, sfd = data_and_scales(d)
     given = {
         "a": a_data,
         "b": b_data,
+        "c": c,
+        "d": d_data,
+        "bias": bias,
         "sfa": sfa,
         "sfb": sfb,
-        "c": c,
-        "d": d,
+        "sfd": sfd,
         "grouped_layout": grouped_layout,
         "sqr_sum": square_sums,
     }
@@ -119,9 +126,11 @@ def launch_gemm(
         a=_Matrix.of(a_data, config.kind.a_major),
         b=_Matrix.of(b_data, config.kind.b_major),
         c=_Matrix() if c is None else _Matrix.of(c),
-        d=_Matrix.of(d),
+        d=_Matrix.of(d_data),
+        bias=_Matrix() if bias is None else _Matrix.of(bias.unsqueeze(-2)),
         sfa=_Scales() if sfa is None else _Scales.of(sfa),
         sfb=_Scales() if sfb is None else _Scales.of(sfb),
+        sfd=_Scales() if sfd is None else _Scales.of(sfd),
         grouped_layout=None if grouped_layout is None else grouped_layout.data_ptr(),
         m=gemm.m,
         n=gemm.n,

@@ -14,7 +14,7 @@ from .layout import Pair, ceil_div
 def m_grouped_fp8_gemm_nt_contiguous(
     a: Pair,
     b: Pair,
-    d: torch.Tensor,
+    d: torch.Tensor | Pair,
     grouped_layout: torch.Tensor | None = None,
     recipe: tuple[int, int, int] | None = None,
     recipe_a: tuple[int, int] | None = None,
@@ -26,6 +26,8 @@ def m_grouped_fp8_gemm_nt_contiguous(
     expected_m_for_psum_layout: int | None = None,
     *,
     m_indices: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    epilogue: str = "identity",
 ) -> None:
     """Multiplies groups of rows that lie behind one another: row i of ``d`` is row i of ``a`` times its group's ``b``.
 
@@ -45,6 +47,7 @@ def m_grouped_fp8_gemm_nt_contiguous(
             written.
         ensure_zero_padding: write zeros into padding rows; else they are not written.
         expected_m_for_psum_layout: about how many rows a group has. Helps to choose a kernel, changes no result.
+        bias, epilogue: as for ``gemm_fp8``; ``bias`` is [G, N], and d may be a pair, which the result is quantised to.
         m_indices: another name for ``grouped_layout``.
         recipe, recipe_a, recipe_b: as for ``fp8_gemm_nt``; scales of ``b`` have a first dimension G.
         compiled_dims, disable_ue8m0_cast: as for ``fp8_gemm_nt``.
@@ -67,6 +70,8 @@ def m_grouped_fp8_gemm_nt_contiguous(
         use_psum_layout=use_psum_layout,
         ensure_zero_padding=ensure_zero_padding,
         expected_m=expected_m_for_psum_layout,
+        bias=bias,
+        epilogue=epilogue,
     )
 
 
@@ -136,7 +141,7 @@ def m_grouped_bf16_gemm_nn_contiguous(
 def m_grouped_bf16_gemm_nt_contiguous(
     a: torch.Tensor,
     b: torch.Tensor,
-    d: torch.Tensor,
+    d: torch.Tensor | Pair,
     grouped_layout: torch.Tensor | None = None,
     compiled_dims: str = "nk",
     use_psum_layout: bool = False,
@@ -144,6 +149,8 @@ def m_grouped_bf16_gemm_nt_contiguous(
     ensure_zero_padding: bool = True,
     *,
     m_indices: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    epilogue: str = "identity",
 ) -> None:
     """``m_grouped_fp8_gemm_nt_contiguous`` for bf16 operands without scales; DeepGEMM's function of this name.
 
@@ -168,13 +175,15 @@ def m_grouped_bf16_gemm_nt_contiguous(
         use_psum_layout=use_psum_layout,
         ensure_zero_padding=ensure_zero_padding,
         expected_m=expected_m_for_psum_layout,
+        bias=bias,
+        epilogue=epilogue,
     )
 
 
 def m_grouped_fp8_gemm_nt_masked(
     a: Pair,
     b: Pair,
-    d: torch.Tensor,
+    d: torch.Tensor | Pair,
     masked_m: torch.Tensor,
     expected_m: int,
     recipe: tuple[int, int, int] | None = None,
@@ -182,6 +191,9 @@ def m_grouped_fp8_gemm_nt_masked(
     recipe_b: tuple[int, int] | None = None,
     compiled_dims: str = "nk",
     disable_ue8m0_cast: bool = False,
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: str = "identity",
 ) -> None:
     """Multiplies the first ``masked_m[g]`` rows of each group g: ``d[g] = a[g] · b[g]ᵀ`` there.
 
@@ -195,6 +207,7 @@ def m_grouped_fp8_gemm_nt_masked(
             and groups of ``a`` and ``b`` a multiple of 16 bytes apart. Rows from ``masked_m[g]`` on are not written.
         masked_m: int32 [G], contiguous, on the device, from 0 to M (numbers outside count as the nearer of the two).
         expected_m: about how many rows a group has. Helps to choose a kernel, changes no result.
+        bias, epilogue: as for ``gemm_fp8``; ``bias`` is [G, N], and d may be a pair, which the result is quantised to.
         recipe, recipe_a, recipe_b: as for ``fp8_gemm_nt``; scales of ``b`` have a first dimension G.
         compiled_dims, disable_ue8m0_cast: as for ``fp8_gemm_nt``.
 
@@ -204,16 +217,19 @@ def m_grouped_fp8_gemm_nt_masked(
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
     whole = check_recipe("m_grouped_fp8_gemm_nt_masked", recipe, recipe_a, recipe_b)
-    _masked(a, b, d, masked_m, expected_m, FP8_DTYPES, whole)
+    _masked(a, b, d, masked_m, expected_m, FP8_DTYPES, whole, bias, epilogue)
 
 
 def m_grouped_bf16_gemm_nt_masked(
     a: torch.Tensor,
     b: torch.Tensor,
-    d: torch.Tensor,
+    d: torch.Tensor | Pair,
     masked_m: torch.Tensor,
     expected_m: int,
     compiled_dims: str = "nk",
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: str = "identity",
 ) -> None:
     """``m_grouped_fp8_gemm_nt_masked`` for bf16 operands without scales; DeepGEMM's function of this name.
 
@@ -221,12 +237,12 @@ def m_grouped_bf16_gemm_nt_masked(
         a: bf16 [G, M, K].
         b: bf16 [G, N, K]; K is a multiple of 8.
         d: bf16, f16 or fp32 [G, M, N] to write into.
-        masked_m, expected_m, compiled_dims: as for ``m_grouped_fp8_gemm_nt_masked``.
+        masked_m, expected_m, compiled_dims, bias, epilogue: as for ``m_grouped_fp8_gemm_nt_masked``.
 
     Raises:
         TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_masked``.
     """
-    _masked(a, b, d, masked_m, expected_m, (torch.bfloat16,), None)
+    _masked(a, b, d, masked_m, expected_m, (torch.bfloat16,), None, bias, epilogue)
 
 
 # Other names that DeepGEMM has for these. Of the operands of fp8_fp4 functions either may be FP4; here both are FP8.
@@ -262,7 +278,7 @@ def _one_layout(grouped_layout: torch.Tensor | None, m_indices: torch.Tensor | N
 def _contiguous(
     a: _Operand,
     b: _Operand,
-    d: torch.Tensor,
+    d: _Operand,
     layout: torch.Tensor | None,
     layout_name: str,
     dtypes: tuple[torch.dtype, ...],
@@ -271,37 +287,63 @@ def _contiguous(
     use_psum_layout: bool,
     ensure_zero_padding: bool,
     expected_m: int | None,
+    bias: torch.Tensor | None,
+    epilogue: str,
 ) -> None:
     if expected_m is not None:
         check_int("expected_m_for_psum_layout", expected_m, 1)
         if not use_psum_layout:
             raise ValueError("expected_m_for_psum_layout is for use_psum_layout=True only; leave it out")
     grouping = "psum" if use_psum_layout else "contiguous"
-    gemm = check_gemm(a, b, d, dtypes=dtypes, recipe=recipe, grouping=grouping, layout=layout, layout_name=layout_name)
+    gemm = check_gemm(
+        a,
+        b,
+        d,
+        dtypes=dtypes,
+        recipe=recipe,
+        grouping=grouping,
+        layout=layout,
+        layout_name=layout_name,
+        bias=bias,
+        epilogue=epilogue,
+    )
     if gemm.m == 0 or gemm.n == 0:
         return
     if use_psum_layout:
         config = _choose(gemm, expected_m or ceil_div(gemm.m, gemm.groups), num_groups=gemm.groups)
     else:
         config = _choose(gemm, gemm.m, max_block_m=settings.get_mk_alignment_for_contiguous_layout())
-    launch_gemm(config, gemm, a, b, d, grouped_layout=layout, write_padding=ensure_zero_padding)
+    launch_gemm(config, gemm, a, b, d, bias=bias, grouped_layout=layout, write_padding=ensure_zero_padding)
 
 
 def _masked(
     a: _Operand,
     b: _Operand,
-    d: torch.Tensor,
+    d: _Operand,
     masked_m: torch.Tensor,
     expected_m: int,
     dtypes: tuple[torch.dtype, ...],
     recipe: Recipe | None,
+    bias: torch.Tensor | None,
+    epilogue: str,
 ) -> None:
     expected_m = check_int("expected_m", expected_m, 0)
-    gemm = check_gemm(a, b, d, dtypes=dtypes, recipe=recipe, grouping="masked", layout=masked_m, layout_name="masked_m")
+    gemm = check_gemm(
+        a,
+        b,
+        d,
+        dtypes=dtypes,
+        recipe=recipe,
+        grouping="masked",
+        layout=masked_m,
+        layout_name="masked_m",
+        bias=bias,
+        epilogue=epilogue,
+    )
     if gemm.m == 0 or gemm.n == 0:
         return
     config = _choose(gemm, min(max(expected_m, 1), gemm.m), num_groups=gemm.groups)
-    launch_gemm(config, gemm, a, b, d, grouped_layout=masked_m)
+    launch_gemm(config, gemm, a, b, d, bias=bias, grouped_layout=masked_m)
 
 
 def _choose(gemm: Gemm, rows: int, *, num_groups: int = 1, max_block_m: int = 256) -> GemmConfig:

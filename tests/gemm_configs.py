@@ -72,6 +72,16 @@ KINDS = (
     GemmKind(d_type="f32", scaling="vectors", accumulate=True, a_major="rows", b_major="rows"),
     GemmKind(a_type="bf16", b_type="bf16", d_type="f32", scaling="none", a_major="rows", b_major="rows", k_tail=True),
     GemmKind(a_type="bf16", b_type="bf16", scaling="none", b_major="rows"),
+    GemmKind(bias="bf16", d_type="f32"),
+    GemmKind(activation="silu_and_mul", bias="f32"),
+    GemmKind(activation="silu_and_mul", scaling="vectors", d_type="f16", k_tail=True),
+    GemmKind(activation="silu_and_mul", scaling="rows", bias="f16", b_major="rows"),
+    GemmKind(activation="silu_and_mul", scaling="none", a_type="bf16", b_type="bf16", d_type="f32"),
+    GemmKind(d_type="e4m3"),
+    GemmKind(d_type="e5m2", scaling="vectors", bias="bf16", k_tail=True),
+    GemmKind(activation="silu_and_mul", d_type="e4m3"),
+    GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="vectors", bias="f32"),
+    GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="none", a_type="f16", b_type="f16"),
 )
 OF_EVERY_KIND = tuple(config for kind in KINDS for config in gemm_candidates(kind)) + tuple(
     dataclasses.replace(config, kind=dataclasses.replace(kind, k_tail=config.kind.k_tail))

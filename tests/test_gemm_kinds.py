@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import gemm, hip
 from deep_gemm_rocm.heuristics import GemmConfig, GemmKind, gemm_candidates
-from deep_gemm_rocm.testing import GuardedOutput, activations, assert_accurate, gemm_reference, weights
+from deep_gemm_rocm.testing import (
+    GuardedOutput,
+    activations,
+    assert_accurate,
+    assert_accurately_quantised,
+    gemm_reference,
+    weights,
+)
 
 DTYPES = {
     "e4m3": torch.float8_e4m3fnuz,
@@ -39,17 +46,25 @@ class Problem:
     def __post_init__(self) -> None:
         self.m = self._possible(self.m, self.kind.a_major)
         self.n = self._possible(self.n, self.kind.b_major)
+        if self.kind.parts > 1 and self.kind.scaling == "blocks":
+            self.n = -(-self.n // 128) * 128
         self.recipe = RECIPES.get(self.kind.scaling)
         if self.whole and self.recipe == RECIPES["rows"]:
             self.recipe = (None, None, None)
         rows_a, rows_b, k = self.recipe or (1, 1, None)
+        rows_of_b = self.n * self.kind.parts
         self.a = self._operand(
             activations(self.m, self.k, self.seed) / 8, self.kind.a_type, self.kind.a_major, rows_a, k
         )
-        self.b = self._operand(weights(self.n, self.k, self.seed + 1), self.kind.b_type, self.kind.b_major, rows_b, k)
+        self.b = self._operand(
+            weights(rows_of_b, self.k, self.seed + 1), self.kind.b_type, self.kind.b_major, rows_b, k
+        )
         generator = torch.Generator().manual_seed(self.seed)
         c = torch.randn(self.m, self.n, generator=generator).to(self.dtype)
         self.c = c if self.kind.accumulate else None
+        self.bias = None
+        if self.kind.bias != "none":
+            self.bias = torch.randn(rows_of_b, generator=generator).to(DTYPES[self.kind.bias])
 
     @property
     def dtype(self) -> torch.dtype:
@@ -74,15 +89,22 @@ class Problem:
     def run(self, columns: int = 8, *, in_place: bool = False) -> torch.Tensor:
         """The result, checked against the oracle, in an output whose surroundings are checked."""
         output = GuardedOutput(self.m, self.n, columns, dtype=self.dtype)
+        scales = GuardedOutput(self.m, -(-self.n // 128), columns, dtype=torch.float32)
+        d = (output.tensor, scales.tensor) if self.kind.is_quantised else output.tensor
         c = output.tensor.copy_(self.c) if in_place and self.c is not None else self.c
+        hooks = {"bias": self.bias, "epilogue": self.kind.activation}
         if self.recipe:
-            dg.fp8_gemm_nt(self.a, self.b, output.tensor, c, recipe=self.recipe)
+            dg.fp8_gemm_nt(self.a, self.b, d, c, recipe=self.recipe, **hooks)
         else:
             function = dg.bf16_gemm_nt if self.kind.a_type == "bf16" else dg.f16_gemm_nt
-            function(self.a, self.b, output.tensor, c)
+            function(self.a, self.b, d, c, **hooks)
         output.assert_intact()
-        reference = gemm_reference(self.a, self.b, recipe=self.recipe or (1, 1, None), c=self.c)
-        assert_accurate(output.tensor, reference)
+        scales.assert_intact()
+        reference = gemm_reference(self.a, self.b, recipe=self.recipe or (1, 1, None), c=self.c, **hooks)
+        if self.kind.is_quantised:
+            assert_accurately_quantised(d, reference)
+        else:
+            assert_accurate(d, reference)
         return output.tensor
 
 
@@ -115,8 +137,8 @@ def tail(config: GemmConfig, chunks: int) -> int:
 def test_every_kind_and_tile_with_tails(use_config, config):
     use_config(config)
     k = 3 * 128 // config.kind.element_bytes + tail(config, 3)
-    Problem(config.kind, config.block_m + 5, 2 * config.block_n - 8, k).run()
-    Problem(config.kind, config.block_m - 3, config.block_n + 13, k).run(columns=3, in_place=True)
+    Problem(config.kind, config.block_m + 5, 2 * config.output_n - 8, k).run()
+    Problem(config.kind, config.block_m - 3, config.output_n + 13, k).run(columns=3, in_place=True)
 
 
 @pytest.mark.parametrize("config", OF_EVERY_KIND, ids=config_id)
@@ -126,7 +148,7 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
     use_config(config)
     monkeypatch.setenv("DG_SIM_SANITIZE", "1")
     k = 5 * 128 // config.kind.element_bytes - tail(config, 1)
-    problem = Problem(config.kind, config.block_m + 3, config.block_n + 5, k)
+    problem = Problem(config.kind, config.block_m + 3, config.output_n + 5, k)
     for seed in range(2):
         monkeypatch.setenv("DG_SIM_SEED", str(seed))
         problem.run()
@@ -170,7 +192,7 @@ def test_configurations_agree_bit_by_bit(use_config, kind):
     for config in gemm_candidates(problem.kind):
         use_config(config)
         results.append(problem.run())
-    bits = torch.int32 if problem.dtype == torch.float32 else torch.int16
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[problem.dtype.itemsize]
     assert all(torch.equal(results[0].view(bits), result.view(bits)) for result in results)
 
 

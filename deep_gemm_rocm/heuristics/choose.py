@@ -19,6 +19,11 @@ _NARROW = (
     GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=2, num_stages=4),
     GemmConfig(block_m=64, block_n=32, waves_m=4, waves_n=1, num_stages=4),
 )
+# Where a wave needs two MFMA tiles side by side, or a tile 128 columns.
+_SMALL_WIDE = (
+    GemmConfig(block_m=16, block_n=128, waves_m=1, waves_n=4, num_stages=4),
+    GemmConfig(block_m=32, block_n=128, waves_m=1, waves_n=4, num_stages=4),
+)
 _LARGE = (
     GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=4),
     GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=2, num_stages=2, schedule="pinned"),
@@ -30,6 +35,13 @@ _LARGE_UNPINNED = (
     GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=4, num_stages=3),
     GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=2),
 )
+# Where a tile needs 128 columns of each of two parts.
+_WIDEST = (
+    GemmConfig(block_m=16, block_n=256, waves_m=1, waves_n=8, num_stages=2),
+    GemmConfig(block_m=32, block_n=256, waves_m=1, waves_n=8, num_stages=2),
+    GemmConfig(block_m=64, block_n=256, waves_m=2, waves_n=4, num_stages=2),
+    GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=2),
+)
 
 _BYTES_OF_K_PER_CLOCK = 2048  # multiply-adds of a CU, times the bytes of an element
 _BYTES_PER_CLOCK = 32  # that a CU gets from L2 when all of them ask
@@ -39,9 +51,13 @@ _LOAD_LATENCY_CLOCKS = 1000  # from memory into LDS
 def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig, ...]:
     """The configurations that ``choose_gemm_config`` chooses from, smallest tile first."""
     if kind.sums_squares:
-        return tuple(dataclasses.replace(config, kind=kind) for config in _NARROW)
-    pinned = kind.scaling != "vectors" and kind.is_k_major
-    configs = _SMALL + (_LARGE if pinned else _LARGE_UNPINNED)
+        configs: tuple[GemmConfig, ...] = _NARROW
+    elif kind.parts == 2 and kind.is_quantised:
+        configs = _WIDEST
+    else:
+        pinned = kind.scaling != "vectors" and kind.is_k_major and kind.parts == 1
+        wide = kind.parts == 2 or kind.is_quantised
+        configs = (_SMALL_WIDE if wide else _SMALL) + (_LARGE if pinned else _LARGE_UNPINNED)
     largest = min(max_block_m, 128) if kind.grouping == "contiguous" else max_block_m
     return tuple(dataclasses.replace(config, kind=kind) for config in configs if config.block_m <= largest)
 
@@ -73,7 +89,7 @@ def choose_gemm_config(
 
 def _clocks_per_k_block(config: GemmConfig, m: int, n: int, num_groups: int, num_cus: int) -> float:
     """Clocks that the device spends on 128 bytes of K: rounds of tiles over the CUs, times a tile's slowest part."""
-    tiles = num_groups * ceil_div(m, config.block_m) * ceil_div(n, config.block_n)
+    tiles = num_groups * ceil_div(m, config.block_m) * ceil_div(n, config.output_n)
     rounds = ceil_div(tiles, num_cus)
     compute = config.block_m * config.block_n * BLOCK_K_BYTES / _BYTES_OF_K_PER_CLOCK
     load = (config.block_m + config.block_n) * BLOCK_K_BYTES / _BYTES_PER_CLOCK

@@ -14,8 +14,10 @@ SCALE_BLOCK_N = 128  # columns that share one scale of b
 ELEMENT_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2, "f16": 2, "f32": 4}
 FP8_TYPES = ("e4m3", "e5m2")
 MAJORS = ("k", "rows")
-OUTPUT_TYPES = ("bf16", "f16", "f32")
+OUTPUT_TYPES = ("bf16", "f16", "f32", *FP8_TYPES)
+BIAS_TYPES = ("none", "bf16", "f16", "f32")
 SCALINGS = ("none", "blocks", "vectors", "rows")
+PARTS_OF_B = {"identity": 1, "silu_and_mul": 2}  # that an activation takes, see activation.h
 GROUPINGS = ("dense", "batched", "contiguous", "psum", "masked", "split_k", "k_grouped")
 SCHEDULES = ("multistage", "pinned")
 
@@ -32,7 +34,8 @@ class GemmKind:
     Attributes:
         a_type, b_type: of the operands: ``e4m3`` or ``e5m2`` in any pairing, ``bf16`` or ``f16`` for both, or ``bf16``
             and ``f32``.
-        d_type: of the output, and of ``c``: ``bf16``, ``f16`` or ``f32``.
+        d_type: of the output, and of ``c``: ``bf16``, ``f16`` or ``f32``; or ``e4m3`` or ``e5m2``, quantised with a
+            scale for each row and 128 columns.
         scaling: what shares a scale: ``blocks`` of 128 x 128 of b and 128 of K of a's rows, ``vectors`` of 128 of K of
             both, or whole ``rows`` of both; ``none`` for operands without scales.
         accumulate: whether ``c`` is added.
@@ -44,6 +47,8 @@ class GemmKind:
         skips_head_mid: whether the output's columns are those of heads, each of which has a gap in the middle.
         sums_squares: whether the squares of a's rows are added up as well, of ``bf16`` times ``f32``.
         a_major, b_major: which dimension of the operand is contiguous, ``k`` or its ``rows``.
+        bias: the type of what is added to each column, or ``none``.
+        activation: what is applied to the sums, see ``activation.h``: ``identity`` or ``silu_and_mul``.
     """
 
     a_type: str = "e4m3"
@@ -57,6 +62,8 @@ class GemmKind:
     b_major: str = "k"
     skips_head_mid: bool = False
     sums_squares: bool = False
+    bias: str = "none"
+    activation: str = "identity"
 
     def __post_init__(self) -> None:
         types = (self.a_type, self.b_type)
@@ -70,6 +77,14 @@ class GemmKind:
         _require(is_fp8 or self.scaling == "none", "only FP8 operands have scales", self)
         _require(self.grouping in GROUPINGS, f"grouping must be one of {GROUPINGS}", self)
         _require(self.a_major in MAJORS and self.b_major in MAJORS, f"majors must be one of {MAJORS}", self)
+        _require(self.bias in BIAS_TYPES, f"bias must be one of {BIAS_TYPES}", self)
+        _require(self.activation in PARTS_OF_B, f"activation must be one of {tuple(PARTS_OF_B)}", self)
+        _require(
+            not self.accumulate or (self.activation == "identity" and not self.is_quantised),
+            "c isn't added to what was activated or will be quantised",
+            self,
+        )
+        _require(not (self.skips_head_mid and self.is_quantised), "heads with a gap aren't quantised", self)
         _require(
             self.a_major == "k" or self.grouping in ("dense", "batched", "split_k", "k_grouped"),
             "a of groups must be contiguous along K",
@@ -80,6 +95,16 @@ class GemmKind:
     def element_bytes(self) -> int:
         """Of an element of a or b as it is multiplied."""
         return ELEMENT_BYTES[self.b_type]
+
+    @property
+    def parts(self) -> int:
+        """How many rows of b make a column of the output."""
+        return PARTS_OF_B[self.activation]
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the output is FP8 and has scales."""
+        return self.d_type in FP8_TYPES
 
     @property
     def is_k_major(self) -> bool:
@@ -101,9 +126,11 @@ class GemmKind:
         family = f"{groups}gemm_{layout}"
         operands = self.a_type if self.a_type == self.b_type else f"{self.a_type}_{self.b_type}"
         scaling = "" if self.scaling == "none" else f"_{self.scaling}"
+        bias = "" if self.bias == "none" else f"_bias_{self.bias}"
+        activation = "" if self.activation == "identity" else f"_{self.activation}"
         output = f"{self.d_type}{'_c' if self.accumulate else ''}{'_skip_mid' if self.skips_head_mid else ''}"
         output += "_square_sums" if self.sums_squares else ""
-        return f"{family}_{operands}{scaling}_{output}"
+        return f"{family}_{operands}{scaling}{bias}{activation}_{output}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +173,10 @@ class GemmConfig:
         require(self.num_threads <= MAX_THREADS, f"a workgroup has at most {MAX_THREADS} threads")
         for tile, waves in ((self.block_m, self.waves_m), (self.block_n, self.waves_n)):
             require(tile > 0 and tile % (waves * self.mfma_rows) == 0, "waves and MFMA tiles must divide the tile")
+        parts = self.kind.parts
+        require(self.wave_n // self.mfma_rows % parts == 0, f"a wave must have MFMA tiles of all {parts} parts of b")
+        scales_fit = not self.kind.is_quantised or self.output_n == SCALE_BLOCK_N
+        require(scales_fit, f"a tile of quantised output has {SCALE_BLOCK_N} columns, which share a scale")
         require(SCALE_BLOCK_N % self.wave_n == 0, f"a wave's columns must divide {SCALE_BLOCK_N}, which share a scale")
         per_column = self.kind.scaling == "vectors"
         require(self.mfma_rows == 16 or not per_column, "a lane of a 32x32 MFMA holds more columns than scales fit")
@@ -172,6 +203,11 @@ class GemmConfig:
     @property
     def wave_n(self) -> int:
         return self.block_n // self.waves_n
+
+    @property
+    def output_n(self) -> int:
+        """Columns of output in a tile."""
+        return self.block_n // self.kind.parts
 
     @property
     def lds_bytes(self) -> int:

@@ -2,7 +2,15 @@
 
 from .attention import AttentionReference, attention_reference, visible_keys
 from .generators import GuardedOutput, activations, gemm_problem, grouped_weights, weights
-from .numerics import Accuracy, GemmReference, assert_accurate, calc_diff, gemm_reference, measure
+from .numerics import (
+    Accuracy,
+    GemmReference,
+    assert_accurate,
+    assert_accurately_quantised,
+    calc_diff,
+    gemm_reference,
+    measure,
+)
 
 __all__ = [
     "Accuracy",
@@ -11,6 +19,7 @@ __all__ = [
     "GuardedOutput",
     "activations",
     "assert_accurate",
+    "assert_accurately_quantised",
     "attention_reference",
     "calc_diff",
     "gemm_problem",

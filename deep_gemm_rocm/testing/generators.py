@@ -7,8 +7,8 @@ import torch
 from ..layout import Pair, per_block_cast_to_fp8, per_token_cast_to_fp8
 
 _OUTLIER_CHANNELS = 0.005
-# NaNs of so many bytes that no kernel computes, and the types of their bits.
-_POISON = {2: (0x7FA5, torch.int16), 4: (0x7FA57FA5, torch.int32)}
+# NaNs of so many bytes that no kernel computes (but for FP8, which has only one), and the types of their bits.
+_POISON = {1: (0x80, torch.uint8), 2: (0x7FA5, torch.int16), 4: (0x7FA57FA5, torch.int32)}
 
 
 def activations(m: int, k: int, seed: int = 0) -> torch.Tensor:

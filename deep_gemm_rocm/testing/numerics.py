@@ -26,6 +26,7 @@ _SECOND_ORDER = 2.0**-8  # errors of errors
 
 # The least subnormal of fp32: what a product of scales, or of a scale and a sum, may lose to underflow.
 _UNDERFLOW = 2.0**-149
+_LEAST_NORMAL = 2.0**-126
 
 _OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -70,8 +71,10 @@ def gemm_reference(
     *,
     recipe: tuple[int | None, int | None, int | None] = (1, SCALE_BLOCK, SCALE_BLOCK),
     c: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    epilogue: str = "identity",
 ) -> GemmReference:
-    """The reference for ``gemm_fp8(a, b, c=c, recipe=recipe)`` or, without scales, ``bf16_gemm_nt(a, b, d, c)``.
+    """The reference for ``gemm_fp8`` of these arguments or, without scales, ``bf16_gemm_nt``.
 
     On the CPU. Sums that overflow fp32 on the way are not foreseen.
     """
@@ -102,10 +105,27 @@ def gemm_reference(
         error += ceil_div(k, k_block) * _UNDERFLOW * (products + 1)
         if not promoted:
             error += 2 * _ROUNDING * exact.abs()  # two products with the scales
+    if bias is not None:
+        exact = exact + bias.cpu().double()
+        error += _ROUNDING * (exact.abs() + error)
+    if epilogue == "silu_and_mul":
+        exact, error = _silu_and_mul(exact, error)
     if c is not None:
         exact = exact + c.cpu().double()
         error += _ROUNDING * (exact.abs() + error)
     return GemmReference(exact, error)
+
+
+def _silu_and_mul(sums: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of sums that are known with these errors."""
+    gate, up = sums.chunk(2, dim=1)
+    gate_error, up_error = error.chunk(2, dim=1)
+    silu = torch.nn.functional.silu(gate)
+    # silu's slope is below 1.1. The exponential is that of a rounded product, and it, the sum, the reciprocal and two
+    # products are rounded.
+    relative = 2 * _ROUNDING * (gate.abs() + 6)
+    silu_error = 1.1 * gate_error + silu.abs() * relative + _LEAST_NORMAL * gate.abs()
+    return silu * up, silu_error * (up.abs() + up_error) + silu.abs() * up_error
 
 
 def _dequantised(
@@ -147,6 +167,30 @@ def measure(actual: torch.Tensor, reference: GemmReference) -> Accuracy:
     )
 
 
+def assert_accurately_quantised(actual: Pair, reference: GemmReference) -> None:
+    """Raises AssertionError unless FP8 data and its scales, one for each row and 128 columns, are within the bound."""
+    data, scales = (tensor.cpu().double() for tensor in actual)
+    if data.numel() == 0:
+        return
+    dtype = actual[0].dtype
+    columns = data.shape[1]
+    exact, error = (
+        torch.nn.functional.pad(values, (0, -columns % SCALE_BLOCK)).unflatten(1, (-1, SCALE_BLOCK))
+        for values in (reference.exact, reference.error)
+    )
+    format_max = torch.finfo(dtype).max
+    expected = (exact.abs().amax(2) / format_max).clamp_min(_LEAST_NORMAL)
+    allowed = error.amax(2) / format_max + 4 * _ROUNDING * expected
+    wrong = ~((scales - expected).abs() <= allowed) & ~(scales.isnan() & expected.isnan())
+    assert not wrong.any(), f"{int(wrong.sum())} scales are wrong, the first at {tuple(wrong.nonzero()[0].tolist())}"
+    spread = scales.repeat_interleave(SCALE_BLOCK, 1)[:, :columns]
+    scaled = reference.exact / spread
+    slack = reference.error / spread + 4 * _ROUNDING * scaled.abs()
+    bound = slack + _half_unit(scaled.abs() + slack, dtype)
+    wrong = ~((data - scaled).abs() <= bound) & ~(data.isnan() & scaled.isnan())
+    assert not wrong.any(), f"{int(wrong.sum())} values are wrong, the first at {tuple(wrong.nonzero()[0].tolist())}"
+
+
 def assert_accurate(actual: torch.Tensor, reference: GemmReference) -> Accuracy:
     """Raises AssertionError, with the first wrong element and their number, unless ``actual`` is within the bound."""
     accuracy = measure(actual, reference)
@@ -172,8 +216,10 @@ def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
 def _half_unit(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Half a unit in the last binary place that ``dtype`` has for the values."""
     info = torch.finfo(dtype)
+    # torch says 2^-3 of e5m2fnuz, which has two bits of mantissa.
+    eps = 2.0**-2 if dtype == torch.float8_e5m2fnuz else info.eps
     _, exponent = torch.frexp(values.clamp_min(info.smallest_normal))
-    return torch.exp2(exponent.double() - 2) * info.eps
+    return torch.exp2(exponent.double() - 2) * eps
 
 
 def _tile_diffs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -43,9 +43,11 @@ struct Buffer {
       __builtin_amdgcn_raw_buffer_store_b64(__builtin_bit_cast(Half, value), resource(), offset, 0, 0);
     } else if constexpr (sizeof(T) == 4) {
       __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(unsigned, value), resource(), offset, 0, 0);
-    } else {
-      static_assert(sizeof(T) == 2, "only 2, 4, 8 and 16 bytes are stored");
+    } else if constexpr (sizeof(T) == 2) {
       __builtin_amdgcn_raw_buffer_store_b16(__builtin_bit_cast(short, value), resource(), offset, 0, 0);
+    } else {
+      static_assert(sizeof(T) == 1, "only 1, 2, 4, 8 and 16 bytes are stored");
+      __builtin_amdgcn_raw_buffer_store_b8(__builtin_bit_cast(char, value), resource(), offset, 0, 0);
     }
   }
 

@@ -1,10 +1,13 @@
-// Scales a wave's accumulators where that was left to do, adds c, rounds and stores.
+// What happens to a wave's sums over K: scales where that was left to do, bias, activation, c, rounding and the store.
 #pragma once
 
 #include "deep_gemm_rocm/buffer.h"
+#include "deep_gemm_rocm/conditional.h"
+#include "deep_gemm_rocm/gemm_kind.h"
 #include "deep_gemm_rocm/output_columns.h"
+#include "deep_gemm_rocm/rounding.h"
 #include "deep_gemm_rocm/scale_loader.h"
-#include "deep_gemm_rocm/static_for.h"
+#include "deep_gemm_rocm/wave.h"
 
 namespace deep_gemm_rocm {
 
@@ -21,7 +24,8 @@ struct OutputTile {
 template <class T, class Columns, int kBlockM, int kBlockN, int kVector>
 class OutputBuffer {
  public:
-  using Values = Vector<T, kVector>;
+  using Element = typename Storage<T>::Type;
+  using Values = Vector<Element, kVector>;
 
   DG_DEVICE OutputBuffer(const OutputTile<T>& tile, const Columns& columns)
       : tile_(tile),
@@ -36,7 +40,7 @@ class OutputBuffer {
     if (aligned_) return buffer_.template load<Values>(offset(row, column));
     Values values;
 #pragma unroll
-    for (int e = 0; e < kVector; ++e) values[e] = buffer_.template load<T>(offset(row, column + e));
+    for (int e = 0; e < kVector; ++e) values[e] = buffer_.template load<Element>(offset(row, column + e));
     return values;
   }
 
@@ -46,7 +50,7 @@ class OutputBuffer {
     } else {
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
-        buffer_.template store<T>(values[e], stored ? offset(row, column + e) : kOutOfBounds);
+        buffer_.template store<Element>(values[e], stored ? offset(row, column + e) : kOutOfBounds);
       }
     }
   }
@@ -64,62 +68,187 @@ class OutputBuffer {
   bool aligned_;
 };
 
-template <class Shape, class D, class Columns, bool kAccumulate, bool kScaledRows>
+template <class Kind>
+using OutputColumns = Conditional<Kind::kSkipsHeadMid, ColumnsOfHeads, ColumnsInOrder>;
+
+// What the epilogue reads and writes. `bias` starts with the tile's first column, its next part `bias_part` further on.
+template <class Kind>
+struct EpilogueTiles {
+  OutputTile<typename Kind::D> d, c;
+  OutputColumns<Kind> columns;
+  OutputTile<typename Kind::Bias> bias;
+  int64_t bias_part;
+  ScaleTile sfa, sfb, sfd;
+};
+
+template <class Kind, class Shape>
 class Epilogue {
+  using D = typename Kind::D;
   using Mfma = typename Shape::Mfma;
+  using Activation = typename Kind::Activation;
+  static constexpr int kParts = Shape::kParts;
+  static constexpr int kColumns = Shape::kLaneColumns;
   static constexpr int kVector = min<int>(Shape::kRun, sizeof(Chunk) / sizeof(D));
-  using Output = OutputBuffer<D, Columns, Shape::kBlockM, Shape::kBlockN, kVector>;
+  static constexpr bool kScaledRows = Kind::kScaling == Scaling::kRows;
+  using Output = OutputBuffer<D, OutputColumns<Kind>, Shape::kBlockM, Shape::kOutputN, kVector>;
 
  public:
-  // `c` is read if kAccumulate, the scales of the tile's rows and columns if kScaledRows.
-  DG_DEVICE Epilogue(const OutputTile<D>& d, const OutputTile<D>& c, const Columns& position, const ScaleTile& sfa,
-                     const ScaleTile& sfb)
-      : d_(d, position), c_(c, position), sfa_(sfa), sfb_(sfb), rows_(d.rows), columns_(d.columns) {}
+  DG_DEVICE explicit Epilogue(const EpilogueTiles<Kind>& tiles)
+      : tiles_(tiles), d_(tiles.d, tiles.columns), c_(tiles.c, tiles.columns) {}
 
-  // Stores 16 bytes a lane (8 where a lane holds only four consecutive columns of two bytes) if the output is aligned to
-  // them. Of the tile's rows, `tile` says which are stored and what is in them.
+  // Stores 16 bytes a lane (fewer where a lane holds fewer consecutive columns) if the output is aligned to them. `tile`
+  // says which of its rows are stored and what is in them. `lds` is the workgroup's, which it needs no more.
   template <class Mma, class Tile>
-  DG_DEVICE void store(const Mma& mma, const Tile& tile) const {
+  DG_DEVICE void store(const Mma& mma, const Tile& tile, uint8_t* lds) const {
     const int lane = lane_id_computed_here();
-    float column_scales[kScaledRows ? Shape::kLaneColumns : 1];
+    const ColumnOperands of_columns = load_column_operands(lane);
+    if constexpr (Kind::kQuantised) {
+      store_quantised(mma, tile, lane, of_columns, lds);
+    } else {
 #pragma unroll
-    for (int i = 0; kScaledRows && i < Shape::kLaneColumns; ++i) {
-      column_scales[i] = scale(sfb_, Shape::lane_column(lane, i), columns_);
-    }
+      for (int i = 0; i < Shape::kFragsM; ++i) {
+        const int row = Shape::lane_row(lane, i);
+        const float row_scale = scale_of_row(row);
 #pragma unroll
-    for (int i = 0; i < Shape::kFragsM; ++i) {
-      const int row = Shape::lane_row(lane, i);
-      const float row_scale = kScaledRows ? scale(sfa_, row, rows_) : 1;
+        for (int first = 0; first < kColumns; first += kVector) {
+          const int column = Shape::lane_column(lane, first);
+          typename Output::Values added{};
+          if constexpr (Kind::kAccumulate) added = c_.load(row, column);
+          float results[kVector];
 #pragma unroll
-      for (int first = 0; first < Shape::kLaneColumns; first += kVector) {
-        const int column = Shape::lane_column(lane, first);
-        typename Output::Values added{};
-        if constexpr (kAccumulate) added = c_.load(row, column);
-        typename Output::Values values;
-#pragma unroll
-        for (int e = 0; e < kVector; ++e) {
-          float sum = mma.total(i, (first + e) / Mfma::kElements, (first + e) % Mfma::kElements);
-          if constexpr (kScaledRows) sum *= row_scale * column_scales[first + e];
-          float result = tile.result(row, sum);
-          if constexpr (kAccumulate) result += static_cast<float>(added[e]);
-          values[e] = static_cast<D>(result);
+          for (int e = 0; e < kVector; ++e) {
+            results[e] = result(mma, tile, i, row, row_scale, of_columns, first + e);
+            if constexpr (Kind::kAccumulate) results[e] += static_cast<float>(added[e]);
+          }
+          d_.store(Storage<D>::rounded(results), tile.is_stored(row), row, column);
         }
-        d_.store(values, tile.is_stored(row), row, column);
       }
     }
   }
 
  private:
-  static DG_DEVICE float scale(const ScaleTile& scales, int row, int rows) {
-    return Buffer{scales.first_row, kOutOfBounds}.load<float>(scales.row_offset(row, rows));
+  // Of the sums that a lane holds in each row.
+  struct ColumnOperands {
+    float scale[kScaledRows ? Shape::kLaneSums : 1];
+    float bias[Kind::kHasBias ? Shape::kLaneSums : 1];
+  };
+
+  DG_DEVICE ColumnOperands load_column_operands(int lane) const {
+    ColumnOperands operands;
+#pragma unroll
+    for (int sum = 0; sum < Shape::kLaneSums; ++sum) {
+      const int part = Shape::part_of_sum(sum);
+      const int column = Shape::lane_column(lane, Shape::column_of_sum(sum));
+      if constexpr (kScaledRows) {
+        const Buffer scales{tiles_.sfb.first_row + part * tiles_.sfb.part_stride, kOutOfBounds};
+        operands.scale[sum] = scales.load<float>(tiles_.sfb.row_offset(column, tiles_.d.columns));
+      }
+      if constexpr (Kind::kHasBias) {
+        using Bias = typename Kind::Bias;
+        const Buffer bias{tiles_.bias.first + part * tiles_.bias_part,
+                          tiles_.bias.columns * static_cast<unsigned>(sizeof(Bias))};
+        operands.bias[sum] = static_cast<float>(bias.load<Bias>(column * static_cast<unsigned>(sizeof(Bias))));
+      }
+    }
+    return operands;
   }
 
+  DG_DEVICE float scale_of_row(int row) const {
+    if constexpr (!kScaledRows) return 1;
+    return Buffer{tiles_.sfa.first_row, kOutOfBounds}.load<float>(tiles_.sfa.row_offset(row, tiles_.d.rows));
+  }
+
+  // What row `row`, the lane's i-th, holds in the lane's output column `column`.
+  template <class Mma, class Tile>
+  DG_DEVICE float result(const Mma& mma, const Tile& tile, int i, int row, float row_scale,
+                         const ColumnOperands& of_columns, int column) const {
+    float sums[kParts];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const int sum = Shape::sum_of(column, part);
+      sums[part] = mma.total(i, sum / Mfma::kElements, sum % Mfma::kElements);
+      if constexpr (kScaledRows) sums[part] *= row_scale * of_columns.scale[sum];
+      if constexpr (Kind::kHasBias) sums[part] += of_columns.bias[sum];
+    }
+    return tile.result(row, Activation::apply(sums));
+  }
+
+  // Stores FP8 and a scale for each row of the tile, as per_token_cast_to_fp8 in layout.py: the row's largest magnitude
+  // becomes the format's, and the scale of a row of zeros the least normal number. NaN anywhere makes all of it NaN.
+  template <class Mma, class Tile>
+  DG_DEVICE void store_quantised(const Mma& mma, const Tile& tile, int lane, const ColumnOperands& of_columns,
+                                 uint8_t* lds) const {
+    constexpr float kLeastScale = __FLT_MIN__;
+    float results[Shape::kFragsM][kColumns];
+    float largest[Shape::kFragsM];
+#pragma unroll
+    for (int i = 0; i < Shape::kFragsM; ++i) {
+      const int row = Shape::lane_row(lane, i);
+      const float row_scale = scale_of_row(row);
+      largest[i] = 0;
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+        results[i][column] = result(mma, tile, i, row, row_scale, of_columns, column);
+        largest[i] = larger_magnitude(largest[i], results[i][column]);
+      }
+    }
+    largest_of_tile_rows(largest, lane, lds);
+#pragma unroll
+    for (int i = 0; i < Shape::kFragsM; ++i) {
+      const int row = Shape::lane_row(lane, i);
+      const float exact_scale = largest[i] / Storage<D>::kMax;
+      const float scale = exact_scale < kLeastScale ? kLeastScale : exact_scale;
+      const float inverse = 1 / scale;
+      const bool is_first_lane = Shape::lane_column(lane, 0) == 0;
+      const unsigned scale_offset = is_first_lane && tile.is_stored(row) ? tiles_.sfd.row_offset(row, tiles_.d.rows)
+                                                                         : kOutOfBounds;
+      Buffer{tiles_.sfd.first_row, kOutOfBounds}.store(scale, scale_offset);
+#pragma unroll
+      for (int first = 0; first < kColumns; first += kVector) {
+        float scaled[kVector];
+#pragma unroll
+        for (int e = 0; e < kVector; ++e) scaled[e] = results[i][first + e] * inverse;
+        d_.store(Storage<D>::rounded(scaled), tile.is_stored(row), row, Shape::lane_column(lane, first));
+      }
+    }
+  }
+
+  // Of magnitudes as bits, NaN is the largest.
+  static DG_DEVICE float larger_magnitude(float largest, float value) {
+    const unsigned magnitude = __builtin_bit_cast(unsigned, value) & 0x7FFFFFFF;
+    return __builtin_bit_cast(float, max(__builtin_bit_cast(unsigned, largest), magnitude));
+  }
+
+  // From the largest magnitudes in a lane's columns to those in all of the tile's.
+  static DG_DEVICE void largest_of_tile_rows(float (&largest)[Shape::kFragsM], int lane, uint8_t* lds) {
+#pragma unroll
+    for (int i = 0; i < Shape::kFragsM; ++i) {
+#pragma unroll
+      for (int distance = Mfma::kRows; distance < kWaveSize; distance *= 2) {
+        largest[i] = larger_magnitude(largest[i], exchange(largest[i], lane ^ distance));
+      }
+    }
+    if constexpr (Shape::kWavesN == 1) return;
+    auto* const of_waves = reinterpret_cast<float*>(lds);  // [kWavesN][kBlockM]
+    lds_barrier();
+#pragma unroll
+    for (int i = 0; i < Shape::kFragsM; ++i) {
+      const int wave_column = Shape::wave_n() / Shape::kWaveN;
+      if (lane < Mfma::kRows) of_waves[wave_column * Shape::kBlockM + Shape::lane_row(lane, i)] = largest[i];
+    }
+    lds_barrier();
+#pragma unroll
+    for (int i = 0; i < Shape::kFragsM; ++i) {
+#pragma unroll
+      for (int wave = 0; wave < Shape::kWavesN; ++wave) {
+        largest[i] = larger_magnitude(largest[i], of_waves[wave * Shape::kBlockM + Shape::lane_row(lane, i)]);
+      }
+    }
+  }
+
+  EpilogueTiles<Kind> tiles_;
   Output d_;
   Output c_;
-  ScaleTile sfa_;
-  ScaleTile sfb_;
-  int rows_;
-  int columns_;
 };
 
 }  // namespace deep_gemm_rocm

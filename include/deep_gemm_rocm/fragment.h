@@ -32,8 +32,8 @@ class Fragment {
   MfmaOperands operands_[kReads];
 };
 
-// A wave's MFMAs of one K-block in the order of issue, a slot each, so that a schedule can put memory operations between
-// them. The MFMAs of one fragment are a chain, each adding to the result of the one before; kChains chains alternate.
+// A wave's MFMAs of one K-block in the order of issue, a slot each, so that a schedule can put memory operations
+// between them. The MFMAs of one fragment are a chain, each adding to the result of the one before; kChains chains alternate.
 template <class Shape, int kChains>
 struct MmaOrder {
   static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;

@@ -13,7 +13,7 @@ struct Matrix {
 };
 
 struct Scales {
-  const float* data;
+  float* data;
   int64_t group_stride, row_stride, k_block_stride;
 };
 
@@ -27,12 +27,14 @@ struct SquareSums {
   int64_t group_stride;
 };
 
-// d = (a · sfa) · (b · sfb)ᵀ + c for each group. a is [m, k], b is [n, k], c and d are [m, n]. sfa has a row for each of
-// a, sfb one for each of b or for 128 of them, both with ⌈k/128⌉ columns or one (see Scaling). Without scales, or c, what
-// stands for them isn't read. What grouped_layout and alignment mean, tile_source.h says.
+// d = activation((a · sfa) · (b · sfb)ᵀ + bias) + c for each group. a is [m, k], c and d are [m, n], b is [n, k] or has
+// n rows for each part that the activation takes; bias has a number for each row of b. sfa has a row for each of a, sfb
+// one for each of b or for 128 of them, both with ⌈k/128⌉ columns or one (see Scaling). If d is FP8, sfd [m, ⌈n/128⌉]
+// becomes its scales. What the kind of problem doesn't have isn't accessed. What grouped_layout and alignment mean,
+// tile_source.h says.
 struct GemmArguments {
-  Matrix a, b, c, d;
-  Scales sfa, sfb;
+  Matrix a, b, c, d, bias;
+  Scales sfa, sfb, sfd;
   const int* grouped_layout;
   int m, n, k;
   int num_groups;

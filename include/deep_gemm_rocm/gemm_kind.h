@@ -1,6 +1,8 @@
 // What a GEMM kernel computes, as a type that everything else takes from; GemmKind in heuristics/ is the same.
 #pragma once
 
+#include "deep_gemm_rocm/conditional.h"
+#include "deep_gemm_rocm/rounding.h"
 #include "deep_gemm_rocm/types.h"
 
 namespace deep_gemm_rocm {
@@ -16,12 +18,19 @@ enum class Scaling {
 // Which dimension of an operand is contiguous: K, or its rows (M of A, N of B).
 enum class Major { kK, kRows };
 
-template <class A_, class B_, class D_, Major kMajorA_, Major kMajorB_, Scaling kScaling_, bool kAccumulate_, bool kKTail_,
-          bool kSkipsHeadMid_, bool kSumsSquares_>
+// Stands for a type where there is nothing of it.
+struct None {};
+
+template <class A_, class B_, class D_, Major kMajorA_, Major kMajorB_, Scaling kScaling_, bool kAccumulate_,
+          bool kKTail_, bool kSkipsHeadMid_, bool kSumsSquares_, class Bias_, class Activation_>
 struct GemmKind {
   using A = A_;
   using B = B_;
   using D = D_;
+  static constexpr bool kQuantised = Storage<D>::kIsFp8;  // whether d gets scales, one for 128 columns of a row
+  static constexpr bool kHasBias = !__is_same(Bias_, None);
+  using Bias = Conditional<kHasBias, Bias_, float>;
+  using Activation = Activation_;  // see activation.h
   static constexpr Major kMajorA = kMajorA_;
   static constexpr Major kMajorB = kMajorB_;
   static constexpr Scaling kScaling = kScaling_;

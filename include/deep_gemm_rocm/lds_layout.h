@@ -35,16 +35,24 @@ constexpr int fragment_reads() {
   return kChunksPerRow / Shape::kLaneGroups;
 }
 
+// A tile's rows, kUnit of an operand's first part, as many of its next, and so on: which row of which part one is.
+template <int kParts_, int kUnit>
+struct RowsOfParts {
+  static constexpr int kParts = kParts_;
+  static constexpr int part(int row) { return row / kUnit % kParts; }
+  static constexpr int row_in_part(int row) { return row / (kUnit * kParts) * kUnit + row % kUnit; }
+};
+
 // Which row of an operand's tile belongs into which row of LDS.
-struct RowsInOrder {
+struct RowsInOrder : RowsOfParts<1, 1> {
   static constexpr int of_lds_row(int lds_row) { return lds_row; }
   static constexpr int lds_row_of(int row) { return row; }
 };
 
 // For B, whose rows are the output's columns: in this order a lane's elements of `kJoined` neighbouring fragments are
 // consecutive columns, so that it can store them together.
-template <class Shape, int kJoined>
-struct RowsByLane {
+template <class Shape, int kJoined, int kParts = 1>
+struct RowsByLane : RowsOfParts<kParts, Shape::kRows * kJoined> {
   static constexpr int of_lds_row(int lds_row) {
     const int fragment = lds_row / Shape::kRows;
     const int mfma_row = lds_row % Shape::kRows;

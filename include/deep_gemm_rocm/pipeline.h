@@ -50,7 +50,7 @@ class PipelineState {
                   SquaringTileLoader<RowsInOrder, kPartRows, kPartThreads, kRegisterStages, Kind::kKTail, Widened>,
                   Loader<typename Kind::A, Kind::kMajorA, kPartRows, kPartThreads, RowsInOrder>>;
   using LoaderB = Loader<typename Kind::B, Kind::kMajorB, Shape::kBlockN, kLoadingThreads,
-                         RowsByLane<Mfma, Shape::kJoined>>;
+                         RowsByLane<Mfma, Shape::kJoined, Shape::kParts>>;
   static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
   static constexpr bool kPromoted = kPerColumn || Kind::kScaling == Scaling::kBlocks;
   using Scales = Conditional<kPromoted, ScaleLoader<Shape, kRegisterStages, kPerColumn>, NoScales>;

@@ -16,6 +16,8 @@ class PromotedMma {
   static constexpr int kFragments = Order::kFragments;
   static constexpr int kChainMfmas = Order::kChainMfmas;
   static constexpr int kElements = Mfma::kElements;
+  // With scales of their own; those of single columns aren't the parts'.
+  static constexpr int kParts = Scales::kPerColumn ? 1 : Shape::kParts;
   static_assert(!Scales::kPerColumn || !kCarry, "scales of columns aren't carried into the next K-block");
 
  public:
@@ -27,10 +29,13 @@ class PromotedMma {
   DG_DEVICE void start_k_block(const Scales& scales, int stage) {
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
-      carried_scale_[i] = scale_[i];
-      scale_[i] = scales.of_rows(stage, i);
-      // Computed here, or the operands' registers would be occupied until the first promotion.
-      asm volatile("" : "+v"(scale_[i]));
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        carried_scale_[i][part] = scale_[i][part];
+        scale_[i][part] = scales.of_rows(stage, i, part);
+        // Computed here, or the operands' registers would be occupied until the first promotion.
+        asm volatile("" : "+v"(scale_[i][part]));
+      }
     }
     if constexpr (Scales::kPerColumn) {
 #pragma unroll
@@ -50,7 +55,7 @@ class PromotedMma {
     promote_at(slot, scale_);
   }
 
-  // Promotes what no slot did: after every K-block, or with kCarry after the last one, whose scales are carried by then.
+  // Promotes what no slot did: after every K-block, or with kCarry after the last one, whose scales are carried then.
   DG_DEVICE void finish() {
     static_for<kPromotionDelay>([&](auto late) { promote_at(kSlots + late, kCarry ? carried_scale_ : scale_); });
   }
@@ -68,14 +73,15 @@ class PromotedMma {
   static constexpr int kPromotionDelay = kChains * (kChainMfmas - 1) + kResultSlots;
 
   // Promotes the elements whose turn is `slot`. Promotions go at the even rate at which chains produce elements.
-  DG_DEVICE void promote_at(int slot, const float (&scale)[Shape::kFragsM]) {
+  DG_DEVICE void promote_at(int slot, const float (&scale)[Shape::kFragsM][kParts]) {
 #pragma unroll
     for (int index = first_promotion(slot); index < first_promotion(slot + 1); ++index) {
       const int fragment = index / kElements;
       const int element = index % kElements;
       const float partial = partial_[fragment][element];
-      float factor = scale[fragment / Shape::kFragsN];
-      if constexpr (Scales::kPerColumn) factor *= column_scale_[fragment % Shape::kFragsN * kElements + element];
+      const int sum = fragment % Shape::kFragsN * kElements + element;
+      float factor = scale[fragment / Shape::kFragsN][Shape::part_of_sum(sum) % kParts];
+      if constexpr (Scales::kPerColumn) factor *= column_scale_[sum];
       total_[fragment][element] = __builtin_fmaf(factor, partial, total_[fragment][element]);
     }
   }
@@ -87,8 +93,8 @@ class PromotedMma {
 
   float total_[kFragments][kElements];
   Accumulator partial_[kFragments];
-  float scale_[Shape::kFragsM];
-  float carried_scale_[Shape::kFragsM];
+  float scale_[Shape::kFragsM][kParts];
+  float carried_scale_[Shape::kFragsM][kParts];
   float column_scale_[Scales::kPerColumn ? Scales::kColumns : 1];
 };
 

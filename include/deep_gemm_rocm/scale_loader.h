@@ -7,11 +7,13 @@
 
 namespace deep_gemm_rocm {
 
-// One fp32 scale per row (or 128 of them) and K-block; strides are in elements and may have any order.
+// One fp32 scale per row (or 128 of them) and K-block; strides are in elements and may have any order. `part_stride` is
+// the distance of the operand's parts.
 struct ScaleTile {
   const float* first_row;
   int64_t row_stride;
   int64_t k_block_stride;
+  int64_t part_stride;
 
   // Where a row's scale is, of `rows` that exist.
   DG_DEVICE unsigned row_offset(int row, int rows) const {
@@ -19,12 +21,13 @@ struct ScaleTile {
   }
 };
 
-// One scale for each row m of A that a lane holds, and one for the wave's columns of B, or for each that a lane holds.
+// One scale for each row m of A that a lane holds, and one for the wave's columns of each part of B, or for each sum
+// that a lane holds.
 template <class Shape, int kRegisterStages, bool kPerColumn_>
 class ScaleLoader {
  public:
   static constexpr bool kPerColumn = kPerColumn_;
-  static constexpr int kColumns = kPerColumn ? Shape::kLaneColumns : 1;
+  static constexpr int kColumns = kPerColumn ? Shape::kLaneSums : Shape::kParts;
   static constexpr int kLoads = Shape::kFragsM + kColumns;
 
   // `a` starts at the tile's first of `rows` rows. `b` is the one row that covers the wave's columns, or starts at the
@@ -35,30 +38,34 @@ class ScaleLoader {
     for (int i = 0; i < Shape::kFragsM; ++i) offset_[i] = a.row_offset(Shape::lane_row(lane_id(), i), rows);
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      column_offset_[i] = kPerColumn ? b.row_offset(Shape::lane_column(lane_id(), i), columns) : 0;
+      const int column = Shape::lane_column(lane_id(), Shape::column_of_sum(i));
+      column_offset_[i] = kPerColumn ? b.row_offset(column, columns) : 0;
     }
   }
 
   DG_DEVICE void load(int stage, int load, int k_block) {
     if (load < Shape::kFragsM) {
-      staged_a_[stage][load] = k_block_of(a_, k_block).template load<float>(offset_[load]);
+      staged_a_[stage][load] = k_block_of(a_, 0, k_block).template load<float>(offset_[load]);
     } else {
       const int column = load - Shape::kFragsM;
-      staged_b_[stage][column] = k_block_of(b_, k_block).template load<float>(column_offset_[column]);
+      const int part = kPerColumn ? Shape::part_of_sum(column) : column;
+      staged_b_[stage][column] = k_block_of(b_, part, k_block).template load<float>(column_offset_[column]);
     }
   }
 
-  // The scale of all that a lane holds of fragment row i; what is left to scale are columns, where they have their own.
-  DG_DEVICE float of_rows(int stage, int i) const {
-    return kPerColumn ? staged_a_[stage][i] : staged_a_[stage][i] * staged_b_[stage][0];
+  // The scale of all that a lane holds of fragment row i and a part of B; what is left to scale are columns, where they
+  // have their own.
+  DG_DEVICE float of_rows(int stage, int i, int part) const {
+    return kPerColumn ? staged_a_[stage][i] : staged_a_[stage][i] * staged_b_[stage][part];
   }
 
   DG_DEVICE float of_column(int stage, int column) const { return staged_b_[stage][column]; }
 
  private:
   // A prefetch past the last K-block reads that one's scales again.
-  DG_DEVICE Buffer k_block_of(const ScaleTile& tile, int k_block) const {
-    return {tile.first_row + min(k_block, num_k_blocks_ - 1) * tile.k_block_stride, kOutOfBounds};
+  DG_DEVICE Buffer k_block_of(const ScaleTile& tile, int part, int k_block) const {
+    const int64_t first = part * tile.part_stride + min(k_block, num_k_blocks_ - 1) * tile.k_block_stride;
+    return {tile.first_row + first, kOutOfBounds};
   }
 
   ScaleTile a_;

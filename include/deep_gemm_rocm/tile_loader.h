@@ -8,12 +8,13 @@
 namespace deep_gemm_rocm {
 
 // A tile of an operand, read from its first row's first k on. `stride_bytes` is the distance of rows or, if these are
-// contiguous, of two k.
+// contiguous, of two k; `part_bytes` that of the parts from each of which there are `rows`.
 struct OperandTile {
   const uint8_t* first;
   int rows;
   int k_bytes;
   int64_t stride_bytes;
+  int64_t part_bytes;
 };
 
 // How 16 bytes of LDS lie in memory: as they are,
@@ -50,7 +51,10 @@ class TileLoader {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int row = first_row + Order::of_lds_row(lds_row(pass));
-      offset_[pass] = row < tile.rows ? row * static_cast<unsigned>(tile.stride_bytes) + chunk_k() : kOutOfBounds;
+      const int in_part = Order::row_in_part(row);
+      offset_[pass] = in_part < tile.rows ? in_part * static_cast<unsigned>(tile.stride_bytes) +
+                                                Order::part(row) * static_cast<unsigned>(tile.part_bytes) + chunk_k()
+                                          : kOutOfBounds;
     }
   }
 
@@ -83,7 +87,8 @@ class TileLoader {
 
  private:
   static DG_DEVICE unsigned buffer_bytes(const OperandTile& tile, int first_row) {
-    return static_cast<unsigned>((min(tile.rows, first_row + kTileRows) - 1) * tile.stride_bytes + tile.k_bytes);
+    const int rows = min(tile.rows, Order::row_in_part(first_row + kTileRows - 1) + 1);
+    return static_cast<unsigned>((Order::kParts - 1) * tile.part_bytes + (rows - 1) * tile.stride_bytes + tile.k_bytes);
   }
 
   Buffer buffer_;

@@ -10,34 +10,45 @@
 
 namespace deep_gemm_rocm {
 
-template <class Mfma_, int kBlockM_, int kBlockN_, int kWavesM_, int kWavesN_>
+// B may have several parts (see activation.h), which then share the tile's rows of B: so many of one, as many of the
+// next, and so on.
+template <class Mfma_, int kBlockM_, int kBlockN_, int kWavesM_, int kWavesN_, int kParts_ = 1>
 struct TileShape {
   using Mfma = Mfma_;
   static constexpr int kBlockM = kBlockM_;
   static constexpr int kBlockN = kBlockN_;
   static constexpr int kWavesN = kWavesN_;
+  static constexpr int kParts = kParts_;
+  static constexpr int kOutputN = kBlockN / kParts;
   static constexpr int kThreads = kWavesM_ * kWavesN_ * kWaveSize;
   static constexpr int kWaveM = kBlockM / kWavesM_;
   static constexpr int kWaveN = kBlockN / kWavesN_;
   static constexpr int kFragsM = kWaveM / Mfma::kRows;
   static constexpr int kFragsN = kWaveN / Mfma::kRows;
   // Neighbouring fragments whose columns are interleaved so that a lane holds 8 or more consecutive n.
-  static constexpr int kJoined = Mfma::kElements < 8 && kFragsN % 2 == 0 ? 2 : 1;
+  static constexpr int kJoined = Mfma::kElements < 8 && kFragsN % (2 * kParts) == 0 ? 2 : 1;
 
   static_assert(kWavesM_ * kFragsM * Mfma::kRows == kBlockM, "waves and fragments must divide the tile's rows");
   static_assert(kWavesN_ * kFragsN * Mfma::kRows == kBlockN, "waves and fragments must divide the tile's columns");
+  static_assert(kFragsN % (kJoined * kParts) == 0, "each wave must have as many fragments of each part of B");
 
-  // How many columns of a row a lane holds: runs of kRun consecutive ones.
-  static constexpr int kLaneColumns = kWaveN / Mfma::kLaneGroups;
+  // A lane holds kLaneSums of a row: runs of kRun consecutive columns, of each part in turn. So it has all that makes
+  // kLaneColumns columns of the output.
   static constexpr int kRun = Mfma::kElements * kJoined;
+  static constexpr int kLaneSums = kWaveN / Mfma::kLaneGroups;
+  static constexpr int kLaneColumns = kLaneSums / kParts;
+  static constexpr int sum_of(int column, int part) { return (column / kRun * kParts + part) * kRun + column % kRun; }
+  static constexpr int part_of_sum(int sum) { return sum / kRun % kParts; }
+  static constexpr int column_of_sum(int sum) { return sum / (kRun * kParts) * kRun + sum % kRun; }
 
   static DG_DEVICE int wave_m() { return wave_id() / kWavesN * kWaveM; }
   static DG_DEVICE int wave_n() { return wave_id() % kWavesN * kWaveN; }
+  static DG_DEVICE int wave_column() { return wave_n() / kParts; }
 
-  // The tile's row that a lane holds in fragment row i, and the column of its i-th element there.
+  // The tile's row that a lane holds in fragment row i, and the output's column that it holds there as its i-th.
   static DG_DEVICE int lane_row(int lane, int i) { return wave_m() + lane % Mfma::kRows + i * Mfma::kRows; }
   static DG_DEVICE int lane_column(int lane, int i) {
-    return wave_n() + lane / Mfma::kRows * kRun + i / kRun * kRun * Mfma::kLaneGroups + i % kRun;
+    return wave_column() + lane / Mfma::kRows * kRun + i / kRun * kRun * Mfma::kLaneGroups + i % kRun;
   }
 };
 

@@ -53,11 +53,11 @@ template <class Shape, int kXcdChunk, int kBand>
 class DenseTiles {
  public:
   static int64_t max_tiles(const GemmArguments& args) {
-    return static_cast<int64_t>(ceil_div(args.m, Shape::kBlockM)) * ceil_div(args.n, Shape::kBlockN);
+    return static_cast<int64_t>(ceil_div(args.m, Shape::kBlockM)) * ceil_div(args.n, Shape::kOutputN);
   }
 
   DG_DEVICE explicit DenseTiles(const GemmArguments& args)
-      : args_(args), tiles_m_(ceil_div(args.m, Shape::kBlockM)), tiles_n_(ceil_div(args.n, Shape::kBlockN)) {}
+      : args_(args), tiles_m_(ceil_div(args.m, Shape::kBlockM)), tiles_n_(ceil_div(args.n, Shape::kOutputN)) {}
 
   DG_DEVICE int num_tiles() const { return tiles_m_ * tiles_n_; }
 
@@ -67,7 +67,7 @@ class DenseTiles {
   DG_DEVICE TileOfResults tile_at(int position) const {
     const TileIndex tile = grouped_tile(position, tiles_m_, tiles_n_, kBand);
     const int m = tile.m * Shape::kBlockM;
-    return {{0, m, tile.n * Shape::kBlockN, args_.m - m, args_.m - m}};
+    return {{0, m, tile.n * Shape::kOutputN, args_.m - m, args_.m - m}};
   }
 
  private:
@@ -162,8 +162,8 @@ struct MaskedRows {
   }
 };
 
-// The groups' rows behind one another; grouped_layout [num_groups] says where each ends, and the next starts at the next
-// multiple of the alignment.
+// The groups' rows behind one another; grouped_layout [num_groups] says where each ends, and the next starts at the
+// next multiple of the alignment.
 struct PsumRows {
   static int64_t max_tile_rows(const GemmArguments& args, int block_m) {
     return static_cast<int64_t>(args.num_groups) + ceil_div(args.m, block_m);
@@ -189,13 +189,13 @@ template <class Rows, class Shape, int kXcdChunk, int kBand>
 class RaggedTiles {
  public:
   static int64_t max_tiles(const GemmArguments& args) {
-    return Rows::max_tile_rows(args, Shape::kBlockM) * ceil_div(args.n, Shape::kBlockN);
+    return Rows::max_tile_rows(args, Shape::kBlockM) * ceil_div(args.n, Shape::kOutputN);
   }
 
   DG_DEVICE explicit RaggedTiles(const GemmArguments& args)
       : args_(args),
         layout_{args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))},
-        tiles_n_(ceil_div(args.n, Shape::kBlockN)) {
+        tiles_n_(ceil_div(args.n, Shape::kOutputN)) {
     int tile_rows = 0;
     for (int first = 0; first < args_.num_groups; first += kWaveSize) tile_rows += last(inclusive_sum(tiles_of(first)));
     num_tiles_ = tile_rows * tiles_n_;
@@ -234,7 +234,7 @@ class RaggedTiles {
   DG_DEVICE TileWithTail tile_of_group(int group, TileIndex tile) const {
     const RowRange rows = rows_of(group);
     const int m = uniform(rows.begin) + tile.m * Shape::kBlockM;
-    return {{group, m, tile.n * Shape::kBlockN, uniform(rows.end) - m, uniform(rows.padded_end) - m}};
+    return {{group, m, tile.n * Shape::kOutputN, uniform(rows.end) - m, uniform(rows.padded_end) - m}};
   }
 
   const GemmArguments& args_;

@@ -41,8 +41,8 @@ DG_DEVICE Chunk column_chunk<1>(const unsigned* rows, int column) {
 }
 
 // A wave covers 64 rows and kUnitRows chunks: eight neighbouring lanes store chunks of different banks, and lanes that
-// load the same k together cover 64 or 128 contiguous bytes. Rows past the operand's last one, and K past its end, read as
-// zeros. Operands have a multiple of kUnitRows rows.
+// load the same k together cover 64 or 128 contiguous bytes. Rows past the operand's last one, and K past its end, read
+// as zeros. Operands have a multiple of kUnitRows rows.
 template <class T, class Order, int kTileRows, int kThreads, int kRegisterStages>
 class TransposingTileLoader {
   static constexpr int kElementBytes = sizeof(T);
@@ -62,13 +62,16 @@ class TransposingTileLoader {
   DG_DEVICE void load(int stage, int pass, int k_block) {
     const int first_k = k_block * kBlockK;
     const int ks = min(tile_.k_bytes / kElementBytes - first_k, kBlockK);
-    const int rows = min(tile_.rows, first_row_ + kTileRows);
+    const int tile_row = first_row_ + row(pass);
+    const int in_part = Order::row_in_part(tile_row);
+    const int rows = min(tile_.rows, Order::row_in_part(first_row_ + kTileRows - 1) + 1);
     const Buffer buffer{tile_.first + first_k * tile_.stride_bytes,
-                        static_cast<unsigned>((ks - 1) * tile_.stride_bytes + rows * kElementBytes)};
-    const int loaded_row = first_row_ + row(pass);
+                        static_cast<unsigned>((Order::kParts - 1) * tile_.part_bytes + (ks - 1) * tile_.stride_bytes +
+                                              rows * kElementBytes)};
     const unsigned stride = tile_.stride_bytes;
-    const unsigned offset = chunk(pass) * kUnitLoads * stride + loaded_row * kElementBytes;
-    const unsigned first = loaded_row < rows ? offset : kOutOfBounds;
+    const unsigned offset = Order::part(tile_row) * static_cast<unsigned>(tile_.part_bytes) +
+                            chunk(pass) * kUnitLoads * stride + in_part * kElementBytes;
+    const unsigned first = in_part < rows ? offset : kOutOfBounds;
 #pragma unroll
     for (int i = 0; i < kUnitLoads; ++i) {
       staged_[stage][pass][i] = buffer.only_if(ks > 0).template load<unsigned>(first + i * stride);

@@ -14,12 +14,20 @@ DG_DEVICE int highest_bit(uint64_t bits) { return 63 - __builtin_clzl(bits); }
 // What `lane` holds; a scalar.
 DG_DEVICE int read_lane(int value, int lane) { return __builtin_amdgcn_readlane(value, lane); }
 
+// What `lane` holds, which may be another one for each.
+DG_DEVICE int exchange(int value, int lane) {
+  return __builtin_amdgcn_ds_bpermute(lane * static_cast<int>(sizeof(int)), value);
+}
+DG_DEVICE float exchange(float value, int lane) {
+  return __builtin_bit_cast(float, exchange(__builtin_bit_cast(int, value), lane));
+}
+
 // The sum over this lane and those before it.
 DG_DEVICE int inclusive_sum(int value) {
   const int lane = lane_id_computed_here();
 #pragma unroll
   for (int distance = 1; distance < kWaveSize; distance *= 2) {
-    const int before = __builtin_amdgcn_ds_bpermute((lane - distance) * static_cast<int>(sizeof(int)), value);
+    const int before = exchange(value, lane - distance);
     value += lane >= distance ? before : 0;
   }
   return value;
