@@ -179,7 +179,7 @@ bool Checker::load_to_lds(Wave& wave, const Instruction& inst, uint64_t defined_
   lds_bytes_.bytes = 4;
   return for_lanes(wave.exec(), [&](int lane) {
     const uint32_t begin = base + 4 * uint32_t(lane);
-    if (begin + 4 > wave.group->lds_bytes) return true;
+    if (uint64_t(begin) + 4 > wave.group->lds_bytes) return true;
     if (const auto conflict = lds_.find_conflict({begin, 4, self, true, false}, [] { return 0; }))
       return report_lds(wave, conflict, lane, true);
     lds_.begin_load(begin, 4, self);

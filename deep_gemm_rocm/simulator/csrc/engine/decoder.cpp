@@ -438,6 +438,10 @@ Instruction decode(const uint32_t* words, size_t available, size_t position) {
   return inst;
 }
 
+bool is_executable(const Instruction& inst) {
+  return inst.handler != report_illegal && inst.handler != report_missing && inst.handler != report_end_of_code;
+}
+
 std::vector<Instruction> decode_all(const uint32_t* words, size_t count) {
   std::vector<Instruction> code;
   code.reserve(count + 1);

@@ -18,6 +18,9 @@ Instruction parse(const uint32_t* words, size_t available, size_t position);
 // when it is executed.
 Instruction decode(const uint32_t* words, size_t available, size_t position);
 
+// False where executing it only reports that it is illegal or not implemented; its operands may be out of all bounds then.
+bool is_executable(const Instruction& instruction);
+
 // Every dword of a code segment as if an instruction began there, followed by one that reports running off the end.
 std::vector<Instruction> decode_all(const uint32_t* words, size_t count);
 

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "decoder.h"
+
 namespace mi300x {
 namespace {
 
@@ -252,6 +254,7 @@ int matrix_passes(const char* name) {
 
 Effects effects_of(const Instruction& inst) {
   Effects effects;
+  if (!is_executable(inst)) return effects;
   effects.unit = unit_of(inst);
   if (inst.family == Family::SMEM) add_scalar_memory(effects, inst);
   else if (inst.family >= Family::DS) add_memory(effects, inst);

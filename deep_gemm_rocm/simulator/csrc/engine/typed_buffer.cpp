@@ -215,7 +215,7 @@ void load_to_lds(Wave& wave, const Instruction& inst) {
   const uint32_t base = (wave.m0() & 0xFFFF) + uint32_t(inst.imm);
   for_active_lanes(wave, [&](int lane) {
     const uint32_t position = base + 4 * uint32_t(lane), value = loaded(elements[lane], format, format.select[0]);
-    if (position + 4 > wave.group->lds_bytes) {
+    if (uint64_t(position) + 4 > wave.group->lds_bytes) {
       wave.fail(Outcome::Status::memory_fault, "lane " + std::to_string(lane) + " loads to LDS byte " +
                                                    std::to_string(position) + ", outside the LDS of the kernel");
       return false;

@@ -260,7 +260,7 @@ void load_to_lds(Wave& wave, const Instruction& inst) {
   const uint32_t base = (wave.m0() & 0xFFFF) + uint32_t(inst.imm);
   for_active_lanes(wave, [&](int lane) {
     const uint32_t position = base + 4 * uint32_t(lane);
-    if (position + 4 > wave.group->lds_bytes) return fail_access(wave, "LDS", lane, position, 4);
+    if (uint64_t(position) + 4 > wave.group->lds_bytes) return fail_access(wave, "LDS", lane, position, 4);
     const uint32_t value = uint32_t(int32_t(read_or_zero<Value>(access.memory[lane])));
     memcpy(wave.group->lds.data() + position, &value, 4);
     return true;

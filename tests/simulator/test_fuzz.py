@@ -1,0 +1,83 @@
+"""Machine code that no compiler made: whatever it does, the process lives, and the launch ends with a HIP status."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fuzz
+import pytest
+from assembly import program
+from simulated_hip import Compiler
+
+# What is damaged: control flow, LDS, barriers, atomics, matrix cores, conversions and calls.
+SOURCE = """
+typedef float float4 __attribute__((ext_vector_type(4)));
+__shared__ int shared[256];
+__device__ __attribute__((noinline)) int powers(int x, int n) { return n == 0 ? 1 : x * powers(x, n - 1); }
+extern "C" __global__ void damaged(float* x, double* z, int n) {
+  int i = __builtin_amdgcn_workgroup_id_x() * 64 + __builtin_amdgcn_workitem_id_x();
+  shared[i & 255] = i;
+  __builtin_amdgcn_s_barrier();
+  float4 sum = {0, 0, 0, 0};
+  for (int k = 0; k < n; ++k) {
+    long a = *(long*)(x + k) ^ shared[(i + k) & 255];
+    sum = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(a, a * 3, sum, 0, 0, 0);
+  }
+  *(float4*)(x + 4 * i) = sum;
+  z[i] = __builtin_sqrt(z[i]) / 3 + (_Float16)x[i] + powers(i, n & 7);
+  __atomic_fetch_add((int*)x, __builtin_popcount(i) + __builtin_amdgcn_ds_bpermute(4 * i, i), __ATOMIC_RELAXED);
+  __atomic_fetch_max(shared, i / 7, __ATOMIC_RELAXED);
+}
+"""
+
+FOLDER = Path(__file__).parent
+MARKER = 0xBF80005A  # s_nop 90, which no compiler emits
+
+
+@pytest.fixture(scope="module")
+def inputs(compiler: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fuzz")
+    body = f"  .rept {fuzz.WORDS}\n  .long {MARKER:#x}\n  .endr\n"
+    (folder / "template.co").write_bytes(compiler.assemble(program({"fuzzed": body}, lds_bytes=4096)))
+    (folder / "compiled.bin").write_bytes(compiler.code_object(SOURCE))
+    return folder
+
+
+def run(inputs: Path, what: str, count: int, watch: str = "nothing", seed: int = 1) -> dict[str, int]:
+    progress = inputs / f"progress-{what}-{watch}"
+    options = ["--template", inputs / "template.co", "--marker", hex(MARKER), "--compiled", inputs / "compiled.bin"]
+    options += ["--count", str(count), "--seed", str(seed), "--watch", watch, "--progress", progress]
+    command = [sys.executable, FOLDER / "fuzz.py", what, *options]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    at = progress.read_bytes().rstrip(b"\0 ").decode() if progress.exists() else "the beginning"
+    assert done.returncode == 0, f"exit {done.returncode} at input {at} of seed {seed}\n{done.stderr[-2000:]}"
+    endings = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert sum(endings.values()) == count
+    return endings
+
+
+def test_decoder(inputs: Path) -> None:
+    run(inputs, "decode", 2000)
+
+
+@pytest.mark.parametrize("watch", fuzz.WATCHES)
+def test_execution(inputs: Path, watch: str) -> None:
+    endings = run(inputs, "execute", 400, watch)
+    assert endings["hipErrorLaunchFailure"] > 50  # illegal instructions
+    assert endings["hipErrorIllegalAddress"] > 0
+
+
+@pytest.mark.slow
+def test_decoder_with_a_million_inputs(inputs: Path) -> None:
+    run(inputs, "decode", 1_000_000, seed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("watch", fuzz.WATCHES)
+def test_execution_of_a_million_inputs(inputs: Path, watch: str) -> None:
+    run(inputs, "execute", 250_000, watch, seed=2)
