@@ -52,6 +52,7 @@ from .layout import (
     per_channel_cast_to_fp8,
     per_token_cast_to_fp8,
 )
+from .mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
 from .settings import (
     get_m_alignment_for_contiguous_layout,
     get_mk_alignment_for_contiguous_layout,
@@ -85,6 +86,8 @@ __all__ = [
     "fp8_gemm_tn",
     "fp8_gemm_tt",
     "fp8_m_grouped_gemm_nt_masked",
+    "fp8_mqa_logits",
+    "fp8_paged_mqa_logits",
     "gemm_fp8",
     "gemm_fp8_fp8_bf16_nt",
     "get_col_major_tma_aligned_tensor",
@@ -92,6 +95,7 @@ __all__ = [
     "get_mk_alignment_for_contiguous_layout",
     "get_mn_major_tma_aligned_tensor",
     "get_num_sms",
+    "get_paged_mqa_logits_metadata",
     "get_theoretical_mk_alignment_for_contiguous_layout",
     "get_tma_aligned_size",
     "k_grouped_bf16_gemm_tn_contiguous",

@@ -2,17 +2,9 @@
 #pragma once
 
 #include "deep_gemm_rocm/decode_arguments.h"
-#include "deep_gemm_rocm/hip_declarations.h"
+#include "deep_gemm_rocm/global.h"
 
 namespace deep_gemm_rocm {
-
-template <class T>
-using Global = __attribute__((address_space(1))) T;
-
-template <class T>
-DG_DEVICE T load_global(const uint8_t* address) {
-  return *(const Global<T>*)address;
-}
 
 // One sequence's pages. A run of neighbouring tokens that lies in one page is addressed by that page, which is looked
 // up ahead of time. Tokens past the last one of the sequence stand for that one, so that whatever is loaded exists.
