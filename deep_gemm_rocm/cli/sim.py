@@ -84,6 +84,42 @@ def counters(
 
 
 @app.command()
+def profile(
+    code_object: CodeArgument,
+    kernel: KernelOption,
+    grid: GridOption = "1",
+    block: BlockOption = "64",
+    arg: ArgOption = None,
+    dynamic_lds: DynamicLdsOption = 0,
+    runs: Annotated[
+        int, typer.Option(help="Launches; the last one is shown, with the Infinity Cache warm.", min=1)
+    ] = 1,
+    timeline: Annotated[
+        Path | None, typer.Option(help="File for a timeline that Perfetto (ui.perfetto.dev) opens, as JSON.")
+    ] = None,
+    cu: Annotated[int, typer.Option(help="The CU whose waves the timeline shows.", min=0, max=303)] = 0,
+    constant: Annotated[
+        list[str] | None, typer.Option(help="SECTION.NAME=NUMBER: another value for a constant of the model.")
+    ] = None,
+    sampling: Annotated[bool, typer.Option(help="Whether large launches are sampled.")] = True,
+) -> None:
+    """Run one kernel in simulated time: its counters, the cycles of each instruction of its hot loop, and a timeline.
+    See docs/timing.md for what the model knows of the MI300X."""
+    with _errors_as_messages():
+        constants = dict(map(_constant, constant or []))
+        shown = None if timeline is None else cu
+        with simulator.profile(constants, sampling=sampling, timeline=shown) as profiled:
+            for _ in range(runs):
+                _launch(code_object, kernel, grid, block, arg, dynamic_lds)
+        found = profiled.kernels[-1]
+        if timeline is not None:
+            found.write_timeline(timeline)
+    console = _console()
+    console.print(_profile_table(found))
+    console.print(_hot_loop_table(found))
+
+
+@app.command()
 def trace(
     code_object: CodeArgument,
     kernel: KernelOption,
@@ -168,6 +204,13 @@ def _argument(text: str) -> int | float | np.ndarray:
         return float(text)
 
 
+def _constant(text: str) -> tuple[str, float]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"expected a constant as in l1.hit_clocks=120, got {text}")
+    return name, float(value)
+
+
 def _lanes(text: str) -> list[int]:
     """0-3,63 as [0, 1, 2, 3, 63]."""
     lanes: list[int] = []
@@ -221,4 +264,34 @@ def _counters_table(found: simulator.KernelCounters) -> Table:
             "waves": f"{occupancy.waves_per_cu} of 32, limited by {occupancy.limited_by}",
         },
     )
+    return table
+
+
+def _profile_table(found: simulator.KernelProfile) -> Table:
+    table = Table(title=f"{found.name}, grid {found.grid}, block {found.block}, simulated time", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    ratios = ("mfma_utilization", "valu_busy", "lds_busy", "vmem_busy", "occupancy")
+    rates = ("l1_hit_rate", "l2_hit_rate", "mall_hit_rate")
+    table.add_row("time", f"{found.time_us:,.2f} µs")
+    for name in ("cycles", "instructions", "sampled_workgroups", "lds_conflict_cycles", "hbm_bytes", "tlb_misses"):
+        table.add_row(name.replace("_", " "), f"{getattr(found, name):,}")
+    for name in ratios + rates:
+        table.add_row(name.replace("_", " "), f"{getattr(found, name):.1%}")
+    total = sum(found.stalls.values())
+    for name, cycles in sorted(found.stalls.items(), key=lambda stall: -stall[1]):
+        if cycles:
+            table.add_row(f"waves waited: {name}", f"{cycles / total:.1%} ({cycles:,} clocks)")
+    return table
+
+
+def _hot_loop_table(found: simulator.KernelProfile) -> Table:
+    total = sum(line.cycles for line in found.listing)
+    table = Table("offset", "of all cycles", "each", "executed", "instruction", title="Hot loop")
+    for column in table.columns[:4]:
+        column.justify = "right"
+    for line in found.hot_loop:
+        each = line.cycles / line.executed
+        numbers = f"{line.offset:#x}", f"{line.cycles / total:.2%}", f"{each:.1f}", f"{line.executed:,}"
+        table.add_row(*numbers, line.text)
     return table

@@ -3,7 +3,7 @@
 from .counters import Counted, KernelCounters, Occupancy, Traffic, counters
 from .library import library_path
 from .opcodes import Opcode, opcodes
-from .profile import InstructionProfile, KernelProfile, Profile, profile
+from .profile import InstructionProfile, KernelProfile, Profile, Timeline, profile
 from .program import SimulatorError, disassemble, disassemble_kernel, launch
 from .trace import Traced, TracedInstruction, WaveTrace, trace
 
@@ -16,6 +16,7 @@ __all__ = [
     "Opcode",
     "Profile",
     "SimulatorError",
+    "Timeline",
     "Traced",
     "TracedInstruction",
     "Traffic",

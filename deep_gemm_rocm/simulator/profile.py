@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from .library import introspect, library
 
@@ -30,6 +31,22 @@ class InstructionProfile:
     text: str
     executed: int
     cycles: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When things happened in a launch, in core clocks from its start; workgroups that were left out aren't in it.
+
+    Attributes:
+        residences: of each workgroup ``workgroup``, ``cu``, ``begin`` and ``end``.
+        events: what the waves of one CU did, the first 400 000: ``workgroup``, ``wave``, ``simd``, ``begin``, ``end``,
+            and either the ``offset`` of an instruction or the ``stall`` that the wave was in.
+        clock_mhz: of the core.
+    """
+
+    residences: tuple[Mapping[str, int], ...] = field(repr=False)
+    events: tuple[Mapping[str, Any], ...] = field(repr=False)
+    clock_mhz: float
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,7 @@ class KernelProfile:
         occupancy: resident waves over wave slots, over the whole time and chip.
         stalls: clocks of waves by what they waited for.
         listing: the executed instructions in the order of the code.
+        timeline: when things happened, if the profile was asked for it.
     """
 
     name: str
@@ -79,13 +97,74 @@ class KernelProfile:
     occupancy: float
     stalls: Mapping[str, int]
     listing: tuple[InstructionProfile, ...] = field(repr=False)
+    timeline: Timeline | None = field(repr=False, default=None)
 
     @classmethod
     def from_json(cls, line: str) -> KernelProfile:
         record = json.loads(line)
         record["grid"], record["block"] = tuple(record["grid"]), tuple(record["block"])
         record["listing"] = tuple(InstructionProfile(**entry) for entry in record["listing"])
+        if timeline := record.pop("timeline", None):
+            events, residences = tuple(timeline["events"]), tuple(timeline["residences"])
+            record["timeline"] = Timeline(residences, events, timeline["clock_mhz"])
         return cls(**record)
+
+    @property
+    def hot_loop(self) -> tuple[InstructionProfile, ...]:
+        """The part of the listing that took the most cycles: instructions in a row that were executed at least half as
+        often as the most frequent one."""
+        most = max((line.executed for line in self.listing), default=0)
+        runs = [
+            tuple(lines)
+            for frequent, lines in itertools.groupby(self.listing, lambda line: 2 * line.executed >= most)
+            if frequent
+        ]
+        return max(runs, key=lambda run: sum(line.cycles for line in run), default=())
+
+    def write_timeline(self, path: str | os.PathLike[str]) -> None:
+        """Writes the timeline as Chrome trace events in JSON, which Perfetto (ui.perfetto.dev) opens: a track for each
+        CU with its workgroups, and one for each wave of the CU that was asked for, with instructions and waits.
+
+        Raises:
+            ValueError: the profile wasn't asked for a timeline.
+        """
+        if self.timeline is None:
+            raise ValueError("the profile has no timeline: ask for it with profile(timeline=CU)")
+        Path(path).write_text(json.dumps({"traceEvents": list(self._trace_events(self.timeline))}))
+
+    def _trace_events(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
+        text = {line.offset: line.text for line in self.listing}
+        for pid, name in ((0, "CUs"), (1, "waves of one CU")):
+            yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
+
+        def slice_of(pid: int, tid: int, name: str, span: Mapping[str, Any], **arguments: Any) -> dict[str, Any]:
+            begin, end = (span[key] / timeline.clock_mhz for key in ("begin", "end"))
+            return {"ph": "X", "pid": pid, "tid": tid, "name": name, "ts": begin, "dur": end - begin, "args": arguments}
+
+        for number in sorted({residence["cu"] for residence in timeline.residences}):
+            yield _thread_name(0, number, f"CU {number}")
+        # Workgroups that are on a CU at the same time must not lie on one track.
+        free: dict[tuple[int, int], int] = {}
+        for residence in sorted(timeline.residences, key=lambda residence: residence["begin"]):
+            cu, lane = residence["cu"], 0
+            while free.get((cu, lane), 0) > residence["begin"]:
+                lane += 1
+            free[cu, lane] = residence["end"]
+            if lane > 0:
+                yield _thread_name(0, cu + 1000 * lane, f"CU {cu}, {lane + 1}")
+            yield slice_of(0, cu + 1000 * lane, f"workgroup {residence['workgroup']}", residence)
+        tracks: dict[tuple[int, int], int] = {}
+        for event in timeline.events:
+            wave = event["workgroup"], event["wave"]
+            if wave not in tracks:
+                tracks[wave] = len(tracks)
+                name = f"SIMD {event['simd']}, workgroup {wave[0]}, wave {wave[1]}"
+                yield _thread_name(1, tracks[wave], name)
+            if "stall" in event:
+                yield slice_of(1, tracks[wave], f"({event['stall']})", event)
+            else:
+                name = text.get(event["offset"], "?")
+                yield slice_of(1, tracks[wave], name.split()[0], event, offset=f"{event['offset']:#x}", text=name)
 
 
 @dataclass
@@ -95,9 +174,17 @@ class Profile:
     kernels: list[KernelProfile] = field(default_factory=list)
 
 
+def _thread_name(pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
 @contextlib.contextmanager
 def profile(
-    constants: Mapping[str, float] | None = None, *, compute: Literal["all", "sampled"] = "all", sampling: bool = True
+    constants: Mapping[str, float] | None = None,
+    *,
+    compute: Literal["all", "sampled"] = "all",
+    sampling: bool = True,
+    timeline: int | None = None,
 ) -> Iterator[Profile]:
     """Runs the timing model for every launch inside the block and collects what it says.
 
@@ -109,6 +196,7 @@ def profile(
             addresses and branches: **memory holds wrong results afterwards**.
         sampling: whether the model may simulate some generations of workgroups of a large launch in detail and take the
             others to be like them. Kernels whose workgroups wait for each other are never sampled.
+        timeline: a CU, 0 to 303, of which the records tell what its waves did at what time.
 
     Raises:
         FileNotFoundError: the simulator isn't built.
@@ -118,6 +206,7 @@ def profile(
         stack.enter_context(_environment("DG_SIM_TIMING", "1"))
         stack.enter_context(_environment("DG_SIM_TIMING_COMPUTE", compute))
         stack.enter_context(_environment("DG_SIM_TIMING_SAMPLING", str(int(sampling))))
+        stack.enter_context(_environment("DG_SIM_TIMING_TIMELINE", "" if timeline is None else str(timeline)))
         if constants:
             file = Path(stack.enter_context(tempfile.TemporaryDirectory()), "constants.toml")
             file.write_text("".join(f"{name} = {value!r}\n" for name, value in constants.items()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 from pathlib import Path
 
@@ -94,3 +96,29 @@ def test_trace_of_what_fails_or_is_missing(code_object: Path) -> None:
     assert done.exit_code == 1
     assert "no instructions: workgroup 2 has no wave 0" in done.output
     assert CliRunner().invoke(app, [*command, *ARGUMENTS, "--lanes", "64"]).exit_code == 2
+
+
+def test_profile(code_object: Path, tmp_path: Path) -> None:
+    """Times, a listing, and a timeline whose waves do one thing after another."""
+    command = ["sim", "profile", str(code_object), "--kernel", "add", "--grid", "2", *ARGUMENTS]
+    path = tmp_path / "timeline.json"
+    done = CliRunner().invoke(app, [*command, "--timeline", str(path), "--constant", "launch.overhead_ns=5000"])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"time +│ +[56]\.\d\d µs", done.output)
+    assert "global_load_dword" in done.output
+    tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for event in json.loads(path.read_text())["traceEvents"]:
+        if event["ph"] == "X":
+            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    assert sum(pid == 0 for pid, _ in tracks) == 2  # workgroups go to two XCDs
+    assert sum(pid == 1 for pid, _ in tracks) == 1  # and this is the wave of the first one
+    for spans in tracks.values():
+        spans.sort()
+        assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(spans))
+
+
+def test_profile_refuses_unknown_constants(code_object: Path) -> None:
+    command = ["sim", "profile", str(code_object), "--kernel", "add", *ARGUMENTS, "--constant", "lds.speed=1"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1
+    assert "lds.speed is no constant" in done.output

@@ -45,6 +45,7 @@ Settings Settings::from_environment() {
   settings.seed = number("DG_SIM_SEED", 0, 0, ~0ull, settings.mistake);
   settings.timing = number("DG_SIM_TIMING", 0, 0, 1, settings.mistake) != 0;
   settings.sampling = number("DG_SIM_TIMING_SAMPLING", 1, 0, 1, settings.mistake) != 0;
+  settings.timeline_cu = number("DG_SIM_TIMING_TIMELINE", Settings::no_timeline, 0, 303, settings.mistake);
   settings.computes_all = choice("DG_SIM_TIMING_COMPUTE", "all", "sampled", settings.mistake);
   return settings;
 }

@@ -7,12 +7,15 @@
 namespace mi300x {
 
 struct Settings {
+  static constexpr uint64_t no_timeline = ~0ull;
+
   uint64_t threads;           // DG_SIM_THREADS
   uint64_t max_instructions;  // DG_SIM_MAX_INSTRUCTIONS, of a wave
   bool sanitize;              // DG_SIM_SANITIZE
   uint64_t seed;              // DG_SIM_SEED
   bool timing;                // DG_SIM_TIMING
   bool sampling;              // DG_SIM_TIMING_SAMPLING: whether the timing model may leave out parts of large launches
+  uint64_t timeline_cu;       // DG_SIM_TIMING_TIMELINE: the CU of which records tell what its waves do; none: no_timeline
   bool computes_all;          // DG_SIM_TIMING_COMPUTE: whether it computes what doesn't decide on time as well
   std::string mistake;        // the first variable that isn't a number in its range, empty if all are
 

@@ -72,6 +72,12 @@ class LaunchInTime {
     return result;
   }
   const Sampling& sampling() const { return sampling_; }
+  std::vector<const Timeline*> timelines() const {
+    std::vector<const Timeline*> result;
+    for (const auto& cu : cus_)
+      if (cu->timeline()) result.push_back(&*cu->timeline());
+    return result;
+  }
 
  private:
   struct Xcd {
@@ -184,7 +190,7 @@ void Chip::run(Launch& launch) {
   const Cost cost = in_time.total();
   launch.outcome.nanoseconds = constants_.launch_overhead_ns + cost.clocks * 1000 / constants_.chip_clock_mhz;
   if (launch.dispatch.profile == nullptr) return;
-  const std::string record = record_of(launch, constants_, in_time.sampling(), cost);
+  const std::string record = record_of(launch, constants_, in_time.sampling(), cost, in_time.timelines());
   launch.dispatch.profile->add(record.data(), record.size());
 }
 

@@ -34,6 +34,10 @@ ComputeUnit::ComputeUnit(uint32_t number, const Constants& constants, Launch& la
   lds_of_group_ = rounded(launch.lds_bytes, constants.cu_lds_granule);
   counters_.by_instruction.resize(plans.size());
   if (launch.statistics) statistics_.emplace(plans.size());
+  if (launch.settings.timeline_cu != Settings::no_timeline) {
+    timeline_.emplace();
+    timeline_->shows_waves = launch.settings.timeline_cu == number;
+  }
 }
 
 // ---- Workgroups ----
@@ -81,6 +85,8 @@ void ComputeUnit::start_workgroup(uint64_t id, uint64_t time) {
   Group& group = **free;
   group.simd_of_wave = placement();
   group.runner->start(id);
+  group.id = id;
+  group.started = time;
   group.resident = true;
   group.alive = waves_of_group_;
   group.waiting = 0;
@@ -124,6 +130,7 @@ void ComputeUnit::end_wave(Slot& slot, uint64_t now) {
   --resident_;
   lds_used_ -= lds_of_group_;
   ended_.push_back(now);
+  if (timeline_) timeline_->residences.push_back({group.id, group.started, now, number_});
   for (const auto& wave : group.runner->waves()) launch_.instructions += wave->instructions;
 }
 
@@ -165,16 +172,29 @@ void ComputeUnit::turn(uint32_t number, uint64_t now) {
 }
 
 bool ComputeUnit::hold(Slot& slot, Stall why, uint64_t now, uint64_t until) {
-  if (slot.stall != Stall::count) counters_.stalls[size_t(slot.stall)] += now - slot.stalled_since;
+  end_stall(slot, now);
   slot.stall = why;
   slot.stalled_since = now;
   slot.next = std::max(until, now + 1);
   return false;
 }
 
+void ComputeUnit::end_stall(Slot& slot, uint64_t now) {
+  if (slot.stall == Stall::count) return;
+  counters_.stalls[size_t(slot.stall)] += now - slot.stalled_since;
+  show(slot, slot.stalled_since, now, -1, slot.stall);
+}
+
+void ComputeUnit::show(const Slot& slot, uint64_t begin, uint64_t end, int64_t pc, Stall stall) {
+  if (!timeline_ || !timeline_->shows_waves) return;
+  const uint32_t wave = slot.wave->index_in_group;
+  timeline_->add({slot.group->id, begin, end, wave, slot.group->simd_of_wave[wave], pc, stall});
+}
+
 void ComputeUnit::issued(Slot& slot, uint64_t now, uint64_t next) {
-  if (slot.stall != Stall::count) counters_.stalls[size_t(slot.stall)] += now - slot.stalled_since;
+  end_stall(slot, now);
   slot.stall = Stall::count;
+  show(slot, now, std::min(next, now + 64 * simds_.size()), slot.trace->front().pc, Stall::count);
   InstructionCounters& counters = counters_.by_instruction[slot.trace->front().pc];
   ++counters.executed;
   counters.clocks += now - slot.last_issue;

@@ -18,6 +18,7 @@
 #include "counters.h"
 #include "memory_system.h"
 #include "plan.h"
+#include "timeline.h"
 #include "trace.h"
 
 namespace mi300x::timing {
@@ -61,6 +62,7 @@ class ComputeUnit {
   uint64_t last_end() const { return last_end_; }
   const Counters& counters() const { return counters_; }
   const std::optional<Statistics>& statistics() const { return statistics_; }
+  const std::optional<Timeline>& timeline() const { return timeline_; }
 
  private:
   // The accesses that one counter of S_WAITCNT counts, in order.
@@ -104,6 +106,7 @@ class ComputeUnit {
     std::vector<Trace> traces;
     std::vector<std::unique_ptr<Slot>> slots;
     std::vector<uint32_t> simd_of_wave;
+    uint64_t id = 0, started = 0;
     uint32_t alive = 0, waiting = 0;
     uint64_t last_arrival = 0;
     bool resident = false;
@@ -124,7 +127,9 @@ class ComputeUnit {
 
   // Leaves the wave where it is until `until`.
   bool hold(Slot& slot, Stall why, uint64_t now, uint64_t until);
+  void end_stall(Slot& slot, uint64_t now);
   void issued(Slot& slot, uint64_t now, uint64_t next);
+  void show(const Slot& slot, uint64_t begin, uint64_t end, int64_t pc, Stall stall);
   uint64_t matrix_result_time(const Slot& slot, const Plan& plan) const;
   bool make_room(Slot& slot, TransferQueue& queue, size_t limit, Stall why, uint64_t now);
 
@@ -157,6 +162,7 @@ class ComputeUnit {
   std::vector<LineRequest> requests_;
   Counters counters_;
   std::optional<Statistics> statistics_;
+  std::optional<Timeline> timeline_;
 };
 
 }  // namespace mi300x::timing

@@ -24,9 +24,43 @@ std::string listing(const Launch& launch, const Counters& counters) {
   return "[" + lines + "]";
 }
 
+std::string list_of(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : ", ") + item;
+  return "[" + text + "]";
+}
+
+std::string residences_of(const std::vector<const Timeline*>& timelines) {
+  std::vector<std::string> items;
+  for (const Timeline* timeline : timelines)
+    for (const Residence& r : timeline->residences) {
+      JsonObject item;
+      items.push_back(item.add("workgroup", r.workgroup).add("cu", uint64_t(r.cu)).add("begin", r.begin)
+                          .add("end", r.end).text());
+    }
+  return list_of(items);
+}
+
+std::string events_of(const Launch& launch, const std::vector<const Timeline*>& timelines) {
+  const Kernel& kernel = *launch.dispatch.kernel;
+  const int64_t entry = int64_t(kernel.entry - kernel.code_begin);
+  std::vector<std::string> items;
+  for (const Timeline* timeline : timelines)
+    for (const WaveEvent& event : timeline->events) {
+      JsonObject item;
+      item.add("workgroup", event.workgroup).add("wave", uint64_t(event.wave)).add("simd", uint64_t(event.simd));
+      item.add("begin", event.begin).add("end", event.end);
+      if (event.pc >= 0) item.add("offset", double(4 * event.pc - entry));
+      else item.add("stall", JsonObject::quoted(stall_names[size_t(event.stall)]));
+      items.push_back(item.text());
+    }
+  return list_of(items);
+}
+
 }  // namespace
 
-std::string record_of(const Launch& launch, const Constants& constants, const Sampling& sampling, const Cost& cost) {
+std::string record_of(const Launch& launch, const Constants& constants, const Sampling& sampling, const Cost& cost,
+                      const std::vector<const Timeline*>& timelines) {
   const Counters& counters = cost.counters;
   const MemoryCounters& memory = cost.memory;
   const double clocks = std::round(cost.clocks);
@@ -57,6 +91,11 @@ std::string record_of(const Launch& launch, const Constants& constants, const Sa
       .add("occupancy", ratio(double(counters.wave_clocks), simd_clocks * constants.cu_waves_per_simd))
       .add("stalls", stalls.text())
       .add("listing", listing(launch, counters));
+  if (!timelines.empty()) {
+    JsonObject timeline;
+    timeline.add("residences", residences_of(timelines)).add("events", events_of(launch, timelines));
+    record.add("timeline", timeline.add("clock_mhz", constants.chip_clock_mhz).text());
+  }
   return record.text();
 }
 

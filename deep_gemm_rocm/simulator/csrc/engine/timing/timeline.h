@@ -1,0 +1,38 @@
+// When things happened, for those who want to see it: where each workgroup was, and what the waves of one CU did.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "counters.h"
+
+namespace mi300x::timing {
+
+struct Residence {
+  uint64_t workgroup, begin, end;
+  uint32_t cu;
+};
+
+// An instruction of a wave, from its issue until the wave could issue the next one, or what it waited for.
+struct WaveEvent {
+  uint64_t workgroup, begin, end;
+  uint32_t wave, simd;
+  int64_t pc;   // of the instruction, in dwords from the start of the code; -1 of a wait
+  Stall stall;  // of a wait
+};
+
+// Of one CU.
+struct Timeline {
+  static constexpr size_t most_events = 400'000;
+
+  std::vector<Residence> residences;
+  bool shows_waves = false;
+  std::vector<WaveEvent> events;  // no more than the first ones where shows_waves
+
+  void add(const WaveEvent& event) {
+    if (event.end > event.begin && events.size() < most_events) events.push_back(event);
+  }
+};
+
+}  // namespace mi300x::timing
