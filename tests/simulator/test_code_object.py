@@ -178,6 +178,38 @@ def test_files_that_are_missing_or_no_code_objects(hip, tmp_path):
         hip.hipModuleLoad(byref(module), sys.executable.encode())
 
 
+def test_count_of_kernels(hip, module):
+    count = c_uint()
+    hip.hipModuleGetFunctionCount(byref(count), module)
+    assert count.value == KERNELS.count("__global__")
+
+
+class LaunchConfig(ctypes.Structure):
+    """HIP_LAUNCH_CONFIG, for kernels of modules; hipLaunchConfig_t has a longer size of the dynamic LDS."""
+
+    _fields_ = [("grid", c_uint * 3), ("block", c_uint * 3), ("dynamic_lds", c_uint), ("stream", c_void_p),
+                ("attributes", c_void_p), ("count", c_uint)]  # fmt: skip
+
+
+class LaunchAttribute(ctypes.Structure):
+    _fields_ = [("id", c_int), ("padding", c_int), ("value", c_int), ("rest", c_int * 15)]
+
+
+def test_launches_with_a_configuration(hip, module, out):
+    a = hip.upload(np.arange(64, dtype=np.float32))
+    values = [c_void_p(a), c_void_p(a), c_void_p(out), c_int(64)]
+    pointers = (c_void_p * 4)(*map(ctypes.addressof, values))
+    config = LaunchConfig((1, 1, 1), (64, 1, 1))
+    function = hip.function(module, "vector_add")
+    hip.hipDrvLaunchKernelEx(byref(config), function, pointers, None)
+    assert np.array_equal(hip.download(out, np.empty(64, np.float32)), 2 * np.arange(64))
+    cooperative = LaunchAttribute(id=2, value=1)
+    config.attributes, config.count = ctypes.addressof(cooperative), 1
+    with refused("hipErrorNotSupported", "cooperative"):
+        hip.hipDrvLaunchKernelEx(byref(config), function, pointers, None)
+    hip.hipFree(a)
+
+
 # ---- damaged files
 
 

@@ -305,6 +305,28 @@ def test_pointer_attributes(hip, make, memory_type, managed):
         hip.hipPointerGetAttributes(byref(found), pointer)
 
 
+def test_single_pointer_attributes(hip):
+    memory_type, device_pointer, is_managed, begin, size = 2, 3, 8, 11, 12
+    pointer = hip.malloc(100)
+
+    def attribute(which: int) -> int:
+        value = c_size_t()
+        hip.hipPointerGetAttribute(byref(value), which, pointer + 10)
+        return value.value
+
+    assert (attribute(memory_type), attribute(device_pointer), attribute(is_managed)) == (2, pointer + 10, 0)
+    assert (attribute(begin), attribute(size)) == (pointer, 100)
+    values = (c_size_t(), c_size_t())
+    selectors, outs = (c_int * 2)(begin, size), (c_void_p * 2)(*map(ctypes.addressof, values))
+    hip.hipDrvPointerGetAttributes(2, selectors, outs, pointer)
+    assert [value.value for value in values] == [pointer, 100]
+    with refused(hip, "hipErrorNotSupported", "attribute 7"):
+        attribute(7)
+    with refused(hip, "hipErrorInvalidValue", "can't be written"):
+        hip.hipPointerGetAttribute(UNMAPPED, begin, pointer)
+    hip.hipFree(pointer)
+
+
 # ---- copies and fills
 
 
@@ -421,6 +443,90 @@ def test_fills_with_elements(hip, call, dtype):
         with refused(hip, "hipErrorInvalidValue", "aligned"):
             getattr(hip, call)(device + 1, value, 1)
     hip.hipFree(device)
+
+
+@pytest.mark.parametrize(
+    ("call", "dtype"), [("hipMemsetD2D8", "u1"), ("hipMemsetD2D16", "u2"), ("hipMemsetD2D32", "u4")]
+)
+def test_fills_of_rows(hip, call, dtype):
+    array = np.zeros((5, 16), dtype)
+    device = hip.upload(array)
+    getattr(hip, call)(device, 16 * array.itemsize, 7, 3, 4)
+    getattr(hip, call + "Async")(device, 16 * array.itemsize, 9, 1, 2, None)
+    expected = array.copy()
+    expected[:4, :3], expected[:2, :1] = 7, 9
+    assert np.array_equal(hip.download(device, array), expected)
+    with refused(hip, "hipErrorInvalidValue", "run past the end"):
+        getattr(hip, call)(device, 16 * array.itemsize, 7, 16, 6)
+    with refused(hip, "hipErrorInvalidPitchValue"):
+        getattr(hip, call)(device, array.itemsize, 7, 2, 2)
+    hip.hipFree(device)
+
+
+# ---- memory pools
+
+
+class PoolProperties(ctypes.Structure):
+    _fields_ = [("type", c_int), ("handles", c_int), ("location_type", c_int), ("device", c_int),
+                ("security", c_void_p), ("most", c_size_t), ("reserved", c_char * 56)]  # fmt: skip
+
+
+def test_memory_pools(hip):
+    used_now, used_high, threshold = 7, 8, 4
+    pool, standard, current, pointer, value = c_void_p(), c_void_p(), c_void_p(), c_void_p(), c_size_t()
+    hip.hipMemPoolCreate(byref(pool), byref(PoolProperties(type=1, location_type=1, most=1000)))
+    hip.hipDeviceGetDefaultMemPool(byref(standard), 0)
+    hip.hipDeviceGetMemPool(byref(current), 0)
+    assert current.value == standard.value != pool.value
+
+    def attribute(which: int) -> int:
+        hip.hipMemPoolGetAttribute(pool, which, byref(value))
+        return value.value
+
+    hip.hipMallocFromPoolAsync(byref(pointer), 600, pool, None)
+    assert (attribute(used_now), attribute(used_high)) == (600, 600)
+    hip.hipMemsetAsync(pointer, 1, 600, None)
+    with refused(hip, "hipErrorOutOfMemory", "the pool has 400 left"):
+        hip.hipMallocFromPoolAsync(byref(c_void_p()), 500, pool, None)
+    hip.hipFreeAsync(pointer, None)
+    assert (attribute(used_now), attribute(used_high)) == (0, 600)
+    hip.hipMemPoolSetAttribute(pool, used_high, byref(c_size_t(0)))
+    hip.hipMemPoolSetAttribute(pool, threshold, byref(c_size_t(4096)))
+    assert (attribute(used_high), attribute(threshold)) == (0, 4096)
+    hip.hipMemPoolTrimTo(pool, 0)
+
+    hip.hipDeviceSetMemPool(0, pool)
+    hip.hipMallocAsync(byref(pointer), 16, None)
+    assert attribute(used_now) == 16
+    hip.hipFree(pointer)
+    assert attribute(used_now) == 0
+    hip.hipMemPoolDestroy(pool)
+    hip.hipDeviceGetMemPool(byref(current), 0)
+    assert current.value == standard.value
+    with refused(hip, "hipErrorInvalidHandle", "not a memory pool"):
+        hip.hipMallocFromPoolAsync(byref(pointer), 16, pool, None)
+    with refused(hip, "hipErrorInvalidValue", "default pool"):
+        hip.hipMemPoolDestroy(standard)
+    with refused(hip, "hipErrorNotSupported", "other processes"):
+        hip.hipMemPoolCreate(byref(pool), byref(PoolProperties(type=1, handles=1, location_type=1)))
+
+
+# ---- entry points
+
+
+def test_functions_by_name(hip):
+    function, status = c_void_p(), c_int(-1)
+    for version, name in ((50200000, "hipGetDeviceProperties"), (60300000, "hipGetDevicePropertiesR0600")):
+        hip.hipGetProcAddress(b"hipGetDeviceProperties", byref(function), version, 0, byref(status))
+        assert function.value == ctypes.cast(getattr(hip.lib, name), c_void_p).value
+        assert status.value == 0
+    hip.hipGetProcAddress(b"hipMemcpyAsync", byref(function), 60300000, 2, None)
+    assert function.value == ctypes.cast(hip.lib.hipMemcpyAsync_spt, c_void_p).value
+    for bad in (b"hipNothing", b"malloc", b""):
+        with refused(hip, "hipErrorInvalidValue"):
+            hip.hipGetProcAddress(bad, byref(function), 60300000, 0, byref(status))
+        assert status.value == 1
+        assert function.value is None
 
 
 # ---- host memory

@@ -22,6 +22,7 @@ using hipArray_t = struct Array*;
 using hipGraph_t = struct Graph*;
 using hipGraphNode_t = struct GraphNode*;
 using hipGraphExec_t = struct GraphExec*;
+using hipMemPool_t = struct MemoryPool*;
 using hipUserObject_t = struct UserObject*;
 using hipHostFn_t = void (*)(void*);
 
@@ -49,6 +50,78 @@ struct hipPointerAttribute_t {
   void* hostPointer;
   int isManaged;
   unsigned allocationFlags;
+};
+
+struct hipMemLocation {
+  int type;  // 1: a device
+  int id;
+};
+
+struct hipMemPoolProps {
+  int allocType;
+  int handleTypes;  // for other processes
+  hipMemLocation location;
+  void* win32SecurityAttributes;
+  size_t maxSize;  // 0: no limit
+  unsigned char reserved[56];
+};
+
+enum hipMemPoolAttr : int {
+  hipMemPoolReuseFollowEventDependencies = 1,
+  hipMemPoolReuseAllowOpportunistic = 2,
+  hipMemPoolReuseAllowInternalDependencies = 3,
+  hipMemPoolAttrReleaseThreshold = 4,
+  hipMemPoolAttrReservedMemCurrent = 5,
+  hipMemPoolAttrReservedMemHigh = 6,
+  hipMemPoolAttrUsedMemCurrent = 7,
+  hipMemPoolAttrUsedMemHigh = 8,
+};
+
+struct hipMemAccessDesc {
+  hipMemLocation location;
+  int flags;
+};
+constexpr int hipMemAccessFlagsProtReadWrite = 3;
+
+// hipPointerGetAttribute's selector.
+enum hipPointer_attribute : int {
+  HIP_POINTER_ATTRIBUTE_CONTEXT = 1,
+  HIP_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+  HIP_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
+  HIP_POINTER_ATTRIBUTE_HOST_POINTER = 4,
+  HIP_POINTER_ATTRIBUTE_IS_MANAGED = 8,
+  HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+  HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+  HIP_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+  HIP_POINTER_ATTRIBUTE_MAPPED = 13,
+};
+
+struct hipLaunchAttribute {
+  int id;
+  char pad[4];
+  union {
+    char reserved[64];
+    int cooperative;
+  };
+};
+constexpr int hipLaunchAttributeCooperative = 2;
+
+struct hipLaunchConfig_t {
+  dim3 gridDim;
+  dim3 blockDim;
+  size_t dynamicSmemBytes;
+  hipStream_t stream;
+  hipLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+
+struct HIP_LAUNCH_CONFIG {
+  dim3 gridDim;
+  dim3 blockDim;
+  unsigned sharedMemBytes;
+  hipStream_t hStream;
+  hipLaunchAttribute* attrs;
+  unsigned numAttrs;
 };
 
 struct hipExtent {

@@ -73,6 +73,7 @@ class CodeObject {
   const KernelInfo* find_kernel(const std::string& name) const;
   const GlobalVariable* find_global(const std::string& name) const;
 
+  size_t kernel_count() const { return kernels_.size(); }
   std::string kernel_names() const;  // joined by ", "
 
  private:

@@ -90,6 +90,7 @@ hipDeviceProp_tR0600 properties_r0600() {
   p.canUseHostPointerForRegisteredMem = 1;
   p.maxBlocksPerMultiProcessor = device::kMaxWavesPerComputeUnit;
   p.hostRegisterSupported = 1;
+  p.memoryPoolsSupported = 1;
   p.surfaceAlignment = 256;
   return p;
 }

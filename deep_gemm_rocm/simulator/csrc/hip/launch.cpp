@@ -128,6 +128,12 @@ hipError_t status_of(mi300x::Outcome::Status status) {
   }
 }
 
+// A kernel by the address of its host stub or by its handle.
+std::shared_ptr<const Function> function_named(const void* name) {
+  if (is_registered(name)) return registered_function(name);
+  return function_of(static_cast<hipFunction_t>(const_cast<void*>(name)));
+}
+
 }  // namespace
 
 KernelArguments KernelArguments::from_pointers(const KernelInfo& kernel, void** arguments, const LaunchShape& shape) {
@@ -210,9 +216,7 @@ KernelWork KernelWork::prepare(std::shared_ptr<const Function> function, const v
 
 KernelWork KernelWork::described_by(const hipKernelNodeParams* p) {
   require(p, "the kernel's description");
-  const auto handle = static_cast<hipFunction_t>(p->func);
-  const auto function = is_registered(p->func) ? registered_function(p->func) : function_of(handle);
-  return prepare(function, p->func, {p->gridDim, p->blockDim, p->sharedMemBytes}, p->kernelParams, p->extra);
+  return prepare(function_named(p->func), p->func, {p->gridDim, p->blockDim, p->sharedMemBytes}, p->kernelParams, p->extra);
 }
 
 hipKernelNodeParams KernelWork::description(std::vector<void*>& pointers) const {
@@ -259,6 +263,39 @@ dim3 blocks_of(const dim3& threads, const dim3& block) {
 }
 
 }  // namespace
+
+namespace {
+
+void require_plain_launch(const hipLaunchAttribute* attributes, unsigned count) {
+  for (unsigned i = 0; i < count; ++i) {
+    hipLaunchAttribute attribute;
+    read_from_host(&attribute, attributes + i, sizeof attribute, "the launch's attributes");
+    if (attribute.id == hipLaunchAttributeCooperative && attribute.cooperative) {
+      fail(hipErrorNotSupported, "the simulated MI300X has no cooperative launches");
+    }
+  }
+}
+
+}  // namespace
+
+HIP_API hipError_t hipLaunchKernelExC(const hipLaunchConfig_t* c, const void* host_function, void** arguments) {
+  return api(__func__, [&] {
+    require(c, "the configuration");
+    require_plain_launch(c->attrs, c->numAttrs);
+    const LaunchShape shape{c->gridDim, c->blockDim, c->dynamicSmemBytes};
+    submit(c->stream, KernelWork::prepare(function_named(host_function), host_function, shape, arguments, nullptr));
+  });
+}
+
+HIP_API hipError_t hipDrvLaunchKernelEx(const HIP_LAUNCH_CONFIG* c, hipFunction_t function, void** arguments,
+                                        void** extra) {
+  return api(__func__, [&] {
+    require(c, "the configuration");
+    require_plain_launch(c->attrs, c->numAttrs);
+    const LaunchShape shape{c->gridDim, c->blockDim, c->sharedMemBytes};
+    submit(c->hStream, KernelWork::prepare(function_of(function), function, shape, arguments, extra));
+  });
+}
 
 HIP_API hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                          unsigned block_x, unsigned block_y, unsigned block_z, unsigned dynamic_lds,

@@ -1,9 +1,12 @@
 // HIP's memory calls. Asynchronous ones are done when they return: a stream has no queue here.
+#include <cstring>
+
 #include "abi.h"
 #include "device.h"
 #include "capture.h"
 #include "host_memory.h"
 #include "memory_map.h"
+#include "memory_pool.h"
 #include "status.h"
 #include "stream.h"
 #include "transfer.h"
@@ -25,6 +28,7 @@ void allocate(void** pointer, size_t size, MemoryKind kind, unsigned flags) {
 
 void release(void* pointer) {
   forbid_unsafe_call_while_capturing();
+  forget_pooled(pointer);
   if (pointer) memory().release(pointer);
 }
 
@@ -51,6 +55,12 @@ Placement placement_of(const hipPitchedPtr& pointer) {
   return {static_cast<char*>(pointer.ptr), pointer.pitch, pointer.pitch * pointer.ysize};
 }
 
+template <class Element>
+FillWork fill_rows(void* destination, size_t pitch, Element value, size_t width, size_t height) {
+  const hipMemsetParams rows{destination, sizeof(Element), height, pitch, value, width};
+  return FillWork::described_by(&rows);
+}
+
 bool is_host_kind(MemoryKind kind) { return kind == MemoryKind::host || kind == MemoryKind::registered; }
 
 hipPointerAttribute_t attributes_of(const void* pointer) {
@@ -66,6 +76,26 @@ hipPointerAttribute_t attributes_of(const void* pointer) {
   return attributes;
 }
 
+void give_attribute(void* out, int selector, void* pointer) {
+  const MemoryBlock block = block_at(pointer);
+  const hipPointerAttribute_t attributes = attributes_of(pointer);
+  const auto give = [&](auto value) {
+    if (!is_writable(out, sizeof value)) fail(hipErrorInvalidValue, "data: %p can't be written", out);
+    std::memcpy(out, &value, sizeof value);
+  };
+  switch (selector) {
+    case HIP_POINTER_ATTRIBUTE_MEMORY_TYPE: return give(static_cast<int>(attributes.type));
+    case HIP_POINTER_ATTRIBUTE_DEVICE_POINTER: return give(attributes.devicePointer);
+    case HIP_POINTER_ATTRIBUTE_HOST_POINTER: return give(attributes.hostPointer);
+    case HIP_POINTER_ATTRIBUTE_IS_MANAGED: return give(attributes.isManaged != 0);
+    case HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return give(0);
+    case HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR: return give(block.begin);
+    case HIP_POINTER_ATTRIBUTE_RANGE_SIZE: return give(block.size());
+    case HIP_POINTER_ATTRIBUTE_MAPPED: return give(true);
+  }
+  fail(hipErrorNotSupported, "the simulated MI300X doesn't know pointer attribute %d", selector);
+}
+
 }  // namespace
 
 // ---- allocation
@@ -76,13 +106,6 @@ HIP_API hipError_t hipMalloc(void** pointer, size_t size) {
 
 HIP_API hipError_t hipExtMallocWithFlags(void** pointer, size_t size, unsigned flags) {
   return api(__func__, [&] { allocate(pointer, size, MemoryKind::device, flags); });
-}
-
-HIP_API hipError_t hipMallocAsync(void** pointer, size_t size, hipStream_t stream) {
-  return api(__func__, [&] {
-    require_not_capturing(stream);
-    allocate(pointer, size, MemoryKind::device, 0);
-  });
 }
 
 HIP_API hipError_t hipMallocManaged(void** pointer, size_t size, unsigned flags) {
@@ -132,13 +155,6 @@ HIP_API hipError_t hipMalloc3D(hipPitchedPtr* pointer, hipExtent extent) {
 
 HIP_API hipError_t hipFree(void* pointer) {
   return api(__func__, [&] { release(pointer); });
-}
-
-HIP_API hipError_t hipFreeAsync(void* pointer, hipStream_t stream) {
-  return api(__func__, [&] {
-    require_not_capturing(stream);
-    release(pointer);
-  });
 }
 
 HIP_API hipError_t hipHostFree(void* pointer) {
@@ -349,6 +365,18 @@ HIP_API hipError_t hipMemsetD32Async(hipDeviceptr_t destination, int value, size
   });
 }
 
+#define HIP_FILL_ROWS(name, Element)                                                                                  \
+  HIP_API hipError_t name(hipDeviceptr_t destination, size_t pitch, Element value, size_t width, size_t height) {     \
+    return api(__func__, [&] { submit(nullptr, fill_rows<Element>(destination, pitch, value, width, height)); });     \
+  }                                                                                                                   \
+  HIP_API hipError_t name##Async(hipDeviceptr_t destination, size_t pitch, Element value, size_t width, size_t height, \
+                                 hipStream_t stream) {                                                                \
+    return api(__func__, [&] { submit(stream, fill_rows<Element>(destination, pitch, value, width, height)); });      \
+  }
+HIP_FILL_ROWS(hipMemsetD2D8, uint8_t)
+HIP_FILL_ROWS(hipMemsetD2D16, uint16_t)
+HIP_FILL_ROWS(hipMemsetD2D32, uint32_t)
+
 HIP_API hipError_t hipMemset2D(void* destination, size_t pitch, int value, size_t width, size_t height) {
   return api(__func__, [&] {
     submit(nullptr, FillWork::of_box({static_cast<char*>(destination), pitch, 0}, value, {width, height, 1}));
@@ -403,6 +431,23 @@ HIP_API hipError_t hipMemPtrGetInfo(void* pointer, size_t* size) {
   return api(__func__, [&] {
     require(size, "size");
     *size = block_at(pointer).size();
+  });
+}
+
+HIP_API hipError_t hipPointerGetAttribute(void* data, hipPointer_attribute selector, hipDeviceptr_t pointer) {
+  return api(__func__, [&] { give_attribute(data, selector, pointer); });
+}
+
+HIP_API hipError_t hipDrvPointerGetAttributes(unsigned count, hipPointer_attribute* selectors, void** data,
+                                              hipDeviceptr_t pointer) {
+  return api(__func__, [&] {
+    for (unsigned i = 0; i < count; ++i) {
+      hipPointer_attribute selector;
+      void* out;
+      read_from_host(&selector, selectors + i, sizeof selector, "attributes");
+      read_from_host(&out, data + i, sizeof out, "data");
+      give_attribute(out, selector, pointer);
+    }
   });
 }
 

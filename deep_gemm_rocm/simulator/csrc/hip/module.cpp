@@ -97,6 +97,17 @@ HIP_API hipError_t hipModuleLoadDataEx(hipModule_t* module, const void* image, u
   return api(__func__, [&] { load_data(module, image); });
 }
 
+HIP_API hipError_t hipModuleLoadFatBinary(hipModule_t* module, const void* image) {
+  return api(__func__, [&] { load_data(module, image); });
+}
+
+HIP_API hipError_t hipModuleGetFunctionCount(unsigned* count, hipModule_t handle) {
+  return api(__func__, [&] {
+    require(count, "the count");
+    *count = static_cast<unsigned>(modules().get(handle)->code->kernel_count());
+  });
+}
+
 HIP_API hipError_t hipModuleUnload(hipModule_t handle) {
   return api(__func__, [&] {
     const auto module = modules().remove(handle);

@@ -137,6 +137,14 @@ HIP_API hipError_t hipStreamGetDevice(hipStream_t stream, hipDevice_t* number) {
   });
 }
 
+HIP_API hipError_t hipStreamGetId(hipStream_t stream, unsigned long long* id) {
+  return api(__func__, [&] {
+    require(id, "id");
+    require_stream(stream);
+    *id = reinterpret_cast<unsigned long long>(stream);
+  });
+}
+
 HIP_API int hipGetStreamDeviceId(hipStream_t) { return 0; }
 
 HIP_API hipError_t hipStreamAddCallback(hipStream_t stream, void (*callback)(hipStream_t, hipError_t, void*),

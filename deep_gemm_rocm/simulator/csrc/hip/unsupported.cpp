@@ -13,20 +13,18 @@
   X(hipCtxSetCacheConfig) X(hipCtxSetSharedMemConfig) X(hipDestroyExternalMemory) X(hipDestroyExternalSemaphore)       \
   X(hipDestroySurfaceObject) X(hipDestroyTextureObject) X(hipDevResourceGenerateDesc) X(hipDevSmResourceSplit)         \
   X(hipDevSmResourceSplitByCount) X(hipDeviceDisablePeerAccess) X(hipDeviceEnablePeerAccess)                           \
-  X(hipDeviceGetDefaultMemPool) X(hipDeviceGetDevResource) X(hipDeviceGetExecutionCtx)                                 \
-  X(hipDeviceGetGraphMemAttribute) X(hipDeviceGetMemPool) X(hipDeviceGetP2PAttribute)                                  \
+  X(hipDeviceGetDevResource) X(hipDeviceGetExecutionCtx) X(hipDeviceGetGraphMemAttribute) X(hipDeviceGetP2PAttribute)  \
   X(hipDeviceGetTexture1DLinearMaxWidth) X(hipDeviceGraphMemTrim) X(hipDevicePrimaryCtxReset)                          \
-  X(hipDevicePrimaryCtxSetFlags) X(hipDeviceSetGraphMemAttribute) X(hipDeviceSetMemPool) X(hipDrvGraphAddMemFreeNode)  \
+  X(hipDevicePrimaryCtxSetFlags) X(hipDeviceSetGraphMemAttribute) X(hipDrvGraphAddMemFreeNode)                         \
   X(hipDrvGraphAddMemcpyNode) X(hipDrvGraphExecMemcpyNodeSetParams) X(hipDrvGraphMemcpyNodeGetParams)                  \
-  X(hipDrvGraphMemcpyNodeSetParams) X(hipDrvLaunchKernelEx) X(hipDrvMemDiscardAndPrefetchBatchAsync)                   \
-  X(hipDrvMemDiscardBatchAsync) X(hipDrvMemcpy3D) X(hipDrvMemcpy3DAsync) X(hipDrvPointerGetAttributes)                 \
-  X(hipExecutionCtxDestroy) X(hipExecutionCtxGetDevResource) X(hipExecutionCtxGetDevice) X(hipExecutionCtxGetId)       \
-  X(hipExecutionCtxRecordEvent) X(hipExecutionCtxStreamCreate) X(hipExecutionCtxSynchronize)                           \
-  X(hipExecutionCtxWaitEvent) X(hipExtDisableLogging) X(hipExtEnableLogging) X(hipExtGetLinkTypeAndHopCount)           \
-  X(hipExtLaunchMultiKernelMultiDevice) X(hipExtSetLoggingParams) X(hipExtStreamCreateWithCUMask)                      \
-  X(hipExtStreamGetCUMask) X(hipExternalMemoryGetMappedBuffer) X(hipExternalMemoryGetMappedMipmappedArray)             \
-  X(hipFreeArray) X(hipFreeMipmappedArray) X(hipGLGetDevices) X(hipGetChannelDesc) X(hipGetDriverEntryPoint)           \
-  X(hipGetDriverEntryPoint_spt) X(hipGetMipmappedArrayLevel) X(hipGetProcAddress) X(hipGetProcAddress_spt)             \
+  X(hipDrvGraphMemcpyNodeSetParams) X(hipDrvMemDiscardAndPrefetchBatchAsync) X(hipDrvMemDiscardBatchAsync)             \
+  X(hipDrvMemcpy3D) X(hipDrvMemcpy3DAsync) X(hipExecutionCtxDestroy) X(hipExecutionCtxGetDevResource)                  \
+  X(hipExecutionCtxGetDevice) X(hipExecutionCtxGetId) X(hipExecutionCtxRecordEvent) X(hipExecutionCtxStreamCreate)     \
+  X(hipExecutionCtxSynchronize) X(hipExecutionCtxWaitEvent) X(hipExtDisableLogging) X(hipExtEnableLogging)             \
+  X(hipExtGetLinkTypeAndHopCount) X(hipExtLaunchMultiKernelMultiDevice) X(hipExtSetLoggingParams)                      \
+  X(hipExtStreamCreateWithCUMask) X(hipExtStreamGetCUMask) X(hipExternalMemoryGetMappedBuffer)                         \
+  X(hipExternalMemoryGetMappedMipmappedArray) X(hipFreeArray) X(hipFreeMipmappedArray) X(hipGLGetDevices)              \
+  X(hipGetChannelDesc) X(hipGetDriverEntryPoint) X(hipGetDriverEntryPoint_spt) X(hipGetMipmappedArrayLevel)            \
   X(hipGetTextureAlignmentOffset) X(hipGetTextureObjectResourceDesc) X(hipGetTextureObjectResourceViewDesc)            \
   X(hipGetTextureObjectTextureDesc) X(hipGetTextureReference) X(hipGraphAddBatchMemOpNode)                             \
   X(hipGraphAddExternalSemaphoresSignalNode) X(hipGraphAddExternalSemaphoresWaitNode) X(hipGraphAddMemAllocNode)       \
@@ -43,38 +41,34 @@
   X(hipIpcGetMemHandle) X(hipIpcOpenEventHandle) X(hipIpcOpenMemHandle) X(hipKernelGetAttribute)                       \
   X(hipKernelGetFunction) X(hipKernelGetLibrary) X(hipKernelGetName) X(hipKernelGetParamInfo)                          \
   X(hipKernelSetAttribute) X(hipLaunchByPtr) X(hipLaunchCooperativeKernel) X(hipLaunchCooperativeKernelMultiDevice)    \
-  X(hipLaunchCooperativeKernel_spt) X(hipLaunchKernelExC) X(hipLibraryEnumerateKernels) X(hipLibraryGetGlobal)         \
-  X(hipLibraryGetKernel) X(hipLibraryGetKernelCount) X(hipLibraryGetManaged) X(hipLibraryLoadData)                     \
-  X(hipLibraryLoadFromFile) X(hipLibraryUnload) X(hipLinkAddData) X(hipLinkAddFile) X(hipLinkComplete)                 \
-  X(hipLinkCreate) X(hipLinkDestroy) X(hipMalloc3DArray) X(hipMallocArray) X(hipMallocFromPoolAsync)                   \
-  X(hipMallocMipmappedArray) X(hipMemAddressFree) X(hipMemAddressReserve) X(hipMemAdvise_v2) X(hipMemCreate)           \
-  X(hipMemDiscardAndPrefetchBatchAsync) X(hipMemDiscardBatchAsync) X(hipMemExportToShareableHandle)                    \
-  X(hipMemGetAccess) X(hipMemGetAllocationGranularity) X(hipMemGetAllocationPropertiesFromHandle)                      \
-  X(hipMemGetDefaultMemPool) X(hipMemGetHandleForAddressRange) X(hipMemGetMemPool) X(hipMemImportFromShareableHandle)  \
-  X(hipMemMap) X(hipMemMapArrayAsync) X(hipMemPoolCreate) X(hipMemPoolDestroy) X(hipMemPoolExportPointer)              \
-  X(hipMemPoolExportToShareableHandle) X(hipMemPoolGetAccess) X(hipMemPoolGetAttribute)                                \
-  X(hipMemPoolImportFromShareableHandle) X(hipMemPoolImportPointer) X(hipMemPoolSetAccess) X(hipMemPoolSetAttribute)   \
-  X(hipMemPoolTrimTo) X(hipMemPrefetchAsync_v2) X(hipMemPrefetchBatchAsync) X(hipMemRangeGetAttribute)                 \
+  X(hipLaunchCooperativeKernel_spt) X(hipLibraryEnumerateKernels) X(hipLibraryGetGlobal) X(hipLibraryGetKernel)        \
+  X(hipLibraryGetKernelCount) X(hipLibraryGetManaged) X(hipLibraryLoadData) X(hipLibraryLoadFromFile)                  \
+  X(hipLibraryUnload) X(hipLinkAddData) X(hipLinkAddFile) X(hipLinkComplete) X(hipLinkCreate) X(hipLinkDestroy)        \
+  X(hipMalloc3DArray) X(hipMallocArray) X(hipMallocMipmappedArray) X(hipMemAddressFree) X(hipMemAddressReserve)        \
+  X(hipMemAdvise_v2) X(hipMemCreate) X(hipMemDiscardAndPrefetchBatchAsync) X(hipMemDiscardBatchAsync)                  \
+  X(hipMemExportToShareableHandle) X(hipMemGetAccess) X(hipMemGetAllocationGranularity)                                \
+  X(hipMemGetAllocationPropertiesFromHandle) X(hipMemGetDefaultMemPool) X(hipMemGetHandleForAddressRange)              \
+  X(hipMemGetMemPool) X(hipMemImportFromShareableHandle) X(hipMemMap) X(hipMemMapArrayAsync)                           \
+  X(hipMemPoolExportPointer) X(hipMemPoolExportToShareableHandle) X(hipMemPoolImportFromShareableHandle)               \
+  X(hipMemPoolImportPointer) X(hipMemPrefetchAsync_v2) X(hipMemPrefetchBatchAsync) X(hipMemRangeGetAttribute)          \
   X(hipMemRangeGetAttributes) X(hipMemRelease) X(hipMemRetainAllocationHandle) X(hipMemSetAccess) X(hipMemSetMemPool)  \
   X(hipMemUnmap) X(hipMemcpy2DArrayToArray) X(hipMemcpy2DFromArray) X(hipMemcpy2DFromArrayAsync)                       \
   X(hipMemcpy2DFromArrayAsync_spt) X(hipMemcpy2DFromArray_spt) X(hipMemcpy2DToArray) X(hipMemcpy2DToArrayAsync)        \
   X(hipMemcpy2DToArrayAsync_spt) X(hipMemcpy2DToArray_spt) X(hipMemcpy3DBatchAsync) X(hipMemcpy3DPeer)                 \
   X(hipMemcpy3DPeerAsync) X(hipMemcpyAtoA) X(hipMemcpyAtoD) X(hipMemcpyAtoH) X(hipMemcpyAtoHAsync)                     \
   X(hipMemcpyBatchAsync) X(hipMemcpyDtoA) X(hipMemcpyFromArray) X(hipMemcpyFromArray_spt) X(hipMemcpyHtoA)             \
-  X(hipMemcpyHtoAAsync) X(hipMemcpyToArray) X(hipMemsetD2D16) X(hipMemsetD2D16Async) X(hipMemsetD2D32)                 \
-  X(hipMemsetD2D32Async) X(hipMemsetD2D8) X(hipMemsetD2D8Async) X(hipMipmappedArrayCreate)                             \
-  X(hipMipmappedArrayDestroy) X(hipMipmappedArrayGetLevel) X(hipMipmappedArrayGetMemoryRequirements)                   \
-  X(hipModuleGetFunctionCount) X(hipModuleGetTexRef) X(hipModuleLaunchCooperativeKernel)                               \
-  X(hipModuleLaunchCooperativeKernelMultiDevice) X(hipModuleLoadFatBinary)                                             \
+  X(hipMemcpyHtoAAsync) X(hipMemcpyToArray) X(hipMipmappedArrayCreate) X(hipMipmappedArrayDestroy)                     \
+  X(hipMipmappedArrayGetLevel) X(hipMipmappedArrayGetMemoryRequirements) X(hipModuleGetTexRef)                         \
+  X(hipModuleLaunchCooperativeKernel) X(hipModuleLaunchCooperativeKernelMultiDevice)                                   \
   X(hipOccupancyAvailableDynamicSMemPerBlock) X(hipOccupancyMaxActiveClusters) X(hipOccupancyMaxPotentialClusterSize)  \
-  X(hipPointerGetAttribute) X(hipPointerSetAttribute) X(hipProfilerStart) X(hipProfilerStop)                           \
-  X(hipRegisterTracerCallback) X(hipSetupArgument) X(hipSignalExternalSemaphoresAsync) X(hipStreamAttachMemAsync)      \
-  X(hipStreamBatchMemOp) X(hipStreamCopyAttributes) X(hipStreamGetAttribute) X(hipStreamGetDevResource)                \
-  X(hipStreamGetId) X(hipStreamSetAttribute) X(hipStreamWaitValue32) X(hipStreamWaitValue64) X(hipStreamWriteValue32)  \
-  X(hipStreamWriteValue64) X(hipTexObjectCreate) X(hipTexObjectDestroy) X(hipTexObjectGetResourceDesc)                 \
-  X(hipTexObjectGetResourceViewDesc) X(hipTexObjectGetTextureDesc) X(hipTexRefGetAddress) X(hipTexRefGetAddressMode)   \
-  X(hipTexRefGetArray) X(hipTexRefGetBorderColor) X(hipTexRefGetFilterMode) X(hipTexRefGetFlags)                       \
-  X(hipTexRefGetFormat) X(hipTexRefGetMaxAnisotropy) X(hipTexRefGetMipMappedArray) X(hipTexRefGetMipmapFilterMode)     \
+  X(hipPointerSetAttribute) X(hipProfilerStart) X(hipProfilerStop) X(hipRegisterTracerCallback) X(hipSetupArgument)    \
+  X(hipSignalExternalSemaphoresAsync) X(hipStreamAttachMemAsync) X(hipStreamBatchMemOp) X(hipStreamCopyAttributes)     \
+  X(hipStreamGetAttribute) X(hipStreamGetDevResource) X(hipStreamSetAttribute) X(hipStreamWaitValue32)                 \
+  X(hipStreamWaitValue64) X(hipStreamWriteValue32) X(hipStreamWriteValue64) X(hipTexObjectCreate)                      \
+  X(hipTexObjectDestroy) X(hipTexObjectGetResourceDesc) X(hipTexObjectGetResourceViewDesc)                             \
+  X(hipTexObjectGetTextureDesc) X(hipTexRefGetAddress) X(hipTexRefGetAddressMode) X(hipTexRefGetArray)                 \
+  X(hipTexRefGetBorderColor) X(hipTexRefGetFilterMode) X(hipTexRefGetFlags) X(hipTexRefGetFormat)                      \
+  X(hipTexRefGetMaxAnisotropy) X(hipTexRefGetMipMappedArray) X(hipTexRefGetMipmapFilterMode)                           \
   X(hipTexRefGetMipmapLevelBias) X(hipTexRefGetMipmapLevelClamp) X(hipTexRefSetAddress) X(hipTexRefSetAddress2D)       \
   X(hipTexRefSetAddressMode) X(hipTexRefSetArray) X(hipTexRefSetBorderColor) X(hipTexRefSetFilterMode)                 \
   X(hipTexRefSetFlags) X(hipTexRefSetFormat) X(hipTexRefSetMaxAnisotropy) X(hipTexRefSetMipmapFilterMode)              \

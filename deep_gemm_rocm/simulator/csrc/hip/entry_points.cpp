@@ -1,0 +1,47 @@
+// HIP's functions by their names.
+#include <dlfcn.h>
+
+#include <cstring>
+#include <string>
+
+#include "abi.h"
+#include "status.h"
+
+namespace {
+
+enum hipDriverProcAddressQueryResult : int { kFound = 0, kNotFound = 1 };
+
+constexpr uint64_t kPerThreadStream = 2;  // the flag HIP_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+constexpr int kVersion6 = 60000000;
+constexpr int kOldestPlainVersion = 600;  // some clients give HIP 6 as 600
+
+// What the headers make of a name, from that version on.
+std::string versioned(const std::string& name, int version) {
+  const bool changed = name == "hipGetDeviceProperties" || name == "hipChooseDevice";
+  const bool is_six = version >= kVersion6 || (version >= kOldestPlainVersion && version < 1000);
+  return changed && is_six ? name + "R0600" : name;
+}
+
+// In this library, whatever other HIP library the process has.
+void* find(const std::string& name) {
+  static void* const self = [] {
+    Dl_info info = {};
+    dladdr(reinterpret_cast<void*>(&versioned), &info);
+    return dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  }();
+  return name.rfind("hip", 0) == 0 && self ? dlsym(self, name.c_str()) : nullptr;
+}
+
+}  // namespace
+
+HIP_API hipError_t hipGetProcAddress(const char* symbol, void** function, int version, uint64_t flags, int* status) {
+  return api(__func__, [&] {
+    require(symbol, "the name");
+    require(function, "the output pointer");
+    const std::string name = versioned(symbol, version);
+    *function = flags & kPerThreadStream ? find(name + "_spt") : nullptr;
+    if (!*function) *function = find(name);
+    if (status) *status = *function ? kFound : kNotFound;
+    if (!*function) fail(hipErrorInvalidValue, "HIP has no function %.100s", symbol);
+  });
+}
