@@ -427,7 +427,7 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
     named = dict(zip(names, metas, strict=True))
     a_name, b_name = ("a", "b") if recipe is None else ("a[0]", "b[0]")
     a, b = named[a_name], named[b_name]
-    *groups_of_a, m, k = _operand(a_name, a, signature.dtypes, grouped=grouping in ("batched", "masked"))
+    *groups_of_a, m, k = _operand(a_name, a, signature.dtypes, grouped=grouping in ("batched", "summed", "masked"))
     *groups, n, k_of_b = _operand(b_name, b, signature.dtypes, grouped=grouping != "dense")
     _same_operand_type(a_name, a, b_name, b)
     if k != k_of_b:
@@ -440,7 +440,7 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
             f"{a_name} and {b_name} must agree in groups, their first dimension, "
             f"got {tuple(a.shape)} and {tuple(b.shape)}"
         )
-    if groups == [0] and grouping != "batched":
+    if groups == [0] and grouping not in ("batched", "summed"):
         raise ValueError(f"{b_name} must have at least one group, got shape {tuple(b.shape)}")
     values = ALIGNMENT // a.dtype.itemsize
     if k % values and "k" in (_major(a), _major(b)):
@@ -457,7 +457,8 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
         size, unit = (m, f"row of {a_name}") if grouping == "contiguous" else (groups[0], f"group of {b_name}")
         _layout(signature.layout_name, named[signature.layout_name], size, unit)
     d_name = signature.d_name
-    shape = (*groups_of_a, m, n + _columns_in_gaps(b_name, n, signature.head_splits))
+    groups_of_d = [] if grouping == "summed" else groups_of_a
+    shape = (*groups_of_d, m, n + _columns_in_gaps(b_name, n, signature.head_splits))
     quantised = f"{d_name}[1]" in named
     d = named.get(f"{d_name}[0]") if quantised else named.get(d_name)
     if quantised:

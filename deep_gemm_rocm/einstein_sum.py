@@ -10,10 +10,12 @@ import torch
 from . import settings
 from .contracts import FP8_DTYPES, Recipe, check_gemm, check_recipe, permuted, permuted_pair
 from .gemm_kernel import launch_gemm
-from .heuristics import choose_gemm_config
-from .layout import Pair
+from .heuristics import choose_gemm_config, choose_k_splits
+from .heuristics.gemm_config import BLOCK_K_BYTES
+from .layout import Pair, ceil_div
+from .split_k import launch_split_gemm
 
-_FORMS = ("bhr,hdr->bhd", "bhd,hdr->bhr", "bhd,bhr->hdr")
+_FORMS = ("bhr,hdr->bhd", "bhd,hdr->bhr", "bhd,bhr->hdr", "bmk,bnk->mn")
 
 
 def einsum(
@@ -26,12 +28,14 @@ def einsum(
 ) -> None:
     """Writes the Einstein sum of bf16 ``a`` and ``b``, plus ``c``, into ``d``; DeepGEMM's function of this name.
 
-    One launch that accumulates in fp32 and gives the same bits for the same inputs; nothing is copied or transposed.
+    All of the batch is one launch that accumulates in fp32; nothing is copied or transposed. The same inputs give the
+    same bits: where a batch is summed, parts of it are, at once, and a second launch adds them up in their order.
 
     Args:
         expr: two operands and the output as in ``torch.einsum``, three letters each, where one letter is in all of
-            them, one in the operands only, and one in either operand and the output. DeepGEMM's are ``bhr,hdr->bhd``
-            and ``bhd,hdr->bhr``.
+            them, one in the operands only, and one in either operand and the output; the first of these may be left out
+            of the output, and is summed over as well. DeepGEMM's are ``bhr,hdr->bhd``, ``bhd,hdr->bhr`` and
+            ``bmk,bnk->mn``.
         a, b: bf16, of the dimensions that ``expr`` says. The sum's or the operand's own letter is contiguous, the
             others are a multiple of 16 bytes apart, or have size 1. Of a contiguous dimension that is summed over, the
             size is a multiple of 8, else of 2.
@@ -79,7 +83,7 @@ def fp8_einsum(
 
 
 class _Letters(NamedTuple):
-    """What the letters of an expression are to a batch of GEMMs."""
+    """What the letters of an expression are to a batch of GEMMs, whose products may be added up."""
 
     batch: str
     m: str
@@ -99,6 +103,9 @@ def _einsum(
 ) -> None:
     of_a, of_b, of_d = _dimensions(expr)
     batch, m, n, k = _letters(function, of_a, of_b, of_d)
+    is_summed = batch not in of_d
+    if is_summed and recipe is not None:
+        raise NotImplementedError(f"{function} has no kernels for sums over two dimensions, as {expr} is; use einsum")
     sizes: dict[str, int] = {}
     if recipe is None:
         a = permuted("a", a, of_a, batch + m + k, sizes)
@@ -106,15 +113,24 @@ def _einsum(
     else:
         a = permuted_pair("a", a, of_a, batch + m + k, sizes, {m: recipe.m, k: recipe.k})
         b = permuted_pair("b", b, of_b, batch + n + k, sizes, {n: recipe.n, k: recipe.k})
-    d = permuted("d", d, of_d, batch + m + n, sizes)
+    order_of_d = m + n if is_summed else batch + m + n
+    d = permuted("d", d, of_d, order_of_d, sizes)
     if c is not None:
-        c = permuted("c", c, of_d, batch + m + n, sizes)
-    gemm = check_gemm(a, b, d, dtypes=dtypes, recipe=recipe, c=c, grouping="batched")
-    if 0 in (gemm.groups, gemm.m, gemm.n):
+        c = permuted("c", c, of_d, order_of_d, sizes)
+    grouping = "summed" if is_summed else "batched"
+    gemm = check_gemm(a, b, d, dtypes=dtypes, recipe=recipe, c=c, grouping=grouping)
+    if gemm.m == 0 or gemm.n == 0 or (gemm.groups == 0 and not is_summed):
         return
+    k_blocks = gemm.groups * ceil_div(gemm.k * gemm.kind.element_bytes, BLOCK_K_BYTES)
+    if k_blocks >= 2**31:
+        raise ValueError(f"a must have fewer than 2^31 blocks of {BLOCK_K_BYTES} bytes along K, got {k_blocks}")
+    num_groups = choose_k_splits(gemm.m, gemm.n, k_blocks) if is_summed else gemm.groups
     num_cus = settings.get_num_sms()
-    config = choose_gemm_config(gemm.kind, gemm.m, gemm.n, gemm.k, num_cus, num_groups=gemm.groups)
-    launch_gemm(config, gemm, a, b, d, c=c)
+    config = choose_gemm_config(gemm.kind, gemm.m, gemm.n, gemm.k, num_cus, num_groups=num_groups)
+    if is_summed:
+        launch_split_gemm(config, gemm, a, b, d, num_groups, c=c)
+    else:
+        launch_gemm(config, gemm, a, b, d, c=c)
 
 
 def _dimensions(expr: Any) -> tuple[str, str, str]:
@@ -127,13 +143,16 @@ def _dimensions(expr: Any) -> tuple[str, str, str]:
 
 
 def _letters(function: str, a: str, b: str, d: str) -> _Letters:
-    batch = [x for x in a if x in b and x in d]
-    m = [x for x in a if x not in b and x in d]
-    n = [x for x in d if x in b and x not in a]
-    k = [x for x in a if x in b and x not in d]
-    if {len(batch), len(m), len(n), len(k)} != {1} or {len(a), len(b), len(d)} != {3}:
+    batch = "".join(x for x in a if x in b and x in d)
+    m = "".join(x for x in a if x not in b and x in d)
+    n = "".join(x for x in d if x in b and x not in a)
+    k = "".join(x for x in a if x in b and x not in d)
+    if not batch and len(k) == 2:  # K is in the groups of a batch, which may be far apart
+        batch, k = k[0], k[1]
+        d = batch + d
+    if {len(x) for x in (batch, m, n, k)} != {1} or {len(x) for x in (a, b, d)} != {3}:
         raise NotImplementedError(
             f"{function} has kernels for one batch, row, column and summed dimension each, as in {', '.join(_FORMS)}; "
             f"got {a},{b}->{d}"
         )
-    return _Letters(batch[0], m[0], n[0], k[0])
+    return _Letters(batch, m, n, k)

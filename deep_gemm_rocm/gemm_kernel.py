@@ -16,11 +16,13 @@ _TEMPLATE = "gemm.hip.j2"
 _MAX_WORKGROUPS = 2**22  # of a launch, with up to 512 threads each; a workgroup computes several tiles if need be
 
 
-class _Matrix(Structure):
+class Matrix(Structure):
+    """The structure of the same name in gemm_arguments.h."""
+
     _fields_ = (("data", c_void_p), ("group_stride", c_int64), ("stride", c_int64))
 
     @classmethod
-    def of(cls, tensor: torch.Tensor, major: str = "k") -> _Matrix:
+    def of(cls, tensor: torch.Tensor, major: str = "k") -> Matrix:
         *group_stride, row_stride, column_stride = tensor.stride()
         return cls(tensor.data_ptr(), *(group_stride or (0,)), row_stride if major == "k" else column_stride)
 
@@ -52,11 +54,11 @@ class GemmArguments(Structure):
     """The structure of the same name in gemm_arguments.h."""
 
     _fields_ = (
-        ("a", _Matrix),
-        ("b", _Matrix),
-        ("c", _Matrix),
-        ("d", _Matrix),
-        ("bias", _Matrix),
+        ("a", Matrix),
+        ("b", Matrix),
+        ("c", Matrix),
+        ("d", Matrix),
+        ("bias", Matrix),
         ("sfa", _Scales),
         ("sfb", _Scales),
         ("sfd", _Scales),
@@ -65,6 +67,7 @@ class GemmArguments(Structure):
         ("n", c_int),
         ("k", c_int),
         ("num_groups", c_int),
+        ("num_summed", c_int),
         ("alignment", c_int),
         ("write_padding", c_int),
         ("max_workgroups", c_int),
@@ -123,11 +126,11 @@ def launch_gemm(
     runtime.check_residence("a" if sfa is None else "a[0]", a_data)
     kernel = jit.get_kernel(_TEMPLATE, config.template_values, _ARGTYPES)
     arguments = GemmArguments(
-        a=_Matrix.of(a_data, config.kind.a_major),
-        b=_Matrix.of(b_data, config.kind.b_major),
-        c=_Matrix() if c is None else _Matrix.of(c),
-        d=_Matrix.of(d_data),
-        bias=_Matrix() if bias is None else _Matrix.of(bias.unsqueeze(-2)),
+        a=Matrix.of(a_data, config.kind.a_major),
+        b=Matrix.of(b_data, config.kind.b_major),
+        c=Matrix() if c is None else Matrix.of(c),
+        d=Matrix.of(d_data),
+        bias=Matrix() if bias is None else Matrix.of(bias.unsqueeze(-2)),
         sfa=_Scales() if sfa is None else _Scales.of(sfa),
         sfb=_Scales() if sfb is None else _Scales.of(sfb),
         sfd=_Scales() if sfd is None else _Scales.of(sfd),
@@ -136,6 +139,7 @@ def launch_gemm(
         n=gemm.n,
         k=gemm.k,
         num_groups=gemm.groups,
+        num_summed=len(a_data) if config.kind.grouping == "summed" else 1,
         alignment=settings.get_mk_alignment_for_contiguous_layout(),
         write_padding=write_padding,
         max_workgroups=_max_workgroups(config),

@@ -49,6 +49,15 @@ HEADS = (
     *gemm_candidates(GemmKind(d_type="f32", scaling="vectors", k_tail=True, skips_head_mid=True)),
 )
 
+# Sums over a batch.
+SUMMED = tuple(
+    config
+    for major, k_tail in (("k", True), ("rows", False))
+    for config in gemm_candidates(
+        GemmKind("bf16", "bf16", "f32", "none", False, "summed", k_tail, a_major=major, b_major=major)
+    )
+)
+
 # bf16 times fp32, with the sums of squares of the former.
 SQUARES = tuple(
     config

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgpack
 import pytest
 from elftools.elf.elffile import ELFFile
-from gemm_configs import ALL, BATCHED, CHOSEN, GROUPED, HEADS, OF_EVERY_KIND, SQUARES, config_id
+from gemm_configs import ALL, BATCHED, CHOSEN, GROUPED, HEADS, OF_EVERY_KIND, SQUARES, SUMMED, config_id
 from test_toolchain import bundled, hipcc, ziglang
 
 from deep_gemm_rocm.heuristics import GemmConfig
@@ -25,8 +25,8 @@ FIRST_LLVM_WITH_GFX942 = 17
 AMDGPU_METADATA = 32  # type of the note (LLVM's AMDGPU guide, "Note Records")
 
 # The hipcc route is only taken for what the heuristic chooses: it proves that the budget holds with another compiler.
-CASES = [(ziglang, config) for config in ALL + BATCHED + HEADS + SQUARES + GROUPED + OF_EVERY_KIND] + [
-    (hipcc, config) for config in CHOSEN + BATCHED + HEADS + SQUARES + GROUPED + OF_EVERY_KIND
+CASES = [(ziglang, config) for config in ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + OF_EVERY_KIND] + [
+    (hipcc, config) for config in CHOSEN + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + OF_EVERY_KIND
 ]
 every_build = pytest.mark.parametrize(
     ("compiler", "config"), CASES, ids=[f"{compiler.__name__}-{config_id(config)}" for compiler, config in CASES]

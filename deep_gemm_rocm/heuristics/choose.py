@@ -43,6 +43,10 @@ _WIDEST = (
     GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=2),
 )
 
+_NUM_CUS = 304
+_TILE_OF_SPLIT = 128
+_LEAST_K_BLOCKS = 8  # of a part, or the second pass costs as much as the first
+
 _BYTES_OF_K_PER_CLOCK = 2048  # multiply-adds of a CU, times the bytes of an element
 _BYTES_PER_CLOCK = 32  # that a CU gets from L2 when all of them ask
 _LOAD_LATENCY_CLOCKS = 1000  # from memory into LDS
@@ -55,7 +59,7 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
     elif kind.parts == 2 and kind.is_quantised:
         configs = _WIDEST
     else:
-        pinned = kind.scaling != "vectors" and kind.is_k_major and kind.parts == 1
+        pinned = kind.scaling != "vectors" and kind.is_k_major and kind.parts == 1 and kind.grouping != "summed"
         wide = kind.parts == 2 or kind.is_quantised
         configs = (_SMALL_WIDE if wide else _SMALL) + (_LARGE if pinned else _LARGE_UNPINNED)
     largest = min(max_block_m, 128) if kind.grouping == "contiguous" else max_block_m
@@ -68,7 +72,7 @@ def choose_gemm_config(
     m: int,
     n: int,
     k: int,
-    num_cus: int = 304,
+    num_cus: int = _NUM_CUS,
     *,
     num_groups: int = 1,
     max_block_m: int = 256,
@@ -85,6 +89,18 @@ def choose_gemm_config(
     k_tail = k * kind.element_bytes % BLOCK_K_BYTES != 0
     candidates = reversed(gemm_candidates(dataclasses.replace(kind, k_tail=k_tail), max_block_m))
     return min(candidates, key=lambda config: _clocks_per_k_block(config, m, n, num_groups, num_cus))
+
+
+def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
+    """Into how many parts to split K, so that tiles of [m, n] fill a whole MI300X.
+
+    It depends on the problem only, and not on how many compute units may be used, since sums depend on it.
+
+    Args:
+        k_blocks: all of K, in blocks of 128 bytes.
+    """
+    tiles = ceil_div(m, _TILE_OF_SPLIT) * ceil_div(n, _TILE_OF_SPLIT)
+    return max(1, min(_NUM_CUS // max(tiles, 1), k_blocks // _LEAST_K_BLOCKS))
 
 
 def _clocks_per_k_block(config: GemmConfig, m: int, n: int, num_groups: int, num_cus: int) -> float:

@@ -18,7 +18,7 @@ OUTPUT_TYPES = ("bf16", "f16", "f32", *FP8_TYPES)
 BIAS_TYPES = ("none", "bf16", "f16", "f32")
 SCALINGS = ("none", "blocks", "vectors", "rows")
 PARTS_OF_B = {"identity": 1, "silu_and_mul": 2}  # that an activation takes, see activation.h
-GROUPINGS = ("dense", "batched", "contiguous", "psum", "masked", "split_k", "k_grouped")
+GROUPINGS = ("dense", "batched", "contiguous", "psum", "masked", "split_k", "summed", "k_grouped")
 SCHEDULES = ("multistage", "pinned")
 
 
@@ -42,7 +42,7 @@ class GemmKind:
         grouping: how a workgroup finds the tiles it computes, see ``tile_source.h``: ``dense`` has one group,
             ``batched`` has groups of equal sizes, ``contiguous`` reads the group of each row, ``psum`` the end of each
             group's rows, ``masked`` their number; with ``split_k`` and ``k_grouped`` each group has all rows and a part
-            of K.
+            of K, with ``summed`` a part of all K of a batch.
         k_tail: whether K may be something else than a multiple of 128 bytes.
         skips_head_mid: whether the output's columns are those of heads, each of which has a gap in the middle.
         sums_squares: whether the squares of a's rows are added up as well, of ``bf16`` times ``f32``.
@@ -86,7 +86,7 @@ class GemmKind:
         )
         _require(not (self.skips_head_mid and self.is_quantised), "heads with a gap aren't quantised", self)
         _require(
-            self.a_major == "k" or self.grouping in ("dense", "batched", "split_k", "k_grouped"),
+            self.a_major == "k" or self.grouping in ("dense", "batched", "split_k", "summed", "k_grouped"),
             "a of groups must be contiguous along K",
             self,
         )
@@ -114,15 +114,14 @@ class GemmKind:
     @property
     def has_known_number_of_tiles(self) -> bool:
         """Whether the host knows how many tiles there are; else only the device does."""
-        return self.grouping in ("dense", "batched", "contiguous", "split_k", "k_grouped")
+        return self.grouping in ("dense", "batched", "contiguous", "split_k", "summed", "k_grouped")
 
     @property
     def name(self) -> str:
         """As it begins the kernel's name."""
         layout = {"k": "n", "rows": "t"}[self.a_major] + {"k": "t", "rows": "n"}[self.b_major]
-        groups = {"dense": "", "batched": "batched_", "split_k": "split_k_", "k_grouped": "k_grouped_"}.get(
-            self.grouping, f"m_grouped_{self.grouping}_"
-        )
+        of_rows = self.grouping in ("contiguous", "psum", "masked")
+        groups = "" if self.grouping == "dense" else f"{'m_grouped_' if of_rows else ''}{self.grouping}_"
         family = f"{groups}gemm_{layout}"
         operands = self.a_type if self.a_type == self.b_type else f"{self.a_type}_{self.b_type}"
         scaling = "" if self.scaling == "none" else f"_{self.scaling}"
@@ -183,8 +182,8 @@ class GemmConfig:
         require(self.num_stages >= 1, "num_stages must be positive")
         require(self.group_m >= 1 and self.xcd_chunk >= 1, "group_m and xcd_chunk must be positive")
         require(self.lds_bytes <= LDS_BYTES, f"a workgroup has at most {LDS_BYTES} bytes of LDS, not {self.lds_bytes}")
-        squares = self.kind.sums_squares
-        require(self.schedule == "multistage" or not squares, "only the multistage schedule sums squares")
+        sums = self.kind.sums_squares or self.kind.grouping == "summed"
+        require(self.schedule == "multistage" or not sums, "only the multistage schedule sums squares or batches")
         if self.schedule == "pinned":
             require(self.num_stages == 2, "the pinned schedule has exactly 2 stages")
             require(self.mfma_rows == 16, "the pinned schedule holds too many partial sums of a 32x32 MFMA")

@@ -38,6 +38,7 @@ struct GemmArguments {
   const int* grouped_layout;
   int m, n, k;
   int num_groups;
+  int num_summed;  // groups of a and b whose products are added up, group_stride apart
   int alignment;
   int write_padding;
   int max_workgroups;

@@ -22,7 +22,7 @@ enum class Major { kK, kRows };
 struct None {};
 
 template <class A_, class B_, class D_, Major kMajorA_, Major kMajorB_, Scaling kScaling_, bool kAccumulate_,
-          bool kKTail_, bool kSkipsHeadMid_, bool kSumsSquares_, class Bias_, class Activation_>
+          bool kKTail_, bool kSkipsHeadMid_, bool kSumsSquares_, bool kSumsBatch_, class Bias_, class Activation_>
 struct GemmKind {
   using A = A_;
   using B = B_;
@@ -38,6 +38,7 @@ struct GemmKind {
   static constexpr bool kKTail = kKTail_;            // whether K may be something else than a multiple of 128 bytes
   static constexpr bool kSkipsHeadMid = kSkipsHeadMid_;  // whether each head has a gap between its columns in d
   static constexpr bool kSumsSquares = kSumsSquares_;    // whether squares of A's rows are added up, too
+  static constexpr bool kSumsBatch = kSumsBatch_;        // whether a batch's products are added up
   static constexpr bool kWidensA = sizeof(A) < sizeof(B);  // from bf16 to fp32
 };
 

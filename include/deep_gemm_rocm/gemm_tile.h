@@ -56,14 +56,18 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
   const ScaleTile sfa = scale_tile(args.sfa, tile.group, tile.m, 0, k.first_k_block);
   const ScaleTile sfb = scale_tile(args.sfb, tile.group, scale_n, args.n / b_rows_of_scale, k.first_k_block);
 
-  typename Schedule::State state(
-      {
-          operand_tile<typename Kind::A, Kind::kMajorA>(args.a, tile.group, tile.m, tile.rows, args.m, k),
-          operand_tile<typename Kind::B, Kind::kMajorB>(args.b, tile.group, n, columns, args.n, k),
-          sfa,
-          sfb,
-      },
-      lds);
+  const int group = Kind::kSumsBatch ? 0 : tile.group;
+  TileOperands operands{
+      operand_tile<typename Kind::A, Kind::kMajorA>(args.a, group, tile.m, tile.rows, args.m, k),
+      operand_tile<typename Kind::B, Kind::kMajorB>(args.b, group, n, columns, args.n, k),
+      sfa,
+      sfb,
+  };
+  if constexpr (Kind::kSumsBatch) {
+    operands.a.batch = {args.a.group_stride * int64_t{sizeof(typename Kind::A)}, tile.first_block, tile.num_blocks};
+    operands.b.batch = {args.b.group_stride * int64_t{sizeof(typename Kind::B)}, tile.first_block, tile.num_blocks};
+  }
+  typename Schedule::State state(operands, lds);
   if (tile.rows > 0) run_k_loop<Schedule>(state);
   if constexpr (Kind::kSumsSquares) {
     float* const sums = args.square_sums.data + tile.group * args.square_sums.group_stride + tile.m;

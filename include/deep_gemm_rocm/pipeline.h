@@ -2,6 +2,7 @@
 // fragments and compute; each has a header of its own.
 #pragma once
 
+#include "deep_gemm_rocm/batched_k_loader.h"
 #include "deep_gemm_rocm/conditional.h"
 #include "deep_gemm_rocm/direct_mma.h"
 #include "deep_gemm_rocm/gemm_kind.h"
@@ -42,8 +43,12 @@ class PipelineState {
   static constexpr int kPartRows = Shape::kBlockM / Resources::kPartsOfA;
 
   template <class T, Major kMajor, int kRows, int kThreads, class Order>
-  using Loader = Conditional<kMajor == Major::kK, TileLoader<Order, kRows, kThreads, kRegisterStages, Kind::kKTail>,
-                             TransposingTileLoader<T, Order, kRows, kThreads, kRegisterStages>>;
+  using GroupLoader =
+      Conditional<kMajor == Major::kK, TileLoader<Order, kRows, kThreads, kRegisterStages, Kind::kKTail>,
+                  TransposingTileLoader<T, Order, kRows, kThreads, kRegisterStages>>;
+  template <class T, Major kMajor, int kRows, int kThreads, class Order>
+  using Loader = Conditional<Kind::kSumsBatch, BatchedKLoader<GroupLoader<T, kMajor, kRows, kThreads, Order>>,
+                             GroupLoader<T, kMajor, kRows, kThreads, Order>>;
   static_assert(Kind::kWidensA == Kind::kSumsSquares, "only a loader that sums squares widens");
   using LoaderA =
       Conditional<Kind::kSumsSquares,
@@ -70,7 +75,7 @@ class PipelineState {
   static constexpr int kSlots = Mma::kSlots;
 
   DG_DEVICE PipelineState(const TileOperands& operands, uint8_t* lds)
-      : num_k_blocks(ceil_div(operands.b.k_bytes, kBlockKBytes)),
+      : num_k_blocks(Kind::kSumsBatch ? operands.b.batch.num_blocks : ceil_div(operands.b.k_bytes, kBlockKBytes)),
         scales(operands.sfa, operands.a.rows, operands.sfb, operands.b.rows, num_k_blocks),
         loader_a_(operands.a, first_loaded_row_of_a()),
         loader_b_(operands.b),

@@ -7,6 +7,13 @@
 
 namespace deep_gemm_rocm {
 
+// What of a batch's K is multiplied, in K-blocks of all its groups.
+struct BatchOfK {
+  int64_t group_stride_bytes;
+  int first_block;
+  int num_blocks;
+};
+
 // A tile of an operand, read from its first row's first k on. `stride_bytes` is the distance of rows or, if these are
 // contiguous, of two k; `part_bytes` that of the parts from each of which there are `rows`.
 struct OperandTile {
@@ -15,6 +22,7 @@ struct OperandTile {
   int k_bytes;
   int64_t stride_bytes;
   int64_t part_bytes;
+  BatchOfK batch{};  // see BatchedKLoader; `first` is in its first group
 };
 
 // How 16 bytes of LDS lie in memory: as they are,

@@ -267,6 +267,22 @@ class BatchedTiles {
   Dense dense_;
 };
 
+// Of a batch whose products are added up, the K-blocks of all its groups.
+struct TileOfBatch : TileOfResults {
+  int first_block;
+  int num_blocks;
+};
+
+struct Share {
+  int first, size;
+};
+
+// What one of `parts` has of `total` that are dealt evenly.
+DG_DEVICE Share share_of(int total, int parts, int part) {
+  const int left_over = total % parts;
+  return {part * (total / parts) + min(part, left_over), total / parts + (part < left_over ? 1 : 0)};
+}
+
 // One problem whose K is dealt to the groups, each of which has a sum of its own. Elements are the operands'.
 template <class Element, class Shape, int kXcdChunk, int kBand>
 class SplitKTiles {
@@ -282,12 +298,33 @@ class SplitKTiles {
 
   DG_DEVICE TileOfK tile(int index) const {
     const TileOfResults tile = batched_.tile(index);
-    const int blocks = ceil_div(args_.k, kBlockK);
-    const int each = blocks / args_.num_groups;
-    const int left_over = blocks % args_.num_groups;
-    const int first = tile.group * each + min(tile.group, left_over);
-    const int end = first + each + (tile.group < left_over ? 1 : 0);
-    return {tile, {min(end * kBlockK, args_.k) - first * kBlockK, first * kBlockK, first, false}};
+    const Share blocks = share_of(ceil_div(args_.k, kBlockK), args_.num_groups, tile.group);
+    const int first_k = min(blocks.first * kBlockK, args_.k);
+    return {tile, {min(blocks.size * kBlockK, args_.k - first_k), first_k, blocks.first, false}};
+  }
+
+ private:
+  const GemmArguments& args_;
+  Batched batched_;
+};
+
+// The same for a sum over a batch: the K-blocks of all its groups are dealt.
+template <class Element, class Shape, int kXcdChunk, int kBand>
+class SummedTiles {
+  using Batched = BatchedTiles<Shape, kXcdChunk, kBand>;
+  static constexpr int kBlockK = kBlockKBytes / sizeof(Element);
+
+ public:
+  static int64_t max_tiles(const GemmArguments& args) { return Batched::max_tiles(args); }
+
+  DG_DEVICE explicit SummedTiles(const GemmArguments& args) : args_(args), batched_(args) {}
+
+  DG_DEVICE int num_tiles() const { return batched_.num_tiles(); }
+
+  DG_DEVICE TileOfBatch tile(int index) const {
+    const TileOfResults tile = batched_.tile(index);
+    const Share blocks = share_of(args_.num_summed * ceil_div(args_.k, kBlockK), args_.num_groups, tile.group);
+    return {tile, blocks.first, blocks.size};
   }
 
  private:

@@ -59,6 +59,9 @@ class TransposingTileLoader {
   DG_DEVICE explicit TransposingTileLoader(const OperandTile& tile, int first_row = 0)
       : tile_(tile), first_row_(first_row) {}
 
+  // As TileLoader::move_to.
+  DG_DEVICE void move_to(const OperandTile& tile) { tile_ = tile; }
+
   DG_DEVICE void load(int stage, int pass, int k_block) {
     const int first_k = k_block * kBlockK;
     const int ks = min(tile_.k_bytes / kElementBytes - first_k, kBlockK);
@@ -74,7 +77,7 @@ class TransposingTileLoader {
     const unsigned first = in_part < rows ? offset : kOutOfBounds;
 #pragma unroll
     for (int i = 0; i < kUnitLoads; ++i) {
-      staged_[stage][pass][i] = buffer.only_if(ks > 0).template load<unsigned>(first + i * stride);
+      staged_[stage][pass][i] = buffer.only_if(ks > 0 && rows > 0).template load<unsigned>(first + i * stride);
     }
   }
 
