@@ -1,6 +1,6 @@
 """DeepGEMM for AMD's MI300X (gfx942): FP8 GEMM with fine-grained scales, on the GPU or on a simulated one."""
 
-from .attention import flash_attention, flash_attention_decode
+from .attention import flash_attention, flash_attention_decode, mla_decode
 from .einstein_sum import einsum, fp8_einsum
 from .gemm import (
     bf16_gemm_nn,
@@ -113,6 +113,7 @@ __all__ = [
     "m_grouped_fp8_gemm_nt_masked",
     "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous",
     "m_grouped_gemm_fp8_fp8_bf16_nt_masked",
+    "mla_decode",
     "per_block_cast_to_fp8",
     "per_channel_cast_to_fp8",
     "per_token_cast_to_fp8",

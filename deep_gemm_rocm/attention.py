@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import settings
-from .attention_contracts import check_attention, check_decode
+from .attention_contracts import Decode, check_attention, check_decode, check_latent_decode
 from .attention_kernel import launch_flash_attention, launch_flash_decode
 from .contracts import check_int
 from .heuristics import DecodeConfig, choose_attention_config, choose_num_splits
@@ -132,11 +132,57 @@ def flash_attention_decode(
     """
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     problem = check_decode(q, k_cache, v_cache, block_table, context_lens, softmax_scale, window, descales, out)
+    config = DecodeConfig(problem.type, problem.out_type, problem.head_dim, problem.value_dim)
+    return _decode(config, problem, q, k_cache, v_cache, block_table, context_lens, out, return_lse, num_splits)
+
+
+def mla_decode(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    *,
+    d_v: int = 512,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    softmax_scale: float | None = None,
+    out: torch.Tensor | None = None,
+    return_lse: bool = False,
+    num_splits: int | None = None,
+) -> Any:
+    """``flash_attention_decode`` over the latent cache of DeepSeek's models: values are the first ``d_v`` of each key.
+
+    Each block of keys is read once, for up to 64 queries (tokens and heads) and both products.
+
+    Args:
+        q: bf16 or f16 [B, next_n, H, 576], next_n from 1 to 4: what absorbs the up-projection of keys, and the rotary
+            part behind it.
+        kv_cache: of the same dtype, [blocks, block_size, 1, 576], block_size 16, 32, 64, 128 or 256.
+        d_v: 512.
+        softmax_scale: 1/sqrt(576) if None; models whose heads were narrower before that absorption pass their own.
+        out: [B, next_n, H, d_v] of the dtype of q to write into; a new tensor if None.
+
+    The other arguments, the result, the rounding and the errors are those of ``flash_attention_decode``.
+    """
+    problem = check_latent_decode(q, kv_cache, d_v, block_table, context_lens, softmax_scale, out)
+    config = DecodeConfig(problem.type, problem.out_type, problem.head_dim, problem.value_dim, latent=True)
+    return _decode(config, problem, q, kv_cache, kv_cache, block_table, context_lens, out, return_lse, num_splits)
+
+
+def _decode(
+    config: DecodeConfig,
+    problem: Decode,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    out: torch.Tensor | None,
+    return_lse: bool,
+    num_splits: int | None,
+) -> Any:
     if num_splits is None:
-        group = problem.heads // problem.kv_heads
-        num_splits = choose_num_splits(
-            problem.tokens_q * group, problem.batch * problem.kv_heads, problem.most_keys, settings.get_num_sms()
-        )
+        group, sequence_heads = problem.heads // problem.kv_heads, problem.batch * problem.kv_heads
+        queries, cus = problem.tokens_q * group, settings.get_num_sms()
+        num_splits = choose_num_splits(config, queries, sequence_heads, problem.most_keys, cus)
     else:
         num_splits = check_int("num_splits", num_splits, 1)
     if out is None:
@@ -144,6 +190,5 @@ def flash_attention_decode(
     lse = None
     if return_lse:
         lse = torch.empty(problem.batch, problem.heads, problem.tokens_q, dtype=torch.float32, device=q.device)
-    config = DecodeConfig(problem.type, problem.out_type, problem.head_dim, problem.value_dim)
     launch_flash_decode(config, problem, q, k_cache, v_cache, block_table, context_lens, out, lse, num_splits)
     return (out, lse) if return_lse else out

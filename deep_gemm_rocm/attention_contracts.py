@@ -14,6 +14,8 @@ from .layout import SCALE_BLOCK, ceil_div
 
 _WIDTHS = ((64, 64), (96, 96), (128, 128), (192, 192), (256, 256), (192, 128))  # of a head of q and k, of one of v
 _DECODE_FP8_WIDTHS = tuple(widths for widths in _WIDTHS if widths != (96, 96))
+_LATENT_WIDTHS = ((576, 512),)
+_LATENT_DTYPES = (torch.bfloat16, torch.float16)
 PAGE_SIZES = (16, 32, 64, 128, 256)
 MAX_DECODE_TOKENS = 4
 _DTYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fnuz)
@@ -223,6 +225,56 @@ def check_decode(
         softmax_scale=check_softmax_scale(softmax_scale, head_dim),
         window_left=_check_window(True, window, pages_of_sequence * page_size + tokens_q)[0],
         descales=expanded,
+    )
+
+
+def check_latent_decode(
+    q: Any, kv_cache: Any, d_v: Any, block_table: Any, context_lens: Any, softmax_scale: Any, out: Any
+) -> Decode:
+    """Checks the arguments of ``mla_decode``.
+
+    Raises:
+        TypeError, ValueError: one of them is not as its docstring says.
+    """
+    tensors = {"q": q, "kv_cache": kv_cache}
+    for name, tensor in tensors.items():
+        check_data(name, tensor)
+        if tensor.dtype not in _LATENT_DTYPES:
+            raise TypeError(f"{name} must be bfloat16 or float16, got {tensor.dtype}")
+        _check_heads(name, tensor, packed=False)
+    if kv_cache.dtype != q.dtype:
+        raise TypeError(f"kv_cache must have the dtype of q, {q.dtype}, got {kv_cache.dtype}")
+    batch, tokens_q, heads, head_dim = q.shape
+    num_pages, page_size, kv_heads, width = kv_cache.shape
+    if (kv_heads, width) != (1, head_dim):
+        raise ValueError(f"kv_cache must be [blocks, block_size, 1, {head_dim}], got shape {tuple(kv_cache.shape)}")
+    check_widths(head_dim, check_int("d_v", d_v, 1), _LATENT_WIDTHS)
+    check_groups(heads, 1)
+    check_pages(batch, tokens_q, num_pages, page_size, block_table, context_lens)
+    tensors |= {"block_table": block_table, "context_lens": context_lens}
+    if out is not None:
+        check_data("out", out)
+        _check_out(out, (*q.shape[:-1], d_v), q.dtype)
+        tensors["out"] = out
+    check_one_device(tensors)
+    if out is not None:
+        check_not_shared("out", out, tensors)
+    pages_of_sequence = block_table.shape[1]
+    return Decode(
+        batch=batch,
+        tokens_q=tokens_q,
+        heads=heads,
+        kv_heads=1,
+        head_dim=head_dim,
+        value_dim=d_v,
+        type=_TYPES[q.dtype],
+        out_type=_TYPES[q.dtype],
+        page_size=page_size,
+        num_pages=num_pages,
+        pages_of_sequence=pages_of_sequence,
+        softmax_scale=check_softmax_scale(softmax_scale, head_dim),
+        window_left=pages_of_sequence * page_size + tokens_q,
+        descales={},
     )
 
 

@@ -12,7 +12,6 @@ from .attention_contracts import Attention, Decode
 from .heuristics import AttentionConfig, DecodeConfig
 
 _FLASH_ATTENTION = "flash_attention.hip.j2"
-_FLASH_DECODE = "flash_decode.hip.j2"
 _MAX_WORKGROUPS = 2**22  # of a launch, with up to 512 threads each; a workgroup computes several tiles if need be
 _LOG2_E = 1.4426950408889634
 
@@ -175,13 +174,14 @@ def launch_flash_decode(
     """Launches the kernels that ``config`` describes, on arguments that were checked.
 
     Args:
-        q, k_cache, v_cache, block_table, context_lens, out: as those of ``flash_attention_decode``.
+        q, k_cache, v_cache, block_table, context_lens, out: as those of ``flash_attention_decode``; for ``mla_decode``
+            both caches are its only one.
         lse: fp32 [batch, heads, tokens].
         num_splits: into how many parts each sequence's keys are split.
     """
     runtime = hip.runtime()
     runtime.check_residence("q", q)  # before a compile; the others are on the same device
-    kernel = jit.get_kernel(_FLASH_DECODE, config.template_values, _argtypes(DecodeArguments))
+    kernel = jit.get_kernel(f"{config.family}.hip.j2", config.template_values, _argtypes(DecodeArguments))
     splits = num_splits if num_splits > 1 else 0
     split_out = torch.empty(splits, *out.shape, dtype=torch.float32, device=q.device)
     split_lse = torch.empty(splits, *out.shape[:-1], dtype=torch.float32, device=q.device)

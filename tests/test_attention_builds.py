@@ -62,8 +62,8 @@ def test_flash_attention_fits(tmp_path, compiler, config: AttentionConfig):
         is_usual,
     ),
 )
-def test_flash_decode_fits(tmp_path, compiler, config: DecodeConfig):
-    found = kernels(code_object(compiler(), config, tmp_path, "flash_decode.hip.j2").read_bytes())
+def test_decode_fits(tmp_path, compiler, config: DecodeConfig):
+    found = kernels(code_object(compiler(), config, tmp_path, f"{config.family}.hip.j2").read_bytes())
     assert {kernel[".name"] for kernel in found} == {config.kernel_name, f"{config.kernel_name}_combine"}
     for kernel in found:
         assert_no_spills(kernel)

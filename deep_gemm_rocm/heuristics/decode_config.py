@@ -7,32 +7,48 @@ import functools
 
 from ..layout import ceil_div
 
-_ROWS = 16  # queries of a wave
 _WAVES_OF_CU = 8  # that a CU runs at once, and that it takes to keep its memory busy
 _LEAST_KEYS = 256  # of a split: fewer are not worth what it takes to put splits together
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig:
-    """A kernel of ``flash_decode.hip.j2``: all its template values.
+    """A kernel of ``flash_decode.hip.j2`` or ``mla_decode.hip.j2``: all its template values.
 
     Attributes:
         type: of q and the caches: ``bf16``, ``f16`` or ``e4m3``.
         out_type: of the output.
         head_dim: elements of a head of q and k.
         value_dim: elements of a head of v and the output.
+        latent: whether values are the first elements of the keys.
     """
 
     type: str
     out_type: str
     head_dim: int
     value_dim: int
+    latent: bool = False
+
+    @property
+    def family(self) -> str:
+        """The template, without its ending."""
+        return "mla_decode" if self.latent else "flash_decode"
+
+    @property
+    def rows(self) -> int:
+        """Queries that share a workgroup's keys."""
+        return 64 if self.latent else 16
+
+    @property
+    def waves(self) -> int:
+        """Of a workgroup."""
+        return 8 if self.latent else 1
 
     @property
     def kernel_name(self) -> str:
         """The kernel's name, as profilers show it."""
         types = self.type if self.type == self.out_type else f"{self.type}_{self.out_type}"
-        return f"flash_decode_{types}_d{self.head_dim}x{self.value_dim}"
+        return f"{self.family}_{types}_d{self.head_dim}x{self.value_dim}"
 
     @functools.cached_property
     def template_values(self) -> dict[str, int | str | bool]:
@@ -40,14 +56,17 @@ class DecodeConfig:
         return {**dataclasses.asdict(self), "scaled": self.type == "e4m3", "kernel_name": self.kernel_name}
 
 
-def choose_num_splits(queries_of_kv_head: int, kv_heads: int, most_keys: int, num_cus: int) -> int:
+def choose_num_splits(
+    config: DecodeConfig, queries_of_kv_head: int, kv_heads: int, most_keys: int, num_cus: int
+) -> int:
     """Into how many parts each sequence's keys are split, so that the device is full.
 
     Args:
+        config: the kernel.
         queries_of_kv_head: tokens and heads of q that share a head of keys.
         kv_heads: heads of keys of all sequences.
         most_keys: that a sequence may have.
         num_cus: compute units.
     """
-    tiles = max(ceil_div(queries_of_kv_head, _ROWS) * kv_heads, 1)
-    return max(min(num_cus * _WAVES_OF_CU // tiles, most_keys // _LEAST_KEYS), 1)
+    waves = max(ceil_div(queries_of_kv_head, config.rows) * kv_heads * config.waves, 1)
+    return max(min(num_cus * _WAVES_OF_CU // waves, most_keys // _LEAST_KEYS), 1)

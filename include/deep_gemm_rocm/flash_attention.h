@@ -42,18 +42,6 @@ struct HeadDescales {
   DG_DEVICE float of_token(int token) const { return first[min(token / kDescaleTokens, last_block) * block_stride]; }
 };
 
-// Calls use(i, read(i)) for each i. Reads from LDS start some turns ahead, and no more than that, for their registers.
-template <int kCount, class Read, class Use>
-DG_DEVICE void pipelined_reads(const Read& read, const Use& use) {
-  constexpr int kAhead = 2;
-  MfmaOperands operands[kAhead + 1];
-  static_for<kCount + kAhead>([&](auto turn) {
-    if constexpr (turn < kCount) operands[turn % (kAhead + 1)] = read(turn);
-    __builtin_amdgcn_sched_barrier(0);
-    if constexpr (turn >= kAhead) use(turn - kAhead, operands[(turn - kAhead) % (kAhead + 1)]);
-  });
-}
-
 template <class Shape>
 class FlashAttention {
   using Mfma = typename Shape::Mfma;

@@ -61,6 +61,10 @@ DG_DEVICE DecodeTile decode_tile(const DecodeArguments& args, int index) {
           position / row_tiles % args.num_splits};
 }
 
+DG_DEVICE int first_block_of_split(int blocks, int split, int num_splits) {
+  return static_cast<int>(static_cast<int64_t>(blocks) * split / num_splits);
+}
+
 template <class Shape>
 class FlashDecode {
   using Mfma = typename Shape::Mfma;
@@ -91,8 +95,8 @@ class FlashDecode {
     const int context = pages_.tokens();
     const int first_seen = max(context - args_.tokens_q - args_.window_left, 0) / Shape::kBlockK;
     const int blocks = max(ceil_div(context, Shape::kBlockK) - first_seen, 0);
-    const int begin = first_seen + part(blocks, tile_.split);
-    const int end = first_seen + part(blocks, tile_.split + 1);
+    const int begin = first_seen + first_block_of_split(blocks, tile_.split, args_.num_splits);
+    const int end = first_seen + first_block_of_split(blocks, tile_.split + 1, args_.num_splits);
     if (begin >= end) return;
     load_pages(begin);
     if constexpr (Shape::kAhead) {
@@ -152,11 +156,6 @@ class FlashDecode {
   DG_DEVICE float of_head(const Descales& descales, int head) const {
     const float* const found = descales.data + tile_.sequence * descales.batch_stride + head * descales.head_stride;
     return *(const Global<float>*)found;
-  }
-
-  // Where a split's blocks begin.
-  DG_DEVICE int part(int blocks, int split) const {
-    return static_cast<int>(static_cast<int64_t>(blocks) * split / args_.num_splits);
   }
 
   DG_DEVICE void load_queries() {

@@ -3,6 +3,7 @@
 
 #include "deep_gemm_rocm/lds_layout.h"
 #include "deep_gemm_rocm/mfma.h"
+#include "deep_gemm_rocm/static_for.h"
 
 namespace deep_gemm_rocm {
 
@@ -13,6 +14,18 @@ template <class Mfma>
 DG_DEVICE MfmaOperands read_operands(const uint8_t* lds_tile, int first_row, int read) {
   const uint8_t* const chunk = lds_tile + read_offset<Mfma>(lane_id(), read) + first_row_offset(first_row);
   return *reinterpret_cast<const MfmaOperands*>(chunk);
+}
+
+// Calls use(i, read(i)) for each i. Reads from LDS start some turns ahead, and no more than that, for their registers.
+template <int kCount, class Read, class Use>
+DG_DEVICE void pipelined_reads(const Read& read, const Use& use) {
+  constexpr int kAhead = 2;
+  MfmaOperands operands[kAhead + 1];
+  static_for<kCount + kAhead>([&](auto turn) {
+    if constexpr (turn < kCount) operands[turn % (kAhead + 1)] = read(turn);
+    __builtin_amdgcn_sched_barrier(0);
+    if constexpr (turn >= kAhead) use(turn - kAhead, operands[(turn - kAhead) % (kAhead + 1)]);
+  });
 }
 
 // The K-block's 128 bytes of kRows rows of A or B, spread over the wave's lanes.
