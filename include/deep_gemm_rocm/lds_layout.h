@@ -72,7 +72,7 @@ struct RowsByLane : RowsOfParts<kParts, Shape::kRows * kJoined> {
 // rows, one of each lane group in turn. With as many as a chunk holds, the result is itself an operand for a product
 // with a tile in LDS, without a move between lanes: a lane's run is what it reads there of another operand.
 template <class Shape, int kRun>
-struct RowsInRuns {
+struct RowsInRuns : RowsOfParts<1, 1> {
   static constexpr int of_lds_row(int lds_row) {
     const int mfma_row = lds_row % Shape::kRows;
     const int element = lds_row / Shape::kRows * Shape::kElements + Shape::element_of_row(mfma_row);
