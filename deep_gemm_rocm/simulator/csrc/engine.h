@@ -14,6 +14,11 @@ struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
 };
 
+// Where kernels find the services of the host that they expect (device printf, assert, malloc): beyond what a process can
+// map, so that their use is an error which names them.
+constexpr uint64_t host_services = 0x0003'0000'0000'0000;
+constexpr uint64_t host_services_bytes = 1 << 20;
+
 // Device addresses are host addresses: [begin, end) is memory that a kernel may touch.
 struct MemoryRange {
   uint64_t begin = 0;
@@ -65,7 +70,9 @@ struct Dispatch {
   Dim3 grid;   // in workgroups
   Dim3 block;  // in work-items
   uint32_t dynamic_lds = 0;
-  const void* kernarg = nullptr;        // kernel->kernarg_bytes bytes, hidden arguments included, 16-byte aligned
+  // kernel->kernarg_bytes bytes, hidden arguments included, and the rest of the last 64: compilers load a few more of them
+  // than there are.
+  const void* kernarg = nullptr;
   const MemoryRange* memory = nullptr;  // sorted by address, disjoint; the kernarg buffer and the code are not in it
   size_t memory_count = 0;
   // Each null where nobody wants to know.

@@ -6,6 +6,17 @@
 
 namespace mi300x {
 
+namespace {
+
+// Functions that a kernel calls may lie before it.
+std::string signed_hexadecimal(int64_t value) {
+  char text[24];
+  snprintf(text, sizeof text, "%s0x%llx", value < 0 ? "-" : "", static_cast<unsigned long long>(value < 0 ? -value : value));
+  return text;
+}
+
+}  // namespace
+
 Launch::Launch(const Dispatch& d, std::shared_ptr<const Code> decoded, Settings chosen)
     : dispatch(d), code(std::move(decoded)), settings(std::move(chosen)) {
   const Kernel& kernel = *d.kernel;
@@ -23,7 +34,7 @@ Launch::Launch(const Dispatch& d, std::shared_ptr<const Code> decoded, Settings 
   packet.kernel_object = kernel.entry;
   packet.kernarg_address = reinterpret_cast<uint64_t>(d.kernarg);
   memory.assign(d.memory, d.memory + d.memory_count);
-  add_memory(d.kernarg, kernel.kernarg_bytes);
+  add_memory(d.kernarg, (size_t(kernel.kernarg_bytes) + 63) / 64 * 64);
   add_memory(&packet, sizeof packet);
   add_memory(queue, sizeof queue);
   memory.push_back({kernel.code_begin, kernel.code_end});
@@ -52,11 +63,11 @@ void Launch::report(const Wave& wave, const Instruction* inst) {
   const Dim3& id = wave.group->id;
   const uint64_t offset = inst ? uint64_t(inst - code->instructions.data()) * 4 : 0;
   snprintf(outcome.message, sizeof outcome.message,
-           "kernel %s: %s; at %s, offset 0x%llx from the start of the code (0x%llx from the kernel's entry), "
+           "kernel %s: %s; at %s, offset 0x%llx from the start of the code (%s from the kernel's entry), "
            "workgroup (%u, %u, %u), wave %u",
            dispatch.kernel->name, wave.message.c_str(), inst ? describe(*inst).c_str() : "its start",
            static_cast<unsigned long long>(offset),
-           static_cast<unsigned long long>(dispatch.kernel->code_begin + offset - dispatch.kernel->entry), id.x, id.y,
+           signed_hexadecimal(int64_t(dispatch.kernel->code_begin + offset - dispatch.kernel->entry)).c_str(), id.x, id.y,
            id.z, wave.index_in_group);
 }
 

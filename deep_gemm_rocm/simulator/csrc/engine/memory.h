@@ -42,4 +42,12 @@ constexpr uint64_t shared_aperture = 0x0001'0000'0000'0000;
 constexpr uint64_t private_aperture = 0x0002'0000'0000'0000;
 constexpr uint64_t aperture_bytes = 0x0000'0001'0000'0000;
 
+
+// Where an address leads that is in no range of the kernel's memory.
+inline const char* where_outside(uint64_t address) {
+  return address >= host_services && address - host_services < host_services_bytes
+             ? "which stands for device printf, assert and malloc: the simulated MI300X does not offer them"
+             : "outside the memory that the kernel was given";
+}
+
 }  // namespace mi300x

@@ -12,9 +12,9 @@ namespace {
 
 bool check(Wave& wave, const char* what, uint64_t address, uint32_t bytes) {
   if (wave.memory->contains(address, bytes)) return true;
-  char text[160];
-  snprintf(text, sizeof text, "%s of %u bytes at 0x%llx is outside the memory that the kernel was given", what, bytes,
-           static_cast<unsigned long long>(address));
+  char text[192];
+  snprintf(text, sizeof text, "%s of %u bytes at 0x%llx, %s", what, bytes,
+           static_cast<unsigned long long>(address), where_outside(address));
   wave.fail(Outcome::Status::memory_fault, text);
   return false;
 }

@@ -16,12 +16,18 @@ struct Access {
   uint8_t* memory[lanes];
 };
 
-bool fail_access(Wave& wave, const char* space, int lane, uint64_t address, uint32_t bytes) {
+constexpr char outside_lds[] = "outside the LDS that the kernel was given";
+
+bool fail_access(Wave& wave, const char* where, int lane, uint64_t address, uint32_t bytes) {
   char text[192];
-  snprintf(text, sizeof text, "lane %d accesses %u bytes at 0x%llx, outside the %s that the kernel was given", lane, bytes,
-           static_cast<unsigned long long>(address), space);
+  snprintf(text, sizeof text, "lane %d accesses %u bytes at 0x%llx, %s", lane, bytes,
+           static_cast<unsigned long long>(address), where);
   wave.fail(Outcome::Status::memory_fault, text);
   return false;
+}
+
+bool fail_global(Wave& wave, int lane, uint64_t address, uint32_t bytes) {
+  return fail_access(wave, where_outside(address), lane, address, bytes);
 }
 
 bool check_global(Wave& wave, const uint64_t* addresses, uint32_t bytes) {
@@ -33,7 +39,7 @@ bool check_global(Wave& wave, const uint64_t* addresses, uint32_t bytes) {
   });
   if (wave.exec() == 0 || (highest <= ~0ull - bytes && wave.memory->contains(lowest, highest - lowest + bytes))) return true;
   return for_active_lanes(wave, [&](int lane) {
-    return wave.memory->contains(addresses[lane], bytes) || fail_access(wave, "memory", lane, addresses[lane], bytes);
+    return wave.memory->contains(addresses[lane], bytes) || fail_global(wave, lane, addresses[lane], bytes);
   });
 }
 
@@ -47,7 +53,7 @@ bool resolve_global(Wave& wave, const Instruction& inst, uint32_t bytes, Access&
 
 bool scratch_position(Wave& wave, int lane, uint64_t offset, uint32_t bytes, uint8_t*& memory) {
   if (offset > wave.scratch_bytes || bytes > wave.scratch_bytes - offset)
-    return fail_access(wave, "scratch", lane, offset, bytes);
+    return fail_access(wave, "outside the scratch that the kernel was given", lane, offset, bytes);
   memory = wave.scratch + uint64_t(lane) * wave.scratch_bytes + offset;
   return true;
 }
@@ -65,19 +71,19 @@ bool resolve_flat(Wave& wave, const Instruction& inst, uint32_t bytes, Access& a
     const uint64_t address = addresses[lane];
     if (in_aperture(address, shared_aperture)) {
       const uint64_t offset = address - shared_aperture;
-      if (offset + bytes > wave.group->lds_bytes) return fail_access(wave, "LDS", lane, offset, bytes);
+      if (offset + bytes > wave.group->lds_bytes) return fail_access(wave, outside_lds, lane, offset, bytes);
       access.memory[lane] = wave.group->lds.data() + offset;
       return true;
     }
     if (in_aperture(address, private_aperture))
       return scratch_position(wave, lane, address - private_aperture, bytes, access.memory[lane]);
     access.memory[lane] = reinterpret_cast<uint8_t*>(address);
-    return wave.memory->contains(address, bytes) || fail_access(wave, "memory", lane, address, bytes);
+    return wave.memory->contains(address, bytes) || fail_global(wave, lane, address, bytes);
   });
 }
 
 bool check_buffer(Wave& wave, int lane, uint64_t address, uint32_t bytes) {
-  return wave.memory->contains(address, bytes) || fail_access(wave, "memory", lane, address, bytes);
+  return wave.memory->contains(address, bytes) || fail_global(wave, lane, address, bytes);
 }
 
 // Whole-element accesses: bytes, shorts and atomics are in range or not.
@@ -260,7 +266,7 @@ void load_to_lds(Wave& wave, const Instruction& inst) {
   const uint32_t base = (wave.m0() & 0xFFFF) + uint32_t(inst.imm);
   for_active_lanes(wave, [&](int lane) {
     const uint32_t position = base + 4 * uint32_t(lane);
-    if (uint64_t(position) + 4 > wave.group->lds_bytes) return fail_access(wave, "LDS", lane, position, 4);
+    if (uint64_t(position) + 4 > wave.group->lds_bytes) return fail_access(wave, outside_lds, lane, position, 4);
     const uint32_t value = uint32_t(int32_t(read_or_zero<Value>(access.memory[lane])));
     memcpy(wave.group->lds.data() + position, &value, 4);
     return true;

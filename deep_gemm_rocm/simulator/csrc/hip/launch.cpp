@@ -39,13 +39,13 @@ uint64_t hidden_value(const KernelInfo& kernel, ArgumentKind kind, const LaunchS
     case ArgumentKind::hidden_global_offset_y:
     case ArgumentKind::hidden_global_offset_z:
     case ArgumentKind::hidden_none: return 0;
-    // Services that the simulator does not have; see require_services. Null, so that a use is an illegal access.
+    // Services that the simulator does not have; see require_services. A use is an illegal access.
     case ArgumentKind::hidden_printf_buffer:
     case ArgumentKind::hidden_hostcall_buffer:
+    case ArgumentKind::hidden_heap_v1: return mi300x::host_services;
     case ArgumentKind::hidden_default_queue:
     case ArgumentKind::hidden_completion_action:
     case ArgumentKind::hidden_multigrid_sync_arg:
-    case ArgumentKind::hidden_heap_v1:
     case ArgumentKind::hidden_queue_ptr: return 0;
     default:
       fail(hipErrorNotSupported,
