@@ -25,33 +25,40 @@ inline float f16_to_f32(uint16_t half) {
   return bit_cast<float>(result | sign);
 }
 
-// Rounds to nearest even.
+inline uint16_t f16_with_sign(uint32_t magnitude, uint32_t f32_bits) {
+  return uint16_t(magnitude | (f32_bits >> 16 & 0x8000));
+}
+inline uint32_t f16_nan(uint32_t f32_magnitude) { return 0x7E00 | (f32_magnitude >> 13 & 0x3FF); }
+
+// Rounds as the host's floating-point control says: engine code runs under the rounding of the MODE register.
 inline uint16_t f32_to_f16(float value) {
-  const uint32_t bits = bit_cast<uint32_t>(value), magnitude = bits & 0x7FFFFFFF;
-  const uint32_t normal = (magnitude + 0xFFF + (magnitude >> 13 & 1) - (112u << 23)) >> 13;
+  const uint32_t bits = bit_cast<uint32_t>(value), magnitude = bits & 0x7FFFFFFF, sign = bits & 0x80000000;
+  // 2^13 times the power of two at or below the value: the last bit of a sum with it is the last one of the half.
+  constexpr uint32_t least_normal = 113u << 23, greatest = 142u << 23;
+  const uint32_t exponent = magnitude & 0x7F800000;
+  const uint32_t clamped = exponent < least_normal ? least_normal : exponent > greatest ? greatest : exponent;
+  const float coarse = bit_cast<float>((clamped + (13u << 23)) | sign);
+  const uint32_t rounded = bit_cast<uint32_t>((value + coarse) - coarse) & 0x7FFFFFFF;
+  const uint32_t normal = (rounded - (112u << 23)) >> 13;
   // Adding 0.5 puts the last bit of a subnormal half, 2^-24, in the last bit of the sum.
-  const uint32_t subnormal = bit_cast<uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3F000000;
-  const uint32_t nan = 0x7E00 | (magnitude >> 13 & 0x3FF);
-  uint32_t result = magnitude < 0x38800000 ? subnormal : normal;
-  result = magnitude >= 0x477FF000 ? 0x7C00 : result;
-  result = magnitude > 0x7F800000 ? nan : result;
-  return uint16_t(result | (bits >> 16 & 0x8000));
+  const uint32_t subnormal = bit_cast<uint32_t>(bit_cast<float>(rounded) + 0.5f) - 0x3F000000;
+  const float overflowed = bit_cast<float>(0x7F000000 | sign) * bit_cast<float>(0x7F000000u);
+  const uint32_t overflow = std::isinf(overflowed) || exponent == 0x7F800000 ? 0x7C00 : 0x7BFF;
+  uint32_t result = rounded < least_normal ? subnormal : normal;
+  result = magnitude >= 0x47800000 || rounded >= 0x47800000 ? overflow : result;
+  result = magnitude > 0x7F800000 ? f16_nan(magnitude) : result;
+  return f16_with_sign(result, bits);
 }
 
-// Rounding modes by the MODE register's encoding.
-enum class Rounding : uint8_t { nearest_even = 0, up = 1, down = 2, toward_zero = 3 };
-
-inline uint16_t f32_to_f16(float value, Rounding rounding) {
-  const uint16_t nearest = f32_to_f16(value);
-  if (rounding == Rounding::nearest_even || value != value) return nearest;
-  const float back = f16_to_f32(nearest);
-  const bool negative = std::signbit(value);
-  const bool away = std::fabs(back) > std::fabs(value);
-  const bool toward = std::fabs(back) < std::fabs(value);
-  const bool wants_larger = (rounding == Rounding::up && !negative) || (rounding == Rounding::down && negative);
-  if (away && !wants_larger) return uint16_t(nearest - 1);
-  if (toward && wants_larger) return uint16_t(nearest + 1);
-  return nearest;
+inline uint16_t f32_to_f16_toward_zero(float value) {
+  const uint32_t bits = bit_cast<uint32_t>(value), magnitude = bits & 0x7FFFFFFF, exponent = magnitude >> 23;
+  const uint32_t shift = exponent < 126 - 31 ? 31 : 126 - exponent;
+  const uint32_t subnormal = ((magnitude & 0x7FFFFF) | 0x800000) >> (shift & 31);
+  uint32_t result = exponent < 113 ? subnormal : (magnitude - (112u << 23)) >> 13;
+  result = magnitude >= 0x47800000 ? 0x7BFF : result;
+  result = magnitude == 0x7F800000 ? 0x7C00 : result;
+  result = magnitude > 0x7F800000 ? f16_nan(magnitude) : result;
+  return f16_with_sign(result, bits);
 }
 
 inline float bf16_to_f32(uint16_t bits) { return bit_cast<float>(uint32_t(bits) << 16); }

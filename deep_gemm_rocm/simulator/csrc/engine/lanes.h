@@ -16,18 +16,24 @@ struct Half {
   static Half from(float value) { return {f32_to_f16(value)}; }
 };
 
+// The same where subnormals stay what they are in every mode.
+struct PlainHalf {
+  uint16_t bits;
+};
+
 template <class T>
 constexpr ConstantType constant_type() {
   if constexpr (std::is_same_v<T, float>) return ConstantType::f32;
   else if constexpr (std::is_same_v<T, double>) return ConstantType::f64;
-  else if constexpr (std::is_same_v<T, Half>) return ConstantType::f16;
+  else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, PlainHalf>) return ConstantType::f16;
   else if constexpr (std::is_same_v<T, int64_t>) return ConstantType::i64;
   else if constexpr (sizeof(T) == 8) return ConstantType::b64;
   else return ConstantType::b32;
 }
 
 template <class T>
-constexpr bool is_float = std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, Half>;
+constexpr bool is_float = std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, Half> ||
+                          std::is_same_v<T, PlainHalf>;
 
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
@@ -175,11 +181,10 @@ class F64Environment {
   const Wave& wave_;
   const bool differs_;
 };
-// f16 is computed in f32 and rounded to nearest, whatever the rounding of f32.
 class F16Environment {
  public:
-  explicit F16Environment(const Wave& wave) : wave_(wave), differs_(wave.mode.round_f32() != 0) {
-    if (differs_) apply_mode(Mode());
+  explicit F16Environment(const Wave& wave) : wave_(wave), differs_(wave.mode.round_f32() != wave.mode.round_f16_f64()) {
+    if (differs_) apply_mode_f16(wave.mode);
   }
   ~F16Environment() {
     if (differs_) apply_mode(wave_.mode);
@@ -189,9 +194,18 @@ class F16Environment {
   const Wave& wave_;
   const bool differs_;
 };
+// The host doesn't flush f16 subnormals by itself, they are no subnormals of f32.
+inline void flush_halves(Half* values, bool flushes) {
+  if (!flushes) return;
+  for (int l = 0; l < lanes; ++l) values[l].bits &= values[l].bits & 0x7C00 ? 0xFFFF : 0x8000;
+}
+
 struct NoEnvironment {
   explicit NoEnvironment(const Wave&) {}
 };
+template <class Float>
+using EnvironmentOf = std::conditional_t<std::is_same_v<Float, double>, F64Environment,
+                                         std::conditional_t<std::is_same_v<Float, Half>, F16Environment, NoEnvironment>>;
 
 template <auto f, HalfResult half, class Signature>
 struct LaneOperation;
@@ -226,13 +240,22 @@ struct LaneOperation<f, half, Result (*)(Sources...)> {
 
   static void compute(Wave& wave, const Instruction& inst, const Sources*... sources) {
     alignas(64) Lanes<Result> results;
+    (flush_source(wave, sources), ...);
     for (int l = 0; l < lanes; ++l) results[l] = f(sources[l]...);
     if constexpr (std::is_same_v<Result, bool>) {
       wave.write_scalar(inst.sdst, mask_of(results) & wave.exec());
     } else {
       apply_output_modifiers(wave, inst, results);
+      if constexpr (std::is_same_v<Result, Half>) flush_halves(results, wave.mode.flushes_f16_f64_results());
       store_result<Result>(wave, inst.dst, results, half, inst.vop.op_sel >> 3 & 1);
     }
+  }
+
+  // Halves lie in a buffer, never in the registers themselves.
+  template <class Source>
+  static void flush_source(const Wave& wave, const Source* source) {
+    if constexpr (std::is_same_v<Source, Half>)
+      flush_halves(const_cast<Half*>(source), wave.mode.flushes_f16_f64_inputs());
   }
 
   template <class... T>

@@ -69,7 +69,7 @@ struct Format {
 float from_small_float(uint32_t code, int width) { return f16_to_f32(uint16_t(code << (15 - width))); }
 uint32_t to_small_float(float value, int width) {
   if (value != value) return (1u << width) - 1;
-  return f32_to_f16(std::max(value, 0.0f), Rounding::toward_zero) >> (15 - width);
+  return f32_to_f16_toward_zero(std::max(value, 0.0f)) >> (15 - width);
 }
 
 // ---- One component: its bits in memory, and its value in a register ----
@@ -148,9 +148,9 @@ bool resolve(Wave& wave, const Instruction& inst, uint32_t bytes, uint8_t* (&ele
     const BufferPosition position = operands.position(lane);
     elements[lane] = bytes != 0 && position.in_bounds >= bytes ? reinterpret_cast<uint8_t*>(position.address) : nullptr;
     if (elements[lane] == nullptr || wave.memory->contains(position.address, bytes)) return true;
-    char text[128];
-    snprintf(text, sizeof text, "lane %d accesses %u bytes at 0x%llx, outside the memory that the kernel was given", lane,
-             bytes, static_cast<unsigned long long>(position.address));
+    char text[192];
+    snprintf(text, sizeof text, "lane %d accesses %u bytes at 0x%llx, %s", lane,
+             bytes, static_cast<unsigned long long>(position.address), where_outside(position.address));
     wave.fail(Outcome::Status::memory_fault, text);
     return false;
   });

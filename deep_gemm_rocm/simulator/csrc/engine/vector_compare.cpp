@@ -74,7 +74,7 @@ bool in_class(Bits value, uint32_t mask) {
 }
 COMPARE(class_f32, (float a, uint32_t mask), (in_class<uint32_t, 8, 23>(bit_cast<uint32_t>(a), mask)))
 COMPARE(class_f64, (double a, uint32_t mask), (in_class<uint64_t, 11, 52>(bit_cast<uint64_t>(a), mask)))
-COMPARE(class_f16, (Half a, uint32_t mask), (in_class<uint32_t, 5, 10>(a.bits, mask)))
+COMPARE(class_f16, (PlainHalf a, uint32_t mask), (in_class<uint32_t, 5, 10>(a.bits, mask)))
 
 }  // namespace
 }  // namespace mi300x

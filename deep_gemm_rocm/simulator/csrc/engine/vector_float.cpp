@@ -181,22 +181,7 @@ VECTOR(v_cvt_f32_ubyte2, float, (uint32_t a), return float(a >> 16 & 0xFF))
 VECTOR(v_cvt_f32_ubyte3, float, (uint32_t a), return float(a >> 24))
 VECTOR(v_cvt_f32_f16, float, (Half a), return a)
 
-// f32 to f16 follows the rounding mode of f16, which is nearly always nearest even.
-Half nearest_half(float a) { return Half::from(a); }
-void convert_to_half(Wave& wave, const Instruction& inst) {
-  const auto rounding = Rounding(wave.mode.round_f16_f64());
-  if (rounding == Rounding::nearest_even) {
-    LaneOperation<nearest_half, HalfResult::clears_upper, decltype(&nearest_half)>::run(wave, inst);
-    return;
-  }
-  alignas(64) Lanes<float> buffer;
-  const float* source = load_source(wave, inst.src[0], false, buffer);
-  Lanes<Half> results;
-  for (int l = 0; l < lanes; ++l) results[l] = {f32_to_f16(source[l], rounding)};
-  apply_output_modifiers(wave, inst, results);
-  store_result<Half>(wave, inst.dst, results, HalfResult::clears_upper, false);
-}
-const Semantics cvt_f16_f32(Op::v_cvt_f16_f32, bind_handler<convert_to_half, ConstantType::f32>);
+VECTOR(v_cvt_f16_f32, Half, (float a), return Half::from(a))
 
 uint32_t pair_of(uint16_t low, uint16_t high) { return low | uint32_t(high) << 16; }
 template <class Int>
@@ -205,9 +190,8 @@ uint16_t normalised(float value) {
   const float clamped_value = std::clamp(value, std::is_signed_v<Int> ? -1.0f : 0.0f, 1.0f);
   return is_nan(value) ? uint16_t(0) : uint16_t(Int(std::nearbyint(clamped_value * scale)));
 }
-uint16_t toward_zero(float value) { return f32_to_f16(value, Rounding::toward_zero); }
 
-VECTOR(v_cvt_pkrtz_f16_f32, uint32_t, (float a, float b), return pair_of(toward_zero(a), toward_zero(b)))
+VECTOR(v_cvt_pkrtz_f16_f32, uint32_t, (float a, float b), return pair_of(f32_to_f16_toward_zero(a), f32_to_f16_toward_zero(b)))
 VECTOR(v_cvt_pknorm_i16_f32, uint32_t, (float a, float b), return pair_of(normalised<int16_t>(a), normalised<int16_t>(b)))
 VECTOR(v_cvt_pknorm_u16_f32, uint32_t, (float a, float b), return pair_of(normalised<uint16_t>(a), normalised<uint16_t>(b)))
 VECTOR(v_cvt_pknorm_i16_f16, uint32_t, (Half a, Half b), return pair_of(normalised<int16_t>(a), normalised<int16_t>(b)))
@@ -315,6 +299,7 @@ Float division_scale(Float value, Float denominator, Float numerator, bool& scal
 
 template <class Float>
 void run_division_scale(Wave& wave, const Instruction& inst) {
+  const EnvironmentOf<Float> environment(wave);
   alignas(64) Lanes<Float> buffers[3], results;
   const Float* sources[3];
   for (int i = 0; i < 3; ++i) sources[i] = load_source(wave, inst.src[i], false, buffers[i]);
@@ -326,24 +311,54 @@ void run_division_scale(Wave& wave, const Instruction& inst) {
 const Semantics div_scale_f32(Op::v_div_scale_f32, bind_handler<run_division_scale<float>, ConstantType::f32>);
 const Semantics div_scale_f64(Op::v_div_scale_f64, bind_handler<run_division_scale<double>, ConstantType::f64>);
 
-// The quotient times the factor that V_DIV_SCALE left out: a large quotient was made smaller and a small one larger.
-// In f64, which f32 has to round but once.
+// How far a * b + c lies from its rounded value: exact in its sign.
+double rounding_error(double a, double b, double c, double rounded) {
+  const double product = a * b, product_error = std::fma(a, b, -product);
+  const double sum = product + c, shifted = sum - product;
+  const double sum_error = (product - (sum - shifted)) + (c - shifted);
+  return (sum - rounded) + (sum_error + product_error);
+}
+
+// `rounded` times 2^exponent to the nearest number, where the value before its rounding was larger or smaller by `error`.
 template <class Float>
-Float division_fmas(Float a, Float b, Float quotient) {
+Float scaled_to_nearest(double rounded, double error, int exponent) {
+  const bool was_larger = std::signbit(error) == std::signbit(rounded);
+  if constexpr (std::is_same_v<Float, float>) {
+    // f64 has so many more bits that the last one can stand for all that follow.
+    uint64_t bits = bit_cast<uint64_t>(rounded);
+    if (error != 0) bits = (was_larger ? bits : bits - 1) | 1;
+    return float(std::ldexp(bit_cast<double>(bits), exponent));
+  } else {
+    // Only subnormal results lose bits, and a tie is none where `rounded` wasn't exact.
+    const double result = std::ldexp(rounded, exponent), rest = rounded - std::ldexp(result, -exponent);
+    const bool is_tie = rest != 0 && std::fabs(rest) == std::ldexp(1.0, -1075 - exponent);
+    if (!is_tie || error == 0 || std::signbit(rest) != std::signbit(error)) return result;
+    return std::nextafter(result, std::copysign(std::numeric_limits<double>::infinity(), error));
+  }
+}
+
+// The quotient times the factor that V_DIV_SCALE left out, rounded once: a large quotient was made smaller and a small one
+// larger.
+template <class Float>
+Float division_fmas(Float a, Float b, Float quotient, bool to_nearest) {
   using Limits = DivisionLimits<Float>;
   const int exponent = raw_exponent(quotient) > Limits::bias ? Limits::scale : -Limits::scale;
-  return Float(std::ldexp(std::fma(double(a), double(b), double(quotient)), exponent));
+  const double rounded = std::fma(double(a), double(b), double(quotient));
+  if (!to_nearest || !std::isfinite(rounded)) return Float(std::ldexp(rounded, exponent));
+  return scaled_to_nearest<Float>(rounded, rounding_error(a, b, quotient, rounded), exponent);
 }
 
 template <class Float>
 void run_division_fmas(Wave& wave, const Instruction& inst) {
+  const EnvironmentOf<Float> environment(wave);
   alignas(64) Lanes<Float> buffers[3], results;
   const Float* sources[3];
   for (int i = 0; i < 3; ++i) sources[i] = load_source(wave, inst.src[i], false, buffers[i]);
   const uint64_t scale = wave.vcc();
+  const bool to_nearest = (std::is_same_v<Float, float> ? wave.mode.round_f32() : wave.mode.round_f16_f64()) == 0;
   for (int l = 0; l < lanes; ++l) {
     const Float a = sources[0][l], b = sources[1][l], c = sources[2][l];
-    results[l] = scale >> l & 1 ? division_fmas(a, b, c) : std::fma(a, b, c);
+    results[l] = scale >> l & 1 ? division_fmas(a, b, c, to_nearest) : std::fma(a, b, c);
   }
   apply_output_modifiers(wave, inst, results);
   store_result<Float>(wave, inst.dst, results, HalfResult::clears_upper, false);

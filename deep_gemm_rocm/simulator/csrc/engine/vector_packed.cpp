@@ -51,6 +51,7 @@ struct PackedOperation<f, T (*)(Sources...)> {
     Loaded<S> loaded;
     const S* source = load_source<S>(wave, operand, upper, loaded.lanes);
     if (source != loaded.lanes) memcpy(loaded.lanes, source, sizeof loaded.lanes);
+    if constexpr (std::is_same_v<S, Half>) flush_halves(loaded.lanes, wave.mode.flushes_f16_f64_inputs());
     return loaded;
   }
 
@@ -58,6 +59,7 @@ struct PackedOperation<f, T (*)(Sources...)> {
   static void compute(Wave& wave, const Instruction& inst, Lanes<T>& results, const S&... sources) {
     for (int l = 0; l < lanes; ++l) results[l] = f(sources[l]...);
     apply_output_modifiers(wave, inst, results);
+    if constexpr (std::is_same_v<T, Half>) flush_halves(results, wave.mode.flushes_f16_f64_results());
   }
 };
 
@@ -165,8 +167,9 @@ void load_mixed(Wave& wave, const Instruction& inst, int index, Lanes<float>& va
   if (inst.vop.op_sel_hi >> index & 1) {
     Lanes<Half> buffer;
     resolve_constant(operand, ConstantType::f16, inst.literal);
-    const Half* halves = load_source(wave, operand, inst.vop.op_sel >> index & 1, buffer);
-    for (int l = 0; l < lanes; ++l) values[l] = halves[l];
+    load_source(wave, operand, inst.vop.op_sel >> index & 1, buffer);
+    flush_halves(buffer, wave.mode.flushes_f16_f64_inputs());
+    for (int l = 0; l < lanes; ++l) values[l] = buffer[l];
   } else {
     alignas(64) Lanes<float> buffer;
     memcpy(values, load_source(wave, operand, false, buffer), sizeof values);
@@ -189,8 +192,10 @@ void store_mixed_half(Wave& wave, const Instruction& inst, bool high) {
   alignas(64) Lanes<float> results;
   Lanes<Half> halves;
   fused_mixed(wave, inst, results);
+  const F16Environment environment(wave);
   for (int l = 0; l < lanes; ++l) halves[l] = Half::from(results[l]);
   apply_output_modifiers(wave, inst, halves);
+  flush_halves(halves, wave.mode.flushes_f16_f64_results());
   store_result<Half>(wave, inst.dst, halves, HalfResult::keeps_other, high);
 }
 VECTOR_STATE(v_fma_mixlo_f16, f32) { store_mixed_half(wave, inst, false); }

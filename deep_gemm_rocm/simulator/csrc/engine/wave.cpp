@@ -23,6 +23,9 @@ void apply_mode(const Mode& mode) {
 void apply_mode_f64(const Mode& mode) {
   _mm_setcsr(host_control(mode.round_f16_f64(), mode.flushes_f16_f64_inputs(), mode.flushes_f16_f64_results()));
 }
+void apply_mode_f16(const Mode& mode) {
+  _mm_setcsr(host_control(mode.round_f16_f64(), mode.flushes_f32_inputs(), mode.flushes_f32_results()));
+}
 
 void Wave::jump(uint64_t address) {
   const uint64_t index = (address - code_begin) / 4;

@@ -113,9 +113,11 @@ void run_sdwa(Wave& wave, const Instruction& inst);
 void run_dpp(Wave& wave, const Instruction& inst);
 
 // Puts the MODE register's f32 rounding and denormal handling into the host's floating-point control register, or
-// the one for f16 and f64. The engine runs under the f32 setting; f64 handlers switch where the two differ.
+// the one for f16 and f64. The engine runs under the f32 setting; handlers of the others switch where they differ. f16 is
+// computed in f32 and takes the rounding alone.
 void apply_mode(const Mode& mode);
 void apply_mode_f64(const Mode& mode);
+void apply_mode_f16(const Mode& mode);
 
 // Multiplying with it makes the host flush what the mode flushes.
 extern const float one_f32;
