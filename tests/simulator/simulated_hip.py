@@ -19,6 +19,17 @@ from deep_gemm_rocm import simulator
 
 ZIG = Path(ziglang.__file__).with_name("zig")
 
+_DEVICE_ONLY = (
+    "-x",
+    "hip",
+    "-std=c++17",
+    "-nogpulib",
+    "-nogpuinc",
+    "-nostdinc",
+    "--cuda-device-only",
+    "--offload-arch=gfx942",
+)
+
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, DEFAULT_KIND = 1, 2, 3, 4
 
 # What HIP's headers would declare.
@@ -157,6 +168,18 @@ class Compiler:
         version = [flag for flag in flags if flag.startswith("-mcode-object-version")]
         return self._assemble(folder, *target, *version)
 
+    def hipcc_code_object(self, hipcc: Path, program: Path, *flags: str) -> bytes:
+        """A HIP file that brings its own declarations, as ``device_code_object``, but by the clang behind a hipcc."""
+        folder = self._new_folder()
+        _run(hipcc, *_DEVICE_ONLY, *flags, program, "-o", "kernel.co", cwd=folder)
+        return (folder / "kernel.co").read_bytes()
+
+    def device_code_object(self, program: Path, *flags: str) -> bytes:
+        """Of a HIP file that brings its own declarations."""
+        folder = self._new_folder()
+        self._clang(folder, *_DEVICE_ONLY, *flags, "-S", program, "-o", "kernel.s")
+        return self._assemble(folder, "-target", "amdgcn-amd-amdhsa", "-mcpu=gfx942")
+
     def assemble(self, source: str) -> bytes:
         """A code object from AMDGCN assembly, metadata included."""
         folder = self._new_folder()
@@ -179,7 +202,7 @@ class Compiler:
         _run(ZIG, "ld.lld", "-shared", "-Bsymbolic", "kernel.o", "-o", "kernel.so", cwd=folder)
         return folder / "kernel.so"
 
-    def _clang(self, folder: Path, *arguments: str) -> None:
+    def _clang(self, folder: Path, *arguments: str | Path) -> None:
         _run(ZIG, "clang", "-nogpulib", "-nogpuinc", "-nostdinc", "-cl-no-stdinc", *arguments, cwd=folder)
 
     def _work_folder(self, source: str, prelude: str) -> Path:
