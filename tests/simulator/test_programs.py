@@ -510,7 +510,8 @@ def directed(exact: Fraction, dtype: Any, direction: int) -> float:
         away = direction == 1 if exact > 0 else direction == 2
         return value if away else math.copysign(float(limits.max), exact)
     if (direction == 1 and Fraction(value) < exact) or (direction == 2 and Fraction(value) > exact):
-        return float(np.nextafter(dtype(value), dtype(toward)))
+        with np.errstate(over="ignore"):
+            return float(np.nextafter(dtype(value), dtype(toward)))
     if direction == 3 and abs(Fraction(value)) > abs(exact):
         return float(np.nextafter(dtype(value), dtype(0)))
     return value

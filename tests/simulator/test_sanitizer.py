@@ -404,6 +404,14 @@ LDS_RACES = [
         block=128,
     ),
     Case(
+        "lds_read_and_swap",
+        DEFINE_LDS + BARRIER + "\nv_and_b32_e32 v3, 0xff, v1\nds_read_b32 v2, v3\ns_waitcnt lgkmcnt(0)\n@" + STORE_V2,
+        "ds_add_u32 v3, v9",
+        "ds_cmpst_b32 v3, v2, v9",
+        ["race: lane 0 "],
+        block=128,
+    ),
+    Case(
         "lds_by_flat_addresses",
         SHARED_POINTER
         + DEFINE_LDS
@@ -542,6 +550,18 @@ KERNEL atomic_and_plain_fixed(int* x) {
   }
 }
 
+// How LLVM expands atomics that the chip lacks: a plain read, then compare-and-swap until it finds what was read.
+template <bool swaps>
+__device__ void double_plus_one(int* x) {
+  if (item() != 0) return;
+  int seen = x[0];
+  if (!swaps) x[0] = 2 * seen + 1;
+  while (!__hip_atomic_compare_exchange_strong(x, &seen, 2 * seen + 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED,
+                                               __HIP_MEMORY_SCOPE_AGENT)) {}
+}
+KERNEL swap_bug(int* x) { double_plus_one<false>(x); }
+KERNEL swap_fixed(int* x) { double_plus_one<true>(x); }
+
 // The last workgroup adds up what all have written.
 template <bool ordered>
 __device__ void last_adds_up(int* x) {
@@ -577,7 +597,7 @@ def workgroups(hip: Hip, compiler: Compiler):
 
 @pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize(
-    "kernel", ["write", "bytes", "values", "read", "overwrite", "count", "atomic_and_plain", "fence", "lock"]
+    "kernel", ["write", "bytes", "values", "read", "overwrite", "count", "atomic_and_plain", "swap", "fence", "lock"]
 )
 def test_race_between_workgroups(hip: Hip, workgroups, monkeypatch, kernel: str, threads: str) -> None:
     monkeypatch.setenv("DG_SIM_THREADS", threads)

@@ -150,10 +150,10 @@ bool Checker::access_lds(Wave& wave, const Lanes& positions, const MemoryAccess&
     const auto alike = [&] {
       return data == nullptr ? 0 : bytes_alike(stored_bytes(access, data, lane), wave.group->lds.data() + begin);
     };
-    if (const auto conflict = lds_.find_conflict({begin, access.bytes, self, access.writes, access.atomic}, alike))
+    if (const auto conflict = lds_.find_conflict({begin, access.bytes, self, access.writes, access.atomic, access.compares}, alike))
       return report_lds(wave, conflict, lane, access.writes);
     if (access.reads && !lds_.is_defined(begin, access.bytes)) defined_lanes &= ~(1ull << lane);
-    if (access.writes) lds_.write(begin, access.bytes, self, access.atomic);
+    if (access.writes) lds_.write(begin, access.bytes, self, access.atomic, access.compares);
     else lds_.read(begin, access.bytes, self);
     if (access.overwrites) lds_.define(begin, access.bytes);
     lds_bytes_.begins.push_back(begin);
@@ -180,7 +180,7 @@ bool Checker::load_to_lds(Wave& wave, const Instruction& inst, uint64_t defined_
   return for_lanes(wave.exec(), [&](int lane) {
     const uint32_t begin = base + 4 * uint32_t(lane);
     if (uint64_t(begin) + 4 > wave.group->lds_bytes) return true;
-    if (const auto conflict = lds_.find_conflict({begin, 4, self, true, false}, [] { return 0; }))
+    if (const auto conflict = lds_.find_conflict({begin, 4, self, true, false, false}, [] { return 0; }))
       return report_lds(wave, conflict, lane, true);
     lds_.begin_load(begin, 4, self);
     lds_.define(begin, 4, defined_lanes >> lane & 1);
@@ -196,7 +196,8 @@ void Checker::open_barrier() {
     waves_[wave].counters.for_each_in_lds([&](const WaitCounters::Operation& operation) {
       if (operation.to_lds) return;  // the watch knows
       for (uint32_t begin : operation.lds.begins) {
-        if (operation.memory.writes) lds_.write(begin, operation.lds.bytes, wave, operation.memory.atomic);
+        const MemoryAccess& access = operation.memory;
+        if (access.writes) lds_.write(begin, operation.lds.bytes, wave, access.atomic, access.compares);
         else lds_.read(begin, operation.lds.bytes, wave);
       }
     });
@@ -247,7 +248,7 @@ bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess&
   if (!check_alignment(wave, places, access, "memory")) return false;
   if (global_ == nullptr || places.active == 0) return true;
   uint8_t stored[lanes * 16];
-  GlobalWatch::Span span{0, 0, access.writes, access.atomic, false, data == nullptr ? nullptr : stored};
+  GlobalWatch::Span span{0, 0, access.writes, access.atomic, access.compares, false, data == nullptr ? nullptr : stored};
   const auto store = [&](int lane, uint64_t position) {
     if (data != nullptr) memcpy(stored + position, stored_bytes(access, data, lane).value, access.bytes);
   };
@@ -329,7 +330,7 @@ bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Ef
   if (global_ == nullptr) return true;
   // LLVM reads bytes and shorts that are the same for all lanes with a scalar load of the dword that holds them.
   const MemoryAccess& access = effects.memory;
-  return visit_global(wave, {address, access.bytes, access.writes, access.atomic, access.bytes == 4, nullptr}, nullptr);
+  return visit_global(wave, {address, access.bytes, access.writes, access.atomic, false, access.bytes == 4, nullptr}, nullptr);
 }
 
 // The element's format tells how many bytes are accessed.

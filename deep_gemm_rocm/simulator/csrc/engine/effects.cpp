@@ -128,6 +128,7 @@ void add_memory(Effects& effects, const Instruction& inst) {
   if (lds) add(effects.reads, inst.src[2]);
   if (effects.is_load && !effects.to_lds) add(effects.writes, inst.dst);
   effects.memory = lds ? lds_access(inst, effects) : vector_memory_access(inst, effects, is_atomic);
+  effects.memory.compares = contains(name, "cmpswap") || contains(name, "cmpst");
 }
 
 void add_scalar_memory(Effects& effects, const Instruction& inst) {

@@ -76,6 +76,7 @@ struct MemoryAccess {
   bool overwrites = false;     // LDS: what was there before doesn't matter
   bool high_half = false;      // stores: of a byte or short from the upper half of the register
   bool atomic = false;         // read-modify-write, or coherent over the device (SC1)
+  bool compares = false;       // an atomic that only writes where it finds the expected value
   uint32_t offsets[2] = {0, 0};  // DS: of each part
 };
 

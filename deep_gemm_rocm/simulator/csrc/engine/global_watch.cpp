@@ -96,6 +96,7 @@ bool GlobalWatch::visit(Cell& cell, const Access& now, const Span& span, uint32_
                         Conflict& conflict) const {
   constexpr uint32_t whole_dword = 15;
   const bool may_miss_it = span.may_overfetch && cell.writer.bytes != whole_dword;
+  const bool before_swap = !span.writes && cell.writer.compares;
   const auto report = [&](const Access& earlier, bool was_write) {
     conflict.found = true;
     conflict.workgroup = earlier.workgroup_plus_1 - 1;
@@ -109,7 +110,7 @@ bool GlobalWatch::visit(Cell& cell, const Access& now, const Span& span, uint32_
   };
   Access harmful = now;
   if (!cell.writer.atomic) harmful.bytes = now.bytes & ~alike & whole_dword;
-  if (!may_miss_it && conflicts(cell.writer, harmful, visitor)) return report(cell.writer, true);
+  if (!may_miss_it && !before_swap && conflicts(cell.writer, harmful, visitor)) return report(cell.writer, true);
   if (!span.writes) {
     if (span.may_overfetch) return true;  // no telling which bytes the program reads
     if (cell.readers[0].workgroup_plus_1 != now.workgroup_plus_1) std::swap(cell.readers[0], cell.readers[1]);
@@ -117,7 +118,7 @@ bool GlobalWatch::visit(Cell& cell, const Access& now, const Span& span, uint32_
     return true;
   }
   for (const Access& reader : cell.readers)
-    if (conflicts(reader, now, visitor)) return report(reader, false);
+    if (!now.compares && conflicts(reader, now, visitor)) return report(reader, false);
   keep(cell.writer);
   return true;
 }
@@ -161,8 +162,9 @@ GlobalWatch::Conflict GlobalWatch::access(const Visitor& visitor, const Span& sp
   const uint64_t end = std::min(span.address + span.bytes, range->memory.end);
   Access now;
   now.workgroup_plus_1 = visitor.workgroup + 1;
-  now.releases = visitor.releases & ((1u << 27) - 1);
+  now.releases = visitor.releases & ((1u << 26) - 1);
   now.atomic = span.atomic;
+  now.compares = span.compares;
   for (uint64_t address = span.address / 4 * 4; address < end;) {
     Page& page = page_of(*range, address - base);
     const uint64_t page_end = std::min(end, base + ((address - base) / page_bytes + 1) * page_bytes);

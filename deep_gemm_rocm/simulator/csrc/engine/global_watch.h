@@ -1,6 +1,6 @@
 // Races between the workgroups of a dispatch on global memory: two of them touch the same byte, at least one writes,
 // not both access it atomically, and nothing orders the accesses. Two that store the same value don't race: the order
-// makes no difference.
+// makes no difference. Nor do a plain read and a compare-and-swap: that is how loops of compare-and-swap begin.
 //
 // What orders two accesses is a release by the one workgroup after its access (BUFFER_WBL2 with device scope) and an
 // acquire by the other before its own (BUFFER_INV with device scope), the acquire later than the release: that is how
@@ -36,7 +36,7 @@ class GlobalWatch {
   struct Span {
     uint64_t address;
     uint32_t bytes;
-    bool writes, atomic;
+    bool writes, atomic, compares;  // compares: an atomic that only writes where it finds the expected value
     bool may_overfetch;   // reads whole dwords, of which the program may use a part
     const uint8_t* data;  // what is stored; null for reads and atomics
   };
@@ -52,10 +52,11 @@ class GlobalWatch {
  private:
   struct Access {
     uint32_t workgroup_plus_1 = 0;  // 0: none
-    uint32_t releases : 27, bytes : 4, atomic : 1;  // bytes of the dword, a bit each
-    Access() : releases(0), bytes(0), atomic(0) {}
+    uint32_t releases : 26, bytes : 4, atomic : 1, compares : 1;  // bytes of the dword, a bit each
+    Access() : releases(0), bytes(0), atomic(0), compares(0) {}
     bool is_like(const Access& other) const {
-      return workgroup_plus_1 == other.workgroup_plus_1 && releases == other.releases && atomic == other.atomic;
+      return workgroup_plus_1 == other.workgroup_plus_1 && releases == other.releases && atomic == other.atomic &&
+             compares == other.compares;
     }
   };
   // One dword of memory. Of the readers the last two workgroups are known: whoever writes then, another one is among

@@ -38,8 +38,8 @@ bool LdsWatch::may_conflict(const Access& access) const {
   // Without branches and with all that doesn't change in local variables, for the compiler to vectorise.
   const uint32_t *written = writes_.data() + access.begin, *read = reads_.data() + access.begin;
   const uint32_t epoch = epoch_, wave = access.wave, others = 0xFFFF & ~(1u << wave);
-  const uint32_t harmless = access.atomic ? atomic_bit : 0;
-  const bool writes = access.writes;
+  const uint32_t harmless = access.atomic ? atomic_bit : access.writes ? 0 : compares_bit;
+  const bool writes = access.writes && !access.compares;
   uint32_t found = 0;
   with_constant(access.bytes, [&](auto count) {
     for (uint32_t i = 0; i < count; ++i) {
@@ -61,9 +61,10 @@ LdsWatch::Conflict LdsWatch::first_conflict(const Access& access, uint32_t alike
     const bool repeats = alike >> i & 1 && is_current(mark) && !(mark & atomic_bit);
     const bool reads_own = !access.writes && !(mark & atomic_bit) && writers_of(byte) & self;
     const bool both_atomic = access.atomic && mark & atomic_bit;
-    if (is_foreign(mark, access.wave) && !repeats && !reads_own && !both_atomic)
+    const bool before_swap = !access.writes && mark & compares_bit;
+    if (is_foreign(mark, access.wave) && !repeats && !reads_own && !both_atomic && !before_swap)
       return {Conflict::Kind::race, byte, mark & wave_mask};
-    if (!access.writes || !is_current(reads_[byte])) continue;
+    if (!access.writes || access.compares || !is_current(reads_[byte])) continue;
     const uint32_t readers = reads_[byte] & 0xFFFF & ~self & ~(repeats ? writers_of(byte) : 0);
     if (readers != 0) return {Conflict::Kind::race, byte, uint32_t(__builtin_ctz(readers))};
   }
@@ -78,8 +79,8 @@ void LdsWatch::read(uint32_t begin, uint32_t bytes, uint32_t wave) {
   });
 }
 
-void LdsWatch::write(uint32_t begin, uint32_t bytes, uint32_t wave, bool atomic) {
-  const uint32_t mark = epoch_ << 16 | wave | (atomic ? atomic_bit : 0);
+void LdsWatch::write(uint32_t begin, uint32_t bytes, uint32_t wave, bool atomic, bool compares) {
+  const uint32_t mark = epoch_ << 16 | wave | (atomic ? atomic_bit : 0) | (compares ? compares_bit : 0);
   for (uint32_t byte = begin; byte < begin + bytes; ++byte) {
     const bool joins = is_foreign(writes_[byte], wave);
     if (joins) writers_[byte] = uint16_t(writers_of(byte) | 1u << wave);
@@ -101,6 +102,6 @@ void LdsWatch::begin_load(uint32_t begin, uint32_t bytes, uint32_t wave) {
   std::fill_n(writes_.begin() + begin, bytes, epoch_ << 16 | wave | unfinished_bit);
 }
 
-void LdsWatch::end_load(uint32_t begin, uint32_t bytes, uint32_t wave) { write(begin, bytes, wave, false); }
+void LdsWatch::end_load(uint32_t begin, uint32_t bytes, uint32_t wave) { write(begin, bytes, wave, false, false); }
 
 }  // namespace mi300x

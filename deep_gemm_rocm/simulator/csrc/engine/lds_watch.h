@@ -1,5 +1,6 @@
 // Who touched each byte of LDS since the last barrier, and which bytes hold what the program has written. Waves that store
 // the same value to the same place don't race: the order makes no difference, and compilers let waves do the same work.
+// Nor do a plain read and a compare-and-swap: that is how loops of compare-and-swap begin.
 #pragma once
 
 #include <vector>
@@ -25,7 +26,7 @@ class LdsWatch {
   };
   struct Access {
     uint32_t begin, bytes, wave;
-    bool writes, atomic;
+    bool writes, atomic, compares;
   };
   // `alike()`: which of the bytes hold already what a plain store gives them, a bit each.
   template <class Alike>
@@ -35,7 +36,7 @@ class LdsWatch {
   }
 
   void read(uint32_t begin, uint32_t bytes, uint32_t wave);
-  void write(uint32_t begin, uint32_t bytes, uint32_t wave, bool atomic);
+  void write(uint32_t begin, uint32_t bytes, uint32_t wave, bool atomic, bool compares);
   void define(uint32_t begin, uint32_t bytes, bool defined = true);
   bool is_defined(uint32_t begin, uint32_t bytes) const;
 
@@ -48,6 +49,7 @@ class LdsWatch {
   // writes, and one for reads has a bit for each wave.
   static constexpr uint32_t wave_mask = 15, atomic_bit = 16, unfinished_bit = 32;
   static constexpr uint32_t several_bit = 64;  // several waves: atomics, or stores of the same value
+  static constexpr uint32_t compares_bit = 128;
   static constexpr uint32_t last_epoch = 0xFFFF;
 
   bool is_current(uint32_t mark) const { return mark >> 16 == epoch_; }
