@@ -274,6 +274,7 @@ def _profile_table(found: simulator.KernelProfile) -> Table:
     ratios = ("mfma_utilization", "valu_busy", "lds_busy", "vmem_busy", "occupancy")
     rates = ("l1_hit_rate", "l2_hit_rate", "mall_hit_rate")
     table.add_row("time", f"{found.time_us:,.2f} µs")
+    table.add_row("time under sustained load", f"{found.sustained_us:,.2f} µs at {found.sustained_mhz:,.0f} MHz")
     for name in ("cycles", "instructions", "sampled_workgroups", "lds_conflict_cycles", "hbm_bytes", "tlb_misses"):
         table.add_row(name.replace("_", " "), f"{getattr(found, name):,}")
     for name in ratios + rates:

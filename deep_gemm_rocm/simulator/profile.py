@@ -59,7 +59,9 @@ class KernelProfile:
         block: work-items of a workgroup likewise.
         sampled_workgroups: how many were simulated in detail; the others were taken to be like them.
         cycles: core clocks from the first workgroup's start to the last result in memory.
-        time_us: the same in microseconds, with the cost of a launch.
+        time_us: the same in microseconds at the boost clock, with the cost of a launch.
+        sustained_mhz: the clock that the power limit allows if the kernel runs again and again.
+        sustained_us: the time at that clock, if all else takes as many clocks as before.
         instructions: wave instructions executed.
         mfma_utilization: busy clocks of the matrix cores over the clocks of all SIMDs of the chip.
         valu_busy: likewise of the vector ALUs.
@@ -81,6 +83,8 @@ class KernelProfile:
     sampled_workgroups: int
     cycles: int
     time_us: float
+    sustained_mhz: float
+    sustained_us: float
     instructions: int
     mfma_utilization: float
     valu_busy: float

@@ -322,3 +322,23 @@ def test_waiting_for_another_workgroup(compiler: Compiler) -> None:
         simulator.launch(compiler.code_object(POLL), "poll", 2, 64, [flag, out])
     assert out[0] == 7
     assert 640_000 < prof.kernels[0].cycles < 660_000
+
+
+def test_power_limits_the_sustained_clock(compiler: Compiler) -> None:
+    """With all matrix cores busy the chip sustains AMD's "max achievable" rate; without MFMA the boost clock."""
+    source = KERNEL.format(
+        body="v_mfma_f32_16x16x32_fp8_fp8 v[64:67], v[100:101], v[102:103], v[64:67]",
+        address="lane",
+        after="",
+        repeats=REPEATS,
+        clobbers=REGISTERS,
+    )
+    memory = np.zeros(1 << 16, np.uint32)
+    with simulator.profile(compute="sampled") as prof:
+        simulator.launch(compiler.code_object(source), "repeated", 304, LANES * 4, [20, memory])
+        simulator.launch(compiler.code_object(SCALE), "scale", 1, LANES, [memory.view(np.float32), memory])
+    busy, idle = prof.kernels
+    rate = busy.mfma_utilization * busy.sustained_mhz * 1e6 * 304 * 4096
+    assert rate == approximately(1273e12)
+    assert idle.sustained_mhz == 2100
+    assert idle.sustained_us == pytest.approx(idle.time_us, rel=1e-3)

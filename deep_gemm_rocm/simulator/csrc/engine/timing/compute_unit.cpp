@@ -286,6 +286,8 @@ bool ComputeUnit::try_issue(uint32_t number, Slot& slot, uint64_t now, uint8_t& 
         simd.vector_free = now + uint64_t(constants_.matrix_issue_clocks);
         simd.matrix_free = now + clocks;
         counters_.matrix_clocks += clocks;
+        if (plan.operands == Plan::Operands::eight_bits) counters_.matrix_clocks_8bit += clocks;
+        if (plan.operands == Plan::Operands::f16) counters_.matrix_clocks_f16 += clocks;
         MatrixWrite& write = slot.matrix[slot.matrix_next++ % slot.matrix.size()];
         write = {plan.effects->writes[0], now, now + 4 * (plan.passes + 4u), plan.passes};
         slot.matrix_until = std::max(slot.matrix_until, write.expires);

@@ -7,6 +7,9 @@ namespace mi300x::timing {
 
 #define TIMING_CONSTANTS(CONSTANT) \
   CONSTANT(chip, clock_mhz) \
+  CONSTANT(power, matrix_mhz_8bit) \
+  CONSTANT(power, matrix_mhz_bf16) \
+  CONSTANT(power, matrix_mhz_f16) \
   CONSTANT(chip, xcds) \
   CONSTANT(chip, cus_per_xcd) \
   CONSTANT(sampling, most_instructions) \

@@ -34,7 +34,8 @@ struct InstructionCounters {
 struct Counters {
   uint64_t stalls[stall_count] = {};  // clocks of waves
   uint64_t instructions = 0;
-  uint64_t matrix_clocks = 0, vector_clocks = 0;  // of SIMDs
+  uint64_t matrix_clocks = 0, vector_clocks = 0;                // of SIMDs
+  uint64_t matrix_clocks_8bit = 0, matrix_clocks_f16 = 0;       // of the former
   uint64_t lds_clocks = 0, lds_conflict_clocks = 0;
   uint64_t memory_clocks = 0;  // of the L1's port
   uint64_t l1_hits = 0, l1_misses = 0;

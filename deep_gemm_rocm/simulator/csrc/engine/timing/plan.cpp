@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <cstring>
+#include <string>
 
 namespace mi300x::timing {
 namespace {
@@ -33,6 +34,13 @@ Plan::Kind kind_of(const Instruction& inst, const Effects& effects) {
   return Plan::Kind::nop;
 }
 
+Plan::Operands matrix_operands(Op op) {
+  const std::string name = mnemonic(op);
+  const auto ends_with = [&](const char* type) { return name.rfind(type) == name.size() - strlen(type); };
+  if (ends_with("fp8") || ends_with("bf8") || ends_with("i8")) return Plan::Operands::eight_bits;
+  return ends_with("_f16") ? Plan::Operands::f16 : Plan::Operands::others;
+}
+
 double vector_clocks(const Instruction& inst, const Effects& effects, const Constants& constants) {
   if (effects.unit == Unit::transcendental) return constants.alu_transcendental_clocks;
   switch (inst.op) {
@@ -52,6 +60,7 @@ std::vector<Plan> plans_of(const std::vector<Instruction>& code, const Effects* 
     plan.effects = &effects[i];
     plan.kind = kind_of(inst, effects[i]);
     plan.passes = effects[i].passes;
+    if (plan.kind == Plan::Kind::matrix) plan.operands = matrix_operands(inst.op);
     plan.argument = uint16_t(inst.imm);
     plan.clocks = uint16_t(vector_clocks(inst, effects[i], constants));
     const MemoryAccess& memory = effects[i].memory;

@@ -14,6 +14,8 @@ struct Plan {
     nop, wait, barrier, sleep, priority, end, branch, scalar, scalar_memory, vector, matrix, lds, vector_memory
   };
   Kind kind = Kind::nop;
+  enum class Operands : uint8_t { eight_bits, f16, others };
+  Operands operands = Operands::others;  // matrix
   uint8_t passes = 0;        // matrix
   uint8_t dwords = 0;        // memory: data of a lane
   bool bypasses_l1 = false;  // loads with device scope

@@ -1,5 +1,7 @@
 #include "record.h"
 
+#include <algorithm>
+
 #include "../decoder.h"
 #include "../json.h"
 
@@ -57,6 +59,15 @@ std::string events_of(const Launch& launch, const std::vector<const Timeline*>& 
   return list_of(items);
 }
 
+// The clock that the chip could keep up, if the kernel ran again and again.
+double sustained_mhz(const Constants& constants, const Counters& counters, double simd_clocks) {
+  const double others = double(counters.matrix_clocks - counters.matrix_clocks_8bit - counters.matrix_clocks_f16);
+  const double load = double(counters.matrix_clocks_8bit) / constants.power_matrix_mhz_8bit +
+                      double(counters.matrix_clocks_f16) / constants.power_matrix_mhz_f16 +
+                      others / constants.power_matrix_mhz_bf16;
+  return load > 0 ? std::min(constants.chip_clock_mhz, simd_clocks / load) : constants.chip_clock_mhz;
+}
+
 }  // namespace
 
 std::string record_of(const Launch& launch, const Constants& constants, const Sampling& sampling, const Cost& cost,
@@ -66,6 +77,7 @@ std::string record_of(const Launch& launch, const Constants& constants, const Sa
   const double clocks = std::round(cost.clocks);
   const double cus = constants.chip_xcds * constants.chip_cus_per_xcd;
   const double cu_clocks = clocks * cus, simd_clocks = cu_clocks * constants.cu_simds;
+  const double sustained = sustained_mhz(constants, counters, simd_clocks);
   JsonObject stalls;
   for (size_t i = 0; i < stall_count; ++i) stalls.add(stall_names[i], double(counters.stalls[i]));
   JsonObject record;
@@ -75,6 +87,8 @@ std::string record_of(const Launch& launch, const Constants& constants, const Sa
       .add("sampled_workgroups", double(launch.workgroups - sampling.left_out()))
       .add("cycles", clocks)
       .add("time_us", launch.outcome.nanoseconds / 1000)
+      .add("sustained_mhz", sustained)
+      .add("sustained_us", constants.launch_overhead_ns / 1000 + clocks / sustained)
       .add("instructions", double(counters.instructions))
       .add("mfma_utilization", ratio(double(counters.matrix_clocks), simd_clocks))
       .add("valu_busy", ratio(double(counters.vector_clocks), simd_clocks))
