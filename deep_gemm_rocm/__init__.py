@@ -51,6 +51,7 @@ from .layout import (
     per_block_cast_to_fp8,
     per_channel_cast_to_fp8,
     per_token_cast_to_fp8,
+    shuffle_weight,
 )
 from .mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
 from .settings import (
@@ -119,6 +120,7 @@ __all__ = [
     "per_token_cast_to_fp8",
     "set_mk_alignment_for_contiguous_layout",
     "set_num_sms",
+    "shuffle_weight",
     "tf32_hc_prenorm_gemm",
     "wgrad_gemm_fp8_fp8_fp32_nt",
 ]

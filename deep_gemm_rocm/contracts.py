@@ -8,6 +8,7 @@ that a warm call is cheap.
 from __future__ import annotations
 
 import functools
+import math
 import numbers
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import torch
 
 from .heuristics import GemmKind
 from .heuristics.gemm_config import PARTS_OF_B
-from .layout import SCALE_BLOCK, Pair, ceil_div
+from .layout import SCALE_BLOCK, Pair, ceil_div, unshuffled_shape
 
 ALIGNMENT = 16  # bytes that a lane loads at once
 
@@ -428,6 +429,9 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
     a_name, b_name = ("a", "b") if recipe is None else ("a[0]", "b[0]")
     a, b = named[a_name], named[b_name]
     *groups_of_a, m, k = _operand(a_name, a, signature.dtypes, grouped=grouping in ("batched", "summed", "masked"))
+    shuffled = len(b.shape) >= 5
+    if shuffled:
+        b = _unshuffled(b_name, b)
     *groups, n, k_of_b = _operand(b_name, b, signature.dtypes, grouped=grouping != "dense")
     _same_operand_type(a_name, a, b_name, b)
     if k != k_of_b:
@@ -449,7 +453,7 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
         _aligned_lines(a_name, a)
         _aligned_lines(b_name, b)
     rows_of_b = n
-    n = _columns_of_output(b_name, rows_of_b, signature)
+    n = _columns_of_output(b_name, b, signature)
     if recipe is not None:
         _scales_of("a", named["a[1]"], (*groups_of_a, m, k), recipe.m, recipe.k)
         _scales_of("b", named["b[1]"], (*groups, rows_of_b, k), recipe.n, recipe.k)
@@ -481,7 +485,7 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
         accumulate="c" in named,
         grouping=grouping,
         a_major=_major(a),
-        b_major=_major(b),
+        b_major="shuffled" if shuffled else _major(b),
         skips_head_mid=signature.head_splits is not None,
         bias=_TYPES[named["bias"].dtype] if "bias" in named else "none",
         activation=signature.epilogue,
@@ -489,9 +493,29 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
     return Gemm(m, n, k, groups[0] if groups else 1, kind)
 
 
-def _columns_of_output(b_name: str, rows_of_b: int, signature: _Signature) -> int:
+def _unshuffled(name: str, meta: _Meta) -> _Meta:
+    """As the matrices were before ``shuffle_weight``; their rows are as far apart as whole blocks of them are."""
+    shape = unshuffled_shape(meta.shape, meta.dtype)
+    contiguous = 0 in meta.shape or all(
+        size == 1 or stride == math.prod(meta.shape[dimension + 1 :])
+        for dimension, (size, stride) in enumerate(zip(meta.shape, meta.strides, strict=True))
+        if dimension >= len(meta.shape) - 5
+    )
+    if shape is None or not contiguous:
+        raise ValueError(
+            f"{name} must be a matrix, or contiguous as shuffle_weight returns it, got shape {tuple(meta.shape)} and "
+            f"strides {meta.strides}"
+        )
+    return meta._replace(shape=torch.Size(shape), strides=(*meta.strides[:-5], shape[-1], 1))
+
+
+def _columns_of_output(b_name: str, b: _Meta, signature: _Signature) -> int:
     """As many as ``b`` has rows, or rows of each part that the epilogue takes."""
     parts = PARTS_OF_B[signature.epilogue]
+    rows_of_b = b.shape[-2]
+    between = rows_of_b // parts * (b.strides[-2] if _major(b) == "k" else 1) * b.dtype.itemsize
+    if parts > 1 and between > _TILE_BYTES // 2:
+        raise ValueError(f"{b_name} must have its parts within 1 GiB, got strides {b.strides}; .contiguous() it")
     unit = parts * SCALE_BLOCK if signature.recipe == BLOCKS and parts > 1 else parts
     if rows_of_b % unit:
         raise ValueError(f"{b_name} must have a multiple of {unit} rows for {signature.epilogue}, got {rows_of_b}")

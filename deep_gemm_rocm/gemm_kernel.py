@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from ctypes import POINTER, Structure, c_int, c_int64, c_void_p
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from . import hip, jit, settings
 from .contracts import Gemm
 from .heuristics import GemmConfig
-from .layout import Pair, data_and_scales
+from .layout import SHUFFLED_ROWS, Pair, data_and_scales
 
 _TEMPLATE = "gemm.hip.j2"
 _MAX_WORKGROUPS = 2**22  # of a launch, with up to 512 threads each; a workgroup computes several tiles if need be
@@ -23,6 +24,10 @@ class Matrix(Structure):
 
     @classmethod
     def of(cls, tensor: torch.Tensor, major: str = "k") -> Matrix:
+        if major == "shuffled":
+            *group_stride, _, _, _, _, _ = tensor.stride()
+            k = math.prod(tensor.shape[-4:]) // SHUFFLED_ROWS
+            return cls(tensor.data_ptr(), *(group_stride or (0,)), k)
         *group_stride, row_stride, column_stride = tensor.stride()
         return cls(tensor.data_ptr(), *(group_stride or (0,)), row_stride if major == "k" else column_stride)
 

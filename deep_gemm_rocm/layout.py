@@ -15,6 +15,12 @@ FP8_MAX = torch.finfo(FP8).max
 Pair = tuple[torch.Tensor, torch.Tensor]  # data and scales
 
 _TMA_ALIGNMENT = 16  # bytes
+
+# Of a shuffled weight: rows whose values lie together, and bytes of a row that do.
+SHUFFLED_ROWS = 16
+SHUFFLED_BYTES = 16
+_SHUFFLED_CHUNKS = 8  # of so many bytes, in 128
+_SHUFFLABLE = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.bfloat16, torch.float16)
 _CASTABLE = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -82,6 +88,50 @@ def per_channel_cast_to_fp8(x: torch.Tensor, *, fp8_max: float = FP8_MAX) -> tup
     _check_castable(x, fp8_max)
     data, scales = _cast_blocks(x.T, 1, fp8_max)
     return data.T.contiguous(), scales.T.contiguous()
+
+
+def shuffle_weight(b: torch.Tensor) -> torch.Tensor:
+    """Copies a weight into the order in which the matrix cores take it, once, when it is loaded.
+
+    GEMMs recognise the result as ``b`` by its shape. They then load it straight into registers, without a detour
+    through LDS; what they return is the same, bit by bit. Scales stay as they are.
+
+    Args:
+        b: FP8, bf16 or f16 [N, K] or, for groups, [G, N, K], any strides. N is a multiple of 16, K of 128 bytes: 128 of
+            FP8, 64 of wider types.
+
+    Returns:
+        The same values, contiguous: [N/16, K/128, 8, 16, 16] of FP8, [N/16, K/64, 8, 16, 8] of wider types, where
+        ``shuffled[n, k, c, i, j] = b[16n + i, 128k + 16c + j]`` (``64k + 8c + j``); with groups, a first dimension G.
+
+    Raises:
+        TypeError, ValueError: ``b`` is not as above.
+    """
+    if not isinstance(b, torch.Tensor):
+        raise TypeError(f"b must be a torch.Tensor, got {type(b).__name__}")
+    if b.dtype not in _SHUFFLABLE:
+        raise TypeError(f"b must be FP8 of this hardware, bf16 or f16, got {b.dtype}")
+    if b.dim() not in (2, 3):
+        raise ValueError(f"b must have two dimensions, or three with groups, got shape {tuple(b.shape)}")
+    values = SHUFFLED_BYTES // b.element_size()
+    rows, k = b.shape[-2:]
+    if rows % SHUFFLED_ROWS or k % (_SHUFFLED_CHUNKS * values):
+        raise ValueError(
+            f"N must be a multiple of {SHUFFLED_ROWS} and K one of {_SHUFFLED_CHUNKS * values}, "
+            f"got shape {tuple(b.shape)}; pad with zeros"
+        )
+    split = b.unflatten(-1, (k // (_SHUFFLED_CHUNKS * values), _SHUFFLED_CHUNKS, values))
+    split = split.unflatten(-4, (rows // SHUFFLED_ROWS, SHUFFLED_ROWS))
+    return split.movedim(-4, -2).contiguous()
+
+
+def unshuffled_shape(shape: torch.Size, dtype: torch.dtype) -> tuple[int, ...] | None:
+    """The shape of the weight of which ``shuffle_weight`` makes this one; None if it is none of its shapes."""
+    values = SHUFFLED_BYTES // dtype.itemsize
+    *groups, row_blocks, k_blocks, chunks, rows, inner = shape if len(shape) in (5, 6) else (0,) * 5
+    if (chunks, rows, inner) != (_SHUFFLED_CHUNKS, SHUFFLED_ROWS, values):
+        return None
+    return (*groups, row_blocks * rows, k_blocks * chunks * values)
 
 
 def get_tma_aligned_size(x: int, element_size: int) -> int:

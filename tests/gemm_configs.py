@@ -91,6 +91,9 @@ KINDS = (
     GemmKind(activation="silu_and_mul", d_type="e4m3"),
     GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="vectors", bias="f32"),
     GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="none", a_type="f16", b_type="f16"),
+    GemmKind(b_major="shuffled"),
+    GemmKind(b_major="shuffled", activation="silu_and_mul", d_type="e4m3"),
+    GemmKind(b_major="shuffled", a_type="bf16", b_type="bf16", scaling="none", d_type="f32", accumulate=True),
 )
 OF_EVERY_KIND = tuple(config for kind in KINDS for config in gemm_candidates(kind)) + tuple(
     dataclasses.replace(config, kind=dataclasses.replace(kind, k_tail=config.kind.k_tail))

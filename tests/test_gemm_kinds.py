@@ -44,10 +44,12 @@ class Problem:
     whole: bool = False  # one scale for all rows, where the kind has scales of rows
 
     def __post_init__(self) -> None:
+        if self.kind.b_major == "shuffled":
+            self.n, self.k = rounded_up(self.n, 16), rounded_up(self.k, 128 // self.kind.element_bytes)
         self.m = self._possible(self.m, self.kind.a_major)
         self.n = self._possible(self.n, self.kind.b_major)
         if self.kind.parts > 1 and self.kind.scaling == "blocks":
-            self.n = -(-self.n // 128) * 128
+            self.n = rounded_up(self.n, 128)
         self.recipe = RECIPES.get(self.kind.scaling)
         if self.whole and self.recipe == RECIPES["rows"]:
             self.recipe = (None, None, None)
@@ -72,8 +74,14 @@ class Problem:
 
     def _possible(self, rows: int, major: str) -> int:
         """The next number of rows that operands with contiguous rows may have."""
-        unit = 1 if major == "k" else 4 // self.kind.element_bytes
-        return -(-rows // unit) * unit
+        unit = 4 // self.kind.element_bytes if major == "rows" else 1
+        return rounded_up(rows, unit)
+
+    @property
+    def given_b(self):
+        if self.kind.b_major != "shuffled":
+            return self.b
+        return (dg.shuffle_weight(self.b[0]), self.b[1]) if self.recipe else dg.shuffle_weight(self.b)
 
     def _operand(self, values, type_name, major, shared_rows, shared_k):
         """Rounded to its type after a division by scales that are right for no kernel that confuses two of them."""
@@ -94,10 +102,10 @@ class Problem:
         c = output.tensor.copy_(self.c) if in_place and self.c is not None else self.c
         hooks = {"bias": self.bias, "epilogue": self.kind.activation}
         if self.recipe:
-            dg.fp8_gemm_nt(self.a, self.b, d, c, recipe=self.recipe, **hooks)
+            dg.fp8_gemm_nt(self.a, self.given_b, d, c, recipe=self.recipe, **hooks)
         else:
             function = dg.bf16_gemm_nt if self.kind.a_type == "bf16" else dg.f16_gemm_nt
-            function(self.a, self.b, d, c, **hooks)
+            function(self.a, self.given_b, d, c, **hooks)
         output.assert_intact()
         scales.assert_intact()
         reference = gemm_reference(self.a, self.b, recipe=self.recipe or (1, 1, None), c=self.c, **hooks)
@@ -108,9 +116,13 @@ class Problem:
         return output.tensor
 
 
+def rounded_up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
 def arranged(data: torch.Tensor, major: str) -> torch.Tensor:
     """The operand with the given dimension contiguous, and NaN beside it."""
-    if major == "k":
+    if major != "rows":
         return data
     rows, k = data.shape
     nan = 0xFF if data.element_size() == 2 else 0x80

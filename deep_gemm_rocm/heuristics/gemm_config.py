@@ -13,7 +13,7 @@ SCALE_BLOCK_N = 128  # columns that share one scale of b
 
 ELEMENT_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2, "f16": 2, "f32": 4}
 FP8_TYPES = ("e4m3", "e5m2")
-MAJORS = ("k", "rows")
+MAJORS = ("k", "rows", "shuffled")
 OUTPUT_TYPES = ("bf16", "f16", "f32", *FP8_TYPES)
 BIAS_TYPES = ("none", "bf16", "f16", "f32")
 SCALINGS = ("none", "blocks", "vectors", "rows")
@@ -46,7 +46,8 @@ class GemmKind:
         k_tail: whether K may be something else than a multiple of 128 bytes.
         skips_head_mid: whether the output's columns are those of heads, each of which has a gap in the middle.
         sums_squares: whether the squares of a's rows are added up as well, of ``bf16`` times ``f32``.
-        a_major, b_major: which dimension of the operand is contiguous, ``k`` or its ``rows``.
+        a_major, b_major: which dimension of the operand is contiguous, ``k`` or its ``rows``; or that b is
+            ``shuffled``, as ``shuffle_weight`` in ``layout.py`` does it.
         bias: the type of what is added to each column, or ``none``.
         activation: what is applied to the sums, see ``activation.h``: ``identity`` or ``silu_and_mul``.
     """
@@ -85,6 +86,10 @@ class GemmKind:
             self,
         )
         _require(not (self.skips_head_mid and self.is_quantised), "heads with a gap aren't quantised", self)
+        _require(self.a_major != "shuffled", "only b may be shuffled", self)
+        is_shuffled = self.b_major == "shuffled"
+        can_be_shuffled = self.grouping not in ("summed", "k_grouped") and not self.k_tail and not self.sums_squares
+        _require(not is_shuffled or can_be_shuffled, "b is shuffled where it is a weight of whole K-blocks", self)
         _require(
             self.a_major == "k" or self.grouping in ("dense", "batched", "split_k", "summed", "k_grouped"),
             "a of groups must be contiguous along K",
@@ -119,7 +124,7 @@ class GemmKind:
     @property
     def name(self) -> str:
         """As it begins the kernel's name."""
-        layout = {"k": "n", "rows": "t"}[self.a_major] + {"k": "t", "rows": "n"}[self.b_major]
+        layout = {"k": "n", "rows": "t"}[self.a_major] + {"k": "t", "rows": "n", "shuffled": "s"}[self.b_major]
         of_rows = self.grouping in ("contiguous", "psum", "masked")
         groups = "" if self.grouping == "dense" else f"{'m_grouped_' if of_rows else ''}{self.grouping}_"
         family = f"{groups}gemm_{layout}"
@@ -184,6 +189,8 @@ class GemmConfig:
         require(self.lds_bytes <= LDS_BYTES, f"a workgroup has at most {LDS_BYTES} bytes of LDS, not {self.lds_bytes}")
         sums = self.kind.sums_squares or self.kind.grouping == "summed"
         require(self.schedule == "multistage" or not sums, "only the multistage schedule sums squares or batches")
+        is_shuffled = self.kind.b_major == "shuffled"
+        require(self.schedule == "multistage" or not is_shuffled, "only the multistage schedule takes a shuffled b")
         if self.schedule == "pinned":
             require(self.num_stages == 2, "the pinned schedule has exactly 2 stages")
             require(self.mfma_rows == 16, "the pinned schedule holds too many partial sums of a 32x32 MFMA")
@@ -211,7 +218,8 @@ class GemmConfig:
     @property
     def lds_bytes(self) -> int:
         lds_stages = 1 if self.num_stages < 3 else 2
-        return lds_stages * (self.block_m + self.block_n) * BLOCK_K_BYTES
+        rows_of_b = 0 if self.kind.b_major == "shuffled" else self.block_n
+        return lds_stages * (self.block_m + rows_of_b) * BLOCK_K_BYTES
 
     @property
     def workgroups_per_cu(self) -> int:

@@ -39,6 +39,8 @@ class Fragment {
     operands_[read] = read_operands<Mfma>(lds_tile, first_row, read);
   }
 
+  DG_DEVICE void set(int read, const MfmaOperands& operands) { operands_[read] = operands; }
+
   DG_DEVICE MfmaOperand operand(int mfma) const { return operands_[mfma / 2][mfma % 2]; }
 
  private:
@@ -46,7 +48,8 @@ class Fragment {
 };
 
 // A wave's MFMAs of one K-block in the order of issue, a slot each, so that a schedule can put memory operations
-// between them. The MFMAs of one fragment are a chain, each adding to the result of the one before; kChains chains alternate.
+// between them. The MFMAs of one fragment are a chain, each adding to the result of the one before; kChains chains
+// alternate.
 template <class Shape, int kChains>
 struct MmaOrder {
   static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;

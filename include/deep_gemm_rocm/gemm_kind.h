@@ -15,8 +15,9 @@ enum class Scaling {
   kRows,     // a row of A or B; applied in the epilogue
 };
 
-// Which dimension of an operand is contiguous: K, or its rows (M of A, N of B).
-enum class Major { kK, kRows };
+// Which dimension of an operand is contiguous: K, or its rows (M of A, N of B). Or that B is shuffled, see
+// shuffled_loader.h.
+enum class Major { kK, kRows, kShuffled };
 
 // Stands for a type where there is nothing of it.
 struct None {};

@@ -14,10 +14,13 @@ constexpr int kScaleBlockN = 128;
 template <class T, Major kMajor>
 DG_DEVICE OperandTile operand_tile(const Matrix& matrix, int64_t group, int64_t first_row, int rows, int64_t all_rows,
                                    const PartOfK& k) {
-  constexpr bool kIsKMajor = kMajor == Major::kK;
+  constexpr bool kIsKMajor = kMajor != Major::kRows;
   const int64_t stride = kIsKMajor && k.packed ? k.k : matrix.stride;
-  const int64_t first = kIsKMajor ? first_row * stride + k.first_k * (k.packed ? all_rows : 1)
-                                  : k.first_k * stride + first_row;
+  const int64_t stride_k = kMajor == Major::kRows       ? stride
+                           : kMajor == Major::kShuffled ? kShuffledRows
+                           : k.packed                   ? all_rows
+                                                        : 1;
+  const int64_t first = first_row * (kIsKMajor ? stride : 1) + k.first_k * stride_k;
   const auto* data = static_cast<const uint8_t*>(matrix.data);
   constexpr int64_t kBytes = sizeof(T);
   return {data + (group * matrix.group_stride + first) * kBytes, rows, k.k * static_cast<int>(kBytes),

@@ -26,12 +26,18 @@ class MultiStage {
   static DG_DEVICE void prologue(State& state) {
     if (!kPrefetch) return;
 #pragma unroll
-    for (int stage = 0; stage < kUnroll; ++stage) load(state, stage, stage);
+    for (int stage = 0; stage < kUnroll; ++stage) {
+      load(state, stage, stage);
+      state.load_fragments(stage, stage);
+    }
   }
 
   static DG_DEVICE void k_block(State& state, int stage, int k_block) {
     const int lds_stage = k_block % kLdsStages;
-    if (!kPrefetch) load(state, stage, k_block);
+    if (!kPrefetch) {
+      load(state, stage, k_block);
+      state.load_fragments(stage, k_block);
+    }
     state.mma.start_k_block(state.scales, stage);
     state.store_tile(stage, lds_stage);
     if (kPrefetch) load(state, stage, k_block + kUnroll);
@@ -39,9 +45,10 @@ class MultiStage {
     // The unrolled loop may end with K-blocks past the last one. Only their computation is skipped: with the same loads
     // on every path the compiler can count those in flight.
     if (kUnroll == 1 || k_block < state.num_k_blocks) {
-      state.read_fragments(lds_stage);
+      state.read_fragments(lds_stage, stage);
       state.multiply();
     }
+    if (kPrefetch) state.load_fragments(stage, k_block + kUnroll);
     if (kLdsStages == 1) lds_barrier();
   }
 

@@ -8,6 +8,7 @@
 #include "deep_gemm_rocm/gemm_kind.h"
 #include "deep_gemm_rocm/promoted_mma.h"
 #include "deep_gemm_rocm/scale_loader.h"
+#include "deep_gemm_rocm/shuffled_loader.h"
 #include "deep_gemm_rocm/tile_loader.h"
 #include "deep_gemm_rocm/transposing_tile_loader.h"
 #include "deep_gemm_rocm/tile_shape.h"
@@ -54,8 +55,10 @@ class PipelineState {
       Conditional<Kind::kSumsSquares,
                   SquaringTileLoader<RowsInOrder, kPartRows, kPartThreads, kRegisterStages, Kind::kKTail, Widened>,
                   Loader<typename Kind::A, Kind::kMajorA, kPartRows, kPartThreads, RowsInOrder>>;
-  using LoaderB = Loader<typename Kind::B, Kind::kMajorB, Shape::kBlockN, kLoadingThreads,
-                         RowsByLane<Mfma, Shape::kJoined, Shape::kParts>>;
+  using OrderOfB = RowsByLane<Mfma, Shape::kJoined, Shape::kParts>;
+  static constexpr bool kShuffledB = Kind::kMajorB == Major::kShuffled;
+  using LoaderB = Conditional<kShuffledB, ShuffledLoader<Mfma, OrderOfB, Shape::kFragsN, Shape::kBlockN, kRegisterStages>,
+                              Loader<typename Kind::B, Kind::kMajorB, Shape::kBlockN, kLoadingThreads, OrderOfB>>;
   static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
   static constexpr bool kPromoted = kPerColumn || Kind::kScaling == Scaling::kBlocks;
   using Scales = Conditional<kPromoted, ScaleLoader<Shape, kRegisterStages, kPerColumn>, NoScales>;
@@ -63,7 +66,7 @@ class PipelineState {
                           DirectMma<Shape, Scales, Resources::kChains>>;
 
   static constexpr int kBytesOfA = Shape::kBlockM * kBlockKBytes;
-  static constexpr int kBytesOfB = Shape::kBlockN * kBlockKBytes;
+  static constexpr int kBytesOfB = kShuffledB ? 0 : Shape::kBlockN * kBlockKBytes;
 
  public:
   static constexpr int kThreads = Shape::kThreads + kProducerThreads;
@@ -78,7 +81,7 @@ class PipelineState {
       : num_k_blocks(Kind::kSumsBatch ? operands.b.batch.num_blocks : ceil_div(operands.b.k_bytes, kBlockKBytes)),
         scales(operands.sfa, operands.a.rows, operands.sfb, operands.b.rows, num_k_blocks),
         loader_a_(operands.a, first_loaded_row_of_a()),
-        loader_b_(operands.b),
+        loader_b_(operands.b, kShuffledB ? Shape::wave_n() : 0),
         lds_(lds),
         wave_m_(Shape::wave_m()),
         wave_n_(Shape::wave_n()) {}
@@ -108,12 +111,18 @@ class PipelineState {
     b[fragment_stage][fragment].read(read, lds_b(lds_stage), wave_n_ + fragment * Mfma::kRows);
   }
 
-  // All fragments, in the order in which the slots use them.
-  DG_DEVICE void read_fragments(int lds_stage) {
+  // All fragments, in the order in which the slots use them. Those of a shuffled B are in registers, of this stage.
+  DG_DEVICE void read_fragments(int lds_stage, int register_stage = 0) {
 #pragma unroll
     for (int read = 0; read < kReads; ++read) read_a(0, read, lds_stage);
 #pragma unroll
-    for (int read = 0; read < Shape::kFragsN * kReads; ++read) read_b(0, read / kReads, read % kReads, lds_stage);
+    for (int read = 0; read < Shape::kFragsN * kReads; ++read) {
+      if constexpr (kShuffledB) {
+        b[0][read / kReads].set(read % kReads, loader_b_.operands(register_stage, read / kReads, read % kReads));
+      } else {
+        read_b(0, read / kReads, read % kReads, lds_stage);
+      }
+    }
 #pragma unroll
     for (int read = kReads; read < Shape::kFragsM * kReads; ++read) read_a(read / kReads, read % kReads, lds_stage);
   }
@@ -137,6 +146,11 @@ class PipelineState {
     for (int i = 0; i < kTransfers; ++i) load(stage, i, k_block);
     // Loads return in order. Were the stages mixed, waiting for one would mean waiting for all.
     __builtin_amdgcn_sched_barrier(0);
+  }
+
+  // Of a shuffled B.
+  DG_DEVICE void load_fragments(int stage, int k_block) {
+    if constexpr (kShuffledB) loader_b_.load_fragments(stage, k_block);
   }
 
   DG_DEVICE void store_tile(int stage, int lds_stage) {
