@@ -544,7 +544,7 @@ def _bias(meta: _Meta, shape: tuple[int, ...], b_name: str) -> None:
 def _pair(name: str, pair: Any) -> Pair:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         came = f"a {type(pair).__name__}" + (f" of {len(pair)}" if isinstance(pair, (tuple, list)) else "")
-        cast = "per_token_cast_to_fp8" if name == "a" else "per_block_cast_to_fp8"
+        cast = "per_block_cast_to_fp8" if name == "b" else "per_token_cast_to_fp8"
         raise TypeError(f"{name} must be a pair (FP8 data, scales) as {cast} returns it, got {came}")
     return pair[0], pair[1]
 

@@ -112,7 +112,7 @@ BAD = {
     "a[1] too short": (scales(A, lambda t: t[:, :2]), ValueError, r"a\[1\] must have shape \(24, 3\).*got \(24, 2\)"),
     "b[1] per row": (scales(B, torch.ones(N, 3)), ValueError, r"b\[1\] must have shape \(1, 3\).*got \(40, 3\)"),
     "b[1] scalar": (scales(B, torch.tensor(1.0)), ValueError, r"b\[1\] must have shape \(1, 3\).*got \(\)"),
-    "out is a list": (output(lambda out: [out]), TypeError, "out must be a torch.Tensor, got list"),
+    "out is a number": (output(lambda out: 1.0), TypeError, "out must be a torch.Tensor, got float"),
     "out fp64": (output(torch.Tensor.double), TypeError, "out must be bfloat16 or float16 or float32, got .*float64"),
     "out transposed": (output(lambda out: torch.empty(N, M).bfloat16()), ValueError, r"out must have shape \(24, 40\)"),
     "out 1-D": (output(lambda out: out.reshape(-1)), ValueError, r"out must have shape \(24, 40\), got \(960,\)"),
@@ -235,7 +235,7 @@ def test_d_is_required():
 @pytest.fixture
 def launched(monkeypatch):
     launches = []
-    monkeypatch.setattr(gemm, "_launch", lambda *arguments: launches.append(arguments))
+    monkeypatch.setattr(gemm, "_launch", lambda *arguments, **named: launches.append(arguments))
     return launches
 
 
@@ -270,7 +270,8 @@ def test_signature_is_deep_gemms():
 
     parameters = inspect.signature(dg.fp8_gemm_nt).parameters
     names = ["a", "b", "d", "c", "recipe", "recipe_a", "recipe_b", "compiled_dims", "disable_ue8m0_cast"]
-    assert list(parameters) == names
+    assert list(parameters) == [*names, "bias", "epilogue"]
+    assert all(parameters[name].kind is inspect.Parameter.KEYWORD_ONLY for name in ("bias", "epilogue"))
     assert [parameters[name].default for name in names[3:]] == [None, None, None, None, "nk", False]
 
 
