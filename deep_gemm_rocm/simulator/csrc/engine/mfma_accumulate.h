@@ -38,10 +38,13 @@ struct Accumulator {
   static FloatVector unit(Int32Vector top) { return bit_cast<FloatVector>(top + ((127 - 24 - bias) << 23)); }
   static FloatVector inverse_unit(Int32Vector top) { return bit_cast<FloatVector>(((127 + 24 + bias) << 23) - top); }
 
-  static FloatVector add(const Sums& sums, FloatVector c) {
-    Int32Vector misfits;
-    const FloatVector d = add_to_small_c(sums, c, misfits);
-    return any_negative(misfits) ? add_beyond_small_c(sums, c, misfits, d) : d;
+  // Adds the sums of 4 rows to C.
+  __attribute__((always_inline)) static void add(const Sums (&sums)[4], FloatVector (&c)[4]) {
+    FloatVector d[4];
+    Int32Vector misfits[4];
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) d[row] = add_to_small_c(sums[row], c[row], misfits[row]);
+    if (any_negative(misfits[0] | misfits[1] | misfits[2] | misfits[3])) return add_to_any_c(sums, misfits, d, c);
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) c[row] = d[row];
   }
 
   // Adds sums to C where C is less than 2^30 units: then steps 2 and 3 come to rounding C down to the unit and the
@@ -77,6 +80,17 @@ struct Accumulator {
     return to_float(total | (is_inexact & 1)) * bit_cast<FloatVector>((field - 29) << 23);
   }
 
+  // Likewise where d has the results but for misfits.
+  __attribute__((noinline)) static void add_to_any_c(const Sums (&sums)[4], const Int32Vector (&misfits)[4],
+                                                     const FloatVector (&d)[4], FloatVector (&c)[4]) {
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) {
+      Int32Vector further_misfits;
+      const FloatVector d_of_large_c = add_to_large_c(sums[row], c[row], further_misfits);
+      const bool fits = !any_negative(misfits[row] & further_misfits);
+      c[row] = fits ? (misfits[row] < 0 ? d_of_large_c : d[row]) : add(in_double(sums[row]), c[row]);
+    }
+  }
+
   // Adds sums to any C, infinities and NaN included.
   static FloatVector add(const DoubleSums& sums, FloatVector c) {
     alignas(64) float c_lanes[kLanes], d_lanes[kLanes];
@@ -89,15 +103,6 @@ struct Accumulator {
     }
     const auto d = load<FloatVector>(d_lanes);
     return d != d ? bit_cast<FloatVector>(splat<Int32Vector>(kNaN)) : d;
-  }
-
-  // All elements, of which the misfits of add_to_small_c are still to be computed.
-  __attribute__((noinline)) static FloatVector add_beyond_small_c(const Sums& sums, FloatVector c, Int32Vector misfits,
-                                                                  FloatVector d) {
-    Int32Vector further_misfits;
-    const FloatVector d_of_large_c = add_to_large_c(sums, c, further_misfits);
-    if (any_negative(misfits & further_misfits)) return add(in_double(sums), c);
-    return misfits < 0 ? d_of_large_c : d;
   }
 
   static DoubleSums in_double(const Sums& sums) {

@@ -70,13 +70,11 @@ struct FloatDot {
     Sums sums[4];
     largest_fields<chunks, stride>(a, a_lane, b, b_lane, field);
     sum_products<chunks, stride>(a, a_lane, b, b_lane, field, sums);
-    MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-      if (!a.is_finite || !b.is_finite || any_negative(leaves_float(field[row]))) {
-        c[row] = add_in_double<chunks, stride>(a, a_lane + row, b, b_lane, field[row], sums[row], c[row]);
-      } else {
-        c[row] = Total::add(sums[row], c[row]);
-      }
-    }
+    Int32Vector leaving = {};
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) leaving |= leaves_float(field[row]);
+    if (a.is_finite && b.is_finite && !any_negative(leaving)) return Total::add(sums, c);
+    for (int row = 0; row < 4; ++row)
+      c[row] = add_in_double<chunks, stride>(a, a_lane + row, b, b_lane, field[row], sums[row], c[row]);
   }
 
   template <int chunks, int stride>
@@ -119,18 +117,14 @@ struct FloatDot {
     MFMA_UNROLL for (int row = 0; row < 4; ++row) sums[row].sum = sum[row];
   }
 
-  // The place of E in the range that F32 has room for; those beyond it are answered by leaves_float.
+  // The place of E in the range that F32 has room for; for those beyond it leaves_float is negative.
   static Int32Vector top_of(Int32Vector field) {
-    if (!kIsWide) return field << 23;
-    const Int32Vector above = field - (kBias + kSmallestExponent);
-    const auto largest = splat<Int32Vector>(kLargestExponent - kSmallestExponent);
-    const Int32Vector within = smaller(larger(above, Int32Vector{}), largest);
-    return (field < 0 ? splat<Int32Vector>(-1) : within) << 23;
+    return (kIsWide ? larger(field - (kBias + kSmallestExponent), splat<Int32Vector>(-1)) : field) << 23;
   }
 
   static Int32Vector leaves_float(Int32Vector field) {
     if (!kIsWide) return Int32Vector{};
-    return (field >= 0) & ((field < kBias + kSmallestExponent) | (field > kBias + kLargestExponent));
+    return ((field - (kBias + kSmallestExponent)) | (kBias + kLargestExponent - field)) & ~field;
   }
 
   // All of a group for one row: its sums have to do where F32 has room for E and all numbers are finite.
@@ -139,7 +133,7 @@ struct FloatDot {
                                                              int b_lane, Int32Vector field, const Sums& sums,
                                                              FloatVector c) {
     DoubleSums all = Total::in_double(sums);
-    const Int32Vector is_beyond = leaves_float(field);
+    const Int32Vector is_beyond = leaves_float(field) < 0;
     if (any(is_beyond) || !a.is_finite || !b.is_finite) {
       for (int lane = 0; lane < kLanes; ++lane) {
         if (is_beyond[lane]) all.exponent[lane] = field[lane] - kBias;

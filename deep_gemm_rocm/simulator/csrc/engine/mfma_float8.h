@@ -144,7 +144,7 @@ struct Float8Dot {
     const unsigned small = a.small_in_4[a_lane / 4] | b.small_in_vector[b_lane / kLanes] |
                            (a.small_in_4[(a_lane + stride) / 4] | b.small_in_vector[(b_lane + stride) / kLanes]) << 8;
     if (small != 0) add_small<stride>(a, a_lane, b, b_lane, small, fields, sums);
-    MFMA_UNROLL for (int row = 0; row < 4; ++row) c[row] = Total::add(sums[row], c[row]);
+    Total::add(sums, c);
     if (a.has_nan || b.has_nan) set_nan<stride>(a, a_lane, b, b_lane, c);
   }
 
@@ -185,28 +185,51 @@ struct Float8Dot {
   template <int stride>
   __attribute__((noinline)) static void add_small(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
                                                   unsigned small, const Int8Vector (&fields)[4], Sums (&sums)[4]) {
+    // Where all of them are whole in the units of the larger E, even and odd k make no difference.
+    Int32Vector whole[4] = {};
+    const Int32Vector top[4] = {sums[0].top, sums[1].top, sums[2].top, sums[3].top};
+    if (sum_small<stride>(a, a_lane, b, b_lane, small, top, whole)) {
+      MFMA_UNROLL for (int row = 0; row < 4; ++row) sums[row].sum += whole[row];
+      return;
+    }
     for (int odd = 0; odd < 2; ++odd) {
-      unsigned left = small & (odd ? 0xaaaa : 0x5555);
-      if (left == 0) continue;
       Int32Vector top[4];
       Int32Vector sum[4] = {};
       MFMA_UNROLL for (int row = 0; row < 4; ++row) top[row] = top_of(fields[row], odd);
-      for (; left != 0; left &= left - 1) {
-        const int k = __builtin_ctz(left);
-        const int r = k / 4 % 2, element = k % 4, shift = k / 8 * stride;
-        const auto b_code = load<Int32Vector>(b.code[r] + b_lane + shift);
-        const auto b_small = load<Int32Vector>(b.small[r] + b_lane + shift);
-        MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-          const int lane = a_lane + row + shift;
-          const Int32Vector used_b = b_code & (splat<Int32Vector>(a.small[r][lane]) | b_small);
-          const FloatVector a_value = A::value(splat<Int32Vector>(a.code[r][lane]), element);
-          sum[row] += truncate(a_value * B::value(used_b, element) * Total::inverse_unit(top[row]));
-        }
-      }
+      sum_small<stride>(a, a_lane, b, b_lane, small & (odd ? 0xaaaa : 0x5555), top, sum);
       MFMA_UNROLL for (int row = 0; row < 4; ++row) {
         sums[row].sum += sum[row] >> smaller((sums[row].top - top[row]) >> 23, splat<Int32Vector>(31));
       }
     }
+  }
+
+  // Sums them in the units of `top`, and tells whether none of them had to be truncated.
+  template <int stride>
+  __attribute__((always_inline)) static bool sum_small(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
+                                                       unsigned small, const Int32Vector (&top)[4],
+                                                       Int32Vector (&sum)[4]) {
+    FloatVector inverse_unit[4];
+    Int32Vector total[4] = {}, truncated = {};
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) inverse_unit[row] = Total::inverse_unit(top[row]);
+    for (; small != 0; small &= small - 1) {
+      const int k = __builtin_ctz(small);
+      const int r = k / 4 % 2, element = k % 4, shift = k / 8 * stride;
+      const auto b_code = load<Int32Vector>(b.code[r] + b_lane + shift);
+      const auto b_small = load<Int32Vector>(b.small[r] + b_lane + shift);
+      // Those that a large number of A and a small one are multiplied with.
+      const FloatVector b_values[2] = {B::value(b_code & b_small, element), B::value(b_code, element)};
+      MFMA_UNROLL for (int row = 0; row < 4; ++row) {
+        const int byte = 4 * (a_lane + row + shift) + element;
+        const float a_value = A::kValues[reinterpret_cast<const uint8_t*>(a.code[r])[byte]];
+        const int a_is_small = reinterpret_cast<const uint8_t*>(a.small[r])[byte] & 1;
+        const FloatVector product = a_value * inverse_unit[row] * b_values[a_is_small];
+        const Int32Vector units = truncate(product);
+        truncated |= to_float(units) != product;
+        total[row] += units;
+      }
+    }
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) sum[row] = total[row];
+    return !any_negative(truncated);
   }
 
   template <int stride>

@@ -5,13 +5,16 @@
 // the smallest normal number for a subnormal one, and kZeroField for zero.
 #pragma once
 
+#include <array>
 #include <limits>
 
 #include "mfma_vector.h"
 
 namespace mi300x::mfma {
 
-constexpr float two_to_the(int exponent) { return exponent == 0 ? 1.0f : 2.0f * two_to_the(exponent - 1); }
+constexpr float two_to_the(int exponent) {
+  return exponent == 0 ? 1.0f : exponent < 0 ? 0.5f * two_to_the(exponent + 1) : 2.0f * two_to_the(exponent - 1);
+}
 
 // 8-bit floats without negative zero and infinity, NaN 0x80 ("FNUZ").
 template <int exponent_bits>
@@ -22,6 +25,18 @@ struct Float8 {
   static constexpr int kLargestField = (1 << exponent_bits) - 1;
   static constexpr int kZeroField = -33;  // with the largest field of the other operand still negative
   using FieldVector = Int8Vector;
+
+  // The value of each code; of NaN any finite one.
+  static constexpr std::array<float, 256> kValues = [] {
+    std::array<float, 256> values{};
+    for (int code = 0; code < 256; ++code) {
+      const int field = code >> kMantissaBits & kLargestField, mantissa = code & ((1 << kMantissaBits) - 1);
+      const int significand = field == 0 ? mantissa : mantissa | 1 << kMantissaBits;
+      const float magnitude = significand * two_to_the((field == 0 ? 1 : field) - kBias - kMantissaBits);
+      values[code] = code & 0x80 ? -magnitude : magnitude;
+    }
+    return values;
+  }();
 
   // The value times 2^(kBias - 127): the bits of the F8 in the place of an F32's.
   static FloatVector scaled_value(Int32Vector registers, int element) {
