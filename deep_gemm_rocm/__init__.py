@@ -1,6 +1,18 @@
 """DeepGEMM for AMD's MI300X (gfx942): FP8 GEMM with fine-grained scales, on the GPU or on a simulated one."""
 
 from .attention import flash_attention, flash_attention_decode, mla_decode
+from .drop_in import (
+    cublaslt_gemm_nn,
+    cublaslt_gemm_nt,
+    cublaslt_gemm_tn,
+    cublaslt_gemm_tt,
+    fp8_fp4_mqa_logits,
+    fp8_fp4_paged_mqa_logits,
+    get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor,
+    get_mn_major_tma_aligned_packed_ue8m0_tensor,
+    install_as_deep_gemm,
+    transform_sf_into_required_layout,
+)
 from .einstein_sum import einsum, fp8_einsum
 from .gemm import (
     bf16_gemm_nn,
@@ -21,6 +33,7 @@ from .gemm import (
     gemm_fp8_fp8_bf16_nt,
 )
 from .grouped import (
+    bf16_m_grouped_gemm_nt_masked,
     fp8_m_grouped_gemm_nt_masked,
     m_grouped_bf16_gemm_nn_contiguous,
     m_grouped_bf16_gemm_nt_contiguous,
@@ -43,6 +56,7 @@ from .k_grouped import (
     wgrad_gemm_fp8_fp8_fp32_nt,
 )
 from .layout import (
+    align,
     ceil_div,
     convert_fp8_fn_to_fnuz,
     get_col_major_tma_aligned_tensor,
@@ -55,23 +69,41 @@ from .layout import (
 )
 from .mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
 from .settings import (
+    get_compile_mode,
+    get_k_alignment_for_contiguous_layout,
     get_m_alignment_for_contiguous_layout,
     get_mk_alignment_for_contiguous_layout,
     get_num_sms,
+    get_pdl,
+    get_tc_util,
     get_theoretical_mk_alignment_for_contiguous_layout,
+    set_block_size_multiple_of,
+    set_compile_mode,
+    set_ignore_compile_dims,
     set_mk_alignment_for_contiguous_layout,
     set_num_sms,
+    set_pdl,
+    set_tc_util,
 )
 from .testing.numerics import calc_diff
+from .testing.timing import bench, bench_kineto
 
 __all__ = [
+    "align",
+    "bench",
+    "bench_kineto",
     "bf16_gemm_nn",
     "bf16_gemm_nt",
     "bf16_gemm_tn",
     "bf16_gemm_tt",
+    "bf16_m_grouped_gemm_nt_masked",
     "calc_diff",
     "ceil_div",
     "convert_fp8_fn_to_fnuz",
+    "cublaslt_gemm_nn",
+    "cublaslt_gemm_nt",
+    "cublaslt_gemm_tn",
+    "cublaslt_gemm_tt",
     "einsum",
     "f16_gemm_nt",
     "flash_attention",
@@ -81,6 +113,8 @@ __all__ = [
     "fp8_fp4_gemm_nt",
     "fp8_fp4_gemm_tn",
     "fp8_fp4_gemm_tt",
+    "fp8_fp4_mqa_logits",
+    "fp8_fp4_paged_mqa_logits",
     "fp8_gemm_nn",
     "fp8_gemm_nt",
     "fp8_gemm_nt_skip_head_mid",
@@ -92,13 +126,20 @@ __all__ = [
     "gemm_fp8",
     "gemm_fp8_fp8_bf16_nt",
     "get_col_major_tma_aligned_tensor",
+    "get_compile_mode",
+    "get_k_alignment_for_contiguous_layout",
+    "get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor",
     "get_m_alignment_for_contiguous_layout",
     "get_mk_alignment_for_contiguous_layout",
+    "get_mn_major_tma_aligned_packed_ue8m0_tensor",
     "get_mn_major_tma_aligned_tensor",
     "get_num_sms",
     "get_paged_mqa_logits_metadata",
+    "get_pdl",
+    "get_tc_util",
     "get_theoretical_mk_alignment_for_contiguous_layout",
     "get_tma_aligned_size",
+    "install_as_deep_gemm",
     "k_grouped_bf16_gemm_tn_contiguous",
     "k_grouped_fp8_gemm_nt_contiguous",
     "k_grouped_fp8_gemm_tn_contiguous",
@@ -118,9 +159,15 @@ __all__ = [
     "per_block_cast_to_fp8",
     "per_channel_cast_to_fp8",
     "per_token_cast_to_fp8",
+    "set_block_size_multiple_of",
+    "set_compile_mode",
+    "set_ignore_compile_dims",
     "set_mk_alignment_for_contiguous_layout",
     "set_num_sms",
+    "set_pdl",
+    "set_tc_util",
     "shuffle_weight",
     "tf32_hc_prenorm_gemm",
+    "transform_sf_into_required_layout",
     "wgrad_gemm_fp8_fp8_fp32_nt",
 ]

@@ -119,8 +119,8 @@ def m_grouped_bf16_gemm_nn_contiguous(
     grouped_layout: torch.Tensor | None = None,
     compiled_dims: str = "nk",
     use_psum_layout: bool = False,
-    expected_m_for_psum_layout: int | None = None,
     ensure_zero_padding: bool = True,
+    expected_m_for_psum_layout: int | None = None,
     *,
     m_indices: torch.Tensor | None = None,
 ) -> None:
@@ -132,8 +132,8 @@ def m_grouped_bf16_gemm_nn_contiguous(
         grouped_layout,
         compiled_dims,
         use_psum_layout,
-        expected_m_for_psum_layout,
         ensure_zero_padding,
+        expected_m_for_psum_layout,
         m_indices=m_indices,
     )
 
@@ -145,8 +145,8 @@ def m_grouped_bf16_gemm_nt_contiguous(
     grouped_layout: torch.Tensor | None = None,
     compiled_dims: str = "nk",
     use_psum_layout: bool = False,
-    expected_m_for_psum_layout: int | None = None,
     ensure_zero_padding: bool = True,
+    expected_m_for_psum_layout: int | None = None,
     *,
     m_indices: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
@@ -247,6 +247,7 @@ def m_grouped_bf16_gemm_nt_masked(
 
 # Other names that DeepGEMM has for these. Of the operands of fp8_fp4 functions either may be FP4; here both are FP8.
 fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
+bf16_m_grouped_gemm_nt_masked = m_grouped_bf16_gemm_nt_masked
 m_grouped_fp8_fp4_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
 m_grouped_fp8_fp4_gemm_nt_contiguous = m_grouped_fp8_gemm_nt_contiguous
 m_grouped_fp8_fp4_gemm_nn_contiguous = m_grouped_fp8_gemm_nn_contiguous

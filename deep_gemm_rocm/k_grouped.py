@@ -24,6 +24,7 @@ def k_grouped_fp8_gemm_tn_contiguous(
     c: torch.Tensor | None = None,
     recipe: tuple[int, int, int] = (1, 1, 128),
     compiled_dims: str = "mn",
+    use_psum_layout: bool = False,
 ) -> None:
     """Writes ``d[g] = a_gᵀ · b_g + c[g]`` for each group g of rows of ``a`` and ``b``: experts' weight gradients.
 
@@ -43,13 +44,15 @@ def k_grouped_fp8_gemm_tn_contiguous(
         c: [G, M, N] of ``d``'s dtype, added before the result is rounded; may be ``d`` itself.
         recipe: (1, 1, 128), the only one.
         compiled_dims: accepted and not used; no dimension is compiled into a kernel here.
+        use_psum_layout: False; groups along K are given by their sizes.
 
     Raises:
         TypeError, ValueError: an argument is not as above; nothing is written then.
-        NotImplementedError: another recipe.
+        NotImplementedError: another recipe, or ``use_psum_layout``.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
     _check_vectors("k_grouped_fp8_gemm_tn_contiguous", recipe)
+    _check_sizes_layout(use_psum_layout)
     gemm = check_k_grouped_gemm(a, b, d, ks_cpu, grouped_layout, c, dtypes=FP8_DTYPES, scaled=True, packed=False)
     _launch((a[0].mT, a[1].mT), (b[0].mT, b[1].mT), d, ks_cpu, c, grouped_layout, gemm)
 
@@ -63,6 +66,7 @@ def k_grouped_fp8_gemm_nt_contiguous(
     c: torch.Tensor | None = None,
     recipe: tuple[int, int, int] = (1, 1, 128),
     compiled_dims: str = "mn",
+    use_psum_layout: bool = False,
 ) -> None:
     """``k_grouped_fp8_gemm_tn_contiguous`` for operands that are contiguous along K, group by group.
 
@@ -76,6 +80,7 @@ def k_grouped_fp8_gemm_nt_contiguous(
         TypeError, ValueError and others: as ``k_grouped_fp8_gemm_tn_contiguous``.
     """
     _check_vectors("k_grouped_fp8_gemm_nt_contiguous", recipe)
+    _check_sizes_layout(use_psum_layout)
     gemm = check_k_grouped_gemm(a, b, d, ks_cpu, grouped_layout, c, dtypes=FP8_DTYPES, scaled=True, packed=True)
     _launch((a[0].view(1, -1), a[1]), (b[0].view(1, -1), b[1]), d, ks_cpu, c, grouped_layout, gemm)
 
@@ -88,6 +93,7 @@ def k_grouped_bf16_gemm_tn_contiguous(
     grouped_layout: torch.Tensor,
     c: torch.Tensor | None = None,
     compiled_dims: str = "mn",
+    use_psum_layout: bool = False,
 ) -> None:
     """``k_grouped_fp8_gemm_tn_contiguous`` for bf16 operands without scales; DeepGEMM's function of this name.
 
@@ -99,6 +105,7 @@ def k_grouped_bf16_gemm_tn_contiguous(
     Raises:
         TypeError, ValueError and others: as ``k_grouped_fp8_gemm_tn_contiguous``.
     """
+    _check_sizes_layout(use_psum_layout)
     dtypes = (torch.bfloat16,)
     gemm = check_k_grouped_gemm(a, b, d, ks_cpu, grouped_layout, c, dtypes=dtypes, scaled=False, packed=False)
     _launch(a.mT, b.mT, d, ks_cpu, c, grouped_layout, gemm)
@@ -132,6 +139,13 @@ def k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor
 def _check_vectors(function: str, recipe: tuple[int, int, int]) -> None:
     if check_recipe(function, recipe, None, None) != VECTORS:
         raise NotImplementedError(f"{function} has a kernel for recipe={tuple(VECTORS)} only, got {recipe}")
+
+
+def _check_sizes_layout(use_psum_layout: bool) -> None:
+    if use_psum_layout:
+        raise NotImplementedError(
+            "use_psum_layout must be False: groups along K are given by their sizes; pass the differences of the ends"
+        )
 
 
 def _launch(

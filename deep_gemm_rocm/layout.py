@@ -15,6 +15,9 @@ FP8_MAX = torch.finfo(FP8).max
 Pair = tuple[torch.Tensor, torch.Tensor]  # data and scales
 
 _TMA_ALIGNMENT = 16  # bytes
+NO_UE8M0 = (
+    "four exponents in an int32 are what SM100's matrix cores scale with; gfx942 has none that do, pass the fp32 scales"
+)
 
 # Of a shuffled weight: rows whose values lie together, and bytes of a row that do.
 SHUFFLED_ROWS = 16
@@ -34,11 +37,26 @@ def data_and_scales(operand: Pair | torch.Tensor) -> tuple[torch.Tensor, torch.T
     return (operand, None) if isinstance(operand, torch.Tensor) else (operand[0], operand[1])
 
 
-def per_token_cast_to_fp8(x: torch.Tensor, *, fp8_max: float = FP8_MAX) -> tuple[torch.Tensor, torch.Tensor]:
+def align(x: int, y: int) -> int:
+    """The smallest multiple of ``y`` that is at least ``x``, for ``y > 0``."""
+    return ceil_div(x, y) * y
+
+
+def per_token_cast_to_fp8(
+    x: torch.Tensor,
+    use_ue8m0: bool = False,
+    gran_k: int = SCALE_BLOCK,
+    use_packed_ue8m0: bool = False,
+    *,
+    fp8_max: float = FP8_MAX,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantises activations with one scale for each row and 128 columns.
 
     Args:
         x: bf16, f16 or fp32 [M, K], any strides. K need not be a multiple of 128.
+        use_ue8m0: whether to round scales up to powers of two, as DeepGEMM does for hardware that has no others.
+        gran_k: 128, the only number of columns that share a scale.
+        use_packed_ue8m0: False; kernels here have no packed scales.
         fp8_max: what the largest value of a block becomes. 240 uses all of the format; some serving stacks use 224.
 
     Returns:
@@ -48,45 +66,52 @@ def per_token_cast_to_fp8(x: torch.Tensor, *, fp8_max: float = FP8_MAX) -> tuple
 
     Raises:
         TypeError, ValueError: ``x`` is not such a matrix, or ``fp8_max`` not in (0, 240].
+        NotImplementedError: another ``gran_k``, or packed scales.
     """
-    _check_castable(x, fp8_max)
-    return _cast_blocks(x, 1, fp8_max)
+    if use_packed_ue8m0:
+        raise NotImplementedError(f"use_packed_ue8m0 must be False: {NO_UE8M0}")
+    _check_castable(x, gran_k, fp8_max)
+    return _cast_blocks(x, 1, use_ue8m0, fp8_max)
 
 
-def per_block_cast_to_fp8(x: torch.Tensor, *, fp8_max: float = FP8_MAX) -> tuple[torch.Tensor, torch.Tensor]:
+def per_block_cast_to_fp8(
+    x: torch.Tensor, use_ue8m0: bool = False, gran_k: int = SCALE_BLOCK, *, fp8_max: float = FP8_MAX
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantises weights with one scale for each block of 128 x 128.
 
     Args:
         x: bf16, f16 or fp32 [N, K], any strides. N and K need not be multiples of 128.
-        fp8_max: as for ``per_token_cast_to_fp8``.
+        use_ue8m0, gran_k, fp8_max: as for ``per_token_cast_to_fp8``.
 
     Returns:
         float8_e4m3fnuz [N, K], contiguous, and fp32 scales [ceil(N/128), ceil(K/128)], contiguous: ``x[n, k]`` is
         approximately ``data[n, k] * scales[n // 128, k // 128]``.
 
     Raises:
-        TypeError, ValueError: as for ``per_token_cast_to_fp8``.
+        TypeError, ValueError, NotImplementedError: as for ``per_token_cast_to_fp8``.
     """
-    _check_castable(x, fp8_max)
-    return _cast_blocks(x, SCALE_BLOCK, fp8_max)
+    _check_castable(x, gran_k, fp8_max)
+    return _cast_blocks(x, SCALE_BLOCK, use_ue8m0, fp8_max)
 
 
-def per_channel_cast_to_fp8(x: torch.Tensor, *, fp8_max: float = FP8_MAX) -> tuple[torch.Tensor, torch.Tensor]:
+def per_channel_cast_to_fp8(
+    x: torch.Tensor, use_ue8m0: bool = False, gran_k: int = SCALE_BLOCK, *, fp8_max: float = FP8_MAX
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantises with one scale for each column and 128 rows, as weight gradients need it.
 
     Args:
         x: bf16, f16 or fp32 [K, N], any strides. K need not be a multiple of 128.
-        fp8_max: as for ``per_token_cast_to_fp8``.
+        use_ue8m0, gran_k, fp8_max: as for ``per_token_cast_to_fp8``.
 
     Returns:
         float8_e4m3fnuz [K, N], contiguous, and fp32 scales [ceil(K/128), N], contiguous: ``x[k, n]`` is approximately
         ``data[k, n] * scales[k // 128, n]``.
 
     Raises:
-        TypeError, ValueError: as for ``per_token_cast_to_fp8``.
+        TypeError, ValueError, NotImplementedError: as for ``per_token_cast_to_fp8``.
     """
-    _check_castable(x, fp8_max)
-    data, scales = _cast_blocks(x.T, 1, fp8_max)
+    _check_castable(x, gran_k, fp8_max)
+    data, scales = _cast_blocks(x.T, 1, use_ue8m0, fp8_max)
     return data.T.contiguous(), scales.T.contiguous()
 
 
@@ -211,7 +236,9 @@ def convert_fp8_fn_to_fnuz(data: torch.Tensor, scales: torch.Tensor) -> tuple[to
     return bits.view(FP8), scales * 2
 
 
-def _check_castable(x: torch.Tensor, fp8_max: float) -> None:
+def _check_castable(x: torch.Tensor, gran_k: int, fp8_max: float) -> None:
+    if gran_k != SCALE_BLOCK:
+        raise NotImplementedError(f"gran_k must be {SCALE_BLOCK}, what kernels here have scales for, got {gran_k}")
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
     if x.dtype not in _CASTABLE:
@@ -224,7 +251,9 @@ def _check_castable(x: torch.Tensor, fp8_max: float) -> None:
         raise ValueError(f"fp8_max must be in (0, {FP8_MAX:g}], the range of float8_e4m3fnuz, got {fp8_max}")
 
 
-def _cast_blocks(x: torch.Tensor, block_rows: int, fp8_max: float) -> tuple[torch.Tensor, torch.Tensor]:
+def _cast_blocks(
+    x: torch.Tensor, block_rows: int, use_ue8m0: bool, fp8_max: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     rows, k = x.shape
     row_blocks, k_blocks = ceil_div(rows, block_rows), ceil_div(k, SCALE_BLOCK)
     padding = (0, k_blocks * SCALE_BLOCK - k, 0, row_blocks * block_rows - rows)
@@ -233,6 +262,10 @@ def _cast_blocks(x: torch.Tensor, block_rows: int, fp8_max: float) -> tuple[torc
     largest = blocks.abs().amax(dim=(1, 3))
     # The least normal number instead of 0, for a block of zeros, or of values too small for a scale.
     scales = (largest / fp8_max).clamp_min(torch.finfo(torch.float32).tiny)
+    if use_ue8m0:
+        mantissa, exponent = torch.frexp(scales)  # of a power of two, the mantissa is a half
+        rounded = torch.ldexp(torch.ones_like(scales), exponent - (mantissa == 0.5).int())
+        scales = torch.where(scales.isfinite(), rounded, scales)
     scaled = (blocks / scales[:, None, :, None]).clamp(-fp8_max, fp8_max)
     data = scaled.view(padded.shape)[:rows, :k].contiguous().to(FP8)
     return data, scales

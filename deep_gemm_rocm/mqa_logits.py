@@ -85,13 +85,16 @@ def fp8_mqa_logits(
     return logits
 
 
-def get_paged_mqa_logits_metadata(context_lens: torch.Tensor, block_kv: int, num_sms: int) -> torch.Tensor:
+def get_paged_mqa_logits_metadata(
+    context_lens: torch.Tensor, block_kv: int, num_sms: int, indices: torch.Tensor | None = None
+) -> torch.Tensor:
     """How ``fp8_paged_mqa_logits`` spreads its work over compute units.
 
     Args:
         context_lens: int32 [B] or [B, next_n], as for ``fp8_paged_mqa_logits``.
         block_kv: tokens of a block of the cache, 64.
         num_sms: compute units to use.
+        indices: as for ``fp8_paged_mqa_logits``.
 
     Returns:
         int32 [num_sms + 1, 2] on the device of ``context_lens``, computed without waiting for it: the sequence, and the
@@ -105,6 +108,8 @@ def get_paged_mqa_logits_metadata(context_lens: torch.Tensor, block_kv: int, num
         raise TypeError(f"context_lens must be int32, got {context_lens.dtype}")
     if context_lens.dim() not in (1, 2):
         raise ValueError(f"context_lens must be [batch] or [batch, next_n], got shape {tuple(context_lens.shape)}")
+    if indices is not None:
+        _check("indices", indices, torch.int32, (len(context_lens),))
     _check_block_kv(block_kv)
     units = check_int("num_sms", num_sms, 1)
     tokens = context_lens if context_lens.dim() == 1 else context_lens.amax(dim=1)
@@ -126,6 +131,7 @@ def fp8_paged_mqa_logits(
     schedule_meta: torch.Tensor,
     max_context_len: int,
     clean_logits: bool = False,
+    indices: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``fp8_mqa_logits`` of each sequence's last tokens, with keys in a paged cache. DeepGEMM's contract.
 
@@ -140,6 +146,8 @@ def fp8_paged_mqa_logits(
         schedule_meta: what ``get_paged_mqa_logits_metadata`` returned for ``context_lens``.
         max_context_len: columns of the result.
         clean_logits: whether logits of keys that a query doesn't see are -inf; they are undefined otherwise.
+        indices: int32 [B], checked and not used. In DeepGEMM, with next_n 1, neighbours with the same number are tokens
+            of one sequence, whose rows of ``block_table`` are the same; its SM100 kernels then read keys once for all.
 
     Returns:
         fp32 [B · next_n, max_context_len].
@@ -169,6 +177,8 @@ def fp8_paged_mqa_logits(
     if context_lens.dim() == 2 and not context_lens.is_contiguous():
         raise ValueError(f"context_lens must be contiguous, got strides {context_lens.stride()}")
     check_pages(batch, next_n, len(kv_cache), _PAGE_TOKENS, block_table, longest)
+    if indices is not None:
+        _check("indices", indices, torch.int32, (batch,))
     columns = check_int("max_context_len", max_context_len, 0)
     _check("schedule_meta", schedule_meta, torch.int32, (None, 2))
     if len(schedule_meta) < 2 or not schedule_meta.is_contiguous():

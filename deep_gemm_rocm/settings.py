@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 
 from . import hip
+from .contracts import check_int
 
 # Kernels' tiles have a multiple of 16 rows, and a tile of a layout of group ids lies in one group.
 _ALIGNMENTS = (16, 32, 64, 128)
 
 _alignment = 128
 _num_sms: int | None = None
+_tc_util = 100
+_pdl = False
+_compile_mode = 0
 
 
 def set_mk_alignment_for_contiguous_layout(new_value: int) -> None:
@@ -22,9 +26,7 @@ def set_mk_alignment_for_contiguous_layout(new_value: int) -> None:
         TypeError, ValueError: ``new_value`` is not 16, 32, 64 or 128.
     """
     global _alignment
-    if isinstance(new_value, bool) or not isinstance(new_value, int):
-        raise TypeError(f"new_value must be an int, got {type(new_value).__name__}")
-    if new_value not in _ALIGNMENTS:
+    if check_int("new_value", new_value, 0) not in _ALIGNMENTS:
         raise ValueError(f"the alignment of contiguous layouts must be one of {_ALIGNMENTS}, got {new_value}")
     _alignment = new_value
 
@@ -34,7 +36,8 @@ def get_mk_alignment_for_contiguous_layout() -> int:
     return _alignment
 
 
-# DeepGEMM's older name.
+# DeepGEMM's other names.
+get_k_alignment_for_contiguous_layout = get_mk_alignment_for_contiguous_layout
 get_m_alignment_for_contiguous_layout = get_mk_alignment_for_contiguous_layout
 
 
@@ -52,10 +55,7 @@ def get_theoretical_mk_alignment_for_contiguous_layout(expected_m: int | None = 
     """
     if expected_m is None:
         return _ALIGNMENTS[-1]
-    if isinstance(expected_m, bool) or not isinstance(expected_m, int):
-        raise TypeError(f"expected_m must be an int or None, got {type(expected_m).__name__}")
-    if expected_m <= 0:
-        raise ValueError(f"expected_m must be positive, got {expected_m}")
+    check_int("expected_m", expected_m, 1)
     return next((alignment for alignment in _ALIGNMENTS if alignment >= expected_m), _ALIGNMENTS[-1])
 
 
@@ -69,9 +69,7 @@ def set_num_sms(new_num_sms: int) -> None:
         hip.NoDeviceError: there is no device.
     """
     global _num_sms
-    if isinstance(new_num_sms, bool) or not isinstance(new_num_sms, int):
-        raise TypeError(f"new_num_sms must be an int, got {type(new_num_sms).__name__}")
-    if not 0 <= new_num_sms <= device_num_cus():
+    if check_int("new_num_sms", new_num_sms, 0) > device_num_cus():
         raise ValueError(f"new_num_sms must be from 0 to {device_num_cus()}, what the device has, got {new_num_sms}")
     _num_sms = new_num_sms or None
 
@@ -89,3 +87,88 @@ def get_num_sms() -> int:
 def device_num_cus() -> int:
     """Compute units of the device; of several, the smallest number."""
     return min(device.compute_units for device in hip.runtime().devices() if device.arch == hip.ARCH)
+
+
+def set_tc_util(new_tc_util: int) -> None:
+    """Accepts a percentage of the tensor cores' time that DeepGEMM's heuristic is to use; 0 and 100 for all.
+
+    It changes nothing here: no kernel holds its matrix instructions back.
+
+    Raises:
+        TypeError, ValueError: ``new_tc_util`` is not an int from 0 to 100.
+    """
+    global _tc_util
+    if check_int("new_tc_util", new_tc_util, 0) > 100:
+        raise ValueError(f"new_tc_util must be from 0 to 100 percent, got {new_tc_util}")
+    _tc_util = new_tc_util or 100
+
+
+def get_tc_util() -> int:
+    """What ``set_tc_util`` set, 100 if nothing."""
+    return _tc_util
+
+
+def set_pdl(new_enable_pdl: bool) -> None:
+    """Accepts whether DeepGEMM's kernels may start before the one in front has ended.
+
+    It changes nothing here: programmatic dependent launch is NVIDIA's, kernels of a stream run one after the other.
+
+    Raises:
+        TypeError: ``new_enable_pdl`` is not a bool.
+    """
+    global _pdl
+    _pdl = _checked_bool("new_enable_pdl", new_enable_pdl)
+
+
+def get_pdl() -> bool:
+    """What ``set_pdl`` set, False if nothing."""
+    return _pdl
+
+
+def set_ignore_compile_dims(new_value: bool) -> None:
+    """Accepts whether DeepGEMM is to compile no dimension into kernels. None ever is here.
+
+    Raises:
+        TypeError: ``new_value`` is not a bool.
+    """
+    _checked_bool("new_value", new_value)
+
+
+def set_block_size_multiple_of(new_value: int | tuple[int, int]) -> None:
+    """Accepts 1, or (1, 1), the number that DeepGEMM's tiles are a multiple of in rows and columns unless it is set.
+
+    Raises:
+        NotImplementedError: another number; the sizes of tiles are the heuristic's choice here.
+    """
+    if new_value not in (1, (1, 1)):
+        raise NotImplementedError(
+            f"new_value must be 1: the heuristic chooses tiles for gfx942, got {new_value}; to limit the rows of one "
+            "of grouped GEMM, use set_mk_alignment_for_contiguous_layout"
+        )
+
+
+def set_compile_mode(new_compile_mode: int) -> None:
+    """Sets whether functions only compile their kernels, as SGLang warms up.
+
+    Args:
+        new_compile_mode: 1 to check arguments, compile and load, but not to launch; outputs stay as they are. 0, the
+            default, to launch as well.
+
+    Raises:
+        TypeError, ValueError: ``new_compile_mode`` is neither.
+    """
+    global _compile_mode
+    if check_int("new_compile_mode", new_compile_mode, 0) > 1:
+        raise ValueError(f"new_compile_mode must be 0 or 1, got {new_compile_mode}")
+    _compile_mode = new_compile_mode
+
+
+def get_compile_mode() -> int:
+    """What ``set_compile_mode`` set, 0 if nothing."""
+    return _compile_mode
+
+
+def _checked_bool(name: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
+    return value

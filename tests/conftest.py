@@ -13,3 +13,6 @@ def default_settings():
     yield
     dg.set_mk_alignment_for_contiguous_layout(128)
     dg.set_num_sms(0)
+    dg.set_tc_util(0)
+    dg.set_pdl(False)
+    dg.set_compile_mode(0)

@@ -265,16 +265,6 @@ def test_gemm_fp8_makes_an_output(launched):
     assert launched[0][2] is out
 
 
-def test_signature_is_deep_gemms():
-    import inspect
-
-    parameters = inspect.signature(dg.fp8_gemm_nt).parameters
-    names = ["a", "b", "d", "c", "recipe", "recipe_a", "recipe_b", "compiled_dims", "disable_ue8m0_cast"]
-    assert list(parameters) == [*names, "bias", "epilogue"]
-    assert all(parameters[name].kind is inspect.Parameter.KEYWORD_ONLY for name in ("bias", "epilogue"))
-    assert [parameters[name].default for name in names[3:]] == [None, None, None, None, "nk", False]
-
-
 def test_lazily_negated_tensors_are_refused():
     a, b = dg.per_token_cast_to_fp8(torch.ones(4, 128)), dg.per_block_cast_to_fp8(torch.ones(8, 128))
     negated = torch.complex(torch.zeros_like(a[1]), a[1]).conj().imag

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 import torch
 
@@ -149,18 +147,3 @@ def test_tiles_are_within_the_alignment(default_settings, launched, alignment):
     dg.m_grouped_fp8_gemm_nt_contiguous(**{**contiguous_arguments(), "d": d})
     (((config, *_), _),) = launched
     assert config.block_m <= alignment
-
-
-def deep_gemms_parameters(function) -> list[str]:
-    """Ours beside them can only be passed by name."""
-    parameters = inspect.signature(function).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
-
-
-def test_signatures_are_deep_gemms():
-    contiguous = deep_gemms_parameters(dg.m_grouped_fp8_gemm_nt_contiguous)
-    recipes = ["recipe", "recipe_a", "recipe_b", "compiled_dims", "disable_ue8m0_cast"]
-    psum = ["use_psum_layout", "ensure_zero_padding", "expected_m_for_psum_layout"]
-    assert contiguous == ["a", "b", "d", "grouped_layout", *recipes, *psum]
-    masked = deep_gemms_parameters(dg.m_grouped_fp8_gemm_nt_masked)
-    assert masked == ["a", "b", "d", "masked_m", "expected_m", *recipes]

@@ -11,6 +11,7 @@ from .numerics import (
     gemm_reference,
     measure,
 )
+from .timing import bench, bench_kineto
 
 __all__ = [
     "Accuracy",
@@ -21,6 +22,8 @@ __all__ = [
     "assert_accurate",
     "assert_accurately_quantised",
     "attention_reference",
+    "bench",
+    "bench_kineto",
     "calc_diff",
     "gemm_problem",
     "gemm_reference",

@@ -1,0 +1,127 @@
+"""How long kernels take, as DeepGEMM's tests measure it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .. import hip
+from ..simulator import profile
+
+_FLUSHED_BYTES = 2**28  # more than the last level cache of an MI300X has
+
+
+def bench(fn: Callable[[], Any], num_warmups: int = 5, num_tests: int = 10, high_precision: bool = False) -> float:
+    """Seconds that one call of ``fn`` takes on the device, on average; DeepGEMM's function of this name.
+
+    On hardware events measure it, in simulation the timing model tells it.
+
+    Args:
+        fn: launches kernels on the current stream.
+        num_warmups: calls before those that are timed.
+        num_tests: calls that are timed, behind one another.
+        high_precision: accepted and not used; in DeepGEMM it hides how long launches take on the host.
+    """
+    runtime = hip.runtime()
+    stream = runtime.current_stream(torch.empty(0, device=runtime.tensor_device))
+    start, end = hip.Event(), hip.Event()
+    for _ in range(num_warmups):
+        fn()
+    if not runtime.is_simulated:
+        _flush_caches()
+    with profile() if runtime.is_simulated else contextlib.nullcontext():
+        start.record(stream)
+        for _ in range(num_tests):
+            fn()
+        end.record(stream)
+        end.synchronize()
+    return end.milliseconds_since(start) / num_tests / 1e3
+
+
+def bench_kineto(
+    fn: Callable[[], Any],
+    kernel_names: str | tuple[str, ...],
+    num_tests: int = 30,
+    suppress_kineto_output: bool = False,
+    trace_path: str | None = None,
+    flush_l2: bool = True,
+    with_multiple_kernels: bool = False,
+    barrier: Callable[[], Any] | None = None,
+) -> float | tuple[float, ...]:
+    """Seconds that a launch of the named kernels takes, on average; DeepGEMM's function of this name.
+
+    On hardware torch's profiler measures it, in simulation the timing model tells it.
+
+    Args:
+        fn: launches kernels.
+        kernel_names: parts of kernels' names.
+        num_tests: calls of ``fn``.
+        suppress_kineto_output: accepted and not used; nothing is printed.
+        trace_path: a file for the profiler's trace; on hardware only.
+        flush_l2: whether to write 256 MB before each call. The simulated device has no caches filled then.
+        with_multiple_kernels: whether several kernels' names may have such a part.
+        barrier: called before each call of ``fn``.
+
+    Returns:
+        One time, or one for each name if they are a tuple; 0 where no kernel of that name ran.
+
+    Raises:
+        ValueError: more than one kernel's name has the part, and ``with_multiple_kernels`` is False.
+        NotImplementedError: a ``trace_path`` in simulation.
+    """
+    runtime = hip.runtime()
+    fn()  # whatever is compiled is compiled now
+    seconds: dict[str, list[float]] = {}
+    launches = _simulated_launches if runtime.is_simulated else _measured_launches
+    for name, time in launches(fn, num_tests, flush_l2, barrier, trace_path):
+        seconds.setdefault(name, []).append(time)
+    times = []
+    for part in (kernel_names,) if isinstance(kernel_names, str) else kernel_names:
+        matching = [name for name in seconds if part in name]
+        if len(matching) > 1 and not with_multiple_kernels:
+            raise ValueError(f"kernel_names: {part!r} is part of several kernels' names, {', '.join(matching)}")
+        of_part = [time for name in matching for time in seconds[name]]
+        times.append(sum(of_part) / len(of_part) if of_part else 0.0)
+    return times[0] if isinstance(kernel_names, str) else tuple(times)
+
+
+def _flush_caches() -> None:
+    torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device="cuda").zero_()
+
+
+def _simulated_launches(
+    fn: Callable[[], Any], num_tests: int, flush_l2: bool, barrier: Callable[[], Any] | None, trace_path: str | None
+) -> Iterator[tuple[str, float]]:
+    if trace_path is not None:
+        raise NotImplementedError(
+            "trace_path must be None: torch's profiler sees no simulated kernels; see simulator.profile"
+        )
+    with profile() as collected:
+        for _ in range(num_tests):
+            if barrier is not None:
+                barrier()
+            fn()
+    for kernel in collected.kernels:
+        yield kernel.name, kernel.time_us / 1e6
+
+
+def _measured_launches(
+    fn: Callable[[], Any], num_tests: int, flush_l2: bool, barrier: Callable[[], Any] | None, trace_path: str | None
+) -> Iterator[tuple[str, float]]:
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as collected:
+        for _ in range(num_tests):
+            if flush_l2:
+                _flush_caches()
+            if barrier is not None:
+                barrier()
+            fn()
+        torch.cuda.synchronize()
+    if trace_path is not None:
+        collected.export_chrome_trace(trace_path)
+    for event in collected.events():
+        if event.device_type != torch.autograd.DeviceType.CPU:
+            yield event.name, event.device_time / 1e6
