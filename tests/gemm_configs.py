@@ -11,7 +11,8 @@ TAIL = GemmKind(k_tail=True)
 CHOSEN = (*gemm_candidates(GemmKind()), *gemm_candidates(TAIL))
 
 # One for each path of the headers that no chosen configuration takes: other numbers of stages, 32x32 MFMA, one wave,
-# tiles smaller than a pass of loads, odd numbers of fragments, tiles wider than a block of scales.
+# tiles smaller than a pass of loads, odd numbers of fragments, tiles wider than a block of scales; and the schedules
+# that the heuristic has no use for.
 OTHERS = (
     GemmConfig(block_m=32, block_n=32, waves_m=1, waves_n=1, num_stages=1),
     GemmConfig(block_m=64, block_n=64, waves_m=2, waves_n=2, num_stages=2, kind=TAIL),
@@ -20,6 +21,17 @@ OTHERS = (
     GemmConfig(block_m=48, block_n=64, waves_m=1, waves_n=2, num_stages=5),
     GemmConfig(block_m=16, block_n=256, waves_m=1, waves_n=8, num_stages=2),
     GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=1),
+    GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=2, num_stages=2, schedule="pinned", kind=TAIL),
+    GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=2, schedule="pinned"),
+    GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=2, num_stages=3, schedule="producer", producer_waves=4),
+    GemmConfig(
+        block_m=64, block_n=64, waves_m=2, waves_n=2, num_stages=4, schedule="producer", producer_waves=4, kind=TAIL
+    ),
+    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="producer", producer_waves=2),
+    GemmConfig(block_m=16, block_n=48, waves_m=1, waves_n=3, num_stages=5, schedule="producer", producer_waves=3),
+    GemmConfig(
+        block_m=256, block_n=64, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong", mfma_rows=32, kind=TAIL
+    ),
 )
 
 ALL = CHOSEN + OTHERS

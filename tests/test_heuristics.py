@@ -30,6 +30,19 @@ VALID = GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=2)
         ({"schedule": "pinned", "num_stages": 3}, "2 stages"),
         ({"schedule": "pinned", "block_m": 128, "mfma_rows": 32}, "32x32"),
         ({"schedule": "pinned"}, "64x64"),
+        ({"schedule": "pingpong", "num_stages": 2, "waves_m": 4}, "3 stages"),
+        ({"schedule": "pingpong", "num_stages": 3}, "8 waves"),
+        ({"schedule": "pingpong", "num_stages": 3, "waves_m": 1, "waves_n": 8}, "two halves"),
+        ({"schedule": "producer", "num_stages": 3}, "producer_waves"),
+        ({"schedule": "producer", "num_stages": 2, "producer_waves": 4}, "3 stages"),
+        ({"schedule": "producer", "num_stages": 3, "producer_waves": 3}, "divide the others"),
+        ({"schedule": "producer", "num_stages": 3, "producer_waves": 2}, "registers"),
+        ({"schedule": "producer", "num_stages": 3, "producer_waves": 4, "waves_n": 4}, "threads"),
+        (
+            {"schedule": "producer", "num_stages": 3, "producer_waves": 4, "kind": GemmKind(d_type="e4m3")},
+            "waves that only load",
+        ),
+        ({"producer_waves": 2}, "only the producer schedule"),
         ({"mfma_rows": 32, "kind": GemmKind(scaling="vectors")}, "more columns"),
         ({"schedule": "pinned", "block_m": 128, "kind": GemmKind(scaling="vectors")}, "scales of columns"),
     ],
@@ -58,6 +71,8 @@ def test_impossible_kinds_are_refused(changes, message):
 
 def test_names_spell_out_the_configuration():
     assert VALID.kernel_name == "gemm_nt_e4m3_blocks_bf16_64x128x128_w2x2_mfma16_s2_multistage"
+    producer = dataclasses.replace(VALID, schedule="producer", num_stages=3, producer_waves=4)
+    assert producer.kernel_name == "gemm_nt_e4m3_blocks_bf16_64x128x128_w2x2p4_mfma16_s3_producer"
     kind = GemmKind("bf16", "bf16", "f32", "none", accumulate=True, grouping="masked", k_tail=True)
     name = "m_grouped_masked_gemm_nt_bf16_f32_c_64x128x64_w2x2_mfma16_s2_multistage_ktail"
     assert dataclasses.replace(VALID, kind=kind).kernel_name == name

@@ -67,6 +67,13 @@ def functions(tmp_path_factory):
     return compile_functions(tmp_path_factory.mktemp("lds_layout"), SOURCE)
 
 
+def loads(config: GemmConfig) -> list[tuple[int, int]]:
+    """What is loaded at once of a and of b: rows, and the threads that share them."""
+    threads = (config.producer_waves or config.waves_m * config.waves_n) * WAVE
+    parts_of_a = 2 if config.schedule == "pingpong" else 1
+    return [(config.block_m // parts_of_a, threads // parts_of_a), (config.block_n, threads)]
+
+
 def stores(functions, rows: int, threads: int):
     """Per wave instruction: for each lane its row, chunk and byte offset; None for a lane that has no row to store."""
     for pass_, wave in itertools.product(range(functions.passes(rows, threads)), range(threads // WAVE)):
@@ -93,8 +100,8 @@ def assert_no_conflict(offsets: list[int]) -> None:
 
 @every_config
 def test_stores_and_reads_have_no_bank_conflicts(functions, config):
-    for rows in (config.block_m, config.block_n):
-        for lanes in stores(functions, rows, config.num_threads):
+    for rows, threads in loads(config):
+        for lanes in stores(functions, rows, threads):
             for group in WRITE_GROUPS:
                 assert_no_conflict([lanes[lane][2] for lane in group if lanes[lane]])
         for _, offsets in fragment_reads(functions, config, rows):
@@ -104,9 +111,9 @@ def test_stores_and_reads_have_no_bank_conflicts(functions, config):
 
 @every_config
 def test_reads_find_what_was_stored(functions, config):
-    for rows in (config.block_m, config.block_n):
+    for rows, threads in loads(config):
         lds = {}
-        for lanes in stores(functions, rows, config.num_threads):
+        for lanes in stores(functions, rows, threads):
             lds.update({offset: (row, chunk) for row, chunk, offset in filter(None, lanes)})
         assert sorted(lds) == list(range(0, rows * 128, 16))
         assert sorted(lds.values()) == [(row, chunk) for row in range(rows) for chunk in range(CHUNKS)]

@@ -19,7 +19,7 @@ BIAS_TYPES = ("none", "bf16", "f16", "f32")
 SCALINGS = ("none", "blocks", "vectors", "rows")
 PARTS_OF_B = {"identity": 1, "silu_and_mul": 2}  # that an activation takes, see activation.h
 GROUPINGS = ("dense", "batched", "contiguous", "psum", "masked", "split_k", "summed", "k_grouped")
-SCHEDULES = ("multistage", "pinned")
+SCHEDULES = ("multistage", "pinned", "pingpong", "producer")
 
 
 def _require(condition: bool, expectation: str, came: object) -> None:
@@ -146,9 +146,11 @@ class GemmConfig:
         block_m, block_n: output tile of a workgroup.
         waves_m, waves_n: the grid of waves that shares it.
         num_stages: K-blocks held at once, in LDS or on their way in registers. 1: nothing overlaps; 2: loads overlap
-            the computation; from 3 on LDS is double-buffered.
+            the computation; from 3 on LDS is double-buffered (of ``pingpong`` only for b).
         schedule: ``multistage`` leaves the order within a K-block to the compiler; ``pinned`` gives every memory
-            operation its place between MFMAs, for large tiles.
+            operation its place between MFMAs, for large tiles; with ``pingpong`` two halves of 8 waves take turns, one
+            loads while the other computes; with ``producer`` some waves only load and the others only compute.
+        producer_waves: how many only load, beside those that compute.
         mfma_rows: 16 for MFMA 16x16 (x32 for FP8, x16 for 16 bits), 32 for 32x32.
         group_m: tile rows that are walked together, so that they share columns of b in L2.
         xcd_chunk: tiles in a row that run on the same XCD, so that they share its L2.
@@ -161,6 +163,7 @@ class GemmConfig:
     num_stages: int
     schedule: str = "multistage"
     mfma_rows: int = 16
+    producer_waves: int = 0
     kind: GemmKind = GemmKind()
     group_m: int = 8
     xcd_chunk: int = 32
@@ -196,11 +199,29 @@ class GemmConfig:
             require(self.mfma_rows == 16, "the pinned schedule holds too many partial sums of a 32x32 MFMA")
             require((self.wave_m, self.wave_n) == (64, 64), "the pinned schedule is laid out for waves of 64x64")
             require(self.kind.is_k_major, "the pinned schedule has no room for transposed operands")
+            require(self.kind.grouping != "summed", "the pinned schedule has no room to go from group to group")
             require(not per_column, "the pinned schedule has no registers for scales of columns")
+        if self.schedule == "pingpong":
+            require(self.num_stages == 3, "the pingpong schedule has exactly 3 stages")
+            require(self.waves_m * self.waves_n == 8, "the pingpong schedule takes 8 waves")
+            require(
+                self.waves_m % 2 == 0, "the pingpong schedule divides the tile's rows among two halves of the waves"
+            )
+        if self.schedule == "producer":
+            require(self.num_stages >= 3, "the producer schedule has at least 3 stages, two of which are in LDS")
+            require(self.producer_waves >= 1, "the producer schedule has producer_waves")
+            require(self.waves_m * self.waves_n % self.producer_waves == 0, "producer_waves must divide the others")
+            held = (self.num_stages - 2) * (self.block_m + self.block_n) * BLOCK_K_BYTES // self.producer_waves
+            most = 128 * WAVE_SIZE
+            quantised = self.kind.is_quantised
+            require(not quantised, "waves that only load miss the barriers at which rows of the output are quantised")
+            require(held <= most, f"a producer wave has registers for {most} bytes on their way, not {held}")
+        else:
+            require(self.producer_waves == 0, "only the producer schedule has producer_waves")
 
     @property
     def num_threads(self) -> int:
-        return self.waves_m * self.waves_n * WAVE_SIZE
+        return (self.waves_m * self.waves_n + self.producer_waves) * WAVE_SIZE
 
     @property
     def wave_m(self) -> int:
@@ -217,9 +238,10 @@ class GemmConfig:
 
     @property
     def lds_bytes(self) -> int:
-        lds_stages = 1 if self.num_stages < 3 else 2
+        stages_of_b = 1 if self.num_stages < 3 else 2
+        stages_of_a = 1 if self.schedule == "pingpong" else stages_of_b
         rows_of_b = 0 if self.kind.b_major == "shuffled" else self.block_n
-        return lds_stages * (self.block_m + rows_of_b) * BLOCK_K_BYTES
+        return (stages_of_a * self.block_m + stages_of_b * rows_of_b) * BLOCK_K_BYTES
 
     @property
     def workgroups_per_cu(self) -> int:
@@ -230,7 +252,8 @@ class GemmConfig:
     def kernel_name(self) -> str:
         """The kernel's name, as profilers show it."""
         tile = f"{self.block_m}x{self.block_n}x{BLOCK_K_BYTES // self.kind.element_bytes}"
-        how = f"w{self.waves_m}x{self.waves_n}_mfma{self.mfma_rows}_s{self.num_stages}_{self.schedule}"
+        waves = f"w{self.waves_m}x{self.waves_n}{f'p{self.producer_waves}' if self.producer_waves else ''}"
+        how = f"{waves}_mfma{self.mfma_rows}_s{self.num_stages}_{self.schedule}"
         return f"{self.kind.name}_{tile}_{how}{'_ktail' if self.kind.k_tail else ''}"
 
     @functools.cached_property

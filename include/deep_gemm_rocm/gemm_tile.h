@@ -76,6 +76,7 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
     float* const sums = args.square_sums.data + tile.group * args.square_sums.group_stride + tile.m;
     if (tile.n == 0) state.store_square_sums(sums, tile.stored_rows);
   }
+  if (!Schedule::State::computes()) return;
 
   const int rows = tile.stored_rows;
   const Epilogue<Kind, Shape> epilogue({

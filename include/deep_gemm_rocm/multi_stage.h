@@ -33,19 +33,18 @@ class MultiStage {
   }
 
   static DG_DEVICE void k_block(State& state, int stage, int k_block) {
-    const int lds_stage = k_block % kLdsStages;
     if (!kPrefetch) {
       load(state, stage, k_block);
       state.load_fragments(stage, k_block);
     }
     state.mma.start_k_block(state.scales, stage);
-    state.store_tile(stage, lds_stage);
+    state.store_tile(stage, k_block);
     if (kPrefetch) load(state, stage, k_block + kUnroll);
     lds_barrier();
     // The unrolled loop may end with K-blocks past the last one. Only their computation is skipped: with the same loads
     // on every path the compiler can count those in flight.
     if (kUnroll == 1 || k_block < state.num_k_blocks) {
-      state.read_fragments(lds_stage, stage);
+      state.read_fragments(k_block, stage);
       state.multiply();
     }
     if (kPrefetch) state.load_fragments(stage, k_block + kUnroll);

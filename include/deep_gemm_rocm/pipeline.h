@@ -40,6 +40,7 @@ class PipelineState {
   static constexpr int kRegisterStages = Resources::kRegisterStages;
   static constexpr int kProducerThreads = Resources::kProducerWaves * kWaveSize;
   static constexpr int kLoadingThreads = kProducerThreads > 0 ? kProducerThreads : Shape::kThreads;
+  static_assert(Shape::kThreads % kLoadingThreads == 0, "loaders number their threads modulo kLoadingThreads");
   static constexpr int kPartThreads = kLoadingThreads / Resources::kPartsOfA;
   static constexpr int kPartRows = Shape::kBlockM / Resources::kPartsOfA;
 
@@ -86,6 +87,9 @@ class PipelineState {
         wave_m_(Shape::wave_m()),
         wave_n_(Shape::wave_n()) {}
 
+  // Whether this wave does; otherwise it only loads.
+  static DG_DEVICE bool computes() { return kProducerThreads == 0 || wave_id() < Shape::kThreads / kWaveSize; }
+
   // Transfers 0, 1, … are the passes of A, then those of B.
   DG_DEVICE void load(int stage, int transfer, int k_block) {
     if (transfer < kTransfersOfA) {
@@ -95,36 +99,37 @@ class PipelineState {
     }
   }
 
-  DG_DEVICE void store(int stage, int transfer, int lds_stage) {
+  // LDS holds as many of the last K-blocks as it has stages.
+  DG_DEVICE void store(int stage, int transfer, int k_block) {
     if (transfer < kTransfersOfA) {
-      loader_a_.store(stage, transfer, lds_a(lds_stage) + first_row_offset(first_loaded_row_of_a()));
+      loader_a_.store(stage, transfer, lds_a(k_block) + first_row_offset(first_loaded_row_of_a()));
     } else {
-      loader_b_.store(stage, transfer - kTransfersOfA, lds_b(lds_stage));
+      loader_b_.store(stage, transfer - kTransfersOfA, lds_b(k_block));
     }
   }
 
-  DG_DEVICE void read_a(int fragment, int read, int lds_stage) {
-    a[fragment].read(read, lds_a(lds_stage), wave_m_ + fragment * Mfma::kRows);
+  DG_DEVICE void read_a(int fragment, int read, int k_block) {
+    a[fragment].read(read, lds_a(k_block), wave_m_ + fragment * Mfma::kRows);
   }
 
-  DG_DEVICE void read_b(int fragment_stage, int fragment, int read, int lds_stage) {
-    b[fragment_stage][fragment].read(read, lds_b(lds_stage), wave_n_ + fragment * Mfma::kRows);
+  DG_DEVICE void read_b(int fragment_stage, int fragment, int read, int k_block) {
+    b[fragment_stage][fragment].read(read, lds_b(k_block), wave_n_ + fragment * Mfma::kRows);
   }
 
   // All fragments, in the order in which the slots use them. Those of a shuffled B are in registers, of this stage.
-  DG_DEVICE void read_fragments(int lds_stage, int register_stage = 0) {
+  DG_DEVICE void read_fragments(int k_block, int register_stage = 0) {
 #pragma unroll
-    for (int read = 0; read < kReads; ++read) read_a(0, read, lds_stage);
+    for (int read = 0; read < kReads; ++read) read_a(0, read, k_block);
 #pragma unroll
     for (int read = 0; read < Shape::kFragsN * kReads; ++read) {
       if constexpr (kShuffledB) {
         b[0][read / kReads].set(read % kReads, loader_b_.operands(register_stage, read / kReads, read % kReads));
       } else {
-        read_b(0, read / kReads, read % kReads, lds_stage);
+        read_b(0, read / kReads, read % kReads, k_block);
       }
     }
 #pragma unroll
-    for (int read = kReads; read < Shape::kFragsM * kReads; ++read) read_a(read / kReads, read % kReads, lds_stage);
+    for (int read = kReads; read < Shape::kFragsM * kReads; ++read) read_a(read / kReads, read % kReads, k_block);
   }
 
   // Multiplies and promotes a K-block whose fragments are read.
@@ -153,9 +158,9 @@ class PipelineState {
     if constexpr (kShuffledB) loader_b_.load_fragments(stage, k_block);
   }
 
-  DG_DEVICE void store_tile(int stage, int lds_stage) {
+  DG_DEVICE void store_tile(int stage, int k_block) {
 #pragma unroll
-    for (int i = 0; i < kTransfers; ++i) store(stage, i, lds_stage);
+    for (int i = 0; i < kTransfers; ++i) store(stage, i, k_block);
   }
 
   // Once all K-blocks have been stored.
@@ -172,8 +177,10 @@ class PipelineState {
     return Resources::kPartsOfA == 1 ? 0 : wave_id() / (kPartThreads / kWaveSize) * kPartRows;
   }
 
-  DG_DEVICE uint8_t* lds_a(int stage) const { return lds_ + stage * kBytesOfA; }
-  DG_DEVICE uint8_t* lds_b(int stage) const { return lds_a(Resources::kLdsStagesOfA) + stage * kBytesOfB; }
+  DG_DEVICE uint8_t* lds_a(int k_block) const { return lds_ + k_block % Resources::kLdsStagesOfA * kBytesOfA; }
+  DG_DEVICE uint8_t* lds_b(int k_block) const {
+    return lds_ + Resources::kLdsStagesOfA * kBytesOfA + k_block % Resources::kLdsStagesOfB * kBytesOfB;
+  }
 
   LoaderA loader_a_;
   LoaderB loader_b_;

@@ -55,7 +55,7 @@ class TileLoader {
 
   // Loads kTileRows of the tile's rows, from `first_row` on, which is the same for the whole wave.
   DG_DEVICE explicit TileLoader(const OperandTile& tile, int first_row = 0)
-      : buffer_{tile.first, buffer_bytes(tile, first_row)}, k_bytes_(tile.k_bytes) {
+      : first_row_(first_row), buffer_{tile.first, buffer_bytes(tile, first_row)}, k_bytes_(tile.k_bytes) {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int row = first_row + Order::of_lds_row(lds_row(pass));
@@ -66,9 +66,9 @@ class TileLoader {
     }
   }
 
-  // Goes on to other rows of the operand, if the tile was constructed with kTileRows and from its first row on.
+  // Goes on to another tile of the same strides, and of no rows that the first one had not.
   DG_DEVICE void move_to(const OperandTile& tile) {
-    buffer_ = Buffer{tile.first, buffer_bytes(tile, 0)}.only_if(tile.rows > 0);
+    buffer_ = Buffer{tile.first, buffer_bytes(tile, first_row_)}.only_if(tile.rows > 0);
   }
 
   // Starts one pass of the load of `k_block`; past the last K-block this loads zeros and costs no memory traffic.
@@ -99,6 +99,7 @@ class TileLoader {
     return static_cast<unsigned>((Order::kParts - 1) * tile.part_bytes + (rows - 1) * tile.stride_bytes + tile.k_bytes);
   }
 
+  int first_row_;
   Buffer buffer_;
   int k_bytes_;
   unsigned offset_[kPasses];

@@ -1,0 +1,96 @@
+// A schedule of the K loop: eight waves in two halves that take turns, one at memory, the other at the matrix cores.
+#pragma once
+
+#include "deep_gemm_rocm/pipeline.h"
+
+namespace deep_gemm_rocm {
+
+// Each SIMD has a wave of both halves. While one half multiplies, with priority, the other gets its next K-block ready;
+// barriers separate these intervals, and the second half is one of them behind:
+//
+//   interval      0         1          2          3          4
+//   first half    memory 0  compute 0  memory 1   compute 1  memory 2 …
+//   second half   –         memory 0   compute 0  memory 1   compute 1 …
+//
+// B has two stages in LDS. Memory phase k reads the fragments of K-block k, stores the half's share of B's K-block k + 1,
+// and starts the loads of k + 2: what both halves store (in intervals 2k and 2k + 1) is read from interval 2k + 2 on,
+// and replaces what was read until interval 2k - 1.
+//
+// Of A, each half needs other rows, and loads only these. So one stage is enough: once memory phase k has read it and
+// started the loads of K-block k + 1, compute phase k stores these, behind most of its MFMAs: by then the loads have
+// returned, and the other half has read its fragments and left LDS alone.
+template <class Kind_, class Shape_, int kNumStages>
+class PingPong {
+ public:
+  using Kind = Kind_;
+  using Shape = Shape_;
+  static constexpr int kUnroll = 1;
+
+  struct Resources : PipelineResources<Shape> {
+    static constexpr int kLdsStagesOfB = 2;
+    static constexpr int kPartsOfA = 2;
+  };
+  using State = PipelineState<Kind, Shape, Resources>;
+
+  static_assert(kNumStages == 3, "ping-pong has three stages: two in LDS, one on its way in registers");
+  static_assert(State::kThreads == 8 * kWaveSize, "ping-pong takes eight waves, two for each SIMD");
+
+  static DG_DEVICE void prologue(State& state) {
+    state.load_tile(0, 0);
+    state.store_tile(0, 0);
+    load_b(state, 1);
+    lds_barrier();
+    if (is_second_half()) lds_barrier();
+  }
+
+  static DG_DEVICE void k_block(State& state, int, int k_block) {
+    memory_phase(state, k_block);
+    lds_barrier();
+    compute_phase(state, k_block);
+    lds_barrier();
+    __builtin_amdgcn_sched_barrier(0);
+    state.mma.finish();  // beside the other half's MFMAs
+  }
+
+  static DG_DEVICE void epilogue(State&) {
+    if (!is_second_half()) lds_barrier();
+  }
+
+ private:
+  static constexpr int kFirstStoreSlot = State::kSlots * 5 / 8;
+  static constexpr int kSlotsPerStore = max((State::kSlots - kFirstStoreSlot) / State::kTransfersOfA, 1);
+  static_assert(kFirstStoreSlot + (State::kTransfersOfA - 1) * kSlotsPerStore < State::kSlots, "too few slots to store A");
+
+  static DG_DEVICE bool is_second_half() { return wave_id() >= 4; }
+
+  static DG_DEVICE void memory_phase(State& state, int k_block) {
+    state.read_fragments(k_block);
+    state.load_scales(0, k_block);
+#pragma unroll
+    for (int i = 0; i < State::kTransfersOfA; ++i) state.load(0, i, k_block + 1);
+#pragma unroll
+    for (int i = State::kTransfersOfA; i < State::kTransfers; ++i) state.store(0, i, k_block + 1);
+    load_b(state, k_block + 2);
+  }
+
+  static DG_DEVICE void compute_phase(State& state, int k_block) {
+    __builtin_amdgcn_s_setprio(1);
+    state.mma.start_k_block(state.scales, 0);
+    static_for<State::kSlots>([&](auto slot) {
+      __builtin_amdgcn_sched_barrier(0);
+      state.mma.slot(slot, state.a, state.b[0]);
+      const int since = slot - kFirstStoreSlot;
+      if (since >= 0 && since % kSlotsPerStore == 0 && since / kSlotsPerStore < State::kTransfersOfA) {
+        state.store(0, since / kSlotsPerStore, k_block + 1);
+      }
+    });
+    __builtin_amdgcn_s_setprio(0);
+  }
+
+  static DG_DEVICE void load_b(State& state, int k_block) {
+#pragma unroll
+    for (int i = State::kTransfersOfA; i < State::kTransfers; ++i) state.load(0, i, k_block);
+  }
+};
+
+}  // namespace deep_gemm_rocm
