@@ -14,23 +14,23 @@ _SMALL = (
     GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=4, num_stages=4),
     GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=4, num_stages=4),
 )
-# For outputs of few columns, whose cost is to read a.
-_NARROW = (
-    GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=2, num_stages=4),
-    GemmConfig(block_m=64, block_n=32, waves_m=4, waves_n=1, num_stages=4),
-)
 # Where a wave needs two MFMA tiles side by side, or a tile 128 columns.
 _SMALL_WIDE = (
     GemmConfig(block_m=16, block_n=128, waves_m=1, waves_n=4, num_stages=4),
     GemmConfig(block_m=32, block_n=128, waves_m=1, waves_n=4, num_stages=4),
 )
-_LARGE = (
-    GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=4),
-    GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=2, num_stages=2, schedule="pinned"),
-    GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=2, schedule="pinned"),
+# For outputs of few columns, whose cost is to read a.
+_NARROW = (
+    GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=2, num_stages=4),
+    GemmConfig(block_m=64, block_n=32, waves_m=4, waves_n=1, num_stages=4),
 )
-# Of kinds for which waves of 64x64 lack registers, or the pinned schedule room.
-_LARGE_UNPINNED = (
+_LARGE = (
+    GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong"),
+    GemmConfig(block_m=128, block_n=128, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong"),
+    GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong"),
+)
+# Of kinds for which the other schedules have no room.
+_LARGE_MULTISTAGE = (
     GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=4, num_stages=4),
     GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=4, num_stages=3),
     GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=2),
@@ -59,9 +59,9 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
     elif kind.parts == 2 and kind.is_quantised:
         configs = _WIDEST
     else:
-        pinned = kind.scaling != "vectors" and kind.is_k_major and kind.parts == 1 and kind.grouping != "summed"
-        wide = kind.parts == 2 or kind.is_quantised
-        configs = (_SMALL_WIDE if wide else _SMALL) + (_LARGE if pinned else _LARGE_UNPINNED)
+        small = _SMALL_WIDE if kind.parts == 2 or kind.is_quantised else _SMALL
+        multistage = kind.grouping == "summed" or kind.b_major == "shuffled"
+        configs = small + (_LARGE_MULTISTAGE if multistage else _LARGE)
     largest = min(max_block_m, 128) if kind.grouping == "contiguous" else max_block_m
     return tuple(dataclasses.replace(config, kind=kind) for config in configs if config.block_m <= largest)
 
