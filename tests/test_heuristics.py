@@ -60,7 +60,7 @@ def test_impossible_configurations_are_refused(changes, message):
         ({"a_type": "f32"}, "operands"),
         ({"a_type": "bf16"}, "operands"),
         ({"a_type": "bf16", "b_type": "bf16"}, "only FP8 operands have scales"),
-        ({"d_type": "e4m3"}, "d_type"),
+        ({"d_type": "int8"}, "d_type"),
         ({"scaling": "tensor"}, "scaling"),
     ],
 )
