@@ -1,9 +1,10 @@
 """Feeds the simulated MI300X machine code that no compiler made. A program of its own, because it may crash:
 
-    python tests/simulator/fuzz.py decode|execute --count 1000000 --seed 1
+    python tests/simulator/fuzz.py decode|execute|launch --count 1000000 --seed 1
 
 ``decode`` disassembles random bytes and instructions with random operands. ``execute`` runs them, and damaged pieces of
-compiled kernels, with the watchers that --watch names: the sanitizer, the timing model, counters and traces. Whatever
+compiled kernels, with the watchers that --watch names: the sanitizer, the timing model, counters and traces. ``launch``
+damages a whole code object, descriptors and metadata included, and launches its kernel if that still loads. Whatever
 the code does, the simulator must end the launch with a HIP status. The last line tells how the launches ended; the
 input that is under way is in the file --progress, so that a crash can be repeated with --first and --count 1.
 """
@@ -23,6 +24,7 @@ from ctypes import c_size_t, c_uint, c_void_p
 from pathlib import Path
 
 import numpy as np
+from test_code_object import mutate
 from test_decoder import ENCODINGS, ONE_WORD, TABLE
 
 from deep_gemm_rocm import simulator
@@ -101,6 +103,31 @@ class Executor:
             library().hipModuleUnload(module)
 
 
+class Launcher:
+    """Loads damaged code objects and launches their kernel `damaged`, whose arguments all point to zeros."""
+
+    def __init__(self, code_object: bytes) -> None:
+        self._code_object = code_object
+        self._zeros = np.zeros(1 << 16, np.uint8)
+        address = self._zeros.ctypes.data
+        assert library().hipHostRegister(c_void_p(address), c_size_t(self._zeros.nbytes), 0) == 0
+        self._arguments = (c_void_p * 64)(*[address] * 64)
+
+    def run(self, rng: random.Random) -> int:
+        image = mutate(self._code_object, rng)
+        module, function = c_void_p(), c_void_p()
+        loaded = ctypes.create_string_buffer(image, len(image))
+        if status := library().hipModuleLoadData(ctypes.byref(module), loaded):
+            return status
+        try:
+            if status := library().hipModuleGetFunction(ctypes.byref(function), module, b"damaged"):
+                return status
+            shape = map(c_uint, (2, 1, 1, 64, 1, 1, 0))
+            return library().hipModuleLaunchKernel(function, *shape, None, self._arguments, None)
+        finally:
+            library().hipModuleUnload(module)
+
+
 @contextlib.contextmanager
 def watched(watch: str):
     with contextlib.ExitStack() as stack:
@@ -114,14 +141,14 @@ def watched(watch: str):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["decode", "execute"])
+    parser.add_argument("what", choices=["decode", "execute", "launch"])
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--watch", choices=WATCHES, default="nothing")
     parser.add_argument("--template", type=Path, help="a code object with a kernel `fuzzed` of WORDS times --marker")
     parser.add_argument("--marker", type=lambda text: int(text, 0), default=0)
-    parser.add_argument("--compiled", type=Path, help="machine code to damage")
+    parser.add_argument("--compiled", type=Path, help="a code object to damage, with a kernel `damaged`")
     parser.add_argument("--progress", type=Path, default=Path(os.devnull))
     options = parser.parse_args()
 
@@ -132,6 +159,7 @@ def main() -> None:
     os.environ.setdefault("DG_SIM_MAX_INSTRUCTIONS", "2000")
     os.environ.setdefault("DG_SIM_THREADS", "1")
     executor = Executor(options.template.read_bytes(), options.marker) if options.what == "execute" else None
+    launcher = Launcher(options.compiled.read_bytes()) if options.what == "launch" else None
 
     endings: collections.Counter[str] = collections.Counter()
     library().hipGetErrorName.restype = ctypes.c_char_p
@@ -144,13 +172,14 @@ def main() -> None:
             if progress is not None:
                 progress[:20] = f"{index:<20}".encode()
             rng = random.Random(options.seed << 40 | index)
-            code = pack(words(rng, compiled))
-            if executor is None:
-                lines = simulator.disassemble(code).count("\n")
-                endings["disassembled"] += lines > 0
-                continue
             with watched(options.watch):
-                status = executor.run(code, rng.choice((1, 64, 130)))
+                if executor is not None:
+                    status = executor.run(pack(words(rng, compiled)), rng.choice((1, 64, 130)))
+                elif launcher is not None:
+                    status = launcher.run(rng)
+                else:
+                    status = 0
+                    assert simulator.disassemble(pack(words(rng, compiled)))
             endings[library().hipGetErrorName(status).decode()] += 1
             assert status == 0 or library().dgSimLastMessage()
     print(dict(endings))

@@ -43,13 +43,13 @@ def inputs(compiler: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("fuzz")
     body = f"  .rept {fuzz.WORDS}\n  .long {MARKER:#x}\n  .endr\n"
     (folder / "template.co").write_bytes(compiler.assemble(program({"fuzzed": body}, lds_bytes=4096)))
-    (folder / "compiled.bin").write_bytes(compiler.code_object(SOURCE))
+    (folder / "compiled.co").write_bytes(compiler.code_object(SOURCE))
     return folder
 
 
 def run(inputs: Path, what: str, count: int, watch: str = "nothing", seed: int = 1) -> dict[str, int]:
     progress = inputs / f"progress-{what}-{watch}"
-    options = ["--template", inputs / "template.co", "--marker", hex(MARKER), "--compiled", inputs / "compiled.bin"]
+    options = ["--template", inputs / "template.co", "--marker", hex(MARKER), "--compiled", inputs / "compiled.co"]
     options += ["--count", str(count), "--seed", str(seed), "--watch", watch, "--progress", progress]
     command = [sys.executable, FOLDER / "fuzz.py", what, *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -70,6 +70,19 @@ def test_execution(inputs: Path, watch: str) -> None:
     endings = run(inputs, "execute", 400, watch)
     assert endings["hipErrorLaunchFailure"] > 50  # illegal instructions
     assert endings["hipErrorIllegalAddress"] > 0
+
+
+@pytest.mark.parametrize("watch", ["nothing", "sanitizer"])
+def test_launches_of_damaged_code_objects(inputs: Path, watch: str) -> None:
+    endings = run(inputs, "launch", 200, watch)
+    assert endings["hipErrorInvalidImage"] > 20
+    assert endings["hipErrorIllegalAddress"] > 20  # the others are launched
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("watch", fuzz.WATCHES)
+def test_many_launches_of_damaged_code_objects(inputs: Path, watch: str) -> None:
+    run(inputs, "launch", 50_000, watch, seed=2)
 
 
 @pytest.mark.slow
