@@ -19,6 +19,8 @@ PROLOGUE = """
 """
 BODIES = {
     "streams": """
+  s_lshl_b32 s6, s2, 8
+  v_add_u32_e32 v1, s6, v1
   global_load_dword v2, v1, s[4:5]
   s_waitcnt vmcnt(0)
   s_mov_b64 exec, 0xff
@@ -104,17 +106,17 @@ def classes(found: KernelCounters) -> dict[str, int]:
 def test_memory(code: bytes) -> None:
     found = counted(code, "streams", grid=3)
     assert classes(found) == {
-        "scalar": 3,
+        "scalar": 6,
         "scalar_memory": 3,
-        "vector": 6,
+        "vector": 9,
         "vector_memory": 9,
         "waitcnt": 6,
         "other": 3,
     }
     assert found.global_bytes == Traffic(read=3 * 256, written=3 * 32, atomic=3 * 32)
     assert found.scalar_bytes == Traffic(read=3 * 8, written=0, atomic=0)
-    assert found.vector_instructions == 15
-    assert found.lane_utilization == (2 * 64 + 3 * 8) / (5 * 64)
+    assert found.vector_instructions == 18
+    assert found.lane_utilization == (3 * 64 + 3 * 8) / (6 * 64)
 
 
 def test_matrix_cores(code: bytes) -> None:
@@ -184,6 +186,7 @@ def test_nobody_counts_outside_the_block(code: bytes) -> None:
 def test_counters_beside_sanitizer_and_timing_model(
     code: bytes, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
+    monkeypatch.setenv("DG_SIM_SANITIZE", "0")
     expected = counted(code, "meets_in_banks", grid=5, block=128)
     monkeypatch.setenv(variable, "1")
     assert counted(code, "meets_in_banks", grid=5, block=128) == expected

@@ -467,6 +467,7 @@ CASES = WAITS + [hazard.case() for hazard in HAZARDS] + DEFINEDNESS + LDS_RACES 
 
 @pytest.fixture(autouse=True)
 def sanitize(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the environment says."""
     monkeypatch.setenv("DG_SIM_SANITIZE", "1")
 
 

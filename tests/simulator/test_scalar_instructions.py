@@ -96,9 +96,11 @@ STORES = f"""
 KILL = "\n  s_setkill 0\n  v_mov_b32_e32 v20, 1\n"
 GETREG = """
   s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 4), 0x5
+  s_nop 1
   s_getreg_b32 s24, hwreg(HW_REG_MODE, 0, 4)
   s_mov_b32 s25, 0x2
   s_setreg_b32 hwreg(HW_REG_MODE, 2, 2), s25
+  s_nop 1
   s_getreg_b32 s26, hwreg(HW_REG_MODE, 0, 8)
   v_mov_b32_e32 v20, s24
   v_mov_b32_e32 v21, s26

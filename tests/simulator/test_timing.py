@@ -16,6 +16,8 @@ from simulated_hip import Compiler, Hip
 
 from deep_gemm_rocm import simulator
 
+pytestmark = pytest.mark.unsanitized  # kernels that do nothing but take time
+
 LANES = 64
 REPEATS = 256
 

@@ -10,6 +10,8 @@ from simulated_hip import Compiler
 import deep_gemm_rocm
 from deep_gemm_rocm import simulator
 
+pytestmark = pytest.mark.unsanitized  # kernels that do nothing but take time
+
 GATHER = """
 extern "C" __global__ void gather(const int* index, const float* x, float* y) {
   __shared__ int order[256];

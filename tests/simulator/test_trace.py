@@ -88,6 +88,7 @@ def test_a_failing_kernel_is_traced_up_to_its_last_instruction(code: bytes) -> N
 
 @pytest.mark.parametrize("variable", ["DG_SIM_SANITIZE", "DG_SIM_TIMING"])
 def test_beside_sanitizer_and_timing_model(code: bytes, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv("DG_SIM_SANITIZE", "0")
     expected = [i.text for i in traced(code).instructions]
     monkeypatch.setenv(variable, "1")
     assert [i.text for i in traced(code).instructions] == expected

@@ -226,7 +226,7 @@ def mode(flags: int) -> str:
     return f"\n  s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 8), {flags:#x}\n"
 
 
-NO_IEEE = "\n  s_setreg_imm32_b32 hwreg(HW_REG_MODE, 9, 1), 0\n"
+NO_IEEE = "\n  s_nop 1\n  s_setreg_imm32_b32 hwreg(HW_REG_MODE, 9, 1), 0\n"
 MINIMA = "\n  v_min_f32_e32 v20, v10, v11\n  v_max_f32_e32 v21, v10, v11\n  v_med3_f32 v22, v10, v11, v12\n"
 OMOD = "\n  v_mul_f32_e64 v20, v10, v11 mul:4\n  v_add_f32_e64 v21, v10, v11 clamp\n"
 ROUNDED = (
@@ -238,6 +238,7 @@ CONVERSIONS = "\n  v_cvt_i32_f32_e32 v20, v10\n  v_cvt_u32_f32_e32 v21, v10\n  v
 FREXP = "\n  v_frexp_exp_i32_f32_e32 v20, v10\n  v_frexp_mant_f32_e32 v21, v10\n  v_ldexp_f32 v22, v10, v12\n"
 WIDE = """
   v_mad_i64_i32 v[20:21], s[24:25], v10, v11, v[12:13]
+  s_nop 1
   v_mov_b32_e32 v22, s24
   v_mov_b32_e32 v23, s25
   v_mad_u64_u32 v[24:25], s[24:25], v10, v11, v[12:13]
