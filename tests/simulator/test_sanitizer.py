@@ -773,7 +773,39 @@ def test_memory_that_may_have_been_written(hip: Hip, unwritten, monkeypatch) -> 
         hip.hipFree(pointer)
 
 
-# ---- Waves that never end ----
+# ---- Barriers that not all waves reach, and waves that never end ----
+
+BARRIERS = """
+extern "C" __global__ void some(int* x, int waves) {
+  int item = __builtin_amdgcn_workitem_id_x();
+  if (item < 64 * waves) __builtin_amdgcn_s_barrier();
+  x[item] = 1;
+}
+extern "C" __global__ void second(int* x, int waves) {
+  int item = __builtin_amdgcn_workitem_id_x();
+  __builtin_amdgcn_s_barrier();
+  if (item >= 64 * waves) return;
+  __builtin_amdgcn_s_barrier();
+  x[item] = 1;
+}
+"""
+
+
+@pytest.mark.parametrize("timing", ["0", "1"])
+@pytest.mark.parametrize("kernel", ["some", "second"])
+def test_barrier_that_not_all_waves_reach(hip: Hip, compiler: Compiler, monkeypatch, kernel: str, timing: str) -> None:
+    monkeypatch.setenv("DG_SIM_TIMING", timing)
+    x = hip.upload(np.zeros(256, np.int32))
+    function = hip.function(hip.load(compiler.code_object(BARRIERS)), kernel)
+    hip.launch(function, 1, 256, x, c_int(4))
+    with pytest.raises(HipCallError, match=r"not all waves reach; .*ended: wave 2, 3; at s_barrier") as caught:
+        hip.launch(function, 1, 256, x, c_int(2))
+    assert re.search(PLACE, caught.value.message)
+    hip.launch(function, 1, 256, x, c_int(4))
+    monkeypatch.setenv("DG_SIM_SANITIZE", "0")
+    hip.launch(function, 1, 256, x, c_int(2))  # the chip doesn't wait for waves that have ended
+    hip.hipFree(x)
+
 
 SPINNING = {
     # Wave 1 polls LDS for what wave 0 writes after a barrier.

@@ -107,9 +107,24 @@ void WorkgroupRunner::run() {
 
 // A barrier opens when every wave that hasn't ended has reached it.
 void WorkgroupRunner::open_barrier() {
+  if (checker_ && !check_barrier()) return;
   for (auto& wave : waves_)
     if (wave->state == Wave::State::at_barrier) wave->state = Wave::State::running;
   if (checker_) checker_->open_barrier();
+}
+
+// HIP asks for all waves.
+bool WorkgroupRunner::check_barrier() {
+  Wave* waiting = nullptr;
+  bool any_ended = false;
+  for (auto& wave : waves_) {
+    if (wave->state != Wave::State::at_barrier) any_ended = true;
+    else if (waiting == nullptr) waiting = wave.get();
+  }
+  if (!any_ended) return true;
+  waiting->fail(Outcome::Status::unsafe, "a barrier that not all waves reach" + others(*waiting));
+  launch_.report(*waiting, &launch_.code->instructions[waiting->pc - 1]);
+  return false;
 }
 
 bool WorkgroupRunner::watch(Wave& wave, const Instruction& inst, const Effects& effects, const Instruction& in_code) {

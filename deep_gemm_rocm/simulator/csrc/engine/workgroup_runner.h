@@ -41,6 +41,9 @@ class WorkgroupRunner {
   // it must not execute now.
   bool watch(Wave& wave, const Instruction& inst, const Effects& effects, const Instruction& in_code);
 
+  // For the sanitizer; fails a wave where others have ended without reaching the barrier that it is at.
+  bool check_barrier();
+
   // Where the other waves of the workgroup are; those that wait at a barrier may be what this one holds up.
   std::string others(const Wave& wave) const;
 
