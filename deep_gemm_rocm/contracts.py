@@ -452,6 +452,10 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
     if k > 0:
         _aligned_lines(a_name, a)
         _aligned_lines(b_name, b)
+    if grouping in ("contiguous", "psum", "masked") and _major(a) != "k":
+        raise ValueError(
+            f"{a_name} must be contiguous along K, its last dimension, got strides {a.strides}; .contiguous() it"
+        )
     rows_of_b = n
     n = _columns_of_output(b_name, b, signature)
     if recipe is not None:

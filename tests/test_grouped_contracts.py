@@ -54,6 +54,9 @@ BAD = {
         r"groups of b\[0\] must be a multiple of 16 bytes apart, got strides \(10888, 272, 1\)",
     ),
     "K differs": ("b", with_data(lambda t: t[..., :256]), ValueError, r"agree in K.*\[G, N, K\].*\[G, K, N\] weight"),
+    "columns of a contiguous": (
+        "a", with_data(lambda t: t.mT.contiguous().mT), ValueError, r"a\[0\] must be contiguous along K.*got strides \("
+    ),
     "a[1] fp64": ("a", with_scales(torch.Tensor.double), TypeError, r"a\[1\] must be float32"),
     "no d": ("d", lambda d: None, TypeError, "d must be a torch.Tensor, got NoneType"),
     "d fp64": ("d", torch.Tensor.double, TypeError, "d must be bfloat16 or float16 or float32, got torch.float64"),
