@@ -87,6 +87,7 @@ from .settings import (
 )
 from .testing.numerics import calc_diff
 from .testing.timing import bench, bench_kineto
+from .warmup import warmup_kernels
 
 __all__ = [
     "align",
@@ -169,5 +170,6 @@ __all__ = [
     "shuffle_weight",
     "tf32_hc_prenorm_gemm",
     "transform_sf_into_required_layout",
+    "warmup_kernels",
     "wgrad_gemm_fp8_fp8_fp32_nt",
 ]

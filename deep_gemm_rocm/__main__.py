@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -11,6 +13,7 @@ from rich.text import Text
 from .cli import sim
 from .hip import HipError, NoDeviceError
 from .jit import JitError
+from .warmup import models
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="FP8 kernels for AMD's MI300X, real or simulated.")
 
@@ -32,6 +35,23 @@ def demo() -> None:
     from .cli.demo import run
 
     _finish(run)
+
+
+@app.command()
+def warmup(
+    model: Annotated[str | None, typer.Option(help=f"One of {', '.join(models())}.")] = None,
+    shapes: Annotated[Path | None, typer.Option(help="A file of workloads, see docs/serving.md.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Compiles at once; as many as CPUs by default.")] = None,
+) -> None:
+    """Compile all kernels that a model needs into the kernel cache."""
+    from .cli.warmup import run
+
+    if model is not None and model not in models():
+        raise typer.BadParameter(f"must be one of {', '.join(models())}, got {model}", param_hint="--model")
+    file = shapes if model is None else models()[model]
+    if file is None or (model is not None and shapes is not None):
+        raise typer.BadParameter("give one of them", param_hint="--model, --shapes")
+    _finish(lambda console: run(console, file, jobs))
 
 
 def _finish(command: Callable[[Console], bool]) -> None:

@@ -272,6 +272,8 @@ def _same_operand_type(a_name: str, a: _Meta, b_name: str, b: _Meta) -> None:
 
 def _no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor], metas: dict[str, _Meta]) -> None:
     """What is written is nothing else that is read or written; but c may be d."""
+    if tensors[d_name].is_meta:
+        return
     begin = tensors[d_name].data_ptr()
     end = begin + metas[d_name].extent
     for name, tensor in tensors.items():
@@ -304,8 +306,6 @@ def _k_grouped_operand(
                 f"{name} must be contiguous and have shape ({total_k * rows},), all groups' [{rows}, K_g] flattened, "
                 f"got {tuple(meta.shape)}; .view(-1) it"
             )
-        if meta.device.type == "meta":
-            raise ValueError(f"{name} must hold data, got a tensor on the meta device")
     else:
         if meta.shape != (total_k, rows):
             raise ValueError(
@@ -539,8 +539,6 @@ def _bias(meta: _Meta, shape: tuple[int, ...], b_name: str) -> None:
         raise TypeError(f"bias must be {_one_of(OUTPUT_DTYPES)}, got {meta.dtype}")
     if meta.shape != shape:
         raise ValueError(f"bias must have shape {shape}, a number for each row of {b_name}, got {tuple(meta.shape)}")
-    if meta.device.type == "meta":
-        raise ValueError("bias must hold data, got a tensor on the meta device")
     if shape[-1] > 1 and meta.strides[-1] != 1:
         raise ValueError(f"bias must be contiguous, got strides {meta.strides}; .contiguous() it")
 
@@ -583,8 +581,6 @@ def _columns_in_gaps(b_name: str, n: int, head_splits: tuple[int, int, int] | No
 
 
 def _matrices(name: str, meta: _Meta, grouped: bool) -> None:
-    if meta.device.type == "meta":
-        raise ValueError(f"{name} must hold data, got a tensor on the meta device")
     if len(meta.shape) != 2 + grouped:
         expected = "one matrix for each group, three dimensions" if grouped else "a matrix"
         raise ValueError(f"{name} must be {expected}, got shape {tuple(meta.shape)}")
@@ -685,8 +681,6 @@ def _layout(name: str, meta: _Meta, size: int, meaning: str) -> None:
         raise TypeError(f"{name} must be int32, got {meta.dtype}")
     if meta.shape != (size,):
         raise ValueError(f"{name} must have shape ({size},), one number for each {meaning}, got {tuple(meta.shape)}")
-    if meta.device.type == "meta":
-        raise ValueError(f"{name} must hold data, got a tensor on the meta device")
     if size > 1 and meta.strides != (1,):
         raise ValueError(f"{name} must be contiguous, got strides {meta.strides}; .contiguous() it")
 

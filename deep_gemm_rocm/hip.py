@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from . import simulator
+from . import planning, simulator
 
 ARCH = "gfx942"
 
@@ -250,6 +250,25 @@ class SimulatedRuntime(Runtime):
             self.check(self.lib.hipStreamSynchronize(None))
 
 
+class _PlanningRuntime(Runtime):
+    """Stands in for the runtime while calls are planned: tensors have no memory, and nothing is launched."""
+
+    tensor_device = "meta"
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.path, self.lib = runtime.path, runtime.lib
+
+    def check_residence(self, name: str, tensor: torch.Tensor) -> None:
+        if not tensor.is_meta:
+            raise ValueError(f"{name} is on {tensor.device}, but calls are planned with tensors of the meta device")
+
+    def current_stream(self, tensor: torch.Tensor) -> int:
+        return 0
+
+    def launching(self, **tensors: torch.Tensor) -> AbstractContextManager[int]:
+        return contextlib.nullcontext(0)
+
+
 class Event:
     """A point in a stream's work.
 
@@ -285,7 +304,7 @@ _finding = threading.Lock()
 
 
 def runtime() -> Runtime:
-    """The HIP runtime of this process, chosen on the first call.
+    """The HIP runtime of this process, chosen on the first call; while calls are planned, one without memory.
 
     A real one counts only if it shows a gfx942 device: the copy that is already in this process, for two would crash
     it, or else the one in ``LD_LIBRARY_PATH``, ``ROCM_PATH`` or ``/opt/rocm``. Without one, the simulated MI300X.
@@ -301,7 +320,7 @@ def runtime() -> Runtime:
                 found = _find(os.environ.get("DG_DEVICE") or None)
                 found.make_global()
                 _runtime = found
-    return _runtime
+    return _runtime if planning.current() is None else _PlanningRuntime(_runtime)
 
 
 def _find(wanted: str | None) -> Runtime:

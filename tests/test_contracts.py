@@ -102,8 +102,8 @@ BAD = {
         ValueError,
         r"rows of b\[0\] must be a multiple of 16 bytes apart, got strides \(280, 1\)",
     ),
-    "a[0] meta": (data(A, meta), ValueError, r"a\[0\] must hold data, got a tensor on the meta device"),
-    "a[1] meta": (scales(A, meta), ValueError, r"a\[1\] must hold data"),
+    "a[0] meta": (data(A, meta), ValueError, r"a\[1\] must be on the device of a\[0\], meta, got cpu"),
+    "a[1] meta": (scales(A, meta), ValueError, r"a\[1\] must be on the device of a\[0\], cpu, got meta"),
     "a[1] sparse": (scales(A, torch.Tensor.to_sparse), TypeError, r"a\[1\] must be a strided tensor.*sparse"),
     "b[1] requires grad": (scales(B, torch.nn.Parameter), ValueError, r"b\[1\] must not require grad"),
     "a[1] fp64": (scales(A, torch.Tensor.double), TypeError, r"a\[1\] must be float32, got torch.float64"),
@@ -126,7 +126,7 @@ BAD = {
         ValueError,
         r"out must have contiguous rows that don't overlap.*\(0, 1\)",
     ),
-    "out meta": (output(meta), ValueError, "out must hold data"),
+    "out meta": (output(meta), ValueError, r"out must be on the device of a\[0\], cpu, got meta"),
     "out requires grad": (output(lambda out: torch.nn.Parameter(out.clone())), ValueError, "out must not require grad"),
 }
 

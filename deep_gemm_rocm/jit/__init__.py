@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Mapping
 
+from .. import planning
 from ..paths import include_dir
 from . import cache, toolchain
 from .errors import CacheError, CompileError, JitError, LoadError, ToolchainError
-from .kernel import Kernel
+from .kernel import Kernel, PlannedKernel
 from .render import Value, render
 from .source import Source
 
@@ -31,7 +32,8 @@ os.register_at_fork(after_in_child=_being_made.clear)
 def get_kernel(template: str, values: Mapping[str, Value], argtypes: tuple[type, ...]) -> Kernel:
     """The kernel that ``template`` rendered with ``values`` makes; compiled at most once, whoever asks.
 
-    A kernel that this process already has is found without touching the disk.
+    A kernel that this process already has is found without touching the disk. While calls are planned, the request is
+    noted and the kernel does nothing.
 
     Args:
         template: file name below ``include/deep_gemm_rocm``, such as ``gemm.hip.j2``.
@@ -47,6 +49,10 @@ def get_kernel(template: str, values: Mapping[str, Value], argtypes: tuple[type,
         hip.NoDeviceError: there is no device to load it for.
     """
     key = (template, *values, *values.values())
+    plan = planning.current()
+    if plan is not None:
+        plan[key] = planning.Request(template, values, argtypes)
+        return PlannedKernel()
     kernel = _kernels.get(key)
     if kernel is not None:
         return kernel

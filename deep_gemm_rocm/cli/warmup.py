@@ -1,0 +1,40 @@
+"""``warmup``: compiles a model's kernels into the cache."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from .. import jit, warmup
+from ..jit import cache
+
+
+def run(console: Console, file: Path, jobs: int | None) -> bool:
+    """Compiles what the workloads in ``file`` need, and prints how many kernels that is and how long it took."""
+    start = time.perf_counter()
+    try:
+        wanted = warmup.plan(warmup.load(file))
+    except (ValueError, TypeError, OSError) as error:
+        console.print(f"[red]{type(error).__name__}[/]: {escape(str(error))}")
+        return False
+    kernels: list[jit.Kernel] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("compiling", total=len(wanted))
+
+        def done(kernel: jit.Kernel) -> None:
+            kernels.append(kernel)
+            progress.advance(task)
+
+        warmup.compile_all(wanted, jobs, done)
+    found = sum(kernel.artefact.from_cache for kernel in kernels)
+    seconds = time.perf_counter() - start
+    console.print(
+        f"{file.stem}: {len(kernels)} kernels in {seconds:.1f} s, {len(kernels) - found} compiled and {found} "
+        f"found in the cache {escape(str(cache.folder()))}"
+    )
+    return True

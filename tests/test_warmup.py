@@ -1,0 +1,227 @@
+"""What is warmed up is what calls need, and all of it."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm import jit, planning, warmup
+from deep_gemm_rocm.__main__ import app
+from deep_gemm_rocm.testing import assert_accurate, gemm_problem, gemm_reference
+from deep_gemm_rocm.warmup import Workload
+
+FP8 = torch.float8_e4m3fnuz
+
+
+@pytest.fixture
+def cold(tmp_path, monkeypatch):
+    """An empty cache, and a process without kernels."""
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", str(tmp_path / "cache"))
+    jit.forget()
+    yield tmp_path / "cache"
+    jit.forget()
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    def unexpected(*_):
+        raise AssertionError("nothing may be compiled now")
+
+    monkeypatch.setattr("deep_gemm_rocm.jit.toolchain.Ziglang.build", unexpected)
+    monkeypatch.setattr("deep_gemm_rocm.jit.toolchain.Hipcc.build", unexpected)
+
+
+def kernel_names(workloads: list[Workload]) -> list[str]:
+    return [request.values["kernel_name"] for request in warmup.plan(workloads)]
+
+
+def test_afterwards_calls_compile_nothing(cold, monkeypatch):
+    n, k = 96, 256
+    count = dg.warmup_kernels("fp8_gemm_nt", [1, 16, 100], n, k)
+    assert count == len(jit.loaded()) == len(list(cold.glob("kernels/*"))) > 0
+    monkeypatch.setattr(jit, "_make", lambda *_: pytest.fail("a kernel was missing"))
+    for m in (1, 16, 100):
+        a, b = gemm_problem(m, n, k)
+        assert_accurate(dg.gemm_fp8(a, b), gemm_reference(a, b))
+    assert dg.warmup_kernels("fp8_gemm_nt", [100, 16], n, k) <= count
+
+
+def real_call(name: str, m: int, n: int, k: int, groups: int) -> None:
+    """A call as a program makes it, with tensors of this device."""
+
+    def fp8(*shape, scaled_rows=1):
+        *group, rows, columns = shape
+        scales = torch.ones(*group, -(-rows // scaled_rows), -(-columns // 128))
+        return torch.zeros(shape, dtype=torch.uint8).view(FP8), scales
+
+    d = torch.zeros(m, n, dtype=torch.bfloat16)
+    layout, sizes = torch.zeros(m, dtype=torch.int32), torch.full((groups,), k, dtype=torch.int32)
+    match name:
+        case "fp8_gemm_nt":
+            dg.fp8_gemm_nt(fp8(m, k), fp8(n, k, scaled_rows=128), d)
+        case "bf16_gemm_nn":
+            dg.bf16_gemm_nn(torch.zeros(m, k).bfloat16(), torch.zeros(k, n).bfloat16(), d)
+        case "m_grouped_fp8_gemm_nt_contiguous":
+            dg.m_grouped_fp8_gemm_nt_contiguous(fp8(m, k), fp8(groups, n, k, scaled_rows=128), d, m_indices=layout)
+        case "m_grouped_fp8_gemm_nt_masked":
+            b, counts = fp8(groups, n, k, scaled_rows=128), torch.zeros(groups, dtype=torch.int32)
+            dg.m_grouped_fp8_gemm_nt_masked(fp8(groups, m, k), b, d.expand(groups, m, n).clone(), counts, m)
+        case "k_grouped_bf16_gemm_tn_contiguous":
+            a, b = torch.zeros(groups * k, m).bfloat16(), torch.zeros(groups * k, n).bfloat16()
+            d = torch.zeros(groups, m, n, dtype=torch.bfloat16)
+            dg.k_grouped_bf16_gemm_tn_contiguous(a, b, d, [k] * groups, sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        ("fp8_gemm_nt", 1),
+        ("bf16_gemm_nn", 1),
+        ("m_grouped_fp8_gemm_nt_contiguous", 3),
+        ("m_grouped_fp8_gemm_nt_masked", 3),
+        ("k_grouped_bf16_gemm_tn_contiguous", 3),
+    ],
+)
+@pytest.mark.parametrize(("m", "k"), [(64, 128), (136, 144)])
+def test_the_plan_is_what_a_call_asks_for(monkeypatch, name, groups, m, k):
+    asked = []
+    monkeypatch.setattr(jit, "get_kernel", lambda *request: asked.append(request) or planning_kernel)
+    planning_kernel = jit.PlannedKernel()
+    real_call(name, m, 192, k, groups)
+    monkeypatch.undo()
+    (planned,) = warmup.plan([Workload(name, [m], 192, k, groups)])
+    assert [planned] == asked
+
+
+@pytest.mark.parametrize("name", warmup.functions())
+def test_every_function_can_be_warmed_up(name):
+    groups = 4 if "grouped" in name else 1
+    few = kernel_names([Workload(name, [64], 256, 512, groups)])
+    assert len(few) == 1
+    assert set(few) <= set(kernel_names([Workload(name, [128, 16, 64], 256, 512, groups)]))
+
+
+def test_every_gemm_is_known():
+    without_kernels = {name for name in dg.__all__ if "cublaslt" in name}
+    others = {"fp8_gemm_nt_skip_head_mid", "tf32_hc_prenorm_gemm", "wgrad_gemm_fp8_fp8_fp32_nt"}
+    others |= {"k_grouped_wgrad_gemm_fp8_fp8_fp32_nt", "fp8_fp4_gemm_nt"}
+    gemms = {name for name in dg.__all__ if "gemm" in name} - without_kernels - others - {"install_as_deep_gemm"}
+    assert gemms <= set(warmup.functions())
+    assert all(callable(getattr(dg, name)) for name in warmup.functions())
+
+
+@pytest.mark.parametrize("model", warmup.models())
+def test_a_model_needs_few_kernels_whatever_the_batch(model):
+    workloads = warmup.load(warmup.models()[model])
+    wanted = kernel_names(workloads)
+    assert len(wanted) == len(set(wanted)) <= 24
+    generator = random.Random(0)
+    for workload in workloads:
+        anything = [generator.randrange(1, 2 ** generator.randrange(1, 16)) for _ in range(20)]
+        drawn = Workload(workload.function, anything, workload.n, workload.k, workload.num_groups, workload.d_dtype)
+        assert set(kernel_names([drawn])) <= set(wanted)
+
+
+def test_planning_needs_neither_memory_nor_compiler(no_compiler, cold):
+    before = jit.loaded()
+    huge = Workload("m_grouped_fp8_gemm_nt_masked", [2**20], 2**20, 2**16, 2**10)
+    assert kernel_names([huge])
+    assert jit.loaded() == before
+    assert planning.current() is None
+    assert not cold.exists()
+
+
+def test_a_failed_plan_ends():
+    with pytest.raises(ValueError, match="K must be a multiple of 16, got 100"):
+        dg.warmup_kernels("fp8_gemm_nt", [16], 128, 100)
+    assert planning.current() is None
+    a, b = gemm_problem(3, 16, 128)
+    assert_accurate(dg.gemm_fp8(a, b), gemm_reference(a, b))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("fp8_gemm", [1], 128, 128), ValueError, "the function's name must be one of .*fp8_gemm_nt.*got 'fp8_gemm'"),
+        (("fp8_gemm_nt", [], 128, 128), TypeError, "m_list must be a list of at least one int"),
+        (("fp8_gemm_nt", 5, 128, 128), TypeError, "m_list must be a list of at least one int, got 5"),
+        (("fp8_gemm_nt", [0], 128, 128), ValueError, "m_list's numbers must be at least 1, got 0"),
+        (("fp8_gemm_nt", [1.5], 128, 128), TypeError, "m_list's numbers must be an int, got float"),
+        (("fp8_gemm_nt", [1], -1, 128), ValueError, "n must be at least 1, got -1"),
+        (("fp8_gemm_nt", [1], 128, None), TypeError, "k must be an int, got NoneType"),
+        (("fp8_gemm_nt", [1], 128, 128, 2), ValueError, "num_groups must be 1 for a function without groups, got 2"),
+        (("fp8_gemm_nt", [1], 2**31, 128), ValueError, "dimensions below 2\\^31"),
+    ],
+)
+def test_bad_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        dg.warmup_kernels(*arguments)
+
+
+def test_a_compile_that_fails_is_told(cold, monkeypatch):
+    def failing(*_):
+        raise jit.ToolchainError("no compiler today")
+
+    monkeypatch.setattr(jit, "_make", failing)
+    with pytest.raises(jit.ToolchainError, match="no compiler today"):
+        dg.warmup_kernels("fp8_gemm_nt", [1, 200], 96, 256)
+
+
+# ---- the command
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, ["warmup", *arguments])
+
+
+def test_the_command_compiles_what_a_file_lists(cold, tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps([{"function": "fp8_gemm_nt", "m": [3, 16], "n": 96, "k": 256}]))
+    first = invoke("--shapes", str(file), "--jobs", "2")
+    assert first.exit_code == 0, first.output
+    assert "mine: 1 kernels in" in first.output
+    assert "1 compiled and 0 found in the cache" in first.output
+    assert len(list(cold.glob("kernels/*"))) == 1
+    jit.forget()
+    assert "0 compiled and 1 found in the cache" in invoke("--shapes", str(file)).output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must be JSON"),
+        ("{}", "must be a JSON list of at least one object"),
+        ("[3]", "entry 0 must be an object, got 3"),
+        ('[{"function": "fp8_gemm_nt", "n": 128}]', "entry 0 lacks ['k']"),
+        ('[{"function": "fp8_gemm_nt", "n": 128, "k": 128, "M": 1}]', "entry 0 has unknown keys ['M']"),
+        ('[{"function": "gemm", "n": 128, "k": 128}]', "entry 0: the function's name must be one of"),
+        ('[{"function": "fp8_gemm_nt", "n": 128, "k": "many"}]', "entry 0: k must be an int, got str"),
+        ('[{"function": "fp8_gemm_nt", "n": 128, "k": 128, "d_dtype": "Tensor"}]', "must be the name of a dtype"),
+        ('[{"function": "fp8_gemm_nt", "n": 128, "k": 100, "m": 1}]', "K must be a multiple of 16, got 100"),
+    ],
+)
+def test_the_command_says_what_is_wrong_with_a_file(tmp_path, text, message):
+    (tmp_path / "shapes.json").write_text(text)
+    result = invoke("--shapes", str(tmp_path / "shapes.json"))
+    assert result.exit_code == 1
+    assert message in result.output
+
+
+@pytest.mark.parametrize("arguments", [(), ("--model", "gpt-2"), ("--model", "llama-3-70b", "--shapes", "x.json")])
+def test_the_command_wants_one_model_or_file(arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert "--model" in result.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", warmup.models())
+def test_the_command_compiles_a_model(cold, model):
+    result = invoke("--model", model)
+    assert result.exit_code == 0, result.output
+    assert f"{len(list(cold.glob('kernels/*')))} compiled and 0 found" in result.output
