@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 from gemm_configs import BATCHED, config_id
+from host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,6 +147,24 @@ def test_the_same_bits_as_one_gemm_after_the_other():
         d = torch.empty(33, 136, dtype=torch.bfloat16)
         dg.fp8_gemm_nt(tuple(x[:, h] for x in problem.a), tuple(x[h] for x in problem.b), d)
         assert torch.equal(d, batched[:, h])
+
+
+def test_a_large_batch():
+    Problem("bhr,hdr->bhd", {"b": 3, "h": 257, "r": 48, "d": 24}, (1, 128, 128)).run()
+    Problem("bhd,hdr->bhr", {"b": 1, "h": 257, "r": 24, "d": 16}).run()
+
+
+@pytest.mark.parametrize("which", ["a", "b", "c", "d"])
+def test_heads_past_4_gib(which):
+    problem = Problem("bhr,hdr->bhd", {"b": 20, "h": 3, "r": 200, "d": 72}, accumulate=True)
+    far = 3 * 2**30
+    tensors = {"a": problem.a, "b": problem.b, "c": problem.c, "d": torch.empty(20, 3, 72, dtype=torch.bfloat16)}
+    original = tensors[which]
+    strides = [128 * 2, 128 * 2, 1]
+    strides[0 if which == "b" else 1] = far // 2
+    tensors[which] = reserved(3 * far).view(torch.bfloat16).as_strided(original.shape, strides).copy_(original)
+    dg.einsum(problem.expr, tensors["a"], tensors["b"], tensors["d"], tensors["c"])
+    assert torch.equal(tensors["d"].contiguous(), problem.run().contiguous())
 
 
 def test_one_launch(monkeypatch):

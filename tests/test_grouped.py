@@ -134,6 +134,14 @@ def test_contiguous(psum, sizes, alignment):
     problem.run(psum=psum, zero_padding=False)
 
 
+@pytest.mark.parametrize("alignment", ALIGNMENTS)
+@pytest.mark.parametrize("psum", [False, True], ids=["ids", "psum"])
+def test_groups_around_the_alignment(psum, alignment):
+    sizes = [alignment - 1, alignment + 1, alignment, 1]
+    Contiguous(sizes, alignment, n=40, k=128).run(psum=psum)
+    Contiguous(sizes[::-1], alignment, n=40, k=144, tail=1).run(psum=psum)
+
+
 @pytest.mark.parametrize("psum", [False, True], ids=["ids", "psum"])
 def test_contiguous_with_many_groups(psum):
     Contiguous([group % 4 for group in range(257)], 16, n=24, k=128).run(psum=psum)
@@ -307,6 +315,28 @@ def test_other_names_write_the_same_bits():
         d = torch.full((2, 20, 40), torch.nan).bfloat16()
         assert function(masked.a, masked.b, d, masked.masked_m, 10) is None
         assert torch.equal(d[masked.used].view(torch.int16), expected)
+
+
+@pytest.mark.parametrize("psum", [False, True], ids=["ids", "psum"])
+@pytest.mark.parametrize("which", ["a", "b", "d"])
+def test_contiguous_past_4_gib(which, psum):
+    """Rows, or groups of weights, so far apart that the last ones are beyond 32 bits of bytes."""
+    n, k = 40, 256
+    problem = Contiguous([200, 37, 130], 128, n, k, tail=90)
+    m = len(problem.ids)
+    a, b = list(problem.a), list(problem.b)
+    d = torch.zeros(m, n).bfloat16()
+    if which == "d":
+        d = reserved(m * 2**23).view(torch.bfloat16).as_strided((m, n), (2**22, 1))
+    elif which == "a":
+        a[0] = reserved(m * 2**23).as_strided((m, k), (2**23, 1)).copy_(a[0].view(torch.uint8)).view(FP8)
+    else:
+        far = reserved(3 * 3 * 2**30).as_strided((3, n, k), (3 * 2**30, k, 1))
+        b[0] = far.copy_(b[0].view(torch.uint8)).view(FP8)
+    dg.m_grouped_fp8_gemm_nt_contiguous(a, b, d, problem.ends if psum else problem.ids, use_psum_layout=psum)
+    for group, (start, end) in enumerate(zip(problem.starts, problem.ends.tolist(), strict=True)):
+        check(d[start:end], [t[start:end] for t in a], [t[group] for t in b])
+    assert (d[problem.ids < 0] == 0).all()
 
 
 @pytest.mark.parametrize("which", ["a", "b", "d"])

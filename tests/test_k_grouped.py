@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 from gemm_configs import config_id
+from host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -114,8 +115,40 @@ def test_groups_of_any_size():
     Problem(36, 68, [1, 0, 77, 131, 128]).run()
 
 
+@pytest.mark.parametrize("m", [0, 1, 127, 129])
+def test_packed_rows_of_any_number(m):
+    Problem(m, 131, [128, 0, 144]).run(packed=True)
+
+
+@pytest.mark.parametrize("which", ["a", "b", "c", "d"])
+def test_past_4_gib(which):
+    """Rows of operands, or groups of outputs, so far apart that the last ones are beyond 32 bits of bytes."""
+    m, n, ks = 36, 68, [300, 128, 172]
+    problem = Problem(m, n, ks)
+    operands = {
+        name: [
+            in_nan(torch.cat([data.view(torch.uint8) for data, _ in groups], 1).T),
+            torch.cat([scales for _, scales in groups], 1).T,
+        ]
+        for name, groups in (("a", problem.a), ("b", problem.b))
+    }
+    outputs = {"c": problem.c, "d": torch.empty(3, m, n)}
+    if which in operands:
+        data = operands[which][0]
+        row_bytes = 2**23
+        far = reserved(sum(ks) * row_bytes).as_strided(data.shape, (row_bytes, 1))
+        operands[which][0] = far.copy_(data.view(torch.uint8)).view(FP8)
+    else:
+        far = reserved(3 * 3 * 2**30).view(torch.float32).as_strided((3, m, n), (3 * 2**28, n, 1))
+        outputs[which] = far.copy_(outputs[which])
+    a, b, c, d = operands["a"], operands["b"], outputs["c"], outputs["d"]
+    dg.k_grouped_fp8_gemm_tn_contiguous(a, b, d, ks, problem.layout, c)
+    for group, (a_group, b_group) in enumerate(zip(problem.a, problem.b, strict=True)):
+        assert_accurate(d[group], gemm_reference(a_group, b_group, recipe=VECTORS, c=problem.c[group]))
+
+
 def test_many_groups():
-    problem = Problem(16, 32, [group % 3 * 16 for group in range(130)])
+    problem = Problem(16, 32, [group % 3 * 16 for group in range(257)])
     assert torch.equal(problem.run(), problem.run(packed=True))
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 from gemm_configs import SUMMED, config_id
+from host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,6 +85,16 @@ def test_shapes(groups, m, n, k):
 def test_contiguous_rows_give_the_same_bits(expr):
     problem = Problem(21, 36, 72, 200)
     assert torch.equal(problem.run(), problem.run(expr))
+
+
+@pytest.mark.parametrize("which", ["a", "b"])
+def test_groups_past_4_gib(which):
+    problem = Problem(3, 40, 72, 104)
+    far = 3 * 2**30
+    values = getattr(problem, which)
+    strides = (far // 2, values.shape[2], 1)
+    setattr(problem, which, reserved(3 * far).view(torch.bfloat16).as_strided(values.shape, strides).copy_(values))
+    problem.run()
 
 
 def test_nothing_to_sum():
