@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from .cli import sim
+from .cli import cache, sim
 from .hip import HipError, NoDeviceError
 from .jit import JitError
 from .warmup import models
@@ -19,6 +19,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="FP8 kernels 
 
 
 app.add_typer(sim.app, name="sim")
+app.add_typer(cache.app, name="cache")
 
 
 @app.command()

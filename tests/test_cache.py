@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
+import io
 import json
 import os
 import signal
+import tarfile
 import time
 from pathlib import Path
 
 import filelock
 import pytest
 from forked import in_child, in_children, start_child
+from typer.testing import CliRunner
 
-from deep_gemm_rocm.jit import CacheError, CompileError, cache
+from deep_gemm_rocm.__main__ import app
+from deep_gemm_rocm.jit import CacheError, CompileError, cache, maintenance
 from deep_gemm_rocm.jit.source import Source
 
 SOURCE = Source("scale", '#include "a.h"\nint kernel;\n', {"a.h": "int a;\n"})
@@ -318,3 +323,213 @@ def test_an_entry_that_appears_meanwhile_wins(root, tmp_path, monkeypatch, compi
     monkeypatch.setattr(cache, "_LOCK_SECONDS", 0.1)
     assert cache.obtain(SOURCE, Overtaken(tmp_path / "other")).from_cache
     assert len(entries(root)) == 1
+
+
+# ---- size
+
+
+SOURCES = [Source(f"kernel{index}", "", {}) for index in range(6)]
+
+
+@pytest.fixture
+def six_kernels(root, compiler):
+    """Entries of SOURCES, used in this order, a minute between each."""
+    for minutes, source in enumerate(SOURCES):
+        age(cache.obtain(source, compiler).library.parent, minutes * 60)
+    return root
+
+
+def age(entry: Path, seconds_since_epoch: float) -> None:
+    os.utime(entry / "manifest.json", (seconds_since_epoch, seconds_since_epoch))
+
+
+def names(found: list[cache.Entry]) -> list[str]:
+    return [entry.path.name.partition("-")[0] for entry in found]
+
+
+def test_entries_are_listed_by_their_last_use(six_kernels, compiler):
+    cache.obtain(SOURCES[1], compiler)
+    found = cache.entries(six_kernels)
+    assert names(found) == ["kernel0", "kernel2", "kernel3", "kernel4", "kernel5", "kernel1"]
+    assert all(len(LIBRARY) < entry.bytes < len(LIBRARY) + 2000 for entry in found)
+    assert found[1].last_used == 120
+    assert found[-1].last_used == pytest.approx(time.time(), abs=60)
+
+
+def test_what_was_not_used_for_longest_is_evicted(six_kernels, compiler, monkeypatch):
+    monkeypatch.setattr(cache, "max_bytes", lambda: 4 * 20_000)
+    cache.obtain(SOURCES[0], compiler)  # used again, so it stays
+    assert len(cache.entries(six_kernels)) == 6  # nothing was added
+    new = cache.obtain(Source("new", "", {}), compiler)
+    assert whole(new)
+    assert names(cache.entries(six_kernels)) == ["kernel4", "kernel5", "kernel0", "new"]
+    assert not list(six_kernels.glob("kernels/.*"))
+    assert not cache.obtain(SOURCES[1], compiler).from_cache
+
+
+def test_the_kernel_that_is_asked_for_is_never_evicted(six_kernels, compiler, monkeypatch):
+    monkeypatch.setattr(cache, "max_bytes", lambda: 1)
+    new = cache.obtain(Source("new", "", {}), compiler)
+    assert whole(new)
+    assert names(cache.entries(six_kernels)) == ["new"]
+
+
+def test_the_size_is_read_on_every_call(root, compiler, monkeypatch):
+    assert cache.max_bytes() == 4096 * 2**20
+    monkeypatch.setenv("DG_JIT_CACHE_MAX_MIB", "3")
+    assert cache.max_bytes() == 3 * 2**20
+    for wrong in ("0", "-1", "2 GiB", "1.5"):
+        monkeypatch.setenv("DG_JIT_CACHE_MAX_MIB", wrong)
+        with pytest.raises(
+            CacheError, match=f"DG_JIT_CACHE_MAX_MIB must be a positive whole number of MiB, got '{wrong}'"
+        ):
+            cache.obtain(SOURCE, compiler)
+    assert compiler.builds == 0
+
+
+def test_processes_that_evict_each_others_kernels_all_succeed(root, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "max_bytes", lambda: 2 * 20_000)
+
+    def use_all():
+        return all(whole_or_gone(cache.obtain(source, Compiler(tmp_path / "log"))) for source in SOURCES * 4)
+
+    def whole_or_gone(artefact):
+        try:
+            return whole(artefact)
+        except FileNotFoundError:  # evicted since; whoever loads it asks again
+            return True
+
+    assert all(in_children(4, use_all))
+    assert len(cache.entries(root)) <= 6
+    assert maintenance.verify(root).damaged == []
+
+
+@pytest.mark.parametrize("offset", [-1e9, 1e9], ids=["past", "future"])
+def test_clocks_that_are_wrong_cost_nothing_but_the_order(root, compiler, monkeypatch, offset):
+    """Of a machine that shares the folder, or of this one."""
+    entry = cache.obtain(SOURCE, compiler).library.parent
+    age(entry, time.time() + offset)
+    assert cache.obtain(SOURCE, compiler).from_cache
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + offset)
+    assert whole(cache.obtain(Source("other", "", {}), compiler))
+    assert maintenance.prune(root, 2**20) == []
+    assert len(maintenance.verify(root).whole) == 2
+
+
+# ---- maintenance
+
+
+def test_verify_sets_damage_aside(six_kernels):
+    for index, damage in enumerate(("flip", "lose_library", "lose_manifest")):
+        damaged(damage)(next(six_kernels.glob(f"kernels/kernel{index}-*")))
+    found = maintenance.verify(six_kernels)
+    assert names(found.whole) == ["kernel3", "kernel4", "kernel5"]
+    assert sorted(names(found.damaged)) == ["kernel0", "kernel1", "kernel2"]
+    assert len(list((six_kernels / "quarantine").iterdir())) == 3
+    assert maintenance.verify(six_kernels).damaged == []
+
+
+def test_prune_removes_what_nobody_needs(six_kernels):
+    damaged("flip")(next(six_kernels.glob("kernels/kernel5-*")))
+    maintenance.verify(six_kernels)
+    for name, seconds in (("abandoned", 7200), ("being filled", 60)):
+        (leftover := six_kernels / "kernels" / f".{name}").mkdir()
+        os.utime(leftover, (time.time() - seconds,) * 2)
+    assert names(maintenance.prune(six_kernels, 3 * 20_000)) == ["kernel0", "kernel1"]
+    assert names(cache.entries(six_kernels)) == ["kernel2", "kernel3", "kernel4"]
+    assert not (six_kernels / "quarantine").exists()
+    assert [path.name for path in six_kernels.glob("kernels/.*")] == [".being filled"]
+
+
+def test_a_cache_is_shipped(six_kernels, tmp_path, monkeypatch, compiler):
+    damaged("flip")(next(six_kernels.glob("kernels/kernel0-*")))
+    assert maintenance.export(six_kernels, tmp_path / "kernels.tar.gz") == 5
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", str(tmp_path / "there"))
+    cache.obtain(SOURCES[1], compiler)
+    assert maintenance.import_from(tmp_path / "there", tmp_path / "kernels.tar.gz") == (4, 5)
+    assert maintenance.import_from(tmp_path / "there", tmp_path / "kernels.tar.gz") == (0, 5)
+    builds = compiler.builds
+    assert all(cache.obtain(source, compiler).from_cache for source in SOURCES[1:])
+    assert compiler.builds == builds
+    entry = cache.obtain(SOURCES[5], compiler).library.parent
+    assert (entry / "kernel.hip").read_text() == SOURCES[5].kernel
+    assert entry.stat().st_mode & 0o077 == 0
+
+
+def test_headers_are_shipped_too(root, tmp_path, compiler):
+    entry = cache.obtain(SOURCE, compiler).library.parent
+    maintenance.export(root, tmp_path / "kernels.tar.gz")
+    maintenance.import_from(tmp_path / "there", tmp_path / "kernels.tar.gz")
+    there = tmp_path / "there" / "kernels" / entry.name
+    assert (there / "include" / "a.h").read_text() == SOURCE.headers["a.h"]
+
+
+def test_what_was_damaged_on_its_way_is_not_imported(root, tmp_path, compiler):
+    cache.obtain(SOURCE, compiler)
+    file = tmp_path / "kernels.tar.gz"
+    maintenance.export(root, file)
+    good = file.read_bytes()
+    for bad in (good[:100], good[: len(good) // 2], b"", b"nonsense", flipped(good)):
+        file.write_bytes(bad)
+        with pytest.raises(CacheError, match=r"damaged|no file that"):
+            maintenance.import_from(tmp_path / "there", file)
+        assert cache.entries(tmp_path / "there") == []
+        assert not list((tmp_path / "there").glob("kernels/.*"))
+
+
+def flipped(archive: bytes) -> bytes:
+    """The archive with a bit of the library flipped, and its own checksums right."""
+    unpacked = bytearray(gzip.decompress(archive))
+    unpacked[unpacked.index(LIBRARY[:200]) + 100] ^= 1
+    return gzip.compress(bytes(unpacked))
+
+
+@pytest.mark.parametrize(
+    "name", ["../kernel-{0}/kernel.so", "/tmp/x", "kernel-{0}/../../x", "kernel-{0}/include/../../x", "kernel-{0}/evil"]
+)
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE])
+def test_an_archive_writes_nothing_but_kernels(root, tmp_path, name, kind):
+    member = tarfile.TarInfo(name.format("0" * 40))
+    member.type, member.size, member.linkname = kind, 1 if kind == tarfile.REGTYPE else 0, "/etc/passwd"
+    with tarfile.open(tmp_path / "bad.tar.gz", "w:gz") as archive:
+        archive.addfile(member, io.BytesIO(b"x"))
+    with pytest.raises(CacheError, match="no part of a kernel cache"):
+        maintenance.import_from(root, tmp_path / "bad.tar.gz")
+    assert not list(root.rglob("*"))
+
+
+# ---- the commands
+
+
+def command(*arguments: str):
+    return CliRunner().invoke(app, ["cache", *arguments])
+
+
+def test_commands(six_kernels, tmp_path, monkeypatch):
+    listed = command("list")
+    assert listed.exit_code == 0
+    assert "6 kernels (0.1 MiB)" in listed.output
+    assert "may grow to 4096 MiB" in listed.output
+    assert "fake" in listed.output
+    assert "1970-01-01" in listed.output
+    assert "6 kernels in" in command("export", str(tmp_path / "kernels.tar.gz")).output
+    damaged("flip")(next(six_kernels.glob("kernels/kernel0-*")))
+    assert "damaged" in command("list").output
+    verified = command("verify")
+    assert verified.exit_code == 1
+    assert "5 kernels (0.1 MiB) whole, 1 damaged" in verified.output
+    assert "1 of 6 kernels were new" in command("import", str(tmp_path / "kernels.tar.gz")).output
+    verified = command("verify")
+    assert (verified.exit_code, "0 damaged" in verified.output) == (0, True)
+    pruned = command("prune", "--max-mib", "0")
+    assert "removed 6 kernels (0.1 MiB), 0 kernels (0.0 MiB) left" in pruned.output
+    assert "0 kernels" in command("list").output
+
+
+def test_commands_refuse_a_folder_of_others(six_kernels):
+    six_kernels.chmod(0o777)
+    for arguments in (("list",), ("verify",), ("prune",), ("export", "x.tar.gz")):
+        result = command(*arguments)
+        assert result.exit_code == 1
+        assert "CacheError: the kernel cache folder" in result.output

@@ -46,7 +46,7 @@ def test_info_tells_what_is_in_use(invoke, tmp_path):
     assert str(simulator.library_path()) in lines["HIP runtime"]
     assert "gfx942, 304 compute units" in lines["device 0"]
     assert toolchain.choose().version in lines["compiler used"]
-    assert lines["kernel cache"] == f"{tmp_path / 'cache'} (0 kernels)"
+    assert lines["kernel cache"] == f"{tmp_path / 'cache'} (0 kernels, 0.0 of 4096 MiB)"
     assert lines["torch"] == torch.__version__
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -184,6 +185,20 @@ def test_threads_that_ask_together_compile_once(monkeypatch):
         kernels = list(threads.map(ask, range(8)))
     assert len(compiles) == 2
     assert len(set(map(id, kernels))) == 2
+
+
+def test_a_kernel_that_another_process_evicts_right_now_is_made_again(monkeypatch):
+    obtain = cache.obtain
+
+    def obtain_and_lose(*asked):
+        monkeypatch.setattr(cache, "obtain", obtain)
+        artefact = obtain(*asked)
+        shutil.rmtree(artefact.library.parent)
+        return artefact
+
+    monkeypatch.setattr(cache, "obtain", obtain_and_lose)
+    x = torch.randn(10)
+    assert torch.equal(run(get_scale(), x), 2 * x)
 
 
 def test_a_compile_error_does_not_last(tmp_path, monkeypatch):

@@ -66,5 +66,6 @@ def _toolchains() -> Iterator[tuple[str, str]]:
 def _cache() -> Iterator[tuple[str, str]]:
     folder = cache.folder()
     cache.check_folder(folder)
-    kernels = sum(1 for _ in folder.glob("kernels/*/manifest.json"))
-    yield "kernel cache", f"{folder} ({kernels} kernels)"
+    entries = cache.entries(folder)
+    size, limit = sum(entry.bytes for entry in entries) / 2**20, cache.max_bytes() // 2**20
+    yield "kernel cache", f"{folder} ({len(entries)} kernels, {size:.1f} of {limit} MiB)"

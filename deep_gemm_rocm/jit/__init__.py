@@ -78,6 +78,13 @@ def _make(template: str, values: Mapping[str, Value], argtypes: tuple[type, ...]
     headers = include_dir()
     text = render(headers / "deep_gemm_rocm", template, values)
     source = Source.collect(template.removesuffix(".hip.j2"), text, headers)
-    kernel = Kernel(cache.obtain(source, toolchain.choose()), argtypes)
+    compiler = toolchain.choose()
+    artefact = cache.obtain(source, compiler)
+    try:
+        kernel = Kernel(artefact, argtypes)
+    except LoadError:
+        if artefact.library.exists():
+            raise
+        kernel = Kernel(cache.obtain(source, compiler), argtypes)  # another process evicted it just now
     kernel.ready_seconds = time.perf_counter() - start
     return kernel

@@ -28,9 +28,36 @@ from .errors import CacheError, CompileError
 from .source import HEADER_FOLDER, KERNEL_FILE, Source
 from .toolchain import ARCH, LIBRARY_FILE, Toolchain
 
+_MAX_MIB = 4096
 _SCHEMA = 1  # of the key and of an entry's files; change it and older entries are no longer found
-_MANIFEST_FILE = "manifest.json"
+MANIFEST_FILE = "manifest.json"
 _LOCK_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel in the cache, as its files are; whether they are whole is another question.
+
+    Attributes:
+        path: its folder.
+        bytes: of all its files.
+        last_used: when a process last loaded it, in seconds since the epoch; 0 if it has lost its manifest.
+    """
+
+    path: Path
+    bytes: int
+    last_used: float
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Attributes:
+    compile_seconds: what the compile took.
+    toolchain: the name of what compiled it.
+    """
+
+    compile_seconds: float
+    toolchain: str
 
 
 @dataclass(frozen=True)
@@ -54,20 +81,66 @@ def folder() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("deep_gemm_rocm")
 
 
+def max_bytes() -> int:
+    """How large the cache may grow: ``DG_JIT_CACHE_MAX_MIB``, read on every call, 4096 MiB unless it is set.
+
+    Raises:
+        CacheError: it is not a positive number.
+    """
+    chosen = os.environ.get("DG_JIT_CACHE_MAX_MIB") or str(_MAX_MIB)
+    if not chosen.isdecimal() or int(chosen) == 0:
+        raise CacheError(f"DG_JIT_CACHE_MAX_MIB must be a positive whole number of MiB, got {chosen!r}")
+    return int(chosen) * 2**20
+
+
+def entries(root: Path) -> list[Entry]:
+    """What is in the cache folder, the least recently used kernel first."""
+    found = []
+    for path in root.glob("kernels/[!.]*"):
+        with contextlib.suppress(OSError):  # it is being removed
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            manifest = path / MANIFEST_FILE
+            found.append(Entry(path, size, manifest.stat().st_mtime if manifest.exists() else 0.0))
+    return sorted(found, key=lambda entry: (entry.last_used, entry.path))
+
+
+def evict(root: Path, limit: int, keep: Path | None = None) -> list[Entry]:
+    """Removes least recently used kernels, but never ``keep``, until all take up no more than ``limit`` bytes.
+
+    A process that has loaded one of them goes on using it. What can't be removed stays.
+
+    Returns:
+        What was removed.
+    """
+    candidates = entries(root)
+    total = sum(entry.bytes for entry in candidates)
+    removed = []
+    for entry in candidates:
+        if total <= limit:
+            break
+        if entry.path != keep and _remove(entry.path):
+            total -= entry.bytes
+            removed.append(entry)
+    return removed
+
+
 def obtain(source: Source, toolchain: Toolchain) -> Artefact:
     """The compiled ``source``: from the cache, or compiled now and, if the cache can be written, kept there.
 
     Raises:
-        CacheError: the cache folder belongs to, or can be written by, somebody else.
+        CacheError: the cache folder belongs to, or can be written by, somebody else; or its size is not a number.
         CompileError, ToolchainError: see ``Toolchain.build``.
     """
     root = folder()
-    _prepare(root)
+    limit = max_bytes()
+    prepare(root)
     entry = root / "kernels" / f"{source.name}-{_key(source, toolchain)}"
-    if found := _read(entry):
+    if found := read(entry):
         return found
     with _lock(root / "locks", entry.name):
-        return _read(entry) or _build(source, toolchain, entry)
+        artefact = read(entry) or _build(source, toolchain, entry)
+    evict(root, limit, keep=entry)
+    return artefact
 
 
 def _key(source: Source, toolchain: Toolchain) -> str:
@@ -81,8 +154,12 @@ def _key(source: Source, toolchain: Toolchain) -> str:
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:40]
 
 
-def _prepare(root: Path) -> None:
-    """Makes the folder if that is possible, and refuses one that is not safe."""
+def prepare(root: Path) -> None:
+    """Makes the folder if that is possible, and refuses one that is not safe.
+
+    Raises:
+        CacheError: see ``check_folder``.
+    """
     # Where it can't be made nothing can be read either, and keeping the kernel will fail and say so.
     with contextlib.suppress(OSError):
         _make_folder(root)
@@ -113,14 +190,23 @@ def _make_folder(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def _read(entry: Path) -> Artefact | None:
-    """The entry if it is there and whole."""
-    library = entry / LIBRARY_FILE
+def read(entry: Path) -> Artefact | None:
+    """The entry if it is there and whole; it counts as used now."""
+    manifest = manifest_of(entry)
+    if manifest is None:
+        return None
+    with contextlib.suppress(OSError):  # a cache that can only be read evicts nothing
+        os.utime(entry / MANIFEST_FILE)
+    return Artefact(entry / LIBRARY_FILE, from_cache=True, compile_seconds=manifest.compile_seconds)
+
+
+def manifest_of(entry: Path) -> Manifest | None:
+    """What was noted when the entry was made, if it is there and whole."""
     try:
-        manifest = json.loads((entry / _MANIFEST_FILE).read_bytes())
-        if manifest["sha256"] != _sha256(library):
+        manifest = json.loads((entry / MANIFEST_FILE).read_bytes())
+        if manifest["sha256"] != _sha256(entry / LIBRARY_FILE):
             return None
-        return Artefact(library, from_cache=True, compile_seconds=float(manifest["compile_seconds"]))
+        return Manifest(float(manifest["compile_seconds"]), str(manifest["toolchain"]["name"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -154,7 +240,7 @@ def _build(source: Source, toolchain: Toolchain, entry: Path) -> Artefact:
     except BaseException:
         shutil.rmtree(build, ignore_errors=True)
         raise
-    if found := _read(entry):  # the lock was given up, and somebody else was quicker
+    if found := read(entry):  # the lock was given up, and somebody else was quicker
         shutil.rmtree(build, ignore_errors=True)
         return found
     manifest = {
@@ -181,27 +267,34 @@ def _build(source: Source, toolchain: Toolchain, entry: Path) -> Artefact:
 
 def _publish(build: Path, manifest: dict[str, object], entry: Path) -> None:
     """Makes the entry appear, whole and on the disk, in one step."""
+    with staging(entry) as filled:
+        for name in (LIBRARY_FILE, KERNEL_FILE):
+            shutil.copyfile(build / name, filled / name)
+        if (build / HEADER_FOLDER).is_dir():
+            shutil.copytree(build / HEADER_FOLDER, filled / HEADER_FOLDER)
+        (filled / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2))
+
+
+@contextlib.contextmanager
+def staging(entry: Path) -> Iterator[Path]:
+    """A folder that becomes the entry, on the disk and in one step, once it is filled; if that fails it disappears."""
     _make_folder(entry.parent)
     for leftover in entry.parent.glob(f".{entry.name}-*"):  # of a process that was killed in here
         shutil.rmtree(leftover, ignore_errors=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
+    filled = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
     try:
-        for name in (LIBRARY_FILE, KERNEL_FILE):
-            shutil.copyfile(build / name, staging / name)
-        if (build / HEADER_FOLDER).is_dir():
-            shutil.copytree(build / HEADER_FOLDER, staging / HEADER_FOLDER)
-        (staging / _MANIFEST_FILE).write_text(json.dumps(manifest, indent=2))
-        for path in (*staging.rglob("*"), staging):
+        yield filled
+        for path in (*filled.rglob("*"), filled):
             _sync(path)
-        _set_aside(entry)
-        staging.rename(entry)
+        set_aside(entry)
+        filled.rename(entry)
         _sync(entry.parent)
     except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(filled, ignore_errors=True)
         raise
 
 
-def _set_aside(entry: Path) -> None:
+def set_aside(entry: Path) -> None:
     """Moves an entry that failed its check out of the way, where it can still be looked at."""
     if not entry.exists():
         return
@@ -209,6 +302,17 @@ def _set_aside(entry: Path) -> None:
     _make_folder(quarantine)
     shutil.rmtree(quarantine / entry.name, ignore_errors=True)
     entry.rename(quarantine / entry.name)
+
+
+def _remove(entry: Path) -> bool:
+    """Whether the entry could be removed: from one moment to the next for everybody else, file by file behind that."""
+    try:
+        doomed = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
+        entry.rename(doomed)
+    except OSError:
+        return False
+    shutil.rmtree(doomed, ignore_errors=True)
+    return True
 
 
 def _sync(path: Path) -> None:

@@ -1,0 +1,137 @@
+"""What people do with a kernel cache as a whole: look at it, check it, clear it up, ship it to another machine."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import tarfile
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from . import cache
+from .cache import MANIFEST_FILE, Entry
+from .errors import CacheError
+from .source import HEADER_FOLDER, KERNEL_FILE
+from .toolchain import LIBRARY_FILE
+
+_ENTRY_NAME = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{40}")
+_ABANDONED_SECONDS = 3600  # nobody fills or removes a folder for so long
+
+
+class Verified(NamedTuple):
+    """Entries that are as they were written, and those that were not and have been set aside."""
+
+    whole: list[Entry]
+    damaged: list[Entry]
+
+
+def verify(root: Path) -> Verified:
+    """Compares each kernel's bytes with the hash that was noted when it was compiled, and sets aside what differs.
+
+    Raises:
+        OSError: a damaged entry can't be set aside.
+    """
+    found = Verified([], [])
+    for entry in cache.entries(root):
+        if cache.manifest_of(entry.path):
+            found.whole.append(entry)
+        else:
+            found.damaged.append(entry)
+            cache.set_aside(entry.path)
+    return found
+
+
+def prune(root: Path, limit: int) -> list[Entry]:
+    """Removes what was set aside, what dead processes left, and least recently used kernels beyond ``limit`` bytes.
+
+    Returns:
+        The kernels that were removed.
+    """
+    shutil.rmtree(root / "quarantine", ignore_errors=True)
+    for leftover in root.glob("kernels/.*"):
+        if time.time() - leftover.stat().st_mtime > _ABANDONED_SECONDS:
+            shutil.rmtree(leftover, ignore_errors=True)
+    return cache.evict(root, limit)
+
+
+def export(root: Path, file: Path) -> int:
+    """Writes every whole kernel of the cache into a .tar.gz file.
+
+    Returns:
+        How many.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    count = 0
+    with tarfile.open(file, "w:gz") as archive:
+        for entry in sorted(cache.entries(root), key=lambda entry: entry.path):
+            if cache.manifest_of(entry.path):
+                archive.add(entry.path, entry.path.name, filter=_anonymous)
+                count += 1
+    return count
+
+
+def import_from(root: Path, file: Path) -> tuple[int, int]:
+    """Puts the kernels in a file that ``export`` wrote into the cache; those that it has already stay as they are.
+
+    Kernels are code: import only what you trust. The hashes tell damage, not malice.
+
+    Returns:
+        How many were new, and how many there are in the file.
+
+    Raises:
+        CacheError: the file is no such file or damaged (kernels before the damage have been imported), or the cache
+            folder must not be used.
+        OSError: the file can't be read, or the cache not written.
+    """
+    cache.prepare(root)
+    new = count = 0
+    try:
+        with tarfile.open(file, "r:*") as archive:
+            for name, files in _entries_of(archive):
+                count += 1
+                entry = root / "kernels" / name
+                if cache.manifest_of(entry):
+                    continue
+                with cache.staging(entry) as filled:
+                    for path, content in files.items():
+                        (filled / path).parent.mkdir(parents=True, exist_ok=True)
+                        (filled / path).write_bytes(content)
+                    if cache.manifest_of(filled) is None:
+                        raise CacheError(f"{file} is damaged: its kernel {name} is not what was exported")
+                new += 1
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise CacheError(f"{file} is damaged, or no file that `cache export` wrote: {error}") from error
+    return new, count
+
+
+def _entries_of(archive: tarfile.TarFile) -> Iterator[tuple[str, dict[PurePosixPath, bytes]]]:
+    """Each kernel's name and files; nothing but what ``export`` writes gets through."""
+    files = (member for member in archive if not member.isdir())
+    for name, members in itertools.groupby(files, lambda member: PurePosixPath(member.name).parts[0]):
+        contents = {}
+        for member in members:
+            path = PurePosixPath(*PurePosixPath(member.name).parts[1:])
+            content = archive.extractfile(member) if member.isreg() else None
+            if content is None or not _ENTRY_NAME.fullmatch(name) or not _is_of_an_entry(path):
+                raise CacheError(
+                    f"{member.name} in the archive is no part of a kernel cache; nothing of it was written"
+                )
+            contents[path] = content.read()
+        yield name, contents
+
+
+def _is_of_an_entry(path: PurePosixPath) -> bool:
+    in_headers = len(path.parts) > 1 and path.parts[0] == HEADER_FOLDER and ".." not in path.parts
+    return in_headers or str(path) in (LIBRARY_FILE, KERNEL_FILE, MANIFEST_FILE)
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
