@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import gzip
 import io
@@ -258,23 +257,35 @@ def test_a_folder_of_another_user_is_refused(root, compiler, monkeypatch):
         cache.obtain(SOURCE, compiler)
 
 
-@contextlib.contextmanager
-def full_disk(monkeypatch):
-    def no_space(_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def no_space(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("step", ["os.fsync", "shutil.copyfile", "pathlib.Path.write_text", "pathlib.Path.rename"])
+def test_a_full_disk_costs_a_warning(root, compiler, monkeypatch, step):
+    """At whatever step of keeping the kernel it is full; compiling is done by then."""
+
+    def build(folder: Path) -> None:
+        Compiler.build(compiler, folder)
+        patch.setattr(step, no_space)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", no_space)
-        yield
-
-
-def test_a_full_disk_costs_a_warning(root, compiler, monkeypatch):
-    with full_disk(monkeypatch), pytest.warns(RuntimeWarning, match="No space left"):
-        unkept = cache.obtain(SOURCE, compiler)
+        patch.setattr(compiler, "build", build)
+        with pytest.warns(RuntimeWarning, match="No space left"):
+            unkept = cache.obtain(SOURCE, compiler)
     assert whole(unkept)
     assert entries(root) == []
     assert whole(cache.obtain(SOURCE, compiler))
     assert len(entries(root)) == 1
+
+
+def test_a_full_disk_for_scratch_files_is_an_error_that_says_so(root, compiler, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.write_text", no_space)
+        with pytest.raises(CacheError, match=r"no room to compile in the temporary folder.*No space left.*TMPDIR"):
+            cache.obtain(SOURCE, compiler)
+    assert compiler.builds == 0
+    assert whole(cache.obtain(SOURCE, compiler))
 
 
 def test_a_folder_that_cannot_exist_costs_a_warning(tmp_path, monkeypatch, compiler):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import shutil
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -185,6 +186,27 @@ def test_threads_that_ask_together_compile_once(monkeypatch):
         kernels = list(threads.map(ask, range(8)))
     assert len(compiles) == 2
     assert len(set(map(id, kernels))) == 2
+
+
+def test_a_library_that_was_exchanged_is_never_loaded(tmp_path, monkeypatch):
+    linker = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if linker is None:
+        pytest.skip("needs a C compiler")
+    marker = tmp_path / "was loaded"
+    code = f'#include <stdio.h>\n__attribute__((constructor)) void f(void) {{ fclose(fopen("{marker}", "w")); }}\n'
+    other = tmp_path / "other.so"
+    subprocess.run([linker, "-shared", "-fPIC", "-x", "c", "-", "-o", other], input=code.encode(), check=True)
+    in_child(lambda: ctypes.CDLL(str(other)) and None)
+    assert marker.exists()
+    marker.unlink()
+
+    library = get_scale().artefact.library
+    library.unlink()  # not overwritten: this process has it mapped
+    shutil.copyfile(other, library)
+    jit.forget()
+    x = torch.randn(10)
+    assert torch.equal(run(get_scale(), x), 2 * x)
+    assert not marker.exists()
 
 
 def test_a_kernel_that_another_process_evicts_right_now_is_made_again(monkeypatch):

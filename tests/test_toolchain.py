@@ -270,6 +270,26 @@ def test_devices_visible_to_a_rank_do_not_identify_the_compiler(bare, tmp_path):
     assert toolchain.choose().identity() == plain
 
 
+def test_no_shell_reads_what_is_passed(bare, tmp_path):
+    root = tmp_path / "rocm 6;touch pwned $(touch pwned) `touch pwned`"
+    program = install_hipcc(root, MODERN)
+    script = program.read_text()
+    program.write_text(f'{script}for word in "$@"; do echo "$word" >> words; done\n: > kernel.o\n')
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    (tmp_path / "bin" / "cc").write_text("#!/bin/sh\n: > kernel.so\n")
+    (tmp_path / "bin" / "cc").chmod(0o755)
+    bare.setenv("ROCM_PATH", str(root))
+    bare.setenv("HIPCC_COMPILE_FLAGS_APPEND", "; touch pwned")
+    folder = tmp_path / "build & touch pwned"
+    folder.mkdir()
+    toolchain.choose().build(folder)
+    assert (folder / "words").read_text().split("\n")[:-1] == [
+        *toolchain._COMPILE_FLAGS, "-c", "kernel.hip", "-o", "kernel.o",
+    ]  # fmt: skip
+    assert (folder / "kernel.so").exists()
+    assert not list(tmp_path.rglob("pwned"))
+
+
 def test_hipcc_without_a_linker_says_so(bare, tmp_path):
     install_hipcc(tmp_path, MODERN)
     with pytest.raises(ToolchainError, match="C compiler to link with"):
