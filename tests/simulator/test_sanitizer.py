@@ -773,6 +773,71 @@ def test_memory_that_may_have_been_written(hip: Hip, unwritten, monkeypatch) -> 
         hip.hipFree(pointer)
 
 
+# ---- Scratch that nothing has written ----
+
+SCRATCH = """
+#define KERNEL extern "C" __global__ void
+__device__ int item() { return __builtin_amdgcn_workitem_id_x(); }
+__device__ void fill(volatile int* a, int n) { for (int i = 0; i < n; ++i) a[i] = 1; }
+KERNEL variable(int* x, int n) {
+  volatile int a;
+  if (item() < 16 * n) a = 1;
+  x[item()] = a;
+}
+KERNEL array(int* x, int n) {
+  volatile int a[4];
+  for (int i = 0; i < n; ++i) a[i] = i;
+  x[item()] = a[item() & 3];
+}
+KERNEL address(int* x, int n) {
+  volatile int a[4];
+  for (int i = 0; i < n; ++i) a[i] = i;
+  x[a[item() & 3] & 63] = 1;
+}
+KERNEL branch(int* x, int n) {
+  volatile int a[4];
+  for (int i = 0; i < n; ++i) a[i] = i;
+  if (a[3] > 5) x[item()] = 1;
+}
+KERNEL called(int* x, int n) {
+  volatile int a[4];
+  fill(a, n);
+  x[item()] = a[item() & 3];
+}
+struct Pair { char tag; int value; };
+KERNEL copied(int* x, int n) {
+  Pair pairs[4];
+  pairs[0].tag = 1;
+  pairs[0].value = 2;
+  pairs[n] = pairs[0];
+  x[item()] = pairs[n].value;
+}
+"""
+
+
+@pytest.fixture(scope="module", params=["-O0", "-O3"])
+def unwritten_scratch(hip: Hip, compiler: Compiler, request: pytest.FixtureRequest):
+    return hip.load(compiler.code_object(SCRATCH, request.param))
+
+
+@pytest.mark.parametrize("kernel", ["variable", "array", "address", "branch", "called"])
+def test_unwritten_scratch(hip: Hip, unwritten_scratch, kernel: str) -> None:
+    x = hip.upload(np.zeros(64, np.int32))
+    function = hip.function(unwritten_scratch, kernel)
+    hip.launch(function, 1, 64, x, c_int(4))
+    with pytest.raises(HipCallError, match="was never written") as caught:
+        hip.launch(function, 1, 64, x, c_int(3))
+    assert re.search(PLACE, caught.value.message)
+    hip.hipFree(x)
+
+
+def test_structures_are_copied_with_their_padding(hip: Hip, compiler: Compiler) -> None:
+    x = hip.upload(np.zeros(64, np.int32))
+    hip.launch(hip.function(hip.load(compiler.code_object(SCRATCH, "-O0")), "copied"), 1, 64, x, c_int(1))
+    assert np.all(hip.download(x, np.zeros(64, np.int32)) == 2)
+    hip.hipFree(x)
+
+
 # ---- Barriers that not all waves reach, and waves that never end ----
 
 BARRIERS = """

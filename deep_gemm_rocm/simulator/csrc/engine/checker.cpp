@@ -1,5 +1,6 @@
 #include "checker.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -50,6 +51,16 @@ bool converts_format(const Instruction& inst, const Effects& effects) {
   return is_buffer && (effects.is_load || effects.is_store);
 }
 
+// The lanes whose flat addresses lie in a window of the address space.
+uint64_t lanes_in_aperture(const uint64_t* addresses, uint64_t active, uint64_t aperture) {
+  uint64_t found = 0;
+  for_lanes(active, [&](int lane) {
+    found |= uint64_t(in_aperture(addresses[lane], aperture)) << lane;
+    return true;
+  });
+  return found;
+}
+
 // A release or acquire for the whole device (SC1).
 bool has_device_scope(const Instruction& inst) { return inst.word[0] >> 15 & 1; }
 
@@ -60,6 +71,7 @@ void Checker::start_workgroup(const std::vector<std::unique_ptr<Wave>>& waves, i
     waves_[i].counters.start();
     waves_[i].hazards.start();
     waves_[i].definedness.start(*waves[i], scalars);
+    waves_[i].scratch.start();
   }
   const Workgroup& group = *waves[0]->group;
   lds_.start_workgroup(group.lds_bytes);
@@ -92,12 +104,13 @@ bool Checker::check_counters(Wave& wave, const Effects& effects) {
 
 bool Checker::check_definedness(Wave& wave, const Instruction& inst, const Effects& effects) {
   const Definedness& definedness = state_of(wave).definedness;
+  uint64_t active = wave.exec();
   const auto require = [&](const RegisterRange& range, const char* before, const char* after) {
-    if (definedness.is_defined(range, wave.exec())) return true;
+    if (definedness.is_defined(range, active)) return true;
     std::string lane;
     int number = range.first;
     for (; range.is_vector() && number < range.first + range.count; ++number)
-      if (const uint64_t undefined = definedness.undefined_lanes(number, wave.exec())) {
+      if (const uint64_t undefined = definedness.undefined_lanes(number, active)) {
         lane = " (lane " + std::to_string(__builtin_ctzll(undefined)) + ")";
         break;
       }
@@ -106,7 +119,12 @@ bool Checker::check_definedness(Wave& wave, const Instruction& inst, const Effec
   };
   for (size_t i = 0; i < effects.address_count; ++i)
     if (!require(effects.reads[i], "the address in ", " was never written, or comes from memory that never was")) return false;
-  // Functions save registers that their caller may never have written.
+  // What goes into scratch is followed: functions save registers that their caller may never have written.
+  if (effects.is_store && inst.family == Family::FLAT) {
+    uint64_t addresses[lanes];
+    global_addresses(wave, inst, addresses);
+    active &= ~lanes_in_aperture(addresses, active, private_aperture);
+  }
   if (effects.is_store && inst.family != Family::SCRATCH)
     for (const RegisterRange& range : effects.reads)
       if (!require(range, "what is stored, ", ", was never written, or comes from memory that never was")) return false;
@@ -172,6 +190,23 @@ bool Checker::access_ds(Wave& wave, const Instruction& inst, const Effects& effe
     if (!access_lds(wave, positions, effects.memory, data, defined_lanes)) return false;
   }
   return true;
+}
+
+// `data`: the registers that are stored.
+void Checker::access_scratch(const Wave& wave, const Lanes& positions, const MemoryAccess& access, const Operand& data,
+                             uint64_t& defined_lanes) {
+  PerWave& state = state_of(wave);
+  for_lanes(positions.active, [&](int lane) {
+    const uint64_t begin = positions.addresses[lane];
+    if (!state.scratch.holds(begin, access.bytes)) return true;  // the access itself will fail
+    if (access.reads && !state.scratch.has_data(lane, begin, access.bytes)) defined_lanes &= ~(1ull << lane);
+    for (uint32_t byte = 0; access.writes && byte < access.bytes; byte += 4) {
+      const int row = data.index + int(byte / 4);
+      const bool defined = !stores_plainly(access) || state.definedness.undefined_lanes(row, 1ull << lane) == 0;
+      state.scratch.note_write(lane, begin + byte, std::min(access.bytes - byte, 4u), defined);
+    }
+    return true;
+  });
 }
 
 bool Checker::load_to_lds(Wave& wave, const Instruction& inst, uint64_t defined_lanes) {
@@ -292,14 +327,13 @@ bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Me
     global_addresses(wave, inst, places.addresses);
   } else if (inst.family == Family::FLAT) {
     global_addresses(wave, inst, places.addresses);
-    for_lanes(wave.exec(), [&](int lane) {
-      const uint64_t address = places.addresses[lane];
-      const bool shared = in_aperture(address, shared_aperture);
-      if (shared || in_aperture(address, private_aperture)) places.active &= ~(1ull << lane);
-      if (shared) positions.active |= 1ull << lane;
-      positions.addresses[lane] = address - shared_aperture;
-      return true;
-    });
+    positions.active = lanes_in_aperture(places.addresses, wave.exec(), private_aperture);
+    for (int lane = 0; lane < lanes; ++lane) positions.addresses[lane] = places.addresses[lane] - private_aperture;
+    access_scratch(wave, positions, access, source, defined_lanes);
+    places.active &= ~positions.active;
+    positions.active = lanes_in_aperture(places.addresses, wave.exec(), shared_aperture);
+    for (int lane = 0; lane < lanes; ++lane) positions.addresses[lane] = places.addresses[lane] - shared_aperture;
+    places.active &= ~positions.active;
     if (!check_alignment(wave, positions, access, "LDS") || !access_lds(wave, positions, access, data, defined_lanes))
       return false;
   } else {
@@ -353,7 +387,13 @@ bool Checker::access_memory(Wave& wave, const Instruction& inst, const Effects& 
   switch (inst.family) {
     case Family::DS: return access_ds(wave, inst, effects, defined_lanes);
     case Family::SMEM: return access_scalar_memory(wave, inst, effects, defined_lanes);
-    case Family::SCRATCH: return !effects.to_lds || load_to_lds(wave, inst, defined_lanes);
+    case Family::SCRATCH: {
+      Lanes positions;
+      positions.active = wave.exec();
+      for (int lane = 0; lane < lanes; ++lane) positions.addresses[lane] = scratch_offset(wave, inst, lane);
+      access_scratch(wave, positions, effects.memory, inst.src[1], defined_lanes);
+      return !effects.to_lds || load_to_lds(wave, inst, defined_lanes);
+    }
     default:
       return access_vector_memory(wave, inst, effects.memory, defined_lanes) &&
              (!effects.to_lds || load_to_lds(wave, inst, defined_lanes));

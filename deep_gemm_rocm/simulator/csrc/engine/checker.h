@@ -15,6 +15,7 @@
 #include "wait_counters.h"
 #include "wave.h"
 #include "written_memory.h"
+#include "written_scratch.h"
 
 namespace mi300x {
 
@@ -22,7 +23,10 @@ class Checker {
  public:
   // `global`: what all workgroups of the dispatch share, null where there is only one.
   Checker(uint32_t waves, GlobalWatch* global, const Dispatch& dispatch)
-      : waves_(waves), global_(global), written_(dispatch.memory, dispatch.memory_count), grid_(dispatch.grid) {}
+      : waves_(waves, PerWave(dispatch.kernel->scratch_bytes)),
+        global_(global),
+        written_(dispatch.memory, dispatch.memory_count),
+        grid_(dispatch.grid) {}
 
   // After the waves have been given their launch state; `scalars` SGPRs from s0 on belong to it.
   void start_workgroup(const std::vector<std::unique_ptr<Wave>>& waves, int scalars);
@@ -37,6 +41,9 @@ class Checker {
     WaitCounters counters;
     HazardRules hazards;
     Definedness definedness;
+    WrittenScratch scratch;
+
+    explicit PerWave(uint32_t scratch_bytes) : scratch(scratch_bytes) {}
   };
   PerWave& state_of(const Wave& wave) { return waves_[wave.index_in_group]; }
 
@@ -47,7 +54,7 @@ class Checker {
   // The accesses of one instruction to one kind of memory. They fail the wave and return false where there is a race.
   struct Lanes {
     uint64_t active = 0;
-    uint64_t addresses[lanes];  // LDS: offsets
+    uint64_t addresses[lanes];  // LDS and scratch: offsets
   };
   bool access_memory(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes);
   bool access_vector_memory(Wave& wave, const Instruction& inst, const MemoryAccess& access, uint64_t& defined_lanes);
@@ -56,6 +63,8 @@ class Checker {
   bool access_ds(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes);
   bool access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, const uint32_t* data,
                   uint64_t& defined_lanes);
+  void access_scratch(const Wave& wave, const Lanes& positions, const MemoryAccess& access, const Operand& data,
+                      uint64_t& defined_lanes);
   bool load_to_lds(Wave& wave, const Instruction& inst, uint64_t defined_lanes);
   bool access_global(Wave& wave, const Lanes& places, const MemoryAccess& access, const uint32_t* data);
   void follow_data(const Lanes& places, const MemoryAccess& access, uint64_t& defined_lanes);

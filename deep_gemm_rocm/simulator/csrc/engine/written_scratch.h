@@ -1,0 +1,42 @@
+// Which bytes of a wave's scratch hold what the program has written.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "wave.h"
+
+namespace mi300x {
+
+class WrittenScratch {
+ public:
+  explicit WrittenScratch(uint32_t bytes_of_lane) : bytes_of_lane_(bytes_of_lane), marks_(size_t(bytes_of_lane) * lanes) {}
+
+  // Nothing is written any more.
+  void start() {
+    if (++written_ != 0) return;
+    std::fill(marks_.begin(), marks_.end(), 0);
+    written_ = 1;
+  }
+
+  bool holds(uint64_t offset, uint32_t bytes) const { return offset <= bytes_of_lane_ && bytes <= bytes_of_lane_ - offset; }
+
+  // False where nothing has written any of the bytes, of a range that it holds. Structures are loaded with their padding,
+  // and saved registers several at once, so a part is enough.
+  bool has_data(int lane, uint64_t offset, uint32_t bytes) const {
+    const uint8_t* marks = marks_.data() + lane * uint64_t(bytes_of_lane_) + offset;
+    return std::any_of(marks, marks + bytes, [&](uint8_t mark) { return mark == written_; });
+  }
+
+  void note_write(int lane, uint64_t offset, uint32_t bytes, bool defined) {
+    std::fill_n(marks_.begin() + ptrdiff_t(lane * uint64_t(bytes_of_lane_) + offset), bytes, defined ? written_ : 0);
+  }
+
+ private:
+  uint32_t bytes_of_lane_;
+  std::vector<uint8_t> marks_;  // [lane][bytes_of_lane], `written_` where something is written
+  uint8_t written_ = 0;
+};
+
+}  // namespace mi300x
