@@ -192,16 +192,6 @@ def test_every_tile_without_races(monkeypatch, config):
     Problem(expr, sizes, recipe, kind.accumulate, torch.float32 if kind.d_type == "f32" else torch.bfloat16).run()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("h", "r", "d"), [(128, 512, 128), (8, 4096, 1024)])
-@pytest.mark.parametrize("b", [4, 32, 128])
-def test_shapes_of_models(h, r, d, b):
-    sizes = {"b": b, "h": h, "r": r, "d": d}
-    Problem("bhr,hdr->bhd", sizes).run()
-    Problem("bhr,hdr->bhd", sizes, (1, 128, 128)).run()
-    Problem("bhd,hdr->bhr", sizes).run()
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [

@@ -11,6 +11,7 @@ from deep_gemm_rocm.testing import (
     GuardedOutput,
     activations,
     assert_accurate,
+    assert_accurate_in_sums,
     calc_diff,
     gemm_problem,
     gemm_reference,
@@ -173,3 +174,35 @@ def test_unwritten_output_is_nan():
     assert output.tensor.isnan().all()
     assert output.tensor.data_ptr() % 16 == 0
     assert output.tensor.stride() == (24, 1)
+
+
+@pytest.mark.parametrize("recipe", [(1, 128, 128), (1, 1, None)])
+def test_sums_of_columns_accept_what_elements_may_be(recipe, problem):
+    (a_data, sfa), (b_data, sfb) = problem
+    if recipe[2] is None:
+        sfa, sfb = sfa[:, :1], torch.rand(N, 1, generator=torch.Generator().manual_seed(0))
+    a, b = (a_data, sfa), (b_data, sfb)
+    reference = gemm_reference(a, b, recipe=recipe)
+    for sign in (-1, 1):
+        for dtype in (torch.bfloat16, torch.float32):
+            worst = (reference.exact + sign * reference.error).to(dtype)
+            assert_accurate_in_sums(worst, a, b, recipe=recipe)
+    c = torch.randn(M, N, generator=torch.Generator().manual_seed(1)).bfloat16()
+    assert_accurate_in_sums((reference.exact + c.double()).bfloat16(), a, b, recipe=recipe, c=c)
+
+
+def test_sums_of_columns_catch_mistakes(problem):
+    right = multiply(*problem)
+    largest = divmod(int(right.abs().argmax()), N)
+    for index, value in ((largest, 0.9 * right[largest]), ((3, 200), torch.nan), ((95, 255), torch.inf)):
+        wrong = right.clone()
+        wrong[index] = value
+        with pytest.raises(AssertionError, match=f"1 sums .* row {index[0]}, columns {index[1] // 16 * 16} to"):
+            assert_accurate_in_sums(wrong, *problem)
+    a, b = problem
+    with pytest.raises(AssertionError, match="outside the bound"):
+        assert_accurate_in_sums(multiply(a, with_row(b, 1, 1, b[1][0])), a, b)
+    with pytest.raises(AssertionError, match="outside the bound"):
+        assert_accurate_in_sums(right, with_row(a, 1, 17, a[1][16]), b)
+    with pytest.raises(AssertionError, match="outside the bound"):
+        assert_accurate_in_sums(right, *problem, c=torch.ones(M, N))

@@ -7,6 +7,7 @@ output where products don't cancel. A dropped K-block, a neighbour's scale or on
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import torch
 
@@ -31,6 +32,7 @@ _LEAST_NORMAL = 2.0**-126
 _OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
 
 _TILE = 16
+_CHUNK_ROWS = 512  # that are dequantised at once; a multiple of a block of scales
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,6 +203,70 @@ def assert_accurate(actual: torch.Tensor, reference: GemmReference) -> Accuracy:
             f"{actual[index].item()} where {reference.exact[index].item()} is exact; {accuracy}"
         )
     return accuracy
+
+
+def assert_accurate_in_sums(
+    actual: torch.Tensor,
+    a: Pair | torch.Tensor,
+    b: Pair | torch.Tensor,
+    *,
+    recipe: tuple[int | None, int | None, int | None] = (1, SCALE_BLOCK, SCALE_BLOCK),
+    c: torch.Tensor | None = None,
+) -> None:
+    """Raises AssertionError unless, in every row, each 16 columns with random signs add up to what they should.
+
+    For outputs that are too large for ``gemm_reference``: this takes a sixteenth of the products. Every element counts,
+    but errors show only if they exceed what roundings of 16 elements may add up to. All results must be finite.
+    """
+    (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
+    k = a_data.shape[1]
+    signs = torch.randint(0, 2, (len(b_data),), generator=torch.Generator().manual_seed(0)).double() * 2 - 1
+    sums_of_b, magnitudes_of_b = [], []
+    for rows in _chunks(len(b_data)):
+        values = _dequantised_rows(b_data, sfb, recipe[1], recipe[2], rows) * signs[rows, None]
+        sums_of_b.append(_sums_of_tiles(values.T).T)
+        magnitudes_of_b.append(_sums_of_tiles(values.abs().T).T)
+    b_sums, b_magnitudes = torch.cat(sums_of_b).T, torch.cat(magnitudes_of_b).T
+    # As in ``gemm_reference``, with the magnitude of the whole sum in the place of each partial one's.
+    k_blocks = ceil_div(k, SCALE_BLOCK // a_data.dtype.itemsize)
+    promoted = sfa is not None and recipe[2] is not None
+    running = k_blocks if promoted else _MATRIX_CORE_GROUPS * 2 * (k_blocks + 1) + 2
+    relative_error = _ROUNDING * (_MATRIX_CORE_ERROR + 1 + running) * (1 + _SECOND_ORDER)
+    info = torch.finfo(actual.dtype)
+    for rows in _chunks(len(a_data)):
+        values = _dequantised_rows(a_data, sfa, recipe[0], recipe[2], rows)
+        exact, error = values @ b_sums, relative_error * (values.abs() @ b_magnitudes)
+        if c is not None:
+            added = c[rows].cpu().double()
+            exact += _sums_of_tiles(added * signs)
+            error += _ROUNDING * (1 + _SECOND_ORDER) * (_sums_of_tiles(added.abs()) + values.abs() @ b_magnitudes)
+        written = actual[rows].cpu().double()
+        error += (1 + info.eps) * info.eps / 2 * _sums_of_tiles(written.abs()) + _TILE * info.tiny * info.eps
+        wrong = ~((_sums_of_tiles(written * signs) - exact).abs() <= error) | ~error.isfinite()
+        if wrong.any():
+            row, tile = wrong.nonzero()[0].tolist()
+            raise AssertionError(
+                f"{int(wrong.sum())} sums of {_TILE} columns are outside the bound, the first in row "
+                f"{rows.start + row}, columns {tile * _TILE} to {(tile + 1) * _TILE - 1}"
+            )
+
+
+def _chunks(size: int) -> Iterator[slice]:
+    return (slice(first, min(first + _CHUNK_ROWS, size)) for first in range(0, size, _CHUNK_ROWS))
+
+
+def _dequantised_rows(
+    data: torch.Tensor, scales: torch.Tensor | None, shared_rows: int | None, shared_k: int | None, rows: slice
+) -> torch.Tensor:
+    """Of a chunk of rows, in which no block of scales begins before it."""
+    if scales is not None and shared_rows is not None:
+        scales = scales[rows.start // shared_rows : ceil_div(rows.stop, shared_rows)]
+    return _dequantised(data[rows].cpu(), scales, shared_rows, shared_k)
+
+
+def _sums_of_tiles(values: torch.Tensor) -> torch.Tensor:
+    """[rows, columns] to [rows, ceil(columns/16)]."""
+    return torch.nn.functional.pad(values, (0, -values.shape[1] % _TILE)).unflatten(1, (-1, _TILE)).sum(2)
 
 
 def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
