@@ -116,8 +116,20 @@ def test_strided_inputs():
 
 
 @pytest.mark.slow
-def test_large():
-    Problem(300, 5000).run()
+@pytest.mark.parametrize(("heads", "dim"), [(32, 64), (32, 128), (64, 64), (64, 128)])
+@pytest.mark.parametrize("keys", [8192, 65536])
+@pytest.mark.parametrize("queries", [2048, 8192])
+def test_shapes_of_deep_gemm(queries, keys, heads, dim):
+    """Which keys are seen of every query, and the logits of some of each tile of queries."""
+    problem = Problem(queries, keys, heads, dim)
+    logits = dg.fp8_mqa_logits(*problem.arguments)
+    seen = problem.seen()
+    assert torch.equal(logits.isfinite(), seen)
+    assert (logits[~seen] == -torch.inf).all()
+    for row in range(0, queries, 61):
+        rows = slice(row, row + 1)
+        operands = (problem.q[rows], problem.keys, problem.scales, problem.weights[rows])
+        assert_logits(logits[rows], *operands, seen[rows])
 
 
 class Paged:
@@ -190,6 +202,14 @@ def test_every_paged_kind(heads, dim):
 )
 def test_any_paged_shape(lens, next_n, units, per_query, seed):
     Paged(lens, next_n, 32, 32, seed).run(units=units, per_query=per_query)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("next_n", [1, 2])
+@pytest.mark.parametrize(("batch", "tokens"), [(256, 8192), (4096, 256)])
+def test_paged_shapes_of_deep_gemm(batch, tokens, next_n):
+    lens = torch.randint(int(0.7 * tokens), int(1.3 * tokens), (batch,), generator=torch.Generator().manual_seed(0))
+    Paged(lens.tolist(), next_n).run(units=304)
 
 
 def test_fewer_columns_than_keys():
