@@ -192,6 +192,8 @@ def profile(
 ) -> Iterator[Profile]:
     """Runs the timing model for every launch inside the block and collects what it says.
 
+    The Infinity Cache is empty when the block begins.
+
     Args:
         constants: values that replace those of ``mi300x_timing.toml``, by section and name, as in
             ``{"lds.latency_clocks": 60}``.
@@ -215,6 +217,7 @@ def profile(
             file = Path(stack.enter_context(tempfile.TemporaryDirectory()), "constants.toml")
             file.write_text("".join(f"{name} = {value!r}\n" for name, value in constants.items()))
             stack.enter_context(_environment("DG_SIM_TIMING_CONSTANTS", str(file)))
+        library().dgSimEmptyCaches()
         library().dgSimCollectProfiles(1)
         stack.callback(library().dgSimCollectProfiles, 0)
         try:

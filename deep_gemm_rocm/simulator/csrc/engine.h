@@ -110,6 +110,9 @@ class Engine {
 
   // Drops what was decoded from [begin, end): the code there is about to be unloaded.
   virtual void forget_code(uint64_t begin, uint64_t end) = 0;
+
+  // Empties the caches that the timing model keeps from launch to launch.
+  virtual void empty_caches() = 0;
 };
 
 }  // namespace mi300x

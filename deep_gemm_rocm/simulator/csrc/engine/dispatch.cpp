@@ -105,6 +105,11 @@ class Interpreter final : public Engine {
       it = it->first >= begin && it->first < end ? code_.erase(it) : std::next(it);
   }
 
+  void empty_caches() override {
+    std::lock_guard<std::mutex> lock(chip_mutex_);
+    chip_.reset();
+  }
+
  private:
   static size_t give(const std::string& lines, char* text, size_t capacity) {
     if (capacity > 0) snprintf(text, capacity, "%s", lines.c_str());
@@ -123,19 +128,16 @@ class Interpreter final : public Engine {
 
   // One launch at a time: they share the simulated chip, whose Infinity Cache keeps what earlier ones left.
   Outcome run_in_time(Launch& launch) {
-    static auto& mutex = *new std::mutex;
-    static auto& chip = *new std::unique_ptr<timing::Chip>;
-    static auto& description = *new std::string;
-    std::lock_guard<std::mutex> lock(mutex);
+    std::lock_guard<std::mutex> lock(chip_mutex_);
     std::string mistake;
     const timing::Constants constants = timing::Constants::read(mistake);
     if (!mistake.empty()) return refuse(launch.dispatch.kernel, mistake);
-    if (chip == nullptr || description != constants.text()) {
-      chip = std::make_unique<timing::Chip>(constants);
-      description = constants.text();
+    if (chip_ == nullptr || chip_constants_ != constants.text()) {
+      chip_ = std::make_unique<timing::Chip>(constants);
+      chip_constants_ = constants.text();
     }
     const uint32_t host_control = _mm_getcsr();
-    chip->run(launch);
+    chip_->run(launch);
     _mm_setcsr(host_control);
     launch.finish_records();
     launch.outcome.instructions = launch.instructions;
@@ -144,6 +146,9 @@ class Interpreter final : public Engine {
 
   std::mutex mutex_;
   std::map<uint64_t, std::shared_ptr<Code>> code_;
+  std::mutex chip_mutex_;
+  std::unique_ptr<timing::Chip> chip_;
+  std::string chip_constants_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "abi.h"
+#include "engine_library.h"
 
 namespace {
 
@@ -62,6 +63,15 @@ void attach_sinks(mi300x::Dispatch& dispatch) {
 
 HIP_API void dgSimCollectProfiles(int on) { records().profiles.wanted = on != 0; }
 HIP_API size_t dgSimTakeProfiles(char* text, size_t capacity) { return records().profiles.take(text, capacity); }
+
+// Empties the caches that the timing model keeps from launch to launch.
+HIP_API void dgSimEmptyCaches() {
+  try {
+    engine().empty_caches();
+  } catch (...) {
+    // The first launch says why there is no engine.
+  }
+}
 
 HIP_API void dgSimCollectCounters(int on) { records().counters.wanted = on != 0; }
 HIP_API size_t dgSimTakeCounters(char* text, size_t capacity) { return records().counters.take(text, capacity); }
