@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from .cli import cache, sim
+from .cli import UsageError, cache, sim
 from .hip import HipError, NoDeviceError
 from .jit import JitError
 from .warmup import models
@@ -55,12 +55,57 @@ def warmup(
     _finish(lambda console: run(console, file, jobs))
 
 
+@app.command()
+def bench(
+    op: Annotated[str, typer.Option(help="Functions, with commas between; see below.")] = "fp8_gemm_nt",
+    shapes: Annotated[
+        str, typer.Option(help=f"MxNxK, MxNxKxGROUPS, deepgemm, {', '.join(models())}; with commas between.")
+    ] = "deepgemm",
+    baseline: Annotated[
+        str, typer.Option(help="triton, rocblas, hipblaslt, torch_scaled_mm, aiter, all or none; with commas between.")
+    ] = "all",
+    iters: Annotated[int | None, typer.Option(min=1, help="Timed calls.")] = None,
+    cold_iters: Annotated[int | None, typer.Option(min=0, help="Calls before them.")] = None,
+    rotating: Annotated[int | None, typer.Option(min=0, help="MB of inputs between which calls alternate.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="File for all numbers.")] = None,
+    json: Annotated[Path | None, typer.Option(help="File for all numbers, with versions and clocks.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="File for a report.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Folder for plots (PNG, needs matplotlib).")] = None,
+) -> None:
+    """Measure kernels beside others: with events on hardware, in the timing model on the simulated MI300X.
+
+    Functions: fp8_gemm_nt, bf16_gemm_nt, m_grouped_{fp8,bf16}_gemm_nt_{contiguous,masked},
+    k_grouped_{fp8,bf16}_gemm_tn_contiguous; all for all of them.
+    """
+    from .benchmarks.baselines import BASELINES
+    from .benchmarks.problems import OPERATIONS
+    from .cli.bench import run
+
+    def chosen(text: str, known: Iterable[str]) -> list[str]:
+        return list(known) if text == "all" else [name for name in text.split(",") if name and name != "none"]
+
+    given = {"iters": iters, "cold_iters": cold_iters, "rotating_mb": rotating}
+    _finish(
+        lambda console: run(
+            console,
+            chosen(op, OPERATIONS),
+            shapes.split(","),
+            chosen(baseline, BASELINES),
+            {name: number for name, number in given.items() if number is not None},
+            csv=csv,
+            json=json,
+            markdown=markdown,
+            plot=plot,
+        )
+    )
+
+
 def _finish(command: Callable[[Console], bool]) -> None:
     """Runs a command and exits, with 1 if it found something wrong."""
     console = Console(highlight=False, soft_wrap=True)
     try:
         good = command(console)
-    except (JitError, HipError, NoDeviceError) as error:
+    except (JitError, HipError, NoDeviceError, UsageError) as error:
         console.print(Text.assemble((type(error).__name__, "red"), f": {error}"))
         good = False
     raise typer.Exit(0 if good else 1)

@@ -11,7 +11,8 @@ import torch
 import triton
 import triton.language as tl
 import triton_kernels as kernels
-from triton_launch import run
+
+from deep_gemm_rocm.benchmarks.triton_launch import run
 
 pytestmark = pytest.mark.usefixtures("checks")
 

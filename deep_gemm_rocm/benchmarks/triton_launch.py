@@ -8,10 +8,9 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from deep_gemm_rocm import simulator
+from .. import simulator
 
 TARGET = GPUTarget("hip", "gfx942", 64)
-
 TYPES = {
     torch.float64: "fp64",
     torch.float32: "fp32",
@@ -48,7 +47,7 @@ def run(function: Any, grid: int | tuple[int, ...], *arguments: Any, num_warps: 
         aligned = value.data_ptr() if isinstance(value, torch.Tensor) else value
         if isinstance(aligned, int) and aligned % 16 == 0:
             attributes[(index,)] = [["tt.divisibility", 16]]
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() < 2**31:
             attributes.setdefault((index,), []).append(["tt.pointer_range", 32])
     signature = {name: signature.get(name, "constexpr") for name in function.arg_names}
     source = ASTSource(function, signature, constants, attributes)

@@ -1,0 +1,111 @@
+"""What this package's kernels are compared with, as far as it is installed and the device runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from .. import hip
+from ..layout import data_and_scales
+from .problems import Problem
+
+Candidate = tuple[str, Callable[[Problem], None]]  # how it computes, and a function that does
+
+_WHOLE_ROWS = (1, 1, None)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Another implementation.
+
+    Attributes:
+        missing: why it can't compute a problem; empty where it can.
+        candidates: ways to compute it, of which the fastest counts.
+        recipe: of the scales that it takes, if not all that the problem has; then it is called with scales of 1.
+    """
+
+    missing: Callable[[Problem], str]
+    candidates: Callable[[Problem], Iterable[Candidate]]
+    recipe: tuple[int | None, int | None, int | None] | None = None
+
+
+def _triton_missing(problem: Problem) -> str:
+    if importlib.util.find_spec("triton") is None:
+        return "triton isn't installed"
+    from . import triton_gemm
+
+    return triton_gemm.missing(problem)
+
+
+def _triton_candidates(problem: Problem) -> Iterator[Candidate]:
+    from . import triton_gemm
+
+    return triton_gemm.candidates(problem)
+
+
+def _needs_gpu(problem: Problem, op: str) -> str:
+    """Why what computes ``op`` on a GPU has nothing to do with this problem."""
+    if hip.runtime().is_simulated:
+        return "its kernels need a GPU"
+    return "" if problem.op == op else f"it has no {problem.op}"
+
+
+@contextlib.contextmanager
+def _blas(library: str) -> Iterator[None]:
+    before = torch.backends.cuda.preferred_blas_library()
+    torch.backends.cuda.preferred_blas_library(library)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.preferred_blas_library(before)
+
+
+def _mm(library: str) -> Callable[[Problem], Iterable[Candidate]]:
+    def run(problem: Problem) -> None:
+        a, b = data_and_scales(problem.a)[0], data_and_scales(problem.b)[0]
+        with _blas(library):
+            torch.mm(a, b.T, out=problem.d)
+
+    return lambda _: [("torch.mm", run)]
+
+
+def _scaled_mm(problem: Problem) -> Iterable[Candidate]:
+    """hipBLASLt's FP8 through torch, with a scale for each row: it has none for blocks."""
+    (a, _), (b, _) = data_and_scales(problem.a), data_and_scales(problem.b)
+    ones_a, ones_b = torch.ones(len(a), 1, device=a.device), torch.ones(1, len(b), device=a.device)
+
+    def run(problem: Problem) -> None:
+        (a, _), (b, _) = data_and_scales(problem.a), data_and_scales(problem.b)
+        torch._scaled_mm(a, b.T, ones_a, ones_b, out_dtype=problem.d.dtype, out=problem.d)
+
+    return [("scales of rows", run)]
+
+
+def _aiter_missing(problem: Problem) -> str:
+    if importlib.util.find_spec("aiter") is None:
+        return "aiter isn't installed"
+    return _needs_gpu(problem, "fp8_gemm_nt")
+
+
+def _aiter_candidates(_: Problem) -> Iterable[Candidate]:
+    aiter = importlib.import_module("aiter")
+
+    def run(problem: Problem) -> None:
+        (a, sfa), (b, sfb) = data_and_scales(problem.a), data_and_scales(problem.b)
+        problem.d.copy_(aiter.gemm_a8w8_blockscale(a, b, sfa, sfb, problem.d.dtype))
+
+    return [("gemm_a8w8_blockscale", run)]
+
+
+BASELINES = {
+    "triton": Baseline(_triton_missing, _triton_candidates),
+    "rocblas": Baseline(lambda problem: _needs_gpu(problem, "bf16_gemm_nt"), _mm("cublas")),
+    "hipblaslt": Baseline(lambda problem: _needs_gpu(problem, "bf16_gemm_nt"), _mm("cublaslt")),
+    "torch_scaled_mm": Baseline(lambda problem: _needs_gpu(problem, "fp8_gemm_nt"), _scaled_mm, _WHOLE_ROWS),
+    "aiter": Baseline(_aiter_missing, _aiter_candidates),
+}

@@ -1,0 +1,76 @@
+"""How long calls take: by events on hardware, by the timing model behind the same events in simulation."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from .. import hip, simulator
+from .problems import Problem
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How much is measured.
+
+    Attributes:
+        iters: timed calls.
+        cold_iters: calls before those.
+        rotating_mb: memory of all copies of the inputs, between which calls alternate.
+    """
+
+    iters: int
+    cold_iters: int
+    rotating_mb: int
+
+    @classmethod
+    def default(cls) -> Sampling:
+        """On hardware as many calls as give a steady median, on twice what the Infinity Cache holds. In simulation one,
+        for the next ones would take as long, and each begins with an empty Infinity Cache."""
+        return cls(1, 0, 0) if hip.runtime().is_simulated else cls(100, 20, 512)
+
+    def copies(self, problem: Problem) -> list[Problem]:
+        count = max(1, math.ceil(self.rotating_mb * 2**20 / problem.held_bytes))
+        return [problem.copy() for _ in range(min(count, self.iters + self.cold_iters))]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Microseconds of one call. ``mfma_utilization``, in simulation, is that of its longest kernel."""
+
+    median_us: float
+    p20_us: float
+    p80_us: float
+    mfma_utilization: float | None = None
+
+
+def time_calls(
+    calls: Sequence[Callable[[], None]], sampling: Sampling, *, compute: Literal["all", "sampled"] = "all"
+) -> Timing:
+    """Times calls that take turns.
+
+    Args:
+        compute: as of ``simulator.profile``; without meaning on hardware.
+    """
+    runtime = hip.runtime()
+    stream = runtime.current_stream(torch.empty(0, device=runtime.tensor_device))
+    for index in range(sampling.cold_iters):
+        calls[index % len(calls)]()
+    events = [(hip.Event(), hip.Event()) for _ in range(sampling.iters)]
+    profiled = simulator.profile(compute=compute) if runtime.is_simulated else contextlib.nullcontext()
+    with profiled as profile:
+        for index, (start, end) in enumerate(events, sampling.cold_iters):
+            start.record(stream)
+            calls[index % len(calls)]()
+            end.record(stream)
+        end.synchronize()
+    times = [1e3 * end.milliseconds_since(start) for start, end in events]
+    p20, median, p80 = np.percentile(times, (20, 50, 80)).tolist()
+    longest = max(profile.kernels, key=lambda kernel: kernel.time_us, default=None) if profile else None
+    return Timing(median, p20, p80, longest.mfma_utilization if longest else None)

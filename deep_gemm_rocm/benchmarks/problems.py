@@ -1,0 +1,321 @@
+"""What is measured: matrix products with their inputs, how to run them, and whether a result is right."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import gemm, grouped, k_grouped, planning, testing
+from ..layout import (
+    Pair,
+    align,
+    data_and_scales,
+    get_mn_major_tma_aligned_tensor,
+    per_channel_cast_to_fp8,
+    per_token_cast_to_fp8,
+)
+from . import shapes
+from .shapes import Shape
+
+_CHECKED_ROWS = 64  # of a group of a large problem
+_CHECKED_WHOLE = 2**32  # floating-point operations
+_CHECKED_COLUMNS_AT_ONCE = 1024  # as fp64
+_ALIGNMENT = 128  # of groups of rows
+
+Operand = Pair | torch.Tensor
+
+
+class WrongResultError(Exception):
+    """A kernel computed something else than it should; times of such a kernel mean nothing."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A product of matrices.
+
+    Attributes:
+        op: what is computed, a key of ``OPERATIONS``.
+        a, b: the operands, pairs with their scales for FP8.
+        d: the output, NaN until something is written.
+        group_sizes: how many rows each group has; how much of K in k-grouped GEMM; empty where there are no groups.
+        layout: int32, on the device: what tells kernels the groups.
+    """
+
+    op: str
+    shape: Shape
+    a: Operand
+    b: Operand
+    d: torch.Tensor
+    group_sizes: tuple[int, ...] = ()
+    layout: torch.Tensor | None = None
+
+    @property
+    def is_fp8(self) -> bool:
+        return isinstance(self.a, tuple)
+
+    @property
+    def flops(self) -> int:
+        m, n, k, _ = self.shape
+        if self.op.startswith("k_grouped"):
+            return 2 * m * n * sum(self.group_sizes)
+        return 2 * (sum(self.group_sizes) if self.group_sizes else m) * n * k
+
+    @property
+    def bytes(self) -> int:
+        """That a kernel reads and writes at least."""
+        a, b = data_and_scales(self.a)[0], data_and_scales(self.b)[0]
+        if self.op.startswith("k_grouped"):
+            return a.nbytes + b.nbytes + self.d.nbytes
+        rows = sum(self.group_sizes) if self.group_sizes else self.shape.m
+        used = sum(size > 0 for size in self.group_sizes) / len(self.group_sizes) if self.group_sizes else 1
+        row_bytes = self.shape.k * a.itemsize + self.shape.n * self.d.itemsize
+        return rows * row_bytes + int(b.nbytes * used)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all its tensors."""
+        tensors = (*data_and_scales(self.a), *data_and_scales(self.b), self.d)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+    def copy(self) -> Problem:
+        """The same problem in memory of its own."""
+        d = torch.full_like(self.d, torch.nan)
+        return dataclasses.replace(self, a=_each(self.a, _copied), b=_each(self.b, _copied), d=d)
+
+    def kernel_names(self) -> list[str]:
+        """The kernels that ``run`` launches."""
+
+        def to_meta(tensor: torch.Tensor) -> torch.Tensor:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+
+        a, b = _each(self.a, to_meta), _each(self.b, to_meta)
+        layout = None if self.layout is None else to_meta(self.layout)
+        with planning.planning() as plan:
+            dataclasses.replace(self, a=a, b=b, d=to_meta(self.d), layout=layout).run()
+        return [str(request.values["kernel_name"]) for request in plan.values()]
+
+    def run(self) -> None:
+        """Launches this package's kernel for it."""
+        operation = OPERATIONS[self.op]
+        operation.function(self.a, self.b, self.d, *operation.more(self))
+
+    def check(self, recipe: tuple[int | None, int | None, int | None] | None = None) -> float:
+        """The largest error of ``d`` in units of what rounding may cost; of a large problem, over some rows of each
+        group, spread over all its tiles.
+
+        Args:
+            recipe: of the scales; that of the operation if None.
+
+        Raises:
+            WrongResultError: an error is larger than that, or an element wasn't written.
+        """
+        recipe = recipe or (OPERATIONS[self.op].recipe if self.is_fp8 else (1, 128, 128))
+        worst = 0.0
+        for a, b, d in self._parts():
+            if d.isnan().any():
+                raise WrongResultError(f"{self.op} {self.shape}: {int(d.isnan().sum())} elements of d are NaN")
+            rows = _some_rows(len(d), _CHECKED_ROWS if self.flops > _CHECKED_WHOLE else len(d)).to(d.device)
+            for first in range(0, d.shape[1], _CHECKED_COLUMNS_AT_ONCE):
+                columns = slice(first, min(first + _CHECKED_COLUMNS_AT_ONCE, d.shape[1]))
+                some_a, some_b = _rows_of(a, rows, recipe[0]), _columns_of(b, columns, recipe[1])
+                reference = testing.gemm_reference(some_a, some_b, recipe=recipe)
+                accuracy = testing.measure(d[rows][:, columns], reference)
+                if accuracy.failures:
+                    checked = len(rows) * (columns.stop - first)
+                    raise WrongResultError(
+                        f"{self.op} {self.shape}: {accuracy.failures} of {checked} elements are wrong, by up to "
+                        f"{accuracy.max_error:g}"
+                    )
+                worst = max(worst, accuracy.max_error_over_bound)
+        return worst
+
+    def _parts(self) -> Iterator[tuple[Operand, Operand, torch.Tensor]]:
+        """Of each group the operands as [rows, K] and [columns, K], and the output."""
+        start = 0
+        for group, size in enumerate(self.group_sizes):
+            rows, blocks = slice(start, start + size), slice(start // 128, (start + size) // 128)
+            if self.op.startswith("k_grouped"):
+                yield _turned(self.a, rows, blocks), _turned(self.b, rows, blocks), self.d[group]
+                start += size
+            elif self.op.endswith("masked"):
+                yield _at(self.a, (group, slice(size))), _at(self.b, group), self.d[group, :size]
+            else:
+                yield _at(self.a, rows), _at(self.b, group), self.d[rows]
+                start += align(size, _ALIGNMENT)
+        if not self.group_sizes:
+            yield self.a, self.b, self.d
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something that is measured.
+
+    Attributes:
+        shapes: on which, by default.
+        make: inputs of a shape.
+        function: of this package; takes ``a``, ``b`` and ``d``.
+        more: its other arguments.
+        recipe: of the scales.
+    """
+
+    shapes: tuple[Shape, ...]
+    make: Callable[[str, Shape, str], Problem]
+    function: Callable[..., None]
+    more: Callable[[Problem], tuple[Any, ...]] = lambda _: ()
+    recipe: tuple[int, int, int] = (1, 128, 128)
+
+
+def make(op: str, shape: Shape, device: str) -> Problem:
+    """A problem with inputs like a model's, the same for the same shape.
+
+    Raises:
+        ValueError: the operation has groups and the shape hasn't, or the other way round.
+    """
+    if shape.groups > 1 and op in ("fp8_gemm_nt", "bf16_gemm_nt"):
+        raise ValueError(f"{op} has no groups, got shape {shape}")
+    return OPERATIONS[op].make(op, shape, device)
+
+
+def _activations(op: str, rows: int, k: int, device: str) -> Operand:
+    x = testing.activations(rows, k)
+    if not op.count("fp8"):
+        return x.to(device)
+    data, scales = per_token_cast_to_fp8(x)
+    return data.to(device), get_mn_major_tma_aligned_tensor(scales.to(device))
+
+
+def _weights(op: str, groups: int, n: int, k: int, device: str) -> Operand:
+    if op.count("fp8"):
+        return _each(testing.grouped_weights(groups, n, k), lambda tensor: tensor.to(device))
+    return torch.stack([testing.weights(n, k, group) for group in range(groups)]).to(device)
+
+
+def _some_rows(rows: int, count: int) -> torch.Tensor:
+    """A random row of each of ``count`` stripes."""
+    edges = torch.linspace(0, rows, min(count, rows) + 1).long()
+    random = torch.rand(len(edges) - 1, generator=torch.Generator().manual_seed(0))
+    return edges[:-1] + (random * edges.diff()).long()
+
+
+def _each(
+    operand: Operand,
+    function: Callable[[torch.Tensor], torch.Tensor],
+    of_scales: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> Operand:
+    """The operand after a function of its data, and of its scales, the same one if there is no other."""
+    if isinstance(operand, torch.Tensor):
+        return function(operand)
+    data, scales = operand
+    return function(data), (of_scales or function)(scales)
+
+
+def _at(operand: Operand, index: int | slice | tuple[int, slice]) -> Operand:
+    return _each(operand, lambda tensor: tensor[index])
+
+
+def _turned(operand: Operand, rows: slice, blocks: slice) -> Operand:
+    """Rows of [K, columns] as [columns, K]; ``blocks`` are those of scales."""
+    return _each(operand, lambda data: data[rows].T, lambda scales: scales[blocks].T)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """In memory of its own, with the same strides."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def _rows_of(a: Operand, rows: torch.Tensor, shared: int | None) -> Operand:
+    """Some rows, where so many share a scale."""
+    return _each(
+        a, lambda data: data.view(torch.uint8)[rows].view(data.dtype) if data.itemsize == 1 else data[rows],
+        lambda scales: scales if shared is None else scales[rows],
+    )  # fmt: skip
+
+
+def _columns_of(b: Operand, columns: slice, shared: int | None) -> Operand:
+    def scales_of(scales: torch.Tensor) -> torch.Tensor:
+        return scales if shared is None else scales[columns.start // shared : -(-columns.stop // shared)]
+
+    return _each(b, lambda data: data[columns], scales_of)
+
+
+def _unwritten(*shape: int, device: str, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.full(shape, torch.nan, dtype=dtype, device=device)
+
+
+def _group_sizes(average: int, groups: int) -> tuple[int, ...]:
+    """From 0.7 to 1.3 of the average, as in DeepGEMM's tests."""
+    generator = torch.Generator().manual_seed(groups)
+    factors = torch.empty(groups).uniform_(0.7, 1.3, generator=generator).tolist()
+    return tuple(max(1, int(average * factor)) for factor in factors)
+
+
+def _make_dense(op: str, shape: Shape, device: str) -> Problem:
+    m, n, k, _ = shape
+    b = _each(_weights(op, 1, n, k, device), lambda tensor: tensor[0])
+    return Problem(op, shape, _activations(op, m, k, device), b, _unwritten(m, n, device=device))
+
+
+def _make_contiguous(op: str, shape: Shape, device: str) -> Problem:
+    m, n, k, groups = shape
+    sizes = _group_sizes(m, groups)
+    places = [torch.full((align(size, _ALIGNMENT),), -1, dtype=torch.int32) for size in sizes]
+    for group, size in enumerate(sizes):
+        places[group][:size] = group
+    layout = torch.cat(places).to(device)
+    a, b = _activations(op, len(layout), k, device), _weights(op, groups, n, k, device)
+    return Problem(op, shape, a, b, _unwritten(len(layout), n, device=device), sizes, layout)
+
+
+def _make_masked(op: str, shape: Shape, device: str) -> Problem:
+    m, n, k, groups = shape
+    sizes = _group_sizes(m, groups)
+    room = align(max(sizes), _ALIGNMENT)
+    layout = torch.tensor(sizes, dtype=torch.int32, device=device)
+    a, b = _activations(op, groups * room, k, "cpu"), _weights(op, groups, n, k, device)
+    a = _each(a, lambda tensor: tensor.contiguous().unflatten(0, (groups, room)).to(device))
+    if isinstance(a, tuple):
+        a = a[0], get_mn_major_tma_aligned_tensor(a[1])
+    return Problem(op, shape, a, b, _unwritten(groups, room, n, device=device), sizes, layout)
+
+
+def _make_k_grouped(op: str, shape: Shape, device: str) -> Problem:
+    m, n, k, groups = shape
+    sizes = (*(align(size, 128) for size in _group_sizes(k, groups - 1)), 0)  # an expert may get no tokens
+    layout = torch.tensor(sizes, dtype=torch.int32, device=device)
+    operands = [testing.activations(sum(sizes), rows, seed).to(device) for seed, rows in enumerate((m, n))]
+    a, b = (per_channel_cast_to_fp8(operand) if op.count("fp8") else operand for operand in operands)
+    d = _unwritten(groups, m, n, device=device, dtype=torch.float32)
+    return Problem(op, shape, a, b, d, sizes, layout)
+
+
+def _layout(problem: Problem) -> tuple[Any, ...]:
+    return (problem.layout,)
+
+
+def _layout_and_rows(problem: Problem) -> tuple[Any, ...]:
+    return problem.layout, problem.shape.m
+
+
+def _sizes_and_layout(problem: Problem) -> tuple[Any, ...]:
+    return problem.group_sizes, problem.layout
+
+
+_VECTORS = (1, 1, 128)
+_ALL = (
+    Operation(shapes.DENSE, _make_dense, gemm.fp8_gemm_nt),
+    Operation(shapes.DENSE, _make_dense, gemm.bf16_gemm_nt),
+    Operation(shapes.CONTIGUOUS, _make_contiguous, grouped.m_grouped_fp8_gemm_nt_contiguous, _layout),
+    Operation(shapes.CONTIGUOUS, _make_contiguous, grouped.m_grouped_bf16_gemm_nt_contiguous, _layout),
+    Operation(shapes.MASKED, _make_masked, grouped.m_grouped_fp8_gemm_nt_masked, _layout_and_rows),
+    Operation(shapes.MASKED, _make_masked, grouped.m_grouped_bf16_gemm_nt_masked, _layout_and_rows),
+    Operation(
+        shapes.K_GROUPED, _make_k_grouped, k_grouped.k_grouped_fp8_gemm_tn_contiguous, _sizes_and_layout, _VECTORS
+    ),
+    Operation(shapes.K_GROUPED, _make_k_grouped, k_grouped.k_grouped_bf16_gemm_tn_contiguous, _sizes_and_layout),
+)
+
+OPERATIONS = {operation.function.__name__: operation for operation in _ALL}

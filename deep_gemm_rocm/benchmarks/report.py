@@ -1,0 +1,232 @@
+"""Results as tables, files and plots. Times of the timing model are called simulated everywhere."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import importlib.metadata
+import json
+import math
+import platform
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from .. import hip
+from ..jit import toolchain
+from .measure import Sampling
+from .suite import OURS, Result
+
+# Of an MI300X, FLOP/s and B/s: AMD's data sheet.
+_PEAK_TFLOPS = {"fp8": 2614.9, "bf16": 1307.4}
+_PEAK_TBPS = 5.3
+
+_PACKAGES = ("deep_gemm_rocm", "torch", "triton", "aiter")
+
+
+def header(sampling: Sampling) -> dict[str, str]:
+    """What times hang on: device, clock, versions, and how they were taken."""
+    runtime = hip.runtime()
+    device = next(device for device in runtime.devices() if device.arch == hip.ARCH)
+    compiler = toolchain.choose()
+    return {
+        "times": "simulated" if runtime.is_simulated else "measured",
+        "device": runtime.describe(),
+        "clock": f"{device.clock_khz / 1000:.0f} MHz{', fixed' if runtime.is_simulated else ' at most'}",
+        "HIP runtime": runtime.version,
+        "compiler": f"{compiler.name} {compiler.version}",
+        "Python": platform.python_version(),
+        **{name: _version(name) for name in _PACKAGES},
+        "calls": f"{sampling.iters} after {sampling.cold_iters}, on {sampling.rotating_mb} MB in turn"
+        if not runtime.is_simulated
+        else f"{sampling.iters}, with an empty Infinity Cache",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def table(results: Sequence[Result], title: str) -> Table:
+    unit = "µs, simulated" if any(result.simulated for result in results) else "µs"
+    shown = Table(title=title)
+    for heading, justify in (("M x N x K", "left"), ("by", "left"), (unit, "right"), ("p20", "right"), ("p80", "right"),
+                             ("TFLOPS", "right"), ("GB/s", "right"), ("MFMA", "right"), ("error", "right"),
+                             ("how", "left")):  # fmt: skip
+        shown.add_column(heading, justify=justify, no_wrap=heading != "how")  # type: ignore[arg-type]
+    for result in results:
+        if result.timing:
+            shown.add_row(*_cells(result))
+    return shown
+
+
+def missing(results: Iterable[Result]) -> list[str]:
+    """What isn't in the tables, and why."""
+    reasons: dict[tuple[str, str, str], list[str]] = {}
+    for result in results:
+        if not result.timing:
+            reasons.setdefault((result.op, result.by, result.missing), []).append(str(result.shape))
+    return [f"missing: {by} of {op} {', '.join(of)}: {why}" for (op, by, why), of in reasons.items()]
+
+
+def line(result: Result) -> str:
+    """A result as soon as it is there."""
+    if result.timing is None:
+        return f"{result.op} {result.shape} {result.by}: missing, {result.missing}"
+    kind = "simulated" if result.simulated else "measured"
+    return (
+        f"{result.op} {result.shape} {result.by}: {result.timing.median_us:.2f} µs ({kind}), {result.tflops:.3g} TFLOPS"
+    )
+
+
+def _cells(result: Result) -> tuple[str, ...]:
+    timing = result.timing
+    assert timing
+    mfma = "" if timing.mfma_utilization is None else f"{timing.mfma_utilization:.0%}"
+    times = (f"{value:.2f}" for value in (timing.median_us, timing.p20_us, timing.p80_us))
+    rates = f"{result.tflops:.3g}", f"{result.gbps:.0f}"
+    return str(result.shape), result.by, *times, *rates, mfma, f"{result.error:.2f}", result.how
+
+
+def speedups(results: Iterable[Result]) -> dict[str, dict[str, float]]:
+    """For each baseline, how many times longer it takes than this package, by operation and shape."""
+    times = {(f"{r.op} {r.shape}", r.by): r.timing.median_us for r in results if r.timing}
+    ratios: dict[str, dict[str, float]] = {}
+    for (problem, by), microseconds in times.items():
+        if by != OURS and (problem, OURS) in times:
+            ratios.setdefault(by, {})[problem] = microseconds / times[problem, OURS]
+    return ratios
+
+
+def geomean(values: Iterable[float]) -> float:
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs))
+
+
+def summary(results: Sequence[Result]) -> list[str]:
+    """A line for each baseline."""
+    lines = []
+    for by, ratios in speedups(results).items():
+        slowest = min(ratios, key=lambda problem: ratios[problem])
+        lines.append(
+            f"{by} takes {geomean(ratios.values()):.2f} times as long (geometric mean of {len(ratios)}, "
+            f"least {ratios[slowest]:.2f}, {slowest})"
+        )
+    return lines
+
+
+def as_json(results: Sequence[Result], about: dict[str, str]) -> dict[str, Any]:
+    rows = []
+    for result in results:
+        row = {**dataclasses.asdict(result), "shape": result.shape._asdict()}
+        rows.append({**row, "tflops": result.tflops, "gbps": result.gbps})
+    return {"header": about, "results": rows}
+
+
+def write_json(path: Path, results: Sequence[Result], about: dict[str, str]) -> None:
+    path.write_text(json.dumps(as_json(results, about), indent=1) + "\n")
+
+
+def write_csv(path: Path, results: Sequence[Result]) -> None:
+    fields = ("op", "m", "n", "k", "groups", "by", "how", "simulated", "median_us", "p20_us", "p80_us", "tflops",
+              "gbps", "mfma_utilization", "error", "missing")  # fmt: skip
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, fields, restval="", extrasaction="ignore")
+        writer.writeheader()
+        for result in results:
+            timing = dataclasses.asdict(result.timing) if result.timing else {}
+            own = {name: getattr(result, name) for name in ("op", "by", "how", "simulated", "error", "missing")}
+            writer.writerow({**result.shape._asdict(), **timing, **own, "tflops": result.tflops, "gbps": result.gbps})
+
+
+def write_markdown(path: Path, results: Sequence[Result], about: dict[str, str], plots: Sequence[Path] = ()) -> None:
+    kind = about["times"]
+    lines = [
+        "# Benchmarks",
+        "",
+        f"All times are **{kind}**. Written by `python -m deep_gemm_rocm bench --markdown`.",
+        "",
+    ]
+    lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in about.items()), ""]
+    lines += [line + "." for line in summary(results)]
+    lines += [f"\n![{plot.stem}]({plot.name})" for plot in plots]
+    for op in dict.fromkeys(result.op for result in results):
+        lines += ["", f"## {op}", ""]
+        lines += [f"| M x N x K | by | µs, {kind} | p20 | p80 | TFLOPS | GB/s | MFMA | error | how |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|---|"]
+        lines += [f"| {' | '.join(_cells(result))} |" for result in results if result.op == op and result.timing]
+    lines += ["", *(f"- {line}" for line in missing(results))]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def plot(folder: Path, results: Sequence[Result], about: dict[str, str]) -> list[Path]:
+    """TFLOPS over M, roofline, and times of baselines over ours, as PNG files.
+
+    Raises:
+        ImportError: matplotlib isn't installed.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+
+    def save(figure: Any, name: str) -> None:
+        path = folder / f"{name}.png"
+        figure.savefig(path, dpi=120, bbox_inches="tight")
+        pyplot.close(figure)
+        written.append(path)
+
+    measured = [result for result in results if result.timing]
+    for op in dict.fromkeys(result.op for result in measured):
+        of_op = [result for result in measured if result.op == op]
+        figure, (over_m, roofline) = pyplot.subplots(1, 2, figsize=(13, 5))
+        figure.suptitle(f"{op}, {about['times']}")
+        _plot_over_m(over_m, of_op)
+        _plot_roofline(roofline, of_op, _PEAK_TFLOPS["fp8" if "fp8" in op else "bf16"])
+        save(figure, op)
+        if ratios := speedups(of_op):
+            figure, axes = pyplot.subplots(figsize=(8, 1 + 0.25 * sum(map(len, ratios.values()))))
+            _plot_ratios(axes, ratios, about["times"])
+            save(figure, f"{op}_ratios")
+    return written
+
+
+def _plot_over_m(axes: Any, results: Sequence[Result]) -> None:
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for result in results:
+        name = f"{result.by} {result.shape.n}x{result.shape.k}"
+        lines.setdefault(name, []).append((result.shape.m, result.tflops or 0))
+    for name, points in lines.items():
+        axes.plot(*zip(*sorted(points), strict=True), "o-" if name.startswith(OURS) else "x--", label=name)
+    axes.set(xscale="log", yscale="log", xlabel="M", ylabel="TFLOPS")
+    axes.legend(fontsize="xx-small")
+
+
+def _plot_roofline(axes: Any, results: Sequence[Result], peak: float) -> None:
+    intensities = [result.flops / result.bytes for result in results]
+    edge = peak / _PEAK_TBPS
+    roof = sorted({min(intensities), edge, max(*intensities, edge)})
+    axes.plot(roof, [min(peak, _PEAK_TBPS * x) for x in roof], "k-", label=f"{peak:g} TFLOPS, {_PEAK_TBPS} TB/s")
+    for by in dict.fromkeys(result.by for result in results):
+        points = [(r.flops / r.bytes, r.tflops) for r in results if r.by == by]
+        axes.plot(*zip(*points, strict=True), "o" if by == OURS else "x", label=by)
+    axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte", ylabel="TFLOPS")
+    axes.legend(fontsize="x-small")
+
+
+def _plot_ratios(axes: Any, ratios: dict[str, dict[str, float]], kind: str) -> None:
+    bars = [(f"{by}, {problem}", ratio) for by, of in ratios.items() for problem, ratio in of.items()]
+    axes.barh(*zip(*reversed(bars), strict=True))
+    axes.axvline(1, color="black")
+    axes.set_xlabel(f"time over that of {OURS}, {kind}")
+    axes.tick_params(axis="y", labelsize="x-small")

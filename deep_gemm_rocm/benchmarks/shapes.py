@@ -1,0 +1,75 @@
+"""The shapes that are measured: those of DeepGEMM's tests, and layers of models."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from .. import warmup
+
+
+class Shape(NamedTuple):
+    """``groups`` matrix products, [m, k] with [n, k] each.
+
+    Rows of a group are on average m in grouped GEMM, and its K on average k in k-grouped GEMM.
+    """
+
+    m: int
+    n: int
+    k: int
+    groups: int = 1
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self[:3])) + (f"x{self.groups}" if self.groups > 1 else "")
+
+
+def parse(text: str) -> Shape:
+    """``MxNxK`` or ``MxNxKxGROUPS``.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not re.fullmatch(r"\d+x\d+x\d+(x\d+)?", text) or 0 in map(int, text.split("x")):
+        raise ValueError(f"expected a shape as MxNxK or MxNxKxGROUPS, got {text!r}")
+    return Shape(*map(int, text.split("x")))
+
+
+_DEEPGEMM_M = (1, 64, 128, 4096)
+_DEEPGEMM_NK = ((2112, 7168), (576, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))
+
+DENSE = tuple(Shape(m, *nk) for m in _DEEPGEMM_M for nk in _DEEPGEMM_NK)
+
+CONTIGUOUS = tuple(
+    Shape(m, n, k, groups)
+    for groups, m in ((4, 8192), (8, 4096))
+    for n, k in ((6144, 7168), (7168, 3072), (4096, 4096), (4096, 2048), (4096, 7168), (7168, 2048))
+)
+
+MASKED = tuple(
+    Shape(m, n, k, groups)
+    for groups, m in ((1, 1024), (2, 512), (4, 256), (32, 192), (6, 1024), (32, 20), (6, 20))
+    for n, k in ((6144, 7168), (7168, 3072), (4096, 4096), (4096, 2048), (4096, 7168), (7168, 2048))
+)
+
+K_GROUPED = (
+    Shape(4096, 7168, 8192, 4),
+    Shape(7168, 2048, 8192, 4),
+    Shape(4096, 7168, 4096, 8),
+    Shape(7168, 2048, 4096, 8),
+    Shape(4096, 7168, 2048, 16),
+    Shape(7168, 2048, 2048, 16),
+    Shape(768, 2048, 128, 8),
+)
+
+_MASKED_M = 20  # of a decoding step
+
+
+def of_model(name: str, function: str) -> tuple[Shape, ...]:
+    """The model's calls of a function, with DeepGEMM's numbers of rows.
+
+    Raises:
+        KeyError: there is no such model, see ``warmup.models``.
+    """
+    calls = [workload for workload in warmup.load(warmup.models()[name]) if workload.function == function]
+    rows = (_MASKED_M,) if function.endswith("masked") else _DEEPGEMM_M
+    return tuple(Shape(m, call.n, call.k, call.num_groups) for m in rows for call in calls)

@@ -1,0 +1,137 @@
+"""Runs problems and baselines one after another."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .. import hip
+from ..layout import data_and_scales
+from . import measure, problems
+from .baselines import BASELINES, Baseline
+from .measure import Sampling, Timing
+from .problems import Problem, WrongResultError
+from .shapes import Shape
+
+OURS = "deep_gemm_rocm"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of a report.
+
+    Attributes:
+        op, shape: what was computed.
+        by: this package or a baseline's name.
+        how: which kernel of it.
+        timing: None where there is nothing to measure; ``missing`` says why then.
+        error: the largest, in units of what rounding may cost; at most 1.
+        simulated: whether the times are those of the timing model.
+    """
+
+    op: str
+    shape: Shape
+    by: str
+    how: str
+    flops: int
+    bytes: int
+    simulated: bool
+    timing: Timing | None = None
+    error: float | None = None
+    missing: str = ""
+
+    @property
+    def tflops(self) -> float | None:
+        return self.flops / self.timing.median_us / 1e6 if self.timing else None
+
+    @property
+    def gbps(self) -> float | None:
+        return self.bytes / self.timing.median_us / 1e3 if self.timing else None
+
+
+def run(
+    op: str, shapes: Iterable[Shape], baselines: Sequence[str], sampling: Sampling, report: Callable[[str], None]
+) -> Iterator[Result]:
+    """Measures this package's kernel and the baselines on each shape, after and with checks of what they compute.
+
+    Raises:
+        WrongResultError: this package's kernel computed something wrong.
+    """
+    for shape in shapes:
+        report(f"{op} {shape}: inputs")
+        problem = problems.make(op, shape, hip.runtime().tensor_device)
+        report(f"{op} {shape}: {OURS}")
+        timing, error = _measured(problem, Problem.run, sampling, None)
+        yield _result(problem, OURS, ", ".join(problem.kernel_names()), timing=timing, error=error)
+        for name in baselines:
+            report(f"{op} {shape}: {name}")
+            yield _baseline(problem, name, sampling)
+
+
+def _result(problem: Problem, by: str, how: str, **more: object) -> Result:
+    simulated = hip.runtime().is_simulated
+    return Result(problem.op, problem.shape, by, how, problem.flops, problem.bytes, simulated, **more)  # type: ignore[arg-type]
+
+
+def _measured(
+    problem: Problem,
+    run: Callable[[Problem], None],
+    sampling: Sampling,
+    recipe: tuple[int | None, int | None, int | None] | None,
+) -> tuple[Timing, float]:
+    """Times it; every result is checked, those of copies by comparing bits."""
+    copies = sampling.copies(problem)
+    timing = measure.time_calls([functools.partial(run, copy) for copy in copies], sampling)
+    error = copies[0].check(recipe)
+    bits = copies[0].d.view(torch.uint8)
+    for copy in copies[1:]:
+        if not torch.equal(copy.d.view(torch.uint8), bits):
+            raise WrongResultError(f"{problem.op} {problem.shape}: the same inputs gave different results")
+    return timing, error
+
+
+def _baseline(problem: Problem, name: str, sampling: Sampling) -> Result:
+    baseline = BASELINES[name]
+    if missing := baseline.missing(problem):
+        return _result(problem, name, "", missing=missing)
+    if baseline.recipe:
+        problem = _with_scales_of_one(problem)
+    try:
+        how, run = _fastest(problem, baseline)
+        timing, error = _measured(problem, run, sampling, baseline.recipe)
+    # Whatever is wrong with a baseline, the others are still to be measured.
+    except Exception as failure:
+        return _result(problem, name, "", missing=f"{type(failure).__name__}: {failure}".splitlines()[0])
+    return _result(problem, name, how, timing=timing, error=error)
+
+
+def _fastest(problem: Problem, baseline: Baseline) -> tuple[str, Callable[[Problem], None]]:
+    """The candidate that takes least time; those that can't run don't count."""
+    times, failures = [], []
+    candidates = list(baseline.candidates(problem))
+    if len(candidates) == 1:
+        return candidates[0]
+    trial, quick = problem.copy(), Sampling(1 if hip.runtime().is_simulated else 5, 0, 0)
+    for how, run in candidates:
+        try:
+            if not hip.runtime().is_simulated:
+                run(trial)  # compiles
+            timing = measure.time_calls([functools.partial(run, trial)], quick, compute="sampled")
+        except Exception as failure:
+            failures.append(f"{how}: {failure}")
+            continue
+        times.append((timing.median_us, how, run))
+    if not times:
+        raise RuntimeError(failures[0])
+    _, how, run = min(times, key=lambda entry: entry[0])
+    return f"{how} (best of {len(times)})", run
+
+
+def _with_scales_of_one(problem: Problem) -> Problem:
+    (a, _), (b, _) = data_and_scales(problem.a), data_and_scales(problem.b)
+    ones = (torch.ones(len(tensor), 1, device=tensor.device) for tensor in (a, b))
+    return dataclasses.replace(problem, a=(a, next(ones)), b=(b, next(ones)))

@@ -1,0 +1,155 @@
+"""Matrix products in Triton, to compare with."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from .. import hip
+from ..layout import ceil_div, data_and_scales
+from . import triton_launch
+from .problems import Problem
+
+# ruff: noqa: N803  (Triton's constants are upper case)
+
+_GROUPINGS = {"dense": 0, "contiguous": 1, "masked": 2}
+
+
+@triton.jit
+def gemm(
+    a, b, d, sfa, sfb, layout, M, N, K, sfa_group, sfa_row, sfa_k,
+    SCALED: tl.constexpr, GROUPING: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):  # fmt: skip
+    """d[m, n] = sum_k a[m, k] b[n, k]; where it is SCALED, each 128 of k times a scale of a's row and one of 128 x 128
+    of b. K is a multiple of BK. GROUPING: 1, `layout` has the group of each row; 2, the rows of each group."""
+    row_tiles, column_tiles = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    program = tl.program_id(0)
+    row_tile, column_tile = tl.swizzle2d(
+        program // column_tiles, program % column_tiles, row_tiles, column_tiles, GROUP_M
+    )
+    rows = row_tile * BM + tl.arange(0, BM)
+    end = M
+    if GROUPING == 1:
+        group = tl.load(layout + row_tile * BM)
+        if group < 0:
+            return
+        b += group.to(tl.int64) * N * K
+        sfb += group * tl.cdiv(N, 128) * (K // 128)
+    if GROUPING == 2:
+        group = tl.program_id(1)
+        end = tl.load(layout + group)
+        if row_tile * BM >= end:
+            return
+        a += group.to(tl.int64) * M * K
+        b += group.to(tl.int64) * N * K
+        d += group.to(tl.int64) * M * N
+        sfa += group * sfa_group
+        sfb += group * tl.cdiv(N, 128) * (K // 128)
+    columns = column_tile * BN + tl.arange(0, BN)
+    depth = tl.arange(0, BK)
+    # Rows past the end are computed again from the beginning, rather than masked.
+    x_rows, y_rows = rows % M, columns % N
+    x = a + x_rows[:, None] * K + depth[None, :]
+    y = b + y_rows[None, :] * K + depth[:, None]
+    x_scales, y_scales = sfa + x_rows * sfa_row, sfb + y_rows // 128 * (K // 128)
+    accumulator = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K // BK):
+        if SCALED:
+            scales = tl.load(x_scales + k * sfa_k)[:, None] * tl.load(y_scales + k)[None, :]
+            accumulator += tl.dot(tl.load(x), tl.load(y)) * scales
+        else:
+            accumulator = tl.dot(tl.load(x), tl.load(y), accumulator)
+        x += BK
+        y += BK
+    inside = (rows[:, None] < end) & (columns[None, :] < N)
+    tl.store(d + rows[:, None] * N + columns[None, :], accumulator.to(d.dtype.element_ty), mask=inside)
+
+
+class Config(NamedTuple):
+    BM: int
+    BN: int
+    num_warps: int
+    num_stages: int
+    GROUP_M: int = 8
+
+    def __str__(self) -> str:
+        return f"{self.BM}x{self.BN}, {self.num_warps} warps, {self.num_stages} stages, groups of {self.GROUP_M}"
+
+
+_SMALL = tuple(Config(16, bn, warps, stages) for bn in (32, 64, 128) for warps in (2, 4) for stages in (2, 3))
+_MEDIUM = tuple(
+    Config(bm, bn, warps, stages)
+    for bm, bn, warps in ((32, 64, 4), (32, 128, 4), (64, 32, 4), (64, 64, 4), (64, 128, 4), (64, 128, 8))
+    for stages in (2, 3)
+)
+_LARGE = (
+    Config(64, 128, 4, 2),
+    Config(128, 64, 4, 2),
+    Config(128, 128, 4, 2),
+    Config(128, 128, 8, 2),
+    Config(128, 128, 8, 2, 4),
+    Config(128, 256, 8, 2),
+    Config(256, 128, 8, 2),
+    Config(256, 128, 8, 2, 4),
+    Config(256, 256, 8, 2),
+    Config(256, 256, 8, 2, 4),
+)
+_BLOCK_K_BYTES = 128
+
+
+def configurations(problem: Problem) -> tuple[Config, ...]:
+    """At least eight for the problem's rows, as people tune Triton's matrix products on MI300X."""
+    m = problem.shape.m
+    configs = _SMALL if m <= 16 else _MEDIUM if m <= 128 else _LARGE
+    if problem.op.endswith("contiguous"):  # a tile may not have rows of two groups
+        configs = tuple(config for config in configs if config.BM <= 128) + _MEDIUM
+    return configs
+
+
+def missing(problem: Problem) -> str:
+    """Why there is no kernel for the problem; empty if there is one."""
+    _, _, k, _ = problem.shape
+    if problem.op.startswith("k_grouped"):
+        return "no Triton kernel with groups along K"
+    a, _ = data_and_scales(problem.a)
+    return f"K must be a multiple of 128 bytes, got {k}" if k * a.itemsize % _BLOCK_K_BYTES else ""
+
+
+def run(problem: Problem, config: Config) -> None:
+    """Launches it: by Triton's own launcher on hardware, on the simulated MI300X otherwise."""
+    (a, sfa), (b, sfb) = data_and_scales(problem.a), data_and_scales(problem.b)
+    grouping = problem.op.rpartition("_")[2]
+    grouping = grouping if grouping in _GROUPINGS else "dense"
+    *groups, m, k = a.shape
+    n = b.shape[-2]
+    grid = (ceil_div(m, config.BM) * ceil_div(n, config.BN), *groups)
+    scales_strides = (1, 1, 1) if sfa is None else ((*sfa.stride(),) if groups else (1, *sfa.stride()))
+    # Something has to stand for the pointers that aren't used.
+    unused = problem.d
+    pointers = a, b, problem.d, *(unused if t is None else t for t in (sfa, sfb, problem.layout))
+    constants = {
+        "SCALED": sfa is not None,
+        "GROUPING": _GROUPINGS[grouping],
+        "BK": _BLOCK_K_BYTES // a.itemsize,
+        "matrix_instr_nonkdim": 16,
+        **config._asdict(),
+    }
+    _launch(grid, *pointers, m, n, k, *scales_strides, **constants)
+
+
+def candidates(problem: Problem) -> Iterator[tuple[str, Callable[[Problem], None]]]:
+    for config in configurations(problem):
+        yield str(config), functools.partial(run, config=config)
+
+
+def _launch(grid: tuple[int, ...], *arguments: torch.Tensor | int, **constants: Any) -> None:
+    if hip.runtime().is_simulated:
+        triton_launch.run(gemm, grid, *arguments, **constants)
+    else:
+        gemm[grid](*arguments, **constants)

@@ -1,0 +1,175 @@
+"""The benchmark suite: what it runs is checked, and what it says is what was measured."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import importlib.util
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from deep_gemm_rocm.__main__ import app
+from deep_gemm_rocm.benchmarks import problems, report, shapes, suite
+from deep_gemm_rocm.benchmarks.baselines import BASELINES, Baseline
+from deep_gemm_rocm.benchmarks.measure import Sampling, Timing, time_calls
+from deep_gemm_rocm.benchmarks.problems import WrongResultError
+from deep_gemm_rocm.benchmarks.shapes import Shape
+from deep_gemm_rocm.benchmarks.suite import Result
+
+DENSE = Shape(48, 128, 256)
+GROUPED = Shape(48, 128, 256, 3)
+ONCE = Sampling(1, 0, 0)
+
+
+@pytest.fixture
+def device():
+    from deep_gemm_rocm import hip
+
+    return hip.runtime().tensor_device
+
+
+@pytest.mark.parametrize("op", problems.OPERATIONS)
+def test_every_operation_runs_and_is_checked(op, device):
+    problem = problems.make(op, GROUPED if "grouped" in op else DENSE, device).copy()
+    with pytest.raises(WrongResultError, match="NaN"):
+        problem.check()
+    problem.run()
+    assert problem.check() <= 1
+    assert problem.kernel_names()
+    problem.d.view(-1)[3] = 1e9
+    with pytest.raises(WrongResultError, match="1 of"):
+        problem.check()
+
+
+def test_work_counts_what_groups_have(device):
+    masked = problems.make("m_grouped_bf16_gemm_nt_masked", GROUPED, device)
+    rows = sum(masked.group_sizes)
+    assert masked.flops == 2 * rows * 128 * 256
+    assert masked.bytes == 2 * (rows * 256 + 3 * 128 * 256 + rows * 128)
+    dense = problems.make("fp8_gemm_nt", DENSE, device)
+    assert (dense.flops, dense.bytes) == (2 * 48 * 128 * 256, 48 * 256 + 128 * 256 + 2 * 48 * 128)
+
+
+def test_copies_rotate_and_keep_strides(device):
+    problem = problems.make("fp8_gemm_nt", DENSE, device)
+    copies = Sampling(iters=5, cold_iters=1, rotating_mb=1).copies(problem)
+    assert len({copy.a[0].data_ptr() for copy in copies}) == 6
+    assert copies[0].a[1].stride() == problem.a[1].stride()
+    order = []
+    calls = [lambda index=index: order.append(index) for index in range(3)]
+    time_calls(calls, Sampling(iters=4, cold_iters=1, rotating_mb=0))
+    assert order == [0, 1, 2, 0, 1]
+
+
+def test_baselines_are_checked_and_the_fastest_candidate_counts(monkeypatch, device):
+    def slow(problem):
+        problem.run()
+        problem.run()
+
+    def wrong(problem):
+        problem.run()
+        problem.d[1, 2] = 1000
+
+    def failing(problem):
+        raise RuntimeError("too much LDS")
+
+    ways = [("failing", failing), ("slow", slow), ("quick", problems.Problem.run)]
+    monkeypatch.setitem(BASELINES, "good", Baseline(lambda _: "", lambda _: ways))
+    monkeypatch.setitem(BASELINES, "wrong", Baseline(lambda _: "", lambda _: [("wrong", wrong)]))
+    monkeypatch.setitem(BASELINES, "absent", Baseline(lambda _: "isn't installed", lambda _: []))
+    results = list(suite.run("fp8_gemm_nt", [DENSE], ["good", "wrong", "absent"], ONCE, lambda _: None))
+    ours, good, wrong_one, absent = results
+    assert ours.by == suite.OURS
+    assert ours.how.startswith("gemm_nt_e4m3_blocks_bf16")
+    assert good.how == "quick (best of 2)"
+    assert good.timing.median_us == pytest.approx(ours.timing.median_us, rel=0.2)
+    assert wrong_one.timing is None
+    assert "WrongResultError" in wrong_one.missing
+    assert absent.missing == "isn't installed"
+
+
+@pytest.mark.parametrize("op", ["fp8_gemm_nt", "m_grouped_fp8_gemm_nt_contiguous", "m_grouped_bf16_gemm_nt_masked"])
+def test_triton_computes_the_same(op, device):
+    triton_gemm = pytest.importorskip("deep_gemm_rocm.benchmarks.triton_gemm")
+    problem = problems.make(op, GROUPED if "grouped" in op else DENSE, device)
+    assert len(set(triton_gemm.configurations(problem))) >= 8
+    triton_gemm.run(problem, triton_gemm.Config(32, 64, 4, 2))
+    assert problem.check() <= 1
+
+
+def test_at_least_eight_triton_configurations(device):
+    triton_gemm = pytest.importorskip("deep_gemm_rocm.benchmarks.triton_gemm")
+    problem = problems.make("bf16_gemm_nt", DENSE, device)
+    for m in (1, 64, 4096):
+        configs = triton_gemm.configurations(dataclasses.replace(problem, shape=Shape(m, 128, 256)))
+        assert len(set(configs)) >= 8
+
+
+def test_command_writes_what_it_measured(tmp_path):
+    files = {name: tmp_path / f"out.{name}" for name in ("csv", "json", "markdown")}
+    options = [f"--{name}={path}" for name, path in files.items()]
+    arguments = ["bench", "--op=bf16_gemm_nt", "--shapes=16x128x256", "--baseline=rocblas", "--plot", str(tmp_path)]
+    if not _has_matplotlib():
+        arguments = arguments[:-2]
+    result = CliRunner().invoke(app, [*arguments, *options])
+    assert result.exit_code == 0, result.output
+    document = json.loads(files["json"].read_text())
+    ours, rocblas = document["results"]
+    assert document["header"]["times"] == "simulated"
+    assert ours["timing"]["median_us"] > 0
+    assert ours["error"] <= 1
+    assert ours["simulated"] is True
+    assert ours["tflops"] == pytest.approx(2 * 16 * 128 * 256 / ours["timing"]["median_us"] / 1e6)
+    assert rocblas["timing"] is None
+    assert "GPU" in rocblas["missing"]
+    rows = list(csv.DictReader(files["csv"].open()))
+    assert [row["by"] for row in rows] == ["deep_gemm_rocm", "rocblas"]
+    assert float(rows[0]["median_us"]) == ours["timing"]["median_us"]
+    assert "µs, simulated" in files["markdown"].read_text()
+    assert "simulated" in result.output
+    if _has_matplotlib():
+        assert (tmp_path / "bf16_gemm_nt.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shapes=16x128"], "MxNxK"),
+        (["--shapes=16x0x128"], "MxNxK"),
+        (["--op=gemm"], "fp8_gemm_nt"),
+        (["--baseline=cublas"], "rocblas"),
+    ],
+)
+def test_command_says_what_it_knows(arguments, message):
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    assert result.exit_code == 1
+    assert message in result.output
+
+
+def test_models_have_shapes():
+    assert Shape(1, 10240, 8192) in shapes.of_model("llama-3-70b", "fp8_gemm_nt")
+    assert shapes.parse("1x2x3x4") == Shape(1, 2, 3, 4)
+    assert str(Shape(1, 2, 3)) == "1x2x3"
+
+
+def test_summary_compares_equal_problems():
+    def result(by, shape, microseconds):
+        return Result("fp8_gemm_nt", shape, by, "", 1, 1, True, Timing(microseconds, 0, 0), 0.5)
+
+    small, large = Shape(1, 2, 3), Shape(4, 5, 6)
+    results = [
+        result(suite.OURS, small, 10.0),
+        result("triton", small, 20.0),
+        result(suite.OURS, large, 10.0),
+        result("triton", large, 5.0),
+    ]
+    assert report.speedups(results) == {"triton": {"fp8_gemm_nt 1x2x3": 2.0, "fp8_gemm_nt 4x5x6": 0.5}}
+    (line,) = report.summary(results)
+    assert "1.00 times" in line
+    assert "0.50, fp8_gemm_nt 4x5x6" in line
+
+
+def _has_matplotlib():
+    return importlib.util.find_spec("matplotlib") is not None
