@@ -1,5 +1,6 @@
 """DeepGEMM for AMD's MI300X (gfx942): FP8 GEMM with fine-grained scales, on the GPU or on a simulated one."""
 
+from . import ops  # noqa: F401  defines torch.ops.deep_gemm_rocm
 from .attention import flash_attention, flash_attention_decode, mla_decode
 from .drop_in import (
     cublaslt_gemm_nn,

@@ -11,7 +11,7 @@ import functools
 import math
 import numbers
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -356,11 +356,17 @@ def check_recipe(function: str, recipe: Any, recipe_a: Any, recipe_b: Any) -> Re
     return whole
 
 
+def flat_recipe(recipe: Recipe) -> list[int]:
+    """As custom operators take it, with 0 for None."""
+    return [number or 0 for number in recipe]
+
+
 def transposed(name: str, tensor: Any) -> torch.Tensor:
     """The last two dimensions swapped; an error if there aren't as many."""
-    meta = _meta(name, tensor)
-    if len(meta.shape) < 2:
-        raise ValueError(f"{name} must be a matrix, got shape {tuple(meta.shape)}")
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+        _refuse_kind(name, tensor)
+    if tensor.dim() < 2:
+        raise ValueError(f"{name} must be a matrix, got shape {tuple(tensor.shape)}")
     return tensor.mT
 
 
@@ -551,11 +557,15 @@ def _pair(name: str, pair: Any) -> Pair:
     return pair[0], pair[1]
 
 
-def _meta(name: str, tensor: Any) -> _Meta:
+def _refuse_kind(name: str, tensor: Any) -> NoReturn:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
+    raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
+
+
+def _meta(name: str, tensor: Any) -> _Meta:
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+        _refuse_kind(name, tensor)
     if tensor.is_neg():
         raise ValueError(f"{name} must hold its own values, got a lazily negated view; .resolve_neg() it")
     if tensor.requires_grad and torch.is_grad_enabled():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import settings
-from .contracts import FP8_DTYPES, Recipe, check_gemm, check_recipe, permuted, permuted_pair
+from .contracts import FP8_DTYPES, Recipe, check_gemm, check_recipe, flat_recipe, permuted, permuted_pair
 from .gemm_kernel import launch_gemm
 from .heuristics import choose_gemm_config, choose_k_splits
 from .heuristics.gemm_config import BLOCK_K_BYTES
@@ -51,6 +51,9 @@ def einsum(
     """
     if use_cublaslt:
         raise NotImplementedError("use_cublaslt must be False: there is no cuBLASLt for AMD's hardware")
+    if torch.compiler.is_compiling():
+        torch.ops.deep_gemm_rocm.einsum(expr, a, b, d, c)
+        return
     _einsum("einsum", expr, a, b, d, c, (torch.bfloat16,), None)
 
 
@@ -79,7 +82,11 @@ def fp8_einsum(
         TypeError, ValueError and others: as ``einsum``.
         NotImplementedError: another form of ``expr`` or recipe.
     """
-    _einsum("fp8_einsum", expr, a, b, d, c, FP8_DTYPES, check_recipe("fp8_einsum", recipe, None, None))
+    whole = check_recipe("fp8_einsum", recipe, None, None)
+    if torch.compiler.is_compiling():
+        torch.ops.deep_gemm_rocm.fp8_einsum(expr, *a, *b, d, c, flat_recipe(whole))
+        return
+    _einsum("fp8_einsum", expr, a, b, d, c, FP8_DTYPES, whole)
 
 
 class _Letters(NamedTuple):

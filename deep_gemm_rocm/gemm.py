@@ -5,10 +5,20 @@ from __future__ import annotations
 import torch
 
 from . import settings
-from .contracts import FP8_DTYPES, Gemm, check_gemm, check_head_splits, check_recipe, transposed, transposed_pair
+from .contracts import (
+    FP8_DTYPES,
+    Gemm,
+    check_gemm,
+    check_head_splits,
+    check_recipe,
+    flat_recipe,
+    transposed,
+    transposed_pair,
+)
 from .gemm_kernel import launch_gemm
 from .heuristics import choose_gemm_config
-from .layout import Pair
+from .heuristics.gemm_config import PARTS_OF_B
+from .layout import Pair, data_and_scales, unshuffled_shape
 
 
 def gemm_fp8(
@@ -59,6 +69,10 @@ def gemm_fp8(
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
     whole = check_recipe("gemm_fp8", recipe, None, None)
+    if torch.compiler.is_compiling():
+        traced = _new_output(a, b, epilogue) if out is None else out
+        torch.ops.deep_gemm_rocm.fp8_gemm_nt(*a, *b, traced, None, c, flat_recipe(whole), bias, epilogue)
+        return traced
     gemm = check_gemm(a, b, out, dtypes=FP8_DTYPES, recipe=whole, c=c, d_name="out", bias=bias, epilogue=epilogue)
     if out is None:
         out = torch.empty(gemm.m, gemm.n, dtype=torch.bfloat16, device=a[0].device)
@@ -96,6 +110,9 @@ def fp8_gemm_nt(
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
     whole = check_recipe("fp8_gemm_nt", recipe, recipe_a, recipe_b)
+    if torch.compiler.is_compiling():
+        torch.ops.deep_gemm_rocm.fp8_gemm_nt(*a, *b, *data_and_scales(d), c, flat_recipe(whole), bias, epilogue)
+        return
     gemm = check_gemm(a, b, d, dtypes=FP8_DTYPES, recipe=whole, c=c, bias=bias, epilogue=epilogue)
     _launch(a, b, d, c, gemm, bias=bias)
 
@@ -177,6 +194,9 @@ def fp8_gemm_nt_skip_head_mid(
     """
     whole = check_recipe("fp8_gemm_nt_skip_head_mid", recipe, None, None)
     splits = check_head_splits(head_splits)
+    if torch.compiler.is_compiling():
+        torch.ops.deep_gemm_rocm.fp8_gemm_nt_skip_head_mid(*a, *b, d, splits, flat_recipe(whole))
+        return
     gemm = check_gemm(a, b, d, dtypes=FP8_DTYPES, recipe=whole, head_splits=splits)
     _launch(a, b, d, None, gemm, head_splits=splits)
 
@@ -215,6 +235,9 @@ def bf16_gemm_nt(
     Raises:
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
+    if torch.compiler.is_compiling():
+        torch.ops.deep_gemm_rocm.bf16_gemm_nt(a, b, *data_and_scales(d), c, bias, epilogue)
+        return
     gemm = check_gemm(a, b, d, dtypes=(torch.bfloat16,), c=c, bias=bias, epilogue=epilogue)
     _launch(a, b, d, c, gemm, bias=bias)
 
@@ -250,8 +273,18 @@ def f16_gemm_nt(
     epilogue: str = "identity",
 ) -> None:
     """``bf16_gemm_nt`` for f16 operands; DeepGEMM has no such function."""
+    if torch.compiler.is_compiling():
+        torch.ops.deep_gemm_rocm.f16_gemm_nt(a, b, *data_and_scales(d), c, bias, epilogue)
+        return
     gemm = check_gemm(a, b, d, dtypes=(torch.float16,), c=c, bias=bias, epilogue=epilogue)
     _launch(a, b, d, c, gemm, bias=bias)
+
+
+def _new_output(a: Pair, b: Pair, epilogue: str) -> torch.Tensor:
+    (m, _), data_of_b = a[0].shape, b[0]
+    shape_of_b = unshuffled_shape(data_of_b.shape, data_of_b.dtype) if data_of_b.dim() >= 5 else data_of_b.shape
+    n = (shape_of_b or (0, 0))[-2] // PARTS_OF_B.get(epilogue, 1)
+    return torch.empty(m, n, dtype=torch.bfloat16, device=data_of_b.device)
 
 
 def _launch(

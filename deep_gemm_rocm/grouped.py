@@ -5,10 +5,20 @@ from __future__ import annotations
 import torch
 
 from . import settings
-from .contracts import FP8_DTYPES, Gemm, Recipe, check_gemm, check_int, check_recipe, transposed, transposed_pair
+from .contracts import (
+    FP8_DTYPES,
+    Gemm,
+    Recipe,
+    check_gemm,
+    check_int,
+    check_recipe,
+    flat_recipe,
+    transposed,
+    transposed_pair,
+)
 from .gemm_kernel import launch_gemm
 from .heuristics import GemmConfig, choose_gemm_config
-from .layout import Pair, ceil_div
+from .layout import Pair, ceil_div, data_and_scales
 
 
 def m_grouped_fp8_gemm_nt_contiguous(
@@ -291,6 +301,16 @@ def _contiguous(
     bias: torch.Tensor | None,
     epilogue: str,
 ) -> None:
+    if torch.compiler.is_compiling():
+        (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
+        output = data_and_scales(d)
+        rest = (use_psum_layout, ensure_zero_padding, expected_m, bias, epilogue)
+        ops = torch.ops.deep_gemm_rocm
+        if recipe is None:
+            ops.m_grouped_bf16_gemm_nt_contiguous(a_data, b_data, *output, layout, *rest)
+        else:
+            ops.m_grouped_fp8_gemm_nt_contiguous(a_data, sfa, b_data, sfb, *output, layout, flat_recipe(recipe), *rest)
+        return
     if expected_m is not None:
         check_int("expected_m_for_psum_layout", expected_m, 1)
         if not use_psum_layout:
@@ -328,6 +348,17 @@ def _masked(
     bias: torch.Tensor | None,
     epilogue: str,
 ) -> None:
+    if torch.compiler.is_compiling():
+        (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
+        output = data_and_scales(d)
+        rest = (bias, epilogue)
+        ops = torch.ops.deep_gemm_rocm
+        if recipe is None:
+            ops.m_grouped_bf16_gemm_nt_masked(a_data, b_data, *output, masked_m, expected_m, *rest)
+        else:
+            scaled = (a_data, sfa, b_data, sfb, *output, masked_m, expected_m, flat_recipe(recipe))
+            ops.m_grouped_fp8_gemm_nt_masked(*scaled, *rest)
+        return
     expected_m = check_int("expected_m", expected_m, 0)
     gemm = check_gemm(
         a,

@@ -35,6 +35,9 @@ def tf32_hc_prenorm_gemm(
         TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
+    if torch.compiler.is_compiling():
+        torch.ops.deep_gemm_rocm.tf32_hc_prenorm_gemm(a, b, d, sqr_sum, num_splits)
+        return
     gemm = check_prenorm_gemm(a, b, d, sqr_sum, num_splits)
     if gemm.m == 0:
         return

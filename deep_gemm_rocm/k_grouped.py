@@ -53,6 +53,9 @@ def k_grouped_fp8_gemm_tn_contiguous(
     """
     _check_vectors("k_grouped_fp8_gemm_tn_contiguous", recipe)
     _check_sizes_layout(use_psum_layout)
+    if torch.compiler.is_compiling():
+        torch.ops.deep_gemm_rocm.k_grouped_fp8_gemm_tn_contiguous(*a, *b, d, ks_cpu, grouped_layout, c)
+        return
     gemm = check_k_grouped_gemm(a, b, d, ks_cpu, grouped_layout, c, dtypes=FP8_DTYPES, scaled=True, packed=False)
     _launch((a[0].mT, a[1].mT), (b[0].mT, b[1].mT), d, ks_cpu, c, grouped_layout, gemm)
 
@@ -81,6 +84,9 @@ def k_grouped_fp8_gemm_nt_contiguous(
     """
     _check_vectors("k_grouped_fp8_gemm_nt_contiguous", recipe)
     _check_sizes_layout(use_psum_layout)
+    if torch.compiler.is_compiling():
+        torch.ops.deep_gemm_rocm.k_grouped_fp8_gemm_nt_contiguous(*a, *b, d, ks_cpu, grouped_layout, c)
+        return
     gemm = check_k_grouped_gemm(a, b, d, ks_cpu, grouped_layout, c, dtypes=FP8_DTYPES, scaled=True, packed=True)
     _launch((a[0].view(1, -1), a[1]), (b[0].view(1, -1), b[1]), d, ks_cpu, c, grouped_layout, gemm)
 
@@ -106,6 +112,9 @@ def k_grouped_bf16_gemm_tn_contiguous(
         TypeError, ValueError and others: as ``k_grouped_fp8_gemm_tn_contiguous``.
     """
     _check_sizes_layout(use_psum_layout)
+    if torch.compiler.is_compiling():
+        torch.ops.deep_gemm_rocm.k_grouped_bf16_gemm_tn_contiguous(a, b, d, ks_cpu, grouped_layout, c)
+        return
     dtypes = (torch.bfloat16,)
     gemm = check_k_grouped_gemm(a, b, d, ks_cpu, grouped_layout, c, dtypes=dtypes, scaled=False, packed=False)
     _launch(a.mT, b.mT, d, ks_cpu, c, grouped_layout, gemm)
