@@ -10,11 +10,13 @@ import contextlib
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -23,6 +25,8 @@ from . import planning, simulator
 ARCH = "gfx942"
 
 _LIBRARY = "libamdhip64.so"
+_NON_BLOCKING = 1  # hipStreamNonBlocking: the default stream doesn't wait for it
+_THREAD_LOCAL_CAPTURE = 1  # hipStreamCaptureModeThreadLocal
 _SIMULATORS_OWN_FUNCTION = "dgSimLastMessage"
 
 
@@ -86,6 +90,18 @@ _PROTOTYPES = {
     "hipEventRecord": [c_void_p, c_void_p],
     "hipEventSynchronize": [c_void_p],
     "hipEventElapsedTime": [POINTER(c_float), c_void_p, c_void_p],
+}
+
+# What torch does on hardware.
+_GRAPH_PROTOTYPES = {
+    "hipStreamCreateWithFlags": [POINTER(c_void_p), c_uint],
+    "hipStreamDestroy": [c_void_p],
+    "hipStreamBeginCapture": [c_void_p, c_int],
+    "hipStreamEndCapture": [c_void_p, POINTER(c_void_p)],
+    "hipGraphInstantiate": [POINTER(c_void_p), c_void_p, c_void_p, c_void_p, c_size_t],
+    "hipGraphLaunch": [c_void_p, c_void_p],
+    "hipGraphDestroy": [c_void_p],
+    "hipGraphExecDestroy": [c_void_p],
 }
 
 
@@ -206,6 +222,20 @@ class Runtime:
         stream = torch.cuda.current_stream(device).cuda_stream
         return contextlib.nullcontext(stream) if device.index == torch.cuda.current_device() else _on(device, stream)
 
+    def is_capturing(self) -> bool:
+        """Whether what this thread launches is captured into a graph instead of being run."""
+        return torch.cuda.is_current_stream_capturing()
+
+    @contextlib.contextmanager
+    def capture(self) -> Iterator[Graph]:
+        """Captures what this thread launches inside of it into a graph, which can be replayed afterwards.
+
+        On hardware this is ``torch.cuda.graph``.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            yield graph
+
 
 class SimulatedRuntime(Runtime):
     """The simulated MI300X. Kernels work on CPU tensors and on the default stream.
@@ -220,9 +250,12 @@ class SimulatedRuntime(Runtime):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
+        for name, argtypes in _GRAPH_PROTOTYPES.items():
+            getattr(self.lib, name).argtypes = argtypes
         self._last_message = getattr(self.lib, _SIMULATORS_OWN_FUNCTION)
         self._last_message.restype = c_char_p
         self._turn = threading.Lock()
+        self._graph: ContextVar[_SimulatedGraph | None] = ContextVar("graph", default=None)
 
     def _explain(self, status: int) -> str:
         return self._last_message().decode() or super()._explain(status)
@@ -241,13 +274,79 @@ class SimulatedRuntime(Runtime):
     def launching(self, **tensors: torch.Tensor) -> Iterator[int]:
         for name, tensor in tensors.items():
             self.check_residence(name, tensor)
-        ranges = {_storage_range(name, tensor) for name, tensor in tensors.items() if tensor.numel()}
+        if graph := self._graph.get():
+            graph.tensors += tensors.items()
+            yield graph.stream
+            return
+        with self.running(tensors.items()):
+            yield 0
+
+    @contextlib.contextmanager
+    def running(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[None]:
+        """What is launched on the default stream inside of it may touch ``tensors``, and has ended behind it."""
+        ranges = {_storage_range(name, tensor) for name, tensor in tensors if tensor.numel()}
         with self._turn, contextlib.ExitStack() as registered:
             for begin, size in ranges:
                 self.check(self.lib.hipHostRegister(begin, size, 0))
                 registered.callback(self.lib.hipHostUnregister, begin)
-            yield 0
+            yield
             self.check(self.lib.hipStreamSynchronize(None))
+
+    def is_capturing(self) -> bool:
+        return self._graph.get() is not None
+
+    @contextlib.contextmanager
+    def capture(self) -> Iterator[Graph]:
+        graph = _SimulatedGraph(self)
+        token = self._graph.set(graph)
+        try:
+            with graph.captured():
+                yield graph
+        finally:
+            self._graph.reset(token)
+
+
+class Graph(Protocol):
+    """Captured launches."""
+
+    def replay(self) -> None:
+        """Runs them again, on the same tensors, whatever these hold by now."""
+
+
+class _SimulatedGraph:
+    """A graph of the simulator. It keeps the tensors that its kernels work on."""
+
+    def __init__(self, runtime: SimulatedRuntime) -> None:
+        self.tensors: list[tuple[str, torch.Tensor]] = []
+        self.stream = 0
+        self._runtime = runtime
+        self._executable = c_void_p()
+
+    @contextlib.contextmanager
+    def captured(self) -> Iterator[None]:
+        check, lib = self._runtime.check, self._runtime.lib
+        stream, graph = c_void_p(), c_void_p()
+        check(lib.hipStreamCreateWithFlags(byref(stream), _NON_BLOCKING))
+        try:
+            check(lib.hipStreamBeginCapture(stream, _THREAD_LOCAL_CAPTURE))
+            self.stream = stream.value or 0
+            try:
+                yield
+            finally:
+                status = lib.hipStreamEndCapture(stream, byref(graph))
+            check(status)
+            check(lib.hipGraphInstantiate(byref(self._executable), graph, None, None, 0))
+        finally:
+            lib.hipGraphDestroy(graph)
+            lib.hipStreamDestroy(stream)
+
+    def replay(self) -> None:
+        with self._runtime.running(self.tensors):
+            self._runtime.check(self._runtime.lib.hipGraphLaunch(self._executable, None))
+
+    def __del__(self) -> None:
+        if self._executable:
+            self._runtime.lib.hipGraphExecDestroy(self._executable)
 
 
 class _PlanningRuntime(Runtime):

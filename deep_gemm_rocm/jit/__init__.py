@@ -7,16 +7,16 @@ import threading
 import time
 from collections.abc import Mapping
 
-from .. import planning
+from .. import hip, planning
 from ..paths import include_dir
 from . import cache, toolchain
-from .errors import CacheError, CompileError, JitError, LoadError, ToolchainError
+from .errors import CacheError, CaptureError, CompileError, JitError, LoadError, ToolchainError
 from .kernel import Kernel, PlannedKernel
 from .render import Value, render
 from .source import Source
 
 __all__ = [
-    "CacheError", "CompileError", "JitError", "Kernel", "LoadError", "ToolchainError",
+    "CacheError", "CaptureError", "CompileError", "JitError", "Kernel", "LoadError", "ToolchainError",
     "forget", "get_kernel", "loaded",
 ]  # fmt: skip
 
@@ -42,6 +42,7 @@ def get_kernel(template: str, values: Mapping[str, Value], argtypes: tuple[type,
 
     Raises:
         TypeError, ValueError, jinja2.TemplateError: ``values`` don't fit the template, see ``render``.
+        CaptureError: this process doesn't have the kernel, and a stream is being captured.
         ToolchainError: nothing here can compile for gfx942.
         CompileError: the compiler refused the kernel.
         CacheError: the cache folder must not be used.
@@ -56,6 +57,11 @@ def get_kernel(template: str, values: Mapping[str, Value], argtypes: tuple[type,
     kernel = _kernels.get(key)
     if kernel is not None:
         return kernel
+    if hip.runtime().is_capturing():
+        raise CaptureError(
+            f"{values.get('kernel_name', template)} is not loaded, and can't be compiled or loaded while a stream is "
+            "being captured. Before that, make this call once, or warm it up: warmup_kernels, or set_compile_mode(1)."
+        )
     with _being_made.setdefault(key, threading.Lock()):
         kernel = _kernels.get(key)
         if kernel is None:

@@ -21,6 +21,10 @@ class CacheError(JitError):
     """The kernel cache's folder must not be used; the message says why and what to do."""
 
 
+class CaptureError(JitError):
+    """A kernel is needed while a stream is captured, and this process doesn't have it; the message says what to do."""
+
+
 class LoadError(JitError):
     """A compiled kernel could not be loaded into this process."""
 

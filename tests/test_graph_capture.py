@@ -1,0 +1,139 @@
+"""Calls that are captured into a graph: what they may not do, and what replaying them does."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm import hip, jit
+from deep_gemm_rocm.testing import GuardedOutput, assert_accurate, gemm_problem, gemm_reference
+
+
+def test_a_graph_replays_on_what_tensors_hold_by_then():
+    a, b = gemm_problem(20, 48, 256)
+    output = GuardedOutput(20, 48)
+    dg.fp8_gemm_nt(a, b, output.tensor)
+    output.tensor.fill_(torch.nan)
+    with hip.runtime().capture() as graph:
+        dg.fp8_gemm_nt(a, b, output.tensor)
+    assert output.tensor.isnan().all()  # nothing ran yet
+    for seed in (1, 2):
+        other, _ = gemm_problem(20, 48, 256, seed=seed)
+        for held, new in zip(a, other, strict=True):
+            held.copy_(new)
+        output.tensor.fill_(torch.nan)
+        graph.replay()
+        output.assert_intact()
+        assert_accurate(output.tensor, gemm_reference(a, b))
+
+
+def test_a_decoding_step_is_captured_once_for_any_counts():
+    """Masked groups, one after the other: counts are read when the graph runs."""
+    groups, m, n, k = 3, 32, 128, 256
+    (a, sfa), (b, sfb) = gemm_problem(groups * m, n, k)
+    a, sfa = a.view(groups, m, k), sfa.view(groups, m, -1)
+    weights = b.expand(groups, n, k).clone(), sfb.expand(groups, *sfb.shape).clone()
+    hidden = torch.empty(groups, m, n, dtype=torch.float8_e4m3fnuz), torch.empty(groups, m, 1)
+    down, d = torch.randn(groups, 64, n).bfloat16(), torch.empty(groups, m, 64, dtype=torch.bfloat16)
+    wide = torch.empty(groups, m, n, dtype=torch.bfloat16)
+    counts = torch.zeros(groups, dtype=torch.int32)
+
+    def step():
+        dg.m_grouped_fp8_gemm_nt_masked((a, sfa), weights, hidden, counts, 10)
+        dg.m_grouped_fp8_gemm_nt_masked((a, sfa), weights, wide, counts, 10)
+        dg.m_grouped_bf16_gemm_nt_masked(wide, down, d, counts, 10)
+
+    step()
+    with hip.runtime().capture() as graph:
+        step()
+    for rows in ([0, 1, 32], [5, 0, 17]):
+        counts.copy_(torch.tensor(rows, dtype=torch.int32))
+        outputs = (hidden[0].view(torch.uint8), wide, d)
+        for output in outputs:
+            output.fill_(99)
+        graph.replay()
+        replayed = [output.clone() for output in outputs]
+        for output in outputs:
+            output.fill_(99)
+        step()
+        assert all(torch.equal(*pair) for pair in zip(replayed, outputs, strict=True))
+        assert all((d[group, count:] == 99).all() for group, count in enumerate(rows))
+
+
+def test_a_missing_kernel_is_an_error_and_not_a_compile(monkeypatch):
+    a, b = gemm_problem(7, 24, 128)
+    output = GuardedOutput(7, 24)
+    jit.forget()
+    monkeypatch.setattr(jit, "_make", lambda *_: pytest.fail("this must not be reached"))
+    with (
+        hip.runtime().capture(),
+        pytest.raises(jit.CaptureError, match=r"gemm_nt_e4m3\S+ is not loaded.*warmup_kernels"),
+    ):
+        dg.fp8_gemm_nt(a, b, output.tensor)
+    output.assert_untouched()
+    monkeypatch.undo()
+    dg.warmup_kernels("fp8_gemm_nt", [7], 24, 128)
+    with hip.runtime().capture() as graph:
+        dg.fp8_gemm_nt(a, b, output.tensor)
+    output.assert_untouched()
+    graph.replay()
+    assert_accurate(output.tensor, gemm_reference(a, b))
+
+
+def test_a_capture_that_fails_leaves_nothing_behind():
+    a, b = gemm_problem(7, 24, 128)
+    output = GuardedOutput(7, 24)
+    with pytest.raises(ValueError, match="c must have shape"), hip.runtime().capture():
+        dg.gemm_fp8(a, b, c=output.tensor.T)
+    assert not hip.runtime().is_capturing()
+    output.assert_untouched()
+    dg.gemm_fp8(a, b, output.tensor)
+    assert_accurate(output.tensor, gemm_reference(a, b))
+
+
+def test_other_threads_go_on_while_one_captures():
+    a, b = gemm_problem(7, 24, 128)
+    results = []
+    dg.gemm_fp8(a, b)
+    with hip.runtime().capture():
+        thread = threading.Thread(target=lambda: results.append(dg.gemm_fp8(a, b)))
+        thread.start()
+        thread.join()
+        assert hip.runtime().is_capturing()
+    assert_accurate(results[0], gemm_reference(a, b))
+
+
+class Operators(TorchDispatchMode):
+    """Notes which operators torch runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.called.append(function)
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_warm_call_runs_no_operator_of_torch():
+    """So it allocates nothing, copies nothing and waits for nothing."""
+    a, b = gemm_problem(7, 24, 128)
+    d, c = torch.zeros(7, 24), torch.zeros(7, 24)
+    groups = a[0].view(1, 7, 128), a[1].view(1, 7, 1)
+    experts = b[0].view(1, 24, 128), b[1].view(1, 1, 1)
+    counts, output = torch.tensor([3], dtype=torch.int32), torch.zeros(1, 7, 24)
+    layout = torch.zeros(7, dtype=torch.int32)
+
+    def calls():
+        dg.fp8_gemm_nt(a, b, d, c)
+        dg.m_grouped_fp8_gemm_nt_masked(groups, experts, output, counts, 3)
+        dg.m_grouped_fp8_gemm_nt_contiguous(a, experts, d, layout)
+
+    calls()
+    with Operators() as operators:
+        calls()
+    assert operators.called == []
