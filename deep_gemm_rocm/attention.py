@@ -78,7 +78,10 @@ def flash_attention(
     if return_lse:
         *batch, tokens, heads, _ = q.shape
         lse = torch.empty(*batch, heads, tokens, dtype=torch.float32, device=q.device)
-    config = choose_attention_config(problem.type, problem.out_type, problem.head_dim, problem.value_dim)
+    tokens_of_sequence = problem.tokens_q if cu_seqlens_q is None else problem.tokens_q // max(problem.batch, 1)
+    config = choose_attention_config(
+        problem.type, problem.out_type, problem.head_dim, problem.value_dim, tokens_of_sequence
+    )
     launch_flash_attention(config, problem, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
     return (out, lse) if return_lse else out
 

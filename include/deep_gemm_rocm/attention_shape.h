@@ -12,11 +12,13 @@
 
 namespace deep_gemm_rocm {
 
-template <class T_, class Out_, int kHeadDim_, int kValueDim_, int kWaves, int kMfmaRows, bool kScaled_>
+template <class T_, class Out_, int kHeadDim_, int kValueDim_, int kWaves, int kMfmaRows, bool kTakeTurns_, bool kScaled_>
 struct AttentionShape {
   using T = T_;
   using Out = Out_;
   using Mfma = deep_gemm_rocm::Mfma<T, T, kMfmaRows>;
+  static constexpr bool kTakeTurns = kTakeTurns_;  // whether one half of the waves multiplies while the other does not
+  static constexpr bool kFillsBesideMfmas = sizeof(T) == 1;  // for FP8's probabilities take longer than its products
   static constexpr bool kScaled = kScaled_;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kValueDim = kValueDim_;
@@ -40,10 +42,13 @@ struct AttentionShape {
   static constexpr int kHeadReads = kHeadBytes / kReadBytes;  // of a row of q or k
   static constexpr int kKeyTileBytes = kBlockK * kBlockKBytes;
   static constexpr int kValueTileBytes = kValueDim * kBlockKBytes;
-  static constexpr int kLdsBytes = kDBlocks * kKeyTileBytes + kValueTileBytes;
+  static constexpr int kLdsStages = kTakeTurns ? 2 : 1;  // blocks of keys, and of values, that LDS holds
+  static constexpr int kKeyStageBytes = kDBlocks * kKeyTileBytes;
+  static constexpr int kLdsBytes = kLdsStages * (kKeyStageBytes + kValueTileBytes);
 
   static_assert(kHeadBytes % kReadBytes == 0, "an MFMA would multiply what is behind a head's last element");
   static_assert(kValueDim % kMfmaRows == 0, "fragments must divide the values");
+  static_assert(!kTakeTurns || kWaves == 8, "halves that take turns are a wave on each SIMD");
   static_assert(kLdsBytes <= 64 * 1024, "a workgroup has at most 64 KiB of LDS");
 
   static DG_DEVICE int lane_query() { return lane_id() % kMfmaRows; }

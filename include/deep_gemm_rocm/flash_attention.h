@@ -57,7 +57,7 @@ class FlashAttention {
         tile_(tile),
         visibility_(args, tile),
         lds_keys_(lds),
-        lds_values_(lds + Shape::kDBlocks * Shape::kKeyTileBytes),
+        lds_values_(lds + Shape::kLdsStages * Shape::kKeyStageBytes),
         keys_(head_rows<T>(args.k, tile.sequence, kv_head(), tile.keys, 0, Shape::kHeadDim)),
         key_loader_({keys_.first, Shape::kBlockK, keys_.k_bytes, keys_.stride_bytes}),
         value_loader_(values(head_rows<T>(args.v, tile.sequence, kv_head(), tile.keys, 0, Shape::kValueDim))),
@@ -67,31 +67,22 @@ class FlashAttention {
         seen_by_any_(visibility_.of_any(wave_query_, min(Shape::kWaveQ, tile.queries.count - wave_query_))),
         seen_by_all_(visibility_.of_all(wave_query_, min(Shape::kWaveQ, tile.queries.count - wave_query_))) {
     load_queries();
+    logit_scale_ = args.logit_scale;
+    if constexpr (Shape::kScaled) {
+      logit_scale_ *= HeadDescales(args.q_descale, tile.sequence, tile.head).of_token(wave_query_);
+    }
   }
 
-  // While a block is computed, the next one is on its way: from memory in registers, then in LDS. Keys are replaced
-  // there while probabilities and the second product are computed, values during the first product.
   DG_DEVICE void run() {
     const int queries = min(Shape::kBlockQ, tile_.queries.count - tile_.first_query);
     const KeyRange visited = visibility_.of_any(tile_.first_query, queries);
     if (visited.begin >= visited.end) return;
     const int first = visited.begin / Shape::kBlockK;
     const int end = ceil_div(visited.end, Shape::kBlockK);
-    load_keys(first);
-    load_values(first);
-    store_keys();
-    load_keys(first + 1);
-    lds_barrier();
-    for (int block = first; block < end; ++block) {
-      const bool seen = is_seen(block);
-      store_values();
-      load_values(block + 1);
-      if (seen) multiply_keys();
-      lds_barrier();
-      store_keys();
-      load_keys(block + 2);
-      if (seen) add_values(block);
-      lds_barrier();
+    if constexpr (Shape::kTakeTurns) {
+      take_turns(first, end);
+    } else {
+      go_together(first, end);
     }
   }
 
@@ -102,7 +93,7 @@ class FlashAttention {
     const int lane_query = lane_id_computed_here() % Mfma::kRows;
     const float log_sum_exp = softmax_.log_sum_exp();
     const float sum = softmax_.sum();
-    const float factor = (Shape::kScaled ? value_unit_ : 1) / sum;
+    const float factor = (Shape::kScaled ? out_unit_ : 1) / sum;
     const OperandTile rows =
         head_rows<Out>(args.out, tile_.sequence, tile_.head, tile_.queries, wave_query_, Shape::kValueDim);
     const Buffer out = buffer_of(rows, Shape::kWaveQ);
@@ -128,6 +119,86 @@ class FlashAttention {
 
  private:
   static constexpr int kVector = 4;  // consecutive rows of a result that a lane holds
+
+  // While a block is computed, the next one is on its way: from memory in registers, then in LDS. Keys are replaced
+  // there while probabilities and the second product are computed, values during the first product.
+  DG_DEVICE void go_together(int first, int end) {
+    load_keys(first);
+    load_values(first);
+    store_keys(first);
+    load_keys(first + 1);
+    lds_barrier();
+    for (int block = first; block < end; ++block) {
+      const bool seen = is_seen(block);
+      store_values(block);
+      load_values(block + 1);
+      if (seen) {
+        multiply_keys(block);
+      } else {
+        lds_barrier();
+      }
+      load_units(block);
+      store_keys(block + 1);
+      load_keys(block + 2);
+      if (seen) {
+        update_softmax(block);
+        add_values(block);
+      } else {
+        lds_barrier();
+      }
+    }
+  }
+
+  // Each SIMD has a wave of both halves of the workgroup. While one half multiplies, with priority, the other computes
+  // probabilities and fills LDS; barriers separate these intervals, and the second half is one of them behind:
+  //
+  //   interval      0       1       2             3             4
+  //   first half    K 0     soft 0  V 0, K 1      soft 1        V 1, K 2 …
+  //   second half   –       K 0     soft 0        V 0, K 1      soft 1 …
+  //
+  // Values of block b and keys of b + 1 are read in intervals 2b + 2 and 2b + 3, in place of those two blocks before,
+  // which were read until 2b - 1. Both halves store their share between: in 2b + 1, where the first half is at the
+  // softmax of b, and in 2b, where the second is at that of b - 1. For FP8, whose softmax takes longer than its products,
+  // both store the blocks that come next when they multiply. From memory a block comes a round before it is stored.
+  DG_DEVICE void take_turns(int first, int end) {
+    const bool second_half = wave_id() >= Shape::kThreads / kWaveSize / 2;
+    load_units(first);
+    load_keys(first);
+    store_keys(first);
+    load_values(first);
+    load_keys(first + 1);
+    if (second_half || Shape::kFillsBesideMfmas) store_and_load_next(first);
+    lds_barrier();
+    if (second_half) lds_barrier();
+    multiply_keys(first);
+    for (int block = first; block < end; ++block) {
+      const bool seen = is_seen(block);
+      if (!Shape::kFillsBesideMfmas) store_and_load_next(block + second_half);
+      if (seen) update_softmax(block);
+      load_units(block + 1);
+      lds_barrier();
+      __builtin_amdgcn_sched_barrier(0);
+      __builtin_amdgcn_s_setprio(1);
+      if (Shape::kFillsBesideMfmas) store_and_load_next(block + 1);
+      if (seen) {
+        add_values_and_multiply_keys(block);
+      } else if (is_seen(block + 1)) {
+        multiply_keys(block + 1);
+      } else {
+        lds_barrier();
+      }
+      __builtin_amdgcn_s_setprio(0);
+      __builtin_amdgcn_sched_barrier(0);
+    }
+    if (!second_half) lds_barrier();
+  }
+
+  DG_DEVICE void store_and_load_next(int block) {
+    store_values(block);
+    store_keys(block + 1);
+    load_values(block + 1);
+    load_keys(block + 2);
+  }
 
   DG_DEVICE int kv_head() const { return tile_.head / (args_.heads / args_.kv_heads); }
 
@@ -157,22 +228,37 @@ class FlashAttention {
     }
   }
 
-  DG_DEVICE void store_keys() const {
+  // Long before they are used, as tiles are.
+  DG_DEVICE void load_units(int block) {
+    if constexpr (Shape::kScaled) {
+      key_unit_ = k_descales_.of_token(block * Shape::kBlockK);
+      value_unit_ = v_descales_.of_token(block * Shape::kBlockK);
+    }
+  }
+
+  DG_DEVICE uint8_t* lds_keys(int block) const { return lds_keys_ + block % Shape::kLdsStages * Shape::kKeyStageBytes; }
+  DG_DEVICE uint8_t* lds_values(int block) const {
+    return lds_values_ + block % Shape::kLdsStages * Shape::kValueTileBytes;
+  }
+
+  DG_DEVICE void store_keys(int block) const {
 #pragma unroll
     for (int i = 0; i < Shape::kDBlocks * KeyLoader::kPasses; ++i) {
       key_loader_.store(i / KeyLoader::kPasses, i % KeyLoader::kPasses,
-                        lds_keys_ + i / KeyLoader::kPasses * Shape::kKeyTileBytes);
+                        lds_keys(block) + i / KeyLoader::kPasses * Shape::kKeyTileBytes);
     }
   }
 
   DG_DEVICE void load_values(int block) {
 #pragma unroll
-    for (int pass = 0; pass < ValueLoader::kPasses; ++pass) value_loader_.load(0, pass, block);
+    for (int pass = 0; pass < ValueLoader::kPasses; ++pass) {
+      if (ValueLoader::takes_part(pass)) value_loader_.load(0, pass, block);
+    }
   }
 
-  DG_DEVICE void store_values() const {
+  DG_DEVICE void store_values(int block) const {
 #pragma unroll
-    for (int pass = 0; pass < ValueLoader::kPasses; ++pass) value_loader_.store(0, pass, lds_values_);
+    for (int pass = 0; pass < ValueLoader::kPasses; ++pass) value_loader_.store(0, pass, lds_values(block));
   }
 
   DG_DEVICE bool is_seen(int block) const {
@@ -184,63 +270,93 @@ class FlashAttention {
     return key >= seen_by_all_.begin && key + Shape::kBlockK <= seen_by_all_.end;
   }
 
+  // What follows has the barrier between the last read of LDS and the last MFMAs, beside which others can begin.
+
   // logits = K · Qᵀ
-  DG_DEVICE void multiply_keys() {
-#pragma unroll
-    for (int fragment = 0; fragment < Shape::kKeyFragments; ++fragment) logits_[fragment] = 0;
-    pipelined_reads<Shape::kHeadReads * Shape::kKeyFragments>(
-        [&](int i) {
-          const int read = i / Shape::kKeyFragments;
-          const uint8_t* const tile = lds_keys_ + read / Shape::kReadsOfBlock * Shape::kKeyTileBytes;
-          return read_operands<Mfma>(tile, i % Shape::kKeyFragments * Mfma::kRows, read % Shape::kReadsOfBlock);
+  DG_DEVICE void multiply_keys(int block) {
+    const uint8_t* const keys = lds_keys(block);
+    start_logits();
+    pipelined_reads<kKeyReads>([&](int i) { return read_keys(keys, i); },
+                               [&](int i, const MfmaOperands& operands) { multiply_keys(i, operands); }, lds_barrier);
+  }
+
+  // out += Vᵀ · Pᵀ
+  DG_DEVICE void add_values(int block) {
+    const uint8_t* const values = lds_values(block);
+    pipelined_reads<kValueReads>([&](int i) { return read_values(values, i); },
+                                 [&](int i, const MfmaOperands& operands) { add_values(i, operands); }, lds_barrier);
+  }
+
+  // The values of this block, and the keys of the next one.
+  DG_DEVICE void add_values_and_multiply_keys(int block) {
+    const uint8_t* const values = lds_values(block);
+    const uint8_t* const keys = lds_keys(block + 1);
+    start_logits();
+    pipelined_reads<kValueReads + kKeyReads>(
+        [&](int i) { return i < kValueReads ? read_values(values, i) : read_keys(keys, i - kValueReads); },
+        [&](int i, const MfmaOperands& operands) {
+          if (i < kValueReads) {
+            add_values(i, operands);
+          } else {
+            multiply_keys(i - kValueReads, operands);
+          }
         },
-        [&](int i, const MfmaOperands& keys) {
-          auto& logits = logits_[i % Shape::kKeyFragments];
-          const MfmaOperands& queries = queries_[i / Shape::kKeyFragments];
-          logits = Mfma::multiply_add(keys[0], queries[0], logits);
-          logits = Mfma::multiply_add(keys[1], queries[1], logits);
+        [] {
+          __builtin_amdgcn_s_setprio(2);
+          lds_barrier();
         });
   }
 
-  // out = out · factor + Vᵀ · Pᵀ
-  DG_DEVICE void add_values(int block) {
+  static constexpr int kKeyReads = Shape::kHeadReads * Shape::kKeyFragments;
+  static constexpr int kValueReads = Shape::kReadsOfBlock * Shape::kValueFragments;
+
+  DG_DEVICE void start_logits() {
+#pragma unroll
+    for (int fragment = 0; fragment < Shape::kKeyFragments; ++fragment) logits_[fragment] = 0;
+  }
+
+  static DG_DEVICE MfmaOperands read_keys(const uint8_t* keys, int i) {
+    const int read = i / Shape::kKeyFragments;
+    const uint8_t* const tile = keys + read / Shape::kReadsOfBlock * Shape::kKeyTileBytes;
+    return read_operands<Mfma>(tile, i % Shape::kKeyFragments * Mfma::kRows, read % Shape::kReadsOfBlock);
+  }
+
+  DG_DEVICE void multiply_keys(int i, const MfmaOperands& keys) {
+    auto& logits = logits_[i % Shape::kKeyFragments];
+    const MfmaOperands& queries = queries_[i / Shape::kKeyFragments];
+    logits = Mfma::multiply_add(keys[0], queries[0], logits);
+    logits = Mfma::multiply_add(keys[1], queries[1], logits);
+  }
+
+  static DG_DEVICE MfmaOperands read_values(const uint8_t* values, int i) {
+    return read_operands<Mfma>(values, i % Shape::kValueFragments * Mfma::kRows, i / Shape::kValueFragments);
+  }
+
+  DG_DEVICE void add_values(int i, const MfmaOperands& values) {
+    auto& out = out_[i % Shape::kValueFragments];
+    const int read = i / Shape::kValueFragments;
+    out = Mfma::multiply_add(values[0], probabilities_[2 * read], out);
+    out = Mfma::multiply_add(values[1], probabilities_[2 * read + 1], out);
+  }
+
+  // Turns logits into probabilities, and multiplies the sums of earlier ones with what the new maximum asks for.
+  DG_DEVICE void update_softmax(int block) {
     const int key = block * Shape::kBlockK;
-    float scale = args_.logit_scale;
-    if constexpr (Shape::kScaled) {
-      const HeadDescales q_descales(args_.q_descale, tile_.sequence, tile_.head);
-      scale *= q_descales.of_token(wave_query_) * k_descales_.of_token(key);
-    }
+    float scale = logit_scale_;
+    if constexpr (Shape::kScaled) scale *= key_unit_;
     if (!is_seen_by_all(block)) {
       mask(key, scale);
       scale = 1;
     }
     float factor = softmax_.update(logits_, scale);
     if constexpr (Shape::kScaled) {
-      const float unit = v_descales_.of_token(key);
-      factor *= value_unit_ / unit;
-      value_unit_ = unit;
+      if (ballot(value_unit_ != out_unit_) != 0) factor *= out_unit_ / value_unit_;
+      out_unit_ = value_unit_;
     }
 #pragma unroll
     for (int i = 0; i < Shape::kValueFragments; ++i) out_[i] *= factor;
-    // The probabilities of the next MFMAs are rounded between those of the ones before.
-    MfmaOperand probabilities[2][2];
-    const auto round = [&](int read, int half) {
-      probabilities[read % 2][half] = probability_operand<Mfma, T>(logits_, 2 * read + half);
-    };
-    round(0, 0);
-    round(0, 1);
-    pipelined_reads<Shape::kReadsOfBlock * Shape::kValueFragments>(
-        [&](int i) {
-          return read_operands<Mfma>(lds_values_, i % Shape::kValueFragments * Mfma::kRows, i / Shape::kValueFragments);
-        },
-        [&](int i, const MfmaOperands& values) {
-          const int read = i / Shape::kValueFragments;
-          const int fragment = i % Shape::kValueFragments;
-          auto& out = out_[fragment];
-          out = Mfma::multiply_add(values[0], probabilities[read % 2][0], out);
-          if (fragment < 2 && read + 1 < Shape::kReadsOfBlock) round(read + 1, fragment);
-          out = Mfma::multiply_add(values[1], probabilities[read % 2][1], out);
-        });
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::kReadsOfBlock; ++i) probabilities_[i] = probability_operand<Mfma, T>(logits_, i);
   }
 
   // Scales the logits, and replaces those of keys that the lane's query doesn't see.
@@ -270,9 +386,12 @@ class FlashAttention {
   KeyRange seen_by_all_;
   MfmaOperands queries_[Shape::kHeadReads];
   typename Mfma::Accumulator logits_[Shape::kKeyFragments];
+  MfmaOperand probabilities_[2 * Shape::kReadsOfBlock];
   typename Mfma::Accumulator out_[Shape::kValueFragments] = {};
   OnlineSoftmax<Mfma, T> softmax_;
-  float value_unit_ = 1;  // what `out` is to be multiplied with
+  float logit_scale_;
+  float key_unit_, value_unit_;  // what the next block's keys and values are to be multiplied with
+  float out_unit_ = 1;           // what `out` is to be multiplied with
 };
 
 }  // namespace deep_gemm_rocm

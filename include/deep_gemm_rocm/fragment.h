@@ -16,16 +16,22 @@ DG_DEVICE MfmaOperands read_operands(const uint8_t* lds_tile, int first_row, int
   return *reinterpret_cast<const MfmaOperands*>(chunk);
 }
 
-// Calls use(i, read(i)) for each i. Reads from LDS start some turns ahead, and no more than that, for their registers.
-template <int kCount, class Read, class Use>
-DG_DEVICE void pipelined_reads(const Read& read, const Use& use) {
+// Calls use(i, read(i)) for each i, and all_read() when nothing is left to be read but some of it to be used. Reads from
+// LDS start some turns ahead, and no more than that, for their registers.
+template <int kCount, class Read, class Use, class AllRead>
+DG_DEVICE void pipelined_reads(const Read& read, const Use& use, const AllRead& all_read) {
   constexpr int kAhead = 2;
   MfmaOperands operands[kAhead + 1];
   static_for<kCount + kAhead>([&](auto turn) {
     if constexpr (turn < kCount) operands[turn % (kAhead + 1)] = read(turn);
+    if constexpr (turn == kCount) all_read();
     __builtin_amdgcn_sched_barrier(0);
     if constexpr (turn >= kAhead) use(turn - kAhead, operands[(turn - kAhead) % (kAhead + 1)]);
   });
+}
+template <int kCount, class Read, class Use>
+DG_DEVICE void pipelined_reads(const Read& read, const Use& use) {
+  pipelined_reads<kCount>(read, use, [] {});
 }
 
 // The K-block's 128 bytes of kRows rows of A or B, spread over the wave's lanes.

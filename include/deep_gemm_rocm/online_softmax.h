@@ -36,18 +36,21 @@ class OnlineSoftmax {
     const float finite = highest == -kInfinity ? 0 : highest;
     const float factor = exp2(highest_ - finite);
     highest_ = highest;
-    float sum = 0;
+    // In pairs, for packed arithmetic.
+    const float offset = kProbabilityExponent<T> - finite;
+    Float2 sums = {};
 #pragma unroll
-    for (int fragment = 0; fragment < kFragments; ++fragment) {
-#pragma unroll
-      for (int element = 0; element < Mfma::kElements; ++element) {
-        const float exponent = __builtin_fmaf(logits[fragment][element], scale, kProbabilityExponent<T> - finite);
-        const float probability = exp2(exponent);
-        logits[fragment][element] = probability;
-        sum += probability;
-      }
+    for (int pair = 0; pair < kFragments * Mfma::kElements / 2; ++pair) {
+      auto& fragment = logits[2 * pair / Mfma::kElements];
+      const int element = 2 * pair % Mfma::kElements;
+      const Float2 exponents =
+          __builtin_elementwise_fma(Float2{fragment[element], fragment[element + 1]}, Float2(scale), Float2(offset));
+      const Float2 probabilities = {exp2(exponents[0]), exp2(exponents[1])};
+      fragment[element] = probabilities[0];
+      fragment[element + 1] = probabilities[1];
+      sums += probabilities;
     }
-    sum_ = __builtin_fmaf(sum_, factor, sum);
+    sum_ = __builtin_fmaf(sum_, factor, sums[0] + sums[1]);
     return factor;
   }
 

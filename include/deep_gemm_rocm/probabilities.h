@@ -36,7 +36,8 @@ DG_DEVICE MfmaOperand rounded_operand<E4M3>(const float (&values)[8]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float* four = values + 4 * i;
-    const int low = __builtin_amdgcn_cvt_pk_fp8_f32(four[0], four[1], 0, false);
+    const int any = __builtin_nondeterministic_value(0);  // both halves are replaced
+    const int low = __builtin_amdgcn_cvt_pk_fp8_f32(four[0], four[1], any, false);
     bytes[i] = __builtin_amdgcn_cvt_pk_fp8_f32(four[2], four[3], low, true);
   }
   return __builtin_bit_cast(MfmaOperand, bytes);

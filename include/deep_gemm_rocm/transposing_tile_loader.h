@@ -52,15 +52,19 @@ class TransposingTileLoader {
   static constexpr int kWaveRows = kWaveSize;
   static constexpr int kWavesPerRows = kChunksPerRow / kUnitRows;  // so many waves cover all chunks of 64 rows
   static constexpr int kWaves = kThreads / kWaveSize;
+  static constexpr int kUnits = ceil_div(kTileRows, kWaveRows) * kWavesPerRows;
 
  public:
-  static constexpr int kPasses = ceil_div(ceil_div(kTileRows, kWaveRows) * kWavesPerRows, kWaves);
+  static constexpr int kPasses = ceil_div(kUnits, kWaves);
 
   DG_DEVICE explicit TransposingTileLoader(const OperandTile& tile, int first_row = 0)
       : tile_(tile), first_row_(first_row) {}
 
   // As TileLoader::move_to.
   DG_DEVICE void move_to(const OperandTile& tile) { tile_ = tile; }
+
+  // Whether the wave has anything to load in a pass.
+  static DG_DEVICE bool takes_part(int pass) { return (pass + 1) * kWaves <= kUnits || wave_unit(pass) < kUnits; }
 
   DG_DEVICE void load(int stage, int pass, int k_block) {
     const int first_k = k_block * kBlockK;
@@ -93,7 +97,7 @@ class TransposingTileLoader {
  private:
   static constexpr int kNeighbours = 8 / kUnitRows;  // units of rows in eight neighbouring lanes
 
-  static DG_DEVICE int wave_unit(int pass) { return pass * kWaves + wave_id() % kWaves; }
+  static DG_DEVICE int wave_unit(int pass) { return pass * kWaves + static_cast<unsigned>(wave_id()) % kWaves; }
 
   static DG_DEVICE int row(int pass) {
     const int unit = lane_id() % kNeighbours + lane_id() / 8 * kNeighbours;
