@@ -25,19 +25,20 @@ class PageLock {
 
 
 GlobalWatch::GlobalWatch(const MemoryRange* ranges, size_t count) {
+  constexpr size_t block_bytes = page_bytes * block_pages;
   for (size_t i = 0; i < count; ++i) {
-    const size_t pages = (ranges[i].end - ranges[i].begin / 4 * 4 + page_bytes - 1) / page_bytes;
+    const size_t blocks = (ranges[i].end - ranges[i].begin / 4 * 4 + block_bytes - 1) / block_bytes;
     // Memory straight from the system, which is zero and takes no room until it is touched.
-    void* zeroed = calloc(pages, sizeof(std::atomic<Page*>));
-    if (zeroed == nullptr && pages != 0) throw std::bad_alloc();
-    ranges_.push_back({ranges[i], static_cast<std::atomic<Page*>*>(zeroed), pages});
+    void* zeroed = calloc(blocks, sizeof(std::atomic<Block*>));
+    if (zeroed == nullptr && blocks != 0) throw std::bad_alloc();
+    ranges_.push_back({ranges[i], static_cast<std::atomic<Block*>*>(zeroed), blocks});
   }
 }
 
 GlobalWatch::~GlobalWatch() {
   for (const Range& range : ranges_) {
-    for (size_t i = 0; i < range.page_count; ++i) delete range.pages[i].load();
-    free(range.pages);
+    for (size_t i = 0; i < range.block_count; ++i) delete range.blocks[i].load(std::memory_order_relaxed);
+    free(range.blocks);
   }
 }
 
@@ -56,13 +57,14 @@ const GlobalWatch::Range* GlobalWatch::range_of(uint64_t address) const {
 }
 
 GlobalWatch::Page& GlobalWatch::page_of(const Range& range, uint64_t offset) const {
-  std::atomic<Page*>& slot = range.pages[offset / page_bytes];
-  if (Page* page = slot.load(std::memory_order_acquire)) return *page;
-  auto* fresh = new Page;
-  Page* other = nullptr;
-  if (slot.compare_exchange_strong(other, fresh)) return *fresh;
+  const uint64_t page = offset / page_bytes;
+  std::atomic<Block*>& slot = range.blocks[page / block_pages];
+  if (Block* block = slot.load(std::memory_order_acquire)) return (*block)[page % block_pages];
+  auto* fresh = new Block;
+  Block* other = nullptr;
+  if (slot.compare_exchange_strong(other, fresh)) return (*fresh)[page % block_pages];
   delete fresh;
-  return *other;
+  return (*other)[page % block_pages];
 }
 
 bool GlobalWatch::is_ordered(const Access& earlier, const Visitor& visitor) const {
@@ -123,35 +125,100 @@ bool GlobalWatch::visit(Cell& cell, const Access& now, const Span& span, uint32_
   return true;
 }
 
-// Whether the page can do without cells with this access too.
-bool GlobalWatch::is_sole(Page& page, const Access& now) {
-  if (page.cells != nullptr) return false;
-  if (page.sole.workgroup_plus_1 == 0) page.sole = now;
-  if (page.sole.is_like(now)) return true;
-  make_cells(page);
-  return false;
+template <class F>
+void GlobalWatch::Page::for_each_share(F f) {
+  f(first);
+  if (others == nullptr) return;
+  for (Share& share : *others)
+    if (share.by.workgroup_plus_1 != 0) f(share);
 }
 
-void GlobalWatch::mark(uint64_t* bits, uint64_t begin, uint64_t end) {
+// Whether the share's reads would be found without it: two other workgroups have read the same, and whoever writes
+// isn't one of them.
+bool GlobalWatch::is_known_without(Page& page, const Share& share) {
+  if (share.written != Bytes()) return false;
+  const auto counts = [&](const Share& other) {
+    return other.by.workgroup_plus_1 != share.by.workgroup_plus_1 && other.by.atomic == share.by.atomic;
+  };
+  Bytes twice{};
+  page.for_each_share([&](const Share& one) {
+    page.for_each_share([&](const Share& other) {
+      if (one.by.workgroup_plus_1 >= other.by.workgroup_plus_1 || !counts(one) || !counts(other)) return;
+      for (size_t i = 0; i < twice.size(); ++i) twice[i] |= one.read[i] & other.read[i];
+    });
+  });
+  for (size_t i = 0; i < twice.size(); ++i)
+    if (share.read[i] & ~twice[i]) return false;
+  return true;
+}
+
+// Null where the page has no room for it.
+GlobalWatch::Share* GlobalWatch::share_of(Page& page, const Access& now) {
+  if (page.first.by.workgroup_plus_1 == 0) page.first.by = now;
+  if (page.first.by.is_like(now)) return &page.first;
+  if (page.others == nullptr) page.others = std::make_unique<std::array<Share, 3>>();
+  for (Share& share : *page.others) {
+    if (share.by.workgroup_plus_1 == 0) share.by = now;
+    if (share.by.is_like(now)) return &share;
+  }
+  Share* free_share = nullptr;
+  page.for_each_share([&](Share& share) {
+    if (free_share == nullptr && is_known_without(page, share)) free_share = &share;
+  });
+  if (free_share == nullptr) return nullptr;
+  *free_share = Share();
+  free_share->by = now;
+  return free_share;
+}
+
+// Records the access where the page can do without cells with it too.
+bool GlobalWatch::can_share(Page& page, const Access& now, const Span& span, const Bytes& bytes) {
+  if (page.cells != nullptr) return false;
+  bool overlaps = false;
+  page.for_each_share([&](const Share& other) {
+    if (other.by.workgroup_plus_1 == now.workgroup_plus_1 || (other.by.atomic && now.atomic)) return;
+    for (size_t i = 0; i < bytes.size(); ++i)
+      overlaps |= (bytes[i] & (other.written[i] | (span.writes ? other.read[i] : 0))) != 0;
+  });
+  if (overlaps) return false;
+  if (span.may_overfetch) return true;
+  Share* share = share_of(page, now);
+  if (share == nullptr) return false;
+  Bytes& touched = span.writes ? share->written : share->read;
+  for (size_t i = 0; i < bytes.size(); ++i) touched[i] |= bytes[i];
+  return true;
+}
+
+GlobalWatch::Bytes GlobalWatch::bytes_between(uint64_t begin, uint64_t end) {
+  Bytes bytes{};
   while (begin < end) {
     const uint64_t count = std::min(end - begin, 64 - begin % 64);
-    bits[begin / 64] |= (~0ull >> (64 - count)) << begin % 64;
+    bytes[begin / 64] |= (~0ull >> (64 - count)) << begin % 64;
     begin += count;
   }
+  return bytes;
 }
 
 void GlobalWatch::make_cells(Page& page) {
   page.cells = std::make_unique<Cell[]>(page_cells);
-  const auto describe = [&](Access& access, const uint64_t* bits, uint64_t cell) {
-    const uint64_t bytes = bits[cell / 16] >> 4 * (cell % 16) & 15;
-    if (bytes == 0) return;
-    access = page.sole;
-    access.bytes = bytes & 15;
-  };
-  for (uint64_t i = 0; i < page_cells; ++i) {
-    describe(page.cells[i].writer, page.written, i);
-    describe(page.cells[i].readers[0], page.read, i);
-  }
+  page.for_each_share([&](const Share& share) {
+    for (uint64_t i = 0; i < page_cells; ++i) {
+      Cell& cell = page.cells[i];
+      const auto describe = [&](Access& access, const Bytes& touched) {
+        const uint64_t bytes = touched[i / 16] >> 4 * (i % 16) & 15;
+        if (bytes == 0) return false;
+        access = share.by;
+        access.bytes = bytes & 15;
+        return true;
+      };
+      describe(cell.writer, share.written);
+      Access reader;
+      if (!describe(reader, share.read)) continue;
+      if (cell.readers[0].workgroup_plus_1 != reader.workgroup_plus_1) std::swap(cell.readers[0], cell.readers[1]);
+      cell.readers[0] = reader;
+    }
+  });
+  page.others.reset();
 }
 
 GlobalWatch::Conflict GlobalWatch::access(const Visitor& visitor, const Span& span) {
@@ -171,10 +238,9 @@ GlobalWatch::Conflict GlobalWatch::access(const Visitor& visitor, const Span& sp
     const PageLock lock(page.lock);
     const uint64_t begin = std::max(address, span.address), position = (begin - base) % page_bytes;
     const uint8_t* data = span.data == nullptr ? nullptr : span.data + (begin - span.address);
-    const bool is_alone = is_sole(page, now);
-    if (is_alone && !span.may_overfetch)
-      mark(span.writes ? page.written : page.read, position, position + (page_end - begin));
-    for (; !is_alone && address < page_end; address += 4) {
+    const bool has_share = can_share(page, now, span, bytes_between(position, position + (page_end - begin)));
+    if (!has_share && page.cells == nullptr) make_cells(page);
+    for (; !has_share && address < page_end; address += 4) {
       const uint32_t before_span = address < span.address ? uint32_t(span.address - address) : 0;
       const uint32_t after_span = address + 4 > end ? uint32_t(address + 4 - end) : 0;
       now.bytes = (15u << before_span) & (15u >> after_span) & 15u;

@@ -8,6 +8,7 @@
 // isn't looked at, so a program that orders too little may go unreported; one that orders enough never is.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -66,27 +67,41 @@ class GlobalWatch {
   };
   static constexpr uint64_t page_bytes = 256;
   static constexpr uint64_t page_cells = page_bytes / 4;
-  // As long as all accesses are by one workgroup, of the same kind and between the same releases, a page has only their
-  // common description and a bit a byte; from then on it has cells.
+  using Bytes = std::array<uint64_t, page_bytes / 64>;  // of a page, a bit each
+
+  // What accesses of one kind by one workgroup, all between the same releases, have touched of a page.
+  struct Share {
+    Access by;
+    Bytes read{}, written{};
+  };
+  // As long as the accesses of several workgroups don't overlap, or do so without harm, a page has only a few shares;
+  // from then on it has cells.
   struct Page {
     std::atomic_flag lock = ATOMIC_FLAG_INIT;
-    Access sole;
-    uint64_t read[page_bytes / 64] = {}, written[page_bytes / 64] = {};
+    Share first;
+    std::unique_ptr<std::array<Share, 3>> others;
     std::unique_ptr<Cell[]> cells;
     std::unique_ptr<uint8_t[]> stored;  // the values of the last plain stores
+
+    template <class F>
+    void for_each_share(F f);
   };
+  static constexpr uint64_t block_pages = 8;
+  using Block = std::array<Page, block_pages>;
   struct Range {
     MemoryRange memory;
-    std::atomic<Page*>* pages;  // zeroed when they are touched first
-    size_t page_count;
+    std::atomic<Block*>* blocks;  // zeroed when they are touched first
+    size_t block_count;
   };
 
   const Range* range_of(uint64_t address) const;
   Page& page_of(const Range& range, uint64_t offset) const;
   bool conflicts(const Access& earlier, const Access& now, const Visitor& visitor) const;
   bool is_ordered(const Access& earlier, const Visitor& visitor) const;
-  static bool is_sole(Page& page, const Access& now);
-  static void mark(uint64_t* bits, uint64_t begin, uint64_t end);
+  static bool can_share(Page& page, const Access& now, const Span& span, const Bytes& bytes);
+  static Share* share_of(Page& page, const Access& now);
+  static bool is_known_without(Page& page, const Share& share);
+  static Bytes bytes_between(uint64_t begin, uint64_t end);
   static void make_cells(Page& page);
   static uint32_t bytes_alike(const Page& page, uint64_t position, uint32_t bytes, const uint8_t* data);
   static void keep_data(Page& page, uint64_t position, const uint8_t* data, uint64_t bytes);
