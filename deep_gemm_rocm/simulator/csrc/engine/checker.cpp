@@ -45,6 +45,19 @@ uint32_t bytes_alike(const Stored& stored, const uint8_t* memory) {
   return alike;
 }
 
+// All lanes access memory, each where the one before it ends.
+bool follow_one_another(uint64_t active, const uint64_t* addresses, uint32_t bytes) {
+  uint64_t differences = ~active;
+  for (int lane = 0; lane < lanes; ++lane) differences |= addresses[lane] ^ (addresses[0] + uint64_t(lane) * bytes);
+  return differences == 0;
+}
+
+// The dwords of all lanes as they follow one another in memory.
+void interleave(const uint32_t* rows, uint32_t dwords, uint32_t* memory) {
+  for (uint32_t i = 0; i < dwords; ++i)
+    for (uint32_t lane = 0; lane < lanes; ++lane) memory[dwords * lane + i] = rows[lanes * i + lane];
+}
+
 // Buffer instructions that convert between registers and the element's format in memory.
 bool converts_format(const Instruction& inst, const Effects& effects) {
   const bool is_buffer = inst.family == Family::MUBUF || inst.family == Family::MTBUF;
@@ -88,6 +101,7 @@ void Checker::wait(const Wave& wave, uint16_t simm16) {
 
 bool Checker::check_counters(Wave& wave, const Effects& effects) {
   const WaitCounters& counters = state_of(wave).counters;
+  if (counters.none_waits()) return true;
   const auto check = [&](const auto& ranges, bool is_write) {
     for (const RegisterRange& range : ranges) {
       int number;
@@ -282,8 +296,14 @@ bool Checker::visit_global(Wave& wave, const GlobalWatch::Span& span, const Lane
 bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess& access, const uint32_t* data) {
   if (!check_alignment(wave, places, access, "memory")) return false;
   if (global_ == nullptr || places.active == 0) return true;
-  uint8_t stored[lanes * 16];
+  alignas(4) uint8_t stored[lanes * 16];
   GlobalWatch::Span span{0, 0, access.writes, access.atomic, access.compares, false, data == nullptr ? nullptr : stored};
+  if (access.bytes % 4 == 0 && follow_one_another(places.active, places.addresses, access.bytes)) {
+    if (data != nullptr) interleave(data, access.bytes / 4, reinterpret_cast<uint32_t*>(stored));
+    span.address = places.addresses[0];
+    span.bytes = lanes * access.bytes;
+    return visit_global(wave, span, &places);
+  }
   const auto store = [&](int lane, uint64_t position) {
     if (data != nullptr) memcpy(stored + position, stored_bytes(access, data, lane).value, access.bytes);
   };
@@ -402,13 +422,15 @@ bool Checker::access_memory(Wave& wave, const Instruction& inst, const Effects& 
 
 // ----
 
-bool Checker::before(Wave& wave, const Instruction& inst, const Effects& effects) {
+bool Checker::before(Wave& wave, const Instruction& inst, const Effects& effects, bool is_changed) {
   PerWave& state = state_of(wave);
   if (inst.op == Op::s_waitcnt) wait(wave, uint16_t(inst.imm));
   if (global_ != nullptr && inst.op == Op::buffer_wbl2 && has_device_scope(inst)) global_->release(visitor_);
   if (global_ != nullptr && inst.op == Op::buffer_inv && has_device_scope(inst)) global_->acquire(visitor_);
   if (!check_counters(wave, effects)) return false;
-  if (const std::string broken = state.hazards.broken_by(inst, effects); !broken.empty()) {
+  const std::string broken = is_changed ? state.hazards.issue_changed(inst, effects)
+                                        : state.hazards.issue(inst, effects, wave.pc, known_paths_);
+  if (!broken.empty()) {
     wave.fail(Outcome::Status::unsafe, "hazard: " + broken);
     return false;
   }
@@ -418,7 +440,6 @@ bool Checker::before(Wave& wave, const Instruction& inst, const Effects& effects
   if (!access_memory(wave, inst, effects, defined_lanes)) return false;
   state.definedness.execute(wave, inst, effects, defined_lanes);
   state.counters.issue(effects, lds_bytes_);
-  state.hazards.issue(inst, effects);
   return true;
 }
 

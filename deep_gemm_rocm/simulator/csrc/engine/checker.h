@@ -22,8 +22,9 @@ namespace mi300x {
 class Checker {
  public:
   // `global`: what all workgroups of the dispatch share, null where there is only one.
-  Checker(uint32_t waves, GlobalWatch* global, const Dispatch& dispatch)
+  Checker(uint32_t waves, GlobalWatch* global, const Dispatch& dispatch, size_t instructions)
       : waves_(waves, PerWave(dispatch.kernel->scratch_bytes)),
+        known_paths_(instructions),
         global_(global),
         written_(dispatch.memory, dispatch.memory_count),
         grid_(dispatch.grid) {}
@@ -32,8 +33,8 @@ class Checker {
   void start_workgroup(const std::vector<std::unique_ptr<Wave>>& waves, int scalars);
 
   // Keeps what the instruction will change; fails the wave and returns false where it must not run in its present
-  // state.
-  bool before(Wave& wave, const Instruction& inst, const Effects& effects);
+  // state. `is_changed`: it isn't as the code has it.
+  bool before(Wave& wave, const Instruction& inst, const Effects& effects, bool is_changed);
   void open_barrier();
 
  private:
@@ -73,6 +74,7 @@ class Checker {
   bool report_lds(Wave& wave, const LdsWatch::Conflict& conflict, int lane, bool writes);
 
   std::vector<PerWave> waves_;
+  KnownPaths known_paths_;
   LdsWatch lds_;
   LdsBytes lds_bytes_;  // of the instruction at hand
   GlobalWatch* const global_;

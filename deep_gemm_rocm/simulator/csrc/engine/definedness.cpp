@@ -1,7 +1,6 @@
 #include "definedness.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace mi300x {
 namespace {
@@ -56,12 +55,11 @@ void Definedness::define_loaded_scalars(const RegisterRange& range, uint64_t dwo
 }
 
 // Moves and lane mask arithmetic.
-void Definedness::execute_bitwise(const Wave& wave, const Instruction& inst, Derivation operation) {
-  const char* name = mnemonic(inst.op);
-  const bool with_exec = strstr(name, "exec") != nullptr, saves_exec = strstr(name, "saveexec") != nullptr;
+void Definedness::execute_bitwise(const Wave& wave, const Instruction& inst, const Effects& effects) {
+  const Derivation operation = effects.derivation;
   const Bits exec{wave.exec(), pair(sgpr_exec)};
   const Bits a{wave.read_scalar(inst.src[0]), bits_of(inst.src[0])};
-  const Bits b = with_exec ? exec : Bits{wave.read_scalar(inst.src[1]), bits_of(inst.src[1])};
+  const Bits b = effects.combines_exec ? exec : Bits{wave.read_scalar(inst.src[1]), bits_of(inst.src[1])};
   Bits result = a;
   switch (operation) {
     case Derivation::bit_and: result = a & b; break;
@@ -70,8 +68,8 @@ void Definedness::execute_bitwise(const Wave& wave, const Instruction& inst, Der
     case Derivation::bit_not_and: result = ~a & b; break;
     default: break;
   }
-  define_scalar(scalar_range(inst.dst.index, inst.dst.dwords), saves_exec ? exec.defined : result.defined);
-  if (with_exec) define_scalar(scalar_range(sgpr_exec, 2), result.defined);
+  define_scalar(scalar_range(inst.dst.index, inst.dst.dwords), effects.saves_exec ? exec.defined : result.defined);
+  if (effects.combines_exec) define_scalar(scalar_range(sgpr_exec, 2), result.defined);
   const uint64_t width = inst.dst.dwords == 2 ? ~0ull : 0xFFFFFFFF;
   if (operation != Derivation::bit_move)
     scc_ = (~result.defined & width) == 0 || (result.value & result.defined & width) != 0;
@@ -124,9 +122,34 @@ void Definedness::execute(Wave& wave, const Instruction& inst, const Effects& ef
       return;
     }
     case Derivation::bit_move: case Derivation::bit_and: case Derivation::bit_or: case Derivation::bit_and_not:
-    case Derivation::bit_not_and: return execute_bitwise(wave, inst, effects.derivation);
-    default: return write_results(wave, inst, effects, loaded);
+    case Derivation::bit_not_and: return execute_bitwise(wave, inst, effects);
+    default: break;
   }
+  const uint64_t written = effects.derivation == Derivation::matrix ? ~0ull : wave.exec();
+  if (effects.derivation == Derivation::loaded ? loaded == ~0ull : all_is_defined(effects.reads))
+    return define_all(effects, written);
+  write_results(wave, inst, effects, loaded);
+}
+
+bool Definedness::all_is_defined(const RangeList<6>& ranges) const {
+  uint64_t undefined = 0;
+  for (const RegisterRange& range : ranges) {
+    if (range.is_vector())
+      for (int i = 0; i < range.count; ++i) undefined |= ~rows_[size_t(range.first + i)];
+    else
+      for (int i = 0; i < range.count; ++i) undefined |= ~scalars_[size_t(range.first - first_scalar + i)];
+  }
+  return undefined == 0;
+}
+
+void Definedness::define_all(const Effects& effects, uint64_t lanes) {
+  for (const RegisterRange& range : effects.writes) {
+    if (range.is_vector())
+      for (int i = 0; i < range.count; ++i) rows_[size_t(range.first + i)] |= lanes;
+    else
+      define_scalar(range, ~0ull);
+  }
+  if (effects.unit == Unit::scalar && !effects.keeps_scc) scc_ = true;
 }
 
 void Definedness::write_results(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded) {

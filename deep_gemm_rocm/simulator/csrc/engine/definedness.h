@@ -29,7 +29,9 @@ class Definedness {
   uint64_t pair(int index) const { return scalars_[size_t(index)] | uint64_t(scalars_[size_t(index) + 1]) << 32; }
   void define_scalar(const RegisterRange& range, uint64_t bits);
   void define_loaded_scalars(const RegisterRange& range, uint64_t dwords);
-  void execute_bitwise(const Wave& wave, const Instruction& inst, Derivation operation);
+  void execute_bitwise(const Wave& wave, const Instruction& inst, const Effects& effects);
+  bool all_is_defined(const RangeList<6>& ranges) const;
+  void define_all(const Effects& effects, uint64_t lanes);
   void write_results(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded);
 
   std::array<uint64_t, register_rows> rows_;     // a bit a lane

@@ -230,6 +230,8 @@ void add_arithmetic(Effects& effects, const Instruction& inst) {
   if (is_vector_alu(inst.family) && !is_lane_read(inst.op)) effects.reads.push_back(scalar_range(sgpr_exec, 2));
   effects.is_partial = is_vector_alu(inst.family) && is_partial(inst);
   effects.is_dot = starts_with(name, "v_dot");
+  effects.combines_exec = effects.unit == Unit::scalar && contains(name, "exec");
+  effects.saves_exec = effects.unit == Unit::scalar && contains(name, "saveexec");
   effects.keeps_scc = inst.family == Family::SOPK && !contains(name, "cmpk") && inst.op != Op::s_addk_i32;
 }
 

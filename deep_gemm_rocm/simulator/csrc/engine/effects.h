@@ -89,6 +89,8 @@ struct Effects {
   bool is_load = false;        // writes registers when its data arrive
   bool is_store = false;       // takes `reads` that aren't addresses to memory
   bool to_lds = false;         // a load whose data go to LDS
+  bool combines_exec = false;  // scalar: with EXEC, which gets the result; saves_exec: the destination what EXEC was
+  bool saves_exec = false;
   bool keeps_scc = false;      // scalar: leaves SCC as it is
   bool is_partial = false;     // vector: writes 16 or 8 bits of its destination
   bool is_dot = false;

@@ -40,6 +40,19 @@ struct HazardRules::Requirement {
 
 void HazardRules::start() {
   sequence_ += window;  // what was issued before isn't recent any more
+  hashed_.fill(0);
+  path_ = issued_ = unseen_ = 0;
+}
+
+std::string HazardRules::look_at(const Instruction& inst, const Effects& effects) {
+  if (unseen_ >= window) {
+    sequence_ += window;
+    unseen_ = window - 1;
+  }
+  for (; unseen_ != 0; --unseen_) see(*step(unseen_).inst, *step(unseen_).effects);
+  std::string broken = broken_by(inst, effects);
+  see(inst, effects);
+  return broken;
 }
 
 std::string HazardRules::check(const Requirement& requirement, const Event& event, int number) const {
@@ -179,7 +192,7 @@ std::string HazardRules::broken_by(const Instruction& inst, const Effects& effec
   return "";
 }
 
-void HazardRules::issue(const Instruction& inst, const Effects& effects) {
+void HazardRules::see(const Instruction& inst, const Effects& effects) {
   const auto keep = [&](Sequences& sequences, const RegisterRange& range) {
     std::fill_n(sequences.begin() + range.first, range.count, sequence_);
   };

@@ -1,20 +1,50 @@
 // Wait states that the hardware doesn't insert by itself (LLVM, GCNHazardRecognizer.cpp, the rules for gfx940).
+//
+// Whether an instruction keeps the rules depends on nothing but the few instructions that were issued before it. So each
+// path is looked at once, and from then on known by its hash.
 #pragma once
 
 #include <array>
 #include <string>
+#include <vector>
 
 #include "effects.h"
 
 namespace mi300x {
+
+// The hashes of paths that keep the rules: of those to each instruction, the last two. Waves share them.
+class KnownPaths {
+ public:
+  explicit KnownPaths(size_t instructions) : paths_(2 * instructions) {}
+  bool contain(uint64_t pc, uint64_t path) const { return paths_[index(pc, path)] == path; }
+  void insert(uint64_t pc, uint64_t path) { paths_[index(pc, path)] = path; }
+
+ private:
+  static size_t index(uint64_t pc, uint64_t path) { return 2 * pc + (path >> 63); }
+  std::vector<uint64_t> paths_;
+};
 
 class HazardRules {
  public:
   void start();
 
   // A description of the rule that the instruction breaks, empty where it keeps them all.
-  std::string broken_by(const Instruction& inst, const Effects& effects) const;
-  void issue(const Instruction& inst, const Effects& effects);
+  std::string issue(const Instruction& inst, const Effects& effects, uint64_t pc, KnownPaths& known) {
+    extend_path((pc + 1) * path_factor);
+    if (known.contain(pc, path_)) {
+      step(0) = {&inst, &effects};
+      ++unseen_;
+      return std::string();
+    }
+    std::string broken = look_at(inst, effects);
+    if (broken.empty()) known.insert(pc, path_);
+    return broken;
+  }
+  // Likewise of an instruction that isn't as the code has it.
+  std::string issue_changed(const Instruction& inst, const Effects& effects) {
+    extend_path(++changed_ * ~path_factor);
+    return look_at(inst, effects);
+  }
 
  private:
   // What later instructions must know of one that was issued.
@@ -34,6 +64,24 @@ class HazardRules {
   static constexpr size_t window = 32;
   using Sequences = std::array<uint64_t, register_count>;
 
+  // The last instructions. Those of known paths haven't been seen by the rules yet: the last `unseen_`.
+  struct Step {
+    const Instruction* inst;
+    const Effects* effects;
+  };
+  static constexpr uint64_t path_factor = 0x9E3779B97F4A7C15;
+  static constexpr uint64_t power(uint64_t base, size_t n) { return n == 0 ? 1 : base * power(base, n - 1); }
+  Step& step(size_t back) { return steps_[(issued_ - 1 - back) % window]; }
+  void extend_path(uint64_t instruction) {
+    uint64_t& place = hashed_[issued_++ % window];
+    path_ = (path_ - place * power(path_factor, window - 1)) * path_factor + instruction;
+    place = instruction;
+  }
+
+  std::string look_at(const Instruction& inst, const Effects& effects);
+  std::string broken_by(const Instruction& inst, const Effects& effects) const;
+  void see(const Instruction& inst, const Effects& effects);
+
   bool is_recent(uint64_t sequence) const { return sequence != 0 && sequence + window > sequence_; }
   const Event& event(uint64_t sequence) const { return events_[sequence % window]; }
   std::string check(const Requirement& requirement, const Event& event, int number) const;
@@ -48,6 +96,12 @@ class HazardRules {
   uint64_t last_setreg_ = 0, last_f64_matrix_ = 0;
   uint64_t sequence_ = 1;
   uint64_t time_ = 1;
+
+  std::array<Step, window> steps_;
+  std::array<uint64_t, window> hashed_{};
+  uint64_t path_ = 0;
+  size_t issued_ = 0, unseen_ = 0;
+  uint64_t changed_ = 0;
 };
 
 }  // namespace mi300x

@@ -39,6 +39,9 @@ class WaitCounters {
     retire(queues_[lgkmcnt], simm16 >> 8 & 15, landed);
   }
 
+  // No register waits for a load.
+  bool none_waits() const { return queues_[vmcnt].waiting_registers + queues_[lgkmcnt].waiting_registers == 0; }
+
   // The name of the counter that a register of the range still waits for, and that register; null where there is none.
   // A load may follow another one to the same register on the same counter.
   const char* blocking(const RegisterRange& range, bool is_write, Unit unit, int& number) const;

@@ -81,7 +81,8 @@ WorkgroupRunner::WorkgroupRunner(Launch& launch, Statistics* statistics)
     order_.push_back(waves_[i].get());
   }
   if (launch.settings.sanitize)
-    checker_.emplace(count, launch.global_watch ? &*launch.global_watch : nullptr, launch.dispatch);
+    checker_.emplace(count, launch.global_watch ? &*launch.global_watch : nullptr, launch.dispatch,
+                     launch.code->instructions.size());
 }
 
 WorkgroupRunner::~WorkgroupRunner() {
@@ -130,7 +131,7 @@ bool WorkgroupRunner::check_barrier() {
 bool WorkgroupRunner::watch(Wave& wave, const Instruction& inst, const Effects& effects, const Instruction& in_code) {
   if (traces_ && !traces_[wave.index_in_group].empty() && depends_on_time(inst, effects)) return false;
   if (wave_trace_) wave_trace_->record(wave, inst, effects);
-  if (checker_ && !checker_->before(wave, inst, effects)) {
+  if (checker_ && !checker_->before(wave, inst, effects, &inst != &in_code)) {
     launch_.report(wave, &in_code);
     return false;
   }
