@@ -100,6 +100,24 @@ def bench(
     )
 
 
+@app.command()
+def tune(
+    op: Annotated[str, typer.Option(help="Functions, with commas between; see bench.")] = "fp8_gemm_nt",
+    shapes: Annotated[
+        str, typer.Option(help=f"MxNxK, MxNxKxGROUPS, deepgemm, {', '.join(models())}; with commas between.")
+    ] = "deepgemm",
+    out: Annotated[Path, typer.Option(help="The table; rows that it has are kept.")] = Path("tuned_gemm.csv"),
+    count: Annotated[int, typer.Option(min=1, help="Configurations to measure for each shape.")] = 6,
+    again: Annotated[bool, typer.Option(help="Whether to measure what is in the table as well.")] = False,
+) -> None:
+    """Measure the most promising configurations for each shape and keep the best ones in a table."""
+    from .benchmarks.problems import OPERATIONS
+    from .cli.tune import run
+
+    ops = list(OPERATIONS) if op == "all" else op.split(",")
+    _finish(lambda console: run(console, ops, shapes.split(","), out, count, again))
+
+
 def _finish(command: Callable[[Console], bool]) -> None:
     """Runs a command and exits, with 1 if it found something wrong."""
     console = Console(highlight=False, soft_wrap=True)

@@ -11,12 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from deep_gemm_rocm.__main__ import app
-from deep_gemm_rocm.benchmarks import problems, report, shapes, suite
+from deep_gemm_rocm.benchmarks import problems, report, shapes, suite, tune
 from deep_gemm_rocm.benchmarks.baselines import BASELINES, Baseline
 from deep_gemm_rocm.benchmarks.measure import Sampling, Timing, time_calls
 from deep_gemm_rocm.benchmarks.problems import WrongResultError
 from deep_gemm_rocm.benchmarks.shapes import Shape
 from deep_gemm_rocm.benchmarks.suite import Result
+from deep_gemm_rocm.heuristics import choose_gemm_config
+from deep_gemm_rocm.heuristics.tuned import TunedTable
 
 DENSE = Shape(48, 128, 256)
 GROUPED = Shape(48, 128, 256, 3)
@@ -131,6 +133,42 @@ def test_command_writes_what_it_measured(tmp_path):
     assert "simulated" in result.output
     if _has_matplotlib():
         assert (tmp_path / "bf16_gemm_nt.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_tuning_keeps_the_best_and_goes_on_where_it_was(tmp_path):
+    table = tmp_path / "table.csv"
+    arguments = ["tune", f"--out={table}", "--count=2", "--shapes=16x128x256"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    times = [float(line.split(": ")[1].split()[0]) for line in result.output.splitlines() if "(simulated)" in line]
+    assert len(times) == 2
+    (row,) = TunedTable.read(table).rows.values()
+    assert row.time_us == pytest.approx(min(times), rel=0.02)
+    assert row.simulated
+    assert (row.m, row.n, row.k) == (16, 128, 256)
+    again = CliRunner().invoke(app, [*arguments[:-1], "--shapes=16x128x256,1x128x256"])
+    assert again.output.count("is in the table") == 1
+    assert len(TunedTable.read(table).rows) == 2
+
+
+def test_tuning_passes_over_what_fails(monkeypatch, device):
+    problem = problems.make("fp8_gemm_nt", DENSE, device)
+    wanted = tune.asked_for(problem)
+    assert (wanted.m, wanted.n, wanted.k) == DENSE[:3]
+    first, second, *_ = tune.candidates(wanted, 3)
+    assert first != second
+    real = problems.Problem.run
+
+    def run(self):
+        real(self)
+        if choose_gemm_config(*wanted[:5]) == first:
+            self.d[3, 4] = 1000.0
+
+    monkeypatch.setattr(problems.Problem, "run", run)
+    trials = []
+    row = tune.tune(problem, 2, ONCE, trials.append)
+    assert row.config == second
+    assert len([trial for trial in trials if trial.time_us]) == 2
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deep_gemm_rocm.heuristics import GemmConfig, GemmKind, choose_gemm_config, gemm_candidates
+from deep_gemm_rocm.heuristics.cost import estimated_clocks
+from deep_gemm_rocm.heuristics.tuned import SHIPPED, GemmProblem, TableError, TunedRow, TunedTable, replaced
 
 VALID = GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=2)
 
@@ -115,3 +118,99 @@ def test_a_cu_has_room_for_its_workgroups():
 def test_at_least_three_configurations_are_in_use():
     shapes = [(m, n) for m in (1, 64, 128, 512, 4096) for n in (576, 2112, 4096, 7168, 24576)]
     assert len({choose_gemm_config(GemmKind(), m, n, 7168) for m, n in shapes}) >= 3
+
+
+@pytest.fixture
+def row():
+    config = GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong")
+    return TunedRow(config, 100, 256, 1024, 1, 5.0, 0.9, "MI300X", 2100, "clang", True)
+
+
+def write(path, row, **changes):
+    TunedTable([row]).write(path)
+    lines = list(csv.DictReader(path.open()))
+    lines[0].update(changes)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, lines[0])
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def test_a_table_survives_a_file(tmp_path, row):
+    kind = GemmKind("bf16", "bf16", "f32", "none", accumulate=True, grouping="batched", k_tail=True)
+    other = dataclasses.replace(row, config=dataclasses.replace(row.config, kind=kind), k=1000, groups=3)
+    TunedTable([row, other]).write(tmp_path / "table.csv")
+    assert TunedTable.read(tmp_path / "table.csv").rows == {row.key: row, other.key: other}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"time_us": "0.01"}, "TFLOPS are impossible"),
+        ({"time_us": "nan"}, "time_us"),
+        ({"error": "1.5"}, "wrong"),
+        ({"block_m": "48"}, "divide the tile"),
+        ({"schedule": "magic"}, "schedule"),
+        ({"kind": "colour=red"}, "colour"),
+        ({"m": "many"}, "many"),
+        ({"simulated": "maybe"}, "simulated"),
+    ],
+)
+def test_impossible_rows_are_refused(tmp_path, row, changes, message):
+    path = tmp_path / "table.csv"
+    write(path, row, **changes)
+    with pytest.raises(TableError, match=message) as error:
+        TunedTable.read(path)
+    assert f"{path}, line 2" in str(error.value)
+
+
+def test_tables_of_other_columns_are_refused(tmp_path):
+    (tmp_path / "table.csv").write_text("m,n,k\n1,2,3\n")
+    with pytest.raises(TableError, match="expected the columns"):
+        TunedTable.read(tmp_path / "table.csv")
+
+
+def test_a_row_serves_problems_of_as_many_tiles(row):
+    heuristic = choose_gemm_config(GemmKind(), 100, 256, 1024)
+    assert heuristic != row.config
+    with replaced(TunedTable([row])):
+        for m in (65, 100, 128):
+            assert choose_gemm_config(GemmKind(), m, 256, 1024) == row.config
+        for changes in ({"m": 64}, {"m": 129}, {"n": 512}, {"k": 2048}, {"num_groups": 2}, {"num_cus": 100}):
+            asked = {"m": 100, "n": 256, "k": 1024, **changes}
+            assert choose_gemm_config(GemmKind(), **asked) != row.config, changes
+        assert choose_gemm_config(GemmKind(), 100, 256, 1024, max_block_m=32).block_m <= 32
+        assert choose_gemm_config(GemmKind(d_type="f32"), 100, 256, 1024).kind.d_type == "f32"
+    assert choose_gemm_config(GemmKind(), 100, 256, 1024) == heuristic
+
+
+def test_the_nearest_of_several_rows_counts(row):
+    near = dataclasses.replace(row, m=70, config=dataclasses.replace(row.config, group_m=4))
+    with replaced(TunedTable([row, near])):
+        assert choose_gemm_config(GemmKind(), 72, 256, 1024) == near.config
+        assert choose_gemm_config(GemmKind(), 99, 256, 1024) == row.config
+
+
+def test_a_table_of_ones_own(tmp_path, row, monkeypatch):
+    TunedTable([row]).write(tmp_path / "table.csv")
+    monkeypatch.setenv("DG_TUNED_TABLE", str(tmp_path / "table.csv"))
+    choose_gemm_config.cache_clear()
+    assert choose_gemm_config(GemmKind(), 100, 256, 1024) == row.config
+    monkeypatch.undo()
+    choose_gemm_config.cache_clear()
+
+
+def test_the_shipped_table_is_whole():
+    table = TunedTable.read(SHIPPED)
+    for row in table.rows.values():
+        assert table.find(GemmProblem(row.config.kind, row.m, row.n, row.k, 304, row.groups, 256)) == row.config
+
+
+@given(m=st.integers(1, 2**16), n=st.integers(1, 2**16), k=st.integers(1, 2**10).map(lambda blocks: 16 * blocks))
+def test_more_work_is_estimated_to_take_longer(m, n, k):
+    def clocks(m, n, k):
+        problem = GemmProblem(GemmKind(), m, n, k, 304, 1, 256)
+        return [estimated_clocks(config, problem) for config in gemm_candidates(GemmKind())]
+
+    for more in (clocks(2 * m, n, k), clocks(m, 2 * n, k), clocks(m, n, 4 * k)):
+        assert all(0 < less <= longer for less, longer in zip(clocks(m, n, k), more, strict=True))

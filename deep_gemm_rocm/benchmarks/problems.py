@@ -86,16 +86,20 @@ class Problem:
         d = torch.full_like(self.d, torch.nan)
         return dataclasses.replace(self, a=_each(self.a, _copied), b=_each(self.b, _copied), d=d)
 
-    def kernel_names(self) -> list[str]:
-        """The kernels that ``run`` launches."""
+    def to_meta(self) -> Problem:
+        """The same problem without memory, for planning."""
 
         def to_meta(tensor: torch.Tensor) -> torch.Tensor:
             return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
 
-        a, b = _each(self.a, to_meta), _each(self.b, to_meta)
         layout = None if self.layout is None else to_meta(self.layout)
+        a, b = _each(self.a, to_meta), _each(self.b, to_meta)
+        return dataclasses.replace(self, a=a, b=b, d=to_meta(self.d), layout=layout)
+
+    def kernel_names(self) -> list[str]:
+        """The kernels that ``run`` launches."""
         with planning.planning() as plan:
-            dataclasses.replace(self, a=a, b=b, d=to_meta(self.d), layout=layout).run()
+            self.to_meta().run()
         return [str(request.values["kernel_name"]) for request in plan.values()]
 
     def run(self) -> None:

@@ -46,7 +46,7 @@ def run(
         for name in names:
             if name not in known:
                 raise UsageError(f"{option}: expected one of {', '.join(known)}, got {name!r}")
-    work = {op: _shapes(op, wanted_shapes) for op in ops}
+    work = {op: chosen_shapes(op, wanted_shapes) for op in ops}
     if plot and importlib.util.find_spec("matplotlib") is None:
         raise UsageError("--plot needs matplotlib, which isn't installed")
     how_often = dataclasses.replace(Sampling.default(), **sampling)
@@ -81,8 +81,12 @@ def run(
     return good
 
 
-def _shapes(op: str, wanted: Iterable[str]) -> tuple[Shape, ...]:
-    """Those of all names, each once."""
+def chosen_shapes(op: str, wanted: Iterable[str]) -> tuple[Shape, ...]:
+    """Those of all names, each once.
+
+    Raises:
+        UsageError: there is no such name.
+    """
     try:
         return tuple(dict.fromkeys(itertools.chain.from_iterable(_named(op, name) for name in wanted)))
     except ValueError as error:

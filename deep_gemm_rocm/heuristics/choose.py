@@ -1,12 +1,18 @@
-"""A first heuristic: the candidate whose tiles fill the device's CUs in the least estimated time."""
+"""Which configuration a problem runs: the one that was measured to be the best, or else that of the least estimated
+time."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import itertools
+from collections.abc import Iterable
 
 from ..layout import ceil_div
-from .gemm_config import BLOCK_K_BYTES, GemmConfig, GemmKind
+from .cost import estimated_clocks
+from .gemm_config import GemmConfig, GemmKind
+from .tuned import GemmProblem, table, with_tail
 
 # From the smallest tile to the largest. Small tiles spread a small M over many CUs; large ones load fewer bytes for
 # each product.
@@ -47,9 +53,7 @@ _NUM_CUS = 304
 _TILE_OF_SPLIT = 128
 _LEAST_K_BLOCKS = 8  # of a part, or the second pass costs as much as the first
 
-_BYTES_OF_K_PER_CLOCK = 2048  # multiply-adds of a CU, times the bytes of an element
-_BYTES_PER_CLOCK = 32  # that a CU gets from L2 when all of them ask
-_LOAD_LATENCY_CLOCKS = 1000  # from memory into LDS
+_SUMS_OF_WAVE = 128 * 64  # which leaves half of a lane's registers for everything else
 
 
 def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig, ...]:
@@ -77,7 +81,8 @@ def choose_gemm_config(
     num_groups: int = 1,
     max_block_m: int = 256,
 ) -> GemmConfig:
-    """The configuration that runs a problem in the fewest estimated clocks; of equals, the one with the largest tile.
+    """The configuration that was measured to be the best for a problem, see ``tuned.table``; where none was, the one of
+    ``gemm_candidates`` that takes the fewest estimated clocks.
 
     Args:
         kind: what is computed; its ``k_tail`` is replaced by what ``k`` asks for.
@@ -85,10 +90,35 @@ def choose_gemm_config(
         num_cus: compute units that may be used.
         num_groups: how many groups there are that have ``m`` rows each and share no tiles.
         max_block_m: the most rows that a tile may have, at least 16.
+
+    Raises:
+        tuned.TableError, OSError: ``DG_TUNED_TABLE`` names no good table.
     """
-    k_tail = k * kind.element_bytes % BLOCK_K_BYTES != 0
-    candidates = reversed(gemm_candidates(dataclasses.replace(kind, k_tail=k_tail), max_block_m))
-    return min(candidates, key=lambda config: _clocks_per_k_block(config, m, n, num_groups, num_cus))
+    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m)
+    return table().find(problem) or ranked(problem, gemm_candidates(problem.kind, max_block_m))[0]
+
+
+def ranked(problem: GemmProblem, configs: Iterable[GemmConfig]) -> list[GemmConfig]:
+    """Least estimated time first; of equals, the largest tile."""
+    return sorted(configs, key=lambda config: (estimated_clocks(config, problem), -config.block_m * config.block_n))
+
+
+def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
+    """Every configuration that can be compiled for the problem, its tiles not much larger than need be."""
+    found = []
+    for (block_m, block_n), (waves_m, waves_n), (schedule, stages, producers) in itertools.product(
+        itertools.product((16, 32, 64, 128, 256), (32, 64, 128, 256)),
+        ((1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2)),
+        (("multistage", 2, 0), ("multistage", 3, 0), ("multistage", 4, 0), ("pinned", 2, 0), ("pingpong", 3, 0),
+         ("producer", 3, 4)),
+    ):  # fmt: skip
+        if block_m > max(16, min(problem.max_block_m, 2 * problem.m)) or block_n > max(32, 2 * problem.n):
+            continue
+        with contextlib.suppress(ValueError):
+            config = GemmConfig(block_m, block_n, waves_m, waves_n, stages, schedule, 16, producers, problem.kind)
+            if config.wave_m * config.wave_n <= _SUMS_OF_WAVE:
+                found.append(config)
+    return found
 
 
 def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
@@ -101,13 +131,3 @@ def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
     """
     tiles = ceil_div(m, _TILE_OF_SPLIT) * ceil_div(n, _TILE_OF_SPLIT)
     return max(1, min(_NUM_CUS // max(tiles, 1), k_blocks // _LEAST_K_BLOCKS))
-
-
-def _clocks_per_k_block(config: GemmConfig, m: int, n: int, num_groups: int, num_cus: int) -> float:
-    """Clocks that the device spends on 128 bytes of K: rounds of tiles over the CUs, times a tile's slowest part."""
-    tiles = num_groups * ceil_div(m, config.block_m) * ceil_div(n, config.output_n)
-    rounds = ceil_div(tiles, num_cus)
-    compute = config.block_m * config.block_n * BLOCK_K_BYTES / _BYTES_OF_K_PER_CLOCK
-    load = (config.block_m + config.block_n) * BLOCK_K_BYTES / _BYTES_PER_CLOCK
-    latency = _LOAD_LATENCY_CLOCKS / config.num_stages
-    return rounds * max(compute, load, latency)

@@ -1,0 +1,129 @@
+"""Searches configurations: the cost model ranks what can be compiled, the best few are measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+from .. import hip, planning
+from ..heuristics import GemmConfig, tuned
+from ..heuristics.choose import gemm_candidates, legal_configs, ranked
+from ..heuristics.tuned import GemmProblem, TunedRow, TunedTable
+from ..jit import toolchain
+from . import measure
+from .measure import Sampling
+from .problems import Problem, WrongResultError
+
+
+class _Asked:
+    """Notes what a configuration is asked for, and knows none."""
+
+    problem: GemmProblem
+
+    def find(self, problem: GemmProblem) -> None:
+        self.problem = problem
+
+
+@dataclasses.dataclass(frozen=True)
+class _Always:
+    """Knows one for everything."""
+
+    config: GemmConfig
+
+    def find(self, problem: GemmProblem) -> GemmConfig:
+        return self.config
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A configuration and how long it took; ``failure`` says why there is no time."""
+
+    config: GemmConfig
+    time_us: float | None = None
+    failure: str = ""
+
+
+def asked_for(problem: Problem) -> GemmProblem:
+    """What the heuristic has to choose a configuration for when this package's function is called."""
+    asked = _Asked()
+    with tuned.replaced(asked), planning.planning():
+        problem.to_meta().run()
+    return asked.problem
+
+
+def candidates(wanted: GemmProblem, count: int) -> list[GemmConfig]:
+    """The heuristic's choice, then the best by its estimate among all that can be compiled."""
+    chosen = ranked(wanted, gemm_candidates(wanted.kind, wanted.max_block_m))[0]
+    others = (config for config in ranked(wanted, legal_configs(wanted)) if config != chosen)
+    return [chosen, *(config for config, _ in zip(others, range(count - 1), strict=False))]
+
+
+def tune(problem: Problem, count: int, sampling: Sampling, report: Callable[[Trial], None]) -> TunedRow:
+    """Measures ``count`` configurations; the best one whose result is right.
+
+    Args:
+        report: called with each of them.
+
+    Raises:
+        RuntimeError: none computes the right result.
+    """
+    wanted = asked_for(problem)
+    trials = []
+    for config in candidates(wanted, count):
+        trials.append(_tried(problem, config, sampling))
+        report(trials[-1])
+    timed = sorted((trial for trial in trials if trial.time_us), key=lambda trial: trial.time_us or 0)
+    for trial in timed:
+        copy = problem.copy()
+        try:
+            with tuned.replaced(_Always(trial.config)):
+                timing = measure.time_calls([copy.run], sampling)
+            error = copy.check()
+        except WrongResultError as failure:
+            report(Trial(trial.config, failure=str(failure)))
+            continue
+        return _row(wanted, trial.config, timing.median_us, error)
+    raise RuntimeError(
+        f"{problem.op} {problem.shape}: no configuration works; the first failed with {trials[0].failure}"
+    )
+
+
+def _tried(problem: Problem, config: GemmConfig, sampling: Sampling) -> Trial:
+    copies = sampling.copies(problem)
+    try:
+        with tuned.replaced(_Always(config)):
+            calls = [functools.partial(Problem.run, copy) for copy in copies]
+            return Trial(config, measure.time_calls(calls, sampling, compute="sampled").median_us)
+    # One that the compiler or the device refuses is none.
+    except Exception as failure:
+        return Trial(config, failure=f"{type(failure).__name__}: {failure}".splitlines()[0])
+
+
+def _row(wanted: GemmProblem, config: GemmConfig, time_us: float, error: float) -> TunedRow:
+    runtime = hip.runtime()
+    device = next(device for device in runtime.devices() if device.arch == hip.ARCH)
+    compiler = toolchain.choose()
+    return TunedRow(
+        config=config,
+        m=wanted.m,
+        n=wanted.n,
+        k=wanted.k,
+        groups=wanted.num_groups,
+        time_us=round(time_us, 3),
+        error=round(error, 4),
+        device=device.name,
+        clock_mhz=device.clock_khz // 1000,
+        toolchain=f"{compiler.name} {compiler.version}",
+        simulated=runtime.is_simulated,
+    )
+
+
+def load(path: Path) -> TunedTable:
+    """The table so far; an empty one if there is none.
+
+    Raises:
+        tuned.TableError, OSError: the file can't be used.
+    """
+    return TunedTable.read(path) if path.exists() else TunedTable()

@@ -1,0 +1,57 @@
+"""``tune``: measures configurations and keeps the best ones in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from .. import hip
+from ..benchmarks import problems
+from ..benchmarks import tune as tuning
+from ..benchmarks.measure import Sampling
+from ..benchmarks.problems import OPERATIONS
+from ..heuristics.tuned import TableError
+from . import UsageError
+from .bench import chosen_shapes
+
+
+def run(console: Console, ops: Sequence[str], wanted_shapes: Sequence[str], out: Path, count: int, again: bool) -> bool:
+    """Adds a row for each shape to the table, at once, so that an interrupted run goes on where it was.
+
+    Raises:
+        UsageError: there is no such operation or shape, or ``out`` is no table.
+    """
+    for op in ops:
+        if op not in OPERATIONS:
+            raise UsageError(f"--op: expected one of {', '.join(OPERATIONS)}, got {op!r}")
+    work = [(op, shape) for op in ops for shape in chosen_shapes(op, wanted_shapes)]
+    try:
+        table = tuning.load(out)
+    except TableError as error:
+        raise UsageError(str(error)) from error
+    sampling = Sampling.default()
+    kind = "simulated" if hip.runtime().is_simulated else "measured"
+    good = True
+    for index, (op, shape) in enumerate(work, 1):
+        console.print(f"{index} of {len(work)}: {op} {shape}")
+        problem = problems.make(op, shape, hip.runtime().tensor_device)
+        if not again and table.has(tuning.asked_for(problem)):
+            console.print("  is in the table")
+            continue
+
+        def report(trial: tuning.Trial) -> None:
+            result = trial.failure or f"{trial.time_us:.2f} µs ({kind})"
+            console.print(f"  {trial.config.kernel_name}: {result}")
+
+        try:
+            row = tuning.tune(problem, count, sampling, report)
+        except RuntimeError as error:
+            console.print(f"[red]{error}[/]")
+            good = False
+            continue
+        table = table.with_row(row)
+        table.write(out)
+    console.print(f"{len(table.rows)} rows in {out}; DG_TUNED_TABLE={out} makes calls use them")
+    return good

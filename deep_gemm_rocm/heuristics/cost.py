@@ -1,0 +1,83 @@
+"""How long a configuration takes, estimated: what the tuner measures first, and what runs where nobody has measured.
+
+A CU computes its tiles one after the other, or as many at once as fit. Of a tile each K-block costs the longest of what
+matrix cores, LDS and vector L1 need for it, and a share of the others, as schedules overlap them more or less; with few
+waves on a CU it costs what remains of memory's latency. The chip as a whole can't be faster than its memory.
+"""
+
+from __future__ import annotations
+
+from ..layout import ceil_div
+from .gemm_config import BLOCK_K_BYTES, GemmConfig
+from .tuned import GemmProblem
+
+_XCDS = 8
+
+# Clocks and bytes a clock of docs/timing.md, where their sources are.
+_MATRIX_BYTES = 2048  # multiply-adds of a CU times the bytes of an element
+_L1_BYTES = 32  # of a CU, into registers
+_LDS_READ_BYTES = 128
+_LDS_WRITE_BYTES = 51
+_HBM_BYTES = 2048
+_CACHE_BYTES = 5400  # Infinity Cache to all L2s
+_LATENCY = 900  # of HBM, and of its way back
+
+# Fitted to launches in the timing model, for whole families of configurations.
+_LAUNCH = 1500
+_PROLOGUE = 1500
+_EPILOGUE_PER_ROW = 8
+_NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.25, "producer": 0.4}
+
+
+def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
+    """Core clocks of a launch."""
+    _, m, n, k, num_cus, num_groups, _ = problem
+    tile_rows, tile_columns = ceil_div(m, config.block_m), ceil_div(n, config.output_n)
+    tiles = num_groups * tile_rows * tile_columns
+    # K of k-grouped GEMM is that of all groups together.
+    of_groups = num_groups if config.kind.grouping == "k_grouped" else 1
+    k_blocks = ceil_div(k * config.kind.element_bytes, BLOCK_K_BYTES * of_groups)
+    at_once = min(config.workgroups_per_cu, ceil_div(tiles, num_cus))
+    rounds = ceil_div(tiles, num_cus * at_once)
+    k_block = max(at_once * _busy_clocks(config), _LATENCY / _k_blocks_ahead(config))
+    tile = _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
+    memory = _memory_clocks(config, problem, tiles, tile_rows, tile_columns, k_blocks)
+    # Where both take about as long, each has to wait for the other at times.
+    return _LAUNCH + ((rounds * tile) ** 4 + memory**4) ** 0.25
+
+
+def _busy_clocks(config: GemmConfig) -> float:
+    """Of a K-block of one tile, with other work to hide latency."""
+    rows_of_b = 0 if config.kind.b_major == "shuffled" else config.block_n
+    loaded = (config.block_m + config.block_n) * BLOCK_K_BYTES
+    stored = (config.block_m + rows_of_b) * BLOCK_K_BYTES
+    read = (config.block_m * config.waves_n + rows_of_b * config.waves_m) * BLOCK_K_BYTES
+    # A SIMD without waves computes nothing.
+    simds = min(config.waves_m * config.waves_n, 4) / 4
+    parts = (
+        config.block_m * config.block_n * BLOCK_K_BYTES / _MATRIX_BYTES / simds,
+        loaded / _L1_BYTES,
+        stored / _LDS_WRITE_BYTES + read / _LDS_READ_BYTES,
+    )
+    longest = max(parts)
+    return longest + _NOT_OVERLAPPED[config.schedule] * (sum(parts) - longest)
+
+
+def _k_blocks_ahead(config: GemmConfig) -> int:
+    return max(1, config.num_stages - 1)
+
+
+def _memory_clocks(
+    config: GemmConfig, problem: GemmProblem, tiles: int, tile_rows: int, tile_columns: int, k_blocks: int
+) -> float:
+    """Of the whole launch, if nothing but memory counted."""
+    _, m, n, _, num_cus, num_groups, _ = problem
+    k_bytes = k_blocks * BLOCK_K_BYTES
+    output = num_groups * m * n * 2
+    once = num_groups * (m + n * config.kind.parts) * k_bytes + output
+    # An XCD's tiles that run at the same time form a rectangle, whose rows and columns its L2 takes in once.
+    running = min(ceil_div(tiles, _XCDS), num_cus // _XCDS * config.workgroups_per_cu)
+    high = min(config.group_m, tile_rows, running)
+    wide = min(ceil_div(running, high), tile_columns)
+    for_a_tile = (config.block_m / wide + config.block_n / high) * k_bytes
+    return max(once / _HBM_BYTES, (tiles * for_a_tile + output) / _CACHE_BYTES)

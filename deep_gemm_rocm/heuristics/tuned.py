@@ -1,0 +1,246 @@
+"""Configurations that were measured to be the best: a table that comes with the package, or one of the user's own."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from ..layout import ceil_div
+from .gemm_config import GemmConfig, GemmKind
+
+SHIPPED = Path(__file__).resolve().with_name("tuned_gemm.csv")
+
+_CUS = 304
+_FLOPS_PER_CLOCK = {1: 4096, 2: 2048, 4: 1024}  # of a CU, by the bytes of an element
+_KIND_DEFAULTS = {field.name: field.default for field in dataclasses.fields(GemmKind)}
+_CONFIG_FIELDS = {field.name: field.type for field in dataclasses.fields(GemmConfig) if field.name != "kind"}
+COLUMNS = (
+    "kind", "m", "n", "k", "groups", *_CONFIG_FIELDS, "time_us", "error", "device", "clock_mhz", "toolchain",
+    "simulated",
+)  # fmt: skip
+
+
+class TableError(ValueError):
+    """A table of tuned configurations can't be used; the message names file, line and what is wrong there."""
+
+
+class GemmProblem(NamedTuple):
+    """What a configuration is chosen for: the arguments of ``choose_gemm_config``."""
+
+    kind: GemmKind
+    m: int
+    n: int
+    k: int
+    num_cus: int
+    num_groups: int
+    max_block_m: int
+
+
+class Finds(Protocol):
+    """Something that knows configurations."""
+
+    def find(self, problem: GemmProblem) -> GemmConfig | None: ...
+
+
+@dataclass(frozen=True)
+class TunedRow:
+    """A measurement of the best configuration for a problem.
+
+    Attributes:
+        config: with the problem's kind.
+        m, n, k, groups: as of ``choose_gemm_config``.
+        time_us: of one call, with inputs that weren't in the Infinity Cache.
+        error: the result's largest, in units of what rounding may cost.
+        device, clock_mhz, toolchain: what it was measured with.
+        simulated: whether the timing model told the time.
+    """
+
+    config: GemmConfig
+    m: int
+    n: int
+    k: int
+    groups: int
+    time_us: float
+    error: float
+    device: str
+    clock_mhz: int
+    toolchain: str
+    simulated: bool
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            ValueError: no such measurement is possible.
+        """
+        if min(self.m, self.n, self.k, self.groups, self.clock_mhz) < 1:
+            raise ValueError("m, n, k, groups and clock_mhz must be positive")
+        if not 0 <= self.error <= 1:
+            raise ValueError(f"error must be from 0 to 1, else the result was wrong, got {self.error}")
+        if not (self.time_us > 0 and math.isfinite(self.time_us)):
+            raise ValueError(f"time_us must be positive, got {self.time_us}")
+        flops = 2 * self.m * self.n * self.k * (1 if self.config.kind.grouping == "k_grouped" else self.groups)
+        peak = _FLOPS_PER_CLOCK[self.config.kind.element_bytes] * _CUS * self.clock_mhz  # in FLOP/µs
+        if flops > peak * self.time_us:
+            raise ValueError(
+                f"{flops / self.time_us / 1e6:.0f} TFLOPS are impossible: at {self.clock_mhz} MHz an MI300X has "
+                f"{peak / 1e6:.0f}"
+            )
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return (*_key(self.config.kind, self.n, self.k, self.groups), self.m)
+
+    def as_fields(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
+        config = {name: getattr(self.config, name) for name in _CONFIG_FIELDS}
+        return {"kind": _kind_text(self.config.kind), **own, **config}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, str]) -> TunedRow:
+        """
+        Raises:
+            ValueError, KeyError, TypeError: the fields aren't those of a row.
+        """
+        k = int(fields["k"])
+        kind = with_tail(_parsed_kind(fields["kind"]), k)
+        values = {name: fields[name] if of == "str" else int(fields[name]) for name, of in _CONFIG_FIELDS.items()}
+        if fields["simulated"] not in ("True", "False"):
+            raise ValueError(f"simulated must be True or False, got {fields['simulated']!r}")
+        return cls(
+            config=GemmConfig(kind=kind, **values),  # type: ignore[arg-type]
+            m=int(fields["m"]),
+            n=int(fields["n"]),
+            k=k,
+            groups=int(fields["groups"]),
+            time_us=float(fields["time_us"]),
+            error=float(fields["error"]),
+            device=fields["device"],
+            clock_mhz=int(fields["clock_mhz"]),
+            toolchain=fields["toolchain"],
+            simulated=fields["simulated"] == "True",
+        )
+
+
+class TunedTable:
+    """Rows by their problems."""
+
+    def __init__(self, rows: Iterable[TunedRow] = ()) -> None:
+        self.rows = {row.key: row for row in rows}
+        self._by_weight: dict[tuple[Any, ...], list[TunedRow]] = {}
+        for row in self.rows.values():
+            self._by_weight.setdefault(row.key[:-1], []).append(row)
+
+    @classmethod
+    def read(cls, path: Path) -> TunedTable:
+        """
+        Raises:
+            TableError: the file isn't a table, or a row of it is impossible.
+            OSError: it can't be read.
+        """
+        with open(path, newline="") as file:
+            reader = csv.DictReader(file)
+            if tuple(reader.fieldnames or ()) != COLUMNS:
+                raise TableError(f"{path}: expected the columns {', '.join(COLUMNS)}")
+            rows = []
+            for fields in reader:
+                try:
+                    rows.append(TunedRow.from_fields(fields))
+                except (ValueError, KeyError, TypeError) as error:
+                    raise TableError(f"{path}, line {reader.line_num}: {error}") from error
+        return cls(rows)
+
+    def write(self, path: Path) -> None:
+        """All rows in order, by way of another file, so that the old one is whole until the new one is."""
+        temporary = path.with_name(path.name + ".new")
+        with open(temporary, "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            for key in sorted(self.rows, key=str):
+                writer.writerow(self.rows[key].as_fields())
+        temporary.replace(path)
+
+    def has(self, problem: GemmProblem) -> bool:
+        """Whether there is a row for just this problem."""
+        return (*_key(problem.kind, problem.n, problem.k, problem.num_groups), problem.m) in self.rows
+
+    def with_row(self, row: TunedRow) -> TunedTable:
+        return TunedTable([*self.rows.values(), row])
+
+    def find(self, problem: GemmProblem) -> GemmConfig | None:
+        """The configuration of the row with the nearest M whose tiles cover the problem's rows as well, no more and no
+        fewer of them; they do the same work then."""
+        if problem.num_cus != _CUS:
+            return None
+        rows = self._by_weight.get(_key(problem.kind, problem.n, problem.k, problem.num_groups), ())
+        fitting = [
+            row
+            for row in rows
+            if row.config.block_m <= problem.max_block_m
+            and ceil_div(row.m, row.config.block_m) == ceil_div(problem.m, row.config.block_m)
+        ]
+        nearest = min(fitting, key=lambda row: abs(row.m - problem.m), default=None)
+        return nearest.config if nearest else None
+
+
+def with_tail(kind: GemmKind, k: int) -> GemmKind:
+    """The kind for this K, whichever it was for."""
+    return dataclasses.replace(kind, k_tail=k * kind.element_bytes % 128 != 0)
+
+
+def _key(kind: GemmKind, n: int, k: int, groups: int) -> tuple[Any, ...]:
+    return dataclasses.replace(kind, k_tail=False), n, k, groups
+
+
+def _kind_text(kind: GemmKind) -> str:
+    """What distinguishes a kind from the default one, as ``a_type=bf16 b_type=bf16``; ``k_tail`` follows from K."""
+    own = {name: getattr(kind, name) for name in _KIND_DEFAULTS if name != "k_tail"}
+    return " ".join(f"{name}={value}" for name, value in own.items() if value != _KIND_DEFAULTS[name])
+
+
+def _parsed_kind(text: str) -> GemmKind:
+    fields: dict[str, Any] = dict(pair.split("=") for pair in text.split())
+    for name, value in fields.items():
+        if isinstance(_KIND_DEFAULTS.get(name), bool):
+            fields[name] = {"True": True, "False": False}[value]
+    return GemmKind(**fields)
+
+
+_replacement: Finds | None = None
+
+
+def table() -> Finds:
+    """What ``choose_gemm_config`` asks first: the file that ``DG_TUNED_TABLE`` names, or the package's own.
+
+    Raises:
+        TableError, OSError: the file can't be used.
+    """
+    return _replacement or _read(os.environ.get("DG_TUNED_TABLE") or str(SHIPPED))
+
+
+@functools.cache
+def _read(path: str) -> TunedTable:
+    return TunedTable.read(Path(path))
+
+
+@contextlib.contextmanager
+def replaced(by: Finds) -> Iterator[None]:
+    """Lets ``choose_gemm_config`` ask something else, in all threads; for tuning."""
+    from .choose import choose_gemm_config
+
+    global _replacement
+    before = _replacement
+    _replacement = by
+    choose_gemm_config.cache_clear()
+    try:
+        yield
+    finally:
+        _replacement = before
+        choose_gemm_config.cache_clear()
