@@ -57,6 +57,8 @@ class PingPong {
   }
 
  private:
+  static constexpr int kReadsPerLoad = State::kFragmentReads / State::kTransfersOfA;
+  static_assert(kReadsPerLoad > 0, "too few reads to load A between them");
   static constexpr int kFirstStoreSlot = State::kSlots * 5 / 8;
   static constexpr int kSlotsPerStore = max((State::kSlots - kFirstStoreSlot) / State::kTransfersOfA, 1);
   static_assert(kFirstStoreSlot + (State::kTransfersOfA - 1) * kSlotsPerStore < State::kSlots, "too few slots to store A");
@@ -64,13 +66,19 @@ class PingPong {
   static DG_DEVICE bool is_second_half() { return wave_id() >= 4; }
 
   static DG_DEVICE void memory_phase(State& state, int k_block) {
-    state.read_fragments(k_block);
     state.load_scales(0, k_block);
+    state.read_fragments(k_block, 0, [&](auto read) {
+      __builtin_amdgcn_sched_barrier(0);
+      if (read % kReadsPerLoad == 0 && read / kReadsPerLoad < State::kTransfersOfA) {
+        state.load(0, read / kReadsPerLoad, k_block + 1);
+        __builtin_amdgcn_sched_barrier(0);
+      }
+    });
 #pragma unroll
-    for (int i = 0; i < State::kTransfersOfA; ++i) state.load(0, i, k_block + 1);
-#pragma unroll
-    for (int i = State::kTransfersOfA; i < State::kTransfers; ++i) state.store(0, i, k_block + 1);
-    load_b(state, k_block + 2);
+    for (int i = State::kTransfersOfA; i < State::kTransfers; ++i) {
+      state.store(0, i, k_block + 1);
+      state.load(0, i, k_block + 2);
+    }
   }
 
   static DG_DEVICE void compute_phase(State& state, int k_block) {

@@ -76,6 +76,7 @@ class PipelineState {
   static constexpr int kTransfers = kTransfersOfA + LoaderB::kPasses;
   static constexpr int kScaleLoads = Scales::kLoads;
   static constexpr int kReads = Fragment<Mfma>::kReads;
+  static constexpr int kFragmentReads = (Shape::kFragsM + Shape::kFragsN) * kReads;
   static constexpr int kSlots = Mma::kSlots;
 
   DG_DEVICE PipelineState(const TileOperands& operands, uint8_t* lds)
@@ -116,20 +117,26 @@ class PipelineState {
     b[fragment_stage][fragment].read(read, lds_b(k_block), wave_n_ + fragment * Mfma::kRows);
   }
 
-  // All fragments, in the order in which the slots use them. Those of a shuffled B are in registers, of this stage.
-  DG_DEVICE void read_fragments(int k_block, int register_stage = 0) {
-#pragma unroll
-    for (int read = 0; read < kReads; ++read) read_a(0, read, k_block);
-#pragma unroll
-    for (int read = 0; read < Shape::kFragsN * kReads; ++read) {
-      if constexpr (kShuffledB) {
-        b[0][read / kReads].set(read % kReads, loader_b_.operands(register_stage, read / kReads, read % kReads));
+  // All fragments, in the order in which the slots use them; after the i-th of kFragmentReads, between(i). Those of a
+  // shuffled B are in registers, of this stage.
+  template <class Between>
+  DG_DEVICE void read_fragments(int k_block, int register_stage, const Between& between) {
+    static_for<kFragmentReads>([&](auto i) {
+      constexpr int kPastB = (1 + Shape::kFragsN) * kReads;
+      constexpr int kFragment = i < kPastB ? i / kReads - 1 : i / kReads - Shape::kFragsN;
+      if constexpr (i < kReads || i >= kPastB) {
+        read_a(i < kReads ? 0 : kFragment, i % kReads, k_block);
+      } else if constexpr (kShuffledB) {
+        b[0][kFragment].set(i % kReads, loader_b_.operands(register_stage, kFragment, i % kReads));
       } else {
-        read_b(0, read / kReads, read % kReads, k_block);
+        read_b(0, kFragment, i % kReads, k_block);
       }
-    }
-#pragma unroll
-    for (int read = kReads; read < Shape::kFragsM * kReads; ++read) read_a(read / kReads, read % kReads, k_block);
+      between(i);
+    });
+  }
+
+  DG_DEVICE void read_fragments(int k_block, int register_stage = 0) {
+    read_fragments(k_block, register_stage, [](auto) {});
   }
 
   // Multiplies and promotes a K-block whose fragments are read.
