@@ -110,9 +110,10 @@ CONTRACT = {
     "wgrad_gemm_fp8_fp8_fp32_nt": _GROUPED_V1,
     "k_grouped_wgrad_gemm_fp8_fp8_fp32_nt": f"{_GROUPED_V1}, batch_sizes",
     "get_col_major_tma_aligned_tensor": "x",
-    # SGLang's build of it.
+    # SGLang's additions.
     "get_compile_mode": "",
     "set_compile_mode": "new_compile_mode",
+    "warmup_kernels": "name, m_list, n, k, num_groups",
 }
 POSITIONAL_ONLY = ("get_col_major_tma_aligned_tensor", "set_compile_mode")  # nobody calls them by their keywords
 

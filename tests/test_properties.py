@@ -322,6 +322,8 @@ class Grouped:
             psum = self.grouping == "psum"
             function = getattr(dg, f"m_grouped_{family}_gemm_{self.layout}_contiguous")
             keywords = {"use_psum_layout": psum, "ensure_zero_padding": self.zero_padding, **recipe}
+            if psum and self.expected_m:
+                keywords["expected_m_for_psum_layout"] = self.expected_m
             dg.set_mk_alignment_for_contiguous_layout(self.alignment)
 
             def launch(d, _):
