@@ -31,11 +31,13 @@ def info() -> None:
 
 
 @app.command()
-def demo() -> None:
+def demo(
+    attention: Annotated[bool, typer.Option(help="Run attention of a layer of Llama-3-8B instead.")] = False,
+) -> None:
     """Run a projection of DeepSeek-V3 in FP8 and check every element of the result."""
-    from .cli.demo import run
+    from .cli import attention_demo, demo
 
-    _finish(run)
+    _finish(attention_demo.run if attention else demo.run)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from deep_gemm_rocm import hip, jit, simulator
 from deep_gemm_rocm.__main__ import app
-from deep_gemm_rocm.cli import demo
+from deep_gemm_rocm.cli import attention_demo, demo
 from deep_gemm_rocm.jit import toolchain
 
 
@@ -69,7 +69,7 @@ def test_demo_measures_and_checks(invoke, small, tmp_path):
     assert f"compiler: {toolchain.choose().name}" in result.output
     assert "M=16: compiling, running" in result.output
     rows = [line.split("│")[1:-1] for line in result.output.splitlines() if line.startswith("│")]
-    assert [row[0].strip() for row in rows] == ["16", "5"]
+    assert [row[0].strip() for row in rows] == ["M=16", "M=5"]
     assert all(float(row[5]) <= 1 for row in rows)
     assert "as close to the exact result" in result.output
     assert os.environ["DG_JIT_CACHE_DIR"] == str(tmp_path / "cache")
@@ -105,7 +105,56 @@ def test_the_whole_demo_in_a_process_of_its_own(tmp_path):
         [sys.executable, "-m", "deep_gemm_rocm", "demo"], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for part in ("simulated", "N=2112 K=7168", "│ 128 │", "│  77 │", "as close to the exact result"):
+    for part in ("simulated", "N=2112 K=7168", "│ M=128 │", "│  M=77 │", "as close to the exact result"):
+        assert part in done.stdout
+
+
+@pytest.fixture
+def small_attention(monkeypatch):
+    monkeypatch.setattr(attention_demo, "_HEADS", 4)
+    monkeypatch.setattr(attention_demo, "_KV_HEADS", 1)
+    monkeypatch.setattr(attention_demo, "_TOKENS", 150)
+    monkeypatch.setattr(attention_demo, "_CONTEXTS", (130, 1))
+
+
+def test_attention_demo_measures_and_checks(invoke, small_attention):
+    jit.forget()
+    result = invoke("demo", "--attention")
+    assert result.exit_code == 0, result.output
+    assert "Attention of 4 heads of 128, 1 of keys and values, bf16" in result.output
+    rows = [line.split("│")[1:-1] for line in result.output.splitlines() if line.startswith("│")]
+    assert [row[0].strip() for row in rows] == ["prefill", "decode"]
+    assert all(float(row[5]) <= 1 for row in rows)
+    assert "as close to the exact result" in result.output
+
+
+@pytest.mark.parametrize("function", ["flash_attention", "flash_attention_decode"])
+def test_attention_demo_fails_on_a_wrong_result(invoke, small_attention, monkeypatch, function):
+    right = getattr(attention_demo, function)
+
+    def wrong(*args, **options):
+        out = right(*args, **options)
+        out[0, 0, 1, 7] += 1
+        return out
+
+    monkeypatch.setattr(attention_demo, function, wrong)
+    result = invoke("demo", "--attention")
+    assert result.exit_code == 1
+    assert "1 elements are outside their bound" in result.output
+
+
+@pytest.mark.slow
+def test_the_whole_attention_demo_in_a_process_of_its_own(tmp_path):
+    environment = os.environ | {"DG_JIT_CACHE_DIR": str(tmp_path), "DG_DEVICE": "sim"}
+    command = [sys.executable, "-m", "deep_gemm_rocm", "demo", "--attention"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for part in (
+        "simulated",
+        "32 heads of 128, 8 of keys",
+        "keys and values of 1024 tokens",
+        "as close to the exact result",
+    ):
         assert part in done.stdout
 
 

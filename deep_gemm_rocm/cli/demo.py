@@ -1,21 +1,25 @@
-"""``demo``: a projection of DeepSeek-V3, from bf16 tensors to a checked FP8 result."""
+"""``demo``: a projection of DeepSeek-V3, from bf16 tensors to a checked FP8 result.
+
+And what all demos have in common.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from .. import gemm_fp8, hip, jit, per_block_cast_to_fp8, per_token_cast_to_fp8, testing
 from ..jit import toolchain
-from ..layout import Pair
 
 _N, _K = 2112, 7168  # DeepSeek-V3's fused projection of the hidden state to queries and latent keys and values
 _MS = (128, 77)  # tokens: a full tile, and a ragged one
@@ -23,8 +27,25 @@ _STEPS = 5  # that _measure reports
 
 
 @dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What a case computes with: ``call()`` runs its kernel, ``check()`` compares what this returned."""
+
+    call: Callable[[], torch.Tensor]
+    check: Callable[[torch.Tensor], testing.Accuracy]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A row of a demo's table: its name, what preparing its inputs consists of, and how to make them on a device."""
+
+    name: str
+    preparation: str
+    prepare: Callable[[str], Inputs]
+
+
+@dataclasses.dataclass(frozen=True)
 class _Row:
-    m: int
+    name: str
     compile_seconds: float
     load_seconds: float
     run_seconds: float
@@ -33,18 +54,25 @@ class _Row:
 
 def run(console: Console) -> bool:
     """Runs it and prints what it measured; whether every element is within its bound."""
+    cases = [Case(f"M={m}", "quantising activations and weights", functools.partial(_projection, m)) for m in _MS]
+    return run_cases(
+        console,
+        f"gemm_fp8, N={_N} K={_K}",
+        cases,
+        "The bound is what the FP8 sums and the last rounding, to bf16, may lose: an error of it is expected.",
+    )
+
+
+def run_cases(console: Console, title: str, cases: Sequence[Case], note: str) -> bool:
+    """Measures and checks each case and prints a table; whether every element is within its bound."""
     runtime, compiler = hip.runtime(), toolchain.choose()
-    rows = []
-    with _progress(console, _STEPS * len(_MS)) as report:
-        for m in _MS:
-            rows.append(_measure(m, runtime.tensor_device, report))
+    with _progress(console, _STEPS * len(cases)) as report:
+        rows = [_measure(case, runtime.tensor_device, report) for case in cases]
 
     console.print(f"device: {runtime.describe()}")
     console.print(f"compiler: {compiler.name}, {compiler.version}")
-    console.print(_table(rows))
-    console.print(
-        "The bound is what the FP8 sums and the last rounding, to bf16, may lose: an error of it is expected."
-    )
+    console.print(_table(title, rows))
+    console.print(note)
     if runtime.is_simulated:
         console.print("Run times are of the simulation on this CPU; the chip's own are thousands of times shorter.")
     wrong = sum(row.accuracy.failures for row in rows)
@@ -55,34 +83,38 @@ def run(console: Console) -> bool:
     return not wrong
 
 
-def _measure(m: int, device: str, report: Callable[[str], None]) -> _Row:
-    report(f"M={m}: quantising activations and weights")
+def _projection(m: int, device: str) -> Inputs:
     a = per_token_cast_to_fp8(testing.activations(m, _K).to(device))
     b = per_block_cast_to_fp8(testing.weights(_N, _K).to(device))
+    return Inputs(lambda: gemm_fp8(a, b), lambda result: testing.measure(result, testing.gemm_reference(a, b)))
 
-    report(f"M={m}: compiling, running")
+
+def _measure(case: Case, device: str, report: Callable[[str], None]) -> _Row:
+    report(f"{case.name}: {case.preparation}")
+    inputs = case.prepare(device)
+
+    report(f"{case.name}: compiling, running")
     with _empty_cache():
-        compile_seconds = _first_call(a, b)
-        report(f"M={m}: loading from the cache, running")
-        load_seconds = _first_call(a, b)
+        compile_seconds = _first_call(inputs.call)
+        report(f"{case.name}: loading from the cache, running")
+        load_seconds = _first_call(inputs.call)
 
-    report(f"M={m}: running")
+    report(f"{case.name}: running")
     start = time.perf_counter()
-    result = gemm_fp8(a, b)
+    result = inputs.call()
     done = hip.Event()
     done.record(hip.runtime().current_stream(result))
     done.synchronize()
     run_seconds = time.perf_counter() - start
 
-    report(f"M={m}: computing the exact result")
-    accuracy = testing.measure(result, testing.gemm_reference(a, b))
-    return _Row(m, compile_seconds, load_seconds, run_seconds, accuracy)
+    report(f"{case.name}: computing the exact result")
+    return _Row(case.name, compile_seconds, load_seconds, run_seconds, inputs.check(result))
 
 
-def _first_call(a: Pair, b: Pair) -> float:
+def _first_call(call: Callable[[], torch.Tensor]) -> float:
     """Seconds that a process's first call spends on getting its kernel."""
     jit.forget()
-    gemm_fp8(a, b)
+    call()
     (kernel,) = jit.loaded()
     return kernel.ready_seconds
 
@@ -117,13 +149,13 @@ def _progress(console: Console, steps: int) -> Iterator[Callable[[str], None]]:
         yield report
 
 
-def _table(rows: list[_Row]) -> Table:
-    table = Table(title=f"gemm_fp8, N={_N} K={_K}")
-    for heading in ("M", "compile, cold", "from cache", "run", "worst error", "error / bound"):
+def _table(title: str, rows: list[_Row]) -> Table:
+    table = Table(title=title)
+    for heading in ("", "compile, cold", "from cache", "run", "worst error", "error / bound"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            str(row.m),
+            row.name,
             *map(_duration, (row.compile_seconds, row.load_seconds, row.run_seconds)),
             f"{row.accuracy.max_error:.3g}",
             f"{row.accuracy.max_error_over_bound:.2f}",

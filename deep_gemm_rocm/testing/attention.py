@@ -8,7 +8,7 @@ import math
 import torch
 
 from ..layout import SCALE_BLOCK
-from .numerics import Accuracy, GemmReference, assert_accurate
+from .numerics import Accuracy, GemmReference, assert_accurate, measure
 
 _ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the value rounded
 _GROUP = 8  # products that the matrix cores add up before they round
@@ -34,11 +34,13 @@ class AttentionReference:
     lse: torch.Tensor
     lse_error: torch.Tensor
 
+    def measure(self, out: torch.Tensor) -> Accuracy:
+        """Compares a result with it, as ``testing.measure`` does."""
+        return measure(out.flatten(0, -2), self._rows())
+
     def assert_accurate(self, out: torch.Tensor, lse: torch.Tensor | None = None) -> Accuracy:
         """Raises AssertionError unless every element of a result is as close as it has to be."""
-        width = out.shape[-1]
-        flat = GemmReference(self.out.reshape(-1, width), self.error.reshape(-1, width))
-        accuracy = assert_accurate(out.reshape(-1, width), flat)
+        accuracy = assert_accurate(out.flatten(0, -2), self._rows())
         if lse is not None:
             lse = lse.cpu().double()
             same = (lse == self.lse) | (lse.isnan() & self.lse.isnan())
@@ -50,6 +52,10 @@ class AttentionReference:
                     f"{lse[index].item()} where {self.lse[index].item()} is exact"
                 )
         return accuracy
+
+    def _rows(self) -> GemmReference:
+        """Of all queries behind one another."""
+        return GemmReference(self.out.flatten(0, -2), self.error.flatten(0, -2))
 
 
 def visible_keys(tokens_q: int, tokens_k: int, causal: bool, window: tuple[int, int] | None) -> torch.Tensor:
