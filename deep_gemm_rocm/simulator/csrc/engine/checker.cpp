@@ -182,7 +182,8 @@ bool Checker::access_lds(Wave& wave, const Lanes& positions, const MemoryAccess&
     const auto alike = [&] {
       return data == nullptr ? 0 : bytes_alike(stored_bytes(access, data, lane), wave.group->lds.data() + begin);
     };
-    if (const auto conflict = lds_.find_conflict({begin, access.bytes, self, access.writes, access.atomic, access.compares}, alike))
+    const LdsWatch::Access here{begin, access.bytes, self, access.writes, access.atomic, access.compares};
+    if (const auto conflict = lds_.find_conflict(here, alike))
       return report_lds(wave, conflict, lane, access.writes);
     if (access.reads && !lds_.is_defined(begin, access.bytes)) defined_lanes &= ~(1ull << lane);
     if (access.writes) lds_.write(begin, access.bytes, self, access.atomic, access.compares);
@@ -297,7 +298,8 @@ bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess&
   if (!check_alignment(wave, places, access, "memory")) return false;
   if (global_ == nullptr || places.active == 0) return true;
   alignas(4) uint8_t stored[lanes * 16];
-  GlobalWatch::Span span{0, 0, access.writes, access.atomic, access.compares, false, data == nullptr ? nullptr : stored};
+  const uint8_t* const kept = data == nullptr ? nullptr : stored;
+  GlobalWatch::Span span{0, 0, access.writes, access.atomic, access.compares, false, kept};
   if (access.bytes % 4 == 0 && follow_one_another(places.active, places.addresses, access.bytes)) {
     if (data != nullptr) interleave(data, access.bytes / 4, reinterpret_cast<uint32_t*>(stored));
     span.address = places.addresses[0];

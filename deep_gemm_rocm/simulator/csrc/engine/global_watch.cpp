@@ -25,21 +25,17 @@ class PageLock {
 
 
 GlobalWatch::GlobalWatch(const MemoryRange* ranges, size_t count) {
-  constexpr size_t block_bytes = page_bytes * block_pages;
   for (size_t i = 0; i < count; ++i) {
-    const size_t blocks = (ranges[i].end - ranges[i].begin / 4 * 4 + block_bytes - 1) / block_bytes;
+    const size_t pages = (ranges[i].end - ranges[i].begin / 4 * 4 + page_bytes - 1) / page_bytes;
     // Memory straight from the system, which is zero and takes no room until it is touched.
-    void* zeroed = calloc(blocks, sizeof(std::atomic<Block*>));
-    if (zeroed == nullptr && blocks != 0) throw std::bad_alloc();
-    ranges_.push_back({ranges[i], static_cast<std::atomic<Block*>*>(zeroed), blocks});
+    void* zeroed = calloc(pages, sizeof(std::atomic<Page*>));
+    if (zeroed == nullptr && pages != 0) throw std::bad_alloc();
+    ranges_.push_back({ranges[i], static_cast<std::atomic<Page*>*>(zeroed)});
   }
 }
 
 GlobalWatch::~GlobalWatch() {
-  for (const Range& range : ranges_) {
-    for (size_t i = 0; i < range.block_count; ++i) delete range.blocks[i].load(std::memory_order_relaxed);
-    free(range.blocks);
-  }
+  for (const Range& range : ranges_) free(range.pages);
 }
 
 void GlobalWatch::release(Visitor& visitor) {
@@ -56,15 +52,12 @@ const GlobalWatch::Range* GlobalWatch::range_of(uint64_t address) const {
   return address < range.memory.end ? &range : nullptr;
 }
 
-GlobalWatch::Page& GlobalWatch::page_of(const Range& range, uint64_t offset) const {
-  const uint64_t page = offset / page_bytes;
-  std::atomic<Block*>& slot = range.blocks[page / block_pages];
-  if (Block* block = slot.load(std::memory_order_acquire)) return (*block)[page % block_pages];
-  auto* fresh = new Block;
-  Block* other = nullptr;
-  if (slot.compare_exchange_strong(other, fresh)) return (*fresh)[page % block_pages];
-  delete fresh;
-  return (*other)[page % block_pages];
+GlobalWatch::Page& GlobalWatch::page_of(const Range& range, uint64_t offset) {
+  std::atomic<Page*>& slot = range.pages[offset / page_bytes];
+  if (Page* page = slot.load(std::memory_order_acquire)) return *page;
+  auto* fresh = arena_.make<Page>();
+  Page* other = nullptr;
+  return slot.compare_exchange_strong(other, fresh) ? *fresh : *other;
 }
 
 bool GlobalWatch::is_ordered(const Access& earlier, const Visitor& visitor) const {
@@ -89,8 +82,8 @@ uint32_t GlobalWatch::bytes_alike(const Page& page, uint64_t position, uint32_t 
 }
 
 void GlobalWatch::keep_data(Page& page, uint64_t position, const uint8_t* data, uint64_t bytes) {
-  if (page.stored == nullptr) page.stored = std::make_unique<uint8_t[]>(page_bytes);
-  memcpy(page.stored.get() + position, data, bytes);
+  if (page.stored == nullptr) page.stored = arena_.make<uint8_t>(page_bytes);
+  memcpy(page.stored + position, data, bytes);
 }
 
 // False, with the conflict described, where the access races.
@@ -129,8 +122,7 @@ template <class F>
 void GlobalWatch::Page::for_each_share(F f) {
   f(first);
   if (others == nullptr) return;
-  for (Share& share : *others)
-    if (share.by.workgroup_plus_1 != 0) f(share);
+  for (size_t i = 0; i < further_shares && others[i].by.workgroup_plus_1 != 0; ++i) f(others[i]);
 }
 
 // Whether the share's reads would be found without it: two other workgroups have read the same, and whoever writes
@@ -156,8 +148,9 @@ bool GlobalWatch::is_known_without(Page& page, const Share& share) {
 GlobalWatch::Share* GlobalWatch::share_of(Page& page, const Access& now) {
   if (page.first.by.workgroup_plus_1 == 0) page.first.by = now;
   if (page.first.by.is_like(now)) return &page.first;
-  if (page.others == nullptr) page.others = std::make_unique<std::array<Share, 3>>();
-  for (Share& share : *page.others) {
+  if (page.others == nullptr) page.others = arena_.make<Share>(further_shares);
+  for (size_t i = 0; i < further_shares; ++i) {
+    Share& share = page.others[i];
     if (share.by.workgroup_plus_1 == 0) share.by = now;
     if (share.by.is_like(now)) return &share;
   }
@@ -200,7 +193,7 @@ GlobalWatch::Bytes GlobalWatch::bytes_between(uint64_t begin, uint64_t end) {
 }
 
 void GlobalWatch::make_cells(Page& page) {
-  page.cells = std::make_unique<Cell[]>(page_cells);
+  page.cells = arena_.make<Cell>(page_cells);
   page.for_each_share([&](const Share& share) {
     for (uint64_t i = 0; i < page_cells; ++i) {
       Cell& cell = page.cells[i];
@@ -218,7 +211,6 @@ void GlobalWatch::make_cells(Page& page) {
       cell.readers[0] = reader;
     }
   });
-  page.others.reset();
 }
 
 GlobalWatch::Conflict GlobalWatch::access(const Visitor& visitor, const Span& span) {

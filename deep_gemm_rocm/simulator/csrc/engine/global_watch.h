@@ -10,12 +10,12 @@
 
 #include <array>
 #include <atomic>
-#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "../engine.h"
+#include "arena.h"
 
 namespace mi300x {
 
@@ -76,39 +76,38 @@ class GlobalWatch {
   };
   // As long as the accesses of several workgroups don't overlap, or do so without harm, a page has only a few shares;
   // from then on it has cells.
+  static constexpr size_t further_shares = 3;
   struct Page {
     std::atomic_flag lock = ATOMIC_FLAG_INIT;
     Share first;
-    std::unique_ptr<std::array<Share, 3>> others;
-    std::unique_ptr<Cell[]> cells;
-    std::unique_ptr<uint8_t[]> stored;  // the values of the last plain stores
+    Share* others = nullptr;    // further_shares of them
+    Cell* cells = nullptr;      // page_cells
+    uint8_t* stored = nullptr;  // the values of the last plain stores
 
     template <class F>
     void for_each_share(F f);
   };
-  static constexpr uint64_t block_pages = 8;
-  using Block = std::array<Page, block_pages>;
   struct Range {
     MemoryRange memory;
-    std::atomic<Block*>* blocks;  // zeroed when they are touched first
-    size_t block_count;
+    std::atomic<Page*>* pages;  // zeroed when they are touched first
   };
 
   const Range* range_of(uint64_t address) const;
-  Page& page_of(const Range& range, uint64_t offset) const;
+  Page& page_of(const Range& range, uint64_t offset);
   bool conflicts(const Access& earlier, const Access& now, const Visitor& visitor) const;
   bool is_ordered(const Access& earlier, const Visitor& visitor) const;
-  static bool can_share(Page& page, const Access& now, const Span& span, const Bytes& bytes);
-  static Share* share_of(Page& page, const Access& now);
+  bool can_share(Page& page, const Access& now, const Span& span, const Bytes& bytes);
+  Share* share_of(Page& page, const Access& now);
   static bool is_known_without(Page& page, const Share& share);
   static Bytes bytes_between(uint64_t begin, uint64_t end);
-  static void make_cells(Page& page);
+  void make_cells(Page& page);
   static uint32_t bytes_alike(const Page& page, uint64_t position, uint32_t bytes, const uint8_t* data);
-  static void keep_data(Page& page, uint64_t position, const uint8_t* data, uint64_t bytes);
+  void keep_data(Page& page, uint64_t position, const uint8_t* data, uint64_t bytes);
   bool visit(Cell& cell, const Access& now, const Span& span, uint32_t alike, const Visitor& visitor,
              Conflict& conflict) const;
 
   std::vector<Range> ranges_;
+  Arena arena_;
   std::atomic<uint64_t> clock_{0};  // releases so far, of all workgroups
   mutable std::mutex releases_mutex_;
   std::unordered_map<uint32_t, std::vector<uint64_t>> releases_;  // of each workgroup, by the clock

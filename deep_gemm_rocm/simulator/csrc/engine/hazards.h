@@ -1,7 +1,7 @@
 // Wait states that the hardware doesn't insert by itself (LLVM, GCNHazardRecognizer.cpp, the rules for gfx940).
 //
-// Whether an instruction keeps the rules depends on nothing but the few instructions that were issued before it. So each
-// path is looked at once, and from then on known by its hash.
+// Whether an instruction keeps the rules depends on nothing but the few instructions that were issued before it. So
+// each path is looked at once, and from then on known by its hash.
 #pragma once
 
 #include <array>
