@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .contracts import ALIGNMENT, check_int
-from .layout import SCALE_BLOCK, ceil_div
+from .layout import SCALE_BLOCK, ceil_div, check_tensor
 
 _WIDTHS = ((64, 64), (96, 96), (128, 128), (192, 192), (256, 256), (192, 128))  # of a head of q and k, of one of v
 _DECODE_FP8_WIDTHS = tuple(widths for widths in _WIDTHS if widths != (96, 96))
@@ -329,14 +329,9 @@ def check_widths(head_dim: int, value_dim: int, allowed: tuple[tuple[int, int], 
 
 def check_data(name: str, tensor: Any) -> None:
     """A tensor that holds its own values and needs no gradient."""
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
+    check_tensor(name, tensor)
     if tensor.device.type == "meta":
         raise ValueError(f"{name} must hold data, got a tensor on the meta device")
-    if tensor.is_neg():
-        raise ValueError(f"{name} must hold its own values, got a lazily negated view; .resolve_neg() it")
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             f"{name} must not require grad, for there is no backward; .detach() it or call under torch.no_grad()"

@@ -11,13 +11,13 @@ import functools
 import math
 import numbers
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 
 from .heuristics import GemmKind
 from .heuristics.gemm_config import PARTS_OF_B
-from .layout import SCALE_BLOCK, Pair, ceil_div, unshuffled_shape
+from .layout import SCALE_BLOCK, Pair, ceil_div, check_tensor, unshuffled_shape
 
 ALIGNMENT = 16  # bytes that a lane loads at once
 
@@ -174,7 +174,7 @@ def check_k_grouped_gemm(
     Returns:
         The GEMM; its k is the sum of all groups'.
     """
-    sizes = _group_sizes(ks, ALIGNMENT if packed else 1)
+    sizes = group_sizes("ks_cpu", ks, ALIGNMENT if packed else 1)
     total, blocks = sum(sizes), sum(ceil_div(k, SCALE_BLOCK) for k in sizes)
     named = {"d": _meta("d", d)}
     if named["d"].shape[:-2] != (len(sizes),):
@@ -284,18 +284,6 @@ def _no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor], metas: dict
             raise ValueError(f"{d_name} must not share memory with {name}, which is accessed while {d_name} is written")
 
 
-def _group_sizes(ks: Any, unit: int) -> list[int]:
-    if isinstance(ks, torch.Tensor) or not isinstance(ks, Sequence):
-        raise TypeError(f"ks_cpu must be a list of ints, got {type(ks).__name__}")
-    sizes = [check_int(f"ks_cpu[{group}]", k, 0) for group, k in enumerate(ks)]
-    for group, k in enumerate(sizes):
-        if k % unit:
-            raise ValueError(f"ks_cpu[{group}] must be a multiple of {unit}, got {k}; pad the group with zeros")
-    if not sizes or sum(sizes) >= 2**31:
-        raise ValueError(f"ks_cpu must have at least one group and a sum below 2^31, got {len(sizes)}, {sum(sizes)}")
-    return sizes
-
-
 def _k_grouped_operand(
     name: str, meta: _Meta, dtypes: tuple[torch.dtype, ...], total_k: int, rows: int, packed: bool
 ) -> None:
@@ -363,8 +351,7 @@ def flat_recipe(recipe: Recipe) -> list[int]:
 
 def transposed(name: str, tensor: Any) -> torch.Tensor:
     """The last two dimensions swapped; an error if there aren't as many."""
-    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-        _refuse_kind(name, tensor)
+    check_tensor(name, tensor)
     if tensor.dim() < 2:
         raise ValueError(f"{name} must be a matrix, got shape {tuple(tensor.shape)}")
     return tensor.mT
@@ -376,13 +363,38 @@ def transposed_pair(name: str, pair: Any) -> Pair:
     return transposed(f"{name}[0]", data), transposed(f"{name}[1]", scales)
 
 
+def flattened_pair(name: str, pair: Any) -> Pair:
+    """The data without its shape, and the scales transposed; an error if the data is not contiguous."""
+    data, scales = _pair(name, pair)
+    check_tensor(f"{name}[0]", data)
+    if not data.is_contiguous():
+        raise ValueError(f"{name}[0] must be contiguous, got strides {data.stride()}; .contiguous() it")
+    return data.view(-1), transposed(f"{name}[1]", scales)
+
+
+def group_sizes(name: str, sizes: Any, unit: int) -> list[int]:
+    """``sizes`` as ints, all multiples of ``unit``."""
+    if isinstance(sizes, torch.Tensor) or not isinstance(sizes, Sequence):
+        raise TypeError(f"{name} must be a list of ints, got {type(sizes).__name__}")
+    checked = [check_int(f"{name}[{group}]", k, 0) for group, k in enumerate(sizes)]
+    for group, k in enumerate(checked):
+        if k % unit:
+            raise ValueError(f"{name}[{group}] must be a multiple of {unit}, got {k}; pad the group with zeros")
+    if not checked or sum(checked) >= 2**31:
+        raise ValueError(
+            f"{name} must have at least one group and a sum below 2^31, got {len(checked)}, {sum(checked)}"
+        )
+    return checked
+
+
 def permuted(name: str, tensor: Any, letters: str, order: str, sizes: dict[str, int]) -> torch.Tensor:
     """A tensor whose dimensions are called ``letters``, with them in another ``order``.
 
     Args:
         sizes: of dimensions that are known already. Those of others are added.
     """
-    shape = tuple(_meta(name, tensor).shape)
+    check_tensor(name, tensor)
+    shape = tuple(tensor.shape)
     if len(shape) != len(letters) or any(
         sizes.setdefault(letter, size) != size for letter, size in zip(letters, shape, strict=True)
     ):
@@ -557,17 +569,9 @@ def _pair(name: str, pair: Any) -> Pair:
     return pair[0], pair[1]
 
 
-def _refuse_kind(name: str, tensor: Any) -> NoReturn:
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-    raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
-
-
 def _meta(name: str, tensor: Any) -> _Meta:
-    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-        _refuse_kind(name, tensor)
-    if tensor.is_neg():
-        raise ValueError(f"{name} must hold its own values, got a lazily negated view; .resolve_neg() it")
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_neg():
+        check_tensor(name, tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             f"{name} must not require grad, for this GEMM has no backward; .detach() it or call under torch.no_grad()"

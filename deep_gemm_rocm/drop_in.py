@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from .contracts import check_int
-from .layout import NO_UE8M0, SCALE_BLOCK, Pair, ceil_div, get_mn_major_tma_aligned_tensor
+from .layout import NO_UE8M0, SCALE_BLOCK, Pair, ceil_div, check_tensor, get_mn_major_tma_aligned_tensor
 from .mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits
 
 _NO_CUBLASLT = "there is no cuBLASLt for AMD's hardware; use bf16_gemm_{layout}"
@@ -49,8 +49,7 @@ def transform_sf_into_required_layout(
         NotImplementedError: scales packed as UE8M0, or another recipe.
     """
     rows, shared_k = _shared_by_a_scale(recipe, is_sfa)
-    if not isinstance(sf, torch.Tensor):
-        raise TypeError(f"sf must be a torch.Tensor, got {type(sf).__name__}")
+    check_tensor("sf", sf)
     if sf.dtype == torch.int32:
         raise NotImplementedError(f"sf must be float32: {NO_UE8M0}")
     if sf.dtype != torch.float32:

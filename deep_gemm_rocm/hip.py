@@ -21,6 +21,7 @@ from typing import Protocol
 import torch
 
 from . import planning, simulator
+from .layout import check_storage
 
 ARCH = "gfx942"
 
@@ -478,13 +479,8 @@ def _installed() -> list[Path]:
 
 def _storage_range(name: str, tensor: torch.Tensor) -> tuple[int, int]:
     """Address and size of the tensor's storage: all that a kernel may touch, as on hardware, where it is one block."""
+    check_storage(name, tensor)
     storage = tensor.untyped_storage()
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    needed = (tensor.storage_offset() + reach) * tensor.element_size()
-    if needed > storage.nbytes():
-        raise ValueError(
-            f"{name} needs {needed} bytes of its storage, which has {storage.nbytes()}: it was resized or freed"
-        )
     return storage.data_ptr(), storage.nbytes()
 
 

@@ -7,12 +7,20 @@ from collections.abc import Sequence
 import torch
 
 from . import settings
-from .contracts import FP8_DTYPES, VECTORS, Gemm, check_k_grouped_gemm, check_recipe
+from .contracts import (
+    FP8_DTYPES,
+    VECTORS,
+    Gemm,
+    check_k_grouped_gemm,
+    check_recipe,
+    flattened_pair,
+    group_sizes,
+)
 from .gemm import fp8_gemm_nt
 from .gemm_kernel import launch_gemm
 from .heuristics import choose_gemm_config
 from .heuristics.gemm_config import BLOCK_K_BYTES
-from .layout import Pair
+from .layout import Pair, check_tensor
 
 
 def k_grouped_fp8_gemm_tn_contiguous(
@@ -139,9 +147,13 @@ def k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor
             [S, M] and [S, N].
         out: fp32 [G, M, N].
         batch_sizes: the groups' K_g. They are copied to the device, on which call may not be captured into a graph.
+
+    Raises:
+        TypeError, ValueError and others: as ``k_grouped_fp8_gemm_nt_contiguous``.
     """
-    sizes = torch.tensor(batch_sizes, dtype=torch.int32, device=out.device)
-    a, b = ((data.view(-1), scales.mT) for data, scales in (lhs, rhs))
+    check_tensor("out", out)
+    sizes = torch.tensor(group_sizes("batch_sizes", batch_sizes, 1), dtype=torch.int32, device=out.device)
+    a, b = flattened_pair("lhs", lhs), flattened_pair("rhs", rhs)
     k_grouped_fp8_gemm_nt_contiguous(a, b, out, batch_sizes, sizes, c=out)
 
 

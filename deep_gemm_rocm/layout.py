@@ -37,6 +37,35 @@ def data_and_scales(operand: Pair | torch.Tensor) -> tuple[torch.Tensor, torch.T
     return (operand, None) if isinstance(operand, torch.Tensor) else (operand[0], operand[1])
 
 
+def check_tensor(name: str, tensor: object) -> None:
+    """
+    Raises:
+        TypeError, ValueError: it holds no values in strided memory: not its own, or these were freed, which torch
+            itself doesn't notice.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
+    if torch.compiler.is_compiling():
+        return  # it can't be asked for the rest
+    check_storage(name, tensor)
+    if tensor.is_neg():
+        raise ValueError(f"{name} must hold its own values, got a lazily negated view; .resolve_neg() it")
+
+
+def check_storage(name: str, tensor: torch.Tensor) -> None:
+    """
+    Raises:
+        ValueError: the tensor needs more memory than its storage has by now.
+    """
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + reach) * tensor.element_size() if tensor.numel() else 0
+    held = tensor.untyped_storage().nbytes()
+    if needed > held:
+        raise ValueError(f"{name} needs {needed} bytes of its storage, which has {held}: it was resized or freed")
+
+
 def align(x: int, y: int) -> int:
     """The smallest multiple of ``y`` that is at least ``x``, for ``y > 0``."""
     return ceil_div(x, y) * y
@@ -132,8 +161,7 @@ def shuffle_weight(b: torch.Tensor) -> torch.Tensor:
     Raises:
         TypeError, ValueError: ``b`` is not as above.
     """
-    if not isinstance(b, torch.Tensor):
-        raise TypeError(f"b must be a torch.Tensor, got {type(b).__name__}")
+    check_tensor("b", b)
     if b.dtype not in _SHUFFLABLE:
         raise TypeError(f"b must be FP8 of this hardware, bf16 or f16, got {b.dtype}")
     if b.dim() not in (2, 3):
@@ -190,8 +218,7 @@ def get_mn_major_tma_aligned_tensor(sf: torch.Tensor) -> torch.Tensor:
     Raises:
         TypeError, ValueError: ``sf`` is not as above.
     """
-    if not isinstance(sf, torch.Tensor):
-        raise TypeError(f"sf must be a torch.Tensor, got {type(sf).__name__}")
+    check_tensor("sf", sf)
     if sf.dtype != torch.float32:
         raise TypeError(f"sf must be float32, got {sf.dtype}")
     if sf.dim() not in (2, 3):
@@ -225,8 +252,7 @@ def convert_fp8_fn_to_fnuz(data: torch.Tensor, scales: torch.Tensor) -> tuple[to
         TypeError: another dtype.
     """
     for name, tensor in (("data", data), ("scales", scales)):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+        check_tensor(name, tensor)
     if data.dtype != torch.float8_e4m3fn:
         raise TypeError(f"data must be float8_e4m3fn, got {data.dtype}")
     if scales.dtype != torch.float32:
@@ -239,8 +265,7 @@ def convert_fp8_fn_to_fnuz(data: torch.Tensor, scales: torch.Tensor) -> tuple[to
 def _check_castable(x: torch.Tensor, gran_k: int, fp8_max: float) -> None:
     if gran_k != SCALE_BLOCK:
         raise NotImplementedError(f"gran_k must be {SCALE_BLOCK}, what kernels here have scales for, got {gran_k}")
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
+    check_tensor("x", x)
     if x.dtype not in _CASTABLE:
         raise TypeError(f"x must be bfloat16, float16 or float32, got {x.dtype}")
     if x.dim() != 2:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ..layout import SCALE_BLOCK, Pair, ceil_div, data_and_scales
+from ..layout import SCALE_BLOCK, Pair, ceil_div, check_tensor, data_and_scales
 
 _ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the value rounded
 
@@ -273,7 +273,17 @@ def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
     """DeepGEMM's measure of similarity, ``1 - 2·Σxy / Σ(x² + y²)``: 0 for equal tensors, also where both are all zeros.
 
     It tells little about single elements: a large tensor with a few wrong tiles is still close to 0.
+
+    Raises:
+        TypeError, ValueError: they are not tensors of real numbers of one shape, on one device.
     """
+    for name, tensor in (("x", x), ("y", y)):
+        check_tensor(name, tensor)
+        if tensor.is_complex():
+            raise TypeError(f"{name} must have real numbers, got {tensor.dtype}")
+    if x.shape != y.shape or x.device != y.device:
+        came = ", ".join(f"{tuple(tensor.shape)} on {tensor.device}" for tensor in (x, y))
+        raise ValueError(f"x and y must agree in shape and device, got {came}")
     x, y = x.double(), y.double()
     squares = (x * x + y * y).sum()
     return 0.0 if squares == 0 else (1 - 2 * (x * y).sum() / squares).item()
