@@ -96,7 +96,12 @@ VECTOR_ACCUMULATE(v_fmac_f32, float, (float a, float b, float d), return __built
 VECTOR(v_min3_f32, float, (float a, float b, float c), return minimum(minimum(a, b), c))
 VECTOR(v_max3_f32, float, (float a, float b, float c), return maximum(maximum(a, b), c))
 VECTOR(v_med3_f32, float, (float a, float b, float c), return median(a, b, c))
-VECTOR(v_ldexp_f32, float, (float a, int32_t exponent), return std::ldexp(a, std::clamp(exponent, -512, 512)))
+// f64 has room for each of them, so that they are rounded once.
+float scaled_by_power(float a, int32_t exponent) {
+  const int64_t biased = 1023 + std::clamp(exponent, -512, 512);
+  return float(double(a) * bit_cast<double>(biased << 52));
+}
+VECTOR(v_ldexp_f32, float, (float a, int32_t exponent), return scaled_by_power(a, exponent))
 
 VECTOR(v_add_f64, double, (double a, double b), return a + b)
 VECTOR(v_mul_f64, double, (double a, double b), return a * b)
@@ -297,6 +302,16 @@ Float division_scale(Float value, Float denominator, Float numerator, bool& scal
   return raw_exponent(numerator) <= Limits::tiny_numerator ? up : value;
 }
 
+// What nearly all divisions are: nothing has to be scaled.
+template <class Float>
+bool needs_no_scale(Float denominator, Float numerator) {
+  using Limits = DivisionLimits<Float>;
+  const int below = raw_exponent(denominator), above = raw_exponent(numerator);
+  const bool in_range = (below > 0) & (below < Limits::special - 4) & (above > Limits::tiny_numerator) &
+                        (above < Limits::special);
+  return in_range & (above - below < Limits::far_exponents) & (above - below > 4 - Limits::bias);
+}
+
 template <class Float>
 void run_division_scale(Wave& wave, const Instruction& inst) {
   const EnvironmentOf<Float> environment(wave);
@@ -304,6 +319,12 @@ void run_division_scale(Wave& wave, const Instruction& inst) {
   const Float* sources[3];
   for (int i = 0; i < 3; ++i) sources[i] = load_source(wave, inst.src[i], false, buffers[i]);
   bool flags[lanes];
+  for (int l = 0; l < lanes; ++l) flags[l] = !needs_no_scale(sources[1][l], sources[2][l]);
+  if ((mask_of(flags) & wave.exec()) == 0) {
+    wave.write_scalar(inst.sdst, 0);
+    memcpy(results, sources[0], sizeof results);
+    return store_result<Float>(wave, inst.dst, results, HalfResult::clears_upper, false);
+  }
   for (int l = 0; l < lanes; ++l) results[l] = division_scale(sources[0][l], sources[1][l], sources[2][l], flags[l]);
   wave.write_scalar(inst.sdst, mask_of(flags) & wave.exec());
   store_result<Float>(wave, inst.dst, results, HalfResult::clears_upper, false);

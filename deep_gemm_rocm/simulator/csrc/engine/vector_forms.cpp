@@ -1,5 +1,7 @@
 // SDWA and DPP forms: the sources are rearranged into temporary rows, then the instruction itself runs on those.
 
+#include <vector>
+
 #include "lanes.h"
 
 namespace mi300x {
@@ -70,6 +72,38 @@ int dpp_source_lane(uint32_t control, int lane) {
   return invalid_lane;
 }
 
+// The source lanes of one DPP control; invalid ones are 0.
+struct DppSources {
+  uint8_t lane[lanes] = {};
+  uint64_t valid = 0;
+
+  explicit DppSources(uint32_t control) {
+    for (int l = 0; l < lanes; ++l) {
+      const int source = dpp_source_lane(control, l);
+      if (source == invalid_lane) continue;
+      lane[l] = uint8_t(source);
+      valid |= 1ull << l;
+    }
+  }
+};
+
+const DppSources& dpp_sources(uint32_t control) {
+  static const std::vector<DppSources> all = [] {
+    std::vector<DppSources> sources;
+    for (uint32_t i = 0; i < 512; ++i) sources.emplace_back(i);
+    return sources;
+  }();
+  return all[control];
+}
+
+// Lanes of the enabled banks, 4 lanes each, of the enabled rows.
+uint64_t dpp_enabled_lanes(uint32_t row_mask, uint32_t bank_mask) {
+  uint64_t row = 0, enabled = 0;
+  for (int i = 0; i < 4; ++i) row |= bank_mask >> i & 1 ? 0xFull << 4 * i : 0;
+  for (int i = 0; i < 4; ++i) enabled |= row_mask >> i & 1 ? row << 16 * i : 0;
+  return enabled;
+}
+
 }  // namespace
 
 void run_sdwa(Wave& wave, const Instruction& inst) {
@@ -98,15 +132,17 @@ void run_dpp(Wave& wave, const Instruction& inst) {
   const bool zero_fill = control >> 19 & 1;  // bound_ctrl:0 in assembly
   const uint32_t bank_mask = bits(control, 27, 24), row_mask = bits(control, 31, 28);
   const uint64_t exec = wave.exec();
-  uint64_t writes = 0;
-  for (int l = 0; l < lanes; ++l) {
-    const int source = dpp_source_lane(bits(control, 16, 8), l);
-    const bool valid = source != invalid_lane && exec >> source & 1;
-    for (int dword = 0; dword < inst.src[0].dwords; ++dword)
-      wave.row(temporary_row + dword)[l] = valid ? wave.row(inst.src[0].index + dword)[source] : 0;
-    const bool enabled = row_mask >> (l / 16) & 1 && bank_mask >> (l / 4 % 4) & 1;
-    if (enabled && (valid || zero_fill)) writes |= 1ull << l;
+  const DppSources& sources = dpp_sources(bits(control, 16, 8));
+  uint64_t valid = sources.valid;
+  if (exec != ~0ull)
+    for (int l = 0; l < lanes; ++l) valid &= ~(uint64_t(~exec >> sources.lane[l] & 1) << l);
+  for (int dword = 0; dword < inst.src[0].dwords; ++dword) {
+    const uint32_t* from = wave.row(inst.src[0].index + dword);
+    uint32_t* to = wave.row(temporary_row + dword);
+    for (int l = 0; l < lanes; ++l) to[l] = from[sources.lane[l]];
+    for (uint64_t invalid = ~valid; invalid != 0; invalid &= invalid - 1) to[__builtin_ctzll(invalid)] = 0;
   }
+  const uint64_t writes = dpp_enabled_lanes(row_mask, bank_mask) & (zero_fill ? ~0ull : valid);
   Instruction plain = inst;
   plain.src[0].index = temporary_row;
   const uint64_t active = exec & writes;
