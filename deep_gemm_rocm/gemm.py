@@ -16,9 +16,10 @@ from .contracts import (
     transposed_pair,
 )
 from .gemm_kernel import launch_gemm
-from .heuristics import choose_gemm_config
+from .heuristics import choose_dense
 from .heuristics.gemm_config import PARTS_OF_B
 from .layout import Pair, data_and_scales, unshuffled_shape
+from .split_k import launch_split_gemm
 
 
 def gemm_fp8(
@@ -299,5 +300,8 @@ def _launch(
 ) -> None:
     if gemm.m == 0 or gemm.n == 0:
         return
-    config = choose_gemm_config(gemm.kind, gemm.m, gemm.n, gemm.k, settings.get_num_sms())
-    launch_gemm(config, gemm, a, b, d, c=c, bias=bias, head_splits=head_splits)
+    config, splits = choose_dense(gemm.kind, gemm.m, gemm.n, gemm.k, settings.get_num_sms())
+    if splits == 1:
+        launch_gemm(config, gemm, a, b, d, c=c, bias=bias, head_splits=head_splits)
+    else:
+        launch_split_gemm(config, gemm, a, b, d, splits, c=c, bias=bias)

@@ -38,9 +38,10 @@ class _Scales(Structure):
     @classmethod
     def of(cls, tensor: torch.Tensor) -> _Scales:
         *group_stride, row_stride, k_block_stride = tensor.stride()
-        # A single row's scales may be those of all rows.
-        shared = tensor.shape[-2] == 1
-        return cls(tensor.data_ptr(), *(group_stride or (0,)), 0 if shared else row_stride, k_block_stride)
+        # A single row's scales may be those of all rows, and a row's only scale that of all K.
+        rows, k_blocks = tensor.shape[-2:]
+        row_stride, k_block_stride = row_stride if rows > 1 else 0, k_block_stride if k_blocks > 1 else 0
+        return cls(tensor.data_ptr(), *(group_stride or (0,)), row_stride, k_block_stride)
 
 
 class _HeadSplits(Structure):

@@ -47,7 +47,7 @@ def use_config(monkeypatch):
     """Makes gemm_fp8 take a given configuration."""
 
     def use(config: GemmConfig) -> None:
-        monkeypatch.setattr(gemm, "choose_gemm_config", lambda *problem: config)
+        monkeypatch.setattr(gemm, "choose_dense", lambda *problem: (config, 1))
 
     return use
 

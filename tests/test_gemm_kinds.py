@@ -136,7 +136,7 @@ def use_config(monkeypatch):
     """Makes dense GEMM take a given configuration."""
 
     def use(config: GemmConfig) -> None:
-        monkeypatch.setattr(gemm, "choose_gemm_config", lambda *problem: config)
+        monkeypatch.setattr(gemm, "choose_dense", lambda *problem: (config, 1))
 
     return use
 

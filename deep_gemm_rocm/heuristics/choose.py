@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Iterable
 
 from ..layout import ceil_div
-from .cost import estimated_clocks
-from .gemm_config import GemmConfig, GemmKind
+from .cost import estimated_clocks, second_pass_clocks
+from .gemm_config import BLOCK_K_BYTES, GemmConfig, GemmKind
 from .tuned import GemmProblem, table, with_tail
 
 # From the smallest tile to the largest. Small tiles spread a small M over many CUs; large ones load fewer bytes for
@@ -51,6 +51,7 @@ _WIDEST = (
 
 _NUM_CUS = 304
 _TILE_OF_SPLIT = 128
+_SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 _LEAST_K_BLOCKS = 8  # of a part, or the second pass costs as much as the first
 
 _SUMS_OF_WAVE = 128 * 64  # which leaves half of a lane's registers for everything else
@@ -119,6 +120,37 @@ def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
             if config.wave_m * config.wave_n <= _SUMS_OF_WAVE:
                 found.append(config)
     return found
+
+
+@functools.lru_cache(maxsize=65536)
+def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = _NUM_CUS) -> tuple[GemmConfig, int]:
+    """The configuration of a dense problem, and into how many parts it splits K; the arguments are those of
+    ``choose_gemm_config``."""
+    splits = choose_dense_splits(kind, m, n, k)
+    if splits > 1:
+        kind = dataclasses.replace(kind, grouping="split_k")
+    return choose_gemm_config(kind, m, n, k, num_cus, num_groups=splits), splits
+
+
+def choose_dense_splits(kind: GemmKind, m: int, n: int, k: int) -> int:
+    """Into how many parts to split K of a dense problem: more than one where the sum of the parts is worth its launch.
+
+    As ``choose_k_splits``, it doesn't depend on how many compute units may be used.
+    """
+    tiles = ceil_div(m, _TILE_OF_SPLIT) * ceil_div(n, _TILE_OF_SPLIT)
+    can_be_split = kind.activation == "identity" and not kind.is_quantised and not kind.skips_head_mid
+    if not can_be_split or tiles >= _NUM_CUS:
+        return 1
+    k_blocks = ceil_div(k * kind.element_bytes, BLOCK_K_BYTES)
+    of_parts = dataclasses.replace(kind, grouping="split_k", d_type="f32", accumulate=False, bias="none")
+
+    def clocks(splits: int) -> float:
+        split_kind = with_tail(kind if splits == 1 else of_parts, k)
+        problem = GemmProblem(split_kind, m, n, k, _NUM_CUS, splits, max_block_m=256)
+        best = ranked(problem, gemm_candidates(split_kind))[0]
+        return estimated_clocks(best, problem) + (0 if splits == 1 else second_pass_clocks(m, n, splits))
+
+    return min((splits for splits in _SPLITS if splits == 1 or k_blocks >= splits * _LEAST_K_BLOCKS), key=clocks)
 
 
 def choose_k_splits(m: int, n: int, k_blocks: int) -> int:

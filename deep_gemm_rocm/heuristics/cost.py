@@ -24,6 +24,7 @@ _LATENCY = 900  # of HBM, and of its way back
 
 # Fitted to launches in the timing model, for whole families of configurations.
 _LAUNCH = 1500
+_SECOND_LAUNCH = 3400
 _PROLOGUE = 1500
 _EPILOGUE_PER_ROW = 8
 _NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.25, "producer": 0.4}
@@ -34,8 +35,8 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     _, m, n, k, num_cus, num_groups, _ = problem
     tile_rows, tile_columns = ceil_div(m, config.block_m), ceil_div(n, config.output_n)
     tiles = num_groups * tile_rows * tile_columns
-    # K of k-grouped GEMM is that of all groups together.
-    of_groups = num_groups if config.kind.grouping == "k_grouped" else 1
+    # K of these is that of all groups together.
+    of_groups = num_groups if config.kind.grouping in ("k_grouped", "split_k") else 1
     k_blocks = ceil_div(k * config.kind.element_bytes, BLOCK_K_BYTES * of_groups)
     at_once = min(config.workgroups_per_cu, ceil_div(tiles, num_cus))
     rounds = ceil_div(tiles, num_cus * at_once)
@@ -44,6 +45,11 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     memory = _memory_clocks(config, problem, tiles, tile_rows, tile_columns, k_blocks)
     # Where both take about as long, each has to wait for the other at times.
     return _LAUNCH + ((rounds * tile) ** 4 + memory**4) ** 0.25
+
+
+def second_pass_clocks(m: int, n: int, num_parts: int) -> float:
+    """Core clocks of the launch that adds up [m, n] of so many parts of a split K."""
+    return _SECOND_LAUNCH + num_parts * m * n * 4 / _CACHE_BYTES
 
 
 def _busy_clocks(config: GemmConfig) -> float:
@@ -73,10 +79,10 @@ def _memory_clocks(
     """Of the whole launch, if nothing but memory counted."""
     _, m, n, _, num_cus, num_groups, _ = problem
     k_bytes = k_blocks * BLOCK_K_BYTES
-    output = num_groups * m * n * 2
+    output = num_groups * m * n * (4 if config.kind.d_type == "f32" else 2)
     once = num_groups * (m + n * config.kind.parts) * k_bytes + output
     # An XCD's tiles that run at the same time form a rectangle, whose rows and columns its L2 takes in once.
-    running = min(ceil_div(tiles, _XCDS), num_cus // _XCDS * config.workgroups_per_cu)
+    running = min(ceil_div(tiles, _XCDS), max(num_cus // _XCDS, 1) * config.workgroups_per_cu)
     high = min(config.group_m, tile_rows, running)
     wide = min(ceil_div(running, high), tile_columns)
     for_a_tile = (config.block_m / wide + config.block_n / high) * k_bytes

@@ -233,14 +233,17 @@ def _read(path: str) -> TunedTable:
 @contextlib.contextmanager
 def replaced(by: Finds) -> Iterator[None]:
     """Lets ``choose_gemm_config`` ask something else, in all threads; for tuning."""
-    from .choose import choose_gemm_config
+    from .choose import choose_dense, choose_gemm_config
 
     global _replacement
     before = _replacement
     _replacement = by
-    choose_gemm_config.cache_clear()
+    chosen = (choose_gemm_config, choose_dense)
+    for choose in chosen:
+        choose.cache_clear()
     try:
         yield
     finally:
         _replacement = before
-        choose_gemm_config.cache_clear()
+        for choose in chosen:
+            choose.cache_clear()

@@ -7,6 +7,7 @@
 namespace deep_gemm_rocm {
 
 struct ColumnsInOrder {
+  ColumnsInOrder() = default;
   DG_DEVICE ColumnsInOrder(const GemmArguments&, int) {}
 
   DG_DEVICE int position(int column) const { return column; }

@@ -1,54 +1,72 @@
 // Adds up what the parts of a split K have summed.
 #pragma once
 
-#include "deep_gemm_rocm/buffer.h"
+#include "deep_gemm_rocm/epilogue.h"
 #include "deep_gemm_rocm/gemm_arguments.h"
 #include "deep_gemm_rocm/hip_declarations.h"
 
 namespace deep_gemm_rocm {
 
-// parts is [num_parts, m, n], contiguous; c and d are [m, n].
+// parts is [num_parts, m, part_stride], of whose rows n numbers count; bias is [n], c and d are [m, n].
 struct SumArguments {
   const float* parts;
-  Matrix c, d;
+  Matrix bias, c, d;
   int m, n;
+  int part_stride;  // a multiple of kSumVector
   int num_parts;
 };
 
+constexpr int kSumVector = 4;                       // columns of a lane
+constexpr int kSumColumns = kWaveSize * kSumVector;  // of a wave, in one row
+constexpr int kSumWaves = 4;                        // of a workgroup
+
+// A row of c or d from a wave's first column on.
 template <class T>
-DG_DEVICE Buffer row_of(const T* first, int columns) {
-  return {first, columns * static_cast<unsigned>(sizeof(T))};
+using SumRow = OutputBuffer<T, ColumnsInOrder, 1, kSumColumns, kSumVector>;
+
+template <class T>
+DG_DEVICE SumRow<T> sum_row(const Matrix& matrix, int64_t row, int column, int columns) {
+  return {{static_cast<T*>(matrix.data) + row * matrix.stride + column, 1, columns, matrix.stride}, {}};
 }
 
-// A wave computes 64 columns of a row.
-template <class D, bool kAccumulate>
+template <class D, class Bias, bool kAccumulate>
 DG_DEVICE void sum_of_parts(const SumArguments& args) {
   constexpr int kInFlight = 8;  // parts on their way at once
-  const int waves_of_row = ceil_div(args.n, kWaveSize);
-  const int64_t row = workgroup_id() / waves_of_row;
-  const int first_column = workgroup_id() % waves_of_row * kWaveSize;
-  const int columns = min(args.n - first_column, kWaveSize);
-  const unsigned lane = lane_id();
+  const int waves_of_row = ceil_div(args.n, kSumColumns);
+  const int wave = workgroup_id() * kSumWaves + wave_id();
+  const int64_t row = wave / waves_of_row;
+  if (row >= args.m) return;
+  const int first_column = wave % waves_of_row * kSumColumns;
+  const int columns = args.n - first_column;
+  const int column = lane_id() * kSumVector;
 
-  float sum = 0;
+  float sums[kSumVector] = {};
   for (int first = 0; first < args.num_parts; first += kInFlight) {
-    float loaded[kInFlight];
+    Vector<float, kSumVector> loaded[kInFlight];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
       const int64_t part = first + i;
-      const Buffer values = row_of(args.parts + (part * args.m + row) * args.n + first_column, columns);
-      loaded[i] = values.only_if(part < args.num_parts).load<float>(lane * sizeof(float));
+      const Buffer values{args.parts + (part * args.m + row) * args.part_stride + first_column,
+                          (args.part_stride - first_column) * static_cast<unsigned>(sizeof(float))};
+      loaded[i] = values.only_if(part < args.num_parts).load<Vector<float, kSumVector>>(column * sizeof(float));
     }
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) sum += loaded[i];
+    for (int i = 0; i < kInFlight; ++i) {
+#pragma unroll
+      for (int e = 0; e < kSumVector; ++e) sums[e] += loaded[i][e];
+    }
   }
-  const unsigned offset = lane * sizeof(D);
+  if constexpr (!__is_same(Bias, None)) {
+    const auto bias = sum_row<Bias>(args.bias, 0, first_column, columns).load(0, column);
+#pragma unroll
+    for (int e = 0; e < kSumVector; ++e) sums[e] += static_cast<float>(bias[e]);
+  }
   if constexpr (kAccumulate) {
-    const Buffer c = row_of(static_cast<const D*>(args.c.data) + row * args.c.stride + first_column, columns);
-    sum += static_cast<float>(c.load<D>(offset));
+    const auto c = sum_row<D>(args.c, row, first_column, columns).load(0, column);
+#pragma unroll
+    for (int e = 0; e < kSumVector; ++e) sums[e] += static_cast<float>(c[e]);
   }
-  const Buffer d = row_of(static_cast<const D*>(args.d.data) + row * args.d.stride + first_column, columns);
-  d.store(static_cast<D>(sum), offset);
+  sum_row<D>(args.d, row, first_column, columns).store(Storage<D>::rounded(sums), true, 0, column);
 }
 
 }  // namespace deep_gemm_rocm

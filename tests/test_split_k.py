@@ -1,0 +1,104 @@
+"""Dense GEMM whose K is split: results, their independence of the device's size, and when it is done."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm import gemm
+from deep_gemm_rocm.heuristics import GemmKind, choose_dense, choose_dense_splits
+from deep_gemm_rocm.testing import (
+    GuardedOutput,
+    activations,
+    assert_accurate,
+    gemm_problem,
+    gemm_reference,
+    weights,
+)
+
+pytestmark = pytest.mark.usefixtures("default_settings")
+
+
+@pytest.fixture
+def splits(monkeypatch):
+    """Lets every dense problem be split into so many parts."""
+    chosen = []
+
+    def split(parts: int) -> None:
+        def choose(kind, m, n, k, num_cus):
+            monkeypatch.setattr("deep_gemm_rocm.heuristics.choose.choose_dense_splits", lambda *problem: parts)
+            config, number = choose_dense.__wrapped__(kind, m, n, k, num_cus)
+            chosen.append(number)
+            return config, number
+
+        monkeypatch.setattr(gemm, "choose_dense", choose)
+
+    yield split
+    assert chosen
+    assert all(parts > 1 for parts in chosen)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "parts"),
+    [(1, 64, 1024, 2), (33, 136, 1040, 3), (7, 259, 640, 5), (130, 40, 272, 3), (5, 4, 2176, 17)],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_fp8(splits, m, n, k, parts, dtype):
+    splits(parts)
+    a, b = gemm_problem(m, n, k)
+    bias = torch.randn(n, generator=torch.Generator().manual_seed(0))
+    output = GuardedOutput(m, n, dtype=dtype)
+    dg.fp8_gemm_nt(a, b, output.tensor, bias=bias)
+    output.assert_intact()
+    assert_accurate(output.tensor, gemm_reference(a, b, bias=bias))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_bf16_with_c_in_place(splits, dtype):
+    splits(4)
+    a, b = activations(19, 776), weights(72, 776)
+    c = torch.randn(19, 72, generator=torch.Generator().manual_seed(0)).to(dtype)
+    output = GuardedOutput(19, 72, dtype=dtype)
+    output.tensor.copy_(c)
+    dg.bf16_gemm_nn(a, b.T.contiguous(), output.tensor, output.tensor)
+    output.assert_intact()
+    assert_accurate(output.tensor, gemm_reference(a, b, c=c))
+
+
+def test_scales_of_rows_and_shuffled_weights(splits):
+    splits(3)
+    a8, b8 = (activations(16, 1024) / 8).to(torch.float8_e4m3fnuz), weights(64, 1024).to(torch.float8_e4m3fnuz)
+    sfa, sfb = torch.linspace(0.5, 2, 16)[:, None], torch.linspace(1, 3, 64)[:, None]
+    plain, shuffled = torch.empty(16, 64).bfloat16(), torch.empty(16, 64).bfloat16()
+    dg.fp8_gemm_nt((a8, sfa), (b8, sfb), plain, recipe=(1, 1, None))
+    dg.fp8_gemm_nt((a8, sfa), (dg.shuffle_weight(b8), sfb), shuffled, recipe=(1, 1, None))
+    assert_accurate(plain, gemm_reference((a8, sfa), (b8, sfb), recipe=(1, 1, None)))
+    assert torch.equal(plain.view(torch.int16), shuffled.view(torch.int16))
+
+
+def test_parts_without_k(splits):
+    splits(4)
+    a, b = gemm_problem(3, 8, 256)
+    d = torch.full((3, 8), torch.nan)
+    dg.fp8_gemm_nt(a, b, d)
+    assert_accurate(d, gemm_reference(a, b))
+
+
+def test_the_same_bits_with_fewer_compute_units():
+    a, b = gemm_problem(16, 128, 7168)
+    assert choose_dense_splits(GemmKind(), 16, 128, 7168) > 1
+    results = []
+    for num_sms in (304, 38, 1):
+        dg.set_num_sms(num_sms)
+        results.append(dg.gemm_fp8(a, b))
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert_accurate(results[0], gemm_reference(a, b))
+
+
+def test_only_small_problems_of_long_k_are_split():
+    assert choose_dense_splits(GemmKind(), 64, 4096, 7168) > 1
+    assert choose_dense_splits(GemmKind(), 4096, 4096, 7168) == 1
+    assert choose_dense_splits(GemmKind(), 64, 32768, 512) == 1
+    assert choose_dense_splits(GemmKind(activation="silu_and_mul"), 64, 4096, 7168) == 1
+    assert choose_dense_splits(GemmKind(d_type="e4m3"), 64, 4096, 7168) == 1
