@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from test_flash_attention import WIDTHS
 from test_kernel_builds import MAX_REGISTERS, code_object, kernels
@@ -60,20 +62,43 @@ def test_flash_attention_fits(tmp_path, compiler, config: AttentionConfig):
     assert kernel[".max_flat_workgroup_size"] >= config.num_threads
 
 
-@pytest.mark.parametrize(
-    ("compiler", "config"),
-    cases(
-        [
-            DecodeConfig(*types, *widths)
-            for types in TYPES
-            for widths in WIDTHS
-            if (types[0], widths[0]) != ("e4m3", 96)
-        ],
-        is_usual,
-    ),
-)
+LATENT = [DecodeConfig(type_, type_, 576, 512, latent=True) for type_ in ("bf16", "f16")]
+DECODE = [
+    DecodeConfig(*types, *widths) for types in TYPES for widths in WIDTHS if (types[0], widths[0]) != ("e4m3", 96)
+]
+
+
+@pytest.mark.parametrize(("compiler", "config"), cases(DECODE + LATENT, is_usual))
 def test_decode_fits(tmp_path, compiler, config: DecodeConfig):
     found = kernels(code_object(compiler(), config, tmp_path, f"{config.family}.hip.j2").read_bytes())
     assert {kernel[".name"] for kernel in found} == {config.kernel_name, f"{config.kernel_name}_combine"}
     for kernel in found:
         assert_no_spills(kernel)
+
+
+@dataclasses.dataclass(frozen=True)
+class Logits:
+    """A kernel of the sparse indexer."""
+
+    family: str
+    heads: int
+    head_dim: int
+
+    @property
+    def kernel_name(self) -> str:
+        return f"{self.family}_h{self.heads}_d{self.head_dim}"
+
+    @property
+    def template_values(self) -> dict:
+        return {"heads": self.heads, "head_dim": self.head_dim, "kernel_name": self.kernel_name}
+
+
+LOGITS = [Logits(f, h, d) for f in ("mqa_logits", "paged_mqa_logits") for h in (32, 64) for d in (32, 64, 128)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("compiler", "config"), cases(LOGITS, lambda config: False))
+def test_logits_fit(tmp_path, compiler, config: Logits):
+    (kernel,) = kernels(code_object(compiler(), config, tmp_path, f"{config.family}.hip.j2").read_bytes())
+    assert_no_spills(kernel)
+    assert kernel[".name"] == config.kernel_name
