@@ -2,8 +2,8 @@
 // for all heads of queries. That is so many queries for each byte that a workgroup brings a block of keys into LDS once,
 // for up to 64 queries and both products.
 //
-// The logits of four tiles of 16 queries and two fragments of keys are one of each for a wave; then all waves have all
-// probabilities, and each adds up 64 of the values.
+// The logits of four tiles of 16 queries and two fragments of keys are one of each for a wave. Four waves turn those of
+// a tile into probabilities each, which go to all waves by way of LDS, and each wave adds up 64 of the values.
 #pragma once
 
 #include "deep_gemm_rocm/flash_decode.h"
@@ -96,8 +96,6 @@ class MlaDecode {
   DG_DEVICE MlaDecode(const DecodeArguments& args, const DecodeTile& tile, uint8_t* lds)
       : args_(args), tile_(tile), pages_(args, tile.sequence), lds_(lds) {
     load_queries();
-#pragma unroll
-    for (int i = 0; i < Shape::kRowTiles; ++i) tokens_ |= min(lane_row(i) / args.heads, args.tokens_q) << kTokenBits * i;
   }
 
   DG_DEVICE void run() {
@@ -117,22 +115,25 @@ class MlaDecode {
       lds_barrier();
       *logits_of(wave_id()) = multiply_keys();
       lds_barrier();
-      MfmaOperand probabilities[Shape::kRowTiles][2];
-      float factors[Shape::kRowTiles];
-      static_for<Shape::kRowTiles>([&](auto i) {
-        factors[i] = update_softmax(i, block, probabilities[i]);
-        __builtin_amdgcn_sched_barrier(0);  // registers don't suffice for two tiles at a time
-      });
-      add_values(probabilities, factors);
+      if (wave_id() < Shape::kRowTiles) share_probabilities(block);
+      lds_barrier();
+      add_values();
       lds_barrier();
     }
   }
 
   // As FlashDecode does. The waves have different values of the same queries.
   DG_DEVICE void store() const {
+    const float own_sum = softmax_.sum();
+    const float own_log2_sum = softmax_.log2_sum();
+    if (wave_id() < Shape::kRowTiles) {
+      *shared(wave_id(), 0) = own_sum;
+      *shared(wave_id(), 1) = own_log2_sum;
+    }
+    lds_barrier();
     static_for<Shape::kRowTiles>([&](auto i) {
-      const float sum = softmax_[i].sum();
-      const float log2_sum = softmax_[i].log2_sum();
+      const float sum = *shared(i, 0);
+      const float log2_sum = *shared(i, 1);
       const float factor = sum == 0 ? 0 : 1 / sum;
       const int row = lane_row(i);
       const int token = row / args_.heads;
@@ -157,14 +158,12 @@ class MlaDecode {
   }
 
  private:
-  static constexpr int kTokenBits = 8;
-
   static DG_DEVICE int lane_group() { return lane_id() / Mfma::kRows; }
   DG_DEVICE int lane_row(int row_tile) const {
     return tile_.first_row + row_tile * Mfma::kRows + lane_id() % Mfma::kRows;
   }
 
-  // Which fragment of logits the wave computes.
+  // Which fragment of logits the wave computes, and which tile's probabilities if any.
   static DG_DEVICE int own_row_tile() { return wave_id() % Shape::kRowTiles; }
   static DG_DEVICE int own_key_fragment() { return wave_id() / Shape::kRowTiles; }
 
@@ -176,6 +175,15 @@ class MlaDecode {
 
   DG_DEVICE Accumulator* logits_of(int wave) const {
     return reinterpret_cast<Accumulator*>(lds_ + Shape::kKeyBytes) + wave * kWaveSize + lane_id();
+  }
+
+  // These replace the logits that they were made of: a lane's operands of a tile's probabilities,
+  DG_DEVICE MfmaOperands* probabilities_of(int row_tile) const {
+    return reinterpret_cast<MfmaOperands*>(logits_of(row_tile));
+  }
+  // and, where its other logits were, two numbers for each lane.
+  DG_DEVICE float* shared(int row_tile, int which) const {
+    return reinterpret_cast<float*>(logits_of(Shape::kRowTiles + row_tile) - lane_id()) + which * kWaveSize + lane_id();
   }
 
   DG_DEVICE void load_queries() {
@@ -210,30 +218,40 @@ class MlaDecode {
     return logits[0] + logits[1];
   }
 
-  // Of one tile of queries and all keys of the block.
-  DG_DEVICE float update_softmax(int row_tile, int block, MfmaOperand (&probabilities)[2]) {
+  // Of the wave's tile of queries and all keys of the block.
+  DG_DEVICE void share_probabilities(int block) {
     Accumulator logits[Shape::kKeyFragments];
 #pragma unroll
-    for (int i = 0; i < Shape::kKeyFragments; ++i) logits[i] = *logits_of(i * Shape::kRowTiles + row_tile);
+    for (int i = 0; i < Shape::kKeyFragments; ++i) logits[i] = *logits_of(i * Shape::kRowTiles + own_row_tile());
+    float scale = args_.logit_scale;
+    const int key = block * Shape::kBlockK;
     const int aligned = pages_.tokens() - args_.tokens_q;  // the key of token 0
-    const int token = tokens_ >> kTokenBits * row_tile & (1 << kTokenBits) - 1;
-    const int first_key = block * Shape::kBlockK + lane_id_computed_here() / Mfma::kRows * Shape::kRun;
-    const int begin = aligned + token - args_.window_left - first_key;
-    const int end = aligned + token + 1 - first_key;
+    const int last_begin = aligned + args_.tokens_q - 1 - args_.window_left;
+    if (key < last_begin || key + Shape::kBlockK > aligned + 1) {
+      const int token = min(lane_row(own_row_tile()) / args_.heads, args_.tokens_q);
+      const int begin = aligned + token - args_.window_left - key - lane_group() * Shape::kRun;
+      const int end = aligned + token + 1 - key - lane_group() * Shape::kRun;
 #pragma unroll
-    for (int i = 0; i < Shape::kRun; ++i) {
-      const float logit = logits[i / Mfma::kElements][i % Mfma::kElements] * args_.logit_scale;
-      logits[i / Mfma::kElements][i % Mfma::kElements] = i >= begin && i < end ? logit : -kInfinity;
+      for (int i = 0; i < Shape::kRun; ++i) {
+        const float logit = logits[i / Mfma::kElements][i % Mfma::kElements] * scale;
+        logits[i / Mfma::kElements][i % Mfma::kElements] = i >= begin && i < end ? logit : -kInfinity;
+      }
+      scale = 1;
     }
-    const float factor = softmax_[row_tile].update(logits, 1);
-    probabilities[0] = probability_operand<Mfma, T>(logits, 0);
-    probabilities[1] = probability_operand<Mfma, T>(logits, 1);
-    return factor;
+    *shared(own_row_tile(), 0) = softmax_.update(logits, scale);
+    *probabilities_of(own_row_tile()) = {probability_operand<Mfma, T>(logits, 0),
+                                         probability_operand<Mfma, T>(logits, 1)};
   }
 
   // out = out · factor + Vᵀ · Pᵀ, for the wave's values.
-  DG_DEVICE void add_values(const MfmaOperand (&probabilities)[Shape::kRowTiles][2],
-                            const float (&factors)[Shape::kRowTiles]) {
+  DG_DEVICE void add_values() {
+    MfmaOperands probabilities[Shape::kRowTiles];
+    float factors[Shape::kRowTiles];
+#pragma unroll
+    for (int i = 0; i < Shape::kRowTiles; ++i) {
+      probabilities[i] = *probabilities_of(i);
+      factors[i] = *shared(i, 0);
+    }
     const int lane = lane_id_computed_here() % Mfma::kRows;
     const int group = lane_id_computed_here() / Mfma::kRows;
     Words values[Shape::kRun];
@@ -275,11 +293,10 @@ class MlaDecode {
   DecodeTile tile_;
   SequencePages pages_;
   uint8_t* lds_;
-  int tokens_ = 0;  // of the lane's query in each tile
   LatentLoader<Shape> loader_;
   MfmaOperands queries_[Shape::kReads];
   Accumulator out_[Shape::kRowTiles][Shape::kWidth] = {};
-  OnlineSoftmax<Mfma, T> softmax_[Shape::kRowTiles];
+  OnlineSoftmax<Mfma, T> softmax_;  // of the wave's tile
 };
 
 }  // namespace deep_gemm_rocm
