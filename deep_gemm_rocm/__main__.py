@@ -41,6 +41,14 @@ def demo(
 
 
 @app.command()
+def selftest() -> None:
+    """Check matrix cores, compiler, cache, every family of kernels and graphs, and print a report."""
+    from .cli.selftest import run
+
+    _finish(run)
+
+
+@app.command()
 def warmup(
     model: Annotated[str | None, typer.Option(help=f"One of {', '.join(models())}.")] = None,
     shapes: Annotated[Path | None, typer.Option(help="A file of workloads, see docs/serving.md.")] = None,

@@ -5,22 +5,12 @@ The reference is mmasim, a bit-accurate model of the matrix cores that was valid
 
 from __future__ import annotations
 
-import ctypes
-import functools
-from pathlib import Path
-
 import pytest
 import torch
 from mmasim.amd import MFMA
 
-from deep_gemm_rocm import hip
-from deep_gemm_rocm.jit import Kernel, cache, toolchain
-from deep_gemm_rocm.jit.render import render
-from deep_gemm_rocm.jit.source import Source
-from deep_gemm_rocm.paths import include_dir
-
-TEMPLATES = Path(__file__).parent / "kernels"
-POISON = 12345.678
+from deep_gemm_rocm.selftest import mfma
+from deep_gemm_rocm.selftest.mfma import multiply_add
 
 # (rows, type of A, type of B in mfma.h) and AMD's name of the instruction
 FORMATS = {"E4M3": "fp8", "E5M2": "bf8", "_Float16": "f16", "__bf16": "bf16"}
@@ -42,19 +32,9 @@ INSTRUCTIONS = {
 every_instruction = pytest.mark.parametrize(("rows", "a_type", "b_type"), INSTRUCTIONS, ids=list(INSTRUCTIONS.values()))
 
 
-@functools.cache
-def kernel(rows: int, a_type: str, b_type: str) -> Kernel:
-    text = render(TEMPLATES, "mfma.hip.j2", {"rows": rows, "a": a_type, "b": b_type})
-    source = Source.collect("mfma", text, include_dir())
-    return Kernel(cache.obtain(source, toolchain.choose()), (ctypes.c_void_p,) * 5)
-
-
 def run(rows: int, a_type: str, b_type: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    d = torch.full((rows, rows), POISON)
     b_transposed = b.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[b.element_size()]).T.contiguous()
-    with hip.runtime().launching(a=a, b=b_transposed, c=c, d=d) as stream:
-        kernel(rows, a_type, b_type)(a.data_ptr(), b_transposed.data_ptr(), c.data_ptr(), d.data_ptr(), stream)
-    return d
+    return multiply_add(rows, a_type, b_type, a, b_transposed, c)
 
 
 def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
@@ -111,3 +91,33 @@ def test_any_bits(rows, a_type, b_type):
     for operand, good in ((a, slice(0, rows - 4)), (b.T, slice(0, rows - 4))):
         operand[good] = operand[good].float().nan_to_num(0.5, 1.0, -1.0).to(operand.dtype)
     assert_same_bits(run(rows, a_type, b_type, a, b, c), model(a, b, c))
+
+
+def make_vectors() -> dict[str, torch.Tensor]:
+    """What ``selftest`` compares with: for each instruction, random bits and what the model makes of them."""
+    vectors = {}
+    for (rows, a_type, b_type), name in INSTRUCTIONS.items():
+        model = MFMA("CDNA3", name)
+        generator = torch.Generator().manual_seed(rows)
+        a = random_bits((rows, model.k), model.a_type, generator)
+        b = random_bits((model.k, rows), model.b_type, generator)
+        c = torch.randn(rows, rows, generator=generator) * torch.exp2(
+            torch.rand(rows, rows, generator=generator) * 40 - 20
+        )
+        for operand in (a[2:], b[:, 2:]):
+            operand.copy_(operand.float().nan_to_num(0.5, 1.0, -1.0).clamp(-100, 100).to(operand.dtype))
+        b_transposed = b.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[b.element_size()]).T.contiguous()
+        key = f"{rows} {a_type} {b_type}"
+        for part, tensor in (("a", a), ("b", b_transposed), ("c", c), ("d", model(a, b, c))):
+            vectors[f"{key} {part}"] = tensor.contiguous().view(torch.uint8)
+    return vectors
+
+
+def test_the_stored_vectors_are_those_of_the_model():
+    stored, made = mfma.vectors(), make_vectors()
+    assert stored.keys() == made.keys()
+    assert all(torch.equal(stored[name], made[name]) for name in made)
+
+
+if __name__ == "__main__":
+    mfma.store(make_vectors())

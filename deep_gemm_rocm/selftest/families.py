@@ -1,0 +1,232 @@
+"""Every family of kernels on a small problem with ragged edges, each element against an fp64 oracle."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from .. import attention, einstein_sum, gemm, grouped, hip, hyperconnection, k_grouped, mqa_logits
+from ..layout import FP8, Pair, per_channel_cast_to_fp8, per_token_cast_to_fp8, shuffle_weight
+from ..testing import (
+    GemmReference,
+    activations,
+    assert_accurate,
+    assert_accurately_quantised,
+    attention_reference,
+    gemm_problem,
+    gemm_reference,
+    grouped_weights,
+    visible_keys,
+    weights,
+)
+
+_M, _N, _K, _G = 77, 264, 400, 3
+_BF16, _F32 = torch.bfloat16, torch.float32
+_ROUNDING = 2.0**-24
+
+
+def checks(device: str) -> dict[str, Callable[[], None]]:
+    """For each family, what raises AssertionError if a result is wrong. All leave their last results on the device."""
+    families = (
+        _fp8, _transposed, _vectors, _wide_types, _shuffled, _quantised, _contiguous, _masked, _along_k, _sums,
+        _hyperconnection, _flash_attention, _decode, _latent_decode, _logits, _graph,
+    )  # fmt: skip
+    return {family.__name__.strip("_").replace("_", " "): functools.partial(family, device) for family in families}
+
+
+def _on(device: str, pair: Pair) -> Pair:
+    return pair[0].to(device), pair[1].to(device)
+
+
+def _empty(device: str, *shape: int, dtype: torch.dtype = _BF16) -> torch.Tensor:
+    return torch.full(shape, torch.nan, device=device).to(dtype)
+
+
+def _fp8(device: str) -> None:
+    a, b = gemm_problem(_M, _N, _K)
+    for m in (1, 16, _M):
+        rows = a[0][:m].clone(), a[1][:m]
+        assert_accurate(gemm.gemm_fp8(_on(device, rows), _on(device, b)), gemm_reference(rows, b))
+
+
+def _transposed(device: str) -> None:
+    a, b = gemm_problem(64, 272, _K)
+    d = _empty(device, 64, 272)
+    (a_data, sfa), (b_data, sfb) = _on(device, a), _on(device, b)
+    gemm.fp8_gemm_tn((a_data.T.contiguous(), sfa.T), (b_data.T.contiguous(), sfb.T), d)
+    assert_accurate(d, gemm_reference(a, b))
+
+
+def _vectors(device: str) -> None:
+    a, b = per_token_cast_to_fp8(activations(_M, _K)), per_token_cast_to_fp8(weights(_N, _K))
+    before = torch.randn(_M, _N, generator=torch.Generator().manual_seed(0))
+    d = before.clone().to(device)
+    gemm.fp8_gemm_nt(_on(device, a), _on(device, b), d, c=d, recipe=(1, 1, 128))
+    assert_accurate(d, gemm_reference(a, b, recipe=(1, 1, 128), c=before))
+
+
+def _wide_types(device: str) -> None:
+    for dtype, function in ((_BF16, gemm.bf16_gemm_nt), (torch.float16, gemm.f16_gemm_nt)):
+        a, b = activations(_M, _K).to(dtype), weights(_N, _K).to(dtype)
+        d = _empty(device, _M, _N, dtype=_F32)
+        function(a.to(device), b.to(device), d)
+        assert_accurate(d, gemm_reference(a, b))
+
+
+def _shuffled(device: str) -> None:
+    a, b = gemm_problem(_M, 256, 512)
+    shuffled = shuffle_weight(b[0]).to(device), b[1].to(device)
+    assert_accurate(gemm.gemm_fp8(_on(device, a), shuffled), gemm_reference(a, b))
+
+
+def _quantised(device: str) -> None:
+    a, b = gemm_problem(_M, 512, 512)
+    d = torch.empty(_M, 256, dtype=FP8, device=device), torch.empty(_M, 2, device=device)
+    gemm.fp8_gemm_nt(_on(device, a), _on(device, b), d, epilogue="silu_and_mul")
+    assert_accurately_quantised(_on("cpu", d), gemm_reference(a, b, epilogue="silu_and_mul"))
+
+
+def _contiguous(device: str) -> None:
+    sizes = (100, 128, 3)
+    groups = torch.full((3 * 128,), -1, dtype=torch.int32)
+    for group, size in enumerate(sizes):
+        groups[group * 128 : group * 128 + size] = group
+    ends = torch.tensor([group * 128 + size for group, size in enumerate(sizes)], dtype=torch.int32)
+    a, b = per_token_cast_to_fp8(activations(len(groups), _K)), grouped_weights(_G, _N, _K)
+    for layout, psum in ((groups, False), (ends, True)):
+        d = _empty(device, len(groups), _N)
+        grouped.m_grouped_fp8_gemm_nt_contiguous(
+            _on(device, a), _on(device, b), d, layout.to(device), use_psum_layout=psum
+        )
+        for group, size in enumerate(sizes):
+            rows = slice(group * 128, group * 128 + size)
+            expert = b[0][group], b[1][group]
+            assert_accurate(d[rows], gemm_reference((a[0][rows], a[1][rows]), expert))
+        assert not d[groups < 0].any(), "padding rows are not zero"
+
+
+def _masked(device: str) -> None:
+    counts = (0, 5, _M)
+    (a, sfa), b = per_token_cast_to_fp8(activations(_G * _M, _K)), grouped_weights(_G, _N, _K)
+    a, sfa = a.view(_G, _M, _K), sfa.view(_G, _M, -1)
+    d = _empty(device, _G, _M, _N)
+    of_groups = torch.tensor(counts, dtype=torch.int32, device=device)
+    grouped.m_grouped_fp8_gemm_nt_masked(_on(device, (a, sfa)), _on(device, b), d, of_groups, 16)
+    for group, count in enumerate(counts):
+        rows = a[group, :count], sfa[group, :count]
+        assert_accurate(d[group, :count], gemm_reference(rows, (b[0][group], b[1][group])))
+        assert d[group, count:].isnan().all(), "rows behind a group's last one were written"
+
+
+def _along_k(device: str) -> None:
+    ks, m, n = [128, 0, 256], 64, 96
+    a, b = (per_channel_cast_to_fp8(activations(sum(ks), rows, seed)) for seed, rows in enumerate((m, n)))
+    d = _empty(device, len(ks), m, n, dtype=_F32)
+    sizes = torch.tensor(ks, dtype=torch.int32, device=device)
+    k_grouped.k_grouped_fp8_gemm_tn_contiguous(_on(device, a), _on(device, b), d, ks, sizes)
+    begin = 0
+    for group, k in enumerate(ks):
+        part, blocks = slice(begin, begin + k), slice(begin // 128, (begin + k) // 128)
+        of_a, of_b = ((data[part].T, scales[blocks].T) for data, scales in (a, b))
+        assert_accurate(d[group], gemm_reference(of_a, of_b, recipe=(1, 1, 128)))
+        begin += k
+
+
+def _sums(device: str) -> None:
+    heads, b_size, d_size, r = 3, 37, 64, 136
+    a, b = (
+        activations(b_size * heads, r).view(b_size, heads, r),
+        weights(heads * d_size, r).view(heads, d_size, r),
+    )
+    d = _empty(device, b_size, heads, d_size)
+    einstein_sum.einsum("bhr,hdr->bhd", a.to(device), b.to(device), d)
+    for head in range(heads):
+        assert_accurate(d[:, head], gemm_reference(a[:, head], b[head]))
+
+
+def _hyperconnection(device: str) -> None:
+    a, b = activations(_M, _K), torch.randn(24, _K, generator=torch.Generator().manual_seed(1))
+    d, squares = _empty(device, _M, 24, dtype=_F32), _empty(device, _M, dtype=_F32)
+    hyperconnection.tf32_hc_prenorm_gemm(a.to(device), b.to(device), d, squares)
+    reference = gemm_reference(a.float(), b)
+    lost = 2.0**-20 * (a.double().abs() @ b.double().abs().T)  # what two xf32 leave of an fp32
+    assert_accurate(d, GemmReference(reference.exact, reference.error + lost))
+    exact = a.double().square().sum(1)
+    assert ((squares.cpu() - exact).abs() <= (_K / 8 + 4) * _ROUNDING * exact).all(), "sums of squares are wrong"
+
+
+def _flash_attention(device: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 70, 4, 128), (2, 90, 2, 128), (2, 90, 2, 128))
+    q, k, v = (torch.randn(shape, generator=generator).bfloat16() for shape in shapes)
+    out, lse = attention.flash_attention(q.to(device), k.to(device), v.to(device), causal=True, return_lse=True)
+    reference = attention_reference(q, k, v, seen=visible_keys(70, 90, True, None))
+    reference.assert_accurate(out.cpu(), lse)
+
+
+def _paged(tokens: int, heads: int, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One sequence's keys, in order, and the cache and block table that hold them in pages of 64."""
+    keys = torch.randn(tokens, heads, width, generator=torch.Generator().manual_seed(2)).bfloat16()
+    pages = -(-tokens // 64)
+    table = torch.arange(pages, dtype=torch.int32).flip(0)[None]
+    cache = torch.full((pages, 64, heads, width), torch.nan, dtype=_BF16)
+    for token in range(tokens):
+        cache[table[0, token // 64], token % 64] = keys[token]
+    return keys[None], cache, table.contiguous()
+
+
+def _decode(device: str) -> None:
+    keys, cache, table = _paged(150, 2, 128)
+    q = torch.randn(1, 2, 8, 128, generator=torch.Generator().manual_seed(3)).bfloat16()
+    lens = torch.tensor([150], dtype=torch.int32)
+    on_device = cache.to(device)
+    out = attention.flash_attention_decode(
+        q.to(device), on_device, on_device, block_table=table.to(device), context_lens=lens.to(device)
+    )
+    attention_reference(q, keys, keys, seen=visible_keys(2, 150, True, None)).assert_accurate(out.cpu())
+
+
+def _latent_decode(device: str) -> None:
+    keys, cache, table = _paged(150, 1, 576)
+    q = torch.randn(1, 1, 16, 576, generator=torch.Generator().manual_seed(3)).bfloat16()
+    lens = torch.tensor([150], dtype=torch.int32)
+    out = attention.mla_decode(
+        q.to(device), cache.to(device), block_table=table.to(device), context_lens=lens.to(device)
+    )
+    seen = visible_keys(1, 150, True, None)
+    attention_reference(q, keys, keys[..., :512], seen=seen).assert_accurate(out.cpu())
+
+
+def _logits(device: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q = (torch.randn(20, 32, 128, generator=generator) * 8).to(FP8)
+    keys, scales = (torch.randn(200, 128, generator=generator) * 8).to(FP8), torch.rand(200, generator=generator)
+    of_heads = torch.randn(20, 32, generator=generator)
+    ends = torch.arange(20, dtype=torch.int32) * 10
+    on_device = (tensor.to(device) for tensor in (q, keys, scales, of_heads, ends * 0, ends))
+    q_, keys_, scales_, of_heads_, begin_, end_ = on_device
+    logits = mqa_logits.fp8_mqa_logits(q_, (keys_, scales_), of_heads_, begin_, end_).cpu().double()
+    wide = (q.double(), keys.double(), of_heads.double(), scales.double())
+    exact = torch.einsum("shk,sh->sk", torch.einsum("shd,kd->shk", *wide[:2]).relu(), wide[2]) * wide[3]
+    magnitude = torch.einsum("shd,kd,sh->sk", *(tensor.abs() for tensor in wide[:3])) * wide[3]
+    seen = torch.arange(200)[None] < ends[:, None]
+    assert (logits[~seen] == -torch.inf).all(), "logits of keys that a query doesn't see are not -inf"
+    wrong = seen & ((logits - exact).abs() > (34 + 32 + 4) * _ROUNDING * magnitude)
+    assert not wrong.any(), f"{int(wrong.sum())} logits are wrong"
+
+
+def _graph(device: str) -> None:
+    """Captured once, replayed on other data."""
+    a, b = gemm_problem(_M, _N, _K)
+    on_device, weight, d = _on(device, a), _on(device, b), _empty(device, _M, _N)
+    gemm.fp8_gemm_nt(on_device, weight, d)
+    with hip.runtime().capture() as graph:
+        gemm.fp8_gemm_nt(on_device, weight, d)
+    other, _ = gemm_problem(_M, _N, _K, seed=5)
+    for held, new in zip(on_device, other, strict=True):
+        held.copy_(new)
+    d.fill_(torch.nan)
+    graph.replay()
+    assert_accurate(d, gemm_reference(other, b))
