@@ -12,8 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from assembly import program
 from simulated_hip import DEVICE_TO_DEVICE, HOST_TO_DEVICE, Compiler, Hip, HipCallError
+
+from deep_gemm_rocm import simulator
 
 PROLOGUE = """
   s_load_dwordx2 s[4:5], s[0:1], 0x0
@@ -622,6 +625,20 @@ def outside(hip: Hip, compiler: Compiler):
       y[__builtin_amdgcn_workitem_id_x()] = x[at + __builtin_amdgcn_workitem_id_x()];
     }
     extern "C" __global__ void write(const int* x, int* y, int at) { y[at + __builtin_amdgcn_workitem_id_x()] = 1; }
+    // Of a resource that claims more than there is; what it doesn't claim reads as zeros, and that is no error.
+    __device__ __amdgpu_buffer_rsrc_t resource(const int* x) {
+      return __builtin_amdgcn_make_buffer_rsrc((void*)x, 0, 0x7FFFFFFF, 0x20000);
+    }
+    extern "C" __global__ void buffer_read(const int* x, int* y, int at) {
+      const int item = __builtin_amdgcn_workitem_id_x();
+      y[item] = __builtin_amdgcn_raw_buffer_load_b32(resource(x + at), 4 * item, 0, 0);
+    }
+    extern "C" __global__ void buffer_write(const int* x, int* y, int at) {
+      __builtin_amdgcn_raw_buffer_store_b32(1, resource(y + at), 4 * __builtin_amdgcn_workitem_id_x(), 0, 0);
+    }
+    extern "C" __global__ void scalar_read(const int* x, int* y, int at) {
+      y[__builtin_amdgcn_workitem_id_x()] = at < 0 ? x[at] : x[at + 63];
+    }
     __shared__ volatile int shared[64];
     template <class Pointer>
     __device__ void use(Pointer s, int* y, int at) {
@@ -637,16 +654,32 @@ def outside(hip: Hip, compiler: Compiler):
 
 
 @pytest.mark.parametrize("at", [-64, -1, 1, 64, 1000])
-@pytest.mark.parametrize("kernel", ["read", "write"])
+@pytest.mark.parametrize("kernel", ["read", "write", "buffer_read", "buffer_write", "scalar_read"])
 def test_access_beside_a_buffer(hip: Hip, outside, kernel: str, at: int) -> None:
     buffers = [hip.upload(np.zeros(64, np.int32)) for _ in range(4)]  # neighbours must not hide it
     function = hip.function(outside, kernel)
     hip.launch(function, 1, 64, buffers[1], buffers[2], c_int(0))
-    with pytest.raises(HipCallError, match=r"lane \d+ accesses 4 bytes at 0x[0-9a-f]+, outside the memory") as caught:
+    access = r"(lane \d+ accesses|scalar load of) 4 bytes at 0x[0-9a-f]+, outside the memory"
+    with pytest.raises(HipCallError, match=access) as caught:
         hip.launch(function, 1, 64, buffers[1], buffers[2], c_int(at))
     assert caught.value.name == "hipErrorIllegalAddress"
     assert re.search(PLACE, caught.value.message)
     hip.launch(function, 1, 64, buffers[1], buffers[2], c_int(0))
+
+
+@pytest.mark.parametrize("at", [-11, -10, 26, 27])
+def test_tensors_are_known_by_their_storage(compiler: Compiler, at: int) -> None:
+    source = """
+    extern "C" __global__ void write(int* x, int at) { x[at + (int)__builtin_amdgcn_workitem_id_x()] = 1; }
+    """
+    storage = torch.zeros(100, dtype=torch.int32)
+    view = storage[10:20]
+    if at in (-10, 26):
+        simulator.launch(compiler.code_object(source), "write", 1, 64, [view, at])
+        assert torch.equal(storage, torch.nn.functional.pad(torch.ones(64), (10 + at, 26 - at)).int())
+    else:
+        with pytest.raises(simulator.SimulatorError, match=r"accesses 4 bytes at .* outside the memory"):
+            simulator.launch(compiler.code_object(source), "write", 1, 64, [view, at])
 
 
 @pytest.mark.parametrize("kernel", ["read", "write"])
