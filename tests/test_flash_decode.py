@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
+from deep_gemm_rocm import attention_contracts
 from deep_gemm_rocm.testing import attention_reference, visible_keys
 
 FP8 = torch.float8_e4m3fnuz
@@ -188,3 +189,16 @@ def test_bad_input_is_one_clear_error_and_writes_nothing(bad, error, message):
     with pytest.raises(error, match=message):
         dg.flash_attention_decode(**{**GOOD, "out": out, **bad})
     assert (out == POISON).all()
+
+
+@pytest.mark.parametrize("tokens", [33, -5, 2**31 - 1])
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_nonsense_on_the_device_reaches_nothing_else(monkeypatch, num_splits, tokens):
+    """Where the host can't read what says whose the pages are, the kernels take some that exist."""
+    problem = Problem((100, 33))
+    expected, _ = problem.run(num_splits)
+    monkeypatch.setattr(attention_contracts, "check_pages", lambda *arguments: None)
+    problem.context_lens = (100, tokens)
+    problem.block_table[1] = torch.tensor([2**31 - 1, -(2**31), 10**6]).int().repeat(9)[: problem.block_table.shape[1]]
+    out = dg.flash_attention_decode(**problem.arguments, num_splits=num_splits)
+    assert torch.equal(out[0], expected[0])

@@ -277,6 +277,18 @@ def test_nonsense_in_a_layout_reaches_nothing_else(psum):
         assert (output.tensor[layout < 0] == 0).all()
 
 
+@pytest.mark.parametrize("wrong", [3, 4, 2**31 - 1])
+def test_rows_of_a_group_that_does_not_exist_are_nan(wrong):
+    a, b = dg.per_token_cast_to_fp8(activations(256, 128)), grouped_weights(3, 40, 128)
+    layout = torch.full((256,), wrong, dtype=torch.int32)
+    layout[128:] = 2
+    output = GuardedOutput(256, 40)
+    dg.m_grouped_fp8_gemm_nt_contiguous(a, b, output.tensor, layout)
+    output.assert_intact()
+    assert output.tensor[:128].isnan().all()
+    assert not output.tensor[128:].isnan().any()
+
+
 def test_masked_m_is_limited_to_the_rows_there_are():
     problem = Masked([20, 0, 3], 20, n=40, k=128)
     problem.masked_m = torch.tensor([2**31 - 1, -5, 3], dtype=torch.int32)
