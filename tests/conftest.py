@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import deep_gemm_rocm as dg
@@ -16,3 +18,10 @@ def default_settings():
     dg.set_tc_util(0)
     dg.set_pdl(False)
     dg.set_compile_mode(0)
+
+
+@pytest.fixture(autouse=True)
+def sanitize(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator runs every kernel under its sanitizer, unless the test is marked or the environment decides."""
+    if "DG_SIM_SANITIZE" not in os.environ and request.node.get_closest_marker("unsanitized") is None:
+        monkeypatch.setenv("DG_SIM_SANITIZE", "1")

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from simulated_hip import Compiler, Hip
-
-
-@pytest.fixture(autouse=True)
-def sanitize(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every kernel runs under the sanitizer, unless the test is marked ``unsanitized`` or the environment decides."""
-    if "DG_SIM_SANITIZE" not in os.environ and request.node.get_closest_marker("unsanitized") is None:
-        monkeypatch.setenv("DG_SIM_SANITIZE", "1")
 
 
 @pytest.fixture(scope="session")
