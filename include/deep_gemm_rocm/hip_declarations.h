@@ -31,6 +31,7 @@ DG_DEVICE int lane_id() { return thread_id() % kWaveSize; }
 DG_DEVICE int lane_id_computed_here() {
   int lane = lane_id();
   asm volatile("" : "+v"(lane));
+  __builtin_assume(lane >= 0 && lane < kWaveSize);
   return lane;
 }
 // Tells the compiler that a value is the same in all lanes of a wave, hence a scalar.

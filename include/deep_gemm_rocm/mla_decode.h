@@ -49,19 +49,20 @@ template <class Shape>
 class LatentLoader {
   static constexpr int kSegments = Shape::kThreads / kChunksPerRow;  // of 128 bytes, that all threads move at once
   static constexpr int kAllSegments = Shape::kBlockK * Shape::kDBlocks;
-  static constexpr int kPasses = ceil_div(kAllSegments, kSegments);
   static_assert(kSegments % Shape::kBlockK == 0, "a thread has parts of one key");
 
  public:
+  static constexpr int kPasses = ceil_div(kAllSegments, kSegments);
+
   DG_DEVICE void look_up(const SequencePages& pages, int block) { page_ = pages.page_of(key(block)); }
 
-  DG_DEVICE void load(const SequencePages& pages, const PagedTensor& cache, int block) {
-    const uint8_t* const first = pages.address<typename Shape::T>(cache, 0, page_, key(block));
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      const int offset = d_block(pass) * kBlockKBytes + chunk() * kChunkBytes;
-      if (exists(pass)) staged_[pass] = load_global<Chunk>(first + offset);
-    }
+  DG_DEVICE void start(const SequencePages& pages, const PagedTensor& cache, int block) {
+    first_ = pages.address<typename Shape::T>(cache, 0, page_, key(block));
+  }
+
+  DG_DEVICE void load(int pass) {
+    const int offset = d_block(pass) * kBlockKBytes + chunk() * kChunkBytes;
+    if (exists(pass)) staged_[pass] = load_global<Chunk>(first_ + offset);
   }
 
   DG_DEVICE void store(uint8_t* lds) const {
@@ -82,6 +83,7 @@ class LatentLoader {
   }
 
   int page_;
+  const uint8_t* first_;
   Chunk staged_[kPasses];
 };
 
@@ -91,6 +93,7 @@ class MlaDecode {
   using T = typename Shape::T;
   using Accumulator = typename Mfma::Accumulator;
   using Words = Vector<unsigned, Shape::kWidth / 2>;
+  using Loader = LatentLoader<Shape>;
 
  public:
   DG_DEVICE MlaDecode(const DecodeArguments& args, const DecodeTile& tile, uint8_t* lds)
@@ -106,14 +109,16 @@ class MlaDecode {
     const int end = first_seen + first_block_of_split(blocks, tile_.split + 1, args_.num_splits);
     if (begin >= end) return;
     loader_.look_up(pages_, begin);
-    loader_.load(pages_, args_.k, begin);
+    loader_.start(pages_, args_.k, begin);
+#pragma unroll
+    for (int pass = 0; pass < Loader::kPasses; ++pass) loader_.load(pass);
     loader_.look_up(pages_, min(begin + 1, end - 1));
     for (int block = begin; block < end; ++block) {
       loader_.store(lds_);
-      if (block + 1 < end) loader_.load(pages_, args_.k, block + 1);
-      loader_.look_up(pages_, min(block + 2, end - 1));
+      loader_.start(pages_, args_.k, min(block + 1, end - 1));
       lds_barrier();
       *logits_of(wave_id()) = multiply_keys();
+      loader_.look_up(pages_, min(block + 2, end - 1));
       lds_barrier();
       if (wave_id() < Shape::kRowTiles) share_probabilities(block);
       lds_barrier();
@@ -202,12 +207,14 @@ class MlaDecode {
     }
   }
 
-  // The wave's fragment of K · Qᵀ.
-  DG_DEVICE Accumulator multiply_keys() const {
+  // The wave's fragment of K · Qᵀ. Meanwhile the next block starts on its way.
+  DG_DEVICE Accumulator multiply_keys() {
     const int row = Shape::KeyOrder::of_lds_row(own_key_fragment() * Mfma::kRows + lane_id() % Mfma::kRows);
     Accumulator logits[2] = {};
     pipelined_reads<Shape::kReads>(
         [&](int read) {
+          constexpr int kReadsPerPass = Shape::kReads / Loader::kPasses;
+          if (read % kReadsPerPass == 0 && read / kReadsPerPass < Loader::kPasses) loader_.load(read / kReadsPerPass);
           const uint8_t* const tile = lds_ + read / Shape::kReadsOfBlock * Shape::kKeyTileBytes;
           return *reinterpret_cast<const MfmaOperands*>(tile + lds_offset(row, chunk_of_group(read)));
         },
@@ -293,7 +300,7 @@ class MlaDecode {
   DecodeTile tile_;
   SequencePages pages_;
   uint8_t* lds_;
-  LatentLoader<Shape> loader_;
+  Loader loader_;
   MfmaOperands queries_[Shape::kReads];
   Accumulator out_[Shape::kRowTiles][Shape::kWidth] = {};
   OnlineSoftmax<Mfma, T> softmax_;  // of the wave's tile
