@@ -20,6 +20,7 @@ from .heuristics import choose_dense
 from .heuristics.gemm_config import PARTS_OF_B
 from .layout import Pair, data_and_scales, unshuffled_shape
 from .split_k import launch_split_gemm
+from .warm import repeatable
 
 
 def gemm_fp8(
@@ -81,6 +82,7 @@ def gemm_fp8(
     return out
 
 
+@repeatable
 def fp8_gemm_nt(
     a: Pair,
     b: Pair,
@@ -168,6 +170,7 @@ def fp8_gemm_tt(
     fp8_gemm_nt(transposed_pair("a", a), b, d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast)
 
 
+@repeatable
 def fp8_gemm_nt_skip_head_mid(
     a: Pair,
     b: Pair,
@@ -214,6 +217,7 @@ def gemm_fp8_fp8_bf16_nt(lhs: Pair, rhs: Pair, out: torch.Tensor) -> None:
     fp8_gemm_nt(lhs, rhs, out)
 
 
+@repeatable
 def bf16_gemm_nt(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -264,6 +268,7 @@ def bf16_gemm_tt(
     bf16_gemm_nt(transposed("a", a), b, d, c, compiled_dims)
 
 
+@repeatable
 def f16_gemm_nt(
     a: torch.Tensor,
     b: torch.Tensor,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-from ctypes import POINTER, Structure, c_int, c_int64, c_void_p
+from ctypes import Structure, c_int, c_int64, c_void_p
 
 import torch
 
-from . import hip, jit, settings
+from . import hip, jit, settings, warm
 from .contracts import Gemm
 from .heuristics import GemmConfig
 from .layout import SHUFFLED_ROWS, Pair, data_and_scales
@@ -82,7 +81,7 @@ class GemmArguments(Structure):
     )
 
 
-_ARGTYPES = (POINTER(GemmArguments), c_void_p)
+_ARGTYPES = (c_void_p, c_void_p)  # GemmArguments by reference, and the stream
 
 
 def launch_gemm(
@@ -152,8 +151,7 @@ def launch_gemm(
         heads=_HeadSplits(*head_splits) if head_splits else _HeadSplits(),
         square_sums=_SquareSums() if square_sums is None else _SquareSums.of(square_sums),
     )
-    with runtime.launching(**tensors) as stream:
-        kernel(ctypes.byref(arguments), stream)
+    warm.launch(kernel, arguments, tensors, written=("d", "sfd", "sqr_sum"), aligned=("a", "b"))
 
 
 def _max_workgroups(config: GemmConfig) -> int:

@@ -19,8 +19,10 @@ from .contracts import (
 from .gemm_kernel import launch_gemm
 from .heuristics import GemmConfig, choose_gemm_config
 from .layout import Pair, ceil_div, data_and_scales
+from .warm import repeatable
 
 
+@repeatable
 def m_grouped_fp8_gemm_nt_contiguous(
     a: Pair,
     b: Pair,
@@ -148,6 +150,7 @@ def m_grouped_bf16_gemm_nn_contiguous(
     )
 
 
+@repeatable
 def m_grouped_bf16_gemm_nt_contiguous(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -190,6 +193,7 @@ def m_grouped_bf16_gemm_nt_contiguous(
     )
 
 
+@repeatable
 def m_grouped_fp8_gemm_nt_masked(
     a: Pair,
     b: Pair,
@@ -230,6 +234,7 @@ def m_grouped_fp8_gemm_nt_masked(
     _masked(a, b, d, masked_m, expected_m, FP8_DTYPES, whole, bias, epilogue)
 
 
+@repeatable
 def m_grouped_bf16_gemm_nt_masked(
     a: torch.Tensor,
     b: torch.Tensor,

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
@@ -223,6 +223,28 @@ class Runtime:
         stream = torch.cuda.current_stream(device).cuda_stream
         return contextlib.nullcontext(stream) if device.index == torch.cuda.current_device() else _on(device, stream)
 
+    def relaunch(
+        self,
+        kernel: Callable[[int, int], None],
+        arguments: int,
+        tensors: Sequence[torch.Tensor],
+        names: Sequence[str],
+        used: Sequence[int],
+    ) -> None:
+        """Calls ``kernel`` with the address of its arguments and a stream's handle, within what ``launching`` gives.
+
+        Args:
+            names, used: what it works on, and where that is in ``tensors``; on the same device as others for which
+                ``launching`` was called before.
+        """
+        device = tensors[0].device
+        stream = torch.cuda.current_stream(device).cuda_stream
+        if device.index == torch.cuda.current_device():
+            kernel(arguments, stream)
+        else:
+            with torch.cuda.device(device):
+                kernel(arguments, stream)
+
     def is_capturing(self) -> bool:
         """Whether what this thread launches is captured into a graph instead of being run."""
         return torch.cuda.is_current_stream_capturing()
@@ -292,6 +314,17 @@ class SimulatedRuntime(Runtime):
                 registered.callback(self.lib.hipHostUnregister, begin)
             yield
             self.check(self.lib.hipStreamSynchronize(None))
+
+    def relaunch(
+        self,
+        kernel: Callable[[int, int], None],
+        arguments: int,
+        tensors: Sequence[torch.Tensor],
+        names: Sequence[str],
+        used: Sequence[int],
+    ) -> None:
+        with self.launching(**{name: tensors[index] for name, index in zip(names, used, strict=True)}) as stream:
+            kernel(arguments, stream)
 
     def is_capturing(self) -> bool:
         return self._graph.get() is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from . import hip
+from . import changes, hip
 from .contracts import check_int
 
 # Kernels' tiles have a multiple of 16 rows, and a tile of a layout of group ids lies in one group.
@@ -29,6 +29,7 @@ def set_mk_alignment_for_contiguous_layout(new_value: int) -> None:
     if check_int("new_value", new_value, 0) not in _ALIGNMENTS:
         raise ValueError(f"the alignment of contiguous layouts must be one of {_ALIGNMENTS}, got {new_value}")
     _alignment = new_value
+    changes.note()
 
 
 def get_mk_alignment_for_contiguous_layout() -> int:
@@ -72,6 +73,7 @@ def set_num_sms(new_num_sms: int) -> None:
     if check_int("new_num_sms", new_num_sms, 0) > device_num_cus():
         raise ValueError(f"new_num_sms must be from 0 to {device_num_cus()}, what the device has, got {new_num_sms}")
     _num_sms = new_num_sms or None
+    changes.note()
 
 
 def get_num_sms() -> int:

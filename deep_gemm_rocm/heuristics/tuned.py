@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from .. import changes
 from ..layout import ceil_div
 from .gemm_config import GemmConfig, GemmKind
 
@@ -241,9 +242,11 @@ def replaced(by: Finds) -> Iterator[None]:
     chosen = (choose_gemm_config, choose_dense)
     for choose in chosen:
         choose.cache_clear()
+    changes.note()
     try:
         yield
     finally:
         _replacement = before
         for choose in chosen:
             choose.cache_clear()
+        changes.note()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from .. import hip, planning
+from .. import changes, hip, planning
 from ..paths import include_dir
 from . import cache, toolchain
 from .errors import CacheError, CaptureError, CompileError, JitError, LoadError, ToolchainError
@@ -77,6 +77,7 @@ def loaded() -> list[Kernel]:
 def forget() -> None:
     """Makes the next call look on the disk again. Libraries stay loaded: the runtime keeps pointers into them."""
     _kernels.clear()
+    changes.note()
 
 
 def _make(template: str, values: Mapping[str, Value], argtypes: tuple[type, ...]) -> Kernel:
