@@ -75,8 +75,8 @@ class _Call:
 
     Attributes:
         kernel, runtime: what is launched, and by which runtime.
-        words: its arguments.
-        places: in ``words``, with the number of the tensor whose address belongs there.
+        last: the addresses of the latest call, and the kernel's arguments then.
+        places: in these, with the number of the tensor whose address belongs there.
         names: of what it works on.
         used: the number of the tensor of each name.
         aligned: numbers of tensors that must begin at a multiple of 16 bytes.
@@ -85,7 +85,7 @@ class _Call:
             share memory with.
     """
 
-    __slots__ = ("aligned", "kernel", "names", "outputs", "places", "runtime", "same", "used", "words")
+    __slots__ = ("aligned", "kernel", "last", "names", "outputs", "places", "runtime", "same", "used")
 
     def __init__(self, launch: _Launch, tensors: list[torch.Tensor], addresses: list[int]) -> None:
         """
@@ -93,9 +93,10 @@ class _Call:
             ValueError: the kernel takes something else than ``tensors``.
         """
         self.kernel, self.runtime = launch.kernel, hip.runtime()
-        self.words = array("Q", bytes(launch.arguments))
-        pointers = [place for place in _pointers(type(launch.arguments)) if self.words[place]]
-        self.places = [(place, addresses.index(self.words[place])) for place in pointers]
+        words = array("Q", bytes(launch.arguments))
+        pointers = [place for place in _pointers(type(launch.arguments)) if words[place]]
+        self.places = [(place, addresses.index(words[place])) for place in pointers]
+        self.last = addresses, words
         self.names = tuple(launch.tensors)
         self.used = [addresses.index(tensor.data_ptr()) for tensor in launch.tensors.values()]
         self.aligned = [index for name, index in zip(self.names, self.used, strict=True) if name in launch.aligned]
@@ -109,6 +110,18 @@ class _Call:
 
     def repeat(self, tensors: list[torch.Tensor], addresses: list[int]) -> bool:
         """Launches it on other tensors; False if their addresses don't allow that."""
+        last_addresses, words = self.last
+        if addresses != last_addresses:
+            if not self._allows(addresses):
+                return False
+            words = words[:]
+            for place, index in self.places:
+                words[place] = addresses[index]
+            self.last = addresses, words
+        self.runtime.relaunch(self.kernel, words.buffer_info()[0], tensors, self.names, self.used)
+        return True
+
+    def _allows(self, addresses: list[int]) -> bool:
         for index in self.aligned:
             if addresses[index] % _ALIGNMENT:
                 return False
@@ -119,14 +132,7 @@ class _Call:
                 other_begin = addresses[other]
                 if other_begin < end and begin < other_begin + other_size:
                     return False
-        for output, other in self.same:
-            if addresses[output] != addresses[other]:
-                return False
-        words = self.words[:]
-        for place, index in self.places:
-            words[place] = addresses[index]
-        self.runtime.relaunch(self.kernel, words.buffer_info()[0], tensors, self.names, self.used)
-        return True
+        return all(addresses[one] == addresses[other] for one, other in self.same)
 
 
 _calls: dict[tuple[Any, ...], _Call] = {}

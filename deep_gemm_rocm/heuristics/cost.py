@@ -1,8 +1,8 @@
 """How long a configuration takes, estimated: what the tuner measures first, and what runs where nobody has measured.
 
 A CU computes its tiles one after the other, or as many at once as fit. Of a tile each K-block costs the longest of what
-matrix cores, LDS and vector L1 need for it, and a share of the others, as schedules overlap them more or less; with few
-waves on a CU it costs what remains of memory's latency. The chip as a whole can't be faster than its memory.
+matrix cores, LDS and vector L1 need for it, and a share of the others, as schedules overlap them more or less; where one
+workgroup has a CU for itself, memory's latency as well, as far as no stages hide it. The chip as a whole can't be faster than its memory.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _LDS_READ_BYTES = 128
 _LDS_WRITE_BYTES = 51
 _HBM_BYTES = 2048
 _CACHE_BYTES = 5400  # Infinity Cache to all L2s
-_LATENCY = 900  # of HBM, and of its way back
 
 # Fitted to launches in the timing model, for whole families of configurations.
 _LAUNCH = 1500
 _SECOND_LAUNCH = 3400
 _PROLOGUE = 1500
 _EPILOGUE_PER_ROW = 8
+_LATENCY = {"multistage": 900, "pinned": 900, "pingpong": 900, "producer": 1300}  # from memory to a K-block in LDS
+_HIDES_NO_LATENCY = 0.75  # of the time in which a workgroup is busy
 _NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.25, "producer": 0.4}
 
 
@@ -40,7 +41,8 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     k_blocks = ceil_div(k * config.kind.element_bytes, BLOCK_K_BYTES * of_groups)
     at_once = min(config.workgroups_per_cu, ceil_div(tiles, num_cus))
     rounds = ceil_div(tiles, num_cus * at_once)
-    k_block = max(at_once * _busy_clocks(config), _LATENCY / _k_blocks_ahead(config))
+    busy, latency = _busy_clocks(config), _LATENCY[config.schedule] / max(1, config.num_stages - 2)
+    k_block = max(at_once * busy, _HIDES_NO_LATENCY * busy + latency)
     tile = _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
     memory = _memory_clocks(config, problem, tiles, tile_rows, tile_columns, k_blocks)
     # Where both take about as long, each has to wait for the other at times.
@@ -67,10 +69,6 @@ def _busy_clocks(config: GemmConfig) -> float:
     )
     longest = max(parts)
     return longest + _NOT_OVERLAPPED[config.schedule] * (sum(parts) - longest)
-
-
-def _k_blocks_ahead(config: GemmConfig) -> int:
-    return max(1, config.num_stages - 1)
 
 
 def _memory_clocks(
