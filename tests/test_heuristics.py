@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deep_gemm_rocm.heuristics import GemmConfig, GemmKind, choose_gemm_config, gemm_candidates
+from deep_gemm_rocm.heuristics import GemmConfig, GemmKind, choose_dense, choose_gemm_config, gemm_candidates
 from deep_gemm_rocm.heuristics.cost import estimated_clocks
 from deep_gemm_rocm.heuristics.tuned import SHIPPED, GemmProblem, TableError, TunedRow, TunedTable, replaced
 
@@ -123,7 +123,7 @@ def test_at_least_three_configurations_are_in_use():
 @pytest.fixture
 def row():
     config = GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong")
-    return TunedRow(config, 100, 256, 1024, 1, 5.0, 0.9, "MI300X", 2100, "clang", True)
+    return TunedRow(config, 1, 100, 256, 1024, 1, 5.0, 0.9, "MI300X", 2100, "clang", True)
 
 
 def write(path, row, **changes):
@@ -154,6 +154,8 @@ def test_a_table_survives_a_file(tmp_path, row):
         ({"kind": "colour=red"}, "colour"),
         ({"m": "many"}, "many"),
         ({"simulated": "maybe"}, "simulated"),
+        ({"splits": "0"}, "splits"),
+        ({"splits": "2", "kind": "grouping=masked"}, "dense"),
     ],
 )
 def test_impossible_rows_are_refused(tmp_path, row, changes, message):
@@ -184,6 +186,18 @@ def test_a_row_serves_problems_of_as_many_tiles(row):
     assert choose_gemm_config(GemmKind(), 100, 256, 1024) == heuristic
 
 
+def test_a_row_may_split_k(row):
+    split = dataclasses.replace(row, splits=3)
+    with replaced(TunedTable([split])):
+        config, splits = choose_dense(GemmKind(d_type="bf16"), 100, 256, 1024)
+        assert splits == 3
+        assert config == dataclasses.replace(row.config, kind=GemmKind(grouping="split_k"))
+        # Sums don't depend on how many compute units may be used.
+        assert choose_dense(GemmKind(), 100, 256, 1024, 100).splits == 3
+    with replaced(TunedTable([row])):
+        assert choose_dense(GemmKind(), 100, 256, 1024) == (row.config, 1)
+
+
 def test_the_nearest_of_several_rows_counts(row):
     near = dataclasses.replace(row, m=70, config=dataclasses.replace(row.config, group_m=4))
     with replaced(TunedTable([row, near])):
@@ -203,7 +217,10 @@ def test_a_table_of_ones_own(tmp_path, row, monkeypatch):
 def test_the_shipped_table_is_whole():
     table = TunedTable.read(SHIPPED)
     for row in table.rows.values():
-        assert table.find(GemmProblem(row.config.kind, row.m, row.n, row.k, 304, row.groups, 256)) == row.config
+        assert table.find(GemmProblem(row.config.kind, row.m, row.n, row.k, 304, row.groups, 256)) == (
+            row.config,
+            row.splits,
+        )
 
 
 @given(m=st.integers(1, 2**16), n=st.integers(1, 2**16), k=st.integers(1, 2**10).map(lambda blocks: 16 * blocks))

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .. import hip, planning
-from ..heuristics import GemmConfig, tuned
-from ..heuristics.choose import gemm_candidates, legal_configs, ranked
-from ..heuristics.tuned import GemmProblem, TunedRow, TunedTable
+from ..heuristics import tuned
+from ..heuristics.choose import gemm_candidates, legal_configs, ranked_choices
+from ..heuristics.tuned import Choice, GemmProblem, TunedRow, TunedTable
 from ..jit import toolchain
 from . import measure
 from .measure import Sampling
@@ -20,27 +20,27 @@ from .problems import Problem, WrongResultError
 class _Asked:
     """Notes what a configuration is asked for, and knows none."""
 
-    problem: GemmProblem
+    problem: GemmProblem | None = None
 
     def find(self, problem: GemmProblem) -> None:
-        self.problem = problem
+        self.problem = self.problem or problem  # what follows may be parts of it
 
 
 @dataclasses.dataclass(frozen=True)
 class _Always:
     """Knows one for everything."""
 
-    config: GemmConfig
+    choice: Choice
 
-    def find(self, problem: GemmProblem) -> GemmConfig:
-        return self.config
+    def find(self, problem: GemmProblem) -> Choice:
+        return self.choice
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A configuration and how long it took; ``failure`` says why there is no time."""
+    """A choice and how long it took; ``failure`` says why there is no time."""
 
-    config: GemmConfig
+    choice: Choice
     time_us: float | None = None
     failure: str = ""
 
@@ -50,14 +50,15 @@ def asked_for(problem: Problem) -> GemmProblem:
     asked = _Asked()
     with tuned.replaced(asked), planning.planning():
         problem.to_meta().run()
+    assert asked.problem
     return asked.problem
 
 
-def candidates(wanted: GemmProblem, count: int) -> list[GemmConfig]:
+def candidates(wanted: GemmProblem, count: int) -> list[Choice]:
     """The heuristic's choice, then the best by its estimate among all that can be compiled."""
-    chosen = ranked(wanted, gemm_candidates(wanted.kind, wanted.max_block_m))[0]
-    others = (config for config in ranked(wanted, legal_configs(wanted)) if config != chosen)
-    return [chosen, *(config for config, _ in zip(others, range(count - 1), strict=False))]
+    chosen = ranked_choices(wanted, gemm_candidates(wanted.kind, wanted.max_block_m))[0]
+    others = (choice for choice in ranked_choices(wanted, legal_configs(wanted)) if choice != chosen)
+    return [chosen, *(choice for choice, _ in zip(others, range(count - 1), strict=False))]
 
 
 def tune(problem: Problem, count: int, sampling: Sampling, report: Callable[[Trial], None]) -> TunedRow:
@@ -71,42 +72,43 @@ def tune(problem: Problem, count: int, sampling: Sampling, report: Callable[[Tri
     """
     wanted = asked_for(problem)
     trials = []
-    for config in candidates(wanted, count):
-        trials.append(_tried(problem, config, sampling))
+    for choice in candidates(wanted, count):
+        trials.append(_tried(problem, choice, sampling))
         report(trials[-1])
     timed = sorted((trial for trial in trials if trial.time_us), key=lambda trial: trial.time_us or 0)
     for trial in timed:
         copy = problem.copy()
         try:
-            with tuned.replaced(_Always(trial.config)):
+            with tuned.replaced(_Always(trial.choice)):
                 timing = measure.time_calls([copy.run], sampling)
             error = copy.check()
         except WrongResultError as failure:
-            report(Trial(trial.config, failure=str(failure)))
+            report(Trial(trial.choice, failure=str(failure)))
             continue
-        return _row(wanted, trial.config, timing.median_us, error)
+        return _row(wanted, trial.choice, timing.median_us, error)
     raise RuntimeError(
         f"{problem.op} {problem.shape}: no configuration works; the first failed with {trials[0].failure}"
     )
 
 
-def _tried(problem: Problem, config: GemmConfig, sampling: Sampling) -> Trial:
+def _tried(problem: Problem, choice: Choice, sampling: Sampling) -> Trial:
     copies = sampling.copies(problem)
     try:
-        with tuned.replaced(_Always(config)):
+        with tuned.replaced(_Always(choice)):
             calls = [functools.partial(Problem.run, copy) for copy in copies]
-            return Trial(config, measure.time_calls(calls, sampling, compute="sampled").median_us)
+            return Trial(choice, measure.time_calls(calls, sampling, compute="sampled").median_us)
     # One that the compiler or the device refuses is none.
     except Exception as failure:
-        return Trial(config, failure=f"{type(failure).__name__}: {failure}".splitlines()[0])
+        return Trial(choice, failure=f"{type(failure).__name__}: {failure}".splitlines()[0])
 
 
-def _row(wanted: GemmProblem, config: GemmConfig, time_us: float, error: float) -> TunedRow:
+def _row(wanted: GemmProblem, choice: Choice, time_us: float, error: float) -> TunedRow:
     runtime = hip.runtime()
     device = next(device for device in runtime.devices() if device.arch == hip.ARCH)
     compiler = toolchain.choose()
     return TunedRow(
-        config=config,
+        config=choice.config,
+        splits=choice.splits,
         m=wanted.m,
         n=wanted.n,
         k=wanted.k,

@@ -43,7 +43,8 @@ def run(console: Console, ops: Sequence[str], wanted_shapes: Sequence[str], out:
 
         def report(trial: tuning.Trial) -> None:
             result = trial.failure or f"{trial.time_us:.2f} µs ({kind})"
-            console.print(f"  {trial.config.kernel_name}: {result}")
+            config, splits = trial.choice
+            console.print(f"  {config.kernel_name}{f', K in {splits} parts' if splits > 1 else ''}: {result}")
 
         try:
             row = tuning.tune(problem, count, sampling, report)

@@ -7,12 +7,12 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..layout import ceil_div
 from .cost import estimated_clocks, second_pass_clocks
 from .gemm_config import BLOCK_K_BYTES, GemmConfig, GemmKind
-from .tuned import GemmProblem, table, with_tail
+from .tuned import Choice, GemmProblem, table, with_tail
 
 # From the smallest tile to the largest. Small tiles spread a small M over many CUs; large ones load fewer bytes for
 # each product.
@@ -96,7 +96,8 @@ def choose_gemm_config(
         tuned.TableError, OSError: ``DG_TUNED_TABLE`` names no good table.
     """
     problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m)
-    return table().find(problem) or ranked(problem, gemm_candidates(problem.kind, max_block_m))[0]
+    found = table().find(problem)
+    return found.config if found else ranked(problem, gemm_candidates(problem.kind, max_block_m))[0]
 
 
 def ranked(problem: GemmProblem, configs: Iterable[GemmConfig]) -> list[GemmConfig]:
@@ -123,13 +124,18 @@ def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
 
 
 @functools.lru_cache(maxsize=65536)
-def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = _NUM_CUS) -> tuple[GemmConfig, int]:
+def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = _NUM_CUS) -> Choice:
     """The configuration of a dense problem, and into how many parts it splits K; the arguments are those of
     ``choose_gemm_config``."""
     splits = choose_dense_splits(kind, m, n, k)
-    if splits > 1:
-        kind = dataclasses.replace(kind, grouping="split_k")
-    return choose_gemm_config(kind, m, n, k, num_cus, num_groups=splits), splits
+    if splits == 1:
+        return Choice(choose_gemm_config(kind, m, n, k, num_cus))
+    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, 1, max_block_m=256)
+    found = table().find(problem)
+    of_parts = dataclasses.replace(kind, grouping="split_k")
+    if found:
+        return Choice(dataclasses.replace(found.config, kind=with_tail(of_parts, k)), splits)
+    return Choice(choose_gemm_config(of_parts, m, n, k, num_cus, num_groups=splits), splits)
 
 
 def choose_dense_splits(kind: GemmKind, m: int, n: int, k: int) -> int:
@@ -137,20 +143,28 @@ def choose_dense_splits(kind: GemmKind, m: int, n: int, k: int) -> int:
 
     As ``choose_k_splits``, it doesn't depend on how many compute units may be used.
     """
+    problem = GemmProblem(with_tail(kind, k), m, n, k, _NUM_CUS, 1, max_block_m=256)
+    found = table().find(problem)
+    return found.splits if found else ranked_choices(problem, gemm_candidates(problem.kind))[0].splits
+
+
+def ranked_choices(problem: GemmProblem, configs: Sequence[GemmConfig]) -> list[Choice]:
+    """The configurations with each number of splits that may be worth it, least estimated time first."""
+    kind, m, n, k, *_ = problem
     tiles = ceil_div(m, _TILE_OF_SPLIT) * ceil_div(n, _TILE_OF_SPLIT)
-    can_be_split = kind.activation == "identity" and not kind.is_quantised and not kind.skips_head_mid
-    if not can_be_split or tiles >= _NUM_CUS:
-        return 1
+    computes_sums = kind.activation == "identity" and not kind.is_quantised and not kind.skips_head_mid
     k_blocks = ceil_div(k * kind.element_bytes, BLOCK_K_BYTES)
-    of_parts = dataclasses.replace(kind, grouping="split_k", d_type="f32", accumulate=False, bias="none")
-
-    def clocks(splits: int) -> float:
-        split_kind = with_tail(kind if splits == 1 else of_parts, k)
-        problem = GemmProblem(split_kind, m, n, k, _NUM_CUS, splits, max_block_m=256)
-        best = ranked(problem, gemm_candidates(split_kind))[0]
-        return estimated_clocks(best, problem) + (0 if splits == 1 else second_pass_clocks(m, n, splits))
-
-    return min((splits for splits in _SPLITS if splits == 1 or k_blocks >= splits * _LEAST_K_BLOCKS), key=clocks)
+    clocks: dict[Choice, float] = {}
+    for splits in _SPLITS:
+        if splits == 1:
+            clocks |= {Choice(config): estimated_clocks(config, problem) for config in configs}
+        elif kind.grouping == "dense" and computes_sums and tiles < _NUM_CUS and k_blocks >= splits * _LEAST_K_BLOCKS:
+            of_parts = dataclasses.replace(kind, grouping="split_k", d_type="f32", accumulate=False, bias="none")
+            parts, second_pass = problem._replace(kind=of_parts, num_groups=splits), second_pass_clocks(m, n, splits)
+            for config in configs:
+                first_pass = estimated_clocks(dataclasses.replace(config, kind=of_parts), parts)
+                clocks[Choice(config, splits)] = first_pass + second_pass
+    return sorted(clocks, key=lambda choice: (clocks[choice], -choice.config.block_m * choice.config.block_n))
 
 
 def choose_k_splits(m: int, n: int, k_blocks: int) -> int:

@@ -1,8 +1,9 @@
 """How long a configuration takes, estimated: what the tuner measures first, and what runs where nobody has measured.
 
-A CU computes its tiles one after the other, or as many at once as fit. Of a tile each K-block costs the longest of what
-matrix cores, LDS and vector L1 need for it, and a share of the others, as schedules overlap them more or less; where one
-workgroup has a CU for itself, memory's latency as well, as far as no stages hide it. The chip as a whole can't be faster than its memory.
+A CU computes its tiles one after the other, or as many at once as fit. Of a tile each K-block costs the longest of
+what matrix cores, LDS and vector L1 need for it, and a share of the others, as schedules overlap them more or less.
+Where one workgroup has a CU for itself it costs memory's latency as well, as far as no stages hide it. The chip as a
+whole can't be faster than its memory.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _FLOPS_PER_CLOCK = {1: 4096, 2: 2048, 4: 1024}  # of a CU, by the bytes of an el
 _KIND_DEFAULTS = {field.name: field.default for field in dataclasses.fields(GemmKind)}
 _CONFIG_FIELDS = {field.name: field.type for field in dataclasses.fields(GemmConfig) if field.name != "kind"}
 COLUMNS = (
-    "kind", "m", "n", "k", "groups", *_CONFIG_FIELDS, "time_us", "error", "device", "clock_mhz", "toolchain",
+    "kind", "m", "n", "k", "groups", *_CONFIG_FIELDS, "splits", "time_us", "error", "device", "clock_mhz", "toolchain",
     "simulated",
 )  # fmt: skip
 
@@ -45,10 +45,17 @@ class GemmProblem(NamedTuple):
     max_block_m: int
 
 
-class Finds(Protocol):
-    """Something that knows configurations."""
+class Choice(NamedTuple):
+    """How a problem is computed: the configuration, for the problem's kind, and into how many parts K is split."""
 
-    def find(self, problem: GemmProblem) -> GemmConfig | None: ...
+    config: GemmConfig
+    splits: int = 1
+
+
+class Finds(Protocol):
+    """Something that knows choices."""
+
+    def find(self, problem: GemmProblem) -> Choice | None: ...
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class TunedRow:
     """A measurement of the best configuration for a problem.
 
     Attributes:
-        config: with the problem's kind.
+        config, splits: as of ``Choice``.
         m, n, k, groups: as of ``choose_gemm_config``.
         time_us: of one call, with inputs that weren't in the Infinity Cache.
         error: the result's largest, in units of what rounding may cost.
@@ -65,6 +72,7 @@ class TunedRow:
     """
 
     config: GemmConfig
+    splits: int
     m: int
     n: int
     k: int
@@ -81,8 +89,10 @@ class TunedRow:
         Raises:
             ValueError: no such measurement is possible.
         """
-        if min(self.m, self.n, self.k, self.groups, self.clock_mhz) < 1:
-            raise ValueError("m, n, k, groups and clock_mhz must be positive")
+        if min(self.m, self.n, self.k, self.groups, self.splits, self.clock_mhz) < 1:
+            raise ValueError("m, n, k, groups, splits and clock_mhz must be positive")
+        if self.splits > 1 and self.config.kind.grouping != "dense":
+            raise ValueError(f"only K of dense problems is split, got {self.splits} splits of {self.config.kind.name}")
         if not 0 <= self.error <= 1:
             raise ValueError(f"error must be from 0 to 1, else the result was wrong, got {self.error}")
         if not (self.time_us > 0 and math.isfinite(self.time_us)):
@@ -117,6 +127,7 @@ class TunedRow:
             raise ValueError(f"simulated must be True or False, got {fields['simulated']!r}")
         return cls(
             config=GemmConfig(kind=kind, **values),  # type: ignore[arg-type]
+            splits=int(fields["splits"]),
             m=int(fields["m"]),
             n=int(fields["n"]),
             k=k,
@@ -175,8 +186,8 @@ class TunedTable:
     def with_row(self, row: TunedRow) -> TunedTable:
         return TunedTable([*self.rows.values(), row])
 
-    def find(self, problem: GemmProblem) -> GemmConfig | None:
-        """The configuration of the row with the nearest M whose tiles cover the problem's rows as well, no more and no
+    def find(self, problem: GemmProblem) -> Choice | None:
+        """That of the row with the nearest M whose tiles cover the problem's rows as well, no more and no
         fewer of them; they do the same work then."""
         if problem.num_cus != _CUS:
             return None
@@ -188,7 +199,7 @@ class TunedTable:
             and ceil_div(row.m, row.config.block_m) == ceil_div(problem.m, row.config.block_m)
         ]
         nearest = min(fitting, key=lambda row: abs(row.m - problem.m), default=None)
-        return nearest.config if nearest else None
+        return Choice(nearest.config, nearest.splits) if nearest else None
 
 
 def with_tail(kind: GemmKind, k: int) -> GemmKind:
