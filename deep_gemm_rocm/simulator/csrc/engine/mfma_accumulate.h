@@ -42,14 +42,27 @@ struct Accumulator {
   __attribute__((always_inline)) static void add(const Sums (&sums)[4], FloatVector (&c)[4]) {
     FloatVector d[4];
     Int32Vector misfits[4];
-    MFMA_UNROLL for (int row = 0; row < 4; ++row) d[row] = add_to_small_c(sums[row], c[row], misfits[row]);
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) d[row] = add_to_usual_c(sums[row], c[row], misfits[row]);
     if (any_negative(misfits[0] | misfits[1] | misfits[2] | misfits[3])) return add_to_any_c(sums, misfits, d, c);
     MFMA_UNROLL for (int row = 0; row < 4; ++row) c[row] = d[row];
   }
 
+  // Adds sums to C where misfits isn't negative. Beside a C of 2^30 units or more, they are rounded down to the unit
+  // 2^(X-29): what that loses only matters to totals halfway between two F32, which end in 4 zeros at least.
+  static FloatVector add_to_usual_c(const Sums& sums, FloatVector c, Int32Vector& misfits) {
+    Int32Vector total;
+    const Int32Vector top_for_c = (bit_cast<Int32Vector>(c) & 0x7f800000) + (bias - 127 - 29 + 24) * (1 << 23);
+    const Int32Vector top = larger(sums.top, top_for_c);
+    const Int32Vector shift = smaller((top - sums.top) >> 23, splat<Int32Vector>(31));
+    const Sums rounded = {sums.sum >> shift, top};
+    const FloatVector d = add_to_small_c(rounded, c, total, misfits);
+    misfits |= ((rounded.sum << shift) != sums.sum) & ((total & 15) == 0);
+    return d;
+  }
+
   // Adds sums to C where C is less than 2^30 units: then steps 2 and 3 come to rounding C down to the unit and the
   // total to nearest. Elsewhere the result is undefined and misfits is negative.
-  static FloatVector add_to_small_c(const Sums& sums, FloatVector c, Int32Vector& misfits) {
+  static FloatVector add_to_small_c(const Sums& sums, FloatVector c, Int32Vector& total, Int32Vector& misfits) {
     const FloatVector c_in_units = c * inverse_unit(sums.top);
     const Int32Vector truncated = truncate(c_in_units);
     const FloatVector truncated_c = to_float(truncated);
@@ -58,7 +71,8 @@ struct Accumulator {
                                                   : truncated_c * unit(sums.top) > c;
     const Int32Vector largest = sums.top < 0 ? Int32Vector{} : splat<Int32Vector>(bit_cast<int32_t>(0x1p30f) - 1);
     misfits = largest - (bit_cast<Int32Vector>(c_in_units) & 0x7fffffff);
-    return to_float(sums.sum + truncated + is_rounded_up) * unit(sums.top);
+    total = sums.sum + truncated + is_rounded_up;
+    return to_float(total) * unit(sums.top);
   }
 
   // Adds sums to the other C, those of 2^30 units or more and those beside nothing but zeros, in integers of 2^(X-29):
