@@ -11,10 +11,10 @@ from pathlib import Path
 import msgpack
 import pytest
 from elftools.elf.elffile import ELFFile
-from gemm_configs import ALL, BATCHED, CHOSEN, GROUPED, HEADS, OF_EVERY_KIND, SQUARES, SUMMED, config_id
+from gemm_configs import ALL, BATCHED, CHOSEN, GROUPED, HEADS, KINDS, OF_EVERY_KIND, SQUARES, SUMMED, config_id
 from test_toolchain import bundled, hipcc, ziglang
 
-from deep_gemm_rocm.heuristics import GemmConfig
+from deep_gemm_rocm.heuristics import GemmConfig, gemm_candidates
 from deep_gemm_rocm.jit.render import render
 from deep_gemm_rocm.jit.source import Source
 from deep_gemm_rocm.jit.toolchain import Toolchain
@@ -24,13 +24,22 @@ MAX_REGISTERS = 256  # of a lane where two waves share a SIMD
 FIRST_LLVM_WITH_GFX942 = 17
 AMDGPU_METADATA = 32  # type of the note (LLVM's AMDGPU guide, "Note Records")
 
-# The hipcc route is only taken for what the heuristic chooses: it proves that the budget holds with another compiler.
-CASES = [(ziglang, config) for config in ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + OF_EVERY_KIND] + [
-    (hipcc, config) for config in CHOSEN + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + OF_EVERY_KIND
-]
-every_build = pytest.mark.parametrize(
-    ("compiler", "config"), CASES, ids=[f"{compiler.__name__}-{config_id(config)}" for compiler, config in CASES]
-)
+# The largest tiles need the most registers.
+LARGEST = tuple(max(gemm_candidates(kind), key=lambda config: config.block_m * config.block_n) for kind in KINDS)
+IN_DEFAULT_RUN = {
+    ziglang: {*ALL, *GROUPED, *BATCHED, *HEADS, *SQUARES, *SUMMED, *LARGEST},
+    hipcc: {*CHOSEN, *GROUPED, *SQUARES, *LARGEST},
+}
+
+
+def build_parameters():
+    for compiler, in_default_run in IN_DEFAULT_RUN.items():
+        for config in ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + OF_EVERY_KIND:
+            marks = () if config in in_default_run else pytest.mark.slow
+            yield pytest.param(compiler, config, id=f"{compiler.__name__}-{config_id(config)}", marks=marks)
+
+
+every_build = pytest.mark.parametrize(("compiler", "config"), build_parameters())
 
 
 @pytest.fixture(scope="module")
