@@ -208,6 +208,9 @@ def m_grouped_fp8_gemm_nt_masked(
     *,
     bias: torch.Tensor | None = None,
     epilogue: str = "identity",
+    enable_overlap: bool = False,
+    max_block_n: int | None = None,
+    signal: torch.Tensor | None = None,
 ) -> None:
     """Multiplies the first ``masked_m[g]`` rows of each group g: ``d[g] = a[g] · b[g]ᵀ`` there.
 
@@ -224,12 +227,16 @@ def m_grouped_fp8_gemm_nt_masked(
         bias, epilogue: as for ``gemm_fp8``; ``bias`` is [G, N], and d may be a pair, which the result is quantised to.
         recipe, recipe_a, recipe_b: as for ``fp8_gemm_nt``; scales of ``b`` have a first dimension G.
         compiled_dims, disable_ue8m0_cast: as for ``fp8_gemm_nt``.
+        enable_overlap, max_block_n, signal: of SGLang's build of DeepGEMM, whose kernel can tell another one which of
+            its tiles are done: False, and the others are not used.
 
     Raises:
         TypeError, ValueError: an argument is not as above; nothing is written then.
-        NotImplementedError: a recipe that has no kernel.
+        NotImplementedError: a recipe that has no kernel, or ``enable_overlap``.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
+    if enable_overlap:
+        raise NotImplementedError("enable_overlap must be False: kernels here don't tell which tiles are done")
     whole = check_recipe("m_grouped_fp8_gemm_nt_masked", recipe, recipe_a, recipe_b)
     _masked(a, b, d, masked_m, expected_m, FP8_DTYPES, whole, bias, epilogue)
 
