@@ -8,6 +8,7 @@ import importlib.util
 import json
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from deep_gemm_rocm.__main__ import app
@@ -19,6 +20,7 @@ from deep_gemm_rocm.benchmarks.shapes import Shape
 from deep_gemm_rocm.benchmarks.suite import Result
 from deep_gemm_rocm.heuristics import choose_dense
 from deep_gemm_rocm.heuristics.tuned import TunedTable
+from deep_gemm_rocm.testing import attention_reference, visible_keys
 
 DENSE = Shape(48, 128, 256)
 GROUPED = Shape(48, 128, 256, 3)
@@ -211,3 +213,14 @@ def test_summary_compares_equal_problems():
 
 def _has_matplotlib():
     return importlib.util.find_spec("matplotlib") is not None
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_triton_attention_is_right(causal, device):
+    triton_attention = pytest.importorskip("deep_gemm_rocm.benchmarks.triton_attention")
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 256, heads, 64, generator=generator).bfloat16() for heads in (2, 1, 1))
+    out = torch.full(q.shape, torch.nan).bfloat16().to(device)
+    config = triton_attention.Config(128, 64, 4, 1, 2, 16)
+    triton_attention.run(*(tensor.to(device) for tensor in (q, k, v)), out, causal, config)
+    attention_reference(q, k, v, seen=visible_keys(256, 256, causal, None)).assert_accurate(out.cpu())

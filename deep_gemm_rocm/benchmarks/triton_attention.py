@@ -1,0 +1,116 @@
+"""Fused attention in Triton, to compare with."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from .. import hip
+from . import triton_launch
+
+# ruff: noqa: N803  (Triton's constants are upper case)
+
+
+@triton.jit
+def _block(
+    accumulator, largest, total, q_tile, k, v, start, rows, stride, scale,
+    WIDTH: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    columns = start + tl.arange(0, BN)
+    width = tl.arange(0, WIDTH)
+    scores = tl.dot(q_tile, tl.load(k + columns[None, :] * stride + width[:, None]))
+    if MASKED:
+        scores = tl.where(rows[:, None] >= columns[None, :], scores, float("-inf"))
+    new_largest = tl.maximum(largest, tl.max(scores, 1) * scale)
+    p = tl.exp2(scores * scale - new_largest[:, None])
+    shrink = tl.exp2(largest - new_largest)
+    total = total * shrink + tl.sum(p, 1)
+    v_tile = tl.load(v + columns[:, None] * stride + width[None, :])
+    accumulator = tl.dot(p.to(v.dtype.element_ty), v_tile, accumulator * shrink[:, None])
+    return accumulator, new_largest, total
+
+
+@triton.jit
+def attention(
+    q, k, v, out, tokens, heads, group, q_stride, kv_stride, scale,
+    WIDTH: tl.constexpr, CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """softmax(scale q k^T) v of [batch, tokens, heads, WIDTH], tokens a multiple of BM, and BM of BN. `scale` is for
+    exp2; `group` heads of q share one of k and v. Only blocks on the diagonal are masked, and they come last."""
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)  # those with the most keys under a causal mask first
+    head = tl.program_id(1) % heads
+    sequence = (tl.program_id(1) // heads).to(tl.int64)
+    q += sequence * tokens * q_stride + head * WIDTH
+    out += sequence * tokens * q_stride + head * WIDTH
+    k += sequence * tokens * kv_stride + head // group * WIDTH
+    v += sequence * tokens * kv_stride + head // group * WIDTH
+    rows = tile * BM + tl.arange(0, BM)
+    width = tl.arange(0, WIDTH)
+    q_tile = tl.load(q + rows[:, None] * q_stride + width[None, :])
+    accumulator = tl.zeros((BM, WIDTH), tl.float32)
+    largest = tl.full((BM,), float("-inf"), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    seen_by_all = tile * BM if CAUSAL else tokens
+    for start in range(0, seen_by_all, BN):
+        accumulator, largest, total = _block(
+            accumulator, largest, total, q_tile, k, v, start, rows, kv_stride, scale, WIDTH, BN, False
+        )
+    if CAUSAL:
+        for start in range(seen_by_all, seen_by_all + BM, BN):
+            accumulator, largest, total = _block(
+                accumulator, largest, total, q_tile, k, v, start, rows, kv_stride, scale, WIDTH, BN, True
+            )
+    result = (accumulator / total[:, None]).to(out.dtype.element_ty)
+    tl.store(out + rows[:, None] * q_stride + width[None, :], result)
+
+
+class Config(NamedTuple):
+    BM: int
+    BN: int
+    num_warps: int
+    num_stages: int
+    waves_per_eu: int
+    matrix_instr_nonkdim: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.BM}x{self.BN}, {self.num_warps} warps, {self.num_stages} stages, MFMA {self.matrix_instr_nonkdim}"
+        )
+
+
+# As people tune it on MI300X: tiles with 4 and 8 warps, one and two waves a SIMD, both MFMA shapes.
+CONFIGS = tuple(
+    Config(bm, bn, warps, stages, waves, mfma)
+    for bm, bn, warps, waves in ((128, 64, 4, 2), (128, 64, 8, 2), (128, 128, 8, 2), (256, 64, 8, 2), (128, 32, 4, 2))
+    for stages in (1, 2)
+    for mfma in (16, 32)
+)
+
+
+def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, causal: bool, config: Config) -> None:
+    """``out[...] = softmax(q kᵀ / sqrt(D)) v`` of contiguous [B, S, H, D], S a multiple of ``config.BM``.
+
+    Launches by Triton's own launcher on hardware, on the simulated MI300X otherwise.
+    """
+    batch, tokens, heads, width = q.shape
+    kv_heads = k.shape[2]
+    grid = (tokens // config.BM, batch * heads)
+    numbers = tokens, heads, heads // kv_heads, heads * width, kv_heads * width, math.log2(math.e) / math.sqrt(width)
+    constants = {"WIDTH": width, "CAUSAL": causal, **config._asdict()}
+    if hip.runtime().is_simulated:
+        triton_launch.run(attention, grid, q, k, v, out, *numbers, **constants)
+    else:
+        attention[grid](q, k, v, out, *numbers, **constants)
+
+
+def candidates(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, causal: bool
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    for config in CONFIGS:
+        yield str(config), functools.partial(run, q, k, v, out, causal, config)
