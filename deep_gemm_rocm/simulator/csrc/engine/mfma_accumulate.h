@@ -40,6 +40,20 @@ struct Accumulator {
 
   // Adds the sums of 4 rows to C.
   __attribute__((always_inline)) static void add(const Sums (&sums)[4], FloatVector (&c)[4]) {
+    if (!drops_far_c) return add_to_most_c(sums, c);
+    // Sums of FP8 products are mostly kept short, so that C is small.
+    FloatVector d[4];
+    Int32Vector misfits[4], totals[4];
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) d[row] = add_to_small_c(sums[row], c[row], totals[row], misfits[row]);
+    if (any_negative(misfits[0] | misfits[1] | misfits[2] | misfits[3])) return add_beyond_small_c(sums, c);
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) c[row] = d[row];
+  }
+
+  __attribute__((noinline)) static void add_beyond_small_c(const Sums (&sums)[4], FloatVector (&c)[4]) {
+    add_to_most_c(sums, c);
+  }
+
+  __attribute__((always_inline)) static void add_to_most_c(const Sums (&sums)[4], FloatVector (&c)[4]) {
     FloatVector d[4];
     Int32Vector misfits[4];
     MFMA_UNROLL for (int row = 0; row < 4; ++row) d[row] = add_to_usual_c(sums[row], c[row], misfits[row]);
