@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from ctypes import c_uint32, c_uint64
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def trace(workgroup: Extent = 0, wave: int = 0, first: int = 0, count: int = 10_
 
 
 def _parse(text: str) -> list[WaveTrace]:
-    waves: list[tuple[dict, list[TracedInstruction]]] = []
+    waves: list[tuple[dict[str, Any], list[TracedInstruction]]] = []
     for line in text.splitlines():
         record = json.loads(line)
         if "kernel" in record:
@@ -94,7 +95,7 @@ def _parse(text: str) -> list[WaveTrace]:
     ]
 
 
-def _instruction(record: dict) -> TracedInstruction:
+def _instruction(record: dict[str, Any]) -> TracedInstruction:
     reads, writes = ({name: _values(text) for name, text in record[key].items()} for key in ("reads", "writes"))
     return TracedInstruction(record["offset"], record["text"], int(record["exec"], 16), record["scc"], reads, writes)
 

@@ -123,5 +123,5 @@ def _measured_launches(
     if trace_path is not None:
         collected.export_chrome_trace(trace_path)
     for event in collected.events():
-        if event.device_type != torch.autograd.DeviceType.CPU:
+        if event.device_type.name != "CPU":
             yield event.name, event.device_time / 1e6
