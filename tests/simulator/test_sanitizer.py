@@ -220,6 +220,7 @@ HAZARDS = [
         2,
     ),
     Hazard("dot", "v_dot4_i32_i8 v2, v3, v4, v5", "v_mov_b32_e32 v6, v2", 3),
+    Hazard("dot_of_itself", "v_dot4c_i32_i8_e32 v2, v3, v4", "v_dot4c_i32_i8_e32 v2, v3, v2", 3),
     Hazard("dot_of_dot", "v_dot4_i32_i8 v2, v3, v4, v5", "v_dot4_i32_i8 v6, v2, v4, v5", 3),
     Hazard("setreg", "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 2), 0", "s_getreg_b32 s10, hwreg(HW_REG_MODE)", 2),
     Hazard("m0", "s_mov_b32 m0, 0", "global_load_lds_dword v1, s[4:5]", 1),
@@ -702,6 +703,26 @@ def test_access_beyond_lds(hip: Hip, outside, kernel: str, at: int) -> None:
         HipCallError, match=f"kernel {kernel}: lane {lane} accesses 4 bytes .*{position}.* LDS|LDS .*{position}"
     ):
         hip.launch(function, 1, 64, x, x, c_int(at))
+
+
+def test_lds_addresses_wrap_around(hip: Hip, compiler: Compiler) -> None:
+    """Compilers count backwards with negative addresses and an offset."""
+    body = """
+      v_sub_u32_e32 v2, 0, v1
+      ds_write_b32 v2, v0 offset:252
+      ds_add_u32 v2, v0 offset:252
+      v_mov_b32_e32 v6, 0
+      ds_write_b8 v2, v6 offset:253
+      ds_read_u16 v3, v2 offset:252
+      ds_read2_b32 v[4:5], v2 offset0:63 offset1:63
+      s_waitcnt lgkmcnt(0)
+      v_add3_u32 v3, v3, v4, v5
+      global_store_dword v1, v3, s[4:5]
+    """
+    x = hip.upload(np.zeros(64, np.int32))
+    module = hip.load(compiler.assemble(program({"backwards": PROLOGUE + body}, LDS_BYTES)))
+    hip.launch(hip.function(module, "backwards"), 1, 64, x)
+    assert np.array_equal(hip.download(x, np.zeros(64, np.int32)), 6 * np.arange(64))
 
 
 def test_freed_addresses_are_not_given_out_again_at_once(hip: Hip, outside) -> None:

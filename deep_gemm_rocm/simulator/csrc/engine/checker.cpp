@@ -199,7 +199,7 @@ bool Checker::access_ds(Wave& wave, const Instruction& inst, const Effects& effe
   Lanes positions;
   positions.active = wave.exec();
   for (int part = 0; part < effects.memory.parts; ++part) {
-    for (int l = 0; l < lanes; ++l) positions.addresses[l] = uint64_t(base[l]) + effects.memory.offsets[part];
+    for (int l = 0; l < lanes; ++l) positions.addresses[l] = base[l] + effects.memory.offsets[part];
     if (!check_alignment(wave, positions, effects.memory, "LDS")) return false;
     const uint32_t* data = stores_plainly(effects.memory) ? wave.row(inst.src[1 + part].index) : nullptr;
     if (!access_lds(wave, positions, effects.memory, data, defined_lanes)) return false;

@@ -102,7 +102,8 @@ std::string HazardRules::check_read(const RegisterRange& range, int index, const
       if (writer.is_partial && reads_valu) requirement.raise(1, "reading the partly written");
       if (inst.dpp) requirement.raise(2, "a DPP instruction that reads the VALU result");
       if (is_lane_read(inst.op)) requirement.raise(1, "a lane read of the VALU result");
-      const bool accumulates = inst.op == writer.op && is_operand(range, inst.src[2]);
+      const bool accumulates = inst.op == writer.op && is_operand(range, inst.src[2]) &&
+                               !is_operand(range, inst.src[0]) && !is_operand(range, inst.src[1]);
       if (writer.is_dot && (reads_valu || is_memory(effects.unit)) && !accumulates)
         requirement.raise(3, "reading the dot product");
     } else if (is_vector_alu(writer.unit) && number >= first_scalar + sgpr_exec) {

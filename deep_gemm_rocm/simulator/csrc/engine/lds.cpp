@@ -10,17 +10,18 @@
 namespace mi300x {
 namespace {
 
-void fail_access(Wave& wave, int lane, uint64_t position, uint32_t bytes) {
+void fail_access(Wave& wave, int lane, uint32_t position, uint32_t bytes) {
   char text[160];
-  snprintf(text, sizeof text, "lane %d accesses %u bytes of LDS at 0x%llx, but the workgroup has 0x%x bytes", lane, bytes,
-           static_cast<unsigned long long>(position), wave.group->lds_bytes);
+  snprintf(text, sizeof text, "lane %d accesses %u bytes of LDS at 0x%x, but the workgroup has 0x%x bytes", lane, bytes,
+           position, wave.group->lds_bytes);
   wave.fail(Outcome::Status::memory_fault, text);
 }
 
-// Address of an access by a lane; null, with the wave failed, where it leaves the LDS of the workgroup.
+// Address of an access by a lane; null, with the wave failed, where it leaves the LDS of the workgroup. Sums wrap around:
+// LLVM makes negative addresses with an offset (GCNSubtarget::hasUsableDSOffset).
 inline uint8_t* resolve(Wave& wave, int lane, uint32_t address, uint32_t offset, uint32_t bytes) {
-  const uint64_t position = uint64_t(address) + offset;
-  if (position + bytes <= wave.group->lds_bytes) return wave.group->lds.data() + position;
+  const uint32_t position = address + offset;
+  if (uint64_t(position) + bytes <= wave.group->lds_bytes) return wave.group->lds.data() + position;
   fail_access(wave, lane, position, bytes);
   return nullptr;
 }
@@ -60,14 +61,14 @@ bool check(Wave& wave, const uint32_t* addresses, uint32_t offset, uint32_t byte
 template <int dwords>
 void load_dwords_at(Wave& wave, const uint32_t* addresses, uint32_t offset, uint32_t* rows) {
   if (!check(wave, addresses, offset, 4 * dwords)) return;
-  const uint8_t* lds = wave.group->lds.data() + offset;
-  gather<dwords>(wave.exec(), [&](int lane) { return lds + addresses[lane]; }, rows);
+  const uint8_t* lds = wave.group->lds.data();
+  gather<dwords>(wave.exec(), [&](int lane) { return lds + uint32_t(addresses[lane] + offset); }, rows);
 }
 template <int dwords>
 void store_dwords_at(Wave& wave, const uint32_t* addresses, uint32_t offset, const uint32_t* rows) {
   if (!check(wave, addresses, offset, 4 * dwords)) return;
-  uint8_t* lds = wave.group->lds.data() + offset;
-  scatter<dwords>(wave.exec(), rows, [&](int lane) { return lds + addresses[lane]; });
+  uint8_t* lds = wave.group->lds.data();
+  scatter<dwords>(wave.exec(), rows, [&](int lane) { return lds + uint32_t(addresses[lane] + offset); });
 }
 
 template <int dwords>
