@@ -162,6 +162,28 @@ def test_nan_of_a_token_shows_in_its_sequence_only():
     problem.run(3)
 
 
+def test_nan_and_infinity_of_keys_and_values_show():
+    problem = Problem((100, 60), widths=(64, 64))
+    for sequence, token, cache, kept, value in (
+        (0, 50, problem.k_cache, problem.k, torch.nan),
+        (1, 33, problem.v_cache, problem.v, torch.inf),
+    ):
+        page = problem.block_table[sequence, token // problem.page_size]
+        cache[page, token % problem.page_size, 1, 5] = value
+        kept[sequence][token, 1, 5] = value
+    out, _ = problem.run(3)  # compared with an oracle that has them too
+    assert out[0, 0, 4:].isnan().all()
+    assert not out[0, 0, :4].isnan().any()
+    assert (out[1, 0, 4:, 5] == torch.inf).all()
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e4])
+def test_logits_of_any_size(size):
+    problem = Problem((100, 33), widths=(64, 64))
+    problem.q.mul_(size)
+    problem.run(3)
+
+
 GOOD = Problem((30, 16), widths=(64, 64)).arguments
 BAD = [
     ({"q": None}, TypeError, "q must be a torch.Tensor"),

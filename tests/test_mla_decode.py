@@ -81,6 +81,21 @@ def test_same_bits_every_time():
     assert torch.equal(lse, lse_again)
 
 
+def test_nan_of_a_token_shows_in_its_sequence_only():
+    problem = Latent((70, 40))
+    problem.q[1, 0, 3, 100] = torch.nan
+    out, _ = problem.run(2)
+    assert out[1, 0, 3].isnan().all()
+    assert not out[0].isnan().any()
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e3])
+def test_logits_of_any_size(size):
+    problem = Latent((70, 3))
+    problem.q.mul_(size)
+    problem.run(2)
+
+
 BAD = [
     ({"q": torch.zeros(2, 1, 16, 512).bfloat16()}, ValueError, "kv_cache must be .blocks, block_size, 1, 512"),
     ({"q": torch.zeros(2, 1, 16, 576)}, TypeError, "q must be bfloat16 or float16"),
