@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
-from ctypes import POINTER, Structure, c_int, c_void_p
+from ctypes import Structure, c_int, c_void_p
 
 import torch
 
-from . import hip, jit
+from . import jit, warm
 from .contracts import Gemm
 from .gemm_kernel import Matrix, launch_gemm
 from .heuristics import GemmConfig
@@ -32,6 +31,9 @@ class SumArguments(Structure):
     )
 
 
+_ARGTYPES = (c_void_p, c_void_p)  # SumArguments by reference, and the stream
+
+
 def launch_split_gemm(
     config: GemmConfig,
     gemm: Gemm,
@@ -53,7 +55,7 @@ def launch_split_gemm(
         return
     d, _ = data_and_scales(d)
     stride = align(gemm.n, _PART_ALIGNMENT)
-    parts = torch.empty(num_splits, gemm.m, stride, dtype=torch.float32, device=d.device)[:, :, : gemm.n]
+    parts = warm.scratch(num_splits, gemm.m, stride, dtype=torch.float32, device=d.device)[:, :, : gemm.n]
     kind = dataclasses.replace(config.kind, d_type="f32", accumulate=False, bias="none")
     of_parts = dataclasses.replace(config, kind=kind)
     launch_gemm(of_parts, gemm, a, b, parts)
@@ -65,7 +67,7 @@ def launch_split_gemm(
         "bias": bias_type,
         "accumulate": accumulate,
     }
-    kernel = jit.get_kernel("sum_of_parts.hip.j2", values, (POINTER(SumArguments), c_void_p))
+    kernel = jit.get_kernel("sum_of_parts.hip.j2", values, _ARGTYPES)
     arguments = SumArguments(
         parts=parts.data_ptr(),
         bias=Matrix() if bias is None else Matrix.of(bias.unsqueeze(0)),
@@ -78,5 +80,4 @@ def launch_split_gemm(
     )
     given = {"parts": parts, "bias": bias, "c": c, "d": d}
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
-    with hip.runtime().launching(**tensors) as stream:
-        kernel(ctypes.byref(arguments), stream)
+    warm.launch(kernel, arguments, tensors, written=("d",), aligned=())

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from ctypes import Structure, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -44,7 +44,24 @@ class _Launch:
     aligned: tuple[str, ...]
 
 
-_noted: ContextVar[list[_Launch] | None] = ContextVar("noted", default=None)
+@dataclass(frozen=True)
+class _Notes:
+    """What a function did."""
+
+    launches: list[_Launch] = field(default_factory=list)
+    scratch: list[torch.Tensor] = field(default_factory=list)
+
+
+_noted: ContextVar[_Notes | None] = ContextVar("noted", default=None)
+
+
+def scratch(*size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Memory that kernels of the function write before they read it."""
+    made = torch.empty(size, dtype=dtype, device=device)
+    notes = _noted.get()
+    if notes is not None:
+        notes.scratch.append(made)
+    return made
 
 
 def launch(
@@ -63,62 +80,94 @@ def launch(
         written: which of them it writes, if they are among them.
         aligned: which of them begin at multiples of 16 bytes.
     """
-    noted = _noted.get()
-    if noted is not None:
-        noted.append(_Launch(kernel, arguments, tensors, written, aligned))
+    notes = _noted.get()
+    if notes is not None:
+        notes.launches.append(_Launch(kernel, arguments, tensors, written, aligned))
     with hip.runtime().launching(**tensors) as stream:
         kernel(ctypes.byref(arguments), stream)
 
 
-class _Call:
-    """A launch whose addresses are still to be filled in.
+class _Step:
+    """A kernel whose arguments' addresses are still to be filled in.
 
     Attributes:
-        kernel, runtime: what is launched, and by which runtime.
-        last: the addresses of the latest call, and the kernel's arguments then.
+        kernel: what is launched.
+        words: its arguments.
         places: in these, with the number of the tensor whose address belongs there.
-        names: of what it works on.
-        used: the number of the tensor of each name.
+        names, used: of what it works on, and the tensors' numbers.
+    """
+
+    __slots__ = ("kernel", "names", "places", "used", "words")
+
+    def __init__(self, launch: _Launch, addresses: list[int]) -> None:
+        self.kernel = launch.kernel
+        self.words = array("Q", bytes(launch.arguments))
+        pointers = [place for place in _pointers(type(launch.arguments)) if self.words[place]]
+        self.places = [(place, addresses.index(self.words[place])) for place in pointers]
+        self.names = tuple(launch.tensors)
+        self.used = [addresses.index(tensor.data_ptr()) for tensor in launch.tensors.values()]
+
+    def filled(self, addresses: list[int]) -> array[int]:
+        words = self.words[:]
+        for place, index in self.places:
+            words[place] = addresses[index]
+        return words
+
+
+class _Call:
+    """All launches of a call, for tensors of the same forms. Scratch memory has numbers behind the tensors'.
+
+    Attributes:
+        runtime: what launches.
+        steps: what is launched.
+        scratch: size, type and device of memory that the function needs.
+        last: the addresses of the latest call, and the kernels' arguments then.
         aligned: numbers of tensors that must begin at a multiple of 16 bytes.
         same: numbers of two tensors that must be the same.
         outputs: numbers of tensors that are written, their sizes, and numbers and sizes of those that they must not
             share memory with.
     """
 
-    __slots__ = ("aligned", "kernel", "last", "names", "outputs", "places", "runtime", "same", "used")
+    __slots__ = ("aligned", "last", "outputs", "runtime", "same", "scratch", "steps")
 
-    def __init__(self, launch: _Launch, tensors: list[torch.Tensor], addresses: list[int]) -> None:
+    def __init__(self, notes: _Notes, tensors: list[torch.Tensor], addresses: list[int]) -> None:
         """
         Raises:
-            ValueError: the kernel takes something else than ``tensors``.
+            ValueError: a kernel takes something else than ``tensors`` and scratch memory.
         """
-        self.kernel, self.runtime = launch.kernel, hip.runtime()
-        words = array("Q", bytes(launch.arguments))
-        pointers = [place for place in _pointers(type(launch.arguments)) if words[place]]
-        self.places = [(place, addresses.index(words[place])) for place in pointers]
-        self.last = addresses, words
-        self.names = tuple(launch.tensors)
-        self.used = [addresses.index(tensor.data_ptr()) for tensor in launch.tensors.values()]
-        self.aligned = [index for name, index in zip(self.names, self.used, strict=True) if name in launch.aligned]
-        self.same = [(i, j) for i, j in itertools.combinations(range(len(tensors)), 2) if addresses[i] == addresses[j]]
+        self.runtime = hip.runtime()
+        self.scratch = [(made.size(), made.dtype, made.device) for made in notes.scratch]
+        known = [*addresses, *(made.data_ptr() for made in notes.scratch)]
+        self.steps = [_Step(launch, known) for launch in notes.launches]
+        self.last = addresses, [] if self.scratch else [step.words for step in self.steps]
+        given = range(len(tensors))
+        self.same = [(i, j) for i, j in itertools.combinations(given, 2) if addresses[i] == addresses[j]]
         sizes = [_extent(tensor) for tensor in tensors]
-        self.outputs = []
-        for name, output in zip(self.names, self.used, strict=True):
-            if name in launch.written:
-                others = [i for i in range(len(tensors)) if addresses[i] != addresses[output]]
-                self.outputs.append((output, sizes[output], [(i, sizes[i]) for i in others]))
+        aligned, written = set(), set()
+        for launch, step in zip(notes.launches, self.steps, strict=True):
+            for name, index in zip(step.names, step.used, strict=True):
+                aligned |= {index} if name in launch.aligned else set()
+                written |= {index} if name in launch.written else set()
+        self.aligned = sorted(aligned.intersection(given))
+        self.outputs = [
+            (output, sizes[output], [(i, sizes[i]) for i in given if addresses[i] != addresses[output]])
+            for output in sorted(written.intersection(given))
+        ]
 
     def repeat(self, tensors: list[torch.Tensor], addresses: list[int]) -> bool:
         """Launches it on other tensors; False if their addresses don't allow that."""
-        last_addresses, words = self.last
-        if addresses != last_addresses:
+        last_addresses, filled = self.last
+        if addresses != last_addresses or self.scratch:
             if not self._allows(addresses):
                 return False
-            words = words[:]
-            for place, index in self.places:
-                words[place] = addresses[index]
-            self.last = addresses, words
-        self.runtime.relaunch(self.kernel, words.buffer_info()[0], tensors, self.names, self.used)
+            if self.scratch:
+                made = [torch.empty(size, dtype=dtype, device=device) for size, dtype, device in self.scratch]
+                tensors, addresses = tensors + made, addresses + [tensor.data_ptr() for tensor in made]
+            filled = [step.filled(addresses) for step in self.steps]
+            if not self.scratch:
+                self.last = addresses, filled
+        for step, words in zip(self.steps, filled, strict=True):
+            self.runtime.relaunch(step.kernel, words.buffer_info()[0], tensors, step.names, step.used)
         return True
 
     def _allows(self, addresses: list[int]) -> bool:
@@ -139,7 +188,8 @@ _calls: dict[tuple[Any, ...], _Call] = {}
 
 
 def repeatable(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """For functions that return None and launch at most one kernel, by ``launch``, on tensors that they are given."""
+    """For functions that return None and do nothing but ``launch`` kernels on tensors that they are given and on
+    ``scratch`` memory."""
 
     @functools.wraps(function)
     def repeated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -158,14 +208,14 @@ def repeatable(function: Callable[_P, _R]) -> Callable[_P, _R]:
             return function(*args, **kwargs)
         if call is not None and call.repeat(tensors, addresses):
             return None  # type: ignore[return-value]
-        noted: list[_Launch] = []
-        token = _noted.set(noted)
+        notes = _Notes()
+        token = _noted.set(notes)
         try:
             result = function(*args, **kwargs)
         finally:
             _noted.reset(token)
-        if len(noted) == 1 and call is None:
-            _remember(key, noted[0], tensors, addresses)
+        if notes.launches and call is None:
+            _remember(key, notes, tensors, addresses)
         return result
 
     return repeated
@@ -198,9 +248,9 @@ def _describe(arguments: tuple[Any, ...], key: list[Any], tensors: list[torch.Te
             key.append(len(argument))
 
 
-def _remember(key: tuple[Any, ...], launch: _Launch, tensors: list[torch.Tensor], addresses: list[int]) -> None:
+def _remember(key: tuple[Any, ...], notes: _Notes, tensors: list[torch.Tensor], addresses: list[int]) -> None:
     try:
-        call = _Call(launch, tensors, addresses)
+        call = _Call(notes, tensors, addresses)
     except ValueError:
         return
     if len(_calls) >= _MOST_CALLS:

@@ -15,6 +15,7 @@ M, N, K = 24, 128, 256
 @pytest.fixture(autouse=True)
 def nothing_remembered():
     warm._calls.clear()
+    jit.forget()
 
 
 @pytest.fixture
@@ -139,6 +140,19 @@ def test_a_failed_launch_is_not_repeated(monkeypatch):
     with pytest.raises(hip.HipError):
         dg.fp8_gemm_nt(a, b, output())
     assert len(launches) == 1
+
+
+def test_splits_of_k_are_repeated(long_ways):
+    for seed in range(2):
+        a = testing.activations(3, 4096, seed)
+        b = testing.weights(64, 4096, seed)
+        c = torch.randn(3, 64, generator=torch.Generator().manual_seed(seed))
+        for _ in range(2):
+            d = torch.full((3, 64), torch.nan)
+            dg.bf16_gemm_nt(a, b, d, c)
+            check(a, b, d, c=c)
+    assert len(jit.loaded()) == 2  # the parts, and their sum
+    assert len(long_ways) == 1
 
 
 def test_groups_are_repeated():
