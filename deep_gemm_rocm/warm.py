@@ -107,11 +107,15 @@ class _Step:
         self.names = tuple(launch.tensors)
         self.used = [addresses.index(tensor.data_ptr()) for tensor in launch.tensors.values()]
 
-    def filled(self, addresses: list[int]) -> array[int]:
+    def filled(self, addresses: list[int]) -> _Filled:
         words = self.words[:]
         for place, index in self.places:
             words[place] = addresses[index]
-        return words
+        return self.kernel, words.buffer_info()[0], self.names, self.used, words
+
+
+# A kernel, the address of its arguments, the names and numbers of what it works on, and what keeps the arguments alive.
+_Filled = tuple[Kernel, int, tuple[str, ...], list[int], "array[int]"]
 
 
 class _Call:
@@ -121,7 +125,7 @@ class _Call:
         runtime: what launches.
         steps: what is launched.
         scratch: size, type and device of memory that the function needs.
-        last: the addresses of the latest call, and the kernels' arguments then.
+        last: the addresses of the latest repetition, and the kernels with their arguments then.
         aligned: numbers of tensors that must begin at a multiple of 16 bytes.
         same: numbers of two tensors that must be the same.
         outputs: numbers of tensors that are written, their sizes, and numbers and sizes of those that they must not
@@ -139,7 +143,7 @@ class _Call:
         self.scratch = [(made.size(), made.dtype, made.device) for made in notes.scratch]
         known = [*addresses, *(made.data_ptr() for made in notes.scratch)]
         self.steps = [_Step(launch, known) for launch in notes.launches]
-        self.last = addresses, [] if self.scratch else [step.words for step in self.steps]
+        self.last: tuple[list[int] | None, list[_Filled]] = (None, [])
         given = range(len(tensors))
         self.same = [(i, j) for i, j in itertools.combinations(given, 2) if addresses[i] == addresses[j]]
         sizes = [_extent(tensor) for tensor in tensors]
@@ -166,8 +170,9 @@ class _Call:
             filled = [step.filled(addresses) for step in self.steps]
             if not self.scratch:
                 self.last = addresses, filled
-        for step, words in zip(self.steps, filled, strict=True):
-            self.runtime.relaunch(step.kernel, words.buffer_info()[0], tensors, step.names, step.used)
+        relaunch = self.runtime.relaunch
+        for kernel, arguments, names, used, _ in filled:
+            relaunch(kernel, arguments, tensors, names, used)
         return True
 
     def _allows(self, addresses: list[int]) -> bool:
