@@ -187,12 +187,14 @@ def check_k_grouped_gemm(
         data, scales = _pair(name, operand) if scaled else (operand, None)
         data_name = f"{name}[0]" if scaled else name
         data_names.append(data_name)
+        check_tensor(data_name, data)
         tensors[data_name] = data
         named[data_name] = _meta(data_name, data)
         _k_grouped_operand(data_name, named[data_name], dtypes, total, rows, packed)
         _aligned_start(data_name, data)
         if scales is not None:
             scales_name = f"{name}[1]"
+            check_tensor(scales_name, scales)
             tensors[scales_name] = scales
             named[scales_name] = _meta(scales_name, scales)
             meaning = f"one scale for each row or column and {SCALE_BLOCK} of each group's K"
