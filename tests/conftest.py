@@ -7,6 +7,7 @@ import os
 import pytest
 
 import deep_gemm_rocm as dg
+from deep_gemm_rocm import changes
 
 
 @pytest.fixture
@@ -18,6 +19,12 @@ def default_settings():
     dg.set_tc_util(0)
     dg.set_pdl(False)
     dg.set_compile_mode(0)
+
+
+@pytest.fixture(autouse=True)
+def forget_calls() -> None:
+    """What one test has called, the next one doesn't repeat: it may have exchanged the choice of kernels."""
+    changes.note()
 
 
 @pytest.fixture(autouse=True)
