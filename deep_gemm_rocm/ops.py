@@ -6,7 +6,7 @@ the scales of ``d`` may be None, and a 0 in a recipe stands for None. Torch read
 must therefore not be strings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +16,17 @@ from . import einstein_sum, gemm, grouped, hyperconnection, k_grouped
 from .layout import Pair
 
 _OUTPUT = ("d", "sfd")
+
+
+def _operator(*written: str) -> Callable[[Callable[..., None]], Any]:
+    """Makes an operator of a function, of its name; ``written`` are the arguments that it writes."""
+
+    def register(function: Callable[..., None]) -> Any:
+        operator = custom_op(f"deep_gemm_rocm::{function.__name__}", function, mutates_args=written)
+        operator.register_fake(lambda *arguments: None)
+        return operator
+
+    return register
 
 
 def _recipe(numbers: Sequence[int]) -> Any:
@@ -31,7 +42,7 @@ def _output(d: Tensor, sfd: Tensor | None) -> Tensor | Pair:
     return d if sfd is None else (d, sfd)
 
 
-@custom_op("deep_gemm_rocm::fp8_gemm_nt", mutates_args=_OUTPUT)
+@_operator(*_OUTPUT)
 def fp8_gemm_nt(
     a: Tensor,
     sfa: Tensor,
@@ -47,28 +58,28 @@ def fp8_gemm_nt(
     gemm.fp8_gemm_nt((a, sfa), (b, sfb), _output(d, sfd), c, _recipe(recipe), bias=bias, epilogue=epilogue)
 
 
-@custom_op("deep_gemm_rocm::fp8_gemm_nt_skip_head_mid", mutates_args=("d",))
+@_operator("d")
 def fp8_gemm_nt_skip_head_mid(
     a: Tensor, sfa: Tensor, b: Tensor, sfb: Tensor, d: Tensor, head_splits: Sequence[int], recipe: Sequence[int]
 ) -> None:
     gemm.fp8_gemm_nt_skip_head_mid((a, sfa), (b, sfb), d, _three(head_splits), _recipe(recipe))
 
 
-@custom_op("deep_gemm_rocm::bf16_gemm_nt", mutates_args=_OUTPUT)
+@_operator(*_OUTPUT)
 def bf16_gemm_nt(
     a: Tensor, b: Tensor, d: Tensor, sfd: Tensor | None, c: Tensor | None, bias: Tensor | None, epilogue: str
 ) -> None:
     gemm.bf16_gemm_nt(a, b, _output(d, sfd), c, bias=bias, epilogue=epilogue)
 
 
-@custom_op("deep_gemm_rocm::f16_gemm_nt", mutates_args=_OUTPUT)
+@_operator(*_OUTPUT)
 def f16_gemm_nt(
     a: Tensor, b: Tensor, d: Tensor, sfd: Tensor | None, c: Tensor | None, bias: Tensor | None, epilogue: str
 ) -> None:
     gemm.f16_gemm_nt(a, b, _output(d, sfd), c, bias=bias, epilogue=epilogue)
 
 
-@custom_op("deep_gemm_rocm::m_grouped_fp8_gemm_nt_contiguous", mutates_args=_OUTPUT)
+@_operator(*_OUTPUT)
 def m_grouped_fp8_gemm_nt_contiguous(
     a: Tensor,
     sfa: Tensor,
@@ -98,7 +109,7 @@ def m_grouped_fp8_gemm_nt_contiguous(
     )
 
 
-@custom_op("deep_gemm_rocm::m_grouped_bf16_gemm_nt_contiguous", mutates_args=_OUTPUT)
+@_operator(*_OUTPUT)
 def m_grouped_bf16_gemm_nt_contiguous(
     a: Tensor,
     b: Tensor,
@@ -124,7 +135,7 @@ def m_grouped_bf16_gemm_nt_contiguous(
     )
 
 
-@custom_op("deep_gemm_rocm::m_grouped_fp8_gemm_nt_masked", mutates_args=_OUTPUT)
+@_operator(*_OUTPUT)
 def m_grouped_fp8_gemm_nt_masked(
     a: Tensor,
     sfa: Tensor,
@@ -143,7 +154,7 @@ def m_grouped_fp8_gemm_nt_masked(
     )
 
 
-@custom_op("deep_gemm_rocm::m_grouped_bf16_gemm_nt_masked", mutates_args=_OUTPUT)
+@_operator(*_OUTPUT)
 def m_grouped_bf16_gemm_nt_masked(
     a: Tensor,
     b: Tensor,
@@ -157,7 +168,7 @@ def m_grouped_bf16_gemm_nt_masked(
     grouped.m_grouped_bf16_gemm_nt_masked(a, b, _output(d, sfd), masked_m, expected_m, bias=bias, epilogue=epilogue)
 
 
-@custom_op("deep_gemm_rocm::k_grouped_fp8_gemm_tn_contiguous", mutates_args=("d",))
+@_operator("d")
 def k_grouped_fp8_gemm_tn_contiguous(
     a: Tensor,
     sfa: Tensor,
@@ -171,7 +182,7 @@ def k_grouped_fp8_gemm_tn_contiguous(
     k_grouped.k_grouped_fp8_gemm_tn_contiguous((a, sfa), (b, sfb), d, ks_cpu, grouped_layout, c)
 
 
-@custom_op("deep_gemm_rocm::k_grouped_fp8_gemm_nt_contiguous", mutates_args=("d",))
+@_operator("d")
 def k_grouped_fp8_gemm_nt_contiguous(
     a: Tensor,
     sfa: Tensor,
@@ -185,19 +196,19 @@ def k_grouped_fp8_gemm_nt_contiguous(
     k_grouped.k_grouped_fp8_gemm_nt_contiguous((a, sfa), (b, sfb), d, ks_cpu, grouped_layout, c)
 
 
-@custom_op("deep_gemm_rocm::k_grouped_bf16_gemm_tn_contiguous", mutates_args=("d",))
+@_operator("d")
 def k_grouped_bf16_gemm_tn_contiguous(
     a: Tensor, b: Tensor, d: Tensor, ks_cpu: Sequence[int], grouped_layout: Tensor, c: Tensor | None
 ) -> None:
     k_grouped.k_grouped_bf16_gemm_tn_contiguous(a, b, d, ks_cpu, grouped_layout, c)
 
 
-@custom_op("deep_gemm_rocm::einsum", mutates_args=("d",))
+@_operator("d")
 def einsum(expr: str, a: Tensor, b: Tensor, d: Tensor, c: Tensor | None) -> None:
     einstein_sum.einsum(expr, a, b, d, c)
 
 
-@custom_op("deep_gemm_rocm::fp8_einsum", mutates_args=("d",))
+@_operator("d")
 def fp8_einsum(
     expr: str,
     a: Tensor,
@@ -211,25 +222,6 @@ def fp8_einsum(
     einstein_sum.fp8_einsum(expr, (a, sfa), (b, sfb), d, c, _recipe(recipe))
 
 
-@custom_op("deep_gemm_rocm::tf32_hc_prenorm_gemm", mutates_args=("d", "sqr_sum"))
+@_operator("d", "sqr_sum")
 def tf32_hc_prenorm_gemm(a: Tensor, b: Tensor, d: Tensor, sqr_sum: Tensor, num_splits: int | None) -> None:
     hyperconnection.tf32_hc_prenorm_gemm(a, b, d, sqr_sum, num_splits)
-
-
-for _operator in (
-    fp8_gemm_nt,
-    fp8_gemm_nt_skip_head_mid,
-    bf16_gemm_nt,
-    f16_gemm_nt,
-    m_grouped_fp8_gemm_nt_contiguous,
-    m_grouped_bf16_gemm_nt_contiguous,
-    m_grouped_fp8_gemm_nt_masked,
-    m_grouped_bf16_gemm_nt_masked,
-    k_grouped_fp8_gemm_tn_contiguous,
-    k_grouped_fp8_gemm_nt_contiguous,
-    k_grouped_bf16_gemm_tn_contiguous,
-    einsum,
-    fp8_einsum,
-    tf32_hc_prenorm_gemm,
-):
-    _operator.register_fake(lambda *arguments: None)
