@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..layout import ceil_div
 from .cost import estimated_clocks, second_pass_clocks
@@ -96,13 +96,11 @@ def choose_gemm_config(
         tuned.TableError, OSError: ``DG_TUNED_TABLE`` names no good table.
     """
     problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m)
-    found = table().find(problem)
-    return found.config if found else ranked(problem, gemm_candidates(problem.kind, max_block_m))[0]
-
-
-def ranked(problem: GemmProblem, configs: Iterable[GemmConfig]) -> list[GemmConfig]:
-    """Least estimated time first; of equals, the largest tile."""
-    return sorted(configs, key=lambda config: (estimated_clocks(config, problem), -config.block_m * config.block_n))
+    if found := table().find(problem):
+        return found.config
+    candidates = gemm_candidates(problem.kind, max_block_m)
+    # Of equals the largest tile.
+    return min(candidates, key=lambda config: (estimated_clocks(config, problem), -config.block_m * config.block_n))
 
 
 def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
