@@ -285,19 +285,15 @@ DG_DEVICE Share share_of(int total, int parts, int part) {
 
 // One problem whose K is dealt to the groups, each of which has a sum of its own. Elements are the operands'.
 template <class Element, class Shape, int kXcdChunk, int kBand>
-class SplitKTiles {
+class SplitKTiles : public BatchedTiles<Shape, kXcdChunk, kBand> {
   using Batched = BatchedTiles<Shape, kXcdChunk, kBand>;
   static constexpr int kBlockK = kBlockKBytes / sizeof(Element);
 
  public:
-  static int64_t max_tiles(const GemmArguments& args) { return Batched::max_tiles(args); }
-
-  DG_DEVICE explicit SplitKTiles(const GemmArguments& args) : args_(args), batched_(args) {}
-
-  DG_DEVICE int num_tiles() const { return batched_.num_tiles(); }
+  DG_DEVICE explicit SplitKTiles(const GemmArguments& args) : Batched(args), args_(args) {}
 
   DG_DEVICE TileOfK tile(int index) const {
-    const TileOfResults tile = batched_.tile(index);
+    const TileOfResults tile = Batched::tile(index);
     const Share blocks = share_of(ceil_div(args_.k, kBlockK), args_.num_groups, tile.group);
     const int first_k = min(blocks.first * kBlockK, args_.k);
     return {tile, {min(blocks.size * kBlockK, args_.k - first_k), first_k, blocks.first, false}};
@@ -305,31 +301,25 @@ class SplitKTiles {
 
  private:
   const GemmArguments& args_;
-  Batched batched_;
 };
 
 // The same for a sum over a batch: the K-blocks of all its groups are dealt.
 template <class Element, class Shape, int kXcdChunk, int kBand>
-class SummedTiles {
+class SummedTiles : public BatchedTiles<Shape, kXcdChunk, kBand> {
   using Batched = BatchedTiles<Shape, kXcdChunk, kBand>;
   static constexpr int kBlockK = kBlockKBytes / sizeof(Element);
 
  public:
-  static int64_t max_tiles(const GemmArguments& args) { return Batched::max_tiles(args); }
-
-  DG_DEVICE explicit SummedTiles(const GemmArguments& args) : args_(args), batched_(args) {}
-
-  DG_DEVICE int num_tiles() const { return batched_.num_tiles(); }
+  DG_DEVICE explicit SummedTiles(const GemmArguments& args) : Batched(args), args_(args) {}
 
   DG_DEVICE TileOfBatch tile(int index) const {
-    const TileOfResults tile = batched_.tile(index);
+    const TileOfResults tile = Batched::tile(index);
     const Share blocks = share_of(args_.num_summed * ceil_div(args_.k, kBlockK), args_.num_groups, tile.group);
     return {tile, blocks.first, blocks.size};
   }
 
  private:
   const GemmArguments& args_;
-  Batched batched_;
 };
 
 // A batch whose groups each have their own part of K; grouped_layout [num_groups] says how much of it.
