@@ -65,6 +65,19 @@ DG_DEVICE int first_block_of_split(int blocks, int split, int num_splits) {
   return static_cast<int>(static_cast<int64_t>(blocks) * split / num_splits);
 }
 
+struct BlockRange {
+  int begin, end;
+};
+
+// Which of a sequence's blocks of keys, of those that its last queries see, a split has.
+template <class Shape>
+DG_DEVICE BlockRange blocks_of_split(const DecodeArguments& args, int context, int split) {
+  const int first_seen = max(context - args.tokens_q - args.window_left, 0) / Shape::kBlockK;
+  const int blocks = max(ceil_div(context, Shape::kBlockK) - first_seen, 0);
+  return {first_seen + first_block_of_split(blocks, split, args.num_splits),
+          first_seen + first_block_of_split(blocks, split + 1, args.num_splits)};
+}
+
 template <class Shape>
 class FlashDecode {
   using Mfma = typename Shape::Mfma;
@@ -92,11 +105,7 @@ class FlashDecode {
   }
 
   DG_DEVICE void run() {
-    const int context = pages_.tokens();
-    const int first_seen = max(context - args_.tokens_q - args_.window_left, 0) / Shape::kBlockK;
-    const int blocks = max(ceil_div(context, Shape::kBlockK) - first_seen, 0);
-    const int begin = first_seen + first_block_of_split(blocks, tile_.split, args_.num_splits);
-    const int end = first_seen + first_block_of_split(blocks, tile_.split + 1, args_.num_splits);
+    const auto [begin, end] = blocks_of_split<Shape>(args_, pages_.tokens(), tile_.split);
     if (begin >= end) return;
     load_pages(begin);
     if constexpr (Shape::kAhead) {

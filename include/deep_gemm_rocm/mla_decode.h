@@ -102,11 +102,7 @@ class MlaDecode {
   }
 
   DG_DEVICE void run() {
-    const int context = pages_.tokens();
-    const int first_seen = max(context - args_.tokens_q - args_.window_left, 0) / Shape::kBlockK;
-    const int blocks = max(ceil_div(context, Shape::kBlockK) - first_seen, 0);
-    const int begin = first_seen + first_block_of_split(blocks, tile_.split, args_.num_splits);
-    const int end = first_seen + first_block_of_split(blocks, tile_.split + 1, args_.num_splits);
+    const auto [begin, end] = blocks_of_split<Shape>(args_, pages_.tokens(), tile_.split);
     if (begin >= end) return;
     loader_.look_up(pages_, begin);
     loader_.start(pages_, args_.k, begin);
