@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from simulated_hip import Compiler, Hip
 
 from deep_gemm_rocm import simulator
@@ -224,6 +225,51 @@ def test_streaming_from_l2(compiler: Compiler) -> None:
     assert 1024 / streaming_bandwidth(compiler, 1, 1 << 20, 256, {}) == approximately(32)
 
 
+SUMS = """
+extern "C" __global__ void sums(const unsigned* x, const unsigned* y, unsigned* out) {
+  unsigned id = __builtin_amdgcn_workitem_id_x();
+  volatile unsigned kept = id % 32;  // in scratch
+  unsigned sum = 0;
+#pragma unroll 16
+  for (unsigned i = 0; i < 64; ++i) sum += x[1024 * i + id] - y[1024 * i + id];
+  out[id] = sum + kept;
+}
+"""
+
+
+def storage_at(address: int, like: torch.Tensor, offset: int = 0) -> torch.Tensor:
+    """A copy, `offset` bytes into a storage that begins where the host's addresses are `address` mod 4096."""
+    size = offset + like.nbytes
+    whole = torch.empty(size + 4096, dtype=torch.uint8)
+    begin = (address - whole.data_ptr()) % 4096
+    array = whole.numpy()[begin : begin + size]
+    copy = torch.from_numpy(array)[offset:].view(like.dtype)
+    assert copy.untyped_storage().data_ptr() % 4096 == address
+    return copy.copy_(like)
+
+
+def test_time_is_the_same_wherever_the_host_has_the_memory(compiler: Compiler) -> None:
+    """Storages lie where hipMalloc would have placed them; a view keeps its place in its storage."""
+    code = compiler.code_object(SUMS)
+    x = torch.arange(64 * 1024, dtype=torch.int32)
+    expected = torch.arange(1024, dtype=torch.int32) % 32
+
+    def cycles(*places: tuple[int, int]) -> int:
+        tensors = zip(places, (x, x, expected), strict=True)
+        first, second, out = (storage_at(address, tensor, offset) for (address, offset), tensor in tensors)
+        with simulator.profile() as prof:
+            simulator.launch(code, "sums", 1, 1024, [first, second, out])
+        torch.testing.assert_close(out, expected)
+        return prof.kernels[0].cycles
+
+    aligned = cycles((0, 0), (0, 0), (0, 0))
+    assert {cycles(*((address, 0) for address in places)) for places in ((64, 64, 64), (16, 256, 4080))} == {aligned}
+    assert cycles((0, 256), (64, 256), (16, 256)) == pytest.approx(aligned, rel=0.05)
+    misaligned = cycles((0, 64), (0, 64), (0, 64))
+    assert misaligned > 1.1 * aligned
+    assert cycles((64, 64), (16, 64), (240, 64)) == misaligned
+
+
 def test_launch_cost(compiler: Compiler) -> None:
     with simulator.profile() as prof:
         simulator.launch(compiler.code_object('extern "C" __global__ void empty() {}'), "empty", 1, 64, [])
@@ -270,8 +316,7 @@ def test_constants(compiler: Compiler, tmp_path: Path, monkeypatch: pytest.Monke
         with simulator.profile({"launch.overhead_ns": nanoseconds}) as prof:
             simulator.launch(*arguments)
         times.append(prof.kernels[0].time_us)
-    # The kernel itself takes a different time wherever its memory happens to lie.
-    assert times[1] - times[0] == pytest.approx(4, abs=0.5)
+    assert times[1] - times[0] == pytest.approx(4)
     with (
         pytest.raises(simulator.SimulatorError, match=r"lds\.latency is no constant"),
         simulator.profile({"lds.latency": 1}),

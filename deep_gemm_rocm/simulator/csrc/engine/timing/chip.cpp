@@ -20,7 +20,7 @@ bool listens(const Effects& effects) {
 // One launch: workgroups go to XCDs and CUs, CUs run, the memory system answers.
 class LaunchInTime {
  public:
-  LaunchInTime(Launch& launch, const Constants& constants, MemorySystem& memory)
+  LaunchInTime(Launch& launch, const Constants& constants, MemorySystem& memory, const AddressSpace& addresses)
       : launch_(launch),
         constants_(constants),
         memory_(memory),
@@ -30,7 +30,7 @@ class LaunchInTime {
         crew_(std::min(launch.settings.threads, launch.workgroups)),
         sampling_(launch.workgroups) {
     for (uint32_t i = 0; i < xcds_.size() * cus_per_xcd_; ++i)
-      cus_.push_back(std::make_unique<ComputeUnit>(i, constants, launch, plans_));
+      cus_.push_back(std::make_unique<ComputeUnit>(i, constants, launch, plans_, addresses));
     for (size_t i = 0; i < xcds_.size(); ++i) xcds_[i].next_workgroup = i;
   }
 
@@ -185,7 +185,8 @@ class LaunchInTime {
 void Chip::run(Launch& launch) {
   if (!launch.settings.computes_all) launch.needed = needed_instructions(launch);
   memory_.start_kernel();
-  LaunchInTime in_time(launch, constants_, memory_);
+  addresses_.enter(launch);
+  LaunchInTime in_time(launch, constants_, memory_, addresses_);
   if (!in_time.run()) return;
   const Cost cost = in_time.total();
   launch.outcome.nanoseconds = constants_.launch_overhead_ns + cost.clocks * 1000 / constants_.chip_clock_mhz;

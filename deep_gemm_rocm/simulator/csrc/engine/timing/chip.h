@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../launch.h"
+#include "address_space.h"
 #include "memory_system.h"
 
 namespace mi300x::timing {
@@ -17,6 +18,7 @@ class Chip {
  private:
   const Constants constants_;
   MemorySystem memory_;
+  AddressSpace addresses_;
 };
 
 }  // namespace mi300x::timing

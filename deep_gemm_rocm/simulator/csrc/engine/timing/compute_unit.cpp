@@ -11,17 +11,22 @@ constexpr double unknown = std::numeric_limits<double>::infinity();
 
 uint64_t up(double time) { return uint64_t(std::ceil(time)); }
 
+// Where scratch lies for the memory system: beyond everything else.
+constexpr uint64_t scratch_space = 1ull << 56;
+
 bool overlap(const RegisterRange& a, const RegisterRange& b) {
   return a.first < b.first + b.count && b.first < a.first + a.count;
 }
 
 }  // namespace
 
-ComputeUnit::ComputeUnit(uint32_t number, const Constants& constants, Launch& launch, const std::vector<Plan>& plans)
+ComputeUnit::ComputeUnit(uint32_t number, const Constants& constants, Launch& launch, const std::vector<Plan>& plans,
+                         const AddressSpace& addresses)
     : number_(number),
       constants_(constants),
       launch_(launch),
       plans_(plans),
+      addresses_(addresses),
       simds_(size_t(constants.cu_simds)),
       l1_(constants.l1_bytes, constants.l1_line_bytes, constants.l1_ways),
       scalar_cache_(constants.scalar_cache_bytes, line_bytes, constants.scalar_cache_ways) {
@@ -71,16 +76,25 @@ std::vector<uint32_t> ComputeUnit::placement() const {
 
 bool ComputeUnit::has_room() const { return !placement().empty(); }
 
+std::unique_ptr<ComputeUnit::Group> ComputeUnit::new_group() {
+  auto group = std::make_unique<Group>();
+  group->runner = std::make_unique<WorkgroupRunner>(launch_, statistics_ ? &*statistics_ : nullptr);
+  const uint64_t scratch_bytes = uint64_t(launch_.dispatch.kernel->scratch_bytes) * lanes;
+  const uint64_t wave_slots = simds_.size() * uint64_t(constants_.cu_waves_per_simd);
+  const uint64_t waves_before = number_ * wave_slots + groups_.size() * waves_of_group_;
+  for (uint32_t i = 0; i < waves_of_group_; ++i) {
+    group->traces.emplace_back(addresses_, scratch_space + (waves_before + i) * scratch_bytes);
+    group->slots.push_back(std::make_unique<Slot>());
+  }
+  group->runner->trace_into(group->traces.data());
+  return group;
+}
+
 void ComputeUnit::start_workgroup(uint64_t id, uint64_t time) {
   auto free = std::find_if(groups_.begin(), groups_.end(), [](const auto& group) { return !group->resident; });
   if (free == groups_.end()) {
-    groups_.push_back(std::make_unique<Group>());
+    groups_.push_back(new_group());
     free = groups_.end() - 1;
-    Group& group = **free;
-    group.runner = std::make_unique<WorkgroupRunner>(launch_, statistics_ ? &*statistics_ : nullptr);
-    group.traces.resize(waves_of_group_);
-    group.runner->trace_into(group.traces.data());
-    for (uint32_t i = 0; i < waves_of_group_; ++i) group.slots.push_back(std::make_unique<Slot>());
   }
   Group& group = **free;
   group.simd_of_wave = placement();

@@ -42,7 +42,8 @@ struct LineRequest {
 
 class ComputeUnit {
  public:
-  ComputeUnit(uint32_t number, const Constants& constants, Launch& launch, const std::vector<Plan>& plans);
+  ComputeUnit(uint32_t number, const Constants& constants, Launch& launch, const std::vector<Plan>& plans,
+              const AddressSpace& addresses);
 
   // Whether a workgroup of the launch finds wave slots, registers and LDS.
   bool has_room() const;
@@ -138,11 +139,13 @@ class ComputeUnit {
   static void retire(TransferQueue& queue, uint64_t now);
   void request(double time, uint64_t line, Transfer& transfer, Request kind, uint16_t bytes, bool merged);
   std::vector<uint32_t> placement() const;
+  std::unique_ptr<Group> new_group();
 
   const uint32_t number_;
   const Constants& constants_;
   Launch& launch_;
   const std::vector<Plan>& plans_;
+  const AddressSpace& addresses_;
   uint32_t waves_of_group_, registers_of_wave_, lds_of_group_;
 
   std::vector<Simd> simds_;

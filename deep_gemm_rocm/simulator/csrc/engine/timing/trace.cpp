@@ -7,22 +7,15 @@
 #include "memory_system.h"
 
 namespace mi300x::timing {
-namespace {
 
-// Where scratch lies for the memory system: beyond what a process can map. A dword of all lanes is contiguous (LLVM
-// AMDGPU usage, "Private segment": swizzled by lane).
-constexpr uint64_t scratch_space = 1ull << 56;
-
-uint64_t scratch_address(const Wave& wave, uint32_t offset, int lane) {
-  const uint64_t own = (reinterpret_cast<uint64_t>(wave.scratch) & 0xFFFF'FFFF'FFFF) + uint64_t(offset / 4) * 4 * lanes;
-  return scratch_space + own + 4 * uint64_t(lane);
+void Trace::add_bytes(uint64_t place, uint32_t bytes) {
+  add_line(place / line_bytes);
+  if ((place % line_bytes) + bytes > line_bytes) add_line(place / line_bytes + 1);
 }
 
-}  // namespace
-
-void Trace::add_bytes(uint64_t address, uint32_t bytes) {
-  add_line(address / line_bytes);
-  if ((address % line_bytes) + bytes > line_bytes) add_line(address / line_bytes + 1);
+// A dword of all lanes is contiguous (LLVM AMDGPU usage, "Private segment": swizzled by lane).
+void Trace::add_scratch(uint32_t offset, int lane, uint32_t bytes) {
+  add_bytes(scratch_ + uint64_t(offset / 4) * 4 * lanes + 4 * uint64_t(lane), bytes);
 }
 
 void Trace::record_vector_memory(Wave& wave, const Instruction& inst, const Effects& effects, Step& step) {
@@ -40,15 +33,15 @@ void Trace::record_vector_memory(Wave& wave, const Instruction& inst, const Effe
         const uint64_t address = addresses[lane];
         if (in_aperture(address, shared_aperture)) return;
         if (in_aperture(address, private_aperture))
-          return add_bytes(scratch_address(wave, uint32_t(address - private_aperture), lane), bytes);
-        add_bytes(address, bytes);
+          return add_scratch(uint32_t(address - private_aperture), lane, bytes);
+        add_memory(address, bytes);
       });
       break;
     }
     case Family::SCRATCH:
       for (uint32_t dword = 0; dword < std::max(1u, bytes / 4); ++dword)
         for_each_lane([&](int lane) {
-          add_bytes(scratch_address(wave, scratch_offset(wave, inst, lane) + 4 * dword, lane), std::min(bytes, 4u));
+          add_scratch(scratch_offset(wave, inst, lane) + 4 * dword, lane, std::min(bytes, 4u));
         });
       active /= std::max(1u, bytes / 4);
       break;
@@ -56,7 +49,7 @@ void Trace::record_vector_memory(Wave& wave, const Instruction& inst, const Effe
       const BufferOperands operands(wave, inst);
       for_each_lane([&](int lane) {
         const BufferPosition position = operands.position(lane);
-        if (position.in_bounds != 0) add_bytes(position.address, bytes);
+        if (position.in_bounds != 0) add_memory(position.address, bytes);
       });
     }
   }
@@ -72,10 +65,10 @@ void Trace::record_vector_memory(Wave& wave, const Instruction& inst, const Effe
 void Trace::record_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects) {
   const uint32_t bytes = 4 * inst.dst.dwords;
   if (bytes == 0 || !(effects.is_load || effects.is_store) || inst.src[0].dwords < 2) return;
-  if (inst.src[0].dwords != 4) return add_bytes(scalar_address(wave, inst) & ~3ull, bytes);
+  if (inst.src[0].dwords != 4) return add_memory(scalar_address(wave, inst) & ~3ull, bytes);
   const ScalarBuffer buffer(wave, inst);
   const uint64_t offset = scalar_offset(wave, inst) & ~3ull;
-  if (buffer.holds(offset, 4)) add_bytes(buffer.base + offset, bytes);
+  if (buffer.holds(offset, 4)) add_memory(buffer.base + offset, bytes);
 }
 
 void Trace::record(Wave& wave, const Instruction& inst, const Effects& effects) {

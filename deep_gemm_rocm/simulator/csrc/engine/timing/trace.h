@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../effects.h"
+#include "address_space.h"
 
 namespace mi300x::timing {
 
@@ -19,6 +20,9 @@ struct Step {
 // A queue of steps, empty most of the time.
 class Trace {
  public:
+  // `scratch`: where the wave's scratch lies for the memory system.
+  Trace(const AddressSpace& addresses, uint64_t scratch) : addresses_(&addresses), scratch_(scratch) {}
+
   bool empty() const { return next_ == steps_.size(); }
   const Step& front() const { return steps_[next_]; }
   const uint64_t* lines() const { return lines_.data() + next_line_; }
@@ -39,10 +43,15 @@ class Trace {
   void add_line(uint64_t line) {
     if (lines_.size() == first_ || lines_.back() != line) lines_.push_back(line);
   }
-  void add_bytes(uint64_t address, uint32_t bytes);
+  void add_bytes(uint64_t place, uint32_t bytes);
+  void add_memory(uint64_t address, uint32_t bytes) { add_bytes(addresses_->place_of(address, recent_), bytes); }
+  void add_scratch(uint32_t offset, int lane, uint32_t bytes);
   void record_vector_memory(Wave& wave, const Instruction& inst, const Effects& effects, Step& step);
   void record_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects);
 
+  const AddressSpace* addresses_;
+  AddressSpace::Block recent_;
+  uint64_t scratch_;
   std::vector<Step> steps_;
   std::vector<uint64_t> lines_;
   size_t next_ = 0, next_line_ = 0;
