@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from . import settings
-from .attention_contracts import Decode, check_attention, check_decode, check_latent_decode
+from .attention_contracts import MAX_SPLITS, Decode, check_attention, check_decode, check_latent_decode
 from .attention_kernel import launch_flash_attention, launch_flash_decode
-from .contracts import check_int
+from .checks import check_int
 from .heuristics import DecodeConfig, choose_attention_config, choose_num_splits
 
 
@@ -122,7 +122,7 @@ def flash_attention_decode(
             or [B, H] (of k and v, [B, Hk]) for each sequence and head.
         out: [B, next_n, H, Dv] to write into; a new tensor if None. Of the dtype of q; for FP8, bf16 or f16.
         return_lse: whether to return the logarithm of each row's sum of exponentials.
-        num_splits: into how many parts each sequence's keys are split; as many as fill the device if None.
+        num_splits: into how many parts each sequence's keys are split, 1 to 4096; as many as fill the device if None.
 
     Strides, NaNs and the rounding of probabilities are as for ``flash_attention``.
 
@@ -187,7 +187,7 @@ def _decode(
         queries, cus = problem.tokens_q * group, settings.get_num_sms()
         num_splits = choose_num_splits(config, queries, sequence_heads, problem.most_keys, cus)
     else:
-        num_splits = check_int("num_splits", num_splits, 1)
+        num_splits = check_int("num_splits", num_splits, 1, MAX_SPLITS)
     if out is None:
         out = torch.empty(*q.shape[:-1], problem.value_dim, dtype=problem.out_dtype, device=q.device)
     lse = None

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .contracts import ALIGNMENT, check_int
-from .layout import SCALE_BLOCK, ceil_div, check_tensor
+from .checks import check_bool, check_int, check_tensor
+from .contracts import ALIGNMENT
+from .layout import SCALE_BLOCK, ceil_div
 
 _WIDTHS = ((64, 64), (96, 96), (128, 128), (192, 192), (256, 256), (192, 128))  # of a head of q and k, of one of v
 _DECODE_FP8_WIDTHS = tuple(widths for widths in _WIDTHS if widths != (96, 96))
@@ -18,13 +19,15 @@ _LATENT_WIDTHS = ((576, 512),)
 _LATENT_DTYPES = (torch.bfloat16, torch.float16)
 PAGE_SIZES = (16, 32, 64, 128, 256)
 MAX_DECODE_TOKENS = 4
+MAX_SPLITS = 4096  # of a sequence's keys; more than fill the device, even if there is one sequence only
 _DTYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fnuz)
 _OCP_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 _FP8 = torch.float8_e4m3fnuz
 _FP8_OUTPUTS = (torch.bfloat16, torch.float16)
-_MAX_TOKENS = 2**28  # sums of several of them are 32-bit integers
+MAX_TOKENS = 2**28  # sums of several of them are 32-bit integers
 _BLOCK_TOKENS = 256  # which kernels address with 32-bit offsets
 _BLOCK_BYTES = 2**31 - 2**12
+_MAX_SOFTMAX_SCALE = 2.0**127  # kernels multiply it with log2(e), in fp32
 
 _TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float8_e4m3fnuz: "e4m3"}
 
@@ -293,8 +296,8 @@ def check_pages(batch: int, tokens_q: int, num_pages: int, page_size: int, block
             raise ValueError(f"{name} must have shape {expected}, got {tuple(tensor.shape)}")
         if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
-    if block_table.shape[1] * page_size > _MAX_TOKENS:
-        raise ValueError(f"block_table must name up to {_MAX_TOKENS} tokens, got shape {tuple(block_table.shape)}")
+    if block_table.shape[1] * page_size > MAX_TOKENS:
+        raise ValueError(f"block_table must name up to {MAX_TOKENS} tokens, got shape {tuple(block_table.shape)}")
     if context_lens.device.type == "cpu":
         _check_context_lens(context_lens, tokens_q, page_size, block_table)
     if block_table.device.type == "cpu" and context_lens.device.type == "cpu":
@@ -344,8 +347,11 @@ def check_softmax_scale(softmax_scale: Any, head_dim: int) -> float:
         return 1 / math.sqrt(head_dim)
     if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, numbers.Real):
         raise TypeError(f"softmax_scale must be a number, got {type(softmax_scale).__name__}")
-    if not 0 < float(softmax_scale) < math.inf:
-        raise ValueError(f"softmax_scale must be positive and finite, got {softmax_scale}; negate q for a negative one")
+    if softmax_scale <= 0 or not softmax_scale < _MAX_SOFTMAX_SCALE:  # NaNs compare with nothing
+        raise ValueError(
+            f"softmax_scale must be positive and below {_MAX_SOFTMAX_SCALE:g}, got {softmax_scale}; negate q for a "
+            "negative one"
+        )
     return float(softmax_scale)
 
 
@@ -436,8 +442,8 @@ def _check_heads_shape(name: str, tensor: torch.Tensor, packed: bool) -> None:
         raise ValueError(f"{name} must be {dims}, got shape {tuple(tensor.shape)}")
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
         raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
-    if max(tensor.shape) > _MAX_TOKENS:
-        raise ValueError(f"{name} must have dimensions of up to {_MAX_TOKENS}, got shape {tuple(tensor.shape)}")
+    if max(tensor.shape) > MAX_TOKENS:
+        raise ValueError(f"{name} must have dimensions of up to {MAX_TOKENS}, got shape {tuple(tensor.shape)}")
     rows = min(tensor.shape[-3], _BLOCK_TOKENS)
     if rows * tensor.stride(-3) * tensor.element_size() > _BLOCK_BYTES:
         raise ValueError(
@@ -514,8 +520,7 @@ def _of_whole_heads(descale: torch.Tensor, batch: int, heads: int) -> torch.Tens
 
 
 def _check_window(causal: Any, window: Any, unlimited: int) -> tuple[int, int]:
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal must be a bool, got {type(causal).__name__}")
+    check_bool("causal", causal)
     if window is None:
         window = (-1, -1)
     if not isinstance(window, (tuple, list)) or len(window) != 2:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import functools
 import math
-import numbers
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from .checks import check_int, check_tensor
 from .heuristics import GemmKind
 from .heuristics.gemm_config import PARTS_OF_B
-from .layout import SCALE_BLOCK, Pair, ceil_div, check_tensor, unshuffled_shape
+from .layout import SCALE_BLOCK, Pair, ceil_div, unshuffled_shape
 
 ALIGNMENT = 16  # bytes that a lane loads at once
 
@@ -427,19 +427,6 @@ def check_head_splits(value: Any) -> tuple[int, int, int]:
     if left + right == 0:
         raise ValueError(f"head_splits must have columns on the left or right, got {value}")
     return left, mid, right
-
-
-def check_int(name: str, value: Any, least: int) -> int:
-    """``value`` as an int.
-
-    Raises:
-        TypeError, ValueError: it is none, or less than ``least``.
-    """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-    return int(value)
 
 
 @functools.lru_cache(maxsize=4096)

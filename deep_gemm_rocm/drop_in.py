@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from .contracts import check_int
-from .layout import NO_UE8M0, SCALE_BLOCK, Pair, ceil_div, check_tensor, get_mn_major_tma_aligned_tensor
+from .checks import check_int, check_tensor
+from .layout import NO_UE8M0, SCALE_BLOCK, Pair, ceil_div, get_mn_major_tma_aligned_tensor
 from .mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits
 
 _NO_CUBLASLT = "there is no cuBLASLt for AMD's hardware; use bf16_gemm_{layout}"

@@ -5,17 +5,8 @@ from __future__ import annotations
 import torch
 
 from . import settings
-from .contracts import (
-    FP8_DTYPES,
-    Gemm,
-    Recipe,
-    check_gemm,
-    check_int,
-    check_recipe,
-    flat_recipe,
-    transposed,
-    transposed_pair,
-)
+from .checks import check_bool, check_int
+from .contracts import FP8_DTYPES, Gemm, Recipe, check_gemm, check_recipe, flat_recipe, transposed, transposed_pair
 from .gemm_kernel import launch_gemm
 from .heuristics import GemmConfig, choose_gemm_config
 from .layout import Pair, ceil_div, data_and_scales
@@ -323,6 +314,8 @@ def _contiguous(
         else:
             ops.m_grouped_fp8_gemm_nt_contiguous(a_data, sfa, b_data, sfb, *output, layout, flat_recipe(recipe), *rest)
         return
+    check_bool("use_psum_layout", use_psum_layout)
+    check_bool("ensure_zero_padding", ensure_zero_padding)
     if expected_m is not None:
         check_int("expected_m_for_psum_layout", expected_m, 1)
         if not use_psum_layout:

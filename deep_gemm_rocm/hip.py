@@ -21,7 +21,7 @@ from typing import Protocol
 import torch
 
 from . import planning, simulator
-from .layout import check_storage
+from .checks import check_storage
 
 ARCH = "gfx942"
 

@@ -7,20 +7,13 @@ from collections.abc import Sequence
 import torch
 
 from . import settings
-from .contracts import (
-    FP8_DTYPES,
-    VECTORS,
-    Gemm,
-    check_k_grouped_gemm,
-    check_recipe,
-    flattened_pair,
-    group_sizes,
-)
+from .checks import check_tensor
+from .contracts import FP8_DTYPES, VECTORS, Gemm, check_k_grouped_gemm, check_recipe, flattened_pair, group_sizes
 from .gemm import fp8_gemm_nt
 from .gemm_kernel import launch_gemm
 from .heuristics import choose_gemm_config
 from .heuristics.gemm_config import BLOCK_K_BYTES
-from .layout import Pair, check_tensor
+from .layout import Pair
 
 
 def k_grouped_fp8_gemm_tn_contiguous(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from .checks import check_int, check_tensor
+
 SCALE_BLOCK = 128  # values along K, and rows of a weight, that share a scale
 FP8 = torch.float8_e4m3fnuz
 FP8_MAX = torch.finfo(FP8).max
@@ -35,35 +37,6 @@ def ceil_div(x: int, y: int) -> int:
 def data_and_scales(operand: Pair | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """An operand's parts; one that is no pair has no scales."""
     return (operand, None) if isinstance(operand, torch.Tensor) else (operand[0], operand[1])
-
-
-def check_tensor(name: str, tensor: object) -> None:
-    """
-    Raises:
-        TypeError, ValueError: it holds no values in strided memory: not its own, or these were freed, which torch
-            itself doesn't notice.
-    """
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
-    if torch.compiler.is_compiling():
-        return  # it can't be asked for the rest
-    check_storage(name, tensor)
-    if tensor.is_neg():
-        raise ValueError(f"{name} must hold its own values, got a lazily negated view; .resolve_neg() it")
-
-
-def check_storage(name: str, tensor: torch.Tensor) -> None:
-    """
-    Raises:
-        ValueError: the tensor needs more memory than its storage has by now.
-    """
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    needed = (tensor.storage_offset() + reach) * tensor.element_size() if tensor.numel() else 0
-    held = tensor.untyped_storage().nbytes()
-    if needed > held:
-        raise ValueError(f"{name} needs {needed} bytes of its storage, which has {held}: it was resized or freed")
 
 
 def align(x: int, y: int) -> int:
@@ -195,12 +168,11 @@ def get_tma_aligned_size(x: int, element_size: int) -> int:
         element_size: bytes of an element: 1, 2, 4, 8 or 16.
 
     Raises:
-        ValueError: ``element_size`` is another number.
+        TypeError, ValueError: ``x`` is no such number, or ``element_size`` another one.
     """
-    if element_size not in (1, 2, 4, 8, 16):
+    if check_int("element_size", element_size, 1) not in (1, 2, 4, 8, 16):
         raise ValueError(f"element_size must be 1, 2, 4, 8 or 16 bytes, got {element_size}")
-    multiple = _TMA_ALIGNMENT // element_size
-    return ceil_div(x, multiple) * multiple
+    return align(check_int("x", x, 0, 2**63 - 1), _TMA_ALIGNMENT // element_size)
 
 
 def get_mn_major_tma_aligned_tensor(sf: torch.Tensor) -> torch.Tensor:

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from .attention_contracts import MAX_DECODE_TOKENS, check_data, check_one_device, check_pages
-from .contracts import ALIGNMENT, check_int
+from .attention_contracts import MAX_DECODE_TOKENS, MAX_TOKENS, check_data, check_one_device, check_pages
+from .checks import check_bool, check_int
+from .contracts import ALIGNMENT
 from .layout import Pair
 from .mqa_logits_kernel import launch_mqa_logits, launch_paged_mqa_logits
 
@@ -17,6 +18,7 @@ _HEAD_DIMS = (32, 64, 128)
 _PAGE_TOKENS = 64
 _SEGMENT_TOKENS = 256  # that a workgroup computes at a time
 _SCALE_BYTES = 4
+_MAX_UNITS = 2**16
 
 
 def fp8_mqa_logits(
@@ -41,7 +43,7 @@ def fp8_mqa_logits(
             end. Parts outside of [0, Skv) are ignored.
         clean_logits: whether logits of keys that a query doesn't see are -inf; they are undefined otherwise.
         max_seqlen_k: if positive, the result is compressed: a query's first column is the first key that it sees, and
-            there are ``max_seqlen_k`` columns. ``clean_logits`` must be False then.
+            there are ``max_seqlen_k`` columns, up to 2^28. ``clean_logits`` must be False then.
 
     Returns:
         fp32 [S, Skv], or compressed [S, max_seqlen_k].
@@ -67,7 +69,8 @@ def fp8_mqa_logits(
         "cu_seq_len_k_end": cu_seq_len_k_end,
     }  # fmt: skip
     check_one_device(tensors)
-    columns = check_int("max_seqlen_k", max_seqlen_k, 0)
+    columns = check_int("max_seqlen_k", max_seqlen_k, 0, MAX_TOKENS)
+    check_bool("clean_logits", clean_logits)
     if columns and clean_logits:
         raise ValueError("clean_logits must be False for compressed logits (max_seqlen_k > 0)")
     logits = torch.empty(queries, columns or len(keys), dtype=torch.float32, device=q.device)
@@ -93,7 +96,7 @@ def get_paged_mqa_logits_metadata(
     Args:
         context_lens: int32 [B] or [B, next_n], as for ``fp8_paged_mqa_logits``.
         block_kv: tokens of a block of the cache, 64.
-        num_sms: compute units to use.
+        num_sms: compute units to use, up to 65536.
         indices: as for ``fp8_paged_mqa_logits``.
 
     Returns:
@@ -106,12 +109,12 @@ def get_paged_mqa_logits_metadata(
     check_data("context_lens", context_lens)
     if context_lens.dtype != torch.int32:
         raise TypeError(f"context_lens must be int32, got {context_lens.dtype}")
-    if context_lens.dim() not in (1, 2):
+    if context_lens.dim() not in (1, 2) or context_lens.shape[1:] == (0,):
         raise ValueError(f"context_lens must be [batch] or [batch, next_n], got shape {tuple(context_lens.shape)}")
     if indices is not None:
         _check("indices", indices, torch.int32, (len(context_lens),))
     _check_block_kv(block_kv)
-    units = check_int("num_sms", num_sms, 1)
+    units = check_int("num_sms", num_sms, 1, _MAX_UNITS)
     tokens = context_lens if context_lens.dim() == 1 else context_lens.amax(dim=1)
     segments = (tokens.clamp_min(0).long() + _SEGMENT_TOKENS - 1) // _SEGMENT_TOKENS
     ends = segments.cumsum(0)
@@ -144,7 +147,7 @@ def fp8_paged_mqa_logits(
             its last next_n, of which query i sees ``context_len - next_n + 1 + i``.
         block_table: int32 [B, blocks of a sequence], rows contiguous.
         schedule_meta: what ``get_paged_mqa_logits_metadata`` returned for ``context_lens``.
-        max_context_len: columns of the result.
+        max_context_len: columns of the result, up to 2^28.
         clean_logits: whether logits of keys that a query doesn't see are -inf; they are undefined otherwise.
         indices: int32 [B], checked and not used. In DeepGEMM, with next_n 1, neighbours with the same number are tokens
             of one sequence, whose rows of ``block_table`` are the same; its SM100 kernels then read keys once for all.
@@ -179,7 +182,8 @@ def fp8_paged_mqa_logits(
     check_pages(batch, next_n, len(kv_cache), _PAGE_TOKENS, block_table, longest)
     if indices is not None:
         _check("indices", indices, torch.int32, (batch,))
-    columns = check_int("max_context_len", max_context_len, 0)
+    columns = check_int("max_context_len", max_context_len, 0, MAX_TOKENS)
+    check_bool("clean_logits", clean_logits)
     _check("schedule_meta", schedule_meta, torch.int32, (None, 2))
     if len(schedule_meta) < 2 or not schedule_meta.is_contiguous():
         raise ValueError(f"schedule_meta must be contiguous [num_sms + 1, 2], got shape {tuple(schedule_meta.shape)}")

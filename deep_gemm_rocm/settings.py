@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from . import changes, hip
-from .contracts import check_int
+from .checks import check_bool, check_int
 
 # Kernels' tiles have a multiple of 16 rows, and a tile of a layout of group ids lies in one group.
 _ALIGNMENTS = (16, 32, 64, 128)
@@ -119,7 +119,7 @@ def set_pdl(new_enable_pdl: bool) -> None:
         TypeError: ``new_enable_pdl`` is not a bool.
     """
     global _pdl
-    _pdl = _checked_bool("new_enable_pdl", new_enable_pdl)
+    _pdl = check_bool("new_enable_pdl", new_enable_pdl)
 
 
 def get_pdl() -> bool:
@@ -133,7 +133,7 @@ def set_ignore_compile_dims(new_value: bool) -> None:
     Raises:
         TypeError: ``new_value`` is not a bool.
     """
-    _checked_bool("new_value", new_value)
+    check_bool("new_value", new_value)
 
 
 def set_block_size_multiple_of(new_value: int | tuple[int, int]) -> None:
@@ -168,9 +168,3 @@ def set_compile_mode(new_compile_mode: int) -> None:
 def get_compile_mode() -> int:
     """What ``set_compile_mode`` set, 0 if nothing."""
     return _compile_mode
-
-
-def _checked_bool(name: str, value: bool) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
-    return value

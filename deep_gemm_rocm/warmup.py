@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import gemm, grouped, jit, k_grouped, planning
-from .contracts import check_int
+from .checks import check_int
 from .layout import SCALE_BLOCK, ceil_div
 
 _FP8 = torch.float8_e4m3fnuz
@@ -72,6 +72,8 @@ class Workload:
             check_int("m_list's numbers", m, 1)
         for name in ("n", "k", "num_groups"):
             check_int(name, getattr(self, name), 1)
+        if not isinstance(self.d_dtype, torch.dtype):
+            raise TypeError(f"d_dtype must be a torch.dtype, got {self.d_dtype!r}")
 
 
 def warmup_kernels(

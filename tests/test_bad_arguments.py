@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import traceback
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ import deep_gemm_rocm as dg
 pytestmark = pytest.mark.usefixtures("default_settings")
 
 DOCUMENTED = (TypeError, ValueError, NotImplementedError)
+PACKAGE = Path(dg.__file__).parent
 M, N, K, G = 16, 32, 128, 2
 HEADS, DIM, PAGE = 32, 64, 64
 
@@ -246,13 +249,12 @@ WITHOUT |= {name for name in dg.__all__ if name.startswith("get_")} - GOOD.keys(
 WITHOUT |= {"bench", "bench_kineto"}  # call what they are given
 WITHOUT |= {"ceil_div", "align"}  # arithmetic
 
+HUGE = [2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 2**70, 10**400, 1e300, math.inf]
+HUGE += [-number - 1 for number in HUGE]
 VALUES = [
-    None, True, False, -1, 0, 1, 3, 2**31, 2**63, 2**70, -(2**70), 1.5, math.nan, math.inf, "x", "", b"x", [], (), {},
-    object(),
+    None, True, False, -1, 0, 1, 3, *HUGE, 1.5, 1e-320, math.nan, "x", "", b"x", [], (), {}, object(),
     (1, 2), (1, 128, 128), (None, None, None), [1, None], ("a", "b", "c"), torch.tensor(3), torch.float64, [2**40],
 ]  # fmt: skip
-# Of arguments that say how much to allocate, only what can't be.
-ALLOCATES = ("num_sms", "num_splits", "max_context_len", "max_seqlen_k")
 
 CHANGES = {
     "float64": lambda t: t.double(),
@@ -294,19 +296,17 @@ def freed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def changed(data: st.DataObject, name: str, value):
+def changed(data: st.DataObject, value):
     """Something else than ``value``, most often something near it."""
-    if isinstance(value, tuple) and isinstance(value[0], torch.Tensor) and data.draw(st.integers(0, 4)):
-        which = data.draw(st.integers(0, 1))
-        part = changed(data, name, value[which])
-        return (part, value[1]) if which == 0 else (value[0], part)
     if isinstance(value, torch.Tensor) and data.draw(st.integers(0, 4)):
         try:
             return CHANGES[data.draw(st.sampled_from(list(CHANGES)))](value)
         except (RuntimeError, IndexError):  # torch can't make that of it
             return None
-    values = [v for v in VALUES if not (name in ALLOCATES and v == 2**31)]
-    return data.draw(st.sampled_from(values))
+    if isinstance(value, (tuple, list)) and data.draw(st.integers(0, 4)):
+        which = data.draw(st.integers(0, len(value) - 1))
+        return type(value)((*value[:which], changed(data, value[which]), *value[which + 1 :]))
+    return data.draw(st.sampled_from(VALUES))
 
 
 def tensors(value) -> list[torch.Tensor]:
@@ -335,21 +335,34 @@ def expected():
     return {}
 
 
-def try_something_wrong(name: str, expected: dict, data: st.DataObject) -> None:
-    if name not in expected:
-        expected[name] = call(name, GOOD[name]())
-    good = GOOD[name]()
+def check_raised_on_purpose(error: Exception) -> None:
+    """By a statement of this package: neither torch's words nor ctypes' tell what was wrong with an argument."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    assert PACKAGE in Path(frame.filename).parents, f"{error!r} comes from {frame}"
+    assert (frame.line or "").startswith("raise "), f"{error!r} comes from {frame.line}"
+
+
+def try_arguments(name: str, good: dict, bad: dict) -> None:
+    """``bad`` has some of the tensors of ``good``, which an error must not change."""
     before = contents(good)
-    bad = dict(good)
-    for parameter in data.draw(st.lists(st.sampled_from(list(good)), min_size=1, max_size=2, unique=True)):
-        bad[parameter] = changed(data, parameter, good[parameter])
     try:
         getattr(dg, name)(**bad)
-    except DOCUMENTED:
+    except DOCUMENTED as error:
+        check_raised_on_purpose(error)
         assert contents(good) == before
     else:
         for setting, default in (("mk_alignment_for_contiguous_layout", 128), ("num_sms", 0), ("compile_mode", 0)):
             getattr(dg, f"set_{setting}")(default)
+
+
+def try_something_wrong(name: str, expected: dict, data: st.DataObject) -> None:
+    if name not in expected:
+        expected[name] = call(name, GOOD[name]())
+    good = GOOD[name]()
+    bad = dict(good)
+    for parameter in data.draw(st.lists(st.sampled_from(list(good)), min_size=1, max_size=2, unique=True)):
+        bad[parameter] = changed(data, good[parameter])
+    try_arguments(name, good, bad)
     assert call(name, GOOD[name]()) == expected[name]
 
 
@@ -362,6 +375,15 @@ FEW = settings(
 @pytest.mark.parametrize("name", GOOD)
 def test_something_wrong(name, expected):
     FEW(given(st.data())(lambda data: try_something_wrong(name, expected, data)))()
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_no_number_is_too_large_for_an_error(name):
+    good = GOOD[name]()
+    for parameter, value in good.items():
+        if not tensors(value):
+            for huge in HUGE:
+                try_arguments(name, good, good | {parameter: huge})
 
 
 @pytest.mark.slow

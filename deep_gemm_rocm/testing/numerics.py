@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import torch
 
-from ..layout import SCALE_BLOCK, Pair, ceil_div, check_tensor, data_and_scales
+from ..checks import check_tensor
+from ..layout import SCALE_BLOCK, Pair, ceil_div, data_and_scales
 
 _ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the value rounded
 

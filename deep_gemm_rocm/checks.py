@@ -1,0 +1,63 @@
+"""Checks of single arguments, which raise errors that name them."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import torch
+
+
+def check_int(name: str, value: Any, least: int, most: int = 2**31 - 1) -> int:
+    """``value`` as an int that a kernel can hold, unless ``most`` says otherwise.
+
+    Raises:
+        TypeError, ValueError: it is none, less than ``least`` or more than ``most``.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    number = int(value)
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    if number > most:
+        raise ValueError(f"{name} must be at most {most}, got {number}")
+    return number
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """
+    Raises:
+        TypeError: ``value`` is no bool.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
+    return value
+
+
+def check_tensor(name: str, tensor: object) -> None:
+    """
+    Raises:
+        TypeError, ValueError: it holds no values in strided memory: not its own, or these were freed, which torch
+            itself doesn't notice.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
+    if torch.compiler.is_compiling():
+        return  # it can't be asked for the rest
+    check_storage(name, tensor)
+    if tensor.is_neg():
+        raise ValueError(f"{name} must hold its own values, got a lazily negated view; .resolve_neg() it")
+
+
+def check_storage(name: str, tensor: torch.Tensor) -> None:
+    """
+    Raises:
+        ValueError: the tensor needs more memory than its storage has by now.
+    """
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + reach) * tensor.element_size() if tensor.numel() else 0
+    held = tensor.untyped_storage().nbytes()
+    if needed > held:
+        raise ValueError(f"{name} needs {needed} bytes of its storage, which has {held}: it was resized or freed")
