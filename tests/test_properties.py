@@ -88,6 +88,7 @@ def placed(turns: st.SearchStrategy[int]) -> st.SearchStrategy[Place]:
 
 
 places = placed(st.integers(0, 5))
+contiguous_along_k = placed(st.sampled_from([0, 2, 4]))
 sizes = st.one_of(
     st.integers(0, 40), st.sampled_from([edge + d for edge in (16, 32, 64, 128, 256) for d in (-1, 0, 1)])
 )
@@ -154,12 +155,6 @@ def operands(dtypes, data: st.SearchStrategy[Place] = places) -> st.SearchStrate
     return st.builds(Operand, dtype=dtypes, data=data, scales=places)
 
 
-def fitting(k_chunks: int, rest: int, a: Operand, b: Operand) -> int:
-    """K that both operands may have."""
-    unit = max(a.k_unit, b.k_unit)
-    return k_chunks * LINE_BYTES // a.dtype.itemsize + (rest if unit == 1 else 0)
-
-
 def each(function: Callable[[torch.Tensor], torch.Tensor], operand):
     """Of data and of scales."""
     return tuple(map(function, operand)) if isinstance(operand, tuple) else function(operand)
@@ -197,28 +192,65 @@ def random_c(accumulation: str, rows: int, n: int, dtype: torch.dtype, generator
     return torch.full((rows, n + 3), torch.nan, dtype=dtype)[:, :n].copy_(torch.randn(rows, n, generator=generator))
 
 
-@dataclasses.dataclass(frozen=True)
-class Dense:
-    layout: str
-    m: int
-    n: int
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Two operands that have K in common, and an output."""
+
     k_chunks: int
     rest: int
     a: Operand
     b: Operand
     recipe: Recipe
     d_type: torch.dtype
-    accumulation: str
     columns: int
-    shuffled: bool
     seed: int
+
+    @property
+    def scaled(self) -> bool:
+        return self.a.dtype.itemsize == 1
+
+    @property
+    def shared(self) -> Recipe:
+        return self.recipe if self.scaled else (1, 1, None)
+
+    @property
+    def keywords(self) -> dict[str, Recipe]:
+        return {"recipe": self.recipe} if self.scaled else {}
+
+    @property
+    def k(self) -> int:
+        """That both operands may have."""
+        unit = max(self.a.k_unit, self.b.k_unit)
+        return self.k_chunks * LINE_BYTES // self.a.dtype.itemsize + (self.rest if unit == 1 else 0)
+
+
+def problems(a: st.SearchStrategy[Operand], b: st.SearchStrategy[Operand]) -> dict[str, st.SearchStrategy[Any]]:
+    """The fields of a ``Problem``."""
+    return {
+        "k_chunks": chunks,
+        "rest": st.integers(0, 15),
+        "a": a,
+        "b": b,
+        "recipe": st.sampled_from(RECIPES),
+        "d_type": outputs,
+        "columns": st.integers(0, 9),
+        "seed": st.integers(0, 99),
+    }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dense(Problem):
+    layout: str
+    m: int
+    n: int
+    accumulation: str
+    shuffled: bool
 
     def check(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
-        scaled = self.a.dtype.itemsize == 1
-        shared_a, shared_b, shared_k = self.recipe if scaled else (1, 1, None)
+        shared_a, shared_b, shared_k = self.shared
         m, n = rounded_down(self.m, self.a.row_unit), rounded_down(self.n, self.b.row_unit)
-        k = fitting(self.k_chunks, self.rest, self.a, self.b)
+        k = self.k
         shuffled = self.shuffled and self.layout == "nt"
         if shuffled:
             n, k = rounded_down(n, 16), rounded_down(k, 128 // self.b.dtype.itemsize)
@@ -227,17 +259,16 @@ class Dense:
         given_a = each(lambda x: x.T, a) if self.layout[0] == "t" else a
         given_b = each(lambda x: x.T, b) if self.layout[1] == "n" else b
         if shuffled:
-            given_b = (dg.shuffle_weight(b[0]), b[1]) if scaled else dg.shuffle_weight(b)
+            given_b = (dg.shuffle_weight(b[0]), b[1]) if self.scaled else dg.shuffle_weight(b)
         c = random_c(self.accumulation, m, n, self.d_type, generator)
         family = {1: "fp8", 2: "bf16" if self.a.dtype == BF16 else "f16"}[self.a.dtype.itemsize]
         function = getattr(dg, f"{family}_gemm_{self.layout}")
-        recipe = {"recipe": self.recipe} if scaled else {}
 
         def launch(d, c):
-            assert function(given_a, given_b, d, c, **recipe) is None
+            assert function(given_a, given_b, d, c, **self.keywords) is None
 
         d = written(launch, m, n, self.columns, self.d_type, c=c, in_place=self.accumulation == "in place")
-        assert_accurate(d, gemm_reference(a, b, recipe=(shared_a, shared_b, shared_k), c=c))
+        assert_accurate(d, gemm_reference(a, b, recipe=self.shared, c=c))
 
 
 def dense(dtypes, layouts=("nt", "nn", "tn", "tt")) -> st.SearchStrategy[Dense]:
@@ -248,21 +279,14 @@ def dense(dtypes, layouts=("nt", "nn", "tn", "tt")) -> st.SearchStrategy[Dense]:
         layout=st.sampled_from(layouts),
         m=sizes,
         n=sizes,
-        k_chunks=chunks,
-        rest=st.integers(0, 15),
-        a=operands(kinds),
-        b=operands(kinds),
-        recipe=st.sampled_from(RECIPES),
-        d_type=outputs,
         accumulation=accumulations,
-        columns=st.integers(0, 9),
         shuffled=st.booleans(),
-        seed=st.integers(0, 99),
+        **problems(operands(kinds), operands(kinds)),
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Grouped:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grouped(Problem):
     """Rows of groups behind one another, with ids or ends, or in a room for each group."""
 
     grouping: str
@@ -271,38 +295,27 @@ class Grouped:
     alignment: int
     spare: int
     n: int
-    k_chunks: int
-    rest: int
-    a: Operand
-    b: Operand
-    recipe: Recipe
-    d_type: torch.dtype
-    columns: int
     zero_padding: bool
     expected_m: int
-    seed: int
 
     def check(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
-        scaled = self.a.dtype.itemsize == 1
-        shared_a, shared_b, shared_k = self.recipe if scaled else (1, 1, None)
+        shared_a, shared_b, shared_k = self.shared
         groups = len(self.rows)
         n = rounded_down(self.n, self.b.row_unit)
-        k = fitting(self.k_chunks, self.rest, self.a, self.b)
-        b = self.b.make((groups,), n, k, (shared_b, shared_k), generator)
+        b = self.b.make((groups,), n, self.k, (shared_b, shared_k), generator)
         given_b = each(lambda x: x.mT, b) if self.layout == "nn" else b
         of_group = [each(lambda x, group=group: x[group], b) for group in range(groups)]
-        family = "fp8" if scaled else "bf16"
-        recipe = {"recipe": self.recipe} if scaled else {}
+        family = "fp8" if self.scaled else "bf16"
         if self.grouping == "masked":
             room = max(self.rows) + self.spare
             used = torch.arange(room) < torch.tensor(self.rows)[:, None]
-            a = self.a.make((groups,), room, k, (shared_a, shared_k), generator, used)
+            a = self.a.make((groups,), room, self.k, (shared_a, shared_k), generator, used)
             function = getattr(dg, f"m_grouped_{family}_gemm_nt_masked")
 
             def launch(d, _):
                 d = d.unflatten(0, (groups, room))
-                assert function(a, b, d, torch.tensor(self.rows).int(), self.expected_m, **recipe) is None
+                assert function(a, b, d, torch.tensor(self.rows).int(), self.expected_m, **self.keywords) is None
 
             d = written(launch, groups * room, n, self.columns, self.d_type, rows_to_write=used.flatten())
             results = d.unflatten(0, (groups, room))
@@ -314,14 +327,14 @@ class Grouped:
             ids = torch.full((m,), -1, dtype=torch.int32)
             for group, rows in enumerate(self.rows):
                 ids[starts[group] : starts[group] + rows] = group
-            a = self.a.make((), m, k, (shared_a, shared_k), generator, ids >= 0)
+            a = self.a.make((), m, self.k, (shared_a, shared_k), generator, ids >= 0)
             padding = ids < 0
             if self.grouping == "psum":
                 padding[starts[-1] :] = False
             padding &= self.zero_padding
             psum = self.grouping == "psum"
             function = getattr(dg, f"m_grouped_{family}_gemm_{self.layout}_contiguous")
-            keywords = {"use_psum_layout": psum, "ensure_zero_padding": self.zero_padding, **recipe}
+            keywords = {"use_psum_layout": psum, "ensure_zero_padding": self.zero_padding, **self.keywords}
             if psum and self.expected_m:
                 keywords["expected_m_for_psum_layout"] = self.expected_m
             dg.set_mk_alignment_for_contiguous_layout(self.alignment)
@@ -337,10 +350,10 @@ class Grouped:
                 some = slice(start, start + rows)
                 a_group = (
                     (rows_of_a[0][some], rows_of_a[1][some if shared_a == 1 else slice(None)])
-                    if scaled
+                    if self.scaled
                     else rows_of_a[some]
                 )
-                reference = gemm_reference(a_group, of_group[group], recipe=(shared_a, shared_b, shared_k))
+                reference = gemm_reference(a_group, of_group[group], recipe=self.shared)
                 assert_accurate(result[some], reference)
 
 
@@ -353,16 +366,9 @@ def grouped(dtypes) -> st.SearchStrategy[Grouped]:
         alignment=st.sampled_from(ALIGNMENTS),
         spare=st.integers(0, 40),
         n=sizes,
-        k_chunks=chunks,
-        rest=st.integers(0, 15),
-        a=operands(dtypes, placed(st.sampled_from([0, 2, 4]))),  # contiguous along K
-        b=operands(dtypes),
-        recipe=st.sampled_from(RECIPES),
-        d_type=outputs,
-        columns=st.integers(0, 9),
         zero_padding=st.booleans(),
         expected_m=st.integers(0, 300),
-        seed=st.integers(0, 99),
+        **problems(operands(dtypes, contiguous_along_k), operands(dtypes)),
     )
 
 
@@ -436,35 +442,25 @@ k_grouped = st.builds(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Einsum:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Einsum(Problem):
     """A batch b of m x k with n x k, whose dimensions have any order in the expression and in memory."""
 
     letters: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
     batch: int
     m: int
     n: int
-    k_chunks: int
-    rest: int
-    a: Operand
-    b: Operand
-    recipe: Recipe
-    d_type: torch.dtype
     d_turned: bool
     accumulation: str
-    columns: int
-    seed: int
 
     def check(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
-        scaled = self.a.dtype.itemsize == 1
-        shared_a, shared_b, shared_k = self.recipe if scaled else (1, 1, None)
+        shared_a, shared_b, shared_k = self.shared
         m, n = rounded_down(self.m, self.a.row_unit), rounded_down(self.n, self.b.row_unit)
-        k = fitting(self.k_chunks, self.rest, self.a, self.b)
-        a = self.a.make((self.batch,), m, k, (shared_a, shared_k), generator)
-        b = self.b.make((self.batch,), n, k, (shared_b, shared_k), generator)
+        a = self.a.make((self.batch,), m, self.k, (shared_a, shared_k), generator)
+        b = self.b.make((self.batch,), n, self.k, (shared_b, shared_k), generator)
         of_a, of_b, of_d = ("".join(letters) for letters in self.letters)
-        function = dg.fp8_einsum if scaled else dg.einsum
+        function = dg.fp8_einsum if self.scaled else dg.einsum
         outer = (m, self.batch) if self.d_turned else (self.batch, m)
 
         def by_batch(matrix: torch.Tensor) -> torch.Tensor:
@@ -477,11 +473,10 @@ class Einsum:
 
         given_a = each(lambda x: expressed(x, "bmk", of_a), a)
         given_b = each(lambda x: expressed(x, "bnk", of_b), b)
-        recipe = {"recipe": self.recipe} if scaled else {}
 
         def launch(d, c):
             d, c = (x if x is None else expressed(by_batch(x), "bmn", of_d) for x in (d, c))
-            assert function(f"{of_a},{of_b}->{of_d}", given_a, given_b, d, c, **recipe) is None
+            assert function(f"{of_a},{of_b}->{of_d}", given_a, given_b, d, c, **self.keywords) is None
 
         c = random_c(self.accumulation, self.batch * m, n, self.d_type, generator)
         in_place = self.accumulation == "in place"
@@ -489,7 +484,7 @@ class Einsum:
         for group in range(self.batch):
             operands = (each(lambda x: x[group], x) for x in (a, b))  # noqa: B023
             added = None if c is None else by_batch(c)[group]
-            reference = gemm_reference(*operands, recipe=(shared_a, shared_b, shared_k), c=added)
+            reference = gemm_reference(*operands, recipe=self.shared, c=added)
             assert_accurate(by_batch(d)[group], reference)
 
 
@@ -500,42 +495,26 @@ def einsums(dtypes) -> st.SearchStrategy[Einsum]:
         batch=st.integers(0, 5),
         m=sizes,
         n=sizes,
-        k_chunks=chunks,
-        rest=st.integers(0, 15),
-        a=operands(dtypes),
-        b=operands(dtypes),
-        recipe=st.sampled_from(RECIPES),
-        d_type=outputs,
         d_turned=st.booleans(),
         accumulation=accumulations,
-        columns=st.integers(0, 9),
-        seed=st.integers(0, 99),
+        **problems(operands(dtypes), operands(dtypes)),
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class SkipHeadMid:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SkipHeadMid(Problem):
     m: int
     heads: int
     splits: tuple[int, int, int]
-    k_chunks: int
-    rest: int
-    a: Operand
-    b: Operand
-    recipe: Recipe
-    d_type: torch.dtype
-    columns: int
-    seed: int
 
     def check(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
         left, mid, right = self.splits
-        shared_a, shared_b, shared_k = self.recipe
+        shared_a, shared_b, shared_k = self.shared
         heads = self.heads * 4  # whatever their columns, a multiple of 4
         m, n = rounded_down(self.m, self.a.row_unit), heads * (left + right)
-        k = fitting(self.k_chunks, self.rest, self.a, self.b)
-        a = self.a.make((), m, k, (shared_a, shared_k), generator)
-        b = self.b.make((), n, k, (shared_b, shared_k), generator)
+        a = self.a.make((), m, self.k, (shared_a, shared_k), generator)
+        b = self.b.make((), n, self.k, (shared_b, shared_k), generator)
 
         def launch(d, _):
             poison = d.view(BITS[d.itemsize]).clone().unflatten(1, (heads, -1))
@@ -547,7 +526,7 @@ class SkipHeadMid:
         d = written(launch, m, heads * sum(self.splits), self.columns, self.d_type)
         by_head = d.unflatten(1, (heads, -1))
         whole = torch.cat([by_head[..., :left], by_head[..., left + mid :]], 2).flatten(1)
-        assert_accurate(whole, gemm_reference(a, b, recipe=self.recipe))
+        assert_accurate(whole, gemm_reference(a, b, recipe=self.shared))
 
 
 skip_head_mid = st.builds(
@@ -555,14 +534,7 @@ skip_head_mid = st.builds(
     m=sizes,
     heads=st.integers(1, 3),
     splits=st.tuples(st.integers(0, 40), st.integers(0, 20), st.integers(1, 40)),
-    k_chunks=chunks,
-    rest=st.integers(0, 15),
-    a=operands(fp8_types),
-    b=operands(fp8_types),
-    recipe=st.sampled_from(RECIPES),
-    d_type=outputs,
-    columns=st.integers(0, 9),
-    seed=st.integers(0, 99),
+    **problems(operands(fp8_types), operands(fp8_types)),
 )
 
 CASES: dict[str, st.SearchStrategy[Any]] = {
