@@ -24,9 +24,10 @@ from pathlib import Path
 import filelock
 import platformdirs
 
+from ..hip import ARCH
 from .errors import CacheError, CompileError
 from .source import HEADER_FOLDER, KERNEL_FILE, Source
-from .toolchain import ARCH, LIBRARY_FILE, Toolchain
+from .toolchain import LIBRARY_FILE, Toolchain
 
 _MAX_MIB = 4096
 _SCHEMA = 1  # of the key and of an entry's files; change it and older entries are no longer found

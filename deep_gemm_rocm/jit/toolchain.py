@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from ..hip import ARCH
 from .errors import CompileError, ToolchainError
 from .source import HEADER_FOLDER, KERNEL_FILE
 
-ARCH = "gfx942"
 LIBRARY_FILE = "kernel.so"
 
 _FIRST_CLANG_WITH_GFX942 = 17
