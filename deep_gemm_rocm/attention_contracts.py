@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .checks import check_bool, check_int, check_tensor
+from .checks import check_bool, check_int, check_tensor, one_of
 from .contracts import ALIGNMENT
 from .layout import SCALE_BLOCK, ceil_div
 
@@ -73,12 +73,7 @@ def check_attention(
     """
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None
     tensors = {"q": q, "k": k, "v": v}
-    for name, tensor in tensors.items():
-        check_data(name, tensor)
-        _check_heads(name, tensor, packed)
-    for name in ("k", "v"):
-        if tensors[name].dtype != q.dtype:
-            raise TypeError(f"{name} must have the dtype of q, {q.dtype}, got {tensors[name].dtype}")
+    _check_heads(tensors, packed)
     if v.shape[:-1] != k.shape[:-1]:
         raise ValueError(f"v must have as many tokens and heads as k, got {tuple(v.shape)} and {tuple(k.shape)}")
     if not packed and k.shape[0] != q.shape[0]:
@@ -176,12 +171,7 @@ def check_decode(
         TypeError, ValueError: one of them is not as its docstring says.
     """
     tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
-    for name, tensor in tensors.items():
-        check_data(name, tensor)
-        _check_heads(name, tensor, packed=False)
-    for name in ("k_cache", "v_cache"):
-        if tensors[name].dtype != q.dtype:
-            raise TypeError(f"{name} must have the dtype of q, {q.dtype}, got {tensors[name].dtype}")
+    _check_heads(tensors, packed=False)
     if v_cache.shape[:-1] != k_cache.shape[:-1]:
         raise ValueError(
             "v_cache must have as many blocks, tokens and heads as k_cache, "
@@ -240,13 +230,7 @@ def check_latent_decode(
         TypeError, ValueError: one of them is not as its docstring says.
     """
     tensors = {"q": q, "kv_cache": kv_cache}
-    for name, tensor in tensors.items():
-        check_data(name, tensor)
-        if tensor.dtype not in _LATENT_DTYPES:
-            raise TypeError(f"{name} must be bfloat16 or float16, got {tensor.dtype}")
-        _check_heads(name, tensor, packed=False)
-    if kv_cache.dtype != q.dtype:
-        raise TypeError(f"kv_cache must have the dtype of q, {q.dtype}, got {kv_cache.dtype}")
+    _check_heads(tensors, packed=False, dtypes=_LATENT_DTYPES)
     batch, tokens_q, heads, head_dim = q.shape
     num_pages, page_size, kv_heads, width = kv_cache.shape
     if (kv_heads, width) != (1, head_dim):
@@ -414,12 +398,19 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     return begin, begin + (last + 1) * tensor.element_size()
 
 
-def _check_heads(name: str, tensor: torch.Tensor, packed: bool) -> None:
-    if tensor.dtype not in _DTYPES:
-        advice = "; convert it with convert_fp8_fn_to_fnuz" if tensor.dtype in _OCP_DTYPES else ""
-        raise TypeError(f"{name} must be bfloat16, float16 or float8_e4m3fnuz, got {tensor.dtype}{advice}")
-    _check_heads_shape(name, tensor, packed)
-    _check_aligned(name, tensor)
+def _check_heads(tensors: dict[str, Any], packed: bool, dtypes: tuple[torch.dtype, ...] = _DTYPES) -> None:
+    """All are heads of one dtype, that of q."""
+    for name, tensor in tensors.items():
+        check_data(name, tensor)
+        if tensor.dtype not in dtypes:
+            advice = (
+                "; convert it with convert_fp8_fn_to_fnuz" if _FP8 in dtypes and tensor.dtype in _OCP_DTYPES else ""
+            )
+            raise TypeError(f"{name} must be {one_of(dtypes)}, got {tensor.dtype}{advice}")
+        if tensor.dtype != tensors["q"].dtype:
+            raise TypeError(f"{name} must have the dtype of q, {tensors['q'].dtype}, got {tensor.dtype}")
+        _check_heads_shape(name, tensor, packed)
+        _check_aligned(name, tensor)
 
 
 def _check_aligned(name: str, tensor: torch.Tensor) -> None:
@@ -454,8 +445,7 @@ def _check_heads_shape(name: str, tensor: torch.Tensor, packed: bool) -> None:
 def _check_out(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     allowed = _FP8_OUTPUTS if dtype == _FP8 else (dtype,)
     if out.dtype not in allowed:
-        expected = " or ".join(str(one).removeprefix("torch.") for one in allowed)
-        raise TypeError(f"out must be {expected}, got {out.dtype}")
+        raise TypeError(f"out must be {one_of(allowed)}, got {out.dtype}")
     if out.shape != shape:
         raise ValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
     _check_heads_shape("out", out, packed=len(shape) == 3)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from ctypes import POINTER, Structure, c_float, c_int, c_int64, c_void_p
 
 import torch
 
-from . import hip, jit
+from . import hip, jit, warm
 from .attention_contracts import Attention, Decode
 from .heuristics import AttentionConfig, DecodeConfig
 
@@ -130,8 +129,7 @@ def launch_flash_attention(
         **problem.descales,
     }  # fmt: skip
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
-    runtime = hip.runtime()
-    runtime.check_residence("q", q)  # before a compile; the others are on the same device
+    hip.runtime().check_residence("q", q)  # before a compile; the others are on the same device
     kernel = jit.get_kernel(_FLASH_ATTENTION, config.template_values, _argtypes(AttentionArguments))
     lse_strides = (0, 0) if lse is None else (0, *lse.stride())[-3:-1]
     arguments = AttentionArguments(
@@ -155,8 +153,7 @@ def launch_flash_attention(
         logit_scale=problem.softmax_scale * _LOG2_E,
         max_workgroups=_MAX_WORKGROUPS,
     )
-    with runtime.launching(**tensors) as stream:
-        kernel(ctypes.byref(arguments), stream)
+    warm.launch(kernel, arguments, tensors)
 
 
 def launch_flash_decode(
@@ -179,8 +176,7 @@ def launch_flash_decode(
         lse: fp32 [batch, heads, tokens].
         num_splits: into how many parts each sequence's keys are split.
     """
-    runtime = hip.runtime()
-    runtime.check_residence("q", q)  # before a compile; the others are on the same device
+    hip.runtime().check_residence("q", q)  # before a compile; the others are on the same device
     kernel = jit.get_kernel(f"{config.family}.hip.j2", config.template_values, _argtypes(DecodeArguments))
     splits = num_splits if num_splits > 1 else 0
     split_out = torch.empty(splits, *out.shape, dtype=torch.float32, device=q.device)
@@ -214,8 +210,7 @@ def launch_flash_decode(
         window_left=problem.window_left,
         logit_scale=problem.softmax_scale * _LOG2_E,
     )
-    with runtime.launching(**{name: tensor for name, tensor in given.items() if tensor is not None}) as stream:
-        kernel(ctypes.byref(arguments), stream)
+    warm.launch(kernel, arguments, {name: tensor for name, tensor in given.items() if tensor is not None})
 
 
 def _argtypes(arguments: type[Structure]) -> tuple[type, ...]:

@@ -61,3 +61,8 @@ def check_storage(name: str, tensor: torch.Tensor) -> None:
     held = tensor.untyped_storage().nbytes()
     if needed > held:
         raise ValueError(f"{name} needs {needed} bytes of its storage, which has {held}: it was resized or freed")
+
+
+def one_of(dtypes: tuple[torch.dtype, ...]) -> str:
+    """Their names, for an error."""
+    return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .checks import check_int, check_tensor
+from .checks import check_int, check_tensor, one_of
 from .heuristics import GemmKind
 from .heuristics.gemm_config import PARTS_OF_B
 from .layout import SCALE_BLOCK, Pair, ceil_div, unshuffled_shape
@@ -543,7 +543,7 @@ def _quantised_output(name: str, data: _Meta, scales: _Meta, shape: tuple[int, .
 
 def _bias(meta: _Meta, shape: tuple[int, ...], b_name: str) -> None:
     if meta.dtype not in OUTPUT_DTYPES:
-        raise TypeError(f"bias must be {_one_of(OUTPUT_DTYPES)}, got {meta.dtype}")
+        raise TypeError(f"bias must be {one_of(OUTPUT_DTYPES)}, got {meta.dtype}")
     if meta.shape != shape:
         raise ValueError(f"bias must have shape {shape}, a number for each row of {b_name}, got {tuple(meta.shape)}")
     if shape[-1] > 1 and meta.strides[-1] != 1:
@@ -606,7 +606,7 @@ def _of_dtype(name: str, meta: _Meta, dtypes: tuple[torch.dtype, ...]) -> None:
         advice = ""
         if meta.dtype in _OCP_DTYPES and dtypes == FP8_DTYPES:
             advice = "; gfx942 has another FP8 format, convert data and scales with convert_fp8_fn_to_fnuz"
-        raise TypeError(f"{name} must be {_one_of(dtypes)}, got {meta.dtype}{advice}")
+        raise TypeError(f"{name} must be {one_of(dtypes)}, got {meta.dtype}{advice}")
 
 
 def _operand(name: str, meta: _Meta, dtypes: tuple[torch.dtype, ...], grouped: bool) -> torch.Size:
@@ -690,7 +690,7 @@ def _layout(name: str, meta: _Meta, size: int, meaning: str) -> None:
 
 def _output(name: str, meta: _Meta, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
     if meta.dtype not in dtypes:
-        raise TypeError(f"{name} must be {_one_of(dtypes)}, got {meta.dtype}")
+        raise TypeError(f"{name} must be {one_of(dtypes)}, got {meta.dtype}")
     if meta.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, got {tuple(meta.shape)}")
     if len(shape) > 1:
@@ -712,7 +712,3 @@ def _overlaps(meta: _Meta) -> bool:
 def _same_device(name: str, meta: _Meta, first_name: str, first: _Meta) -> None:
     if meta.device != first.device:
         raise ValueError(f"{name} must be on the device of {first_name}, {first.device}, got {meta.device}")
-
-
-def _one_of(dtypes: tuple[torch.dtype, ...]) -> str:
-    return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from ctypes import POINTER, Structure, c_int, c_int64, c_void_p
 
 import torch
 
-from . import hip, jit
+from . import hip, jit, warm
 
 
 class MqaLogitsArguments(Structure):
@@ -54,6 +53,7 @@ class PagedMqaLogitsArguments(Structure):
         ("num_pages", c_int),
         ("pages_of_sequence", c_int),
         ("columns", c_int),
+        ("num_workgroups", c_int),
     )
 
 
@@ -85,11 +85,9 @@ def launch_mqa_logits(
         clean=clean,
         compressed_columns=logits.shape[1] if compressed else 0,
     )
-    runtime = hip.runtime()
-    runtime.check_residence("q", q)  # before a compile; the others are on the same device
+    hip.runtime().check_residence("q", q)  # before a compile; the others are on the same device
     kernel = jit.get_kernel("mqa_logits.hip.j2", _values("mqa_logits", q), (POINTER(MqaLogitsArguments), c_void_p))
-    with runtime.launching(**tensors) as stream:
-        kernel(ctypes.byref(arguments), stream)
+    warm.launch(kernel, arguments, tensors)
 
 
 def launch_paged_mqa_logits(
@@ -119,13 +117,12 @@ def launch_paged_mqa_logits(
         num_pages=cache.shape[0],
         pages_of_sequence=block_table.shape[1],
         columns=logits.shape[1],
+        num_workgroups=len(schedule) - 1,
     )
-    runtime = hip.runtime()
-    runtime.check_residence("q", q)
-    argtypes = (POINTER(PagedMqaLogitsArguments), c_int, c_void_p)
+    hip.runtime().check_residence("q", q)
+    argtypes = (POINTER(PagedMqaLogitsArguments), c_void_p)
     kernel = jit.get_kernel("paged_mqa_logits.hip.j2", _values("paged_mqa_logits", q), argtypes)
-    with runtime.launching(**tensors) as stream:
-        kernel(ctypes.byref(arguments), len(schedule) - 1, stream)
+    warm.launch(kernel, arguments, tensors)
 
 
 def _values(family: str, q: torch.Tensor) -> dict[str, int | str | bool]:

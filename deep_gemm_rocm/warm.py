@@ -69,16 +69,16 @@ def launch(
     arguments: Structure,
     tensors: Mapping[str, torch.Tensor],
     *,
-    written: tuple[str, ...],
-    aligned: tuple[str, ...],
+    written: tuple[str, ...] = (),
+    aligned: tuple[str, ...] = (),
 ) -> None:
     """Launches a kernel on the current stream.
 
     Args:
         kernel: takes ``arguments`` by reference, and the stream's handle.
         tensors: all that it works on, by the names of the function's arguments.
-        written: which of them it writes, if they are among them.
-        aligned: which of them begin at multiples of 16 bytes.
+        written, aligned: for functions that are ``repeatable``, which of them, if they are among these, it writes and
+            which begin at multiples of 16 bytes.
     """
     notes = _noted.get()
     if notes is not None:

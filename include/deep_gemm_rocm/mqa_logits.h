@@ -37,6 +37,7 @@ struct PagedMqaLogitsArguments {
   int64_t q_stride, page_bytes, weights_stride, block_table_stride, logits_stride;
   int batch, next_n, per_query_lens;
   int num_pages, pages_of_sequence, columns;
+  int num_workgroups;       // of the launch
 };
 
 constexpr int kMqaPageKeys = 64;
