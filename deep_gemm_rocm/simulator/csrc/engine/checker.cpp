@@ -37,6 +37,12 @@ Stored stored_bytes(const MemoryAccess& access, const uint32_t* data, int lane) 
   return stored;
 }
 
+// Calls f with the place and the bytes of each dword of an access, and with its number.
+template <class F>
+void for_dwords(uint32_t bytes, F f) {
+  for (uint32_t byte = 0; byte < bytes; byte += 4) f(byte, std::min(bytes - byte, 4u), byte / 4);
+}
+
 // The bytes that memory holds already, a bit each.
 uint32_t bytes_alike(const Stored& stored, const uint8_t* memory) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(stored.value);
@@ -72,6 +78,17 @@ uint64_t lanes_in_aperture(const uint64_t* addresses, uint64_t active, uint64_t 
     return true;
   });
   return found;
+}
+
+// The lanes in which a store has something to take to memory.
+uint64_t lanes_with_data(const Definedness& definedness, const Effects& effects) {
+  uint64_t with_data = 0;
+  for (size_t i = effects.address_count; i < effects.reads.size(); ++i) {
+    const RegisterRange& range = effects.reads[i];
+    for (int row = range.first; range.is_vector() && row < range.first + range.count; ++row)
+      with_data |= ~definedness.undefined_lanes(row, ~0ull);
+  }
+  return with_data;
 }
 
 // A release or acquire for the whole device (SC1).
@@ -119,29 +136,37 @@ bool Checker::check_counters(Wave& wave, const Effects& effects) {
 bool Checker::check_definedness(Wave& wave, const Instruction& inst, const Effects& effects) {
   const Definedness& definedness = state_of(wave).definedness;
   uint64_t active = wave.exec();
-  const auto require = [&](const RegisterRange& range, const char* before, const char* after) {
+  // `copied`: the lanes in which gaps are allowed.
+  const auto require = [&](const RegisterRange& range, uint64_t copied, const char* before, const char* after) {
     if (definedness.is_defined(range, active)) return true;
     std::string lane;
     int number = range.first;
-    for (; range.is_vector() && number < range.first + range.count; ++number)
-      if (const uint64_t undefined = definedness.undefined_lanes(number, active)) {
-        lane = " (lane " + std::to_string(__builtin_ctzll(undefined)) + ")";
-        break;
-      }
+    for (; range.is_vector(); ++number) {
+      if (number == range.first + range.count) return true;
+      const uint64_t undefined = definedness.undefined_lanes(number, active & ~(copied & definedness.gaps(number)));
+      if (undefined == 0) continue;
+      lane = " (lane " + std::to_string(__builtin_ctzll(undefined)) + ")";
+      break;
+    }
     wave.fail(Outcome::Status::unsafe, before + register_name(number) + lane + after);
     return false;
   };
   for (size_t i = 0; i < effects.address_count; ++i)
-    if (!require(effects.reads[i], "the address in ", " was never written, or comes from memory that never was")) return false;
+    if (!require(effects.reads[i], 0, "the address in ", " was never written, or comes from memory that never was"))
+      return false;
   // What goes into scratch is followed: functions save registers that their caller may never have written.
   if (effects.is_store && inst.family == Family::FLAT) {
     uint64_t addresses[lanes];
     global_addresses(wave, inst, addresses);
     active &= ~lanes_in_aperture(addresses, active, private_aperture);
   }
-  if (effects.is_store && inst.family != Family::SCRATCH)
-    for (const RegisterRange& range : effects.reads)
-      if (!require(range, "what is stored, ", ", was never written, or comes from memory that never was")) return false;
+  if (effects.is_store && inst.family != Family::SCRATCH) {
+    const uint64_t copied = stores_plainly(effects.memory) ? lanes_with_data(definedness, effects) : 0;
+    for (size_t i = effects.address_count; i < effects.reads.size(); ++i)
+      if (!require(effects.reads[i], copied, "what is stored, ",
+                   ", was never written, or comes from memory that never was"))
+        return false;
+  }
   constexpr const char* undefined_condition = ", which depends on a register or memory that was never written";
   switch (inst.op) {
     case Op::s_cbranch_scc0: case Op::s_cbranch_scc1:
@@ -149,9 +174,9 @@ bool Checker::check_definedness(Wave& wave, const Instruction& inst, const Effec
       wave.fail(Outcome::Status::unsafe, std::string("a branch on scc") + undefined_condition);
       return false;
     case Op::s_cbranch_vccz: case Op::s_cbranch_vccnz:
-      return require(scalar_range(sgpr_vcc, 2), "a branch on ", undefined_condition);
+      return require(scalar_range(sgpr_vcc, 2), 0, "a branch on ", undefined_condition);
     case Op::s_cbranch_execz: case Op::s_cbranch_execnz:
-      return require(scalar_range(sgpr_exec, 2), "a branch on ", undefined_condition);
+      return require(scalar_range(sgpr_exec, 2), 0, "a branch on ", undefined_condition);
     default: return true;
   }
 }
@@ -172,59 +197,84 @@ bool Checker::report_lds(Wave& wave, const LdsWatch::Conflict& conflict, int lan
   return false;
 }
 
-// `data`: the rows that are stored, null for reads and atomics.
-bool Checker::access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, const uint32_t* data,
-                         uint64_t& defined_lanes) {
+Checker::Data Checker::data_of(Wave& wave, const MemoryAccess& access, const Operand& source) const {
+  if (!stores_plainly(access)) return {};
+  const RegisterRange range{source.index, source.dwords};
+  const Definedness& definedness = waves_[wave.index_in_group].definedness;
+  return {wave.row(source.index), source.index, definedness.is_defined(range, wave.exec())};
+}
+
+// Calls `note_write` with what a lane writes: the place in the access, the bytes, and whether they hold something.
+template <class NoteWrite>
+void Checker::follow_stored(const Wave& wave, int lane, const MemoryAccess& access, const Data& data,
+                            NoteWrite note_write) const {
+  if (data.is_defined) return note_write(0, access.bytes, true);
+  const Definedness& definedness = waves_[wave.index_in_group].definedness;
+  for_dwords(access.bytes, [&](uint32_t byte, uint32_t bytes, uint32_t dword) {
+    note_write(byte, bytes, definedness.undefined_lanes(data.first_row + int(dword), 1ull << lane) == 0);
+  });
+}
+
+bool Checker::access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, const Data& data,
+                         Loaded& loaded, uint32_t dword) {
   const uint32_t self = wave.index_in_group;
   return for_lanes(positions.active, [&](int lane) {
     if (positions.addresses[lane] + access.bytes > wave.group->lds_bytes) return true;  // the access itself will fail
     const auto begin = uint32_t(positions.addresses[lane]);
     const auto alike = [&] {
-      return data == nullptr ? 0 : bytes_alike(stored_bytes(access, data, lane), wave.group->lds.data() + begin);
+      if (data.rows == nullptr) return 0u;
+      return bytes_alike(stored_bytes(access, data.rows, lane), wave.group->lds.data() + begin);
     };
     const LdsWatch::Access here{begin, access.bytes, self, access.writes, access.atomic, access.compares};
     if (const auto conflict = lds_.find_conflict(here, alike))
       return report_lds(wave, conflict, lane, access.writes);
-    if (access.reads && !lds_.is_defined(begin, access.bytes)) defined_lanes &= ~(1ull << lane);
+    if (access.reads)
+      for_dwords(access.bytes, [&](uint32_t byte, uint32_t bytes, uint32_t i) {
+        if (!lds_.has_data(begin + byte, bytes)) loaded.lose(dword + i, lane);
+      });
     if (access.writes) lds_.write(begin, access.bytes, self, access.atomic, access.compares);
     else lds_.read(begin, access.bytes, self);
-    if (access.overwrites) lds_.define(begin, access.bytes);
+    if (access.overwrites)
+      follow_stored(wave, lane, access, data, [&](uint32_t byte, uint32_t bytes, bool defined) {
+        lds_.define(begin + byte, bytes, defined);
+      });
     lds_bytes_.begins.push_back(begin);
     return true;
   });
 }
 
-bool Checker::access_ds(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes) {
+bool Checker::access_ds(Wave& wave, const Instruction& inst, const Effects& effects, Loaded& loaded) {
   const uint32_t* base = wave.row(inst.src[0].index);
   Lanes positions;
   positions.active = wave.exec();
-  for (int part = 0; part < effects.memory.parts; ++part) {
+  for (uint32_t part = 0; part < effects.memory.parts; ++part) {
     for (int l = 0; l < lanes; ++l) positions.addresses[l] = base[l] + effects.memory.offsets[part];
     if (!check_alignment(wave, positions, effects.memory, "LDS")) return false;
-    const uint32_t* data = stores_plainly(effects.memory) ? wave.row(inst.src[1 + part].index) : nullptr;
-    if (!access_lds(wave, positions, effects.memory, data, defined_lanes)) return false;
+    const Data data = data_of(wave, effects.memory, inst.src[1 + part]);
+    if (!access_lds(wave, positions, effects.memory, data, loaded, part * effects.memory.bytes / 4)) return false;
   }
   return true;
 }
 
-// `data`: the registers that are stored.
-void Checker::access_scratch(const Wave& wave, const Lanes& positions, const MemoryAccess& access, const Operand& data,
-                             uint64_t& defined_lanes) {
-  PerWave& state = state_of(wave);
+void Checker::access_scratch(const Wave& wave, const Lanes& positions, const MemoryAccess& access, const Data& data,
+                             Loaded& loaded) {
+  WrittenScratch& scratch = state_of(wave).scratch;
   for_lanes(positions.active, [&](int lane) {
     const uint64_t begin = positions.addresses[lane];
-    if (!state.scratch.holds(begin, access.bytes)) return true;  // the access itself will fail
-    if (access.reads && !state.scratch.has_data(lane, begin, access.bytes)) defined_lanes &= ~(1ull << lane);
-    for (uint32_t byte = 0; access.writes && byte < access.bytes; byte += 4) {
-      const int row = data.index + int(byte / 4);
-      const bool defined = !stores_plainly(access) || state.definedness.undefined_lanes(row, 1ull << lane) == 0;
-      state.scratch.note_write(lane, begin + byte, std::min(access.bytes - byte, 4u), defined);
-    }
+    if (!scratch.holds(begin, access.bytes)) return true;  // the access itself will fail
+    if (access.reads)
+      for_dwords(access.bytes, [&](uint32_t byte, uint32_t bytes, uint32_t dword) {
+        if (!scratch.has_data(lane, begin + byte, bytes)) loaded.lose(dword, lane);
+      });
+    if (access.writes)
+      follow_stored(wave, lane, access, data, [&](uint32_t byte, uint32_t bytes, bool defined) {
+        scratch.note_write(lane, begin + byte, bytes, defined);
+      });
     return true;
   });
 }
 
-bool Checker::load_to_lds(Wave& wave, const Instruction& inst, uint64_t defined_lanes) {
+bool Checker::load_to_lds(Wave& wave, const Instruction& inst, const Loaded& loaded) {
   const uint32_t base = (wave.m0() & 0xFFFF) + uint32_t(inst.imm), self = wave.index_in_group;
   lds_bytes_.bytes = 4;
   return for_lanes(wave.exec(), [&](int lane) {
@@ -233,7 +283,7 @@ bool Checker::load_to_lds(Wave& wave, const Instruction& inst, uint64_t defined_
     if (const auto conflict = lds_.find_conflict({begin, 4, self, true, false, false}, [] { return 0; }))
       return report_lds(wave, conflict, lane, true);
     lds_.begin_load(begin, 4, self);
-    lds_.define(begin, 4, defined_lanes >> lane & 1);
+    lds_.define(begin, 4, loaded.lanes[0] >> lane & 1);
     lds_bytes_.begins.push_back(begin);
     return true;
   });
@@ -329,20 +379,26 @@ bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess&
   return clean && visit_global(wave, span, &places);
 }
 
-// Takes the lanes that read what nothing has written out of `defined_lanes`.
-void Checker::follow_data(const Lanes& places, const MemoryAccess& access, uint64_t& defined_lanes) {
+// Which lanes read what nothing has written, and what is written from now on.
+void Checker::follow_data(const Wave& wave, const Lanes& places, const MemoryAccess& access, const Data& data,
+                          Loaded& loaded) {
   if (written_.is_empty()) return;
   for_lanes(places.active, [&](int lane) {
-    if (access.reads && !written_.has_data(places.addresses[lane], access.bytes)) defined_lanes &= ~(1ull << lane);
-    if (access.writes) written_.note_write(places.addresses[lane], access.bytes);
+    const uint64_t begin = places.addresses[lane];
+    if (access.reads)
+      for_dwords(access.bytes, [&](uint32_t byte, uint32_t bytes, uint32_t dword) {
+        if (!written_.has_data(begin + byte, bytes)) loaded.lose(dword, lane);
+      });
+    if (access.writes)
+      follow_stored(wave, lane, access, data, [&](uint32_t byte, uint32_t bytes, bool defined) {
+        written_.note_write(begin + byte, bytes, defined);
+      });
     return true;
   });
 }
 
-bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const MemoryAccess& access,
-                                   uint64_t& defined_lanes) {
-  const Operand& source = inst.family == Family::MUBUF ? inst.dst : inst.src[1];
-  const uint32_t* data = stores_plainly(access) ? wave.row(source.index) : nullptr;
+bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const MemoryAccess& access, Loaded& loaded) {
+  const Data data = data_of(wave, access, inst.family == Family::MUBUF ? inst.dst : inst.src[1]);
   Lanes places, positions;
   places.active = wave.exec();
   if (inst.family == Family::GLOBAL) {
@@ -351,12 +407,12 @@ bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Me
     global_addresses(wave, inst, places.addresses);
     positions.active = lanes_in_aperture(places.addresses, wave.exec(), private_aperture);
     for (int lane = 0; lane < lanes; ++lane) positions.addresses[lane] = places.addresses[lane] - private_aperture;
-    access_scratch(wave, positions, access, source, defined_lanes);
+    access_scratch(wave, positions, access, data, loaded);
     places.active &= ~positions.active;
     positions.active = lanes_in_aperture(places.addresses, wave.exec(), shared_aperture);
     for (int lane = 0; lane < lanes; ++lane) positions.addresses[lane] = places.addresses[lane] - shared_aperture;
     places.active &= ~positions.active;
-    if (!check_alignment(wave, positions, access, "LDS") || !access_lds(wave, positions, access, data, defined_lanes))
+    if (!check_alignment(wave, positions, access, "LDS") || !access_lds(wave, positions, access, data, loaded))
       return false;
   } else {
     const BufferOperands operands(wave, inst);
@@ -367,12 +423,11 @@ bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Me
       return true;
     });
   }
-  follow_data(places, access, defined_lanes);
-  return access_global(wave, places, access, data);
+  follow_data(wave, places, access, data, loaded);
+  return access_global(wave, places, access, data.rows);
 }
 
-bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects,
-                                   uint64_t& defined_dwords) {
+bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects, Loaded& loaded) {
   const uint64_t address = scalar_address(wave, inst);
   if (address % 4 != 0) {
     wave.fail(Outcome::Status::unsafe,
@@ -380,45 +435,46 @@ bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Ef
     return false;
   }
   for (uint32_t dword = 0; dword < effects.memory.bytes / 4u && !written_.is_empty(); ++dword) {
-    if (effects.memory.reads && !written_.has_data(address + 4 * dword, 4)) defined_dwords &= ~(1ull << dword);
+    if (effects.memory.reads && !written_.has_data(address + 4 * dword, 4)) loaded.scalars &= ~(1ull << dword);
     if (effects.memory.writes) written_.note_write(address + 4 * dword, 4);
   }
   if (global_ == nullptr) return true;
   // LLVM reads bytes and shorts that are the same for all lanes with a scalar load of the dword that holds them.
   const MemoryAccess& access = effects.memory;
-  return visit_global(wave, {address, access.bytes, access.writes, access.atomic, false, access.bytes == 4, nullptr}, nullptr);
+  const bool may_overfetch = access.bytes == 4;
+  return visit_global(wave, {address, access.bytes, access.writes, access.atomic, false, may_overfetch, nullptr}, nullptr);
 }
 
-// The element's format tells how many bytes are accessed.
-bool Checker::access_typed_buffer(Wave& wave, const Instruction& inst, const Effects& effects,
-                                  uint64_t& defined_lanes) {
+// The element's format tells how many bytes are accessed, and where in them what is in each register.
+bool Checker::access_typed_buffer(Wave& wave, const Instruction& inst, const Effects& effects, Loaded& loaded) {
   MemoryAccess access = effects.memory;
   access.parts = 1;
   access.bytes = uint8_t(element_bytes(wave, inst));
   access.overwrites = false;  // what is stored isn't what the registers hold
   if (access.bytes == 0) return true;
-  return access_vector_memory(wave, inst, access, defined_lanes) &&
-         (!effects.to_lds || load_to_lds(wave, inst, defined_lanes));
+  if (!access_vector_memory(wave, inst, access, loaded)) return false;
+  loaded.lanes.fill(loaded.in_all());
+  return !effects.to_lds || load_to_lds(wave, inst, loaded);
 }
 
-bool Checker::access_memory(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes) {
+bool Checker::access_memory(Wave& wave, const Instruction& inst, const Effects& effects, Loaded& loaded) {
   lds_bytes_.clear();
   lds_bytes_.bytes = effects.memory.bytes;
   if (effects.memory.parts == 0)
-    return !converts_format(inst, effects) || access_typed_buffer(wave, inst, effects, defined_lanes);
+    return !converts_format(inst, effects) || access_typed_buffer(wave, inst, effects, loaded);
   switch (inst.family) {
-    case Family::DS: return access_ds(wave, inst, effects, defined_lanes);
-    case Family::SMEM: return access_scalar_memory(wave, inst, effects, defined_lanes);
+    case Family::DS: return access_ds(wave, inst, effects, loaded);
+    case Family::SMEM: return access_scalar_memory(wave, inst, effects, loaded);
     case Family::SCRATCH: {
       Lanes positions;
       positions.active = wave.exec();
       for (int lane = 0; lane < lanes; ++lane) positions.addresses[lane] = scratch_offset(wave, inst, lane);
-      access_scratch(wave, positions, effects.memory, inst.src[1], defined_lanes);
-      return !effects.to_lds || load_to_lds(wave, inst, defined_lanes);
+      access_scratch(wave, positions, effects.memory, data_of(wave, effects.memory, inst.src[1]), loaded);
+      return !effects.to_lds || load_to_lds(wave, inst, loaded);
     }
     default:
-      return access_vector_memory(wave, inst, effects.memory, defined_lanes) &&
-             (!effects.to_lds || load_to_lds(wave, inst, defined_lanes));
+      return access_vector_memory(wave, inst, effects.memory, loaded) &&
+             (!effects.to_lds || load_to_lds(wave, inst, loaded));
   }
 }
 
@@ -438,9 +494,9 @@ bool Checker::before(Wave& wave, const Instruction& inst, const Effects& effects
   }
   if (!check_definedness(wave, inst, effects)) return false;
   // While the registers still hold the addresses.
-  uint64_t defined_lanes = ~0ull;
-  if (!access_memory(wave, inst, effects, defined_lanes)) return false;
-  state.definedness.execute(wave, inst, effects, defined_lanes);
+  Loaded loaded;
+  if (!access_memory(wave, inst, effects, loaded)) return false;
+  state.definedness.execute(wave, inst, effects, loaded);
   state.counters.issue(effects, lds_bytes_);
   return true;
 }

@@ -57,18 +57,29 @@ class Checker {
     uint64_t active = 0;
     uint64_t addresses[lanes];  // LDS and scratch: offsets
   };
-  bool access_memory(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes);
-  bool access_vector_memory(Wave& wave, const Instruction& inst, const MemoryAccess& access, uint64_t& defined_lanes);
-  bool access_typed_buffer(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes);
-  bool access_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_dwords);
-  bool access_ds(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t& defined_lanes);
-  bool access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, const uint32_t* data,
-                  uint64_t& defined_lanes);
-  void access_scratch(const Wave& wave, const Lanes& positions, const MemoryAccess& access, const Operand& data,
-                      uint64_t& defined_lanes);
-  bool load_to_lds(Wave& wave, const Instruction& inst, uint64_t defined_lanes);
+  // What a plain store takes to memory: registers from this row on.
+  struct Data {
+    const uint32_t* rows = nullptr;  // null for reads and atomics
+    int first_row = 0;
+    bool is_defined = true;  // in all active lanes
+  };
+  Data data_of(Wave& wave, const MemoryAccess& access, const Operand& source) const;
+  bool access_memory(Wave& wave, const Instruction& inst, const Effects& effects, Loaded& loaded);
+  bool access_vector_memory(Wave& wave, const Instruction& inst, const MemoryAccess& access, Loaded& loaded);
+  bool access_typed_buffer(Wave& wave, const Instruction& inst, const Effects& effects, Loaded& loaded);
+  bool access_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects, Loaded& loaded);
+  bool access_ds(Wave& wave, const Instruction& inst, const Effects& effects, Loaded& loaded);
+  // `dword`: of the result of a load, where what is read here goes.
+  bool access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, const Data& data,
+                  Loaded& loaded, uint32_t dword = 0);
+  void access_scratch(const Wave& wave, const Lanes& positions, const MemoryAccess& access, const Data& data,
+                      Loaded& loaded);
+  bool load_to_lds(Wave& wave, const Instruction& inst, const Loaded& loaded);
   bool access_global(Wave& wave, const Lanes& places, const MemoryAccess& access, const uint32_t* data);
-  void follow_data(const Lanes& places, const MemoryAccess& access, uint64_t& defined_lanes);
+  void follow_data(const Wave& wave, const Lanes& places, const MemoryAccess& access, const Data& data, Loaded& loaded);
+  template <class NoteWrite>
+  void follow_stored(const Wave& wave, int lane, const MemoryAccess& access, const Data& data,
+                     NoteWrite note_write) const;
   bool visit_global(Wave& wave, const GlobalWatch::Span& span, const Lanes* places);
   bool check_alignment(Wave& wave, const Lanes& places, const MemoryAccess& access, const char* where);
   bool report_lds(Wave& wave, const LdsWatch::Conflict& conflict, int lane, bool writes);

@@ -15,11 +15,22 @@ Bits operator&(Bits a, Bits b) {
 }
 Bits operator|(Bits a, Bits b) { return ~(~a & ~b); }
 
+uint64_t selection(Wave& wave, const Instruction& inst) {
+  return inst.family == Family::VOP3 ? wave.read_scalar(inst.src[2]) : wave.vcc();
+}
+
+bool is_move(Op op) {
+  return op == Op::v_mov_b32 || op == Op::v_mov_b64 || op == Op::v_accvgpr_read_b32 || op == Op::v_accvgpr_write_b32 ||
+         op == Op::v_accvgpr_mov_b32;
+}
+
 }  // namespace
 
 void Definedness::start(const Wave& wave, int scalars) {
   rows_.fill(0);
+  gaps_.fill(0);
   scalars_.fill(0);
+  scalar_gaps_.fill(false);
   std::fill(scalars_.begin(), scalars_.begin() + scalars, ~0u);
   for (int index : {102, 103, sgpr_vcc, sgpr_vcc + 1, sgpr_m0, sgpr_exec, sgpr_exec + 1}) scalars_[size_t(index)] = ~0u;
   rows_[0] = wave.exec();
@@ -44,14 +55,26 @@ uint64_t Definedness::lanes_of(const Operand& operand, int dword) const {
   return bits_of(operand) == ~0ull ? ~0ull : 0;
 }
 
+uint64_t Definedness::gaps_of(const Operand& operand, int dword) const {
+  const int index = operand.index + std::min(dword, operand.dwords - 1);
+  if (operand.kind == Operand::Kind::vector) return gaps_[size_t(index)];
+  const bool is_register = operand.kind == Operand::Kind::scalar && operand.special == Operand::Special::none;
+  return is_register && scalar_gaps_[size_t(index)] ? ~0ull : 0;
+}
+
 void Definedness::define_scalar(const RegisterRange& range, uint64_t bits) {
-  for (int i = 0; i < range.count; ++i)
+  for (int i = 0; i < range.count; ++i) {
     scalars_[size_t(range.first - first_scalar + i)] = uint32_t(i % 2 ? bits >> 32 : bits);
+    scalar_gaps_[size_t(range.first - first_scalar + i)] = false;
+  }
 }
 
 void Definedness::define_loaded_scalars(const RegisterRange& range, uint64_t dwords) {
-  for (int i = 0; i < range.count; ++i)
+  const bool has_any = (dwords & ((1ull << range.count) - 1)) != 0;
+  for (int i = 0; i < range.count; ++i) {
     scalars_[size_t(range.first - first_scalar + i)] = dwords >> i & 1 ? ~0u : 0;
+    scalar_gaps_[size_t(range.first - first_scalar + i)] = has_any;
+  }
 }
 
 // Moves and lane mask arithmetic.
@@ -61,6 +84,7 @@ void Definedness::execute_bitwise(const Wave& wave, const Instruction& inst, con
   const Bits a{wave.read_scalar(inst.src[0]), bits_of(inst.src[0])};
   const Bits b = effects.combines_exec ? exec : Bits{wave.read_scalar(inst.src[1]), bits_of(inst.src[1])};
   Bits result = a;
+  const bool gaps[2] = {gaps_of(inst.src[0], 0) != 0, gaps_of(inst.src[0], 1) != 0};
   switch (operation) {
     case Derivation::bit_and: result = a & b; break;
     case Derivation::bit_or: result = a | b; break;
@@ -71,7 +95,9 @@ void Definedness::execute_bitwise(const Wave& wave, const Instruction& inst, con
   define_scalar(scalar_range(inst.dst.index, inst.dst.dwords), effects.saves_exec ? exec.defined : result.defined);
   if (effects.combines_exec) define_scalar(scalar_range(sgpr_exec, 2), result.defined);
   const uint64_t width = inst.dst.dwords == 2 ? ~0ull : 0xFFFFFFFF;
-  if (operation != Derivation::bit_move)
+  if (operation == Derivation::bit_move)
+    for (int i = 0; i < inst.dst.dwords; ++i) scalar_gaps_[size_t(inst.dst.index + i)] = gaps[i];
+  else
     scc_ = (~result.defined & width) == 0 || (result.value & result.defined & width) != 0;
 }
 
@@ -85,9 +111,8 @@ uint64_t Definedness::result_lanes(Wave& wave, const Instruction& inst, const Ef
   uint64_t defined = ~0ull;
   switch (effects.derivation) {
     case Derivation::select: {
-      const bool vop3 = inst.family == Family::VOP3;
-      const uint64_t mask = vop3 ? wave.read_scalar(inst.src[2]) : wave.vcc();
-      const uint64_t known = vop3 ? bits_of(inst.src[2]) : pair(sgpr_vcc);
+      const uint64_t mask = selection(wave, inst);
+      const uint64_t known = inst.family == Family::VOP3 ? bits_of(inst.src[2]) : pair(sgpr_vcc);
       return known & ((mask & lanes_of(inst.src[1], 0)) | (~mask & lanes_of(inst.src[0], 0)));
     }
     case Derivation::packed_move: return lanes_of(inst.src[row], inst.vop.op_sel >> row & 1);
@@ -109,7 +134,17 @@ uint64_t Definedness::result_lanes(Wave& wave, const Instruction& inst, const Ef
   return defined;
 }
 
-void Definedness::execute(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded) {
+// The lanes of row `row` of the result that are a copy of a gap, if they aren't defined.
+uint64_t Definedness::result_gaps(Wave& wave, const Instruction& inst, const Effects& effects, int row) const {
+  if (effects.derivation == Derivation::packed_move) return gaps_of(inst.src[row], inst.vop.op_sel >> row & 1);
+  if (effects.derivation == Derivation::select) {
+    const uint64_t mask = selection(wave, inst);
+    return (mask & gaps_of(inst.src[1], 0)) | (~mask & gaps_of(inst.src[0], 0));
+  }
+  return is_move(inst.op) && !inst.dpp && !inst.sdwa ? gaps_of(inst.src[0], row) : 0;
+}
+
+void Definedness::execute(Wave& wave, const Instruction& inst, const Effects& effects, const Loaded& loaded) {
   switch (effects.derivation) {
     case Derivation::write_lane:
       rows_[inst.dst.index] |= 1ull << (wave.read_scalar(inst.src[1]) % lanes);
@@ -119,6 +154,7 @@ void Definedness::execute(Wave& wave, const Instruction& inst, const Effects& ef
       const uint64_t first_active = exec ? uint64_t(__builtin_ctzll(exec)) : 0;
       const uint64_t lane = inst.op == Op::v_readlane_b32 ? wave.read_scalar(inst.src[1]) % lanes : first_active;
       scalars_[inst.dst.index] = lanes_of(inst.src[0], 0) >> lane & 1 ? ~0u : 0;
+      scalar_gaps_[inst.dst.index] = gaps_of(inst.src[0], 0) >> lane & 1;
       return;
     }
     case Derivation::bit_move: case Derivation::bit_and: case Derivation::bit_or: case Derivation::bit_and_not:
@@ -126,7 +162,7 @@ void Definedness::execute(Wave& wave, const Instruction& inst, const Effects& ef
     default: break;
   }
   const uint64_t written = effects.derivation == Derivation::matrix ? ~0ull : wave.exec();
-  if (effects.derivation == Derivation::loaded ? loaded == ~0ull : all_is_defined(effects.reads))
+  if (effects.derivation == Derivation::loaded ? loaded.is_complete() : all_is_defined(effects.reads))
     return define_all(effects, written);
   write_results(wave, inst, effects, loaded);
 }
@@ -152,7 +188,7 @@ void Definedness::define_all(const Effects& effects, uint64_t lanes) {
   if (effects.unit == Unit::scalar && !effects.keeps_scc) scc_ = true;
 }
 
-void Definedness::write_results(Wave& wave, const Instruction& inst, const Effects& effects, uint64_t loaded) {
+void Definedness::write_results(Wave& wave, const Instruction& inst, const Effects& effects, const Loaded& loaded) {
   constexpr int most_dwords = 32;
   const uint64_t exec = wave.exec();
   const bool writes_scalars = effects.unit == Unit::scalar || effects.derivation == Derivation::crossing ||
@@ -164,24 +200,29 @@ void Definedness::write_results(Wave& wave, const Instruction& inst, const Effec
                                : all_sources                           ? ~0ull
                                                                        : 0;
   // An instruction may write what it reads: all results are found before any is kept.
-  uint64_t results[most_dwords];
+  uint64_t results[most_dwords], gaps[most_dwords];
   const uint64_t active = effects.derivation == Derivation::matrix ? ~0ull : exec;
   for (const RegisterRange& range : effects.writes) {
     if (!range.is_vector()) continue;
+    const bool is_loaded = effects.derivation == Derivation::loaded;
+    uint64_t with_data = 0;
+    for (int i = 0; is_loaded && i < range.count; ++i) with_data |= loaded.lanes[size_t(i)];
     for (int i = 0; i < range.count; ++i) {
-      if (effects.derivation == Derivation::loaded) results[i] = loaded;
+      gaps[i] = is_loaded ? with_data : result_gaps(wave, inst, effects, i);
+      if (is_loaded) results[i] = loaded.lanes[size_t(i)];
       else if (effects.derivation == Derivation::crossing) results[i] = all_sources ? ~0ull : 0;
       else if (effects.derivation == Derivation::matrix && i > 0) results[i] = results[0];
       else results[i] = result_lanes(wave, inst, effects, i);
     }
     for (int i = 0; i < range.count; ++i) {
-      uint64_t& row = rows_[size_t(range.first + i)];
+      uint64_t &row = rows_[size_t(range.first + i)], &gap = gaps_[size_t(range.first + i)];
       row = (row & ~active) | (results[i] & active);
+      gap = (gap & ~active) | (gaps[i] & active);
     }
   }
   for (const RegisterRange& range : effects.writes) {
     if (range.is_vector()) continue;
-    if (effects.unit == Unit::scalar_memory) define_loaded_scalars(range, loaded);
+    if (effects.unit == Unit::scalar_memory) define_loaded_scalars(range, loaded.scalars);
     else define_scalar(range, scalar_bits);
   }
   if (effects.unit == Unit::scalar && !effects.keeps_scc) scc_ = all_sources;

@@ -92,10 +92,10 @@ void LdsWatch::define(uint32_t begin, uint32_t bytes, bool defined) {
   std::fill_n(defined_.begin() + begin, bytes, defined);
 }
 
-bool LdsWatch::is_defined(uint32_t begin, uint32_t bytes) const {
-  uint8_t all = 1;
-  for (uint32_t byte = begin; byte < begin + bytes; ++byte) all &= defined_[byte];
-  return all;
+bool LdsWatch::has_data(uint32_t begin, uint32_t bytes) const {
+  uint8_t any = 0;
+  for (uint32_t byte = begin; byte < begin + bytes; ++byte) any |= defined_[byte];
+  return any;
 }
 
 void LdsWatch::begin_load(uint32_t begin, uint32_t bytes, uint32_t wave) {

@@ -38,7 +38,9 @@ class LdsWatch {
   void read(uint32_t begin, uint32_t bytes, uint32_t wave);
   void write(uint32_t begin, uint32_t bytes, uint32_t wave, bool atomic, bool compares);
   void define(uint32_t begin, uint32_t bytes, bool defined = true);
-  bool is_defined(uint32_t begin, uint32_t bytes) const;
+  // False where nothing has written any of the bytes, a dword or part of one. Structures are loaded with their padding, so
+  // a part is enough.
+  bool has_data(uint32_t begin, uint32_t bytes) const;
 
   // A load to LDS writes at any time from here until its wave has waited for it.
   void begin_load(uint32_t begin, uint32_t bytes, uint32_t wave);

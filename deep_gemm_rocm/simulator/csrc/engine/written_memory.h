@@ -18,8 +18,8 @@ class WrittenMemory {
   }
   bool is_empty() const { return ranges_.empty(); }
 
-  // False where nothing has written any of the bytes. Structures are loaded with their padding, and bytes with the dword
-  // around them, so a part is enough.
+  // False where nothing has written any of the bytes, a dword or part of one. Structures are loaded with their padding,
+  // and bytes with the dword around them, so a part is enough.
   bool has_data(uint64_t address, uint32_t bytes) {
     if (!find(address)) return true;
     const uint64_t first = address - last_.begin, end = std::min(first + bytes, last_.end - last_.begin);
@@ -28,13 +28,16 @@ class WrittenMemory {
     return false;
   }
 
-  void note_write(uint64_t address, uint32_t bytes) {
+  // `defined`: what is written holds something.
+  void note_write(uint64_t address, uint32_t bytes, bool defined = true) {
     if (!find(address)) return;
     const uint64_t first = address - last_.begin, end = std::min(first + bytes, last_.end - last_.begin);
     for (uint64_t byte = first; byte < end; ++byte) {
       const uint8_t bit = uint8_t(1u << byte % 8);
       uint8_t* bits = last_.written + byte / 8;
-      if (!(__atomic_load_n(bits, __ATOMIC_RELAXED) & bit)) __atomic_fetch_or(bits, bit, __ATOMIC_RELAXED);
+      if (bool(__atomic_load_n(bits, __ATOMIC_RELAXED) & bit) == defined) continue;
+      if (defined) __atomic_fetch_or(bits, bit, __ATOMIC_RELAXED);
+      else __atomic_fetch_and(bits, uint8_t(~bit), __ATOMIC_RELAXED);
     }
   }
 

@@ -22,8 +22,8 @@ class WrittenScratch {
 
   bool holds(uint64_t offset, uint32_t bytes) const { return offset <= bytes_of_lane_ && bytes <= bytes_of_lane_ - offset; }
 
-  // False where nothing has written any of the bytes, of a range that it holds. Structures are loaded with their padding,
-  // and saved registers several at once, so a part is enough.
+  // False where nothing has written any of the bytes, a dword or part of one, of a range that it holds. Structures are
+  // loaded with their padding, so a part is enough.
   bool has_data(int lane, uint64_t offset, uint32_t bytes) const {
     const uint8_t* marks = marks_.data() + lane * uint64_t(bytes_of_lane_) + offset;
     return std::any_of(marks, marks + bytes, [&](uint8_t mark) { return mark == written_; });
