@@ -11,6 +11,9 @@ from .attention_contracts import MAX_SPLITS, Decode, check_attention, check_deco
 from .attention_kernel import launch_flash_attention, launch_flash_decode
 from .checks import check_int
 from .heuristics import DecodeConfig, choose_attention_config, choose_num_splits
+from .layout import FP8
+
+_NO_WINDOW = (-1, -1)
 
 
 def flash_attention(
@@ -70,14 +73,17 @@ def flash_attention(
         TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
+    if torch.compiler.is_compiling():
+        out = _new_output(q, v.shape[-1]) if out is None else out
+        options = (softmax_scale, causal, window or _NO_WINDOW, cu_seqlens_q, cu_seqlens_k)
+        lse = torch.ops.deep_gemm_rocm.flash_attention(
+            q, k, v, out, *options, q_descale, k_descale, v_descale, return_lse
+        )
+        return (out, lse) if return_lse else out
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     problem = check_attention(q, k, v, softmax_scale, causal, window, cu_seqlens_q, cu_seqlens_k, descales, out)
-    if out is None:
-        out = torch.empty(*q.shape[:-1], problem.value_dim, dtype=problem.out_dtype, device=q.device)
-    lse = None
-    if return_lse:
-        *batch, tokens, heads, _ = q.shape
-        lse = torch.empty(*batch, heads, tokens, dtype=torch.float32, device=q.device)
+    out = _new_output(q, problem.value_dim) if out is None else out
+    lse = new_lse(q) if return_lse else None
     tokens_of_sequence = problem.tokens_q if cu_seqlens_q is None else problem.tokens_q // max(problem.batch, 1)
     config = choose_attention_config(
         problem.type, problem.out_type, problem.head_dim, problem.value_dim, tokens_of_sequence
@@ -133,6 +139,14 @@ def flash_attention_decode(
         TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
+    if torch.compiler.is_compiling():
+        out = _new_output(q, v_cache.shape[-1]) if out is None else out
+        descaled = (q_descale, k_descale, v_descale)
+        options = (softmax_scale, window or _NO_WINDOW, *descaled, num_splits, return_lse)
+        lse = torch.ops.deep_gemm_rocm.flash_attention_decode(
+            q, k_cache, v_cache, out, block_table, context_lens, *options
+        )
+        return (out, lse) if return_lse else out
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     problem = check_decode(q, k_cache, v_cache, block_table, context_lens, softmax_scale, window, descales, out)
     config = DecodeConfig(problem.type, problem.out_type, problem.head_dim, problem.value_dim)
@@ -165,6 +179,12 @@ def mla_decode(
 
     The other arguments, the result, the rounding and the errors are those of ``flash_attention_decode``.
     """
+    if torch.compiler.is_compiling():
+        out = _new_output(q, d_v) if out is None else out
+        lse = torch.ops.deep_gemm_rocm.mla_decode(
+            q, kv_cache, out, d_v, block_table, context_lens, softmax_scale, num_splits, return_lse
+        )
+        return (out, lse) if return_lse else out
     problem = check_latent_decode(q, kv_cache, d_v, block_table, context_lens, softmax_scale, out)
     config = DecodeConfig(problem.type, problem.out_type, problem.head_dim, problem.value_dim, latent=True)
     return _decode(config, problem, q, kv_cache, kv_cache, block_table, context_lens, out, return_lse, num_splits)
@@ -188,10 +208,17 @@ def _decode(
         num_splits = choose_num_splits(config, queries, sequence_heads, problem.most_keys, cus)
     else:
         num_splits = check_int("num_splits", num_splits, 1, MAX_SPLITS)
-    if out is None:
-        out = torch.empty(*q.shape[:-1], problem.value_dim, dtype=problem.out_dtype, device=q.device)
-    lse = None
-    if return_lse:
-        lse = torch.empty(problem.batch, problem.heads, problem.tokens_q, dtype=torch.float32, device=q.device)
+    out = _new_output(q, problem.value_dim) if out is None else out
+    lse = new_lse(q) if return_lse else None
     launch_flash_decode(config, problem, q, k_cache, v_cache, block_table, context_lens, out, lse, num_splits)
     return (out, lse) if return_lse else out
+
+
+def _new_output(q: torch.Tensor, value_dim: int) -> torch.Tensor:
+    return q.new_empty(*q.shape[:-1], value_dim, dtype=torch.bfloat16 if q.dtype == FP8 else q.dtype)
+
+
+def new_lse(q: torch.Tensor) -> torch.Tensor:
+    """For the logarithm of each query's sum of exponentials."""
+    *batch, tokens, heads, _ = q.shape
+    return q.new_empty(*batch, heads, tokens, dtype=torch.float32)

@@ -49,10 +49,6 @@ class Attention(NamedTuple):
     window_right: int
     descales: dict[str, torch.Tensor | None]  # expanded to [batch, heads, blocks]
 
-    @property
-    def out_dtype(self) -> torch.dtype:
-        return next(dtype for dtype, name in _TYPES.items() if name == self.out_type)
-
 
 def check_attention(
     q: Any,
@@ -143,10 +139,6 @@ class Decode(NamedTuple):
     softmax_scale: float
     window_left: int
     descales: dict[str, torch.Tensor | None]  # expanded to [batch, heads, 1]
-
-    @property
-    def out_dtype(self) -> torch.dtype:
-        return next(dtype for dtype, name in _TYPES.items() if name == self.out_type)
 
     @property
     def most_keys(self) -> int:

@@ -52,6 +52,11 @@ def fp8_mqa_logits(
         TypeError, ValueError: an argument is not as above.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
+    if torch.compiler.is_compiling():
+        traced: torch.Tensor = torch.ops.deep_gemm_rocm.fp8_mqa_logits(
+            q, *kv, weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits, max_seqlen_k
+        )
+        return traced
     if not isinstance(kv, (tuple, list)) or len(kv) != 2:
         raise TypeError(f"kv must be a pair (FP8 data, scales), got {type(kv).__name__}")
     keys, key_scales = kv
@@ -159,6 +164,11 @@ def fp8_paged_mqa_logits(
         TypeError, ValueError: an argument is not as above.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
+    if torch.compiler.is_compiling():
+        traced: torch.Tensor = torch.ops.deep_gemm_rocm.fp8_paged_mqa_logits(
+            q, kv_cache, weights, context_lens, block_table, schedule_meta, max_context_len, clean_logits, indices
+        )
+        return traced
     _check_q(q, 4)
     batch, next_n, heads, head_dim = q.shape
     if not 1 <= next_n <= MAX_DECODE_TOKENS:

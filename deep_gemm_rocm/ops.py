@@ -1,29 +1,38 @@
-"""The GEMM functions as torch custom operators, which ``torch.compile`` and ``torch.export`` see in place of them.
+"""The functions as torch custom operators, which ``torch.compile`` and ``torch.export`` see in place of them.
 
-Each says which of its arguments it writes, allocates nothing and returns nothing, so that a traced program needs to
-know no more of it; its arguments are checked when the program runs. Operators take no tuples: pairs are two arguments,
-the scales of ``d`` may be None, and a 0 in a recipe stands for None. Torch reads the schemas off the annotations, which
-must therefore not be strings.
+Each says which of its arguments it writes. GEMMs return nothing, so that a traced program needs to know no more of
+them; the others have a fake implementation, which tells the shape and dtype of what they return. Arguments are checked
+when the program runs. Operators take no tuples: pairs are two arguments, the scales of ``d`` may be None, and a 0 in a
+recipe stands for None. Torch reads the schemas off the annotations, which must therefore not be strings.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from . import einstein_sum, gemm, grouped, hyperconnection, k_grouped
+from . import attention, einstein_sum, gemm, grouped, hyperconnection, k_grouped, mqa_logits
 from .layout import Pair
 
 _OUTPUT = ("d", "sfd")
 
 
-def _operator(*written: str) -> Callable[[Callable[..., None]], Any]:
-    """Makes an operator of a function, of its name; ``written`` are the arguments that it writes."""
+def _returns_nothing(*arguments: Any) -> None:
+    pass
 
-    def register(function: Callable[..., None]) -> Any:
+
+def _operator(*written: str, fake: Callable[..., Any] = _returns_nothing) -> Callable[[Callable[..., Any]], Any]:
+    """Makes an operator of a function, of its name; ``written`` are the arguments that it writes.
+
+    Args:
+        fake: takes the same arguments and returns a tensor like the one that the function returns.
+    """
+
+    def register(function: Callable[..., Any]) -> Any:
         operator = custom_op(f"deep_gemm_rocm::{function.__name__}", function, mutates_args=written)
-        operator.register_fake(lambda *arguments: None)
+        operator.register_fake(fake)
         return operator
 
     return register
@@ -36,6 +45,11 @@ def _recipe(numbers: Sequence[int]) -> Any:
 def _three(numbers: Sequence[int]) -> tuple[int, int, int]:
     left, mid, right = numbers
     return left, mid, right
+
+
+def _pair(numbers: Sequence[int]) -> tuple[int, int]:
+    left, right = numbers
+    return left, right
 
 
 def _output(d: Tensor, sfd: Tensor | None) -> Tensor | Pair:
@@ -225,3 +239,145 @@ def fp8_einsum(
 @_operator("d", "sqr_sum")
 def tf32_hc_prenorm_gemm(a: Tensor, b: Tensor, d: Tensor, sqr_sum: Tensor, num_splits: int | None) -> None:
     hyperconnection.tf32_hc_prenorm_gemm(a, b, d, sqr_sum, num_splits)
+
+
+def _lse(q: Tensor, *arguments: Any) -> Tensor:
+    """What attention operators return beside ``out``, empty unless their last argument asks for it."""
+    return attention.new_lse(q) if arguments[-1] else q.new_empty(0, dtype=torch.float32)
+
+
+@_operator("out", fake=_lse)
+def flash_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_scale: float | None,
+    causal: bool,
+    window: Sequence[int],
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    q_descale: Tensor | None,
+    k_descale: Tensor | None,
+    v_descale: Tensor | None,
+    return_lse: bool,
+) -> Tensor:
+    result = attention.flash_attention(
+        q,
+        k,
+        v,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window=_pair(window),
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+        out=out,
+        return_lse=return_lse,
+    )
+    return result[1] if return_lse else _lse(q, False)
+
+
+@_operator("out", fake=_lse)
+def flash_attention_decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    out: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    softmax_scale: float | None,
+    window: Sequence[int],
+    q_descale: Tensor | None,
+    k_descale: Tensor | None,
+    v_descale: Tensor | None,
+    num_splits: int | None,
+    return_lse: bool,
+) -> Tensor:
+    result = attention.flash_attention_decode(
+        q,
+        k_cache,
+        v_cache,
+        block_table=block_table,
+        context_lens=context_lens,
+        softmax_scale=softmax_scale,
+        window=_pair(window),
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+        out=out,
+        return_lse=return_lse,
+        num_splits=num_splits,
+    )
+    return result[1] if return_lse else _lse(q, False)
+
+
+@_operator("out", fake=_lse)
+def mla_decode(
+    q: Tensor,
+    kv_cache: Tensor,
+    out: Tensor,
+    d_v: int,
+    block_table: Tensor,
+    context_lens: Tensor,
+    softmax_scale: float | None,
+    num_splits: int | None,
+    return_lse: bool,
+) -> Tensor:
+    result = attention.mla_decode(
+        q,
+        kv_cache,
+        d_v=d_v,
+        block_table=block_table,
+        context_lens=context_lens,
+        softmax_scale=softmax_scale,
+        out=out,
+        return_lse=return_lse,
+        num_splits=num_splits,
+    )
+    return result[1] if return_lse else _lse(q, False)
+
+
+def _logits(q: Tensor, keys: Tensor, *arguments: Any) -> Tensor:
+    *_, max_seqlen_k = arguments
+    return q.new_empty((q.shape[0], max_seqlen_k or keys.shape[0]), dtype=torch.float32)
+
+
+@_operator(fake=_logits)
+def fp8_mqa_logits(
+    q: Tensor,
+    keys: Tensor,
+    key_scales: Tensor,
+    weights: Tensor,
+    cu_seq_len_k_start: Tensor,
+    cu_seq_len_k_end: Tensor,
+    clean_logits: bool,
+    max_seqlen_k: int,
+) -> Tensor:
+    return mqa_logits.fp8_mqa_logits(
+        q, (keys, key_scales), weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits, max_seqlen_k
+    )
+
+
+def _paged_logits(q: Tensor, *arguments: Any) -> Tensor:
+    *_, max_context_len, _clean_logits, _indices = arguments
+    return q.new_empty((q.shape[0] * q.shape[1], max_context_len), dtype=torch.float32)
+
+
+@_operator(fake=_paged_logits)
+def fp8_paged_mqa_logits(
+    q: Tensor,
+    kv_cache: Tensor,
+    weights: Tensor,
+    context_lens: Tensor,
+    block_table: Tensor,
+    schedule_meta: Tensor,
+    max_context_len: int,
+    clean_logits: bool,
+    indices: Tensor | None,
+) -> Tensor:
+    return mqa_logits.fp8_paged_mqa_logits(
+        q, kv_cache, weights, context_lens, block_table, schedule_meta, max_context_len, clean_logits, indices
+    )

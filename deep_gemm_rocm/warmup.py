@@ -64,7 +64,7 @@ class Workload:
         Raises:
             TypeError, ValueError: a field is not as above.
         """
-        if self.function not in _FUNCTIONS:
+        if not isinstance(self.function, str) or self.function not in _FUNCTIONS:
             raise ValueError(f"the function's name must be one of {', '.join(_FUNCTIONS)}, got {self.function!r}")
         if not isinstance(self.m_list, Sequence) or isinstance(self.m_list, str) or not self.m_list:
             raise TypeError(f"m_list must be a list of at least one int, got {self.m_list!r}")

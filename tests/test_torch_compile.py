@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -64,6 +66,45 @@ def heads(*shape: int):
     return data.view(shape), scales.view(first, second, -1)
 
 
+def attended(*, dtype=torch.bfloat16, **options):
+    q, k, v = (randn(2, tokens, heads, 64, seed=heads).to(dtype) for tokens, heads in ((5, 4), (9, 2), (9, 2)))
+    if dtype == FP8:
+        options |= {f"{name}_descale": torch.tensor([0.5]) for name in "qkv"}
+    return partial(dg.flash_attention, **options), (q, k, v)
+
+
+def packed_sequences():
+    ends = torch.tensor([0, 3, 9], dtype=torch.int32)
+    q, k, v = (randn(9, 2, 64, seed=seed) for seed in range(3))
+    return partial(dg.flash_attention, cu_seqlens_q=ends, cu_seqlens_k=ends, window=(4, -1), return_lse=True), (q, k, v)
+
+
+PAGES = {"block_table": torch.tensor([[2, 0], [1, 0]]).int(), "context_lens": torch.tensor([70, 33]).int()}
+
+
+def decoded(**options):
+    caches = (randn(3, 64, 2, 64, seed=seed) for seed in range(2))
+    return partial(dg.flash_attention_decode, **PAGES, **options), (randn(2, 2, 4, 64), *caches)
+
+
+def decoded_latent(**options):
+    return partial(dg.mla_decode, **PAGES, **options), (randn(2, 1, 16, 576), randn(3, 64, 1, 576))
+
+
+def logits():
+    (q, _), (keys, scales) = per_token(3 * 32, 64), per_token(40, 64, seed=1)
+    weights, ends = randn(3, 32).float(), torch.tensor([3, 17, 40], dtype=torch.int32)
+    return q.view(3, 32, 64), (keys, scales[:, 0].clone()), weights, torch.zeros_like(ends), ends
+
+
+def paged_logits():
+    q = per_token(2 * 32, 64)[0].view(2, 1, 32, 64)
+    values = per_token(3 * 64, 64)[0].view(torch.uint8).view(3, -1)
+    cache = torch.cat([values, torch.ones(3, 64).view(torch.uint8).view(3, -1)], 1).view(3, 64, 1, 68)
+    lengths, table = PAGES["context_lens"], PAGES["block_table"]
+    return q, cache, randn(2, 32).float(), lengths, table, dg.get_paged_mqa_logits_metadata(lengths, 64, 4), 80, True
+
+
 # For each operator, a public function that calls it, and arguments.
 CALLS = {
     "fp8_gemm_nt": lambda: (dg.fp8_gemm_nt, (per_token(M, K), per_block(N, K), empty(M, N))),
@@ -117,6 +158,18 @@ CALLS = {
         dg.tf32_hc_prenorm_gemm,
         (randn(M, K), randn(24, K).float(), empty(M, 24, dtype=torch.float32), torch.zeros(M)),
     ),
+    "flash_attention": lambda: attended(causal=True, return_lse=True),
+    "flash_attention without lse": lambda: attended(softmax_scale=0.5),
+    "flash_attention into out": lambda: attended(out=empty(2, 5, 4, 64)),
+    "flash_attention FP8": lambda: attended(dtype=FP8),
+    "flash_attention packed": packed_sequences,
+    "flash_attention_decode": lambda: decoded(return_lse=True),
+    "flash_attention_decode into out": lambda: decoded(out=empty(2, 2, 4, 64), num_splits=2, window=(20, -1)),
+    "mla_decode": lambda: decoded_latent(return_lse=True),
+    "mla_decode split": lambda: decoded_latent(num_splits=2),
+    "fp8_mqa_logits": lambda: (dg.fp8_mqa_logits, logits()),
+    "fp8_mqa_logits compressed": lambda: (partial(dg.fp8_mqa_logits, clean_logits=False, max_seqlen_k=3), logits()),
+    "fp8_paged_mqa_logits": lambda: (dg.fp8_paged_mqa_logits, paged_logits()),
 }
 
 
@@ -156,8 +209,7 @@ def traced(function, *arguments):
 
         return run
 
-    torch.compile(function, fullgraph=True, backend=backend)(*arguments)
-    return calls
+    return torch.compile(function, fullgraph=True, backend=backend)(*arguments), calls
 
 
 @pytest.fixture
@@ -171,9 +223,10 @@ def comparable_fp8(monkeypatch):
 def test_a_traced_call_is_one_operator_that_keeps_what_it_declares(name, comparable_fp8):
     function, arguments = CALLS[name]()
     _, again = CALLS[name]()
-    function(*arguments)
-    ((operator, own_arguments),) = traced(function, *again)
+    expected = function(*arguments)
+    result, ((operator, own_arguments),) = traced(function, *again)
     assert all(same(*pair) for pair in zip(tensors(arguments), tensors(again), strict=True))
+    assert all(same(*pair) for pair in zip(tensors(expected), tensors(result), strict=True))
     torch.library.opcheck(getattr(operator, "default", operator), own_arguments)
 
 
@@ -201,12 +254,45 @@ class Projection(torch.nn.Module):
         return y * 2
 
 
+class Attention(torch.nn.Module):
+    """Of a prompt, and of its last token to what is in a cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _, (_, self.keys, self.values) = decoded()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = x.view(2, -1, 3, 4, 64).unbind(2)
+        out, lse = dg.flash_attention(q, k[:, :, :2], v[:, :, :2], causal=True, return_lse=True)
+        last = dg.flash_attention_decode(q[:, -1:].contiguous(), self.keys, self.values, **PAGES)
+        return out[:, -1:] * lse[:, :, -1, None].bfloat16().exp().clamp_max(2)[:, None] + last
+
+
+class Indexer(torch.nn.Module):
+    """The best logits of a cache's keys, and of as many as the input's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.cache, self.weights, self.lengths, self.table, *_ = paged_logits()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        schedule = dg.get_paged_mqa_logits_metadata(self.lengths, 64, 4)
+        cached = dg.fp8_paged_mqa_logits(
+            self.q, self.cache, self.weights, self.lengths, self.table, schedule, 80, clean_logits=True
+        )
+        keys, scales = dg.per_token_cast_to_fp8(x[:, :64])
+        starts, ends = torch.zeros(2, dtype=torch.int32), torch.full((2,), len(x), dtype=torch.int32)
+        own = dg.fp8_mqa_logits(self.q[:, 0], (keys, scales[:, 0].contiguous()), self.weights, starts, ends)
+        return torch.cat([cached, own], 1).topk(5).values
+
+
+@pytest.mark.parametrize("module", [Projection, Attention, Indexer])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_a_module_compiles_whole(backend):
-    module = Projection()
+def test_a_module_compiles_whole(module, backend):
+    module = module()
     compiled = torch.compile(module, fullgraph=True, backend=backend)
-    for m in (M, M + 5, 1):
-        x = randn(m, K, seed=m)
+    for m in (M, M + 6, 2):
+        x = randn(m, 3 * 256 if isinstance(module, Attention) else K, seed=m)
         expected = module(x)
         torch.testing.assert_close(compiled(x), expected, rtol=2**-7, atol=1e-2)
 

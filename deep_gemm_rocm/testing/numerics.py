@@ -282,6 +282,8 @@ def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
         check_tensor(name, tensor)
         if tensor.is_complex():
             raise TypeError(f"{name} must have real numbers, got {tensor.dtype}")
+        if tensor.is_meta:
+            raise ValueError(f"{name} must hold data, got a tensor on the meta device")
     if x.shape != y.shape or x.device != y.device:
         came = ", ".join(f"{tuple(tensor.shape)} on {tensor.device}" for tensor in (x, y))
         raise ValueError(f"x and y must agree in shape and device, got {came}")
