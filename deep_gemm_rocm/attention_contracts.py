@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from . import planning
 from .checks import check_bool, check_int, check_tensor, one_of
 from .contracts import ALIGNMENT
 from .layout import SCALE_BLOCK, ceil_div
@@ -307,9 +308,9 @@ def check_widths(head_dim: int, value_dim: int, allowed: tuple[tuple[int, int], 
 
 
 def check_data(name: str, tensor: Any) -> None:
-    """A tensor that holds its own values and needs no gradient."""
+    """A tensor that holds its own values, unless calls are planned, and needs no gradient."""
     check_tensor(name, tensor)
-    if tensor.device.type == "meta":
+    if tensor.is_meta and planning.current() is None:
         raise ValueError(f"{name} must hold data, got a tensor on the meta device")
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(
@@ -352,6 +353,8 @@ def check_not_shared(name: str, output: torch.Tensor, tensors: dict[str, torch.T
         if size > 1 and stride < reach:
             raise ValueError(f"elements of {name} must not overlap, got strides {output.stride()}")
         reach += (size - 1) * stride
+    if output.is_meta:
+        return
     begin, end = _extent(output)
     for other, tensor in tensors.items():
         other_begin, other_end = _extent(tensor)

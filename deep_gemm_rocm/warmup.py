@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import gemm, grouped, jit, k_grouped, planning
+from . import attention, gemm, grouped, jit, k_grouped, mqa_logits, planning
 from .checks import check_int
 from .layout import SCALE_BLOCK, ceil_div
 
 _FP8 = torch.float8_e4m3fnuz
+_PAGE_TOKENS = 64
+_SCALE_BYTES = 4
 _MODELS = Path(__file__).resolve().parent / "models"
 
 # Kernels change where a tile's rows, up to 256, or a device's tiles fill up: less and less often.
@@ -25,32 +27,23 @@ _ALL_M = (*range(16, 1024, 16), *range(1024, 8192, 128), *range(8192, 32769, 102
 
 
 class _Function(NamedTuple):
-    """A public function, and how to make arguments for it.
+    """A public function, and how it is called for a workload.
 
     Attributes:
-        arguments: makes them of (function, m, n, k, groups, d_dtype).
-        dtype: of the operands; FP8 ones have scales.
-        layout: as in the function's name: whether ``a`` and ``b`` are transposed, to [K, M], or not, to [K, N].
+        called: calls it, for (function, m, workload).
+        dtype: of the operands; FP8 ones have scales. None where it is the workload's.
+        layout: as in a GEMM's name: whether ``a`` and ``b`` are transposed, to [K, M], or not, to [K, N].
     """
 
     call: Callable[..., Any]
-    arguments: Callable[..., tuple[Any, ...]]
-    dtype: torch.dtype
+    called: Callable[[_Function, int, Workload], Any]
+    dtype: torch.dtype | None
     layout: str = "nt"
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Calls of one function: those with each of ``m_list``.
-
-    Attributes:
-        function: its name, one of ``functions()``.
-        m_list: of functions without groups the rows of ``a``; of contiguous groups those of all groups; of masked ones
-            the expected rows of a group; for groups along K the rows of the output.
-        n, k: columns of the output, and what is summed over (along K: of each group).
-        num_groups: 1 where there are none.
-        d_dtype: of the output.
-    """
+    """Calls of one function, with each of ``m_list``; see ``warmup_kernels``."""
 
     function: str
     m_list: Sequence[int]
@@ -58,6 +51,7 @@ class Workload:
     k: int
     num_groups: int = 1
     d_dtype: torch.dtype = torch.bfloat16
+    dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
         """
@@ -74,6 +68,10 @@ class Workload:
             check_int(name, getattr(self, name), 1)
         if not isinstance(self.d_dtype, torch.dtype):
             raise TypeError(f"d_dtype must be a torch.dtype, got {self.d_dtype!r}")
+        if self.dtype is not None and _FUNCTIONS[self.function].dtype is not None:
+            raise ValueError(f"dtype must be None for {self.function}, whose operands have only one, got {self.dtype}")
+        if not isinstance(self.dtype, (torch.dtype, type(None))):
+            raise TypeError(f"dtype must be a torch.dtype, got {self.dtype!r}")
 
 
 def warmup_kernels(
@@ -84,6 +82,7 @@ def warmup_kernels(
     num_groups: int = 1,
     *,
     d_dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype | None = None,
 ) -> int:
     """Compiles and loads, several at once, every kernel that calls of a function with these sizes run.
 
@@ -92,13 +91,16 @@ def warmup_kernels(
     needed. Recipes, scales and strides are the function's defaults.
 
     Args:
-        name: of a function of this package: a GEMM, dense or grouped, under any of its names.
+        name: of a function of this package: a GEMM, dense or grouped, under any of its names; attention, of a prompt or
+            decoding; the indexer's logits.
         m_list: of functions without groups the rows of ``a``; of contiguous groups those of all groups together; of
-            masked ones the rows that a group is expected to have; for groups along K the rows of the output.
-        n: columns of the output.
-        k: what is summed over, for groups along K that of each.
+            masked ones the rows that a group is expected to have; for groups along K the rows of the output. Of
+            attention and logits the queries of a sequence; where the cache has pages, the sequences.
+        n: columns of the output; of attention the elements of a head of v; of logits the heads.
+        k: what is summed over, for groups along K that of each; of attention and logits the elements of a head of q.
         num_groups: 1 where there are none.
-        d_dtype: of the output.
+        d_dtype: of the output; logits are fp32 whatever this is.
+        dtype: of q, k and v of attention, ``d_dtype`` if None. None for all others.
 
     Returns:
         How many different kernels that takes, whether they were compiled now or before.
@@ -107,7 +109,7 @@ def warmup_kernels(
         TypeError, ValueError: an argument is not as above, or the function doesn't take it.
         hip.NoDeviceError, jit.JitError: there is no device, or a compile failed.
     """
-    wanted = plan([Workload(name, m_list, n, k, num_groups, d_dtype)])
+    wanted = plan([Workload(name, m_list, n, k, num_groups, d_dtype, dtype)])
     compile_all(wanted)
     return len(wanted)
 
@@ -125,8 +127,8 @@ def models() -> dict[str, Path]:
 def load(file: Path) -> list[Workload]:
     """The workloads in a file: a JSON list of objects with ``function``, ``n`` and ``k``.
 
-    They may have ``num_groups``, ``d_dtype`` (``bfloat16``, ``float16`` or ``float32``) and ``m``, a number or a list
-    of them; without it, all from 1 to 32768.
+    They may have ``num_groups``, ``d_dtype`` and ``dtype`` (such as ``bfloat16``, ``float32``, ``float8_e4m3fnuz``) and
+    ``m``, a number or a list of them; without it, all from 1 to 32768.
 
     Raises:
         ValueError: the file is not of that form.
@@ -152,8 +154,7 @@ def plan(workloads: Iterable[Workload]) -> list[planning.Request]:
         for workload in workloads:
             function = _FUNCTIONS[workload.function]
             for m in workload.m_list:
-                sizes = (m, workload.n, workload.k, workload.num_groups)
-                function.call(*function.arguments(function, *sizes, workload.d_dtype))
+                function.called(function, m, workload)
     return list(wanted.values())
 
 
@@ -183,15 +184,18 @@ def compile_all(
 def _workload(where: str, entry: Any) -> Workload:
     if not isinstance(entry, dict):
         raise ValueError(f"{where} must be an object, got {entry!r}")
-    known = {"function", "m", "n", "k", "num_groups", "d_dtype"}
+    known = {"function", "m", "n", "k", "num_groups", "d_dtype", "dtype"}
     if unknown := entry.keys() - known:
         raise ValueError(f"{where} has unknown keys {sorted(unknown)}; known are {sorted(known)}")
     if missing := {"function", "n", "k"} - entry.keys():
         raise ValueError(f"{where} lacks {sorted(missing)}")
     m = entry.get("m", _ALL_M)
-    dtype = getattr(torch, str(entry.get("d_dtype", "bfloat16")), None)
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{where}: d_dtype must be the name of a dtype of torch, got {entry['d_dtype']!r}")
+    dtypes: dict[str, Any] = {
+        name: getattr(torch, str(entry[name]), None) for name in ("d_dtype", "dtype") if name in entry
+    }
+    for name, dtype in dtypes.items():
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"{where}: {name} must be the name of a dtype of torch, got {entry[name]!r}")
     try:
         return Workload(
             entry["function"],
@@ -199,13 +203,13 @@ def _workload(where: str, entry: Any) -> Workload:
             entry["n"],
             entry["k"],
             entry.get("num_groups", 1),
-            dtype,
+            **dtypes,
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from error
 
 
-def _tensor(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+def _tensor(*shape: int, dtype: torch.dtype | None) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
@@ -219,47 +223,109 @@ def _operand(
     return data, _tensor(*groups, *(reversed(blocks) if transposed else blocks), dtype=torch.float32)
 
 
-def _operands(function: _Function, m: int, n: int, k: int, of_a: tuple[int, ...], of_b: tuple[int, ...]) -> Any:
-    a = _operand(function, of_a, m, k, 1, function.layout[0] == "t")
-    b = _operand(function, of_b, n, k, SCALE_BLOCK, function.layout[1] == "n")
+def _operands(function: _Function, m: int, of: Workload, groups_of_a: tuple[int, ...], groups: tuple[int, ...]) -> Any:
+    a = _operand(function, groups_of_a, m, of.k, 1, function.layout[0] == "t")
+    b = _operand(function, groups, of.n, of.k, SCALE_BLOCK, function.layout[1] == "n")
     return a, b
 
 
-def _dense(function: _Function, m: int, n: int, k: int, groups: int, d_dtype: torch.dtype) -> tuple[Any, ...]:
-    if groups != 1:
-        raise ValueError(f"num_groups must be 1 for a function without groups, got {groups}")
-    return *_operands(function, m, n, k, (), ()), _tensor(m, n, dtype=d_dtype)
+def _dense(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    function.call(*_operands(function, m, of, (), ()), _tensor(m, of.n, dtype=of.d_dtype))
 
 
-def _contiguous(function: _Function, m: int, n: int, k: int, groups: int, d_dtype: torch.dtype) -> tuple[Any, ...]:
-    operands = _operands(function, m, n, k, (), (groups,))
-    return *operands, _tensor(m, n, dtype=d_dtype), _tensor(m, dtype=torch.int32)
+def _contiguous(function: _Function, m: int, of: Workload) -> None:
+    operands = _operands(function, m, of, (), (of.num_groups,))
+    function.call(*operands, _tensor(m, of.n, dtype=of.d_dtype), _tensor(m, dtype=torch.int32))
 
 
-def _masked(function: _Function, m: int, n: int, k: int, groups: int, d_dtype: torch.dtype) -> tuple[Any, ...]:
-    operands = _operands(function, m, n, k, (groups,), (groups,))
-    return *operands, _tensor(groups, m, n, dtype=d_dtype), _tensor(groups, dtype=torch.int32), m
+def _masked(function: _Function, m: int, of: Workload) -> None:
+    groups = of.num_groups
+    operands = _operands(function, m, of, (groups,), (groups,))
+    function.call(*operands, _tensor(groups, m, of.n, dtype=of.d_dtype), _tensor(groups, dtype=torch.int32), m)
 
 
-def _along_k(function: _Function, m: int, n: int, k: int, groups: int, d_dtype: torch.dtype) -> tuple[Any, ...]:
+def _along_k(function: _Function, m: int, of: Workload) -> None:
+    groups, packed = of.num_groups, function.layout == "nt"
+
     def operand(rows: int) -> Any:
-        packed = function.layout == "nt"
-        shape = (groups * k * rows,) if packed else (groups * k, rows)
-        data = _tensor(*shape, dtype=function.dtype)
+        data = _tensor(*((groups * of.k * rows,) if packed else (groups * of.k, rows)), dtype=function.dtype)
         if function.dtype != _FP8:
             return data
-        blocks = groups * ceil_div(k, SCALE_BLOCK)
+        blocks = groups * ceil_div(of.k, SCALE_BLOCK)
         return data, _tensor(*((rows, blocks) if packed else (blocks, rows)), dtype=torch.float32)
 
-    ks = [k] * groups
-    d = _tensor(groups, m, n, dtype=d_dtype)
-    return operand(m), operand(n), d, ks, _tensor(groups, dtype=torch.int32)
+    d = _tensor(groups, m, of.n, dtype=of.d_dtype)
+    function.call(operand(m), operand(of.n), d, [of.k] * groups, _tensor(groups, dtype=torch.int32))
+
+
+def _attention(function: _Function, m: int, of: Workload) -> None:
+    q, k, v = (_heads(of, 1, m, width) for width in (of.k, of.k, of.n))
+    function.call(q, k, v, out=_heads_of_output(of, 1, m), **_descales(of))
+
+
+def _decode(function: _Function, m: int, of: Workload) -> None:
+    q, k, v = _heads(of, m, 1, of.k), _heads(of, 1, _PAGE_TOKENS, of.k), _heads(of, 1, _PAGE_TOKENS, of.n)
+    function.call(q, k, v, out=_heads_of_output(of, m, 1), **_pages(m), **_descales(of))
+
+
+def _latent_decode(function: _Function, m: int, of: Workload) -> None:
+    q, cache = _heads(of, m, 1, of.k), _heads(of, 1, _PAGE_TOKENS, of.k)
+    function.call(q, cache, d_v=of.n, out=_heads_of_output(of, m, 1), **_pages(m))
+
+
+def _heads(of: Workload, batch: int, tokens: int, width: int) -> torch.Tensor:
+    _check_no_groups(of)
+    return _tensor(batch, tokens, 1, width, dtype=of.dtype or of.d_dtype)
+
+
+def _heads_of_output(of: Workload, batch: int, tokens: int) -> torch.Tensor:
+    return _tensor(batch, tokens, 1, of.n, dtype=of.d_dtype)
+
+
+def _descales(of: Workload) -> dict[str, torch.Tensor]:
+    names = ("q_descale", "k_descale", "v_descale") if of.dtype == _FP8 else ()
+    return {name: _tensor(1, dtype=torch.float32) for name in names}
+
+
+def _pages(sequences: int) -> dict[str, torch.Tensor]:
+    table, lengths = _tensor(sequences, 1, dtype=torch.int32), _tensor(sequences, dtype=torch.int32)
+    return {"block_table": table, "context_lens": lengths}
+
+
+def _logits(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    keys = _tensor(1, of.k, dtype=_FP8), _tensor(1, dtype=torch.float32)
+    bounds = _tensor(m, dtype=torch.int32), _tensor(m, dtype=torch.int32)
+    function.call(_tensor(m, of.n, of.k, dtype=_FP8), keys, _tensor(m, of.n, dtype=torch.float32), *bounds)
+
+
+def _paged_logits(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    cache = _tensor(1, _PAGE_TOKENS, 1, of.k + _SCALE_BYTES, dtype=torch.uint8)
+    function.call(
+        _tensor(m, 1, of.n, of.k, dtype=_FP8),
+        cache,
+        _tensor(m, of.n, dtype=torch.float32),
+        **_pages(m),
+        schedule_meta=_tensor(2, 2, dtype=torch.int32),
+        max_context_len=1,
+    )
+
+
+def _check_no_groups(of: Workload) -> None:
+    if of.num_groups != 1:
+        raise ValueError(f"num_groups must be 1 for a function without groups, got {of.num_groups}")
 
 
 def _rows(
-    module: ModuleType, arguments: Callable[..., tuple[Any, ...]], dtype: torch.dtype, layout: str, *names: str
+    module: ModuleType,
+    called: Callable[[_Function, int, Workload], None],
+    dtype: torch.dtype | None,
+    layout: str,
+    *names: str,
 ) -> dict[str, _Function]:
-    return {name: _Function(getattr(module, name), arguments, dtype, layout) for name in names}
+    return {name: _Function(getattr(module, name), called, dtype, layout) for name in names}
 
 
 _BF16, _F16 = torch.bfloat16, torch.float16
@@ -288,4 +354,9 @@ _FUNCTIONS = (
     | _rows(k_grouped, _along_k, _FP8, "nt", "k_grouped_fp8_gemm_nt_contiguous")
     | _rows(k_grouped, _along_k, _FP8, "tn", "k_grouped_fp8_gemm_tn_contiguous")
     | _rows(k_grouped, _along_k, _BF16, "tn", "k_grouped_bf16_gemm_tn_contiguous")
+    | _rows(attention, _attention, None, "", "flash_attention")
+    | _rows(attention, _decode, None, "", "flash_attention_decode")
+    | _rows(attention, _latent_decode, None, "", "mla_decode")
+    | _rows(mqa_logits, _logits, _FP8, "", "fp8_mqa_logits")
+    | _rows(mqa_logits, _paged_logits, _FP8, "", "fp8_paged_mqa_logits")
 )

@@ -77,6 +77,65 @@ def real_call(name: str, m: int, n: int, k: int, groups: int) -> None:
             dg.k_grouped_bf16_gemm_tn_contiguous(a, b, d, [k] * groups, sizes)
 
 
+def heads(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape).bfloat16()
+
+
+PAGES = {"block_table": torch.zeros(2, 3).int(), "context_lens": torch.tensor([40, 3]).int()}
+INDEXED = (torch.zeros(64, 128, dtype=torch.uint8).view(FP8), torch.ones(64))
+DESCALES = {f"{name}_descale": torch.ones(1) for name in "qkv"}
+ATTENTION_CALLS = {
+    "flash_attention": (
+        Workload("flash_attention", [200], 128, 128),
+        lambda: dg.flash_attention(heads(1, 200, 8, 128), heads(1, 300, 2, 128), heads(1, 300, 2, 128), causal=True),
+    ),
+    "flash_attention of few queries": (
+        Workload("flash_attention", [5], 128, 192, d_dtype=torch.float16),
+        lambda: dg.flash_attention(heads(2, 5, 4, 192).half(), heads(2, 9, 4, 192).half(), heads(2, 9, 4, 128).half()),
+    ),
+    "flash_attention in FP8": (
+        Workload("flash_attention", [200], 64, 64, dtype=FP8),
+        lambda: dg.flash_attention(*(heads(1, 200, 2, 64).to(FP8) for _ in "qkv"), **DESCALES),
+    ),
+    "flash_attention_decode": (
+        Workload("flash_attention_decode", [2], 128, 128),
+        lambda: dg.flash_attention_decode(heads(2, 1, 8, 128), heads(4, 16, 2, 128), heads(4, 16, 2, 128), **PAGES),
+    ),
+    "mla_decode": (
+        Workload("mla_decode", [2], 512, 576),
+        lambda: dg.mla_decode(heads(2, 2, 16, 576), heads(4, 64, 1, 576), **PAGES),
+    ),
+    "fp8_mqa_logits": (
+        Workload("fp8_mqa_logits", [3], 64, 128),
+        lambda: dg.fp8_mqa_logits(
+            heads(3, 64, 128).to(FP8), INDEXED, torch.ones(3, 64), torch.zeros(3).int(), torch.ones(3).int()
+        ),
+    ),
+    "fp8_paged_mqa_logits": (
+        Workload("fp8_paged_mqa_logits", [2], 32, 128),
+        lambda: dg.fp8_paged_mqa_logits(
+            heads(2, 1, 32, 128).to(FP8), torch.zeros(4, 64, 1, 132, dtype=torch.uint8), torch.ones(2, 32),
+            PAGES["context_lens"], PAGES["block_table"],
+            dg.get_paged_mqa_logits_metadata(PAGES["context_lens"], 64, 304), 100,
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The kernels that a call asks for."""
+
+    def requests(call):
+        found = []
+        with monkeypatch.context() as patched:
+            patched.setattr(jit, "get_kernel", lambda *request: found.append(request) or jit.PlannedKernel())
+            call()
+        return found
+
+    return requests
+
+
 @pytest.mark.parametrize(
     ("name", "groups"),
     [
@@ -88,30 +147,38 @@ def real_call(name: str, m: int, n: int, k: int, groups: int) -> None:
     ],
 )
 @pytest.mark.parametrize(("m", "k"), [(64, 128), (136, 144)])
-def test_the_plan_is_what_a_call_asks_for(monkeypatch, name, groups, m, k):
-    asked = []
-    monkeypatch.setattr(jit, "get_kernel", lambda *request: asked.append(request) or planning_kernel)
-    planning_kernel = jit.PlannedKernel()
-    real_call(name, m, 192, k, groups)
-    monkeypatch.undo()
-    (planned,) = warmup.plan([Workload(name, [m], 192, k, groups)])
-    assert [planned] == asked
+def test_the_plan_is_what_a_call_asks_for(asked, name, groups, m, k):
+    wanted = asked(lambda: real_call(name, m, 192, k, groups))
+    assert warmup.plan([Workload(name, [m], 192, k, groups)]) == wanted
+
+
+@pytest.mark.parametrize("name", ATTENTION_CALLS)
+def test_the_plan_of_attention_is_what_a_call_asks_for(asked, name):
+    workload, call = ATTENTION_CALLS[name]
+    assert warmup.plan([workload]) == asked(call)
 
 
 @pytest.mark.parametrize("name", warmup.functions())
 def test_every_function_can_be_warmed_up(name):
     groups = 4 if "grouped" in name else 1
-    few = kernel_names([Workload(name, [64], 256, 512, groups)])
+    n, k = {"mla_decode": (512, 576), "fp8_mqa_logits": (64, 128), "fp8_paged_mqa_logits": (64, 128)}.get(
+        name, (128, 128) if "attention" in name else (256, 512)
+    )
+    few = kernel_names([Workload(name, [64], n, k, groups)])
     assert len(few) == 1
-    assert set(few) <= set(kernel_names([Workload(name, [128, 16, 64], 256, 512, groups)]))
+    assert set(few) <= set(kernel_names([Workload(name, [128, 16, 64], n, k, groups)]))
 
 
-def test_every_gemm_is_known():
+def test_every_function_is_known():
     without_kernels = {name for name in dg.__all__ if "cublaslt" in name}
     others = {"fp8_gemm_nt_skip_head_mid", "tf32_hc_prenorm_gemm", "wgrad_gemm_fp8_fp8_fp32_nt"}
     others |= {"k_grouped_wgrad_gemm_fp8_fp8_fp32_nt", "fp8_fp4_gemm_nt"}
     gemms = {name for name in dg.__all__ if "gemm" in name} - without_kernels - others - {"install_as_deep_gemm"}
-    assert gemms <= set(warmup.functions())
+    attention = {name for name in dg.__all__ if "attention" in name or name.endswith("decode")}
+    logits = {
+        name for name in dg.__all__ if name.startswith("fp8_") and name.endswith("mqa_logits") and "fp4" not in name
+    }
+    assert gemms | attention | logits <= set(warmup.functions())
     assert all(callable(getattr(dg, name)) for name in warmup.functions())
 
 
@@ -155,6 +222,9 @@ def test_a_failed_plan_ends():
         (("fp8_gemm_nt", [1], -1, 128), ValueError, "n must be at least 1, got -1"),
         (("fp8_gemm_nt", [1], 128, None), TypeError, "k must be an int, got NoneType"),
         (("fp8_gemm_nt", [1], 128, 128, 2), ValueError, "num_groups must be 1 for a function without groups, got 2"),
+        (("mla_decode", [1], 512, 576, 2), ValueError, "num_groups must be 1 for a function without groups, got 2"),
+        (("mla_decode", [1], 128, 192), ValueError, "must be one of 576/512, got 192/128"),
+        (("fp8_mqa_logits", [1], 16, 128), ValueError, r"q must have \(32, 64\) heads"),
         (("fp8_gemm_nt", [1], 2**31, 128), ValueError, "n must be at most 2147483647, got 2147483648"),
     ],
 )
