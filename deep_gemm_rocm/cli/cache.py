@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from ..jit import CacheError, cache, maintenance
 
@@ -23,12 +24,13 @@ def list_kernels() -> None:
     """List the kernels, the least recently used one first."""
     with _folder() as (console, root):
         entries = cache.entries(root)
-        table = Table("kernel", "KiB", "compile", "compiler", "last used")
+        table = Table(Column("kernel", overflow="fold"), "KiB", "compile", "compiler", "last used", box=SIMPLE)
         for entry in entries:
             manifest = cache.manifest_of(entry.path)
             noted = (f"{manifest.compile_seconds:.1f} s", manifest.toolchain) if manifest else ("damaged", "")
             used = datetime.datetime.fromtimestamp(entry.last_used).isoformat(" ", "minutes")
-            table.add_row(entry.path.name, f"{entry.bytes / 1024:.0f}", *noted, used)
+            name, _, key = entry.path.name.rpartition("-")
+            table.add_row(f"{name}-{key[:8]}", f"{entry.bytes / 1024:.0f}", *noted, used)
         if entries:
             console.print(table)
         console.print(f"{_amount(entries)} in {escape(str(root))}, which may grow to {cache.max_bytes() // 2**20} MiB")

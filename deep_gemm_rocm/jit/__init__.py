@@ -84,7 +84,7 @@ def _make(template: str, values: Mapping[str, Value], argtypes: tuple[type, ...]
     start = time.perf_counter()
     headers = include_dir()
     text = render(headers / "deep_gemm_rocm", template, values)
-    source = Source.collect(template.removesuffix(".hip.j2"), text, headers)
+    source = Source.collect(str(values.get("kernel_name", template.removesuffix(".hip.j2"))), text, headers)
     compiler = toolchain.choose()
     artefact = cache.obtain(source, compiler)
     try:

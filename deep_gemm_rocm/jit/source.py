@@ -21,7 +21,7 @@ HEADER_FOLDER = "include"
 @dataclass(frozen=True)
 class Source:
     """Attributes:
-    name: what the kernel is called in the cache: its template's name without the suffixes.
+    name: what the kernel is called in the cache: its own name, or its template's without the suffixes.
     kernel: the rendered HIP C++.
     headers: text of every header reached, by its path below the include folder.
     """
