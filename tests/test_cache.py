@@ -441,6 +441,23 @@ def test_verify_sets_damage_aside(six_kernels):
     assert maintenance.verify(six_kernels).damaged == []
 
 
+def test_prune_removes_what_killed_processes_left(root, tmp_path, monkeypatch, compiler):
+    monkeypatch.setattr(compiler, "build", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    start_child(cache.obtain, SOURCE, compiler).join()
+    (scratch,) = (tmp_path / "scratch").iterdir()
+    (lock,) = root.glob("locks/*")
+    (others := tmp_path / "scratch" / "others").mkdir()
+    maintenance.prune(root, 0)
+    assert scratch.exists()
+    assert lock.exists()
+    for path in (scratch, lock, others):
+        os.utime(path, (0, 0))
+    maintenance.prune(root, 0)
+    assert not scratch.exists()
+    assert not lock.exists()
+    assert others.exists()
+
+
 def test_prune_removes_what_nobody_needs(six_kernels):
     damaged("flip")(next(six_kernels.glob("kernels/kernel5-*")))
     maintenance.verify(six_kernels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -78,7 +79,7 @@ def import_kernels(
 @contextlib.contextmanager
 def _folder() -> Iterator[tuple[Console, Path]]:
     """A console and the cache folder; errors end the command with a message."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
     try:
         root = cache.folder()
         cache.check_folder(root)

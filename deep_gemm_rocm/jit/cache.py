@@ -33,6 +33,7 @@ _MAX_MIB = 4096
 _SCHEMA = 1  # of the key and of an entry's files; change it and older entries are no longer found
 MANIFEST_FILE = "manifest.json"
 _LOCK_SECONDS = 60.0
+_BUILD_PREFIX = "deep_gemm_rocm-"
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ def _lock(locks: Path, name: str) -> Iterator[None]:
 def _build(source: Source, toolchain: Toolchain, entry: Path) -> Artefact:
     """Compiles in a folder of this machine's own, so that the compiler's scratch files never touch a shared disk."""
     try:
-        build = Path(tempfile.mkdtemp(prefix="deep_gemm_rocm-"))
+        build = Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX))
         source.write(build)
     except OSError as error:
         raise CacheError(f"there is no room to compile in the temporary folder: {error}. Set TMPDIR.") from error
@@ -264,6 +265,11 @@ def _build(source: Source, toolchain: Toolchain, entry: Path) -> Artefact:
         return Artefact(build / LIBRARY_FILE, from_cache=False, compile_seconds=seconds)
     shutil.rmtree(build, ignore_errors=True)
     return Artefact(entry / LIBRARY_FILE, from_cache=False, compile_seconds=seconds)
+
+
+def build_folders() -> Iterator[Path]:
+    """Where kernels are being compiled, or were when their process was killed."""
+    return Path(tempfile.gettempdir()).glob(f"{_BUILD_PREFIX}*")
 
 
 def _publish(build: Path, manifest: dict[str, object], entry: Path) -> None:

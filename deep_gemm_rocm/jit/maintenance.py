@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shutil
 import tarfile
@@ -19,7 +20,7 @@ from .source import HEADER_FOLDER, KERNEL_FILE
 from .toolchain import LIBRARY_FILE
 
 _ENTRY_NAME = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{40}")
-_ABANDONED_SECONDS = 3600  # nobody fills or removes a folder for so long
+_ABANDONED_SECONDS = 3600  # nobody compiles, fills or removes a folder, or holds a lock, for so long
 
 
 class Verified(NamedTuple):
@@ -48,14 +49,27 @@ def verify(root: Path) -> Verified:
 def prune(root: Path, limit: int) -> list[Entry]:
     """Removes what was set aside, what dead processes left, and least recently used kernels beyond ``limit`` bytes.
 
+    What they left is also in the temporary folder, where they compiled.
+
     Returns:
         The kernels that were removed.
     """
     shutil.rmtree(root / "quarantine", ignore_errors=True)
-    for leftover in root.glob("kernels/.*"):
-        if time.time() - leftover.stat().st_mtime > _ABANDONED_SECONDS:
-            shutil.rmtree(leftover, ignore_errors=True)
+    for folder in (*root.glob("kernels/.*"), *cache.build_folders()):
+        if _is_abandoned(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    for lock in root.glob("locks/*"):
+        if _is_abandoned(lock):
+            lock.unlink(missing_ok=True)
     return cache.evict(root, limit)
+
+
+def _is_abandoned(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return found.st_uid == os.geteuid() and time.time() - found.st_mtime > _ABANDONED_SECONDS
 
 
 def export(root: Path, file: Path) -> int:
