@@ -113,6 +113,13 @@ WAITS = [
         ["s8", "lgkmcnt"],
     ),
     Case(
+        "wait_scalar_load_of_condition",
+        "s_load_dwordx2 vcc, s[4:5], 0x0\n@\ns_cbranch_vccz 1\ns_nop 0",
+        "",
+        "s_waitcnt lgkmcnt(0)",
+        ["vcc is used before an s_waitcnt for lgkmcnt", "at s_cbranch_vccz"],
+    ),
+    Case(
         "wait_flat_load_counts_twice",
         SHARED_POINTER + DEFINE_LDS + "s_nop 1\nflat_load_dword v2, v[4:5]\n@" + USE_V2,
         "s_waitcnt vmcnt(0)",
@@ -234,6 +241,14 @@ WIDE_LDS = """
   ds_write_b8 v2, v9 offset:13
 """
 
+# Of v9, only every sixteenth lane is written.
+SOME_LANES = """
+  s_mov_b32 exec_lo, 0x10001
+  s_mov_b32 exec_hi, 0x10001
+  v_mov_b32_e32 v9, 0
+  s_mov_b64 exec, -1
+"""
+
 DEFINEDNESS = [
     Case(
         "unwritten_address",
@@ -309,6 +324,41 @@ DEFINEDNESS = [
         "",
         "v_mov_b32_e32 v9, 0",
         ["a branch on vcc, which depends on a register or memory that was never written"],
+    ),
+    Case(
+        "unwritten_condition_of_store",
+        "@\nv_cmp_gt_u32_e32 vcc, 7, v9\ns_and_saveexec_b64 s[8:9], vcc\nglobal_store_dword v1, v0, s[4:5]",
+        "",
+        "v_mov_b32_e32 v9, v0",
+        ["the lanes that store are those of exec, which depends on a register or memory that was never written"],
+    ),
+    Case(
+        "unwritten_lanes_shuffled",
+        SOME_LANES + "v_and_b32_e32 v3, @, v1\nds_bpermute_b32 v2, v3, v9" + STORE_V2,
+        "0x7c",
+        "0x40",
+        ["what is stored, v2 (lane 1), was never written"],
+    ),
+    Case(
+        "unwritten_lanes_swizzled",
+        SOME_LANES + "ds_swizzle_b32 v2, v9 offset:swizzle(BROADCAST,16,@)" + STORE_V2,
+        "1",
+        "0",
+        ["what is stored, v2 (lane 0), was never written"],
+    ),
+    Case(
+        "unwritten_lanes_moved",
+        SOME_LANES + "s_nop 1\nv_add_u32_dpp v2, v9, v1 row_newbcast:@ row_mask:0xf bank_mask:0xf" + STORE_V2,
+        "3",
+        "0",
+        ["what is stored, v2 (lane 0), was never written"],
+    ),
+    Case(
+        "unwritten_lanes_not_moved",
+        "s_nop 1\nv_mov_b32_dpp v2, v1 quad_perm:[1,0,3,2] row_mask:@ bank_mask:0xf" + STORE_V2,
+        "0x7",
+        "0xf",
+        ["what is stored, v2 (lane 48), was never written"],
     ),
     Case(
         "unwritten_lds",

@@ -160,7 +160,8 @@ bool Checker::check_definedness(Wave& wave, const Instruction& inst, const Effec
     global_addresses(wave, inst, addresses);
     active &= ~lanes_in_aperture(addresses, active, private_aperture);
   }
-  if (effects.is_store && inst.family != Family::SCRATCH) {
+  const bool stores = effects.is_store && effects.derivation != Derivation::crossing;
+  if (stores && inst.family != Family::SCRATCH) {
     const uint64_t copied = stores_plainly(effects.memory) ? lanes_with_data(definedness, effects) : 0;
     for (size_t i = effects.address_count; i < effects.reads.size(); ++i)
       if (!require(effects.reads[i], copied, "what is stored, ",
@@ -168,6 +169,8 @@ bool Checker::check_definedness(Wave& wave, const Instruction& inst, const Effec
         return false;
   }
   constexpr const char* undefined_condition = ", which depends on a register or memory that was never written";
+  if (stores && !require(scalar_range(sgpr_exec, 2), 0, "the lanes that store are those of ", undefined_condition))
+    return false;
   switch (inst.op) {
     case Op::s_cbranch_scc0: case Op::s_cbranch_scc1:
       if (definedness.scc_is_defined()) return true;

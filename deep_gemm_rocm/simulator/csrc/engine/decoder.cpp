@@ -40,7 +40,6 @@ const TableEntry& look_up(Family family, uint32_t number) {
   return table[size_t(family) * most_opcodes + number];
 }
 
-uint32_t bits(uint32_t word, int high, int low) { return (word >> low) & ((1u << (high - low + 1)) - 1); }
 bool bit(uint32_t word, int position) { return (word >> position) & 1; }
 
 int32_t sign_extend(uint32_t value, int width) { return int32_t(value << (32 - width)) >> (32 - width); }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lane_crossing.h"
+
 namespace mi300x {
 namespace {
 
@@ -17,6 +19,22 @@ Bits operator|(Bits a, Bits b) { return ~(~a & ~b); }
 
 uint64_t selection(Wave& wave, const Instruction& inst) {
   return inst.family == Family::VOP3 ? wave.read_scalar(inst.src[2]) : wave.vcc();
+}
+
+// The lanes of a DPP instruction's first source that are defined, or zero.
+uint64_t moved(const DppMove& move, uint64_t defined) {
+  uint64_t result = ~move.valid;
+  for (uint64_t rest = move.valid; rest != 0; rest &= rest - 1) {
+    const int lane = __builtin_ctzll(rest);
+    result |= (defined >> move.source[lane] & 1) << lane;
+  }
+  return result;
+}
+
+// The lanes that an instruction writes.
+uint64_t written_lanes(const Wave& wave, const Instruction& inst, const Effects& effects) {
+  if (effects.derivation == Derivation::matrix) return ~0ull;
+  return inst.dpp ? wave.exec() & dpp_move(wave, inst).written : wave.exec();
 }
 
 bool is_move(Op op) {
@@ -101,11 +119,25 @@ void Definedness::execute_bitwise(const Wave& wave, const Instruction& inst, con
     scc_ = (~result.defined & width) == 0 || (result.value & result.defined & width) != 0;
 }
 
+uint64_t Definedness::crossed_lanes(Wave& wave, const Instruction& inst) const {
+  int sources[lanes];
+  crossing_sources(wave, inst, sources);
+  const uint64_t data = lanes_of(crossing_data(inst), 0);
+  uint64_t defined = 0;
+  for (int lane = 0; lane < lanes; ++lane)
+    defined |= uint64_t(sources[lane] == no_lane || (data >> sources[lane] & 1)) << lane;
+  return defined;
+}
+
 // The lanes of row `row` of the result that are computed from defined values only.
 uint64_t Definedness::result_lanes(Wave& wave, const Instruction& inst, const Effects& effects, int row) const {
-  const auto all_dwords = [&](const Operand& operand, int dwords) {
+  const auto lanes_of_source = [&](int i, int dword) {
+    const uint64_t defined = lanes_of(inst.src[i], dword);
+    return inst.dpp && i == 0 ? moved(dpp_move(wave, inst), defined) : defined;
+  };
+  const auto all_dwords = [&](int i, int dwords) {
     uint64_t defined = ~0ull;
-    for (int dword = 0; dword < dwords; ++dword) defined &= lanes_of(operand, dword);
+    for (int dword = 0; dword < dwords; ++dword) defined &= lanes_of_source(i, dword);
     return defined;
   };
   uint64_t defined = ~0ull;
@@ -113,7 +145,7 @@ uint64_t Definedness::result_lanes(Wave& wave, const Instruction& inst, const Ef
     case Derivation::select: {
       const uint64_t mask = selection(wave, inst);
       const uint64_t known = inst.family == Family::VOP3 ? bits_of(inst.src[2]) : pair(sgpr_vcc);
-      return known & ((mask & lanes_of(inst.src[1], 0)) | (~mask & lanes_of(inst.src[0], 0)));
+      return known & ((mask & lanes_of_source(1, 0)) | (~mask & lanes_of_source(0, 0)));
     }
     case Derivation::packed_move: return lanes_of(inst.src[row], inst.vop.op_sel >> row & 1);
     case Derivation::packed_pairs:
@@ -121,16 +153,16 @@ uint64_t Definedness::result_lanes(Wave& wave, const Instruction& inst, const Ef
         defined &= lanes_of(inst.src[i], (row ? inst.vop.op_sel_hi : inst.vop.op_sel) >> i & 1);
       return defined;
     case Derivation::low_dwords_first:
-      for (const Operand& operand : inst.src) defined &= all_dwords(operand, std::min<int>(row + 1, operand.dwords));
+      for (int i = 0; i < 3; ++i) defined &= all_dwords(i, std::min<int>(row + 1, inst.src[i].dwords));
       return defined;
+    case Derivation::crossing: return crossed_lanes(wave, inst);
     case Derivation::carry:
       defined = inst.family == Family::VOP2 ? pair(sgpr_vcc) : bits_of(inst.src[2]);
-      return defined & lanes_of(inst.src[0], 0) & lanes_of(inst.src[1], 0);
+      return defined & lanes_of_source(0, 0) & lanes_of_source(1, 0);
     default: break;
   }
-  for (const Operand& operand : inst.src) defined &= all_dwords(operand, operand.dwords);
+  for (int i = 0; i < 3; ++i) defined &= all_dwords(i, inst.src[i].dwords);
   if (effects.derivation == Derivation::matrix) return defined == ~0ull ? ~0ull : 0;
-  if (inst.dpp) return (defined & wave.exec()) == wave.exec() ? ~0ull : defined;
   return defined;
 }
 
@@ -161,9 +193,8 @@ void Definedness::execute(Wave& wave, const Instruction& inst, const Effects& ef
     case Derivation::bit_not_and: return execute_bitwise(wave, inst, effects);
     default: break;
   }
-  const uint64_t written = effects.derivation == Derivation::matrix ? ~0ull : wave.exec();
   if (effects.derivation == Derivation::loaded ? loaded.is_complete() : all_is_defined(effects.reads))
-    return define_all(effects, written);
+    return define_all(effects, written_lanes(wave, inst, effects));
   write_results(wave, inst, effects, loaded);
 }
 
@@ -190,18 +221,17 @@ void Definedness::define_all(const Effects& effects, uint64_t lanes) {
 
 void Definedness::write_results(Wave& wave, const Instruction& inst, const Effects& effects, const Loaded& loaded) {
   constexpr int most_dwords = 32;
-  const uint64_t exec = wave.exec();
-  const bool writes_scalars = effects.unit == Unit::scalar || effects.derivation == Derivation::crossing ||
+  const uint64_t exec = wave.exec(), active = written_lanes(wave, inst, effects);
+  const bool writes_scalars = effects.unit == Unit::scalar ||
                               (effects.writes.size() != 0 && !effects.writes[effects.writes.size() - 1].is_vector());
   bool all_sources = true;
   if (writes_scalars)
     for (const RegisterRange& range : effects.reads) all_sources &= is_defined(range, exec);
-  const uint64_t scalar_bits = inst.sdst.kind != Operand::Kind::none ? ~exec | result_lanes(wave, inst, effects, 0)
+  const uint64_t scalar_bits = inst.sdst.kind != Operand::Kind::none ? ~active | result_lanes(wave, inst, effects, 0)
                                : all_sources                           ? ~0ull
                                                                        : 0;
   // An instruction may write what it reads: all results are found before any is kept.
   uint64_t results[most_dwords], gaps[most_dwords];
-  const uint64_t active = effects.derivation == Derivation::matrix ? ~0ull : exec;
   for (const RegisterRange& range : effects.writes) {
     if (!range.is_vector()) continue;
     const bool is_loaded = effects.derivation == Derivation::loaded;
@@ -210,7 +240,6 @@ void Definedness::write_results(Wave& wave, const Instruction& inst, const Effec
     for (int i = 0; i < range.count; ++i) {
       gaps[i] = is_loaded ? with_data : result_gaps(wave, inst, effects, i);
       if (is_loaded) results[i] = loaded.lanes[size_t(i)];
-      else if (effects.derivation == Derivation::crossing) results[i] = all_sources ? ~0ull : 0;
       else if (effects.derivation == Derivation::matrix && i > 0) results[i] = results[0];
       else results[i] = result_lanes(wave, inst, effects, i);
     }

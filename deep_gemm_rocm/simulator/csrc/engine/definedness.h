@@ -41,6 +41,7 @@ class Definedness {
   uint64_t result_lanes(Wave& wave, const Instruction& inst, const Effects& effects, int row) const;
   uint64_t result_gaps(Wave& wave, const Instruction& inst, const Effects& effects, int row) const;
   uint64_t lanes_of(const Operand& operand, int dword) const;
+  uint64_t crossed_lanes(Wave& wave, const Instruction& inst) const;
   uint64_t gaps_of(const Operand& operand, int dword) const;
   uint64_t bits_of(const Operand& operand) const;
   uint64_t pair(int index) const { return scalars_[size_t(index)] | uint64_t(scalars_[size_t(index) + 1]) << 32; }

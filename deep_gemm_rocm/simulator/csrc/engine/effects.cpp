@@ -33,6 +33,7 @@ bool reads_vcc(const Instruction& inst) {
   return inst.op == Op::v_cndmask_b32 || inst.op == Op::v_addc_co_u32 || inst.op == Op::v_subb_co_u32 ||
          inst.op == Op::v_subbrev_co_u32;
 }
+bool is_branch_on_vcc(Op op) { return op == Op::s_cbranch_vccz || op == Op::s_cbranch_vccnz; }
 bool writes_vcc(const Instruction& inst) { return inst.family == Family::VOP2 && contains(mnemonic(inst.op), "_co_"); }
 
 Unit unit_of(const Instruction& inst) {
@@ -122,7 +123,7 @@ void add_memory(Effects& effects, const Instruction& inst) {
   add(effects.reads, inst.src[0]);
   if (!lds) add(effects.reads, inst.src[2]);
   if (buffer) add(effects.reads, inst.src[1]);
-  effects.address_count = uint8_t(effects.reads.size());
+  effects.address_count = inst.op == Op::ds_swizzle_b32 ? 0 : uint8_t(effects.reads.size());
   if (buffer && (is_write || is_atomic)) add(effects.reads, inst.dst);
   if (!buffer) add(effects.reads, inst.src[1]);
   if (lds) add(effects.reads, inst.src[2]);
@@ -223,7 +224,7 @@ void add_arithmetic(Effects& effects, const Instruction& inst) {
   if (!only_reads_destination(inst)) add(effects.writes, inst.dst);
   if (reads_destination(inst)) add(effects.reads, inst.dst);
   add(effects.writes, inst.sdst);
-  if (reads_vcc(inst)) effects.reads.push_back(scalar_range(sgpr_vcc, 2));
+  if (reads_vcc(inst) || is_branch_on_vcc(inst.op)) effects.reads.push_back(scalar_range(sgpr_vcc, 2));
   if (writes_vcc(inst)) effects.writes.push_back(scalar_range(sgpr_vcc, 2));
   if (starts_with(name, "v_cmpx")) effects.writes.push_back(scalar_range(sgpr_exec, 2));
   if (effects.unit == Unit::matrix) return add_matrix(effects, inst);

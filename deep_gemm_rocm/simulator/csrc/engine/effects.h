@@ -57,7 +57,7 @@ enum class Derivation : uint8_t {
   select,            // V_CNDMASK: from the operand that the mask selects
   carry,             // from two operands and the carry-in mask
   matrix,            // all lanes from all lanes
-  crossing,          // lanes move: all from all
+  crossing,          // of the lanes that they come from
   read_lane,
   write_lane,
   bit_move,  // scalar lane masks, bit by bit

@@ -10,6 +10,9 @@ namespace mi300x {
 
 class Wave;
 
+// A field of a machine word.
+inline uint32_t bits(uint32_t word, int high, int low) { return (word >> low) & ((1u << (high - low + 1)) - 1); }
+
 enum class Family : uint8_t {
   SOP2, SOPK, SOP1, SOPC, SOPP, SMEM, VOP1, VOP2, VOPC, VOP3, VOP3P, DS, FLAT, GLOBAL, SCRATCH, MUBUF, MTBUF
 };

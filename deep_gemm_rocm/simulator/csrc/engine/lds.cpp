@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "atomics.h"
+#include "lane_crossing.h"
 #include "lane_transfer.h"
 #include "lanes.h"
 
@@ -305,60 +306,20 @@ void count_lanes(Wave& wave, const Instruction& inst) {
 LDS(ds_append, count_lanes<1>)
 LDS(ds_consume, count_lanes<-1>)
 
-// ---- Moves across lanes that use the LDS crossbar but no LDS memory; inactive lanes give zero ----
+// ---- Moves across lanes ----
 
-void permute_forward(Wave& wave, const Instruction& inst) {
-  alignas(64) uint32_t results[lanes] = {};
-  const uint32_t *address = wave.row(inst.src[0].index), *data = wave.row(inst.src[1].index);
-  for_active_lanes(wave, [&](int lane) {
-    results[(address[lane] + uint32_t(inst.imm)) / 4 % lanes] = data[lane];
-    return true;
-  });
-  store_row(wave.row(inst.dst.index), results, wave.exec());
-}
-void permute_backward(Wave& wave, const Instruction& inst) {
+void exchange_lanes(Wave& wave, const Instruction& inst) {
   alignas(64) uint32_t results[lanes];
-  const uint32_t *address = wave.row(inst.src[0].index), *data = wave.row(inst.src[1].index);
-  for (int l = 0; l < lanes; ++l) {
-    const uint32_t source = (address[l] + uint32_t(inst.imm)) / 4 % lanes;
-    results[l] = wave.exec() >> source & 1 ? data[source] : 0;
-  }
-  store_row(wave.row(inst.dst.index), results, wave.exec());
-}
-
-// CDNA3 ISA, DS_SWIZZLE_B32: the offset selects among four patterns.
-int swizzled_lane(uint32_t offset, int lane) {
-  const int group = lane & ~31, position = lane & 31;
-  if (offset >= 0xE000) {  // FFT: lanes in bit-reversed order within groups
-    const uint32_t mask = offset & 31;
-    int reversed = 0;
-    for (int i = 0; i < 5; ++i) reversed |= (position >> i & 1) << (4 - i);
-    const int size_log2 = __builtin_popcount(~mask & 31);
-    const int within = reversed >> (5 - size_log2);
-    return group | (position & ~((1 << size_log2) - 1)) | within;
-  }
-  if (offset >= 0xC000) {  // rotate within groups that the mask leaves together
-    const int mask = offset & 31, amount = int(offset >> 5 & 31);
-    const int rotated = offset >> 10 & 1 ? position - amount : position + amount;
-    return group | (position & mask) | (rotated & ~mask & 31);
-  }
-  if (offset & 0x8000) return (lane & ~3) | int(offset >> (2 * (lane & 3)) & 3);  // permutation of quads
-  const int and_mask = offset & 31, or_mask = offset >> 5 & 31, xor_mask = offset >> 10 & 31;
-  return group | (((position & and_mask) | or_mask) ^ xor_mask);
-}
-void swizzle(Wave& wave, const Instruction& inst) {
-  alignas(64) uint32_t results[lanes];
-  const uint32_t* data = wave.row(inst.src[0].index);
-  for (int l = 0; l < lanes; ++l) {
-    const int source = swizzled_lane(uint32_t(inst.imm), l);
-    results[l] = wave.exec() >> source & 1 ? data[source] : 0;
-  }
+  int sources[lanes];
+  crossing_sources(wave, inst, sources);
+  const uint32_t* data = wave.row(crossing_data(inst).index);
+  for (int l = 0; l < lanes; ++l) results[l] = sources[l] == no_lane ? 0 : data[sources[l]];
   store_row(wave.row(inst.dst.index), results, wave.exec());
 }
 void do_nothing(Wave&, const Instruction&) {}
-LDS(ds_permute_b32, permute_forward)
-LDS(ds_bpermute_b32, permute_backward)
-LDS(ds_swizzle_b32, swizzle)
+LDS(ds_permute_b32, exchange_lanes)
+LDS(ds_bpermute_b32, exchange_lanes)
+LDS(ds_swizzle_b32, exchange_lanes)
 LDS(ds_nop, do_nothing)
 
 }  // namespace

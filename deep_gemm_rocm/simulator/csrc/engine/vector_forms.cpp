@@ -1,13 +1,10 @@
 // SDWA and DPP forms: the sources are rearranged into temporary rows, then the instruction itself runs on those.
 
-#include <vector>
-
+#include "lane_crossing.h"
 #include "lanes.h"
 
 namespace mi300x {
 namespace {
-
-uint32_t bits(uint32_t word, int high, int low) { return (word >> low) & ((1u << (high - low + 1)) - 1); }
 
 // ---- SDWA: a byte, a word or the whole dword of each source, and of the destination ----
 
@@ -47,63 +44,6 @@ uint32_t merged(uint32_t old, uint32_t value, uint32_t selection, uint32_t unuse
   return placed;
 }
 
-// ---- DPP: lane l of the first source comes from another lane ----
-
-constexpr int invalid_lane = -1;
-
-int dpp_source_lane(uint32_t control, int lane) {
-  const int row = lane & ~15, position = lane & 15, amount = int(control & 15);
-  if (control <= 0x0FF) return (lane & ~3) | int(control >> (2 * (lane & 3)) & 3);                   // quad_perm
-  if (control <= 0x10F) return position + amount < 16 ? lane + amount : invalid_lane;                // row_shl
-  if (control <= 0x11F) return position - amount >= 0 ? lane - amount : invalid_lane;                // row_shr
-  if (control <= 0x12F) return row | ((position - amount) & 15);                                     // row_ror
-  switch (control) {
-    case 0x130: return lane + 1 < lanes ? lane + 1 : invalid_lane;  // wave_shl:1
-    case 0x134: return (lane + 1) % lanes;                          // wave_rol:1
-    case 0x138: return lane - 1;                                    // wave_shr:1
-    case 0x13C: return (lane + lanes - 1) % lanes;                  // wave_ror:1
-    case 0x140: return row | (15 - position);                       // row_mirror
-    case 0x141: return (lane & ~7) | (7 - (lane & 7));              // row_half_mirror
-    case 0x142: return row > 0 ? row - 1 : invalid_lane;            // row_bcast:15
-    case 0x143: return row >= 32 ? 31 : invalid_lane;               // row_bcast:31
-    default: break;
-  }
-  if (control >= 0x150 && control <= 0x15F) return row | amount;  // row_newbcast
-  return invalid_lane;
-}
-
-// The source lanes of one DPP control; invalid ones are 0.
-struct DppSources {
-  uint8_t lane[lanes] = {};
-  uint64_t valid = 0;
-
-  explicit DppSources(uint32_t control) {
-    for (int l = 0; l < lanes; ++l) {
-      const int source = dpp_source_lane(control, l);
-      if (source == invalid_lane) continue;
-      lane[l] = uint8_t(source);
-      valid |= 1ull << l;
-    }
-  }
-};
-
-const DppSources& dpp_sources(uint32_t control) {
-  static const std::vector<DppSources> all = [] {
-    std::vector<DppSources> sources;
-    for (uint32_t i = 0; i < 512; ++i) sources.emplace_back(i);
-    return sources;
-  }();
-  return all[control];
-}
-
-// Lanes of the enabled banks, 4 lanes each, of the enabled rows.
-uint64_t dpp_enabled_lanes(uint32_t row_mask, uint32_t bank_mask) {
-  uint64_t row = 0, enabled = 0;
-  for (int i = 0; i < 4; ++i) row |= bank_mask >> i & 1 ? 0xFull << 4 * i : 0;
-  for (int i = 0; i < 4; ++i) enabled |= row_mask >> i & 1 ? row << 16 * i : 0;
-  return enabled;
-}
-
 }  // namespace
 
 void run_sdwa(Wave& wave, const Instruction& inst) {
@@ -128,24 +68,17 @@ void run_sdwa(Wave& wave, const Instruction& inst) {
 }
 
 void run_dpp(Wave& wave, const Instruction& inst) {
-  const uint32_t control = inst.vop.sdwa_dpp;
-  const bool zero_fill = control >> 19 & 1;  // bound_ctrl:0 in assembly
-  const uint32_t bank_mask = bits(control, 27, 24), row_mask = bits(control, 31, 28);
   const uint64_t exec = wave.exec();
-  const DppSources& sources = dpp_sources(bits(control, 16, 8));
-  uint64_t valid = sources.valid;
-  if (exec != ~0ull)
-    for (int l = 0; l < lanes; ++l) valid &= ~(uint64_t(~exec >> sources.lane[l] & 1) << l);
+  const DppMove move = dpp_move(wave, inst);
   for (int dword = 0; dword < inst.src[0].dwords; ++dword) {
     const uint32_t* from = wave.row(inst.src[0].index + dword);
     uint32_t* to = wave.row(temporary_row + dword);
-    for (int l = 0; l < lanes; ++l) to[l] = from[sources.lane[l]];
-    for (uint64_t invalid = ~valid; invalid != 0; invalid &= invalid - 1) to[__builtin_ctzll(invalid)] = 0;
+    for (int l = 0; l < lanes; ++l) to[l] = from[move.source[l]];
+    for (uint64_t invalid = ~move.valid; invalid != 0; invalid &= invalid - 1) to[__builtin_ctzll(invalid)] = 0;
   }
-  const uint64_t writes = dpp_enabled_lanes(row_mask, bank_mask) & (zero_fill ? ~0ull : valid);
   Instruction plain = inst;
   plain.src[0].index = temporary_row;
-  const uint64_t active = exec & writes;
+  const uint64_t active = exec & move.written;
   wave.set_exec(active);
   inst.inner(wave, plain);
   if (wave.exec() == active) wave.set_exec(exec);  // V_CMPX has set it to its own result
