@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
+from deep_gemm_rocm import mqa_logits
 
 FP8 = torch.float8_e4m3fnuz
 KINDS = [(heads, dim) for heads in (32, 64) for dim in (32, 64, 128)]
@@ -219,6 +220,20 @@ def test_fewer_columns_than_keys():
 def test_same_bits_however_the_work_is_spread():
     problem = Paged((700, 300, 64), 2, 32, 32)
     assert torch.equal(problem.run(units=1), problem.run(units=304))
+
+
+@pytest.mark.parametrize("tokens", [200, -5, 2**31 - 1])
+def test_nonsense_on_the_device_reaches_nothing_else(monkeypatch, tokens):
+    """Where the host can't read what says whose the pages are, the kernel takes some that exist."""
+    problem = Paged((300, 200), 2, 32, 32)
+    expected = problem.run(columns=300)
+    meta = dg.get_paged_mqa_logits_metadata(problem.context_lens, 64, 5)
+    monkeypatch.setattr(mqa_logits, "check_pages", lambda *arguments: None)
+    problem.context_lens[1] = tokens
+    problem.block_table[1] = torch.tensor([2**31 - 1, -(2**31), 10**6]).int().repeat(2)[: problem.block_table.shape[1]]
+    operands = (problem.q, problem.cache, problem.weights, problem.context_lens, problem.block_table, meta)
+    logits = dg.fp8_paged_mqa_logits(*operands, 300, clean_logits=True)
+    assert torch.equal(logits[:2], expected[:2])
 
 
 def test_metadata_gives_every_unit_as_much_as_any_other():
