@@ -30,8 +30,8 @@ void multiply_rows(const MatrixOperands& o, int first, const typename Dot::Opera
 // V_MFMA_* of one block of 16x16 or 32x32.
 template <class Dot, int size>
 MFMA_INSTRUCTION multiply(const MatrixOperands& o) {
-  const typename Dot::OperandA a(o.a);
-  const typename Dot::OperandB b(o.b);
+  const auto& a = o.cache->get<typename Dot::OperandA>(MatrixOperandCache::Side::a, o.a);
+  const auto& b = o.cache->get<typename Dot::OperandB>(MatrixOperandCache::Side::b, o.b);
   for_each_4_rows<size, 1>([&](int first, int a_lane, int b_lane) {
     multiply_rows<Dot, 64 / size, size, size>(o, first, a, a_lane, b, b_lane);
   });
@@ -158,10 +158,14 @@ MFMA_INSTRUCTION multiply_f64(const MatrixOperands& o) {
   }
 }
 
-using Fp8Fp8 = Float8Dot<Fp8, Fp8>;
-using Fp8Bf8 = Float8Dot<Fp8, Bf8>;
-using Bf8Fp8 = Float8Dot<Bf8, Fp8>;
-using Bf8Bf8 = Float8Dot<Bf8, Bf8>;
+template <int size>
+using Fp8Fp8 = Float8Dot<Fp8, Fp8, size>;
+template <int size>
+using Fp8Bf8 = Float8Dot<Fp8, Bf8, size>;
+template <int size>
+using Bf8Fp8 = Float8Dot<Bf8, Fp8, size>;
+template <int size>
+using Bf8Bf8 = Float8Dot<Bf8, Bf8, size>;
 
 // The matrix core rounds to nearest and keeps subnormal numbers whatever the MODE register holds, which the host's
 // control register may follow when an instruction starts.
@@ -181,14 +185,14 @@ struct Entry {
 };
 
 constexpr Entry kInstructions[] = {
-    {"v_mfma_f32_16x16x32_bf8_bf8", in_default_mode<multiply<Bf8Bf8, 16>>},
-    {"v_mfma_f32_16x16x32_bf8_fp8", in_default_mode<multiply<Bf8Fp8, 16>>},
-    {"v_mfma_f32_16x16x32_fp8_bf8", in_default_mode<multiply<Fp8Bf8, 16>>},
-    {"v_mfma_f32_16x16x32_fp8_fp8", in_default_mode<multiply<Fp8Fp8, 16>>},
-    {"v_mfma_f32_32x32x16_bf8_bf8", in_default_mode<multiply<Bf8Bf8, 32>>},
-    {"v_mfma_f32_32x32x16_bf8_fp8", in_default_mode<multiply<Bf8Fp8, 32>>},
-    {"v_mfma_f32_32x32x16_fp8_bf8", in_default_mode<multiply<Fp8Bf8, 32>>},
-    {"v_mfma_f32_32x32x16_fp8_fp8", in_default_mode<multiply<Fp8Fp8, 32>>},
+    {"v_mfma_f32_16x16x32_bf8_bf8", in_default_mode<multiply<Bf8Bf8<16>, 16>>},
+    {"v_mfma_f32_16x16x32_bf8_fp8", in_default_mode<multiply<Bf8Fp8<16>, 16>>},
+    {"v_mfma_f32_16x16x32_fp8_bf8", in_default_mode<multiply<Fp8Bf8<16>, 16>>},
+    {"v_mfma_f32_16x16x32_fp8_fp8", in_default_mode<multiply<Fp8Fp8<16>, 16>>},
+    {"v_mfma_f32_32x32x16_bf8_bf8", in_default_mode<multiply<Bf8Bf8<32>, 32>>},
+    {"v_mfma_f32_32x32x16_bf8_fp8", in_default_mode<multiply<Bf8Fp8<32>, 32>>},
+    {"v_mfma_f32_32x32x16_fp8_bf8", in_default_mode<multiply<Fp8Bf8<32>, 32>>},
+    {"v_mfma_f32_32x32x16_fp8_fp8", in_default_mode<multiply<Fp8Fp8<32>, 32>>},
 
     {"v_mfma_f32_16x16x16_f16", in_default_mode<multiply<FloatDot<F16>, 16>>},
     {"v_mfma_f32_32x32x8_f16", in_default_mode<multiply<FloatDot<F16>, 32>>},
@@ -220,14 +224,14 @@ constexpr Entry kInstructions[] = {
     {"v_mfma_i32_16x16x4_4b_i8", in_default_mode<multiply_blocks<Int8Dot<1>, 16>>},
     {"v_mfma_i32_4x4x4_16b_i8", in_default_mode<multiply_4x4<Int8Dot<1>>>},
 
-    {"v_smfmac_f32_16x16x64_bf8_bf8", in_default_mode<multiply_sparse<Bf8Bf8, 16>>},
-    {"v_smfmac_f32_16x16x64_bf8_fp8", in_default_mode<multiply_sparse<Bf8Fp8, 16>>},
-    {"v_smfmac_f32_16x16x64_fp8_bf8", in_default_mode<multiply_sparse<Fp8Bf8, 16>>},
-    {"v_smfmac_f32_16x16x64_fp8_fp8", in_default_mode<multiply_sparse<Fp8Fp8, 16>>},
-    {"v_smfmac_f32_32x32x32_bf8_bf8", in_default_mode<multiply_sparse<Bf8Bf8, 32>>},
-    {"v_smfmac_f32_32x32x32_bf8_fp8", in_default_mode<multiply_sparse<Bf8Fp8, 32>>},
-    {"v_smfmac_f32_32x32x32_fp8_bf8", in_default_mode<multiply_sparse<Fp8Bf8, 32>>},
-    {"v_smfmac_f32_32x32x32_fp8_fp8", in_default_mode<multiply_sparse<Fp8Fp8, 32>>},
+    {"v_smfmac_f32_16x16x64_bf8_bf8", in_default_mode<multiply_sparse<Bf8Bf8<16>, 16>>},
+    {"v_smfmac_f32_16x16x64_bf8_fp8", in_default_mode<multiply_sparse<Bf8Fp8<16>, 16>>},
+    {"v_smfmac_f32_16x16x64_fp8_bf8", in_default_mode<multiply_sparse<Fp8Bf8<16>, 16>>},
+    {"v_smfmac_f32_16x16x64_fp8_fp8", in_default_mode<multiply_sparse<Fp8Fp8<16>, 16>>},
+    {"v_smfmac_f32_32x32x32_bf8_bf8", in_default_mode<multiply_sparse<Bf8Bf8<32>, 32>>},
+    {"v_smfmac_f32_32x32x32_bf8_fp8", in_default_mode<multiply_sparse<Bf8Fp8<32>, 32>>},
+    {"v_smfmac_f32_32x32x32_fp8_bf8", in_default_mode<multiply_sparse<Fp8Bf8<32>, 32>>},
+    {"v_smfmac_f32_32x32x32_fp8_fp8", in_default_mode<multiply_sparse<Fp8Fp8<32>, 32>>},
     {"v_smfmac_f32_16x16x32_f16", in_default_mode<multiply_sparse<FloatDot<F16>, 16>>},
     {"v_smfmac_f32_32x32x16_f16", in_default_mode<multiply_sparse<FloatDot<F16>, 32>>},
     {"v_smfmac_f32_16x16x32_bf16", in_default_mode<multiply_sparse<FloatDot<Bf16>, 16>>},

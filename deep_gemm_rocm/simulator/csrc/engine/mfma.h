@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "mfma_operand_cache.h"
+
 namespace mi300x {
 
 // Registers are rows of 64 lanes, consecutive registers follow one another: register r, lane l is p[64 * r + l].
@@ -14,6 +16,7 @@ struct MatrixOperands {
   const uint32_t* c = nullptr;      // V_SMFMAC accumulates into d: c == d
   const uint32_t* index = nullptr;  // V_SMFMAC only: the register of sparsity indices
   uint8_t cbsz = 0, abid = 0, blgp = 0;
+  MatrixOperandCache* cache = nullptr;  // of the host thread
 };
 
 using MatrixInstruction = void (*)(const MatrixOperands&);

@@ -40,25 +40,20 @@ struct Accumulator {
 
   // Adds the sums of 4 rows to C.
   __attribute__((always_inline)) static void add(const Sums (&sums)[4], FloatVector (&c)[4]) {
-    if (!drops_far_c) return add_to_most_c(sums, c);
-    // Sums of FP8 products are mostly kept short, so that C is small.
-    FloatVector d[4];
-    Int32Vector misfits[4], totals[4];
-    MFMA_UNROLL for (int row = 0; row < 4; ++row) d[row] = add_to_small_c(sums[row], c[row], totals[row], misfits[row]);
-    if (any_negative(misfits[0] | misfits[1] | misfits[2] | misfits[3])) return add_beyond_small_c(sums, c);
-    MFMA_UNROLL for (int row = 0; row < 4; ++row) c[row] = d[row];
-  }
-
-  __attribute__((noinline)) static void add_beyond_small_c(const Sums (&sums)[4], FloatVector (&c)[4]) {
-    add_to_most_c(sums, c);
-  }
-
-  __attribute__((always_inline)) static void add_to_most_c(const Sums (&sums)[4], FloatVector (&c)[4]) {
     FloatVector d[4];
     Int32Vector misfits[4];
     MFMA_UNROLL for (int row = 0; row < 4; ++row) d[row] = add_to_usual_c(sums[row], c[row], misfits[row]);
     if (any_negative(misfits[0] | misfits[1] | misfits[2] | misfits[3])) return add_to_any_c(sums, misfits, d, c);
     MFMA_UNROLL for (int row = 0; row < 4; ++row) c[row] = d[row];
+  }
+
+  // Adds sums in units of 2^(top-24), where E may be less than top says, to C where C is whole in these and less than
+  // 2^30 of them: then nothing but the total has to be rounded. Elsewhere the result is undefined and misfits negative.
+  static FloatVector add_to_whole_c(const Sums& sums, FloatVector c, Int32Vector& misfits) {
+    const FloatVector sum_unit = unit(sums.top);
+    const Int32Vector whole_c = truncate(c * inverse_unit(sums.top));
+    misfits |= (to_float(whole_c) * sum_unit != c) | (whole_c ^ (whole_c + whole_c));
+    return to_float(sums.sum + whole_c) * sum_unit;
   }
 
   // Adds sums to C where misfits isn't negative. Beside a C of 2^30 units or more, they are rounded down to the unit
@@ -154,7 +149,7 @@ struct Accumulator {
   static DoubleVector add_in_double(DoubleVector sum, DoubleVector sum_power, DoubleVector c) {
     constexpr int64_t kExponentBits = 0x7ffll << 52;
     const Int64Vector c_is_finite = (bit_cast<Int64Vector>(c) & kExponentBits) != kExponentBits;
-    if (drops_far_c) c = c_is_finite | (sum_power <= 0x1p24) ? c : DoubleVector{};
+    if (drops_far_c) c = (c_is_finite | (sum_power <= 0x1p24)) ? c : DoubleVector{};
     const DoubleVector c_power =
         larger(bit_cast<DoubleVector>(bit_cast<Int64Vector>(c) & kExponentBits), splat<DoubleVector>(0x1p-126));
     const DoubleVector power = larger(sum_power, c_power);  // 2^X

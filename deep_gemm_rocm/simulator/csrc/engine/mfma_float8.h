@@ -1,12 +1,13 @@
 // Dot products of FP8 and BF8 operands: step 1 of the arithmetic in mfma_accumulate.h.
 //
-// Let L be the exponent of the largest number of an operand. Nearly all others are "large" too: their last bit is at
-// least 2^(L-12), so that they are integers of 13 bits and a sign in this unit. Products of two large numbers are never
-// truncated, whatever E is, since theirs is at least 2^(E-24). So the large numbers of all k are multiplied and summed
-// as integers; only products with one of the others, the "small" numbers, are truncated, one by one.
+// The elements of a group in a row of A or a column of B are integers in the unit of the last bit that any of them has
+// set. Their "range" is how many bits that is below the exponent of the largest, T. If the ranges of the row and the
+// column add up to 24 at most, as they nearly always do, no product is truncated whatever E is, since E is T_A + T_B at
+// most. Then the integers' products are summed. Nor does E matter to a C that is a whole number of 2^(T_A + T_B - 24).
+//
+// The rest is done row by row with E. Elements that would make the range too large for 16-bit integers are left out
+// there, and their products truncated one by one.
 #pragma once
-
-#include <algorithm>
 
 #include "mfma_accumulate.h"
 #include "mfma_formats.h"
@@ -21,54 +22,31 @@ inline Int8Vector larger_of_halves(Int8Vector bytes) {
 inline Int8Vector larger_of_bytes(Int8Vector bytes) {
   return larger(bytes, bit_cast<Int8Vector>(bit_cast<Int32Vector>(bytes) >> 8));
 }
+// A byte of each lane, a sum of fields, in the place of an F32's exponent.
+inline Int32Vector top_of(Int8Vector fields, int byte) { return bit_cast<Int32Vector>(fields) >> 8 * byte << 24 >> 1; }
 
-// An operand of two registers, 8 elements a lane.
-template <class Format>
+// An operand of two registers, 8 elements a lane. A group has those of two chunks of lanes, `stride` apart.
+template <class Format, int stride>
 struct Float8Operand {
   static constexpr int kRegisters = 2;
   static constexpr int kElementBits = 8;
+  static constexpr int kRangeBits = 31;
+  static constexpr int kLeavesOut = 32;
 
   alignas(64) uint32_t code[2][64];   // the registers
   alignas(64) uint32_t field[2][64];  // the elements' exponent fields
-  alignas(64) uint32_t small[2][64];  // 0xff for each small element
-  // The large elements as 16-bit integers, small ones as 0: pair 2 r + i holds elements 4 r + i and 4 r + i + 2.
-  alignas(64) uint32_t large_pair[4][64];
-  // A bit for each element that is small in one of 4 lanes, and in one of a vector's lanes.
-  uint8_t small_in_4[64 / 4] = {};
-  uint8_t small_in_vector[64 / kLanes] = {};
-  int largest_field;
-  bool has_nan;
+  // The elements as integers: pair 2 r + i holds elements 4 r + i and 4 r + i + 2.
+  alignas(64) uint32_t pair[4][64];
+  // Of each group, in the lanes of its first chunk: the exponent field of T in the place of an F32's; the range, plus
+  // kLeavesOut if elements are left out; a bit for each of these.
+  alignas(64) int32_t top[64];
+  alignas(64) int32_t range[64];
+  alignas(64) uint32_t left_out[64];
+  bool has_nan = false;
 
   explicit Float8Operand(const uint32_t* registers) {
-    // The smallest for which F32 has the scale below.
-    Int8Vector largest = splat<Int8Vector>(12);
-    Int8Vector is_nan = {};
-    for (int r = 0; r < 2; ++r) {
-      for (int lane = 0; lane < 64; lane += kLanes) {
-        const auto codes = load<Int32Vector>(registers + 64 * r + lane);
-        const Int8Vector fields = Format::field(codes);
-        store(code[r] + lane, codes);
-        store(field[r] + lane, fields);
-        largest = larger(largest, fields);
-        is_nan |= bit_cast<Int8Vector>(codes) == splat<Int8Vector>(kNaNCode);
-      }
-    }
-    has_nan = negative_bytes(is_nan) != 0;
-    largest_field = largest_of(largest);
-
-    const int smallest_large = largest_field - (12 - Format::kMantissaBits);
-    const float scale = bit_cast<float>((127 + 12 + 127 - largest_field) << 23);
-    for (int r = 0; r < 2; ++r) {
-      for (int lane = 0; lane < 64; lane += kLanes) {
-        const auto fields = load<Int8Vector>(field[r] + lane);
-        const Int8Vector is_small = (fields < splat<Int8Vector>(smallest_large)) & (fields > Int8Vector{});
-        const Int32Vector large = load<Int32Vector>(code[r] + lane) & ~bit_cast<Int32Vector>(is_small);
-        const auto integer = [&](int element) { return truncate(Format::scaled_value(large, element) * scale); };
-        store(small[r] + lane, is_small);
-        store(large_pair[2 * r] + lane, (integer(0) & 0xffff) | integer(2) << 16);
-        store(large_pair[2 * r + 1] + lane, (integer(1) & 0xffff) | integer(3) << 16);
-        if (const uint64_t bits = negative_bytes(is_small)) note_small(bits, lane, 4 * r);
-      }
+    for (int group = 0; group < 64; group += 2 * stride) {
+      for (int lane = group; lane < group + stride; lane += kLanes) convert(registers, lane);
     }
   }
 
@@ -83,43 +61,90 @@ struct Float8Operand {
 
  private:
   static constexpr int kNaNCode = -128;
+  static constexpr int kLargestRange = 14;  // of 16-bit integers
+
+  // The registers of both chunks that a group's elements come from.
+  struct Parts {
+    Int32Vector of[2][2];  // [chunk][register]
+  };
 
   static Int32Vector is_any_nan(Int32Vector codes, Int32Vector more_codes) {
     const auto nan = splat<Int8Vector>(kNaNCode);
     return bit_cast<Int32Vector>((bit_cast<Int8Vector>(codes) == nan) | (bit_cast<Int8Vector>(more_codes) == nan)) != 0;
   }
 
-  static int largest_of(Int8Vector fields) {
-    const auto lanes = bit_cast<Int32Vector>(larger_of_bytes(larger_of_halves(fields)));
-    int largest = 0;
-    for (int lane = 0; lane < kLanes; ++lane) largest = std::max(largest, lanes[lane] & 0xff);
-    return largest;
+  // The groups whose first chunk is in the vector's lanes.
+  void convert(const uint32_t* registers, int lane) {
+    Parts codes, depths;
+    auto largest = splat<Int8Vector>(1), deepest = splat<Int8Vector>(Format::kNoDepth);
+    Int32Vector is_nan = {};
+    MFMA_UNROLL for (int chunk = 0; chunk < 2; ++chunk) {
+      const int from = lane + chunk * stride;
+      MFMA_UNROLL for (int r = 0; r < 2; ++r) {
+        const Int32Vector part = codes.of[chunk][r] = load<Int32Vector>(registers + 64 * r + from);
+        const Int8Vector fields = Format::field(part), depth = Format::depth(part, fields);
+        store(code[r] + from, part);
+        store(field[r] + from, fields);
+        depths.of[chunk][r] = bit_cast<Int32Vector>(depth);
+        largest = larger(largest, fields);
+        deepest = larger(deepest, depth);
+      }
+      is_nan |= is_any_nan(codes.of[chunk][0], codes.of[chunk][1]);
+    }
+    has_nan |= any_negative(is_nan);
+    const Int32Vector group_top = top_of(larger_of_bytes(larger_of_halves(largest)), 0);
+    const Int32Vector group_depth = top_of(larger_of_bytes(larger_of_halves(deepest)), 0);
+    Int32Vector group_range = larger((group_top + group_depth) >> 23, Int32Vector{});
+    Int32Vector group_left_out = {};
+    if (any(group_range > kLargestRange)) leave_out(depths, group_top, codes, group_range, group_left_out);
+    store(top + lane, group_top);
+    store(range + lane, group_range);
+    store(left_out + lane, group_left_out);
+    convert(codes, lane, group_top, group_range & kRangeBits);
   }
 
-  // Takes in four bits for each of the vector's lanes.
-  void note_small(uint64_t bits, int lane, int first_element) {
-    for (int quad = lane / 4; bits != 0; bits >>= 16, ++quad) {
-      const unsigned pairs = bits | bits >> 8;
-      const unsigned elements = ((pairs | pairs >> 4) & 15) << first_element;
-      small_in_4[quad] |= elements;
-      small_in_vector[lane / kLanes] |= elements;
+  // Makes elements zero that are too deep below the largest for 16-bit integers.
+  __attribute__((noinline)) static void leave_out(const Parts& depths, Int32Vector group_top, Parts& codes,
+                                                  Int32Vector& group_range, Int32Vector& group_left_out) {
+    const Int32Vector deepest = kLargestRange - (group_top >> 23);
+    for (int e = 0; e < 16; ++e) {
+      const int chunk = e / 8, r = e / 4 % 2, shift = 24 - e % 4 * 8;
+      const Int32Vector is_too_deep = depths.of[chunk][r] << shift >> 24 > deepest;
+      codes.of[chunk][r] &= ~(is_too_deep & static_cast<int32_t>(0xff000000u >> shift));
+      group_left_out |= is_too_deep & 1 << e;
+    }
+    group_range = group_range > kLargestRange ? splat<Int32Vector>(kLargestRange + kLeavesOut) : group_range;
+  }
+
+  void convert(const Parts& codes, int lane, Int32Vector group_top, Int32Vector group_range) {
+    const auto scale = bit_cast<FloatVector>(((group_range + (127 + Format::kBias)) << 23) - group_top);
+    MFMA_UNROLL for (int chunk = 0; chunk < 2; ++chunk) {
+      MFMA_UNROLL for (int r = 0; r < 2; ++r) {
+        const auto integer = [&](int element) {
+          return truncate(Format::value(codes.of[chunk][r], element) * scale);
+        };
+        uint32_t* pairs = pair[2 * r] + lane + chunk * stride;
+        store(pairs, (integer(0) & 0xffff) | integer(2) << 16);
+        store(pairs + 64, (integer(1) & 0xffff) | integer(3) << 16);
+      }
     }
   }
 };
 
-template <class A, class B>
+template <class A, class B, int stride>
 struct Float8Dot {
   using Vector = FloatVector;
-  using OperandA = Float8Operand<A>;
-  using OperandB = Float8Operand<B>;
+  using OperandA = Float8Operand<A, stride>;
+  using OperandB = Float8Operand<B, stride>;
 
   // Adds the products of `chunks` chunks of lanes, `stride` apart, to 4 rows and a vector of columns of D, c. The rows'
   // elements of A are in 4 lanes from a_lane on, the columns' of B in those from b_lane on.
-  template <int chunks, int stride>
+  template <int chunks, int distance>
   __attribute__((always_inline)) static void add(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
                                                  FloatVector (&c)[4]) {
+    static_assert(distance == stride);
     for (int chunk = 0; chunk < chunks; chunk += 2) {
-      add_group<stride>(a, a_lane + stride * chunk, b, b_lane + stride * chunk, c);
+      add_group(a, a_lane + stride * chunk, b, b_lane + stride * chunk, c);
     }
   }
 
@@ -127,29 +152,68 @@ struct Float8Dot {
   using Total = Accumulator<A::kBias + B::kBias, true>;
 
   // A group is the 16 products of two chunks.
-  template <int stride>
   __attribute__((always_inline)) static void add_group(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
                                                        FloatVector (&c)[4]) {
-    Int8Vector fields[4];
-    Int32Vector large_sum[4];
-    largest_fields<stride>(a, a_lane, b, b_lane, fields);
-    sum_large<stride>(a, a_lane, b, b_lane, large_sum);
-
-    Sums sums[4];
+    Int32Vector sum[4], misfits = {};
+    FloatVector d[4];
+    sum_integers(a, a_lane, b, b_lane, sum);
+    const auto b_top = load<Int32Vector>(b.top + b_lane), b_room = 24 - load<Int32Vector>(b.range + b_lane);
     MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-      fields[row] = larger_of_halves(fields[row]);
-      const Int32Vector top = top_of(larger_of_bytes(fields[row]), 0);
-      sums[row] = {large_sum[row] << (a.largest_field + b.largest_field - (top >> 23)), top};
+      const Int32Vector room = b_room - a.range[a_lane + row];
+      const Sums sums = {sum[row] << room, b_top + a.top[a_lane + row]};
+      d[row] = Total::add_to_whole_c(sums, c[row], misfits);
+      misfits |= room;
     }
-    const unsigned small = a.small_in_4[a_lane / 4] | b.small_in_vector[b_lane / kLanes] |
-                           (a.small_in_4[(a_lane + stride) / 4] | b.small_in_vector[(b_lane + stride) / kLanes]) << 8;
-    if (small != 0) add_small<stride>(a, a_lane, b, b_lane, small, fields, sums);
-    Total::add(sums, c);
-    if (a.has_nan || b.has_nan) set_nan<stride>(a, a_lane, b, b_lane, c);
+    if (any_negative(misfits)) {
+      add_with_exponents(a, a_lane, b, b_lane, sum, c);
+    } else {
+      MFMA_UNROLL for (int row = 0; row < 4; ++row) c[row] = d[row];
+    }
+    if (a.has_nan || b.has_nan) set_nan(a, a_lane, b, b_lane, c);
   }
 
-  // The largest sums of exponent fields: each byte of a lane has that of the elements with its place in their register.
-  template <int stride>
+  // Sums the products of all elements that aren't left out.
+  __attribute__((always_inline)) static void sum_integers(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
+                                                          Int32Vector (&sums)[4]) {
+    Int32Vector sum[4] = {};
+    MFMA_UNROLL for (int shift = 0; shift <= stride; shift += stride) {
+      MFMA_UNROLL for (int pair = 0; pair < 4; ++pair) {
+        const uint32_t* a_pairs = a.pair[pair] + a_lane + shift;
+        const auto b_pairs = load<Int32Vector>(b.pair[pair] + b_lane + shift);
+        MFMA_UNROLL for (int row = 0; row < 4; ++row) {
+          sum[row] += multiply_pairs(splat<Int32Vector>(a_pairs[row]), b_pairs);
+          keep(sum[row]);
+        }
+      }
+    }
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) sums[row] = sum[row];
+  }
+
+  // Where elements are left out or E matters. The integers' sums are right modulo 2^32: in units of 2^(E-24) they fit.
+  __attribute__((noinline)) static void add_with_exponents(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
+                                                           const Int32Vector (&sum)[4], FloatVector (&c)[4]) {
+    Int8Vector fields[4];
+    Int32Vector room[4], top[4], misfits = {};
+    Sums sums[4];
+    largest_fields(a, a_lane, b, b_lane, fields);
+    const auto b_top = load<Int32Vector>(b.top + b_lane), b_range = load<Int32Vector>(b.range + b_lane);
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) {
+      top[row] = larger(top_of(fields[row], 0), top_of(fields[row], 1));
+      const Int32Vector ranges = (b_range & OperandB::kRangeBits) + (a.range[a_lane + row] & OperandA::kRangeBits);
+      room[row] = ((b_top + a.top[a_lane + row] - top[row]) >> 23) + 24 - ranges;
+      sums[row] = {sum[row] << smaller(room[row], splat<Int32Vector>(31)), top[row]};
+      misfits |= room[row] | (OperandB::kLeavesOut - 1 - (b_range | a.range[a_lane + row]));
+    }
+    if (any_negative(misfits)) {
+      for (int row = 0; row < 4; ++row) {
+        const Int32Vector tops[2] = {top_of(fields[row], 0), top_of(fields[row], 1)};
+        complete(a, a_lane + row, b, b_lane, room[row], tops, sums[row].sum);
+      }
+    }
+    Total::add(sums, c);
+  }
+
+  // The largest sums of exponent fields of even k, in the lowest byte of a lane, and of odd k, in the next.
   static void largest_fields(const OperandA& a, int a_lane, const OperandB& b, int b_lane, Int8Vector (&fields)[4]) {
     Int8Vector largest[4];
     MFMA_UNROLL for (int row = 0; row < 4; ++row) largest[row] = splat<Int8Vector>(-128);
@@ -162,77 +226,57 @@ struct Float8Dot {
         }
       }
     }
-    MFMA_UNROLL for (int row = 0; row < 4; ++row) fields[row] = largest[row];
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) fields[row] = larger_of_halves(largest[row]);
   }
 
-  // 16 products of less than 2^26 fit 32 bits.
-  template <int stride>
-  static void sum_large(const OperandA& a, int a_lane, const OperandB& b, int b_lane, Int32Vector (&sums)[4]) {
-    Int32Vector sum[4] = {};
-    for (int shift = 0; shift <= stride; shift += stride) {
-      MFMA_UNROLL for (int pair = 0; pair < 4; ++pair) {
-        const uint32_t* a_pairs = a.large_pair[pair] + a_lane + shift;
-        const auto b_pairs = load<Int32Vector>(b.large_pair[pair] + b_lane + shift);
-        MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-          sum[row] += multiply_pairs(splat<Int32Vector>(a_pairs[row]), b_pairs);
-        }
-      }
+  // Adds what a row's sum lacks, or sums all anew where some product of integers may have to be truncated.
+  static void complete(const OperandA& a, int a_lane, const OperandB& b, int b_lane, Int32Vector room,
+                       const Int32Vector (&tops)[2], Int32Vector& sum) {
+    if (any_negative(room)) {
+      sum = sum_truncated(a, a_lane, 0xffff, b, b_lane, splat<Int32Vector>(0xffff), tops);
+    } else {
+      const auto b_left_out = load<Int32Vector>(b.left_out + b_lane);
+      sum += sum_truncated(a, a_lane, a.left_out[a_lane], b, b_lane, b_left_out, tops);
     }
-    MFMA_UNROLL for (int row = 0; row < 4; ++row) sums[row] = sum[row];
   }
 
-  // Adds the products that a small number takes part in; `small` has a bit for each k with such.
-  template <int stride>
-  __attribute__((noinline)) static void add_small(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
-                                                  unsigned small, const Int8Vector (&fields)[4], Sums (&sums)[4]) {
+  // Sums a row's products of the k that A or B has a bit for, each truncated.
+  static Int32Vector sum_truncated(const OperandA& a, int a_lane, unsigned a_bits, const OperandB& b, int b_lane,
+                                   Int32Vector b_bits, const Int32Vector (&tops)[2]) {
+    const Int32Vector top = larger(tops[0], tops[1]);
+    Int32Vector sum;
     // Where all of them are whole in the units of the larger E, even and odd k make no difference.
-    Int32Vector whole[4] = {};
-    const Int32Vector top[4] = {sums[0].top, sums[1].top, sums[2].top, sums[3].top};
-    if (sum_small<stride>(a, a_lane, b, b_lane, small, top, whole)) {
-      MFMA_UNROLL for (int row = 0; row < 4; ++row) sums[row].sum += whole[row];
-      return;
-    }
+    if (sum_truncated(a, a_lane, a_bits, b, b_lane, b_bits, top, sum)) return sum;
+    Int32Vector total = {};
     for (int odd = 0; odd < 2; ++odd) {
-      Int32Vector top[4];
-      Int32Vector sum[4] = {};
-      MFMA_UNROLL for (int row = 0; row < 4; ++row) top[row] = top_of(fields[row], odd);
-      sum_small<stride>(a, a_lane, b, b_lane, small & (odd ? 0xaaaa : 0x5555), top, sum);
-      MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-        sums[row].sum += sum[row] >> smaller((sums[row].top - top[row]) >> 23, splat<Int32Vector>(31));
-      }
+      const int k_of_half = odd ? 0xaaaa : 0x5555;
+      sum_truncated(a, a_lane, a_bits & k_of_half, b, b_lane, b_bits & k_of_half, tops[odd], sum);
+      total += sum >> smaller((top - tops[odd]) >> 23, splat<Int32Vector>(31));
     }
+    return total;
   }
 
-  // Sums them in the units of `top`, and tells whether none of them had to be truncated.
-  template <int stride>
-  __attribute__((always_inline)) static bool sum_small(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
-                                                       unsigned small, const Int32Vector (&top)[4],
-                                                       Int32Vector (&sum)[4]) {
-    FloatVector inverse_unit[4];
-    Int32Vector total[4] = {}, truncated = {};
-    MFMA_UNROLL for (int row = 0; row < 4; ++row) inverse_unit[row] = Total::inverse_unit(top[row]);
-    for (; small != 0; small &= small - 1) {
-      const int k = __builtin_ctz(small);
+  // Sums them in the units of `top`, and tells whether none had to be truncated.
+  static bool sum_truncated(const OperandA& a, int a_lane, unsigned a_bits, const OperandB& b, int b_lane,
+                            Int32Vector b_bits, Int32Vector top, Int32Vector& sum) {
+    const FloatVector inverse_unit = Total::inverse_unit(top);
+    Int32Vector is_inexact = {};
+    sum = Int32Vector{};
+    for (unsigned all_k = a_bits | any_lane(b_bits); all_k != 0; all_k &= all_k - 1) {
+      const int k = __builtin_ctz(all_k);
       const int r = k / 4 % 2, element = k % 4, shift = k / 8 * stride;
-      const auto b_code = load<Int32Vector>(b.code[r] + b_lane + shift);
-      const auto b_small = load<Int32Vector>(b.small[r] + b_lane + shift);
-      // Those that a large number of A and a small one are multiplied with.
-      const FloatVector b_values[2] = {B::value(b_code & b_small, element), B::value(b_code, element)};
-      MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-        const int byte = 4 * (a_lane + row + shift) + element;
-        const float a_value = A::kValues[reinterpret_cast<const uint8_t*>(a.code[r])[byte]];
-        const int a_is_small = reinterpret_cast<const uint8_t*>(a.small[r])[byte] & 1;
-        const FloatVector product = a_value * inverse_unit[row] * b_values[a_is_small];
-        const Int32Vector units = truncate(product);
-        truncated |= to_float(units) != product;
-        total[row] += units;
-      }
+      const float a_value = A::kValues[a.code[r][a_lane + shift] >> 8 * element & 0xff];
+      const FloatVector b_value = B::value(load<Int32Vector>(b.code[r] + b_lane + shift), element);
+      const Int32Vector is_meant = ((b_bits | static_cast<int32_t>(a_bits)) & 1 << k) != 0;
+      const auto b_meant = bit_cast<FloatVector>(bit_cast<Int32Vector>(b_value) & is_meant);
+      const FloatVector product = a_value * inverse_unit * b_meant;
+      const Int32Vector units = truncate(product);
+      is_inexact |= to_float(units) != product;
+      sum += units;
     }
-    MFMA_UNROLL for (int row = 0; row < 4; ++row) sum[row] = total[row];
-    return !any_negative(truncated);
+    return !any_negative(is_inexact);
   }
 
-  template <int stride>
   static void set_nan(const OperandA& a, int a_lane, const OperandB& b, int b_lane, FloatVector (&c)[4]) {
     for (int shift = 0; shift <= stride; shift += stride) {
       for (int row = 0; row < 4; ++row) {
@@ -240,11 +284,6 @@ struct Float8Dot {
         c[row] = is_nan ? bit_cast<FloatVector>(splat<Int32Vector>(kNaN)) : c[row];
       }
     }
-  }
-
-  // A byte of each lane, a sum of fields, in the place of an F32's exponent.
-  static Int32Vector top_of(Int8Vector fields, int byte) {
-    return bit_cast<Int32Vector>(fields) >> 8 * byte << 24 >> 1;
   }
 };
 

@@ -51,6 +51,18 @@ struct Float8 {
                                                   : larger(fields, splat<FieldVector>(1));
   }
 
+  // How many bits below the exponent of a field 0 the last bit set is; kNoDepth for zero.
+  static constexpr int kNoDepth = -64;
+  static FieldVector depth(Int32Vector registers, FieldVector fields) {
+    const auto mantissas = registers & (((1 << kMantissaBits) - 1) * 0x01010101);
+    const auto significands = bit_cast<FieldVector>(mantissas | (1 << kMantissaBits) * 0x01010101);
+    const auto last_bit = bit_cast<Int32Vector>(significands & -significands);
+    // log2 of a byte 1, 2, 4 or 8
+    const auto place = (last_bit >> 1 & 0x07070707) - (last_bit >> 3 & 0x01010101);
+    const auto depths = splat<FieldVector>(kMantissaBits) - bit_cast<FieldVector>(place) - fields;
+    return fields < 0 ? splat<FieldVector>(kNoDepth) : depths;
+  }
+
  private:
   static constexpr float kScale = two_to_the(127 - kBias);
   static constexpr int32_t kValueMask = static_cast<int32_t>(0x80000000u | 0x7fu << (23 - kMantissaBits));

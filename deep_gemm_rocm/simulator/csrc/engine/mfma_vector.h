@@ -31,6 +31,12 @@ typedef int32_t Int32HalfVector __attribute__((vector_size(kVectorBytes / 2)));
 // Keeps the small arrays of vectors that loops run over in registers: -O2 alone doesn't unroll.
 #define MFMA_UNROLL _Pragma("GCC unroll 16")
 
+// Has x computed here: GCC else puts off sums until it holds more summands than there are registers.
+template <class Vector>
+inline void keep(Vector& x) {
+  __asm__("" : "+x"(x));
+}
+
 // The NaN that the matrix core makes.
 constexpr int32_t kNaN = 0x7fffffff;
 
@@ -86,6 +92,13 @@ inline bool any_negative(Int32Vector x) {
 }
 
 inline bool any(Int32Vector mask) { return any_negative(mask != 0); }
+
+// The bits that any of the lanes has.
+inline uint32_t any_lane(Int32Vector x) {
+  uint32_t bits = 0;
+  for (int lane = 0; lane < kLanes; ++lane) bits |= static_cast<uint32_t>(x[lane]);
+  return bits;
+}
 
 // A bit for each byte, set where it is negative.
 inline uint64_t negative_bytes(Int8Vector x) {

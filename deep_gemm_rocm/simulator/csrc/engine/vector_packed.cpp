@@ -10,7 +10,7 @@
 namespace mi300x {
 namespace {
 
-// ---- Two 16-bit operations a lane: op_sel picks the half each source gives to the low result, op_sel_hi to the high ----
+// ---- Two 16-bit operations a lane: op_sel picks the half of a source for the low result, op_sel_hi for the high ----
 
 template <auto f, class Signature>
 struct PackedOperation;
@@ -288,6 +288,7 @@ void run_matrix(Wave& wave, const Instruction& inst) {
   operands.cbsz = inst.vop.cbsz;
   operands.abid = inst.vop.abid;
   operands.blgp = inst.vop.blgp;
+  operands.cache = &wave.group->matrix_operands;
   inst.matrix(operands);
 }
 void run_sparse_matrix(Wave& wave, const Instruction& inst) {

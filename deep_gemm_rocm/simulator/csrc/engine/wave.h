@@ -37,6 +37,7 @@ struct Workgroup {
   uint32_t flat_id = 0;
   std::vector<uint8_t> lds = std::vector<uint8_t>(lds_capacity);
   uint32_t lds_bytes = 0;  // what this dispatch has allocated
+  MatrixOperandCache matrix_operands;
 };
 
 class Wave {
@@ -113,8 +114,8 @@ void run_sdwa(Wave& wave, const Instruction& inst);
 void run_dpp(Wave& wave, const Instruction& inst);
 
 // Puts the MODE register's f32 rounding and denormal handling into the host's floating-point control register, or
-// the one for f16 and f64. The engine runs under the f32 setting; handlers of the others switch where they differ. f16 is
-// computed in f32 and takes the rounding alone.
+// the one for f16 and f64. The engine runs under the f32 setting; handlers of the others switch where they differ. f16
+// is computed in f32 and takes the rounding alone.
 void apply_mode(const Mode& mode);
 void apply_mode_f64(const Mode& mode);
 void apply_mode_f16(const Mode& mode);
