@@ -86,6 +86,16 @@ def test_threads_mix_thousands_of_calls():
     soak(CALLS)
 
 
+def soak_of_a_worker(calls: int) -> None:
+    torch.set_num_threads(1)  # as below
+    soak(calls)
+
+
+@pytest.mark.slow
+def test_processes_mix_thousands_of_calls():
+    in_children(PROCESSES, soak_of_a_worker, CALLS // PROCESSES)
+
+
 def calls_of_a_worker(expected: list[torch.Tensor]) -> None:
     torch.set_num_threads(1)  # torch's own pool of threads hangs in a forked child, with or without this package
     mixed_calls(1, 10, expected)
