@@ -124,6 +124,37 @@ def test_vllms_batched_experts(deep_gemm):
     assert_masked(output, (a, sfa), b, tokens.tolist())
 
 
+def test_vllms_indexer(deep_gemm):
+    """Logits of a prompt, and of a token of each of two sequences over a cache of pages."""
+    heads, dim, page, lengths = 64, 128, 64, [100, 37]
+    generator = torch.Generator().manual_seed(0)
+    q, _ = dg.per_token_cast_to_fp8(torch.randn(2 * heads, dim, generator=generator).bfloat16())
+    q, weights = q.view(2, heads, dim), torch.rand(2, heads, generator=generator)
+    k, k_scale = dg.per_token_cast_to_fp8(torch.randn(128, dim, generator=generator).bfloat16())
+    k_scale = k_scale.flatten()
+    begin, end = torch.zeros(2, dtype=torch.int32), torch.tensor(lengths, dtype=torch.int32)
+    expected = torch.einsum("shd,kd->shk", q.double(), k.double()).relu().mul(weights[:, :, None]).sum(1) * k_scale
+    prompt = deep_gemm.fp8_mqa_logits(q, (k, k_scale), weights, begin, end, clean_logits=False)
+
+    cache = torch.zeros(4, page * (dim + 4), dtype=torch.uint8)
+    for block, first in ((3, 0), (1, page)):
+        tokens = slice(first, first + page)
+        cache[block] = torch.cat([k[tokens].view(torch.uint8).flatten(), k_scale[tokens].view(torch.uint8)])
+    cache = cache.view(4, page, 1, dim + 4)
+    block_table = torch.tensor([[3, 1, 0], [3, 0, 0]], dtype=torch.int32)
+    schedule = deep_gemm.get_paged_mqa_logits_metadata(end, page, deep_gemm.get_num_sms())
+    max_model_len = 192
+    decoded = deep_gemm.fp8_paged_mqa_logits(
+        q.unsqueeze(1), cache, weights, end, block_table, schedule, max_model_len, clean_logits=False
+    )
+    assert decoded.shape == (2, max_model_len)
+    for sequence, length in enumerate(lengths):
+        for logits in (prompt, decoded):
+            torch.testing.assert_close(
+                logits[sequence, :length].double(), expected[sequence, :length], rtol=1e-5, atol=1e-5
+            )
+
+
 def test_sglangs_experts(deep_gemm):
     (a, sfa), b = masked_problem()
     counts, output = torch.tensor([1, T, 7], dtype=torch.int32), torch.full((E, T, N), torch.nan).bfloat16()
