@@ -106,7 +106,7 @@ def import_from(root: Path, file: Path) -> tuple[int, int]:
     cache.prepare(root)
     new = count = 0
     try:
-        with tarfile.open(file, "r:*") as archive:
+        with tarfile.open(file, "r:gz") as archive:
             for name, files in _entries_of(archive):
                 count += 1
                 entry = root / "kernels" / name
