@@ -14,8 +14,8 @@ struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
 };
 
-// Where kernels find the services of the host that they expect (device printf, assert, malloc): beyond what a process can
-// map, so that their use is an error which names them.
+// Where kernels find the services of the host that they expect (device printf, assert, malloc): beyond what a process
+// can map, so that their use is an error which names them.
 constexpr uint64_t host_services = 0x0003'0000'0000'0000;
 constexpr uint64_t host_services_bytes = 1 << 20;
 
@@ -45,8 +45,8 @@ struct Kernel {
   uint32_t preloaded_dwords() const { return kernarg_preload & 127; }
   uint32_t preload_offset() const { return kernarg_preload >> 7; }
 
-  // LLVM AMDGPU usage, "Preloaded Kernel Arguments": a kernel that asks for them begins with 256 bytes for firmware that
-  // can't preload, which load the arguments or trap; firmware that can starts behind.
+  // LLVM AMDGPU usage, "Preloaded Kernel Arguments": a kernel that asks for them begins with 256 bytes for firmware
+  // that can't preload, which load the arguments or trap; firmware that can starts behind.
   uint64_t first_instruction() const { return entry + (preloaded_dwords() > 0 ? 256 : 0); }
 };
 
@@ -70,8 +70,8 @@ struct Dispatch {
   Dim3 grid;   // in workgroups
   Dim3 block;  // in work-items
   uint32_t dynamic_lds = 0;
-  // kernel->kernarg_bytes bytes, hidden arguments included, and the rest of the last 64: compilers load a few more of them
-  // than there are.
+  // kernel->kernarg_bytes bytes, hidden arguments included, and the rest of the last 64: compilers load a few more of
+  // them than there are.
   const void* kernarg = nullptr;
   const MemoryRange* memory = nullptr;  // sorted by address, disjoint; the kernarg buffer and the code are not in it
   size_t memory_count = 0;

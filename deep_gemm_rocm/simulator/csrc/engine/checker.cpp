@@ -445,7 +445,8 @@ bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Ef
   // LLVM reads bytes and shorts that are the same for all lanes with a scalar load of the dword that holds them.
   const MemoryAccess& access = effects.memory;
   const bool may_overfetch = access.bytes == 4;
-  return visit_global(wave, {address, access.bytes, access.writes, access.atomic, false, may_overfetch, nullptr}, nullptr);
+  const GlobalWatch::Span span{address, access.bytes, access.writes, access.atomic, false, may_overfetch, nullptr};
+  return visit_global(wave, span, nullptr);
 }
 
 // The element's format tells how many bytes are accessed, and where in them what is in each register.

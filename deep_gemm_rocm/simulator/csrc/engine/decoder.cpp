@@ -19,7 +19,8 @@ struct OpcodeRow {
 // clang-format off
 const OpcodeRow opcode_rows[] = {
 #define MNEMONIC(name)
-#define OPCODE(family, number, name, dst, src0, src1, src2, sdst) {Family::family, number, {Op::name, dst, src0, src1, src2, sdst}},
+#define OPCODE(family, number, name, dst, src0, src1, src2, sdst) \
+  {Family::family, number, {Op::name, dst, src0, src1, src2, sdst}},
 #include "opcodes.inc"
 #undef MNEMONIC
 #undef OPCODE
@@ -83,7 +84,8 @@ bool names_constant(uint32_t code) {
 bool source_is_valid(const Operand& operand) {
   switch (operand.kind) {
     case Operand::Kind::none: return true;
-    case Operand::Kind::scalar: return operand.special != Operand::Special::none || operand.index + operand.dwords <= 128;
+    case Operand::Kind::scalar:
+      return operand.special != Operand::Special::none || operand.index + operand.dwords <= 128;
     case Operand::Kind::vector: return operand.index + operand.dwords <= temporary_row;
     case Operand::Kind::constant: return names_constant(operand.index);
   }

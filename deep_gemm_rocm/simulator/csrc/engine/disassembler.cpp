@@ -14,7 +14,8 @@ std::string range(const char* prefix, int first, int count) {
 
 std::string constant(int code, uint32_t literal) {
   static const char* const floats[] = {"0.5", "-0.5", "1.0", "-1.0", "2.0", "-2.0", "4.0", "-4.0", "0.15915494"};
-  static const char* const apertures[] = {"src_shared_base", "src_shared_limit", "src_private_base", "src_private_limit"};
+  static const char* const apertures[] = {"src_shared_base", "src_shared_limit", "src_private_base",
+                                          "src_private_limit"};
   char text[16];
   snprintf(text, sizeof text, "0x%x", literal);
   if (code == 255) return text;
@@ -40,12 +41,6 @@ std::string text_of(const Operand& operand, uint32_t literal) {
     case Operand::Kind::none: break;
   }
   return "";
-}
-
-std::string hexadecimal(int64_t value) {
-  char text[24];
-  snprintf(text, sizeof text, "%s0x%llx", value < 0 ? "-" : "", static_cast<unsigned long long>(value < 0 ? -value : value));
-  return text;
 }
 
 uint32_t simm16(const Instruction& inst) { return inst.word[0] & 0xFFFF; }
@@ -89,7 +84,7 @@ std::string constant_immediate(const Instruction& inst) {
   switch (inst.op) {
     case Op::s_getreg_b32: case Op::s_setreg_b32: case Op::s_setreg_imm32_b32: return hardware_register(simm16(inst));
     case Op::s_call_b64: case Op::s_cbranch_i_fork: return std::to_string(simm16(inst));
-    default: return hexadecimal(simm16(inst));
+    default: return signed_hexadecimal(simm16(inst));
   }
 }
 
@@ -101,8 +96,8 @@ std::string scalar_memory_offset(const Instruction& inst) {
   if (inst.src[0].dwords == 0) return "";
   const bool has_imm = inst.word[0] >> 17 & 1;
   std::string text;
-  if (inst.src[1].dwords == 0) text = ", " + hexadecimal(inst.imm);
-  else if (has_imm) text = " offset:" + hexadecimal(inst.imm);
+  if (inst.src[1].dwords == 0) text = ", " + signed_hexadecimal(inst.imm);
+  else if (has_imm) text = " offset:" + signed_hexadecimal(inst.imm);
   return text + (inst.mem.sc0 ? " glc" : "");
 }
 
@@ -168,6 +163,13 @@ bool is_off(const Instruction& inst, int source) {
 
 }  // namespace
 
+std::string signed_hexadecimal(int64_t value) {
+  char text[24];
+  const uint64_t magnitude = value < 0 ? 0 - uint64_t(value) : uint64_t(value);
+  snprintf(text, sizeof text, "%s0x%llx", value < 0 ? "-" : "", static_cast<unsigned long long>(magnitude));
+  return text;
+}
+
 std::string scalar_name(int index, int dwords) {
   const char* const pair = dwords == 2 ? "" : index % 2 ? "_hi" : "_lo";
   if (index >= 126) return std::string("exec") + pair;
@@ -191,7 +193,7 @@ std::string disassemble(const Instruction& inst) {
   append(text_of(inst.dst, inst.literal));
   append(text_of(inst.sdst, inst.literal));
   for (int i = 0; i < 3; ++i) append(is_off(inst, i) ? "off" : text_of(inst.src[i], inst.literal));
-  if (inst.op == Op::s_setreg_imm32_b32) append(hexadecimal(inst.literal));
+  if (inst.op == Op::s_setreg_imm32_b32) append(signed_hexadecimal(inst.literal));
   else if (inst.family == Family::SOPP) append(program_immediate(inst));
   else if (inst.family == Family::SOPK && !sets_hardware_register(inst.op)) append(constant_immediate(inst));
   return text + memory_modifiers(inst);

@@ -3,8 +3,8 @@
 
 namespace mi300x {
 
-// For its lifetime SIGINT ends dispatches, and then does what the program had it do. A program that leaves SIGINT to the
-// system is ended by it as ever. Several dispatches may run at once.
+// For its lifetime SIGINT ends dispatches, and then does what the program had it do. A program that leaves SIGINT to
+// the system is ended by it as ever. Several dispatches may run at once.
 class InterruptWatch {
  public:
   InterruptWatch();

@@ -29,8 +29,8 @@ bool is_contiguous(Address address) {
   return difference == 0;
 }
 
-// Loads `dwords` dwords from address(l) to lane l of rows that follow one another, for the lanes that `exec` has on. The
-// rows may be those that the addresses are computed from.
+// Loads `dwords` dwords from address(l) to lane l of rows that follow one another, for the lanes that `exec` has on.
+// The rows may be those that the addresses are computed from.
 template <int dwords, class Address>
 void gather(uint64_t exec, Address address, uint32_t* rows) {
   const auto load_lane = [&](int l) {

@@ -95,8 +95,8 @@ inline void store_row(uint32_t* row, const uint32_t* values, uint64_t exec) {
   for (int l = 0; l < lanes; ++l) row[l] = exec >> l & 1 ? values[l] : row[l];
 }
 
-// VOP3 forms of 16-bit instructions that take op_sel write one half and keep the other; the others clear the upper half,
-// but keep the lower one if op_sel makes them write the upper.
+// VOP3 forms of 16-bit instructions that take op_sel write one half and keep the other; the others clear the upper
+// half, but keep the lower one if op_sel makes them write the upper.
 enum class HalfResult { clears_upper, keeps_other };
 
 template <class T>
@@ -144,7 +144,8 @@ T scaled(T value, int omod) {
   }
 }
 
-// CDNA3 ISA, "Output modifiers": they are ignored where the mode is IEEE or keeps subnormal results; else subnormals and
+// CDNA3 ISA, "Output modifiers": they are ignored where the mode is IEEE or keeps subnormal results; else
+// subnormals and
 // -0 become +0.
 template <class T>
 bool scales_results(const Mode& mode) {
@@ -170,7 +171,8 @@ inline uint64_t mask_of(const Lanes<bool>& values) {
 // Switches to the rounding and denormal handling of f64 for the time of an instruction, where it differs.
 class F64Environment {
  public:
-  explicit F64Environment(const Wave& wave) : wave_(wave), differs_((wave.mode.bits & 0x33) != (wave.mode.bits >> 2 & 0x33)) {
+  explicit F64Environment(const Wave& wave)
+      : wave_(wave), differs_((wave.mode.bits & 0x33) != (wave.mode.bits >> 2 & 0x33)) {
     if (differs_) apply_mode_f64(wave.mode);
   }
   ~F64Environment() {
@@ -183,7 +185,8 @@ class F64Environment {
 };
 class F16Environment {
  public:
-  explicit F16Environment(const Wave& wave) : wave_(wave), differs_(wave.mode.round_f32() != wave.mode.round_f16_f64()) {
+  explicit F16Environment(const Wave& wave)
+      : wave_(wave), differs_(wave.mode.round_f32() != wave.mode.round_f16_f64()) {
     if (differs_) apply_mode_f16(wave.mode);
   }
   ~F16Environment() {
@@ -204,8 +207,9 @@ struct NoEnvironment {
   explicit NoEnvironment(const Wave&) {}
 };
 template <class Float>
-using EnvironmentOf = std::conditional_t<std::is_same_v<Float, double>, F64Environment,
-                                         std::conditional_t<std::is_same_v<Float, Half>, F16Environment, NoEnvironment>>;
+using EnvironmentOf =
+    std::conditional_t<std::is_same_v<Float, double>, F64Environment,
+                       std::conditional_t<std::is_same_v<Float, Half>, F16Environment, NoEnvironment>>;
 
 template <auto f, HalfResult half, class Signature>
 struct LaneOperation;

@@ -6,17 +6,6 @@
 
 namespace mi300x {
 
-namespace {
-
-// Functions that a kernel calls may lie before it.
-std::string signed_hexadecimal(int64_t value) {
-  char text[24];
-  snprintf(text, sizeof text, "%s0x%llx", value < 0 ? "-" : "", static_cast<unsigned long long>(value < 0 ? -value : value));
-  return text;
-}
-
-}  // namespace
-
 Launch::Launch(const Dispatch& d, std::shared_ptr<const Code> decoded, Settings chosen)
     : dispatch(d), code(std::move(decoded)), settings(std::move(chosen)) {
   const Kernel& kernel = *d.kernel;
@@ -62,13 +51,14 @@ void Launch::report(const Wave& wave, const Instruction* inst) {
   outcome.status = wave.failure;
   const Dim3& id = wave.group->id;
   const uint64_t offset = inst ? uint64_t(inst - code->instructions.data()) * 4 : 0;
+  // Functions that a kernel calls may lie before it.
+  const uint64_t from_entry = dispatch.kernel->code_begin + offset - dispatch.kernel->entry;
   snprintf(outcome.message, sizeof outcome.message,
            "kernel %s: %s; at %s, offset 0x%llx from the start of the code (%s from the kernel's entry), "
            "workgroup (%u, %u, %u), wave %u",
            dispatch.kernel->name, wave.message.c_str(), inst ? describe(*inst).c_str() : "its start",
            static_cast<unsigned long long>(offset),
-           signed_hexadecimal(int64_t(dispatch.kernel->code_begin + offset - dispatch.kernel->entry)).c_str(), id.x, id.y,
-           id.z, wave.index_in_group);
+           signed_hexadecimal(int64_t(from_entry)).c_str(), id.x, id.y, id.z, wave.index_in_group);
 }
 
 }  // namespace mi300x

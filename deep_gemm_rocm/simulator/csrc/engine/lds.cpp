@@ -18,8 +18,8 @@ void fail_access(Wave& wave, int lane, uint32_t position, uint32_t bytes) {
   wave.fail(Outcome::Status::memory_fault, text);
 }
 
-// Address of an access by a lane; null, with the wave failed, where it leaves the LDS of the workgroup. Sums wrap around:
-// LLVM makes negative addresses with an offset (GCNSubtarget::hasUsableDSOffset).
+// Address of an access by a lane; null, with the wave failed, where it leaves the LDS of the workgroup. Sums wrap
+// around: LLVM makes negative addresses with an offset (GCNSubtarget::hasUsableDSOffset).
 inline uint8_t* resolve(Wave& wave, int lane, uint32_t address, uint32_t offset, uint32_t bytes) {
   const uint32_t position = address + offset;
   if (uint64_t(position) + bytes <= wave.group->lds_bytes) return wave.group->lds.data() + position;
@@ -54,7 +54,8 @@ bool check(Wave& wave, const uint32_t* addresses, uint32_t offset, uint32_t byte
     for (int l = 0; l < lanes; ++l) highest = std::max(highest, addresses[l]);
     if (uint64_t(highest) + offset + bytes <= wave.group->lds_bytes) return true;
   }
-  return for_active_lanes(wave, [&](int lane) { return resolve(wave, lane, addresses[lane], offset, bytes) != nullptr; });
+  return for_active_lanes(wave,
+                          [&](int lane) { return resolve(wave, lane, addresses[lane], offset, bytes) != nullptr; });
 }
 
 // ---- Plain loads and stores ----

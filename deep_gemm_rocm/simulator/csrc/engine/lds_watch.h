@@ -1,6 +1,6 @@
-// Who touched each byte of LDS since the last barrier, and which bytes hold what the program has written. Waves that store
-// the same value to the same place don't race: the order makes no difference, and compilers let waves do the same work.
-// Nor do a plain read and a compare-and-swap: that is how loops of compare-and-swap begin.
+// Who touched each byte of LDS since the last barrier, and which bytes hold what the program has written. Waves that
+// store the same value to the same place don't race: the order makes no difference, and compilers let waves do the same
+// work. Nor do a plain read and a compare-and-swap: that is how loops of compare-and-swap begin.
 #pragma once
 
 #include <vector>
@@ -38,8 +38,8 @@ class LdsWatch {
   void read(uint32_t begin, uint32_t bytes, uint32_t wave);
   void write(uint32_t begin, uint32_t bytes, uint32_t wave, bool atomic, bool compares);
   void define(uint32_t begin, uint32_t bytes, bool defined = true);
-  // False where nothing has written any of the bytes, a dword or part of one. Structures are loaded with their padding, so
-  // a part is enough.
+  // False where nothing has written any of the bytes, a dword or part of one. Structures are loaded with their padding,
+  // so a part is enough.
   bool has_data(uint32_t begin, uint32_t bytes) const;
 
   // A load to LDS writes at any time from here until its wave has waited for it.

@@ -116,7 +116,8 @@ void compare_and_swap(Wave& wave, const Instruction& inst) {
 
 // ---- Opcodes ----
 
-#define SCALAR_MEMORY(name, ...) const Semantics name##_semantics(Op::name, bind_handler<__VA_ARGS__, ConstantType::b32>);
+#define SCALAR_MEMORY(name, ...) \
+  const Semantics name##_semantics(Op::name, bind_handler<__VA_ARGS__, ConstantType::b32>);
 
 SCALAR_MEMORY(s_load_dword, load)
 SCALAR_MEMORY(s_load_dwordx2, load)

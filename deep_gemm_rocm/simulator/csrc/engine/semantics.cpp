@@ -38,7 +38,9 @@ uint64_t float_constant(int code, ConstantType type) {
   }
 }
 
-bool is_wide(ConstantType type) { return type == ConstantType::b64 || type == ConstantType::i64 || type == ConstantType::f64; }
+bool is_wide(ConstantType type) {
+  return type == ConstantType::b64 || type == ConstantType::i64 || type == ConstantType::f64;
+}
 
 uint64_t literal_bits(uint32_t literal, ConstantType type) {
   switch (type) {

@@ -15,7 +15,7 @@ struct Settings {
   uint64_t seed;              // DG_SIM_SEED
   bool timing;                // DG_SIM_TIMING
   bool sampling;              // DG_SIM_TIMING_SAMPLING: whether the timing model may leave out parts of large launches
-  uint64_t timeline_cu;       // DG_SIM_TIMING_TIMELINE: the CU of which records tell what its waves do; none: no_timeline
+  uint64_t timeline_cu;       // DG_SIM_TIMING_TIMELINE: the CU whose waves records tell of; none: no_timeline
   bool computes_all;          // DG_SIM_TIMING_COMPUTE: whether it computes what doesn't decide on time as well
   std::string mistake;        // the first variable that isn't a number in its range, empty if all are
 

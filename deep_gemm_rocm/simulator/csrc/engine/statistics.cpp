@@ -17,7 +17,8 @@ namespace {
 constexpr const char* class_names[] = {"scalar", "scalar_memory", "vector", "transcendental", "matrix", "lds",
                                        "vector_memory", "flat", "branch", "waitcnt", "barrier", "other"};
 enum class Class : uint8_t {
-  scalar, scalar_memory, vector, transcendental, matrix, lds, vector_memory, flat, branch, waitcnt, barrier, other, count
+  scalar, scalar_memory, vector, transcendental, matrix, lds, vector_memory, flat, branch, waitcnt, barrier, other,
+  count
 };
 static_assert(sizeof class_names / sizeof class_names[0] == size_t(Class::count));
 
@@ -76,7 +77,9 @@ struct Bytes {
     else if (access.writes || is_store) written += bytes;
     else read += bytes;
   }
-  std::string text() const { return JsonObject().add("read", read).add("written", written).add("atomic", atomic).text(); }
+  std::string text() const {
+    return JsonObject().add("read", read).add("written", written).add("atomic", atomic).text();
+  }
 };
 
 std::string occupancy(const Launch& launch) {
@@ -150,7 +153,8 @@ void Statistics::count(Wave& wave, const Instruction& inst, const Effects& effec
   }
   const auto active = uint32_t(__builtin_popcountll(effects.unit == Unit::matrix ? ~0ull : wave.exec()));
   count.active_lanes += active;
-  if (effects.unit == Unit::vector_memory || effects.unit == Unit::flat) return count_vector_memory(wave, inst, effects, count);
+  if (effects.unit == Unit::vector_memory || effects.unit == Unit::flat)
+    return count_vector_memory(wave, inst, effects, count);
   if (effects.unit != Unit::lds) return;
   const timing::BankClocks clocks = timing::bank_clocks(wave, inst, effects.memory);
   count.lds_clocks += clocks.all;

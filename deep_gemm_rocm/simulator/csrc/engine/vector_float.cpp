@@ -48,7 +48,9 @@ float median(float a, float b, float c) {
 }
 
 // The transcendental unit takes and gives no f32 subnormals.
-float flushed(float value) { return std::fabs(value) < std::numeric_limits<float>::min() ? std::copysign(0.0f, value) : value; }
+float flushed(float value) {
+  return std::fabs(value) < std::numeric_limits<float>::min() ? std::copysign(0.0f, value) : value;
+}
 
 template <class Float>
 int exponent_of(Float value);
@@ -151,13 +153,16 @@ VECTOR(v_rcp_f32, float, (float a), return flushed(1.0f / flushed(a)))
 VECTOR(v_rcp_iflag_f32, float, (float a), return flushed(1.0f / flushed(a)))
 VECTOR(v_rsq_f32, float, (float a), return float(1.0 / std::sqrt(double(flushed(a)))))
 VECTOR(v_sqrt_f32, float, (float a), return std::sqrt(flushed(a)))
-VECTOR(v_sin_f32, float, (float a), return std::isfinite(a) ? float(std::sin(turn * (a - std::trunc(a)))) : bit_cast<float>(quiet_nan))
-VECTOR(v_cos_f32, float, (float a), return std::isfinite(a) ? float(std::cos(turn * (a - std::trunc(a)))) : bit_cast<float>(quiet_nan))
+VECTOR(v_sin_f32, float, (float a),
+       return std::isfinite(a) ? float(std::sin(turn * (a - std::trunc(a)))) : bit_cast<float>(quiet_nan))
+VECTOR(v_cos_f32, float, (float a),
+       return std::isfinite(a) ? float(std::cos(turn * (a - std::trunc(a)))) : bit_cast<float>(quiet_nan))
 VECTOR(v_rcp_f64, double, (double a), return 1.0 / a)
 VECTOR(v_rsq_f64, double, (double a), return 1.0 / std::sqrt(a))
 VECTOR(v_sqrt_f64, double, (double a), return std::sqrt(a))
-const Approximate transcendentals({Op::v_exp_f32, Op::v_log_f32, Op::v_exp_legacy_f32, Op::v_log_legacy_f32, Op::v_rcp_f32,
-                                   Op::v_rcp_iflag_f32, Op::v_rsq_f32, Op::v_sqrt_f32, Op::v_sin_f32, Op::v_cos_f32},
+const Approximate transcendentals({Op::v_exp_f32, Op::v_log_f32, Op::v_exp_legacy_f32, Op::v_log_legacy_f32,
+                                   Op::v_rcp_f32, Op::v_rcp_iflag_f32, Op::v_rsq_f32, Op::v_sqrt_f32, Op::v_sin_f32,
+                                   Op::v_cos_f32},
                                   "correctly rounded to a bit or so, the chip to 1 ulp: last bits may differ");
 const Approximate f64_seeds({Op::v_rcp_f64, Op::v_rsq_f64, Op::v_sqrt_f64},
                             "correctly rounded, where the chip gives a first approximation of about 26 bits");
@@ -196,11 +201,15 @@ uint16_t normalised(float value) {
   return is_nan(value) ? uint16_t(0) : uint16_t(Int(std::nearbyint(clamped_value * scale)));
 }
 
-VECTOR(v_cvt_pkrtz_f16_f32, uint32_t, (float a, float b), return pair_of(f32_to_f16_toward_zero(a), f32_to_f16_toward_zero(b)))
-VECTOR(v_cvt_pknorm_i16_f32, uint32_t, (float a, float b), return pair_of(normalised<int16_t>(a), normalised<int16_t>(b)))
-VECTOR(v_cvt_pknorm_u16_f32, uint32_t, (float a, float b), return pair_of(normalised<uint16_t>(a), normalised<uint16_t>(b)))
+VECTOR(v_cvt_pkrtz_f16_f32, uint32_t, (float a, float b),
+       return pair_of(f32_to_f16_toward_zero(a), f32_to_f16_toward_zero(b)))
+VECTOR(v_cvt_pknorm_i16_f32, uint32_t, (float a, float b),
+       return pair_of(normalised<int16_t>(a), normalised<int16_t>(b)))
+VECTOR(v_cvt_pknorm_u16_f32, uint32_t, (float a, float b),
+       return pair_of(normalised<uint16_t>(a), normalised<uint16_t>(b)))
 VECTOR(v_cvt_pknorm_i16_f16, uint32_t, (Half a, Half b), return pair_of(normalised<int16_t>(a), normalised<int16_t>(b)))
-VECTOR(v_cvt_pknorm_u16_f16, uint32_t, (Half a, Half b), return pair_of(normalised<uint16_t>(a), normalised<uint16_t>(b)))
+VECTOR(v_cvt_pknorm_u16_f16, uint32_t, (Half a, Half b),
+       return pair_of(normalised<uint16_t>(a), normalised<uint16_t>(b)))
 VECTOR(v_cvt_norm_i16_f16, uint16_t, (Half a), return normalised<int16_t>(a))
 VECTOR(v_cvt_norm_u16_f16, uint16_t, (Half a), return normalised<uint16_t>(a))
 
@@ -255,8 +264,10 @@ void convert_stochastic_to_fp8(Wave& wave, const Instruction& inst) {
   const bool saturate = wave.mode.bits & fp16_overflow;
   const int shift = 8 * (inst.vop.op_sel >> 2 & 3);
   const uint32_t* row = wave.row(inst.dst.index);
-  for (int l = 0; l < lanes; ++l)
-    results[l] = (row[l] & ~(0xFFu << shift)) | uint32_t(Format::from_f32_stochastic(a[l], random[l], saturate)) << shift;
+  for (int l = 0; l < lanes; ++l) {
+    const uint32_t converted = uint32_t(Format::from_f32_stochastic(a[l], random[l], saturate));
+    results[l] = (row[l] & ~(0xFFu << shift)) | converted << shift;
+  }
   store_result<uint32_t>(wave, inst.dst, results, HalfResult::clears_upper, false);
 }
 const Semantics cvt_sr_fp8(Op::v_cvt_sr_fp8_f32, bind_handler<convert_stochastic_to_fp8<Fp8>, ConstantType::f32>);
@@ -340,7 +351,8 @@ double rounding_error(double a, double b, double c, double rounded) {
   return (sum - rounded) + (sum_error + product_error);
 }
 
-// `rounded` times 2^exponent to the nearest number, where the value before its rounding was larger or smaller by `error`.
+// `rounded` times 2^exponent to the nearest number, where the value before its rounding was larger or smaller by
+// `error`.
 template <class Float>
 Float scaled_to_nearest(double rounded, double error, int exponent) {
   const bool was_larger = std::signbit(error) == std::signbit(rounded);
@@ -358,8 +370,8 @@ Float scaled_to_nearest(double rounded, double error, int exponent) {
   }
 }
 
-// The quotient times the factor that V_DIV_SCALE left out, rounded once: a large quotient was made smaller and a small one
-// larger.
+// The quotient times the factor that V_DIV_SCALE left out, rounded once: a large quotient was made smaller and a small
+// one larger.
 template <class Float>
 Float division_fmas(Float a, Float b, Float quotient, bool to_nearest) {
   using Limits = DivisionLimits<Float>;
@@ -410,10 +422,11 @@ VECTOR(v_div_fixup_f64, double, (double a, double b, double c), return division_
 
 // The first 1201 bits of the fraction of 2/pi.
 constexpr uint32_t two_over_pi[] = {
-    0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB, 0xDEBBC561, 0xB7246E3A, 0x424DD2E0,
-    0x06492EEA, 0x09D1921C, 0xFE1DEB1C, 0xB129A73E, 0xE88235F5, 0x2EBB4484, 0xE99C7026, 0xB45F7E41, 0x3991D639, 0x835339F4,
-    0x9C845F8B, 0xBDF9283B, 0x1FF897FF, 0xDE05980F, 0xEF2F118B, 0x5A0A6D1F, 0x6D367ECF, 0x27CB09B7, 0x4F463F66, 0x9E5FEA2D,
-    0x7527BAC7, 0xEBE5F17B, 0x3D0739F7, 0x8A5292EA, 0x6BFB5FB1, 0x1F8D5D08, 0x56033046, 0xFC7B0000};
+    0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB, 0xDEBBC561,
+    0xB7246E3A, 0x424DD2E0, 0x06492EEA, 0x09D1921C, 0xFE1DEB1C, 0xB129A73E, 0xE88235F5, 0x2EBB4484,
+    0xE99C7026, 0xB45F7E41, 0x3991D639, 0x835339F4, 0x9C845F8B, 0xBDF9283B, 0x1FF897FF, 0xDE05980F,
+    0xEF2F118B, 0x5A0A6D1F, 0x6D367ECF, 0x27CB09B7, 0x4F463F66, 0x9E5FEA2D, 0x7527BAC7, 0xEBE5F17B,
+    0x3D0739F7, 0x8A5292EA, 0x6BFB5FB1, 0x1F8D5D08, 0x56033046, 0xFC7B0000};
 
 // The segment of 53 bits of 2/pi that makes the integer part and the fraction of a product with `a`.
 double pi_segment(double a, uint32_t segment) {

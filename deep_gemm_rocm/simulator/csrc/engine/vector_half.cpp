@@ -55,8 +55,8 @@ VECTOR(v_log_f16, Half, (Half a), return Half::from(std::log2(float(a))))
 VECTOR(v_exp_f16, Half, (Half a), return Half::from(std::exp2(float(a))))
 VECTOR(v_sin_f16, Half, (Half a), return Half::from(float(std::sin(6.283185307179586 * double(float(a))))))
 VECTOR(v_cos_f16, Half, (Half a), return Half::from(float(std::cos(6.283185307179586 * double(float(a))))))
-const Approximate transcendentals({Op::v_rcp_f16, Op::v_sqrt_f16, Op::v_rsq_f16, Op::v_log_f16, Op::v_exp_f16, Op::v_sin_f16,
-                                   Op::v_cos_f16},
+const Approximate transcendentals({Op::v_rcp_f16, Op::v_sqrt_f16, Op::v_rsq_f16, Op::v_log_f16, Op::v_exp_f16,
+                                   Op::v_sin_f16, Op::v_cos_f16},
                                   "correctly rounded to a bit or so, the chip to 1 ulp: last bits may differ");
 VECTOR(v_floor_f16, Half, (Half a), return Half::from(std::floor(float(a))))
 VECTOR(v_ceil_f16, Half, (Half a), return Half::from(std::ceil(float(a))))

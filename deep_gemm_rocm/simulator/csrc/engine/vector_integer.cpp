@@ -90,7 +90,8 @@ VECTOR(v_and_or_b32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return (a &
 VECTOR(v_or3_b32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return a | b | c)
 VECTOR(v_bfi_b32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return (a & b) | (~a & c))
 VECTOR(v_bfm_b32, uint32_t, (uint32_t a, uint32_t b), return ((1u << (a & 31)) - 1) << (b & 31))
-VECTOR(v_bfe_u32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return uint32_t(uint64_t(a >> (b & 31)) & ((1ull << (c & 31)) - 1)))
+VECTOR(v_bfe_u32, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+       return uint32_t(uint64_t(a >> (b & 31)) & ((1ull << (c & 31)) - 1)))
 VECTOR(v_bfe_i32, int32_t, (int32_t a, uint32_t b, uint32_t c), const int width = c & 31, offset = b & 31;
        const int used = std::min(width, 32 - offset); if (width == 0) return 0;
        return int32_t(uint32_t(a >> offset) << (32 - used)) >> (32 - used))
@@ -111,8 +112,10 @@ VECTOR(v_lshl_or_b32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return (a 
 VECTOR(v_lshl_add_u64, uint64_t, (uint64_t a, uint32_t b, uint64_t c), return (a << ((b & 7) <= 4 ? b & 7 : 0)) + c)
 VECTOR(v_add3_u32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return a + b + c)
 VECTOR(v_xad_u32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return (a ^ b) + c)
-VECTOR(v_alignbit_b32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return uint32_t((uint64_t(a) << 32 | b) >> (c & 31)))
-VECTOR(v_alignbyte_b32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return uint32_t((uint64_t(a) << 32 | b) >> (8 * (c & 3))))
+VECTOR(v_alignbit_b32, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+       return uint32_t((uint64_t(a) << 32 | b) >> (c & 31)))
+VECTOR(v_alignbyte_b32, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+       return uint32_t((uint64_t(a) << 32 | b) >> (8 * (c & 3))))
 
 VECTOR(v_bcnt_u32_b32, uint32_t, (uint32_t a, uint32_t b), return uint32_t(__builtin_popcount(a)) + b)
 VECTOR(v_bfrev_b32, uint32_t, (uint32_t a), uint32_t result = 0;
@@ -174,7 +177,8 @@ uint64_t four_sums(uint64_t bytes, uint32_t reference, uint64_t addend) {
   return result;
 }
 VECTOR(v_qsad_pk_u16_u8, uint64_t, (uint64_t a, uint32_t b, uint64_t c), return four_sums<sum_of_differences>(a, b, c))
-VECTOR(v_mqsad_pk_u16_u8, uint64_t, (uint64_t a, uint32_t b, uint64_t c), return four_sums<sum_of_masked_differences>(a, b, c))
+VECTOR(v_mqsad_pk_u16_u8, uint64_t, (uint64_t a, uint32_t b, uint64_t c),
+       return four_sums<sum_of_masked_differences>(a, b, c))
 
 VECTOR_STATE(v_mqsad_u32_u8, b64) {
   alignas(64) Lanes<uint64_t> buffer_a;

@@ -37,7 +37,8 @@ bool check_global(Wave& wave, const uint64_t* addresses, uint32_t bytes) {
     highest = std::max(highest, addresses[lane]);
     return true;
   });
-  if (wave.exec() == 0 || (highest <= ~0ull - bytes && wave.memory->contains(lowest, highest - lowest + bytes))) return true;
+  if (wave.exec() == 0) return true;
+  if (highest <= ~0ull - bytes && wave.memory->contains(lowest, highest - lowest + bytes)) return true;
   return for_active_lanes(wave, [&](int lane) {
     return wave.memory->contains(addresses[lane], bytes) || fail_global(wave, lane, addresses[lane], bytes);
   });
@@ -292,7 +293,8 @@ void update(Wave& wave, const Instruction& inst, Update new_value) {
   for_active_lanes(wave, [&](int lane) {
     if (access.memory[lane] == nullptr) return true;
     if (reinterpret_cast<uint64_t>(access.memory[lane]) % sizeof(Value) != 0) {
-      wave.fail(Outcome::Status::memory_fault, "lane " + std::to_string(lane) + " makes an atomic access to an unaligned address");
+      wave.fail(Outcome::Status::memory_fault,
+                "lane " + std::to_string(lane) + " makes an atomic access to an unaligned address");
       return false;
     }
     auto* target = reinterpret_cast<Bits*>(access.memory[lane]);
@@ -310,7 +312,8 @@ void update(Wave& wave, const Instruction& inst, Update new_value) {
 }
 template <class Value, Value (*f)(Value, Value)>
 void update_with(Wave& wave, const Instruction& inst) {
-  update<Value>(wave, inst, [&](Value old, int lane) { return f(old, read_data<Value>(wave, store_data(inst), lane)); });
+  update<Value>(wave, inst,
+                [&](Value old, int lane) { return f(old, read_data<Value>(wave, store_data(inst), lane)); });
 }
 // The data are the new value, then the one to compare with.
 template <class Value>
@@ -366,7 +369,8 @@ void bind_buffer_load(Instruction& inst) {
   for (Operand& operand : inst.src) resolve_constant(operand, ConstantType::b32, inst.literal);
   inst.handler = inst.mem.lds ? to_lds : to_registers;
 }
-#define BUFFER_LOAD(name, to_registers, to_lds) const Semantics name##_semantics(Op::name, bind_buffer_load<to_registers, to_lds>);
+#define BUFFER_LOAD(name, to_registers, to_lds) \
+  const Semantics name##_semantics(Op::name, bind_buffer_load<to_registers, to_lds>);
 BUFFER_LOAD(buffer_load_ubyte, load_narrow<uint8_t>, load_to_lds<uint8_t>)
 BUFFER_LOAD(buffer_load_sbyte, load_narrow<int8_t>, load_to_lds<int8_t>)
 BUFFER_LOAD(buffer_load_ushort, load_narrow<uint16_t>, load_to_lds<uint16_t>)

@@ -9,7 +9,8 @@ namespace {
 uint32_t host_control(int rounding, bool flush_inputs, bool flush_results) {
   constexpr uint32_t masked = 0x1F80, to_zero_inputs = 1u << 6, to_zero_results = 1u << 15;
   constexpr uint32_t directions[4] = {0, 2, 1, 3};  // nearest, up, down, toward zero
-  return masked | directions[rounding] << 13 | (flush_inputs ? to_zero_inputs : 0) | (flush_results ? to_zero_results : 0);
+  return masked | directions[rounding] << 13 | (flush_inputs ? to_zero_inputs : 0) |
+         (flush_results ? to_zero_results : 0);
 }
 
 }  // namespace

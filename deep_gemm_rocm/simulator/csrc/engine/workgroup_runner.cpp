@@ -24,7 +24,8 @@ bool is_vector_alu(Family family) { return is_vector(family) && family <= Family
 // How far a wave runs ahead of its simulated time.
 constexpr uint64_t traced_slice = 256;
 
-// What an instruction does hangs on when it executes: it reads a clock, or memory that other workgroups write meanwhile.
+// What an instruction does hangs on when it executes: it reads a clock, or memory that other workgroups write
+// meanwhile.
 bool depends_on_time(const Instruction& inst, const Effects& effects) {
   if (inst.op == Op::s_memtime || inst.op == Op::s_memrealtime) return true;
   return effects.memory.atomic && (effects.unit == Unit::vector_memory || effects.unit == Unit::flat);

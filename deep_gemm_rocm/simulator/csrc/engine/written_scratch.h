@@ -11,7 +11,8 @@ namespace mi300x {
 
 class WrittenScratch {
  public:
-  explicit WrittenScratch(uint32_t bytes_of_lane) : bytes_of_lane_(bytes_of_lane), marks_(size_t(bytes_of_lane) * lanes) {}
+  explicit WrittenScratch(uint32_t bytes_of_lane)
+      : bytes_of_lane_(bytes_of_lane), marks_(size_t(bytes_of_lane) * lanes) {}
 
   // Nothing is written any more.
   void start() {
@@ -20,7 +21,9 @@ class WrittenScratch {
     written_ = 1;
   }
 
-  bool holds(uint64_t offset, uint32_t bytes) const { return offset <= bytes_of_lane_ && bytes <= bytes_of_lane_ - offset; }
+  bool holds(uint64_t offset, uint32_t bytes) const {
+    return offset <= bytes_of_lane_ && bytes <= bytes_of_lane_ - offset;
+  }
 
   // False where nothing has written any of the bytes, a dword or part of one, of a range that it holds. Structures are
   // loaded with their padding, so a part is enough.

@@ -21,7 +21,8 @@ struct Capture {
   std::vector<Stream*> streams;  // that have joined
 
   bool is_blocking() const {
-    return std::any_of(streams.begin(), streams.end(), [](const Stream* s) { return !(s->flags & kStreamNonBlocking); });
+    return std::any_of(streams.begin(), streams.end(),
+                       [](const Stream* s) { return !(s->flags & kStreamNonBlocking); });
   }
 };
 

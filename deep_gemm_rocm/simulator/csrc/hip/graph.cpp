@@ -63,7 +63,8 @@ std::shared_ptr<Graph> Graph::clone() const {
     fresh->enabled = node->enabled;
   }
   for (const auto& node : nodes) {
-    for (const GraphNode* dependency : node->dependencies) clones[node.get()]->dependencies.push_back(clones[dependency]);
+    for (const GraphNode* dependency : node->dependencies)
+      clones[node.get()]->dependencies.push_back(clones[dependency]);
   }
   copy->user_objects = user_objects;
   for (const auto& [object, count] : user_objects) object->references += count;

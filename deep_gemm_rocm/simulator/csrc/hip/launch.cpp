@@ -216,7 +216,8 @@ KernelWork KernelWork::prepare(std::shared_ptr<const Function> function, const v
 
 KernelWork KernelWork::described_by(const hipKernelNodeParams* p) {
   require(p, "the kernel's description");
-  return prepare(function_named(p->func), p->func, {p->gridDim, p->blockDim, p->sharedMemBytes}, p->kernelParams, p->extra);
+  const LaunchShape shape{p->gridDim, p->blockDim, p->sharedMemBytes};
+  return prepare(function_named(p->func), p->func, shape, p->kernelParams, p->extra);
 }
 
 hipKernelNodeParams KernelWork::description(std::vector<void*>& pointers) const {

@@ -36,8 +36,8 @@ class MemoryMap {
   // 256-byte aligned, of the exact size; pages are committed when they are touched. Fails with hipErrorOutOfMemory.
   void* allocate(size_t size, MemoryKind kind, unsigned flags = 0);
 
-  // Frees what allocate() returned. Waits for running dispatches, as hipFree does. The addresses stay unused for a while,
-  // so that a use after that is seen.
+  // Frees what allocate() returned. Waits for running dispatches, as hipFree does. The addresses stay unused for a
+  // while, so that a use after that is seen.
   void release(void* pointer);
 
   // Frees everything that allocate() returned for the device and the host; managed memory belongs to variables.

@@ -201,8 +201,8 @@ HIP_API hipError_t hipEventSynchronize(hipEvent_t event) {
 }
 
 // Simulated device time (DG_SIM_TIMING=1). Without the timing model that clock stands still and the answer is always
-// 0 ms: the time that the simulation took on the host would look like a measurement of an MI300X and be off by orders of
-// magnitude.
+// 0 ms: the time that the simulation took on the host would look like a measurement of an MI300X and be off by orders
+// of magnitude.
 HIP_API hipError_t hipEventElapsedTime(float* milliseconds, hipEvent_t start, hipEvent_t stop) {
   return api(__func__, [&] {
     require(milliseconds, "milliseconds");

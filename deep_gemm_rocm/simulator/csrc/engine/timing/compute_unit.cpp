@@ -35,7 +35,8 @@ ComputeUnit::ComputeUnit(uint32_t number, const Constants& constants, Launch& la
   };
   waves_of_group_ = (launch.workgroup_size + lanes - 1) / lanes;
   // GRANULATED_WORKITEM_VGPR_COUNT counts in units of 8 (LLVM AMDGPU usage, gfx90a and gfx942).
-  registers_of_wave_ = rounded(8 * ((launch.dispatch.kernel->compute_pgm_rsrc1 & 63) + 1), constants.cu_register_granule);
+  const uint32_t registers = 8 * ((launch.dispatch.kernel->compute_pgm_rsrc1 & 63) + 1);
+  registers_of_wave_ = rounded(registers, constants.cu_register_granule);
   lds_of_group_ = rounded(launch.lds_bytes, constants.cu_lds_granule);
   counters_.by_instruction.resize(plans.size());
   if (launch.statistics) statistics_.emplace(plans.size());
@@ -260,9 +261,11 @@ bool ComputeUnit::try_issue(uint32_t number, Slot& slot, uint64_t now, uint8_t& 
   }
   switch (plan.kind) {
     case Plan::Kind::nop: issued(slot, now, now + simds_.size() * ((plan.argument & 15u) + 1)); return true;
-    case Plan::Kind::sleep:
-      issued(slot, now, now + std::max<uint64_t>(simds_.size(), uint64_t(constants_.cu_sleep_clocks) * (plan.argument & 127)));
+    case Plan::Kind::sleep: {
+      const uint64_t asked_for = uint64_t(constants_.cu_sleep_clocks) * (plan.argument & 127);
+      issued(slot, now, now + std::max<uint64_t>(simds_.size(), asked_for));
       return true;
+    }
     case Plan::Kind::priority:
       slot.priority = plan.argument & 3;
       issued(slot, now, next_turn);
@@ -350,7 +353,8 @@ bool ComputeUnit::make_room(Slot& slot, TransferQueue& queue, size_t limit, Stal
 
 bool ComputeUnit::wait(Slot& slot, const Plan& plan, uint64_t now) {
   // vmcnt in bits 0..3 and 14..15, lgkmcnt in bits 8..11.
-  const size_t memory_left = (plan.argument & 15u) | (plan.argument >> 14 & 3u) << 4, local_left = plan.argument >> 8 & 15u;
+  const size_t memory_left = (plan.argument & 15u) | (plan.argument >> 14 & 3u) << 4;
+  const size_t local_left = plan.argument >> 8 & 15u;
   const uint64_t memory = end_of(slot.memory, memory_left), local = end_of(slot.local, local_left);
   // Only the chip knows when a request ends that it hasn't answered: ask again when it has.
   if (memory > now) return hold(slot, Stall::wait_memory, now, std::min(memory, horizon_));

@@ -1,4 +1,5 @@
-// The constants of the timing model. Their values, units and sources are in deep_gemm_rocm/simulator/mi300x_timing.toml.
+// The constants of the timing model. Their values, units and sources are in
+// deep_gemm_rocm/simulator/mi300x_timing.toml.
 #pragma once
 
 #include <string>

@@ -56,7 +56,8 @@ void MemorySystem::touch_mall(double time, uint64_t line, bool dirty, bool& hit,
   served = slices_[slice].serve(time, constants_.clocks(line_bytes / constants_.mall_bytes_per_ns));
   if (!result.evicted_dirty) return;
   counters_.hbm_write_bytes += line_bytes;
-  hbm_[channel_of(result.evicted, hbm_.size())].serve(time, constants_.clocks(line_bytes / constants_.hbm_bytes_per_ns));
+  Server& channel = hbm_[channel_of(result.evicted, hbm_.size())];
+  channel.serve(time, constants_.clocks(line_bytes / constants_.hbm_bytes_per_ns));
 }
 
 // A line that the L2 lacks: over the fabric to the MALL, and from HBM where that lacks it too.
@@ -82,7 +83,8 @@ double MemorySystem::beyond_l2(Xcd& xcd, double time, uint64_t line) {
 }
 
 void MemorySystem::write_line(Xcd& xcd, double time, uint64_t line) {
-  const double sent = xcd.link_out.serve(time, constants_.clocks(line_bytes / constants_.fabric_xcd_write_bytes_per_ns));
+  const double clocks = constants_.clocks(line_bytes / constants_.fabric_xcd_write_bytes_per_ns);
+  const double sent = xcd.link_out.serve(time, clocks);
   bool hit;
   double served;
   touch_mall(sent, line, true, hit, served);

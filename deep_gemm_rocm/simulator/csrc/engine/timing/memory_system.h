@@ -33,8 +33,8 @@ class MemorySystem {
   // Before a kernel: the L2s forget what they hold (it may have been changed through another one), the MALL doesn't.
   void start_kernel();
 
-  // The clock at which the data of the line `line` are at the CU, or a store is acknowledged; `time` is when the request
-  // leaves the CU's cache, `bytes` what a store writes of the line.
+  // The clock at which the data of the line `line` are at the CU, or a store is acknowledged; `time` is when the
+  // request leaves the CU's cache, `bytes` what a store writes of the line.
   double access(uint32_t xcd, double time, uint64_t line, Request request, uint32_t bytes);
 
   // Writes all dirty lines of the L2s back, as at the end of a kernel; the clock at which the last one is written.

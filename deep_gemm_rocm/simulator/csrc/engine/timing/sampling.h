@@ -1,8 +1,8 @@
 // Which workgroups of a large launch are simulated in detail, and what the others are taken to be like.
 //
 // A generation is as many workgroups as the chip holds at once. Of each part of the launch two generations in a row are
-// kept: one that brings the caches into the state that the other finds, which is measured. All that is left out is taken
-// to be like the measured ones. The end of the launch is always kept: how CUs run out of work matters.
+// kept: one that brings the caches into the state that the other finds, which is measured. All that is left out is
+// taken to be like the measured ones. The end of the launch is always kept: how CUs run out of work matters.
 #pragma once
 
 #include <cstdint>
