@@ -258,27 +258,35 @@ def check_latent_decode(
     )
 
 
-def check_pages(batch: int, tokens_q: int, num_pages: int, page_size: int, block_table: Any, context_lens: Any) -> None:
-    """A cache in pages and what says whose they are; what that holds is checked where the host can read it."""
+def check_pages(
+    batch: int,
+    tokens_q: int,
+    num_pages: int,
+    page_size: int,
+    block_table: Any,
+    context_lens: Any,
+    *,
+    per_query: bool = False,
+) -> None:
+    """A cache in pages and what says whose they are; what that holds is checked where the host can read it.
+
+    Args:
+        per_query: whether ``context_lens`` is [batch, tokens_q] rather than [batch].
+    """
     if page_size not in PAGE_SIZES:
         raise ValueError(f"a block of the cache must have one of {PAGE_SIZES} tokens, got {page_size}")
     if not 1 <= tokens_q <= MAX_DECODE_TOKENS:
         raise ValueError(f"q must have 1 to {MAX_DECODE_TOKENS} tokens for each sequence, got {tokens_q}")
-    for name, tensor, dims in (("block_table", block_table, 2), ("context_lens", context_lens, 1)):
-        check_data(name, tensor)
-        if tensor.dtype != torch.int32:
-            raise TypeError(f"{name} must be int32, got {tensor.dtype}")
-        if tensor.dim() != dims or len(tensor) != batch:
-            expected = f"({batch}, blocks of a sequence)" if dims == 2 else f"({batch},)"
-            raise ValueError(f"{name} must have shape {expected}, got {tuple(tensor.shape)}")
-        if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-            raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
+    check_form("block_table", block_table, torch.int32, (batch, None))
+    check_form("context_lens", context_lens, torch.int32, (batch, tokens_q) if per_query else (batch,))
     if block_table.shape[1] * page_size > MAX_TOKENS:
         raise ValueError(f"block_table must name up to {MAX_TOKENS} tokens, got shape {tuple(block_table.shape)}")
-    if context_lens.device.type == "cpu":
-        _check_context_lens(context_lens, tokens_q, page_size, block_table)
-    if block_table.device.type == "cpu" and context_lens.device.type == "cpu":
-        used = torch.arange(block_table.shape[1])[None] * page_size < context_lens[:, None]
+    if context_lens.device.type != "cpu":
+        return
+    longest = context_lens.amax(dim=1) if per_query else context_lens
+    _check_context_lens(longest, tokens_q, page_size, block_table)
+    if block_table.device.type == "cpu":
+        used = torch.arange(block_table.shape[1])[None] * page_size < longest[:, None]
         wrong = used & ((block_table < 0) | (block_table >= num_pages))
         if wrong.any():
             sequence, block = wrong.nonzero()[0].tolist()
@@ -316,6 +324,21 @@ def check_data(name: str, tensor: Any) -> None:
         raise ValueError(
             f"{name} must not require grad, for there is no backward; .detach() it or call under torch.no_grad()"
         )
+
+
+def check_form(name: str, tensor: Any, dtype: torch.dtype, shape: tuple[int | None, ...]) -> None:
+    """A tensor whose last dimension is contiguous; a size that is None may be anything."""
+    check_data(name, tensor)
+    if tensor.dtype != dtype:
+        raise TypeError(f"{name} must be {str(dtype).removeprefix('torch.')}, got {tensor.dtype}")
+    fits = tensor.dim() == len(shape) and all(
+        wanted in (None, size) for wanted, size in zip(shape, tensor.shape, strict=True)
+    )
+    if not fits:
+        expected = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"{name} must have shape ({expected}), got {tuple(tensor.shape)}")
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
 
 
 def check_softmax_scale(softmax_scale: Any, head_dim: int) -> float:

@@ -178,9 +178,10 @@ def launch_flash_decode(
     """
     hip.runtime().check_residence("q", q)  # before a compile; the others are on the same device
     kernel = jit.get_kernel(f"{config.family}.hip.j2", config.template_values, _argtypes(DecodeArguments))
-    splits = num_splits if num_splits > 1 else 0
-    split_out = torch.empty(splits, *out.shape, dtype=torch.float32, device=q.device)
-    split_lse = torch.empty(splits, *out.shape[:-1], dtype=torch.float32, device=q.device)
+    split_out = split_lse = None
+    if num_splits > 1:
+        split_out = torch.empty(num_splits, *out.shape, dtype=torch.float32, device=q.device)
+        split_lse = torch.empty(num_splits, *out.shape[:-1], dtype=torch.float32, device=q.device)
     given = {
         "q": q, "k_cache": k_cache, "v_cache": v_cache, "out": out, "lse": lse, "block_table": block_table,
         "context_lens": context_lens, "split_out": split_out, "split_lse": split_lse, **problem.descales,
@@ -197,8 +198,8 @@ def launch_flash_decode(
         block_table=block_table.data_ptr(),
         block_table_stride=block_table.stride(0),
         context_lens=context_lens.data_ptr(),
-        split_out=split_out.data_ptr(),
-        split_lse=split_lse.data_ptr(),
+        split_out=_address(split_out),
+        split_lse=_address(split_lse),
         num_splits=num_splits,
         batch=problem.batch,
         tokens_q=problem.tokens_q,

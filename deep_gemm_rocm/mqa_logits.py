@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .attention_contracts import MAX_DECODE_TOKENS, MAX_TOKENS, check_data, check_one_device, check_pages
+from .attention_contracts import MAX_DECODE_TOKENS, MAX_TOKENS, check_data, check_form, check_one_device, check_pages
 from .checks import check_bool, check_int
 from .contracts import ALIGNMENT
 from .layout import Pair
@@ -62,11 +62,11 @@ def fp8_mqa_logits(
     keys, key_scales = kv
     _check_q(q, 3)
     queries, heads, head_dim = q.shape
-    _check("kv[0]", keys, _FP8, (None, head_dim))
-    _check("kv[1]", key_scales, torch.float32, (len(keys),))
-    _check("weights", weights, torch.float32, (queries, heads))
-    _check("cu_seq_len_k_start", cu_seq_len_k_start, torch.int32, (queries,))
-    _check("cu_seq_len_k_end", cu_seq_len_k_end, torch.int32, (queries,))
+    check_form("kv[0]", keys, _FP8, (None, head_dim))
+    check_form("kv[1]", key_scales, torch.float32, (len(keys),))
+    check_form("weights", weights, torch.float32, (queries, heads))
+    check_form("cu_seq_len_k_start", cu_seq_len_k_start, torch.int32, (queries,))
+    check_form("cu_seq_len_k_end", cu_seq_len_k_end, torch.int32, (queries,))
     _check_aligned("q", q)
     _check_aligned("kv[0]", keys)
     tensors = {
@@ -117,7 +117,7 @@ def get_paged_mqa_logits_metadata(
     if context_lens.dim() not in (1, 2) or context_lens.shape[1:] == (0,):
         raise ValueError(f"context_lens must be [batch] or [batch, next_n], got shape {tuple(context_lens.shape)}")
     if indices is not None:
-        _check("indices", indices, torch.int32, (len(context_lens),))
+        check_form("indices", indices, torch.int32, (len(context_lens),))
     _check_block_kv(block_kv)
     units = check_int("num_sms", num_sms, 1, _MAX_UNITS)
     tokens = context_lens if context_lens.dim() == 1 else context_lens.amax(dim=1)
@@ -175,26 +175,24 @@ def fp8_paged_mqa_logits(
         raise ValueError(f"q must have 1 to {MAX_DECODE_TOKENS} tokens for each sequence, got {next_n}")
     if not q.is_contiguous() or q.data_ptr() % ALIGNMENT:
         raise ValueError(f"q must be contiguous and start at a multiple of {ALIGNMENT} bytes, got {q.stride()}")
-    _check("kv_cache", kv_cache, torch.uint8, (None, None, 1, head_dim + _SCALE_BYTES))
+    check_form("kv_cache", kv_cache, torch.uint8, (None, None, 1, head_dim + _SCALE_BYTES))
     _check_block_kv(kv_cache.shape[1])
     page_bytes = _PAGE_TOKENS * (head_dim + _SCALE_BYTES)
     if kv_cache.stride()[1] != head_dim + _SCALE_BYTES or (len(kv_cache) > 1 and kv_cache.stride(0) < page_bytes):
         raise ValueError(f"each block of kv_cache must be contiguous, got strides {kv_cache.stride()}")
     if kv_cache.data_ptr() % ALIGNMENT or (len(kv_cache) > 1 and kv_cache.stride(0) % ALIGNMENT):
         raise ValueError(f"blocks of kv_cache must start at multiples of {ALIGNMENT} bytes; .clone() it")
-    _check("weights", weights, torch.float32, (batch * next_n, heads))
+    check_form("weights", weights, torch.float32, (batch * next_n, heads))
     check_data("context_lens", context_lens)
-    if context_lens.dim() == 2 and context_lens.shape != (batch, next_n):
-        raise ValueError(f"context_lens must have shape ({batch}, {next_n}), got {tuple(context_lens.shape)}")
-    longest = context_lens.amax(dim=1) if context_lens.dim() == 2 else context_lens
-    if context_lens.dim() == 2 and not context_lens.is_contiguous():
+    per_query = context_lens.dim() == 2
+    check_pages(batch, next_n, len(kv_cache), _PAGE_TOKENS, block_table, context_lens, per_query=per_query)
+    if not context_lens.is_contiguous():
         raise ValueError(f"context_lens must be contiguous, got strides {context_lens.stride()}")
-    check_pages(batch, next_n, len(kv_cache), _PAGE_TOKENS, block_table, longest)
     if indices is not None:
-        _check("indices", indices, torch.int32, (batch,))
+        check_form("indices", indices, torch.int32, (batch,))
     columns = check_int("max_context_len", max_context_len, 0, MAX_TOKENS)
     check_bool("clean_logits", clean_logits)
-    _check("schedule_meta", schedule_meta, torch.int32, (None, 2))
+    check_form("schedule_meta", schedule_meta, torch.int32, (None, 2))
     if len(schedule_meta) < 2 or not schedule_meta.is_contiguous():
         raise ValueError(f"schedule_meta must be contiguous [num_sms + 1, 2], got shape {tuple(schedule_meta.shape)}")
     tensors = {
@@ -212,23 +210,8 @@ def fp8_paged_mqa_logits(
     return logits
 
 
-def _check(name: str, tensor: Any, dtype: torch.dtype, shape: tuple[int | None, ...]) -> None:
-    """The last dimension is contiguous; a size that is None may be anything."""
-    check_data(name, tensor)
-    if tensor.dtype != dtype:
-        raise TypeError(f"{name} must be {str(dtype).removeprefix('torch.')}, got {tensor.dtype}")
-    fits = tensor.dim() == len(shape) and all(
-        wanted in (None, size) for wanted, size in zip(shape, tensor.shape, strict=True)
-    )
-    if not fits:
-        expected = ", ".join("any" if size is None else str(size) for size in shape)
-        raise ValueError(f"{name} must have shape ({expected}), got {tuple(tensor.shape)}")
-    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-        raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
-
-
 def _check_q(q: Any, dims: int) -> None:
-    _check("q", q, _FP8, (None,) * dims)
+    check_form("q", q, _FP8, (None,) * dims)
     heads, head_dim = q.shape[-2:]
     if heads not in _HEADS or head_dim not in _HEAD_DIMS:
         raise ValueError(f"q must have {_HEADS} heads of {_HEAD_DIMS} elements, got shape {tuple(q.shape)}")

@@ -64,6 +64,26 @@ def test_a_decoding_step_is_captured_once_for_any_counts():
         assert all((d[group, count:] == 99).all() for group, count in enumerate(rows))
 
 
+def test_attention_of_a_growing_sequence_is_captured_once():
+    """Its length is read when the graph runs; what splits of the keys need in between is the graph's own."""
+    q, keys, values = torch.randn(1, 1, 4, 64).bfloat16(), torch.randn(3, 64, 2, 64), torch.randn(3, 64, 2, 64)
+    caches, length = (keys.bfloat16(), values.bfloat16()), torch.tensor([1], dtype=torch.int32)
+    pages = {"block_table": torch.tensor([[2, 0, 1]], dtype=torch.int32), "context_lens": length}
+
+    def step(num_splits):
+        return dg.flash_attention_decode(q, *caches, **pages, num_splits=num_splits, return_lse=True)
+
+    step(3)
+    with hip.runtime().capture() as graph:
+        whole, split = step(1), step(3)
+    for tokens in (1, 70, 192):
+        length.fill_(tokens)
+        graph.replay()
+        for num_splits, captured in ((1, whole), (3, split)):
+            expected = step(num_splits)
+            assert all(torch.equal(*pair) for pair in zip(captured, expected, strict=True))
+
+
 def test_a_missing_kernel_is_an_error_and_not_a_compile(monkeypatch):
     a, b = gemm_problem(7, 24, 128)
     output = GuardedOutput(7, 24)
@@ -127,8 +147,11 @@ def test_a_warm_call_runs_no_operator_of_torch():
     experts = b[0].view(1, 24, 128), b[1].view(1, 1, 1)
     counts, output = torch.tensor([3], dtype=torch.int32), torch.zeros(1, 7, 24)
     layout = torch.zeros(7, dtype=torch.int32)
+    q = torch.zeros(1, 7, 2, 64, dtype=torch.bfloat16)
+    attended = torch.zeros_like(q)
 
     def calls():
+        dg.flash_attention(q, q, q, causal=True, out=attended)
         dg.fp8_gemm_nt(a, b, d, c)
         dg.m_grouped_fp8_gemm_nt_masked(groups, experts, output, counts, 3)
         dg.m_grouped_fp8_gemm_nt_contiguous(a, experts, d, layout)
