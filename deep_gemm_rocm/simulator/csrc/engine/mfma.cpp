@@ -30,8 +30,8 @@ void multiply_rows(const MatrixOperands& o, int first, const typename Dot::Opera
 // V_MFMA_* of one block of 16x16 or 32x32.
 template <class Dot, int size>
 MFMA_INSTRUCTION multiply(const MatrixOperands& o) {
-  const auto& a = o.cache->get<typename Dot::OperandA>(MatrixOperandCache::Side::a, o.a);
-  const auto& b = o.cache->get<typename Dot::OperandB>(MatrixOperandCache::Side::b, o.b);
+  const auto& a = o.cache->get<typename Dot::OperandA>(MatrixOperandCache::Side::a, o.a_register, o.a);
+  const auto& b = o.cache->get<typename Dot::OperandB>(MatrixOperandCache::Side::b, o.b_register, o.b);
   for_each_4_rows<size, 1>([&](int first, int a_lane, int b_lane) {
     multiply_rows<Dot, 64 / size, size, size>(o, first, a, a_lane, b, b_lane);
   });

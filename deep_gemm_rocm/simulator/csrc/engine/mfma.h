@@ -16,7 +16,8 @@ struct MatrixOperands {
   const uint32_t* c = nullptr;      // V_SMFMAC accumulates into d: c == d
   const uint32_t* index = nullptr;  // V_SMFMAC only: the register of sparsity indices
   uint8_t cbsz = 0, abid = 0, blgp = 0;
-  MatrixOperandCache* cache = nullptr;  // of the host thread
+  uint16_t a_register = 0, b_register = 0;  // the numbers of their first ones in the wave
+  MatrixOperandCache* cache = nullptr;      // of the host thread
 };
 
 using MatrixInstruction = void (*)(const MatrixOperands&);

@@ -13,16 +13,17 @@ class MatrixOperandCache {
  public:
   enum class Side { a, b };
 
-  // The operand that lies in registers, to be used before the next call for the same side. It is found by the place of
-  // the registers and made anew where their bits aren't those that it was made of.
+  // The operand that lies in registers, to be used before the next call for the same side. It is found by the number of
+  // the first of them, as waves of a workgroup often have the same operand in the same registers, and made anew where
+  // their bits aren't those that it was made of.
   template <class Operand>
-  const Operand& get(Side side, const uint32_t* registers) {
+  const Operand& get(Side side, int first_register, const uint32_t* registers) {
     static_assert(sizeof(Operand) <= sizeof Slot::operand && alignof(Operand) <= alignof(Slot));
     static_assert(std::is_trivially_destructible_v<Operand>);
     constexpr size_t bytes = Operand::kRegisters * 64 * sizeof(uint32_t);
     static_assert(bytes <= sizeof Slot::registers);
     if (slots_ == nullptr) slots_ = std::make_unique<Slot[]>(2 * kSlots);
-    Slot& slot = slots_[static_cast<int>(side) * kSlots + reinterpret_cast<uintptr_t>(registers) / bytes % kSlots];
+    Slot& slot = slots_[static_cast<int>(side) * kSlots + first_register / Operand::kRegisters % kSlots];
     if (slot.type != &type_of<Operand> || std::memcmp(slot.registers, registers, bytes) != 0) {
       std::memcpy(slot.registers, registers, bytes);
       new (slot.operand) Operand(registers);

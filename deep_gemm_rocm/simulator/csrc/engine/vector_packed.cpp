@@ -288,6 +288,8 @@ void run_matrix(Wave& wave, const Instruction& inst) {
   operands.cbsz = inst.vop.cbsz;
   operands.abid = inst.vop.abid;
   operands.blgp = inst.vop.blgp;
+  operands.a_register = inst.src[0].index;
+  operands.b_register = inst.src[1].index;
   operands.cache = &wave.group->matrix_operands;
   inst.matrix(operands);
 }
