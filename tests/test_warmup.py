@@ -261,6 +261,16 @@ def test_the_command_compiles_what_a_file_lists(cold, tmp_path):
     assert "0 compiled and 1 found in the cache" in invoke("--shapes", str(file)).output
 
 
+@pytest.mark.filterwarnings("ignore:the kernel cache can't keep:RuntimeWarning")
+def test_the_command_fails_where_kernels_cannot_be_kept(cold, tmp_path, monkeypatch):
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", str(tmp_path / "a file" / "cache"))
+    (tmp_path / "mine.json").write_text(json.dumps([{"function": "fp8_gemm_nt", "m": 3, "n": 96, "k": 256}]))
+    result = invoke("--shapes", str(tmp_path / "mine.json"))
+    assert result.exit_code == 1
+    assert "1 of them could not be kept there" in result.output
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

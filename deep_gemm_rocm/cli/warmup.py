@@ -37,4 +37,7 @@ def run(console: Console, file: Path, jobs: int | None) -> bool:
         f"{file.stem}: {len(kernels)} kernels in {seconds:.1f} s, {len(kernels) - found} compiled and {found} "
         f"found in the cache {escape(str(cache.folder()))}"
     )
-    return True
+    lost = sum(not kernel.artefact.library.is_relative_to(cache.folder()) for kernel in kernels)
+    if lost:
+        console.print(f"[red]{lost} of them could not be kept there[/], and will be compiled again")
+    return lost == 0
