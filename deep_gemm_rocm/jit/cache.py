@@ -38,11 +38,11 @@ _BUILD_PREFIX = "deep_gemm_rocm-"
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel in the cache, as its files are; whether they are whole is another question.
+    """A kernel in the cache; whether its files are whole is another question.
 
     Attributes:
         path: its folder.
-        bytes: of all its files.
+        bytes: of its files.
         last_used: when a process last loaded it, in seconds since the epoch; 0 if it has lost its manifest.
     """
 
@@ -100,10 +100,21 @@ def entries(root: Path) -> list[Entry]:
     found = []
     for path in root.glob("kernels/[!.]*"):
         with contextlib.suppress(OSError):  # it is being removed
-            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
             manifest = path / MANIFEST_FILE
-            found.append(Entry(path, size, manifest.stat().st_mtime if manifest.exists() else 0.0))
+            found.append(Entry(path, _bytes(path), manifest.stat().st_mtime if manifest.exists() else 0.0))
     return sorted(found, key=lambda entry: (entry.last_used, entry.path))
+
+
+def _bytes(entry: Path) -> int:
+    """Of its files, as noted when it was made: thousands of entries have more files than can be looked at each time."""
+    try:
+        return int(json.loads((entry / MANIFEST_FILE).read_bytes())["bytes"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return _bytes_of_files(entry)
+
+
+def _bytes_of_files(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def evict(root: Path, limit: int, keep: Path | None = None) -> list[Entry]:
@@ -279,7 +290,8 @@ def _publish(build: Path, manifest: dict[str, object], entry: Path) -> None:
             shutil.copyfile(build / name, filled / name)
         if (build / HEADER_FOLDER).is_dir():
             shutil.copytree(build / HEADER_FOLDER, filled / HEADER_FOLDER)
-        (filled / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2))
+        noted = manifest | {"bytes": _bytes_of_files(filled)}
+        (filled / MANIFEST_FILE).write_text(json.dumps(noted, indent=2))
 
 
 @contextlib.contextmanager
