@@ -47,26 +47,32 @@ struct Accumulator {
     MFMA_UNROLL for (int row = 0; row < 4; ++row) c[row] = d[row];
   }
 
-  // Adds sums in units of 2^(top-24), where E may be less than top says, to C where C is whole in these and less than
-  // 2^30 of them: then nothing but the total has to be rounded. Elsewhere the result is undefined and misfits negative.
-  static FloatVector add_to_whole_c(const Sums& sums, FloatVector c, Int32Vector& misfits) {
-    const FloatVector sum_unit = unit(sums.top);
-    const Int32Vector whole_c = truncate(c * inverse_unit(sums.top));
-    misfits |= (to_float(whole_c) * sum_unit != c) | (whole_c ^ (whole_c + whole_c));
-    return to_float(sums.sum + whole_c) * sum_unit;
+  // Adds sums to C where E doesn't matter. They are in units of 2^(top-24-room), and E is top at most. If both are whole
+  // in units of 2^(top-24), or in larger ones where those would make C 2^30 or more, nothing but the total has to be
+  // rounded. Elsewhere the result is undefined and misfits becomes negative.
+  static FloatVector add_to_whole_c(const Sums& sums, Int32Vector room, FloatVector c, Int32Vector& misfits) {
+    const Int32Vector top = larger(sums.top, top_for(c));
+    const Int32Vector shift = room - ((top - sums.top) >> 23);
+    const Int32Vector whole_c = truncate(c * inverse_unit(top));
+    misfits |= (to_float(whole_c) * unit(top) != c) | shift;
+    return to_float((sums.sum << shift) + whole_c) * unit(top);
   }
 
   // Adds sums to C where misfits isn't negative. Beside a C of 2^30 units or more, they are rounded down to the unit
   // 2^(X-29): what that loses only matters to totals halfway between two F32, which end in 4 zeros at least.
   static FloatVector add_to_usual_c(const Sums& sums, FloatVector c, Int32Vector& misfits) {
     Int32Vector total;
-    const Int32Vector top_for_c = (bit_cast<Int32Vector>(c) & 0x7f800000) + (bias - 127 - 29 + 24) * (1 << 23);
-    const Int32Vector top = larger(sums.top, top_for_c);
+    const Int32Vector top = larger(sums.top, top_for(c));
     const Int32Vector shift = smaller((top - sums.top) >> 23, splat<Int32Vector>(31));
     const Sums rounded = {sums.sum >> shift, top};
     const FloatVector d = add_to_small_c(rounded, c, total, misfits);
     misfits |= ((rounded.sum << shift) != sums.sum) & ((total & 15) == 0);
     return d;
+  }
+
+  // The top of the units that make C at least 2^29 and less than 2^30.
+  static Int32Vector top_for(FloatVector c) {
+    return (bit_cast<Int32Vector>(c) & 0x7f800000) + (bias - 127 - 29 + 24) * (1 << 23);
   }
 
   // Adds sums to C where C is less than 2^30 units: then steps 2 and 3 come to rounding C down to the unit and the

@@ -159,10 +159,8 @@ struct Float8Dot {
     sum_integers(a, a_lane, b, b_lane, sum);
     const auto b_top = load<Int32Vector>(b.top + b_lane), b_room = 24 - load<Int32Vector>(b.range + b_lane);
     MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-      const Int32Vector room = b_room - a.range[a_lane + row];
-      const Sums sums = {sum[row] << room, b_top + a.top[a_lane + row]};
-      d[row] = Total::add_to_whole_c(sums, c[row], misfits);
-      misfits |= room;
+      const Sums sums = {sum[row], b_top + a.top[a_lane + row]};
+      d[row] = Total::add_to_whole_c(sums, b_room - a.range[a_lane + row], c[row], misfits);
     }
     if (any_negative(misfits)) {
       add_with_exponents(a, a_lane, b, b_lane, sum, c);
