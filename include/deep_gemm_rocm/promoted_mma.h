@@ -60,8 +60,17 @@ class PromotedMma {
     static_for<kPromotionDelay>([&](auto late) { promote_at(kSlots + late, kCarry ? carried_scale_ : scale_); });
   }
 
+  // What was promoted is so before what follows. Compilers would move it to the totals' next use, in another block.
+  DG_DEVICE void settle() {
+#pragma unroll
+    for (int i = 0; i < kFragments; ++i) {
+#pragma unroll
+      for (int pair = 0; pair < kElements / 2; ++pair) asm volatile("" : "+v"(total_[i][pair]));
+    }
+  }
+
   DG_DEVICE float total(int fragment_m, int fragment_n, int element) const {
-    return total_[fragment_m * Shape::kFragsN + fragment_n][element];
+    return total_[fragment_m * Shape::kFragsN + fragment_n][element / 2][element % 2];
   }
 
  private:
@@ -72,26 +81,30 @@ class PromotedMma {
   static constexpr int kResultSlots = 4;
   static constexpr int kPromotionDelay = kChains * (kChainMfmas - 1) + kResultSlots;
 
+  using Pair = Vector<float, 2>;  // as v_pk_fma_f32 takes them
+
   // Promotes the elements whose turn is `slot`. Promotions go at the even rate at which chains produce elements.
   DG_DEVICE void promote_at(int slot, const float (&scale)[Shape::kFragsM][kParts]) {
 #pragma unroll
-    for (int index = first_promotion(slot); index < first_promotion(slot + 1); ++index) {
+    for (int index = first_promotion(slot); index < first_promotion(slot + 1); index += 2) {
       const int fragment = index / kElements;
       const int element = index % kElements;
-      const float partial = partial_[fragment][element];
+      const Pair partial{partial_[fragment][element], partial_[fragment][element + 1]};
       const int sum = fragment % Shape::kFragsN * kElements + element;
-      float factor = scale[fragment / Shape::kFragsN][Shape::part_of_sum(sum) % kParts];
-      if constexpr (Scales::kPerColumn) factor *= column_scale_[sum];
-      total_[fragment][element] = __builtin_fmaf(factor, partial, total_[fragment][element]);
+      const float row_scale = scale[fragment / Shape::kFragsN][Shape::part_of_sum(sum) % kParts];
+      Pair factor{row_scale, row_scale};
+      if constexpr (Scales::kPerColumn) factor *= Pair{column_scale_[sum], column_scale_[sum + 1]};
+      Pair& total = total_[fragment][element / 2];
+      total = __builtin_elementwise_fma(factor, partial, total);
     }
   }
 
   static constexpr int first_promotion(int slot) {
     const int turn = slot - kPromotionDelay;
-    return turn < 0 ? 0 : min(turn, kSlots) * kElements / kChainMfmas;
+    return turn < 0 ? 0 : min(turn, kSlots) * kElements / kChainMfmas / 2 * 2;
   }
 
-  float total_[kFragments][kElements];
+  Pair total_[kFragments][kElements / 2];
   Accumulator partial_[kFragments];
   float scale_[Shape::kFragsM][kParts];
   float carried_scale_[Shape::kFragsM][kParts];
