@@ -35,7 +35,9 @@ class OutputBuffer {
         aligned_(tile.columns % kVector == 0 && columns.template keep_vectors<kVector>() && tile.row_stride % kVector == 0 &&
                  reinterpret_cast<uint64_t>(tile.first) % sizeof(Values) == 0) {}
 
-  // Both take a vector at once if all vectors are aligned, else element by element.
+  // Whether all vectors are aligned. Then they are loaded and stored at once, else element by element.
+  DG_DEVICE bool is_aligned() const { return aligned_; }
+
   DG_DEVICE Values load(int row, int column) const {
     if (aligned_) return buffer_.template load<Values>(offset(row, column));
     Values values;
@@ -44,9 +46,13 @@ class OutputBuffer {
     return values;
   }
 
+  DG_DEVICE void store_vector(const Values& values, bool stored, int row, int column) const {
+    buffer_.store(values, stored ? offset(row, column) : kOutOfBounds);
+  }
+
   DG_DEVICE void store(const Values& values, bool stored, int row, int column) const {
     if (aligned_) {
-      buffer_.store(values, stored ? offset(row, column) : kOutOfBounds);
+      store_vector(values, stored, row, column);
     } else {
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
@@ -101,28 +107,13 @@ class Epilogue {
   template <class Mma, class Tile>
   DG_DEVICE void store(const Mma& mma, const Tile& tile, uint8_t* lds) const {
     const int lane = lane_id_computed_here();
-    const ColumnOperands of_columns = load_column_operands(lane);
-    if constexpr (Kind::kQuantised) {
-      store_quantised(mma, tile, lane, of_columns, lds);
+    float results[Shape::kFragsM][kColumns];
+    compute_results(mma, tile, lane, results);
+    if constexpr (Kind::kQuantised) quantise(tile, lane, lds, results);
+    if (d_.is_aligned() && (NumberRounding<D>::kTakesNans || !may_have_nans(results))) {
+      store_rows<true>(tile, lane, results);
     } else {
-#pragma unroll
-      for (int i = 0; i < Shape::kFragsM; ++i) {
-        const int row = Shape::lane_row(lane, i);
-        const float row_scale = scale_of_row(row);
-#pragma unroll
-        for (int first = 0; first < kColumns; first += kVector) {
-          const int column = Shape::lane_column(lane, first);
-          typename Output::Values added{};
-          if constexpr (Kind::kAccumulate) added = c_.load(row, column);
-          float results[kVector];
-#pragma unroll
-          for (int e = 0; e < kVector; ++e) {
-            results[e] = result(mma, tile, i, row, row_scale, of_columns, first + e);
-            if constexpr (Kind::kAccumulate) results[e] += static_cast<float>(added[e]);
-          }
-          d_.store(Storage<D>::rounded(results), tile.is_stored(row), row, column);
-        }
-      }
+      store_rows<false>(tile, lane, results);
     }
   }
 
@@ -173,24 +164,57 @@ class Epilogue {
     return tile.result(row, Activation::apply(sums));
   }
 
-  // Stores FP8 and a scale for each row of the tile, as per_token_cast_to_fp8 in layout.py: the row's largest magnitude
-  // becomes the format's, and the scale of a row of zeros the least normal number. NaN anywhere makes all of it NaN.
   template <class Mma, class Tile>
-  DG_DEVICE void store_quantised(const Mma& mma, const Tile& tile, int lane, const ColumnOperands& of_columns,
-                                 uint8_t* lds) const {
-    constexpr float kLeastScale = __FLT_MIN__;
-    float results[Shape::kFragsM][kColumns];
-    float largest[Shape::kFragsM];
+  DG_DEVICE void compute_results(const Mma& mma, const Tile& tile, int lane, float (&results)[Shape::kFragsM][kColumns]) const {
+    const ColumnOperands of_columns = load_column_operands(lane);
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
       const int row = Shape::lane_row(lane, i);
       const float row_scale = scale_of_row(row);
+#pragma unroll
+      for (int first = 0; first < kColumns; first += kVector) {
+        typename Output::Values added{};
+        if constexpr (Kind::kAccumulate) added = c_.load(row, Shape::lane_column(lane, first));
+#pragma unroll
+        for (int e = 0; e < kVector; ++e) {
+          results[i][first + e] = result(mma, tile, i, row, row_scale, of_columns, first + e);
+          if constexpr (Kind::kAccumulate) results[i][first + e] += static_cast<float>(added[e]);
+        }
+      }
+    }
+  }
+
+  // What is common, and whatever there may be.
+  template <bool kAlignedNumbers, class Tile>
+  DG_DEVICE void store_rows(const Tile& tile, int lane, const float (&results)[Shape::kFragsM][kColumns]) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kFragsM; ++i) {
+      const int row = Shape::lane_row(lane, i);
+#pragma unroll
+      for (int first = 0; first < kColumns; first += kVector) {
+        const int column = Shape::lane_column(lane, first);
+        if constexpr (kAlignedNumbers) {
+          const auto rounded = NumberRounding<D>::template rounded<kVector>(results[i] + first);
+          d_.store_vector(rounded, tile.is_stored(row), row, column);
+        } else {
+          d_.store(Storage<D>::template rounded<kVector>(results[i] + first), tile.is_stored(row), row, column);
+        }
+      }
+    }
+  }
+
+  // Divides each row of the tile by its scale, and stores that, as per_token_cast_to_fp8 in layout.py: the row's largest
+  // magnitude becomes the format's, and the scale of a row of zeros the least normal number. NaN anywhere makes all of it
+  // NaN.
+  template <class Tile>
+  DG_DEVICE void quantise(const Tile& tile, int lane, uint8_t* lds, float (&results)[Shape::kFragsM][kColumns]) const {
+    constexpr float kLeastScale = __FLT_MIN__;
+    float largest[Shape::kFragsM];
+#pragma unroll
+    for (int i = 0; i < Shape::kFragsM; ++i) {
       largest[i] = 0;
 #pragma unroll
-      for (int column = 0; column < kColumns; ++column) {
-        results[i][column] = result(mma, tile, i, row, row_scale, of_columns, column);
-        largest[i] = larger_magnitude(largest[i], results[i][column]);
-      }
+      for (int column = 0; column < kColumns; ++column) largest[i] = larger_magnitude(largest[i], results[i][column]);
     }
     largest_of_tile_rows(largest, lane, lds);
 #pragma unroll
@@ -204,12 +228,7 @@ class Epilogue {
                                                                          : kOutOfBounds;
       Buffer{tiles_.sfd.first_row, kOutOfBounds}.store(scale, scale_offset);
 #pragma unroll
-      for (int first = 0; first < kColumns; first += kVector) {
-        float scaled[kVector];
-#pragma unroll
-        for (int e = 0; e < kVector; ++e) scaled[e] = results[i][first + e] * inverse;
-        d_.store(Storage<D>::rounded(scaled), tile.is_stored(row), row, Shape::lane_column(lane, first));
-      }
+      for (int column = 0; column < kColumns; ++column) results[i][column] *= inverse;
     }
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "deep_gemm_rocm/hip_declarations.h"
+#include "deep_gemm_rocm/wave.h"
 
 namespace deep_gemm_rocm {
 
@@ -12,13 +13,57 @@ struct Storage {
   static constexpr bool kIsFp8 = false;
 
   template <int kSize>
-  static DG_DEVICE Vector<T, kSize> rounded(const float (&values)[kSize]) {
+  static DG_DEVICE Vector<T, kSize> rounded(const float* values) {
     Vector<T, kSize> result;
 #pragma unroll
     for (int i = 0; i < kSize; ++i) result[i] = static_cast<T>(values[i]);
     return result;
   }
 };
+
+// Rounds as Storage<T> does, but not NaNs.
+template <class T>
+struct NumberRounding : Storage<T> {
+  static constexpr bool kTakesNans = true;
+};
+
+// gfx942 has no conversion to bf16. To nearest, ties to even: half a unit is added, less than that to an even number,
+// and what is behind the 16 bits dropped. NaNs could overflow.
+template <>
+struct NumberRounding<__bf16> {
+  static constexpr bool kTakesNans = false;
+
+  template <int kSize>
+  static DG_DEVICE Vector<__bf16, kSize> rounded(const float* values) {
+    constexpr unsigned kHighHalves = 0x07060302;  // v_perm_b32: of both operands, the second one's first
+    Vector<unsigned, kSize / 2> words;
+#pragma unroll
+    for (int i = 0; i < kSize; i += 2) {
+      words[i / 2] = __builtin_amdgcn_perm(with_half_unit(values[i + 1]), with_half_unit(values[i]), kHighHalves);
+    }
+    return __builtin_bit_cast(Vector<__bf16, kSize>, words);
+  }
+
+ private:
+  static DG_DEVICE unsigned with_half_unit(float value) {
+    const unsigned bits = __builtin_bit_cast(unsigned, value);
+    return bits + 0x7fff + (bits >> 16 & 1);
+  }
+};
+
+// Whether any lane may have a NaN: certainly if one has, and where it has infinities of both signs.
+template <int kRows, int kSize>
+DG_DEVICE bool may_have_nans(const float (&values)[kRows][kSize]) {
+  static_assert(kSize % 2 == 0);
+  Vector<float, 2> sums[2] = {};
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+    for (int i = 0; i < kSize; i += 2) sums[i / 2 % 2] += Vector<float, 2>{values[row][i], values[row][i + 1]};
+  }
+  sums[0] += sums[1];
+  return ballot(__builtin_isunordered(sums[0][0], sums[0][1])) != 0;
+}
 
 // Four values to a word, two with each conversion.
 #define DG_DEFINE_FP8_STORAGE(T, MAX, CONVERT)                                                       \
@@ -29,7 +74,7 @@ struct Storage {
     static constexpr float kMax = MAX;                                                               \
                                                                                                      \
     template <int kSize>                                                                             \
-    static DG_DEVICE Vector<uint8_t, kSize> rounded(const float (&values)[kSize]) {                  \
+    static DG_DEVICE Vector<uint8_t, kSize> rounded(const float* values) {                                  \
       static_assert(kSize % 4 == 0);                                                                 \
       Vector<int, kSize / 4> words;                                                                  \
       _Pragma("unroll") for (int i = 0; i < kSize; i += 4) {                                         \

@@ -66,7 +66,8 @@ DG_DEVICE void sum_of_parts(const SumArguments& args) {
 #pragma unroll
     for (int e = 0; e < kSumVector; ++e) sums[e] += static_cast<float>(c[e]);
   }
-  sum_row<D>(args.d, row, first_column, columns).store(Storage<D>::rounded(sums), true, 0, column);
+  const auto rounded = Storage<D>::template rounded<kSumVector>(sums);
+  sum_row<D>(args.d, row, first_column, columns).store(rounded, true, 0, column);
 }
 
 }  // namespace deep_gemm_rocm
