@@ -158,6 +158,7 @@ def _max_workgroups(config: GemmConfig) -> int:
     num_cus = settings.get_num_sms()
     if num_cus < settings.device_num_cus():
         return num_cus
-    if config.kind.has_known_number_of_tiles:
+    # Ping-pong loads a workgroup's next tile beside the one that it computes.
+    if config.kind.has_known_number_of_tiles and config.schedule != "pingpong":
         return _MAX_WORKGROUPS
     return num_cus * config.workgroups_per_cu

@@ -113,6 +113,25 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
         assert_accurate(run(a, b, m, n), reference)
 
 
+PING_PONG = tuple(config for config in ALL if config.schedule == "pingpong")
+
+
+@pytest.mark.parametrize("config", PING_PONG, ids=config_id)
+@pytest.mark.parametrize("seed", range(2))
+def test_tiles_that_overlap(use_config, monkeypatch, config, seed):
+    """Two workgroups with two or three tiles each, of any number of K-blocks, give the bits of a workgroup a tile."""
+    use_config(config)
+    monkeypatch.setenv("DG_SIM_SEED", str(seed))
+    m, n = 2 * config.block_m + 5, 2 * config.block_n - 8
+    for k_blocks in (1, 2, 3, 4, 7):
+        a, b = gemm_problem(m, n, 128 * k_blocks - (16 if config.kind.k_tail else 0), seed)
+        dg.set_num_sms(0)
+        expected = run(a, b, m, n)
+        assert_accurate(expected, gemm_reference(a, b))
+        dg.set_num_sms(2)
+        assert torch.equal(run(a, b, m, n).view(torch.int16), expected.view(torch.int16))
+
+
 @pytest.mark.parametrize("mfma_rows", [16, 32])
 def test_configurations_agree_bit_by_bit(use_config, mfma_rows):
     """They sum in the same order, whatever their tile and schedule; so a result doesn't depend on the heuristic."""
@@ -186,6 +205,17 @@ def test_nan_stays_in_its_row_and_column():
     expected[:, 70] = True
     assert torch.equal(result.isnan(), expected)
     assert measure(result, gemm_reference(a, b)).failures == 0
+
+
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, -1, 0x7F800001])
+@pytest.mark.parametrize("m", [8, 300])
+def test_any_nan_stays_one(m, bits):
+    """Rounding to bf16 must not carry into the sign."""
+    a, b = gemm_problem(m, 128, 256)
+    a[1].view(torch.int32)[3, 1] = bits
+    result = run(a, b, m, 128)
+    assert result[3].isnan().all()
+    assert not torch.cat([result[:3], result[4:]]).isnan().any()
 
 
 def test_scales_of_zero_and_of_extreme_size():

@@ -10,21 +10,29 @@ namespace deep_gemm_rocm {
 template <class Loader>
 class BatchedKLoader : public Loader {
  public:
-  DG_DEVICE explicit BatchedKLoader(const OperandTile& tile, int first_row = 0)
-      : Loader(tile, first_row), tile_(tile), blocks_of_group_(ceil_div(tile.k_bytes, kBlockKBytes)) {}
+  using Loader::Loader;
+
+  DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
+    Loader::begin(tile, 0);
+    tile_ = tile;
+    first_k_block_ = first_k_block;
+    blocks_of_group_ = ceil_div(tile.k_bytes, kBlockKBytes);
+  }
 
   DG_DEVICE void load(int stage, int pass, int k_block) {
-    const unsigned block = tile_.batch.first_block + k_block;
+    const int since = k_block - first_k_block_;
+    const unsigned block = tile_.batch.first_block + since;
     const unsigned group = block / blocks_of_group_;
     OperandTile tile = tile_;
     tile.first += group * tile_.batch.group_stride_bytes;
-    if (k_block >= tile_.batch.num_blocks) tile.rows = 0;
+    if (since >= tile_.batch.num_blocks) tile.rows = 0;
     Loader::move_to(tile);
     Loader::load(stage, pass, block - group * blocks_of_group_);
   }
 
  private:
   OperandTile tile_;
+  int first_k_block_;
   unsigned blocks_of_group_;
 };
 

@@ -26,6 +26,7 @@ class DirectMma {
   }
 
   DG_DEVICE void finish() {}
+  DG_DEVICE void settle() {}
 
   DG_DEVICE float total(int fragment_m, int fragment_n, int element) const {
     return total_[fragment_m * Shape::kFragsN + fragment_n][element];

@@ -59,13 +59,15 @@ class FlashAttention {
         lds_keys_(lds),
         lds_values_(lds + Shape::kLdsStages * Shape::kKeyStageBytes),
         keys_(head_rows<T>(args.k, tile.sequence, kv_head(), tile.keys, 0, Shape::kHeadDim)),
-        key_loader_({keys_.first, Shape::kBlockK, keys_.k_bytes, keys_.stride_bytes}),
-        value_loader_(values(head_rows<T>(args.v, tile.sequence, kv_head(), tile.keys, 0, Shape::kValueDim))),
+        key_loader_(0),
+        value_loader_(0),
         k_descales_(args.k_descale, tile.sequence, kv_head()),
         v_descales_(args.v_descale, tile.sequence, kv_head()),
         wave_query_(tile.first_query + wave_id() * Shape::kWaveQ),
         seen_by_any_(visibility_.of_any(wave_query_, min(Shape::kWaveQ, tile.queries.count - wave_query_))),
         seen_by_all_(visibility_.of_all(wave_query_, min(Shape::kWaveQ, tile.queries.count - wave_query_))) {
+    key_loader_.begin({keys_.first, Shape::kBlockK, keys_.k_bytes, keys_.stride_bytes}, 0);
+    value_loader_.begin(values(head_rows<T>(args.v, tile.sequence, kv_head(), tile.keys, 0, Shape::kValueDim)), 0);
     load_queries();
     logit_scale_ = args.logit_scale;
     if constexpr (Shape::kScaled) {

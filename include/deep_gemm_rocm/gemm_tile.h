@@ -1,4 +1,4 @@
-// Computes one tile of a GEMM, wherever a tile source found it.
+// Computes the tiles of a GEMM, wherever a tile source finds them.
 #pragma once
 
 #include "deep_gemm_rocm/epilogue.h"
@@ -41,37 +41,45 @@ DG_DEVICE OutputTile<T> output_tile(const Matrix& matrix, int64_t group, int64_t
   return {first, rows, columns, matrix.stride};
 }
 
-template <class Schedule, class Tile>
-DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t* lds) {
-  using Shape = typename Schedule::Shape;
-  using Kind = typename Schedule::Kind;
-  using D = typename Kind::D;
+template <class Tile>
+DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile) {
+  return scale_tile(args.sfa, tile.group, tile.m, 0, tile.part_of_k(args).first_k_block);
+}
+
+template <class Kind, class Shape, class Tile>
+DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile) {
   static_assert(kScaleBlockN % Shape::kWaveN == 0 && Shape::kBlockN % Shape::kWaveN == 0);
-  static_assert(!Kind::kQuantised || Shape::kOutputN == kScaleBlockN, "a scale's columns must lie within one tile");
+  constexpr bool kBlocks = Kind::kScaling == Scaling::kBlocks;
+  const int row = kBlocks ? min(tile.n + Shape::wave_column(), args.n - 1) / kScaleBlockN : tile.n;
+  const int rows = kBlocks ? args.n / kScaleBlockN : args.n;
+  return scale_tile(args.sfb, tile.group, row, rows, tile.part_of_k(args).first_k_block);
+}
 
-  if (tile.stored_rows <= 0) return;
-  const int64_t n = tile.n;
-  const int columns = args.n - tile.n;
-  const int b_rows_of_scale = Kind::kScaling == Scaling::kBlocks ? kScaleBlockN : 1;
-  const int64_t scale_n =
-      Kind::kScaling == Scaling::kBlocks ? min<int64_t>(n + Shape::wave_column(), args.n - 1) / kScaleBlockN : n;
-  const PartOfK k = tile.part_of_k(args);
-  const ScaleTile sfa = scale_tile(args.sfa, tile.group, tile.m, 0, k.first_k_block);
-  const ScaleTile sfb = scale_tile(args.sfb, tile.group, scale_n, args.n / b_rows_of_scale, k.first_k_block);
-
+template <class Kind, class Shape, class Tile>
+DG_DEVICE TileOperands tile_operands(const GemmArguments& args, const Tile& tile) {
   const int group = Kind::kSumsBatch ? 0 : tile.group;
+  const PartOfK k = tile.part_of_k(args);
   TileOperands operands{
       operand_tile<typename Kind::A, Kind::kMajorA>(args.a, group, tile.m, tile.rows, args.m, k),
-      operand_tile<typename Kind::B, Kind::kMajorB>(args.b, group, n, columns, args.n, k),
-      sfa,
-      sfb,
+      operand_tile<typename Kind::B, Kind::kMajorB>(args.b, group, tile.n, args.n - tile.n, args.n, k),
+      scales_of_a(args, tile),
+      scales_of_b<Kind, Shape>(args, tile),
   };
   if constexpr (Kind::kSumsBatch) {
     operands.a.batch = {args.a.group_stride * int64_t{sizeof(typename Kind::A)}, tile.first_block, tile.num_blocks};
     operands.b.batch = {args.b.group_stride * int64_t{sizeof(typename Kind::B)}, tile.first_block, tile.num_blocks};
   }
-  typename Schedule::State state(operands, lds);
-  if (tile.rows > 0) run_k_loop<Schedule>(state);
+  return operands;
+}
+
+template <class Schedule, class Tile>
+DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typename Schedule::State& state,
+                          uint8_t* lds) {
+  using Shape = typename Schedule::Shape;
+  using Kind = typename Schedule::Kind;
+  using D = typename Kind::D;
+  static_assert(!Kind::kQuantised || Shape::kOutputN == kScaleBlockN, "a scale's columns must lie within one tile");
+
   if constexpr (Kind::kSumsSquares) {
     float* const sums = args.square_sums.data + tile.group * args.square_sums.group_stride + tile.m;
     if (tile.n == 0) state.store_square_sums(sums, tile.stored_rows);
@@ -79,17 +87,112 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
   if (!Schedule::State::computes()) return;
 
   const int rows = tile.stored_rows;
+  const int columns = args.n - tile.n;
   const Epilogue<Kind, Shape> epilogue({
-      output_tile<D>(args.d, tile.group, tile.m, n, rows, columns),
-      output_tile<D>(args.c, tile.group, tile.m, n, rows, columns),
+      output_tile<D>(args.d, tile.group, tile.m, tile.n, rows, columns),
+      output_tile<D>(args.c, tile.group, tile.m, tile.n, rows, columns),
       OutputColumns<Kind>(args, tile.n),
-      output_tile<typename Kind::Bias>(args.bias, tile.group, 0, n, rows, columns),
+      output_tile<typename Kind::Bias>(args.bias, tile.group, 0, tile.n, rows, columns),
       args.n,
-      sfa,
-      sfb,
-      scale_tile(args.sfd, tile.group, tile.m, 0, n / kScaleBlockN),
+      scales_of_a(args, tile),
+      scales_of_b<Kind, Shape>(args, tile),
+      scale_tile(args.sfd, tile.group, tile.m, 0, tile.n / kScaleBlockN),
   });
   epilogue.store(state.mma, tile, lds);
+}
+
+template <class Schedule, class TileSource>
+DG_DEVICE void compute_tiles_one_by_one(int first, int step, uint8_t* lds) {
+  for (int index = first;; index += step) {
+    const GemmArguments& args = first_kernel_argument<GemmArguments>();
+    const TileSource source(args);
+    if (index >= source.num_tiles()) return;
+    const auto tile = source.tile(index);
+    if (tile.stored_rows > 0) {
+      typename Schedule::State state(lds);
+      state.begin(tile_operands<typename Schedule::Kind, typename Schedule::Shape>(args, tile));
+      const bool multiplies = tile.rows > 0 && state.has_k_blocks();
+      if (multiplies) {
+        Schedule::prologue(state);
+        run_k_loop<Schedule>(state, [](int) {});
+      }
+      store_tile<Schedule>(args, tile, state, lds);
+      if (multiplies) Schedule::after_store(false);
+    }
+    lds_barrier();  // the next tile overwrites what slower waves still read
+  }
+}
+
+// Whether tile `index` can be loaded by the last K-blocks of the current one: there must be two in both.
+template <class Schedule, class TileSource, class Tile>
+DG_DEVICE bool find_following(const typename Schedule::State& state, int index, Tile& tile) {
+  const GemmArguments& args = first_kernel_argument<GemmArguments>();
+  const TileSource source(args);
+  if (index >= source.num_tiles()) return false;
+  tile = source.tile(index);
+  const auto operands = tile_operands<typename Schedule::Kind, typename Schedule::Shape>(args, tile);
+  return tile.rows > 0 && min(state.num_k_blocks(operands), state.end_k_block - state.first_k_block) > 1;
+}
+
+// Lets loads go on to the tile that follows with the K-block that first loads what is behind the current one.
+template <class Schedule, class Tile>
+DG_DEVICE void go_on_to(const Tile& following, typename Schedule::State& state, int k_block) {
+  const GemmArguments& args = first_kernel_argument<GemmArguments>();
+  const auto operands = tile_operands<typename Schedule::Kind, typename Schedule::Shape>(args, following);
+  if (k_block + Schedule::kLoadedAheadOfB == state.end_k_block) state.begin_loads_of_b(operands.b);
+  if (k_block + Schedule::kLoadedAheadOfA == state.end_k_block) state.begin_loads_of_a(operands.a);
+}
+
+// The last K-blocks of a tile load the first ones of the next.
+template <class Schedule, class TileSource>
+DG_DEVICE void compute_tiles_overlapping(int first, int step, uint8_t* lds) {
+  using Kind = typename Schedule::Kind;
+  using Shape = typename Schedule::Shape;
+  for (int index = first;; index += step) {
+    const GemmArguments& args = first_kernel_argument<GemmArguments>();
+    const TileSource source(args);
+    if (index >= source.num_tiles()) return;
+    auto tile = source.tile(index);
+    typename Schedule::State state(lds);
+    state.begin(tile_operands<Kind, Shape>(args, tile));
+    if (tile.rows <= 0 || !state.has_k_blocks()) {
+      if (tile.stored_rows > 0) store_tile<Schedule>(args, tile, state, lds);
+      continue;
+    }
+    Schedule::prologue(state);
+    while (true) {
+      auto following = tile;
+      bool follows = false;
+      // Late, for the registers that it takes.
+      const int finds_at = max(state.first_k_block, state.end_k_block - Schedule::kLoadedAheadOfB - 1);
+      run_k_loop<Schedule>(state, [&](int k_block) {
+        if (k_block < finds_at) return;
+        if (k_block == finds_at) follows = find_following<Schedule, TileSource>(state, index + step, following);
+        if (follows) go_on_to<Schedule>(following, state, k_block);
+      });
+      store_tile<Schedule>(first_kernel_argument<GemmArguments>(), tile, state, lds);
+      Schedule::after_store(follows);
+      if (!follows) break;
+      state.begin_sums(tile_operands<Kind, Shape>(first_kernel_argument<GemmArguments>(), following));
+      tile = following;
+      index += step;
+    }
+    lds_barrier();  // the next tile overwrites what slower waves still read
+  }
+}
+
+// Tile `first`, and each `step` tiles further on.
+template <class Schedule, class TileSource>
+DG_DEVICE void compute_tiles(int first, int step, uint8_t* lds) {
+  using Kind = typename Schedule::Kind;
+  // Quantising needs LDS, which then holds the next tile.
+  constexpr bool kOverlap =
+      Schedule::kGoesOnToNextTile && !Kind::kQuantised && !Kind::kSumsSquares && !Kind::kSumsBatch;
+  if constexpr (kOverlap) {
+    compute_tiles_overlapping<Schedule, TileSource>(first, step, lds);
+  } else {
+    compute_tiles_one_by_one<Schedule, TileSource>(first, step, lds);
+  }
 }
 
 }  // namespace deep_gemm_rocm

@@ -15,6 +15,8 @@ class MultiStage {
   using Shape = Shape_;
   static constexpr int kLdsStages = kNumStages < 3 ? 1 : 2;
   static constexpr int kUnroll = kNumStages > 1 ? kNumStages - kLdsStages : 1;
+  static constexpr bool kEndsWithKBlock = false;
+  static constexpr bool kGoesOnToNextTile = false;
 
   struct Resources : PipelineResources<Shape> {
     static constexpr int kLdsStagesOfA = kLdsStages;
@@ -43,7 +45,7 @@ class MultiStage {
     lds_barrier();
     // The unrolled loop may end with K-blocks past the last one. Only their computation is skipped: with the same loads
     // on every path the compiler can count those in flight.
-    if (kUnroll == 1 || k_block < state.num_k_blocks) {
+    if (kUnroll == 1 || k_block < state.end_k_block) {
       state.read_fragments(k_block, stage);
       state.multiply();
     }
@@ -52,6 +54,7 @@ class MultiStage {
   }
 
   static DG_DEVICE void epilogue(State&) {}
+  static DG_DEVICE void after_store(bool) {}
 
  private:
   static constexpr bool kPrefetch = kNumStages > 1;

@@ -19,12 +19,20 @@ namespace deep_gemm_rocm {
 // Of A, each half needs other rows, and loads only these. So one stage is enough: once memory phase k has read it and
 // started the loads of K-block k + 1, compute phase k stores these, behind most of its MFMAs: by then the loads have
 // returned, and the other half has read its fragments and left LDS alone.
+//
+// From tile to tile this goes on without a break: loads of what is behind a tile's last K-block are the next tile's, and
+// between its last compute phase and its next memory phase a half stores its results. Both do so at the same time: the
+// second half before the barrier, the first behind it.
 template <class Kind_, class Shape_, int kNumStages>
 class PingPong {
  public:
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = 1;
+  static constexpr bool kEndsWithKBlock = true;  // the epilogue
+  static constexpr bool kGoesOnToNextTile = true;
+  static constexpr int kLoadedAheadOfA = 1;
+  static constexpr int kLoadedAheadOfB = 2;
 
   struct Resources : PipelineResources<Shape> {
     static constexpr int kLdsStagesOfB = 2;
@@ -36,9 +44,10 @@ class PingPong {
   static_assert(State::kThreads == 8 * kWaveSize, "ping-pong takes eight waves, two for each SIMD");
 
   static DG_DEVICE void prologue(State& state) {
-    state.load_tile(0, 0);
-    state.store_tile(0, 0);
-    load_b(state, 1);
+    const int first = state.first_k_block;
+    state.load_tile(0, first);
+    state.store_tile(0, first);
+    load_b(state, first + 1);
     lds_barrier();
     if (is_second_half()) lds_barrier();
   }
@@ -52,8 +61,19 @@ class PingPong {
     state.mma.finish();  // beside the other half's MFMAs
   }
 
-  static DG_DEVICE void epilogue(State&) {
+  // The last K-block, without the second half's last barrier.
+  static DG_DEVICE void epilogue(State& state) {
+    memory_phase(state, state.end_k_block - 1);
+    lds_barrier();
+    compute_phase(state, state.end_k_block - 1);
+    state.mma.settle();
     if (!is_second_half()) lds_barrier();
+    state.mma.finish();
+  }
+
+  // `goes_on` to a tile that has been loaded.
+  static DG_DEVICE void after_store(bool goes_on) {
+    if (is_second_half() || !goes_on) lds_barrier();
   }
 
  private:

@@ -21,6 +21,8 @@ class Pinned {
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = 2;
+  static constexpr bool kEndsWithKBlock = false;
+  static constexpr bool kGoesOnToNextTile = false;
 
   struct Resources : PipelineResources<Shape> {
     static constexpr int kFragmentStages = 2;
@@ -46,7 +48,7 @@ class Pinned {
   }
 
   static DG_DEVICE void k_block(State& state, int parity, int k_block) {
-    if (k_block >= state.num_k_blocks) return;
+    if (k_block >= state.end_k_block) return;
     static_for<kSlots>([&](auto slot) {
       state.mma.slot(slot, state.a, state.b[parity]);
       const int tick = slot / kSlotsPerTick;
@@ -58,6 +60,7 @@ class Pinned {
   }
 
   static DG_DEVICE void epilogue(State& state) { state.mma.finish(); }
+  static DG_DEVICE void after_store(bool) {}
 
  private:
   static constexpr int kTicks = 32;

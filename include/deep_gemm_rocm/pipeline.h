@@ -79,14 +79,35 @@ class PipelineState {
   static constexpr int kFragmentReads = (Shape::kFragsM + Shape::kFragsN) * kReads;
   static constexpr int kSlots = Mma::kSlots;
 
-  DG_DEVICE PipelineState(const TileOperands& operands, uint8_t* lds)
-      : num_k_blocks(Kind::kSumsBatch ? operands.b.batch.num_blocks : ceil_div(operands.b.k_bytes, kBlockKBytes)),
-        scales(operands.sfa, operands.a.rows, operands.sfb, operands.b.rows, num_k_blocks),
-        loader_a_(operands.a, first_loaded_row_of_a()),
-        loader_b_(operands.b, kShuffledB ? Shape::wave_n() : 0),
+  DG_DEVICE explicit PipelineState(uint8_t* lds)
+      : loader_a_(first_loaded_row_of_a()),
+        loader_b_(kShuffledB ? Shape::wave_n() : 0),
         lds_(lds),
         wave_m_(Shape::wave_m()),
         wave_n_(Shape::wave_n()) {}
+
+  DG_DEVICE void begin(const TileOperands& tile) {
+    begin_loads_of_a(tile.a);
+    begin_loads_of_b(tile.b);
+    begin_sums(tile);
+  }
+
+  // From here on, loads are of the tile that comes after this one.
+  DG_DEVICE void begin_loads_of_a(const OperandTile& next) { loader_a_.begin(next, end_k_block); }
+  DG_DEVICE void begin_loads_of_b(const OperandTile& next) { loader_b_.begin(next, end_k_block); }
+
+  DG_DEVICE void begin_sums(const TileOperands& tile) {
+    first_k_block = end_k_block;
+    end_k_block += num_k_blocks(tile);
+    scales = Scales(tile.sfa, tile.a.rows, tile.sfb, tile.b.rows, first_k_block, end_k_block - first_k_block);
+    mma = Mma();
+  }
+
+  static DG_DEVICE int num_k_blocks(const TileOperands& tile) {
+    return Kind::kSumsBatch ? tile.b.batch.num_blocks : ceil_div(tile.b.k_bytes, kBlockKBytes);
+  }
+
+  DG_DEVICE bool has_k_blocks() const { return first_k_block < end_k_block; }
 
   // Whether this wave does; otherwise it only loads.
   static DG_DEVICE bool computes() { return kProducerThreads == 0 || wave_id() < Shape::kThreads / kWaveSize; }
@@ -173,7 +194,9 @@ class PipelineState {
   // Once all K-blocks have been stored.
   DG_DEVICE void store_square_sums(float* first, int rows) const { loader_a_.store_sums(first, rows); }
 
-  const int num_k_blocks;
+  // K-blocks are counted over all tiles.
+  int first_k_block = 0;
+  int end_k_block = 0;
   Scales scales;
   Fragment<Mfma> a[Shape::kFragsM];
   Fragment<Mfma> b[Resources::kFragmentStages][Shape::kFragsN];
@@ -184,8 +207,8 @@ class PipelineState {
     return Resources::kPartsOfA == 1 ? 0 : wave_id() / (kPartThreads / kWaveSize) * kPartRows;
   }
 
-  DG_DEVICE uint8_t* lds_a(int k_block) const { return lds_ + k_block % Resources::kLdsStagesOfA * kBytesOfA; }
-  DG_DEVICE uint8_t* lds_b(int k_block) const {
+  DG_DEVICE uint8_t* lds_a(unsigned k_block) const { return lds_ + k_block % Resources::kLdsStagesOfA * kBytesOfA; }
+  DG_DEVICE uint8_t* lds_b(unsigned k_block) const {
     return lds_ + Resources::kLdsStagesOfA * kBytesOfA + k_block % Resources::kLdsStagesOfB * kBytesOfB;
   }
 
@@ -196,14 +219,15 @@ class PipelineState {
   int wave_n_;
 };
 
-// Computes a tile's sum over K.
-template <class Schedule>
-DG_DEVICE void run_k_loop(typename Schedule::State& state) {
-  if (state.num_k_blocks == 0) return;
-  Schedule::prologue(state);
-  for (int first = 0; first < state.num_k_blocks; first += Schedule::kUnroll) {
+// Computes a tile's sum over K, once its first K-blocks are on their way. Before each K-block, before(it).
+template <class Schedule, class Before>
+DG_DEVICE void run_k_loop(typename Schedule::State& state, const Before& before) {
+  const int end = state.end_k_block - (Schedule::kEndsWithKBlock ? 1 : 0);
+  for (int first = state.first_k_block; first < end; first += Schedule::kUnroll) {
+    before(first);
     static_for<Schedule::kUnroll>([&](auto stage) { Schedule::k_block(state, stage, first + stage); });
   }
+  if (Schedule::kEndsWithKBlock) before(end);
   Schedule::epilogue(state);
 }
 

@@ -18,6 +18,8 @@ class ProducerConsumer {
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = kNumStages - 2;
+  static constexpr bool kEndsWithKBlock = false;
+  static constexpr bool kGoesOnToNextTile = false;
   static_assert(kUnroll >= 1, "two stages are in LDS, at least one is on its way in registers");
 
   struct Resources : PipelineResources<Shape> {
@@ -50,6 +52,7 @@ class ProducerConsumer {
   }
 
   static DG_DEVICE void epilogue(State&) {}
+  static DG_DEVICE void after_store(bool) {}
 
  private:
   static DG_DEVICE void produce(State& state, int stage, int k_block) {
@@ -61,7 +64,7 @@ class ProducerConsumer {
     state.mma.start_k_block(state.scales, stage);
     state.load_scales(stage, k_block + kUnroll);
     // The unrolled loop may end with K-blocks past the last one.
-    if (kUnroll == 1 || k_block < state.num_k_blocks) {
+    if (kUnroll == 1 || k_block < state.end_k_block) {
       state.read_fragments(k_block);
       state.multiply();
     }

@@ -26,14 +26,16 @@ struct ScaleTile {
 template <class Shape, int kRegisterStages, bool kPerColumn_>
 class ScaleLoader {
  public:
+  ScaleLoader() = default;
+
   static constexpr bool kPerColumn = kPerColumn_;
   static constexpr int kColumns = kPerColumn ? Shape::kLaneSums : Shape::kParts;
   static constexpr int kLoads = Shape::kFragsM + kColumns;
 
   // `a` starts at the tile's first of `rows` rows. `b` is the one row that covers the wave's columns, or starts at the
-  // tile's first of `columns` columns.
-  DG_DEVICE ScaleLoader(const ScaleTile& a, int rows, const ScaleTile& b, int columns, int num_k_blocks)
-      : a_(a), b_(b), num_k_blocks_(num_k_blocks) {
+  // tile's first of `columns` columns. The tile's K-blocks are counted from `first_k_block` on.
+  DG_DEVICE ScaleLoader(const ScaleTile& a, int rows, const ScaleTile& b, int columns, int first_k_block, int num_k_blocks)
+      : a_(a), b_(b), first_k_block_(first_k_block), num_k_blocks_(num_k_blocks) {
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) offset_[i] = a.row_offset(Shape::lane_row(lane_id(), i), rows);
 #pragma unroll
@@ -64,12 +66,14 @@ class ScaleLoader {
  private:
   // A prefetch past the last K-block reads that one's scales again.
   DG_DEVICE Buffer k_block_of(const ScaleTile& tile, int part, int k_block) const {
-    const int64_t first = part * tile.part_stride + min(k_block, num_k_blocks_ - 1) * tile.k_block_stride;
+    const int existing = min(k_block - first_k_block_, num_k_blocks_ - 1);
+    const int64_t first = part * tile.part_stride + existing * tile.k_block_stride;
     return {tile.first_row + first, kOutOfBounds};
   }
 
   ScaleTile a_;
   ScaleTile b_;
+  int first_k_block_;
   int num_k_blocks_;
   unsigned offset_[Shape::kFragsM];
   unsigned column_offset_[kColumns];
@@ -80,7 +84,8 @@ class ScaleLoader {
 // In place of a ScaleLoader where no scale varies along K.
 struct NoScales {
   static constexpr int kLoads = 0;
-  DG_DEVICE NoScales(const ScaleTile&, int, const ScaleTile&, int, int) {}
+  NoScales() = default;
+  DG_DEVICE NoScales(const ScaleTile&, int, const ScaleTile&, int, int, int) {}
   DG_DEVICE void load(int, int, int) {}
 };
 

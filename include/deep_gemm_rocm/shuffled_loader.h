@@ -24,13 +24,16 @@ class ShuffledLoader {
   DG_DEVICE void load(int, int, int) {}
   DG_DEVICE void store(int, int, uint8_t*) const {}
 
-  DG_DEVICE ShuffledLoader(const OperandTile& tile, int first_row)
-      : k_bytes_(tile.k_bytes),
-        buffer_{tile.first, static_cast<unsigned>((Order::kParts - 1) * tile.part_bytes +
-                                                  min(tile.rows, kTileRows / Order::kParts) * tile.stride_bytes)} {
+  DG_DEVICE explicit ShuffledLoader(int first_row) : first_row_(first_row) {}
+
+  DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
+    k_bytes_ = tile.k_bytes;
+    first_k_block_ = first_k_block;
+    buffer_ = {tile.first, static_cast<unsigned>((Order::kParts - 1) * tile.part_bytes +
+                                                 min(tile.rows, kTileRows / Order::kParts) * tile.stride_bytes)};
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
-      const int row = Order::of_lds_row(first_row + i * Mfma::kRows + lane_id() % Mfma::kRows);
+      const int row = Order::of_lds_row(first_row_ + i * Mfma::kRows + lane_id() % Mfma::kRows);
       const int in_part = Order::row_in_part(row);
       const unsigned block = in_part / kShuffledRows * kShuffledRows * static_cast<unsigned>(tile.stride_bytes) +
                              Order::part(row) * static_cast<unsigned>(tile.part_bytes);
@@ -40,13 +43,14 @@ class ShuffledLoader {
   }
 
   DG_DEVICE void load_fragments(int stage, int k_block) {
-    const Buffer buffer = buffer_.only_if(k_block * kBlockKBytes < k_bytes_);
+    const int since = k_block - first_k_block_;
+    const Buffer buffer = buffer_.only_if(since * kBlockKBytes < k_bytes_);
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
 #pragma unroll
       for (int read = 0; read < kReads; ++read) {
         const int chunks = read * Mfma::kLaneGroups * kShuffledChunkBytes;
-        staged_[stage][i][read] = buffer.template load<Chunk>(offset_[i], k_block * kShuffledBlockBytes + chunks);
+        staged_[stage][i][read] = buffer.template load<Chunk>(offset_[i], since * kShuffledBlockBytes + chunks);
       }
     }
   }
@@ -56,6 +60,8 @@ class ShuffledLoader {
   }
 
  private:
+  int first_row_;
+  int first_k_block_;
   int k_bytes_;
   Buffer buffer_;
   unsigned offset_[kFragments];

@@ -53,12 +53,17 @@ class TileLoader {
  public:
   static constexpr int kPasses = ceil_div(kTileRows, kRowsPerPass);
 
-  // Loads kTileRows of the tile's rows, from `first_row` on, which is the same for the whole wave.
-  DG_DEVICE explicit TileLoader(const OperandTile& tile, int first_row = 0)
-      : first_row_(first_row), buffer_{tile.first, buffer_bytes(tile, first_row)}, k_bytes_(tile.k_bytes) {
+  // Loads kTileRows of a tile's rows, from `first_row` on, which is the same for the whole wave.
+  DG_DEVICE explicit TileLoader(int first_row) : first_row_(first_row) {}
+
+  // From here on, loads are this tile's, whose K-blocks are counted from `first_k_block` on.
+  DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
+    buffer_ = {tile.first, buffer_bytes(tile, first_row_)};
+    k_bytes_ = tile.k_bytes;
+    first_k_block_ = first_k_block;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      const int row = first_row + Order::of_lds_row(lds_row(pass));
+      const int row = first_row_ + Order::of_lds_row(lds_row(pass));
       const int in_part = Order::row_in_part(row);
       offset_[pass] = in_part < tile.rows ? in_part * static_cast<unsigned>(tile.stride_bytes) +
                                                 Order::part(row) * static_cast<unsigned>(tile.part_bytes) + chunk_k()
@@ -73,7 +78,7 @@ class TileLoader {
 
   // Starts one pass of the load of `k_block`; past the last K-block this loads zeros and costs no memory traffic.
   DG_DEVICE void load(int stage, int pass, int k_block) {
-    const int first_k = k_block * kChunksPerRow * kLoadedBytes;
+    const int first_k = (k_block - first_k_block_) * kChunksPerRow * kLoadedBytes;
     unsigned offset = offset_[pass];
     if (kKTail) offset = first_k + chunk_k() < k_bytes_ ? offset : kOutOfBounds;
     staged_[stage][pass] = buffer_.only_if(first_k < k_bytes_).template load<Loaded>(offset, first_k);
@@ -100,8 +105,9 @@ class TileLoader {
   }
 
   int first_row_;
-  Buffer buffer_;
+  int first_k_block_;
   int k_bytes_;
+  Buffer buffer_;
   unsigned offset_[kPasses];
   Loaded staged_[kRegisterStages][kPasses];
 };
@@ -112,7 +118,7 @@ class SquaringTileLoader : public TileLoader<Order, kTileRows, kThreads, kRegist
   using Base = TileLoader<Order, kTileRows, kThreads, kRegisterStages, kKTail, Form>;
 
  public:
-  DG_DEVICE explicit SquaringTileLoader(const OperandTile& tile, int first_row = 0) : Base(tile, first_row), sums_{} {}
+  DG_DEVICE explicit SquaringTileLoader(int first_row) : Base(first_row), sums_{} {}
 
   DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) {
     Base::store(stage, pass, lds_tile);

@@ -66,8 +66,9 @@ class DenseTiles {
   // In the order in which tiles share operands.
   DG_DEVICE TileOfResults tile_at(int position) const {
     const TileIndex tile = grouped_tile(position, tiles_m_, tiles_n_, kBand);
-    const int m = tile.m * Shape::kBlockM;
-    return {{0, m, tile.n * Shape::kOutputN, args_.m - m, args_.m - m}};
+    // Compilers divide in vector registers, and would leave what depends on it there.
+    const int m = uniform(tile.m) * Shape::kBlockM;
+    return {{0, m, uniform(tile.n) * Shape::kOutputN, args_.m - m, args_.m - m}};
   }
 
  private:

@@ -57,8 +57,13 @@ class TransposingTileLoader {
  public:
   static constexpr int kPasses = ceil_div(kUnits, kWaves);
 
-  DG_DEVICE explicit TransposingTileLoader(const OperandTile& tile, int first_row = 0)
-      : tile_(tile), first_row_(first_row) {}
+  DG_DEVICE explicit TransposingTileLoader(int first_row) : first_row_(first_row) {}
+
+  // As TileLoader::begin.
+  DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
+    tile_ = tile;
+    first_k_block_ = first_k_block;
+  }
 
   // As TileLoader::move_to.
   DG_DEVICE void move_to(const OperandTile& tile) { tile_ = tile; }
@@ -67,7 +72,7 @@ class TransposingTileLoader {
   static DG_DEVICE bool takes_part(int pass) { return (pass + 1) * kWaves <= kUnits || wave_unit(pass) < kUnits; }
 
   DG_DEVICE void load(int stage, int pass, int k_block) {
-    const int first_k = k_block * kBlockK;
+    const int first_k = (k_block - first_k_block_) * kBlockK;
     const int ks = min(tile_.k_bytes / kElementBytes - first_k, kBlockK);
     const int tile_row = first_row_ + row(pass);
     const int in_part = Order::row_in_part(tile_row);
@@ -110,6 +115,7 @@ class TransposingTileLoader {
 
   OperandTile tile_;
   int first_row_;
+  int first_k_block_;
   unsigned staged_[kRegisterStages][kPasses][kUnitLoads];
 };
 
