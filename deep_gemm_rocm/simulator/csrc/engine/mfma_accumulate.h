@@ -47,9 +47,9 @@ struct Accumulator {
     MFMA_UNROLL for (int row = 0; row < 4; ++row) c[row] = d[row];
   }
 
-  // Adds sums to C where E doesn't matter. They are in units of 2^(top-24-room), and E is top at most. If both are whole
-  // in units of 2^(top-24), or in larger ones where those would make C 2^30 or more, nothing but the total has to be
-  // rounded. Elsewhere the result is undefined and misfits becomes negative.
+  // Adds sums to C where E doesn't matter. They are in units of 2^(top-24-room), and E is top at most. If both are
+  // whole in units of 2^(top-24), or in larger ones where those would make C 2^30 or more, nothing but the total has to
+  // be rounded. Elsewhere the result is undefined and misfits becomes negative.
   static FloatVector add_to_whole_c(const Sums& sums, Int32Vector room, FloatVector c, Int32Vector& misfits) {
     const Int32Vector top = larger(sums.top, top_for(c));
     const Int32Vector shift = room - ((top - sums.top) >> 23);

@@ -202,12 +202,7 @@ struct Float8Dot {
       sums[row] = {sum[row] << smaller(room[row], splat<Int32Vector>(31)), top[row]};
       misfits |= room[row] | (OperandB::kLeavesOut - 1 - (b_range | a.range[a_lane + row]));
     }
-    if (any_negative(misfits)) {
-      for (int row = 0; row < 4; ++row) {
-        const Int32Vector tops[2] = {top_of(fields[row], 0), top_of(fields[row], 1)};
-        complete(a, a_lane + row, b, b_lane, room[row], tops, sums[row].sum);
-      }
-    }
+    if (any_negative(misfits)) complete(a, a_lane, b, b_lane, fields, room, sums);
     Total::add(sums, c);
   }
 
@@ -227,51 +222,55 @@ struct Float8Dot {
     MFMA_UNROLL for (int row = 0; row < 4; ++row) fields[row] = larger_of_halves(largest[row]);
   }
 
-  // Adds what a row's sum lacks, or sums all anew where some product of integers may have to be truncated.
-  static void complete(const OperandA& a, int a_lane, const OperandB& b, int b_lane, Int32Vector room,
-                       const Int32Vector (&tops)[2], Int32Vector& sum) {
-    if (any_negative(room)) {
-      sum = sum_truncated(a, a_lane, 0xffff, b, b_lane, splat<Int32Vector>(0xffff), tops);
-    } else {
-      const auto b_left_out = load<Int32Vector>(b.left_out + b_lane);
-      sum += sum_truncated(a, a_lane, a.left_out[a_lane], b, b_lane, b_left_out, tops);
+  // Adds what the sums lack, or sums all anew where some product of integers may have to be truncated.
+  __attribute__((noinline)) static void complete(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
+                                                 const Int8Vector (&fields)[4], const Int32Vector (&room)[4],
+                                                 Sums (&sums)[4]) {
+    Int32Vector k_bits[4], top[4], units[4];
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) {
+      const Int32Vector left_out = load<Int32Vector>(b.left_out + b_lane) | a.left_out[a_lane + row];
+      k_bits[row] = room[row] < 0 ? splat<Int32Vector>(0xffff) : left_out;
+      sums[row].sum = room[row] < 0 ? Int32Vector{} : sums[row].sum;
+      top[row] = sums[row].top;
     }
-  }
-
-  // Sums a row's products of the k that A or B has a bit for, each truncated.
-  static Int32Vector sum_truncated(const OperandA& a, int a_lane, unsigned a_bits, const OperandB& b, int b_lane,
-                                   Int32Vector b_bits, const Int32Vector (&tops)[2]) {
-    const Int32Vector top = larger(tops[0], tops[1]);
-    Int32Vector sum;
     // Where all of them are whole in the units of the larger E, even and odd k make no difference.
-    if (sum_truncated(a, a_lane, a_bits, b, b_lane, b_bits, top, sum)) return sum;
-    Int32Vector total = {};
-    for (int odd = 0; odd < 2; ++odd) {
-      const int k_of_half = odd ? 0xaaaa : 0x5555;
-      sum_truncated(a, a_lane, a_bits & k_of_half, b, b_lane, b_bits & k_of_half, tops[odd], sum);
-      total += sum >> smaller((top - tops[odd]) >> 23, splat<Int32Vector>(31));
+    if (sum_truncated(a, a_lane, b, b_lane, 0xffff, k_bits, top, units)) {
+      MFMA_UNROLL for (int row = 0; row < 4; ++row) sums[row].sum += units[row];
+      return;
     }
-    return total;
+    for (int odd = 0; odd < 2; ++odd) {
+      MFMA_UNROLL for (int row = 0; row < 4; ++row) top[row] = top_of(fields[row], odd);
+      sum_truncated(a, a_lane, b, b_lane, odd ? 0xaaaa : 0x5555, k_bits, top, units);
+      MFMA_UNROLL for (int row = 0; row < 4; ++row) {
+        sums[row].sum += units[row] >> smaller((sums[row].top - top[row]) >> 23, splat<Int32Vector>(31));
+      }
+    }
   }
 
-  // Sums them in the units of `top`, and tells whether none had to be truncated.
-  static bool sum_truncated(const OperandA& a, int a_lane, unsigned a_bits, const OperandB& b, int b_lane,
-                            Int32Vector b_bits, Int32Vector top, Int32Vector& sum) {
-    const FloatVector inverse_unit = Total::inverse_unit(top);
-    Int32Vector is_inexact = {};
-    sum = Int32Vector{};
-    for (unsigned all_k = a_bits | any_lane(b_bits); all_k != 0; all_k &= all_k - 1) {
+  // Sums the products of those of all_k that an element of D has a bit for, each truncated to the units of its top, and
+  // tells whether none had to be truncated.
+  __attribute__((always_inline)) static bool sum_truncated(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
+                                                           unsigned all_k, const Int32Vector (&k_bits)[4],
+                                                           const Int32Vector (&top)[4], Int32Vector (&sum)[4]) {
+    FloatVector inverse_unit[4];
+    Int32Vector total[4] = {}, is_inexact = {};
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) inverse_unit[row] = Total::inverse_unit(top[row]);
+    all_k &= any_lane(k_bits[0] | k_bits[1] | k_bits[2] | k_bits[3]);
+    for (; all_k != 0; all_k &= all_k - 1) {
       const int k = __builtin_ctz(all_k);
       const int r = k / 4 % 2, element = k % 4, shift = k / 8 * stride;
-      const float a_value = A::kValues[a.code[r][a_lane + shift] >> 8 * element & 0xff];
       const FloatVector b_value = B::value(load<Int32Vector>(b.code[r] + b_lane + shift), element);
-      const Int32Vector is_meant = ((b_bits | static_cast<int32_t>(a_bits)) & 1 << k) != 0;
-      const auto b_meant = bit_cast<FloatVector>(bit_cast<Int32Vector>(b_value) & is_meant);
-      const FloatVector product = a_value * inverse_unit * b_meant;
-      const Int32Vector units = truncate(product);
-      is_inexact |= to_float(units) != product;
-      sum += units;
+      const auto* a_codes = reinterpret_cast<const uint8_t*>(a.code[r] + a_lane + shift) + element;
+      MFMA_UNROLL for (int row = 0; row < 4; ++row) {
+        const Int32Vector is_meant = (k_bits[row] & 1 << k) != 0;
+        const FloatVector any_product = A::kValues[a_codes[4 * row]] * inverse_unit[row] * b_value;
+        const auto product = bit_cast<FloatVector>(bit_cast<Int32Vector>(any_product) & is_meant);
+        const Int32Vector units = truncate(product);
+        is_inexact |= to_float(units) != product;
+        total[row] += units;
+      }
     }
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) sum[row] = total[row];
     return !any_negative(is_inexact);
   }
 
