@@ -92,12 +92,6 @@ void LdsWatch::define(uint32_t begin, uint32_t bytes, bool defined) {
   std::fill_n(defined_.begin() + begin, bytes, defined);
 }
 
-bool LdsWatch::has_data(uint32_t begin, uint32_t bytes) const {
-  uint8_t any = 0;
-  for (uint32_t byte = begin; byte < begin + bytes; ++byte) any |= defined_[byte];
-  return any;
-}
-
 void LdsWatch::begin_load(uint32_t begin, uint32_t bytes, uint32_t wave) {
   std::fill_n(writes_.begin() + begin, bytes, epoch_ << 16 | wave | unfinished_bit);
 }

@@ -3,6 +3,7 @@
 // work. Nor do a plain read and a compare-and-swap: that is how loops of compare-and-swap begin.
 #pragma once
 
+#include <cstring>
 #include <vector>
 
 #include "wave.h"
@@ -40,7 +41,12 @@ class LdsWatch {
   void define(uint32_t begin, uint32_t bytes, bool defined = true);
   // False where nothing has written any of the bytes, a dword or part of one. Structures are loaded with their padding,
   // so a part is enough.
-  bool has_data(uint32_t begin, uint32_t bytes) const;
+  bool has_data(uint32_t begin, uint32_t bytes) const {
+    uint32_t marks = 0;
+    if (bytes == 4) memcpy(&marks, &defined_[begin], 4);
+    else memcpy(&marks, &defined_[begin], bytes);
+    return marks != 0;
+  }
 
   // A load to LDS writes at any time from here until its wave has waited for it.
   void begin_load(uint32_t begin, uint32_t bytes, uint32_t wave);
