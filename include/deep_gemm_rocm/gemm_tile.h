@@ -185,9 +185,9 @@ DG_DEVICE void compute_tiles_overlapping(int first, int step, uint8_t* lds) {
 template <class Schedule, class TileSource>
 DG_DEVICE void compute_tiles(int first, int step, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
-  // Quantising needs LDS, which then holds the next tile.
-  constexpr bool kOverlap =
-      Schedule::kGoesOnToNextTile && !Kind::kQuantised && !Kind::kSumsSquares && !Kind::kSumsBatch;
+  // Quantising needs LDS, which then holds the next tile; scales of single columns take the registers.
+  constexpr bool kOverlap = Schedule::kGoesOnToNextTile && !Kind::kQuantised && !Kind::kSumsSquares &&
+                            !Kind::kSumsBatch && Kind::kScaling != Scaling::kVectors;
   if constexpr (kOverlap) {
     compute_tiles_overlapping<Schedule, TileSource>(first, step, lds);
   } else {
