@@ -77,6 +77,13 @@ SQUARES = tuple(
     for config in gemm_candidates(GemmKind("bf16", "f32", "f32", "none", False, "split_k", k_tail, sums_squares=True))
 )
 
+# Parts of a dense problem's K.
+SPLIT_K = tuple(
+    config
+    for k_tail in (False, True)
+    for config in gemm_candidates(GemmKind(d_type="f32", grouping="split_k", k_tail=k_tail))
+)
+
 # Every kind of operands, output and scales, with every tile that it may have.
 KINDS = (
     GemmKind(a_type="e5m2", b_type="e4m3", d_type="f32", scaling="blocks", accumulate=True),

@@ -6,12 +6,25 @@ import io
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgpack
 import pytest
 from elftools.elf.elffile import ELFFile
-from gemm_configs import ALL, BATCHED, CHOSEN, GROUPED, HEADS, KINDS, OF_EVERY_KIND, SQUARES, SUMMED, config_id
+from gemm_configs import (
+    ALL,
+    BATCHED,
+    CHOSEN,
+    GROUPED,
+    HEADS,
+    KINDS,
+    OF_EVERY_KIND,
+    SPLIT_K,
+    SQUARES,
+    SUMMED,
+    config_id,
+)
 from test_toolchain import bundled, hipcc, ziglang
 
 from deep_gemm_rocm.heuristics import GemmConfig, gemm_candidates
@@ -24,17 +37,22 @@ MAX_REGISTERS = 256  # of a lane where two waves share a SIMD
 FIRST_LLVM_WITH_GFX942 = 17
 AMDGPU_METADATA = 32  # type of the note (LLVM's AMDGPU guide, "Note Records")
 
+
 # The largest tiles need the most registers.
-LARGEST = tuple(max(gemm_candidates(kind), key=lambda config: config.block_m * config.block_n) for kind in KINDS)
+def largest(configs: Sequence[GemmConfig]) -> GemmConfig:
+    return max(configs, key=lambda config: config.block_m * config.block_n)
+
+
+LARGEST = tuple(largest(gemm_candidates(kind)) for kind in KINDS)
 IN_DEFAULT_RUN = {
-    ziglang: {*ALL, *GROUPED, *BATCHED, *HEADS, *SQUARES, *SUMMED, *LARGEST},
-    hipcc: {*CHOSEN, *GROUPED, *SQUARES, *LARGEST},
+    ziglang: {*ALL, *GROUPED, *BATCHED, *HEADS, *SQUARES, *SUMMED, *LARGEST, largest(SPLIT_K)},
+    hipcc: {*CHOSEN, *GROUPED, *SQUARES, *LARGEST, largest(SPLIT_K)},
 }
 
 
 def build_parameters():
     for compiler, in_default_run in IN_DEFAULT_RUN.items():
-        for config in ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + OF_EVERY_KIND:
+        for config in ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + SPLIT_K + OF_EVERY_KIND:
             marks = () if config in in_default_run else pytest.mark.slow
             yield pytest.param(compiler, config, id=f"{compiler.__name__}-{config_id(config)}", marks=marks)
 

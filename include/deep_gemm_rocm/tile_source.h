@@ -19,7 +19,7 @@ struct PartOfK {
   int k;
   int first_k;
   int first_k_block;
-  bool packed;  // whether rows that are contiguous along K have only this part of it
+  int packed;  // whether rows that are contiguous along K have only this part of it
 };
 
 struct Tile {
@@ -93,7 +93,7 @@ struct RowSet {
 template <int kRows>
 struct TileOfIds : Tile {
   RowSet<kRows> members, padding;
-  bool write_padding;
+  int64_t write_padding;  // no bool: copies of the padding behind one would go through LDS
 
   DG_DEVICE bool is_stored(int row) const { return write_padding || !padding.contains(row); }
   DG_DEVICE float result(int row, float sum) const {
@@ -116,7 +116,7 @@ class ContiguousTiles {
   DG_DEVICE int num_tiles() const { return dense_.num_tiles(); }
 
   DG_DEVICE TileOfIds<kRows> tile(int index) const {
-    TileOfIds<kRows> tile{dense_.tile(index), {}, {}, args_.write_padding != 0};
+    TileOfIds<kRows> tile{dense_.tile(index), {}, {}, args_.write_padding};
     const int existing = min(tile.stored_rows, kRows);
     const Buffer ids{args_.grouped_layout + tile.m, existing * static_cast<unsigned>(sizeof(int))};
     tile.group = -1;
