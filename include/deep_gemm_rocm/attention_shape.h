@@ -12,7 +12,8 @@
 
 namespace deep_gemm_rocm {
 
-template <class T_, class Out_, int kHeadDim_, int kValueDim_, int kWaves, int kMfmaRows, bool kTakeTurns_, bool kScaled_>
+template <class T_, class Out_, int kHeadDim_, int kValueDim_, int kWaves, int kMfmaRows, bool kTakeTurns_,
+          bool kScaled_>
 struct AttentionShape {
   using T = T_;
   using Out = Out_;

@@ -56,7 +56,8 @@ class QueryTiles {
  public:
   static int64_t max_tiles(const AttentionArguments& args) {
     const int64_t batch = args.batch;
-    const int64_t tiles = args.cu_seqlens_q ? args.tokens_q / kBlockQ + batch : ceil_div(args.tokens_q, kBlockQ) * batch;
+    const int64_t tiles = args.cu_seqlens_q ? args.tokens_q / kBlockQ + batch
+                                            : ceil_div(args.tokens_q, kBlockQ) * batch;
     return tiles * args.heads;
   }
 

@@ -32,8 +32,8 @@ class OutputBuffer {
         columns_(columns),
         buffer_{tile.first, static_cast<unsigned>(((min(tile.rows, kBlockM) - 1) * tile.row_stride +
                                                    columns.position(min(tile.columns, kBlockN) - 1) + 1) * sizeof(T))},
-        aligned_(tile.columns % kVector == 0 && columns.template keep_vectors<kVector>() && tile.row_stride % kVector == 0 &&
-                 reinterpret_cast<uint64_t>(tile.first) % sizeof(Values) == 0) {}
+        aligned_(tile.columns % kVector == 0 && columns.template keep_vectors<kVector>() &&
+                 tile.row_stride % kVector == 0 && reinterpret_cast<uint64_t>(tile.first) % sizeof(Values) == 0) {}
 
   // Whether all vectors are aligned. Then they are loaded and stored at once, else element by element.
   DG_DEVICE bool is_aligned() const { return aligned_; }
@@ -64,7 +64,8 @@ class OutputBuffer {
  private:
   DG_DEVICE unsigned offset(int row, int column) const {
     return row < tile_.rows && column < tile_.columns
-               ? (row * static_cast<int>(tile_.row_stride) + columns_.position(column)) * static_cast<unsigned>(sizeof(T))
+               ? (row * static_cast<int>(tile_.row_stride) + columns_.position(column)) *
+                     static_cast<unsigned>(sizeof(T))
                : kOutOfBounds;
   }
 
@@ -102,8 +103,8 @@ class Epilogue {
   DG_DEVICE explicit Epilogue(const EpilogueTiles<Kind>& tiles)
       : tiles_(tiles), d_(tiles.d, tiles.columns), c_(tiles.c, tiles.columns) {}
 
-  // Stores 16 bytes a lane (fewer where a lane holds fewer consecutive columns) if the output is aligned to them. `tile`
-  // says which of its rows are stored and what is in them. `lds` is the workgroup's, which it needs no more.
+  // Stores 16 bytes a lane (fewer where a lane holds fewer consecutive columns) if the output is aligned to them.
+  // `tile` says which of its rows are stored and what is in them. `lds` is the workgroup's, which it needs no more.
   template <class Mma, class Tile>
   DG_DEVICE void store(const Mma& mma, const Tile& tile, uint8_t* lds) const {
     const int lane = lane_id_computed_here();
@@ -165,7 +166,8 @@ class Epilogue {
   }
 
   template <class Mma, class Tile>
-  DG_DEVICE void compute_results(const Mma& mma, const Tile& tile, int lane, float (&results)[Shape::kFragsM][kColumns]) const {
+  DG_DEVICE void compute_results(const Mma& mma, const Tile& tile, int lane,
+                                 float (&results)[Shape::kFragsM][kColumns]) const {
     const ColumnOperands of_columns = load_column_operands(lane);
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
@@ -203,9 +205,9 @@ class Epilogue {
     }
   }
 
-  // Divides each row of the tile by its scale, and stores that, as per_token_cast_to_fp8 in layout.py: the row's largest
-  // magnitude becomes the format's, and the scale of a row of zeros the least normal number. NaN anywhere makes all of it
-  // NaN.
+  // Divides each row of the tile by its scale, and stores that, as per_token_cast_to_fp8 in layout.py: the row's
+  // largest magnitude becomes the format's, and the scale of a row of zeros the least normal number. NaN anywhere makes
+  // all of it NaN.
   template <class Tile>
   DG_DEVICE void quantise(const Tile& tile, int lane, uint8_t* lds, float (&results)[Shape::kFragsM][kColumns]) const {
     constexpr float kLeastScale = __FLT_MIN__;

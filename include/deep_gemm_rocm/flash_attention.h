@@ -160,8 +160,9 @@ class FlashAttention {
   //
   // Values of block b and keys of b + 1 are read in intervals 2b + 2 and 2b + 3, in place of those two blocks before,
   // which were read until 2b - 1. Both halves store their share between: in 2b + 1, where the first half is at the
-  // softmax of b, and in 2b, where the second is at that of b - 1. For FP8, whose softmax takes longer than its products,
-  // both store the blocks that come next when they multiply. From memory a block comes a round before it is stored.
+  // softmax of b, and in 2b, where the second is at that of b - 1. For FP8, whose softmax takes longer than its
+  // products, both store the blocks that come next when they multiply. From memory a block comes a round before it is
+  // stored.
   DG_DEVICE void take_turns(int first, int end) {
     const bool second_half = wave_id() >= Shape::kThreads / kWaveSize / 2;
     load_units(first);

@@ -16,8 +16,8 @@ DG_DEVICE MfmaOperands read_operands(const uint8_t* lds_tile, int first_row, int
   return *reinterpret_cast<const MfmaOperands*>(chunk);
 }
 
-// Calls use(i, read(i)) for each i, and all_read() when nothing is left to be read but some of it to be used. Reads from
-// LDS start some turns ahead, and no more than that, for their registers.
+// Calls use(i, read(i)) for each i, and all_read() when nothing is left to be read but some of it to be used. Reads
+// from LDS start some turns ahead, and no more than that, for their registers.
 template <int kCount, class Read, class Use, class AllRead>
 DG_DEVICE void pipelined_reads(const Read& read, const Use& use, const AllRead& all_read) {
   constexpr int kAhead = 2;

@@ -44,8 +44,8 @@ DG_DEFINE_MFMA(float, float, 32, Float2, __builtin_amdgcn_mfma_f32_32x32x4_xf32)
 
 #undef DG_DEFINE_MFMA
 
-// fp32 times bf16 that was widened to fp32, and thus is xf32. The other operand is the sum of two xf32, but for its last
-// three bits.
+// fp32 times bf16 that was widened to fp32, and thus is xf32. The other operand is the sum of two xf32, but for its
+// last three bits.
 template <int kRows>
 struct Mfma<float, __bf16, kRows> : Mfma<float, float, kRows> {
   using Xf32 = Mfma<float, float, kRows>;

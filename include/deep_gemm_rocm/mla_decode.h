@@ -1,6 +1,6 @@
 // Attention of a sequence's last few tokens to a latent cache: one head of keys, whose first values are the values too,
-// for all heads of queries. That is so many queries for each byte that a workgroup brings a block of keys into LDS once,
-// for up to 64 queries and both products.
+// for all heads of queries. That is so many queries for each byte that a workgroup brings a block of keys into LDS
+// once, for up to 64 queries and both products.
 //
 // The logits of four tiles of 16 queries and two fragments of keys are one of each for a wave. Four waves turn those of
 // a tile into probabilities each, which go to all waves by way of LDS, and each wave adds up 64 of the values.
@@ -44,7 +44,8 @@ struct MlaShape {
   static_assert(kWaves == kRowTiles * kKeyFragments, "each wave computes one fragment of logits");
 };
 
-// Moves a block of keys from their pages through registers into LDS. Eight neighbouring threads move 128 bytes of a key.
+// Moves a block of keys from their pages through registers into LDS. Eight neighbouring threads move 128 bytes of a
+// key.
 template <class Shape>
 class LatentLoader {
   static constexpr int kSegments = Shape::kThreads / kChunksPerRow;  // of 128 bytes, that all threads move at once

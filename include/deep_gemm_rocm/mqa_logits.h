@@ -1,4 +1,5 @@
-// Logits of a sparse indexer: of each query and key, the sum over heads of weight · max(q · k, 0), times the key's scale.
+// Logits of a sparse indexer: of each query and key, the sum over heads of weight · max(q · k, 0), times the key's
+// scale.
 //
 // Heads are the rows of the MFMAs' results and keys the columns, so that a lane adds up nearly all heads of one key. A
 // wave holds its keys in registers and goes through queries.

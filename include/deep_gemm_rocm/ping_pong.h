@@ -12,17 +12,17 @@ namespace deep_gemm_rocm {
 //   first half    memory 0  compute 0  memory 1   compute 1  memory 2 …
 //   second half   –         memory 0   compute 0  memory 1   compute 1 …
 //
-// B has two stages in LDS. Memory phase k reads the fragments of K-block k, stores the half's share of B's K-block k + 1,
-// and starts the loads of k + 2: what both halves store (in intervals 2k and 2k + 1) is read from interval 2k + 2 on,
-// and replaces what was read until interval 2k - 1.
+// B has two stages in LDS. Memory phase k reads the fragments of K-block k, stores the half's share of B's K-block k +
+// 1, and starts the loads of k + 2: what both halves store (in intervals 2k and 2k + 1) is read from interval 2k + 2
+// on, and replaces what was read until interval 2k - 1.
 //
 // Of A, each half needs other rows, and loads only these. So one stage is enough: once memory phase k has read it and
 // started the loads of K-block k + 1, compute phase k stores these, behind most of its MFMAs: by then the loads have
 // returned, and the other half has read its fragments and left LDS alone.
 //
-// From tile to tile this goes on without a break: loads of what is behind a tile's last K-block are the next tile's, and
-// between its last compute phase and its next memory phase a half stores its results. Both do so at the same time: the
-// second half before the barrier, the first behind it.
+// From tile to tile this goes on without a break: loads of what is behind a tile's last K-block are the next tile's,
+// and between its last compute phase and its next memory phase a half stores its results. Both do so at the same time:
+// the second half before the barrier, the first behind it.
 template <class Kind_, class Shape_, int kNumStages>
 class PingPong {
  public:
@@ -81,7 +81,8 @@ class PingPong {
   static_assert(kReadsPerLoad > 0, "too few reads to load A between them");
   static constexpr int kFirstStoreSlot = State::kSlots * 5 / 8;
   static constexpr int kSlotsPerStore = max((State::kSlots - kFirstStoreSlot) / State::kTransfersOfA, 1);
-  static_assert(kFirstStoreSlot + (State::kTransfersOfA - 1) * kSlotsPerStore < State::kSlots, "too few slots to store A");
+  static_assert(kFirstStoreSlot + (State::kTransfersOfA - 1) * kSlotsPerStore < State::kSlots,
+                "too few slots to store A");
 
   static DG_DEVICE bool is_second_half() { return wave_id() >= 4; }
 

@@ -58,8 +58,9 @@ class PipelineState {
                   Loader<typename Kind::A, Kind::kMajorA, kPartRows, kPartThreads, RowsInOrder>>;
   using OrderOfB = RowsByLane<Mfma, Shape::kJoined, Shape::kParts>;
   static constexpr bool kShuffledB = Kind::kMajorB == Major::kShuffled;
-  using LoaderB = Conditional<kShuffledB, ShuffledLoader<Mfma, OrderOfB, Shape::kFragsN, Shape::kBlockN, kRegisterStages>,
-                              Loader<typename Kind::B, Kind::kMajorB, Shape::kBlockN, kLoadingThreads, OrderOfB>>;
+  using LoaderB =
+      Conditional<kShuffledB, ShuffledLoader<Mfma, OrderOfB, Shape::kFragsN, Shape::kBlockN, kRegisterStages>,
+                  Loader<typename Kind::B, Kind::kMajorB, Shape::kBlockN, kLoadingThreads, OrderOfB>>;
   static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
   static constexpr bool kPromoted = kPerColumn || Kind::kScaling == Scaling::kBlocks;
   using Scales = Conditional<kPromoted, ScaleLoader<Shape, kRegisterStages, kPerColumn>, NoScales>;

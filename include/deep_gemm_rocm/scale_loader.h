@@ -34,7 +34,8 @@ class ScaleLoader {
 
   // `a` starts at the tile's first of `rows` rows. `b` is the one row that covers the wave's columns, or starts at the
   // tile's first of `columns` columns. The tile's K-blocks are counted from `first_k_block` on.
-  DG_DEVICE ScaleLoader(const ScaleTile& a, int rows, const ScaleTile& b, int columns, int first_k_block, int num_k_blocks)
+  DG_DEVICE ScaleLoader(const ScaleTile& a, int rows, const ScaleTile& b, int columns, int first_k_block,
+                        int num_k_blocks)
       : a_(a), b_(b), first_k_block_(first_k_block), num_k_blocks_(num_k_blocks) {
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) offset_[i] = a.row_offset(Shape::lane_row(lane_id(), i), rows);

@@ -6,14 +6,15 @@
 
 namespace deep_gemm_rocm {
 
-// A shuffled operand (shuffle_weight in layout.py): for each 16 rows and K-block, the chunks of these rows, so that what a
-// wave loads at once is contiguous.
+// A shuffled operand (shuffle_weight in layout.py): for each 16 rows and K-block, the chunks of these rows, so that
+// what a wave loads at once is contiguous.
 constexpr int kShuffledRows = 16;
 constexpr int kShuffledChunkBytes = kShuffledRows * kChunkBytes;
 constexpr int kShuffledBlockBytes = kShuffledRows * kBlockKBytes;
 
-// Each wave loads the kFragments that it multiplies, the first of which is the tile's row `first_row` in the order of LDS.
-// Rows past the operand's last one, and K past its end, read as zeros. Rows are a multiple of 16, K one of 128 bytes.
+// Each wave loads the kFragments that it multiplies, the first of which is the tile's row `first_row` in the order of
+// LDS. Rows past the operand's last one, and K past its end, read as zeros. Rows are a multiple of 16, K one of 128
+// bytes.
 template <class Mfma, class Order, int kFragments, int kTileRows, int kRegisterStages>
 class ShuffledLoader {
   static constexpr int kReads = Fragment<Mfma>::kReads;

@@ -41,8 +41,8 @@ struct Widened {
 };
 
 // Of an operand whose rows are contiguous along K. Rows past `rows` and what is past `k_bytes` of a row read as zeros.
-// kRegisterStages K-blocks can be on their way in registers at once. Order is one of lds_layout.h. kThreads threads load
-// together: thread i of the workgroup is number i % kThreads of them.
+// kRegisterStages K-blocks can be on their way in registers at once. Order is one of lds_layout.h. kThreads threads
+// load together: thread i of the workgroup is number i % kThreads of them.
 template <class Order, int kTileRows, int kThreads, int kRegisterStages, bool kKTail, class Form = AsTheyAre>
 class TileLoader {
   static constexpr int kRowsPerPass = rows_per_pass(kThreads);

@@ -26,7 +26,10 @@ struct E4M3 {};
 struct E5M2 {};
 
 // Of numbers that are not negative: unsigned, powers of two take fewer instructions.
-constexpr int ceil_div(int a, int b) { return (static_cast<unsigned>(a) + static_cast<unsigned>(b) - 1) / static_cast<unsigned>(b); }
+constexpr int ceil_div(int a, int b) {
+  const unsigned divisor = b;
+  return (a + divisor - 1) / divisor;
+}
 
 template <class T>
 constexpr T min(T a, T b) {
