@@ -27,9 +27,11 @@ _LAUNCH = 1500
 _SECOND_LAUNCH = 3400
 _PROLOGUE = 1500
 _EPILOGUE_PER_ROW = 8
-_LATENCY = {"multistage": 900, "pinned": 900, "pingpong": 900, "producer": 1300}  # from memory to a K-block in LDS
+_OVERLAPPING_TILE = 5500  # besides its K-blocks, where they load the next one
+_FIRST_TILE_PER_ROW = 43  # of these tiles
+_LATENCY = {"multistage": 900, "pinned": 900, "pingpong": 400, "producer": 1300}  # from memory to a K-block in LDS
 _HIDES_NO_LATENCY = 0.75  # of the time in which a workgroup is busy
-_NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.25, "producer": 0.4}
+_NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.06, "producer": 0.4}
 
 
 def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
@@ -44,10 +46,12 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     rounds = ceil_div(tiles, num_cus * at_once)
     busy, latency = _busy_clocks(config), _LATENCY[config.schedule] / max(1, config.num_stages - 2)
     k_block = max(at_once * busy, _HIDES_NO_LATENCY * busy + latency)
-    tile = _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
+    first_tile, tile = 0, _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
+    if config.schedule == "pingpong":
+        first_tile, tile = _FIRST_TILE_PER_ROW * config.block_m, _OVERLAPPING_TILE + k_blocks * k_block
     memory = _memory_clocks(config, problem, tiles, tile_rows, tile_columns, k_blocks)
     # Where both take about as long, each has to wait for the other at times.
-    return _LAUNCH + ((rounds * tile) ** 4 + memory**4) ** 0.25
+    return _LAUNCH + ((first_tile + rounds * tile) ** 4 + memory**4) ** 0.25
 
 
 def second_pass_clocks(m: int, n: int, num_parts: int) -> float:
