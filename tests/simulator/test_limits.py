@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -21,6 +22,15 @@ def code(compiler: Compiler) -> bytes:
     return compiler.code_object(SOURCE)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Shells start background jobs with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupt_ends_a_launch_and_the_next_one_works(code: bytes) -> None:
     def interrupt() -> None:
         time.sleep(0.3)
