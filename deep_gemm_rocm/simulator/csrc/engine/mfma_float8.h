@@ -226,45 +226,79 @@ struct Float8Dot {
   __attribute__((noinline)) static void complete(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
                                                  const Int8Vector (&fields)[4], const Int32Vector (&room)[4],
                                                  Sums (&sums)[4]) {
-    Int32Vector k_bits[4], top[4], units[4];
+    Int32Vector left_out[4], top[4], units[4];
+    if (any_negative(room[0] | room[1] | room[2] | room[3])) {
+      MFMA_UNROLL for (int row = 0; row < 4; ++row) sums[row].sum = Int32Vector{};
+      MFMA_UNROLL for (int odd = 0; odd < 2; ++odd) {
+        MFMA_UNROLL for (int row = 0; row < 4; ++row) top[row] = top_of(fields[row], odd);
+        sum_truncated(a, a_lane, b, b_lane, odd, top, units);
+        add_of_parity(top, units, sums);
+      }
+      return;
+    }
     MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-      const Int32Vector left_out = load<Int32Vector>(b.left_out + b_lane) | a.left_out[a_lane + row];
-      k_bits[row] = room[row] < 0 ? splat<Int32Vector>(0xffff) : left_out;
-      sums[row].sum = room[row] < 0 ? Int32Vector{} : sums[row].sum;
+      left_out[row] = load<Int32Vector>(b.left_out + b_lane) | a.left_out[a_lane + row];
       top[row] = sums[row].top;
     }
     // Where all of them are whole in the units of the larger E, even and odd k make no difference.
-    if (sum_truncated(a, a_lane, b, b_lane, 0xffff, k_bits, top, units)) {
+    if (sum_left_out(a, a_lane, b, b_lane, 0xffff, left_out, top, units)) {
       MFMA_UNROLL for (int row = 0; row < 4; ++row) sums[row].sum += units[row];
       return;
     }
     for (int odd = 0; odd < 2; ++odd) {
       MFMA_UNROLL for (int row = 0; row < 4; ++row) top[row] = top_of(fields[row], odd);
-      sum_truncated(a, a_lane, b, b_lane, odd ? 0xaaaa : 0x5555, k_bits, top, units);
-      MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-        sums[row].sum += units[row] >> smaller((sums[row].top - top[row]) >> 23, splat<Int32Vector>(31));
-      }
+      sum_left_out(a, a_lane, b, b_lane, odd ? 0xaaaa : 0x5555, left_out, top, units);
+      add_of_parity(top, units, sums);
     }
   }
 
-  // Sums the products of those of all_k that an element of D has a bit for, each truncated to the units of its top, and
-  // tells whether none had to be truncated.
-  __attribute__((always_inline)) static bool sum_truncated(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
-                                                           unsigned all_k, const Int32Vector (&k_bits)[4],
-                                                           const Int32Vector (&top)[4], Int32Vector (&sum)[4]) {
+  // Adds what is in units of the E of even or odd k, rounded down to those of the larger E.
+  static void add_of_parity(const Int32Vector (&top)[4], const Int32Vector (&units)[4], Sums (&sums)[4]) {
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) {
+      sums[row].sum += units[row] >> smaller((sums[row].top - top[row]) >> 23, splat<Int32Vector>(31));
+    }
+  }
+
+  // Sums the products of even or odd k, each truncated to the units of its top.
+  __attribute__((always_inline)) static void sum_truncated(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
+                                                           int odd, const Int32Vector (&top)[4],
+                                                           Int32Vector (&sum)[4]) {
+    FloatVector inverse_unit[4];
+    Int32Vector total[4] = {};
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) inverse_unit[row] = Total::inverse_unit(top[row]);
+    for (int shift = 0; shift <= stride; shift += stride) {
+      MFMA_UNROLL for (int r = 0; r < 2; ++r) {
+        const auto b_codes = load<Int32Vector>(b.code[r] + b_lane + shift);
+        const auto* a_codes = reinterpret_cast<const uint8_t*>(a.code[r] + a_lane + shift);
+        MFMA_UNROLL for (int element = odd; element < 4; element += 2) {
+          const FloatVector b_value = B::value(b_codes, element);
+          MFMA_UNROLL for (int row = 0; row < 4; ++row) {
+            total[row] += truncate(A::kValues[a_codes[4 * row + element]] * inverse_unit[row] * b_value);
+          }
+        }
+      }
+    }
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) sum[row] = total[row];
+  }
+
+  // Sums the products of those of all_k that were left out, each truncated to the units of its top, and tells whether
+  // none had to be truncated.
+  __attribute__((always_inline)) static bool sum_left_out(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
+                                                          unsigned all_k, const Int32Vector (&left_out)[4],
+                                                          const Int32Vector (&top)[4], Int32Vector (&sum)[4]) {
     FloatVector inverse_unit[4];
     Int32Vector total[4] = {}, is_inexact = {};
     MFMA_UNROLL for (int row = 0; row < 4; ++row) inverse_unit[row] = Total::inverse_unit(top[row]);
-    all_k &= any_lane(k_bits[0] | k_bits[1] | k_bits[2] | k_bits[3]);
+    all_k &= any_lane(left_out[0] | left_out[1] | left_out[2] | left_out[3]);
     for (; all_k != 0; all_k &= all_k - 1) {
       const int k = __builtin_ctz(all_k);
       const int r = k / 4 % 2, element = k % 4, shift = k / 8 * stride;
       const FloatVector b_value = B::value(load<Int32Vector>(b.code[r] + b_lane + shift), element);
       const auto* a_codes = reinterpret_cast<const uint8_t*>(a.code[r] + a_lane + shift) + element;
       MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-        const Int32Vector is_meant = (k_bits[row] & 1 << k) != 0;
+        const Int32Vector is_left_out = (left_out[row] & 1 << k) != 0;
         const FloatVector any_product = A::kValues[a_codes[4 * row]] * inverse_unit[row] * b_value;
-        const auto product = bit_cast<FloatVector>(bit_cast<Int32Vector>(any_product) & is_meant);
+        const auto product = bit_cast<FloatVector>(bit_cast<Int32Vector>(any_product) & is_left_out);
         const Int32Vector units = truncate(product);
         is_inexact |= to_float(units) != product;
         total[row] += units;
