@@ -11,8 +11,10 @@ namespace deep_gemm_rocm {
 // One scale of b for 128 columns, so a wave's columns must lie within one such block. One of d, too.
 constexpr int kScaleBlockN = 128;
 
+// Where a tile is. Indices are unsigned: their products with strides of 64 bits then take half the instructions, all of
+// which come before a workgroup's first load.
 template <class T, Major kMajor>
-DG_DEVICE OperandTile operand_tile(const Matrix& matrix, int64_t group, int64_t first_row, int rows, int64_t all_rows,
+DG_DEVICE OperandTile operand_tile(const Matrix& matrix, unsigned group, unsigned first_row, int rows, int64_t all_rows,
                                    const PartOfK& k) {
   constexpr bool kIsKMajor = kMajor != Major::kRows;
   const int64_t stride = kIsKMajor && k.packed ? k.k : matrix.stride;
@@ -20,7 +22,7 @@ DG_DEVICE OperandTile operand_tile(const Matrix& matrix, int64_t group, int64_t 
                            : kMajor == Major::kShuffled ? kShuffledRows
                            : k.packed                   ? all_rows
                                                         : 1;
-  const int64_t first = first_row * (kIsKMajor ? stride : 1) + k.first_k * stride_k;
+  const int64_t first = first_row * (kIsKMajor ? stride : 1) + static_cast<unsigned>(k.first_k) * stride_k;
   const auto* data = static_cast<const uint8_t*>(matrix.data);
   constexpr int64_t kBytes = sizeof(T);
   return {data + (group * matrix.group_stride + first) * kBytes, rows, k.k * static_cast<int>(kBytes),
@@ -28,22 +30,23 @@ DG_DEVICE OperandTile operand_tile(const Matrix& matrix, int64_t group, int64_t 
 }
 
 // The scales of an operand each of whose parts has `rows` rows of them.
-DG_DEVICE ScaleTile scale_tile(const Scales& scales, int64_t group, int64_t first_row, int64_t rows,
-                               int64_t first_k_block) {
+DG_DEVICE ScaleTile scale_tile(const Scales& scales, unsigned group, unsigned first_row, int64_t rows,
+                               unsigned first_k_block) {
   return {scales.data + group * scales.group_stride + first_row * scales.row_stride +
               first_k_block * scales.k_block_stride,
           scales.row_stride, scales.k_block_stride, rows * scales.row_stride};
 }
 
 template <class T>
-DG_DEVICE OutputTile<T> output_tile(const Matrix& matrix, int64_t group, int64_t m, int64_t n, int rows, int columns) {
+DG_DEVICE OutputTile<T> output_tile(const Matrix& matrix, unsigned group, unsigned m, unsigned n, int rows,
+                                    int columns) {
   auto* first = static_cast<T*>(matrix.data) + group * matrix.group_stride + m * matrix.stride + n;
   return {first, rows, columns, matrix.stride};
 }
 
 template <class Tile>
 DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile) {
-  return scale_tile(args.sfa, tile.group, tile.m, 0, tile.part_of_k(args).first_k_block);
+  return scale_tile(args.sfa, tile.group_of_operands(), tile.m, 0, tile.part_of_k(args).first_k_block);
 }
 
 template <class Kind, class Shape, class Tile>
@@ -52,12 +55,12 @@ DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile) {
   constexpr bool kBlocks = Kind::kScaling == Scaling::kBlocks;
   const int row = kBlocks ? min(tile.n + Shape::wave_column(), args.n - 1) / kScaleBlockN : tile.n;
   const int rows = kBlocks ? args.n / kScaleBlockN : args.n;
-  return scale_tile(args.sfb, tile.group, row, rows, tile.part_of_k(args).first_k_block);
+  return scale_tile(args.sfb, tile.group_of_operands(), row, rows, tile.part_of_k(args).first_k_block);
 }
 
 template <class Kind, class Shape, class Tile>
 DG_DEVICE TileOperands tile_operands(const GemmArguments& args, const Tile& tile) {
-  const int group = Kind::kSumsBatch ? 0 : tile.group;
+  const int group = tile.group_of_operands();
   const PartOfK k = tile.part_of_k(args);
   TileOperands operands{
       operand_tile<typename Kind::A, Kind::kMajorA>(args.a, group, tile.m, tile.rows, args.m, k),

@@ -46,6 +46,20 @@ DG_DEVICE const T& first_kernel_argument() {
   return *reinterpret_cast<const T*>((const void*)arguments);
 }
 
+// Brings the kernel's first argument into the scalar cache at once. Else each part of it that the compiler reads late
+// costs a trip to memory, one after the other, before the first load of what the kernel works on.
+template <class T>
+DG_DEVICE void fetch_first_kernel_argument() {
+  constexpr int kLineBytes = 64;
+  constexpr int kLines = (sizeof(T) + kLineBytes - 1) / kLineBytes;
+  auto* const arguments = (const char*)(const void*)__builtin_amdgcn_kernarg_segment_ptr();
+  int words[kLines];
+#pragma unroll
+  for (int line = 0; line < kLines; ++line) words[line] = *reinterpret_cast<const int*>(arguments + line * kLineBytes);
+#pragma unroll
+  for (int line = 0; line < kLines; ++line) asm volatile("" ::"s"(words[line]));
+}
+
 // Orders LDS accesses of the whole workgroup; global loads in flight stay in flight.
 DG_DEVICE void lds_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");

@@ -26,11 +26,11 @@ constexpr int xcd_contiguous(int workgroup, int num_tiles, int chunk) {
 // the fewest rows of A and B.
 constexpr TileIndex grouped_tile(unsigned tile, int tiles_m, int tiles_n, int group_m) {
   const unsigned band_tiles = group_m * tiles_n;
-  const unsigned band = tile / band_tiles;
+  const unsigned band = tiles_m <= group_m ? 0 : tile / band_tiles;  // divisions are slow, and the only one is common
   const unsigned in_band = tile - band * band_tiles;
   const unsigned first_m = band * group_m;
   const unsigned rows = min<unsigned>(tiles_m - first_m, group_m);
-  const unsigned n = in_band / rows;
+  const unsigned n = rows == 1 ? in_band : in_band / rows;
   return {static_cast<int>(first_m + in_band - n * rows), static_cast<int>(n)};
 }
 

@@ -28,6 +28,7 @@ struct Tile {
   int rows;         // that are multiplied, from m on; may exceed the tile
   int stored_rows;  // that may be written
 
+  DG_DEVICE int group_of_operands() const { return group; }
   DG_DEVICE PartOfK part_of_k(const GemmArguments& args) const { return {args.k, 0, 0, false}; }
 };
 
@@ -42,9 +43,11 @@ struct TileWithTail : Tile {
   DG_DEVICE float result(int row, float sum) const { return row < rows ? sum : 0; }
 };
 
+// Groups have parts of K, of operands that they share.
 struct TileOfK : TileOfResults {
   PartOfK part;
 
+  DG_DEVICE int group_of_operands() const { return 0; }
   DG_DEVICE PartOfK part_of_k(const GemmArguments&) const { return part; }
 };
 
@@ -257,9 +260,10 @@ class BatchedTiles {
   DG_DEVICE int num_tiles() const { return num_groups_ * dense_.num_tiles(); }
 
   DG_DEVICE TileOfResults tile(int index) const {
-    const int position = xcd_contiguous(index, num_tiles(), kXcdChunk);
-    TileOfResults tile = dense_.tile_at(position % dense_.num_tiles());
-    tile.group = position / dense_.num_tiles();
+    const unsigned position = xcd_contiguous(index, num_tiles(), kXcdChunk);
+    const unsigned of_group = dense_.num_tiles();
+    TileOfResults tile = dense_.tile_at(position % of_group);
+    tile.group = position / of_group;
     return tile;
   }
 
@@ -272,6 +276,8 @@ class BatchedTiles {
 struct TileOfBatch : TileOfResults {
   int first_block;
   int num_blocks;
+
+  DG_DEVICE int group_of_operands() const { return 0; }
 };
 
 struct Share {
@@ -279,9 +285,10 @@ struct Share {
 };
 
 // What one of `parts` has of `total` that are dealt evenly.
-DG_DEVICE Share share_of(int total, int parts, int part) {
+DG_DEVICE Share share_of(unsigned total, unsigned parts, int part) {
+  const int size = total / parts;
   const int left_over = total % parts;
-  return {part * (total / parts) + min(part, left_over), total / parts + (part < left_over ? 1 : 0)};
+  return {part * size + min(part, left_over), size + (part < left_over ? 1 : 0)};
 }
 
 // One problem whose K is dealt to the groups, each of which has a sum of its own. Elements are the operands'.
