@@ -294,37 +294,58 @@ class FlashDecode {
   OnlineSoftmax<Mfma, T> softmax_;
 };
 
-// Adds up what the parts of the keys gave for one query and head, in their order. Each lane has some of the values.
+// How many queries a workgroup puts together, each with a wave.
+constexpr int kCombinedQueries = 4;
+
+// Adds up what the parts of the keys gave for one query and head, in their order. Each lane has some of the values, and
+// at first some of the parts.
 template <class Out, int kValueDim>
-DG_DEVICE void combine_splits(const DecodeArguments& args, int query) {
+DG_DEVICE void combine_splits(const DecodeArguments& args, int workgroup) {
+  const int query = workgroup * kCombinedQueries + wave_id();
   const int64_t queries = static_cast<int64_t>(args.batch) * args.tokens_q * args.heads;
+  if (query >= queries) return;
+  const auto log2_sum = [&](int split) {
+    return split < args.num_splits ? args.split_lse[split * queries + query] : -kInfinity;
+  };
   float highest = -kInfinity;
-  for (int split = 0; split < args.num_splits; ++split) {
-    highest = __builtin_fmaxf(highest, args.split_lse[split * queries + query]);
+  for (int first = 0; first < args.num_splits; first += kWaveSize) {
+    highest = __builtin_fmaxf(highest, log2_sum(first + lane_id()));
   }
+  highest = max_over_lane_groups<1>(highest);
   const float finite = highest == -kInfinity ? 0 : highest;
-  constexpr int kLaneValues = ceil_div(kValueDim, kWaveSize);
-  float out[kLaneValues] = {};
+
+  constexpr int kVector = kValueDim % (4 * kWaveSize) == 0 ? 4 : kValueDim % (2 * kWaveSize) == 0 ? 2 : 1;
+  constexpr int kVectors = ceil_div(kValueDim, kVector * kWaveSize);
+  using Values = Vector<float, kVector>;
+  const auto first_value = [](int vector) { return (vector * kWaveSize + lane_id()) * kVector; };
+  Values out[kVectors] = {};
   float sum = 0;
-  for (int split = 0; split < args.num_splits; ++split) {
-    const int64_t row = split * queries + query;
-    const float weight = __builtin_amdgcn_exp2f(args.split_lse[row] - finite);
-    if (weight == 0) continue;  // a part without keys, or with none that counts
-    sum += weight;
-    const Buffer values{args.split_out + row * kValueDim, kValueDim * sizeof(float)};
+  for (int first = 0; first < args.num_splits; first += kWaveSize) {
+    const float weight_of_lane = __builtin_amdgcn_exp2f(log2_sum(first + lane_id()) - finite);
+    sum += weight_of_lane;
+#pragma unroll 4
+    for (int split = first; split < min(first + kWaveSize, args.num_splits); ++split) {
+      const float weight = read_lane(weight_of_lane, split - first);
+      const Buffer values{args.split_out + (split * queries + query) * kValueDim, kValueDim * sizeof(float)};
 #pragma unroll
-    for (int i = 0; i < kLaneValues; ++i) {
-      out[i] = __builtin_fmaf(weight, values.load<float>((lane_id() + i * kWaveSize) * sizeof(float)), out[i]);
+      for (int i = 0; i < kVectors; ++i) {
+        const Values part = values.load<Values>(first_value(i) * sizeof(float));
+        // A part without keys, or with none that counts, doesn't, whatever it is.
+        out[i] += weight == 0 ? Values(0) : part * weight;
+      }
     }
   }
+  sum = sum_over_lane_groups<1>(sum);
+  const float factor = sum == 0 ? 0 : 1 / sum;
+
   const int head = query % args.heads;
   const int token = query / args.heads % args.tokens_q;
   const int64_t sequence = query / args.heads / args.tokens_q;
-  const int64_t first = sequence * args.out.batch_stride + token * args.out.token_stride + head * args.out.head_stride;
-  const Buffer stored{static_cast<Out*>(args.out.data) + first, kValueDim * sizeof(Out)};
+  const int64_t begin = sequence * args.out.batch_stride + token * args.out.token_stride + head * args.out.head_stride;
+  const Buffer stored{static_cast<Out*>(args.out.data) + begin, kValueDim * sizeof(Out)};
 #pragma unroll
-  for (int i = 0; i < kLaneValues; ++i) {
-    stored.store(static_cast<Out>(sum == 0 ? 0 : out[i] / sum), (lane_id() + i * kWaveSize) * sizeof(Out));
+  for (int i = 0; i < kVectors; ++i) {
+    stored.store(__builtin_convertvector(out[i] * factor, Vector<Out, kVector>), first_value(i) * sizeof(Out));
   }
   if (args.lse != nullptr && lane_id() == 0) {
     const float lse = (highest + __builtin_amdgcn_logf(sum)) * kLn2;

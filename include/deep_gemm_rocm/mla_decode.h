@@ -2,8 +2,17 @@
 // for all heads of queries. That is so many queries for each byte that a workgroup brings a block of keys into LDS
 // once, for up to 64 queries and both products.
 //
-// The logits of four tiles of 16 queries and two fragments of keys are one of each for a wave. Four waves turn those of
-// a tile into probabilities each, which go to all waves by way of LDS, and each wave adds up 64 of the values.
+// K · Qᵀ: a wave multiplies one fragment of keys with two tiles of 16 queries, over half of their width, so it reads
+// half as much from LDS as it would for one tile over all of it. Four waves then turn the logits of a tile into
+// probabilities each, which go to all waves by way of LDS.
+//
+// Vᵀ · Pᵀ: each wave adds up 64 of the values. They are in registers by then, so that the next keys can take their place.
+//
+// A block's softmax and second product overlap the next block's first one. There are two intervals for each block b:
+//   1. K · Qᵀ of b; at its beginning the last tile of Vᵀ · Pᵀ of b - 2 and the probabilities of b - 1, which the other
+//      waves wait for in the middle of it; at its end the first tile of Vᵀ · Pᵀ of b - 1
+//   2. its other tiles but one, while b + 1 goes into LDS; then the maxima of b
+// so that MFMAs that wait for nothing are left on either side of the barriers.
 #pragma once
 
 #include "deep_gemm_rocm/flash_decode.h"
@@ -32,59 +41,76 @@ struct MlaShape {
   static constexpr int kDBlocks = kHeadDim / kDBlock;
   static constexpr int kWaves = kValueDim / kDBlock;
   static constexpr int kThreads = kWaves * kWaveSize;
-  static constexpr int kReadsOfBlock = fragment_reads<Mfma>();
-  static constexpr int kReads = kDBlocks * kReadsOfBlock;
-  static constexpr int kWidth = kDBlock / Mfma::kRows;  // neighbouring values that a lane adds up
+  static constexpr int kParts = fragment_reads<Mfma>();  // of a width; each has one read of all kDBlocks
+  static constexpr int kWaveTiles = kParts;              // of queries, whose logits a wave computes
+  static constexpr int kWidth = kDBlock / Mfma::kRows;   // neighbouring values that a lane adds up
+  static constexpr int kSlack = 8;                       // probabilities are up to 256
   static constexpr int kKeyTileBytes = kBlockK * kBlockKBytes;
   static constexpr int kKeyBytes = kDBlocks * kKeyTileBytes;
-  static constexpr int kLogitsBytes = kWaves * kWaveSize * static_cast<int>(sizeof(typename Mfma::Accumulator));
-  static constexpr int kLdsBytes = kKeyBytes + kLogitsBytes;
+  static constexpr int kLaneLogitsBytes = sizeof(typename Mfma::Accumulator);
+  static constexpr int kLogitsBytes = kRowTiles * kKeyFragments * kParts * kWaveSize * kLaneLogitsBytes;
+  static constexpr int kProbabilitiesBytes = kRowTiles * kWaveSize * kChunkBytes;
+  static constexpr int kFactorsBytes = kRowTiles * kWaveSize * static_cast<int>(sizeof(float));
+  static constexpr int kLdsBytes = kKeyBytes + kLogitsBytes + kProbabilitiesBytes + kFactorsBytes;
 
   static_assert(sizeof(T) == 2 && kDBlocks * kDBlock == kHeadDim && kWaves * kDBlock == kValueDim);
-  static_assert(kWaves == kRowTiles * kKeyFragments, "each wave computes one fragment of logits");
+  static_assert(kWaves * kWaveTiles == kRowTiles * kKeyFragments * kParts, "each wave computes as many logits");
+  static_assert(kLdsBytes <= 64 * 1024, "a workgroup has at most 64 KiB of LDS");
 };
 
 // Moves a block of keys from their pages through registers into LDS. Eight neighbouring threads move 128 bytes of a
-// key.
+// key, and a wave eight keys of one page.
 template <class Shape>
 class LatentLoader {
-  static constexpr int kSegments = Shape::kThreads / kChunksPerRow;  // of 128 bytes, that all threads move at once
-  static constexpr int kAllSegments = Shape::kBlockK * Shape::kDBlocks;
-  static_assert(kSegments % Shape::kBlockK == 0, "a thread has parts of one key");
+  static constexpr int kWaveKeys = kWaveSize / kChunksPerRow;
+  static constexpr int kKeyWaves = Shape::kBlockK / kWaveKeys;  // that move as many bytes of all keys at once
+  static constexpr int kParts = Shape::kWaves / kKeyWaves;
+  static_assert(Shape::kWaves % kKeyWaves == 0, "a wave moves parts of the same keys");
 
  public:
-  static constexpr int kPasses = ceil_div(kAllSegments, kSegments);
+  static constexpr int kPasses = ceil_div(Shape::kDBlocks, kParts);
 
-  DG_DEVICE void look_up(const SequencePages& pages, int block) { page_ = pages.page_of(key(block)); }
+  DG_DEVICE explicit LatentLoader(const PagedTensor& cache)
+      : offset_(lane_id() / kChunksPerRow * cache.token_stride * static_cast<int>(sizeof(typename Shape::T)) +
+                part() * kBlockKBytes + lane_id() % kChunksPerRow * kChunkBytes),
+        lds_offset_(part() * Shape::kKeyTileBytes +
+                    lds_offset(first_key(0) + lane_id() / kChunksPerRow, lane_id() % kChunksPerRow)) {}
+
+  // By each lane: as a scalar it would come among the reads from LDS, which then all had to be waited for.
+  DG_DEVICE void look_up(const SequencePages& pages, int block) {
+    page_ = pages.entry_of(first_key(block) + lane_id() / kChunksPerRow);
+  }
 
   DG_DEVICE void start(const SequencePages& pages, const PagedTensor& cache, int block) {
-    first_ = pages.address<typename Shape::T>(cache, 0, page_, key(block));
+    asm volatile("" : "+v"(page_));  // what follows from it isn't computed earlier,
+    keys_ = pages.run<typename Shape::T>(cache, uniform(page_), first_key(block), kWaveKeys, Shape::kHeadDim);
+    asm volatile("" : "+s"(keys_.base), "+s"(keys_.bytes));  // nor later, when MFMAs wait for it
   }
 
   DG_DEVICE void load(int pass) {
-    const int offset = d_block(pass) * kBlockKBytes + chunk() * kChunkBytes;
-    if (exists(pass)) staged_[pass] = load_global<Chunk>(first_ + offset);
+    unsigned offset = offset_;
+    asm("" : "+v"(offset));  // so that what is added goes into the instruction, not into registers before a loop
+    staged_[pass] = keys_.only_if(exists(pass)).load<Chunk>(offset + pass * kParts * kBlockKBytes);
   }
 
-  DG_DEVICE void store(uint8_t* lds) const {
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      uint8_t* const to = lds + d_block(pass) * Shape::kKeyTileBytes + lds_offset(row(), chunk());
-      if (exists(pass)) *reinterpret_cast<Chunk*>(to) = staged_[pass];
-    }
+  DG_DEVICE void store(int pass, uint8_t* lds) const {
+    uint8_t* const to = lds + lds_offset_ + pass * kParts * Shape::kKeyTileBytes;
+    if (exists(pass)) *reinterpret_cast<Chunk*>(to) = staged_[pass];
   }
 
  private:
-  static DG_DEVICE int chunk() { return thread_chunk(thread_id()); }
-  static DG_DEVICE int row() { return thread_row(thread_id()) % Shape::kBlockK; }
-  static DG_DEVICE int key(int block) { return block * Shape::kBlockK + row(); }
-  static DG_DEVICE int d_block(int pass) { return (pass * kSegments + thread_row(thread_id())) / Shape::kBlockK; }
+  static DG_DEVICE unsigned wave() { return wave_id(); }
+  static DG_DEVICE int first_key(int block) { return block * Shape::kBlockK + wave() % kKeyWaves * kWaveKeys; }
+  // The waves that compute no probabilities have the first one, and what is left over of the width.
+  static DG_DEVICE int part() { return kParts - 1 - wave() / kKeyWaves; }
   static DG_DEVICE bool exists(int pass) {
-    return (pass + 1) * kSegments <= kAllSegments || d_block(pass) < Shape::kDBlocks;
+    return (pass + 1) * kParts <= Shape::kDBlocks || pass * kParts + part() < Shape::kDBlocks;
   }
 
+  unsigned offset_;
+  int lds_offset_;
   int page_;
-  const uint8_t* first_;
+  Buffer keys_;
   Chunk staged_[kPasses];
 };
 
@@ -96,9 +122,29 @@ class MlaDecode {
   using Words = Vector<unsigned, Shape::kWidth / 2>;
   using Loader = LatentLoader<Shape>;
 
+  // For the compiler's scheduler: VALU and scalar instructions may cross.
+  static constexpr int kOnlyAluMoves = 0x2 | 0x4;
+
+  // What starts before which of the kDBlocks reads of K · Qᵀ: found by trying, in the timing model.
+  static constexpr int kSoftmaxAt = 2;
+  static constexpr int kLoadsAt = 3;
+  static constexpr int kValuesAt = 5;
+  static constexpr int kJoinAt = 6;  // where the other waves wait for the probabilities
+  static constexpr int kAddressesAt = 7;
+  static constexpr int kValuesAtOnce = Shape::kRun / (Shape::kDBlocks - kValuesAt);
+  static_assert(kValuesAtOnce * (Shape::kDBlocks - kValuesAt) == Shape::kRun, "all values are read");
+  static constexpr int kTilesBefore = 2;  // whose probabilities are read at its end, the others' after the barrier
+  // Passes of the loader that start where those of the block before are stored; the others follow from kLoadsAt.
+  static constexpr int kEarlyPasses = Loader::kPasses - 3;
+
  public:
   DG_DEVICE MlaDecode(const DecodeArguments& args, const DecodeTile& tile, uint8_t* lds)
-      : args_(args), tile_(tile), pages_(args, tile.sequence), lds_(lds) {
+      : args_(args), tile_(tile), pages_(args, tile.sequence), lds_(lds), loader_(args.k) {
+    const int row = Shape::KeyOrder::of_lds_row(own_key_fragment() * Mfma::kRows + lane_id() % Mfma::kRows);
+    keys_offset_ = lds_offset(row, own_chunk());
+    const int value = lane_id() % Mfma::kRows * static_cast<int>(sizeof(Words));
+    values_offset_ = wave_id() * Shape::kKeyTileBytes + lds_offset(lane_group() * Shape::kRun, value / kChunkBytes) +
+                     value % kChunkBytes;
     load_queries();
   }
 
@@ -106,36 +152,54 @@ class MlaDecode {
     const auto [begin, end] = blocks_of_split<Shape>(args_, pages_.tokens(), tile_.split);
     if (begin >= end) return;
     loader_.look_up(pages_, begin);
-    loader_.start(pages_, args_.k, begin);
-#pragma unroll
-    for (int pass = 0; pass < Loader::kPasses; ++pass) loader_.load(pass);
-    loader_.look_up(pages_, min(begin + 1, end - 1));
-    for (int block = begin; block < end; ++block) {
-      loader_.store(lds_);
-      loader_.start(pages_, args_.k, min(block + 1, end - 1));
+    find_keys(begin, end);
+    static_for<Loader::kPasses>([&](int pass) { loader_.load(pass); });
+    find_keys(begin + 1, end);
+    static_for<Loader::kPasses>([&](int pass) {
+      loader_.store(pass, lds_);
+      loader_.load(pass);
+    });
+    lds_barrier();
+    multiply_keys<false>(begin, end);
+    lds_barrier();
+    static_for<Loader::kPasses>([&](int pass) { store_pass(pass); });
+    if (computes_probabilities()) take_logits(begin);
+    lds_barrier();
+    __builtin_amdgcn_s_setprio(1);
+    for (int block = begin + 1; block < end; ++block) {
+      multiply_keys<true>(block, end);
       lds_barrier();
-      *logits_of(wave_id()) = multiply_keys();
-      loader_.look_up(pages_, min(block + 2, end - 1));
-      lds_barrier();
-      if (wave_id() < Shape::kRowTiles) share_probabilities(block);
-      lds_barrier();
-      add_values();
+      load_probabilities<kTilesBefore, Shape::kRowTiles - kTilesBefore>();
+      static_for<Shape::kRowTiles - 2>([&](auto i) {
+        store_passes_between<i>();
+        add_values(i + 1);
+      });
+      store_passes_between<Shape::kRowTiles - 2>();
+      if (computes_probabilities()) take_logits(block);
       lds_barrier();
     }
+    add_values(Shape::kRowTiles - 1);
+    turn_values();
+    if (computes_probabilities()) share_probabilities();
+    lds_barrier();
+    load_probabilities<0, Shape::kRowTiles>();
+    multiply_sums();
+    static_for<Shape::kRowTiles>([&](int tile) { add_values(tile); });
+    lds_barrier();
   }
 
   // As FlashDecode does. The waves have different values of the same queries.
   DG_DEVICE void store() const {
     const float own_sum = softmax_.sum();
     const float own_log2_sum = softmax_.log2_sum();
-    if (wave_id() < Shape::kRowTiles) {
-      *shared(wave_id(), 0) = own_sum;
-      *shared(wave_id(), 1) = own_log2_sum;
+    if (computes_probabilities()) {
+      *sum_of(0, wave_id()) = own_sum;
+      *sum_of(1, wave_id()) = own_log2_sum;
     }
     lds_barrier();
     static_for<Shape::kRowTiles>([&](auto i) {
-      const float sum = *shared(i, 0);
-      const float log2_sum = *shared(i, 1);
+      const float sum = *sum_of(0, i);
+      const float log2_sum = *sum_of(1, i);
       const float factor = sum == 0 ? 0 : 1 / sum;
       const int row = lane_row(i);
       const int token = row / args_.heads;
@@ -165,116 +229,199 @@ class MlaDecode {
     return tile_.first_row + row_tile * Mfma::kRows + lane_id() % Mfma::kRows;
   }
 
-  // Which fragment of logits the wave computes, and which tile's probabilities if any.
-  static DG_DEVICE int own_row_tile() { return wave_id() % Shape::kRowTiles; }
-  static DG_DEVICE int own_key_fragment() { return wave_id() / Shape::kRowTiles; }
+  // Which logits the wave computes, and whether it has a tile's probabilities: those of its own number.
+  static DG_DEVICE unsigned wave() { return wave_id(); }
+  static DG_DEVICE int own_first_tile() { return wave() % 2 * Shape::kWaveTiles; }
+  static DG_DEVICE int own_key_fragment() { return wave() / 2 % Shape::kKeyFragments; }
+  static DG_DEVICE int own_part() { return wave() / 2 / Shape::kKeyFragments; }
+  static DG_DEVICE bool computes_probabilities() { return wave_id() < Shape::kRowTiles; }
 
   // Which chunk of 128 bytes a lane group multiplies: those of neighbouring groups, which read together, are half a row
   // apart, for their keys are a multiple of eight apart and hence equally swizzled.
-  static DG_DEVICE int chunk_of_group(int read) {
-    return lane_group() % 2 * (kChunksPerRow / 2) + lane_group() / 2 + read % Shape::kReadsOfBlock * 2;
+  static DG_DEVICE int own_chunk() {
+    return lane_group() % 2 * (kChunksPerRow / 2) + lane_group() / 2 + own_part() * 2;
   }
 
-  DG_DEVICE Accumulator* logits_of(int wave) const {
-    return reinterpret_cast<Accumulator*>(lds_ + Shape::kKeyBytes) + wave * kWaveSize + lane_id();
+  DG_DEVICE Accumulator* logits_of(int row_tile, int key_fragment, int part) const {
+    const int index = (part * Shape::kKeyFragments + key_fragment) * Shape::kRowTiles + row_tile;
+    return reinterpret_cast<Accumulator*>(lds_ + Shape::kKeyBytes) + index * kWaveSize + lane_id();
   }
 
-  // These replace the logits that they were made of: a lane's operands of a tile's probabilities,
+  // A lane's operands of a tile's probabilities, and the factor that comes with them.
   DG_DEVICE MfmaOperands* probabilities_of(int row_tile) const {
-    return reinterpret_cast<MfmaOperands*>(logits_of(row_tile));
+    auto* const first = reinterpret_cast<MfmaOperands*>(lds_ + Shape::kKeyBytes + Shape::kLogitsBytes);
+    return first + row_tile * kWaveSize + lane_id();
   }
-  // and, where its other logits were, two numbers for each lane.
-  DG_DEVICE float* shared(int row_tile, int which) const {
-    return reinterpret_cast<float*>(logits_of(Shape::kRowTiles + row_tile) - lane_id()) + which * kWaveSize + lane_id();
+  DG_DEVICE float* factor_of(int row_tile) const {
+    auto* const first = reinterpret_cast<float*>(lds_ + Shape::kLdsBytes - Shape::kFactorsBytes);
+    return first + row_tile * kWaveSize + lane_id();
+  }
+  // In the end, two numbers of each query, where keys were.
+  DG_DEVICE float* sum_of(int which, int row_tile) const {
+    return reinterpret_cast<float*>(lds_) + (which * Shape::kRowTiles + row_tile) * kWaveSize + lane_id();
   }
 
   DG_DEVICE void load_queries() {
-    const int row = lane_row(own_row_tile());
-    const int token = row / args_.heads;
-    const int64_t offset = tile_.sequence * args_.q.batch_stride + token * args_.q.token_stride +
-                           row % args_.heads * args_.q.head_stride;
-    const auto* first = static_cast<const uint8_t*>(args_.q.data) + offset * static_cast<int64_t>(sizeof(T));
+    static_for<Shape::kWaveTiles>([&](auto i) {
+      const int row = lane_row(own_first_tile() + i);
+      const int token = row / args_.heads;
+      const int64_t offset = tile_.sequence * args_.q.batch_stride + token * args_.q.token_stride +
+                             row % args_.heads * args_.q.head_stride;
+      const auto* first = static_cast<const uint8_t*>(args_.q.data) + offset * static_cast<int64_t>(sizeof(T));
 #pragma unroll
-    for (int read = 0; read < Shape::kReads; ++read) {
-      queries_[read] = MfmaOperands{};
-      if (token < args_.tokens_q) {
-        const int in_block = chunk_of_group(read) * kChunkBytes;
-        queries_[read] = load_global<MfmaOperands>(first + read / Shape::kReadsOfBlock * kBlockKBytes + in_block);
+      for (int d_block = 0; d_block < Shape::kDBlocks; ++d_block) {
+        queries_[i][d_block] = MfmaOperands{};
+        if (token < args_.tokens_q) {
+          queries_[i][d_block] = load_global<MfmaOperands>(first + d_block * kBlockKBytes + own_chunk() * kChunkBytes);
+        }
       }
+    });
+  }
+
+  // Gets a block's addresses ready, and the next one's page on its way.
+  DG_DEVICE void find_keys(int block, int end) {
+    loader_.start(pages_, args_.k, min(block, end - 1));
+    loader_.look_up(pages_, min(block + 1, end - 1));
+  }
+
+  DG_DEVICE void store_pass(int pass) {
+    loader_.store(pass, lds_);
+    if (pass < kEarlyPasses) loader_.load(pass);
+  }
+  // Those that come in place kPlace of those before, between and after the tiles of the second interval.
+  template <int kPlace>
+  DG_DEVICE void store_passes_between() {
+    constexpr int kPlaces = Shape::kRowTiles - 1;
+    constexpr int kFirst = kPlace * Loader::kPasses / kPlaces;
+    constexpr int kEnd = (kPlace + 1) * Loader::kPasses / kPlaces;
+    __builtin_amdgcn_sched_barrier(kOnlyAluMoves);
+    static_for<kEnd - kFirst>([&](int i) { store_pass(kFirst + i); });
+    __builtin_amdgcn_sched_barrier(kOnlyAluMoves);
+  }
+
+  // The wave's part of K · Qᵀ; beside it, unless the block is the first one, what is left to do with earlier ones.
+  template <bool kHasEarlier>
+  DG_DEVICE void multiply_keys(int block, int end) {
+    Accumulator logits[Shape::kWaveTiles] = {};
+    pipelined_reads<Shape::kDBlocks>(
+        [&](auto read) {
+          if constexpr (kHasEarlier && read == kSoftmaxAt) {
+            add_values(Shape::kRowTiles - 1);
+            turn_values();
+            if (computes_probabilities()) {
+              __builtin_amdgcn_s_setprio(0);
+              share_probabilities();
+              __builtin_amdgcn_s_setprio(1);
+              lds_barrier();
+            }
+          }
+          constexpr int kPass = kEarlyPasses + read - kLoadsAt;
+          if constexpr (kHasEarlier && read >= kLoadsAt && kPass < Loader::kPasses) loader_.load(kPass);
+          if constexpr (kHasEarlier && read == kJoinAt) {
+            if (!computes_probabilities()) lds_barrier();
+          }
+          if constexpr (read == kAddressesAt) find_keys(block + 2, end);
+          constexpr int kKey = (read - kValuesAt) * kValuesAtOnce;
+          if constexpr (read >= kValuesAt) {
+            static_for<kValuesAtOnce>([&](int i) { words_[kKey + i] = read_values(kKey + i); });
+          }
+          return *reinterpret_cast<const MfmaOperands*>(lds_ + keys_offset_ + read * Shape::kKeyTileBytes);
+        },
+        [&](int read, const MfmaOperands& keys) {
+          static_for<2>([&](int operand) {
+            static_for<Shape::kWaveTiles>([&](auto tile) {
+              logits[tile] = Mfma::multiply_add(keys[operand], queries_[tile][read][operand], logits[tile]);
+            });
+          });
+        },
+        [&] {
+          if (kHasEarlier) load_probabilities<0, kTilesBefore>();
+        });
+    static_for<Shape::kWaveTiles>([&](auto tile) {
+      *logits_of(own_first_tile() + tile, own_key_fragment(), own_part()) = logits[tile];
+    });
+    if (kHasEarlier) {
+      multiply_sums();
+      add_values(0);
     }
   }
 
-  // The wave's fragment of K · Qᵀ. Meanwhile the next block starts on its way.
-  DG_DEVICE Accumulator multiply_keys() {
-    const int row = Shape::KeyOrder::of_lds_row(own_key_fragment() * Mfma::kRows + lane_id() % Mfma::kRows);
-    Accumulator logits[2] = {};
-    pipelined_reads<Shape::kReads>(
-        [&](int read) {
-          constexpr int kReadsPerPass = Shape::kReads / Loader::kPasses;
-          if (read % kReadsPerPass == 0 && read / kReadsPerPass < Loader::kPasses) loader_.load(read / kReadsPerPass);
-          const uint8_t* const tile = lds_ + read / Shape::kReadsOfBlock * Shape::kKeyTileBytes;
-          return *reinterpret_cast<const MfmaOperands*>(tile + lds_offset(row, chunk_of_group(read)));
-        },
-        [&](int read, const MfmaOperands& keys) {
-          logits[0] = Mfma::multiply_add(keys[0], queries_[read][0], logits[0]);
-          logits[1] = Mfma::multiply_add(keys[1], queries_[read][1], logits[1]);
-        });
-    return logits[0] + logits[1];
+  // Of one key of the lane's run, which is a row of LDS further for each, and swizzled as it.
+  DG_DEVICE Words read_values(int key) const {
+    int first = values_offset_;
+    if (key % 2 == 1) asm("" : "+v"(first));  // not all of the offsets fit registers all along
+    const int offset = (first ^ key * kChunkBytes) + key * kBlockKBytes;
+    return *reinterpret_cast<const Words*>(lds_ + offset);
   }
 
-  // Of the wave's tile of queries and all keys of the block.
-  DG_DEVICE void share_probabilities(int block) {
-    Accumulator logits[Shape::kKeyFragments];
+  // The logits of the wave's tile of queries and all keys of the block, as far as they see these; raises the maxima.
+  DG_DEVICE void take_logits(int block) {
 #pragma unroll
-    for (int i = 0; i < Shape::kKeyFragments; ++i) logits[i] = *logits_of(i * Shape::kRowTiles + own_row_tile());
-    float scale = args_.logit_scale;
+    for (int i = 0; i < Shape::kKeyFragments; ++i) {
+      logits_[i] = *logits_of(wave_id(), i, 0) + *logits_of(wave_id(), i, 1);
+    }
     const int key = block * Shape::kBlockK;
     const int aligned = pages_.tokens() - args_.tokens_q;  // the key of token 0
     const int last_begin = aligned + args_.tokens_q - 1 - args_.window_left;
     if (key < last_begin || key + Shape::kBlockK > aligned + 1) {
-      const int token = min(lane_row(own_row_tile()) / args_.heads, args_.tokens_q);
+      const int token = min(lane_row(wave_id()) / args_.heads, args_.tokens_q);
       const int begin = aligned + token - args_.window_left - key - lane_group() * Shape::kRun;
       const int end = aligned + token + 1 - key - lane_group() * Shape::kRun;
 #pragma unroll
       for (int i = 0; i < Shape::kRun; ++i) {
-        const float logit = logits[i / Mfma::kElements][i % Mfma::kElements] * scale;
-        logits[i / Mfma::kElements][i % Mfma::kElements] = i >= begin && i < end ? logit : -kInfinity;
+        if (i < begin || i >= end) logits_[i / Mfma::kElements][i % Mfma::kElements] = -kInfinity;
       }
-      scale = 1;
     }
-    *shared(own_row_tile(), 0) = softmax_.update(logits, scale);
-    *probabilities_of(own_row_tile()) = {probability_operand<Mfma, T>(logits, 0),
-                                         probability_operand<Mfma, T>(logits, 1)};
+    factor_ = softmax_.raise_maximum(logits_, args_.logit_scale);
   }
 
-  // out = out · factor + Vᵀ · Pᵀ, for the wave's values.
-  DG_DEVICE void add_values() {
-    MfmaOperands probabilities[Shape::kRowTiles];
-    float factors[Shape::kRowTiles];
-#pragma unroll
-    for (int i = 0; i < Shape::kRowTiles; ++i) {
-      probabilities[i] = *probabilities_of(i);
-      factors[i] = *shared(i, 0);
-    }
-    const int lane = lane_id_computed_here() % Mfma::kRows;
-    const int group = lane_id_computed_here() / Mfma::kRows;
-    Words values[Shape::kRun];
-#pragma unroll
-    for (int i = 0; i < Shape::kRun; ++i) {
-      constexpr int kBytes = sizeof(Words);
-      const uint8_t* const chunk = lds_ + wave_id() * Shape::kKeyTileBytes +
-                                   lds_offset(group * Shape::kRun + i, lane * kBytes / kChunkBytes);
-      values[i] = *reinterpret_cast<const Words*>(chunk + lane * kBytes % kChunkBytes);
-    }
+  // What these become.
+  DG_DEVICE void share_probabilities() {
+    softmax_.exponentiate(logits_, args_.logit_scale, factor_);
+    *factor_of(wave_id()) = factor_;
+    *probabilities_of(wave_id()) = {probability_operand<Mfma, T>(logits_, 0),
+                                    probability_operand<Mfma, T>(logits_, 1)};
+  }
+
+  // The values that were read, as operands.
+  DG_DEVICE void turn_values() {
     static_for<Shape::kWidth>([&](auto f) {
       unsigned words[Shape::kRun];
 #pragma unroll
-      for (int i = 0; i < Shape::kRun; ++i) words[i] = values[i][f / 2];
-      const auto operands = __builtin_bit_cast(MfmaOperands, column_chunk<sizeof(T)>(words, f % 2));
-      static_for<Shape::kRowTiles>([&](auto tile) {
-        auto& out = out_[tile][f];
-        out = Mfma::multiply_add(operands[0], probabilities[tile][0], out * factors[tile]);
-        out = Mfma::multiply_add(operands[1], probabilities[tile][1], out);
+      for (int i = 0; i < Shape::kRun; ++i) words[i] = words_[i][f / 2];
+      values_[f] = __builtin_bit_cast(MfmaOperands, column_chunk<sizeof(T)>(words, f % 2));
+      asm volatile("" : "+v"(values_[f]));  // not where they are used, for all at once
+    });
+  }
+
+  // Of some tiles; with those of the first one all factors.
+  template <int kFirst, int kCount>
+  DG_DEVICE void load_probabilities() {
+    if constexpr (kFirst == 0) {
+#pragma unroll
+      for (int i = 0; i < Shape::kRowTiles; ++i) factors_[i] = *factor_of(i);
+    }
+#pragma unroll
+    for (int i = kFirst; i < kFirst + kCount; ++i) probabilities_[i] = *probabilities_of(i);
+  }
+
+  // out = out · factor, seldom.
+  DG_DEVICE void multiply_sums() {
+    bool changes = false;
+#pragma unroll
+    for (int i = 0; i < Shape::kRowTiles; ++i) changes |= factors_[i] != 1;
+    if (ballot(changes) == 0) return;
+    static_for<Shape::kRowTiles>([&](auto tile) {
+#pragma unroll
+      for (int f = 0; f < Shape::kWidth; ++f) out_[tile][f] *= factors_[tile];
+    });
+  }
+
+  // out = out + Vᵀ · Pᵀ, for the wave's values and a tile of queries.
+  DG_DEVICE void add_values(int tile) {
+    static_for<2>([&](int operand) {
+      static_for<Shape::kWidth>([&](auto f) {
+        out_[tile][f] = Mfma::multiply_add(values_[f][operand], probabilities_[tile][operand], out_[tile][f]);
       });
     });
   }
@@ -298,9 +445,17 @@ class MlaDecode {
   SequencePages pages_;
   uint8_t* lds_;
   Loader loader_;
-  MfmaOperands queries_[Shape::kReads];
+  int keys_offset_;
+  int values_offset_;
+  MfmaOperands queries_[Shape::kWaveTiles][Shape::kDBlocks];
+  Words words_[Shape::kRun];  // the wave's 64 values of all keys of a block
+  MfmaOperands values_[Shape::kWidth] = {};
+  MfmaOperands probabilities_[Shape::kRowTiles] = {};
+  float factors_[Shape::kRowTiles];
+  Accumulator logits_[Shape::kKeyFragments];  // of the wave's tile
+  float factor_;
   Accumulator out_[Shape::kRowTiles][Shape::kWidth] = {};
-  OnlineSoftmax<Mfma, T> softmax_;  // of the wave's tile
+  OnlineSoftmax<Mfma, T, Shape::kSlack> softmax_;  // of the wave's tile
 };
 
 }  // namespace deep_gemm_rocm

@@ -22,7 +22,9 @@ constexpr float kProbabilityExponent = 0;
 template <>
 constexpr float kProbabilityExponent<E4M3> = 7;  // up to 128, of 240
 
-template <class Mfma, class T>
+// With kSlack the maximum stays until a logit exceeds it by more than that, so that sums seldom have to be multiplied;
+// probabilities are then up to 2^kSlack, of which T must have room for.
+template <class Mfma, class T, int kSlack = 0>
 class OnlineSoftmax {
   using Logits = typename Mfma::Accumulator;
 
@@ -31,13 +33,28 @@ class OnlineSoftmax {
   // for all sums of earlier ones, 1 where the maximum stays.
   template <int kFragments>
   DG_DEVICE float update(Logits (&logits)[kFragments], float scale) {
-    const float highest = __builtin_fmaxf(highest_, scale * highest_over_groups(logits));
-    // Where there was nothing to attend to, all logits are -inf, and so would be their maximum.
-    const float finite = highest == -kInfinity ? 0 : highest;
-    const float factor = exp2(highest_ - finite);
+    const float factor = raise_maximum(logits, scale);
+    exponentiate(logits, scale, factor);
+    return factor;
+  }
+
+  // The same in two steps. The first one returns the factor,
+  template <int kFragments>
+  DG_DEVICE float raise_maximum(const Logits (&logits)[kFragments], float scale) {
+    const float highest_of_lane = scale * highest_of(logits);
+    // With slack, mostly without a look at the other lanes' keys.
+    if (kSlack > 0 && ballot(highest_of_lane > highest_ + kSlack) == 0) return 1;
+    float highest = __builtin_fmaxf(highest_, max_over_lane_groups<Mfma::kRows>(highest_of_lane));
+    if (kSlack > 0) highest = highest > highest_ + kSlack ? highest : highest_;
+    const float factor = exp2(highest_ - finite(highest));
     highest_ = highest;
+    return factor;
+  }
+  // which the second one takes.
+  template <int kFragments>
+  DG_DEVICE void exponentiate(Logits (&logits)[kFragments], float scale, float factor) {
     // In pairs, for packed arithmetic.
-    const float offset = kProbabilityExponent<T> - finite;
+    const float offset = kProbabilityExponent<T> - finite(highest_);
     Float2 sums = {};
 #pragma unroll
     for (int pair = 0; pair < kFragments * Mfma::kElements / 2; ++pair) {
@@ -51,7 +68,6 @@ class OnlineSoftmax {
       sums += probabilities;
     }
     sum_ = __builtin_fmaf(sum_, factor, sums[0] + sums[1]);
-    return factor;
   }
 
   // What the probabilities of all keys add up to. In every lane of the query.
@@ -64,14 +80,17 @@ class OnlineSoftmax {
  private:
   static DG_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 
+  // Where there was nothing to attend to, all logits are -inf, and so would be their maximum.
+  static DG_DEVICE float finite(float highest) { return highest == -kInfinity ? 0 : highest; }
+
   template <int kFragments>
-  static DG_DEVICE float highest_over_groups(const Logits (&logits)[kFragments]) {
+  static DG_DEVICE float highest_of(const Logits (&logits)[kFragments]) {
     float highest = logits[0][0];
 #pragma unroll
     for (int i = 1; i < kFragments * Mfma::kElements; ++i) {
       highest = __builtin_fmaxf(highest, logits[i / Mfma::kElements][i % Mfma::kElements]);
     }
-    return max_over_lane_groups<Mfma::kRows>(highest);
+    return highest;
   }
 
   float highest_ = -kInfinity;

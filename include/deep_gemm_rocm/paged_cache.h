@@ -1,6 +1,7 @@
 // Keys and values that lie in pages.
 #pragma once
 
+#include "deep_gemm_rocm/buffer.h"
 #include "deep_gemm_rocm/decode_arguments.h"
 #include "deep_gemm_rocm/global.h"
 
@@ -18,10 +19,10 @@ class SequencePages {
 
   DG_DEVICE int tokens() const { return tokens_; }
 
-  DG_DEVICE int page_of(int token) const {
-    const int page = *(const Global<int>*)(table_ + (existing(token) >> page_shift_));
-    return min(max(page, 0), last_page_);
-  }
+  // What the table holds for a token: a page, whatever it is worth.
+  DG_DEVICE int entry_of(int token) const { return *(const Global<int>*)(table_ + (existing(token) >> page_shift_)); }
+
+  DG_DEVICE int page_of(int token) const { return existing_page(entry_of(token)); }
 
   // Where a head's vector of a token begins.
   template <class T>
@@ -31,8 +32,19 @@ class SequencePages {
     return static_cast<const uint8_t*>(tensor.data) + element * static_cast<int64_t>(sizeof(T));
   }
 
+  // The vectors of the first head of a run of neighbouring tokens in one page, which is the table's entry for them; all
+  // of it the same in a wave. Tokens past the sequence's last one aren't in the buffer.
+  template <class T>
+  DG_DEVICE Buffer run(const PagedTensor& tensor, int entry, int first, int tokens, int width) const {
+    const int existing_tokens = min(tokens, tokens_ - first);
+    const int last = (existing_tokens - 1) * static_cast<int>(tensor.token_stride);
+    return Buffer{address<T>(tensor, 0, existing_page(entry), first), (last + width) * static_cast<unsigned>(sizeof(T))}
+        .only_if(existing_tokens > 0);
+  }
+
  private:
   DG_DEVICE int existing(int token) const { return min(token, tokens_ - 1); }
+  DG_DEVICE int existing_page(int entry) const { return min(max(entry, 0), last_page_); }
 
   const int* table_;
   int page_shift_;

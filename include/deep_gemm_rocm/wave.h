@@ -13,6 +13,9 @@ DG_DEVICE int highest_bit(uint64_t bits) { return 63 - __builtin_clzl(bits); }
 
 // What `lane` holds; a scalar.
 DG_DEVICE int read_lane(int value, int lane) { return __builtin_amdgcn_readlane(value, lane); }
+DG_DEVICE float read_lane(float value, int lane) {
+  return __builtin_bit_cast(float, read_lane(__builtin_bit_cast(int, value), lane));
+}
 
 // What `lane` holds, which may be another one for each.
 DG_DEVICE int exchange(int value, int lane) {
