@@ -11,8 +11,8 @@ TAIL = GemmKind(k_tail=True)
 CHOSEN = (*gemm_candidates(GemmKind()), *gemm_candidates(TAIL))
 
 # One for each path of the headers that no chosen configuration takes: other numbers of stages, 32x32 MFMA, one wave,
-# tiles smaller than a pass of loads, odd numbers of fragments, tiles wider than a block of scales; and the schedules
-# that the heuristic has no use for.
+# tiles smaller than a pass of loads, odd numbers of fragments, tiles wider than a block of scales, more waves that deal
+# K among themselves than there are K-blocks; and the schedules that the heuristic has no use for.
 OTHERS = (
     GemmConfig(block_m=32, block_n=32, waves_m=1, waves_n=1, num_stages=1),
     GemmConfig(block_m=64, block_n=64, waves_m=2, waves_n=2, num_stages=2, kind=TAIL),
@@ -32,6 +32,9 @@ OTHERS = (
     GemmConfig(
         block_m=256, block_n=64, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong", mfma_rows=32, kind=TAIL
     ),
+    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=1, num_stages=3, mfma_rows=32, waves_k=4),
+    GemmConfig(block_m=48, block_n=32, waves_m=1, waves_n=1, num_stages=2, waves_k=2, kind=TAIL),
+    GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=1, waves_k=8),
 )
 
 ALL = CHOSEN + OTHERS

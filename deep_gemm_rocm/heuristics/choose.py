@@ -20,6 +20,13 @@ _SMALL = (
     GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=4, num_stages=4),
     GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=4, num_stages=4),
 )
+# Where waves may deal K among themselves, which takes no second pass, and no barriers in the first one.
+_SMALL_DEALING_K = (
+    GemmConfig(block_m=16, block_n=16, waves_m=1, waves_n=1, num_stages=3, waves_k=4),
+    GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=4, num_stages=4),
+    GemmConfig(block_m=32, block_n=32, waves_m=1, waves_n=1, num_stages=3, waves_k=4),
+    GemmConfig(block_m=64, block_n=32, waves_m=1, waves_n=1, num_stages=2, waves_k=4),
+)
 # Where a wave needs two MFMA tiles side by side, or a tile 128 columns.
 _SMALL_WIDE = (
     GemmConfig(block_m=16, block_n=128, waves_m=1, waves_n=4, num_stages=4),
@@ -64,7 +71,9 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
     elif kind.parts == 2 and kind.is_quantised:
         configs = _WIDEST
     else:
-        small = _SMALL_WIDE if kind.parts == 2 or kind.is_quantised else _SMALL
+        deals = kind.grouping in ("dense", "split_k") and kind.is_k_major
+        narrow = _SMALL_DEALING_K if deals else _SMALL
+        small = _SMALL_WIDE if kind.parts == 2 or kind.is_quantised else narrow
         multistage = kind.grouping == "summed" or kind.b_major == "shuffled"
         configs = small + (_LARGE_MULTISTAGE if multistage else _LARGE)
     largest = min(max_block_m, 128) if kind.grouping == "contiguous" else max_block_m
@@ -106,16 +115,19 @@ def choose_gemm_config(
 def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
     """Every configuration that can be compiled for the problem, its tiles not much larger than need be."""
     found = []
-    for (block_m, block_n), (waves_m, waves_n), (schedule, stages, producers) in itertools.product(
-        itertools.product((16, 32, 64, 128, 256), (32, 64, 128, 256)),
-        ((1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2)),
+    for (block_m, block_n), (waves_m, waves_n, waves_k), (schedule, stages, producers) in itertools.product(
+        itertools.product((16, 32, 64, 128, 256), (16, 32, 64, 128, 256)),
+        ((1, 2, 1), (2, 1, 1), (1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 8, 1), (2, 4, 1), (4, 2, 1), (1, 1, 2), (1, 1, 4),
+         (1, 1, 8)),
         (("multistage", 2, 0), ("multistage", 3, 0), ("multistage", 4, 0), ("pinned", 2, 0), ("pingpong", 3, 0),
          ("producer", 3, 4)),
     ):  # fmt: skip
         if block_m > max(16, min(problem.max_block_m, 2 * problem.m)) or block_n > max(32, 2 * problem.n):
             continue
         with contextlib.suppress(ValueError):
-            config = GemmConfig(block_m, block_n, waves_m, waves_n, stages, schedule, 16, producers, problem.kind)
+            config = GemmConfig(
+                block_m, block_n, waves_m, waves_n, stages, schedule, 16, producers, waves_k, problem.kind
+            )
             if config.wave_m * config.wave_n <= _SUMS_OF_WAVE:
                 found.append(config)
     return found

@@ -24,14 +24,15 @@ _CACHE_BYTES = 5400  # Infinity Cache to all L2s
 
 # Fitted to launches in the timing model, for whole families of configurations.
 _LAUNCH = 1500
-_SECOND_LAUNCH = 3400
+_SECOND_LAUNCH = 4800
 _PROLOGUE = 1500
 _EPILOGUE_PER_ROW = 8
+_SUM_OVER_WAVES = 1500  # and the start of their pipelines
 _OVERLAPPING_TILE = 5500  # besides its K-blocks, where they load the next one
 _FIRST_TILE_PER_ROW = 43  # of these tiles
 _LATENCY = {"multistage": 900, "pinned": 900, "pingpong": 400, "producer": 1300}  # from memory to a K-block in LDS
 _HIDES_NO_LATENCY = 0.75  # of the time in which a workgroup is busy
-_NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.06, "producer": 0.4}
+_NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.06, "producer": 0.4, "dealing": 0.2}
 
 
 def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
@@ -41,15 +42,19 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     tiles = num_groups * tile_rows * tile_columns
     # K of these is that of all groups together.
     of_groups = num_groups if config.kind.grouping in ("k_grouped", "split_k") else 1
-    k_blocks = ceil_div(k * config.kind.element_bytes, BLOCK_K_BYTES * of_groups)
+    k_blocks = ceil_div(k * config.kind.element_bytes, BLOCK_K_BYTES * of_groups * config.waves_k)
     at_once = min(config.workgroups_per_cu, ceil_div(tiles, num_cus))
     rounds = ceil_div(tiles, num_cus * at_once)
-    busy, latency = _busy_clocks(config), _LATENCY[config.schedule] / max(1, config.num_stages - 2)
-    k_block = max(at_once * busy, _HIDES_NO_LATENCY * busy + latency)
+    in_registers = config.num_stages - (2 if config.waves_k == 1 else 1)
+    busy, latency = _busy_clocks(config), _LATENCY[config.schedule] / max(1, in_registers)
+    # Waves that deal K among themselves don't wait for each other.
+    k_block = max(at_once * busy, _HIDES_NO_LATENCY * busy / config.waves_k + latency)
     first_tile, tile = 0, _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
+    if config.waves_k > 1:
+        tile += _SUM_OVER_WAVES
     if config.schedule == "pingpong":
         first_tile, tile = _FIRST_TILE_PER_ROW * config.block_m, _OVERLAPPING_TILE + k_blocks * k_block
-    memory = _memory_clocks(config, problem, tiles, tile_rows, tile_columns, k_blocks)
+    memory = _memory_clocks(config, problem, tiles, tile_rows, tile_columns, k_blocks * config.waves_k)
     # Where both take about as long, each has to wait for the other at times.
     return _LAUNCH + ((first_tile + rounds * tile) ** 4 + memory**4) ** 0.25
 
@@ -60,20 +65,21 @@ def second_pass_clocks(m: int, n: int, num_parts: int) -> float:
 
 
 def _busy_clocks(config: GemmConfig) -> float:
-    """Of a K-block of one tile, with other work to hide latency."""
+    """Of a K-block of one tile, or of each of its parts of K, with other work to hide latency."""
     rows_of_b = 0 if config.kind.b_major == "shuffled" else config.block_n
     loaded = (config.block_m + config.block_n) * BLOCK_K_BYTES
     stored = (config.block_m + rows_of_b) * BLOCK_K_BYTES
     read = (config.block_m * config.waves_n + rows_of_b * config.waves_m) * BLOCK_K_BYTES
     # A SIMD without waves computes nothing.
-    simds = min(config.waves_m * config.waves_n, 4) / 4
+    simds = min(config.waves_m * config.waves_n * config.waves_k, 4) / 4
     parts = (
         config.block_m * config.block_n * BLOCK_K_BYTES / _MATRIX_BYTES / simds,
         loaded / _L1_BYTES,
         stored / _LDS_WRITE_BYTES + read / _LDS_READ_BYTES,
     )
     longest = max(parts)
-    return longest + _NOT_OVERLAPPED[config.schedule] * (sum(parts) - longest)
+    not_overlapped = _NOT_OVERLAPPED["dealing" if config.waves_k > 1 else config.schedule]
+    return config.waves_k * (longest + not_overlapped * (sum(parts) - longest))
 
 
 def _memory_clocks(

@@ -11,6 +11,8 @@ WAVE_SIZE = 64
 BLOCK_K_BYTES = 128  # of each row: 128 FP8 elements, one scale
 SCALE_BLOCK_N = 128  # columns that share one scale of b
 
+_HELD_BYTES_OF_WAVE = 24 * 1024
+
 ELEMENT_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2, "f16": 2, "f32": 4}
 FP8_TYPES = ("e4m3", "e5m2")
 MAJORS = ("k", "rows", "shuffled")
@@ -151,6 +153,7 @@ class GemmConfig:
             operation its place between MFMAs, for large tiles; with ``pingpong`` two halves of 8 waves take turns, one
             loads while the other computes; with ``producer`` some waves only load and the others only compute.
         producer_waves: how many only load, beside those that compute.
+        waves_k: into how many parts a tile's K is dealt; each has one wave, which computes the whole tile over it.
         mfma_rows: 16 for MFMA 16x16 (x32 for FP8, x16 for 16 bits), 32 for 32x32.
         group_m: tile rows that are walked together, so that they share columns of b in L2.
         xcd_chunk: tiles in a row that run on the same XCD, so that they share its L2.
@@ -164,6 +167,7 @@ class GemmConfig:
     schedule: str = "multistage"
     mfma_rows: int = 16
     producer_waves: int = 0
+    waves_k: int = 1
     kind: GemmKind = GemmKind()
     group_m: int = 8
     xcd_chunk: int = 32
@@ -176,7 +180,8 @@ class GemmConfig:
         require(self.schedule in SCHEDULES, f"schedule must be one of {SCHEDULES}")
         contiguous = self.kind.grouping == "contiguous"
         require(not contiguous or self.block_m <= 128, "tiles of contiguous groups have up to 128 rows")
-        require(self.waves_m >= 1 and self.waves_n >= 1, "waves_m and waves_n must be positive")
+        grid = (self.waves_m, self.waves_n, self.waves_k)
+        require(min(grid) >= 1, "waves_m, waves_n and waves_k must be positive")
         require(self.num_threads <= MAX_THREADS, f"a workgroup has at most {MAX_THREADS} threads")
         for tile, waves in ((self.block_m, self.waves_m), (self.block_n, self.waves_n)):
             require(tile > 0 and tile % (waves * self.mfma_rows) == 0, "waves and MFMA tiles must divide the tile")
@@ -190,8 +195,20 @@ class GemmConfig:
         require(self.num_stages >= 1, "num_stages must be positive")
         require(self.group_m >= 1 and self.xcd_chunk >= 1, "group_m and xcd_chunk must be positive")
         require(self.lds_bytes <= LDS_BYTES, f"a workgroup has at most {LDS_BYTES} bytes of LDS, not {self.lds_bytes}")
-        sums = self.kind.sums_squares or self.kind.grouping == "summed"
-        require(self.schedule == "multistage" or not sums, "only the multistage schedule sums squares or batches")
+        if self.waves_k > 1:
+            require(self.waves_m == self.waves_n == 1, "each of waves_k parts has one wave")
+            require(self.schedule == "multistage", "only the multistage schedule deals K to waves")
+            require(self.kind.is_k_major, "waves with parts of K take operands that are contiguous along K")
+            elsewhere = ("summed", "k_grouped")
+            require(self.kind.grouping not in elsewhere, f"K of {elsewhere} is dealt in another way")
+            require(not self.kind.sums_squares, "waves with parts of K sum no squares")
+            held = (self.num_stages - 1) * (self.block_m + self.block_n) * BLOCK_K_BYTES
+            most = _HELD_BYTES_OF_WAVE
+            require(held <= most, f"a wave alone has registers for {most} bytes on their way, not {held}")
+            sums = 4 * self.block_m * self.block_n * self.waves_k
+            require(sums <= self.lds_bytes, f"sums over parts of K must fit the LDS of the operands, not {sums} bytes")
+        adds = self.kind.sums_squares or self.kind.grouping == "summed"
+        require(self.schedule == "multistage" or not adds, "only the multistage schedule sums squares or batches")
         is_shuffled = self.kind.b_major == "shuffled"
         require(self.schedule == "multistage" or not is_shuffled, "only the multistage schedule takes a shuffled b")
         if self.schedule == "pinned":
@@ -221,7 +238,7 @@ class GemmConfig:
 
     @property
     def num_threads(self) -> int:
-        return (self.waves_m * self.waves_n + self.producer_waves) * WAVE_SIZE
+        return (self.waves_m * self.waves_n * self.waves_k + self.producer_waves) * WAVE_SIZE
 
     @property
     def wave_m(self) -> int:
@@ -238,10 +255,10 @@ class GemmConfig:
 
     @property
     def lds_bytes(self) -> int:
-        stages_of_b = 1 if self.num_stages < 3 else 2
+        stages_of_b = 1 if self.num_stages < 3 or self.waves_k > 1 else 2
         stages_of_a = 1 if self.schedule == "pingpong" else stages_of_b
         rows_of_b = 0 if self.kind.b_major == "shuffled" else self.block_n
-        return (stages_of_a * self.block_m + stages_of_b * rows_of_b) * BLOCK_K_BYTES
+        return (stages_of_a * self.block_m + stages_of_b * rows_of_b) * BLOCK_K_BYTES * self.waves_k
 
     @property
     def workgroups_per_cu(self) -> int:
@@ -252,7 +269,8 @@ class GemmConfig:
     def kernel_name(self) -> str:
         """The kernel's name, as profilers show it."""
         tile = f"{self.block_m}x{self.block_n}x{BLOCK_K_BYTES // self.kind.element_bytes}"
-        waves = f"w{self.waves_m}x{self.waves_n}{f'p{self.producer_waves}' if self.producer_waves else ''}"
+        parts = f"k{self.waves_k}" if self.waves_k > 1 else ""
+        waves = f"w{self.waves_m}x{self.waves_n}{parts}{f'p{self.producer_waves}' if self.producer_waves else ''}"
         how = f"{waves}_mfma{self.mfma_rows}_s{self.num_stages}_{self.schedule}"
         return f"{self.kind.name}_{tile}_{how}{'_ktail' if self.kind.k_tail else ''}"
 

@@ -4,6 +4,7 @@
 #include "deep_gemm_rocm/epilogue.h"
 #include "deep_gemm_rocm/gemm_arguments.h"
 #include "deep_gemm_rocm/pipeline.h"
+#include "deep_gemm_rocm/sum_over_waves.h"
 #include "deep_gemm_rocm/tile_source.h"
 
 namespace deep_gemm_rocm {
@@ -29,6 +30,16 @@ DG_DEVICE OperandTile operand_tile(const Matrix& matrix, unsigned group, unsigne
           stride * kBytes, all_rows * (kIsKMajor ? stride : 1) * kBytes};
 }
 
+// What a wave multiplies of a tile's K.
+template <class Kind, class Shape>
+DG_DEVICE PartOfK part_of_wave(const PartOfK& k) {
+  if constexpr (Shape::kWavesK == 1) return k;
+  constexpr int kBlockK = kBlockKBytes / sizeof(typename Kind::B);
+  const Share blocks = share_of(ceil_div(k.k, kBlockK), Shape::kWavesK, Shape::wave_k());
+  const int first_k = min(blocks.first * kBlockK, k.k);
+  return {min(blocks.size * kBlockK, k.k - first_k), k.first_k + first_k, k.first_k_block + blocks.first, k.packed};
+}
+
 // The scales of an operand each of whose parts has `rows` rows of them.
 DG_DEVICE ScaleTile scale_tile(const Scales& scales, unsigned group, unsigned first_row, int64_t rows,
                                unsigned first_k_block) {
@@ -45,28 +56,28 @@ DG_DEVICE OutputTile<T> output_tile(const Matrix& matrix, unsigned group, unsign
 }
 
 template <class Tile>
-DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile) {
-  return scale_tile(args.sfa, tile.group_of_operands(), tile.m, 0, tile.part_of_k(args).first_k_block);
+DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
+  return scale_tile(args.sfa, tile.group_of_operands(), tile.m, 0, k.first_k_block);
 }
 
 template <class Kind, class Shape, class Tile>
-DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile) {
+DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
   static_assert(kScaleBlockN % Shape::kWaveN == 0 && Shape::kBlockN % Shape::kWaveN == 0);
   constexpr bool kBlocks = Kind::kScaling == Scaling::kBlocks;
   const int row = kBlocks ? min(tile.n + Shape::wave_column(), args.n - 1) / kScaleBlockN : tile.n;
   const int rows = kBlocks ? args.n / kScaleBlockN : args.n;
-  return scale_tile(args.sfb, tile.group_of_operands(), row, rows, tile.part_of_k(args).first_k_block);
+  return scale_tile(args.sfb, tile.group_of_operands(), row, rows, k.first_k_block);
 }
 
 template <class Kind, class Shape, class Tile>
 DG_DEVICE TileOperands tile_operands(const GemmArguments& args, const Tile& tile) {
   const int group = tile.group_of_operands();
-  const PartOfK k = tile.part_of_k(args);
+  const PartOfK k = part_of_wave<Kind, Shape>(tile.part_of_k(args));
   TileOperands operands{
       operand_tile<typename Kind::A, Kind::kMajorA>(args.a, group, tile.m, tile.rows, args.m, k),
       operand_tile<typename Kind::B, Kind::kMajorB>(args.b, group, tile.n, args.n - tile.n, args.n, k),
-      scales_of_a(args, tile),
-      scales_of_b<Kind, Shape>(args, tile),
+      scales_of_a(args, tile, k),
+      scales_of_b<Kind, Shape>(args, tile, k),
   };
   if constexpr (Kind::kSumsBatch) {
     operands.a.batch = {args.a.group_stride * int64_t{sizeof(typename Kind::A)}, tile.first_block, tile.num_blocks};
@@ -91,17 +102,23 @@ DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typ
 
   const int rows = tile.stored_rows;
   const int columns = args.n - tile.n;
+  const PartOfK k = tile.part_of_k(args);
   const Epilogue<Kind, Shape> epilogue({
       output_tile<D>(args.d, tile.group, tile.m, tile.n, rows, columns),
       output_tile<D>(args.c, tile.group, tile.m, tile.n, rows, columns),
       OutputColumns<Kind>(args, tile.n),
       output_tile<typename Kind::Bias>(args.bias, tile.group, 0, tile.n, rows, columns),
       args.n,
-      scales_of_a(args, tile),
-      scales_of_b<Kind, Shape>(args, tile),
+      scales_of_a(args, tile, k),
+      scales_of_b<Kind, Shape>(args, tile, k),
       scale_tile(args.sfd, tile.group, tile.m, 0, tile.n / kScaleBlockN),
   });
-  epilogue.store(state.mma, tile, lds);
+  if constexpr (Shape::kWavesK == 1) {
+    epilogue.store(state.mma, tile, lds);
+  } else {
+    const SumOverWaves<Shape> sums(state.mma, lds);
+    if (Shape::wave_k() == 0) epilogue.store(sums, tile, lds);
+  }
 }
 
 template <class Schedule, class TileSource>
@@ -112,7 +129,7 @@ DG_DEVICE void compute_tiles_one_by_one(int first, int step, uint8_t* lds) {
     if (index >= source.num_tiles()) return;
     const auto tile = source.tile(index);
     if (tile.stored_rows > 0) {
-      typename Schedule::State state(lds);
+      typename Schedule::State state(lds + Schedule::Shape::wave_k() * Schedule::State::kLdsBytes);
       state.begin(tile_operands<typename Schedule::Kind, typename Schedule::Shape>(args, tile));
       const bool multiplies = tile.rows > 0 && state.has_k_blocks();
       if (multiplies) {

@@ -60,6 +60,13 @@ DG_DEVICE void fetch_first_kernel_argument() {
   for (int line = 0; line < kLines; ++line) asm volatile("" ::"s"(words[line]));
 }
 
+// Orders LDS accesses of a wave alone. LDS serves these in their order, so that nobody has to wait.
+DG_DEVICE void lds_barrier_of_wave() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront", "local");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront", "local");
+}
+
 // Orders LDS accesses of the whole workgroup; global loads in flight stay in flight.
 DG_DEVICE void lds_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");

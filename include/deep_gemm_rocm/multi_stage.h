@@ -7,13 +7,14 @@ namespace deep_gemm_rocm {
 
 // All waves load and compute. kNumStages K-blocks are held at once: up to two in LDS, the others on their way in
 // registers. With one stage nothing overlaps; with two, loads overlap the computation; from three on, LDS is
-// double-buffered as well and one barrier a K-block is enough.
+// double-buffered as well and one barrier a K-block is enough. Waves with parts of K of their own need neither.
 template <class Kind_, class Shape_, int kNumStages>
 class MultiStage {
  public:
   using Kind = Kind_;
   using Shape = Shape_;
-  static constexpr int kLdsStages = kNumStages < 3 ? 1 : 2;
+  static constexpr bool kWaveAlone = Shape::kWavesK > 1;
+  static constexpr int kLdsStages = kNumStages < 3 || kWaveAlone ? 1 : 2;
   static constexpr int kUnroll = kNumStages > 1 ? kNumStages - kLdsStages : 1;
   static constexpr bool kEndsWithKBlock = false;
   static constexpr bool kGoesOnToNextTile = false;
@@ -42,7 +43,7 @@ class MultiStage {
     state.mma.start_k_block(state.scales, stage);
     state.store_tile(stage, k_block);
     if (kPrefetch) load(state, stage, k_block + kUnroll);
-    lds_barrier();
+    barrier();
     // The unrolled loop may end with K-blocks past the last one. Only their computation is skipped: with the same loads
     // on every path the compiler can count those in flight.
     if (kUnroll == 1 || k_block < state.end_k_block) {
@@ -50,7 +51,7 @@ class MultiStage {
       state.multiply();
     }
     if (kPrefetch) state.load_fragments(stage, k_block + kUnroll);
-    if (kLdsStages == 1) lds_barrier();
+    if (kLdsStages == 1) barrier();
   }
 
   static DG_DEVICE void epilogue(State&) {}
@@ -58,6 +59,14 @@ class MultiStage {
 
  private:
   static constexpr bool kPrefetch = kNumStages > 1;
+
+  static DG_DEVICE void barrier() {
+    if (kWaveAlone) {
+      lds_barrier_of_wave();
+    } else {
+      lds_barrier();
+    }
+  }
 
   static DG_DEVICE void load(State& state, int stage, int k_block) {
     state.load_scales(stage, k_block);

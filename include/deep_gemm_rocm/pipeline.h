@@ -71,7 +71,8 @@ class PipelineState {
   static constexpr int kBytesOfB = kShuffledB ? 0 : Shape::kBlockN * kBlockKBytes;
 
  public:
-  static constexpr int kThreads = Shape::kThreads + kProducerThreads;
+  static constexpr int kThreads = Shape::kThreads * Shape::kWavesK + kProducerThreads;
+  // Of a part of K.
   static constexpr int kLdsBytes = Resources::kLdsStagesOfA * kBytesOfA + Resources::kLdsStagesOfB * kBytesOfB;
   static constexpr int kTransfersOfA = LoaderA::kPasses;
   static constexpr int kTransfers = kTransfersOfA + LoaderB::kPasses;

@@ -12,12 +12,16 @@ namespace deep_gemm_rocm {
 
 // B may have several parts (see activation.h), which then share the tile's rows of B: so many of one, as many of the
 // next, and so on.
-template <class Mfma_, int kBlockM_, int kBlockN_, int kWavesM_, int kWavesN_, int kParts_ = 1>
+//
+// With kWavesK > 1 there are so many such grids, of a single wave each: every one computes the whole tile, over its
+// part of K.
+template <class Mfma_, int kBlockM_, int kBlockN_, int kWavesM_, int kWavesN_, int kParts_ = 1, int kWavesK_ = 1>
 struct TileShape {
   using Mfma = Mfma_;
   static constexpr int kBlockM = kBlockM_;
   static constexpr int kBlockN = kBlockN_;
   static constexpr int kWavesN = kWavesN_;
+  static constexpr int kWavesK = kWavesK_;
   static constexpr int kParts = kParts_;
   static constexpr int kOutputN = kBlockN / kParts;
   static constexpr int kThreads = kWavesM_ * kWavesN_ * kWaveSize;
@@ -28,6 +32,7 @@ struct TileShape {
   // Neighbouring fragments whose columns are interleaved so that a lane holds 8 or more consecutive n.
   static constexpr int kJoined = Mfma::kElements < 8 && kFragsN % (2 * kParts) == 0 ? 2 : 1;
 
+  static_assert(kWavesK == 1 || kWavesM_ * kWavesN_ == 1, "a part of K has one wave");
   static_assert(kWavesM_ * kFragsM * Mfma::kRows == kBlockM, "waves and fragments must divide the tile's rows");
   static_assert(kWavesN_ * kFragsN * Mfma::kRows == kBlockN, "waves and fragments must divide the tile's columns");
   static_assert(kFragsN % (kJoined * kParts) == 0, "each wave must have as many fragments of each part of B");
@@ -41,8 +46,9 @@ struct TileShape {
   static constexpr int part_of_sum(int sum) { return sum / kRun % kParts; }
   static constexpr int column_of_sum(int sum) { return sum / (kRun * kParts) * kRun + sum % kRun; }
 
-  static DG_DEVICE int wave_m() { return wave_id() / kWavesN * kWaveM; }
-  static DG_DEVICE int wave_n() { return wave_id() % kWavesN * kWaveN; }
+  static DG_DEVICE int wave_m() { return kWavesK > 1 ? 0 : wave_id() / kWavesN * kWaveM; }
+  static DG_DEVICE int wave_n() { return kWavesK > 1 ? 0 : wave_id() % kWavesN * kWaveN; }
+  static DG_DEVICE int wave_k() { return kWavesK > 1 ? wave_id() : 0; }
   static DG_DEVICE int wave_column() { return wave_n() / kParts; }
 
   // The tile's row that a lane holds in fragment row i, and the output's column that it holds there as its i-th.
