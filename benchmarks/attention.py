@@ -1,5 +1,7 @@
 """Attention beside Triton's, and decoding beside what memory allows: ``python benchmarks/attention.py forward``.
 
+``python -m deep_gemm_rocm bench`` measures and checks the same; this computes nothing but times, so it is quicker.
+
 On hardware by events; in simulation by the timing model, where one row of 8192 tokens and 32 heads takes minutes.
 DG_SIM_TIMING_CONSTANTS can name a file with a smaller chip, whose CUs are the same: ``xcds = 1`` and
 ``cus_per_xcd = 4`` below ``[chip]``.
@@ -7,6 +9,7 @@ DG_SIM_TIMING_CONSTANTS can name a file with a smaller chip, whose CUs are the s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Annotated
 
@@ -44,9 +47,9 @@ def forward(
             if triton and dtype == torch.bfloat16:
                 out = torch.empty_like(q)
                 theirs = {
-                    name: _time(call).median_us
-                    for name, call in triton_attention.candidates(q, k, v, out, causal)
-                    if "256" not in name or tokens % 256 == 0
+                    str(config): _time(functools.partial(triton_attention.run, q, k, v, out, causal, config)).median_us
+                    for config in triton_attention.CONFIGS
+                    if tokens % config.BM == 0
                 }
                 best = min(theirs, key=theirs.__getitem__)
                 row += [f"{theirs[best]:.0f} ({best})", f"{theirs[best] / ours.median_us:.2f}"]

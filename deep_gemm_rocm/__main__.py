@@ -69,7 +69,11 @@ def warmup(
 def bench(
     op: Annotated[str, typer.Option(help="Functions, with commas between; see below.")] = "fp8_gemm_nt",
     shapes: Annotated[
-        str, typer.Option(help=f"MxNxK, MxNxKxGROUPS, deepgemm, {', '.join(models())}; with commas between.")
+        str,
+        typer.Option(
+            help=f"MxNxK, MxNxKxGROUPS, deepgemm, {', '.join(models())}; with commas between. "
+            "Of attention, BATCHxQUERIESxTOKENSxHEADSxKV_HEADSxWIDTH."
+        ),
     ] = "deepgemm",
     baseline: Annotated[
         str, typer.Option(help="triton, rocblas, hipblaslt, torch_scaled_mm, aiter, all or none; with commas between.")
@@ -85,10 +89,11 @@ def bench(
     """Measure kernels beside others: with events on hardware, in the timing model on the simulated MI300X.
 
     Functions: fp8_gemm_nt, bf16_gemm_nt, m_grouped_{fp8,bf16}_gemm_nt_{contiguous,masked},
-    k_grouped_{fp8,bf16}_gemm_tn_contiguous; all for all of them.
+    k_grouped_{fp8,bf16}_gemm_tn_contiguous, [fp8_]flash_attention, [fp8_]flash_attention_causal,
+    [fp8_]flash_attention_decode, mla_decode; all for all of them.
     """
     from .benchmarks.baselines import BASELINES
-    from .benchmarks.problems import OPERATIONS
+    from .benchmarks.operations import OPERATIONS
     from .cli.bench import run
 
     def chosen(text: str, known: Iterable[str]) -> list[str]:

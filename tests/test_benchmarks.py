@@ -12,9 +12,10 @@ import torch
 from typer.testing import CliRunner
 
 from deep_gemm_rocm.__main__ import app
-from deep_gemm_rocm.benchmarks import problems, report, shapes, suite, tune
+from deep_gemm_rocm.benchmarks import attention_problems, problems, report, shapes, suite, tune
 from deep_gemm_rocm.benchmarks.baselines import BASELINES, Baseline
 from deep_gemm_rocm.benchmarks.measure import Sampling, Timing, time_calls
+from deep_gemm_rocm.benchmarks.operations import OPERATIONS
 from deep_gemm_rocm.benchmarks.problems import WrongResultError
 from deep_gemm_rocm.benchmarks.shapes import Shape
 from deep_gemm_rocm.benchmarks.suite import Result
@@ -45,6 +46,42 @@ def test_every_operation_runs_and_is_checked(op, device):
     problem.d.view(-1)[3] = 1e9
     with pytest.raises(WrongResultError, match="1 of"):
         problem.check()
+
+
+ATTENTION = {"flash_attention_decode": "2x1x130x4x2x64", "mla_decode": "2x1x70x20x1x576"}
+
+
+@pytest.mark.parametrize("op", attention_problems.OPERATIONS)
+def test_every_attention_runs_and_is_checked(op, device):
+    operation = OPERATIONS[op]
+    shape = operation.parse(ATTENTION.get(op.removeprefix("fp8_"), "2x70x130x4x2x64"))
+    problem = operation.make(op, shape, device).copy()
+    with pytest.raises(WrongResultError, match="NaN"):
+        problem.check()
+    problem.run()
+    assert problem.check() <= 1
+    assert problem.kernel_names()
+    problem.d.view(-1)[3] = 1e9
+    with pytest.raises(WrongResultError, match="1 of"):
+        problem.check()
+
+
+def test_work_of_attention(device):
+    shape = shapes.parse_attention("2x3x8x4x2x64")
+    problem = OPERATIONS["flash_attention_causal"].make("flash_attention_causal", shape, device)
+    assert problem.flops == 2 * 2 * 4 * (6 + 7 + 8) * (64 + 64)
+    assert problem.bytes == 2 * 2 * 64 * (3 * 4 + 2 * 8 * 2 + 3 * 4)
+    with pytest.raises(ValueError, match="BATCHxQUERIES"):
+        shapes.parse_attention("2x3x8x4x2")
+
+
+def test_suite_measures_attention_beside_triton():
+    shape = shapes.parse_attention("1x128x128x2x1x64")
+    ours, triton, rocblas = suite.run("flash_attention", [shape], ["triton", "rocblas"], ONCE, lambda _: None)
+    assert ours.how == "flash_attention_bf16_d64x64_q128_mfma32"
+    assert ours.timing.median_us > 0
+    assert (triton.timing is None) == (importlib.util.find_spec("triton") is None), triton.missing
+    assert "GPU" in rocblas.missing
 
 
 def test_work_counts_what_groups_have(device):

@@ -7,14 +7,16 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from .. import hip
 from ..layout import data_and_scales
+from .operations import AnyProblem
 from .problems import Problem
 
-Candidate = tuple[str, Callable[[Problem], None]]  # how it computes, and a function that does
+Candidate = tuple[str, Callable[[Any], None]]  # how it computes, and a function that does
 
 _WHOLE_ROWS = (1, 1, None)
 
@@ -29,26 +31,26 @@ class Baseline:
         recipe: of the scales that it takes, if not all that the problem has; then it is called with scales of 1.
     """
 
-    missing: Callable[[Problem], str]
-    candidates: Callable[[Problem], Iterable[Candidate]]
+    missing: Callable[[Any], str]
+    candidates: Callable[[Any], Iterable[Candidate]]
     recipe: tuple[int | None, int | None, int | None] | None = None
 
 
-def _triton_missing(problem: Problem) -> str:
+def _triton_missing(problem: AnyProblem) -> str:
     if importlib.util.find_spec("triton") is None:
         return "triton isn't installed"
-    from . import triton_gemm
+    from . import triton_attention, triton_gemm
 
-    return triton_gemm.missing(problem)
-
-
-def _triton_candidates(problem: Problem) -> Iterator[Candidate]:
-    from . import triton_gemm
-
-    return triton_gemm.candidates(problem)
+    return triton_gemm.missing(problem) if isinstance(problem, Problem) else triton_attention.missing(problem)
 
 
-def _needs_gpu(problem: Problem, op: str) -> str:
+def _triton_candidates(problem: AnyProblem) -> Iterator[Candidate]:
+    from . import triton_attention, triton_gemm
+
+    return triton_gemm.candidates(problem) if isinstance(problem, Problem) else triton_attention.candidates(problem)
+
+
+def _needs_gpu(problem: AnyProblem, op: str) -> str:
     """Why what computes ``op`` on a GPU has nothing to do with this problem."""
     if hip.runtime().is_simulated:
         return "its kernels need a GPU"
@@ -86,7 +88,7 @@ def _scaled_mm(problem: Problem) -> Iterable[Candidate]:
     return [("scales of rows", run)]
 
 
-def _aiter_missing(problem: Problem) -> str:
+def _aiter_missing(problem: AnyProblem) -> str:
     if importlib.util.find_spec("aiter") is None:
         return "aiter isn't installed"
     return _needs_gpu(problem, "fp8_gemm_nt")

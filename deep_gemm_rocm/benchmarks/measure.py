@@ -6,13 +6,12 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from .. import hip, simulator
-from .problems import Problem
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,8 @@ class Sampling:
         for the next ones would take as long, and each begins with an empty Infinity Cache."""
         return cls(1, 0, 0) if hip.runtime().is_simulated else cls(100, 20, 512)
 
-    def copies(self, problem: Problem) -> list[Problem]:
+    def copies(self, problem: Any) -> list[Any]:
+        """Of a problem: as many as calls take turns."""
         count = max(1, math.ceil(self.rotating_mb * 2**20 / problem.held_bytes))
         return [problem.copy() for _ in range(min(count, self.iters + self.cold_iters))]
 

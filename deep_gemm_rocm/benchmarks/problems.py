@@ -22,7 +22,7 @@ from . import shapes
 from .shapes import Shape
 
 _CHECKED_ROWS = 64  # of a group of a large problem
-_CHECKED_WHOLE = 2**32  # floating-point operations
+CHECKED_WHOLE = 2**32  # floating-point operations
 _CHECKED_COLUMNS_AT_ONCE = 1024  # as fp64
 _ALIGNMENT = 128  # of groups of rows
 
@@ -84,14 +84,10 @@ class Problem:
     def copy(self) -> Problem:
         """The same problem in memory of its own."""
         d = torch.full_like(self.d, torch.nan)
-        return dataclasses.replace(self, a=_each(self.a, _copied), b=_each(self.b, _copied), d=d)
+        return dataclasses.replace(self, a=_each(self.a, copied), b=_each(self.b, copied), d=d)
 
     def to_meta(self) -> Problem:
         """The same problem without memory, for planning."""
-
-        def to_meta(tensor: torch.Tensor) -> torch.Tensor:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
-
         layout = None if self.layout is None else to_meta(self.layout)
         a, b = _each(self.a, to_meta), _each(self.b, to_meta)
         return dataclasses.replace(self, a=a, b=b, d=to_meta(self.d), layout=layout)
@@ -122,7 +118,7 @@ class Problem:
         for a, b, d in self._parts():
             if d.isnan().any():
                 raise WrongResultError(f"{self.op} {self.shape}: {int(d.isnan().sum())} elements of d are NaN")
-            rows = _some_rows(len(d), _CHECKED_ROWS if self.flops > _CHECKED_WHOLE else len(d)).to(d.device)
+            rows = some_rows(len(d), _CHECKED_ROWS if self.flops > CHECKED_WHOLE else len(d)).to(d.device)
             for first in range(0, d.shape[1], _CHECKED_COLUMNS_AT_ONCE):
                 columns = slice(first, min(first + _CHECKED_COLUMNS_AT_ONCE, d.shape[1]))
                 some_a, some_b = _rows_of(a, rows, recipe[0]), _columns_of(b, columns, recipe[1])
@@ -172,6 +168,11 @@ class Operation:
     more: Callable[[Problem], tuple[Any, ...]] = lambda _: ()
     recipe: tuple[int, int, int] = (1, 128, 128)
 
+    @staticmethod
+    def parse(text: str) -> Shape:
+        """As ``shapes.parse``."""
+        return shapes.parse(text)
+
 
 def make(op: str, shape: Shape, device: str) -> Problem:
     """A problem with inputs like a model's, the same for the same shape.
@@ -198,7 +199,7 @@ def _weights(op: str, groups: int, n: int, k: int, device: str) -> Operand:
     return torch.stack([testing.weights(n, k, group) for group in range(groups)]).to(device)
 
 
-def _some_rows(rows: int, count: int) -> torch.Tensor:
+def some_rows(rows: int, count: int) -> torch.Tensor:
     """A random row of each of ``count`` stripes."""
     edges = torch.linspace(0, rows, min(count, rows) + 1).long()
     random = torch.rand(len(edges) - 1, generator=torch.Generator().manual_seed(0))
@@ -226,7 +227,12 @@ def _turned(operand: Operand, rows: slice, blocks: slice) -> Operand:
     return _each(operand, lambda data: data[rows].T, lambda scales: scales[blocks].T)
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
+def to_meta(tensor: torch.Tensor) -> torch.Tensor:
+    """Without memory, with the same strides."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
     """In memory of its own, with the same strides."""
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
@@ -246,7 +252,7 @@ def _columns_of(b: Operand, columns: slice, shared: int | None) -> Operand:
     return _each(b, lambda data: data[columns], scales_of)
 
 
-def _unwritten(*shape: int, device: str, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+def unwritten(*shape: int, device: str, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.full(shape, torch.nan, dtype=dtype, device=device)
 
 
@@ -260,7 +266,7 @@ def _group_sizes(average: int, groups: int) -> tuple[int, ...]:
 def _make_dense(op: str, shape: Shape, device: str) -> Problem:
     m, n, k, _ = shape
     b = _each(_weights(op, 1, n, k, device), lambda tensor: tensor[0])
-    return Problem(op, shape, _activations(op, m, k, device), b, _unwritten(m, n, device=device))
+    return Problem(op, shape, _activations(op, m, k, device), b, unwritten(m, n, device=device))
 
 
 def _make_contiguous(op: str, shape: Shape, device: str) -> Problem:
@@ -271,7 +277,7 @@ def _make_contiguous(op: str, shape: Shape, device: str) -> Problem:
         places[group][:size] = group
     layout = torch.cat(places).to(device)
     a, b = _activations(op, len(layout), k, device), _weights(op, groups, n, k, device)
-    return Problem(op, shape, a, b, _unwritten(len(layout), n, device=device), sizes, layout)
+    return Problem(op, shape, a, b, unwritten(len(layout), n, device=device), sizes, layout)
 
 
 def _make_masked(op: str, shape: Shape, device: str) -> Problem:
@@ -283,7 +289,7 @@ def _make_masked(op: str, shape: Shape, device: str) -> Problem:
     a = _each(a, lambda tensor: tensor.contiguous().unflatten(0, (groups, room)).to(device))
     if isinstance(a, tuple):
         a = a[0], get_mn_major_tma_aligned_tensor(a[1])
-    return Problem(op, shape, a, b, _unwritten(groups, room, n, device=device), sizes, layout)
+    return Problem(op, shape, a, b, unwritten(groups, room, n, device=device), sizes, layout)
 
 
 def _make_k_grouped(op: str, shape: Shape, device: str) -> Problem:
@@ -292,7 +298,7 @@ def _make_k_grouped(op: str, shape: Shape, device: str) -> Problem:
     layout = torch.tensor(sizes, dtype=torch.int32, device=device)
     operands = [testing.activations(sum(sizes), rows, seed).to(device) for seed, rows in enumerate((m, n))]
     a, b = (per_channel_cast_to_fp8(operand) if op.count("fp8") else operand for operand in operands)
-    d = _unwritten(groups, m, n, device=device, dtype=torch.float32)
+    d = unwritten(groups, m, n, device=device, dtype=torch.float32)
     return Problem(op, shape, a, b, d, sizes, layout)
 
 

@@ -57,7 +57,7 @@ def _version(package: str) -> str:
 def table(results: Sequence[Result], title: str) -> Table:
     unit = "µs, simulated" if any(result.simulated for result in results) else "µs"
     shown = Table(title=title)
-    for heading, justify in (("M x N x K", "left"), ("by", "left"), (unit, "right"), ("p20", "right"), ("p80", "right"),
+    for heading, justify in (("shape", "left"), ("by", "left"), (unit, "right"), ("p20", "right"), ("p80", "right"),
                              ("TFLOPS", "right"), ("GB/s", "right"), ("MFMA", "right"), ("error", "right"),
                              ("how", "left")):  # fmt: skip
         shown.add_column(heading, justify=justify, no_wrap=heading != "how")  # type: ignore[arg-type]
@@ -135,14 +135,15 @@ def write_json(path: Path, results: Sequence[Result], about: dict[str, str]) -> 
 
 
 def write_csv(path: Path, results: Sequence[Result]) -> None:
-    fields = ("op", "m", "n", "k", "groups", "by", "how", "simulated", "median_us", "p20_us", "p80_us", "tflops",
-              "gbps", "mfma_utilization", "error", "missing")  # fmt: skip
+    fields = ("op", "shape", "m", "n", "k", "groups", "by", "how", "simulated", "median_us", "p20_us", "p80_us",
+              "tflops", "gbps", "mfma_utilization", "error", "missing")  # fmt: skip
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, fields, restval="", extrasaction="ignore")
         writer.writeheader()
         for result in results:
             timing = dataclasses.asdict(result.timing) if result.timing else {}
             own = {name: getattr(result, name) for name in ("op", "by", "how", "simulated", "error", "missing")}
+            own["shape"] = str(result.shape)
             writer.writerow({**result.shape._asdict(), **timing, **own, "tflops": result.tflops, "gbps": result.gbps})
 
 
@@ -159,7 +160,7 @@ def write_markdown(path: Path, results: Sequence[Result], about: dict[str, str],
     lines += [f"\n![{plot.stem}]({plot.name})" for plot in plots]
     for op in dict.fromkeys(result.op for result in results):
         lines += ["", f"## {op}", ""]
-        lines += [f"| M x N x K | by | µs, {kind} | p20 | p80 | TFLOPS | GB/s | MFMA | error | how |"]
+        lines += [f"| shape | by | µs, {kind} | p20 | p80 | TFLOPS | GB/s | MFMA | error | how |"]
         lines += ["|---|---|---|---|---|---|---|---|---|---|"]
         lines += [f"| {' | '.join(_cells(result))} |" for result in results if result.op == op and result.timing]
     lines += ["", *(f"- {line}" for line in missing(results))]
@@ -204,11 +205,10 @@ def plot(folder: Path, results: Sequence[Result], about: dict[str, str]) -> list
 def _plot_over_m(axes: Any, results: Sequence[Result]) -> None:
     lines: dict[str, list[tuple[int, float]]] = {}
     for result in results:
-        name = f"{result.by} {result.shape.n}x{result.shape.k}"
-        lines.setdefault(name, []).append((result.shape.m, result.tflops or 0))
+        lines.setdefault(f"{result.by} {result.shape.line}", []).append((result.shape.rows, result.tflops or 0))
     for name, points in lines.items():
         axes.plot(*zip(*sorted(points), strict=True), "o-" if name.startswith(OURS) else "x--", label=name)
-    axes.set(xscale="log", yscale="log", xlabel="M", ylabel="TFLOPS")
+    axes.set(xscale="log", yscale="log", xlabel="M, or tokens of a sequence", ylabel="TFLOPS")
     axes.legend(fontsize="xx-small")
 
 

@@ -22,6 +22,41 @@ class Shape(NamedTuple):
     def __str__(self) -> str:
         return "x".join(map(str, self[:3])) + (f"x{self.groups}" if self.groups > 1 else "")
 
+    @property
+    def line(self) -> str:
+        """What a plot over ``rows`` has a line of."""
+        return f"{self.n}x{self.k}"
+
+    @property
+    def rows(self) -> int:
+        return self.m
+
+
+class AttentionShape(NamedTuple):
+    """``tokens_q`` queries of each sequence, which has ``tokens_k`` tokens, in ``heads`` of ``width``."""
+
+    batch: int
+    tokens_q: int
+    tokens_k: int
+    heads: int
+    kv_heads: int
+    width: int
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self))
+
+    @property
+    def line(self) -> str:
+        """As that of ``Shape``."""
+        return f"{self.batch} of {self.heads}x{self.kv_heads}x{self.width}"
+
+    @property
+    def rows(self) -> int:
+        return self.tokens_k
+
+
+AnyShape = Shape | AttentionShape
+
 
 def parse(text: str) -> Shape:
     """``MxNxK`` or ``MxNxKxGROUPS``.
@@ -32,6 +67,17 @@ def parse(text: str) -> Shape:
     if not re.fullmatch(r"\d+x\d+x\d+(x\d+)?", text) or 0 in map(int, text.split("x")):
         raise ValueError(f"expected a shape as MxNxK or MxNxKxGROUPS, got {text!r}")
     return Shape(*map(int, text.split("x")))
+
+
+def parse_attention(text: str) -> AttentionShape:
+    """``BATCHxQUERIESxTOKENSxHEADSxKV_HEADSxWIDTH``.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not re.fullmatch(r"\d+(x\d+){5}", text) or 0 in map(int, text.split("x")):
+        raise ValueError(f"expected a shape as BATCHxQUERIESxTOKENSxHEADSxKV_HEADSxWIDTH, got {text!r}")
+    return AttentionShape(*map(int, text.split("x")))
 
 
 _DEEPGEMM_M = (1, 64, 128, 4096)
@@ -60,6 +106,16 @@ K_GROUPED = (
     Shape(7168, 2048, 2048, 16),
     Shape(768, 2048, 128, 8),
 )
+
+PROMPTS = tuple(
+    AttentionShape(1, tokens, tokens, heads, kv_heads, width)
+    for tokens in (1024, 8192)
+    for heads, kv_heads, width in ((32, 8, 128), (64, 8, 128), (32, 8, 64), (16, 4, 256))
+)
+
+STEPS = tuple(AttentionShape(batch, 1, 8192, 32, 8, 128) for batch in (1, 64))
+
+LATENT_STEPS = tuple(AttentionShape(batch, 1, 8192, heads, 1, 576) for batch in (1, 64) for heads in (16, 128))
 
 _MASKED_M = 20  # of a decoding step
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -13,6 +12,7 @@ import triton.language as tl
 
 from .. import hip
 from . import triton_launch
+from .attention_problems import AttentionProblem
 
 # ruff: noqa: N803  (Triton's constants are upper case)
 
@@ -93,6 +93,8 @@ CONFIGS = tuple(
     if (bn, stages) != (128, 2)
 )
 
+_LEAST_TOKENS = 128
+
 
 def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, causal: bool, config: Config) -> None:
     """``out[...] = softmax(q kᵀ / sqrt(D)) v`` of contiguous [B, S, H, D], S a multiple of ``config.BM``.
@@ -110,8 +112,28 @@ def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, ca
         attention[grid](q, k, v, out, *numbers, **constants)
 
 
-def candidates(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, causal: bool
-) -> Iterator[tuple[str, Callable[[], None]]]:
+def missing(problem: AttentionProblem) -> str:
+    """Why there is no kernel for the problem; empty if there is one."""
+    _, tokens_q, tokens_k, _, _, width = problem.shape
+    if "k" not in problem.arguments:
+        return "no Triton kernel of ours over a paged cache"
+    if problem.d.dtype != problem.arguments["q"].dtype:
+        return "no Triton kernel of ours for FP8"
+    if tokens_q != tokens_k or tokens_q % _LEAST_TOKENS or width & (width - 1):
+        return f"tokens must be a multiple of {_LEAST_TOKENS}, the width a power of two"
+    return ""
+
+
+def candidates(problem: AttentionProblem) -> Iterator[tuple[str, Callable[[AttentionProblem], None]]]:
+    """All configurations whose tiles divide the problem."""
+
+    def of(config: Config) -> Callable[[AttentionProblem], None]:
+        def call(problem: AttentionProblem) -> None:
+            q, k, v, causal = (problem.arguments[name] for name in ("q", "k", "v", "causal"))
+            run(q, k, v, problem.d, causal, config)
+
+        return call
+
     for config in CONFIGS:
-        yield str(config), functools.partial(run, q, k, v, out, causal, config)
+        if problem.shape.tokens_q % config.BM == 0:
+            yield str(config), of(config)

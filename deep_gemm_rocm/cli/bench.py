@@ -14,8 +14,9 @@ from .. import warmup
 from ..benchmarks import report, shapes, suite
 from ..benchmarks.baselines import BASELINES
 from ..benchmarks.measure import Sampling
-from ..benchmarks.problems import OPERATIONS, WrongResultError
-from ..benchmarks.shapes import Shape
+from ..benchmarks.operations import OPERATIONS
+from ..benchmarks.problems import WrongResultError
+from ..benchmarks.shapes import AnyShape
 from ..benchmarks.suite import Result
 from . import UsageError
 
@@ -81,7 +82,7 @@ def run(
     return good
 
 
-def chosen_shapes(op: str, wanted: Iterable[str]) -> tuple[Shape, ...]:
+def chosen_shapes(op: str, wanted: Iterable[str]) -> tuple[AnyShape, ...]:
     """Those of all names, each once.
 
     Raises:
@@ -93,7 +94,7 @@ def chosen_shapes(op: str, wanted: Iterable[str]) -> tuple[Shape, ...]:
         raise UsageError(f"--shapes: {error}") from error
 
 
-def _named(op: str, name: str) -> tuple[Shape, ...]:
+def _named(op: str, name: str) -> tuple[AnyShape, ...]:
     if name == "deepgemm":
         return OPERATIONS[op].shapes
-    return shapes.of_model(name, op) if name in warmup.models() else (shapes.parse(name),)
+    return shapes.of_model(name, op) if name in warmup.models() else (OPERATIONS[op].parse(name),)

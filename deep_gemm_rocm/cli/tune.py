@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from rich.console import Console
 
@@ -12,6 +13,7 @@ from ..benchmarks import problems
 from ..benchmarks import tune as tuning
 from ..benchmarks.measure import Sampling
 from ..benchmarks.problems import OPERATIONS
+from ..benchmarks.shapes import Shape
 from ..heuristics.tuned import TableError
 from . import UsageError
 from .bench import chosen_shapes
@@ -36,7 +38,7 @@ def run(console: Console, ops: Sequence[str], wanted_shapes: Sequence[str], out:
     good = True
     for index, (op, shape) in enumerate(work, 1):
         console.print(f"{index} of {len(work)}: {op} {shape}")
-        problem = problems.make(op, shape, hip.runtime().tensor_device)
+        problem = problems.make(op, cast(Shape, shape), hip.runtime().tensor_device)
         if not again and table.has(tuning.asked_for(problem)):
             console.print("  is in the table")
             continue

@@ -1,0 +1,215 @@
+"""Attention that is measured: its inputs, how to run it, and whether a result is right."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import attention, planning, testing
+from ..layout import FP8, ceil_div
+from . import shapes
+from .problems import CHECKED_WHOLE, WrongResultError, copied, some_rows, to_meta, unwritten
+from .shapes import AttentionShape
+
+_PAGE = 64
+_CHECKED_SEQUENCES = 2  # of a large problem,
+_CHECKED_ROWS = 32  # queries of each, and
+_CHECKED_HEADS = 8  # heads of q that share one of k
+
+
+@dataclass(frozen=True)
+class AttentionProblem:
+    """Attention of some queries.
+
+    Attributes:
+        op: what is computed, a key of ``OPERATIONS``.
+        arguments: all of the function's but the output: tensors by their names, and options.
+        d: the output, NaN until something is written.
+    """
+
+    op: str
+    shape: AttentionShape
+    arguments: Mapping[str, Any]
+    d: torch.Tensor
+
+    @property
+    def operation(self) -> AttentionOperation:
+        return OPERATIONS[self.op]
+
+    @property
+    def flops(self) -> int:
+        """Of both products, for the keys that queries see."""
+        batch, tokens_q, tokens_k, heads, _, width = self.shape
+        pairs = tokens_q * tokens_k - (tokens_q * (tokens_q - 1) // 2 if self.operation.causal else 0)
+        return 2 * batch * heads * pairs * (width + self.d.shape[-1])
+
+    @property
+    def bytes(self) -> int:
+        """That a kernel reads and writes at least."""
+        data = (tensor for name, tensor in self._tensors() if name in ("q", "k", "v") or name.endswith("cache"))
+        return sum(tensor.nbytes for tensor in data) + self.d.nbytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all its tensors."""
+        return sum(tensor.nbytes for _, tensor in self._tensors()) + self.d.nbytes
+
+    def copy(self) -> AttentionProblem:
+        """The same problem in memory of its own."""
+        return dataclasses.replace(self, arguments=self._each(copied), d=torch.full_like(self.d, torch.nan))
+
+    def kernel_names(self) -> list[str]:
+        """The kernels that ``run`` launches."""
+        with planning.planning() as plan:
+            dataclasses.replace(self, arguments=self._each(to_meta), d=to_meta(self.d)).run()
+        return [str(request.values["kernel_name"]) for request in plan.values()]
+
+    def run(self) -> None:
+        """Launches this package's kernel for it."""
+        self.operation.function(**self.arguments, out=self.d)
+
+    def check(self) -> float:
+        """The largest error of ``d`` in units of what rounding may cost; of a large problem, for some of its queries.
+
+        Raises:
+            WrongResultError: an error is larger than that, or an element wasn't written.
+        """
+        if self.d.isnan().any():
+            raise WrongResultError(f"{self.op} {self.shape}: {int(self.d.isnan().sum())} elements of d are NaN")
+        batch, tokens_q, tokens_k, heads, kv_heads, _ = self.shape
+        large = self.flops > CHECKED_WHOLE
+        rows = some_rows(tokens_q, _CHECKED_ROWS if large else tokens_q)
+        group = min(heads // kv_heads, _CHECKED_HEADS) if large else heads // kv_heads
+
+        def part(tensor: torch.Tensor, sequence: int) -> torch.Tensor:
+            of_rows = tensor[sequence : sequence + 1].cpu()[:, rows]
+            return of_rows.unflatten(2, (kv_heads, -1))[:, :, :, :group].flatten(2, 3)
+
+        seen = testing.visible_keys(tokens_q, tokens_k, self.operation.causal, None)[rows]
+        worst = 0.0
+        for sequence in some_rows(batch, _CHECKED_SEQUENCES if large else batch).tolist():
+            k, v = (tensor.cpu() for tensor in self._keys_and_values(sequence))
+            reference = testing.attention_reference(part(self.arguments["q"], sequence), k, v, seen=seen)
+            accuracy = reference.measure(part(self.d, sequence))
+            if accuracy.failures:
+                raise WrongResultError(
+                    f"{self.op} {self.shape}: {accuracy.failures} of {reference.out.numel()} elements of sequence "
+                    f"{sequence} are wrong, by up to {accuracy.max_error:g}"
+                )
+            worst = max(worst, accuracy.max_error_over_bound)
+        return worst
+
+    def _keys_and_values(self, sequence: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each [1, tokens, heads, width]."""
+        if "k" in self.arguments:
+            k, v = (self.arguments[name][sequence : sequence + 1] for name in "kv")
+            return k, v
+        pages = self.arguments["block_table"][sequence].long()
+        caches = [tensor for name, tensor in self._tensors() if name.endswith("cache")]
+        k, v = (cache[pages].flatten(0, 1)[None, : self.shape.tokens_k] for cache in (caches[0], caches[-1]))
+        return k, v[..., : self.d.shape[-1]]
+
+    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, value) for name, value in self.arguments.items() if isinstance(value, torch.Tensor))
+
+    def _each(self, function: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
+        return {**self.arguments, **{name: function(tensor) for name, tensor in self._tensors()}}
+
+
+@dataclass(frozen=True)
+class AttentionOperation:
+    """Something that is measured, as ``problems.Operation``.
+
+    Attributes:
+        shapes: on which, by default.
+        make: inputs of a shape.
+        function: of this package; takes an ``AttentionProblem``'s arguments and ``out``.
+        causal: whether queries see none of the keys behind their own.
+        dtype: of q, keys and values.
+    """
+
+    shapes: tuple[AttentionShape, ...]
+    make: Callable[[str, AttentionShape, str], AttentionProblem]
+    function: Callable[..., Any]
+    causal: bool = True
+    dtype: torch.dtype = torch.bfloat16
+
+    def parse(self, text: str) -> AttentionShape:
+        """As ``shapes.parse_attention``, of a shape that there are kernels for.
+
+        Raises:
+            ValueError: the text is none, or none that the function takes.
+        """
+        shape = shapes.parse_attention(text)
+        name = next(name for name, operation in OPERATIONS.items() if operation is self)
+        self.make(name, shape._replace(batch=1), "meta").kernel_names()
+        return shape
+
+
+def _normal(*shape: int, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """The same for the same shape."""
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)), dtype=torch.bfloat16)
+    return values.to(dtype).to(device)
+
+
+def _descales(dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
+    names = ("q_descale", "k_descale", "v_descale") if dtype == FP8 else ()
+    return {name: torch.ones(1, device=device) for name in names}
+
+
+def _make_forward(op: str, shape: AttentionShape, device: str) -> AttentionProblem:
+    batch, tokens_q, tokens_k, heads, kv_heads, width = shape
+    kind = OPERATIONS[op]
+    arguments: dict[str, Any] = {
+        "q": _normal(batch, tokens_q, heads, width, dtype=kind.dtype, device=device),
+        **{name: _normal(batch, tokens_k, kv_heads, width, dtype=kind.dtype, device=device) for name in "kv"},
+        "causal": kind.causal,
+        **_descales(kind.dtype, device),
+    }
+    return AttentionProblem(op, shape, arguments, unwritten(batch, tokens_q, heads, width, device=device))
+
+
+def _paged(shape: AttentionShape, device: str) -> dict[str, torch.Tensor]:
+    """Pages of all sequences in random order."""
+    pages = ceil_div(shape.tokens_k, _PAGE)
+    order = torch.randperm(shape.batch * pages, generator=torch.Generator().manual_seed(0))
+    return {
+        "block_table": order.int().view(shape.batch, pages).to(device),
+        "context_lens": torch.full((shape.batch,), shape.tokens_k, dtype=torch.int32, device=device),
+    }
+
+
+def _make_decode(op: str, shape: AttentionShape, device: str) -> AttentionProblem:
+    batch, tokens_q, tokens_k, heads, kv_heads, width = shape
+    dtype, pages = OPERATIONS[op].dtype, batch * ceil_div(tokens_k, _PAGE)
+    caches = {
+        name: _normal(pages, _PAGE, kv_heads, width, dtype=dtype, device=device) for name in ("k_cache", "v_cache")
+    }
+    q = _normal(batch, tokens_q, heads, width, dtype=dtype, device=device)
+    arguments = {"q": q, **caches, **_paged(shape, device), **_descales(dtype, device)}
+    return AttentionProblem(op, shape, arguments, unwritten(batch, tokens_q, heads, width, device=device))
+
+
+def _make_latent(op: str, shape: AttentionShape, device: str) -> AttentionProblem:
+    batch, tokens_q, tokens_k, heads, kv_heads, width = shape
+    pages = batch * ceil_div(tokens_k, _PAGE)
+    q = _normal(batch, tokens_q, heads, width, dtype=torch.bfloat16, device=device)
+    cache = _normal(pages, _PAGE, kv_heads, width, dtype=torch.bfloat16, device=device)
+    arguments = {"q": q, "kv_cache": cache, **_paged(shape, device)}
+    return AttentionProblem(op, shape, arguments, unwritten(batch, tokens_q, heads, 512, device=device))
+
+
+_forward, _decode = attention.flash_attention, attention.flash_attention_decode
+OPERATIONS = {
+    "flash_attention": AttentionOperation(shapes.PROMPTS, _make_forward, _forward, causal=False),
+    "flash_attention_causal": AttentionOperation(shapes.PROMPTS, _make_forward, _forward),
+    "fp8_flash_attention": AttentionOperation(shapes.PROMPTS, _make_forward, _forward, causal=False, dtype=FP8),
+    "fp8_flash_attention_causal": AttentionOperation(shapes.PROMPTS, _make_forward, _forward, dtype=FP8),
+    "flash_attention_decode": AttentionOperation(shapes.STEPS, _make_decode, _decode),
+    "fp8_flash_attention_decode": AttentionOperation(shapes.STEPS, _make_decode, _decode, dtype=FP8),
+    "mla_decode": AttentionOperation(shapes.LATENT_STEPS, _make_latent, attention.mla_decode),
+}
