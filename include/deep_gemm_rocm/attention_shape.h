@@ -27,6 +27,9 @@ struct AttentionShape {
   static constexpr int kWaveQ = kMfmaRows;
   static constexpr int kBlockQ = kWaves * kWaveQ;
 
+  // Probabilities are up to 2^kSlack, for which FP8 has no room.
+  static constexpr int kSlack = sizeof(T) == 1 ? 0 : 8;
+
   // A block of keys is 128 bytes of a row of Vᵀ.
   static constexpr int kBlockK = kBlockKBytes / sizeof(T);
   static constexpr int kKeyFragments = kBlockK / kMfmaRows;

@@ -356,8 +356,10 @@ class FlashAttention {
       if (ballot(value_unit_ != out_unit_) != 0) factor *= out_unit_ / value_unit_;
       out_unit_ = value_unit_;
     }
+    if (Shape::kSlack == 0 || ballot(factor != 1) != 0) {
 #pragma unroll
-    for (int i = 0; i < Shape::kValueFragments; ++i) out_[i] *= factor;
+      for (int i = 0; i < Shape::kValueFragments; ++i) out_[i] *= factor;
+    }
 #pragma unroll
     for (int i = 0; i < 2 * Shape::kReadsOfBlock; ++i) probabilities_[i] = probability_operand<Mfma, T>(logits_, i);
   }
@@ -391,7 +393,7 @@ class FlashAttention {
   typename Mfma::Accumulator logits_[Shape::kKeyFragments];
   MfmaOperand probabilities_[2 * Shape::kReadsOfBlock];
   typename Mfma::Accumulator out_[Shape::kValueFragments] = {};
-  OnlineSoftmax<Mfma, T> softmax_;
+  OnlineSoftmax<Mfma, T, Shape::kSlack> softmax_;
   float logit_scale_;
   float key_unit_, value_unit_;  // what the next block's keys and values are to be multiplied with
   float out_unit_ = 1;           // what `out` is to be multiplied with
