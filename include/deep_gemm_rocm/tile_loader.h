@@ -58,16 +58,21 @@ class TileLoader {
 
   // From here on, loads are this tile's, whose K-blocks are counted from `first_k_block` on.
   DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
-    buffer_ = {tile.first, buffer_bytes(tile, first_row_)};
+    const Buffer buffer{tile.first, buffer_bytes(tile, first_row_)};
+    // Most tiles are: then they have the same rows, as strides only differ where they are K.
+    const bool is_like_before = buffer.bytes == buffer_.bytes && tile.k_bytes == k_bytes_;
+    buffer_ = buffer;
     k_bytes_ = tile.k_bytes;
     first_k_block_ = first_k_block;
+    if (is_like_before) return;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int row = first_row_ + Order::of_lds_row(lds_row(pass));
       const int in_part = Order::row_in_part(row);
-      offset_[pass] = in_part < tile.rows ? in_part * static_cast<unsigned>(tile.stride_bytes) +
-                                                Order::part(row) * static_cast<unsigned>(tile.part_bytes) + chunk_k()
-                                          : kOutOfBounds;
+      offset_[pass] =
+          in_part < tile.rows ? in_part * static_cast<unsigned>(tile.stride_bytes) +
+                                    Order::part(row) * static_cast<unsigned>(tile.part_bytes) + chunk_k()
+                              : kOutOfBounds;
     }
   }
 
@@ -106,8 +111,8 @@ class TileLoader {
 
   int first_row_;
   int first_k_block_;
-  int k_bytes_;
-  Buffer buffer_;
+  int k_bytes_ = 0;
+  Buffer buffer_{};
   unsigned offset_[kPasses];
   Loaded staged_[kRegisterStages][kPasses];
 };

@@ -30,7 +30,9 @@ constexpr TileIndex grouped_tile(unsigned tile, int tiles_m, int tiles_n, int gr
   const unsigned in_band = tile - band * band_tiles;
   const unsigned first_m = band * group_m;
   const unsigned rows = min<unsigned>(tiles_m - first_m, group_m);
-  const unsigned n = rows == 1 ? in_band : in_band / rows;
+  // Most bands are full, or there is one row.
+  const unsigned full = group_m;
+  const unsigned n = rows == full ? in_band / full : rows == 1 ? in_band : in_band / rows;
   return {static_cast<int>(first_m + in_band - n * rows), static_cast<int>(n)};
 }
 
