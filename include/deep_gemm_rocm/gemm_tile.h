@@ -159,8 +159,8 @@ template <class Schedule, class Tile>
 DG_DEVICE void go_on_to(const Tile& following, typename Schedule::State& state, int k_block) {
   const GemmArguments& args = first_kernel_argument<GemmArguments>();
   const auto operands = tile_operands<typename Schedule::Kind, typename Schedule::Shape>(args, following);
-  if (k_block + Schedule::kLoadedAheadOfB == state.end_k_block) state.begin_loads_of_b(operands.b);
-  if (k_block + Schedule::kLoadedAheadOfA == state.end_k_block) state.begin_loads_of_a(operands.a);
+  if (k_block + Schedule::kLoadedAheadOfB == state.end_k_block) state.begin_loads_of_b(operands);
+  if (k_block + Schedule::kLoadedAheadOfA == state.end_k_block) state.begin_loads_of_a_and_scales(operands);
 }
 
 // The last K-blocks of a tile load the first ones of the next.
@@ -189,6 +189,7 @@ DG_DEVICE void compute_tiles_overlapping(int first, int step, uint8_t* lds) {
         if (k_block < finds_at) return;
         if (k_block == finds_at) follows = find_following<Schedule, TileSource>(state, index + step, following);
         if (follows) go_on_to<Schedule>(following, state, k_block);
+        wait_for_arguments();  // or the compiler would wait in every K-block
       });
       store_tile<Schedule>(first_kernel_argument<GemmArguments>(), tile, state, lds);
       Schedule::after_store(follows);

@@ -67,6 +67,12 @@ DG_DEVICE void lds_barrier_of_wave() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront", "local");
 }
 
+// Waits for arguments on their way to registers.
+DG_DEVICE void wait_for_arguments() {
+  constexpr int kNoScalarLoads = 0xc07f;  // s_waitcnt lgkmcnt(0): the other counters' largest values
+  __builtin_amdgcn_s_waitcnt(kNoScalarLoads);
+}
+
 // Orders LDS accesses of the whole workgroup; global loads in flight stay in flight.
 DG_DEVICE void lds_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");

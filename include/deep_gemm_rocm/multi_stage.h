@@ -69,7 +69,7 @@ class MultiStage {
   }
 
   static DG_DEVICE void load(State& state, int stage, int k_block) {
-    state.load_scales(stage, k_block);
+    state.load_scales(stage);
     state.load_tile(stage, k_block);
   }
 };

@@ -16,6 +16,9 @@ namespace deep_gemm_rocm {
 // 1, and starts the loads of k + 2: what both halves store (in intervals 2k and 2k + 1) is read from interval 2k + 2
 // on, and replaces what was read until interval 2k - 1.
 //
+// A half arrives at the barrier behind its compute phase with one MFMA to go: while the other half starts, the matrix
+// cores have that. It has the highest priority, or it would wait for all of the other half's.
+//
 // Of A, each half needs other rows, and loads only these. So one stage is enough: once memory phase k has read it and
 // started the loads of K-block k + 1, compute phase k stores these, behind most of its MFMAs: by then the loads have
 // returned, and the other half has read its fragments and left LDS alone.
@@ -31,7 +34,7 @@ class PingPong {
   static constexpr int kUnroll = 1;
   static constexpr bool kEndsWithKBlock = true;  // the epilogue
   static constexpr bool kGoesOnToNextTile = true;
-  static constexpr int kLoadedAheadOfA = 1;
+  static constexpr int kLoadedAheadOfA = 1;  // and of the scales
   static constexpr int kLoadedAheadOfB = 2;
 
   struct Resources : PipelineResources<Shape> {
@@ -45,6 +48,7 @@ class PingPong {
 
   static DG_DEVICE void prologue(State& state) {
     const int first = state.first_k_block;
+    if (kLoadsScalesAhead) state.load_scales(0);
     state.load_tile(0, first);
     state.store_tile(0, first);
     load_b(state, first + 1);
@@ -55,8 +59,7 @@ class PingPong {
   static DG_DEVICE void k_block(State& state, int, int k_block) {
     memory_phase(state, k_block);
     lds_barrier();
-    compute_phase(state, k_block);
-    lds_barrier();
+    compute_phase(state, k_block, [] { lds_barrier(); });
     __builtin_amdgcn_sched_barrier(0);
     state.mma.finish();  // beside the other half's MFMAs
   }
@@ -65,7 +68,7 @@ class PingPong {
   static DG_DEVICE void epilogue(State& state) {
     memory_phase(state, state.end_k_block - 1);
     lds_barrier();
-    compute_phase(state, state.end_k_block - 1);
+    compute_phase(state, state.end_k_block - 1, [] {});
     state.mma.settle();
     if (!is_second_half()) lds_barrier();
     state.mma.finish();
@@ -77,21 +80,29 @@ class PingPong {
   }
 
  private:
+  // Those of single columns take too many registers to hold them twice.
+  static constexpr bool kLoadsScalesAhead = Kind::kScaling != Scaling::kVectors;
   static constexpr int kReadsPerLoad = State::kFragmentReads / State::kTransfersOfA;
   static_assert(kReadsPerLoad > 0, "too few reads to load A between them");
+  static constexpr int kBarrierSlot = State::kSlots - 1;
   static constexpr int kFirstStoreSlot = State::kSlots * 5 / 8;
   static constexpr int kSlotsPerStore = max((State::kSlots - kFirstStoreSlot) / State::kTransfersOfA, 1);
-  static_assert(kFirstStoreSlot + (State::kTransfersOfA - 1) * kSlotsPerStore < State::kSlots,
+  static_assert(kFirstStoreSlot + (State::kTransfersOfA - 1) * kSlotsPerStore < kBarrierSlot,
                 "too few slots to store A");
 
   static DG_DEVICE bool is_second_half() { return wave_id() >= 4; }
 
   static DG_DEVICE void memory_phase(State& state, int k_block) {
-    state.load_scales(0, k_block);
+    if (!kLoadsScalesAhead) state.load_scales(0);
     state.read_fragments(k_block, 0, [&](auto read) {
       __builtin_amdgcn_sched_barrier(0);
       if (read % kReadsPerLoad == 0 && read / kReadsPerLoad < State::kTransfersOfA) {
         state.load(0, read / kReadsPerLoad, k_block + 1);
+        __builtin_amdgcn_sched_barrier(0);
+      }
+      if (kLoadsScalesAhead && read == State::kFragmentReads / 2) {
+        state.mma.start_k_block(state.scales, 0);
+        state.load_scales(0);  // of the next K-block
         __builtin_amdgcn_sched_barrier(0);
       }
     });
@@ -102,11 +113,17 @@ class PingPong {
     }
   }
 
-  static DG_DEVICE void compute_phase(State& state, int k_block) {
+  template <class AtBarrier>
+  static DG_DEVICE void compute_phase(State& state, int k_block, const AtBarrier& at_barrier) {
     __builtin_amdgcn_s_setprio(1);
-    state.mma.start_k_block(state.scales, 0);
+    if (!kLoadsScalesAhead) state.mma.start_k_block(state.scales, 0);
     static_for<State::kSlots>([&](auto slot) {
       __builtin_amdgcn_sched_barrier(0);
+      if (slot == kBarrierSlot) {
+        __builtin_amdgcn_s_setprio(2);
+        at_barrier();
+        __builtin_amdgcn_sched_barrier(0);
+      }
       state.mma.slot(slot, state.a, state.b[0]);
       const int since = slot - kFirstStoreSlot;
       if (since >= 0 && since % kSlotsPerStore == 0 && since / kSlotsPerStore < State::kTransfersOfA) {

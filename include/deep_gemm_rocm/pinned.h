@@ -33,7 +33,7 @@ class Pinned {
 
   static DG_DEVICE void prologue(State& state) {
 #pragma unroll
-    for (int i = 0; i < State::kScaleLoads; ++i) state.scales.load(0, i, 0);
+    for (int i = 0; i < State::kScaleLoads; ++i) state.scales.load(0, i);
 #pragma unroll
     for (int i = 0; i < kTransfers; ++i) state.load(0, i, 0);
 #pragma unroll
@@ -104,7 +104,7 @@ class Pinned {
 
   static DG_DEVICE void memory_tick(State& state, int tick, int k_block) {
     if (tick < State::kScaleLoads) {
-      state.scales.load(0, tick, k_block + 1);
+      state.scales.load(0, tick);
     } else if (tick >= kStore && tick < kStore + kTransfers) {
       state.load(0, tick - kStore, k_block + 2);
     }

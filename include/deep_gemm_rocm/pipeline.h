@@ -89,19 +89,21 @@ class PipelineState {
         wave_n_(Shape::wave_n()) {}
 
   DG_DEVICE void begin(const TileOperands& tile) {
-    begin_loads_of_a(tile.a);
-    begin_loads_of_b(tile.b);
+    begin_loads_of_a_and_scales(tile);
+    begin_loads_of_b(tile);
     begin_sums(tile);
   }
 
   // From here on, loads are of the tile that comes after this one.
-  DG_DEVICE void begin_loads_of_a(const OperandTile& next) { loader_a_.begin(next, end_k_block); }
-  DG_DEVICE void begin_loads_of_b(const OperandTile& next) { loader_b_.begin(next, end_k_block); }
+  DG_DEVICE void begin_loads_of_b(const TileOperands& next) { loader_b_.begin(next.b, end_k_block); }
+  DG_DEVICE void begin_loads_of_a_and_scales(const TileOperands& next) {
+    loader_a_.begin(next.a, end_k_block);
+    scales.begin(next.sfa, next.a.rows, next.sfb, next.b.rows, num_k_blocks(next));
+  }
 
   DG_DEVICE void begin_sums(const TileOperands& tile) {
     first_k_block = end_k_block;
     end_k_block += num_k_blocks(tile);
-    scales = Scales(tile.sfa, tile.a.rows, tile.sfb, tile.b.rows, first_k_block, end_k_block - first_k_block);
     mma = Mma();
   }
 
@@ -171,9 +173,10 @@ class PipelineState {
     mma.finish();
   }
 
-  DG_DEVICE void load_scales(int stage, int k_block) {
+  // Of the first K-block whose scales aren't loaded yet.
+  DG_DEVICE void load_scales(int stage) {
 #pragma unroll
-    for (int i = 0; i < kScaleLoads; ++i) scales.load(stage, i, k_block);
+    for (int i = 0; i < kScaleLoads; ++i) scales.load(stage, i);
   }
 
   DG_DEVICE void load_tile(int stage, int k_block) {

@@ -33,7 +33,7 @@ class ProducerConsumer {
   static DG_DEVICE void prologue(State& state) {
     if (State::computes()) {
 #pragma unroll
-      for (int stage = 0; stage < kUnroll; ++stage) state.load_scales(stage, stage);
+      for (int stage = 0; stage < kUnroll; ++stage) state.load_scales(stage);
     } else {
 #pragma unroll
       for (int stage = 0; stage < kUnroll; ++stage) state.load_tile(stage, stage);
@@ -62,7 +62,7 @@ class ProducerConsumer {
 
   static DG_DEVICE void consume(State& state, int stage, int k_block) {
     state.mma.start_k_block(state.scales, stage);
-    state.load_scales(stage, k_block + kUnroll);
+    state.load_scales(stage);
     // The unrolled loop may end with K-blocks past the last one.
     if (kUnroll == 1 || k_block < state.end_k_block) {
       state.read_fragments(k_block);

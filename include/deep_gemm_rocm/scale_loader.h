@@ -22,21 +22,23 @@ struct ScaleTile {
 };
 
 // One scale for each row m of A that a lane holds, and one for the wave's columns of each part of B, or for each sum
-// that a lane holds.
+// that a lane holds. K-blocks are loaded one after another; those past the last cost no memory traffic.
 template <class Shape, int kRegisterStages, bool kPerColumn_>
 class ScaleLoader {
  public:
-  ScaleLoader() = default;
-
   static constexpr bool kPerColumn = kPerColumn_;
   static constexpr int kColumns = kPerColumn ? Shape::kLaneSums : Shape::kParts;
   static constexpr int kLoads = Shape::kFragsM + kColumns;
 
-  // `a` starts at the tile's first of `rows` rows. `b` is the one row that covers the wave's columns, or starts at the
-  // tile's first of `columns` columns. The tile's K-blocks are counted from `first_k_block` on.
-  DG_DEVICE ScaleLoader(const ScaleTile& a, int rows, const ScaleTile& b, int columns, int first_k_block,
-                        int num_k_blocks)
-      : a_(a), b_(b), first_k_block_(first_k_block), num_k_blocks_(num_k_blocks) {
+  // From here on, loads are this tile's, whose row strides are those of the tile before. `a` starts at its first of
+  // `rows` rows. `b` is the one row that covers the wave's columns, or starts at the tile's first of `columns` columns.
+  DG_DEVICE void begin(const ScaleTile& a, int rows, const ScaleTile& b, int columns, int num_k_blocks) {
+    a_ = a;
+    b_ = b;
+    left_k_blocks_ = num_k_blocks;
+    const int tile_rows = min(rows, Shape::kBlockM);
+    if (!kPerColumn && tile_rows == rows_) return;  // most tiles are like the one before
+    rows_ = tile_rows;
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) offset_[i] = a.row_offset(Shape::lane_row(lane_id(), i), rows);
 #pragma unroll
@@ -46,13 +48,19 @@ class ScaleLoader {
     }
   }
 
-  DG_DEVICE void load(int stage, int load, int k_block) {
+  // Of the kLoads that a K-block takes, in this order.
+  DG_DEVICE void load(int stage, int load) {
     if (load < Shape::kFragsM) {
-      staged_a_[stage][load] = k_block_of(a_, 0, k_block).template load<float>(offset_[load]);
+      staged_a_[stage][load] = part_of(a_, 0).template load<float>(offset_[load]);
     } else {
       const int column = load - Shape::kFragsM;
       const int part = kPerColumn ? Shape::part_of_sum(column) : column;
-      staged_b_[stage][column] = k_block_of(b_, part, k_block).template load<float>(column_offset_[column]);
+      staged_b_[stage][column] = part_of(b_, part).template load<float>(column_offset_[column]);
+    }
+    if (load == kLoads - 1) {
+      a_.first_row += a_.k_block_stride;
+      b_.first_row += b_.k_block_stride;
+      --left_k_blocks_;
     }
   }
 
@@ -65,17 +73,15 @@ class ScaleLoader {
   DG_DEVICE float of_column(int stage, int column) const { return staged_b_[stage][column]; }
 
  private:
-  // A prefetch past the last K-block reads that one's scales again.
-  DG_DEVICE Buffer k_block_of(const ScaleTile& tile, int part, int k_block) const {
-    const int existing = min(k_block - first_k_block_, num_k_blocks_ - 1);
-    const int64_t first = part * tile.part_stride + existing * tile.k_block_stride;
-    return {tile.first_row + first, kOutOfBounds};
+  // Of the K-block that is loaded.
+  DG_DEVICE Buffer part_of(const ScaleTile& tile, int part) const {
+    return Buffer{tile.first_row + part * tile.part_stride, kOutOfBounds}.only_if(left_k_blocks_ > 0);
   }
 
-  ScaleTile a_;
+  ScaleTile a_;  // from that K-block on
   ScaleTile b_;
-  int first_k_block_;
-  int num_k_blocks_;
+  int left_k_blocks_;
+  int rows_ = 0;
   unsigned offset_[Shape::kFragsM];
   unsigned column_offset_[kColumns];
   float staged_a_[kRegisterStages][Shape::kFragsM];
@@ -85,9 +91,8 @@ class ScaleLoader {
 // In place of a ScaleLoader where no scale varies along K.
 struct NoScales {
   static constexpr int kLoads = 0;
-  NoScales() = default;
-  DG_DEVICE NoScales(const ScaleTile&, int, const ScaleTile&, int, int, int) {}
-  DG_DEVICE void load(int, int, int) {}
+  DG_DEVICE void begin(const ScaleTile&, int, const ScaleTile&, int, int) {}
+  DG_DEVICE void load(int, int) {}
 };
 
 }  // namespace deep_gemm_rocm
