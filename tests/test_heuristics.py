@@ -36,7 +36,7 @@ ALONE = {"block_m": 16, "block_n": 16, "waves_m": 1, "waves_n": 1, "waves_k": 2}
         ({"schedule": "pinned"}, "64x64"),
         ({"schedule": "pingpong", "num_stages": 2, "waves_m": 4}, "3 stages"),
         ({"schedule": "pingpong", "num_stages": 3}, "8 waves"),
-        ({"schedule": "pingpong", "num_stages": 3, "waves_m": 1, "waves_n": 8}, "two halves"),
+        ({"schedule": "pingpong", "num_stages": 3, "block_m": 128, "waves_m": 1, "waves_n": 8}, "two halves"),
         ({"schedule": "producer", "num_stages": 3}, "producer_waves"),
         ({"schedule": "producer", "num_stages": 2, "producer_waves": 4}, "3 stages"),
         ({"schedule": "producer", "num_stages": 3, "producer_waves": 3}, "divide the others"),

@@ -70,8 +70,13 @@ def functions(tmp_path_factory):
 def loads(config: GemmConfig) -> list[tuple[int, int]]:
     """What is loaded at once of a and of b: rows, and the threads that share them."""
     threads = (config.producer_waves or config.waves_m * config.waves_n) * WAVE
-    parts_of_a = 2 if config.schedule == "pingpong" else 1
-    return [(config.block_m // parts_of_a, threads // parts_of_a), (config.block_n, threads)]
+    parts_of_a, parts_of_b = 1, 1
+    if config.schedule == "pingpong":
+        parts_of_a, parts_of_b = (1, 2) if config.halves_of_n else (2, 1)
+    return [
+        (config.block_m // parts_of_a, threads // parts_of_a),
+        (config.block_n // parts_of_b, threads // parts_of_b),
+    ]
 
 
 def stores(functions, rows: int, threads: int):

@@ -42,6 +42,11 @@ _LARGE = (
     GemmConfig(block_m=128, block_n=128, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong"),
     GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong"),
 )
+# Where tiles of 256 rows would reach into the next group.
+_LARGE_OF_GROUPS = (
+    GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong"),
+    GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong"),
+)
 # Of kinds for which the other schedules have no room.
 _LARGE_MULTISTAGE = (
     GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=4, num_stages=4),
@@ -74,8 +79,12 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
         deals = kind.grouping in ("dense", "split_k") and kind.is_k_major
         narrow = _SMALL_DEALING_K if deals else _SMALL
         small = _SMALL_WIDE if kind.parts == 2 or kind.is_quantised else narrow
-        multistage = kind.grouping == "summed" or kind.b_major == "shuffled"
-        configs = small + (_LARGE_MULTISTAGE if multistage else _LARGE)
+        if kind.grouping == "summed" or kind.b_major == "shuffled":
+            configs = small + _LARGE_MULTISTAGE
+        elif kind.grouping == "contiguous" and not kind.is_quantised:
+            configs = small + _LARGE_OF_GROUPS
+        else:
+            configs = small + _LARGE
     largest = min(max_block_m, 128) if kind.grouping == "contiguous" else max_block_m
     return tuple(dataclasses.replace(config, kind=kind) for config in configs if config.block_m <= largest)
 

@@ -28,11 +28,11 @@ _SECOND_LAUNCH = 4800
 _PROLOGUE = 1500
 _EPILOGUE_PER_ROW = 8
 _SUM_OVER_WAVES = 1500  # and the start of their pipelines
-_OVERLAPPING_TILE = 5500  # besides its K-blocks, where they load the next one
+_OVERLAPPING_TILE = 5300  # besides its K-blocks, where they load the next one
 _FIRST_TILE_PER_ROW = 43  # of these tiles
 _LATENCY = {"multistage": 900, "pinned": 900, "pingpong": 400, "producer": 1300}  # from memory to a K-block in LDS
 _HIDES_NO_LATENCY = 0.75  # of the time in which a workgroup is busy
-_NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.06, "producer": 0.4, "dealing": 0.2}
+_NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.025, "producer": 0.4, "dealing": 0.2}
 
 
 def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:

@@ -221,8 +221,9 @@ class GemmConfig:
         if self.schedule == "pingpong":
             require(self.num_stages == 3, "the pingpong schedule has exactly 3 stages")
             require(self.waves_m * self.waves_n == 8, "the pingpong schedule takes 8 waves")
+            divided = self.waves_n if self.halves_of_n else self.waves_m
             require(
-                self.waves_m % 2 == 0, "the pingpong schedule divides the tile's rows among two halves of the waves"
+                divided % 2 == 0, "the pingpong schedule divides the tile's longer side among two halves of the waves"
             )
         if self.schedule == "producer":
             require(self.num_stages >= 3, "the producer schedule has at least 3 stages, two of which are in LDS")
@@ -254,9 +255,15 @@ class GemmConfig:
         return self.block_n // self.kind.parts
 
     @property
+    def halves_of_n(self) -> bool:
+        """Whether the halves of the waves that take turns divide the tile's columns, and not its rows."""
+        return self.schedule == "pingpong" and self.block_n > self.block_m
+
+    @property
     def lds_bytes(self) -> int:
-        stages_of_b = 1 if self.num_stages < 3 or self.waves_k > 1 else 2
-        stages_of_a = 1 if self.schedule == "pingpong" else stages_of_b
+        stages_of_a = stages_of_b = 1 if self.num_stages < 3 or self.waves_k > 1 else 2
+        if self.schedule == "pingpong":
+            stages_of_a, stages_of_b = (2, 1) if self.halves_of_n else (1, 2)
         rows_of_b = 0 if self.kind.b_major == "shuffled" else self.block_n
         return (stages_of_a * self.block_m + stages_of_b * rows_of_b) * BLOCK_K_BYTES * self.waves_k
 
@@ -278,4 +285,9 @@ class GemmConfig:
     def template_values(self) -> dict[str, int | str | bool]:
         """The values by name. Callers share the one dictionary."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "kind"}
-        return {**dataclasses.asdict(self.kind), **own, "kernel_name": self.kernel_name}
+        return {
+            **dataclasses.asdict(self.kind),
+            **own,
+            "halves_of_n": self.halves_of_n,
+            "kernel_name": self.kernel_name,
+        }

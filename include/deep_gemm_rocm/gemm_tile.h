@@ -159,8 +159,9 @@ template <class Schedule, class Tile>
 DG_DEVICE void go_on_to(const Tile& following, typename Schedule::State& state, int k_block) {
   const GemmArguments& args = first_kernel_argument<GemmArguments>();
   const auto operands = tile_operands<typename Schedule::Kind, typename Schedule::Shape>(args, following);
-  if (k_block + Schedule::kLoadedAheadOfB == state.end_k_block) state.begin_loads_of_b(operands);
-  if (k_block + Schedule::kLoadedAheadOfA == state.end_k_block) state.begin_loads_of_a_and_scales(operands);
+  if (k_block + Schedule::kLoadedAheadOfA == state.end_k_block) state.begin_loads_of_a(operands.a);
+  if (k_block + Schedule::kLoadedAheadOfB == state.end_k_block) state.begin_loads_of_b(operands.b);
+  if (k_block + Schedule::kLoadedAheadOfScales == state.end_k_block) state.begin_loads_of_scales(operands);
 }
 
 // The last K-blocks of a tile load the first ones of the next.
@@ -184,7 +185,8 @@ DG_DEVICE void compute_tiles_overlapping(int first, int step, uint8_t* lds) {
       auto following = tile;
       bool follows = false;
       // Late, for the registers that it takes.
-      const int finds_at = max(state.first_k_block, state.end_k_block - Schedule::kLoadedAheadOfB - 1);
+      constexpr int kLoadedAhead = max(Schedule::kLoadedAheadOfA, Schedule::kLoadedAheadOfB);
+      const int finds_at = max(state.first_k_block, state.end_k_block - kLoadedAhead - 1);
       run_k_loop<Schedule>(state, [&](int k_block) {
         if (k_block < finds_at) return;
         if (k_block == finds_at) follows = find_following<Schedule, TileSource>(state, index + step, following);

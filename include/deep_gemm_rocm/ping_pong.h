@@ -12,14 +12,15 @@ namespace deep_gemm_rocm {
 //   first half    memory 0  compute 0  memory 1   compute 1  memory 2 …
 //   second half   –         memory 0   compute 0  memory 1   compute 1 …
 //
-// B has two stages in LDS. Memory phase k reads the fragments of K-block k, stores the half's share of B's K-block k +
-// 1, and starts the loads of k + 2: what both halves store (in intervals 2k and 2k + 1) is read from interval 2k + 2
-// on, and replaces what was read until interval 2k - 1.
+// The halves divide the longer side of the tile. So both need all rows of the operand of the other side, B say, which
+// has two stages in LDS. Memory phase k reads the fragments of K-block k, stores the half's share of B's K-block k + 1,
+// and starts the loads of k + 2: what both halves store (in intervals 2k and 2k + 1) is read from interval 2k + 2 on,
+// and replaces what was read until interval 2k - 1.
 //
 // A half arrives at the barrier behind its compute phase with one MFMA to go: while the other half starts, the matrix
 // cores have that. It has the highest priority, or it would wait for all of the other half's.
 //
-// Of A, each half needs other rows, and loads only these. So one stage is enough: once memory phase k has read it and
+// Of the other operand, A say, each half has rows of its own, and loads only these. So one stage is enough: once memory phase k has read it and
 // started the loads of K-block k + 1, compute phase k stores these, behind most of its MFMAs: by then the loads have
 // returned, and the other half has read its fragments and left LDS alone.
 //
@@ -34,12 +35,16 @@ class PingPong {
   static constexpr int kUnroll = 1;
   static constexpr bool kEndsWithKBlock = true;  // the epilogue
   static constexpr bool kGoesOnToNextTile = true;
-  static constexpr int kLoadedAheadOfA = 1;  // and of the scales
-  static constexpr int kLoadedAheadOfB = 2;
+  static constexpr bool kDividesN = Shape::kWavesByColumns;
+  static constexpr int kLoadedAheadOfA = kDividesN ? 2 : 1;
+  static constexpr int kLoadedAheadOfB = kDividesN ? 1 : 2;
+  static constexpr int kLoadedAheadOfScales = 1;
 
   struct Resources : PipelineResources<Shape> {
-    static constexpr int kLdsStagesOfB = 2;
-    static constexpr int kPartsOfA = 2;
+    static constexpr int kLdsStagesOfA = kDividesN ? 2 : 1;
+    static constexpr int kLdsStagesOfB = kDividesN ? 1 : 2;
+    static constexpr int kPartsOfA = kDividesN ? 1 : 2;
+    static constexpr int kPartsOfB = kDividesN ? 2 : 1;
   };
   using State = PipelineState<Kind, Shape, Resources>;
 
@@ -51,7 +56,7 @@ class PingPong {
     if (kLoadsScalesAhead) state.load_scales(0);
     state.load_tile(0, first);
     state.store_tile(0, first);
-    load_b(state, first + 1);
+    load_shared(state, first + 1);
     lds_barrier();
     if (is_second_half()) lds_barrier();
   }
@@ -82,13 +87,19 @@ class PingPong {
  private:
   // Those of single columns take too many registers to hold them twice.
   static constexpr bool kLoadsScalesAhead = Kind::kScaling != Scaling::kVectors;
-  static constexpr int kReadsPerLoad = State::kFragmentReads / State::kTransfersOfA;
-  static_assert(kReadsPerLoad > 0, "too few reads to load A between them");
+  // Transfers of the operand of which halves have rows of their own, and of the one that they share.
+  static constexpr int kFirstOwn = kDividesN ? State::kTransfersOfA : 0;
+  static constexpr int kOwn = kDividesN ? State::kTransfers - State::kTransfersOfA : State::kTransfersOfA;
+  static constexpr int kFirstShared = kDividesN ? 0 : State::kTransfersOfA;
+  static constexpr int kShared = State::kTransfers - kOwn;
+
+  static constexpr int kReadsPerLoad = State::kFragmentReads / kOwn;
+  static_assert(kReadsPerLoad > 0, "too few reads to load a half's own rows between them");
   static constexpr int kBarrierSlot = State::kSlots - 1;
   static constexpr int kFirstStoreSlot = State::kSlots * 5 / 8;
-  static constexpr int kSlotsPerStore = max((State::kSlots - kFirstStoreSlot) / State::kTransfersOfA, 1);
-  static_assert(kFirstStoreSlot + (State::kTransfersOfA - 1) * kSlotsPerStore < kBarrierSlot,
-                "too few slots to store A");
+  static constexpr int kSlotsPerStore = max((State::kSlots - kFirstStoreSlot) / kOwn, 1);
+  static_assert(kFirstStoreSlot + (kOwn - 1) * kSlotsPerStore < kBarrierSlot,
+                "too few slots to store a half's own rows");
 
   static DG_DEVICE bool is_second_half() { return wave_id() >= 4; }
 
@@ -96,8 +107,8 @@ class PingPong {
     if (!kLoadsScalesAhead) state.load_scales(0);
     state.read_fragments(k_block, 0, [&](auto read) {
       __builtin_amdgcn_sched_barrier(0);
-      if (read % kReadsPerLoad == 0 && read / kReadsPerLoad < State::kTransfersOfA) {
-        state.load(0, read / kReadsPerLoad, k_block + 1);
+      if (read % kReadsPerLoad == 0 && read / kReadsPerLoad < kOwn) {
+        state.load(0, kFirstOwn + read / kReadsPerLoad, k_block + 1);
         __builtin_amdgcn_sched_barrier(0);
       }
       if (kLoadsScalesAhead && read == State::kFragmentReads / 2) {
@@ -107,7 +118,7 @@ class PingPong {
       }
     });
 #pragma unroll
-    for (int i = State::kTransfersOfA; i < State::kTransfers; ++i) {
+    for (int i = kFirstShared; i < kFirstShared + kShared; ++i) {
       state.store(0, i, k_block + 1);
       state.load(0, i, k_block + 2);
     }
@@ -126,16 +137,16 @@ class PingPong {
       }
       state.mma.slot(slot, state.a, state.b[0]);
       const int since = slot - kFirstStoreSlot;
-      if (since >= 0 && since % kSlotsPerStore == 0 && since / kSlotsPerStore < State::kTransfersOfA) {
-        state.store(0, since / kSlotsPerStore, k_block + 1);
+      if (since >= 0 && since % kSlotsPerStore == 0 && since / kSlotsPerStore < kOwn) {
+        state.store(0, kFirstOwn + since / kSlotsPerStore, k_block + 1);
       }
     });
     __builtin_amdgcn_s_setprio(0);
   }
 
-  static DG_DEVICE void load_b(State& state, int k_block) {
+  static DG_DEVICE void load_shared(State& state, int k_block) {
 #pragma unroll
-    for (int i = State::kTransfersOfA; i < State::kTransfers; ++i) state.load(0, i, k_block);
+    for (int i = kFirstShared; i < kFirstShared + kShared; ++i) state.load(0, i, k_block);
   }
 };
 

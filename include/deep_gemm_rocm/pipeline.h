@@ -31,6 +31,7 @@ struct PipelineResources {
   static constexpr bool kCarry = false;      // see PromotedMma
   static constexpr int kProducerWaves = 0;   // that only load, for the others; without them, all load
   static constexpr int kPartsOfA = 1;        // of its rows; as many parts of the waves load one each
+  static constexpr int kPartsOfB = 1;
 };
 
 // What every schedule works with: loaders, LDS, fragments and the wave's accumulators.
@@ -41,8 +42,10 @@ class PipelineState {
   static constexpr int kProducerThreads = Resources::kProducerWaves * kWaveSize;
   static constexpr int kLoadingThreads = kProducerThreads > 0 ? kProducerThreads : Shape::kThreads;
   static_assert(Shape::kThreads % kLoadingThreads == 0, "loaders number their threads modulo kLoadingThreads");
-  static constexpr int kPartThreads = kLoadingThreads / Resources::kPartsOfA;
-  static constexpr int kPartRows = Shape::kBlockM / Resources::kPartsOfA;
+  static constexpr int kThreadsOfA = kLoadingThreads / Resources::kPartsOfA;
+  static constexpr int kThreadsOfB = kLoadingThreads / Resources::kPartsOfB;
+  static constexpr int kRowsOfA = Shape::kBlockM / Resources::kPartsOfA;
+  static constexpr int kRowsOfB = Shape::kBlockN / Resources::kPartsOfB;
 
   template <class T, Major kMajor, int kRows, int kThreads, class Order>
   using GroupLoader =
@@ -54,13 +57,13 @@ class PipelineState {
   static_assert(Kind::kWidensA == Kind::kSumsSquares, "only a loader that sums squares widens");
   using LoaderA =
       Conditional<Kind::kSumsSquares,
-                  SquaringTileLoader<RowsInOrder, kPartRows, kPartThreads, kRegisterStages, Kind::kKTail, Widened>,
-                  Loader<typename Kind::A, Kind::kMajorA, kPartRows, kPartThreads, RowsInOrder>>;
+                  SquaringTileLoader<RowsInOrder, kRowsOfA, kThreadsOfA, kRegisterStages, Kind::kKTail, Widened>,
+                  Loader<typename Kind::A, Kind::kMajorA, kRowsOfA, kThreadsOfA, RowsInOrder>>;
   using OrderOfB = RowsByLane<Mfma, Shape::kJoined, Shape::kParts>;
   static constexpr bool kShuffledB = Kind::kMajorB == Major::kShuffled;
   using LoaderB =
       Conditional<kShuffledB, ShuffledLoader<Mfma, OrderOfB, Shape::kFragsN, Shape::kBlockN, kRegisterStages>,
-                  Loader<typename Kind::B, Kind::kMajorB, Shape::kBlockN, kLoadingThreads, OrderOfB>>;
+                  Loader<typename Kind::B, Kind::kMajorB, kRowsOfB, kThreadsOfB, OrderOfB>>;
   static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
   static constexpr bool kPromoted = kPerColumn || Kind::kScaling == Scaling::kBlocks;
   using Scales = Conditional<kPromoted, ScaleLoader<Shape, kRegisterStages, kPerColumn>, NoScales>;
@@ -83,21 +86,22 @@ class PipelineState {
 
   DG_DEVICE explicit PipelineState(uint8_t* lds)
       : loader_a_(first_loaded_row_of_a()),
-        loader_b_(kShuffledB ? Shape::wave_n() : 0),
+        loader_b_(kShuffledB ? Shape::wave_n() : first_loaded_row_of_b()),
         lds_(lds),
         wave_m_(Shape::wave_m()),
         wave_n_(Shape::wave_n()) {}
 
   DG_DEVICE void begin(const TileOperands& tile) {
-    begin_loads_of_a_and_scales(tile);
-    begin_loads_of_b(tile);
+    begin_loads_of_a(tile.a);
+    begin_loads_of_b(tile.b);
+    begin_loads_of_scales(tile);
     begin_sums(tile);
   }
 
   // From here on, loads are of the tile that comes after this one.
-  DG_DEVICE void begin_loads_of_b(const TileOperands& next) { loader_b_.begin(next.b, end_k_block); }
-  DG_DEVICE void begin_loads_of_a_and_scales(const TileOperands& next) {
-    loader_a_.begin(next.a, end_k_block);
+  DG_DEVICE void begin_loads_of_a(const OperandTile& next) { loader_a_.begin(next, end_k_block); }
+  DG_DEVICE void begin_loads_of_b(const OperandTile& next) { loader_b_.begin(next, end_k_block); }
+  DG_DEVICE void begin_loads_of_scales(const TileOperands& next) {
     scales.begin(next.sfa, next.a.rows, next.sfb, next.b.rows, num_k_blocks(next));
   }
 
@@ -130,7 +134,7 @@ class PipelineState {
     if (transfer < kTransfersOfA) {
       loader_a_.store(stage, transfer, lds_a(k_block) + first_row_offset(first_loaded_row_of_a()));
     } else {
-      loader_b_.store(stage, transfer - kTransfersOfA, lds_b(k_block));
+      loader_b_.store(stage, transfer - kTransfersOfA, lds_b(k_block) + first_row_offset(first_loaded_row_of_b()));
     }
   }
 
@@ -209,7 +213,10 @@ class PipelineState {
 
  private:
   static DG_DEVICE int first_loaded_row_of_a() {
-    return Resources::kPartsOfA == 1 ? 0 : wave_id() / (kPartThreads / kWaveSize) * kPartRows;
+    return Resources::kPartsOfA == 1 ? 0 : wave_id() / (kThreadsOfA / kWaveSize) * kRowsOfA;
+  }
+  static DG_DEVICE int first_loaded_row_of_b() {
+    return Resources::kPartsOfB == 1 ? 0 : wave_id() / (kThreadsOfB / kWaveSize) * kRowsOfB;
   }
 
   DG_DEVICE uint8_t* lds_a(unsigned k_block) const { return lds_ + k_block % Resources::kLdsStagesOfA * kBytesOfA; }

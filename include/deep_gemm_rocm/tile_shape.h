@@ -13,15 +13,18 @@ namespace deep_gemm_rocm {
 // B may have several parts (see activation.h), which then share the tile's rows of B: so many of one, as many of the
 // next, and so on.
 //
-// With kWavesK > 1 there are so many such grids, of a single wave each: every one computes the whole tile, over its
-// part of K.
-template <class Mfma_, int kBlockM_, int kBlockN_, int kWavesM_, int kWavesN_, int kParts_ = 1, int kWavesK_ = 1>
+// Waves are counted row by row of their grid, or column by column: then the first half of them has the first half of
+// the tile's columns. With kWavesK > 1 there are so many grids, of a single wave each: every one computes the whole
+// tile, over its part of K.
+template <class Mfma_, int kBlockM_, int kBlockN_, int kWavesM_, int kWavesN_, int kParts_ = 1, int kWavesK_ = 1,
+          bool kWavesByColumns_ = false>
 struct TileShape {
   using Mfma = Mfma_;
   static constexpr int kBlockM = kBlockM_;
   static constexpr int kBlockN = kBlockN_;
   static constexpr int kWavesN = kWavesN_;
   static constexpr int kWavesK = kWavesK_;
+  static constexpr bool kWavesByColumns = kWavesByColumns_;
   static constexpr int kParts = kParts_;
   static constexpr int kOutputN = kBlockN / kParts;
   static constexpr int kThreads = kWavesM_ * kWavesN_ * kWaveSize;
@@ -46,8 +49,14 @@ struct TileShape {
   static constexpr int part_of_sum(int sum) { return sum / kRun % kParts; }
   static constexpr int column_of_sum(int sum) { return sum / (kRun * kParts) * kRun + sum % kRun; }
 
-  static DG_DEVICE int wave_m() { return kWavesK > 1 ? 0 : wave_id() / kWavesN * kWaveM; }
-  static DG_DEVICE int wave_n() { return kWavesK > 1 ? 0 : wave_id() % kWavesN * kWaveN; }
+  static DG_DEVICE int wave_m() {
+    if (kWavesK > 1) return 0;
+    return (kWavesByColumns ? wave_id() % kWavesM_ : wave_id() / kWavesN) * kWaveM;
+  }
+  static DG_DEVICE int wave_n() {
+    if (kWavesK > 1) return 0;
+    return (kWavesByColumns ? wave_id() / kWavesM_ : wave_id() % kWavesN) * kWaveN;
+  }
   static DG_DEVICE int wave_k() { return kWavesK > 1 ? wave_id() : 0; }
   static DG_DEVICE int wave_column() { return wave_n() / kParts; }
 
