@@ -141,14 +141,14 @@ def use_config(monkeypatch):
     return use
 
 
-def tail(config: GemmConfig, chunks: int) -> int:
-    return 16 * chunks // config.kind.element_bytes if config.kind.k_tail else 0
+def tail(kind: GemmKind, chunks: int) -> int:
+    return 16 * chunks // kind.element_bytes if kind.k_tail else 0
 
 
 @pytest.mark.parametrize("config", OF_EVERY_KIND, ids=config_id)
 def test_every_kind_and_tile_with_tails(use_config, config):
     use_config(config)
-    k = 3 * 128 // config.kind.element_bytes + tail(config, 3)
+    k = 3 * 128 // config.kind.element_bytes + tail(config.kind, 3)
     Problem(config.kind, config.block_m + 5, 2 * config.output_n - 8, k).run()
     Problem(config.kind, config.block_m - 3, config.output_n + 13, k).run(columns=3, in_place=True)
 
@@ -159,7 +159,7 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
         pytest.skip("needs the simulator")
     use_config(config)
     monkeypatch.setenv("DG_SIM_SANITIZE", "1")
-    k = 5 * 128 // config.kind.element_bytes - tail(config, 1)
+    k = 5 * 128 // config.kind.element_bytes - tail(config.kind, 1)
     problem = Problem(config.kind, config.block_m + 3, config.output_n + 5, k)
     for seed in range(2):
         monkeypatch.setenv("DG_SIM_SEED", str(seed))
@@ -199,7 +199,7 @@ def test_scales_of_columns_have_any_strides(scaling, rows):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_configurations_agree_bit_by_bit(use_config, kind):
-    problem = Problem(dataclasses.replace(kind, k_tail=False), 130, 136, 512)
+    problem = Problem(kind, 130, 136, 4 * 128 // kind.element_bytes + tail(kind, 3))
     results = []
     for config in gemm_candidates(problem.kind):
         use_config(config)
