@@ -35,9 +35,7 @@ template <class Kind, class Shape>
 DG_DEVICE PartOfK part_of_wave(const PartOfK& k) {
   if constexpr (Shape::kWavesK == 1) return k;
   constexpr int kBlockK = kBlockKBytes / sizeof(typename Kind::B);
-  const Share blocks = share_of(ceil_div(k.k, kBlockK), Shape::kWavesK, Shape::wave_k());
-  const int first_k = min(blocks.first * kBlockK, k.k);
-  return {min(blocks.size * kBlockK, k.k - first_k), k.first_k + first_k, k.first_k_block + blocks.first, k.packed};
+  return share_of_k<kBlockK>(k, Shape::kWavesK, Shape::wave_k());
 }
 
 // The scales of an operand each of whose parts has `rows` rows of them.

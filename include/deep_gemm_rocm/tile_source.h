@@ -291,6 +291,14 @@ DG_DEVICE Share share_of(unsigned total, unsigned parts, int part) {
   return {part * size + min(part, left_over), size + (part < left_over ? 1 : 0)};
 }
 
+// What one of `parts` has of K whose blocks of kBlockK elements are dealt evenly.
+template <int kBlockK>
+DG_DEVICE PartOfK share_of_k(const PartOfK& k, int parts, int part) {
+  const Share blocks = share_of(ceil_div(k.k, kBlockK), parts, part);
+  const int first_k = min(blocks.first * kBlockK, k.k);
+  return {min(blocks.size * kBlockK, k.k - first_k), k.first_k + first_k, k.first_k_block + blocks.first, k.packed};
+}
+
 // One problem whose K is dealt to the groups, each of which has a sum of its own. Elements are the operands'.
 template <class Element, class Shape, int kXcdChunk, int kBand>
 class SplitKTiles : public BatchedTiles<Shape, kXcdChunk, kBand> {
@@ -302,9 +310,7 @@ class SplitKTiles : public BatchedTiles<Shape, kXcdChunk, kBand> {
 
   DG_DEVICE TileOfK tile(int index) const {
     const TileOfResults tile = Batched::tile(index);
-    const Share blocks = share_of(ceil_div(args_.k, kBlockK), args_.num_groups, tile.group);
-    const int first_k = min(blocks.first * kBlockK, args_.k);
-    return {tile, {min(blocks.size * kBlockK, args_.k - first_k), first_k, blocks.first, false}};
+    return {tile, share_of_k<kBlockK>(tile.part_of_k(args_), args_.num_groups, tile.group)};
   }
 
  private:
