@@ -6,6 +6,7 @@ their workgroup in s2, that of the work-item in v0 and four times that in v1.
 
 from __future__ import annotations
 
+import mmap
 import re
 from ctypes import byref, c_int, c_void_p
 from dataclasses import dataclass
@@ -913,6 +914,19 @@ def test_memory_that_may_have_been_written(hip: Hip, unwritten, monkeypatch) -> 
         hip.launch(hip.function(unwritten, "fill"), 1, 64, x, y)
     hip.launch(hip.function(unwritten, "store"), 1, 64, x, y)
     for pointer in (x, y, host):
+        hip.hipFree(pointer)
+
+
+def test_neighbours_do_not_hide_what_was_never_written(hip: Hip, unwritten) -> None:
+    """Host memory right behind an allocation; pages of modules and tensors may come to lie so."""
+    page = mmap.PAGESIZE
+    x, y = hip.malloc(page), hip.malloc(256)
+    hip.hipHostRegister(x + page, page, 0)
+    for kernel in ("store", "branch"):
+        with pytest.raises(HipCallError, match=f"kernel {kernel}: .* memory that (never was|was never)"):
+            hip.launch(hip.function(unwritten, kernel), 1, 64, x, y)
+    hip.hipHostUnregister(x + page)
+    for pointer in (x, y):
         hip.hipFree(pointer)
 
 

@@ -224,13 +224,15 @@ void MemoryMap::quarantine(uint64_t begin, uint64_t size) {
   }
 }
 
-// Merges blocks that overlap or touch: neighbouring registrations are often parts of one buffer. Allocations never
-// touch, for a page lies between them.
+// Merges blocks that overlap or touch: neighbouring registrations are often parts of one buffer. An allocation whose
+// writes are tracked stays by itself where it only touches what others have mapped beside it.
 std::shared_ptr<const MemoryRanges> MemoryMap::ranges() const {
   if (!ranges_) {
     auto merged = std::make_shared<MemoryRanges>();
     for (const auto& [begin, block] : blocks_) {
-      if (!merged->empty() && begin <= merged->back().end) {
+      const bool overlaps = !merged->empty() && begin < merged->back().end;
+      const bool touches = !merged->empty() && begin == merged->back().end;
+      if (overlaps || (touches && !block.written && !merged->back().written)) {
         merged->back().end = std::max(merged->back().end, block.end);
         merged->back().written = nullptr;
       } else {
