@@ -112,7 +112,7 @@ void Checker::start_workgroup(const std::vector<std::unique_ptr<Wave>>& waves, i
 
 void Checker::wait(const Wave& wave, uint16_t simm16) {
   state_of(wave).counters.wait(simm16, [&](const WaitCounters::Operation& load) {
-    for (uint32_t begin : load.lds.begins) lds_.end_load(begin, load.lds.bytes, wave.index_in_group);
+    lds_.end_load(load.lds.bytes, wave.index_in_group, load.lds.begins);
   });
 }
 
@@ -218,30 +218,49 @@ void Checker::follow_stored(const Wave& wave, int lane, const MemoryAccess& acce
   });
 }
 
+// `alike`: which bytes of a lane's place hold already what it stores.
+template <class Alike>
+bool Checker::check_lds(Wave& wave, uint64_t held, const Lanes& positions, const LdsWatch::Access& access,
+                        Alike alike) {
+  return for_lanes(held, [&](int lane) {
+    const auto begin = uint32_t(positions.addresses[lane]);
+    const auto conflict = lds_.first_conflict(access, begin, alike(lane, wave.group->lds.data() + begin));
+    return !conflict || report_lds(wave, conflict, lane, access.writes);
+  });
+}
+
+// Notes the bytes that the lanes access, and tells which lanes access LDS.
+uint64_t Checker::places_in_lds(const Wave& wave, const Lanes& positions, uint32_t bytes) {
+  uint64_t held = 0;
+  for_lanes(positions.active, [&](int lane) {
+    if (positions.addresses[lane] + bytes > wave.group->lds_bytes) return true;  // the access itself will fail
+    held |= 1ull << lane;
+    lds_bytes_.begins.push_back(uint32_t(positions.addresses[lane]));
+    return true;
+  });
+  return held;
+}
+
 bool Checker::access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, const Data& data,
                          Loaded& loaded, uint32_t dword) {
-  const uint32_t self = wave.index_in_group;
-  return for_lanes(positions.active, [&](int lane) {
-    if (positions.addresses[lane] + access.bytes > wave.group->lds_bytes) return true;  // the access itself will fail
+  const LdsWatch::Access here{access.bytes, wave.index_in_group, access.writes, access.atomic, access.compares};
+  const size_t first = lds_bytes_.begins.size();
+  const uint64_t held = places_in_lds(wave, positions, access.bytes);
+  const auto alike = [&](int lane, const uint8_t* memory) {
+    return data.rows == nullptr ? 0 : bytes_alike(stored_bytes(access, data.rows, lane), memory);
+  };
+  if (lds_.may_conflict(here, lds_bytes_.begins, first) && !check_lds(wave, held, positions, here, alike)) return false;
+  lds_.record(here, lds_bytes_.begins, first);
+  return for_lanes(held, [&](int lane) {
     const auto begin = uint32_t(positions.addresses[lane]);
-    const auto alike = [&] {
-      if (data.rows == nullptr) return 0u;
-      return bytes_alike(stored_bytes(access, data.rows, lane), wave.group->lds.data() + begin);
-    };
-    const LdsWatch::Access here{begin, access.bytes, self, access.writes, access.atomic, access.compares};
-    if (const auto conflict = lds_.find_conflict(here, alike))
-      return report_lds(wave, conflict, lane, access.writes);
     if (access.reads)
       for_dwords(access.bytes, [&](uint32_t byte, uint32_t bytes, uint32_t i) {
         if (!lds_.has_data(begin + byte, bytes)) loaded.lose(dword + i, lane);
       });
-    if (access.writes) lds_.write(begin, access.bytes, self, access.atomic, access.compares);
-    else lds_.read(begin, access.bytes, self);
     if (access.overwrites)
       follow_stored(wave, lane, access, data, [&](uint32_t byte, uint32_t bytes, bool defined) {
         lds_.define(begin + byte, bytes, defined);
       });
-    lds_bytes_.begins.push_back(begin);
     return true;
   });
 }
@@ -278,16 +297,19 @@ void Checker::access_scratch(const Wave& wave, const Lanes& positions, const Mem
 }
 
 bool Checker::load_to_lds(Wave& wave, const Instruction& inst, const Loaded& loaded) {
-  const uint32_t base = (wave.m0() & 0xFFFF) + uint32_t(inst.imm), self = wave.index_in_group;
+  const uint32_t base = (wave.m0() & 0xFFFF) + uint32_t(inst.imm);
+  const LdsWatch::Access here{4, wave.index_in_group, true, false, false};
+  Lanes positions;
+  positions.active = wave.exec();
+  for (int lane = 0; lane < lanes; ++lane) positions.addresses[lane] = base + 4 * uint32_t(lane);
   lds_bytes_.bytes = 4;
-  return for_lanes(wave.exec(), [&](int lane) {
-    const uint32_t begin = base + 4 * uint32_t(lane);
-    if (uint64_t(begin) + 4 > wave.group->lds_bytes) return true;
-    if (const auto conflict = lds_.find_conflict({begin, 4, self, true, false, false}, [] { return 0; }))
-      return report_lds(wave, conflict, lane, true);
-    lds_.begin_load(begin, 4, self);
-    lds_.define(begin, 4, loaded.lanes[0] >> lane & 1);
-    lds_bytes_.begins.push_back(begin);
+  const uint64_t held = places_in_lds(wave, positions, 4);
+  const auto none_alike = [](int, const uint8_t*) { return 0u; };
+  if (lds_.may_conflict(here, lds_bytes_.begins, 0) && !check_lds(wave, held, positions, here, none_alike))
+    return false;
+  lds_.begin_load(4, here.wave, lds_bytes_.begins);
+  return for_lanes(held, [&](int lane) {
+    lds_.define(uint32_t(positions.addresses[lane]), 4, loaded.lanes[0] >> lane & 1);
     return true;
   });
 }
@@ -298,11 +320,8 @@ void Checker::open_barrier() {
   for (uint32_t wave = 0; wave < waves_.size(); ++wave)
     waves_[wave].counters.for_each_in_lds([&](const WaitCounters::Operation& operation) {
       if (operation.to_lds) return;  // the watch knows
-      for (uint32_t begin : operation.lds.begins) {
-        const MemoryAccess& access = operation.memory;
-        if (access.writes) lds_.write(begin, operation.lds.bytes, wave, access.atomic, access.compares);
-        else lds_.read(begin, operation.lds.bytes, wave);
-      }
+      const MemoryAccess& access = operation.memory;
+      lds_.record({operation.lds.bytes, wave, access.writes, access.atomic, access.compares}, operation.lds.begins);
     });
 }
 

@@ -72,6 +72,9 @@ class Checker {
   // `dword`: of the result of a load, where what is read here goes.
   bool access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, const Data& data,
                   Loaded& loaded, uint32_t dword = 0);
+  uint64_t places_in_lds(const Wave& wave, const Lanes& positions, uint32_t bytes);
+  template <class Alike>
+  bool check_lds(Wave& wave, uint64_t held, const Lanes& positions, const LdsWatch::Access& access, Alike alike);
   void access_scratch(const Wave& wave, const Lanes& positions, const MemoryAccess& access, const Data& data,
                       Loaded& loaded);
   bool load_to_lds(Wave& wave, const Instruction& inst, const Loaded& loaded);
