@@ -87,17 +87,21 @@ const Operand& crossing_data(const Instruction& inst) { return inst.src[inst.op 
 void crossing_sources(Wave& wave, const Instruction& inst, int (&sources)[lanes]) {
   const uint64_t exec = wave.exec();
   const uint32_t* address = wave.row(inst.src[0].index);
-  const auto lane_at = [&](int lane) { return int((address[lane] + uint32_t(inst.imm)) / 4 % lanes); };
+  const uint32_t offset = uint32_t(inst.imm);
+  const auto lane_at = [&](int lane) { return int((address[lane] + offset) / 4 % lanes); };
   if (inst.op == Op::ds_permute_b32) {
     std::fill_n(sources, lanes, no_lane);
     for (int lane = 0; lane < lanes; ++lane)
       if (exec >> lane & 1) sources[lane_at(lane)] = lane;
     return;
   }
-  for (int lane = 0; lane < lanes; ++lane) {
-    const int source = inst.op == Op::ds_swizzle_b32 ? swizzled_lane(uint32_t(inst.imm), lane) : lane_at(lane);
-    sources[lane] = exec >> source & 1 ? source : no_lane;
-  }
+  if (inst.op == Op::ds_swizzle_b32)
+    for (int lane = 0; lane < lanes; ++lane) sources[lane] = swizzled_lane(offset, lane);
+  else
+    for (int lane = 0; lane < lanes; ++lane) sources[lane] = lane_at(lane);
+  if (exec == ~0ull) return;
+  for (int& source : sources)
+    if (!(exec >> source & 1)) source = no_lane;
 }
 
 DppMove dpp_move(const Wave& wave, const Instruction& inst) {

@@ -314,7 +314,7 @@ void exchange_lanes(Wave& wave, const Instruction& inst) {
   int sources[lanes];
   crossing_sources(wave, inst, sources);
   const uint32_t* data = wave.row(crossing_data(inst).index);
-  for (int l = 0; l < lanes; ++l) results[l] = sources[l] == no_lane ? 0 : data[sources[l]];
+  for (int l = 0; l < lanes; ++l) results[l] = data[sources[l] & (lanes - 1)] & (sources[l] == no_lane ? 0 : ~0u);
   store_row(wave.row(inst.dst.index), results, wave.exec());
 }
 void do_nothing(Wave&, const Instruction&) {}

@@ -279,9 +279,14 @@ void WorkgroupRunner::set_vector_registers(Wave& wave, uint32_t index) {
   const uint32_t first = index * lanes;
   const uint32_t active = std::min<uint32_t>(lanes, launch_.workgroup_size - first);
   wave.set_exec(active == lanes ? ~0ull : (1ull << active) - 1);
+  uint32_t x = first % block.x, y = first / block.x % block.y, z = first / block.x / block.y;
   for (uint32_t l = 0; l < active; ++l) {
-    const uint32_t item = first + l;
-    wave.row(0)[l] = item % block.x | (item / block.x % block.y) << 10 | (item / block.x / block.y) << 20;
+    wave.row(0)[l] = x | y << 10 | z << 20;
+    if (++x < block.x) continue;
+    x = 0;
+    if (++y < block.y) continue;
+    y = 0;
+    ++z;
   }
 }
 
