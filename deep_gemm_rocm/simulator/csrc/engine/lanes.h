@@ -243,8 +243,17 @@ struct LaneOperation<f, half, Result (*)(Sources...)> {
   }
 
   static void compute(Wave& wave, const Instruction& inst, const Sources*... sources) {
-    alignas(64) Lanes<Result> results;
     (flush_source(wave, sources), ...);
+    if constexpr (sizeof(Result) == 4) {
+      if (wave.exec() == ~0ull && !inst.vop.omod && !inst.vop.clamp) {
+        // Results may take the place of sources, but only of those of the same lane.
+        Result* results = reinterpret_cast<Result*>(wave.row(inst.dst.index));
+#pragma GCC ivdep
+        for (int l = 0; l < lanes; ++l) results[l] = f(sources[l]...);
+        return;
+      }
+    }
+    alignas(64) Lanes<Result> results;
     for (int l = 0; l < lanes; ++l) results[l] = f(sources[l]...);
     if constexpr (std::is_same_v<Result, bool>) {
       wave.write_scalar(inst.sdst, mask_of(results) & wave.exec());
