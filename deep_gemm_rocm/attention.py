@@ -6,11 +6,17 @@ from typing import Any
 
 import torch
 
-from . import settings
-from .attention_contracts import MAX_SPLITS, Decode, check_attention, check_decode, check_latent_decode
+from .attention_contracts import (
+    MAX_SPLITS,
+    Decode,
+    check_attention,
+    check_dealt,
+    check_decode,
+    check_latent_decode,
+)
 from .attention_kernel import launch_flash_attention, launch_flash_decode
 from .checks import check_int
-from .heuristics import DecodeConfig, choose_attention_config, choose_num_splits
+from .heuristics import DecodeConfig, choose_attention_config
 from .layout import FP8
 
 _NO_WINDOW = (-1, -1)
@@ -110,8 +116,8 @@ def flash_attention_decode(
 ) -> Any:
     """Attention of each sequence's last few tokens to all of it, whose keys and values are in a paged cache.
 
-    The keys and values of the last tokens are in the cache already. Each sequence's keys are split between waves; what
-    these give is put together in a fixed order, so that the same inputs give the same bits.
+    The keys and values of the last tokens are in the cache already. Keys are split between workgroups; what these give
+    is put together in a fixed order, so that the same inputs give the same bits, on any number of compute units.
 
     Args:
         q: bf16, f16 or float8_e4m3fnuz [B, next_n, H, D], next_n from 1 to 4: the last tokens of each sequence.
@@ -128,7 +134,9 @@ def flash_attention_decode(
             or [B, H] (of k and v, [B, Hk]) for each sequence and head.
         out: [B, next_n, H, Dv] to write into; a new tensor if None. Of the dtype of q; for FP8, bf16 or f16.
         return_lse: whether to return the logarithm of each row's sum of exponentials.
-        num_splits: into how many parts each sequence's keys are split, 1 to 4096; as many as fill the device if None.
+        num_splits: into how many equal parts each sequence's keys are split, 1 to 4096: then the bits of a sequence's
+            result don't depend on the other sequences. If None, all keys are shared out so that workgroups have as
+            much to do, however long each sequence is.
 
     Strides, NaNs and the rounding of probabilities are as for ``flash_attention``.
 
@@ -203,9 +211,7 @@ def _decode(
     num_splits: int | None,
 ) -> Any:
     if num_splits is None:
-        group, sequence_heads = problem.heads // problem.kv_heads, problem.batch * problem.kv_heads
-        queries, cus = problem.tokens_q * group, settings.get_num_sms()
-        num_splits = choose_num_splits(config, queries, sequence_heads, problem.most_keys, cus)
+        check_dealt(problem)
     else:
         num_splits = check_int("num_splits", num_splits, 1, MAX_SPLITS)
     out = _new_output(q, problem.value_dim) if out is None else out

@@ -20,6 +20,8 @@ _LATENT_WIDTHS = ((576, 512),)
 _LATENT_DTYPES = (torch.bfloat16, torch.float16)
 PAGE_SIZES = (16, 32, 64, 128, 256)
 MAX_DECODE_TOKENS = 4
+_LEAST_BLOCK = 32  # keys of a block of decode kernels,
+_BLOCKS_TO_BEGIN = 8  # and how many at most a sequence counts for besides its own: decode_schedule.h
 MAX_SPLITS = 4096  # of a sequence's keys; more than fill the device, even if there is one sequence only
 _DTYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fnuz)
 _OCP_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -212,6 +214,20 @@ def check_decode(
         window_left=_check_window(True, window, pages_of_sequence * page_size + tokens_q)[0],
         descales=expanded,
     )
+
+
+def check_dealt(problem: Decode) -> None:
+    """Checks that workgroups can share all keys of a problem equally.
+
+    Raises:
+        ValueError: there are more than they can count.
+    """
+    blocks = problem.batch * problem.kv_heads * (problem.most_keys // _LEAST_BLOCK + _BLOCKS_TO_BEGIN)
+    if blocks >= 2**31:
+        raise ValueError(
+            f"num_splits must be given where {problem.batch} sequences of {problem.kv_heads} heads can have up to "
+            f"{problem.most_keys} keys each, which are too many to be shared out"
+        )
 
 
 def check_latent_decode(

@@ -8,7 +8,7 @@ import torch
 
 from . import hip, jit, warm
 from .attention_contracts import Attention, Decode
-from .heuristics import AttentionConfig, DecodeConfig
+from .heuristics import AttentionConfig, DecodeConfig, choose_num_pieces
 
 _FLASH_ATTENTION = "flash_attention.hip.j2"
 _MAX_WORKGROUPS = 2**22  # of a launch, with up to 512 threads each; a workgroup computes several tiles if need be
@@ -94,7 +94,9 @@ class DecodeArguments(Structure):
         ("context_lens", c_void_p),
         ("split_out", c_void_p),
         ("split_lse", c_void_p),
+        ("parts", c_void_p),
         ("num_splits", c_int),
+        ("num_pieces", c_int),
         ("batch", c_int),
         ("tokens_q", c_int),
         ("heads", c_int),
@@ -166,7 +168,7 @@ def launch_flash_decode(
     context_lens: torch.Tensor,
     out: torch.Tensor,
     lse: torch.Tensor | None,
-    num_splits: int,
+    num_splits: int | None,
 ) -> None:
     """Launches the kernels that ``config`` describes, on arguments that were checked.
 
@@ -174,17 +176,26 @@ def launch_flash_decode(
         q, k_cache, v_cache, block_table, context_lens, out: as those of ``flash_attention_decode``; for ``mla_decode``
             both caches are its only one.
         lse: fp32 [batch, heads, tokens].
-        num_splits: into how many parts each sequence's keys are split.
+        num_splits: into how many parts each sequence's keys are split; if None, workgroups share all keys equally.
     """
     hip.runtime().check_residence("q", q)  # before a compile; the others are on the same device
     kernel = jit.get_kernel(f"{config.family}.hip.j2", config.template_values, _argtypes(DecodeArguments))
-    split_out = split_lse = None
-    if num_splits > 1:
-        split_out = torch.empty(num_splits, *out.shape, dtype=torch.float32, device=q.device)
-        split_lse = torch.empty(num_splits, *out.shape[:-1], dtype=torch.float32, device=q.device)
+    sequence_heads = problem.batch * problem.kv_heads
+    queries = problem.tokens_q * (problem.heads // problem.kv_heads)
+    split_out = split_lse = parts = None
+    if num_splits is None:
+        num_pieces = choose_num_pieces(config, queries, sequence_heads, problem.most_keys)
+        num_parts = num_pieces + sequence_heads
+        parts = torch.empty(sequence_heads, 2, dtype=torch.int32, device=q.device)
+    else:
+        num_parts = num_pieces = num_splits * sequence_heads
+    if num_splits != 1:
+        split_out = torch.empty(num_parts, queries, problem.value_dim, dtype=torch.float32, device=q.device)
+        split_lse = torch.empty(num_parts, queries, dtype=torch.float32, device=q.device)
     given = {
         "q": q, "k_cache": k_cache, "v_cache": v_cache, "out": out, "lse": lse, "block_table": block_table,
-        "context_lens": context_lens, "split_out": split_out, "split_lse": split_lse, **problem.descales,
+        "context_lens": context_lens, "split_out": split_out, "split_lse": split_lse, "parts": parts,
+        **problem.descales,
     }  # fmt: skip
     arguments = DecodeArguments(
         q=HeadsTensor.of(q),
@@ -200,7 +211,9 @@ def launch_flash_decode(
         context_lens=context_lens.data_ptr(),
         split_out=_address(split_out),
         split_lse=_address(split_lse),
-        num_splits=num_splits,
+        parts=_address(parts),
+        num_splits=num_splits or 0,
+        num_pieces=num_pieces,
         batch=problem.batch,
         tokens_q=problem.tokens_q,
         heads=problem.heads,

@@ -30,10 +30,11 @@ RUNS = {
     "decode-fp8": DECODE[1].run,
     "decode-wide": lambda: DECODE[2].run(2),
     "mla": lambda: mla.Latent((70, 0), tokens_q=2).run(2),
+    "mla-shared": lambda: mla.Latent((270, 0, 130)).run(),
     "mqa_logits": lambda: logits.Problem(20, 300, 32, 32).run(),
     "paged_mqa_logits": lambda: logits.Paged((100, 0, 1), 2, 32, 32).run(),
 }
-IN_DEFAULT_RUN = ("flash_attention-turns", "flash_attention-fp8", "decode", "mla", "paged_mqa_logits")
+IN_DEFAULT_RUN = ("flash_attention-turns", "flash_attention-fp8", "decode", "mla-shared", "paged_mqa_logits")
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ CASES = [
     Problem((300, 33), tokens_q=2, dtype=FP8, page_size=16),
     Problem((100, 33), tokens_q=2, dtype=FP8, page_size=64, widths=(64, 64)),
     Problem((100, 33), widths=(256, 256), page_size=64),
+    Problem((*(i % 5 * 17 for i in range(70)), 600), heads=3, kv_heads=1, widths=(64, 64)),
 ]
 SLOW = [
     *(Problem((100, 257), widths=widths, dtype=torch.float16) for widths in ((64, 64), (192, 128), (256, 256))),
@@ -134,16 +135,36 @@ def test_any_shape(data):
         page_size=data.draw(st.sampled_from([16, 32, 64, 128, 256]), "page_size"),
         window=data.draw(st.none() | st.tuples(st.integers(-1, 90), st.just(0)), "window"),
         seed=data.draw(st.integers(0, 99), "seed"),
-    ).run(data.draw(st.integers(1, 9), "num_splits"))
+    ).run(data.draw(st.none() | st.integers(1, 9), "num_splits"))
 
 
-def test_same_bits_every_time():
+@pytest.mark.parametrize("num_splits", [None, 5])
+def test_same_bits_every_time_on_any_number_of_cus(num_splits):
+    problem = Problem((300, 777), widths=(64, 64))
+    first, lse = problem.run(num_splits)
+    dg.set_num_sms(8)
+    try:
+        again, lse_again = problem.run(num_splits)
+    finally:
+        dg.set_num_sms(0)
+    assert torch.equal(first, again)
+    assert torch.equal(lse, lse_again)
+
+
+def test_splits_of_a_sequence_are_its_own():
     problem = Problem((300, 77), widths=(64, 64))
-    first, lse = problem.run(5)
-    for _ in range(2):
-        again, lse_again = problem.run(5)
-        assert torch.equal(first, again)
-        assert torch.equal(lse, lse_again)
+    both, _ = problem.run(3)
+    arguments = {**problem.arguments, **{name: problem.arguments[name][:1] for name in ("q", "block_table")}}
+    arguments["context_lens"] = arguments["context_lens"][:1]
+    assert torch.equal(dg.flash_attention_decode(**arguments, num_splits=3), both[:1])
+
+
+def test_more_keys_than_can_be_shared_out(monkeypatch):
+    check = attention_contracts.check_decode
+    many = {"batch": 2**12, "pages_of_sequence": 2**22}  # which no test has memory for
+    monkeypatch.setattr(dg.attention, "check_decode", lambda *arguments: check(*arguments)._replace(**many))
+    with pytest.raises(ValueError, match="num_splits must be given where 4096 sequences of 2 heads can have up to"):
+        dg.flash_attention_decode(**GOOD)
 
 
 def test_agrees_with_flash_attention():
@@ -214,7 +235,7 @@ def test_bad_input_is_one_clear_error_and_writes_nothing(bad, error, message):
 
 
 @pytest.mark.parametrize("tokens", [33, -5, 2**31 - 1])
-@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("num_splits", [None, 1, 3])
 def test_nonsense_on_the_device_reaches_nothing_else(monkeypatch, num_splits, tokens):
     """Where the host can't read what says whose the pages are, the kernels take some that exist."""
     problem = Problem((100, 33))

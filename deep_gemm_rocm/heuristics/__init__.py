@@ -2,7 +2,7 @@
 
 from .attention_config import AttentionConfig, choose_attention_config
 from .choose import choose_dense, choose_dense_splits, choose_gemm_config, choose_k_splits, gemm_candidates
-from .decode_config import DecodeConfig, choose_num_splits
+from .decode_config import DecodeConfig, choose_num_pieces
 from .gemm_config import GemmConfig, GemmKind
 
 __all__ = [
@@ -15,6 +15,6 @@ __all__ = [
     "choose_dense_splits",
     "choose_gemm_config",
     "choose_k_splits",
-    "choose_num_splits",
+    "choose_num_pieces",
     "gemm_candidates",
 ]

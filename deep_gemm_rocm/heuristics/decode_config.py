@@ -7,8 +7,9 @@ import functools
 
 from ..layout import ceil_div
 
+_CUS = 304
 _WAVES_OF_CU = 8  # that a CU runs at once, and that it takes to keep its memory busy
-_LEAST_KEYS = 256  # of a split: fewer are not worth what it takes to put splits together
+_LEAST_KEYS = 256  # of a piece, as kLeastKeys of decode_schedule.h
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,17 +57,17 @@ class DecodeConfig:
         return {**dataclasses.asdict(self), "scaled": self.type == "e4m3", "kernel_name": self.kernel_name}
 
 
-def choose_num_splits(
-    config: DecodeConfig, queries_of_kv_head: int, kv_heads: int, most_keys: int, num_cus: int
-) -> int:
-    """Into how many parts each sequence's keys are split, so that the device is full.
+def choose_num_pieces(config: DecodeConfig, queries_of_kv_head: int, sequence_heads: int, most_keys: int) -> int:
+    """Into how many pieces the keys of all sequences are cut, so that a whole MI300X is full.
+
+    It doesn't depend on how many compute units there are, since sums depend on it.
 
     Args:
         config: the kernel.
         queries_of_kv_head: tokens and heads of q that share a head of keys.
-        kv_heads: heads of keys of all sequences.
+        sequence_heads: heads of keys of all sequences.
         most_keys: that a sequence may have.
-        num_cus: compute units.
     """
-    waves = max(ceil_div(queries_of_kv_head, config.rows) * kv_heads * config.waves, 1)
-    return max(min(num_cus * _WAVES_OF_CU // waves, most_keys // _LEAST_KEYS), 1)
+    waves = config.waves * max(ceil_div(queries_of_kv_head, config.rows), 1)
+    worth_it = sequence_heads * (1 + most_keys // _LEAST_KEYS)
+    return max(min(_CUS * _WAVES_OF_CU // waves, worth_it), 1)

@@ -12,6 +12,11 @@ struct PagedTensor {
   int64_t page_stride, token_stride, head_stride;
 };
 
+// Results that are put together for one sequence and head of keys.
+struct Parts {
+  int first, count;
+};
+
 // As AttentionArguments for each sequence's last `tokens_q` tokens, whose keys and values are in the pages that its row
 // of block_table names. Query i sees keys up to context_len - tokens_q + i.
 struct DecodeArguments {
@@ -23,10 +28,12 @@ struct DecodeArguments {
   const int* block_table;  // [batch, pages of a sequence] with contiguous pages
   int64_t block_table_stride;
   const int* context_lens;  // [batch]
-  // Results of each split for each query and head, [splits, batch, tokens_q, heads, width] and without the width.
+  // Results of parts of the keys, [parts, queries of a head of keys, width] and without the width.
   float* split_out;
   float* split_lse;  // to base 2
-  int num_splits;
+  Parts* parts;      // [batch, kv_heads], if num_splits is 0: which of them are whose
+  int num_splits;    // of each sequence's keys; or 0, see decode_schedule.h
+  int num_pieces;    // workgroups for the same queries: all splits, or the pieces of the line
   int batch, tokens_q, heads, kv_heads;
   int page_shift, num_pages, pages_of_sequence;
   int window_left;

@@ -4,7 +4,7 @@
 // afterwards, always in the same order.
 #pragma once
 
-#include "deep_gemm_rocm/attention_tile.h"
+#include "deep_gemm_rocm/decode_schedule.h"
 #include "deep_gemm_rocm/fragment.h"
 #include "deep_gemm_rocm/lds_layout.h"
 #include "deep_gemm_rocm/online_softmax.h"
@@ -27,6 +27,7 @@ struct DecodeShape {
   // Keys of a block: a run for each lane group, whose logits become the two operands that a chunk of values needs.
   static constexpr int kRun = kChunkBytes / sizeof(T);
   static constexpr int kBlockK = kRun * Mfma::kLaneGroups;
+  static constexpr int kBlocksToBegin = 1;  // that take as long as a tile without any
   static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
   using KeyOrder = RowsInRuns<Mfma, kRun>;
   static constexpr int kReadBytes = kChunkBytes * Mfma::kLaneGroups;
@@ -44,39 +45,6 @@ struct DecodeShape {
   // Whether registers suffice for a next block while one is computed; else even keys come one fragment after the other.
   static constexpr bool kAhead = kHeadDim + kValueDim <= 384;
 };
-
-// Which queries and keys a wave works on.
-struct DecodeTile {
-  int sequence, kv_head, first_row, split;
-};
-
-template <class Shape>
-DG_DEVICE DecodeTile decode_tile(const DecodeArguments& args, int index) {
-  const int row_tiles = ceil_div(args.tokens_q * (args.heads / args.kv_heads), Shape::kRows);
-  const int tiles = row_tiles * args.num_splits * args.kv_heads * args.batch;
-  // Tiles of the same keys follow each other on an XCD.
-  const int position = xcd_contiguous(index, tiles, row_tiles);
-  const int sequence_head = position / row_tiles / args.num_splits;
-  return {sequence_head / args.kv_heads, sequence_head % args.kv_heads, position % row_tiles * Shape::kRows,
-          position / row_tiles % args.num_splits};
-}
-
-DG_DEVICE int first_block_of_split(int blocks, int split, int num_splits) {
-  return static_cast<int>(static_cast<int64_t>(blocks) * split / num_splits);
-}
-
-struct BlockRange {
-  int begin, end;
-};
-
-// Which of a sequence's blocks of keys, of those that its last queries see, a split has.
-template <class Shape>
-DG_DEVICE BlockRange blocks_of_split(const DecodeArguments& args, int context, int split) {
-  const int first_seen = max(context - args.tokens_q - args.window_left, 0) / Shape::kBlockK;
-  const int blocks = max(ceil_div(context, Shape::kBlockK) - first_seen, 0);
-  return {first_seen + first_block_of_split(blocks, split, args.num_splits),
-          first_seen + first_block_of_split(blocks, split + 1, args.num_splits)};
-}
 
 template <class Shape>
 class FlashDecode {
@@ -105,7 +73,8 @@ class FlashDecode {
   }
 
   DG_DEVICE void run() {
-    const auto [begin, end] = blocks_of_split<Shape>(args_, pages_.tokens(), tile_.split);
+    const int begin = tile_.begin;
+    const int end = tile_.end;
     if (begin >= end) return;
     load_pages(begin);
     if constexpr (Shape::kAhead) {
@@ -134,14 +103,13 @@ class FlashDecode {
     }
   }
 
-  // As the result, where keys are in one part, else for the others to be added.
+  // As the output, where these are all keys, else for the others to be added.
   DG_DEVICE void store() const {
     const float sum = softmax_.sum();
     const float log2_sum = softmax_.log2_sum();
     if (!row_exists()) return;
     const float factor = sum == 0 ? 0 : value_scale_ / sum;
-    const int64_t query = (static_cast<int64_t>(tile_.sequence) * args_.tokens_q + token_) * args_.heads + head_;
-    if (args_.num_splits == 1) {
+    if (tile_.has_all_blocks) {
       const int64_t offset = tile_.sequence * args_.out.batch_stride + token_ * args_.out.token_stride +
                              head_ * args_.out.head_stride;
       store_row(static_cast<typename Shape::Out*>(args_.out.data) + offset, factor);
@@ -149,8 +117,7 @@ class FlashDecode {
         args_.lse[tile_.sequence * args_.lse_batch_stride + head_ * args_.lse_head_stride + token_] = log2_sum * kLn2;
       }
     } else {
-      const int64_t queries = static_cast<int64_t>(args_.batch) * args_.tokens_q * args_.heads;
-      const int64_t row = tile_.split * queries + query;
+      const int64_t row = row_of_part(args_, tile_.part, row_);
       store_row(args_.split_out + row * Shape::kValueDim, factor);
       if (lane_group() == 0) args_.split_lse[row] = log2_sum;
     }
@@ -300,15 +267,19 @@ constexpr int kCombinedQueries = 4;
 // Adds up what the parts of the keys gave for one query and head, in their order. Each lane has some of the values, and
 // at first some of the parts.
 template <class Out, int kValueDim>
-DG_DEVICE void combine_splits(const DecodeArguments& args, int workgroup) {
+DG_DEVICE void combine_parts(const DecodeArguments& args, int workgroup) {
   const int query = workgroup * kCombinedQueries + wave_id();
-  const int64_t queries = static_cast<int64_t>(args.batch) * args.tokens_q * args.heads;
-  if (query >= queries) return;
-  const auto log2_sum = [&](int split) {
-    return split < args.num_splits ? args.split_lse[split * queries + query] : -kInfinity;
-  };
+  if (query >= static_cast<int64_t>(args.batch) * args.tokens_q * args.heads) return;
+  const int head = query % args.heads;
+  const int token = query / args.heads % args.tokens_q;
+  const int64_t sequence = query / args.heads / args.tokens_q;
+  const int group = args.heads / args.kv_heads;
+  const auto [first_part, num_parts] = parts_of(args, sequence * args.kv_heads + head / group);
+  if (num_parts == 1) return;  // it was the output
+  const auto row_of = [&](int part) { return row_of_part(args, first_part + part, token * group + head % group); };
+  const auto log2_sum = [&](int part) { return part < num_parts ? args.split_lse[row_of(part)] : -kInfinity; };
   float highest = -kInfinity;
-  for (int first = 0; first < args.num_splits; first += kWaveSize) {
+  for (int first = 0; first < num_parts; first += kWaveSize) {
     highest = __builtin_fmaxf(highest, log2_sum(first + lane_id()));
   }
   highest = max_over_lane_groups<1>(highest);
@@ -320,27 +291,24 @@ DG_DEVICE void combine_splits(const DecodeArguments& args, int workgroup) {
   const auto first_value = [](int vector) { return (vector * kWaveSize + lane_id()) * kVector; };
   Values out[kVectors] = {};
   float sum = 0;
-  for (int first = 0; first < args.num_splits; first += kWaveSize) {
+  for (int first = 0; first < num_parts; first += kWaveSize) {
     const float weight_of_lane = __builtin_amdgcn_exp2f(log2_sum(first + lane_id()) - finite);
     sum += weight_of_lane;
 #pragma unroll 4
-    for (int split = first; split < min(first + kWaveSize, args.num_splits); ++split) {
-      const float weight = read_lane(weight_of_lane, split - first);
-      const Buffer values{args.split_out + (split * queries + query) * kValueDim, kValueDim * sizeof(float)};
+    for (int part = first; part < min(first + kWaveSize, num_parts); ++part) {
+      const float weight = read_lane(weight_of_lane, part - first);
+      const Buffer values{args.split_out + row_of(part) * kValueDim, kValueDim * sizeof(float)};
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
-        const Values part = values.load<Values>(first_value(i) * sizeof(float));
+        const Values of_part = values.load<Values>(first_value(i) * sizeof(float));
         // A part without keys, or with none that counts, doesn't, whatever it is.
-        out[i] += weight == 0 ? Values(0) : part * weight;
+        out[i] += weight == 0 ? Values(0) : of_part * weight;
       }
     }
   }
   sum = sum_over_lane_groups<1>(sum);
   const float factor = sum == 0 ? 0 : 1 / sum;
 
-  const int head = query % args.heads;
-  const int token = query / args.heads % args.tokens_q;
-  const int64_t sequence = query / args.heads / args.tokens_q;
   const int64_t begin = sequence * args.out.batch_stride + token * args.out.token_stride + head * args.out.head_stride;
   const Buffer stored{static_cast<Out*>(args.out.data) + begin, kValueDim * sizeof(Out)};
 #pragma unroll

@@ -32,6 +32,7 @@ struct MlaShape {
 
   static constexpr int kRun = kChunkBytes / sizeof(T);
   static constexpr int kBlockK = kRun * Mfma::kLaneGroups;
+  static constexpr int kBlocksToBegin = 8;  // that take as long as a tile without any
   static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
   using KeyOrder = RowsInRuns<Mfma, kRun>;
 
@@ -149,7 +150,8 @@ class MlaDecode {
   }
 
   DG_DEVICE void run() {
-    const auto [begin, end] = blocks_of_split<Shape>(args_, pages_.tokens(), tile_.split);
+    const int begin = tile_.begin;
+    const int end = tile_.end;
     if (begin >= end) return;
     loader_.look_up(pages_, begin);
     find_keys(begin, end);
@@ -190,6 +192,7 @@ class MlaDecode {
 
   // As FlashDecode does. The waves have different values of the same queries.
   DG_DEVICE void store() const {
+    const auto& args = first_kernel_argument<DecodeArguments>();
     const float own_sum = softmax_.sum();
     const float own_log2_sum = softmax_.log2_sum();
     if (computes_probabilities()) {
@@ -197,27 +200,27 @@ class MlaDecode {
       *sum_of(1, wave_id()) = own_log2_sum;
     }
     lds_barrier();
+    const int first_row = tile_.first_row + lane_id_computed_here() % Mfma::kRows;
     static_for<Shape::kRowTiles>([&](auto i) {
       const float sum = *sum_of(0, i);
       const float log2_sum = *sum_of(1, i);
       const float factor = sum == 0 ? 0 : 1 / sum;
-      const int row = lane_row(i);
-      const int token = row / args_.heads;
-      const int head = row % args_.heads;
-      if (token < args_.tokens_q) {
+      const int row = first_row + i * Mfma::kRows;
+      const int token = row / args.heads;
+      const int head = row % args.heads;
+      if (token < args.tokens_q) {
         const bool first_lane = wave_id() == 0 && lane_group() == 0;
-        if (args_.num_splits == 1) {
-          const int64_t offset = tile_.sequence * args_.out.batch_stride + token * args_.out.token_stride +
-                                 head * args_.out.head_stride;
-          store_row(i, static_cast<T*>(args_.out.data) + offset, factor);
-          if (args_.lse != nullptr && first_lane) {
-            args_.lse[tile_.sequence * args_.lse_batch_stride + head * args_.lse_head_stride + token] = log2_sum * kLn2;
+        if (tile_.has_all_blocks) {
+          const int64_t offset = tile_.sequence * args.out.batch_stride + token * args.out.token_stride +
+                                 head * args.out.head_stride;
+          store_row(i, static_cast<T*>(args.out.data) + offset, factor);
+          if (args.lse != nullptr && first_lane) {
+            args.lse[tile_.sequence * args.lse_batch_stride + head * args.lse_head_stride + token] = log2_sum * kLn2;
           }
         } else {
-          const int64_t queries = static_cast<int64_t>(args_.batch) * args_.tokens_q * args_.heads;
-          const int64_t query = (static_cast<int64_t>(tile_.sequence) * args_.tokens_q + token) * args_.heads + head;
-          store_row(i, args_.split_out + (tile_.split * queries + query) * Shape::kValueDim, factor);
-          if (first_lane) args_.split_lse[tile_.split * queries + query] = log2_sum;
+          const int64_t part_row = row_of_part(args, tile_.part, row);
+          store_row(i, args.split_out + part_row * Shape::kValueDim, factor);
+          if (first_lane) args.split_lse[part_row] = log2_sum;
         }
       }
     });
@@ -225,9 +228,6 @@ class MlaDecode {
 
  private:
   static DG_DEVICE int lane_group() { return lane_id() / Mfma::kRows; }
-  DG_DEVICE int lane_row(int row_tile) const {
-    return tile_.first_row + row_tile * Mfma::kRows + lane_id() % Mfma::kRows;
-  }
 
   // Which logits the wave computes, and whether it has a tile's probabilities: those of its own number.
   static DG_DEVICE unsigned wave() { return wave_id(); }
@@ -262,8 +262,9 @@ class MlaDecode {
   }
 
   DG_DEVICE void load_queries() {
+    const int first_row = tile_.first_row + own_first_tile() * Mfma::kRows + lane_id_computed_here() % Mfma::kRows;
     static_for<Shape::kWaveTiles>([&](auto i) {
-      const int row = lane_row(own_first_tile() + i);
+      const int row = first_row + i * Mfma::kRows;
       const int token = row / args_.heads;
       const int64_t offset = tile_.sequence * args_.q.batch_stride + token * args_.q.token_stride +
                              row % args_.heads * args_.q.head_stride;
@@ -364,9 +365,12 @@ class MlaDecode {
     const int aligned = pages_.tokens() - args_.tokens_q;  // the key of token 0
     const int last_begin = aligned + args_.tokens_q - 1 - args_.window_left;
     if (key < last_begin || key + Shape::kBlockK > aligned + 1) {
-      const int token = min(lane_row(wave_id()) / args_.heads, args_.tokens_q);
-      const int begin = aligned + token - args_.window_left - key - lane_group() * Shape::kRun;
-      const int end = aligned + token + 1 - key - lane_group() * Shape::kRun;
+      const int lane = lane_id_computed_here();  // for few blocks
+      const int row = tile_.first_row + wave_id() * Mfma::kRows + lane % Mfma::kRows;
+      const int token = min(row / args_.heads, args_.tokens_q);
+      const int first_key = key + lane / Mfma::kRows * Shape::kRun;
+      const int begin = aligned + token - args_.window_left - first_key;
+      const int end = aligned + token + 1 - first_key;
 #pragma unroll
       for (int i = 0; i < Shape::kRun; ++i) {
         if (i < begin || i >= end) logits_[i / Mfma::kElements][i % Mfma::kElements] = -kInfinity;
@@ -428,9 +432,10 @@ class MlaDecode {
 
   template <class Row>
   DG_DEVICE void store_row(int row_tile, Row* row, float factor) const {
+    const int lane_group = lane_id_computed_here() / Mfma::kRows;
 #pragma unroll
     for (int element = 0; element < Mfma::kElements; ++element) {
-      const int value = wave_id() * Shape::kDBlock + Mfma::row_of_element(lane_group(), element) * Shape::kWidth;
+      const int value = wave_id() * Shape::kDBlock + Mfma::row_of_element(lane_group, element) * Shape::kWidth;
       Vector<Row, Shape::kWidth> stored;
 #pragma unroll
       for (int f = 0; f < Shape::kWidth; ++f) {

@@ -7,6 +7,11 @@
 
 namespace deep_gemm_rocm {
 
+// Of a sequence's context_len, those that its pages have room for.
+DG_DEVICE int existing_tokens(const DecodeArguments& args, int context_len) {
+  return min(max(context_len, 0), args.pages_of_sequence << args.page_shift);
+}
+
 // One sequence's pages. A run of neighbouring tokens that lies in one page is addressed by that page, which is looked
 // up ahead of time. Tokens past the last one of the sequence stand for that one, so that whatever is loaded exists.
 class SequencePages {
@@ -15,7 +20,7 @@ class SequencePages {
       : table_(args.block_table + sequence * args.block_table_stride),
         page_shift_(args.page_shift),
         last_page_(args.num_pages - 1),
-        tokens_(min(max(args.context_lens[sequence], 0), args.pages_of_sequence << args.page_shift)) {}
+        tokens_(existing_tokens(args, args.context_lens[sequence])) {}
 
   DG_DEVICE int tokens() const { return tokens_; }
 
