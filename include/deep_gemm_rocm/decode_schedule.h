@@ -31,24 +31,26 @@ class DecodeSchedule {
   static constexpr int kLeastKeys = 256;  // of a piece: fewer are not worth what it takes to put parts together
 
  public:
-  DG_DEVICE DecodeSchedule(const DecodeArguments& args, int workgroup) : args_(args) {
+  DG_DEVICE DecodeSchedule(const DecodeArguments& args, int workgroup) {
     const int row_tiles = ceil_div(args.tokens_q * (args.heads / args.kv_heads), Shape::kRows);
     // Workgroups of the same keys follow each other on an XCD.
     const int position = xcd_contiguous(workgroup, row_tiles * args.num_pieces, row_tiles);
     first_row_ = position % row_tiles * Shape::kRows;
     piece_ = position / row_tiles;
     if (args.num_splits == 0) {
-      piece_length_ = max(ceil_div(length_of_all(), args.num_pieces), kLeastKeys / Shape::kBlockK);
+      piece_length_ = max(ceil_div(length_of_all(args), args.num_pieces), kLeastKeys / Shape::kBlockK);
       position_ = piece_ * piece_length_;
     }
   }
 
   // The next tile of the workgroup; false after the last one.
   DG_DEVICE bool next(DecodeTile& tile) {
-    if (args_.num_splits > 0) {
+    // Read again, so that a workgroup doesn't keep in registers all along what is only needed here.
+    const auto& args = first_kernel_argument<DecodeArguments>();
+    if (args.num_splits > 0) {
       if (position_ > 0) return false;
       position_ = 1;
-      tile = tile_of_split();
+      tile = tile_of_split(args);
       return true;
     }
     const int end = (piece_ + 1) * piece_length_;
@@ -57,9 +59,9 @@ class DecodeSchedule {
     uint64_t behind = 0;
     int length = 0;
     int ends = 0;
-    for (; first_sequence_ < args_.batch; first_sequence_ += kWaveSize) {
-      length = length_of_lane(first_sequence_);
-      ends = first_position_ + inclusive_sum(length * args_.kv_heads);
+    for (; first_sequence_ < args.batch; first_sequence_ += kWaveSize) {
+      length = length_of_lane(args, first_sequence_);
+      ends = first_position_ + inclusive_sum(length * args.kv_heads);
       behind = ballot(ends > position_);
       if (behind != 0) break;
       first_position_ = read_lane(ends, kWaveSize - 1);
@@ -69,21 +71,21 @@ class DecodeSchedule {
     tile.sequence = first_sequence_ + lane;
     tile.first_row = first_row_;
     length = read_lane(length, lane);
-    const int sequence_begin = read_lane(ends, lane) - length * args_.kv_heads;
+    const int sequence_begin = read_lane(ends, lane) - length * args.kv_heads;
     tile.kv_head = uniform((position_ - sequence_begin) / length);
     const int head_begin = sequence_begin + tile.kv_head * length;
     const int head_end = head_begin + length;
     const int tile_end = min(end, head_end);
-    const BlockRange seen = blocks_seen(context(tile.sequence));
+    const BlockRange seen = blocks_seen(args, context(args, tile.sequence));
     tile.begin = seen.begin + max(position_ - head_begin - kBlocksToBegin, 0);
     tile.end = seen.begin + max(tile_end - head_begin - kBlocksToBegin, 0);
-    const int sequence_head = tile.sequence * args_.kv_heads + tile.kv_head;
+    const int sequence_head = tile.sequence * args.kv_heads + tile.kv_head;
     // From one tile to the next either the piece or the sequence and head is another one.
     tile.part = piece_ + sequence_head;
     tile.has_all_blocks = position_ == head_begin && tile_end == head_end;
     if (position_ == head_begin && first_row_ == 0 && thread_id() == 0) {
       const int last_piece = (head_end - 1) / piece_length_;
-      args_.parts[sequence_head] = {tile.part, last_piece - piece_ + 1};
+      args.parts[sequence_head] = {tile.part, last_piece - piece_ + 1};
     }
     position_ = tile_end;
     return true;
@@ -94,43 +96,42 @@ class DecodeSchedule {
     int begin, end;
   };
 
-  DG_DEVICE int context(int sequence) const {
-    const Buffer contexts{args_.context_lens, args_.batch * static_cast<unsigned>(sizeof(int))};
-    return existing_tokens(args_, contexts.load<int>(sequence * sizeof(int)));
+  static DG_DEVICE int context(const DecodeArguments& args, int sequence) {
+    const Buffer contexts{args.context_lens, args.batch * static_cast<unsigned>(sizeof(int))};
+    return existing_tokens(args, contexts.load<int>(sequence * sizeof(int)));
   }
 
   // That the sequence's last queries see.
-  DG_DEVICE BlockRange blocks_seen(int context) const {
-    const int begin = max(context - args_.tokens_q - args_.window_left, 0) / Shape::kBlockK;
+  static DG_DEVICE BlockRange blocks_seen(const DecodeArguments& args, int context) {
+    const int begin = max(context - args.tokens_q - args.window_left, 0) / Shape::kBlockK;
     return {begin, max(ceil_div(context, Shape::kBlockK), begin)};
   }
 
   // On the line, of one head of a lane's own sequence.
-  DG_DEVICE int length_of_lane(int first_sequence) const {
+  static DG_DEVICE int length_of_lane(const DecodeArguments& args, int first_sequence) {
     const int sequence = first_sequence + lane_id();
-    const BlockRange seen = blocks_seen(context(sequence));
-    return sequence < args_.batch ? kBlocksToBegin + seen.end - seen.begin : 0;
+    const BlockRange seen = blocks_seen(args, context(args, sequence));
+    return sequence < args.batch ? kBlocksToBegin + seen.end - seen.begin : 0;
   }
 
-  DG_DEVICE int length_of_all() const {
+  static DG_DEVICE int length_of_all(const DecodeArguments& args) {
     int length = 0;
-    for (int first = 0; first < args_.batch; first += kWaveSize) length += length_of_lane(first);
-    return read_lane(inclusive_sum(length), kWaveSize - 1) * args_.kv_heads;
+    for (int first = 0; first < args.batch; first += kWaveSize) length += length_of_lane(args, first);
+    return read_lane(inclusive_sum(length), kWaveSize - 1) * args.kv_heads;
   }
 
-  DG_DEVICE DecodeTile tile_of_split() const {
-    const int sequence_head = piece_ / args_.num_splits;
-    const int split = piece_ % args_.num_splits;
-    const int sequence = sequence_head / args_.kv_heads;
-    const BlockRange seen = blocks_seen(uniform(context(sequence)));
-    const auto first_of_split = [&](int split) {
-      return seen.begin + static_cast<int>(static_cast<int64_t>(seen.end - seen.begin) * split / args_.num_splits);
-    };
-    return {sequence, sequence_head % args_.kv_heads, first_row_, first_of_split(split), first_of_split(split + 1),
-            args_.num_splits == 1, piece_};
+  DG_DEVICE DecodeTile tile_of_split(const DecodeArguments& args) const {
+    const int sequence_head = piece_ / args.num_splits;
+    const int split = piece_ % args.num_splits;
+    const int sequence = sequence_head / args.kv_heads;
+    const BlockRange seen = blocks_seen(args, uniform(context(args, sequence)));
+    const int blocks = (seen.end - seen.begin) / args.num_splits;
+    const int left_over = (seen.end - seen.begin) % args.num_splits;  // the first splits have one of these each
+    const auto first_of_split = [&](int split) { return seen.begin + split * blocks + min(split, left_over); };
+    return {sequence, sequence_head % args.kv_heads, first_row_, first_of_split(split), first_of_split(split + 1),
+            args.num_splits == 1, piece_};
   }
 
-  const DecodeArguments& args_;
   int first_row_;
   int piece_;
   int piece_length_ = 0;

@@ -53,7 +53,7 @@ DG_DEVICE float exchanged(float value) {
     return __builtin_bit_cast(float, __builtin_amdgcn_ds_swizzle(bits, kMask << 10 | 0x1F));
   } else {
     static_assert(kMask < kWaveSize);
-    const int from = (lane_id() ^ kMask) * static_cast<int>(sizeof(int));
+    const int from = (lane_id_computed_here() ^ kMask) * static_cast<int>(sizeof(int));
     return __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(from, bits));
   }
 }
