@@ -119,9 +119,12 @@ def bench(
 def tune(
     op: Annotated[str, typer.Option(help="Functions, with commas between; see bench.")] = "fp8_gemm_nt",
     shapes: Annotated[
-        str, typer.Option(help=f"MxNxK, MxNxKxGROUPS, deepgemm, {', '.join(models())}; with commas between.")
+        str, typer.Option(help=f"MxNxK, MxNxKxGROUPS, deepgemm, {', '.join(models())}; with commas between. See bench.")
     ] = "deepgemm",
-    out: Annotated[Path, typer.Option(help="The table; rows that it has are kept.")] = Path("tuned_gemm.csv"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The table; rows that it has are kept. tuned_gemm.csv or tuned_attention.csv by default."),
+    ] = None,
     count: Annotated[int, typer.Option(min=1, help="Configurations to measure for each shape.")] = 6,
     again: Annotated[bool, typer.Option(help="Whether to measure what is in the table as well.")] = False,
 ) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from .attention_contracts import (
     MAX_SPLITS,
+    Attention,
     Decode,
     check_attention,
     check_dealt,
@@ -16,7 +17,7 @@ from .attention_contracts import (
 )
 from .attention_kernel import launch_flash_attention, launch_flash_decode
 from .checks import check_int
-from .heuristics import DecodeConfig, choose_attention_config
+from .heuristics import AttentionCase, AttentionConfig, DecodeConfig, choose_attention
 from .layout import FP8
 
 _NO_WINDOW = (-1, -1)
@@ -91,9 +92,9 @@ def flash_attention(
     out = _new_output(q, problem.value_dim) if out is None else out
     lse = new_lse(q) if return_lse else None
     tokens_of_sequence = problem.tokens_q if cu_seqlens_q is None else problem.tokens_q // max(problem.batch, 1)
-    config = choose_attention_config(
-        problem.type, problem.out_type, problem.head_dim, problem.value_dim, tokens_of_sequence
-    )
+    tokens_of_k = problem.tokens_k if cu_seqlens_k is None else problem.tokens_k // max(problem.batch, 1)
+    case = _case("flash_attention", problem, tokens_of_sequence, tokens_of_k)
+    config = cast(AttentionConfig, choose_attention(case).config)
     launch_flash_attention(config, problem, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
     return (out, lse) if return_lse else out
 
@@ -157,8 +158,7 @@ def flash_attention_decode(
         return (out, lse) if return_lse else out
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     problem = check_decode(q, k_cache, v_cache, block_table, context_lens, softmax_scale, window, descales, out)
-    config = DecodeConfig(problem.type, problem.out_type, problem.head_dim, problem.value_dim)
-    return _decode(config, problem, q, k_cache, v_cache, block_table, context_lens, out, return_lse, num_splits)
+    return _decode("flash_decode", problem, q, k_cache, v_cache, block_table, context_lens, out, return_lse, num_splits)
 
 
 def mla_decode(
@@ -194,12 +194,11 @@ def mla_decode(
         )
         return (out, lse) if return_lse else out
     problem = check_latent_decode(q, kv_cache, d_v, block_table, context_lens, softmax_scale, out)
-    config = DecodeConfig(problem.type, problem.out_type, problem.head_dim, problem.value_dim, latent=True)
-    return _decode(config, problem, q, kv_cache, kv_cache, block_table, context_lens, out, return_lse, num_splits)
+    return _decode("mla_decode", problem, q, kv_cache, kv_cache, block_table, context_lens, out, return_lse, num_splits)
 
 
 def _decode(
-    config: DecodeConfig,
+    family: str,
     problem: Decode,
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -210,14 +209,44 @@ def _decode(
     return_lse: bool,
     num_splits: int | None,
 ) -> Any:
+    config, pieces = choose_attention(_case(family, problem, problem.tokens_q, problem.most_keys))
     if num_splits is None:
         check_dealt(problem)
     else:
         num_splits = check_int("num_splits", num_splits, 1, MAX_SPLITS)
+        pieces = num_splits * problem.batch * problem.kv_heads
     out = _new_output(q, problem.value_dim) if out is None else out
     lse = new_lse(q) if return_lse else None
-    launch_flash_decode(config, problem, q, k_cache, v_cache, block_table, context_lens, out, lse, num_splits)
+    launch_flash_decode(
+        cast(DecodeConfig, config),
+        problem,
+        q,
+        k_cache,
+        v_cache,
+        block_table,
+        context_lens,
+        out,
+        lse,
+        num_splits,
+        pieces,
+    )
     return (out, lse) if return_lse else out
+
+
+def _case(family: str, problem: Attention | Decode, tokens_q: int, tokens_k: int) -> AttentionCase:
+    return AttentionCase(
+        family=family,
+        type=problem.type,
+        out_type=problem.out_type,
+        head_dim=problem.head_dim,
+        value_dim=problem.value_dim,
+        causal=isinstance(problem, Decode) or problem.window_right == 0,
+        batch=problem.batch,
+        heads=problem.heads,
+        kv_heads=problem.kv_heads,
+        tokens_q=tokens_q,
+        tokens_k=tokens_k,
+    )
 
 
 def _new_output(q: torch.Tensor, value_dim: int) -> torch.Tensor:

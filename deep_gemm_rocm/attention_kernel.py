@@ -8,7 +8,7 @@ import torch
 
 from . import hip, jit, warm
 from .attention_contracts import Attention, Decode
-from .heuristics import AttentionConfig, DecodeConfig, choose_num_pieces
+from .heuristics import AttentionConfig, DecodeConfig
 
 _FLASH_ATTENTION = "flash_attention.hip.j2"
 _MAX_WORKGROUPS = 2**22  # of a launch, with up to 512 threads each; a workgroup computes several tiles if need be
@@ -169,6 +169,7 @@ def launch_flash_decode(
     out: torch.Tensor,
     lse: torch.Tensor | None,
     num_splits: int | None,
+    num_pieces: int,
 ) -> None:
     """Launches the kernels that ``config`` describes, on arguments that were checked.
 
@@ -176,7 +177,8 @@ def launch_flash_decode(
         q, k_cache, v_cache, block_table, context_lens, out: as those of ``flash_attention_decode``; for ``mla_decode``
             both caches are its only one.
         lse: fp32 [batch, heads, tokens].
-        num_splits: into how many parts each sequence's keys are split; if None, workgroups share all keys equally.
+        num_splits: into how many parts each sequence's keys are split; if None, all keys are cut into equal pieces.
+        num_pieces: splits of all sequences and heads of keys, or these pieces.
     """
     hip.runtime().check_residence("q", q)  # before a compile; the others are on the same device
     kernel = jit.get_kernel(f"{config.family}.hip.j2", config.template_values, _argtypes(DecodeArguments))
@@ -184,12 +186,9 @@ def launch_flash_decode(
     queries = problem.tokens_q * (problem.heads // problem.kv_heads)
     split_out = split_lse = parts = None
     if num_splits is None:
-        num_pieces = choose_num_pieces(config, queries, sequence_heads, problem.most_keys)
-        num_parts = num_pieces + sequence_heads
         parts = torch.empty(sequence_heads, 2, dtype=torch.int32, device=q.device)
-    else:
-        num_parts = num_pieces = num_splits * sequence_heads
     if num_splits != 1:
+        num_parts = num_pieces + (sequence_heads if num_splits is None else 0)
         split_out = torch.empty(num_parts, queries, problem.value_dim, dtype=torch.float32, device=q.device)
         split_lse = torch.empty(num_parts, queries, dtype=torch.float32, device=q.device)
     given = {

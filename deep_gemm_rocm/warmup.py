@@ -15,6 +15,7 @@ import torch
 
 from . import attention, gemm, grouped, jit, k_grouped, mqa_logits, planning
 from .checks import check_int
+from .heuristics import heads_of_every_tile
 from .layout import SCALE_BLOCK, ceil_div
 
 _FP8 = torch.float8_e4m3fnuz
@@ -260,8 +261,9 @@ def _along_k(function: _Function, m: int, of: Workload) -> None:
 
 
 def _attention(function: _Function, m: int, of: Workload) -> None:
-    q, k, v = (_heads(of, 1, m, width) for width in (of.k, of.k, of.n))
-    function.call(q, k, v, out=_heads_of_output(of, 1, m), **_descales(of))
+    for heads in heads_of_every_tile(m):
+        q, k, v = (_heads(of, heads, m, width) for width in (of.k, of.k, of.n))
+        function.call(q, k, v, out=_heads_of_output(of, heads, m), **_descales(of))
 
 
 def _decode(function: _Function, m: int, of: Workload) -> None:

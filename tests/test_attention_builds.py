@@ -9,19 +9,10 @@ from test_flash_attention import WIDTHS
 from test_kernel_builds import MAX_REGISTERS, code_object, kernels
 from test_toolchain import hipcc, ziglang
 
-from deep_gemm_rocm.heuristics import AttentionConfig, DecodeConfig, choose_attention_config
+from deep_gemm_rocm.heuristics import AttentionConfig, DecodeConfig, attention_tiles
 
 TYPES = (("bf16", "bf16"), ("f16", "f16"), ("e4m3", "bf16"), ("e4m3", "f16"))
-FEW_AND_MANY_TOKENS = (1, 4096)
-# Some widths have one kernel for both.
-FLASH_ATTENTION = list(
-    dict.fromkeys(
-        choose_attention_config(*types, *widths, tokens)
-        for types in TYPES
-        for widths in WIDTHS
-        for tokens in FEW_AND_MANY_TOKENS
-    )
-)
+FLASH_ATTENTION = [config for types in TYPES for widths in WIDTHS for config in attention_tiles(*types, *widths)]
 
 
 def cases(configs, quick):

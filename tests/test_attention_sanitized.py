@@ -9,10 +9,11 @@ import test_mla_decode as mla
 import test_mqa_logits as logits
 
 from deep_gemm_rocm import hip
+from deep_gemm_rocm.heuristics.tuned import replaced
 
 FORWARD = [
     forward.Problem(100, 150, heads=1, widths=(64, 64), causal=True),
-    forward.Problem(150, 200, heads=1, widths=(64, 64), causal=True),  # whose waves take turns
+    forward.Problem(150, 200, heads=1, widths=(64, 64), causal=True),
     forward.Problem(150, 200, heads=1, dtype=forward.FP8, scales="block"),
     forward.Problem(20, 100, heads=1, widths=(256, 256)),
 ]
@@ -21,11 +22,22 @@ DECODE = [
     decode.Problem((70,), tokens_q=2, dtype=decode.FP8),
     decode.Problem((70,), widths=(256, 256), page_size=64),
 ]
+
+
+def in_tiles(queries, problem):
+    def run():
+        with replaced(forward.Tiles(queries)):
+            problem.run()
+
+    return run
+
+
 RUNS = {
-    "flash_attention": FORWARD[0].run,
-    "flash_attention-turns": FORWARD[1].run,
-    "flash_attention-fp8": FORWARD[2].run,
-    "flash_attention-wide": FORWARD[3].run,
+    "flash_attention": in_tiles(64, FORWARD[0]),
+    "flash_attention-turns": in_tiles(256, FORWARD[1]),
+    "flash_attention-turns-16": in_tiles(128, FORWARD[1]),
+    "flash_attention-fp8": in_tiles(256, FORWARD[2]),
+    "flash_attention-wide": in_tiles(128, FORWARD[3]),
     "decode": lambda: DECODE[0].run(3),
     "decode-fp8": DECODE[1].run,
     "decode-wide": lambda: DECODE[2].run(2),

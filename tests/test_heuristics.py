@@ -134,7 +134,8 @@ def test_at_least_three_configurations_are_in_use():
 @pytest.fixture
 def row():
     config = GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong")
-    return TunedRow(config, 1, 100, 256, 1024, 1, 5.0, 0.9, "MI300X", 2100, "clang", True)
+    measured = {"time_us": 5.0, "error": 0.9, "device": "MI300X", "clock_mhz": 2100, "toolchain": "clang"}
+    return TunedRow(config=config, splits=1, m=100, n=256, k=1024, groups=1, **measured, simulated=True)
 
 
 def write(path, row, **changes):

@@ -62,10 +62,14 @@ class AttentionProblem:
         """The same problem in memory of its own."""
         return dataclasses.replace(self, arguments=self._each(copied), d=torch.full_like(self.d, torch.nan))
 
+    def to_meta(self) -> AttentionProblem:
+        """The same problem without memory, for planning."""
+        return dataclasses.replace(self, arguments=self._each(to_meta), d=to_meta(self.d))
+
     def kernel_names(self) -> list[str]:
         """The kernels that ``run`` launches."""
         with planning.planning() as plan:
-            dataclasses.replace(self, arguments=self._each(to_meta), d=to_meta(self.d)).run()
+            self.to_meta().run()
         return [str(request.values["kernel_name"]) for request in plan.values()]
 
     def run(self) -> None:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from . import attention_problems, problems
 from .attention_problems import AttentionOperation, AttentionProblem
 from .problems import Operation, Problem
+from .shapes import AnyShape
 
 AnyProblem = Problem | AttentionProblem
 
 OPERATIONS: dict[str, Operation | AttentionOperation] = {**problems.OPERATIONS, **attention_problems.OPERATIONS}
+
+
+def make(op: str, shape: AnyShape, device: str) -> AnyProblem:
+    """A problem with inputs like a model's, the same for the same shape.
+
+    Raises:
+        ValueError: the operation has groups and the shape hasn't, or the other way round.
+    """
+    if op in problems.OPERATIONS:
+        return problems.make(op, shape, device)  # type: ignore[arg-type]  # the op's own
+    return attention_problems.OPERATIONS[op].make(op, shape, device)  # type: ignore[arg-type]

@@ -4,35 +4,47 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from .. import hip, planning
 from ..heuristics import tuned
+from ..heuristics.attention_choice import (
+    AttentionCase,
+    AttentionChoice,
+    AttentionTable,
+    TunedAttention,
+    attention_candidates,
+)
 from ..heuristics.choose import gemm_candidates, legal_configs, ranked_choices
 from ..heuristics.tuned import Choice, GemmProblem, TunedRow, TunedTable
 from ..jit import toolchain
 from . import measure
 from .measure import Sampling
-from .problems import Problem, WrongResultError
+from .operations import AnyProblem
+from .problems import WrongResultError
+
+Wanted = GemmProblem | AttentionCase
+AnyChoice = Choice | AttentionChoice
 
 
 class _Asked:
     """Notes what a configuration is asked for, and knows none."""
 
-    problem: GemmProblem | None = None
+    problem: Wanted | None = None
 
-    def find(self, problem: GemmProblem) -> None:
+    def find(self, problem: Wanted) -> None:
         self.problem = self.problem or problem  # what follows may be parts of it
 
 
 @dataclasses.dataclass(frozen=True)
-class _Always:
+class Always:
     """Knows one for everything."""
 
-    choice: Choice
+    choice: AnyChoice
 
-    def find(self, problem: GemmProblem) -> Choice:
+    def find(self, problem: Wanted) -> AnyChoice:
         return self.choice
 
 
@@ -40,12 +52,12 @@ class _Always:
 class Trial:
     """A choice and how long it took; ``failure`` says why there is no time."""
 
-    choice: Choice
+    choice: AnyChoice
     time_us: float | None = None
     failure: str = ""
 
 
-def asked_for(problem: Problem) -> GemmProblem:
+def asked_for(problem: AnyProblem) -> Wanted:
     """What the heuristic has to choose a configuration for when this package's function is called."""
     asked = _Asked()
     with tuned.replaced(asked), planning.planning():
@@ -54,14 +66,18 @@ def asked_for(problem: Problem) -> GemmProblem:
     return asked.problem
 
 
-def candidates(wanted: GemmProblem, count: int) -> list[Choice]:
+def candidates(wanted: Wanted, count: int) -> Sequence[AnyChoice]:
     """The heuristic's choice, then the best by its estimate among all that can be compiled."""
+    if isinstance(wanted, AttentionCase):
+        return attention_candidates(wanted)[:count]
     chosen = ranked_choices(wanted, gemm_candidates(wanted.kind, wanted.max_block_m))[0]
     others = (choice for choice in ranked_choices(wanted, legal_configs(wanted)) if choice != chosen)
     return [chosen, *(choice for choice, _ in zip(others, range(count - 1), strict=False))]
 
 
-def tune(problem: Problem, count: int, sampling: Sampling, report: Callable[[Trial], None]) -> TunedRow:
+def tune(
+    problem: AnyProblem, count: int, sampling: Sampling, report: Callable[[Trial], None]
+) -> TunedRow | TunedAttention:
     """Measures ``count`` configurations; the best one whose result is right.
 
     Args:
@@ -79,7 +95,7 @@ def tune(problem: Problem, count: int, sampling: Sampling, report: Callable[[Tri
     for trial in timed:
         copy = problem.copy()
         try:
-            with tuned.replaced(_Always(trial.choice)):
+            with tuned.replaced(Always(trial.choice)):
                 timing = measure.time_calls([copy.run], sampling)
             error = copy.check()
         except WrongResultError as failure:
@@ -91,41 +107,42 @@ def tune(problem: Problem, count: int, sampling: Sampling, report: Callable[[Tri
     )
 
 
-def _tried(problem: Problem, choice: Choice, sampling: Sampling) -> Trial:
+def _tried(problem: AnyProblem, choice: AnyChoice, sampling: Sampling) -> Trial:
     copies = sampling.copies(problem)
     try:
-        with tuned.replaced(_Always(choice)):
-            calls = [functools.partial(Problem.run, copy) for copy in copies]
+        with tuned.replaced(Always(choice)):
+            calls = [functools.partial(type(problem).run, copy) for copy in copies]
             return Trial(choice, measure.time_calls(calls, sampling, compute="sampled").median_us)
     # One that the compiler or the device refuses is none.
     except Exception as failure:
         return Trial(choice, failure=f"{type(failure).__name__}: {failure}".splitlines()[0])
 
 
-def _row(wanted: GemmProblem, choice: Choice, time_us: float, error: float) -> TunedRow:
+def _row(wanted: Wanted, choice: AnyChoice, time_us: float, error: float) -> TunedRow | TunedAttention:
     runtime = hip.runtime()
     device = next(device for device in runtime.devices() if device.arch == hip.ARCH)
     compiler = toolchain.choose()
+    measured: dict[str, Any] = {
+        "time_us": round(time_us, 3),
+        "error": round(error, 4),
+        "device": device.name,
+        "clock_mhz": device.clock_khz // 1000,
+        "toolchain": f"{compiler.name} {compiler.version}",
+        "simulated": runtime.is_simulated,
+    }
+    if isinstance(wanted, AttentionCase):
+        return TunedAttention.of(wanted, cast(AttentionChoice, choice), **measured)
+    config, splits = cast(Choice, choice)
     return TunedRow(
-        config=choice.config,
-        splits=choice.splits,
-        m=wanted.m,
-        n=wanted.n,
-        k=wanted.k,
-        groups=wanted.num_groups,
-        time_us=round(time_us, 3),
-        error=round(error, 4),
-        device=device.name,
-        clock_mhz=device.clock_khz // 1000,
-        toolchain=f"{compiler.name} {compiler.version}",
-        simulated=runtime.is_simulated,
+        config=config, splits=splits, m=wanted.m, n=wanted.n, k=wanted.k, groups=wanted.num_groups, **measured
     )
 
 
-def load(path: Path) -> TunedTable:
-    """The table so far; an empty one if there is none.
+def load(path: Path, attention: bool = False) -> tuned.Table[Any]:
+    """The table so far, of attention or GEMM; an empty one if there is none.
 
     Raises:
         tuned.TableError, OSError: the file can't be used.
     """
-    return TunedTable.read(path) if path.exists() else TunedTable()
+    table: type[tuned.Table[Any]] = AttentionTable if attention else TunedTable
+    return table.read(path) if path.exists() else table()

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 from rich.console import Console
 
 from .. import hip
-from ..benchmarks import problems
+from ..benchmarks import operations
 from ..benchmarks import tune as tuning
+from ..benchmarks.attention_problems import AttentionOperation
 from ..benchmarks.measure import Sampling
-from ..benchmarks.problems import OPERATIONS
-from ..benchmarks.shapes import Shape
+from ..benchmarks.operations import OPERATIONS
 from ..heuristics.tuned import TableError
 from . import UsageError
 from .bench import chosen_shapes
 
 
-def run(console: Console, ops: Sequence[str], wanted_shapes: Sequence[str], out: Path, count: int, again: bool) -> bool:
+def run(
+    console: Console, ops: Sequence[str], wanted_shapes: Sequence[str], out: Path | None, count: int, again: bool
+) -> bool:
     """Adds a row for each shape to the table, at once, so that an interrupted run goes on where it was.
 
     Raises:
-        UsageError: there is no such operation or shape, or ``out`` is no table.
+        UsageError: there is no such operation or shape, or ``out`` is no table for these.
     """
     for op in ops:
         if op not in OPERATIONS:
             raise UsageError(f"--op: expected one of {', '.join(OPERATIONS)}, got {op!r}")
     work = [(op, shape) for op in ops for shape in chosen_shapes(op, wanted_shapes)]
+    attention = {isinstance(OPERATIONS[op], AttentionOperation) for op in ops}
+    if len(attention) > 1:
+        raise UsageError("--op: GEMM and attention have tables of their own; tune one after the other")
+    of_attention = True in attention
+    out = out or Path("tuned_attention.csv" if of_attention else "tuned_gemm.csv")
     try:
-        table = tuning.load(out)
+        table = tuning.load(out, of_attention)
     except TableError as error:
         raise UsageError(str(error)) from error
     sampling = Sampling.default()
@@ -38,15 +44,14 @@ def run(console: Console, ops: Sequence[str], wanted_shapes: Sequence[str], out:
     good = True
     for index, (op, shape) in enumerate(work, 1):
         console.print(f"{index} of {len(work)}: {op} {shape}")
-        problem = problems.make(op, cast(Shape, shape), hip.runtime().tensor_device)
+        problem = operations.make(op, shape, hip.runtime().tensor_device)
         if not again and table.has(tuning.asked_for(problem)):
             console.print("  is in the table")
             continue
 
         def report(trial: tuning.Trial) -> None:
             result = trial.failure or f"{trial.time_us:.2f} µs ({kind})"
-            config, splits = trial.choice
-            console.print(f"  {config.kernel_name}{f', K in {splits} parts' if splits > 1 else ''}: {result}")
+            console.print(f"  {trial.choice}: {result}")
 
         try:
             row = tuning.tune(problem, count, sampling, report)
@@ -56,5 +61,6 @@ def run(console: Console, ops: Sequence[str], wanted_shapes: Sequence[str], out:
             continue
         table = table.with_row(row)
         table.write(out)
-    console.print(f"{len(table.rows)} rows in {out}; DG_TUNED_TABLE={out} makes calls use them")
+    variable = "DG_TUNED_ATTENTION_TABLE" if of_attention else "DG_TUNED_TABLE"
+    console.print(f"{len(table.rows)} rows in {out}; {variable}={out} makes calls use them")
     return good

@@ -1,20 +1,24 @@
 """Which kernel configuration a problem should run."""
 
-from .attention_config import AttentionConfig, choose_attention_config
+from .attention_choice import AttentionCase, AttentionChoice, choose_attention
+from .attention_config import AttentionConfig, attention_tiles, heads_of_every_tile
 from .choose import choose_dense, choose_dense_splits, choose_gemm_config, choose_k_splits, gemm_candidates
-from .decode_config import DecodeConfig, choose_num_pieces
+from .decode_config import DecodeConfig
 from .gemm_config import GemmConfig, GemmKind
 
 __all__ = [
+    "AttentionCase",
+    "AttentionChoice",
     "AttentionConfig",
     "DecodeConfig",
     "GemmConfig",
     "GemmKind",
-    "choose_attention_config",
+    "attention_tiles",
+    "choose_attention",
     "choose_dense",
     "choose_dense_splits",
     "choose_gemm_config",
     "choose_k_splits",
-    "choose_num_pieces",
     "gemm_candidates",
+    "heads_of_every_tile",
 ]

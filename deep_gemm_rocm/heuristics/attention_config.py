@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 
+from ..layout import ceil_div
 from .gemm_config import BLOCK_K_BYTES, ELEMENT_BYTES, LDS_BYTES, MAX_THREADS, WAVE_SIZE
+
+_WIDEST_OF_32_ROWS = 128
+_WIDEST_OF_4_WAVES = 192
+_HEAD_BYTES = {16: 64, 32: 32}  # that an MFMA operand has of a row, by mfma_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +35,24 @@ class AttentionConfig:
     waves: int
     mfma_rows: int
     take_turns: bool
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            ValueError: there is no such kernel, or it would need more than a CU has.
+        """
+        if self.mfma_rows not in (16, 32) or self.waves not in (4, 8):
+            raise ValueError(f"mfma_rows must be 16 or 32 and waves 4 or 8, got {self}")
+        if self.take_turns and self.waves != 8:
+            raise ValueError(f"halves that take turns are 4 waves each, got {self}")
+        if self.mfma_rows == 32 and self.value_dim > _WIDEST_OF_32_ROWS:
+            raise ValueError(f"sums of {self.value_dim} values for 32 queries don't fit registers, got {self}")
+        if self.scaled and self.waves == 4 and self.value_dim > _WIDEST_OF_4_WAVES:
+            raise ValueError(f"what 4 waves load of such heads in FP8 doesn't fit registers, got {self}")
+        if self.head_dim * ELEMENT_BYTES[self.type] % _HEAD_BYTES[self.mfma_rows]:
+            raise ValueError(f"MFMAs would multiply what is behind a head's last element, got {self}")
+        if self.lds_bytes > LDS_BYTES:
+            raise ValueError(f"{self.lds_bytes} bytes of LDS are more than {LDS_BYTES}, got {self}")
 
     @property
     def scaled(self) -> bool:
@@ -76,24 +100,38 @@ class AttentionConfig:
         return {**dataclasses.asdict(self), "scaled": self.scaled, "kernel_name": self.kernel_name}
 
 
-_FEW_QUERIES = 128  # of a sequence, that don't fill the larger tile
+_CUS = 304
 
 
 @functools.cache
-def choose_attention_config(type_: str, out_type: str, head_dim: int, value_dim: int, tokens_q: int) -> AttentionConfig:
-    """The configuration for such heads: the largest tile of queries whose sums fit the registers.
+def attention_tiles(type_: str, out_type: str, head_dim: int, value_dim: int) -> list[AttentionConfig]:
+    """The quickest configuration with each size of tiles, the largest first. A larger one reads keys less often."""
+    take_turns = head_dim <= 128 and value_dim <= 128  # else two blocks of keys and values at a time don't fit LDS
+    tiles: dict[int, AttentionConfig] = {}
+    for waves, mfma_rows in ((8, 32), (8, 16), (4, 16), (4, 32)):
+        with contextlib.suppress(ValueError):
+            turns = take_turns and waves == 8
+            config = AttentionConfig(type_, out_type, head_dim, value_dim, waves, mfma_rows, turns)
+            tiles.setdefault(config.block_q, config)
+    return list(tiles.values())
+
+
+def choose_attention_config(
+    type_: str, out_type: str, head_dim: int, value_dim: int, tokens_q: int, heads: int
+) -> AttentionConfig:
+    """The largest tile that queries fill by half and of which each CU of an MI300X has one; else the smallest.
 
     Args:
         tokens_q: of a sequence; if they differ, on average.
+        heads: of all sequences.
     """
-    wide = head_dim > 128 or value_dim > 128  # two blocks of keys and values at a time don't fit LDS
-    take_turns = not wide and tokens_q > _FEW_QUERIES
-    return AttentionConfig(
-        type=type_,
-        out_type=out_type,
-        head_dim=head_dim,
-        value_dim=value_dim,
-        waves=8 if wide or take_turns else 4,
-        mfma_rows=16 if value_dim > 128 else 32,
-        take_turns=take_turns,
-    )
+    *larger, smallest = attention_tiles(type_, out_type, head_dim, value_dim)
+    for config in larger:
+        if 2 * tokens_q > config.block_q and heads * ceil_div(tokens_q, config.block_q) >= _CUS:
+            return config
+    return smallest
+
+
+def heads_of_every_tile(tokens_q: int) -> list[int]:
+    """Numbers of heads of all sequences which, with so many tokens, get every tile that any number gets."""
+    return sorted({1, *(ceil_div(_CUS, ceil_div(max(tokens_q, 1), block_q)) for block_q in (64, 128, 256))})

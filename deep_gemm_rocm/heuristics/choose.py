@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ..layout import ceil_div
 from .cost import estimated_clocks, second_pass_clocks
 from .gemm_config import BLOCK_K_BYTES, GemmConfig, GemmKind
-from .tuned import Choice, GemmProblem, table, with_tail
+from .tuned import Choice, GemmProblem, asks_tables, table, with_tail
 
 # From the smallest tile to the largest. Small tiles spread a small M over many CUs; large ones load fewer bytes for
 # each product.
@@ -89,6 +89,7 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
     return tuple(dataclasses.replace(config, kind=kind) for config in configs if config.block_m <= largest)
 
 
+@asks_tables
 @functools.lru_cache(maxsize=65536)
 def choose_gemm_config(
     kind: GemmKind,
@@ -142,6 +143,7 @@ def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
     return found
 
 
+@asks_tables
 @functools.lru_cache(maxsize=65536)
 def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = _NUM_CUS) -> Choice:
     """The configuration of a dense problem, and into how many parts it splits K; the arguments are those of

@@ -69,5 +69,9 @@ def choose_num_pieces(config: DecodeConfig, queries_of_kv_head: int, sequence_he
         most_keys: that a sequence may have.
     """
     waves = config.waves * max(ceil_div(queries_of_kv_head, config.rows), 1)
-    worth_it = sequence_heads * (1 + most_keys // _LEAST_KEYS)
-    return max(min(_CUS * _WAVES_OF_CU // waves, worth_it), 1)
+    return max(min(_CUS * _WAVES_OF_CU // waves, most_pieces(sequence_heads, most_keys)), 1)
+
+
+def most_pieces(sequence_heads: int, most_keys: int) -> int:
+    """That are worth it."""
+    return sequence_heads * (1 + most_keys // _LEAST_KEYS)

@@ -8,10 +8,10 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from .. import changes
 from ..layout import ceil_div
@@ -21,11 +21,11 @@ SHIPPED = Path(__file__).resolve().with_name("tuned_gemm.csv")
 
 _CUS = 304
 _FLOPS_PER_CLOCK = {1: 4096, 2: 2048, 4: 1024}  # of a CU, by the bytes of an element
+MEASURED_COLUMNS = ("time_us", "error", "device", "clock_mhz", "toolchain", "simulated")
 _KIND_DEFAULTS = {field.name: field.default for field in dataclasses.fields(GemmKind)}
 _CONFIG_FIELDS = {field.name: field.type for field in dataclasses.fields(GemmConfig) if field.name != "kind"}
 COLUMNS = (
-    "kind", "m", "n", "k", "groups", *_CONFIG_FIELDS, "splits", "time_us", "error", "device", "clock_mhz", "toolchain",
-    "simulated",
+    "kind", "m", "n", "k", "groups", *_CONFIG_FIELDS, "splits", *MEASURED_COLUMNS,
 )  # fmt: skip
 
 
@@ -51,24 +51,85 @@ class Choice(NamedTuple):
     config: GemmConfig
     splits: int = 1
 
+    def __str__(self) -> str:
+        return f"{self.config.kernel_name}{f', K in {self.splits} parts' if self.splits > 1 else ''}"
+
+
+class _Cached(Protocol):
+    def cache_clear(self) -> None: ...
+
+
+_Choose = TypeVar("_Choose", bound=_Cached)
+
 
 class Finds(Protocol):
     """Something that knows choices."""
 
-    def find(self, problem: GemmProblem) -> Choice | None: ...
+    def find(self, problem: Any) -> Any: ...
 
 
-@dataclass(frozen=True)
-class TunedRow:
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """How a choice did.
+
+    Attributes:
+        time_us: of one call, with inputs that weren't in the Infinity Cache.
+        error: the result's largest, in units of what rounding may cost.
+        device, clock_mhz, toolchain: what it was measured with.
+        simulated: whether the timing model told the time.
+    """
+
+    time_us: float
+    error: float
+    device: str
+    clock_mhz: int
+    toolchain: str
+    simulated: bool
+
+    def check(self, flops: int, element_bytes: int) -> None:
+        """
+        Raises:
+            ValueError: no such measurement of so many operations is possible.
+        """
+        if self.clock_mhz < 1:
+            raise ValueError(f"clock_mhz must be positive, got {self.clock_mhz}")
+        if not 0 <= self.error <= 1:
+            raise ValueError(f"error must be from 0 to 1, else the result was wrong, got {self.error}")
+        if not (self.time_us > 0 and math.isfinite(self.time_us)):
+            raise ValueError(f"time_us must be positive, got {self.time_us}")
+        peak = _FLOPS_PER_CLOCK[element_bytes] * _CUS * self.clock_mhz  # in FLOP/µs
+        if flops > peak * self.time_us:
+            raise ValueError(
+                f"{flops / self.time_us / 1e6:.0f} TFLOPS are impossible: at {self.clock_mhz} MHz an MI300X has "
+                f"{peak / 1e6:.0f}"
+            )
+
+    @staticmethod
+    def fields_of(fields: Mapping[str, str]) -> dict[str, Any]:
+        """Its own of a row's.
+
+        Raises:
+            ValueError, KeyError: the fields aren't those of a row.
+        """
+        if fields["simulated"] not in ("True", "False"):
+            raise ValueError(f"simulated must be True or False, got {fields['simulated']!r}")
+        return {
+            "time_us": float(fields["time_us"]),
+            "error": float(fields["error"]),
+            "device": fields["device"],
+            "clock_mhz": int(fields["clock_mhz"]),
+            "toolchain": fields["toolchain"],
+            "simulated": fields["simulated"] == "True",
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedRow(Measured):
     """A measurement of the best configuration for a problem.
 
     Attributes:
         config, splits: as of ``Choice``.
         m, n, k, groups: as of ``choose_gemm_config``.
-        time_us: of one call, with inputs that weren't in the Infinity Cache.
-        error: the result's largest, in units of what rounding may cost.
-        device, clock_mhz, toolchain: what it was measured with.
-        simulated: whether the timing model told the time.
     """
 
     config: GemmConfig
@@ -77,33 +138,18 @@ class TunedRow:
     n: int
     k: int
     groups: int
-    time_us: float
-    error: float
-    device: str
-    clock_mhz: int
-    toolchain: str
-    simulated: bool
 
     def __post_init__(self) -> None:
         """
         Raises:
             ValueError: no such measurement is possible.
         """
-        if min(self.m, self.n, self.k, self.groups, self.splits, self.clock_mhz) < 1:
-            raise ValueError("m, n, k, groups, splits and clock_mhz must be positive")
+        if min(self.m, self.n, self.k, self.groups, self.splits) < 1:
+            raise ValueError("m, n, k, groups and splits must be positive")
         if self.splits > 1 and self.config.kind.grouping != "dense":
             raise ValueError(f"only K of dense problems is split, got {self.splits} splits of {self.config.kind.name}")
-        if not 0 <= self.error <= 1:
-            raise ValueError(f"error must be from 0 to 1, else the result was wrong, got {self.error}")
-        if not (self.time_us > 0 and math.isfinite(self.time_us)):
-            raise ValueError(f"time_us must be positive, got {self.time_us}")
-        flops = 2 * self.m * self.n * self.k * (1 if self.config.kind.grouping == "k_grouped" else self.groups)
-        peak = _FLOPS_PER_CLOCK[self.config.kind.element_bytes] * _CUS * self.clock_mhz  # in FLOP/µs
-        if flops > peak * self.time_us:
-            raise ValueError(
-                f"{flops / self.time_us / 1e6:.0f} TFLOPS are impossible: at {self.clock_mhz} MHz an MI300X has "
-                f"{peak / 1e6:.0f}"
-            )
+        groups = 1 if self.config.kind.grouping == "k_grouped" else self.groups
+        self.check(2 * self.m * self.n * self.k * groups, self.config.kind.element_bytes)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -123,8 +169,6 @@ class TunedRow:
         k = int(fields["k"])
         kind = with_tail(_parsed_kind(fields["kind"]), k)
         values = {name: fields[name] if of == "str" else int(fields[name]) for name, of in _CONFIG_FIELDS.items()}
-        if fields["simulated"] not in ("True", "False"):
-            raise ValueError(f"simulated must be True or False, got {fields['simulated']!r}")
         return cls(
             config=GemmConfig(kind=kind, **values),  # type: ignore[arg-type]
             splits=int(fields["splits"]),
@@ -132,26 +176,35 @@ class TunedRow:
             n=int(fields["n"]),
             k=k,
             groups=int(fields["groups"]),
-            time_us=float(fields["time_us"]),
-            error=float(fields["error"]),
-            device=fields["device"],
-            clock_mhz=int(fields["clock_mhz"]),
-            toolchain=fields["toolchain"],
-            simulated=fields["simulated"] == "True",
+            **cls.fields_of(fields),
         )
 
 
-class TunedTable:
-    """Rows by their problems."""
+class Row(Protocol):
+    """What a table has."""
 
-    def __init__(self, rows: Iterable[TunedRow] = ()) -> None:
+    @property
+    def key(self) -> tuple[Any, ...]: ...
+    def as_fields(self) -> dict[str, Any]: ...
+    @classmethod
+    def from_fields(cls: type[_Row], fields: Mapping[str, str]) -> _Row: ...
+
+
+_Row = TypeVar("_Row", bound=Row)
+_Table = TypeVar("_Table", bound="Table[Any]")
+
+
+class Table(Generic[_Row]):
+    """Rows by their problems, in a file of such columns."""
+
+    columns: ClassVar[tuple[str, ...]]
+    row: ClassVar[type[Any]]
+
+    def __init__(self, rows: Iterable[_Row] = ()) -> None:
         self.rows = {row.key: row for row in rows}
-        self._by_weight: dict[tuple[Any, ...], list[TunedRow]] = {}
-        for row in self.rows.values():
-            self._by_weight.setdefault(row.key[:-1], []).append(row)
 
     @classmethod
-    def read(cls, path: Path) -> TunedTable:
+    def read(cls: type[_Table], path: Path) -> _Table:
         """
         Raises:
             TableError: the file isn't a table, or a row of it is impossible.
@@ -159,12 +212,12 @@ class TunedTable:
         """
         with open(path, newline="") as file:
             reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
-                raise TableError(f"{path}: expected the columns {', '.join(COLUMNS)}")
+            if tuple(reader.fieldnames or ()) != cls.columns:
+                raise TableError(f"{path}: expected the columns {', '.join(cls.columns)}")
             rows = []
             for fields in reader:
                 try:
-                    rows.append(TunedRow.from_fields(fields))
+                    rows.append(cls.row.from_fields(fields))
                 except (ValueError, KeyError, TypeError) as error:
                     raise TableError(f"{path}, line {reader.line_num}: {error}") from error
         return cls(rows)
@@ -173,18 +226,40 @@ class TunedTable:
         """All rows in order, by way of another file, so that the old one is whole until the new one is."""
         temporary = path.with_name(path.name + ".new")
         with open(temporary, "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer = csv.DictWriter(file, self.columns, lineterminator="\n")
             writer.writeheader()
             for key in sorted(self.rows, key=str):
                 writer.writerow(self.rows[key].as_fields())
         temporary.replace(path)
 
-    def has(self, problem: GemmProblem) -> bool:
+    def has(self, problem: Any) -> bool:
         """Whether there is a row for just this problem."""
-        return (*_key(problem.kind, problem.n, problem.k, problem.num_groups), problem.m) in self.rows
+        return self.key_of(problem) in self.rows
 
-    def with_row(self, row: TunedRow) -> TunedTable:
-        return TunedTable([*self.rows.values(), row])
+    @staticmethod
+    def key_of(problem: Any) -> tuple[Any, ...]:
+        """Of a row for it."""
+        raise NotImplementedError
+
+    def with_row(self: _Table, row: _Row) -> _Table:
+        return type(self)([*self.rows.values(), row])
+
+
+class TunedTable(Table[TunedRow]):
+    """Of GEMMs."""
+
+    columns = COLUMNS
+    row = TunedRow
+
+    def __init__(self, rows: Iterable[TunedRow] = ()) -> None:
+        super().__init__(rows)
+        self._by_weight: dict[tuple[Any, ...], list[TunedRow]] = {}
+        for row in self.rows.values():
+            self._by_weight.setdefault(row.key[:-1], []).append(row)
+
+    @staticmethod
+    def key_of(problem: GemmProblem) -> tuple[Any, ...]:
+        return *_key(problem.kind, problem.n, problem.k, problem.num_groups), problem.m
 
     def find(self, problem: GemmProblem) -> Choice | None:
         """That of the row with the nearest M whose tiles cover the problem's rows as well, no more and no
@@ -226,6 +301,7 @@ def _parsed_kind(text: str) -> GemmKind:
 
 
 _replacement: Finds | None = None
+_on_change: list[Callable[[], None]] = []
 
 
 def table() -> Finds:
@@ -234,7 +310,12 @@ def table() -> Finds:
     Raises:
         TableError, OSError: the file can't be used.
     """
-    return _replacement or _read(os.environ.get("DG_TUNED_TABLE") or str(SHIPPED))
+    return replacement() or _read(os.environ.get("DG_TUNED_TABLE") or str(SHIPPED))
+
+
+def replacement() -> Finds | None:
+    """What is asked instead of any table."""
+    return _replacement
 
 
 @functools.cache
@@ -242,22 +323,27 @@ def _read(path: str) -> TunedTable:
     return TunedTable.read(Path(path))
 
 
+def asks_tables(choose: _Choose) -> _Choose:
+    """For cached functions, which forget what they returned when they are to ask something else."""
+    _on_change.append(choose.cache_clear)
+    return choose
+
+
 @contextlib.contextmanager
 def replaced(by: Finds) -> Iterator[None]:
-    """Lets ``choose_gemm_config`` ask something else, in all threads; for tuning."""
-    from .choose import choose_dense, choose_gemm_config
-
+    """Lets functions that choose configurations ask something else, in all threads; for tuning."""
     global _replacement
     before = _replacement
     _replacement = by
-    chosen = (choose_gemm_config, choose_dense)
-    for choose in chosen:
-        choose.cache_clear()
-    changes.note()
+    _forget()
     try:
         yield
     finally:
         _replacement = before
-        for choose in chosen:
-            choose.cache_clear()
-        changes.note()
+        _forget()
+
+
+def _forget() -> None:
+    for forget in _on_change:
+        forget()
+    changes.note()

@@ -1,0 +1,253 @@
+"""How attention is computed: what a table of measurements knows, or else what should be good."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .attention_config import AttentionConfig, choose_attention_config
+from .decode_config import DecodeConfig, choose_num_pieces, most_pieces
+from .gemm_config import ELEMENT_BYTES
+from .tuned import MEASURED_COLUMNS, Finds, Measured, Table, asks_tables, replacement
+
+SHIPPED = Path(__file__).resolve().with_name("tuned_attention.csv")
+
+_PIECES = (0.5, 0.75, 1.5, 2, 3)  # as many as the heuristic's
+_INFINITY_CACHE_BYTES = 256 * 2**20
+_HBM_BYTES = 5.3e6  # a µs, at most
+
+
+class AttentionCase(NamedTuple):
+    """What a choice is made for.
+
+    Attributes:
+        family: of kernels: ``flash_attention``, ``flash_decode`` or ``mla_decode``.
+        type, out_type, head_dim, value_dim: as of ``AttentionConfig``.
+        causal: whether queries see none of the keys behind their own.
+        batch: sequences.
+        heads, kv_heads: of one.
+        tokens_q, tokens_k: of one, on average; of a paged cache, at most.
+    """
+
+    family: str
+    type: str
+    out_type: str
+    head_dim: int
+    value_dim: int
+    causal: bool
+    batch: int
+    heads: int
+    kv_heads: int
+    tokens_q: int
+    tokens_k: int
+
+    @property
+    def flops(self) -> int:
+        pairs = self.tokens_q * self.tokens_k
+        if self.causal:
+            pairs -= min(self.tokens_q, self.tokens_k) * (self.tokens_q - 1) // 2
+        return 2 * self.batch * self.heads * pairs * (self.head_dim + self.value_dim)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of all keys and values."""
+        width = self.head_dim + (self.value_dim if self.family != "mla_decode" else 0)
+        return self.batch * self.kv_heads * self.tokens_k * width * ELEMENT_BYTES[self.type]
+
+
+class AttentionChoice(NamedTuple):
+    """The kernel, and into how many pieces decoding cuts all keys."""
+
+    config: AttentionConfig | DecodeConfig
+    pieces: int = 0
+
+    def __str__(self) -> str:
+        if isinstance(self.config, DecodeConfig):
+            return f"{self.config.kernel_name}, keys in {self.pieces} pieces"
+        return f"{self.config.kernel_name}{', in turns' if self.config.take_turns else ''}"
+
+
+_CASE_FIELDS = AttentionCase._fields
+_SIZES = ("batch", "tokens_q", "tokens_k")  # that may be others than those that were measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedAttention(Measured):
+    """A measurement of the best choice for a case.
+
+    Attributes:
+        waves, mfma_rows, take_turns: as of ``AttentionConfig``; 0 for decoding.
+        pieces: as of ``AttentionChoice``.
+    """
+
+    case: AttentionCase
+    waves: int
+    mfma_rows: int
+    take_turns: bool
+    pieces: int
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            ValueError: no such measurement is possible.
+        """
+        if self.case.family not in ("flash_attention", "flash_decode", "mla_decode"):
+            raise ValueError(f"family must be flash_attention, flash_decode or mla_decode, got {self.case.family!r}")
+        if min(getattr(self.case, name) for name in (*_SIZES, "heads", "kv_heads", "head_dim", "value_dim")) < 1:
+            raise ValueError(f"sizes must be positive, got {self.case}")
+        if self.case.family == "flash_attention":
+            self.choice_for(self.case)
+        elif self.pieces < 1:
+            raise ValueError(f"pieces must be positive, got {self.pieces}")
+        self.check(self.case.flops, ELEMENT_BYTES[self.case.type])
+        if self.case.cache_bytes - _INFINITY_CACHE_BYTES > _HBM_BYTES * self.time_us:
+            raise ValueError(
+                f"{self.case.cache_bytes / self.time_us / 1e6:.1f} TB/s are impossible: an MI300X reads "
+                f"{_HBM_BYTES / 1e6} from memory"
+            )
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return tuple(self.case)
+
+    @classmethod
+    def of(cls, case: AttentionCase, choice: AttentionChoice, **measured: Any) -> TunedAttention:
+        config = choice.config
+        if isinstance(config, DecodeConfig):
+            return cls(case=case, waves=0, mfma_rows=0, take_turns=False, pieces=choice.pieces, **measured)
+        return cls(
+            case=case,
+            waves=config.waves,
+            mfma_rows=config.mfma_rows,
+            take_turns=config.take_turns,
+            pieces=0,
+            **measured,
+        )
+
+    def choice_for(self, case: AttentionCase) -> AttentionChoice:
+        """The same for a case of the same kernels."""
+        if case.family != "flash_attention":
+            return AttentionChoice(_decode_config(case), max(min(self.pieces, _most_pieces(case)), 1))
+        types = case.type, case.out_type, case.head_dim, case.value_dim
+        return AttentionChoice(AttentionConfig(*types, self.waves, self.mfma_rows, self.take_turns))
+
+    def as_fields(self) -> dict[str, Any]:
+        return {**self.case._asdict(), **{name: getattr(self, name) for name in COLUMNS if name not in _CASE_FIELDS}}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, str]) -> TunedAttention:
+        """
+        Raises:
+            ValueError, KeyError, TypeError: the fields aren't those of a row.
+        """
+        flags = {name: {"True": True, "False": False}[fields[name]] for name in ("causal", "take_turns")}
+        numbers: dict[str, Any] = {
+            name: int(fields[name]) for name in ("head_dim", "value_dim", *_SIZES, "heads", "kv_heads")
+        }
+        return cls(
+            case=AttentionCase(fields["family"], fields["type"], fields["out_type"], causal=flags["causal"], **numbers),
+            waves=int(fields["waves"]),
+            mfma_rows=int(fields["mfma_rows"]),
+            take_turns=flags["take_turns"],
+            pieces=int(fields["pieces"]),
+            **cls.fields_of(fields),
+        )
+
+
+COLUMNS = (*_CASE_FIELDS, "waves", "mfma_rows", "take_turns", "pieces", *MEASURED_COLUMNS)
+
+
+class AttentionTable(Table[TunedAttention]):
+    """Of attention."""
+
+    columns = COLUMNS
+    row = TunedAttention
+
+    @staticmethod
+    def key_of(problem: AttentionCase) -> tuple[Any, ...]:
+        return tuple(problem)
+
+    def find(self, case: AttentionCase) -> AttentionChoice | None:
+        """That of the nearest row: of the same heads, and at most twice or half as many sequences and tokens."""
+
+        def distance(row: TunedAttention) -> float:
+            ratios = (max(getattr(case, name), 1) / getattr(row.case, name) for name in _SIZES)
+            logs = [abs(math.log2(ratio)) for ratio in ratios]
+            return sum(logs) if max(logs) <= 1 else math.inf
+
+        def kernels(of: AttentionCase) -> AttentionCase:
+            return of._replace(batch=0, tokens_q=0, tokens_k=0)
+
+        fitting = (row for row in self.rows.values() if kernels(row.case) == kernels(case))
+        nearest = min(fitting, key=distance, default=None)
+        return nearest.choice_for(case) if nearest and distance(nearest) < math.inf else None
+
+
+def attention_table() -> Finds:
+    """What ``choose_attention`` asks first: the file that ``DG_TUNED_ATTENTION_TABLE`` names, or the package's own.
+
+    Raises:
+        TableError, OSError: the file can't be used.
+    """
+    return replacement() or _read(os.environ.get("DG_TUNED_ATTENTION_TABLE") or str(SHIPPED))
+
+
+@functools.cache
+def _read(path: str) -> AttentionTable:
+    return AttentionTable.read(Path(path))
+
+
+@asks_tables
+@functools.lru_cache(maxsize=65536)
+def choose_attention(case: AttentionCase) -> AttentionChoice:
+    """How a case is computed.
+
+    Raises:
+        TableError, OSError: ``DG_TUNED_ATTENTION_TABLE`` names no good table.
+    """
+    return attention_table().find(case) or _heuristic(case)
+
+
+def attention_candidates(case: AttentionCase) -> list[AttentionChoice]:
+    """The heuristic's choice, and all others that may be better."""
+    first = _heuristic(case)
+    return list(dict.fromkeys([first, *_others(case, first)]))
+
+
+def _heuristic(case: AttentionCase) -> AttentionChoice:
+    if case.family != "flash_attention":
+        config = _decode_config(case)
+        return AttentionChoice(config, choose_num_pieces(config, *_sizes_of_decode(case)))
+    types = case.type, case.out_type, case.head_dim, case.value_dim
+    return AttentionChoice(choose_attention_config(*types, case.tokens_q, case.batch * case.heads))
+
+
+def _others(case: AttentionCase, first: AttentionChoice) -> Iterable[AttentionChoice]:
+    if isinstance(first.config, DecodeConfig):
+        for factor in _PIECES:
+            yield first._replace(pieces=max(min(int(first.pieces * factor), _most_pieces(case)), 1))
+    else:
+        types = case.type, case.out_type, case.head_dim, case.value_dim
+        for waves, mfma_rows, take_turns in itertools.product((8, 4), (32, 16), (True, False)):
+            with contextlib.suppress(ValueError):
+                yield AttentionChoice(AttentionConfig(*types, waves, mfma_rows, take_turns))
+
+
+def _decode_config(case: AttentionCase) -> DecodeConfig:
+    latent = case.family == "mla_decode"
+    return DecodeConfig(case.type, case.out_type, case.head_dim, case.value_dim, latent)
+
+
+def _sizes_of_decode(case: AttentionCase) -> tuple[int, int, int]:
+    return case.tokens_q * (case.heads // case.kv_heads), case.batch * case.kv_heads, case.tokens_k
+
+
+def _most_pieces(case: AttentionCase) -> int:
+    return most_pieces(*_sizes_of_decode(case)[1:])
