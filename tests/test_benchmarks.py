@@ -54,6 +54,17 @@ def test_every_operation_runs_and_is_checked(op, device):
 ATTENTION = {"flash_attention_decode": "2x1x130x4x2x64", "mla_decode": "2x1x70x20x1x576"}
 
 
+@pytest.mark.parametrize(
+    ("op", "text"), [("fp8_mqa_logits", "1x70x130x32x1x64"), ("fp8_paged_mqa_logits", "2x2x130x32x1x64")]
+)
+def test_logits_run_and_are_checked(op, text, device):
+    operation = OPERATIONS[op]
+    assert_runs_and_is_checked(operation.make(op, operation.parse(text), device).copy())
+    for bad in ("1x70x130x32x2x64", "1x70x130x33x1x64"):
+        with pytest.raises(ValueError, match=r"heads? of keys|must have"):
+            operation.parse(bad)
+
+
 @pytest.mark.parametrize("op", attention_problems.OPERATIONS)
 def test_every_attention_runs_and_is_checked(op, device):
     operation = OPERATIONS[op]
@@ -73,7 +84,7 @@ def test_work_of_attention(device):
 def test_suite_measures_attention_beside_triton():
     shape = shapes.parse_attention("1x128x128x2x1x64")
     ours, triton, rocblas = suite.run("flash_attention", [shape], ["triton", "rocblas"], ONCE, lambda _: None)
-    assert ours.how == "flash_attention_bf16_d64x64_q128_mfma32"
+    assert ours.how == "flash_attention_bf16_d64x64_q64_mfma16"
     assert ours.timing.median_us > 0
     assert (triton.timing is None) == (importlib.util.find_spec("triton") is None), triton.missing
     assert "GPU" in rocblas.missing

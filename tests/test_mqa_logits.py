@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import mqa_logits
+from deep_gemm_rocm.testing import logits_reference
 
 FP8 = torch.float8_e4m3fnuz
 KINDS = [(heads, dim) for heads in (32, 64) for dim in (32, 64, 128)]
@@ -17,10 +18,6 @@ kinds = pytest.mark.parametrize(
     ("heads", "dim"), [kind if kind in QUICK else pytest.param(*kind, marks=pytest.mark.slow) for kind in KINDS]
 )
 
-# As in testing/numerics.py: what the matrix cores lose of a sum of 128 products, relative to their magnitudes.
-MATRIX_CORE_ERROR = 34
-ROUNDING = 2.0**-24
-
 
 def random(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     return (torch.randn(shape, generator=generator) * 8).to(FP8)
@@ -28,10 +25,8 @@ def random(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
 
 def assert_logits(actual, q, keys, scales, weights, seen) -> None:
     """``q`` [S, H, D]; ``actual`` and ``seen`` [S, keys]: where a query sees a key."""
-    q, keys, scales, weights = (tensor.double() for tensor in (q, keys, scales, weights))
-    exact = (torch.einsum("shd,kd->shk", q, keys).relu() * weights[:, :, None]).sum(dim=1) * scales
-    magnitude = torch.einsum("shd,kd,sh->sk", q.abs(), keys.abs(), weights.abs()) * scales.abs()
-    bound = (MATRIX_CORE_ERROR + q.shape[1] + 4) * ROUNDING * magnitude
+    reference = logits_reference(q, keys, scales, weights)
+    exact, bound = reference.exact, reference.error
     same = (actual.double() == exact) | (actual.isnan() & exact.isnan())
     wrong = seen & ~(same | ((actual.double() - exact).abs() <= bound))
     assert not wrong.any(), f"{int(wrong.sum())} logits are wrong, the first at {wrong.nonzero()[0].tolist()}"

@@ -13,6 +13,8 @@ import torch
 
 from .. import hip
 from ..layout import data_and_scales
+from .attention_problems import AttentionProblem
+from .logits_problems import LogitsProblem
 from .operations import AnyProblem
 from .problems import Problem
 
@@ -39,12 +41,14 @@ class Baseline:
 def _triton_missing(problem: AnyProblem) -> str:
     if importlib.util.find_spec("triton") is None:
         return "triton isn't installed"
+    if isinstance(problem, LogitsProblem):
+        return "no Triton kernel of ours for logits"
     from . import triton_attention, triton_gemm
 
     return triton_gemm.missing(problem) if isinstance(problem, Problem) else triton_attention.missing(problem)
 
 
-def _triton_candidates(problem: AnyProblem) -> Iterator[Candidate]:
+def _triton_candidates(problem: Problem | AttentionProblem) -> Iterator[Candidate]:
     from . import triton_attention, triton_gemm
 
     return triton_gemm.candidates(problem) if isinstance(problem, Problem) else triton_attention.candidates(problem)

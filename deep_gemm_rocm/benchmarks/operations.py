@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from . import attention_problems, problems
+from . import attention_problems, logits_problems, problems
 from .attention_problems import AttentionOperation, AttentionProblem
+from .logits_problems import LogitsOperation, LogitsProblem
 from .problems import Operation, Problem
 from .shapes import AnyShape
 
-AnyProblem = Problem | AttentionProblem
+AnyProblem = Problem | AttentionProblem | LogitsProblem
 
-OPERATIONS: dict[str, Operation | AttentionOperation] = {**problems.OPERATIONS, **attention_problems.OPERATIONS}
+OPERATIONS: dict[str, Operation | AttentionOperation | LogitsOperation] = {
+    **problems.OPERATIONS,
+    **attention_problems.OPERATIONS,
+    **logits_problems.OPERATIONS,
+}
 
 
 def make(op: str, shape: AnyShape, device: str) -> AnyProblem:
@@ -20,4 +25,4 @@ def make(op: str, shape: AnyShape, device: str) -> AnyProblem:
     """
     if op in problems.OPERATIONS:
         return problems.make(op, shape, device)  # type: ignore[arg-type]  # the op's own
-    return attention_problems.OPERATIONS[op].make(op, shape, device)  # type: ignore[arg-type]
+    return OPERATIONS[op].make(op, shape, device)  # type: ignore[arg-type]

@@ -117,6 +117,11 @@ STEPS = tuple(AttentionShape(batch, 1, 8192, 32, 8, 128) for batch in (1, 64))
 
 LATENT_STEPS = tuple(AttentionShape(batch, 1, 8192, heads, 1, 576) for batch in (1, 64) for heads in (16, 128))
 
+# Queries of one sequence in `batch` 1, or the last ones of sequences in pages; with one head of keys.
+INDEXED = tuple(AttentionShape(1, tokens, keys, 64, 1, 128) for tokens, keys in ((2048, 4096), (2048, 8192)))
+
+INDEXED_STEPS = tuple(AttentionShape(batch, 1, 8192, 64, 1, 128) for batch in (1, 64))
+
 _MASKED_M = 20  # of a decoding step
 
 

@@ -11,6 +11,7 @@ from .. import hip
 from ..benchmarks import operations
 from ..benchmarks import tune as tuning
 from ..benchmarks.attention_problems import AttentionOperation
+from ..benchmarks.logits_problems import LogitsOperation
 from ..benchmarks.measure import Sampling
 from ..benchmarks.operations import OPERATIONS
 from ..heuristics.tuned import TableError
@@ -26,9 +27,10 @@ def run(
     Raises:
         UsageError: there is no such operation or shape, or ``out`` is no table for these.
     """
+    known = [op for op, operation in OPERATIONS.items() if not isinstance(operation, LogitsOperation)]  # has no choices
     for op in ops:
-        if op not in OPERATIONS:
-            raise UsageError(f"--op: expected one of {', '.join(OPERATIONS)}, got {op!r}")
+        if op not in known:
+            raise UsageError(f"--op: expected one of {', '.join(known)}, got {op!r}")
     work = [(op, shape) for op in ops for shape in chosen_shapes(op, wanted_shapes)]
     attention = {isinstance(OPERATIONS[op], AttentionOperation) for op in ops}
     if len(attention) > 1:

@@ -19,6 +19,7 @@ from .tuned import MEASURED_COLUMNS, Finds, Measured, Table, asks_tables, replac
 
 SHIPPED = Path(__file__).resolve().with_name("tuned_attention.csv")
 
+_NEAR = math.log2(1.25)
 _PIECES = (0.5, 0.75, 1.5, 2, 3)  # as many as the heuristic's
 _INFINITY_CACHE_BYTES = 256 * 2**20
 _HBM_BYTES = 5.3e6  # a µs, at most
@@ -175,12 +176,12 @@ class AttentionTable(Table[TunedAttention]):
         return tuple(problem)
 
     def find(self, case: AttentionCase) -> AttentionChoice | None:
-        """That of the nearest row: of the same heads, and at most twice or half as many sequences and tokens."""
+        """That of the nearest row: of the same heads, with sequences and tokens that differ by at most a quarter."""
 
         def distance(row: TunedAttention) -> float:
             ratios = (max(getattr(case, name), 1) / getattr(row.case, name) for name in _SIZES)
             logs = [abs(math.log2(ratio)) for ratio in ratios]
-            return sum(logs) if max(logs) <= 1 else math.inf
+            return sum(logs) if max(logs) <= _NEAR else math.inf
 
         def kernels(of: AttentionCase) -> AttentionCase:
             return of._replace(batch=0, tokens_q=0, tokens_k=0)

@@ -18,6 +18,7 @@ from ..testing import (
     gemm_problem,
     gemm_reference,
     grouped_weights,
+    logits_reference,
     visible_keys,
     weights,
 )
@@ -208,12 +209,10 @@ def _logits(device: str) -> None:
     on_device = (tensor.to(device) for tensor in (q, keys, scales, of_heads, ends * 0, ends))
     q_, keys_, scales_, of_heads_, begin_, end_ = on_device
     logits = mqa_logits.fp8_mqa_logits(q_, (keys_, scales_), of_heads_, begin_, end_).cpu().double()
-    wide = (q.double(), keys.double(), of_heads.double(), scales.double())
-    exact = torch.einsum("shk,sh->sk", torch.einsum("shd,kd->shk", *wide[:2]).relu(), wide[2]) * wide[3]
-    magnitude = torch.einsum("shd,kd,sh->sk", *(tensor.abs() for tensor in wide[:3])) * wide[3]
+    reference = logits_reference(q, keys, scales, of_heads)
     seen = torch.arange(200)[None] < ends[:, None]
     assert (logits[~seen] == -torch.inf).all(), "logits of keys that a query doesn't see are not -inf"
-    wrong = seen & ((logits - exact).abs() > (34 + 32 + 4) * _ROUNDING * magnitude)
+    wrong = seen & ((logits - reference.exact).abs() > reference.error)
     assert not wrong.any(), f"{int(wrong.sum())} logits are wrong"
 
 

@@ -1,6 +1,6 @@
 """Problems, oracles and guarded outputs, shared by tests, the demo and benchmarks."""
 
-from .attention import AttentionReference, attention_reference, visible_keys
+from .attention import AttentionReference, attention_reference, logits_reference, visible_keys
 from .generators import GuardedOutput, activations, gemm_problem, grouped_weights, weights
 from .numerics import (
     Accuracy,
@@ -30,6 +30,7 @@ __all__ = [
     "gemm_problem",
     "gemm_reference",
     "grouped_weights",
+    "logits_reference",
     "measure",
     "visible_keys",
     "weights",

@@ -8,7 +8,7 @@ import math
 import torch
 
 from ..layout import SCALE_BLOCK
-from .numerics import Accuracy, GemmReference, assert_accurate, measure
+from .numerics import MATRIX_CORE_ERROR, Accuracy, GemmReference, assert_accurate, measure
 
 _ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the value rounded
 _GROUP = 8  # products that the matrix cores add up before they round
@@ -115,6 +115,20 @@ def attention_reference(
         lse,
         mean_error[..., 0] * 1.01 + key_error + 2 * _ROUNDING * lse.abs(),
     )
+
+
+def logits_reference(q: torch.Tensor, keys: torch.Tensor, scales: torch.Tensor, weights: torch.Tensor) -> GemmReference:
+    """Of ``fp8_mqa_logits``, where every query sees every key; on the CPU.
+
+    Args:
+        q: [S, H, D].
+        keys, scales: [Skv, D] and [Skv].
+        weights: [S, H].
+    """
+    q, keys, scales, weights = (tensor.double() for tensor in (q, keys, scales, weights))
+    exact = (torch.einsum("shd,kd->shk", q, keys).relu() * weights[:, :, None]).sum(dim=1) * scales
+    magnitude = torch.einsum("shd,kd,sh->sk", q.abs(), keys.abs(), weights.abs()) * scales.abs()
+    return GemmReference(exact, (MATRIX_CORE_ERROR + q.shape[1] + 4) * _ROUNDING * magnitude)
 
 
 def _product(weights: torch.Tensor, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:

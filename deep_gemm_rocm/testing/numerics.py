@@ -22,7 +22,7 @@ _ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the v
 # whole sum); then the accumulator is floored to 24 fractional bits and the total rounded (2 of the running total, in
 # each of 8 groups).
 _MATRIX_CORE_GROUPS = SCALE_BLOCK // 16  # of 16 FP8 or 8 wider values in 128 bytes of K
-_MATRIX_CORE_ERROR = 18 + 2 * _MATRIX_CORE_GROUPS
+MATRIX_CORE_ERROR = 18 + 2 * _MATRIX_CORE_GROUPS
 
 _SECOND_ORDER = 2.0**-8  # errors of errors
 
@@ -102,7 +102,7 @@ def gemm_reference(
             exact.addmm_(block_a, block_b.T)
     magnitude = dequantised_a.abs() @ dequantised_b.abs().T
     # The sum of products and the product of scales are relative to the magnitude, each multiply-add to its result.
-    error = _ROUNDING * ((_MATRIX_CORE_ERROR + 1) * magnitude + running) * (1 + _SECOND_ORDER)
+    error = _ROUNDING * ((MATRIX_CORE_ERROR + 1) * magnitude + running) * (1 + _SECOND_ORDER)
     if sfa is not None:
         products = SCALE_BLOCK * torch.finfo(a_data.dtype).max * torch.finfo(b_data.dtype).max
         error += ceil_div(k, k_block) * _UNDERFLOW * (products + 1)
@@ -232,7 +232,7 @@ def assert_accurate_in_sums(
     k_blocks = ceil_div(k, SCALE_BLOCK // a_data.dtype.itemsize)
     promoted = sfa is not None and recipe[2] is not None
     running = k_blocks if promoted else _MATRIX_CORE_GROUPS * 2 * (k_blocks + 1) + 2
-    relative_error = _ROUNDING * (_MATRIX_CORE_ERROR + 1 + running) * (1 + _SECOND_ORDER)
+    relative_error = _ROUNDING * (MATRIX_CORE_ERROR + 1 + running) * (1 + _SECOND_ORDER)
     info = torch.finfo(actual.dtype)
     for rows in _chunks(len(a_data)):
         values = _dequantised_rows(a_data, sfa, recipe[0], recipe[2], rows)
