@@ -9,7 +9,7 @@ from ..layout import ceil_div
 
 _CUS = 304
 _WAVES_OF_CU = 8  # that a CU runs at once, and that it takes to keep its memory busy
-_LEAST_KEYS = 256  # of a piece, as kLeastKeys of decode_schedule.h
+_LEAST_KEYS = 128  # of a piece, as kLeastKeys of decode_schedule.h
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ class DecodeSchedule {
   // empty one has a length, too, and someone who writes zeros for it.
   static constexpr int kBlocksToBegin = Shape::kBlocksToBegin;
   static_assert(kBlocksToBegin > 0);
-  static constexpr int kLeastKeys = 256;  // of a piece: fewer are not worth what it takes to put parts together
+  static constexpr int kLeastKeys = 128;  // of a piece: fewer are not worth what it takes to put parts together
 
  public:
   DG_DEVICE DecodeSchedule(const DecodeArguments& args, int workgroup) {

@@ -263,6 +263,7 @@ class FlashDecode {
 
 // How many queries a workgroup puts together, each with a wave.
 constexpr int kCombinedQueries = 4;
+constexpr int kPartsAtOnce = 4;  // of a query's, which a wave loads before it adds them up
 
 // Adds up what the parts of the keys gave for one query and head, in their order. Each lane has some of the values, and
 // at first some of the parts.
@@ -294,16 +295,23 @@ DG_DEVICE void combine_parts(const DecodeArguments& args, int workgroup) {
   for (int first = 0; first < num_parts; first += kWaveSize) {
     const float weight_of_lane = __builtin_amdgcn_exp2f(log2_sum(first + lane_id()) - finite);
     sum += weight_of_lane;
-#pragma unroll 4
-    for (int part = first; part < min(first + kWaveSize, num_parts); ++part) {
-      const float weight = read_lane(weight_of_lane, part - first);
-      const Buffer values{args.split_out + row_of(part) * kValueDim, kValueDim * sizeof(float)};
+    const int end = min(num_parts - first, kWaveSize);
+    for (int begin = 0; begin < end; begin += kPartsAtOnce) {
+      Values of_parts[kPartsAtOnce][kVectors];
+      static_for<kPartsAtOnce>([&](int i) {
+        const int64_t row = row_of(first + begin + i);
+        const Buffer values{args.split_out + row * kValueDim, kValueDim * sizeof(float)};
 #pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        const Values of_part = values.load<Values>(first_value(i) * sizeof(float));
+        for (int v = 0; v < kVectors; ++v) {
+          of_parts[i][v] = values.only_if(begin + i < end).load<Values>(first_value(v) * sizeof(float));
+        }
+      });
+      static_for<kPartsAtOnce>([&](int i) {
+        const float weight = read_lane(weight_of_lane, begin + i);
         // A part without keys, or with none that counts, doesn't, whatever it is.
-        out[i] += weight == 0 ? Values(0) : of_part * weight;
-      }
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) out[v] += weight == 0 ? Values(0) : of_parts[i][v] * weight;
+      });
     }
   }
   sum = sum_over_lane_groups<1>(sum);
