@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from ctypes import Structure, c_int, c_int64, c_void_p
+from ctypes import Structure, c_int, c_int64, c_uint, c_void_p
 
 import torch
 
@@ -76,6 +76,7 @@ class GemmArguments(Structure):
         ("alignment", c_int),
         ("write_padding", c_int),
         ("max_workgroups", c_int),
+        ("band_reciprocal", c_uint),  # set by the launch
         ("heads", _HeadSplits),
         ("square_sums", _SquareSums),
     )

@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 from host_functions import compile_functions
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 XCDS = 8
@@ -17,8 +17,12 @@ extern "C" {
 int contiguous(int workgroup, int tiles, int chunk) { return deep_gemm_rocm::xcd_contiguous(workgroup, tiles, chunk); }
 void tile(int workgroup, int tiles_m, int tiles_n, int chunk, int group_m, int* m, int* n) {
   const auto tile = deep_gemm_rocm::grouped_tile(
-      deep_gemm_rocm::xcd_contiguous(workgroup, tiles_m * tiles_n, chunk), tiles_m, tiles_n, group_m);
+      deep_gemm_rocm::xcd_contiguous(workgroup, tiles_m * tiles_n, chunk), tiles_m, tiles_n, group_m,
+      deep_gemm_rocm::reciprocal(group_m * tiles_n));
   *m = tile.m, *n = tile.n;
+}
+unsigned quotient(unsigned n, unsigned divisor) {
+  return deep_gemm_rocm::quotient(n, divisor, deep_gemm_rocm::reciprocal(divisor));
 }
 }
 """
@@ -39,6 +43,15 @@ def tile(functions, *arguments: int) -> tuple[int, int]:
 def test_every_tile_is_taken_once(functions, tiles_m, tiles_n, chunk, group_m):
     taken = [tile(functions, workgroup, tiles_m, tiles_n, chunk, group_m) for workgroup in range(tiles_m * tiles_n)]
     assert sorted(taken) == [(m, n) for m in range(tiles_m) for n in range(tiles_n)]
+
+
+@given(n=st.integers(0, 2**32 - 1), divisor=st.integers(1, 2**32 - 1), multiple=st.integers(0, 2**32))
+@example(n=2**32 - 1, divisor=1, multiple=0)
+@example(n=2**32 - 1, divisor=2**31 + 1, multiple=0)
+def test_quotient(functions, n, divisor, multiple):
+    assert functions.quotient(n, divisor) & 0xFFFFFFFF == n // divisor
+    beside = (divisor * multiple - 1) % 2**32
+    assert functions.quotient(beside, divisor) & 0xFFFFFFFF == beside // divisor
 
 
 @given(tiles=st.integers(1, 3000), chunk=st.integers(1, 40))

@@ -9,9 +9,9 @@ namespace deep_gemm_rocm {
 template <class Shape, class Scales, int kChains>
 class DirectMma {
   using Mfma = typename Shape::Mfma;
-  using Order = MmaOrder<Shape, kChains>;
 
  public:
+  using Order = MmaOrder<Shape, kChains>;
   static constexpr int kSlots = Order::kSlots;
 
   DG_DEVICE DirectMma() : total_{} {}
@@ -26,7 +26,17 @@ class DirectMma {
   }
 
   DG_DEVICE void finish() {}
-  DG_DEVICE void settle() {}
+  DG_DEVICE void settle() {
+#pragma unroll
+    for (int i = 0; i < Order::kFragments; ++i) {
+#pragma unroll
+      for (int e = 0; e < Mfma::kElements; ++e) {
+        float element = total_[i][e];
+        asm volatile("" : "+v"(element));
+        total_[i][e] = element;
+      }
+    }
+  }
 
   DG_DEVICE float total(int fragment_m, int fragment_n, int element) const {
     return total_[fragment_m * Shape::kFragsN + fragment_n][element];

@@ -3,6 +3,7 @@
 
 #include "deep_gemm_rocm/buffer.h"
 #include "deep_gemm_rocm/conditional.h"
+#include "deep_gemm_rocm/gemm_arguments.h"
 #include "deep_gemm_rocm/gemm_kind.h"
 #include "deep_gemm_rocm/output_columns.h"
 #include "deep_gemm_rocm/rounding.h"
@@ -20,10 +21,18 @@ struct OutputTile {
   int64_t row_stride;
 };
 
+template <class T>
+DG_DEVICE OutputTile<T> output_tile(const Matrix& matrix, unsigned group, unsigned m, unsigned n, int rows,
+                                    int columns) {
+  auto* first = static_cast<T*>(matrix.data) + group * matrix.group_stride + m * matrix.stride + n;
+  return {first, rows, columns, matrix.stride};
+}
+
 // What of an OutputTile a tile of kBlockM x kBlockN elements reaches, as vectors of kVector columns.
-template <class T, class Columns, int kBlockM, int kBlockN, int kVector>
+template <class T, class Columns, int kBlockM, int kBlockN, int kVector_>
 class OutputBuffer {
  public:
+  static constexpr int kVector = kVector_;
   using Element = typename Storage<T>::Type;
   using Values = Vector<Element, kVector>;
 
@@ -37,6 +46,13 @@ class OutputBuffer {
 
   // Whether all vectors are aligned. Then they are loaded and stored at once, else element by element.
   DG_DEVICE bool is_aligned() const { return aligned_; }
+
+  // Whether an offset in one of the rows, and so many rows further on, is out of bounds where that row doesn't exist:
+  // rows don't overlap, and no offset wraps around.
+  DG_DEVICE bool has_rows_in_order() const {
+    return tile_.row_stride >= min(tile_.columns, kBlockN) &&
+           tile_.row_stride < static_cast<int64_t>(kOutOfBounds / (kBlockM * sizeof(T)));
+  }
 
   DG_DEVICE Values load(int row, int column) const {
     if (aligned_) return buffer_.template load<Values>(offset(row, column));
@@ -61,7 +77,12 @@ class OutputBuffer {
     }
   }
 
- private:
+  DG_DEVICE const Buffer& buffer() const { return buffer_; }
+
+  DG_DEVICE unsigned offset_of_rows(int rows) const {
+    return rows * static_cast<int>(tile_.row_stride) * static_cast<unsigned>(sizeof(T));
+  }
+
   DG_DEVICE unsigned offset(int row, int column) const {
     return row < tile_.rows && column < tile_.columns
                ? (row * static_cast<int>(tile_.row_stride) + columns_.position(column)) *
@@ -69,6 +90,7 @@ class OutputBuffer {
                : kOutOfBounds;
   }
 
+ private:
   OutputTile<T> tile_;
   Columns columns_;
   Buffer buffer_;
@@ -78,9 +100,14 @@ class OutputBuffer {
 template <class Kind>
 using OutputColumns = Conditional<Kind::kSkipsHeadMid, ColumnsOfHeads, ColumnsInOrder>;
 
+template <class Kind, class Shape>
+using OutputOf = OutputBuffer<typename Kind::D, OutputColumns<Kind>, Shape::kBlockM, Shape::kOutputN,
+                              min<int>(Shape::kRun, sizeof(Chunk) / sizeof(typename Kind::D))>;
+
 // What the epilogue reads and writes. `bias` starts with the tile's first column, its next part `bias_part` further on.
 template <class Kind>
 struct EpilogueTiles {
+  const GemmArguments& args;
   OutputTile<typename Kind::D> d, c;
   OutputColumns<Kind> columns;
   OutputTile<typename Kind::Bias> bias;
@@ -95,9 +122,9 @@ class Epilogue {
   using Activation = typename Kind::Activation;
   static constexpr int kParts = Shape::kParts;
   static constexpr int kColumns = Shape::kLaneColumns;
-  static constexpr int kVector = min<int>(Shape::kRun, sizeof(Chunk) / sizeof(D));
+  using Output = OutputOf<Kind, Shape>;
+  static constexpr int kVector = Output::kVector;
   static constexpr bool kScaledRows = Kind::kScaling == Scaling::kRows;
-  using Output = OutputBuffer<D, OutputColumns<Kind>, Shape::kBlockM, Shape::kOutputN, kVector>;
 
  public:
   DG_DEVICE explicit Epilogue(const EpilogueTiles<Kind>& tiles)
@@ -197,9 +224,10 @@ class Epilogue {
         const int column = Shape::lane_column(lane, first);
         if constexpr (kAlignedNumbers) {
           const auto rounded = NumberRounding<D>::template rounded<kVector>(results[i] + first);
-          d_.store_vector(rounded, tile.is_stored(row), row, column);
+          d_.store_vector(rounded, tile.is_stored(row, tiles_.args), row, column);
         } else {
-          d_.store(Storage<D>::template rounded<kVector>(results[i] + first), tile.is_stored(row), row, column);
+          const auto rounded = Storage<D>::template rounded<kVector>(results[i] + first);
+          d_.store(rounded, tile.is_stored(row, tiles_.args), row, column);
         }
       }
     }
@@ -226,8 +254,8 @@ class Epilogue {
       const float scale = exact_scale < kLeastScale ? kLeastScale : exact_scale;
       const float inverse = 1 / scale;
       const bool is_first_lane = Shape::lane_column(lane, 0) == 0;
-      const unsigned scale_offset = is_first_lane && tile.is_stored(row) ? tiles_.sfd.row_offset(row, tiles_.d.rows)
-                                                                         : kOutOfBounds;
+      const bool stores_scale = is_first_lane && tile.is_stored(row, tiles_.args);
+      const unsigned scale_offset = stores_scale ? tiles_.sfd.row_offset(row, tiles_.d.rows) : kOutOfBounds;
       Buffer{tiles_.sfd.first_row, kOutOfBounds}.store(scale, scale_offset);
 #pragma unroll
       for (int column = 0; column < kColumns; ++column) results[i][column] *= inverse;

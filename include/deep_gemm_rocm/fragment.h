@@ -66,6 +66,19 @@ struct MmaOrder {
 
   static constexpr int mfma(int slot) { return slot % kGroupSlots / kChains; }
   static constexpr int fragment(int slot) { return slot / kGroupSlots * kChains + slot % kChains; }
+
+  // An MFMA's result may be read passes + 3 instructions later (AMD's CDNA3 ISA guide, "Required independent
+  // instructions"): at most 11. So what uses results trails the end of a chain by four slots, of two or more
+  // instructions each.
+  static constexpr int kResultSlots = 4;
+  static constexpr int kDelay = kChains * (kChainMfmas - 1) + kResultSlots;
+
+  // How many elements a lane has of the chains that are done when `slot` comes, fragment by fragment: at the even rate
+  // at which chains produce them, and in pairs.
+  static constexpr int completed(int slot) {
+    const int turn = slot - kDelay;
+    return turn < 0 ? 0 : min(turn, kSlots) * Shape::Mfma::kElements / kChainMfmas / 2 * 2;
+  }
 };
 
 }  // namespace deep_gemm_rocm

@@ -42,6 +42,7 @@ struct GemmArguments {
   int alignment;
   int write_padding;
   int max_workgroups;
+  unsigned band_reciprocal;  // see grouped_tile(); set by the launch
   HeadSplits heads;
   SquareSums square_sums;  // for each group one of each row of a
 };

@@ -4,6 +4,7 @@
 #include "deep_gemm_rocm/epilogue.h"
 #include "deep_gemm_rocm/gemm_arguments.h"
 #include "deep_gemm_rocm/pipeline.h"
+#include "deep_gemm_rocm/streamed_store.h"
 #include "deep_gemm_rocm/sum_over_waves.h"
 #include "deep_gemm_rocm/tile_source.h"
 
@@ -44,13 +45,6 @@ DG_DEVICE ScaleTile scale_tile(const Scales& scales, unsigned group, unsigned fi
   return {scales.data + group * scales.group_stride + first_row * scales.row_stride +
               first_k_block * scales.k_block_stride,
           scales.row_stride, scales.k_block_stride, rows * scales.row_stride};
-}
-
-template <class T>
-DG_DEVICE OutputTile<T> output_tile(const Matrix& matrix, unsigned group, unsigned m, unsigned n, int rows,
-                                    int columns) {
-  auto* first = static_cast<T*>(matrix.data) + group * matrix.group_stride + m * matrix.stride + n;
-  return {first, rows, columns, matrix.stride};
 }
 
 template <class Tile>
@@ -102,6 +96,7 @@ DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typ
   const int columns = args.n - tile.n;
   const PartOfK k = tile.part_of_k(args);
   const Epilogue<Kind, Shape> epilogue({
+      args,
       output_tile<D>(args.d, tile.group, tile.m, tile.n, rows, columns),
       output_tile<D>(args.c, tile.group, tile.m, tile.n, rows, columns),
       OutputColumns<Kind>(args, tile.n),
@@ -132,34 +127,26 @@ DG_DEVICE void compute_tiles_one_by_one(int first, int step, uint8_t* lds) {
       const bool multiplies = tile.rows > 0 && state.has_k_blocks();
       if (multiplies) {
         Schedule::prologue(state);
-        run_k_loop<Schedule>(state, [](int) {});
+        NoStreamedStore no_output;
+        run_k_loop<Schedule>(state, [](int) {}, no_output, 0);
       }
       store_tile<Schedule>(args, tile, state, lds);
-      if (multiplies) Schedule::after_store(false);
     }
     lds_barrier();  // the next tile overwrites what slower waves still read
   }
 }
 
-// Whether tile `index` can be loaded by the last K-blocks of the current one: there must be two in both.
+// How many K-blocks tile `index` has, if it can be loaded by the last K-blocks of the current one, else 0: both must
+// have two.
 template <class Schedule, class TileSource, class Tile>
-DG_DEVICE bool find_following(const typename Schedule::State& state, int index, Tile& tile) {
+DG_DEVICE int find_following(const typename Schedule::State& state, int index, Tile& tile) {
   const GemmArguments& args = first_kernel_argument<GemmArguments>();
   const TileSource source(args);
-  if (index >= source.num_tiles()) return false;
+  if (index >= source.num_tiles()) return 0;
   tile = source.tile(index);
   const auto operands = tile_operands<typename Schedule::Kind, typename Schedule::Shape>(args, tile);
-  return tile.rows > 0 && min(state.num_k_blocks(operands), state.end_k_block - state.first_k_block) > 1;
-}
-
-// Lets loads go on to the tile that follows with the K-block that first loads what is behind the current one.
-template <class Schedule, class Tile>
-DG_DEVICE void go_on_to(const Tile& following, typename Schedule::State& state, int k_block) {
-  const GemmArguments& args = first_kernel_argument<GemmArguments>();
-  const auto operands = tile_operands<typename Schedule::Kind, typename Schedule::Shape>(args, following);
-  if (k_block + Schedule::kLoadedAheadOfA == state.end_k_block) state.begin_loads_of_a(operands.a);
-  if (k_block + Schedule::kLoadedAheadOfB == state.end_k_block) state.begin_loads_of_b(operands.b);
-  if (k_block + Schedule::kLoadedAheadOfScales == state.end_k_block) state.begin_loads_of_scales(operands);
+  const int k_blocks = state.num_k_blocks(operands);
+  return tile.rows > 0 && min(k_blocks, state.end_k_block - state.first_k_block) > 1 ? k_blocks : 0;
 }
 
 // The last K-blocks of a tile load the first ones of the next.
@@ -172,6 +159,9 @@ DG_DEVICE void compute_tiles_overlapping(int first, int step, uint8_t* lds) {
     const TileSource source(args);
     if (index >= source.num_tiles()) return;
     auto tile = source.tile(index);
+    using Tile = decltype(tile);
+    using Output =
+        Conditional<kStreamsResults<Kind, Shape, Tile>, StreamedStore<Kind, Shape, Tile>, NoStreamedStore>;
     typename Schedule::State state(lds);
     state.begin(tile_operands<Kind, Shape>(args, tile));
     if (tile.rows <= 0 || !state.has_k_blocks()) {
@@ -181,20 +171,28 @@ DG_DEVICE void compute_tiles_overlapping(int first, int step, uint8_t* lds) {
     Schedule::prologue(state);
     while (true) {
       auto following = tile;
-      bool follows = false;
+      int following_k_blocks = 0;
       // Late, for the registers that it takes.
-      constexpr int kLoadedAhead = max(Schedule::kLoadedAheadOfA, Schedule::kLoadedAheadOfB);
-      const int finds_at = max(state.first_k_block, state.end_k_block - kLoadedAhead - 1);
-      run_k_loop<Schedule>(state, [&](int k_block) {
+      const int goes_on_at = state.end_k_block - Schedule::kLastLoads;
+      const int finds_at = max(state.first_k_block, goes_on_at - 1);
+      const auto prepare = [&](int k_block) {
         if (k_block < finds_at) return;
-        if (k_block == finds_at) follows = find_following<Schedule, TileSource>(state, index + step, following);
-        if (follows) go_on_to<Schedule>(following, state, k_block);
+        if (k_block == finds_at) {
+          following_k_blocks = find_following<Schedule, TileSource>(state, index + step, following);
+        }
+        if (k_block == goes_on_at && following_k_blocks > 0) {
+          state.begin_loads(tile_operands<Kind, Shape>(first_kernel_argument<GemmArguments>(), following));
+        }
         wait_for_arguments();  // or the compiler would wait in every K-block
-      });
-      store_tile<Schedule>(first_kernel_argument<GemmArguments>(), tile, state, lds);
-      Schedule::after_store(follows);
-      if (!follows) break;
-      state.begin_sums(tile_operands<Kind, Shape>(first_kernel_argument<GemmArguments>(), following));
+      };
+      Output output(tile);
+      run_k_loop<Schedule>(state, prepare, output, following_k_blocks);
+      if (!output.finish(state.mma)) {
+        state.mma.settle();
+        store_tile<Schedule>(first_kernel_argument<GemmArguments>(), tile, state, lds);
+      }
+      if (following_k_blocks == 0) break;
+      state.begin_sums(following_k_blocks);
       tile = following;
       index += step;
     }

@@ -35,7 +35,8 @@ class MultiStage {
     }
   }
 
-  static DG_DEVICE void k_block(State& state, int stage, int k_block) {
+  template <class BetweenLoads>
+  static DG_DEVICE void k_block(State& state, int stage, int k_block, const BetweenLoads&) {
     if (!kPrefetch) {
       load(state, stage, k_block);
       state.load_fragments(stage, k_block);
@@ -54,8 +55,8 @@ class MultiStage {
     if (kLdsStages == 1) barrier();
   }
 
-  static DG_DEVICE void epilogue(State&) {}
-  static DG_DEVICE void after_store(bool) {}
+  template <class Output>
+  static DG_DEVICE void epilogue(State&, Output&, bool) {}
 
  private:
   static constexpr bool kPrefetch = kNumStages > 1;

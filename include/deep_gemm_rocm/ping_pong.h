@@ -20,13 +20,13 @@ namespace deep_gemm_rocm {
 // A half arrives at the barrier behind its compute phase with one MFMA to go: while the other half starts, the matrix
 // cores have that. It has the highest priority, or it would wait for all of the other half's.
 //
-// Of the other operand, A say, each half has rows of its own, and loads only these. So one stage is enough: once memory phase k has read it and
-// started the loads of K-block k + 1, compute phase k stores these, behind most of its MFMAs: by then the loads have
-// returned, and the other half has read its fragments and left LDS alone.
+// Of the other operand, A say, each half has rows of its own, and loads only these. So one stage is enough: once
+// memory phase k has read it and started the loads of K-block k + 1, compute phase k stores these, behind most of its
+// MFMAs: by then the loads have returned, and the other half has read its fragments and left LDS alone.
 //
 // From tile to tile this goes on without a break: loads of what is behind a tile's last K-block are the next tile's,
-// and between its last compute phase and its next memory phase a half stores its results. Both do so at the same time:
-// the second half before the barrier, the first behind it.
+// and a half stores its results behind its last compute phase, before its next memory phase; most of them already
+// between the last MFMAs, if they need no more than to be rounded (StreamedStore).
 template <class Kind_, class Shape_, int kNumStages>
 class PingPong {
  public:
@@ -36,9 +36,8 @@ class PingPong {
   static constexpr bool kEndsWithKBlock = true;  // the epilogue
   static constexpr bool kGoesOnToNextTile = true;
   static constexpr bool kDividesN = Shape::kWavesByColumns;
-  static constexpr int kLoadedAheadOfA = kDividesN ? 2 : 1;
-  static constexpr int kLoadedAheadOfB = kDividesN ? 1 : 2;
-  static constexpr int kLoadedAheadOfScales = 1;
+  // The K-blocks, counted from the end, between whose loads all that are still to come become the next tile's.
+  static constexpr int kLastLoads = 2;
 
   struct Resources : PipelineResources<Shape> {
     static constexpr int kLdsStagesOfA = kDividesN ? 2 : 1;
@@ -61,27 +60,25 @@ class PingPong {
     if (is_second_half()) lds_barrier();
   }
 
-  static DG_DEVICE void k_block(State& state, int, int k_block) {
-    memory_phase(state, k_block);
+  // Calls between_loads(k_block) where instructions take no time: the loads' queue is full.
+  template <class BetweenLoads>
+  static DG_DEVICE void k_block(State& state, int, int k_block, const BetweenLoads& between_loads) {
+    memory_phase(state, k_block, [&] { between_loads(k_block); });
     lds_barrier();
-    compute_phase(state, k_block, [] { lds_barrier(); });
-    __builtin_amdgcn_sched_barrier(0);
+    compute_phase(state, k_block, [](auto) {});
     state.mma.finish();  // beside the other half's MFMAs
   }
 
-  // The last K-block, without the second half's last barrier.
-  static DG_DEVICE void epilogue(State& state) {
-    memory_phase(state, state.end_k_block - 1);
+  // The last K-block. If the next one isn't that of a tile that has been loaded, the first half waits for the second.
+  template <class Output>
+  static DG_DEVICE void epilogue(State& state, Output& output, bool goes_on) {
+    memory_phase(state, state.end_k_block - 1, [&] { output.begin(); });
     lds_barrier();
-    compute_phase(state, state.end_k_block - 1, [] {});
-    state.mma.settle();
-    if (!is_second_half()) lds_barrier();
+    compute_phase(state, state.end_k_block - 1, [&](auto slot) { output.after_slot(state.mma, slot); });
+    if (!Output::kStores) state.mma.settle();
+    if (!is_second_half() && !goes_on) lds_barrier();
+    __builtin_amdgcn_s_setprio(3);  // what is left to store comes before the other half's results
     state.mma.finish();
-  }
-
-  // `goes_on` to a tile that has been loaded.
-  static DG_DEVICE void after_store(bool goes_on) {
-    if (is_second_half() || !goes_on) lds_barrier();
   }
 
  private:
@@ -103,7 +100,10 @@ class PingPong {
 
   static DG_DEVICE bool is_second_half() { return wave_id() >= 4; }
 
-  static DG_DEVICE void memory_phase(State& state, int k_block) {
+  // Calls between_loads() behind the loads of the half's own rows of K-block k + 1, and before the others of k + 2.
+  template <class BetweenLoads>
+  static DG_DEVICE void memory_phase(State& state, int k_block, const BetweenLoads& between_loads) {
+    __builtin_amdgcn_s_setprio(0);
     if (!kLoadsScalesAhead) state.load_scales(0);
     state.read_fragments(k_block, 0, [&](auto read) {
       __builtin_amdgcn_sched_barrier(0);
@@ -117,6 +117,7 @@ class PingPong {
         __builtin_amdgcn_sched_barrier(0);
       }
     });
+    between_loads();
 #pragma unroll
     for (int i = kFirstShared; i < kFirstShared + kShared; ++i) {
       state.store(0, i, k_block + 1);
@@ -124,15 +125,15 @@ class PingPong {
     }
   }
 
-  template <class AtBarrier>
-  static DG_DEVICE void compute_phase(State& state, int k_block, const AtBarrier& at_barrier) {
+  template <class AfterSlot>
+  static DG_DEVICE void compute_phase(State& state, int k_block, const AfterSlot& after_slot) {
     __builtin_amdgcn_s_setprio(1);
     if (!kLoadsScalesAhead) state.mma.start_k_block(state.scales, 0);
     static_for<State::kSlots>([&](auto slot) {
       __builtin_amdgcn_sched_barrier(0);
       if (slot == kBarrierSlot) {
         __builtin_amdgcn_s_setprio(2);
-        at_barrier();
+        lds_barrier();
         __builtin_amdgcn_sched_barrier(0);
       }
       state.mma.slot(slot, state.a, state.b[0]);
@@ -140,8 +141,10 @@ class PingPong {
       if (since >= 0 && since % kSlotsPerStore == 0 && since / kSlotsPerStore < kOwn) {
         state.store(0, kFirstOwn + since / kSlotsPerStore, k_block + 1);
       }
+      after_slot(slot);
     });
     __builtin_amdgcn_s_setprio(0);
+    __builtin_amdgcn_sched_barrier(0);
   }
 
   static DG_DEVICE void load_shared(State& state, int k_block) {

@@ -47,7 +47,8 @@ class Pinned {
     start_k_block(state);
   }
 
-  static DG_DEVICE void k_block(State& state, int parity, int k_block) {
+  template <class BetweenLoads>
+  static DG_DEVICE void k_block(State& state, int parity, int k_block, const BetweenLoads&) {
     if (k_block >= state.end_k_block) return;
     static_for<kSlots>([&](auto slot) {
       state.mma.slot(slot, state.a, state.b[parity]);
@@ -59,8 +60,10 @@ class Pinned {
     start_k_block(state);
   }
 
-  static DG_DEVICE void epilogue(State& state) { state.mma.finish(); }
-  static DG_DEVICE void after_store(bool) {}
+  template <class Output>
+  static DG_DEVICE void epilogue(State& state, Output&, bool) {
+    state.mma.finish();
+  }
 
  private:
   static constexpr int kTicks = 32;

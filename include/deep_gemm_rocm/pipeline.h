@@ -92,22 +92,20 @@ class PipelineState {
         wave_n_(Shape::wave_n()) {}
 
   DG_DEVICE void begin(const TileOperands& tile) {
-    begin_loads_of_a(tile.a);
-    begin_loads_of_b(tile.b);
-    begin_loads_of_scales(tile);
-    begin_sums(tile);
+    begin_loads(tile);
+    begin_sums(num_k_blocks(tile));
   }
 
   // From here on, loads are of the tile that comes after this one.
-  DG_DEVICE void begin_loads_of_a(const OperandTile& next) { loader_a_.begin(next, end_k_block); }
-  DG_DEVICE void begin_loads_of_b(const OperandTile& next) { loader_b_.begin(next, end_k_block); }
-  DG_DEVICE void begin_loads_of_scales(const TileOperands& next) {
+  DG_DEVICE void begin_loads(const TileOperands& next) {
+    loader_a_.begin(next.a, end_k_block);
+    loader_b_.begin(next.b, end_k_block);
     scales.begin(next.sfa, next.a.rows, next.sfb, next.b.rows, num_k_blocks(next));
   }
 
-  DG_DEVICE void begin_sums(const TileOperands& tile) {
+  DG_DEVICE void begin_sums(int num_k_blocks) {
     first_k_block = end_k_block;
-    end_k_block += num_k_blocks(tile);
+    end_k_block += num_k_blocks;
     mma = Mma();
   }
 
@@ -231,16 +229,18 @@ class PipelineState {
   int wave_n_;
 };
 
-// Computes a tile's sum over K, once its first K-blocks are on their way. Before each K-block, before(it).
-template <class Schedule, class Before>
-DG_DEVICE void run_k_loop(typename Schedule::State& state, const Before& before) {
+// Computes a tile's sum over K, once its first K-blocks are on their way. Schedules that go on to the next tile call
+// between_loads(k_block) in each K-block but the last, which may find the next tile and set `following_k_blocks`.
+// `output` may store what is complete before all is.
+template <class Schedule, class BetweenLoads, class Output>
+DG_DEVICE void run_k_loop(typename Schedule::State& state, const BetweenLoads& between_loads, Output& output,
+                          const int& following_k_blocks) {
   const int end = state.end_k_block - (Schedule::kEndsWithKBlock ? 1 : 0);
   for (int first = state.first_k_block; first < end; first += Schedule::kUnroll) {
-    before(first);
-    static_for<Schedule::kUnroll>([&](auto stage) { Schedule::k_block(state, stage, first + stage); });
+    static_for<Schedule::kUnroll>(
+        [&](auto stage) { Schedule::k_block(state, stage, first + stage, between_loads); });
   }
-  if (Schedule::kEndsWithKBlock) before(end);
-  Schedule::epilogue(state);
+  Schedule::epilogue(state, output, following_k_blocks > 0);
 }
 
 }  // namespace deep_gemm_rocm

@@ -42,7 +42,8 @@ class ProducerConsumer {
     lds_barrier();
   }
 
-  static DG_DEVICE void k_block(State& state, int stage, int k_block) {
+  template <class BetweenLoads>
+  static DG_DEVICE void k_block(State& state, int stage, int k_block, const BetweenLoads&) {
     if (State::computes()) {
       consume(state, stage, k_block);
     } else {
@@ -51,8 +52,8 @@ class ProducerConsumer {
     lds_barrier();
   }
 
-  static DG_DEVICE void epilogue(State&) {}
-  static DG_DEVICE void after_store(bool) {}
+  template <class Output>
+  static DG_DEVICE void epilogue(State&, Output&, bool) {}
 
  private:
   static DG_DEVICE void produce(State& state, int stage, int k_block) {

@@ -11,18 +11,19 @@ namespace deep_gemm_rocm {
 // With kCarry the promotions that don't fit into a K-block's slots overlap the next K-block. Scales is the ScaleLoader.
 template <class Shape, class Scales, int kChains, bool kCarry>
 class PromotedMma {
-  using Mfma = typename Shape::Mfma;
+ public:
   using Order = MmaOrder<Shape, kChains>;
+  static constexpr int kSlots = Order::kSlots;
+
+ private:
+  using Mfma = typename Shape::Mfma;
   static constexpr int kFragments = Order::kFragments;
-  static constexpr int kChainMfmas = Order::kChainMfmas;
   static constexpr int kElements = Mfma::kElements;
   // With scales of their own; those of single columns aren't the parts'.
   static constexpr int kParts = Scales::kPerColumn ? 1 : Shape::kParts;
   static_assert(!Scales::kPerColumn || !kCarry, "scales of columns aren't carried into the next K-block");
 
  public:
-  static constexpr int kSlots = Order::kSlots;
-
   DG_DEVICE PromotedMma() : total_{}, partial_{}, scale_{}, carried_scale_{} {}
 
   // Takes over the scales of the K-block that starts.
@@ -57,10 +58,11 @@ class PromotedMma {
 
   // Promotes what no slot did: after every K-block, or with kCarry after the last one, whose scales are carried then.
   DG_DEVICE void finish() {
-    static_for<kPromotionDelay>([&](auto late) { promote_at(kSlots + late, kCarry ? carried_scale_ : scale_); });
+    static_for<Order::kDelay>([&](auto late) { promote_at(kSlots + late, kCarry ? carried_scale_ : scale_); });
   }
 
-  // What was promoted is so before what follows. Compilers would move it to the totals' next use, in another block.
+  // Makes other values of the totals, for compilers: what is computed of them so far is computed here, not at the next
+  // use in another block, and isn't kept for what computes the same of them later.
   DG_DEVICE void settle() {
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
@@ -76,17 +78,12 @@ class PromotedMma {
  private:
   using Accumulator = typename Mfma::Accumulator;
 
-  // An MFMA's result may be read passes + 3 instructions later (AMD's CDNA3 ISA guide, "Required independent
-  // instructions"): at most 11. So promotion trails the end of a chain by four slots, of two or more instructions each.
-  static constexpr int kResultSlots = 4;
-  static constexpr int kPromotionDelay = kChains * (kChainMfmas - 1) + kResultSlots;
-
   using Pair = Vector<float, 2>;  // as v_pk_fma_f32 takes them
 
-  // Promotes the elements whose turn is `slot`. Promotions go at the even rate at which chains produce elements.
+  // Promotes the elements whose turn is `slot`.
   DG_DEVICE void promote_at(int slot, const float (&scale)[Shape::kFragsM][kParts]) {
 #pragma unroll
-    for (int index = first_promotion(slot); index < first_promotion(slot + 1); index += 2) {
+    for (int index = Order::completed(slot); index < Order::completed(slot + 1); index += 2) {
       const int fragment = index / kElements;
       const int element = index % kElements;
       const Pair partial{partial_[fragment][element], partial_[fragment][element + 1]};
@@ -97,11 +94,6 @@ class PromotedMma {
       Pair& total = total_[fragment][element / 2];
       total = __builtin_elementwise_fma(factor, partial, total);
     }
-  }
-
-  static constexpr int first_promotion(int slot) {
-    const int turn = slot - kPromotionDelay;
-    return turn < 0 ? 0 : min(turn, kSlots) * kElements / kChainMfmas / 2 * 2;
   }
 
   Pair total_[kFragments][kElements / 2];

@@ -21,10 +21,15 @@ struct Storage {
   }
 };
 
-// Rounds as Storage<T> does, but not NaNs.
+// Rounds as Storage<T> does, but not NaNs. In two steps: of one number, and of two to a pair.
 template <class T>
 struct NumberRounding : Storage<T> {
   static constexpr bool kTakesNans = true;
+
+  static DG_DEVICE float prepared(float value) { return value; }
+  static DG_DEVICE auto joined(float first, float second) {
+    return Vector<T, 2>{static_cast<T>(first), static_cast<T>(second)};
+  }
 };
 
 // gfx942 has no conversion to bf16. To nearest, ties to even: half a unit is added, less than that to an even number,
@@ -33,21 +38,23 @@ template <>
 struct NumberRounding<__bf16> {
   static constexpr bool kTakesNans = false;
 
+  static DG_DEVICE unsigned prepared(float value) {
+    const unsigned bits = __builtin_bit_cast(unsigned, value);
+    return bits + 0x7fff + (bits >> 16 & 1);
+  }
+  static DG_DEVICE Vector<__bf16, 2> joined(unsigned first, unsigned second) {
+    constexpr unsigned kHighHalves = 0x07060302;  // v_perm_b32: of both operands, the second one's first
+    return __builtin_bit_cast(Vector<__bf16, 2>, __builtin_amdgcn_perm(second, first, kHighHalves));
+  }
+
   template <int kSize>
   static DG_DEVICE Vector<__bf16, kSize> rounded(const float* values) {
-    constexpr unsigned kHighHalves = 0x07060302;  // v_perm_b32: of both operands, the second one's first
     Vector<unsigned, kSize / 2> words;
 #pragma unroll
     for (int i = 0; i < kSize; i += 2) {
-      words[i / 2] = __builtin_amdgcn_perm(with_half_unit(values[i + 1]), with_half_unit(values[i]), kHighHalves);
+      words[i / 2] = __builtin_bit_cast(unsigned, joined(prepared(values[i]), prepared(values[i + 1])));
     }
     return __builtin_bit_cast(Vector<__bf16, kSize>, words);
-  }
-
- private:
-  static DG_DEVICE unsigned with_half_unit(float value) {
-    const unsigned bits = __builtin_bit_cast(unsigned, value);
-    return bits + 0x7fff + (bits >> 16 & 1);
   }
 };
 

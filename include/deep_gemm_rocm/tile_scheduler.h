@@ -22,15 +22,25 @@ constexpr int xcd_contiguous(int workgroup, int num_tiles, int chunk) {
   return first + xcd * (size / kNumXcds) + min(xcd, size % kNumXcds) + in_window / kNumXcds;
 }
 
+// For quotient(): of a divisor that is known before.
+constexpr unsigned reciprocal(unsigned divisor) { return 0xFFFFFFFF / divisor; }
+
+// n / divisor in a few scalar instructions. reciprocal · divisor >= 2^32 - divisor, so the estimate is at most one too
+// small.
+constexpr unsigned quotient(unsigned n, unsigned divisor, unsigned reciprocal) {
+  const unsigned estimate = static_cast<uint64_t>(n) * reciprocal >> 32;
+  return estimate + (n - estimate * divisor >= divisor ? 1 : 0);
+}
+
 // Walks the tiles in bands of `group_m` tile rows, m first: a run of tiles then forms a near-square block, which loads
-// the fewest rows of A and B.
-constexpr TileIndex grouped_tile(unsigned tile, int tiles_m, int tiles_n, int group_m) {
+// the fewest rows of A and B. `band_reciprocal` is that of a whole band's tiles.
+constexpr TileIndex grouped_tile(unsigned tile, int tiles_m, int tiles_n, int group_m, unsigned band_reciprocal) {
   const unsigned band_tiles = group_m * tiles_n;
-  const unsigned band = tiles_m <= group_m ? 0 : tile / band_tiles;  // divisions are slow, and the only one is common
+  const unsigned band = quotient(tile, band_tiles, band_reciprocal);
   const unsigned in_band = tile - band * band_tiles;
   const unsigned first_m = band * group_m;
   const unsigned rows = min<unsigned>(tiles_m - first_m, group_m);
-  // Most bands are full, or there is one row.
+  // Divisions are slow, and most bands are full, or there is one row.
   const unsigned full = group_m;
   const unsigned n = rows == full ? in_band / full : rows == 1 ? in_band : in_band / rows;
   return {static_cast<int>(first_m + in_band - n * rows), static_cast<int>(n)};

@@ -2,8 +2,8 @@
 // their rows count. There is one such struct for each kind of problem; all have
 //   max_tiles(args): at least the number of tiles, known on the host;
 //   num_tiles(): that number;
-//   tile(index): one of them, as a struct derived from Tile with is_stored(row) and result(row, sum), what is stored in
-//     a row of the tile where `sum` is the row's sum over K.
+//   tile(index): one of them, as a struct derived from Tile with is_stored(row, args) and result(row, sum), what is
+//     stored in a row of the tile where `sum` is the row's sum over K.
 // Layouts are read on the device only. Whatever they hold, nothing outside the tensors is read or written.
 #pragma once
 
@@ -28,18 +28,19 @@ struct Tile {
   int rows;         // that are multiplied, from m on; may exceed the tile
   int stored_rows;  // that may be written
 
+  static constexpr bool kLeavesRegisters = true;  // to store results while others are computed
   DG_DEVICE int group_of_operands() const { return group; }
   DG_DEVICE PartOfK part_of_k(const GemmArguments& args) const { return {args.k, 0, 0, false}; }
 };
 
 struct TileOfResults : Tile {
-  DG_DEVICE bool is_stored(int) const { return true; }
+  DG_DEVICE bool is_stored(int, const GemmArguments&) const { return true; }
   DG_DEVICE float result(int, float sum) const { return sum; }
 };
 
 // Rows behind the group's own are padding, which is zero.
 struct TileWithTail : Tile {
-  DG_DEVICE bool is_stored(int) const { return true; }
+  DG_DEVICE bool is_stored(int, const GemmArguments&) const { return true; }
   DG_DEVICE float result(int row, float sum) const { return row < rows ? sum : 0; }
 };
 
@@ -68,7 +69,7 @@ class DenseTiles {
 
   // In the order in which tiles share operands.
   DG_DEVICE TileOfResults tile_at(int position) const {
-    const TileIndex tile = grouped_tile(position, tiles_m_, tiles_n_, kBand);
+    const TileIndex tile = grouped_tile(position, tiles_m_, tiles_n_, kBand, args_.band_reciprocal);
     // Compilers divide in vector registers, and would leave what depends on it there.
     const int m = uniform(tile.m) * Shape::kBlockM;
     return {{0, m, uniform(tile.n) * Shape::kOutputN, args_.m - m, args_.m - m}};
@@ -95,10 +96,12 @@ struct RowSet {
 // of none that exists, break the layout's contract: they become NaN, so that it shows.
 template <int kRows>
 struct TileOfIds : Tile {
+  static constexpr bool kLeavesRegisters = false;
   RowSet<kRows> members, padding;
-  int64_t write_padding;  // no bool: copies of the padding behind one would go through LDS
 
-  DG_DEVICE bool is_stored(int row) const { return write_padding || !padding.contains(row); }
+  DG_DEVICE bool is_stored(int row, const GemmArguments& args) const {
+    return args.write_padding || !padding.contains(row);
+  }
   DG_DEVICE float result(int row, float sum) const {
     return members.contains(row) ? sum : padding.contains(row) ? 0 : __builtin_nanf("");
   }
@@ -119,12 +122,12 @@ class ContiguousTiles {
   DG_DEVICE int num_tiles() const { return dense_.num_tiles(); }
 
   DG_DEVICE TileOfIds<kRows> tile(int index) const {
-    TileOfIds<kRows> tile{dense_.tile(index), {}, {}, args_.write_padding};
+    TileOfIds<kRows> tile{dense_.tile(index), {}, {}};
     const int existing = min(tile.stored_rows, kRows);
     const Buffer ids{args_.grouped_layout + tile.m, existing * static_cast<unsigned>(sizeof(int))};
     tile.group = -1;
     tile.rows = 0;
-    bool any_stored = tile.write_padding;
+    bool any_stored = args_.write_padding;
 #pragma unroll
     for (int word = 0; word < ceil_div(kRows, kWaveSize); ++word) {
       const int row = word * kWaveSize + lane_id();
@@ -217,7 +220,8 @@ class RaggedTiles {
         const int lane = lowest_bit(behind);
         const int tiles_m = read_lane(tiles, lane);
         const int first_position = (read_lane(up_to, lane) - tiles_m) * tiles_n_;
-        return tile_of_group(first + lane, grouped_tile(position - first_position, tiles_m, tiles_n_, kBand));
+        return tile_of_group(first + lane, grouped_tile(position - first_position, tiles_m, tiles_n_, kBand,
+                                                        args_.band_reciprocal));
       }
       before = last(up_to);
     }

@@ -1,0 +1,129 @@
+// Stores a tile's results while its last MFMAs still run, each as soon as its sum is complete.
+#pragma once
+
+#include "deep_gemm_rocm/epilogue.h"
+
+namespace deep_gemm_rocm {
+
+// Whether results are the sums themselves, which this is for.
+template <class Kind, class Shape, class Tile>
+constexpr bool kStreamsResults = !Kind::kQuantised && !Kind::kAccumulate && !Kind::kHasBias && !Kind::kSkipsHeadMid &&
+                                 (Kind::kScaling == Scaling::kNone || Kind::kScaling == Scaling::kBlocks) &&
+                                 Shape::kParts == 1 && Tile::kLeavesRegisters;
+
+// Of numbers in an output that is aligned, which nearly all tiles have. Others are left to the Epilogue.
+template <class Kind, class Shape, class Tile>
+class StreamedStore {
+  using D = typename Kind::D;
+  using Rounding = NumberRounding<D>;
+  using Output = OutputOf<Kind, Shape>;
+  static constexpr int kVector = Output::kVector;
+  static constexpr int kColumns = Shape::kLaneColumns;
+  static constexpr int kVectors = kColumns / kVector;
+  static constexpr int kSums = Shape::kFragsM * kColumns;
+  static_assert(kColumns % 4 == 0, "four results at a time are looked at for NaNs");
+
+ public:
+  static constexpr bool kStores = true;
+
+  DG_DEVICE explicit StreamedStore(const Tile& tile) : tile_(tile) {}
+
+  // Finds where results go, before the first slot.
+  DG_DEVICE void begin() {
+    const GemmArguments& args = first_kernel_argument<GemmArguments>();
+    args_ = &args;
+    const Output output(output_tile<D>(args.d, tile_.group, tile_.m, tile_.n, tile_.stored_rows, args.n - tile_.n),
+                        OutputColumns<Kind>(args, tile_.n));
+    buffer_ = output.buffer();
+    takes_numbers_ = output.is_aligned() && output.has_rows_in_order();
+    row_step_ = takes_numbers_ ? output.offset_of_rows(Shape::Mfma::kRows) : 0;
+    lane_ = lane_id_computed_here();
+#pragma unroll
+    for (int vector = 0; vector < kVectors; ++vector) {
+      const unsigned offset = output.offset(Shape::lane_row(lane_, 0), Shape::lane_column(lane_, vector * kVector));
+      offsets_[vector] = takes_numbers_ ? offset : kOutOfBounds;
+    }
+    may_be_nan_ = {};
+  }
+
+  // What was completed before `slot`, an element at a time: as much as fits between two MFMAs.
+  template <class Mma>
+  DG_DEVICE void after_slot(const Mma& mma, int slot) {
+    store(mma, stored_before<Mma>(slot), stored_before<Mma>(slot + 1));
+  }
+
+  // The rest. Whether that was all: if not, the tile has still to be stored.
+  template <class Mma>
+  DG_DEVICE bool finish(const Mma& mma) {
+    store(mma, stored_before<Mma>(Mma::kSlots), kSums);
+    const bool has_nans = !Rounding::kTakesNans && ballot(__builtin_isunordered(may_be_nan_[0], may_be_nan_[1])) != 0;
+    return takes_numbers_ && !has_nans;
+  }
+
+ private:
+  template <class Mma>
+  static constexpr int stored_before(int slot) {
+    return (Mma::Order::completed(slot - 2) + Mma::Order::completed(slot - 1)) / 2;
+  }
+
+  // The sums of number [first, end) that the lane holds, row by row.
+  template <class Mma>
+  DG_DEVICE void store(const Mma& mma, int first, int end) {
+#pragma unroll
+    for (int sum = first; sum < end; ++sum) {
+      const int i = sum / kColumns;
+      const int column = sum % kColumns;
+      const int row = Shape::lane_row(lane_, i);
+      const float result =
+          tile_.result(row, mma.total(i, column / Shape::Mfma::kElements, column % Shape::Mfma::kElements));
+      auto prepared = Rounding::prepared(result);
+      asm volatile("" : "+v"(prepared));  // now, not when it is stored
+      last_[column % 4] = result;
+      if (!Rounding::kTakesNans && column % 4 == 3) {
+        may_be_nan_ = __builtin_elementwise_fma(Vector<float, 2>{last_[0], last_[1]},
+                                                Vector<float, 2>{last_[2], last_[3]}, may_be_nan_);
+        asm volatile("" : "+v"(may_be_nan_));
+      }
+      if (column % 2 == 0) {
+        prepared_before_ = prepared;
+        continue;
+      }
+      const auto pair = Rounding::joined(prepared_before_, prepared);
+      values_[column % kVector - 1] = pair[0];
+      values_[column % kVector] = pair[1];
+      if (column % kVector != kVector - 1) continue;
+      buffer_.store(values_, tile_.is_stored(row, *args_) ? offsets_[column / kVector] : kOutOfBounds);
+      offsets_[column / kVector] += row_step_;
+    }
+  }
+
+  const Tile& tile_;
+  const GemmArguments* args_;
+  Buffer buffer_;
+  bool takes_numbers_;
+  typename Output::Values values_;
+  unsigned offsets_[kVectors];
+  unsigned row_step_;
+  int lane_;
+  float last_[4];
+  decltype(Rounding::prepared(0)) prepared_before_;  // of a pair
+  Vector<float, 2> may_be_nan_;  // where a NaN went in, or infinities
+};
+
+// Stores nothing before all sums are complete, nor then.
+struct NoStreamedStore {
+  static constexpr bool kStores = false;
+
+  NoStreamedStore() = default;
+  template <class Tile>
+  DG_DEVICE explicit NoStreamedStore(const Tile&) {}
+  DG_DEVICE void begin() {}
+  template <class Mma>
+  DG_DEVICE void after_slot(const Mma&, int) {}
+  template <class Mma>
+  DG_DEVICE bool finish(const Mma&) {
+    return false;
+  }
+};
+
+}  // namespace deep_gemm_rocm
