@@ -132,6 +132,27 @@ def test_tiles_that_overlap(use_config, monkeypatch, config, seed):
         assert torch.equal(run(a, b, m, n).view(torch.int16), expected.view(torch.int16))
 
 
+@pytest.mark.parametrize("config", PING_PONG, ids=config_id)
+def test_tiles_that_overlap_hold_what_is_no_number(use_config, config):
+    """NaNs of all kinds, and infinities of both signs, in tiles between others: as where nothing overlaps."""
+    dg.set_num_sms(1)
+    m, n = 2 * config.block_m + 5, config.block_n + 24
+    a, b = gemm_problem(m, n, 256)
+    infinite, first_nan, second_nan, both = 1, config.block_m + 3, config.block_m + 4, m - 1
+    a[1][infinite, 1] = torch.inf
+    a[1].view(torch.int32)[first_nan, 0] = 0x7FFFFFFF
+    a[1].view(torch.int32)[second_nan, 1] = -1
+    a[1][both] = torch.tensor([torch.inf, -torch.inf])
+    use_config(GemmConfig(64, 128, 2, 4, num_stages=2, kind=config.kind))
+    expected = run(a, b, m, n)
+    use_config(config)
+    result = run(a, b, m, n)
+    assert expected[[first_nan, second_nan]].isnan().all()
+    assert expected[infinite].isinf().all()
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert torch.equal(result.nan_to_num(), expected.nan_to_num())
+
+
 @pytest.mark.parametrize("mfma_rows", [16, 32])
 def test_configurations_agree_bit_by_bit(use_config, mfma_rows):
     """They sum in the same order, whatever their tile and schedule; so a result doesn't depend on the heuristic."""
