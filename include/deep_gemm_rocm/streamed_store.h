@@ -5,11 +5,12 @@
 
 namespace deep_gemm_rocm {
 
-// Whether results are the sums themselves, which this is for.
+// Whether results are the sums themselves, rounded to 16 bits, which this is for. With 32 bits a row's vectors take twice
+// the registers, and there is less to do.
 template <class Kind, class Shape, class Tile>
-constexpr bool kStreamsResults = !Kind::kQuantised && !Kind::kAccumulate && !Kind::kHasBias && !Kind::kSkipsHeadMid &&
-                                 (Kind::kScaling == Scaling::kNone || Kind::kScaling == Scaling::kBlocks) &&
-                                 Shape::kParts == 1 && Tile::kLeavesRegisters;
+constexpr bool kStreamsResults = sizeof(typename Kind::D) == 2 && !Kind::kAccumulate && !Kind::kHasBias &&
+                                 !Kind::kSkipsHeadMid && Shape::kParts == 1 && Tile::kLeavesRegisters &&
+                                 (Kind::kScaling == Scaling::kNone || Kind::kScaling == Scaling::kBlocks);
 
 // Of numbers in an output that is aligned, which nearly all tiles have. Others are left to the Epilogue.
 template <class Kind, class Shape, class Tile>
