@@ -315,7 +315,7 @@ def test_bits(run: Runner, mnemonic: str) -> None:
     ins = Instruction.of(mnemonic)
     rng = torch.Generator().manual_seed(0)
     operand, result = (ins.blocks, ins.size, ins.k), (ins.blocks, ins.size, ins.size)
-    for case in (0, 2, 8, 24, 60, 200, "bits", "cancelling", "infinite", "not a number"):
+    for case in (0, 2, 8, 24, 60, 120, 200, "bits", "zeros", "cancelling", "infinite", "not a number"):
         orders = case if isinstance(case, int) else 4
         a, b, c = (
             random_bits(kind, shape, rng) if case == "bits" else random_numbers(kind, shape, limit, rng)
@@ -327,6 +327,9 @@ def test_bits(run: Runner, mnemonic: str) -> None:
         )
         if case == "cancelling" and a.is_floating_point() and ins.k > 1:
             a[..., 1::2], b[..., 1::2] = -a[..., ::2].double(), b[..., ::2]
+        if case == "zeros" and a.is_floating_point():
+            a[:, 1], b[:, 2] = 0, 0
+            c[:, 0], c[:, 1, :4] = -0.0, torch.tensor([0, -0.0, 1e-44, 3e38])
         if case == "infinite" and a.is_floating_point():
             a[:, 1, 0], b[:, 2, 0], c[:, 3, 3] = torch.inf, -torch.inf, torch.inf
         if case == "not a number" and a.is_floating_point():

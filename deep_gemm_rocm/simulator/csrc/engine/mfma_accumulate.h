@@ -58,37 +58,33 @@ struct Accumulator {
     return to_float((sums.sum << shift) + whole_c) * unit(top);
   }
 
-  // Adds sums to C where misfits isn't negative. Beside a C of 2^30 units or more, they are rounded down to the unit
-  // 2^(X-29): what that loses only matters to totals halfway between two F32, which end in 4 zeros at least.
+  // Adds sums to C in units of 2^(top-24), in which C is less than 2^30. Then steps 2 and 3 come to rounding C down to
+  // the unit and the total to nearest. The sums are rounded down too, but where C is 2^29 units or more: what that loses
+  // only matters to totals halfway between two F32, which end in 4 zeros at least. For those, beside nothing but zeros
+  // and where C is infinite or NaN, the result is undefined and misfits is negative.
   static FloatVector add_to_usual_c(const Sums& sums, FloatVector c, Int32Vector& misfits) {
-    Int32Vector total;
-    const Int32Vector top = larger(sums.top, top_for(c));
-    const Int32Vector shift = smaller((top - sums.top) >> 23, splat<Int32Vector>(31));
-    const Sums rounded = {sums.sum >> shift, top};
-    const FloatVector d = add_to_small_c(rounded, c, total, misfits);
-    misfits |= ((rounded.sum << shift) != sums.sum) & ((total & 15) == 0);
-    return d;
+    const Int32Vector top_for_c = top_for(c);
+    const Int32Vector top = larger(sums.top, top_for_c);
+    const Int32Vector shift = (top - sums.top) >> 23;
+    const Int32Vector sum = shift_right(sums.sum, shift);
+    const FloatVector c_in_units = c * inverse_unit(top);
+    const Int32Vector truncated = truncate(c_in_units);
+    const FloatVector truncated_c = to_float(truncated);
+    // F32 may have no room for the units of a C far below, but a C that is dropped needs none.
+    const Int32Vector is_rounded_up = drops_far_c ? (truncated_c > c_in_units) & (c_in_units <= -0.5f)
+                                                  : truncated_c * unit(top) > c;
+    const Int32Vector total = sum + truncated + is_rounded_up;
+    const Int32Vector loses_nothing = shift_left(sum, shift) == sums.sum;
+    const Int32Vector may_be_halfway = total << 28 == 0;
+    misfits = top | (kLargestTopForC - top_for_c) | (may_be_halfway & ~loses_nothing);
+    return to_float(total) * unit(top);
   }
 
   // The top of the units that make C at least 2^29 and less than 2^30.
   static Int32Vector top_for(FloatVector c) {
     return (bit_cast<Int32Vector>(c) & 0x7f800000) + (bias - 127 - 29 + 24) * (1 << 23);
   }
-
-  // Adds sums to C where C is less than 2^30 units: then steps 2 and 3 come to rounding C down to the unit and the
-  // total to nearest. Elsewhere the result is undefined and misfits is negative.
-  static FloatVector add_to_small_c(const Sums& sums, FloatVector c, Int32Vector& total, Int32Vector& misfits) {
-    const FloatVector c_in_units = c * inverse_unit(sums.top);
-    const Int32Vector truncated = truncate(c_in_units);
-    const FloatVector truncated_c = to_float(truncated);
-    // F32 may have no room for the units of a C far below, but a C that is dropped needs none.
-    const Int32Vector is_rounded_up = drops_far_c ? (truncated_c > c_in_units) & (c_in_units <= -0.5f)
-                                                  : truncated_c * unit(sums.top) > c;
-    const Int32Vector largest = sums.top < 0 ? Int32Vector{} : splat<Int32Vector>(bit_cast<int32_t>(0x1p30f) - 1);
-    misfits = largest - (bit_cast<Int32Vector>(c_in_units) & 0x7fffffff);
-    total = sums.sum + truncated + is_rounded_up;
-    return to_float(total) * unit(sums.top);
-  }
+  static constexpr int kLargestTopForC = (254 + bias - 127 - 29 + 24) << 23;
 
   // Adds sums to the other C, those of 2^30 units or more and those beside nothing but zeros, in integers of 2^(X-29):
   // C keeps all of its bits. misfits is negative where C is infinite, NaN, or F32 has no room for these units.

@@ -16,13 +16,24 @@ struct FloatOperand {
   static constexpr int kElementBits = 32 / Format::kPerRegister;
   static constexpr int kElements = 2 * Format::kPerRegister;  // of a lane
 
+  // Products of numbers between 2^-50 and 2^61 are moderate: F32 has room for what steps 1 and 2 do with them, and for
+  // all products of a narrower format.
+  static constexpr bool kIsWide = Format::kLargestField > 31;
+  static constexpr int kSmallestModerateField = kIsWide ? Format::kBias - 50 : 1;
+  static constexpr int kLargestModerateField = kIsWide ? Format::kBias + 60 : Format::kLargestField;
+  // What fields are stored less, so that the sum of two that are moderate is an F32's.
+  static constexpr int kFieldOffset = kIsWide ? kSmallestModerateField : 0;
+
   alignas(64) float value[kElements][64];
-  alignas(64) uint32_t field[2][64];  // the elements' exponent fields
+  alignas(64) uint32_t field[2][64];  // the elements' exponent fields less kFieldOffset
   bool is_finite;
+  bool is_moderate;  // but for zeros
 
   explicit FloatOperand(const uint32_t* registers) {
     using FieldVector = typename Format::FieldVector;
+    using Unsigned = typename Format::UnsignedFieldVector;
     FieldVector largest = {};
+    Unsigned smallest = ~Unsigned{};  // but for zeros: their fields are negative
     for (int r = 0; r < 2; ++r) {
       for (int lane = 0; lane < 64; lane += kLanes) {
         const auto bits = load<Int32Vector>(registers + 64 * r + lane);
@@ -30,10 +41,14 @@ struct FloatOperand {
           store(value[Format::kPerRegister * r + e] + lane, Format::value(bits, e));
         }
         const FieldVector fields = Format::field(bits);
-        store(field[r] + lane, fields);
+        store(field[r] + lane, fields - splat<FieldVector>(kFieldOffset));
         largest = larger(largest, fields);
+        smallest = smaller(smallest, bit_cast<Unsigned>(fields));
       }
     }
+    const auto is_immoderate = (largest > splat<FieldVector>(kLargestModerateField)) |
+                               bit_cast<FieldVector>(smallest < splat<Unsigned>(kSmallestModerateField));
+    is_moderate = !any(bit_cast<Int32Vector>(is_immoderate));
     is_finite = !any(bit_cast<Int32Vector>(largest > splat<FieldVector>(Format::kLargestField)));
   }
 };
@@ -57,7 +72,7 @@ struct FloatDot {
  private:
   using FieldVector = typename Format::FieldVector;
   // Formats with 8 bits of exponent have products for which the units of step 1 or their inverses are no F32 numbers.
-  static constexpr bool kIsWide = Format::kLargestField > 31;
+  static constexpr bool kIsWide = OperandA::kIsWide;
   static constexpr int kSmallestExponent = -100;
   static constexpr int kLargestExponent = 126;
   static constexpr int kBias = 2 * Format::kBias;
@@ -66,21 +81,41 @@ struct FloatDot {
   // A group is the products of one or two chunks: at most 8.
   template <int chunks, int stride>
   static void add_group(const OperandA& a, int a_lane, const OperandB& b, int b_lane, FloatVector (&c)[4]) {
+    if (!a.is_moderate || !b.is_moderate) return add_any_group<chunks, stride>(a, a_lane, b, b_lane, c);
+    FieldVector largest[4];
+    Sums sums[4];
+    largest_fields<chunks, stride>(a, a_lane, b, b_lane, -1, largest);
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) sums[row].top = moderate_top(largest[row]);
+    sum_products<chunks, stride>(a, a_lane, b, b_lane, sums);
+    Total::add(sums, c);
+  }
+
+  // Likewise for any operands.
+  template <int chunks, int stride>
+  __attribute__((noinline)) static void add_any_group(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
+                                                      FloatVector (&c)[4]) {
+    FieldVector largest[4];
     Int32Vector field[4];  // E + kBias
     Sums sums[4];
-    largest_fields<chunks, stride>(a, a_lane, b, b_lane, field);
-    sum_products<chunks, stride>(a, a_lane, b, b_lane, field, sums);
+    largest_fields<chunks, stride>(a, a_lane, b, b_lane, 2 * (Format::kZeroField - OperandA::kFieldOffset), largest);
     Int32Vector leaving = {};
-    MFMA_UNROLL for (int row = 0; row < 4; ++row) leaving |= leaves_float(field[row]);
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) {
+      field[row] = larger_half(largest[row]) + 2 * OperandA::kFieldOffset;
+      leaving |= leaves_float(field[row]);
+      sums[row].top = top_of(field[row]);
+    }
+    sum_products<chunks, stride>(a, a_lane, b, b_lane, sums);
     if (a.is_finite && b.is_finite && !any_negative(leaving)) return Total::add(sums, c);
     for (int row = 0; row < 4; ++row)
       c[row] = add_in_double<chunks, stride>(a, a_lane + row, b, b_lane, field[row], sums[row], c[row]);
   }
 
+  // The largest sums of a field of A and one of B, `least` at least: of the even and of the odd elements, or of all, as
+  // FieldVector has them.
   template <int chunks, int stride>
-  static void largest_fields(const OperandA& a, int a_lane, const OperandB& b, int b_lane, Int32Vector (&fields)[4]) {
-    FieldVector largest[4];
-    MFMA_UNROLL for (int row = 0; row < 4; ++row) largest[row] = splat<FieldVector>(2 * Format::kZeroField);
+  static void largest_fields(const OperandA& a, int a_lane, const OperandB& b, int b_lane, int least,
+                             FieldVector (&largest)[4]) {
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) largest[row] = splat<FieldVector>(least);
     for (int shift = 0; shift < chunks * stride; shift += stride) {
       MFMA_UNROLL for (int r = 0; r < 2; ++r) {
         const uint32_t* a_fields = a.field[r] + a_lane + shift;
@@ -90,21 +125,25 @@ struct FloatDot {
         }
       }
     }
-    MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-      const auto lanes = bit_cast<Int32Vector>(largest[row]);
-      fields[row] = Format::kPerRegister == 1 ? lanes : larger(lanes << 16 >> 16, lanes >> 16);
-    }
   }
 
+  // What top_of returns, for sums of moderate fields.
+  static Int32Vector moderate_top(FieldVector fields) {
+    if (Format::kPerRegister == 2) fields = larger(fields, bit_cast<FieldVector>(bit_cast<UnsignedInt32Vector>(fields) >> 16));
+    return bit_cast<Int32Vector>(fields) << 23;  // of the upper half nothing is left
+  }
+
+  static Int32Vector larger_half(FieldVector fields) {
+    const auto lanes = bit_cast<Int32Vector>(fields);
+    return Format::kPerRegister == 1 ? lanes : larger(lanes << 16 >> 16, lanes >> 16);
+  }
+
+  // Step 1 where the sums' tops are known.
   template <int chunks, int stride>
-  static void sum_products(const OperandA& a, int a_lane, const OperandB& b, int b_lane, const Int32Vector (&field)[4],
-                           Sums (&sums)[4]) {
+  static void sum_products(const OperandA& a, int a_lane, const OperandB& b, int b_lane, Sums (&sums)[4]) {
     FloatVector inverse_unit[4];
     Int32Vector sum[4] = {};
-    MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-      sums[row].top = top_of(field[row]);
-      inverse_unit[row] = Total::inverse_unit(sums[row].top);
-    }
+    MFMA_UNROLL for (int row = 0; row < 4; ++row) inverse_unit[row] = Total::inverse_unit(sums[row].top);
     for (int shift = 0; shift < chunks * stride; shift += stride) {
       MFMA_UNROLL for (int e = 0; e < OperandA::kElements; ++e) {
         const float* a_values = a.value[e] + a_lane + shift;

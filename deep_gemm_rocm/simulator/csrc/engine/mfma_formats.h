@@ -80,6 +80,7 @@ struct Float16 {
   static constexpr int kLargestField = (1 << exponent_bits) - 2;
   static constexpr int kZeroField = -kLargestField - 3;
   using FieldVector = Int16Vector;
+  using UnsignedFieldVector = UnsignedInt16Vector;
 
   static FloatVector value(Int32Vector registers, int element) {
     const Int32Vector bits = ((registers << (16 - 16 * element)) >> (8 - exponent_bits)) & kValueMask;
@@ -111,6 +112,7 @@ struct Xf32 {
   static constexpr int kLargestField = 254;
   static constexpr int kZeroField = -kLargestField - 3;
   using FieldVector = Int32Vector;
+  using UnsignedFieldVector = UnsignedInt32Vector;
 
   static FloatVector value(Int32Vector registers, int) { return bit_cast<FloatVector>(registers & kUsedBits); }
 

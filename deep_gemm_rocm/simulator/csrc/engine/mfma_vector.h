@@ -24,6 +24,8 @@ typedef double DoubleVector __attribute__((vector_size(kVectorBytes)));
 typedef int8_t Int8Vector __attribute__((vector_size(kVectorBytes)));
 typedef int16_t Int16Vector __attribute__((vector_size(kVectorBytes)));
 typedef int32_t Int32Vector __attribute__((vector_size(kVectorBytes)));
+typedef uint16_t UnsignedInt16Vector __attribute__((vector_size(kVectorBytes)));
+typedef uint32_t UnsignedInt32Vector __attribute__((vector_size(kVectorBytes)));
 typedef int64_t Int64Vector __attribute__((vector_size(kVectorBytes)));
 typedef float FloatHalfVector __attribute__((vector_size(kVectorBytes / 2)));
 typedef int32_t Int32HalfVector __attribute__((vector_size(kVectorBytes / 2)));
@@ -80,6 +82,26 @@ inline Vector smaller(Vector x, Vector y) {
 inline FloatVector to_float(Int32Vector x) { return __builtin_convertvector(x, FloatVector); }
 // Toward zero; numbers out of range become -2^31.
 inline Int32Vector truncate(FloatVector x) { return __builtin_convertvector(x, Int32Vector); }
+
+// Shifts by any number of bits, of which 31 and more leave nothing but signs, or nothing.
+inline Int32Vector shift_right(Int32Vector x, Int32Vector bits) {
+#if defined(__AVX512BW__)
+  return (Int32Vector)_mm512_srav_epi32((__m512i)x, (__m512i)bits);
+#elif defined(__AVX2__)
+  return (Int32Vector)_mm256_srav_epi32((__m256i)x, (__m256i)bits);
+#else
+  return x >> smaller(bits, splat<Int32Vector>(31));
+#endif
+}
+inline Int32Vector shift_left(Int32Vector x, Int32Vector bits) {
+#if defined(__AVX512BW__)
+  return (Int32Vector)_mm512_sllv_epi32((__m512i)x, (__m512i)bits);
+#elif defined(__AVX2__)
+  return (Int32Vector)_mm256_sllv_epi32((__m256i)x, (__m256i)bits);
+#else
+  return bits > 31 ? Int32Vector{} : x << (bits & 31);
+#endif
+}
 
 inline bool any_negative(Int32Vector x) {
 #if defined(__AVX512BW__)
