@@ -163,8 +163,14 @@ void apply_output_modifiers(const Wave& wave, const Instruction& inst, Lanes<T>&
 }
 
 inline uint64_t mask_of(const Lanes<bool>& values) {
+  // The product of 8 lanes, a byte each, has their bits in its highest byte: those of other sums stay below it.
+  constexpr uint64_t gathers_bits = 0x0102040810204080;
   uint64_t mask = 0;
-  for (int l = 0; l < lanes; ++l) mask |= uint64_t(values[l]) << l;
+  for (int l = 0; l < lanes; l += 8) {
+    uint64_t bytes;
+    memcpy(&bytes, values + l, sizeof bytes);
+    mask |= bytes * gathers_bits >> 56 << l;
+  }
   return mask;
 }
 

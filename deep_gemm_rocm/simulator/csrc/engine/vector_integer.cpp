@@ -201,10 +201,10 @@ struct Sum {
   bool carry;
 };
 Sum add(uint32_t a, uint32_t b, bool carry) {
-  const uint64_t sum = uint64_t(a) + b + carry;
-  return {uint32_t(sum), bool(sum >> 32)};
+  const uint32_t value = a + b + carry;
+  return {value, bool((value < a) | ((value == a) & carry))};
 }
-Sum subtract(uint32_t a, uint32_t b, bool borrow) { return {a - b - borrow, uint64_t(b) + borrow > a}; }
+Sum subtract(uint32_t a, uint32_t b, bool borrow) { return {a - b - borrow, bool((b > a) | ((b == a) & borrow))}; }
 Sum subtract_reversed(uint32_t a, uint32_t b, bool borrow) { return subtract(b, a, borrow); }
 
 template <Sum (*f)(uint32_t, uint32_t, bool), bool takes_carry>
@@ -214,13 +214,15 @@ void run_carry(Wave& wave, const Instruction& inst) {
   const uint32_t* b = load_source(wave, inst.src[1], false, buffer_b);
   const bool vop3 = inst.family == Family::VOP3;
   const uint64_t carry_in = !takes_carry ? 0 : vop3 ? wave.read_scalar(inst.src[2]) : wave.vcc();
-  uint64_t carry_out = 0;
+  alignas(64) Lanes<bool> carries;
   for (int l = 0; l < lanes; ++l) {
     const Sum sum = f(a[l], b[l], carry_in >> l & 1);
-    results[l] = inst.vop.clamp && sum.carry ? (f == add ? ~0u : 0u) : sum.value;
-    carry_out |= uint64_t(sum.carry) << l;
+    results[l] = sum.value;
+    carries[l] = sum.carry;
   }
-  carry_out &= wave.exec();
+  if (inst.vop.clamp)
+    for (int l = 0; l < lanes; ++l) results[l] = carries[l] ? (f == add ? ~0u : 0u) : results[l];
+  const uint64_t carry_out = mask_of(carries) & wave.exec();
   vop3 ? wave.write_scalar(inst.sdst, carry_out) : wave.set_vcc(carry_out);
   store_row(wave.row(inst.dst.index), results, wave.exec());
 }

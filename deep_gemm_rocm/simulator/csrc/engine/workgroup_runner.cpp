@@ -279,6 +279,10 @@ void WorkgroupRunner::set_vector_registers(Wave& wave, uint32_t index) {
   const uint32_t first = index * lanes;
   const uint32_t active = std::min<uint32_t>(lanes, launch_.workgroup_size - first);
   wave.set_exec(active == lanes ? ~0ull : (1ull << active) - 1);
+  if (active == lanes && block.x == launch_.workgroup_size) {
+    for (uint32_t l = 0; l < lanes; ++l) wave.row(0)[l] = first + l;
+    return;
+  }
   uint32_t x = first % block.x, y = first / block.x % block.y, z = first / block.x / block.y;
   for (uint32_t l = 0; l < active; ++l) {
     wave.row(0)[l] = x | y << 10 | z << 20;
