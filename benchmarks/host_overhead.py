@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import tempfile
 import time
@@ -23,15 +24,16 @@ from deep_gemm_rocm.benchmarks.shapes import Shape
 _CALLS, _ROUNDS = 100, 300
 
 
-def microseconds(call: Callable[[], object]) -> float:
-    """Of one call, in the quickest round: what else the machine does isn't counted."""
-    best = float("inf")
+def microseconds(*calls: Callable[[], object]) -> list[float]:
+    """Of one of each of the calls, in their quickest rounds: what else the machine does isn't counted."""
+    best = [float("inf")] * len(calls)
     for _ in range(_ROUNDS):
-        start = time.perf_counter()
-        for _ in range(_CALLS):
-            call()
-        best = min(best, time.perf_counter() - start)
-    return 1e6 * best / _CALLS
+        for i, call in enumerate(calls):
+            start = time.perf_counter()
+            for _ in range(_CALLS):
+                call()
+            best[i] = min(best[i], time.perf_counter() - start)
+    return [1e6 * seconds / _CALLS for seconds in best]
 
 
 @contextlib.contextmanager
@@ -43,16 +45,16 @@ def launching_nothing() -> Iterator[None]:
         return
     nothing = ctypes.CDLL("libm.so.6").fegetround  # 0, as dg_launch returns
     nothing.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-    before = {kernel: kernel._launch for kernel in jit.loaded()}
-    runtime.relaunch = lambda kernel, arguments, *_: kernel(arguments, 0)  # type: ignore[method-assign]
+    before = {kernel: kernel.entry_point for kernel in jit.loaded()}
+    runtime.relaunch = lambda launches, *_: runtime.launch(launches, 0)  # type: ignore[method-assign]
     for kernel in before:
-        kernel._launch = nothing
+        kernel.entry_point = nothing
     try:
         yield
     finally:
         del runtime.relaunch
-        for kernel, launch in before.items():
-            kernel._launch = launch
+        for kernel, entry_point in before.items():
+            kernel.entry_point = entry_point
 
 
 @contextlib.contextmanager
@@ -87,10 +89,10 @@ def main() -> None:
         with launching_nothing():
             operation = problems.OPERATIONS[op]
             more = operation.more(problem)
-            mm = microseconds(lambda: torch.mm(x, y, out=z))
-            ours = microseconds(lambda: operation.function(problem.a, problem.b, problem.d, *more))  # noqa: B023
+            ours = functools.partial(operation.function, problem.a, problem.b, problem.d, *more)
+            ours_us, mm_us = microseconds(ours, functools.partial(torch.mm, x, y, out=z))
         print(
-            f"{op} {shape}: {ours:.2f} µs a call, {ours / mm:.1f} times torch.mm ({mm:.2f} µs); compiling "
+            f"{op} {shape}: {ours_us:.2f} µs a call, {ours_us / mm_us:.1f} times torch.mm ({mm_us:.2f} µs); compiling "
             + " and ".join(f"{kernel.artefact.compile_seconds:.2f} s" for kernel in kernels)
         )
 

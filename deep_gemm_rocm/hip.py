@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
@@ -104,6 +104,10 @@ _GRAPH_PROTOTYPES = {
     "hipGraphDestroy": [c_void_p],
     "hipGraphExecDestroy": [c_void_p],
 }
+
+
+# A kernel's entry point, and its arguments' structure, which it is called with together with a stream's handle.
+Launch = tuple[Callable[[bytes, int], int], bytes]
 
 
 class Runtime:
@@ -223,27 +227,31 @@ class Runtime:
         stream = torch.cuda.current_stream(device).cuda_stream
         return contextlib.nullcontext(stream) if device.index == torch.cuda.current_device() else _on(device, stream)
 
-    def relaunch(
-        self,
-        kernel: Callable[[int, int], None],
-        arguments: int,
-        tensors: Sequence[torch.Tensor],
-        names: Sequence[str],
-        used: Sequence[int],
-    ) -> None:
-        """Calls ``kernel`` with the address of its arguments and a stream's handle, within what ``launching`` gives.
+    def relaunch(self, launches: Iterable[Launch], tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
+        """Launches kernels within what ``launching`` gives for all that they work on.
 
         Args:
-            names, used: what it works on, and where that is in ``tensors``; on the same device as others for which
-                ``launching`` was called before.
+            used: places in ``tensors`` of what they work on, and its names; it is on the same device, as was other
+                tensors' for which ``launching`` was called before.
         """
         device = tensors[0].device
-        stream = torch.cuda.current_stream(device).cuda_stream
-        if device.index == torch.cuda.current_device():
-            kernel(arguments, stream)
-        else:
+        if device.index != torch.cuda.current_device():
             with torch.cuda.device(device):
-                kernel(arguments, stream)
+                self.relaunch(launches, tensors, used)
+            return
+        stream = torch.cuda.current_stream(device).cuda_stream
+        self.launch(launches, stream)
+
+    def launch(self, launches: Iterable[Launch], stream: int) -> None:
+        """Calls entry points one after the other.
+
+        Raises:
+            HipError: a launch failed; those behind it are left out.
+        """
+        for entry_point, arguments in launches:
+            status = entry_point(arguments, stream)
+            if status:
+                self.check(status)
 
     def is_capturing(self) -> bool:
         """Whether what this thread launches is captured into a graph instead of being run."""
@@ -293,15 +301,18 @@ class SimulatedRuntime(Runtime):
     def current_stream(self, tensor: torch.Tensor) -> int:
         return 0
 
+    def launching(self, **tensors: torch.Tensor) -> AbstractContextManager[int]:
+        return self._launching(list(tensors.items()))
+
     @contextlib.contextmanager
-    def launching(self, **tensors: torch.Tensor) -> Iterator[int]:
-        for name, tensor in tensors.items():
+    def _launching(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[int]:
+        for name, tensor in tensors:
             self.check_residence(name, tensor)
         if graph := self._graph.get():
-            graph.tensors += tensors.items()
+            graph.tensors += tensors
             yield graph.stream
             return
-        with self.running(tensors.items()):
+        with self.running(tensors):
             yield 0
 
     @contextlib.contextmanager
@@ -315,16 +326,9 @@ class SimulatedRuntime(Runtime):
             yield
             self.check(self.lib.hipStreamSynchronize(None))
 
-    def relaunch(
-        self,
-        kernel: Callable[[int, int], None],
-        arguments: int,
-        tensors: Sequence[torch.Tensor],
-        names: Sequence[str],
-        used: Sequence[int],
-    ) -> None:
-        with self.launching(**{name: tensors[index] for name, index in zip(names, used, strict=True)}) as stream:
-            kernel(arguments, stream)
+    def relaunch(self, launches: Iterable[Launch], tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
+        with self._launching([(name, tensors[index]) for index, name in used.items()]) as stream:
+            self.launch(launches, stream)
 
     def is_capturing(self) -> bool:
         return self._graph.get() is not None

@@ -163,6 +163,7 @@ def set_compile_mode(new_compile_mode: int) -> None:
     if check_int("new_compile_mode", new_compile_mode, 0) > 1:
         raise ValueError(f"new_compile_mode must be 0 or 1, got {new_compile_mode}")
     _compile_mode = new_compile_mode
+    changes.note()
 
 
 def get_compile_mode() -> int:

@@ -12,7 +12,7 @@ import ctypes
 import functools
 import itertools
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from ctypes import Structure, c_void_p
 from dataclasses import dataclass, field
@@ -20,12 +20,13 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from . import changes, hip, planning
+from . import changes, hip, planning, settings
 from .jit import Kernel
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+_is_compiling, _is_grad_enabled, _address = torch.compiler.is_compiling, torch.is_grad_enabled, torch.Tensor.data_ptr
 _TENSOR, _PARAMETER, _FLOAT32, _FLOAT16 = torch.Tensor, torch.nn.Parameter, torch.float32, torch.float16
 
 _MOST_CALLS = 65536  # that are remembered
@@ -72,7 +73,7 @@ def launch(
     written: tuple[str, ...] = (),
     aligned: tuple[str, ...] = (),
 ) -> None:
-    """Launches a kernel on the current stream.
+    """Launches a kernel on the current stream, unless ``set_compile_mode`` says otherwise.
 
     Args:
         kernel: takes ``arguments`` by reference, and the stream's handle.
@@ -80,10 +81,12 @@ def launch(
         written, aligned: for functions that are ``repeatable``, which of them, if they are among these, it writes and
             which begin at multiples of 16 bytes.
     """
-    notes = _noted.get()
-    if notes is not None:
-        notes.launches.append(_Launch(kernel, arguments, tensors, written, aligned))
     with hip.runtime().launching(**tensors) as stream:
+        if settings.get_compile_mode():
+            return
+        notes = _noted.get()
+        if notes is not None:
+            notes.launches.append(_Launch(kernel, arguments, tensors, written, aligned))
         kernel(ctypes.byref(arguments), stream)
 
 
@@ -94,28 +97,23 @@ class _Step:
         kernel: what is launched.
         words: its arguments.
         places: in these, with the number of the tensor whose address belongs there.
-        names, used: of what it works on, and the tensors' numbers.
+        used: the names and numbers of what it works on.
     """
 
-    __slots__ = ("kernel", "names", "places", "used", "words")
+    __slots__ = ("kernel", "places", "used", "words")
 
     def __init__(self, launch: _Launch, addresses: list[int]) -> None:
         self.kernel = launch.kernel
         self.words = array("Q", bytes(launch.arguments))
         pointers = [place for place in _pointers(type(launch.arguments)) if self.words[place]]
         self.places = [(place, addresses.index(self.words[place])) for place in pointers]
-        self.names = tuple(launch.tensors)
-        self.used = [addresses.index(tensor.data_ptr()) for tensor in launch.tensors.values()]
+        self.used = [(name, addresses.index(tensor.data_ptr())) for name, tensor in launch.tensors.items()]
 
-    def filled(self, addresses: list[int]) -> _Filled:
+    def filled(self, addresses: list[int]) -> hip.Launch:
         words = self.words[:]
         for place, index in self.places:
             words[place] = addresses[index]
-        return self.kernel, words.buffer_info()[0], self.names, self.used, words
-
-
-# A kernel, the address of its arguments, the names and numbers of what it works on, and what keeps the arguments alive.
-_Filled = tuple[Kernel, int, tuple[str, ...], list[int], "array[int]"]
+        return self.kernel.entry_point, words.tobytes()
 
 
 class _Call:
@@ -124,15 +122,16 @@ class _Call:
     Attributes:
         runtime: what launches.
         steps: what is launched.
-        scratch: size, type and device of memory that the function needs.
-        last: the addresses of the latest repetition, and the kernels with their arguments then.
+        used: the number and a name of each tensor that the steps work on.
+        scratch: examples of the memory that the function needs.
+        last: addresses of the latest repetition, and the launches with these.
         aligned: numbers of tensors that must begin at a multiple of 16 bytes.
         same: numbers of two tensors that must be the same.
         outputs: numbers of tensors that are written, their sizes, and numbers and sizes of those that they must not
             share memory with.
     """
 
-    __slots__ = ("aligned", "last", "outputs", "runtime", "same", "scratch", "steps")
+    __slots__ = ("aligned", "last", "outputs", "runtime", "same", "scratch", "steps", "used")
 
     def __init__(self, notes: _Notes, tensors: list[torch.Tensor], addresses: list[int]) -> None:
         """
@@ -140,16 +139,17 @@ class _Call:
             ValueError: a kernel takes something else than ``tensors`` and scratch memory.
         """
         self.runtime = hip.runtime()
-        self.scratch = [(made.size(), made.dtype, made.device) for made in notes.scratch]
+        self.scratch = [made.new_empty(1).expand(made.numel()) for made in notes.scratch]  # as large without its memory
         known = [*addresses, *(made.data_ptr() for made in notes.scratch)]
         self.steps = [_Step(launch, known) for launch in notes.launches]
-        self.last: tuple[list[int] | None, list[_Filled]] = (None, [])
+        self.used = {index: name for step in self.steps for name, index in step.used}
+        self.last: tuple[list[int], list[hip.Launch]] = ([], [])
         given = range(len(tensors))
         self.same = [(i, j) for i, j in itertools.combinations(given, 2) if addresses[i] == addresses[j]]
         sizes = [_extent(tensor) for tensor in tensors]
         aligned, written = set(), set()
         for launch, step in zip(notes.launches, self.steps, strict=True):
-            for name, index in zip(step.names, step.used, strict=True):
+            for name, index in step.used:
                 aligned |= {index} if name in launch.aligned else set()
                 written |= {index} if name in launch.written else set()
         self.aligned = sorted(aligned.intersection(given))
@@ -159,20 +159,19 @@ class _Call:
         ]
 
     def repeat(self, tensors: list[torch.Tensor], addresses: list[int]) -> bool:
-        """Launches it on other tensors; False if their addresses don't allow that."""
-        last_addresses, filled = self.last
-        if addresses != last_addresses or self.scratch:
-            if not self._allows(addresses):
+        """Launches it on other tensors, to which scratch memory is added; False if their addresses don't allow that."""
+        last, launches = self.last
+        given = len(addresses)
+        for example in self.scratch:
+            made = torch.empty_like(example)
+            tensors.append(made)
+            addresses.append(made.data_ptr())
+        if addresses != last:
+            if addresses[:given] != last[:given] and not self._allows(addresses):
                 return False
-            if self.scratch:
-                made = [torch.empty(size, dtype=dtype, device=device) for size, dtype, device in self.scratch]
-                tensors, addresses = tensors + made, addresses + [tensor.data_ptr() for tensor in made]
-            filled = [step.filled(addresses) for step in self.steps]
-            if not self.scratch:
-                self.last = addresses, filled
-        relaunch = self.runtime.relaunch
-        for kernel, arguments, names, used, _ in filled:
-            relaunch(kernel, arguments, tensors, names, used)
+            launches = [step.filled(addresses) for step in self.steps]
+            self.last = addresses, launches
+        self.runtime.relaunch(launches, tensors, self.used)
         return True
 
     def _allows(self, addresses: list[int]) -> bool:
@@ -198,17 +197,15 @@ def repeatable(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def repeated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if torch.compiler.is_compiling() or planning.current() is not None:
+        if _is_compiling() or planning.current() is not None:
             return function(*args, **kwargs)
         tensors: list[torch.Tensor] = []
         try:
             parts: list[Any] = [function, changes.count, *kwargs]
-            _describe(args, parts, tensors)
-            if kwargs:
-                _describe(tuple(kwargs.values()), parts, tensors)
+            _describe((*args, *kwargs.values()) if kwargs else args, parts, tensors)
             key = tuple(parts)
             call = _calls.get(key)
-            addresses = [tensor.data_ptr() for tensor in tensors]
+            addresses = list(map(_address, tensors))
         except (_UnusualError, TypeError, RuntimeError):  # of what has no hash, strides or address
             return function(*args, **kwargs)
         if call is not None and call.repeat(tensors, addresses):
@@ -230,27 +227,35 @@ class _UnusualError(Exception):
     """A call that nothing is remembered of."""
 
 
-def _describe(arguments: tuple[Any, ...], key: list[Any], tensors: list[torch.Tensor]) -> None:
+def _describe(arguments: Iterable[Any], key: list[Any], tensors: list[torch.Tensor]) -> None:
     """Adds what a launch hangs on, and the tensors, whose addresses it doesn't hang on.
 
     Raises:
         _UnusualError: nothing should be remembered of a call with these.
     """
+    parts: list[Any] = []
     for argument in arguments:
-        is_tuple = type(argument) is tuple
-        for part in argument if is_tuple else (argument,):
-            kind = type(part)
-            if kind is _TENSOR or kind is _PARAMETER:
-                dtype = part.dtype
-                # Parts of complex numbers may be negated lazily.
-                if part.requires_grad or ((dtype is _FLOAT32 or dtype is _FLOAT16) and part.is_neg()):
-                    raise _UnusualError
-                tensors.append(part)
-                key += (dtype, part.shape, part.stride(), part.get_device())
-            else:
-                key += (kind, part)  # for 1 == True
-        if is_tuple:
+        if type(argument) is tuple:
+            parts += argument
             key.append(len(argument))
+        else:
+            parts.append(argument)
+            key.append(None)
+    for part in parts:
+        kind = type(part)
+        if kind is _TENSOR or kind is _PARAMETER:
+            dtype = part.dtype
+            # Parts of complex numbers may be negated lazily.
+            is_negated = (dtype is _FLOAT32 or dtype is _FLOAT16) and part.is_neg()
+            if is_negated or (part.requires_grad and _is_grad_enabled()):
+                raise _UnusualError
+            tensors.append(part)
+            key.append(dtype)
+            key.append(part.shape)
+            key.append(part.stride())
+            key.append(part.get_device())
+        else:
+            key += (kind, part)  # for 1 == True
 
 
 def _remember(key: tuple[Any, ...], notes: _Notes, tensors: list[torch.Tensor], addresses: list[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from .. import hip, settings
+from .. import hip
 from .cache import Artefact
 from .errors import LoadError
 
@@ -16,11 +16,12 @@ class Kernel:
     """Calls ``extern "C" int dg_launch(...)`` of a kernel's library with the arguments given.
 
     Attributes:
+        entry_point: this function, which returns a status for ``hip.Runtime.check``.
         artefact: the library and how it came about.
         ready_seconds: from asking for the kernel to having it loaded.
     """
 
-    __slots__ = ("_check", "_launch", "artefact", "ready_seconds")
+    __slots__ = ("_check", "artefact", "entry_point", "ready_seconds")
 
     ready_seconds: float
 
@@ -33,24 +34,20 @@ class Kernel:
         self._check = hip.runtime().check
         self.artefact = artefact
         try:
-            self._launch = getattr(ctypes.CDLL(str(artefact.library)), _ENTRY_POINT)
+            self.entry_point = getattr(ctypes.CDLL(str(artefact.library)), _ENTRY_POINT)
         except (OSError, AttributeError) as error:
             raise LoadError(f"the compiled kernel {artefact.library} can't be loaded: {error}") from error
-        self._launch.argtypes = argtypes
-        self._launch.restype = ctypes.c_int
+        self.entry_point.argtypes = argtypes
+        self.entry_point.restype = ctypes.c_int
 
     def __call__(self, *arguments: Any) -> None:
-        """Launches the kernel, unless ``set_compile_mode`` says otherwise.
-
-        The arguments are those of its ``dg_launch``, the stream's handle last.
+        """Launches the kernel. The arguments are those of its ``dg_launch``, the stream's handle last.
 
         Raises:
             hip.HipError: the launch failed.
             ctypes.ArgumentError, TypeError: the arguments are not those of ``dg_launch``.
         """
-        if settings.get_compile_mode():
-            return
-        status = self._launch(*arguments)
+        status = self.entry_point(*arguments)
         if status:
             self._check(status)
 
