@@ -29,6 +29,8 @@ X86_64_LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")
 COMMON_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
 # The engine computes what the chip computes: no contraction and no assumption about rounding may change a result.
 ENGINE_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
+# GCC else sets and copies a few hundred bytes by string instructions, which take longer to start than that takes.
+GCC_FLAGS = [f"-m{f}-strategy=vector_loop:256:noalign,libcall:-1:noalign" for f in ("memset", "memcpy")]
 EXPORTS = ROOT / SIMULATOR / "csrc" / "exports.map"
 # Never unmapped, for their threads and the handles they gave away outlive a dlclose; and bound to themselves, whatever
 # other HIP library is in the process.
@@ -81,8 +83,9 @@ class Toolchain:
             self.flags = ["-target", "x86_64-linux-gnu.2.28", "-fno-sanitize=undefined", "-g0"]
             self.link_flags = ["-s"]
         else:
-            self.flags = []
-            self.link_flags = ["-static-libstdc++", "-static-libgcc"] if is_gcc(self.compiler) else []
+            gcc = is_gcc(self.compiler)
+            self.flags = GCC_FLAGS if gcc else []
+            self.link_flags = ["-static-libstdc++", "-static-libgcc"] if gcc else []
 
     def march(self, level: str) -> str:
         return "-march=" + (level.replace("-", "_") if self.is_zig else level)

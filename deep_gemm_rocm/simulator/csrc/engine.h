@@ -45,6 +45,18 @@ struct Kernel {
   uint32_t preloaded_dwords() const { return kernarg_preload & 127; }
   uint32_t preload_offset() const { return kernarg_preload >> 7; }
 
+  // Vector registers that a wave has: GRANULATED_WORKITEM_VGPR_COUNT in units of 8, of which those from ACCUM_OFFSET on,
+  // in units of 4, are accumulators (LLVM AMDGPU usage, gfx90a and gfx942).
+  int vector_registers() const {
+    const int before_accumulators = 4 * int((compute_pgm_rsrc3 & 63) + 1);
+    return before_accumulators < all_vector_registers() ? before_accumulators : all_vector_registers();
+  }
+  int accumulators() const {
+    const int rest = all_vector_registers() - vector_registers();
+    return rest < 256 ? rest : 256;
+  }
+  int all_vector_registers() const { return 8 * int((compute_pgm_rsrc1 & 63) + 1); }
+
   // LLVM AMDGPU usage, "Preloaded Kernel Arguments": a kernel that asks for them begins with 256 bytes for firmware
   // that can't preload, which load the arguments or trap; firmware that can starts behind.
   uint64_t first_instruction() const { return entry + (preloaded_dwords() > 0 ? 256 : 0); }

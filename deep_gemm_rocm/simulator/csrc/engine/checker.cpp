@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "addresses.h"
+#include "lane_transfer.h"
 
 namespace mi300x {
 namespace {
@@ -59,9 +60,14 @@ bool follow_one_another(uint64_t active, const uint64_t* addresses, uint32_t byt
 }
 
 // The dwords of all lanes as they follow one another in memory.
-void interleave(const uint32_t* rows, uint32_t dwords, uint32_t* memory) {
-  for (uint32_t i = 0; i < dwords; ++i)
-    for (uint32_t lane = 0; lane < lanes; ++lane) memory[dwords * lane + i] = rows[lanes * i + lane];
+void interleave(const uint32_t* rows, uint32_t dwords, uint8_t* memory) {
+  const auto place = [&](int lane) { return memory + 4 * dwords * uint32_t(lane); };
+  switch (dwords) {
+    case 1: return scatter<1>(~0ull, rows, place);
+    case 2: return scatter<2>(~0ull, rows, place);
+    case 3: return scatter<3>(~0ull, rows, place);
+    default: return scatter<4>(~0ull, rows, place);
+  }
 }
 
 // Buffer instructions that convert between registers and the element's format in memory.
@@ -96,11 +102,11 @@ bool has_device_scope(const Instruction& inst) { return inst.word[0] >> 15 & 1; 
 
 }  // namespace
 
-void Checker::start_workgroup(const std::vector<std::unique_ptr<Wave>>& waves, int scalars) {
+void Checker::start_workgroup(const std::vector<std::unique_ptr<Wave>>& waves, const Kernel& kernel, int scalars) {
   for (size_t i = 0; i < waves_.size(); ++i) {
     waves_[i].counters.start();
     waves_[i].hazards.start();
-    waves_[i].definedness.start(*waves[i], scalars);
+    waves_[i].definedness.start(*waves[i], kernel, scalars);
     waves_[i].scratch.start();
   }
   const Workgroup& group = *waves[0]->group;
@@ -369,11 +375,11 @@ bool Checker::visit_global(Wave& wave, const GlobalWatch::Span& span, const Lane
 bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess& access, const uint32_t* data) {
   if (!check_alignment(wave, places, access, "memory")) return false;
   if (global_ == nullptr || places.active == 0) return true;
-  alignas(4) uint8_t stored[lanes * 16];
+  uint8_t stored[lanes * 16];
   const uint8_t* const kept = data == nullptr ? nullptr : stored;
   GlobalWatch::Span span{0, 0, access.writes, access.atomic, access.compares, false, kept};
   if (access.bytes % 4 == 0 && follow_one_another(places.active, places.addresses, access.bytes)) {
-    if (data != nullptr) interleave(data, access.bytes / 4, reinterpret_cast<uint32_t*>(stored));
+    if (data != nullptr) interleave(data, access.bytes / 4, stored);
     span.address = places.addresses[0];
     span.bytes = lanes * access.bytes;
     return visit_global(wave, span, &places);

@@ -30,7 +30,7 @@ class Checker {
         grid_(dispatch.grid) {}
 
   // After the waves have been given their launch state; `scalars` SGPRs from s0 on belong to it.
-  void start_workgroup(const std::vector<std::unique_ptr<Wave>>& waves, int scalars);
+  void start_workgroup(const std::vector<std::unique_ptr<Wave>>& waves, const Kernel& kernel, int scalars);
 
   // Keeps what the instruction will change; fails the wave and returns false where it must not run in its present
   // state. `is_changed`: it isn't as the code has it.

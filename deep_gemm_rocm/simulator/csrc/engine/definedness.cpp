@@ -44,9 +44,12 @@ bool is_move(Op op) {
 
 }  // namespace
 
-void Definedness::start(const Wave& wave, int scalars) {
-  rows_.fill(0);
-  gaps_.fill(0);
+void Definedness::start(const Wave& wave, const Kernel& kernel, int scalars) {
+  for (auto* row_bits : {&rows_, &gaps_}) {
+    std::fill_n(row_bits->begin(), kernel.vector_registers(), 0);
+    std::fill_n(row_bits->begin() + accumulator_row, kernel.accumulators(), 0);
+    std::fill(row_bits->begin() + temporary_row, row_bits->end(), 0);
+  }
   scalars_.fill(0);
   scalar_gaps_.fill(false);
   std::fill(scalars_.begin(), scalars_.begin() + scalars, ~0u);

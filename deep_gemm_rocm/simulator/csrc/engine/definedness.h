@@ -25,7 +25,7 @@ struct Loaded {
 class Definedness {
  public:
   // Of a wave that is about to start: `scalars` SGPRs from s0 on hold launch state.
-  void start(const Wave& wave, int scalars);
+  void start(const Wave& wave, const Kernel& kernel, int scalars);
 
   bool is_defined(const RegisterRange& range, uint64_t lanes) const;
   // Of the given lanes of a vector register, those that aren't defined.
@@ -52,7 +52,7 @@ class Definedness {
   void define_all(const Effects& effects, uint64_t lanes);
   void write_results(Wave& wave, const Instruction& inst, const Effects& effects, const Loaded& loaded);
 
-  std::array<uint64_t, register_rows> rows_, gaps_;  // a bit a lane
+  std::array<uint64_t, register_rows> rows_{}, gaps_{};  // a bit a lane
   std::array<uint32_t, scalar_count> scalars_;       // a bit a bit
   std::array<bool, scalar_count> scalar_gaps_;
   bool scc_ = false;

@@ -7,8 +7,6 @@
 #include <new>
 #include <type_traits>
 
-#include "mfma_vector.h"
-
 namespace mi300x {
 
 class MatrixOperandCache {
@@ -27,7 +25,7 @@ class MatrixOperandCache {
     if (slots_ == nullptr) slots_ = std::make_unique<Slot[]>(2 * kSlots);
     Slot& slot = slots_[static_cast<int>(side) * kSlots + first_register / Operand::kRegisters % kSlots];
     if (slot.type != &type_of<Operand> || std::memcmp(slot.registers, registers, bytes) != 0) {
-      copy<bytes>(registers, slot.registers);
+      std::memcpy(slot.registers, registers, bytes);
       new (slot.operand) Operand(registers);
       slot.type = &type_of<Operand>;
     }
@@ -39,13 +37,6 @@ class MatrixOperandCache {
 
   template <class Operand>
   inline static char type_of = 0;
-
-  // GCC's memcpy of so many bytes is a string instruction, which takes long to start.
-  template <size_t bytes>
-  static void copy(const uint32_t* from, uint32_t* to) {
-    for (size_t i = 0; i < bytes / sizeof *to; i += mfma::kLanes)
-      mfma::store(to + i, mfma::load<mfma::Int32Vector>(from + i));
-  }
 
   struct alignas(64) Slot {
     uint32_t registers[2 * 64];

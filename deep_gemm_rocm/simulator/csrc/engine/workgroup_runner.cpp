@@ -46,6 +46,11 @@ Instruction indexed(const Wave& wave, const Instruction& inst) {
 
 constexpr int poison_byte = 0xFF;
 
+// Neighbours get seeds that are far apart.
+uint32_t random_seed(uint64_t seed, uint64_t workgroup) {
+  return uint32_t((seed * 0x9E3779B97F4A7C15 + workgroup) * 0xD1342543DE82EF95 >> 32);
+}
+
 // USER_SGPR_COUNT of COMPUTE_PGM_RSRC2.
 int user_scalars(const Kernel& kernel) { return int(kernel.compute_pgm_rsrc2 >> 1 & 31); }
 
@@ -197,8 +202,8 @@ void WorkgroupRunner::start(uint64_t id) {
   wave_trace_ = launch_.wave_trace && launch_.wave_trace->is_in(group_) ? &*launch_.wave_trace : nullptr;
   watched_ = checker_ || traces_ || statistics_ || wave_trace_;
   if (!checker_) return;
-  checker_->start_workgroup(waves_, launch_scalars_);
-  random_.seed(uint32_t(launch_.settings.seed * 0x9E3779B9u + id));
+  checker_->start_workgroup(waves_, *launch_.dispatch.kernel, launch_scalars_);
+  random_.seed(random_seed(launch_.settings.seed, id));
 }
 
 void WorkgroupRunner::start_wave(Wave& wave, uint32_t index) {
@@ -227,12 +232,9 @@ void WorkgroupRunner::start_wave(Wave& wave, uint32_t index) {
 // Code that reads what it never wrote finds NaNs (f16, bf16, f32, f64), the lowest value (fp8) and wild addresses.
 void WorkgroupRunner::poison_registers(Wave& wave) {
   const Kernel& kernel = *launch_.dispatch.kernel;
-  // GRANULATED_WORKITEM_VGPR_COUNT in units of 8; ACCUM_OFFSET in units of 4 (LLVM AMDGPU usage, gfx90a and gfx942).
-  const int total = 8 * int((kernel.compute_pgm_rsrc1 & 63) + 1);
-  const int architectural = std::min(total, 4 * int((kernel.compute_pgm_rsrc3 & 63) + 1));
-  memset(wave.row(0), poison_byte, size_t(architectural) * lanes * sizeof(uint32_t));
-  memset(wave.row(accumulator_row), poison_byte,
-         size_t(std::min(256, total - architectural)) * lanes * sizeof(uint32_t));
+  constexpr size_t row_bytes = lanes * sizeof(uint32_t);
+  memset(wave.row(0), poison_byte, size_t(kernel.vector_registers()) * row_bytes);
+  memset(wave.row(accumulator_row), poison_byte, size_t(kernel.accumulators()) * row_bytes);
   memset(wave.sgpr, poison_byte, sizeof wave.sgpr);
 }
 

@@ -61,7 +61,7 @@ class WorkgroupRunner {
   std::vector<uint8_t> scratch_;
   int launch_scalars_ = 0;  // SGPRs that a wave is launched with
   std::optional<Checker> checker_;
-  std::mt19937 random_;
+  std::minstd_rand random_;  // seeded anew for each workgroup, which costs others a lot
   timing::Trace* traces_ = nullptr;
   Statistics* const statistics_;
   WaveTrace* wave_trace_ = nullptr;  // where the resident workgroup has the wave

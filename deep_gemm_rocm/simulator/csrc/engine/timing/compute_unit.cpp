@@ -34,8 +34,7 @@ ComputeUnit::ComputeUnit(uint32_t number, const Constants& constants, Launch& la
     return uint32_t(std::ceil(value / granule) * granule);
   };
   waves_of_group_ = (launch.workgroup_size + lanes - 1) / lanes;
-  // GRANULATED_WORKITEM_VGPR_COUNT counts in units of 8 (LLVM AMDGPU usage, gfx90a and gfx942).
-  const uint32_t registers = 8 * ((launch.dispatch.kernel->compute_pgm_rsrc1 & 63) + 1);
+  const auto registers = uint32_t(launch.dispatch.kernel->all_vector_registers());
   registers_of_wave_ = rounded(registers, constants.cu_register_granule);
   lds_of_group_ = rounded(launch.lds_bytes, constants.cu_lds_granule);
   counters_.by_instruction.resize(plans.size());
