@@ -72,7 +72,7 @@ def bench(
         str,
         typer.Option(
             help=f"MxNxK, MxNxKxGROUPS, deepgemm, {', '.join(models())}; with commas between. "
-            "Of attention, BATCHxQUERIESxTOKENSxHEADSxKV_HEADSxWIDTH."
+            "Of attention, BATCHxTOKENS_QxTOKENS_KxHEADSxKV_HEADSxWIDTH."
         ),
     ] = "deepgemm",
     baseline: Annotated[

@@ -17,7 +17,7 @@ from deep_gemm_rocm.benchmarks.baselines import BASELINES, Baseline
 from deep_gemm_rocm.benchmarks.measure import Sampling, Timing, time_calls
 from deep_gemm_rocm.benchmarks.operations import OPERATIONS
 from deep_gemm_rocm.benchmarks.problems import WrongResultError
-from deep_gemm_rocm.benchmarks.shapes import Shape
+from deep_gemm_rocm.benchmarks.shapes import AttentionShape, Shape
 from deep_gemm_rocm.benchmarks.suite import Result
 from deep_gemm_rocm.heuristics import choose_dense
 from deep_gemm_rocm.heuristics.tuned import TunedTable
@@ -73,16 +73,16 @@ def test_every_attention_runs_and_is_checked(op, device):
 
 
 def test_work_of_attention(device):
-    shape = shapes.parse_attention("2x3x8x4x2x64")
+    shape = shapes.parse("2x3x8x4x2x64", AttentionShape)
     problem = OPERATIONS["flash_attention_causal"].make("flash_attention_causal", shape, device)
     assert problem.flops == 2 * 2 * 4 * (6 + 7 + 8) * (64 + 64)
     assert problem.bytes == 2 * 2 * 64 * (3 * 4 + 2 * 8 * 2 + 3 * 4)
-    with pytest.raises(ValueError, match="BATCHxQUERIES"):
-        shapes.parse_attention("2x3x8x4x2")
+    with pytest.raises(ValueError, match="BATCHxTOKENS_QxTOKENS_K"):
+        shapes.parse("2x3x8x4x2", AttentionShape)
 
 
 def test_suite_measures_attention_beside_triton():
-    shape = shapes.parse_attention("1x128x128x2x1x64")
+    shape = shapes.parse("1x128x128x2x1x64", AttentionShape)
     ours, triton, rocblas = suite.run("flash_attention", [shape], ["triton", "rocblas"], ONCE, lambda _: None)
     assert ours.how == "flash_attention_bf16_d64x64_q64_mfma16"
     assert ours.timing.median_us > 0
@@ -233,7 +233,7 @@ def test_command_says_what_it_knows(arguments, message):
 
 def test_models_have_shapes():
     assert Shape(1, 10240, 8192) in shapes.of_model("llama-3-70b", "fp8_gemm_nt")
-    assert shapes.parse("1x2x3x4") == Shape(1, 2, 3, 4)
+    assert shapes.parse("1x2x3x4", Shape) == Shape(1, 2, 3, 4)
     assert str(Shape(1, 2, 3)) == "1x2x3"
 
 

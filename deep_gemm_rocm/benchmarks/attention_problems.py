@@ -143,12 +143,12 @@ class AttentionOperation:
     dtype: torch.dtype = torch.bfloat16
 
     def parse(self, text: str) -> AttentionShape:
-        """As ``shapes.parse_attention``, of a shape that there are kernels for.
+        """As ``shapes.parse``, of a shape that there are kernels for.
 
         Raises:
             ValueError: the text is none, or none that the function takes.
         """
-        shape = shapes.parse_attention(text)
+        shape = shapes.parse(text, AttentionShape)
         name = next(name for name, operation in OPERATIONS.items() if operation is self)
         self.make(name, shape._replace(batch=1), "meta").kernel_names()
         return shape

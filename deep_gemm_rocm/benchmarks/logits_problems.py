@@ -112,12 +112,12 @@ class LogitsOperation:
     function: Callable[..., torch.Tensor]
 
     def parse(self, text: str) -> AttentionShape:
-        """As ``shapes.parse_attention``, of a shape that there are kernels for.
+        """As ``shapes.parse``, of a shape that there are kernels for.
 
         Raises:
             ValueError: the text is none, or none that the function takes.
         """
-        shape = shapes.parse_attention(text)
+        shape = shapes.parse(text, AttentionShape)
         if shape.kv_heads != 1:
             raise ValueError(f"logits have one head of keys, got {text!r}")
         small = shape._replace(batch=min(shape.batch, 2), tokens_q=min(shape.tokens_q, 8), tokens_k=_PAGE)

@@ -171,7 +171,7 @@ class Operation:
     @staticmethod
     def parse(text: str) -> Shape:
         """As ``shapes.parse``."""
-        return shapes.parse(text)
+        return shapes.parse(text, Shape)
 
 
 def make(op: str, shape: Shape, device: str) -> Problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from .. import warmup
 
@@ -58,26 +58,22 @@ class AttentionShape(NamedTuple):
 AnyShape = Shape | AttentionShape
 
 
-def parse(text: str) -> Shape:
-    """``MxNxK`` or ``MxNxKxGROUPS``.
+_AShape = TypeVar("_AShape", Shape, AttentionShape)
+
+
+def parse(text: str, kind: type[_AShape]) -> _AShape:
+    """A shape as it is printed: its numbers with an x in between. Those that have a default may be left out.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text is something else, or a number is 0.
     """
-    if not re.fullmatch(r"\d+x\d+x\d+(x\d+)?", text) or 0 in map(int, text.split("x")):
-        raise ValueError(f"expected a shape as MxNxK or MxNxKxGROUPS, got {text!r}")
-    return Shape(*map(int, text.split("x")))
-
-
-def parse_attention(text: str) -> AttentionShape:
-    """``BATCHxQUERIESxTOKENSxHEADSxKV_HEADSxWIDTH``.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    if not re.fullmatch(r"\d+(x\d+){5}", text) or 0 in map(int, text.split("x")):
-        raise ValueError(f"expected a shape as BATCHxQUERIESxTOKENSxHEADSxKV_HEADSxWIDTH, got {text!r}")
-    return AttentionShape(*map(int, text.split("x")))
+    names = [name.upper() for name in kind._fields]
+    required = len(names) - len(kind._field_defaults)
+    numbers = text.split("x")
+    if not re.fullmatch(r"\d+(x\d+)*", text) or not required <= len(numbers) <= len(names) or 0 in map(int, numbers):
+        form = "x".join(names[:required]) + "".join(f"[x{name}]" for name in names[required:])
+        raise ValueError(f"expected a shape as {form}, got {text!r}")
+    return kind(*map(int, numbers))
 
 
 _DEEPGEMM_M = (1, 64, 128, 4096)
