@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
+
+import pytest
 
 from deep_gemm_rocm.heuristics import GemmConfig, GemmKind, gemm_candidates
 
@@ -131,3 +134,30 @@ OF_EVERY_KIND += tuple(
 
 def config_id(config: GemmConfig) -> str:
     return config.kernel_name
+
+
+def quick(configs: Iterable[GemmConfig]) -> list[GemmConfig]:
+    """Each kind's largest tile, and every other of the smaller ones, of which kinds take turns to have either half.
+
+    What a kind adds to kernels shows with any tile; the largest has the fewest registers to spare.
+    """
+    of_kinds: dict[GemmKind, list[GemmConfig]] = {}
+    for config in configs:
+        of_kinds.setdefault(config.kind, []).append(config)
+    chosen = []
+    for turn, tiles in enumerate(of_kinds.values()):
+        tiles.sort(key=lambda config: config.block_m * config.block_n, reverse=True)
+        chosen += [tiles[0], *tiles[1 + turn % 2 :: 2]]
+    return chosen
+
+
+def each_tile(configs: Sequence[GemmConfig]) -> pytest.MarkDecorator:
+    """Runs a test with each configuration; the default run takes the ``quick`` ones."""
+    in_default_run = set(quick(configs))
+    return pytest.mark.parametrize(
+        "config",
+        [
+            pytest.param(config, id=config_id(config), marks=() if config in in_default_run else pytest.mark.slow)
+            for config in configs
+        ],
+    )

@@ -45,8 +45,8 @@ def assert_no_spills(kernel: dict) -> None:
     ("compiler", "config"),
     cases(FLASH_ATTENTION, is_usual),
 )
-def test_flash_attention_fits(tmp_path, compiler, config: AttentionConfig):
-    (kernel,) = kernels(code_object(compiler(), config, tmp_path, "flash_attention.hip.j2").read_bytes())
+def test_flash_attention_fits(compiler, config: AttentionConfig):
+    (kernel,) = kernels(code_object(compiler(), config, "flash_attention.hip.j2"))
     assert_no_spills(kernel)
     assert kernel[".name"] == config.kernel_name
     assert kernel[".group_segment_fixed_size"] == config.lds_bytes
@@ -60,8 +60,8 @@ DECODE = [
 
 
 @pytest.mark.parametrize(("compiler", "config"), cases(DECODE + LATENT, is_usual))
-def test_decode_fits(tmp_path, compiler, config: DecodeConfig):
-    found = kernels(code_object(compiler(), config, tmp_path, f"{config.family}.hip.j2").read_bytes())
+def test_decode_fits(compiler, config: DecodeConfig):
+    found = kernels(code_object(compiler(), config, f"{config.family}.hip.j2"))
     assert {kernel[".name"] for kernel in found} == {config.kernel_name, f"{config.kernel_name}_combine"}
     for kernel in found:
         assert_no_spills(kernel)
@@ -89,7 +89,7 @@ LOGITS = [Logits(f, h, d) for f in ("mqa_logits", "paged_mqa_logits") for h in (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("compiler", "config"), cases(LOGITS, lambda config: False))
-def test_logits_fit(tmp_path, compiler, config: Logits):
-    (kernel,) = kernels(code_object(compiler(), config, tmp_path, f"{config.family}.hip.j2").read_bytes())
+def test_logits_fit(compiler, config: Logits):
+    (kernel,) = kernels(code_object(compiler(), config, f"{config.family}.hip.j2"))
     assert_no_spills(kernel)
     assert kernel[".name"] == config.kernel_name

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from gemm_configs import BATCHED, config_id
+from gemm_configs import BATCHED, each_tile
 from host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -175,7 +175,7 @@ def test_one_launch(monkeypatch):
     assert [config.kind.grouping for config in launches] == ["batched"]
 
 
-@pytest.mark.parametrize("config", BATCHED, ids=config_id)
+@each_tile(BATCHED)
 def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from gemm_configs import KINDS, OF_EVERY_KIND, config_id
+from gemm_configs import KINDS, OF_EVERY_KIND, each_tile, quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +29,7 @@ DTYPES = {
     "f16": torch.float16,
     "f32": torch.float32,
 }
+QUICK = quick(OF_EVERY_KIND)
 RECIPES = {"blocks": (1, 128, 128), "vectors": (1, 1, 128), "rows": (1, 1, None)}
 
 
@@ -145,7 +146,7 @@ def tail(kind: GemmKind, chunks: int) -> int:
     return 16 * chunks // kind.element_bytes if kind.k_tail else 0
 
 
-@pytest.mark.parametrize("config", OF_EVERY_KIND, ids=config_id)
+@each_tile(OF_EVERY_KIND)
 def test_every_kind_and_tile_with_tails(use_config, config):
     use_config(config)
     k = 3 * 128 // config.kind.element_bytes + tail(config.kind, 3)
@@ -153,7 +154,7 @@ def test_every_kind_and_tile_with_tails(use_config, config):
     Problem(config.kind, config.block_m - 3, config.output_n + 13, k).run(columns=3, in_place=True)
 
 
-@pytest.mark.parametrize("config", OF_EVERY_KIND, ids=config_id)
+@each_tile(OF_EVERY_KIND)
 def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
@@ -197,11 +198,12 @@ def test_scales_of_columns_have_any_strides(scaling, rows):
     assert torch.equal(problem.run().view(torch.int16), expected.view(torch.int16))
 
 
+@pytest.mark.parametrize("of_all", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_configurations_agree_bit_by_bit(use_config, kind):
+def test_configurations_agree_bit_by_bit(use_config, kind, of_all):
     problem = Problem(kind, 130, 136, 4 * 128 // kind.element_bytes + tail(kind, 3))
     results = []
-    for config in gemm_candidates(problem.kind):
+    for config in gemm_candidates(kind) if of_all else [config for config in QUICK if config.kind == kind]:
         use_config(config)
         results.append(problem.run())
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[problem.dtype.itemsize]

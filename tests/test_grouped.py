@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from gemm_configs import GROUPED, config_id
+from gemm_configs import GROUPED, each_tile
 from host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -162,7 +162,7 @@ def test_masked_with_many_groups():
     Masked([group % 4 for group in range(257)], 3, n=24, k=128).run()
 
 
-@pytest.mark.parametrize("config", GROUPED, ids=config_id)
+@each_tile(GROUPED)
 def test_every_configuration(use_config, config):
     """With tails in all directions; more tiles than workgroups, so that these take several; and the same bits again."""
     use_config(config)
@@ -182,7 +182,7 @@ def test_every_configuration(use_config, config):
     assert torch.equal(first.view(torch.int16), run().view(torch.int16))
 
 
-@pytest.mark.parametrize("config", GROUPED, ids=config_id)
+@each_tile(GROUPED)
 def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
     """Under the simulator's sanitizer, with workgroups that compute several tiles one after the other."""
     if not hip.runtime().is_simulated:

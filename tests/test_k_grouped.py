@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from gemm_configs import config_id
+from gemm_configs import each_tile
 from host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -171,7 +171,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("config", [c for kind in KINDS for c in gemm_candidates(kind)], ids=config_id)
+@each_tile([config for kind in KINDS for config in gemm_candidates(kind)])
 def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")

@@ -6,8 +6,7 @@ import io
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import msgpack
 import pytest
@@ -24,10 +23,12 @@ from gemm_configs import (
     SQUARES,
     SUMMED,
     config_id,
+    quick,
 )
 from test_toolchain import bundled, hipcc, ziglang
 
 from deep_gemm_rocm.heuristics import GemmConfig, gemm_candidates
+from deep_gemm_rocm.jit import cache
 from deep_gemm_rocm.jit.render import render
 from deep_gemm_rocm.jit.source import Source
 from deep_gemm_rocm.jit.toolchain import Toolchain
@@ -44,43 +45,36 @@ def largest(configs: Sequence[GemmConfig]) -> GemmConfig:
 
 
 LARGEST = tuple(largest(gemm_candidates(kind)) for kind in KINDS)
+OF_OTHER_TESTS = [config for family in (GROUPED, BATCHED, HEADS, SUMMED, OF_EVERY_KIND) for config in quick(family)]
 IN_DEFAULT_RUN = {
-    ziglang: {*ALL, *GROUPED, *BATCHED, *HEADS, *SQUARES, *SUMMED, *LARGEST, largest(SPLIT_K)},
+    ziglang: {*ALL, *SQUARES, *OF_OTHER_TESTS, largest(SPLIT_K)},
     hipcc: {*CHOSEN, *GROUPED, *SQUARES, *LARGEST, largest(SPLIT_K)},
 }
 
 
-def build_parameters():
-    for compiler, in_default_run in IN_DEFAULT_RUN.items():
-        for config in ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + SPLIT_K + OF_EVERY_KIND:
-            marks = () if config in in_default_run else pytest.mark.slow
-            yield pytest.param(compiler, config, id=f"{compiler.__name__}-{config_id(config)}", marks=marks)
+def builds(quick_ones: Mapping[Callable, Container[GemmConfig]]) -> pytest.MarkDecorator:
+    """Runs a test with each compiler and configuration; the default run takes ``quick_ones``."""
+    every = ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + SPLIT_K + OF_EVERY_KIND
+    cases = [
+        pytest.param(
+            compiler,
+            config,
+            id=f"{compiler.__name__}-{config_id(config)}",
+            marks=() if config in of_compiler else pytest.mark.slow,
+        )
+        for compiler, of_compiler in quick_ones.items()
+        for config in every
+    ]
+    return pytest.mark.parametrize(("compiler", "config"), cases)
 
 
-every_build = pytest.mark.parametrize(("compiler", "config"), build_parameters())
-
-
-@pytest.fixture(scope="module")
-def builds(tmp_path_factory):
-    """Builds each code object once: (compiler, configuration) -> its path."""
-    built = {}
-
-    def build(compiler, config: GemmConfig) -> Path:
-        if (compiler, config) not in built:
-            built[compiler, config] = code_object(compiler(), config, tmp_path_factory.mktemp("build"))
-        return built[compiler, config]
-
-    return build
-
-
-def code_object(toolchain: Toolchain, config, folder: Path, template: str = "gemm.hip.j2") -> Path:
+def code_object(toolchain: Toolchain, config, template: str = "gemm.hip.j2") -> bytes:
+    """Of the library in the cache, where tests that run the kernel find it as well."""
     text = render(include_dir() / "deep_gemm_rocm", template, config.template_values)
-    Source.collect("kernel", text, include_dir()).write(folder)
-    toolchain.build(folder)
-    library = ELFFile(io.BytesIO((folder / "kernel.so").read_bytes()))
+    artefact = cache.obtain(Source.collect(config.kernel_name, text, include_dir()), toolchain)
+    library = ELFFile(io.BytesIO(artefact.library.read_bytes()))
     (code,) = (data for target, data in bundled(library).items() if target.endswith("gfx942"))
-    (folder / "kernel.co").write_bytes(code)
-    return folder / "kernel.co"
+    return code
 
 
 def only_kernel(code: bytes) -> dict:
@@ -105,9 +99,10 @@ def disassembler() -> str:
     pytest.skip("no llvm-objdump that knows gfx942")
 
 
-@every_build
-def test_kernel_fits(builds, compiler, config):
-    kernel = only_kernel(builds(compiler, config).read_bytes())
+@builds(IN_DEFAULT_RUN)
+def test_kernel_fits(compiler, config):
+    kernel = only_kernel(code_object(compiler(), config))
+    assert kernel[".name"] == config.kernel_name
     assert kernel[".private_segment_fixed_size"] == 0
     assert kernel[".vgpr_spill_count"] == kernel[".sgpr_spill_count"] == 0
     assert not kernel[".uses_dynamic_stack"]
@@ -117,15 +112,11 @@ def test_kernel_fits(builds, compiler, config):
     assert kernel[".max_flat_workgroup_size"] >= config.num_threads
 
 
-@every_build
-def test_name_spells_out_the_configuration(builds, compiler, config):
-    assert only_kernel(builds(compiler, config).read_bytes())[".name"] == config.kernel_name
-
-
-@every_build
-def test_data_moves_16_bytes_at_a_time(builds, compiler, config):
+@builds({compiler: {*CHOSEN, *LARGEST} for compiler in IN_DEFAULT_RUN})
+def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
     """And no result of an MFMA is moved between kinds of registers."""
-    command = [disassembler(), "-d", "--no-show-raw-insn", "--mcpu=gfx942", builds(compiler, config)]
+    (tmp_path / "code").write_bytes(code_object(compiler(), config))
+    command = [disassembler(), "-d", "--no-show-raw-insn", "--mcpu=gfx942", tmp_path / "code"]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     instructions = {words[0] for line in listing.splitlines() if (words := line.split())}
     moves = {name for name in instructions if name.startswith(("buffer_load", "ds_"))}
@@ -138,6 +129,7 @@ def test_data_moves_16_bytes_at_a_time(builds, compiler, config):
     # bf16 that is widened on the way.
     moves -= {"buffer_load_dwordx2"} if config.kind.sums_squares else set()
     moves -= {"buffer_load_ushort"} if config.kind.bias in ("bf16", "f16") else set()
+    moves -= {"buffer_load_dwordx3"} if config.kind.bias == "f32" else set()
     if config.kind.is_quantised:  # the waves tell one another the largest magnitude in a row
         exchanged = ("ds_bpermute_b32", "ds_read_b32", "ds_read2", "ds_write_b32")
         moves = {name for name in moves if not name.startswith(exchanged)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gemm_configs import HEADS, config_id
+from gemm_configs import HEADS, each_tile
 from host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,7 +76,7 @@ def test_any_heads(m, heads, left, mid, right, unit):
     run(m, heads, tuple(-(-x // unit) * unit for x in (left, mid, right)), 144)
 
 
-@pytest.mark.parametrize("config", HEADS, ids=config_id)
+@each_tile(HEADS)
 def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from gemm_configs import SUMMED, config_id
+from gemm_configs import SUMMED, each_tile
 from host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,7 +123,7 @@ def test_any_shape(groups, m, n, chunks, accumulate):
     Problem(groups, m, n, 8 * chunks, accumulate, torch.bfloat16).run()
 
 
-@pytest.mark.parametrize("config", SUMMED, ids=config_id)
+@each_tile(SUMMED)
 def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")

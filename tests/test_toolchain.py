@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
 import warnings
@@ -24,10 +25,15 @@ def ziglang():
 
 
 def hipcc():
-    found = toolchain.Hipcc.find()
-    if found is None or found.why_unable():
+    if (found := able_hipcc()) is None:
         pytest.skip("no hipcc that can target gfx942")
     return found
+
+
+@functools.cache
+def able_hipcc() -> toolchain.Hipcc | None:
+    found = toolchain.Hipcc.find()
+    return None if found is None or found.why_unable() else found
 
 
 @pytest.fixture(params=[ziglang, hipcc])
