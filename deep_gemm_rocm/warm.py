@@ -12,7 +12,7 @@ import ctypes
 import functools
 import itertools
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from ctypes import Structure, c_void_p
 from dataclasses import dataclass, field
@@ -26,10 +26,12 @@ from .jit import Kernel
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_is_compiling, _is_grad_enabled, _address = torch.compiler.is_compiling, torch.is_grad_enabled, torch.Tensor.data_ptr
+_is_traced, _is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
+_address = torch.Tensor.data_ptr
 _TENSOR, _PARAMETER, _FLOAT32, _FLOAT16 = torch.Tensor, torch.nn.Parameter, torch.float32, torch.float16
 
 _MOST_CALLS = 65536  # that are remembered
+_MOST_ADDRESSES = 128  # of each of them
 _ALIGNMENT = 16
 _WORD = 8
 
@@ -124,14 +126,14 @@ class _Call:
         steps: what is launched.
         used: the number and a name of each tensor that the steps work on.
         scratch: examples of the memory that the function needs.
-        last: addresses of the latest repetition, and the launches with these.
+        filled: the launches, by the addresses that were filled in; a model's layers take turns.
         aligned: numbers of tensors that must begin at a multiple of 16 bytes.
         same: numbers of two tensors that must be the same.
         outputs: numbers of tensors that are written, their sizes, and numbers and sizes of those that they must not
             share memory with.
     """
 
-    __slots__ = ("aligned", "last", "outputs", "runtime", "same", "scratch", "steps", "used")
+    __slots__ = ("aligned", "filled", "outputs", "runtime", "same", "scratch", "steps", "used")
 
     def __init__(self, notes: _Notes, tensors: list[torch.Tensor], addresses: list[int]) -> None:
         """
@@ -143,7 +145,7 @@ class _Call:
         known = [*addresses, *(made.data_ptr() for made in notes.scratch)]
         self.steps = [_Step(launch, known) for launch in notes.launches]
         self.used = {index: name for step in self.steps for name, index in step.used}
-        self.last: tuple[list[int], list[hip.Launch]] = ([], [])
+        self.filled: dict[tuple[int, ...], list[hip.Launch]] = {}
         given = range(len(tensors))
         self.same = [(i, j) for i, j in itertools.combinations(given, 2) if addresses[i] == addresses[j]]
         sizes = [_extent(tensor) for tensor in tensors]
@@ -160,17 +162,19 @@ class _Call:
 
     def repeat(self, tensors: list[torch.Tensor], addresses: list[int]) -> bool:
         """Launches it on other tensors, to which scratch memory is added; False if their addresses don't allow that."""
-        last, launches = self.last
-        given = len(addresses)
         for example in self.scratch:
             made = torch.empty_like(example)
             tensors.append(made)
             addresses.append(made.data_ptr())
-        if addresses != last:
-            if addresses[:given] != last[:given] and not self._allows(addresses):
+        key = tuple(addresses)
+        launches = self.filled.get(key)
+        if launches is None:
+            if not self._allows(addresses):
                 return False
             launches = [step.filled(addresses) for step in self.steps]
-            self.last = addresses, launches
+            if len(self.filled) >= _MOST_ADDRESSES:
+                self.filled.clear()
+            self.filled[key] = launches
         self.runtime.relaunch(launches, tensors, self.used)
         return True
 
@@ -197,13 +201,13 @@ def repeatable(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def repeated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if _is_compiling() or planning.current() is not None:
+        if _is_traced() or planning.current() is not None:
             return function(*args, **kwargs)
         tensors: list[torch.Tensor] = []
         try:
-            parts: list[Any] = [function, changes.count, *kwargs]
-            _describe((*args, *kwargs.values()) if kwargs else args, parts, tensors)
-            key = tuple(parts)
+            described: list[Any] = [function, changes.count, *kwargs]
+            _describe([*args, *kwargs.values()], described, tensors)
+            key = tuple(described)
             call = _calls.get(key)
             addresses = list(map(_address, tensors))
         except (_UnusualError, TypeError, RuntimeError):  # of what has no hash, strides or address
@@ -227,20 +231,15 @@ class _UnusualError(Exception):
     """A call that nothing is remembered of."""
 
 
-def _describe(arguments: Iterable[Any], key: list[Any], tensors: list[torch.Tensor]) -> None:
+def _describe(parts: list[Any], key: list[Any], tensors: list[torch.Tensor]) -> None:
     """Adds what a launch hangs on, and the tensors, whose addresses it doesn't hang on.
+
+    Args:
+        parts: the arguments; what is in tuples is added to them.
 
     Raises:
         _UnusualError: nothing should be remembered of a call with these.
     """
-    parts: list[Any] = []
-    for argument in arguments:
-        if type(argument) is tuple:
-            parts += argument
-            key.append(len(argument))
-        else:
-            parts.append(argument)
-            key.append(None)
     for part in parts:
         kind = type(part)
         if kind is _TENSOR or kind is _PARAMETER:
@@ -252,8 +251,12 @@ def _describe(arguments: Iterable[Any], key: list[Any], tensors: list[torch.Tens
             tensors.append(part)
             key.append(dtype)
             key.append(part.shape)
-            key.append(part.stride())
+            # Contiguous tensors of a shape differ in strides of single elements at most, which mean nothing.
+            key.append(part.is_contiguous() or part.stride())
             key.append(part.get_device())
+        elif kind is tuple:
+            key += (kind, len(part))
+            parts += part
         else:
             key += (kind, part)  # for 1 == True
 

@@ -48,6 +48,27 @@ def test_other_tensors_of_the_same_form_are_used(long_ways):
     assert len(long_ways) == 1
 
 
+def test_layers_take_turns(long_ways, monkeypatch):
+    monkeypatch.setattr(warm, "_MOST_ADDRESSES", 2)
+    layers = [problem(seed) for seed in range(3)]
+    outputs = [output() for _ in layers]
+    for _ in range(2):
+        for (a, b), d in zip(layers, outputs, strict=True):
+            dg.fp8_gemm_nt(a, b, d.fill_(torch.nan))
+        for (a, b), d in zip(layers, outputs, strict=True):
+            check(a, b, d)
+    assert len(long_ways) == 1
+
+
+def test_strides_of_single_elements_mean_nothing(long_ways):
+    a, b = testing.activations(1, K), testing.weights(N, K)
+    for row_stride in (K, 1, 3 * K):
+        d = torch.full((1, N), torch.nan, dtype=torch.bfloat16)
+        dg.bf16_gemm_nt(a.as_strided((1, K), (row_stride, 1)), b, d)
+        check(a, b, d)
+    assert len(long_ways) == 1
+
+
 def test_whatever_differs_goes_the_long_way(long_ways):
     a, b = problem(0)
     dg.fp8_gemm_nt(a, b, output())
