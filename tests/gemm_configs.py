@@ -137,9 +137,9 @@ def config_id(config: GemmConfig) -> str:
 
 
 def quick(configs: Iterable[GemmConfig]) -> list[GemmConfig]:
-    """Each kind's largest tile, and every other of the smaller ones, of which kinds take turns to have either half.
+    """Every other tile of each kind, by turns: one kind's largest, third largest …, the next kind's others.
 
-    What a kind adds to kernels shows with any tile; the largest has the fewest registers to spare.
+    What a kind adds to kernels shows with any tile, and what a tile adds with any kind.
     """
     of_kinds: dict[GemmKind, list[GemmConfig]] = {}
     for config in configs:
@@ -147,7 +147,7 @@ def quick(configs: Iterable[GemmConfig]) -> list[GemmConfig]:
     chosen = []
     for turn, tiles in enumerate(of_kinds.values()):
         tiles.sort(key=lambda config: config.block_m * config.block_n, reverse=True)
-        chosen += [tiles[0], *tiles[1 + turn % 2 :: 2]]
+        chosen += tiles[turn % 2 :: 2] or tiles
     return chosen
 
 

@@ -107,8 +107,16 @@ def test_bf16(expr, dtype):
     Problem(expr, sizes, accumulate=True, dtype=dtype).run(in_place=True)
 
 
-@pytest.mark.parametrize("recipe", [(1, 128, 128), (1, 1, 128), (1, 1, None), (None, None, None)], ids=str)
-@pytest.mark.parametrize("expr", FORMS)
+def fp8_problems():
+    """The default run takes DeepGEMM's recipe of each form, and another one by turns."""
+    recipes = ((1, 128, 128), (1, 1, 128), (1, 1, None), (None, None, None))
+    for turn, expr in enumerate(FORMS):
+        for recipe in recipes:
+            is_quick = recipe in (DEEP_GEMM_RECIPES[expr], recipes[2 + turn % 2])
+            yield pytest.param(expr, recipe, marks=() if is_quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("expr", "recipe"), list(fp8_problems()))
 def test_fp8(expr, recipe):
     sizes = {"b": 48, "h": 3, "r": 272, "d": 144}
     Problem(expr, sizes, recipe).run()

@@ -50,6 +50,10 @@ IN_DEFAULT_RUN = {
     ziglang: {*ALL, *SQUARES, *OF_OTHER_TESTS, largest(SPLIT_K)},
     hipcc: {*CHOSEN, *GROUPED, *SQUARES, *LARGEST, largest(SPLIT_K)},
 }
+INSPECTED_IN_DEFAULT_RUN = {
+    ziglang: {*CHOSEN, *(largest([config for config in OF_OTHER_TESTS if config.kind == kind]) for kind in KINDS)},
+    hipcc: {*CHOSEN, *LARGEST},
+}
 
 
 def builds(quick_ones: Mapping[Callable, Container[GemmConfig]]) -> pytest.MarkDecorator:
@@ -112,7 +116,7 @@ def test_kernel_fits(compiler, config):
     assert kernel[".max_flat_workgroup_size"] >= config.num_threads
 
 
-@builds({compiler: {*CHOSEN, *LARGEST} for compiler in IN_DEFAULT_RUN})
+@builds(INSPECTED_IN_DEFAULT_RUN)
 def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
     """And no result of an MFMA is moved between kinds of registers."""
     (tmp_path / "code").write_bytes(code_object(compiler(), config))
