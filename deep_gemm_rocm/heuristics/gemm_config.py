@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+from ..layout import ceil_div
+
 LDS_BYTES = 64 * 1024  # of a CU, and the most that one workgroup may have
 MAX_THREADS = 512  # of a workgroup, and of a CU, at 256 registers a lane
 WAVE_SIZE = 64
@@ -12,6 +14,7 @@ BLOCK_K_BYTES = 128  # of each row: 128 FP8 elements, one scale
 SCALE_BLOCK_N = 128  # columns that share one scale of b
 
 _HELD_BYTES_OF_WAVE = 24 * 1024
+_ROWS_OF_PASSES = 64  # that two halves of 4 waves load with 16 bytes a thread
 
 ELEMENT_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2, "f16": 2, "f32": 4}
 FP8_TYPES = ("e4m3", "e5m2")
@@ -262,10 +265,14 @@ class GemmConfig:
     @property
     def lds_bytes(self) -> int:
         stages_of_a = stages_of_b = 1 if self.num_stages < 3 or self.waves_k > 1 else 2
+        rows_of_a, rows_of_b = self.block_m, 0 if self.kind.b_major == "shuffled" else self.block_n
         if self.schedule == "pingpong":
-            stages_of_a, stages_of_b = (2, 1) if self.halves_of_n else (1, 2)
-        rows_of_b = 0 if self.kind.b_major == "shuffled" else self.block_n
-        return (stages_of_a * self.block_m + stages_of_b * rows_of_b) * BLOCK_K_BYTES * self.waves_k
+            # Passes of four waves store the rows of both halves of the longer side.
+            if self.halves_of_n:
+                stages_of_a, stages_of_b, rows_of_b = 2, 1, ceil_div(rows_of_b, _ROWS_OF_PASSES) * _ROWS_OF_PASSES
+            else:
+                stages_of_a, stages_of_b, rows_of_a = 1, 2, ceil_div(rows_of_a, _ROWS_OF_PASSES) * _ROWS_OF_PASSES
+        return (stages_of_a * rows_of_a + stages_of_b * rows_of_b) * BLOCK_K_BYTES * self.waves_k
 
     @property
     def workgroups_per_cu(self) -> int:

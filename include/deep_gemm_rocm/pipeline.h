@@ -46,32 +46,37 @@ class PipelineState {
   static constexpr int kThreadsOfB = kLoadingThreads / Resources::kPartsOfB;
   static constexpr int kRowsOfA = Shape::kBlockM / Resources::kPartsOfA;
   static constexpr int kRowsOfB = Shape::kBlockN / Resources::kPartsOfB;
+  // Parts have room in LDS for all that their loaders' passes store.
+  static constexpr int kLdsRowsOfA =
+      Resources::kPartsOfA == 1 ? kRowsOfA : round_up(kRowsOfA, rows_per_pass(kThreadsOfA));
+  static constexpr int kLdsRowsOfB =
+      Resources::kPartsOfB == 1 ? kRowsOfB : round_up(kRowsOfB, rows_per_pass(kThreadsOfB));
 
-  template <class T, Major kMajor, int kRows, int kThreads, class Order>
+  template <class T, Major kMajor, int kRows, int kLdsRows, int kThreads, class Order>
   using GroupLoader =
-      Conditional<kMajor == Major::kK, TileLoader<Order, kRows, kThreads, kRegisterStages, Kind::kKTail>,
+      Conditional<kMajor == Major::kK, TileLoader<Order, kRows, kLdsRows, kThreads, kRegisterStages, Kind::kKTail>,
                   TransposingTileLoader<T, Order, kRows, kThreads, kRegisterStages>>;
-  template <class T, Major kMajor, int kRows, int kThreads, class Order>
-  using Loader = Conditional<Kind::kSumsBatch, BatchedKLoader<GroupLoader<T, kMajor, kRows, kThreads, Order>>,
-                             GroupLoader<T, kMajor, kRows, kThreads, Order>>;
+  template <class T, Major kMajor, int kRows, int kLdsRows, int kThreads, class Order>
+  using Loader = Conditional<Kind::kSumsBatch, BatchedKLoader<GroupLoader<T, kMajor, kRows, kLdsRows, kThreads, Order>>,
+                             GroupLoader<T, kMajor, kRows, kLdsRows, kThreads, Order>>;
   static_assert(Kind::kWidensA == Kind::kSumsSquares, "only a loader that sums squares widens");
   using LoaderA =
       Conditional<Kind::kSumsSquares,
                   SquaringTileLoader<RowsInOrder, kRowsOfA, kThreadsOfA, kRegisterStages, Kind::kKTail, Widened>,
-                  Loader<typename Kind::A, Kind::kMajorA, kRowsOfA, kThreadsOfA, RowsInOrder>>;
+                  Loader<typename Kind::A, Kind::kMajorA, kRowsOfA, kLdsRowsOfA, kThreadsOfA, RowsInOrder>>;
   using OrderOfB = RowsByLane<Mfma, Shape::kJoined, Shape::kParts>;
   static constexpr bool kShuffledB = Kind::kMajorB == Major::kShuffled;
   using LoaderB =
       Conditional<kShuffledB, ShuffledLoader<Mfma, OrderOfB, Shape::kFragsN, Shape::kBlockN, kRegisterStages>,
-                  Loader<typename Kind::B, Kind::kMajorB, kRowsOfB, kThreadsOfB, OrderOfB>>;
+                  Loader<typename Kind::B, Kind::kMajorB, kRowsOfB, kLdsRowsOfB, kThreadsOfB, OrderOfB>>;
   static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
   static constexpr bool kPromoted = kPerColumn || Kind::kScaling == Scaling::kBlocks;
   using Scales = Conditional<kPromoted, ScaleLoader<Shape, kRegisterStages, kPerColumn>, NoScales>;
   using Mma = Conditional<kPromoted, PromotedMma<Shape, Scales, Resources::kChains, Resources::kCarry>,
                           DirectMma<Shape, Scales, Resources::kChains>>;
 
-  static constexpr int kBytesOfA = Shape::kBlockM * kBlockKBytes;
-  static constexpr int kBytesOfB = kShuffledB ? 0 : Shape::kBlockN * kBlockKBytes;
+  static constexpr int kBytesOfA = Resources::kPartsOfA * kLdsRowsOfA * kBlockKBytes;
+  static constexpr int kBytesOfB = kShuffledB ? 0 : Resources::kPartsOfB * kLdsRowsOfB * kBlockKBytes;
 
  public:
   static constexpr int kThreads = Shape::kThreads * Shape::kWavesK + kProducerThreads;
@@ -85,11 +90,11 @@ class PipelineState {
   static constexpr int kSlots = Mma::kSlots;
 
   DG_DEVICE explicit PipelineState(uint8_t* lds)
-      : loader_a_(first_loaded_row_of_a()),
-        loader_b_(kShuffledB ? Shape::wave_n() : first_loaded_row_of_b()),
+      : loader_a_(loaded_part_of_a() * kRowsOfA),
+        loader_b_(kShuffledB ? Shape::wave_n() : loaded_part_of_b() * kRowsOfB),
         lds_(lds),
-        wave_m_(Shape::wave_m()),
-        wave_n_(Shape::wave_n()) {}
+        first_lds_row_of_a_(Shape::wave_m() / kRowsOfA * kLdsRowsOfA + Shape::wave_m() % kRowsOfA),
+        first_lds_row_of_b_(Shape::wave_n() / kRowsOfB * kLdsRowsOfB + Shape::wave_n() % kRowsOfB) {}
 
   DG_DEVICE void begin(const TileOperands& tile) {
     begin_loads(tile);
@@ -130,18 +135,18 @@ class PipelineState {
   // LDS holds as many of the last K-blocks as it has stages.
   DG_DEVICE void store(int stage, int transfer, int k_block) {
     if (transfer < kTransfersOfA) {
-      loader_a_.store(stage, transfer, lds_a(k_block) + first_row_offset(first_loaded_row_of_a()));
+      loader_a_.store(stage, transfer, lds_a(k_block) + first_row_offset(loaded_part_of_a() * kLdsRowsOfA));
     } else {
-      loader_b_.store(stage, transfer - kTransfersOfA, lds_b(k_block) + first_row_offset(first_loaded_row_of_b()));
+      loader_b_.store(stage, transfer - kTransfersOfA, lds_b(k_block) + first_row_offset(loaded_part_of_b() * kLdsRowsOfB));
     }
   }
 
   DG_DEVICE void read_a(int fragment, int read, int k_block) {
-    a[fragment].read(read, lds_a(k_block), wave_m_ + fragment * Mfma::kRows);
+    a[fragment].read(read, lds_a(k_block), first_lds_row_of_a_ + fragment * Mfma::kRows);
   }
 
   DG_DEVICE void read_b(int fragment_stage, int fragment, int read, int k_block) {
-    b[fragment_stage][fragment].read(read, lds_b(k_block), wave_n_ + fragment * Mfma::kRows);
+    b[fragment_stage][fragment].read(read, lds_b(k_block), first_lds_row_of_b_ + fragment * Mfma::kRows);
   }
 
   // All fragments, in the order in which the slots use them; after the i-th of kFragmentReads, between(i). Those of a
@@ -210,11 +215,11 @@ class PipelineState {
   Mma mma;
 
  private:
-  static DG_DEVICE int first_loaded_row_of_a() {
-    return Resources::kPartsOfA == 1 ? 0 : wave_id() / (kThreadsOfA / kWaveSize) * kRowsOfA;
+  static DG_DEVICE int loaded_part_of_a() {
+    return Resources::kPartsOfA == 1 ? 0 : wave_id() / (kThreadsOfA / kWaveSize);
   }
-  static DG_DEVICE int first_loaded_row_of_b() {
-    return Resources::kPartsOfB == 1 ? 0 : wave_id() / (kThreadsOfB / kWaveSize) * kRowsOfB;
+  static DG_DEVICE int loaded_part_of_b() {
+    return Resources::kPartsOfB == 1 ? 0 : wave_id() / (kThreadsOfB / kWaveSize);
   }
 
   DG_DEVICE uint8_t* lds_a(unsigned k_block) const { return lds_ + k_block % Resources::kLdsStagesOfA * kBytesOfA; }
@@ -225,8 +230,8 @@ class PipelineState {
   LoaderA loader_a_;
   LoaderB loader_b_;
   uint8_t* lds_;
-  int wave_m_;
-  int wave_n_;
+  int first_lds_row_of_a_;  // that the wave reads
+  int first_lds_row_of_b_;
 };
 
 // Computes a tile's sum over K, once its first K-blocks are on their way. Schedules that go on to the next tile call

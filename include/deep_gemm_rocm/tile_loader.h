@@ -42,8 +42,10 @@ struct Widened {
 
 // Of an operand whose rows are contiguous along K. Rows past `rows` and what is past `k_bytes` of a row read as zeros.
 // kRegisterStages K-blocks can be on their way in registers at once. Order is one of lds_layout.h. kThreads threads
-// load together: thread i of the workgroup is number i % kThreads of them.
-template <class Order, int kTileRows, int kThreads, int kRegisterStages, bool kKTail, class Form = AsTheyAre>
+// load together: thread i of the workgroup is number i % kThreads of them. LDS has room for kLdsRows; if that is for
+// whole passes, what is behind the tile's rows is stored too, as zeros.
+template <class Order, int kTileRows, int kLdsRows, int kThreads, int kRegisterStages, bool kKTail,
+          class Form = AsTheyAre>
 class TileLoader {
   static constexpr int kRowsPerPass = rows_per_pass(kThreads);
   static_assert(kRowsPerPass % kChunksPerRow == 0, "the LDS layout must repeat from pass to pass");
@@ -90,7 +92,7 @@ class TileLoader {
   }
 
   DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) const {
-    if (kTileRows % kRowsPerPass == 0 || lds_row(pass) < kTileRows) {
+    if (kLdsRows % kRowsPerPass == 0 || lds_row(pass) < kTileRows) {
       uint8_t* const chunk = lds_tile + store_offset(thread()) + first_row_offset(pass * kRowsPerPass);
       *reinterpret_cast<Chunk*>(chunk) = loaded_chunk(stage, pass);
     }
@@ -119,8 +121,8 @@ class TileLoader {
 
 // As TileLoader, for rows of fp32 or what is made into it, of which it also adds up the squares.
 template <class Order, int kTileRows, int kThreads, int kRegisterStages, bool kKTail, class Form>
-class SquaringTileLoader : public TileLoader<Order, kTileRows, kThreads, kRegisterStages, kKTail, Form> {
-  using Base = TileLoader<Order, kTileRows, kThreads, kRegisterStages, kKTail, Form>;
+class SquaringTileLoader : public TileLoader<Order, kTileRows, kTileRows, kThreads, kRegisterStages, kKTail, Form> {
+  using Base = TileLoader<Order, kTileRows, kTileRows, kThreads, kRegisterStages, kKTail, Form>;
 
  public:
   DG_DEVICE explicit SquaringTileLoader(int first_row) : Base(first_row), sums_{} {}

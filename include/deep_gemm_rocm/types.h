@@ -30,6 +30,7 @@ constexpr int ceil_div(int a, int b) {
   const unsigned divisor = b;
   return (a + divisor - 1) / divisor;
 }
+constexpr int round_up(int a, int b) { return ceil_div(a, b) * b; }
 
 template <class T>
 constexpr T min(T a, T b) {
