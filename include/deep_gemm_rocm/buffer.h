@@ -20,6 +20,16 @@ struct Buffer {
   // The same buffer, or one that has no bytes at all.
   DG_DEVICE Buffer only_if(bool condition) const { return {base, condition ? bytes : 0}; }
 
+  // The same buffer. Of one that a loop changes compilers may keep a copy in vector registers, and then access it in a
+  // loop over all lanes.
+  DG_DEVICE Buffer in_scalar_registers() const {
+    const auto address = reinterpret_cast<uint64_t>(base);
+    const unsigned low = uniform(static_cast<int>(address));
+    const unsigned high = uniform(static_cast<int>(address >> 32));
+    return {reinterpret_cast<const void*>(static_cast<uint64_t>(high) << 32 | low),
+            static_cast<unsigned>(uniform(static_cast<int>(bytes)))};
+  }
+
   template <class T>
   DG_DEVICE T load(unsigned offset, unsigned scalar_offset = 0) const {
     if constexpr (sizeof(T) == 16) {

@@ -88,7 +88,8 @@ class TileLoader {
     const int first_k = (k_block - first_k_block_) * kChunksPerRow * kLoadedBytes;
     unsigned offset = offset_[pass];
     if (kKTail) offset = first_k + chunk_k() < k_bytes_ ? offset : kOutOfBounds;
-    staged_[stage][pass] = buffer_.only_if(first_k < k_bytes_).template load<Loaded>(offset, first_k);
+    const Buffer buffer = buffer_.in_scalar_registers().only_if(first_k < k_bytes_);
+    staged_[stage][pass] = buffer.template load<Loaded>(offset, first_k);
   }
 
   DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) const {
