@@ -71,12 +71,12 @@ class GemmArguments(Structure):
         ("m", c_int),
         ("n", c_int),
         ("k", c_int),
+        ("band_reciprocal", c_uint),  # set by the launch
         ("num_groups", c_int),
         ("num_summed", c_int),
         ("alignment", c_int),
         ("write_padding", c_int),
         ("max_workgroups", c_int),
-        ("band_reciprocal", c_uint),  # set by the launch
         ("heads", _HeadSplits),
         ("square_sums", _SquareSums),
     )

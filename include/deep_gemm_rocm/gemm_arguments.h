@@ -37,12 +37,12 @@ struct GemmArguments {
   Scales sfa, sfb, sfd;
   const int* grouped_layout;
   int m, n, k;
+  unsigned band_reciprocal;  // see grouped_tile(); set by the launch
   int num_groups;
   int num_summed;  // groups of a and b whose products are added up, group_stride apart
   int alignment;
   int write_padding;
   int max_workgroups;
-  unsigned band_reciprocal;  // see grouped_tile(); set by the launch
   HeadSplits heads;
   SquareSums square_sums;  // for each group one of each row of a
 };

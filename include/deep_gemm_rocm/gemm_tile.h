@@ -56,9 +56,27 @@ template <class Kind, class Shape, class Tile>
 DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
   static_assert(kScaleBlockN % Shape::kWaveN == 0 && Shape::kBlockN % Shape::kWaveN == 0);
   constexpr bool kBlocks = Kind::kScaling == Scaling::kBlocks;
-  const int row = kBlocks ? min(tile.n + Shape::wave_column(), args.n - 1) / kScaleBlockN : tile.n;
+  const unsigned column = min(tile.n + Shape::wave_column(), args.n - 1);
+  const int row = kBlocks ? column / kScaleBlockN : tile.n;
   const int rows = kBlocks ? args.n / kScaleBlockN : args.n;
   return scale_tile(args.sfb, tile.group_of_operands(), row, rows, k.first_k_block);
+}
+
+// Have the compiler load arguments here, all that finding a tile takes, or its operands: so it waits for them once, and
+// not for one after the other.
+DG_DEVICE void load_arguments_of_tile(const GemmArguments& args) {
+  asm volatile("" ::"s"(args.m), "s"(args.n), "s"(args.k), "s"(args.band_reciprocal));
+}
+template <class Kind>
+DG_DEVICE void load_arguments_of_operands(const GemmArguments& args) {
+  if (Kind::kScaling == Scaling::kNone) {
+    asm volatile("" ::"s"(args.n), "s"(args.k), "s"(args.a.data), "s"(args.a.stride), "s"(args.b.data),
+                 "s"(args.b.stride));
+  } else {
+    asm volatile("" ::"s"(args.n), "s"(args.k), "s"(args.a.data), "s"(args.a.stride), "s"(args.b.data),
+                 "s"(args.b.stride), "s"(args.sfa.data), "s"(args.sfa.row_stride), "s"(args.sfa.k_block_stride),
+                 "s"(args.sfb.data), "s"(args.sfb.row_stride), "s"(args.sfb.k_block_stride));
+  }
 }
 
 template <class Kind, class Shape, class Tile>
@@ -141,12 +159,16 @@ DG_DEVICE void compute_tiles_one_by_one(int first, int step, uint8_t* lds) {
 template <class Schedule, class TileSource, class Tile>
 DG_DEVICE int find_following(const typename Schedule::State& state, int index, Tile& tile) {
   const GemmArguments& args = first_kernel_argument<GemmArguments>();
+  load_arguments_of_tile(args);
   const TileSource source(args);
-  if (index >= source.num_tiles()) return 0;
-  tile = source.tile(index);
+  const int num_tiles = source.num_tiles();
+  // Branches take longer than what they would leave out.
+  tile = source.tile(min(index, num_tiles - 1));
   const auto operands = tile_operands<typename Schedule::Kind, typename Schedule::Shape>(args, tile);
   const int k_blocks = state.num_k_blocks(operands);
-  return tile.rows > 0 && min(k_blocks, state.end_k_block - state.first_k_block) > 1 ? k_blocks : 0;
+  const bool exists = index < num_tiles;
+  const bool can_be_loaded = min(k_blocks, state.end_k_block - state.first_k_block) > 1;
+  return (exists & (tile.rows > 0) & can_be_loaded) ? k_blocks : 0;
 }
 
 // The last K-blocks of a tile load the first ones of the next.
@@ -181,7 +203,9 @@ DG_DEVICE void compute_tiles_overlapping(int first, int step, uint8_t* lds) {
           following_k_blocks = find_following<Schedule, TileSource>(state, index + step, following);
         }
         if (k_block == goes_on_at && following_k_blocks > 0) {
-          state.begin_loads(tile_operands<Kind, Shape>(first_kernel_argument<GemmArguments>(), following));
+          const GemmArguments& again = first_kernel_argument<GemmArguments>();
+          load_arguments_of_operands<Kind>(again);
+          state.begin_loads(tile_operands<Kind, Shape>(again, following));
         }
         wait_for_arguments();  // or the compiler would wait in every K-block
       };

@@ -42,7 +42,8 @@ constexpr TileIndex grouped_tile(unsigned tile, int tiles_m, int tiles_n, int gr
   const unsigned rows = min<unsigned>(tiles_m - first_m, group_m);
   // Divisions are slow, and most bands are full, or there is one row.
   const unsigned full = group_m;
-  const unsigned n = rows == full ? in_band / full : rows == 1 ? in_band : in_band / rows;
+  unsigned n = in_band / full;
+  if (rows != full) n = rows == 1 ? in_band : in_band / rows;
   return {static_cast<int>(first_m + in_band - n * rows), static_cast<int>(n)};
 }
 

@@ -51,11 +51,13 @@ struct TileShape {
 
   static DG_DEVICE int wave_m() {
     if (kWavesK > 1) return 0;
-    return (kWavesByColumns ? wave_id() % kWavesM_ : wave_id() / kWavesN) * kWaveM;
+    const unsigned wave = wave_id();  // unsigned, it is divided by fewer instructions
+    return (kWavesByColumns ? wave % kWavesM_ : wave / kWavesN) * kWaveM;
   }
   static DG_DEVICE int wave_n() {
     if (kWavesK > 1) return 0;
-    return (kWavesByColumns ? wave_id() / kWavesM_ : wave_id() % kWavesN) * kWaveN;
+    const unsigned wave = wave_id();
+    return (kWavesByColumns ? wave / kWavesM_ : wave % kWavesN) * kWaveN;
   }
   static DG_DEVICE int wave_k() { return kWavesK > 1 ? wave_id() : 0; }
   static DG_DEVICE int wave_column() { return wave_n() / kParts; }
