@@ -44,6 +44,7 @@ class PingPong {
     static constexpr int kLdsStagesOfB = kDividesN ? 1 : 2;
     static constexpr int kPartsOfA = kDividesN ? 1 : 2;
     static constexpr int kPartsOfB = kDividesN ? 2 : 1;
+    static constexpr bool kGoesOn = kGoesOnToNextTile;
   };
   using State = PipelineState<Kind, Shape, Resources>;
 

@@ -32,6 +32,7 @@ struct PipelineResources {
   static constexpr int kProducerWaves = 0;   // that only load, for the others; without them, all load
   static constexpr int kPartsOfA = 1;        // of its rows; as many parts of the waves load one each
   static constexpr int kPartsOfB = 1;
+  static constexpr bool kGoesOn = false;     // see TileLoader
 };
 
 // What every schedule works with: loaders, LDS, fragments and the wave's accumulators.
@@ -54,7 +55,8 @@ class PipelineState {
 
   template <class T, Major kMajor, int kRows, int kLdsRows, int kThreads, class Order>
   using GroupLoader =
-      Conditional<kMajor == Major::kK, TileLoader<Order, kRows, kLdsRows, kThreads, kRegisterStages, Kind::kKTail>,
+      Conditional<kMajor == Major::kK,
+                  TileLoader<Order, kRows, kLdsRows, kThreads, kRegisterStages, Kind::kKTail, Resources::kGoesOn>,
                   TransposingTileLoader<T, Order, kRows, kThreads, kRegisterStages>>;
   template <class T, Major kMajor, int kRows, int kLdsRows, int kThreads, class Order>
   using Loader = Conditional<Kind::kSumsBatch, BatchedKLoader<GroupLoader<T, kMajor, kRows, kLdsRows, kThreads, Order>>,

@@ -43,8 +43,9 @@ struct Widened {
 // Of an operand whose rows are contiguous along K. Rows past `rows` and what is past `k_bytes` of a row read as zeros.
 // kRegisterStages K-blocks can be on their way in registers at once. Order is one of lds_layout.h. kThreads threads
 // load together: thread i of the workgroup is number i % kThreads of them. LDS has room for kLdsRows; if that is for
-// whole passes, what is behind the tile's rows is stored too, as zeros.
-template <class Order, int kTileRows, int kLdsRows, int kThreads, int kRegisterStages, bool kKTail,
+// whole passes, what is behind the tile's rows is stored too, as zeros. kGoesOn: begin() is called again while the tile
+// before is multiplied.
+template <class Order, int kTileRows, int kLdsRows, int kThreads, int kRegisterStages, bool kKTail, bool kGoesOn = false,
           class Form = AsTheyAre>
 class TileLoader {
   static constexpr int kRowsPerPass = rows_per_pass(kThreads);
@@ -88,8 +89,8 @@ class TileLoader {
     const int first_k = (k_block - first_k_block_) * kChunksPerRow * kLoadedBytes;
     unsigned offset = offset_[pass];
     if (kKTail) offset = first_k + chunk_k() < k_bytes_ ? offset : kOutOfBounds;
-    const Buffer buffer = buffer_.in_scalar_registers().only_if(first_k < k_bytes_);
-    staged_[stage][pass] = buffer.template load<Loaded>(offset, first_k);
+    const Buffer buffer = kGoesOn ? buffer_.in_scalar_registers() : buffer_;
+    staged_[stage][pass] = buffer.only_if(first_k < k_bytes_).template load<Loaded>(offset, first_k);
   }
 
   DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) const {
@@ -122,8 +123,9 @@ class TileLoader {
 
 // As TileLoader, for rows of fp32 or what is made into it, of which it also adds up the squares.
 template <class Order, int kTileRows, int kThreads, int kRegisterStages, bool kKTail, class Form>
-class SquaringTileLoader : public TileLoader<Order, kTileRows, kTileRows, kThreads, kRegisterStages, kKTail, Form> {
-  using Base = TileLoader<Order, kTileRows, kTileRows, kThreads, kRegisterStages, kKTail, Form>;
+class SquaringTileLoader
+    : public TileLoader<Order, kTileRows, kTileRows, kThreads, kRegisterStages, kKTail, false, Form> {
+  using Base = TileLoader<Order, kTileRows, kTileRows, kThreads, kRegisterStages, kKTail, false, Form>;
 
  public:
   DG_DEVICE explicit SquaringTileLoader(int first_row) : Base(first_row), sums_{} {}
