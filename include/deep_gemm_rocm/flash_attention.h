@@ -48,7 +48,8 @@ class FlashAttention {
   using T = typename Shape::T;
   using Out = typename Shape::Out;
   using KeyLoader =
-      TileLoader<typename Shape::KeyOrder, Shape::kBlockK, Shape::kBlockK, Shape::kThreads, Shape::kDBlocks, Shape::kDTail>;
+      TileLoader<typename Shape::KeyOrder, Shape::kBlockK, Shape::kBlockK, Shape::kThreads, Shape::kDBlocks,
+                 Shape::kDTail>;
   using ValueLoader = TransposingTileLoader<T, RowsInOrder, Shape::kValueDim, Shape::kThreads, 1>;
 
  public:

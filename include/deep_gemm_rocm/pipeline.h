@@ -137,9 +137,11 @@ class PipelineState {
   // LDS holds as many of the last K-blocks as it has stages.
   DG_DEVICE void store(int stage, int transfer, int k_block) {
     if (transfer < kTransfersOfA) {
-      loader_a_.store(stage, transfer, lds_a(k_block) + first_row_offset(loaded_part_of_a() * kLdsRowsOfA));
+      constexpr int kPart = first_row_offset(kLdsRowsOfA);
+      loader_a_.store(stage, transfer, lds_a(k_block) + loaded_part_of_a() * kPart);
     } else {
-      loader_b_.store(stage, transfer - kTransfersOfA, lds_b(k_block) + first_row_offset(loaded_part_of_b() * kLdsRowsOfB));
+      constexpr int kPart = first_row_offset(kLdsRowsOfB);
+      loader_b_.store(stage, transfer - kTransfersOfA, lds_b(k_block) + loaded_part_of_b() * kPart);
     }
   }
 
