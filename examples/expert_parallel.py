@@ -72,9 +72,9 @@ def run(rank: int, world_size: int, tokens: int, init_method: str) -> None:
         x = torch.randn(tokens + 7 * rank, 256, generator=generator).bfloat16().to(device)
         actual = expert_parallel_moe(x, router, Experts(gate_up[mine], down[mine]), top_k=2)
         difference = dg.calc_diff(actual, reference(x, router, gate_up, down, top_k=2))
-        print(
-            f"rank {rank}: {len(x)} tokens, {share} experts, differs from plain torch by {difference:.1e}", flush=True
-        )
+        # With its newline: what several processes write in two parts gets mixed.
+        line = f"rank {rank}: {len(x)} tokens, {share} experts, differs from plain torch by {difference:.1e}\n"
+        print(line, end="", flush=True)
         if not difference < 1e-4:
             raise SystemExit(f"rank {rank}: that is more than roundings explain")
     finally:
