@@ -42,8 +42,12 @@ _LARGE = (
     GemmConfig(block_m=128, block_n=128, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong"),
     GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong"),
 )
-# Takes more time for each row than tiles of 256, but of 4096x4096 there are two for each of 304 CUs.
-_LARGE_OF_DENSE = GemmConfig(block_m=224, block_n=128, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong")
+# Tiles of 224 rows take more time for each row than those of 256, but of 4096x4096 there are two for each of 304 CUs.
+_LARGE_OF_DENSE = (
+    *_LARGE[:-1],
+    GemmConfig(block_m=224, block_n=128, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong"),
+    _LARGE[-1],
+)
 # Where tiles of 256 rows would reach into the next group.
 _LARGE_OF_GROUPS = (
     GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong"),
@@ -80,13 +84,14 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
     else:
         deals = kind.grouping in ("dense", "split_k") and kind.is_k_major
         narrow = _SMALL_DEALING_K if deals else _SMALL
-        small = _SMALL_WIDE if kind.parts == 2 or kind.is_quantised else narrow
+        is_plain = kind.parts == 1 and not kind.is_quantised
+        small = narrow if is_plain else _SMALL_WIDE
         if kind.grouping == "summed" or kind.b_major == "shuffled":
             configs = small + _LARGE_MULTISTAGE
         elif kind.grouping == "contiguous" and not kind.is_quantised:
             configs = small + _LARGE_OF_GROUPS
-        elif kind.grouping == "dense" and kind.is_k_major and kind.scaling != "vectors" and small is narrow:
-            configs = (*small, *_LARGE[:-1], _LARGE_OF_DENSE, _LARGE[-1])
+        elif is_plain and kind.grouping == "dense" and kind.is_k_major and kind.scaling != "vectors":
+            configs = small + _LARGE_OF_DENSE
         else:
             configs = small + _LARGE
     largest = min(max_block_m, 128) if kind.grouping == "contiguous" else max_block_m

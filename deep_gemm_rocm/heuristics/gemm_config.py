@@ -264,15 +264,13 @@ class GemmConfig:
 
     @property
     def lds_bytes(self) -> int:
-        stages_of_a = stages_of_b = 1 if self.num_stages < 3 or self.waves_k > 1 else 2
-        rows_of_a, rows_of_b = self.block_m, 0 if self.kind.b_major == "shuffled" else self.block_n
         if self.schedule == "pingpong":
-            # Passes of four waves store the rows of both halves of the longer side.
-            if self.halves_of_n:
-                stages_of_a, stages_of_b, rows_of_b = 2, 1, ceil_div(rows_of_b, _ROWS_OF_PASSES) * _ROWS_OF_PASSES
-            else:
-                stages_of_a, stages_of_b, rows_of_a = 1, 2, ceil_div(rows_of_a, _ROWS_OF_PASSES) * _ROWS_OF_PASSES
-        return (stages_of_a * rows_of_a + stages_of_b * rows_of_b) * BLOCK_K_BYTES * self.waves_k
+            # One stage of the side that the halves divide, for whole passes of each; two of the other.
+            divided, shared = max(self.block_m, self.block_n), min(self.block_m, self.block_n)
+            return (ceil_div(divided, _ROWS_OF_PASSES) * _ROWS_OF_PASSES + 2 * shared) * BLOCK_K_BYTES
+        stages = 1 if self.num_stages < 3 or self.waves_k > 1 else 2
+        rows_of_b = 0 if self.kind.b_major == "shuffled" else self.block_n
+        return stages * (self.block_m + rows_of_b) * BLOCK_K_BYTES * self.waves_k
 
     @property
     def workgroups_per_cu(self) -> int:
