@@ -5,6 +5,7 @@
 // structs and one abstract class cross this boundary.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -45,16 +46,12 @@ struct Kernel {
   uint32_t preloaded_dwords() const { return kernarg_preload & 127; }
   uint32_t preload_offset() const { return kernarg_preload >> 7; }
 
-  // Vector registers that a wave has: GRANULATED_WORKITEM_VGPR_COUNT in units of 8, of which those from ACCUM_OFFSET on,
-  // in units of 4, are accumulators (LLVM AMDGPU usage, gfx90a and gfx942).
+  // Vector registers that a wave has: GRANULATED_WORKITEM_VGPR_COUNT in units of 8, of which those from ACCUM_OFFSET
+  // on, in units of 4, are accumulators (LLVM AMDGPU usage, gfx90a and gfx942).
   int vector_registers() const {
-    const int before_accumulators = 4 * int((compute_pgm_rsrc3 & 63) + 1);
-    return before_accumulators < all_vector_registers() ? before_accumulators : all_vector_registers();
+    return std::min(4 * int((compute_pgm_rsrc3 & 63) + 1), all_vector_registers());
   }
-  int accumulators() const {
-    const int rest = all_vector_registers() - vector_registers();
-    return rest < 256 ? rest : 256;
-  }
+  int accumulators() const { return std::min(all_vector_registers() - vector_registers(), 256); }
   int all_vector_registers() const { return 8 * int((compute_pgm_rsrc1 & 63) + 1); }
 
   // LLVM AMDGPU usage, "Preloaded Kernel Arguments": a kernel that asks for them begins with 256 bytes for firmware

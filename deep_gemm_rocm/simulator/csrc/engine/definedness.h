@@ -53,7 +53,7 @@ class Definedness {
   void write_results(Wave& wave, const Instruction& inst, const Effects& effects, const Loaded& loaded);
 
   std::array<uint64_t, register_rows> rows_{}, gaps_{};  // a bit a lane
-  std::array<uint32_t, scalar_count> scalars_;       // a bit a bit
+  std::array<uint32_t, scalar_count> scalars_;           // a bit a bit
   std::array<bool, scalar_count> scalar_gaps_;
   bool scc_ = false;
 };

@@ -59,7 +59,7 @@ struct Accumulator {
   }
 
   // Adds sums to C in units of 2^(top-24), in which C is less than 2^30. Then steps 2 and 3 come to rounding C down to
-  // the unit and the total to nearest. The sums are rounded down too, but where C is 2^29 units or more: what that loses
+  // the unit and the total to nearest. The sums are rounded down too where C is 2^29 units or more: what that loses
   // only matters to totals halfway between two F32, which end in 4 zeros at least. For those, beside nothing but zeros
   // and where C is infinite or NaN, the result is undefined and misfits is negative.
   static FloatVector add_to_usual_c(const Sums& sums, FloatVector c, Int32Vector& misfits) {
@@ -82,9 +82,10 @@ struct Accumulator {
 
   // The top of the units that make C at least 2^29 and less than 2^30.
   static Int32Vector top_for(FloatVector c) {
-    return (bit_cast<Int32Vector>(c) & 0x7f800000) + (bias - 127 - 29 + 24) * (1 << 23);
+    return (bit_cast<Int32Vector>(c) & 0x7f800000) + kTopOfField * (1 << 23);
   }
-  static constexpr int kLargestTopForC = (254 + bias - 127 - 29 + 24) << 23;
+  static constexpr int kTopOfField = bias - 127 - 29 + 24;  // less C's exponent field
+  static constexpr int kLargestTopForC = (254 + kTopOfField) << 23;
 
   // Adds sums to the other C, those of 2^30 units or more and those beside nothing but zeros, in integers of 2^(X-29):
   // C keeps all of its bits. misfits is negative where C is infinite, NaN, or F32 has no room for these units.
@@ -93,12 +94,11 @@ struct Accumulator {
     const Int32Vector field = bits >> 23 & 0xff;  // X + 127
     misfits = (field - (29 + 1)) | (254 - field);
     const Int32Vector scaled_c = truncate(bit_cast<FloatVector>((bits & 0x807fffff) | (127 + 29) << 23));
-    const Int32Vector shift = field - (sums.top >> 23) + (bias - 127 - 29 + 24);
-    const auto most = splat<Int32Vector>(31);
-    const Int32Vector total = scaled_c + (sums.sum >> smaller(shift, most));
+    const Int32Vector shift = field - (sums.top >> 23) + kTopOfField;
+    const Int32Vector total = scaled_c + shift_right(sums.sum, shift);
     // Of the sum's 3 bits down to 2^(X-32), rounding the total down leaves those that are among its first 32. For
     // the rounding to nearest they only have to be told from zero: the total has 27 bits before them at least.
-    const Int32Vector further_bits = shift < 3 ? sums.sum << (3 - shift) : sums.sum >> smaller(shift - 3, most);
+    const Int32Vector further_bits = shift < 3 ? sums.sum << (3 - shift) : shift_right(sums.sum, shift - 3);
     const Int32Vector magnitude = total ^ (total >> 31);
     const Int32Vector kept = 4 | ((magnitude < 1 << 30) & 2) | ((magnitude < 1 << 29) & 1);
     const Int32Vector is_inexact = (further_bits & kept) != 0;

@@ -77,6 +77,7 @@ struct FloatDot {
   static constexpr int kLargestExponent = 126;
   static constexpr int kBias = 2 * Format::kBias;
   using Total = Accumulator<kIsWide ? -kSmallestExponent : kBias, false>;
+  static_assert(!kIsWide || 2 * OperandA::kFieldOffset == kBias + kSmallestExponent, "moderate fields have E's bias");
 
   // A group is the products of one or two chunks: at most 8.
   template <int chunks, int stride>
@@ -129,7 +130,9 @@ struct FloatDot {
 
   // What top_of returns, for sums of moderate fields.
   static Int32Vector moderate_top(FieldVector fields) {
-    if (Format::kPerRegister == 2) fields = larger(fields, bit_cast<FieldVector>(bit_cast<UnsignedInt32Vector>(fields) >> 16));
+    if (Format::kPerRegister == 2) {
+      fields = larger(fields, bit_cast<FieldVector>(bit_cast<UnsignedInt32Vector>(fields) >> 16));
+    }
     return bit_cast<Int32Vector>(fields) << 23;  // of the upper half nothing is left
   }
 

@@ -255,7 +255,7 @@ struct Float8Dot {
   // Adds what is in units of the E of even or odd k, rounded down to those of the larger E.
   static void add_of_parity(const Int32Vector (&top)[4], const Int32Vector (&units)[4], Sums (&sums)[4]) {
     MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-      sums[row].sum += units[row] >> smaller((sums[row].top - top[row]) >> 23, splat<Int32Vector>(31));
+      sums[row].sum += shift_right(units[row], (sums[row].top - top[row]) >> 23);
     }
   }
 

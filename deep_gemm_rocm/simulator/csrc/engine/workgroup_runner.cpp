@@ -281,15 +281,11 @@ void WorkgroupRunner::set_vector_registers(Wave& wave, uint32_t index) {
   const uint32_t first = index * lanes;
   const uint32_t active = std::min<uint32_t>(lanes, launch_.workgroup_size - first);
   wave.set_exec(active == lanes ? ~0ull : (1ull << active) - 1);
-  if (active == lanes && block.x == launch_.workgroup_size) {
-    for (uint32_t l = 0; l < lanes; ++l) wave.row(0)[l] = first + l;
-    return;
-  }
   uint32_t x = first % block.x, y = first / block.x % block.y, z = first / block.x / block.y;
-  for (uint32_t l = 0; l < active; ++l) {
-    wave.row(0)[l] = x | y << 10 | z << 20;
-    if (++x < block.x) continue;
-    x = 0;
+  for (uint32_t lane = 0; lane < active; x = 0) {
+    const uint32_t run = std::min(active - lane, block.x - x);
+    for (uint32_t i = 0; i < run; ++i) wave.row(0)[lane + i] = (x + i) | y << 10 | z << 20;
+    lane += run;
     if (++y < block.y) continue;
     y = 0;
     ++z;
