@@ -69,7 +69,7 @@ DG_DEVICE void load_arguments_of_tile(const GemmArguments& args) {
 }
 template <class Kind>
 DG_DEVICE void load_arguments_of_operands(const GemmArguments& args) {
-  if (Kind::kScaling == Scaling::kNone) {
+  if constexpr (Kind::kScaling == Scaling::kNone) {
     asm volatile("" ::"s"(args.n), "s"(args.k), "s"(args.a.data), "s"(args.a.stride), "s"(args.b.data),
                  "s"(args.b.stride));
   } else {

@@ -5,8 +5,8 @@
 
 namespace deep_gemm_rocm {
 
-// Whether results are the sums themselves, rounded to 16 bits, which this is for. With 32 bits a row's vectors take twice
-// the registers, and there is less to do.
+// Whether results are the sums themselves, rounded to 16 bits, which this is for. With 32 bits a row's vectors take
+// twice the registers, and there is less to do.
 template <class Kind, class Shape, class Tile>
 constexpr bool kStreamsResults = sizeof(typename Kind::D) == 2 && !Kind::kAccumulate && !Kind::kHasBias &&
                                  !Kind::kSkipsHeadMid && Shape::kParts == 1 && Tile::kLeavesRegisters &&

@@ -45,8 +45,8 @@ struct Widened {
 // load together: thread i of the workgroup is number i % kThreads of them. LDS has room for kLdsRows; if that is for
 // whole passes, what is behind the tile's rows is stored too, as zeros. kGoesOn: begin() is called again while the tile
 // before is multiplied.
-template <class Order, int kTileRows, int kLdsRows, int kThreads, int kRegisterStages, bool kKTail, bool kGoesOn = false,
-          class Form = AsTheyAre>
+template <class Order, int kTileRows, int kLdsRows, int kThreads, int kRegisterStages, bool kKTail,
+          bool kGoesOn = false, class Form = AsTheyAre>
 class TileLoader {
   static constexpr int kRowsPerPass = rows_per_pass(kThreads);
   static_assert(kRowsPerPass % kChunksPerRow == 0, "the LDS layout must repeat from pass to pass");
