@@ -55,7 +55,8 @@ ALONE = {"block_m": 16, "block_n": 16, "waves_m": 1, "waves_n": 1, "waves_k": 2}
         ({**ALONE, "kind": GemmKind(b_major="rows")}, "contiguous along K"),
         ({**ALONE, "kind": GemmKind(grouping="k_grouped")}, "another way"),
         ({**ALONE, "block_m": 64, "block_n": 64, "num_stages": 3}, "registers"),
-        ({**ALONE, "block_m": 64, "block_n": 128}, "LDS of the operands"),
+        ({**ALONE, "block_m": 64, "block_n": 128}, "registers"),
+        ({**ALONE, "block_m": 64, "block_n": 64, "waves_k": 8}, "LDS"),
         ({**ALONE, "waves_k": 16}, "threads"),
     ],
 )

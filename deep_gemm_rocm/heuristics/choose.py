@@ -20,13 +20,17 @@ _SMALL = (
     GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=4, num_stages=4),
     GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=4, num_stages=4),
 )
-# Where waves may deal K among themselves, which takes no second pass, and no barriers in the first one.
+# Where waves may deal K among themselves, which takes no second pass, no LDS and no barriers.
 _SMALL_DEALING_K = (
     GemmConfig(block_m=16, block_n=16, waves_m=1, waves_n=1, num_stages=3, waves_k=4),
+    GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=3, waves_k=4),
     GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=4, num_stages=4),
     GemmConfig(block_m=32, block_n=32, waves_m=1, waves_n=1, num_stages=3, waves_k=4),
     GemmConfig(block_m=64, block_n=32, waves_m=1, waves_n=1, num_stages=2, waves_k=4),
+    GemmConfig(block_m=64, block_n=64, waves_m=4, waves_n=1, num_stages=4),
 )
+# The largest that does so. It has no registers for scales of columns.
+_LARGEST_DEALING_K = GemmConfig(block_m=64, block_n=64, waves_m=1, waves_n=1, num_stages=2, waves_k=4)
 # Where a wave needs two MFMA tiles side by side, or a tile 128 columns.
 _SMALL_WIDE = (
     GemmConfig(block_m=16, block_n=128, waves_m=1, waves_n=4, num_stages=4),
@@ -83,7 +87,8 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
         configs = _WIDEST
     else:
         deals = kind.grouping in ("dense", "split_k") and kind.is_k_major
-        narrow = _SMALL_DEALING_K if deals else _SMALL
+        dealing = _SMALL_DEALING_K if kind.scaling == "vectors" else (*_SMALL_DEALING_K, _LARGEST_DEALING_K)
+        narrow = dealing if deals else _SMALL
         is_plain = kind.parts == 1 and not kind.is_quantised
         small = narrow if is_plain else _SMALL_WIDE
         if kind.grouping == "summed" or kind.b_major == "shuffled":

@@ -45,7 +45,7 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     k_blocks = ceil_div(k * config.kind.element_bytes, BLOCK_K_BYTES * of_groups * config.waves_k)
     at_once = min(config.workgroups_per_cu, ceil_div(tiles, num_cus))
     rounds = ceil_div(tiles, num_cus * at_once)
-    in_registers = config.num_stages - (2 if config.waves_k == 1 else 1)
+    in_registers = config.num_stages - (2 if config.waves_k == 1 else 0)
     busy, latency = _busy_clocks(config), _LATENCY[config.schedule] / max(1, in_registers)
     # Waves that deal K among themselves don't wait for each other.
     k_block = max(at_once * busy, _HIDES_NO_LATENCY * busy / config.waves_k + latency)
@@ -72,6 +72,8 @@ def _busy_clocks(config: GemmConfig) -> float:
     read = (config.block_m * config.waves_n + rows_of_b * config.waves_m) * BLOCK_K_BYTES
     # A SIMD without waves computes nothing.
     simds = min(config.waves_m * config.waves_n * config.waves_k, 4) / 4
+    if config.waves_k > 1:  # operands go past LDS
+        stored = read = 0
     parts = (
         config.block_m * config.block_n * BLOCK_K_BYTES / _MATRIX_BYTES / simds,
         loaded / _L1_BYTES,

@@ -13,7 +13,8 @@ WAVE_SIZE = 64
 BLOCK_K_BYTES = 128  # of each row: 128 FP8 elements, one scale
 SCALE_BLOCK_N = 128  # columns that share one scale of b
 
-_HELD_BYTES_OF_WAVE = 24 * 1024
+_HELD_BYTES_OF_WAVE = 48 * 1024  # of its 64 KiB of registers, for operands and sums
+_LANE_GROUPS = 4  # of a 16x16 MFMA, whose lanes have different columns
 _ROWS_OF_PASSES = 64  # that two halves of 4 waves load with 16 bytes a thread
 
 ELEMENT_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2, "f16": 2, "f32": 4}
@@ -151,7 +152,8 @@ class GemmConfig:
         block_m, block_n: output tile of a workgroup.
         waves_m, waves_n: the grid of waves that shares it.
         num_stages: K-blocks held at once, in LDS or on their way in registers. 1: nothing overlaps; 2: loads overlap
-            the computation; from 3 on LDS is double-buffered (of ``pingpong`` only for b).
+            the computation; from 3 on LDS is double-buffered (of ``pingpong`` only for b). With ``waves_k`` all are in
+            registers.
         schedule: ``multistage`` leaves the order within a K-block to the compiler; ``pinned`` gives every memory
             operation its place between MFMAs, for large tiles; with ``pingpong`` two halves of 8 waves take turns, one
             loads while the other computes; with ``producer`` some waves only load and the others only compute.
@@ -205,11 +207,11 @@ class GemmConfig:
             elsewhere = ("summed", "k_grouped")
             require(self.kind.grouping not in elsewhere, f"K of {elsewhere} is dealt in another way")
             require(not self.kind.sums_squares, "waves with parts of K sum no squares")
-            held = (self.num_stages - 1) * (self.block_m + self.block_n) * BLOCK_K_BYTES
+            held = self.num_stages * (self.block_m + self.block_n) * BLOCK_K_BYTES + 4 * self.block_m * self.block_n
+            if per_column:  # each of a lane's columns has a scale for each K-block held, and one in use
+                held += (self.num_stages + 1) * self.block_n // _LANE_GROUPS * 4 * WAVE_SIZE
             most = _HELD_BYTES_OF_WAVE
-            require(held <= most, f"a wave alone has registers for {most} bytes on their way, not {held}")
-            sums = 4 * self.block_m * self.block_n * self.waves_k
-            require(sums <= self.lds_bytes, f"sums over parts of K must fit the LDS of the operands, not {sums} bytes")
+            require(held <= most, f"a wave alone has registers for {most} bytes of operands and sums, not {held}")
         adds = self.kind.sums_squares or self.kind.grouping == "summed"
         require(self.schedule == "multistage" or not adds, "only the multistage schedule sums squares or batches")
         is_shuffled = self.kind.b_major == "shuffled"
@@ -268,9 +270,11 @@ class GemmConfig:
             # One stage of the side that the halves divide, for whole passes of each; two of the other.
             divided, shared = max(self.block_m, self.block_n), min(self.block_m, self.block_n)
             return (ceil_div(divided, _ROWS_OF_PASSES) * _ROWS_OF_PASSES + 2 * shared) * BLOCK_K_BYTES
-        stages = 1 if self.num_stages < 3 or self.waves_k > 1 else 2
+        if self.waves_k > 1:
+            return 4 * self.block_m * self.block_n * self.waves_k  # the sums that waves exchange
+        stages = 1 if self.num_stages < 3 else 2
         rows_of_b = 0 if self.kind.b_major == "shuffled" else self.block_n
-        return stages * (self.block_m + rows_of_b) * BLOCK_K_BYTES * self.waves_k
+        return stages * (self.block_m + rows_of_b) * BLOCK_K_BYTES
 
     @property
     def workgroups_per_cu(self) -> int:

@@ -39,6 +39,11 @@ _COMPILE_FLAGS = (
     "-fuse-cuid=none",
 )
 
+# Arguments in scalar registers when a wave starts; see FirstArguments in gemm_arguments.h. Before this version of clang
+# a kernel that wants them traps where firmware is too old for it, since then it loads them itself.
+_PRELOAD_FLAGS = ("-mllvm", "-amdgpu-kernarg-preload-count=16")
+_FIRST_CLANG_WITH_PRELOAD = 20
+
 # The runtime keeps pointers into a kernel's library, so it must never be unmapped; -Bsymbolic keeps two libraries
 # with kernels of the same name apart.
 _LINK_FLAGS = ("-shared", "-z", "nodelete", "-Bsymbolic")
@@ -86,6 +91,9 @@ class Hipcc:
         clang = re.search(r"clang version (\d+)", self._version_text)
         self._clang_major = int(clang[1]) if clang else None
         hip = re.search(r"HIP version: (\S+)", self._version_text)
+        self._flags = list(_COMPILE_FLAGS)
+        if self._clang_major is not None and self._clang_major >= _FIRST_CLANG_WITH_PRELOAD:
+            self._flags += _PRELOAD_FLAGS
         self.version = f"HIP {hip[1] if hip else 'of unknown version'}, " + (
             f"clang {self._clang_major}" if clang else "no clang behind it"
         )
@@ -114,7 +122,7 @@ class Hipcc:
             "program": str(self.program.resolve()),
             "version": self._version_text,
             "environment": self.environment,
-            "flags": [_COMPILE_FLAGS, _LINK_FLAGS],
+            "flags": [self._flags, _LINK_FLAGS],
         }
 
     def build(self, folder: Path) -> None:
@@ -122,7 +130,7 @@ class Hipcc:
         linker = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
         if linker is None:
             raise ToolchainError("hipcc needs a C compiler to link with, and there is no cc, gcc or clang on PATH")
-        _run([str(self.program), *_COMPILE_FLAGS, "-c", KERNEL_FILE, "-o", "kernel.o"], folder)
+        _run([str(self.program), *self._flags, "-c", KERNEL_FILE, "-o", "kernel.o"], folder)
         link_flags = [flag if flag == "-shared" else f"-Wl,{flag}" for flag in _LINK_FLAGS]
         _run([linker, *link_flags, "kernel.o", "-o", LIBRARY_FILE], folder)
 
@@ -164,13 +172,14 @@ extern "C" __attribute__((visibility("hidden"))) int atexit(void (*function)(voi
         return {
             "name": self.name,
             "version": self.version,
-            "flags": [_COMPILE_FLAGS, _LINK_FLAGS],
+            "flags": [_COMPILE_FLAGS, _PRELOAD_FLAGS, _LINK_FLAGS],
             "host support": self._HOST_SUPPORT,
         }
 
     def build(self, folder: Path) -> None:
         device = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={ARCH}", _CODE_OBJECT_VERSION]
-        self._run(folder, "clang", *_COMPILE_FLAGS, "--cuda-device-only", "-S", KERNEL_FILE, "-o", "device.s")
+        of_device = [*_COMPILE_FLAGS, *_PRELOAD_FLAGS, "--cuda-device-only"]
+        self._run(folder, "clang", *of_device, "-S", KERNEL_FILE, "-o", "device.s")
         self._run(folder, "clang", *device, "-c", "device.s", "-o", "device.o")
         self._run(folder, "ld.lld", "-shared", "--no-undefined", "device.o", "-o", "device.co")
         (folder / "device.hipfb").write_bytes(_fat_binary((folder / "device.co").read_bytes()))

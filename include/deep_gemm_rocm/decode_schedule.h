@@ -46,7 +46,7 @@ class DecodeSchedule {
   // The next tile of the workgroup; false after the last one.
   DG_DEVICE bool next(DecodeTile& tile) {
     // Read again, so that a workgroup doesn't keep in registers all along what is only needed here.
-    const auto& args = first_kernel_argument<DecodeArguments>();
+    const auto& args = kernel_arguments<DecodeArguments>();
     if (args.num_splits > 0) {
       if (position_ > 0) return false;
       position_ = 1;

@@ -91,7 +91,7 @@ class FlashAttention {
 
   // Rows that see no key are zeros, and their lse is -inf.
   DG_DEVICE void store() const {
-    const auto& args = first_kernel_argument<AttentionArguments>();
+    const auto& args = kernel_arguments<AttentionArguments>();
     if (wave_query_ >= tile_.queries.count) return;
     const int lane_query = lane_id_computed_here() % Mfma::kRows;
     const float log_sum_exp = softmax_.log_sum_exp();

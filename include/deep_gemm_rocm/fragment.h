@@ -67,6 +67,9 @@ struct MmaOrder {
   static constexpr int mfma(int slot) { return slot % kGroupSlots / kChains; }
   static constexpr int fragment(int slot) { return slot / kGroupSlots * kChains + slot % kChains; }
 
+  // How many rows of fragments are done after so many slots.
+  static constexpr int completed_rows(int slots) { return slots / kGroupSlots * kChains / Shape::kFragsN; }
+
   // An MFMA's result may be read passes + 3 instructions later (AMD's CDNA3 ISA guide, "Required independent
   // instructions"): at most 11. So what uses results trails the end of a chain by four slots, of two or more
   // instructions each.

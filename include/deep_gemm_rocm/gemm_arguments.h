@@ -1,6 +1,7 @@
 // What a GEMM kernel is launched with, dense or grouped. GemmArguments in gemm_kernel.py is the same structure.
 #pragma once
 
+#include "deep_gemm_rocm/hip_declarations.h"
 #include "deep_gemm_rocm/types.h"
 
 namespace deep_gemm_rocm {
@@ -46,5 +47,41 @@ struct GemmArguments {
   HeadSplits heads;
   SquareSums square_sums;  // for each group one of each row of a
 };
+
+// What a tile's first loads take of them. A kernel has these as its first arguments, one by one: then hardware can have
+// them in scalar registers when a wave starts, and nobody waits for memory to tell where the operands are (LLVM AMDGPU
+// usage, "Preloaded Kernel Arguments", which is for up to 14 dwords).
+struct FirstArguments {
+  void *a, *b;
+  int64_t stride_a, stride_b;
+  int m, n, k;
+  unsigned band_reciprocal;
+
+  static DG_DEVICE FirstArguments of(const GemmArguments& all) {
+    return {all.a.data, all.b.data, all.a.stride, all.b.stride, all.m, all.n, all.k, all.band_reciprocal};
+  }
+
+  DG_DEVICE GemmArguments with(GemmArguments others) const {
+    others.a.data = a;
+    others.b.data = b;
+    others.a.stride = stride_a;
+    others.b.stride = stride_b;
+    others.m = m;
+    others.n = n;
+    others.k = k;
+    others.band_reciprocal = band_reciprocal;
+    return others;
+  }
+};
+
+// A GEMM kernel's arguments as they lie in memory.
+struct KernelArguments {
+  FirstArguments first;
+  int num_workgroups;
+  GemmArguments all;
+};
+
+// Read again where this is called: a loop then needn't keep all of them in registers.
+DG_DEVICE const GemmArguments& gemm_arguments() { return kernel_arguments<KernelArguments>().all; }
 
 }  // namespace deep_gemm_rocm

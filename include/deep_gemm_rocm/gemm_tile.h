@@ -86,8 +86,6 @@ DG_DEVICE TileOperands tile_operands(const GemmArguments& args, const Tile& tile
   TileOperands operands{
       operand_tile<typename Kind::A, Kind::kMajorA>(args.a, group, tile.m, tile.rows, args.m, k),
       operand_tile<typename Kind::B, Kind::kMajorB>(args.b, group, tile.n, args.n - tile.n, args.n, k),
-      scales_of_a(args, tile, k),
-      scales_of_b<Kind, Shape>(args, tile, k),
   };
   if constexpr (Kind::kSumsBatch) {
     operands.a.batch = {args.a.group_stride * int64_t{sizeof(typename Kind::A)}, tile.first_block, tile.num_blocks};
@@ -96,20 +94,15 @@ DG_DEVICE TileOperands tile_operands(const GemmArguments& args, const Tile& tile
   return operands;
 }
 
-template <class Schedule, class Tile>
-DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typename Schedule::State& state,
-                          uint8_t* lds) {
-  using Shape = typename Schedule::Shape;
-  using Kind = typename Schedule::Kind;
+template <class Kind, class Shape, class Tile>
+DG_DEVICE TileScales tile_scales(const GemmArguments& args, const Tile& tile) {
+  const PartOfK k = part_of_wave<Kind, Shape>(tile.part_of_k(args));
+  return {scales_of_a(args, tile, k), scales_of_b<Kind, Shape>(args, tile, k)};
+}
+
+template <class Kind, class Shape, class Mma, class Tile>
+DG_DEVICE void store_sums(const GemmArguments& args, const Tile& tile, const Mma& sums, uint8_t* lds) {
   using D = typename Kind::D;
-  static_assert(!Kind::kQuantised || Shape::kOutputN == kScaleBlockN, "a scale's columns must lie within one tile");
-
-  if constexpr (Kind::kSumsSquares) {
-    float* const sums = args.square_sums.data + tile.group * args.square_sums.group_stride + tile.m;
-    if (tile.n == 0) state.store_square_sums(sums, tile.stored_rows);
-  }
-  if (!Schedule::State::computes()) return;
-
   const int rows = tile.stored_rows;
   const int columns = args.n - tile.n;
   const PartOfK k = tile.part_of_k(args);
@@ -124,31 +117,56 @@ DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typ
       scales_of_b<Kind, Shape>(args, tile, k),
       scale_tile(args.sfd, tile.group, tile.m, 0, tile.n / kScaleBlockN),
   });
+  epilogue.store(sums, tile, lds);
+}
+
+// Of LDS that a workgroup needs.
+template <class Schedule>
+constexpr int kLdsBytes = max(Schedule::State::kLdsBytes, SumOverWaves<typename Schedule::Shape>::kLdsBytes);
+
+template <class Schedule, class Tile>
+DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typename Schedule::State& state,
+                          uint8_t* lds) {
+  using Shape = typename Schedule::Shape;
+  using Kind = typename Schedule::Kind;
+  static_assert(!Kind::kQuantised || Shape::kOutputN == kScaleBlockN, "a scale's columns must lie within one tile");
+
+  if constexpr (Kind::kSumsSquares) {
+    float* const sums = args.square_sums.data + tile.group * args.square_sums.group_stride + tile.m;
+    if (tile.n == 0) state.store_square_sums(sums, tile.stored_rows);
+  }
+  if (!Schedule::State::computes()) return;
+
   if constexpr (Shape::kWavesK == 1) {
-    epilogue.store(state.mma, tile, lds);
+    store_sums<Kind, Shape>(args, tile, state.mma, lds);
   } else {
-    const SumOverWaves<Shape> sums(state.mma, lds);
-    if (Shape::wave_k() == 0) epilogue.store(sums, tile, lds);
+    using SumOverParts = SumOverWaves<Shape>;
+    const SumOverParts sums(state.mma, lds);
+    if (sums.has_sums()) store_sums<Kind, typename SumOverParts::Shape>(args, tile, sums, lds);
   }
 }
 
 template <class Schedule, class TileSource>
-DG_DEVICE void compute_tiles_one_by_one(int first, int step, uint8_t* lds) {
-  for (int index = first;; index += step) {
-    const GemmArguments& args = first_kernel_argument<GemmArguments>();
+DG_DEVICE void compute_tiles_one_by_one(FirstArguments first, int index, int step, uint8_t* lds) {
+  using Kind = typename Schedule::Kind;
+  using Shape = typename Schedule::Shape;
+  for (;; index += step, first = FirstArguments::of(gemm_arguments())) {
+    const GemmArguments args = first.with(gemm_arguments());
     const TileSource source(args);
     if (index >= source.num_tiles()) return;
     const auto tile = source.tile(index);
     if (tile.stored_rows > 0) {
-      typename Schedule::State state(lds + Schedule::Shape::wave_k() * Schedule::State::kLdsBytes);
-      state.begin(tile_operands<typename Schedule::Kind, typename Schedule::Shape>(args, tile));
+      typename Schedule::State state(lds);
+      const TileOperands operands = tile_operands<Kind, Shape>(args, tile);
+      state.begin(operands);
       const bool multiplies = tile.rows > 0 && state.has_k_blocks();
       if (multiplies) {
-        Schedule::prologue(state);
+        __builtin_amdgcn_sched_barrier(0);  // arguments that scales take are loaded before the first operands
+        Schedule::prologue(state, [&] { state.begin_scales(tile_scales<Kind, Shape>(args, tile), operands); });
         NoStreamedStore no_output;
         run_k_loop<Schedule>(state, [](int) {}, no_output, 0);
       }
-      store_tile<Schedule>(args, tile, state, lds);
+      store_tile<Schedule>(gemm_arguments(), tile, state, lds);
     }
     lds_barrier();  // the next tile overwrites what slower waves still read
   }
@@ -158,7 +176,7 @@ DG_DEVICE void compute_tiles_one_by_one(int first, int step, uint8_t* lds) {
 // have two.
 template <class Schedule, class TileSource, class Tile>
 DG_DEVICE int find_following(const typename Schedule::State& state, int index, Tile& tile) {
-  const GemmArguments& args = first_kernel_argument<GemmArguments>();
+  const GemmArguments& args = gemm_arguments();
   load_arguments_of_tile(args);
   const TileSource source(args);
   const int num_tiles = source.num_tiles();
@@ -173,11 +191,11 @@ DG_DEVICE int find_following(const typename Schedule::State& state, int index, T
 
 // The last K-blocks of a tile load the first ones of the next.
 template <class Schedule, class TileSource>
-DG_DEVICE void compute_tiles_overlapping(int first, int step, uint8_t* lds) {
+DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int step, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
   using Shape = typename Schedule::Shape;
-  for (int index = first;; index += step) {
-    const GemmArguments& args = first_kernel_argument<GemmArguments>();
+  for (;; index += step, first = FirstArguments::of(gemm_arguments())) {
+    const GemmArguments args = first.with(gemm_arguments());
     const TileSource source(args);
     if (index >= source.num_tiles()) return;
     auto tile = source.tile(index);
@@ -185,12 +203,13 @@ DG_DEVICE void compute_tiles_overlapping(int first, int step, uint8_t* lds) {
     using Output =
         Conditional<kStreamsResults<Kind, Shape, Tile>, StreamedStore<Kind, Shape, Tile>, NoStreamedStore>;
     typename Schedule::State state(lds);
-    state.begin(tile_operands<Kind, Shape>(args, tile));
+    const TileOperands operands = tile_operands<Kind, Shape>(args, tile);
+    state.begin(operands);
     if (tile.rows <= 0 || !state.has_k_blocks()) {
-      if (tile.stored_rows > 0) store_tile<Schedule>(args, tile, state, lds);
+      if (tile.stored_rows > 0) store_tile<Schedule>(gemm_arguments(), tile, state, lds);
       continue;
     }
-    Schedule::prologue(state);
+    Schedule::prologue(state, [&] { state.begin_scales(tile_scales<Kind, Shape>(gemm_arguments(), tile), operands); });
     while (true) {
       auto following = tile;
       int following_k_blocks = 0;
@@ -203,9 +222,11 @@ DG_DEVICE void compute_tiles_overlapping(int first, int step, uint8_t* lds) {
           following_k_blocks = find_following<Schedule, TileSource>(state, index + step, following);
         }
         if (k_block == goes_on_at && following_k_blocks > 0) {
-          const GemmArguments& again = first_kernel_argument<GemmArguments>();
+          const GemmArguments& again = gemm_arguments();
           load_arguments_of_operands<Kind>(again);
-          state.begin_loads(tile_operands<Kind, Shape>(again, following));
+          const TileOperands next = tile_operands<Kind, Shape>(again, following);
+          state.begin_loads(next);
+          state.begin_scales(tile_scales<Kind, Shape>(again, following), next);
         }
         wait_for_arguments();  // or the compiler would wait in every K-block
       };
@@ -213,7 +234,7 @@ DG_DEVICE void compute_tiles_overlapping(int first, int step, uint8_t* lds) {
       run_k_loop<Schedule>(state, prepare, output, following_k_blocks);
       if (!output.finish(state.mma)) {
         state.mma.settle();
-        store_tile<Schedule>(first_kernel_argument<GemmArguments>(), tile, state, lds);
+        store_tile<Schedule>(gemm_arguments(), tile, state, lds);
       }
       if (following_k_blocks == 0) break;
       state.begin_sums(following_k_blocks);
@@ -224,17 +245,17 @@ DG_DEVICE void compute_tiles_overlapping(int first, int step, uint8_t* lds) {
   }
 }
 
-// Tile `first`, and each `step` tiles further on.
+// Tile `index`, and each `step` tiles further on.
 template <class Schedule, class TileSource>
-DG_DEVICE void compute_tiles(int first, int step, uint8_t* lds) {
+DG_DEVICE void compute_tiles(const FirstArguments& first, int index, int step, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
   // Quantising needs LDS, which then holds the next tile; scales of single columns take the registers.
   constexpr bool kOverlap = Schedule::kGoesOnToNextTile && !Kind::kQuantised && !Kind::kSumsSquares &&
                             !Kind::kSumsBatch && Kind::kScaling != Scaling::kVectors;
   if constexpr (kOverlap) {
-    compute_tiles_overlapping<Schedule, TileSource>(first, step, lds);
+    compute_tiles_overlapping<Schedule, TileSource>(first, index, step, lds);
   } else {
-    compute_tiles_one_by_one<Schedule, TileSource>(first, step, lds);
+    compute_tiles_one_by_one<Schedule, TileSource>(first, index, step, lds);
   }
 }
 

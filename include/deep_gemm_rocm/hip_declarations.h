@@ -38,18 +38,18 @@ DG_DEVICE int lane_id_computed_here() {
 DG_DEVICE int uniform(int value) { return __builtin_amdgcn_readfirstlane(value); }
 DG_DEVICE int wave_id() { return uniform(thread_id() / kWaveSize); }
 
-// The kernel's first argument, read again where this is called: a loop then needn't keep all of it in registers.
+// The kernel's arguments, read again where this is called: a loop then needn't keep all of them in registers.
 template <class T>
-DG_DEVICE const T& first_kernel_argument() {
+DG_DEVICE const T& kernel_arguments() {
   auto* arguments = __builtin_amdgcn_kernarg_segment_ptr();
   asm volatile("" : "+s"(arguments));
   return *reinterpret_cast<const T*>((const void*)arguments);
 }
 
-// Brings the kernel's first argument into the scalar cache at once. Else each part of it that the compiler reads late
+// Brings the kernel's arguments into the scalar cache at once. Else each part of them that the compiler reads late
 // costs a trip to memory, one after the other, before the first load of what the kernel works on.
 template <class T>
-DG_DEVICE void fetch_first_kernel_argument() {
+DG_DEVICE void fetch_kernel_arguments() {
   constexpr int kLineBytes = 64;
   constexpr int kLines = (sizeof(T) + kLineBytes - 1) / kLineBytes;
   auto* const arguments = (const char*)(const void*)__builtin_amdgcn_kernarg_segment_ptr();
@@ -58,13 +58,6 @@ DG_DEVICE void fetch_first_kernel_argument() {
   for (int line = 0; line < kLines; ++line) words[line] = *reinterpret_cast<const int*>(arguments + line * kLineBytes);
 #pragma unroll
   for (int line = 0; line < kLines; ++line) asm volatile("" ::"s"(words[line]));
-}
-
-// Orders LDS accesses of a wave alone. LDS serves these in their order, so that nobody has to wait.
-DG_DEVICE void lds_barrier_of_wave() {
-  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront", "local");
-  __builtin_amdgcn_wave_barrier();
-  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront", "local");
 }
 
 // Waits for arguments on their way to registers.

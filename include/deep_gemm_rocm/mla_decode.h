@@ -192,7 +192,7 @@ class MlaDecode {
 
   // As FlashDecode does. The waves have different values of the same queries.
   DG_DEVICE void store() const {
-    const auto& args = first_kernel_argument<DecodeArguments>();
+    const auto& args = kernel_arguments<DecodeArguments>();
     const float own_sum = softmax_.sum();
     const float own_log2_sum = softmax_.log2_sum();
     if (computes_probabilities()) {

@@ -7,16 +7,15 @@ namespace deep_gemm_rocm {
 
 // All waves load and compute. kNumStages K-blocks are held at once: up to two in LDS, the others on their way in
 // registers. With one stage nothing overlaps; with two, loads overlap the computation; from three on, LDS is
-// double-buffered as well and one barrier a K-block is enough. Waves with parts of K of their own need neither.
+// double-buffered as well and one barrier a K-block is enough.
 template <class Kind_, class Shape_, int kNumStages>
 class MultiStage {
  public:
   using Kind = Kind_;
   using Shape = Shape_;
-  static constexpr bool kWaveAlone = Shape::kWavesK > 1;
-  static constexpr int kLdsStages = kNumStages < 3 || kWaveAlone ? 1 : 2;
+  static constexpr int kLdsStages = kNumStages < 3 ? 1 : 2;
   static constexpr int kUnroll = kNumStages > 1 ? kNumStages - kLdsStages : 1;
-  static constexpr bool kEndsWithKBlock = false;
+  static constexpr int kLastKBlocks = 0;
   static constexpr bool kGoesOnToNextTile = false;
 
   struct Resources : PipelineResources<Shape> {
@@ -26,10 +25,15 @@ class MultiStage {
   };
   using State = PipelineState<Kind, Shape, Resources>;
 
-  static DG_DEVICE void prologue(State& state) {
+  template <class BeginScales>
+  static DG_DEVICE void prologue(State& state, const BeginScales& begin_scales) {
+    if (kPrefetch) state.load_tile(0, 0);
+    begin_scales();
     if (!kPrefetch) return;
+    state.load_scales(0);
+    state.load_fragments(0, 0);
 #pragma unroll
-    for (int stage = 0; stage < kUnroll; ++stage) {
+    for (int stage = 1; stage < kUnroll; ++stage) {
       load(state, stage, stage);
       state.load_fragments(stage, stage);
     }
@@ -44,7 +48,7 @@ class MultiStage {
     state.mma.start_k_block(state.scales, stage);
     state.store_tile(stage, k_block);
     if (kPrefetch) load(state, stage, k_block + kUnroll);
-    barrier();
+    lds_barrier();
     // The unrolled loop may end with K-blocks past the last one. Only their computation is skipped: with the same loads
     // on every path the compiler can count those in flight.
     if (kUnroll == 1 || k_block < state.end_k_block) {
@@ -52,22 +56,14 @@ class MultiStage {
       state.multiply();
     }
     if (kPrefetch) state.load_fragments(stage, k_block + kUnroll);
-    if (kLdsStages == 1) barrier();
+    if (kLdsStages == 1) lds_barrier();
   }
 
   template <class Output>
-  static DG_DEVICE void epilogue(State&, Output&, bool) {}
+  static DG_DEVICE void epilogue(State&, int, Output&, bool) {}
 
  private:
   static constexpr bool kPrefetch = kNumStages > 1;
-
-  static DG_DEVICE void barrier() {
-    if (kWaveAlone) {
-      lds_barrier_of_wave();
-    } else {
-      lds_barrier();
-    }
-  }
 
   static DG_DEVICE void load(State& state, int stage, int k_block) {
     state.load_scales(stage);

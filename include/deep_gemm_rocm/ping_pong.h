@@ -33,7 +33,7 @@ class PingPong {
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = 1;
-  static constexpr bool kEndsWithKBlock = true;  // the epilogue
+  static constexpr int kLastKBlocks = 1;
   static constexpr bool kGoesOnToNextTile = true;
   static constexpr bool kDividesN = Shape::kWavesByColumns;
   // The K-blocks, counted from the end, between whose loads all that are still to come become the next tile's.
@@ -51,10 +51,12 @@ class PingPong {
   static_assert(kNumStages == 3, "ping-pong has three stages: two in LDS, one on its way in registers");
   static_assert(State::kThreads == 8 * kWaveSize, "ping-pong takes eight waves, two for each SIMD");
 
-  static DG_DEVICE void prologue(State& state) {
+  template <class BeginScales>
+  static DG_DEVICE void prologue(State& state, const BeginScales& begin_scales) {
     const int first = state.first_k_block;
-    if (kLoadsScalesAhead) state.load_scales(0);
     state.load_tile(0, first);
+    begin_scales();
+    if (kLoadsScalesAhead) state.load_scales(0);
     state.store_tile(0, first);
     load_shared(state, first + 1);
     lds_barrier();
@@ -72,10 +74,10 @@ class PingPong {
 
   // The last K-block. If the next one isn't that of a tile that has been loaded, the first half waits for the second.
   template <class Output>
-  static DG_DEVICE void epilogue(State& state, Output& output, bool goes_on) {
-    memory_phase(state, state.end_k_block - 1, [&] { output.begin(); });
+  static DG_DEVICE void epilogue(State& state, int last, Output& output, bool goes_on) {
+    memory_phase(state, last, [&] { output.begin(); });
     lds_barrier();
-    compute_phase(state, state.end_k_block - 1, [&](auto slot) { output.after_slot(state.mma, slot); });
+    compute_phase(state, last, [&](auto slot) { output.after_slot(state.mma, slot); });
     if (!Output::kStores) state.mma.settle();
     if (!is_second_half() && !goes_on) lds_barrier();
     __builtin_amdgcn_s_setprio(3);  // what is left to store comes before the other half's results

@@ -21,7 +21,7 @@ class Pinned {
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = 2;
-  static constexpr bool kEndsWithKBlock = false;
+  static constexpr int kLastKBlocks = 0;
   static constexpr bool kGoesOnToNextTile = false;
 
   struct Resources : PipelineResources<Shape> {
@@ -31,11 +31,11 @@ class Pinned {
   using State = PipelineState<Kind, Shape, Resources>;
   static_assert(kNumStages == 2, "the pinned schedule has two stages: one in LDS, one on its way in registers");
 
-  static DG_DEVICE void prologue(State& state) {
-#pragma unroll
-    for (int i = 0; i < State::kScaleLoads; ++i) state.scales.load(0, i);
-#pragma unroll
-    for (int i = 0; i < kTransfers; ++i) state.load(0, i, 0);
+  template <class BeginScales>
+  static DG_DEVICE void prologue(State& state, const BeginScales& begin_scales) {
+    state.load_tile(0, 0);
+    begin_scales();
+    state.load_scales(0);
 #pragma unroll
     for (int i = 0; i < kTransfers; ++i) {
       state.store(0, i, 0);
@@ -61,7 +61,7 @@ class Pinned {
   }
 
   template <class Output>
-  static DG_DEVICE void epilogue(State& state, Output&, bool) {
+  static DG_DEVICE void epilogue(State& state, int, Output&, bool) {
     state.mma.finish();
   }
 

@@ -5,10 +5,10 @@
 #include "deep_gemm_rocm/batched_k_loader.h"
 #include "deep_gemm_rocm/conditional.h"
 #include "deep_gemm_rocm/direct_mma.h"
+#include "deep_gemm_rocm/fragment_loader.h"
 #include "deep_gemm_rocm/gemm_kind.h"
 #include "deep_gemm_rocm/promoted_mma.h"
 #include "deep_gemm_rocm/scale_loader.h"
-#include "deep_gemm_rocm/shuffled_loader.h"
 #include "deep_gemm_rocm/tile_loader.h"
 #include "deep_gemm_rocm/transposing_tile_loader.h"
 #include "deep_gemm_rocm/tile_shape.h"
@@ -17,7 +17,10 @@ namespace deep_gemm_rocm {
 
 struct TileOperands {
   OperandTile a, b;
-  ScaleTile sfa, sfb;
+};
+
+struct TileScales {
+  ScaleTile a, b;
 };
 
 // What a schedule asks of PipelineState. Schedules derive from it and name what they have otherwise.
@@ -33,6 +36,7 @@ struct PipelineResources {
   static constexpr int kPartsOfA = 1;        // of its rows; as many parts of the waves load one each
   static constexpr int kPartsOfB = 1;
   static constexpr bool kGoesOn = false;     // see TileLoader
+  static constexpr bool kSkipsLds = false;   // each wave loads its fragments from memory
 };
 
 // What every schedule works with: loaders, LDS, fragments and the wave's accumulators.
@@ -61,15 +65,24 @@ class PipelineState {
   template <class T, Major kMajor, int kRows, int kLdsRows, int kThreads, class Order>
   using Loader = Conditional<Kind::kSumsBatch, BatchedKLoader<GroupLoader<T, kMajor, kRows, kLdsRows, kThreads, Order>>,
                              GroupLoader<T, kMajor, kRows, kLdsRows, kThreads, Order>>;
+  template <class Order, class Chunks, int kFragments, int kRows>
+  using LoaderOfFragments =
+      FragmentLoader<Mfma, Order, Chunks, kFragments, kRows, kRegisterStages, Kind::kKTail>;
   static_assert(Kind::kWidensA == Kind::kSumsSquares, "only a loader that sums squares widens");
-  using LoaderA =
+  static constexpr bool kSkipsLds = Resources::kSkipsLds;
+  using LoaderAOfTiles =
       Conditional<Kind::kSumsSquares,
                   SquaringTileLoader<RowsInOrder, kRowsOfA, kThreadsOfA, kRegisterStages, Kind::kKTail, Widened>,
                   Loader<typename Kind::A, Kind::kMajorA, kRowsOfA, kLdsRowsOfA, kThreadsOfA, RowsInOrder>>;
+  using LoaderA =
+      Conditional<kSkipsLds, LoaderOfFragments<RowsInOrder, ChunksOfRows, Shape::kFragsM, Shape::kBlockM>,
+                  LoaderAOfTiles>;
   using OrderOfB = RowsByLane<Mfma, Shape::kJoined, Shape::kParts>;
   static constexpr bool kShuffledB = Kind::kMajorB == Major::kShuffled;
+  static constexpr bool kBSkipsLds = kSkipsLds || kShuffledB;
+  using ChunksOfB = Conditional<kShuffledB, ShuffledChunks, ChunksOfRows>;
   using LoaderB =
-      Conditional<kShuffledB, ShuffledLoader<Mfma, OrderOfB, Shape::kFragsN, Shape::kBlockN, kRegisterStages>,
+      Conditional<kBSkipsLds, LoaderOfFragments<OrderOfB, ChunksOfB, Shape::kFragsN, Shape::kBlockN>,
                   Loader<typename Kind::B, Kind::kMajorB, kRowsOfB, kLdsRowsOfB, kThreadsOfB, OrderOfB>>;
   static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
   static constexpr bool kPromoted = kPerColumn || Kind::kScaling == Scaling::kBlocks;
@@ -77,12 +90,11 @@ class PipelineState {
   using Mma = Conditional<kPromoted, PromotedMma<Shape, Scales, Resources::kChains, Resources::kCarry>,
                           DirectMma<Shape, Scales, Resources::kChains>>;
 
-  static constexpr int kBytesOfA = Resources::kPartsOfA * kLdsRowsOfA * kBlockKBytes;
-  static constexpr int kBytesOfB = kShuffledB ? 0 : Resources::kPartsOfB * kLdsRowsOfB * kBlockKBytes;
+  static constexpr int kBytesOfA = kSkipsLds ? 0 : Resources::kPartsOfA * kLdsRowsOfA * kBlockKBytes;
+  static constexpr int kBytesOfB = kBSkipsLds ? 0 : Resources::kPartsOfB * kLdsRowsOfB * kBlockKBytes;
 
  public:
   static constexpr int kThreads = Shape::kThreads * Shape::kWavesK + kProducerThreads;
-  // Of a part of K.
   static constexpr int kLdsBytes = Resources::kLdsStagesOfA * kBytesOfA + Resources::kLdsStagesOfB * kBytesOfB;
   static constexpr int kTransfersOfA = LoaderA::kPasses;
   static constexpr int kTransfers = kTransfersOfA + LoaderB::kPasses;
@@ -92,8 +104,8 @@ class PipelineState {
   static constexpr int kSlots = Mma::kSlots;
 
   DG_DEVICE explicit PipelineState(uint8_t* lds)
-      : loader_a_(loaded_part_of_a() * kRowsOfA),
-        loader_b_(kShuffledB ? Shape::wave_n() : loaded_part_of_b() * kRowsOfB),
+      : loader_a_(kSkipsLds ? Shape::wave_m() : loaded_part_of_a() * kRowsOfA),
+        loader_b_(kBSkipsLds ? Shape::wave_n() : loaded_part_of_b() * kRowsOfB),
         lds_(lds),
         first_lds_row_of_a_(Shape::wave_m() / kRowsOfA * kLdsRowsOfA + Shape::wave_m() % kRowsOfA),
         first_lds_row_of_b_(Shape::wave_n() / kRowsOfB * kLdsRowsOfB + Shape::wave_n() % kRowsOfB) {}
@@ -103,11 +115,15 @@ class PipelineState {
     begin_sums(num_k_blocks(tile));
   }
 
-  // From here on, loads are of the tile that comes after this one.
+  // From here on, loads are of the tile that comes after this one,
   DG_DEVICE void begin_loads(const TileOperands& next) {
     loader_a_.begin(next.a, end_k_block);
     loader_b_.begin(next.b, end_k_block);
-    scales.begin(next.sfa, next.a.rows, next.sfb, next.b.rows, num_k_blocks(next));
+  }
+
+  // and loads of scales its.
+  DG_DEVICE void begin_scales(const TileScales& next, const TileOperands& operands) {
+    scales.begin(next.a, operands.a.rows, next.b, operands.b.rows, num_k_blocks(operands));
   }
 
   DG_DEVICE void begin_sums(int num_k_blocks) {
@@ -153,16 +169,21 @@ class PipelineState {
     b[fragment_stage][fragment].read(read, lds_b(k_block), first_lds_row_of_b_ + fragment * Mfma::kRows);
   }
 
-  // All fragments, in the order in which the slots use them; after the i-th of kFragmentReads, between(i). Those of a
-  // shuffled B are in registers, of this stage.
+  // All fragments, in the order in which the slots use them; after the i-th of kFragmentReads, between(i). Those that
+  // skip LDS are in registers, of this stage.
   template <class Between>
   DG_DEVICE void read_fragments(int k_block, int register_stage, const Between& between) {
     static_for<kFragmentReads>([&](auto i) {
       constexpr int kPastB = (1 + Shape::kFragsN) * kReads;
       constexpr int kFragment = i < kPastB ? i / kReads - 1 : i / kReads - Shape::kFragsN;
       if constexpr (i < kReads || i >= kPastB) {
-        read_a(i < kReads ? 0 : kFragment, i % kReads, k_block);
-      } else if constexpr (kShuffledB) {
+        constexpr int kFragmentOfA = i < kReads ? 0 : kFragment;
+        if constexpr (kSkipsLds) {
+          a[kFragmentOfA].set(i % kReads, loader_a_.operands(register_stage, kFragmentOfA, i % kReads));
+        } else {
+          read_a(kFragmentOfA, i % kReads, k_block);
+        }
+      } else if constexpr (kBSkipsLds) {
         b[0][kFragment].set(i % kReads, loader_b_.operands(register_stage, kFragment, i % kReads));
       } else {
         read_b(0, kFragment, i % kReads, k_block);
@@ -175,13 +196,21 @@ class PipelineState {
     read_fragments(k_block, register_stage, [](auto) {});
   }
 
-  // Multiplies and promotes a K-block whose fragments are read.
-  DG_DEVICE void multiply() {
+  // Multiplies and promotes a K-block whose fragments are read; after_row(i) follows the last MFMA of A's i-th.
+  template <class AfterRow>
+  DG_DEVICE void multiply(const AfterRow& after_row) {
     static_for<kSlots>([&](auto slot) {
       __builtin_amdgcn_sched_barrier(0);
       mma.slot(slot, a, b[0]);
+      constexpr int kDone = Mma::Order::completed_rows(slot + 1);
+#pragma unroll
+      for (int row = Mma::Order::completed_rows(slot); row < kDone; ++row) after_row(row);
     });
     mma.finish();
+  }
+
+  DG_DEVICE void multiply() {
+    multiply([](int) {});
   }
 
   // Of the first K-block whose scales aren't loaded yet.
@@ -197,9 +226,24 @@ class PipelineState {
     __builtin_amdgcn_sched_barrier(0);
   }
 
-  // Of a shuffled B.
+  // Those that skip LDS.
   DG_DEVICE void load_fragments(int stage, int k_block) {
-    if constexpr (kShuffledB) loader_b_.load_fragments(stage, k_block);
+    load_fragments_of_b(stage, k_block);
+    if constexpr (kSkipsLds) {
+      __builtin_amdgcn_sched_barrier(0);
+#pragma unroll
+      for (int i = 0; i < Shape::kFragsM; ++i) load_fragment_of_a(stage, i, k_block);
+      __builtin_amdgcn_sched_barrier(0);  // see load_tile()
+    }
+  }
+
+  DG_DEVICE void load_fragment_of_a(int stage, int i, int k_block) { loader_a_.load_fragment(stage, i, k_block); }
+
+  DG_DEVICE void load_fragments_of_b(int stage, int k_block) {
+    if constexpr (kBSkipsLds) {
+#pragma unroll
+      for (int i = 0; i < Shape::kFragsN; ++i) loader_b_.load_fragment(stage, i, k_block);
+    }
   }
 
   DG_DEVICE void store_tile(int stage, int k_block) {
@@ -239,17 +283,18 @@ class PipelineState {
 };
 
 // Computes a tile's sum over K, once its first K-blocks are on their way. Schedules that go on to the next tile call
-// between_loads(k_block) in each K-block but the last, which may find the next tile and set `following_k_blocks`.
+// between_loads(k_block) in each K-block but the last, which may find the next tile and set `following_k_blocks`. The
+// epilogue computes the last K-blocks, up to kLastKBlocks, of those schedules that do so otherwise than those before.
 // `output` may store what is complete before all is.
 template <class Schedule, class BetweenLoads, class Output>
 DG_DEVICE void run_k_loop(typename Schedule::State& state, const BetweenLoads& between_loads, Output& output,
                           const int& following_k_blocks) {
-  const int end = state.end_k_block - (Schedule::kEndsWithKBlock ? 1 : 0);
-  for (int first = state.first_k_block; first < end; first += Schedule::kUnroll) {
+  int first = state.first_k_block;
+  for (; first < state.end_k_block - Schedule::kLastKBlocks; first += Schedule::kUnroll) {
     static_for<Schedule::kUnroll>(
         [&](auto stage) { Schedule::k_block(state, stage, first + stage, between_loads); });
   }
-  Schedule::epilogue(state, output, following_k_blocks > 0);
+  Schedule::epilogue(state, first, output, following_k_blocks > 0);
 }
 
 }  // namespace deep_gemm_rocm

@@ -18,7 +18,7 @@ class ProducerConsumer {
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = kNumStages - 2;
-  static constexpr bool kEndsWithKBlock = false;
+  static constexpr int kLastKBlocks = 0;
   static constexpr bool kGoesOnToNextTile = false;
   static_assert(kUnroll >= 1, "two stages are in LDS, at least one is on its way in registers");
 
@@ -30,8 +30,10 @@ class ProducerConsumer {
   };
   using State = PipelineState<Kind, Shape, Resources>;
 
-  static DG_DEVICE void prologue(State& state) {
+  template <class BeginScales>
+  static DG_DEVICE void prologue(State& state, const BeginScales& begin_scales) {
     if (State::computes()) {
+      begin_scales();
 #pragma unroll
       for (int stage = 0; stage < kUnroll; ++stage) state.load_scales(stage);
     } else {
@@ -53,7 +55,7 @@ class ProducerConsumer {
   }
 
   template <class Output>
-  static DG_DEVICE void epilogue(State&, Output&, bool) {}
+  static DG_DEVICE void epilogue(State&, int, Output&, bool) {}
 
  private:
   static DG_DEVICE void produce(State& state, int stage, int k_block) {

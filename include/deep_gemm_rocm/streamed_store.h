@@ -31,7 +31,7 @@ class StreamedStore {
 
   // Finds where results go, before the first slot.
   DG_DEVICE void begin() {
-    const GemmArguments& args = first_kernel_argument<GemmArguments>();
+    const GemmArguments& args = gemm_arguments();
     args_ = &args;
     const Output output(output_tile<D>(args.d, tile_.group, tile_.m, tile_.n, tile_.stored_rows, args.n - tile_.n),
                         OutputColumns<Kind>(args, tile_.n));

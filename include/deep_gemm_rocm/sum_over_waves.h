@@ -2,45 +2,58 @@
 #pragma once
 
 #include "deep_gemm_rocm/hip_declarations.h"
+#include "deep_gemm_rocm/tile_shape.h"
 #include "deep_gemm_rocm/types.h"
 
 namespace deep_gemm_rocm {
 
-// The tile's sums as an epilogue asks for them; they are in wave 0 only. Parts are added up in their order.
-template <class Shape>
+// The tile's sums as an epilogue asks for them, which first waves have, each those of some rows. Parts are added up in
+// their order.
+template <class Shape_>
 class SumOverWaves {
-  static constexpr int kElements = Shape::Mfma::kElements;
-  static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;
+  using Sums = Shape_;
+  static constexpr int kStoringWaves = greatest_common_divisor(Sums::kWavesK, Sums::kFragsM);
+  static constexpr int kFragments = Sums::kFragsM * Sums::kFragsN;
+  static constexpr int kElements = Sums::Mfma::kElements;
   using Elements = Vector<float, kElements>;
 
  public:
-  // All waves take part. `lds` is the workgroup's; of that of the K loop none is needed any more.
+  // How those waves share the tile.
+  using Shape = TileShape<typename Sums::Mfma, Sums::kBlockM, Sums::kBlockN, kStoringWaves, 1, Sums::kParts>;
+  static constexpr int kLdsBytes = Sums::kWavesK > 1 ? Sums::kWavesK * kFragments * kWaveSize * sizeof(Elements) : 0;
+
+  // All waves take part. `lds` is the workgroup's.
   template <class Mma>
   DG_DEVICE SumOverWaves(const Mma& mma, uint8_t* lds) : sums_{} {
     auto* const parts = reinterpret_cast<Elements*>(lds);  // [kWavesK][kFragments][kWaveSize]
-    lds_barrier();
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
       Elements own;
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) own[e] = mma.total(i / Shape::kFragsN, i % Shape::kFragsN, e);
-      parts[(Shape::wave_k() * kFragments + i) * kWaveSize + lane_id()] = own;
+      for (int e = 0; e < kElements; ++e) own[e] = mma.total(i / Sums::kFragsN, i % Sums::kFragsN, e);
+      parts[(Sums::wave_k() * kFragments + i) * kWaveSize + lane_id()] = own;
     }
     lds_barrier();
-    if (Shape::wave_k() != 0) return;
+    if (!has_sums()) return;
+    const int first = wave_id() * kOwnFragments;
 #pragma unroll
-    for (int part = 0; part < Shape::kWavesK; ++part) {
+    for (int part = 0; part < Sums::kWavesK; ++part) {
 #pragma unroll
-      for (int i = 0; i < kFragments; ++i) sums_[i] += parts[(part * kFragments + i) * kWaveSize + lane_id()];
+      for (int i = 0; i < kOwnFragments; ++i) {
+        sums_[i] += parts[(part * kFragments + first + i) * kWaveSize + lane_id()];
+      }
     }
   }
+
+  static DG_DEVICE bool has_sums() { return wave_id() < kStoringWaves; }
 
   DG_DEVICE float total(int fragment_m, int fragment_n, int element) const {
     return sums_[fragment_m * Shape::kFragsN + fragment_n][element];
   }
 
  private:
-  Elements sums_[kFragments];
+  static constexpr int kOwnFragments = kFragments / kStoringWaves;
+  Elements sums_[kOwnFragments];
 };
 
 }  // namespace deep_gemm_rocm

@@ -31,6 +31,7 @@ constexpr int ceil_div(int a, int b) {
   return (a + divisor - 1) / divisor;
 }
 constexpr int round_up(int a, int b) { return ceil_div(a, b) * b; }
+constexpr int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 
 template <class T>
 constexpr T min(T a, T b) {

@@ -1,0 +1,61 @@
+// A schedule of the K loop for waves that share nothing: each has a part of K of its own.
+#pragma once
+
+#include "deep_gemm_rocm/pipeline.h"
+
+namespace deep_gemm_rocm {
+
+// Nothing goes through LDS, and nobody waits for anybody: the operands of kNumStages K-blocks lie in the registers from
+// which MFMAs take them, or are on their way there.
+template <class Kind_, class Shape_, int kNumStages>
+class WavesAlone {
+ public:
+  using Kind = Kind_;
+  using Shape = Shape_;
+  static constexpr int kUnroll = kNumStages;
+  static constexpr int kLastKBlocks = kNumStages;  // behind which there is nothing to load
+  static constexpr bool kGoesOnToNextTile = false;
+
+  struct Resources : PipelineResources<Shape> {
+    static constexpr int kRegisterStages = kNumStages;
+    static constexpr bool kSkipsLds = true;
+  };
+  using State = PipelineState<Kind, Shape, Resources>;
+
+  template <class BeginScales>
+  static DG_DEVICE void prologue(State& state, const BeginScales& begin_scales) {
+    state.load_fragments(0, 0);
+    begin_scales();
+    state.load_scales(0);
+#pragma unroll
+    for (int stage = 1; stage < kNumStages; ++stage) {
+      state.load_scales(stage);
+      state.load_fragments(stage, stage);
+    }
+  }
+
+  // Fragments of A are loaded again as soon as MFMAs have taken them, so that loads never pause.
+  template <class BetweenLoads>
+  static DG_DEVICE void k_block(State& state, int stage, int k_block, const BetweenLoads&) {
+    compute(state, stage, k_block, [&](int row) { state.load_fragment_of_a(stage, row, k_block + kNumStages); });
+    state.load_scales(stage);
+    state.load_fragments_of_b(stage, k_block + kNumStages);
+  }
+
+  template <class Output>
+  static DG_DEVICE void epilogue(State& state, int first, Output&, bool) {
+    static_for<kNumStages>([&](auto stage) {
+      if (first + stage < state.end_k_block) compute(state, stage, first + stage, [](int) {});
+    });
+  }
+
+ private:
+  template <class AfterRow>
+  static DG_DEVICE void compute(State& state, int stage, int k_block, const AfterRow& after_row) {
+    state.mma.start_k_block(state.scales, stage);
+    state.read_fragments(k_block, stage);
+    state.multiply(after_row);
+  }
+};
+
+}  // namespace deep_gemm_rocm
