@@ -64,8 +64,14 @@ DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile, con
 
 // Have the compiler load arguments here, all that finding a tile takes, or its operands: so it waits for them once, and
 // not for one after the other.
+template <class TileSource>
 DG_DEVICE void load_arguments_of_tile(const GemmArguments& args) {
-  asm volatile("" ::"s"(args.m), "s"(args.n), "s"(args.k), "s"(args.band_reciprocal));
+  if constexpr (TileSource::kReadsLayout) {
+    asm volatile("" ::"s"(args.m), "s"(args.n), "s"(args.k), "s"(args.band_reciprocal), "s"(args.grouped_layout),
+                 "s"(args.num_groups), "s"(args.a.group_stride), "s"(args.b.group_stride));
+  } else {
+    asm volatile("" ::"s"(args.m), "s"(args.n), "s"(args.k), "s"(args.band_reciprocal));
+  }
 }
 template <class Kind>
 DG_DEVICE void load_arguments_of_operands(const GemmArguments& args) {
@@ -152,6 +158,7 @@ DG_DEVICE void compute_tiles_one_by_one(FirstArguments first, int index, int ste
   using Shape = typename Schedule::Shape;
   for (;; index += step, first = FirstArguments::of(gemm_arguments())) {
     const GemmArguments args = first.with(gemm_arguments());
+    load_arguments_of_tile<TileSource>(args);
     const TileSource source(args);
     if (index >= source.num_tiles()) return;
     const auto tile = source.tile(index);
@@ -177,7 +184,7 @@ DG_DEVICE void compute_tiles_one_by_one(FirstArguments first, int index, int ste
 template <class Schedule, class TileSource, class Tile>
 DG_DEVICE int find_following(const typename Schedule::State& state, int index, Tile& tile) {
   const GemmArguments& args = gemm_arguments();
-  load_arguments_of_tile(args);
+  load_arguments_of_tile<TileSource>(args);
   const TileSource source(args);
   const int num_tiles = source.num_tiles();
   // Branches take longer than what they would leave out.
@@ -196,6 +203,7 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
   using Shape = typename Schedule::Shape;
   for (;; index += step, first = FirstArguments::of(gemm_arguments())) {
     const GemmArguments args = first.with(gemm_arguments());
+    load_arguments_of_tile<TileSource>(args);
     const TileSource source(args);
     if (index >= source.num_tiles()) return;
     auto tile = source.tile(index);

@@ -1,5 +1,6 @@
 // How a workgroup finds the tiles of output that it computes: which group they belong to, where they are, and which of
 // their rows count. There is one such struct for each kind of problem; all have
+//   kReadsLayout: whether the device finds them by grouped_layout;
 //   max_tiles(args): at least the number of tiles, known on the host;
 //   num_tiles(): that number;
 //   tile(index): one of them, as a struct derived from Tile with is_stored(row, args) and result(row, sum), what is
@@ -56,6 +57,7 @@ struct TileOfK : TileOfResults {
 template <class Shape, int kXcdChunk, int kBand>
 class DenseTiles {
  public:
+  static constexpr bool kReadsLayout = false;
   static int64_t max_tiles(const GemmArguments& args) {
     return static_cast<int64_t>(ceil_div(args.m, Shape::kBlockM)) * ceil_div(args.n, Shape::kOutputN);
   }
@@ -115,6 +117,7 @@ class ContiguousTiles {
   static constexpr int kRows = Shape::kBlockM;
 
  public:
+  static constexpr bool kReadsLayout = true;
   static int64_t max_tiles(const GemmArguments& args) { return Dense::max_tiles(args); }
 
   DG_DEVICE explicit ContiguousTiles(const GemmArguments& args) : args_(args), dense_(args) {}
@@ -195,6 +198,7 @@ struct PsumRows {
 template <class Rows, class Shape, int kXcdChunk, int kBand>
 class RaggedTiles {
  public:
+  static constexpr bool kReadsLayout = true;
   static int64_t max_tiles(const GemmArguments& args) {
     return Rows::max_tile_rows(args, Shape::kBlockM) * ceil_div(args.n, Shape::kOutputN);
   }
@@ -202,52 +206,55 @@ class RaggedTiles {
   DG_DEVICE explicit RaggedTiles(const GemmArguments& args)
       : args_(args),
         layout_{args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))},
-        tiles_n_(ceil_div(args.n, Shape::kOutputN)) {
-    int tile_rows = 0;
-    for (int first = 0; first < args_.num_groups; first += kWaveSize) tile_rows += last(inclusive_sum(tiles_of(first)));
+        tiles_n_(ceil_div(args.n, Shape::kOutputN)),
+        first_groups_(groups_from(0)) {
+    int tile_rows = last(first_groups_.tiles_up_to);
+    for (int first = kWaveSize; first < args_.num_groups; first += kWaveSize) {
+      tile_rows += last(groups_from(first).tiles_up_to);
+    }
     num_tiles_ = tile_rows * tiles_n_;
   }
 
   DG_DEVICE int num_tiles() const { return num_tiles_; }
 
   DG_DEVICE TileWithTail tile(int index) const {
-    const int position = xcd_contiguous(index, num_tiles_, kXcdChunk);
-    const int tile_row = position / tiles_n_;
-    for (int first = 0, before = 0;; first += kWaveSize) {
-      const int tiles = tiles_of(first);
-      const int up_to = before + inclusive_sum(tiles);
-      if (const uint64_t behind = ballot(up_to > tile_row)) {
+    int position = xcd_contiguous(index, num_tiles_, kXcdChunk);
+    Groups groups = first_groups_;
+    for (int first = 0;;) {
+      if (const uint64_t behind = ballot(groups.tiles_up_to * tiles_n_ > position)) {
         const int lane = lowest_bit(behind);
-        const int tiles_m = read_lane(tiles, lane);
-        const int first_position = (read_lane(up_to, lane) - tiles_m) * tiles_n_;
-        return tile_of_group(first + lane, grouped_tile(position - first_position, tiles_m, tiles_n_, kBand,
-                                                        args_.band_reciprocal));
+        const int tiles_m = read_lane(groups.tiles, lane);
+        position -= (read_lane(groups.tiles_up_to, lane) - tiles_m) * tiles_n_;
+        const TileIndex tile = grouped_tile(position, tiles_m, tiles_n_, kBand, args_.band_reciprocal);
+        const int m = read_lane(groups.rows.begin, lane) + tile.m * Shape::kBlockM;
+        return {{first + lane, m, tile.n * Shape::kOutputN, read_lane(groups.rows.end, lane) - m,
+                 read_lane(groups.rows.padded_end, lane) - m}};
       }
-      before = last(up_to);
+      position -= last(groups.tiles_up_to) * tiles_n_;
+      groups = groups_from(first += kWaveSize);
     }
   }
 
  private:
+  // One in each lane: its rows, its tile rows, and how many those up to it have.
+  struct Groups {
+    RowRange rows;
+    int tiles, tiles_up_to;
+  };
+
   static DG_DEVICE int last(int value) { return read_lane(value, kWaveSize - 1); }
 
-  DG_DEVICE RowRange rows_of(int group) const { return Rows::of_group(args_, layout_, group); }
-
-  // How many tile rows the lane's group has, of 64 from `first` on.
-  DG_DEVICE int tiles_of(int first) const {
+  DG_DEVICE Groups groups_from(int first) const {
     const int group = first + lane_id();
-    const RowRange rows = rows_of(group);
-    return group < args_.num_groups ? ceil_div(rows.padded_end - rows.begin, Shape::kBlockM) : 0;
-  }
-
-  DG_DEVICE TileWithTail tile_of_group(int group, TileIndex tile) const {
-    const RowRange rows = rows_of(group);
-    const int m = uniform(rows.begin) + tile.m * Shape::kBlockM;
-    return {{group, m, tile.n * Shape::kOutputN, uniform(rows.end) - m, uniform(rows.padded_end) - m}};
+    const RowRange rows = Rows::of_group(args_, layout_, group);
+    const int tiles = group < args_.num_groups ? ceil_div(rows.padded_end - rows.begin, Shape::kBlockM) : 0;
+    return {rows, tiles, inclusive_sum(tiles)};
   }
 
   const GemmArguments& args_;
   Buffer layout_;
   int tiles_n_;
+  Groups first_groups_;
   int num_tiles_;
 };
 
@@ -257,6 +264,7 @@ class BatchedTiles {
   using Dense = DenseTiles<Shape, kXcdChunk, kBand>;
 
  public:
+  static constexpr bool kReadsLayout = false;
   static int64_t max_tiles(const GemmArguments& args) { return args.num_groups * Dense::max_tiles(args); }
 
   DG_DEVICE explicit BatchedTiles(const GemmArguments& args) : num_groups_(args.num_groups), dense_(args) {}
@@ -346,6 +354,7 @@ class KGroupedTiles {
   using Batched = BatchedTiles<Shape, kXcdChunk, kBand>;
 
  public:
+  static constexpr bool kReadsLayout = true;
   static int64_t max_tiles(const GemmArguments& args) { return Batched::max_tiles(args); }
 
   DG_DEVICE explicit KGroupedTiles(const GemmArguments& args)

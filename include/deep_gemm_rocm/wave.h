@@ -25,14 +25,26 @@ DG_DEVICE float exchange(float value, int lane) {
   return __builtin_bit_cast(float, exchange(__builtin_bit_cast(int, value), lane));
 }
 
+// What another lane of 16, or a row of 16 lanes, hands over by DPP, to the rows whose bits are set; 0 where nobody does.
+template <int kControl, int kRows = 0xF>
+DG_DEVICE int handed_over(int value) {
+  return __builtin_amdgcn_update_dpp(0, value, kControl, kRows, 0xF, false);
+}
+
 // The sum over this lane and those before it.
 DG_DEVICE int inclusive_sum(int value) {
-  const int lane = lane_id_computed_here();
-#pragma unroll
-  for (int distance = 1; distance < kWaveSize; distance *= 2) {
-    const int before = exchange(value, lane - distance);
-    value += lane >= distance ? before : 0;
-  }
+  // DPP controls: CDNA3 ISA guide, "Data Parallel Primitives".
+  constexpr int kRowShiftRight = 0x110;  // by so many lanes
+  constexpr int kLastToNextRow = 0x142;
+  constexpr int kLane31ToOthers = 0x143;
+  constexpr int kOddRows = 0b1010;
+  constexpr int kLastRows = 0b1100;
+  value += handed_over<kRowShiftRight + 1>(value);
+  value += handed_over<kRowShiftRight + 2>(value);
+  value += handed_over<kRowShiftRight + 4>(value);
+  value += handed_over<kRowShiftRight + 8>(value);
+  value += handed_over<kLastToNextRow, kOddRows>(value);
+  value += handed_over<kLane31ToOthers, kLastRows>(value);
   return value;
 }
 
