@@ -207,9 +207,9 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
     const TileSource source(args);
     if (index >= source.num_tiles()) return;
     auto tile = source.tile(index);
-    using Tile = decltype(tile);
+    using StreamedTile = typename decltype(tile)::Streamed;
     using Output =
-        Conditional<kStreamsResults<Kind, Shape, Tile>, StreamedStore<Kind, Shape, Tile>, NoStreamedStore>;
+        Conditional<kStreamsResults<Kind, Shape>, StreamedStore<Kind, Shape, StreamedTile>, NoStreamedStore>;
     typename Schedule::State state(lds);
     const TileOperands operands = tile_operands<Kind, Shape>(args, tile);
     state.begin(operands);
@@ -238,11 +238,13 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
         }
         wait_for_arguments();  // or the compiler would wait in every K-block
       };
-      Output output(tile);
+      Output output(tile.streamed(), tile.is_streamed());
       run_k_loop<Schedule>(state, prepare, output, following_k_blocks);
       if (!output.finish(state.mma)) {
         state.mma.settle();
-        store_tile<Schedule>(gemm_arguments(), tile, state, lds);
+        const GemmArguments& again = gemm_arguments();
+        // Found again where that is rare, for the registers that it took.
+        store_tile<Schedule>(again, Output::kStores ? TileSource(again).tile(index) : tile, state, lds);
       }
       if (following_k_blocks == 0) break;
       state.begin_sums(following_k_blocks);

@@ -7,12 +7,13 @@ namespace deep_gemm_rocm {
 
 // Whether results are the sums themselves, rounded to 16 bits, which this is for. With 32 bits a row's vectors take
 // twice the registers, and there is less to do.
-template <class Kind, class Shape, class Tile>
+template <class Kind, class Shape>
 constexpr bool kStreamsResults = sizeof(typename Kind::D) == 2 && !Kind::kAccumulate && !Kind::kHasBias &&
-                                 !Kind::kSkipsHeadMid && Shape::kParts == 1 && Tile::kLeavesRegisters &&
+                                 !Kind::kSkipsHeadMid && Shape::kParts == 1 &&
                                  (Kind::kScaling == Scaling::kNone || Kind::kScaling == Scaling::kBlocks);
 
-// Of numbers in an output that is aligned, which nearly all tiles have. Others are left to the Epilogue.
+// Of numbers in an output that is aligned, which nearly all tiles have, and whose rows all are what `tile` says. Others
+// are left to the Epilogue.
 template <class Kind, class Shape, class Tile>
 class StreamedStore {
   using D = typename Kind::D;
@@ -27,7 +28,7 @@ class StreamedStore {
  public:
   static constexpr bool kStores = true;
 
-  DG_DEVICE explicit StreamedStore(const Tile& tile) : tile_(tile) {}
+  DG_DEVICE StreamedStore(const Tile& tile, bool is_streamed) : tile_(tile), is_streamed_(is_streamed) {}
 
   // Finds where results go, before the first slot.
   DG_DEVICE void begin() {
@@ -36,7 +37,7 @@ class StreamedStore {
     const Output output(output_tile<D>(args.d, tile_.group, tile_.m, tile_.n, tile_.stored_rows, args.n - tile_.n),
                         OutputColumns<Kind>(args, tile_.n));
     buffer_ = output.buffer();
-    takes_numbers_ = output.is_aligned() && output.has_rows_in_order();
+    takes_numbers_ = is_streamed_ && output.is_aligned() && output.has_rows_in_order();
     row_step_ = takes_numbers_ ? output.offset_of_rows(Shape::Mfma::kRows) : 0;
     lane_ = lane_id_computed_here();
 #pragma unroll
@@ -99,6 +100,7 @@ class StreamedStore {
   }
 
   const Tile& tile_;
+  bool is_streamed_;
   const GemmArguments* args_;
   Buffer buffer_;
   bool takes_numbers_;
@@ -117,7 +119,7 @@ struct NoStreamedStore {
 
   NoStreamedStore() = default;
   template <class Tile>
-  DG_DEVICE explicit NoStreamedStore(const Tile&) {}
+  DG_DEVICE NoStreamedStore(const Tile&, bool) {}
   DG_DEVICE void begin() {}
   template <class Mma>
   DG_DEVICE void after_slot(const Mma&, int) {}

@@ -29,18 +29,23 @@ struct Tile {
   int rows;         // that are multiplied, from m on; may exceed the tile
   int stored_rows;  // that may be written
 
-  static constexpr bool kLeavesRegisters = true;  // to store results while others are computed
+  // Whether streamed() says what is stored.
+  DG_DEVICE bool is_streamed() const { return true; }
   DG_DEVICE int group_of_operands() const { return group; }
   DG_DEVICE PartOfK part_of_k(const GemmArguments& args) const { return {args.k, 0, 0, false}; }
 };
 
 struct TileOfResults : Tile {
+  using Streamed = TileOfResults;
+  DG_DEVICE const Streamed& streamed() const { return *this; }
   DG_DEVICE bool is_stored(int, const GemmArguments&) const { return true; }
   DG_DEVICE float result(int, float sum) const { return sum; }
 };
 
 // Rows behind the group's own are padding, which is zero.
 struct TileWithTail : Tile {
+  using Streamed = TileWithTail;
+  DG_DEVICE const Streamed& streamed() const { return *this; }
   DG_DEVICE bool is_stored(int, const GemmArguments&) const { return true; }
   DG_DEVICE float result(int row, float sum) const { return row < rows ? sum : 0; }
 };
@@ -95,11 +100,14 @@ struct RowSet {
 };
 
 // What the ids of a tile's rows make of it. Padding is zero, or not written. Rows of another group than the tile's, or
-// of none that exists, break the layout's contract: they become NaN, so that it shows.
+// of none that exists, break the layout's contract: they become NaN, so that it shows. Of most tiles all rows are
+// members, and results as they are: so the sets take no registers while others are computed.
 template <int kRows>
-struct TileOfIds : Tile {
-  static constexpr bool kLeavesRegisters = false;
+struct TileOfIds : TileOfResults {
   RowSet<kRows> members, padding;
+  bool has_members_only;
+
+  DG_DEVICE bool is_streamed() const { return has_members_only; }
 
   DG_DEVICE bool is_stored(int row, const GemmArguments& args) const {
     return args.write_padding || !padding.contains(row);
@@ -125,7 +133,7 @@ class ContiguousTiles {
   DG_DEVICE int num_tiles() const { return dense_.num_tiles(); }
 
   DG_DEVICE TileOfIds<kRows> tile(int index) const {
-    TileOfIds<kRows> tile{dense_.tile(index), {}, {}};
+    TileOfIds<kRows> tile{dense_.tile(index), {}, {}, true};
     const int existing = min(tile.stored_rows, kRows);
     const Buffer ids{args_.grouped_layout + tile.m, existing * static_cast<unsigned>(sizeof(int))};
     tile.group = -1;
@@ -141,6 +149,7 @@ class ContiguousTiles {
       const uint64_t members = ballot(exists && id >= 0 && id == tile.group);
       if (members) tile.rows = word * kWaveSize + highest_bit(members) + 1;
       tile.members.words[word] = members;
+      tile.has_members_only &= members == ballot(exists);
       tile.padding.words[word] = ballot(exists && id < 0);
       any_stored |= ballot(exists && id >= 0) != 0;
     }
