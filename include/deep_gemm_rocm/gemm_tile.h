@@ -106,13 +106,13 @@ DG_DEVICE TileScales tile_scales(const GemmArguments& args, const Tile& tile) {
   return {scales_of_a(args, tile, k), scales_of_b<Kind, Shape>(args, tile, k)};
 }
 
-template <class Kind, class Shape, class Mma, class Tile>
-DG_DEVICE void store_sums(const GemmArguments& args, const Tile& tile, const Mma& sums, uint8_t* lds) {
+template <class Kind, class Shape, class Tile>
+DG_DEVICE Epilogue<Kind, Shape> epilogue_of(const GemmArguments& args, const Tile& tile) {
   using D = typename Kind::D;
   const int rows = tile.stored_rows;
   const int columns = args.n - tile.n;
   const PartOfK k = tile.part_of_k(args);
-  const Epilogue<Kind, Shape> epilogue({
+  return Epilogue<Kind, Shape>({
       args,
       output_tile<D>(args.d, tile.group, tile.m, tile.n, rows, columns),
       output_tile<D>(args.c, tile.group, tile.m, tile.n, rows, columns),
@@ -123,7 +123,6 @@ DG_DEVICE void store_sums(const GemmArguments& args, const Tile& tile, const Mma
       scales_of_b<Kind, Shape>(args, tile, k),
       scale_tile(args.sfd, tile.group, tile.m, 0, tile.n / kScaleBlockN),
   });
-  epilogue.store(sums, tile, lds);
 }
 
 // Of LDS that a workgroup needs.
@@ -144,11 +143,13 @@ DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typ
   if (!Schedule::State::computes()) return;
 
   if constexpr (Shape::kWavesK == 1) {
-    store_sums<Kind, Shape>(args, tile, state.mma, lds);
+    epilogue_of<Kind, Shape>(args, tile).store(state.mma, tile, lds);
   } else {
     using SumOverParts = SumOverWaves<Shape>;
+    const auto epilogue = epilogue_of<Kind, typename SumOverParts::Shape>(args, tile);
+    __builtin_amdgcn_sched_barrier(0);  // its arguments are loaded while waves exchange their sums
     const SumOverParts sums(state.mma, lds);
-    if (sums.has_sums()) store_sums<Kind, typename SumOverParts::Shape>(args, tile, sums, lds);
+    if (sums.has_sums()) epilogue.store(sums, tile, lds);
   }
 }
 

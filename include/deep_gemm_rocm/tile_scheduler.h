@@ -40,10 +40,10 @@ constexpr TileIndex grouped_tile(unsigned tile, int tiles_m, int tiles_n, int gr
   const unsigned in_band = tile - band * band_tiles;
   const unsigned first_m = band * group_m;
   const unsigned rows = min<unsigned>(tiles_m - first_m, group_m);
-  // Divisions are slow, and most bands are full, or there is one row.
+  // Divisions are slow, and branches too; most bands are full, or there is one row.
   const unsigned full = group_m;
-  unsigned n = in_band / full;
-  if (rows != full) n = rows == 1 ? in_band : in_band / rows;
+  unsigned n = rows == 1 ? in_band : in_band / full;
+  if (__builtin_expect(rows != full && rows != 1, false)) n = in_band / rows;
   return {static_cast<int>(first_m + in_band - n * rows), static_cast<int>(n)};
 }
 
