@@ -1,4 +1,5 @@
-// Kernels that do next to nothing but move memory, 16 bytes a work-item: what simulator.py measures GB/s with.
+// Kernels that do next to nothing but move memory, 16 bytes a work-item: what simulator.py measures GB/s with, and
+// small_m.py compares GEMMs with.
 #include "deep_gemm_rocm/hip_declarations.h"
 
 namespace deep_gemm_rocm {
@@ -38,6 +39,18 @@ DG_KERNEL void row_sum(const Float4* x, const Float4*, float* out, int count) {
 #endif
 }
 
+// Only reads: what it adds up is stored where it isn't a number, so that compilers keep the loads.
+constexpr int kReads = 8;
+DG_KERNEL void read(const Float4* x, const Float4*, Float4* out, int count) {
+#ifdef __HIP_DEVICE_COMPILE__
+  const int first = workgroup_id() * kThreads * kReads + thread_id();
+  Float4 sum = {};
+#pragma unroll
+  for (int i = 0; i < kReads; ++i) sum += x[min(first + i * kThreads, count - 1)];
+  if (sum[0] + sum[1] + sum[2] + sum[3] != sum[0] + sum[1] + sum[2] + sum[3]) out[0] = sum;
+#endif
+}
+
 }  // namespace deep_gemm_rocm
 
 // `columns` 0: elementwise.
@@ -45,10 +58,11 @@ extern "C" hipError_t dg_launch(int kernel, const void* x, const void* y, void* 
                                 hipStream_t stream) {
   using namespace deep_gemm_rocm;
   const void* const kernels[] = {reinterpret_cast<const void*>(&copy), reinterpret_cast<const void*>(&add),
-                                 reinterpret_cast<const void*>(&row_sum)};
-  const bool elementwise = kernel < 2;
+                                 reinterpret_cast<const void*>(&row_sum), reinterpret_cast<const void*>(&read)};
+  const bool elementwise = kernel != 2;
+  const int of_workgroup = kernel == 3 ? kThreads * kReads : kThreads;
   int count = (elementwise ? rows * columns : columns) / 4;
   void* arguments[] = {&x, &y, &out, &count};
-  const unsigned groups = elementwise ? (count + kThreads - 1) / kThreads : rows;
+  const unsigned groups = elementwise ? (count + of_workgroup - 1) / of_workgroup : rows;
   return hipLaunchKernel(kernels[kernel], {groups, 1, 1}, {kThreads, 1, 1}, arguments, 0, stream);
 }
