@@ -46,20 +46,6 @@ DG_DEVICE const T& kernel_arguments() {
   return *reinterpret_cast<const T*>((const void*)arguments);
 }
 
-// Brings the kernel's arguments into the scalar cache at once. Else each part of them that the compiler reads late
-// costs a trip to memory, one after the other, before the first load of what the kernel works on.
-template <class T>
-DG_DEVICE void fetch_kernel_arguments() {
-  constexpr int kLineBytes = 64;
-  constexpr int kLines = (sizeof(T) + kLineBytes - 1) / kLineBytes;
-  auto* const arguments = (const char*)(const void*)__builtin_amdgcn_kernarg_segment_ptr();
-  int words[kLines];
-#pragma unroll
-  for (int line = 0; line < kLines; ++line) words[line] = *reinterpret_cast<const int*>(arguments + line * kLineBytes);
-#pragma unroll
-  for (int line = 0; line < kLines; ++line) asm volatile("" ::"s"(words[line]));
-}
-
 // Waits for arguments on their way to registers.
 DG_DEVICE void wait_for_arguments() {
   constexpr int kNoScalarLoads = 0xc07f;  // s_waitcnt lgkmcnt(0): the other counters' largest values
