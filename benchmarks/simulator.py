@@ -18,11 +18,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from ctypes import c_int, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import streaming
 import torch
 import typer
 from rich.console import Console
@@ -30,9 +30,7 @@ from rich.table import Table
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import hip, testing
-from deep_gemm_rocm.jit import Kernel, cache, toolchain
-from deep_gemm_rocm.jit.source import Source
-from deep_gemm_rocm.paths import include_dir
+from deep_gemm_rocm.jit import toolchain
 
 FP8_SHAPES = ((128, 2112, 7168), (512, 1024, 4096), (2048, 1024, 2048))  # M, N, K
 BF16_SHAPES = ((128, 2112, 2048), (1024, 1024, 1024))
@@ -123,22 +121,15 @@ def _workloads() -> Iterator[Workload]:
 
 def _stream(name: str, rows: int, columns: int) -> Callable[[], None]:
     """A launch of one of the kernels in streaming.hip."""
-    number = ("copy", "add", "row_sum").index(name)
+    number = streaming.NAMES.index(name)
     x, y = torch.randn(rows, columns), torch.randn(rows, columns)
     out = torch.empty(rows, columns)
 
     def run() -> None:
         with hip.runtime().launching(x=x, y=y, out=out) as stream:
-            _streaming_kernels()(number, x.data_ptr(), y.data_ptr(), out.data_ptr(), rows, columns, stream)
+            streaming.kernels()(number, x.data_ptr(), y.data_ptr(), out.data_ptr(), rows, columns, stream)
 
     return run
-
-
-@functools.cache
-def _streaming_kernels() -> Kernel:
-    text = Path(__file__).with_name("streaming.hip").read_text()
-    source = Source.collect("streaming", text, include_dir())
-    return Kernel(cache.obtain(source, toolchain.choose()), (c_int, *(c_void_p,) * 3, *(c_int,) * 2, c_void_p))
 
 
 def _time(run: Callable[[], object], runs: int) -> Timing:

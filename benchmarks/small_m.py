@@ -6,29 +6,26 @@ tells: a launch and the first trip to memory take it as long. Times are simulate
 
 from __future__ import annotations
 
-from ctypes import c_int, c_void_p
-from pathlib import Path
 from typing import Annotated
 
+import streaming
 import torch
 import typer
 
 import deep_gemm_rocm
 from deep_gemm_rocm import hip, simulator
 from deep_gemm_rocm.benchmarks.shapes import DENSE, Shape, parse
-from deep_gemm_rocm.jit import Kernel, cache, toolchain
-from deep_gemm_rocm.jit.source import Source
-from deep_gemm_rocm.paths import include_dir
+from deep_gemm_rocm.layout import ceil_div
 
-READ = 3  # among the kernels of streaming.hip
+READ = streaming.NAMES.index("read")
 CHUNK_BYTES = 16
 
 
 def fp8_gemm(shape: Shape) -> list[simulator.KernelProfile]:
     """The kernels of one call with scales of 1x128 and 128x128."""
     m, n, k, _ = shape
-    a = torch.zeros(m, k, dtype=torch.float8_e4m3fnuz), torch.ones(-(-k // 128), m).t()
-    b = torch.zeros(n, k, dtype=torch.float8_e4m3fnuz), torch.ones(-(-n // 128), -(-k // 128))
+    a = torch.zeros(m, k, dtype=torch.float8_e4m3fnuz), torch.ones(ceil_div(k, 128), m).t()
+    b = torch.zeros(n, k, dtype=torch.float8_e4m3fnuz), torch.ones(ceil_div(n, 128), ceil_div(k, 128))
     d = torch.empty(m, n, dtype=torch.bfloat16)
     with simulator.profile(compute="sampled") as prof:
         deep_gemm_rocm.fp8_gemm_nt(a, b, d, recipe=(1, 128, 128))
@@ -40,11 +37,11 @@ def bytes_moved(shape: Shape) -> int:
     return shape.m * shape.k + shape.n * shape.k + 2 * shape.m * shape.n
 
 
-def reading(kernels: Kernel, num_bytes: int) -> float:
+def reading(num_bytes: int) -> float:
     """Microseconds that it takes to read so many bytes."""
     x, out = torch.zeros(num_bytes // CHUNK_BYTES, 4), torch.zeros(4)
     with simulator.profile() as prof, hip.runtime().launching(x=x, out=out) as stream:
-        kernels(READ, x.data_ptr(), x.data_ptr(), out.data_ptr(), x.numel(), 1, stream)
+        streaming.kernels()(READ, x.data_ptr(), x.data_ptr(), out.data_ptr(), x.numel(), 1, stream)
     return prof.kernels[0].time_us
 
 
@@ -52,14 +49,11 @@ def main(
     shapes: Annotated[str, typer.Option(help="MxNxK, with commas between; DeepGEMM's by default.")] = "",
 ) -> None:
     """Print a table of all shapes."""
-    text = (Path(__file__).parent / "streaming.hip").read_text()
-    argtypes = (c_int, *(c_void_p,) * 3, *(c_int,) * 2, c_void_p)
-    kernels = Kernel(cache.obtain(Source.collect("streaming", text, include_dir()), toolchain.choose()), argtypes)
     print("| M x N x K | µs | TB/s | only reading, µs | of that speed | vector L1 busy | kernels |")
     print("|---|---|---|---|---|---|---|")
     for shape in [parse(name, Shape) for name in shapes.split(",") if name] or [s for s in DENSE if s.m <= 128]:
         gemm, num_bytes = fp8_gemm(shape), bytes_moved(shape)
-        time, least = sum(kernel.time_us for kernel in gemm), reading(kernels, num_bytes)
+        time, least = sum(kernel.time_us for kernel in gemm), reading(num_bytes)
         rate, names = num_bytes / time / 1e6, ", ".join(kernel.name for kernel in gemm)
         shares = f"{least / time:.0%} | {gemm[0].vmem_busy:.0%}"
         print(f"| {shape} | {time:.2f} | {rate:.2f} | {least:.2f} | {shares} | {names} |", flush=True)

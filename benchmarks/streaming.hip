@@ -47,7 +47,7 @@ DG_KERNEL void read(const Float4* x, const Float4*, Float4* out, int count) {
   Float4 sum = {};
 #pragma unroll
   for (int i = 0; i < kReads; ++i) sum += x[min(first + i * kThreads, count - 1)];
-  if (sum[0] + sum[1] + sum[2] + sum[3] != sum[0] + sum[1] + sum[2] + sum[3]) out[0] = sum;
+  if (__builtin_isnan(sum[0] + sum[1] + sum[2] + sum[3])) out[0] = sum;
 #endif
 }
 
@@ -63,6 +63,6 @@ extern "C" hipError_t dg_launch(int kernel, const void* x, const void* y, void* 
   const int of_workgroup = kernel == 3 ? kThreads * kReads : kThreads;
   int count = (elementwise ? rows * columns : columns) / 4;
   void* arguments[] = {&x, &y, &out, &count};
-  const unsigned groups = elementwise ? (count + of_workgroup - 1) / of_workgroup : rows;
+  const unsigned groups = elementwise ? ceil_div(count, of_workgroup) : rows;
   return hipLaunchKernel(kernels[kernel], {groups, 1, 1}, {kThreads, 1, 1}, arguments, 0, stream);
 }
