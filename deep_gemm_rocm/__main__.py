@@ -76,7 +76,11 @@ def bench(
         ),
     ] = "deepgemm",
     baseline: Annotated[
-        str, typer.Option(help="triton, rocblas, hipblaslt, torch_scaled_mm, aiter, all or none; with commas between.")
+        str,
+        typer.Option(
+            help="triton, rocblas, hipblaslt, torch_scaled_mm, aiter, dense, all or none; with commas between. "
+            "dense is what grouped GEMM is held against, the dense kernel at the same FLOPs."
+        ),
     ] = "all",
     iters: Annotated[int | None, typer.Option(min=1, help="Timed calls.")] = None,
     cold_iters: Annotated[int | None, typer.Option(min=0, help="Calls before them.")] = None,

@@ -137,6 +137,44 @@ def test_baselines_are_checked_and_the_fastest_candidate_counts(monkeypatch, dev
     assert absent.missing == "isn't installed"
 
 
+@pytest.mark.parametrize(
+    ("op", "dense_op"),
+    [("m_grouped_fp8_gemm_nt_contiguous", "fp8_gemm_nt"), ("m_grouped_bf16_gemm_nt_masked", "bf16_gemm_nt")],
+)
+def test_dense_baseline_has_the_rows_of_all_groups(op, dense_op, device):
+    grouped = problems.make(op, GROUPED, device)
+    dense = BASELINES["dense"].instead(grouped)
+    assert dense.flops == grouped.flops
+    assert dense.d.shape == (sum(grouped.group_sizes), 128)
+    ours, result = suite.run(op, [GROUPED], ["dense"], ONCE, lambda _: None)
+    assert (result.op, result.shape, result.flops) == (op, GROUPED, ours.flops)
+    assert result.bytes == dense.bytes < ours.bytes
+    assert result.how.startswith(f"{dense_op} {dense.shape}: gemm_nt_")
+    assert 0 < result.error <= 1
+    assert list(report.speedups([ours, result])) == ["dense"]
+
+
+def test_dense_baseline_is_checked(monkeypatch):
+    run = problems.Problem.run
+
+    def wrong(problem):
+        run(problem)
+        if not problem.group_sizes:
+            problem.d[1, 2] = 1000
+
+    monkeypatch.setattr(problems.Problem, "run", wrong)
+    ours, dense = suite.run("m_grouped_fp8_gemm_nt_masked", [GROUPED], ["dense"], ONCE, lambda _: None)
+    assert ours.timing
+    assert dense.timing is None
+    assert "WrongResultError" in dense.missing
+
+
+@pytest.mark.parametrize("op", ["fp8_gemm_nt", "k_grouped_bf16_gemm_tn_contiguous"])
+def test_only_groups_of_rows_have_a_dense_baseline(op, device):
+    problem = problems.make(op, GROUPED if "grouped" in op else DENSE, device)
+    assert BASELINES["dense"].missing(problem) == f"{op} has no groups of rows"
+
+
 @pytest.mark.parametrize("op", ["fp8_gemm_nt", "m_grouped_fp8_gemm_nt_contiguous", "m_grouped_bf16_gemm_nt_masked"])
 def test_triton_computes_the_same(op, device):
     triton_gemm = pytest.importorskip("deep_gemm_rocm.benchmarks.triton_gemm")

@@ -1,8 +1,10 @@
-"""What this package's kernels are compared with, as far as it is installed and the device runs it."""
+"""What this package's kernels are compared with: other implementations, as far as the machine has and runs them, and of
+grouped GEMM the package's own dense kernel."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +15,7 @@ import torch
 
 from .. import hip
 from ..layout import data_and_scales
+from . import problems
 from .attention_problems import AttentionProblem
 from .logits_problems import LogitsProblem
 from .operations import AnyProblem
@@ -25,16 +28,18 @@ _WHOLE_ROWS = (1, 1, None)
 
 @dataclass(frozen=True)
 class Baseline:
-    """Another implementation.
+    """What a problem's kernel is compared with.
 
     Attributes:
         missing: why it can't compute a problem; empty where it can.
         candidates: ways to compute it, of which the fastest counts.
-        recipe: of the scales that it takes, if not all that the problem has; then it is called with scales of 1.
+        instead: what it computes in place of a problem, with as many FLOPs; the problem itself by default.
+        recipe: of the scales of what it computes, if not that of the operation.
     """
 
     missing: Callable[[Any], str]
     candidates: Callable[[Any], Iterable[Candidate]]
+    instead: Callable[[Any], Any] = lambda problem: problem
     recipe: tuple[int | None, int | None, int | None] | None = None
 
 
@@ -92,6 +97,12 @@ def _scaled_mm(problem: Problem) -> Iterable[Candidate]:
     return [("scales of rows", run)]
 
 
+def _with_scales_of_one(problem: Problem) -> Problem:
+    (a, _), (b, _) = data_and_scales(problem.a), data_and_scales(problem.b)
+    ones = (torch.ones(len(tensor), 1, device=tensor.device) for tensor in (a, b))
+    return dataclasses.replace(problem, a=(a, next(ones)), b=(b, next(ones)))
+
+
 def _aiter_missing(problem: AnyProblem) -> str:
     if importlib.util.find_spec("aiter") is None:
         return "aiter isn't installed"
@@ -108,10 +119,32 @@ def _aiter_candidates(_: Problem) -> Iterable[Candidate]:
     return [("gemm_a8w8_blockscale", run)]
 
 
+def _dense_missing(problem: AnyProblem) -> str:
+    return "" if problem.op.startswith("m_grouped") else f"{problem.op} has no groups of rows"
+
+
+def _as_dense(problem: Problem) -> Problem:
+    """The dense product of as many rows as all groups have together, with the weights of one.
+
+    These are the rows that have results, so FLOPs are just the same. Rows between groups, of the contiguous layout, and
+    room that a group doesn't use, of the masked one, are what grouping costs: the dense product has none.
+    """
+    op = "fp8_gemm_nt" if problem.is_fp8 else "bf16_gemm_nt"
+    shape = problem.shape._replace(m=sum(problem.group_sizes), groups=1)
+    return problems.make(op, shape, hip.runtime().tensor_device)
+
+
+def _dense_candidates(problem: Problem) -> Iterable[Candidate]:
+    return [(f"{problem.op} {problem.shape}: {', '.join(problem.kernel_names())}", Problem.run)]
+
+
 BASELINES = {
     "triton": Baseline(_triton_missing, _triton_candidates),
     "rocblas": Baseline(lambda problem: _needs_gpu(problem, "bf16_gemm_nt"), _mm("cublas")),
     "hipblaslt": Baseline(lambda problem: _needs_gpu(problem, "bf16_gemm_nt"), _mm("cublaslt")),
-    "torch_scaled_mm": Baseline(lambda problem: _needs_gpu(problem, "fp8_gemm_nt"), _scaled_mm, _WHOLE_ROWS),
+    "torch_scaled_mm": Baseline(
+        lambda problem: _needs_gpu(problem, "fp8_gemm_nt"), _scaled_mm, _with_scales_of_one, _WHOLE_ROWS
+    ),
     "aiter": Baseline(_aiter_missing, _aiter_candidates),
+    "dense": Baseline(_dense_missing, _dense_candidates, _as_dense),
 }

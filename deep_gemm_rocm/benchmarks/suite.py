@@ -11,12 +11,11 @@ from typing import Any
 import torch
 
 from .. import hip
-from ..layout import data_and_scales
 from . import measure
 from .baselines import BASELINES, Baseline
 from .measure import Sampling, Timing
 from .operations import OPERATIONS, AnyProblem
-from .problems import Problem, WrongResultError
+from .problems import WrongResultError
 from .shapes import AnyShape
 
 OURS = "deep_gemm_rocm"
@@ -100,15 +99,15 @@ def _baseline(problem: AnyProblem, name: str, sampling: Sampling) -> Result:
     baseline = BASELINES[name]
     if missing := baseline.missing(problem):
         return _result(problem, name, "", missing=missing)
-    if baseline.recipe and isinstance(problem, Problem):
-        problem = _with_scales_of_one(problem)
     try:
-        how, run = _fastest(problem, baseline)
-        timing, error = _measured(problem, run, sampling, baseline.recipe)
+        computed = baseline.instead(problem)
+        how, run = _fastest(computed, baseline)
+        timing, error = _measured(computed, run, sampling, baseline.recipe)
     # Whatever is wrong with a baseline, the others are still to be measured.
     except Exception as failure:
         return _result(problem, name, "", missing=f"{type(failure).__name__}: {failure}".splitlines()[0])
-    return _result(problem, name, how, timing=timing, error=error)
+    # As many FLOPs as the problem has, but not always as many weights.
+    return dataclasses.replace(_result(problem, name, how, timing=timing, error=error), bytes=computed.bytes)
 
 
 def _fastest(problem: AnyProblem, baseline: Baseline) -> tuple[str, Callable[[Any], None]]:
@@ -131,9 +130,3 @@ def _fastest(problem: AnyProblem, baseline: Baseline) -> tuple[str, Callable[[An
         raise RuntimeError(failures[0])
     _, how, run = min(times, key=lambda entry: entry[0])
     return f"{how} (best of {len(times)})", run
-
-
-def _with_scales_of_one(problem: Problem) -> Problem:
-    (a, _), (b, _) = data_and_scales(problem.a), data_and_scales(problem.b)
-    ones = (torch.ones(len(tensor), 1, device=tensor.device) for tensor in (a, b))
-    return dataclasses.replace(problem, a=(a, next(ones)), b=(b, next(ones)))
