@@ -132,7 +132,10 @@ def tune(
     count: Annotated[int, typer.Option(min=1, help="Configurations to measure for each shape.")] = 6,
     again: Annotated[bool, typer.Option(help="Whether to measure what is in the table as well.")] = False,
 ) -> None:
-    """Measure the most promising configurations for each shape and keep the best ones in a table."""
+    """Measure the most promising configurations for each shape and keep the best ones in a table.
+
+    The best is the fastest, or for GEMM one that the heuristic may choose, too, if that takes at most 2% longer.
+    """
     from .benchmarks.problems import OPERATIONS
     from .cli.tune import run
 

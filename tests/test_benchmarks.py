@@ -20,7 +20,8 @@ from deep_gemm_rocm.benchmarks.problems import WrongResultError
 from deep_gemm_rocm.benchmarks.shapes import AttentionShape, Shape
 from deep_gemm_rocm.benchmarks.suite import Result
 from deep_gemm_rocm.heuristics import choose_dense
-from deep_gemm_rocm.heuristics.tuned import TunedTable
+from deep_gemm_rocm.heuristics.choose import gemm_candidates, legal_configs
+from deep_gemm_rocm.heuristics.tuned import Choice, TunedTable
 from deep_gemm_rocm.testing import attention_reference, visible_keys
 
 DENSE = Shape(48, 128, 256)
@@ -252,6 +253,25 @@ def test_tuning_passes_over_what_fails(monkeypatch, device):
     row = tune.tune(problem, 2, ONCE, trials.append)
     assert (row.config, row.splits) == second
     assert len([trial for trial in trials if trial.time_us]) == 2
+
+
+@pytest.mark.parametrize(("time_us", "wins"), [(10.1, True), (10.3, False)])
+def test_tuning_takes_a_candidate_of_the_heuristic_where_others_save_little(time_us, wins, monkeypatch, device):
+    problem = problems.make("fp8_gemm_nt", DENSE, device)
+    wanted = tune.asked_for(problem)
+    first, second, *_ = gemm_candidates(wanted.kind, wanted.max_block_m)
+    other = next(config for config in legal_configs(wanted) if config not in gemm_candidates(wanted.kind))
+    times = {Choice(first): 20.0, Choice(other): 10.0, Choice(second): time_us}
+
+    def time_calls(calls, sampling, **_):
+        taken = times[choose_dense(*wanted[:5])]
+        return Timing(taken, taken, taken)
+
+    monkeypatch.setattr(tune, "candidates", lambda wanted, count: list(times))
+    monkeypatch.setattr(tune.measure, "time_calls", time_calls)
+    monkeypatch.setattr(problems.Problem, "check", lambda self: 0.5)
+    row = tune.tune(problem, len(times), ONCE, lambda trial: None)
+    assert (row.config, row.time_us) == ((second, time_us) if wins else (other, 10.0))
 
 
 @pytest.mark.parametrize(

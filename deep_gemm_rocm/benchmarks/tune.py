@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +27,10 @@ from .problems import WrongResultError
 
 Wanted = GemmProblem | AttentionCase
 AnyChoice = Choice | AttentionChoice
+
+# What another configuration has to save of the time that one of the heuristic's takes. Problems without a row run the
+# heuristic's, so programs have these kernels anyway; another one is one more to compile and to load.
+_WORTH_A_KERNEL = 0.02
 
 
 class _Asked:
@@ -78,7 +82,7 @@ def candidates(wanted: Wanted, count: int) -> Sequence[AnyChoice]:
 def tune(
     problem: AnyProblem, count: int, sampling: Sampling, report: Callable[[Trial], None]
 ) -> TunedRow | TunedAttention:
-    """Measures ``count`` configurations; the best one whose result is right.
+    """Measures ``count`` configurations; the first of ``best_first`` whose result is right.
 
     Args:
         report: called with each of them.
@@ -91,8 +95,7 @@ def tune(
     for choice in candidates(wanted, count):
         trials.append(_tried(problem, choice, sampling))
         report(trials[-1])
-    timed = sorted((trial for trial in trials if trial.time_us), key=lambda trial: trial.time_us or 0)
-    for trial in timed:
+    for trial in best_first(wanted, trials):
         copy = problem.copy()
         try:
             with tuned.replaced(Always(trial.choice)):
@@ -105,6 +108,17 @@ def tune(
     raise RuntimeError(
         f"{problem.op} {problem.shape}: no configuration works; the first failed with {trials[0].failure}"
     )
+
+
+def best_first(wanted: Wanted, trials: Iterable[Trial]) -> list[Trial]:
+    """Those that have a time, the fastest first; of GEMM, configurations that aren't among ``gemm_candidates`` count as
+    2% slower than they are."""
+    heuristics = () if isinstance(wanted, AttentionCase) else gemm_candidates(wanted.kind, wanted.max_block_m)
+
+    def cost(trial: Trial) -> float:
+        return (trial.time_us or 0) * (1 if trial.choice.config in heuristics else 1 + _WORTH_A_KERNEL)
+
+    return sorted((trial for trial in trials if trial.time_us), key=cost)
 
 
 def _tried(problem: AnyProblem, choice: AnyChoice, sampling: Sampling) -> Trial:
