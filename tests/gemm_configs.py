@@ -35,9 +35,10 @@ OTHERS = (
     GemmConfig(
         block_m=256, block_n=64, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong", mfma_rows=32, kind=TAIL
     ),
-    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=1, num_stages=3, mfma_rows=32, waves_k=4),
-    GemmConfig(block_m=48, block_n=32, waves_m=1, waves_n=1, num_stages=2, waves_k=2, kind=TAIL),
-    GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=1, waves_k=8),
+    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=1, num_stages=3, schedule="alone", mfma_rows=32, waves_k=4),
+    GemmConfig(block_m=48, block_n=32, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=2, kind=TAIL),
+    GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=1, schedule="alone", waves_k=8),
+    GemmConfig(block_m=96, block_n=64, waves_m=3, waves_n=2, num_stages=2, schedule="alone", kind=TAIL),
 )
 
 ALL = CHOSEN + OTHERS
@@ -109,8 +110,8 @@ KINDS = (
     GemmKind(bias="bf16", d_type="f32"),
     GemmKind(activation="silu_and_mul", bias="f32"),
     GemmKind(activation="silu_and_mul", scaling="vectors", d_type="f16", k_tail=True),
-    GemmKind(activation="silu_and_mul", scaling="rows", bias="f16", b_major="rows"),
     GemmKind(activation="silu_and_mul", scaling="none", a_type="bf16", b_type="bf16", d_type="f32"),
+    GemmKind(activation="silu_and_mul", scaling="rows", bias="f16", b_major="rows"),
     GemmKind(d_type="e4m3"),
     GemmKind(d_type="e5m2", scaling="vectors", bias="bf16", k_tail=True),
     GemmKind(activation="silu_and_mul", d_type="e4m3"),

@@ -14,7 +14,7 @@ from deep_gemm_rocm.heuristics.cost import estimated_clocks
 from deep_gemm_rocm.heuristics.tuned import SHIPPED, GemmProblem, TableError, TunedRow, TunedTable, replaced
 
 VALID = GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=2)
-ALONE = {"block_m": 16, "block_n": 16, "waves_m": 1, "waves_n": 1, "waves_k": 2}
+ALONE = {"block_m": 16, "block_n": 16, "waves_m": 1, "waves_n": 1, "schedule": "alone", "waves_k": 2}
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,11 @@ ALONE = {"block_m": 16, "block_n": 16, "waves_m": 1, "waves_n": 1, "waves_k": 2}
         ({"mfma_rows": 32, "kind": GemmKind(scaling="vectors")}, "more columns"),
         ({"schedule": "pinned", "block_m": 128, "kind": GemmKind(scaling="vectors")}, "scales of columns"),
         ({"waves_k": 0}, "waves_k"),
-        ({"waves_k": 2}, "one wave"),
-        ({**ALONE, "schedule": "producer", "producer_waves": 1}, "multistage"),
+        ({"waves_k": 2}, "only the alone schedule"),
+        ({**ALONE, "block_n": 32, "waves_n": 2}, "one wave"),
+        ({**ALONE, "block_n": 128, "waves_n": 2, "waves_k": 1, "kind": GemmKind(d_type="e4m3")}, "quantised"),
         ({**ALONE, "kind": GemmKind(b_major="rows")}, "contiguous along K"),
-        ({**ALONE, "kind": GemmKind(grouping="k_grouped")}, "another way"),
+        ({**ALONE, "kind": GemmKind(grouping="k_grouped")}, "K of their own"),
         ({**ALONE, "block_m": 64, "block_n": 64, "num_stages": 3}, "registers"),
         ({**ALONE, "block_m": 64, "block_n": 128}, "registers"),
         ({**ALONE, "block_m": 64, "block_n": 64, "waves_k": 8}, "LDS"),
@@ -87,7 +88,7 @@ def test_names_spell_out_the_configuration():
     producer = dataclasses.replace(VALID, schedule="producer", num_stages=3, producer_waves=4)
     assert producer.kernel_name == "gemm_nt_e4m3_blocks_bf16_64x128x128_w2x2p4_mfma16_s3_producer"
     dealing = dataclasses.replace(VALID, **ALONE)
-    assert dealing.kernel_name == "gemm_nt_e4m3_blocks_bf16_16x16x128_w1x1k2_mfma16_s2_multistage"
+    assert dealing.kernel_name == "gemm_nt_e4m3_blocks_bf16_16x16x128_w1x1k2_mfma16_s2_alone"
     kind = GemmKind("bf16", "bf16", "f32", "none", accumulate=True, grouping="masked", k_tail=True)
     name = "m_grouped_masked_gemm_nt_bf16_f32_c_64x128x64_w2x2_mfma16_s2_multistage_ktail"
     assert dataclasses.replace(VALID, kind=kind).kernel_name == name

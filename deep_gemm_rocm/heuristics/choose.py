@@ -20,17 +20,22 @@ _SMALL = (
     GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=4, num_stages=4),
     GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=4, num_stages=4),
 )
-# Where waves may deal K among themselves, which takes no second pass, no LDS and no barriers.
+# Where waves may load what they multiply themselves, which takes no LDS: they deal K among them, which saves a second
+# pass,
 _SMALL_DEALING_K = (
-    GemmConfig(block_m=16, block_n=16, waves_m=1, waves_n=1, num_stages=3, waves_k=4),
-    GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=3, waves_k=4),
-    GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=4, num_stages=4),
-    GemmConfig(block_m=32, block_n=32, waves_m=1, waves_n=1, num_stages=3, waves_k=4),
-    GemmConfig(block_m=64, block_n=32, waves_m=1, waves_n=1, num_stages=2, waves_k=4),
-    GemmConfig(block_m=64, block_n=64, waves_m=4, waves_n=1, num_stages=4),
+    GemmConfig(block_m=16, block_n=16, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4),
+    GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4),
+    GemmConfig(block_m=32, block_n=32, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=4),
+    GemmConfig(block_m=64, block_n=32, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=4),
 )
-# The largest that does so. It has no registers for scales of columns.
-_LARGEST_DEALING_K = GemmConfig(block_m=64, block_n=64, waves_m=1, waves_n=1, num_stages=2, waves_k=4)
+# or, where columns are enough for all CUs, these, and wait for nobody.
+_SMALL_ALONE = (
+    GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
+    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
+)
+# The largest of both. They have no registers for scales of columns.
+_LARGEST_ALONE = GemmConfig(block_m=64, block_n=32, waves_m=1, waves_n=1, num_stages=3, schedule="alone")
+_LARGEST_DEALING_K = GemmConfig(block_m=64, block_n=64, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=4)
 # Where a wave needs two MFMA tiles side by side, or a tile 128 columns.
 _SMALL_WIDE = (
     GemmConfig(block_m=16, block_n=128, waves_m=1, waves_n=4, num_stages=4),
@@ -46,11 +51,13 @@ _LARGE = (
     GemmConfig(block_m=128, block_n=128, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong"),
     GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong"),
 )
+# Where waves alone take up to 64 rows.
+_LARGER = _LARGE[1:]
 # Tiles of 224 rows take more time for each row than those of 256, but of 4096x4096 there are two for each of 304 CUs.
-_LARGE_OF_DENSE = (
-    *_LARGE[:-1],
+_LARGER_OF_DENSE = (
+    *_LARGER[:-1],
     GemmConfig(block_m=224, block_n=128, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong"),
-    _LARGE[-1],
+    _LARGER[-1],
 )
 # Where tiles of 256 rows would reach into the next group.
 _LARGE_OF_GROUPS = (
@@ -86,21 +93,29 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
     elif kind.parts == 2 and kind.is_quantised:
         configs = _WIDEST
     else:
-        deals = kind.grouping in ("dense", "split_k") and kind.is_k_major
-        dealing = _SMALL_DEALING_K if kind.scaling == "vectors" else (*_SMALL_DEALING_K, _LARGEST_DEALING_K)
-        narrow = dealing if deals else _SMALL
         is_plain = kind.parts == 1 and not kind.is_quantised
-        small = narrow if is_plain else _SMALL_WIDE
-        if kind.grouping == "summed" or kind.b_major == "shuffled":
-            configs = small + _LARGE_MULTISTAGE
-        elif kind.grouping == "contiguous" and not kind.is_quantised:
-            configs = small + _LARGE_OF_GROUPS
-        elif is_plain and kind.grouping == "dense" and kind.is_k_major and kind.scaling != "vectors":
-            configs = small + _LARGE_OF_DENSE
+        if is_plain and kind.grouping in ("dense", "split_k") and kind.is_k_major:
+            configs = _of_waves_alone(kind)
         else:
-            configs = small + _LARGE
+            small = _SMALL if is_plain else _SMALL_WIDE
+            if kind.grouping == "summed" or kind.b_major == "shuffled":
+                configs = small + _LARGE_MULTISTAGE
+            elif kind.grouping == "contiguous" and not kind.is_quantised:
+                configs = small + _LARGE_OF_GROUPS
+            else:
+                configs = small + _LARGE
     largest = min(max_block_m, 128) if kind.grouping == "contiguous" else max_block_m
     return tuple(dataclasses.replace(config, kind=kind) for config in configs if config.block_m <= largest)
+
+
+def _of_waves_alone(kind: GemmKind) -> tuple[GemmConfig, ...]:
+    """Where they are better than others at few rows."""
+    scales_columns = kind.scaling == "vectors"
+    dealing = _SMALL_DEALING_K if scales_columns else (*_SMALL_DEALING_K, _LARGEST_DEALING_K)
+    if kind.grouping == "split_k":  # where columns aren't enough
+        return dealing + _LARGER
+    alone = _SMALL_ALONE if scales_columns else (*_SMALL_ALONE, _LARGEST_ALONE)
+    return alone + dealing + (_LARGER if scales_columns else _LARGER_OF_DENSE)
 
 
 @asks_tables
@@ -141,10 +156,10 @@ def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
     found = []
     for (block_m, block_n), (waves_m, waves_n, waves_k), (schedule, stages, producers) in itertools.product(
         itertools.product((16, 32, 64, 128, 256), (16, 32, 64, 128, 256)),
-        ((1, 2, 1), (2, 1, 1), (1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 8, 1), (2, 4, 1), (4, 2, 1), (1, 1, 2), (1, 1, 4),
-         (1, 1, 8)),
+        ((1, 1, 1), (1, 2, 1), (2, 1, 1), (1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 8, 1), (2, 4, 1), (4, 2, 1), (1, 1, 2),
+         (1, 1, 4), (1, 1, 8)),
         (("multistage", 2, 0), ("multistage", 3, 0), ("multistage", 4, 0), ("pinned", 2, 0), ("pingpong", 3, 0),
-         ("producer", 3, 4)),
+         ("producer", 3, 4), ("alone", 2, 0), ("alone", 3, 0), ("alone", 4, 0)),
     ):  # fmt: skip
         if block_m > max(16, min(problem.max_block_m, 2 * problem.m)) or block_n > max(32, 2 * problem.n):
             continue
@@ -197,6 +212,8 @@ def ranked_choices(problem: GemmProblem, configs: Sequence[GemmConfig]) -> list[
             of_parts = dataclasses.replace(kind, grouping="split_k", d_type="f32", accumulate=False, bias="none")
             parts, second_pass = problem._replace(kind=of_parts, num_groups=splits), second_pass_clocks(m, n, splits)
             for config in configs:
+                if config.schedule == "alone" and config.waves_k == 1:  # K is split where columns aren't enough
+                    continue
                 first_pass = estimated_clocks(dataclasses.replace(config, kind=of_parts), parts)
                 clocks[Choice(config, splits)] = first_pass + second_pass
     return sorted(clocks, key=lambda choice: (clocks[choice], -choice.config.block_m * choice.config.block_n))

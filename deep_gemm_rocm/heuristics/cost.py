@@ -27,12 +27,14 @@ _LAUNCH = 1500
 _SECOND_LAUNCH = 4800
 _PROLOGUE = 1500
 _EPILOGUE_PER_ROW = 8
-_SUM_OVER_WAVES = 1500  # and the start of their pipelines
+_START_OF_PARTS = 700  # where waves deal K, of their pipelines
+_SUM_OVER_WAVES_BYTES = 16  # that they exchange in a clock
 _OVERLAPPING_TILE = 3500  # besides its K-blocks, where they load the next one
-_FIRST_TILE_PER_ROW = 43  # of these tiles
-_LATENCY = {"multistage": 900, "pinned": 900, "pingpong": 400, "producer": 1300}  # from memory to a K-block in LDS
+_FIRST_TILE = 3200  # of these tiles
+_FIRST_TILE_PER_ROW = 18
+_LATENCY = {"multistage": 900, "pinned": 900, "pingpong": 400, "producer": 1300, "alone": 900}  # from memory
 _HIDES_NO_LATENCY = 0.75  # of the time in which a workgroup is busy
-_NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.025, "producer": 0.4, "dealing": 0.2}
+_NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.025, "producer": 0.4, "alone": 0.2}
 
 
 def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
@@ -45,15 +47,16 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     k_blocks = ceil_div(k * config.kind.element_bytes, BLOCK_K_BYTES * of_groups * config.waves_k)
     at_once = min(config.workgroups_per_cu, ceil_div(tiles, num_cus))
     rounds = ceil_div(tiles, num_cus * at_once)
-    in_registers = config.num_stages - (2 if config.waves_k == 1 else 0)
-    busy, latency = _busy_clocks(config), _LATENCY[config.schedule] / max(1, in_registers)
+    in_registers = config.num_stages - (0 if config.schedule == "alone" else 2)
+    busy, latency = _busy_clocks(config, at_once), _LATENCY[config.schedule] / max(1, in_registers)
     # Waves that deal K among themselves don't wait for each other.
     k_block = max(at_once * busy, _HIDES_NO_LATENCY * busy / config.waves_k + latency)
     first_tile, tile = 0, _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
     if config.waves_k > 1:
-        tile += _SUM_OVER_WAVES
+        tile += _START_OF_PARTS + config.lds_bytes / _SUM_OVER_WAVES_BYTES
     if config.schedule == "pingpong":
-        first_tile, tile = _FIRST_TILE_PER_ROW * config.block_m, _OVERLAPPING_TILE + k_blocks * k_block
+        first_tile = _FIRST_TILE + _FIRST_TILE_PER_ROW * config.block_m
+        tile = _OVERLAPPING_TILE + k_blocks * k_block
     memory = _memory_clocks(config, problem, tiles, tile_rows, tile_columns, k_blocks * config.waves_k)
     # Where both take about as long, each has to wait for the other at times.
     return _LAUNCH + ((first_tile + rounds * tile) ** 4 + memory**4) ** 0.25
@@ -64,24 +67,23 @@ def second_pass_clocks(m: int, n: int, num_parts: int) -> float:
     return _SECOND_LAUNCH + num_parts * m * n * 4 / _CACHE_BYTES
 
 
-def _busy_clocks(config: GemmConfig) -> float:
-    """Of a K-block of one tile, or of each of its parts of K, with other work to hide latency."""
+def _busy_clocks(config: GemmConfig, at_once: int) -> float:
+    """Of a K-block of one of so many tiles, or of each of its parts of K, with other work to hide latency."""
     rows_of_b = 0 if config.kind.b_major == "shuffled" else config.block_n
     loaded = (config.block_m + config.block_n) * BLOCK_K_BYTES
     stored = (config.block_m + rows_of_b) * BLOCK_K_BYTES
     read = (config.block_m * config.waves_n + rows_of_b * config.waves_m) * BLOCK_K_BYTES
+    if config.schedule == "alone":  # each wave loads what others read from LDS
+        loaded, stored, read = read, 0, 0
     # A SIMD without waves computes nothing.
-    simds = min(config.waves_m * config.waves_n * config.waves_k, 4) / 4
-    if config.waves_k > 1:  # operands go past LDS
-        stored = read = 0
+    simds = min(at_once * config.waves_m * config.waves_n * config.waves_k, 4) / 4
     parts = (
         config.block_m * config.block_n * BLOCK_K_BYTES / _MATRIX_BYTES / simds,
         loaded / _L1_BYTES,
         stored / _LDS_WRITE_BYTES + read / _LDS_READ_BYTES,
     )
     longest = max(parts)
-    not_overlapped = _NOT_OVERLAPPED["dealing" if config.waves_k > 1 else config.schedule]
-    return config.waves_k * (longest + not_overlapped * (sum(parts) - longest))
+    return config.waves_k * (longest + _NOT_OVERLAPPED[config.schedule] * (sum(parts) - longest))
 
 
 def _memory_clocks(

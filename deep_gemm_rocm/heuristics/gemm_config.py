@@ -25,7 +25,7 @@ BIAS_TYPES = ("none", "bf16", "f16", "f32")
 SCALINGS = ("none", "blocks", "vectors", "rows")
 PARTS_OF_B = {"identity": 1, "silu_and_mul": 2}  # that an activation takes, see activation.h
 GROUPINGS = ("dense", "batched", "contiguous", "psum", "masked", "split_k", "summed", "k_grouped")
-SCHEDULES = ("multistage", "pinned", "pingpong", "producer")
+SCHEDULES = ("multistage", "pinned", "pingpong", "producer", "alone")
 
 
 def _require(condition: bool, expectation: str, came: object) -> None:
@@ -152,13 +152,15 @@ class GemmConfig:
         block_m, block_n: output tile of a workgroup.
         waves_m, waves_n: the grid of waves that shares it.
         num_stages: K-blocks held at once, in LDS or on their way in registers. 1: nothing overlaps; 2: loads overlap
-            the computation; from 3 on LDS is double-buffered (of ``pingpong`` only for b). With ``waves_k`` all are in
-            registers.
+            the computation; from 3 on LDS is double-buffered (of ``pingpong`` only for b). Those of ``alone`` are all
+            in registers.
         schedule: ``multistage`` leaves the order within a K-block to the compiler; ``pinned`` gives every memory
             operation its place between MFMAs, for large tiles; with ``pingpong`` two halves of 8 waves take turns, one
-            loads while the other computes; with ``producer`` some waves only load and the others only compute.
+            loads while the other computes; with ``producer`` some waves only load and the others only compute; with
+            ``alone`` nothing goes through LDS, each wave loads what it multiplies, for few rows.
         producer_waves: how many only load, beside those that compute.
-        waves_k: into how many parts a tile's K is dealt; each has one wave, which computes the whole tile over it.
+        waves_k: into how many parts a tile's K is dealt; with more than one, each has one wave of the ``alone``
+            schedule, which computes the whole tile over it.
         mfma_rows: 16 for MFMA 16x16 (x32 for FP8, x16 for 16 bits), 32 for 32x32.
         group_m: tile rows that are walked together, so that they share columns of b in L2.
         xcd_chunk: tiles in a row that run on the same XCD, so that they share its L2.
@@ -200,22 +202,22 @@ class GemmConfig:
         require(self.num_stages >= 1, "num_stages must be positive")
         require(self.group_m >= 1 and self.xcd_chunk >= 1, "group_m and xcd_chunk must be positive")
         require(self.lds_bytes <= LDS_BYTES, f"a workgroup has at most {LDS_BYTES} bytes of LDS, not {self.lds_bytes}")
-        if self.waves_k > 1:
-            require(self.waves_m == self.waves_n == 1, "each of waves_k parts has one wave")
-            require(self.schedule == "multistage", "only the multistage schedule deals K to waves")
-            require(self.kind.is_k_major, "waves with parts of K take operands that are contiguous along K")
-            elsewhere = ("summed", "k_grouped")
-            require(self.kind.grouping not in elsewhere, f"K of {elsewhere} is dealt in another way")
-            require(not self.kind.sums_squares, "waves with parts of K sum no squares")
-            held = self.num_stages * (self.block_m + self.block_n) * BLOCK_K_BYTES + 4 * self.block_m * self.block_n
-            if per_column:  # each of a lane's columns has a scale for each K-block held, and one in use
-                held += (self.num_stages + 1) * self.block_n // _LANE_GROUPS * 4 * WAVE_SIZE
-            most = _HELD_BYTES_OF_WAVE
-            require(held <= most, f"a wave alone has registers for {most} bytes of operands and sums, not {held}")
+        require(self.waves_k == 1 or self.schedule == "alone", "only the alone schedule deals K to waves")
         adds = self.kind.sums_squares or self.kind.grouping == "summed"
         require(self.schedule == "multistage" or not adds, "only the multistage schedule sums squares or batches")
         is_shuffled = self.kind.b_major == "shuffled"
         require(self.schedule == "multistage" or not is_shuffled, "only the multistage schedule takes a shuffled b")
+        if self.schedule == "alone":
+            require(self.waves_k == 1 or self.waves_m == self.waves_n == 1, "each of waves_k parts has one wave")
+            require(self.kind.is_k_major, "waves alone take operands that are contiguous along K")
+            require(self.kind.grouping != "k_grouped", "groups with a K of their own aren't for waves alone")
+            compares = self.kind.is_quantised and self.waves_n > 1
+            require(not compares, "waves alone don't compare their columns, as a quantised row asks for")
+            held = self.num_stages * (self.wave_m + self.wave_n) * BLOCK_K_BYTES + 4 * self.wave_m * self.wave_n
+            if per_column:  # each of a lane's columns has a scale for each K-block held, and one in use
+                held += (self.num_stages + 1) * self.wave_n // _LANE_GROUPS * 4 * WAVE_SIZE
+            most = _HELD_BYTES_OF_WAVE
+            require(held <= most, f"a wave alone has registers for {most} bytes of operands and sums, not {held}")
         if self.schedule == "pinned":
             require(self.num_stages == 2, "the pinned schedule has exactly 2 stages")
             require(self.mfma_rows == 16, "the pinned schedule holds too many partial sums of a 32x32 MFMA")
@@ -270,8 +272,8 @@ class GemmConfig:
             # One stage of the side that the halves divide, for whole passes of each; two of the other.
             divided, shared = max(self.block_m, self.block_n), min(self.block_m, self.block_n)
             return (ceil_div(divided, _ROWS_OF_PASSES) * _ROWS_OF_PASSES + 2 * shared) * BLOCK_K_BYTES
-        if self.waves_k > 1:
-            return 4 * self.block_m * self.block_n * self.waves_k  # the sums that waves exchange
+        if self.schedule == "alone":
+            return 4 * self.block_m * self.block_n * self.waves_k if self.waves_k > 1 else 0  # sums are exchanged
         stages = 1 if self.num_stages < 3 else 2
         rows_of_b = 0 if self.kind.b_major == "shuffled" else self.block_n
         return stages * (self.block_m + rows_of_b) * BLOCK_K_BYTES
@@ -279,7 +281,7 @@ class GemmConfig:
     @property
     def workgroups_per_cu(self) -> int:
         """How many workgroups a CU can run at once."""
-        return min(LDS_BYTES // self.lds_bytes, MAX_THREADS // self.num_threads)
+        return min(LDS_BYTES // max(self.lds_bytes, 1), MAX_THREADS // self.num_threads)
 
     @property
     def kernel_name(self) -> str:

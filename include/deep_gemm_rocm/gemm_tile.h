@@ -162,6 +162,7 @@ DG_DEVICE void compute_tiles_one_by_one(FirstArguments first, int index, int ste
     load_arguments_of_tile<TileSource>(args);
     const TileSource source(args);
     if (index >= source.num_tiles()) return;
+    __builtin_amdgcn_sched_barrier(0);  // arguments that scales take are on their way while the tile is found
     const auto tile = source.tile(index);
     if (tile.stored_rows > 0) {
       typename Schedule::State state(lds);
@@ -169,14 +170,13 @@ DG_DEVICE void compute_tiles_one_by_one(FirstArguments first, int index, int ste
       state.begin(operands);
       const bool multiplies = tile.rows > 0 && state.has_k_blocks();
       if (multiplies) {
-        __builtin_amdgcn_sched_barrier(0);  // arguments that scales take are loaded before the first operands
         Schedule::prologue(state, [&] { state.begin_scales(tile_scales<Kind, Shape>(args, tile), operands); });
         NoStreamedStore no_output;
         run_k_loop<Schedule>(state, [](int) {}, no_output, 0);
       }
       store_tile<Schedule>(gemm_arguments(), tile, state, lds);
     }
-    lds_barrier();  // the next tile overwrites what slower waves still read
+    if constexpr (kLdsBytes<Schedule> > 0) lds_barrier();  // the next tile overwrites what slower waves still read
   }
 }
 
