@@ -50,9 +50,17 @@ IN_DEFAULT_RUN = {
     ziglang: {*ALL, *SQUARES, *OF_OTHER_TESTS, largest(SPLIT_K)},
     hipcc: {*CHOSEN, *GROUPED, *SQUARES, *LARGEST, largest(SPLIT_K)},
 }
+OF_GROUPS = {
+    largest([config for config in GROUPED if config.kind.grouping == grouping])
+    for grouping in ("contiguous", "psum", "masked")
+}
 INSPECTED_IN_DEFAULT_RUN = {
-    ziglang: {*CHOSEN, *(largest([config for config in OF_OTHER_TESTS if config.kind == kind]) for kind in KINDS)},
-    hipcc: {*CHOSEN, *LARGEST},
+    ziglang: {
+        *CHOSEN,
+        *OF_GROUPS,
+        *(largest([config for config in OF_OTHER_TESTS if config.kind == kind]) for kind in KINDS),
+    },
+    hipcc: {*CHOSEN, *OF_GROUPS, *LARGEST},
 }
 
 
@@ -146,3 +154,7 @@ def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
     vectors = {"buffer_store_dwordx4", "buffer_store_dwordx2"}
     assert (vectors | {"buffer_store_dword"} if config.kind.is_quantised else vectors) & instructions
     assert not [name for name in instructions if name.startswith(("scratch_", "flat_", "global_", "v_accvgpr_"))]
+    # Of the producer schedule waves go separate ways; of batches that are summed clang 19 isn't convinced.
+    if config.schedule != "producer" and config.kind.grouping != "summed":
+        # The end of a loop over lanes, for a descriptor that has to be scalar and that the compiler took for theirs.
+        assert not re.search(r"s_xor_b64 exec, exec.*\n\s*s_cbranch_execnz", listing)

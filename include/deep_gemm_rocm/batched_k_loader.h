@@ -22,7 +22,7 @@ class BatchedKLoader : public Loader {
   DG_DEVICE void load(int stage, int pass, int k_block) {
     const int since = k_block - first_k_block_;
     const unsigned block = tile_.batch.first_block + since;
-    const unsigned group = block / blocks_of_group_;
+    const unsigned group = uniform(block / blocks_of_group_);  // see DenseTiles::tile_at()
     OperandTile tile = tile_;
     tile.first += group * tile_.batch.group_stride_bytes;
     if (since >= tile_.batch.num_blocks) tile.rows = 0;

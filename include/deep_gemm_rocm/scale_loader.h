@@ -73,9 +73,11 @@ class ScaleLoader {
   DG_DEVICE float of_column(int stage, int column) const { return staged_b_[stage][column]; }
 
  private:
-  // Of the K-block that is loaded.
+  // Of the K-block that is loaded, if there is one: else the sign bit of what is left, negated, is 0. Of a condition
+  // clang 19 makes a mask of lanes, and then loads in a loop over all of them.
   DG_DEVICE Buffer part_of(const ScaleTile& tile, int part) const {
-    return Buffer{tile.first_row + part * tile.part_stride, kOutOfBounds}.only_if(left_k_blocks_ > 0);
+    const unsigned bytes = kOutOfBounds & -left_k_blocks_;
+    return {tile.first_row + part * tile.part_stride, bytes};
   }
 
   ScaleTile a_;  // from that K-block on

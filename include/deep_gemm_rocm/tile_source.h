@@ -235,8 +235,8 @@ class RaggedTiles {
         const int tiles_m = read_lane(groups.tiles, lane);
         position -= (read_lane(groups.tiles_up_to, lane) - tiles_m) * tiles_n_;
         const TileIndex tile = grouped_tile(position, tiles_m, tiles_n_, kBand, args_.band_reciprocal);
-        const int m = read_lane(groups.rows.begin, lane) + tile.m * Shape::kBlockM;
-        return {{first + lane, m, tile.n * Shape::kOutputN, read_lane(groups.rows.end, lane) - m,
+        const int m = read_lane(groups.rows.begin, lane) + uniform(tile.m) * Shape::kBlockM;
+        return {{first + lane, m, uniform(tile.n) * Shape::kOutputN, read_lane(groups.rows.end, lane) - m,
                  read_lane(groups.rows.padded_end, lane) - m}};
       }
       position -= last(groups.tiles_up_to) * tiles_n_;
@@ -283,8 +283,9 @@ class BatchedTiles {
   DG_DEVICE TileOfResults tile(int index) const {
     const unsigned position = xcd_contiguous(index, num_tiles(), kXcdChunk);
     const unsigned of_group = dense_.num_tiles();
-    TileOfResults tile = dense_.tile_at(position % of_group);
-    tile.group = position / of_group;
+    const int group = uniform(position / of_group);  // see tile_at()
+    TileOfResults tile = dense_.tile_at(position - group * of_group);
+    tile.group = group;
     return tile;
   }
 
