@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from gemm_configs import GROUPED, each_tile
+from gemm_configs import GROUPED, config_id, each_tile
 from host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -182,6 +182,22 @@ def test_every_configuration(use_config, config):
     assert torch.equal(first.view(torch.int16), run().view(torch.int16))
 
 
+PING_PONG = [config for config in GROUPED if config.schedule == "pingpong"]
+
+
+@pytest.mark.parametrize("zero_padding", [True, False], ids=["zeros", "as it was"])
+@pytest.mark.parametrize("config", PING_PONG, ids=config_id)
+def test_aligned_output_is_stored_before_all_is_complete(use_config, config, zero_padding):
+    """By workgroups that go from full tiles to such with padding and back."""
+    use_config(config)
+    sizes, n = [2 * config.block_m, config.block_m // 2, 0, config.block_m + 1], config.block_n + 8
+    dg.set_num_sms(2)
+    if config.kind.grouping == "masked":
+        Masked(sizes, 2 * config.block_m, n, 384).run()
+    else:
+        Contiguous(sizes, 128, n, 384, tail=5).run(psum=config.kind.grouping == "psum", zero_padding=zero_padding)
+
+
 @each_tile(GROUPED)
 def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
     """Under the simulator's sanitizer, with workgroups that compute several tiles one after the other."""
@@ -214,7 +230,11 @@ def test_same_bits_as_dense():
         assert torch.equal(result.view(torch.int16), torch.cat(expected).view(torch.int16))
 
 
-def test_padding_between_rows_of_a_group():
+@pytest.mark.parametrize(
+    "config", [config for config in GROUPED if config.kind.grouping == "contiguous"], ids=config_id
+)
+def test_padding_between_rows_of_a_group(use_config, config):
+    use_config(config)
     problem = Contiguous([100, 40], 128, n=40, k=256)
     problem.ids[[0, 17, 64, 140]] = -1
     d = torch.full((256, 40), torch.nan).bfloat16()

@@ -59,9 +59,9 @@ _LARGER_OF_DENSE = (
     GemmConfig(block_m=224, block_n=128, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong"),
     _LARGER[-1],
 )
-# Where tiles of 256 rows would reach into the next group.
+# Where tiles of 256 rows would reach into the next group, or compute more rows of padding.
 _LARGE_OF_GROUPS = (
-    GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong"),
+    *_LARGE[:-1],
     GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong"),
 )
 # Of kinds for which the other schedules have no room.
@@ -100,7 +100,7 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
             small = _SMALL if is_plain else _SMALL_WIDE
             if kind.grouping == "summed" or kind.b_major == "shuffled":
                 configs = small + _LARGE_MULTISTAGE
-            elif kind.grouping == "contiguous" and not kind.is_quantised:
+            elif kind.grouping in ("contiguous", "psum", "masked") and not kind.is_quantised:
                 configs = small + _LARGE_OF_GROUPS
             else:
                 configs = small + _LARGE

@@ -100,14 +100,14 @@ struct RowSet {
 };
 
 // What the ids of a tile's rows make of it. Padding is zero, or not written. Rows of another group than the tile's, or
-// of none that exists, break the layout's contract: they become NaN, so that it shows. Of most tiles all rows are
-// members, and results as they are: so the sets take no registers while others are computed.
+// of none that exists, break the layout's contract: they become NaN, so that it shows. Of nearly all tiles members come
+// first and the rest is padding: so the sets take no registers while others are computed.
 template <int kRows>
-struct TileOfIds : TileOfResults {
+struct TileOfIds : TileWithTail {
   RowSet<kRows> members, padding;
-  bool has_members_only;
+  bool has_members_first;
 
-  DG_DEVICE bool is_streamed() const { return has_members_only; }
+  DG_DEVICE bool is_streamed() const { return has_members_first; }
 
   DG_DEVICE bool is_stored(int row, const GemmArguments& args) const {
     return args.write_padding || !padding.contains(row);
@@ -133,12 +133,13 @@ class ContiguousTiles {
   DG_DEVICE int num_tiles() const { return dense_.num_tiles(); }
 
   DG_DEVICE TileOfIds<kRows> tile(int index) const {
-    TileOfIds<kRows> tile{dense_.tile(index), {}, {}, true};
+    TileOfIds<kRows> tile{{dense_.tile(index)}, {}, {}, false};
     const int existing = min(tile.stored_rows, kRows);
     const Buffer ids{args_.grouped_layout + tile.m, existing * static_cast<unsigned>(sizeof(int))};
     tile.group = -1;
     tile.rows = 0;
-    bool any_stored = args_.write_padding;
+    int num_members = 0;
+    int num_known = 0;  // members and padding
 #pragma unroll
     for (int word = 0; word < ceil_div(kRows, kWaveSize); ++word) {
       const int row = word * kWaveSize + lane_id();
@@ -149,12 +150,14 @@ class ContiguousTiles {
       const uint64_t members = ballot(exists && id >= 0 && id == tile.group);
       if (members) tile.rows = word * kWaveSize + highest_bit(members) + 1;
       tile.members.words[word] = members;
-      tile.has_members_only &= members == ballot(exists);
-      tile.padding.words[word] = ballot(exists && id < 0);
-      any_stored |= ballot(exists && id >= 0) != 0;
+      const uint64_t padding = ballot(exists && id < 0);
+      tile.padding.words[word] = padding;
+      num_members += count_bits(members);
+      num_known += count_bits(members | padding);
     }
+    tile.has_members_first = num_members == tile.rows && num_known == existing;
     tile.group = tile.rows > 0 ? tile.group : 0;
-    if (!any_stored) tile.stored_rows = 0;
+    if (tile.has_members_first && !args_.write_padding) tile.stored_rows = tile.rows;
     return tile;
   }
 

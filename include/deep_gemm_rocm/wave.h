@@ -10,6 +10,7 @@ DG_DEVICE uint64_t ballot(bool condition) { return __builtin_amdgcn_ballot_w64(c
 
 DG_DEVICE int lowest_bit(uint64_t bits) { return __builtin_ctzl(bits); }
 DG_DEVICE int highest_bit(uint64_t bits) { return 63 - __builtin_clzl(bits); }
+DG_DEVICE int count_bits(uint64_t bits) { return __builtin_popcountl(bits); }
 
 // What `lane` holds; a scalar.
 DG_DEVICE int read_lane(int value, int lane) { return __builtin_amdgcn_readlane(value, lane); }
