@@ -6,7 +6,7 @@ import csv
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deep_gemm_rocm.heuristics import GemmConfig, GemmKind, choose_dense, choose_gemm_config, gemm_candidates
@@ -99,6 +99,21 @@ def test_every_problem_gets_a_configuration(m, n, k):
     config = choose_gemm_config(GemmKind(), m, n, k)
     assert config in gemm_candidates(config.kind)
     assert config.kind.k_tail == (k % 128 != 0)
+
+
+@given(
+    m=st.integers(1, 256),
+    n=st.integers(1, 300).map(lambda columns: 128 * columns),
+    k=st.integers(1, 160).map(lambda blocks: 128 * blocks),
+    num_cus=st.integers(1, 303),
+)
+@example(1, 7168, 1536, 100)
+@example(1, 576, 7168, 38)
+@example(128, 576, 7168, 200)
+def test_k_is_dealt_alike_whatever_may_be_used_of_the_chip(m, n, k, num_cus):
+    """So sums have the same bits."""
+    whole, fewer = choose_dense(GemmKind(), m, n, k), choose_dense(GemmKind(), m, n, k, num_cus)
+    assert (fewer.splits, fewer.config.waves_k) == (whole.splits, whole.config.waves_k)
 
 
 def test_small_m_gets_small_tiles_and_large_m_large_ones():

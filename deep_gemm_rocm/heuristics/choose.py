@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..layout import ceil_div
 from .cost import estimated_clocks, second_pass_clocks
@@ -20,7 +20,7 @@ _SMALL = (
     GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=4, num_stages=4),
     GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=4, num_stages=4),
 )
-# Where waves may load what they multiply themselves, which takes no LDS: they deal K among them, which saves a second
+# Where waves may load what they multiply themselves, and not through LDS: they deal K among them, which saves a second
 # pass,
 _SMALL_DEALING_K = (
     GemmConfig(block_m=16, block_n=16, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4),
@@ -87,7 +87,7 @@ _SUMS_OF_WAVE = 128 * 64  # which leaves half of a lane's registers for everythi
 
 
 def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig, ...]:
-    """The configurations that ``choose_gemm_config`` chooses from, smallest tile first."""
+    """The configurations that ``choose_gemm_config`` chooses from."""
     if kind.sums_squares:
         configs: tuple[GemmConfig, ...] = _NARROW
     elif kind.parts == 2 and kind.is_quantised:
@@ -95,7 +95,7 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
     else:
         is_plain = kind.parts == 1 and not kind.is_quantised
         if is_plain and kind.grouping in ("dense", "split_k") and kind.is_k_major:
-            configs = _of_waves_alone(kind)
+            configs = _of_dense(kind)
         else:
             small = _SMALL if is_plain else _SMALL_WIDE
             if kind.grouping == "summed" or kind.b_major == "shuffled":
@@ -108,14 +108,18 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
     return tuple(dataclasses.replace(config, kind=kind) for config in configs if config.block_m <= largest)
 
 
-def _of_waves_alone(kind: GemmKind) -> tuple[GemmConfig, ...]:
-    """Where they are better than others at few rows."""
-    scales_columns = kind.scaling == "vectors"
-    dealing = _SMALL_DEALING_K if scales_columns else (*_SMALL_DEALING_K, _LARGEST_DEALING_K)
-    if kind.grouping == "split_k":  # where columns aren't enough
-        return dealing + _LARGER
-    alone = _SMALL_ALONE if scales_columns else (*_SMALL_ALONE, _LARGEST_ALONE)
-    return alone + dealing + (_LARGER if scales_columns else _LARGER_OF_DENSE)
+def _of_dense(kind: GemmKind) -> tuple[GemmConfig, ...]:
+    """Of dense problems, and of parts of their K."""
+    if kind.scaling == "vectors":
+        configs: tuple[GemmConfig, ...] = _SMALL_ALONE + _SMALL_DEALING_K + _LARGER
+    else:
+        configs = (*_SMALL_ALONE, _LARGEST_ALONE, *_SMALL_DEALING_K, _LARGEST_DEALING_K, *_LARGER_OF_DENSE)
+    return tuple(config for config in configs if kind.grouping == "dense" or _may_split_k(config))
+
+
+def _may_split_k(config: GemmConfig) -> bool:
+    """Not where waves have columns of their own: K is split where these aren't enough."""
+    return config.schedule != "alone" or config.waves_k > 1
 
 
 @asks_tables
@@ -143,12 +147,23 @@ def choose_gemm_config(
     Raises:
         tuned.TableError, OSError: ``DG_TUNED_TABLE`` names no good table.
     """
-    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m)
-    if found := table().find(problem):
-        return found.config
-    candidates = gemm_candidates(problem.kind, max_block_m)
-    # Of equals the largest tile.
-    return min(candidates, key=lambda config: (estimated_clocks(config, problem), -config.block_m * config.block_n))
+    problem = GemmProblem(with_tail(kind, k), m, n, k, _NUM_CUS, num_groups, max_block_m)
+    found = table().find(problem)
+    whole = found.config if found else _least_estimated(gemm_candidates(problem.kind, max_block_m), problem)
+    return _with_fewer_cus(whole, problem._replace(num_cus=num_cus))
+
+
+def _with_fewer_cus(whole: GemmConfig, problem: GemmProblem) -> GemmConfig:
+    """What takes the place of the whole chip's configuration: one that deals K alike, for sums depend on it."""
+    if problem.num_cus == _NUM_CUS:
+        return whole
+    candidates = gemm_candidates(problem.kind, problem.max_block_m)
+    return _least_estimated([config for config in candidates if config.waves_k == whole.waves_k] or [whole], problem)
+
+
+def _least_estimated(configs: Iterable[GemmConfig], problem: GemmProblem) -> GemmConfig:
+    """Of equals the largest tile."""
+    return min(configs, key=lambda config: (estimated_clocks(config, problem), -config.block_m * config.block_n))
 
 
 def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
@@ -180,12 +195,13 @@ def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = _NUM_CUS
     splits = choose_dense_splits(kind, m, n, k)
     if splits == 1:
         return Choice(choose_gemm_config(kind, m, n, k, num_cus))
-    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, 1, max_block_m=256)
+    problem = GemmProblem(with_tail(kind, k), m, n, k, _NUM_CUS, 1, max_block_m=256)
     found = table().find(problem)
     of_parts = dataclasses.replace(kind, grouping="split_k")
-    if found:
-        return Choice(dataclasses.replace(found.config, kind=with_tail(of_parts, k)), splits)
-    return Choice(choose_gemm_config(of_parts, m, n, k, num_cus, num_groups=splits), splits)
+    if not found:
+        return Choice(choose_gemm_config(of_parts, m, n, k, num_cus, num_groups=splits), splits)
+    parts = problem._replace(kind=with_tail(of_parts, k), num_cus=num_cus, num_groups=splits)
+    return Choice(_with_fewer_cus(dataclasses.replace(found.config, kind=parts.kind), parts), splits)
 
 
 def choose_dense_splits(kind: GemmKind, m: int, n: int, k: int) -> int:
@@ -211,9 +227,7 @@ def ranked_choices(problem: GemmProblem, configs: Sequence[GemmConfig]) -> list[
         elif kind.grouping == "dense" and computes_sums and tiles < _NUM_CUS and k_blocks >= splits * _LEAST_K_BLOCKS:
             of_parts = dataclasses.replace(kind, grouping="split_k", d_type="f32", accumulate=False, bias="none")
             parts, second_pass = problem._replace(kind=of_parts, num_groups=splits), second_pass_clocks(m, n, splits)
-            for config in configs:
-                if config.schedule == "alone" and config.waves_k == 1:  # K is split where columns aren't enough
-                    continue
+            for config in filter(_may_split_k, configs):
                 first_pass = estimated_clocks(dataclasses.replace(config, kind=of_parts), parts)
                 clocks[Choice(config, splits)] = first_pass + second_pass
     return sorted(clocks, key=lambda choice: (clocks[choice], -choice.config.block_m * choice.config.block_n))

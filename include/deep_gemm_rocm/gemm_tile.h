@@ -135,6 +135,8 @@ DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typ
   using Shape = typename Schedule::Shape;
   using Kind = typename Schedule::Kind;
   static_assert(!Kind::kQuantised || Shape::kOutputN == kScaleBlockN, "a scale's columns must lie within one tile");
+  static_assert(!Kind::kQuantised || Shape::kWavesN == 1 || Schedule::State::kLdsBytes > 0,
+                "waves tell one another a row's largest magnitude in LDS");
 
   if constexpr (Kind::kSumsSquares) {
     float* const sums = args.square_sums.data + tile.group * args.square_sums.group_stride + tile.m;

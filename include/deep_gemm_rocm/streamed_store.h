@@ -33,7 +33,6 @@ class StreamedStore {
   // Finds where results go, before the first slot.
   DG_DEVICE void begin() {
     const GemmArguments& args = gemm_arguments();
-    args_ = &args;
     const Output output(output_tile<D>(args.d, tile_.group, tile_.m, tile_.n, tile_.stored_rows, args.n - tile_.n),
                         OutputColumns<Kind>(args, tile_.n));
     buffer_ = output.buffer();
@@ -94,14 +93,13 @@ class StreamedStore {
       values_[column % kVector - 1] = pair[0];
       values_[column % kVector] = pair[1];
       if (column % kVector != kVector - 1) continue;
-      buffer_.store(values_, tile_.is_stored(row, *args_) ? offsets_[column / kVector] : kOutOfBounds);
+      buffer_.store(values_, offsets_[column / kVector]);
       offsets_[column / kVector] += row_step_;
     }
   }
 
   const Tile& tile_;
   bool is_streamed_;
-  const GemmArguments* args_;
   Buffer buffer_;
   bool takes_numbers_;
   typename Output::Values values_;

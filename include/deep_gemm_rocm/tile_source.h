@@ -29,7 +29,7 @@ struct Tile {
   int rows;         // that are multiplied, from m on; may exceed the tile
   int stored_rows;  // that may be written
 
-  // Whether streamed() says what is stored.
+  // Whether streamed() says what is stored: all of its stored_rows.
   DG_DEVICE bool is_streamed() const { return true; }
   DG_DEVICE int group_of_operands() const { return group; }
   DG_DEVICE PartOfK part_of_k(const GemmArguments& args) const { return {args.k, 0, 0, false}; }

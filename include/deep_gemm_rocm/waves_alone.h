@@ -1,4 +1,4 @@
-// A schedule of the K loop for waves that share nothing: each has columns or a part of K of its own.
+// A schedule of the K loop for waves that share nothing: each has rows and columns, or a part of K, of its own.
 #pragma once
 
 #include "deep_gemm_rocm/pipeline.h"
