@@ -115,11 +115,10 @@ def best_first(wanted: Wanted, trials: Iterable[Trial]) -> list[Trial]:
     2% slower than they are."""
     heuristics = () if isinstance(wanted, AttentionCase) else gemm_candidates(wanted.kind, wanted.max_block_m)
 
-    def cost(time_us: float, trial: Trial) -> float:
-        return time_us * (1 if trial.choice.config in heuristics else 1 + _WORTH_A_KERNEL)
+    def cost(trial: Trial) -> float:
+        return (trial.time_us or 0) * (1 if trial.choice.config in heuristics else 1 + _WORTH_A_KERNEL)
 
-    timed = [(cost(trial.time_us, trial), trial) for trial in trials if trial.time_us]
-    return [trial for _, trial in sorted(timed, key=lambda costing: costing[0])]
+    return sorted((trial for trial in trials if trial.time_us), key=cost)
 
 
 def _tried(problem: AnyProblem, choice: AnyChoice, sampling: Sampling) -> Trial:
