@@ -43,11 +43,14 @@ OTHERS = (
 
 ALL = CHOSEN + OTHERS
 
-# Every way to find tiles, with every tile that it may have.
+# Every way to find tiles, with every tile that it may have; some only where groups begin at multiples of few rows.
 GROUPED = tuple(
-    config
-    for grouping in ("contiguous", "psum", "masked")
-    for config in gemm_candidates(GemmKind(grouping=grouping, k_tail=grouping == "psum"))
+    dict.fromkeys(
+        config
+        for grouping in ("contiguous", "psum", "masked")
+        for max_block_m in (256, 64)
+        for config in gemm_candidates(GemmKind(grouping=grouping, k_tail=grouping == "psum"), max_block_m)
+    )
 )
 
 # Batches of every layout that an Einstein sum has, with every tile.

@@ -20,22 +20,21 @@ _SMALL = (
     GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=4, num_stages=4),
     GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=4, num_stages=4),
 )
-# Where waves may load what they multiply themselves, and not through LDS: they deal K among them, which saves a second
-# pass,
-_SMALL_DEALING_K = (
+# Where waves may load what they multiply themselves, and not through LDS: those that have columns enough for all CUs,
+# and wait for nobody,
+_ALONE = (
+    GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
+    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
+    GemmConfig(block_m=64, block_n=32, waves_m=1, waves_n=1, num_stages=3, schedule="alone"),
+)
+# or deal K among them, which saves a second pass.
+_ALONE_DEALING_K = (
     GemmConfig(block_m=16, block_n=16, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4),
     GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4),
     GemmConfig(block_m=32, block_n=32, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=4),
     GemmConfig(block_m=64, block_n=32, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=4),
+    GemmConfig(block_m=64, block_n=64, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=4),
 )
-# or, where columns are enough for all CUs, these, and wait for nobody.
-_SMALL_ALONE = (
-    GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
-    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
-)
-# The largest of both. They have no registers for scales of columns.
-_LARGEST_ALONE = GemmConfig(block_m=64, block_n=32, waves_m=1, waves_n=1, num_stages=3, schedule="alone")
-_LARGEST_DEALING_K = GemmConfig(block_m=64, block_n=64, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=4)
 # Where a wave needs two MFMA tiles side by side, or a tile 128 columns.
 _SMALL_WIDE = (
     GemmConfig(block_m=16, block_n=128, waves_m=1, waves_n=4, num_stages=4),
@@ -88,33 +87,44 @@ _SUMS_OF_WAVE = 128 * 64  # which leaves half of a lane's registers for everythi
 
 def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig, ...]:
     """The configurations that ``choose_gemm_config`` chooses from."""
+    of_groups = kind.grouping in ("contiguous", "psum", "masked")
     if kind.sums_squares:
         configs: tuple[GemmConfig, ...] = _NARROW
     elif kind.parts == 2 and kind.is_quantised:
         configs = _WIDEST
-    else:
-        is_plain = kind.parts == 1 and not kind.is_quantised
-        if is_plain and kind.grouping in ("dense", "split_k") and kind.is_k_major:
-            configs = _of_dense(kind)
+    elif kind.is_quantised or not kind.is_k_major or kind.grouping in ("summed", "k_grouped"):
+        small = _SMALL if kind.parts == 1 and not kind.is_quantised else _SMALL_WIDE
+        if kind.grouping == "summed" or kind.b_major == "shuffled":
+            configs = small + _LARGE_MULTISTAGE
         else:
-            small = _SMALL if is_plain else _SMALL_WIDE
-            if kind.grouping == "summed" or kind.b_major == "shuffled":
-                configs = small + _LARGE_MULTISTAGE
-            elif kind.grouping in ("contiguous", "psum", "masked") and not kind.is_quantised:
-                configs = small + _LARGE_OF_GROUPS
-            else:
-                configs = small + _LARGE
+            configs = small + (_LARGE_OF_GROUPS if of_groups and not kind.is_quantised else _LARGE)
+    elif kind.grouping in ("dense", "split_k"):
+        configs = _of_dense(kind)
+    elif of_groups and max_block_m < 128:
+        configs = _fitting(kind, _ALONE) + _LARGE_OF_GROUPS
+    elif of_groups:
+        # 16 rows save a tile of 32 little, for which there would be one kernel more.
+        configs = _fitting(kind, _ALONE[1:]) + _LARGE_OF_GROUPS[1:]
+    else:
+        configs = _fitting(kind, _ALONE) + _LARGER
     largest = min(max_block_m, 128) if kind.grouping == "contiguous" else max_block_m
     return tuple(dataclasses.replace(config, kind=kind) for config in configs if config.block_m <= largest)
 
 
 def _of_dense(kind: GemmKind) -> tuple[GemmConfig, ...]:
     """Of dense problems, and of parts of their K."""
-    if kind.scaling == "vectors":
-        configs: tuple[GemmConfig, ...] = _SMALL_ALONE + _SMALL_DEALING_K + _LARGER
-    else:
-        configs = (*_SMALL_ALONE, _LARGEST_ALONE, *_SMALL_DEALING_K, _LARGEST_DEALING_K, *_LARGER_OF_DENSE)
+    large = _LARGER_OF_DENSE if kind.parts == 1 and kind.scaling != "vectors" else _LARGER
+    configs = _fitting(kind, _ALONE + _ALONE_DEALING_K) + large
     return tuple(config for config in configs if kind.grouping == "dense" or _may_split_k(config))
+
+
+def _fitting(kind: GemmKind, alone: tuple[GemmConfig, ...]) -> tuple[GemmConfig, ...]:
+    """Without those that lack registers for scales of columns, or a second MFMA tile beside the first, if need be."""
+    fitting = []
+    for config in alone:
+        with contextlib.suppress(ValueError):
+            fitting.append(dataclasses.replace(config, kind=kind))
+    return tuple(fitting)
 
 
 def _may_split_k(config: GemmConfig) -> bool:

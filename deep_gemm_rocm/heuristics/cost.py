@@ -8,11 +8,14 @@ whole can't be faster than its memory.
 
 from __future__ import annotations
 
+from math import ceil
+
 from ..layout import ceil_div
 from .gemm_config import BLOCK_K_BYTES, GemmConfig
 from .tuned import GemmProblem
 
 _XCDS = 8
+_ROWS_OF_EXPECTED = (0.7, 0.85, 1, 1.15, 1.3)  # that masked groups have, as in DeepGEMM's tests
 
 # Clocks and bytes a clock of docs/timing.md, where their sources are.
 _MATRIX_BYTES = 2048  # multiply-adds of a CU times the bytes of an element
@@ -27,21 +30,23 @@ _LAUNCH = 1500
 _SECOND_LAUNCH = 4800
 _PROLOGUE = 1500
 _EPILOGUE_PER_ROW = 8
-_START_OF_PARTS = 700  # where waves deal K, of their pipelines
+_START_ALONE = 700  # of the pipelines of waves alone
 _SUM_OVER_WAVES_BYTES = 16  # that they exchange in a clock
 _OVERLAPPING_TILE = 3500  # besides its K-blocks, where they load the next one
 _FIRST_TILE = 3200  # of these tiles
 _FIRST_TILE_PER_ROW = 18
 _LATENCY = {"multistage": 900, "pinned": 900, "pingpong": 400, "producer": 1300, "alone": 900}  # from memory
 _HIDES_NO_LATENCY = 0.75  # of the time in which a workgroup is busy
+# The more, the less memory and CUs wait for each other where both take about as long.
+_OVERLAPS_MEMORY = {"multistage": 4, "pinned": 4, "pingpong": 2.5, "producer": 4, "alone": 4}
 _NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.025, "producer": 0.4, "alone": 0.2}
 
 
 def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     """Core clocks of a launch."""
     _, m, n, k, num_cus, num_groups, _ = problem
-    tile_rows, tile_columns = ceil_div(m, config.block_m), ceil_div(n, config.output_n)
-    tiles = num_groups * tile_rows * tile_columns
+    tile_rows, tile_columns = _tile_rows(config, m), ceil_div(n, config.output_n)
+    tiles = ceil(num_groups * tile_rows * tile_columns)
     # K of these is that of all groups together.
     of_groups = num_groups if config.kind.grouping in ("k_grouped", "split_k") else 1
     k_blocks = ceil_div(k * config.kind.element_bytes, BLOCK_K_BYTES * of_groups * config.waves_k)
@@ -52,14 +57,21 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     # Waves that deal K among themselves don't wait for each other.
     k_block = max(at_once * busy, _HIDES_NO_LATENCY * busy / config.waves_k + latency)
     first_tile, tile = 0, _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
-    if config.waves_k > 1:
-        tile += _START_OF_PARTS + config.lds_bytes / _SUM_OVER_WAVES_BYTES
+    if config.schedule == "alone":
+        tile += _START_ALONE + config.lds_bytes / _SUM_OVER_WAVES_BYTES
     if config.schedule == "pingpong":
         first_tile = _FIRST_TILE + _FIRST_TILE_PER_ROW * config.block_m
         tile = _OVERLAPPING_TILE + k_blocks * k_block
     memory = _memory_clocks(config, problem, tiles, tile_rows, tile_columns, k_blocks * config.waves_k)
-    # Where both take about as long, each has to wait for the other at times.
-    return _LAUNCH + ((first_tile + rounds * tile) ** 4 + memory**4) ** 0.25
+    power = _OVERLAPS_MEMORY[config.schedule]
+    return _LAUNCH + ((first_tile + rounds * tile) ** power + memory**power) ** (1 / power)
+
+
+def _tile_rows(config: GemmConfig, m: int) -> float:
+    """Of a group, or of all rows; of masked groups, which have about ``m`` rows each, the mean."""
+    if config.kind.grouping != "masked":
+        return ceil_div(m, config.block_m)
+    return sum(ceil(m * share / config.block_m) for share in _ROWS_OF_EXPECTED) / len(_ROWS_OF_EXPECTED)
 
 
 def second_pass_clocks(m: int, n: int, num_parts: int) -> float:
@@ -87,7 +99,7 @@ def _busy_clocks(config: GemmConfig, at_once: int) -> float:
 
 
 def _memory_clocks(
-    config: GemmConfig, problem: GemmProblem, tiles: int, tile_rows: int, tile_columns: int, k_blocks: int
+    config: GemmConfig, problem: GemmProblem, tiles: int, tile_rows: float, tile_columns: int, k_blocks: int
 ) -> float:
     """Of the whole launch, if nothing but memory counted."""
     _, m, n, _, num_cus, num_groups, _ = problem
@@ -97,6 +109,6 @@ def _memory_clocks(
     # An XCD's tiles that run at the same time form a rectangle, whose rows and columns its L2 takes in once.
     running = min(ceil_div(tiles, _XCDS), max(num_cus // _XCDS, 1) * config.workgroups_per_cu)
     high = min(config.group_m, tile_rows, running)
-    wide = min(ceil_div(running, high), tile_columns)
+    wide = min(ceil(running / high), tile_columns)
     for_a_tile = (config.block_m / wide + config.block_n / high) * k_bytes
     return max(once / _HBM_BYTES, (tiles * for_a_tile + output) / _CACHE_BYTES)
