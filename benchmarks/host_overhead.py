@@ -75,7 +75,7 @@ def main() -> None:
     x, y, z = (torch.randn(16, 16, device=device) for _ in range(3))
     calls = (
         ("fp8_gemm_nt", Shape(16, 128, 256)),
-        ("fp8_gemm_nt", Shape(1, 512, 7168)),  # K is split: two kernels
+        ("fp8_gemm_nt", Shape(16, 512, 7168)),  # K is split: two kernels
         ("bf16_gemm_nt", Shape(16, 128, 256)),
         ("m_grouped_fp8_gemm_nt_contiguous", Shape(16, 128, 256, 2)),
         ("m_grouped_fp8_gemm_nt_masked", Shape(16, 128, 256, 2)),

@@ -24,8 +24,8 @@ _SMALL = (
 # and wait for nobody,
 _ALONE = (
     GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
-    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
     GemmConfig(block_m=64, block_n=32, waves_m=1, waves_n=1, num_stages=3, schedule="alone"),
+    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
 )
 # or deal K among them, which saves a second pass.
 _ALONE_DEALING_K = (

@@ -19,7 +19,7 @@ _ROWS_OF_EXPECTED = (0.7, 0.85, 1, 1.15, 1.3)  # that masked groups have, as in 
 
 # Clocks and bytes a clock of docs/timing.md, where their sources are.
 _MATRIX_BYTES = 2048  # multiply-adds of a CU times the bytes of an element
-_L1_BYTES = 32  # of a CU, into registers
+_L1_BYTES = 64  # of a CU, into registers, and as many that come in
 _LDS_READ_BYTES = 128
 _LDS_WRITE_BYTES = 51
 _HBM_BYTES = 2048
@@ -27,10 +27,10 @@ _CACHE_BYTES = 5400  # Infinity Cache to all L2s
 
 # Fitted to launches in the timing model, for whole families of configurations.
 _LAUNCH = 1500
-_SECOND_LAUNCH = 4800
+_SECOND_LAUNCH = 5500
 _PROLOGUE = 1500
 _EPILOGUE_PER_ROW = 8
-_START_ALONE = 700  # of the pipelines of waves alone
+_START_ALONE = 1000  # of the pipelines of waves alone
 _SUM_OVER_WAVES_BYTES = 16  # that they exchange in a clock
 _OVERLAPPING_TILE = 3500  # besides its K-blocks, where they load the next one
 _FIRST_TILE = 3200  # of these tiles
@@ -53,9 +53,11 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     at_once = min(config.workgroups_per_cu, ceil_div(tiles, num_cus))
     rounds = ceil_div(tiles, num_cus * at_once)
     in_registers = config.num_stages - (0 if config.schedule == "alone" else 2)
-    busy, latency = _busy_clocks(config, at_once), _LATENCY[config.schedule] / max(1, in_registers)
+    latency = _LATENCY[config.schedule] / max(1, in_registers)
+    rows = m / tile_rows
     # Waves that deal K among themselves don't wait for each other.
-    k_block = max(at_once * busy, _HIDES_NO_LATENCY * busy / config.waves_k + latency)
+    alone = _HIDES_NO_LATENCY * _busy_clocks(config, 1, rows) / config.waves_k + latency
+    k_block = max(at_once * _busy_clocks(config, at_once, rows), alone)
     first_tile, tile = 0, _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
     if config.schedule == "alone":
         tile += _START_ALONE + config.lds_bytes / _SUM_OVER_WAVES_BYTES
@@ -79,19 +81,24 @@ def second_pass_clocks(m: int, n: int, num_parts: int) -> float:
     return _SECOND_LAUNCH + num_parts * m * n * 4 / _CACHE_BYTES
 
 
-def _busy_clocks(config: GemmConfig, at_once: int) -> float:
-    """Of a K-block of one of so many tiles, or of each of its parts of K, with other work to hide latency."""
+def _busy_clocks(config: GemmConfig, at_once: int, rows: float) -> float:
+    """Of a K-block of one of so many tiles, or of each of its parts of K, with other work to hide latency.
+
+    Args:
+        rows: that a tile has within the problem.
+    """
     rows_of_b = 0 if config.kind.b_major == "shuffled" else config.block_n
     loaded = (config.block_m + config.block_n) * BLOCK_K_BYTES
     stored = (config.block_m + rows_of_b) * BLOCK_K_BYTES
     read = (config.block_m * config.waves_n + rows_of_b * config.waves_m) * BLOCK_K_BYTES
+    taken_in = (min(rows, config.block_m) + config.block_n) * BLOCK_K_BYTES
     if config.schedule == "alone":  # each wave loads what others read from LDS
         loaded, stored, read = read, 0, 0
     # A SIMD without waves computes nothing.
     simds = min(at_once * config.waves_m * config.waves_n * config.waves_k, 4) / 4
     parts = (
         config.block_m * config.block_n * BLOCK_K_BYTES / _MATRIX_BYTES / simds,
-        loaded / _L1_BYTES,
+        (loaded + taken_in) / _L1_BYTES,
         stored / _LDS_WRITE_BYTES + read / _LDS_READ_BYTES,
     )
     longest = max(parts)
