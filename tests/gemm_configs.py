@@ -39,6 +39,7 @@ OTHERS = (
     GemmConfig(block_m=48, block_n=32, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=2, kind=TAIL),
     GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=1, schedule="alone", waves_k=8),
     GemmConfig(block_m=96, block_n=64, waves_m=3, waves_n=2, num_stages=2, schedule="alone", kind=TAIL),
+    GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong", kind=TAIL),
 )
 
 ALL = CHOSEN + OTHERS

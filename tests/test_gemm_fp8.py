@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import pytest
@@ -132,6 +133,34 @@ def test_tiles_that_overlap(use_config, monkeypatch, config, seed):
         assert_accurate(expected, gemm_reference(a, b))
         dg.set_num_sms(2)
         assert torch.equal(run(a, b, m, n).view(torch.int16), expected.view(torch.int16))
+
+
+@pytest.mark.parametrize("k_blocks", [1, 2, 5])
+def test_a_last_round_that_workgroups_share(use_config, k_blocks):
+    """The last of six tiles, for five workgroups."""
+    (config,) = (config for config in PING_PONG if config.last_round_shares > 1)
+    use_config(config)
+    m, n = 2 * config.block_m + 5, 2 * config.block_n - 72
+    a, b = gemm_problem(m, n, 128 * k_blocks - 16)
+    dg.set_num_sms(1)
+    expected = run(a, b, m, n)
+    dg.set_num_sms(5)
+    result = run(a, b, m, n)
+    assert_accurate(result, gemm_reference(a, b))
+    assert torch.equal(result.view(torch.int16), expected.view(torch.int16))
+
+
+def test_a_shared_tile_is_computed_once(use_config):
+    """Else it would be added twice."""
+    (config,) = (config for config in PING_PONG if config.last_round_shares > 1)
+    kind = dataclasses.replace(config.kind, accumulate=True, d_type="f32")
+    use_config(dataclasses.replace(config, kind=kind))
+    dg.set_num_sms(5)
+    m, n = 2 * config.block_m + 5, 2 * config.block_n
+    a, b = gemm_problem(m, n, 400)
+    d = torch.ones(m, n, device=a[0].device)
+    dg.fp8_gemm_nt(a, b, d, c=d)
+    assert_accurate(d, gemm_reference(a, b, c=torch.ones(m, n)))
 
 
 @pytest.mark.parametrize("config", PING_PONG, ids=config_id)

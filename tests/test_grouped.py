@@ -199,6 +199,35 @@ def test_aligned_output_is_stored_before_all_is_complete(use_config, config):
             problem.run(psum=config.kind.grouping == "psum", zero_padding=zero_padding)
 
 
+SHARING = [config for config in GROUPED if config.last_round_shares > 1]
+
+
+@pytest.mark.parametrize("config", SHARING, ids=config_id)
+def test_a_last_round_that_workgroups_share(use_config, config):
+    """Of 12 tiles, some narrower than a share, 10 workgroups leave 2 for a last round, and 11 leave 1."""
+    use_config(config)
+    n, k = 2 * config.block_n + 8, 400 if config.kind.k_tail else 384
+    sizes = [config.block_m + 5, 0, 3, config.block_m - 1]
+    results = []
+    for num_sms in (1, 10, 11):
+        dg.set_num_sms(num_sms)
+        torch.manual_seed(0)
+        if config.kind.grouping == "masked":
+            results.append(Masked(sizes, 3 * config.block_m, n, k).run())
+        else:
+            results.append(Contiguous(sizes, 128, n, k).run(psum=config.kind.grouping == "psum"))
+    for result in results[1:]:
+        assert torch.equal(result.view(torch.int16), results[0].view(torch.int16))
+
+
+def test_a_first_round_that_workgroups_share(use_config):
+    """A single row of 3 tiles, where there could have been more."""
+    (config,) = (config for config in SHARING if config.kind.grouping == "masked")
+    use_config(config)
+    dg.set_num_sms(12)
+    Masked([0, 5, 0], config.block_m, 2 * config.block_n + 8, 256).run()
+
+
 @each_tile(GROUPED)
 def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
     """Under the simulator's sanitizer, with workgroups that compute several tiles one after the other."""

@@ -33,6 +33,7 @@ _EPILOGUE_PER_ROW = 8
 _START_ALONE = 1000  # of the pipelines of waves alone
 _SUM_OVER_WAVES_BYTES = 16  # that they exchange in a clock
 _OVERLAPPING_TILE = 3500  # besides its K-blocks, where they load the next one
+_SHARED_ROUND = 0.5  # the last one, of few tiles; in whole ones
 _FIRST_TILE = 3200  # of these tiles
 _FIRST_TILE_PER_ROW = 18
 _LATENCY = {"multistage": 900, "pinned": 900, "pingpong": 400, "producer": 1300, "alone": 900}  # from memory
@@ -51,7 +52,7 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     of_groups = num_groups if config.kind.grouping in ("k_grouped", "split_k") else 1
     k_blocks = ceil_div(k * config.kind.element_bytes, BLOCK_K_BYTES * of_groups * config.waves_k)
     at_once = min(config.workgroups_per_cu, ceil_div(tiles, num_cus))
-    rounds = ceil_div(tiles, num_cus * at_once)
+    rounds = _rounds(config, tiles, num_cus * at_once)
     in_registers = config.num_stages - (0 if config.schedule == "alone" else 2)
     latency = _LATENCY[config.schedule] / max(1, in_registers)
     rows = m / tile_rows
@@ -67,6 +68,12 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     memory = _memory_clocks(config, problem, tiles, tile_rows, tile_columns, k_blocks * config.waves_k)
     power = _OVERLAPS_MEMORY[config.schedule]
     return _LAUNCH + ((first_tile + rounds * tile) ** power + memory**power) ** (1 / power)
+
+
+def _rounds(config: GemmConfig, tiles: int, places: int) -> float:
+    whole, left = divmod(tiles, places)
+    shared = config.last_round_shares > 1 and left * config.last_round_shares <= places
+    return whole + (_SHARED_ROUND if shared and left else min(left, 1))
 
 
 def _tile_rows(config: GemmConfig, m: int) -> float:

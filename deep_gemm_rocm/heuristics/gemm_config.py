@@ -267,6 +267,11 @@ class GemmConfig:
         return self.schedule == "pingpong" and self.block_n > self.block_m
 
     @property
+    def last_round_shares(self) -> int:
+        """How many workgroups share the columns of a tile of the last round, if there are as many of them."""
+        return 4 if self.schedule == "pingpong" and (self.block_m, self.block_n) == (128, 256) else 1
+
+    @property
     def lds_bytes(self) -> int:
         if self.schedule == "pingpong":
             # One stage of the side that the halves divide, for whole passes of each; two of the other.
@@ -300,5 +305,6 @@ class GemmConfig:
             **dataclasses.asdict(self.kind),
             **own,
             "halves_of_n": self.halves_of_n,
+            "last_round_shares": self.last_round_shares,
             "kernel_name": self.kernel_name,
         }

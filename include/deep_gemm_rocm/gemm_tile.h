@@ -155,37 +155,70 @@ DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typ
   }
 }
 
-template <class Schedule, class TileSource>
-DG_DEVICE void compute_tiles_one_by_one(FirstArguments first, int index, int step, uint8_t* lds) {
+template <class Schedule, class Tile>
+DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
   using Shape = typename Schedule::Shape;
+  if (tile.stored_rows <= 0) return;
+  typename Schedule::State state(lds);
+  const TileOperands operands = tile_operands<Kind, Shape>(args, tile);
+  state.begin(operands);
+  const bool multiplies = tile.rows > 0 && state.has_k_blocks();
+  if (multiplies) {
+    Schedule::prologue(state, [&] { state.begin_scales(tile_scales<Kind, Shape>(args, tile), operands); });
+    NoStreamedStore no_output;
+    run_k_loop<Schedule>(state, [](int) {}, no_output, 0);
+  }
+  store_tile<Schedule>(gemm_arguments(), tile, state, lds);
+}
+
+template <class Schedule, class TileSource>
+DG_DEVICE void compute_tiles_one_by_one(FirstArguments first, int index, int step, uint8_t* lds) {
   for (;; index += step, first = FirstArguments::of(gemm_arguments())) {
     const GemmArguments args = first.with(gemm_arguments());
     load_arguments_of_tile<TileSource>(args);
     const TileSource source(args);
     if (index >= source.num_tiles()) return;
     __builtin_amdgcn_sched_barrier(0);  // arguments that scales take are on their way while the tile is found
-    const auto tile = source.tile(index);
-    if (tile.stored_rows > 0) {
-      typename Schedule::State state(lds);
-      const TileOperands operands = tile_operands<Kind, Shape>(args, tile);
-      state.begin(operands);
-      const bool multiplies = tile.rows > 0 && state.has_k_blocks();
-      if (multiplies) {
-        Schedule::prologue(state, [&] { state.begin_scales(tile_scales<Kind, Shape>(args, tile), operands); });
-        NoStreamedStore no_output;
-        run_k_loop<Schedule>(state, [](int) {}, no_output, 0);
-      }
-      store_tile<Schedule>(gemm_arguments(), tile, state, lds);
-    }
+    compute_tile<Schedule>(args, source.tile(index), lds);
     if constexpr (kLdsBytes<Schedule> > 0) lds_barrier();  // the next tile overwrites what slower waves still read
   }
 }
 
+// The last round of tiles, if workgroups compute them as they do all others.
+struct LastRoundOfTiles {
+  static DG_DEVICE bool is_shared(int, int) { return false; }
+  template <class TileSource>
+  static DG_DEVICE void compute_share(int, uint8_t*) {}
+};
+
+// A last round of tiles for so few of the workgroups that kShares of them can share the columns of each tile. Schedule
+// computes what one of them has.
+template <class Schedule, int kShares>
+struct LastRoundOfShares {
+  // Of tiles that are left for a round, and workgroups.
+  static DG_DEVICE bool is_shared(int left, int num_workgroups) { return left > 0 && left * kShares <= num_workgroups; }
+
+  template <class TileSource>
+  static DG_DEVICE void compute_share(int left, uint8_t* lds) {
+    const unsigned share = workgroup_id();
+    if (share >= left * kShares) return;
+    const GemmArguments& args = gemm_arguments();  // again, for the registers that it takes
+    load_arguments_of_tile<TileSource>(args);
+    const TileSource source(args);
+    auto tile = source.tile(source.num_tiles() - left + share / kShares);
+    tile.n += share % kShares * Schedule::Shape::kOutputN;
+    if (tile.n < args.n) compute_tile<Schedule>(args, tile, lds);
+  }
+};
+
+// How many tiles are left when workgroups compute tile `index` and those beside it.
+DG_DEVICE int left_for_round(int index, int num_tiles) { return num_tiles - (index - workgroup_id()); }
+
 // How many K-blocks tile `index` has, if it can be loaded by the last K-blocks of the current one, else 0: both must
 // have two.
-template <class Schedule, class TileSource, class Tile>
-DG_DEVICE int find_following(const typename Schedule::State& state, int index, Tile& tile) {
+template <class Schedule, class TileSource, class LastRound, class Tile>
+DG_DEVICE int find_following(const typename Schedule::State& state, int index, int step, Tile& tile) {
   const GemmArguments& args = gemm_arguments();
   load_arguments_of_tile<TileSource>(args);
   const TileSource source(args);
@@ -194,13 +227,13 @@ DG_DEVICE int find_following(const typename Schedule::State& state, int index, T
   tile = source.tile(min(index, num_tiles - 1));
   const auto operands = tile_operands<typename Schedule::Kind, typename Schedule::Shape>(args, tile);
   const int k_blocks = state.num_k_blocks(operands);
-  const bool exists = index < num_tiles;
+  const bool exists = (index < num_tiles) & !LastRound::is_shared(left_for_round(index, num_tiles), step);
   const bool can_be_loaded = min(k_blocks, state.end_k_block - state.first_k_block) > 1;
   return (exists & (tile.rows > 0) & can_be_loaded) ? k_blocks : 0;
 }
 
 // The last K-blocks of a tile load the first ones of the next.
-template <class Schedule, class TileSource>
+template <class Schedule, class TileSource, class LastRound>
 DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int step, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
   using Shape = typename Schedule::Shape;
@@ -208,6 +241,8 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
     const GemmArguments args = first.with(gemm_arguments());
     load_arguments_of_tile<TileSource>(args);
     const TileSource source(args);
+    const int left = left_for_round(index, source.num_tiles());
+    if (LastRound::is_shared(left, step)) return LastRound::template compute_share<TileSource>(left, lds);
     if (index >= source.num_tiles()) return;
     auto tile = source.tile(index);
     using StreamedTile = typename decltype(tile)::Streamed;
@@ -230,7 +265,7 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
       const auto prepare = [&](int k_block) {
         if (k_block < finds_at) return;
         if (k_block == finds_at) {
-          following_k_blocks = find_following<Schedule, TileSource>(state, index + step, following);
+          following_k_blocks = find_following<Schedule, TileSource, LastRound>(state, index + step, step, following);
         }
         if (k_block == goes_on_at && following_k_blocks > 0) {
           const GemmArguments& again = gemm_arguments();
@@ -259,14 +294,14 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
 }
 
 // Tile `index`, and each `step` tiles further on.
-template <class Schedule, class TileSource>
+template <class Schedule, class TileSource, class LastRound>
 DG_DEVICE void compute_tiles(const FirstArguments& first, int index, int step, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
   // Quantising needs LDS, which then holds the next tile; scales of single columns take the registers.
   constexpr bool kOverlap = Schedule::kGoesOnToNextTile && !Kind::kQuantised && !Kind::kSumsSquares &&
                             !Kind::kSumsBatch && Kind::kScaling != Scaling::kVectors;
   if constexpr (kOverlap) {
-    compute_tiles_overlapping<Schedule, TileSource>(first, index, step, lds);
+    compute_tiles_overlapping<Schedule, TileSource, LastRound>(first, index, step, lds);
   } else {
     compute_tiles_one_by_one<Schedule, TileSource>(first, index, step, lds);
   }
