@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import changes, gemm, hip
+from deep_gemm_rocm import changes, gemm, hip, simulator
 from deep_gemm_rocm.heuristics import GemmConfig
 from deep_gemm_rocm.testing import (
     GuardedOutput,
@@ -148,6 +148,24 @@ def test_a_last_round_that_workgroups_share(use_config, k_blocks):
     result = run(a, b, m, n)
     assert_accurate(result, gemm_reference(a, b))
     assert torch.equal(result.view(torch.int16), expected.view(torch.int16))
+
+
+def test_a_share_without_columns_is_not_computed(use_config):
+    """So one can see by the MFMAs that tiles are shared."""
+    if not hip.runtime().is_simulated:
+        pytest.skip("needs the simulator")
+    (config,) = (config for config in PING_PONG if config.last_round_shares > 1)
+    use_config(config)
+    m, n, k_blocks = 2 * config.block_m + 5, 2 * config.block_n - 72, 2
+    a, b = gemm_problem(m, n, 128 * k_blocks)
+    executed = []
+    for num_sms in (1, 5):
+        dg.set_num_sms(num_sms)
+        with simulator.counters() as counted:
+            run(a, b, m, n)
+        executed.append(sum(counted.kernels[-1].matrix_instructions.values()))
+    of_tile = config.block_m * config.block_n // 16**2 * 4 * k_blocks  # each of 32 of K
+    assert executed == [6 * of_tile, 6 * of_tile - of_tile // 4]
 
 
 def test_a_shared_tile_is_computed_once(use_config):

@@ -225,7 +225,7 @@ def test_a_first_round_that_workgroups_share(use_config):
     (config,) = (config for config in SHARING if config.kind.grouping == "masked")
     use_config(config)
     dg.set_num_sms(12)
-    Masked([0, 5, 0], config.block_m, 2 * config.block_n + 8, 256).run()
+    Masked([0, 5, 0, 0], config.block_m, 2 * config.block_n + 8, 256).run()
 
 
 @each_tile(GROUPED)

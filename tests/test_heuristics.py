@@ -6,7 +6,7 @@ import csv
 import dataclasses
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deep_gemm_rocm.heuristics import GemmConfig, GemmKind, choose_dense, choose_gemm_config, gemm_candidates
@@ -134,6 +134,24 @@ def test_tiles_of_groups_are_no_larger_than_allowed(m, n, groups, max_block_m):
     assert config in gemm_candidates(GemmKind(grouping="masked"), max_block_m)
     assert config.block_m <= max_block_m
     assert config.kind.grouping == "masked"
+
+
+@given(
+    kind=st.builds(
+        GemmKind,
+        scaling=st.sampled_from(["blocks", "vectors", "rows"]),
+        grouping=st.sampled_from(["dense", "batched", "contiguous", "psum", "masked"]),
+        b_major=st.sampled_from(["k", "rows", "shuffled"]),
+        bias=st.sampled_from(["none", "bf16"]),
+        d_type=st.sampled_from(["bf16", "f32", "e4m3"]),
+        activation=st.sampled_from(["identity", "silu_and_mul"]),
+    ),
+    m=st.integers(1, 2**20),
+    max_block_m=st.sampled_from([16, 32, 64, 128, 256]),
+)
+@settings(max_examples=500)
+def test_every_kind_gets_a_tile_within_the_limit(kind, m, max_block_m):
+    assert choose_gemm_config(kind, m, 4096, 7168, num_groups=8, max_block_m=max_block_m).block_m <= max_block_m
 
 
 def test_a_cu_has_room_for_its_workgroups():

@@ -27,6 +27,10 @@ _ALONE = (
     GemmConfig(block_m=64, block_n=32, waves_m=1, waves_n=1, num_stages=3, schedule="alone"),
     GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
 )
+_ALONE_OF_TWO_PARTS = (
+    GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
+    *_ALONE[1:],
+)
 # or deal K among them, which saves a second pass.
 _ALONE_DEALING_K = (
     GemmConfig(block_m=16, block_n=16, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4),
@@ -101,12 +105,12 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
     elif kind.grouping in ("dense", "split_k"):
         configs = _of_dense(kind)
     elif of_groups and max_block_m < 128:
-        configs = _fitting(kind, _ALONE) + _LARGE_OF_GROUPS
+        configs = _alone(kind) + _LARGE_OF_GROUPS
     elif of_groups:
         # 16 rows save a tile of 32 little, for which there would be one kernel more.
-        configs = _fitting(kind, _ALONE[1:]) + _LARGE_OF_GROUPS[1:]
+        configs = _alone(kind)[1:] + _LARGE_OF_GROUPS[1:]
     else:
-        configs = _fitting(kind, _ALONE) + _LARGER
+        configs = _alone(kind) + _LARGER
     largest = min(max_block_m, 128) if kind.grouping == "contiguous" else max_block_m
     return tuple(dataclasses.replace(config, kind=kind) for config in configs if config.block_m <= largest)
 
@@ -114,8 +118,13 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
 def _of_dense(kind: GemmKind) -> tuple[GemmConfig, ...]:
     """Of dense problems, and of parts of their K."""
     large = _LARGER_OF_DENSE if kind.parts == 1 and kind.scaling != "vectors" else _LARGER
-    configs = _fitting(kind, _ALONE + _ALONE_DEALING_K) + large
+    configs = _alone(kind) + _fitting(kind, _ALONE_DEALING_K) + large
     return tuple(config for config in configs if kind.grouping == "dense" or _may_split_k(config))
+
+
+def _alone(kind: GemmKind) -> tuple[GemmConfig, ...]:
+    """Of waves with rows and columns of their own; first the tile of 16 rows."""
+    return _fitting(kind, _ALONE if kind.parts == 1 else _ALONE_OF_TWO_PARTS)
 
 
 def _fitting(kind: GemmKind, alone: tuple[GemmConfig, ...]) -> tuple[GemmConfig, ...]:

@@ -72,7 +72,8 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
 
 def _rounds(config: GemmConfig, tiles: int, places: int) -> float:
     whole, left = divmod(tiles, places)
-    shared = config.last_round_shares > 1 and left * config.last_round_shares <= places
+    # As a rule there are no more workgroups than tiles.
+    shared = whole > 0 and config.last_round_shares > 1 and left * config.last_round_shares <= places
     return whole + (_SHARED_ROUND if shared and left else min(left, 1))
 
 

@@ -269,7 +269,9 @@ class GemmConfig:
     @property
     def last_round_shares(self) -> int:
         """How many workgroups share the columns of a tile of the last round, if there are as many of them."""
-        return 4 if self.schedule == "pingpong" and (self.block_m, self.block_n) == (128, 256) else 1
+        overlaps = self.schedule == "pingpong" and not self.kind.is_quantised and self.kind.scaling != "vectors"
+        has_shares = (self.block_m, self.block_n, self.mfma_rows) == (128, 256, 16)
+        return 4 if overlaps and has_shares else 1
 
     @property
     def lds_bytes(self) -> int:

@@ -196,6 +196,8 @@ struct LastRoundOfTiles {
 // computes what one of them has.
 template <class Schedule, int kShares>
 struct LastRoundOfShares {
+  static constexpr int kLdsBytes = Schedule::State::kLdsBytes;
+
   // Of tiles that are left for a round, and workgroups.
   static DG_DEVICE bool is_shared(int left, int num_workgroups) { return left > 0 && left * kShares <= num_workgroups; }
 
