@@ -31,6 +31,7 @@ _SECOND_LAUNCH = 5500
 _PROLOGUE = 1500
 _EPILOGUE_PER_ROW = 8
 _START_ALONE = 1000  # of the pipelines of waves alone
+_MEETING = 300  # of waves that deal K
 _SUM_OVER_WAVES_BYTES = 16  # that they exchange in a clock
 _OVERLAPPING_TILE = 3500  # besides its K-blocks, where they load the next one
 _SHARED_ROUND = 0.5  # the last one, of few tiles; in whole ones
@@ -61,7 +62,9 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     k_block = max(at_once * _busy_clocks(config, at_once, rows), alone)
     first_tile, tile = 0, _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
     if config.schedule == "alone":
-        tile += _START_ALONE + config.lds_bytes / _SUM_OVER_WAVES_BYTES
+        tile += _START_ALONE
+    if config.waves_k > 1:
+        tile += _MEETING + config.lds_bytes / _SUM_OVER_WAVES_BYTES
     if config.schedule == "pingpong":
         first_tile = _FIRST_TILE + _FIRST_TILE_PER_ROW * config.block_m
         tile = _OVERLAPPING_TILE + k_blocks * k_block
