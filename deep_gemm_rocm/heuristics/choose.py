@@ -27,6 +27,7 @@ _ALONE = (
     GemmConfig(block_m=64, block_n=32, waves_m=1, waves_n=1, num_stages=3, schedule="alone"),
     GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
 )
+# (the same where a wave needs two MFMA tiles side by side)
 _ALONE_OF_TWO_PARTS = (
     GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
     *_ALONE[1:],

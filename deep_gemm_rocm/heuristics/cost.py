@@ -34,9 +34,9 @@ _START_ALONE = 1000  # of the pipelines of waves alone
 _MEETING = 300  # of waves that deal K
 _SUM_OVER_WAVES_BYTES = 16  # that they exchange in a clock
 _OVERLAPPING_TILE = 3500  # besides its K-blocks, where they load the next one
-_SHARED_ROUND = 0.5  # the last one, of few tiles; in whole ones
 _FIRST_TILE = 3200  # of these tiles
 _FIRST_TILE_PER_ROW = 18
+_SHARED_ROUND = 0.5  # the last one, of few tiles; in whole ones
 _LATENCY = {"multistage": 900, "pinned": 900, "pingpong": 400, "producer": 1300, "alone": 900}  # from memory
 _HIDES_NO_LATENCY = 0.75  # of the time in which a workgroup is busy
 # The more, the less memory and CUs wait for each other where both take about as long.
@@ -58,8 +58,8 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     latency = _LATENCY[config.schedule] / max(1, in_registers)
     rows = m / tile_rows
     # Waves that deal K among themselves don't wait for each other.
-    alone = _HIDES_NO_LATENCY * _busy_clocks(config, 1, rows) / config.waves_k + latency
-    k_block = max(at_once * _busy_clocks(config, at_once, rows), alone)
+    by_itself = _HIDES_NO_LATENCY * _busy_clocks(config, 1, rows) / config.waves_k + latency
+    k_block = max(at_once * _busy_clocks(config, at_once, rows), by_itself)
     first_tile, tile = 0, _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
     if config.schedule == "alone":
         tile += _START_ALONE
