@@ -10,9 +10,11 @@ import torch
 from . import hip, jit, settings, warm
 from .contracts import Gemm
 from .heuristics import GemmConfig
-from .layout import SHUFFLED_ROWS, Pair, data_and_scales
+from .layout import SHUFFLED_ROWS, Pair, align, data_and_scales
 
 _TEMPLATE = "gemm.hip.j2"
+_FLOAT_BYTES = 4
+_PART_ALIGNMENT = 4  # of a row of a part, see sum_of_parts.h
 _MAX_WORKGROUPS = 2**22  # of a launch, with up to 512 threads each; a workgroup computes several tiles if need be
 
 
@@ -79,6 +81,7 @@ class GemmArguments(Structure):
         ("max_workgroups", c_int),
         ("heads", _HeadSplits),
         ("square_sums", _SquareSums),
+        ("parts", Matrix),
     )
 
 
@@ -131,6 +134,12 @@ def launch_gemm(
     # Before a compile; the others are on the same device.
     runtime.check_residence("a" if sfa is None else "a[0]", a_data)
     kernel = jit.get_kernel(_TEMPLATE, config.template_values, _ARGTYPES)
+    parts = Matrix()
+    if config.kind.sums_parts:
+        stride = align(gemm.n, _PART_ALIGNMENT)
+        scratch = warm.scratch(gemm.groups * gemm.m * stride * _FLOAT_BYTES, d_data)
+        tensors |= {} if scratch.holder is None else {"parts": scratch.holder}
+        parts = Matrix(scratch.address, gemm.m * stride, stride)
     arguments = GemmArguments(
         a=Matrix.of(a_data, config.kind.a_major),
         b=Matrix.of(b_data, config.kind.b_major),
@@ -151,6 +160,7 @@ def launch_gemm(
         max_workgroups=_max_workgroups(config),
         heads=_HeadSplits(*head_splits) if head_splits else _HeadSplits(),
         square_sums=_SquareSums() if square_sums is None else _SquareSums.of(square_sums),
+        parts=parts,
     )
     warm.launch(kernel, arguments, tensors, written=("d", "sfd", "sqr_sum"), aligned=("a", "b"))
 

@@ -227,20 +227,22 @@ class Runtime:
         stream = torch.cuda.current_stream(device).cuda_stream
         return contextlib.nullcontext(stream) if device.index == torch.cuda.current_device() else _on(device, stream)
 
-    def relaunch(self, launches: Iterable[Launch], tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
+    def relaunch(
+        self, launches: Iterable[Launch], stream: int, tensors: Sequence[torch.Tensor], used: Mapping[int, str]
+    ) -> None:
         """Launches kernels within what ``launching`` gives for all that they work on.
 
         Args:
+            stream: the current one of the tensors.
             used: places in ``tensors`` of what they work on, and its names; it is on the same device, as was other
                 tensors' for which ``launching`` was called before.
         """
-        device = tensors[0].device
-        if device.index != torch.cuda.current_device():
+        device = tensors[0].get_device()
+        if device == torch.cuda.current_device():
+            self.launch(launches, stream)
+        else:
             with torch.cuda.device(device):
-                self.relaunch(launches, tensors, used)
-            return
-        stream = torch.cuda.current_stream(device).cuda_stream
-        self.launch(launches, stream)
+                self.launch(launches, stream)
 
     def launch(self, launches: Iterable[Launch], stream: int) -> None:
         """Calls entry points one after the other.
@@ -252,6 +254,25 @@ class Runtime:
             status = entry_point(arguments, stream)
             if status:
                 self.check(status)
+
+    def allocate(self, size: int, device: int) -> int:
+        """The address of ``size`` bytes of a device's memory, whose number is as in torch.
+
+        Raises:
+            HipError: there isn't as much.
+        """
+        with torch.cuda.device(device):
+            return self._allocate(size)
+
+    def _allocate(self, size: int) -> int:
+        address = c_void_p()
+        self.check(self.lib.hipMalloc(byref(address), c_size_t(size)))
+        assert address.value is not None
+        return address.value
+
+    def free(self, address: int) -> None:
+        """Frees what was allocated, once all work that was launched is done."""
+        self.lib.hipFree(c_void_p(address))
 
     def is_capturing(self) -> bool:
         """Whether what this thread launches is captured into a graph instead of being run."""
@@ -326,9 +347,14 @@ class SimulatedRuntime(Runtime):
             yield
             self.check(self.lib.hipStreamSynchronize(None))
 
-    def relaunch(self, launches: Iterable[Launch], tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
+    def relaunch(
+        self, launches: Iterable[Launch], stream: int, tensors: Sequence[torch.Tensor], used: Mapping[int, str]
+    ) -> None:
         with self._launching([(name, tensors[index]) for index, name in used.items()]) as stream:
             self.launch(launches, stream)
+
+    def allocate(self, size: int, device: int) -> int:
+        return self._allocate(size)
 
     def is_capturing(self) -> bool:
         return self._graph.get() is not None

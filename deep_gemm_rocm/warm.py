@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from ctypes import Structure, c_void_p
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
-from . import changes, hip, planning, settings
+from . import changes, hip, planning, settings, workspace
 from .jit import Kernel
 
 _P = ParamSpec("_P")
@@ -47,23 +47,54 @@ class _Launch:
     aligned: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+class Scratch(NamedTuple):
+    """Memory that a function's first kernel writes for its second one.
+
+    Attributes:
+        address: where it begins.
+        size: in bytes.
+        holder: whose memory it is, if it isn't a ``workspace``.
+    """
+
+    address: int
+    size: int
+    holder: torch.Tensor | None = None
+
+
+@dataclass
 class _Notes:
     """What a function did."""
 
     launches: list[_Launch] = field(default_factory=list)
-    scratch: list[torch.Tensor] = field(default_factory=list)
+    made: list[torch.Tensor] = field(default_factory=list)
+    scratch: Scratch | None = None
 
 
 _noted: ContextVar[_Notes | None] = ContextVar("noted", default=None)
 
 
-def scratch(*size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Memory that kernels of the function write before they read it."""
-    made = torch.empty(size, dtype=dtype, device=device)
+def output(*size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A new tensor, which the function returns."""
+    made = torch.empty(*size, dtype=dtype, device=device)
     notes = _noted.get()
     if notes is not None:
-        notes.scratch.append(made)
+        notes.made.append(made)
+    return made
+
+
+def scratch(size: int, beside: torch.Tensor) -> Scratch:
+    """``size`` bytes for one launch of the function, on the device of the tensor ``beside`` it."""
+    if planning.current() is not None:
+        return Scratch(0, size)
+    runtime = hip.runtime()
+    if runtime.is_capturing():  # a graph may run beside later launches of this thread
+        holder = torch.empty(size, dtype=torch.uint8, device=beside.device)
+        return Scratch(holder.data_ptr(), size, holder)
+    address = workspace.address(runtime, size, beside.get_device(), runtime.current_stream(beside))
+    made = Scratch(address, size)
+    notes = _noted.get()
+    if notes is not None:
+        notes.scratch = made
     return made
 
 
@@ -104,14 +135,14 @@ class _Step:
 
     __slots__ = ("kernel", "places", "used", "words")
 
-    def __init__(self, launch: _Launch, addresses: list[int]) -> None:
+    def __init__(self, launch: _Launch, addresses: tuple[int, ...]) -> None:
         self.kernel = launch.kernel
         self.words = array("Q", bytes(launch.arguments))
         pointers = [place for place in _pointers(type(launch.arguments)) if self.words[place]]
         self.places = [(place, addresses.index(self.words[place])) for place in pointers]
         self.used = [(name, addresses.index(tensor.data_ptr())) for name, tensor in launch.tensors.items()]
 
-    def filled(self, addresses: list[int]) -> hip.Launch:
+    def filled(self, addresses: tuple[int, ...]) -> hip.Launch:
         words = self.words[:]
         for place, index in self.places:
             words[place] = addresses[index]
@@ -119,13 +150,15 @@ class _Step:
 
 
 class _Call:
-    """All launches of a call, for tensors of the same forms. Scratch memory has numbers behind the tensors'.
+    """All launches of a call, for tensors of the same forms. Tensors that it makes have numbers behind those given.
 
     Attributes:
         runtime: what launches.
         steps: what is launched.
         used: the number and a name of each tensor that the steps work on.
-        scratch: examples of the memory that the function needs.
+        made: examples of the tensors that the function makes.
+        scratch: bytes of the memory that it needs beside, whose address comes behind those of all tensors; or 0.
+        result: the number of the tensor that it returns, if it returns any.
         filled: the launches, by the addresses that were filled in; a model's layers take turns.
         aligned: numbers of tensors that must begin at a multiple of 16 bytes.
         same: numbers of two tensors that must be the same.
@@ -133,16 +166,20 @@ class _Call:
             share memory with.
     """
 
-    __slots__ = ("aligned", "filled", "outputs", "runtime", "same", "scratch", "steps", "used")
+    __slots__ = ("aligned", "filled", "made", "outputs", "result", "runtime", "same", "scratch", "steps", "used")
 
-    def __init__(self, notes: _Notes, tensors: list[torch.Tensor], addresses: list[int]) -> None:
+    def __init__(self, notes: _Notes, tensors: list[torch.Tensor], addresses: tuple[int, ...], result: object) -> None:
         """
         Raises:
-            ValueError: a kernel takes something else than ``tensors`` and scratch memory.
+            ValueError: a kernel takes, or the function returns, something else than tensors that it was given or made.
         """
         self.runtime = hip.runtime()
-        self.scratch = [made.new_empty(1).expand(made.numel()) for made in notes.scratch]  # as large without its memory
-        known = [*addresses, *(made.data_ptr() for made in notes.scratch)]
+        self.made = [made.new_empty(1).expand(made.shape) for made in notes.made]  # as large without its memory
+        self.scratch = notes.scratch.size if notes.scratch else 0
+        is_result = [tensor is result for tensor in (*tensors, *notes.made)]
+        self.result = None if result is None else is_result.index(True)
+        known = addresses + tuple(made.data_ptr() for made in notes.made)
+        known += (notes.scratch.address,) if notes.scratch else ()
         self.steps = [_Step(launch, known) for launch in notes.launches]
         self.used = {index: name for step in self.steps for name, index in step.used}
         self.filled: dict[tuple[int, ...], list[hip.Launch]] = {}
@@ -160,25 +197,29 @@ class _Call:
             for output in sorted(written.intersection(given))
         ]
 
-    def repeat(self, tensors: list[torch.Tensor], addresses: list[int]) -> bool:
-        """Launches it on other tensors, to which scratch memory is added; False if their addresses don't allow that."""
-        for example in self.scratch:
+    def repeat(self, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> bool:
+        """Launches it on other tensors, to which those that it makes are added; False if that isn't allowed."""
+        for example in self.made:
             made = torch.empty_like(example)
             tensors.append(made)
-            addresses.append(made.data_ptr())
-        key = tuple(addresses)
-        launches = self.filled.get(key)
+            addresses += (made.data_ptr(),)
+        stream = self.runtime.current_stream(tensors[0])
+        if self.scratch:
+            if self.runtime.is_capturing():
+                return False
+            addresses += (workspace.address(self.runtime, self.scratch, tensors[0].get_device(), stream),)
+        launches = self.filled.get(addresses)
         if launches is None:
             if not self._allows(addresses):
                 return False
             launches = [step.filled(addresses) for step in self.steps]
             if len(self.filled) >= _MOST_ADDRESSES:
                 self.filled.clear()
-            self.filled[key] = launches
-        self.runtime.relaunch(launches, tensors, self.used)
+            self.filled[addresses] = launches
+        self.runtime.relaunch(launches, stream, tensors, self.used)
         return True
 
-    def _allows(self, addresses: list[int]) -> bool:
+    def _allows(self, addresses: tuple[int, ...]) -> bool:
         for index in self.aligned:
             if addresses[index] % _ALIGNMENT:
                 return False
@@ -196,8 +237,8 @@ _calls: dict[tuple[Any, ...], _Call] = {}
 
 
 def repeatable(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """For functions that return None and do nothing but ``launch`` kernels on tensors that they are given and on
-    ``scratch`` memory."""
+    """For functions that do nothing but ``launch`` kernels, on tensors that they are given, an ``output`` and a
+    ``scratch``; they return None or one of these tensors. What tensors hold must not matter to them."""
 
     @functools.wraps(function)
     def repeated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -209,11 +250,11 @@ def repeatable(function: Callable[_P, _R]) -> Callable[_P, _R]:
             _describe([*args, *kwargs.values()], described, tensors)
             key = tuple(described)
             call = _calls.get(key)
-            addresses = list(map(_address, tensors))
+            addresses = tuple(map(_address, tensors))
         except (_UnusualError, TypeError, RuntimeError):  # of what has no hash, strides or address
             return function(*args, **kwargs)
         if call is not None and call.repeat(tensors, addresses):
-            return None  # type: ignore[return-value]
+            return None if call.result is None else tensors[call.result]  # type: ignore[return-value]
         notes = _Notes()
         token = _noted.set(notes)
         try:
@@ -221,7 +262,7 @@ def repeatable(function: Callable[_P, _R]) -> Callable[_P, _R]:
         finally:
             _noted.reset(token)
         if notes.launches and call is None:
-            _remember(key, notes, tensors, addresses)
+            _remember(key, notes, tensors, addresses, result)
         return result
 
     return repeated
@@ -235,7 +276,7 @@ def _describe(parts: list[Any], key: list[Any], tensors: list[torch.Tensor]) -> 
     """Adds what a launch hangs on, and the tensors, whose addresses it doesn't hang on.
 
     Args:
-        parts: the arguments; what is in tuples is added to them.
+        parts: the arguments; what is in tuples and lists is added to them.
 
     Raises:
         _UnusualError: nothing should be remembered of a call with these.
@@ -249,21 +290,20 @@ def _describe(parts: list[Any], key: list[Any], tensors: list[torch.Tensor]) -> 
             if is_negated or (part.requires_grad and _is_grad_enabled()):
                 raise _UnusualError
             tensors.append(part)
-            key.append(dtype)
-            key.append(part.shape)
             # Contiguous tensors of a shape differ in strides of single elements at most, which mean nothing.
-            key.append(part.is_contiguous() or part.stride())
-            key.append(part.get_device())
-        elif kind is tuple:
+            key += (dtype, part.shape, part.is_contiguous() or part.stride(), part.get_device())
+        elif kind is tuple or kind is list:
             key += (kind, len(part))
             parts += part
         else:
             key += (kind, part)  # for 1 == True
 
 
-def _remember(key: tuple[Any, ...], notes: _Notes, tensors: list[torch.Tensor], addresses: list[int]) -> None:
+def _remember(
+    key: tuple[Any, ...], notes: _Notes, tensors: list[torch.Tensor], addresses: tuple[int, ...], result: object
+) -> None:
     try:
-        call = _Call(notes, tensors, addresses)
+        call = _Call(notes, tensors, addresses, result)
     except ValueError:
         return
     if len(_calls) >= _MOST_CALLS:

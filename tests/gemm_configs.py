@@ -92,7 +92,7 @@ SQUARES = tuple(
 SPLIT_K = tuple(
     config
     for k_tail in (False, True)
-    for config in gemm_candidates(GemmKind(d_type="f32", grouping="split_k", k_tail=k_tail))
+    for config in gemm_candidates(GemmKind(grouping="split_k", k_tail=k_tail, sums_parts=True))
 )
 
 # Every kind of operands, output and scales, with every tile that it may have.

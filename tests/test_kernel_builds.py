@@ -89,13 +89,8 @@ def code_object(toolchain: Toolchain, config, template: str = "gemm.hip.j2") -> 
     return code
 
 
-def only_kernel(code: bytes) -> dict:
-    """What the code object's metadata says of its kernel."""
-    (kernel,) = kernels(code)
-    return kernel
-
-
 def kernels(code: bytes) -> list[dict]:
+    """What the code object's metadata says of its kernels."""
     notes = ELFFile(io.BytesIO(code)).get_section_by_name(".note").iter_notes()
     (metadata,) = (note["n_descdata"] for note in notes if note["n_type"] in (AMDGPU_METADATA, "NT_AMDGPU_METADATA"))
     return msgpack.unpackb(metadata)["amdhsa.kernels"]
@@ -113,13 +108,16 @@ def disassembler() -> str:
 
 @builds(IN_DEFAULT_RUN)
 def test_kernel_fits(compiler, config):
-    kernel = only_kernel(code_object(compiler(), config))
-    assert kernel[".name"] == config.kernel_name
-    assert kernel[".private_segment_fixed_size"] == 0
-    assert kernel[".vgpr_spill_count"] == kernel[".sgpr_spill_count"] == 0
-    assert not kernel[".uses_dynamic_stack"]
-    assert kernel[".vgpr_count"] <= MAX_REGISTERS
-    assert kernel[".agpr_count"] == 0
+    found = {kernel[".name"]: kernel for kernel in kernels(code_object(compiler(), config))}
+    sums = {f"{config.kernel_name}_sum"} if config.kind.sums_parts else set()
+    assert found.keys() == {config.kernel_name, *sums}
+    for kernel in found.values():
+        assert kernel[".private_segment_fixed_size"] == 0
+        assert kernel[".vgpr_spill_count"] == kernel[".sgpr_spill_count"] == 0
+        assert not kernel[".uses_dynamic_stack"]
+        assert kernel[".vgpr_count"] <= MAX_REGISTERS
+        assert kernel[".agpr_count"] == 0
+    kernel = found[config.kernel_name]
     assert kernel[".group_segment_fixed_size"] == config.lds_bytes
     assert kernel[".max_flat_workgroup_size"] >= config.num_threads
 

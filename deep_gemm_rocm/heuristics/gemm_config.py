@@ -56,6 +56,8 @@ class GemmKind:
             ``shuffled``, as ``shuffle_weight`` in ``layout.py`` does it.
         bias: the type of what is added to each column, or ``none``.
         activation: what is applied to the sums, see ``activation.h``: ``identity`` or ``silu_and_mul``.
+        sums_parts: whether groups, which have parts of K, only compute parts of the output; a second kernel adds these
+            up.
     """
 
     a_type: str = "e4m3"
@@ -71,6 +73,7 @@ class GemmKind:
     sums_squares: bool = False
     bias: str = "none"
     activation: str = "identity"
+    sums_parts: bool = False
 
     def __post_init__(self) -> None:
         types = (self.a_type, self.b_type)
@@ -92,6 +95,9 @@ class GemmKind:
             self,
         )
         _require(not (self.skips_head_mid and self.is_quantised), "heads with a gap aren't quantised", self)
+        has_parts = self.grouping in ("split_k", "summed") and not self.sums_squares and not self.skips_head_mid
+        computes_sums = self.activation == "identity" and not self.is_quantised
+        _require(not self.sums_parts or (has_parts and computes_sums), "parts are summed of sums over K only", self)
         _require(self.a_major != "shuffled", "only b may be shuffled", self)
         is_shuffled = self.b_major == "shuffled"
         can_be_shuffled = self.grouping not in ("summed", "k_grouped") and not self.k_tail and not self.sums_squares
@@ -139,7 +145,7 @@ class GemmKind:
         bias = "" if self.bias == "none" else f"_bias_{self.bias}"
         activation = "" if self.activation == "identity" else f"_{self.activation}"
         output = f"{self.d_type}{'_c' if self.accumulate else ''}{'_skip_mid' if self.skips_head_mid else ''}"
-        output += "_square_sums" if self.sums_squares else ""
+        output += f"{'_square_sums' if self.sums_squares else ''}{'_of_parts' if self.sums_parts else ''}"
         return f"{family}_{operands}{scaling}{bias}{activation}_{output}"
 
 

@@ -46,6 +46,7 @@ struct GemmArguments {
   int max_workgroups;
   HeadSplits heads;
   SquareSums square_sums;  // for each group one of each row of a
+  Matrix parts;            // fp32 [num_groups, m, n], where these are added up
 };
 
 // What a tile's first loads take of them. A kernel has these as its first arguments, one by one: then hardware can have

@@ -14,6 +14,11 @@ struct SumArguments {
   int m, n;
   int part_stride;  // a multiple of kSumVector
   int num_parts;
+
+  static SumArguments of(const GemmArguments& all) {
+    return {static_cast<const float*>(all.parts.data), all.bias, all.c, all.d, all.m, all.n,
+            static_cast<int>(all.parts.stride), all.num_groups};
+  }
 };
 
 constexpr int kSumVector = 4;                       // columns of a lane
