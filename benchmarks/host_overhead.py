@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 import torch
 import typer
 
+import deep_gemm_rocm
 from deep_gemm_rocm import hip, jit
 from deep_gemm_rocm.benchmarks import problems
 from deep_gemm_rocm.benchmarks.shapes import Shape
@@ -46,7 +47,7 @@ def launching_nothing() -> Iterator[None]:
     nothing = ctypes.CDLL("libm.so.6").fegetround  # 0, as dg_launch returns
     nothing.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     before = {kernel: kernel.entry_point for kernel in jit.loaded()}
-    runtime.relaunch = lambda launches, tensors, used: runtime.launch(launches, 0)  # type: ignore[method-assign]
+    runtime.relaunch = lambda launches, stream, tensors, used: runtime.launch(launches, stream)  # type: ignore[method-assign]
     for kernel in before:
         kernel.entry_point = nothing
     try:
@@ -74,26 +75,27 @@ def main() -> None:
     device = hip.runtime().tensor_device
     x, y, z = (torch.randn(16, 16, device=device) for _ in range(3))
     calls = (
+        ("gemm_fp8", Shape(16, 128, 256)),
         ("fp8_gemm_nt", Shape(16, 128, 256)),
-        ("fp8_gemm_nt", Shape(16, 512, 7168)),  # K is split: two kernels
+        ("fp8_gemm_nt", Shape(16, 512, 7168)),  # K is split
         ("bf16_gemm_nt", Shape(16, 128, 256)),
         ("m_grouped_fp8_gemm_nt_contiguous", Shape(16, 128, 256, 2)),
         ("m_grouped_fp8_gemm_nt_masked", Shape(16, 128, 256, 2)),
     )
-    for op, shape in calls:
+    for name, shape in calls:
+        op = "fp8_gemm_nt" if name == "gemm_fp8" else name
         problem = problems.make(op, shape, device)
+        function = getattr(deep_gemm_rocm, name)
+        ours = functools.partial(function, problem.a, problem.b, problem.d, *problems.OPERATIONS[op].more(problem))
         jit.forget()
         with empty_cache():
-            problem.run()
+            ours()
             kernels = jit.loaded()
         with launching_nothing():
-            operation = problems.OPERATIONS[op]
-            more = operation.more(problem)
-            ours = functools.partial(operation.function, problem.a, problem.b, problem.d, *more)
             ours_us, mm_us = microseconds(ours, functools.partial(torch.mm, x, y, out=z))
         print(
-            f"{op} {shape}: {ours_us:.2f} µs a call, {ours_us / mm_us:.1f} times torch.mm ({mm_us:.2f} µs); compiling "
-            + " and ".join(f"{kernel.artefact.compile_seconds:.2f} s" for kernel in kernels)
+            f"{name} {shape}: {ours_us:.2f} µs a call, {ours_us / mm_us:.1f} times torch.mm ({mm_us:.2f} µs); "
+            "compiling " + " and ".join(f"{kernel.artefact.compile_seconds:.2f} s" for kernel in kernels)
         )
 
 

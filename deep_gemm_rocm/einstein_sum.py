@@ -14,10 +14,12 @@ from .heuristics import choose_gemm_config, choose_k_splits
 from .heuristics.gemm_config import BLOCK_K_BYTES
 from .layout import Pair, ceil_div
 from .split_k import launch_split_gemm
+from .warm import repeatable
 
 _FORMS = ("bhr,hdr->bhd", "bhd,hdr->bhr", "bhd,bhr->hdr", "bmk,bnk->mn")
 
 
+@repeatable
 def einsum(
     expr: str,
     a: torch.Tensor,
@@ -57,6 +59,7 @@ def einsum(
     _einsum("einsum", expr, a, b, d, c, (torch.bfloat16,), None)
 
 
+@repeatable
 def fp8_einsum(
     expr: str,
     a: Pair,

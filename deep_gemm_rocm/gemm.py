@@ -20,9 +20,10 @@ from .heuristics import choose_dense
 from .heuristics.gemm_config import PARTS_OF_B
 from .layout import Pair, data_and_scales, unshuffled_shape
 from .split_k import launch_split_gemm
-from .warm import repeatable
+from .warm import output, repeatable
 
 
+@repeatable
 def gemm_fp8(
     a: Pair,
     b: Pair,
@@ -77,7 +78,7 @@ def gemm_fp8(
         return traced
     gemm = check_gemm(a, b, out, dtypes=FP8_DTYPES, recipe=whole, c=c, d_name="out", bias=bias, epilogue=epilogue)
     if out is None:
-        out = torch.empty(gemm.m, gemm.n, dtype=torch.bfloat16, device=a[0].device)
+        out = output(gemm.m, gemm.n, dtype=torch.bfloat16, device=a[0].device)
     _launch(a, b, out, c, gemm, bias=bias)
     return out
 

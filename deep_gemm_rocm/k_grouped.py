@@ -14,8 +14,10 @@ from .gemm_kernel import launch_gemm
 from .heuristics import choose_gemm_config
 from .heuristics.gemm_config import BLOCK_K_BYTES
 from .layout import Pair
+from .warm import repeatable
 
 
+@repeatable
 def k_grouped_fp8_gemm_tn_contiguous(
     a: Pair,
     b: Pair,
@@ -61,6 +63,7 @@ def k_grouped_fp8_gemm_tn_contiguous(
     _launch((a[0].mT, a[1].mT), (b[0].mT, b[1].mT), d, ks_cpu, c, grouped_layout, gemm)
 
 
+@repeatable
 def k_grouped_fp8_gemm_nt_contiguous(
     a: Pair,
     b: Pair,
@@ -92,6 +95,7 @@ def k_grouped_fp8_gemm_nt_contiguous(
     _launch((a[0].view(1, -1), a[1]), (b[0].view(1, -1), b[1]), d, ks_cpu, c, grouped_layout, gemm)
 
 
+@repeatable
 def k_grouped_bf16_gemm_tn_contiguous(
     a: torch.Tensor,
     b: torch.Tensor,

@@ -11,6 +11,7 @@ from .checks import check_bool, check_int
 from .contracts import ALIGNMENT
 from .layout import Pair
 from .mqa_logits_kernel import launch_mqa_logits, launch_paged_mqa_logits
+from .warm import output, repeatable
 
 _FP8 = torch.float8_e4m3fnuz
 _HEADS = (32, 64)
@@ -21,6 +22,7 @@ _SCALE_BYTES = 4
 _MAX_UNITS = 2**16
 
 
+@repeatable
 def fp8_mqa_logits(
     q: torch.Tensor,
     kv: Pair,
@@ -78,7 +80,7 @@ def fp8_mqa_logits(
     check_bool("clean_logits", clean_logits)
     if columns and clean_logits:
         raise ValueError("clean_logits must be False for compressed logits (max_seqlen_k > 0)")
-    logits = torch.empty(queries, columns or len(keys), dtype=torch.float32, device=q.device)
+    logits = output(queries, columns or len(keys), dtype=torch.float32, device=q.device)
     launch_mqa_logits(
         q,
         keys,

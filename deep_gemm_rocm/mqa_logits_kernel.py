@@ -86,8 +86,8 @@ def launch_mqa_logits(
         compressed_columns=logits.shape[1] if compressed else 0,
     )
     hip.runtime().check_residence("q", q)  # before a compile; the others are on the same device
-    kernel = jit.get_kernel("mqa_logits.hip.j2", _values("mqa_logits", q), (POINTER(MqaLogitsArguments), c_void_p))
-    warm.launch(kernel, arguments, tensors)
+    kernel = jit.get_kernel("mqa_logits.hip.j2", _values("mqa_logits", q), (c_void_p, c_void_p))
+    warm.launch(kernel, arguments, tensors, written=("logits",), aligned=("q", "kv[0]"))
 
 
 def launch_paged_mqa_logits(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import hip, jit, testing, warm
+from deep_gemm_rocm import hip, jit, testing, warm, workspace
 
 M, N, K = 24, 128, 256
 
@@ -92,6 +94,21 @@ def test_whatever_differs_goes_the_long_way(long_ways):
     assert len(jit.loaded()) == 1
 
 
+def test_results_are_new_tensors_or_those_given(long_ways):
+    kept = []
+    for seed in range(3):
+        a, b = problem(seed)
+        kept.append((dg.gemm_fp8(a, b), a, b))
+        d = output(torch.float32)
+        assert dg.gemm_fp8(a, b, d) is d
+        check(a, b, d)
+    assert len(long_ways) == 2
+    assert len({result.data_ptr() for result, *_ in kept}) == 3
+    for result, a, b in kept:
+        assert (result.dtype, result.shape, result.is_contiguous()) == (torch.bfloat16, (M, N), True)
+        check(a, b, result)
+
+
 def test_keywords_and_lists_work(long_ways):
     for seed in range(2):
         (a, b), d = problem(seed), output()
@@ -99,7 +116,7 @@ def test_keywords_and_lists_work(long_ways):
         check(a, b, d)
         dg.fp8_gemm_nt(list(a), list(b), d.fill_(0))
         check(a, b, d)
-    assert len(long_ways) == 3
+    assert len(long_ways) == 2
 
 
 def test_one_tensor_for_two_arguments_is_no_rule(long_ways):
@@ -192,8 +209,72 @@ def test_splits_of_k_are_repeated(long_ways):
             d = torch.full((3, 64), torch.nan)
             dg.bf16_gemm_nt(a, b, d, c)
             check(a, b, d, c=c)
-    assert len(jit.loaded()) == 2  # the parts, and their sum
+    assert len(jit.loaded()) == 1  # which has two kernels, for the parts and for their sum
     assert len(long_ways) == 1
+
+
+def test_parts_of_k_are_kept_for_each_thread_and_stream():
+    """So that another thread's launch on the same stream can't come between the parts and their sum."""
+    runtime = hip.runtime()
+    first = workspace.address(runtime, 1, -1, 0)
+    assert workspace.address(runtime, 2**20, -1, 0) == first
+    assert workspace.address(runtime, 1, -1, 1) != first
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(workspace.address, runtime, 1, -1, 0).result() != first
+    larger = workspace.address(runtime, 2**20 + 1, -1, 0)
+    assert workspace.address(runtime, 2**21, -1, 0) == larger
+
+
+def test_parts_of_k_that_outgrow_their_memory_are_repeated(monkeypatch):
+    monkeypatch.setattr(workspace, "_LEAST_BYTES", 1)
+    workspace._kept.by_stream.clear()
+    small, large = (testing.activations(m, 4096) for m in (3, 80))
+    b = testing.weights(64, 4096)
+    for a in (small, large, small, large):
+        d = torch.full((len(a), 64), torch.nan)
+        dg.bf16_gemm_nt(a, b, d)
+        check(a, b, d)
+    assert len(workspace._kept.by_stream) == 1
+
+
+def test_other_families_are_repeated(monkeypatch):
+    taken = []
+    launching = hip.runtime().launching
+    monkeypatch.setattr(hip.runtime(), "launching", lambda **tensors: taken.append(1) or launching(**tensors))
+    sizes, layout = [96, 32], torch.tensor([96, 32], dtype=torch.int32)
+    starts, ends = torch.zeros(4, dtype=torch.int32), torch.full((4,), 9, dtype=torch.int32)
+    for seed in range(2):
+        a, b = testing.activations(128, 24, seed), testing.weights(128, 40, seed)
+        d = torch.full((2, 24, 40), torch.nan)
+        dg.k_grouped_bf16_gemm_tn_contiguous(a, b, d, sizes, layout)
+        check(a[:96].T, b[:96].T, d[0])
+        check(a[96:].T, b[96:].T, d[1])
+        batch, weights = testing.activations(6 * 64, 32, seed).view(6, 2, 32, 32), testing.weights(48, 32, seed)
+        d = torch.full((6, 2, 48), torch.nan)
+        dg.einsum("bhr,hdr->bhd", batch[:, :, 0], weights.expand(2, 48, 32).contiguous(), d)
+        check(batch[:, 1, 0], weights, d[:, 1])
+        d, squares = torch.full((6, 48), torch.nan), torch.full((6,), torch.nan)
+        dg.tf32_hc_prenorm_gemm(batch[:, 0, 0], weights.float(), d, squares)
+        check(batch[:, 0, 0], weights, d)
+        generator = torch.Generator().manual_seed(seed)
+        q, keys = (torch.randn(*s, generator=generator).to(torch.float8_e4m3fnuz) for s in ((4, 32, 32), (9, 32)))
+        weights_of_heads = torch.rand(4, 32, generator=generator)
+        logits = dg.fp8_mqa_logits(q, (keys, torch.ones(9)), weights_of_heads, starts, ends)
+        products = torch.einsum("shd,kd->shk", q.double(), keys.double()).clamp_min(0)
+        expected = torch.einsum("sh,shk->sk", weights_of_heads.double(), products)
+        torch.testing.assert_close(logits.double(), expected, rtol=1e-4, atol=1e-4)
+    assert len(taken) == 4
+
+
+def test_other_sizes_of_groups_along_k_go_the_long_way():
+    a, b = testing.activations(128, 24), testing.weights(128, 40)
+    for sizes in ([96, 32], [32, 96]):
+        d = torch.full((2, 24, 40), torch.nan)
+        for _ in range(2):
+            dg.k_grouped_bf16_gemm_tn_contiguous(a, b, d, sizes, torch.tensor(sizes, dtype=torch.int32))
+            check(a[: sizes[0]].T, b[: sizes[0]].T, d[0])
+    with pytest.raises(ValueError, match="ks_cpu"):
+        dg.k_grouped_bf16_gemm_tn_contiguous(a, b, d, [96, 33], torch.tensor([96, 33], dtype=torch.int32))
 
 
 def test_groups_are_repeated():
