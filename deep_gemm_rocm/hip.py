@@ -227,33 +227,30 @@ class Runtime:
         stream = torch.cuda.current_stream(device).cuda_stream
         return contextlib.nullcontext(stream) if device.index == torch.cuda.current_device() else _on(device, stream)
 
-    def relaunch(
-        self, launches: Iterable[Launch], stream: int, tensors: Sequence[torch.Tensor], used: Mapping[int, str]
-    ) -> None:
-        """Launches kernels within what ``launching`` gives for all that they work on.
+    def relaunch(self, launch: Launch, stream: int, tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
+        """Launches a kernel within what ``launching`` gives for all that it works on.
 
         Args:
             stream: the current one of the tensors.
-            used: places in ``tensors`` of what they work on, and its names; it is on the same device, as was other
+            used: places in ``tensors`` of what it works on, and its names; that is on the same device, as was other
                 tensors' for which ``launching`` was called before.
         """
         device = tensors[0].get_device()
         if device == torch.cuda.current_device():
-            self.launch(launches, stream)
+            self.launch(launch, stream)
         else:
             with torch.cuda.device(device):
-                self.launch(launches, stream)
+                self.launch(launch, stream)
 
-    def launch(self, launches: Iterable[Launch], stream: int) -> None:
-        """Calls entry points one after the other.
-
-        Raises:
-            HipError: a launch failed; those behind it are left out.
+    def launch(self, launch: Launch, stream: int) -> None:
         """
-        for entry_point, arguments in launches:
-            status = entry_point(arguments, stream)
-            if status:
-                self.check(status)
+        Raises:
+            HipError: the launch failed.
+        """
+        entry_point, arguments = launch
+        status = entry_point(arguments, stream)
+        if status:
+            self.check(status)
 
     def allocate(self, size: int, device: int) -> int:
         """The address of ``size`` bytes of a device's memory, whose number is as in torch.
@@ -347,11 +344,9 @@ class SimulatedRuntime(Runtime):
             yield
             self.check(self.lib.hipStreamSynchronize(None))
 
-    def relaunch(
-        self, launches: Iterable[Launch], stream: int, tensors: Sequence[torch.Tensor], used: Mapping[int, str]
-    ) -> None:
+    def relaunch(self, launch: Launch, stream: int, tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
         with self._launching([(name, tensors[index]) for index, name in used.items()]) as stream:
-            self.launch(launches, stream)
+            self.launch(launch, stream)
 
     def allocate(self, size: int, device: int) -> int:
         return self._allocate(size)

@@ -123,56 +123,37 @@ def launch(
         kernel(ctypes.byref(arguments), stream)
 
 
-class _Step:
-    """A kernel whose arguments' addresses are still to be filled in.
-
-    Attributes:
-        kernel: what is launched.
-        words: its arguments.
-        places: in these, with the number of the tensor whose address belongs there.
-        used: the names and numbers of what it works on.
-    """
-
-    __slots__ = ("kernel", "places", "used", "words")
-
-    def __init__(self, launch: _Launch, addresses: tuple[int, ...]) -> None:
-        self.kernel = launch.kernel
-        self.words = array("Q", bytes(launch.arguments))
-        pointers = [place for place in _pointers(type(launch.arguments)) if self.words[place]]
-        self.places = [(place, addresses.index(self.words[place])) for place in pointers]
-        self.used = [(name, addresses.index(tensor.data_ptr())) for name, tensor in launch.tensors.items()]
-
-    def filled(self, addresses: tuple[int, ...]) -> hip.Launch:
-        words = self.words[:]
-        for place, index in self.places:
-            words[place] = addresses[index]
-        return self.kernel.entry_point, words.tobytes()
-
-
 class _Call:
-    """All launches of a call, for tensors of the same forms. Tensors that it makes have numbers behind those given.
+    """What a call launches, for tensors of the same forms. Tensors that it makes have numbers behind those given.
 
     Attributes:
         runtime: what launches.
-        steps: what is launched.
-        used: the number and a name of each tensor that the steps work on.
+        kernel: what is launched.
+        words: its arguments.
+        places: in these, with the number of the tensor whose address belongs there.
+        used: the number and a name of each tensor that it works on.
         made: examples of the tensors that the function makes.
         scratch: bytes of the memory that it needs beside, whose address comes behind those of all tensors; or 0.
         result: the number of the tensor that it returns, if it returns any.
-        filled: the launches, by the addresses that were filled in; a model's layers take turns.
+        filled: the launch, by the addresses that were filled in; a model's layers take turns.
         aligned: numbers of tensors that must begin at a multiple of 16 bytes.
         same: numbers of two tensors that must be the same.
         outputs: numbers of tensors that are written, their sizes, and numbers and sizes of those that they must not
             share memory with.
     """
 
-    __slots__ = ("aligned", "filled", "made", "outputs", "result", "runtime", "same", "scratch", "steps", "used")
+    __slots__ = (
+        "aligned", "filled", "kernel", "made", "outputs", "places", "result", "runtime", "same", "scratch", "used",
+        "words",
+    )  # fmt: skip
 
     def __init__(self, notes: _Notes, tensors: list[torch.Tensor], addresses: tuple[int, ...], result: object) -> None:
         """
         Raises:
-            ValueError: a kernel takes, or the function returns, something else than tensors that it was given or made.
+            ValueError: there were several launches; or a kernel takes, or the function returns, something else than
+                tensors that it was given or made.
         """
+        (launch,) = notes.launches
         self.runtime = hip.runtime()
         self.made = [made.new_empty(1).expand(made.shape) for made in notes.made]  # as large without its memory
         self.scratch = notes.scratch.size if notes.scratch else 0
@@ -180,17 +161,19 @@ class _Call:
         self.result = None if result is None else is_result.index(True)
         known = addresses + tuple(made.data_ptr() for made in notes.made)
         known += (notes.scratch.address,) if notes.scratch else ()
-        self.steps = [_Step(launch, known) for launch in notes.launches]
-        self.used = {index: name for step in self.steps for name, index in step.used}
-        self.filled: dict[tuple[int, ...], list[hip.Launch]] = {}
+        self.kernel = launch.kernel
+        self.words = array("Q", bytes(launch.arguments))
+        pointers = [place for place in _pointers(type(launch.arguments)) if self.words[place]]
+        self.places = [(place, known.index(self.words[place])) for place in pointers]
+        numbers = {name: known.index(tensor.data_ptr()) for name, tensor in launch.tensors.items()}
+        self.used = {number: name for name, number in numbers.items()}
+        self.filled: dict[tuple[int, ...], hip.Launch] = {}
         given = range(len(tensors))
         self.same = [(i, j) for i, j in itertools.combinations(given, 2) if addresses[i] == addresses[j]]
         sizes = [_extent(tensor) for tensor in tensors]
-        aligned, written = set(), set()
-        for launch, step in zip(notes.launches, self.steps, strict=True):
-            for name, index in step.used:
-                aligned |= {index} if name in launch.aligned else set()
-                written |= {index} if name in launch.written else set()
+        aligned, written = (
+            {numbers[name] for name in names if name in numbers} for names in (launch.aligned, launch.written)
+        )
         self.aligned = sorted(aligned.intersection(given))
         self.outputs = [
             (output, sizes[output], [(i, sizes[i]) for i in given if addresses[i] != addresses[output]])
@@ -208,16 +191,22 @@ class _Call:
             if self.runtime.is_capturing():
                 return False
             addresses += (workspace.address(self.runtime, self.scratch, tensors[0].get_device(), stream),)
-        launches = self.filled.get(addresses)
-        if launches is None:
+        launch = self.filled.get(addresses)
+        if launch is None:
             if not self._allows(addresses):
                 return False
-            launches = [step.filled(addresses) for step in self.steps]
+            launch = self._filled_in(addresses)
             if len(self.filled) >= _MOST_ADDRESSES:
                 self.filled.clear()
-            self.filled[addresses] = launches
-        self.runtime.relaunch(launches, stream, tensors, self.used)
+            self.filled[addresses] = launch
+        self.runtime.relaunch(launch, stream, tensors, self.used)
         return True
+
+    def _filled_in(self, addresses: tuple[int, ...]) -> hip.Launch:
+        words = self.words[:]
+        for place, number in self.places:
+            words[place] = addresses[number]
+        return self.kernel.entry_point, words.tobytes()
 
     def _allows(self, addresses: tuple[int, ...]) -> bool:
         for index in self.aligned:
@@ -237,7 +226,7 @@ _calls: dict[tuple[Any, ...], _Call] = {}
 
 
 def repeatable(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """For functions that do nothing but ``launch`` kernels, on tensors that they are given, an ``output`` and a
+    """For functions that do nothing but ``launch`` a kernel, on tensors that they are given, an ``output`` and a
     ``scratch``; they return None or one of these tensors. What tensors hold must not matter to them."""
 
     @functools.wraps(function)
@@ -293,7 +282,7 @@ def _describe(parts: list[Any], key: list[Any], tensors: list[torch.Tensor]) -> 
             # Contiguous tensors of a shape differ in strides of single elements at most, which mean nothing.
             key += (dtype, part.shape, part.is_contiguous() or part.stride(), part.get_device())
         elif kind is tuple or kind is list:
-            key += (kind, len(part))
+            key.append(len(part))
             parts += part
         else:
             key += (kind, part)  # for 1 == True
