@@ -49,13 +49,13 @@ def main(
     shapes: Annotated[str, typer.Option(help="MxNxK, with commas between; DeepGEMM's by default.")] = "",
 ) -> None:
     """Print a table of all shapes."""
-    print("| M x N x K | µs | TB/s | only reading, µs | of that speed | vector L1 busy | kernels |")
+    print("| M x N x K | µs | TB/s | only reading, µs | of that speed | busiest | kernels |")
     print("|---|---|---|---|---|---|---|")
     for shape in [parse(name, Shape) for name in shapes.split(",") if name] or [s for s in DENSE if s.m <= 128]:
         gemm, num_bytes = fp8_gemm(shape), bytes_moved(shape)
         time, least = sum(kernel.time_us for kernel in gemm), reading(num_bytes)
         rate, names = num_bytes / time / 1e6, ", ".join(kernel.name for kernel in gemm)
-        shares = f"{least / time:.0%} | {gemm[0].vmem_busy:.0%}"
+        shares = f"{least / time:.0%} | {gemm[0].busiest}"
         print(f"| {shape} | {time:.2f} | {rate:.2f} | {least:.2f} | {shares} | {names} |", flush=True)
 
 

@@ -42,12 +42,13 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Timing:
-    """Microseconds of one call. ``mfma_utilization``, in simulation, is that of its longest kernel."""
+    """Microseconds of one call. In simulation, ``mfma_utilization`` and ``busiest`` are those of its longest kernel."""
 
     median_us: float
     p20_us: float
     p80_us: float
     mfma_utilization: float | None = None
+    busiest: str = ""
 
 
 def time_calls(
@@ -73,4 +74,4 @@ def time_calls(
     times = [1e3 * end.milliseconds_since(start) for start, end in events]
     p20, median, p80 = np.percentile(times, (20, 50, 80)).tolist()
     longest = max(profile.kernels, key=lambda kernel: kernel.time_us, default=None) if profile else None
-    return Timing(median, p20, p80, longest.mfma_utilization if longest else None)
+    return Timing(median, p20, p80, *((longest.mfma_utilization, longest.busiest) if longest else ()))

@@ -58,8 +58,8 @@ def table(results: Sequence[Result], title: str) -> Table:
     unit = "µs, simulated" if any(result.simulated for result in results) else "µs"
     shown = Table(title=title)
     for heading, justify in (("shape", "left"), ("by", "left"), (unit, "right"), ("p20", "right"), ("p80", "right"),
-                             ("TFLOPS", "right"), ("GB/s", "right"), ("MFMA", "right"), ("error", "right"),
-                             ("how", "left")):  # fmt: skip
+                             ("TFLOPS", "right"), ("GB/s", "right"), ("MFMA", "right"), ("busiest", "right"),
+                             ("error", "right"), ("how", "left")):  # fmt: skip
         shown.add_column(heading, justify=justify, no_wrap=heading != "how")  # type: ignore[arg-type]
     for result in results:
         if result.timing:
@@ -92,7 +92,7 @@ def _cells(result: Result) -> tuple[str, ...]:
     mfma = "" if timing.mfma_utilization is None else f"{timing.mfma_utilization:.0%}"
     times = (f"{value:.2f}" for value in (timing.median_us, timing.p20_us, timing.p80_us))
     rates = f"{result.tflops:.3g}", f"{result.gbps:.0f}"
-    return str(result.shape), result.by, *times, *rates, mfma, f"{result.error:.2f}", result.how
+    return str(result.shape), result.by, *times, *rates, mfma, timing.busiest, f"{result.error:.2f}", result.how
 
 
 def speedups(results: Iterable[Result]) -> dict[str, dict[str, float]]:
@@ -136,7 +136,7 @@ def write_json(path: Path, results: Sequence[Result], about: dict[str, str]) -> 
 
 def write_csv(path: Path, results: Sequence[Result]) -> None:
     fields = ("op", "shape", "m", "n", "k", "groups", "by", "how", "simulated", "median_us", "p20_us", "p80_us",
-              "tflops", "gbps", "mfma_utilization", "error", "missing")  # fmt: skip
+              "tflops", "gbps", "mfma_utilization", "busiest", "error", "missing")  # fmt: skip
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, fields, restval="", extrasaction="ignore")
         writer.writeheader()
@@ -160,8 +160,8 @@ def write_markdown(path: Path, results: Sequence[Result], about: dict[str, str],
     lines += [f"\n![{plot.stem}]({plot.name})" for plot in plots]
     for op in dict.fromkeys(result.op for result in results):
         lines += ["", f"## {op}", ""]
-        lines += [f"| shape | by | µs, {kind} | p20 | p80 | TFLOPS | GB/s | MFMA | error | how |"]
-        lines += ["|---|---|---|---|---|---|---|---|---|---|"]
+        lines += [f"| shape | by | µs, {kind} | p20 | p80 | TFLOPS | GB/s | MFMA | busiest | error | how |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|---|---|"]
         lines += [f"| {' | '.join(_cells(result))} |" for result in results if result.op == op and result.timing]
     lines += ["", *(f"- {line}" for line in missing(results))]
     path.write_text("\n".join(lines) + "\n")

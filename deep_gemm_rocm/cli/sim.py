@@ -279,6 +279,8 @@ def _profile_table(found: simulator.KernelProfile) -> Table:
         table.add_row(name.replace("_", " "), f"{getattr(found, name):,}")
     for name in ratios + rates:
         table.add_row(name.replace("_", " "), f"{getattr(found, name):.1%}")
+    for name, share in sorted(found.busy.items(), key=lambda resource: -resource[1]):
+        table.add_row(f"busy, where there was work: {name}", f"{share:.1%}")
     total = sum(found.stalls.values())
     for name, cycles in sorted(found.stalls.items(), key=lambda stall: -stall[1]):
         if cycles:

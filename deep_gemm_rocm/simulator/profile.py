@@ -72,6 +72,8 @@ class KernelProfile:
         hbm_bytes: read from and written to HBM; also apart as hbm_read_bytes and hbm_write_bytes.
         tlb_misses: look-ups of L2 requests that the TLB had no page for.
         occupancy: resident waves over wave slots, over the whole time and chip.
+        busy: for which part of the time ``matrix cores``, ``vector ALUs``, ``LDS`` and ``vector L1`` worked, on the CUs
+            that had workgroups, and ``HBM`` by the bytes that it moved.
         stalls: clocks of waves by what they waited for.
         listing: the executed instructions in the order of the code.
         timeline: when things happened, if the profile was asked for it.
@@ -99,6 +101,7 @@ class KernelProfile:
     hbm_write_bytes: int
     tlb_misses: int
     occupancy: float
+    busy: Mapping[str, float]
     stalls: Mapping[str, int]
     listing: tuple[InstructionProfile, ...] = field(repr=False)
     timeline: Timeline | None = field(repr=False, default=None)
@@ -112,6 +115,12 @@ class KernelProfile:
             events, residences = tuple(timeline["events"]), tuple(timeline["residences"])
             record["timeline"] = Timeline(residences, events, timeline["clock_mhz"])
         return cls(**record)
+
+    @property
+    def busiest(self) -> str:
+        """The resource that worked for the greatest part of the time, and for which part, as in ``vector L1 83%``."""
+        name = max(self.busy, key=lambda resource: self.busy[resource])
+        return f"{name} {self.busy[name]:.0%}"
 
     @property
     def hot_loop(self) -> tuple[InstructionProfile, ...]:

@@ -78,6 +78,28 @@ def test_matrix_rate(clocks_of: Clocks, instruction: str, registers: str, clocks
     assert clocks_of(f"{instruction} {registers}, {accumulator}", waves) == approximately(expected)
 
 
+@pytest.mark.parametrize(
+    ("body", "after", "busiest"),
+    [
+        ("v_mfma_f32_16x16x32_fp8_fp8 v[64:67], v[100:101], v[102:103], v[64:67]", "", "matrix cores"),
+        ("v_add_f32 v64, v65, v66", "", "vector ALUs"),
+        ("ds_read_b128 v[64:67], %0", "s_waitcnt lgkmcnt(0)", "LDS"),
+        ("global_load_dwordx4 v[64:67], %2, off", "s_waitcnt vmcnt(0)", "vector L1"),
+    ],
+)
+def test_the_busiest_is_told_of_the_cus_that_have_work(compiler: Compiler, body: str, after: str, busiest: str) -> None:
+    source = KERNEL.format(body=body, address="lane * 16", after=after, repeats=REPEATS, clobbers=REGISTERS)
+    code, memory = compiler.code_object(source), np.zeros(1 << 16, np.uint32)
+    with simulator.profile() as prof:
+        simulator.launch(code, "repeated", 1, 8 * LANES, [20, memory])
+    (kernel,) = prof.kernels
+    others = [share for name, share in kernel.busy.items() if name != busiest]
+    assert kernel.busiest == f"{busiest} {kernel.busy[busiest]:.0%}"
+    assert 0.85 < kernel.busy[busiest] <= 1
+    assert max(others) < 0.2
+    assert kernel.mfma_utilization == pytest.approx(kernel.busy["matrix cores"] / 304)
+
+
 @pytest.mark.parametrize(("waves", "clocks"), [(1, 4), (4, 4), (8, 8)])
 @pytest.mark.parametrize(
     "instruction", ["v_add_f32 v64, v65, v66", "v_pk_fma_f32 v[64:65], v[66:67], v[68:69], v[64:65]"]
@@ -206,6 +228,8 @@ def streaming_bandwidth(compiler: Compiler, groups: int, size: int, steps: int, 
         for count in (3 * steps, steps, 2 * steps):
             simulator.launch(code, "stream", groups, 256, [x, count, size // 16, out])
     _, first, second = prof.kernels
+    if constants:
+        assert second.busiest.startswith("HBM")
     return groups * 256 * 16 * steps / (second.cycles - first.cycles)
 
 

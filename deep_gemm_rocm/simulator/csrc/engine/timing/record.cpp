@@ -68,6 +68,23 @@ double sustained_mhz(const Constants& constants, const Counters& counters, doubl
   return load > 0 ? std::min(constants.chip_clock_mhz, simd_clocks / load) : constants.chip_clock_mhz;
 }
 
+// For which part of the time resources worked: those of CUs, on the ones that had workgroups.
+std::string busy(const Launch& launch, const Constants& constants, const Cost& cost, double clocks) {
+  const Counters& counters = cost.counters;
+  const double chip_cus = constants.chip_xcds * constants.chip_cus_per_xcd;
+  const double cu_clocks = clocks * std::min(double(launch.workgroups), chip_cus);
+  const double simd_clocks = cu_clocks * constants.cu_simds;
+  const double hbm_bytes_per_clock =
+      constants.hbm_bytes_per_ns * constants.mall_slices * 1000 / constants.chip_clock_mhz;
+  JsonObject shares;
+  shares.add("matrix cores", ratio(double(counters.matrix_clocks), simd_clocks))
+      .add("vector ALUs", ratio(double(counters.vector_clocks), simd_clocks))
+      .add("LDS", ratio(double(counters.lds_clocks), cu_clocks))
+      .add("vector L1", ratio(double(counters.memory_clocks), cu_clocks))
+      .add("HBM", ratio(double(cost.memory.hbm_read_bytes + cost.memory.hbm_write_bytes), clocks * hbm_bytes_per_clock));
+  return shares.text();
+}
+
 }  // namespace
 
 std::string record_of(const Launch& launch, const Constants& constants, const Sampling& sampling, const Cost& cost,
@@ -103,6 +120,7 @@ std::string record_of(const Launch& launch, const Constants& constants, const Sa
       .add("hbm_write_bytes", double(memory.hbm_write_bytes))
       .add("tlb_misses", double(memory.tlb_misses))
       .add("occupancy", ratio(double(counters.wave_clocks), simd_clocks * constants.cu_waves_per_simd))
+      .add("busy", busy(launch, constants, cost, clocks))
       .add("stalls", stalls.text())
       .add("listing", listing(launch, counters));
   if (!timelines.empty()) {
