@@ -57,15 +57,19 @@ _LARGE = (
 )
 # Where waves alone take up to 64 rows.
 _LARGER = _LARGE[1:]
-# Tiles of 224 rows take more time for each row than those of 256, but of 4096x4096 there are two for each of 304 CUs.
+# Tiles of 192 and 224 rows take more time for each row than those of 256, but of 1280x4096 there is one for each of 304
+# CUs, of 4096x4096 there are two.
+_192_ROWS = GemmConfig(block_m=192, block_n=128, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong")
 _LARGER_OF_DENSE = (
     *_LARGER[:-1],
+    _192_ROWS,
     GemmConfig(block_m=224, block_n=128, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong"),
     _LARGER[-1],
 )
 # Where tiles of 256 rows would reach into the next group, or compute more rows of padding.
 _LARGE_OF_GROUPS = (
     *_LARGE[:-1],
+    _192_ROWS,
     GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong"),
 )
 # Of kinds for which the other schedules have no room.
@@ -138,8 +142,10 @@ def _fitting(kind: GemmKind, alone: tuple[GemmConfig, ...]) -> tuple[GemmConfig,
 
 
 def _may_split_k(config: GemmConfig) -> bool:
-    """Not where waves have columns of their own: K is split where these aren't enough."""
-    return config.schedule != "alone" or config.waves_k > 1
+    """Not where waves have columns of their own, for K is split where these aren't enough; nor with the tile that is
+    for one round of the CUs: there are parts of K for any of the others to fill it."""
+    has_columns = config.schedule == "alone" and config.waves_k == 1
+    return not has_columns and config.block_m != _192_ROWS.block_m
 
 
 @asks_tables

@@ -28,6 +28,7 @@ _CACHE_BYTES = 5400  # Infinity Cache to all L2s
 # Fitted to launches in the timing model, for whole families of configurations.
 _LAUNCH = 1500
 _SECOND_LAUNCH = 5500
+_SUM_OF_PARTS_BYTES = 1850  # in a clock
 _PROLOGUE = 1500
 _EPILOGUE_PER_ROW = 8
 _START_ALONE = 1000  # of the pipelines of waves alone
@@ -70,7 +71,14 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
         tile = _OVERLAPPING_TILE + k_blocks * k_block
     memory = _memory_clocks(config, problem, tiles, tile_rows, tile_columns, k_blocks * config.waves_k)
     power = _OVERLAPS_MEMORY[config.schedule]
-    return _LAUNCH + ((first_tile + rounds * tile) ** power + memory**power) ** (1 / power)
+    overlapped = ((first_tile + rounds * tile) ** power + memory**power) ** (1 / power)
+    # Of the last round's results, those of 16 bits are on their way while the tile is computed.
+    last_stores = _output_bytes(config, problem) / rounds / _CACHE_BYTES if config.kind.d_type == "f32" else 0
+    return _LAUNCH + overlapped + last_stores
+
+
+def _output_bytes(config: GemmConfig, problem: GemmProblem) -> int:
+    return problem.num_groups * problem.m * problem.n * (4 if config.kind.d_type == "f32" else 2)
 
 
 def _rounds(config: GemmConfig, tiles: int, places: int) -> float:
@@ -89,7 +97,7 @@ def _tile_rows(config: GemmConfig, m: int) -> float:
 
 def second_pass_clocks(m: int, n: int, num_parts: int) -> float:
     """Core clocks of the launch that adds up [m, n] of so many parts of a split K."""
-    return _SECOND_LAUNCH + num_parts * m * n * 4 / _CACHE_BYTES
+    return max(_SECOND_LAUNCH, num_parts * m * n * 4 / _SUM_OF_PARTS_BYTES)
 
 
 def _busy_clocks(config: GemmConfig, at_once: int, rows: float) -> float:
@@ -122,7 +130,7 @@ def _memory_clocks(
     """Of the whole launch, if nothing but memory counted."""
     _, m, n, _, num_cus, num_groups, _ = problem
     k_bytes = k_blocks * BLOCK_K_BYTES
-    output = num_groups * m * n * (4 if config.kind.d_type == "f32" else 2)
+    output = _output_bytes(config, problem)
     once = num_groups * (m + n * config.kind.parts) * k_bytes + output
     # An XCD's tiles that run at the same time form a rectangle, whose rows and columns its L2 takes in once.
     running = min(ceil_div(tiles, _XCDS), max(num_cus // _XCDS, 1) * config.workgroups_per_cu)
