@@ -6,26 +6,28 @@
 
 namespace deep_gemm_rocm {
 
-template <class Shape, class Scales, int kChains>
+template <class Shape, class Scales, int kChains, int kResultSlots>
 class DirectMma {
   using Mfma = typename Shape::Mfma;
 
  public:
-  using Order = MmaOrder<Shape, kChains>;
+  using Order = MmaOrder<Shape, kChains, kResultSlots>;
   static constexpr int kSlots = Order::kSlots;
 
   DG_DEVICE DirectMma() : total_{} {}
 
   DG_DEVICE void start_k_block(const Scales&, int) {}
 
-  DG_DEVICE void slot(int slot, const Fragment<Mfma> (&a)[Shape::kFragsM], const Fragment<Mfma> (&b)[Shape::kFragsN]) {
+  DG_DEVICE void slot(int slot, const Fragment<Mfma> (&a)[Shape::kFragsM], const Fragment<Mfma> (&b)[Shape::kFragsN],
+                      bool is_first = false) {
     const int mfma = Order::mfma(slot);
     const int fragment = Order::fragment(slot);
-    total_[fragment] = Mfma::multiply_add(b[fragment % Shape::kFragsN].operand(mfma),
-                                          a[fragment / Shape::kFragsN].operand(mfma), total_[fragment]);
+    typename Mfma::Accumulator& total = total_[fragment];
+    total = Mfma::multiply_add(b[fragment % Shape::kFragsN].operand(mfma), a[fragment / Shape::kFragsN].operand(mfma),
+                               is_first && mfma == 0 ? typename Mfma::Accumulator{} : total);
   }
 
-  DG_DEVICE void finish() {}
+  DG_DEVICE void finish(bool = false) {}
   DG_DEVICE void settle() {
 #pragma unroll
     for (int i = 0; i < Order::kFragments; ++i) {

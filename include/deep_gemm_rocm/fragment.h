@@ -55,8 +55,8 @@ class Fragment {
 
 // A wave's MFMAs of one K-block in the order of issue, a slot each, so that a schedule can put memory operations
 // between them. The MFMAs of one fragment are a chain, each adding to the result of the one before; kChains chains
-// alternate.
-template <class Shape, int kChains>
+// alternate. What uses results trails the end of a chain by kResultSlots slots.
+template <class Shape, int kChains, int kResultSlots>
 struct MmaOrder {
   static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;
   static constexpr int kChainMfmas = Fragment<typename Shape::Mfma>::kMfmas;
@@ -70,10 +70,6 @@ struct MmaOrder {
   // How many rows of fragments are done after so many slots.
   static constexpr int completed_rows(int slots) { return slots / kGroupSlots * kChains / Shape::kFragsN; }
 
-  // An MFMA's result may be read passes + 3 instructions later (AMD's CDNA3 ISA guide, "Required independent
-  // instructions"): at most 11. So what uses results trails the end of a chain by four slots, of two or more
-  // instructions each.
-  static constexpr int kResultSlots = 4;
   static constexpr int kDelay = kChains * (kChainMfmas - 1) + kResultSlots;
 
   // How many elements a lane has of the chains that are done when `slot` comes, fragment by fragment: at the even rate

@@ -62,6 +62,27 @@ DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile, con
   return scale_tile(args.sfb, tile.group_of_operands(), row, rows, k.first_k_block);
 }
 
+template <class TileSource>
+constexpr bool kIsDense = false;
+template <class Shape, int kXcdChunk, int kBand>
+constexpr bool kIsDense<DenseTiles<Shape, kXcdChunk, kBand>> = true;
+
+// Whether what tells where tiles are stays in scalar registers, so that nobody waits for it between tiles. Groups, and
+// results that take more than rounding, need these registers.
+template <class Schedule, class TileSource>
+constexpr bool kKeepsArguments =
+    kIsDense<TileSource> && kStreamsResults<typename Schedule::Kind, typename Schedule::Shape>;
+
+// The arguments, after the first tile.
+template <class Schedule, class TileSource>
+DG_DEVICE decltype(auto) arguments_again(const FirstArguments& first) {
+  if constexpr (kKeepsArguments<Schedule, TileSource>) {
+    return first.with(gemm_arguments());
+  } else {
+    return gemm_arguments();
+  }
+}
+
 // Have the compiler load arguments here, all that finding a tile takes, or its operands: so it waits for them once, and
 // not for one after the other.
 template <class TileSource>
@@ -73,15 +94,19 @@ DG_DEVICE void load_arguments_of_tile(const GemmArguments& args) {
     asm volatile("" ::"s"(args.m), "s"(args.n), "s"(args.k), "s"(args.band_reciprocal));
   }
 }
-template <class Kind>
+template <class Schedule, class TileSource>
 DG_DEVICE void load_arguments_of_operands(const GemmArguments& args) {
-  if constexpr (Kind::kScaling == Scaling::kNone) {
-    asm volatile("" ::"s"(args.n), "s"(args.k), "s"(args.a.data), "s"(args.a.stride), "s"(args.b.data),
-                 "s"(args.b.stride));
-  } else {
+  constexpr bool kHasScales = Schedule::Kind::kScaling != Scaling::kNone;
+  if constexpr (!kKeepsArguments<Schedule, TileSource> && kHasScales) {
     asm volatile("" ::"s"(args.n), "s"(args.k), "s"(args.a.data), "s"(args.a.stride), "s"(args.b.data),
                  "s"(args.b.stride), "s"(args.sfa.data), "s"(args.sfa.row_stride), "s"(args.sfa.k_block_stride),
                  "s"(args.sfb.data), "s"(args.sfb.row_stride), "s"(args.sfb.k_block_stride));
+  } else if constexpr (!kKeepsArguments<Schedule, TileSource>) {
+    asm volatile("" ::"s"(args.n), "s"(args.k), "s"(args.a.data), "s"(args.a.stride), "s"(args.b.data),
+                 "s"(args.b.stride));
+  } else if constexpr (kHasScales) {
+    asm volatile("" ::"s"(args.sfa.data), "s"(args.sfa.row_stride), "s"(args.sfa.k_block_stride), "s"(args.sfb.data),
+                 "s"(args.sfb.row_stride), "s"(args.sfb.k_block_stride));
   }
 }
 
@@ -220,8 +245,10 @@ DG_DEVICE int left_for_round(int index, int num_tiles) { return num_tiles - (ind
 // How many K-blocks tile `index` has, if it can be loaded by the last K-blocks of the current one, else 0: both must
 // have two.
 template <class Schedule, class TileSource, class LastRound, class Tile>
-DG_DEVICE int find_following(const typename Schedule::State& state, int index, int step, Tile& tile) {
-  const GemmArguments& args = gemm_arguments();
+DG_DEVICE int find_following(const FirstArguments& first, const typename Schedule::State& state, int index, int step,
+                             Tile& tile) {
+  asm volatile("" : "+s"(index));  // here, and not before the K loop
+  const GemmArguments& args = arguments_again<Schedule, TileSource>(first);
   load_arguments_of_tile<TileSource>(args);
   const TileSource source(args);
   const int num_tiles = source.num_tiles();
@@ -267,11 +294,12 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
       const auto prepare = [&](int k_block) {
         if (k_block < finds_at) return;
         if (k_block == finds_at) {
-          following_k_blocks = find_following<Schedule, TileSource, LastRound>(state, index + step, step, following);
+          following_k_blocks =
+              find_following<Schedule, TileSource, LastRound>(first, state, index + step, step, following);
         }
         if (k_block == goes_on_at && following_k_blocks > 0) {
-          const GemmArguments& again = gemm_arguments();
-          load_arguments_of_operands<Kind>(again);
+          const GemmArguments& again = arguments_again<Schedule, TileSource>(first);
+          load_arguments_of_operands<Schedule, TileSource>(again);
           const TileOperands next = tile_operands<Kind, Shape>(again, following);
           state.begin_loads(next);
           state.begin_scales(tile_scales<Kind, Shape>(again, following), next);

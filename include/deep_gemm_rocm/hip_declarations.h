@@ -52,6 +52,9 @@ DG_DEVICE void wait_for_arguments() {
   __builtin_amdgcn_s_waitcnt(kNoScalarLoads);
 }
 
+// Waits for this wave's LDS accesses.
+DG_DEVICE void wait_for_lds() { wait_for_arguments(); }
+
 // Orders LDS accesses of the whole workgroup; global loads in flight stay in flight.
 DG_DEVICE void lds_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");

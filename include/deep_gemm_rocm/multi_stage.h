@@ -15,6 +15,7 @@ class MultiStage {
   using Shape = Shape_;
   static constexpr int kLdsStages = kNumStages < 3 ? 1 : 2;
   static constexpr int kUnroll = kNumStages > 1 ? kNumStages - kLdsStages : 1;
+  static constexpr int kFirstKBlocks = 0;
   static constexpr int kLastKBlocks = 0;
   static constexpr bool kGoesOnToNextTile = false;
 

@@ -13,7 +13,7 @@ namespace deep_gemm_rocm {
 //   second half   –         memory 0   compute 0  memory 1   compute 1 …
 //
 // The halves divide the longer side of the tile. So both need all rows of the operand of the other side, B say, which
-// has two stages in LDS. Memory phase k reads the fragments of K-block k, stores the half's share of B's K-block k + 1,
+// has two stages in LDS. Memory phase k stores the half's share of B's K-block k + 1, reads the fragments of K-block k,
 // and starts the loads of k + 2: what both halves store (in intervals 2k and 2k + 1) is read from interval 2k + 2 on,
 // and replaces what was read until interval 2k - 1.
 //
@@ -33,6 +33,7 @@ class PingPong {
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = 1;
+  static constexpr int kFirstKBlocks = 1;
   static constexpr int kLastKBlocks = 1;
   static constexpr bool kGoesOnToNextTile = true;
   static constexpr bool kDividesN = Shape::kWavesByColumns;
@@ -44,6 +45,7 @@ class PingPong {
     static constexpr int kLdsStagesOfB = kDividesN ? 1 : 2;
     static constexpr int kPartsOfA = kDividesN ? 1 : 2;
     static constexpr int kPartsOfB = kDividesN ? 2 : 1;
+    static constexpr int kResultSlots = 6;  // the first chains' slots are of one instruction each
     static constexpr bool kGoesOn = kGoesOnToNextTile;
   };
   using State = PipelineState<Kind, Shape, Resources>;
@@ -61,15 +63,18 @@ class PingPong {
     load_shared(state, first + 1);
     lds_barrier();
     if (is_second_half()) lds_barrier();
+    begin_memory_phase(state, first);
   }
 
-  // Calls between_loads(k_block) where instructions take no time: the loads' queue is full.
-  template <class BetweenLoads>
+  // Calls between_loads(k_block) where instructions take no time: the loads' queue is full. With kIsFirst, totals begin
+  // with this K-block.
+  template <bool kIsFirst = false, class BetweenLoads>
   static DG_DEVICE void k_block(State& state, int, int k_block, const BetweenLoads& between_loads) {
     memory_phase(state, k_block, [&] { between_loads(k_block); });
     lds_barrier();
-    compute_phase(state, k_block, [](auto) {});
-    state.mma.finish();  // beside the other half's MFMAs
+    compute_phase<kIsFirst>(state, k_block, [](auto) {});
+    begin_memory_phase(state, k_block + 1);
+    state.mma.finish(kIsFirst);  // beside the other half's MFMAs
   }
 
   // The last K-block. If the next one isn't that of a tile that has been loaded, the first half waits for the second.
@@ -79,6 +84,7 @@ class PingPong {
     lds_barrier();
     compute_phase(state, last, [&](auto slot) { output.after_slot(state.mma, slot); });
     if (!Output::kStores) state.mma.settle();
+    begin_memory_phase(state, last + 1);
     if (!is_second_half() && !goes_on) lds_barrier();
     __builtin_amdgcn_s_setprio(3);  // what is left to store comes before the other half's results
     state.mma.finish();
@@ -96,58 +102,71 @@ class PingPong {
   static constexpr int kReadsPerLoad = State::kFragmentReads / kOwn;
   static_assert(kReadsPerLoad > 0, "too few reads to load a half's own rows between them");
   static constexpr int kBarrierSlot = State::kSlots - 1;
-  static constexpr int kFirstStoreSlot = State::kSlots * 5 / 8;
-  static constexpr int kSlotsPerStore = max((State::kSlots - kFirstStoreSlot) / kOwn, 1);
+  // By then the other half has read its fragments from LDS. Every other slot promotes, and has no time for a store.
+  static constexpr int kFirstStoreSlot = State::kSlots * 11 / 16 / 2 * 2;
+  static constexpr int kSlotsPerStore = max((kBarrierSlot - kFirstStoreSlot) / kOwn / 2 * 2, 1);
   static_assert(kFirstStoreSlot + (kOwn - 1) * kSlotsPerStore < kBarrierSlot,
                 "too few slots to store a half's own rows");
 
   static DG_DEVICE bool is_second_half() { return wave_id() >= 4; }
 
-  // Calls between_loads() behind the loads of the half's own rows of K-block k + 1, and before the others of k + 2.
+  // Starts the first load of the half's own rows of K-block k + 1, to keep the loads' queue busy from the beginning.
+  static DG_DEVICE void begin_memory_phase(State& state, int k_block) {
+    __builtin_amdgcn_s_setprio(0);
+    state.load(0, kFirstOwn, k_block + 1);
+    __builtin_amdgcn_sched_barrier(0);
+  }
+
+  // Stores first, before the other half stores into LDS as well. Calls between_loads() behind the loads of the half's
+  // own rows of K-block k + 1, and before the others of k + 2.
   template <class BetweenLoads>
   static DG_DEVICE void memory_phase(State& state, int k_block, const BetweenLoads& between_loads) {
-    __builtin_amdgcn_s_setprio(0);
     if (!kLoadsScalesAhead) state.load_scales(0);
+    store_shared(state, k_block + 1);
     state.read_fragments(k_block, 0, [&](auto read) {
       __builtin_amdgcn_sched_barrier(0);
-      if (read % kReadsPerLoad == 0 && read / kReadsPerLoad < kOwn) {
-        state.load(0, kFirstOwn + read / kReadsPerLoad, k_block + 1);
-        __builtin_amdgcn_sched_barrier(0);
-      }
-      if (kLoadsScalesAhead && read == State::kFragmentReads / 2) {
-        state.mma.start_k_block(state.scales, 0);
-        state.load_scales(0);  // of the next K-block
+      const int load = read / kReadsPerLoad + 1;
+      if (read % kReadsPerLoad == 0 && load < kOwn) {
+        state.load(0, kFirstOwn + load, k_block + 1);
         __builtin_amdgcn_sched_barrier(0);
       }
     });
-    between_loads();
-#pragma unroll
-    for (int i = kFirstShared; i < kFirstShared + kShared; ++i) {
-      state.store(0, i, k_block + 1);
-      state.load(0, i, k_block + 2);
+    if constexpr (kLoadsScalesAhead) {
+      state.mma.start_k_block(state.scales, 0);
+      state.load_scales(0);  // of the next K-block
+      __builtin_amdgcn_sched_barrier(0);
     }
+    between_loads();
+    load_shared(state, k_block + 2);
   }
 
-  template <class AfterSlot>
+  template <bool kIsFirst = false, class AfterSlot>
   static DG_DEVICE void compute_phase(State& state, int k_block, const AfterSlot& after_slot) {
     __builtin_amdgcn_s_setprio(1);
     if (!kLoadsScalesAhead) state.mma.start_k_block(state.scales, 0);
     static_for<State::kSlots>([&](auto slot) {
       __builtin_amdgcn_sched_barrier(0);
-      if (slot == kBarrierSlot) {
+      if (slot == kBarrierSlot - 1) {
         __builtin_amdgcn_s_setprio(2);
+        wait_for_lds();  // or the barrier would, when no MFMA is left to run meanwhile
+      }
+      if (slot == kBarrierSlot) {
         lds_barrier();
         __builtin_amdgcn_sched_barrier(0);
       }
-      state.mma.slot(slot, state.a, state.b[0]);
+      state.mma.slot(slot, state.a, state.b[0], kIsFirst);
       const int since = slot - kFirstStoreSlot;
       if (since >= 0 && since % kSlotsPerStore == 0 && since / kSlotsPerStore < kOwn) {
         state.store(0, kFirstOwn + since / kSlotsPerStore, k_block + 1);
       }
       after_slot(slot);
     });
-    __builtin_amdgcn_s_setprio(0);
     __builtin_amdgcn_sched_barrier(0);
+  }
+
+  static DG_DEVICE void store_shared(State& state, int k_block) {
+#pragma unroll
+    for (int i = kFirstShared; i < kFirstShared + kShared; ++i) state.store(0, i, k_block);
   }
 
   static DG_DEVICE void load_shared(State& state, int k_block) {

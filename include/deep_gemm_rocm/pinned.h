@@ -21,6 +21,7 @@ class Pinned {
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = 2;
+  static constexpr int kFirstKBlocks = 0;
   static constexpr int kLastKBlocks = 0;
   static constexpr bool kGoesOnToNextTile = false;
 

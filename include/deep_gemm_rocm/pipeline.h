@@ -31,6 +31,10 @@ struct PipelineResources {
   static constexpr int kRegisterStages = 1;  // K-blocks on their way in registers at once
   static constexpr int kFragmentStages = 1;  // sets of B's fragments
   static constexpr int kChains = Shape::kFragsM * Shape::kFragsN % 2 == 0 ? 2 : 1;
+  // An MFMA's result may be read passes + 3 instructions later (AMD's CDNA3 ISA guide, "Required independent
+  // instructions"): at most 11. So what uses results trails the end of a chain by four slots, of two or more
+  // instructions each.
+  static constexpr int kResultSlots = 4;
   static constexpr bool kCarry = false;      // see PromotedMma
   static constexpr int kProducerWaves = 0;   // that only load, for the others; without them, all load
   static constexpr int kPartsOfA = 1;        // of its rows; as many parts of the waves load one each
@@ -87,8 +91,10 @@ class PipelineState {
   static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
   static constexpr bool kPromoted = kPerColumn || Kind::kScaling == Scaling::kBlocks;
   using Scales = Conditional<kPromoted, ScaleLoader<Shape, kRegisterStages, kPerColumn>, NoScales>;
-  using Mma = Conditional<kPromoted, PromotedMma<Shape, Scales, Resources::kChains, Resources::kCarry>,
-                          DirectMma<Shape, Scales, Resources::kChains>>;
+  static constexpr int kChains = Resources::kChains;
+  static constexpr int kResultSlots = Resources::kResultSlots;
+  using Mma = Conditional<kPromoted, PromotedMma<Shape, Scales, kChains, kResultSlots, Resources::kCarry>,
+                          DirectMma<Shape, Scales, kChains, kResultSlots>>;
 
   static constexpr int kBytesOfA = kSkipsLds ? 0 : Resources::kPartsOfA * kLdsRowsOfA * kBlockKBytes;
   static constexpr int kBytesOfB = kBSkipsLds ? 0 : Resources::kPartsOfB * kLdsRowsOfB * kBlockKBytes;
@@ -107,6 +113,8 @@ class PipelineState {
       : loader_a_(kSkipsLds ? Shape::wave_m() : loaded_part_of_a() * kRowsOfA),
         loader_b_(kBSkipsLds ? Shape::wave_n() : loaded_part_of_b() * kRowsOfB),
         lds_(lds),
+        lds_part_of_a_(loaded_part_of_a() * first_row_offset(kLdsRowsOfA)),
+        lds_part_of_b_(loaded_part_of_b() * first_row_offset(kLdsRowsOfB)),
         first_lds_row_of_a_(Shape::wave_m() / kRowsOfA * kLdsRowsOfA + Shape::wave_m() % kRowsOfA),
         first_lds_row_of_b_(Shape::wave_n() / kRowsOfB * kLdsRowsOfB + Shape::wave_n() % kRowsOfB) {}
 
@@ -129,7 +137,6 @@ class PipelineState {
   DG_DEVICE void begin_sums(int num_k_blocks) {
     first_k_block = end_k_block;
     end_k_block += num_k_blocks;
-    mma = Mma();
   }
 
   static DG_DEVICE int num_k_blocks(const TileOperands& tile) {
@@ -153,11 +160,9 @@ class PipelineState {
   // LDS holds as many of the last K-blocks as it has stages.
   DG_DEVICE void store(int stage, int transfer, int k_block) {
     if (transfer < kTransfersOfA) {
-      constexpr int kPart = first_row_offset(kLdsRowsOfA);
-      loader_a_.store(stage, transfer, lds_a(k_block) + loaded_part_of_a() * kPart);
+      loader_a_.store(stage, transfer, lds_a(k_block) + lds_part_of_a_);
     } else {
-      constexpr int kPart = first_row_offset(kLdsRowsOfB);
-      loader_b_.store(stage, transfer - kTransfersOfA, lds_b(k_block) + loaded_part_of_b() * kPart);
+      loader_b_.store(stage, transfer - kTransfersOfA, lds_b(k_block) + lds_part_of_b_);
     }
   }
 
@@ -278,18 +283,28 @@ class PipelineState {
   LoaderA loader_a_;
   LoaderB loader_b_;
   uint8_t* lds_;
+  int lds_part_of_a_;  // that the wave stores
+  int lds_part_of_b_;
   int first_lds_row_of_a_;  // that the wave reads
   int first_lds_row_of_b_;
 };
 
-// Computes a tile's sum over K, once its first K-blocks are on their way. Schedules that go on to the next tile call
-// between_loads(k_block) in each K-block but the last, which may find the next tile and set `following_k_blocks`. The
-// epilogue computes the last K-blocks, up to kLastKBlocks, of those schedules that do so otherwise than those before.
+// Computes a tile's sum over K, once its first K-blocks are on their way. With kFirstKBlocks, totals begin with the
+// first of several K-blocks: to make them zero would take time between two tiles. Schedules that go on to the next tile
+// call between_loads(k_block) in each K-block but the last, which may find the next tile and set `following_k_blocks`.
+// The epilogue computes the last K-blocks, up to kLastKBlocks, of those schedules that do so otherwise than those before.
 // `output` may store what is complete before all is.
 template <class Schedule, class BetweenLoads, class Output>
 DG_DEVICE void run_k_loop(typename Schedule::State& state, const BetweenLoads& between_loads, Output& output,
                           const int& following_k_blocks) {
   int first = state.first_k_block;
+  if constexpr (Schedule::kFirstKBlocks > 0) {
+    if (first < state.end_k_block - Schedule::kLastKBlocks) {
+      Schedule::template k_block<true>(state, 0, first++, between_loads);
+    } else {
+      state.mma = {};
+    }
+  }
   for (; first < state.end_k_block - Schedule::kLastKBlocks; first += Schedule::kUnroll) {
     static_for<Schedule::kUnroll>(
         [&](auto stage) { Schedule::k_block(state, stage, first + stage, between_loads); });

@@ -18,6 +18,7 @@ class ProducerConsumer {
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = kNumStages - 2;
+  static constexpr int kFirstKBlocks = 0;
   static constexpr int kLastKBlocks = 0;
   static constexpr bool kGoesOnToNextTile = false;
   static_assert(kUnroll >= 1, "two stages are in LDS, at least one is on its way in registers");

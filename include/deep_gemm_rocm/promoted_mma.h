@@ -9,10 +9,10 @@
 namespace deep_gemm_rocm {
 
 // With kCarry the promotions that don't fit into a K-block's slots overlap the next K-block. Scales is the ScaleLoader.
-template <class Shape, class Scales, int kChains, bool kCarry>
+template <class Shape, class Scales, int kChains, int kResultSlots, bool kCarry>
 class PromotedMma {
  public:
-  using Order = MmaOrder<Shape, kChains>;
+  using Order = MmaOrder<Shape, kChains, kResultSlots>;
   static constexpr int kSlots = Order::kSlots;
 
  private:
@@ -46,19 +46,22 @@ class PromotedMma {
     }
   }
 
-  DG_DEVICE void slot(int slot, const Fragment<Mfma> (&a)[Shape::kFragsM], const Fragment<Mfma> (&b)[Shape::kFragsN]) {
+  // With is_first, totals begin with this K-block.
+  DG_DEVICE void slot(int slot, const Fragment<Mfma> (&a)[Shape::kFragsM], const Fragment<Mfma> (&b)[Shape::kFragsN],
+                      bool is_first = false) {
     const int mfma = Order::mfma(slot);
     const int fragment = Order::fragment(slot);
     Accumulator& partial = partial_[fragment];
     partial = Mfma::multiply_add(b[fragment % Shape::kFragsN].operand(mfma), a[fragment / Shape::kFragsN].operand(mfma),
                                  mfma == 0 ? Accumulator{} : partial);
     if (kCarry) promote_at(slot + kSlots, carried_scale_);
-    promote_at(slot, scale_);
+    promote_at(slot, scale_, is_first);
   }
 
   // Promotes what no slot did: after every K-block, or with kCarry after the last one, whose scales are carried then.
-  DG_DEVICE void finish() {
-    static_for<Order::kDelay>([&](auto late) { promote_at(kSlots + late, kCarry ? carried_scale_ : scale_); });
+  DG_DEVICE void finish(bool is_first = false) {
+    static_for<Order::kDelay>(
+        [&](auto late) { promote_at(kSlots + late, kCarry ? carried_scale_ : scale_, is_first); });
   }
 
   // Makes other values of the totals, for compilers: what is computed of them so far is computed here, not at the next
@@ -81,7 +84,7 @@ class PromotedMma {
   using Pair = Vector<float, 2>;  // as v_pk_fma_f32 takes them
 
   // Promotes the elements whose turn is `slot`.
-  DG_DEVICE void promote_at(int slot, const float (&scale)[Shape::kFragsM][kParts]) {
+  DG_DEVICE void promote_at(int slot, const float (&scale)[Shape::kFragsM][kParts], bool is_first = false) {
 #pragma unroll
     for (int index = Order::completed(slot); index < Order::completed(slot + 1); index += 2) {
       const int fragment = index / kElements;
@@ -92,7 +95,7 @@ class PromotedMma {
       Pair factor{row_scale, row_scale};
       if constexpr (Scales::kPerColumn) factor *= Pair{column_scale_[sum], column_scale_[sum + 1]};
       Pair& total = total_[fragment][element / 2];
-      total = __builtin_elementwise_fma(factor, partial, total);
+      total = is_first ? factor * partial : __builtin_elementwise_fma(factor, partial, total);
     }
   }
 

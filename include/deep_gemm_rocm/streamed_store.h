@@ -78,7 +78,7 @@ class StreamedStore {
       const float result =
           tile_.result(row, mma.total(i, column / Shape::Mfma::kElements, column % Shape::Mfma::kElements));
       auto prepared = Rounding::prepared(result);
-      asm volatile("" : "+v"(prepared));  // now, not when it is stored
+      asm volatile("" ::"v"(prepared));  // now, not when it is stored
       last_[column % 4] = result;
       if (!Rounding::kTakesNans && column % 4 == 3) {
         may_be_nan_ = __builtin_elementwise_fma(Vector<float, 2>{last_[0], last_[1]},

@@ -13,6 +13,7 @@ class WavesAlone {
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = kNumStages;
+  static constexpr int kFirstKBlocks = 0;
   static constexpr int kLastKBlocks = kNumStages;  // behind which there is nothing to load
   static constexpr bool kGoesOnToNextTile = false;
 
