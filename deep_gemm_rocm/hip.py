@@ -227,15 +227,15 @@ class Runtime:
         stream = torch.cuda.current_stream(device).cuda_stream
         return contextlib.nullcontext(stream) if device.index == torch.cuda.current_device() else _on(device, stream)
 
-    def relaunch(self, launch: Launch, stream: int, tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
+    def relaunch(self, launch: Launch, tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
         """Launches a kernel within what ``launching`` gives for all that it works on.
 
         Args:
-            stream: the current one of the tensors.
             used: places in ``tensors`` of what it works on, and its names; that is on the same device, as was other
                 tensors' for which ``launching`` was called before.
         """
         device = tensors[0].get_device()
+        stream = torch.cuda.current_stream(device).cuda_stream
         if device == torch.cuda.current_device():
             self.launch(launch, stream)
         else:
@@ -344,7 +344,7 @@ class SimulatedRuntime(Runtime):
             yield
             self.check(self.lib.hipStreamSynchronize(None))
 
-    def relaunch(self, launch: Launch, stream: int, tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
+    def relaunch(self, launch: Launch, tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
         with self._launching([(name, tensors[index]) for index, name in used.items()]) as stream:
             self.launch(launch, stream)
 

@@ -186,10 +186,10 @@ class _Call:
             made = torch.empty_like(example)
             tensors.append(made)
             addresses += (made.data_ptr(),)
-        stream = self.runtime.current_stream(tensors[0])
         if self.scratch:
             if self.runtime.is_capturing():
                 return False
+            stream = self.runtime.current_stream(tensors[0])
             addresses += (workspace.address(self.runtime, self.scratch, tensors[0].get_device(), stream),)
         launch = self.filled.get(addresses)
         if launch is None:
@@ -199,7 +199,7 @@ class _Call:
             if len(self.filled) >= _MOST_ADDRESSES:
                 self.filled.clear()
             self.filled[addresses] = launch
-        self.runtime.relaunch(launch, stream, tensors, self.used)
+        self.runtime.relaunch(launch, tensors, self.used)
         return True
 
     def _filled_in(self, addresses: tuple[int, ...]) -> hip.Launch:
