@@ -108,24 +108,28 @@ class PingPong {
   static_assert(kFirstStoreSlot + (kOwn - 1) * kSlotsPerStore < kBarrierSlot,
                 "too few slots to store a half's own rows");
 
+  // Of small tiles memory phases take longer than the other half's MFMAs. Then what waits for loads comes last in them.
+  static constexpr bool kMemoryIsLonger = State::kSlots <= 32;
+  static constexpr int kLoadsAhead = kMemoryIsLonger ? 0 : 1;  // of the half's own rows, before the memory phase
+
   static DG_DEVICE bool is_second_half() { return wave_id() >= 4; }
 
   // Starts the first load of the half's own rows of K-block k + 1, to keep the loads' queue busy from the beginning.
   static DG_DEVICE void begin_memory_phase(State& state, int k_block) {
     __builtin_amdgcn_s_setprio(0);
-    state.load(0, kFirstOwn, k_block + 1);
+    if (kLoadsAhead > 0) state.load(0, kFirstOwn, k_block + 1);
     __builtin_amdgcn_sched_barrier(0);
   }
 
-  // Stores first, before the other half stores into LDS as well. Calls between_loads() behind the loads of the half's
-  // own rows of K-block k + 1, and before the others of k + 2.
+  // Stores first, before the other half stores into LDS as well; or last, to wait less for what was loaded. Calls
+  // between_loads() behind the loads of the half's own rows of K-block k + 1, and before the others of k + 2.
   template <class BetweenLoads>
   static DG_DEVICE void memory_phase(State& state, int k_block, const BetweenLoads& between_loads) {
     if (!kLoadsScalesAhead) state.load_scales(0);
-    store_shared(state, k_block + 1);
+    if (!kMemoryIsLonger) store_shared(state, k_block + 1);
     state.read_fragments(k_block, 0, [&](auto read) {
       __builtin_amdgcn_sched_barrier(0);
-      const int load = read / kReadsPerLoad + 1;
+      const int load = read / kReadsPerLoad + kLoadsAhead;
       if (read % kReadsPerLoad == 0 && load < kOwn) {
         state.load(0, kFirstOwn + load, k_block + 1);
         __builtin_amdgcn_sched_barrier(0);
@@ -137,6 +141,7 @@ class PingPong {
       __builtin_amdgcn_sched_barrier(0);
     }
     between_loads();
+    if (kMemoryIsLonger) store_shared(state, k_block + 1);
     load_shared(state, k_block + 2);
   }
 
