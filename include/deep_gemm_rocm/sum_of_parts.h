@@ -61,6 +61,9 @@ DG_DEVICE void sum_of_parts(const SumArguments& args) {
       for (int e = 0; e < kSumVector; ++e) sums[e] += loaded[i][e];
     }
   }
+  // Nobody writes what a part's rows have behind column n.
+#pragma unroll
+  for (int e = 0; e < kSumVector; ++e) sums[e] = column + e < columns ? sums[e] : 0;
   if constexpr (!__is_same(Bias, None)) {
     const auto bias = sum_row<Bias>(args.bias, 0, first_column, columns).load(0, column);
 #pragma unroll
