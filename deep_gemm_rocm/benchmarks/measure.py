@@ -74,4 +74,6 @@ def time_calls(
     times = [1e3 * end.milliseconds_since(start) for start, end in events]
     p20, median, p80 = np.percentile(times, (20, 50, 80)).tolist()
     longest = max(profile.kernels, key=lambda kernel: kernel.time_us, default=None) if profile else None
-    return Timing(median, p20, p80, *((longest.mfma_utilization, longest.busiest) if longest else ()))
+    if longest is None:
+        return Timing(median, p20, p80)
+    return Timing(median, p20, p80, longest.mfma_utilization, longest.busiest)
