@@ -27,8 +27,8 @@ _CACHE_BYTES = 5400  # Infinity Cache to all L2s
 
 # Fitted to launches in the timing model, for whole families of configurations.
 _LAUNCH = 1500
-_SECOND_LAUNCH = 5500
-_SUM_OF_PARTS_BYTES = 1850  # in a clock
+_SECOND_LAUNCH = 3800
+_SUM_OF_PARTS_BYTES = 3100  # in a clock
 _PROLOGUE = 1500
 _EPILOGUE_PER_ROW = 8
 _START_ALONE = 1000  # of the pipelines of waves alone
@@ -97,7 +97,7 @@ def _tile_rows(config: GemmConfig, m: int) -> float:
 
 def second_pass_clocks(m: int, n: int, num_parts: int) -> float:
     """Core clocks of the launch that adds up [m, n] of so many parts of a split K."""
-    return max(_SECOND_LAUNCH, num_parts * m * n * 4 / _SUM_OF_PARTS_BYTES)
+    return _SECOND_LAUNCH + num_parts * m * n * 4 / _SUM_OF_PARTS_BYTES
 
 
 def _busy_clocks(config: GemmConfig, at_once: int, rows: float) -> float:

@@ -25,6 +25,7 @@ extern "C" hipError_t hipLaunchKernel(const void* kernel, dim3 grid, dim3 block,
 namespace deep_gemm_rocm {
 
 DG_DEVICE int workgroup_id() { return __builtin_amdgcn_workgroup_id_x(); }
+DG_DEVICE int workgroup_id_y() { return __builtin_amdgcn_workgroup_id_y(); }
 DG_DEVICE int thread_id() { return __builtin_amdgcn_workitem_id_x(); }
 DG_DEVICE int lane_id() { return thread_id() % kWaveSize; }
 // The same, but what follows from it isn't computed before a loop and kept in registers all along.

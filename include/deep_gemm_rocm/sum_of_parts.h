@@ -23,7 +23,7 @@ struct SumArguments {
 
 constexpr int kSumVector = 4;                       // columns of a lane
 constexpr int kSumColumns = kWaveSize * kSumVector;  // of a wave, in one row
-constexpr int kSumWaves = 4;                        // of a workgroup
+constexpr int kSumWaves = 2;                        // of a workgroup, in the same row
 
 // A row of c or d from a wave's first column on.
 template <class T>
@@ -37,23 +37,23 @@ DG_DEVICE SumRow<T> sum_row(const Matrix& matrix, int64_t row, int column, int c
 template <class D, class Bias, bool kAccumulate>
 DG_DEVICE void sum_of_parts(const SumArguments& args) {
   constexpr int kInFlight = 8;  // parts on their way at once
-  const int waves_of_row = ceil_div(args.n, kSumColumns);
-  const int wave = workgroup_id() * kSumWaves + wave_id();
-  const int64_t row = wave / waves_of_row;
-  if (row >= args.m) return;
-  const int first_column = wave % waves_of_row * kSumColumns;
+  const int64_t row = workgroup_id();
+  const int first_column = (workgroup_id_y() * kSumWaves + wave_id()) * kSumColumns;
   const int columns = args.n - first_column;
+  if (columns <= 0) return;
   const int column = lane_id() * kSumVector;
+  const int64_t part_step = static_cast<int64_t>(args.m) * args.part_stride;
+  const float* part = args.parts + row * args.part_stride + first_column;
+  const unsigned bytes = (args.part_stride - first_column) * static_cast<unsigned>(sizeof(float));
 
   float sums[kSumVector] = {};
   for (int first = 0; first < args.num_parts; first += kInFlight) {
     Vector<float, kSumVector> loaded[kInFlight];
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const int64_t part = first + i;
-      const Buffer values{args.parts + (part * args.m + row) * args.part_stride + first_column,
-                          (args.part_stride - first_column) * static_cast<unsigned>(sizeof(float))};
-      loaded[i] = values.only_if(part < args.num_parts).load<Vector<float, kSumVector>>(column * sizeof(float));
+    for (int i = 0; i < kInFlight; ++i, part += part_step) {
+      asm volatile("" : "+s"(part));  // or all eight would be computed before the first load
+      const Buffer values = Buffer{part, bytes}.only_if(first + i < args.num_parts);
+      loaded[i] = values.load<Vector<float, kSumVector>>(column * sizeof(float));
     }
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
