@@ -36,12 +36,20 @@ class SumOverWaves {
     lds_barrier();
     if (!has_sums()) return;
     const int first = wave_id() * kOwnFragments;
+    Elements of_parts[Sums::kWavesK][kOwnFragments];
 #pragma unroll
     for (int part = 0; part < Sums::kWavesK; ++part) {
 #pragma unroll
       for (int i = 0; i < kOwnFragments; ++i) {
-        sums_[i] += parts[(part * kFragments + first + i) * kWaveSize + lane_id()];
+        of_parts[part][i] = parts[(part * kFragments + first + i) * kWaveSize + lane_id()];
       }
+    }
+    __builtin_amdgcn_sched_barrier(0);  // all are on their way before the first is waited for
+#pragma unroll
+    for (int i = 0; i < kOwnFragments; ++i) {
+      sums_[i] = of_parts[0][i];
+#pragma unroll
+      for (int part = 1; part < Sums::kWavesK; ++part) sums_[i] += of_parts[part][i];
     }
   }
 
