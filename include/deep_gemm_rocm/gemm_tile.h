@@ -203,9 +203,11 @@ DG_DEVICE void compute_tiles_one_by_one(FirstArguments first, int index, int ste
     const GemmArguments args = first.with(gemm_arguments());
     load_arguments_of_tile<TileSource>(args);
     const TileSource source(args);
-    if (index >= source.num_tiles()) return;
+    const int num_tiles = source.num_tiles();
+    if (index >= num_tiles) return;
     __builtin_amdgcn_sched_barrier(0);  // arguments that scales take are on their way while the tile is found
     compute_tile<Schedule>(args, source.tile(index), lds);
+    if (index + step >= num_tiles) return;  // for most there is no next one, whose arguments would take time
     if constexpr (kLdsBytes<Schedule> > 0) lds_barrier();  // the next tile overwrites what slower waves still read
   }
 }
@@ -241,6 +243,14 @@ struct LastRoundOfShares {
 
 // How many tiles are left when workgroups compute tile `index` and those beside it.
 DG_DEVICE int left_for_round(int index, int num_tiles) { return num_tiles - (index - workgroup_id()); }
+
+// Whether neither tile `index` nor a round of shares is left.
+template <class Schedule, class TileSource, class LastRound>
+DG_DEVICE bool is_done(const FirstArguments& first, int index, int step) {
+  const GemmArguments& args = arguments_again<Schedule, TileSource>(first);
+  const int num_tiles = TileSource(args).num_tiles();
+  return index >= num_tiles && !LastRound::is_shared(left_for_round(index, num_tiles), step);
+}
 
 // How many K-blocks tile `index` has, if it can be loaded by the last K-blocks of the current one, else 0: both must
 // have two.
@@ -319,6 +329,7 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
       tile = following;
       index += step;
     }
+    if (is_done<Schedule, TileSource, LastRound>(first, index + step, step)) return;
     lds_barrier();  // the next tile overwrites what slower waves still read
   }
 }
