@@ -53,6 +53,14 @@ DG_DEVICE void wait_for_arguments() {
   __builtin_amdgcn_s_waitcnt(kNoScalarLoads);
 }
 
+// Waits until no more than kLeft of this wave's loads and stores are on their way.
+template <int kLeft>
+DG_DEVICE void wait_for_loads() {
+  constexpr int kNoVectorMemory = 0x0f70;  // s_waitcnt vmcnt(0)
+  static_assert(kLeft < 16, "the counter's other bits are elsewhere");
+  __builtin_amdgcn_s_waitcnt(kNoVectorMemory + kLeft);
+}
+
 // Waits for this wave's LDS accesses.
 DG_DEVICE void wait_for_lds() { wait_for_arguments(); }
 

@@ -64,6 +64,9 @@ class PingPong {
     lds_barrier();
     if (is_second_half()) lds_barrier();
     begin_memory_phase(state, first);
+    // The memory phase begins with what waits for these. Behind another tile it needn't wait for that one's stores, and
+    // compilers only know if here, where there are none, nothing else is left on its way.
+    if (!kMemoryIsLonger) wait_for_loads<kLoadsAhead>();
   }
 
   // Calls between_loads(k_block) where instructions take no time: the loads' queue is full. With kIsFirst, totals begin
