@@ -42,7 +42,14 @@ OTHERS = (
     GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong", kind=TAIL),
 )
 
-ALL = CHOSEN + OTHERS
+# Waves whose columns may lie in two blocks of scales, alone and with others; with fragments that are joined, and not.
+IN_TWO_BLOCKS = (
+    GemmConfig(block_m=64, block_n=192, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong", kind=TAIL),
+    GemmConfig(block_m=32, block_n=192, waves_m=1, waves_n=2, num_stages=2),
+    GemmConfig(block_m=32, block_n=96, waves_m=1, waves_n=1, num_stages=3, mfma_rows=32),
+)
+
+ALL = CHOSEN + OTHERS + IN_TWO_BLOCKS
 
 # Every way to find tiles, with every tile that it may have; some only where groups begin at multiples of few rows.
 GROUPED = tuple(
@@ -128,6 +135,10 @@ KINDS = (
 OF_EVERY_KIND = tuple(config for kind in KINDS for config in gemm_candidates(kind)) + tuple(
     dataclasses.replace(config, kind=dataclasses.replace(kind, k_tail=config.kind.k_tail))
     for kind, config in zip(KINDS, OTHERS, strict=False)
+)
+# For 4096x2112: as many tiles as CUs.
+OF_EVERY_KIND += (
+    GemmConfig(256, 112, 8, 1, 3, "pingpong", kind=GemmKind(a_type="bf16", b_type="bf16", scaling="none")),
 )
 # The largest values of a tile's rows go through LDS, which the schedules leave in different states.
 OF_EVERY_KIND += tuple(

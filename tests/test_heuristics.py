@@ -27,7 +27,7 @@ ALONE = {"block_m": 16, "block_n": 16, "waves_m": 1, "waves_n": 1, "schedule": "
         ({"waves_m": 4, "waves_n": 4}, "threads"),
         ({"block_m": 40}, "divide the tile"),
         ({"block_m": 0}, "divide the tile"),
-        ({"block_n": 192, "waves_n": 2}, "share a scale"),
+        ({"block_n": 192, "waves_n": 2, "kind": GemmKind(activation="silu_and_mul")}, "share a scale"),
         ({"num_stages": 0}, "num_stages"),
         ({"group_m": 0}, "group_m"),
         ({"block_m": 256, "num_stages": 3}, "LDS"),

@@ -97,7 +97,7 @@ def test_the_same_bits_with_fewer_compute_units():
 
 
 def test_only_problems_of_few_tiles_and_long_k_are_split():
-    assert choose_dense_splits(GemmKind(), 128, 7168, 16384) > 1
+    assert choose_dense_splits(GemmKind(), 128, 10240, 8192) > 1
     assert choose_dense_splits(GemmKind(), 4096, 4096, 7168) == 1
     assert choose_dense_splits(GemmKind(), 64, 32768, 512) == 1
     assert choose_dense_splits(GemmKind(activation="silu_and_mul"), 128, 7168, 16384) == 1

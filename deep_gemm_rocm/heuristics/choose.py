@@ -32,12 +32,13 @@ _ALONE_OF_TWO_PARTS = (
     GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
     *_ALONE[1:],
 )
-# or deal K among them, which saves a second pass.
+# or deal K among them, which saves a second pass. Of 128x7168 there is one tile of 64x48 for each of 304 CUs.
 _ALONE_DEALING_K = (
     GemmConfig(block_m=16, block_n=16, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4),
     GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4),
     GemmConfig(block_m=32, block_n=32, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=4),
     GemmConfig(block_m=64, block_n=32, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=4),
+    GemmConfig(block_m=64, block_n=48, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=4),
     GemmConfig(block_m=64, block_n=64, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=4),
 )
 # Where a wave needs two MFMA tiles side by side, or a tile 128 columns.
@@ -142,10 +143,11 @@ def _fitting(kind: GemmKind, alone: tuple[GemmConfig, ...]) -> tuple[GemmConfig,
 
 
 def _may_split_k(config: GemmConfig) -> bool:
-    """Not where waves have columns of their own, for K is split where these aren't enough; nor with the tile that is
-    for one round of the CUs: there are parts of K for any of the others to fill it."""
+    """Not where waves have columns of their own, for K is split where these aren't enough; nor with tiles that
+    fill a round of the CUs or two where others don't: with parts of K any others do."""
     has_columns = config.schedule == "alone" and config.waves_k == 1
-    return not has_columns and config.block_m != _192_ROWS.block_m
+    is_for_few_rounds = config.block_m in (192, 224) or config.block_n == 48
+    return not has_columns and not is_for_few_rounds
 
 
 @asks_tables
@@ -196,7 +198,7 @@ def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
     """Every configuration that can be compiled for the problem, its tiles not much larger than need be."""
     found = []
     for (block_m, block_n), (waves_m, waves_n, waves_k), (schedule, stages, producers) in itertools.product(
-        itertools.product((16, 32, 64, 128, 256), (16, 32, 64, 128, 256)),
+        itertools.product((16, 32, 64, 128, 256), (16, 32, 48, 64, 128, 256)),
         ((1, 1, 1), (1, 2, 1), (2, 1, 1), (1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 8, 1), (2, 4, 1), (4, 2, 1), (1, 1, 2),
          (1, 1, 4), (1, 1, 8)),
         (("multistage", 2, 0), ("multistage", 3, 0), ("multistage", 4, 0), ("pinned", 2, 0), ("pingpong", 3, 0),

@@ -202,7 +202,8 @@ class GemmConfig:
         require(self.wave_n // self.mfma_rows % parts == 0, f"a wave must have MFMA tiles of all {parts} parts of b")
         scales_fit = not self.kind.is_quantised or self.output_n == SCALE_BLOCK_N
         require(scales_fit, f"a tile of quantised output has {SCALE_BLOCK_N} columns, which share a scale")
-        require(SCALE_BLOCK_N % self.wave_n == 0, f"a wave's columns must divide {SCALE_BLOCK_N}, which share a scale")
+        shares_scale = SCALE_BLOCK_N % self.wave_n == 0 or parts == 1
+        require(shares_scale, f"a wave's columns of {parts} parts must divide {SCALE_BLOCK_N}, which share a scale")
         per_column = self.kind.scaling == "vectors"
         require(self.mfma_rows == 16 or not per_column, "a lane of a 32x32 MFMA holds more columns than scales fit")
         require(self.num_stages >= 1, "num_stages must be positive")

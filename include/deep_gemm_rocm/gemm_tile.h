@@ -10,9 +10,6 @@
 
 namespace deep_gemm_rocm {
 
-// One scale of b for 128 columns, so a wave's columns must lie within one such block. One of d, too.
-constexpr int kScaleBlockN = 128;
-
 // Where a tile is. Indices are unsigned: their products with strides of 64 bits then take half the instructions, all of
 // which come before a workgroup's first load.
 template <class T, Major kMajor>
@@ -54,12 +51,13 @@ DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile, con
 
 template <class Kind, class Shape, class Tile>
 DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
-  static_assert(kScaleBlockN % Shape::kWaveN == 0 && Shape::kBlockN % Shape::kWaveN == 0);
   constexpr bool kBlocks = Kind::kScaling == Scaling::kBlocks;
   const unsigned column = min(tile.n + Shape::wave_column(), args.n - 1);
   const int row = kBlocks ? column / kScaleBlockN : tile.n;
   const int rows = kBlocks ? args.n / kScaleBlockN : args.n;
-  return scale_tile(args.sfb, tile.group_of_operands(), row, rows, k.first_k_block);
+  ScaleTile scales = scale_tile(args.sfb, tile.group_of_operands(), row, rows, k.first_k_block);
+  if (kBlocks) scales.first_column = column % kScaleBlockN;
+  return scales;
 }
 
 template <class TileSource>

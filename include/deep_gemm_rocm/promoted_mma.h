@@ -19,8 +19,8 @@ class PromotedMma {
   using Mfma = typename Shape::Mfma;
   static constexpr int kFragments = Order::kFragments;
   static constexpr int kElements = Mfma::kElements;
-  // With scales of their own; those of single columns aren't the parts'.
-  static constexpr int kParts = Scales::kPerColumn ? 1 : Shape::kParts;
+  // Of B's, for the wave's columns; those of single columns are multiplied later.
+  static constexpr int kScales = Scales::kPerColumn ? 1 : Shape::kScales;
   static_assert(!Scales::kPerColumn || !kCarry, "scales of columns aren't carried into the next K-block");
 
  public:
@@ -31,11 +31,11 @@ class PromotedMma {
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        carried_scale_[i][part] = scale_[i][part];
-        scale_[i][part] = scales.of_rows(stage, i, part);
+      for (int n = 0; n < kScales; ++n) {
+        carried_scale_[i][n] = scale_[i][n];
+        scale_[i][n] = scales.of_rows(stage, i, n);
         // Computed here, or the operands' registers would be occupied until the first promotion.
-        asm volatile("" : "+v"(scale_[i][part]));
+        asm volatile("" : "+v"(scale_[i][n]));
       }
     }
     if constexpr (Scales::kPerColumn) {
@@ -84,16 +84,19 @@ class PromotedMma {
   using Pair = Vector<float, 2>;  // as v_pk_fma_f32 takes them
 
   // Promotes the elements whose turn is `slot`.
-  DG_DEVICE void promote_at(int slot, const float (&scale)[Shape::kFragsM][kParts], bool is_first = false) {
+  DG_DEVICE void promote_at(int slot, const float (&scale)[Shape::kFragsM][kScales], bool is_first = false) {
 #pragma unroll
     for (int index = Order::completed(slot); index < Order::completed(slot + 1); index += 2) {
       const int fragment = index / kElements;
       const int element = index % kElements;
       const Pair partial{partial_[fragment][element], partial_[fragment][element + 1]};
-      const int sum = fragment % Shape::kFragsN * kElements + element;
-      const float row_scale = scale[fragment / Shape::kFragsN][Shape::part_of_sum(sum) % kParts];
+      const int m = fragment / Shape::kFragsN, n = fragment % Shape::kFragsN;
+      const float row_scale = scale[m][Shape::scale_of_fragment(n) % kScales];
       Pair factor{row_scale, row_scale};
-      if constexpr (Scales::kPerColumn) factor *= Pair{column_scale_[sum], column_scale_[sum + 1]};
+      if constexpr (Scales::kPerColumn) {
+        const int sum = n * kElements + element;
+        factor *= Pair{column_scale_[sum], column_scale_[sum + 1]};
+      }
       Pair& total = total_[fragment][element / 2];
       total = is_first ? factor * partial : __builtin_elementwise_fma(factor, partial, total);
     }
@@ -101,8 +104,8 @@ class PromotedMma {
 
   Pair total_[kFragments][kElements / 2];
   Accumulator partial_[kFragments];
-  float scale_[Shape::kFragsM][kParts];
-  float carried_scale_[Shape::kFragsM][kParts];
+  float scale_[Shape::kFragsM][kScales];
+  float carried_scale_[Shape::kFragsM][kScales];
   float column_scale_[Scales::kPerColumn ? Scales::kColumns : 1];
 };
 

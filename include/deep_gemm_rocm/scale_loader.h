@@ -8,12 +8,13 @@
 namespace deep_gemm_rocm {
 
 // One fp32 scale per row (or 128 of them) and K-block; strides are in elements and may have any order. `part_stride` is
-// the distance of the operand's parts.
+// the distance of the operand's parts, `first_column` the wave's first of those that share the first row of scales.
 struct ScaleTile {
   const float* first_row;
   int64_t row_stride;
   int64_t k_block_stride;
   int64_t part_stride;
+  int first_column = 0;
 
   // Where a row's scale is, of `rows` that exist.
   DG_DEVICE unsigned row_offset(int row, int rows) const {
@@ -21,13 +22,13 @@ struct ScaleTile {
   }
 };
 
-// One scale for each row m of A that a lane holds, and one for the wave's columns of each part of B, or for each sum
-// that a lane holds. K-blocks are loaded one after another; those past the last cost no memory traffic.
+// One scale for each row m of A that a lane holds, and Shape::kScales for the wave's columns, or one for each sum that a
+// lane holds. K-blocks are loaded one after another; those past the last cost no memory traffic.
 template <class Shape, int kRegisterStages, bool kPerColumn_>
 class ScaleLoader {
  public:
   static constexpr bool kPerColumn = kPerColumn_;
-  static constexpr int kColumns = kPerColumn ? Shape::kLaneSums : Shape::kParts;
+  static constexpr int kColumns = kPerColumn ? Shape::kLaneSums : Shape::kScales;
   static constexpr int kLoads = Shape::kFragsM + kColumns;
 
   // From here on, loads are this tile's, whose row strides are those of the tile before. `a` starts at its first of
@@ -37,14 +38,19 @@ class ScaleLoader {
     b_ = b;
     left_k_blocks_ = num_k_blocks;
     const int tile_rows = min(rows, Shape::kBlockM);
-    if (!kPerColumn && tile_rows == rows_) return;  // most tiles are like the one before
+    if (!kPerColumn && kIsOfPart && tile_rows == rows_) return;  // most tiles are like the one before
     rows_ = tile_rows;
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) offset_[i] = a.row_offset(Shape::lane_row(lane_id(), i), rows);
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      const int column = Shape::lane_column(lane_id(), Shape::column_of_sum(i));
-      column_offset_[i] = kPerColumn ? b.row_offset(column, columns) : 0;
+      if (kPerColumn) {
+        column_offset_[i] = b.row_offset(Shape::lane_column(lane_id(), Shape::column_of_sum(i)), columns);
+      } else {
+        const int last = max(columns - Shape::wave_column() - 1, 0);
+        const int row = kIsOfPart ? 0 : (b.first_column + min(i * Shape::kScaledN, last)) / kScaleBlockN;
+        column_offset_[i] = b.row_offset(row, row + 1);
+      }
     }
   }
 
@@ -54,7 +60,7 @@ class ScaleLoader {
       staged_a_[stage][load] = part_of(a_, 0).template load<float>(offset_[load]);
     } else {
       const int column = load - Shape::kFragsM;
-      const int part = kPerColumn ? Shape::part_of_sum(column) : column;
+      const int part = kPerColumn ? Shape::part_of_sum(column) : kIsOfPart ? column : 0;
       staged_b_[stage][column] = part_of(b_, part).template load<float>(column_offset_[column]);
     }
     if (load == kLoads - 1) {
@@ -64,15 +70,17 @@ class ScaleLoader {
     }
   }
 
-  // The scale of all that a lane holds of fragment row i and a part of B; what is left to scale are columns, where they
-  // have their own.
-  DG_DEVICE float of_rows(int stage, int i, int part) const {
-    return kPerColumn ? staged_a_[stage][i] : staged_a_[stage][i] * staged_b_[stage][part];
+  // The scale of all that a lane holds of fragment row i and the columns of one of the wave's scales; what is left to
+  // scale are columns, where they have their own.
+  DG_DEVICE float of_rows(int stage, int i, int scale) const {
+    return kPerColumn ? staged_a_[stage][i] : staged_a_[stage][i] * staged_b_[stage][scale];
   }
 
   DG_DEVICE float of_column(int stage, int column) const { return staged_b_[stage][column]; }
 
  private:
+  static constexpr bool kIsOfPart = Shape::kScales == Shape::kParts;
+
   // Of the K-block that is loaded, if there is one: else the sign bit of what is left, negated, is 0. Of a condition
   // clang 19 makes a mask of lanes, and then loads in a loop over all of them.
   DG_DEVICE Buffer part_of(const ScaleTile& tile, int part) const {

@@ -10,6 +10,9 @@
 
 namespace deep_gemm_rocm {
 
+// One scale of b for 128 columns; one of d, too.
+constexpr int kScaleBlockN = 128;
+
 // B may have several parts (see activation.h), which then share the tile's rows of B: so many of one, as many of the
 // next, and so on.
 //
@@ -48,6 +51,13 @@ struct TileShape {
   static constexpr int sum_of(int column, int part) { return (column / kRun * kParts + part) * kRun + column % kRun; }
   static constexpr int part_of_sum(int sum) { return sum / kRun % kParts; }
   static constexpr int column_of_sum(int sum) { return sum / (kRun * kParts) * kRun + sum % kRun; }
+
+  // A wave's columns of a part share a scale of B, or may lie in two blocks that have one each: then those of joined
+  // fragments share it.
+  static constexpr int kScaledN = kScaleBlockN % kWaveN == 0 ? kWaveN / kParts : Mfma::kRows * kJoined;
+  static constexpr int kScales = kWaveN / kScaledN;
+  static_assert(kScaleBlockN % kScaledN == 0 && (kScales == kParts || kParts == 1));
+  static constexpr int scale_of_fragment(int n) { return n / kJoined % kScales; }
 
   static DG_DEVICE int wave_m() {
     if (kWavesK > 1) return 0;
