@@ -89,6 +89,8 @@ def test_names_spell_out_the_configuration():
     assert producer.kernel_name == "gemm_nt_e4m3_blocks_bf16_64x128x128_w2x2p4_mfma16_s3_producer"
     dealing = dataclasses.replace(VALID, **ALONE)
     assert dealing.kernel_name == "gemm_nt_e4m3_blocks_bf16_16x16x128_w1x1k2_mfma16_s2_alone"
+    ordered = dataclasses.replace(VALID, group_m=16, xcd_chunk=8)
+    assert ordered.kernel_name == "gemm_nt_e4m3_blocks_bf16_64x128x128_w2x2_mfma16_s2_multistage_g16_x8"
     kind = GemmKind("bf16", "bf16", "f32", "none", accumulate=True, grouping="masked", k_tail=True)
     name = "m_grouped_masked_gemm_nt_bf16_f32_c_64x128x64_w2x2_mfma16_s2_multistage_ktail"
     assert dataclasses.replace(VALID, kind=kind).kernel_name == name

@@ -304,7 +304,9 @@ class GemmConfig:
         parts = f"k{self.waves_k}" if self.waves_k > 1 else ""
         waves = f"w{self.waves_m}x{self.waves_n}{parts}{f'p{self.producer_waves}' if self.producer_waves else ''}"
         how = f"{waves}_mfma{self.mfma_rows}_s{self.num_stages}_{self.schedule}"
-        return f"{self.kind.name}_{tile}_{how}{'_ktail' if self.kind.k_tail else ''}"
+        order = "" if self.group_m == GemmConfig.group_m else f"_g{self.group_m}"
+        order += "" if self.xcd_chunk == GemmConfig.xcd_chunk else f"_x{self.xcd_chunk}"
+        return f"{self.kind.name}_{tile}_{how}{order}{'_ktail' if self.kind.k_tail else ''}"
 
     @functools.cached_property
     def template_values(self) -> dict[str, int | str | bool]:

@@ -65,11 +65,11 @@ constexpr bool kIsDense = false;
 template <class Shape, int kXcdChunk, int kBand>
 constexpr bool kIsDense<DenseTiles<Shape, kXcdChunk, kBand>> = true;
 
-// Whether what tells where tiles are stays in scalar registers, so that nobody waits for it between tiles. Groups, and
-// results that take more than rounding, need these registers.
+// Whether what tells where tiles are stays in scalar registers, so that nobody waits for it between tiles. Groups,
+// results that take more than rounding, and waves of many columns need these registers.
 template <class Schedule, class TileSource>
-constexpr bool kKeepsArguments =
-    kIsDense<TileSource> && kStreamsResults<typename Schedule::Kind, typename Schedule::Shape>;
+constexpr bool kKeepsArguments = kIsDense<TileSource> && Schedule::Shape::kWaveN <= 64 &&
+                                 kStreamsResults<typename Schedule::Kind, typename Schedule::Shape>;
 
 // The arguments, after the first tile.
 template <class Schedule, class TileSource>
