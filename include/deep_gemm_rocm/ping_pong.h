@@ -13,9 +13,9 @@ namespace deep_gemm_rocm {
 //   second half   –         memory 0   compute 0  memory 1   compute 1 …
 //
 // The halves divide the longer side of the tile. So both need all rows of the operand of the other side, B say, which
-// has two stages in LDS. Memory phase k stores the half's share of B's K-block k + 1, reads the fragments of K-block k,
-// and starts the loads of k + 2: what both halves store (in intervals 2k and 2k + 1) is read from interval 2k + 2 on,
-// and replaces what was read until interval 2k - 1.
+// has two stages in LDS. Memory phase k stores the half's share of B's K-block k + 1, reads the fragments of K-block k
+// (of small tiles first), and starts the loads of k + 2: what both halves store (in intervals 2k and 2k + 1) is read
+// from interval 2k + 2 on, and replaces what was read until interval 2k - 1.
 //
 // A half arrives at the barrier behind its compute phase with one MFMA to go: while the other half starts, the matrix
 // cores have that. It has the highest priority, or it would wait for all of the other half's.

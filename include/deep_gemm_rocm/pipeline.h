@@ -292,8 +292,8 @@ class PipelineState {
 // Computes a tile's sum over K, once its first K-blocks are on their way. With kFirstKBlocks, totals begin with the
 // first of several K-blocks: to make them zero would take time between two tiles. Schedules that go on to the next tile
 // call between_loads(k_block) in each K-block but the last, which may find the next tile and set `following_k_blocks`.
-// The epilogue computes the last K-blocks, up to kLastKBlocks, of those schedules that do so otherwise than those before.
-// `output` may store what is complete before all is.
+// The epilogue computes the last K-blocks, up to kLastKBlocks, of those schedules that do so otherwise than those
+// before. `output` may store what is complete before all is.
 template <class Schedule, class BetweenLoads, class Output>
 DG_DEVICE void run_k_loop(typename Schedule::State& state, const BetweenLoads& between_loads, Output& output,
                           const int& following_k_blocks) {

@@ -22,8 +22,8 @@ struct ScaleTile {
   }
 };
 
-// One scale for each row m of A that a lane holds, and Shape::kScales for the wave's columns, or one for each sum that a
-// lane holds. K-blocks are loaded one after another; those past the last cost no memory traffic.
+// One scale for each row m of A that a lane holds, and Shape::kScales for the wave's columns, or one for each sum that
+// a lane holds. K-blocks are loaded one after another; those past the last cost no memory traffic.
 template <class Shape, int kRegisterStages, bool kPerColumn_>
 class ScaleLoader {
  public:
@@ -79,6 +79,7 @@ class ScaleLoader {
   DG_DEVICE float of_column(int stage, int column) const { return staged_b_[stage][column]; }
 
  private:
+  // Whether a wave has a scale for each of B's parts, and not one for each of its joined fragments.
   static constexpr bool kIsOfPart = Shape::kScales == Shape::kParts;
 
   // Of the K-block that is loaded, if there is one: else the sign bit of what is left, negated, is 0. Of a condition
