@@ -32,7 +32,7 @@ _ALONE_OF_TWO_PARTS = (
     GemmConfig(block_m=16, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="alone"),
     *_ALONE[1:],
 )
-# or deal K among them, which saves a second pass. Of 128x7168 there is one tile of 64x48 for each of 304 CUs.
+# or deal K among them, which saves a second pass. Of 128x7168 there are 300 tiles of 64x48, for 304 CUs.
 _ALONE_DEALING_K = (
     GemmConfig(block_m=16, block_n=16, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4),
     GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4),

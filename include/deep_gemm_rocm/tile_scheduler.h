@@ -40,7 +40,7 @@ constexpr TileIndex grouped_tile(unsigned tile, int tiles_m, int tiles_n, int gr
   const unsigned in_band = tile - band * band_tiles;
   const unsigned first_m = band * group_m;
   const unsigned rows = min<unsigned>(tiles_m - first_m, group_m);
-  // Divisions are slow, and branches too; most bands are full, or there is one row.
+  // Divisions are slow, and branches too; most bands are full, or there is one row, or else two or four.
   const unsigned full = group_m;
   unsigned n = rows == 1 ? in_band : in_band / full;
   if (__builtin_expect(rows != full && rows != 1, false)) {
