@@ -41,7 +41,7 @@ def splits(monkeypatch):
 
 @pytest.mark.parametrize(
     ("m", "n", "k", "parts"),
-    [(1, 64, 1024, 2), (33, 136, 1040, 3), (7, 259, 640, 5), (130, 40, 272, 3), (5, 4, 2176, 17)],
+    [(1, 64, 1024, 2), (33, 136, 1040, 3), (7, 259, 640, 5), (9, 1300, 384, 3), (130, 40, 272, 3), (5, 4, 2176, 17)],
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_fp8(splits, m, n, k, parts, dtype):
