@@ -78,6 +78,8 @@ struct MmaOrder {
     const int turn = slot - kDelay;
     return turn < 0 ? 0 : min(turn, kSlots) * Shape::Mfma::kElements / kChainMfmas / 2 * 2;
   }
+  // Of them, pairs that are new in a slot.
+  static constexpr int kMostPairs = ceil_div(Shape::Mfma::kElements, 2 * kChainMfmas);
 };
 
 }  // namespace deep_gemm_rocm

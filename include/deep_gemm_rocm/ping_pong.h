@@ -75,7 +75,7 @@ class PingPong {
   static DG_DEVICE void k_block(State& state, int, int k_block, const BetweenLoads& between_loads) {
     memory_phase(state, k_block, [&] { between_loads(k_block); });
     lds_barrier();
-    compute_phase<kIsFirst>(state, k_block, [](auto) {});
+    compute_phase<kIsFirst>(state, k_block, [](int) {});
     begin_memory_phase(state, k_block + 1);
     state.mma.finish(kIsFirst);  // beside the other half's MFMAs
   }
@@ -85,7 +85,7 @@ class PingPong {
   static DG_DEVICE void epilogue(State& state, int last, Output& output, bool goes_on) {
     memory_phase(state, last, [&] { output.begin(); });
     lds_barrier();
-    compute_phase(state, last, [&](auto slot) { output.after_slot(state.mma, slot); });
+    compute_phase(state, last, [&](int slot) { output.after_slot(state.mma, slot); });
     if (!Output::kStores) state.mma.settle();
     begin_memory_phase(state, last + 1);
     if (!is_second_half() && !goes_on) lds_barrier();
@@ -130,7 +130,7 @@ class PingPong {
   static DG_DEVICE void memory_phase(State& state, int k_block, const BetweenLoads& between_loads) {
     if (!kLoadsScalesAhead) state.load_scales(0);
     if (!kMemoryIsLonger) store_shared(state, k_block + 1);
-    state.read_fragments(k_block, 0, [&](auto read) {
+    state.read_fragments(k_block, 0, [&](int read) {
       __builtin_amdgcn_sched_barrier(0);
       const int load = read / kReadsPerLoad + kLoadsAhead;
       if (read % kReadsPerLoad == 0 && load < kOwn) {
@@ -152,7 +152,7 @@ class PingPong {
   static DG_DEVICE void compute_phase(State& state, int k_block, const AfterSlot& after_slot) {
     __builtin_amdgcn_s_setprio(1);
     if (!kLoadsScalesAhead) state.mma.start_k_block(state.scales, 0);
-    static_for<State::kSlots>([&](auto slot) {
+    static_for<State::kSlots>([&](int slot) {
       __builtin_amdgcn_sched_barrier(0);
       if (slot == kBarrierSlot - 1) {
         __builtin_amdgcn_s_setprio(2);

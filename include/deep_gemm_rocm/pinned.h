@@ -51,7 +51,7 @@ class Pinned {
   template <class BetweenLoads>
   static DG_DEVICE void k_block(State& state, int parity, int k_block, const BetweenLoads&) {
     if (k_block >= state.end_k_block) return;
-    static_for<kSlots>([&](auto slot) {
+    static_for<kSlots>([&](int slot) {
       state.mma.slot(slot, state.a, state.b[parity]);
       const int tick = slot / kSlotsPerTick;
       if (slot % kSlotsPerTick == 0) lds_tick(state, tick, 1 - parity);

@@ -178,38 +178,38 @@ class PipelineState {
   // skip LDS are in registers, of this stage.
   template <class Between>
   DG_DEVICE void read_fragments(int k_block, int register_stage, const Between& between) {
-    static_for<kFragmentReads>([&](auto i) {
+    static_for<kFragmentReads>([&](int i) {
       constexpr int kPastB = (1 + Shape::kFragsN) * kReads;
-      constexpr int kFragment = i < kPastB ? i / kReads - 1 : i / kReads - Shape::kFragsN;
-      if constexpr (i < kReads || i >= kPastB) {
-        constexpr int kFragmentOfA = i < kReads ? 0 : kFragment;
+      const int fragment = i < kPastB ? i / kReads - 1 : i / kReads - Shape::kFragsN;
+      if (i < kReads || i >= kPastB) {
+        const int fragment_of_a = i < kReads ? 0 : fragment;
         if constexpr (kSkipsLds) {
-          a[kFragmentOfA].set(i % kReads, loader_a_.operands(register_stage, kFragmentOfA, i % kReads));
+          a[fragment_of_a].set(i % kReads, loader_a_.operands(register_stage, fragment_of_a, i % kReads));
         } else {
-          read_a(kFragmentOfA, i % kReads, k_block);
+          read_a(fragment_of_a, i % kReads, k_block);
         }
       } else if constexpr (kBSkipsLds) {
-        b[0][kFragment].set(i % kReads, loader_b_.operands(register_stage, kFragment, i % kReads));
+        b[0][fragment].set(i % kReads, loader_b_.operands(register_stage, fragment, i % kReads));
       } else {
-        read_b(0, kFragment, i % kReads, k_block);
+        read_b(0, fragment, i % kReads, k_block);
       }
       between(i);
     });
   }
 
   DG_DEVICE void read_fragments(int k_block, int register_stage = 0) {
-    read_fragments(k_block, register_stage, [](auto) {});
+    read_fragments(k_block, register_stage, [](int) {});
   }
 
   // Multiplies and promotes a K-block whose fragments are read; after_row(i) follows the last MFMA of A's i-th.
   template <class AfterRow>
   DG_DEVICE void multiply(const AfterRow& after_row) {
-    static_for<kSlots>([&](auto slot) {
+    static_for<kSlots>([&](int slot) {
       __builtin_amdgcn_sched_barrier(0);
       mma.slot(slot, a, b[0]);
-      constexpr int kDone = Mma::Order::completed_rows(slot + 1);
+      const int done = Mma::Order::completed_rows(slot + 1);
 #pragma unroll
-      for (int row = Mma::Order::completed_rows(slot); row < kDone; ++row) after_row(row);
+      for (int row = Mma::Order::completed_rows(slot); row < done; ++row) after_row(row);
     });
     mma.finish();
   }
@@ -290,15 +290,15 @@ class PipelineState {
 };
 
 // Computes a tile's sum over K, once its first K-blocks are on their way. With kFirstKBlocks, totals begin with the
-// first of several K-blocks: to make them zero would take time between two tiles. Schedules that go on to the next tile
-// call between_loads(k_block) in each K-block but the last, which may find the next tile and set `following_k_blocks`.
-// The epilogue computes the last K-blocks, up to kLastKBlocks, of those schedules that do so otherwise than those
-// before. `output` may store what is complete before all is.
-template <class Schedule, class BetweenLoads, class Output>
+// first of several K-blocks: to make them zero would take time between two tiles; else they are zero before. Schedules
+// that go on to the next tile call between_loads(k_block) in each K-block but the last, which may find the next tile
+// and set `following_k_blocks`. The epilogue computes the last K-blocks, up to kLastKBlocks, of those schedules that do
+// so otherwise than those before. `output` may store what is complete before all is.
+template <class Schedule, int kFirstKBlocks, class BetweenLoads, class Output>
 DG_DEVICE void run_k_loop(typename Schedule::State& state, const BetweenLoads& between_loads, Output& output,
                           const int& following_k_blocks) {
   int first = state.first_k_block;
-  if constexpr (Schedule::kFirstKBlocks > 0) {
+  if constexpr (kFirstKBlocks > 0) {
     if (first < state.end_k_block - Schedule::kLastKBlocks) {
       Schedule::template k_block<true>(state, 0, first++, between_loads);
     } else {

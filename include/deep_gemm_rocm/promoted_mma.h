@@ -61,7 +61,7 @@ class PromotedMma {
   // Promotes what no slot did: after every K-block, or with kCarry after the last one, whose scales are carried then.
   DG_DEVICE void finish(bool is_first = false) {
     static_for<Order::kDelay>(
-        [&](auto late) { promote_at(kSlots + late, kCarry ? carried_scale_ : scale_, is_first); });
+        [&](int late) { promote_at(kSlots + late, kCarry ? carried_scale_ : scale_, is_first); });
   }
 
   // Makes other values of the totals, for compilers: what is computed of them so far is computed here, not at the next
@@ -85,8 +85,11 @@ class PromotedMma {
 
   // Promotes the elements whose turn is `slot`.
   DG_DEVICE void promote_at(int slot, const float (&scale)[Shape::kFragsM][kScales], bool is_first = false) {
+    const int first = Order::completed(slot);
 #pragma unroll
-    for (int index = Order::completed(slot); index < Order::completed(slot + 1); index += 2) {
+    for (int pair = 0; pair < Order::kMostPairs; ++pair) {
+      const int index = first + 2 * pair;
+      if (index >= Order::completed(slot + 1)) break;
       const int fragment = index / kElements;
       const int element = index % kElements;
       const Pair partial{partial_[fragment][element], partial_[fragment][element + 1]};

@@ -22,7 +22,9 @@ DG_DEVICE void for_each_index(Indices<kIndices...>, Body&& body) {
   (body(Index<kIndices>{}), ...);
 }
 
-// Calls body(Index<0>{}), body(Index<1>{}), … body(Index<kCount - 1>{}).
+// Calls body(Index<0>{}), body(Index<1>{}), … body(Index<kCount - 1>{}). A body that takes an int is compiled once and
+// then inlined for each index, which compilers do in much less time than to make a function of each; it takes auto
+// where the index must be a constant expression.
 template <int kCount, class Body>
 DG_DEVICE void static_for(Body&& body) {
   for_each_index(__make_integer_seq<MakeIndices, int, kCount>{}, body);
