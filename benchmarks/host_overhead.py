@@ -81,6 +81,10 @@ def main() -> None:
         ("bf16_gemm_nt", Shape(16, 128, 256)),
         ("m_grouped_fp8_gemm_nt_contiguous", Shape(16, 128, 256, 2)),
         ("m_grouped_fp8_gemm_nt_masked", Shape(16, 128, 256, 2)),
+        # Of large tiles, which take longest to compile.
+        ("fp8_gemm_nt", Shape(4096, 7168, 256)),
+        ("m_grouped_fp8_gemm_nt_contiguous", Shape(1024, 4096, 256, 4)),
+        ("m_grouped_fp8_gemm_nt_masked", Shape(1024, 4096, 256, 1)),
     )
     for name, shape in calls:
         op = "fp8_gemm_nt" if name == "gemm_fp8" else name
