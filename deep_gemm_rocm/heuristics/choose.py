@@ -51,10 +51,11 @@ _NARROW = (
     GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=2, num_stages=4),
     GemmConfig(block_m=64, block_n=32, waves_m=4, waves_n=1, num_stages=4),
 )
+# Of the tallest 16 rows of tiles share columns of b in L2: of a short K that is 9% faster, of others as fast as 8.
 _LARGE = (
     GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong"),
     GemmConfig(block_m=128, block_n=128, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong"),
-    GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong"),
+    GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong", group_m=16),
 )
 # Where waves alone take up to 64 rows.
 _LARGER = _LARGE[1:]

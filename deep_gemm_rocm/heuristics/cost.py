@@ -135,6 +135,6 @@ def _memory_clocks(
     # An XCD's tiles that run at the same time form a rectangle, whose rows and columns its L2 takes in once.
     running = min(ceil_div(tiles, _XCDS), max(num_cus // _XCDS, 1) * config.workgroups_per_cu)
     high = min(config.group_m, tile_rows, running)
-    wide = min(ceil(running / high), tile_columns)
+    wide = min(running / high, tile_columns)
     for_a_tile = (config.block_m / wide + config.block_n / high) * k_bytes
     return max(once / _HBM_BYTES, (tiles * for_a_tile + output) / _CACHE_BYTES)
