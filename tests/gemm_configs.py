@@ -132,6 +132,14 @@ KINDS = (
     GemmKind(b_major="shuffled", activation="silu_and_mul", d_type="e4m3"),
     GemmKind(b_major="shuffled", a_type="bf16", b_type="bf16", scaling="none", d_type="f32", accumulate=True),
 )
+# Masked groups' tiles of two heights, of all kinds that have them.
+TALLER = tuple(
+    config
+    for kind in KINDS
+    if kind.a_major == "k" and kind.b_major != "shuffled"
+    for config in gemm_candidates(dataclasses.replace(kind, grouping="masked"))
+    if config.taller
+)
 OF_EVERY_KIND = tuple(config for kind in KINDS for config in gemm_candidates(kind)) + tuple(
     dataclasses.replace(config, kind=dataclasses.replace(kind, k_tail=config.kind.k_tail))
     for kind, config in zip(KINDS, OTHERS, strict=False)

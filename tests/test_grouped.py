@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import grouped, hip
+from deep_gemm_rocm import grouped, hip, simulator
 from deep_gemm_rocm.testing import GuardedOutput, activations, assert_accurate, gemm_reference, grouped_weights, weights
 
 pytestmark = pytest.mark.usefixtures("default_settings")
@@ -228,6 +228,30 @@ def test_a_first_round_that_workgroups_share(use_config):
     Masked([0, 5, 0, 0], config.block_m, 2 * config.block_n + 8, 256).run()
 
 
+TALLER = [config for config in GROUPED if config.taller]
+
+
+@pytest.mark.parametrize("config", TALLER, ids=config_id)
+def test_tiles_are_taller_where_fewer_rounds_take_less_time(use_config, config):
+    """The device's choice: 150 rows make two tiles of 128 rows for two workgroups, but one of 192 for a single one."""
+    use_config(config)
+    results, products = [], []
+    for num_sms in (2, 1):
+        dg.set_num_sms(num_sms)
+        torch.manual_seed(0)
+        problem = Masked([150, 0], 200, n=128, k=256)
+        if not hip.runtime().is_simulated:
+            results.append(problem.run())
+            continue
+        with simulator.profile() as prof:
+            results.append(problem.run())
+        (kernel,) = prof.kernels
+        products.append(sum(line.executed for line in kernel.listing if line.text.startswith("v_mfma")))
+    assert torch.equal(results[0].view(torch.int16), results[1].view(torch.int16))
+    mfma_of_row = 2 * 128 // 16 * 4 // 16  # of two K-blocks, 128 columns
+    assert products == ([2 * 128 * mfma_of_row, 192 * mfma_of_row] if hip.runtime().is_simulated else [])
+
+
 @each_tile(GROUPED)
 def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
     """Under the simulator's sanitizer, with workgroups that compute several tiles one after the other."""
@@ -235,9 +259,9 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
         pytest.skip("needs the simulator")
     use_config(config)
     monkeypatch.setenv("DG_SIM_SANITIZE", "1")
-    dg.set_num_sms(2)
     sizes = [config.block_m + 3, 0, 2]
     for seed in range(2):
+        dg.set_num_sms(2 + seed)  # with 2 masked tiles are the taller ones
         monkeypatch.setenv("DG_SIM_SEED", str(seed))
         if config.kind.grouping == "masked":
             Masked(sizes, config.block_m + 3, config.block_n + 5, 384).run()

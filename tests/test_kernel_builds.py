@@ -22,6 +22,7 @@ from gemm_configs import (
     SPLIT_K,
     SQUARES,
     SUMMED,
+    TALLER,
     config_id,
     quick,
 )
@@ -66,7 +67,7 @@ INSPECTED_IN_DEFAULT_RUN = {
 
 def builds(quick_ones: Mapping[Callable, Container[GemmConfig]]) -> pytest.MarkDecorator:
     """Runs a test with each compiler and configuration; the default run takes ``quick_ones``."""
-    every = ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + SPLIT_K + OF_EVERY_KIND
+    every = ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + SPLIT_K + TALLER + OF_EVERY_KIND
     cases = [
         pytest.param(
             compiler,

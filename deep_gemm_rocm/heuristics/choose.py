@@ -119,7 +119,9 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig,
     else:
         configs = _alone(kind) + _LARGER
     largest = min(max_block_m, 128) if kind.grouping == "contiguous" else max_block_m
-    return tuple(dataclasses.replace(config, kind=kind) for config in configs if config.block_m <= largest)
+    candidates = [dataclasses.replace(config, kind=kind) for config in configs if config.block_m <= largest]
+    of_other_kernels = {config.taller for config in candidates}
+    return tuple(config for config in candidates if config not in of_other_kernels)
 
 
 def _of_dense(kind: GemmKind) -> tuple[GemmConfig, ...]:

@@ -8,14 +8,18 @@ whole can't be faster than its memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import cycle, islice
 from math import ceil
+from statistics import fmean
 
 from ..layout import ceil_div
 from .gemm_config import BLOCK_K_BYTES, GemmConfig
 from .tuned import GemmProblem
 
 _XCDS = 8
-_ROWS_OF_EXPECTED = (0.7, 0.85, 1, 1.15, 1.3)  # that masked groups have, as in DeepGEMM's tests
+# Rows that masked groups have, 0.7 to 1.3 times the expected ones as in DeepGEMM's tests; neighbours are far apart.
+_ROWS_OF_EXPECTED = (0.73, 0.91, 1.09, 1.27, 0.85, 1.03, 1.21, 0.79, 0.97, 1.15)
 
 # Clocks and bytes a clock of docs/timing.md, where their sources are.
 _MATRIX_BYTES = 2048  # multiply-adds of a CU times the bytes of an element
@@ -46,10 +50,24 @@ _NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.025, "produc
 
 
 def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
-    """Core clocks of a launch."""
-    _, m, n, k, num_cus, num_groups, _ = problem
-    tile_rows, tile_columns = _tile_rows(config, m), ceil_div(n, config.output_n)
-    tiles = ceil(num_groups * tile_rows * tile_columns)
+    """Core clocks of a launch; of masked groups, which have about ``problem.m`` rows each, the mean of launches."""
+    if config.kind.grouping != "masked":
+        return _launch_clocks(config, problem, [problem.m] * problem.num_groups)
+    tiles = [config, config.taller] if config.taller else [config]
+    return fmean(min(_launch_clocks(tile, problem, rows) for tile in tiles) for rows in _launches_of_masked(problem))
+
+
+def _launches_of_masked(problem: GemmProblem) -> list[list[float]]:
+    """Rows that the groups have in each of a few launches."""
+    rows = [problem.m * share for share in _ROWS_OF_EXPECTED]
+    return [list(islice(cycle(rows), first, first + problem.num_groups)) for first in range(len(rows))]
+
+
+def _launch_clocks(config: GemmConfig, problem: GemmProblem, rows_of_groups: Sequence[float]) -> float:
+    """Of groups of so many rows each, instead of ``problem.m``."""
+    _, _, n, k, num_cus, num_groups, _ = problem
+    tile_rows, tile_columns = sum(ceil(rows / config.block_m) for rows in rows_of_groups), ceil_div(n, config.output_n)
+    tiles = tile_rows * tile_columns
     # K of these is that of all groups together.
     of_groups = num_groups if config.kind.grouping in ("k_grouped", "split_k") else 1
     k_blocks = ceil_div(k * config.kind.element_bytes, BLOCK_K_BYTES * of_groups * config.waves_k)
@@ -57,7 +75,7 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     rounds = _rounds(config, tiles, num_cus * at_once)
     in_registers = config.num_stages - (0 if config.schedule == "alone" else 2)
     latency = _LATENCY[config.schedule] / max(1, in_registers)
-    rows = m / tile_rows
+    rows = sum(rows_of_groups) / tile_rows
     # Waves that deal K among themselves don't wait for each other.
     by_itself = _HIDES_NO_LATENCY * _busy_clocks(config, 1, rows) / config.waves_k + latency
     k_block = max(at_once * _busy_clocks(config, at_once, rows), by_itself)
@@ -69,7 +87,7 @@ def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
     if config.schedule == "pingpong":
         first_tile = _FIRST_TILE + _FIRST_TILE_PER_ROW * config.block_m
         tile = _OVERLAPPING_TILE + k_blocks * k_block
-    memory = _memory_clocks(config, problem, tiles, tile_rows, tile_columns, k_blocks * config.waves_k)
+    memory = _memory_clocks(config, problem, tiles, tile_rows / num_groups, tile_columns, k_blocks * config.waves_k)
     power = _OVERLAPS_MEMORY[config.schedule]
     overlapped = ((first_tile + rounds * tile) ** power + memory**power) ** (1 / power)
     # Of the last round's results, those of 16 bits are on their way while the tile is computed.
@@ -86,13 +104,6 @@ def _rounds(config: GemmConfig, tiles: int, places: int) -> float:
     # As a rule there are no more workgroups than tiles.
     shared = whole > 0 and config.last_round_shares > 1 and left * config.last_round_shares <= places
     return whole + (_SHARED_ROUND if shared and left else min(left, 1))
-
-
-def _tile_rows(config: GemmConfig, m: int) -> float:
-    """Of a group, or of all rows; of masked groups, which have about ``m`` rows each, the mean."""
-    if config.kind.grouping != "masked":
-        return ceil_div(m, config.block_m)
-    return sum(ceil(m * share / config.block_m) for share in _ROWS_OF_EXPECTED) / len(_ROWS_OF_EXPECTED)
 
 
 def second_pass_clocks(m: int, n: int, num_parts: int) -> float:

@@ -281,7 +281,25 @@ class GemmConfig:
         return 4 if overlaps and has_shares else 1
 
     @property
+    def taller(self) -> GemmConfig | None:
+        """How launches of the kernel compute tiles where groups have so many rows that fewer, taller ones take less
+        time, if it can do either: only the device knows. Compilers have scalar registers for both where results are
+        rounded to 16 bits, and nothing else is done with them."""
+        tile = (self.block_m, self.block_n, self.waves_m, self.waves_n, self.mfma_rows)
+        has_taller = self.schedule == "pingpong" and tile == (128, 128, 4, 2, 16)
+        kind = self.kind
+        computes_sums = kind.activation == "identity" and kind.bias == "none" and not kind.accumulate
+        if kind.grouping != "masked" or not has_taller or not computes_sums or ELEMENT_BYTES[kind.d_type] != 2:
+            return None
+        return dataclasses.replace(self, block_m=192)
+
+    @property
     def lds_bytes(self) -> int:
+        """Of a workgroup."""
+        return max(self._lds_bytes_of_tile, self.taller.lds_bytes if self.taller else 0)
+
+    @property
+    def _lds_bytes_of_tile(self) -> int:
         if self.schedule == "pingpong":
             # One stage of the side that the halves divide, for whole passes of each; two of the other.
             divided, shared = max(self.block_m, self.block_n), min(self.block_m, self.block_n)
@@ -300,7 +318,8 @@ class GemmConfig:
     @property
     def kernel_name(self) -> str:
         """The kernel's name, as profilers show it."""
-        tile = f"{self.block_m}x{self.block_n}x{BLOCK_K_BYTES // self.kind.element_bytes}"
+        rows = f"{self.block_m}or{self.taller.block_m}" if self.taller else f"{self.block_m}"
+        tile = f"{rows}x{self.block_n}x{BLOCK_K_BYTES // self.kind.element_bytes}"
         parts = f"k{self.waves_k}" if self.waves_k > 1 else ""
         waves = f"w{self.waves_m}x{self.waves_n}{parts}{f'p{self.producer_waves}' if self.producer_waves else ''}"
         how = f"{waves}_mfma{self.mfma_rows}_s{self.num_stages}_{self.schedule}"
@@ -317,5 +336,6 @@ class GemmConfig:
             **own,
             "halves_of_n": self.halves_of_n,
             "last_round_shares": self.last_round_shares,
+            "taller_block_m": self.taller.block_m if self.taller else 0,
             "kernel_name": self.kernel_name,
         }

@@ -346,4 +346,20 @@ DG_DEVICE void compute_tiles(const FirstArguments& first, int index, int step, u
   }
 }
 
+// Rows and columns of the tiles that a workgroup computes, which is what it waits for.
+template <class TileSource>
+DG_DEVICE int taken_in(const GemmArguments& args, int num_workgroups) {
+  using Shape = typename TileSource::Shape;
+  const unsigned rounds = ceil_div(TileSource(args).num_tiles(), num_workgroups);
+  return rounds * (Shape::kBlockM + Shape::kBlockN);
+}
+
+// Of two kinds of tiles, where only the device knows how many rows there are.
+template <class TileSource, class OtherTileSource>
+DG_DEVICE bool takes_in_less(const FirstArguments& first, int num_workgroups) {
+  const GemmArguments args = first.with(gemm_arguments());
+  load_arguments_of_tile<TileSource>(args);
+  return taken_in<TileSource>(args, num_workgroups) < taken_in<OtherTileSource>(args, num_workgroups);
+}
+
 }  // namespace deep_gemm_rocm

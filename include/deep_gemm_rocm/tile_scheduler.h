@@ -34,7 +34,8 @@ constexpr unsigned quotient(unsigned n, unsigned divisor, unsigned reciprocal) {
 
 // Walks the tiles in bands of `group_m` tile rows, m first: a run of tiles then forms a near-square block, which loads
 // the fewest rows of A and B. `band_reciprocal` is that of a whole band's tiles.
-constexpr TileIndex grouped_tile(unsigned tile, int tiles_m, int tiles_n, int group_m, unsigned band_reciprocal) {
+[[gnu::always_inline]] constexpr TileIndex grouped_tile(unsigned tile, int tiles_m, int tiles_n, int group_m,
+                                                        unsigned band_reciprocal) {
   const unsigned band_tiles = group_m * tiles_n;
   const unsigned band = quotient(tile, band_tiles, band_reciprocal);
   const unsigned in_band = tile - band * band_tiles;

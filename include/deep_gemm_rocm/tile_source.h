@@ -207,9 +207,10 @@ struct PsumRows {
 };
 
 // Groups with as many tiles as their rows need. Which these are is found by a sum over the groups, 64 at a time.
-template <class Rows, class Shape, int kXcdChunk, int kBand>
+template <class Rows, class Shape_, int kXcdChunk, int kBand>
 class RaggedTiles {
  public:
+  using Shape = Shape_;
   static constexpr bool kReadsLayout = true;
   static int64_t max_tiles(const GemmArguments& args) {
     return Rows::max_tile_rows(args, Shape::kBlockM) * ceil_div(args.n, Shape::kOutputN);
