@@ -15,6 +15,9 @@ from deep_gemm_rocm.heuristics.tuned import SHIPPED, GemmProblem, TableError, Tu
 
 VALID = GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=2)
 ALONE = {"block_m": 16, "block_n": 16, "waves_m": 1, "waves_n": 1, "schedule": "alone", "waves_k": 2}
+TALLER = {
+    "block_m": 128, "waves_m": 4, "num_stages": 3, "schedule": "pingpong", "kind": GemmKind(grouping="masked")
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -94,6 +97,10 @@ def test_names_spell_out_the_configuration():
     kind = GemmKind("bf16", "bf16", "f32", "none", accumulate=True, grouping="masked", k_tail=True)
     name = "m_grouped_masked_gemm_nt_bf16_f32_c_64x128x64_w2x2_mfma16_s2_multistage_ktail"
     assert dataclasses.replace(VALID, kind=kind).kernel_name == name
+    chosen_on_device = dataclasses.replace(VALID, **TALLER)
+    name = "m_grouped_masked_gemm_nt_e4m3_blocks_bf16_128or192x128x128_w4x2_mfma16_s3_pingpong"
+    assert chosen_on_device.kernel_name == name
+    assert chosen_on_device.taller.kernel_name == name.replace("128or192x", "192x")
 
 
 @given(m=st.integers(1, 2**31 - 1), n=st.integers(1, 2**20), k=st.integers(1, 2**16).map(lambda blocks: 16 * blocks))
@@ -270,6 +277,23 @@ def test_the_shipped_table_is_whole():
             row.config,
             row.splits,
         )
+
+
+@given(m=st.integers(1, 4096), n=st.integers(1, 64), k=st.integers(1, 64), groups=st.integers(1, 64))
+def test_a_choice_on_the_device_is_estimated_to_save_time(m, n, k, groups):
+    """A launch takes the better of both tiles."""
+    both = dataclasses.replace(VALID, **TALLER)
+    problem = GemmProblem(both.kind, m, 128 * n, 128 * k, 304, groups, 256)
+    low = dataclasses.replace(both, waves_m=2, waves_n=4)  # the same work, without a choice
+    clocks, *others = (estimated_clocks(config, problem) for config in (both, low, both.taller))
+    assert clocks <= min(others) * 1.001
+
+
+def test_rounds_of_launches_with_more_rows_than_expected_count():
+    """A launch of 1152 rows has a tile of 128x128 for each CU; 3 in 10 of those that expect 1024 have more."""
+    config = dataclasses.replace(VALID, **TALLER | {"waves_m": 2, "waves_n": 4})
+    fewer, more = (estimated_clocks(config, GemmProblem(config.kind, m, 4096, 7168, 304, 1, 256)) for m in (768, 1024))
+    assert 1.2 * fewer < more < 1.4 * fewer
 
 
 @given(m=st.integers(1, 2**16), n=st.integers(1, 2**16), k=st.integers(1, 2**10).map(lambda blocks: 16 * blocks))
