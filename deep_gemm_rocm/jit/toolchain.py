@@ -15,6 +15,7 @@ import struct
 import subprocess
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -47,6 +48,9 @@ _FIRST_CLANG_WITH_PRELOAD = 20
 # The runtime keeps pointers into a kernel's library, so it must never be unmapped; -Bsymbolic keeps two libraries
 # with kernels of the same name apart.
 _LINK_FLAGS = ("-shared", "-z", "nodelete", "-Bsymbolic")
+
+
+_HOST = ("-target", "x86_64-linux-gnu")
 
 
 class Toolchain(Protocol):
@@ -153,6 +157,16 @@ extern "C" __attribute__((visibility("hidden"))) int atexit(void (*function)(voi
   return __cxa_atexit((void (*)(void*))function, nullptr, &__dso_handle);
 }
 """
+    # The host side, which is compiled meanwhile, only knows this name of the device's.
+    _EMBEDDED = """\
+.section .hip_fatbin, "a"
+.p2align 12
+.globl __hip_fatbin
+.hidden __hip_fatbin
+__hip_fatbin:
+.incbin "device.hipfb"
+.section .note.GNU-stack, ""
+"""
 
     def __init__(self, program: Path) -> None:
         self.program = program
@@ -173,22 +187,30 @@ extern "C" __attribute__((visibility("hidden"))) int atexit(void (*function)(voi
             "name": self.name,
             "version": self.version,
             "flags": [_COMPILE_FLAGS, _PRELOAD_FLAGS, _LINK_FLAGS],
-            "host support": self._HOST_SUPPORT,
+            "host support": [self._HOST_SUPPORT, self._EMBEDDED],
         }
 
     def build(self, folder: Path) -> None:
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            host = beside.submit(self._build_host, folder)
+            self._build_device(folder)
+            host.result()
+        self._run(folder, "ld.lld", *_LINK_FLAGS, "kernel.o", "device.hipfb.o", "-o", LIBRARY_FILE)
+
+    def _build_device(self, folder: Path) -> None:
         device = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={ARCH}", _CODE_OBJECT_VERSION]
         of_device = [*_COMPILE_FLAGS, *_PRELOAD_FLAGS, "--cuda-device-only"]
         self._run(folder, "clang", *of_device, "-S", KERNEL_FILE, "-o", "device.s")
         self._run(folder, "clang", *device, "-c", "device.s", "-o", "device.o")
         self._run(folder, "ld.lld", "-shared", "--no-undefined", "device.o", "-o", "device.co")
         (folder / "device.hipfb").write_bytes(_fat_binary((folder / "device.co").read_bytes()))
+        (folder / "device.hipfb.s").write_text(self._EMBEDDED)
+        self._run(folder, "clang", *_HOST, "-c", "device.hipfb.s", "-o", "device.hipfb.o")
 
+    def _build_host(self, folder: Path) -> None:
         (folder / self._HOST_SUPPORT_FILE).write_text(self._HOST_SUPPORT)
-        host = ["-target", "x86_64-linux-gnu", "--cuda-host-only", "-include", self._HOST_SUPPORT_FILE]
-        embed = ["-Xclang", "-fcuda-include-gpubinary", "-Xclang", "device.hipfb"]
-        self._run(folder, "clang", *_COMPILE_FLAGS, *host, *embed, "-c", KERNEL_FILE, "-o", "kernel.o")
-        self._run(folder, "ld.lld", *_LINK_FLAGS, "kernel.o", "-o", LIBRARY_FILE)
+        host = [*_HOST, "--cuda-host-only", "-include", self._HOST_SUPPORT_FILE]
+        self._run(folder, "clang", *_COMPILE_FLAGS, *host, "-c", KERNEL_FILE, "-o", "kernel.o")
 
     def _run(self, folder: Path, *arguments: str) -> None:
         # Nothing of the user's environment, so nothing of it need be in the identity.
