@@ -189,8 +189,7 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
   const bool multiplies = tile.rows > 0 && state.has_k_blocks();
   if (multiplies) {
     Schedule::prologue(state, [&] { state.begin_scales(tile_scales<Kind, Shape>(args, tile), operands); });
-    NoStreamedStore no_output;
-    run_k_loop<Schedule, 0>(state, [](int) {}, no_output, 0);
+    run_k_loop<Schedule>(state);
   }
   store_tile<Schedule>(gemm_arguments(), tile, state, lds);
 }
@@ -315,7 +314,7 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
         wait_for_arguments();  // or the compiler would wait in every K-block
       };
       Output output(tile.streamed(), tile.is_streamed());
-      run_k_loop<Schedule, Schedule::kFirstKBlocks>(state, prepare, output, following_k_blocks);
+      run_k_loop<Schedule>(state, prepare, output, following_k_blocks);
       if (!output.finish(state.mma)) {
         state.mma.settle();
         const GemmArguments& again = gemm_arguments();

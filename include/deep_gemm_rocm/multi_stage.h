@@ -15,7 +15,6 @@ class MultiStage {
   using Shape = Shape_;
   static constexpr int kLdsStages = kNumStages < 3 ? 1 : 2;
   static constexpr int kUnroll = kNumStages > 1 ? kNumStages - kLdsStages : 1;
-  static constexpr int kFirstKBlocks = 0;
   static constexpr int kLastKBlocks = 0;
   static constexpr bool kGoesOnToNextTile = false;
 
@@ -40,8 +39,7 @@ class MultiStage {
     }
   }
 
-  template <class BetweenLoads>
-  static DG_DEVICE void k_block(State& state, int stage, int k_block, const BetweenLoads&) {
+  static DG_DEVICE void k_block(State& state, int stage, int k_block) {
     if (!kPrefetch) {
       load(state, stage, k_block);
       state.load_fragments(stage, k_block);
@@ -60,8 +58,7 @@ class MultiStage {
     if (kLdsStages == 1) lds_barrier();
   }
 
-  template <class Output>
-  static DG_DEVICE void epilogue(State&, int, Output&, bool) {}
+  static DG_DEVICE void epilogue(State&, int) {}
 
  private:
   static constexpr bool kPrefetch = kNumStages > 1;

@@ -33,8 +33,7 @@ class PingPong {
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = 1;
-  static constexpr int kFirstKBlocks = 1;
-  static constexpr int kLastKBlocks = 1;
+  static constexpr int kLastKBlocks = 0;
   static constexpr bool kGoesOnToNextTile = true;
   static constexpr bool kDividesN = Shape::kWavesByColumns;
   // The K-blocks, counted from the end, between whose loads all that are still to come become the next tile's.
@@ -69,27 +68,29 @@ class PingPong {
     if (!kMemoryIsLonger) wait_for_loads<kLoadsAhead>();
   }
 
-  // Calls between_loads(k_block) where instructions take no time: the loads' queue is full. With kIsFirst, totals begin
-  // with this K-block.
+  // Of a tile that no other follows.
+  static DG_DEVICE void k_block(State& state, int, int k_block) { k_block_between_tiles(state, k_block, [] {}); }
+  static DG_DEVICE void epilogue(State&, int) { leave(false); }
+
+  // Of one that others may follow. Calls between_loads() where instructions take no time: the loads' queue is full. With
+  // kIsFirst, totals begin with this K-block.
   template <bool kIsFirst = false, class BetweenLoads>
-  static DG_DEVICE void k_block(State& state, int, int k_block, const BetweenLoads& between_loads) {
-    memory_phase(state, k_block, [&] { between_loads(k_block); });
+  static DG_DEVICE void k_block_between_tiles(State& state, int k_block, const BetweenLoads& between_loads) {
+    memory_phase(state, k_block, between_loads);
     lds_barrier();
     compute_phase<kIsFirst>(state, k_block, [](int) {});
     begin_memory_phase(state, k_block + 1);
     state.mma.finish(kIsFirst);  // beside the other half's MFMAs
   }
 
-  // The last K-block. If the next one isn't that of a tile that has been loaded, the first half waits for the second.
   template <class Output>
-  static DG_DEVICE void epilogue(State& state, int last, Output& output, bool goes_on) {
+  static DG_DEVICE void last_k_block(State& state, int last, Output& output, bool goes_on) {
     memory_phase(state, last, [&] { output.begin(); });
     lds_barrier();
     compute_phase(state, last, [&](int slot) { output.after_slot(state.mma, slot); });
     if (!Output::kStores) state.mma.settle();
     begin_memory_phase(state, last + 1);
-    if (!is_second_half() && !goes_on) lds_barrier();
-    __builtin_amdgcn_s_setprio(3);  // what is left to store comes before the other half's results
+    leave(goes_on);
     state.mma.finish();
   }
 
@@ -116,6 +117,12 @@ class PingPong {
   static constexpr int kLoadsAhead = kMemoryIsLonger ? 0 : 1;  // of the half's own rows, before the memory phase
 
   static DG_DEVICE bool is_second_half() { return wave_id() >= 4; }
+
+  // If the next K-block isn't that of a tile that has been loaded, the first half waits for the second.
+  static DG_DEVICE void leave(bool goes_on) {
+    if (!is_second_half() && !goes_on) lds_barrier();
+    __builtin_amdgcn_s_setprio(3);  // what is left to store comes before the other half's results
+  }
 
   // Starts the first load of the half's own rows of K-block k + 1, to keep the loads' queue busy from the beginning.
   static DG_DEVICE void begin_memory_phase(State& state, int k_block) {

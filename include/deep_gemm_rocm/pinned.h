@@ -21,7 +21,6 @@ class Pinned {
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = 2;
-  static constexpr int kFirstKBlocks = 0;
   static constexpr int kLastKBlocks = 0;
   static constexpr bool kGoesOnToNextTile = false;
 
@@ -48,8 +47,7 @@ class Pinned {
     start_k_block(state);
   }
 
-  template <class BetweenLoads>
-  static DG_DEVICE void k_block(State& state, int parity, int k_block, const BetweenLoads&) {
+  static DG_DEVICE void k_block(State& state, int parity, int k_block) {
     if (k_block >= state.end_k_block) return;
     static_for<kSlots>([&](int slot) {
       state.mma.slot(slot, state.a, state.b[parity]);
@@ -61,10 +59,7 @@ class Pinned {
     start_k_block(state);
   }
 
-  template <class Output>
-  static DG_DEVICE void epilogue(State& state, int, Output&, bool) {
-    state.mma.finish();
-  }
+  static DG_DEVICE void epilogue(State& state, int) { state.mma.finish(); }
 
  private:
   static constexpr int kTicks = 32;

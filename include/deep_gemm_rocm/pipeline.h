@@ -289,27 +289,34 @@ class PipelineState {
   int first_lds_row_of_b_;
 };
 
-// Computes a tile's sum over K, once its first K-blocks are on their way. With kFirstKBlocks, totals begin with the
-// first of several K-blocks: to make them zero would take time between two tiles; else they are zero before. Schedules
-// that go on to the next tile call between_loads(k_block) in each K-block but the last, which may find the next tile
-// and set `following_k_blocks`. The epilogue computes the last K-blocks, up to kLastKBlocks, of those schedules that do
-// so otherwise than those before. `output` may store what is complete before all is.
-template <class Schedule, int kFirstKBlocks, class BetweenLoads, class Output>
-DG_DEVICE void run_k_loop(typename Schedule::State& state, const BetweenLoads& between_loads, Output& output,
-                          const int& following_k_blocks) {
+// Computes a tile's sum over K, once its first K-blocks are on their way. The last K-blocks, up to kLastKBlocks, are
+// left to the epilogue of those schedules that compute them otherwise than those before.
+template <class Schedule>
+DG_DEVICE void run_k_loop(typename Schedule::State& state) {
   int first = state.first_k_block;
-  if constexpr (kFirstKBlocks > 0) {
-    if (first < state.end_k_block - Schedule::kLastKBlocks) {
-      Schedule::template k_block<true>(state, 0, first++, between_loads);
-    } else {
-      state.mma = {};
-    }
-  }
   for (; first < state.end_k_block - Schedule::kLastKBlocks; first += Schedule::kUnroll) {
-    static_for<Schedule::kUnroll>(
-        [&](auto stage) { Schedule::k_block(state, stage, first + stage, between_loads); });
+    static_for<Schedule::kUnroll>([&](auto stage) { Schedule::k_block(state, stage, first + stage); });
   }
-  Schedule::epilogue(state, first, output, following_k_blocks > 0);
+  Schedule::epilogue(state, first);
+}
+
+// The same for schedules that go on to the next tile. K-blocks call prepare_next(k_block), which finds that tile and sets
+// `following_k_blocks`: all but the last, and but the first of so many that it is too early there. With that one totals
+// begin, for to make them zero takes time between two tiles. `output` may store what is complete before all is.
+template <class Schedule, class PrepareNext, class Output>
+DG_DEVICE void run_k_loop(typename Schedule::State& state, const PrepareNext& prepare_next, Output& output,
+                          const int& following_k_blocks) {
+  const int last = state.end_k_block - 1;
+  int k_block = state.first_k_block;
+  if (k_block < last - Schedule::kLastLoads) {
+    Schedule::template k_block_between_tiles<true>(state, k_block++, [] {});
+  } else {
+    state.mma = {};
+  }
+  for (; k_block < last; ++k_block) {
+    Schedule::k_block_between_tiles(state, k_block, [&] { prepare_next(k_block); });
+  }
+  Schedule::last_k_block(state, last, output, following_k_blocks > 0);
 }
 
 }  // namespace deep_gemm_rocm

@@ -18,7 +18,6 @@ class ProducerConsumer {
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = kNumStages - 2;
-  static constexpr int kFirstKBlocks = 0;
   static constexpr int kLastKBlocks = 0;
   static constexpr bool kGoesOnToNextTile = false;
   static_assert(kUnroll >= 1, "two stages are in LDS, at least one is on its way in registers");
@@ -45,8 +44,7 @@ class ProducerConsumer {
     lds_barrier();
   }
 
-  template <class BetweenLoads>
-  static DG_DEVICE void k_block(State& state, int stage, int k_block, const BetweenLoads&) {
+  static DG_DEVICE void k_block(State& state, int stage, int k_block) {
     if (State::computes()) {
       consume(state, stage, k_block);
     } else {
@@ -55,8 +53,7 @@ class ProducerConsumer {
     lds_barrier();
   }
 
-  template <class Output>
-  static DG_DEVICE void epilogue(State&, int, Output&, bool) {}
+  static DG_DEVICE void epilogue(State&, int) {}
 
  private:
   static DG_DEVICE void produce(State& state, int stage, int k_block) {

@@ -115,7 +115,6 @@ class StreamedStore {
 struct NoStreamedStore {
   static constexpr bool kStores = false;
 
-  NoStreamedStore() = default;
   template <class Tile>
   DG_DEVICE NoStreamedStore(const Tile&, bool) {}
   DG_DEVICE void begin() {}

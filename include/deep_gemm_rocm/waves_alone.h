@@ -13,7 +13,6 @@ class WavesAlone {
   using Kind = Kind_;
   using Shape = Shape_;
   static constexpr int kUnroll = kNumStages;
-  static constexpr int kFirstKBlocks = 0;
   static constexpr int kLastKBlocks = kNumStages;  // behind which there is nothing to load
   static constexpr bool kGoesOnToNextTile = false;
 
@@ -36,15 +35,13 @@ class WavesAlone {
   }
 
   // Fragments of A are loaded again as soon as MFMAs have taken them, so that loads never pause.
-  template <class BetweenLoads>
-  static DG_DEVICE void k_block(State& state, int stage, int k_block, const BetweenLoads&) {
+  static DG_DEVICE void k_block(State& state, int stage, int k_block) {
     compute(state, stage, k_block, [&](int row) { state.load_fragment_of_a(stage, row, k_block + kNumStages); });
     state.load_scales(stage);
     state.load_fragments_of_b(stage, k_block + kNumStages);
   }
 
-  template <class Output>
-  static DG_DEVICE void epilogue(State& state, int first, Output&, bool) {
+  static DG_DEVICE void epilogue(State& state, int first) {
     static_for<kNumStages>([&](auto stage) {
       if (first + stage < state.end_k_block) compute(state, stage, first + stage, [](int) {});
     });
