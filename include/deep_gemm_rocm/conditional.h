@@ -16,4 +16,9 @@ struct ConditionalType<false, True, False> {
 template <bool kCondition, class True, class False>
 using Conditional = typename ConditionalType<kCondition, True, False>::Type;
 
+template <class T, class U>
+constexpr bool kIsSame = false;
+template <class T>
+constexpr bool kIsSame<T, T> = true;
+
 }  // namespace deep_gemm_rocm

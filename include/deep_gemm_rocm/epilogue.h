@@ -71,10 +71,12 @@ class OutputBuffer {
       store_vector(values, stored, row, column);
     } else {
 #pragma unroll
-      for (int e = 0; e < kVector; ++e) {
-        buffer_.template store<Element>(values[e], stored ? offset(row, column + e) : kOutOfBounds);
-      }
+      for (int e = 0; e < kVector; ++e) store_element(values[e], stored, row, column + e);
     }
+  }
+
+  DG_DEVICE void store_element(Element value, bool stored, int row, int column) const {
+    buffer_.template store<Element>(value, stored ? offset(row, column) : kOutOfBounds);
   }
 
   DG_DEVICE const Buffer& buffer() const { return buffer_; }

@@ -288,7 +288,13 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
     const TileOperands operands = tile_operands<Kind, Shape>(args, tile);
     state.begin(operands);
     if (tile.rows <= 0 || !state.has_k_blocks()) {
-      if (tile.stored_rows > 0) store_tile<Schedule>(gemm_arguments(), tile, state, lds);
+      if (tile.stored_rows > 0) {
+        if constexpr (Output::kStores) {
+          Output::store_without_sums(tile);
+        } else {
+          store_tile<Schedule>(gemm_arguments(), tile, state, lds);
+        }
+      }
       continue;
     }
     Schedule::prologue(state, [&] { state.begin_scales(tile_scales<Kind, Shape>(gemm_arguments(), tile), operands); });
@@ -318,8 +324,13 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
       if (!output.finish(state.mma)) {
         state.mma.settle();
         const GemmArguments& again = gemm_arguments();
-        // Found again where that is rare, for the registers that it took.
-        store_tile<Schedule>(again, Output::kStores ? TileSource(again).tile(index) : tile, state, lds);
+        if constexpr (Output::kStores) {
+          // What isn't streamed of a tile is found again, for the registers that it took.
+          constexpr bool kIsWhole = kIsSame<StreamedTile, decltype(tile)>;
+          Output::store_elements(kIsWhole ? tile : TileSource(again).tile(index), state.mma);
+        } else {
+          store_tile<Schedule>(again, tile, state, lds);
+        }
       }
       if (following_k_blocks == 0) break;
       state.begin_sums(following_k_blocks);

@@ -13,7 +13,7 @@ constexpr bool kStreamsResults = sizeof(typename Kind::D) == 2 && !Kind::kAccumu
                                  (Kind::kScaling == Scaling::kNone || Kind::kScaling == Scaling::kBlocks);
 
 // Of numbers in an output that is aligned, which nearly all tiles have, and whose rows all are what `tile` says. Others
-// are left to the Epilogue.
+// are stored element by element.
 template <class Kind, class Shape, class Tile>
 class StreamedStore {
   using D = typename Kind::D;
@@ -28,13 +28,58 @@ class StreamedStore {
  public:
   static constexpr bool kStores = true;
 
+  // Stores a tile without sums. Neither this nor store_elements() is unrolled: they are rare, and would take compilers
+  // time.
+  template <class AnyTile>
+  static DG_DEVICE void store_without_sums(const AnyTile& tile) {
+    const GemmArguments& args = gemm_arguments();
+    const Output output = output_of(args, tile);
+    const int lane = lane_id();
+#pragma unroll 1
+    for (int i = 0; i < Shape::kFragsM; ++i) {
+      const int row = Shape::lane_row(lane, i);
+      float results[kVector];
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) results[e] = tile.result(row, 0);
+      const auto values = Storage<D>::template rounded<kVector>(results);
+#pragma unroll 1
+      for (int first = 0; first < kColumns; first += kVector) {
+        output.store(values, tile.is_stored(row, args), row, Shape::lane_column(lane, first));
+      }
+    }
+  }
+
+  // Stores a tile that finish() left, element by element. A row's sums move up, for registers have no indices.
+  template <class AnyTile, class Mma>
+  static DG_DEVICE void store_elements(const AnyTile& tile, const Mma& mma) {
+    const GemmArguments& args = gemm_arguments();
+    const Output output = output_of(args, tile);
+    const int lane = lane_id_computed_here();
+    float sums[Shape::kFragsM][kColumns];
+#pragma unroll
+    for (int sum = 0; sum < kSums; ++sum) {
+      sums[sum / kColumns][sum % kColumns] = sum_of(mma, sum);
+    }
+#pragma unroll 1
+    for (int column = 0; column < kColumns; ++column) {
+#pragma unroll
+      for (int i = 0; i < Shape::kFragsM; ++i) {
+        const int row = Shape::lane_row(lane, i);
+        const float result = tile.result(row, sums[i][0]);
+        output.store_element(Storage<D>::template rounded<1>(&result)[0], tile.is_stored(row, args), row,
+                             Shape::lane_column(lane, column));
+#pragma unroll
+        for (int next = 1; next < kColumns; ++next) sums[i][next - 1] = sums[i][next];
+      }
+    }
+  }
+
   DG_DEVICE StreamedStore(const Tile& tile, bool is_streamed) : tile_(tile), is_streamed_(is_streamed) {}
 
   // Finds where results go, before the first slot.
   DG_DEVICE void begin() {
     const GemmArguments& args = gemm_arguments();
-    const Output output(output_tile<D>(args.d, tile_.group, tile_.m, tile_.n, tile_.stored_rows, args.n - tile_.n),
-                        OutputColumns<Kind>(args, tile_.n));
+    const Output output = output_of(args, tile_);
     buffer_ = output.buffer();
     takes_numbers_ = is_streamed_ && output.is_aligned() && output.has_rows_in_order();
     row_step_ = takes_numbers_ ? output.offset_of_rows(Shape::Mfma::kRows) : 0;
@@ -64,7 +109,20 @@ class StreamedStore {
  private:
   template <class Mma>
   static constexpr int stored_before(int slot) {
-    return (Mma::Order::completed(slot - 2) + Mma::Order::completed(slot - 1)) / 2;
+    return (Mma::Order::completed(slot - 1) + Mma::Order::completed(slot)) / 2;
+  }
+
+  template <class AnyTile>
+  static DG_DEVICE Output output_of(const GemmArguments& args, const AnyTile& tile) {
+    return {output_tile<D>(args.d, tile.group, tile.m, tile.n, tile.stored_rows, args.n - tile.n),
+            OutputColumns<Kind>(args, tile.n)};
+  }
+
+  // Number `sum` of those that the lane holds, row by row.
+  template <class Mma>
+  static DG_DEVICE float sum_of(const Mma& mma, int sum) {
+    const int column = sum % kColumns;
+    return mma.total(sum / kColumns, column / Shape::Mfma::kElements, column % Shape::Mfma::kElements);
   }
 
   // The sums of number [first, end) that the lane holds, row by row.
@@ -75,8 +133,7 @@ class StreamedStore {
       const int i = sum / kColumns;
       const int column = sum % kColumns;
       const int row = Shape::lane_row(lane_, i);
-      const float result =
-          tile_.result(row, mma.total(i, column / Shape::Mfma::kElements, column % Shape::Mfma::kElements));
+      const float result = tile_.result(row, sum_of(mma, sum));
       auto prepared = Rounding::prepared(result);
       asm volatile("" ::"v"(prepared));  // now, not when it is stored
       last_[column % 4] = result;
