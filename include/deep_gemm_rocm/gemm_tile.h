@@ -203,7 +203,7 @@ DG_DEVICE void compute_tiles_one_by_one(FirstArguments first, int index, int ste
     const int num_tiles = source.num_tiles();
     if (index >= num_tiles) return;
     __builtin_amdgcn_sched_barrier(0);  // arguments that scales take are on their way while the tile is found
-    compute_tile<Schedule>(args, source.tile(index), lds);
+    compute_tile<Schedule>(args, source.tile(index, num_tiles), lds);
     if (index + step >= num_tiles) return;  // for most there is no next one, whose arguments would take time
     if constexpr (kLdsBytes<Schedule> > 0) lds_barrier();  // the next tile overwrites what slower waves still read
   }
@@ -213,7 +213,7 @@ DG_DEVICE void compute_tiles_one_by_one(FirstArguments first, int index, int ste
 struct LastRoundOfTiles {
   static DG_DEVICE bool is_shared(int, int) { return false; }
   template <class TileSource>
-  static DG_DEVICE void compute_share(int, uint8_t*) {}
+  static DG_DEVICE void compute_share(int, int, uint8_t*) {}
 };
 
 // A last round of tiles for so few of the workgroups that kShares of them can share the columns of each tile. Schedule
@@ -226,13 +226,12 @@ struct LastRoundOfShares {
   static DG_DEVICE bool is_shared(int left, int num_workgroups) { return left > 0 && left * kShares <= num_workgroups; }
 
   template <class TileSource>
-  static DG_DEVICE void compute_share(int left, uint8_t* lds) {
+  static DG_DEVICE void compute_share(int left, int num_tiles, uint8_t* lds) {
     const unsigned share = workgroup_id();
     if (share >= left * kShares) return;
     const GemmArguments& args = gemm_arguments();  // again, for the registers that it takes
     load_arguments_of_tile<TileSource>(args);
-    const TileSource source(args);
-    auto tile = source.tile(source.num_tiles() - left + share / kShares);
+    auto tile = TileSource(args).tile(num_tiles - left + share / kShares, num_tiles);
     tile.n += share % kShares * Schedule::Shape::kOutputN;
     if (tile.n < args.n) compute_tile<Schedule>(args, tile, lds);
   }
@@ -241,26 +240,16 @@ struct LastRoundOfShares {
 // How many tiles are left when workgroups compute tile `index` and those beside it.
 DG_DEVICE int left_for_round(int index, int num_tiles) { return num_tiles - (index - workgroup_id()); }
 
-// Whether neither tile `index` nor a round of shares is left.
-template <class Schedule, class TileSource, class LastRound>
-DG_DEVICE bool is_done(const FirstArguments& first, int index, int step) {
-  const GemmArguments& args = arguments_again<Schedule, TileSource>(first);
-  const int num_tiles = TileSource(args).num_tiles();
-  return index >= num_tiles && !LastRound::is_shared(left_for_round(index, num_tiles), step);
-}
-
 // How many K-blocks tile `index` has, if it can be loaded by the last K-blocks of the current one, else 0: both must
 // have two.
 template <class Schedule, class TileSource, class LastRound, class Tile>
 DG_DEVICE int find_following(const FirstArguments& first, const typename Schedule::State& state, int index, int step,
-                             Tile& tile) {
+                             int num_tiles, Tile& tile) {
   asm volatile("" : "+s"(index));  // here, and not before the K loop
   const GemmArguments& args = arguments_again<Schedule, TileSource>(first);
   load_arguments_of_tile<TileSource>(args);
-  const TileSource source(args);
-  const int num_tiles = source.num_tiles();
   // Branches take longer than what they would leave out.
-  tile = source.tile(min(index, num_tiles - 1));
+  tile = TileSource(args).tile(min(index, num_tiles - 1), num_tiles);
   const auto operands = tile_operands<typename Schedule::Kind, typename Schedule::Shape>(args, tile);
   const int k_blocks = state.num_k_blocks(operands);
   const bool exists = (index < num_tiles) & !LastRound::is_shared(left_for_round(index, num_tiles), step);
@@ -277,10 +266,11 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
     const GemmArguments args = first.with(gemm_arguments());
     load_arguments_of_tile<TileSource>(args);
     const TileSource source(args);
-    const int left = left_for_round(index, source.num_tiles());
-    if (LastRound::is_shared(left, step)) return LastRound::template compute_share<TileSource>(left, lds);
-    if (index >= source.num_tiles()) return;
-    auto tile = source.tile(index);
+    const int num_tiles = source.num_tiles();
+    const int left = left_for_round(index, num_tiles);
+    if (LastRound::is_shared(left, step)) return LastRound::template compute_share<TileSource>(left, num_tiles, lds);
+    if (index >= num_tiles) return;
+    auto tile = source.tile(index, num_tiles);
     using StreamedTile = typename decltype(tile)::Streamed;
     using Output =
         Conditional<kStreamsResults<Kind, Shape>, StreamedStore<Kind, Shape, StreamedTile>, NoStreamedStore>;
@@ -308,7 +298,7 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
         if (k_block < finds_at) return;
         if (k_block == finds_at) {
           following_k_blocks =
-              find_following<Schedule, TileSource, LastRound>(first, state, index + step, step, following);
+              find_following<Schedule, TileSource, LastRound>(first, state, index + step, step, num_tiles, following);
         }
         if (k_block == goes_on_at && following_k_blocks > 0) {
           const GemmArguments& again = arguments_again<Schedule, TileSource>(first);
@@ -327,7 +317,7 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
         if constexpr (Output::kStores) {
           // What isn't streamed of a tile is found again, for the registers that it took.
           constexpr bool kIsWhole = kIsSame<StreamedTile, decltype(tile)>;
-          Output::store_elements(kIsWhole ? tile : TileSource(again).tile(index), state.mma);
+          Output::store_elements(kIsWhole ? tile : TileSource(again).tile(index, num_tiles), state.mma);
         } else {
           store_tile<Schedule>(again, tile, state, lds);
         }
@@ -337,7 +327,8 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
       tile = following;
       index += step;
     }
-    if (is_done<Schedule, TileSource, LastRound>(first, index + step, step)) return;
+    const int next = index + step;  // for most there is none, whose arguments would take time
+    if (next >= num_tiles && !LastRound::is_shared(left_for_round(next, num_tiles), step)) return;
     lds_barrier();  // the next tile overwrites what slower waves still read
   }
 }

@@ -3,7 +3,7 @@
 //   kReadsLayout: whether the device finds them by grouped_layout;
 //   max_tiles(args): at least the number of tiles, known on the host;
 //   num_tiles(): that number;
-//   tile(index): one of them, as a struct derived from Tile with is_stored(row, args) and result(row, sum), what is
+//   tile(index, num_tiles): one of so many, as a struct derived from Tile with is_stored(row, args) and result(row, sum), what is
 //     stored in a row of the tile where `sum` is the row's sum over K.
 // Layouts are read on the device only. Whatever they hold, nothing outside the tensors is read or written.
 #pragma once
@@ -72,7 +72,9 @@ class DenseTiles {
 
   DG_DEVICE int num_tiles() const { return tiles_m_ * tiles_n_; }
 
-  DG_DEVICE TileOfResults tile(int index) const { return tile_at(xcd_contiguous(index, num_tiles(), kXcdChunk)); }
+  DG_DEVICE TileOfResults tile(int index, int num_tiles) const {
+    return tile_at(xcd_contiguous(index, num_tiles, kXcdChunk));
+  }
 
   // In the order in which tiles share operands.
   DG_DEVICE TileOfResults tile_at(int position) const {
@@ -132,8 +134,8 @@ class ContiguousTiles {
 
   DG_DEVICE int num_tiles() const { return dense_.num_tiles(); }
 
-  DG_DEVICE TileOfIds<kRows> tile(int index) const {
-    TileOfIds<kRows> tile{{dense_.tile(index)}, {}, {}, false};
+  DG_DEVICE TileOfIds<kRows> tile(int index, int num_tiles) const {
+    TileOfIds<kRows> tile{{dense_.tile(index, num_tiles)}, {}, {}, false};
     const int existing = min(tile.stored_rows, kRows);
     const Buffer ids{args_.grouped_layout + tile.m, existing * static_cast<unsigned>(sizeof(int))};
     tile.group = -1;
@@ -220,18 +222,18 @@ class RaggedTiles {
       : args_(args),
         layout_{args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))},
         tiles_n_(ceil_div(args.n, Shape::kOutputN)),
-        first_groups_(groups_from(0)) {
+        first_groups_(groups_from(0)) {}
+
+  DG_DEVICE int num_tiles() const {
     int tile_rows = last(first_groups_.tiles_up_to);
     for (int first = kWaveSize; first < args_.num_groups; first += kWaveSize) {
       tile_rows += last(groups_from(first).tiles_up_to);
     }
-    num_tiles_ = tile_rows * tiles_n_;
+    return tile_rows * tiles_n_;
   }
 
-  DG_DEVICE int num_tiles() const { return num_tiles_; }
-
-  DG_DEVICE TileWithTail tile(int index) const {
-    int position = xcd_contiguous(index, num_tiles_, kXcdChunk);
+  DG_DEVICE TileWithTail tile(int index, int num_tiles) const {
+    int position = xcd_contiguous(index, num_tiles, kXcdChunk);
     Groups groups = first_groups_;
     for (int first = 0;;) {
       if (const uint64_t behind = ballot(groups.tiles_up_to * tiles_n_ > position)) {
@@ -268,7 +270,6 @@ class RaggedTiles {
   Buffer layout_;
   int tiles_n_;
   Groups first_groups_;
-  int num_tiles_;
 };
 
 // Problems that are alike: all groups have the same rows, columns and K.
@@ -284,8 +285,8 @@ class BatchedTiles {
 
   DG_DEVICE int num_tiles() const { return num_groups_ * dense_.num_tiles(); }
 
-  DG_DEVICE TileOfResults tile(int index) const {
-    const unsigned position = xcd_contiguous(index, num_tiles(), kXcdChunk);
+  DG_DEVICE TileOfResults tile(int index, int num_tiles) const {
+    const unsigned position = xcd_contiguous(index, num_tiles, kXcdChunk);
     const unsigned of_group = dense_.num_tiles();
     const int group = uniform(position / of_group);  // see tile_at()
     TileOfResults tile = dense_.tile_at(position - group * of_group);
@@ -334,8 +335,8 @@ class SplitKTiles : public BatchedTiles<Shape, kXcdChunk, kBand> {
  public:
   DG_DEVICE explicit SplitKTiles(const GemmArguments& args) : Batched(args), args_(args) {}
 
-  DG_DEVICE TileOfK tile(int index) const {
-    const TileOfResults tile = Batched::tile(index);
+  DG_DEVICE TileOfK tile(int index, int num_tiles) const {
+    const TileOfResults tile = Batched::tile(index, num_tiles);
     return {tile, share_of_k<kBlockK>(tile.part_of_k(args_), args_.num_groups, tile.group)};
   }
 
@@ -352,8 +353,8 @@ class SummedTiles : public BatchedTiles<Shape, kXcdChunk, kBand> {
  public:
   DG_DEVICE explicit SummedTiles(const GemmArguments& args) : Batched(args), args_(args) {}
 
-  DG_DEVICE TileOfBatch tile(int index) const {
-    const TileOfResults tile = Batched::tile(index);
+  DG_DEVICE TileOfBatch tile(int index, int num_tiles) const {
+    const TileOfResults tile = Batched::tile(index, num_tiles);
     const Share blocks = share_of(args_.num_summed * ceil_div(args_.k, kBlockK), args_.num_groups, tile.group);
     return {tile, blocks.first, blocks.size};
   }
@@ -378,8 +379,8 @@ class KGroupedTiles {
 
   DG_DEVICE int num_tiles() const { return batched_.num_tiles(); }
 
-  DG_DEVICE TileOfK tile(int index) const {
-    const TileOfResults tile = batched_.tile(index);
+  DG_DEVICE TileOfK tile(int index, int num_tiles) const {
+    const TileOfResults tile = batched_.tile(index, num_tiles);
     int first_k = 0;
     int first_k_block = 0;
     for (int first = 0; first < tile.group; first += kWaveSize) {
