@@ -57,9 +57,11 @@ struct FirstArguments {
   int64_t stride_a, stride_b;
   int m, n, k;
   unsigned band_reciprocal;
+  int num_workgroups;
 
-  static DG_DEVICE FirstArguments of(const GemmArguments& all) {
-    return {all.a.data, all.b.data, all.a.stride, all.b.stride, all.m, all.n, all.k, all.band_reciprocal};
+  DG_DEVICE FirstArguments again(const GemmArguments& all) const {
+    return {all.a.data, all.b.data,          all.a.stride,  all.b.stride, all.m, all.n,
+            all.k,      all.band_reciprocal, num_workgroups};
   }
 
   DG_DEVICE GemmArguments with(GemmArguments others) const {
@@ -75,12 +77,42 @@ struct FirstArguments {
   }
 };
 
+// The same where grouped_layout tells where the tiles are: memory is waited for in any case, and strides can come
+// meanwhile.
+struct FirstArgumentsOfLayout {
+  void *a, *b;
+  const int* grouped_layout;
+  int64_t group_stride_b;
+  int m, n, k;
+  unsigned band_reciprocal;
+  int num_workgroups;
+  int num_groups;
+
+  DG_DEVICE FirstArgumentsOfLayout again(const GemmArguments& all) const {
+    return {all.a.data, all.b.data, all.grouped_layout,  all.b.group_stride, all.m,
+            all.n,      all.k,      all.band_reciprocal, num_workgroups,     all.num_groups};
+  }
+
+  DG_DEVICE GemmArguments with(GemmArguments others) const {
+    others.a.data = a;
+    others.b.data = b;
+    others.grouped_layout = grouped_layout;
+    others.b.group_stride = group_stride_b;
+    others.m = m;
+    others.n = n;
+    others.k = k;
+    others.band_reciprocal = band_reciprocal;
+    others.num_groups = num_groups;
+    return others;
+  }
+};
+
 // A GEMM kernel's arguments as they lie in memory.
 struct KernelArguments {
   FirstArguments first;
-  int num_workgroups;
   GemmArguments all;
 };
+static_assert(sizeof(FirstArguments) == sizeof(FirstArgumentsOfLayout), "`all` is where it is for every kernel");
 
 // Read again where this is called: a loop then needn't keep all of them in registers.
 DG_DEVICE const GemmArguments& gemm_arguments() { return kernel_arguments<KernelArguments>().all; }

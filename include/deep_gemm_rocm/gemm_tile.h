@@ -72,8 +72,8 @@ constexpr bool kKeepsArguments = kIsDense<TileSource> && Schedule::Shape::kWaveN
                                  kStreamsResults<typename Schedule::Kind, typename Schedule::Shape>;
 
 // The arguments, after the first tile.
-template <class Schedule, class TileSource>
-DG_DEVICE decltype(auto) arguments_again(const FirstArguments& first) {
+template <class Schedule, class TileSource, class First>
+DG_DEVICE decltype(auto) arguments_again(const First& first) {
   if constexpr (kKeepsArguments<Schedule, TileSource>) {
     return first.with(gemm_arguments());
   } else {
@@ -87,7 +87,7 @@ template <class TileSource>
 DG_DEVICE void load_arguments_of_tile(const GemmArguments& args) {
   if constexpr (TileSource::kReadsLayout) {
     asm volatile("" ::"s"(args.m), "s"(args.n), "s"(args.k), "s"(args.band_reciprocal), "s"(args.grouped_layout),
-                 "s"(args.num_groups), "s"(args.a.group_stride), "s"(args.b.group_stride));
+                 "s"(args.num_groups));
   } else {
     asm volatile("" ::"s"(args.m), "s"(args.n), "s"(args.k), "s"(args.band_reciprocal));
   }
@@ -194,9 +194,9 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
   store_tile<Schedule>(gemm_arguments(), tile, state, lds);
 }
 
-template <class Schedule, class TileSource>
-DG_DEVICE void compute_tiles_one_by_one(FirstArguments first, int index, int step, uint8_t* lds) {
-  for (;; index += step, first = FirstArguments::of(gemm_arguments())) {
+template <class Schedule, class TileSource, class First>
+DG_DEVICE void compute_tiles_one_by_one(First first, int index, int step, uint8_t* lds) {
+  for (;; index += step, first = first.again(gemm_arguments())) {
     const GemmArguments args = first.with(gemm_arguments());
     load_arguments_of_tile<TileSource>(args);
     const TileSource source(args);
@@ -242,8 +242,8 @@ DG_DEVICE int left_for_round(int index, int num_tiles) { return num_tiles - (ind
 
 // How many K-blocks tile `index` has, if it can be loaded by the last K-blocks of the current one, else 0: both must
 // have two.
-template <class Schedule, class TileSource, class LastRound, class Tile>
-DG_DEVICE int find_following(const FirstArguments& first, const typename Schedule::State& state, int index, int step,
+template <class Schedule, class TileSource, class LastRound, class First, class Tile>
+DG_DEVICE int find_following(const First& first, const typename Schedule::State& state, int index, int step,
                              int num_tiles, Tile& tile) {
   asm volatile("" : "+s"(index));  // here, and not before the K loop
   const GemmArguments& args = arguments_again<Schedule, TileSource>(first);
@@ -258,11 +258,11 @@ DG_DEVICE int find_following(const FirstArguments& first, const typename Schedul
 }
 
 // The last K-blocks of a tile load the first ones of the next.
-template <class Schedule, class TileSource, class LastRound>
-DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int step, uint8_t* lds) {
+template <class Schedule, class TileSource, class LastRound, class First>
+DG_DEVICE void compute_tiles_overlapping(First first, int index, int step, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
   using Shape = typename Schedule::Shape;
-  for (;; index += step, first = FirstArguments::of(gemm_arguments())) {
+  for (;; index += step, first = first.again(gemm_arguments())) {
     const GemmArguments args = first.with(gemm_arguments());
     load_arguments_of_tile<TileSource>(args);
     const TileSource source(args);
@@ -334,8 +334,8 @@ DG_DEVICE void compute_tiles_overlapping(FirstArguments first, int index, int st
 }
 
 // Tile `index`, and each `step` tiles further on.
-template <class Schedule, class TileSource, class LastRound>
-DG_DEVICE void compute_tiles(const FirstArguments& first, int index, int step, uint8_t* lds) {
+template <class Schedule, class TileSource, class LastRound, class First>
+DG_DEVICE void compute_tiles(const First& first, int index, int step, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
   // Quantising needs LDS, which then holds the next tile; scales of single columns take the registers.
   constexpr bool kOverlap = Schedule::kGoesOnToNextTile && !Kind::kQuantised && !Kind::kSumsSquares &&
@@ -356,8 +356,8 @@ DG_DEVICE int taken_in(const GemmArguments& args, int num_workgroups) {
 }
 
 // Of two kinds of tiles, where only the device knows how many rows there are.
-template <class TileSource, class OtherTileSource>
-DG_DEVICE bool takes_in_less(const FirstArguments& first, int num_workgroups) {
+template <class TileSource, class OtherTileSource, class First>
+DG_DEVICE bool takes_in_less(const First& first, int num_workgroups) {
   const GemmArguments args = first.with(gemm_arguments());
   load_arguments_of_tile<TileSource>(args);
   return taken_in<TileSource>(args, num_workgroups) < taken_in<OtherTileSource>(args, num_workgroups);
