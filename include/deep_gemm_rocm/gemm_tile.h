@@ -108,6 +108,11 @@ DG_DEVICE void load_arguments_of_operands(const GemmArguments& args) {
   }
 }
 
+template <class TileSource>
+DG_DEVICE TileSource tiles_again(const GemmArguments& args) {
+  return TileSource(args, TileSource::load_layout(args));
+}
+
 template <class Kind, class Shape, class Tile>
 DG_DEVICE TileOperands tile_operands(const GemmArguments& args, const Tile& tile) {
   const int group = tile.group_of_operands();
@@ -194,12 +199,12 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
   store_tile<Schedule>(gemm_arguments(), tile, state, lds);
 }
 
-template <class Schedule, class TileSource, class First>
-DG_DEVICE void compute_tiles_one_by_one(First first, int index, int step, uint8_t* lds) {
-  for (;; index += step, first = first.again(gemm_arguments())) {
+template <class Schedule, class TileSource, class First, class Layout>
+DG_DEVICE void compute_tiles_one_by_one(First first, Layout layout, int index, int step, uint8_t* lds) {
+  for (;; index += step, first = first.again(gemm_arguments()), layout = TileSource::load_layout(first)) {
     const GemmArguments args = first.with(gemm_arguments());
     load_arguments_of_tile<TileSource>(args);
-    const TileSource source(args);
+    const TileSource source(args, layout);
     const int num_tiles = source.num_tiles();
     if (index >= num_tiles) return;
     __builtin_amdgcn_sched_barrier(0);  // arguments that scales take are on their way while the tile is found
@@ -231,7 +236,7 @@ struct LastRoundOfShares {
     if (share >= left * kShares) return;
     const GemmArguments& args = gemm_arguments();  // again, for the registers that it takes
     load_arguments_of_tile<TileSource>(args);
-    auto tile = TileSource(args).tile(num_tiles - left + share / kShares, num_tiles);
+    auto tile = tiles_again<TileSource>(args).tile(num_tiles - left + share / kShares, num_tiles);
     tile.n += share % kShares * Schedule::Shape::kOutputN;
     if (tile.n < args.n) compute_tile<Schedule>(args, tile, lds);
   }
@@ -249,7 +254,7 @@ DG_DEVICE int find_following(const First& first, const typename Schedule::State&
   const GemmArguments& args = arguments_again<Schedule, TileSource>(first);
   load_arguments_of_tile<TileSource>(args);
   // Branches take longer than what they would leave out.
-  tile = TileSource(args).tile(min(index, num_tiles - 1), num_tiles);
+  tile = tiles_again<TileSource>(args).tile(min(index, num_tiles - 1), num_tiles);
   const auto operands = tile_operands<typename Schedule::Kind, typename Schedule::Shape>(args, tile);
   const int k_blocks = state.num_k_blocks(operands);
   const bool exists = (index < num_tiles) & !LastRound::is_shared(left_for_round(index, num_tiles), step);
@@ -258,14 +263,14 @@ DG_DEVICE int find_following(const First& first, const typename Schedule::State&
 }
 
 // The last K-blocks of a tile load the first ones of the next.
-template <class Schedule, class TileSource, class LastRound, class First>
-DG_DEVICE void compute_tiles_overlapping(First first, int index, int step, uint8_t* lds) {
+template <class Schedule, class TileSource, class LastRound, class First, class Layout>
+DG_DEVICE void compute_tiles_overlapping(First first, Layout layout, int index, int step, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
   using Shape = typename Schedule::Shape;
-  for (;; index += step, first = first.again(gemm_arguments())) {
+  for (;; index += step, first = first.again(gemm_arguments()), layout = TileSource::load_layout(first)) {
     const GemmArguments args = first.with(gemm_arguments());
     load_arguments_of_tile<TileSource>(args);
-    const TileSource source(args);
+    const TileSource source(args, layout);
     const int num_tiles = source.num_tiles();
     const int left = left_for_round(index, num_tiles);
     if (LastRound::is_shared(left, step)) return LastRound::template compute_share<TileSource>(left, num_tiles, lds);
@@ -317,7 +322,7 @@ DG_DEVICE void compute_tiles_overlapping(First first, int index, int step, uint8
         if constexpr (Output::kStores) {
           // What isn't streamed of a tile is found again, for the registers that it took.
           constexpr bool kIsWhole = kIsSame<StreamedTile, decltype(tile)>;
-          Output::store_elements(kIsWhole ? tile : TileSource(again).tile(index, num_tiles), state.mma);
+          Output::store_elements(kIsWhole ? tile : tiles_again<TileSource>(again).tile(index, num_tiles), state.mma);
         } else {
           store_tile<Schedule>(again, tile, state, lds);
         }
@@ -334,33 +339,33 @@ DG_DEVICE void compute_tiles_overlapping(First first, int index, int step, uint8
 }
 
 // Tile `index`, and each `step` tiles further on.
-template <class Schedule, class TileSource, class LastRound, class First>
-DG_DEVICE void compute_tiles(const First& first, int index, int step, uint8_t* lds) {
+template <class Schedule, class TileSource, class LastRound, class First, class Layout>
+DG_DEVICE void compute_tiles(const First& first, const Layout& layout, int index, int step, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
   // Quantising needs LDS, which then holds the next tile; scales of single columns take the registers.
   constexpr bool kOverlap = Schedule::kGoesOnToNextTile && !Kind::kQuantised && !Kind::kSumsSquares &&
                             !Kind::kSumsBatch && Kind::kScaling != Scaling::kVectors;
   if constexpr (kOverlap) {
-    compute_tiles_overlapping<Schedule, TileSource, LastRound>(first, index, step, lds);
+    compute_tiles_overlapping<Schedule, TileSource, LastRound>(first, layout, index, step, lds);
   } else {
-    compute_tiles_one_by_one<Schedule, TileSource>(first, index, step, lds);
+    compute_tiles_one_by_one<Schedule, TileSource>(first, layout, index, step, lds);
   }
 }
 
 // Rows and columns of the tiles that a workgroup computes, which is what it waits for.
 template <class TileSource>
-DG_DEVICE int taken_in(const GemmArguments& args, int num_workgroups) {
+DG_DEVICE int taken_in(const TileSource& source, int num_workgroups) {
   using Shape = typename TileSource::Shape;
-  const unsigned rounds = ceil_div(TileSource(args).num_tiles(), num_workgroups);
+  const unsigned rounds = ceil_div(source.num_tiles(), num_workgroups);
   return rounds * (Shape::kBlockM + Shape::kBlockN);
 }
 
 // Of two kinds of tiles, where only the device knows how many rows there are.
-template <class TileSource, class OtherTileSource, class First>
-DG_DEVICE bool takes_in_less(const First& first, int num_workgroups) {
+template <class TileSource, class OtherTileSource, class First, class Layout>
+DG_DEVICE bool takes_in_less(const First& first, const Layout& layout, int num_workgroups) {
   const GemmArguments args = first.with(gemm_arguments());
   load_arguments_of_tile<TileSource>(args);
-  return taken_in<TileSource>(args, num_workgroups) < taken_in<OtherTileSource>(args, num_workgroups);
+  return taken_in(TileSource(args, layout), num_workgroups) < taken_in(OtherTileSource(args, layout), num_workgroups);
 }
 
 }  // namespace deep_gemm_rocm

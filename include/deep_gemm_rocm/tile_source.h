@@ -1,6 +1,7 @@
 // How a workgroup finds the tiles of output that it computes: which group they belong to, where they are, and which of
 // their rows count. There is one such struct for each kind of problem; all have
 //   kReadsLayout: whether the device finds them by grouped_layout;
+//   load_layout(args): what it takes of that for all tiles, which constructors take;
 //   max_tiles(args): at least the number of tiles, known on the host;
 //   num_tiles(): that number;
 //   tile(index, num_tiles): one of so many, as a struct derived from Tile with is_stored(row, args) and result(row, sum), what is
@@ -14,6 +15,15 @@
 #include "deep_gemm_rocm/wave.h"
 
 namespace deep_gemm_rocm {
+
+// Tiles for which there is nothing to load but what each of them takes.
+struct NoLayout {};
+struct TilesWithoutLayout {
+  template <class Arguments>
+  static DG_DEVICE NoLayout load_layout(const Arguments&) {
+    return {};
+  }
+};
 
 // What of K is multiplied: `k` of it from `first_k` on, whose scales begin with `first_k_block`.
 struct PartOfK {
@@ -60,14 +70,14 @@ struct TileOfK : TileOfResults {
 
 // One problem without groups.
 template <class Shape, int kXcdChunk, int kBand>
-class DenseTiles {
+class DenseTiles : public TilesWithoutLayout {
  public:
   static constexpr bool kReadsLayout = false;
   static int64_t max_tiles(const GemmArguments& args) {
     return static_cast<int64_t>(ceil_div(args.m, Shape::kBlockM)) * ceil_div(args.n, Shape::kOutputN);
   }
 
-  DG_DEVICE explicit DenseTiles(const GemmArguments& args)
+  DG_DEVICE explicit DenseTiles(const GemmArguments& args, NoLayout = {})
       : args_(args), tiles_m_(ceil_div(args.m, Shape::kBlockM)), tiles_n_(ceil_div(args.n, Shape::kOutputN)) {}
 
   DG_DEVICE int num_tiles() const { return tiles_m_ * tiles_n_; }
@@ -122,7 +132,7 @@ struct TileOfIds : TileWithTail {
 // The groups' rows behind one another; grouped_layout [m] is each row's group, negative for padding. Groups start at
 // multiples of the alignment, which is a multiple of the tile's rows: so a tile has one group.
 template <class Shape, int kXcdChunk, int kBand>
-class ContiguousTiles {
+class ContiguousTiles : public TilesWithoutLayout {
   using Dense = DenseTiles<Shape, kXcdChunk, kBand>;
   static constexpr int kRows = Shape::kBlockM;
 
@@ -130,7 +140,7 @@ class ContiguousTiles {
   static constexpr bool kReadsLayout = true;
   static int64_t max_tiles(const GemmArguments& args) { return Dense::max_tiles(args); }
 
-  DG_DEVICE explicit ContiguousTiles(const GemmArguments& args) : args_(args), dense_(args) {}
+  DG_DEVICE explicit ContiguousTiles(const GemmArguments& args, NoLayout = {}) : args_(args), dense_(args) {}
 
   DG_DEVICE int num_tiles() const { return dense_.num_tiles(); }
 
@@ -180,8 +190,11 @@ struct MaskedRows {
     return static_cast<int64_t>(args.num_groups) * ceil_div(args.m, block_m);
   }
 
-  static DG_DEVICE RowRange of_group(const GemmArguments& args, const Buffer& layout, int group) {
-    const int rows = min(max(layout.load<int>(group * sizeof(int)), 0), args.m);
+  using OfLayout = int;
+  static DG_DEVICE OfLayout load(const Buffer& layout, int group) { return layout.load<int>(group * sizeof(int)); }
+
+  static DG_DEVICE RowRange of_group(const GemmArguments& args, OfLayout named) {
+    const int rows = min(max(named, 0), args.m);
     return {0, rows, rows};
   }
 };
@@ -193,10 +206,17 @@ struct PsumRows {
     return static_cast<int64_t>(args.num_groups) + ceil_div(args.m, block_m);
   }
 
-  static DG_DEVICE RowRange of_group(const GemmArguments& args, const Buffer& layout, int group) {
-    const int before = layout.load<int>(group > 0 ? (group - 1) * sizeof(int) : kOutOfBounds);
-    const int begin = aligned(before, args);
-    const int end = min(max(layout.load<int>(group * sizeof(int)), begin), args.m);
+  struct OfLayout {
+    int end_before, end;
+  };
+  static DG_DEVICE OfLayout load(const Buffer& layout, int group) {
+    return {layout.load<int>(group > 0 ? (group - 1) * sizeof(int) : kOutOfBounds),
+            layout.load<int>(group * sizeof(int))};
+  }
+
+  static DG_DEVICE RowRange of_group(const GemmArguments& args, OfLayout named) {
+    const int begin = aligned(named.end_before, args);
+    const int end = min(max(named.end, begin), args.m);
     return {begin, end, args.write_padding ? aligned(end, args) : end};
   }
 
@@ -218,11 +238,16 @@ class RaggedTiles {
     return Rows::max_tile_rows(args, Shape::kBlockM) * ceil_div(args.n, Shape::kOutputN);
   }
 
-  DG_DEVICE explicit RaggedTiles(const GemmArguments& args)
+  // Of the first groups, one in each lane.
+  template <class Arguments>
+  static DG_DEVICE typename Rows::OfLayout load_layout(const Arguments& args) {
+    return Rows::load(buffer_of_layout(args), lane_id());
+  }
+
+  DG_DEVICE RaggedTiles(const GemmArguments& args, typename Rows::OfLayout of_first_groups)
       : args_(args),
-        layout_{args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))},
         tiles_n_(ceil_div(args.n, Shape::kOutputN)),
-        first_groups_(groups_from(0)) {}
+        first_groups_(groups_from(0, of_first_groups)) {}
 
   DG_DEVICE int num_tiles() const {
     int tile_rows = last(first_groups_.tiles_up_to);
@@ -259,29 +284,36 @@ class RaggedTiles {
 
   static DG_DEVICE int last(int value) { return read_lane(value, kWaveSize - 1); }
 
+  template <class Arguments>
+  static DG_DEVICE Buffer buffer_of_layout(const Arguments& args) {
+    return {args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))};
+  }
+
   DG_DEVICE Groups groups_from(int first) const {
-    const int group = first + lane_id();
-    const RowRange rows = Rows::of_group(args_, layout_, group);
-    const int tiles = group < args_.num_groups ? ceil_div(rows.padded_end - rows.begin, Shape::kBlockM) : 0;
+    return groups_from(first, Rows::load(buffer_of_layout(args_), first + lane_id()));
+  }
+
+  DG_DEVICE Groups groups_from(int first, typename Rows::OfLayout of_groups) const {
+    const RowRange rows = Rows::of_group(args_, of_groups);
+    const int tiles = first + lane_id() < args_.num_groups ? ceil_div(rows.padded_end - rows.begin, Shape::kBlockM) : 0;
     return {rows, tiles, inclusive_sum(tiles)};
   }
 
   const GemmArguments& args_;
-  Buffer layout_;
   int tiles_n_;
   Groups first_groups_;
 };
 
 // Problems that are alike: all groups have the same rows, columns and K.
 template <class Shape, int kXcdChunk, int kBand>
-class BatchedTiles {
+class BatchedTiles : public TilesWithoutLayout {
   using Dense = DenseTiles<Shape, kXcdChunk, kBand>;
 
  public:
   static constexpr bool kReadsLayout = false;
   static int64_t max_tiles(const GemmArguments& args) { return args.num_groups * Dense::max_tiles(args); }
 
-  DG_DEVICE explicit BatchedTiles(const GemmArguments& args) : num_groups_(args.num_groups), dense_(args) {}
+  DG_DEVICE explicit BatchedTiles(const GemmArguments& args, NoLayout = {}) : num_groups_(args.num_groups), dense_(args) {}
 
   DG_DEVICE int num_tiles() const { return num_groups_ * dense_.num_tiles(); }
 
@@ -333,7 +365,7 @@ class SplitKTiles : public BatchedTiles<Shape, kXcdChunk, kBand> {
   static constexpr int kBlockK = kBlockKBytes / sizeof(Element);
 
  public:
-  DG_DEVICE explicit SplitKTiles(const GemmArguments& args) : Batched(args), args_(args) {}
+  DG_DEVICE explicit SplitKTiles(const GemmArguments& args, NoLayout = {}) : Batched(args), args_(args) {}
 
   DG_DEVICE TileOfK tile(int index, int num_tiles) const {
     const TileOfResults tile = Batched::tile(index, num_tiles);
@@ -351,7 +383,7 @@ class SummedTiles : public BatchedTiles<Shape, kXcdChunk, kBand> {
   static constexpr int kBlockK = kBlockKBytes / sizeof(Element);
 
  public:
-  DG_DEVICE explicit SummedTiles(const GemmArguments& args) : Batched(args), args_(args) {}
+  DG_DEVICE explicit SummedTiles(const GemmArguments& args, NoLayout = {}) : Batched(args), args_(args) {}
 
   DG_DEVICE TileOfBatch tile(int index, int num_tiles) const {
     const TileOfResults tile = Batched::tile(index, num_tiles);
@@ -365,14 +397,14 @@ class SummedTiles : public BatchedTiles<Shape, kXcdChunk, kBand> {
 
 // A batch whose groups each have their own part of K; grouped_layout [num_groups] says how much of it.
 template <class Shape, int kXcdChunk, int kBand>
-class KGroupedTiles {
+class KGroupedTiles : public TilesWithoutLayout {
   using Batched = BatchedTiles<Shape, kXcdChunk, kBand>;
 
  public:
   static constexpr bool kReadsLayout = true;
   static int64_t max_tiles(const GemmArguments& args) { return Batched::max_tiles(args); }
 
-  DG_DEVICE explicit KGroupedTiles(const GemmArguments& args)
+  DG_DEVICE explicit KGroupedTiles(const GemmArguments& args, NoLayout = {})
       : args_(args),
         batched_(args),
         layout_{args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))} {}
