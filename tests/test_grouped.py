@@ -300,6 +300,23 @@ def test_padding_between_rows_of_a_group(use_config, config, zero_padding):
         check(d[rows], [t.view(torch.uint8)[rows].view(t.dtype) for t in problem.a], [t[group] for t in problem.b])
 
 
+@pytest.mark.parametrize("zero_padding", [True, False], ids=["zeros", "as it was"])
+@pytest.mark.parametrize(
+    "config", [config for config in GROUPED if config.kind.grouping == "contiguous"], ids=config_id
+)
+def test_padding_between_rows_of_no_group(use_config, config, zero_padding):
+    use_config(config)
+    problem = Contiguous([100, 40], 128, n=40, k=256)
+    problem.ids[:100] = 2
+    problem.ids[[0, 17, 64]] = -1
+    d = torch.full((256, 40), 7.0).bfloat16()
+    dg.m_grouped_fp8_gemm_nt_contiguous(problem.a, problem.b, d, problem.ids, ensure_zero_padding=zero_padding)
+    assert (d[problem.ids < 0] == (0 if zero_padding else 7)).all()
+    assert d[problem.ids == 2].isnan().all()
+    rows = problem.ids == 1
+    check(d[rows], [t.view(torch.uint8)[rows].view(t.dtype) for t in problem.a], [t[1] for t in problem.b])
+
+
 def test_any_strides():
     """Scales as vLLM passes them, groups interleaved in the output, and expanded weights."""
     problem = Masked([60, 7, 33], 70, n=72, k=400)
