@@ -49,6 +49,7 @@ class Pinned {
 
   static DG_DEVICE void k_block(State& state, int parity, int k_block) {
     if (k_block >= state.end_k_block) return;
+    state.scales.keep_in_scalar_registers();
     static_for<kSlots>([&](int slot) {
       state.mma.slot(slot, state.a, state.b[parity]);
       const int tick = slot / kSlotsPerTick;
