@@ -338,13 +338,15 @@ DG_DEVICE void compute_tiles_overlapping(First first, Layout layout, int index, 
   }
 }
 
-// Tile `index`, and each `step` tiles further on.
+// The tile that has the workgroup's number, and each as many tiles further on as there are workgroups.
 template <class Schedule, class TileSource, class LastRound, class First, class Layout>
-DG_DEVICE void compute_tiles(const First& first, const Layout& layout, int index, int step, uint8_t* lds) {
+DG_DEVICE void compute_tiles(const First& first, const Layout& layout, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
   // Quantising needs LDS, which then holds the next tile; scales of single columns take the registers.
   constexpr bool kOverlap = Schedule::kGoesOnToNextTile && !Kind::kQuantised && !Kind::kSumsSquares &&
                             !Kind::kSumsBatch && Kind::kScaling != Scaling::kVectors;
+  const int index = workgroup_id();
+  const int step = first.num_workgroups;
   if constexpr (kOverlap) {
     compute_tiles_overlapping<Schedule, TileSource, LastRound>(first, layout, index, step, lds);
   } else {
@@ -362,9 +364,10 @@ DG_DEVICE int taken_in(const TileSource& source, int num_workgroups) {
 
 // Of two kinds of tiles, where only the device knows how many rows there are.
 template <class TileSource, class OtherTileSource, class First, class Layout>
-DG_DEVICE bool takes_in_less(const First& first, const Layout& layout, int num_workgroups) {
+DG_DEVICE bool takes_in_less(const First& first, const Layout& layout) {
   const GemmArguments args = first.with(gemm_arguments());
   load_arguments_of_tile<TileSource>(args);
+  const int num_workgroups = first.num_workgroups;
   return taken_in(TileSource(args, layout), num_workgroups) < taken_in(OtherTileSource(args, layout), num_workgroups);
 }
 

@@ -72,8 +72,8 @@ class PingPong {
   static DG_DEVICE void k_block(State& state, int, int k_block) { k_block_between_tiles(state, k_block, [] {}); }
   static DG_DEVICE void epilogue(State&, int) { leave(false); }
 
-  // Of one that others may follow. Calls between_loads() where instructions take no time: the loads' queue is full. With
-  // kIsFirst, totals begin with this K-block.
+  // Of one that others may follow. Calls between_loads() where instructions take no time: the loads' queue is full.
+  // With kIsFirst, totals begin with this K-block.
   template <bool kIsFirst = false, class BetweenLoads>
   static DG_DEVICE void k_block_between_tiles(State& state, int k_block, const BetweenLoads& between_loads) {
     memory_phase(state, k_block, between_loads);

@@ -300,9 +300,9 @@ DG_DEVICE void run_k_loop(typename Schedule::State& state) {
   Schedule::epilogue(state, first);
 }
 
-// The same for schedules that go on to the next tile. K-blocks call prepare_next(k_block), which finds that tile and sets
-// `following_k_blocks`: all but the last, and but the first of so many that it is too early there. With that one totals
-// begin, for to make them zero takes time between two tiles. `output` may store what is complete before all is.
+// The same for schedules that go on to the next tile. K-blocks call prepare_next(k_block), which finds that tile and
+// sets `following_k_blocks`: all but the last, and but the first of so many that it is too early there. With that one
+// totals begin, for to make them zero takes time between two tiles. `output` may store what is complete before all is.
 template <class Schedule, class PrepareNext, class Output>
 DG_DEVICE void run_k_loop(typename Schedule::State& state, const PrepareNext& prepare_next, Output& output,
                           const int& following_k_blocks) {

@@ -4,8 +4,8 @@
 //   load_layout(args): what it takes of that for all tiles, which constructors take;
 //   max_tiles(args): at least the number of tiles, known on the host;
 //   num_tiles(): that number;
-//   tile(index, num_tiles): one of so many, as a struct derived from Tile with is_stored(row, args) and result(row, sum), what is
-//     stored in a row of the tile where `sum` is the row's sum over K.
+//   tile(index, num_tiles): one of so many, as a struct derived from Tile with is_stored(row, args) and
+//     result(row, sum), what is stored in a row of the tile where `sum` is the row's sum over K.
 // Layouts are read on the device only. Whatever they hold, nothing outside the tensors is read or written.
 #pragma once
 
@@ -24,6 +24,12 @@ struct TilesWithoutLayout {
     return {};
   }
 };
+
+// Where grouped_layout has a number for each group.
+template <class Arguments>
+DG_DEVICE Buffer layout_of_groups(const Arguments& args) {
+  return {args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))};
+}
 
 // What of K is multiplied: `k` of it from `first_k` on, whose scales begin with `first_k_block`.
 struct PartOfK {
@@ -241,7 +247,7 @@ class RaggedTiles {
   // Of the first groups, one in each lane.
   template <class Arguments>
   static DG_DEVICE typename Rows::OfLayout load_layout(const Arguments& args) {
-    return Rows::load(buffer_of_layout(args), lane_id());
+    return Rows::load(layout_of_groups(args), lane_id());
   }
 
   DG_DEVICE RaggedTiles(const GemmArguments& args, typename Rows::OfLayout of_first_groups)
@@ -284,13 +290,8 @@ class RaggedTiles {
 
   static DG_DEVICE int last(int value) { return read_lane(value, kWaveSize - 1); }
 
-  template <class Arguments>
-  static DG_DEVICE Buffer buffer_of_layout(const Arguments& args) {
-    return {args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))};
-  }
-
   DG_DEVICE Groups groups_from(int first) const {
-    return groups_from(first, Rows::load(buffer_of_layout(args_), first + lane_id()));
+    return groups_from(first, Rows::load(layout_of_groups(args_), first + lane_id()));
   }
 
   DG_DEVICE Groups groups_from(int first, typename Rows::OfLayout of_groups) const {
@@ -313,7 +314,8 @@ class BatchedTiles : public TilesWithoutLayout {
   static constexpr bool kReadsLayout = false;
   static int64_t max_tiles(const GemmArguments& args) { return args.num_groups * Dense::max_tiles(args); }
 
-  DG_DEVICE explicit BatchedTiles(const GemmArguments& args, NoLayout = {}) : num_groups_(args.num_groups), dense_(args) {}
+  DG_DEVICE explicit BatchedTiles(const GemmArguments& args, NoLayout = {})
+      : num_groups_(args.num_groups), dense_(args) {}
 
   DG_DEVICE int num_tiles() const { return num_groups_ * dense_.num_tiles(); }
 
@@ -407,7 +409,7 @@ class KGroupedTiles : public TilesWithoutLayout {
   DG_DEVICE explicit KGroupedTiles(const GemmArguments& args, NoLayout = {})
       : args_(args),
         batched_(args),
-        layout_{args.grouped_layout, args.num_groups * static_cast<unsigned>(sizeof(int))} {}
+        layout_(layout_of_groups(args)) {}
 
   DG_DEVICE int num_tiles() const { return batched_.num_tiles(); }
 
