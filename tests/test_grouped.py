@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -284,37 +285,39 @@ def test_same_bits_as_dense():
         assert torch.equal(result.view(torch.int16), torch.cat(expected).view(torch.int16))
 
 
-@pytest.mark.parametrize("zero_padding", [True, False], ids=["zeros", "as it was"])
-@pytest.mark.parametrize(
-    "config", [config for config in GROUPED if config.kind.grouping == "contiguous"], ids=config_id
-)
+def each_contiguous_tile_and_padding(test):
+    tiles = [config for config in GROUPED if config.kind.grouping == "contiguous"]
+    test = pytest.mark.parametrize("config", tiles, ids=config_id)(test)
+    return pytest.mark.parametrize("zero_padding", [True, False], ids=["zeros", "as it was"])(test)
+
+
+def check_contiguous(problem: Contiguous, groups: Sequence[int], *, zero_padding: bool) -> torch.Tensor:
+    """Checks the padding, and the rows of these groups."""
+    d = torch.full((len(problem.ids), problem.n), 7.0).bfloat16()
+    dg.m_grouped_fp8_gemm_nt_contiguous(problem.a, problem.b, d, problem.ids, ensure_zero_padding=zero_padding)
+    assert (d[problem.ids < 0] == (0 if zero_padding else 7)).all()
+    for group in groups:
+        rows = problem.ids == group
+        check(d[rows], [t.view(torch.uint8)[rows].view(t.dtype) for t in problem.a], [t[group] for t in problem.b])
+    return d
+
+
+@each_contiguous_tile_and_padding
 def test_padding_between_rows_of_a_group(use_config, config, zero_padding):
     use_config(config)
     problem = Contiguous([100, 40], 128, n=40, k=256)
     problem.ids[[0, 17, 64, 140]] = -1
-    d = torch.full((256, 40), 7.0).bfloat16()
-    dg.m_grouped_fp8_gemm_nt_contiguous(problem.a, problem.b, d, problem.ids, ensure_zero_padding=zero_padding)
-    assert (d[problem.ids < 0] == (0 if zero_padding else 7)).all()
-    for group in range(2):
-        rows = problem.ids == group
-        check(d[rows], [t.view(torch.uint8)[rows].view(t.dtype) for t in problem.a], [t[group] for t in problem.b])
+    check_contiguous(problem, [0, 1], zero_padding=zero_padding)
 
 
-@pytest.mark.parametrize("zero_padding", [True, False], ids=["zeros", "as it was"])
-@pytest.mark.parametrize(
-    "config", [config for config in GROUPED if config.kind.grouping == "contiguous"], ids=config_id
-)
+@each_contiguous_tile_and_padding
 def test_padding_between_rows_of_no_group(use_config, config, zero_padding):
     use_config(config)
     problem = Contiguous([100, 40], 128, n=40, k=256)
     problem.ids[:100] = 2
     problem.ids[[0, 17, 64]] = -1
-    d = torch.full((256, 40), 7.0).bfloat16()
-    dg.m_grouped_fp8_gemm_nt_contiguous(problem.a, problem.b, d, problem.ids, ensure_zero_padding=zero_padding)
-    assert (d[problem.ids < 0] == (0 if zero_padding else 7)).all()
+    d = check_contiguous(problem, [1], zero_padding=zero_padding)
     assert d[problem.ids == 2].isnan().all()
-    rows = problem.ids == 1
-    check(d[rows], [t.view(torch.uint8)[rows].view(t.dtype) for t in problem.a], [t[1] for t in problem.b])
 
 
 def test_any_strides():
