@@ -280,7 +280,7 @@ class GemmConfig:
         has_shares = (self.block_m, self.block_n, self.mfma_rows) == (128, 256, 16)
         return 4 if overlaps and has_shares else 1
 
-    @property
+    @functools.cached_property
     def taller(self) -> GemmConfig | None:
         """How launches of the kernel compute tiles where groups have so many rows that fewer, taller ones take less
         time, if it can do either: only the device knows. Compilers have scalar registers for both where results are

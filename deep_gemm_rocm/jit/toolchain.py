@@ -49,7 +49,6 @@ _FIRST_CLANG_WITH_PRELOAD = 20
 # with kernels of the same name apart.
 _LINK_FLAGS = ("-shared", "-z", "nodelete", "-Bsymbolic")
 
-
 _HOST = ("-target", "x86_64-linux-gnu")
 
 
