@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import changes
+from deep_gemm_rocm.heuristics import GemmConfig, forced
 
 
 @pytest.fixture
@@ -19,6 +22,18 @@ def default_settings():
     dg.set_tc_util(0)
     dg.set_pdl(False)
     dg.set_compile_mode(0)
+
+
+@pytest.fixture
+def use_config() -> Iterator[Callable[[GemmConfig], None]]:
+    """Has all GEMMs run a configuration, from where the test names it to the next one or the test's end."""
+    with contextlib.ExitStack() as stack:
+
+        def use(config: GemmConfig) -> None:
+            stack.close()
+            stack.enter_context(forced(config))
+
+        yield use
 
 
 @pytest.fixture(autouse=True)

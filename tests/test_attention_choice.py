@@ -11,10 +11,17 @@ from typer.testing import CliRunner
 
 from deep_gemm_rocm import hip
 from deep_gemm_rocm.__main__ import app
-from deep_gemm_rocm.benchmarks import operations, tune
-from deep_gemm_rocm.heuristics import AttentionCase, AttentionChoice, AttentionConfig, DecodeConfig, choose_attention
+from deep_gemm_rocm.benchmarks import operations
+from deep_gemm_rocm.heuristics import (
+    AttentionCase,
+    AttentionChoice,
+    AttentionConfig,
+    DecodeConfig,
+    choose_attention,
+    forced,
+)
 from deep_gemm_rocm.heuristics.attention_choice import SHIPPED, AttentionTable, TunedAttention, attention_candidates
-from deep_gemm_rocm.heuristics.tuned import TableError, replaced
+from deep_gemm_rocm.heuristics.tuned import TableError, forget, replaced
 
 PROMPT = AttentionCase("flash_attention", "bf16", "bf16", 128, 128, True, 1, 32, 8, 1000, 1000)
 STEP = AttentionCase("flash_decode", "bf16", "bf16", 128, 128, True, 4, 32, 8, 1, 8192)
@@ -126,7 +133,7 @@ def test_every_candidate_computes_the_right_result(choice):
     operation = operations.OPERATIONS["flash_attention_causal"]
     shape = operation.parse("1x150x200x2x1x64")
     problem = operations.make("flash_attention_causal", shape, hip.runtime().tensor_device)
-    with replaced(tune.Always(choice)):
+    with forced(choice):
         problem.run()
     assert problem.check() <= 1
 
@@ -134,7 +141,7 @@ def test_every_candidate_computes_the_right_result(choice):
 @pytest.mark.parametrize("pieces", [1, 2, 5, 64])
 def test_any_number_of_pieces_gives_the_right_result(pieces):
     problem = Problem((900, 0, 70, 300), widths=(64, 64))
-    with replaced(tune.Always(AttentionChoice(DecodeConfig("bf16", "bf16", 64, 64), pieces))):
+    with forced(AttentionChoice(DecodeConfig("bf16", "bf16", 64, 64), pieces)):
         problem.run()
 
 
@@ -159,7 +166,7 @@ def test_tuning(tmp_path):
 def test_a_table_of_ones_own(tmp_path, monkeypatch):
     AttentionTable([ROW]).write(tmp_path / "table.csv")
     monkeypatch.setenv("DG_TUNED_ATTENTION_TABLE", str(tmp_path / "table.csv"))
-    choose_attention.cache_clear()
+    forget()
     assert choose_attention(PROMPT).config == SMALL
     monkeypatch.undo()
-    choose_attention.cache_clear()
+    forget()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import einstein_sum, hip
+from deep_gemm_rocm.heuristics import forced
 from deep_gemm_rocm.testing import GuardedOutput, assert_accurate, gemm_reference
 
 FP8 = torch.float8_e4m3fnuz
@@ -188,7 +189,6 @@ def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
     kind = config.kind
-    monkeypatch.setattr(einstein_sum, "choose_gemm_config", lambda *problem, **groups: config)
     monkeypatch.setenv("DG_SIM_SANITIZE", "1")
     expr = {("k", "k"): "bhr,hdr->bhd", ("k", "rows"): "bhd,hdr->bhr", ("rows", "rows"): "bhd,bhr->hdr"}[
         kind.a_major, kind.b_major
@@ -197,7 +197,8 @@ def test_every_tile_without_races(monkeypatch, config):
     k = 3 * 128 // kind.element_bytes + (16 if kind.k_tail else 0)
     sizes = {of_a[1]: config.block_m + 16, of_b[1]: config.block_n + 16, of_a[2]: k, "h": 2}
     recipe = {"blocks": (1, 128, 128), "vectors": (1, 1, 128), "none": None}[kind.scaling]
-    Problem(expr, sizes, recipe, kind.accumulate, torch.float32 if kind.d_type == "f32" else torch.bfloat16).run()
+    with forced(config):
+        Problem(expr, sizes, recipe, kind.accumulate, torch.float32 if kind.d_type == "f32" else torch.bfloat16).run()
 
 
 @pytest.mark.parametrize(

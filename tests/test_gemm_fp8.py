@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
 import functools
 
@@ -13,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import changes, gemm, hip, simulator
-from deep_gemm_rocm.heuristics import GemmConfig
+from deep_gemm_rocm import hip, simulator
+from deep_gemm_rocm.heuristics import GemmConfig, forced
 from deep_gemm_rocm.testing import (
     GuardedOutput,
     activations,
@@ -41,16 +43,6 @@ SHAPES = [
 @functools.lru_cache(maxsize=1)
 def quantised_weights(n: int, k: int):
     return dg.per_block_cast_to_fp8(weights(n, k))
-
-
-@pytest.fixture
-def use_config(monkeypatch):
-    """Makes gemm_fp8 take a given configuration."""
-
-    def use(config: GemmConfig) -> None:
-        monkeypatch.setattr(gemm, "choose_dense", lambda *problem: (config, 1))
-
-    return use
 
 
 def run(a, b, m: int, n: int, columns: int = 8) -> torch.Tensor:
@@ -203,16 +195,16 @@ def test_tiles_that_overlap_hold_what_is_no_number(use_config, config):
 
 
 @pytest.mark.parametrize("mfma_rows", [16, 32])
-def test_configurations_agree_bit_by_bit(use_config, mfma_rows):
-    """They sum in the same order, whatever their tile and schedule; so a result doesn't depend on the heuristic."""
+def test_configurations_agree_bit_by_bit(mfma_rows):
+    """Those that deal K alike sum in the same order, whatever their tile and schedule."""
     a, b = gemm_problem(130, 136, 512)
-    results = []
+    results = collections.defaultdict(list)
     for config in ALL:
         if config.mfma_rows == mfma_rows:
-            use_config(config)
-            results.append(run(a, b, 130, 136).view(torch.int16))
-    assert len(results) > 1
-    assert all(torch.equal(results[0], result) for result in results)
+            with forced(config):
+                results[config.waves_k].append(run(a, b, 130, 136).view(torch.int16))
+    assert len(results[1]) > 1
+    assert all(torch.equal(of_waves[0], result) for of_waves in results.values() for result in of_waves)
 
 
 def test_runs_repeat_bit_by_bit():
@@ -250,10 +242,7 @@ def test_any_shape_and_strides(m, n, k, pad_a, pad_b, columns, sfa_layout, sfb_l
     (a_data, sfa), (b_data, sfb) = gemm_problem(m, n, k, seed=m + n + k)
     a = in_nan(a_data, 0, 1, pad_a), arranged(sfa, sfa_layout)
     b = in_nan(b_data, 0, 1, pad_b), arranged(sfb, sfb_layout)
-    with pytest.MonkeyPatch.context() as patch:
-        if config.kind.k_tail or k % 128 == 0:
-            patch.setattr(gemm, "choose_dense", lambda *problem: (config, 1))
-            changes.note()
+    with forced(config) if config.kind.k_tail or k % 128 == 0 else contextlib.nullcontext():
         assert_accurate(run(a, b, m, n, columns), gemm_reference(a, b))
 
 

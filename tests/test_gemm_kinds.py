@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import gemm, hip
-from deep_gemm_rocm.heuristics import GemmConfig, GemmKind, gemm_candidates
+from deep_gemm_rocm import hip
+from deep_gemm_rocm.heuristics import GemmKind, forced, gemm_candidates
 from deep_gemm_rocm.testing import (
     GuardedOutput,
     activations,
@@ -132,16 +133,6 @@ def arranged(data: torch.Tensor, major: str) -> torch.Tensor:
     return storage[:k, :rows].copy_(data.T).T
 
 
-@pytest.fixture
-def use_config(monkeypatch):
-    """Makes dense GEMM take a given configuration."""
-
-    def use(config: GemmConfig) -> None:
-        monkeypatch.setattr(gemm, "choose_dense", lambda *problem: (config, 1))
-
-    return use
-
-
 def tail(kind: GemmKind, chunks: int) -> int:
     return 16 * chunks // kind.element_bytes if kind.k_tail else 0
 
@@ -200,14 +191,16 @@ def test_scales_of_columns_have_any_strides(scaling, rows):
 
 @pytest.mark.parametrize("of_all", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_configurations_agree_bit_by_bit(use_config, kind, of_all):
+def test_configurations_agree_bit_by_bit(kind, of_all):
+    """Those that deal K alike: docs/numerics.md."""
     problem = Problem(kind, 130, 136, 4 * 128 // kind.element_bytes + tail(kind, 3))
-    results = []
-    for config in gemm_candidates(kind) if of_all else [config for config in QUICK if config.kind == kind]:
-        use_config(config)
-        results.append(problem.run())
+    results = collections.defaultdict(list)
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[problem.dtype.itemsize]
-    assert all(torch.equal(results[0].view(bits), result.view(bits)) for result in results)
+    for config in gemm_candidates(kind) if of_all else [config for config in QUICK if config.kind == kind]:
+        with forced(config):
+            results[config.waves_k].append(problem.run().view(bits))
+    assert max(map(len, results.values())) > 1
+    assert all(torch.equal(of_waves[0], result) for of_waves in results.values() for result in of_waves)
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "bf16"])

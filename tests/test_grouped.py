@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import grouped, hip, simulator
+from deep_gemm_rocm import hip, simulator
 from deep_gemm_rocm.testing import GuardedOutput, activations, assert_accurate, gemm_reference, grouped_weights, weights
 
 pytestmark = pytest.mark.usefixtures("default_settings")
@@ -107,14 +107,6 @@ class Masked:
         for group, rows in enumerate(self.used.sum(1).tolist()):
             check(d[group, :rows], [t[group, :rows] for t in self.a], [t[group] for t in self.b])
         return d
-
-
-@pytest.fixture
-def use_config(monkeypatch):
-    def use(config) -> None:
-        monkeypatch.setattr(grouped, "choose_gemm_config", lambda *problem, **grouping: config)
-
-    return use
 
 
 SIZES = {

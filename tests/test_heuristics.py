@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deep_gemm_rocm.heuristics import GemmConfig, GemmKind, choose_dense, choose_gemm_config, gemm_candidates
 from deep_gemm_rocm.heuristics.cost import estimated_clocks
-from deep_gemm_rocm.heuristics.tuned import SHIPPED, GemmProblem, TableError, TunedRow, TunedTable, replaced
+from deep_gemm_rocm.heuristics.tuned import SHIPPED, GemmProblem, TableError, TunedRow, TunedTable, forget, replaced
 
 VALID = GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=2)
 ALONE = {"block_m": 16, "block_n": 16, "waves_m": 1, "waves_n": 1, "schedule": "alone", "waves_k": 2}
@@ -264,10 +264,10 @@ def test_the_nearest_of_several_rows_counts(row):
 def test_a_table_of_ones_own(tmp_path, row, monkeypatch):
     TunedTable([row]).write(tmp_path / "table.csv")
     monkeypatch.setenv("DG_TUNED_TABLE", str(tmp_path / "table.csv"))
-    choose_gemm_config.cache_clear()
+    forget()
     assert choose_gemm_config(GemmKind(), 100, 256, 1024) == row.config
     monkeypatch.undo()
-    choose_gemm_config.cache_clear()
+    forget()
 
 
 def test_the_shipped_table_is_whole():

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import hip, hyperconnection
+from deep_gemm_rocm import hip
+from deep_gemm_rocm.heuristics import forced
 from deep_gemm_rocm.testing import GuardedOutput, activations, assert_accurate, gemm_reference
 
 HALF_UNIT = 2.0**-24
@@ -102,9 +103,9 @@ def test_any_shape(m, n, chunks, num_splits):
 def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
-    monkeypatch.setattr(hyperconnection, "choose_gemm_config", lambda *problem, **groups: config)
     monkeypatch.setenv("DG_SIM_SANITIZE", "1")
-    Problem(config.block_m + 3, 40, 512 + (40 if config.kind.k_tail else 0), 3).run()
+    with forced(config):
+        Problem(config.block_m + 3, 40, 512 + (40 if config.kind.k_tail else 0), 3).run()
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import hip, k_grouped
-from deep_gemm_rocm.heuristics import GemmKind, gemm_candidates
+from deep_gemm_rocm import hip
+from deep_gemm_rocm.heuristics import GemmKind, forced, gemm_candidates
 from deep_gemm_rocm.testing import GuardedOutput, activations, assert_accurate, gemm_reference
 
 FP8 = torch.float8_e4m3fnuz
@@ -175,9 +175,9 @@ KINDS = [
 def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
-    monkeypatch.setattr(k_grouped, "choose_gemm_config", lambda *problem, **groups: config)
     monkeypatch.setenv("DG_SIM_SANITIZE", "1")
-    Problem(config.block_m + 16, config.block_n + 16, [144, 0, 400]).run(packed=config.kind.a_major == "k")
+    with forced(config):
+        Problem(config.block_m + 16, config.block_n + 16, [144, 0, 400]).run(packed=config.kind.a_major == "k")
 
 
 def test_names_of_deep_gemm_1():

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import gemm, hip
+from deep_gemm_rocm import hip
+from deep_gemm_rocm.heuristics import forced
 from deep_gemm_rocm.testing import GuardedOutput, assert_accurate, gemm_problem, gemm_reference
 
 BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
@@ -80,11 +81,11 @@ def test_any_heads(m, heads, left, mid, right, unit):
 def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
-    monkeypatch.setattr(gemm, "choose_dense", lambda *problem: (config, 1))
     monkeypatch.setenv("DG_SIM_SANITIZE", "1")
     kind = config.kind
     dtype, recipe = (torch.float32, (1, 1, 128)) if kind.scaling == "vectors" else (torch.bfloat16, None)
-    run(config.block_m + 3, 5, (48, 8, 40), 256 + (16 if kind.k_tail else 0), dtype, recipe=recipe)
+    with forced(config):
+        run(config.block_m + 3, 5, (48, 8, 40), 256 + (16 if kind.k_tail else 0), dtype, recipe=recipe)
 
 
 @pytest.mark.slow

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+
 import pytest
 import torch
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import gemm
-from deep_gemm_rocm.heuristics import GemmKind, choose_dense, choose_dense_splits
+from deep_gemm_rocm.heuristics import GemmKind, choose_dense_splits, choose_gemm_config, forced
+from deep_gemm_rocm.heuristics.tuned import Choice, with_tail
 from deep_gemm_rocm.testing import (
     GuardedOutput,
     activations,
@@ -17,26 +20,15 @@ from deep_gemm_rocm.testing import (
     weights,
 )
 
+D_TYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
+
 pytestmark = pytest.mark.usefixtures("default_settings")
 
 
-@pytest.fixture
-def splits(monkeypatch):
-    """Lets every dense problem be split into so many parts."""
-    chosen = []
-
-    def split(parts: int) -> None:
-        def choose(kind, m, n, k, num_cus):
-            monkeypatch.setattr("deep_gemm_rocm.heuristics.choose.choose_dense_splits", lambda *problem: parts)
-            config, number = choose_dense.__wrapped__(kind, m, n, k, num_cus)
-            chosen.append(number)
-            return config, number
-
-        monkeypatch.setattr(gemm, "choose_dense", choose)
-
-    yield split
-    assert chosen
-    assert all(parts > 1 for parts in chosen)
+def in_parts(kind: GemmKind, m: int, n: int, k: int, parts: int) -> contextlib.AbstractContextManager[None]:
+    """Splits K of such problems into ``parts``, with the configuration that the heuristic has for parts."""
+    of_parts = choose_gemm_config(dataclasses.replace(kind, grouping="split_k"), m, n, k, num_groups=parts)
+    return forced(Choice(dataclasses.replace(of_parts, kind=with_tail(kind, k)), parts))
 
 
 @pytest.mark.parametrize(
@@ -44,44 +36,46 @@ def splits(monkeypatch):
     [(1, 64, 1024, 2), (33, 136, 1040, 3), (7, 259, 640, 5), (9, 1300, 384, 3), (130, 40, 272, 3), (5, 4, 2176, 17)],
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_fp8(splits, m, n, k, parts, dtype):
-    splits(parts)
+def test_fp8(m, n, k, parts, dtype):
     a, b = gemm_problem(m, n, k)
     bias = torch.randn(n, generator=torch.Generator().manual_seed(0))
     output = GuardedOutput(m, n, dtype=dtype)
-    dg.fp8_gemm_nt(a, b, output.tensor, bias=bias)
+    with in_parts(GemmKind(d_type=D_TYPES[dtype], bias="f32"), m, n, k, parts):
+        dg.fp8_gemm_nt(a, b, output.tensor, bias=bias)
     output.assert_intact()
     assert_accurate(output.tensor, gemm_reference(a, b, bias=bias))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_bf16_with_c_in_place(splits, dtype):
-    splits(4)
+def test_bf16_with_c_in_place(dtype):
     a, b = activations(19, 776), weights(72, 776)
     c = torch.randn(19, 72, generator=torch.Generator().manual_seed(0)).to(dtype)
     output = GuardedOutput(19, 72, dtype=dtype)
     output.tensor.copy_(c)
-    dg.bf16_gemm_nn(a, b.T.contiguous(), output.tensor, output.tensor)
+    kind = GemmKind("bf16", "bf16", D_TYPES[dtype], "none", accumulate=True, b_major="rows")
+    with in_parts(kind, 19, 72, 776, 4):
+        dg.bf16_gemm_nn(a, b.T.contiguous(), output.tensor, output.tensor)
     output.assert_intact()
     assert_accurate(output.tensor, gemm_reference(a, b, c=c))
 
 
-def test_scales_of_rows_and_shuffled_weights(splits):
-    splits(3)
+def test_scales_of_rows_and_shuffled_weights():
     a8, b8 = (activations(16, 1024) / 8).to(torch.float8_e4m3fnuz), weights(64, 1024).to(torch.float8_e4m3fnuz)
     sfa, sfb = torch.linspace(0.5, 2, 16)[:, None], torch.linspace(1, 3, 64)[:, None]
     plain, shuffled = torch.empty(16, 64).bfloat16(), torch.empty(16, 64).bfloat16()
-    dg.fp8_gemm_nt((a8, sfa), (b8, sfb), plain, recipe=(1, 1, None))
-    dg.fp8_gemm_nt((a8, sfa), (dg.shuffle_weight(b8), sfb), shuffled, recipe=(1, 1, None))
+    with in_parts(GemmKind(scaling="rows"), 16, 64, 1024, 3):
+        dg.fp8_gemm_nt((a8, sfa), (b8, sfb), plain, recipe=(1, 1, None))
+    with in_parts(GemmKind(scaling="rows", b_major="shuffled"), 16, 64, 1024, 3):
+        dg.fp8_gemm_nt((a8, sfa), (dg.shuffle_weight(b8), sfb), shuffled, recipe=(1, 1, None))
     assert_accurate(plain, gemm_reference((a8, sfa), (b8, sfb), recipe=(1, 1, None)))
     assert torch.equal(plain.view(torch.int16), shuffled.view(torch.int16))
 
 
-def test_parts_without_k(splits):
-    splits(4)
+def test_parts_without_k():
     a, b = gemm_problem(3, 8, 256)
     d = torch.full((3, 8), torch.nan)
-    dg.fp8_gemm_nt(a, b, d)
+    with in_parts(GemmKind(d_type="f32"), 3, 8, 256, 4):
+        dg.fp8_gemm_nt(a, b, d)
     assert_accurate(d, gemm_reference(a, b))
 
 

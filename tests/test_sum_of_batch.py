@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import einstein_sum, hip
-from deep_gemm_rocm.heuristics import choose_k_splits
+from deep_gemm_rocm import hip
+from deep_gemm_rocm.heuristics import choose_k_splits, forced
 from deep_gemm_rocm.testing import GemmReference, GuardedOutput, assert_accurate, gemm_reference
 
 BLOCK_K = 64
@@ -127,10 +127,10 @@ def test_any_shape(groups, m, n, chunks, accumulate):
 def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
-    monkeypatch.setattr(einstein_sum, "choose_gemm_config", lambda *problem, **groups: config)
     monkeypatch.setenv("DG_SIM_SANITIZE", "1")
     expr = "bmk,bnk->mn" if config.kind.a_major == "k" else "bkm,bkn->mn"
-    Problem(5, config.block_m + 16, config.block_n + 16, 128 + (24 if config.kind.k_tail else 0)).run(expr)
+    with forced(config):
+        Problem(5, config.block_m + 16, config.block_n + 16, 128 + (24 if config.kind.k_tail else 0)).run(expr)
 
 
 @pytest.mark.slow

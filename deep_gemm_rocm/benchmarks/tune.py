@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from .. import hip, planning
-from ..heuristics import tuned
+from ..heuristics import forced, tuned
 from ..heuristics.attention_choice import (
     AttentionCase,
     AttentionChoice,
@@ -40,16 +40,6 @@ class _Asked:
 
     def find(self, problem: Wanted) -> None:
         self.problem = self.problem or problem  # what follows may be parts of it
-
-
-@dataclasses.dataclass(frozen=True)
-class Always:
-    """Knows one for everything."""
-
-    choice: AnyChoice
-
-    def find(self, problem: Wanted) -> AnyChoice:
-        return self.choice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +88,7 @@ def tune(
     for trial in best_first(wanted, trials):
         copy = problem.copy()
         try:
-            with tuned.replaced(Always(trial.choice)):
+            with forced(trial.choice):
                 timing = measure.time_calls([copy.run], sampling)
             error = copy.check()
         except WrongResultError as failure:
@@ -124,7 +114,7 @@ def best_first(wanted: Wanted, trials: Iterable[Trial]) -> list[Trial]:
 def _tried(problem: AnyProblem, choice: AnyChoice, sampling: Sampling) -> Trial:
     copies = sampling.copies(problem)
     try:
-        with tuned.replaced(Always(choice)):
+        with forced(choice):
             calls = [functools.partial(type(problem).run, copy) for copy in copies]
             return Trial(choice, measure.time_calls(calls, sampling, compute="sampled").median_us)
     # One that the compiler or the device refuses is none.

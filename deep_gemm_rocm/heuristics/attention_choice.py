@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from .attention_config import AttentionConfig, choose_attention_config
 from .decode_config import DecodeConfig, choose_num_pieces, most_pieces
+from .forced import forced_choice
 from .gemm_config import ELEMENT_BYTES
 from .tuned import MEASURED_COLUMNS, Finds, Measured, Table, asks_tables, replacement
 
@@ -205,15 +206,30 @@ def _read(path: str) -> AttentionTable:
     return AttentionTable.read(Path(path))
 
 
-@asks_tables
-@functools.lru_cache(maxsize=65536)
 def choose_attention(case: AttentionCase) -> AttentionChoice:
     """How a case is computed.
 
     Raises:
         TableError, OSError: ``DG_TUNED_ATTENTION_TABLE`` names no good table.
+        ForcedChoiceError: the ``forced`` choice is not for such a case.
     """
+    taken = forced_choice(AttentionChoice, lambda choice: _computes(choice.config, case), case)
+    return taken or _choose_attention(case)
+
+
+@asks_tables
+@functools.lru_cache(maxsize=65536)
+def _choose_attention(case: AttentionCase) -> AttentionChoice:
     return attention_table().find(case) or _heuristic(case)
+
+
+def _computes(config: AttentionConfig | DecodeConfig, case: AttentionCase) -> bool:
+    types = case.type, case.out_type, case.head_dim, case.value_dim
+    if case.family == "flash_attention":
+        return isinstance(config, AttentionConfig) and types == (
+            config.type, config.out_type, config.head_dim, config.value_dim,
+        )  # fmt: skip
+    return config == _decode_config(case)
 
 
 def attention_candidates(case: AttentionCase) -> list[AttentionChoice]:

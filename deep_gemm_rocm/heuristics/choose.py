@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from ..layout import ceil_div
 from .cost import estimated_clocks, second_pass_clocks
+from .forced import forced_choice
 from .gemm_config import BLOCK_K_BYTES, GemmConfig, GemmKind
 from .tuned import Choice, GemmProblem, asks_tables, table, with_tail
 
@@ -153,8 +154,6 @@ def _may_split_k(config: GemmConfig) -> bool:
     return not has_columns and not is_for_few_rounds
 
 
-@asks_tables
-@functools.lru_cache(maxsize=65536)
 def choose_gemm_config(
     kind: GemmKind,
     m: int,
@@ -177,11 +176,37 @@ def choose_gemm_config(
 
     Raises:
         tuned.TableError, OSError: ``DG_TUNED_TABLE`` names no good table.
+        ForcedChoiceError: the ``forced`` configuration is not for such a problem.
     """
+    choice = _forced(kind, k)
+    if choice:
+        return choice.config
+    return _choose_gemm_config(kind, m, n, k, num_cus, num_groups, max_block_m)
+
+
+@asks_tables
+@functools.lru_cache(maxsize=65536)
+def _choose_gemm_config(
+    kind: GemmKind, m: int, n: int, k: int, num_cus: int, num_groups: int, max_block_m: int
+) -> GemmConfig:
     problem = GemmProblem(with_tail(kind, k), m, n, k, _NUM_CUS, num_groups, max_block_m)
     found = table().find(problem)
     whole = found.config if found else _least_estimated(gemm_candidates(problem.kind, max_block_m), problem)
     return _with_fewer_cus(whole, problem._replace(num_cus=num_cus))
+
+
+def _forced(kind: GemmKind, k: int) -> Choice | None:
+    """The forced choice, if there is one.
+
+    Raises:
+        ForcedChoiceError: it is not for a problem of this kind.
+    """
+    return forced_choice(Choice, lambda choice: _computes(choice.config.kind, with_tail(kind, k)), (kind, k))
+
+
+def _computes(kind: GemmKind, wanted: GemmKind) -> bool:
+    """Whether kernels of a kind compute what is wanted; those for K with a tail compute any K."""
+    return kind == wanted or (kind.k_tail and dataclasses.replace(kind, k_tail=False) == wanted)
 
 
 def _with_fewer_cus(whole: GemmConfig, problem: GemmProblem) -> GemmConfig:
@@ -218,11 +243,21 @@ def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
     return found
 
 
+def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = _NUM_CUS) -> Choice:
+    """The configuration of a dense problem, and into how many parts it splits K; arguments and errors are those of
+    ``choose_gemm_config``."""
+    choice = _forced(kind, k)
+    if choice is None:
+        return _choose_dense(kind, m, n, k, num_cus)
+    if choice.splits == 1:
+        return choice
+    of_parts = dataclasses.replace(choice.config.kind, grouping="split_k")
+    return choice._replace(config=dataclasses.replace(choice.config, kind=of_parts))
+
+
 @asks_tables
 @functools.lru_cache(maxsize=65536)
-def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = _NUM_CUS) -> Choice:
-    """The configuration of a dense problem, and into how many parts it splits K; the arguments are those of
-    ``choose_gemm_config``."""
+def _choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int) -> Choice:
     splits = choose_dense_splits(kind, m, n, k)
     if splits == 1:
         return Choice(choose_gemm_config(kind, m, n, k, num_cus))

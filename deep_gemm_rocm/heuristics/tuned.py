@@ -335,15 +335,16 @@ def replaced(by: Finds) -> Iterator[None]:
     global _replacement
     before = _replacement
     _replacement = by
-    _forget()
+    forget()
     try:
         yield
     finally:
         _replacement = before
-        _forget()
+        forget()
 
 
-def _forget() -> None:
+def forget() -> None:
+    """Makes functions that choose configurations ask the tables again, and read which tables the environment names."""
     for forget in _on_change:
         forget()
     changes.note()
