@@ -51,7 +51,9 @@ def selftest() -> None:
 @app.command()
 def warmup(
     model: Annotated[str | None, typer.Option(help=f"One of {', '.join(models())}.")] = None,
-    shapes: Annotated[Path | None, typer.Option(help="A file of workloads, see docs/serving.md.")] = None,
+    shapes: Annotated[
+        Path | None, typer.Option(help="A file of workloads, see docs/serving.md.", exists=True, dir_okay=False)
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Compiles at once; as many as CPUs by default.")] = None,
 ) -> None:
     """Compile all kernels that a model needs into the kernel cache."""

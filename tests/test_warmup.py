@@ -317,3 +317,10 @@ def test_the_command_compiles_a_model(cold, model):
     result = invoke("--model", model)
     assert result.exit_code == 0, result.output
     assert f"{len(list(cold.glob('kernels/*')))} compiled and 0 found" in result.output
+
+
+def test_a_missing_file_is_named(tmp_path):
+    for wrong, message in ((tmp_path / "absent.json", "does not exist"), (tmp_path, "is a directory")):
+        done = CliRunner().invoke(app, ["warmup", "--shapes", str(wrong)])
+        assert done.exit_code == 2
+        assert message in " ".join(done.output.replace("│", " ").split())

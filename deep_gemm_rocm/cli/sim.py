@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import re
 import time
 from collections.abc import Iterator
@@ -19,6 +20,15 @@ from .. import simulator
 app = typer.Typer(no_args_is_help=True, help="Run gfx942 code objects on the simulated MI300X.")
 
 _BUFFER = re.compile(r"(?P<type>[a-z]+\d+)\[(?P<count>\d+)\](?:=(?P<fill>.+))?")
+
+
+class _Status(enum.Enum):
+    """As in ``simulator.Opcode.status``."""
+
+    EXACT = "exact"
+    APPROXIMATE = "approximate"
+    MISSING = "missing"
+
 
 KernelOption = Annotated[str, typer.Option(help="The kernel's symbol.")]
 CodeArgument = Annotated[
@@ -157,11 +167,11 @@ def disasm(code_object: CodeArgument, kernel: KernelOption) -> None:
 
 @app.command()
 def opcodes(
-    status: Annotated[str, typer.Option(help="exact, approximate or missing; all of them without it.")] = "",
+    status: Annotated[_Status | None, typer.Option(help="Only those that are so.")] = None,
 ) -> None:
     """List every gfx942 opcode: encoding, number, mnemonic, status, and what is approximate in it."""
     for opcode in simulator.opcodes():
-        if status in ("", opcode.status):
+        if status is None or opcode.status == status.value:
             fields = (opcode.family, f"{opcode.number:#x}", opcode.mnemonic, opcode.status, opcode.difference)
             typer.echo(" ".join(fields).rstrip())
 
@@ -190,25 +200,34 @@ def _launch(
 
 
 def _extent(text: str) -> tuple[int, ...]:
-    return tuple(int(size) for size in text.split(","))
+    sizes = text.split(",")
+    if len(sizes) > 3 or not all(map(str.isdecimal, sizes)):
+        raise typer.BadParameter(f"expected one to three sizes as in 8 or 8,4,1, got {text}")
+    return tuple(map(int, sizes))
 
 
 def _argument(text: str) -> int | float | np.ndarray:
-    if text.endswith(".npy"):
-        return np.load(text)
-    if buffer := _BUFFER.fullmatch(text):
-        return np.full(int(buffer["count"]), float(buffer["fill"] or 0), np.dtype(buffer["type"]))
     try:
-        return int(text, 0)
-    except ValueError:
+        if text.endswith(".npy"):
+            return np.load(text)
+        if buffer := _BUFFER.fullmatch(text):
+            return np.full(int(buffer["count"]), float(buffer["fill"] or 0), np.dtype(buffer["type"]))
+        with contextlib.suppress(ValueError):
+            return int(text, 0)
         return float(text)
+    except (MemoryError, OSError, ValueError, TypeError) as error:
+        raise typer.BadParameter(
+            f"expected a number, TYPE[COUNT], TYPE[COUNT]=FILL with a numpy type, or a .npy file, got {text} ({error})",
+            param_hint="--arg",
+        ) from error
 
 
 def _constant(text: str) -> tuple[str, float]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise typer.BadParameter(f"expected a constant as in l1.hit_clocks=120, got {text}")
-    return name, float(value)
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError as error:
+        raise typer.BadParameter(f"expected a constant as in l1.hit_clocks=120, got {text}") from error
 
 
 def _lanes(text: str) -> list[int]:

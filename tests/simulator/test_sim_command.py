@@ -56,6 +56,31 @@ def test_a_fault_is_one_message(code_object: Path) -> None:
     assert "Traceback" not in done.output
 
 
+@pytest.mark.parametrize("wrong", ["nothing", "float33[4]", "float32[4]=x", "absent.npy", "int32[99999999999999]"])
+def test_a_bad_argument_is_named(code_object: Path, wrong: str) -> None:
+    done = run(code_object, wrong, "float32[10]", "float32[100]", "100")
+    assert done.exit_code == 2
+    message = " ".join(done.output.replace("│", " ").split())
+    assert "Invalid value for --arg: expected a number, TYPE[COUNT]" in message
+    assert f"got {wrong} (" in message
+
+
+@pytest.mark.parametrize("grid", ["x", "1,2,3,4", "-1", ""])
+def test_a_bad_size_is_named(code_object: Path, grid: str) -> None:
+    done = CliRunner().invoke(app, ["sim", "run", str(code_object), "--kernel", "add", f"--grid={grid}"])
+    assert done.exit_code == 2
+    assert f"expected one to three sizes as in 8 or 8,4,1, got {grid}" in done.output
+
+
+def test_opcodes_of_a_status() -> None:
+    exact, unknown = (CliRunner().invoke(app, ["sim", "opcodes", "--status", of]) for of in ("exact", "good"))
+    assert exact.exit_code == 0
+    assert {line.split()[3] for line in exact.output.splitlines()} == {"exact"}
+    assert unknown.exit_code == 2
+    message = " ".join(unknown.output.replace("│", " ").split())
+    assert "'good' is not one of 'exact', 'approximate', 'missing'" in message
+
+
 def test_disasm_begins_at_the_kernel(code_object: Path) -> None:
     done = CliRunner().invoke(app, ["sim", "disasm", str(code_object), "--kernel", "add"])
     assert done.exit_code == 0
