@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
@@ -24,8 +25,6 @@ OTHERS = (
     GemmConfig(block_m=48, block_n=64, waves_m=1, waves_n=2, num_stages=5),
     GemmConfig(block_m=16, block_n=256, waves_m=1, waves_n=8, num_stages=2),
     GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=1),
-    GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=2, num_stages=2, schedule="pinned", kind=TAIL),
-    GemmConfig(block_m=256, block_n=128, waves_m=4, waves_n=2, num_stages=2, schedule="pinned"),
     GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=2, num_stages=3, schedule="producer", producer_waves=4),
     GemmConfig(
         block_m=64, block_n=64, waves_m=2, waves_n=2, num_stages=4, schedule="producer", producer_waves=4, kind=TAIL
@@ -140,10 +139,22 @@ TALLER = tuple(
     for config in gemm_candidates(dataclasses.replace(kind, grouping="masked"))
     if config.taller
 )
-OF_EVERY_KIND = tuple(config for kind in KINDS for config in gemm_candidates(kind)) + tuple(
-    dataclasses.replace(config, kind=dataclasses.replace(kind, k_tail=config.kind.k_tail))
-    for kind, config in zip(KINDS, OTHERS, strict=False)
-)
+
+
+def for_other_kinds(configs: Iterable[GemmConfig]) -> Iterator[GemmConfig]:
+    """Each configuration for the next kind of KINDS, by turns, that allows it."""
+    kinds = itertools.cycle(KINDS)
+    for config in configs:
+        for kind in itertools.islice(kinds, len(KINDS)):
+            try:
+                other = dataclasses.replace(config, kind=dataclasses.replace(kind, k_tail=config.kind.k_tail))
+            except ValueError:
+                continue
+            yield other
+            break
+
+
+OF_EVERY_KIND = tuple(config for kind in KINDS for config in gemm_candidates(kind)) + tuple(for_other_kinds(OTHERS))
 # For 4096x2112: as many tiles as CUs.
 OF_EVERY_KIND += (
     GemmConfig(256, 112, 8, 1, 3, "pingpong", kind=GemmKind(a_type="bf16", b_type="bf16", scaling="none")),

@@ -229,8 +229,8 @@ def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
         itertools.product((16, 32, 64, 128, 256), (16, 32, 48, 64, 128, 256)),
         ((1, 1, 1), (1, 2, 1), (2, 1, 1), (1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 8, 1), (2, 4, 1), (4, 2, 1), (1, 1, 2),
          (1, 1, 4), (1, 1, 8)),
-        (("multistage", 2, 0), ("multistage", 3, 0), ("multistage", 4, 0), ("pinned", 2, 0), ("pingpong", 3, 0),
-         ("producer", 3, 4), ("alone", 2, 0), ("alone", 3, 0), ("alone", 4, 0)),
+        (("multistage", 2, 0), ("multistage", 3, 0), ("multistage", 4, 0), ("pingpong", 3, 0), ("producer", 3, 4),
+         ("alone", 2, 0), ("alone", 3, 0), ("alone", 4, 0)),
     ):  # fmt: skip
         if block_m > max(16, min(problem.max_block_m, 2 * problem.m)) or block_n > max(32, 2 * problem.n):
             continue

@@ -42,11 +42,11 @@ _OVERLAPPING_TILE = 3500  # besides its K-blocks, where they load the next one
 _FIRST_TILE = 3200  # of these tiles
 _FIRST_TILE_PER_ROW = 18
 _SHARED_ROUND = 0.5  # the last one, of few tiles; in whole ones
-_LATENCY = {"multistage": 900, "pinned": 900, "pingpong": 400, "producer": 1300, "alone": 900}  # from memory
+_LATENCY = {"multistage": 900, "pingpong": 400, "producer": 1300, "alone": 900}  # from memory
 _HIDES_NO_LATENCY = 0.75  # of the time in which a workgroup is busy
 # The more, the less memory and CUs wait for each other where both take about as long.
-_OVERLAPS_MEMORY = {"multistage": 4, "pinned": 4, "pingpong": 2.5, "producer": 4, "alone": 4}
-_NOT_OVERLAPPED = {"multistage": 0.45, "pinned": 0.4, "pingpong": 0.025, "producer": 0.4, "alone": 0.2}
+_OVERLAPS_MEMORY = {"multistage": 4, "pingpong": 2.5, "producer": 4, "alone": 4}
+_NOT_OVERLAPPED = {"multistage": 0.45, "pingpong": 0.025, "producer": 0.4, "alone": 0.2}
 
 
 def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:

@@ -25,7 +25,7 @@ BIAS_TYPES = ("none", "bf16", "f16", "f32")
 SCALINGS = ("none", "blocks", "vectors", "rows")
 PARTS_OF_B = {"identity": 1, "silu_and_mul": 2}  # that an activation takes, see activation.h
 GROUPINGS = ("dense", "batched", "contiguous", "psum", "masked", "split_k", "summed", "k_grouped")
-SCHEDULES = ("multistage", "pinned", "pingpong", "producer", "alone")
+SCHEDULES = ("multistage", "pingpong", "producer", "alone")
 
 
 def _require(condition: bool, expectation: str, came: object) -> None:
@@ -160,10 +160,9 @@ class GemmConfig:
         num_stages: K-blocks held at once, in LDS or on their way in registers. 1: nothing overlaps; 2: loads overlap
             the computation; from 3 on LDS is double-buffered (of ``pingpong`` only for b). Those of ``alone`` are all
             in registers.
-        schedule: ``multistage`` leaves the order within a K-block to the compiler; ``pinned`` gives every memory
-            operation its place between MFMAs, for large tiles; with ``pingpong`` two halves of 8 waves take turns, one
-            loads while the other computes; with ``producer`` some waves only load and the others only compute; with
-            ``alone`` nothing goes through LDS, each wave loads what it multiplies, for few rows.
+        schedule: ``multistage`` leaves the order within a K-block to the compiler; with ``pingpong`` two halves of 8
+            waves take turns, one loads while the other computes; with ``producer`` some waves only load and the others
+            only compute; with ``alone`` nothing goes through LDS, each wave loads what it multiplies, for few rows.
         producer_waves: how many only load, beside those that compute.
         waves_k: into how many parts a tile's K is dealt; with more than one, each has one wave of the ``alone``
             schedule, which computes the whole tile over it.
@@ -225,13 +224,6 @@ class GemmConfig:
                 held += (self.num_stages + 1) * self.wave_n // _LANE_GROUPS * 4 * WAVE_SIZE
             most = _HELD_BYTES_OF_WAVE
             require(held <= most, f"a wave alone has registers for {most} bytes of operands and sums, not {held}")
-        if self.schedule == "pinned":
-            require(self.num_stages == 2, "the pinned schedule has exactly 2 stages")
-            require(self.mfma_rows == 16, "the pinned schedule holds too many partial sums of a 32x32 MFMA")
-            require((self.wave_m, self.wave_n) == (64, 64), "the pinned schedule is laid out for waves of 64x64")
-            require(self.kind.is_k_major, "the pinned schedule has no room for transposed operands")
-            require(self.kind.grouping != "summed", "the pinned schedule has no room to go from group to group")
-            require(not per_column, "the pinned schedule has no registers for scales of columns")
         if self.schedule == "pingpong":
             require(self.num_stages == 3, "the pingpong schedule has exactly 3 stages")
             require(self.waves_m * self.waves_n == 8, "the pingpong schedule takes 8 waves")

@@ -169,7 +169,7 @@ class PingPong {
         lds_barrier();
         __builtin_amdgcn_sched_barrier(0);
       }
-      state.mma.slot(slot, state.a, state.b[0], kIsFirst);
+      state.mma.slot(slot, state.a, state.b, kIsFirst);
       const int since = slot - kFirstStoreSlot;
       if (since >= 0 && since % kSlotsPerStore == 0 && since / kSlotsPerStore < kOwn) {
         state.store(0, kFirstOwn + since / kSlotsPerStore, k_block + 1);

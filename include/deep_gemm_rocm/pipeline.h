@@ -29,13 +29,11 @@ struct PipelineResources {
   static constexpr int kLdsStagesOfA = 1;
   static constexpr int kLdsStagesOfB = 1;
   static constexpr int kRegisterStages = 1;  // K-blocks on their way in registers at once
-  static constexpr int kFragmentStages = 1;  // sets of B's fragments
   static constexpr int kChains = Shape::kFragsM * Shape::kFragsN % 2 == 0 ? 2 : 1;
   // An MFMA's result may be read passes + 3 instructions later (AMD's CDNA3 ISA guide, "Required independent
   // instructions"): at most 11. So what uses results trails the end of a chain by four slots, of two or more
   // instructions each.
   static constexpr int kResultSlots = 4;
-  static constexpr bool kCarry = false;      // see PromotedMma
   static constexpr int kProducerWaves = 0;   // that only load, for the others; without them, all load
   static constexpr int kPartsOfA = 1;        // of its rows; as many parts of the waves load one each
   static constexpr int kPartsOfB = 1;
@@ -93,7 +91,7 @@ class PipelineState {
   using Scales = Conditional<kPromoted, ScaleLoader<Shape, kRegisterStages, kPerColumn>, NoScales>;
   static constexpr int kChains = Resources::kChains;
   static constexpr int kResultSlots = Resources::kResultSlots;
-  using Mma = Conditional<kPromoted, PromotedMma<Shape, Scales, kChains, kResultSlots, Resources::kCarry>,
+  using Mma = Conditional<kPromoted, PromotedMma<Shape, Scales, kChains, kResultSlots>,
                           DirectMma<Shape, Scales, kChains, kResultSlots>>;
 
   static constexpr int kBytesOfA = kSkipsLds ? 0 : Resources::kPartsOfA * kLdsRowsOfA * kBlockKBytes;
@@ -170,8 +168,8 @@ class PipelineState {
     a[fragment].read(read, lds_a(k_block), first_lds_row_of_a_ + fragment * Mfma::kRows);
   }
 
-  DG_DEVICE void read_b(int fragment_stage, int fragment, int read, int k_block) {
-    b[fragment_stage][fragment].read(read, lds_b(k_block), first_lds_row_of_b_ + fragment * Mfma::kRows);
+  DG_DEVICE void read_b(int fragment, int read, int k_block) {
+    b[fragment].read(read, lds_b(k_block), first_lds_row_of_b_ + fragment * Mfma::kRows);
   }
 
   // All fragments, in the order in which the slots use them; after the i-th of kFragmentReads, between(i). Those that
@@ -189,9 +187,9 @@ class PipelineState {
           read_a(fragment_of_a, i % kReads, k_block);
         }
       } else if constexpr (kBSkipsLds) {
-        b[0][fragment].set(i % kReads, loader_b_.operands(register_stage, fragment, i % kReads));
+        b[fragment].set(i % kReads, loader_b_.operands(register_stage, fragment, i % kReads));
       } else {
-        read_b(0, fragment, i % kReads, k_block);
+        read_b(fragment, i % kReads, k_block);
       }
       between(i);
     });
@@ -206,7 +204,7 @@ class PipelineState {
   DG_DEVICE void multiply(const AfterRow& after_row) {
     static_for<kSlots>([&](int slot) {
       __builtin_amdgcn_sched_barrier(0);
-      mma.slot(slot, a, b[0]);
+      mma.slot(slot, a, b);
       const int done = Mma::Order::completed_rows(slot + 1);
 #pragma unroll
       for (int row = Mma::Order::completed_rows(slot); row < done; ++row) after_row(row);
@@ -264,7 +262,7 @@ class PipelineState {
   int end_k_block = 0;
   Scales scales;
   Fragment<Mfma> a[Shape::kFragsM];
-  Fragment<Mfma> b[Resources::kFragmentStages][Shape::kFragsN];
+  Fragment<Mfma> b[Shape::kFragsN];
   Mma mma;
 
  private:

@@ -8,8 +8,8 @@
 
 namespace deep_gemm_rocm {
 
-// With kCarry the promotions that don't fit into a K-block's slots overlap the next K-block. Scales is the ScaleLoader.
-template <class Shape, class Scales, int kChains, int kResultSlots, bool kCarry>
+// Scales is the ScaleLoader.
+template <class Shape, class Scales, int kChains, int kResultSlots>
 class PromotedMma {
  public:
   using Order = MmaOrder<Shape, kChains, kResultSlots>;
@@ -21,10 +21,9 @@ class PromotedMma {
   static constexpr int kElements = Mfma::kElements;
   // Of B's, for the wave's columns; those of single columns are multiplied later.
   static constexpr int kScales = Scales::kPerColumn ? 1 : Shape::kScales;
-  static_assert(!Scales::kPerColumn || !kCarry, "scales of columns aren't carried into the next K-block");
 
  public:
-  DG_DEVICE PromotedMma() : total_{}, partial_{}, scale_{}, carried_scale_{} {}
+  DG_DEVICE PromotedMma() : total_{}, partial_{}, scale_{} {}
 
   // Takes over the scales of the K-block that starts.
   DG_DEVICE void start_k_block(const Scales& scales, int stage) {
@@ -32,7 +31,6 @@ class PromotedMma {
     for (int i = 0; i < Shape::kFragsM; ++i) {
 #pragma unroll
       for (int n = 0; n < kScales; ++n) {
-        carried_scale_[i][n] = scale_[i][n];
         scale_[i][n] = scales.of_rows(stage, i, n);
         // Computed here, or the operands' registers would be occupied until the first promotion.
         asm volatile("" : "+v"(scale_[i][n]));
@@ -54,14 +52,12 @@ class PromotedMma {
     Accumulator& partial = partial_[fragment];
     partial = Mfma::multiply_add(b[fragment % Shape::kFragsN].operand(mfma), a[fragment / Shape::kFragsN].operand(mfma),
                                  mfma == 0 ? Accumulator{} : partial);
-    if (kCarry) promote_at(slot + kSlots, carried_scale_);
-    promote_at(slot, scale_, is_first);
+    promote_at(slot, is_first);
   }
 
-  // Promotes what no slot did: after every K-block, or with kCarry after the last one, whose scales are carried then.
+  // Promotes the last chains of a K-block, which no slot did.
   DG_DEVICE void finish(bool is_first = false) {
-    static_for<Order::kDelay>(
-        [&](int late) { promote_at(kSlots + late, kCarry ? carried_scale_ : scale_, is_first); });
+    static_for<Order::kDelay>([&](int late) { promote_at(kSlots + late, is_first); });
   }
 
   // Makes other values of the totals, for compilers: what is computed of them so far is computed here, not at the next
@@ -84,7 +80,7 @@ class PromotedMma {
   using Pair = Vector<float, 2>;  // as v_pk_fma_f32 takes them
 
   // Promotes the elements whose turn is `slot`.
-  DG_DEVICE void promote_at(int slot, const float (&scale)[Shape::kFragsM][kScales], bool is_first = false) {
+  DG_DEVICE void promote_at(int slot, bool is_first) {
     const int first = Order::completed(slot);
 #pragma unroll
     for (int pair = 0; pair < Order::kMostPairs; ++pair) {
@@ -94,7 +90,7 @@ class PromotedMma {
       const int element = index % kElements;
       const Pair partial{partial_[fragment][element], partial_[fragment][element + 1]};
       const int m = fragment / Shape::kFragsN, n = fragment % Shape::kFragsN;
-      const float row_scale = scale[m][Shape::scale_of_fragment(n) % kScales];
+      const float row_scale = scale_[m][Shape::scale_of_fragment(n) % kScales];
       Pair factor{row_scale, row_scale};
       if constexpr (Scales::kPerColumn) {
         const int sum = n * kElements + element;
@@ -108,7 +104,6 @@ class PromotedMma {
   Pair total_[kFragments][kElements / 2];
   Accumulator partial_[kFragments];
   float scale_[Shape::kFragsM][kScales];
-  float carried_scale_[Shape::kFragsM][kScales];
   float column_scale_[Scales::kPerColumn ? Scales::kColumns : 1];
 };
 

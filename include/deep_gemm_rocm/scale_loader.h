@@ -70,10 +70,6 @@ class ScaleLoader {
     }
   }
 
-  // Of what a loop changes compilers may keep a copy in vector registers where they are short of scalar ones, and then
-  // load in a loop over all lanes.
-  DG_DEVICE void keep_in_scalar_registers() { left_k_blocks_ = uniform(left_k_blocks_); }
-
   // The scale of all that a lane holds of fragment row i and the columns of one of the wave's scales; what is left to
   // scale are columns, where they have their own.
   DG_DEVICE float of_rows(int stage, int i, int scale) const {
@@ -108,7 +104,6 @@ struct NoScales {
   static constexpr int kLoads = 0;
   DG_DEVICE void begin(const ScaleTile&, int, const ScaleTile&, int, int) {}
   DG_DEVICE void load(int, int) {}
-  DG_DEVICE void keep_in_scalar_registers() {}
 };
 
 }  // namespace deep_gemm_rocm
