@@ -236,6 +236,7 @@ FLOAT_MATH = "\n  v_add_f32_e32 v20, v10, v11\n  v_mul_f32_e32 v21, v10, v11\n  
 PREOP = "\n  v_trig_preop_f64 v[20:21], v[10:11], v12\n"
 CONVERSIONS = "\n  v_cvt_i32_f32_e32 v20, v10\n  v_cvt_u32_f32_e32 v21, v10\n  v_cvt_f16_f32_e32 v23, v10\n"
 FREXP = "\n  v_frexp_exp_i32_f32_e32 v20, v10\n  v_frexp_mant_f32_e32 v21, v10\n  v_ldexp_f32 v22, v10, v12\n"
+LDEXP_F16 = "\n  v_ldexp_f16_e32 v20, v10, v11\n"
 WIDE = """
   v_mad_i64_i32 v[20:21], s[24:25], v10, v11, v[12:13]
   s_nop 1
@@ -259,12 +260,14 @@ DIVISION = """
   v_div_fixup_f32 v20, v44, v11, v10
 """
 MODES = [0xF0, 0xF1, 0xF2, 0xF3, 0xC0]  # rounding of f32 in bits 0 and 1, its subnormals in 4 and 5
+F16_MODES = [0xF0, 0xC4, 0xC8, 0xCC, 0x30]  # rounding of f16 in bits 2 and 3, its subnormals in 6 and 7
 BODIES = [
     *(f"\n  {text}\n" for text in INTEGER),
     *(dpp_body(control, form) for control in DPP for form in DPP_FORMS),
     *map(swizzle_body, SWIZZLES),
     *(mode(flags) + body for flags in MODES for body in (FLOAT_MATH, ROUNDED, MINIMA, CONVERSIONS, FREXP)),
     *(mode(flags) + ieee + OMOD for flags in (0xF0, 0xC0) for ieee in ("", NO_IEEE)),
+    *(mode(flags) + LDEXP_F16 for flags in F16_MODES),
     PREOP,
     WIDE,
     mode(0xF0) + DIVISION,
@@ -306,21 +309,23 @@ def test_swizzle(machine: Machine, offset: int) -> None:
     np.testing.assert_array_equal(machine.run(swizzle_body(offset), LANE.astype(np.uint32))[0], expected)
 
 
-def rounded(value: Fraction, direction: int) -> float:
-    """An exact value as an f32 by the MODE register's directions."""
+def rounded(value: Fraction, direction: int, dtype: type = F32) -> float:
+    """An exact value as an f32, or f16, by the MODE register's directions."""
     if value == 0:
         return 0.0
+    least, greatest, bits = (int(getattr(np.finfo(dtype), name)) for name in ("minexp", "maxexp", "nmant"))
     magnitude = abs(value)
-    exponent = max(math.floor(math.log2(magnitude)) if magnitude > Fraction(2) ** -1000 else -1000, -126)
-    exponent += (magnitude >= Fraction(2) ** (exponent + 1)) - (exponent > -126 and magnitude < Fraction(2) ** exponent)
-    unit = Fraction(2) ** (exponent - 23)
+    exponent = max(math.floor(math.log2(magnitude)) if magnitude > Fraction(2) ** -1000 else -1000, least)
+    power = Fraction(2) ** exponent
+    exponent += (magnitude >= 2 * power) - (exponent > least and magnitude < power)
+    unit = Fraction(2) ** (exponent - bits)
     steps, rest = divmod(magnitude, unit)
     up = {0: rest * 2 > unit or (rest * 2 == unit and steps % 2), 1: value > 0, 2: value < 0, 3: False}[direction]
     steps += bool(up and rest)
     result = steps * unit
-    if result >= Fraction(2) ** 128:
+    if result >= Fraction(2) ** greatest:
         away = {0: True, 1: value > 0, 2: value < 0, 3: False}[direction]
-        result = math.inf if away else (2 - Fraction(2) ** -23) * Fraction(2) ** 127
+        result = math.inf if away else (2 - Fraction(2) ** -bits) * Fraction(2) ** (greatest - 1)
     return math.copysign(float(result), value)
 
 
@@ -419,6 +424,32 @@ def test_exponents(machine: Machine) -> None:
         for x, e in zip(a[finite], exponents[finite], strict=True)
     ]
     same_floats(outputs[2][finite], np.copysign(np.array(expected, F32), a[finite]))
+
+
+@pytest.mark.parametrize("flags", F16_MODES)
+def test_powers_of_two_of_halves(machine: Machine, flags: int) -> None:
+    """Every exponent is possible, and how f32 rounds or treats its subnormals doesn't matter."""
+    rng = np.random.default_rng(flags)
+    tiny, infinite = np.finfo(np.float16).tiny, 0x7C00
+    halves = rng.integers(0, 2**16, (6, 64)).astype(np.uint16)
+    halves[0, :6] = 0, 0x8000, 0x7C00, 0xFC00, 1, 0x83FF
+    for row, reach in zip(halves, (2, 15, 30, 60, 300, 2**15 - 1), strict=True):
+        exponents = rng.integers(-reach, reach, 64).astype(np.int16)
+        operands = (x.view(np.uint16).astype(np.uint32) for x in (row, exponents))
+        results = machine.run(mode(flags) + LDEXP_F16, *operands)[0]
+        for bits, exponent, actual in zip(row, exponents, results, strict=True):
+            value = bits.view(np.float16)
+            if bits & 0x7FFF >= infinite:  # and NaN, quieted
+                expected = bits | (0x200 if bits & 0x7FFF > infinite else 0)
+            else:
+                if flags == 0x30 and abs(value) < tiny:
+                    value = np.float16(0)
+                exact = Fraction(float(value)) * Fraction(2) ** clamp(int(exponent), -300, 300)
+                magnitude = np.float16(abs(rounded(exact, flags >> 2 & 3, np.float16)))
+                if flags == 0x30 and magnitude < tiny:
+                    magnitude = np.float16(0)
+                expected = int(magnitude.view(np.uint16)) | int(bits & 0x8000)
+            assert actual == expected, (hex(bits), exponent)
 
 
 @pytest.mark.parametrize("flags", [0xF0, 0xC0])

@@ -14,7 +14,12 @@ VECTOR(v_subrev_f16, Half, (Half a, Half b), return Half::from(float(b) - float(
 VECTOR(v_mul_f16, Half, (Half a, Half b), return Half::from(float(a) * float(b)))
 VECTOR(v_min_f16, Half, (Half a, Half b), return minimum(a, b))
 VECTOR(v_max_f16, Half, (Half a, Half b), return maximum(a, b))
-VECTOR(v_ldexp_f16, Half, (Half a, uint16_t exponent), return Half::from(std::ldexp(float(a), int16_t(exponent))))
+// Powers of two beyond these give the same half, and with these no product is subnormal in f32.
+Half scaled_by_power(Half a, int exponent) {
+  const int biased = 127 + std::clamp(exponent, -64, 64);
+  return Half::from(float(a) * bit_cast<float>(biased << 23));
+}
+VECTOR(v_ldexp_f16, Half, (Half a, uint16_t exponent), return scaled_by_power(a, int16_t(exponent)))
 VECTOR_ACCUMULATE(v_mac_f16, Half, (Half a, Half b, Half d), return unfused(a, b, d))
 
 Operand literal_operand(const Instruction& inst) {
