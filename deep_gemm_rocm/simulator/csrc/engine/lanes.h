@@ -217,6 +217,13 @@ using EnvironmentOf =
     std::conditional_t<std::is_same_v<Float, double>, F64Environment,
                        std::conditional_t<std::is_same_v<Float, Half>, F16Environment, NoEnvironment>>;
 
+// Has the loop that follows vectorised though pointers of it may point to the same row.
+#ifdef __clang__
+#define INDEPENDENT_LANES _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT_LANES _Pragma("GCC ivdep")
+#endif
+
 template <auto f, HalfResult half, class Signature>
 struct LaneOperation;
 
@@ -254,7 +261,7 @@ struct LaneOperation<f, half, Result (*)(Sources...)> {
       if (wave.exec() == ~0ull && !inst.vop.omod && !inst.vop.clamp) {
         // Results may take the place of sources, but only of those of the same lane.
         Result* results = reinterpret_cast<Result*>(wave.row(inst.dst.index));
-#pragma GCC ivdep
+        INDEPENDENT_LANES
         for (int l = 0; l < lanes; ++l) results[l] = f(sources[l]...);
         return;
       }

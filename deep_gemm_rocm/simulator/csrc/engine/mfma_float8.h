@@ -237,7 +237,7 @@ struct Float8Dot {
       return;
     }
     MFMA_UNROLL for (int row = 0; row < 4; ++row) {
-      left_out[row] = load<Int32Vector>(b.left_out + b_lane) | a.left_out[a_lane + row];
+      left_out[row] = load<Int32Vector>(b.left_out + b_lane) | int32_t(a.left_out[a_lane + row]);
       top[row] = sums[row].top;
     }
     // Where all of them are whole in the units of the larger E, even and odd k make no difference.

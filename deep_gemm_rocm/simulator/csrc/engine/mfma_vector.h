@@ -80,8 +80,16 @@ inline Vector smaller(Vector x, Vector y) {
 }
 
 inline FloatVector to_float(Int32Vector x) { return __builtin_convertvector(x, FloatVector); }
-// Toward zero; numbers out of range become -2^31.
-inline Int32Vector truncate(FloatVector x) { return __builtin_convertvector(x, Int32Vector); }
+// Toward zero; numbers out of range become -2^31, which C++ and so __builtin_convertvector leave open.
+inline Int32Vector truncate(FloatVector x) {
+#if defined(__AVX512BW__)
+  return (Int32Vector)_mm512_cvttps_epi32((__m512)x);
+#elif defined(__AVX2__)
+  return (Int32Vector)_mm256_cvttps_epi32((__m256)x);
+#else
+  return (Int32Vector)_mm_cvttps_epi32((__m128)x);
+#endif
+}
 
 // Shifts by any number of bits, of which 31 and more leave nothing but signs, or nothing.
 inline Int32Vector shift_right(Int32Vector x, Int32Vector bits) {

@@ -266,7 +266,7 @@ const uint32_t* matrix_operand(Wave& wave, const Operand& operand, bool doubles,
 
 MatrixInstruction matrix_instruction(Op op) {
   static const std::vector<MatrixInstruction> table = [] {
-    std::vector<MatrixInstruction> found(size_t(Op::count));
+    std::vector<MatrixInstruction> found(static_cast<size_t>(Op::count));
     for (size_t i = 0; i < found.size(); ++i) found[i] = find_matrix_instruction(mnemonic(Op(i)));
     return found;
   }();
