@@ -31,36 +31,44 @@ COMMON_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread",
 ENGINE_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 # GCC else sets and copies a few hundred bytes by string instructions, which take longer to start than that takes.
 GCC_FLAGS = [f"-m{f}-strategy=vector_loop:256:noalign,libcall:-1:noalign" for f in ("memset", "memcpy")]
+# clang warns of each loop that it can't vectorise as it is told to, and of libstdc++ 12's own std::stable_sort.
+CLANG_FLAGS = ["-Wno-pass-failed", "-Wno-deprecated-declarations"]
 EXPORTS = ROOT / SIMULATOR / "csrc" / "exports.map"
 # Never unmapped, for their threads and the handles they gave away outlive a dlclose; and bound to themselves, whatever
 # other HIP library is in the process.
 LINK_FLAGS = ["-shared", "-pthread", f"-Wl,--version-script={EXPORTS}"]
 LINK_FLAGS += ["-Wl,-z,defs", "-Wl,-z,nodelete", "-Wl,-Bsymbolic"]
+# The wheel may go to machines that have another C++ library, or none.
+STATIC_RUNTIME = ["-static-libstdc++", "-static-libgcc"]
 
 ZIG = [sys.executable, "-m", "ziglang", "c++"]
 
 
-def compiles(compiler: list[str]) -> bool:
-    """Whether the compiler builds a C++17 shared library for the highest x86-64 level."""
+def complaint(compiler: list[str]) -> str:
+    """Why the compiler builds no C++17 shared library for the highest x86-64 level; empty where it builds one."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.cpp")
         source.write_text("#include <string>\nstd::string probe(int i) { return std::to_string(i); }\n")
-        flags = ["-std=c++17", "-march=x86-64-v4", "-fPIC", "-shared"]
+        flags = ["-std=c++17", "-march=x86-64-v4", "-fPIC", "-shared", *STATIC_RUNTIME]
         command = [*compiler, *flags, str(source), "-o", str(Path(folder, "probe.so"))]
-        return subprocess.run(command, capture_output=True).returncode == 0
+        try:
+            done = subprocess.run(command, capture_output=True, text=True)
+        except OSError as error:
+            return str(error)
+        return "" if done.returncode == 0 else done.stderr.strip() or f"it ended with status {done.returncode}"
 
 
 @functools.cache
 def system_compiler() -> list[str] | None:
     """The machine's C++ compiler: $CXX, or the first of c++, g++ and clang++ that works; None where there is none."""
     if chosen := shlex.split(os.environ.get("CXX", "")):
-        if not compiles(chosen):
-            raise SystemExit(f"CXX={shlex.join(chosen)} can't build a C++17 shared library with -march=x86-64-v4")
+        if why := complaint(chosen):
+            raise SystemExit(
+                f"CXX={shlex.join(chosen)} can't build a C++17 shared library with -march=x86-64-v4: {why}\n"
+                "name another compiler, or unset CXX to have g++, clang++ or ziglang found"
+            )
         return chosen
-    for name in ("c++", "g++", "clang++"):
-        if shutil.which(name) and compiles([name]):
-            return [name]
-    return None
+    return next(([name] for name in ("c++", "g++", "clang++") if shutil.which(name) and not complaint([name])), None)
 
 
 def is_gcc(compiler: list[str]) -> bool:
@@ -80,12 +88,11 @@ class Toolchain:
                 raise SystemExit("no C++ compiler: install g++ or clang++, or `pip install ziglang`")
             # zig turns undefined behaviour into traps and adds debug information unless told not to; the glibc is
             # manylinux_2_28's.
-            self.flags = ["-target", "x86_64-linux-gnu.2.28", "-fno-sanitize=undefined", "-g0"]
+            self.flags = ["-target", "x86_64-linux-gnu.2.28", "-fno-sanitize=undefined", "-g0", *CLANG_FLAGS]
             self.link_flags = ["-s"]
         else:
-            gcc = is_gcc(self.compiler)
-            self.flags = GCC_FLAGS if gcc else []
-            self.link_flags = ["-static-libstdc++", "-static-libgcc"] if gcc else []
+            self.flags = GCC_FLAGS if is_gcc(self.compiler) else CLANG_FLAGS
+            self.link_flags = STATIC_RUNTIME
 
     def march(self, level: str) -> str:
         return "-march=" + (level.replace("-", "_") if self.is_zig else level)
