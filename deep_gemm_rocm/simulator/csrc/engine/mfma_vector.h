@@ -80,10 +80,13 @@ inline Vector smaller(Vector x, Vector y) {
 }
 
 inline FloatVector to_float(Int32Vector x) { return __builtin_convertvector(x, FloatVector); }
+
+// The AVX-512 instructions below have a mask of all lanes, for GCC 12 warns where they have none.
+
 // Toward zero; numbers out of range become -2^31, which C++ and so __builtin_convertvector leave open.
 inline Int32Vector truncate(FloatVector x) {
 #if defined(__AVX512BW__)
-  return (Int32Vector)_mm512_cvttps_epi32((__m512)x);
+  return (Int32Vector)_mm512_maskz_cvttps_epi32(-1, (__m512)x);
 #elif defined(__AVX2__)
   return (Int32Vector)_mm256_cvttps_epi32((__m256)x);
 #else
@@ -94,7 +97,7 @@ inline Int32Vector truncate(FloatVector x) {
 // Shifts by any number of bits, of which 31 and more leave nothing but signs, or nothing.
 inline Int32Vector shift_right(Int32Vector x, Int32Vector bits) {
 #if defined(__AVX512BW__)
-  return (Int32Vector)_mm512_srav_epi32((__m512i)x, (__m512i)bits);
+  return (Int32Vector)_mm512_maskz_srav_epi32(-1, (__m512i)x, (__m512i)bits);
 #elif defined(__AVX2__)
   return (Int32Vector)_mm256_srav_epi32((__m256i)x, (__m256i)bits);
 #else
@@ -103,7 +106,7 @@ inline Int32Vector shift_right(Int32Vector x, Int32Vector bits) {
 }
 inline Int32Vector shift_left(Int32Vector x, Int32Vector bits) {
 #if defined(__AVX512BW__)
-  return (Int32Vector)_mm512_sllv_epi32((__m512i)x, (__m512i)bits);
+  return (Int32Vector)_mm512_maskz_sllv_epi32(-1, (__m512i)x, (__m512i)bits);
 #elif defined(__AVX2__)
   return (Int32Vector)_mm256_sllv_epi32((__m256i)x, (__m256i)bits);
 #else
