@@ -2,6 +2,7 @@
 // is dropped. That masks the tails of tensors without branches.
 #pragma once
 
+#include "deep_gemm_rocm/buffer_intrinsics.h"
 #include "deep_gemm_rocm/hip_declarations.h"
 #include "deep_gemm_rocm/types.h"
 
@@ -33,31 +34,30 @@ struct Buffer {
   template <class T>
   DG_DEVICE T load(unsigned offset, unsigned scalar_offset = 0) const {
     if constexpr (sizeof(T) == 16) {
-      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b128(resource(), offset, scalar_offset, 0));
+      return __builtin_bit_cast(T, buffer_load_b128(resource(), offset, scalar_offset));
     } else if constexpr (sizeof(T) == 8) {
-      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b64(resource(), offset, scalar_offset, 0));
+      return __builtin_bit_cast(T, buffer_load_b64(resource(), offset, scalar_offset));
     } else if constexpr (sizeof(T) == 4) {
-      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b32(resource(), offset, scalar_offset, 0));
+      return __builtin_bit_cast(T, buffer_load_b32(resource(), offset, scalar_offset));
     } else {
       static_assert(sizeof(T) == 2, "only 2, 4, 8 and 16 bytes are loaded");
-      return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b16(resource(), offset, scalar_offset, 0));
+      return __builtin_bit_cast(T, buffer_load_b16(resource(), offset, scalar_offset));
     }
   }
 
   template <class T>
   DG_DEVICE void store(T value, unsigned offset) const {
     if constexpr (sizeof(T) == 16) {
-      __builtin_amdgcn_raw_buffer_store_b128(__builtin_bit_cast(Chunk, value), resource(), offset, 0, 0);
+      buffer_store_b128(__builtin_bit_cast(Chunk, value), resource(), offset);
     } else if constexpr (sizeof(T) == 8) {
-      using Half = Vector<unsigned, 2>;
-      __builtin_amdgcn_raw_buffer_store_b64(__builtin_bit_cast(Half, value), resource(), offset, 0, 0);
+      buffer_store_b64(__builtin_bit_cast(HalfChunk, value), resource(), offset);
     } else if constexpr (sizeof(T) == 4) {
-      __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(unsigned, value), resource(), offset, 0, 0);
+      buffer_store_b32(__builtin_bit_cast(unsigned, value), resource(), offset);
     } else if constexpr (sizeof(T) == 2) {
-      __builtin_amdgcn_raw_buffer_store_b16(__builtin_bit_cast(short, value), resource(), offset, 0, 0);
+      buffer_store_b16(__builtin_bit_cast(unsigned short, value), resource(), offset);
     } else {
       static_assert(sizeof(T) == 1, "only 1, 2, 4, 8 and 16 bytes are stored");
-      __builtin_amdgcn_raw_buffer_store_b8(__builtin_bit_cast(char, value), resource(), offset, 0, 0);
+      buffer_store_b8(__builtin_bit_cast(unsigned char, value), resource(), offset);
     }
   }
 
@@ -65,9 +65,7 @@ struct Buffer {
   // Word 3 of the resource (CDNA3 ISA, "Buffer Resource Descriptor"): DATA_FORMAT 32, no swizzle, untyped raw buffer.
   static constexpr int kRawBuffer = 0x00020000;
 
-  DG_DEVICE __amdgpu_buffer_rsrc_t resource() const {
-    return __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(base), 0, bytes, kRawBuffer);
-  }
+  DG_DEVICE BufferResource resource() const { return buffer_resource(base, bytes, kRawBuffer); }
 };
 
 }  // namespace deep_gemm_rocm

@@ -22,6 +22,14 @@ constexpr hipError_t hipSuccess = 0;
 extern "C" hipError_t hipLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments,
                                       __SIZE_TYPE__ dynamic_lds_bytes, hipStream_t stream);
 
+// Whether the compiler has the builtins for buffers and fences that came with LLVM 19; this one came last. AMD's compilers
+// are cut from LLVM's development, so that their version doesn't tell. Never true where host code is compiled.
+#if defined(__HIP_DEVICE_COMPILE__) && __has_builtin(__builtin_amdgcn_raw_buffer_load_b128)
+#define DG_HAS_LLVM_19_BUILTINS 1
+#else
+#define DG_HAS_LLVM_19_BUILTINS 0
+#endif
+
 namespace deep_gemm_rocm {
 
 DG_DEVICE int workgroup_id() { return __builtin_amdgcn_workgroup_id_x(); }
@@ -66,9 +74,15 @@ DG_DEVICE void wait_for_lds() { wait_for_arguments(); }
 
 // Orders LDS accesses of the whole workgroup; global loads in flight stay in flight.
 DG_DEVICE void lds_barrier() {
+#if DG_HAS_LLVM_19_BUILTINS
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+#else  // these fences wait for no more: a workgroup's waves share one cache
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+#endif
 }
 
 }  // namespace deep_gemm_rocm

@@ -6,7 +6,14 @@
 namespace deep_gemm_rocm {
 
 // One bit for each lane.
-DG_DEVICE uint64_t ballot(bool condition) { return __builtin_amdgcn_ballot_w64(condition); }
+DG_DEVICE uint64_t ballot(bool condition) {
+#if __clang_major__ < 18  // can't select an instruction for a ballot of `isunordered`
+  int word = condition;
+  asm("" : "+v"(word));
+  condition = word != 0;
+#endif
+  return __builtin_amdgcn_ballot_w64(condition);
+}
 
 DG_DEVICE int lowest_bit(uint64_t bits) { return __builtin_ctzl(bits); }
 DG_DEVICE int highest_bit(uint64_t bits) { return 63 - __builtin_clzl(bits); }
