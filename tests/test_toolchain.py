@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import io
 import struct
+import tempfile
 import warnings
 from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from deep_gemm_rocm.jit import CompileError, ToolchainError, toolchain
+from deep_gemm_rocm.jit import CompileError, ToolchainError, cache, probe, toolchain
 from deep_gemm_rocm.jit.render import render
 from deep_gemm_rocm.jit.source import Source
+from deep_gemm_rocm.paths import include_dir
 
 TEMPLATES = Path(__file__).parent / "templates"
 VALUES = {"threads": 64, "factor": 2, "plus_one": False}
@@ -157,15 +159,21 @@ def bare(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     if Path("/opt/rocm/bin/hipcc").exists():
         pytest.skip("this machine's ROCm would be found")
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", str(tmp_path / "cache"))
+    install(tmp_path / "bin" / "cc", ": > kernel.so")
     return monkeypatch
 
 
-def install_hipcc(root: Path, version: str) -> Path:
-    program = root / "bin" / "hipcc"
-    program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho '{version}'\n")
+def install(program: Path, script: str) -> Path:
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     return program
+
+
+def install_hipcc(root: Path, version: str, compile_kernel: str = ": > kernel.o") -> Path:
+    """A program that says it is of ``version``, and else runs ``compile_kernel``."""
+    return install(root / "bin" / "hipcc", f"[ \"$1\" = --version ] && echo '{version}' && exit\n{compile_kernel}")
 
 
 def no_ziglang(monkeypatch):
@@ -211,7 +219,7 @@ def test_an_unable_hipcc_alone_is_an_error_that_says_so(bare, tmp_path, forced):
 
 def test_without_any_compiler_the_error_says_what_to_install(bare):
     no_ziglang(bare)
-    with pytest.raises(ToolchainError, match=r"Install ROCm 6.*pip install ziglang"):
+    with pytest.raises(ToolchainError, match=r"Install ROCm 6.*pip install --upgrade ziglang"):
         toolchain.choose()
 
 
@@ -278,13 +286,7 @@ def test_devices_visible_to_a_rank_do_not_identify_the_compiler(bare, tmp_path):
 
 def test_no_shell_reads_what_is_passed(bare, tmp_path):
     root = tmp_path / "rocm 6;touch pwned $(touch pwned) `touch pwned`"
-    program = install_hipcc(root, MODERN)
-    script = program.read_text()
-    compile_only = '[ "$1" = --version ] && exit\nfor word in "$@"; do echo "$word" >> words; done\n: > kernel.o\n'
-    program.write_text(script + compile_only)
-    (tmp_path / "bin").mkdir(exist_ok=True)
-    (tmp_path / "bin" / "cc").write_text("#!/bin/sh\n: > kernel.so\n")
-    (tmp_path / "bin" / "cc").chmod(0o755)
+    install_hipcc(root, MODERN, ': > words\nfor word in "$@"; do echo "$word" >> words; done\n: > kernel.o')
     bare.setenv("ROCM_PATH", str(root))
     bare.setenv("HIPCC_COMPILE_FLAGS_APPEND", "; touch pwned")
     folder = tmp_path / "build & touch pwned"
@@ -298,9 +300,75 @@ def test_no_shell_reads_what_is_passed(bare, tmp_path):
 
 
 def test_hipcc_without_a_linker_says_so(bare, tmp_path):
+    (tmp_path / "bin" / "cc").unlink()
     install_hipcc(tmp_path, MODERN)
+    no_ziglang(bare)
     with pytest.raises(ToolchainError, match="C compiler to link with"):
-        toolchain.choose().build(write(tmp_path / "kernel"))
+        toolchain.choose()
+
+
+def test_a_hipcc_that_fails_is_found_out_before_the_first_kernel(bare, tmp_path):
+    """And ziglang takes over, unless hipcc is insisted on."""
+    pytest.importorskip("ziglang")
+    bare.setattr(tempfile, "tempdir", str(tmp_path))
+    program = install_hipcc(tmp_path, MODERN, "echo noted\necho 'fatal error: no lld' >&2\nexit 1")
+    with pytest.warns(UserWarning, match=r"fatal error: no lld; using ziglang instead") as warned:
+        assert toolchain.choose().name == "ziglang"
+    assert str(program) in str(warned[0].message)
+    assert any("no lld" in line for line in toolchain.installed())
+    bare.setenv("DG_TOOLCHAIN", "hipcc")
+    with pytest.raises(ToolchainError, match=r"can't compile for gfx942: fatal error: no lld$"):
+        toolchain.choose()
+    assert not list(cache.build_folders())
+
+
+def test_an_able_hipcc_is_tried_once(bare, tmp_path):
+    """Not again by the next process, which finds the kernel in the cache."""
+    install_hipcc(tmp_path, MODERN, f"echo tried >> {tmp_path}/tries\n: > kernel.o")
+    for _ in range(2):
+        bare.setattr(probe, "_failures", {})
+        assert toolchain.choose().name == "hipcc"
+        assert toolchain.choose().name == "hipcc"
+    assert (tmp_path / "tries").read_text() == "tried\n"
+
+
+def install_zig(root: Path, clang: int, zig: str) -> toolchain.Ziglang:
+    script = f'[ "$1" = version ] && echo {zig} || echo clang version {clang}.0.6'
+    return toolchain.Ziglang(install(root / "zig", script))
+
+
+def test_a_ziglang_that_is_too_old_is_refused(bare, tmp_path):
+    old = install_zig(tmp_path, clang=16, zig="0.11.0")
+    bare.setattr(toolchain.Ziglang, "find", lambda: old)
+    with pytest.raises(ToolchainError, match=r"ziglang 0\.11\.0 \(clang 16\).*pip install --upgrade ziglang"):
+        toolchain.choose()
+    assert list(toolchain.installed()) == [old.why_unable()]
+
+
+@pytest.mark.parametrize(("clang", "preloads"), [(17, False), (19, False), (20, True), (22, True)])
+def test_arguments_are_preloaded_where_the_compiler_does_it_safely(bare, tmp_path, clang, preloads):
+    install_hipcc(tmp_path, f"HIP version: 6\nclang version {clang}.0.0")
+    for compiler in (toolchain.Hipcc.find(), install_zig(tmp_path, clang, "0.1")):
+        assert compiler.why_unable() is None
+        assert ("-amdgpu-kernarg-preload-count=16" in compiler.identity()["flags"][0]) == preloads
+
+
+@pytest.mark.parametrize("has_builtins", [0, 1])
+def test_buffers_are_accessed_with_and_without_clangs_builtins(tmp_path, has_builtins):
+    """The same instructions, whichever way a compiler offers them."""
+    compiler = ziglang()
+    folder = tmp_path / "kernel"
+    folder.mkdir()
+    text = render(include_dir() / "deep_gemm_rocm", "compiler_probe.hip.j2", {})
+    text = f"#ifdef __HIP_DEVICE_COMPILE__\n#define DG_HAS_LLVM_19_BUILTINS {has_builtins}\n#endif\n{text}"
+    Source.collect("compiler_probe", text, include_dir()).write(folder)
+    compiler.build(folder)
+    listing = (folder / "device.s").read_text()
+    words = [line.split()[0] for line in listing.splitlines() if line.strip()]
+    assert sorted(word for word in words if word.startswith(("buffer_", "v_mfma", "s_barrier"))) == [
+        *("buffer_load_dwordx2", "buffer_load_dwordx2", "buffer_store_dwordx2"),
+        *("s_barrier", "v_mfma_f32_16x16x32_fp8_fp8"),
+    ]
 
 
 def test_a_compiler_that_cannot_be_started_says_so(tmp_path):

@@ -27,7 +27,8 @@ LIBRARY_FILE = "kernel.so"
 
 _FIRST_CLANG_WITH_GFX942 = 17
 
-_CODE_OBJECT_VERSION = "-mcode-object-version=5"  # every ROCm that drives gfx942 loads it; newer clangs default to 6
+# The compiler may be newer than the runtime: newer clangs default to version 6, which takes ROCm 6.3 or later to load.
+_CODE_OBJECT_VERSION = "-mcode-object-version=5"
 _COMPILE_FLAGS = (
     *("-x", "hip", "-std=c++17", "-O3", "-fPIC", "-fno-exceptions"),
     # A kernel that reached for the host's headers or libraries would compile on one machine and not on the next.
@@ -41,7 +42,8 @@ _COMPILE_FLAGS = (
 )
 
 # Arguments in scalar registers when a wave starts; see FirstArguments in gemm_arguments.h. Before this version of clang
-# a kernel that wants them traps where firmware is too old for it, since then it loads them itself.
+# a kernel that wants them traps where firmware is too old for it, since then it loads them itself; the first ones don't
+# know the option.
 _PRELOAD_FLAGS = ("-mllvm", "-amdgpu-kernarg-preload-count=16")
 _FIRST_CLANG_WITH_PRELOAD = 20
 
@@ -50,6 +52,17 @@ _FIRST_CLANG_WITH_PRELOAD = 20
 _LINK_FLAGS = ("-shared", "-z", "nodelete", "-Bsymbolic")
 
 _HOST = ("-target", "x86_64-linux-gnu")
+
+
+def _compile_flags(clang: int | None) -> list[str]:
+    preloads = clang is not None and clang >= _FIRST_CLANG_WITH_PRELOAD
+    return [*_COMPILE_FLAGS, *(_PRELOAD_FLAGS if preloads else ())]
+
+
+def _clang_in(version_text: str) -> int | None:
+    """The major version of the clang that a compiler's ``--version`` names."""
+    found = re.search(r"clang version (\d+)", version_text)
+    return int(found[1]) if found else None
 
 
 class Toolchain(Protocol):
@@ -91,14 +104,11 @@ class Hipcc:
         self.program = program
         self.environment = {name: os.environ[name] for name in self._ENVIRONMENT if name in os.environ}
         self._version_text = _version_text((str(program), "--version"), tuple(os.environ.items()))
-        clang = re.search(r"clang version (\d+)", self._version_text)
-        self._clang_major = int(clang[1]) if clang else None
+        self._clang = _clang_in(self._version_text)
         hip = re.search(r"HIP version: (\S+)", self._version_text)
-        self._flags = list(_COMPILE_FLAGS)
-        if self._clang_major is not None and self._clang_major >= _FIRST_CLANG_WITH_PRELOAD:
-            self._flags += _PRELOAD_FLAGS
+        self._flags = _compile_flags(self._clang)
         self.version = f"HIP {hip[1] if hip else 'of unknown version'}, " + (
-            f"clang {self._clang_major}" if clang else "no clang behind it"
+            f"clang {self._clang}" if self._clang else "no clang behind it"
         )
 
     @classmethod
@@ -110,14 +120,23 @@ class Hipcc:
         return cls(Path(on_path)) if on_path else None
 
     def why_unable(self) -> str | None:
-        """Why this hipcc cannot target gfx942; None if it can."""
+        """Why this hipcc cannot target gfx942; None if it can, as it shows with a small kernel.
+
+        That kernel is compiled once: then it is in the cache, until this hipcc or its environment is another.
+
+        Raises:
+            CacheError: see ``cache.obtain``.
+        """
+        from . import probe  # which imports this module
+
         found = f"{self.program} ({self.version}) can't compile for {ARCH}"
         needed = f"that takes clang {_FIRST_CLANG_WITH_GFX942} or later, as in ROCm 6"
-        if self._clang_major is None:
+        if self._clang is None:
             return f"{found}: `hipcc --version` names no clang, and {needed}"
-        if self._clang_major < _FIRST_CLANG_WITH_GFX942:
+        if self._clang < _FIRST_CLANG_WITH_GFX942:
             return f"{found}: {needed}"
-        return None
+        failure = probe.failure(self)
+        return f"{found}: {failure}" if failure else None
 
     def identity(self) -> Mapping[str, object]:
         return {
@@ -156,21 +175,32 @@ extern "C" __attribute__((visibility("hidden"))) int atexit(void (*function)(voi
   return __cxa_atexit((void (*)(void*))function, nullptr, &__dso_handle);
 }
 """
-    # The host side, which is compiled meanwhile, only knows this name of the device's.
+    # The host side, which is compiled meanwhile, only knows this name of the device's. Clang 19's ends in an underscore
+    # and the name of the compilation unit, which is empty here; its host side has no place for the runtime's handle.
     _EMBEDDED = """\
 .section .hip_fatbin, "a"
 .p2align 12
-.globl __hip_fatbin
-.hidden __hip_fatbin
+.globl __hip_fatbin, __hip_fatbin_
+.hidden __hip_fatbin, __hip_fatbin_
 __hip_fatbin:
+__hip_fatbin_:
 .incbin "device.hipfb"
+.section .bss.__hip_gpubin_handle_, "aw", @nobits
+.p2align 3
+.weak __hip_gpubin_handle_
+.hidden __hip_gpubin_handle_
+__hip_gpubin_handle_:
+.zero 8
 .section .note.GNU-stack, ""
 """
 
     def __init__(self, program: Path) -> None:
         self.program = program
         clang = _version_text((str(program), "clang", "--version"), ()).partition("\n")[0]
-        self.version = f"{clang}, zig {_version_text((str(program), 'version'), ())}"
+        self._clang = _clang_in(clang)
+        self._flags = _compile_flags(self._clang)
+        self._zig = _version_text((str(program), "version"), ())
+        self.version = f"{clang}, zig {self._zig}"
 
     @classmethod
     def find(cls) -> Ziglang | None:
@@ -180,12 +210,22 @@ __hip_fatbin:
         program = Path(package.origin).with_name("zig")
         return cls(program) if os.access(program, os.X_OK) else None
 
+    def why_unable(self) -> str | None:
+        """Why the installed ziglang cannot target gfx942; None if it can."""
+        if self._clang is not None and self._clang >= _FIRST_CLANG_WITH_GFX942:
+            return None
+        found = f"clang {self._clang}" if self._clang else "no clang in it"
+        return (
+            f"ziglang {self._zig} ({found}) can't compile for {ARCH}: "
+            f"that takes clang {_FIRST_CLANG_WITH_GFX942} or later, as in ziglang 0.12"
+        )
+
     def identity(self) -> Mapping[str, object]:
         # Not the program's path: a published package of this version holds these very bytes wherever it is installed.
         return {
             "name": self.name,
             "version": self.version,
-            "flags": [_COMPILE_FLAGS, _PRELOAD_FLAGS, _LINK_FLAGS],
+            "flags": [self._flags, _LINK_FLAGS],
             "host support": [self._HOST_SUPPORT, self._EMBEDDED],
         }
 
@@ -198,7 +238,7 @@ __hip_fatbin:
 
     def _build_device(self, folder: Path) -> None:
         device = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={ARCH}", _CODE_OBJECT_VERSION]
-        of_device = [*_COMPILE_FLAGS, *_PRELOAD_FLAGS, "--cuda-device-only"]
+        of_device = [*self._flags, "--cuda-device-only"]
         self._run(folder, "clang", *of_device, "-S", KERNEL_FILE, "-o", "device.s")
         self._run(folder, "clang", *device, "-c", "device.s", "-o", "device.o")
         self._run(folder, "ld.lld", "-shared", "--no-undefined", "device.o", "-o", "device.co")
@@ -219,7 +259,10 @@ __hip_fatbin:
 def choose() -> Toolchain:
     """The toolchain to compile with: what ``DG_TOOLCHAIN`` forces, else hipcc if it can target gfx942, else ziglang.
 
+    Warns, once, where a hipcc was found and passed over.
+
     Raises:
+        CacheError: see ``Hipcc.why_unable``.
         ToolchainError: nothing here can compile for gfx942, or not what ``DG_TOOLCHAIN`` asks for.
     """
     forced = os.environ.get("DG_TOOLCHAIN") or None
@@ -238,9 +281,10 @@ def choose() -> Toolchain:
         )
 
     ziglang = Ziglang.find()
-    if ziglang is None:
-        found = f"{unable}, and ziglang is not installed" if unable else "no compiler for gfx942 found"
-        raise ToolchainError(f"{found}. Install ROCm 6 or later, or `pip install ziglang`.")
+    lacking = ziglang.why_unable() if ziglang else "ziglang is not installed"
+    if ziglang is None or lacking:
+        found = f"{unable}, and {lacking}" if unable else f"no compiler for {ARCH} found: no hipcc, and {lacking}"
+        raise ToolchainError(f"{found}. Install ROCm 6 or later, or `pip install --upgrade ziglang`.")
     if unable:
         warnings.warn(f"{unable}; using ziglang instead (DG_TOOLCHAIN=ziglang does so silently)", stacklevel=1)
     return ziglang
@@ -251,7 +295,7 @@ def installed() -> Iterator[str]:
     if hipcc := Hipcc.find():
         yield hipcc.why_unable() or f"{hipcc.program}, {hipcc.version}"
     if ziglang := Ziglang.find():
-        yield ziglang.version
+        yield ziglang.why_unable() or ziglang.version
 
 
 def _fat_binary(code_object: bytes) -> bytes:

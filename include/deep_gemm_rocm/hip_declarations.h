@@ -22,9 +22,10 @@ constexpr hipError_t hipSuccess = 0;
 extern "C" hipError_t hipLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments,
                                       __SIZE_TYPE__ dynamic_lds_bytes, hipStream_t stream);
 
-// Whether the compiler has the builtins for buffers and fences that came with LLVM 19; this one came last. AMD's compilers
-// are cut from LLVM's development, so that their version doesn't tell. Never true where host code is compiled.
-#if defined(__HIP_DEVICE_COMPILE__) && __has_builtin(__builtin_amdgcn_raw_buffer_load_b128)
+// Whether the compiler has the builtins for buffers and fences that came with LLVM 19; this one came last. AMD's
+// compilers are cut from LLVM's development, so that their version doesn't tell. Never true where host code is compiled.
+#if defined(DG_HAS_LLVM_19_BUILTINS)  // by a test, on the command line
+#elif defined(__HIP_DEVICE_COMPILE__) && __has_builtin(__builtin_amdgcn_raw_buffer_load_b128)
 #define DG_HAS_LLVM_19_BUILTINS 1
 #else
 #define DG_HAS_LLVM_19_BUILTINS 0
