@@ -6,8 +6,8 @@ when the program runs. Operators take no tuples: pairs are two arguments, the sc
 recipe stands for None. Torch reads the schemas off the annotations, which must therefore not be strings.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Sequence  # noqa: UP035  torch before 2.7 knows no other Sequence in a schema
 
 import torch
 from torch import Tensor

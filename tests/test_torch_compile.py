@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import types
+import typing
 from functools import partial
 
 import pytest
@@ -325,3 +328,13 @@ def test_errors_come_when_the_program_runs():
     a, b, d = per_token(M, K), per_block(N, K), empty(M, N)
     compiled(a, b, d)
     assert_accurate(d, gemm_reference(a, b))
+
+
+def test_schemas_are_annotated_as_the_oldest_torch_reads_them():
+    """Before 2.7 torch infers no schema from ``collections.abc.Sequence[int]`` or ``list[int]``."""
+    operators = [value for value in vars(ops).values() if isinstance(value, torch.library.CustomOpDef)]
+    assert len(operators) >= 19
+    for operator in operators:
+        for name, parameter in inspect.signature(operator._init_fn).parameters.items():
+            for part in (parameter.annotation, *typing.get_args(parameter.annotation)):
+                assert not isinstance(part, types.GenericAlias), f"{operator._name}: {name}"
