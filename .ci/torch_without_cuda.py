@@ -1,9 +1,10 @@
-"""Makes a CUDA build of torch importable without CUDA's libraries: gigabytes of packages that CPU tensors don't need.
+"""Installs a torch of PyPI, where x86-64 has CUDA builds only, without gigabytes of CUDA that CPU tensors don't need.
 
-usage: torch_without_cuda.py SITE_PACKAGES ZIG
+usage: torch_without_cuda.py PYTHON REQUIREMENT ZIG [REQUIREMENT ...]
 
-PyPI has torch for x86-64 as CUDA builds only. Libraries that torch's own need and that are not there are made here,
-with every function that torch looks for; a process that calls one is ended by an illegal instruction.
+``PYTHON`` is the interpreter of a virtual environment, the first requirement names the torch, and others are installed
+beside it. CUDA's libraries are made here, but for the small ones that torch calls when it is loaded: they have every
+function that torch looks for, and a process that calls one is ended by an illegal instruction.
 """
 
 import subprocess
@@ -13,37 +14,67 @@ from collections import defaultdict
 from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
+from packaging.requirements import Requirement
 
-PREFIXES = ("libcu", "libnccl", "libnv")
+CUDA = ("cuda", "nvidia", "triton")
+NEEDED_TO_LOAD = ("nvidia-cuda-runtime", "nvidia-cuda-cupti", "nvidia-nvtx")
+EXTRAS_NEEDED_TO_LOAD = "cudart,cupti,nvtx"
+LIBRARIES = ("libcu", "libnccl", "libnv")
+
+_METADATA = """
+import importlib.metadata, sysconfig
+print(sysconfig.get_path("platlib"), *importlib.metadata.requires("torch"), sep="\\n")
+"""
 
 
-def main(site_packages: str, zig: str) -> None:
-    torch = Path(site_packages, "torch", "lib")
-    there = {path.name for path in Path(site_packages).rglob("*.so*")}
+def main(python: str, torch: str, zig: str, *others: str) -> None:
+    install = [python, "-m", "pip", "install", "-q"]
+    subprocess.run([*install, "--no-deps", torch], check=True)
+    told = subprocess.run([python, "-c", _METADATA], check=True, capture_output=True, text=True).stdout
+    site_packages, *required = told.splitlines()
+    subprocess.run([*install, *filter(None, map(small, required)), *others], check=True)
+    make_libraries(Path(site_packages), zig)
+
+
+def small(line: str) -> str | None:
+    """What to install of one of torch's requirements."""
+    requirement = Requirement(line)
+    if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+        return None
+    if requirement.name == "cuda-toolkit":
+        return f"cuda-toolkit[{EXTRAS_NEEDED_TO_LOAD}]{requirement.specifier}"
+    if requirement.name.startswith(CUDA):
+        return f"{requirement.name}{requirement.specifier}" if requirement.name.startswith(NEEDED_TO_LOAD) else None
+    return f"{requirement.name}{requirement.specifier}"
+
+
+def make_libraries(site_packages: Path, zig: str) -> None:
+    torch = site_packages / "torch" / "lib"
+    there = {path.name for path in site_packages.rglob("*.so*")}
     functions = defaultdict(set)  # by library and version
     for path in torch.glob("*.so*"):
         with path.open("rb") as file:
             elf = ELFFile(file)
             for tag in elf.get_section_by_name(".dynamic").iter_tags("DT_NEEDED"):
                 functions[tag.needed, ""]
-            names_of = {
+            versions = {
                 version["vna_other"]: (library.name, version.name)
-                for library, versions in elf.get_section_by_name(".gnu.version_r").iter_versions()
-                for version in versions
+                for library, its_versions in elf.get_section_by_name(".gnu.version_r").iter_versions()
+                for version in its_versions
             }
-            of_symbol = elf.get_section_by_name(".gnu.version")
-            for index, symbol in enumerate(elf.get_section_by_name(".dynsym").iter_symbols()):
+            indices = elf.get_section_by_name(".gnu.version")
+            for number, symbol in enumerate(elf.get_section_by_name(".dynsym").iter_symbols()):
                 if symbol["st_shndx"] == "SHN_UNDEF" and symbol["st_info"]["bind"] == "STB_GLOBAL":
-                    version = of_symbol.get_symbol(index)["ndx"]
-                    functions[names_of.get(version, ("", ""))].add(symbol.name)
-    unversioned = {name for name in functions["", ""] if name.lower().startswith(("cu", "nccl", "nv", "__cu"))}
-    missing = {library for library, _ in functions if library.startswith(PREFIXES)} - there
-    for library in sorted(missing):
-        make(torch / library, zig, {v: f for (name, v), f in functions.items() if name == library and v}, unversioned)
-    print("made", *sorted(missing))
+                    functions[versions.get(indices.get_symbol(number)["ndx"], ("", ""))].add(symbol.name)
+    unversioned = {name for name in functions["", ""] if name.lower().startswith(("cu", "nccl", "nv"))}
+    missing = sorted({library for library, _ in functions if library.startswith(LIBRARIES)} - there)
+    for library in missing:
+        of_library = {version: names for (name, version), names in functions.items() if name == library and version}
+        make_library(torch / library, zig, of_library, unversioned)
+    print("made in place of CUDA's:", *missing)
 
 
-def make(path: Path, zig: str, functions: dict[str, set[str]], unversioned: set[str]) -> None:
+def make_library(path: Path, zig: str, functions: dict[str, set[str]], unversioned: set[str]) -> None:
     """A shared library whose ``functions``, by version, and ``unversioned`` ones end the process."""
     with tempfile.TemporaryDirectory() as folder:
         source, script = Path(folder, "functions.s"), Path(folder, "versions")
@@ -53,9 +84,8 @@ def make(path: Path, zig: str, functions: dict[str, set[str]], unversioned: set[
         script.write_text("".join(f"{version} {{ {'; '.join(sorted(of))}; }};\n" for version, of in functions.items()))
         subprocess.run([zig, "clang", "-target", "x86_64-linux-gnu", "-c", source, "-o", f"{source}.o"], check=True)
         versions = ["--version-script", script] if functions else []
-        subprocess.run(
-            [zig, "ld.lld", "-shared", "-soname", path.name, *versions, f"{source}.o", "-o", path], check=True
-        )
+        link = [zig, "ld.lld", "-shared", "-soname", path.name, *versions, f"{source}.o", "-o", path]
+        subprocess.run(link, check=True)
 
 
 if __name__ == "__main__":
