@@ -71,7 +71,7 @@ def make_libraries(site_packages: Path, zig: str) -> None:
     for library in missing:
         of_library = {version: names for (name, version), names in functions.items() if name == library and version}
         make_library(torch / library, zig, of_library, unversioned)
-    print("made in place of CUDA's:", *missing)
+    print("made in place of CUDA's, whose packages pip misses above:", *missing)
 
 
 def make_library(path: Path, zig: str, functions: dict[str, set[str]], unversioned: set[str]) -> None:

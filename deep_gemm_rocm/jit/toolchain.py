@@ -284,7 +284,8 @@ def choose() -> Toolchain:
     lacking = ziglang.why_unable() if ziglang else "ziglang is not installed"
     if ziglang is None or lacking:
         found = f"{unable}, and {lacking}" if unable else f"no compiler for {ARCH} found: no hipcc, and {lacking}"
-        raise ToolchainError(f"{found}. Install ROCm 6 or later, or `pip install --upgrade ziglang`.")
+        install = "pip install --upgrade ziglang" if ziglang else "pip install ziglang"
+        raise ToolchainError(f"{found}. Install ROCm 6 or later, or `{install}`.")
     if unable:
         warnings.warn(f"{unable}; using ziglang instead (DG_TOOLCHAIN=ziglang does so silently)", stacklevel=1)
     return ziglang
