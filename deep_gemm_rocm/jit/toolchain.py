@@ -283,7 +283,7 @@ def choose() -> Toolchain:
     ziglang = Ziglang.find()
     lacking = ziglang.why_unable() if ziglang else "ziglang is not installed"
     if ziglang is None or lacking:
-        found = f"{unable}, and {lacking}" if unable else f"no compiler for {ARCH} found: no hipcc, and {lacking}"
+        found = lacking if forced else f"{unable or f'no compiler for {ARCH} found: no hipcc'}, and {lacking}"
         install = "pip install --upgrade ziglang" if ziglang else "pip install ziglang"
         raise ToolchainError(f"{found}. Install ROCm 6 or later, or `{install}`.")
     if unable:
