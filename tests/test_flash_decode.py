@@ -59,6 +59,13 @@ class Problem:
                 scales = torch.empty(batch, heads).uniform_(0.05, 0.3, generator=generator)
                 self.descales[f"{name}_descale"] = scales
 
+    def put(self, which: str, sequence: int, token: int, column: int, value: float, head: int = 0) -> None:
+        """Replaces a value of "k" or "v", in the cache and in what the oracle is given."""
+        cache, kept = (self.k_cache, self.k) if which == "k" else (self.v_cache, self.v)
+        page = self.block_table[sequence, token // self.page_size]
+        cache[page, token % self.page_size, head, column] = value
+        kept[sequence][token, head, column] = value
+
     def _random(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
         return (torch.randn(shape, generator=generator) * (8 if self.dtype == FP8 else 1)).to(self.dtype)
 
@@ -185,17 +192,70 @@ def test_nan_of_a_token_shows_in_its_sequence_only():
 
 def test_nan_and_infinity_of_keys_and_values_show():
     problem = Problem((100, 60), widths=(64, 64))
-    for sequence, token, cache, kept, value in (
-        (0, 50, problem.k_cache, problem.k, torch.nan),
-        (1, 33, problem.v_cache, problem.v, torch.inf),
-    ):
-        page = problem.block_table[sequence, token // problem.page_size]
-        cache[page, token % problem.page_size, 1, 5] = value
-        kept[sequence][token, 1, 5] = value
+    problem.put("k", 0, 50, 5, torch.nan, head=1)
+    problem.put("v", 1, 33, 5, torch.inf, head=1)
     out, _ = problem.run(3)  # compared with an oracle that has them too
     assert out[0, 0, 4:].isnan().all()
     assert not out[0, 0, :4].isnan().any()
     assert (out[1, 0, 4:, 5] == torch.inf).all()
+
+
+# Sequences whose keys come in several blocks, with a first and a last one that not all of the tokens see.
+SPREAD = {
+    "bf16": {"context_lens": (170, 34, 2), "tokens_q": 4, "heads": 10},
+    "window": {"context_lens": (170, 40), "tokens_q": 4, "window": (83, 0)},
+    "f16": {"context_lens": (170, 34), "tokens_q": 3, "dtype": torch.float16},
+    "wide": {"context_lens": (170,), "tokens_q": 2, "widths": (256, 256)},
+    "e4m3": {"context_lens": (330, 70), "tokens_q": 4, "dtype": FP8},
+}
+
+
+@pytest.mark.parametrize("num_splits", [None, 1, 2, 5])
+@pytest.mark.parametrize("size", [1, 40])
+@pytest.mark.parametrize("options", SPREAD.values(), ids=SPREAD)
+def test_odd_values_show_where_they_are_seen_however_keys_are_split(options, size, num_splits):
+    """With logits of any size: a probability may underflow within a part, and a part's weight as well."""
+    problem = Problem(**{"widths": (64, 64), "page_size": 16, "kv_heads": 2, **options})
+    if problem.dtype != FP8:
+        problem.q.mul_(size)
+    infinities = () if problem.dtype == FP8 else (torch.inf, -torch.inf)
+    for sequence, tokens in enumerate(problem.context_lens):
+        odd = range(0, tokens, 3)
+        for column, token in enumerate(odd):
+            for i, value in enumerate((torch.nan, *infinities)):
+                if (column + i) % 4 != 0:  # columns with any of them, also with both infinities
+                    problem.put("v", sequence, token, (column + 20 * i) % 64, value)
+        for token in range(max(tokens - 5, 0), tokens):  # around what the first of the tokens see
+            problem.put("v", sequence, token, 63 - tokens + token, torch.nan, head=1)
+    problem.run(num_splits)
+
+
+@pytest.mark.parametrize("num_splits", [None, 1, 2, 5])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("which", ["q", "k"])
+def test_odd_logits_show_in_their_queries_however_keys_are_split(which, value, num_splits):
+    """NaN and infinity in everything of a query; -infinity in nothing, not even by its key's value."""
+    problem = Problem((170, 34), tokens_q=3, widths=(64, 64))
+    problem.q.abs_()
+    if which == "q":
+        problem.q[0, 1, 3, 7] = value
+        for cache in (problem.k_cache, *problem.k):
+            cache.abs_()
+    else:
+        for token in (3, 70, 168, 169):
+            problem.put("k", 0, token, 7, value)
+            problem.put("v", 0, token, 9, torch.nan)
+    problem.put("v", 0, 100, 11, torch.inf)
+    problem.run(num_splits)
+
+
+def test_the_largest_values_stay_finite():
+    problem = Problem((100,), widths=(64, 64))
+    problem.q.zero_()
+    for cache in (problem.v_cache, *problem.v):
+        cache[~cache.isnan()] = 3e38
+    out, _ = problem.run(1)
+    assert out.isfinite().all()
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e4])

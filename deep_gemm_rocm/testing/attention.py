@@ -84,7 +84,9 @@ def attention_reference(
 ) -> AttentionReference:
     """The reference for ``flash_attention`` with these arguments, where query i sees the keys ``seen[..., i, :]``.
 
-    On the CPU. What a query doesn't see has no influence on it, be it NaN.
+    On the CPU. What a query doesn't see has no influence on it, be it NaN; nor has a key whose logit is -inf. A value
+    of infinity gives infinity, however small its probability: none is 0. A logit of NaN or of infinity makes everything
+    of its query NaN.
     """
     heads, kv_heads = q.shape[2], k.shape[2]
     scale = softmax_scale if softmax_scale is not None else 1 / math.sqrt(q.shape[-1])
@@ -92,7 +94,9 @@ def attention_reference(
     keys = _dequantised(k, k_descale).repeat_interleave(heads // kv_heads, dim=1)
     values = _dequantised(v, v_descale).repeat_interleave(heads // kv_heads, dim=1)
     logits = (queries @ keys.mT * scale).masked_fill(~seen, -torch.inf)
+    counts = seen & (logits != -torch.inf)
     lse = torch.logsumexp(logits, dim=-1)
+    lse = lse.masked_fill(lse == torch.inf, torch.nan)
     nothing = (lse == -torch.inf)[..., None]
     p = torch.where(nothing, 0.0, torch.exp(logits - torch.where(nothing, 0.0, lse[..., None])))
 
@@ -107,7 +111,7 @@ def attention_reference(
     peak = p.amax(dim=-1, keepdim=True) if p.shape[-1] else p.sum(dim=-1, keepdim=True)
     lost = p * (relative * 1.01 + logit_error + key_error) + absolute * peak * seen
     mean_error = (p * logit_error).nan_to_num(0.0).sum(dim=-1, keepdim=True)
-    sees = lambda weights, of: _product(weights, of, seen)  # noqa: E731
+    sees = lambda weights, of: _product(weights, of, counts)  # noqa: E731
     error = sees(lost, values.abs()) + sees(p, values.abs()) * (mean_error + key_error)
     return AttentionReference(
         sees(p, values).transpose(1, 2),
@@ -131,8 +135,8 @@ def logits_reference(q: torch.Tensor, keys: torch.Tensor, scales: torch.Tensor, 
     return GemmReference(exact, (MATRIX_CORE_ERROR + q.shape[1] + 4) * _ROUNDING * magnitude)
 
 
-def _product(weights: torch.Tensor, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-    """``weights @ values``, where zeros that stand for what isn't seen leave no trace of NaNs."""
+def _product(weights: torch.Tensor, values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """``weights @ values``, where keys that don't count leave no trace of NaNs, and the others' weights are above 0."""
     finite = values.nan_to_num(0.0, 0.0, 0.0)
     result = weights @ finite
     if finite.equal(values):
@@ -140,9 +144,11 @@ def _product(weights: torch.Tensor, values: torch.Tensor, seen: torch.Tensor) ->
     odd = (values - finite).nan_to_num(torch.nan, torch.inf, -torch.inf)
     for index in odd.ne(0).any(dim=-1).nonzero():  # batch, head, key
         batch, head, key = index.tolist()
-        column = seen.expand(*weights.shape)[batch, head, :, key, None]
+        column = counts.expand(*weights.shape)[batch, head, :, key, None]
+        weight = weights[batch, head, :, key, None]
         row = torch.where(odd[batch, head, key] != 0, values[batch, head, key], 0.0)
-        result[batch, head] += torch.where(column, weights[batch, head, :, key, None] * row, 0.0)
+        product = torch.where(row.isinf() & ~weight.isnan(), row, weight * row)
+        result[batch, head] += torch.where(column, product, 0.0)
     return result
 
 

@@ -10,6 +10,7 @@
 #include "deep_gemm_rocm/online_softmax.h"
 #include "deep_gemm_rocm/paged_cache.h"
 #include "deep_gemm_rocm/probabilities.h"
+#include "deep_gemm_rocm/rounding.h"
 #include "deep_gemm_rocm/transposing_tile_loader.h"
 
 namespace deep_gemm_rocm {
@@ -104,11 +105,14 @@ class FlashDecode {
   }
 
   // As the output, where these are all keys, else for the others to be added.
-  DG_DEVICE void store() const {
+  DG_DEVICE void store() {
     const float sum = softmax_.sum();
     const float log2_sum = softmax_.log2_sum();
+    // Where the sum of probabilities is NaN, so is everything.
+    const bool again = sum > 0 && row_exists() && !all_finite(out_);
+    if (ballot(again) != 0) add_up_again(again, sum);
     if (!row_exists()) return;
-    const float factor = sum == 0 ? 0 : value_scale_ / sum;
+    const float factor = sum == 0 ? 0 : again ? value_scale_ : value_scale_ / sum;
     if (tile_.has_all_blocks) {
       const int64_t offset = tile_.sequence * args_.out.batch_stride + token_ * args_.out.token_stride +
                              head_ * args_.out.head_stride;
@@ -193,11 +197,23 @@ class FlashDecode {
   }
 
   DG_DEVICE float update_softmax(int block) {
+    const float scale = logit_scale_ * query_scale_;
+    if (is_seen_by_all(block)) return softmax_.update(logits_, scale);
+    mask(block, scale);
+    return softmax_.update(logits_, 1);
+  }
+
+  DG_DEVICE bool is_seen_by_all(int block) const {
     const int key = block * Shape::kBlockK;
     const int aligned = pages_.tokens() - args_.tokens_q;  // the key of token 0
-    const float scale = logit_scale_ * query_scale_;
     const int last_begin = aligned + args_.tokens_q - 1 - args_.window_left;
-    if (key >= last_begin && key + Shape::kBlockK <= aligned + 1) return softmax_.update(logits_, scale);
+    return key >= last_begin && key + Shape::kBlockK <= aligned + 1;
+  }
+
+  // Scales the logits, and replaces those of keys that the lane's query doesn't see.
+  DG_DEVICE void mask(int block, float scale) {
+    const int key = block * Shape::kBlockK;
+    const int aligned = pages_.tokens() - args_.tokens_q;
     const int begin = max(aligned + token_ - args_.window_left, 0) - key - lane_group() * Shape::kRun;
     const int end = aligned + token_ + 1 - key - lane_group() * Shape::kRun;
 #pragma unroll
@@ -205,7 +221,6 @@ class FlashDecode {
       const float logit = logits_[i / Mfma::kElements][i % Mfma::kElements];
       logits_[i / Mfma::kElements][i % Mfma::kElements] = i >= begin && i < end ? logit * scale : -kInfinity;
     }
-    return softmax_.update(logits_, 1);
   }
 
   // out = out · factor + Vᵀ · Pᵀ
@@ -225,19 +240,64 @@ class FlashDecode {
     });
   }
 
+  // The first of kWidth neighbouring values that a lane has an element of.
+  static DG_DEVICE int value_of(int group, int element) {
+    return (group * Mfma::kRows + Mfma::row_of_element(lane_group(), element)) * Shape::kWidth;
+  }
+
+  // Makes the sums of some lanes anew, one key after the other, divided by the sum of probabilities. Matrix cores make
+  // NaN of a value that isn't finite and a probability of 0, be it of a key that the query doesn't see.
+  DG_DEVICE void add_up_again(bool again, float sum) {
+    if (again) static_for<Shape::kValueGroups * Shape::kWidth>([&](int i) { out_[i] = 0; });
+    const float unit = 1 / sum;
+    for (int block = tile_.begin; block < tile_.end; ++block) {
+      load_pages(block);
+      static_for<Shape::kKeyFragments>([&](auto fragment) {
+        load_keys(block, fragment);
+        multiply_keys(fragment);
+      });
+      const bool seen = is_seen_by_all(block);
+      const float scale = logit_scale_ * query_scale_;
+      if (!seen) mask(block, scale);
+      for (int key = 0; key < Shape::kBlockK; ++key) {
+        float logit = 0;
+#pragma unroll
+        for (int i = 0; i < Shape::kRun; ++i) {
+          if (key % Shape::kRun == i) logit = logits_[i / Mfma::kElements][i % Mfma::kElements];
+        }
+        logit = exchange(seen ? logit * scale : logit, key / Shape::kRun * Mfma::kRows + lane_row());
+        if (again && logit != -kInfinity) add_values_of(block * Shape::kBlockK + key, softmax_.probability(logit) * unit);
+      }
+    }
+  }
+
+  DG_DEVICE void add_values_of(int key, float probability) {
+    const uint8_t* const first = pages_.address<T>(args_.v, tile_.kv_head, pages_.page_of(key), key);
+    static_for<Shape::kValueGroups * Mfma::kElements>([&](auto i) {
+      constexpr int kGroup = i / Mfma::kElements;
+      constexpr int kElement = i % Mfma::kElements;
+      const auto values = load_global<Vector<typename Storage<T>::Type, Shape::kWidth>>(
+          first + value_of(kGroup, kElement) * static_cast<int>(sizeof(T)));
+#pragma unroll
+      for (int f = 0; f < Shape::kWidth; ++f) {
+        auto& sums = out_[kGroup * Shape::kWidth + f];
+        sums[kElement] = add_value(sums[kElement], probability, Storage<T>::widened(values[f]));
+      }
+    });
+  }
+
   template <class Row>
   DG_DEVICE void store_row(Row* row, float factor) const {
     static_for<Shape::kValueGroups * Mfma::kElements>([&](auto i) {
       constexpr int kGroup = i / Mfma::kElements;
       constexpr int kElement = i % Mfma::kElements;
-      const int value = (kGroup * Mfma::kRows + Mfma::row_of_element(lane_group(), kElement)) * Shape::kWidth;
       Vector<Row, Shape::kWidth> stored;
 #pragma unroll
       for (int f = 0; f < Shape::kWidth; ++f) {
         const float sum = out_[kGroup * Shape::kWidth + f][kElement];
         stored[f] = static_cast<Row>(factor == 0 ? 0 : sum * factor);
       }
-      *(Global<Vector<Row, Shape::kWidth>>*)(row + value) = stored;
+      *(Global<Vector<Row, Shape::kWidth>>*)(row + value_of(kGroup, kElement)) = stored;
     });
   }
 
@@ -308,9 +368,12 @@ DG_DEVICE void combine_parts(const DecodeArguments& args, int workgroup) {
       });
       static_for<kPartsAtOnce>([&](int i) {
         const float weight = read_lane(weight_of_lane, begin + i);
-        // A part without keys, or with none that counts, doesn't, whatever it is.
+        // A part without keys that count is zeros. Weights of others are above 0, even if they underflow.
 #pragma unroll
-        for (int v = 0; v < kVectors; ++v) out[v] += weight == 0 ? Values(0) : of_parts[i][v] * weight;
+        for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+          for (int j = 0; j < kVector; ++j) out[v][j] = add_value(out[v][j], weight, of_parts[i][v][j]);
+        }
       });
     }
   }

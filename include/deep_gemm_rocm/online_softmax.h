@@ -70,6 +70,11 @@ class OnlineSoftmax {
     sum_ = __builtin_fmaf(sum_, factor, sums[0] + sums[1]);
   }
 
+  // A key's probability once all keys are known, not yet divided by their sum.
+  DG_DEVICE float probability(float scaled_logit) const {
+    return exp2(scaled_logit + (kProbabilityExponent<T> - finite(highest_)));
+  }
+
   // What the probabilities of all keys add up to. In every lane of the query.
   DG_DEVICE float sum() const { return sum_over_lane_groups<Mfma::kRows>(sum_); }
 

@@ -56,4 +56,22 @@ DG_DEVICE MfmaOperand probability_operand(const typename Mfma::Accumulator (&p)[
   return rounded_operand<T>(values);
 }
 
+// `sum` and one more key's value, where the matrix cores can't add it. Each key that counts has a probability above 0,
+// even if it underflows: what it multiplies stays infinite.
+DG_DEVICE float add_value(float sum, float probability, float value) {
+  return __builtin_isinf(value) ? sum + value : __builtin_fmaf(probability, value, sum);
+}
+
+// Whether a lane's sums are all finite: the product of any other number with 0 is NaN.
+template <class Accumulator, int kCount>
+DG_DEVICE bool all_finite(const Accumulator (&sums)[kCount]) {
+  Accumulator zeros = 0;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) zeros = __builtin_elementwise_fma(sums[i], Accumulator(0), zeros);
+  float zero = 0;
+#pragma unroll
+  for (unsigned i = 0; i < sizeof(Accumulator) / sizeof(float); ++i) zero += zeros[i];
+  return zero == 0;
+}
+
 }  // namespace deep_gemm_rocm

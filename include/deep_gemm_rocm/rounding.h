@@ -12,6 +12,8 @@ struct Storage {
   using Type = T;
   static constexpr bool kIsFp8 = false;
 
+  static DG_DEVICE float widened(T value) { return static_cast<float>(value); }
+
   template <int kSize>
   static DG_DEVICE Vector<T, kSize> rounded(const float* values) {
     Vector<T, kSize> result;
@@ -73,12 +75,14 @@ DG_DEVICE bool may_have_nans(const float (&values)[kRows][kSize]) {
 }
 
 // Four values to a word, two with each conversion.
-#define DG_DEFINE_FP8_STORAGE(T, MAX, CONVERT)                                                       \
+#define DG_DEFINE_FP8_STORAGE(T, MAX, CONVERT, WIDEN)                                                       \
   template <>                                                                                        \
   struct Storage<T> {                                                                                \
     using Type = uint8_t;                                                                            \
     static constexpr bool kIsFp8 = true;                                                             \
     static constexpr float kMax = MAX;                                                               \
+                                                                                                     \
+    static DG_DEVICE float widened(uint8_t value) { return WIDEN(value, 0); }                        \
                                                                                                      \
     template <int kSize>                                                                             \
     static DG_DEVICE Vector<uint8_t, kSize> rounded(const float* values) {                                  \
@@ -92,8 +96,8 @@ DG_DEVICE bool may_have_nans(const float (&values)[kRows][kSize]) {
     }                                                                                                \
   };
 
-DG_DEFINE_FP8_STORAGE(E4M3, 240, __builtin_amdgcn_cvt_pk_fp8_f32)
-DG_DEFINE_FP8_STORAGE(E5M2, 57344, __builtin_amdgcn_cvt_pk_bf8_f32)
+DG_DEFINE_FP8_STORAGE(E4M3, 240, __builtin_amdgcn_cvt_pk_fp8_f32, __builtin_amdgcn_cvt_f32_fp8)
+DG_DEFINE_FP8_STORAGE(E5M2, 57344, __builtin_amdgcn_cvt_pk_bf8_f32, __builtin_amdgcn_cvt_f32_bf8)
 
 #undef DG_DEFINE_FP8_STORAGE
 
