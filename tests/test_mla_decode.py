@@ -73,6 +73,22 @@ def test_any_shape(lens, tokens_q, heads, num_splits, seed):
     Latent(tuple(lens), heads=heads, tokens_q=tokens_q, page_size=32, seed=seed).run(num_splits)
 
 
+@pytest.mark.parametrize("num_splits", [None, 1, 3])
+@pytest.mark.parametrize("size", [1, 20])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_odd_values_show_where_they_are_seen_however_keys_are_split(dtype, size, num_splits):
+    """Keys of infinity make logits of infinity: NaN for positive ones, while the key of a negative one doesn't count."""
+    problem = Latent((70, 34), heads=20, tokens_q=4, page_size=32, dtype=dtype)
+    problem.q.mul_(size)
+    problem.q[..., 40:60] = 0  # what is infinite there makes NaN in every query that sees it
+    problem.q[..., 100:300].abs_()
+    for column, token in enumerate(range(0, 60, 3)):
+        problem.put("k", 0, token, 100 + column, -torch.inf)
+    problem.put("k", 0, 69, 7, torch.nan)
+    problem.put("k", 1, 32, 7, torch.inf)
+    problem.run(num_splits)
+
+
 def test_same_bits_every_time():
     problem = Latent((150, 77))
     first, lse = problem.run(2)

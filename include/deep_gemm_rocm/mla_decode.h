@@ -191,7 +191,7 @@ class MlaDecode {
   }
 
   // As FlashDecode does. The waves have different values of the same queries.
-  DG_DEVICE void store() const {
+  DG_DEVICE void store() {
     const auto& args = kernel_arguments<DecodeArguments>();
     const float own_sum = softmax_.sum();
     const float own_log2_sum = softmax_.log2_sum();
@@ -199,12 +199,24 @@ class MlaDecode {
       *sum_of(0, wave_id()) = own_sum;
       *sum_of(1, wave_id()) = own_log2_sum;
     }
+    bool finite = true;
+    static_for<Shape::kRowTiles>([&](auto i) { finite &= all_finite(out_[i]); });
+    if (lane_id() == 0) *any_odd_of(wave_id()) = 0;
+    if (!finite) *any_odd_of(wave_id()) = 1;
     lds_barrier();
+    float sums[Shape::kRowTiles];
+    float log2_sums[Shape::kRowTiles];
+    static_for<Shape::kRowTiles>([&](auto i) {
+      sums[i] = *sum_of(0, i);
+      log2_sums[i] = *sum_of(1, i);
+    });
+    const bool any_odd = ballot(*any_odd_of(lane_id() % Shape::kWaves)) != 0;
+    const unsigned again = any_odd ? add_up_again(own_sum, sums) : 0;
     const int first_row = tile_.first_row + lane_id_computed_here() % Mfma::kRows;
     static_for<Shape::kRowTiles>([&](auto i) {
-      const float sum = *sum_of(0, i);
-      const float log2_sum = *sum_of(1, i);
-      const float factor = sum == 0 ? 0 : 1 / sum;
+      const float sum = sums[i];
+      const float log2_sum = log2_sums[i];
+      const float factor = sum == 0 ? 0 : again >> i & 1 ? 1 : 1 / sum;
       const int row = first_row + i * Mfma::kRows;
       const int token = row / args.heads;
       const int head = row % args.heads;
@@ -259,6 +271,10 @@ class MlaDecode {
   // In the end, two numbers of each query, where keys were.
   DG_DEVICE float* sum_of(int which, int row_tile) const {
     return reinterpret_cast<float*>(lds_) + (which * Shape::kRowTiles + row_tile) * kWaveSize + lane_id();
+  }
+  // Whether a wave has sums that aren't finite.
+  DG_DEVICE int* any_odd_of(int wave) const {
+    return reinterpret_cast<int*>(lds_) + 2 * Shape::kRowTiles * kWaveSize + wave;
   }
 
   DG_DEVICE void load_queries() {
@@ -427,6 +443,75 @@ class MlaDecode {
       static_for<Shape::kWidth>([&](auto f) {
         out_[tile][f] = Mfma::multiply_add(values_[f][operand], probabilities_[tile][operand], out_[tile][f]);
       });
+    });
+  }
+
+  // As FlashDecode does. Returns a bit for each tile whose sums the lane made anew. `own_sum` is that of the wave's tile.
+  // Keys that aren't finite count for nothing here, or their logits have made the sum of probabilities NaN.
+  DG_DEVICE unsigned add_up_again(float own_sum, const float (&sums)[Shape::kRowTiles]) {
+    unsigned again = 0;
+    static_for<Shape::kRowTiles>([&](auto tile) {
+      if (sums[tile] > 0 && !all_finite(out_[tile])) {
+        again |= 1u << tile;
+        static_for<Shape::kWidth>([&](int f) { out_[tile][f] = 0; });
+      }
+    });
+    const float unit = 1 / own_sum;
+    for (int block = tile_.begin; block < tile_.end; ++block) {
+      lds_barrier();  // the last block, or the sums, were read
+      loader_.look_up(pages_, block);
+      loader_.start(pages_, args_.k, block);
+      static_for<Loader::kPasses>([&](int pass) { loader_.load(pass); });
+      static_for<Loader::kPasses>([&](int pass) { loader_.store(pass, lds_); });
+      lds_barrier();
+      multiply_keys<false>(block, tile_.end);
+      lds_barrier();
+      if (computes_probabilities()) {
+        take_logits(block);  // which raises no maximum
+        static_for<Shape::kKeyFragments>([&](int i) {
+#pragma unroll
+          for (int e = 0; e < Mfma::kElements; ++e) {
+            const float logit = logits_[i][e];
+            logits_[i][e] = logit == -kInfinity ? kCountsForNothing
+                                                : softmax_.probability(logit * args_.logit_scale) * unit;
+          }
+          *logits_of(wave_id(), i, 0) = logits_[i];
+        });
+      }
+      lds_barrier();
+#pragma nounroll
+      for (int key = 0; key < Shape::kBlockK; ++key) add_values_of(key, again);
+    }
+    return again;
+  }
+
+  // In place of a probability.
+  static constexpr float kCountsForNothing = -1;
+
+  DG_DEVICE void add_values_of(int key, unsigned again) {
+    const int lane = lane_id_computed_here();
+    const int element = key % Shape::kRun;
+    const auto* const probabilities = reinterpret_cast<const float*>(lds_ + Shape::kKeyBytes) +
+                                      element / Mfma::kElements * Shape::kRowTiles * kWaveSize * Mfma::kElements +
+                                      (key / Shape::kRun * Mfma::kRows + lane % Mfma::kRows) * Mfma::kElements +
+                                      element % Mfma::kElements;
+    Vector<T, Shape::kWidth> values[Mfma::kElements];
+#pragma unroll
+    for (int e = 0; e < Mfma::kElements; ++e) {
+      const int byte = Mfma::row_of_element(lane / Mfma::kRows, e) * static_cast<int>(sizeof(values[e]));
+      values[e] = *reinterpret_cast<const Vector<T, Shape::kWidth>*>(
+          lds_ + wave_id() * Shape::kKeyTileBytes + lds_offset(key, byte / kChunkBytes) + byte % kChunkBytes);
+    }
+    static_for<Shape::kRowTiles>([&](auto tile) {
+      const float probability = probabilities[tile * kWaveSize * Mfma::kElements];
+      if ((again >> tile & 1) == 0 || probability == kCountsForNothing) return;
+#pragma unroll
+      for (int f = 0; f < Shape::kWidth; ++f) {
+#pragma unroll
+        for (int e = 0; e < Mfma::kElements; ++e) {
+          out_[tile][f][e] = __builtin_fmaf(probability, static_cast<float>(values[e][f]), out_[tile][f][e]);
+        }
+      }
     });
   }
 
