@@ -241,8 +241,8 @@ class FlashDecode {
   }
 
   // The first of kWidth neighbouring values that a lane has an element of.
-  static DG_DEVICE int value_of(int group, int element) {
-    return (group * Mfma::kRows + Mfma::row_of_element(lane_group(), element)) * Shape::kWidth;
+  static DG_DEVICE int value_of(int lane_group, int group, int element) {
+    return (group * Mfma::kRows + Mfma::row_of_element(lane_group, element)) * Shape::kWidth;
   }
 
   // Makes the sums of some lanes anew, one key after the other, divided by the sum of probabilities. Matrix cores make
@@ -250,11 +250,13 @@ class FlashDecode {
   DG_DEVICE void add_up_again(bool again, float sum) {
     if (again) static_for<Shape::kValueGroups * Shape::kWidth>([&](int i) { out_[i] = 0; });
     const float unit = 1 / sum;
+    const int lane = lane_id_computed_here();
     for (int block = tile_.begin; block < tile_.end; ++block) {
       load_pages(block);
       static_for<Shape::kKeyFragments>([&](auto fragment) {
         load_keys(block, fragment);
         multiply_keys(fragment);
+        __builtin_amdgcn_sched_barrier(0);  // for few registers
       });
       const bool seen = is_seen_by_all(block);
       const float scale = logit_scale_ * query_scale_;
@@ -265,19 +267,20 @@ class FlashDecode {
         for (int i = 0; i < Shape::kRun; ++i) {
           if (key % Shape::kRun == i) logit = logits_[i / Mfma::kElements][i % Mfma::kElements];
         }
-        logit = exchange(seen ? logit * scale : logit, key / Shape::kRun * Mfma::kRows + lane_row());
+        logit = exchange(seen ? logit * scale : logit, key / Shape::kRun * Mfma::kRows + lane % Mfma::kRows);
         if (again && logit != -kInfinity) add_values_of(block * Shape::kBlockK + key, softmax_.probability(logit) * unit);
       }
     }
   }
 
   DG_DEVICE void add_values_of(int key, float probability) {
+    const int lane = lane_id_computed_here();
     const uint8_t* const first = pages_.address<T>(args_.v, tile_.kv_head, pages_.page_of(key), key);
     static_for<Shape::kValueGroups * Mfma::kElements>([&](auto i) {
       constexpr int kGroup = i / Mfma::kElements;
       constexpr int kElement = i % Mfma::kElements;
       const auto values = load_global<Vector<typename Storage<T>::Type, Shape::kWidth>>(
-          first + value_of(kGroup, kElement) * static_cast<int>(sizeof(T)));
+          first + value_of(lane / Mfma::kRows, kGroup, kElement) * static_cast<int>(sizeof(T)));
 #pragma unroll
       for (int f = 0; f < Shape::kWidth; ++f) {
         auto& sums = out_[kGroup * Shape::kWidth + f];
@@ -297,7 +300,7 @@ class FlashDecode {
         const float sum = out_[kGroup * Shape::kWidth + f][kElement];
         stored[f] = static_cast<Row>(factor == 0 ? 0 : sum * factor);
       }
-      *(Global<Vector<Row, Shape::kWidth>>*)(row + value_of(kGroup, kElement)) = stored;
+      *(Global<Vector<Row, Shape::kWidth>>*)(row + value_of(lane_group(), kGroup, kElement)) = stored;
     });
   }
 
