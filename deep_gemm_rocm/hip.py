@@ -28,6 +28,9 @@ ARCH = "gfx942"
 _LIBRARY = "libamdhip64.so"
 _NON_BLOCKING = 1  # hipStreamNonBlocking: the default stream doesn't wait for it
 _THREAD_LOCAL_CAPTURE = 1  # hipStreamCaptureModeThreadLocal
+_NUMBER_OF_XCCS = 10018  # hipDeviceAttributeNumberOfXccs, of ROCm 7
+# MI300X and MI300A, MI308X; of the whole chip, or of a partition (data sheets: 304 = 8 · 38, 228 = 6 · 38, 80 = 4 · 20).
+_CUS_OF_XCD = (38, 20)
 _SIMULATORS_OWN_FUNCTION = "dgSimLastMessage"
 
 
@@ -49,11 +52,12 @@ class NoDeviceError(RuntimeError):
 
 @dataclass(frozen=True)
 class Device:
-    """What ``hipGetDeviceProperties`` says of one device."""
+    """What ``hipGetDeviceProperties`` and ``hipDeviceGetAttribute`` say of one device."""
 
     name: str
     arch: str
     compute_units: int
+    xcds: int
     memory_bytes: int
     lds_bytes: int
     clock_khz: int
@@ -82,6 +86,8 @@ assert (_DeviceProperties.gcn_arch_name.offset, ctypes.sizeof(_DeviceProperties)
 _PROTOTYPES = {
     "hipGetDeviceCount": [POINTER(c_int)],
     "hipGetDevicePropertiesR0600": [POINTER(_DeviceProperties), c_int],
+    "hipDeviceGetAttribute": [POINTER(c_int), c_int, c_int],
+    "hipGetLastError": [],
     "hipRuntimeGetVersion": [POINTER(c_int)],
     "hipHostRegister": [c_void_p, c_size_t, c_uint],
     "hipHostUnregister": [c_void_p],
@@ -176,10 +182,19 @@ class Runtime:
             name=found.name.decode(),
             arch=found.gcn_arch_name.decode().partition(":")[0],
             compute_units=found.multi_processor_count,
+            xcds=self._xcds(index, found.multi_processor_count),
             memory_bytes=found.total_global_mem,
             lds_bytes=found.shared_mem_per_block,
             clock_khz=found.clock_rate,
         )
+
+    def _xcds(self, index: int, compute_units: int) -> int:
+        """The device's number of XCDs; before ROCm 7, which has no query for it, by the number of its CUs."""
+        count = c_int()
+        if self.lib.hipDeviceGetAttribute(byref(count), _NUMBER_OF_XCCS, index) == 0 and count.value > 0:
+            return count.value
+        self.lib.hipGetLastError()  # else torch would report the unknown attribute after its next launch
+        return next((compute_units // cus for cus in _CUS_OF_XCD if compute_units % cus == 0), 1)
 
     def check(self, status: int) -> None:
         """Does nothing for hipSuccess.

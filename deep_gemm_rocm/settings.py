@@ -91,6 +91,12 @@ def device_num_cus() -> int:
     return min(device.compute_units for device in hip.runtime().devices() if device.arch == hip.ARCH)
 
 
+@functools.cache
+def device_num_xcds() -> int:
+    """XCDs of the device, among which it deals workgroups round-robin; of several devices, the smallest number."""
+    return min(device.xcds for device in hip.runtime().devices() if device.arch == hip.ARCH)
+
+
 def set_tc_util(new_tc_util: int) -> None:
     """Accepts a percentage of the tensor cores' time that DeepGEMM's heuristic is to use; 0 and 100 for all.
 

@@ -22,10 +22,17 @@ int hipGetDeviceCount(int* count) { *count = STATUS ? 0 : COUNT; return STATUS; 
 int hipGetDevicePropertiesR0600(char* properties, int index) {
   copy(properties, "Some GPU");
   *(size_t*)(properties + 288) = 192ull << 30;
-  *(int*)(properties + 388) = 304;
+  *(int*)(properties + 388) = CUS;
   copy(properties + 1160, ARCH ":sramecc+:xnack-");
   return 0;
 }
+static int last_error;
+int hipDeviceGetAttribute(int* value, int attribute, int index) {
+  if (attribute != 10018 || XCDS == 0) return last_error = 1;
+  *value = XCDS;
+  return 0;
+}
+int hipGetLastError(void) { const int error = last_error; return last_error = 0, error; }
 int hipRuntimeGetVersion(int* version) { *version = 60342131; return 0; }
 const char* hipGetErrorName(int status) { return status == 100 ? "hipErrorNoDevice" : "hipErrorUnknown"; }
 const char* hipGetErrorString(int status) { return "no ROCm-capable device is detected"; }
@@ -48,11 +55,19 @@ def rocm(tmp_path):
     if Path("/opt/rocm/lib/libamdhip64.so").exists():
         pytest.skip("this machine's ROCm would be found")
 
-    def make(folder: str, arch: str = "gfx942", count: int = 1, status: int = 0, omit: str = "") -> Path:
+    def make(
+        folder: str,
+        arch: str = "gfx942",
+        count: int = 1,
+        status: int = 0,
+        omit: str = "",
+        cus: int = 304,
+        xcds: int = 0,  # as before ROCm 7, which has no query for it
+    ) -> Path:
         library = tmp_path / folder / "lib" / "libamdhip64.so"
         library.parent.mkdir(parents=True)
         source = FAKE_RUNTIME.replace(omit, f"{omit}_is_missing") if omit else FAKE_RUNTIME
-        defines = [f'-DARCH="{arch}"', f"-DCOUNT={count}", f"-DSTATUS={status}"]
+        defines = [f'-DARCH="{arch}"', f"-DCOUNT={count}", f"-DSTATUS={status}", f"-DCUS={cus}", f"-DXCDS={xcds}"]
         command = [compiler, "-shared", "-fPIC", "-w", *defines, "-x", "c", "-", "-o", str(library)]
         subprocess.run(command, input=source.encode(), check=True)
         return tmp_path / folder
@@ -104,6 +119,20 @@ def test_a_runtime_with_a_gfx942_device_is_chosen(rocm):
     assert chosen(ROCM_PATH=root, DG_DEVICE="hip") == expected
     assert chosen(LD_LIBRARY_PATH=root / "lib") == expected
     assert chosen(ROCM_PATH=root, DG_DEVICE="sim")["simulated"]
+
+
+@pytest.mark.parametrize(
+    ("options", "xcds"),
+    [
+        ({"cus": 304, "xcds": 8}, 8),
+        ({"cus": 64, "xcds": 4}, 4),  # the query counts, not what the number of CUs suggests
+        *(({"cus": cus}, xcds) for cus, xcds in {304: 8, 228: 6, 152: 4, 76: 2, 38: 1, 80: 4, 20: 1, 33: 1}.items()),
+    ],
+)
+def test_xcds_are_asked_for_or_else_follow_from_the_compute_units(rocm, options, xcds):
+    runtime = hip.Runtime(rocm("rocm", **options) / "lib" / "libamdhip64.so")
+    assert [device.xcds for device in runtime.devices()] == [xcds]
+    assert runtime.lib.hipGetLastError() == 0  # which torch would take for the failure of a launch
 
 
 def test_the_first_runtime_that_counts_is_chosen(rocm):

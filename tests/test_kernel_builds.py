@@ -29,11 +29,8 @@ from gemm_configs import (
 from test_toolchain import bundled, hipcc, ziglang
 
 from deep_gemm_rocm.heuristics import GemmConfig, gemm_candidates
-from deep_gemm_rocm.jit import cache
-from deep_gemm_rocm.jit.render import render
-from deep_gemm_rocm.jit.source import Source
+from deep_gemm_rocm.jit import cache, source_of
 from deep_gemm_rocm.jit.toolchain import Toolchain
-from deep_gemm_rocm.paths import include_dir
 
 MAX_REGISTERS = 256  # of a lane where two waves share a SIMD
 FIRST_LLVM_WITH_GFX942 = 17
@@ -83,8 +80,7 @@ def builds(quick_ones: Mapping[Callable, Container[GemmConfig]]) -> pytest.MarkD
 
 def code_object(toolchain: Toolchain, config, template: str = "gemm.hip.j2") -> bytes:
     """Of the library in the cache, where tests that run the kernel find it as well."""
-    text = render(include_dir() / "deep_gemm_rocm", template, config.template_values)
-    artefact = cache.obtain(Source.collect(config.kernel_name, text, include_dir()), toolchain)
+    artefact = cache.obtain(source_of(template, config.template_values), toolchain)
     library = ELFFile(io.BytesIO(artefact.library.read_bytes()))
     (code,) = (data for target, data in bundled(library).items() if target.endswith("gfx942"))
     return code

@@ -49,7 +49,7 @@ def _runtime() -> Iterator[tuple[str, str]]:
     for index, device in enumerate(runtime.devices()):
         yield (
             f"device {index}",
-            f"{device.arch}, {device.compute_units} compute units at {device.clock_khz / 1000:.0f} MHz, "
+            f"{device.arch}, {device.compute_units} compute units on {device.xcds} XCDs at {device.clock_khz / 1000:.0f} MHz, "
             f"{device.memory_bytes / 2**30:.0f} GiB",
         )
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from .. import changes, hip, planning
+from .. import changes, hip, planning, settings
 from ..paths import include_dir
 from . import cache, toolchain
 from .errors import CacheError, CaptureError, CompileError, JitError, LoadError, ToolchainError
@@ -17,7 +17,7 @@ from .source import Source
 
 __all__ = [
     "CacheError", "CaptureError", "CompileError", "JitError", "Kernel", "LoadError", "ToolchainError",
-    "forget", "get_kernel", "loaded",
+    "forget", "get_kernel", "loaded", "source_of",
 ]  # fmt: skip
 
 _Key = tuple[Value, ...]  # template, names, values: flat, for a warm call spends most of its time on hashing it
@@ -80,11 +80,16 @@ def forget() -> None:
     changes.note()
 
 
+def source_of(template: str, values: Mapping[str, Value]) -> Source:
+    """What is compiled for this device: ``get_kernel``'s template with its values, and the number of XCDs."""
+    headers = include_dir()
+    text = render(headers / "deep_gemm_rocm", template, {**values, "num_xcds": settings.device_num_xcds()})
+    return Source.collect(str(values.get("kernel_name", template.removesuffix(".hip.j2"))), text, headers)
+
+
 def _make(template: str, values: Mapping[str, Value], argtypes: tuple[type, ...]) -> Kernel:
     start = time.perf_counter()
-    headers = include_dir()
-    text = render(headers / "deep_gemm_rocm", template, values)
-    source = Source.collect(str(values.get("kernel_name", template.removesuffix(".hip.j2"))), text, headers)
+    source = source_of(template, values)
     compiler = toolchain.choose()
     artefact = cache.obtain(source, compiler)
     try:

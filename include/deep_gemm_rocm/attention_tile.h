@@ -51,7 +51,7 @@ struct Visibility {
 
 // All tiles of all heads and sequences. Those with the most keys under a causal mask come first, so that short ones
 // fill up the end; within equals, heads that share keys follow each other on an XCD and share its L2.
-template <int kBlockQ>
+template <int kBlockQ, int kNumXcds>
 class QueryTiles {
  public:
   static int64_t max_tiles(const AttentionArguments& args) {
@@ -102,7 +102,9 @@ class QueryTiles {
     return false;
   }
 
-  static DG_DEVICE int on_one_xcd(int head, int heads) { return xcd_contiguous(head, heads, max(heads / kNumXcds, 1)); }
+  static DG_DEVICE int on_one_xcd(int head, int heads) {
+    return xcd_contiguous<kNumXcds>(head, heads, max(heads / kNumXcds, 1));
+  }
 
   static DG_DEVICE Tokens uniform(const Tokens& tokens) {
     return {deep_gemm_rocm::uniform(tokens.first), deep_gemm_rocm::uniform(tokens.count)};

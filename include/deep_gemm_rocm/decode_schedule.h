@@ -22,7 +22,7 @@ struct DecodeTile {
   int part;             // else where it goes among the parts that are put together afterwards
 };
 
-template <class Shape>
+template <class Shape, int kNumXcds>
 class DecodeSchedule {
   // A sequence's length on the line is that of its blocks and this, for what it takes to begin and end it. Hence an
   // empty one has a length, too, and someone who writes zeros for it.
@@ -34,7 +34,7 @@ class DecodeSchedule {
   DG_DEVICE DecodeSchedule(const DecodeArguments& args, int workgroup) {
     const int row_tiles = ceil_div(args.tokens_q * (args.heads / args.kv_heads), Shape::kRows);
     // Workgroups of the same keys follow each other on an XCD.
-    const int position = xcd_contiguous(workgroup, row_tiles * args.num_pieces, row_tiles);
+    const int position = xcd_contiguous<kNumXcds>(workgroup, row_tiles * args.num_pieces, row_tiles);
     first_row_ = position % row_tiles * Shape::kRows;
     piece_ = position / row_tiles;
     if (args.num_splits == 0) {

@@ -62,8 +62,8 @@ DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile, con
 
 template <class TileSource>
 constexpr bool kIsDense = false;
-template <class Shape, int kXcdChunk, int kBand>
-constexpr bool kIsDense<DenseTiles<Shape, kXcdChunk, kBand>> = true;
+template <class Shape, class Order, int kBand>
+constexpr bool kIsDense<DenseTiles<Shape, Order, kBand>> = true;
 
 // Whether what tells where tiles are stays in scalar registers, so that nobody waits for it between tiles. Groups,
 // results that take more than rounding, and waves of many columns need these registers.

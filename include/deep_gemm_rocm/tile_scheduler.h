@@ -5,14 +5,14 @@
 
 namespace deep_gemm_rocm {
 
-constexpr int kNumXcds = 8;
-
 struct TileIndex {
   int m, n;
 };
 
 // Hardware deals workgroups round-robin to the XCDs, each of which has an L2 of its own. Within each window of
-// kNumXcds * chunk tiles, this gives every XCD a contiguous run of tiles, so that neighbours share an L2.
+// kNumXcds * chunk tiles, this gives every XCD a contiguous run of tiles, so that neighbours share an L2. Every tile is
+// taken once whatever kNumXcds is; on a device with another number of XCDs, neighbours only share less.
+template <int kNumXcds>
 constexpr int xcd_contiguous(int workgroup, int num_tiles, int chunk) {
   const unsigned window_tiles = kNumXcds * chunk;
   const unsigned in_window = workgroup % window_tiles;
@@ -21,6 +21,14 @@ constexpr int xcd_contiguous(int workgroup, int num_tiles, int chunk) {
   const unsigned xcd = in_window % kNumXcds;
   return first + xcd * (size / kNumXcds) + min(xcd, size % kNumXcds) + in_window / kNumXcds;
 }
+
+// The order of a GEMM's tiles: runs of kChunk on each XCD.
+template <int kNumXcds, int kChunk>
+struct RunsOfXcds {
+  static constexpr int position(int workgroup, int num_tiles) {
+    return xcd_contiguous<kNumXcds>(workgroup, num_tiles, kChunk);
+  }
+};
 
 // For quotient(): of a divisor that is known before.
 constexpr unsigned reciprocal(unsigned divisor) { return 0xFFFFFFFF / divisor; }

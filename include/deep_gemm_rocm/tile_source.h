@@ -75,7 +75,7 @@ struct TileOfK : TileOfResults {
 };
 
 // One problem without groups.
-template <class Shape, int kXcdChunk, int kBand>
+template <class Shape, class Order, int kBand>
 class DenseTiles : public TilesWithoutLayout {
  public:
   static constexpr bool kReadsLayout = false;
@@ -89,7 +89,7 @@ class DenseTiles : public TilesWithoutLayout {
   DG_DEVICE int num_tiles() const { return tiles_m_ * tiles_n_; }
 
   DG_DEVICE TileOfResults tile(int index, int num_tiles) const {
-    return tile_at(xcd_contiguous(index, num_tiles, kXcdChunk));
+    return tile_at(Order::position(index, num_tiles));
   }
 
   // In the order in which tiles share operands.
@@ -137,9 +137,9 @@ struct TileOfIds : TileWithTail {
 
 // The groups' rows behind one another; grouped_layout [m] is each row's group, negative for padding. Groups start at
 // multiples of the alignment, which is a multiple of the tile's rows: so a tile has one group.
-template <class Shape, int kXcdChunk, int kBand>
+template <class Shape, class Order, int kBand>
 class ContiguousTiles : public TilesWithoutLayout {
-  using Dense = DenseTiles<Shape, kXcdChunk, kBand>;
+  using Dense = DenseTiles<Shape, Order, kBand>;
   static constexpr int kRows = Shape::kBlockM;
 
  public:
@@ -235,7 +235,7 @@ struct PsumRows {
 };
 
 // Groups with as many tiles as their rows need. Which these are is found by a sum over the groups, 64 at a time.
-template <class Rows, class Shape_, int kXcdChunk, int kBand>
+template <class Rows, class Shape_, class Order, int kBand>
 class RaggedTiles {
  public:
   using Shape = Shape_;
@@ -264,7 +264,7 @@ class RaggedTiles {
   }
 
   DG_DEVICE TileWithTail tile(int index, int num_tiles) const {
-    int position = xcd_contiguous(index, num_tiles, kXcdChunk);
+    int position = Order::position(index, num_tiles);
     Groups groups = first_groups_;
     for (int first = 0;;) {
       if (const uint64_t behind = ballot(groups.tiles_up_to * tiles_n_ > position)) {
@@ -306,9 +306,9 @@ class RaggedTiles {
 };
 
 // Problems that are alike: all groups have the same rows, columns and K.
-template <class Shape, int kXcdChunk, int kBand>
+template <class Shape, class Order, int kBand>
 class BatchedTiles : public TilesWithoutLayout {
-  using Dense = DenseTiles<Shape, kXcdChunk, kBand>;
+  using Dense = DenseTiles<Shape, Order, kBand>;
 
  public:
   static constexpr bool kReadsLayout = false;
@@ -320,7 +320,7 @@ class BatchedTiles : public TilesWithoutLayout {
   DG_DEVICE int num_tiles() const { return num_groups_ * dense_.num_tiles(); }
 
   DG_DEVICE TileOfResults tile(int index, int num_tiles) const {
-    const unsigned position = xcd_contiguous(index, num_tiles, kXcdChunk);
+    const unsigned position = Order::position(index, num_tiles);
     const unsigned of_group = dense_.num_tiles();
     const int group = uniform(position / of_group);  // see tile_at()
     TileOfResults tile = dense_.tile_at(position - group * of_group);
@@ -361,9 +361,9 @@ DG_DEVICE PartOfK share_of_k(const PartOfK& k, int parts, int part) {
 }
 
 // One problem whose K is dealt to the groups, each of which has a sum of its own. Elements are the operands'.
-template <class Element, class Shape, int kXcdChunk, int kBand>
-class SplitKTiles : public BatchedTiles<Shape, kXcdChunk, kBand> {
-  using Batched = BatchedTiles<Shape, kXcdChunk, kBand>;
+template <class Element, class Shape, class Order, int kBand>
+class SplitKTiles : public BatchedTiles<Shape, Order, kBand> {
+  using Batched = BatchedTiles<Shape, Order, kBand>;
   static constexpr int kBlockK = kBlockKBytes / sizeof(Element);
 
  public:
@@ -379,9 +379,9 @@ class SplitKTiles : public BatchedTiles<Shape, kXcdChunk, kBand> {
 };
 
 // The same for a sum over a batch: the K-blocks of all its groups are dealt.
-template <class Element, class Shape, int kXcdChunk, int kBand>
-class SummedTiles : public BatchedTiles<Shape, kXcdChunk, kBand> {
-  using Batched = BatchedTiles<Shape, kXcdChunk, kBand>;
+template <class Element, class Shape, class Order, int kBand>
+class SummedTiles : public BatchedTiles<Shape, Order, kBand> {
+  using Batched = BatchedTiles<Shape, Order, kBand>;
   static constexpr int kBlockK = kBlockKBytes / sizeof(Element);
 
  public:
@@ -398,9 +398,9 @@ class SummedTiles : public BatchedTiles<Shape, kXcdChunk, kBand> {
 };
 
 // A batch whose groups each have their own part of K; grouped_layout [num_groups] says how much of it.
-template <class Shape, int kXcdChunk, int kBand>
+template <class Shape, class Order, int kBand>
 class KGroupedTiles : public TilesWithoutLayout {
-  using Batched = BatchedTiles<Shape, kXcdChunk, kBand>;
+  using Batched = BatchedTiles<Shape, Order, kBand>;
 
  public:
   static constexpr bool kReadsLayout = true;

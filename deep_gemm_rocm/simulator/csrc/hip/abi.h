@@ -366,6 +366,7 @@ enum hipDeviceAttribute_t : int {
   hipDeviceAttributePhysicalMultiProcessorCount = 10015,
   hipDeviceAttributeFineGrainSupport = 10016,
   hipDeviceAttributeWallClockRate = 10017,
+  hipDeviceAttributeNumberOfXccs = 10018,  // since ROCm 7
 };
 
 struct hipUUID {

@@ -171,6 +171,7 @@ int attribute(int selector) {
     case hipDeviceAttributePhysicalMultiProcessorCount: return p.multiProcessorCount;
     case hipDeviceAttributeFineGrainSupport: return 1;
     case hipDeviceAttributeWallClockRate: return p.clockInstructionRate;
+    case hipDeviceAttributeNumberOfXccs: return device::kXcds;
   }
   fail(hipErrorInvalidValue, "device attribute %d is unknown or has no meaning for %s", selector, device::kName);
 }

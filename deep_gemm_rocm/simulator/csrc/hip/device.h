@@ -13,6 +13,7 @@ constexpr char kProcessor[] = "gfx942";
 constexpr char kTarget[] = "gfx942:sramecc+:xnack-";
 
 constexpr int kComputeUnits = 304;
+constexpr int kXcds = 8;
 constexpr int kMaxBlockThreads = 1024;
 constexpr uint64_t kMemoryBytes = 192ull << 30;
 
