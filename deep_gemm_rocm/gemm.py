@@ -54,7 +54,7 @@ def gemm_fp8(
             - (1, 1, None): one for each token and one for each output channel, ``sfa`` [M, 1] and ``sfb`` [N, 1];
             - (None, None, None): one for each tensor, [1, 1]; (1, None, None) and (None, 1, None) likewise.
 
-        bias: bf16, f16 or fp32 [N], added to each row before the epilogue.
+        bias: bf16, f16 or fp32 [N], contiguous, added to each row before the epilogue.
         epilogue: ``identity``, or ``silu_and_mul``: ``b`` is [2N, K] (its scales and ``bias`` likewise), the gate's
             weights before up's, and the result ``silu(gate) * up``. N is a multiple of 128 then where blocks of ``b``
             share scales.

@@ -50,7 +50,8 @@ def m_grouped_fp8_gemm_nt_contiguous(
             written.
         ensure_zero_padding: write zeros into padding rows; else they are not written.
         expected_m_for_psum_layout: about how many rows a group has. Helps to choose a kernel, changes no result.
-        bias, epilogue: as for ``gemm_fp8``; ``bias`` is [G, N], and d may be a pair, which the result is quantised to.
+        bias, epilogue: as for ``gemm_fp8``; ``bias`` is [G, N] with contiguous rows any distance apart, and d may be a
+            pair, which the result is quantised to.
         m_indices: another name for ``grouped_layout``.
         recipe, recipe_a, recipe_b: as for ``fp8_gemm_nt``; scales of ``b`` have a first dimension G.
         compiled_dims, disable_ue8m0_cast: as for ``fp8_gemm_nt``.
@@ -215,7 +216,8 @@ def m_grouped_fp8_gemm_nt_masked(
             and groups of ``a`` and ``b`` a multiple of 16 bytes apart. Rows from ``masked_m[g]`` on are not written.
         masked_m: int32 [G], contiguous, on the device, from 0 to M (numbers outside count as the nearer of the two).
         expected_m: about how many rows a group has. Helps to choose a kernel, changes no result.
-        bias, epilogue: as for ``gemm_fp8``; ``bias`` is [G, N], and d may be a pair, which the result is quantised to.
+        bias, epilogue: as for ``gemm_fp8``; ``bias`` is [G, N] with contiguous rows any distance apart, and d may be a
+            pair, which the result is quantised to.
         recipe, recipe_a, recipe_b: as for ``fp8_gemm_nt``; scales of ``b`` have a first dimension G.
         compiled_dims, disable_ue8m0_cast: as for ``fp8_gemm_nt``.
         enable_overlap, max_block_n, signal: of SGLang's build of DeepGEMM, whose kernel can tell another one which of

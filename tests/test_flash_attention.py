@@ -304,6 +304,28 @@ def test_nan_shows_where_it_is_seen():
     problem.run()
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, FP8], ids=str)
+def test_odd_values_are_never_lost(dtype):
+    """Where a later key's logit is so much larger that what was summed up to then underflows, and where a probability
+    does."""
+    problem = Problem(150, 400, heads=2, kv_heads=1, dtype=dtype, causal=True)
+    if dtype != FP8:
+        problem.q.mul_(60)
+    values = (torch.nan,) if dtype == FP8 else (torch.nan, torch.inf, -torch.inf)
+    odd = {token: 3 * i for i, token in enumerate((0, 63, 64, 130, 250, 300, 399))}
+    for token, column in odd.items():
+        for i, value in enumerate(values):
+            problem.v[0, token, 0, column + i] = value
+    arguments = {"causal": True, **problem.descales}
+    out = dg.flash_attention(problem.q, problem.k, problem.v, **arguments)
+    for token, column in odd.items():
+        first = max(token - 250, 0)  # of the queries that see it
+        assert not out[:, first:, :, column : column + len(values)].isfinite().any()
+        before = max(first - 128, 0)
+        assert out[:, :before, :, column : column + len(values)].isfinite().all()
+    assert out[..., 3 * len(odd) :].isfinite().all()
+
+
 def test_values_that_no_block_of_keys_shows_stay_out():
     """A NaN in a block of keys that is wholly masked is never read."""
     problem = Problem(64, 192, widths=(64, 64), window=(0, 0))

@@ -129,6 +129,20 @@ def test_accurate(problem, num_splits):
     problem.run(num_splits)
 
 
+@pytest.mark.parametrize("num_splits", [None, 1, 3])
+@pytest.mark.parametrize(("tokens_q", "window"), [(1, 40), (4, 40), (4, 0), (3, 1000)])
+def test_windows_that_begin_around_a_block_of_keys(tokens_q, window, num_splits):
+    """In one sequence or another, a block begins with the first key that one of the tokens sees."""
+    lens = (*range(104, 113), 41, 3)
+    Problem(lens, tokens_q=tokens_q, heads=6, widths=(64, 64), window=(window, 0)).run(num_splits)
+
+
+@pytest.mark.parametrize(("sequences", "num_splits"), [(140, None), (2, 130)])
+def test_more_sequences_or_parts_than_a_wave_looks_at_twice(sequences, num_splits):
+    lens = [i % 3 * 40 for i in range(sequences - 1)]
+    Problem((*lens, 4300), heads=3, kv_heads=1, widths=(64, 64)).run(num_splits)
+
+
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_any_shape(data):

@@ -135,9 +135,15 @@ def test_groups_around_the_alignment(psum, alignment):
     Contiguous(sizes[::-1], alignment, n=40, k=144, tail=1).run(psum=psum)
 
 
+# Among the 64 groups that a wave looks at together some have several rows of tiles, also the last and the first ones.
+MANY = [{63: 40, 64: 35, 100: 33, 149: 20}.get(group, group % 4) for group in range(150)]
+
+
 @pytest.mark.parametrize("psum", [False, True], ids=["ids", "psum"])
 def test_contiguous_with_many_groups(psum):
-    Contiguous([group % 4 for group in range(257)], 16, n=24, k=128).run(psum=psum)
+    """And with several columns of tiles, by workgroups that go from one to the next."""
+    dg.set_num_sms(40)
+    Contiguous(MANY, 16, n=264, k=128, tail=20).run(psum=psum)
 
 
 @pytest.mark.parametrize("psum", [False, True], ids=["ids", "psum"])
@@ -152,7 +158,8 @@ def test_masked(sizes, expected_m):
 
 
 def test_masked_with_many_groups():
-    Masked([group % 4 for group in range(257)], 3, n=24, k=128).run()
+    dg.set_num_sms(40)
+    Masked(MANY, 40, n=264, k=128).run(expected_m=2)
 
 
 @each_tile(GROUPED)

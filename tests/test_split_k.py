@@ -20,7 +20,7 @@ from deep_gemm_rocm.testing import (
     weights,
 )
 
-D_TYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
+D_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 
 pytestmark = pytest.mark.usefixtures("default_settings")
 
@@ -57,6 +57,20 @@ def test_bf16_with_c_in_place(dtype):
         dg.bf16_gemm_nn(a, b.T.contiguous(), output.tensor, output.tensor)
     output.assert_intact()
     assert_accurate(output.tensor, gemm_reference(a, b, c=c))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 66, 259, 518, 1031])
+def test_ragged_columns_with_bias_and_c(n):
+    """Also of the last of a lane's columns, which a vector would have behind the output's end."""
+    a, b = activations(5, 520), weights(n, 520)
+    generator = torch.Generator().manual_seed(n)
+    bias, c = torch.randn(n, generator=generator) * 100, torch.randn(5, n, generator=generator) * 100
+    for dtype, d_type in D_TYPES.items():
+        output = GuardedOutput(5, n, dtype=dtype)
+        with in_parts(GemmKind("bf16", "bf16", d_type, "none", accumulate=True, bias="f32"), 5, n, 520, 3):
+            dg.bf16_gemm_nt(a, b, output.tensor, c.to(dtype), bias=bias)
+        output.assert_intact()
+        assert_accurate(output.tensor, gemm_reference(a, b, bias=bias, c=c.to(dtype)))
 
 
 def test_scales_of_rows_and_shuffled_weights():

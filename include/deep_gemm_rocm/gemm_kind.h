@@ -16,7 +16,7 @@ enum class Scaling {
 };
 
 // Which dimension of an operand is contiguous: K, or its rows (M of A, N of B). Or that B is shuffled, see
-// shuffled_loader.h.
+// fragment_loader.h.
 enum class Major { kK, kRows, kShuffled };
 
 // Stands for a type where there is nothing of it.
