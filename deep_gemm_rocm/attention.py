@@ -70,8 +70,8 @@ def flash_attention(
     The last dimension is contiguous; tokens and heads are any distance apart that is a multiple of 16 bytes. A NaN or
     an infinity in a value shows in all queries that see it, an infinity as NaN where its probability underflows, and
     may show as NaN in others that see one of the 64 (FP8: 128) keys around it. A logit of NaN or infinity makes all
-    results of its query NaN, and its lse; a key whose logit is -infinity has no weight. Probabilities are summed up in fp32 and rounded to the dtype of v, after a multiplication with 128
-    to FP8.
+    results of its query NaN, and its lse; a key whose logit is -infinity has no weight. Probabilities are summed up in
+    fp32 and rounded to the dtype of v, after a multiplication with 128 to FP8.
 
     Returns:
         ``out``; with ``return_lse`` also fp32 [B, H, Sq] or packed [H, total_q]: the natural logarithm of each query's
@@ -140,8 +140,8 @@ def flash_attention_decode(
             result don't depend on the other sequences. If None, all keys are shared out so that workgroups have as
             much to do, however long each sequence is.
 
-    Strides and the rounding of probabilities are as for ``flash_attention``. A NaN or an infinity in a value shows in the
-    queries that see it and in no others, an infinity as one, however small its probability. A key whose logit is
+    Strides and the rounding of probabilities are as for ``flash_attention``. A NaN or an infinity in a value shows in
+    the queries that see it and in no others, an infinity as one, however small its probability. A key whose logit is
     -infinity counts for nothing, nor does its value; a logit of NaN or infinity makes all results of its query NaN, and
     its lse. None of this depends on how keys are split.
 

@@ -29,7 +29,7 @@ _LIBRARY = "libamdhip64.so"
 _NON_BLOCKING = 1  # hipStreamNonBlocking: the default stream doesn't wait for it
 _THREAD_LOCAL_CAPTURE = 1  # hipStreamCaptureModeThreadLocal
 _NUMBER_OF_XCCS = 10018  # hipDeviceAttributeNumberOfXccs, of ROCm 7
-# MI300X and MI300A, MI308X; of the whole chip, or of a partition (data sheets: 304 = 8 · 38, 228 = 6 · 38, 80 = 4 · 20).
+# MI300X and MI300A, MI308X; of the whole chip, or of a partition (data sheets: 8 · 38, 6 · 38, 4 · 20).
 _CUS_OF_XCD = (38, 20)
 _SIMULATORS_OWN_FUNCTION = "dgSimLastMessage"
 

@@ -77,7 +77,7 @@ def test_any_shape(lens, tokens_q, heads, num_splits, seed):
 @pytest.mark.parametrize("size", [1, 20])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_odd_values_show_where_they_are_seen_however_keys_are_split(dtype, size, num_splits):
-    """Keys of infinity make logits of infinity: NaN for positive ones, while the key of a negative one doesn't count."""
+    """An infinite key has an infinite logit: a positive one makes NaN, the key of a negative one doesn't count."""
     problem = Latent((70, 34), heads=20, tokens_q=4, page_size=32, dtype=dtype)
     problem.q.mul_(size)
     problem.q[..., 40:60] = 0  # what is infinite there makes NaN in every query that sees it

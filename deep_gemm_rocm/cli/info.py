@@ -49,8 +49,8 @@ def _runtime() -> Iterator[tuple[str, str]]:
     for index, device in enumerate(runtime.devices()):
         yield (
             f"device {index}",
-            f"{device.arch}, {device.compute_units} compute units on {device.xcds} XCDs at {device.clock_khz / 1000:.0f} MHz, "
-            f"{device.memory_bytes / 2**30:.0f} GiB",
+            f"{device.arch}, {device.compute_units} compute units on {device.xcds} XCDs at "
+            f"{device.clock_khz / 1000:.0f} MHz, {device.memory_bytes / 2**30:.0f} GiB",
         )
 
 

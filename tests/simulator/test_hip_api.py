@@ -97,8 +97,18 @@ def test_device_properties(hip, call, size, fields):
 
 @pytest.mark.parametrize(
     ("attribute", "expected"),
-    [(5, 2_100_000), (23, 9), (26, 1024), (56, 1024), (57, 2048), (63, 304), (74, 64 << 10), (87, 64), (90, 1),
-     (10018, 8)],
+    [
+        (5, 2_100_000),
+        (23, 9),
+        (26, 1024),
+        (56, 1024),
+        (57, 2048),
+        (63, 304),
+        (74, 64 << 10),
+        (87, 64),
+        (90, 1),
+        (10018, 8),
+    ],
 )
 def test_device_attributes(hip, attribute, expected):
     value = c_int()
