@@ -12,6 +12,9 @@ import deep_gemm_rocm as dg
 from deep_gemm_rocm import changes
 from deep_gemm_rocm.heuristics import GemmConfig, forced
 
+# A kernel whose loop has no end fails within seconds. No wave of a test has nearly as many instructions.
+os.environ.setdefault("DG_SIM_MAX_INSTRUCTIONS", str(10**7))
+
 
 @pytest.fixture
 def default_settings():
