@@ -214,23 +214,23 @@ def test_nan_and_infinity_of_keys_and_values_show():
     assert (out[1, 0, 4:, 5] == torch.inf).all()
 
 
-# Sequences whose keys come in several blocks, with a first and a last one that not all of the tokens see.
+# Sequences whose keys come in several blocks, with a first and a last one that not all of the tokens see; and what
+# queries are multiplied with, so that a probability may underflow within a part, and a part's weight as well.
 SPREAD = {
-    "bf16": {"context_lens": (170, 34, 2), "tokens_q": 4, "heads": 10},
-    "window": {"context_lens": (170, 40), "tokens_q": 4, "window": (83, 0)},
-    "f16": {"context_lens": (170, 34), "tokens_q": 3, "dtype": torch.float16},
-    "wide": {"context_lens": (170,), "tokens_q": 2, "widths": (256, 256)},
-    "e4m3": {"context_lens": (330, 70), "tokens_q": 4, "dtype": FP8},
+    "bf16": ({"context_lens": (170, 34, 2), "tokens_q": 4, "heads": 10}, 1),
+    "large": ({"context_lens": (170, 34, 2), "tokens_q": 4, "heads": 10}, 40),
+    "window": ({"context_lens": (170, 40), "tokens_q": 4, "window": (83, 0)}, 40),
+    "f16": ({"context_lens": (170, 34), "tokens_q": 3, "dtype": torch.float16}, 40),
+    "wide": ({"context_lens": (170,), "tokens_q": 2, "widths": (256, 256)}, 40),
+    "e4m3": ({"context_lens": (330, 70), "tokens_q": 4, "dtype": FP8}, 1),
 }
 
 
-@pytest.mark.parametrize("num_splits", [None, 1, 2, 5])
-@pytest.mark.parametrize("size", [1, 40])
-@pytest.mark.parametrize("options", SPREAD.values(), ids=SPREAD)
+@pytest.mark.parametrize("num_splits", [None, 1, 3])
+@pytest.mark.parametrize(("options", "size"), SPREAD.values(), ids=SPREAD)
 def test_odd_values_show_where_they_are_seen_however_keys_are_split(options, size, num_splits):
-    """With logits of any size: a probability may underflow within a part, and a part's weight as well."""
     problem = Problem(**{"widths": (64, 64), "page_size": 16, "kv_heads": 2, **options})
-    if problem.dtype != FP8:
+    if size != 1:
         problem.q.mul_(size)
     infinities = () if problem.dtype == FP8 else (torch.inf, -torch.inf)
     for sequence, tokens in enumerate(problem.context_lens):
@@ -244,7 +244,7 @@ def test_odd_values_show_where_they_are_seen_however_keys_are_split(options, siz
     problem.run(num_splits)
 
 
-@pytest.mark.parametrize("num_splits", [None, 1, 2, 5])
+@pytest.mark.parametrize("num_splits", [1, 3])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("which", ["q", "k"])
 def test_odd_logits_show_in_their_queries_however_keys_are_split(which, value, num_splits):
