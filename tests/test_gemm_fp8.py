@@ -207,6 +207,21 @@ def test_configurations_agree_bit_by_bit(mfma_rows):
     assert all(torch.equal(of_waves[0], result) for of_waves in results.values() for result in of_waves)
 
 
+@pytest.mark.parametrize("columns", [8, 5], ids=["vectors", "elements"])
+@pytest.mark.parametrize("config", [ALL[0], PING_PONG[0]], ids=config_id)
+def test_ties_round_to_even(use_config, config, columns):
+    """Every other of the sums, which are integers from 256 to 383, lies halfway between two numbers of bf16."""
+    use_config(config)
+    m, n = config.block_m + 3, config.block_n + columns
+    a, b = torch.zeros(m, 128), torch.zeros(n, 128)
+    a[:, :9] = torch.tensor([240, 16, *(2**bit for bit in range(7))]).float()
+    a[1::2] *= -1
+    b[:, :2] = 1
+    b[:, 2:9] = torch.arange(n)[:, None] >> torch.arange(7) & 1
+    result = run((a.to(FP8), torch.ones(m, 1)), (b.to(FP8), torch.ones(-(-n // 128), 1)), m, n)
+    assert torch.equal(result, (a @ b.T).bfloat16())
+
+
 def test_runs_repeat_bit_by_bit():
     a, b = gemm_problem(77, 264, 896)
     assert torch.equal(run(a, b, 77, 264).view(torch.int16), run(a, b, 77, 264).view(torch.int16))
