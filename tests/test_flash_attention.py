@@ -231,6 +231,12 @@ def test_packed_is_what_each_sequence_gives(data):
         assert torch.equal(lse[:, rows], lse_alone[0])
 
 
+@pytest.mark.parametrize("window", [(150, 0), (100, 120), (0, 130)], ids=str)
+def test_windows_that_begin_and_end_in_any_place_of_a_block(window):
+    """Of the queries of a wave, for some of which a block of keys is outside, but not for the first or the last one."""
+    Problem(256, 420, widths=(64, 64), window=window).run()
+
+
 def test_more_packed_sequences_than_a_wave_has_lanes():
     generator = torch.Generator().manual_seed(0)
     lengths = torch.randint(0, 4, (150,), generator=generator)
