@@ -1,6 +1,7 @@
 """DeepGEMM for AMD's MI300X (gfx942): FP8 GEMM with fine-grained scales, on the GPU or on a simulated one."""
 
 from . import ops  # noqa: F401  defines torch.ops.deep_gemm_rocm
+from .arrays import DeviceTensor, as_tensor
 from .attention import flash_attention, flash_attention_decode, mla_decode
 from .drop_in import (
     cublaslt_gemm_nn,
@@ -86,12 +87,15 @@ from .settings import (
     set_pdl,
     set_tc_util,
 )
+from .streams import stream
 from .testing.numerics import calc_diff
 from .testing.timing import bench, bench_kineto
 from .warmup import warmup_kernels
 
 __all__ = [
+    "DeviceTensor",
     "align",
+    "as_tensor",
     "bench",
     "bench_kineto",
     "bf16_gemm_nn",
@@ -169,6 +173,7 @@ __all__ = [
     "set_pdl",
     "set_tc_util",
     "shuffle_weight",
+    "stream",
     "tf32_hc_prenorm_gemm",
     "transform_sf_into_required_layout",
     "warmup_kernels",

@@ -6,7 +6,7 @@ from ctypes import POINTER, Structure, c_float, c_int, c_int64, c_void_p
 
 import torch
 
-from . import hip, jit, warm
+from . import arrays, jit, warm
 from .attention_contracts import Attention, Decode
 from .heuristics import AttentionConfig, DecodeConfig
 
@@ -131,7 +131,7 @@ def launch_flash_attention(
         **problem.descales,
     }  # fmt: skip
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
-    hip.runtime().check_residence("q", q)  # before a compile; the others are on the same device
+    arrays.runtime_of(q).check_residence("q", q)  # before a compile; the others are on the same device
     kernel = jit.get_kernel(_FLASH_ATTENTION, config.template_values, _argtypes(AttentionArguments))
     lse_strides = (0, 0) if lse is None else (0, *lse.stride())[-3:-1]
     arguments = AttentionArguments(
@@ -155,7 +155,7 @@ def launch_flash_attention(
         logit_scale=problem.softmax_scale * _LOG2_E,
         max_workgroups=_MAX_WORKGROUPS,
     )
-    warm.launch(kernel, arguments, tensors)
+    warm.launch(kernel, arguments, tensors, written=("out",))
 
 
 def launch_flash_decode(
@@ -180,21 +180,21 @@ def launch_flash_decode(
         num_splits: into how many parts each sequence's keys are split; if None, all keys are cut into equal pieces.
         num_pieces: splits of all sequences and heads of keys, or these pieces.
     """
-    hip.runtime().check_residence("q", q)  # before a compile; the others are on the same device
+    arrays.runtime_of(q).check_residence("q", q)  # before a compile; the others are on the same device
     kernel = jit.get_kernel(f"{config.family}.hip.j2", config.template_values, _argtypes(DecodeArguments))
     sequence_heads = problem.batch * problem.kv_heads
     queries = problem.tokens_q * (problem.heads // problem.kv_heads)
-    split_out = split_lse = parts = None
+    forms: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
     if num_splits is None:
-        parts = torch.empty(sequence_heads, 2, dtype=torch.int32, device=q.device)
+        forms["parts"] = ((sequence_heads, 2), torch.int32)
     if num_splits != 1:
         num_parts = num_pieces + (sequence_heads if num_splits is None else 0)
-        split_out = torch.empty(num_parts, queries, problem.value_dim, dtype=torch.float32, device=q.device)
-        split_lse = torch.empty(num_parts, queries, dtype=torch.float32, device=q.device)
+        forms["split_out"] = ((num_parts, queries, problem.value_dim), torch.float32)
+        forms["split_lse"] = ((num_parts, queries), torch.float32)
+    made = dict(zip(forms, arrays.temporaries(q, *forms.values()), strict=True))
     given = {
         "q": q, "k_cache": k_cache, "v_cache": v_cache, "out": out, "lse": lse, "block_table": block_table,
-        "context_lens": context_lens, "split_out": split_out, "split_lse": split_lse, "parts": parts,
-        **problem.descales,
+        "context_lens": context_lens, **made, **problem.descales,
     }  # fmt: skip
     arguments = DecodeArguments(
         q=HeadsTensor.of(q),
@@ -208,9 +208,9 @@ def launch_flash_decode(
         block_table=block_table.data_ptr(),
         block_table_stride=block_table.stride(0),
         context_lens=context_lens.data_ptr(),
-        split_out=_address(split_out),
-        split_lse=_address(split_lse),
-        parts=_address(parts),
+        split_out=_address(made.get("split_out")),
+        split_lse=_address(made.get("split_lse")),
+        parts=_address(made.get("parts")),
         num_splits=num_splits or 0,
         num_pieces=num_pieces,
         batch=problem.batch,
@@ -223,7 +223,8 @@ def launch_flash_decode(
         window_left=problem.window_left,
         logit_scale=problem.softmax_scale * _LOG2_E,
     )
-    warm.launch(kernel, arguments, {name: tensor for name, tensor in given.items() if tensor is not None})
+    tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
+    warm.launch(kernel, arguments, tensors, written=("out",))
 
 
 def _argtypes(arguments: type[Structure]) -> tuple[type, ...]:

@@ -78,7 +78,7 @@ def gemm_fp8(
         return traced
     gemm = check_gemm(a, b, out, dtypes=FP8_DTYPES, recipe=whole, c=c, d_name="out", bias=bias, epilogue=epilogue)
     if out is None:
-        out = output(gemm.m, gemm.n, dtype=torch.bfloat16, device=a[0].device)
+        out = output(gemm.m, gemm.n, dtype=torch.bfloat16, beside=a[0])
     _launch(a, b, out, c, gemm, bias=bias)
     return out
 

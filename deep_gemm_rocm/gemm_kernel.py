@@ -7,7 +7,7 @@ from ctypes import Structure, c_int, c_int64, c_uint, c_void_p
 
 import torch
 
-from . import hip, jit, settings, warm
+from . import arrays, jit, settings, warm
 from .contracts import Gemm
 from .heuristics import GemmConfig
 from .layout import SHUFFLED_ROWS, Pair, align, data_and_scales
@@ -130,9 +130,8 @@ def launch_gemm(
         "sqr_sum": square_sums,
     }
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
-    runtime = hip.runtime()
     # Before a compile; the others are on the same device.
-    runtime.check_residence("a" if sfa is None else "a[0]", a_data)
+    arrays.runtime_of(a_data).check_residence("a" if sfa is None else "a[0]", a_data)
     kernel = jit.get_kernel(_TEMPLATE, config.template_values, _ARGTYPES)
     parts = Matrix()
     if config.kind.sums_parts:

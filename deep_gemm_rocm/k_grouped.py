@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from . import settings
+from . import arrays, settings
 from .checks import check_tensor
 from .contracts import FP8_DTYPES, VECTORS, Gemm, check_k_grouped_gemm, check_recipe, flattened_pair, group_sizes
 from .gemm import fp8_gemm_nt
@@ -149,7 +149,7 @@ def k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor
         TypeError, ValueError and others: as ``k_grouped_fp8_gemm_nt_contiguous``.
     """
     check_tensor("out", out)
-    sizes = torch.tensor(group_sizes("batch_sizes", batch_sizes, 1), dtype=torch.int32, device=out.device)
+    sizes = arrays.beside(out, torch.tensor(group_sizes("batch_sizes", batch_sizes, 1), dtype=torch.int32))
     a, b = flattened_pair("lhs", lhs), flattened_pair("rhs", rhs)
     k_grouped_fp8_gemm_nt_contiguous(a, b, out, batch_sizes, sizes, c=out)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from .arrays import through_host
 from .checks import check_int, check_tensor
 
 SCALE_BLOCK = 128  # values along K, and rows of a weight, that share a scale
@@ -44,6 +45,7 @@ def align(x: int, y: int) -> int:
     return ceil_div(x, y) * y
 
 
+@through_host
 def per_token_cast_to_fp8(
     x: torch.Tensor,
     use_ue8m0: bool = False,
@@ -76,6 +78,7 @@ def per_token_cast_to_fp8(
     return _cast_blocks(x, 1, use_ue8m0, fp8_max)
 
 
+@through_host
 def per_block_cast_to_fp8(
     x: torch.Tensor, use_ue8m0: bool = False, gran_k: int = SCALE_BLOCK, *, fp8_max: float = FP8_MAX
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,6 +99,7 @@ def per_block_cast_to_fp8(
     return _cast_blocks(x, SCALE_BLOCK, use_ue8m0, fp8_max)
 
 
+@through_host
 def per_channel_cast_to_fp8(
     x: torch.Tensor, use_ue8m0: bool = False, gran_k: int = SCALE_BLOCK, *, fp8_max: float = FP8_MAX
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,6 +121,7 @@ def per_channel_cast_to_fp8(
     return data.T.contiguous(), scales.T.contiguous()
 
 
+@through_host
 def shuffle_weight(b: torch.Tensor) -> torch.Tensor:
     """Copies a weight into the order in which the matrix cores take it, once, when it is loaded.
 
@@ -200,13 +205,19 @@ def get_mn_major_tma_aligned_tensor(sf: torch.Tensor) -> torch.Tensor:
     strides = (pitch * columns, 1, pitch)[-sf.dim() :]
     if sf.stride() == strides:
         return sf
-    return torch.empty_strided(sf.shape, strides, dtype=sf.dtype, device=sf.device).copy_(sf)
+    return _restrided(sf, strides)
+
+
+@through_host
+def _restrided(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 # DeepGEMM's older name.
 get_col_major_tma_aligned_tensor = get_mn_major_tma_aligned_tensor
 
 
+@through_host
 def convert_fp8_fn_to_fnuz(data: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Converts OCP FP8, as checkpoints made for other hardware hold it, to gfx942's format. The product stays exact.
 

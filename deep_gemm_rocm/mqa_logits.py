@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .arrays import through_host
 from .attention_contracts import MAX_DECODE_TOKENS, MAX_TOKENS, check_data, check_form, check_one_device, check_pages
 from .checks import check_bool, check_int
 from .contracts import ALIGNMENT
@@ -80,7 +81,7 @@ def fp8_mqa_logits(
     check_bool("clean_logits", clean_logits)
     if columns and clean_logits:
         raise ValueError("clean_logits must be False for compressed logits (max_seqlen_k > 0)")
-    logits = output(queries, columns or len(keys), dtype=torch.float32, device=q.device)
+    logits = output(queries, columns or len(keys), dtype=torch.float32, beside=q)
     launch_mqa_logits(
         q,
         keys,
@@ -95,6 +96,7 @@ def fp8_mqa_logits(
     return logits
 
 
+@through_host
 def get_paged_mqa_logits_metadata(
     context_lens: torch.Tensor, block_kv: int, num_sms: int, indices: torch.Tensor | None = None
 ) -> torch.Tensor:
@@ -204,9 +206,9 @@ def fp8_paged_mqa_logits(
     check_one_device(tensors)
     shape = (batch * next_n, columns)
     if clean_logits:
-        logits = torch.full(shape, -torch.inf, dtype=torch.float32, device=q.device)
+        logits = q.new_full(shape, -torch.inf, dtype=torch.float32)
     else:
-        logits = torch.empty(shape, dtype=torch.float32, device=q.device)
+        logits = q.new_empty(shape, dtype=torch.float32)
     if logits.numel() and len(kv_cache):
         launch_paged_mqa_logits(q, kv_cache, weights, context_lens, block_table, schedule_meta, logits)
     return logits

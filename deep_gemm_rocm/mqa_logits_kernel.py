@@ -6,7 +6,7 @@ from ctypes import POINTER, Structure, c_int, c_int64, c_void_p
 
 import torch
 
-from . import hip, jit, warm
+from . import arrays, jit, warm
 
 
 class MqaLogitsArguments(Structure):
@@ -85,7 +85,7 @@ def launch_mqa_logits(
         clean=clean,
         compressed_columns=logits.shape[1] if compressed else 0,
     )
-    hip.runtime().check_residence("q", q)  # before a compile; the others are on the same device
+    arrays.runtime_of(q).check_residence("q", q)  # before a compile; the others are on the same device
     kernel = jit.get_kernel("mqa_logits.hip.j2", _values("mqa_logits", q), (c_void_p, c_void_p))
     warm.launch(kernel, arguments, tensors, written=("logits",), aligned=("q", "kv[0]"))
 
@@ -119,7 +119,7 @@ def launch_paged_mqa_logits(
         columns=logits.shape[1],
         num_workgroups=len(schedule) - 1,
     )
-    hip.runtime().check_residence("q", q)
+    arrays.runtime_of(q).check_residence("q", q)
     argtypes = (POINTER(PagedMqaLogitsArguments), c_void_p)
     kernel = jit.get_kernel("paged_mqa_logits.hip.j2", _values("paged_mqa_logits", q), argtypes)
     warm.launch(kernel, arguments, tensors)

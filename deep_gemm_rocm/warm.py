@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
-from . import changes, hip, planning, settings, workspace
+from . import arrays, changes, hip, planning, settings, workspace
 from .jit import Kernel
 
 _P = ParamSpec("_P")
@@ -28,6 +28,7 @@ _R = TypeVar("_R")
 
 _is_traced, _is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
 _address = torch.Tensor.data_ptr
+_DEVICE_TENSOR = arrays.DeviceTensor
 _TENSOR, _PARAMETER, _FLOAT32, _FLOAT16 = torch.Tensor, torch.nn.Parameter, torch.float32, torch.float16
 
 _MOST_CALLS = 65536  # that are remembered
@@ -73,9 +74,9 @@ class _Notes:
 _noted: ContextVar[_Notes | None] = ContextVar("noted", default=None)
 
 
-def output(*size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A new tensor, which the function returns."""
-    made = torch.empty(*size, dtype=dtype, device=device)
+def output(*size: int, dtype: torch.dtype, beside: torch.Tensor) -> torch.Tensor:
+    """A new tensor, which the function returns, on the device of the tensor ``beside`` it."""
+    made = beside.new_empty(size, dtype=dtype)
     notes = _noted.get()
     if notes is not None:
         notes.made.append(made)
@@ -86,6 +87,8 @@ def scratch(size: int, beside: torch.Tensor) -> Scratch:
     """``size`` bytes for one launch of the function, on the device of the tensor ``beside`` it."""
     if planning.current() is not None:
         return Scratch(0, size)
+    if type(beside) is arrays.DeviceTensor:
+        return Scratch(arrays.scratch(size, beside).data_ptr(), size)
     runtime = hip.runtime()
     if runtime.is_capturing():  # a graph may run beside later launches of this thread
         holder = torch.empty(size, dtype=torch.uint8, device=beside.device)
@@ -111,10 +114,12 @@ def launch(
     Args:
         kernel: takes ``arguments`` by reference, and the stream's handle.
         tensors: all that it works on, by the names of the function's arguments.
-        written, aligned: for functions that are ``repeatable``, which of them, if they are among these, it writes and
-            which begin at multiples of 16 bytes.
+        written, aligned: which of them, if they are among these, it writes and, for functions that are
+            ``repeatable``, which begin at multiples of 16 bytes.
     """
-    with hip.runtime().launching(**tensors) as stream:
+    for name in written:
+        arrays.check_writable(name, tensors.get(name))
+    with arrays.runtime_of(*tensors.values()).launching(**tensors) as stream:
         if settings.get_compile_mode():
             return
         notes = _noted.get()
@@ -281,6 +286,8 @@ def _describe(parts: list[Any], key: list[Any], tensors: list[torch.Tensor]) -> 
             tensors.append(part)
             # Contiguous tensors of a shape differ in strides of single elements at most, which mean nothing.
             key += (dtype, part.shape, part.is_contiguous() or part.stride(), part.get_device())
+        elif kind is _DEVICE_TENSOR:
+            raise _UnusualError
         elif kind is tuple or kind is list:
             key.append(len(part))
             parts += part

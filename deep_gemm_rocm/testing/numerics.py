@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
+from ..arrays import through_host
 from ..checks import check_tensor
 from ..layout import SCALE_BLOCK, Pair, ceil_div, data_and_scales
 
@@ -270,6 +271,7 @@ def _sums_of_tiles(values: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(values, (0, -values.shape[1] % _TILE)).unflatten(1, (-1, _TILE)).sum(2)
 
 
+@through_host
 def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
     """DeepGEMM's measure of similarity, ``1 - 2·Σxy / Σ(x² + y²)``: 0 for equal tensors, also where both are all zeros.
 

@@ -1,0 +1,650 @@
+"""Device memory that isn't torch's: arrays of hip-python and others, for programs whose torch has no ROCm.
+
+``as_tensor`` makes a ``DeviceTensor`` of an array. All functions take those as they take torch's own tensors, and give
+new ones back, in memory of HIP's. Torch itself does nothing with them but to compute shapes and strides of views.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from ctypes import CFUNCTYPE, POINTER, Structure, byref, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import torch
+
+from . import hip, streams
+from .array_protocols import ROCM, capsule_of, describe, interface_of, reach
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_KINDS_OF_MEMORY = (2, 3)  # hipMemoryTypeDevice, hipMemoryTypeManaged
+_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3  # hipMemcpyKind
+_RELAXED = 2  # hipStreamCaptureModeRelaxed
+_NO_SYNC, _MOVE = 1, 1  # hipUserObjectNoDestructorSync, hipGraphUserObjectMove
+_ALIGNMENT = 256  # of what lies in one block of memory
+_LEAST_BYTES = 2**20
+
+
+class _PointerAttributes(Structure):
+    """hipPointerAttribute_t of hip_runtime_api.h."""
+
+    _fields_ = (
+        ("type", c_int),
+        ("device", c_int),
+        ("device_pointer", c_void_p),
+        ("host_pointer", c_void_p),
+        ("is_managed", c_int),
+        ("flags", c_uint),
+    )
+
+
+_PROTOTYPES = {
+    "hipGetDevice": [POINTER(c_int)],
+    "hipSetDevice": [c_int],
+    "hipGetLastError": [],
+    "hipPointerGetAttributes": [POINTER(_PointerAttributes), c_void_p],
+    "hipMemGetAddressRange": [POINTER(c_void_p), POINTER(c_size_t), c_void_p],
+    "hipMalloc": [POINTER(c_void_p), c_size_t],
+    "hipFree": [c_void_p],
+    "hipMemcpyAsync": [c_void_p, c_void_p, c_size_t, c_int, c_void_p],
+    "hipMemsetD8Async": [c_void_p, ctypes.c_ubyte, c_size_t, c_void_p],
+    "hipMemsetD16Async": [c_void_p, ctypes.c_ushort, c_size_t, c_void_p],
+    "hipMemsetD32Async": [c_void_p, c_int, c_size_t, c_void_p],
+    "hipStreamSynchronize": [c_void_p],
+    "hipStreamGetDevice": [c_void_p, POINTER(c_int)],
+    "hipStreamWaitEvent": [c_void_p, c_void_p, c_uint],
+    "hipStreamGetCaptureInfo_v2": [
+        c_void_p, POINTER(c_int), POINTER(c_ulonglong), POINTER(c_void_p), c_void_p, c_void_p
+    ],
+    "hipThreadExchangeStreamCaptureMode": [POINTER(c_int)],
+    "hipEventCreateWithFlags": [POINTER(c_void_p), c_uint],
+    "hipEventRecord": [c_void_p, c_void_p],
+    "hipEventDestroy": [c_void_p],
+    "hipUserObjectCreate": [POINTER(c_void_p), c_void_p, c_void_p, c_uint, c_uint],
+    "hipGraphRetainUserObject": [c_void_p, c_void_p, c_uint, c_uint],
+}  # fmt: skip
+_EVENT_WITHOUT_TIME = 2  # hipEventDisableTiming
+
+
+class ArrayRuntime(hip.Runtime):
+    """The runtime of this process as calls with device arrays use it: without torch, on the stream of ``streams``.
+
+    Attributes:
+        is_simulated: whether it is the simulated MI300X, on which arrays are in its memory, as on a real one.
+    """
+
+    def __init__(self, runtime: hip.Runtime) -> None:
+        self.path, self.is_simulated = runtime.path, runtime.is_simulated
+        self._of_tensors = runtime
+        self.lib = ctypes.CDLL(str(runtime.path))  # for prototypes of its own
+        for name, argtypes in _PROTOTYPES.items():
+            getattr(self.lib, name).argtypes = argtypes
+        self.archs = [device.arch for device in runtime.devices()]
+
+    def check(self, status: int) -> None:
+        if status:
+            self.lib.hipGetLastError()  # which would be the next call's otherwise
+            self._of_tensors.check(status)
+
+    def check_residence(self, name: str, tensor: torch.Tensor) -> None:
+        if type(tensor) is DeviceTensor:
+            return
+        if self.is_simulated or tensor.device.type != "cuda":
+            raise ValueError(
+                f"{name} is on {tensor.device}, but other arguments are arrays in the GPU's memory: copy it there, and "
+                "pass it through as_tensor"
+            )
+        self._of_tensors.check_residence(name, tensor)
+
+    def current_stream(self, tensor: torch.Tensor) -> int:
+        stream = streams.current()
+        if stream > 2:  # HIP's own streams have no device of their own
+            device = c_int()
+            status = self.lib.hipStreamGetDevice(stream, byref(device))
+            if status:
+                self.lib.hipGetLastError()
+                name = self.lib.hipGetErrorName(status).decode()
+                raise ValueError(f"stream must be a stream of {self.path} that wasn't destroyed, got {stream:#x}: {name}")
+            if device.value != tensor.get_device():
+                raise ValueError(f"stream must be one of {tensor.device}, where the arrays are, got one of {device.value}")
+        return stream
+
+    @contextlib.contextmanager
+    def launching(self, **tensors: torch.Tensor) -> Iterator[int]:
+        for name, tensor in tensors.items():
+            self.check_residence(name, tensor)
+        first = next(iter(tensors.values()))
+        places = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
+        if any(tensor.device != first.device for tensor in tensors.values()):
+            raise ValueError(f"tensors must be on one device, but they are {places}")
+        stream = self.current_stream(first)
+        with self.on(first.get_device()):
+            yield stream
+
+    def relaunch(self, launch: hip.Launch, tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
+        stream = self.current_stream(tensors[0])
+        with self.on(tensors[0].get_device()):
+            self.launch(launch, stream)
+
+    @contextlib.contextmanager
+    def on(self, device: int) -> Iterator[None]:
+        """Makes a device this thread's inside of it."""
+        before = c_int()
+        self.check(self.lib.hipGetDevice(byref(before)))
+        if before.value == device:
+            yield
+            return
+        self.check(self.lib.hipSetDevice(device))
+        try:
+            yield
+        finally:
+            self.check(self.lib.hipSetDevice(before.value))
+
+    @contextlib.contextmanager
+    def _allowing_all(self) -> Iterator[None]:
+        """Memory may be allocated and freed inside of it although a stream is captured, in whichever thread."""
+        mode = c_int(_RELAXED)
+        self.check(self.lib.hipThreadExchangeStreamCaptureMode(byref(mode)))
+        try:
+            yield
+        finally:
+            self.lib.hipThreadExchangeStreamCaptureMode(byref(mode))
+
+    def allocate(self, size: int, device: int) -> int:
+        address = c_void_p()
+        with self.on(device), self._allowing_all():
+            self.check(self.lib.hipMalloc(byref(address), max(size, 1)))
+        assert address.value is not None
+        return address.value
+
+    def free(self, address: int) -> None:
+        with self._allowing_all():
+            self.lib.hipFree(address)
+
+    def is_capturing(self) -> bool:
+        return self.capture_of(streams.current()) is not None
+
+    def capture_of(self, stream: int) -> tuple[int, int] | None:
+        """The number of the capture that takes place on a stream, and the graph; None if there is none."""
+        if stream == 0:  # can't be captured
+            return None
+        status, number, graph = c_int(), c_ulonglong(), c_void_p()
+        found = self.lib.hipStreamGetCaptureInfo_v2(stream, byref(status), byref(number), byref(graph), None, None)
+        self.check(found)
+        return (number.value, graph.value or 0) if status.value else None
+
+    def place(self, address: int) -> tuple[int, int]:
+        """The number of the device in whose memory an address is, and the bytes from there to the allocation's end.
+
+        Raises:
+            ValueError: it is in no memory of a gfx942 that this runtime knows.
+        """
+        attributes = _PointerAttributes()
+        status = self.lib.hipPointerGetAttributes(byref(attributes), address)
+        if status or attributes.type not in _KINDS_OF_MEMORY:
+            self.lib.hipGetLastError()
+            raise ValueError(
+                f"array must be in memory of a GPU that {self.path} knows, got address {address:#x}, which is not. "
+                "Allocate it with hipMalloc of this library"
+            )
+        arch = self.archs[attributes.device]
+        if arch != hip.ARCH:
+            raise ValueError(f"array must be in memory of a {hip.ARCH}, got one on device {attributes.device}, a {arch}")
+        begin, size = c_void_p(), c_size_t()
+        self.check(self.lib.hipMemGetAddressRange(byref(begin), byref(size), address))
+        return attributes.device, (begin.value or 0) + size.value - address
+
+    def wait_for(self, other: int, stream: int) -> None:
+        """Lets a stream wait for what another one has to do by now."""
+        event = c_void_p()
+        self.check(self.lib.hipEventCreateWithFlags(byref(event), _EVENT_WITHOUT_TIME))
+        try:
+            self.check(self.lib.hipEventRecord(event, other))
+            self.check(self.lib.hipStreamWaitEvent(stream, event, 0))
+        finally:
+            self.lib.hipEventDestroy(event)
+
+    def copy(self, to: int, source: int, size: int, kind: int, tensor: torch.Tensor) -> None:
+        """Copies on the current stream; waits for it where the host's memory takes part."""
+        stream = self.current_stream(tensor)
+        if kind != _ON_DEVICE and self.capture_of(stream):
+            raise RuntimeError("a copy to or from the host waits for the stream, which can't be while it is captured")
+        if size == 0:
+            return
+        with self.on(tensor.get_device()):
+            self.check(self.lib.hipMemcpyAsync(to, source, size, kind, stream))
+            if kind != _ON_DEVICE:
+                self.check(self.lib.hipStreamSynchronize(stream))
+
+
+@functools.cache
+def _of_arrays(runtime: hip.Runtime) -> ArrayRuntime:
+    return ArrayRuntime(runtime)
+
+
+def runtime_of(*tensors: torch.Tensor) -> hip.Runtime:
+    """``hip.runtime()``, as it is used for calls with these tensors."""
+    runtime = hip.runtime()
+    return _of_arrays(runtime) if any(type(tensor) is DeviceTensor for tensor in tensors) else runtime
+
+
+# ---- memory
+
+
+class _Memory:
+    """Memory of a device's that is freed when nobody uses it any more, neither here nor in a graph."""
+
+    def __init__(self, runtime: ArrayRuntime, size: int, device: int) -> None:
+        _gone.clear()
+        self._runtime = runtime
+        self.size = size
+        self.address = runtime.allocate(size, device)
+        weakref.finalize(self, runtime.free, self.address).atexit = False
+        capture = runtime.capture_of(streams.current())
+        if capture is not None:
+            self._keep_with(capture[1])
+
+    def _keep_with(self, graph: int) -> None:
+        handle, check, lib = c_void_p(), self._runtime.check, self._runtime.lib
+        check(lib.hipUserObjectCreate(byref(handle), self.address, _graph_is_gone, 1, _NO_SYNC))
+        _kept_by_graphs[self.address] = self
+        check(lib.hipGraphRetainUserObject(graph, handle, 1, _MOVE))
+
+
+
+_kept_by_graphs: dict[int, _Memory] = {}
+_gone: deque[_Memory] = deque()  # to be freed: a graph's destructor may not call HIP
+
+
+@CFUNCTYPE(None, c_void_p)
+def _graph_is_gone(address: int) -> None:
+    _gone.append(_kept_by_graphs.pop(address))
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.by_stream: dict[tuple[int, int, bool], tuple[int, DeviceTensor]] = {}
+
+
+_scratch = _OfThread()
+
+
+def scratch(size: int, beside: DeviceTensor) -> DeviceTensor:
+    """At least ``size`` bytes on the device of ``beside`` for one launch of this thread on the current stream.
+
+    The next call may give the same memory. Each graph that is captured has its own.
+    """
+    runtime = _of_arrays(hip.runtime())
+    stream, device = runtime.current_stream(beside), beside.get_device()
+    capture = runtime.capture_of(stream)
+    number = 0 if capture is None else capture[0]
+    key = (device, stream, capture is not None)
+    known, memory = _scratch.by_stream.get(key, (0, None))
+    if memory is None or known != number or memory.numel() < size:
+        memory = _new((max(_LEAST_BYTES, 1 << (size - 1).bit_length()),), torch.uint8, beside)
+        _scratch.by_stream[key] = number, memory
+    return memory
+
+
+def temporaries(beside: torch.Tensor, *forms: tuple[tuple[int, ...], torch.dtype]) -> list[torch.Tensor]:
+    """Tensors of these shapes and dtypes for one launch that works on the tensor ``beside``, too."""
+    if type(beside) is not DeviceTensor:
+        return [torch.empty(shape, dtype=dtype, device=beside.device) for shape, dtype in forms]
+    sizes = [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in forms]
+    aligned = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
+    rest, parts = scratch(max(sum(aligned), 1), beside), []
+    for (shape, dtype), size, whole in zip(forms, sizes, aligned, strict=True):
+        parts.append(rest[:size].view(dtype).view(shape))
+        rest = rest[whole:]
+    return list(parts)
+
+
+# ---- tensors
+
+
+class DeviceTensor(torch.Tensor):
+    """An array in a GPU's memory, which torch itself can't reach; ``as_tensor`` makes it.
+
+    It has a tensor's dtype, shape, strides and device, ``cuda:<number>``, as torch names ROCm's devices, too. Torch
+    computes its views: indexing with numbers and slices, ``view``, ``reshape`` without a copy, ``T``, ``mT``,
+    ``permute``, ``expand`` and so on; also of another dtype, ``view(torch.float8_e4m3fnuz)``. Beside it can be copied:
+    ``cpu()``, ``clone()``, ``contiguous()``, ``copy_`` of a tensor, on the stream of ``stream``. For all else it is
+    handed on by ``__dlpack__`` and ``__cuda_array_interface__``: to CuPy, Numba, hip-python or a torch with ROCm.
+    """
+
+    _address: int
+    _owner: object
+    _read_only: bool
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    __dlpack_c_exchange_api__ = None  # torch's own would look for a storage
+
+    @staticmethod
+    def _at(
+        address: int,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        owner: object,
+        read_only: bool,
+    ) -> DeviceTensor:
+        made: DeviceTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            DeviceTensor, tuple(shape), strides=tuple(strides), dtype=dtype, device=device
+        )
+        made._address, made._owner, made._read_only = address, owner, read_only
+        return made
+
+    def data_ptr(self) -> int:
+        """Where its first element is."""
+        return self._address
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether who owns the memory forbids writing into it."""
+        return self._read_only
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return interface_of(self, streams.current(), self._read_only)
+
+    def __dlpack_device__(self) -> tuple[Any, int]:
+        return ROCM, self.get_device()
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: Any = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A DLPack capsule; ``stream``, the consumer's, is made to wait for the current one of ``stream``."""
+        if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
+            raise BufferError("the array can only be exported where it is, without a copy; see cpu() and clone()")
+        runtime, ours = _of_arrays(hip.runtime()), streams.current()
+        theirs = 0 if stream is None else int(stream)
+        if theirs != -1 and theirs != ours:
+            with runtime.on(self.get_device()):
+                runtime.wait_for(ours, theirs)
+        return capsule_of(self, self._read_only, max_version)
+
+    # Torch's own methods of these names want to make the device the current one.
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+        return self if self.is_contiguous(memory_format=memory_format) else self.clone(memory_format=memory_format)
+
+    def __getitem__(self, index: Any) -> DeviceTensor:  # type: ignore[override]
+        whole = _meta(self)
+        part = whole[index]
+        if part.untyped_storage()._cdata != whole.untyped_storage()._cdata:
+            raise TypeError("only numbers, slices, None and ... index an array on the GPU: others would copy it")
+        return _view(self, part)
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise TypeError("elements of an array on the GPU can't be set here; copy a tensor into a view with copy_")
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return (
+            f"DeviceTensor({self._address:#x}, shape={tuple(self.shape)}, strides={self.stride()}, "
+            f"dtype={self.dtype}, device='{self.device}')"
+        )
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("an array on the GPU can't be pickled; pickle its cpu()")
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _VIEWS:
+            array, *rest = args
+            found = func(_meta(array), *rest, **kwargs)
+            return [_view(array, part) for part in found] if isinstance(found, (list, tuple)) else _view(array, found)
+        function = _FUNCTIONS.get(func)
+        if function is None or not isinstance(args[0], (DeviceTensor, torch.Tensor)):
+            raise NotImplementedError(
+                f"{func} can't run on arrays in the GPU's memory, which this torch doesn't reach: compute on .cpu(), or "
+                "hand the array on by __dlpack__ or __cuda_array_interface__"
+            )
+        return function(*args, **kwargs)
+
+
+def as_tensor(array: Any, dtype: torch.dtype | None = None, shape: Sequence[int] | None = None) -> DeviceTensor:
+    """A tensor for this package's functions of an array in a GPU's memory, without a copy. Torch need not have ROCm.
+
+    Args:
+        array: of hip-python (as ``hipMalloc`` returns it), CuPy, Numba, JAX, torch with ROCm; anything that has
+            ``__dlpack__`` or ``__cuda_array_interface__``; or what this function returned. It is in memory of a gfx942
+            and is kept alive by the result. If it names the stream that writes it, the current one waits for that.
+        dtype: what its bytes are, as in ``torch.Tensor.view``: arrays whose library has no FP8 or bf16 hold their
+            bytes as ``uint8``. None for what it says.
+        shape: of the result, as in ``torch.Tensor.view``; None for the array's.
+
+    Returns:
+        A ``DeviceTensor``: see there for what it can do. Calls that take one work on the stream of ``stream``, the
+        null stream otherwise, and return new ``DeviceTensor``s.
+
+    Raises:
+        TypeError: it is no such array, or no dtype fits.
+        ValueError: it is in the host's memory, or in memory that this process's HIP library doesn't know; it reaches
+            behind its allocation; or ``dtype`` or ``shape`` don't fit.
+        hip.NoDeviceError, hip.HipError: there is no device, or HIP failed.
+    """
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be a torch.dtype, got {type(dtype).__name__}")
+    tensor = array if isinstance(array, DeviceTensor) else _taken(array, dtype)
+    try:
+        if dtype is not None and tensor.dtype != dtype:
+            tensor = tensor.view(dtype)
+        return tensor if shape is None else tensor.view(tuple(shape))
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"array must have a view of dtype {dtype or tensor.dtype} and shape {shape or tuple(tensor.shape)}, got "
+            f"{tensor!r}: {error}"
+        ) from error
+
+
+def _taken(array: Any, dtype: torch.dtype | None) -> DeviceTensor:
+    if isinstance(array, torch.Tensor) and not array.is_cuda:
+        raise ValueError(
+            f"array must be in the GPU's memory, got a torch.Tensor on {array.device}; copy it with copy_ into one that "
+            "is, or pass it to functions as it is on the simulated MI300X"
+        )
+    runtime = _of_arrays(hip.runtime())
+    stream = streams.current()
+    found = describe(array, stream)
+    own = found.dtype
+    if own is None:
+        if dtype is None or dtype.itemsize != found.itemsize:
+            raise TypeError(f"dtype must be given for an array of bytes, one of {found.itemsize} bytes, got {dtype}")
+        own = dtype
+    strides = torch.empty(found.shape, device="meta").stride() if found.strides is None else found.strides
+    if any(stride < 0 for stride in strides):
+        raise ValueError(f"array must have strides from 0 on, got {strides}")
+    size, device = reach(found.shape, strides) * own.itemsize, 0
+    if size:
+        device, available = runtime.place(found.address)
+        if size > available:
+            raise ValueError(
+                f"array must lie in its allocation, but needs {size} bytes from {found.address:#x} on, which has "
+                f"{available}"
+            )
+        if found.stream is not None and found.stream != stream:
+            with runtime.on(device):
+                runtime.wait_for(found.stream, stream)
+    if found.address % own.itemsize:
+        raise ValueError(f"array must begin at a multiple of {own.itemsize} bytes, got {found.address:#x}")
+    return DeviceTensor._at(
+        found.address, found.shape, strides, own, torch.device("cuda", device), found.owner, found.read_only
+    )
+
+
+def check_writable(name: str, tensor: torch.Tensor | None) -> None:
+    """
+    Raises:
+        ValueError: the tensor is an array that is read-only.
+    """
+    if type(tensor) is DeviceTensor and tensor.is_read_only:
+        raise ValueError(f"{name} must be writable, got an array that is read-only")
+
+
+def through_host(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Lets a function that is made of torch's operators take device arrays: it computes them on the host.
+
+    Results that are tensors are copied to the device of the first array. Both copies wait for the current stream.
+    """
+
+    @functools.wraps(function)
+    def through(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        given = [part for part in (*args, *kwargs.values()) if type(part) is DeviceTensor]
+        if not given:
+            return function(*args, **kwargs)
+
+        def host(part: Any) -> Any:
+            return part.cpu() if type(part) is DeviceTensor else part
+
+        def on_device(part: Any) -> Any:
+            return beside(given[0], part) if isinstance(part, torch.Tensor) else part
+
+        result: Any = function(*map(host, args), **{name: host(part) for name, part in kwargs.items()})  # type: ignore
+        return tuple(map(on_device, result)) if isinstance(result, tuple) else on_device(result)
+
+    return through
+
+
+def beside(tensor: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor of the host on the device of another one."""
+    if type(tensor) is not DeviceTensor:
+        return host.to(tensor.device)
+    return _copy(_new(host.shape, host.dtype, tensor, host.stride()), host)
+
+
+def _meta(array: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(array.shape, array.stride(), dtype=array.dtype, device="meta")
+
+
+def _view(array: DeviceTensor, form: torch.Tensor) -> DeviceTensor:
+    begin = form.storage_offset() * form.itemsize
+    if begin + reach(form.shape, form.stride()) * form.itemsize > reach(array.shape, array.stride()) * array.itemsize:
+        raise ValueError(f"views must lie in their array, {array!r}, got shape {tuple(form.shape)}, {form.stride()}")
+    return DeviceTensor._at(
+        array._address + begin, form.shape, form.stride(), form.dtype, array.device, array._owner, array._read_only
+    )
+
+
+def _new(
+    shape: Sequence[int], dtype: torch.dtype, beside: DeviceTensor, strides: Sequence[int] | None = None
+) -> DeviceTensor:
+    strides = torch.empty(tuple(shape), device="meta").stride() if strides is None else strides
+    memory = _Memory(_of_arrays(hip.runtime()), reach(shape, strides) * dtype.itemsize, beside.get_device())
+    return DeviceTensor._at(memory.address, shape, strides, dtype, beside.device, memory, False)
+
+
+# ---- operators of torch
+
+
+def _new_empty(array: DeviceTensor, size: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any) -> DeviceTensor:
+    return _new(size, dtype or array.dtype, array)
+
+
+def _empty_like(array: DeviceTensor, *, dtype: torch.dtype | None = None, **_: Any) -> DeviceTensor:
+    return _new(array.shape, dtype or array.dtype, array)
+
+
+def _new_full(
+    array: DeviceTensor, size: Sequence[int], value: float, *, dtype: torch.dtype | None = None, **_: Any
+) -> DeviceTensor:
+    return _fill(_new(size, dtype or array.dtype, array), value)
+
+
+def _fill(array: DeviceTensor, value: float) -> DeviceTensor:
+    check_writable("self", array)
+    runtime = _of_arrays(hip.runtime())
+    functions = {1: runtime.lib.hipMemsetD8Async, 2: runtime.lib.hipMemsetD16Async, 4: runtime.lib.hipMemsetD32Async}
+    if not array.is_contiguous() or array.itemsize not in functions:
+        raise NotImplementedError("only contiguous arrays of up to 4 bytes an element can be filled")
+    bits = int.from_bytes(bytes(torch.tensor([value], dtype=array.dtype).view(torch.uint8).tolist()), "little")
+    if array.numel():
+        stream = runtime.current_stream(array)
+        with runtime.on(array.get_device()):
+            runtime.check(functions[array.itemsize](array.data_ptr(), bits, array.numel(), stream))
+    return array
+
+
+def _on_host(array: DeviceTensor) -> torch.Tensor:
+    """A copy with the same strides."""
+    bytes_there = torch.empty(reach(array.shape, array.stride()) * array.itemsize, dtype=torch.uint8)
+    runtime = _of_arrays(hip.runtime())
+    runtime.copy(bytes_there.data_ptr(), array.data_ptr(), len(bytes_there), _TO_HOST, array)
+    if not len(bytes_there):
+        return torch.empty(array.shape, dtype=array.dtype)
+    return bytes_there.view(array.dtype).as_strided(array.shape, array.stride())
+
+
+def _to_copy(
+    array: DeviceTensor, *, dtype: torch.dtype | None = None, device: torch.device | None = None, **_: Any
+) -> torch.Tensor:
+    if device is None or torch.device(device).type != "cpu":
+        raise NotImplementedError("an array in the GPU's memory can only be copied to the host; convert its .cpu()")
+    host = _on_host(array).contiguous()
+    return host if dtype is None else host.to(dtype)
+
+
+def _copy(to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if not isinstance(to, DeviceTensor):
+        assert isinstance(source, DeviceTensor)
+        return to.copy_(_on_host(source))
+    check_writable("self", to)
+    runtime, size = _of_arrays(hip.runtime()), to.numel() * to.itemsize
+    if isinstance(source, DeviceTensor):
+        forms = [(array.shape, array.stride(), array.dtype, array.device) for array in (to, source)]
+        if forms[0] != forms[1] or reach(to.shape, to.stride()) != to.numel():
+            raise NotImplementedError("arrays in the GPU's memory can only be copied to dense ones of the same form")
+        runtime.copy(to.data_ptr(), source.data_ptr(), size, _ON_DEVICE, to)
+        return to
+    if reach(to.shape, to.stride()) != to.numel():
+        raise NotImplementedError("only a dense array in the GPU's memory can be copied into from the host")
+    host = torch.empty_strided(to.shape, to.stride(), dtype=to.dtype).copy_(source)
+    runtime.copy(to.data_ptr(), host.data_ptr(), size, _TO_DEVICE, to)
+    return to
+
+
+def _clone(array: DeviceTensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
+    if array.is_contiguous():
+        return _copy(_new(array.shape, array.dtype, array), array)
+    return beside(array, _on_host(array).contiguous())
+
+
+_aten: Any = torch.ops.aten
+_VIEWS = {
+    _aten.alias.default, _aten.as_strided.default, _aten.detach.default, _aten.diagonal.default, _aten.expand.default,
+    _aten.permute.default, _aten.select.int, _aten.slice.Tensor, _aten.split.Tensor, _aten.split_with_sizes.default,
+    _aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.t.default, _aten.transpose.int,
+    _aten.unbind.int, _aten.unfold.default, _aten.unsqueeze.default, _aten.view.default, _aten.view.dtype,
+    _aten._reshape_alias.default, _aten._unsafe_view.default,
+}  # fmt: skip
+_FUNCTIONS: dict[Any, Callable[..., torch.Tensor]] = {
+    _aten.clone.default: _clone,
+    _aten.copy_.default: _copy,
+    _aten.empty_like.default: _empty_like,
+    _aten.fill_.Scalar: _fill,
+    _aten.new_empty.default: _new_empty,
+    _aten.new_full.default: _new_full,
+    _aten._to_copy.default: _to_copy,
+}
