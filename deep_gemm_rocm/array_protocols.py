@@ -6,8 +6,20 @@ import ctypes
 import math
 import weakref
 from collections.abc import Sequence
-from ctypes import POINTER, PYFUNCTYPE, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64
-from ctypes import c_void_p, py_object
+from ctypes import (
+    POINTER,
+    PYFUNCTYPE,
+    Structure,
+    c_char_p,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    py_object,
+)
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,11 +98,6 @@ _TYPESTRS = {
     torch.bfloat16: "<V2",  # as torch and ml_dtypes say it
 }
 _OF_TYPESTR = {typestr: dtype for dtype, typestr in _TYPESTRS.items()}
-# By their names too, for who writes typestrs by hand.
-_OF_NAME = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (torch.bfloat16, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e4m3fn, torch.float8_e5m2)
-}
 
 
 def interface_of(tensor: torch.Tensor, stream: int, read_only: bool) -> dict[str, Any]:
@@ -113,8 +120,7 @@ def _described_by_interface(array: Any, interface: Any) -> Described:
         address, read_only = interface["data"]
         strides, mask, stream = interface.get("strides"), interface.get("mask"), interface.get("stream")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TypeError(f"array must have a __cuda_array_interface__ as its version 3 says, got {kind}'s: {error!r}")\
-            from error  # fmt: skip
+        raise TypeError(f"array must have a complete __cuda_array_interface__, got a {kind}'s: {error!r}") from error
     if version not in (2, 3):
         raise TypeError(f"array must have version 2 or 3 of __cuda_array_interface__, got {version!r}")
     if mask is not None:
@@ -132,8 +138,6 @@ def _described_by_interface(array: Any, interface: Any) -> Described:
 
 
 def _of_typestr(typestr: Any) -> tuple[torch.dtype | None, int]:
-    if typestr in _OF_NAME:
-        return _OF_NAME[typestr], _OF_NAME[typestr].itemsize
     try:
         found = np.dtype(typestr)
     except TypeError as error:
@@ -297,12 +301,13 @@ def _delete(address: int) -> None:
 _delete_managed, _delete_versioned = _OfManaged(_delete), _OfVersioned(_delete)
 
 
-@PYFUNCTYPE(None, c_void_p)
-def _delete_capsule(capsule: int) -> None:
-    """Of a capsule that nobody has used."""
+def _delete_unused(capsule: int) -> None:
     for name in _NAMES:
         if _is_dying_capsule(capsule, name):
             _delete(_pointer_in_dying(capsule, name))
+
+
+_delete_capsule = PYFUNCTYPE(None, c_void_p)(_delete_unused)
 
 
 def reach(shape: Sequence[int], strides: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import threading
 import weakref
 from collections import deque
@@ -94,14 +95,12 @@ class ArrayRuntime(hip.Runtime):
             self._of_tensors.check(status)
 
     def check_residence(self, name: str, tensor: torch.Tensor) -> None:
-        if type(tensor) is DeviceTensor:
+        if isinstance(tensor, DeviceTensor):
             return
-        if self.is_simulated or tensor.device.type != "cuda":
-            raise ValueError(
-                f"{name} is on {tensor.device}, but other arguments are arrays in the GPU's memory: copy it there, and "
-                "pass it through as_tensor"
-            )
-        self._of_tensors.check_residence(name, tensor)
+        raise ValueError(
+            f"{name} is torch's, on {tensor.device}, but other arguments are arrays in the GPU's memory: pass it "
+            "through as_tensor as well"
+        )
 
     def current_stream(self, tensor: torch.Tensor) -> int:
         stream = streams.current()
@@ -110,10 +109,9 @@ class ArrayRuntime(hip.Runtime):
             status = self.lib.hipStreamGetDevice(stream, byref(device))
             if status:
                 self.lib.hipGetLastError()
-                name = self.lib.hipGetErrorName(status).decode()
-                raise ValueError(f"stream must be a stream of {self.path} that wasn't destroyed, got {stream:#x}: {name}")
+                raise ValueError(f"stream must be one of {self.path} that wasn't destroyed, got {stream:#x}")
             if device.value != tensor.get_device():
-                raise ValueError(f"stream must be one of {tensor.device}, where the arrays are, got one of {device.value}")
+                raise ValueError(f"stream must be of device {tensor.get_device()}, as the arrays, got {device.value}")
         return stream
 
     @contextlib.contextmanager
@@ -157,18 +155,20 @@ class ArrayRuntime(hip.Runtime):
         finally:
             self.lib.hipThreadExchangeStreamCaptureMode(byref(mode))
 
-    def allocate(self, size: int, device: int) -> int:
+    def take(self, size: int, device: int) -> int:
+        """The address of new memory of a device."""
         address = c_void_p()
         with self.on(device), self._allowing_all():
             self.check(self.lib.hipMalloc(byref(address), max(size, 1)))
         assert address.value is not None
         return address.value
 
-    def free(self, address: int) -> None:
+    def give_back(self, address: int) -> None:
+        """Frees memory, once all work that was launched is done."""
         with self._allowing_all():
             self.lib.hipFree(address)
 
-    def is_capturing(self) -> bool:
+    def is_capturing(self, device: int | None = None) -> bool:
         return self.capture_of(streams.current()) is not None
 
     def capture_of(self, stream: int) -> tuple[int, int] | None:
@@ -196,7 +196,7 @@ class ArrayRuntime(hip.Runtime):
             )
         arch = self.archs[attributes.device]
         if arch != hip.ARCH:
-            raise ValueError(f"array must be in memory of a {hip.ARCH}, got one on device {attributes.device}, a {arch}")
+            raise ValueError(f"array must be in memory of a {hip.ARCH}, got device {attributes.device}, a {arch}")
         begin, size = c_void_p(), c_size_t()
         self.check(self.lib.hipMemGetAddressRange(byref(begin), byref(size), address))
         return attributes.device, (begin.value or 0) + size.value - address
@@ -232,7 +232,15 @@ def _of_arrays(runtime: hip.Runtime) -> ArrayRuntime:
 def runtime_of(*tensors: torch.Tensor) -> hip.Runtime:
     """``hip.runtime()``, as it is used for calls with these tensors."""
     runtime = hip.runtime()
-    return _of_arrays(runtime) if any(type(tensor) is DeviceTensor for tensor in tensors) else runtime
+    return _of_arrays(runtime) if any(isinstance(tensor, DeviceTensor) for tensor in tensors) else runtime
+
+
+def is_capturing() -> bool:
+    """Whether what this thread launches is captured into a graph, of its stream for arrays or of torch's."""
+    runtime = hip.runtime()
+    if streams.current() and _of_arrays(runtime).is_capturing():
+        return True
+    return (runtime.is_simulated or torch.cuda.is_available()) and runtime.is_capturing()
 
 
 # ---- memory
@@ -245,8 +253,8 @@ class _Memory:
         _gone.clear()
         self._runtime = runtime
         self.size = size
-        self.address = runtime.allocate(size, device)
-        weakref.finalize(self, runtime.free, self.address).atexit = False
+        self.address = runtime.take(size, device)
+        weakref.finalize(self, runtime.give_back, self.address).atexit = False
         capture = runtime.capture_of(streams.current())
         if capture is not None:
             self._keep_with(capture[1])
@@ -258,14 +266,15 @@ class _Memory:
         check(lib.hipGraphRetainUserObject(graph, handle, 1, _MOVE))
 
 
-
 _kept_by_graphs: dict[int, _Memory] = {}
 _gone: deque[_Memory] = deque()  # to be freed: a graph's destructor may not call HIP
 
 
-@CFUNCTYPE(None, c_void_p)
-def _graph_is_gone(address: int) -> None:
+def _drop(address: int) -> None:
     _gone.append(_kept_by_graphs.pop(address))
+
+
+_graph_is_gone = CFUNCTYPE(None, c_void_p)(_drop)
 
 
 class _OfThread(threading.local):
@@ -295,15 +304,16 @@ def scratch(size: int, beside: DeviceTensor) -> DeviceTensor:
 
 def temporaries(beside: torch.Tensor, *forms: tuple[tuple[int, ...], torch.dtype]) -> list[torch.Tensor]:
     """Tensors of these shapes and dtypes for one launch that works on the tensor ``beside``, too."""
-    if type(beside) is not DeviceTensor:
+    if not isinstance(beside, DeviceTensor):
         return [torch.empty(shape, dtype=dtype, device=beside.device) for shape, dtype in forms]
     sizes = [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in forms]
     aligned = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
-    rest, parts = scratch(max(sum(aligned), 1), beside), []
-    for (shape, dtype), size, whole in zip(forms, sizes, aligned, strict=True):
-        parts.append(rest[:size].view(dtype).view(shape))
-        rest = rest[whole:]
-    return list(parts)
+    whole = scratch(max(sum(aligned), 1), beside)
+    begins = itertools.accumulate(aligned, initial=whole.data_ptr())
+    return [
+        DeviceTensor._at(begin, shape, _contiguous(shape), dtype, whole.device, whole, False)
+        for (shape, dtype), begin in zip(forms, begins, strict=False)
+    ]
 
 
 # ---- tensors
@@ -323,20 +333,20 @@ class DeviceTensor(torch.Tensor):
     _owner: object
     _read_only: bool
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     __dlpack_c_exchange_api__ = None  # torch's own would look for a storage
 
     @staticmethod
     def _at(
         address: int,
-        shape: Sequence[int],
-        strides: Sequence[int],
+        shape: Sequence[Any],
+        strides: Sequence[Any],
         dtype: torch.dtype,
         device: torch.device,
         owner: object,
         read_only: bool,
     ) -> DeviceTensor:
-        made: DeviceTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: DeviceTensor = torch.Tensor._make_wrapper_subclass(
             DeviceTensor, tuple(shape), strides=tuple(strides), dtype=dtype, device=device
         )
         made._address, made._owner, made._read_only = address, owner, read_only
@@ -381,7 +391,10 @@ class DeviceTensor(torch.Tensor):
     def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
         return self if self.is_contiguous(memory_format=memory_format) else self.clone(memory_format=memory_format)
 
-    def __getitem__(self, index: Any) -> DeviceTensor:  # type: ignore[override]
+    def copy_(self, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        return _copy(self, source, non_blocking)
+
+    def __getitem__(self, index: Any) -> DeviceTensor:
         whole = _meta(self)
         part = whole[index]
         if part.untyped_storage()._cdata != whole.untyped_storage()._cdata:
@@ -406,7 +419,7 @@ class DeviceTensor(torch.Tensor):
         raise TypeError("an array on the GPU can't be pickled; pickle its cpu()")
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
@@ -417,8 +430,8 @@ class DeviceTensor(torch.Tensor):
         function = _FUNCTIONS.get(func)
         if function is None or not isinstance(args[0], (DeviceTensor, torch.Tensor)):
             raise NotImplementedError(
-                f"{func} can't run on arrays in the GPU's memory, which this torch doesn't reach: compute on .cpu(), or "
-                "hand the array on by __dlpack__ or __cuda_array_interface__"
+                f"{func} can't run on arrays in the GPU's memory, where this torch reaches nothing: compute on .cpu(), "
+                "or hand the array on by __dlpack__ or __cuda_array_interface__"
             )
         return function(*args, **kwargs)
 
@@ -446,7 +459,7 @@ def as_tensor(array: Any, dtype: torch.dtype | None = None, shape: Sequence[int]
     """
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype must be a torch.dtype, got {type(dtype).__name__}")
-    tensor = array if isinstance(array, DeviceTensor) else _taken(array, dtype)
+    tensor: Any = array if isinstance(array, DeviceTensor) else _taken(array, dtype)
     try:
         if dtype is not None and tensor.dtype != dtype:
             tensor = tensor.view(dtype)
@@ -461,8 +474,8 @@ def as_tensor(array: Any, dtype: torch.dtype | None = None, shape: Sequence[int]
 def _taken(array: Any, dtype: torch.dtype | None) -> DeviceTensor:
     if isinstance(array, torch.Tensor) and not array.is_cuda:
         raise ValueError(
-            f"array must be in the GPU's memory, got a torch.Tensor on {array.device}; copy it with copy_ into one that "
-            "is, or pass it to functions as it is on the simulated MI300X"
+            f"array must be in the GPU's memory, got a torch.Tensor on {array.device}; copy it there, or pass it to "
+            "functions as it is, which the simulated MI300X takes"
         )
     runtime = _of_arrays(hip.runtime())
     stream = streams.current()
@@ -472,7 +485,7 @@ def _taken(array: Any, dtype: torch.dtype | None) -> DeviceTensor:
         if dtype is None or dtype.itemsize != found.itemsize:
             raise TypeError(f"dtype must be given for an array of bytes, one of {found.itemsize} bytes, got {dtype}")
         own = dtype
-    strides = torch.empty(found.shape, device="meta").stride() if found.strides is None else found.strides
+    strides = _contiguous(found.shape) if found.strides is None else found.strides
     if any(stride < 0 for stride in strides):
         raise ValueError(f"array must have strides from 0 on, got {strides}")
     size, device = reach(found.shape, strides) * own.itemsize, 0
@@ -498,7 +511,7 @@ def check_writable(name: str, tensor: torch.Tensor | None) -> None:
     Raises:
         ValueError: the tensor is an array that is read-only.
     """
-    if type(tensor) is DeviceTensor and tensor.is_read_only:
+    if isinstance(tensor, DeviceTensor) and tensor.is_read_only:
         raise ValueError(f"{name} must be writable, got an array that is read-only")
 
 
@@ -512,25 +525,26 @@ def through_host(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def through(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if torch.compiler.is_compiling():
             return function(*args, **kwargs)
-        given = [part for part in (*args, *kwargs.values()) if type(part) is DeviceTensor]
+        given = [part for part in (*args, *kwargs.values()) if isinstance(part, DeviceTensor)]
         if not given:
             return function(*args, **kwargs)
 
         def host(part: Any) -> Any:
-            return part.cpu() if type(part) is DeviceTensor else part
+            return part.cpu() if isinstance(part, DeviceTensor) else part
 
         def on_device(part: Any) -> Any:
             return beside(given[0], part) if isinstance(part, torch.Tensor) else part
 
-        result: Any = function(*map(host, args), **{name: host(part) for name, part in kwargs.items()})  # type: ignore
-        return tuple(map(on_device, result)) if isinstance(result, tuple) else on_device(result)
+        result: Any = function(*map(host, args), **{name: host(part) for name, part in kwargs.items()})
+        result = tuple(map(on_device, result)) if isinstance(result, tuple) else on_device(result)
+        return result
 
     return through
 
 
 def beside(tensor: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor of the host on the device of another one."""
-    if type(tensor) is not DeviceTensor:
+    if not isinstance(tensor, DeviceTensor):
         return host.to(tensor.device)
     return _copy(_new(host.shape, host.dtype, tensor, host.stride()), host)
 
@@ -539,8 +553,14 @@ def _meta(array: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(array.shape, array.stride(), dtype=array.dtype, device="meta")
 
 
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides as torch gives them to a contiguous tensor."""
+    below = itertools.accumulate(reversed(shape[1:]), lambda stride, size: stride * max(size, 1), initial=1)
+    return tuple(below)[: len(shape)][::-1]
+
+
 def _view(array: DeviceTensor, form: torch.Tensor) -> DeviceTensor:
-    begin = form.storage_offset() * form.itemsize
+    begin = int(form.storage_offset()) * form.itemsize
     if begin + reach(form.shape, form.stride()) * form.itemsize > reach(array.shape, array.stride()) * array.itemsize:
         raise ValueError(f"views must lie in their array, {array!r}, got shape {tuple(form.shape)}, {form.stride()}")
     return DeviceTensor._at(
@@ -551,7 +571,7 @@ def _view(array: DeviceTensor, form: torch.Tensor) -> DeviceTensor:
 def _new(
     shape: Sequence[int], dtype: torch.dtype, beside: DeviceTensor, strides: Sequence[int] | None = None
 ) -> DeviceTensor:
-    strides = torch.empty(tuple(shape), device="meta").stride() if strides is None else strides
+    strides = _contiguous(shape) if strides is None else strides
     memory = _Memory(_of_arrays(hip.runtime()), reach(shape, strides) * dtype.itemsize, beside.get_device())
     return DeviceTensor._at(memory.address, shape, strides, dtype, beside.device, memory, False)
 

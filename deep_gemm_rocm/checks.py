@@ -41,7 +41,9 @@ def check_tensor(name: str, tensor: object) -> None:
             itself doesn't notice.
     """
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+        is_array = hasattr(tensor, "__dlpack__") or hasattr(tensor, "__cuda_array_interface__")
+        advice = "; pass it through as_tensor" if is_array else ""
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}{advice}")
     if tensor.layout != torch.strided:
         raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
     if torch.compiler.is_compiling():

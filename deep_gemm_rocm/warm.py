@@ -87,14 +87,15 @@ def scratch(size: int, beside: torch.Tensor) -> Scratch:
     """``size`` bytes for one launch of the function, on the device of the tensor ``beside`` it."""
     if planning.current() is not None:
         return Scratch(0, size)
-    if type(beside) is arrays.DeviceTensor:
-        return Scratch(arrays.scratch(size, beside).data_ptr(), size)
-    runtime = hip.runtime()
-    if runtime.is_capturing():  # a graph may run beside later launches of this thread
-        holder = torch.empty(size, dtype=torch.uint8, device=beside.device)
-        return Scratch(holder.data_ptr(), size, holder)
-    address = workspace.address(runtime, size, beside.get_device(), runtime.current_stream(beside))
-    made = Scratch(address, size)
+    if isinstance(beside, _DEVICE_TENSOR):
+        made = Scratch(arrays.scratch(size, beside).data_ptr(), size)
+    else:
+        runtime = hip.runtime()
+        if runtime.is_capturing():  # a graph may run beside later launches of this thread
+            holder = torch.empty(size, dtype=torch.uint8, device=beside.device)
+            return Scratch(holder.data_ptr(), size, holder)
+        address = workspace.address(runtime, size, beside.get_device(), runtime.current_stream(beside))
+        made = Scratch(address, size)
     notes = _noted.get()
     if notes is not None:
         notes.scratch = made
@@ -159,7 +160,7 @@ class _Call:
                 tensors that it was given or made.
         """
         (launch,) = notes.launches
-        self.runtime = hip.runtime()
+        self.runtime = arrays.runtime_of(*tensors)
         self.made = [made.new_empty(1).expand(made.shape) for made in notes.made]  # as large without its memory
         self.scratch = notes.scratch.size if notes.scratch else 0
         is_result = [tensor is result for tensor in (*tensors, *notes.made)]
@@ -192,10 +193,13 @@ class _Call:
             tensors.append(made)
             addresses += (made.data_ptr(),)
         if self.scratch:
-            if self.runtime.is_capturing():
+            if isinstance(tensors[0], _DEVICE_TENSOR):
+                addresses += (arrays.scratch(self.scratch, tensors[0]).data_ptr(),)
+            elif self.runtime.is_capturing():
                 return False
-            stream = self.runtime.current_stream(tensors[0])
-            addresses += (workspace.address(self.runtime, self.scratch, tensors[0].get_device(), stream),)
+            else:
+                stream = self.runtime.current_stream(tensors[0])
+                addresses += (workspace.address(self.runtime, self.scratch, tensors[0].get_device(), stream),)
         launch = self.filled.get(addresses)
         if launch is None:
             if not self._allows(addresses):
@@ -249,15 +253,9 @@ def repeatable(function: Callable[_P, _R]) -> Callable[_P, _R]:
             return function(*args, **kwargs)
         if call is not None and call.repeat(tensors, addresses):
             return None if call.result is None else tensors[call.result]  # type: ignore[return-value]
-        notes = _Notes()
-        token = _noted.set(notes)
-        try:
-            result = function(*args, **kwargs)
-        finally:
-            _noted.reset(token)
-        if notes.launches and call is None:
-            _remember(key, notes, tensors, addresses, result)
-        return result
+        if any(part is _DEVICE_TENSOR for part in described):
+            return _on_arrays(function, args, kwargs)
+        return _noticed(function, args, kwargs, None if call else key, tensors, addresses)
 
     return repeated
 
@@ -286,13 +284,63 @@ def _describe(parts: list[Any], key: list[Any], tensors: list[torch.Tensor]) -> 
             tensors.append(part)
             # Contiguous tensors of a shape differ in strides of single elements at most, which mean nothing.
             key += (dtype, part.shape, part.is_contiguous() or part.stride(), part.get_device())
-        elif kind is _DEVICE_TENSOR:
-            raise _UnusualError
         elif kind is tuple or kind is list:
             key.append(len(part))
             parts += part
         else:
             key += (kind, part)  # for 1 == True
+
+
+def _on_arrays(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A call of a function that is ``repeatable`` with arrays that aren't torch's."""
+    key: list[Any] = [function, changes.count, *kwargs]
+    tensors: list[torch.Tensor] = []
+    try:
+        _describe_arrays([*args, *kwargs.values()], key, tensors)
+        call = _calls.get(tuple(key))
+    except (_UnusualError, TypeError):
+        return function(*args, **kwargs)
+    addresses = tuple(tensor.data_ptr() for tensor in tensors)
+    if call is not None and call.repeat(tensors, addresses):
+        return None if call.result is None else tensors[call.result]
+    return _noticed(function, args, kwargs, None if call else tuple(key), tensors, addresses)
+
+
+def _describe_arrays(parts: list[Any], key: list[Any], tensors: list[torch.Tensor]) -> None:
+    """As ``_describe``."""
+    for part in parts:
+        kind = type(part)
+        if kind is _DEVICE_TENSOR:
+            tensors.append(part)
+            strides = part.is_contiguous() or part.stride()
+            key += (kind, part.dtype, part.shape, strides, part.get_device(), part.is_read_only)
+        elif kind is tuple or kind is list:
+            key.append(len(part))
+            parts += part
+        elif isinstance(part, torch.Tensor):
+            raise _UnusualError
+        else:
+            key += (kind, part)
+
+
+def _noticed(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    key: tuple[Any, ...] | None,
+    tensors: list[torch.Tensor],
+    addresses: tuple[int, ...],
+) -> Any:
+    """Calls the function, and remembers what it did if there is a ``key``."""
+    notes = _Notes()
+    token = _noted.set(notes)
+    try:
+        result = function(*args, **kwargs)
+    finally:
+        _noted.reset(token)
+    if notes.launches and key is not None:
+        _remember(key, notes, tensors, addresses, result)
+    return result
 
 
 def _remember(

@@ -52,15 +52,15 @@ class Memory:
 
     def array(self, tensor: torch.Tensor) -> dg.DeviceTensor:
         """An array with a copy of a tensor, of the same strides."""
-        array = dg.as_tensor(Raw(self.holding(tensor), tensor.numel() and tensor.itemsize))
+        buffer = self.holding(tensor)
         if tensor.numel() == 0:
-            return array.view(tensor.dtype).view(tensor.shape)
+            return dg.as_tensor(Changed(buffer, shape=(0,)), tensor.dtype, tensor.shape)
+        array = dg.as_tensor(buffer)
         return array.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
 
     def bytes_of(self, array: Any, size: int) -> np.ndarray:
         """What an array holds by now."""
         values = np.empty(size, np.uint8)
-        call(self.hip.hipDeviceSynchronize)
         call(self.hip.hipMemcpy, values, array, size, self.hip.hipMemcpyKind.hipMemcpyDeviceToHost)
         return values
 
@@ -70,11 +70,9 @@ class Memory:
         self.buffers.clear()
 
 
-class Raw:
-    """A buffer of hip-python's as it describes itself, or none of it where it stands for an array without elements."""
+class Changed:
+    """An array that says something else of itself."""
 
-    def __init__(self, buffer: Any, itemsize: int) -> None:
-        self.buffer = buffer
-        self.__cuda_array_interface__ = dict(buffer.__cuda_array_interface__)
-        if not itemsize:
-            self.__cuda_array_interface__["shape"] = (0,)
+    def __init__(self, array: Any, **changes: Any) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = dict(array.__cuda_array_interface__) | changes

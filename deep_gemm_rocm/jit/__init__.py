@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from .. import changes, hip, planning, settings
+from .. import arrays, changes, planning, settings
 from ..paths import include_dir
 from . import cache, toolchain
 from .errors import CacheError, CaptureError, CompileError, JitError, LoadError, ToolchainError
@@ -57,7 +57,7 @@ def get_kernel(template: str, values: Mapping[str, Value], argtypes: tuple[type,
     kernel = _kernels.get(key)
     if kernel is not None:
         return kernel
-    if hip.runtime().is_capturing():
+    if arrays.is_capturing():
         raise CaptureError(
             f"{values.get('kernel_name', template)} is not loaded, and can't be compiled or loaded while a stream is "
             "being captured. Before that, make this call once, or warm it up: warmup_kernels, or set_compile_mode(1)."
