@@ -60,6 +60,11 @@ def test_experts_of_several_processes(processes):
     assert all("differs from plain torch by" in line for line in printed)
 
 
+def test_arrays_of_hip_python():
+    printed = run_example("hip_python.py").splitlines()
+    assert [line.partition(":")[0] for line in printed] == ["launched", "replayed"]
+
+
 # As much of the two servers as their gates need.
 VLLM = {
     "vllm/__init__.py": "",
