@@ -85,6 +85,7 @@ def describe(array: Any, stream: int) -> Described:
 
 # ---- __cuda_array_interface__
 
+_LEGACY_STREAM = 1  # which is the null stream
 _TYPESTRS = {
     torch.uint8: "|u1",
     torch.int8: "|i1",
@@ -131,6 +132,8 @@ def _described_by_interface(array: Any, interface: Any) -> Described:
         raise TypeError(f"array must have an int as its address, got {type(address).__name__}")
     if stream is not None and (not isinstance(stream, int) or stream == 0):
         raise TypeError(f"array must name its stream by a handle other than 0, or None, got {stream!r}")
+    if stream == _LEGACY_STREAM:
+        stream = 0
     dtype, itemsize = _of_typestr(typestr)
     if strides is not None:
         strides = _in_elements(tuple(strides), shape, itemsize)

@@ -415,6 +415,9 @@ class DeviceTensor(torch.Tensor):
     def __format__(self, spec: str) -> str:
         return format(repr(self), spec)
 
+    def __deepcopy__(self, memo: Any) -> torch.Tensor:
+        return self.clone()
+
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("an array on the GPU can't be pickled; pickle its cpu()")
 
@@ -428,10 +431,13 @@ class DeviceTensor(torch.Tensor):
             found = func(_meta(array), *rest, **kwargs)
             return [_view(array, part) for part in found] if isinstance(found, (list, tuple)) else _view(array, found)
         function = _FUNCTIONS.get(func)
-        if function is None or not isinstance(args[0], (DeviceTensor, torch.Tensor)):
+        if function is None:
+            parts = func.decompose(*args, **kwargs)  # of what else is decomposed before, but in inference mode
+            if parts is not NotImplemented:
+                return parts
             raise NotImplementedError(
-                f"{func} can't run on arrays in the GPU's memory, where this torch reaches nothing: compute on .cpu(), "
-                "or hand the array on by __dlpack__ or __cuda_array_interface__"
+                f"{func} can't run on arrays from as_tensor: compute on .cpu(), or hand the array on by __dlpack__ or "
+                "__cuda_array_interface__"
             )
         return function(*args, **kwargs)
 

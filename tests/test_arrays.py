@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import pickle
 import threading
@@ -239,6 +240,15 @@ def test_a_stream_that_was_destroyed(memory, is_repeated):
     call(memory.hip.hipGetLastError)  # it isn't the next call's error
 
 
+def test_in_inference_mode(memory):
+    with torch.inference_mode():
+        a, b, d = problem(memory)
+        bias = memory.array(torch.ones(48))
+        dg.fp8_gemm_nt(a, b, d, bias=bias)
+        expected = dg.gemm_fp8(*gemm_problem(20, 48, 256), bias=torch.ones(48))
+        assert d.cpu().equal(expected)
+
+
 def test_tensors_of_torch_are_not_affected(stream):
     a, b = gemm_problem(20, 48, 256)
     with dg.stream(stream):
@@ -434,6 +444,14 @@ def test_who_writes_an_array_is_waited_for(memory, stream):
     call(memory.hip.hipStreamDestroy, other)
 
 
+def test_the_interfaces_stream_1_is_the_null_stream(memory, stream):
+    buffer = memory.allocate(64)
+    with Captured(memory, stream) as graph:
+        dg.as_tensor(Changed(buffer, stream=1))
+    assert number_of("Nodes", graph.graph) == 0
+    graph.destroy()
+
+
 class Exported:
     """An array of a library that knows only DLPack, and works on a stream of its own."""
 
@@ -555,10 +573,15 @@ def test_views(memory, name):
     assert isinstance(actual, dg.DeviceTensor)
     assert (actual.shape, actual.stride(), actual.dtype) == (expected.shape, expected.stride(), expected.dtype)
     assert actual.cpu().equal(expected)
+    with torch.inference_mode():
+        assert VIEWS[name](memory.array(values)).cpu().equal(expected)
 
 
 def test_copies(memory):
     array = memory.array(torch.zeros(4, 6))
+    copied = copy.deepcopy(array)
+    assert copied.cpu().equal(array.cpu())
+    assert copied.data_ptr() != array.data_ptr()
     values = torch.arange(24, dtype=torch.float32).view(4, 6)
     assert array.copy_(values) is array
     assert array.cpu().equal(values)
@@ -586,7 +609,7 @@ def test_torch_does_nothing_else_with_them(memory):
         lambda: array.add_(1),
         lambda: bool(array[0, 0]),
     ):
-        with pytest.raises(NotImplementedError, match="can't run on arrays in the GPU's memory"):
+        with pytest.raises(NotImplementedError, match="can't run on arrays from as_tensor"):
             operator()
     with pytest.raises(TypeError, match="index an array on the GPU"):
         array[torch.tensor([1, 0])]
