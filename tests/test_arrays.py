@@ -17,7 +17,7 @@ from forked import in_clean_child
 from test_bad_arguments import GOOD
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import array_protocols, arrays, hip, simulator, streams, warm
+from deep_gemm_rocm import array_protocols, arrays, hip, jit, simulator, streams, warm
 from deep_gemm_rocm.testing import assert_accurate, attention_reference, gemm_problem, gemm_reference, visible_keys
 
 
@@ -276,7 +276,6 @@ def test_memory_of_captured_calls_is_their_graphs(memory, stream):
             out = dg.flash_attention_decode(**decode)
             dg.einsum("bmk,bnk->mn", a, b, d)
         graphs.append(graph)
-        arrays._scratch.by_stream.clear()  # as another thread has it
     place = out.data_ptr()
     del out
     assert len(arrays._kept_by_graphs) == 4
@@ -291,7 +290,16 @@ def test_memory_of_captured_calls_is_their_graphs(memory, stream):
     for graph in graphs:
         graph.destroy()
     assert not arrays._kept_by_graphs
+    arrays._scratch.by_stream.clear()
     assert free_bytes(memory) == before
+
+
+def test_kernels_are_not_compiled_while_the_stream_is_captured(memory, stream):
+    a, b, d = problem(memory)
+    jit.forget()
+    with dg.stream(stream), Captured(memory, stream) as graph, pytest.raises(jit.CaptureError):
+        dg.fp8_gemm_nt(a, b, d)
+    graph.destroy()
 
 
 def test_nothing_waits_for_a_stream_that_is_captured(memory, stream):
@@ -495,6 +503,18 @@ def test_capsules_are_used_once_or_not_at_all(memory):
     assert len(array_protocols._exported) == 1
     del unused
     assert not array_protocols._exported
+
+
+def test_other_forms_of_dlpack(memory):
+    """An offset behind the address, and no strides for what is contiguous."""
+    array = memory.array(torch.arange(24, dtype=torch.int32).view(4, 6))
+    capsule = array.__dlpack__()
+    ((managed, *_),) = array_protocols._exported.values()
+    managed.tensor.byte_offset = 24
+    managed.tensor.shape[0] = 3
+    managed.tensor.strides = None
+    back = dg.as_tensor(Wrapped(__dlpack__=lambda **_: capsule, __dlpack_device__=array.__dlpack_device__))
+    assert back.cpu().equal(array.cpu()[1:])
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3, 11, 15])
