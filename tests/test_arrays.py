@@ -505,6 +505,12 @@ def test_capsules_are_used_once_or_not_at_all(memory):
     assert not array_protocols._exported
 
 
+@pytest.mark.parametrize("dtype", array_protocols._DLPACK_TYPES, ids=str)
+def test_types_are_called_as_torch_calls_them(dtype):
+    described = array_protocols._described_by_dlpack(torch.ones(3, 2).to(dtype).__dlpack__())
+    assert (described.dtype, described.itemsize, described.shape) == (dtype, dtype.itemsize, (3, 2))
+
+
 def test_other_forms_of_dlpack(memory):
     """An offset behind the address, and no strides for what is contiguous."""
     array = memory.array(torch.arange(24, dtype=torch.int32).view(4, 6))
