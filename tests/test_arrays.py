@@ -507,7 +507,11 @@ def test_capsules_are_used_once_or_not_at_all(memory):
 
 @pytest.mark.parametrize("dtype", array_protocols._DLPACK_TYPES, ids=str)
 def test_types_are_called_as_torch_calls_them(dtype):
-    described = array_protocols._described_by_dlpack(torch.ones(3, 2).to(dtype).__dlpack__())
+    try:
+        capsule = torch.ones(3, 2).to(dtype).__dlpack__()
+    except (BufferError, RuntimeError):
+        pytest.skip("this torch exports no such tensors")
+    described = array_protocols._described_by_dlpack(capsule)
     assert (described.dtype, described.itemsize, described.shape) == (dtype, dtype.itemsize, (3, 2))
 
 
