@@ -90,7 +90,12 @@ def test_ranges_outside_of_the_keys_are_cut():
 
 def test_unseen_logits_of_a_result_that_is_not_cleaned_are_not_written(monkeypatch):
     problem = Problem(70, 700, 32, 32)
-    monkeypatch.setattr(torch, "empty", lambda *shape, **options: torch.full(shape, 77.0, **options))
+    new_empty = torch.Tensor.new_empty
+
+    def filled(self, *shape, **options):
+        return new_empty(self, *shape, **options).fill_(77.0)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", filled)
     logits = dg.fp8_mqa_logits(*problem.arguments, clean_logits=False)
     assert (logits[~problem.seen()] == 77.0).all()
 
