@@ -59,7 +59,7 @@ class Memory:
         return array.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
 
     def bytes_of(self, array: Any, size: int) -> np.ndarray:
-        """What an array holds by now."""
+        """An array's bytes by now."""
         values = np.empty(size, np.uint8)
         call(self.hip.hipMemcpy, values, array, size, self.hip.hipMemcpyKind.hipMemcpyDeviceToHost)
         return values

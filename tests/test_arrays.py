@@ -130,7 +130,7 @@ def stream(memory):
 
 
 class Captured:
-    """What is launched on a stream inside of it becomes a graph of hip-python's."""
+    """A graph of hip-python's, of all that is launched on a stream inside of it."""
 
     def __init__(self, memory: Memory, stream: Any) -> None:
         self.hip, self.stream = memory.hip, stream
@@ -692,7 +692,7 @@ def test_a_real_runtime_without_torchs_rocm():
 
 
 def test_the_device_and_its_streams_are_the_arrays(memory, monkeypatch):
-    """Of a host with two devices, on which this thread is on the other one."""
+    """A host has two devices, and this thread is on the other one."""
     runtime = arrays.runtime_of(memory.array(torch.zeros(4)))
     set_to = []
     lib = Wrapped(
