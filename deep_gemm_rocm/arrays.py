@@ -107,12 +107,15 @@ class ArrayRuntime(hip.Runtime):
         if stream > 2:  # HIP's own streams have no device of their own
             device = c_int()
             status = self.lib.hipStreamGetDevice(stream, byref(device))
-            if status:
-                self.lib.hipGetLastError()
-                raise ValueError(f"stream must be one of {self.path} that wasn't destroyed, got {stream:#x}")
+            self._check_stream(stream, status)
             if device.value != tensor.get_device():
                 raise ValueError(f"stream must be of device {tensor.get_device()}, as the arrays, got {device.value}")
         return stream
+
+    def _check_stream(self, stream: int, status: int) -> None:
+        if status:
+            self.lib.hipGetLastError()
+            raise ValueError(f"stream must be one of {self.path} that wasn't destroyed, got {stream:#x}")
 
     @contextlib.contextmanager
     def launching(self, **tensors: torch.Tensor) -> Iterator[int]:
@@ -177,7 +180,7 @@ class ArrayRuntime(hip.Runtime):
             return None
         status, number, graph = c_int(), c_ulonglong(), c_void_p()
         found = self.lib.hipStreamGetCaptureInfo_v2(stream, byref(status), byref(number), byref(graph), None, None)
-        self.check(found)
+        self._check_stream(stream, found)
         return (number.value, graph.value or 0) if status.value else None
 
     def place(self, address: int) -> tuple[int, int]:
