@@ -280,6 +280,8 @@ struct hipGraphInstantiateParams {
 };
 
 struct hipGraphNodeParams {
+  hipGraphNodeParams() : reserved1{} {}
+
   hipGraphNodeType type;
   int reserved0[3];
   union {

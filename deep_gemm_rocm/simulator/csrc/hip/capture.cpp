@@ -261,7 +261,7 @@ HIP_API hipError_t hipStreamBeginCapture(hipStream_t stream, hipStreamCaptureMod
 }
 
 HIP_API hipError_t hipStreamBeginCaptureToGraph(hipStream_t stream, hipGraph_t graph,
-                                                const hipGraphNode_t* dependencies, const void*, size_t count,
+                                                In<hipGraphNode_t> dependencies, const void*, size_t count,
                                                 hipStreamCaptureMode mode) {
   return api(__func__, [&] {
     const auto found = graph_of(graph);
@@ -269,10 +269,10 @@ HIP_API hipError_t hipStreamBeginCaptureToGraph(hipStream_t stream, hipGraph_t g
   });
 }
 
-HIP_API hipError_t hipStreamEndCapture(hipStream_t handle, hipGraph_t* graph) {
+HIP_API hipError_t hipStreamEndCapture(hipStream_t handle, Out<hipGraph_t> graph) {
   return api(__func__, [&] {
     require(graph, "the output pointer");
-    *graph = nullptr;
+    graph.give(nullptr);
     const auto stream = stream_of(handle);
     std::lock_guard lock(captures().mutex);
     const std::shared_ptr<Capture> capture = stream ? stream->capture : nullptr;
@@ -292,41 +292,47 @@ HIP_API hipError_t hipStreamEndCapture(hipStream_t handle, hipGraph_t* graph) {
       fail(hipErrorStreamCaptureUnjoined, "work of another stream was captured that the stream has not waited for");
     }
     end(capture);
-    *graph = handle_of(capture->graph);
+    graph.give(handle_of(capture->graph));
   });
 }
 
-HIP_API hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus* status) {
+HIP_API hipError_t hipStreamIsCapturing(hipStream_t stream, Out<hipStreamCaptureStatus> status) {
   return api(__func__, [&] {
     require(status, "the status");
     const auto found = stream_of(stream);
     std::lock_guard lock(captures().mutex);
-    *status = status_of(capture_of(found));
+    status.give(status_of(capture_of(found)));
   });
 }
 
-HIP_API hipError_t hipStreamGetCaptureInfo_v2(hipStream_t stream, hipStreamCaptureStatus* status,
-                                              unsigned long long* id, hipGraph_t* graph,
-                                              const hipGraphNode_t** dependencies, size_t* count) {
+HIP_API hipError_t hipStreamGetCaptureInfo_v2(hipStream_t stream, Out<hipStreamCaptureStatus> status,
+                                              Out<unsigned long long> id, Out<hipGraph_t> graph,
+                                              Out<const hipGraphNode_t*> dependencies, Out<size_t> count) {
   return api(__func__, [&] {
     require(status, "the status");
+    allow(id, "the id");
+    allow(graph, "the graph");
+    allow(dependencies, "the dependencies");
+    allow(count, "the count");
     const auto found = stream_of(stream);
     std::lock_guard lock(captures().mutex);
     const auto capture = capture_of(found);
-    *status = status_of(capture);
-    if (*status != hipStreamCaptureStatusActive) return;
-    if (id) *id = capture->id;
-    if (graph) *graph = handle_of(capture->graph);
-    if (dependencies) *dependencies = found->last.data();
-    if (count) *count = found->last.size();
+    const hipStreamCaptureStatus now = status_of(capture);
+    status.give(now);
+    if (now != hipStreamCaptureStatusActive) return;
+    id.give_if_wanted(capture->id);
+    graph.give_if_wanted(handle_of(capture->graph));
+    dependencies.give_if_wanted(found->last.data());
+    count.give_if_wanted(found->last.size());
   });
 }
 
-HIP_API hipError_t hipStreamGetCaptureInfo(hipStream_t stream, hipStreamCaptureStatus* status, unsigned long long* id) {
+HIP_API hipError_t hipStreamGetCaptureInfo(hipStream_t stream, Out<hipStreamCaptureStatus> status,
+                                           Out<unsigned long long> id) {
   return hipStreamGetCaptureInfo_v2(stream, status, id, nullptr, nullptr, nullptr);
 }
 
-HIP_API hipError_t hipStreamUpdateCaptureDependencies(hipStream_t stream, hipGraphNode_t* dependencies, size_t count,
+HIP_API hipError_t hipStreamUpdateCaptureDependencies(hipStream_t stream, In<hipGraphNode_t> dependencies, size_t count,
                                                       unsigned flags) {
   return api(__func__, [&] {
     const auto found = stream_of(stream);
@@ -342,10 +348,12 @@ HIP_API hipError_t hipStreamUpdateCaptureDependencies(hipStream_t stream, hipGra
   });
 }
 
-HIP_API hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode* mode) {
+HIP_API hipError_t hipThreadExchangeStreamCaptureMode(InOut<hipStreamCaptureMode> mode) {
   return api(__func__, [&] {
     require(mode, "the mode");
-    require_mode(*mode);
-    std::swap(*mode, thread_mode);
+    const hipStreamCaptureMode wanted = mode.read("the mode");
+    require_mode(wanted);
+    mode.give(thread_mode);
+    thread_mode = wanted;
   });
 }

@@ -2,6 +2,7 @@
 #include "abi.h"
 #include "capture.h"
 #include "device.h"
+#include "host_memory.h"
 #include "status.h"
 
 struct Context {};
@@ -18,11 +19,11 @@ void require_context(hipCtx_t context) {
 
 }  // namespace
 
-HIP_API hipError_t hipCtxCreate(hipCtx_t* context, unsigned, hipDevice_t number) {
+HIP_API hipError_t hipCtxCreate(Out<hipCtx_t> context, unsigned, hipDevice_t number) {
   return api(__func__, [&] {
     require(context, "the output pointer");
     require_device(number);
-    *context = &primary;
+    context.give(&primary);
   });
 }
 
@@ -34,9 +35,9 @@ HIP_API hipError_t hipCtxPushCurrent(hipCtx_t context) {
   return api(__func__, [&] { require_context(context); });
 }
 
-HIP_API hipError_t hipCtxPopCurrent(hipCtx_t* context) {
+HIP_API hipError_t hipCtxPopCurrent(Out<hipCtx_t> context) {
   return api(__func__, [&] {
-    if (context) *context = &primary;
+    context.give_if_wanted(&primary);
   });
 }
 
@@ -44,24 +45,24 @@ HIP_API hipError_t hipCtxSetCurrent(hipCtx_t context) {
   return api(__func__, [&] { require_context(context); });
 }
 
-HIP_API hipError_t hipCtxGetCurrent(hipCtx_t* context) {
+HIP_API hipError_t hipCtxGetCurrent(Out<hipCtx_t> context) {
   return api(__func__, [&] {
     require(context, "the output pointer");
-    *context = &primary;
+    context.give(&primary);
   });
 }
 
-HIP_API hipError_t hipCtxGetDevice(hipDevice_t* number) {
+HIP_API hipError_t hipCtxGetDevice(Out<hipDevice_t> number) {
   return api(__func__, [&] {
     require(number, "device");
-    *number = 0;
+    number.give(0);
   });
 }
 
-HIP_API hipError_t hipCtxGetFlags(unsigned* flags) {
+HIP_API hipError_t hipCtxGetFlags(Out<unsigned> flags) {
   return api(__func__, [&] {
     require(flags, "flags");
-    *flags = 0;
+    flags.give(0);
   });
 }
 
@@ -69,11 +70,11 @@ HIP_API hipError_t hipCtxSynchronize() {
   return api(__func__, [] { forbid_device_wait_while_capturing(); });
 }
 
-HIP_API hipError_t hipDevicePrimaryCtxRetain(hipCtx_t* context, hipDevice_t number) {
+HIP_API hipError_t hipDevicePrimaryCtxRetain(Out<hipCtx_t> context, hipDevice_t number) {
   return api(__func__, [&] {
     require(context, "the output pointer");
     require_device(number);
-    *context = &primary;
+    context.give(&primary);
   });
 }
 
@@ -81,10 +82,12 @@ HIP_API hipError_t hipDevicePrimaryCtxRelease(hipDevice_t number) {
   return api(__func__, [&] { require_device(number); });
 }
 
-HIP_API hipError_t hipDevicePrimaryCtxGetState(hipDevice_t number, unsigned* flags, int* active) {
+HIP_API hipError_t hipDevicePrimaryCtxGetState(hipDevice_t number, Out<unsigned> flags, Out<int> active) {
   return api(__func__, [&] {
+    allow(flags, "flags");
+    allow(active, "active");
     require_device(number);
-    if (flags) *flags = 0;
-    if (active) *active = 1;
+    flags.give_if_wanted(0);
+    active.give_if_wanted(1);
   });
 }

@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "capture.h"
+#include "host_memory.h"
 #include "memory_map.h"
 #include "status.h"
 
@@ -176,10 +177,9 @@ int attribute(int selector) {
   fail(hipErrorInvalidValue, "device attribute %d is unknown or has no meaning for %s", selector, device::kName);
 }
 
-void copy_text(char* destination, int capacity, const char* text) {
-  require(destination, "the output buffer");
+void copy_text(Out<char> destination, int capacity, const char* text) {
   if (capacity <= 0) fail(hipErrorInvalidValue, "the output buffer has a length of %d", capacity);
-  std::snprintf(destination, static_cast<size_t>(capacity), "%s", text);
+  give_text(destination, static_cast<size_t>(capacity), text, "the output buffer");
 }
 
 }  // namespace
@@ -194,31 +194,31 @@ HIP_API hipError_t hipInit(unsigned flags) {
   });
 }
 
-HIP_API hipError_t hipDriverGetVersion(int* version) {
+HIP_API hipError_t hipDriverGetVersion(Out<int> version) {
   return api(__func__, [&] {
     require(version, "version");
-    *version = kHipVersion;
+    version.give(kHipVersion);
   });
 }
 
-HIP_API hipError_t hipRuntimeGetVersion(int* version) {
+HIP_API hipError_t hipRuntimeGetVersion(Out<int> version) {
   return api(__func__, [&] {
     require(version, "version");
-    *version = kHipVersion;
+    version.give(kHipVersion);
   });
 }
 
-HIP_API hipError_t hipGetDeviceCount(int* count) {
+HIP_API hipError_t hipGetDeviceCount(Out<int> count) {
   return api(__func__, [&] {
     require(count, "count");
-    *count = 1;
+    count.give(1);
   });
 }
 
-HIP_API hipError_t hipGetDevice(int* number) {
+HIP_API hipError_t hipGetDevice(Out<int> number) {
   return api(__func__, [&] {
     require(number, "device");
-    *number = 0;
+    number.give(0);
   });
 }
 
@@ -226,11 +226,10 @@ HIP_API hipError_t hipSetDevice(int number) {
   return api(__func__, [&] { require_device(number); });
 }
 
-HIP_API hipError_t hipSetValidDevices(int* numbers, int count) {
+HIP_API hipError_t hipSetValidDevices(In<int> numbers, int count) {
   return api(__func__, [&] {
     if (count < 0) fail(hipErrorInvalidValue, "%d devices", count);
-    if (count > 0) require(numbers, "the device list");
-    for (int i = 0; i < count; ++i) require_device(numbers[i]);
+    for (const int number : numbers.read(static_cast<size_t>(count), "the device list")) require_device(number);
   });
 }
 
@@ -239,117 +238,117 @@ HIP_API hipError_t hipSetDeviceFlags(unsigned) {
   return api(__func__, [] {});
 }
 
-HIP_API hipError_t hipGetDeviceFlags(unsigned* flags) {
+HIP_API hipError_t hipGetDeviceFlags(Out<unsigned> flags) {
   return api(__func__, [&] {
     require(flags, "flags");
-    *flags = 0;
+    flags.give(0);
   });
 }
 
-HIP_API hipError_t hipDeviceGet(hipDevice_t* handle, int number) {
+HIP_API hipError_t hipDeviceGet(Out<hipDevice_t> handle, int number) {
   return api(__func__, [&] {
     require(handle, "device");
     require_device(number);
-    *handle = number;
+    handle.give(number);
   });
 }
 
-HIP_API hipError_t hipGetDevicePropertiesR0600(hipDeviceProp_tR0600* properties, int number) {
+HIP_API hipError_t hipGetDevicePropertiesR0600(Out<hipDeviceProp_tR0600> properties, int number) {
   return api(__func__, [&] {
     require(properties, "properties");
     require_device(number);
-    *properties = properties_r0600();
+    properties.give(properties_r0600());
   });
 }
 
-HIP_API hipError_t hipGetDevicePropertiesR0000(hipDeviceProp_tR0000* properties, int number) {
+HIP_API hipError_t hipGetDevicePropertiesR0000(Out<hipDeviceProp_tR0000> properties, int number) {
   return api(__func__, [&] {
     require(properties, "properties");
     require_device(number);
-    *properties = properties_r0000();
+    properties.give(properties_r0000());
   });
 }
 
 // Without a suffix: programs built against HIP 5 and older, whose header did not rename the function.
-HIP_API hipError_t hipGetDeviceProperties(hipDeviceProp_tR0000* properties, int number) {
+HIP_API hipError_t hipGetDeviceProperties(Out<hipDeviceProp_tR0000> properties, int number) {
   return hipGetDevicePropertiesR0000(properties, number);
 }
 
 // There is one device to choose, whatever is wished for.
-HIP_API hipError_t hipChooseDevice(int* number, const hipDeviceProp_tR0000* wishes) {
+HIP_API hipError_t hipChooseDevice(Out<int> number, In<hipDeviceProp_tR0000> wishes) {
   return api(__func__, [&] {
     require(number, "device");
-    require(wishes, "properties");
-    *number = 0;
+    wishes.read("properties");
+    number.give(0);
   });
 }
 
-HIP_API hipError_t hipChooseDeviceR0000(int* number, const hipDeviceProp_tR0000* wishes) {
+HIP_API hipError_t hipChooseDeviceR0000(Out<int> number, In<hipDeviceProp_tR0000> wishes) {
   return hipChooseDevice(number, wishes);
 }
 
-HIP_API hipError_t hipChooseDeviceR0600(int* number, const hipDeviceProp_tR0600* wishes) {
+HIP_API hipError_t hipChooseDeviceR0600(Out<int> number, In<hipDeviceProp_tR0600> wishes) {
   return api(__func__, [&] {
     require(number, "device");
-    require(wishes, "properties");
-    *number = 0;
+    wishes.read("properties");
+    number.give(0);
   });
 }
 
-HIP_API hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t selector, int number) {
+HIP_API hipError_t hipDeviceGetAttribute(Out<int> value, hipDeviceAttribute_t selector, int number) {
   return api(__func__, [&] {
     require(value, "value");
     require_device(number);
-    *value = attribute(selector);
+    value.give(attribute(selector));
   });
 }
 
-HIP_API hipError_t hipDeviceGetName(char* name, int capacity, hipDevice_t number) {
+HIP_API hipError_t hipDeviceGetName(Out<char> name, int capacity, hipDevice_t number) {
   return api(__func__, [&] {
     require_device(number);
     copy_text(name, capacity, device::kName);
   });
 }
 
-HIP_API hipError_t hipDeviceGetUuid(hipUUID* uuid, hipDevice_t number) {
+HIP_API hipError_t hipDeviceGetUuid(Out<hipUUID> uuid, hipDevice_t number) {
   return api(__func__, [&] {
     require(uuid, "uuid");
     require_device(number);
-    *uuid = properties_r0600().uuid;
+    uuid.give(properties_r0600().uuid);
   });
 }
 
-HIP_API hipError_t hipDeviceGetPCIBusId(char* text, int capacity, int number) {
+HIP_API hipError_t hipDeviceGetPCIBusId(Out<char> text, int capacity, int number) {
   return api(__func__, [&] {
     require_device(number);
     copy_text(text, capacity, kPciBusId);
   });
 }
 
-HIP_API hipError_t hipDeviceGetByPCIBusId(int* number, const char* text) {
+HIP_API hipError_t hipDeviceGetByPCIBusId(Out<int> number, Text text) {
   return api(__func__, [&] {
     require(number, "device");
-    require(text, "the PCI bus id");
-    if (std::strcmp(text, kPciBusId) != 0) fail(hipErrorInvalidValue, "no device at %.32s", text);
-    *number = 0;
+    const std::string id = text.read("the PCI bus id");
+    if (id != kPciBusId) fail(hipErrorInvalidValue, "no device at %.32s", id.c_str());
+    number.give(0);
   });
 }
 
-HIP_API hipError_t hipDeviceComputeCapability(int* major, int* minor, hipDevice_t number) {
+HIP_API hipError_t hipDeviceComputeCapability(Out<int> major, Out<int> minor, hipDevice_t number) {
   return api(__func__, [&] {
     require(major, "major");
     require(minor, "minor");
     require_device(number);
-    *major = properties_r0600().major;
-    *minor = properties_r0600().minor;
+    major.give(properties_r0600().major);
+    minor.give(properties_r0600().minor);
   });
 }
 
-HIP_API hipError_t hipDeviceTotalMem(size_t* bytes, hipDevice_t number) {
+HIP_API hipError_t hipDeviceTotalMem(Out<size_t> bytes, hipDevice_t number) {
   return api(__func__, [&] {
     require(bytes, "bytes");
     require_device(number);
-    *bytes = device::kMemoryBytes;
+    bytes.give(device::kMemoryBytes);
   });
 }
 
@@ -365,19 +364,21 @@ HIP_API hipError_t hipDeviceReset() {
   });
 }
 
-HIP_API hipError_t hipDeviceGetStreamPriorityRange(int* least, int* greatest) {
+HIP_API hipError_t hipDeviceGetStreamPriorityRange(Out<int> least, Out<int> greatest) {
   return api(__func__, [&] {
-    if (least) *least = 1;
-    if (greatest) *greatest = -1;
+    allow(least, "the least priority");
+    allow(greatest, "the greatest priority");
+    least.give_if_wanted(1);
+    greatest.give_if_wanted(-1);
   });
 }
 
-HIP_API hipError_t hipDeviceCanAccessPeer(int* can, int number, int peer) {
+HIP_API hipError_t hipDeviceCanAccessPeer(Out<int> can, int number, int peer) {
   return api(__func__, [&] {
     require(can, "canAccessPeer");
     require_device(number);
     require_device(peer);
-    *can = 0;  // a device is not its own peer
+    can.give(0);  // a device is not its own peer
   });
 }
 
@@ -385,10 +386,10 @@ HIP_API hipError_t hipDeviceSetCacheConfig(int) {
   return api(__func__, [] {});  // a hint that AMD hardware has no use for
 }
 
-HIP_API hipError_t hipDeviceGetCacheConfig(int* config) {
+HIP_API hipError_t hipDeviceGetCacheConfig(Out<int> config) {
   return api(__func__, [&] {
     require(config, "config");
-    *config = 0;
+    config.give(0);
   });
 }
 
@@ -396,9 +397,9 @@ HIP_API hipError_t hipDeviceSetSharedMemConfig(int) {
   return api(__func__, [] {});  // likewise
 }
 
-HIP_API hipError_t hipDeviceGetSharedMemConfig(int* config) {
+HIP_API hipError_t hipDeviceGetSharedMemConfig(Out<int> config) {
   return api(__func__, [&] {
     require(config, "config");
-    *config = 0;
+    config.give(0);
   });
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "abi.h"
+#include "host_memory.h"
 #include "status.h"
 
 namespace {
@@ -34,14 +35,15 @@ void* find(const std::string& name) {
 
 }  // namespace
 
-HIP_API hipError_t hipGetProcAddress(const char* symbol, void** function, int version, uint64_t flags, int* status) {
+HIP_API hipError_t hipGetProcAddress(Text symbol, Out<void*> function, int version, uint64_t flags, Out<int> status) {
   return api(__func__, [&] {
-    require(symbol, "the name");
     require(function, "the output pointer");
-    const std::string name = versioned(symbol, version);
-    *function = flags & kPerThreadStream ? find(name + "_spt") : nullptr;
-    if (!*function) *function = find(name);
-    if (status) *status = *function ? kFound : kNotFound;
-    if (!*function) fail(hipErrorInvalidValue, "HIP has no function %.100s", symbol);
+    allow(status, "the status");
+    const std::string name = versioned(symbol.read("the name"), version);
+    void* found = flags & kPerThreadStream ? find(name + "_spt") : nullptr;
+    if (!found) found = find(name);
+    function.give(found);
+    status.give_if_wanted(found ? kFound : kNotFound);
+    if (!found) fail(hipErrorInvalidValue, "HIP has no function %.100s", name.c_str());
   });
 }

@@ -4,7 +4,6 @@
 #include <unordered_map>
 
 #include "handles.h"
-#include "host_memory.h"
 #include "status.h"
 
 namespace {
@@ -139,12 +138,8 @@ void forget_graph(Graph& graph) {
   graphs().remove(&graph);
 }
 
-std::vector<GraphNode*> nodes_of(const Graph* graph, const hipGraphNode_t* handles, size_t count) {
-  if (count == 0) return {};
-  if (!handles || !is_readable(handles, count * sizeof *handles)) {
-    fail(hipErrorInvalidValue, "%zu nodes at %p can't be read", count, static_cast<const void*>(handles));
-  }
-  std::vector<GraphNode*> found(handles, handles + count);
+std::vector<GraphNode*> nodes_of(const Graph* graph, In<hipGraphNode_t> handles, size_t count) {
+  std::vector<GraphNode*> found = handles.read(count, "the nodes");
   for (GraphNode* node : found) {
     if (node_of(node)->graph != graph) {
       fail(hipErrorInvalidValue, "node %p is one of another graph", static_cast<void*>(node));

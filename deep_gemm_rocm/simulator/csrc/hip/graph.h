@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "host_memory.h"
 #include "work.h"
 
 struct GraphNode {
@@ -68,6 +69,6 @@ hipGraph_t handle_of(const std::shared_ptr<Graph>& graph);
 void forget_graph(Graph& graph);
 
 // The nodes behind an array of handles, which must all be the graph's.
-std::vector<GraphNode*> nodes_of(const Graph* graph, const hipGraphNode_t* handles, size_t count);
+std::vector<GraphNode*> nodes_of(const Graph* graph, In<hipGraphNode_t> handles, size_t count);
 
 void release_user_object(hipUserObject_t handle, unsigned count);

@@ -25,10 +25,11 @@ Handles<UserObject>& user_objects() {
 
 // ---- work from the caller's descriptions
 
-HostWork host_work(const hipHostNodeParams* parameters) {
-  require(parameters, "the description");
-  if (!parameters->fn) fail(hipErrorInvalidValue, "the function is null");
-  return {parameters->fn, parameters->userData};
+constexpr char kDescription[] = "the description";
+
+HostWork host_work(const hipHostNodeParams& parameters) {
+  require_callable(reinterpret_cast<const void*>(parameters.fn), "the function");
+  return {parameters.fn, parameters.userData};
 }
 
 GraphWork graph_work(hipGraph_t graph) { return {graph_of(graph)->clone()}; }
@@ -43,24 +44,24 @@ WaitWork wait_work(hipEvent_t event) {
   return {event};
 }
 
-Work described_work(const hipGraphNodeParams* p) {
-  require(p, "the description");
-  switch (p->type) {
-    case hipGraphNodeTypeKernel: return KernelWork::described_by(&p->kernel);
-    case hipGraphNodeTypeMemcpy: return CopyWork::described_by(&p->memcpy.copyParams);
-    case hipGraphNodeTypeMemset: return FillWork::described_by(&p->memset);
-    case hipGraphNodeTypeHost: return host_work(&p->host);
-    case hipGraphNodeTypeGraph: return graph_work(p->graph);
+Work described_work(In<hipGraphNodeParams> parameters) {
+  const hipGraphNodeParams p = parameters.read(kDescription);
+  switch (p.type) {
+    case hipGraphNodeTypeKernel: return KernelWork::described_by(p.kernel);
+    case hipGraphNodeTypeMemcpy: return CopyWork::described_by(p.memcpy.copyParams);
+    case hipGraphNodeTypeMemset: return FillWork::described_by(p.memset);
+    case hipGraphNodeTypeHost: return host_work(p.host);
+    case hipGraphNodeTypeGraph: return graph_work(p.graph);
     case hipGraphNodeTypeEmpty: return EmptyWork{};
-    case hipGraphNodeTypeWaitEvent: return wait_work(p->event);
-    case hipGraphNodeTypeEventRecord: return record_work(p->event);
+    case hipGraphNodeTypeWaitEvent: return wait_work(p.event);
+    case hipGraphNodeTypeEventRecord: return record_work(p.event);
   }
-  fail(hipErrorNotSupported, "the simulated MI300X has no graph nodes of type %d", static_cast<int>(p->type));
+  fail(hipErrorNotSupported, "the simulated MI300X has no graph nodes of type %d", static_cast<int>(p.type));
 }
 
 // ---- nodes
 
-void add_node(hipGraphNode_t* out, hipGraph_t graph, const hipGraphNode_t* dependencies, size_t count, Work work) {
+void add_node(Out<hipGraphNode_t> out, hipGraph_t graph, In<hipGraphNode_t> dependencies, size_t count, Work work) {
   require(out, "the output pointer");
   const auto found = graph_of(graph);
   std::vector<GraphNode*> before = nodes_of(found.get(), dependencies, count);
@@ -69,7 +70,7 @@ void add_node(hipGraphNode_t* out, hipGraph_t graph, const hipGraphNode_t* depen
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
     fail(hipErrorInvalidValue, "a node is among the dependencies twice");
   }
-  *out = found->add(std::move(work), std::move(before));
+  out.give(found->add(std::move(work), std::move(before)));
 }
 
 template <class Kind>
@@ -97,14 +98,13 @@ void set_exec_work(hipGraphExec_t exec, hipGraphNode_t node, Work work) {
 
 // Fills the caller's array as far as it goes; without one it only tells the length.
 template <class Value>
-void give(const std::vector<Value>& values, Value* out, size_t* count) {
+void give(const std::vector<Value>& values, Out<Value> out, InOut<size_t> count) {
   require(count, "the count");
-  if (!out) {
-    *count = values.size();
-    return;
-  }
-  for (size_t i = 0; i < *count; ++i) out[i] = i < values.size() ? values[i] : nullptr;
-  *count = std::min(*count, values.size());
+  if (!out) return count.give(values.size());
+  const size_t length = count.read("the count");
+  allow(out, "the array", length);
+  for (size_t i = 0; i < length; ++i) out.give(i, i < values.size() ? values[i] : nullptr);
+  count.give(std::min(length, values.size()));
 }
 
 // ---- updates
@@ -137,9 +137,9 @@ hipGraphExecUpdateResult compare(const Graph& graph, const Graph& other, GraphNo
   return hipGraphExecUpdateSuccess;
 }
 
-void instantiate(hipGraphExec_t* out, hipGraph_t graph, unsigned long long flags) {
+void instantiate(Out<hipGraphExec_t> out, hipGraph_t graph, unsigned long long flags) {
   require(out, "the output pointer");
-  *out = executables().add(std::make_shared<GraphExec>(*graph_of(graph), flags));
+  out.give(executables().add(std::make_shared<GraphExec>(*graph_of(graph), flags)));
 }
 
 // ---- dot
@@ -181,11 +181,11 @@ void release_user_object(hipUserObject_t handle, unsigned count) {
 
 // ---- graphs
 
-HIP_API hipError_t hipGraphCreate(hipGraph_t* graph, unsigned flags) {
+HIP_API hipError_t hipGraphCreate(Out<hipGraph_t> graph, unsigned flags) {
   return api(__func__, [&] {
     require(graph, "the output pointer");
     if (flags != 0) fail(hipErrorInvalidValue, "flags must be 0, not %#x", flags);
-    *graph = handle_of(std::make_shared<Graph>());
+    graph.give(handle_of(std::make_shared<Graph>()));
   });
 }
 
@@ -198,22 +198,23 @@ HIP_API hipError_t hipGraphDestroy(hipGraph_t graph) {
   });
 }
 
-HIP_API hipError_t hipGraphClone(hipGraph_t* clone, hipGraph_t graph) {
+HIP_API hipError_t hipGraphClone(Out<hipGraph_t> clone, hipGraph_t graph) {
   return api(__func__, [&] {
     require(clone, "the output pointer");
-    *clone = handle_of(graph_of(graph)->clone());
+    clone.give(handle_of(graph_of(graph)->clone()));
   });
 }
 
-HIP_API hipError_t hipGraphNodeFindInClone(hipGraphNode_t* node, hipGraphNode_t original, hipGraph_t clone) {
+HIP_API hipError_t hipGraphNodeFindInClone(Out<hipGraphNode_t> node, hipGraphNode_t original, hipGraph_t clone) {
   return api(__func__, [&] {
     require(node, "the output pointer");
-    *node = graph_of(clone)->find_clone(node_of(original).get());
-    if (!*node) fail(hipErrorInvalidValue, "the graph was not cloned from the node's");
+    GraphNode* const found = graph_of(clone)->find_clone(node_of(original).get());
+    node.give(found);
+    if (!found) fail(hipErrorInvalidValue, "the graph was not cloned from the node's");
   });
 }
 
-HIP_API hipError_t hipGraphGetNodes(hipGraph_t graph, hipGraphNode_t* nodes, size_t* count) {
+HIP_API hipError_t hipGraphGetNodes(hipGraph_t graph, Out<hipGraphNode_t> nodes, InOut<size_t> count) {
   return api(__func__, [&] {
     std::vector<GraphNode*> all;
     for (const auto& node : graph_of(graph)->nodes) all.push_back(node.get());
@@ -221,7 +222,7 @@ HIP_API hipError_t hipGraphGetNodes(hipGraph_t graph, hipGraphNode_t* nodes, siz
   });
 }
 
-HIP_API hipError_t hipGraphGetRootNodes(hipGraph_t graph, hipGraphNode_t* nodes, size_t* count) {
+HIP_API hipError_t hipGraphGetRootNodes(hipGraph_t graph, Out<hipGraphNode_t> nodes, InOut<size_t> count) {
   return api(__func__, [&] {
     std::vector<GraphNode*> roots;
     for (const auto& node : graph_of(graph)->nodes) {
@@ -231,7 +232,8 @@ HIP_API hipError_t hipGraphGetRootNodes(hipGraph_t graph, hipGraphNode_t* nodes,
   });
 }
 
-HIP_API hipError_t hipGraphGetEdges(hipGraph_t graph, hipGraphNode_t* from, hipGraphNode_t* to, size_t* count) {
+HIP_API hipError_t hipGraphGetEdges(hipGraph_t graph, Out<hipGraphNode_t> from, Out<hipGraphNode_t> to,
+                                    InOut<size_t> count) {
   return api(__func__, [&] {
     require(count, "the count");
     if (!from != !to) fail(hipErrorInvalidValue, "one of the two arrays is null");
@@ -242,13 +244,15 @@ HIP_API hipError_t hipGraphGetEdges(hipGraph_t graph, hipGraphNode_t* from, hipG
         ends.push_back(node.get());
       }
     }
-    size_t same = *count;
-    give(begins, from, &same);
+    size_t same = count.read("the count");
+    allow(from, "the array", same);
+    allow(to, "the array", same);
+    give(begins, from, InOut<size_t>(&same));
     give(ends, to, count);
   });
 }
 
-HIP_API hipError_t hipGraphAddDependencies(hipGraph_t graph, const hipGraphNode_t* from, const hipGraphNode_t* to,
+HIP_API hipError_t hipGraphAddDependencies(hipGraph_t graph, In<hipGraphNode_t> from, In<hipGraphNode_t> to,
                                            size_t count) {
   return api(__func__, [&] {
     const auto found = graph_of(graph);
@@ -264,7 +268,7 @@ HIP_API hipError_t hipGraphAddDependencies(hipGraph_t graph, const hipGraphNode_
   });
 }
 
-HIP_API hipError_t hipGraphRemoveDependencies(hipGraph_t graph, const hipGraphNode_t* from, const hipGraphNode_t* to,
+HIP_API hipError_t hipGraphRemoveDependencies(hipGraph_t graph, In<hipGraphNode_t> from, In<hipGraphNode_t> to,
                                               size_t count) {
   return api(__func__, [&] {
     const auto found = graph_of(graph);
@@ -278,29 +282,30 @@ HIP_API hipError_t hipGraphRemoveDependencies(hipGraph_t graph, const hipGraphNo
   });
 }
 
-HIP_API hipError_t hipGraphDebugDotPrint(hipGraph_t graph, const char* path, unsigned) {
+HIP_API hipError_t hipGraphDebugDotPrint(hipGraph_t graph, Text path, unsigned) {
   return api(__func__, [&] {
-    require(path, "the path");
+    const std::string name = path.read("the path");
     const std::string text = dot(*graph_of(graph));
-    FILE* file = std::fopen(path, "we");
-    if (!file) fail(hipErrorOperatingSystem, "%s: %s", path, std::strerror(errno));
+    FILE* file = std::fopen(name.c_str(), "we");
+    if (!file) fail(hipErrorOperatingSystem, "%s: %s", name.c_str(), std::strerror(errno));
     const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    if ((std::fclose(file) != 0) || !written) fail(hipErrorOperatingSystem, "%s could not be written", path);
+    if ((std::fclose(file) != 0) || !written) fail(hipErrorOperatingSystem, "%s could not be written", name.c_str());
   });
 }
 
 // ---- nodes of every type
 
-HIP_API hipError_t hipGraphAddNode(hipGraphNode_t* node, hipGraph_t graph, const hipGraphNode_t* dependencies,
-                                   size_t count, hipGraphNodeParams* parameters) {
+HIP_API hipError_t hipGraphAddNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
+                                   size_t count, In<hipGraphNodeParams> parameters) {
   return api(__func__, [&] { add_node(node, graph, dependencies, count, described_work(parameters)); });
 }
 
-HIP_API hipError_t hipGraphNodeSetParams(hipGraphNode_t node, hipGraphNodeParams* parameters) {
+HIP_API hipError_t hipGraphNodeSetParams(hipGraphNode_t node, In<hipGraphNodeParams> parameters) {
   return api(__func__, [&] { set_work(node, described_work(parameters)); });
 }
 
-HIP_API hipError_t hipGraphExecNodeSetParams(hipGraphExec_t exec, hipGraphNode_t node, hipGraphNodeParams* parameters) {
+HIP_API hipError_t hipGraphExecNodeSetParams(hipGraphExec_t exec, hipGraphNode_t node,
+                                             In<hipGraphNodeParams> parameters) {
   return api(__func__, [&] { set_exec_work(exec, node, described_work(parameters)); });
 }
 
@@ -312,18 +317,20 @@ HIP_API hipError_t hipGraphDestroyNode(hipGraphNode_t node) {
   });
 }
 
-HIP_API hipError_t hipGraphNodeGetType(hipGraphNode_t node, hipGraphNodeType* type) {
+HIP_API hipError_t hipGraphNodeGetType(hipGraphNode_t node, Out<hipGraphNodeType> type) {
   return api(__func__, [&] {
     require(type, "the type");
-    *type = type_of(node_of(node)->work);
+    type.give(type_of(node_of(node)->work));
   });
 }
 
-HIP_API hipError_t hipGraphNodeGetDependencies(hipGraphNode_t node, hipGraphNode_t* dependencies, size_t* count) {
+HIP_API hipError_t hipGraphNodeGetDependencies(hipGraphNode_t node, Out<hipGraphNode_t> dependencies,
+                                               InOut<size_t> count) {
   return api(__func__, [&] { give(node_of(node)->dependencies, dependencies, count); });
 }
 
-HIP_API hipError_t hipGraphNodeGetDependentNodes(hipGraphNode_t node, hipGraphNode_t* dependents, size_t* count) {
+HIP_API hipError_t hipGraphNodeGetDependentNodes(hipGraphNode_t node, Out<hipGraphNode_t> dependents,
+                                                 InOut<size_t> count) {
   return api(__func__, [&] {
     const auto found = node_of(node);
     std::vector<GraphNode*> all;
@@ -335,59 +342,59 @@ HIP_API hipError_t hipGraphNodeGetDependentNodes(hipGraphNode_t node, hipGraphNo
   });
 }
 
-HIP_API hipError_t hipGraphAddEmptyNode(hipGraphNode_t* node, hipGraph_t graph, const hipGraphNode_t* dependencies,
+HIP_API hipError_t hipGraphAddEmptyNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
                                         size_t count) {
   return api(__func__, [&] { add_node(node, graph, dependencies, count, EmptyWork{}); });
 }
 
 // ---- kernels
 
-HIP_API hipError_t hipGraphAddKernelNode(hipGraphNode_t* node, hipGraph_t graph, const hipGraphNode_t* dependencies,
-                                         size_t count, const hipKernelNodeParams* parameters) {
-  return api(__func__, [&] { add_node(node, graph, dependencies, count, KernelWork::described_by(parameters)); });
+HIP_API hipError_t hipGraphAddKernelNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
+                                         size_t count, In<hipKernelNodeParams> parameters) {
+  return api(__func__, [&] { add_node(node, graph, dependencies, count, KernelWork::described_by(parameters.read(kDescription))); });
 }
 
-HIP_API hipError_t hipGraphKernelNodeGetParams(hipGraphNode_t node, hipKernelNodeParams* parameters) {
+HIP_API hipError_t hipGraphKernelNodeGetParams(hipGraphNode_t node, Out<hipKernelNodeParams> parameters) {
   return api(__func__, [&] {
     require(parameters, "the description");
     const auto found = node_of(node);
-    *parameters = work_of<KernelWork>(*found).description(found->parameters);
+    parameters.give(work_of<KernelWork>(*found).description(found->parameters));
   });
 }
 
-HIP_API hipError_t hipGraphKernelNodeSetParams(hipGraphNode_t node, const hipKernelNodeParams* parameters) {
-  return api(__func__, [&] { set_work(node, KernelWork::described_by(parameters)); });
+HIP_API hipError_t hipGraphKernelNodeSetParams(hipGraphNode_t node, In<hipKernelNodeParams> parameters) {
+  return api(__func__, [&] { set_work(node, KernelWork::described_by(parameters.read(kDescription))); });
 }
 
 HIP_API hipError_t hipGraphExecKernelNodeSetParams(hipGraphExec_t exec, hipGraphNode_t node,
-                                                   const hipKernelNodeParams* parameters) {
-  return api(__func__, [&] { set_exec_work(exec, node, KernelWork::described_by(parameters)); });
+                                                   In<hipKernelNodeParams> parameters) {
+  return api(__func__, [&] { set_exec_work(exec, node, KernelWork::described_by(parameters.read(kDescription))); });
 }
 
 // ---- copies
 
-HIP_API hipError_t hipGraphAddMemcpyNode(hipGraphNode_t* node, hipGraph_t graph, const hipGraphNode_t* dependencies,
-                                         size_t count, const hipMemcpy3DParms* parameters) {
-  return api(__func__, [&] { add_node(node, graph, dependencies, count, CopyWork::described_by(parameters)); });
+HIP_API hipError_t hipGraphAddMemcpyNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
+                                         size_t count, In<hipMemcpy3DParms> parameters) {
+  return api(__func__, [&] { add_node(node, graph, dependencies, count, CopyWork::described_by(parameters.read(kDescription))); });
 }
 
-HIP_API hipError_t hipGraphMemcpyNodeGetParams(hipGraphNode_t node, hipMemcpy3DParms* parameters) {
+HIP_API hipError_t hipGraphMemcpyNodeGetParams(hipGraphNode_t node, Out<hipMemcpy3DParms> parameters) {
   return api(__func__, [&] {
     require(parameters, "the description");
-    *parameters = work_of<CopyWork>(*node_of(node)).description();
+    parameters.give(work_of<CopyWork>(*node_of(node)).description());
   });
 }
 
-HIP_API hipError_t hipGraphMemcpyNodeSetParams(hipGraphNode_t node, const hipMemcpy3DParms* parameters) {
-  return api(__func__, [&] { set_work(node, CopyWork::described_by(parameters)); });
+HIP_API hipError_t hipGraphMemcpyNodeSetParams(hipGraphNode_t node, In<hipMemcpy3DParms> parameters) {
+  return api(__func__, [&] { set_work(node, CopyWork::described_by(parameters.read(kDescription))); });
 }
 
 HIP_API hipError_t hipGraphExecMemcpyNodeSetParams(hipGraphExec_t exec, hipGraphNode_t node,
-                                                   hipMemcpy3DParms* parameters) {
-  return api(__func__, [&] { set_exec_work(exec, node, CopyWork::described_by(parameters)); });
+                                                   In<hipMemcpy3DParms> parameters) {
+  return api(__func__, [&] { set_exec_work(exec, node, CopyWork::described_by(parameters.read(kDescription))); });
 }
 
-HIP_API hipError_t hipGraphAddMemcpyNode1D(hipGraphNode_t* node, hipGraph_t graph, const hipGraphNode_t* dependencies,
+HIP_API hipError_t hipGraphAddMemcpyNode1D(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
                                            size_t count, void* destination, const void* source, size_t size,
                                            hipMemcpyKind kind) {
   return api(__func__, [&] {
@@ -405,8 +412,8 @@ HIP_API hipError_t hipGraphExecMemcpyNodeSetParams1D(hipGraphExec_t exec, hipGra
   return api(__func__, [&] { set_exec_work(exec, node, CopyWork::of_bytes(destination, source, size, kind)); });
 }
 
-HIP_API hipError_t hipGraphAddMemcpyNodeToSymbol(hipGraphNode_t* node, hipGraph_t graph,
-                                                 const hipGraphNode_t* dependencies, size_t count, const void* symbol,
+HIP_API hipError_t hipGraphAddMemcpyNodeToSymbol(Out<hipGraphNode_t> node, hipGraph_t graph,
+                                                 In<hipGraphNode_t> dependencies, size_t count, const void* symbol,
                                                  const void* source, size_t size, size_t offset, hipMemcpyKind) {
   return api(__func__, [&] {
     add_node(node, graph, dependencies, count, copy_to_symbol(symbol, source, size, offset));
@@ -424,8 +431,8 @@ HIP_API hipError_t hipGraphExecMemcpyNodeSetParamsToSymbol(hipGraphExec_t exec, 
   return api(__func__, [&] { set_exec_work(exec, node, copy_to_symbol(symbol, source, size, offset)); });
 }
 
-HIP_API hipError_t hipGraphAddMemcpyNodeFromSymbol(hipGraphNode_t* node, hipGraph_t graph,
-                                                   const hipGraphNode_t* dependencies, size_t count, void* destination,
+HIP_API hipError_t hipGraphAddMemcpyNodeFromSymbol(Out<hipGraphNode_t> node, hipGraph_t graph,
+                                                   In<hipGraphNode_t> dependencies, size_t count, void* destination,
                                                    const void* symbol, size_t size, size_t offset, hipMemcpyKind) {
   return api(__func__, [&] {
     add_node(node, graph, dependencies, count, copy_from_symbol(destination, symbol, size, offset));
@@ -445,73 +452,73 @@ HIP_API hipError_t hipGraphExecMemcpyNodeSetParamsFromSymbol(hipGraphExec_t exec
 
 // ---- fills
 
-HIP_API hipError_t hipGraphAddMemsetNode(hipGraphNode_t* node, hipGraph_t graph, const hipGraphNode_t* dependencies,
-                                         size_t count, const hipMemsetParams* parameters) {
-  return api(__func__, [&] { add_node(node, graph, dependencies, count, FillWork::described_by(parameters)); });
+HIP_API hipError_t hipGraphAddMemsetNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
+                                         size_t count, In<hipMemsetParams> parameters) {
+  return api(__func__, [&] { add_node(node, graph, dependencies, count, FillWork::described_by(parameters.read(kDescription))); });
 }
 
-HIP_API hipError_t hipDrvGraphAddMemsetNode(hipGraphNode_t* node, hipGraph_t graph, const hipGraphNode_t* dependencies,
-                                            size_t count, const hipMemsetParams* parameters, hipCtx_t) {
-  return api(__func__, [&] { add_node(node, graph, dependencies, count, FillWork::described_by(parameters)); });
+HIP_API hipError_t hipDrvGraphAddMemsetNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
+                                            size_t count, In<hipMemsetParams> parameters, hipCtx_t) {
+  return api(__func__, [&] { add_node(node, graph, dependencies, count, FillWork::described_by(parameters.read(kDescription))); });
 }
 
-HIP_API hipError_t hipGraphMemsetNodeGetParams(hipGraphNode_t node, hipMemsetParams* parameters) {
+HIP_API hipError_t hipGraphMemsetNodeGetParams(hipGraphNode_t node, Out<hipMemsetParams> parameters) {
   return api(__func__, [&] {
     require(parameters, "the description");
-    *parameters = work_of<FillWork>(*node_of(node)).description();
+    parameters.give(work_of<FillWork>(*node_of(node)).description());
   });
 }
 
-HIP_API hipError_t hipGraphMemsetNodeSetParams(hipGraphNode_t node, const hipMemsetParams* parameters) {
-  return api(__func__, [&] { set_work(node, FillWork::described_by(parameters)); });
+HIP_API hipError_t hipGraphMemsetNodeSetParams(hipGraphNode_t node, In<hipMemsetParams> parameters) {
+  return api(__func__, [&] { set_work(node, FillWork::described_by(parameters.read(kDescription))); });
 }
 
 HIP_API hipError_t hipGraphExecMemsetNodeSetParams(hipGraphExec_t exec, hipGraphNode_t node,
-                                                   const hipMemsetParams* parameters) {
-  return api(__func__, [&] { set_exec_work(exec, node, FillWork::described_by(parameters)); });
+                                                   In<hipMemsetParams> parameters) {
+  return api(__func__, [&] { set_exec_work(exec, node, FillWork::described_by(parameters.read(kDescription))); });
 }
 
 HIP_API hipError_t hipDrvGraphExecMemsetNodeSetParams(hipGraphExec_t exec, hipGraphNode_t node,
-                                                      const hipMemsetParams* parameters, hipCtx_t) {
-  return api(__func__, [&] { set_exec_work(exec, node, FillWork::described_by(parameters)); });
+                                                      In<hipMemsetParams> parameters, hipCtx_t) {
+  return api(__func__, [&] { set_exec_work(exec, node, FillWork::described_by(parameters.read(kDescription))); });
 }
 
 // ---- host functions
 
-HIP_API hipError_t hipGraphAddHostNode(hipGraphNode_t* node, hipGraph_t graph, const hipGraphNode_t* dependencies,
-                                       size_t count, const hipHostNodeParams* parameters) {
-  return api(__func__, [&] { add_node(node, graph, dependencies, count, host_work(parameters)); });
+HIP_API hipError_t hipGraphAddHostNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
+                                       size_t count, In<hipHostNodeParams> parameters) {
+  return api(__func__, [&] { add_node(node, graph, dependencies, count, host_work(parameters.read(kDescription))); });
 }
 
-HIP_API hipError_t hipGraphHostNodeGetParams(hipGraphNode_t node, hipHostNodeParams* parameters) {
+HIP_API hipError_t hipGraphHostNodeGetParams(hipGraphNode_t node, Out<hipHostNodeParams> parameters) {
   return api(__func__, [&] {
     require(parameters, "the description");
     const auto found = node_of(node);
     const HostWork& work = work_of<HostWork>(*found);
-    *parameters = {work.function, work.user_data};
+    parameters.give({work.function, work.user_data});
   });
 }
 
-HIP_API hipError_t hipGraphHostNodeSetParams(hipGraphNode_t node, const hipHostNodeParams* parameters) {
-  return api(__func__, [&] { set_work(node, host_work(parameters)); });
+HIP_API hipError_t hipGraphHostNodeSetParams(hipGraphNode_t node, In<hipHostNodeParams> parameters) {
+  return api(__func__, [&] { set_work(node, host_work(parameters.read(kDescription))); });
 }
 
 HIP_API hipError_t hipGraphExecHostNodeSetParams(hipGraphExec_t exec, hipGraphNode_t node,
-                                                 const hipHostNodeParams* parameters) {
-  return api(__func__, [&] { set_exec_work(exec, node, host_work(parameters)); });
+                                                 In<hipHostNodeParams> parameters) {
+  return api(__func__, [&] { set_exec_work(exec, node, host_work(parameters.read(kDescription))); });
 }
 
 // ---- graphs within graphs
 
-HIP_API hipError_t hipGraphAddChildGraphNode(hipGraphNode_t* node, hipGraph_t graph, const hipGraphNode_t* dependencies,
+HIP_API hipError_t hipGraphAddChildGraphNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
                                              size_t count, hipGraph_t child) {
   return api(__func__, [&] { add_node(node, graph, dependencies, count, graph_work(child)); });
 }
 
-HIP_API hipError_t hipGraphChildGraphNodeGetGraph(hipGraphNode_t node, hipGraph_t* graph) {
+HIP_API hipError_t hipGraphChildGraphNodeGetGraph(hipGraphNode_t node, Out<hipGraph_t> graph) {
   return api(__func__, [&] {
     require(graph, "the output pointer");
-    *graph = handle_of(work_of<GraphWork>(*node_of(node)).graph);
+    graph.give(handle_of(work_of<GraphWork>(*node_of(node)).graph));
   });
 }
 
@@ -521,15 +528,15 @@ HIP_API hipError_t hipGraphExecChildGraphNodeSetParams(hipGraphExec_t exec, hipG
 
 // ---- events
 
-HIP_API hipError_t hipGraphAddEventRecordNode(hipGraphNode_t* node, hipGraph_t graph,
-                                              const hipGraphNode_t* dependencies, size_t count, hipEvent_t event) {
+HIP_API hipError_t hipGraphAddEventRecordNode(Out<hipGraphNode_t> node, hipGraph_t graph,
+                                              In<hipGraphNode_t> dependencies, size_t count, hipEvent_t event) {
   return api(__func__, [&] { add_node(node, graph, dependencies, count, record_work(event)); });
 }
 
-HIP_API hipError_t hipGraphEventRecordNodeGetEvent(hipGraphNode_t node, hipEvent_t* event) {
+HIP_API hipError_t hipGraphEventRecordNodeGetEvent(hipGraphNode_t node, Out<hipEvent_t> event) {
   return api(__func__, [&] {
     require(event, "the output pointer");
-    *event = work_of<RecordWork>(*node_of(node)).event;
+    event.give(work_of<RecordWork>(*node_of(node)).event);
   });
 }
 
@@ -541,15 +548,15 @@ HIP_API hipError_t hipGraphExecEventRecordNodeSetEvent(hipGraphExec_t exec, hipG
   return api(__func__, [&] { set_exec_work(exec, node, record_work(event)); });
 }
 
-HIP_API hipError_t hipGraphAddEventWaitNode(hipGraphNode_t* node, hipGraph_t graph, const hipGraphNode_t* dependencies,
+HIP_API hipError_t hipGraphAddEventWaitNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
                                             size_t count, hipEvent_t event) {
   return api(__func__, [&] { add_node(node, graph, dependencies, count, wait_work(event)); });
 }
 
-HIP_API hipError_t hipGraphEventWaitNodeGetEvent(hipGraphNode_t node, hipEvent_t* event) {
+HIP_API hipError_t hipGraphEventWaitNodeGetEvent(hipGraphNode_t node, Out<hipEvent_t> event) {
   return api(__func__, [&] {
     require(event, "the output pointer");
-    *event = work_of<WaitWork>(*node_of(node)).event;
+    event.give(work_of<WaitWork>(*node_of(node)).event);
   });
 }
 
@@ -563,34 +570,40 @@ HIP_API hipError_t hipGraphExecEventWaitNodeSetEvent(hipGraphExec_t exec, hipGra
 
 // ---- executable graphs
 
-HIP_API hipError_t hipGraphInstantiate(hipGraphExec_t* exec, hipGraph_t graph, hipGraphNode_t* error_node, char* log,
-                                       size_t log_bytes) {
+HIP_API hipError_t hipGraphInstantiate(Out<hipGraphExec_t> exec, hipGraph_t graph, Out<hipGraphNode_t> error_node,
+                                       Out<char> log, size_t log_bytes) {
   return api(__func__, [&] {
-    if (error_node) *error_node = nullptr;
-    if (log && log_bytes > 0) *log = '\0';
+    require(exec, "the output pointer");
+    allow(error_node, "the output pointer for the node");
+    if (log) give_text(log, log_bytes, "", "the log");
+    error_node.give_if_wanted(nullptr);
     instantiate(exec, graph, 0);
   });
 }
 
-HIP_API hipError_t hipGraphInstantiateWithFlags(hipGraphExec_t* exec, hipGraph_t graph, unsigned long long flags) {
+HIP_API hipError_t hipGraphInstantiateWithFlags(Out<hipGraphExec_t> exec, hipGraph_t graph, unsigned long long flags) {
   return api(__func__, [&] { instantiate(exec, graph, flags); });
 }
 
-HIP_API hipError_t hipGraphInstantiateWithParams(hipGraphExec_t* exec, hipGraph_t graph,
-                                                 hipGraphInstantiateParams* parameters) {
+HIP_API hipError_t hipGraphInstantiateWithParams(Out<hipGraphExec_t> exec, hipGraph_t graph,
+                                                 InOut<hipGraphInstantiateParams> parameters) {
   return api(__func__, [&] {
+    require(exec, "the output pointer");
     require(parameters, "the parameters");
-    parameters->errNode_out = nullptr;
-    parameters->result_out = hipGraphInstantiateError;
-    instantiate(exec, graph, parameters->flags);
-    parameters->result_out = hipGraphInstantiateSuccess;
+    hipGraphInstantiateParams p = parameters.read("the parameters");
+    p.errNode_out = nullptr;
+    p.result_out = hipGraphInstantiateError;
+    parameters.give(p);
+    instantiate(exec, graph, p.flags);
+    p.result_out = hipGraphInstantiateSuccess;
+    parameters.give(p);
   });
 }
 
-HIP_API hipError_t hipGraphExecGetFlags(hipGraphExec_t exec, unsigned long long* flags) {
+HIP_API hipError_t hipGraphExecGetFlags(hipGraphExec_t exec, Out<unsigned long long> flags) {
   return api(__func__, [&] {
     require(flags, "flags");
-    *flags = executables().get(exec)->flags;
+    flags.give(executables().get(exec)->flags);
   });
 }
 
@@ -626,22 +639,25 @@ HIP_API hipError_t hipGraphNodeSetEnabled(hipGraphExec_t exec, hipGraphNode_t no
   });
 }
 
-HIP_API hipError_t hipGraphNodeGetEnabled(hipGraphExec_t exec, hipGraphNode_t node, unsigned* enabled) {
+HIP_API hipError_t hipGraphNodeGetEnabled(hipGraphExec_t exec, hipGraphNode_t node, Out<unsigned> enabled) {
   return api(__func__, [&] {
     require(enabled, "isEnabled");
-    *enabled = executables().get(exec)->own(node_of(node).get()).enabled;
+    enabled.give(executables().get(exec)->own(node_of(node).get()).enabled);
   });
 }
 
-HIP_API hipError_t hipGraphExecUpdate(hipGraphExec_t exec, hipGraph_t graph, hipGraphNode_t* error_node,
-                                      hipGraphExecUpdateResult* result) {
+HIP_API hipError_t hipGraphExecUpdate(hipGraphExec_t exec, hipGraph_t graph, Out<hipGraphNode_t> error_node,
+                                      Out<hipGraphExecUpdateResult> result) {
   return api(__func__, [&] {
     require(error_node, "the output pointer for the node");
     require(result, "the output pointer for the result");
     const auto executable = executables().get(exec);
     const auto source = graph_of(graph);
-    *result = compare(*executable->graph, *source, *error_node);
-    if (*result != hipGraphExecUpdateSuccess) {
+    GraphNode* where = nullptr;
+    const hipGraphExecUpdateResult difference = compare(*executable->graph, *source, where);
+    error_node.give(where);
+    result.give(difference);
+    if (difference != hipGraphExecUpdateSuccess) {
       fail(hipErrorGraphExecUpdateFailure, "the graph differs in more than its nodes' parameters");
     }
     const std::shared_ptr<Graph> fresh = source->clone();
@@ -656,14 +672,14 @@ HIP_API hipError_t hipGraphExecUpdate(hipGraphExec_t exec, hipGraph_t graph, hip
 
 // ---- user objects
 
-HIP_API hipError_t hipUserObjectCreate(hipUserObject_t* object, void* pointer, hipHostFn_t destroy, unsigned references,
-                                       unsigned flags) {
+HIP_API hipError_t hipUserObjectCreate(Out<hipUserObject_t> object, void* pointer, hipHostFn_t destroy,
+                                       unsigned references, unsigned flags) {
   return api(__func__, [&] {
     require(object, "the output pointer");
-    if (!destroy) fail(hipErrorInvalidValue, "the destructor is null");
+    require_callable(reinterpret_cast<const void*>(destroy), "the destructor");
     if (references == 0) fail(hipErrorInvalidValue, "an object needs a reference at least");
     if (flags != 1) fail(hipErrorInvalidValue, "flags must be hipUserObjectNoDestructorSync (1), not %#x", flags);
-    *object = user_objects().add(std::make_shared<UserObject>(UserObject{pointer, destroy, references}));
+    object.give(user_objects().add(std::make_shared<UserObject>(UserObject{pointer, destroy, references})));
   });
 }
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace {
@@ -11,44 +12,108 @@ namespace {
 constexpr int kPopulateRead = 22;
 constexpr int kPopulateWrite = 23;
 
-struct Pages {
-  void* begin;
-  size_t size;
-  bool valid;
-};
-
-Pages pages_around(const void* address, size_t size) {
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(address) & ~(page - 1);
-  uintptr_t end;
-  if (__builtin_add_overflow(reinterpret_cast<uintptr_t>(address), size, &end)) return {nullptr, 0, false};
-  if (__builtin_add_overflow(end, page - 1, &end)) return {nullptr, 0, false};
-  return {reinterpret_cast<void*>(begin), (end & ~(page - 1)) - begin, true};
+uintptr_t page_size() {
+  static const auto size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  return size;
 }
 
-// Faults the pages in as an access would, but reports an error where the access would raise a signal.
-bool populate(const void* address, size_t size, int how) {
+struct Pages {
+  uintptr_t begin = 0, end = 0;
+
+  size_t size() const { return end - begin; }
+  void* address() const { return reinterpret_cast<void*>(begin); }
+  bool contain(const Pages& other) const { return begin <= other.begin && other.end <= end; }
+};
+
+// Empty where the range runs past the end of the address space.
+Pages pages_around(const void* address, size_t size) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  uintptr_t end;
+  if (__builtin_add_overflow(begin, size, &end) || __builtin_add_overflow(end, page_size() - 1, &end)) return {};
+  return {begin & ~(page_size() - 1), end & ~(page_size() - 1)};
+}
+
+// The last pages that the thread's call of the API has found usable. Many of its pointers lead to the same ones, and
+// each question is a system call.
+struct Probed {
+  Pages readable, writable;
+};
+thread_local Probed probed;
+
+// Faults the pages in as an access would, but reports an error where the access would raise a signal. Older kernels
+// only tell whether they are mapped.
+bool populate(const Pages& pages, int how) {
   static const bool kernel_can = [] {
     static char probe;
-    const Pages pages = pages_around(&probe, 1);
-    return madvise(pages.begin, pages.size, kPopulateRead) == 0;
+    const Pages own = pages_around(&probe, 1);
+    return madvise(own.address(), own.size(), kPopulateRead) == 0;
   }();
-  if (!kernel_can) return is_mapped(address, size);
+  if (!kernel_can) return msync(pages.address(), pages.size(), MS_ASYNC) == 0;
+  return madvise(pages.address(), pages.size(), how) == 0;
+}
+
+bool probe(const void* address, size_t size, int how, Pages& known) {
+  if (size == 0) return true;
   const Pages pages = pages_around(address, size);
-  return pages.valid && madvise(pages.begin, pages.size, how) == 0;
+  if (!address || pages.size() == 0) return false;
+  if (known.contain(pages)) return true;
+  if (!populate(pages, how)) return false;
+  known = pages;
+  return true;
+}
+
+[[noreturn]] void refuse(const char* what, const void* pointer, size_t count, size_t element_size, const char* verb) {
+  if (!pointer) fail(hipErrorInvalidValue, "%s is null", what);
+  if (element_size == 1 || count == 1) {
+    fail(hipErrorInvalidValue, "%s: %zu bytes at %p can't be %s", what, count * element_size, pointer, verb);
+  }
+  fail(hipErrorInvalidValue, "%s: %zu x %zu bytes at %p can't be %s", what, count, element_size, pointer, verb);
 }
 
 }  // namespace
 
+void forget_probes() { probed = {}; }
+
 bool is_mapped(const void* address, size_t size) {
   const Pages pages = pages_around(address, size);
-  return address && pages.valid && msync(pages.begin, pages.size, MS_ASYNC) == 0;
+  return address && pages.size() > 0 && msync(pages.address(), pages.size(), MS_ASYNC) == 0;
 }
 
-bool is_readable(const void* address, size_t size) {
-  return size == 0 || (address && populate(address, size, kPopulateRead));
+bool is_readable(const void* address, size_t size) { return probe(address, size, kPopulateRead, probed.readable); }
+
+bool is_writable(void* address, size_t size) { return probe(address, size, kPopulateWrite, probed.writable); }
+
+void require_readable(const void* pointer, size_t count, size_t element_size, const char* what) {
+  size_t bytes;
+  if (pointer && !__builtin_mul_overflow(count, element_size, &bytes) && is_readable(pointer, bytes)) return;
+  refuse(what, pointer, count, element_size, "read");
 }
 
-bool is_writable(void* address, size_t size) {
-  return size == 0 || (address && populate(address, size, kPopulateWrite));
+void require_writable(void* pointer, size_t count, size_t element_size, const char* what) {
+  size_t bytes;
+  if (pointer && !__builtin_mul_overflow(count, element_size, &bytes) && is_writable(pointer, bytes)) return;
+  refuse(what, pointer, count, element_size, "written");
+}
+
+void require_callable(const void* function, const char* what) {
+  if (!function) fail(hipErrorInvalidValue, "%s is null", what);
+  if (!is_readable(function, 1)) fail(hipErrorInvalidValue, "%s: no function begins at %p", what, function);
+}
+
+void give_text(Out<char> out, size_t capacity, const std::string& text, const char* what) {
+  if (capacity == 0) return;
+  const size_t length = std::min(text.size(), capacity - 1);
+  require(out, what, length + 1);
+  std::memcpy(out.address(), text.data(), length);
+  out.address()[length] = '\0';
+}
+
+std::string Text::read(const char* what) const {
+  require_readable(pointer_, 1, 1, what);
+  for (const char* at = pointer_;;) {
+    const size_t rest = page_size() - reinterpret_cast<uintptr_t>(at) % page_size();
+    require_readable(at, rest, 1, what);
+    if (const void* end = std::memchr(at, '\0', rest)) return std::string(pointer_, static_cast<const char*>(end));
+    at += rest;
+  }
 }

@@ -1,66 +1,57 @@
 // Additions to the HIP API: what a code object contains, as text. A function that gives text returns the length of the
-// whole of it and writes at most `capacity` bytes, the final zero included; 0 where there is nothing to tell.
+// whole of it and writes at most `capacity` bytes, the final zero included; 0 where there is nothing to tell or an
+// argument is wrong.
 
 #include <cstddef>
-#include <cstdio>
 #include <string>
 
 #include "abi.h"
 #include "engine_library.h"
+#include "host_memory.h"
 #include "module.h"
 
-namespace {
-
-size_t give(const std::string& text, char* out, size_t capacity) {
-  if (capacity > 0) std::snprintf(out, capacity, "%s", text.c_str());
-  return text.size();
-}
-
-}  // namespace
-
 // gfx942 machine code: one line for each instruction with offset, mnemonic and operands.
-HIP_API size_t dgSimDisassemble(const void* code, size_t bytes, char* text, size_t capacity) {
-  try {
-    return engine().disassemble(code, bytes, text, capacity);
-  } catch (...) {
-    return 0;
-  }
+HIP_API size_t dgSimDisassemble(const void* code, size_t bytes, Out<char> text, size_t capacity) {
+  return answer([&] {
+    require_readable(code, bytes, 1, "the code");
+    allow(text, "the text", capacity);
+    return engine().disassemble(code, bytes, text.address(), text ? capacity : 0);
+  });
 }
 
 // Every gfx942 opcode: one line for each with encoding family, number, mnemonic, status and what is approximate in it.
-HIP_API size_t dgSimOpcodes(char* text, size_t capacity) {
-  try {
-    return engine().list_opcodes(text, capacity);
-  } catch (...) {
-    return 0;
-  }
+HIP_API size_t dgSimOpcodes(Out<char> text, size_t capacity) {
+  return answer([&] {
+    allow(text, "the text", capacity);
+    return engine().list_opcodes(text.address(), text ? capacity : 0);
+  });
 }
 
 // The arguments that a caller of the kernel gives: one line for each, its size in bytes and whether it is a pointer.
-HIP_API size_t dgSimKernelArguments(hipFunction_t function, char* text, size_t capacity) {
-  try {
+HIP_API size_t dgSimKernelArguments(hipFunction_t function, Out<char> text, size_t capacity) {
+  return answer([&] {
     std::string lines;
     for (const KernelArgument& argument : function_of(function)->kernel->arguments) {
       if (argument.is_hidden()) continue;
       const char* kind = argument.kind == ArgumentKind::by_value ? "value" : "pointer";
       lines += std::to_string(argument.size) + " " + kind + "\n";
     }
-    return give(lines, text, capacity);
-  } catch (...) {
-    return 0;
-  }
+    give_text(text, capacity, lines, "the text");
+    return lines.size();
+  });
 }
 
 // The executable segment that holds the kernel, and the offset of the kernel's first instruction in it. False where the
 // function is unknown.
-HIP_API bool dgSimKernelCode(hipFunction_t function, const void** code, size_t* bytes, size_t* entry) {
-  try {
+HIP_API bool dgSimKernelCode(hipFunction_t function, Out<const void*> code, Out<size_t> bytes, Out<size_t> entry) {
+  return answer([&] {
+    require(code, "the code");
+    require(bytes, "the bytes");
+    require(entry, "the entry");
     const mi300x::Kernel& kernel = function_of(function)->kernel->descriptor;
-    *code = reinterpret_cast<const void*>(kernel.code_begin);
-    *bytes = kernel.code_end - kernel.code_begin;
-    *entry = kernel.entry - kernel.code_begin;
+    code.give(reinterpret_cast<const void*>(kernel.code_begin));
+    bytes.give(kernel.code_end - kernel.code_begin);
+    entry.give(kernel.entry - kernel.code_begin);
     return true;
-  } catch (...) {
-    return false;
-  }
+  });
 }

@@ -136,7 +136,7 @@ std::shared_ptr<const Function> function_named(const void* name) {
 
 }  // namespace
 
-KernelArguments KernelArguments::from_pointers(const KernelInfo& kernel, void** arguments, const LaunchShape& shape) {
+KernelArguments KernelArguments::from_pointers(const KernelInfo& kernel, In<void*> arguments, const LaunchShape& shape) {
   KernelArguments result(kernel);
   size_t index = 0;
   for (const KernelArgument& argument : kernel.arguments) {
@@ -145,8 +145,7 @@ KernelArguments KernelArguments::from_pointers(const KernelInfo& kernel, void** 
       fail(hipErrorNotSupported, "kernel %s: argument %zu is an OpenCL object, which HIP does not pass",
            kernel.name.c_str(), index);
     }
-    void* source;
-    read_from_host(&source, arguments + index, sizeof source, "the array of kernel arguments");
+    const void* source = arguments.at(index, "the array of kernel arguments");
     if (!source || !is_readable(source, argument.size)) {
       fail(hipErrorInvalidValue, "kernel %s: the pointer to argument %zu is %p, where %u bytes can't be read",
            kernel.name.c_str(), index, source, argument.size);
@@ -158,15 +157,13 @@ KernelArguments KernelArguments::from_pointers(const KernelInfo& kernel, void** 
   return result;
 }
 
-KernelArguments KernelArguments::from_buffer(const KernelInfo& kernel, void** extra, const LaunchShape& shape) {
+KernelArguments KernelArguments::from_buffer(const KernelInfo& kernel, In<void*> extra, const LaunchShape& shape) {
   const void* buffer = nullptr;
   const size_t* size = nullptr;
   for (size_t i = 0;; i += 2) {
-    void* key;
-    read_from_host(&key, extra + i, sizeof key, "extra");
+    const void* key = extra.at(i, "extra");
     if (key == kEnd) break;
-    void* value;
-    read_from_host(&value, extra + i + 1, sizeof value, "extra");
+    const void* value = extra.at(i + 1, "extra");
     if (key == kBufferPointer) {
       buffer = value;
     } else if (key == kBufferSize) {
@@ -200,7 +197,7 @@ void KernelArguments::fill_hidden(const KernelInfo& kernel, const LaunchShape& s
 }
 
 KernelWork KernelWork::prepare(std::shared_ptr<const Function> function, const void* named, const LaunchShape& shape,
-                               void** arguments, void** extra) {
+                               In<void*> arguments, In<void*> extra) {
   const KernelInfo& kernel = *function->kernel;
   require_services(kernel);
   require_shape(kernel, shape);
@@ -214,10 +211,9 @@ KernelWork KernelWork::prepare(std::shared_ptr<const Function> function, const v
   return {std::move(function), const_cast<void*>(named), shape, std::move(kernarg)};
 }
 
-KernelWork KernelWork::described_by(const hipKernelNodeParams* p) {
-  require(p, "the kernel's description");
-  const LaunchShape shape{p->gridDim, p->blockDim, p->sharedMemBytes};
-  return prepare(function_named(p->func), p->func, shape, p->kernelParams, p->extra);
+KernelWork KernelWork::described_by(const hipKernelNodeParams& p) {
+  const LaunchShape shape{p.gridDim, p.blockDim, p.sharedMemBytes};
+  return prepare(function_named(p.func), p.func, shape, p.kernelParams, p.extra);
 }
 
 hipKernelNodeParams KernelWork::description(std::vector<void*>& pointers) const {
@@ -267,10 +263,8 @@ dim3 blocks_of(const dim3& threads, const dim3& block) {
 
 namespace {
 
-void require_plain_launch(const hipLaunchAttribute* attributes, unsigned count) {
-  for (unsigned i = 0; i < count; ++i) {
-    hipLaunchAttribute attribute;
-    read_from_host(&attribute, attributes + i, sizeof attribute, "the launch's attributes");
+void require_plain_launch(In<hipLaunchAttribute> attributes, unsigned count) {
+  for (const hipLaunchAttribute& attribute : attributes.read(count, "the launch's attributes")) {
     if (attribute.id == hipLaunchAttributeCooperative && attribute.cooperative) {
       fail(hipErrorNotSupported, "the simulated MI300X has no cooperative launches");
     }
@@ -279,28 +273,29 @@ void require_plain_launch(const hipLaunchAttribute* attributes, unsigned count) 
 
 }  // namespace
 
-HIP_API hipError_t hipLaunchKernelExC(const hipLaunchConfig_t* c, const void* host_function, void** arguments) {
+HIP_API hipError_t hipLaunchKernelExC(In<hipLaunchConfig_t> config, const void* host_function,
+                                      In<void*> arguments) {
   return api(__func__, [&] {
-    require(c, "the configuration");
-    require_plain_launch(c->attrs, c->numAttrs);
-    const LaunchShape shape{c->gridDim, c->blockDim, c->dynamicSmemBytes};
-    submit(c->stream, KernelWork::prepare(function_named(host_function), host_function, shape, arguments, nullptr));
+    const hipLaunchConfig_t c = config.read("the configuration");
+    require_plain_launch(c.attrs, c.numAttrs);
+    const LaunchShape shape{c.gridDim, c.blockDim, c.dynamicSmemBytes};
+    submit(c.stream, KernelWork::prepare(function_named(host_function), host_function, shape, arguments, nullptr));
   });
 }
 
-HIP_API hipError_t hipDrvLaunchKernelEx(const HIP_LAUNCH_CONFIG* c, hipFunction_t function, void** arguments,
-                                        void** extra) {
+HIP_API hipError_t hipDrvLaunchKernelEx(In<HIP_LAUNCH_CONFIG> config, hipFunction_t function, In<void*> arguments,
+                                        In<void*> extra) {
   return api(__func__, [&] {
-    require(c, "the configuration");
-    require_plain_launch(c->attrs, c->numAttrs);
-    const LaunchShape shape{c->gridDim, c->blockDim, c->sharedMemBytes};
-    submit(c->hStream, KernelWork::prepare(function_of(function), function, shape, arguments, extra));
+    const HIP_LAUNCH_CONFIG c = config.read("the configuration");
+    require_plain_launch(c.attrs, c.numAttrs);
+    const LaunchShape shape{c.gridDim, c.blockDim, c.sharedMemBytes};
+    submit(c.hStream, KernelWork::prepare(function_of(function), function, shape, arguments, extra));
   });
 }
 
 HIP_API hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                          unsigned block_x, unsigned block_y, unsigned block_z, unsigned dynamic_lds,
-                                         hipStream_t stream, void** arguments, void** extra) {
+                                         hipStream_t stream, In<void*> arguments, In<void*> extra) {
   return api(__func__, [&] {
     const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, dynamic_lds};
     submit(stream, KernelWork::prepare(function_of(function), function, shape, arguments, extra));
@@ -309,7 +304,7 @@ HIP_API hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned grid_x
 
 HIP_API hipError_t hipExtModuleLaunchKernel(hipFunction_t function, uint32_t threads_x, uint32_t threads_y,
                                             uint32_t threads_z, uint32_t block_x, uint32_t block_y, uint32_t block_z,
-                                            size_t dynamic_lds, hipStream_t stream, void** arguments, void** extra,
+                                            size_t dynamic_lds, hipStream_t stream, In<void*> arguments, In<void*> extra,
                                             hipEvent_t start, hipEvent_t stop, uint32_t) {
   return api(__func__, [&] {
     const dim3 block{block_x, block_y, block_z};

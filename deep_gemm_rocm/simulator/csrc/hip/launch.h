@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "host_memory.h"
 #include "module.h"
 
 struct LaunchShape {
@@ -18,8 +19,8 @@ struct LaunchShape {
 class KernelArguments {
  public:
   // From one pointer for each argument (kernelParams), or from a buffer that is laid out already (extra).
-  static KernelArguments from_pointers(const KernelInfo& kernel, void** arguments, const LaunchShape& shape);
-  static KernelArguments from_buffer(const KernelInfo& kernel, void** extra, const LaunchShape& shape);
+  static KernelArguments from_pointers(const KernelInfo& kernel, In<void*> arguments, const LaunchShape& shape);
+  static KernelArguments from_buffer(const KernelInfo& kernel, In<void*> extra, const LaunchShape& shape);
 
   const void* data() const { return lines_.data(); }
   const uint8_t* at(uint32_t offset) const { return lines_.data()->bytes + offset; }
@@ -46,8 +47,8 @@ struct KernelWork {
   // Exactly one of `arguments` and `extra` may be given; both may be null where the kernel takes none. Fails where the
   // shape or the arguments don't fit the kernel.
   static KernelWork prepare(std::shared_ptr<const Function> function, const void* named, const LaunchShape& shape,
-                            void** arguments, void** extra);
-  static KernelWork described_by(const hipKernelNodeParams* parameters);
+                            In<void*> arguments, In<void*> extra);
+  static KernelWork described_by(const hipKernelNodeParams& parameters);
 
   // `pointers` becomes the array that the description refers to.
   hipKernelNodeParams description(std::vector<void*>& pointers) const;

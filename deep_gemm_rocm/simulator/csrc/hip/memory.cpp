@@ -1,5 +1,6 @@
 // HIP's memory calls. Asynchronous ones are done when they return: a stream has no queue here.
 #include <cstring>
+#include <vector>
 
 #include "abi.h"
 #include "device.h"
@@ -14,16 +15,17 @@
 namespace {
 
 constexpr size_t kPitchAlignment = 256;
+constexpr unsigned kRegisterReadOnly = 8;  // hipHostRegisterReadOnly
 
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
 MemoryMap& memory() { return MemoryMap::instance(); }
 
-void allocate(void** pointer, size_t size, MemoryKind kind, unsigned flags) {
+void allocate(Out<void*> pointer, size_t size, MemoryKind kind, unsigned flags) {
   require(pointer, "the output pointer");
   forbid_unsafe_call_while_capturing();
-  *pointer = nullptr;
-  if (size > 0) *pointer = memory().allocate(size, kind, flags);
+  pointer.give(nullptr);
+  if (size > 0) pointer.give(memory().allocate(size, kind, flags));
 }
 
 void release(void* pointer) {
@@ -32,15 +34,24 @@ void release(void* pointer) {
   if (pointer) memory().release(pointer);
 }
 
-void allocate_pitched(void** pointer, size_t* pitch, size_t width, size_t rows) {
-  require(pitch, "pitch");
-  size_t padded, size;
-  if (__builtin_add_overflow(width, kPitchAlignment - 1, &padded) ||
-      __builtin_mul_overflow(padded / kPitchAlignment * kPitchAlignment, rows, &size)) {
-    fail(hipErrorOutOfMemory, "%zu rows of %zu bytes", rows, width);
+struct PitchedSize {
+  size_t pitch, bytes;
+};
+PitchedSize pitched_size(size_t width, size_t height, size_t depth = 1) {
+  size_t rows, padded, bytes;
+  if (__builtin_mul_overflow(height, depth, &rows) || __builtin_add_overflow(width, kPitchAlignment - 1, &padded) ||
+      __builtin_mul_overflow(padded / kPitchAlignment * kPitchAlignment, rows, &bytes)) {
+    fail(hipErrorOutOfMemory, "%zu x %zu rows of %zu bytes", depth, height, width);
   }
-  allocate(pointer, size, MemoryKind::device, 0);
-  *pitch = padded / kPitchAlignment * kPitchAlignment;
+  return {padded / kPitchAlignment * kPitchAlignment, bytes};
+}
+
+void allocate_pitched(Out<void*> pointer, Out<size_t> pitch, size_t width, size_t height) {
+  require(pointer, "the output pointer");
+  require(pitch, "pitch");
+  const PitchedSize size = pitched_size(width, height);
+  allocate(pointer, size.bytes, MemoryKind::device, 0);
+  pitch.give(size.pitch);
 }
 
 MemoryBlock block_at(const void* pointer) {
@@ -51,14 +62,9 @@ MemoryBlock block_at(const void* pointer) {
   return *block;
 }
 
-Placement placement_of(const hipPitchedPtr& pointer) {
-  return {static_cast<char*>(pointer.ptr), pointer.pitch, pointer.pitch * pointer.ysize};
-}
-
 template <class Element>
 FillWork fill_rows(void* destination, size_t pitch, Element value, size_t width, size_t height) {
-  const hipMemsetParams rows{destination, sizeof(Element), height, pitch, value, width};
-  return FillWork::described_by(&rows);
+  return FillWork::described_by(hipMemsetParams{destination, sizeof(Element), height, pitch, value, width});
 }
 
 bool is_host_kind(MemoryKind kind) { return kind == MemoryKind::host || kind == MemoryKind::registered; }
@@ -76,22 +82,38 @@ hipPointerAttribute_t attributes_of(const void* pointer) {
   return attributes;
 }
 
-void give_attribute(void* out, int selector, void* pointer) {
+// One attribute, in as many bytes as it has for the caller.
+class AttributeValue {
+ public:
+  template <class Value>
+  AttributeValue(Value value) : size_(sizeof value) {
+    static_assert(sizeof value <= sizeof bytes_);
+    std::memcpy(bytes_, &value, sizeof value);
+  }
+
+  void require_writable_at(void* out) const { require_writable(out, size_, 1, "data"); }
+  void give(void* out) const {
+    require_writable_at(out);
+    std::memcpy(out, bytes_, size_);
+  }
+
+ private:
+  uint8_t bytes_[sizeof(uint64_t)];
+  size_t size_;
+};
+
+AttributeValue attribute_of(void* pointer, int selector) {
   const MemoryBlock block = block_at(pointer);
   const hipPointerAttribute_t attributes = attributes_of(pointer);
-  const auto give = [&](auto value) {
-    if (!is_writable(out, sizeof value)) fail(hipErrorInvalidValue, "data: %p can't be written", out);
-    std::memcpy(out, &value, sizeof value);
-  };
   switch (selector) {
-    case HIP_POINTER_ATTRIBUTE_MEMORY_TYPE: return give(static_cast<int>(attributes.type));
-    case HIP_POINTER_ATTRIBUTE_DEVICE_POINTER: return give(attributes.devicePointer);
-    case HIP_POINTER_ATTRIBUTE_HOST_POINTER: return give(attributes.hostPointer);
-    case HIP_POINTER_ATTRIBUTE_IS_MANAGED: return give(attributes.isManaged != 0);
-    case HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return give(0);
-    case HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR: return give(block.begin);
-    case HIP_POINTER_ATTRIBUTE_RANGE_SIZE: return give(block.size());
-    case HIP_POINTER_ATTRIBUTE_MAPPED: return give(true);
+    case HIP_POINTER_ATTRIBUTE_MEMORY_TYPE: return static_cast<int>(attributes.type);
+    case HIP_POINTER_ATTRIBUTE_DEVICE_POINTER: return attributes.devicePointer;
+    case HIP_POINTER_ATTRIBUTE_HOST_POINTER: return attributes.hostPointer;
+    case HIP_POINTER_ATTRIBUTE_IS_MANAGED: return attributes.isManaged != 0;
+    case HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return 0;
+    case HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR: return block.begin;
+    case HIP_POINTER_ATTRIBUTE_RANGE_SIZE: return block.size();
+    case HIP_POINTER_ATTRIBUTE_MAPPED: return true;
   }
   fail(hipErrorNotSupported, "the simulated MI300X doesn't know pointer attribute %d", selector);
 }
@@ -100,56 +122,54 @@ void give_attribute(void* out, int selector, void* pointer) {
 
 // ---- allocation
 
-HIP_API hipError_t hipMalloc(void** pointer, size_t size) {
+HIP_API hipError_t hipMalloc(Out<void*> pointer, size_t size) {
   return api(__func__, [&] { allocate(pointer, size, MemoryKind::device, 0); });
 }
 
-HIP_API hipError_t hipExtMallocWithFlags(void** pointer, size_t size, unsigned flags) {
+HIP_API hipError_t hipExtMallocWithFlags(Out<void*> pointer, size_t size, unsigned flags) {
   return api(__func__, [&] { allocate(pointer, size, MemoryKind::device, flags); });
 }
 
-HIP_API hipError_t hipMallocManaged(void** pointer, size_t size, unsigned flags) {
+HIP_API hipError_t hipMallocManaged(Out<void*> pointer, size_t size, unsigned flags) {
   return api(__func__, [&] { allocate(pointer, size, MemoryKind::managed, flags); });
 }
 
-HIP_API hipError_t hipHostMalloc(void** pointer, size_t size, unsigned flags) {
+HIP_API hipError_t hipHostMalloc(Out<void*> pointer, size_t size, unsigned flags) {
   return api(__func__, [&] { allocate(pointer, size, MemoryKind::host, flags); });
 }
 
-HIP_API hipError_t hipHostAlloc(void** pointer, size_t size, unsigned flags) {
+HIP_API hipError_t hipHostAlloc(Out<void*> pointer, size_t size, unsigned flags) {
   return api(__func__, [&] { allocate(pointer, size, MemoryKind::host, flags); });
 }
 
-HIP_API hipError_t hipExtHostAlloc(void** pointer, size_t size, unsigned flags) {
+HIP_API hipError_t hipExtHostAlloc(Out<void*> pointer, size_t size, unsigned flags) {
   return api(__func__, [&] { allocate(pointer, size, MemoryKind::host, flags); });
 }
 
-HIP_API hipError_t hipMallocHost(void** pointer, size_t size) {
+HIP_API hipError_t hipMallocHost(Out<void*> pointer, size_t size) {
   return api(__func__, [&] { allocate(pointer, size, MemoryKind::host, 0); });
 }
 
-HIP_API hipError_t hipMemAllocHost(void** pointer, size_t size) {
+HIP_API hipError_t hipMemAllocHost(Out<void*> pointer, size_t size) {
   return api(__func__, [&] { allocate(pointer, size, MemoryKind::host, 0); });
 }
 
-HIP_API hipError_t hipMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
+HIP_API hipError_t hipMallocPitch(Out<void*> pointer, Out<size_t> pitch, size_t width, size_t height) {
   return api(__func__, [&] { allocate_pitched(pointer, pitch, width, height); });
 }
 
-HIP_API hipError_t hipMemAllocPitch(hipDeviceptr_t* pointer, size_t* pitch, size_t width, size_t height, unsigned) {
+HIP_API hipError_t hipMemAllocPitch(Out<hipDeviceptr_t> pointer, Out<size_t> pitch, size_t width, size_t height,
+                                    unsigned) {
   return api(__func__, [&] { allocate_pitched(pointer, pitch, width, height); });
 }
 
-HIP_API hipError_t hipMalloc3D(hipPitchedPtr* pointer, hipExtent extent) {
+HIP_API hipError_t hipMalloc3D(Out<hipPitchedPtr> pointer, hipExtent extent) {
   return api(__func__, [&] {
     require(pointer, "the output pointer");
-    size_t rows;
-    if (__builtin_mul_overflow(extent.height, extent.depth, &rows)) {
-      fail(hipErrorOutOfMemory, "%zu x %zu rows", extent.height, extent.depth);
-    }
-    allocate_pitched(&pointer->ptr, &pointer->pitch, extent.width, rows);
-    pointer->xsize = extent.width;
-    pointer->ysize = extent.height;
+    const PitchedSize size = pitched_size(extent.width, extent.height, extent.depth);
+    hipPitchedPtr result = {nullptr, size.pitch, extent.width, extent.height};
+    allocate(&result.ptr, size.bytes, MemoryKind::device, 0);
+    pointer.give(result);
   });
 }
 
@@ -171,8 +191,12 @@ HIP_API hipError_t hipHostRegister(void* pointer, size_t size, unsigned flags) {
   return api(__func__, [&] {
     require(pointer, "the host pointer");
     if (size == 0) fail(hipErrorInvalidValue, "the size is 0");
-    if (!is_mapped(pointer, size)) {
+    if (!is_mapped(pointer, size) || !is_readable(pointer, size)) {
       fail(hipErrorInvalidValue, "%zu bytes at %p are not all memory of this process", size, pointer);
+    }
+    if (!(flags & kRegisterReadOnly) && !is_writable(pointer, size)) {
+      fail(hipErrorInvalidValue, "%zu bytes at %p can't all be written, and hipHostRegisterReadOnly isn't set", size,
+           pointer);
     }
     memory().add(address_of(pointer), size, MemoryKind::registered, flags);
   });
@@ -187,23 +211,23 @@ HIP_API hipError_t hipHostUnregister(void* pointer) {
   });
 }
 
-HIP_API hipError_t hipHostGetDevicePointer(void** device_pointer, void* host_pointer, unsigned flags) {
+HIP_API hipError_t hipHostGetDevicePointer(Out<void*> device_pointer, void* host_pointer, unsigned flags) {
   return api(__func__, [&] {
     require(device_pointer, "the output pointer");
     if (flags != 0) fail(hipErrorInvalidValue, "flags must be 0, not %u", flags);
     if (attributes_of(host_pointer).type == hipMemoryTypeDevice) {
       fail(hipErrorInvalidValue, "%p is device memory, not host memory", host_pointer);
     }
-    *device_pointer = host_pointer;
+    device_pointer.give(host_pointer);
   });
 }
 
-HIP_API hipError_t hipHostGetFlags(unsigned* flags, void* pointer) {
+HIP_API hipError_t hipHostGetFlags(Out<unsigned> flags, void* pointer) {
   return api(__func__, [&] {
     require(flags, "flags");
     const MemoryBlock block = block_at(pointer);
     if (!is_host_kind(block.kind)) fail(hipErrorInvalidValue, "%p is not host memory", pointer);
-    *flags = block.flags;
+    flags.give(block.flags);
   });
 }
 
@@ -294,27 +318,27 @@ HIP_API hipError_t hipMemcpy2DAsync(void* destination, size_t destination_pitch,
   });
 }
 
-HIP_API hipError_t hipMemcpyParam2D(const hip_Memcpy2D* parameters) {
-  return api(__func__, [&] { submit(nullptr, CopyWork::described_by(parameters)); });
+HIP_API hipError_t hipMemcpyParam2D(In<hip_Memcpy2D> parameters) {
+  return api(__func__, [&] { submit(nullptr, CopyWork::described_by(parameters.read("the copy's description"))); });
 }
 
-HIP_API hipError_t hipMemcpyParam2DAsync(const hip_Memcpy2D* parameters, hipStream_t stream) {
+HIP_API hipError_t hipMemcpyParam2DAsync(In<hip_Memcpy2D> parameters, hipStream_t stream) {
   return api(__func__, [&] {
-    submit(stream, CopyWork::described_by(parameters));
+    submit(stream, CopyWork::described_by(parameters.read("the copy's description")));
   });
 }
 
-HIP_API hipError_t hipDrvMemcpy2DUnaligned(const hip_Memcpy2D* parameters) {
-  return api(__func__, [&] { submit(nullptr, CopyWork::described_by(parameters)); });
+HIP_API hipError_t hipDrvMemcpy2DUnaligned(In<hip_Memcpy2D> parameters) {
+  return api(__func__, [&] { submit(nullptr, CopyWork::described_by(parameters.read("the copy's description"))); });
 }
 
-HIP_API hipError_t hipMemcpy3D(const hipMemcpy3DParms* parameters) {
-  return api(__func__, [&] { submit(nullptr, CopyWork::described_by(parameters)); });
+HIP_API hipError_t hipMemcpy3D(In<hipMemcpy3DParms> parameters) {
+  return api(__func__, [&] { submit(nullptr, CopyWork::described_by(parameters.read("the copy's description"))); });
 }
 
-HIP_API hipError_t hipMemcpy3DAsync(const hipMemcpy3DParms* parameters, hipStream_t stream) {
+HIP_API hipError_t hipMemcpy3DAsync(In<hipMemcpy3DParms> parameters, hipStream_t stream) {
   return api(__func__, [&] {
-    submit(stream, CopyWork::described_by(parameters));
+    submit(stream, CopyWork::described_by(parameters.read("the copy's description")));
   });
 }
 
@@ -393,61 +417,66 @@ HIP_API hipError_t hipMemset2DAsync(void* destination, size_t pitch, int value, 
 HIP_API hipError_t hipMemset3D(hipPitchedPtr destination, int value, hipExtent extent) {
   return api(__func__, [&] {
     const Box box{extent.width, extent.height, extent.depth};
-    submit(nullptr, FillWork::of_box(placement_of(destination), value, box));
+    submit(nullptr, FillWork::of_box(Placement::of(destination, {}, "destination"), value, box));
   });
 }
 
 HIP_API hipError_t hipMemset3DAsync(hipPitchedPtr destination, int value, hipExtent extent, hipStream_t stream) {
   return api(__func__, [&] {
-    submit(stream, FillWork::of_box(placement_of(destination), value, {extent.width, extent.height, extent.depth}));
+    const Box box{extent.width, extent.height, extent.depth};
+    submit(stream, FillWork::of_box(Placement::of(destination, {}, "destination"), value, box));
   });
 }
 
 // ---- queries
 
-HIP_API hipError_t hipMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+HIP_API hipError_t hipMemGetInfo(Out<size_t> free_bytes, Out<size_t> total_bytes) {
   return api(__func__, [&] {
-    if (free_bytes) *free_bytes = device::kMemoryBytes - memory().allocated_bytes();
-    if (total_bytes) *total_bytes = device::kMemoryBytes;
+    allow(free_bytes, "the free bytes");
+    allow(total_bytes, "the total bytes");
+    free_bytes.give_if_wanted(device::kMemoryBytes - memory().allocated_bytes());
+    total_bytes.give_if_wanted(device::kMemoryBytes);
   });
 }
 
-HIP_API hipError_t hipPointerGetAttributes(hipPointerAttribute_t* attributes, const void* pointer) {
+HIP_API hipError_t hipPointerGetAttributes(Out<hipPointerAttribute_t> attributes, const void* pointer) {
   return api(__func__, [&] {
     require(attributes, "attributes");
-    *attributes = attributes_of(pointer);
+    attributes.give(attributes_of(pointer));
   });
 }
 
-HIP_API hipError_t hipMemGetAddressRange(hipDeviceptr_t* base, size_t* size, hipDeviceptr_t pointer) {
+HIP_API hipError_t hipMemGetAddressRange(Out<hipDeviceptr_t> base, Out<size_t> size, hipDeviceptr_t pointer) {
   return api(__func__, [&] {
+    allow(base, "base");
+    allow(size, "size");
     const MemoryBlock block = block_at(pointer);
-    if (base) *base = reinterpret_cast<void*>(block.begin);
-    if (size) *size = block.size();
+    base.give_if_wanted(reinterpret_cast<void*>(block.begin));
+    size.give_if_wanted(block.size());
   });
 }
 
-HIP_API hipError_t hipMemPtrGetInfo(void* pointer, size_t* size) {
+HIP_API hipError_t hipMemPtrGetInfo(void* pointer, Out<size_t> size) {
   return api(__func__, [&] {
     require(size, "size");
-    *size = block_at(pointer).size();
+    size.give(block_at(pointer).size());
   });
 }
 
 HIP_API hipError_t hipPointerGetAttribute(void* data, hipPointer_attribute selector, hipDeviceptr_t pointer) {
-  return api(__func__, [&] { give_attribute(data, selector, pointer); });
+  return api(__func__, [&] { attribute_of(pointer, selector).give(data); });
 }
 
-HIP_API hipError_t hipDrvPointerGetAttributes(unsigned count, hipPointer_attribute* selectors, void** data,
+HIP_API hipError_t hipDrvPointerGetAttributes(unsigned count, In<hipPointer_attribute> selectors, In<void*> data,
                                               hipDeviceptr_t pointer) {
   return api(__func__, [&] {
-    for (unsigned i = 0; i < count; ++i) {
-      hipPointer_attribute selector;
-      void* out;
-      read_from_host(&selector, selectors + i, sizeof selector, "attributes");
-      read_from_host(&out, data + i, sizeof out, "data");
-      give_attribute(out, selector, pointer);
+    const std::vector<void*> outs = data.read(count, "data");
+    std::vector<AttributeValue> values;
+    for (const hipPointer_attribute selector : selectors.read(count, "attributes")) {
+      values.push_back(attribute_of(pointer, selector));
     }
+    for (unsigned i = 0; i < count; ++i) values[i].require_writable_at(outs[i]);
+    for (unsigned i = 0; i < count; ++i) values[i].give(outs[i]);
   });
 }
 

@@ -43,26 +43,31 @@ Pools& pools() {
   return all;
 }
 
-void allocate(void** pointer, size_t size, std::shared_ptr<MemoryPool> pool, hipStream_t stream) {
+void allocate(Out<void*> pointer, size_t size, std::shared_ptr<MemoryPool> pool, hipStream_t stream) {
   require(pointer, "the output pointer");
   require_not_capturing(stream);
-  *pointer = nullptr;
+  pointer.give(nullptr);
   if (size == 0) return;
   std::lock_guard lock(pools().mutex);
   if (pool->limit != 0 && size > pool->limit - pool->used) {
     fail(hipErrorOutOfMemory, "%zu bytes asked for, the pool has %llu left", size,
          static_cast<unsigned long long>(pool->limit - pool->used));
   }
-  *pointer = MemoryMap::instance().allocate(size, MemoryKind::device);
+  void* const memory = MemoryMap::instance().allocate(size, MemoryKind::device);
   pool->used += size;
   pool->most_used = std::max(pool->most_used, pool->used);
-  pools().allocations[*pointer] = {std::move(pool), size};
+  pools().allocations[memory] = {std::move(pool), size};
+  pointer.give(memory);
 }
 
+// An attribute's type depends on which one it is.
 template <class Value>
-Value& attribute_at(void* value) {
-  if (!is_writable(value, sizeof(Value))) fail(hipErrorInvalidValue, "the value at %p can't be used", value);
-  return *static_cast<Value*>(value);
+Value attribute_at(const void* value) {
+  return In<Value>(static_cast<const Value*>(value)).read("the value");
+}
+template <class Value>
+void give_attribute(void* place, Value value) {
+  Out<Value>(static_cast<Value*>(place)).give(value);
 }
 
 bool is_reuse_policy(int attribute) {
@@ -85,11 +90,11 @@ void forget_pooled(const void* pointer) {
   pools().allocations.erase(found);
 }
 
-HIP_API hipError_t hipMallocAsync(void** pointer, size_t size, hipStream_t stream) {
+HIP_API hipError_t hipMallocAsync(Out<void*> pointer, size_t size, hipStream_t stream) {
   return api(__func__, [&] { allocate(pointer, size, pools().current, stream); });
 }
 
-HIP_API hipError_t hipMallocFromPoolAsync(void** pointer, size_t size, hipMemPool_t pool, hipStream_t stream) {
+HIP_API hipError_t hipMallocFromPoolAsync(Out<void*> pointer, size_t size, hipMemPool_t pool, hipStream_t stream) {
   return api(__func__, [&] { allocate(pointer, size, pools().handles.get(pool), stream); });
 }
 
@@ -102,15 +107,15 @@ HIP_API hipError_t hipFreeAsync(void* pointer, hipStream_t stream) {
   });
 }
 
-HIP_API hipError_t hipMemPoolCreate(hipMemPool_t* pool, const hipMemPoolProps* properties) {
+HIP_API hipError_t hipMemPoolCreate(Out<hipMemPool_t> pool, In<hipMemPoolProps> properties) {
   return api(__func__, [&] {
     require(pool, "the output pointer");
-    require(properties, "the properties");
-    require_location(properties->location);
-    if (properties->handleTypes != 0) fail(hipErrorNotSupported, "pools can't be shared with other processes here");
+    const hipMemPoolProps wanted = properties.read("the properties");
+    require_location(wanted.location);
+    if (wanted.handleTypes != 0) fail(hipErrorNotSupported, "pools can't be shared with other processes here");
     auto fresh = std::make_shared<MemoryPool>();
-    fresh->limit = properties->maxSize;
-    *pool = pools().handles.add(std::move(fresh));
+    fresh->limit = wanted.maxSize;
+    pool.give(pools().handles.add(std::move(fresh)));
   });
 }
 
@@ -124,20 +129,20 @@ HIP_API hipError_t hipMemPoolDestroy(hipMemPool_t pool) {
   });
 }
 
-HIP_API hipError_t hipDeviceGetDefaultMemPool(hipMemPool_t* pool, int number) {
+HIP_API hipError_t hipDeviceGetDefaultMemPool(Out<hipMemPool_t> pool, int number) {
   return api(__func__, [&] {
     require(pool, "the output pointer");
     require_device(number);
-    *pool = pools().standard.get();
+    pool.give(pools().standard.get());
   });
 }
 
-HIP_API hipError_t hipDeviceGetMemPool(hipMemPool_t* pool, int number) {
+HIP_API hipError_t hipDeviceGetMemPool(Out<hipMemPool_t> pool, int number) {
   return api(__func__, [&] {
     require(pool, "the output pointer");
     require_device(number);
     std::lock_guard lock(pools().mutex);
-    *pool = pools().current.get();
+    pool.give(pools().current.get());
   });
 }
 
@@ -176,24 +181,22 @@ HIP_API hipError_t hipMemPoolGetAttribute(hipMemPool_t pool, hipMemPoolAttr attr
     const auto found = pools().handles.get(pool);
     std::lock_guard lock(pools().mutex);
     switch (attribute) {
-      case hipMemPoolAttrReleaseThreshold: attribute_at<uint64_t>(value) = found->release_threshold; return;
+      case hipMemPoolAttrReleaseThreshold: give_attribute(value, found->release_threshold); return;
       case hipMemPoolAttrReservedMemCurrent:
-      case hipMemPoolAttrUsedMemCurrent: attribute_at<uint64_t>(value) = found->used; return;
+      case hipMemPoolAttrUsedMemCurrent: give_attribute(value, found->used); return;
       case hipMemPoolAttrReservedMemHigh:
-      case hipMemPoolAttrUsedMemHigh: attribute_at<uint64_t>(value) = found->most_used; return;
+      case hipMemPoolAttrUsedMemHigh: give_attribute(value, found->most_used); return;
       default: break;
     }
     if (!is_reuse_policy(attribute)) fail(hipErrorInvalidValue, "%d is not an attribute of a pool", attribute);
-    attribute_at<int>(value) = found->reuse_policies[attribute - hipMemPoolReuseFollowEventDependencies];
+    give_attribute(value, found->reuse_policies[attribute - hipMemPoolReuseFollowEventDependencies]);
   });
 }
 
-HIP_API hipError_t hipMemPoolSetAccess(hipMemPool_t pool, const hipMemAccessDesc* descriptions, size_t count) {
+HIP_API hipError_t hipMemPoolSetAccess(hipMemPool_t pool, In<hipMemAccessDesc> descriptions, size_t count) {
   return api(__func__, [&] {
     pools().handles.get(pool);
-    for (size_t i = 0; i < count; ++i) {
-      hipMemAccessDesc description;
-      read_from_host(&description, descriptions + i, sizeof description, "the descriptions");
+    for (const hipMemAccessDesc& description : descriptions.read(count, "the descriptions")) {
       require_location(description.location);
       if (description.flags != hipMemAccessFlagsProtReadWrite) {
         fail(hipErrorInvalidValue, "the device that has the pool may always read and write it");
@@ -202,12 +205,11 @@ HIP_API hipError_t hipMemPoolSetAccess(hipMemPool_t pool, const hipMemAccessDesc
   });
 }
 
-HIP_API hipError_t hipMemPoolGetAccess(int* flags, hipMemPool_t pool, hipMemLocation* location) {
+HIP_API hipError_t hipMemPoolGetAccess(Out<int> flags, hipMemPool_t pool, In<hipMemLocation> location) {
   return api(__func__, [&] {
     require(flags, "flags");
-    require(location, "the location");
     pools().handles.get(pool);
-    require_location(*location);
-    *flags = hipMemAccessFlagsProtReadWrite;
+    require_location(location.read("the location"));
+    flags.give(hipMemAccessFlagsProtReadWrite);
   });
 }

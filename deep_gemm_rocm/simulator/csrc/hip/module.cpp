@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "handles.h"
+#include "host_memory.h"
 #include "offload_bundle.h"
 #include "status.h"
 
@@ -40,27 +41,27 @@ hipModule_t load(Bytes image) {
   return modules().add(std::move(module));
 }
 
-std::vector<char> read_file(const char* path) {
-  const int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) fail(hipErrorFileNotFound, "%s: %s", path, std::strerror(errno));
+std::vector<char> read_file(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) fail(hipErrorFileNotFound, "%s: %s", path.c_str(), std::strerror(errno));
   struct Closer {
     int file;
     ~Closer() { close(file); }
   } closer{file};
   struct stat status;
-  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) fail(hipErrorFileNotFound, "%s is no regular file", path);
+  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) fail(hipErrorFileNotFound, "%s is no regular file", path.c_str());
   std::vector<char> contents(static_cast<size_t>(status.st_size));
   for (size_t done = 0; done < contents.size();) {
     const ssize_t count = read(file, contents.data() + done, contents.size() - done);
-    if (count <= 0) fail(hipErrorFileNotFound, "%s: %s", path, count < 0 ? std::strerror(errno) : "it shrank");
+    if (count <= 0) fail(hipErrorFileNotFound, "%s: %s", path.c_str(), count < 0 ? std::strerror(errno) : "it shrank");
     done += static_cast<size_t>(count);
   }
   return contents;
 }
 
-void load_data(hipModule_t* module, const void* image) {
+void load_data(Out<hipModule_t> module, const void* image) {
   require(module, "the output pointer");
-  *module = load(image_at(image));
+  module.give(load(image_at(image)));
 }
 
 }  // namespace
@@ -79,32 +80,31 @@ void remove_function(hipFunction_t handle) { functions().remove(handle); }
 
 std::shared_ptr<const Function> function_of(hipFunction_t handle) { return functions().get(handle); }
 
-HIP_API hipError_t hipModuleLoad(hipModule_t* module, const char* path) {
+HIP_API hipError_t hipModuleLoad(Out<hipModule_t> module, Text path) {
   return api(__func__, [&] {
     require(module, "the output pointer");
-    require(path, "the path");
-    const std::vector<char> contents = read_file(path);
-    *module = load({contents.data(), contents.size()});
+    const std::vector<char> contents = read_file(path.read("the path"));
+    module.give(load({contents.data(), contents.size()}));
   });
 }
 
-HIP_API hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
+HIP_API hipError_t hipModuleLoadData(Out<hipModule_t> module, const void* image) {
   return api(__func__, [&] { load_data(module, image); });
 }
 
 // The options tune a just-in-time compiler, which machine code does not go through.
-HIP_API hipError_t hipModuleLoadDataEx(hipModule_t* module, const void* image, unsigned, int*, void**) {
+HIP_API hipError_t hipModuleLoadDataEx(Out<hipModule_t> module, const void* image, unsigned, const void*, const void*) {
   return api(__func__, [&] { load_data(module, image); });
 }
 
-HIP_API hipError_t hipModuleLoadFatBinary(hipModule_t* module, const void* image) {
+HIP_API hipError_t hipModuleLoadFatBinary(Out<hipModule_t> module, const void* image) {
   return api(__func__, [&] { load_data(module, image); });
 }
 
-HIP_API hipError_t hipModuleGetFunctionCount(unsigned* count, hipModule_t handle) {
+HIP_API hipError_t hipModuleGetFunctionCount(Out<unsigned> count, hipModule_t handle) {
   return api(__func__, [&] {
     require(count, "the count");
-    *count = static_cast<unsigned>(modules().get(handle)->code->kernel_count());
+    count.give(static_cast<unsigned>(modules().get(handle)->code->kernel_count()));
   });
 }
 
@@ -116,27 +116,29 @@ HIP_API hipError_t hipModuleUnload(hipModule_t handle) {
   });
 }
 
-HIP_API hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t handle, const char* name) {
+HIP_API hipError_t hipModuleGetFunction(Out<hipFunction_t> function, hipModule_t handle, Text name) {
   return api(__func__, [&] {
     require(function, "the output pointer");
-    require(name, "the name");
+    const std::string kernel = name.read("the name");
     const auto module = modules().get(handle);
     std::lock_guard lock(module->mutex);
-    auto known = module->functions.find(name);
+    auto known = module->functions.find(kernel);
     if (known == module->functions.end()) {
-      known = module->functions.emplace(name, add_function(make_function(module->code, name))).first;
+      known = module->functions.emplace(kernel, add_function(make_function(module->code, kernel))).first;
     }
-    *function = known->second;
+    function.give(known->second);
   });
 }
 
-HIP_API hipError_t hipModuleGetGlobal(hipDeviceptr_t* address, size_t* size, hipModule_t handle, const char* name) {
+HIP_API hipError_t hipModuleGetGlobal(Out<hipDeviceptr_t> address, Out<size_t> size, hipModule_t handle, Text name) {
   return api(__func__, [&] {
-    require(name, "the name");
+    allow(address, "the output pointer");
+    allow(size, "the output pointer for the size");
+    const std::string wanted = name.read("the name");
     const auto module = modules().get(handle);
-    const GlobalVariable* variable = module->code->find_global(name);
-    if (!variable) fail(hipErrorNotFound, "no variable %s in the module", name);
-    if (address) *address = variable->address;
-    if (size) *size = variable->size;
+    const GlobalVariable* variable = module->code->find_global(wanted);
+    if (!variable) fail(hipErrorNotFound, "no variable %s in the module", wanted.c_str());
+    address.give_if_wanted(variable->address);
+    size.give_if_wanted(variable->size);
   });
 }

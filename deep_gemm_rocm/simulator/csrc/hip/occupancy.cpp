@@ -4,6 +4,7 @@
 
 #include "abi.h"
 #include "device.h"
+#include "host_memory.h"
 #include "module.h"
 #include "registration.h"
 #include "status.h"
@@ -54,43 +55,44 @@ int blocks_per_compute_unit(const KernelInfo& kernel, int block_threads, size_t 
 }
 
 // The largest block, in whole waves, with which the most threads run at a time.
-void best_block(int* grid, int* block, const KernelInfo& kernel, size_t dynamic_lds, int limit) {
+void best_block(Out<int> grid, Out<int> block, const KernelInfo& kernel, size_t dynamic_lds, int limit) {
   require(grid, "gridSize");
   require(block, "blockSize");
   int most = static_cast<int>(std::min<uint32_t>(kernel.max_block_threads, device::kMaxBlockThreads));
   if (limit > 0) most = std::min(most, limit);
-  int best_threads = 0;
+  int best_threads = 0, best_resident = 0;
   for (int threads = most; threads > 0; threads = (threads - 1) / device::kWaveSize * device::kWaveSize) {
     const int resident = blocks_per_compute_unit(kernel, threads, dynamic_lds) * threads;
-    if (resident <= best_threads) continue;
-    best_threads = resident;
-    *block = threads;
-    *grid = resident / threads * device::kComputeUnits;
+    if (resident <= best_resident) continue;
+    best_resident = resident;
+    best_threads = threads;
   }
   if (best_threads == 0) {
     fail(hipErrorInvalidValue, "no block of kernel %s fits with %zu bytes of dynamic LDS", kernel.name.c_str(),
          dynamic_lds);
   }
+  grid.give(best_resident / best_threads * device::kComputeUnits);
+  block.give(best_threads);
 }
 
-void count_blocks(int* blocks, const KernelInfo& kernel, int block_threads, size_t dynamic_lds) {
+void count_blocks(Out<int> blocks, const KernelInfo& kernel, int block_threads, size_t dynamic_lds) {
   require(blocks, "numBlocks");
-  *blocks = blocks_per_compute_unit(kernel, block_threads, dynamic_lds);
+  blocks.give(blocks_per_compute_unit(kernel, block_threads, dynamic_lds));
 }
 
 }  // namespace
 
-HIP_API hipError_t hipFuncGetAttribute(int* value, hipFunction_attribute selector, hipFunction_t function) {
+HIP_API hipError_t hipFuncGetAttribute(Out<int> value, hipFunction_attribute selector, hipFunction_t function) {
   return api(__func__, [&] {
     require(value, "value");
-    *value = attribute_of(*function_of(function)->kernel, selector);
+    value.give(attribute_of(*function_of(function)->kernel, selector));
   });
 }
 
-HIP_API hipError_t hipFuncGetAttributes(hipFuncAttributes* attributes, const void* host_function) {
+HIP_API hipError_t hipFuncGetAttributes(Out<hipFuncAttributes> attributes, const void* host_function) {
   return api(__func__, [&] {
     require(attributes, "attributes");
-    *attributes = attributes_of(*registered_function(host_function)->kernel);
+    attributes.give(attributes_of(*registered_function(host_function)->kernel));
   });
 }
 
@@ -116,42 +118,42 @@ HIP_API hipError_t hipFuncSetSharedMemConfig(const void* host_function, int) {
   return api(__func__, [&] { registered_function(host_function); });
 }
 
-HIP_API hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* host_function,
+HIP_API hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessor(Out<int> blocks, const void* host_function,
                                                                 int block_threads, size_t dynamic_lds) {
   return api(__func__,
              [&] { count_blocks(blocks, *registered_function(host_function)->kernel, block_threads, dynamic_lds); });
 }
 
-HIP_API hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* host_function,
+HIP_API hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(Out<int> blocks, const void* host_function,
                                                                          int block_threads, size_t dynamic_lds,
                                                                          unsigned) {
   return api(__func__,
              [&] { count_blocks(blocks, *registered_function(host_function)->kernel, block_threads, dynamic_lds); });
 }
 
-HIP_API hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, hipFunction_t function,
+HIP_API hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(Out<int> blocks, hipFunction_t function,
                                                                       int block_threads, size_t dynamic_lds) {
   return api(__func__, [&] { count_blocks(blocks, *function_of(function)->kernel, block_threads, dynamic_lds); });
 }
 
-HIP_API hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, hipFunction_t function,
+HIP_API hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(Out<int> blocks, hipFunction_t function,
                                                                                int block_threads, size_t dynamic_lds,
                                                                                unsigned) {
   return api(__func__, [&] { count_blocks(blocks, *function_of(function)->kernel, block_threads, dynamic_lds); });
 }
 
-HIP_API hipError_t hipOccupancyMaxPotentialBlockSize(int* grid, int* block, const void* host_function,
+HIP_API hipError_t hipOccupancyMaxPotentialBlockSize(Out<int> grid, Out<int> block, const void* host_function,
                                                      size_t dynamic_lds, int limit) {
   return api(__func__,
              [&] { best_block(grid, block, *registered_function(host_function)->kernel, dynamic_lds, limit); });
 }
 
-HIP_API hipError_t hipModuleOccupancyMaxPotentialBlockSize(int* grid, int* block, hipFunction_t function,
+HIP_API hipError_t hipModuleOccupancyMaxPotentialBlockSize(Out<int> grid, Out<int> block, hipFunction_t function,
                                                            size_t dynamic_lds, int limit) {
   return api(__func__, [&] { best_block(grid, block, *function_of(function)->kernel, dynamic_lds, limit); });
 }
 
-HIP_API hipError_t hipModuleOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block, hipFunction_t function,
+HIP_API hipError_t hipModuleOccupancyMaxPotentialBlockSizeWithFlags(Out<int> grid, Out<int> block, hipFunction_t function,
                                                                     size_t dynamic_lds, int limit, unsigned) {
   return api(__func__, [&] { best_block(grid, block, *function_of(function)->kernel, dynamic_lds, limit); });
 }

@@ -1,12 +1,12 @@
 #include "records.h"
 
 #include <atomic>
-#include <cstring>
 #include <mutex>
 #include <string>
 
 #include "abi.h"
 #include "engine_library.h"
+#include "host_memory.h"
 
 namespace {
 
@@ -18,13 +18,15 @@ class Collection final : public mi300x::RecordSink {
   }
 
   // Copies the records if there is room for all of them, and forgets them then.
-  size_t take(char* text, size_t capacity) {
-    std::lock_guard lock(mutex_);
-    const size_t size = lines_.size();
-    if (capacity <= size) return size;
-    std::memcpy(text, lines_.c_str(), size + 1);
-    lines_.clear();
-    return size;
+  size_t take(Out<char> text, size_t capacity) {
+    return answer([&] {
+      std::lock_guard lock(mutex_);
+      const size_t size = lines_.size();
+      if (capacity <= size) return size;
+      give_text(text, capacity, lines_, "the text");
+      lines_.clear();
+      return size;
+    });
   }
 
   std::atomic<bool> wanted{false};
@@ -62,7 +64,7 @@ void attach_sinks(mi300x::Dispatch& dispatch) {
 // latter return the length of the text, and copy and forget it where `capacity` is larger.
 
 HIP_API void dgSimCollectProfiles(int on) { records().profiles.wanted = on != 0; }
-HIP_API size_t dgSimTakeProfiles(char* text, size_t capacity) { return records().profiles.take(text, capacity); }
+HIP_API size_t dgSimTakeProfiles(Out<char> text, size_t capacity) { return records().profiles.take(text, capacity); }
 
 // Empties the caches that the timing model keeps from launch to launch.
 HIP_API void dgSimEmptyCaches() {
@@ -74,7 +76,7 @@ HIP_API void dgSimEmptyCaches() {
 }
 
 HIP_API void dgSimCollectCounters(int on) { records().counters.wanted = on != 0; }
-HIP_API size_t dgSimTakeCounters(char* text, size_t capacity) { return records().counters.take(text, capacity); }
+HIP_API size_t dgSimTakeCounters(Out<char> text, size_t capacity) { return records().counters.take(text, capacity); }
 
 // Instructions `first` to `first + count` of one wave of each launch; a count of 0 ends it.
 HIP_API void dgSimTraceWave(uint32_t x, uint32_t y, uint32_t z, uint32_t wave, uint64_t first, uint64_t count) {
@@ -83,4 +85,4 @@ HIP_API void dgSimTraceWave(uint32_t x, uint32_t y, uint32_t z, uint32_t wave, u
   all.traced = {{x, y, z}, wave, first, count};
   all.trace.wanted = count != 0;
 }
-HIP_API size_t dgSimTakeTrace(char* text, size_t capacity) { return records().trace.take(text, capacity); }
+HIP_API size_t dgSimTakeTrace(Out<char> text, size_t capacity) { return records().trace.take(text, capacity); }

@@ -79,6 +79,12 @@ struct CallConfiguration {
 
 thread_local std::optional<CallConfiguration> pushed_configuration;
 
+FatBinary* find_binary(Registry& all, void* handle) {
+  const auto found = all.binaries.find(static_cast<FatBinary*>(handle));
+  if (found == all.binaries.end()) fail(hipErrorInvalidHandle, "%p is not a registered fat binary", handle);
+  return found->second.get();
+}
+
 const CodeObject& loaded(FatBinary& binary) {
   if (!binary.code) {
     FatBinaryWrapper wrapper;
@@ -132,12 +138,14 @@ char* part_of(const GlobalVariable& variable, size_t offset, size_t size) {
   return static_cast<char*>(variable.address) + offset;
 }
 
-void register_managed(FatBinary& binary, void** host_pointer, const void* initial_value, const char* name,
+void register_managed(FatBinary& binary, Out<void*> host_pointer, const void* initial_value, const std::string& name,
                       size_t size) {
+  require(host_pointer, "the pointer to the variable");
+  require_readable(initial_value, size, 1, "the initial value");
   void* memory = MemoryMap::instance().allocate(size, MemoryKind::managed);
   std::memcpy(memory, initial_value, size);
-  *host_pointer = memory;
-  binary.managed.push_back({host_pointer, initial_value, name, size, memory});
+  host_pointer.give(memory);
+  binary.managed.push_back({host_pointer.address(), initial_value, name, size, memory});
 }
 
 }  // namespace
@@ -177,42 +185,46 @@ HIP_API void** __hipRegisterFatBinary(const void* wrapper) {
   return reinterpret_cast<void**>(handle);
 }
 
-HIP_API void __hipRegisterFunction(void** binary, const void* host_function, char*, const char* name, int, void*, void*,
-                                   void*, void*, int*) {
+HIP_API void __hipRegisterFunction(void* binary, const void* host_function, void*, Text name, int, void*, void*,
+                                   void*, void*, void*) {
   api(__func__, [&] {
+    const std::string kernel = name.read("the kernel's name");
     Registry& all = registry();
     std::lock_guard lock(all.mutex);
-    all.functions[host_function] = {reinterpret_cast<FatBinary*>(binary), name, nullptr, nullptr};
+    all.functions[host_function] = {find_binary(all, binary), kernel, nullptr, nullptr};
   });
 }
 
-HIP_API void __hipRegisterVar(void** binary, void* host_variable, char*, const char* name, int, size_t, int, int) {
+HIP_API void __hipRegisterVar(void* binary, void* host_variable, void*, Text name, int, size_t, int, int) {
   api(__func__, [&] {
+    const std::string variable = name.read("the variable's name");
     Registry& all = registry();
     std::lock_guard lock(all.mutex);
-    all.variables[host_variable] = {reinterpret_cast<FatBinary*>(binary), name};
+    all.variables[host_variable] = {find_binary(all, binary), variable};
   });
 }
 
-HIP_API void __hipRegisterManagedVar(void* binary, void** host_pointer, void* initial_value, const char* name,
+HIP_API void __hipRegisterManagedVar(void* binary, Out<void*> host_pointer, void* initial_value, Text name,
                                      size_t size, unsigned) {
   api(__func__, [&] {
+    const std::string variable = name.read("the variable's name");
     Registry& all = registry();
     std::lock_guard lock(all.mutex);
-    register_managed(*static_cast<FatBinary*>(binary), host_pointer, initial_value, name, size);
-    all.variables[host_pointer] = {static_cast<FatBinary*>(binary), name};
+    FatBinary* const owner = find_binary(all, binary);
+    register_managed(*owner, host_pointer, initial_value, variable, size);
+    all.variables[host_pointer.address()] = {owner, variable};
   });
 }
 
 // The device has no texture units; a use of one is an error when it is launched, not when its library is opened.
-HIP_API void __hipRegisterTexture(void**, void*, char*, char*, int, int, int) {}
-HIP_API void __hipRegisterSurface(void**, void*, char*, char*, int, int) {}
+HIP_API void __hipRegisterTexture(void*, void*, void*, void*, int, int, int) {}
+HIP_API void __hipRegisterSurface(void*, void*, void*, void*, int, int) {}
 
-HIP_API void __hipUnregisterFatBinary(void** binary) {
+HIP_API void __hipUnregisterFatBinary(void* binary) {
   api(__func__, [&] {
     Registry& all = registry();
     std::lock_guard lock(all.mutex);
-    auto* handle = reinterpret_cast<FatBinary*>(binary);
+    auto* handle = static_cast<FatBinary*>(binary);
     for (auto entry = all.functions.begin(); entry != all.functions.end();) {
       if (entry->second.binary != handle) {
         ++entry;
@@ -237,18 +249,23 @@ HIP_API hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, size_t dyna
   return api(__func__, [&] { pushed_configuration = CallConfiguration{grid, block, dynamic_lds, stream}; });
 }
 
-HIP_API hipError_t __hipPopCallConfiguration(dim3* grid, dim3* block, size_t* dynamic_lds, hipStream_t* stream) {
+HIP_API hipError_t __hipPopCallConfiguration(Out<dim3> grid, Out<dim3> block, Out<size_t> dynamic_lds,
+                                              Out<hipStream_t> stream) {
   return api(__func__, [&] {
+    require(grid, "the grid");
+    require(block, "the block");
+    require(dynamic_lds, "the dynamic LDS");
+    require(stream, "the stream");
     if (!pushed_configuration) fail(hipErrorMissingConfiguration, "no <<<...>>> configuration was pushed");
-    *grid = pushed_configuration->grid;
-    *block = pushed_configuration->block;
-    *dynamic_lds = pushed_configuration->dynamic_lds;
-    *stream = pushed_configuration->stream;
+    grid.give(pushed_configuration->grid);
+    block.give(pushed_configuration->block);
+    dynamic_lds.give(pushed_configuration->dynamic_lds);
+    stream.give(pushed_configuration->stream);
     pushed_configuration.reset();
   });
 }
 
-HIP_API hipError_t hipLaunchKernel(const void* host_function, dim3 grid, dim3 block, void** arguments,
+HIP_API hipError_t hipLaunchKernel(const void* host_function, dim3 grid, dim3 block, In<void*> arguments,
                                    size_t dynamic_lds, hipStream_t stream) {
   return api(__func__, [&] {
     const LaunchShape shape{grid, block, dynamic_lds};
@@ -256,7 +273,7 @@ HIP_API hipError_t hipLaunchKernel(const void* host_function, dim3 grid, dim3 bl
   });
 }
 
-HIP_API hipError_t hipExtLaunchKernel(const void* host_function, dim3 grid, dim3 block, void** arguments,
+HIP_API hipError_t hipExtLaunchKernel(const void* host_function, dim3 grid, dim3 block, In<void*> arguments,
                                       size_t dynamic_lds, hipStream_t stream, hipEvent_t start, hipEvent_t stop, int) {
   return api(__func__, [&] {
     record_event(start, stream);
@@ -266,30 +283,30 @@ HIP_API hipError_t hipExtLaunchKernel(const void* host_function, dim3 grid, dim3
   });
 }
 
-HIP_API hipError_t hipGetFuncBySymbol(hipFunction_t* function, const void* host_function) {
+HIP_API hipError_t hipGetFuncBySymbol(Out<hipFunction_t> function, const void* host_function) {
   return api(__func__, [&] {
     require(function, "the output pointer");
     Registry& all = registry();
     std::lock_guard lock(all.mutex);
     RegisteredFunction& registered = use_function(all, host_function);
     if (!registered.handle) registered.handle = add_function(registered.function);
-    *function = registered.handle;
+    function.give(registered.handle);
   });
 }
 
 // ---- variables
 
-HIP_API hipError_t hipGetSymbolAddress(void** address, const void* symbol) {
+HIP_API hipError_t hipGetSymbolAddress(Out<void*> address, const void* symbol) {
   return api(__func__, [&] {
     require(address, "the output pointer");
-    *address = use_variable(symbol).address;
+    address.give(use_variable(symbol).address);
   });
 }
 
-HIP_API hipError_t hipGetSymbolSize(size_t* size, const void* symbol) {
+HIP_API hipError_t hipGetSymbolSize(Out<size_t> size, const void* symbol) {
   return api(__func__, [&] {
     require(size, "the output pointer");
-    *size = use_variable(symbol).size;
+    size.give(use_variable(symbol).size);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "abi.h"
+#include "host_memory.h"
 #include "status.h"
 
 namespace {
@@ -16,13 +17,13 @@ std::atomic<size_t> stack{kDefaultStack};
 
 size_t stack_limit() { return stack; }
 
-HIP_API hipError_t hipDeviceGetLimit(size_t* value, hipLimit_t limit) {
+HIP_API hipError_t hipDeviceGetLimit(Out<size_t> value, hipLimit_t limit) {
   return api(__func__, [&] {
     require(value, "value");
     if (limit != hipLimitStackSize) {
       fail(hipErrorUnsupportedLimit, "limit %d: only hipLimitStackSize has a meaning here", static_cast<int>(limit));
     }
-    *value = stack;
+    value.give(stack);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "abi.h"
+#include "host_memory.h"
 
 namespace {
 
@@ -91,18 +92,20 @@ HIP_API const char* hipGetErrorString(hipError_t status) {
   return description ? description : "unknown error";
 }
 
-HIP_API hipError_t hipDrvGetErrorName(hipError_t status, const char** text) {
+HIP_API hipError_t hipDrvGetErrorName(hipError_t status, Out<const char*> text) {
   return api(__func__, [&] {
     require(text, "the output pointer");
-    *text = name_of(status);
-    if (!*text) fail(hipErrorInvalidValue, "%d is not a HIP error", static_cast<int>(status));
+    const char* name = name_of(status);
+    text.give(name);
+    if (!name) fail(hipErrorInvalidValue, "%d is not a HIP error", static_cast<int>(status));
   });
 }
 
-HIP_API hipError_t hipDrvGetErrorString(hipError_t status, const char** text) {
+HIP_API hipError_t hipDrvGetErrorString(hipError_t status, Out<const char*> text) {
   return api(__func__, [&] {
     require(text, "the output pointer");
-    *text = description_of(status);
-    if (!*text) fail(hipErrorInvalidValue, "%d is not a HIP error", static_cast<int>(status));
+    const char* description = description_of(status);
+    text.give(description);
+    if (!description) fail(hipErrorInvalidValue, "%d is not a HIP error", static_cast<int>(status));
   });
 }

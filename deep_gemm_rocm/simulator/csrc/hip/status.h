@@ -102,8 +102,12 @@ struct Failure {
 hipError_t set_last_error(hipError_t status) noexcept;
 hipError_t set_last_error(hipError_t status, const char* function, const char* message) noexcept;
 
+// What is known of the caller's memory (host_memory.h) is so no longer.
+void forget_probes();
+
 template <class Body>
 hipError_t api(const char* function, Body&& body) noexcept {
+  forget_probes();
   try {
     body();
     return set_last_error(hipSuccess);
@@ -113,6 +117,17 @@ hipError_t api(const char* function, Body&& body) noexcept {
     return set_last_error(hipErrorOutOfMemory, function, "the host is out of memory");
   } catch (const std::exception& error) {
     return set_last_error(hipErrorUnknown, function, error.what());
+  }
+}
+
+// The result of an addition to the HIP API, which leaves the last error alone: 0 or false where it fails.
+template <class Body>
+auto answer(Body&& body) noexcept -> decltype(body()) {
+  forget_probes();
+  try {
+    return body();
+  } catch (...) {
+    return {};
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "capture.h"
 #include "handles.h"
+#include "host_memory.h"
 #include "status.h"
 
 namespace {
@@ -23,20 +24,20 @@ Handles<Event>& events() {
   return handles;
 }
 
-void create_stream(hipStream_t* stream, unsigned flags, int priority) {
+void create_stream(Out<hipStream_t> stream, unsigned flags, int priority) {
   require(stream, "the output pointer");
   if (flags > 1) fail(hipErrorInvalidValue, "stream flags must be 0 or hipStreamNonBlocking (1), not %#x", flags);
   auto fresh = std::make_shared<Stream>();
   fresh->flags = flags;
   fresh->priority = priority;
-  *stream = streams().add(std::move(fresh));
+  stream.give(streams().add(std::move(fresh)));
 }
 
 std::atomic<double> device_clock{0};
 
-void create_event(hipEvent_t* event, unsigned flags) {
+void create_event(Out<hipEvent_t> event, unsigned flags) {
   require(event, "the output pointer");
-  *event = events().add(std::make_shared<Event>(flags));
+  event.give(events().add(std::make_shared<Event>(flags)));
 }
 
 double recorded_time(hipEvent_t event, const char* name) {
@@ -82,15 +83,15 @@ void advance_device_clock(double nanoseconds) {
   }
 }
 
-HIP_API hipError_t hipStreamCreate(hipStream_t* stream) {
+HIP_API hipError_t hipStreamCreate(Out<hipStream_t> stream) {
   return api(__func__, [&] { create_stream(stream, 0, 0); });
 }
 
-HIP_API hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned flags) {
+HIP_API hipError_t hipStreamCreateWithFlags(Out<hipStream_t> stream, unsigned flags) {
   return api(__func__, [&] { create_stream(stream, flags, 0); });
 }
 
-HIP_API hipError_t hipStreamCreateWithPriority(hipStream_t* stream, unsigned flags, int priority) {
+HIP_API hipError_t hipStreamCreateWithPriority(Out<hipStream_t> stream, unsigned flags, int priority) {
   return api(__func__, [&] { create_stream(stream, flags, priority); });
 }
 
@@ -113,35 +114,35 @@ HIP_API hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsi
   });
 }
 
-HIP_API hipError_t hipStreamGetFlags(hipStream_t stream, unsigned* flags) {
+HIP_API hipError_t hipStreamGetFlags(hipStream_t stream, Out<unsigned> flags) {
   return api(__func__, [&] {
     require(flags, "flags");
     const auto found = stream_of(stream);
-    *flags = found ? found->flags : 0;
+    flags.give(found ? found->flags : 0);
   });
 }
 
-HIP_API hipError_t hipStreamGetPriority(hipStream_t stream, int* priority) {
+HIP_API hipError_t hipStreamGetPriority(hipStream_t stream, Out<int> priority) {
   return api(__func__, [&] {
     require(priority, "priority");
     const auto found = stream_of(stream);
-    *priority = found ? found->priority : 0;
+    priority.give(found ? found->priority : 0);
   });
 }
 
-HIP_API hipError_t hipStreamGetDevice(hipStream_t stream, hipDevice_t* number) {
+HIP_API hipError_t hipStreamGetDevice(hipStream_t stream, Out<hipDevice_t> number) {
   return api(__func__, [&] {
     require(number, "device");
     require_stream(stream);
-    *number = 0;
+    number.give(0);
   });
 }
 
-HIP_API hipError_t hipStreamGetId(hipStream_t stream, unsigned long long* id) {
+HIP_API hipError_t hipStreamGetId(hipStream_t stream, Out<unsigned long long> id) {
   return api(__func__, [&] {
     require(id, "id");
     require_stream(stream);
-    *id = reinterpret_cast<unsigned long long>(stream);
+    id.give(reinterpret_cast<unsigned long long>(stream));
   });
 }
 
@@ -151,7 +152,7 @@ HIP_API hipError_t hipStreamAddCallback(hipStream_t stream, void (*callback)(hip
                                         void* user_data, unsigned flags) {
   return api(__func__, [&] {
     require_not_capturing(stream);
-    if (!callback) fail(hipErrorInvalidValue, "the callback is null");
+    require_callable(reinterpret_cast<const void*>(callback), "the callback");
     if (flags != 0) fail(hipErrorInvalidValue, "flags must be 0, not %u", flags);
     callback(stream, hipSuccess, user_data);
   });
@@ -159,16 +160,16 @@ HIP_API hipError_t hipStreamAddCallback(hipStream_t stream, void (*callback)(hip
 
 HIP_API hipError_t hipLaunchHostFunc(hipStream_t stream, hipHostFn_t function, void* user_data) {
   return api(__func__, [&] {
-    if (!function) fail(hipErrorInvalidValue, "the function is null");
+    require_callable(reinterpret_cast<const void*>(function), "the function");
     submit(stream, HostWork{function, user_data});
   });
 }
 
-HIP_API hipError_t hipEventCreate(hipEvent_t* event) {
+HIP_API hipError_t hipEventCreate(Out<hipEvent_t> event) {
   return api(__func__, [&] { create_event(event, 0); });
 }
 
-HIP_API hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned flags) {
+HIP_API hipError_t hipEventCreateWithFlags(Out<hipEvent_t> event, unsigned flags) {
   return api(__func__, [&] { create_event(event, flags); });
 }
 
@@ -203,10 +204,10 @@ HIP_API hipError_t hipEventSynchronize(hipEvent_t event) {
 // Simulated device time (DG_SIM_TIMING=1). Without the timing model that clock stands still and the answer is always
 // 0 ms: the time that the simulation took on the host would look like a measurement of an MI300X and be off by orders
 // of magnitude.
-HIP_API hipError_t hipEventElapsedTime(float* milliseconds, hipEvent_t start, hipEvent_t stop) {
+HIP_API hipError_t hipEventElapsedTime(Out<float> milliseconds, hipEvent_t start, hipEvent_t stop) {
   return api(__func__, [&] {
     require(milliseconds, "milliseconds");
     const double begin = recorded_time(start, "start");
-    *milliseconds = static_cast<float>((recorded_time(stop, "stop") - begin) * 1e-6);
+    milliseconds.give(static_cast<float>((recorded_time(stop, "stop") - begin) * 1e-6));
   });
 }

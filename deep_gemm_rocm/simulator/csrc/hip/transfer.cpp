@@ -13,20 +13,44 @@ uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64_t>(poi
 
 MemoryMap& memory() { return MemoryMap::instance(); }
 
+// What was registered is the program's, which may have unmapped it since.
+bool is_allocated(const void* pointer, size_t size) {
+  if (!memory().covers(address_of(pointer), size)) return false;
+  const auto block = memory().find(address_of(pointer));
+  return block && block->kind != MemoryKind::registered && block->end - address_of(pointer) >= size;
+}
+
 void require_source(const char* name, const void* pointer, size_t size, bool on_device) {
   require(pointer, name);
-  if (on_device) return require_device_memory(name, pointer, size);
-  if (memory().covers(address_of(pointer), size)) return;
-  if (!is_readable(pointer, size)) fail(hipErrorInvalidValue, "%s: %zu bytes at %p can't be read", name, size, pointer);
+  if (on_device) require_device_memory(name, pointer, size);
+  if (!is_allocated(pointer, size)) require_readable(pointer, size, 1, name);
 }
 
 void require_destination(const char* name, void* pointer, size_t size, bool on_device) {
   require(pointer, name);
-  if (on_device) return require_device_memory(name, pointer, size);
-  if (memory().covers(address_of(pointer), size)) return;
-  if (!is_writable(pointer, size)) {
-    fail(hipErrorInvalidValue, "%s: %zu bytes at %p can't be written", name, size, pointer);
+  if (on_device) require_device_memory(name, pointer, size);
+  if (!is_allocated(pointer, size)) require_writable(pointer, size, 1, name);
+}
+
+// How far it is from the beginning of a place to a position in it.
+size_t distance(const hipPos& position, size_t pitch, size_t slice_pitch, const char* name) {
+  size_t rows, slices, bytes;
+  if (__builtin_mul_overflow(position.y, pitch, &rows) || __builtin_mul_overflow(position.z, slice_pitch, &slices) ||
+      __builtin_add_overflow(rows, slices, &bytes) || __builtin_add_overflow(bytes, position.x, &bytes)) {
+    fail(hipErrorInvalidValue, "%s: the position (%zu, %zu, %zu) with a pitch of %zu is beyond the address space", name,
+         position.x, position.y, position.z, pitch);
   }
+  return bytes;
+}
+
+char* place(const void* begin, const hipPos& position, size_t pitch, size_t slice_pitch, const char* name) {
+  require(begin, name);
+  uint64_t address;
+  if (__builtin_add_overflow(address_of(begin), distance(position, pitch, slice_pitch, name), &address)) {
+    fail(hipErrorInvalidValue, "%s: the position (%zu, %zu, %zu) from %p is beyond the address space", name, position.x,
+         position.y, position.z, begin);
+  }
+  return reinterpret_cast<char*>(address);
 }
 
 struct Direction {
@@ -44,13 +68,6 @@ Direction direction_of(hipMemcpyKind kind) {
     case hipMemcpyDeviceToDeviceNoCU: return {true, true};
   }
   fail(hipErrorInvalidMemcpyDirection, "%d is not a hipMemcpyKind", static_cast<int>(kind));
-}
-
-Placement placement_of(const hipPitchedPtr& pointer, const hipPos& position, const char* name) {
-  require(pointer.ptr, name);
-  const size_t slice_pitch = pointer.pitch * pointer.ysize;
-  return {static_cast<char*>(pointer.ptr) + position.z * slice_pitch + position.y * pointer.pitch + position.x,
-          pointer.pitch, slice_pitch};
 }
 
 hipPitchedPtr pitched(const Placement& placement, const Box& box) {
@@ -74,6 +91,15 @@ void require_device_memory(const char* name, const void* pointer, size_t size) {
   }
   fail(hipErrorInvalidValue, "%s: %zu bytes from %p run past the end of the %llu bytes at %#llx", name, size, pointer,
        static_cast<unsigned long long>(block->size()), static_cast<unsigned long long>(block->begin));
+}
+
+Placement Placement::of(const hipPitchedPtr& pointer, const hipPos& position, const char* name) {
+  size_t slice_pitch;
+  if (__builtin_mul_overflow(pointer.pitch, pointer.ysize, &slice_pitch)) {
+    fail(hipErrorInvalidValue, "%s: %zu rows of %zu bytes are more than an address space has", name, pointer.ysize,
+         pointer.pitch);
+  }
+  return {place(pointer.ptr, position, pointer.pitch, slice_pitch, name), pointer.pitch, slice_pitch};
 }
 
 size_t Placement::span(const Box& box, const char* name) const {
@@ -105,31 +131,27 @@ CopyWork CopyWork::of_rows(void* destination, size_t destination_pitch, const vo
           kind};
 }
 
-CopyWork CopyWork::described_by(const hip_Memcpy2D* p) {
-  require(p, "the copy's description");
+CopyWork CopyWork::described_by(const hip_Memcpy2D& p) {
   const auto on_device = [](hipMemoryType type) {
     if (type == hipMemoryTypeArray) fail(hipErrorNotSupported, "the simulated MI300X has no arrays");
     return type != hipMemoryTypeHost;
   };
-  const bool from_device = on_device(p->srcMemoryType), to_device = on_device(p->dstMemoryType);
-  const auto* source = static_cast<const char*>(from_device ? p->srcDevice : p->srcHost);
-  auto* destination = static_cast<char*>(to_device ? p->dstDevice : p->dstHost);
-  require(source, "source");
-  require(destination, "destination");
+  const bool from_device = on_device(p.srcMemoryType), to_device = on_device(p.dstMemoryType);
+  const void* source = place(from_device ? p.srcDevice : p.srcHost, {p.srcXInBytes, p.srcY, 0}, p.srcPitch, 0, "source");
+  void* destination =
+      place(to_device ? p.dstDevice : p.dstHost, {p.dstXInBytes, p.dstY, 0}, p.dstPitch, 0, "destination");
   const hipMemcpyKind kind = from_device ? (to_device ? hipMemcpyDeviceToDevice : hipMemcpyDeviceToHost)
                                          : (to_device ? hipMemcpyHostToDevice : hipMemcpyHostToHost);
-  return of_rows(destination + p->dstY * p->dstPitch + p->dstXInBytes, p->dstPitch,
-                 source + p->srcY * p->srcPitch + p->srcXInBytes, p->srcPitch, p->WidthInBytes, p->Height, kind);
+  return of_rows(destination, p.dstPitch, source, p.srcPitch, p.WidthInBytes, p.Height, kind);
 }
 
-CopyWork CopyWork::described_by(const hipMemcpy3DParms* p) {
-  require(p, "the copy's description");
-  if (p->srcArray || p->dstArray) fail(hipErrorNotSupported, "the simulated MI300X has no arrays");
-  direction_of(p->kind);
-  return {placement_of(p->dstPtr, p->dstPos, "destination"),
-          placement_of(p->srcPtr, p->srcPos, "source"),
-          {p->extent.width, p->extent.height, p->extent.depth},
-          p->kind};
+CopyWork CopyWork::described_by(const hipMemcpy3DParms& p) {
+  if (p.srcArray || p.dstArray) fail(hipErrorNotSupported, "the simulated MI300X has no arrays");
+  direction_of(p.kind);
+  return {Placement::of(p.dstPtr, p.dstPos, "destination"),
+          Placement::of(p.srcPtr, p.srcPos, "source"),
+          {p.extent.width, p.extent.height, p.extent.depth},
+          p.kind};
 }
 
 hipMemcpy3DParms CopyWork::description() const {
@@ -167,15 +189,14 @@ FillWork FillWork::of_box(const Placement& destination, int value, const Box& bo
   return {destination, box, static_cast<uint8_t>(value), 1};
 }
 
-FillWork FillWork::described_by(const hipMemsetParams* p) {
-  require(p, "the fill's description");
-  if (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4) {
-    fail(hipErrorInvalidValue, "elements of %u bytes; fills have 1, 2 or 4", p->elementSize);
+FillWork FillWork::described_by(const hipMemsetParams& p) {
+  if (p.elementSize != 1 && p.elementSize != 2 && p.elementSize != 4) {
+    fail(hipErrorInvalidValue, "elements of %u bytes; fills have 1, 2 or 4", p.elementSize);
   }
-  require(p->dst, "destination");
+  require(p.dst, "destination");
   size_t width;
-  if (__builtin_mul_overflow(p->width, p->elementSize, &width)) fail(hipErrorInvalidValue, "%zu elements", p->width);
-  return {{static_cast<char*>(p->dst), p->pitch, 0}, {width, p->height, 1}, p->value, p->elementSize};
+  if (__builtin_mul_overflow(p.width, p.elementSize, &width)) fail(hipErrorInvalidValue, "%zu elements", p.width);
+  return {{static_cast<char*>(p.dst), p.pitch, 0}, {width, p.height, 1}, p.value, p.elementSize};
 }
 
 hipMemsetParams FillWork::description() const {

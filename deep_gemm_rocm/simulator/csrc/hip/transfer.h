@@ -19,6 +19,9 @@ struct Placement {
   size_t pitch;        // bytes from row to row
   size_t slice_pitch;  // bytes from slice to slice
 
+  // What a pitched pointer refers to from this position on.
+  static Placement of(const hipPitchedPtr& pointer, const hipPos& position, const char* name);
+
   // Bytes from the first to the last one of the box; `name` is the place's in errors.
   size_t span(const Box& box, const char* name) const;
   char* row(size_t y, size_t z) const { return base + z * slice_pitch + y * pitch; }
@@ -32,8 +35,8 @@ struct CopyWork {
   static CopyWork of_bytes(void* destination, const void* source, size_t size, hipMemcpyKind kind);
   static CopyWork of_rows(void* destination, size_t destination_pitch, const void* source, size_t source_pitch,
                           size_t width, size_t height, hipMemcpyKind kind);
-  static CopyWork described_by(const hip_Memcpy2D* parameters);
-  static CopyWork described_by(const hipMemcpy3DParms* parameters);
+  static CopyWork described_by(const hip_Memcpy2D& parameters);
+  static CopyWork described_by(const hipMemcpy3DParms& parameters);
 
   hipMemcpy3DParms description() const;
   void run() const;  // checks all addresses first
@@ -47,7 +50,7 @@ struct FillWork {
 
   static FillWork of_elements(void* destination, uint32_t value, unsigned element_size, size_t count);
   static FillWork of_box(const Placement& destination, int value, const Box& box);
-  static FillWork described_by(const hipMemsetParams* parameters);
+  static FillWork described_by(const hipMemsetParams& parameters);
 
   hipMemsetParams description() const;
   void run() const;

@@ -12,7 +12,10 @@ struct HostWork {
   hipHostFn_t function;
   void* user_data;
 
-  void run() const { function(user_data); }
+  void run() const {
+    function(user_data);
+    forget_probes();  // it may have unmapped memory
+  }
 };
 
 struct RecordWork {
