@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <mutex>
 
 namespace {
 
@@ -62,6 +65,30 @@ bool probe(const void* address, size_t size, int how, Pages& known) {
   return true;
 }
 
+std::vector<Pages> executable_pages() {
+  std::vector<Pages> found;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin, end;
+    char executable;
+    if (std::sscanf(line.c_str(), "%lx-%lx %*c%*c%c", &begin, &end, &executable) == 3 && executable == 'x') {
+      found.push_back({begin, end});
+    }
+  }
+  return found;
+}
+
+// Asks the operating system where the address is in no code that was there before: that takes long.
+bool is_code(uintptr_t address) {
+  static auto& mutex = *new std::mutex;
+  static auto& known = *new std::vector<Pages>;
+  const auto holds = [&](const Pages& pages) { return pages.begin <= address && address < pages.end; };
+  std::lock_guard lock(mutex);
+  if (std::any_of(known.begin(), known.end(), holds)) return true;
+  known = executable_pages();
+  return std::any_of(known.begin(), known.end(), holds);
+}
+
 [[noreturn]] void refuse(const char* what, const void* pointer, size_t count, size_t element_size, const char* verb) {
   if (!pointer) fail(hipErrorInvalidValue, "%s is null", what);
   if (element_size == 1 || count == 1) {
@@ -97,7 +124,7 @@ void require_writable(void* pointer, size_t count, size_t element_size, const ch
 
 void require_callable(const void* function, const char* what) {
   if (!function) fail(hipErrorInvalidValue, "%s is null", what);
-  if (!is_readable(function, 1)) fail(hipErrorInvalidValue, "%s: no function begins at %p", what, function);
+  if (!is_code(reinterpret_cast<uintptr_t>(function))) fail(hipErrorInvalidValue, "%s: no code at %p", what, function);
 }
 
 void give_text(Out<char> out, size_t capacity, const std::string& text, const char* what) {

@@ -20,7 +20,7 @@ bool is_writable(void* address, size_t size);
 void require_readable(const void* pointer, size_t count, size_t element_size, const char* what);
 void require_writable(void* pointer, size_t count, size_t element_size, const char* what);
 
-// Fails unless there is memory where the function should begin.
+// Fails unless there is code at the address.
 void require_callable(const void* function, const char* what);
 
 inline void read_from_host(void* destination, const void* source, size_t size, const char* what) {
