@@ -33,11 +33,9 @@ ENGINE_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-ma
 GCC_FLAGS = [f"-m{f}-strategy=vector_loop:256:noalign,libcall:-1:noalign" for f in ("memset", "memcpy")]
 # clang warns of each loop that it can't vectorise as it is told to, and of libstdc++ 12's own std::stable_sort.
 CLANG_FLAGS = ["-Wno-pass-failed", "-Wno-deprecated-declarations"]
-EXPORTS = ROOT / SIMULATOR / "csrc" / "exports.map"
 # Never unmapped, for their threads and the handles they gave away outlive a dlclose; and bound to themselves, whatever
 # other HIP library is in the process.
-LINK_FLAGS = ["-shared", "-pthread", f"-Wl,--version-script={EXPORTS}"]
-LINK_FLAGS += ["-Wl,-z,defs", "-Wl,-z,nodelete", "-Wl,-Bsymbolic"]
+LINK_FLAGS = ["-shared", "-pthread", "-Wl,-z,defs", "-Wl,-z,nodelete", "-Wl,-Bsymbolic"]
 # The wheel may go to machines that have another C++ library, or none.
 STATIC_RUNTIME = ["-static-libstdc++", "-static-libgcc"]
 
@@ -103,6 +101,7 @@ class Library(Extension):
 
     def __init__(self, name: str, folder: str, level: str, flags: list[str], link_flags: list[str]) -> None:
         sources = sorted(str(path) for path in (SIMULATOR / "csrc" / folder).rglob("*.cpp"))
+        self.exports = ROOT / SIMULATOR / "csrc" / f"{folder}.map"  # what it shows
         super().__init__(f"deep_gemm_rocm.simulator.lib.{name}", sources, language="c++")
         self.level = level
         self.flags = flags
@@ -159,8 +158,10 @@ class BuildSimulator(build_ext):
                 within = Path(source).relative_to(SIMULATOR / "csrc").with_suffix(".o")
                 objects.append(f"{name}/{within}")
                 lines += [f"build {objects[-1]}: compile {ninja_path(ROOT / source)}", f"  flags = {flags}"]
-            link_flags = shlex.join([f"-Wl,-soname,{name}.so", *library.link_flags])
-            lines += [f"build {name}.so: link {' '.join(objects)} | {ninja_path(EXPORTS)}", f"  flags = {link_flags}"]
+            exports = f"-Wl,--version-script={library.exports}"
+            link_flags = shlex.join([f"-Wl,-soname,{name}.so", exports, *library.link_flags])
+            inputs = f"{' '.join(objects)} | {ninja_path(library.exports)}"
+            lines += [f"build {name}.so: link {inputs}", f"  flags = {link_flags}"]
         return "\n".join(lines) + "\n"
 
 

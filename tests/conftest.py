@@ -49,4 +49,4 @@ def forget_calls() -> None:
 def sanitize(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator runs every kernel under its sanitizer, unless the test is marked or the environment decides."""
     if "DG_SIM_SANITIZE" not in os.environ and request.node.get_closest_marker("unsanitized") is None:
-        monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+        monkeypatch.setenv("DG_SIM_SANITIZE", "2")

@@ -40,6 +40,7 @@ class Case:
     grid: int = 1
     block: int = 64
     lucky: bool = True  # the bug does no harm without the sanitizer
+    level: int = 1  # of DG_SIM_SANITIZE from which it is reported
 
 
 @dataclass
@@ -51,6 +52,7 @@ class Hazard:
     after: str
     states: int
     reported: str = "hazard: "
+    level: int = 1
 
     def case(self) -> Case:
         prologue = (
@@ -60,7 +62,7 @@ class Hazard:
         prologue += "  s_mov_b32 s10, 0\n  s_nop 15\n"
         reported = [self.reported, f"needs {self.states} wait states between, and has {self.states - 1}"]
         body = f"{prologue}{self.before}\n@\n{self.after}\n  s_nop 15\n"
-        return Case(f"hazard_{self.name}", body, nops(self.states - 1), nops(self.states), reported)
+        return Case(f"hazard_{self.name}", body, nops(self.states - 1), nops(self.states), reported, level=self.level)
 
 
 def nops(states: int) -> str:
@@ -200,8 +202,9 @@ HAZARDS = [
         2,
     ),
     Hazard("sgpr_to_memory", "v_readlane_b32 s8, v40, 0", "global_load_dword v2, v1, s[8:9]", 5),
-    Hazard("sgpr_to_valu", "v_readfirstlane_b32 s10, v2", "v_mov_b32_e32 v3, s10", 2),
-    Hazard("vcc_to_select", "v_cmp_eq_u32_e32 vcc, v2, v2", "v_cndmask_b32_e32 v4, v2, v3, vcc", 2),
+    Hazard("sgpr_to_valu", "v_readfirstlane_b32 s10, v2", "v_mov_b32_e32 v3, s10", 2, level=2),
+    Hazard("vcc_to_select", "v_cmp_eq_u32_e32 vcc, v2, v2", "v_cndmask_b32_e32 v4, v2, v3, vcc", 2, level=2),
+    Hazard("vcc_to_carry", "v_cmp_eq_u32_e32 vcc, v2, v2", "v_addc_co_u32_e32 v4, vcc, v2, v3, vcc", 2, level=2),
     Hazard("lane_select", "v_readfirstlane_b32 s10, v2", "v_readlane_b32 s11, v3, s10", 4),
     Hazard("lane_read", "v_mov_b32_e32 v2, 1", "v_readlane_b32 s11, v2, 3", 1),
     Hazard("exec_to_lane_read", "v_cmpx_eq_u32_e32 v2, v2", "v_readlane_b32 s11, v2, 3", 4),
@@ -531,6 +534,17 @@ LDS_RACES = [
     ),
 ]
 
+
+
+def misaligned_lds(name: str, instruction: str, bug: int, fix: int, reported: str) -> Case:
+    """All lanes access the same address, and store the same."""
+    filled = "".join(f"v_mov_b32_e32 v{8 + i}, 0\n" for i in range(4)) + "v_lshlrev_b32_e32 v7, 4, v0\n"
+    filled += "ds_write_b128 v7, v[8:11]\n" + BARRIER + "\n"
+    offset = 4 * instruction.count("offset0:1")
+    return Case(f"misaligned_lds_{name}", f"{filled}v_mov_b32_e32 v3, @\n{instruction}", str(bug - offset),
+                str(fix - offset), [f"lane 0 makes a misaligned {reported}"])  # fmt: skip
+
+
 MISALIGNED = [
     Case(
         "misaligned_atomic",
@@ -553,6 +567,31 @@ MISALIGNED = [
         "2",
         "4",
         ["a scalar access to 0x", "ignores the last two bits"],
+    ),
+    *(
+        misaligned_lds(f"{kind}_{name}", instruction, bug, fix, f"{kind} of {size} bytes to LDS at {bug:#x}")
+        for kind, name, instruction, size, bug, fix in [
+            ("store", "short", "ds_write_b16 v3, v8", 2, 3, 4),
+            ("store", "short_high", "ds_write_b16_d16_hi v3, v8", 2, 1, 2),
+            ("store", "dword", "ds_write_b32 v3, v8", 4, 5, 8),
+            ("store", "dword_at_short", "ds_write_b32 v3, v8", 4, 6, 8),
+            ("store", "two", "ds_write_b64 v3, v[8:9]", 8, 2, 4),
+            ("store", "three", "ds_write_b96 v3, v[8:10]", 12, 7, 4),
+            ("store", "four", "ds_write_b128 v3, v[8:11]", 16, 9, 12),
+            ("store", "pair", "ds_write2_b32 v3, v8, v9 offset0:1 offset1:2", 4, 5, 4),
+            ("load", "short", "ds_read_u16 v4, v3", 2, 5, 6),
+            ("load", "half", "ds_read_u16_d16_hi v4, v3", 2, 5, 6),
+            ("load", "dword", "ds_read_b32 v4, v3", 4, 3, 4),
+            ("load", "four", "ds_read_b128 v[4:7], v3", 16, 2, 4),
+            ("load", "pair", "ds_read2_b64 v[4:7], v3 offset0:0 offset1:1", 8, 1, 4),
+        ]
+    ),
+    Case(
+        "misaligned_flat_store_to_lds",
+        SHARED_POINTER + "v_mov_b32_e32 v4, @\nflat_store_dword v[4:5], v1",
+        "5",
+        "4",
+        ["lane 0 makes a misaligned store of 4 bytes to LDS at 0x5"],
     ),
 ]
 
@@ -588,6 +627,9 @@ PLACE += r"workgroup \(\d+, \d+, \d+\), wave \d+$"
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_bug_is_reported_and_its_correction_is_clean(hip: Hip, module, monkeypatch, case: Case) -> None:
+    if case.level > 1:
+        launch_with_buffer(hip, module, f"{case.name}_bug", case.grid, case.block)
+        monkeypatch.setenv("DG_SIM_SANITIZE", str(case.level))
     with pytest.raises(HipCallError) as caught:
         launch_with_buffer(hip, module, f"{case.name}_bug", case.grid, case.block)
     message = caught.value.message

@@ -2,6 +2,9 @@
 // descriptor").
 #pragma once
 
+#include <algorithm>
+#include <cstring>
+
 #include "wave.h"
 
 namespace mi300x {
@@ -41,16 +44,18 @@ inline uint64_t scalar_address(const Wave& wave, const Instruction& inst) {
 }
 
 struct BufferResource {
+  static constexpr uint32_t element_size = 4;  // of a swizzled buffer; chips before GFX9 had a field for it
+
   uint64_t base;
-  uint32_t stride, records, index_stride, element_size;
+  uint32_t stride, records, data_format, index_stride;
   bool swizzled, adds_lane;
 
   explicit BufferResource(const uint32_t* words)
       : base(words[0] | uint64_t(words[1] & 0xFFFF) << 32),
         stride(words[1] >> 16 & 0x3FFF),
         records(words[2]),
+        data_format(words[3] >> 15 & 15),
         index_stride(8u << (words[3] >> 21 & 3)),
-        element_size(2u << (words[3] >> 19 & 3)),
         swizzled(words[1] >> 31),
         adds_lane(words[3] >> 23 & 1) {}
 };
@@ -72,25 +77,37 @@ struct BufferPosition {
   uint64_t in_bounds;  // bytes from there that are in range
 };
 
-// CDNA3 ISA, "Range checking". Raw buffers check the byte offset against num_records, structured ones the index; the
-// SGPR offset takes no part in it, and private ones (ADD_TID without an index) check nothing. Sums aren't truncated to
-// 32 bits: an offset close to 2^32 stays out of range.
-inline BufferPosition locate(const BufferResource& resource, bool has_index, uint64_t index, uint64_t offset,
-                             uint64_t scalar_offset) {
-  const uint64_t base = resource.base + scalar_offset;
-  if (resource.swizzled && resource.stride != 0) {
-    const uint64_t index_high = index / resource.index_stride, index_low = index % resource.index_stride;
-    const uint64_t element = offset / resource.element_size, byte = offset % resource.element_size;
-    const uint64_t swizzled = (index_high * resource.stride + element * resource.element_size) * resource.index_stride +
-                              index_low * resource.element_size + byte;
-    const bool checked = has_index || !resource.adds_lane;
-    const bool valid = !checked || (index < resource.records && offset < resource.stride);
-    return {base + swizzled, valid ? resource.element_size - byte : 0};
-  }
-  const uint64_t address = base + index * resource.stride + offset;
-  if (resource.adds_lane && !has_index) return {address, ~0ull};
-  if (has_index && resource.stride != 0) return {address, index < resource.records ? ~0ull : 0};
-  return {address, offset < resource.records ? resource.records - offset : 0};
+// What the operands of a lane add up to. `offset` is that of the lane and the instruction's, a sum of 32 bits.
+struct BufferOffsets {
+  bool has_index;
+  uint32_t index, lane, offset;
+  uint64_t scalar_offset;
+};
+
+// Bytes of a buffer from an offset on. The CDNA3 ISA ("Range checking") leaves open what counts: AMD's emulator was
+// corrected to what its authors saw on the chips (ROCm/rocm-systems, pull request 10928). With an index and a stride it
+// is the index alone, else the byte offset, that of the SGPR included. Private buffers (ADD_TID without an index) check
+// nothing.
+inline uint64_t bytes_in_range(const BufferResource& resource, const BufferOffsets& at) {
+  if (resource.adds_lane && !at.has_index) return ~0ull;
+  if (at.has_index && resource.stride != 0) return at.index < resource.records ? ~0ull : 0;
+  const uint64_t offset = at.offset + at.scalar_offset;
+  return offset < resource.records ? resource.records - offset : 0;
+}
+
+// ADD_TID makes the lane part of the index, unless a linear buffer is given one, and DATA_FORMAT the upper bits of the
+// stride, unless the instruction needs a format. It also is the condition for swizzling.
+inline BufferPosition locate(const BufferResource& resource, const BufferOffsets& at, bool converts) {
+  const bool adds_lane = resource.adds_lane && (resource.swizzled || !at.has_index);
+  const uint64_t index = at.index + uint64_t(adds_lane ? at.lane : 0);
+  const uint64_t stride = resource.stride | (adds_lane && !converts ? resource.data_format << 14 : 0);
+  const uint64_t base = resource.base + at.scalar_offset, in_range = bytes_in_range(resource, at);
+  if (!resource.swizzled || !resource.adds_lane) return {base + index * stride + at.offset, in_range};
+  constexpr uint64_t size = BufferResource::element_size;
+  const uint64_t index_high = index / resource.index_stride, index_low = index % resource.index_stride;
+  const uint64_t element = at.offset / size, byte = at.offset % size;
+  const uint64_t swizzled = (index_high * stride + element * size) * resource.index_stride + index_low * size + byte;
+  return {base + swizzled, std::min(in_range, size - byte)};
 }
 
 // Bytes of an element in memory, of buffer instructions that convert its format.
@@ -99,18 +116,21 @@ uint32_t element_bytes(const Wave& wave, const Instruction& inst);
 struct BufferOperands {
   BufferResource resource;
   const uint32_t *index, *offset;  // null where the instruction has none
-  uint64_t imm, scalar_offset;
+  uint32_t imm;
+  uint64_t scalar_offset;
+  bool converts;  // to or from the format of the elements; only told where the resource asks for it
 
   BufferOperands(Wave& wave, const Instruction& inst)
       : resource(&wave.sgpr[inst.src[1].index]),
         index(inst.mem.idxen ? wave.row(inst.src[0].index) : nullptr),
         offset(inst.mem.offen ? wave.row(inst.src[0].index + inst.mem.idxen) : nullptr),
-        imm(uint64_t(inst.imm)),
-        scalar_offset(uint32_t(wave.read_scalar(inst.src[2]))) {}
+        imm(uint32_t(inst.imm)),
+        scalar_offset(uint32_t(wave.read_scalar(inst.src[2]))),
+        converts(resource.adds_lane && strstr(mnemonic(inst.op), "_format_") != nullptr) {}
 
   BufferPosition position(int lane) const {
-    const uint64_t row = (index ? index[lane] : 0) + (resource.adds_lane ? uint64_t(lane) : 0);
-    return locate(resource, index != nullptr, row, (offset ? offset[lane] : 0) + imm, scalar_offset);
+    const uint32_t row = index ? index[lane] : 0, bytes = (offset ? offset[lane] : 0) + imm;
+    return locate(resource, {index != nullptr, row, uint32_t(lane), bytes, scalar_offset}, converts);
   }
 };
 

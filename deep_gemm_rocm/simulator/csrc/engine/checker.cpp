@@ -23,6 +23,12 @@ std::string hexadecimal(uint64_t value) {
   return text;
 }
 
+std::string misaligned(int lane, const char* kind, uint32_t bytes, const char* where, uint64_t address) {
+  return "lane " + std::to_string(lane) + " makes a misaligned " + kind + " of " + std::to_string(bytes) +
+         " bytes to " + where + " at " + hexadecimal(address);
+}
+
+bool is_update(const MemoryAccess& access) { return access.reads && access.writes; }
 bool stores_plainly(const MemoryAccess& access) { return access.overwrites && !access.atomic; }
 
 struct Stored {
@@ -277,7 +283,7 @@ bool Checker::access_ds(Wave& wave, const Instruction& inst, const Effects& effe
   positions.active = wave.exec();
   for (uint32_t part = 0; part < effects.memory.parts; ++part) {
     for (int l = 0; l < lanes; ++l) positions.addresses[l] = base[l] + effects.memory.offsets[part];
-    if (!check_alignment(wave, positions, effects.memory, "LDS")) return false;
+    if (!check_lds_alignment(wave, positions, effects.memory)) return false;
     const Data data = data_of(wave, effects.memory, inst.src[1 + part]);
     if (!access_lds(wave, positions, effects.memory, data, loaded, part * effects.memory.bytes / 4)) return false;
   }
@@ -333,14 +339,29 @@ void Checker::open_barrier() {
 
 // ---- Global memory ----
 
-bool Checker::check_alignment(Wave& wave, const Lanes& places, const MemoryAccess& access, const char* where) {
-  const bool must_be_aligned = access.reads && access.writes;
-  if (!must_be_aligned) return true;
-  return for_lanes(places.active, [&](int lane) {
-    if (places.addresses[lane] % access.bytes == 0) return true;
-    wave.fail(Outcome::Status::memory_fault, "lane " + std::to_string(lane) + " makes a misaligned atomic access of " +
-                                                 std::to_string(access.bytes) + " bytes to " + where + " at " +
-                                                 hexadecimal(places.addresses[lane]));
+bool Checker::check_alignment(Wave& wave, const Lanes& places, const MemoryAccess& access) {
+  return !is_update(access) || for_lanes(places.active, [&](int lane) {
+    const uint64_t address = places.addresses[lane];
+    if (address % access.bytes == 0) return true;
+    wave.fail(Outcome::Status::memory_fault, misaligned(lane, "atomic access", access.bytes, "memory", address));
+    return false;
+  });
+}
+
+// Plain accesses to LDS consist of dwords, or are a short or a byte. The chip only takes their addresses as they are in
+// its unaligned mode (SH_MEM_CONFIG), else it drops the last bits.
+bool Checker::check_lds_alignment(Wave& wave, const Lanes& positions, const MemoryAccess& access) {
+  const bool updates = is_update(access);
+  const uint32_t alignment = updates ? access.bytes : std::min<uint32_t>(access.bytes, 4);
+  return for_lanes(positions.active, [&](int lane) {
+    const uint64_t address = positions.addresses[lane];
+    if (address % alignment == 0) return true;
+    if (updates)
+      wave.fail(Outcome::Status::memory_fault, misaligned(lane, "atomic access", access.bytes, "LDS", address));
+    else
+      wave.fail(Outcome::Status::unsafe,
+                misaligned(lane, access.writes ? "store" : "load", access.bytes, "LDS", address) +
+                    ": only the unaligned access mode keeps the last bits, and takes longer");
     return false;
   });
 }
@@ -373,7 +394,7 @@ bool Checker::visit_global(Wave& wave, const GlobalWatch::Span& span, const Lane
 // Lanes that follow one another in memory are looked at together. `data`: the rows that are stored, null for reads and
 // atomics.
 bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess& access, const uint32_t* data) {
-  if (!check_alignment(wave, places, access, "memory")) return false;
+  if (!check_alignment(wave, places, access)) return false;
   if (global_ == nullptr || places.active == 0) return true;
   uint8_t stored[lanes * 16];
   const uint8_t* const kept = data == nullptr ? nullptr : stored;
@@ -440,7 +461,7 @@ bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Me
     positions.active = lanes_in_aperture(places.addresses, wave.exec(), shared_aperture);
     for (int lane = 0; lane < lanes; ++lane) positions.addresses[lane] = places.addresses[lane] - shared_aperture;
     places.active &= ~positions.active;
-    if (!check_alignment(wave, positions, access, "LDS") || !access_lds(wave, positions, access, data, loaded))
+    if (!check_lds_alignment(wave, positions, access) || !access_lds(wave, positions, access, data, loaded))
       return false;
   } else {
     const BufferOperands operands(wave, inst);

@@ -1,4 +1,4 @@
-// The sanitizer (DG_SIM_SANITIZE=1): reports what a program only gets away with by luck.
+// The sanitizer (DG_SIM_SANITIZE=1 or 2): reports what a program only gets away with by luck.
 //
 // It watches the waves of one workgroup from outside. Before an instruction executes it looks at the registers, the
 // memory and the counters that the instruction is about to use; it never changes what the program computes.
@@ -22,8 +22,8 @@ namespace mi300x {
 class Checker {
  public:
   // `global`: what all workgroups of the dispatch share, null where there is only one.
-  Checker(uint32_t waves, GlobalWatch* global, const Dispatch& dispatch, size_t instructions)
-      : waves_(waves, PerWave(dispatch.kernel->scratch_bytes)),
+  Checker(uint32_t waves, GlobalWatch* global, const Dispatch& dispatch, size_t instructions, bool hazards_as_llvm)
+      : waves_(waves, PerWave(dispatch.kernel->scratch_bytes, hazards_as_llvm)),
         known_paths_(instructions),
         global_(global),
         written_(dispatch.memory, dispatch.memory_count),
@@ -44,7 +44,7 @@ class Checker {
     Definedness definedness;
     WrittenScratch scratch;
 
-    explicit PerWave(uint32_t scratch_bytes) : scratch(scratch_bytes) {}
+    PerWave(uint32_t scratch_bytes, bool hazards_as_llvm) : hazards(hazards_as_llvm), scratch(scratch_bytes) {}
   };
   PerWave& state_of(const Wave& wave) { return waves_[wave.index_in_group]; }
 
@@ -84,7 +84,8 @@ class Checker {
   void follow_stored(const Wave& wave, int lane, const MemoryAccess& access, const Data& data,
                      NoteWrite note_write) const;
   bool visit_global(Wave& wave, const GlobalWatch::Span& span, const Lanes* places);
-  bool check_alignment(Wave& wave, const Lanes& places, const MemoryAccess& access, const char* where);
+  bool check_alignment(Wave& wave, const Lanes& places, const MemoryAccess& access);
+  bool check_lds_alignment(Wave& wave, const Lanes& positions, const MemoryAccess& access);
   bool report_lds(Wave& wave, const LdsWatch::Conflict& conflict, int lane, bool writes);
 
   std::vector<PerWave> waves_;

@@ -110,7 +110,8 @@ std::string HazardRules::check_read(const RegisterRange& range, int index, const
       if (inst.dpp) requirement.raise(5, "a DPP instruction after a VALU write of");
     } else if (is_vector_alu(writer.unit)) {
       if (is_memory(effects.unit)) requirement.raise(5, "a memory instruction that reads the VALU result");
-      if (reads_valu) requirement.raise(2, "reading the VALU result");
+      // LLVM inserts two states (VALUWriteSGPRVALURead). Tensile's kernels don't, and are right on the chip.
+      if (reads_valu && as_llvm_) requirement.raise(2, "LLVM would wait here: reading the VALU result");
       if (selects_lane(inst.op) && is_operand(range, inst.src[1]))
         requirement.raise(4, "a lane selection by the VALU result");
       if (is_fmas(inst.op)) requirement.raise(4, "v_div_fmas after a VALU write of");

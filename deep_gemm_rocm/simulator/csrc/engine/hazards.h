@@ -26,6 +26,8 @@ class KnownPaths {
 
 class HazardRules {
  public:
+  // `as_llvm`: with the rule that LLVM keeps and AMD's own assembly doesn't.
+  explicit HazardRules(bool as_llvm) : as_llvm_(as_llvm) {}
   void start();
 
   // A description of the rule that the instruction breaks, empty where it keeps them all.
@@ -102,6 +104,7 @@ class HazardRules {
   uint64_t path_ = 0;
   size_t issued_ = 0, unseen_ = 0;
   uint64_t changed_ = 0;
+  bool as_llvm_;
 };
 
 }  // namespace mi300x

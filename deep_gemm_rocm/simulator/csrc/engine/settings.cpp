@@ -41,7 +41,9 @@ Settings Settings::from_environment() {
   Settings settings;
   settings.threads = number("DG_SIM_THREADS", host_threads(), 1, 1024, settings.mistake);
   settings.max_instructions = number("DG_SIM_MAX_INSTRUCTIONS", default_max_instructions, 1, ~0ull, settings.mistake);
-  settings.sanitize = number("DG_SIM_SANITIZE", 0, 0, 1, settings.mistake) != 0;
+  const uint64_t sanitize = number("DG_SIM_SANITIZE", 0, 0, 2, settings.mistake);
+  settings.sanitize = sanitize != 0;
+  settings.hazards_as_llvm = sanitize == 2;
   settings.seed = number("DG_SIM_SEED", 0, 0, ~0ull, settings.mistake);
   settings.timing = number("DG_SIM_TIMING", 0, 0, 1, settings.mistake) != 0;
   settings.sampling = number("DG_SIM_TIMING_SAMPLING", 1, 0, 1, settings.mistake) != 0;

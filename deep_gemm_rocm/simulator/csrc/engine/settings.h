@@ -11,7 +11,8 @@ struct Settings {
 
   uint64_t threads;           // DG_SIM_THREADS
   uint64_t max_instructions;  // DG_SIM_MAX_INSTRUCTIONS, of a wave
-  bool sanitize;              // DG_SIM_SANITIZE
+  bool sanitize;              // DG_SIM_SANITIZE is 1 or more
+  bool hazards_as_llvm;       // DG_SIM_SANITIZE is 2
   uint64_t seed;              // DG_SIM_SEED
   bool timing;                // DG_SIM_TIMING
   bool sampling;              // DG_SIM_TIMING_SAMPLING: whether the timing model may leave out parts of large launches

@@ -140,7 +140,7 @@ class BufferAccess {
         operands_(wave, inst),
         base_(operands_.resource.base + operands_.scalar_offset + operands_.imm),
         offsets_(operands_.offset ? operands_.offset : no_offsets),
-        raw_(operands_.resource.stride == 0 && !operands_.resource.adds_lane && operands_.index == nullptr) {}
+        raw_(!operands_.resource.adds_lane && operands_.index == nullptr) {}
 
   // Sets the address and the number of dwords in bounds; false where the memory isn't the kernel's.
   bool resolve(int lane, uint32_t dwords, uint8_t*& address, uint32_t& valid) const {
@@ -157,9 +157,10 @@ class BufferAccess {
     uint32_t lowest = ~0u, highest = 0;
     for (int l = 0; l < lanes; ++l) lowest = std::min(lowest, offsets_[l]);
     for (int l = 0; l < lanes; ++l) highest = std::max(highest, offsets_[l]);
-    const uint64_t records = operands_.resource.records;
-    if (lowest + operands_.imm >= records) return Range::outside;
-    if (highest + operands_.imm + bytes > records) return Range::mixed;
+    const uint64_t records = operands_.resource.records, constant = operands_.imm + operands_.scalar_offset;
+    if (highest > ~0u - operands_.imm) return Range::mixed;  // the sum wraps around
+    if (lowest + constant >= records) return Range::outside;
+    if (highest + constant + bytes > records) return Range::mixed;
     return wave_.memory->contains(base_ + lowest, highest - lowest + bytes) ? Range::inside : Range::mixed;
   }
 

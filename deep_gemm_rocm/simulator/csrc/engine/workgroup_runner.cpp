@@ -88,7 +88,7 @@ WorkgroupRunner::WorkgroupRunner(Launch& launch, Statistics* statistics)
   }
   if (launch.settings.sanitize)
     checker_.emplace(count, launch.global_watch ? &*launch.global_watch : nullptr, launch.dispatch,
-                     launch.code->instructions.size());
+                     launch.code->instructions.size(), launch.settings.hazards_as_llvm);
 }
 
 WorkgroupRunner::~WorkgroupRunner() {

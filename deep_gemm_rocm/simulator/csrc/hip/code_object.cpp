@@ -170,12 +170,13 @@ void CodeObject::Image::map(uint64_t address, uint64_t size) {
 
 CodeObject::CodeObject(Bytes file) {
   const ElfFile elf(file);
-  const msgpack::Value metadata = msgpack::parse(elf.note("AMDGPU", kMetadataNote));
-  require_target(elf.flags(), metadata);
+  std::vector<msgpack::Value> metadata;
+  for (const Bytes note : elf.notes("AMDGPU", kMetadataNote)) metadata.push_back(msgpack::parse(note));
+  require_target(elf.flags(), metadata.front());
   load_segments(elf);
   apply_relocations(elf);
   read_symbols(elf);
-  read_kernels(metadata);
+  for (const msgpack::Value& part : metadata) read_kernels(part);
   register_data();
 }
 
@@ -200,9 +201,14 @@ const GlobalVariable* CodeObject::find_global(const std::string& name) const {
   return found == globals_.end() ? nullptr : &found->second;
 }
 
-std::string CodeObject::kernel_names() const {
+std::string CodeObject::some_kernel_names() const {
+  constexpr size_t most = 8, longest = 100;
   std::string names;
-  for (const auto& [name, kernel] : kernels_) names.append(names.empty() ? "" : ", ").append(name);
+  size_t count = 0;
+  for (const auto& [name, kernel] : kernels_) {
+    if (++count > most) return names + " and " + std::to_string(kernels_.size() - most) + " more";
+    names.append(names.empty() ? "" : ", ").append(name, 0, longest);
+  }
   return names.empty() ? "none" : names;
 }
 

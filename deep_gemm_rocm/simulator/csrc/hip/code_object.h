@@ -74,7 +74,7 @@ class CodeObject {
   const GlobalVariable* find_global(const std::string& name) const;
 
   size_t kernel_count() const { return kernels_.size(); }
-  std::string kernel_names() const;  // joined by ", "
+  std::string some_kernel_names() const;  // joined by ", "
 
  private:
   struct Segment {

@@ -25,24 +25,26 @@ const Elf64_Shdr& ElfFile::linked(const Elf64_Shdr& section) const {
   return sections_[section.sh_link];
 }
 
-Bytes ElfFile::note(std::string_view owner, uint32_t type) const {
+std::vector<Bytes> ElfFile::notes(std::string_view owner, uint32_t type) const {
+  std::vector<Bytes> found;
   for (const Elf64_Phdr& segment : segments_) {
     if (segment.p_type != PT_NOTE) continue;
-    const Bytes notes = contents(segment);
+    const Bytes all = contents(segment);
     const uint64_t alignment = segment.p_align == 8 ? 8 : 4;
     const auto padded = [&](uint64_t size) { return (size + alignment - 1) / alignment * alignment; };
-    for (uint64_t at = 0; at + sizeof(Elf64_Nhdr) <= notes.size();) {
-      const auto header = notes.read<Elf64_Nhdr>(at);
+    for (uint64_t at = 0; at + sizeof(Elf64_Nhdr) <= all.size();) {
+      const auto header = all.read<Elf64_Nhdr>(at);
       const uint64_t name_at = at + sizeof header;
       const uint64_t contents_at = name_at + padded(header.n_namesz);
       // The size of a name counts its terminating zero.
-      const std::string_view name = notes.text(name_at, header.n_namesz);
+      const std::string_view name = all.text(name_at, header.n_namesz);
       if (header.n_type == type && name.substr(0, name.find('\0')) == owner) {
-        return notes.slice(contents_at, header.n_descsz);
+        found.push_back(all.slice(contents_at, header.n_descsz));
       }
       at = contents_at + padded(header.n_descsz);
     }
   }
+  if (!found.empty()) return found;
   fail(hipErrorInvalidImage, "no note of type %u by %.*s", type, static_cast<int>(owner.size()), owner.data());
 }
 

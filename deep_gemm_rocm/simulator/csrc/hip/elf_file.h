@@ -24,8 +24,8 @@ class ElfFile {
   // The section that sh_link names.
   const Elf64_Shdr& linked(const Elf64_Shdr& section) const;
 
-  // The contents of the first note of this owner and type.
-  Bytes note(std::string_view owner, uint32_t type) const;
+  // The contents of all notes of this owner and type; at least one. A linker copies those of all of its inputs.
+  std::vector<Bytes> notes(std::string_view owner, uint32_t type) const;
 
  private:
   void require_code_object() const;

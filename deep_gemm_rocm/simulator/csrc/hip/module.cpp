@@ -69,7 +69,8 @@ void load_data(Out<hipModule_t> module, const void* image) {
 std::shared_ptr<Function> make_function(std::shared_ptr<const CodeObject> code, const std::string& kernel) {
   const KernelInfo* found = code->find_kernel(kernel);
   if (!found) {
-    fail(hipErrorNotFound, "no kernel %s in the code object; it has: %s", kernel.c_str(), code->kernel_names().c_str());
+    fail(hipErrorNotFound, "no kernel %.200s in the code object; it has: %s", kernel.c_str(),
+         code->some_kernel_names().c_str());
   }
   return std::make_shared<Function>(Function{std::move(code), found});
 }

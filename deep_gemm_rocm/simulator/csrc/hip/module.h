@@ -13,7 +13,7 @@ struct Function {
   const KernelInfo* kernel;
 };
 
-// Fails with hipErrorNotFound, and names the kernels that there are.
+// Fails with hipErrorNotFound, and names some of the kernels that there are.
 std::shared_ptr<Function> make_function(std::shared_ptr<const CodeObject> code, const std::string& kernel);
 
 // Makes the function known by its handle until remove_function.

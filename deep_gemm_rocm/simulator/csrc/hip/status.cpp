@@ -13,12 +13,13 @@ namespace {
 thread_local hipError_t last_error = hipSuccess;
 thread_local char last_message[4096] = "";
 
-bool errors_are_printed() {
-  static const bool printed = [] {
+// By asking for a name programs also find out whether there is one.
+bool is_printed(hipError_t status) {
+  static const int log_level = [] {
     const char* level = std::getenv("AMD_LOG_LEVEL");
-    return level && std::atoi(level) >= 1;
+    return level ? std::atoi(level) : 0;
   }();
-  return printed;
+  return log_level >= (status == hipErrorNotFound ? 3 : 1);
 }
 
 const char* name_of(hipError_t status) {
@@ -70,7 +71,7 @@ hipError_t set_last_error(hipError_t status) noexcept { return last_error = stat
 hipError_t set_last_error(hipError_t status, const char* function, const char* message) noexcept {
   std::snprintf(last_message, sizeof last_message, "%s: %s", function, message);
   make_printable(last_message);
-  if (errors_are_printed()) std::fprintf(stderr, "simulated MI300X: %s: %s\n", name_of(status), last_message);
+  if (is_printed(status)) std::fprintf(stderr, "simulated MI300X: %s: %s\n", name_of(status), last_message);
   return last_error = status;
 }
 

@@ -98,7 +98,7 @@ struct Failure {
 [[noreturn]] void fail(hipError_t status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 // Sets the thread's last error, as every HIP call does, and returns it. A failure also sets the message and, where
-// AMD_LOG_LEVEL is 1 or more as for AMD's own runtime, prints it.
+// AMD_LOG_LEVEL is 1 or more as for AMD's own runtime, prints it; a name that wasn't found from 3 on.
 hipError_t set_last_error(hipError_t status) noexcept;
 hipError_t set_last_error(hipError_t status, const char* function, const char* message) noexcept;
 
