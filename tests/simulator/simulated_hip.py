@@ -7,7 +7,7 @@ import functools
 import os
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_char_p, c_size_t, c_uint, c_void_p
 from pathlib import Path
 from typing import Any
@@ -180,15 +180,19 @@ class Compiler:
         self._clang(folder, *_DEVICE_ONLY, *flags, "-S", program, "-o", "kernel.s")
         return self._assemble(folder, "-target", "amdgcn-amd-amdhsa", "-mcpu=gfx942")
 
-    def assemble(self, source: str) -> bytes:
-        """A code object from AMDGCN assembly, metadata included."""
+    def assemble(self, *sources: str) -> bytes:
+        """A code object from AMDGCN assembly, metadata included. Several sources are linked."""
         folder = self._new_folder()
-        (folder / "kernel.s").write_text(source)
-        return self._assemble(folder, "-target", "amdgcn-amd-amdhsa", "-mcpu=gfx942")
+        names = [f"kernel{i}.s" for i in range(len(sources))]
+        for name, source in zip(names, sources, strict=True):
+            (folder / name).write_text(source)
+        return self._assemble(folder, "-target", "amdgcn-amd-amdhsa", "-mcpu=gfx942", sources=names)
 
-    def _assemble(self, folder: Path, *flags: str) -> bytes:
-        _run(ZIG, "clang", *flags, "-c", "kernel.s", "-o", "kernel.o", cwd=folder)
-        _run(ZIG, "ld.lld", "-shared", "kernel.o", "-o", "kernel.co", cwd=folder)
+    def _assemble(self, folder: Path, *flags: str, sources: Sequence[str] = ("kernel.s",)) -> bytes:
+        objects = [f"{source}.o" for source in sources]
+        for source, to in zip(sources, objects, strict=True):
+            _run(ZIG, "clang", *flags, "-c", source, "-o", to, cwd=folder)
+        _run(ZIG, "ld.lld", "-shared", *objects, "-o", "kernel.co", cwd=folder)
         return (folder / "kernel.co").read_bytes()
 
     def _library(self, source: str) -> Path:

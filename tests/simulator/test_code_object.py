@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import random
 import struct
+import subprocess
 import sys
 import threading
 from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_void_p
@@ -14,6 +16,8 @@ import numpy as np
 import pytest
 from assembly import program
 from simulated_hip import DEVICE_TO_HOST, HOST_TO_DEVICE, Compiler, Hip, HipCallError, bundle
+
+from deep_gemm_rocm import simulator
 
 GFX942 = "hipv4-amdgcn-amd-amdhsa--gfx942"
 
@@ -208,6 +212,58 @@ def test_launches_with_a_configuration(hip, module, out):
     with refused("hipErrorNotSupported", "cooperative"):
         hip.hipDrvLaunchKernelEx(byref(config), function, pointers, None)
     hip.hipFree(a)
+
+
+def store(value: int) -> str:
+    return (
+        "  s_load_dwordx2 s[4:5], s[0:1], 0x0\n  s_waitcnt lgkmcnt(0)\n  v_mov_b32_e32 v1, 0\n"
+        f"  v_mov_b32_e32 v2, {value}\n  global_store_dword v1, v2, s[4:5]\n"
+    )
+
+
+def test_code_objects_that_are_linked_from_several_objects(hip, compiler: Compiler):
+    """Each object brings a note with its kernels, and the linker keeps them all."""
+    parts = [{"first": store(1), "second": store(2)}, {"third": store(3)}, {"fourth": store(4)}]
+    module, count = hip.load(compiler.assemble(*map(program, parts))), c_uint()
+    hip.hipModuleGetFunctionCount(byref(count), module)
+    assert count.value == 4
+    out = hip.malloc(4)
+    for value, name in enumerate(["first", "second", "third", "fourth"], 1):
+        hip.launch(hip.function(module, name), 1, 1, out)
+        assert hip.download(out, np.empty(1, np.int32))[0] == value
+    hip.hipFree(out)
+
+
+def test_a_kernel_that_is_missing_is_told_of_in_few_words(hip, compiler: Compiler):
+    """Programs look for kernels to see whether they are there."""
+    names = [f"kernel_with_a_long_name_{i:03}_" + 300 * "x" for i in range(100)]
+    module, function = hip.load(compiler.assemble(program(dict.fromkeys(names, "")))), c_void_p(5)
+    with refused("hipErrorNotFound", "no kernel missing in the code object") as caught:
+        hip.hipModuleGetFunction(byref(function), module, b"missing")
+    assert "and 92 more" in caught.value.message
+    assert len(caught.value.message) < 1200
+    assert function.value == 5
+    with refused("hipErrorNotFound") as caught:
+        hip.hipModuleGetFunction(byref(function), module, 5000 * b"y")
+    assert len(caught.value.message) < 1400
+
+
+def test_a_kernel_that_is_missing_is_not_logged(compiler: Compiler, tmp_path):
+    path = tmp_path / "code.co"
+    path.write_bytes(compiler.assemble(program({"there": ""})))
+    source = """
+import ctypes, sys
+hip, module, function = ctypes.CDLL(sys.argv[1]), ctypes.c_void_p(), ctypes.c_void_p()
+assert hip.hipModuleLoad(ctypes.byref(module), sys.argv[2].encode()) == 0
+assert hip.hipModuleGetFunction(ctypes.byref(function), module, b"missing") == 500
+assert hip.hipModuleGetFunction(ctypes.byref(function), module, None) == 1
+"""
+    command = [sys.executable, "-c", source, str(simulator.library_path()), str(path)]
+    for level, lines in (("1", 1), ("3", 2)):
+        done = subprocess.run(
+            command, env={**os.environ, "AMD_LOG_LEVEL": level}, check=True, capture_output=True, text=True
+        )
+        assert len(done.stderr.splitlines()) == lines, done.stderr
 
 
 # ---- damaged files

@@ -486,9 +486,10 @@ LDS_RACES = [
     ),
     Case(
         "lds_neighbouring_bytes",
-        "v_mov_b32_e32 v9, v0\nv_mov_b32_e32 v3, v0\n@",
-        "ds_write_b32 v3, v9",
-        "ds_write_b8 v3, v9",
+        "v_mov_b32_e32 v9, v0\nv_and_b32_e32 v4, 63, v0\nv_lshlrev_b32_e32 v4, 2, v4\nv_lshrrev_b32_e32 v3, 6, v0\n"
+        "v_lshl_add_u32 v3, v3, 1, v4\n@",  # halves of the same dwords
+        "v_and_b32_e32 v3, -4, v3\nds_write_b32 v3, v9",
+        "ds_write_b16 v3, v9",
         ["race: lane"],
         block=128,
     ),
