@@ -310,6 +310,10 @@ void Checker::access_scratch(const Wave& wave, const Lanes& positions, const Mem
 
 bool Checker::load_to_lds(Wave& wave, const Instruction& inst, const Loaded& loaded) {
   const uint32_t base = (wave.m0() & 0xFFFF) + uint32_t(inst.imm);
+  if (base % 4 != 0 && wave.exec() != 0) {
+    wave.fail(Outcome::Status::unsafe, "a load to LDS at " + hexadecimal(base) + ", which is no multiple of 4");
+    return false;
+  }
   const LdsWatch::Access here{4, wave.index_in_group, true, false, false};
   Lanes positions;
   positions.active = wave.exec();
@@ -339,29 +343,27 @@ void Checker::open_barrier() {
 
 // ---- Global memory ----
 
-bool Checker::check_alignment(Wave& wave, const Lanes& places, const MemoryAccess& access) {
+bool Checker::check_alignment(Wave& wave, const Lanes& places, const MemoryAccess& access, const char* where) {
   return !is_update(access) || for_lanes(places.active, [&](int lane) {
     const uint64_t address = places.addresses[lane];
     if (address % access.bytes == 0) return true;
-    wave.fail(Outcome::Status::memory_fault, misaligned(lane, "atomic access", access.bytes, "memory", address));
+    wave.fail(Outcome::Status::memory_fault, misaligned(lane, "atomic access", access.bytes, where, address));
     return false;
   });
 }
 
-// Plain accesses to LDS consist of dwords, or are a short or a byte. The chip only takes their addresses as they are in
-// its unaligned mode (SH_MEM_CONFIG), else it drops the last bits.
+// DS instructions. The chip only takes misaligned addresses as they are in its unaligned mode (SH_MEM_CONFIG). LLVM makes
+// wide accesses out of narrow ones that lie anywhere in that mode, but none of a dword or less, nor pairs
+// (SITargetLowering::allowsMisalignedMemoryAccessesImpl): those are meant to be aligned.
 bool Checker::check_lds_alignment(Wave& wave, const Lanes& positions, const MemoryAccess& access) {
-  const bool updates = is_update(access);
-  const uint32_t alignment = updates ? access.bytes : std::min<uint32_t>(access.bytes, 4);
+  if (is_update(access)) return check_alignment(wave, positions, access, "LDS");
+  const bool is_wide = access.bytes > 4 && access.parts == 1;
+  const uint32_t alignment = is_wide ? 1 : std::min<uint32_t>(access.bytes, 4);
   return for_lanes(positions.active, [&](int lane) {
     const uint64_t address = positions.addresses[lane];
     if (address % alignment == 0) return true;
-    if (updates)
-      wave.fail(Outcome::Status::memory_fault, misaligned(lane, "atomic access", access.bytes, "LDS", address));
-    else
-      wave.fail(Outcome::Status::unsafe,
-                misaligned(lane, access.writes ? "store" : "load", access.bytes, "LDS", address) +
-                    ": only the unaligned access mode keeps the last bits, and takes longer");
+    wave.fail(Outcome::Status::unsafe, misaligned(lane, access.writes ? "store" : "load", access.bytes, "LDS", address) +
+                                           ": only the unaligned access mode keeps the last bits, and takes longer");
     return false;
   });
 }
@@ -394,7 +396,7 @@ bool Checker::visit_global(Wave& wave, const GlobalWatch::Span& span, const Lane
 // Lanes that follow one another in memory are looked at together. `data`: the rows that are stored, null for reads and
 // atomics.
 bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess& access, const uint32_t* data) {
-  if (!check_alignment(wave, places, access)) return false;
+  if (!check_alignment(wave, places, access, "memory")) return false;
   if (global_ == nullptr || places.active == 0) return true;
   uint8_t stored[lanes * 16];
   const uint8_t* const kept = data == nullptr ? nullptr : stored;
@@ -461,7 +463,7 @@ bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Me
     positions.active = lanes_in_aperture(places.addresses, wave.exec(), shared_aperture);
     for (int lane = 0; lane < lanes; ++lane) positions.addresses[lane] = places.addresses[lane] - shared_aperture;
     places.active &= ~positions.active;
-    if (!check_lds_alignment(wave, positions, access) || !access_lds(wave, positions, access, data, loaded))
+    if (!check_alignment(wave, positions, access, "LDS") || !access_lds(wave, positions, access, data, loaded))
       return false;
   } else {
     const BufferOperands operands(wave, inst);
