@@ -537,7 +537,6 @@ LDS_RACES = [
 ]
 
 
-
 def misaligned_lds(name: str, instruction: str, bug: int, fix: int, reported: str) -> Case:
     """All lanes access the same address, and store the same."""
     filled = "".join(f"v_mov_b32_e32 v{8 + i}, 0\n" for i in range(4)) + "v_lshlrev_b32_e32 v7, 4, v0\n"

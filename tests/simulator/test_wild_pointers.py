@@ -1,4 +1,4 @@
-"""Pointers, handles, counts and extents that can't be used are errors of every call of the HIP API, and never a crash."""
+"""Pointers, handles, counts and extents that can't be used are errors of every call of the HIP API, never a crash."""
 
 from __future__ import annotations
 

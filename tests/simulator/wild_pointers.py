@@ -12,7 +12,7 @@ import mmap
 import re
 import sys
 import tempfile
-from ctypes import POINTER, addressof, byref, c_char, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from ctypes import addressof, byref, c_char, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,9 +90,9 @@ def functions() -> list[Function]:
             parameters = tuple(map(parameter, split(source[match.end() : end - 1])))
             found.append(Function(match[2], match[1], parameters))
         for match in re.finditer(r"^HIP_FILL_ROWS\((\w+), (\w+)\)", source, re.MULTILINE):
-            rows = [Parameter("hipDeviceptr_t", "destination"), Parameter("size_t", "pitch"),
-                    Parameter(match[2], "value"), Parameter("size_t", "width"), Parameter("size_t", "height")]  # fmt: skip
-            found.append(Function(match[1], "hipError_t", tuple(rows)))
+            text = f"hipDeviceptr_t destination, size_t pitch, {match[2]} value, size_t width, size_t height"
+            rows = tuple(map(parameter, split(text)))
+            found.append(Function(match[1], "hipError_t", rows))
             found.append(Function(match[1] + "Async", "hipError_t", (*rows, Parameter("hipStream_t", "stream"))))
     return [function for function in found if "##" not in function.name]
 
@@ -463,7 +463,12 @@ class Calls:
                 ctypes.memset(self.world.usable.begin, ord("x"), PAGE)  # no zero up to the end
             for kind, value in [*values.items(), ("null", None)]:
                 fails = self.failed([*good[:i], c_void_p(value), *good[i + 1 :]])
-                if kind == "null" or not self.follows(parameter) or fails or (self.function.name, parameter.name) in ALLOWED:
+                if (
+                    kind == "null"
+                    or not self.follows(parameter)
+                    or fails
+                    or (self.function.name, parameter.name) in ALLOWED
+                ):
                     continue
                 wrong.append({"function": self.function.name, "parameter": parameter.name, "pointer": kind})
         self.state.end()
