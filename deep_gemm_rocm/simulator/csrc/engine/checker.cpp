@@ -352,8 +352,8 @@ bool Checker::check_alignment(Wave& wave, const Lanes& places, const MemoryAcces
   });
 }
 
-// DS instructions. The chip only takes misaligned addresses as they are in its unaligned mode (SH_MEM_CONFIG). LLVM makes
-// wide accesses out of narrow ones that lie anywhere in that mode, but none of a dword or less, nor pairs
+// DS instructions. The chip only takes misaligned addresses as they are in its unaligned mode (SH_MEM_CONFIG). LLVM
+// makes wide accesses out of narrow ones that lie anywhere in that mode, but none of a dword or less, nor pairs
 // (SITargetLowering::allowsMisalignedMemoryAccessesImpl): those are meant to be aligned.
 bool Checker::check_lds_alignment(Wave& wave, const Lanes& positions, const MemoryAccess& access) {
   if (is_update(access)) return check_alignment(wave, positions, access, "LDS");
@@ -362,7 +362,8 @@ bool Checker::check_lds_alignment(Wave& wave, const Lanes& positions, const Memo
   return for_lanes(positions.active, [&](int lane) {
     const uint64_t address = positions.addresses[lane];
     if (address % alignment == 0) return true;
-    wave.fail(Outcome::Status::unsafe, misaligned(lane, access.writes ? "store" : "load", access.bytes, "LDS", address) +
+    const char* kind = access.writes ? "store" : "load";
+    wave.fail(Outcome::Status::unsafe, misaligned(lane, kind, access.bytes, "LDS", address) +
                                            ": only the unaligned access mode keeps the last bits, and takes longer");
     return false;
   });

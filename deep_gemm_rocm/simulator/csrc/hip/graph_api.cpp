@@ -351,7 +351,9 @@ HIP_API hipError_t hipGraphAddEmptyNode(Out<hipGraphNode_t> node, hipGraph_t gra
 
 HIP_API hipError_t hipGraphAddKernelNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
                                          size_t count, In<hipKernelNodeParams> parameters) {
-  return api(__func__, [&] { add_node(node, graph, dependencies, count, KernelWork::described_by(parameters.read(kDescription))); });
+  return api(__func__, [&] {
+    add_node(node, graph, dependencies, count, KernelWork::described_by(parameters.read(kDescription)));
+  });
 }
 
 HIP_API hipError_t hipGraphKernelNodeGetParams(hipGraphNode_t node, Out<hipKernelNodeParams> parameters) {
@@ -375,7 +377,9 @@ HIP_API hipError_t hipGraphExecKernelNodeSetParams(hipGraphExec_t exec, hipGraph
 
 HIP_API hipError_t hipGraphAddMemcpyNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
                                          size_t count, In<hipMemcpy3DParms> parameters) {
-  return api(__func__, [&] { add_node(node, graph, dependencies, count, CopyWork::described_by(parameters.read(kDescription))); });
+  return api(__func__, [&] {
+    add_node(node, graph, dependencies, count, CopyWork::described_by(parameters.read(kDescription)));
+  });
 }
 
 HIP_API hipError_t hipGraphMemcpyNodeGetParams(hipGraphNode_t node, Out<hipMemcpy3DParms> parameters) {
@@ -454,12 +458,16 @@ HIP_API hipError_t hipGraphExecMemcpyNodeSetParamsFromSymbol(hipGraphExec_t exec
 
 HIP_API hipError_t hipGraphAddMemsetNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
                                          size_t count, In<hipMemsetParams> parameters) {
-  return api(__func__, [&] { add_node(node, graph, dependencies, count, FillWork::described_by(parameters.read(kDescription))); });
+  return api(__func__, [&] {
+    add_node(node, graph, dependencies, count, FillWork::described_by(parameters.read(kDescription)));
+  });
 }
 
 HIP_API hipError_t hipDrvGraphAddMemsetNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
                                             size_t count, In<hipMemsetParams> parameters, hipCtx_t) {
-  return api(__func__, [&] { add_node(node, graph, dependencies, count, FillWork::described_by(parameters.read(kDescription))); });
+  return api(__func__, [&] {
+    add_node(node, graph, dependencies, count, FillWork::described_by(parameters.read(kDescription)));
+  });
 }
 
 HIP_API hipError_t hipGraphMemsetNodeGetParams(hipGraphNode_t node, Out<hipMemsetParams> parameters) {
@@ -510,8 +518,8 @@ HIP_API hipError_t hipGraphExecHostNodeSetParams(hipGraphExec_t exec, hipGraphNo
 
 // ---- graphs within graphs
 
-HIP_API hipError_t hipGraphAddChildGraphNode(Out<hipGraphNode_t> node, hipGraph_t graph, In<hipGraphNode_t> dependencies,
-                                             size_t count, hipGraph_t child) {
+HIP_API hipError_t hipGraphAddChildGraphNode(Out<hipGraphNode_t> node, hipGraph_t graph,
+                                             In<hipGraphNode_t> dependencies, size_t count, hipGraph_t child) {
   return api(__func__, [&] { add_node(node, graph, dependencies, count, graph_work(child)); });
 }
 

@@ -136,7 +136,8 @@ std::shared_ptr<const Function> function_named(const void* name) {
 
 }  // namespace
 
-KernelArguments KernelArguments::from_pointers(const KernelInfo& kernel, In<void*> arguments, const LaunchShape& shape) {
+KernelArguments KernelArguments::from_pointers(const KernelInfo& kernel, In<void*> arguments,
+                                               const LaunchShape& shape) {
   KernelArguments result(kernel);
   size_t index = 0;
   for (const KernelArgument& argument : kernel.arguments) {
@@ -304,8 +305,8 @@ HIP_API hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned grid_x
 
 HIP_API hipError_t hipExtModuleLaunchKernel(hipFunction_t function, uint32_t threads_x, uint32_t threads_y,
                                             uint32_t threads_z, uint32_t block_x, uint32_t block_y, uint32_t block_z,
-                                            size_t dynamic_lds, hipStream_t stream, In<void*> arguments, In<void*> extra,
-                                            hipEvent_t start, hipEvent_t stop, uint32_t) {
+                                            size_t dynamic_lds, hipStream_t stream, In<void*> arguments,
+                                            In<void*> extra, hipEvent_t start, hipEvent_t stop, uint32_t) {
   return api(__func__, [&] {
     const dim3 block{block_x, block_y, block_z};
     const dim3 grid = blocks_of({threads_x, threads_y, threads_z}, block);

@@ -45,7 +45,8 @@ void set_bits(uint8_t* bits, uint64_t begin, uint64_t end) {
 bool is_sanitizing() {
   const char* sanitize = std::getenv("DG_SIM_SANITIZE");
   const char* timing = std::getenv("DG_SIM_TIMING");  // which leaves out what has no influence on the time
-  return sanitize && (std::strcmp(sanitize, "1") == 0 || std::strcmp(sanitize, "2") == 0) && !(timing && std::strcmp(timing, "1") == 0);
+  const bool is_on = sanitize && (std::strcmp(sanitize, "1") == 0 || std::strcmp(sanitize, "2") == 0);
+  return is_on && !(timing && std::strcmp(timing, "1") == 0);
 }
 
 // Address space of the process that freed allocations may keep, and how many of them: the kernel limits mappings.

@@ -49,7 +49,9 @@ std::vector<char> read_file(const std::string& path) {
     ~Closer() { close(file); }
   } closer{file};
   struct stat status;
-  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) fail(hipErrorFileNotFound, "%s is no regular file", path.c_str());
+  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+    fail(hipErrorFileNotFound, "%s is no regular file", path.c_str());
+  }
   std::vector<char> contents(static_cast<size_t>(status.st_size));
   for (size_t done = 0; done < contents.size();) {
     const ssize_t count = read(file, contents.data() + done, contents.size() - done);

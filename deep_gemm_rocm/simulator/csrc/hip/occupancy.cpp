@@ -153,7 +153,8 @@ HIP_API hipError_t hipModuleOccupancyMaxPotentialBlockSize(Out<int> grid, Out<in
   return api(__func__, [&] { best_block(grid, block, *function_of(function)->kernel, dynamic_lds, limit); });
 }
 
-HIP_API hipError_t hipModuleOccupancyMaxPotentialBlockSizeWithFlags(Out<int> grid, Out<int> block, hipFunction_t function,
-                                                                    size_t dynamic_lds, int limit, unsigned) {
+HIP_API hipError_t hipModuleOccupancyMaxPotentialBlockSizeWithFlags(Out<int> grid, Out<int> block,
+                                                                    hipFunction_t function, size_t dynamic_lds,
+                                                                    int limit, unsigned) {
   return api(__func__, [&] { best_block(grid, block, *function_of(function)->kernel, dynamic_lds, limit); });
 }

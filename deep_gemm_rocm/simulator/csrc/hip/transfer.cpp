@@ -137,9 +137,10 @@ CopyWork CopyWork::described_by(const hip_Memcpy2D& p) {
     return type != hipMemoryTypeHost;
   };
   const bool from_device = on_device(p.srcMemoryType), to_device = on_device(p.dstMemoryType);
-  const void* source = place(from_device ? p.srcDevice : p.srcHost, {p.srcXInBytes, p.srcY, 0}, p.srcPitch, 0, "source");
-  void* destination =
-      place(to_device ? p.dstDevice : p.dstHost, {p.dstXInBytes, p.dstY, 0}, p.dstPitch, 0, "destination");
+  const void* begin = from_device ? p.srcDevice : p.srcHost;
+  const void* source = place(begin, {p.srcXInBytes, p.srcY, 0}, p.srcPitch, 0, "source");
+  void* const into = to_device ? p.dstDevice : p.dstHost;
+  void* destination = place(into, {p.dstXInBytes, p.dstY, 0}, p.dstPitch, 0, "destination");
   const hipMemcpyKind kind = from_device ? (to_device ? hipMemcpyDeviceToDevice : hipMemcpyDeviceToHost)
                                          : (to_device ? hipMemcpyHostToDevice : hipMemcpyHostToHost);
   return of_rows(destination, p.dstPitch, source, p.srcPitch, p.WidthInBytes, p.Height, kind);
