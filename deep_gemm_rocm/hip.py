@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
@@ -20,7 +20,7 @@ from typing import Protocol
 
 import torch
 
-from . import planning, simulator
+from . import forking, planning, simulator
 from .checks import check_storage
 
 ARCH = "gfx942"
@@ -31,6 +31,7 @@ _THREAD_LOCAL_CAPTURE = 1  # hipStreamCaptureModeThreadLocal
 _NUMBER_OF_XCCS = 10018  # hipDeviceAttributeNumberOfXccs, of ROCm 7
 # MI300X and MI300A, MI308X; of the whole chip, or of a partition (data sheets: 8 · 38, 6 · 38, 4 · 20).
 _CUS_OF_XCD = (38, 20)
+_RELAXED_CAPTURE = 2  # hipStreamCaptureModeRelaxed
 _SIMULATORS_OWN_FUNCTION = "dgSimLastMessage"
 
 
@@ -92,6 +93,7 @@ _PROTOTYPES = {
     "hipHostRegister": [c_void_p, c_size_t, c_uint],
     "hipHostUnregister": [c_void_p],
     "hipStreamSynchronize": [c_void_p],
+    "hipThreadExchangeStreamCaptureMode": [POINTER(c_int)],
     "hipEventCreate": [POINTER(c_void_p)],
     "hipEventDestroy": [c_void_p],
     "hipEventRecord": [c_void_p, c_void_p],
@@ -110,6 +112,14 @@ _GRAPH_PROTOTYPES = {
     "hipGraphDestroy": [c_void_p],
     "hipGraphExecDestroy": [c_void_p],
 }
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of a device, for as long as somebody keeps this."""
+
+    address: int
+    holder: object
 
 
 # A kernel's entry point, and its arguments' structure, which it is called with together with a stream's handle.
@@ -209,15 +219,28 @@ class Runtime:
         text: bytes = self.lib.hipGetErrorString(status)
         return text.decode()
 
+    @forking.cached_property
+    def _archs(self) -> list[str]:
+        """The devices' architectures; torch's numbers of devices are HIP's."""
+        return [device.arch for device in self.devices()]
+
     def check_residence(self, name: str, tensor: torch.Tensor) -> None:
         """
         Raises:
-            ValueError: kernels of this runtime can't reach the tensor; ``name`` says which argument it is.
+            ValueError: kernels of this runtime can't reach the tensor, or its GPU isn't one that they are for; ``name``
+                says which argument it is.
         """
         if tensor.device.type != self.tensor_device:
             raise ValueError(
                 f"{name} is on {tensor.device}, but kernels run on the GPU: expected a tensor on cuda. Move it with "
                 ".cuda(), or set DG_DEVICE=sim to run kernels on the simulated MI300X."
+            )
+        arch = self._archs[tensor.get_device()]
+        if arch != ARCH:
+            able = " or ".join(f"cuda:{index}" for index, other in enumerate(self._archs) if other == ARCH)
+            raise ValueError(
+                f"{name} is on {tensor.device}, a {arch}, but kernels are for {ARCH}: expected a tensor on {able}. "
+                "Move it with .to()."
             )
 
     def current_stream(self, tensor: torch.Tensor) -> int:
@@ -231,14 +254,14 @@ class Runtime:
             ValueError: one of them is where kernels can't reach it, see ``check_residence``; or they are on
                 different devices.
         """
-        devices = set()
+        first, device = next((name, tensor.device) for name, tensor in tensors.items())
         for name, tensor in tensors.items():
             self.check_residence(name, tensor)
-            devices.add(tensor.device)
-        if len(devices) != 1:
-            places = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
-            raise ValueError(f"tensors must be on one device, but they are {places}")
-        device = devices.pop()
+            if tensor.device != device:
+                raise ValueError(
+                    f"{name} is on {tensor.device}, but {first} is on {device}: expected all tensors of a call on one "
+                    "device. Move them with .to()."
+                )
         stream = torch.cuda.current_stream(device).cuda_stream
         return contextlib.nullcontext(stream) if device.index == torch.cuda.current_device() else _on(device, stream)
 
@@ -267,38 +290,59 @@ class Runtime:
         if status:
             self.check(status)
 
-    def allocate(self, size: int, device: int) -> int:
-        """The address of ``size`` bytes of a device's memory, whose number is as in torch.
+    def allocate(self, size: int, device: int) -> Memory:
+        """Memory for this thread's current stream on a device, whose number is as in torch.
+
+        It is torch's, so that freeing it waits for nothing, but belongs to no pool: this thread may be allocating from
+        a graph's, and what is kept must not come from there. Captures of any thread go on.
 
         Raises:
-            HipError: there isn't as much.
+            torch.OutOfMemoryError: there isn't as much.
         """
+        stream = torch.cuda.current_stream(device)
+        with ThreadPoolExecutor(1) as other:  # pools are threads', or streams' other than the default one
+            tensor = other.submit(self._empty, size, device).result()
+        stream.wait_stream(torch.cuda.default_stream(device))
+        tensor.record_stream(stream)
+        return Memory(tensor.data_ptr(), tensor)
+
+    def _empty(self, size: int, device: int) -> torch.Tensor:
+        with self._beside_captures():
+            return torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", device))
+
+    @contextlib.contextmanager
+    def _beside_captures(self) -> Iterator[None]:
+        """This thread may allocate and free while others capture in the mode that forbids it to all."""
+        mode = c_int(_RELAXED_CAPTURE)
+        self.check(self.lib.hipThreadExchangeStreamCaptureMode(byref(mode)))
+        try:
+            yield
+        finally:
+            self.lib.hipThreadExchangeStreamCaptureMode(byref(mode))
+
+    def is_capturing(self, device: int | None = None) -> bool:
+        """Whether what this thread launches on a device, the current one if None, is captured instead of being run."""
+        if device is None or device == torch.cuda.current_device():
+            return torch.cuda.is_current_stream_capturing()
         with torch.cuda.device(device):
-            return self._allocate(size)
-
-    def _allocate(self, size: int) -> int:
-        address = c_void_p()
-        self.check(self.lib.hipMalloc(byref(address), c_size_t(size)))
-        assert address.value is not None
-        return address.value
-
-    def free(self, address: int) -> None:
-        """Frees what was allocated, once all work that was launched is done."""
-        self.lib.hipFree(c_void_p(address))
-
-    def is_capturing(self) -> bool:
-        """Whether what this thread launches is captured into a graph instead of being run."""
-        return torch.cuda.is_current_stream_capturing()
+            return torch.cuda.is_current_stream_capturing()
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[Graph]:
         """Captures what this thread launches inside of it into a graph, which can be replayed afterwards.
 
-        On hardware this is ``torch.cuda.graph``.
+        On hardware this is torch's ``CUDAGraph``, on a stream of its own of the current device. Unlike
+        ``torch.cuda.graph``, which waits for the device, it leaves other threads' captures alone.
         """
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            yield graph
+        graph, before, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
+        stream.wait_stream(before)
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                yield graph
+            finally:
+                graph.capture_end()
+        before.wait_stream(stream)
 
 
 class SimulatedRuntime(Runtime):
@@ -318,7 +362,7 @@ class SimulatedRuntime(Runtime):
             getattr(self.lib, name).argtypes = argtypes
         self._last_message = getattr(self.lib, _SIMULATORS_OWN_FUNCTION)
         self._last_message.restype = c_char_p
-        self._turn = threading.Lock()
+        self._turn = forking.Lock()
         self._graph: ContextVar[_SimulatedGraph | None] = ContextVar("graph", default=None)
 
     def _explain(self, status: int) -> str:
@@ -352,7 +396,12 @@ class SimulatedRuntime(Runtime):
     def running(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[None]:
         """What is launched on the default stream inside of it may touch ``tensors``, and has ended behind it."""
         ranges = {_storage_range(name, tensor) for name, tensor in tensors if tensor.numel()}
-        with self._turn, contextlib.ExitStack() as registered:
+
+        def unregister() -> None:
+            for begin, _ in ranges:
+                self.lib.hipHostUnregister(begin)  # fails where the other thread had not got so far
+
+        with self._turn, forking.undone_in_child(unregister), contextlib.ExitStack() as registered:
             for begin, size in ranges:
                 self.check(self.lib.hipHostRegister(begin, size, 0))
                 registered.callback(self.lib.hipHostUnregister, begin)
@@ -363,10 +412,10 @@ class SimulatedRuntime(Runtime):
         with self._launching([(name, tensors[index]) for index, name in used.items()]) as stream:
             self.launch(launch, stream)
 
-    def allocate(self, size: int, device: int) -> int:
-        return self._allocate(size)
+    def allocate(self, size: int, device: int) -> Memory:
+        return Memory((allocated := _Allocated(self, size)).address, allocated)
 
-    def is_capturing(self) -> bool:
+    def is_capturing(self, device: int | None = None) -> bool:
         return self._graph.get() is not None
 
     @contextlib.contextmanager
@@ -378,6 +427,22 @@ class SimulatedRuntime(Runtime):
                 yield graph
         finally:
             self._graph.reset(token)
+
+
+class _Allocated:
+    """Memory of the simulated device: of what a tensor's memory holds, the sanitizer doesn't know what was written."""
+
+    def __init__(self, runtime: SimulatedRuntime, size: int) -> None:
+        self._runtime = runtime
+        address = c_void_p()
+        with runtime._beside_captures():
+            runtime.check(runtime.lib.hipMalloc(byref(address), c_size_t(size)))
+        self.address = address.value or 0
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            with self._runtime._beside_captures():
+                self._runtime.lib.hipFree(c_void_p(self.address))
 
 
 class Graph(Protocol):
@@ -473,7 +538,7 @@ class Event:
 
 
 _runtime: Runtime | None = None
-_finding = threading.Lock()
+_finding = forking.Lock()
 
 
 def runtime() -> Runtime:

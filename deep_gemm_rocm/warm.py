@@ -91,7 +91,7 @@ def scratch(size: int, beside: torch.Tensor) -> Scratch:
         made = Scratch(arrays.scratch(size, beside).data_ptr(), size)
     else:
         runtime = hip.runtime()
-        if runtime.is_capturing():  # a graph may run beside later launches of this thread
+        if runtime.is_capturing(beside.get_device()):  # a graph may run beside later launches of this thread
             holder = torch.empty(size, dtype=torch.uint8, device=beside.device)
             return Scratch(holder.data_ptr(), size, holder)
         address = workspace.address(runtime, size, beside.get_device(), runtime.current_stream(beside))
@@ -195,7 +195,7 @@ class _Call:
         if self.scratch:
             if isinstance(tensors[0], _DEVICE_TENSOR):
                 addresses += (arrays.scratch(self.scratch, tensors[0]).data_ptr(),)
-            elif self.runtime.is_capturing():
+            elif self.runtime.is_capturing(tensors[0].get_device()):
                 return False
             else:
                 stream = self.runtime.current_stream(tensors[0])

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 
+from .. import forking
 from ..layout import ceil_div
 from .gemm_config import BLOCK_K_BYTES, ELEMENT_BYTES, LDS_BYTES, MAX_THREADS, WAVE_SIZE
 
@@ -94,7 +95,7 @@ class AttentionConfig:
         types = self.type if self.type == self.out_type else f"{self.type}_{self.out_type}"
         return f"flash_attention_{types}_d{self.head_dim}x{self.value_dim}_q{self.block_q}_mfma{self.mfma_rows}"
 
-    @functools.cached_property
+    @forking.cached_property
     def template_values(self) -> dict[str, int | str | bool]:
         """The values by name. Callers share the one dictionary."""
         return {**dataclasses.asdict(self), "scaled": self.scaled, "kernel_name": self.kernel_name}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
+from .. import forking
 from ..layout import ceil_div
 
 _CUS = 304
@@ -51,7 +51,7 @@ class DecodeConfig:
         types = self.type if self.type == self.out_type else f"{self.type}_{self.out_type}"
         return f"{self.family}_{types}_d{self.head_dim}x{self.value_dim}"
 
-    @functools.cached_property
+    @forking.cached_property
     def template_values(self) -> dict[str, int | str | bool]:
         """The values by name. Callers share the one dictionary."""
         return {**dataclasses.asdict(self), "scaled": self.type == "e4m3", "kernel_name": self.kernel_name}

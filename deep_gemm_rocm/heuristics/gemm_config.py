@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
+from .. import forking
 from ..layout import ceil_div
 
 LDS_BYTES = 64 * 1024  # of a CU, and the most that one workgroup may have
@@ -272,7 +272,7 @@ class GemmConfig:
         has_shares = (self.block_m, self.block_n, self.mfma_rows) == (128, 256, 16)
         return 4 if overlaps and has_shares else 1
 
-    @functools.cached_property
+    @forking.cached_property
     def taller(self) -> GemmConfig | None:
         """How launches of the kernel compute tiles where groups have so many rows that fewer, taller ones take less
         time, if it can do either: only the device knows. Compilers have scalar registers for both where results are
@@ -319,7 +319,7 @@ class GemmConfig:
         order += "" if self.xcd_chunk == GemmConfig.xcd_chunk else f"_x{self.xcd_chunk}"
         return f"{self.kind.name}_{tile}_{how}{order}{'_ktail' if self.kind.k_tail else ''}"
 
-    @functools.cached_property
+    @forking.cached_property
     def template_values(self) -> dict[str, int | str | bool]:
         """The values by name. Callers share the one dictionary."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "kind"}

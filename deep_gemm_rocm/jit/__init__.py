@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Mapping
 
-from .. import arrays, changes, planning, settings
+from .. import arrays, changes, forking, planning, settings
 from ..paths import include_dir
 from . import cache, toolchain
 from .errors import CacheError, CaptureError, CompileError, JitError, LoadError, ToolchainError
@@ -23,10 +21,7 @@ __all__ = [
 _Key = tuple[Value, ...]  # template, names, values: flat, for a warm call spends most of its time on hashing it
 
 _kernels: dict[_Key, Kernel] = {}
-_being_made: dict[_Key, threading.Lock] = {}
-
-# A thread that is not in the forked child can't release what it held.
-os.register_at_fork(after_in_child=_being_made.clear)
+_being_made: dict[_Key, forking.Lock] = {}
 
 
 def get_kernel(template: str, values: Mapping[str, Value], argtypes: tuple[type, ...]) -> Kernel:
@@ -62,7 +57,7 @@ def get_kernel(template: str, values: Mapping[str, Value], argtypes: tuple[type,
             f"{values.get('kernel_name', template)} is not loaded, and can't be compiled or loaded while a stream is "
             "being captured. Before that, make this call once, or warm it up: warmup_kernels, or set_compile_mode(1)."
         )
-    with _being_made.setdefault(key, threading.Lock()):
+    with _being_made.setdefault(key, forking.Lock()):
         kernel = _kernels.get(key)
         if kernel is None:
             kernel = _kernels[key] = _make(template, values, argtypes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from .. import hip
+from .. import forking, hip
 from .cache import Artefact
 from .errors import LoadError
 
@@ -34,7 +34,8 @@ class Kernel:
         self._check = hip.runtime().check
         self.artefact = artefact
         try:
-            self.entry_point = getattr(ctypes.CDLL(str(artefact.library)), _ENTRY_POINT)
+            with forking.no_fork:
+                self.entry_point = getattr(ctypes.CDLL(str(artefact.library)), _ENTRY_POINT)
         except (OSError, AttributeError) as error:
             raise LoadError(f"the compiled kernel {artefact.library} can't be loaded: {error}") from error
         self.entry_point.argtypes = argtypes

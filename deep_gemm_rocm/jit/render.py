@@ -10,6 +10,8 @@ from typing import Any
 
 import jinja2
 
+from ..forking import no_fork
+
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INT64 = range(-(2**63), 2**63)
 
@@ -30,7 +32,8 @@ def render(folder: Path, template: str, values: Mapping[str, Value]) -> str:
         jinja2.TemplateError: there is no such template, or it uses a name that is not in ``values``.
     """
     checked = {name: _checked(name, value) for name, value in values.items()}
-    return _environment(folder).get_template(template).render(checked)
+    with no_fork:  # jinja2 has locks of its own
+        return _environment(folder).get_template(template).render(checked)
 
 
 def _checked(name: str, value: Value) -> Value:

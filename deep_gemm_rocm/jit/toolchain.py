@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
+from ..forking import no_fork
 from ..hip import ARCH
 from .errors import CompileError, ToolchainError
 from .source import HEADER_FOLDER, KERNEL_FILE
@@ -314,27 +315,40 @@ def _fat_binary(code_object: bytes) -> bytes:
 
 
 def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
-    except OSError as error:
-        raise ToolchainError(f"{command[0]} could not be started: {error}") from error
-    if done.returncode:
-        log = done.stdout.decode(errors="replace")
-        if done.returncode < 0:
-            log += f"\n(the program was ended by signal {-done.returncode})"
+    status, output = _output(command, folder, environment, errors=subprocess.STDOUT)
+    if status:
+        log = output.decode(errors="replace")
+        if status < 0:
+            log += f"\n(the program was ended by signal {-status})"
         raise CompileError(command, folder / KERNEL_FILE, log)
 
 
 @functools.cache
 def _version_text(command: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> str:
     """What ``command`` prints; asked once a process for each environment, for hipcc takes its time."""
+    _, output = _output(command, None, dict(environment), errors=subprocess.DEVNULL)
+    return output.decode(errors="replace").strip()
+
+
+def _output(
+    command: Sequence[str], folder: Path | None, environment: Mapping[str, str] | None, errors: int
+) -> tuple[int, bytes]:
+    """A program's exit status and what it prints; ``errors`` is where its stderr goes.
+
+    Raises:
+        ToolchainError: it can't be started.
+    """
     try:
-        done = subprocess.run(
-            command, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, check=False,
-        )  # fmt: skip
+        with no_fork:
+            program = subprocess.Popen(
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            )
     except OSError as error:
         raise ToolchainError(f"{command[0]} could not be started: {error}") from error
-    return done.stdout.decode(errors="replace").strip()
+    with program:
+        try:
+            output, _ = program.communicate()
+        except BaseException:
+            program.kill()
+            raise
+    return program.returncode, output

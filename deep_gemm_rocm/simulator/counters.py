@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from .. import forking
 from .library import introspect, library
 
 
@@ -137,9 +138,14 @@ def counters() -> Iterator[Counted]:
         FileNotFoundError: the simulator isn't built.
     """
     result = Counted()
-    library().dgSimCollectCounters(1)
-    try:
-        yield result
-    finally:
+
+    def end() -> str:
         library().dgSimCollectCounters(0)
-        result.kernels += map(KernelCounters.from_json, introspect("dgSimTakeCounters").splitlines())
+        return introspect("dgSimTakeCounters")
+
+    with forking.undone_in_child(end):
+        library().dgSimCollectCounters(1)
+        try:
+            yield result
+        finally:
+            result.kernels += map(KernelCounters.from_json, end().splitlines())

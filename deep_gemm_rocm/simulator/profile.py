@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from .. import forking
 from .library import introspect, library
 
 
@@ -226,23 +227,33 @@ def profile(
             file = Path(stack.enter_context(tempfile.TemporaryDirectory()), "constants.toml")
             file.write_text("".join(f"{name} = {value!r}\n" for name, value in constants.items()))
             stack.enter_context(_environment("DG_SIM_TIMING_CONSTANTS", str(file)))
+
+        def end() -> str:
+            library().dgSimCollectProfiles(0)
+            return introspect("dgSimTakeProfiles")
+
+        stack.enter_context(forking.undone_in_child(end))
         library().dgSimEmptyCaches()
         library().dgSimCollectProfiles(1)
-        stack.callback(library().dgSimCollectProfiles, 0)
         try:
             yield result
         finally:
-            result.kernels += map(KernelProfile.from_json, introspect("dgSimTakeProfiles").splitlines())
+            result.kernels += map(KernelProfile.from_json, end().splitlines())
 
 
 @contextlib.contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
     before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         if before is None:
-            del os.environ[name]
+            os.environ.pop(name, None)
         else:
             os.environ[name] = before
+
+    with forking.undone_in_child(restore):
+        os.environ[name] = value
+        try:
+            yield
+        finally:
+            restore()

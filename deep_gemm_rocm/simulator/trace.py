@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import forking
 from .extent import Extent, three
 from .library import introspect, library
 
@@ -73,12 +74,17 @@ def trace(workgroup: Extent = 0, wave: int = 0, first: int = 0, count: int = 10_
         if number < least:
             raise ValueError(f"{name}: expected {least} or more, got {number}")
     result = Traced()
-    library().dgSimTraceWave(*place, c_uint32(wave), c_uint64(first), c_uint64(count))
-    try:
-        yield result
-    finally:
+
+    def end() -> str:
         library().dgSimTraceWave(*place, c_uint32(0), c_uint64(0), c_uint64(0))
-        result.waves += _parse(introspect("dgSimTakeTrace"))
+        return introspect("dgSimTakeTrace")
+
+    with forking.undone_in_child(end):
+        library().dgSimTraceWave(*place, c_uint32(wave), c_uint64(first), c_uint64(count))
+        try:
+            yield result
+        finally:
+            result.waves += _parse(end())
 
 
 def _parse(text: str) -> list[WaveTrace]:

@@ -122,6 +122,10 @@ class Engine {
 
   // Empties the caches that the timing model keeps from launch to launch.
   virtual void empty_caches() = 0;
+
+  // Around a fork, which other threads' dispatches don't hold up. The child has none of them.
+  virtual void before_fork() = 0;
+  virtual void after_fork(bool in_child) = 0;
 };
 
 }  // namespace mi300x

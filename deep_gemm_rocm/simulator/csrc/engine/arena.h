@@ -22,6 +22,9 @@ class Arena {
       if (spare.chunks.size() < most_spare_chunks) spare.chunks.push_back(std::move(chunk));
   }
 
+  // In a forked child: another thread may have been among the spare ones.
+  static void forget_other_threads() { spare_ = new Spare; }
+
   // `count` objects that hold until the end. Several threads may ask.
   template <class T>
   T* make(size_t count = 1) {
@@ -40,10 +43,8 @@ class Arena {
     std::mutex mutex;
     std::vector<Chunk> chunks;
   };
-  static Spare& spare_chunks() {
-    static auto& spare = *new Spare;  // never destroyed: launches may end while the process exits
-    return spare;
-  }
+  // Never destroyed: launches may end while the process exits.
+  static Spare& spare_chunks() { return *spare_; }
 
   std::byte* take(size_t bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -64,6 +65,7 @@ class Arena {
     return chunk;
   }
 
+  static inline Spare* spare_ = new Spare;
   std::mutex mutex_;
   std::vector<Chunk> chunks_;
   size_t used_ = 0;  // of the last one

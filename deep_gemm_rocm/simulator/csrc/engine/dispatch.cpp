@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "../engine.h"
+#include "arena.h"
 #include "decoder.h"
 #include "interrupt.h"
 #include "launch.h"
@@ -100,14 +101,25 @@ class Interpreter final : public Engine {
   size_t list_opcodes(char* text, size_t capacity) override { return give(mi300x::list_opcodes(), text, capacity); }
 
   void forget_code(uint64_t begin, uint64_t end) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (auto it = code_.begin(); it != code_.end();)
-      it = it->first >= begin && it->first < end ? code_.erase(it) : std::next(it);
+    std::lock_guard<std::mutex> lock(kept_->code_mutex);
+    auto& code = kept_->code;
+    for (auto it = code.begin(); it != code.end();)
+      it = it->first >= begin && it->first < end ? code.erase(it) : std::next(it);
   }
 
   void empty_caches() override {
-    std::lock_guard<std::mutex> lock(chip_mutex_);
-    chip_.reset();
+    std::lock_guard<std::mutex> lock(kept_->chip_mutex);
+    kept_->chip.reset();
+  }
+
+  // Nobody decodes at a fork: that makes the decoder's tables the first time.
+  void before_fork() override { kept_->code_mutex.lock(); }
+
+  void after_fork(bool in_child) override {
+    if (!in_child) return kept_->code_mutex.unlock();
+    kept_ = new Kept;  // other threads may have been in the midst of the old one
+    Arena::forget_other_threads();
+    InterruptWatch::forget_other_threads();
   }
 
  private:
@@ -117,8 +129,8 @@ class Interpreter final : public Engine {
   }
 
   std::shared_ptr<const Code> decoded(const Kernel& kernel) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::shared_ptr<Code>& code = code_[kernel.code_begin];
+    std::lock_guard<std::mutex> lock(kept_->code_mutex);
+    std::shared_ptr<Code>& code = kept_->code[kernel.code_begin];
     if (code == nullptr) {
       const auto* words = reinterpret_cast<const uint32_t*>(kernel.code_begin);
       code = std::make_shared<Code>(decode_all(words, (kernel.code_end - kernel.code_begin) / 4));
@@ -128,27 +140,32 @@ class Interpreter final : public Engine {
 
   // One launch at a time: they share the simulated chip, whose Infinity Cache keeps what earlier ones left.
   Outcome run_in_time(Launch& launch) {
-    std::lock_guard<std::mutex> lock(chip_mutex_);
+    Kept& kept = *kept_;
+    std::lock_guard<std::mutex> lock(kept.chip_mutex);
     std::string mistake;
     const timing::Constants constants = timing::Constants::read(mistake);
     if (!mistake.empty()) return refuse(launch.dispatch.kernel, mistake);
-    if (chip_ == nullptr || chip_constants_ != constants.text()) {
-      chip_ = std::make_unique<timing::Chip>(constants);
-      chip_constants_ = constants.text();
+    if (kept.chip == nullptr || kept.chip_constants != constants.text()) {
+      kept.chip = std::make_unique<timing::Chip>(constants);
+      kept.chip_constants = constants.text();
     }
     const uint32_t host_control = _mm_getcsr();
-    chip_->run(launch);
+    kept.chip->run(launch);
     _mm_setcsr(host_control);
     launch.finish_records();
     launch.outcome.instructions = launch.instructions;
     return launch.outcome;
   }
 
-  std::mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<Code>> code_;
-  std::mutex chip_mutex_;
-  std::unique_ptr<timing::Chip> chip_;
-  std::string chip_constants_;
+  // From dispatch to dispatch.
+  struct Kept {
+    std::mutex code_mutex;
+    std::map<uint64_t, std::shared_ptr<Code>> code;
+    std::mutex chip_mutex;
+    std::unique_ptr<timing::Chip> chip;
+    std::string chip_constants;
+  };
+  Kept* kept_ = new Kept;  // never destroyed, as the engine
 };
 
 }  // namespace

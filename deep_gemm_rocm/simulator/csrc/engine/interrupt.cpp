@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <new>
 
 namespace mi300x {
 namespace {
@@ -44,6 +45,15 @@ InterruptWatch::~InterruptWatch() {
   if (--watches > 0 || !installed) return;
   sigaction(SIGINT, &program_action, nullptr);
   installed = false;
+}
+
+void InterruptWatch::forget_other_threads() {
+  new (&mutex) std::mutex;
+  watches = 0;
+  installed = false;
+  struct sigaction action;
+  sigaction(SIGINT, nullptr, &action);
+  if (action.sa_flags & SA_SIGINFO && action.sa_sigaction == on_interrupt) sigaction(SIGINT, &program_action, nullptr);
 }
 
 bool InterruptWatch::interrupted() { return seen; }

@@ -13,6 +13,9 @@ class InterruptWatch {
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
   static bool interrupted();
+
+  // In a forked child: no dispatch runs.
+  static void forget_other_threads();
 };
 
 }  // namespace mi300x

@@ -63,14 +63,11 @@ struct DppSources {
   }
 };
 
-const DppSources& dpp_sources(uint32_t control) {
-  static const std::vector<DppSources> all = [] {
-    std::vector<DppSources> sources;
-    for (uint32_t i = 0; i < 512; ++i) sources.emplace_back(i);
-    return sources;
-  }();
-  return all[control];
-}
+const std::vector<DppSources> dpp_sources = [] {
+  std::vector<DppSources> sources;
+  for (uint32_t i = 0; i < 512; ++i) sources.emplace_back(i);
+  return sources;
+}();
 
 // Lanes of the enabled banks, 4 lanes each, of the enabled rows.
 uint64_t dpp_enabled_lanes(uint32_t row_mask, uint32_t bank_mask) {
@@ -108,7 +105,7 @@ DppMove dpp_move(const Wave& wave, const Instruction& inst) {
   const uint32_t control = inst.vop.sdwa_dpp;
   const bool zero_fill = control >> 19 & 1;  // bound_ctrl:0 in assembly
   const uint64_t exec = wave.exec();
-  const DppSources& sources = dpp_sources(bits(control, 16, 8));
+  const DppSources& sources = dpp_sources[bits(control, 16, 8)];
   uint64_t valid = sources.valid;
   if (exec != ~0ull)
     for (int l = 0; l < lanes; ++l) valid &= ~(uint64_t(~exec >> sources.lane[l] & 1) << l);

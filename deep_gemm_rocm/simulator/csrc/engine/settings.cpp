@@ -1,5 +1,6 @@
 #include "settings.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <thread>
 
@@ -30,16 +31,13 @@ bool choice(const char* name, const std::string& first, const std::string& secon
 // Twenty seconds or more for a wave that never ends; real ones execute a hundredth of this.
 constexpr uint64_t default_max_instructions = 500'000'000;
 
-uint64_t host_threads() {
-  static const unsigned count = std::thread::hardware_concurrency();
-  return count > 0 ? count : 1;
-}
+const uint64_t host_threads = std::max(1u, std::thread::hardware_concurrency());
 
 }  // namespace
 
 Settings Settings::from_environment() {
   Settings settings;
-  settings.threads = number("DG_SIM_THREADS", host_threads(), 1, 1024, settings.mistake);
+  settings.threads = number("DG_SIM_THREADS", host_threads, 1, 1024, settings.mistake);
   settings.max_instructions = number("DG_SIM_MAX_INSTRUCTIONS", default_max_instructions, 1, ~0ull, settings.mistake);
   const uint64_t sanitize = number("DG_SIM_SANITIZE", 0, 0, 2, settings.mistake);
   settings.sanitize = sanitize != 0;

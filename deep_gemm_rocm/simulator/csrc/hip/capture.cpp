@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <set>
 #include <thread>
 
@@ -254,6 +255,15 @@ void abandon_capture(Stream& stream) {
   if (capture->origin == &stream) return drop(capture);
   auto& streams = capture->streams;
   streams.erase(std::remove(streams.begin(), streams.end(), &stream), streams.end());
+}
+
+void forget_captures_of_other_threads() {
+  Captures& all = captures();
+  new (&all.mutex) std::recursive_mutex;  // a user object's destructor may have run under it
+  const std::set<std::shared_ptr<Capture>> active = all.active;
+  for (const auto& capture : active) {
+    if (capture->mode != hipStreamCaptureModeRelaxed && capture->thread != std::this_thread::get_id()) drop(capture);
+  }
 }
 
 HIP_API hipError_t hipStreamBeginCapture(hipStream_t stream, hipStreamCaptureMode mode) {

@@ -76,6 +76,14 @@ mi300x::Engine& engine() {
   return *opened;
 }
 
+void engine_before_fork() {
+  if (mi300x::Engine* ready = opened.load(std::memory_order_acquire)) ready->before_fork();
+}
+
+void engine_after_fork(bool in_child) {
+  if (mi300x::Engine* ready = opened.load(std::memory_order_acquire)) ready->after_fork(in_child);
+}
+
 void forget_code(uint64_t begin, uint64_t end) {
   if (mi300x::Engine* ready = opened.load(std::memory_order_acquire)) ready->forget_code(begin, end);
 }

@@ -8,5 +8,7 @@
 // Fails with hipErrorSharedObjectInitFailed where the library is missing or DG_SIM_ENGINE names no level.
 mi300x::Engine& engine();
 
-// As Engine::forget_code, where an engine was opened at all.
+// As the engine's functions of these names, where one was opened at all.
 void forget_code(uint64_t begin, uint64_t end);
+void engine_before_fork();
+void engine_after_fork(bool in_child);

@@ -176,6 +176,7 @@ void release_user_object(hipUserObject_t handle, unsigned count) {
   object->references -= count;
   if (object->references > 0) return;
   user_objects().remove(handle);
+  const MayFork may_fork;
   object->destroy(object->object);
 }
 

@@ -243,7 +243,10 @@ void KernelWork::run() const {
   dispatch.memory = memory.ranges->data();
   dispatch.memory_count = memory.ranges->size();
   attach_sinks(dispatch);
-  const mi300x::Outcome outcome = machine.run(dispatch);
+  const mi300x::Outcome outcome = [&] {
+    const MayFork may_fork;
+    return machine.run(dispatch);
+  }();
   advance_device_clock(outcome.nanoseconds);
   if (outcome.status != mi300x::Outcome::Status::ok) fail(status_of(outcome.status), "%s", outcome.message);
 }

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "device.h"
+#include "fork.h"
 #include "status.h"
 
 namespace {
@@ -86,7 +88,7 @@ void* MemoryMap::allocate(size_t size, MemoryKind kind, unsigned flags) {
 }
 
 void MemoryMap::release(void* pointer) {
-  std::unique_lock idle(in_use_);
+  const auto idle = once_idle();
   std::lock_guard lock(mutex_);
   const auto [first, last] = blocks_.equal_range(address_of(pointer));
   const auto found = std::find_if(first, last, [](const auto& entry) { return is_allocation(entry.second.kind); });
@@ -95,7 +97,7 @@ void MemoryMap::release(void* pointer) {
 }
 
 void MemoryMap::release_all() {
-  std::unique_lock idle(in_use_);
+  const auto idle = once_idle();
   std::lock_guard lock(mutex_);
   for (auto entry = blocks_.begin(); entry != blocks_.end();) {
     const MemoryKind kind = entry->second.kind;
@@ -109,7 +111,7 @@ void MemoryMap::add(uint64_t begin, uint64_t size, MemoryKind kind, unsigned fla
 }
 
 bool MemoryMap::remove(uint64_t begin, MemoryKind kind) {
-  std::unique_lock idle(in_use_);
+  const auto idle = once_idle();
   std::lock_guard lock(mutex_);
   const auto [first, last] = blocks_.equal_range(begin);
   const auto found = std::find_if(first, last, [&](const auto& entry) { return entry.second.kind == kind; });
@@ -174,7 +176,7 @@ void MemoryMap::note_copy(uint64_t address, uint64_t source, uint64_t size) {
 
 void MemoryMap::forget_writes() {
   if (tracked_ == 0 || is_sanitizing()) return;
-  std::unique_lock idle(in_use_);
+  const auto idle = once_idle();
   std::lock_guard lock(mutex_);
   for (auto& [begin, block] : blocks_) {
     if (!block.written) continue;
@@ -186,9 +188,20 @@ void MemoryMap::forget_writes() {
 }
 
 MemoryMap::Lease MemoryMap::lease() const {
-  std::shared_lock in_use(in_use_);
+  auto in_use = [&] {
+    const MayFork may_fork;
+    return std::shared_lock(in_use_);
+  }();
   std::lock_guard lock(mutex_);
   return {std::move(in_use), ranges()};
+}
+
+// The dispatches of other threads don't run in a forked child.
+void MemoryMap::forget_other_threads() { new (&in_use_) std::shared_mutex; }
+
+std::unique_lock<std::shared_mutex> MemoryMap::once_idle() {
+  const MayFork may_fork;
+  return std::unique_lock(in_use_);
 }
 
 void MemoryMap::insert(const MemoryBlock& block) {

@@ -70,9 +70,13 @@ class MemoryMap {
   };
   Lease lease() const;
 
+  // In a forked child: nobody else uses the map.
+  void forget_other_threads();
+
  private:
   using Blocks = std::multimap<uint64_t, MemoryBlock>;
 
+  std::unique_lock<std::shared_mutex> once_idle();
   void insert(const MemoryBlock& block);
   Blocks::iterator unmap(Blocks::iterator allocation);
   void quarantine(uint64_t begin, uint64_t size);

@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "engine_library.h"
+#include "fork.h"
 #include "host_memory.h"
 
 namespace {
@@ -13,6 +14,7 @@ namespace {
 class Collection final : public mi300x::RecordSink {
  public:
   void add(const char* json, size_t bytes) override {
+    const NoFork no_fork;
     std::lock_guard lock(mutex_);
     lines_.append(json, bytes) += '\n';
   }
@@ -68,6 +70,7 @@ HIP_API size_t dgSimTakeProfiles(Out<char> text, size_t capacity) { return recor
 
 // Empties the caches that the timing model keeps from launch to launch.
 HIP_API void dgSimEmptyCaches() {
+  const NoFork no_fork;
   try {
     engine().empty_caches();
   } catch (...) {
@@ -80,6 +83,7 @@ HIP_API size_t dgSimTakeCounters(Out<char> text, size_t capacity) { return recor
 
 // Instructions `first` to `first + count` of one wave of each launch; a count of 0 ends it.
 HIP_API void dgSimTraceWave(uint32_t x, uint32_t y, uint32_t z, uint32_t wave, uint64_t first, uint64_t count) {
+  const NoFork no_fork;
   Records& all = records();
   std::lock_guard lock(all.mutex);
   all.traced = {{x, y, z}, wave, first, count};

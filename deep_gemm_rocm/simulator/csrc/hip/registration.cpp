@@ -148,6 +148,27 @@ void register_managed(FatBinary& binary, Out<void*> host_pointer, const void* in
   binary.managed.push_back({host_pointer.address(), initial_value, name, size, memory});
 }
 
+std::unique_ptr<FatBinary> unregister(FatBinary* handle) {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  for (auto entry = all.functions.begin(); entry != all.functions.end();) {
+    if (entry->second.binary != handle) {
+      ++entry;
+      continue;
+    }
+    if (entry->second.handle) remove_function(entry->second.handle);
+    entry = all.functions.erase(entry);
+  }
+  for (auto entry = all.variables.begin(); entry != all.variables.end();) {
+    entry = entry->second.binary == handle ? all.variables.erase(entry) : std::next(entry);
+  }
+  const auto found = all.binaries.find(handle);
+  if (found == all.binaries.end()) return nullptr;
+  auto binary = std::move(found->second);
+  all.binaries.erase(found);
+  return binary;
+}
+
 }  // namespace
 
 std::shared_ptr<const Function> registered_function(const void* host_function) {
@@ -222,24 +243,10 @@ HIP_API void __hipRegisterSurface(void*, void*, void*, void*, int, int) {}
 
 HIP_API void __hipUnregisterFatBinary(void* binary) {
   api(__func__, [&] {
-    Registry& all = registry();
-    std::lock_guard lock(all.mutex);
-    auto* handle = static_cast<FatBinary*>(binary);
-    for (auto entry = all.functions.begin(); entry != all.functions.end();) {
-      if (entry->second.binary != handle) {
-        ++entry;
-        continue;
-      }
-      if (entry->second.handle) remove_function(entry->second.handle);
-      entry = all.functions.erase(entry);
-    }
-    for (auto entry = all.variables.begin(); entry != all.variables.end();) {
-      entry = entry->second.binary == handle ? all.variables.erase(entry) : std::next(entry);
-    }
-    const auto found = all.binaries.find(handle);
-    if (found == all.binaries.end()) return;
-    for (const ManagedVariable& variable : found->second->managed) MemoryMap::instance().release(variable.memory);
-    all.binaries.erase(found);
+    // Its memory may be in use by other threads, which aren't waited for under the lock.
+    const auto removed = unregister(static_cast<FatBinary*>(binary));
+    if (!removed) return;
+    for (const ManagedVariable& variable : removed->managed) MemoryMap::instance().release(variable.memory);
   });
 }
 

@@ -6,6 +6,8 @@
 #include <new>
 #include <string>
 
+#include "fork.h"
+
 // name, value, description: the codes of HIP 6 (hip_runtime_api.h, hipError_t).
 #define HIP_ERRORS(X)                                                                                \
   X(hipSuccess, 0, "no error")                                                                       \
@@ -107,6 +109,7 @@ void forget_probes();
 
 template <class Body>
 hipError_t api(const char* function, Body&& body) noexcept {
+  const NoFork no_fork;
   forget_probes();
   try {
     body();
@@ -123,6 +126,7 @@ hipError_t api(const char* function, Body&& body) noexcept {
 // The result of an addition to the HIP API, which leaves the last error alone: 0 or false where it fails.
 template <class Body>
 auto answer(Body&& body) noexcept -> decltype(body()) {
+  const NoFork no_fork;
   forget_probes();
   try {
     return body();

@@ -154,6 +154,7 @@ HIP_API hipError_t hipStreamAddCallback(hipStream_t stream, void (*callback)(hip
     require_not_capturing(stream);
     require_callable(reinterpret_cast<const void*>(callback), "the callback");
     if (flags != 0) fail(hipErrorInvalidValue, "flags must be 0, not %u", flags);
+    const MayFork may_fork;
     callback(stream, hipSuccess, user_data);
   });
 }

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "abi.h"
+#include "fork.h"
 #include "launch.h"
 #include "transfer.h"
 
@@ -13,7 +14,10 @@ struct HostWork {
   void* user_data;
 
   void run() const {
-    function(user_data);
+    {
+      const MayFork may_fork;
+      function(user_data);
+    }
     forget_probes();  // it may have unmapped memory
   }
 };
