@@ -32,6 +32,7 @@ _NUMBER_OF_XCCS = 10018  # hipDeviceAttributeNumberOfXccs, of ROCm 7
 # MI300X and MI300A, MI308X; of the whole chip, or of a partition (data sheets: 8 · 38, 6 · 38, 4 · 20).
 _CUS_OF_XCD = (38, 20)
 _RELAXED_CAPTURE = 2  # hipStreamCaptureModeRelaxed
+_NOT_READY = 600  # hipErrorNotReady
 _SIMULATORS_OWN_FUNCTION = "dgSimLastMessage"
 
 
@@ -97,6 +98,7 @@ _PROTOTYPES = {
     "hipEventCreate": [POINTER(c_void_p)],
     "hipEventDestroy": [c_void_p],
     "hipEventRecord": [c_void_p, c_void_p],
+    "hipEventQuery": [c_void_p],
     "hipEventSynchronize": [c_void_p],
     "hipEventElapsedTime": [POINTER(c_float), c_void_p, c_void_p],
 }
@@ -525,6 +527,14 @@ class Event:
     def record(self, stream: int = 0) -> None:
         """Marks the point that the stream's work has reached; ``stream`` is a handle as ``current_stream`` gives it."""
         self._runtime.check(self._runtime.lib.hipEventRecord(self._handle, stream))
+
+    def is_reached(self) -> bool:
+        """Whether all work before the recorded point is done."""
+        status = self._runtime.lib.hipEventQuery(self._handle)
+        if status == _NOT_READY:
+            return False
+        self._runtime.check(status)
+        return True
 
     def synchronize(self) -> None:
         """Waits until all work before the recorded point is done."""

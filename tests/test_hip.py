@@ -39,7 +39,7 @@ const char* hipGetErrorString(int status) { return "no ROCm-capable device is de
 #define UNUSED(name) int name(void) { return 999; }
 UNUSED(hipHostRegister) UNUSED(hipHostUnregister) UNUSED(hipStreamSynchronize) UNUSED(hipEventCreate)
 UNUSED(hipEventDestroy) UNUSED(hipEventRecord) UNUSED(hipEventSynchronize) UNUSED(hipEventElapsedTime)
-UNUSED(hipLaunchKernel) UNUSED(hipThreadExchangeStreamCaptureMode)
+UNUSED(hipLaunchKernel) UNUSED(hipEventQuery) UNUSED(hipThreadExchangeStreamCaptureMode)
 """
 
 

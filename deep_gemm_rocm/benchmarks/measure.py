@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from .. import hip, simulator
+from ..testing.stopwatch import Stopwatch
+
+# What events themselves take shouldn't count: a time is that of so many calls.
+_LEAST_MICROSECONDS, _MOST_CALLS = 100.0, 20
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class Sampling:
     """How much is measured.
 
     Attributes:
-        iters: timed calls.
+        iters: times that are taken; on hardware each is the mean of several calls if these are short.
         cold_iters: calls before those.
         rotating_mb: memory of all copies of the inputs, between which calls alternate.
     """
@@ -60,18 +64,19 @@ def time_calls(
         compute: as of ``simulator.profile``; without meaning on hardware.
     """
     runtime = hip.runtime()
-    stream = runtime.current_stream(torch.empty(0, device=runtime.tensor_device))
-    for index in range(sampling.cold_iters):
-        calls[index % len(calls)]()
-    events = [(hip.Event(), hip.Event()) for _ in range(sampling.iters)]
+    stopwatch, turns = Stopwatch(), itertools.cycle(calls)
+
+    def call(count: int) -> None:
+        for turn in itertools.islice(turns, count):
+            turn()
+
+    call(sampling.cold_iters)
+    count = 1
+    if not runtime.is_simulated:
+        count = min(math.ceil(_LEAST_MICROSECONDS / stopwatch.microseconds(lambda: call(1))), _MOST_CALLS)
     profiled = simulator.profile(compute=compute) if runtime.is_simulated else contextlib.nullcontext()
     with profiled as profile:
-        for index, (start, end) in enumerate(events, sampling.cold_iters):
-            start.record(stream)
-            calls[index % len(calls)]()
-            end.record(stream)
-        end.synchronize()
-    times = [1e3 * end.milliseconds_since(start) for start, end in events]
+        times = [stopwatch.microseconds(lambda: call(count)) / count for _ in range(sampling.iters)]
     p20, median, p80 = np.percentile(times, (20, 50, 80)).tolist()
     longest = max(profile.kernels, key=lambda kernel: kernel.time_us, default=None) if profile else None
     if longest is None:
