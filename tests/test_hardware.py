@@ -190,7 +190,7 @@ def keep_memory():
     with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.use_mem_pool(pool := object()):
         torch.empty(1, device="cuda:0")
         assert pool in {place[2] for _, place, _ in stand_in.allocator.blocks.values()} | {
-            place[2] for place in stand_in.allocator._free
+            place[2] for place in stand_in.allocator.free
         }
         call, check = split_gemm("cuda:0")
         call()
@@ -317,6 +317,7 @@ def capture_at_once():
     for call, _ in calls:
         call()
     workspace._kept.by_stream.clear()
+    stand_in.allocator.free.clear()  # so that every allocation is one of HIP's
     for seed, device in enumerate(("cuda:0", "cuda:1")):
         calls[2 * seed : 2 * seed + 2] = gemm(device, seed + 1), split_gemm(device, seed=seed + 1)
     waiting = threading.Barrier(4)
@@ -367,6 +368,20 @@ def capture_at_once():
 
 def test_threads_capture_and_allocate_at_once(machine):
     machine(capture_at_once)
+
+
+def allocate_beside_a_capture():
+    call, check = gemm("cuda:0")
+    call()
+    with hip.runtime().capture() as graph, ThreadPoolExecutor(1) as other:
+        other.submit(torch.empty, 2**20, device="cuda:0").result()
+        call()
+    graph.replay()
+    check()
+
+
+def test_other_threads_may_allocate_while_one_captures(machine):
+    machine(allocate_beside_a_capture)
 
 
 # ---- errors and times

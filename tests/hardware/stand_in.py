@@ -174,16 +174,16 @@ class Allocator:
 
     def __init__(self) -> None:
         self.blocks: dict[int, Any] = {}
-        self._free: dict[tuple[int, int, object], list[tuple[int, int]]] = {}
+        self.free: dict[tuple[int, int, object], list[tuple[int, int]]] = {}
 
     def allocate(self, size: int, device: int) -> Any:
         size = max(1, -(-size // _UNIT)) * _UNIT
         stream = current_stream(device)
         pool = next((graph.pool for graph in _capturing if graph.stream is stream), _of_thread.pool)
         place = device, stream.stream_id, pool
-        for found in self._free.get(place, []):
+        for found in self.free.get(place, []):
             if found[1] == size:
-                self._free[place].remove(found)
+                self.free[place].remove(found)
                 address = found[0]
                 break
         else:
@@ -209,7 +209,7 @@ class Allocator:
             with on_device(device):
                 handle = c_void_p(stream.cuda_stream)
                 hip("hipMemsetAsync", c_void_p(block.address), 0xFF, c_size_t(block.size), handle)
-        self._free.setdefault(block.place, []).append((block.address, block.size))
+        self.free.setdefault(block.place, []).append((block.address, block.size))
 
     def of(self, tensor: torch.Tensor) -> tuple[int, tuple[int, tuple[int, int, object], set[Stream]]]:
         address = tensor.data_ptr()

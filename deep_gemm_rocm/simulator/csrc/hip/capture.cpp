@@ -262,7 +262,9 @@ void forget_captures_of_other_threads() {
   new (&all.mutex) std::recursive_mutex;  // a user object's destructor may have run under it
   const std::set<std::shared_ptr<Capture>> active = all.active;
   for (const auto& capture : active) {
-    if (capture->mode != hipStreamCaptureModeRelaxed && capture->thread != std::this_thread::get_id()) drop(capture);
+    if (capture->mode == hipStreamCaptureModeRelaxed || capture->thread == std::this_thread::get_id()) continue;
+    new std::shared_ptr<Graph>(capture->graph);  // never destroyed: that would call the program in the midst of a fork
+    end(capture);
   }
 }
 

@@ -29,7 +29,7 @@ void forbid_device_wait_while_capturing();
 // Fails with hipErrorIllegalState while a stream captures into the graph.
 void require_not_captured_into(const Graph& graph);
 
-// In a forked child: captures that only other threads could have ended are dropped.
+// In a forked child: captures that only other threads could have ended are over.
 void forget_captures_of_other_threads();
 
 // A stream that captures is about to be destroyed.
