@@ -23,24 +23,29 @@ no_fork = threading.RLock()
 
 
 class Lock:
-    """A lock that a forked child finds free, unless the thread that forked holds it."""
+    """As ``threading.RLock``, but a forked child finds it free, unless the thread that forked holds it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._owner: int | None = None
+        self._lock = threading.RLock()
         _made_anew.add(self)
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self._owner = threading.get_ident()
+    def acquire(self, blocking: bool = True) -> bool:
+        return self._lock.acquire(blocking)
 
-    def __exit__(self, *error: object) -> None:
-        self._owner = None
+    def release(self) -> None:
         self._lock.release()
 
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
     def make_anew(self) -> None:
-        if self._owner != threading.get_ident():
-            self._lock, self._owner = threading.Lock(), None
+        if self.acquire(blocking=False):
+            self.release()
+        else:
+            self._lock = threading.RLock()
 
 
 class cached_property(functools.cached_property[_T]):  # noqa: N801

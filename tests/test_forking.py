@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_int, c_size_t, c_void_p
 from pathlib import Path
 
@@ -19,6 +21,7 @@ import deep_gemm_rocm as dg
 from deep_gemm_rocm import forking, hip, jit, simulator
 from deep_gemm_rocm.jit import cache
 
+choices = importlib.import_module("deep_gemm_rocm.heuristics.forced")  # which is hidden by its function
 TEMPLATES = Path(__file__).parent / "templates"
 ARGTYPES = (c_void_p, c_void_p, c_int, c_void_p)
 GLOBAL_CAPTURE, NON_BLOCKING = 0, 1
@@ -160,10 +163,29 @@ def test_a_cached_property_that_another_thread_computes_is_computed():
 
 def test_a_lock_of_the_thread_that_forks_stays_its_own():
     lock = forking.Lock()
+
+    def is_free():
+        with ThreadPoolExecutor(1) as other:
+            return other.submit(lock.acquire, blocking=False).result()
+
     with lock:
-        held = in_child(lambda: not lock._lock.acquire(blocking=False))
-    assert held
-    assert in_child(lambda: lock._lock.acquire(blocking=False))
+        assert not in_child(is_free)
+    assert in_child(is_free)
+
+
+def test_a_choice_that_another_thread_forces_is_not_forced_in_the_child():
+    @contextlib.contextmanager
+    def forcing():
+        with contextlib.suppress(choices.ForcedChoiceError), choices.forced(object()):
+            yield
+
+    def in_the_child():
+        return choices._forced, choices._one_thread.acquire(blocking=False)
+
+    with other_thread(forcing):
+        assert choices._forced is not None
+        assert in_child(in_the_child) == (None, True)
+        assert choices._forced is not None
 
 
 def test_a_fork_waits_for_what_must_not_be_seen_half_done():

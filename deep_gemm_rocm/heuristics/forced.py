@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from .. import changes
+from .. import changes, forking
 from .gemm_config import GemmConfig
 from .tuned import Choice
 
@@ -29,7 +28,7 @@ class _Forced:
 
 
 _forced: _Forced | None = None
-_one_thread = threading.RLock()
+_one_thread = forking.Lock()
 
 
 @contextlib.contextmanager
@@ -52,13 +51,19 @@ def forced(choice: GemmConfig | Choice | AttentionChoice) -> Iterator[None]:
         raise ForcedChoiceError("another thread forces a choice; only one thread may at a time")
     try:
         before, own = _forced, _Forced(Choice(choice) if isinstance(choice, GemmConfig) else choice)
-        _forced = own
-        changes.note()
-        try:
-            yield
-        finally:
+
+        def restore() -> None:
+            global _forced
             _forced = before
             changes.note()
+
+        with forking.undone_in_child(restore):
+            _forced = own
+            changes.note()
+            try:
+                yield
+            finally:
+                restore()
         if not own.was_taken:
             raise ForcedChoiceError(f"no call chose a configuration, so {own.choice} never ran")
     finally:
