@@ -23,6 +23,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+BUILD = Path("build/simulator")
+TO_ROOT = Path("../..")  # from there, so that a copy of the checkout goes on building where this one was
 SIMULATOR = Path("deep_gemm_rocm/simulator")
 X86_64_LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")
 
@@ -101,7 +103,7 @@ class Library(Extension):
 
     def __init__(self, name: str, folder: str, level: str, flags: list[str], link_flags: list[str]) -> None:
         sources = sorted(str(path) for path in (SIMULATOR / "csrc" / folder).rglob("*.cpp"))
-        self.exports = ROOT / SIMULATOR / "csrc" / f"{folder}.map"  # what it shows
+        self.exports = TO_ROOT / SIMULATOR / "csrc" / f"{folder}.map"  # what it shows
         super().__init__(f"deep_gemm_rocm.simulator.lib.{name}", sources, language="c++")
         self.level = level
         self.flags = flags
@@ -128,7 +130,7 @@ class BuildSimulator(build_ext):
         if (sys.platform, platform.machine()) != ("linux", "x86_64"):
             raise SystemExit(f"deep_gemm_rocm needs Linux on x86-64, this is {sys.platform} on {platform.machine()}")
         # Not build_temp: an editable install builds in a temporary folder, which would make every build a full one.
-        folder = ROOT / "build" / "simulator"
+        folder = ROOT / BUILD
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -157,7 +159,7 @@ class BuildSimulator(build_ext):
             for source in library.sources:
                 within = Path(source).relative_to(SIMULATOR / "csrc").with_suffix(".o")
                 objects.append(f"{name}/{within}")
-                lines += [f"build {objects[-1]}: compile {ninja_path(ROOT / source)}", f"  flags = {flags}"]
+                lines += [f"build {objects[-1]}: compile {ninja_path(TO_ROOT / source)}", f"  flags = {flags}"]
             exports = f"-Wl,--version-script={library.exports}"
             link_flags = shlex.join([f"-Wl,-soname,{name}.so", exports, *library.link_flags])
             inputs = f"{' '.join(objects)} | {ninja_path(library.exports)}"

@@ -292,6 +292,18 @@ def test_any_nan_stays_one(m, bits):
     assert not torch.cat([result[:3], result[4:]]).isnan().any()
 
 
+@pytest.mark.parametrize("m", [8, 300])
+def test_ties_are_rounded_to_even(m):
+    """Results half way between two bf16 numbers, which are sums of one product."""
+    a, b = gemm_problem(m, 128, 256)
+    a[0].view(torch.uint8).zero_()
+    a[0][:, 0] = b[0][:, 0] = 1
+    b[1].fill_(1)
+    exact = 1 + (2 * torch.arange(m) % 128 + 1) * 2.0**-8
+    a[1][:, 0] = exact
+    assert torch.equal(run(a, b, m, 128), exact.bfloat16()[:, None].expand(m, 128))
+
+
 def test_scales_of_zero_and_of_extreme_size():
     a, b = gemm_problem(16, 256, 512)
     a[1][0] = 0
