@@ -209,6 +209,15 @@ def test_c_may_be_the_output_but_not_overlap_it(launched):
     dg.fp8_gemm_nt(*gemm_problem(M, N, K), d[1:], c=d[1:])
     with pytest.raises(ValueError, match="d must not share memory with c"):
         dg.fp8_gemm_nt(*gemm_problem(M, N, K), d[1:], c=d[:M])
+    wide = torch.zeros(M, 2 * N).bfloat16()
+    with pytest.raises(ValueError, match="d must not share memory with c"):
+        dg.fp8_gemm_nt(*gemm_problem(M, N, K), wide[:, :N], c=wide.view(-1)[: M * N].view(M, N))
+
+
+def test_rows_of_the_output_must_not_overlap(launched):
+    d = torch.zeros(M * N).bfloat16().as_strided((M, N), (N - 1, 1))
+    with pytest.raises(ValueError, match="d must have contiguous rows that don't overlap"):
+        dg.fp8_gemm_nt(*gemm_problem(M, N, K), d)
 
 
 @pytest.mark.parametrize(("function", "dtype"), [(dg.bf16_gemm_nt, torch.bfloat16), (dg.f16_gemm_nt, torch.float16)])

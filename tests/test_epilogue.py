@@ -104,6 +104,11 @@ def test_quantised_extremes():
     assert values[2].isnan().all()
     assert (d[0][3].view(torch.uint8) == 0).all()
     assert (d[1][3] == torch.finfo(torch.float32).tiny).all()
+    b_data.view(torch.uint8)[7, 0] = 0x80  # the NaN of a single column
+    dg.fp8_gemm_nt((a_data, sfa), (b_data, sfb), d)
+    values = d[0].float() * d[1].repeat_interleave(128, 1)
+    assert values[:, :128].isnan().all()
+    assert not values[[1, 3], 128:].isnan().any()
 
 
 def test_silu_of_extremes_is_torchs():

@@ -147,6 +147,7 @@ def test_no_worse_than_torch(problem):
         Problem(150, 300, dtype=FP8, causal=True, scales="block"),
         Problem(150, 300, dtype=FP8, causal=True, scales="head", widths=(64, 64), batch=2),
         Problem(150, 300, dtype=FP8, window=(100, 30), scales="tensor", widths=(64, 64), heads=4, kv_heads=2),
+        Problem(64, 256, dtype=FP8, scales="block", widths=(64, 64)),  # nothing follows the last block of keys
     ],
     ids=case_id,
 )
@@ -277,6 +278,14 @@ def test_logits_of_any_size(size):
     problem = Problem(100, 150, widths=(64, 64), causal=True)
     problem.q.mul_(size)
     problem.run()
+
+
+def test_rounding_has_no_bias():
+    """Probabilities are rounded to nearest: errors of single elements are as large, but not all of one sign."""
+    problem = Problem(150, 200, widths=(64, 64))
+    out, _ = problem.run()
+    exact = attention_reference(problem.q, problem.k, problem.v, seen=problem.seen).out
+    assert abs(((out - exact) * exact).sum() / (exact * exact).sum()) < 2**-12
 
 
 def test_equal_logits_give_the_mean():

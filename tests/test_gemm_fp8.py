@@ -234,6 +234,16 @@ def test_any_n(n):
         assert_accurate(run(a, b, 9, n, columns), gemm_reference(a, b))
 
 
+@pytest.mark.parametrize(("m", "n"), [(9, 13), (300, 140)])
+def test_what_is_between_rows_of_the_output_stays(m, n):
+    """Rows begin at multiples of what a lane stores at once, and end between."""
+    a, b = gemm_problem(m, n, 256)
+    memory = torch.full((m, n // 16 * 16 + 32), 7.0).bfloat16()
+    dg.fp8_gemm_nt(a, b, memory[:, :n])
+    assert (memory[:, n:] == 7).all()
+    assert_accurate(memory[:, :n], gemm_reference(a, b))
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     m=st.integers(1, 150),

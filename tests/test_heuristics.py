@@ -82,6 +82,12 @@ def test_impossible_kinds_are_refused(changes, message):
         GemmKind(**changes)
 
 
+def test_quantised_tiles_have_whole_blocks_of_columns():
+    for changes in ({"block_n": 64}, {"block_n": 256, "waves_n": 4}):
+        with pytest.raises(ValueError, match="128 columns, which share a scale"):
+            dataclasses.replace(VALID, kind=GemmKind(d_type="e4m3"), **changes)
+
+
 def test_names_spell_out_the_configuration():
     assert VALID.kernel_name == "gemm_nt_e4m3_blocks_bf16_64x128x128_w2x2_mfma16_s2_multistage"
     producer = dataclasses.replace(VALID, schedule="producer", num_stages=3, producer_waves=4)
@@ -283,6 +289,28 @@ def test_a_choice_on_the_device_is_estimated_to_save_time(m, n, k, groups):
     low = dataclasses.replace(both, waves_m=2, waves_n=4)  # the same work, without a choice
     clocks, *others = (estimated_clocks(config, problem) for config in (both, low, both.taller))
     assert clocks <= min(others) * 1.001
+
+
+def test_elements_of_two_bytes_take_twice_as_long():
+    """A long K of tiles for each CU, which is all that counts then."""
+    wide = GemmKind("bf16", "bf16", scaling="none")
+    clocks = [
+        estimated_clocks(
+            dataclasses.replace(VALID, kind=kind), GemmProblem(kind, 64 * 16, 128 * 19, 2**16, 304, 1, 256)
+        )
+        for kind in (GemmKind(), wide)
+    ]
+    assert clocks[1] == pytest.approx(2 * clocks[0], rel=0.02)
+
+
+def test_a_last_round_of_few_tiles_takes_as_long_as_a_full_one():
+    """Of 608 places for workgroups."""
+    clocks = [
+        estimated_clocks(VALID, GemmProblem(VALID.kind, 64 * rows, 128 * 19, 2**16, 304, 1, 256))
+        for rows in (32, 33, 64)
+    ]
+    assert clocks[1] == pytest.approx(clocks[2], rel=0.02)
+    assert clocks[1] == pytest.approx(2 * clocks[0], rel=0.02)
 
 
 def test_rounds_of_launches_with_more_rows_than_expected_count():

@@ -256,6 +256,15 @@ def test_what_hipcc_reads_from_the_environment_identifies_it(bare, tmp_path, var
     assert toolchain.choose().identity() != plain
 
 
+def test_flags_identify_the_compiler(bare, tmp_path, monkeypatch):
+    program = install_hipcc(tmp_path, MODERN)  # which answers for zig as well
+    for compiler in (toolchain.Hipcc, toolchain.Ziglang):
+        plain = compiler(program).identity()
+        with monkeypatch.context() as patch:
+            patch.setattr(toolchain, "_COMPILE_FLAGS", (*toolchain._COMPILE_FLAGS, "-g"))
+            assert compiler(program).identity() != plain
+
+
 def test_two_versions_of_rocm_are_two_compilers(bare, tmp_path):
     identities = []
     for folder, version in (("rocm-6.3", MODERN), ("rocm-6.4", MODERN.replace("6.3", "6.4"))):

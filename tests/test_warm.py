@@ -153,6 +153,22 @@ def test_overlap_and_alignment_are_refused_again():
         dg.fp8_gemm_nt((shifted, a[1]), b, output())
 
 
+def test_overlap_of_written_scales_is_refused_again():
+    a, b = problem(0)
+    d = torch.empty(M, N, dtype=a[0].dtype), torch.empty(M, 1)
+    dg.fp8_gemm_nt(a, b, d)
+    with pytest.raises(ValueError, match="share memory"):
+        dg.fp8_gemm_nt(a, b, (d[0], a[1].view(-1)[:M].view(M, 1)))
+
+
+def test_arguments_of_other_types_are_refused_again():
+    a, (b, sfb) = problem(0)
+    arguments = a, (b[None], sfb[None]), output(), torch.zeros(M, dtype=torch.int32)
+    dg.m_grouped_fp8_gemm_nt_contiguous(*arguments, ensure_zero_padding=True)
+    with pytest.raises(TypeError, match="ensure_zero_padding must be"):
+        dg.m_grouped_fp8_gemm_nt_contiguous(*arguments, ensure_zero_padding=1)
+
+
 def test_gradients_are_refused_again():
     a, b = testing.activations(M, K), testing.weights(N, K)
     dg.bf16_gemm_nt(a, b, output())

@@ -1,8 +1,8 @@
 """Plants mistakes one by one in a copy of the checkout, and tells which of them the tests notice.
 
-    python tests/mistakes/run.py                     # all
-    python tests/mistakes/run.py --area kernels --name tail --jobs 2
-    python tests/mistakes/run.py --sample 12 --seed today
+python tests/mistakes/run.py                     # all
+python tests/mistakes/run.py --area kernels --name tail --jobs 2
+python tests/mistakes/run.py --sample 12 --seed today
 """
 
 from __future__ import annotations

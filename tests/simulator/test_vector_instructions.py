@@ -245,6 +245,31 @@ WIDE = """
   v_mad_u64_u32 v[24:25], s[24:25], v10, v11, v[12:13]
   v_lshl_add_u64 v[26:27], v[12:13], v14, v[10:11]
 """
+SET_EXEC = (
+    f"\n  s_mov_b32 exec_lo, {SOME_LANES & 0xFFFFFFFF:#x}\n  s_mov_b32 exec_hi, {SOME_LANES >> 32:#x}\n  s_nop 4\n"
+)
+MASKS = (
+    SET_EXEC
+    + """
+  v_add_co_u32_e64 v30, s[24:25], v10, v11
+  v_cmp_gt_u32_e64 s[26:27], v10, v11
+  s_mov_b64 exec, -1
+  s_nop 4
+  v_mov_b32_e32 v20, s24
+  v_mov_b32_e32 v21, s25
+  v_mov_b32_e32 v22, s26
+  v_mov_b32_e32 v23, s27
+"""
+)
+NARROW = """
+  ds_write_b32 v1, v10
+  s_waitcnt lgkmcnt(0)
+  ds_read_i8 v20, v1 offset:1
+  ds_read_u8 v21, v1 offset:1
+  ds_read_i16 v22, v1 offset:2
+  ds_read_u16 v23, v1 offset:2
+  s_waitcnt lgkmcnt(0)
+"""
 DIVISION = """
   v_div_scale_f32 v40, s[24:25], v11, v11, v10
   v_div_scale_f32 v41, vcc, v10, v11, v10
@@ -270,6 +295,8 @@ BODIES = [
     *(mode(flags) + LDEXP_F16 for flags in F16_MODES),
     PREOP,
     WIDE,
+    MASKS,
+    NARROW,
     mode(0xF0) + DIVISION,
 ]
 
@@ -492,6 +519,25 @@ def _two_over_pi(bits: int) -> Fraction:
         return Fraction(total, one)
 
     return 2 / (4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239)))
+
+
+def test_masks_are_those_of_active_lanes(machine: Machine) -> None:
+    a, b = pairs(INTEGERS, 11, 2)
+    outputs = machine.run(MASKS, a, b)
+    carries, greater = (int(outputs[i, 0]) | int(outputs[i + 1, 0]) << 32 for i in (0, 2))
+    for lane in range(64):
+        x, y, is_active = int(a[lane]), int(b[lane]), SOME_LANES >> lane & 1
+        assert carries >> lane & 1 == (x + y >> 32 and is_active)
+        assert greater >> lane & 1 == (x > y and is_active)
+
+
+def test_narrow_loads_from_lds(machine: Machine) -> None:
+    data = pairs(INTEGERS, 12, 1)[0]
+    outputs = machine.run(NARROW, data).astype(np.int32)
+    unsigned = data >> 8 & 0xFF, data >> 16
+    for i, (values, kind) in enumerate(zip(unsigned, (np.int8, np.int16), strict=True)):
+        np.testing.assert_array_equal(outputs[2 * i], values.astype(kind).astype(np.int32))
+        np.testing.assert_array_equal(outputs[2 * i + 1], values)
 
 
 def test_64_bit_results(machine: Machine) -> None:
