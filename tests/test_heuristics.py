@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deep_gemm_rocm.heuristics import GemmConfig, GemmKind, choose_dense, choose_gemm_config, gemm_candidates
+from deep_gemm_rocm.heuristics.choose import ranked_choices
 from deep_gemm_rocm.heuristics.cost import estimated_clocks
 from deep_gemm_rocm.heuristics.tuned import SHIPPED, GemmProblem, TableError, TunedRow, TunedTable, forget, replaced
 
@@ -289,6 +290,21 @@ def test_a_choice_on_the_device_is_estimated_to_save_time(m, n, k, groups):
     low = dataclasses.replace(both, waves_m=2, waves_n=4)  # the same work, without a choice
     clocks, *others = (estimated_clocks(config, problem) for config in (both, low, both.taller))
     assert clocks <= min(others) * 1.001
+
+
+def test_memory_bounds_the_estimate():
+    n, k, bytes_a_clock = 2**16, 2**14, 2048  # of HBM
+    problem = GemmProblem(GemmKind(), 16, n, k, 304, 1, 256)
+    for config in gemm_candidates(GemmKind()):
+        assert estimated_clocks(config, problem) > n * k / bytes_a_clock
+
+
+def test_parts_of_k_are_not_too_short():
+    """Of at least 8 K-blocks each."""
+    for k, splits in ((1024, {1}), (2048, {1, 2}), (4096, {1, 2, 3, 4})):
+        problem = GemmProblem(GemmKind(), 64, 256, k, 304, 1, 256)
+        choices = ranked_choices(problem, gemm_candidates(GemmKind()))
+        assert {choice.splits for choice in choices} == splits
 
 
 def test_elements_of_two_bytes_take_twice_as_long():

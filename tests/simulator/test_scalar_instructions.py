@@ -1,6 +1,8 @@
-"""Scalar memory and control flow beyond what compilers emit."""
+"""Scalar arithmetic, and scalar memory and control flow beyond what compilers emit."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -105,13 +107,110 @@ GETREG = """
   v_mov_b32_e32 v20, s24
   v_mov_b32_e32 v21, s26
 """
+
+
+def i32(value: int) -> int:
+    return signed(value % U32, 32)
+
+
+# Result and SCC, which some leave as it was: 1.
+INTEGERS = {
+    "s_add_u32": lambda a, b: (a + b, a + b >= U32),
+    "s_sub_u32": lambda a, b: (a - b, b > a),
+    "s_add_i32": lambda a, b: (a + b, i32(a + b) != i32(a) + i32(b)),
+    "s_sub_i32": lambda a, b: (a - b, i32(a - b) != i32(a) - i32(b)),
+    "s_addc_u32": lambda a, b: (a + b + 1, a + b + 1 >= U32),
+    "s_subb_u32": lambda a, b: (a - b - 1, b + 1 > a),
+    "s_min_i32": lambda a, b: (min(i32(a), i32(b)), i32(a) < i32(b)),
+    "s_max_i32": lambda a, b: (max(i32(a), i32(b)), i32(a) > i32(b)),
+    "s_min_u32": lambda a, b: (min(a, b), a < b),
+    "s_max_u32": lambda a, b: (max(a, b), a > b),
+    "s_andn2_b32": lambda a, b: (a & ~b, a & ~b != 0),
+    "s_nor_b32": lambda a, b: (~(a | b), (a | b) != U32 - 1),
+    "s_lshl_b32": lambda a, b: (a << b % 32, (a << b % 32) % U32 != 0),
+    "s_lshr_b32": lambda a, b: (a >> b % 32, a >> b % 32 != 0),
+    "s_ashr_i32": lambda a, b: (i32(a) >> b % 32, i32(a) >> b % 32 != 0),
+    "s_bfm_b32": lambda a, b: ((1 << a % 32) - 1 << b % 32, 1),
+    "s_mul_i32": lambda a, b: (a * b, 1),
+    "s_mul_hi_u32": lambda a, b: (a * b >> 32, 1),
+    "s_mul_hi_i32": lambda a, b: (i32(a) * i32(b) >> 32, 1),
+    "s_absdiff_i32": lambda a, b: (abs(i32(a - b)), a != b),
+    "s_lshl1_add_u32": lambda a, b: (2 * a + b, 2 * a + b >= U32),
+    "s_pack_lh_b32_b16": lambda a, b: (a & 0xFFFF | b & 0xFFFF0000, 1),
+}
+
+
+# EXEC behind it, of the source and EXEC before.
+SAVE_EXEC = {
+    "and": lambda s, exec_: s & exec_,
+    "or": lambda s, exec_: s | exec_,
+    "xor": lambda s, exec_: s ^ exec_,
+    "andn2": lambda s, exec_: s & ~exec_,
+    "orn2": lambda s, exec_: s | ~exec_,
+    "nand": lambda s, exec_: ~(s & exec_),
+    "nor": lambda s, exec_: ~(s | exec_),
+    "xnor": lambda s, exec_: ~(s ^ exec_),
+    "andn1": lambda s, exec_: ~s & exec_,
+    "orn1": lambda s, exec_: ~s | exec_,
+}
+SAVED = "".join(f"  v_mov_b32_e32 v{20 + i}, s{24 + i}\n" for i in range(5))
+
+
+def save_exec_body(name: str) -> str:
+    return f"""
+  s_mov_b64 exec, s[18:19]
+  s_{name}_saveexec_b64 s[24:25], s[16:17]
+  s_mov_b64 s[26:27], exec
+  s_cselect_b32 s28, 1, 0
+  s_mov_b64 exec, -1
+{SAVED}"""
+
+
+def integer_body(name: str) -> str:
+    return f"""
+  s_cmp_eq_u32 s16, s16
+  {name} s24, s16, s17
+  s_cselect_b32 s25, 1, 0
+  v_mov_b32_e32 v20, s24
+  v_mov_b32_e32 v21, s25
+"""
+
+
 CASES = [(name, wide, buffer) for name in [*ATOMICS, "cmpswap"] for wide in (False, True) for buffer in (False, True)]
-BODIES = [FORK, FORK_BY_ADDRESS, SKIP, STORES, KILL, GETREG, *(atomic_body(*case) for case in CASES)]
+BODIES = [
+    FORK,
+    FORK_BY_ADDRESS,
+    SKIP,
+    STORES,
+    KILL,
+    GETREG,
+    *map(integer_body, INTEGERS),
+    *map(save_exec_body, SAVE_EXEC),
+    *(atomic_body(*case) for case in CASES),
+]
 
 
 @pytest.fixture(scope="module")
 def machine(compiler: Compiler) -> Machine:
     return Machine(compiler, BODIES)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers(machine: Machine, name: str) -> None:
+    values = 0, 1, 33, 0x7FFFFFFF, 0x80000001, 0xFFFFFFFF
+    for a, b in itertools.product(values, values):
+        outputs = machine.run(integer_body(name), scalars=[a, b])
+        result, scc = INTEGERS[name](a, b)
+        assert (outputs[0, 0], outputs[1, 0]) == (result % U32, scc), (a, b)
+
+
+@pytest.mark.parametrize("name", SAVE_EXEC)
+def test_saved_exec(machine: Machine, name: str) -> None:
+    for source, before in ((0x00FF0F0F33335555, 0x0FF0FFFF0000F00F), (0, U64 - 1), (U64 - 1, 0), (7, 7)):
+        scalars = [source % U32, source >> 32, before % U32, before >> 32]
+        outputs = [int(output) for output in machine.run(save_exec_body(name), scalars=scalars)[:, 0]]
+        after = SAVE_EXEC[name](source, before) % U64
+        assert outputs[:5] == [before % U32, before >> 32, after % U32, after >> 32, after != 0]
 
 
 @pytest.mark.parametrize(("name", "wide", "buffer"), CASES)

@@ -209,6 +209,8 @@ def dpp_body(control: str, form: str) -> str:
 
 
 SWIZZLES = {
+    # Three masks: AND, OR and XOR.
+    28 | 2 << 5 | 8 << 10: ",".join(f"{(((lane & 28) | 2) ^ 8) + 1:x}" for lane in range(32)),
     # The examples of the manual: what lane i gets, counted from 1.
     0xE000: "1,11,9,19,5,15,d,1d,3,13,b,1b,7,17,f,1f,2,12,a,1a,6,16,e,1e,4,14,c,1c,8,18,10,20",
     0xE010: "1,9,5,d,3,b,7,f,2,a,6,e,4,c,8,10,11,19,15,1d,13,1b,17,1f,12,1a,16,1e,14,1c,18,20",
@@ -261,6 +263,18 @@ MASKS = (
   v_mov_b32_e32 v23, s27
 """
 )
+CARRIES = """
+  v_add_co_u32_e32 v20, vcc, v10, v12
+  s_nop 4
+  v_addc_co_u32_e32 v21, vcc, v11, v13, vcc
+  s_nop 4
+  v_sub_co_u32_e32 v22, vcc, v10, v12
+  s_nop 4
+  v_subb_co_u32_e32 v23, vcc, v11, v13, vcc
+  s_nop 4
+  v_mov_b32_e32 v24, vcc_lo
+  v_mov_b32_e32 v25, vcc_hi
+"""
 NARROW = """
   ds_write_b32 v1, v10
   s_waitcnt lgkmcnt(0)
@@ -296,6 +310,7 @@ BODIES = [
     PREOP,
     WIDE,
     MASKS,
+    CARRIES,
     NARROW,
     mode(0xF0) + DIVISION,
 ]
@@ -529,6 +544,16 @@ def test_masks_are_those_of_active_lanes(machine: Machine) -> None:
         x, y, is_active = int(a[lane]), int(b[lane]), SOME_LANES >> lane & 1
         assert carries >> lane & 1 == (x + y >> 32 and is_active)
         assert greater >> lane & 1 == (x > y and is_active)
+
+
+def test_carries_are_passed_on(machine: Machine) -> None:
+    low, high, other_low, other_high = (values.astype(np.uint64) for values in pairs(INTEGERS, 13, 4))
+    a, b = low | high << np.uint64(32), other_low | other_high << np.uint64(32)
+    outputs = machine.run(CARRIES, a, b)
+    np.testing.assert_array_equal(doubles(outputs), a + b)
+    np.testing.assert_array_equal(doubles(outputs, 2), a - b)
+    borrows = int(outputs[4, 0]) | int(outputs[5, 0]) << 32
+    assert [bool(borrows >> lane & 1) for lane in range(64)] == (b > a).tolist()
 
 
 def test_narrow_loads_from_lds(machine: Machine) -> None:
