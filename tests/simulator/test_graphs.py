@@ -218,6 +218,19 @@ def test_order_is_that_of_the_dependencies(client: Client) -> None:
     client.hip.hipGraphDestroy(graph)
 
 
+def test_a_node_waits_for_all_of_its_dependencies(client: Client) -> None:
+    """(0 + 5) * 3 + 2, whose last node depends on both others and was added before the second."""
+    graph = client.out("hipGraphCreate", 0)
+    first = client.kernel(graph, [], "add", 5)
+    last = client.kernel(graph, [first], "add", 2)
+    second = client.kernel(graph, [first], "multiply", 3)
+    edge = (c_void_p(second), c_void_p(last))
+    client.hip.hipGraphAddDependencies(graph, byref(edge[0]), byref(edge[1]), 1)
+    client.run(graph)
+    assert client.values() == {17}
+    client.hip.hipGraphDestroy(graph)
+
+
 def test_parameters_of_nodes(client: Client) -> None:
     hip, graph = client.hip, client.out("hipGraphCreate", 0)
     fill = client.node("MemsetNode", graph, [], byref(MemsetParams(client.data, 4, 1, BYTES, 3, COUNT)))

@@ -726,18 +726,22 @@ KERNEL swap_bug(int* x) { double_plus_one<false>(x); }
 KERNEL swap_fixed(int* x) { double_plus_one<true>(x); }
 
 // The last workgroup adds up what all have written.
-template <bool ordered>
+template <bool releases, bool acquires>
 __device__ void last_adds_up(int* x) {
   int* sums = x + 16;
   if (item() != 0) return;
   sums[group()] = group();
-  if (ordered) __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
+  if (releases) __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
   bool last = add(x) == 3;
-  if (ordered) __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
+  if (acquires) __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
   if (last) x[1] = sums[0] + sums[1] + sums[2] + sums[3];
 }
-KERNEL fence_bug(int* x) { last_adds_up<false>(x); }
-KERNEL fence_fixed(int* x) { last_adds_up<true>(x); }
+KERNEL fence_bug(int* x) { last_adds_up<false, false>(x); }
+KERNEL fence_fixed(int* x) { last_adds_up<true, true>(x); }
+KERNEL release_bug(int* x) { last_adds_up<false, true>(x); }
+KERNEL release_fixed(int* x) { last_adds_up<true, true>(x); }
+KERNEL acquire_bug(int* x) { last_adds_up<true, false>(x); }
+KERNEL acquire_fixed(int* x) { last_adds_up<true, true>(x); }
 
 template <int release>
 __device__ void add_under_lock(int* x) {
@@ -760,7 +764,7 @@ def workgroups(hip: Hip, compiler: Compiler):
 
 @pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize(
-    "kernel", ["write", "bytes", "values", "read", "overwrite", "count", "atomic_and_plain", "swap", "fence", "lock"]
+    "kernel", ["write", "bytes", "values", "read", "overwrite", "count", "atomic_and_plain", "swap", "fence", "release", "acquire", "lock"]
 )
 def test_race_between_workgroups(hip: Hip, workgroups, monkeypatch, kernel: str, threads: str) -> None:
     monkeypatch.setenv("DG_SIM_THREADS", threads)

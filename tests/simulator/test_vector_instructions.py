@@ -415,6 +415,7 @@ def test_rounding_to_integers_ignores_the_mode(machine: Machine, flags: int) -> 
 def test_minima_and_maxima(machine: Machine, flags: int) -> None:
     for seed in range(3):
         a, b, c = pairs(SPECIAL_F32, seed)
+        a[:2], b[:2] = (0.0, -0.0), (-0.0, 0.0)
         outputs = machine.run(mode(flags) + MINIMA, a, b, c)
         x, y, z = (flush(v) if flags == 0xC0 else v for v in (a, b, c))
 
