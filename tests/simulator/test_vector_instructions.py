@@ -268,6 +268,8 @@ CARRIES = """
   s_nop 4
   v_addc_co_u32_e32 v21, vcc, v11, v13, vcc
   s_nop 4
+  v_mov_b32_e32 v26, vcc_lo
+  v_mov_b32_e32 v27, vcc_hi
   v_sub_co_u32_e32 v22, vcc, v10, v12
   s_nop 4
   v_subb_co_u32_e32 v23, vcc, v11, v13, vcc
@@ -549,12 +551,14 @@ def test_masks_are_those_of_active_lanes(machine: Machine) -> None:
 
 def test_carries_are_passed_on(machine: Machine) -> None:
     low, high, other_low, other_high = (values.astype(np.uint64) for values in pairs(INTEGERS, 13, 4))
+    low[:2] = other_low[:2] = other_high[:2] = 2**32 - 1  # with the carry, nothing is left of the other's high half
     a, b = low | high << np.uint64(32), other_low | other_high << np.uint64(32)
     outputs = machine.run(CARRIES, a, b)
     np.testing.assert_array_equal(doubles(outputs), a + b)
     np.testing.assert_array_equal(doubles(outputs, 2), a - b)
-    borrows = int(outputs[4, 0]) | int(outputs[5, 0]) << 32
+    borrows, carries = (int(outputs[row, 0]) | int(outputs[row + 1, 0]) << 32 for row in (4, 6))
     assert [bool(borrows >> lane & 1) for lane in range(64)] == (b > a).tolist()
+    assert [bool(carries >> lane & 1) for lane in range(64)] == (a + b < a).tolist()
 
 
 def test_narrow_loads_from_lds(machine: Machine) -> None:
