@@ -143,7 +143,10 @@ def _output(*command: str) -> str:
 
 
 def _engine_level() -> str:
-    """Of the engine that runs here: the highest that the processor has, as in engine_library.cpp."""
+    """Of the engine that runs here: the one that is asked for, or else the highest that the processor has, as in
+    engine_library.cpp."""
+    if forced := os.environ.get("DG_SIM_ENGINE"):
+        return forced
     flags = set(re.findall(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[0].split())
     if not {"avx2", "bmi2", "fma", "movbe"} <= flags:
         return "x86-64"
