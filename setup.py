@@ -24,7 +24,6 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 BUILD = Path("build/simulator")
-TO_ROOT = Path("../..")  # from there, so that a copy of the checkout goes on building where this one was
 SIMULATOR = Path("deep_gemm_rocm/simulator")
 X86_64_LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")
 
@@ -103,7 +102,7 @@ class Library(Extension):
 
     def __init__(self, name: str, folder: str, level: str, flags: list[str], link_flags: list[str]) -> None:
         sources = sorted(str(path) for path in (SIMULATOR / "csrc" / folder).rglob("*.cpp"))
-        self.exports = TO_ROOT / SIMULATOR / "csrc" / f"{folder}.map"  # what it shows
+        self.exports = ROOT / SIMULATOR / "csrc" / f"{folder}.map"  # what it shows
         super().__init__(f"deep_gemm_rocm.simulator.lib.{name}", sources, language="c++")
         self.level = level
         self.flags = flags
@@ -159,16 +158,21 @@ class BuildSimulator(build_ext):
             for source in library.sources:
                 within = Path(source).relative_to(SIMULATOR / "csrc").with_suffix(".o")
                 objects.append(f"{name}/{within}")
-                lines += [f"build {objects[-1]}: compile {ninja_path(TO_ROOT / source)}", f"  flags = {flags}"]
-            exports = f"-Wl,--version-script={library.exports}"
+                lines += [f"build {objects[-1]}: compile {ninja_path(ROOT / source)}", f"  flags = {flags}"]
+            exports = f"-Wl,--version-script={from_build(library.exports)}"
             link_flags = shlex.join([f"-Wl,-soname,{name}.so", exports, *library.link_flags])
             inputs = f"{' '.join(objects)} | {ninja_path(library.exports)}"
             lines += [f"build {name}.so: link {inputs}", f"  flags = {link_flags}"]
         return "\n".join(lines) + "\n"
 
 
+def from_build(path: Path) -> str:
+    """The way from the build's folder, so that a copy of the checkout goes on building where this one was."""
+    return os.path.relpath(path, ROOT / BUILD)
+
+
 def ninja_path(path: Path) -> str:
-    return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+    return from_build(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
 
 
 def ninja_program() -> str:

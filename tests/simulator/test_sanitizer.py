@@ -764,7 +764,21 @@ def workgroups(hip: Hip, compiler: Compiler):
 
 @pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize(
-    "kernel", ["write", "bytes", "values", "read", "overwrite", "count", "atomic_and_plain", "swap", "fence", "release", "acquire", "lock"]
+    "kernel",
+    [
+        "write",
+        "bytes",
+        "values",
+        "read",
+        "overwrite",
+        "count",
+        "atomic_and_plain",
+        "swap",
+        "fence",
+        "release",
+        "acquire",
+        "lock",
+    ],
 )
 def test_race_between_workgroups(hip: Hip, workgroups, monkeypatch, kernel: str, threads: str) -> None:
     monkeypatch.setenv("DG_SIM_THREADS", threads)
