@@ -32,6 +32,7 @@ _NUMBER_OF_XCCS = 10018  # hipDeviceAttributeNumberOfXccs, of ROCm 7
 # MI300X and MI300A, MI308X; of the whole chip, or of a partition (data sheets: 8 · 38, 6 · 38, 4 · 20).
 _CUS_OF_XCD = (38, 20)
 _RELAXED_CAPTURE = 2  # hipStreamCaptureModeRelaxed
+_READ_ONLY = 8  # hipHostRegisterReadOnly
 _NOT_READY = 600  # hipErrorNotReady
 _SIMULATORS_OWN_FUNCTION = "dgSimLastMessage"
 
@@ -405,7 +406,9 @@ class SimulatedRuntime(Runtime):
 
         with self._turn, forking.undone_in_child(unregister), contextlib.ExitStack() as registered:
             for begin, size in ranges:
-                self.check(self.lib.hipHostRegister(begin, size, 0))
+                # Weights may be mapped from a file that can't be written.
+                if self.lib.hipHostRegister(begin, size, 0):
+                    self.check(self.lib.hipHostRegister(begin, size, _READ_ONLY))
                 registered.callback(self.lib.hipHostUnregister, begin)
             yield
             self.check(self.lib.hipStreamSynchronize(None))

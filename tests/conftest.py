@@ -15,6 +15,10 @@ from deep_gemm_rocm.heuristics import GemmConfig, forced
 # A kernel whose loop has no end fails within seconds. No wave of a test has nearly as many instructions.
 os.environ.setdefault("DG_SIM_MAX_INSTRUCTIONS", str(10**7))
 
+# Workers of pytest-xdist share the cores.
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+os.environ.setdefault("DG_SIM_THREADS", str(max((os.cpu_count() or 1) // _WORKERS, 1)))
+
 
 @pytest.fixture
 def default_settings():

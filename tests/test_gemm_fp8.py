@@ -6,6 +6,8 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import mmap
+import warnings
 
 import pytest
 import torch
@@ -367,3 +369,14 @@ def test_tensors_past_4_gib(which):
     a, b = (a_data, sfa), (b_data, sfb)
     dg.gemm_fp8(a, b, out=out)
     assert_accurate(out, gemm_reference(a, b))
+
+
+def test_weights_mapped_from_a_file_that_can_not_be_written(tmp_path):
+    a, (data, scales) = gemm_problem(9, 48, 256)
+    path = tmp_path / "weight"
+    path.write_bytes(bytes(data.untyped_storage()))
+    with path.open("rb") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that the tensor can't be written
+        mapped = torch.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), dtype=torch.uint8)
+        b = mapped.view(FP8).view_as(data), scales
+    assert_accurate(run(a, b, 9, 48), gemm_reference(a, (data, scales)))

@@ -192,13 +192,13 @@ def test_scales_of_columns_have_any_strides(scaling, rows):
 @pytest.mark.parametrize("of_all", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_configurations_agree_bit_by_bit(kind, of_all):
-    """Those that deal K alike: docs/numerics.md."""
+    """Those that deal K alike, with MFMAs of the same shape: docs/numerics.md."""
     problem = Problem(kind, 130, 136, 4 * 128 // kind.element_bytes + tail(kind, 3))
     results = collections.defaultdict(list)
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[problem.dtype.itemsize]
     for config in gemm_candidates(kind) if of_all else [config for config in QUICK if config.kind == kind]:
         with forced(config):
-            results[config.waves_k].append(problem.run().view(bits))
+            results[config.waves_k, config.mfma_rows].append(problem.run().view(bits))
     assert max(map(len, results.values())) > 1
     assert all(torch.equal(of_waves[0], result) for of_waves in results.values() for result in of_waves)
 

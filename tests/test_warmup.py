@@ -304,7 +304,7 @@ def test_the_command_says_what_is_wrong_with_a_file(tmp_path, text, message):
     assert message in result.output
 
 
-@pytest.mark.parametrize("arguments", [(), ("--model", "gpt-2"), ("--model", "llama-3-70b", "--shapes", "x.json")])
+@pytest.mark.parametrize("arguments", [(), ("--model", "gpt-2"), ("--model", "llama-3-70b", "--shapes", __file__)])
 def test_the_command_wants_one_model_or_file(arguments):
     result = invoke(*arguments)
     assert result.exit_code == 2

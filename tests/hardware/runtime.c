@@ -134,6 +134,11 @@ int hipGetDevicePropertiesR0600(char* properties, int device) {
   if (!status) strcpy(properties + 1160, archs[device]);
   return status;
 }
+int hipDeviceGetAttribute(int* value, int attribute, int device) {
+  if (attribute > 10017) return 1;  // as ROCm 6, which can't tell the number of XCDs
+  return SIMULATED(hipDeviceGetAttribute, (int*, int, int), value, attribute, 0);
+}
+int hipGetLastError(void) { return SIMULATED(hipGetLastError, (void)); }
 int hipRuntimeGetVersion(int* version) { return *version = 60342131, 0; }
 int hipDeviceSynchronize(void) {
   LOCKED;
