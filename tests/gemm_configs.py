@@ -186,9 +186,9 @@ def quick(configs: Iterable[GemmConfig]) -> list[GemmConfig]:
     return chosen
 
 
-def each_tile(configs: Sequence[GemmConfig]) -> pytest.MarkDecorator:
-    """Runs a test with each configuration; the default run takes the ``quick`` ones."""
-    in_default_run = set(quick(configs))
+def each_tile(configs: Sequence[GemmConfig], always: Iterable[GemmConfig] = ()) -> pytest.MarkDecorator:
+    """Runs a test with each configuration; the default run takes the ``quick`` ones and ``always``."""
+    in_default_run = {*quick([config for config in configs if config not in always]), *always}
     return pytest.mark.parametrize(
         "config",
         [
@@ -196,3 +196,7 @@ def each_tile(configs: Sequence[GemmConfig]) -> pytest.MarkDecorator:
             for config in configs
         ],
     )
+
+
+each_dense_tile = each_tile(ALL, always=OTHERS + IN_TWO_BLOCKS)
+QUICK_ALL = (*quick(CHOSEN), *OTHERS, *IN_TWO_BLOCKS)

@@ -55,7 +55,7 @@ IN_DEFAULT_RUN = ("flash_attention-turns", "flash_attention-fp8", "decode", "mla
 def test_clean(monkeypatch, name):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
-    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")
     for seed in range(2):
         monkeypatch.setenv("DG_SIM_SEED", str(seed))
         RUNS[name]()

@@ -189,7 +189,7 @@ def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
     kind = config.kind
-    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")
     expr = {("k", "k"): "bhr,hdr->bhd", ("k", "rows"): "bhd,hdr->bhr", ("rows", "rows"): "bhd,bhr->hdr"}[
         kind.a_major, kind.b_major
     ]

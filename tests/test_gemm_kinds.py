@@ -150,12 +150,11 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
     use_config(config)
-    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")
     k = 5 * 128 // config.kind.element_bytes - tail(config.kind, 1)
     problem = Problem(config.kind, config.block_m + 3, config.output_n + 5, k)
-    for seed in range(2):
-        monkeypatch.setenv("DG_SIM_SEED", str(seed))
-        problem.run()
+    monkeypatch.setenv("DG_SIM_SEED", "1")
+    problem.run()
 
 
 @settings(max_examples=40, deadline=None)

@@ -258,7 +258,7 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
     use_config(config)
-    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")
     sizes = [config.block_m + 3, 0, 2]
     for seed in range(2):
         dg.set_num_sms(2 + seed)  # with 2 masked tiles are the taller ones

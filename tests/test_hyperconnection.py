@@ -103,7 +103,7 @@ def test_any_shape(m, n, chunks, num_splits):
 def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
-    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")
     with forced(config):
         Problem(config.block_m + 3, 40, 512 + (40 if config.kind.k_tail else 0), 3).run()
 

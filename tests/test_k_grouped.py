@@ -175,7 +175,7 @@ KINDS = [
 def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
-    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")
     with forced(config):
         Problem(config.block_m + 16, config.block_n + 16, [144, 0, 400]).run(packed=config.kind.a_major == "k")
 

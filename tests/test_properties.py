@@ -576,5 +576,5 @@ def test_many_problems(name):
 def test_no_races_and_no_missing_waits(monkeypatch, name):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
-    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")
     check_examples(name, MANY_SANITISED)

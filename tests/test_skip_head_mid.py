@@ -81,7 +81,7 @@ def test_any_heads(m, heads, left, mid, right, unit):
 def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
-    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")
     kind = config.kind
     dtype, recipe = (torch.float32, (1, 1, 128)) if kind.scaling == "vectors" else (torch.bfloat16, None)
     with forced(config):

@@ -127,7 +127,7 @@ def test_any_shape(groups, m, n, chunks, accumulate):
 def test_every_tile_without_races(monkeypatch, config):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
-    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")
     expr = "bmk,bnk->mn" if config.kind.a_major == "k" else "bkm,bkn->mn"
     with forced(config):
         Problem(5, config.block_m + 16, config.block_n + 16, 128 + (24 if config.kind.k_tail else 0)).run(expr)
