@@ -53,7 +53,8 @@ def run_example(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
 def test_experts_of_several_processes(processes):
     printed = run_example("expert_parallel.py", "--processes", str(processes), "--tokens", "20").splitlines()
     assert sorted(line.partition(":")[0] for line in printed) == [f"rank {rank}" for rank in range(processes)]

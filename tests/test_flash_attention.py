@@ -187,7 +187,7 @@ def test_long(problem):
     problem.run()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=14, deadline=None)
 @given(data=st.data())
 def test_any_shape(data):
     tokens = st.integers(0, 280)

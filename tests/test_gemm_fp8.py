@@ -246,7 +246,7 @@ def test_what_is_between_rows_of_the_output_stays(m, n):
     assert_accurate(memory[:, :n], gemm_reference(a, b))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     m=st.integers(1, 150),
     n=st.integers(1, 300),
