@@ -229,6 +229,7 @@ def outgrow_memory():
         small()
         assert workspace._kept.by_stream[0, stream.cuda_stream][1].address == address
         stream.synchronize()
+        torch.cuda.default_stream().synchronize()
         torch.testing.assert_close(d.cpu().double(), a.double() @ b.double().T, rtol=2**-7, atol=0.05)
         # The stream's work still writes memory that the default stream gets.
         small()
