@@ -37,7 +37,7 @@ def main(python: str, torch: str, zig: str, *others: str) -> None:
 
 
 def small(line: str) -> str | None:
-    """What to install of one of torch's requirements."""
+    """The requirement to install for one of torch's, without the CUDA libraries that nothing calls here; or None."""
     requirement = Requirement(line)
     if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
         return None

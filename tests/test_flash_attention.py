@@ -234,7 +234,7 @@ def test_packed_is_what_each_sequence_gives(data):
 
 @pytest.mark.parametrize("window", [(150, 0), (100, 120), (0, 130)], ids=str)
 def test_windows_that_begin_and_end_in_any_place_of_a_block(window):
-    """Of the queries of a wave, for some of which a block of keys is outside, but not for the first or the last one."""
+    """Blocks of keys outside the windows of some of a wave's queries, but not of the first or the last one."""
     Problem(256, 420, widths=(64, 64), window=window).run()
 
 

@@ -71,7 +71,7 @@ def _templates(monkeypatch):
 
 
 def works() -> None:
-    """What a child does."""
+    """The calls that a child makes."""
     lib = hip.runtime().lib
     address = c_void_p()
     hip.runtime().check(lib.hipMalloc(byref(address), c_size_t(64)))

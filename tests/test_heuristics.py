@@ -300,7 +300,7 @@ def test_memory_bounds_the_estimate():
 
 
 def test_parts_of_k_are_not_too_short():
-    """Of at least 8 K-blocks each."""
+    """Parts have at least 8 K-blocks each."""
     for k, splits in ((1024, {1}), (2048, {1, 2}), (4096, {1, 2, 3, 4})):
         problem = GemmProblem(GemmKind(), 64, 256, k, 304, 1, 256)
         choices = ranked_choices(problem, gemm_candidates(GemmKind()))

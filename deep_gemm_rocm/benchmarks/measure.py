@@ -14,7 +14,7 @@ import numpy as np
 from .. import hip, simulator
 from ..testing.stopwatch import Stopwatch
 
-# What events themselves take shouldn't count: a time is that of so many calls.
+# A time is that of so many calls, so that the events' own time hardly counts.
 _LEAST_MICROSECONDS, _MOST_CALLS = 100.0, 20
 
 

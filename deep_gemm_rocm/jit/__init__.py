@@ -76,7 +76,7 @@ def forget() -> None:
 
 
 def source_of(template: str, values: Mapping[str, Value]) -> Source:
-    """What is compiled for this device: ``get_kernel``'s template with its values, and the number of XCDs."""
+    """The source to compile for this device: ``get_kernel``'s template with its values, and the number of XCDs."""
     headers = include_dir()
     text = render(headers / "deep_gemm_rocm", template, {**values, "num_xcds": settings.device_num_xcds()})
     return Source.collect(str(values.get("kernel_name", template.removesuffix(".hip.j2"))), text, headers)

@@ -1,4 +1,4 @@
-// What a decode kernel is launched with. DecodeArguments in attention_kernel.py is the same structure.
+// The arguments of a decode kernel. DecodeArguments in attention_kernel.py is the same structure.
 #pragma once
 
 #include "deep_gemm_rocm/attention_arguments.h"

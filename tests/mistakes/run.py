@@ -95,7 +95,7 @@ class Checkout:
                 shutil.copytree(ROOT / _LIB, self.folder / _LIB, dirs_exist_ok=True)
 
     def _build_simulator(self) -> None:
-        """What the mistake concerns, from what was built before."""
+        """Rebuilds the libraries that the mistake is in, incrementally."""
         if not (ROOT / _BUILD / "build.ninja").exists():
             raise BrokenError("the simulator was not built in this checkout: run `pip install -e .`")
         shutil.rmtree(self.folder / _BUILD, ignore_errors=True)
@@ -143,7 +143,7 @@ def _output(*command: str) -> str:
 
 
 def _engine_level() -> str:
-    """Of the engine that runs here: the one that is asked for, or else the highest that the processor has, as in
+    """The engine that runs here: the one that is asked for, or else the highest that the processor has, as in
     engine_library.cpp."""
     if forced := os.environ.get("DG_SIM_ENGINE"):
         return forced

@@ -144,7 +144,7 @@ class Node(ctypes.Structure):
 
 
 class Launch(ctypes.Structure):
-    """Of hipLaunchKernelExC; that of hipDrvLaunchKernelEx has 32 bits of LDS, at the same place."""
+    """hipLaunchKernelExC's; that of hipDrvLaunchKernelEx has 32 bits of LDS, at the same place."""
 
     _fields_ = [("grid", Dim3), ("block", Dim3), ("lds", c_size_t), ("stream", c_void_p), ("attrs", c_void_p),
                 ("numAttrs", c_uint)]  # fmt: skip
@@ -307,7 +307,7 @@ class State:
                 "UserObject": self.user_object}[parameter.handle or ""]  # fmt: skip
 
     def pointer_to(self, parameter: Parameter) -> Any:
-        """What the function can use."""
+        """Good arguments for the function."""
         name, call, world = parameter.name, self.function.name, self.world
         keep = world.keep
         if parameter.type == "Text":
@@ -368,7 +368,7 @@ class State:
         return keep(ctypes.create_string_buffer(8192))
 
     def by_value(self, parameter: Parameter) -> Any:
-        """What isn't a pointer."""
+        """The arguments that aren't pointers."""
         name, call = parameter.name, self.function.name
         if parameter.type == "dim3":
             return Dim3(1, 1, 1)
@@ -428,7 +428,7 @@ class Calls:
         self.world, self.function = world, function
         self.state = State(world, function)
         self.call = world.hip[function.name]
-        # What isn't a status answers 0 or false.
+        # Functions without a status answer 0 or false.
         self.is_status = function.returns == "hipError_t" or function.name.startswith("__hip")
 
     def failed(self, arguments: list[Any]) -> bool:

@@ -77,7 +77,7 @@ struct BufferPosition {
   uint64_t in_bounds;  // bytes from there that are in range
 };
 
-// What the operands of a lane add up to. `offset` is that of the lane and the instruction's, a sum of 32 bits.
+// A lane's operands added up. `offset` is the lane's plus the instruction's, a sum of 32 bits.
 struct BufferOffsets {
   bool has_index;
   uint32_t index, lane, offset;

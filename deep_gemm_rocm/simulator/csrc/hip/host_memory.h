@@ -11,7 +11,7 @@
 
 #include "status.h"
 
-// What one call of the API has found out about pages holds until its end, or until it runs code of the program.
+// Pages that one call of the API found usable stay so until its end, or until it runs code of the program.
 bool is_mapped(const void* address, size_t size);
 bool is_readable(const void* address, size_t size);
 bool is_writable(void* address, size_t size);

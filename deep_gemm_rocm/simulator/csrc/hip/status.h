@@ -104,7 +104,7 @@ struct Failure {
 hipError_t set_last_error(hipError_t status) noexcept;
 hipError_t set_last_error(hipError_t status, const char* function, const char* message) noexcept;
 
-// What is known of the caller's memory (host_memory.h) is so no longer.
+// Forgets which pages of the caller's memory are usable (host_memory.h).
 void forget_probes();
 
 template <class Body>

@@ -13,7 +13,7 @@ uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64_t>(poi
 
 MemoryMap& memory() { return MemoryMap::instance(); }
 
-// What was registered is the program's, which may have unmapped it since.
+// Registered memory is the program's, which may have unmapped it since.
 bool is_allocated(const void* pointer, size_t size) {
   if (!memory().covers(address_of(pointer), size)) return false;
   const auto block = memory().find(address_of(pointer));

@@ -19,7 +19,7 @@ struct Placement {
   size_t pitch;        // bytes from row to row
   size_t slice_pitch;  // bytes from slice to slice
 
-  // What a pitched pointer refers to from this position on.
+  // The memory behind a pitched pointer, from this position on.
   static Placement of(const hipPitchedPtr& pointer, const hipPos& position, const char* name);
 
   // Bytes from the first to the last one of the box; `name` is the place's in errors.
