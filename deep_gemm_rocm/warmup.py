@@ -23,8 +23,9 @@ _PAGE_TOKENS = 64
 _SCALE_BYTES = 4
 _MODELS = Path(__file__).resolve().parent / "models"
 
-# Kernels change where a tile's rows, up to 256, or a device's tiles fill up: less and less often.
-_ALL_M = (*range(16, 1024, 16), *range(1024, 8192, 128), *range(8192, 32769, 1024))
+# Kernels change where a tile's rows, up to 256, or a device's tiles fill up: less and less often. Of few rows each may
+# change the estimated time enough for another one.
+_ALL_M = (*range(1, 64), *range(64, 1024, 16), *range(1024, 8192, 128), *range(8192, 32769, 1024))
 
 
 class _Function(NamedTuple):

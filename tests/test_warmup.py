@@ -198,10 +198,10 @@ def test_every_function_is_known():
 def test_a_model_needs_few_kernels_whatever_the_batch(model):
     workloads = warmup.load(warmup.models()[model])
     wanted = kernel_names(workloads)
-    assert len(wanted) == len(set(wanted)) <= 45
+    assert len(wanted) == len(set(wanted)) <= 46
     generator = random.Random(0)
     for workload in workloads:
-        anything = [generator.randrange(1, 2 ** generator.randrange(1, 16)) for _ in range(8)]
+        anything = [generator.randrange(1, 2 ** generator.randrange(1, 16)) for _ in range(20)]
         drawn = Workload(workload.function, anything, workload.n, workload.k, workload.num_groups, workload.d_dtype)
         assert set(kernel_names([drawn])) <= set(wanted)
 
