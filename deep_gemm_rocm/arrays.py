@@ -27,7 +27,6 @@ _R = TypeVar("_R")
 
 _KINDS_OF_MEMORY = (2, 3)  # hipMemoryTypeDevice, hipMemoryTypeManaged
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3  # hipMemcpyKind
-_RELAXED = 2  # hipStreamCaptureModeRelaxed
 _NO_SYNC, _MOVE = 1, 1  # hipUserObjectNoDestructorSync, hipGraphUserObjectMove
 _ALIGNMENT = 256  # of what lies in one block of memory
 _LEAST_BYTES = 2**20
@@ -148,27 +147,17 @@ class ArrayRuntime(hip.Runtime):
         finally:
             self.check(self.lib.hipSetDevice(before.value))
 
-    @contextlib.contextmanager
-    def _allowing_all(self) -> Iterator[None]:
-        """Memory may be allocated and freed inside of it although a stream is captured, in whichever thread."""
-        mode = c_int(_RELAXED)
-        self.check(self.lib.hipThreadExchangeStreamCaptureMode(byref(mode)))
-        try:
-            yield
-        finally:
-            self.lib.hipThreadExchangeStreamCaptureMode(byref(mode))
-
     def take(self, size: int, device: int) -> int:
         """The address of new memory of a device."""
         address = c_void_p()
-        with self.on(device), self._allowing_all():
+        with self.on(device), self._beside_captures():
             self.check(self.lib.hipMalloc(byref(address), max(size, 1)))
         assert address.value is not None
         return address.value
 
     def give_back(self, address: int) -> None:
         """Frees memory, once all work that was launched is done."""
-        with self._allowing_all():
+        with self._beside_captures():
             self.lib.hipFree(address)
 
     def is_capturing(self, device: int | None = None) -> bool:

@@ -345,6 +345,6 @@ def replaced(by: Finds) -> Iterator[None]:
 
 def forget() -> None:
     """Makes functions that choose configurations ask the tables again, and read which tables the environment names."""
-    for forget in _on_change:
-        forget()
+    for clear in _on_change:
+        clear()
     changes.note()
