@@ -28,23 +28,23 @@ SIMULATOR = Path("deep_gemm_rocm/simulator")
 X86_64_LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")
 
 COMMON_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
-# The engine computes what the chip computes: no contraction and no assumption about rounding may change a result.
+# The engine must compute exactly the chip's results: no contraction of FMAs, no assumptions about rounding or aliasing.
 ENGINE_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
-# GCC else sets and copies a few hundred bytes by string instructions, which take longer to start than that takes.
+# By default, GCC sets and copies a few hundred bytes with string instructions, whose start-up dominates.
 GCC_FLAGS = [f"-m{f}-strategy=vector_loop:256:noalign,libcall:-1:noalign" for f in ("memset", "memcpy")]
-# clang warns of each loop that it can't vectorise as it is told to, and of libstdc++ 12's own std::stable_sort.
+# Without these, clang warns of loops that it can't vectorise as requested, and of libstdc++ 12's own std::stable_sort.
 CLANG_FLAGS = ["-Wno-pass-failed", "-Wno-deprecated-declarations"]
-# Never unmapped, for their threads and the handles they gave away outlive a dlclose; and bound to themselves, whatever
-# other HIP library is in the process.
+# nodelete: threads and handles of the libraries outlive a dlclose. -Bsymbolic: the libraries call their own functions,
+# even if another HIP library is in the process.
 LINK_FLAGS = ["-shared", "-pthread", "-Wl,-z,defs", "-Wl,-z,nodelete", "-Wl,-Bsymbolic"]
-# The wheel may go to machines that have another C++ library, or none.
+# A wheel may be installed where another C++ library, or none, is available.
 STATIC_RUNTIME = ["-static-libstdc++", "-static-libgcc"]
 
 ZIG = [sys.executable, "-m", "ziglang", "c++"]
 
 
 def complaint(compiler: list[str]) -> str:
-    """Why the compiler builds no C++17 shared library for the highest x86-64 level; empty where it builds one."""
+    """The reason why the compiler can't build a C++17 shared library for the highest x86-64 level; empty if it can."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.cpp")
         source.write_text("#include <string>\nstd::string probe(int i) { return std::to_string(i); }\n")
@@ -59,7 +59,7 @@ def complaint(compiler: list[str]) -> str:
 
 @functools.cache
 def system_compiler() -> list[str] | None:
-    """The machine's C++ compiler: $CXX, or the first of c++, g++ and clang++ that works; None where there is none."""
+    """The machine's C++ compiler: $CXX, or the first of c++, g++ and clang++ that works; else None."""
     if chosen := shlex.split(os.environ.get("CXX", "")):
         if why := complaint(chosen):
             raise SystemExit(
@@ -76,7 +76,7 @@ def is_gcc(compiler: list[str]) -> bool:
 
 
 class Toolchain:
-    """How the compiler at hand spells what differs from compiler to compiler."""
+    """The compiler, and the flags that differ between compilers."""
 
     def __init__(self) -> None:
         compiler = system_compiler()
@@ -85,8 +85,7 @@ class Toolchain:
         if self.is_zig:
             if importlib.util.find_spec("ziglang") is None:
                 raise SystemExit("no C++ compiler: install g++ or clang++, or `pip install ziglang`")
-            # zig turns undefined behaviour into traps and adds debug information unless told not to; the glibc is
-            # manylinux_2_28's.
+            # The glibc is manylinux_2_28's. By default, zig makes undefined behaviour trap and adds debug information.
             self.flags = ["-target", "x86_64-linux-gnu.2.28", "-fno-sanitize=undefined", "-g0", *CLANG_FLAGS]
             self.link_flags = ["-s"]
         else:
@@ -98,11 +97,11 @@ class Toolchain:
 
 
 class Library(Extension):
-    """A shared library without a Python interface: its sources and the x86-64 level it is compiled for."""
+    """A shared library without a Python interface, compiled for one x86-64 level."""
 
     def __init__(self, name: str, folder: str, level: str, flags: list[str], link_flags: list[str]) -> None:
         sources = sorted(str(path) for path in (SIMULATOR / "csrc" / folder).rglob("*.cpp"))
-        self.exports = ROOT / SIMULATOR / "csrc" / f"{folder}.map"  # what it shows
+        self.exports = ROOT / SIMULATOR / "csrc" / f"{folder}.map"  # version script of exported symbols
         super().__init__(f"deep_gemm_rocm.simulator.lib.{name}", sources, language="c++")
         self.level = level
         self.flags = flags
@@ -116,7 +115,7 @@ LIBRARIES = [
 
 
 class BuildSimulator(build_ext):
-    """Writes one ninja file for all libraries and runs it: parallel, and incremental across `pip install -e .` runs."""
+    """Builds all libraries with one ninja file: in parallel, and incrementally across `pip install -e .` runs."""
 
     def copy_extensions_to_source(self) -> None:
         (ROOT / SIMULATOR / "lib").mkdir(exist_ok=True)
@@ -128,7 +127,7 @@ class BuildSimulator(build_ext):
     def build_extensions(self) -> None:
         if (sys.platform, platform.machine()) != ("linux", "x86_64"):
             raise SystemExit(f"deep_gemm_rocm needs Linux on x86-64, this is {sys.platform} on {platform.machine()}")
-        # Not build_temp: an editable install builds in a temporary folder, which would make every build a full one.
+        # build_temp won't do: in an editable install it is temporary, so that every build would be a full one.
         folder = ROOT / BUILD
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "lock", "w") as lock:
@@ -167,7 +166,7 @@ class BuildSimulator(build_ext):
 
 
 def from_build(path: Path) -> str:
-    """The way from the build's folder, so that a copy of the checkout goes on building where this one was."""
+    """The path relative to the build folder, so that a copied checkout builds incrementally, too."""
     return os.path.relpath(path, ROOT / BUILD)
 
 
@@ -182,7 +181,7 @@ def ninja_program() -> str:
 
 
 class PlatformWheel(bdist_wheel):
-    """Tags the wheel for the platform but for no particular Python version or ABI."""
+    """Tags the wheel for the platform, but for any Python version and ABI."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
@@ -193,6 +192,6 @@ setup(
     package_dir={"deep_gemm_rocm.include": "include"},
     ext_modules=LIBRARIES,
     cmdclass={"build_ext": BuildSimulator, "bdist_wheel": PlatformWheel},
-    # pip puts this into the build environment where the machine has no compiler of its own.
+    # pip installs ziglang into the build environment if the machine has no compiler.
     setup_requires=[] if system_compiler() else ["ziglang"],
 )

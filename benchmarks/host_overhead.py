@@ -1,32 +1,40 @@
-"""What calls cost on the host, without what kernels take: ``python benchmarks/host_overhead.py``.
+"""The host's time of a call, without the kernel's: ``python benchmarks/host_overhead.py``.
 
-A warm call, from Python to the launch, beside ``torch.mm(out=)`` of 16 x 16; and the first call of a kernel that isn't
-in the cache yet. In simulation the launch does nothing, for there it would run the kernel.
+Measures, from Python to the launch: a repeated call, beside ``torch.mm(out=)`` of 16 x 16; the first call of a kernel
+that isn't in the cache yet; and calls of a warmed-up weight that differ from all calls before in M or in an address, or
+that are made under another number of compute units. In simulation the launch does nothing, since it would run the
+kernel.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import os
+import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 import typer
 
 import deep_gemm_rocm
-from deep_gemm_rocm import hip, jit
+from deep_gemm_rocm import jit, warmup_kernels
 from deep_gemm_rocm.benchmarks import problems
 from deep_gemm_rocm.benchmarks.shapes import Shape
+from deep_gemm_rocm.runtime import hip
 
 _CALLS, _ROUNDS = 100, 300
+_ROWS = 2048  # the largest M of calls that differ
+_ADDRESSES = 400
+_OTHER_CUS = 200
 
 
 def microseconds(*calls: Callable[[], object]) -> list[float]:
-    """Of one of each of the calls, in their quickest rounds: what else the machine does isn't counted."""
+    """The time of each call in its quickest round, which other work on the machine disturbs least."""
     best = [float("inf")] * len(calls)
     for _ in range(_ROUNDS):
         for i, call in enumerate(calls):
@@ -37,9 +45,20 @@ def microseconds(*calls: Callable[[], object]) -> list[float]:
     return [1e6 * seconds / _CALLS for seconds in best]
 
 
+def median_and_p99(calls: Iterable[Callable[[], object]]) -> str:
+    """The times of calls that are made once each, without those of other threads and processes."""
+    times = []
+    for call in calls:
+        start = time.thread_time()
+        call()
+        times.append(1e6 * (time.thread_time() - start))
+    cuts = statistics.quantiles(times, n=100)
+    return f"{cuts[49]:.1f} µs (p99 {cuts[98]:.1f} µs)"
+
+
 @contextlib.contextmanager
 def launching_nothing() -> Iterator[None]:
-    """In simulation kernels' entry points are replaced by a C function that does nothing."""
+    """In simulation, replaces the kernels' entry points by a C function that does nothing."""
     runtime = hip.runtime()
     if not runtime.is_simulated:
         yield
@@ -71,8 +90,7 @@ def empty_cache() -> Iterator[None]:
                 os.environ["DG_JIT_CACHE_DIR"] = before
 
 
-def main() -> None:
-    device = hip.runtime().tensor_device
+def repeated_calls(device: str) -> None:
     x, y, z = (torch.randn(16, 16, device=device) for _ in range(3))
     calls = (
         ("gemm_fp8", Shape(16, 128, 256)),
@@ -81,7 +99,7 @@ def main() -> None:
         ("bf16_gemm_nt", Shape(16, 128, 256)),
         ("m_grouped_fp8_gemm_nt_contiguous", Shape(16, 128, 256, 2)),
         ("m_grouped_fp8_gemm_nt_masked", Shape(16, 128, 256, 2)),
-        # Of large tiles, which take longest to compile.
+        # Large tiles take longest to compile.
         ("fp8_gemm_nt", Shape(4096, 7168, 256)),
         ("m_grouped_fp8_gemm_nt_contiguous", Shape(1024, 4096, 256, 4)),
         ("m_grouped_fp8_gemm_nt_masked", Shape(1024, 4096, 256, 1)),
@@ -101,6 +119,54 @@ def main() -> None:
             f"{name} {shape}: {ours_us:.2f} µs a call, {ours_us / mm_us:.1f} times torch.mm ({mm_us:.2f} µs); "
             "compiling " + " and ".join(f"{kernel.artefact.compile_seconds:.2f} s" for kernel in kernels)
         )
+
+
+def calls_that_differ(device: str) -> None:
+    for op, shape in (
+        ("fp8_gemm_nt", Shape(_ROWS, 7168, 2048)),
+        ("m_grouped_fp8_gemm_nt_contiguous", Shape(_ROWS // 4, 4096, 1024, 4)),
+        ("m_grouped_fp8_gemm_nt_masked", Shape(_ROWS, 4096, 1024, 1)),
+    ):
+        warmup_kernels(op, range(1, 2 * _ROWS), shape.n, shape.k, shape.groups)
+        problem = problems.make(op, shape, device)
+        sizes = range(1, _ROWS + 1, 4)
+        other_m = [of_rows(problem, m) for m in sizes]
+        memory = problem.d.new_empty(problem.d.numel() + _ADDRESSES * shape.n)
+        outputs = [memory[shape.n * row :][: problem.d.numel()].view(problem.d.shape) for row in range(_ADDRESSES)]
+        other_address = [of_rows(dataclasses.replace(problem, d=d), _ROWS) for d in outputs]
+        same = of_rows(problem, _ROWS)
+        with launching_nothing():
+            other_address[0]()
+            print(
+                f"{op} {shape}: {median_and_p99(other_m)} a call of another M, "
+                f"{median_and_p99(other_address[1:])} of another address, "
+                f"{median_and_p99([functools.partial(with_other_cus, same)] * 500)} "
+                "with get_num_sms and set_num_sms around it"
+            )
+
+
+def of_rows(problem: problems.Problem, m: int) -> Callable[[], object]:
+    """The call for ``m`` rows of a problem, or for masked groups that are expected to have as many."""
+    function = problems.OPERATIONS[problem.op].function
+    if problem.op.endswith("masked"):
+        return functools.partial(function, problem.a, problem.b, problem.d, problem.layout, m)
+    a, sfa = problem.a
+    more = () if problem.layout is None else (problem.layout[:m],)
+    return functools.partial(function, (a[:m], sfa[:m]), problem.b, problem.d[:m], *more)
+
+
+def with_other_cus(call: Callable[[], object]) -> None:
+    """A call as engines make it that leave compute units to communication."""
+    before = deep_gemm_rocm.get_num_sms()
+    deep_gemm_rocm.set_num_sms(_OTHER_CUS)
+    call()
+    deep_gemm_rocm.set_num_sms(before)
+
+
+def main() -> None:
+    device = hip.runtime().tensor_device
+    repeated_calls(device)
+    calls_that_differ(device)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import hip, testing
+from deep_gemm_rocm import testing
 from deep_gemm_rocm.jit import toolchain
+from deep_gemm_rocm.runtime import hip
 
 FP8_SHAPES = ((128, 2112, 7168), (512, 1024, 4096), (2048, 1024, 2048))  # M, N, K
 BF16_SHAPES = ((128, 2112, 2048), (1024, 1024, 1024))
@@ -194,7 +195,7 @@ def _costs(runs: int, sanitizer: bool) -> Table:
 
 
 def _report_of(program: str) -> float:
-    """What a Python process of its own prints."""
+    """The number that a Python process of its own prints."""
     root = Path(__file__).resolve().parent.parent
     done = subprocess.run([sys.executable, "-c", program], cwd=root, check=True, stdout=subprocess.PIPE)
     return float(done.stdout)

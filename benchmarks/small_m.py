@@ -1,7 +1,7 @@
 """GEMMs of few rows beside a kernel that only reads as many bytes: ``python benchmarks/small_m.py``.
 
-Such GEMMs read all of B once and compute little. How much of memory's bandwidth they can use at all, the other kernel
-tells: a launch and the first trip to memory take it as long. Times are simulated, with an empty Infinity Cache.
+GEMMs of few rows read all of B once and compute little. The other kernel shows how much bandwidth they could reach,
+since launch and memory latency cost it the same. Times are simulated, with an empty Infinity Cache.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import torch
 import typer
 
 import deep_gemm_rocm
-from deep_gemm_rocm import hip, simulator
+from deep_gemm_rocm import simulator
 from deep_gemm_rocm.benchmarks.shapes import DENSE, Shape, parse
-from deep_gemm_rocm.layout import ceil_div
+from deep_gemm_rocm.problems.layout import ceil_div
+from deep_gemm_rocm.runtime import hip
 
 READ = streaming.NAMES.index("read")
 CHUNK_BYTES = 16
@@ -33,7 +34,7 @@ def fp8_gemm(shape: Shape) -> list[simulator.KernelProfile]:
 
 
 def bytes_moved(shape: Shape) -> int:
-    """Of a, b and d, each once."""
+    """The bytes of a, b and d, each once."""
     return shape.m * shape.k + shape.n * shape.k + 2 * shape.m * shape.n
 
 

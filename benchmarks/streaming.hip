@@ -1,6 +1,6 @@
-// Kernels that do next to nothing but move memory, 16 bytes a work-item: what simulator.py measures GB/s with, and
-// small_m.py compares GEMMs with.
-#include "deep_gemm_rocm/hip_declarations.h"
+// Kernels that only move memory, 16 bytes a work-item. simulator.py measures bandwidth with them, and small_m.py
+// compares GEMMs with them.
+#include "deep_gemm_rocm/hardware/hip_declarations.h"
 
 namespace deep_gemm_rocm {
 

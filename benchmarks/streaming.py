@@ -7,8 +7,8 @@ from ctypes import c_int, c_void_p
 from pathlib import Path
 
 from deep_gemm_rocm.jit import Kernel, cache, toolchain
+from deep_gemm_rocm.jit.paths import include_dir
 from deep_gemm_rocm.jit.source import Source
-from deep_gemm_rocm.paths import include_dir
 
 NAMES = ("copy", "add", "row_sum", "read")  # by number, the first argument
 

@@ -1,9 +1,18 @@
 """DeepGEMM for AMD's MI300X (gfx942): FP8 GEMM with fine-grained scales, on the GPU or on a simulated one."""
 
-from . import ops  # noqa: F401  defines torch.ops.deep_gemm_rocm
-from .arrays import DeviceTensor, as_tensor
-from .attention import flash_attention, flash_attention_decode, mla_decode
-from .drop_in import (
+from .api import torch_ops  # noqa: F401  defines torch.ops.deep_gemm_rocm
+from .api.attention import flash_attention, flash_attention_decode, mla_decode
+from .api.casts import (
+    convert_fp8_fn_to_fnuz,
+    get_col_major_tma_aligned_tensor,
+    get_mn_major_tma_aligned_tensor,
+    get_tma_aligned_size,
+    per_block_cast_to_fp8,
+    per_channel_cast_to_fp8,
+    per_token_cast_to_fp8,
+    shuffle_weight,
+)
+from .api.drop_in import (
     cublaslt_gemm_nn,
     cublaslt_gemm_nt,
     cublaslt_gemm_tn,
@@ -15,8 +24,8 @@ from .drop_in import (
     install_as_deep_gemm,
     transform_sf_into_required_layout,
 )
-from .einstein_sum import einsum, fp8_einsum
-from .gemm import (
+from .api.einsum import einsum, fp8_einsum
+from .api.gemm import (
     bf16_gemm_nn,
     bf16_gemm_nt,
     bf16_gemm_tn,
@@ -34,7 +43,7 @@ from .gemm import (
     gemm_fp8,
     gemm_fp8_fp8_bf16_nt,
 )
-from .grouped import (
+from .api.grouped import (
     bf16_m_grouped_gemm_nt_masked,
     fp8_m_grouped_gemm_nt_masked,
     m_grouped_bf16_gemm_nn_contiguous,
@@ -49,28 +58,16 @@ from .grouped import (
     m_grouped_gemm_fp8_fp8_bf16_nt_contiguous,
     m_grouped_gemm_fp8_fp8_bf16_nt_masked,
 )
-from .hyperconnection import tf32_hc_prenorm_gemm
-from .k_grouped import (
+from .api.hyperconnection import tf32_hc_prenorm_gemm
+from .api.k_grouped import (
     k_grouped_bf16_gemm_tn_contiguous,
     k_grouped_fp8_gemm_nt_contiguous,
     k_grouped_fp8_gemm_tn_contiguous,
     k_grouped_wgrad_gemm_fp8_fp8_fp32_nt,
     wgrad_gemm_fp8_fp8_fp32_nt,
 )
-from .layout import (
-    align,
-    ceil_div,
-    convert_fp8_fn_to_fnuz,
-    get_col_major_tma_aligned_tensor,
-    get_mn_major_tma_aligned_tensor,
-    get_tma_aligned_size,
-    per_block_cast_to_fp8,
-    per_channel_cast_to_fp8,
-    per_token_cast_to_fp8,
-    shuffle_weight,
-)
-from .mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
-from .settings import (
+from .api.mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
+from .api.settings import (
     get_compile_mode,
     get_k_alignment_for_contiguous_layout,
     get_m_alignment_for_contiguous_layout,
@@ -87,13 +84,26 @@ from .settings import (
     set_pdl,
     set_tc_util,
 )
-from .streams import stream
+from .api.warmup import warmup_kernels
+from .jit import JitError
+from .problems.gemm_kind import Epilogue
+from .problems.layout import Pair, align, ceil_div
+from .runtime import hip  # noqa: F401
+from .runtime.arrays import DeviceTensor, as_tensor
+from .runtime.hip import HipError, NoDeviceError
+from .runtime.streams import stream
 from .testing.numerics import calc_diff
 from .testing.timing import bench, bench_kineto
-from .warmup import warmup_kernels
+
+__version__ = "0.1.0"
 
 __all__ = [
     "DeviceTensor",
+    "Epilogue",
+    "HipError",
+    "JitError",
+    "NoDeviceError",
+    "Pair",
     "align",
     "as_tensor",
     "bench",

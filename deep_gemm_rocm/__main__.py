@@ -10,12 +10,28 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from . import __version__
+from .api.warmup import models
 from .cli import UsageError, cache, sim
-from .hip import HipError, NoDeviceError
 from .jit import JitError
-from .warmup import models
+from .runtime.hip import HipError, NoDeviceError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="FP8 kernels for AMD's MI300X, real or simulated.")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"deep_gemm_rocm {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 app.add_typer(sim.app, name="sim")
@@ -74,14 +90,14 @@ def bench(
         str,
         typer.Option(
             help=f"MxNxK, MxNxKxGROUPS, deepgemm, {', '.join(models())}; with commas between. "
-            "Of attention, BATCHxTOKENS_QxTOKENS_KxHEADSxKV_HEADSxWIDTH."
+            "For attention BATCHxTOKENS_QxTOKENS_KxHEADSxKV_HEADSxWIDTH."
         ),
     ] = "deepgemm",
     baseline: Annotated[
         str,
         typer.Option(
             help="triton, rocblas, hipblaslt, torch_scaled_mm, aiter, dense, all or none; with commas between. "
-            "dense is what grouped GEMM is held against, the dense kernel at the same FLOPs."
+            "dense compares grouped GEMM with the dense kernel at the same FLOPs."
         ),
     ] = "all",
     iters: Annotated[int | None, typer.Option(min=1, help="Timed calls.")] = None,
@@ -91,8 +107,15 @@ def bench(
     json: Annotated[Path | None, typer.Option(help="File for all numbers, with versions and clocks.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="File for a report.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Folder for plots (PNG, needs matplotlib).")] = None,
+    check: Annotated[
+        bool, typer.Option(help="Check results. Without, simulated times come several times quicker.")
+    ] = True,
+    docs: Annotated[
+        Path | None,
+        typer.Option("--write-docs", help="Write docs/benchmarks.md there, with its picture beside it."),
+    ] = None,
 ) -> None:
-    """Measure kernels beside others: with events on hardware, in the timing model on the simulated MI300X.
+    """Benchmark kernels against baselines: timed by events on hardware, by the timing model on the simulated MI300X.
 
     Functions: fp8_gemm_nt, bf16_gemm_nt, m_grouped_{fp8,bf16}_gemm_nt_{contiguous,masked},
     k_grouped_{fp8,bf16}_gemm_tn_contiguous, [fp8_]flash_attention, [fp8_]flash_attention_causal,
@@ -100,12 +123,15 @@ def bench(
     """
     from .benchmarks.baselines import BASELINES
     from .benchmarks.operations import OPERATIONS
-    from .cli.bench import run
+    from .cli.bench import run, write_docs
+
+    if docs:
+        _finish(lambda console: write_docs(console, docs))
 
     def chosen(text: str, known: Iterable[str]) -> list[str]:
         return list(known) if text == "all" else [name for name in text.split(",") if name and name != "none"]
 
-    given = {"iters": iters, "cold_iters": cold_iters, "rotating_mb": rotating}
+    given = {"iters": iters, "cold_iters": cold_iters, "rotating_mb": rotating, "check": check}
     _finish(
         lambda console: run(
             console,
@@ -136,7 +162,8 @@ def tune(
 ) -> None:
     """Measure the most promising configurations for each shape and keep the best ones in a table.
 
-    The best is the fastest, or for GEMM one that the heuristic may choose, too, if that takes at most 2% longer.
+    The best is the fastest. For GEMM, a configuration that the heuristic may also choose wins if it takes at most 2%
+    longer, since it saves a kernel.
     """
     from .benchmarks.problems import OPERATIONS
     from .cli.tune import run
@@ -146,7 +173,7 @@ def tune(
 
 
 def _finish(command: Callable[[Console], bool]) -> None:
-    """Runs a command and exits, with 1 if it found something wrong."""
+    """Runs a command and exits with status 0 if it returns True, else 1."""
     console = Console(highlight=False, soft_wrap=True)
     try:
         good = command(console)

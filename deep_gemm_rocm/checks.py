@@ -1,4 +1,4 @@
-"""Checks of single arguments, which raise errors that name them."""
+"""Checks of single arguments. Errors name the argument."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 def check_int(name: str, value: Any, least: int, most: int = 2**31 - 1) -> int:
-    """``value`` as an int that a kernel can hold, unless ``most`` says otherwise.
+    """Returns ``value`` as an int; by default ``most`` is the largest 32-bit integer.
 
     Raises:
-        TypeError, ValueError: it is none, less than ``least`` or more than ``most``.
+        TypeError, ValueError: ``value`` is not an int from ``least`` to ``most``.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
@@ -37,8 +37,8 @@ def check_bool(name: str, value: Any) -> bool:
 def check_tensor(name: str, tensor: object) -> None:
     """
     Raises:
-        TypeError, ValueError: it holds no values in strided memory: not its own, or these were freed, which torch
-            itself doesn't notice.
+        TypeError, ValueError: ``tensor`` is not a strided torch tensor, is a lazily negated view, or its storage was
+            resized or freed, which torch itself doesn't notice.
     """
     if not isinstance(tensor, torch.Tensor):
         is_array = hasattr(tensor, "__dlpack__") or hasattr(tensor, "__cuda_array_interface__")
@@ -47,7 +47,7 @@ def check_tensor(name: str, tensor: object) -> None:
     if tensor.layout != torch.strided:
         raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
     if torch.compiler.is_compiling():
-        return  # it can't be asked for the rest
+        return  # traced tensors have no storage
     check_storage(name, tensor)
     if tensor.is_neg():
         raise ValueError(f"{name} must hold its own values, got a lazily negated view; .resolve_neg() it")
@@ -56,7 +56,7 @@ def check_tensor(name: str, tensor: object) -> None:
 def check_storage(name: str, tensor: torch.Tensor) -> None:
     """
     Raises:
-        ValueError: the tensor needs more memory than its storage has by now.
+        ValueError: the tensor reaches beyond the end of its storage.
     """
     reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     needed = (tensor.storage_offset() + reach) * tensor.element_size() if tensor.numel() else 0
@@ -66,5 +66,5 @@ def check_storage(name: str, tensor: torch.Tensor) -> None:
 
 
 def one_of(dtypes: tuple[torch.dtype, ...]) -> str:
-    """Their names, for an error."""
+    """The dtypes' names, for an error message."""
     return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

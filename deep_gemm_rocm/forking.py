@@ -1,8 +1,8 @@
-"""Lets a forked child go on, whatever other threads of its parent were doing.
+"""Makes ``fork`` safe while other threads use this package.
 
-A child has none of these threads: what they had locked stays locked there, and what they had half done stays so. So a
-lock that may be held for long is made anew in the child, and a fork waits for what is soon over. The simulator's
-library does the same for itself, with pthread_atfork.
+A forked child has only the forking thread. Locks that other threads held stay locked there, and their unfinished work
+stays unfinished. So locks that may be held for long are replaced in the child, and a fork waits for short critical
+sections. The simulator's library does the same for itself, with pthread_atfork.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
-# Held while a thread does what must not be seen half done: loading a library, say, or starting a program, whose pipe
-# a child would keep open. It takes milliseconds at most.
+# Held during work that a fork must not interrupt, such as loading a library or starting a program (the child would keep
+# its pipe open). Such work takes milliseconds at most.
 no_fork = threading.RLock()
 
 
 class Lock:
-    """As ``threading.RLock``, but a forked child finds it free, unless the thread that forked holds it."""
+    """A ``threading.RLock`` that is free in a forked child, unless the forking thread holds it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -49,7 +49,7 @@ class Lock:
 
 
 class cached_property(functools.cached_property[_T]):  # noqa: N801
-    """functools' one, which holds a lock while it computes, before Python 3.12."""
+    """``functools.cached_property``, which before Python 3.12 holds a lock while it computes, for forked children."""
 
     def __init__(self, function: Callable[[Any], _T]) -> None:
         super().__init__(function)
@@ -61,12 +61,12 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801
 
 
 _made_anew: weakref.WeakSet[Lock | cached_property[Any]] = weakref.WeakSet()
-_begun: list[tuple[int, Callable[[], object]]] = []  # by which thread
+_begun: list[tuple[int, Callable[[], object]]] = []  # thread, undo
 
 
 @contextlib.contextmanager
 def undone_in_child(undo: Callable[[], object]) -> Iterator[None]:
-    """A child that another thread forks meanwhile calls ``undo``, for this thread won't end there what it has begun."""
+    """If another thread forks meanwhile, the child calls ``undo``: this thread can't finish its work there."""
     begun = threading.get_ident(), undo
     _begun.append(begun)
     try:

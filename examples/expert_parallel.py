@@ -1,10 +1,10 @@
-"""The layer of moe.py with its experts spread over processes: scaling out is torch.distributed's job.
+"""The mixture-of-experts layer of moe.py with its experts spread over processes by torch.distributed.
 
     python examples/expert_parallel.py --processes 4
 
-starts that many processes, each with tokens of its own and a share of the experts. On hardware each has a GPU and rows
-travel over RCCL; elsewhere each has a simulated MI300X and rows travel over gloo. Each compares its tokens' results
-with plain torch. ``torchrun`` starts it as well.
+starts four processes, each with its own tokens and a share of the experts. On hardware each process has a GPU, and rows
+travel over RCCL. Elsewhere each has a simulated MI300X, and rows travel over gloo. Each process compares the results of
+its tokens with plain torch. ``torchrun`` can start it as well.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import deep_gemm_rocm as dg
 def expert_parallel_moe(
     x: torch.Tensor, router: torch.Tensor, experts: Experts, top_k: int, group: dist.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """``moe`` of this process's tokens; ``experts`` are its share, in the order of the ranks.
+    """``moe`` for this process's tokens. ``experts`` are its share; rank 0 has the first ones.
 
-    Rows travel quantised, a byte for each value and a scale for 128 of them, and come back in bf16.
+    Rows travel to their experts in FP8, with a scale for 128 values, and come back in bf16.
     """
     share = len(router) // dist.get_world_size(group)
     chosen, chances = route(x, router, top_k)
@@ -51,7 +51,11 @@ def expert_parallel_moe(
 
 
 def _exchanged(rows: torch.Tensor, to: list[int], back: list[int], group: dist.ProcessGroup | None) -> torch.Tensor:
-    """Sends the first ``to[0]`` rows to rank 0 and so on; gives the rows that came, rank 0's first."""
+    """Sends the first ``to[0]`` rows to rank 0, the next ``to[1]`` to rank 1 and so on.
+
+    Returns:
+        The rows received, those of rank 0 first.
+    """
     arrived = rows.new_empty(sum(back), *rows.shape[1:])
     dist.all_to_all_single(arrived, rows.contiguous(), back, to, group=group)
     return arrived
@@ -72,7 +76,7 @@ def run(rank: int, world_size: int, tokens: int, init_method: str) -> None:
         x = torch.randn(tokens + 7 * rank, 256, generator=generator).bfloat16().to(device)
         actual = expert_parallel_moe(x, router, Experts(gate_up[mine], down[mine]), top_k=2)
         difference = dg.calc_diff(actual, reference(x, router, gate_up, down, top_k=2))
-        # With its newline: what several processes write in two parts gets mixed.
+        # One write with the newline in it: several processes print at once.
         line = f"rank {rank}: {len(x)} tokens, {share} experts, differs from plain torch by {difference:.1e}\n"
         print(line, end="", flush=True)
         if not difference < 1e-4:

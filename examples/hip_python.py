@@ -1,10 +1,10 @@
-"""FP8 GEMM in a program that allocates and streams with hip-python, AMD's own bindings: torch needs no ROCm.
+"""FP8 GEMM on memory and a stream of hip-python, AMD's own Python bindings. The torch needs no ROCm.
 
     pip install 'deep_gemm_rocm[rocm]'
     python examples/hip_python.py
 
-multiplies activations with a weight on a stream of hip-python's, once directly and once from a graph, on an MI300X or
-the simulated one, and compares the result with an fp64 product.
+multiplies activations with a weight on a hip-python stream, once directly and once from a graph, and compares the
+results with an fp64 product. It runs on an MI300X or the simulated one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ M, N, K = 64, 256, 512
 
 
 def call(function: Any, *arguments: Any) -> Any:
-    """Results of a HIP function without their status, which is an error unless it is hipSuccess."""
+    """Calls a HIP function, raises if its status isn't hipSuccess, and returns the other results."""
     status, *results = function(*arguments)
     if status != hip.hipError_t.hipSuccess:
         raise RuntimeError(f"{function.__name__}: {status}")
@@ -35,7 +35,7 @@ def call(function: Any, *arguments: Any) -> Any:
 
 
 def to_device(values: np.ndarray) -> Any:
-    """A copy in the GPU's memory, as hip-python's DeviceArray, whose type and shape are bytes until it is told."""
+    """Copies to the GPU's memory, as a DeviceArray of hip-python with the same type and shape."""
     array = call(hip.hipMalloc, values.nbytes)
     call(hip.hipMemcpy, array, values, values.nbytes, hip.hipMemcpyKind.hipMemcpyHostToDevice)
     array.configure(typestr=values.dtype.name, itemsize=values.itemsize, shape=values.shape)
@@ -49,12 +49,12 @@ def main() -> None:
     d_array = call(hip.hipMalloc, M * N * 2)
     stream = call(hip.hipStreamCreate)
 
-    # Every function takes what as_tensor makes of an array. The bytes of d are bf16, for which hip-python has no name.
+    # All functions take the DeviceTensors that as_tensor returns. hip-python has no name for bf16.
     d = dg.as_tensor(d_array, torch.bfloat16, (M, N))
     a = dg.per_token_cast_to_fp8(dg.as_tensor(x_array))
     b = dg.per_block_cast_to_fp8(dg.as_tensor(w_array))
     with dg.stream(stream):
-        dg.fp8_gemm_nt(a, b, d)  # returns at once, as a launch of hip-python's does
+        dg.fp8_gemm_nt(a, b, d)  # asynchronous, like any launch
     call(hip.hipStreamSynchronize, stream)
     compare("launched", d, x, w)
 

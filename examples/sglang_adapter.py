@@ -2,10 +2,10 @@
 
     python -c "import sglang_adapter; sglang_adapter.register(); import runpy; runpy.run_module('sglang.launch_server')"
 
-SGLang takes ``import deep_gemm`` for granted where ``ENABLE_JIT_DEEPGEMM`` is on, which its configurer computes from
-the CUDA architecture when it is imported. So the package is installed under that name, and the configurer imported
-while the architecture it asks for looks like Hopper's, whose scales are fp32 as they are here. Nobody has run this on
-hardware yet: ``register`` says which name it misses.
+SGLang imports ``deep_gemm`` if ``ENABLE_JIT_DEEPGEMM`` is on. Its configurer computes that from the CUDA architecture
+when it is imported. So ``register`` installs this package under that name, and imports the configurer while the
+architecture looks like Hopper, whose scales are fp32 as they are here. Nobody has run this on hardware yet. If a
+version of SGLang lacks one of the names that are needed, ``register`` says which.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _HOPPER = 90
 
 
 def register() -> None:
-    """Opens the gate: harmless if it is called twice, or where there is no MI300X.
+    """Makes SGLang use this package. Does nothing if called again, or if there is no MI300X.
 
     Raises:
-        RuntimeError: SGLang's layers were imported before, or this SGLang has no such gate.
+        RuntimeError: SGLang's layers were imported before, or this version decides in another way.
     """
     if not _is_mi300x():
         return

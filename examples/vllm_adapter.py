@@ -6,11 +6,12 @@ this file into a package of yours and add to its pyproject.toml
     [project.entry-points."vllm.general_plugins"]
     deep_gemm_rocm = "your_package.vllm_adapter:register"
 
-vLLM looks for a package called ``deep_gemm``, and asks the platform whether DeepGEMM may be used, which ROCm's denies.
-The first is answered by ``install_as_deep_gemm``; the second gate is opened for MI300X only.
+vLLM looks for a package called ``deep_gemm`` and asks its platform whether DeepGEMM is supported. ``register`` installs
+this package under that name, and makes the ROCm platform say yes on an MI300X.
 
-vLLM's ROCm platform converts weights to e4m3fnuz with scales doubled, by itself. Nobody has run this on hardware yet:
-names are those of vLLM's vllm/utils/deep_gemm.py and vllm/platforms, and ``register`` says which one it misses.
+vLLM's ROCm platform itself converts weights to e4m3fnuz with doubled scales. Nobody has run this on hardware yet. The
+names are those of vLLM's vllm/utils/deep_gemm.py and vllm/platforms. If a version of vLLM lacks one, ``register`` says
+which.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ import deep_gemm_rocm
 
 
 def register() -> None:
-    """vLLM's plugin: harmless if it is called twice, or where there is no MI300X.
+    """Makes vLLM use this package. Does nothing if called again, or if there is no MI300X.
 
     Raises:
-        RuntimeError: this vLLM has no such gate; the message names it.
+        RuntimeError: this version of vLLM decides in another way.
     """
     if not _is_mi300x():
         return
@@ -34,7 +35,7 @@ def register() -> None:
     os.environ.setdefault("VLLM_USE_DEEP_GEMM", "1")
     os.environ.setdefault("VLLM_USE_DEEP_GEMM_E8M0", "0")  # scales that are powers of two, for other hardware
     _open_gate(importlib.import_module("vllm.platforms").current_platform)
-    # It remembers what it found when it was imported.
+    # vLLM caches the answers that it got when it was imported.
     helpers: Any = importlib.import_module("vllm.utils.deep_gemm")
     for cached in ("is_deep_gemm_supported", "_lazy_init"):
         clear = getattr(getattr(helpers, cached, None), "cache_clear", None)

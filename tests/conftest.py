@@ -8,32 +8,23 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import deep_gemm_rocm as dg
-from deep_gemm_rocm import changes
 from deep_gemm_rocm.heuristics import GemmConfig, forced
+from deep_gemm_rocm.launch import repeated
+from deep_gemm_rocm.launch.launch import Launch
+from deep_gemm_rocm.runtime import session
+from deep_gemm_rocm.runtime.settings import Settings
 
-# A kernel whose loop has no end fails within seconds. No wave of a test has nearly as many instructions.
+# A kernel with an endless loop fails within seconds. No test's wave executes nearly as many instructions.
 os.environ.setdefault("DG_SIM_MAX_INSTRUCTIONS", str(10**7))
 
-# Workers of pytest-xdist share the cores.
+# The workers of pytest-xdist share the cores.
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 os.environ.setdefault("DG_SIM_THREADS", str(max((os.cpu_count() or 1) // _WORKERS, 1)))
 
 
 @pytest.fixture
-def default_settings():
-    """Undoes what the test sets."""
-    yield
-    dg.set_mk_alignment_for_contiguous_layout(128)
-    dg.set_num_sms(0)
-    dg.set_tc_util(0)
-    dg.set_pdl(False)
-    dg.set_compile_mode(0)
-
-
-@pytest.fixture
 def use_config() -> Iterator[Callable[[GemmConfig], None]]:
-    """Has all GEMMs run a configuration, from where the test names it to the next one or the test's end."""
+    """Forces all GEMMs to run a configuration, until the test's end or the next call."""
     with contextlib.ExitStack() as stack:
 
         def use(config: GemmConfig) -> None:
@@ -43,14 +34,23 @@ def use_config() -> Iterator[Callable[[GemmConfig], None]]:
         yield use
 
 
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """Records the launches of all calls instead of running them. Calls that a check should refuse show up here."""
+    launches: list[Launch] = []
+    monkeypatch.setattr(repeated, "run", launches.append)
+    return launches
+
+
 @pytest.fixture(autouse=True)
-def forget_calls() -> None:
-    """What one test has called, the next one doesn't repeat: it may have exchanged the choice of kernels."""
-    changes.note()
+def own_session() -> Iterator[session.Session]:
+    """Gives each test default settings and no remembered calls; loaded kernels are shared."""
+    with session.using(session.current().derived(Settings())) as own:
+        yield own
 
 
 @pytest.fixture(autouse=True)
 def sanitize(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulator runs every kernel under its sanitizer, unless the test is marked or the environment decides."""
+    """Runs every kernel under the simulator's sanitizer, unless the test is marked or the environment decides."""
     if "DG_SIM_SANITIZE" not in os.environ and request.node.get_closest_marker("unsanitized") is None:
         monkeypatch.setenv("DG_SIM_SANITIZE", "2")

@@ -1,4 +1,4 @@
-"""Attention that is measured: its inputs, how to run it, and whether a result is right."""
+"""Attention benchmarks: inputs, runs and checks of the results."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from typing import Any
 
 import torch
 
-from .. import attention, planning, testing
-from ..layout import FP8, ceil_div
+from .. import testing
+from ..api import attention
+from ..problems.layout import FP8, ceil_div
 from . import shapes
-from .problems import CHECKED_WHOLE, WrongResultError, copied, some_rows, to_meta, unwritten
+from .problems import CHECKED_WHOLE, WrongResultError, copied, kernel_names, some_rows, to_meta, unwritten
 from .shapes import AttentionShape
 
 _PAGE = 64
-_CHECKED_SEQUENCES = 2  # of a large problem,
-_CHECKED_ROWS = 32  # queries of each, and
-_CHECKED_HEADS = 8  # heads of q that share one of k
+# Large problems are checked in part: so many sequences, queries of each, and heads of q that share a head of k.
+_CHECKED_SEQUENCES = 2
+_CHECKED_ROWS = 32
+_CHECKED_HEADS = 8
 
 
 @dataclass(frozen=True)
 class AttentionProblem:
-    """Attention of some queries.
+    """One call of an attention function.
 
     Attributes:
-        op: what is computed, a key of ``OPERATIONS``.
-        arguments: all of the function's but the output: tensors by their names, and options.
-        d: the output, NaN until something is written.
+        op: the operation, a key of ``OPERATIONS``.
+        arguments: the function's arguments without the output, tensors and options by their names.
+        d: the output, NaN until a kernel writes it.
     """
 
     op: str
@@ -42,20 +44,20 @@ class AttentionProblem:
 
     @property
     def flops(self) -> int:
-        """Of both products, for the keys that queries see."""
+        """FLOPs of both products, for the keys that queries see."""
         batch, tokens_q, tokens_k, heads, _, width = self.shape
         pairs = tokens_q * tokens_k - (tokens_q * (tokens_q - 1) // 2 if self.operation.causal else 0)
         return 2 * batch * heads * pairs * (width + self.d.shape[-1])
 
     @property
     def bytes(self) -> int:
-        """That a kernel reads and writes at least."""
+        """The least that a kernel has to read and write."""
         data = (tensor for name, tensor in self._tensors() if name in ("q", "k", "v") or name.endswith("cache"))
         return sum(tensor.nbytes for tensor in data) + self.d.nbytes
 
     @property
     def held_bytes(self) -> int:
-        """Of all its tensors."""
+        """The memory of all tensors."""
         return sum(tensor.nbytes for _, tensor in self._tensors()) + self.d.nbytes
 
     def copy(self) -> AttentionProblem:
@@ -66,21 +68,15 @@ class AttentionProblem:
         """The same problem without memory, for planning."""
         return dataclasses.replace(self, arguments=self._each(to_meta), d=to_meta(self.d))
 
-    def kernel_names(self) -> list[str]:
-        """The kernels that ``run`` launches."""
-        with planning.planning() as plan:
-            self.to_meta().run()
-        return [str(request.values["kernel_name"]) for request in plan.values()]
-
     def run(self) -> None:
-        """Launches this package's kernel for it."""
+        """Calls this package's function."""
         self.operation.function(**self.arguments, out=self.d)
 
     def check(self) -> float:
-        """The largest error of ``d`` in units of what rounding may cost; of a large problem, for some of its queries.
+        """The largest ratio of an error in ``d`` and its rounding bound; in large problems, for some queries.
 
         Raises:
-            WrongResultError: an error is larger than that, or an element wasn't written.
+            WrongResultError: an error exceeds its bound, or an element wasn't written.
         """
         if self.d.isnan().any():
             raise WrongResultError(f"{self.op} {self.shape}: {int(self.d.isnan().sum())} elements of d are NaN")
@@ -108,7 +104,7 @@ class AttentionProblem:
         return worst
 
     def _keys_and_values(self, sequence: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each [1, tokens, heads, width]."""
+        """Keys and values of a sequence, [1, tokens, heads, width] each."""
         if "k" in self.arguments:
             k, v = (self.arguments[name][sequence : sequence + 1] for name in "kv")
             return k, v
@@ -126,14 +122,14 @@ class AttentionProblem:
 
 @dataclass(frozen=True)
 class AttentionOperation:
-    """Something that is measured, as ``problems.Operation``.
+    """An attention function to measure, like ``problems.Operation``.
 
     Attributes:
-        shapes: on which, by default.
-        make: inputs of a shape.
-        function: of this package; takes an ``AttentionProblem``'s arguments and ``out``.
-        causal: whether queries see none of the keys behind their own.
-        dtype: of q, keys and values.
+        shapes: the default shapes.
+        make: makes the inputs of a shape.
+        function: this package's function; takes an ``AttentionProblem``'s arguments and ``out``.
+        causal: whether a query sees no key after its own.
+        dtype: dtype of q, keys and values.
     """
 
     shapes: tuple[AttentionShape, ...]
@@ -143,19 +139,20 @@ class AttentionOperation:
     dtype: torch.dtype = torch.bfloat16
 
     def parse(self, text: str) -> AttentionShape:
-        """As ``shapes.parse``, of a shape that there are kernels for.
+        """Parses a shape like ``shapes.parse``, and checks that there are kernels for it.
 
         Raises:
-            ValueError: the text is none, or none that the function takes.
+            ValueError: the text is not a shape, or the function doesn't take it.
         """
         shape = shapes.parse(text, AttentionShape)
         name = next(name for name, operation in OPERATIONS.items() if operation is self)
-        self.make(name, shape._replace(batch=1), "meta").kernel_names()
+        # Planning raises an error unless the function takes the shape.
+        kernel_names(self.make(name, shape._replace(batch=1), "meta"))
         return shape
 
 
 def _normal(*shape: int, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """The same for the same shape."""
+    """Normal random numbers, the same in every call with the same shape."""
     values = torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)), dtype=torch.bfloat16)
     return values.to(dtype).to(device)
 
@@ -178,7 +175,7 @@ def _make_forward(op: str, shape: AttentionShape, device: str) -> AttentionProbl
 
 
 def _paged(shape: AttentionShape, device: str) -> dict[str, torch.Tensor]:
-    """Pages of all sequences in random order."""
+    """A paged cache with the pages of all sequences in random order."""
     pages = ceil_div(shape.tokens_k, _PAGE)
     order = torch.randperm(shape.batch * pages, generator=torch.Generator().manual_seed(0))
     return {

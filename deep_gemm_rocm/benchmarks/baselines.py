@@ -1,5 +1,4 @@
-"""What this package's kernels are compared with: other implementations, as far as the machine has and runs them, and of
-grouped GEMM the package's own dense kernel."""
+"""Baselines: other implementations that the machine has, and for grouped GEMM the package's own dense kernel."""
 
 from __future__ import annotations
 
@@ -13,28 +12,28 @@ from typing import Any
 
 import torch
 
-from .. import hip
-from ..layout import data_and_scales
+from ..problems.layout import data_and_scales
+from ..runtime import hip
 from . import problems
 from .attention_problems import AttentionProblem
 from .logits_problems import LogitsProblem
 from .operations import AnyProblem
-from .problems import Problem
+from .problems import Problem, kernel_names
 
-Candidate = tuple[str, Callable[[Any], None]]  # how it computes, and a function that does
+Candidate = tuple[str, Callable[[Any], None]]  # description, function that computes a problem
 
 _WHOLE_ROWS = (1, 1, None)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a problem's kernel is compared with.
+    """Something that a kernel is compared with.
 
     Attributes:
-        missing: why it can't compute a problem; empty where it can.
+        missing: tells why the baseline can't compute a problem; empty if it can.
         candidates: ways to compute it, of which the fastest counts.
-        instead: what it computes in place of a problem, with as many FLOPs; the problem itself by default.
-        recipe: of the scales of what it computes, if not that of the operation.
+        instead: returns the problem that the baseline computes, with the same FLOPs; the same problem by default.
+        recipe: of the scales of that problem, if not that of the operation.
     """
 
     missing: Callable[[Any], str]
@@ -60,7 +59,7 @@ def _triton_candidates(problem: Problem | AttentionProblem) -> Iterator[Candidat
 
 
 def _needs_gpu(problem: AnyProblem, op: str) -> str:
-    """Why what computes ``op`` on a GPU has nothing to do with this problem."""
+    """Why a library for GPUs that only computes ``op`` can't compute this problem; empty if it can."""
     if hip.runtime().is_simulated:
         return "its kernels need a GPU"
     return "" if problem.op == op else f"it has no {problem.op}"
@@ -86,7 +85,7 @@ def _mm(library: str) -> Callable[[Problem], Iterable[Candidate]]:
 
 
 def _scaled_mm(problem: Problem) -> Iterable[Candidate]:
-    """hipBLASLt's FP8 through torch, with a scale for each row: it has none for blocks."""
+    """hipBLASLt's FP8 through torch. It has scales for rows, but not for blocks."""
     (a, _), (b, _) = data_and_scales(problem.a), data_and_scales(problem.b)
     ones_a, ones_b = torch.ones(len(a), 1, device=a.device), torch.ones(1, len(b), device=a.device)
 
@@ -124,10 +123,10 @@ def _dense_missing(problem: AnyProblem) -> str:
 
 
 def _as_dense(problem: Problem) -> Problem:
-    """The dense product of as many rows as all groups have together, with the weights of one.
+    """The dense product of as many rows as all groups have together, with the weights of one group.
 
-    These are the rows that have results, so FLOPs are just the same. Rows between groups, of the contiguous layout, and
-    room that a group doesn't use, of the masked one, are what grouping costs: the dense product has none.
+    FLOPs are the same, since only rows with results count. The dense product has no padding between groups, as the
+    contiguous layout has, and no unused rows, as the masked one has. Both are a cost of grouping.
     """
     op = "fp8_gemm_nt" if problem.is_fp8 else "bf16_gemm_nt"
     shape = problem.shape._replace(m=sum(problem.group_sizes), groups=1)
@@ -135,7 +134,7 @@ def _as_dense(problem: Problem) -> Problem:
 
 
 def _dense_candidates(problem: Problem) -> Iterable[Candidate]:
-    return [(f"{problem.op} {problem.shape}: {', '.join(problem.kernel_names())}", Problem.run)]
+    return [(f"{problem.op} {problem.shape}: {', '.join(kernel_names(problem))}", Problem.run)]
 
 
 BASELINES = {

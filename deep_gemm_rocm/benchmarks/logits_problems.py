@@ -1,4 +1,4 @@
-"""The sparse indexer's logits that are measured: inputs, how to run them, and whether a result is right."""
+"""Benchmarks of the sparse indexer's logits: inputs, runs and checks of the results."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from typing import Any
 
 import torch
 
-from .. import mqa_logits, planning, settings, testing
-from ..layout import FP8, ceil_div
+from .. import testing
+from ..api import mqa_logits
+from ..problems.layout import FP8, ceil_div
+from ..runtime import settings
 from . import shapes
-from .problems import CHECKED_WHOLE, WrongResultError, copied, some_rows, to_meta
+from .problems import CHECKED_WHOLE, WrongResultError, copied, kernel_names, some_rows, to_meta
 from .shapes import AttentionShape
 
 _PAGE = 64
-_CHECKED_ROWS = 64  # queries of a large problem
+_CHECKED_ROWS = 64  # queries that are checked in a large problem
 
 
 @dataclass
 class LogitsProblem:
-    """Logits of some queries, which all see all keys of their sequence.
+    """Logits of queries that see all keys of their sequence.
 
     Attributes:
-        op: what is computed, a key of ``OPERATIONS``.
-        arguments: the function's, by their names.
-        keys: FP8 [batch, tokens, width] and fp32 [batch, tokens], which the arguments have as well, maybe in pages.
-        d: the result of the last run, [queries, keys]; NaN before.
+        op: the operation, a key of ``OPERATIONS``.
+        arguments: the function's arguments by their names.
+        keys: FP8 [batch, tokens, width] and scales fp32 [batch, tokens]. ``arguments`` has the same keys, maybe paged.
+        d: the result of the last run, [queries, keys]; NaN before the first.
     """
 
     op: str
@@ -38,13 +40,13 @@ class LogitsProblem:
 
     @property
     def flops(self) -> int:
-        """Of the products of queries and keys."""
+        """FLOPs of the products of queries and keys."""
         batch, tokens_q, tokens_k, heads, _, width = self.shape
         return 2 * batch * tokens_q * tokens_k * heads * width
 
     @property
     def bytes(self) -> int:
-        """That a kernel reads and writes at least."""
+        """The least that a kernel has to read and write."""
         read = (self.arguments["q"], self.arguments["weights"], *self.keys)
         return sum(tensor.nbytes for tensor in read) + self.d.nbytes
 
@@ -60,21 +62,15 @@ class LogitsProblem:
         """The same problem without memory, for planning."""
         return dataclasses.replace(self, arguments=self._each(to_meta), d=to_meta(self.d))
 
-    def kernel_names(self) -> list[str]:
-        """The kernels that ``run`` launches."""
-        with planning.planning() as plan:
-            self.to_meta().run()
-        return [str(request.values["kernel_name"]) for request in plan.values()]
-
     def run(self) -> None:
-        """Launches this package's kernel for it."""
+        """Calls this package's function."""
         self.d = OPERATIONS[self.op].function(**self.arguments)
 
     def check(self) -> float:
-        """The largest error of ``d`` in units of what rounding may cost; of a large problem, for some of its queries.
+        """The largest ratio of an error in ``d`` and its rounding bound; in large problems, for some queries.
 
         Raises:
-            WrongResultError: an error is larger than that, or an element wasn't written.
+            WrongResultError: an error exceeds its bound, or an element wasn't written.
         """
         _, tokens_q, _, heads, _, width = self.shape
         if self.d.isnan().any():
@@ -105,28 +101,29 @@ class LogitsProblem:
 
 @dataclass(frozen=True)
 class LogitsOperation:
-    """Something that is measured, as ``problems.Operation``."""
+    """A function to measure, like ``problems.Operation``."""
 
     shapes: tuple[AttentionShape, ...]
     make: Callable[[str, AttentionShape, str], LogitsProblem]
     function: Callable[..., torch.Tensor]
 
     def parse(self, text: str) -> AttentionShape:
-        """As ``shapes.parse``, of a shape that there are kernels for.
+        """Parses a shape like ``shapes.parse``, and checks that there are kernels for it.
 
         Raises:
-            ValueError: the text is none, or none that the function takes.
+            ValueError: the text is not a shape, or the function doesn't take it.
         """
         shape = shapes.parse(text, AttentionShape)
         if shape.kv_heads != 1:
             raise ValueError(f"logits have one head of keys, got {text!r}")
         small = shape._replace(batch=min(shape.batch, 2), tokens_q=min(shape.tokens_q, 8), tokens_k=_PAGE)
-        self.make(self.function.__name__, small, "cpu").kernel_names()
+        # Planning raises an error unless the function takes the shape.
+        kernel_names(self.make(self.function.__name__, small, "cpu"))
         return shape
 
 
 def _inputs(shape: AttentionShape) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-    """q [batch, queries, heads, width], weights [batch · queries, heads], and keys: the same for the same shape."""
+    """Random q [batch, queries, heads, width], weights [batch · queries, heads] and keys, the same in every call."""
     batch, tokens_q, tokens_k, heads, _, width = shape
     generator = torch.Generator().manual_seed(0)
     q = (torch.randn(batch, tokens_q, heads, width, generator=generator) * 8).to(FP8)
@@ -151,7 +148,7 @@ def _make(op: str, shape: AttentionShape, device: str) -> LogitsProblem:
 
 
 def _make_paged(op: str, shape: AttentionShape, device: str) -> LogitsProblem:
-    """Pages of all sequences in random order; a page's keys are before its scales."""
+    """A problem with the pages of all sequences in random order; a page has its keys first, then its scales."""
     batch, tokens_q, tokens_k, _, _, width = shape
     q, weights, keys = _inputs(shape)
     pages = ceil_div(tokens_k, _PAGE)
@@ -168,7 +165,7 @@ def _make_paged(op: str, shape: AttentionShape, device: str) -> LogitsProblem:
         "weights": weights.to(device),
         "context_lens": context_lens,
         "block_table": order.int().view(batch, pages).to(device),
-        "schedule_meta": mqa_logits.get_paged_mqa_logits_metadata(context_lens, _PAGE, settings.get_num_sms()),
+        "schedule_meta": mqa_logits.get_paged_mqa_logits_metadata(context_lens, _PAGE, settings.num_cus()),
         "max_context_len": tokens_k,
     }
     d = torch.full((batch * tokens_q, tokens_k), torch.nan, device=device)

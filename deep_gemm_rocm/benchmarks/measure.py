@@ -1,4 +1,4 @@
-"""How long calls take: by events on hardware, by the timing model behind the same events in simulation."""
+"""Times calls with events. On hardware these measure; in simulation they tell the time of the timing model."""
 
 from __future__ import annotations
 
@@ -11,57 +11,73 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .. import hip, simulator
+from .. import simulator
+from ..runtime import hip
 from ..testing.stopwatch import Stopwatch
 
-# A time is that of so many calls, so that the events' own time hardly counts.
+# A measurement takes this long, or this many calls, so that the events' own time hardly counts.
 _LEAST_MICROSECONDS, _MOST_CALLS = 100.0, 20
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How much is measured.
+    """The extent of a measurement.
 
     Attributes:
         iters: times that are taken; on hardware each is the mean of several calls if these are short.
         cold_iters: calls before those.
         rotating_mb: memory of all copies of the inputs, between which calls alternate.
+        check: whether results are checked. Without, a simulated kernel executes only what its time depends on, which
+            is several times quicker.
     """
 
     iters: int
     cold_iters: int
     rotating_mb: int
+    check: bool = True
 
     @classmethod
     def default(cls) -> Sampling:
-        """On hardware as many calls as give a steady median, on twice what the Infinity Cache holds. In simulation one,
-        for the next ones would take as long, and each begins with an empty Infinity Cache."""
+        """On hardware as many calls as give a steady median, on twice what the Infinity Cache holds. In simulation one
+        call: each begins with an empty Infinity Cache, so the next would take as long."""
         return cls(1, 0, 0) if hip.runtime().is_simulated else cls(100, 20, 512)
 
     def copies(self, problem: Any) -> list[Any]:
-        """Of a problem: as many as calls take turns."""
+        """The copies of a problem that calls take in turn."""
         count = max(1, math.ceil(self.rotating_mb * 2**20 / problem.held_bytes))
         return [problem.copy() for _ in range(min(count, self.iters + self.cold_iters))]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Microseconds of one call. In simulation, ``mfma_utilization`` and ``busiest`` are those of its longest kernel."""
+    """Microseconds of one call.
+
+    Attributes:
+        median_us, p20_us, p80_us: of all calls; in simulation at the boost clock.
+        sustained_us: at the clock that the power limit leaves a kernel that runs again and again; in simulation only.
+        mfma_utilization, busiest: of the longest kernel; in simulation only.
+    """
 
     median_us: float
     p20_us: float
     p80_us: float
+    sustained_us: float | None = None
     mfma_utilization: float | None = None
     busiest: str = ""
+
+    @property
+    def microseconds(self) -> float:
+        """The time that reports compare: sustained in simulation, for that is what hardware shows."""
+        return self.sustained_us or self.median_us
 
 
 def time_calls(
     calls: Sequence[Callable[[], None]], sampling: Sampling, *, compute: Literal["all", "sampled"] = "all"
 ) -> Timing:
-    """Times calls that take turns.
+    """Times the calls in turn.
 
     Args:
-        compute: as of ``simulator.profile``; without meaning on hardware.
+        compute: as for ``simulator.profile``; ignored on hardware.
     """
     runtime = hip.runtime()
     stopwatch, turns = Stopwatch(), itertools.cycle(calls)
@@ -78,7 +94,8 @@ def time_calls(
     with profiled as profile:
         times = [stopwatch.microseconds(lambda: call(count)) / count for _ in range(sampling.iters)]
     p20, median, p80 = np.percentile(times, (20, 50, 80)).tolist()
-    longest = max(profile.kernels, key=lambda kernel: kernel.time_us, default=None) if profile else None
-    if longest is None:
+    if not profile or not profile.kernels:
         return Timing(median, p20, p80)
-    return Timing(median, p20, p80, longest.mfma_utilization, longest.busiest)
+    longest = max(profile.kernels, key=lambda kernel: kernel.time_us)
+    sustained = sum(kernel.sustained_us for kernel in profile.kernels) / sampling.iters
+    return Timing(median, p20, p80, sustained, longest.mfma_utilization, longest.busiest)

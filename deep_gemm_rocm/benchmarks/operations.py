@@ -1,4 +1,4 @@
-"""Everything that is measured, by name."""
+"""All operations that can be measured, by name."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ OPERATIONS: dict[str, Operation | AttentionOperation | LogitsOperation] = {
 
 
 def make(op: str, shape: AnyShape, device: str) -> AnyProblem:
-    """A problem with inputs like a model's, the same for the same shape.
+    """Makes a problem with inputs like a model's, the same in every call with the same shape.
 
     Raises:
-        ValueError: the operation has groups and the shape hasn't, or the other way round.
+        ValueError: only one of operation and shape has groups.
     """
     if op in problems.OPERATIONS:
         return problems.make(op, shape, device)  # type: ignore[arg-type]  # the op's own

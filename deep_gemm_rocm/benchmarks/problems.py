@@ -1,4 +1,4 @@
-"""What is measured: matrix products with their inputs, how to run them, and whether a result is right."""
+"""Problems that are measured: matrix products with their inputs, how to run them, and how to check the results."""
 
 from __future__ import annotations
 
@@ -9,40 +9,36 @@ from typing import Any
 
 import torch
 
-from .. import gemm, grouped, k_grouped, planning, testing
-from ..layout import (
-    Pair,
-    align,
-    data_and_scales,
-    get_mn_major_tma_aligned_tensor,
-    per_channel_cast_to_fp8,
-    per_token_cast_to_fp8,
-)
+from .. import testing
+from ..api import gemm, grouped, k_grouped
+from ..api.casts import get_mn_major_tma_aligned_tensor, per_channel_cast_to_fp8, per_token_cast_to_fp8
+from ..launch import planning
+from ..problems.layout import Pair, align, data_and_scales
 from . import shapes
 from .shapes import Shape
 
-_CHECKED_ROWS = 64  # of a group of a large problem
-CHECKED_WHOLE = 2**32  # floating-point operations
-_CHECKED_COLUMNS_AT_ONCE = 1024  # as fp64
+_CHECKED_ROWS = 64  # rows of each group that are checked in a large problem
+CHECKED_WHOLE = 2**32  # FLOPs up to which all of a problem is checked
+_CHECKED_COLUMNS_AT_ONCE = 1024  # in fp64
 _ALIGNMENT = 128  # of groups of rows
 
 Operand = Pair | torch.Tensor
 
 
 class WrongResultError(Exception):
-    """A kernel computed something else than it should; times of such a kernel mean nothing."""
+    """A kernel's result is wrong, so its time means nothing."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A product of matrices.
+    """One call of a GEMM function.
 
     Attributes:
-        op: what is computed, a key of ``OPERATIONS``.
-        a, b: the operands, pairs with their scales for FP8.
-        d: the output, NaN until something is written.
-        group_sizes: how many rows each group has; how much of K in k-grouped GEMM; empty where there are no groups.
-        layout: int32, on the device: what tells kernels the groups.
+        op: the operation, a key of ``OPERATIONS``.
+        a, b: the operands; for FP8, pairs with their scales.
+        d: the output, NaN until a kernel writes it.
+        group_sizes: rows of each group, or the K of each group in k-grouped GEMM; empty without groups.
+        layout: int32, on the device: the function's argument that describes the groups.
     """
 
     op: str
@@ -66,7 +62,7 @@ class Problem:
 
     @property
     def bytes(self) -> int:
-        """That a kernel reads and writes at least."""
+        """The least that a kernel has to read and write."""
         a, b = data_and_scales(self.a)[0], data_and_scales(self.b)[0]
         if self.op.startswith("k_grouped"):
             return a.nbytes + b.nbytes + self.d.nbytes
@@ -77,7 +73,7 @@ class Problem:
 
     @property
     def held_bytes(self) -> int:
-        """Of all its tensors."""
+        """The memory of all tensors."""
         tensors = (*data_and_scales(self.a), *data_and_scales(self.b), self.d)
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
@@ -92,26 +88,21 @@ class Problem:
         a, b = _each(self.a, to_meta), _each(self.b, to_meta)
         return dataclasses.replace(self, a=a, b=b, d=to_meta(self.d), layout=layout)
 
-    def kernel_names(self) -> list[str]:
-        """The kernels that ``run`` launches."""
-        with planning.planning() as plan:
-            self.to_meta().run()
-        return [str(request.values["kernel_name"]) for request in plan.values()]
-
     def run(self) -> None:
-        """Launches this package's kernel for it."""
+        """Calls this package's function."""
         operation = OPERATIONS[self.op]
         operation.function(self.a, self.b, self.d, *operation.more(self))
 
     def check(self, recipe: tuple[int | None, int | None, int | None] | None = None) -> float:
-        """The largest error of ``d`` in units of what rounding may cost; of a large problem, over some rows of each
-        group, spread over all its tiles.
+        """The largest ratio of an error in ``d`` and its rounding bound.
+
+        In large problems, only some rows of each group are checked, spread over all tiles.
 
         Args:
-            recipe: of the scales; that of the operation if None.
+            recipe: recipe of the scales; None for the operation's.
 
         Raises:
-            WrongResultError: an error is larger than that, or an element wasn't written.
+            WrongResultError: an error exceeds its bound, or an element wasn't written.
         """
         recipe = recipe or (OPERATIONS[self.op].recipe if self.is_fp8 else (1, 128, 128))
         worst = 0.0
@@ -134,7 +125,7 @@ class Problem:
         return worst
 
     def _parts(self) -> Iterator[tuple[Operand, Operand, torch.Tensor]]:
-        """Of each group the operands as [rows, K] and [columns, K], and the output."""
+        """For each group, the operands as [rows, K] and [columns, K], and the output."""
         start = 0
         for group, size in enumerate(self.group_sizes):
             rows, blocks = slice(start, start + size), slice(start // 128, (start + size) // 128)
@@ -152,14 +143,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Operation:
-    """Something that is measured.
+    """A GEMM function to measure.
 
     Attributes:
-        shapes: on which, by default.
-        make: inputs of a shape.
-        function: of this package; takes ``a``, ``b`` and ``d``.
-        more: its other arguments.
-        recipe: of the scales.
+        shapes: the default shapes.
+        make: makes the inputs of a shape.
+        function: this package's function; takes ``a``, ``b`` and ``d`` first.
+        more: returns its other arguments for a problem.
+        recipe: recipe of the scales.
     """
 
     shapes: tuple[Shape, ...]
@@ -170,15 +161,15 @@ class Operation:
 
     @staticmethod
     def parse(text: str) -> Shape:
-        """As ``shapes.parse``."""
+        """Parses a shape like ``shapes.parse``."""
         return shapes.parse(text, Shape)
 
 
 def make(op: str, shape: Shape, device: str) -> Problem:
-    """A problem with inputs like a model's, the same for the same shape.
+    """Makes a problem with inputs like a model's, the same in every call with the same shape.
 
     Raises:
-        ValueError: the operation has groups and the shape hasn't, or the other way round.
+        ValueError: only one of operation and shape has groups.
     """
     if shape.groups > 1 and op in ("fp8_gemm_nt", "bf16_gemm_nt"):
         raise ValueError(f"{op} has no groups, got shape {shape}")
@@ -199,8 +190,15 @@ def _weights(op: str, groups: int, n: int, k: int, device: str) -> Operand:
     return torch.stack([testing.weights(n, k, group) for group in range(groups)]).to(device)
 
 
+def kernel_names(problem: Any) -> list[str]:
+    """The kernels that a GEMM, attention or logits problem launches."""
+    with planning.planning() as plan:
+        problem.to_meta().run()
+    return [str(request.values["kernel_name"]) for request in plan.values()]
+
+
 def some_rows(rows: int, count: int) -> torch.Tensor:
-    """A random row of each of ``count`` stripes."""
+    """Indices of ``count`` random rows, one in each of as many equal stripes."""
     edges = torch.linspace(0, rows, min(count, rows) + 1).long()
     random = torch.rand(len(edges) - 1, generator=torch.Generator().manual_seed(0))
     return edges[:-1] + (random * edges.diff()).long()
@@ -211,7 +209,7 @@ def _each(
     function: Callable[[torch.Tensor], torch.Tensor],
     of_scales: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> Operand:
-    """The operand after a function of its data, and of its scales, the same one if there is no other."""
+    """Applies a function to the operand's data, and another, by default the same, to its scales."""
     if isinstance(operand, torch.Tensor):
         return function(operand)
     data, scales = operand
@@ -223,22 +221,22 @@ def _at(operand: Operand, index: int | slice | tuple[int, slice]) -> Operand:
 
 
 def _turned(operand: Operand, rows: slice, blocks: slice) -> Operand:
-    """Rows of [K, columns] as [columns, K]; ``blocks`` are those of scales."""
+    """Transposes some rows of [K, columns] to [columns, K]; ``blocks`` are the rows of scales."""
     return _each(operand, lambda data: data[rows].T, lambda scales: scales[blocks].T)
 
 
 def to_meta(tensor: torch.Tensor) -> torch.Tensor:
-    """Without memory, with the same strides."""
+    """A meta tensor with the same strides."""
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """In memory of its own, with the same strides."""
+    """A copy with the same strides."""
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _rows_of(a: Operand, rows: torch.Tensor, shared: int | None) -> Operand:
-    """Some rows, where so many share a scale."""
+    """Some rows of an operand, where ``shared`` rows share a scale."""
     return _each(
         a, lambda data: data.view(torch.uint8)[rows].view(data.dtype) if data.itemsize == 1 else data[rows],
         lambda scales: scales if shared is None else scales[rows],
@@ -257,7 +255,7 @@ def unwritten(*shape: int, device: str, dtype: torch.dtype = torch.bfloat16) -> 
 
 
 def _group_sizes(average: int, groups: int) -> tuple[int, ...]:
-    """From 0.7 to 1.3 of the average, as in DeepGEMM's tests."""
+    """Random sizes from 0.7 to 1.3 times the average, as in DeepGEMM's tests."""
     generator = torch.Generator().manual_seed(groups)
     factors = torch.empty(groups).uniform_(0.7, 1.3, generator=generator).tolist()
     return tuple(max(1, int(average * factor)) for factor in factors)

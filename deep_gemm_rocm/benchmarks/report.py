@@ -1,4 +1,4 @@
-"""Results as tables, files and plots. Times of the timing model are called simulated everywhere."""
+"""Results as tables, files and plots. Times of the timing model are always labelled as simulated."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import platform
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.table import Table
 
-from .. import hip
 from ..jit import toolchain
+from ..runtime import hip
 from .measure import Sampling
 from .suite import OURS, Result
 
-# Of an MI300X, FLOP/s and B/s: AMD's data sheet.
+# Peaks of an MI300X from AMD's data sheet.
 _PEAK_TFLOPS = {"fp8": 2614.9, "bf16": 1307.4}
 _PEAK_TBPS = 5.3
 
@@ -28,14 +28,14 @@ _PACKAGES = ("deep_gemm_rocm", "torch", "triton", "aiter")
 
 
 def header(sampling: Sampling) -> dict[str, str]:
-    """What times hang on: device, clock, versions, and how they were taken."""
+    """What times depend on: device, clock, versions, and how they were taken."""
     runtime = hip.runtime()
     device = next(device for device in runtime.devices() if device.arch == hip.ARCH)
     compiler = toolchain.choose()
     return {
         "times": "simulated" if runtime.is_simulated else "measured",
         "device": runtime.describe(),
-        "clock": f"{device.clock_khz / 1000:.0f} MHz{', fixed' if runtime.is_simulated else ' at most'}",
+        "clock": f"{device.clock_khz / 1000:.0f} MHz at most",
         "HIP runtime": runtime.version,
         "compiler": f"{compiler.name} {compiler.version}",
         "Python": platform.python_version(),
@@ -55,20 +55,51 @@ def _version(package: str) -> str:
 
 
 def table(results: Sequence[Result], title: str) -> Table:
-    unit = "µs, simulated" if any(result.simulated for result in results) else "µs"
     shown = Table(title=title)
-    for heading, justify in (("shape", "left"), ("by", "left"), (unit, "right"), ("p20", "right"), ("p80", "right"),
-                             ("TFLOPS", "right"), ("GB/s", "right"), ("MFMA", "right"), ("busiest", "right"),
-                             ("error", "right"), ("how", "left")):  # fmt: skip
-        shown.add_column(heading, justify=justify, no_wrap=heading != "how")  # type: ignore[arg-type]
-    for result in results:
-        if result.timing:
-            shown.add_row(*_cells(result))
+    columns = _columns(results)
+    for heading in columns:
+        justify: Literal["left", "right"] = "left" if heading in ("shape", "by", "how") else "right"
+        shown.add_column(heading, justify=justify, no_wrap=heading != "how")
+    for cells in zip(*columns.values(), strict=True):
+        shown.add_row(*cells)
     return shown
 
 
+def markdown_table(results: Sequence[Result], without: Sequence[str] = ()) -> list[str]:
+    """The lines of a table, without some of its columns."""
+    columns = {heading: cells for heading, cells in _columns(results).items() if heading not in without}
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    return lines + [f"| {' | '.join(cells)} |" for cells in zip(*columns.values(), strict=True)]
+
+
+def _columns(results: Sequence[Result]) -> dict[str, list[str]]:
+    """Cells by heading, the time that counts first; columns without anything in them are left out."""
+    timed = [(result, result.timing) for result in results if result.timing]
+    simulated = any(result.simulated for result, _ in timed)
+    columns = {
+        "shape": [str(result.shape) for result, _ in timed],
+        "by": [result.by for result, _ in timed],
+        "µs, simulated, sustained" if simulated else "µs": [f"{timing.microseconds:.2f}" for _, timing in timed],
+        "TFLOPS": [_three_digits(result.tflops) for result, _ in timed],
+        "GB/s": [f"{result.gbps:.0f}" for result, _ in timed],
+        "µs at the boost clock": [f"{timing.median_us:.2f}" if timing.sustained_us else "" for _, timing in timed],
+        "p20": ["" if timing.sustained_us else f"{timing.p20_us:.2f}" for _, timing in timed],
+        "p80": ["" if timing.sustained_us else f"{timing.p80_us:.2f}" for _, timing in timed],
+        "MFMA": ["" if timing.mfma_utilization is None else f"{timing.mfma_utilization:.0%}" for _, timing in timed],
+        "busiest": [timing.busiest for _, timing in timed],
+        "error": ["" if result.error is None else f"{result.error:.2f}" for result, _ in timed],
+        "how": [result.how for result, _ in timed],
+    }
+    return {heading: cells for heading, cells in columns.items() if any(cells)}
+
+
+def _three_digits(value: float | None) -> str:
+    """Three digits, or all before the point."""
+    return "" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
 def missing(results: Iterable[Result]) -> list[str]:
-    """What isn't in the tables, and why."""
+    """A line for each baseline that a table lacks, with the reason."""
     reasons: dict[tuple[str, str, str], list[str]] = {}
     for result in results:
         if not result.timing:
@@ -77,27 +108,17 @@ def missing(results: Iterable[Result]) -> list[str]:
 
 
 def line(result: Result) -> str:
-    """A result as soon as it is there."""
+    """One result in a line, for progress."""
     if result.timing is None:
         return f"{result.op} {result.shape} {result.by}: missing, {result.missing}"
-    kind = "simulated" if result.simulated else "measured"
-    return (
-        f"{result.op} {result.shape} {result.by}: {result.timing.median_us:.2f} µs ({kind}), {result.tflops:.3g} TFLOPS"
-    )
-
-
-def _cells(result: Result) -> tuple[str, ...]:
-    timing = result.timing
-    assert timing
-    mfma = "" if timing.mfma_utilization is None else f"{timing.mfma_utilization:.0%}"
-    times = (f"{value:.2f}" for value in (timing.median_us, timing.p20_us, timing.p80_us))
-    rates = f"{result.tflops:.3g}", f"{result.gbps:.0f}"
-    return str(result.shape), result.by, *times, *rates, mfma, timing.busiest, f"{result.error:.2f}", result.how
+    kind = "sustained, simulated" if result.simulated else "measured"
+    time = f"{result.timing.microseconds:.2f} µs ({kind})"
+    return f"{result.op} {result.shape} {result.by}: {time}, {_three_digits(result.tflops)} TFLOPS"
 
 
 def speedups(results: Iterable[Result]) -> dict[str, dict[str, float]]:
     """For each baseline, how many times longer it takes than this package, by operation and shape."""
-    times = {(f"{r.op} {r.shape}", r.by): r.timing.median_us for r in results if r.timing}
+    times = {(f"{r.op} {r.shape}", r.by): r.timing.microseconds for r in results if r.timing}
     ratios: dict[str, dict[str, float]] = {}
     for (problem, by), microseconds in times.items():
         if by != OURS and (problem, OURS) in times:
@@ -135,8 +156,8 @@ def write_json(path: Path, results: Sequence[Result], about: dict[str, str]) -> 
 
 
 def write_csv(path: Path, results: Sequence[Result]) -> None:
-    fields = ("op", "shape", "m", "n", "k", "groups", "by", "how", "simulated", "median_us", "p20_us", "p80_us",
-              "tflops", "gbps", "mfma_utilization", "busiest", "error", "missing")  # fmt: skip
+    fields = ("op", "shape", "m", "n", "k", "groups", "by", "how", "simulated", "sustained_us", "median_us", "p20_us",
+              "p80_us", "tflops", "gbps", "mfma_utilization", "busiest", "error", "missing")  # fmt: skip
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, fields, restval="", extrasaction="ignore")
         writer.writeheader()
@@ -148,27 +169,23 @@ def write_csv(path: Path, results: Sequence[Result]) -> None:
 
 
 def write_markdown(path: Path, results: Sequence[Result], about: dict[str, str], plots: Sequence[Path] = ()) -> None:
-    kind = about["times"]
     lines = [
         "# Benchmarks",
         "",
-        f"All times are **{kind}**. Written by `python -m deep_gemm_rocm bench --markdown`.",
+        f"All times are **{about['times']}**.",
         "",
     ]
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in about.items()), ""]
     lines += [line + "." for line in summary(results)]
     lines += [f"\n![{plot.stem}]({plot.name})" for plot in plots]
     for op in dict.fromkeys(result.op for result in results):
-        lines += ["", f"## {op}", ""]
-        lines += [f"| shape | by | µs, {kind} | p20 | p80 | TFLOPS | GB/s | MFMA | busiest | error | how |"]
-        lines += ["|---|---|---|---|---|---|---|---|---|---|---|"]
-        lines += [f"| {' | '.join(_cells(result))} |" for result in results if result.op == op and result.timing]
+        lines += ["", f"## {op}", "", *markdown_table([result for result in results if result.op == op])]
     lines += ["", *(f"- {line}" for line in missing(results))]
     path.write_text("\n".join(lines) + "\n")
 
 
 def plot(folder: Path, results: Sequence[Result], about: dict[str, str]) -> list[Path]:
-    """TFLOPS over M, roofline, and times of baselines over ours, as PNG files.
+    """Plots TFLOPS over M, the roofline, and baselines' times relative to ours, as PNG files.
 
     Raises:
         ImportError: matplotlib isn't installed.

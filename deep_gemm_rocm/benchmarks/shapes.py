@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, TypeVar
 
-from .. import warmup
+from ..api import warmup
 
 
 class Shape(NamedTuple):
-    """``groups`` matrix products, [m, k] with [n, k] each.
+    """``groups`` matrix products of [m, k] with [n, k].
 
-    Rows of a group are on average m in grouped GEMM, and its K on average k in k-grouped GEMM.
+    In grouped GEMM, m is the average number of a group's rows. In k-grouped GEMM, k is the average K of a group.
     """
 
     m: int
@@ -24,7 +24,7 @@ class Shape(NamedTuple):
 
     @property
     def line(self) -> str:
-        """What a plot over ``rows`` has a line of."""
+        """The name of this shape's line in a plot over ``rows``."""
         return f"{self.n}x{self.k}"
 
     @property
@@ -33,7 +33,7 @@ class Shape(NamedTuple):
 
 
 class AttentionShape(NamedTuple):
-    """``tokens_q`` queries of each sequence, which has ``tokens_k`` tokens, in ``heads`` of ``width``."""
+    """``batch`` sequences of ``tokens_k`` keys, each with ``tokens_q`` queries in ``heads`` heads of ``width``."""
 
     batch: int
     tokens_q: int
@@ -47,7 +47,7 @@ class AttentionShape(NamedTuple):
 
     @property
     def line(self) -> str:
-        """As that of ``Shape``."""
+        """The name of this shape's line in a plot over ``rows``."""
         return f"{self.batch} of {self.heads}x{self.kv_heads}x{self.width}"
 
     @property
@@ -62,10 +62,10 @@ _AShape = TypeVar("_AShape", Shape, AttentionShape)
 
 
 def parse(text: str, kind: type[_AShape]) -> _AShape:
-    """A shape as it is printed: its numbers with an x in between. Those that have a default may be left out.
+    """Parses a shape's printed form: its numbers with an x in between. Numbers with a default may be left out.
 
     Raises:
-        ValueError: the text is something else, or a number is 0.
+        ValueError: the text is not a shape, or a number is 0.
     """
     names = [name.upper() for name in kind._fields]
     required = len(names) - len(kind._field_defaults)
@@ -113,19 +113,19 @@ STEPS = tuple(AttentionShape(batch, 1, 8192, 32, 8, 128) for batch in (1, 64))
 
 LATENT_STEPS = tuple(AttentionShape(batch, 1, 8192, heads, 1, 576) for batch in (1, 64) for heads in (16, 128))
 
-# Queries of one sequence in `batch` 1, or the last ones of sequences in pages; with one head of keys.
+# Logits: queries of one sequence; then the last queries of `batch` sequences in pages. Keys have one head.
 INDEXED = tuple(AttentionShape(1, tokens, keys, 64, 1, 128) for tokens, keys in ((2048, 4096), (2048, 8192)))
 
 INDEXED_STEPS = tuple(AttentionShape(batch, 1, 8192, 64, 1, 128) for batch in (1, 64))
 
-_MASKED_M = 20  # of a decoding step
+_MASKED_M = 20  # expected rows of a group in a decoding step
 
 
 def of_model(name: str, function: str) -> tuple[Shape, ...]:
-    """The model's calls of a function, with DeepGEMM's numbers of rows.
+    """The shapes of a model's calls of a function, with DeepGEMM's numbers of rows.
 
     Raises:
-        KeyError: there is no such model, see ``warmup.models``.
+        KeyError: the model is not in ``warmup.models``.
     """
     calls = [workload for workload in warmup.load(warmup.models()[name]) if workload.function == function]
     rows = (_MASKED_M,) if function.endswith("masked") else _DEEPGEMM_M

@@ -1,4 +1,4 @@
-"""Runs problems and baselines one after another."""
+"""The suite: measures problems and baselines one after another."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from .. import hip
+from ..runtime import hip
 from . import measure
 from .baselines import BASELINES, Baseline
 from .measure import Sampling, Timing
 from .operations import OPERATIONS, AnyProblem
-from .problems import WrongResultError
+from .problems import WrongResultError, kernel_names
 from .shapes import AnyShape
 
 OURS = "deep_gemm_rocm"
@@ -30,7 +30,7 @@ class Result:
         by: this package or a baseline's name.
         how: which kernel of it.
         timing: None where there is nothing to measure; ``missing`` says why then.
-        error: the largest, in units of what rounding may cost; at most 1.
+        error: the largest, in units of what rounding may cost; at most 1. None if results weren't checked.
         simulated: whether the times are those of the timing model.
     """
 
@@ -47,27 +47,27 @@ class Result:
 
     @property
     def tflops(self) -> float | None:
-        return self.flops / self.timing.median_us / 1e6 if self.timing else None
+        return self.flops / self.timing.microseconds / 1e6 if self.timing else None
 
     @property
     def gbps(self) -> float | None:
-        return self.bytes / self.timing.median_us / 1e3 if self.timing else None
+        return self.bytes / self.timing.microseconds / 1e3 if self.timing else None
 
 
 def run(
     op: str, shapes: Iterable[AnyShape], baselines: Sequence[str], sampling: Sampling, report: Callable[[str], None]
 ) -> Iterator[Result]:
-    """Measures this package's kernel and the baselines on each shape, after and with checks of what they compute.
+    """Measures this package's kernel and the baselines on each shape, and checks what they compute.
 
     Raises:
-        WrongResultError: this package's kernel computed something wrong.
+        WrongResultError: a result of this package's kernel is wrong.
     """
     for shape in shapes:
         report(f"{op} {shape}: inputs")
         problem = OPERATIONS[op].make(op, shape, hip.runtime().tensor_device)  # type: ignore[arg-type]  # the op's own
         report(f"{op} {shape}: {OURS}")
         timing, error = _measured(problem, type(problem).run, sampling, None)
-        yield _result(problem, OURS, ", ".join(problem.kernel_names()), timing=timing, error=error)
+        yield _result(problem, OURS, ", ".join(kernel_names(problem)), timing=timing, error=error)
         for name in baselines:
             report(f"{op} {shape}: {name}")
             yield _baseline(problem, name, sampling)
@@ -83,10 +83,13 @@ def _measured(
     run: Callable[[Any], None],
     sampling: Sampling,
     recipe: tuple[int | None, int | None, int | None] | None,
-) -> tuple[Timing, float]:
-    """Times it; every result is checked, those of copies by comparing bits."""
+) -> tuple[Timing, float | None]:
+    """Times it and checks every result, those of copies by comparing bits."""
     copies = sampling.copies(problem)
-    timing = measure.time_calls([functools.partial(run, copy) for copy in copies], sampling)
+    calls = [functools.partial(run, copy) for copy in copies]
+    timing = measure.time_calls(calls, sampling, compute="all" if sampling.check else "sampled")
+    if not sampling.check:
+        return timing, None
     error = copies[0].check(recipe) if recipe else copies[0].check()
     bits = copies[0].d.view(torch.uint8)
     for copy in copies[1:]:
@@ -103,15 +106,15 @@ def _baseline(problem: AnyProblem, name: str, sampling: Sampling) -> Result:
         computed = baseline.instead(problem)
         how, run = _fastest(computed, baseline)
         timing, error = _measured(computed, run, sampling, baseline.recipe)
-    # Whatever is wrong with a baseline, the others are still to be measured.
+    # A baseline that fails mustn't keep the others from being measured.
     except Exception as failure:
         return _result(problem, name, "", missing=f"{type(failure).__name__}: {failure}".splitlines()[0])
-    # As many FLOPs as the problem has, but not always as many weights.
+    # The baseline may compute on another number of weights, but with the same FLOPs.
     return dataclasses.replace(_result(problem, name, how, timing=timing, error=error), bytes=computed.bytes)
 
 
 def _fastest(problem: AnyProblem, baseline: Baseline) -> tuple[str, Callable[[Any], None]]:
-    """The candidate that takes least time; those that can't run don't count."""
+    """The fastest candidate that can run."""
     times, failures = [], []
     candidates = list(baseline.candidates(problem))
     if len(candidates) == 1:
@@ -120,7 +123,7 @@ def _fastest(problem: AnyProblem, baseline: Baseline) -> tuple[str, Callable[[An
     for how, run in candidates:
         try:
             if not hip.runtime().is_simulated:
-                run(trial)  # compiles
+                run(trial)  # compiles its kernel
             timing = measure.time_calls([functools.partial(run, trial)], quick, compute="sampled")
         except Exception as failure:
             failures.append(f"{how}: {failure}")

@@ -1,4 +1,4 @@
-"""Fused attention in Triton, to compare with."""
+"""Fused attention in Triton, as a baseline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import hip
+from ..runtime import hip
 from . import triton_launch
 from .attention_problems import AttentionProblem
 
@@ -41,9 +41,9 @@ def attention(
     q, k, v, out, tokens, heads, group, q_stride, kv_stride, scale,
     WIDTH: tl.constexpr, CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """softmax(scale q k^T) v of [batch, tokens, heads, WIDTH], tokens a multiple of BM, and BM of BN. `scale` is for
-    exp2; `group` heads of q share one of k and v. Only blocks on the diagonal are masked, and they come last."""
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)  # those with the most keys under a causal mask first
+    """softmax(scale q k^T) v for [batch, tokens, heads, WIDTH]. Tokens are a multiple of BM, and BM of BN. `scale` is
+    for exp2. `group` heads of q share one of k and v. Only blocks on the diagonal, which come last, are masked."""
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)  # under a causal mask, tiles with the most keys first
     head = tl.program_id(1) % heads
     sequence = (tl.program_id(1) // heads).to(tl.int64)
     q += sequence * tokens * q_stride + head * WIDTH
@@ -84,7 +84,7 @@ class Config(NamedTuple):
         )
 
 
-# As people tune it on MI300X: tiles with 4 and 8 warps, one and two stages where LDS suffices, both MFMA shapes.
+# Configurations that people try on MI300X: 4 and 8 warps, one and two stages where LDS suffices, both MFMA shapes.
 CONFIGS = tuple(
     Config(bm, bn, warps, stages, waves, mfma)
     for bm, bn, warps, waves in ((128, 64, 4, 2), (128, 64, 8, 2), (128, 128, 8, 2), (256, 64, 8, 2), (128, 32, 4, 2))
@@ -97,9 +97,9 @@ _LEAST_TOKENS = 128
 
 
 def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, causal: bool, config: Config) -> None:
-    """``out[...] = softmax(q kᵀ / sqrt(D)) v`` of contiguous [B, S, H, D], S a multiple of ``config.BM``.
+    """``out[...] = softmax(q kᵀ / sqrt(D)) v`` for contiguous [B, S, H, D], S a multiple of ``config.BM``.
 
-    Launches by Triton's own launcher on hardware, on the simulated MI300X otherwise.
+    Launches with Triton's own launcher on hardware, otherwise on the simulated MI300X.
     """
     batch, tokens, heads, width = q.shape
     kv_heads = k.shape[2]
@@ -113,7 +113,7 @@ def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, ca
 
 
 def missing(problem: AttentionProblem) -> str:
-    """Why there is no kernel for the problem; empty if there is one."""
+    """The reason why there is no kernel for the problem; empty if there is one."""
     _, tokens_q, tokens_k, _, _, width = problem.shape
     if "k" not in problem.arguments:
         return "no Triton kernel of ours over a paged cache"
@@ -125,7 +125,7 @@ def missing(problem: AttentionProblem) -> str:
 
 
 def candidates(problem: AttentionProblem) -> Iterator[tuple[str, Callable[[AttentionProblem], None]]]:
-    """All configurations whose tiles divide the problem."""
+    """All configurations whose tiles divide the problem evenly."""
 
     def of(config: Config) -> Callable[[AttentionProblem], None]:
         def call(problem: AttentionProblem) -> None:

@@ -1,4 +1,4 @@
-"""Matrix products in Triton, to compare with."""
+"""Matrix products in Triton, as a baseline."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import hip
-from ..layout import ceil_div, data_and_scales
+from ..problems.layout import ceil_div, data_and_scales
+from ..runtime import hip
 from . import triton_launch
 from .problems import Problem
 
@@ -26,8 +26,9 @@ def gemm(
     SCALED: tl.constexpr, GROUPING: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):  # fmt: skip
-    """d[m, n] = sum_k a[m, k] b[n, k]; where it is SCALED, each 128 of k times a scale of a's row and one of 128 x 128
-    of b. K is a multiple of BK. GROUPING: 1, `layout` has the group of each row; 2, the rows of each group."""
+    """d[m, n] = sum_k a[m, k] b[n, k]. If SCALED, each 128 of K are multiplied with the scales of a's row and of b's
+    block of 128 x 128. K is a multiple of BK. With GROUPING 1, `layout` has the group of each row, with 2 the number of
+    each group's rows."""
     row_tiles, column_tiles = tl.cdiv(M, BM), tl.cdiv(N, BN)
     program = tl.program_id(0)
     row_tile, column_tile = tl.swizzle2d(
@@ -53,7 +54,7 @@ def gemm(
         sfb += group * tl.cdiv(N, 128) * (K // 128)
     columns = column_tile * BN + tl.arange(0, BN)
     depth = tl.arange(0, BK)
-    # Rows past the end are computed again from the beginning, rather than masked.
+    # Rows past the end wrap around to the first rows, instead of being masked.
     x_rows, y_rows = rows % M, columns % N
     x = a + x_rows[:, None] * K + depth[None, :]
     y = b + y_rows[None, :] * K + depth[:, None]
@@ -104,16 +105,16 @@ _BLOCK_K_BYTES = 128
 
 
 def configurations(problem: Problem) -> tuple[Config, ...]:
-    """At least eight for the problem's rows, as people tune Triton's matrix products on MI300X."""
+    """At least eight configurations for the problem's rows, as usual for Triton's matrix products on MI300X."""
     m = problem.shape.m
     configs = _SMALL if m <= 16 else _MEDIUM if m <= 128 else _LARGE
-    if problem.op.endswith("contiguous"):  # a tile may not have rows of two groups
+    if problem.op.endswith("contiguous"):  # all rows of a tile must belong to one group
         configs = tuple(config for config in configs if config.BM <= 128) + _MEDIUM
     return configs
 
 
 def missing(problem: Problem) -> str:
-    """Why there is no kernel for the problem; empty if there is one."""
+    """The reason why there is no kernel for the problem; empty if there is one."""
     _, _, k, _ = problem.shape
     if problem.op.startswith("k_grouped"):
         return "no Triton kernel with groups along K"
@@ -122,7 +123,7 @@ def missing(problem: Problem) -> str:
 
 
 def run(problem: Problem, config: Config) -> None:
-    """Launches it: by Triton's own launcher on hardware, on the simulated MI300X otherwise."""
+    """Launches with Triton's own launcher on hardware, otherwise on the simulated MI300X."""
     (a, sfa), (b, sfb) = data_and_scales(problem.a), data_and_scales(problem.b)
     grouping = problem.op.rpartition("_")[2]
     grouping = grouping if grouping in _GROUPINGS else "dense"
@@ -130,7 +131,7 @@ def run(problem: Problem, config: Config) -> None:
     n = b.shape[-2]
     grid = (ceil_div(m, config.BM) * ceil_div(n, config.BN), *groups)
     scales_strides = (1, 1, 1) if sfa is None else ((*sfa.stride(),) if groups else (1, *sfa.stride()))
-    # Something has to stand for the pointers that aren't used.
+    # Unused pointers need a placeholder.
     unused = problem.d
     pointers = a, b, problem.d, *(unused if t is None else t for t in (sfa, sfb, problem.layout))
     constants = {

@@ -1,4 +1,4 @@
-"""Compiles Triton kernels for gfx942 with no GPU at hand, and runs them on the simulator."""
+"""Compiles Triton kernels for gfx942 without a GPU, and runs them on the simulator."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ TYPES = {
 
 
 def run(function: Any, grid: int | tuple[int, ...], *arguments: Any, num_warps: int = 4, **more: Any) -> None:
-    """``function[grid](*arguments, **more)``: constants and the compiler's options are told apart by name.
+    """Runs ``function[grid](*arguments, **more)``; names tell constants from the compiler's options.
 
-    The kernel is specialised as Triton's launcher does it for a GPU: on 1, on multiples of 16, on memory below 2 GB.
+    The kernel is specialised as by Triton's launcher for a GPU: for 1, for multiples of 16, for memory below 2 GB.
     """
     constants = {name: value for name, value in more.items() if name in function.arg_names}
     options = {name: value for name, value in more.items() if name not in constants}
@@ -52,7 +52,7 @@ def run(function: Any, grid: int | tuple[int, ...], *arguments: Any, num_warps: 
     signature = {name: signature.get(name, "constexpr") for name in function.arg_names}
     source = ASTSource(function, signature, constants, attributes)
     compiled = compile(source, target=TARGET, options={"num_warps": num_warps, "enable_fp_fusion": True, **options})
-    scratch = (None, None)  # pointers that Triton appends, for kernels that need scratch of its own
+    scratch = (None, None)  # pointers to scratch memory, which Triton appends to the arguments
     assert compiled.metadata.global_scratch_size == compiled.metadata.profile_scratch_size == 0
     simulator.launch(
         compiled.asm["hsaco"],

@@ -1,15 +1,16 @@
-"""Searches configurations: the cost model ranks what can be compiled, the best few are measured."""
+"""Searches configurations: the cost model ranks all that can be compiled, and the best few are measured."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from .. import hip, planning
-from ..heuristics import forced, tuned
+from ..heuristics import forced
+from ..heuristics import tables as tuned
 from ..heuristics.attention_choice import (
     AttentionCase,
     AttentionChoice,
@@ -17,9 +18,12 @@ from ..heuristics.attention_choice import (
     TunedAttention,
     attention_candidates,
 )
-from ..heuristics.choose import gemm_candidates, legal_configs, ranked_choices
-from ..heuristics.tuned import Choice, GemmProblem, TunedRow, TunedTable
+from ..heuristics.gemm_choice import ranked_choices
+from ..heuristics.gemm_tiles import gemm_candidates, legal_configs
+from ..heuristics.tables import Choice, GemmProblem, TunedRow, TunedTable
 from ..jit import toolchain
+from ..launch import planning
+from ..runtime import hip
 from . import measure
 from .measure import Sampling
 from .operations import AnyProblem
@@ -28,23 +32,23 @@ from .problems import WrongResultError
 Wanted = GemmProblem | AttentionCase
 AnyChoice = Choice | AttentionChoice
 
-# What another configuration has to save of the time that one of the heuristic's takes. Problems without a row run the
-# heuristic's, so programs have these kernels anyway; another one is one more to compile and to load.
+# A configuration that the heuristic never chooses must save this share of the time. Programs need the heuristic's
+# kernels anyway, for problems without a row; any other kernel is one more to compile and to load.
 _WORTH_A_KERNEL = 0.02
 
 
 class _Asked:
-    """Notes what a configuration is asked for, and knows none."""
+    """Stands in for a table: it records the problem that is looked up, and has no row for it."""
 
     problem: Wanted | None = None
 
     def find(self, problem: Wanted) -> None:
-        self.problem = self.problem or problem  # what follows may be parts of it
+        self.problem = problem
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A choice and how long it took; ``failure`` says why there is no time."""
+    """A choice and its time; ``failure`` is the reason why there is none."""
 
     choice: AnyChoice
     time_us: float | None = None
@@ -52,7 +56,7 @@ class Trial:
 
 
 def asked_for(problem: AnyProblem) -> Wanted:
-    """What the heuristic has to choose a configuration for when this package's function is called."""
+    """The problem for which a call of this package's function looks up a configuration."""
     asked = _Asked()
     with tuned.replaced(asked), planning.planning():
         problem.to_meta().run()
@@ -61,24 +65,24 @@ def asked_for(problem: AnyProblem) -> Wanted:
 
 
 def candidates(wanted: Wanted, count: int) -> Sequence[AnyChoice]:
-    """The heuristic's choice, then the best by its estimate among all that can be compiled."""
+    """The heuristic's choice, then the other configurations that can be compiled, by estimated time."""
     if isinstance(wanted, AttentionCase):
         return attention_candidates(wanted)[:count]
-    chosen = ranked_choices(wanted, gemm_candidates(wanted.kind, wanted.max_block_m))[0]
-    others = (choice for choice in ranked_choices(wanted, legal_configs(wanted)) if choice != chosen)
-    return [chosen, *(choice for choice, _ in zip(others, range(count - 1), strict=False))]
+    chosen = ranked_choices(wanted)[0]
+    others = (choice for choice in ranked_choices(wanted, legal_configs) if choice != chosen)
+    return [chosen, *itertools.islice(others, count - 1)]
 
 
 def tune(
     problem: AnyProblem, count: int, sampling: Sampling, report: Callable[[Trial], None]
 ) -> TunedRow | TunedAttention:
-    """Measures ``count`` configurations; the first of ``best_first`` whose result is right.
+    """Measures ``count`` configurations, and returns a row for the first in ``best_first`` whose result is right.
 
     Args:
-        report: called with each of them.
+        report: called with each trial.
 
     Raises:
-        RuntimeError: none computes the right result.
+        RuntimeError: no configuration computes the right result.
     """
     wanted = asked_for(problem)
     trials = []
@@ -101,8 +105,8 @@ def tune(
 
 
 def best_first(wanted: Wanted, trials: Iterable[Trial]) -> list[Trial]:
-    """Those that have a time, the fastest first; of GEMM, configurations that aren't among ``gemm_candidates`` count as
-    2% slower than they are."""
+    """The trials that have a time, the fastest first. GEMM configurations that aren't among ``gemm_candidates`` count
+    as 2% slower than measured."""
     heuristics = () if isinstance(wanted, AttentionCase) else gemm_candidates(wanted.kind, wanted.max_block_m)
 
     def cost(trial: Trial) -> float:
@@ -117,7 +121,7 @@ def _tried(problem: AnyProblem, choice: AnyChoice, sampling: Sampling) -> Trial:
         with forced(choice):
             calls = [functools.partial(type(problem).run, copy) for copy in copies]
             return Trial(choice, measure.time_calls(calls, sampling, compute="sampled").median_us)
-    # One that the compiler or the device refuses is none.
+    # The compiler or the device rejects the configuration.
     except Exception as failure:
         return Trial(choice, failure=f"{type(failure).__name__}: {failure}".splitlines()[0])
 
@@ -143,7 +147,7 @@ def _row(wanted: Wanted, choice: AnyChoice, time_us: float, error: float) -> Tun
 
 
 def load(path: Path, attention: bool = False) -> tuned.Table[Any]:
-    """The table so far, of attention or GEMM; an empty one if there is none.
+    """Loads the table for attention or GEMM; an empty one if there is no file.
 
     Raises:
         tuned.TableError, OSError: the file can't be used.

@@ -1,5 +1,5 @@
-"""What the commands of ``python -m deep_gemm_rocm`` do, a module each."""
+"""The commands of ``python -m deep_gemm_rocm``, a module each."""
 
 
 class UsageError(Exception):
-    """What was asked for on the command line can't be done; the message says what can."""
+    """The command line asks for something impossible. The message says what is possible."""

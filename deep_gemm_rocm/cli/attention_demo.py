@@ -15,7 +15,7 @@ _PAGE = 64  # tokens of a cache's block
 
 
 def run(console: Console) -> bool:
-    """Runs it and prints what it measured; whether every element is within its bound."""
+    """Runs the demo and prints its measurements; returns whether every element is within its bound."""
     return run_cases(
         console,
         f"Attention of {_HEADS} heads of {_HEAD_DIM}, {_KV_HEADS} of keys and values, bf16",
@@ -38,7 +38,7 @@ def _prefill(device: str) -> Inputs:
 
 
 def _decode(device: str) -> Inputs:
-    """The next token of sequences whose blocks are scattered over the cache."""
+    """Decodes the next token of sequences whose blocks are scattered over the cache."""
     generator = torch.Generator().manual_seed(1)
     counts = [-(-tokens // _PAGE) for tokens in _CONTEXTS]
     order = torch.randperm(sum(counts), generator=generator).int()

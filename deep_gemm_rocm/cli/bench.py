@@ -1,4 +1,4 @@
-"""``bench``: this package's kernels beside others, on hardware or in the timing model."""
+"""``bench``: compares this package's kernels with others, on hardware or in the timing model."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import importlib.util
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from .. import warmup
-from ..benchmarks import report, shapes, suite
+from ..api import warmup
+from ..benchmarks import page, report, shapes, suite
 from ..benchmarks.baselines import BASELINES
 from ..benchmarks.measure import Sampling
 from ..benchmarks.operations import OPERATIONS
 from ..benchmarks.problems import WrongResultError
 from ..benchmarks.shapes import AnyShape
 from ..benchmarks.suite import Result
+from ..runtime import hip
 from . import UsageError
 
 _WIDTH = 180  # of a table
@@ -28,48 +30,36 @@ def run(
     ops: Sequence[str],
     wanted_shapes: Sequence[str],
     baselines: Sequence[str],
-    sampling: Mapping[str, int],
+    sampling: Mapping[str, Any],
     *,
     csv: Path | None,
     json: Path | None,
     markdown: Path | None,
     plot: Path | None,
 ) -> bool:
-    """Measures, prints tables and writes the files; whether all results were right.
+    """Measures, prints tables and writes the files.
 
     Args:
-        sampling: fields of ``Sampling`` that are not to have their defaults.
+        sampling: the fields of ``Sampling`` that differ from the defaults.
+
+    Returns:
+        Whether all results were right.
 
     Raises:
-        UsageError: there is no such operation, shape or baseline.
+        UsageError: an operation, shape or baseline is unknown.
     """
     for option, names, known in (("--op", ops, OPERATIONS), ("--baseline", baselines, BASELINES)):
         for name in names:
             if name not in known:
                 raise UsageError(f"{option}: expected one of {', '.join(known)}, got {name!r}")
     work = {op: chosen_shapes(op, wanted_shapes) for op in ops}
-    if plot and importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib, which isn't installed")
+    if plot:
+        _need_matplotlib("--plot")
     how_often = dataclasses.replace(Sampling.default(), **sampling)
     about = report.header(how_often)
     for name, value in about.items():
         console.print(f"{name:<15}{value}")
-    results: list[Result] = []
-    good = True
-    with console.status("") as status:
-        for op, some in work.items():
-            of_op: list[Result] = []
-            try:
-                for result in suite.run(op, some, baselines, how_often, status.update):
-                    of_op.append(result)
-                    if not console.is_terminal:  # where nobody sees the status
-                        console.print(report.line(result))
-            except WrongResultError as error:
-                console.print(f"[red]{error}[/]")
-                good = False
-            table = report.table(of_op, f"{op}, {about['times']}")
-            console.print(table, width=max(console.width, _WIDTH), crop=False)
-            results += of_op
+    results, good = _measured(console, work, baselines, how_often, about)
     for line in (*report.missing(results), *report.summary(results)):
         console.print(line)
     plots = report.plot(plot, results, about) if plot else []
@@ -82,11 +72,61 @@ def run(
     return good
 
 
-def chosen_shapes(op: str, wanted: Iterable[str]) -> tuple[AnyShape, ...]:
-    """Those of all names, each once.
+def write_docs(console: Console, path: Path) -> bool:
+    """Writes docs/benchmarks.md to ``path``, and its picture beside it.
 
     Raises:
-        UsageError: there is no such name.
+        UsageError: the device isn't the simulated one, or matplotlib isn't installed.
+    """
+    if not hip.runtime().is_simulated:
+        raise UsageError("--write-docs tells simulated times: set DG_DEVICE=sim")
+    _need_matplotlib("--write-docs")
+    sampling = dataclasses.replace(Sampling.default(), check=False)
+    about = report.header(sampling)
+    results, good = _measured(console, page.problems(), [], sampling, about)
+    page.write(path, results, about)
+    page.draw(path.with_name(page.PICTURE), results)
+    return good
+
+
+def _need_matplotlib(option: str) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(f"{option} needs matplotlib, which isn't installed")
+
+
+def _measured(
+    console: Console,
+    work: Mapping[str, Iterable[AnyShape]],
+    baselines: Sequence[str],
+    sampling: Sampling,
+    about: Mapping[str, str],
+) -> tuple[list[Result], bool]:
+    """Measures and prints a table for each operation; also returns whether all results were right."""
+    results: list[Result] = []
+    good = True
+    console.width = max(console.width, _WIDTH)
+    with console.status("") as status:
+        for op, some in work.items():
+            of_op: list[Result] = []
+            try:
+                for result in suite.run(op, some, baselines, sampling, status.update):
+                    of_op.append(result)
+                    if not console.is_terminal:  # where nobody sees the status
+                        console.print(report.line(result))
+            except WrongResultError as error:
+                console.print(f"[red]{error}[/]")
+                good = False
+            table = report.table(of_op, f"{op}, {about['times']}")
+            console.print(table)
+            results += of_op
+    return results, good
+
+
+def chosen_shapes(op: str, wanted: Iterable[str]) -> tuple[AnyShape, ...]:
+    """The shapes that the names stand for, each once.
+
+    Raises:
+        UsageError: a name is unknown.
     """
     try:
         return tuple(dict.fromkeys(itertools.chain.from_iterable(_named(op, name) for name in wanted)))

@@ -39,7 +39,7 @@ def list_kernels() -> None:
 
 @app.command()
 def verify() -> None:
-    """Compare every kernel with the hash noted when it was compiled; those that differ will be compiled again."""
+    """Compare every kernel with the hash from its compile. Damaged kernels will be compiled again."""
     with _folder() as (console, root):
         whole, damaged = maintenance.verify(root)
         for entry in damaged:
@@ -51,9 +51,9 @@ def verify() -> None:
 
 @app.command()
 def prune(
-    max_mib: Annotated[int | None, typer.Option(min=0, help="What may be left; DG_JIT_CACHE_MAX_MIB or 4096.")] = None,
+    max_mib: Annotated[int | None, typer.Option(min=0, help="Size to keep; DG_JIT_CACHE_MAX_MIB or 4096.")] = None,
 ) -> None:
-    """Remove what was set aside or abandoned, and the least recently used kernels that are too many."""
+    """Remove damaged and abandoned entries, and the least recently used kernels beyond the size."""
     with _folder() as (console, root):
         removed = maintenance.prune(root, cache.max_bytes() if max_mib is None else max_mib * 2**20)
         console.print(f"removed {_amount(removed)}, {_amount(cache.entries(root))} left")
@@ -68,9 +68,9 @@ def export_kernels(file: Annotated[Path, typer.Argument(help="The .tar.gz file t
 
 @app.command("import")
 def import_kernels(
-    file: Annotated[Path, typer.Argument(help="What export wrote.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="A file from export.", exists=True, dir_okay=False)],
 ) -> None:
-    """Take over the kernels in a file. They are code: import only what you trust."""
+    """Import the kernels in a file. They are code: import only what you trust."""
     with _folder() as (console, root):
         new, count = maintenance.import_from(root, file)
         console.print(f"{new} of {count} kernels were new, and are now in {escape(str(root))}")

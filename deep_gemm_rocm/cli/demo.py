@@ -1,6 +1,6 @@
 """``demo``: a projection of DeepSeek-V3, from bf16 tensors to a checked FP8 result.
 
-And what all demos have in common.
+``run_cases`` serves all demos.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from .. import gemm_fp8, hip, jit, per_block_cast_to_fp8, per_token_cast_to_fp8, testing
+from .. import gemm_fp8, jit, per_block_cast_to_fp8, per_token_cast_to_fp8, testing
 from ..jit import toolchain
+from ..runtime import hip
 
 _N, _K = 2112, 7168  # DeepSeek-V3's fused projection of the hidden state to queries and latent keys and values
 _MS = (128, 77)  # tokens: a full tile, and a ragged one
-_STEPS = 5  # that _measure reports
+_STEPS = 5  # progress steps of _measure
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What a case computes with: ``call()`` runs its kernel, ``check()`` compares what this returned."""
+    """A prepared case: ``call()`` runs its kernel, ``check()`` compares the result with a reference."""
 
     call: Callable[[], torch.Tensor]
     check: Callable[[torch.Tensor], testing.Accuracy]
@@ -36,7 +37,7 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A row of a demo's table: its name, what preparing its inputs consists of, and how to make them on a device."""
+    """A row of a demo's table. ``preparation`` describes ``prepare``, which makes the inputs on a device."""
 
     name: str
     preparation: str
@@ -53,7 +54,7 @@ class _Row:
 
 
 def run(console: Console) -> bool:
-    """Runs it and prints what it measured; whether every element is within its bound."""
+    """Runs the demo and prints its measurements; returns whether every element is within its bound."""
     cases = [Case(f"M={m}", "quantising activations and weights", functools.partial(_projection, m)) for m in _MS]
     return run_cases(
         console,
@@ -64,7 +65,7 @@ def run(console: Console) -> bool:
 
 
 def run_cases(console: Console, title: str, cases: Sequence[Case], note: str) -> bool:
-    """Measures and checks each case and prints a table; whether every element is within its bound."""
+    """Measures and checks each case and prints a table; returns whether every element is within its bound."""
     runtime, compiler = hip.runtime(), toolchain.choose()
     with _progress(console, _STEPS * len(cases)) as report:
         rows = [_measure(case, runtime.tensor_device, report) for case in cases]
@@ -112,7 +113,7 @@ def _measure(case: Case, device: str, report: Callable[[str], None]) -> _Row:
 
 
 def _first_call(call: Callable[[], torch.Tensor]) -> float:
-    """Seconds that a process's first call spends on getting its kernels."""
+    """The time that a process's first call spends on getting its kernels, in seconds."""
     jit.forget()
     call()
     return sum(kernel.ready_seconds for kernel in jit.loaded())
@@ -120,7 +121,7 @@ def _first_call(call: Callable[[], torch.Tensor]) -> float:
 
 @contextlib.contextmanager
 def _empty_cache() -> Iterator[None]:
-    """An empty cache folder, so that the first compile is one; the user's own is left alone."""
+    """Inside, the cache is an empty temporary folder, so that kernels are really compiled."""
     before = os.environ.get("DG_JIT_CACHE_DIR")
     with tempfile.TemporaryDirectory(prefix="deep_gemm_rocm-demo-") as folder:
         os.environ["DG_JIT_CACHE_DIR"] = folder
@@ -134,7 +135,7 @@ def _empty_cache() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress(console: Console, steps: int) -> Iterator[Callable[[str], None]]:
-    """Calls with the next step's name: a bar on a terminal, lines elsewhere."""
+    """Yields a function that reports the next step: in a progress bar on a terminal, else as a line."""
     if not console.is_terminal:
         yield console.print
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import warnings
 from collections.abc import Iterator
@@ -11,12 +10,13 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from .. import hip
+from .. import __version__
 from ..jit import JitError, cache, toolchain
+from ..runtime import hip
 
 
 def show(console: Console) -> bool:
-    """Prints it; whether kernels can be compiled and run here."""
+    """Prints the information; returns whether kernels can be compiled and run here."""
     missing = []
     for lines in (_versions, _runtime, _toolchains, _cache):
         try:
@@ -30,16 +30,9 @@ def show(console: Console) -> bool:
 
 
 def _versions() -> Iterator[tuple[str, str]]:
-    yield "deep_gemm_rocm", _version("deep_gemm_rocm")
+    yield "deep_gemm_rocm", __version__
     yield "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield "torch", torch.__version__
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed, run from a checkout"
 
 
 def _runtime() -> Iterator[tuple[str, str]]:
@@ -58,7 +51,7 @@ def _toolchains() -> Iterator[tuple[str, str]]:
     for found in toolchain.installed():
         yield "compiler found", found
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a hipcc that is passed over: the lines above say so
+        warnings.simplefilter("ignore")  # about an unusable hipcc, which the lines above mention
         chosen = toolchain.choose()
     yield "compiler used", f"{chosen.name}, {chosen.version}"
 

@@ -1,4 +1,4 @@
-"""``selftest``: whether everything works on this machine, as a report to attach to an issue."""
+"""``selftest``: reports whether everything works on this machine, for instance to attach to an issue."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from .. import hip, jit
-from ..gemm import gemm_fp8
+from .. import jit
+from ..api.gemm import gemm_fp8
 from ..jit import cache
+from ..runtime import hip
 from ..selftest import families, mfma
 from ..testing import gemm_problem
 from . import info
 
 
 def run(console: Console) -> bool:
-    """Prints what ``info`` does, then a line for each check; whether all passed."""
+    """Prints the output of ``info``, then a line for each check; returns whether all passed."""
     if not info.show(console):
         return False
     device = hip.runtime().tensor_device
@@ -55,7 +56,7 @@ def _passes(console: Console, name: str, check: Callable[[], str | None]) -> boo
 
 
 def _compile_into_an_empty_cache(device: str) -> str:
-    """Compiles a kernel, and finds it the next time."""
+    """Compiles a kernel, and checks that it is found in the cache the next time."""
     a, b = ((data.to(device), scales.to(device)) for data, scales in gemm_problem(5, 32, 128))
     before = os.environ.get("DG_JIT_CACHE_DIR")
     with tempfile.TemporaryDirectory(prefix="deep_gemm_rocm-selftest-") as folder:

@@ -1,4 +1,4 @@
-"""``python -m deep_gemm_rocm sim``: the simulated MI300X for anybody's gfx942 code objects."""
+"""``python -m deep_gemm_rocm sim``: runs any gfx942 code object on the simulated MI300X."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BUFFER = re.compile(r"(?P<type>[a-z]+\d+)\[(?P<count>\d+)\](?:=(?P<fill>.+))?")
 
 
 class _Status(enum.Enum):
-    """As in ``simulator.Opcode.status``."""
+    """The values of ``simulator.Opcode.status``."""
 
     EXACT = "exact"
     APPROXIMATE = "approximate"
@@ -58,7 +58,7 @@ def run(
         Path | None, typer.Option(help="Folder for the arrays after the run, as arg0.npy and so on.")
     ] = None,
 ) -> None:
-    """Run one kernel and show what became of its buffers."""
+    """Run one kernel and show its buffers afterwards."""
     with _errors_as_messages():
         start = time.perf_counter()
         arguments = _launch(code_object, kernel, grid, block, arg, dynamic_lds)
@@ -86,7 +86,7 @@ def counters(
     arg: ArgOption = None,
     dynamic_lds: DynamicLdsOption = 0,
 ) -> None:
-    """Run one kernel and count its instructions, FLOPs, bytes, bank conflicts and barriers; tell its occupancy."""
+    """Run one kernel and count its instructions, FLOPs, bytes, bank conflicts and barriers; show its occupancy."""
     with _errors_as_messages(), simulator.counters() as counted:
         _launch(code_object, kernel, grid, block, arg, dynamic_lds)
     (found,) = counted.kernels
@@ -114,7 +114,7 @@ def profile(
     sampling: Annotated[bool, typer.Option(help="Whether large launches are sampled.")] = True,
 ) -> None:
     """Run one kernel in simulated time: its counters, the cycles of each instruction of its hot loop, and a timeline.
-    See docs/timing.md for what the model knows of the MI300X."""
+    The model is described in docs/timing.md."""
     with _errors_as_messages():
         constants = dict(map(_constant, constant or []))
         shown = None if timeline is None else cu
@@ -167,9 +167,9 @@ def disasm(code_object: CodeArgument, kernel: KernelOption) -> None:
 
 @app.command()
 def opcodes(
-    status: Annotated[_Status | None, typer.Option(help="Only those that are so.")] = None,
+    status: Annotated[_Status | None, typer.Option(help="Only opcodes with this status.")] = None,
 ) -> None:
-    """List every gfx942 opcode: encoding, number, mnemonic, status, and what is approximate in it."""
+    """List every gfx942 opcode: encoding, number, mnemonic, status, and how it differs from the chip."""
     for opcode in simulator.opcodes():
         if status is None or opcode.status == status.value:
             fields = (opcode.family, f"{opcode.number:#x}", opcode.mnemonic, opcode.status, opcode.difference)
@@ -182,7 +182,7 @@ def _console() -> Console:
 
 @contextlib.contextmanager
 def _errors_as_messages() -> Iterator[None]:
-    """The program's and the user's mistakes end the command with a message and no traceback."""
+    """Ends the command with a message instead of a traceback on errors of the program or the user."""
     try:
         yield
     except (simulator.SimulatorError, OSError, ValueError, TypeError) as error:
@@ -193,7 +193,7 @@ def _errors_as_messages() -> Iterator[None]:
 def _launch(
     code_object: Path, kernel: str, grid: str, block: str, arg: list[str] | None, dynamic_lds: int
 ) -> list[int | float | np.ndarray]:
-    """Runs the kernel; the arguments as it leaves them."""
+    """Runs the kernel; returns its arguments afterwards."""
     arguments = [_argument(text) for text in arg or []]
     simulator.launch(code_object, kernel, _extent(grid), _extent(block), arguments, dynamic_lds)
     return arguments
@@ -231,7 +231,7 @@ def _constant(text: str) -> tuple[str, float]:
 
 
 def _lanes(text: str) -> list[int]:
-    """0-3,63 as [0, 1, 2, 3, 63]."""
+    """Parses 0-3,63 as [0, 1, 2, 3, 63]."""
     lanes: list[int] = []
     for part in text.split(","):
         low, _, high = part.partition("-")
@@ -248,7 +248,7 @@ def _print_instruction(instruction: simulator.TracedInstruction, lanes: list[int
     for arrow, registers in (("<", instruction.reads), (">", instruction.writes)):
         for name, values in registers.items():
             if arrow == "<" and name.startswith("exec"):
-                continue  # shown already
+                continue  # the line of the instruction shows it
             shown = values[lanes] if values.ndim else [values]
             typer.echo(f"    {arrow} {name:<8} " + " ".join(f"{value:08x}" for value in shown))
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .. import hip
 from ..benchmarks import operations
 from ..benchmarks import tune as tuning
 from ..benchmarks.attention_problems import AttentionOperation
 from ..benchmarks.logits_problems import LogitsOperation
 from ..benchmarks.measure import Sampling
 from ..benchmarks.operations import OPERATIONS
-from ..heuristics.tuned import TableError
+from ..heuristics.tables import TableError
+from ..runtime import hip
 from . import UsageError
 from .bench import chosen_shapes
 
@@ -22,12 +22,13 @@ from .bench import chosen_shapes
 def run(
     console: Console, ops: Sequence[str], wanted_shapes: Sequence[str], out: Path | None, count: int, again: bool
 ) -> bool:
-    """Adds a row for each shape to the table, at once, so that an interrupted run goes on where it was.
+    """Adds a row for each shape to the table, and writes it after each, so that an interrupted run can be resumed.
 
     Raises:
-        UsageError: there is no such operation or shape, or ``out`` is no table for these.
+        UsageError: an operation or shape is unknown, or ``out`` is no table for these operations.
     """
-    known = [op for op, operation in OPERATIONS.items() if not isinstance(operation, LogitsOperation)]  # has no choices
+    # Kernels for logits have only one configuration.
+    known = [op for op, operation in OPERATIONS.items() if not isinstance(operation, LogitsOperation)]
     for op in ops:
         if op not in known:
             raise UsageError(f"--op: expected one of {', '.join(known)}, got {op!r}")

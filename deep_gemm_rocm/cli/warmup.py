@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from .. import jit, warmup
+from .. import jit
+from ..api import warmup
 from ..jit import cache
 
 
 def run(console: Console, file: Path, jobs: int | None) -> bool:
-    """Compiles what the workloads in ``file`` need, and prints how many kernels that is and how long it took."""
+    """Compiles the kernels for the workloads in ``file``, and prints their number and the time."""
     start = time.perf_counter()
     try:
         wanted = warmup.plan(warmup.load(file))

@@ -1,11 +1,13 @@
 """Which kernel configuration a problem should run."""
 
+from ..problems.gemm_kind import GemmKind
 from .attention_choice import AttentionCase, AttentionChoice, choose_attention
 from .attention_config import AttentionConfig, attention_tiles, heads_of_every_tile
-from .choose import choose_dense, choose_dense_splits, choose_gemm_config, choose_k_splits, gemm_candidates
 from .decode_config import DecodeConfig
 from .forced import ForcedChoiceError, forced
-from .gemm_config import GemmConfig, GemmKind
+from .gemm_choice import choose_dense, choose_gemm_config, choose_k_splits
+from .gemm_config import GemmConfig
+from .gemm_tiles import gemm_candidates
 
 __all__ = [
     "AttentionCase",
@@ -18,7 +20,6 @@ __all__ = [
     "attention_tiles",
     "choose_attention",
     "choose_dense",
-    "choose_dense_splits",
     "choose_gemm_config",
     "choose_k_splits",
     "forced",

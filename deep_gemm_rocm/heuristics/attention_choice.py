@@ -1,9 +1,8 @@
-"""How attention is computed: what a table of measurements knows, or else what should be good."""
+"""How attention is computed: the choice that was measured to be the best, or else the heuristic's."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import math
 import os
@@ -12,30 +11,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..problems.gemm_kind import ELEMENT_BYTES
+from ..runtime import session
 from .attention_config import AttentionConfig, choose_attention_config
 from .decode_config import DecodeConfig, choose_num_pieces, most_pieces
 from .forced import forced_choice
-from .gemm_config import ELEMENT_BYTES
-from .tuned import MEASURED_COLUMNS, Finds, Measured, Table, asks_tables, replacement
+from .tables import MEASURED_COLUMNS, Choices, Finds, Measured, Table, parsed, remembered
 
 SHIPPED = Path(__file__).resolve().with_name("tuned_attention.csv")
 
 _NEAR = math.log2(1.25)
-_PIECES = (0.5, 0.75, 1.5, 2, 3)  # as many as the heuristic's
+_PIECES = (0.5, 0.75, 1.5, 2, 3)  # times the heuristic's number
 _INFINITY_CACHE_BYTES = 256 * 2**20
 _HBM_BYTES = 5.3e6  # a µs, at most
+_FAMILIES = ("flash_attention", "flash_decode", "mla_decode")
 
 
 class AttentionCase(NamedTuple):
-    """What a choice is made for.
+    """An attention problem for which a kernel is chosen.
 
     Attributes:
-        family: of kernels: ``flash_attention``, ``flash_decode`` or ``mla_decode``.
-        type, out_type, head_dim, value_dim: as of ``AttentionConfig``.
+        family: the kernels: ``flash_attention``, ``flash_decode`` or ``mla_decode``.
+        type, out_type, head_dim, value_dim: see ``AttentionConfig``.
         causal: whether queries see none of the keys behind their own.
-        batch: sequences.
-        heads, kv_heads: of one.
-        tokens_q, tokens_k: of one, on average; of a paged cache, at most.
+        batch: number of sequences.
+        heads, kv_heads: heads of a sequence.
+        tokens_q, tokens_k: tokens of a sequence, on average; of a paged cache, at most.
     """
 
     family: str
@@ -58,14 +59,19 @@ class AttentionCase(NamedTuple):
         return 2 * self.batch * self.heads * pairs * (self.head_dim + self.value_dim)
 
     @property
+    def widths(self) -> tuple[str, str, int, int]:
+        """The types and widths that a kernel is compiled for."""
+        return self.type, self.out_type, self.head_dim, self.value_dim
+
+    @property
     def cache_bytes(self) -> int:
-        """Of all keys and values."""
+        """Bytes of all keys and values."""
         width = self.head_dim + (self.value_dim if self.family != "mla_decode" else 0)
         return self.batch * self.kv_heads * self.tokens_k * width * ELEMENT_BYTES[self.type]
 
 
 class AttentionChoice(NamedTuple):
-    """The kernel, and into how many pieces decoding cuts all keys."""
+    """A kernel, and the number of pieces into which decoding cuts all keys."""
 
     config: AttentionConfig | DecodeConfig
     pieces: int = 0
@@ -77,7 +83,7 @@ class AttentionChoice(NamedTuple):
 
 
 _CASE_FIELDS = AttentionCase._fields
-_SIZES = ("batch", "tokens_q", "tokens_k")  # that may be others than those that were measured
+_SIZES = ("batch", "tokens_q", "tokens_k")  # these may differ a little from those that were measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +91,8 @@ class TunedAttention(Measured):
     """A measurement of the best choice for a case.
 
     Attributes:
-        waves, mfma_rows, take_turns: as of ``AttentionConfig``; 0 for decoding.
-        pieces: as of ``AttentionChoice``.
+        waves, mfma_rows, take_turns: those of the ``AttentionConfig``; 0 for decoding.
+        pieces: those of the ``AttentionChoice``.
     """
 
     case: AttentionCase
@@ -100,8 +106,8 @@ class TunedAttention(Measured):
         Raises:
             ValueError: no such measurement is possible.
         """
-        if self.case.family not in ("flash_attention", "flash_decode", "mla_decode"):
-            raise ValueError(f"family must be flash_attention, flash_decode or mla_decode, got {self.case.family!r}")
+        if self.case.family not in _FAMILIES:
+            raise ValueError(f"family must be one of {_FAMILIES}, got {self.case.family!r}")
         if min(getattr(self.case, name) for name in (*_SIZES, "heads", "kv_heads", "head_dim", "value_dim")) < 1:
             raise ValueError(f"sizes must be positive, got {self.case}")
         if self.case.family == "flash_attention":
@@ -121,24 +127,17 @@ class TunedAttention(Measured):
 
     @classmethod
     def of(cls, case: AttentionCase, choice: AttentionChoice, **measured: Any) -> TunedAttention:
-        config = choice.config
+        config, pieces = choice
         if isinstance(config, DecodeConfig):
-            return cls(case=case, waves=0, mfma_rows=0, take_turns=False, pieces=choice.pieces, **measured)
-        return cls(
-            case=case,
-            waves=config.waves,
-            mfma_rows=config.mfma_rows,
-            take_turns=config.take_turns,
-            pieces=0,
-            **measured,
-        )
+            return cls(case=case, waves=0, mfma_rows=0, take_turns=False, pieces=pieces, **measured)
+        waves, mfma_rows, take_turns = config.waves, config.mfma_rows, config.take_turns
+        return cls(case=case, waves=waves, mfma_rows=mfma_rows, take_turns=take_turns, pieces=pieces, **measured)
 
     def choice_for(self, case: AttentionCase) -> AttentionChoice:
-        """The same for a case of the same kernels."""
+        """The measured choice, for another case of the same kernels."""
         if case.family != "flash_attention":
-            return AttentionChoice(_decode_config(case), max(min(self.pieces, _most_pieces(case)), 1))
-        types = case.type, case.out_type, case.head_dim, case.value_dim
-        return AttentionChoice(AttentionConfig(*types, self.waves, self.mfma_rows, self.take_turns))
+            return AttentionChoice(_decode_config(case), _limited(self.pieces, case))
+        return AttentionChoice(AttentionConfig(*case.widths, self.waves, self.mfma_rows, self.take_turns))
 
     def as_fields(self) -> dict[str, Any]:
         return {**self.case._asdict(), **{name: getattr(self, name) for name in COLUMNS if name not in _CASE_FIELDS}}
@@ -149,25 +148,14 @@ class TunedAttention(Measured):
         Raises:
             ValueError, KeyError, TypeError: the fields aren't those of a row.
         """
-        flags = {name: {"True": True, "False": False}[fields[name]] for name in ("causal", "take_turns")}
-        numbers: dict[str, Any] = {
-            name: int(fields[name]) for name in ("head_dim", "value_dim", *_SIZES, "heads", "kv_heads")
-        }
-        return cls(
-            case=AttentionCase(fields["family"], fields["type"], fields["out_type"], causal=flags["causal"], **numbers),
-            waves=int(fields["waves"]),
-            mfma_rows=int(fields["mfma_rows"]),
-            take_turns=flags["take_turns"],
-            pieces=int(fields["pieces"]),
-            **cls.fields_of(fields),
-        )
+        return cls(case=AttentionCase(**parsed(AttentionCase, fields)), **parsed(cls, fields))
 
 
 COLUMNS = (*_CASE_FIELDS, "waves", "mfma_rows", "take_turns", "pieces", *MEASURED_COLUMNS)
 
 
 class AttentionTable(Table[TunedAttention]):
-    """Of attention."""
+    """Choices for attention."""
 
     columns = COLUMNS
     row = TunedAttention
@@ -177,7 +165,7 @@ class AttentionTable(Table[TunedAttention]):
         return tuple(problem)
 
     def find(self, case: AttentionCase) -> AttentionChoice | None:
-        """That of the nearest row: of the same heads, with sequences and tokens that differ by at most a quarter."""
+        """The choice of the nearest row with the same heads, whose sequences and tokens differ by at most a quarter."""
 
         def distance(row: TunedAttention) -> float:
             ratios = (max(getattr(case, name), 1) / getattr(row.case, name) for name in _SIZES)
@@ -193,21 +181,17 @@ class AttentionTable(Table[TunedAttention]):
 
 
 def attention_table() -> Finds:
-    """What ``choose_attention`` asks first: the file that ``DG_TUNED_ATTENTION_TABLE`` names, or the package's own.
+    """The table of attention: the file that ``DG_TUNED_ATTENTION_TABLE`` names, or the package's own.
 
     Raises:
         TableError, OSError: the file can't be used.
     """
-    return replacement() or _read(os.environ.get("DG_TUNED_ATTENTION_TABLE") or str(SHIPPED))
-
-
-@functools.cache
-def _read(path: str) -> AttentionTable:
-    return AttentionTable.read(Path(path))
+    path = os.environ.get("DG_TUNED_ATTENTION_TABLE") or str(SHIPPED)
+    return session.current().of(Choices).table(AttentionTable, path)
 
 
 def choose_attention(case: AttentionCase) -> AttentionChoice:
-    """How a case is computed.
+    """The choice that the table has for a case, or else the heuristic's.
 
     Raises:
         TableError, OSError: ``DG_TUNED_ATTENTION_TABLE`` names no good table.
@@ -217,19 +201,16 @@ def choose_attention(case: AttentionCase) -> AttentionChoice:
     return taken or _choose_attention(case)
 
 
-@asks_tables
-@functools.lru_cache(maxsize=65536)
+@remembered
 def _choose_attention(case: AttentionCase) -> AttentionChoice:
     return attention_table().find(case) or _heuristic(case)
 
 
 def _computes(config: AttentionConfig | DecodeConfig, case: AttentionCase) -> bool:
-    types = case.type, case.out_type, case.head_dim, case.value_dim
-    if case.family == "flash_attention":
-        return isinstance(config, AttentionConfig) and types == (
-            config.type, config.out_type, config.head_dim, config.value_dim,
-        )  # fmt: skip
-    return config == _decode_config(case)
+    if case.family != "flash_attention":
+        return config == _decode_config(case)
+    widths = config.type, config.out_type, config.head_dim, config.value_dim
+    return isinstance(config, AttentionConfig) and widths == case.widths
 
 
 def attention_candidates(case: AttentionCase) -> list[AttentionChoice]:
@@ -242,29 +223,27 @@ def _heuristic(case: AttentionCase) -> AttentionChoice:
     if case.family != "flash_attention":
         config = _decode_config(case)
         return AttentionChoice(config, choose_num_pieces(config, *_sizes_of_decode(case)))
-    types = case.type, case.out_type, case.head_dim, case.value_dim
-    return AttentionChoice(choose_attention_config(*types, case.tokens_q, case.batch * case.heads))
+    return AttentionChoice(choose_attention_config(*case.widths, case.tokens_q, case.batch * case.heads))
 
 
 def _others(case: AttentionCase, first: AttentionChoice) -> Iterable[AttentionChoice]:
     if isinstance(first.config, DecodeConfig):
         for factor in _PIECES:
-            yield first._replace(pieces=max(min(int(first.pieces * factor), _most_pieces(case)), 1))
+            yield first._replace(pieces=_limited(int(first.pieces * factor), case))
     else:
-        types = case.type, case.out_type, case.head_dim, case.value_dim
         for waves, mfma_rows, take_turns in itertools.product((8, 4), (32, 16), (True, False)):
             with contextlib.suppress(ValueError):
-                yield AttentionChoice(AttentionConfig(*types, waves, mfma_rows, take_turns))
+                yield AttentionChoice(AttentionConfig(*case.widths, waves, mfma_rows, take_turns))
 
 
 def _decode_config(case: AttentionCase) -> DecodeConfig:
-    latent = case.family == "mla_decode"
-    return DecodeConfig(case.type, case.out_type, case.head_dim, case.value_dim, latent)
+    return DecodeConfig(*case.widths, latent=case.family == "mla_decode")
 
 
 def _sizes_of_decode(case: AttentionCase) -> tuple[int, int, int]:
     return case.tokens_q * (case.heads // case.kv_heads), case.batch * case.kv_heads, case.tokens_k
 
 
-def _most_pieces(case: AttentionCase) -> int:
-    return most_pieces(*_sizes_of_decode(case)[1:])
+def _limited(pieces: int, case: AttentionCase) -> int:
+    """As many pieces, or as many as are worth it."""
+    return max(min(pieces, most_pieces(*_sizes_of_decode(case)[1:])), 1)

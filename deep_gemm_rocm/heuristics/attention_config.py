@@ -1,4 +1,4 @@
-"""What an attention kernel is compiled for."""
+"""What a prefill attention kernel is compiled for."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import dataclasses
 import functools
 
 from .. import forking
-from ..layout import ceil_div
-from .gemm_config import BLOCK_K_BYTES, ELEMENT_BYTES, LDS_BYTES, MAX_THREADS, WAVE_SIZE
+from ..problems.gemm_kind import ELEMENT_BYTES
+from ..problems.layout import ceil_div
+from .gemm_config import BLOCK_K_BYTES, LDS_BYTES, MAX_THREADS, WAVE_SIZE
 
 _WIDEST_OF_32_ROWS = 128
 _WIDEST_OF_4_WAVES = 192
-_HEAD_BYTES = {16: 64, 32: 32}  # that an MFMA operand has of a row, by mfma_rows
+_HEAD_BYTES = {16: 64, 32: 32}  # of a row in an MFMA operand, by mfma_rows
+_CUS = 304
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,11 +22,11 @@ class AttentionConfig:
     """A kernel of ``flash_attention.hip.j2``: all its template values.
 
     Attributes:
-        type: of q, k and v: ``bf16``, ``f16`` or ``e4m3``.
-        out_type: of the output.
+        type: type of q, k and v: ``bf16``, ``f16`` or ``e4m3``.
+        out_type: type of the output.
         head_dim: elements of a head of q and k.
         value_dim: elements of a head of v and the output.
-        waves: of a workgroup; each has ``mfma_rows`` queries of its own.
+        waves: waves of a workgroup; each has ``mfma_rows`` queries of its own.
         mfma_rows: 32 for MFMA 32x32, or 16 for 16x16, which needs half the registers for each query.
         take_turns: whether one half of the waves multiplies while the other computes probabilities.
     """
@@ -49,7 +51,7 @@ class AttentionConfig:
         if self.mfma_rows == 32 and self.value_dim > _WIDEST_OF_32_ROWS:
             raise ValueError(f"sums of {self.value_dim} values for 32 queries don't fit registers, got {self}")
         if self.scaled and self.waves == 4 and self.value_dim > _WIDEST_OF_4_WAVES:
-            raise ValueError(f"what 4 waves load of such heads in FP8 doesn't fit registers, got {self}")
+            raise ValueError(f"operands of such heads in FP8 don't fit the registers of 4 waves, got {self}")
         if self.head_dim * ELEMENT_BYTES[self.type] % _HEAD_BYTES[self.mfma_rows]:
             raise ValueError(f"MFMAs would multiply what is behind a head's last element, got {self}")
         if self.lds_bytes > LDS_BYTES:
@@ -66,12 +68,12 @@ class AttentionConfig:
 
     @property
     def block_q(self) -> int:
-        """Queries of a workgroup's tile."""
+        """Queries in a workgroup's tile."""
         return self.waves * self.mfma_rows
 
     @property
     def block_k(self) -> int:
-        """Keys of a block."""
+        """Keys in a block."""
         return BLOCK_K_BYTES // ELEMENT_BYTES[self.type]
 
     @property
@@ -101,13 +103,10 @@ class AttentionConfig:
         return {**dataclasses.asdict(self), "scaled": self.scaled, "kernel_name": self.kernel_name}
 
 
-_CUS = 304
-
-
 @functools.cache
 def attention_tiles(type_: str, out_type: str, head_dim: int, value_dim: int) -> list[AttentionConfig]:
-    """The quickest configuration with each size of tiles, the largest first. A larger one reads keys less often."""
-    take_turns = head_dim <= 128 and value_dim <= 128  # else two blocks of keys and values at a time don't fit LDS
+    """The quickest configuration for each size of tiles, the largest tile first. Larger tiles read keys less often."""
+    take_turns = head_dim <= 128 and value_dim <= 128  # two blocks of wider keys and values don't fit LDS
     tiles: dict[int, AttentionConfig] = {}
     for waves, mfma_rows in ((8, 32), (8, 16), (4, 16), (4, 32)):
         with contextlib.suppress(ValueError):
@@ -120,11 +119,11 @@ def attention_tiles(type_: str, out_type: str, head_dim: int, value_dim: int) ->
 def choose_attention_config(
     type_: str, out_type: str, head_dim: int, value_dim: int, tokens_q: int, heads: int
 ) -> AttentionConfig:
-    """The largest tile that queries fill by half and of which each CU of an MI300X has one; else the smallest.
+    """The largest tile that queries fill at least half, if there is one for each CU of an MI300X; else the smallest.
 
     Args:
-        tokens_q: of a sequence; if they differ, on average.
-        heads: of all sequences.
+        tokens_q: tokens of a sequence; on average, if sequences differ.
+        heads: heads of all sequences together.
     """
     *larger, smallest = attention_tiles(type_, out_type, head_dim, value_dim)
     for config in larger:
@@ -134,5 +133,5 @@ def choose_attention_config(
 
 
 def heads_of_every_tile(tokens_q: int) -> list[int]:
-    """Numbers of heads of all sequences which, with so many tokens, get every tile that any number gets."""
+    """Numbers of heads, of all sequences together, with which every tile is chosen that any number of heads gets."""
     return sorted({1, *(ceil_div(_CUS, ceil_div(max(tokens_q, 1), block_q)) for block_q in (64, 128, 256))})

@@ -1,84 +1,114 @@
-"""How long a configuration takes, estimated: what the tuner measures first, and what runs where nobody has measured.
+"""Estimates how long a configuration takes: to choose where no table does, and to rank what the tuner measures.
 
-A CU computes its tiles one after the other, or as many at once as fit. Of a tile each K-block costs the longest of
-what matrix cores, LDS and vector L1 need for it, and a share of the others, as schedules overlap them more or less.
-Where one workgroup has a CU for itself it costs memory's latency as well, as far as no stages hide it. The chip as a
-whole can't be faster than its memory.
+A CU computes its tiles one after the other, or as many at once as fit. Matrix cores, LDS and vector L1 each need some
+time for a K-block; it takes the longest of these times and a share of the others, since schedules overlap them more or
+less. A workgroup that has a CU for itself also waits for memory, unless its stages hide the latency. The whole chip
+can't be faster than its memory.
+
+Estimates are made for many M at once: a choice covers a range of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import cycle, islice
-from math import ceil
-from statistics import fmean
+from typing import Any
 
-from ..layout import ceil_div
+import numpy as np
+from numpy.typing import NDArray
+
+from ..problems.gemm_kind import GemmKind
+from ..problems.layout import ceil_div
 from .gemm_config import BLOCK_K_BYTES, GemmConfig
-from .tuned import GemmProblem
+from .tables import GemmProblem
+
+_Floats = NDArray[np.float64]
 
 _XCDS = 8
-# Rows that masked groups have, 0.7 to 1.3 times the expected ones as in DeepGEMM's tests; neighbours are far apart.
-_ROWS_OF_EXPECTED = (0.73, 0.91, 1.09, 1.27, 0.85, 1.03, 1.21, 0.79, 0.97, 1.15)
+# Rows of masked groups, 0.7 to 1.3 times the expected ones as in DeepGEMM's tests; neighbours are far apart.
+_ROWS_OF_EXPECTED = np.array([0.73, 0.91, 1.09, 1.27, 0.85, 1.03, 1.21, 0.79, 0.97, 1.15])
 
-# Clocks and bytes a clock of docs/timing.md, where their sources are.
+# Bytes a clock; docs/timing.md names the sources.
 _MATRIX_BYTES = 2048  # multiply-adds of a CU times the bytes of an element
-_L1_BYTES = 64  # of a CU, into registers, and as many that come in
+_L1_BYTES = 64  # from a CU's L1 into registers, and as many from L2 into L1
 _LDS_READ_BYTES = 128
 _LDS_WRITE_BYTES = 51
 _HBM_BYTES = 2048
 _CACHE_BYTES = 5400  # Infinity Cache to all L2s
 
-# Fitted to launches in the timing model, for whole families of configurations.
+# Clocks, if nothing else is said, fitted to launches in the timing model for whole families of configurations.
 _LAUNCH = 1500
 _SECOND_LAUNCH = 3800
-_SUM_OF_PARTS_BYTES = 3100  # in a clock
+_SUM_OF_PARTS_BYTES = 3100  # a clock
 _PROLOGUE = 1500
 _EPILOGUE_PER_ROW = 8
-_START_ALONE = 1000  # of the pipelines of waves alone
-_MEETING = 300  # of waves that deal K
-_SUM_OVER_WAVES_BYTES = 16  # that they exchange in a clock
-_OVERLAPPING_TILE = 3500  # besides its K-blocks, where they load the next one
-_FIRST_TILE = 3200  # of these tiles
+_START_ALONE = 1000  # until a wave alone has filled its pipeline
+_MEETING = 300  # barriers of waves that deal K
+_SUM_OVER_WAVES_BYTES = 16  # a clock, exchanged by these waves
+_OVERLAPPING_TILE = 3500  # a tile besides its K-blocks, if these load the next tile
+_FIRST_TILE = 3200  # before the first of such tiles
 _FIRST_TILE_PER_ROW = 18
-_SHARED_ROUND = 0.5  # the last one, of few tiles; in whole ones
+_SHARED_ROUND = 0.5  # time of a last round of few tiles, which workgroups share, in whole rounds
 _LATENCY = {"multistage": 900, "pingpong": 400, "producer": 1300, "alone": 900}  # from memory
-_HIDES_NO_LATENCY = 0.75  # of the time in which a workgroup is busy
-# The more, the less memory and CUs wait for each other where both take about as long.
+_HIDES_NO_LATENCY = 0.75  # share of the time in which a workgroup is busy
+# Exponents that join the times of CUs and of memory. With larger ones these wait less for each other.
 _OVERLAPS_MEMORY = {"multistage": 4, "pingpong": 2.5, "producer": 4, "alone": 4}
 _NOT_OVERLAPPED = {"multistage": 0.45, "pingpong": 0.025, "producer": 0.4, "alone": 0.2}
 
 
 def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
-    """Core clocks of a launch; of masked groups, which have about ``problem.m`` rows each, the mean of launches."""
+    """Core clocks of a launch; for masked groups of about ``problem.m`` rows each, the mean of several launches."""
+    return float(clocks_by_m(config, problem, np.array([problem.m]))[0])
+
+
+def clocks_by_m(config: GemmConfig, problem: GemmProblem, m: NDArray[Any]) -> _Floats:
+    """``estimated_clocks`` for each of ``m`` in place of ``problem.m``."""
+    m = m.astype(np.float64)
     if config.kind.grouping != "masked":
-        return _launch_clocks(config, problem, [problem.m] * problem.num_groups)
-    tiles = [config, config.taller] if config.taller else [config]
-    return fmean(min(_launch_clocks(tile, problem, rows) for tile in tiles) for rows in _launches_of_masked(problem))
+        rows = problem.num_groups * m
+        return _launch_clocks(config, problem, m, problem.num_groups * np.ceil(m / config.block_m), rows)
+    groups = _groups_of_launches(problem.num_groups)
+    rows = np.outer(groups @ _ROWS_OF_EXPECTED, m)
+    clocks = [
+        _launch_clocks(tile, problem, m, groups @ np.ceil(np.outer(_ROWS_OF_EXPECTED, m) / tile.block_m), rows)
+        for tile in (config, config.taller)
+        if tile
+    ]
+    means: _Floats = np.minimum.reduce(clocks).mean(axis=0)
+    return means
 
 
-def _launches_of_masked(problem: GemmProblem) -> list[list[float]]:
-    """Rows that the groups have in each of a few launches."""
-    rows = [problem.m * share for share in _ROWS_OF_EXPECTED]
-    return [list(islice(cycle(rows), first, first + problem.num_groups)) for first in range(len(rows))]
+def _groups_of_launches(num_groups: int) -> _Floats:
+    """How many groups of each of a few launches of masked groups have each share of the expected rows.
+
+    Groups take turns with the shares. Each launch begins with another one.
+    """
+    shares = len(_ROWS_OF_EXPECTED)
+    turns, left = divmod(num_groups, shares)
+    behind_first = (np.arange(shares) - np.arange(shares)[:, None]) % shares
+    groups: _Floats = turns + (behind_first < left).astype(np.float64)
+    return groups
 
 
-def _launch_clocks(config: GemmConfig, problem: GemmProblem, rows_of_groups: Sequence[float]) -> float:
-    """Of groups of so many rows each, instead of ``problem.m``."""
-    _, _, n, k, num_cus, num_groups, _ = problem
-    tile_rows, tile_columns = sum(ceil(rows / config.block_m) for rows in rows_of_groups), ceil_div(n, config.output_n)
+def _launch_clocks(
+    config: GemmConfig, problem: GemmProblem, m: _Floats, tile_rows: _Floats, all_rows: _Floats
+) -> _Floats:
+    """Clocks of launches.
+
+    Args:
+        m: rows of a group that the output has room for.
+        tile_rows, all_rows: rows of tiles, and of elements, that all groups together have.
+    """
+    tile_columns = ceil_div(problem.n, config.output_n)
     tiles = tile_rows * tile_columns
-    # K of these is that of all groups together.
-    of_groups = num_groups if config.kind.grouping in ("k_grouped", "split_k") else 1
-    k_blocks = ceil_div(k * config.kind.element_bytes, BLOCK_K_BYTES * of_groups * config.waves_k)
-    at_once = min(config.workgroups_per_cu, ceil_div(tiles, num_cus))
-    rounds = _rounds(config, tiles, num_cus * at_once)
+    groups_of_k = problem.num_groups if config.kind.grouping in ("k_grouped", "split_k") else 1
+    k_blocks = ceil_div(problem.k * config.kind.element_bytes, BLOCK_K_BYTES * groups_of_k * config.waves_k)
+    at_once = np.minimum(config.workgroups_per_cu, np.ceil(tiles / problem.num_cus))
+    rounds = _rounds(config, tiles, problem.num_cus * at_once)
     in_registers = config.num_stages - (0 if config.schedule == "alone" else 2)
     latency = _LATENCY[config.schedule] / max(1, in_registers)
-    rows = sum(rows_of_groups) / tile_rows
+    rows = all_rows / tile_rows
     # Waves that deal K among themselves don't wait for each other.
     by_itself = _HIDES_NO_LATENCY * _busy_clocks(config, 1, rows) / config.waves_k + latency
-    k_block = max(at_once * _busy_clocks(config, at_once, rows), by_itself)
+    k_block = np.maximum(at_once * _busy_clocks(config, at_once, rows), by_itself)
     first_tile, tile = 0, _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
     if config.schedule == "alone":
         tile += _START_ALONE
@@ -87,65 +117,75 @@ def _launch_clocks(config: GemmConfig, problem: GemmProblem, rows_of_groups: Seq
     if config.schedule == "pingpong":
         first_tile = _FIRST_TILE + _FIRST_TILE_PER_ROW * config.block_m
         tile = _OVERLAPPING_TILE + k_blocks * k_block
-    memory = _memory_clocks(config, problem, tiles, tile_rows / num_groups, tile_columns, k_blocks * config.waves_k)
+    memory = _memory_clocks(config, problem, m, tiles, tile_rows, k_blocks * config.waves_k)
     power = _OVERLAPS_MEMORY[config.schedule]
     overlapped = ((first_tile + rounds * tile) ** power + memory**power) ** (1 / power)
-    # Of the last round's results, those of 16 bits are on their way while the tile is computed.
-    last_stores = _output_bytes(config, problem) / rounds / _CACHE_BYTES if config.kind.d_type == "f32" else 0
-    return _LAUNCH + overlapped + last_stores
+    # Results of 16 bits are stored while the last round is computed, results of 32 bits afterwards.
+    last_stores = _output_bytes(problem, m) / rounds / _CACHE_BYTES if _has_wide_results(problem.kind) else 0
+    clocks: _Floats = _LAUNCH + overlapped + last_stores
+    return clocks
 
 
-def _output_bytes(config: GemmConfig, problem: GemmProblem) -> int:
-    return problem.num_groups * problem.m * problem.n * (4 if config.kind.d_type == "f32" else 2)
+def _output_bytes(problem: GemmProblem, m: _Floats) -> _Floats:
+    return problem.num_groups * m * problem.n * (4 if _has_wide_results(problem.kind) else 2)
 
 
-def _rounds(config: GemmConfig, tiles: int, places: int) -> float:
-    whole, left = divmod(tiles, places)
-    # As a rule there are no more workgroups than tiles.
-    shared = whole > 0 and config.last_round_shares > 1 and left * config.last_round_shares <= places
-    return whole + (_SHARED_ROUND if shared and left else min(left, 1))
+def _has_wide_results(kind: GemmKind) -> bool:
+    """Whether results are stored as fp32, as parts of a split K are."""
+    return kind.d_type == "f32" or kind.sums_parts
 
 
-def second_pass_clocks(m: int, n: int, num_parts: int) -> float:
+def _rounds(config: GemmConfig, tiles: _Floats, places: _Floats) -> _Floats:
+    whole = np.floor(tiles / places)
+    left = tiles - whole * places
+    last = np.minimum(left, 1)
+    if config.last_round_shares > 1:
+        shared = (whole > 0) & (left > 0) & (left * config.last_round_shares <= places)
+        last = np.where(shared, _SHARED_ROUND, last)
+    return whole + last
+
+
+def second_pass_clocks(m: NDArray[Any], n: int, num_parts: int) -> _Floats:
     """Core clocks of the launch that adds up [m, n] of so many parts of a split K."""
-    return _SECOND_LAUNCH + num_parts * m * n * 4 / _SUM_OF_PARTS_BYTES
+    return _SECOND_LAUNCH + num_parts * m.astype(np.float64) * n * 4 / _SUM_OF_PARTS_BYTES
 
 
-def _busy_clocks(config: GemmConfig, at_once: int, rows: float) -> float:
-    """Of a K-block of one of so many tiles, or of each of its parts of K, with other work to hide latency.
+def _busy_clocks(config: GemmConfig, at_once: _Floats | int, rows: _Floats) -> _Floats:
+    """Clocks of a tile's K-block, with a K-block for each wave that K is dealt to, where other work hides latency.
 
     Args:
-        rows: that a tile has within the problem.
+        at_once: tiles that the CU computes at once.
+        rows: rows of the tile that lie within the problem.
     """
     rows_of_b = 0 if config.kind.b_major == "shuffled" else config.block_n
     loaded = (config.block_m + config.block_n) * BLOCK_K_BYTES
     stored = (config.block_m + rows_of_b) * BLOCK_K_BYTES
     read = (config.block_m * config.waves_n + rows_of_b * config.waves_m) * BLOCK_K_BYTES
-    taken_in = (min(rows, config.block_m) + config.block_n) * BLOCK_K_BYTES
+    taken_in = (np.minimum(rows, config.block_m) + config.block_n) * BLOCK_K_BYTES
     if config.schedule == "alone":  # each wave loads what others read from LDS
         loaded, stored, read = read, 0, 0
-    # A SIMD without waves computes nothing.
-    simds = min(at_once * config.waves_m * config.waves_n * config.waves_k, 4) / 4
-    parts = (
-        config.block_m * config.block_n * BLOCK_K_BYTES / _MATRIX_BYTES / simds,
-        (loaded + taken_in) / _L1_BYTES,
-        stored / _LDS_WRITE_BYTES + read / _LDS_READ_BYTES,
-    )
-    longest = max(parts)
-    return config.waves_k * (longest + _NOT_OVERLAPPED[config.schedule] * (sum(parts) - longest))
+    # SIMDs that have waves.
+    simds = np.minimum(at_once * config.waves_m * config.waves_n * config.waves_k, 4) / 4
+    matrix = config.block_m * config.block_n * BLOCK_K_BYTES / _MATRIX_BYTES / simds
+    l1 = (loaded + taken_in) / _L1_BYTES
+    lds = stored / _LDS_WRITE_BYTES + read / _LDS_READ_BYTES
+    longest = np.maximum(np.maximum(matrix, l1), lds)
+    busy: _Floats = config.waves_k * (longest + _NOT_OVERLAPPED[config.schedule] * (matrix + l1 + lds - longest))
+    return busy
 
 
 def _memory_clocks(
-    config: GemmConfig, problem: GemmProblem, tiles: int, tile_rows: float, tile_columns: int, k_blocks: int
-) -> float:
-    """Of the whole launch, if nothing but memory counted."""
-    _, m, n, _, num_cus, num_groups, _ = problem
+    config: GemmConfig, problem: GemmProblem, m: _Floats, tiles: _Floats, tile_rows: _Floats, k_blocks: int
+) -> _Floats:
+    """Clocks that memory and caches need for the whole launch."""
+    _, _, n, _, num_cus, num_groups, _ = problem
     k_bytes = k_blocks * BLOCK_K_BYTES
-    output = _output_bytes(config, problem)
+    output = _output_bytes(problem, m)
     once = num_groups * (m + n * config.kind.parts) * k_bytes + output
-    # An XCD's tiles that run at the same time form a rectangle, whose rows and columns its L2 takes in once.
-    running = min(ceil_div(tiles, _XCDS), max(num_cus // _XCDS, 1) * config.workgroups_per_cu)
-    high = min(config.group_m, tile_rows, running)
-    wide = min(running / high, tile_columns)
+    # Tiles that run on an XCD at the same time form a rectangle. Its L2 loads their rows and columns once.
+    running = np.minimum(np.ceil(tiles / _XCDS), max(num_cus // _XCDS, 1) * config.workgroups_per_cu)
+    high = np.minimum(np.minimum(config.group_m, tile_rows / num_groups), running)
+    wide = np.minimum(running / high, ceil_div(n, config.output_n))
     for_a_tile = (config.block_m / wide + config.block_n / high) * k_bytes
-    return max(once / _HBM_BYTES, (tiles * for_a_tile + output) / _CACHE_BYTES)
+    clocks: _Floats = np.maximum(once / _HBM_BYTES, (tiles * for_a_tile + output) / _CACHE_BYTES)
+    return clocks

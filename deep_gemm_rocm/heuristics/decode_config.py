@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from .. import forking
-from ..layout import ceil_div
+from ..problems.layout import ceil_div
 
 _CUS = 304
-_WAVES_OF_CU = 8  # that a CU runs at once, and that it takes to keep its memory busy
-_LEAST_KEYS = 128  # of a piece, as kLeastKeys of decode_schedule.h
+_WAVES_OF_CU = 8  # at once, which keep its memory busy
+_LEAST_KEYS = 128  # of a piece, see kLeastKeys in decode_schedule.h
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,8 +17,8 @@ class DecodeConfig:
     """A kernel of ``flash_decode.hip.j2`` or ``mla_decode.hip.j2``: all its template values.
 
     Attributes:
-        type: of q and the caches: ``bf16``, ``f16`` or ``e4m3``.
-        out_type: of the output.
+        type: type of q and the caches: ``bf16``, ``f16`` or ``e4m3``.
+        out_type: type of the output.
         head_dim: elements of a head of q and k.
         value_dim: elements of a head of v and the output.
         latent: whether values are the first elements of the keys.
@@ -37,12 +37,12 @@ class DecodeConfig:
 
     @property
     def rows(self) -> int:
-        """Queries that share a workgroup's keys."""
+        """Queries that share the keys of a workgroup."""
         return 64 if self.latent else 16
 
     @property
     def waves(self) -> int:
-        """Of a workgroup."""
+        """Waves of a workgroup."""
         return 8 if self.latent else 1
 
     @property
@@ -58,20 +58,19 @@ class DecodeConfig:
 
 
 def choose_num_pieces(config: DecodeConfig, queries_of_kv_head: int, sequence_heads: int, most_keys: int) -> int:
-    """Into how many pieces the keys of all sequences are cut, so that a whole MI300X is full.
+    """Number of pieces into which the keys of all sequences are cut, so that they fill a whole MI300X.
 
-    It doesn't depend on how many compute units there are, since sums depend on it.
+    It doesn't depend on how many compute units may be used, since sums depend on it.
 
     Args:
-        config: the kernel.
         queries_of_kv_head: tokens and heads of q that share a head of keys.
-        sequence_heads: heads of keys of all sequences.
-        most_keys: that a sequence may have.
+        sequence_heads: heads of keys of all sequences together.
+        most_keys: the most keys that a sequence may have.
     """
     waves = config.waves * max(ceil_div(queries_of_kv_head, config.rows), 1)
     return max(min(_CUS * _WAVES_OF_CU // waves, most_pieces(sequence_heads, most_keys)), 1)
 
 
 def most_pieces(sequence_heads: int, most_keys: int) -> int:
-    """That are worth it."""
+    """The most pieces that are worth it."""
     return sequence_heads * (1 + most_keys // _LEAST_KEYS)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from .. import changes, forking
+from .. import forking
+from ..runtime import session
 from .gemm_config import GemmConfig
-from .tuned import Choice
+from .tables import Choice
 
 if TYPE_CHECKING:
     from .attention_choice import AttentionChoice
@@ -21,13 +21,14 @@ class ForcedChoiceError(RuntimeError):
     """A call can't run the forced choice, or none did."""
 
 
-@dataclass
-class _Forced:
-    choice: Choice | AttentionChoice
-    was_taken: bool = False
+class Forced(session.Part):
+    """The choice that every call has to take, if there is one."""
+
+    def __init__(self, choice: Choice | AttentionChoice | None = None) -> None:
+        self.choice = choice
+        self.was_taken = False
 
 
-_forced: _Forced | None = None
 _one_thread = forking.Lock()
 
 
@@ -35,7 +36,7 @@ _one_thread = forking.Lock()
 def forced(choice: GemmConfig | Choice | AttentionChoice) -> Iterator[None]:
     """Has every call inside of it run ``choice``, whatever the tables and the heuristic say, in all threads.
 
-    Nothing that was remembered of earlier calls is repeated inside, and nothing that is remembered inside is repeated
+    Calls inside work in a session of their own: no call from outside is repeated inside, and none from inside
     afterwards. Contexts nest in one thread; the innermost one counts.
 
     Args:
@@ -46,24 +47,12 @@ def forced(choice: GemmConfig | Choice | AttentionChoice) -> Iterator[None]:
         ForcedChoiceError: another thread forces a choice; a call inside computes something that ``choice`` is not for;
             or no call inside chose a configuration, so that ``choice`` never ran.
     """
-    global _forced
     if not _one_thread.acquire(blocking=False):
         raise ForcedChoiceError("another thread forces a choice; only one thread may at a time")
     try:
-        before, own = _forced, _Forced(Choice(choice) if isinstance(choice, GemmConfig) else choice)
-
-        def restore() -> None:
-            global _forced
-            _forced = before
-            changes.note()
-
-        with forking.undone_in_child(restore):
-            _forced = own
-            changes.note()
-            try:
-                yield
-            finally:
-                restore()
+        own = Forced(Choice(choice) if isinstance(choice, GemmConfig) else choice)
+        with session.using(session.current().derived(own)):
+            yield
         if not own.was_taken:
             raise ForcedChoiceError(f"no call chose a configuration, so {own.choice} never ran")
     finally:
@@ -80,11 +69,11 @@ def forced_choice(of: type[_Choice], computes: Callable[[_Choice], bool], proble
     Raises:
         ForcedChoiceError: the forced choice is not.
     """
-    current = _forced
-    if current is None:
+    forced = session.current().of(Forced)
+    choice = forced.choice
+    if choice is None:
         return None
-    choice = current.choice
     if not isinstance(choice, of) or not computes(choice):
         raise ForcedChoiceError(f"{choice} is forced, which is not for {problem}")
-    current.was_taken = True
+    forced.was_taken = True
     return choice

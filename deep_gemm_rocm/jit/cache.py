@@ -1,7 +1,7 @@
 """Compiled kernels on disk, shared by every process that uses the same folder.
 
-An entry is a folder, named by a hash of all that went into it, that appears by one atomic rename and is never changed
-afterwards. So readers need no lock; the lock only keeps processes from doing the same work twice, and losing it (a
+An entry is a folder, named by a hash of everything that went into it. It appears by an atomic rename and is never
+changed afterwards. So readers need no lock. The lock only keeps processes from doing the same work twice: losing it (a
 file system without locks, a holder that hangs) costs time, never correctness.
 """
 
@@ -24,13 +24,13 @@ from pathlib import Path
 import filelock
 import platformdirs
 
-from ..hip import ARCH
+from ..runtime.hip import ARCH
 from .errors import CacheError, CompileError
 from .source import HEADER_FOLDER, KERNEL_FILE, Source
 from .toolchain import LIBRARY_FILE, Toolchain
 
 _MAX_MIB = 4096
-_SCHEMA = 1  # of the key and of an entry's files; change it and older entries are no longer found
+_SCHEMA = 1  # version of the key and of an entry's files; after a change, older entries aren't found
 MANIFEST_FILE = "manifest.json"
 _LOCK_SECONDS = 60.0
 _BUILD_PREFIX = "deep_gemm_rocm-"
@@ -38,12 +38,12 @@ _BUILD_PREFIX = "deep_gemm_rocm-"
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel in the cache; whether its files are whole is another question.
+    """A kernel in the cache, whose files may be damaged.
 
     Attributes:
         path: its folder.
-        bytes: of its files.
-        last_used: when a process last loaded it, in seconds since the epoch; 0 if it has lost its manifest.
+        bytes: the total size of its files.
+        last_used: when a process last loaded it, in seconds since the epoch; 0 if the manifest is missing.
     """
 
     path: Path
@@ -54,8 +54,8 @@ class Entry:
 @dataclass(frozen=True)
 class Manifest:
     """Attributes:
-    compile_seconds: what the compile took.
-    toolchain: the name of what compiled it.
+    compile_seconds: the time of the compile.
+    toolchain: the name of the toolchain that compiled it.
     """
 
     compile_seconds: float
@@ -68,8 +68,8 @@ class Artefact:
 
     Attributes:
         library: the shared library.
-        from_cache: whether it was found, here or after waiting for another process; else it was compiled just now.
-        compile_seconds: what the compile took, whenever that was.
+        from_cache: whether it was found in the cache, maybe after another process compiled it; else this call did.
+        compile_seconds: the time of the compile, now or earlier.
     """
 
     library: Path
@@ -78,16 +78,16 @@ class Artefact:
 
 
 def folder() -> Path:
-    """Where compiled kernels are kept: ``DG_JIT_CACHE_DIR``, read on every call, or the user's cache folder."""
+    """The cache folder: ``DG_JIT_CACHE_DIR``, read on every call, or the user's cache folder."""
     chosen = os.environ.get("DG_JIT_CACHE_DIR")
     return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("deep_gemm_rocm")
 
 
 def max_bytes() -> int:
-    """How large the cache may grow: ``DG_JIT_CACHE_MAX_MIB``, read on every call, 4096 MiB unless it is set.
+    """The cache's maximum size: ``DG_JIT_CACHE_MAX_MIB``, read on every call, by default 4096 MiB.
 
     Raises:
-        CacheError: it is not a positive number.
+        CacheError: the variable is not a positive number.
     """
     chosen = os.environ.get("DG_JIT_CACHE_MAX_MIB") or str(_MAX_MIB)
     if not chosen.isdecimal() or int(chosen) == 0:
@@ -96,17 +96,17 @@ def max_bytes() -> int:
 
 
 def entries(root: Path) -> list[Entry]:
-    """What is in the cache folder, the least recently used kernel first."""
+    """The kernels in the cache folder, the least recently used one first."""
     found = []
     for path in root.glob("kernels/[!.]*"):
-        with contextlib.suppress(OSError):  # it is being removed
+        with contextlib.suppress(OSError):  # another process is removing it
             manifest = path / MANIFEST_FILE
             found.append(Entry(path, _bytes(path), manifest.stat().st_mtime if manifest.exists() else 0.0))
     return sorted(found, key=lambda entry: (entry.last_used, entry.path))
 
 
 def _bytes(entry: Path) -> int:
-    """Of its files, as noted when it was made: thousands of entries have more files than can be looked at each time."""
+    """The size of an entry's files, from its manifest: a cache may have too many files to ask for the size of each."""
     try:
         return int(json.loads((entry / MANIFEST_FILE).read_bytes())["bytes"])
     except (OSError, ValueError, TypeError, KeyError):
@@ -118,12 +118,12 @@ def _bytes_of_files(folder: Path) -> int:
 
 
 def evict(root: Path, limit: int, keep: Path | None = None) -> list[Entry]:
-    """Removes least recently used kernels, but never ``keep``, until all take up no more than ``limit`` bytes.
+    """Removes the least recently used kernels, but never ``keep``, until the rest take up at most ``limit`` bytes.
 
-    A process that has loaded one of them goes on using it. What can't be removed stays.
+    Processes that have loaded a removed kernel can go on using it. Kernels that can't be removed stay.
 
     Returns:
-        What was removed.
+        The removed kernels.
     """
     candidates = entries(root)
     total = sum(entry.bytes for entry in candidates)
@@ -138,10 +138,10 @@ def evict(root: Path, limit: int, keep: Path | None = None) -> list[Entry]:
 
 
 def obtain(source: Source, toolchain: Toolchain) -> Artefact:
-    """The compiled ``source``: from the cache, or compiled now and, if the cache can be written, kept there.
+    """The compiled ``source``: from the cache, or compiled now and stored if the cache is writable.
 
     Raises:
-        CacheError: the cache folder belongs to, or can be written by, somebody else; or its size is not a number.
+        CacheError: another user owns the cache folder or can write to it, or the maximum size is not a number.
         CompileError, ToolchainError: see ``Toolchain.build``.
     """
     root = folder()
@@ -168,22 +168,22 @@ def _key(source: Source, toolchain: Toolchain) -> str:
 
 
 def prepare(root: Path) -> None:
-    """Makes the folder if that is possible, and refuses one that is not safe.
+    """Makes the folder if possible, and refuses an unsafe one.
 
     Raises:
         CacheError: see ``check_folder``.
     """
-    # Where it can't be made nothing can be read either, and keeping the kernel will fail and say so.
+    # If the folder can't be made, it has no kernels either; storing one will fail with a message.
     with contextlib.suppress(OSError):
         _make_folder(root)
     check_folder(root)
 
 
 def check_folder(root: Path) -> None:
-    """What is in there gets executed, so nobody but its owner (this user, or root) may be able to write to it.
+    """Checks that only this user or root owns the folder, and only its owner can write to it: its files get executed.
 
     Raises:
-        CacheError: somebody else may. A folder that can't be looked at is no danger.
+        CacheError: somebody else owns it or can write to it. A folder that can't be read is no danger.
     """
     try:
         found = root.stat()
@@ -204,17 +204,17 @@ def _make_folder(path: Path) -> None:
 
 
 def read(entry: Path) -> Artefact | None:
-    """The entry if it is there and whole; it counts as used now."""
+    """Returns the entry if it exists and is undamaged, and marks it as used."""
     manifest = manifest_of(entry)
     if manifest is None:
         return None
-    with contextlib.suppress(OSError):  # a cache that can only be read evicts nothing
+    with contextlib.suppress(OSError):  # a read-only cache evicts nothing, so it needs no times
         os.utime(entry / MANIFEST_FILE)
     return Artefact(entry / LIBRARY_FILE, from_cache=True, compile_seconds=manifest.compile_seconds)
 
 
 def manifest_of(entry: Path) -> Manifest | None:
-    """What was noted when the entry was made, if it is there and whole."""
+    """The entry's manifest, if the entry exists and is undamaged."""
     try:
         manifest = json.loads((entry / MANIFEST_FILE).read_bytes())
         if manifest["sha256"] != _sha256(entry / LIBRARY_FILE):
@@ -238,7 +238,7 @@ def _lock(locks: Path, name: str) -> Iterator[None]:
 
 
 def _build(source: Source, toolchain: Toolchain, entry: Path) -> Artefact:
-    """Compiles in a folder of this machine's own, so that the compiler's scratch files never touch a shared disk."""
+    """Compiles in a local temporary folder, so that the compiler's scratch files never touch a shared disk."""
     try:
         build = Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX))
         source.write(build)
@@ -249,11 +249,11 @@ def _build(source: Source, toolchain: Toolchain, entry: Path) -> Artefact:
         toolchain.build(build)
         seconds = time.perf_counter() - start
     except CompileError:
-        raise  # it names the source in there
+        raise  # the error names the source in the folder, so keep it
     except BaseException:
         shutil.rmtree(build, ignore_errors=True)
         raise
-    if found := read(entry):  # the lock was given up, and somebody else was quicker
+    if found := read(entry):  # this process gave up waiting for the lock, and its holder was quicker
         shutil.rmtree(build, ignore_errors=True)
         return found
     manifest = {
@@ -279,12 +279,12 @@ def _build(source: Source, toolchain: Toolchain, entry: Path) -> Artefact:
 
 
 def build_folders() -> Iterator[Path]:
-    """Where kernels are being compiled, or were when their process was killed."""
+    """The folders of running compiles, and of those whose process was killed."""
     return Path(tempfile.gettempdir()).glob(f"{_BUILD_PREFIX}*")
 
 
 def _publish(build: Path, manifest: dict[str, object], entry: Path) -> None:
-    """Makes the entry appear, whole and on the disk, in one step."""
+    """Makes the complete entry appear in one step, after it was synced to disk."""
     with staging(entry) as filled:
         for name in (LIBRARY_FILE, KERNEL_FILE):
             shutil.copyfile(build / name, filled / name)
@@ -296,9 +296,9 @@ def _publish(build: Path, manifest: dict[str, object], entry: Path) -> None:
 
 @contextlib.contextmanager
 def staging(entry: Path) -> Iterator[Path]:
-    """A folder that becomes the entry, on the disk and in one step, once it is filled; if that fails it disappears."""
+    """Yields a folder to fill. It is then synced to disk and renamed to the entry in one step; on an error, removed."""
     _make_folder(entry.parent)
-    for leftover in entry.parent.glob(f".{entry.name}-*"):  # of a process that was killed in here
+    for leftover in entry.parent.glob(f".{entry.name}-*"):  # left by a process that was killed here
         shutil.rmtree(leftover, ignore_errors=True)
     filled = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
     try:
@@ -314,7 +314,7 @@ def staging(entry: Path) -> Iterator[Path]:
 
 
 def set_aside(entry: Path) -> None:
-    """Moves an entry that failed its check out of the way, where it can still be looked at."""
+    """Moves a damaged entry aside, where people can still inspect it."""
     if not entry.exists():
         return
     quarantine = entry.parents[1] / "quarantine"
@@ -324,7 +324,7 @@ def set_aside(entry: Path) -> None:
 
 
 def _remove(entry: Path) -> bool:
-    """Whether the entry could be removed: from one moment to the next for everybody else, file by file behind that."""
+    """Removes an entry, which disappears in one step for other processes; False if that isn't possible."""
     try:
         doomed = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
         entry.rename(doomed)

@@ -1,4 +1,4 @@
-"""What can go wrong between a template and a loaded kernel."""
+"""Errors of making and loading kernels."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class JitError(RuntimeError):
 
 
 class ToolchainError(JitError):
-    """No compiler here can make code for gfx942; the message says what to install."""
+    """No compiler on this machine can target gfx942. The message says what to install."""
 
 
 class CacheError(JitError):
-    """The kernel cache's folder must not be used; the message says why and what to do."""
+    """The kernel cache's folder is unsafe, or can't be used. The message says why and what to do."""
 
 
 class CaptureError(JitError):
-    """A kernel is needed while a stream is captured, and this process doesn't have it; the message says what to do."""
+    """A captured call needs a kernel that this process hasn't loaded. The message says what to do."""
 
 
 class LoadError(JitError):
@@ -33,9 +33,9 @@ class CompileError(JitError):
     """A compiler or linker refused a rendered kernel.
 
     Attributes:
-        command: the program and its arguments, run in the folder of ``source``.
-        source: the rendered source, kept with the headers it was compiled against.
-        log: everything the program printed; the message shows its end.
+        command: the program and its arguments; it ran in the folder of ``source``.
+        source: the path of the rendered source, which is kept together with its headers.
+        log: everything that the program printed. The message shows its end.
     """
 
     def __init__(self, command: Sequence[str], source: Path, log: str) -> None:

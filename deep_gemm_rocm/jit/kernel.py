@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from .. import forking, hip
+from .. import forking
+from ..runtime import hip
 from .cache import Artefact
 from .errors import LoadError
 
@@ -13,12 +14,12 @@ _ENTRY_POINT = "dg_launch"
 
 
 class Kernel:
-    """Calls ``extern "C" int dg_launch(...)`` of a kernel's library with the arguments given.
+    """A loaded kernel. Calling it calls ``extern "C" int dg_launch(...)`` in its library.
 
     Attributes:
-        entry_point: this function, which returns a status for ``hip.Runtime.check``.
-        artefact: the library and how it came about.
-        ready_seconds: from asking for the kernel to having it loaded.
+        entry_point: ``dg_launch``, which returns a status for ``hip.Runtime.check``.
+        artefact: the library, and whether it was compiled now.
+        ready_seconds: the time from the request to the loaded kernel.
     """
 
     __slots__ = ("_check", "artefact", "entry_point", "ready_seconds")
@@ -26,7 +27,7 @@ class Kernel:
     ready_seconds: float
 
     def __init__(self, artefact: Artefact, argtypes: tuple[type, ...]) -> None:
-        """Loads the library. Its HIP calls bind to ``hip.runtime()``, which is opened before it.
+        """Loads the library. Its HIP calls bind to ``hip.runtime()``, which is opened first.
 
         Raises:
             LoadError: the system refuses to load it.
@@ -42,7 +43,7 @@ class Kernel:
         self.entry_point.restype = ctypes.c_int
 
     def __call__(self, *arguments: Any) -> None:
-        """Launches the kernel. The arguments are those of its ``dg_launch``, the stream's handle last.
+        """Launches the kernel with the arguments of its ``dg_launch``, the stream's handle last.
 
         Raises:
             hip.HipError: the launch failed.
@@ -51,15 +52,3 @@ class Kernel:
         status = self.entry_point(*arguments)
         if status:
             self._check(status)
-
-
-class PlannedKernel(Kernel):
-    """Does nothing: stands in for a kernel while calls are planned."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        pass
-
-    def __call__(self, *arguments: Any) -> None:
-        pass

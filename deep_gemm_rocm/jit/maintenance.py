@@ -1,4 +1,4 @@
-"""What people do with a kernel cache as a whole: look at it, check it, clear it up, ship it to another machine."""
+"""Maintenance of a kernel cache: verifying, pruning, exporting and importing its kernels."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .source import HEADER_FOLDER, KERNEL_FILE
 from .toolchain import LIBRARY_FILE
 
 _ENTRY_NAME = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{40}")
-_ABANDONED_SECONDS = 3600  # nobody compiles, fills or removes a folder, or holds a lock, for so long
+_ABANDONED_SECONDS = 3600  # older temporary folders and locks are abandoned; no process needs them for so long
 
 
 class Verified(NamedTuple):
-    """Entries that are as they were written, and those that were not and have been set aside."""
+    """Undamaged entries, and damaged ones, which have been set aside."""
 
     whole: list[Entry]
     damaged: list[Entry]
 
 
 def verify(root: Path) -> Verified:
-    """Compares each kernel's bytes with the hash that was noted when it was compiled, and sets aside what differs.
+    """Compares each kernel's bytes with the hash from its compile, and sets damaged kernels aside.
 
     Raises:
         OSError: a damaged entry can't be set aside.
@@ -47,9 +47,9 @@ def verify(root: Path) -> Verified:
 
 
 def prune(root: Path, limit: int) -> list[Entry]:
-    """Removes what was set aside, what dead processes left, and least recently used kernels beyond ``limit`` bytes.
+    """Removes damaged entries, leftovers of dead processes, and the least recently used kernels beyond ``limit`` bytes.
 
-    What they left is also in the temporary folder, where they compiled.
+    Leftovers are in the cache and in the temporary folder, where kernels are compiled.
 
     Returns:
         The kernels that were removed.
@@ -76,10 +76,10 @@ def export(root: Path, file: Path) -> int:
     """Writes every whole kernel of the cache into a .tar.gz file.
 
     Returns:
-        How many.
+        The number of kernels.
 
     Raises:
-        OSError: it can't be written.
+        OSError: the file can't be written.
     """
     count = 0
     with tarfile.open(file, "w:gz") as archive:
@@ -91,16 +91,16 @@ def export(root: Path, file: Path) -> int:
 
 
 def import_from(root: Path, file: Path) -> tuple[int, int]:
-    """Puts the kernels in a file that ``export`` wrote into the cache; those that it has already stay as they are.
+    """Imports the kernels in a file from ``export`` into the cache. Kernels that the cache has already stay unchanged.
 
-    Kernels are code: import only what you trust. The hashes tell damage, not malice.
+    Kernels are code: import only what you trust. The hashes protect against damage, not against malice.
 
     Returns:
-        How many were new, and how many there are in the file.
+        The number of new kernels, and the number of all kernels in the file.
 
     Raises:
-        CacheError: the file is no such file or damaged (kernels before the damage have been imported), or the cache
-            folder must not be used.
+        CacheError: the file isn't from ``export``, or is damaged (kernels before the damage have been imported), or the
+            cache folder is unsafe.
         OSError: the file can't be read, or the cache not written.
     """
     cache.prepare(root)
@@ -125,7 +125,7 @@ def import_from(root: Path, file: Path) -> tuple[int, int]:
 
 
 def _entries_of(archive: tarfile.TarFile) -> Iterator[tuple[str, dict[PurePosixPath, bytes]]]:
-    """Each kernel's name and files; nothing but what ``export`` writes gets through."""
+    """Yields each kernel's name and files. Raises CacheError for any file that ``export`` doesn't write."""
     files = (member for member in archive if not member.isdir())
     for name, members in itertools.groupby(files, lambda member: PurePosixPath(member.name).parts[0]):
         contents = {}

@@ -1,34 +1,34 @@
-"""Whether a compiler can make kernels at all: an installation may lack its linker, or what the headers ask for."""
+"""Tests whether a compiler can make kernels: an installation may lack its linker, or features that the headers need."""
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
 
-from ..paths import include_dir
+from ..runtime import session
 from . import cache
 from .errors import CompileError, ToolchainError
+from .paths import include_dir
 from .render import render
 from .source import Source
-from .toolchain import Toolchain
+from .toolchain import Compilers, Toolchain
 
 _TEMPLATE = "compiler_probe.hip.j2"
-_failures: dict[str, str | None] = {}
 
 
 def failure(compiler: Toolchain) -> str | None:
-    """Why a small kernel with the instructions that kernels are made of does not compile; None if it does.
+    """Compiles a small kernel with typical instructions. Returns the reason if that fails, else None.
 
-    Asked once a process. A success is kept in the kernel cache, so that the next process only looks it up.
+    It runs once in a session. The kernel is kept in the cache, so that the next process only looks it up.
 
     Raises:
         CacheError: see ``cache.obtain``.
     """
     name = json.dumps(compiler.identity(), sort_keys=True)
-    if name not in _failures:
-        _failures[name] = _failure(compiler)
-    return _failures[name]
+    failures = session.current().of(Compilers).failures
+    if name not in failures:
+        failures[name] = _failure(compiler)
+    return failures[name]
 
 
 def _failure(compiler: Toolchain) -> str | None:
@@ -43,7 +43,6 @@ def _failure(compiler: Toolchain) -> str | None:
     return None
 
 
-@functools.cache
 def _source() -> Source:
     headers = include_dir()
     text = render(headers / "deep_gemm_rocm", _TEMPLATE, {})

@@ -19,20 +19,20 @@ Value = int | bool | str
 
 
 def render(folder: Path, template: str, values: Mapping[str, Value]) -> str:
-    """The HIP C++ of one kernel.
+    """Renders the HIP C++ of one kernel.
 
     Args:
-        folder: where the templates are; ``{% include %}`` and ``{% import %}`` look there too.
+        folder: the folder of the templates, also for ``{% include %}`` and ``{% import %}``.
         template: the template's file name below ``folder``.
-        values: what varies from kernel to kernel. Integers (64 bits), bools (written ``true`` and ``false``) and
-            identifiers only, so that nothing but a name or a number can enter the source.
+        values: the template's values: 64-bit integers, bools (written ``true`` and ``false``) or identifiers. Nothing
+            else can enter the source.
 
     Raises:
-        TypeError, ValueError: a value is of another kind.
+        TypeError, ValueError: a value is none of these.
         jinja2.TemplateError: there is no such template, or it uses a name that is not in ``values``.
     """
     checked = {name: _checked(name, value) for name, value in values.items()}
-    with no_fork:  # jinja2 has locks of its own
+    with no_fork:  # jinja2 has its own locks
         return _environment(folder).get_template(template).render(checked)
 
 

@@ -1,7 +1,7 @@
-"""A rendered kernel and the headers it reaches, as one unit.
+"""A rendered kernel and the headers that it includes, as one unit.
 
-The cache's key and the compiler must see the same text even while somebody edits a header. So the headers are read
-once: what is hashed is written out and compiled, and the include folder itself is not on the compiler's command line.
+The cache's key and the compiler must see the same text, even while somebody edits a header. So headers are read once,
+hashed, and written out for the compiler. The include folder itself is not on the compiler's command line.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ HEADER_FOLDER = "include"
 @dataclass(frozen=True)
 class Source:
     """Attributes:
-    name: what the kernel is called in the cache: its own name, or its template's without the suffixes.
+    name: the kernel's name in the cache: its own, or that of its template without the suffixes.
     kernel: the rendered HIP C++.
-    headers: text of every header reached, by its path below the include folder.
+    headers: the text of every included header, by its path below the include folder.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Source:
 
     @classmethod
     def collect(cls, name: str, kernel: str, include_dir: Path) -> Source:
-        """Follows ``#include`` from ``kernel`` through ``include_dir``; headers found elsewhere are not ours."""
+        """Collects the headers in ``include_dir`` that ``kernel`` includes, directly or not; ignores all others."""
         headers: dict[str, str] = {}
         pending = list(_candidates(kernel, ""))
         while pending:
@@ -47,7 +47,7 @@ class Source:
         return cls(name, kernel, headers)
 
     def write(self, folder: Path) -> Path:
-        """Lays the files out for a compiler that runs in ``folder`` with ``-I include``; returns the kernel's path."""
+        """Writes the files for a compiler that runs in ``folder`` with ``-I include``; returns the kernel's path."""
         for path, text in self.headers.items():
             file = folder / HEADER_FOLDER / path
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class Source:
 
 
 def _candidates(text: str, folder: str) -> Iterator[list[str]]:
-    """For each ``#include`` in ``text``, the paths below the include folder where a compiler looks for it, in order."""
+    """For each ``#include``, the paths below the include folder where a compiler looks for the header, in order."""
     for bracket, name in _INCLUDE.findall(text):
         places = [name] if bracket == "<" else [posixpath.join(folder, name), name]
         yield [path for path in map(posixpath.normpath, places) if not path.startswith(("..", "/"))]

@@ -1,12 +1,11 @@
 """Compilers that turn a rendered kernel into a shared library: ROCm's hipcc, or the clang in the ziglang package.
 
-Both compile without any header or library of HIP or of the host (kernels bring the few declarations they need) and
-both leave the HIP runtime's functions undefined in the result, which then binds to the runtime already in the process.
+Both compile without headers or libraries of HIP or of the host: kernels bring the few declarations that they need. Both
+leave the HIP runtime's functions undefined in the library, so that it binds to the runtime in the process.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import re
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ..forking import no_fork
-from ..hip import ARCH
+from ..runtime import session
+from ..runtime.hip import ARCH
 from .errors import CompileError, ToolchainError
 from .source import HEADER_FOLDER, KERNEL_FILE
 
@@ -28,28 +28,28 @@ LIBRARY_FILE = "kernel.so"
 
 _FIRST_CLANG_WITH_GFX942 = 17
 
-# The compiler may be newer than the runtime: newer clangs default to version 6, which takes ROCm 6.3 or later to load.
+# The compiler may be newer than the runtime: newer clangs default to version 6, which only ROCm 6.3 and later can load.
 _CODE_OBJECT_VERSION = "-mcode-object-version=5"
 _COMPILE_FLAGS = (
     *("-x", "hip", "-std=c++17", "-O3", "-fPIC", "-fno-exceptions"),
-    # A kernel that reached for the host's headers or libraries would compile on one machine and not on the next.
+    # A kernel that used the host's headers or libraries might not compile on another machine.
     *("-nostdinc", "-nogpuinc", "-nogpulib", "-I", HEADER_FOLDER),
     f"--offload-arch={ARCH}",
     _CODE_OBJECT_VERSION,
-    # Without it clang packs the promotion's FMAs in pairs, which needs moves and can't run beside an MFMA.
+    # The SLP vectorizer packs the FMAs of the promotion to fp32 in pairs, which need moves and can't overlap an MFMA.
     "-fno-slp-vectorize",
-    # The same source gives the same bytes in whatever folder it is compiled.
+    # The same source gives the same bytes in any folder.
     "-fuse-cuid=none",
 )
 
-# Arguments in scalar registers when a wave starts; see FirstArguments in gemm_arguments.h. Before this version of clang
-# a kernel that wants them traps where firmware is too old for it, since then it loads them itself; the first ones don't
-# know the option.
+# Preloads the first arguments into SGPRs; see FirstArguments in gemm_arguments.h. From clang 20 on, kernels load the
+# arguments themselves if the firmware is too old for preloading. Kernels of older clangs trap then, and the oldest
+# clangs don't know the option.
 _PRELOAD_FLAGS = ("-mllvm", "-amdgpu-kernarg-preload-count=16")
 _FIRST_CLANG_WITH_PRELOAD = 20
 
-# The runtime keeps pointers into a kernel's library, so it must never be unmapped; -Bsymbolic keeps two libraries
-# with kernels of the same name apart.
+# nodelete: the runtime keeps pointers into a kernel's library, so it must never be unmapped. -Bsymbolic: two libraries
+# may have kernels of the same name.
 _LINK_FLAGS = ("-shared", "-z", "nodelete", "-Bsymbolic")
 
 _HOST = ("-target", "x86_64-linux-gnu")
@@ -61,7 +61,7 @@ def _compile_flags(clang: int | None) -> list[str]:
 
 
 def _clang_in(version_text: str) -> int | None:
-    """The major version of the clang that a compiler's ``--version`` names."""
+    """The major version of clang in a compiler's ``--version``."""
     found = re.search(r"clang version (\d+)", version_text)
     return int(found[1]) if found else None
 
@@ -76,7 +76,7 @@ class Toolchain(Protocol):
     version: str
 
     def identity(self) -> Mapping[str, object]:
-        """Everything but the source that can change what ``build`` makes; JSON types only."""
+        """Everything except the source that can change the result of ``build``; JSON types only."""
 
     def build(self, folder: Path) -> None:
         """Compiles ``kernel.hip`` in ``folder``, with the headers in ``include`` there, to ``kernel.so``.
@@ -92,8 +92,8 @@ class Hipcc:
 
     name = "hipcc"
 
-    # What hipcc and the clang behind it read from the environment. Not HIP_VISIBLE_DEVICES and the like: every rank
-    # of a job has other ones, and they all share their kernels.
+    # The environment variables that change what hipcc and its clang make. HIP_VISIBLE_DEVICES and the like are left
+    # out: they differ between the ranks of a job, which share their kernels.
     _ENVIRONMENT = (
         "HIPCC_COMPILE_FLAGS_APPEND", "HIPCC_LINK_FLAGS_APPEND", "HIP_CLANG_PATH", "HIP_CLANG_INCLUDE_PATH",
         "HIP_CLANG_HCC_COMPAT_MODE", "HIP_COMPILER", "HIP_COMPILE_CXX_AS_HIP", "HIP_DEVICE_LIB_PATH",
@@ -121,14 +121,14 @@ class Hipcc:
         return cls(Path(on_path)) if on_path else None
 
     def why_unable(self) -> str | None:
-        """Why this hipcc cannot target gfx942; None if it can, as it shows with a small kernel.
+        """Compiles a small kernel. Returns the reason why this hipcc cannot target gfx942, or None if it can.
 
-        That kernel is compiled once: then it is in the cache, until this hipcc or its environment is another.
+        The kernel stays in the cache, so it is compiled again only if hipcc or its environment changes.
 
         Raises:
             CacheError: see ``cache.obtain``.
         """
-        from . import probe  # which imports this module
+        from . import probe  # here, since it imports this module
 
         found = f"{self.program} ({self.version}) can't compile for {ARCH}"
         needed = f"that takes clang {_FIRST_CLANG_WITH_GFX942} or later, as in ROCm 6"
@@ -149,7 +149,7 @@ class Hipcc:
         }
 
     def build(self, folder: Path) -> None:
-        # hipcc adds libamdhip64 whenever it links, so the C linker does that part.
+        # hipcc always links libamdhip64, so the C compiler links instead.
         linker = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
         if linker is None:
             raise ToolchainError("hipcc needs a C compiler to link with, and there is no cc, gcc or clang on PATH")
@@ -159,15 +159,15 @@ class Hipcc:
 
 
 class Ziglang:
-    """The clang and lld inside the PyPI package ziglang: a gfx942 compiler for machines without ROCm.
+    """The clang and lld in the PyPI package ziglang: a gfx942 compiler for machines without ROCm.
 
-    hipcc's one step is taken apart here: clang's own driver would start a program named ``lld``, which that package
-    has only as a subcommand.
+    The steps of hipcc run one by one, since clang's driver would start a program ``lld``, which ziglang has only as a
+    subcommand.
     """
 
     name = "ziglang"
 
-    # The host side's constructor calls atexit, which glibc has only in the static part that a C compiler links in.
+    # The host code's constructor calls atexit, which glibc has only in its static part, which C compilers link in.
     _HOST_SUPPORT_FILE = "host_support.h"
     _HOST_SUPPORT = """\
 extern "C" int __cxa_atexit(void (*)(void*), void*, void*);
@@ -176,8 +176,9 @@ extern "C" __attribute__((visibility("hidden"))) int atexit(void (*function)(voi
   return __cxa_atexit((void (*)(void*))function, nullptr, &__dso_handle);
 }
 """
-    # The host side, which is compiled meanwhile, only knows this name of the device's. Clang 19's ends in an underscore
-    # and the name of the compilation unit, which is empty here; its host side has no place for the runtime's handle.
+    # Host and device code are compiled at once; the host code refers to the device code by this name. In clang 19 the
+    # name ends in an underscore and the compilation unit's name, which is empty here, and the host code defines no
+    # variable for the runtime's handle.
     _EMBEDDED = """\
 .section .hip_fatbin, "a"
 .p2align 12
@@ -212,7 +213,7 @@ __hip_gpubin_handle_:
         return cls(program) if os.access(program, os.X_OK) else None
 
     def why_unable(self) -> str | None:
-        """Why the installed ziglang cannot target gfx942; None if it can."""
+        """The reason why the installed ziglang cannot target gfx942; None if it can."""
         if self._clang is not None and self._clang >= _FIRST_CLANG_WITH_GFX942:
             return None
         found = f"clang {self._clang}" if self._clang else "no clang in it"
@@ -222,7 +223,7 @@ __hip_gpubin_handle_:
         )
 
     def identity(self) -> Mapping[str, object]:
-        # Not the program's path: a published package of this version holds these very bytes wherever it is installed.
+        # Without the program's path: a version of the package has the same bytes wherever it is installed.
         return {
             "name": self.name,
             "version": self.version,
@@ -253,18 +254,18 @@ __hip_gpubin_handle_:
         self._run(folder, "clang", *_COMPILE_FLAGS, *host, "-c", KERNEL_FILE, "-o", "kernel.o")
 
     def _run(self, folder: Path, *arguments: str) -> None:
-        # Nothing of the user's environment, so nothing of it need be in the identity.
+        # The user's environment is left out, so that the identity needs none of it.
         _run([str(self.program), *arguments], folder, {"PATH": os.defpath, "TMPDIR": str(folder)})
 
 
 def choose() -> Toolchain:
-    """The toolchain to compile with: what ``DG_TOOLCHAIN`` forces, else hipcc if it can target gfx942, else ziglang.
+    """Chooses the toolchain: the one in ``DG_TOOLCHAIN``, else hipcc if it can target gfx942, else ziglang.
 
-    Warns, once, where a hipcc was found and passed over.
+    Warns once if a hipcc was found that can't target gfx942.
 
     Raises:
         CacheError: see ``Hipcc.why_unable``.
-        ToolchainError: nothing here can compile for gfx942, or not what ``DG_TOOLCHAIN`` asks for.
+        ToolchainError: no toolchain, or not the one in ``DG_TOOLCHAIN``, can compile for gfx942.
     """
     forced = os.environ.get("DG_TOOLCHAIN") or None
     if forced not in (None, Hipcc.name, Ziglang.name):
@@ -293,7 +294,7 @@ def choose() -> Toolchain:
 
 
 def installed() -> Iterator[str]:
-    """A line for each toolchain found here, for ``info``; it says so where one can't be used."""
+    """A line for each toolchain that was found, for ``info``; for an unusable one, the reason."""
     if hipcc := Hipcc.find():
         yield hipcc.why_unable() or f"{hipcc.program}, {hipcc.version}"
     if ziglang := Ziglang.find():
@@ -323,20 +324,35 @@ def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | 
         raise CompileError(command, folder / KERNEL_FILE, log)
 
 
-@functools.cache
+class Compilers(session.Part):
+    """Facts about this machine's compilers.
+
+    Attributes:
+        versions: the output of a version command, by the command and its environment.
+        failures: the reason why a compiler can't make kernels, or None, by the compiler's identity.
+    """
+
+    def __init__(self) -> None:
+        self.versions: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], str] = {}
+        self.failures: dict[str, str | None] = {}
+
+
 def _version_text(command: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> str:
-    """What ``command`` prints; asked once a process for each environment, for hipcc takes its time."""
-    _, output = _output(command, None, dict(environment), errors=subprocess.DEVNULL)
-    return output.decode(errors="replace").strip()
+    """The output of ``command``, remembered by the session for each environment, since hipcc is slow."""
+    versions = session.current().of(Compilers).versions
+    if (command, environment) not in versions:
+        _, output = _output(command, None, dict(environment), errors=subprocess.DEVNULL)
+        versions[command, environment] = output.decode(errors="replace").strip()
+    return versions[command, environment]
 
 
 def _output(
     command: Sequence[str], folder: Path | None, environment: Mapping[str, str] | None, errors: int
 ) -> tuple[int, bytes]:
-    """A program's exit status and what it prints; ``errors`` is where its stderr goes.
+    """A program's exit status and output; ``errors`` says where its stderr goes.
 
     Raises:
-        ToolchainError: it can't be started.
+        ToolchainError: the program can't be started.
     """
     try:
         with no_fork:

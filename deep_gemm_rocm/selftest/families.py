@@ -1,4 +1,4 @@
-"""Every family of kernels on a small problem with ragged edges, each element against an fp64 oracle."""
+"""Runs every family of kernels on a small problem with ragged edges, and compares each element with an fp64 oracle."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Callable
 
 import torch
 
-from .. import attention, einstein_sum, gemm, grouped, hip, hyperconnection, k_grouped, mqa_logits
-from ..layout import FP8, Pair, per_channel_cast_to_fp8, per_token_cast_to_fp8, shuffle_weight
+from ..api import attention, gemm, grouped, hyperconnection, k_grouped, mqa_logits
+from ..api import einsum as einstein_sum
+from ..api.casts import per_channel_cast_to_fp8, per_token_cast_to_fp8, shuffle_weight
+from ..problems.layout import FP8, Pair
+from ..runtime import hip
 from ..testing import (
     GemmReference,
     activations,
@@ -29,7 +32,7 @@ _ROUNDING = 2.0**-24
 
 
 def checks(device: str) -> dict[str, Callable[[], None]]:
-    """For each family, what raises AssertionError if a result is wrong. All leave their last results on the device."""
+    """For each family, a function that raises AssertionError if a result is wrong."""
     families = (
         _fp8, _transposed, _vectors, _wide_types, _shuffled, _quantised, _contiguous, _masked, _along_k, _sums,
         _hyperconnection, _flash_attention, _decode, _latent_decode, _logits, _graph,
@@ -152,7 +155,7 @@ def _hyperconnection(device: str) -> None:
     d, squares = _empty(device, _M, 24, dtype=_F32), _empty(device, _M, dtype=_F32)
     hyperconnection.tf32_hc_prenorm_gemm(a.to(device), b.to(device), d, squares)
     reference = gemm_reference(a.float(), b)
-    lost = 2.0**-20 * (a.double().abs() @ b.double().abs().T)  # what two xf32 leave of an fp32
+    lost = 2.0**-20 * (a.double().abs() @ b.double().abs().T)  # of splitting fp32 into two xf32
     assert_accurate(d, GemmReference(reference.exact, reference.error + lost))
     exact = a.double().square().sum(1)
     assert ((squares.cpu() - exact).abs() <= (_K / 8 + 4) * _ROUNDING * exact).all(), "sums of squares are wrong"
@@ -168,7 +171,7 @@ def _flash_attention(device: str) -> None:
 
 
 def _paged(tokens: int, heads: int, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One sequence's keys, in order, and the cache and block table that hold them in pages of 64."""
+    """One sequence's keys in order, and the paged cache and block table that hold them, in pages of 64."""
     keys = torch.randn(tokens, heads, width, generator=torch.Generator().manual_seed(2)).bfloat16()
     pages = -(-tokens // 64)
     table = torch.arange(pages, dtype=torch.int32).flip(0)[None]
@@ -217,7 +220,7 @@ def _logits(device: str) -> None:
 
 
 def _graph(device: str) -> None:
-    """Captured once, replayed on other data."""
+    """Captures a GEMM once, and replays it on other data."""
     a, b = gemm_problem(_M, _N, _K)
     on_device, weight, d = _on(device, a), _on(device, b), _empty(device, _M, _N)
     gemm.fp8_gemm_nt(on_device, weight, d)

@@ -1,4 +1,4 @@
-"""What kernels execute on the simulated MI300X: ``with counters() as counted: ...``, then ``counted.kernels``."""
+"""Counts what kernels execute on the simulated MI300X: ``with counters() as counted``, then ``counted.kernels``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .library import introspect, library
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that instructions ask for, all lanes together: caches and coalescing don't count. ``atomic`` ones are read
-    and written."""
+    """Bytes that instructions ask for, summed over lanes, before coalescing and caches. ``atomic`` bytes are read and
+    written."""
 
     read: int
     written: int
@@ -23,15 +23,15 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How much of a compute unit (CU) a kernel takes, and how many of its workgroups fit.
+    """The resources that a kernel takes of a compute unit (CU), and how many of its workgroups fit.
 
     Attributes:
-        registers: of a lane, as allocated: VGPRs and AccVGPRs together, of the 512 that a SIMD has.
-        lds_bytes: of a workgroup, dynamic ones included, of 64 KiB.
-        scratch_bytes: of a work-item.
-        waves_per_workgroup: of 64 lanes each.
-        workgroups_by_wave_slots, workgroups_by_registers, workgroups_by_lds: that fit a CU at a time, as far as each of
-            these goes.
+        registers: allocated registers of a lane, VGPRs and AccVGPRs together; a SIMD has 512.
+        lds_bytes: LDS of a workgroup, dynamic LDS included; a CU has 64 KiB.
+        scratch_bytes: scratch of a work-item.
+        waves_per_workgroup: waves of 64 lanes.
+        workgroups_by_wave_slots, workgroups_by_registers, workgroups_by_lds: workgroups that fit into a CU by each of
+            these resources.
     """
 
     registers: int
@@ -48,7 +48,7 @@ class Occupancy:
 
     @property
     def waves_per_cu(self) -> int:
-        """Of 32."""
+        """Resident waves of a CU, 32 at most."""
         return self.workgroups_per_cu * self.waves_per_workgroup
 
     @property
@@ -64,26 +64,26 @@ class Occupancy:
 
 @dataclass(frozen=True)
 class KernelCounters:
-    """What the waves of one launch executed.
+    """Counters of the waves of one launch.
 
     Attributes:
         name: the kernel's symbol.
         grid: workgroups in x, y and z.
-        block: work-items of a workgroup likewise.
+        block: work-items of a workgroup in x, y and z.
         instructions: wave instructions executed; also ``by_class``: scalar, scalar_memory, vector, transcendental,
             matrix, lds, vector_memory (global, buffer and scratch), flat, branch, waitcnt, barrier, other.
-        vector_instructions: those of all classes that act on lanes.
-        active_lanes: lanes that these acted on; 64 an instruction where no lane was masked.
+        vector_instructions: instructions of all classes that act on lanes.
+        active_lanes: active lanes of these, summed; 64 for an instruction without masked lanes.
         matrix_instructions: MFMA instructions by mnemonic.
-        matrix_operations: multiplications and additions of these, FLOPs for floating-point ones; of sparse ones as many
-            as if A weren't sparse.
-        global_bytes: of global, buffer and flat instructions.
-        scalar_bytes: of scalar memory instructions.
-        lds_bytes: of LDS and flat instructions, and written by loads to LDS.
-        scratch_bytes: of scratch and flat instructions.
-        lds_clocks: that LDS instructions occupied the banks, flat ones and loads to LDS left out.
-        lds_conflict_clocks: of these, what lanes cost that meet in a bank.
-        occupancy: what limits the workgroups that are resident at a time.
+        matrix_operations: multiplications and additions of these (FLOPs for floating-point types); sparse instructions
+            count as if A were dense.
+        global_bytes: bytes of global, buffer and flat instructions.
+        scalar_bytes: bytes of scalar memory instructions.
+        lds_bytes: bytes of LDS and flat instructions, and those written by loads to LDS.
+        scratch_bytes: bytes of scratch and flat instructions.
+        lds_clocks: clocks for which LDS instructions occupied the banks, without flat instructions and loads to LDS.
+        lds_conflict_clocks: the part of them lost to bank conflicts.
+        occupancy: the kernel's resources and what limits the number of resident workgroups.
     """
 
     name: str
@@ -132,7 +132,7 @@ class Counted:
 
 @contextlib.contextmanager
 def counters() -> Iterator[Counted]:
-    """Counts what every launch inside the block executes, whoever launches; of one that fails, what it got to.
+    """Counts what every launch inside the block executes; for a failed launch, up to the failure.
 
     Raises:
         FileNotFoundError: the simulator isn't built.

@@ -10,7 +10,7 @@ Extent: TypeAlias = "int | Sequence[int]"
 
 
 def three(name: str, extent: Extent, rest: int = 1) -> tuple[c_uint, ...]:
-    """x, y and z, where those that are left out are ``rest``."""
+    """x, y and z; missing ones are ``rest``."""
     extents = (extent,) if isinstance(extent, int) else tuple(extent)
     if not 1 <= len(extents) <= 3 or any(not 0 <= size < 2**32 for size in extents):
         raise ValueError(f"{name}: expected one to three sizes below 2**32, got {extent}")

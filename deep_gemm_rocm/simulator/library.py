@@ -1,4 +1,4 @@
-"""The simulated MI300X: where its library lies in the installed package, and what the library says of itself."""
+"""The simulator's shared library: its path in the installed package, and calls of its text functions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def library() -> ctypes.CDLL:
 
 
 def introspect(name: str, *arguments: Any) -> str:
-    """What one of the library's functions that give text says."""
+    """The text that one of the library's text functions returns."""
     function = getattr(library(), name)
     size = function(*arguments, None, c_size_t(0))
     buffer = ctypes.create_string_buffer(size + 1)

@@ -1,4 +1,4 @@
-"""Which gfx942 opcodes the simulator executes, and how faithfully; the engine itself says so."""
+"""Lists the gfx942 opcodes that the simulator executes, and how faithfully."""
 
 from __future__ import annotations
 

@@ -36,13 +36,13 @@ class InstructionProfile:
 
 @dataclass(frozen=True)
 class Timeline:
-    """When things happened in a launch, in core clocks from its start; workgroups that were left out aren't in it.
+    """The timeline of a launch, in core clocks from its start, without workgroups that sampling left out.
 
     Attributes:
-        residences: of each workgroup ``workgroup``, ``cu``, ``begin`` and ``end``.
-        events: what the waves of one CU did, the first 400 000: ``workgroup``, ``wave``, ``simd``, ``begin``, ``end``,
-            and either the ``offset`` of an instruction or the ``stall`` that the wave was in.
-        clock_mhz: of the core.
+        residences: ``workgroup``, ``cu``, ``begin`` and ``end`` of each workgroup.
+        events: the first 400 000 events of the waves of one CU: ``workgroup``, ``wave``, ``simd``, ``begin``, ``end``,
+            and either the ``offset`` of an instruction or a ``stall``.
+        clock_mhz: the core clock.
     """
 
     residences: tuple[Mapping[str, int], ...] = field(repr=False)
@@ -52,32 +52,32 @@ class Timeline:
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """What the timing model says of one launch; every time is simulated.
+    """The timing model's record of one launch; every time is simulated.
 
     Attributes:
         name: the kernel's symbol.
         grid: workgroups in x, y and z.
-        block: work-items of a workgroup likewise.
-        sampled_workgroups: how many were simulated in detail; the others were taken to be like them.
+        block: work-items of a workgroup in x, y and z.
+        sampled_workgroups: workgroups simulated in detail; the others are extrapolated from them.
         cycles: core clocks from the first workgroup's start to the last result in memory.
-        time_us: the same in microseconds at the boost clock, with the cost of a launch.
+        time_us: the same in microseconds at the boost clock, plus the launch overhead.
         sustained_mhz: the clock that the power limit allows if the kernel runs again and again.
-        sustained_us: the time at that clock, if all else takes as many clocks as before.
+        sustained_us: the time at that clock, with the same number of clocks.
         instructions: wave instructions executed.
         mfma_utilization: busy clocks of the matrix cores over the clocks of all SIMDs of the chip.
-        valu_busy: likewise of the vector ALUs.
+        valu_busy: the same for the vector ALUs.
         lds_busy: busy clocks of the LDS banks over the clocks of all CUs.
         vmem_busy: busy clocks of the vector L1s over the clocks of all CUs.
         lds_conflict_cycles: clocks that LDS accesses took beyond those without bank conflicts.
         l1_hit_rate, l2_hit_rate, mall_hit_rate: hits over look-ups of 128-byte lines.
-        hbm_bytes: read from and written to HBM; also apart as hbm_read_bytes and hbm_write_bytes.
-        tlb_misses: look-ups of L2 requests that the TLB had no page for.
-        occupancy: resident waves over wave slots, over the whole time and chip.
-        busy: for which part of the time ``matrix cores``, ``vector ALUs``, ``LDS`` and ``vector L1`` worked, on the CUs
-            that had workgroups, and ``HBM`` by the bytes that it moved.
-        stalls: clocks of waves by what they waited for.
+        hbm_bytes: bytes read from and written to HBM; also separately as hbm_read_bytes and hbm_write_bytes.
+        tlb_misses: L2 requests that missed the TLB.
+        occupancy: resident waves over wave slots, averaged over the time and the chip.
+        busy: the fraction of the time that ``matrix cores``, ``vector ALUs``, ``LDS`` and ``vector L1`` were busy, over
+            the CUs that had workgroups, and ``HBM``, by the bytes that it moved.
+        stalls: clocks of waves by the reason of the stall.
         listing: the executed instructions in the order of the code.
-        timeline: when things happened, if the profile was asked for it.
+        timeline: the timeline, if it was asked for.
     """
 
     name: str
@@ -119,14 +119,14 @@ class KernelProfile:
 
     @property
     def busiest(self) -> str:
-        """The resource that worked for the greatest part of the time, and for which part, as in ``vector L1 83%``."""
+        """The resource that was busy for the largest fraction of the time, as in ``vector L1 83%``."""
         name = max(self.busy, key=lambda resource: self.busy[resource])
         return f"{name} {self.busy[name]:.0%}"
 
     @property
     def hot_loop(self) -> tuple[InstructionProfile, ...]:
-        """The part of the listing that took the most cycles: instructions in a row that were executed at least half as
-        often as the most frequent one."""
+        """The hottest part of the listing: of the runs of instructions that were executed at least half as often as the
+        most frequent one, the one that took the most cycles."""
         most = max((line.executed for line in self.listing), default=0)
         runs = [
             tuple(lines)
@@ -136,8 +136,8 @@ class KernelProfile:
         return max(runs, key=lambda run: sum(line.cycles for line in run), default=())
 
     def write_timeline(self, path: str | os.PathLike[str]) -> None:
-        """Writes the timeline as Chrome trace events in JSON, which Perfetto (ui.perfetto.dev) opens: a track for each
-        CU with its workgroups, and one for each wave of the CU that was asked for, with instructions and waits.
+        """Writes the timeline as Chrome trace events in JSON for Perfetto (ui.perfetto.dev): a track for each CU with
+        its workgroups, and one for each wave of the chosen CU with its instructions and stalls.
 
         Raises:
             ValueError: the profile wasn't asked for a timeline.
@@ -157,7 +157,7 @@ class KernelProfile:
 
         for number in sorted({residence["cu"] for residence in timeline.residences}):
             yield _thread_name(0, number, f"CU {number}")
-        # Workgroups that are on a CU at the same time must not lie on one track.
+        # Workgroups that are resident on a CU at the same time need separate tracks.
         free: dict[tuple[int, int], int] = {}
         for residence in sorted(timeline.residences, key=lambda residence: residence["begin"]):
             cu, lane = residence["cu"], 0
@@ -200,19 +200,19 @@ def profile(
     sampling: bool = True,
     timeline: int | None = None,
 ) -> Iterator[Profile]:
-    """Runs the timing model for every launch inside the block and collects what it says.
+    """Runs the timing model for every launch inside the block and collects its records.
 
     The Infinity Cache is empty when the block begins.
 
     Args:
         constants: values that replace those of ``mi300x_timing.toml``, by section and name, as in
             ``{"lds.latency_clocks": 60}``.
-        compute: ``"all"`` gives the results that the kernels give without the model. With ``"sampled"``, which is much
-            faster, workgroups that the model leaves out don't run, and the others execute only what decides on
-            addresses and branches: **memory holds wrong results afterwards**.
-        sampling: whether the model may simulate some generations of workgroups of a large launch in detail and take the
-            others to be like them. Kernels whose workgroups wait for each other are never sampled.
-        timeline: a CU, 0 to 303, of which the records tell what its waves did at what time.
+        compute: ``"all"`` computes all results. ``"sampled"`` is much faster: workgroups that sampling leaves out don't
+            run, and the others execute only instructions that influence addresses and branches. **Memory holds wrong
+            results afterwards.**
+        sampling: allows the model to simulate only some generations of workgroups of a large launch in detail and to
+            extrapolate the others. Kernels whose workgroups wait for each other are never sampled.
+        timeline: a CU, 0 to 303, whose waves the timeline shows.
 
     Raises:
         FileNotFoundError: the simulator isn't built.

@@ -45,13 +45,13 @@ def launch(
     Args:
         code_object: the ELF file, or an offload bundle that holds one for gfx942: its path or its bytes.
         kernel: the kernel's symbol.
-        grid: workgroups in x, y and z; an int counts for x alone.
-        block: work-items of a workgroup likewise, at most 1024 in all.
+        grid: workgroups in x, y and z; an int is x.
+        block: work-items of a workgroup in x, y and z; at most 1024 in total.
         args: one for each explicit argument of the kernel, laid out by its metadata. numpy arrays and torch CPU tensors
-            are passed by pointer, are all the memory that the kernel may touch, and are updated in place; ints and
-            floats take the argument's size (a float of 2, 4 or 8 bytes); ctypes scalars must have it; None is a null
-            pointer.
-        dynamic_lds: bytes of LDS on top of what the kernel declares; 64 KiB in all.
+            are passed by pointer and updated in place; the kernel may access no other memory. ints and floats are
+            converted to the argument's size (a float to 2, 4 or 8 bytes); ctypes scalars must have that size; None is a
+            null pointer.
+        dynamic_lds: bytes of dynamic LDS; 64 KiB at most with those that the kernel declares.
 
     Raises:
         SimulatorError: the code object can't be loaded, has no such kernel, or the kernel failed (memory fault, illegal
@@ -72,7 +72,7 @@ def launch(
 
 
 def disassemble(code: bytes) -> str:
-    """gfx942 machine code (a ``.text`` section) as text: a line with offset, mnemonic and operands an instruction."""
+    """gfx942 machine code (a ``.text`` section) as text: a line for each instruction, with its offset."""
     return introspect("dgSimDisassemble", code, c_size_t(len(code)))
 
 
@@ -146,7 +146,7 @@ def _bytes(name: str, value: Argument, size: int) -> bytes:
 
 
 def _memory(name: str, value: np.ndarray | torch.Tensor) -> tuple[int, int, int]:
-    """Where its first element lies, and the memory that it spans: address, begin and size."""
+    """The address of the first element, and the begin and size of the memory that the array spans."""
     if isinstance(value, np.ndarray):
         if not value.flags.writeable:
             raise ValueError(f"{name}: expected a writable array, got a read-only one")
@@ -162,7 +162,7 @@ def _memory(name: str, value: np.ndarray | torch.Tensor) -> tuple[int, int, int]
 
 @contextlib.contextmanager
 def _registered(args: Sequence[Argument]) -> Iterator[None]:
-    """Makes the memory of arrays and tensors known to the simulator for the time of a launch."""
+    """Registers the memory of arrays and tensors with the simulator during a launch."""
     spans = {_memory("", value)[1:] for value in args if isinstance(value, (np.ndarray, torch.Tensor))}
     with contextlib.ExitStack() as stack:
         for begin, size in spans:

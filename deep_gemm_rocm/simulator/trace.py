@@ -1,4 +1,4 @@
-"""What one wave does on the simulated MI300X: ``with trace() as traced: ...``, then ``traced.waves``."""
+"""Traces one wave on the simulated MI300X: ``with trace() as traced: ...``, then ``traced.waves``."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class TracedInstruction:
         text: mnemonic and operands.
         exec: the mask of active lanes before it.
         scc: the scalar condition code before it.
-        reads: registers that it read and what they held, by name (``v7``, ``a0``, ``s4``, ``vcc_lo``): 64 uint32, one
-            for each lane, of vector registers and AccVGPRs; one uint32 of scalar ones.
-        writes: likewise those that it wrote, with what they held afterwards.
+        reads: values of the registers that it read, by name (``v7``, ``a0``, ``s4``, ``vcc_lo``): 64 uint32, one for
+            each lane, for vector registers and AccVGPRs; one uint32 for scalar registers.
+        writes: values of the registers that it wrote, after the instruction.
     """
 
     offset: int
@@ -40,7 +40,7 @@ class TracedInstruction:
 
 @dataclass(frozen=True)
 class WaveTrace:
-    """The traced wave of one launch; without instructions where the launch didn't get to it or has no such wave."""
+    """The traced wave of one launch; without instructions where the launch has no such wave or failed before it."""
 
     kernel: str
     workgroup: tuple[int, int, int]
@@ -57,13 +57,13 @@ class Traced:
 
 @contextlib.contextmanager
 def trace(workgroup: Extent = 0, wave: int = 0, first: int = 0, count: int = 10_000) -> Iterator[Traced]:
-    """Writes down what one wave of every launch inside the block executes.
+    """Traces one wave of every launch inside the block.
 
     Args:
-        workgroup: the wave's workgroup in x, y and z; an int counts for x alone.
-        wave: the wave of the workgroup.
-        first: instructions to leave out before the first one that is kept.
-        count: instructions to keep; each takes some kilobytes.
+        workgroup: the wave's workgroup in x, y and z; an int is x.
+        wave: the wave's number in the workgroup.
+        first: the first traced instruction.
+        count: instructions to trace; each takes some kilobytes.
 
     Raises:
         FileNotFoundError: the simulator isn't built.
@@ -107,6 +107,6 @@ def _instruction(record: dict[str, Any]) -> TracedInstruction:
 
 
 def _values(text: str) -> np.ndarray:
-    """From eight hexadecimal digits a value."""
+    """Values of eight hexadecimal digits each."""
     values = np.frombuffer(bytes.fromhex(text), ">u4").astype(np.uint32)
     return values if values.size > 1 else values[0]

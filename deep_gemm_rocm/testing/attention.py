@@ -1,4 +1,4 @@
-"""What attention should return: an fp64 result on the dequantised operands, and how far from it each element may be."""
+"""References for attention: fp64 results on the dequantised operands, and an error bound for each element."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import math
 
 import torch
 
-from ..layout import SCALE_BLOCK
+from ..problems.layout import SCALE_BLOCK
 from .numerics import MATRIX_CORE_ERROR, Accuracy, GemmReference, assert_accurate, measure
 
 _ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the value rounded
 _GROUP = 8  # products that the matrix cores add up before they round
-# Half a unit in the last place of a probability, relative to it and to the largest one.
+# Rounding error of a probability: half a unit in its last place, and half of the smallest subnormal.
 _PROBABILITY = {
     torch.bfloat16: (2.0**-8, 0.0),
     torch.float16: (2.0**-11, 2.0**-25),
@@ -23,10 +23,10 @@ _PROBABILITY = {
 @dataclasses.dataclass(frozen=True)
 class AttentionReference:
     """Attributes:
-    out: fp64 [B, Sq, H, Dv], without any rounding of ours.
-    error: fp64 of that shape, how far from it a result may be before it is rounded to the output's type.
-    lse: fp64 [B, H, Sq].
-    lse_error: fp64 of that shape.
+    out: fp64 [B, Sq, H, Dv], the exact result.
+    error: fp64 [B, Sq, H, Dv], the bound of the error before the result is rounded to the output's type.
+    lse: fp64 [B, H, Sq], the exact log-sum-exp.
+    lse_error: fp64 [B, H, Sq], the bound of its error.
     """
 
     out: torch.Tensor
@@ -35,11 +35,11 @@ class AttentionReference:
     lse_error: torch.Tensor
 
     def measure(self, out: torch.Tensor) -> Accuracy:
-        """Compares a result with it, as ``testing.measure`` does."""
+        """Compares a result with the reference, as ``testing.measure`` does."""
         return measure(out.flatten(0, -2), self._rows())
 
     def assert_accurate(self, out: torch.Tensor, lse: torch.Tensor | None = None) -> Accuracy:
-        """Raises AssertionError unless every element of a result is as close as it has to be."""
+        """Raises AssertionError unless every element of a result is within its bound."""
         accuracy = assert_accurate(out.flatten(0, -2), self._rows())
         if lse is not None:
             lse = lse.cpu().double()
@@ -54,7 +54,7 @@ class AttentionReference:
         return accuracy
 
     def _rows(self) -> GemmReference:
-        """Of all queries behind one another."""
+        """The reference as a matrix with a row for each query and head."""
         return GemmReference(self.out.flatten(0, -2), self.error.flatten(0, -2))
 
 
@@ -84,9 +84,9 @@ def attention_reference(
 ) -> AttentionReference:
     """The reference for ``flash_attention`` with these arguments, where query i sees the keys ``seen[..., i, :]``.
 
-    On the CPU. What a query doesn't see has no influence on it, be it NaN; nor has a key whose logit is -inf. A value
-    of infinity gives infinity, however small its probability: none is 0. A logit of NaN or of infinity makes everything
-    of its query NaN.
+    It is computed on the CPU. Keys that a query doesn't see have no influence on its result, even if they are NaN; nor
+    have keys whose logit is -inf. An infinite value gives infinity, however small its probability, which is never 0. A
+    logit of NaN or infinity makes the whole result of its query NaN.
     """
     heads, kv_heads = q.shape[2], k.shape[2]
     scale = softmax_scale if softmax_scale is not None else 1 / math.sqrt(q.shape[-1])
@@ -100,13 +100,13 @@ def attention_reference(
     nothing = (lse == -torch.inf)[..., None]
     p = torch.where(nothing, 0.0, torch.exp(logits - torch.where(nothing, 0.0, lse[..., None])))
 
-    # What fp32 sums and products lose of a logit, and hence relative to its exponential.
+    # The error of a logit from fp32 sums and products, which is the relative error of its exponential.
     groups = q.shape[-1] // _GROUP
     magnitude = (queries.abs() @ keys.abs().mT * scale).masked_fill(~seen, 0.0).nan_to_num(0.0, 0.0)
     largest = logits.nan_to_num(0.0, 0.0, 0.0).abs().amax(dim=-1, keepdim=True) if logits.shape[-1] else 0.0
     logit_error = _ROUNDING * ((20 + 2 * groups) * magnitude + 4 * largest + 4)
-    key_error = _ROUNDING * (20 + k.shape[1] / 4)  # of sums over keys
-    # A probability is relative to the largest, not yet divided by the sum.
+    key_error = _ROUNDING * (20 + k.shape[1] / 4)  # error of sums over keys
+    # Probabilities are rounded relative to the row's largest one, before the division by their sum.
     relative, absolute = _PROBABILITY[q.dtype]
     peak = p.amax(dim=-1, keepdim=True) if p.shape[-1] else p.sum(dim=-1, keepdim=True)
     lost = p * (relative * 1.01 + logit_error + key_error) + absolute * peak * seen
@@ -122,7 +122,7 @@ def attention_reference(
 
 
 def logits_reference(q: torch.Tensor, keys: torch.Tensor, scales: torch.Tensor, weights: torch.Tensor) -> GemmReference:
-    """Of ``fp8_mqa_logits``, where every query sees every key; on the CPU.
+    """The reference for ``fp8_mqa_logits`` where every query sees every key, computed on the CPU.
 
     Args:
         q: [S, H, D].
@@ -136,7 +136,7 @@ def logits_reference(q: torch.Tensor, keys: torch.Tensor, scales: torch.Tensor, 
 
 
 def _product(weights: torch.Tensor, values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """``weights @ values``, where keys that don't count leave no trace of NaNs, and the others' weights are above 0."""
+    """``weights @ values``. NaN and infinity count only for keys in ``counts``, whose weights are taken as above 0."""
     finite = values.nan_to_num(0.0, 0.0, 0.0)
     result = weights @ finite
     if finite.equal(values):
@@ -153,7 +153,7 @@ def _product(weights: torch.Tensor, values: torch.Tensor, counts: torch.Tensor) 
 
 
 def _dequantised(tensor: torch.Tensor, descale: torch.Tensor | None) -> torch.Tensor:
-    """fp64 [B, heads, tokens, width]."""
+    """The dequantised values, fp64 [B, heads, tokens, width]."""
     values = tensor.cpu().double().transpose(1, 2)
     if descale is None:
         return values

@@ -1,18 +1,19 @@
-"""Data as models produce it, and outputs that show what a kernel writes."""
+"""Inputs like a model's, and outputs that show which elements a kernel writes."""
 
 from __future__ import annotations
 
 import torch
 
-from ..layout import Pair, per_block_cast_to_fp8, per_token_cast_to_fp8
+from ..api.casts import per_block_cast_to_fp8, per_token_cast_to_fp8
+from ..problems.layout import Pair
 
 _OUTLIER_CHANNELS = 0.005
-# NaNs of so many bytes that no kernel computes (but for FP8, which has only one), and the types of their bits.
+# For each element size, the bits of a NaN that no kernel computes (FP8 has only one NaN), and the type of these bits.
 _POISON = {1: (0x80, torch.uint8), 2: (0x7FA5, torch.int16), 4: (0x7FA57FA5, torch.int32)}
 
 
 def activations(m: int, k: int, seed: int = 0) -> torch.Tensor:
-    """bf16 [M, K] like a transformer's activations: rows of varying size, and the same few channels large in all."""
+    """bf16 [M, K] like a transformer's activations: rows of varying magnitude, with outliers in a few channels."""
     generator = torch.Generator().manual_seed(seed)
     token_size = torch.empty(m, 1).log_normal_(0.0, 0.5, generator=generator)
     channel_size = torch.ones(k)
@@ -23,7 +24,7 @@ def activations(m: int, k: int, seed: int = 0) -> torch.Tensor:
 
 
 def weights(n: int, k: int, seed: int = 1) -> torch.Tensor:
-    """bf16 [N, K] like a trained linear layer's weight: small, and rows of varying size."""
+    """bf16 [N, K] like a trained linear layer's weight: small values, and rows of varying magnitude."""
     generator = torch.Generator().manual_seed(seed)
     row_size = torch.empty(n, 1).log_normal_(0.0, 0.3, generator=generator)
     return (torch.randn(n, k, generator=generator) * row_size * 0.02).bfloat16()
@@ -35,7 +36,7 @@ def gemm_problem(m: int, n: int, k: int, seed: int = 0) -> tuple[Pair, Pair]:
 
 
 def grouped_weights(groups: int, n: int, k: int, seed: int = 0) -> Pair:
-    """Quantised weights of several experts, [G, N, K] and their scales: the argument ``b`` of grouped GEMM."""
+    """Quantised weights of several experts, [G, N, K], and their scales: the argument ``b`` of grouped GEMM."""
     experts = [per_block_cast_to_fp8(weights(n, k, seed + group)) for group in range(groups)]
     data, scales = (torch.stack(tensors) for tensors in zip(*experts, strict=True))
     return data, scales
@@ -44,8 +45,8 @@ def grouped_weights(groups: int, n: int, k: int, seed: int = 0) -> Pair:
 class GuardedOutput:
     """An [M, N] output inside a larger buffer, all of it filled with a NaN pattern that no kernel computes.
 
-    What a kernel leaves unwritten is then seen as NaN in ``tensor``, and what it writes beside the output as a change
-    of the guards: ``columns`` on both sides of each row, and as many rows as a tile has before and behind.
+    Elements that a kernel leaves unwritten are then NaN in ``tensor``. Writes outside the output change the guards:
+    ``columns`` on both sides of each row, and as many rows before and after the output as a tile has.
 
     Attributes:
         tensor: the output.
@@ -70,7 +71,7 @@ class GuardedOutput:
         """Raises AssertionError if anything but ``tensor`` was written.
 
         Args:
-            written_rows: bool [M], which rows of ``tensor`` may have been written; all, if None.
+            written_rows: bool [M], which rows of ``tensor`` may have been written; None for all.
         """
         changed = self._bits != self._untouched
         if written_rows is None:

@@ -1,7 +1,7 @@
-"""What a GEMM should return: an fp64 result on the dequantised operands, and how far from it each element may be.
+"""References for GEMM: fp64 results on the dequantised operands, and an error bound for each element.
 
-The bound follows the accumulation of the hardware step by step, so it is a few hundredths of the last place of the bf16
-output where products don't cancel. A dropped K-block, a neighbour's scale or one wrong 16 x 16 tile exceed it.
+The bound follows the hardware's accumulation step by step. Unless products cancel, it is a few hundredths of a unit in
+the last place of the bf16 output. A dropped K-block, a neighbour's scale or one wrong 16 x 16 tile exceed it.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from collections.abc import Iterator
 
 import torch
 
-from ..arrays import through_host
 from ..checks import check_tensor
-from ..layout import SCALE_BLOCK, Pair, ceil_div, data_and_scales
+from ..problems.layout import SCALE_BLOCK, Pair, ceil_div, data_and_scales
+from ..runtime.arrays import through_host
 
 _ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the value rounded
 
-# Error of the matrix cores' sum over one K-block, in units of 2^-24 times the sum of the products' magnitudes. From the
-# model in arXiv 2511.10909: for each 16 of K, 16 products are truncated to 24 fractional bits of the largest one's
-# exponent and two partial sums are floored likewise (18 of the largest product, which over all groups is at most the
-# whole sum); then the accumulator is floored to 24 fractional bits and the total rounded (2 of the running total, in
-# each of 8 groups).
-_MATRIX_CORE_GROUPS = SCALE_BLOCK // 16  # of 16 FP8 or 8 wider values in 128 bytes of K
+# Error of the matrix cores' sum over one K-block, in units of 2^-24 times the sum of the products' magnitudes, from the
+# model in arXiv 2511.10909. For each 16 values along K, 16 products are truncated to 24 fractional bits of the largest
+# one's exponent, and two partial sums are floored likewise: 18 times the largest product, which over all groups is at
+# most the whole sum. Then the accumulator is floored to 24 fractional bits and the total rounded: 2 times the running
+# total, in each of 8 groups.
+_MATRIX_CORE_GROUPS = SCALE_BLOCK // 16  # a group is 16 FP8 or 8 wider values; a K-block is 128 bytes
 MATRIX_CORE_ERROR = 18 + 2 * _MATRIX_CORE_GROUPS
 
-_SECOND_ORDER = 2.0**-8  # errors of errors
+_SECOND_ORDER = 2.0**-8  # margin for products of errors
 
-# The least subnormal of fp32: what a product of scales, or of a scale and a sum, may lose to underflow.
+# The smallest subnormal of fp32, which a product of scales, or of a scale and a sum, may lose to underflow.
 _UNDERFLOW = 2.0**-149
 _LEAST_NORMAL = 2.0**-126
 
 _OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
 
 _TILE = 16
-_CHUNK_ROWS = 512  # that are dequantised at once; a multiple of a block of scales
+_CHUNK_ROWS = 512  # rows dequantised at once; a multiple of the rows of a scale block
 
 
 @dataclasses.dataclass(frozen=True)
 class GemmReference:
     """Attributes:
-    exact: fp64 [M, N], the result without any rounding of ours.
-    error: fp64 [M, N], how far from it the fp32 accumulator may be before it is rounded to the output's type.
+    exact: fp64 [M, N], the exact result.
+    error: fp64 [M, N], the bound of the fp32 accumulator's error, before it is rounded to the output's type.
     """
 
     exact: torch.Tensor
@@ -54,12 +54,12 @@ class Accuracy:
 
     Attributes:
         max_error: the largest absolute error.
-        max_error_over_bound: the largest error in units of what is allowed at its element: the accumulation's error and
-            half a unit in the last place of the output's type. At most 1 for a correct result, and close to it for a
-            large one.
+        max_error_over_bound: the largest ratio of an element's error and its bound, which is the accumulation's error
+            plus half a unit in the last place of the output's type. It is at most 1 for a correct result, and close to
+            1 for a large one.
         max_tile_diff: the largest ``calc_diff`` of any 16 x 16 tile.
-        failures: how many elements are outside the bound, or NaN where the reference isn't, or the other way round.
-        first_failure: row and column of the first of them.
+        failures: the number of elements outside their bound, or NaN in only one of result and reference.
+        first_failure: row and column of the first failure.
     """
 
     max_error: float
@@ -78,9 +78,9 @@ def gemm_reference(
     bias: torch.Tensor | None = None,
     epilogue: str = "identity",
 ) -> GemmReference:
-    """The reference for ``gemm_fp8`` of these arguments or, without scales, ``bf16_gemm_nt``.
+    """The reference for ``gemm_fp8`` with these arguments or, without scales, for ``bf16_gemm_nt``.
 
-    On the CPU. Sums that overflow fp32 on the way are not foreseen.
+    It is computed on the CPU. Intermediate sums must not overflow fp32.
     """
     (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
     a_data, b_data = a_data.cpu(), b_data.cpu()
@@ -102,7 +102,7 @@ def gemm_reference(
             running += _MATRIX_CORE_GROUPS * 2 * (exact.abs() + block_a.abs() @ block_b.abs().T)
             exact.addmm_(block_a, block_b.T)
     magnitude = dequantised_a.abs() @ dequantised_b.abs().T
-    # The sum of products and the product of scales are relative to the magnitude, each multiply-add to its result.
+    # Errors of sums and of the scales' product are relative to the magnitude, that of a multiply-add to its result.
     error = _ROUNDING * ((MATRIX_CORE_ERROR + 1) * magnitude + running) * (1 + _SECOND_ORDER)
     if sfa is not None:
         products = SCALE_BLOCK * torch.finfo(a_data.dtype).max * torch.finfo(b_data.dtype).max
@@ -121,12 +121,12 @@ def gemm_reference(
 
 
 def _silu_and_mul(sums: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of sums that are known with these errors."""
+    """``silu_and_mul`` of sums with these errors, and the error of the result."""
     gate, up = sums.chunk(2, dim=1)
     gate_error, up_error = error.chunk(2, dim=1)
     silu = torch.nn.functional.silu(gate)
-    # silu's slope is below 1.1. The exponential is that of a rounded product, and it, the sum, the reciprocal and two
-    # products are rounded.
+    # The slope of silu is below 1.1. Rounded are the exponent, the exponential, the sum, the reciprocal and two
+    # products.
     relative = 2 * _ROUNDING * (gate.abs() + 6)
     silu_error = 1.1 * gate_error + silu.abs() * relative + _LEAST_NORMAL * gate.abs()
     return silu * up, silu_error * (up.abs() + up_error) + silu.abs() * up_error
@@ -135,7 +135,7 @@ def _silu_and_mul(sums: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor
 def _dequantised(
     data: torch.Tensor, scales: torch.Tensor | None, shared_rows: int | None, shared_k: int | None
 ) -> torch.Tensor:
-    """fp64 [rows, k], every scale repeated for what shares it."""
+    """The dequantised operand, fp64 [rows, k]."""
     if scales is None:
         return data.double()
     rows, k = data.shape
@@ -150,8 +150,8 @@ def measure(actual: torch.Tensor, reference: GemmReference) -> Accuracy:
     dtype = actual.dtype
     if dtype not in _OUTPUTS or actual.shape != exact.shape:
         raise ValueError(f"actual must be one of {_OUTPUTS}, {tuple(exact.shape)}, got {dtype} {tuple(actual.shape)}")
-    # An accumulator within the error rounds to a number between the roundings of the interval's ends. torch rounds fp64
-    # by way of fp32, hence the last term.
+    # An accumulator within its error rounds to a number between the rounded ends of the interval. The last term is for
+    # torch, which rounds fp64 to fp32 first.
     slack = reference.error + _ROUNDING * exact.abs()
     lowest, highest = ((exact + sign * slack).to(dtype).double() for sign in (-1, 1))
     actual = actual.cpu().double()
@@ -172,7 +172,7 @@ def measure(actual: torch.Tensor, reference: GemmReference) -> Accuracy:
 
 
 def assert_accurately_quantised(actual: Pair, reference: GemmReference) -> None:
-    """Raises AssertionError unless FP8 data and its scales, one for each row and 128 columns, are within the bound."""
+    """Raises AssertionError unless quantised data, with a scale for each row and 128 columns, is within the bound."""
     data, scales = (tensor.cpu().double() for tensor in actual)
     if data.numel() == 0:
         return
@@ -196,7 +196,7 @@ def assert_accurately_quantised(actual: Pair, reference: GemmReference) -> None:
 
 
 def assert_accurate(actual: torch.Tensor, reference: GemmReference) -> Accuracy:
-    """Raises AssertionError, with the first wrong element and their number, unless ``actual`` is within the bound."""
+    """Raises AssertionError, with the first failure and the number of all, unless ``actual`` is within the bound."""
     accuracy = measure(actual, reference)
     if accuracy.failures:
         index = accuracy.first_failure
@@ -215,10 +215,10 @@ def assert_accurate_in_sums(
     recipe: tuple[int | None, int | None, int | None] = (1, SCALE_BLOCK, SCALE_BLOCK),
     c: torch.Tensor | None = None,
 ) -> None:
-    """Raises AssertionError unless, in every row, each 16 columns with random signs add up to what they should.
+    """Checks, in every row, the sums of each 16 columns with random signs; raises AssertionError if one is wrong.
 
-    For outputs that are too large for ``gemm_reference``: this takes a sixteenth of the products. Every element counts,
-    but errors show only if they exceed what roundings of 16 elements may add up to. All results must be finite.
+    This is for outputs that are too large for ``gemm_reference``: it takes a sixteenth of the products. Every element
+    counts, but an error shows only if it exceeds the rounding errors of 16 elements. All results must be finite.
     """
     (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
     k = a_data.shape[1]
@@ -229,7 +229,7 @@ def assert_accurate_in_sums(
         sums_of_b.append(_sums_of_tiles(values.T).T)
         magnitudes_of_b.append(_sums_of_tiles(values.abs().T).T)
     b_sums, b_magnitudes = torch.cat(sums_of_b).T, torch.cat(magnitudes_of_b).T
-    # As in ``gemm_reference``, with the magnitude of the whole sum in the place of each partial one's.
+    # As in ``gemm_reference``, but with the magnitude of the whole sum instead of that of partial sums.
     k_blocks = ceil_div(k, SCALE_BLOCK // a_data.dtype.itemsize)
     promoted = sfa is not None and recipe[2] is not None
     running = k_blocks if promoted else _MATRIX_CORE_GROUPS * 2 * (k_blocks + 1) + 2
@@ -260,25 +260,25 @@ def _chunks(size: int) -> Iterator[slice]:
 def _dequantised_rows(
     data: torch.Tensor, scales: torch.Tensor | None, shared_rows: int | None, shared_k: int | None, rows: slice
 ) -> torch.Tensor:
-    """Of a chunk of rows, in which no block of scales begins before it."""
+    """``_dequantised`` for some rows, which begin where a block of scales begins."""
     if scales is not None and shared_rows is not None:
         scales = scales[rows.start // shared_rows : ceil_div(rows.stop, shared_rows)]
     return _dequantised(data[rows].cpu(), scales, shared_rows, shared_k)
 
 
 def _sums_of_tiles(values: torch.Tensor) -> torch.Tensor:
-    """[rows, columns] to [rows, ceil(columns/16)]."""
+    """Sums each 16 columns: [rows, columns] becomes [rows, ceil(columns/16)]."""
     return torch.nn.functional.pad(values, (0, -values.shape[1] % _TILE)).unflatten(1, (-1, _TILE)).sum(2)
 
 
 @through_host
 def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
-    """DeepGEMM's measure of similarity, ``1 - 2·Σxy / Σ(x² + y²)``: 0 for equal tensors, also where both are all zeros.
+    """DeepGEMM's measure of similarity, ``1 - 2·Σxy / Σ(x² + y²)``: 0 for equal tensors, even if both are all zeros.
 
     It tells little about single elements: a large tensor with a few wrong tiles is still close to 0.
 
     Raises:
-        TypeError, ValueError: they are not tensors of real numbers of one shape, on one device.
+        TypeError, ValueError: ``x`` and ``y`` are not real tensors of one shape on one device.
     """
     for name, tensor in (("x", x), ("y", y)):
         check_tensor(name, tensor)
@@ -295,16 +295,16 @@ def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def _half_unit(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Half a unit in the last binary place that ``dtype`` has for the values."""
+    """Half a unit in the last place of the values in ``dtype``."""
     info = torch.finfo(dtype)
-    # torch says 2^-3 of e5m2fnuz, which has two bits of mantissa.
+    # torch.finfo has 2^-3 for e5m2fnuz, which is wrong: it has two bits of mantissa.
     eps = 2.0**-2 if dtype == torch.float8_e5m2fnuz else info.eps
     _, exponent = torch.frexp(values.clamp_min(info.smallest_normal))
     return torch.exp2(exponent.double() - 2) * eps
 
 
 def _tile_diffs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """``calc_diff`` of each tile, as a tensor."""
+    """``calc_diff`` of each tile."""
     padding = (0, -x.shape[1] % _TILE, 0, -x.shape[0] % _TILE)
 
     def tile_sums(values: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The device's time of what a host enqueues, without the host's."""
+"""Times a device's work without the time that the host takes to enqueue it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 import torch
 
-from .. import hip
+from ..runtime import hip
 
 _FLUSHED_BYTES = 2**29  # twice what the Infinity Cache of an MI300X holds
 _MOST_FILLS = 1024  # a tenth of a second
 
 
 class Stopwatch:
-    """Times work on torch's current stream, between events.
+    """Times work on torch's current stream with events.
 
-    A kernel of a few microseconds is over before the host has enqueued the next event: then the events would tell how
-    long the host takes. So the device is given something to do in front, which also empties its caches, and a time
-    counts only if the device had not begun with the work when all of it was enqueued. In simulation there is no queue,
-    and the events tell the simulated time.
+    A kernel of a few microseconds ends before the host has enqueued the next event, so that the events would measure
+    the host. Therefore the device first fills memory, which also flushes its caches. A time counts only if the device
+    had not begun with the work when all of it was enqueued. In simulation there is no queue, and events tell the
+    simulated time.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Stopwatch:
         self._filled = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device=device) if self._fills else None
 
     def microseconds(self, work: Callable[[], object]) -> float:
-        """The device's time of all that one call of ``work`` enqueues; it is called again until that counts."""
+        """The device's time of all that ``work`` enqueues. Calls ``work`` again until a time counts."""
         while True:
             start, end = hip.Event(), hip.Event()
             for _ in range(self._fills):
@@ -47,7 +47,7 @@ class Stopwatch:
             if self._fills > _MOST_FILLS:
                 self._fills = 0
                 warnings.warn(
-                    "what is timed waits for the device itself, or takes the host very long: its times include the "
+                    "the timed work waits for the device itself, or takes the host very long: its times include the "
                     "host's. Time a captured graph of it instead.",
                     RuntimeWarning,
                     stacklevel=2,

@@ -1,4 +1,4 @@
-"""How long kernels take, as DeepGEMM's tests measure it."""
+"""DeepGEMM's functions that time kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .. import hip
+from ..runtime import hip
 from ..simulator import profile
 from .stopwatch import Stopwatch
 
@@ -16,16 +16,16 @@ _FLUSHED_BYTES = 2**28  # more than the last level cache of an MI300X has
 
 
 def bench(fn: Callable[[], Any], num_warmups: int = 5, num_tests: int = 10, high_precision: bool = False) -> float:
-    """Seconds that one call of ``fn`` takes on the device, on average; DeepGEMM's function of this name.
+    """The mean device time of a call of ``fn`` in seconds; DeepGEMM's function of this name.
 
-    On hardware events measure it, in simulation the timing model tells it; see ``Stopwatch``.
+    On hardware it is measured with events, in simulation it is that of the timing model; see ``Stopwatch``.
 
     Args:
         fn: launches kernels on the current stream.
-        num_warmups: calls before those that are timed.
-        num_tests: calls that are timed, behind one another.
-        high_precision: accepted and not used; how long launches take on the host is always hidden, as it is in DeepGEMM
-            with this.
+        num_warmups: calls before the timed ones.
+        num_tests: timed calls, one after another.
+        high_precision: accepted and not used. The host's launch times are always hidden, as in DeepGEMM with this
+            option.
     """
 
     def all_tests() -> None:
@@ -48,29 +48,29 @@ def bench_kineto(
     with_multiple_kernels: bool = False,
     barrier: Callable[[], Any] | None = None,
 ) -> float | tuple[float, ...]:
-    """Seconds that a launch of the named kernels takes, on average; DeepGEMM's function of this name.
+    """The mean time of a launch of the named kernels in seconds; DeepGEMM's function of this name.
 
-    On hardware torch's profiler measures it, in simulation the timing model tells it.
+    On hardware it is measured with torch's profiler, in simulation it is that of the timing model.
 
     Args:
         fn: launches kernels.
-        kernel_names: parts of kernels' names.
+        kernel_names: a part of the kernel's name, or a tuple of several kernels' parts.
         num_tests: calls of ``fn``.
         suppress_kineto_output: accepted and not used; nothing is printed.
         trace_path: a file for the profiler's trace; on hardware only.
-        flush_l2: whether to write 256 MB before each call. The simulated device has no caches filled then.
-        with_multiple_kernels: whether several kernels' names may have such a part.
+        flush_l2: whether to flush the caches before each call, on hardware by writing 256 MB.
+        with_multiple_kernels: whether a part may match the names of several kernels.
         barrier: called before each call of ``fn``.
 
     Returns:
-        One time, or one for each name if they are a tuple; 0 where no kernel of that name ran.
+        One time, or a tuple with one for each of ``kernel_names``; 0 if no such kernel ran.
 
     Raises:
-        ValueError: more than one kernel's name has the part, and ``with_multiple_kernels`` is False.
+        ValueError: a part matches the names of several kernels, and ``with_multiple_kernels`` is False.
         NotImplementedError: a ``trace_path`` in simulation.
     """
     runtime = hip.runtime()
-    fn()  # whatever is compiled is compiled now
+    fn()  # compiles its kernels
     seconds: dict[str, list[float]] = {}
     launches = _simulated_launches if runtime.is_simulated else _measured_launches
     for name, time in launches(fn, num_tests, flush_l2, barrier, trace_path):

@@ -1,14 +1,14 @@
-"""The planted mistakes: what somebody could get wrong, as small replacements of text, and the tests that must notice.
+"""Planted mistakes: small replacements of text that break something, and the tests that must notice.
 
-Each TOML file of this folder has those of one area, as tables ``[[mistake]]``:
+Each TOML file in this folder has the mistakes of one area, as tables ``[[mistake]]``:
 
-    name:    a few words, unlike all others
-    what:    what somebody got wrong, in a sentence
-    file:    from the checkout's root on
+    name:    a few words, different from all others
+    what:    the mistake in a sentence
+    file:    the file's path from the checkout's root
     old:     text that occurs once in the file
-    new:     what takes its place
+    new:     the text that replaces it
     tests:   arguments of pytest; at least one of these tests fails with the mistake, and none without
-    missed:  for those that no test of the default run notices, the reason
+    missed:  for mistakes that no test of the default run notices, the reason
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = FOLDER.parents[1]
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
-    """One of them; the attributes but ``area``, its file's name, are those of the TOML table."""
+    """A planted mistake. ``area`` is the TOML file's name, the other attributes are those of the table."""
 
     area: str
     name: str
@@ -43,18 +43,18 @@ class Mistake:
         """The file's text with the mistake.
 
         Raises:
-            ValueError: what it replaces isn't there, or not only once.
+            ValueError: the old text isn't in the file, or occurs more than once.
         """
         found = text.count(self.old)
         if found != 1:
-            raise ValueError(f"{self.name}: what it replaces occurs {found} times in {self.file}, and not once")
+            raise ValueError(f"{self.name}: the old text occurs {found} times in {self.file}, not once")
         if self.new == self.old:
             raise ValueError(f"{self.name}: it replaces the text by itself")
         return text.replace(self.old, self.new)
 
     @property
     def is_of_simulator(self) -> bool:
-        """Whether the simulator has to be built with it."""
+        """Whether the simulator must be rebuilt with the mistake."""
         return self.file.startswith("deep_gemm_rocm/simulator/csrc/")
 
     @property
@@ -63,15 +63,15 @@ class Mistake:
 
     @property
     def is_of_cache(self) -> bool:
-        """Whether kernels that were compiled with it may be found where they don't belong."""
+        """Whether the mistake may leave wrong kernels in the cache."""
         return self.file.startswith("deep_gemm_rocm/jit/")
 
 
 def load() -> list[Mistake]:
-    """All of them, area by area.
+    """Loads all mistakes, area by area.
 
     Raises:
-        TypeError: a table lacks something, or has what no mistake has.
+        TypeError: a table lacks an attribute, or has an unknown one.
     """
     return [
         Mistake(area=file.stem, **table)

@@ -1,7 +1,7 @@
-"""Runs pytest in forks of a process that has imported already what takes longest to import.
+"""Runs pytest in forks of a process that has already imported the slowest modules.
 
-Reads a line of JSON for each run: the checkout's ``folder``, the ``environment``, pytest's ``arguments``, the file of
-the ``log``, and after how many ``seconds`` the run is ended. Answers with the exit code, negative for a signal.
+Reads a line of JSON for each run: the checkout's ``folder``, the ``environment``, pytest's ``arguments``, the file for
+the ``log``, and the limit in ``seconds``. Answers with the exit code, which is negative for a signal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def serve() -> None:
 def _run(request: dict[str, Any]) -> None:
     code = 3
     try:
-        os.setsid()  # tests start processes, which may have to be ended as well
+        os.setsid()  # so that processes of the tests can be ended as well
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for descriptor, replaced in ((nothing, 0), (log, 1), (log, 2)):

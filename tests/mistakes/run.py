@@ -1,4 +1,4 @@
-"""Plants mistakes one by one in a copy of the checkout, and tells which of them the tests notice.
+"""Plants mistakes one by one in a copy of the checkout, and reports which of them the tests notice.
 
 python tests/mistakes/run.py                     # all
 python tests/mistakes/run.py --area kernels --name tail --jobs 2
@@ -32,7 +32,7 @@ from rich.table import Table
 
 _BUILD = Path("build/simulator")
 _LIB = Path("deep_gemm_rocm/simulator/lib")
-_SECONDS = 300  # of one mistake's tests: whatever hangs is noticed, too
+_SECONDS = 300  # limit of one mistake's tests; a hang counts as noticed
 _ALL_SECONDS = 3600
 _NOT_COLLECTED = {2: "the tests can't be collected", 3: "pytest failed", 4: "there is no such test", 5: "no test ran"}
 _KINDS = ("caught", "MISSED", "broken", "known to be missed")
@@ -42,13 +42,13 @@ console = Console(highlight=False)
 
 
 class BrokenError(Exception):
-    """A mistake that can't be tried; the message says why."""
+    """A mistake can't be tried; the message says why."""
 
 
 class Outcome(NamedTuple):
     """Attributes:
     kind: one of ``_KINDS``.
-    detail: which test noticed, or what is broken.
+    detail: the test that noticed the mistake, or the reason why it can't be tried.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
 
 
 class Checkout:
-    """A copy of the checkout, with the simulator as it was built there."""
+    """A copy of the checkout with its built simulator."""
 
     def __init__(self, folder: Path, cache: Path) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class Checkout:
     def with_mistake(self, mistake: Mistake) -> Iterator[None]:
         """
         Raises:
-            BrokenError: it can't be planted, or not be compiled.
+            BrokenError: the mistake can't be planted, or doesn't compile.
         """
         file = self.folder / mistake.file
         kept = file.with_name(file.name + ".kept")
@@ -90,12 +90,12 @@ class Checkout:
         except ValueError as error:
             raise BrokenError(str(error)) from error
         finally:
-            os.replace(kept, file)  # with the time of its last change, so that nothing is built again
+            os.replace(kept, file)  # keeps the modification time, so that nothing is rebuilt
             if mistake.is_of_simulator:
                 shutil.copytree(ROOT / _LIB, self.folder / _LIB, dirs_exist_ok=True)
 
     def _build_simulator(self) -> None:
-        """Rebuilds the libraries that the mistake is in, incrementally."""
+        """Rebuilds the simulator incrementally."""
         if not (ROOT / _BUILD / "build.ninja").exists():
             raise BrokenError("the simulator was not built in this checkout: run `pip install -e .`")
         shutil.rmtree(self.folder / _BUILD, ignore_errors=True)
@@ -112,7 +112,7 @@ class Checkout:
             shutil.copy2(self.folder / _BUILD / name, self.folder / _LIB / name)
 
     def run_tests(self, tests: Sequence[str], seconds: int, *options: str, own_cache: bool = False) -> tuple[int, str]:
-        """pytest's exit code, or that of a process that crashed or hung, and what it printed.
+        """Runs pytest; returns its exit code, also after a crash or a hang, and its output.
 
         Args:
             own_cache: whether kernels are compiled anew and forgotten.
@@ -143,7 +143,7 @@ def _output(*command: str) -> str:
 
 
 def _engine_level() -> str:
-    """The engine that runs here: the one that is asked for, or else the highest that the processor has, as in
+    """The x86-64 level of the simulator's engine: DG_SIM_ENGINE, or else the highest level of this processor, as in
     engine_library.cpp."""
     if forced := os.environ.get("DG_SIM_ENGINE"):
         return forced
@@ -203,8 +203,8 @@ def _summary(mistakes: Sequence[Mistake], outcomes: Sequence[Outcome]) -> Table:
 
 
 def main(
-    area: Annotated[str | None, typer.Option(help="Only those of one file of this folder.")] = None,
-    name: Annotated[str | None, typer.Option(help="Only those with this in their names.")] = None,
+    area: Annotated[str | None, typer.Option(help="Only mistakes in one file of this folder.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only mistakes with this text in their names.")] = None,
     sample: Annotated[int | None, typer.Option(help="Only so many, chosen at random.", min=1)] = None,
     seed: Annotated[str, typer.Option(help="What the choice depends on.")] = "",
     jobs: Annotated[int, typer.Option(help="So many at once.", min=1)] = 1,
@@ -247,7 +247,7 @@ def main(
 
 
 def _check(checkout: Checkout, mistakes: Sequence[Mistake], jobs: int) -> None:
-    """Runs all of the mistakes' tests, which must pass without any."""
+    """Runs the tests of all mistakes, which must pass without any mistake."""
     tests = list(dict.fromkeys(test for mistake in mistakes for test in mistake.tests))
     start = time.perf_counter()
     code, log = checkout.run_tests(tests, _ALL_SECONDS, *(["-n", str(jobs)] if jobs > 1 else []))

@@ -1,4 +1,4 @@
-"""Planted mistakes stay such: what each replaces is still there, and so are the tests that must notice it."""
+"""Each planted mistake still applies, and its tests still exist."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Fixtures for tests that are HIP programs themselves."""
+"""Fixtures for tests that call the HIP API themselves."""
 
 from __future__ import annotations
 
 import pytest
-from simulated_hip import Compiler, Hip
+from helpers.simulated_hip import Compiler, Hip
 
 
 @pytest.fixture(scope="session")

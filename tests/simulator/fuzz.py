@@ -1,12 +1,12 @@
-"""Feeds the simulated MI300X machine code that no compiler made. A program of its own, because it may crash:
+"""Runs machine code that no compiler made on the simulated MI300X. It is a separate program, because it may crash:
 
-    python tests/simulator/fuzz.py decode|execute|launch --count 1000000 --seed 1
+    PYTHONPATH=tests python tests/simulator/fuzz.py decode|execute|launch --count 1000000 --seed 1
 
-``decode`` disassembles random bytes and instructions with random operands. ``execute`` runs them, and damaged pieces of
-compiled kernels, with the watchers that --watch names: the sanitizer, the timing model, counters and traces. ``launch``
-damages a whole code object, descriptors and metadata included, and launches its kernel if that still loads. Whatever
-the code does, the simulator must end the launch with a HIP status. The last line tells how the launches ended; the
-input that is under way is in the file --progress, so that a crash can be repeated with --first and --count 1.
+``decode`` disassembles random bytes, and instructions with random operands. ``execute`` runs these, and damaged pieces
+of compiled kernels, under the watchers in --watch: the sanitizer, the timing model, counters and traces. ``launch``
+damages a whole code object, including descriptors and metadata, and launches its kernel if it still loads. The
+simulator must end every launch with a HIP status. The last line of the output counts these. The file --progress has the
+current input's number, so that a crash can be repeated with --first and --count 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from deep_gemm_rocm import simulator
 from deep_gemm_rocm.simulator.library import library
 
 END = 0xBF810000
-WORDS = 64  # of an input
+WORDS = 64  # length of an input
 OPCODES = {
     family: [int(number, 16) for number in re.findall(rf"OPCODE\({family}, (0x[0-9a-f]+),", TABLE)]
     for family in ENCODINGS
@@ -40,7 +40,7 @@ WATCHES = ("nothing", "sanitizer", "timing", "counters")
 
 
 def instruction(rng: random.Random) -> list[int]:
-    """An opcode that there is, with operands and modifiers by chance."""
+    """An existing opcode with random operands and modifiers."""
     family = rng.choice(list(ENCODINGS))
     encode, free = ENCODINGS[family]
     first = encode(rng.choice(OPCODES[family])) | rng.getrandbits(32) & free
@@ -79,7 +79,7 @@ def pack(values: list[int]) -> bytes:
 
 
 class Executor:
-    """Runs inputs in the place of a kernel's code."""
+    """Runs inputs in place of a kernel's code."""
 
     def __init__(self, template: bytes, marker: int) -> None:
         self._template = template

@@ -1,5 +1,5 @@
-"""Range checks of buffers: what lies outside reads as zeros and is not written. The rules are those that the authors of
-AMD's emulator found on the chips (ROCm/rocm-systems, pull request 10928)."""
+"""Range checks of buffers: elements out of range read as zeros and are not written. The rules are those that the
+authors of AMD's emulator found on the chips (ROCm/rocm-systems, pull request 10928)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import itertools
 
 import numpy as np
 import pytest
-from machine import LANES, Machine
-from simulated_hip import Compiler
+from helpers.machine import LANES, Machine
+from helpers.simulated_hip import Compiler
 
-DWORDS = 512  # of memory, of which the resource covers a part
+DWORDS = 512  # size of the memory; the resource covers a part of it
 RAW = 0x20000  # word 3: 32-bit data
 ADD_TID = RAW | 1 << 23
-OFFSETS = (0, 8)  # the instruction's
+OFFSETS = (0, 8)  # offset field of the instruction
 
-# s16: what goes to word 1, the stride; s17: num_records; s18: word 3; s19: SOFFSET.
+# s16: stride bits of word 1; s17: num_records; s18: word 3; s19: SOFFSET.
 RESOURCE = """
   s_mov_b64 s[24:25], s[6:7]
   s_or_b32 s25, s25, s16
@@ -62,7 +62,7 @@ INDEXED = load(2, 8, "idxen offen")
 LANES_AS_INDEX = load(1, 0, "")
 BODIES = [*LOADS.values(), *STORES.values(), *LDS_LOADS.values(), NARROW, ATOMIC, INDEXED, LANES_AS_INDEX]
 
-# Bytes of the buffer, and SOFFSET. With some of them all lanes are inside or outside, with others only some dwords are.
+# Bytes of the buffer, and SOFFSET, so that all lanes are in range, all out of range, or some dwords are out of range.
 SHAPES = [(1024, 0), (1024, 256), (1024, 700), (1024, 1024), (1024, 1 << 31), (1024, 2**32 - 4), (1022, 10), (0, 0),
           (3, 0)]  # fmt: skip
 
@@ -86,8 +86,8 @@ def offsets(kind: str) -> np.ndarray:
 
 
 def places(offset: np.ndarray, imm: int, soffset: int, records: int, dwords: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes from the base, and whether they are in range: [lane, dword]. Only the lane's offset and the instruction's
-    wrap around."""
+    """[lane, dword]: the bytes from the base, and whether they are in range. Only the sum of the lane's offset and the
+    instruction's wraps around."""
     begin = (offset + np.uint32(imm)).astype(np.uint64) + np.uint64(soffset)
     place = begin[:, None] + 4 * np.arange(dwords, dtype=np.uint64)
     return place, place + np.uint64(4) <= np.uint64(records)
@@ -161,7 +161,7 @@ def test_only_an_index_is_checked_as_one(machine: Machine, memory: np.ndarray) -
     rows = memory[(np.arange(records) * stride + 4 + 8 + 32) // 4]
     np.testing.assert_array_equal(got[0, :records], rows)
     assert not got[:2, records:].any()
-    # With a stride but without an index num_records counts bytes.
+    # With a stride but no index, num_records counts bytes.
     got = machine.run(LOADS[1, 0], index * 4, scalars=[stride << 16, records, RAW, 8], memory=memory)[0]
     np.testing.assert_array_equal(got, np.where(index < (records - 8) // 4, memory[2 : 2 + LANES], 0))
 

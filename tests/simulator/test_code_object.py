@@ -1,4 +1,4 @@
-"""Code objects in the simulated HIP runtime: containers, ELF files, metadata, globals, and launches of real kernels."""
+"""Code objects in the simulated HIP runtime: containers, ELF files, metadata, globals, and launches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_void_p
 
 import numpy as np
 import pytest
-from assembly import program
-from simulated_hip import DEVICE_TO_HOST, HOST_TO_DEVICE, Compiler, Hip, HipCallError, bundle
+from helpers.assembly import program
+from helpers.simulated_hip import DEVICE_TO_HOST, HOST_TO_DEVICE, Compiler, Hip, HipCallError, bundle
 
 from deep_gemm_rocm import simulator
 
@@ -158,7 +158,7 @@ def test_code_for_other_targets(hip, compiler):
 
 
 def test_tritons_spelling_of_the_target(hip, code):
-    """Triton 3.9 writes amdgpu9.42-… into the metadata; the processor in the ELF header counts."""
+    """Triton 3.9 writes amdgpu9.42-… into the metadata. Only the processor in the ELF header matters."""
     usual, tritons = b"amdgcn-amd-amdhsa--gfx942", b"amdgpu9.42-amd-amdhsa-gfx"
     assert code.count(usual) == 1
     hip.hipModuleUnload(hip.load(code.replace(usual, tritons)))
@@ -189,7 +189,7 @@ def test_count_of_kernels(hip, module):
 
 
 class LaunchConfig(ctypes.Structure):
-    """HIP_LAUNCH_CONFIG, for kernels of modules; hipLaunchConfig_t has a longer size of the dynamic LDS."""
+    """HIP_LAUNCH_CONFIG, for kernels of modules. hipLaunchConfig_t differs in a 64-bit size of the dynamic LDS."""
 
     _fields_ = [("grid", c_uint * 3), ("block", c_uint * 3), ("dynamic_lds", c_uint), ("stream", c_void_p),
                 ("attributes", c_void_p), ("count", c_uint)]  # fmt: skip
@@ -235,7 +235,7 @@ def test_code_objects_that_are_linked_from_several_objects(hip, compiler: Compil
 
 
 def test_a_kernel_that_is_missing_is_told_of_in_few_words(hip, compiler: Compiler):
-    """Programs look for kernels to see whether they are there."""
+    """Programs may look for kernels just to see whether they exist."""
     names = [f"kernel_with_a_long_name_{i:03}_" + 300 * "x" for i in range(100)]
     module, function = hip.load(compiler.assemble(program(dict.fromkeys(names, "")))), c_void_p(5)
     with refused("hipErrorNotFound", "no kernel missing in the code object") as caught:
@@ -270,7 +270,7 @@ assert hip.hipModuleGetFunction(ctypes.byref(function), module, None) == 1
 
 
 class GuardedMemory:
-    """Memory whose last byte is followed by a page that can't be read: a read past the end is a crash."""
+    """Memory before a page that can't be read, so that a read past the end crashes."""
 
     def __init__(self, capacity: int) -> None:
         self._size = -(-capacity // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -280,7 +280,7 @@ class GuardedMemory:
         assert ctypes.CDLL(None).mprotect(c_void_p(guard), c_size_t(mmap.PAGESIZE), c_int(0)) == 0
 
     def put(self, data: bytes) -> int:
-        """Where the data now lies."""
+        """Puts data at the memory's end; returns its address."""
         self._map[self._size - len(data) : self._size] = data
         return ctypes.addressof(self._view) + self._size - len(data)
 
@@ -318,7 +318,7 @@ INTERESTING = [
 def mutate(data: bytes, generator: random.Random) -> bytes:
     damaged = bytearray(data)
     for _ in range(generator.randrange(1, 6)):
-        # Half of the damage goes to the headers, where it does most.
+        # Half of the damage goes to the headers, where it has most effect.
         at = generator.randrange(min(len(damaged), 0x400) if generator.random() < 0.5 else len(damaged))
         kind = generator.randrange(4)
         if kind == 0:
@@ -336,7 +336,7 @@ def mutate(data: bytes, generator: random.Random) -> bytes:
 
 
 def load_damaged(hip: Hip, images: list[bytes], count: int, seed: int) -> tuple[int, int]:
-    """How many damaged images were refused, and how many were loaded all the same (and unloaded)."""
+    """Loads damaged images; returns how many were refused and how many were loaded nevertheless."""
     memory = GuardedMemory(max(map(len, images)))
     generator = random.Random(seed)
     refusals = 0
@@ -354,7 +354,7 @@ def load_damaged(hip: Hip, images: list[bytes], count: int, seed: int) -> tuple[
 def test_damaged_code_objects(hip, code):
     refusals, loads = load_damaged(hip, [code, bundle({GFX942: code})], 3000, seed=1)
     assert refusals > 300
-    assert loads > 300  # damage to code or names need not be seen
+    assert loads > 300  # damage to code or names may go unnoticed
     assert_adds(hip, hip.function(hip.load(code), "vector_add"))
 
 
@@ -457,7 +457,7 @@ def test_hidden_arguments(hip, compiler, flag, level, out):
     module = hip.load(compiler.code_object(KERNELS, flag, level))
     hip.launch(hip.function(module, "hidden"), (5, 6, 7), (32, 2, 1), out, dynamic_lds=1234)
     blocks, threads, remainders, dimensions = [5, 6, 7], [32, 2, 1], [0, 0, 0], [3]
-    dynamic_lds = [1234] if level == "-O3" else [0]  # -O0 has it only in kernels with dynamic LDS
+    dynamic_lds = [1234] if level == "-O3" else [0]  # with -O0, only kernels with dynamic LDS know it
     found = hip.download(out, np.zeros(11, np.uint32)).tolist()
     assert found[:10] == blocks + threads + remainders + dimensions
     assert found[10:] in ([0], dynamic_lds)
@@ -466,7 +466,7 @@ def test_hidden_arguments(hip, compiler, flag, level, out):
 
 @pytest.mark.parametrize(("skipped", "dwords"), [(0, 6), (2, 4), (3, 1)])
 def test_preloaded_arguments(hip, compiler, out, skipped, dwords):
-    """They lie in SGPRs, and waves start behind the 256 bytes for firmware that can't preload."""
+    """Arguments are in SGPRs, and waves start after the 256 bytes of code for firmware that can't preload."""
     body = "  s_trap 2\n  .fill 63, 4, 0xbf800000\n"
     body += "  s_load_dwordx2 s[16:17], s[0:1], 0x0\n  v_mov_b32_e32 v0, 0\n  s_waitcnt lgkmcnt(0)\n"
     for i in range(dwords + 1):
@@ -478,7 +478,7 @@ def test_preloaded_arguments(hip, compiler, out, skipped, dwords):
     arguments = np.array([out, 0x123456789ABCDEF, 0xFEDCBA9876543210], np.uint64)
     hip.launch(hip.function(module, "dump"), 1, 1, *map(int, arguments))
     found = hip.download(out, np.zeros(dwords + 1, np.uint32)).tolist()
-    workgroup = 0  # follows the arguments
+    workgroup = 0  # the SGPR after the arguments
     assert found == [*arguments.view(np.uint32)[skipped : skipped + dwords].tolist(), workgroup]
 
 
@@ -552,7 +552,7 @@ def test_impossible_launches(hip, module, out, kernel, grid, block, dynamic_lds,
 
 @pytest.mark.parametrize("level", ["-O0", "-O3"])
 def test_kernels_that_call_the_host(hip, compiler, out, level):
-    """As device printf does, through the hostcall buffer (AMDGPUUsage: implicit argument at 80)."""
+    """Device printf calls the host through the hostcall buffer (AMDGPUUsage: implicit argument at 80)."""
     source = """
     extern "C" __global__ void talkative(int* out) {
       auto* p = (__attribute__((address_space(4))) const char*)__builtin_amdgcn_implicitarg_ptr();
@@ -561,7 +561,7 @@ def test_kernels_that_call_the_host(hip, compiler, out, level):
     }
     """
     module = hip.load(compiler.code_object(source, level))
-    # Unoptimised code takes the buffer whether it uses it or not, so only its use can be refused.
+    # Unoptimised code always declares the buffer, so only its use can be refused.
     error, message = {"-O3": ("hipErrorNotSupported", "printf"), "-O0": ("hipErrorIllegalAddress", "device printf")}[
         level
     ]

@@ -1,4 +1,4 @@
-"""``simulator.counters()``: counts of assembly kernels, for which they can be told by hand."""
+"""``simulator.counters()``, against counts by hand of assembly kernels."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import threading
 
 import numpy as np
 import pytest
-from assembly import program
-from simulated_hip import Compiler
+from helpers.assembly import program
+from helpers.simulated_hip import Compiler
 
 from deep_gemm_rocm import simulator
 from deep_gemm_rocm.simulator import KernelCounters, Traffic
@@ -127,7 +127,7 @@ def test_matrix_cores(code: bytes) -> None:
 
 
 def test_bank_conflicts_and_barriers(code: bytes) -> None:
-    """Eight dwords of one bank in each half of the wave: eight clocks instead of one."""
+    """Each half of the wave accesses eight dwords of one bank, which takes eight clocks instead of one."""
     found = counted(code, "meets_in_banks", block=128)
     assert found.barriers == 2
     assert found.lds_bytes == Traffic(read=512, written=512, atomic=0)
@@ -163,7 +163,7 @@ def test_kernels_that_fail_have_counters_too(code: bytes) -> None:
 
 
 def test_occupancy(code: bytes) -> None:
-    """The kernels have 128 registers of a lane, 64 VGPRs and as many AccVGPRs, and 2 KiB of LDS."""
+    """The kernels have 64 VGPRs, 64 AccVGPRs and 2 KiB of LDS."""
     occupancy = counted(code, "branches", block=256).occupancy
     assert (occupancy.registers, occupancy.lds_bytes, occupancy.waves_per_workgroup) == (128, 2048, 4)
     assert (occupancy.workgroups_by_registers, occupancy.workgroups_by_wave_slots) == (4, 8)

@@ -1,4 +1,4 @@
-"""A C++ program that is compiled with AMD's own headers: names, signatures and layouts are theirs, not ours."""
+"""A C++ program that uses the names, signatures and layouts of AMD's own headers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import test_graphs
-from simulated_hip import Compiler
+from helpers.simulated_hip import Compiler
 
 from deep_gemm_rocm import simulator
 

@@ -10,14 +10,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from simulated_hip import Compiler, Hip
+from helpers.simulated_hip import Compiler, Hip
 
 from deep_gemm_rocm.simulator import generate_opcodes
 
 TABLE = generate_opcodes.OUTPUT.read_text()
 NOP = 0xBF800000
 
-# The first word of each encoding family with its opcode in place, and the bits that hold operands and modifiers.
+# For each encoding family, the first word for an opcode, and the bits of operands and modifiers.
 ENCODINGS = {
     "SOP2": (lambda op: 0x80000000 | op << 23, 0x7FFFFF),
     "SOPK": (lambda op: 0xB0000000 | op << 23, 0x7FFFFF),
@@ -49,23 +49,23 @@ def find_llvm_tool(name: str) -> str:
 
 
 def disassemble(hip: Hip, code: bytes) -> list[str]:
-    """A line `mnemonic operands` for each instruction."""
+    """Disassembles code to a line `mnemonic operands` for each instruction."""
     size = hip.lib.dgSimDisassemble(code, ctypes.c_size_t(len(code)), None, ctypes.c_size_t(0))
     text = ctypes.create_string_buffer(size + 1)
     hip.lib.dgSimDisassemble(code, ctypes.c_size_t(len(code)), text, ctypes.c_size_t(size + 1))
     return [line.split(" ", 1)[1] for line in text.value.decode().splitlines()]
 
 
-# Instructions whose text is LLVM's to the letter: memory with offsets and cache policy, and program control.
+# Instructions whose text must be exactly LLVM's: memory with offsets and cache policy, and program control.
 WHOLE = re.compile(
     r"(global|flat|scratch|t?buffer|ds)_|s_(scratch_|buffer_)?(load|store|atomic)_"
     r"|s_(waitcnt|nop|branch|cbranch_(scc|vcc|exec)|endpgm)"
 )
-NUMBERS = re.compile(r"swizzle\(")  # which LLVM spells out and the simulator doesn't
+NUMBERS = re.compile(r"swizzle\(")  # LLVM names the pattern, the simulator prints a number
 
 
 def signature(text: str) -> tuple[str, list[str]]:
-    """What both disassemblers must agree on: mnemonic without its encoding, and the registers in order; of some all."""
+    """The text that both disassemblers must agree on: mnemonic without encoding, and registers in order; or all."""
     if WHOLE.match(text) and not NUMBERS.search(text):
         return text.strip(), []
     registers = re.findall(r"\b[vsa](?:\d+|\[\d+:\d+\])(?!\w)", text)

@@ -1,4 +1,4 @@
-"""Machine code that no compiler made: whatever it does, the process lives, and the launch ends with a HIP status."""
+"""Machine code that no compiler made: the process survives it, and every launch ends with a HIP status."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import fuzz
 import pytest
-from assembly import program
-from simulated_hip import Compiler
+from helpers.assembly import program
+from helpers.simulated_hip import Compiler
 
-# What is damaged: control flow, LDS, barriers, atomics, matrix cores, conversions and calls.
+# Kernels to damage, with control flow, LDS, barriers, atomics, MFMAs, conversions and calls.
 SOURCE = """
 typedef float float4 __attribute__((ext_vector_type(4)));
 __shared__ int shared[256];
@@ -77,7 +77,7 @@ def test_execution(inputs: Path, watch: str) -> None:
 def test_launches_of_damaged_code_objects(inputs: Path, watch: str) -> None:
     endings = run(inputs, "launch", 100, watch)
     assert endings["hipErrorInvalidImage"] > 10
-    assert endings["hipErrorIllegalAddress"] > 10  # the others are launched
+    assert endings["hipErrorIllegalAddress"] > 10  # those that load are launched
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from simulated_hip import DEVICE_TO_DEVICE, DEVICE_TO_HOST, HOST_TO_DEVICE, Compiler, Hip, HipCallError
+from helpers.simulated_hip import DEVICE_TO_DEVICE, DEVICE_TO_HOST, HOST_TO_DEVICE, Compiler, Hip, HipCallError
 
 SOURCE = """
 extern "C" __global__ void add(int* data, int value) { data[__builtin_amdgcn_workitem_id_x()] += value; }
@@ -75,7 +75,7 @@ class Client:
         self.hip.hipModuleUnload(self.module)
 
     def out(self, call: str, *arguments) -> int:
-        """The handle that the call gives by its first argument."""
+        """Calls a function that returns a handle in its first argument; returns the handle."""
         handle = c_void_p()
         getattr(self.hip, call)(byref(handle), *arguments)
         return handle.value or 0
@@ -158,7 +158,7 @@ def client(hip: Hip, code: bytes):
 
 
 def test_nodes_of_every_type(client: Client) -> None:
-    """memset to 3, + 4 = 7, copied away, a host function reads the copy, * 2 in a graph of its own."""
+    """memset to 3, + 4 = 7, copied; a host function reads the copy; * 2 in a child graph."""
     hip, seen = client.hip, []
     copy, host = hip.malloc(BYTES), np.zeros(COUNT, np.int32)
     callback = HOST_FUNCTION(lambda data: seen.append((data, host[0])))
@@ -197,7 +197,7 @@ def test_nodes_of_every_type(client: Client) -> None:
 
 
 def test_order_is_that_of_the_dependencies(client: Client) -> None:
-    """(0 + 5) * 3 with the multiplication added first."""
+    """(0 + 5) * 3, where the multiplication was added first."""
     graph = client.out("hipGraphCreate", 0)
     multiply = client.kernel(graph, [], "multiply", 3)
     add = client.kernel(graph, [], "add", 5)
@@ -219,7 +219,7 @@ def test_order_is_that_of_the_dependencies(client: Client) -> None:
 
 
 def test_a_node_waits_for_all_of_its_dependencies(client: Client) -> None:
-    """(0 + 5) * 3 + 2, whose last node depends on both others and was added before the second."""
+    """(0 + 5) * 3 + 2, where the last node depends on both others, and was added before the second."""
     graph = client.out("hipGraphCreate", 0)
     first = client.kernel(graph, [], "add", 5)
     last = client.kernel(graph, [first], "add", 2)
@@ -436,14 +436,14 @@ def test_capture_into_a_graph_that_exists(client: Client) -> None:
     assert (status.value, found.value, count.value) == (ACTIVE, graph, 1)
     with refused("hipErrorIllegalState", "captures into the graph"):
         client.hip.hipGraphDestroy(graph)
-    client.hip.hipStreamUpdateCaptureDependencies(stream, byref(c_void_p(root)), 1, 1)  # instead of the kernel
+    client.hip.hipStreamUpdateCaptureDependencies(stream, byref(c_void_p(root)), 1, 1)  # replaces the kernel
     assert client.end(stream) == graph
     client.run(graph)
     assert client.values() == {7}
 
 
 def invalid(client: Client, stream: int) -> None:
-    """The capture has ended by an error, says so, and gives no graph; then the stream works again."""
+    """Checks that the capture is invalid and yields no graph, and that the stream works again afterwards."""
     assert client.status(stream) == INVALIDATED
     with refused("hipErrorStreamCaptureInvalidated"):
         client.launch(stream, "add", 1)
@@ -481,7 +481,7 @@ def test_the_legacy_stream_while_a_blocking_one_captures(client: Client) -> None
     client.begin(stream)
     with refused("hipErrorStreamCaptureImplicit"):
         client.status(0)
-    assert client.status(stream) == ACTIVE  # only asked
+    assert client.status(stream) == ACTIVE  # asking doesn't invalidate the capture
     with refused("hipErrorStreamCaptureImplicit"):
         client.launch(0, "add", 1)
     with refused("hipErrorStreamCaptureImplicit"):
@@ -490,13 +490,13 @@ def test_the_legacy_stream_while_a_blocking_one_captures(client: Client) -> None
         client.end(stream)
     other = client.stream()
     client.begin(other)
-    client.launch(0, "add", 1)  # a non-blocking stream doesn't order itself behind it
+    client.launch(0, "add", 1)  # isn't ordered with a non-blocking stream
     client.end(other)
     assert client.values() == {1}
 
 
 def test_capture_modes(client: Client) -> None:
-    """What hipMalloc may do while this or another thread captures."""
+    """Whether hipMalloc is allowed while this or another thread captures, for each mode."""
 
     def malloc() -> bool:
         pointer = c_void_p()

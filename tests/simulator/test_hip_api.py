@@ -14,9 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from simulated_hip import (
+from helpers.simulated_hip import (
     DEFAULT_KIND,
     DEVICE_TO_DEVICE,
     DEVICE_TO_HOST,
@@ -24,11 +22,13 @@ from simulated_hip import (
     Hip,
     HipCallError,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deep_gemm_rocm import simulator
 
 GIB = 1 << 30
-UNMAPPED = 0x10  # no process has memory here
+UNMAPPED = 0x10  # an address without memory
 
 
 def refused(hip: Hip, error: str, message: str = ""):
@@ -37,8 +37,8 @@ def refused(hip: Hip, error: str, message: str = ""):
 
 # ---- devices
 
-# Fields of hipDeviceProp_tR0600 (HIP 6) and hipDeviceProp_tR0000 (HIP 5) with the offsets that a C compiler gives them
-# in AMD's headers, and what the simulated device has there.
+# Fields of hipDeviceProp_tR0600 (HIP 6) and hipDeviceProp_tR0000 (HIP 5): their offsets in AMD's headers, and the
+# simulated device's values.
 R0600_SIZE, R0600 = (
     1472,
     {
@@ -188,7 +188,7 @@ def test_calls_that_are_missing_say_so(hip, call):
 
 
 def test_every_call_of_hip_exists(hip):
-    """AMD's Python bindings know HIP's functions by name, those of later versions included."""
+    """AMD's Python bindings have the names of all HIP functions, including those of later versions."""
     (folder,) = importlib.util.find_spec("rocm.bindings").submodule_search_locations
     names = re.findall(r"^cdef hipError_t (hip\w+)\(", Path(folder, "cyhip.pxd").read_text(), re.MULTILINE)
     assert len(names) > 500
@@ -257,7 +257,7 @@ def test_bad_frees(hip):
 
 
 def test_reset_frees_what_was_allocated(hip):
-    """In a process of its own: other tests have memory too."""
+    """This runs in a new process, since a reset would free other tests' memory, too."""
     program = """
 import ctypes, sys
 hip = ctypes.CDLL(sys.argv[1])
@@ -378,7 +378,7 @@ def test_copies_with_wild_pointers(hip):
         (UNMAPPED, device, 100, DEVICE_TO_HOST),
         (device, UNMAPPED, 100, HOST_TO_DEVICE),
         (constant, device, 100, DEVICE_TO_HOST),  # not writable
-        (host, host, 100, HOST_TO_DEVICE),  # not the device's
+        (host, host, 100, HOST_TO_DEVICE),  # not device memory
         (host, host, 100, DEVICE_TO_HOST),
     ]:
         with refused(hip, "hipErrorInvalidValue"):
@@ -582,7 +582,7 @@ INTERVALS = st.tuples(st.integers(0, 60), st.integers(1, 20))
 @settings(max_examples=200, deadline=None)
 @given(st.lists(INTERVALS, max_size=8), st.lists(st.integers(0, 7), max_size=8), st.lists(INTERVALS, max_size=8))
 def test_registrations_overlap_and_nest(hip, registered, forgotten, probes):
-    """Whatever is registered in whatever order, exactly the bytes that some registration holds are reachable."""
+    """For any order of registrations, exactly the bytes in some registration are accessible."""
     array = np.zeros(80, np.uint8)
     begin = array.ctypes.data
     alive = []
@@ -594,7 +594,7 @@ def test_registrations_overlap_and_nest(hip, registered, forgotten, probes):
             if index < len(alive):
                 start = alive[index][0]
                 hip.hipHostUnregister(begin + start)
-                # Of several that begin there, the oldest is forgotten.
+                # The oldest of several registrations that begin there is removed.
                 alive.remove(next(entry for entry in alive if entry[0] == start))
         covered = {byte for start, size in alive for byte in range(start, start + size)}
         for start, size in probes:
@@ -672,7 +672,7 @@ def test_events(hip):
         hip.hipEventQuery(event)
         hip.hipStreamWaitEvent(None, event, 0)
     hip.hipEventElapsedTime(byref(milliseconds), start, stop)
-    assert milliseconds.value == 0  # simulated time, which no model advances
+    assert milliseconds.value == 0  # without the timing model, simulated time doesn't advance
     with refused(hip, "hipErrorInvalidHandle", "without timing"):
         hip.hipEventElapsedTime(byref(milliseconds), start, untimed)
     for event in (start, stop, untimed):
@@ -682,7 +682,7 @@ def test_events(hip):
 
 
 def test_runtime_survives_the_end_of_the_process(compiler):
-    """HIP is called from static destructors: the fat binary's, at least."""
+    """HIP is called from static destructors, at least from that of the fat binary."""
     library = compiler.library('extern "C" __global__ void nothing() {}')
     script = (
         "import ctypes\n"

@@ -1,4 +1,4 @@
-"""AMD's Python bindings, unmodified, drive the simulated MI300X: a HIP client that nobody here wrote."""
+"""AMD's unmodified Python bindings on the simulated MI300X, as an independent HIP client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ extern "C" __global__ void scale(float* data, float factor, int n) {
 }
 """
 
-# The bindings bind a process to one HIP library, so they get a process of their own.
+# The bindings bind a process to one HIP library, so they run in a new process.
 PROGRAM = """
 import ctypes, sys
 import numpy as np

@@ -1,4 +1,4 @@
-"""Launches that don't end by themselves, and settings that make no sense."""
+"""Launches that don't end by themselves, and invalid settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from simulated_hip import Compiler
+from helpers.simulated_hip import Compiler
 
 from deep_gemm_rocm import simulator
 
@@ -24,7 +24,7 @@ def code(compiler: Compiler) -> bytes:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Shells start background jobs with interrupts ignored."""
+    """Inside, SIGINT interrupts Python, even if a shell started the process with interrupts ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,7 +1,7 @@
-"""Every matrix instruction by itself: registers loaded lane by lane, one instruction, every register of D stored.
+"""Single matrix instructions: registers are loaded lane by lane, and every register of D is compared.
 
-Where elements are in the lanes is written down here once more, from AMD's matrix instruction calculator; what the chip
-makes of them is mmasim's answer for floating point, and integer arithmetic for I8.
+The layouts of elements in lanes are written here independently, from AMD's matrix instruction calculator. The expected
+results are mmasim's for floating point, and integer arithmetic for I8.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.simulated_hip import ZIG, Hip
 from mmasim.amd.sim import MFMA
-from simulated_hip import ZIG, Hip
 
 FLOAT8 = [f"{a}_{b}" for a in ("fp8", "bf8") for b in ("fp8", "bf8")]
 DENSE = [
@@ -108,7 +108,7 @@ ARGUMENT = "      - {{.size: 8, .offset: {}, .value_kind: global_buffer, .addres
 
 @dataclass(frozen=True)
 class Instruction:
-    """A mnemonic taken apart. A, B and D are `blocks` matrices of size x k, k x size and size x size."""
+    """A parsed mnemonic. A, B and D are `blocks` matrices of size x k, k x size and size x size."""
 
     mnemonic: str
     sparse: bool
@@ -143,7 +143,7 @@ class Instruction:
 
     @property
     def modifiers(self) -> list[str]:
-        """Those that the instruction has, each with the kernel of its number."""
+        """The modifiers to test; the index of each is the number of its kernel."""
         if self.sparse:
             return ["", "cbsz:1 abid:1", *(f"abid:{abid}" for abid in range(4))]
         if self.d_type == "f64":
@@ -169,7 +169,7 @@ class Instruction:
         return (folder / "kernel.co").read_bytes()
 
     def _body(self, modifiers: str) -> str:
-        """Arguments are pointers to A, B, C, the sparsity indices and D, each of them [register][lane] dwords."""
+        """The kernel's body. Its arguments point to [register][lane] dwords of A, B, C, the sparsity indices and D."""
 
         def move(operation: str, first: int, count: int, pointer: int) -> list[str]:
             lines = []
@@ -199,11 +199,11 @@ class Instruction:
         return "\n".join(body)
 
     def a_lanes(self, matrix: torch.Tensor) -> np.ndarray:
-        """[blocks, size, k] to the registers of A, or of B from its transpose."""
+        """The registers of A from [blocks, size, k], or of B from its transpose."""
         size, blocks = self.size, self.blocks
         lanes_of_k = 64 // size // blocks
         lanes = matrix.reshape(blocks, size, lanes_of_k, -1)
-        # 16 lanes of an F64 instruction are one k of all blocks.
+        # In F64 instructions, 16 lanes have one k of all blocks.
         order = (2, 0, 1, 3) if self.a_type == "f64" else (0, 2, 1, 3)
         lanes = lanes.permute(order).reshape(64, -1).contiguous()
         return np.ascontiguousarray(lanes.view(torch.int32).numpy().T)
@@ -271,7 +271,7 @@ def run(hip: Hip, tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 
 def random_numbers(kind: str, shape: tuple[int, ...], orders: int, rng: torch.Generator) -> torch.Tensor:
-    """Normal numbers spread over so many binary orders of magnitude, with some zeros."""
+    """Random numbers that span ``orders`` binary orders of magnitude, with some zeros."""
     if kind in ("i8", "i32"):
         limits = torch.iinfo(TYPES[kind])
         return torch.randint(limits.min, limits.max + 1, shape, generator=rng).to(TYPES[kind])
@@ -281,7 +281,7 @@ def random_numbers(kind: str, shape: tuple[int, ...], orders: int, rng: torch.Ge
 
 
 def random_bits(kind: str, shape: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
-    """Anything but NaN, which would leave little else of D."""
+    """Random bits without NaN, which would make most of D NaN."""
     integers = INTEGERS[TYPES[kind].itemsize]
     limits = torch.iinfo(integers)
     numbers = torch.randint(limits.min, limits.max, shape, generator=rng).to(integers).view(TYPES[kind])
@@ -289,7 +289,8 @@ def random_bits(kind: str, shape: tuple[int, ...], rng: torch.Generator) -> torc
 
 
 def near_ties(ins: Instruction, rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Totals a bit beside the middle of two F32: C from 2^24 to 2^25, products of 2^0...2^14, of 1 and of 2^-10...1."""
+    """Operands whose totals lie slightly off the middle of two F32 numbers: C is from 2^24 to 2^25, and products are
+    2^0...2^14, 1, and 2^-10...1."""
     exponent = torch.arange(ins.size).expand(ins.blocks, ins.size)
     a, b = (torch.zeros(ins.blocks, ins.size, ins.k, dtype=torch.float64) for _ in range(2))
     for k, powers in enumerate((2.0 ** (exponent % 8), torch.ones(()), 2.0 ** -(exponent % 6))):
@@ -300,7 +301,7 @@ def near_ties(ins: Instruction, rng: torch.Generator) -> tuple[torch.Tensor, tor
 
 
 def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    """NaN is compared as such: which of the many it is, no document says."""
+    """Compares bits. Any NaN equals any other, since no manual specifies the bits of a NaN result."""
     if actual.is_floating_point():
         assert torch.equal(actual.isnan(), expected.isnan())
         actual, expected = actual.nan_to_num(0, torch.inf, -torch.inf), expected.nan_to_num(0, torch.inf, -torch.inf)
@@ -340,7 +341,7 @@ def test_bits(run: Runner, mnemonic: str) -> None:
 
 @pytest.mark.parametrize("mnemonic", [m for m in DENSE if Instruction.of(m).k > 2 and m.startswith("v_mfma_f32")])
 def test_near_ties(run: Runner, mnemonic: str) -> None:
-    """What is cut off the sum of products decides how the total is rounded."""
+    """The bits that are cut off the sum of products decide how the total is rounded."""
     ins = Instruction.of(mnemonic)
     a, b, c = near_ties(ins, torch.Generator().manual_seed(5))
     d = ins.d_matrix(run(ins, ins.a_lanes(a), ins.a_lanes(b), ins.d_lanes(c)))
@@ -363,7 +364,7 @@ def test_blocks_of_a_are_broadcast(run: Runner, mnemonic: str) -> None:
 
 @pytest.mark.parametrize("mnemonic", [*BLOCKS, "v_mfma_f32_16x16x4_f32", "v_mfma_f32_32x32x2_f32"])
 def test_lanes_of_b_are_rearranged(run: Runner, mnemonic: str) -> None:
-    """BLGP, on the registers themselves: D is what it is without for B's registers rearranged."""
+    """BLGP: D is the same as without BLGP for rearranged registers of B."""
     ins = Instruction.of(mnemonic)
     rng = torch.Generator().manual_seed(2)
     a, b = (random_numbers(ins.a_type, (ins.blocks, ins.size, ins.k), 2, rng) for _ in range(2))
@@ -391,10 +392,10 @@ def test_f64_operands_are_negated(run: Runner, mnemonic: str, negated: int) -> N
 
 @pytest.mark.parametrize("mnemonic", SPARSE)
 def test_sparse_a(run: Runner, mnemonic: str) -> None:
-    """Small integers, exact in whatever order they are summed, and every choice of the index bits."""
+    """Small integers, whose sums are exact in any order, with every choice of the index bits."""
     ins = Instruction.of(mnemonic)
     rng = np.random.default_rng(4)
-    kept = ins.k // 2  # elements of a row of A
+    kept = ins.k // 2  # stored elements of a row of A
     a, b = (torch.from_numpy(rng.integers(-4, 5, shape)) for shape in ((ins.size, kept), (ins.size, ins.k)))
     c = torch.from_numpy(rng.integers(-100, 101, (1, ins.size, ins.size))).to(TYPES[ins.d_type])
     places = np.sort(rng.permuted(np.tile(np.arange(4), (ins.size, ins.k // 4, 1)), axis=2)[..., :2], axis=2)
@@ -412,7 +413,7 @@ def test_sparse_a(run: Runner, mnemonic: str) -> None:
         word = (others | index << index_bits * abid).astype(np.uint32)
         lanes = run(ins, a_lanes, b_lanes, ins.d_lanes(c), word, f"abid:{abid}")
         assert torch.equal(ins.d_matrix(lanes)[0], expected)
-        # With CBSZ the lowest bits are meant, whatever ABID is.
+        # CBSZ selects the lowest index bits for any ABID.
         if abid == 0:
             lanes = run(ins, a_lanes, b_lanes, ins.d_lanes(c), word, "cbsz:1 abid:1")
             assert torch.equal(ins.d_matrix(lanes)[0], expected)

@@ -1,4 +1,4 @@
-"""What compilers wait for is needed: where a wait of theirs is taken out of the machine code, the sanitizer says so."""
+"""If a compiler's wait is removed from machine code, the sanitizer reports that it is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
-from simulated_hip import Compiler
+from helpers.simulated_hip import Compiler
 
 from deep_gemm_rocm import simulator
 
@@ -23,7 +23,7 @@ S_NOP, S_BARRIER, S_WAITCNT = 0xBF80, 0xBF8A, 0xBF8C
 
 
 def kernel_code(code_object: bytes, kernel: str) -> range:
-    """Where each dword of the kernel is."""
+    """The offsets of the kernel's dwords in the code object."""
     elf = ELFFile(io.BytesIO(code_object))
     symbol = elf.get_section_by_name(".dynsym").get_symbol_by_name(kernel)[0]
     text = elf.get_section(symbol["st_shndx"])
@@ -32,7 +32,7 @@ def kernel_code(code_object: bytes, kernel: str) -> range:
 
 
 def weakened(code_object: bytes, kernel: str) -> Iterator[tuple[str, bytes]]:
-    """The code with one wait taken out, or one wait state of several, and what that was."""
+    """Versions of the code in which one wait is removed, or one of several wait states, with a description."""
     for at in kernel_code(code_object, kernel):
         (word,) = struct.unpack_from("<I", code_object, at)
         opcode, operand = word >> 16, word & 0xFFFF
@@ -52,7 +52,7 @@ def code_object(compiler: Compiler, request: pytest.FixtureRequest) -> bytes:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_wait_is_needed(code_object: bytes, monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
-    monkeypatch.setenv("DG_SIM_SANITIZE", "2")  # with what only LLVM waits for
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")  # includes hazards that only LLVM waits for
 
     def reports(code: bytes) -> Iterator[str]:
         for seed in range(4):

@@ -1,4 +1,4 @@
-"""Mistakes as people make them, compiled: the sanitizer reports each of them, and nothing about what was meant."""
+"""Typical mistakes in compiled kernels: the sanitizer reports each of them, and nothing in the correct kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from simulated_hip import HOST_TO_DEVICE, Compiler, Hip, HipCallError
+from helpers.simulated_hip import HOST_TO_DEVICE, Compiler, Hip, HipCallError
 
 PROGRAM = Path(__file__).with_name("programs") / "mistakes.hip"
 BLOCK, N = 256, 1000
@@ -33,7 +33,7 @@ MISTAKES = {
     "wait_for_flag": "without an end",
     "sum_in_a_loop": "is used before an s_waitcnt for vmcnt",
 }
-GROUPS = {"copy": 4, "difference": 3, "write_tiles": 3}  # of others one
+GROUPS = {"copy": 4, "difference": 3, "write_tiles": 3}  # workgroups; the other kernels have one
 
 
 @pytest.fixture(scope="module", params=["-O0", "-O3"])
@@ -43,7 +43,7 @@ def module(hip: Hip, compiler: Compiler, request: pytest.FixtureRequest):
 
 @pytest.fixture
 def memory(hip: Hip) -> Iterator[tuple[int, int]]:
-    """x, of 2048 numbers, of which the first 1024 are written, and y, of N."""
+    """x with 2048 numbers, of which the first 1024 are written, and y with N."""
     x, y = hip.malloc(4 * 2048), hip.upload(np.zeros(N, np.int32))
     hip.hipMemcpy(x, np.arange(1024, dtype=np.int32), 4 * 1024, HOST_TO_DEVICE)
     yield x, y

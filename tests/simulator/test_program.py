@@ -1,4 +1,4 @@
-"""deep_gemm_rocm.simulator.launch: kernels of any code object on arrays and tensors."""
+"""``simulator.launch``: kernels of any code object on arrays and tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from simulated_hip import Compiler
+from helpers.simulated_hip import Compiler
 
 from deep_gemm_rocm import simulator
 

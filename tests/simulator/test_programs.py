@@ -1,6 +1,6 @@
-"""The HIP programs in ``programs``, by both compilers, without and with optimisation, against the CPU.
+"""The HIP programs in ``programs``, compiled by both compilers with and without optimisation, against the CPU.
 
-Unoptimised code keeps everything in scratch and takes flat addresses of it and of LDS.
+Unoptimised code keeps all variables in scratch, and accesses scratch and LDS with flat addresses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import triton.backends.amd
-from simulated_hip import Compiler
+from helpers.simulated_hip import Compiler
 
 from deep_gemm_rocm import simulator
 from deep_gemm_rocm.jit.toolchain import Hipcc
@@ -88,7 +88,7 @@ def test_reduction(program: Programs, dtype: type) -> None:
 def test_peaks(program: Programs) -> None:
     n = 200
     x = rng().standard_normal(n).astype(np.float32)
-    x[64:128] = -3  # of equals the first
+    x[64:128] = -3  # equal values, of which the first must be found
     values, indices = poisoned(4, np.float32), poisoned(4, np.int32)
     program("reduction", "peaks", 1, 256, x, values, indices, n)
     magnitudes = np.pad(np.abs(x), (0, 56), constant_values=-1).reshape(4, 64)
@@ -165,7 +165,7 @@ def test_tiled_matmul(program: Programs, name: str) -> None:
     a, b = (x.astype(dtype) if name == "i8" else (x / 64).astype(dtype) for x in (a, b))
     c = poisoned((m, n), result)
     program("tiled_matmul", f"matmul_{name}", (3, 2), (16, 16), a, b, c, m, n, k)
-    # All products are multiples of 2^-12 and all sums below 2^9: nothing is rounded.
+    # All products are multiples of 2^-12 and all sums are below 2^9, so nothing is rounded.
     np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64))
 
 
@@ -222,7 +222,7 @@ INTERESTING = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, math.inf, -math.inf, m
 
 
 def samples(dtype: Any, n: int, seed: int) -> np.ndarray:
-    """Of all magnitudes, subnormals included, and the special ones."""
+    """Numbers of all magnitudes, including subnormals, and special values."""
     limits = np.finfo(dtype)
     random = rng(seed)
     exponents = random.uniform(np.log2(float(limits.smallest_subnormal)), np.log2(float(limits.max)) - 0.1, n)
@@ -235,14 +235,14 @@ def samples(dtype: Any, n: int, seed: int) -> np.ndarray:
 
 
 def same(actual: np.ndarray, expected: np.ndarray, name: str) -> None:
-    """The same values, zeros with their sign; any NaN is as good as another."""
+    """Checks that values are equal, including the sign of zeros. Any NaN equals any other."""
     np.testing.assert_array_equal(actual, expected, err_msg=name)
     zero = expected == 0
     np.testing.assert_array_equal(np.signbit(actual[zero]), np.signbit(expected[zero]), err_msg=f"sign of zero, {name}")
 
 
 def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """a b + c rounded once."""
+    """a b + c, rounded once."""
     dtype = a.dtype
     with np.errstate(all="ignore"):
         result = a * b + c
@@ -259,7 +259,7 @@ def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 
 def nearest(exact: Fraction, dtype: Any) -> float:
-    """A fraction other than 0 to the nearest number of a type, ties to even."""
+    """Rounds a fraction other than 0 to the nearest number of a type, ties to even."""
     limits = np.finfo(dtype)
     magnitude = abs(exact)
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
@@ -414,7 +414,7 @@ def test_conversions_of_64_bit_integers(program: Programs) -> None:
 
 
 def within(actual: np.ndarray, expected: np.ndarray, ulps: float, name: str) -> None:
-    """To so many units in the last place of f32; what is subnormal may be flushed."""
+    """Checks results to ``ulps`` units in the last place of f32; subnormals may be flushed."""
     assert actual.dtype == np.float32
     finite = np.abs(expected) < np.finfo(np.float32).max
     unit = np.spacing(np.abs(expected[finite]).astype(np.float32))
@@ -425,7 +425,7 @@ def within(actual: np.ndarray, expected: np.ndarray, ulps: float, name: str) -> 
 
 
 def test_functions(program: Programs) -> None:
-    """The compilers' expansions of exp and log."""
+    """exp and log, which compilers expand inline."""
     n = 500
     x = (rng().standard_normal(n) * np.exp2(rng(1).uniform(-12, 8, n))).astype(np.float32)
     x[:4] = 0, 200, -200, 1
@@ -437,14 +437,14 @@ def test_functions(program: Programs) -> None:
         within(out[1], np.exp2(a), 2, "exp2")
         for row, function in ((2, np.log), (3, np.log2), (4, np.log10)):
             expected = function(np.abs(a))
-            near_one = np.abs(np.abs(a) - 1) < 0.1  # where the logarithm is small, its absolute error is
+            near_one = np.abs(np.abs(a) - 1) < 0.1  # small logarithms have a small absolute error only
             within(out[row][~near_one], expected[~near_one], 3, function.__name__)
             np.testing.assert_allclose(out[row][near_one].astype(float), expected[near_one].astype(float), atol=2**-22)
         within(out[5], 1 / np.sqrt(np.abs(a)), 2, "rsqrt")
 
 
 def test_transcendental_instructions(program: Programs) -> None:
-    """To the CDNA3 ISA's 1 ulp (sin and cos: absolute), for arguments that aren't subnormal."""
+    """Results are within the CDNA3 ISA's 1 ulp (sin and cos: absolute error) for arguments that aren't subnormal."""
     n = 600
     x = samples(np.float32, n, 4)
     x[(np.abs(x) < np.finfo(np.float32).tiny) & (x != 0)] = 3
@@ -471,7 +471,7 @@ def test_transcendental_instructions(program: Programs) -> None:
 TYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 NEAREST, FLUSHING = 0xF0, 0
 DIRECTIONS = {"up": 0xF1, "down": 0xF2, "to_zero": 0xF3}
-# Compilers have f16 and f64 rounded to nearest whatever the program has set.
+# Compilers assume that f16 and f64 are rounded to nearest, so directions are tested for f32 only.
 MODES = [("f32", mode) for mode in DIRECTIONS.values()] + [
     (name, mode) for name in TYPES for mode in (NEAREST, FLUSHING)
 ]
@@ -494,13 +494,13 @@ def test_modes(program: Programs, name: str, mode: int) -> None:
     x, y = flushed(a), flushed(b)
     for row, combine in enumerate((lambda p, q: p + q, lambda p, q: p * q)):
         exact = [combine(Fraction(float(p)), Fraction(float(q))) for p, q in zip(x, y, strict=True)]
-        known = np.array([value != 0 for value in exact])  # of zeros the sign isn't looked at here
+        known = np.array([value != 0 for value in exact])  # the sign of zeros isn't checked here
         expected = flushed(np.array([directed(value, dtype, mode & 3) for value in exact], dtype))
         same(out[row][known], expected[known], f"row {row}")
 
 
 def directed(exact: Fraction, dtype: Any, direction: int) -> float:
-    """Rounded to nearest, up, down, or to zero."""
+    """Rounds to nearest, up, down or to zero."""
     if exact == 0 or direction == 0:
         return nearest(exact, dtype) if exact else 0.0
     limits = np.finfo(dtype)
@@ -534,7 +534,7 @@ def test_atomics(program: Programs, name: str, dtype: type) -> None:
     expected = [total % (int(ones) + 1), -total % (int(ones) + 1), *map(int, extremes)]
     assert targets[:7].tolist() == expected
     assert targets[8:15].tolist() == expected
-    assert targets[15] == ones  # so many squares saturate in any order
+    assert targets[15] == ones  # the sum saturates in any order
 
 
 def test_float_atomics(program: Programs) -> None:
@@ -692,7 +692,7 @@ def test_crc32(program: Programs) -> None:
 @pytest.mark.parametrize("kind", ["hostcall", "buffered"])
 @pytest.mark.parametrize("level", ["-O0", "-O3"])
 def test_printf_is_refused(compiler: Compiler, level: str, kind: str) -> None:
-    """With AMD's device library, which Triton brings along; kernels of the same file that don't print run."""
+    """Uses AMD's device library from Triton. Kernels of the same file that don't print still run."""
     library = str(Path(triton.backends.amd.__path__[0], "lib", "ockl.bc"))
     link = ["-Xclang", "-mlink-builtin-bitcode", "-Xclang", library]
     code = compiler.device_code_object(PROGRAMS / "printing.hip", level, f"-mprintf-kind={kind}", *link)

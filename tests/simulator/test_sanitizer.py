@@ -1,7 +1,7 @@
-"""What DG_SIM_SANITIZE=1 reports: for each class a kernel with the bug in it, and its corrected twin, which is clean.
+"""The sanitizer's reports: for each class of bugs a kernel with the bug, and a corrected kernel without reports.
 
-Most kernels are assembly, because compilers would repair the bug. They find a buffer's address in s[4:5], the number of
-their workgroup in s2, that of the work-item in v0 and four times that in v1.
+Most kernels are assembly, because compilers would repair the bug. s[4:5] has a buffer's address, s2 the workgroup's
+number, v0 the work-item's number and v1 four times that.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from assembly import program
-from simulated_hip import DEVICE_TO_DEVICE, HOST_TO_DEVICE, Compiler, Hip, HipCallError
+from helpers.assembly import program
+from helpers.simulated_hip import DEVICE_TO_DEVICE, HOST_TO_DEVICE, Compiler, Hip, HipCallError
 
 from deep_gemm_rocm import simulator
 from deep_gemm_rocm.simulator.program import disassemble_kernel
@@ -31,7 +31,7 @@ BUFFER_BYTES = 4096
 
 @dataclass
 class Case:
-    """`bug` and `fix` take the place of @ in `body`; `reported` are parts of the message for the bug."""
+    """A kernel: `bug` or `fix` replaces @ in `body`. `reported` are parts of the message for the bug."""
 
     name: str
     body: str
@@ -40,13 +40,13 @@ class Case:
     reported: list[str]
     grid: int = 1
     block: int = 64
-    lucky: bool = True  # the bug does no harm without the sanitizer
-    level: int = 1  # of DG_SIM_SANITIZE from which it is reported
+    lucky: bool = True  # the launch succeeds without the sanitizer
+    level: int = 1  # lowest DG_SIM_SANITIZE that reports the bug
 
 
 @dataclass
 class Hazard:
-    """`after` needs `states` wait states after `before`."""
+    """A hazard: `after` needs `states` wait states after `before`."""
 
     name: str
     before: str
@@ -238,7 +238,7 @@ HAZARDS = [
     Hazard("m0", "s_mov_b32 m0, 0", "global_load_lds_dword v1, s[4:5]", 1),
 ]
 
-# Of 16 bytes for each lane, at v2, the second and the third dword are never written, nor most bytes of the last.
+# Each lane has 16 bytes at v2. The second and third dword, and most bytes of the last, are never written.
 WIDE_LDS = """
   v_lshlrev_b32_e32 v2, 4, v0
   v_mov_b32_e32 v9, 0
@@ -246,7 +246,7 @@ WIDE_LDS = """
   ds_write_b8 v2, v9 offset:13
 """
 
-# Of v9, only every sixteenth lane is written.
+# Only every sixteenth lane of v9 is written.
 SOME_LANES = """
   s_mov_b32 exec_lo, 0x10001
   s_mov_b32 exec_hi, 0x10001
@@ -538,7 +538,7 @@ LDS_RACES = [
 
 
 def misaligned_lds(name: str, instruction: str, bug: int, fix: int, reported: str) -> Case:
-    """All lanes access the same address, and store the same."""
+    """All lanes access the same address, and store the same value."""
     filled = "".join(f"v_mov_b32_e32 v{8 + i}, 0\n" for i in range(4)) + "v_lshlrev_b32_e32 v7, 4, v0\n"
     filled += "ds_write_b128 v7, v[8:11]\n" + BARRIER + "\n"
     offset = 4 * instruction.count("offset0:1")
@@ -597,7 +597,7 @@ CASES = WAITS + [hazard.case() for hazard in HAZARDS] + DEFINEDNESS + LDS_RACES 
 
 @pytest.fixture(autouse=True)
 def sanitize(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the environment says."""
+    """Sets DG_SIM_SANITIZE to 1 for all tests here, instead of the environment's or the default level."""
     monkeypatch.setenv("DG_SIM_SANITIZE", "1")
 
 
@@ -638,7 +638,7 @@ def test_bug_is_reported_and_its_correction_is_clean(hip: Hip, module, monkeypat
         launch_with_buffer(hip, module, f"{case.name}_fixed", case.grid, case.block)
     if case.lucky:
         monkeypatch.setenv("DG_SIM_SANITIZE", "0")
-        launch_with_buffer(hip, module, f"{case.name}_bug", case.grid, case.block)  # luck
+        launch_with_buffer(hip, module, f"{case.name}_bug", case.grid, case.block)  # succeeds
 
 
 WIDE = """
@@ -833,7 +833,7 @@ def outside(hip: Hip, compiler: Compiler):
 @pytest.mark.parametrize("at", [-64, -1, 1, 64, 1000])
 @pytest.mark.parametrize("kernel", ["read", "write", "buffer_read", "buffer_write", "scalar_read"])
 def test_access_beside_a_buffer(hip: Hip, outside, kernel: str, at: int) -> None:
-    buffers = [hip.upload(np.zeros(64, np.int32)) for _ in range(4)]  # neighbours must not hide it
+    buffers = [hip.upload(np.zeros(64, np.int32)) for _ in range(4)]  # neighbouring buffers must not hide the bug
     function = hip.function(outside, kernel)
     hip.launch(function, 1, 64, buffers[1], buffers[2], c_int(0))
     access = r"(lane \d+ accesses|scalar load of) 4 bytes at 0x[0-9a-f]+, outside the memory"
@@ -882,7 +882,7 @@ def test_access_beyond_lds(hip: Hip, outside, kernel: str, at: int) -> None:
 
 
 def test_access_beyond_scratch(hip: Hip, compiler: Compiler) -> None:
-    """Right behind what a lane has, where the next one's begins."""
+    """The access is right after a lane's scratch, where the next lane's begins."""
     bodies = {f"at_{offset}": f"v_mov_b32_e32 v1, {offset}\nscratch_store_dword v1, v0, off" for offset in (12, 14, 16)}
     text = program(bodies).replace(".private_segment_fixed_size: 0", ".private_segment_fixed_size: 16")
     text = text.replace(".amdhsa_kernel_code", "").replace(
@@ -896,7 +896,7 @@ def test_access_beyond_scratch(hip: Hip, compiler: Compiler) -> None:
 
 
 def test_lds_addresses_wrap_around(hip: Hip, compiler: Compiler) -> None:
-    """Compilers count backwards with negative addresses and an offset."""
+    """Compilers index backwards with negative addresses and an offset."""
     body = """
       v_sub_u32_e32 v2, 0, v1
       ds_write_b32 v2, v0 offset:252
@@ -974,14 +974,14 @@ def unwritten(hip: Hip, compiler: Compiler):
     ],
 )
 def test_unwritten_memory(hip: Hip, unwritten, kernel: str, reported: str) -> None:
-    """The first half of x is written by the host, by a copy or by a kernel; then all of it."""
+    """First only the first half of x is written, by the host, a copy or a kernel; then all of x."""
     x, y, source = hip.malloc(256), hip.malloc(256), hip.malloc(256)
     hip.hipMemset(source, 0, 128)
     function = hip.function(unwritten, kernel)
     for write_half in (
         lambda: None,
         lambda: hip.hipMemset(x, 1, 128),
-        lambda: hip.hipMemcpy(x, source, 256, DEVICE_TO_DEVICE),  # of which a half is written
+        lambda: hip.hipMemcpy(x, source, 256, DEVICE_TO_DEVICE),  # only half of the source is written
         lambda: hip.launch(hip.function(unwritten, "fill"), 1, 32, x, y),
     ):
         write_half()
@@ -1001,7 +1001,7 @@ def test_unwritten_memory(hip: Hip, unwritten, kernel: str, reported: str) -> No
 
 
 def test_memory_that_may_have_been_written(hip: Hip, unwritten, monkeypatch) -> None:
-    """By atomics, by a launch without the sanitizer, or by the host in its own memory; or what is read isn't used."""
+    """No reports after writes by atomics, unsanitized launches or the host, or if a loaded value isn't used."""
     x, y, host = hip.malloc(256), hip.malloc(256), c_void_p()
     hip.launch(hip.function(unwritten, "unused"), 1, 64, x, y)
     hip.launch(hip.function(unwritten, "count"), 1, 64, x, y)
@@ -1018,7 +1018,7 @@ def test_memory_that_may_have_been_written(hip: Hip, unwritten, monkeypatch) -> 
 
 
 def test_neighbours_do_not_hide_what_was_never_written(hip: Hip, unwritten) -> None:
-    """Host memory right behind an allocation; pages of modules and tensors may come to lie so."""
+    """Host memory right after an allocation, as pages of modules and tensors may be."""
     page = mmap.PAGESIZE
     x, y = hip.malloc(page), hip.malloc(256)
     hip.hipHostRegister(x + page, page, 0)
@@ -1143,7 +1143,7 @@ def test_structures_are_copied_with_their_padding(hip: Hip, structures, kind: st
     x, y, numbers = (hip.malloc(129 * 16) for _ in range(3))
     hip.launch(hip.function(structures, f"fill_{kind}"), 1, 128, x, y)
     hip.launch(hip.function(structures, f"{way}_{kind}"), 1, 128, x, y)
-    if kind == "wide":  # the copy's padding is no better than the original's
+    if kind == "wide":  # the copy's padding is as uninitialised as the original's
         for memory in (x, y):
             hip.launch(hip.function(structures, "use_number"), 1, 128, memory, numbers)
             for kernel in ("use_padding", "use_padding_of_all", "store_padding"):
@@ -1188,7 +1188,7 @@ def test_barrier_that_not_all_waves_reach(hip: Hip, compiler: Compiler, monkeypa
 
 
 SPINNING = {
-    # Wave 1 polls LDS for what wave 0 writes after a barrier.
+    # Wave 1 polls LDS for a value that wave 0 writes only after a barrier.
     "spin_bug": DEFINE_LDS
     + BARRIER
     + "\nv_readfirstlane_b32 s8, v0\ns_cmp_eq_u32 s8, 0\ns_cbranch_scc0 spin_bug_poll\n"

@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-from machine import Machine
-from simulated_hip import Compiler
+from helpers.machine import Machine
+from helpers.simulated_hip import Compiler
 
 from deep_gemm_rocm import simulator
 
@@ -19,7 +19,7 @@ def signed(value: int, bits: int) -> int:
     return value - 2**bits if value >> (bits - 1) else value
 
 
-# What each atomic leaves in memory.
+# The value in memory after each atomic.
 ATOMICS = {
     "swap": lambda old, data, bits: data,
     "add": lambda old, data, bits: old + data,
@@ -113,7 +113,7 @@ def i32(value: int) -> int:
     return signed(value % U32, 32)
 
 
-# Result and SCC, which some leave as it was: 1.
+# Result and SCC; instructions that don't write SCC leave it 1.
 INTEGERS = {
     "s_add_u32": lambda a, b: (a + b, a + b >= U32),
     "s_sub_u32": lambda a, b: (a - b, b > a),
@@ -140,7 +140,7 @@ INTEGERS = {
 }
 
 
-# EXEC behind it, of the source and EXEC before.
+# The new EXEC, from the source and the old EXEC.
 SAVE_EXEC = {
     "and": lambda s, exec_: s & exec_,
     "or": lambda s, exec_: s | exec_,

@@ -1,4 +1,4 @@
-"""``python -m deep_gemm_rocm sim``."""
+"""The commands of ``python -m deep_gemm_rocm sim``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from simulated_hip import Compiler
+from helpers.simulated_hip import Compiler
 from typer.testing import CliRunner
 
 from deep_gemm_rocm.__main__ import app
@@ -51,7 +51,7 @@ def test_run_saves_arrays(code_object: Path, tmp_path: Path) -> None:
 def test_a_fault_is_one_message(code_object: Path) -> None:
     done = run(code_object, "float32[100]", "float32[10]", "float32[100]", "100")
     assert done.exit_code == 1
-    # Of the first workgroup lane 10, of the second all; whichever comes first.
+    # Lane 10 of the first workgroup or lane 0 of the second, whichever comes first.
     assert re.search(r"lane (0|10) accesses 4 bytes", done.output)
     assert "Traceback" not in done.output
 
@@ -96,8 +96,8 @@ def test_counters(code_object: Path) -> None:
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     cells = [re.split(r"\s*│\s*", line.strip("│ "))[:2] for line in done.output.splitlines() if "│" in line]
-    assert ["read", "800"] in cells  # of x and y
-    assert ["written", "400"] in cells  # of z
+    assert ["read", "800"] in cells  # bytes of x and y
+    assert ["written", "400"] in cells  # bytes of z
     assert "32 of 32, limited by wave slots" in done.output
 
 
@@ -116,7 +116,7 @@ def test_trace_of_what_fails_or_is_missing(code_object: Path) -> None:
     command = ["sim", "trace", str(code_object), "--kernel", "add", "--grid", "2"]
     done = CliRunner().invoke(app, [*command, "--arg", "float32[100]", "--arg", "float32[10]", *ARGUMENTS[4:]])
     assert done.exit_code == 1
-    # Of the first workgroup lane 10, of the second all; whichever comes first.
+    # Lane 10 of the first workgroup or lane 0 of the second, whichever comes first.
     assert re.search(r"lane (0|10) accesses 4 bytes", done.output)
     assert "s_load_dword" in done.output
     done = CliRunner().invoke(app, [*command, *ARGUMENTS, "--workgroup", "2"])
@@ -126,7 +126,7 @@ def test_trace_of_what_fails_or_is_missing(code_object: Path) -> None:
 
 
 def test_profile(code_object: Path, tmp_path: Path) -> None:
-    """Times, a listing, and a timeline whose waves do one thing after another."""
+    """Shows times, a listing, and a timeline in which the actions of a wave don't overlap."""
     command = ["sim", "profile", str(code_object), "--kernel", "add", "--grid", "2", *ARGUMENTS]
     path = tmp_path / "timeline.json"
     done = CliRunner().invoke(app, [*command, "--timeline", str(path), "--constant", "launch.overhead_ns=5000"])
@@ -138,7 +138,7 @@ def test_profile(code_object: Path, tmp_path: Path) -> None:
         if event["ph"] == "X":
             tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
     assert sum(pid == 0 for pid, _ in tracks) == 2  # workgroups go to two XCDs
-    assert sum(pid == 1 for pid, _ in tracks) == 1  # and this is the wave of the first one
+    assert sum(pid == 1 for pid, _ in tracks) == 1  # only the first XCD's wave is shown
     for spans in tracks.values():
         spans.sort()
         assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(spans))

@@ -1,4 +1,4 @@
-"""Libraries that were linked against AMD's libamdhip64 ask for its symbol versions; others name none."""
+"""Symbol versions: libraries that were linked against AMD's libamdhip64 require them, others name none."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from elf_symbols import all_symbols, dynamic_symbols
-from simulated_hip import ZIG
+from helpers.elf_symbols import all_symbols, dynamic_symbols
+from helpers.simulated_hip import ZIG
 
 from deep_gemm_rocm import simulator
 
-# From different versions of AMD's library (ROCm/clr, hipamd/src/hip_hcc.map.in).
+# Symbols of different versions in AMD's library (ROCm/clr, hipamd/src/hip_hcc.map.in).
 VERSIONS = {
     "__hipRegisterFatBinary": "hip_4.2",
     "hipMalloc": "hip_4.2",
@@ -74,7 +74,7 @@ def build(folder: Path, name: str, source: str, *arguments: str | Path) -> Path:
 
 @pytest.mark.parametrize("versioned", [True, False])
 def test_clients_of_another_library_bind(tmp_path: Path, versioned: bool) -> None:
-    """A client is linked against a stand-in for AMD's library, and then finds the simulator's."""
+    """A client is linked against a stand-in for AMD's library, and loaded with the simulator's."""
     stand_in, script = "".join(f"int {name}() {{ return 1; }}\n" for name in CALLS), tmp_path / "versions"
     nodes = dict.fromkeys(VERSIONS[name] for name in CALLS if name in VERSIONS)
     of = {name: VERSIONS.get(name, "hip_4.2") for name in CALLS}
@@ -90,7 +90,7 @@ def test_clients_of_another_library_bind(tmp_path: Path, versioned: bool) -> Non
     for path in simulator.library_path().parent.glob("*.so"):
         (tmp_path / path.name).symlink_to(path)
     (tmp_path / "libamdhip64.so.6").symlink_to(simulator.library_path())
-    # The loader only warns of what a program begins with.
+    # For libraries that a program is started with, the loader only warns.
     program = "import ctypes; print(ctypes.CDLL(None).run())"
     loading = {"LD_LIBRARY_PATH": str(tmp_path), "LD_PRELOAD": str(client), "LD_BIND_NOW": "1"}
     done = subprocess.run(

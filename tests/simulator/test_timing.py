@@ -1,6 +1,6 @@
-"""The timing model against published figures of the MI300X, by micro-kernels; docs/timing.md lists the results.
+"""The timing model against published figures of the MI300X, with microkernels; docs/timing.md lists the results.
 
-Each figure comes from the difference of two runs, so that what both do at the beginning and the end cancels out.
+Each figure comes from the difference of two runs, so that the costs of the beginning and the end cancel out.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from simulated_hip import Compiler, Hip
+from helpers.simulated_hip import Compiler, Hip
 
 from deep_gemm_rocm import simulator
 
-pytestmark = pytest.mark.unsanitized  # kernels that do nothing but take time
+pytestmark = pytest.mark.unsanitized  # kernels that only take time
 
 LANES = 64
 REPEATS = 256
@@ -41,7 +41,7 @@ Clocks = Callable[..., float]
 
 @pytest.fixture
 def clocks_of(compiler: Compiler) -> Clocks:
-    """Clocks for each repetition of some assembly, run by some waves of one workgroup."""
+    """Returns a function that measures the clocks of each repetition of some assembly in waves of one workgroup."""
 
     def clocks(body: str, waves: int = 1, address: str = "lane * 16", after: str = "", repeats: int = REPEATS) -> float:
         lines = ["\\n".join(text.split("\n")) for text in (body, after)]
@@ -51,7 +51,7 @@ def clocks_of(compiler: Compiler) -> Clocks:
         with simulator.profile() as prof:
             for n in (4, 4, 20):
                 simulator.launch(code, "repeated", 1, LANES * waves, [n, memory])
-        _, first, second = prof.kernels  # the first launch finds the caches cold
+        _, first, second = prof.kernels  # the first launch has cold caches
         return (second.cycles - first.cycles) / (16 * repeats)
 
     return clocks
@@ -115,7 +115,7 @@ def test_vector_work_beside_matrix_work(clocks_of: Clocks) -> None:
 
 
 def test_reading_a_matrix_result(clocks_of: Clocks) -> None:
-    """The result takes as many wait states as there are passes, and three."""
+    """Reading the result takes three more wait states than the instruction has passes."""
     body = "v_mfma_f32_16x16x32_fp8_fp8 v[64:67], v[100:101], v[102:103], 0\ns_nop 6\nv_add_f32 v64, v64, v65"
     assert clocks_of(body) == approximately(4 * (1 + 7 + 1))
 
@@ -153,15 +153,15 @@ extern "C" __global__ void CHASE(Pointer start, int n, Pointer out) {
   *out = (unsigned long long)p;
 }
 """
-HOPS = 16  # of one iteration
-# The compiler loads what it knows to be the same in all lanes through the scalar cache.
+HOPS = 16  # in one iteration
+# The compiler loads values that it knows to be uniform through the scalar cache.
 CHASE = CHASE.replace("CHASE", "scalar").replace("HIDE", "") + CHASE.partition(";")[2].replace(
     "CHASE", "vector"
 ).replace("HIDE", 'asm volatile("" : "+v"(p));')
 
 
 def chain(size: int, stride: int, seed: int = 0) -> np.ndarray:
-    """Pointers a stride apart that lead through the whole array in random order."""
+    """Pointers, a stride apart, that lead through the whole array in random order."""
     array = np.zeros(size // 8, np.uint64)
     steps = np.random.default_rng(seed).permutation(size // stride).astype(np.uint64) * np.uint64(stride)
     array[steps // 8] = np.roll(steps, -1) + np.uint64(array.ctypes.data)
@@ -194,7 +194,7 @@ def test_pointer_chase_in_hbm(compiler: Compiler) -> None:
     code = compiler.code_object(CHASE)
     out = np.zeros(1, np.uint64)
     array = chain(48 << 20, 4096)
-    with simulator.profile({"mall.bytes": 1 << 20}) as prof:  # all but useless
+    with simulator.profile({"mall.bytes": 1 << 20}) as prof:  # makes the Infinity Cache useless
         for n in (50, 50, 150):
             simulator.launch(code, "vector", 1, 1, [array, n, out])
     _, first, second = prof.kernels
@@ -220,7 +220,7 @@ extern "C" __global__ void stream(const Vector* x, unsigned steps, unsigned coun
 
 
 def streaming_bandwidth(compiler: Compiler, groups: int, size: int, steps: int, constants: dict[str, float]) -> float:
-    """Bytes a clock while workgroups read an array of `size` bytes front to back."""
+    """Bytes per clock while workgroups read an array of `size` bytes front to back."""
     code = compiler.code_object(STREAM)
     whole, out = np.zeros(size + 128, np.uint8), np.zeros(4, np.uint32)
     x = whole[-whole.ctypes.data % 128 :][:size]
@@ -245,7 +245,7 @@ def test_streaming(compiler: Compiler, size: int, constants: dict[str, float], t
 
 
 def test_streaming_from_l2(compiler: Compiler) -> None:
-    """A dwordx4 of a wave every 32 clocks."""
+    """A wave loads a dwordx4 every 32 clocks."""
     assert 1024 / streaming_bandwidth(compiler, 1, 1 << 20, 256, {}) == approximately(32)
 
 
@@ -262,7 +262,7 @@ extern "C" __global__ void sums(const unsigned* x, const unsigned* y, unsigned* 
 
 
 def storage_at(address: int, like: torch.Tensor, offset: int = 0) -> torch.Tensor:
-    """A copy, `offset` bytes into a storage that begins where the host's addresses are `address` mod 4096."""
+    """A copy, `offset` bytes into a storage whose address on the host is `address` mod 4096."""
     size = offset + like.nbytes
     whole = torch.empty(size + 4096, dtype=torch.uint8)
     begin = (address - whole.data_ptr()) % 4096
@@ -273,7 +273,7 @@ def storage_at(address: int, like: torch.Tensor, offset: int = 0) -> torch.Tenso
 
 
 def test_time_is_the_same_wherever_the_host_has_the_memory(compiler: Compiler) -> None:
-    """Storages lie where hipMalloc would have placed them; a view keeps its place in its storage."""
+    """The model places storages as hipMalloc would; a view keeps its offset in its storage."""
     code = compiler.code_object(SUMS)
     x = torch.arange(64 * 1024, dtype=torch.int32)
     expected = torch.arange(1024, dtype=torch.int32) % 32
@@ -312,7 +312,7 @@ extern "C" __global__ void scale(float* x, long long* ticks) {
 
 
 def test_results_and_records(compiler: Compiler) -> None:
-    """The kernel computes what it computes without the model, and each launch leaves a record."""
+    """The kernel's results are the same as without the model, and each launch is recorded."""
     x, ticks = np.arange(6400, dtype=np.float32), np.zeros(1, np.int64)
     with simulator.profile() as prof:
         simulator.launch(compiler.code_object(SCALE), "scale", (50, 2), 64, [x, ticks])
@@ -396,7 +396,7 @@ def test_waiting_for_another_workgroup(compiler: Compiler) -> None:
 
 
 def test_power_limits_the_sustained_clock(compiler: Compiler) -> None:
-    """With all matrix cores busy the chip sustains AMD's "max achievable" rate; without MFMA the boost clock."""
+    """With all matrix cores busy, the chip sustains AMD's "max achievable" rate; without MFMAs, the boost clock."""
     source = KERNEL.format(
         body="v_mfma_f32_16x16x32_fp8_fp8 v[64:67], v[100:101], v[102:103], v[64:67]",
         address="lane",

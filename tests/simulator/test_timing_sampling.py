@@ -1,16 +1,16 @@
-"""What the timing model leaves out of large launches: arithmetic that doesn't decide on time, and whole workgroups."""
+"""Sampling of large launches: the timing model skips arithmetic that doesn't affect time, and whole workgroups."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from simulated_hip import Compiler
+from helpers.simulated_hip import Compiler
 
 import deep_gemm_rocm
 from deep_gemm_rocm import simulator
 
-pytestmark = pytest.mark.unsanitized  # kernels that do nothing but take time
+pytestmark = pytest.mark.unsanitized  # kernels that only take time
 
 GATHER = """
 extern "C" __global__ void gather(const int* index, const float* x, float* y) {
@@ -33,7 +33,7 @@ extern "C" __global__ void gather(const int* index, const float* x, float* y) {
 
 
 def test_addresses_and_branches_are_computed(compiler: Compiler) -> None:
-    """Which memory the waves touch, and how long they run, hangs on values that come from memory and LDS."""
+    """The addresses that waves access, and the lengths of their loops, depend on values from memory and LDS."""
     code, generator = compiler.code_object(GATHER), np.random.default_rng(0)
     index, x = generator.integers(0, 1024, 1024, np.int32), generator.random(1024, np.float32)
     y = np.full(1024, -1, np.float32)
@@ -43,9 +43,9 @@ def test_addresses_and_branches_are_computed(compiler: Compiler) -> None:
         with simulator.profile(compute=compute) as prof:
             simulator.launch(code, "gather", 4, 256, [index, x, y])
         profiles += prof.kernels
-        assert (y >= 0).all()  # what the kernel stores may be what it loads: that isn't left out
+        assert (y >= 0).all()  # stored values may be loaded again, so they aren't skipped
     everything, sampled = profiles[2:]
-    assert sampled.cycles == pytest.approx(everything.cycles, rel=0.05)  # lines lie elsewhere in caches
+    assert sampled.cycles == pytest.approx(everything.cycles, rel=0.05)  # lines are in other places of the caches
     assert [line.executed for line in sampled.listing] == [line.executed for line in everything.listing]
     assert sampled.lds_conflict_cycles == everything.lds_conflict_cycles
     assert sampled.l1_hit_rate == everything.l1_hit_rate
@@ -73,7 +73,7 @@ def test_sampling_changes_little(compiler: Compiler, compute: str) -> None:
     code = compiler.code_object(MULTIPLY)
     arguments = [np.zeros(1 << 22, np.int64), np.zeros(GROUPS * 64, np.float32), 40]
     profiles = []
-    for sampling in (False, False, True):  # the first run finds the Infinity Cache cold
+    for sampling in (False, False, True):  # the first run has a cold Infinity Cache
         arguments[1][:] = -1
         with simulator.profile({"sampling.most_instructions": 1e5}, sampling=sampling, compute=compute) as prof:
             simulator.launch(code, "multiply", GROUPS, 64, arguments)
@@ -127,6 +127,6 @@ def test_sampling_a_gemm() -> None:
 
 @pytest.mark.slow
 def test_a_large_gemm() -> None:
-    """962 GFLOP: at most a minute on two cores that have nothing else to do."""
+    """962 GFLOP take at most a minute on two idle cores."""
     kernel = gemm_profile(4096, 7168, 16384, sampling=True)
     assert 0.2 < kernel.mfma_utilization < 1

@@ -1,11 +1,11 @@
-"""``simulator.trace()``: what one wave executes, and the registers that it reads and writes."""
+"""``simulator.trace()``: the instructions of one wave, and the registers that it reads and writes."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from assembly import program
-from simulated_hip import Compiler
+from helpers.assembly import program
+from helpers.simulated_hip import Compiler
 
 from deep_gemm_rocm import simulator
 from deep_gemm_rocm.simulator import WaveTrace

@@ -1,4 +1,4 @@
-"""Triton's code objects on the simulator: gfx942 programs whose register layouts nobody here chose."""
+"""Triton's code objects on the simulator, as independent gfx942 programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-import triton_kernels as kernels
+from helpers import triton_kernels as kernels
 
 from deep_gemm_rocm.benchmarks.triton_launch import run
 
@@ -29,19 +29,19 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> to
 
 
 def poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """0x7F in every byte: NaN, or a number that no test expects."""
+    """A tensor with 0x7F in every byte: NaN, or a number that no test expects."""
     return torch.full((*shape, dtype.itemsize), 0x7F, dtype=torch.uint8).view(dtype).squeeze(-1)
 
 
 def assert_within(result: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor | float) -> None:
-    """Element by element; ``expected`` in fp64."""
+    """Checks each element; ``expected`` is fp64."""
     error = (result.double() - expected).abs()
     assert not error.isnan().any(), "NaN"
     assert torch.all(error <= bound), f"{(error > bound).sum()} wrong, by up to {error.max()}"
 
 
 def assert_product(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, tolerance: float = 2.0**-20) -> None:
-    """``tolerance`` of the sum of magnitudes, and the rounding to the type of c."""
+    """Checks c = a · b to ``tolerance`` times the sum of magnitudes, plus the rounding to c's type."""
     expected = a.double() @ b.double()
     assert_within(c, expected, tolerance * (a.double().abs() @ b.double().abs()) + expected.abs() * ROUNDING[c.dtype])
 
@@ -52,7 +52,7 @@ def assert_product(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, tolerance:
 TILES = [(64, 64, 64, 4), (32, 32, 64, 4), (128, 128, 32, 8)]
 LAYOUTS = ["nt", "nn", "tn"]
 DTYPES = [torch.float16, torch.bfloat16, F8, BF8, torch.float32, torch.int8]
-# Compiling takes longest, so the default run has each of them once, with every dtype.
+# Compiling is slow, so the default run has one tile and layout for each dtype.
 MATMULS = [
     pytest.param(dtype, tile, layout, id=f"{dtype}-{tile}-{layout}", marks=[] if i % 3 == j == k else pytest.mark.slow)
     for i, dtype in enumerate(DTYPES)
@@ -128,7 +128,7 @@ def test_grouped_matmul(dtype: torch.dtype) -> None:
     sizes = [(40, 32, 64), (5, 70, 33), (64, 64, 128), (1, 1, 1)]
     a = [normal(m * k, dtype=dtype, seed=i) for i, (m, _, k) in enumerate(sizes)]
     b = [normal(k * n, dtype=dtype, seed=9 + i) for i, (_, n, k) in enumerate(sizes)]
-    # A launch knows the memory of its arguments, so the matrices of an operand lie in one tensor.
+    # Only memory of a launch's arguments may be accessed, so the matrices of an operand are in one tensor.
     all_a, all_b = torch.cat(a), torch.cat(b)
     c = poisoned(sum(m * n for m, n, _ in sizes), dtype=torch.bfloat16)
 
@@ -195,7 +195,7 @@ def test_attention(dtype: torch.dtype, width: int, tile: tuple[int, int], num_wa
     if causal:
         scores.masked_fill_(torch.ones(length, length, dtype=torch.bool).triu(1), -math.inf)
     p = torch.softmax(scores, 3)
-    # The probabilities are rounded to the type of v before the second product; the smallest FP8 number is 2^-10.
+    # Probabilities are rounded to the type of v before the second product; the smallest FP8 number is 2^-10.
     magnitudes = p @ wide_v.abs()
     slack = (ROUNDING[dtype] + ROUNDING[out.dtype]) * magnitudes + (2.0**-9 * wide_v.abs().amax() if dtype == F8 else 0)
     assert_within(out, p @ wide_v, slack)
@@ -311,7 +311,7 @@ def test_recurrence() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, *slow(torch.int32)], ids=str)
 def test_extremes(dtype: torch.dtype) -> None:
     x = (1000 * normal(4, 512)).to(dtype)
-    x[1, 100:300] = x[1].max() + 1  # of equals the first
+    x[1, 100:300] = x[1].max() + 1  # equal values, of which the first must be found
     largest, where = poisoned(4, dtype=dtype), [poisoned(4, dtype=torch.int32) for _ in range(2)]
     best = poisoned(4, 8, dtype=dtype)
     run(kernels.extremes, 4, x, largest, *where, best, COLUMNS=512, K=8)
@@ -363,8 +363,8 @@ FUNCTIONS: list[tuple[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_functions(dtype: torch.dtype) -> None:
-    """AMD's device library, to 2 units in the last place: without fusion, which would take the low halves of its
-    double-double arithmetic away."""
+    """AMD's device library, to 2 units in the last place. FMA contraction is off, since it would remove the low halves
+    of the library's double-double arithmetic."""
     n = 500
     x = normal(n, dtype=dtype) * torch.logspace(-3, 1, n, dtype=dtype)
     y = normal(n, dtype=dtype, seed=1)

@@ -6,11 +6,11 @@ import struct
 
 import numpy as np
 import pytest
-from machine import Machine
-from simulated_hip import Compiler
+from helpers.machine import Machine
+from helpers.simulated_hip import Compiler
 
 UNORM, SNORM, USCALED, SSCALED, UINT, SINT, FLOAT = 0, 1, 2, 3, 4, 5, 7
-# Bits of the components in memory from the lowest on, by the number of the data format (CDNA3 ISA, DFMT).
+# Bits of the components in memory, from the lowest on, by the data format's number (CDNA3 ISA, DFMT).
 WIDTHS = {
     1: [8],
     2: [16],
@@ -63,7 +63,7 @@ def machine(compiler: Compiler) -> Machine:
 
 
 def resource(data: int, number: int, records: int = 64, select: tuple[int, ...] = (4, 5, 6, 7)) -> list[int]:
-    """What goes into its words 1 (a stride of one element), 2 and 3."""
+    """Words 1 (a stride of one element), 2 and 3 of a buffer resource."""
     selects = sum(select[i] << 3 * i for i in range(4))
     return [sum(WIDTHS[data]) // 8 << 16, records, selects | number << 12 | data << 15]
 
@@ -107,7 +107,7 @@ def packed(codes: list[int], widths: list[int]) -> bytes:
 
 
 def elements(data: int, number: int) -> tuple[list[list[int]], np.ndarray]:
-    """Codes of 64 elements, extremes among them, and the memory that holds them."""
+    """Codes of 64 elements, including extremes, and the memory that holds them."""
     rng = np.random.default_rng(data * 8 + number)
     widths = WIDTHS[data]
     codes = [[int(rng.integers(0, 1 << w)) for w in widths] for _ in range(60)]
@@ -117,7 +117,7 @@ def elements(data: int, number: int) -> tuple[list[list[int]], np.ndarray]:
 
 
 def same(actual: np.ndarray, expected: np.ndarray, number: int) -> None:
-    if number == FLOAT:  # which NaN it is doesn't matter
+    if number == FLOAT:  # any NaN equals any other
         nan = np.isnan(expected.view(np.float32))
         assert np.isnan(actual.view(np.float32)[nan]).all()
         actual, expected = actual[~nan], expected[~nan]
@@ -139,7 +139,7 @@ def test_stores_of_what_was_loaded(machine: Machine, data: int, number: int) -> 
     widths = WIDTHS[data]
     if number == SNORM:  # two codes stand for -1
         codes = [[c if c != 1 << (w - 1) or w == 32 else 0 for c, w in zip(cs, widths, strict=True)] for cs in codes]
-    if number == FLOAT:  # NaNs are many
+    if number == FLOAT:  # avoid NaNs, whose bits aren't specified
         finite = [(0x7BFF, 0xFFFF)[w == 16] if w != 32 else 2**32 - 1 for w in widths]
         codes = [
             [

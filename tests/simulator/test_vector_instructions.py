@@ -8,15 +8,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from machine import POISON, Machine, doubles
-from simulated_hip import Compiler
+from helpers.machine import POISON, Machine, doubles
+from helpers.simulated_hip import Compiler
 
 F32 = np.float32
 LANE = np.arange(64)
 
 
 def pairs(values: np.ndarray, seed: int, count: int = 3) -> list[np.ndarray]:
-    """All values in the first operand, random ones in the others, so often that many pairs meet."""
+    """For each operand, all values in random order, repeated so that many pairs meet."""
     rng = np.random.default_rng(seed)
     return [np.concatenate([rng.permutation(values)] * (64 // len(values) + 1))[:64] for _ in range(count)]
 
@@ -83,7 +83,7 @@ def half(x: int, high: int) -> int:
 
 
 def packed(f: Callable[[int, int], int], a: int, b: int) -> int:
-    """f of both halves, taken as signed."""
+    """Applies f to both signed halves."""
     return sum((f(signed(a >> s, 16), signed(b >> s, 16)) & 0xFFFF) << s for s in (0, 16))
 
 
@@ -118,7 +118,7 @@ def sdwa(text: str, selection: str, unused: str, first: str, second: str) -> str
     return f"{text} dst_sel:{selection} dst_unused:UNUSED_{unused} src0_sel:{first} src1_sel:{second}"
 
 
-# Integer instructions of three 32-bit operands: assembly, and the result from ints.
+# Integer instructions with up to three 32-bit operands, and functions that compute their results.
 INTEGER: dict[str, Callable[[int, int, int], int]] = {
     "v_add_u32_e64 v20, v10, v11 clamp": lambda a, b, c: clamp(a + b, 0, 2**32 - 1),
     "v_sub_u32_e64 v20, v10, v11 clamp": lambda a, b, c: clamp(a - b, 0, 2**32 - 1),
@@ -169,7 +169,7 @@ INTEGER: dict[str, Callable[[int, int, int], int]] = {
         POISON & 0xFFFF | (half(a, 0) * half(b, 1) + half(c, 0) & 0xFFFF) << 16
     ),
     "v_mad_legacy_u16 v20, v10, v11, v12": lambda a, b, c: half(a, 0) * half(b, 0) + half(c, 0) & 0xFFFF,
-    # SDWA: a byte or word of each source, sign-extended where asked, to a part of the destination.
+    # SDWA: operates on a byte or word of each source, sign-extended or not, and writes a part of the destination.
     sdwa("v_add_u32_sdwa v20, sext(v10), v11", "DWORD", "PAD", "BYTE_2", "WORD_1"): lambda a, b, c: (
         signed(a >> 16, 8) + (b >> 16)
     ),
@@ -182,7 +182,7 @@ INTEGER: dict[str, Callable[[int, int, int], int]] = {
     ),
 }
 
-# Source lane by lane, None where there is none.
+# The source lane of each lane; None if it has none.
 DPP: dict[str, Callable[[int], int | None]] = {
     "quad_perm:[3,0,2,1]": lambda i: i & ~3 | (3, 0, 2, 1)[i & 3],
     "row_shl:3": lambda i: i + 3 if i % 16 + 3 < 16 else None,
@@ -211,7 +211,7 @@ def dpp_body(control: str, form: str) -> str:
 SWIZZLES = {
     # Three masks: AND, OR and XOR.
     28 | 2 << 5 | 8 << 10: ",".join(f"{(((lane & 28) | 2) ^ 8) + 1:x}" for lane in range(32)),
-    # The examples of the manual: what lane i gets, counted from 1.
+    # The manual's examples: the source lane of each lane, counted from 1.
     0xE000: "1,11,9,19,5,15,d,1d,3,13,b,1b,7,17,f,1f,2,12,a,1a,6,16,e,1e,4,14,c,1c,8,18,10,20",
     0xE010: "1,9,5,d,3,b,7,f,2,a,6,e,4,c,8,10,11,19,15,1d,13,1b,17,1f,12,1a,16,1e,14,1c,18,20",
     0xC020: "2,3,4,5,6,7,8,9,a,b,c,d,e,f,10,11,12,13,14,15,16,17,18,19,1a,1b,1c,1d,1e,1f,20,1",
@@ -354,7 +354,7 @@ def test_swizzle(machine: Machine, offset: int) -> None:
 
 
 def rounded(value: Fraction, direction: int, dtype: type = F32) -> float:
-    """An exact value as an f32, or f16, by the MODE register's directions."""
+    """Rounds an exact value to f32 or f16 in a direction of the MODE register."""
     if value == 0:
         return 0.0
     least, greatest, bits = (int(getattr(np.finfo(dtype), name)) for name in ("minexp", "maxexp", "nmant"))
@@ -386,7 +386,7 @@ def same_floats(actual: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.mark.parametrize("flags", MODES)
 def test_float_arithmetic_in_every_mode(machine: Machine, flags: int) -> None:
-    """Finite operands without zeros; sums and products that aren't zero, whose sign the rounding would decide."""
+    """Operands are finite and not 0. Sums and products of 0 are left out, as the rounding mode decides their sign."""
     rng = np.random.default_rng(flags)
     for scale in (1, 30, 60, 140):
         a, b, c = ((rng.standard_normal(64) * 2.0 ** rng.uniform(-scale, scale / 2, 64)).astype(F32) for _ in range(3))
@@ -473,7 +473,7 @@ def test_exponents(machine: Machine) -> None:
 
 @pytest.mark.parametrize("flags", F16_MODES)
 def test_powers_of_two_of_halves(machine: Machine, flags: int) -> None:
-    """Every exponent is possible, and how f32 rounds or treats its subnormals doesn't matter."""
+    """All exponents work, and f32's rounding and subnormal modes have no effect."""
     rng = np.random.default_rng(flags)
     tiny, infinite = np.finfo(np.float16).tiny, 0x7C00
     halves = rng.integers(0, 2**16, (6, 64)).astype(np.uint16)
@@ -484,7 +484,7 @@ def test_powers_of_two_of_halves(machine: Machine, flags: int) -> None:
         results = machine.run(mode(flags) + LDEXP_F16, *operands)[0]
         for bits, exponent, actual in zip(row, exponents, results, strict=True):
             value = bits.view(np.float16)
-            if bits & 0x7FFF >= infinite:  # and NaN, quieted
+            if bits & 0x7FFF >= infinite:  # infinity, or NaN, which is quieted
                 expected = bits | (0x200 if bits & 0x7FFF > infinite else 0)
             else:
                 if flags == 0x30 and abs(value) < tiny:
@@ -500,7 +500,7 @@ def test_powers_of_two_of_halves(machine: Machine, flags: int) -> None:
 @pytest.mark.parametrize("flags", [0xF0, 0xC0])
 @pytest.mark.parametrize("ieee", [True, False])
 def test_output_modifiers(machine: Machine, flags: int, ieee: bool) -> None:
-    """They scale only where neither the mode is IEEE nor subnormals are kept."""
+    """Output modifiers scale only if IEEE mode is off and subnormals are flushed."""
     rng = np.random.default_rng(6)
     a, b = (rng.standard_normal(64).astype(F32) for _ in range(2))
     a[0], b[0] = -0.0, 1
@@ -511,7 +511,7 @@ def test_output_modifiers(machine: Machine, flags: int, ieee: bool) -> None:
 
 
 def test_segments_of_two_over_pi(machine: Machine) -> None:
-    """The sum of the segments times the angle is the angle in quarter turns, but for whole turns."""
+    """The sum of the segments times the angle is the angle in quarter turns, modulo whole turns."""
     rng = np.random.default_rng(7)
     angles = np.ldexp(rng.uniform(0.5, 1, 64), rng.integers(-10, 1000, 64))
     angles[:2] = 2.0**60, 1e22
@@ -526,7 +526,7 @@ def test_segments_of_two_over_pi(machine: Machine) -> None:
 
 
 def _two_over_pi(bits: int) -> Fraction:
-    """By Machin's formula."""
+    """2/π to ``bits`` bits, computed with Machin's formula."""
 
     def arctan_of_inverse(x: int) -> Fraction:
         one = 1 << (bits + 64)
@@ -551,7 +551,7 @@ def test_masks_are_those_of_active_lanes(machine: Machine) -> None:
 
 def test_carries_are_passed_on(machine: Machine) -> None:
     low, high, other_low, other_high = (values.astype(np.uint64) for values in pairs(INTEGERS, 13, 4))
-    low[:2] = other_low[:2] = other_high[:2] = 2**32 - 1  # with the carry, nothing is left of the other's high half
+    low[:2] = other_low[:2] = other_high[:2] = 2**32 - 1  # the other's high half plus carry wraps to 0
     a, b = low | high << np.uint64(32), other_low | other_high << np.uint64(32)
     outputs = machine.run(CARRIES, a, b)
     np.testing.assert_array_equal(doubles(outputs), a + b)

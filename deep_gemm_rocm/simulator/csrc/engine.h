@@ -15,8 +15,8 @@ struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
 };
 
-// Where kernels find the services of the host that they expect (device printf, assert, malloc): beyond what a process
-// can map, so that their use is an error which names them.
+// The address that kernels get for services of the host (device printf, assert, malloc). No process can map it, so
+// their use is an error that names them.
 constexpr uint64_t host_services = 0x0003'0000'0000'0000;
 constexpr uint64_t host_services_bytes = 1 << 20;
 
@@ -24,8 +24,16 @@ constexpr uint64_t host_services_bytes = 1 << 20;
 struct MemoryRange {
   uint64_t begin = 0;
   uint64_t end = 0;
-  uint8_t* written = nullptr;  // a bit for each byte that anything has written; null where nobody knows
+  uint8_t* written = nullptr;  // a bit for each byte that was written; null where writes aren't tracked
 };
+
+// The range that holds an address, in a sorted array of disjoint ranges; null where there is none.
+template <class Range>
+const Range* find_range(const Range* begin, const Range* end, uint64_t address) {
+  const Range* after = std::upper_bound(begin, end, address,
+                                        [](uint64_t value, const Range& range) { return value < range.begin; });
+  return after != begin && address < after[-1].end ? after - 1 : nullptr;
+}
 
 // A kernel as its descriptor (LLVM AMDGPU usage, "Kernel Descriptor") and its metadata describe it.
 struct Kernel {
@@ -42,12 +50,12 @@ struct Kernel {
   uint16_t kernel_code_properties = 0;
   uint16_t kernarg_preload = 0;
 
-  // Arguments to have in SGPRs when a wave starts: length and offset of the KERNARG_PRELOAD_SPEC, in dwords.
+  // Arguments that are preloaded into SGPRs: length and offset of the KERNARG_PRELOAD_SPEC, in dwords.
   uint32_t preloaded_dwords() const { return kernarg_preload & 127; }
   uint32_t preload_offset() const { return kernarg_preload >> 7; }
 
-  // Vector registers that a wave has: GRANULATED_WORKITEM_VGPR_COUNT in units of 8, of which those from ACCUM_OFFSET
-  // on, in units of 4, are accumulators (LLVM AMDGPU usage, gfx90a and gfx942).
+  // Vector registers of a lane: GRANULATED_WORKITEM_VGPR_COUNT in units of 8. Those from ACCUM_OFFSET on, in units of
+  // 4, are accumulators (LLVM AMDGPU usage, gfx90a and gfx942).
   int vector_registers() const {
     return std::min(4 * int((compute_pgm_rsrc3 & 63) + 1), all_vector_registers());
   }
@@ -59,18 +67,18 @@ struct Kernel {
   uint64_t first_instruction() const { return entry + (preloaded_dwords() > 0 ? 256 : 0); }
 };
 
-// Takes what a dispatch tells of itself: one JSON object each time, without a line's end.
+// Receives records of a dispatch: one JSON object at a time, without a newline.
 class RecordSink {
  public:
   virtual ~RecordSink() = default;
   virtual void add(const char* json, size_t bytes) = 0;
 };
 
-// The wave whose instructions are to be told, and how many of them.
+// The wave to trace, and which of its instructions.
 struct TracedWave {
   Dim3 workgroup{0, 0, 0};  // its place in the grid
   uint32_t wave = 0;        // of the workgroup
-  uint64_t first = 0;       // instructions that it executes before those
+  uint64_t first = 0;       // index of the first traced instruction
   uint64_t count = 0;
 };
 
@@ -79,21 +87,20 @@ struct Dispatch {
   Dim3 grid;   // in workgroups
   Dim3 block;  // in work-items
   uint32_t dynamic_lds = 0;
-  // kernel->kernarg_bytes bytes, hidden arguments included, and the rest of the last 64: compilers load a few more of
-  // them than there are.
+  // kernel->kernarg_bytes bytes with hidden arguments, rounded up to 64: compilers load past the last argument.
   const void* kernarg = nullptr;
   const MemoryRange* memory = nullptr;  // sorted by address, disjoint; the kernarg buffer and the code are not in it
   size_t memory_count = 0;
-  // Each null where nobody wants to know.
-  RecordSink* profile = nullptr;   // what the timing model says
-  RecordSink* counters = nullptr;  // what the waves executed, all in all
-  RecordSink* trace = nullptr;     // what one wave did: a record of the wave, then one for each instruction
+  // Each is null where it isn't asked for.
+  RecordSink* profile = nullptr;   // the timing model's record
+  RecordSink* counters = nullptr;  // totals of what the waves executed
+  RecordSink* trace = nullptr;     // one wave: a record of the wave, then one for each instruction
   TracedWave traced;
 };
 
-// What a dispatch came to. A failed dispatch names the kernel, the instruction and its offset in the message.
+// The result of a dispatch. The message of a failed one names the kernel, the instruction and its offset.
 struct Outcome {
-  // `unsafe`: the sanitizer found something that the hardware only gets right by luck.
+  // `unsafe`: the sanitizer found an error that the hardware may not show.
   enum class Status { ok, invalid_dispatch, illegal_instruction, memory_fault, deadlock, trap, unsafe, interrupted };
   Status status = Status::ok;
   char message[1024] = "";
@@ -114,16 +121,16 @@ class Engine {
   virtual size_t disassemble(const void* code, size_t bytes, char* text, size_t capacity) = 0;
 
   // Writes one line for each opcode that LLVM knows for gfx942: encoding family, number, mnemonic, status (exact,
-  // approximate or missing) and, of approximate ones, how they differ from the chip. Length and capacity likewise.
+  // approximate or missing) and, for approximate ones, how they differ from the chip. Length and capacity as above.
   virtual size_t list_opcodes(char* text, size_t capacity) = 0;
 
-  // Drops what was decoded from [begin, end): the code there is about to be unloaded.
+  // Forgets decoded code in [begin, end), which is about to be unloaded.
   virtual void forget_code(uint64_t begin, uint64_t end) = 0;
 
   // Empties the caches that the timing model keeps from launch to launch.
   virtual void empty_caches() = 0;
 
-  // Around a fork, which other threads' dispatches don't hold up. The child has none of them.
+  // Called around a fork. Dispatches of other threads neither delay it nor go on in the child.
   virtual void before_fork() = 0;
   virtual void after_fork(bool in_child) = 0;
 };

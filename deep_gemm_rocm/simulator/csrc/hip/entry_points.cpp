@@ -1,12 +1,12 @@
-// HIP's functions by their names.
+// Looks up HIP functions by name.
 #include <dlfcn.h>
 
 #include <cstring>
 #include <string>
 
-#include "abi.h"
-#include "host_memory.h"
-#include "status.h"
+#include "base/abi.h"
+#include "base/host_memory.h"
+#include "base/status.h"
 
 namespace {
 
@@ -16,14 +16,14 @@ constexpr uint64_t kPerThreadStream = 2;  // the flag HIP_GET_PROC_ADDRESS_PER_T
 constexpr int kVersion6 = 60000000;
 constexpr int kOldestPlainVersion = 600;  // some clients give HIP 6 as 600
 
-// What the headers make of a name, from that version on.
+// Functions that the headers rename from a version on.
 std::string versioned(const std::string& name, int version) {
   const bool changed = name == "hipGetDeviceProperties" || name == "hipChooseDevice";
   const bool is_six = version >= kVersion6 || (version >= kOldestPlainVersion && version < 1000);
   return changed && is_six ? name + "R0600" : name;
 }
 
-// In this library, whatever other HIP library the process has.
+// Looks in this library only, since the process may have loaded another HIP library.
 void* find(const std::string& name) {
   static void* const self = [] {
     Dl_info info = {};

@@ -1,14 +1,13 @@
-// Additions to the HIP API: what a code object contains, as text. A function that gives text returns the length of the
-// whole of it and writes at most `capacity` bytes, the final zero included; 0 where there is nothing to tell or an
-// argument is wrong.
+// Additions to the HIP API that describe code objects and opcodes as text. Each returns the length of the whole text
+// and writes at most `capacity` bytes including the final zero; 0 where there is no text or an argument is invalid.
 
 #include <cstddef>
 #include <string>
 
-#include "abi.h"
-#include "engine_library.h"
-#include "host_memory.h"
-#include "module.h"
+#include "base/abi.h"
+#include "base/host_memory.h"
+#include "launch/engine_library.h"
+#include "modules/module.h"
 
 // gfx942 machine code: one line for each instruction with offset, mnemonic and operands.
 HIP_API size_t dgSimDisassemble(const void* code, size_t bytes, Out<char> text, size_t capacity) {
@@ -19,7 +18,7 @@ HIP_API size_t dgSimDisassemble(const void* code, size_t bytes, Out<char> text, 
   });
 }
 
-// Every gfx942 opcode: one line for each with encoding family, number, mnemonic, status and what is approximate in it.
+// Every gfx942 opcode: one line for each, with encoding family, number, mnemonic, status and how it is approximate.
 HIP_API size_t dgSimOpcodes(Out<char> text, size_t capacity) {
   return answer([&] {
     allow(text, "the text", capacity);

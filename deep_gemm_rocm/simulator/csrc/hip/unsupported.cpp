@@ -1,8 +1,8 @@
-// The calls of the HIP API that the simulated device does not have. Each exists, so that programs link and bindings
-// load, and says which it was. The names are those of HIP 6's libamdhip64, and of later ones that AMD's Python bindings
-// look up.
-#include "abi.h"
-#include "status.h"
+// HIP calls that the simulated device doesn't support. They exist so that programs link and bindings load, and fail
+// with a message that names the call. The names are those of HIP 6's libamdhip64, and of later ones that AMD's Python
+// bindings look up.
+#include "base/abi.h"
+#include "base/status.h"
 
 // clang-format off
 #define UNSUPPORTED_CALLS(X)                                                                                           \
@@ -76,7 +76,7 @@
   X(hipWaitExternalSemaphoresAsync)
 // clang-format on
 
-// Whatever the parameters are: in the x86-64 calling convention the caller alone takes care of them.
+// Works for any parameters, since in the x86-64 calling convention the caller cleans up the stack.
 #define HIP_UNSUPPORTED(name) \
   HIP_API hipError_t name() { return set_last_error(hipErrorNotSupported, #name, "the simulated MI300X lacks it"); }
 UNSUPPORTED_CALLS(HIP_UNSUPPORTED)

@@ -6,25 +6,23 @@
 namespace mi300x::timing {
 namespace {
 
-// An allocation has pages of its own.
-constexpr uint64_t page_bytes = 4096;
-// Where a launch has its arguments and its code: beyond all allocations, each launch in the same place.
+constexpr uint64_t page_bytes = 4096;  // allocations don't share pages
+// Arguments and code of a launch: beyond all allocations, at the same place for each launch.
 constexpr uint64_t launch_space = 1ull << 52;
 
 uint64_t pages(uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 
 }  // namespace
 
-// What the arguments point to comes first, in their order: where the host has it makes no difference then.
+// Memory that arguments point to is placed first, in their order, so that its place doesn't depend on host addresses.
 void AddressSpace::enter(const Launch& launch) {
   const Dispatch& dispatch = launch.dispatch;
   const auto known = launch.memory.begin() + long(dispatch.memory_count);
   for (uint32_t offset = 0; offset + 8 <= dispatch.kernel->kernarg_bytes; offset += 8) {
     uint64_t address;
     memcpy(&address, static_cast<const uint8_t*>(dispatch.kernarg) + offset, sizeof address);
-    const auto after = std::upper_bound(launch.memory.begin(), known, address,
-                                        [](uint64_t value, const MemoryRange& range) { return value < range.begin; });
-    if (after != launch.memory.begin() && address < (after - 1)->end) place(*(after - 1));
+    const MemoryRange* first = launch.memory.data();
+    if (const MemoryRange* range = find_range(first, first + dispatch.memory_count, address)) place(*range);
   }
   blocks_.clear();
   for (auto range = launch.memory.begin(); range != known; ++range) {
@@ -43,7 +41,7 @@ void AddressSpace::place(const MemoryRange& range) {
   auto other = placed_.upper_bound(range.begin);
   if (other != placed_.begin()) --other;
   if (other != placed_.end() && other->second.begin == range.begin && other->second.end == range.end) return;
-  // The host has given the memory of what overlaps to others.
+  // Earlier ranges that overlap were freed: the host has reused their memory.
   while (other != placed_.end() && other->second.begin < range.end)
     other = other->second.end > range.begin ? placed_.erase(other) : std::next(other);
   placed_[range.begin] = {range.begin, range.end, next_};
@@ -51,10 +49,9 @@ void AddressSpace::place(const MemoryRange& range) {
 }
 
 bool AddressSpace::find(uint64_t address, Block& found) const {
-  const auto after = std::upper_bound(blocks_.begin(), blocks_.end(), address,
-                                      [](uint64_t value, const Block& block) { return value < block.begin; });
-  if (after == blocks_.begin() || !(after - 1)->holds(address)) return false;
-  found = *(after - 1);
+  const Block* block = find_range(blocks_.data(), blocks_.data() + blocks_.size(), address);
+  if (block == nullptr) return false;
+  found = *block;
   return true;
 }
 

@@ -1,4 +1,4 @@
-// Which lines a cache holds: set-associative, the least recently used line leaves.
+// The tags of a set-associative cache with LRU replacement.
 #pragma once
 
 #include <algorithm>
@@ -21,11 +21,11 @@ class Cache {
   struct Result {
     bool hit = false;
     bool evicted_dirty = false;
-    uint64_t evicted = 0;     // the line that left, where it was dirty
+    uint64_t evicted = 0;     // the evicted line, where it was dirty
     double* ready = nullptr;  // when the line's data arrive
   };
 
-  // Looks a line up, by its number, and makes it the most recent one of its set. A miss brings it in.
+  // Looks up a line by its number and makes it the most recent one of its set. A miss brings it in.
   Result access(uint64_t line, bool dirty = false) {
     const size_t set = set_of(line) * ways_;
     size_t place = find(set, line);
@@ -58,7 +58,7 @@ class Cache {
     std::fill(dirty_.begin(), dirty_.end(), 0);
   }
 
-  // Calls f with each dirty line, which is clean afterwards.
+  // Calls f with each dirty line and marks it clean.
   template <class F>
   void write_back(F f) {
     for (size_t place = 0; place < tags_.size(); ++place) {
@@ -90,7 +90,7 @@ class Cache {
 
   size_t ways_, sets_;
   uint32_t accesses_ = 0;
-  // Of each way of each set:
+  // One element for each way of each set.
   std::vector<uint64_t> tags_;  // number of the line plus 1; 0 where there is none
   std::vector<uint32_t> used_;  // number of the access that used it last
   std::vector<double> ready_;   // when its data arrive

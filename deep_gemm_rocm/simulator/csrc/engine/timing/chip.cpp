@@ -11,7 +11,7 @@
 namespace mi300x::timing {
 namespace {
 
-// Whether an instruction may tell a workgroup what others have done.
+// True where a workgroup may learn from the instruction what other workgroups have done.
 bool listens(const Effects& effects) {
   const bool vector = effects.unit == Unit::vector_memory || effects.unit == Unit::flat;
   return effects.memory.atomic && effects.is_load && (vector || effects.unit == Unit::scalar_memory);
@@ -36,7 +36,7 @@ class LaunchInTime {
 
   // False where a workgroup failed.
   bool run() {
-    // The CUs run by themselves for no longer than the fastest answer takes.
+    // CUs run by themselves for at most as long as the fastest answer takes.
     const auto quantum = std::max<uint64_t>(4, uint64_t(memory_.least_clocks()) / 4 * 4);
     const auto reaction = std::max<uint64_t>(quantum, uint64_t(constants_.launch_dispatch_clocks));
     for (size_t i = 0; i < xcds_.size(); ++i) dispatch(i, 0);
@@ -81,7 +81,7 @@ class LaunchInTime {
 
  private:
   struct Xcd {
-    uint64_t next_workgroup = 0;  // of the launch; every eighth is this XCD's
+    uint64_t next_workgroup = 0;  // each XCD gets every eighth workgroup
     uint64_t free = 0;            // the clock from which the dispatcher can start the next one
     size_t next_cu = 0;
   };
@@ -125,7 +125,7 @@ class LaunchInTime {
     }
   }
 
-  // Of each XCD, the clock at which the last workgroup has ended since the last call; 0 where none has.
+  // For each XCD, the clock of the last workgroup that ended since the last call; 0 where none has.
   std::vector<uint64_t> collect_ended() {
     std::vector<uint64_t> freed(xcds_.size());
     for (size_t cu = 0; cu < cus_.size(); ++cu) {
@@ -137,8 +137,8 @@ class LaunchInTime {
     return freed;
   }
 
-  // When the first workgroups have ended it is known how large the launch is. Workgroups that wait for others are all
-  // simulated, and so are those whose instructions somebody counts.
+  // Called once the first workgroups have ended, which tells how large the launch is. Launches whose workgroups wait
+  // for each other, or whose instructions are counted, aren't sampled.
   void choose_sample(uint64_t resident) {
     if (!launch_.settings.sampling || launch_.statistics) return;
     const Counters so_far = cost(0).counters;

@@ -1,7 +1,7 @@
-// The whole chip in time. Its memory system outlives launches: the Infinity Cache keeps what earlier ones left.
+// The timing of the whole chip. Its memory system outlives launches: the Infinity Cache keeps earlier launches' lines.
 #pragma once
 
-#include "../launch.h"
+#include "../execution/launch.h"
 #include "address_space.h"
 #include "memory_system.h"
 
@@ -11,8 +11,8 @@ class Chip {
  public:
   explicit Chip(const Constants& constants) : constants_(constants), memory_(constants) {}
 
-  // Runs every workgroup of the launch and writes its record to the dispatch's profile. Sets the simulated time of the
-  // launch's outcome.
+  // Runs every workgroup of the launch, sets the simulated time of its outcome, and writes its record to the dispatch's
+  // profile.
   void run(Launch& launch);
 
  private:

@@ -11,7 +11,7 @@ constexpr double unknown = std::numeric_limits<double>::infinity();
 
 uint64_t up(double time) { return uint64_t(std::ceil(time)); }
 
-// Where scratch lies for the memory system: beyond everything else.
+// Scratch lies beyond all other addresses.
 constexpr uint64_t scratch_space = 1ull << 56;
 
 bool overlap(const RegisterRange& a, const RegisterRange& b) {
@@ -47,7 +47,8 @@ ComputeUnit::ComputeUnit(uint32_t number, const Constants& constants, Launch& la
 
 // ---- Workgroups ----
 
-// The SIMD of each wave, or nothing where they don't fit: waves go to the SIMDs in turn, from the emptiest on.
+// The SIMD of each wave of a workgroup, empty where it doesn't fit. Waves go to the SIMDs in turn, from the emptiest
+// on.
 std::vector<uint32_t> ComputeUnit::placement() const {
   if (lds_used_ + lds_of_group_ > constants_.cu_lds_bytes) return {};
   std::vector<size_t> waves;
@@ -153,7 +154,7 @@ void ComputeUnit::end_wave(Slot& slot, uint64_t now) {
 void ComputeUnit::run(uint64_t end) {
   horizon_ = end;
   for (;;) {
-    // A SIMD has its turn every fourth clock, at a phase of its own.
+    // Each SIMD issues every fourth clock, at a phase of its own.
     uint32_t first = 0;
     uint64_t time = never;
     for (uint32_t i = 0; i < simds_.size(); ++i) {
@@ -218,8 +219,8 @@ void ComputeUnit::issued(Slot& slot, uint64_t now, uint64_t next) {
   slot.trace->pop();
 }
 
-// Wait states as LLVM's hazard recogniser has them; each is an instruction of four clocks. A matrix instruction that
-// accumulates on the very result of the one before needs none (two after a two-pass one).
+// Wait states after matrix instructions, from LLVM's hazard recognizer; each is four clocks. A matrix instruction whose
+// C is exactly the earlier result needs none (two after a two-pass one).
 uint64_t ComputeUnit::matrix_result_time(const Slot& slot, const Plan& plan) const {
   const Effects& effects = *plan.effects;
   const bool is_matrix = plan.kind == Plan::Kind::matrix;
@@ -245,7 +246,7 @@ bool ComputeUnit::try_issue(uint32_t number, Slot& slot, uint64_t now, uint8_t& 
   Simd& simd = simds_[number];
   while (slot.trace->empty()) {
     if (launch_.stop || slot.wave->state != Wave::State::running) return hold(slot, Stall::issue, now, never);
-    slot.group->runner->run_slice(*slot.wave);
+    slot.group->runner->run_turn(*slot.wave);
   }
   const Step step = slot.trace->front();
   const Plan& plan = plans_[step.pc];
@@ -355,7 +356,7 @@ bool ComputeUnit::wait(Slot& slot, const Plan& plan, uint64_t now) {
   const size_t memory_left = (plan.argument & 15u) | (plan.argument >> 14 & 3u) << 4;
   const size_t local_left = plan.argument >> 8 & 15u;
   const uint64_t memory = end_of(slot.memory, memory_left), local = end_of(slot.local, local_left);
-  // Only the chip knows when a request ends that it hasn't answered: ask again when it has.
+  // The end of an unanswered request isn't known yet: try again after the chip's next answers.
   if (memory > now) return hold(slot, Stall::wait_memory, now, std::min(memory, horizon_));
   if (local > now) return hold(slot, Stall::wait_local, now, std::min(local, horizon_));
   retire(slot.memory, now);
@@ -388,7 +389,7 @@ void ComputeUnit::open_barrier(Group& group) {
 
 // ---- LDS ----
 
-// Requests and results pass a port that two SIMDs share; the banks serve all of them.
+// Two SIMDs share a port for requests and one for results; all four share the banks.
 bool ComputeUnit::issue_lds(uint32_t number, Slot& slot, const Step& step, const Plan& plan, uint64_t now) {
   constexpr size_t lgkm_limit = 15;
   if (!make_room(slot, slot.local, lgkm_limit, Stall::wait_local, now)) return false;
@@ -457,7 +458,7 @@ bool ComputeUnit::issue_memory(Slot& slot, const Step& step, const Plan& plan, u
   const double start = std::max(double(now), l1_free_);
   Transfer& transfer = slot.memory.push();
   const double row = lanes * 4 / c.l1_port_bytes;
-  // Published latencies count the return from S_WAITCNT.
+  // Published latencies include the return from S_WAITCNT.
   transfer.tail = c.l1_hit_clocks - c.cu_waitcnt_clocks + (effects.is_load ? std::max(0.0, moved - row) : 0);
   const Request kind = !effects.is_store ? Request::load : effects.memory.reads ? Request::atomic : Request::store;
   uint32_t misses = 0;

@@ -1,8 +1,8 @@
-// A compute unit in time: four SIMDs that issue the instructions of their waves, the LDS, the vector L1 and a scalar
-// cache.
+// The timing of a compute unit: four SIMDs that issue the instructions of their waves, the LDS, the vector L1 and a
+// scalar cache.
 //
-// A CU runs by itself up to a given clock. What its caches miss it leaves as requests, which the chip answers before it
-// lets the CU run on: no answer comes sooner than the CU runs ahead.
+// A CU runs by itself up to a given clock. Its cache misses become requests, which the chip answers before the CU runs
+// on. The CU never runs further ahead than the fastest answer takes.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 #include <queue>
 #include <vector>
 
-#include "../workgroup_runner.h"
+#include "../execution/workgroup_runner.h"
 #include "cache.h"
 #include "constants.h"
 #include "counters.h"
@@ -23,10 +23,10 @@
 
 namespace mi300x::timing {
 
-// An instruction's memory access under way.
+// A memory access in flight.
 struct Transfer {
   double done = 0;            // the clock at which it ended, once nothing is outstanding
-  uint32_t outstanding = 0;   // lines that the chip hasn't answered
+  uint32_t outstanding = 0;   // lines that the chip hasn't answered yet
   double tail = 0;            // clocks from the last line to the end
 };
 
@@ -45,11 +45,11 @@ class ComputeUnit {
   ComputeUnit(uint32_t number, const Constants& constants, Launch& launch, const std::vector<Plan>& plans,
               const AddressSpace& addresses);
 
-  // Whether a workgroup of the launch finds wave slots, registers and LDS.
+  // True where there are wave slots, registers and LDS for another workgroup.
   bool has_room() const;
   void start_workgroup(uint64_t id, uint64_t time);
 
-  // Issues all that can be issued before the clock `end`.
+  // Simulates up to the clock `end`.
   void run(uint64_t end);
 
   // Requests since the last call of run.
@@ -66,7 +66,7 @@ class ComputeUnit {
   const std::optional<Timeline>& timeline() const { return timeline_; }
 
  private:
-  // The accesses that one counter of S_WAITCNT counts, in order.
+  // The accesses that one S_WAITCNT counter counts, in order.
   struct TransferQueue {
     static constexpr size_t capacity = 64;
     std::array<Transfer, capacity> ring;
@@ -84,7 +84,7 @@ class ComputeUnit {
     Group* group = nullptr;
     Wave* wave = nullptr;
     Trace* trace = nullptr;
-    uint64_t next = 0;      // the clock at which it is worth trying again
+    uint64_t next = 0;      // the clock at which to try again
     uint64_t age = 0;
     uint64_t last_issue = 0, started = 0;
     uint64_t stalled_since = 0;
@@ -112,7 +112,7 @@ class ComputeUnit {
     uint64_t last_arrival = 0;
     bool resident = false;
   };
-  enum Unit_ : uint8_t { port_vector = 1, port_memory = 2, port_scalar = 4, port_lds = 8, port_branch = 16 };
+  enum Port : uint8_t { port_vector = 1, port_memory = 2, port_scalar = 4, port_lds = 8, port_branch = 16 };
 
   static constexpr uint64_t never = ~0ull;
 
@@ -126,7 +126,7 @@ class ComputeUnit {
   void open_barrier(Group& group);
   void end_wave(Slot& slot, uint64_t now);
 
-  // Leaves the wave where it is until `until`.
+  // Stalls the wave until the clock `until`. Returns false.
   bool hold(Slot& slot, Stall why, uint64_t now, uint64_t until);
   void end_stall(Slot& slot, uint64_t now);
   void issued(Slot& slot, uint64_t now, uint64_t next);
@@ -161,7 +161,7 @@ class ComputeUnit {
   Cache l1_, scalar_cache_;
   double l1_free_ = 0;
   uint64_t unanswered_ = 0;
-  std::priority_queue<double, std::vector<double>, std::greater<>> arrivals_;  // of lines that were answered
+  std::priority_queue<double, std::vector<double>, std::greater<>> arrivals_;  // clocks of answered lines
   std::vector<LineRequest> requests_;
   Counters counters_;
   std::optional<Statistics> statistics_;

@@ -24,7 +24,7 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, end - begin + 1);
 }
 
-// The part of TOML that the file uses: [section], name = number, section.name = number, and comments.
+// Reads a subset of TOML: [section], name = number, section.name = number, and comments.
 std::string read_file(const std::string& path, const Fields& fields) {
   std::ifstream file(path);
   if (!file) return path + ": the timing constants can't be read";

@@ -75,11 +75,11 @@ struct Constants {
   TIMING_CONSTANTS(CONSTANT)
 #undef CONSTANT
 
-  // From the data file beside the library and then from the file that DG_SIM_TIMING_CONSTANTS names. `mistake` is set
-  // where one of them can't be read, has a line that isn't of its form, or lacks a value.
+  // Reads the data file beside the library, then the file that DG_SIM_TIMING_CONSTANTS names. Sets `mistake` where one
+  // of them can't be read or parsed, or a value is missing.
   static Constants read(std::string& mistake);
 
-  // All values, a line each.
+  // All values, one on each line.
   std::string text() const;
 
   // Core clocks of a time in nanoseconds.

@@ -1,4 +1,4 @@
-// What the timing model counts of a kernel.
+// The counters that the timing model keeps for a kernel.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace mi300x::timing {
 
-// What a wave waited for between one instruction and the next.
+// Reasons why a wave waits between one instruction and the next.
 enum class Stall : uint8_t {
   issue,          // another wave took the unit, or its priority was higher
   vector_busy,
@@ -16,8 +16,8 @@ enum class Stall : uint8_t {
   wait_memory,    // s_waitcnt vmcnt
   wait_local,     // s_waitcnt lgkmcnt
   barrier,
-  local_queue,    // LDS takes no more
-  memory_queue,   // the L1 takes no more
+  local_queue,    // the LDS queue is full
+  memory_queue,   // the L1's queue is full
   nop,            // s_nop, s_sleep
   scalar,         // results of scalar instructions and branches
   count
@@ -27,15 +27,15 @@ extern const char* const stall_names[stall_count];
 
 struct InstructionCounters {
   uint64_t executed = 0;
-  uint64_t clocks = 0;  // of waves, from the instruction before until this one was issued
+  uint64_t clocks = 0;  // summed over waves: from the issue of the instruction before to that of this one
 };
 
-// Of one CU, or added up.
+// The counters of one CU, or of several added up.
 struct Counters {
-  uint64_t stalls[stall_count] = {};  // clocks of waves
+  uint64_t stalls[stall_count] = {};  // clocks, summed over waves
   uint64_t instructions = 0;
-  uint64_t matrix_clocks = 0, vector_clocks = 0;                // of SIMDs
-  uint64_t matrix_clocks_8bit = 0, matrix_clocks_f16 = 0;       // of the former
+  uint64_t matrix_clocks = 0, vector_clocks = 0;                // summed over SIMDs
+  uint64_t matrix_clocks_8bit = 0, matrix_clocks_f16 = 0;       // parts of matrix_clocks
   uint64_t lds_clocks = 0, lds_conflict_clocks = 0;
   uint64_t memory_clocks = 0;  // of the L1's port
   uint64_t l1_hits = 0, l1_misses = 0;
@@ -44,7 +44,7 @@ struct Counters {
 
   void add(const Counters& other);
 
-  // Adds what was counted between two points of time, times `weight`.
+  // Adds the difference between two points in time, times `weight`.
   void add_difference(const Counters& end, const Counters& begin, double weight);
 
  private:
@@ -52,7 +52,7 @@ struct Counters {
   static void for_each_total(F f);
 };
 
-// `sum` and what was counted from `begin` to `end`, times `weight`.
+// sum + weight * (end - begin).
 inline uint64_t extrapolated(uint64_t sum, uint64_t end, uint64_t begin, double weight) {
   return sum + uint64_t(weight * double(end - begin) + 0.5);
 }

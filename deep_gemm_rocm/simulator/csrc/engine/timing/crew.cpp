@@ -46,7 +46,7 @@ void Crew::work() {
   }
 }
 
-// In portions, so that threads seldom meet.
+// Threads take several iterations at a time, to contend less.
 void Crew::take_turns() {
   const size_t portion = 1 + count_ / (16 * (threads_.size() + 1));
   for (size_t first; (first = next_.fetch_add(portion)) < count_;)

@@ -1,4 +1,4 @@
-// Host threads that share a loop again and again.
+// A pool of host threads that run loops in parallel.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace mi300x::timing {
 
 class Crew {
  public:
-  // The caller's thread is one of them.
+  // The calling thread counts as one of `threads`.
   explicit Crew(size_t threads);
   ~Crew();
 

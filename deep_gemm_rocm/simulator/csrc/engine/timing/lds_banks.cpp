@@ -10,13 +10,13 @@ constexpr uint32_t banks = 32;
 constexpr uint8_t read_b128_order[32] = {0, 1, 2,  3,  20, 21, 22, 23, 4,  5,  6,  7,  16, 17, 18, 19,
                                          8, 9, 10, 11, 28, 29, 30, 31, 12, 13, 14, 15, 24, 25, 26, 27};
 
-// The lane at a position of the order in which lanes are grouped.
+// The lane at a position in the order in which lanes are grouped.
 int lane_at(int position, bool reads_b128) {
   return reads_b128 ? (position & 32) + read_b128_order[position & 31] : position;
 }
 
-// Clocks that a group of lanes needs: the most different dwords that are wanted of one bank. Atomics on one dword take
-// turns.
+// Counts the clocks of a group of lanes: the largest number of different dwords in one bank. Atomics on the same dword
+// are serialized.
 class Group {
  public:
   explicit Group(bool atomic) : atomic_(atomic) {}
@@ -37,8 +37,8 @@ class Group {
   uint32_t wanted_[banks][lanes];
 };
 
-// Whether the lanes of each group want different banks, all of them, as those do that somebody has laid out with care.
-// `shift` is log2 of the bytes of a lane; unaligned lanes are for somebody else to count.
+// A fast test for the usual case: all lanes of each group are aligned and use different banks. `shift` is log2 of the
+// bytes of a lane.
 bool without_conflicts(const uint32_t* base, uint32_t offset, int shift, int group_lanes, bool reads_b128) {
   const uint32_t slots = 128u >> shift;
   for (int first = 0; first < lanes; first += group_lanes) {

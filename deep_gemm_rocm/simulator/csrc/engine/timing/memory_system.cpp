@@ -7,8 +7,8 @@
 namespace mi300x::timing {
 namespace {
 
-// Spreads lines over channels: pairs of lines stay together, higher bits are folded in so that no stride of a power of
-// two meets one channel alone.
+// Spreads lines over channels. Pairs of lines stay together; higher bits are folded in, so that power-of-two strides
+// use all channels.
 size_t channel_of(uint64_t line, size_t channels) {
   const uint64_t pair = line >> 1;
   return size_t(pair ^ pair >> 4 ^ pair >> 8 ^ pair >> 13 ^ pair >> 19) % channels;
@@ -60,7 +60,7 @@ void MemorySystem::touch_mall(double time, uint64_t line, bool dirty, bool& hit,
   channel.serve(time, constants_.clocks(line_bytes / constants_.hbm_bytes_per_ns));
 }
 
-// A line that the L2 lacks: over the fabric to the MALL, and from HBM where that lacks it too.
+// An L2 miss: the line comes over the fabric from the MALL, or from HBM where the MALL misses too.
 double MemorySystem::beyond_l2(Xcd& xcd, double time, uint64_t line) {
   const Constants& c = constants_;
   bool hit;
@@ -77,7 +77,8 @@ double MemorySystem::beyond_l2(Xcd& xcd, double time, uint64_t line) {
         hbm_[channel_of(line, hbm_.size())].serve(served, c.clocks(line_bytes / c.hbm_bytes_per_ns));
     done = read + mall_extra + c.clocks(c.hbm_miss_ns - c.mall_hit_ns);
   }
-  // The link is on the way back; it is reserved in order of the requests, without their latency.
+  // The link is reserved in the order of the requests, without their latency, although the data pass it on the way
+  // back.
   const double waiting = xcd.link_in.serve(time, c.clocks(line_bytes / c.fabric_xcd_bytes_per_ns)) - time;
   return std::max(done, time + mall_extra + waiting);
 }
@@ -106,7 +107,7 @@ double MemorySystem::access(uint32_t number, double time, uint64_t line, Request
   const Cache::Result result = xcd.l2.access(line, request != Request::load && request != Request::scalar_load);
   if (result.evicted_dirty) write_line(xcd, ready, result.evicted);
   ++(result.hit ? counters_.l2_hits : counters_.l2_misses);
-  // Stores that miss leave a partly valid line behind: nothing is fetched.
+  // Stores that miss fetch nothing: the line is then partly valid.
   if (stores) return ready + extra;
   if (!result.hit) *result.ready = beyond_l2(xcd, ready, line);
   return std::max(ready, *result.ready) + extra;

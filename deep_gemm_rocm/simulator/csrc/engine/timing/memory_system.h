@@ -1,4 +1,4 @@
-// What lies beyond the CUs: an L2 for each XCD, the fabric, Infinity Cache (MALL) and HBM.
+// The memory system beyond the CUs: an L2 for each XCD, the fabric, the Infinity Cache (MALL) and HBM.
 //
 // A request is answered with the time of its completion as soon as it is made: every resource on its way (L2 channel,
 // fabric link, MALL slice, HBM channel) keeps the time until which it is busy. Requests must come in order of time.
@@ -22,7 +22,7 @@ struct MemoryCounters {
   uint64_t hbm_read_bytes = 0, hbm_write_bytes = 0;
   uint64_t tlb_misses = 0;
 
-  // Adds what was counted between two points of time, times `weight`.
+  // Adds the difference between two points in time, times `weight`.
   void add_difference(const MemoryCounters& end, const MemoryCounters& begin, double weight);
 };
 
@@ -30,19 +30,20 @@ class MemorySystem {
  public:
   explicit MemorySystem(const Constants& constants);
 
-  // Before a kernel: the L2s forget what they hold (it may have been changed through another one), the MALL doesn't.
+  // Called before each kernel. Invalidates the L2s, whose lines may be stale, but not the MALL.
   void start_kernel();
 
-  // The clock at which the data of the line `line` are at the CU, or a store is acknowledged; `time` is when the
-  // request leaves the CU's cache, `bytes` what a store writes of the line.
+  // The clock at which the line's data arrive at the CU, or a store is acknowledged. `time` is when the request leaves
+  // the CU's cache; `bytes` is how much of the line a store writes.
   double access(uint32_t xcd, double time, uint64_t line, Request request, uint32_t bytes);
 
-  // Writes all dirty lines of the L2s back, as at the end of a kernel; the clock at which the last one is written.
+  // Writes back all dirty lines of the L2s, as at the end of a kernel. Returns the clock at which the last one is
+  // written.
   double write_back(double time);
 
   const MemoryCounters& counters() const { return counters_; }
 
-  // No request is answered faster.
+  // The shortest time in which a request can be answered.
   double least_clocks() const;
 
  private:

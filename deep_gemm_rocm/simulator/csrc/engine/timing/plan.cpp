@@ -1,30 +1,23 @@
 #include "plan.h"
 
-#include <cstring>
-#include <string>
-
 namespace mi300x::timing {
 namespace {
 
-bool starts_with(Op op, const char* prefix) { return strncmp(mnemonic(op), prefix, strlen(prefix)) == 0; }
-
-Plan::Kind kind_of_sopp(Op op) {
+Plan::Kind kind_of_program(Op op, const Effects& effects) {
   switch (op) {
     case Op::s_waitcnt: return Plan::Kind::wait;
     case Op::s_barrier: return Plan::Kind::barrier;
     case Op::s_sleep: return Plan::Kind::sleep;
     case Op::s_setprio: return Plan::Kind::priority;
     case Op::s_endpgm: case Op::s_endpgm_saved: return Plan::Kind::end;
-    default: return starts_with(op, "s_branch") || starts_with(op, "s_cbranch") ? Plan::Kind::branch : Plan::Kind::nop;
+    default: return effects.has(trait::branch) ? Plan::Kind::branch : Plan::Kind::nop;
   }
 }
 
-bool jumps(Op op) { return op == Op::s_setpc_b64 || op == Op::s_swappc_b64 || op == Op::s_call_b64; }
-
 Plan::Kind kind_of(const Instruction& inst, const Effects& effects) {
   switch (effects.unit) {
-    case Unit::other: return kind_of_sopp(inst.op);
-    case Unit::scalar: return jumps(inst.op) ? Plan::Kind::branch : Plan::Kind::scalar;
+    case Unit::other: return kind_of_program(inst.op, effects);
+    case Unit::scalar: return effects.has(trait::branch) ? Plan::Kind::branch : Plan::Kind::scalar;
     case Unit::scalar_memory: return Plan::Kind::scalar_memory;
     case Unit::vector: case Unit::transcendental: return Plan::Kind::vector;
     case Unit::matrix: return Plan::Kind::matrix;
@@ -35,10 +28,11 @@ Plan::Kind kind_of(const Instruction& inst, const Effects& effects) {
 }
 
 Plan::Operands matrix_operands(Op op) {
-  const std::string name = mnemonic(op);
-  const auto ends_with = [&](const char* type) { return name.rfind(type) == name.size() - strlen(type); };
-  if (ends_with("fp8") || ends_with("bf8") || ends_with("i8")) return Plan::Operands::eight_bits;
-  return ends_with("_f16") ? Plan::Operands::f16 : Plan::Operands::others;
+  switch (matrix_shape(op)->type) {
+    case MatrixType::fp8: case MatrixType::i8: return Plan::Operands::eight_bits;
+    case MatrixType::f16: return Plan::Operands::f16;
+    default: return Plan::Operands::others;
+  }
 }
 
 double vector_clocks(const Instruction& inst, const Effects& effects, const Constants& constants) {

@@ -1,10 +1,10 @@
-// What the timing model must know of each instruction, found out once for a code segment.
+// The properties of instructions that the timing model needs, computed once for a code segment.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "../effects.h"
+#include "../isa/effects.h"
 #include "constants.h"
 
 namespace mi300x::timing {
@@ -17,10 +17,10 @@ struct Plan {
   enum class Operands : uint8_t { eight_bits, f16, others };
   Operands operands = Operands::others;  // matrix
   uint8_t passes = 0;        // matrix
-  uint8_t dwords = 0;        // memory: data of a lane
+  uint8_t dwords = 0;        // memory: data of each lane
   bool bypasses_l1 = false;  // loads with device scope
-  uint16_t argument = 0;     // of S_NOP, S_WAITCNT, S_SLEEP and S_SETPRIO
-  uint16_t clocks = 0;       // vector: of the SIMD
+  uint16_t argument = 0;     // S_NOP, S_WAITCNT, S_SLEEP and S_SETPRIO
+  uint16_t clocks = 0;       // vector: for which it occupies the SIMD
   const Effects* effects = nullptr;
 };
 

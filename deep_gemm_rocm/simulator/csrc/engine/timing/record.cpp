@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "../decoder.h"
-#include "../json.h"
+#include "../isa/disassembler.h"
+#include "../reports/json.h"
 
 namespace mi300x::timing {
 namespace {
@@ -59,7 +59,7 @@ std::string events_of(const Launch& launch, const std::vector<const Timeline*>& 
   return list_of(items);
 }
 
-// The clock that the chip could keep up, if the kernel ran again and again.
+// The clock rate that the power limit would allow if the kernel ran again and again.
 double sustained_mhz(const Constants& constants, const Counters& counters, double simd_clocks) {
   const double others = double(counters.matrix_clocks - counters.matrix_clocks_8bit - counters.matrix_clocks_f16);
   const double load = double(counters.matrix_clocks_8bit) / constants.power_matrix_mhz_8bit +
@@ -68,7 +68,7 @@ double sustained_mhz(const Constants& constants, const Counters& counters, doubl
   return load > 0 ? std::min(constants.chip_clock_mhz, simd_clocks / load) : constants.chip_clock_mhz;
 }
 
-// For which part of the time resources worked: those of CUs, on the ones that had workgroups.
+// The fraction of the time that each resource was busy; for resources of CUs, over the CUs that had workgroups.
 std::string busy(const Launch& launch, const Constants& constants, const Cost& cost, double clocks) {
   const Counters& counters = cost.counters;
   const double chip_cus = constants.chip_xcds * constants.chip_cus_per_xcd;
@@ -76,12 +76,13 @@ std::string busy(const Launch& launch, const Constants& constants, const Cost& c
   const double simd_clocks = cu_clocks * constants.cu_simds;
   const double hbm_bytes_per_clock =
       constants.hbm_bytes_per_ns * constants.mall_slices * 1000 / constants.chip_clock_mhz;
+  const double hbm_bytes = double(cost.memory.hbm_read_bytes + cost.memory.hbm_write_bytes);
   JsonObject shares;
   shares.add("matrix cores", ratio(double(counters.matrix_clocks), simd_clocks))
       .add("vector ALUs", ratio(double(counters.vector_clocks), simd_clocks))
       .add("LDS", ratio(double(counters.lds_clocks), cu_clocks))
       .add("vector L1", ratio(double(counters.memory_clocks), cu_clocks))
-      .add("HBM", ratio(double(cost.memory.hbm_read_bytes + cost.memory.hbm_write_bytes), clocks * hbm_bytes_per_clock));
+      .add("HBM", ratio(hbm_bytes, clocks * hbm_bytes_per_clock));
   return shares.text();
 }
 

@@ -1,9 +1,9 @@
-// What the timing model found out about a kernel, as JSON.
+// The timing model's record of a launch, as JSON.
 #pragma once
 
 #include <string>
 
-#include "../launch.h"
+#include "../execution/launch.h"
 #include "constants.h"
 #include "sampling.h"
 #include "timeline.h"

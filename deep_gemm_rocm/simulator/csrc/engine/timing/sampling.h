@@ -1,8 +1,8 @@
-// Which workgroups of a large launch are simulated in detail, and what the others are taken to be like.
+// Sampling of large launches: some workgroups are simulated in detail, the others are extrapolated from them.
 //
-// A generation is as many workgroups as the chip holds at once. Of each part of the launch two generations in a row are
-// kept: one that brings the caches into the state that the other finds, which is measured. All that is left out is
-// taken to be like the measured ones. The end of the launch is always kept: how CUs run out of work matters.
+// A generation is as many workgroups as the chip holds at once. In each part of the launch two generations in a row are
+// kept: the first one warms the caches, the second one is measured. Generations that are left out are assumed to cost
+// the same as the measured ones. The end of the launch is always kept, because it shows how CUs run out of work.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace mi300x::timing {
 
-// What a launch has cost up to some point.
+// The cost of a launch up to some point.
 struct Cost {
   double clocks = 0;
   Counters counters;
@@ -31,11 +31,11 @@ class Sampling {
   bool keeps(uint64_t workgroup) const;
   uint64_t left_out() const { return generations_left_out() * resident_; }
 
-  // How many workgroups must have ended for the next measurement to begin or to end; none are due after the last one.
+  // Number of ended workgroups at which the next measurement begins or ends; `never` after the last one.
   uint64_t next_mark() const;
   void measure(Cost cost);
 
-  // Adds what the generations that were left out would have cost.
+  // Adds the estimated cost of the generations that were left out.
   void extrapolate(Cost& cost) const;
 
  private:

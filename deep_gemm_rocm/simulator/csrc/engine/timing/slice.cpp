@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <bitset>
-#include <cstring>
-#include <initializer_list>
 
 namespace mi300x::timing {
 namespace {
@@ -23,49 +21,26 @@ bool touches(const Registers& set, const RegisterRange& range) {
   return false;
 }
 
-bool name_has(const Instruction& inst, std::initializer_list<const char*> parts) {
-  const char* name = mnemonic(inst.op);
-  return std::any_of(parts.begin(), parts.end(), [&](const char* part) { return strstr(name, part) != nullptr; });
-}
-
-bool is_branch(const Instruction& inst) { return name_has(inst, {"s_branch", "s_cbranch"}); }
 bool is_end(const Instruction& inst) { return inst.op == Op::s_endpgm || inst.op == Op::s_endpgm_saved; }
-
-// Where control or registers aren't known before the kernel runs.
-bool is_opaque(const Instruction& inst) {
-  return name_has(inst, {"s_setpc", "s_swappc", "s_call", "s_rfe", "fork", "s_cbranch_join", "gpr_idx", "movrel",
-                         "vskip", "v_swap", "ds_append", "ds_consume", "addtid", "gws"});
-}
 
 bool reads_special(const Instruction& inst, Operand::Special special) {
   return std::any_of(inst.src, inst.src + 3, [&](const Operand& operand) { return operand.special == special; });
 }
-bool reads_scc(const Instruction& inst) {
-  return reads_special(inst, Operand::Special::scc) ||
-         name_has(inst, {"s_cselect", "s_addc", "s_subb", "s_cmov", "s_cbranch_scc", "s_getreg"});
+bool reads_scc(const Instruction& inst, const Effects& effects) {
+  return reads_special(inst, Operand::Special::scc) || effects.has(trait::reads_scc | trait::reads_status);
 }
-bool reads_vcc(const Instruction& inst) {
-  return reads_special(inst, Operand::Special::vccz) || name_has(inst, {"s_cbranch_vcc", "s_getreg"});
+bool reads_vccz(const Instruction& inst, const Effects& effects) {
+  return reads_special(inst, Operand::Special::vccz) || effects.has(trait::reads_status);
 }
-bool certainly_writes_scc(const Instruction& inst) {
-  return inst.family == Family::SOPC || name_has(inst, {"s_cmpk", "s_add", "s_sub", "s_min", "s_max", "s_and", "s_or",
-                                                        "s_xor", "s_not", "s_lshl", "s_lshr", "s_ashr", "s_bfe"});
-}
-bool may_write_scc(const Instruction& inst, const Effects& effects) {
-  return effects.unit == Unit::scalar && !effects.keeps_scc && !name_has(inst, {"s_mov", "s_cselect"});
-}
-// S_AND_SAVEEXEC_B64, S_ANDN1_WREXEC_B64 and their like.
-bool changes_exec(const Instruction& inst) { return inst.family == Family::SOP1 && name_has(inst, {"exec_b64"}); }
 
-// Writes that leave bits or lanes of the register as they are, whatever the mask of lanes.
+// True for writes that leave some bits or lanes of the register as they are even under a full EXEC.
 bool keeps_part(const Instruction& inst, const Effects& effects) {
   if (effects.unit == Unit::matrix) return false;
-  if (name_has(inst, {"s_cmov"})) return true;
   return effects.is_partial || inst.dpp || inst.sdwa || effects.derivation == Derivation::write_lane ||
-         name_has(inst, {"16", "fp8", "bf8"});
+         effects.has(trait::narrow);
 }
 
-// Which kinds of memory hold values that the slice loads.
+// The kinds of memory that the slice loads from.
 struct LoadedMemory {
   bool lds = false, scratch = false, global = false;
   bool operator==(const LoadedMemory& other) const {
@@ -73,8 +48,8 @@ struct LoadedMemory {
   }
 };
 
-// What is known of the mask of lanes before an instruction: whether it holds all lanes that the wave began with, and
-// which pairs of SGPRs hold such a mask. A register that is written under it is written as a whole.
+// Facts about EXEC before an instruction: whether it has all lanes that the wave began with, and which SGPR pairs hold
+// such a mask. A write under a full mask overwrites the whole register.
 struct Masks {
   bool reached = false, full = false;
   std::bitset<128> saved;
@@ -102,20 +77,20 @@ class Slice {
   void for_each_successor(size_t pc, F f) const {
     const Instruction& inst = code_[pc];
     if (is_end(inst)) return;
-    if (is_branch(inst) && size_t(inst.imm) < code_.size()) f(size_t(inst.imm));
+    if (opcode_of(inst).has(trait::branch) && size_t(inst.imm) < code_.size()) f(size_t(inst.imm));
     if (inst.op != Op::s_branch && pc + inst.size < code_.size()) f(pc + inst.size);
   }
 
-  // ---- Forward: the mask of lanes ----
+  // ---- Forward: EXEC ----
 
-  // Visits what can be reached from the entry; false where that isn't known.
+  // Visits the code that can be reached from the entry; false where that isn't known.
   bool follow_masks() {
     masks_[entry_] = {true, true, {}};
     std::vector<size_t> work = {entry_};
     while (!work.empty()) {
       const size_t pc = work.back();
       work.pop_back();
-      if (is_opaque(code_[pc]) || code_[pc].op == Op::unknown) return false;
+      if (opcode_of(code_[pc]).has(trait::untraceable) || code_[pc].op == Op::unknown) return false;
       const Masks after = masks_after(pc);
       for_each_successor(pc, [&](size_t next) {
         Masks& masks = masks_[next];
@@ -154,14 +129,14 @@ class Slice {
     }
     const bool copies = inst.op == Op::s_mov_b64 && holds_full(before, inst.src[0]);
     const bool unites = inst.op == Op::s_or_b64 && (holds_full(before, inst.src[0]) || holds_full(before, inst.src[1]));
-    const bool saves = name_has(inst, {"saveexec"});
-    if (writes_exec || changes_exec(inst)) after.full = (copies || unites) && is_exec(inst.dst);
+    const bool saves = effects_[pc].has(trait::saves_exec);
+    if (writes_exec || effects_[pc].has(trait::combines_exec)) after.full = (copies || unites) && is_exec(inst.dst);
     if (is_pair(inst.dst) && !is_exec(inst.dst) && (copies || unites || (saves && before.full)))
       after.saved.set(inst.dst.index & 127u);
     return after;
   }
 
-  // ---- Backward: the registers that matter ----
+  // ---- Backward: live registers ----
 
   Registers live_after(size_t pc) const {
     Registers live;
@@ -169,7 +144,7 @@ class Slice {
     return live;
   }
 
-  // One pass over the code from its end; whether it has found anything new.
+  // One pass over the code from its end. Returns true while it finds something new.
   bool follow_values() {
     const LoadedMemory memory_before = memory_;
     bool changed = false;
@@ -190,7 +165,8 @@ class Slice {
     switch (effects.unit) {
       case Unit::other: case Unit::scalar_memory: return true;
       case Unit::scalar:
-        return changes_exec(inst) || effects.writes.size() == 0 || (may_write_scc(inst, effects) && after[scc_bit]);
+        return effects.has(trait::combines_exec) || effects.writes.size() == 0 ||
+               (effects.has(trait::writes_scc) && after[scc_bit]);
       case Unit::vector: case Unit::transcendental: case Unit::matrix: return effects.writes.size() == 0;
       case Unit::lds: return effects.memory.parts == 0 ? effects.writes.size() == 0 : effects.is_store && memory_.lds;
       case Unit::vector_memory: case Unit::flat: return is_needed_store(inst, effects);
@@ -201,8 +177,8 @@ class Slice {
   bool is_needed_store(const Instruction& inst, const Effects& effects) const {
     if (effects.to_lds && memory_.lds) return true;
     if (!effects.is_store) return effects.memory.parts == 0 && !effects.is_load;
-    // What other workgroups may wait for. Sums of floats aren't such things.
-    if (effects.memory.atomic && !name_has(inst, {"_f16", "_bf16", "_f32", "_f64"})) return true;
+    // Other workgroups may wait for the value of an atomic, except for sums of floats.
+    if (effects.memory.atomic && !effects.has(trait::floating)) return true;
     if (inst.family == Family::SCRATCH) return memory_.scratch;
     if (inst.family == Family::FLAT) return memory_.scratch || memory_.global || memory_.lds;
     return memory_.global;
@@ -227,13 +203,13 @@ class Slice {
       const bool all_lanes = !range.is_vector() || masks_[pc].full || effects.unit == Unit::matrix;
       if (all_lanes && !keeps_part(inst, effects)) erase(live, range);
     }
-    if (effects.unit == Unit::scalar && certainly_writes_scc(inst)) live.reset(scc_bit);
+    if (effects.has(trait::writes_scc)) live.reset(scc_bit);
     for (size_t i = 0; i < effects.reads.size(); ++i)
       if (needed || i < effects.address_count) insert(live, effects.reads[i]);
     if (needed) {
       note_load(inst, effects);
-      if (reads_scc(inst)) live.set(scc_bit);
-      if (reads_vcc(inst)) insert(live, scalar_range(sgpr_vcc, 2));
+      if (reads_scc(inst, effects)) live.set(scc_bit);
+      if (reads_vccz(inst, effects)) insert(live, scalar_range(sgpr_vcc, 2));
     }
     insert(live, scalar_range(sgpr_exec, 2));
     insert(live, scalar_range(sgpr_m0, 1));
@@ -243,7 +219,7 @@ class Slice {
   const std::vector<Instruction>& code_;
   const Effects* effects_;
   size_t entry_;
-  std::vector<size_t> order_;    // instructions that can be reached, by address
+  std::vector<size_t> order_;    // reachable instructions, by address
   std::vector<Registers> live_;  // before each instruction
   std::vector<Masks> masks_;
   LoadedMemory memory_;

@@ -1,4 +1,4 @@
-// When things happened, for those who want to see it: where each workgroup was, and what the waves of one CU did.
+// The timeline of a launch: on which CU each workgroup ran and when, and what the waves of one CU did.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@ struct Residence {
   uint32_t cu;
 };
 
-// An instruction of a wave, from its issue until the wave could issue the next one, or what it waited for.
+// An instruction of a wave, from its issue until the wave could issue the next one, or a stall.
 struct WaveEvent {
   uint64_t workgroup, begin, end;
   uint32_t wave, simd;
-  int64_t pc;   // of the instruction, in dwords from the start of the code; -1 of a wait
-  Stall stall;  // of a wait
+  int64_t pc;   // of the instruction, in dwords from the start of the code; -1 for a stall
+  Stall stall;  // valid where pc is -1
 };
 
-// Of one CU.
+// The timeline of one CU.
 struct Timeline {
   static constexpr size_t most_events = 400'000;
 
   std::vector<Residence> residences;
   bool shows_waves = false;
-  std::vector<WaveEvent> events;  // no more than the first ones where shows_waves
+  std::vector<WaveEvent> events;  // the first `most_events`, where shows_waves is set
 
   void add(const WaveEvent& event) {
     if (event.end > event.begin && events.size() < most_events) events.push_back(event);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../addresses.h"
+#include "../execution/addresses.h"
 #include "lds_banks.h"
 #include "memory_system.h"
 

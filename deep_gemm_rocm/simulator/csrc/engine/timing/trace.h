@@ -1,26 +1,27 @@
-// What a wave did, in the order in which it did it: the functional execution records it, the timing model consumes it.
+// The steps of a wave in order: functional execution records them, the timing model consumes them.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "../effects.h"
+#include "../execution/wave.h"
+#include "../isa/effects.h"
 #include "address_space.h"
 
 namespace mi300x::timing {
 
 struct Step {
   uint32_t pc = 0;           // index of the instruction in the code
-  uint16_t lines = 0;        // cache lines that it touches; they follow in the wave's list of lines
+  uint16_t lines = 0;        // cache lines that it touches: the next ones in the trace's list
   uint16_t bank_clocks = 0;  // LDS: clocks on the banks, conflicts included
-  uint16_t conflicts = 0;    // LDS: clocks of those that conflicts cost
+  uint16_t conflicts = 0;    // LDS: clocks lost to bank conflicts
   uint16_t bytes = 0;        // stores: bytes of each line
 };
 
 // A queue of steps, empty most of the time.
 class Trace {
  public:
-  // `scratch`: where the wave's scratch lies for the memory system.
+  // `scratch` is the address of the wave's scratch in the memory system.
   Trace(const AddressSpace& addresses, uint64_t scratch) : addresses_(&addresses), scratch_(scratch) {}
 
   bool empty() const { return next_ == steps_.size(); }
@@ -36,7 +37,7 @@ class Trace {
     next_ = next_line_ = 0;
   }
 
-  // Adds what an instruction is about to do in the present state of its wave.
+  // Records the instruction that the wave is about to execute.
   void record(Wave& wave, const Instruction& inst, const Effects& effects);
 
  private:
@@ -55,7 +56,7 @@ class Trace {
   std::vector<Step> steps_;
   std::vector<uint64_t> lines_;
   size_t next_ = 0, next_line_ = 0;
-  size_t first_ = 0;  // of the lines of the step that is being recorded
+  size_t first_ = 0;  // first line of the step that is being recorded
 };
 
 }  // namespace mi300x::timing

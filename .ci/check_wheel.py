@@ -1,0 +1,67 @@
+"""Checks that a wheel's libraries load wherever its platform tag says, as ``auditwheel`` would.
+
+usage: python .ci/check_wheel.py WHEEL...   (needs pyelftools)
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
+
+# What manylinux allows, as far as these libraries have a use for it.
+SYSTEM_LIBRARIES = {"libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
+
+
+def allowed_glibc(wheel: Path) -> tuple[int, int]:
+    """The glibc of the platform tag.
+
+    Raises:
+        SystemExit: it has another platform, or is for one Python only.
+    """
+    match = re.search(r"-py3-none-manylinux_(\d+)_(\d+)_x86_64\.whl$", wheel.name)
+    if match is None:
+        raise SystemExit(f"{wheel.name} must be tagged py3-none-manylinux_X_Y_x86_64")
+    return int(match[1]), int(match[2])
+
+
+def complaints(name: str, library: bytes, glibc: tuple[int, int]) -> Iterator[str]:
+    """What a machine with this glibc may lack."""
+    elf = ELFFile(io.BytesIO(library))
+    if elf["e_machine"] != "EM_X86_64":
+        yield f"{name} is for {elf['e_machine']}"
+    for section in elf.iter_sections():
+        if isinstance(section, DynamicSection):
+            needed = {tag.needed for tag in section.iter_tags("DT_NEEDED")}
+            for other in sorted(needed - SYSTEM_LIBRARIES):
+                yield f"{name} needs {other}"
+            if any(True for which in ("DT_RPATH", "DT_RUNPATH") for _ in section.iter_tags(which)):
+                yield f"{name} has a run path"
+        if isinstance(section, GNUVerNeedSection):
+            for version in sorted({aux.name for _, all_aux in section.iter_versions() for aux in all_aux}):
+                match = re.fullmatch(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?", version)
+                if match is None or (int(match[1]), int(match[2])) > glibc:
+                    yield f"{name} needs {version}"
+    symbols = elf.get_section_by_name(".dynsym")
+    if any(re.match(r"_?Py[A-Z_]", symbol.name) for symbol in symbols.iter_symbols()):
+        yield f"{name} needs a Python"
+
+
+def check(wheel: Path) -> list[str]:
+    glibc = allowed_glibc(wheel)
+    with zipfile.ZipFile(wheel) as archive:
+        libraries = [name for name in archive.namelist() if name.endswith(".so")]
+        found = [what for name in libraries for what in complaints(name, archive.read(name), glibc)]
+    return found if libraries else [f"{wheel.name} has no libraries"]
+
+
+if __name__ == "__main__":
+    found = [what for wheel in sys.argv[1:] for what in check(Path(wheel))]
+    sys.exit("\n".join(found) if found else 0)

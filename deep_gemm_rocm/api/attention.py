@@ -1,0 +1,363 @@
+"""Attention: softmax(q · kᵀ) · v."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypedDict, cast, overload
+
+import torch
+
+from ..checks import check_int
+from ..heuristics import AttentionCase, AttentionConfig, DecodeConfig, choose_attention
+from ..launch.attention import flash_attention_launch, flash_decode_launch
+from ..launch.repeated import Described, launches
+from ..problems.arguments import Argument, Arguments
+from ..problems.attention import (
+    MAX_SPLITS,
+    Attention,
+    Decode,
+    check_attention,
+    check_dealt,
+    check_decode,
+    check_latent_decode,
+)
+from ..problems.layout import FP8
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_NO_WINDOW = (-1, -1)
+
+
+class _Options(TypedDict, total=False):
+    """Arguments of all three functions, for their overloads: ``return_lse`` decides what is returned."""
+
+    softmax_scale: float | None
+    out: torch.Tensor | None
+
+
+class _Descales(_Options, total=False):
+    window: tuple[int, int] | None
+    q_descale: torch.Tensor | None
+    k_descale: torch.Tensor | None
+    v_descale: torch.Tensor | None
+
+
+class _AttentionOptions(_Descales, total=False):
+    causal: bool
+    cu_seqlens_q: torch.Tensor | None
+    cu_seqlens_k: torch.Tensor | None
+
+
+class _Cache(TypedDict):
+    block_table: torch.Tensor
+    context_lens: torch.Tensor
+
+
+class _DecodeOptions(_Cache, _Descales, total=False):
+    num_splits: int | None
+
+
+class _LatentOptions(_Cache, _Options, total=False):
+    d_v: int
+    num_splits: int | None
+
+
+@overload
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    return_lse: Literal[False] = False,
+    **options: Unpack[_AttentionOptions],
+) -> torch.Tensor: ...
+@overload
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    return_lse: Literal[True],
+    **options: Unpack[_AttentionOptions],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+@overload
+def flash_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: bool, **options: Unpack[_AttentionOptions]
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+@launches
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    return_lse: bool = False,
+) -> Described[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
+    """Attention of queries to keys and values, ``softmax(softmax_scale · q · kᵀ) · v``, without a matrix of logits.
+
+    The conventions are those of the flash-attn package. Tokens come before heads, whereas
+    ``torch.nn.functional.scaled_dot_product_attention`` has heads before tokens (``q.transpose(1, 2)``). Groups of
+    heads need no flag. A causal mask aligns the last query with the last key; torch aligns the first ones, which masks
+    other keys if there are more keys than queries. A query that sees no key gives zeros. The same inputs give the same
+    bits.
+
+    Args:
+        q: bf16, f16 or float8_e4m3fnuz [B, Sq, H, D]; packed, [total_q, H, D].
+        k: of the same dtype, [B, Sk, Hk, D]; packed, [total_k, Hk, D]. Sq and Sk are arbitrary. H is a multiple of Hk;
+            H/Hk consecutive heads of q share a head of k and v.
+        v: of the same dtype, [B, Sk, Hk, Dv]; packed, [total_k, Hk, Dv]. D/Dv is 64/64, 96/96, 128/128, 192/192,
+            256/256 or 192/128.
+        softmax_scale: factor of the logits, positive; 1/sqrt(D) if None.
+        causal: whether query i sees only the keys up to i + Sk - Sq.
+        window: (left, right), the number of keys that query i sees on each side of key i + Sk - Sq; -1 for all. With
+            ``causal``, it sees none on the right.
+        cu_seqlens_q, cu_seqlens_k: int32 [B + 1], for packed sequences: the start of each, and the end of the last.
+            A sequence may be empty. The contents are checked only on the CPU, since reading them from a GPU would wait
+            for it. Kernels stay within the tensors even if the contents are wrong.
+        q_descale, k_descale, v_descale: factors of FP8 values, fp32, positive: [1] for the whole tensor; [B, H] (for k
+            and v [B, Hk]) for each sequence and head; or [B, H, ceil(S/128)] for each sequence, head and 128 tokens
+            (packed: as many as the longest sequence needs). Any strides.
+        out: [B, Sq, H, Dv] or packed [total_q, H, Dv] to write into; a new tensor if None. Its dtype is that of q; for
+            FP8, bf16 (the default) or f16.
+        return_lse: whether to return the logarithm of each row's sum of exponentials.
+
+    The last dimension of all tensors is contiguous. Strides of tokens and heads are arbitrary multiples of 16 bytes.
+
+    A NaN or an infinity in v shows in all queries that see it; an infinity becomes NaN if its probability underflows.
+    It may also show as NaN in queries that see any of the 64 (FP8: 128) keys around it. A logit of NaN or infinity
+    makes the whole result of its query NaN, and its lse. A key whose logit is -infinity has no weight. Probabilities
+    are summed in fp32, and rounded to the dtype of v for the second product; for FP8 they are multiplied with 128
+    before.
+
+    Returns:
+        ``out``; with ``return_lse``, also fp32 [B, H, Sq] or packed [H, total_q]: the natural logarithm of each
+        query's sum of ``exp(logit)``, -inf for a query that sees no key.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; nothing is written then.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    if torch.compiler.is_compiling():
+        out = _new_output(q, v.shape[-1]) if out is None else out
+        options = (softmax_scale, causal, window or _NO_WINDOW, cu_seqlens_q, cu_seqlens_k)
+        lse = torch.ops.deep_gemm_rocm.flash_attention(
+            q, k, v, out, *options, q_descale, k_descale, v_descale, return_lse
+        )
+        return _result(out, lse if return_lse else None), None
+    descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    problem = check_attention(q, k, v, softmax_scale, causal, window, cu_seqlens_q, cu_seqlens_k, descales, out)
+    out = _new_output(q, problem.value_dim) if out is None else out
+    lse = new_lse(q) if return_lse else None
+    tokens_of_sequence = problem.tokens_q if cu_seqlens_q is None else problem.tokens_q // max(problem.batch, 1)
+    tokens_of_k = problem.tokens_k if cu_seqlens_k is None else problem.tokens_k // max(problem.batch, 1)
+    case = _case("flash_attention", problem, tokens_of_sequence, tokens_of_k)
+    config = cast(AttentionConfig, choose_attention(case).config)
+    launch = flash_attention_launch(config, problem, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
+    return _result(out, lse), launch
+
+
+@overload
+def flash_attention_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *,
+    return_lse: Literal[False] = False,
+    **options: Unpack[_DecodeOptions],
+) -> torch.Tensor: ...
+@overload
+def flash_attention_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *,
+    return_lse: Literal[True],
+    **options: Unpack[_DecodeOptions],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+@overload
+def flash_attention_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *,
+    return_lse: bool,
+    **options: Unpack[_DecodeOptions],
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+@launches
+def flash_attention_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    softmax_scale: float | None = None,
+    window: tuple[int, int] | None = None,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    return_lse: bool = False,
+    num_splits: int | None = None,
+) -> Described[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
+    """Attention of each sequence's last few tokens to the whole sequence, with keys and values in a paged cache.
+
+    The cache already holds the keys and values of the last tokens. Keys are split between workgroups. Their results are
+    combined in a fixed order, so that the same inputs give the same bits on any number of compute units.
+
+    Args:
+        q: bf16, f16 or float8_e4m3fnuz [B, next_n, H, D], next_n from 1 to 4: the last tokens of each sequence.
+        k_cache: of the same dtype, [blocks, block_size, Hk, D], block_size 16, 32, 64, 128 or 256.
+        v_cache: of the same dtype, [blocks, block_size, Hk, Dv]. D/Dv as for ``flash_attention``, but not 96/96 in FP8.
+        block_table: int32 [B, blocks of a sequence]: entry ``t // block_size`` of a row is the block that holds token
+            t. Entries past the sequence's end are not read.
+        context_lens: int32 [B], tokens of each sequence including its last next_n: query i sees the keys up to
+            ``context_len - next_n + i``. May be 0. The contents of this and of ``block_table`` are checked only on the
+            CPU, since reading them from a GPU would wait for it. Kernels stay within the tensors even if the contents
+            are wrong.
+        softmax_scale: factor of the logits, positive; 1/sqrt(D) if None.
+        window: (left, right): a query sees ``left`` keys before its own, -1 for all, and none on its right.
+        q_descale, k_descale, v_descale: factors of FP8 values, fp32, positive: [1] for the whole tensor, or [B, H] (for
+            k and v [B, Hk]) for each sequence and head.
+        out: [B, next_n, H, Dv] to write into; a new tensor if None. Its dtype is that of q; for FP8, bf16 or f16.
+        return_lse: whether to return the logarithm of each row's sum of exponentials.
+        num_splits: into how many equal parts each sequence's keys are split, 1 to 4096. Then the bits of a sequence's
+            result don't depend on the other sequences. If None, all keys are shared out so that workgroups have equal
+            work, however long each sequence is.
+
+    Strides and the rounding of probabilities are as for ``flash_attention``. A NaN or an infinity in v shows only in
+    the queries that see it; an infinity stays infinite, however small its probability. A key whose logit is -infinity
+    has no weight, and its value no effect. A logit of NaN or infinity makes the whole result of its query NaN, and its
+    lse. None of this depends on how keys are split.
+
+    Returns:
+        ``out``; with ``return_lse``, also fp32 [B, H, next_n], -inf for a query that sees no key.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; nothing is written then.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    if torch.compiler.is_compiling():
+        out = _new_output(q, v_cache.shape[-1]) if out is None else out
+        descaled = (q_descale, k_descale, v_descale)
+        options = (softmax_scale, window or _NO_WINDOW, *descaled, num_splits, return_lse)
+        lse = torch.ops.deep_gemm_rocm.flash_attention_decode(
+            q, k_cache, v_cache, out, block_table, context_lens, *options
+        )
+        return _result(out, lse if return_lse else None), None
+    descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    problem = check_decode(q, k_cache, v_cache, block_table, context_lens, softmax_scale, window, descales, out)
+    caches = {"k": Argument("k_cache", k_cache), "v": Argument("v_cache", v_cache)}
+    return _decode("flash_decode", problem, q, caches, block_table, context_lens, out, return_lse, num_splits)
+
+
+@overload
+def mla_decode(
+    q: torch.Tensor, kv_cache: torch.Tensor, *, return_lse: Literal[False] = False, **options: Unpack[_LatentOptions]
+) -> torch.Tensor: ...
+@overload
+def mla_decode(
+    q: torch.Tensor, kv_cache: torch.Tensor, *, return_lse: Literal[True], **options: Unpack[_LatentOptions]
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+@overload
+def mla_decode(
+    q: torch.Tensor, kv_cache: torch.Tensor, *, return_lse: bool, **options: Unpack[_LatentOptions]
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+@launches
+def mla_decode(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    *,
+    d_v: int = 512,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    softmax_scale: float | None = None,
+    out: torch.Tensor | None = None,
+    return_lse: bool = False,
+    num_splits: int | None = None,
+) -> Described[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
+    """``flash_attention_decode`` for DeepSeek's latent cache: a value is the first ``d_v`` elements of its key.
+
+    Each block of keys is read once, for up to 64 queries (tokens times heads) and both products.
+
+    Args:
+        q: bf16 or f16 [B, next_n, H, 576], next_n from 1 to 4: 512 elements that have absorbed the up-projection of
+            keys, then the rotary part.
+        kv_cache: of the same dtype, [blocks, block_size, 1, 576], block_size 16, 32, 64, 128 or 256.
+        d_v: 512.
+        softmax_scale: 1/sqrt(576) if None. Models pass their own, as their heads are narrower before the absorption.
+        out: [B, next_n, H, d_v] of the dtype of q to write into; a new tensor if None.
+
+    The other arguments, the result, the rounding and the errors are those of ``flash_attention_decode``.
+    """
+    if torch.compiler.is_compiling():
+        out = _new_output(q, d_v) if out is None else out
+        lse = torch.ops.deep_gemm_rocm.mla_decode(
+            q, kv_cache, out, d_v, block_table, context_lens, softmax_scale, num_splits, return_lse
+        )
+        return _result(out, lse if return_lse else None), None
+    problem = check_latent_decode(q, kv_cache, d_v, block_table, context_lens, softmax_scale, out)
+    caches = dict.fromkeys(("k", "v"), Argument("kv_cache", kv_cache))
+    return _decode("mla_decode", problem, q, caches, block_table, context_lens, out, return_lse, num_splits)
+
+
+def _decode(
+    family: str,
+    problem: Decode,
+    q: torch.Tensor,
+    caches: Arguments,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    out: torch.Tensor | None,
+    return_lse: bool,
+    num_splits: int | None,
+) -> Described[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
+    config, pieces = choose_attention(_case(family, problem, problem.tokens_q, problem.most_keys))
+    if num_splits is None:
+        check_dealt(problem)
+    else:
+        num_splits = check_int("num_splits", num_splits, 1, MAX_SPLITS)
+        pieces = num_splits * problem.batch * problem.kv_heads
+    out = _new_output(q, problem.value_dim) if out is None else out
+    lse = new_lse(q) if return_lse else None
+    config = cast(DecodeConfig, config)
+    launch = flash_decode_launch(config, problem, q, caches, block_table, context_lens, out, lse, num_splits, pieces)
+    return _result(out, lse), launch
+
+
+def _result(out: torch.Tensor, lse: torch.Tensor | None) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    return out if lse is None else (out, lse)
+
+
+def _case(family: str, problem: Attention | Decode, tokens_q: int, tokens_k: int) -> AttentionCase:
+    return AttentionCase(
+        family=family,
+        type=problem.type,
+        out_type=problem.out_type,
+        head_dim=problem.head_dim,
+        value_dim=problem.value_dim,
+        causal=isinstance(problem, Decode) or problem.window_right == 0,
+        batch=problem.batch,
+        heads=problem.heads,
+        kv_heads=problem.kv_heads,
+        tokens_q=tokens_q,
+        tokens_k=tokens_k,
+    )
+
+
+def _new_output(q: torch.Tensor, value_dim: int) -> torch.Tensor:
+    return q.new_empty(*q.shape[:-1], value_dim, dtype=torch.bfloat16 if q.dtype == FP8 else q.dtype)
+
+
+def new_lse(q: torch.Tensor) -> torch.Tensor:
+    """A new tensor for the logarithm of each query's sum of exponentials."""
+    *batch, tokens, heads, _ = q.shape
+    return q.new_empty(*batch, heads, tokens, dtype=torch.float32)

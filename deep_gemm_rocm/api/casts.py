@@ -1,0 +1,249 @@
+"""FP8 data and its scales: casts from wider types, and from other hardware's FP8 format.
+
+gfx942's FP8 is FNUZ: ``torch.float8_e4m3fnuz`` has bias 8, no infinities, no -0, one NaN (byte 0x80), maximum 240.
+As in DeepGEMM, multiplying FP8 values with their scale dequantises them.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..checks import check_int, check_tensor
+from ..problems.layout import FP8, SCALE_BLOCK, SHUFFLED_BYTES, SHUFFLED_CHUNKS, SHUFFLED_ROWS, align, ceil_div
+from ..runtime.arrays import through_host
+
+FP8_MAX = torch.finfo(FP8).max
+
+
+_TMA_ALIGNMENT = 16  # bytes
+NO_UE8M0 = (
+    "four exponents in an int32 are what SM100's matrix cores scale with; gfx942 has none that do, pass the fp32 scales"
+)
+
+_SHUFFLABLE = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.bfloat16, torch.float16)
+_CASTABLE = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@through_host
+def per_token_cast_to_fp8(
+    x: torch.Tensor,
+    use_ue8m0: bool = False,
+    gran_k: int = SCALE_BLOCK,
+    use_packed_ue8m0: bool = False,
+    *,
+    fp8_max: float = FP8_MAX,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantises activations with one scale for each row and 128 columns.
+
+    Args:
+        x: bf16, f16 or fp32 [M, K], any strides. K need not be a multiple of 128.
+        use_ue8m0: whether to round scales up to powers of two, as DeepGEMM does for hardware that needs them.
+        gran_k: 128, the only supported number of columns that share a scale.
+        use_packed_ue8m0: False; packed scales are not supported.
+        fp8_max: the FP8 number that a block's largest magnitude is scaled to. 240 uses the whole range of the format;
+            some serving stacks use 224.
+
+    Returns:
+        float8_e4m3fnuz [M, K], contiguous, and fp32 scales [M, ceil(K/128)], contiguous: ``x[m, k]`` is approximately
+        ``data[m, k] * scales[m, k // 128]``. A block of zeros gives zeros. A block with a NaN or an infinity gives NaN.
+
+    Raises:
+        TypeError, ValueError: ``x`` is not as above, or ``fp8_max`` not in (0, 240].
+        NotImplementedError: another ``gran_k``, or packed scales.
+    """
+    if use_packed_ue8m0:
+        raise NotImplementedError(f"use_packed_ue8m0 must be False: {NO_UE8M0}")
+    _check_castable(x, gran_k, fp8_max)
+    return _cast_blocks(x, 1, use_ue8m0, fp8_max)
+
+
+@through_host
+def per_block_cast_to_fp8(
+    x: torch.Tensor, use_ue8m0: bool = False, gran_k: int = SCALE_BLOCK, *, fp8_max: float = FP8_MAX
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantises weights with one scale for each block of 128 x 128.
+
+    Args:
+        x: bf16, f16 or fp32 [N, K], any strides. N and K need not be multiples of 128.
+        use_ue8m0, gran_k, fp8_max: as for ``per_token_cast_to_fp8``.
+
+    Returns:
+        float8_e4m3fnuz [N, K], contiguous, and fp32 scales [ceil(N/128), ceil(K/128)], contiguous: ``x[n, k]`` is
+        approximately ``data[n, k] * scales[n // 128, k // 128]``.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as for ``per_token_cast_to_fp8``.
+    """
+    _check_castable(x, gran_k, fp8_max)
+    return _cast_blocks(x, SCALE_BLOCK, use_ue8m0, fp8_max)
+
+
+@through_host
+def per_channel_cast_to_fp8(
+    x: torch.Tensor, use_ue8m0: bool = False, gran_k: int = SCALE_BLOCK, *, fp8_max: float = FP8_MAX
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantises operands of weight gradients with one scale for each column and 128 rows.
+
+    Args:
+        x: bf16, f16 or fp32 [K, N], any strides. K need not be a multiple of 128.
+        use_ue8m0, gran_k, fp8_max: as for ``per_token_cast_to_fp8``.
+
+    Returns:
+        float8_e4m3fnuz [K, N], contiguous, and fp32 scales [ceil(K/128), N], contiguous: ``x[k, n]`` is approximately
+        ``data[k, n] * scales[k // 128, n]``.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as for ``per_token_cast_to_fp8``.
+    """
+    _check_castable(x, gran_k, fp8_max)
+    data, scales = _cast_blocks(x.T, 1, use_ue8m0, fp8_max)
+    return data.T.contiguous(), scales.T.contiguous()
+
+
+@through_host
+def shuffle_weight(b: torch.Tensor) -> torch.Tensor:
+    """Copies a weight into the order in which MFMAs read it; to be called once, when the weight is loaded.
+
+    GEMMs recognise such a ``b`` by its shape. They load it straight into registers, bypassing LDS, and return the same
+    bits. Scales stay as they are.
+
+    Args:
+        b: FP8, bf16 or f16 [N, K] or, for groups, [G, N, K], any strides. N is a multiple of 16, K a multiple of 128
+            bytes (128 FP8 values, 64 of the wider types).
+
+    Returns:
+        The same values, contiguous, with a first dimension G for groups. FP8 becomes [N/16, K/128, 8, 16, 16] with
+        ``shuffled[n, k, c, i, j] = b[16n + i, 128k + 16c + j]``; wider types become [N/16, K/64, 8, 16, 8] with
+        ``shuffled[n, k, c, i, j] = b[16n + i, 64k + 8c + j]``.
+
+    Raises:
+        TypeError, ValueError: ``b`` is not as above.
+    """
+    check_tensor("b", b)
+    if b.dtype not in _SHUFFLABLE:
+        raise TypeError(f"b must be FP8 of this hardware, bf16 or f16, got {b.dtype}")
+    if b.dim() not in (2, 3):
+        raise ValueError(f"b must have two dimensions, or three with groups, got shape {tuple(b.shape)}")
+    values = SHUFFLED_BYTES // b.element_size()
+    rows, k = b.shape[-2:]
+    if rows % SHUFFLED_ROWS or k % (SHUFFLED_CHUNKS * values):
+        raise ValueError(
+            f"N must be a multiple of {SHUFFLED_ROWS} and K one of {SHUFFLED_CHUNKS * values}, "
+            f"got shape {tuple(b.shape)}; pad with zeros"
+        )
+    split = b.unflatten(-1, (k // (SHUFFLED_CHUNKS * values), SHUFFLED_CHUNKS, values))
+    split = split.unflatten(-4, (rows // SHUFFLED_ROWS, SHUFFLED_ROWS))
+    return split.movedim(-4, -2).contiguous()
+
+
+def get_tma_aligned_size(x: int, element_size: int) -> int:
+    """``x`` rounded up to a multiple of 16 bytes: DeepGEMM's distance between columns of MN-major scales.
+
+    Args:
+        x: a number of elements.
+        element_size: bytes of an element: 1, 2, 4, 8 or 16.
+
+    Raises:
+        TypeError, ValueError: ``x`` is not a non-negative int, or ``element_size`` not one of these.
+    """
+    if check_int("element_size", element_size, 1) not in (1, 2, 4, 8, 16):
+        raise ValueError(f"element_size must be 1, 2, 4, 8 or 16 bytes, got {element_size}")
+    return align(check_int("x", x, 0, 2**63 - 1), _TMA_ALIGNMENT // element_size)
+
+
+def get_mn_major_tma_aligned_tensor(sf: torch.Tensor) -> torch.Tensor:
+    """Scales in DeepGEMM's layout: contiguous along the rows, columns ``get_tma_aligned_size(rows, 4)`` apart.
+
+    Kernels here take scales of any strides. In this layout, lanes with neighbouring rows read neighbouring scales.
+
+    Args:
+        sf: fp32 [rows, columns] or [groups, rows, columns], any strides.
+
+    Returns:
+        The same values in that layout: ``sf`` itself if it has this layout already, else a copy.
+
+    Raises:
+        TypeError, ValueError: ``sf`` is not as above.
+    """
+    check_tensor("sf", sf)
+    if sf.dtype != torch.float32:
+        raise TypeError(f"sf must be float32, got {sf.dtype}")
+    if sf.dim() not in (2, 3):
+        raise ValueError(f"sf must have two dimensions, or three with groups, got shape {tuple(sf.shape)}")
+    rows, columns = sf.shape[-2:]
+    pitch = get_tma_aligned_size(rows, sf.element_size())
+    strides = (pitch * columns, 1, pitch)[-sf.dim() :]
+    if sf.stride() == strides:
+        return sf
+    return _restrided(sf, strides)
+
+
+@through_host
+def _restrided(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+# DeepGEMM's older name.
+get_col_major_tma_aligned_tensor = get_mn_major_tma_aligned_tensor
+
+
+@through_host
+def convert_fp8_fn_to_fnuz(data: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Converts OCP FP8, the format of checkpoints for other hardware, to gfx942's FP8. Data times scales stays exact.
+
+    A byte stands for half the value in e4m3fnuz, so bytes are kept and scales doubled. There are two exceptions: -0
+    (0x80 in e4m3fn, NaN in e4m3fnuz) becomes 0; NaN (0x7F and 0xFF in e4m3fn, ±240 in e4m3fnuz) stays NaN.
+
+    Args:
+        data: float8_e4m3fn, any shape and strides.
+        scales: fp32, any shape: factors of ``data``.
+
+    Returns:
+        float8_e4m3fnuz of the shape of ``data`` and fp32 of the shape of ``scales``, both new.
+
+    Raises:
+        TypeError: another dtype.
+    """
+    for name, tensor in (("data", data), ("scales", scales)):
+        check_tensor(name, tensor)
+    if data.dtype != torch.float8_e4m3fn:
+        raise TypeError(f"data must be float8_e4m3fn, got {data.dtype}")
+    if scales.dtype != torch.float32:
+        raise TypeError(f"scales must be float32, got {scales.dtype}")
+    bits = data.view(torch.uint8)
+    bits = torch.where(bits == 0x80, 0x00, torch.where(bits & 0x7F == 0x7F, 0x80, bits)).to(torch.uint8)
+    return bits.view(FP8), scales * 2
+
+
+def _check_castable(x: torch.Tensor, gran_k: int, fp8_max: float) -> None:
+    if gran_k != SCALE_BLOCK:
+        raise NotImplementedError(f"gran_k must be {SCALE_BLOCK}, what kernels here have scales for, got {gran_k}")
+    check_tensor("x", x)
+    if x.dtype not in _CASTABLE:
+        raise TypeError(f"x must be bfloat16, float16 or float32, got {x.dtype}")
+    if x.dim() != 2:
+        raise ValueError(f"x must be a matrix, got shape {tuple(x.shape)}")
+    if not isinstance(fp8_max, (int, float)):
+        raise TypeError(f"fp8_max must be a number, got {type(fp8_max).__name__}")
+    if not 0 < fp8_max <= FP8_MAX:
+        raise ValueError(f"fp8_max must be in (0, {FP8_MAX:g}], the range of float8_e4m3fnuz, got {fp8_max}")
+
+
+def _cast_blocks(
+    x: torch.Tensor, block_rows: int, use_ue8m0: bool, fp8_max: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, k = x.shape
+    row_blocks, k_blocks = ceil_div(rows, block_rows), ceil_div(k, SCALE_BLOCK)
+    padding = (0, k_blocks * SCALE_BLOCK - k, 0, row_blocks * block_rows - rows)
+    padded = torch.nn.functional.pad(x.detach().float(), padding)
+    blocks = padded.view(row_blocks, block_rows, k_blocks, SCALE_BLOCK)
+    largest = blocks.abs().amax(dim=(1, 3))
+    # Scales are at least the smallest normal number, so that blocks of zeros or tiny values don't divide by 0.
+    scales = (largest / fp8_max).clamp_min(torch.finfo(torch.float32).tiny)
+    if use_ue8m0:
+        mantissa, exponent = torch.frexp(scales)  # a power of two has mantissa 0.5
+        rounded = torch.ldexp(torch.ones_like(scales), exponent - (mantissa == 0.5).int())
+        scales = torch.where(scales.isfinite(), rounded, scales)
+    scaled = (blocks / scales[:, None, :, None]).clamp(-fp8_max, fp8_max)
+    data = scaled.view(padded.shape)[:rows, :k].contiguous().to(FP8)
+    return data, scales

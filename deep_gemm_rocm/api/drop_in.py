@@ -1,0 +1,202 @@
+"""DeepGEMM's functions that need no kernel of their own here, and ``import deep_gemm`` for this package."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from ..checks import check_int, check_tensor
+from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
+from .casts import NO_UE8M0, get_mn_major_tma_aligned_tensor
+from .mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits
+
+_NO_CUBLASLT = "there is no cuBLASLt for AMD's hardware; use bf16_gemm_{layout}"
+
+
+def transform_sf_into_required_layout(
+    sf: torch.Tensor,
+    mn: int,
+    k: int,
+    recipe: tuple[int, int, int] | tuple[int, int],
+    num_groups: int | None = None,
+    is_sfa: bool | None = None,
+    disable_ue8m0_cast: bool = False,
+    psum_layout: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Copies scales into the layout that kernels read fastest; DeepGEMM's function of this name, as on SM90.
+
+    Kernels here take scales of any strides, so calling this function is optional.
+
+    Args:
+        sf: fp32 [ceil(mn/rows), ceil(k/128)], any strides; with ``num_groups``, [num_groups, ceil(mn/rows),
+            ceil(k/128)].
+        mn, k: rows and columns of the operand.
+        recipe: how many rows and values along K share a scale: (rows, 128), or (rows of a, rows of b, 128). Rows are 1
+            or 128.
+        num_groups: groups of the operand; None if it is not grouped.
+        is_sfa: whether ``sf`` are the scales of a; only for a recipe of three numbers.
+        disable_ue8m0_cast: accepted and not used; scales stay fp32 on this hardware.
+        psum_layout: accepted and not used; it is for packed scales.
+
+    Returns:
+        Scales of single rows in the layout of ``get_mn_major_tma_aligned_tensor``; scales of 128 rows unchanged.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above.
+        NotImplementedError: scales packed as UE8M0, or another recipe.
+    """
+    rows, shared_k = _shared_by_a_scale(recipe, is_sfa)
+    check_tensor("sf", sf)
+    if sf.dtype == torch.int32:
+        raise NotImplementedError(f"sf must be float32: {NO_UE8M0}")
+    if sf.dtype != torch.float32:
+        raise TypeError(f"sf must be float32, got {sf.dtype}")
+    groups = () if num_groups is None else (check_int("num_groups", num_groups, 0),)
+    expected = (*groups, ceil_div(check_int("mn", mn, 0), rows), ceil_div(check_int("k", k, 0), shared_k))
+    if tuple(sf.shape) != expected:
+        raise ValueError(f"sf must have shape {expected}, got {tuple(sf.shape)}")
+    return get_mn_major_tma_aligned_tensor(sf) if rows == 1 else sf
+
+
+def _shared_by_a_scale(recipe: Any, is_sfa: bool | None) -> tuple[int, int]:
+    """How many rows and how many values along K share a scale."""
+    if not isinstance(recipe, (tuple, list)) or len(recipe) not in (2, 3):
+        raise TypeError(f"recipe must be a tuple of 2 or 3 ints, got {recipe!r}")
+    if (len(recipe) == 3) != (is_sfa is not None):
+        raise ValueError(f"is_sfa must be given with a recipe of 3 numbers and only then, got {is_sfa} with {recipe}")
+    rows, shared_k = recipe if len(recipe) == 2 else (recipe[0] if is_sfa else recipe[1], recipe[2])
+    if rows not in (1, SCALE_BLOCK) or shared_k != SCALE_BLOCK:
+        raise NotImplementedError(
+            f"recipe must be for 1 or {SCALE_BLOCK} rows and {SCALE_BLOCK} values along K, got {rows} and {shared_k}"
+        )
+    return rows, shared_k
+
+
+def get_mn_major_tma_aligned_packed_ue8m0_tensor(sf: torch.Tensor, psum_layout: torch.Tensor | None = None) -> NoReturn:
+    """Not for this hardware: raises NotImplementedError."""
+    raise NotImplementedError(f"scales can't be packed: {NO_UE8M0}")
+
+
+def get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor(
+    sf: torch.Tensor,
+    grouped_layout: torch.Tensor,
+    ks_cpu: Sequence[int],
+    gran_k: int,
+    k_alignment: int,
+    use_psum_layout: bool = False,
+) -> NoReturn:
+    """Not for this hardware: raises NotImplementedError."""
+    raise NotImplementedError(f"scales can't be packed: {NO_UE8M0}")
+
+
+def fp8_fp4_mqa_logits(
+    q: tuple[torch.Tensor, torch.Tensor | None],
+    kv: Pair,
+    weights: torch.Tensor,
+    cu_seq_len_k_start: torch.Tensor,
+    cu_seq_len_k_end: torch.Tensor,
+    clean_logits: bool = True,
+    max_seqlen_k: int = 0,
+    logits_dtype: torch.dtype = torch.float32,
+) -> torch.Tensor:
+    """``fp8_mqa_logits`` of ``q = (data, None)``; DeepGEMM's function of this name.
+
+    Raises:
+        NotImplementedError: ``q`` has scales, as only FP4 has, or ``logits_dtype`` is not fp32.
+        TypeError, ValueError and others: as ``fp8_mqa_logits``.
+    """
+    data = _fp8_of(q, logits_dtype)
+    return fp8_mqa_logits(data, kv, weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits, max_seqlen_k)
+
+
+def fp8_fp4_paged_mqa_logits(
+    q: tuple[torch.Tensor, torch.Tensor | None],
+    kv_cache: torch.Tensor,
+    weights: torch.Tensor,
+    context_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    schedule_meta: torch.Tensor,
+    max_context_len: int,
+    clean_logits: bool = False,
+    logits_dtype: torch.dtype = torch.float32,
+    indices: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``fp8_paged_mqa_logits`` of ``q = (data, None)``; DeepGEMM's function of this name.
+
+    Raises:
+        NotImplementedError: ``q`` has scales, as only FP4 has, or ``logits_dtype`` is not fp32.
+        TypeError, ValueError and others: as ``fp8_paged_mqa_logits``.
+    """
+    data = _fp8_of(q, logits_dtype)
+    return fp8_paged_mqa_logits(
+        data, kv_cache, weights, context_lens, block_table, schedule_meta, max_context_len, clean_logits, indices
+    )
+
+
+def _fp8_of(q: Any, logits_dtype: torch.dtype) -> torch.Tensor:
+    if not isinstance(q, (tuple, list)) or len(q) != 2:
+        raise TypeError(f"q must be a pair (FP8 data, None), got a {type(q).__name__}")
+    if q[1] is not None:
+        raise NotImplementedError("q must have no scales: gfx942 has no FP4; pass (FP8 data, None)")
+    if logits_dtype != torch.float32:
+        raise NotImplementedError(f"logits_dtype must be float32, got {logits_dtype}; convert the logits")
+    data: torch.Tensor = q[0]
+    return data
+
+
+def cublaslt_gemm_nt(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> NoReturn:
+    """Not for this hardware: raises NotImplementedError."""
+    raise NotImplementedError(_NO_CUBLASLT.format(layout="nt"))
+
+
+def cublaslt_gemm_nn(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> NoReturn:
+    """Not for this hardware: raises NotImplementedError."""
+    raise NotImplementedError(_NO_CUBLASLT.format(layout="nn"))
+
+
+def cublaslt_gemm_tn(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> NoReturn:
+    """Not for this hardware: raises NotImplementedError."""
+    raise NotImplementedError(_NO_CUBLASLT.format(layout="tn"))
+
+
+def cublaslt_gemm_tt(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> NoReturn:
+    """Not for this hardware: raises NotImplementedError."""
+    raise NotImplementedError(_NO_CUBLASLT.format(layout="tt"))
+
+
+def install_as_deep_gemm() -> None:
+    """Makes ``import deep_gemm`` find this package, for programs that were written for DeepGEMM.
+
+    ``deep_gemm``, ``deep_gemm.utils``, ``deep_gemm.utils.layout``, ``deep_gemm.utils.math`` and ``deep_gemm.testing``
+    then have this package's public names. This isn't done automatically, since some programs take an installed
+    ``deep_gemm`` for a sign of NVIDIA's hardware. Repeated calls change nothing.
+
+    Raises:
+        RuntimeError: another ``deep_gemm`` has been imported.
+    """
+    public = sys.modules[__package__.partition(".")[0]]
+    installed = sys.modules.get("deep_gemm")
+    if installed is not None:
+        if getattr(installed, "__implementation__", None) is public:
+            return
+        raise RuntimeError(f"deep_gemm is another package already, {getattr(installed, '__file__', installed)}")
+    names = ("deep_gemm", "deep_gemm.utils", "deep_gemm.utils.layout", "deep_gemm.utils.math", "deep_gemm.testing")
+    for name in names:
+        module: Any = types.ModuleType(name, public.__doc__)
+        is_package = any(other.startswith(f"{name}.") for other in names)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, origin=public.__file__, is_package=is_package)
+        if is_package:
+            module.__path__ = []
+        module.__file__ = public.__file__
+        module.__implementation__ = public
+        module.__all__ = list(public.__all__)
+        vars(module).update({public_name: getattr(public, public_name) for public_name in public.__all__})
+        sys.modules[name] = module
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)

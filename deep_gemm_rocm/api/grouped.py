@@ -1,0 +1,414 @@
+"""Grouped GEMM for mixtures of experts: one launch multiplies each group of rows with its expert's weight."""
+
+from __future__ import annotations
+
+import torch
+
+from ..checks import check_bool, check_int
+from ..heuristics import GemmConfig, choose_gemm_config
+from ..launch.gemm import gemm_launch
+from ..launch.launch import Launch
+from ..launch.repeated import Described, launches
+from ..problems.gemm import FP8_DTYPES, Recipe, check_gemm, check_recipe, flat_recipe, transposed, transposed_pair
+from ..problems.gemm_kind import Epilogue, Gemm
+from ..problems.layout import Pair, ceil_div, data_and_scales
+from ..runtime import settings
+
+
+@launches
+def m_grouped_fp8_gemm_nt_contiguous(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor | Pair,
+    grouped_layout: torch.Tensor | None = None,
+    recipe: tuple[int, int, int] | None = None,
+    recipe_a: tuple[int, int] | None = None,
+    recipe_b: tuple[int, int] | None = None,
+    compiled_dims: str = "nk",
+    disable_ue8m0_cast: bool = False,
+    use_psum_layout: bool = False,
+    ensure_zero_padding: bool = True,
+    expected_m_for_psum_layout: int | None = None,
+    *,
+    m_indices: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue = "identity",
+) -> Described[None]:
+    """Multiplies consecutive groups of rows: row i of ``d`` is row i of ``a`` times the ``b`` of its group.
+
+    DeepGEMM's function of this name, as one launch that doesn't wait for the device. Each group's first row is a
+    multiple of ``get_mk_alignment_for_contiguous_layout()``, by default 128. Rows between groups are padding, whose
+    values in ``a`` don't matter.
+
+    Args:
+        a: data float8_e4m3fnuz [M, K] and scales fp32 [M, ceil(K/128)].
+        b: data float8_e4m3fnuz [G, N, K] and scales fp32 [G, ceil(N/128), ceil(K/128)].
+        d: bf16, f16 or fp32 [M, N] to write into; or a pair to quantise the result, as for ``fp8_gemm_nt``. Strides and
+            alignment of ``a``, ``b`` and ``d`` are as for ``gemm_fp8``; groups of ``b`` are a multiple of 16 bytes
+            apart.
+        grouped_layout: int32 [M], contiguous, on the device: each row's group, negative for padding. Errors in it
+            show as NaN: the rows of a group that doesn't exist, or that isn't the group of their tile.
+        use_psum_layout: whether ``grouped_layout`` is int32 [G] instead, one past each group's last row. Group g starts
+            at the end of group g - 1, rounded up to the alignment. Rows after the last group's padding are not written.
+        ensure_zero_padding: whether to write zeros into padding rows; otherwise they are not written.
+        expected_m_for_psum_layout: about how many rows a group has. It affects the choice of a kernel, but no result.
+        bias, epilogue: as for ``gemm_fp8``; ``bias`` is [G, N] with contiguous rows any distance apart.
+        m_indices: another name for ``grouped_layout``.
+        recipe, recipe_a, recipe_b: as for ``fp8_gemm_nt``; scales of ``b`` have a first dimension G.
+        compiled_dims, disable_ue8m0_cast: as for ``fp8_gemm_nt``.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; nothing is written then.
+        NotImplementedError: a recipe that has no kernel.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    whole = check_recipe("m_grouped_fp8_gemm_nt_contiguous", recipe, recipe_a, recipe_b)
+    layout, layout_name = _one_layout(grouped_layout, m_indices)
+    return None, _contiguous(
+        a,
+        b,
+        d,
+        layout,
+        layout_name,
+        FP8_DTYPES,
+        whole,
+        use_psum_layout=use_psum_layout,
+        ensure_zero_padding=ensure_zero_padding,
+        expected_m=expected_m_for_psum_layout,
+        bias=bias,
+        epilogue=epilogue,
+    )
+
+
+def m_grouped_fp8_gemm_nn_contiguous(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor | Pair,
+    grouped_layout: torch.Tensor | None = None,
+    recipe: tuple[int, int, int] | None = None,
+    recipe_a: tuple[int, int] | None = None,
+    recipe_b: tuple[int, int] | None = None,
+    compiled_dims: str = "nk",
+    disable_ue8m0_cast: bool = False,
+    use_psum_layout: bool = False,
+    ensure_zero_padding: bool = True,
+    expected_m_for_psum_layout: int | None = None,
+    *,
+    m_indices: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue = "identity",
+) -> None:
+    """``m_grouped_fp8_gemm_nt_contiguous`` with ``b`` transposed: [G, K, N], scales [G, ceil(K/128), ceil(N/128)].
+
+    If N is contiguous, it must be a multiple of 4.
+    """
+    m_grouped_fp8_gemm_nt_contiguous(
+        a,
+        transposed_pair("b", b),
+        d,
+        grouped_layout,
+        recipe,
+        recipe_a,
+        recipe_b,
+        compiled_dims,
+        disable_ue8m0_cast,
+        use_psum_layout,
+        ensure_zero_padding,
+        expected_m_for_psum_layout,
+        m_indices=m_indices,
+        bias=bias,
+        epilogue=epilogue,
+    )
+
+
+def m_grouped_bf16_gemm_nn_contiguous(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    d: torch.Tensor | Pair,
+    grouped_layout: torch.Tensor | None = None,
+    compiled_dims: str = "nk",
+    use_psum_layout: bool = False,
+    ensure_zero_padding: bool = True,
+    expected_m_for_psum_layout: int | None = None,
+    *,
+    m_indices: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue = "identity",
+) -> None:
+    """``m_grouped_bf16_gemm_nt_contiguous`` with ``b`` transposed: [G, K, N]. If N is contiguous, it must be even."""
+    m_grouped_bf16_gemm_nt_contiguous(
+        a,
+        transposed("b", b),
+        d,
+        grouped_layout,
+        compiled_dims,
+        use_psum_layout,
+        ensure_zero_padding,
+        expected_m_for_psum_layout,
+        m_indices=m_indices,
+        bias=bias,
+        epilogue=epilogue,
+    )
+
+
+@launches
+def m_grouped_bf16_gemm_nt_contiguous(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    d: torch.Tensor | Pair,
+    grouped_layout: torch.Tensor | None = None,
+    compiled_dims: str = "nk",
+    use_psum_layout: bool = False,
+    ensure_zero_padding: bool = True,
+    expected_m_for_psum_layout: int | None = None,
+    *,
+    m_indices: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue = "identity",
+) -> Described[None]:
+    """``m_grouped_fp8_gemm_nt_contiguous`` for bf16 operands without scales; DeepGEMM's function of this name.
+
+    Args:
+        a: bf16 [M, K].
+        b: bf16 [G, N, K]; K is a multiple of 8.
+        d: bf16, f16 or fp32 [M, N] to write into.
+        grouped_layout and the others: as for ``m_grouped_fp8_gemm_nt_contiguous``.
+
+    Raises:
+        TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_contiguous``.
+    """
+    layout, layout_name = _one_layout(grouped_layout, m_indices)
+    return None, _contiguous(
+        a,
+        b,
+        d,
+        layout,
+        layout_name,
+        (torch.bfloat16,),
+        None,
+        use_psum_layout=use_psum_layout,
+        ensure_zero_padding=ensure_zero_padding,
+        expected_m=expected_m_for_psum_layout,
+        bias=bias,
+        epilogue=epilogue,
+    )
+
+
+@launches
+def m_grouped_fp8_gemm_nt_masked(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor | Pair,
+    masked_m: torch.Tensor,
+    expected_m: int,
+    recipe: tuple[int, int, int] | None = None,
+    recipe_a: tuple[int, int] | None = None,
+    recipe_b: tuple[int, int] | None = None,
+    compiled_dims: str = "nk",
+    disable_ue8m0_cast: bool = False,
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue = "identity",
+    enable_overlap: bool = False,
+    max_block_n: int | None = None,
+    signal: torch.Tensor | None = None,
+) -> Described[None]:
+    """Computes ``d[g] = a[g] · b[g]ᵀ`` for the first ``masked_m[g]`` rows of each group g.
+
+    DeepGEMM's function of this name, for decoding under graph capture: one launch that allocates nothing and doesn't
+    wait for the device, and whose grid doesn't depend on ``masked_m``.
+
+    Args:
+        a: data float8_e4m3fnuz [G, M, K] and scales fp32 [G, M, ceil(K/128)]; the scales may have any strides.
+        b: data float8_e4m3fnuz [G, N, K] and scales fp32 [G, ceil(N/128), ceil(K/128)].
+        d: bf16, f16 or fp32 [G, M, N] to write into; or a pair to quantise the result, as for ``fp8_gemm_nt``. Strides
+            and alignment of ``a``, ``b`` and ``d`` are as for ``gemm_fp8``; groups of ``a`` and ``b`` are a multiple of
+            16 bytes apart. Rows from ``masked_m[g]`` on are not written.
+        masked_m: int32 [G], contiguous, on the device, clamped to 0 … M.
+        expected_m: about how many rows a group has. It affects the choice of a kernel, but no result.
+        bias, epilogue: as for ``gemm_fp8``; ``bias`` is [G, N] with contiguous rows any distance apart.
+        recipe, recipe_a, recipe_b: as for ``fp8_gemm_nt``; scales of ``b`` have a first dimension G.
+        compiled_dims, disable_ue8m0_cast: as for ``fp8_gemm_nt``.
+        enable_overlap, max_block_n, signal: arguments of SGLang's build of DeepGEMM, whose kernel can signal finished
+            tiles to another one. ``enable_overlap`` must be False; the others are not used.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; nothing is written then.
+        NotImplementedError: a recipe that has no kernel, or ``enable_overlap``.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    if enable_overlap:
+        raise NotImplementedError("enable_overlap must be False: kernels here don't tell which tiles are done")
+    whole = check_recipe("m_grouped_fp8_gemm_nt_masked", recipe, recipe_a, recipe_b)
+    return None, _masked(a, b, d, masked_m, expected_m, FP8_DTYPES, whole, bias, epilogue)
+
+
+@launches
+def m_grouped_bf16_gemm_nt_masked(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    d: torch.Tensor | Pair,
+    masked_m: torch.Tensor,
+    expected_m: int,
+    compiled_dims: str = "nk",
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue = "identity",
+) -> Described[None]:
+    """``m_grouped_fp8_gemm_nt_masked`` for bf16 operands without scales; DeepGEMM's function of this name.
+
+    Args:
+        a: bf16 [G, M, K].
+        b: bf16 [G, N, K]; K is a multiple of 8.
+        d: bf16, f16 or fp32 [G, M, N] to write into.
+        masked_m, expected_m, compiled_dims, bias, epilogue: as for ``m_grouped_fp8_gemm_nt_masked``.
+
+    Raises:
+        TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_masked``.
+    """
+    return None, _masked(a, b, d, masked_m, expected_m, (torch.bfloat16,), None, bias, epilogue)
+
+
+# DeepGEMM's other names for these. Its fp8_fp4 functions also take FP4 operands; here both operands are FP8.
+fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
+bf16_m_grouped_gemm_nt_masked = m_grouped_bf16_gemm_nt_masked
+m_grouped_fp8_fp4_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
+m_grouped_fp8_fp4_gemm_nt_contiguous = m_grouped_fp8_gemm_nt_contiguous
+m_grouped_fp8_fp4_gemm_nn_contiguous = m_grouped_fp8_gemm_nn_contiguous
+
+
+def m_grouped_gemm_fp8_fp8_bf16_nt_contiguous(
+    lhs: Pair,
+    rhs: Pair,
+    out: torch.Tensor | Pair,
+    m_indices: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue = "identity",
+) -> None:
+    """``m_grouped_fp8_gemm_nt_contiguous`` with the names of DeepGEMM 1."""
+    m_grouped_fp8_gemm_nt_contiguous(lhs, rhs, out, m_indices=m_indices, bias=bias, epilogue=epilogue)
+
+
+def m_grouped_gemm_fp8_fp8_bf16_nt_masked(
+    lhs: Pair,
+    rhs: Pair,
+    out: torch.Tensor | Pair,
+    masked_m: torch.Tensor,
+    expected_m: int,
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue = "identity",
+) -> None:
+    """``m_grouped_fp8_gemm_nt_masked`` with the names of DeepGEMM 1."""
+    m_grouped_fp8_gemm_nt_masked(lhs, rhs, out, masked_m, expected_m, bias=bias, epilogue=epilogue)
+
+
+_Operand = Pair | torch.Tensor
+
+
+def _one_layout(grouped_layout: torch.Tensor | None, m_indices: torch.Tensor | None) -> tuple[torch.Tensor | None, str]:
+    if m_indices is None:
+        return grouped_layout, "grouped_layout"
+    if grouped_layout is not None:
+        raise TypeError("grouped_layout and m_indices are two names for the same argument; pass one of them")
+    return m_indices, "m_indices"
+
+
+def _contiguous(
+    a: _Operand,
+    b: _Operand,
+    d: _Operand,
+    layout: torch.Tensor | None,
+    layout_name: str,
+    dtypes: tuple[torch.dtype, ...],
+    recipe: Recipe | None,
+    *,
+    use_psum_layout: bool,
+    ensure_zero_padding: bool,
+    expected_m: int | None,
+    bias: torch.Tensor | None,
+    epilogue: Epilogue,
+) -> Launch | None:
+    if torch.compiler.is_compiling():
+        (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
+        output = data_and_scales(d)
+        rest = (use_psum_layout, ensure_zero_padding, expected_m, bias, epilogue)
+        ops = torch.ops.deep_gemm_rocm
+        if recipe is None:
+            ops.m_grouped_bf16_gemm_nt_contiguous(a_data, b_data, *output, layout, *rest)
+        else:
+            ops.m_grouped_fp8_gemm_nt_contiguous(a_data, sfa, b_data, sfb, *output, layout, flat_recipe(recipe), *rest)
+        return None
+    check_bool("use_psum_layout", use_psum_layout)
+    check_bool("ensure_zero_padding", ensure_zero_padding)
+    if expected_m is not None:
+        check_int("expected_m_for_psum_layout", expected_m, 1)
+        if not use_psum_layout:
+            raise ValueError("expected_m_for_psum_layout is for use_psum_layout=True only; leave it out")
+    grouping = "psum" if use_psum_layout else "contiguous"
+    gemm, arguments = check_gemm(
+        a,
+        b,
+        d,
+        dtypes=dtypes,
+        recipe=recipe,
+        grouping=grouping,
+        layout=layout,
+        layout_name=layout_name,
+        bias=bias,
+        epilogue=epilogue,
+    )
+    if gemm.m == 0 or gemm.n == 0:
+        return None
+    if use_psum_layout:
+        config = _choose(gemm, expected_m or ceil_div(gemm.m, gemm.groups), num_groups=gemm.groups)
+    else:
+        config = _choose(gemm, gemm.m, max_block_m=settings.values().alignment)
+    return gemm_launch(config, gemm, arguments, write_padding=ensure_zero_padding)
+
+
+def _masked(
+    a: _Operand,
+    b: _Operand,
+    d: _Operand,
+    masked_m: torch.Tensor,
+    expected_m: int,
+    dtypes: tuple[torch.dtype, ...],
+    recipe: Recipe | None,
+    bias: torch.Tensor | None,
+    epilogue: Epilogue,
+) -> Launch | None:
+    if torch.compiler.is_compiling():
+        (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
+        output = data_and_scales(d)
+        rest = (bias, epilogue)
+        ops = torch.ops.deep_gemm_rocm
+        if recipe is None:
+            ops.m_grouped_bf16_gemm_nt_masked(a_data, b_data, *output, masked_m, expected_m, *rest)
+        else:
+            scaled = (a_data, sfa, b_data, sfb, *output, masked_m, expected_m, flat_recipe(recipe))
+            ops.m_grouped_fp8_gemm_nt_masked(*scaled, *rest)
+        return None
+    expected_m = check_int("expected_m", expected_m, 0)
+    gemm, arguments = check_gemm(
+        a,
+        b,
+        d,
+        dtypes=dtypes,
+        recipe=recipe,
+        grouping="masked",
+        layout=masked_m,
+        layout_name="masked_m",
+        bias=bias,
+        epilogue=epilogue,
+    )
+    if gemm.m == 0 or gemm.n == 0:
+        return None
+    config = _choose(gemm, min(max(expected_m, 1), gemm.m), num_groups=gemm.groups)
+    return gemm_launch(config, gemm, arguments)
+
+
+def _choose(gemm: Gemm, rows: int, *, num_groups: int = 1, max_block_m: int = 256) -> GemmConfig:
+    num_cus = settings.num_cus()
+    return choose_gemm_config(gemm.kind, rows, gemm.n, gemm.k, num_cus, num_groups=num_groups, max_block_m=max_block_m)

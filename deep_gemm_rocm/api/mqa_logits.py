@@ -1,0 +1,238 @@
+"""Logits of the sparse indexer, which selects the keys for attention, under DeepGEMM's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..checks import check_bool, check_int
+from ..launch.mqa_logits import mqa_logits_launch, paged_mqa_logits_launch
+from ..launch.repeated import Described, launches
+from ..problems.attention import MAX_DECODE_TOKENS, MAX_TOKENS, check_data, check_form, check_one_device, check_pages
+from ..problems.gemm import ALIGNMENT
+from ..problems.layout import Pair
+from ..runtime.arrays import through_host
+
+_FP8 = torch.float8_e4m3fnuz
+_HEADS = (32, 64)
+_HEAD_DIMS = (32, 64, 128)
+_PAGE_TOKENS = 64
+_SEGMENT_TOKENS = 256  # tokens that a workgroup computes at a time
+_SCALE_BYTES = 4
+_MAX_UNITS = 2**16
+
+
+@launches
+def fp8_mqa_logits(
+    q: torch.Tensor,
+    kv: Pair,
+    weights: torch.Tensor,
+    cu_seq_len_k_start: torch.Tensor,
+    cu_seq_len_k_end: torch.Tensor,
+    clean_logits: bool = True,
+    max_seqlen_k: int = 0,
+) -> Described[torch.Tensor]:
+    """``logits[s, j] = kv_scale[j] · Σ_h weights[s, h] · max(q[s, h] · kv[j], 0)`` for keys j that query s sees.
+
+    DeepGEMM's function of this name. The matrix cores sum over D; heads are summed in fp32. The same inputs give the
+    same bits.
+
+    Args:
+        q: float8_e4m3fnuz [S, H, D], H 32 or 64, D 32, 64 or 128; heads contiguous, queries any multiple of 16 bytes
+            apart. Its scales are to be multiplied into ``weights``.
+        kv: float8_e4m3fnuz [Skv, D], rows any multiple of 16 bytes apart, and their scales, fp32 [Skv], contiguous.
+        weights: fp32 [S, H], rows contiguous.
+        cu_seq_len_k_start, cu_seq_len_k_end: int32 [S]: query s sees the keys from its start up to, but not including,
+            its end. Keys outside [0, Skv) are ignored.
+        clean_logits: whether logits of keys that a query doesn't see are -inf; otherwise they are undefined.
+        max_seqlen_k: if positive, the result is compressed to ``max_seqlen_k`` columns, up to 2^28, whose first is the
+            first key that the query sees. Then ``clean_logits`` must be False.
+
+    Returns:
+        fp32 [S, Skv], or compressed [S, max_seqlen_k].
+
+    Raises:
+        TypeError, ValueError: an argument is not as above.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    if torch.compiler.is_compiling():
+        traced: torch.Tensor = torch.ops.deep_gemm_rocm.fp8_mqa_logits(
+            q, *kv, weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits, max_seqlen_k
+        )
+        return traced, None
+    if not isinstance(kv, (tuple, list)) or len(kv) != 2:
+        raise TypeError(f"kv must be a pair (FP8 data, scales), got {type(kv).__name__}")
+    keys, key_scales = kv
+    _check_q(q, 3)
+    queries, heads, head_dim = q.shape
+    check_form("kv[0]", keys, _FP8, (None, head_dim))
+    check_form("kv[1]", key_scales, torch.float32, (len(keys),))
+    check_form("weights", weights, torch.float32, (queries, heads))
+    check_form("cu_seq_len_k_start", cu_seq_len_k_start, torch.int32, (queries,))
+    check_form("cu_seq_len_k_end", cu_seq_len_k_end, torch.int32, (queries,))
+    _check_aligned("q", q)
+    _check_aligned("kv[0]", keys)
+    tensors = {
+        "q": q, "kv[0]": keys, "kv[1]": key_scales, "weights": weights, "cu_seq_len_k_start": cu_seq_len_k_start,
+        "cu_seq_len_k_end": cu_seq_len_k_end,
+    }  # fmt: skip
+    check_one_device(tensors)
+    columns = check_int("max_seqlen_k", max_seqlen_k, 0, MAX_TOKENS)
+    check_bool("clean_logits", clean_logits)
+    if columns and clean_logits:
+        raise ValueError("clean_logits must be False for compressed logits (max_seqlen_k > 0)")
+    logits = q.new_empty(queries, columns or len(keys), dtype=torch.float32)
+    launch = mqa_logits_launch(
+        q,
+        keys,
+        key_scales,
+        weights,
+        cu_seq_len_k_start,
+        cu_seq_len_k_end,
+        logits,
+        clean=clean_logits,
+        compressed=columns > 0,
+    )
+    return logits, launch
+
+
+@through_host
+def get_paged_mqa_logits_metadata(
+    context_lens: torch.Tensor, block_kv: int, num_sms: int, indices: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Computes how ``fp8_paged_mqa_logits`` distributes its work to compute units.
+
+    Args:
+        context_lens: int32 [B] or [B, next_n], as for ``fp8_paged_mqa_logits``.
+        block_kv: tokens of a block of the cache, 64.
+        num_sms: compute units to use, up to 65536.
+        indices: as for ``fp8_paged_mqa_logits``.
+
+    Returns:
+        int32 [num_sms + 1, 2] on the device of ``context_lens``, computed without waiting for it. Row i is where the
+        work of unit i begins: a sequence, and a segment of 256 tokens in it. Row i + 1 is where it ends.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above.
+    """
+    check_data("context_lens", context_lens)
+    if context_lens.dtype != torch.int32:
+        raise TypeError(f"context_lens must be int32, got {context_lens.dtype}")
+    if context_lens.dim() not in (1, 2) or context_lens.shape[1:] == (0,):
+        raise ValueError(f"context_lens must be [batch] or [batch, next_n], got shape {tuple(context_lens.shape)}")
+    if indices is not None:
+        check_form("indices", indices, torch.int32, (len(context_lens),))
+    _check_block_kv(block_kv)
+    units = check_int("num_sms", num_sms, 1, _MAX_UNITS)
+    tokens = context_lens if context_lens.dim() == 1 else context_lens.amax(dim=1)
+    segments = (tokens.clamp_min(0).long() + _SEGMENT_TOKENS - 1) // _SEGMENT_TOKENS
+    ends = segments.cumsum(0)
+    total = ends[-1] if len(ends) else segments.sum()
+    first = torch.arange(units + 1, device=tokens.device) * total // units
+    sequence = torch.searchsorted(ends, first, right=True)
+    before = torch.cat([ends.new_zeros(1), ends])[sequence]
+    return torch.stack([sequence, first - before], dim=1).int()
+
+
+@launches
+def fp8_paged_mqa_logits(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    weights: torch.Tensor,
+    context_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    schedule_meta: torch.Tensor,
+    max_context_len: int,
+    clean_logits: bool = False,
+    indices: torch.Tensor | None = None,
+) -> Described[torch.Tensor]:
+    """``fp8_mqa_logits`` for each sequence's last tokens, with keys in a paged cache; DeepGEMM's function of this name.
+
+    Args:
+        q: float8_e4m3fnuz [B, next_n, H, D], next_n from 1 to 4; H and D as for ``fp8_mqa_logits``. Contiguous.
+        kv_cache: uint8 [blocks, 64, 1, D + 4]. A block holds all its values, [64, D] float8_e4m3fnuz, and then all
+            their scales, [64] fp32. Each block is contiguous; the stride between blocks is arbitrary.
+        weights: fp32 [B · next_n, H], rows contiguous.
+        context_lens: int32 [B, next_n], the number of keys that each query sees; or [B], the tokens of each sequence
+            including its last next_n, of which query i sees the first ``context_len - next_n + 1 + i``.
+        block_table: int32 [B, blocks of a sequence], rows contiguous.
+        schedule_meta: what ``get_paged_mqa_logits_metadata`` returned for ``context_lens``.
+        max_context_len: columns of the result, up to 2^28.
+        clean_logits: whether logits of keys that a query doesn't see are -inf; otherwise they are undefined.
+        indices: int32 [B], checked and not used. In DeepGEMM, with next_n 1, neighbours with equal indices are tokens
+            of one sequence with equal rows of ``block_table``. Its SM100 kernels then read the keys once for all.
+
+    Returns:
+        fp32 [B · next_n, max_context_len].
+
+    Raises:
+        TypeError, ValueError: an argument is not as above.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    if torch.compiler.is_compiling():
+        traced: torch.Tensor = torch.ops.deep_gemm_rocm.fp8_paged_mqa_logits(
+            q, kv_cache, weights, context_lens, block_table, schedule_meta, max_context_len, clean_logits, indices
+        )
+        return traced, None
+    _check_q(q, 4)
+    batch, next_n, heads, head_dim = q.shape
+    if not 1 <= next_n <= MAX_DECODE_TOKENS:
+        raise ValueError(f"q must have 1 to {MAX_DECODE_TOKENS} tokens for each sequence, got {next_n}")
+    if not q.is_contiguous() or q.data_ptr() % ALIGNMENT:
+        raise ValueError(f"q must be contiguous and start at a multiple of {ALIGNMENT} bytes, got {q.stride()}")
+    check_form("kv_cache", kv_cache, torch.uint8, (None, None, 1, head_dim + _SCALE_BYTES))
+    _check_block_kv(kv_cache.shape[1])
+    page_bytes = _PAGE_TOKENS * (head_dim + _SCALE_BYTES)
+    if kv_cache.stride()[1] != head_dim + _SCALE_BYTES or (len(kv_cache) > 1 and kv_cache.stride(0) < page_bytes):
+        raise ValueError(f"each block of kv_cache must be contiguous, got strides {kv_cache.stride()}")
+    if kv_cache.data_ptr() % ALIGNMENT or (len(kv_cache) > 1 and kv_cache.stride(0) % ALIGNMENT):
+        raise ValueError(f"blocks of kv_cache must start at multiples of {ALIGNMENT} bytes; .clone() it")
+    check_form("weights", weights, torch.float32, (batch * next_n, heads))
+    check_data("context_lens", context_lens)
+    per_query = context_lens.dim() == 2
+    check_pages(batch, next_n, len(kv_cache), _PAGE_TOKENS, block_table, context_lens, per_query=per_query)
+    if not context_lens.is_contiguous():
+        raise ValueError(f"context_lens must be contiguous, got strides {context_lens.stride()}")
+    if indices is not None:
+        check_form("indices", indices, torch.int32, (batch,))
+    columns = check_int("max_context_len", max_context_len, 0, MAX_TOKENS)
+    check_bool("clean_logits", clean_logits)
+    check_form("schedule_meta", schedule_meta, torch.int32, (None, 2))
+    if len(schedule_meta) < 2 or not schedule_meta.is_contiguous():
+        raise ValueError(f"schedule_meta must be contiguous [num_sms + 1, 2], got shape {tuple(schedule_meta.shape)}")
+    tensors = {
+        "q": q, "kv_cache": kv_cache, "weights": weights, "context_lens": context_lens, "block_table": block_table,
+        "schedule_meta": schedule_meta,
+    }  # fmt: skip
+    check_one_device(tensors)
+    shape = (batch * next_n, columns)
+    if clean_logits:
+        logits = q.new_full(shape, -torch.inf, dtype=torch.float32)
+    else:
+        logits = q.new_empty(shape, dtype=torch.float32)
+    if logits.numel() == 0 or len(kv_cache) == 0:
+        return logits, None
+    return logits, paged_mqa_logits_launch(q, kv_cache, weights, context_lens, block_table, schedule_meta, logits)
+
+
+def _check_q(q: Any, dims: int) -> None:
+    check_form("q", q, _FP8, (None,) * dims)
+    heads, head_dim = q.shape[-2:]
+    if heads not in _HEADS or head_dim not in _HEAD_DIMS:
+        raise ValueError(f"q must have {_HEADS} heads of {_HEAD_DIMS} elements, got shape {tuple(q.shape)}")
+
+
+def _check_aligned(name: str, tensor: torch.Tensor) -> None:
+    """Checks that rows are contiguous and start at multiples of the 16 bytes that a lane loads."""
+    misaligned = tensor.stride(0) % ALIGNMENT or tensor.data_ptr() % ALIGNMENT
+    if tensor.numel() and (misaligned or not tensor[0].is_contiguous()):
+        raise ValueError(
+            f"rows of {name} must be contiguous and start at multiples of {ALIGNMENT} bytes, got strides "
+            f"{tensor.stride()}; .clone() it"
+        )
+
+
+def _check_block_kv(block_kv: Any) -> None:
+    if check_int("block_kv", block_kv, 1) != _PAGE_TOKENS:
+        raise ValueError(f"a block of the cache must have {_PAGE_TOKENS} tokens, got {block_kv}")

@@ -1,0 +1,369 @@
+"""Compiles the kernels of a model in advance."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import jit
+from ..checks import check_int
+from ..heuristics import heads_of_every_tile
+from ..launch import planning
+from ..problems.layout import SCALE_BLOCK, ceil_div
+from . import attention, gemm, grouped, k_grouped, mqa_logits
+
+_FP8 = torch.float8_e4m3fnuz
+_PAGE_TOKENS = 64
+_SCALE_BYTES = 4
+_MODELS = Path(__file__).resolve().parents[1] / "models"
+
+# The choice of a kernel changes where M fills another tile, of up to 256 rows, or another round of tiles on the device.
+# For small M, every row may change the choice; for large M, changes are rare.
+_ALL_M = (*range(1, 64), *range(64, 1024, 16), *range(1024, 8192, 128), *range(8192, 32769, 1024))
+
+
+class _Function(NamedTuple):
+    """A public function, and how to call it for a workload.
+
+    Attributes:
+        call: the public function.
+        called: called with (function, m, workload), calls the public function on tensors of these sizes.
+        dtype: dtype of the operands, FP8 ones with scales; None if the workload has it.
+        layout: as in a GEMM's name. The first letter is ``t`` if ``a`` is [K, M], the second ``n`` if ``b`` is [K, N].
+    """
+
+    call: Callable[..., Any]
+    called: Callable[[_Function, int, Workload], Any]
+    dtype: torch.dtype | None
+    layout: str = "nt"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Calls of one function with each m in ``m_list``; see ``warmup_kernels`` for the fields."""
+
+    function: str
+    m_list: Sequence[int]
+    n: int
+    k: int
+    num_groups: int = 1
+    d_dtype: torch.dtype = torch.bfloat16
+    dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            TypeError, ValueError: a field is not as ``warmup_kernels`` documents it.
+        """
+        if not isinstance(self.function, str) or self.function not in _FUNCTIONS:
+            raise ValueError(f"the function's name must be one of {', '.join(_FUNCTIONS)}, got {self.function!r}")
+        if not isinstance(self.m_list, Sequence) or isinstance(self.m_list, str) or not self.m_list:
+            raise TypeError(f"m_list must be a list of at least one int, got {self.m_list!r}")
+        for m in self.m_list:
+            check_int("m_list's numbers", m, 1)
+        for name in ("n", "k", "num_groups"):
+            check_int(name, getattr(self, name), 1)
+        if not isinstance(self.d_dtype, torch.dtype):
+            raise TypeError(f"d_dtype must be a torch.dtype, got {self.d_dtype!r}")
+        if self.dtype is not None and _FUNCTIONS[self.function].dtype is not None:
+            raise ValueError(f"dtype must be None for {self.function}, whose operands have only one, got {self.dtype}")
+        if not isinstance(self.dtype, (torch.dtype, type(None))):
+            raise TypeError(f"dtype must be a torch.dtype, got {self.dtype!r}")
+
+
+def warmup_kernels(
+    name: str,
+    m_list: Sequence[int],
+    n: int,
+    k: int,
+    num_groups: int = 1,
+    *,
+    d_dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype | None = None,
+) -> int:
+    """Compiles and loads, in parallel, all kernels that a function needs for these sizes.
+
+    Afterwards, calls with these sizes neither compile nor read a file. A list of many M needs only a handful of
+    kernels, since M only affects the choice of tiles. Nothing is launched, and no device memory is needed. Recipes,
+    scales and strides are the function's defaults.
+
+    Args:
+        name: the name of a public function: a dense or grouped GEMM, under any of its names; attention, for prompts or
+            decoding; or the indexer's logits.
+        m_list: rows of ``a`` for functions without groups; rows of all groups together for contiguous groups; expected
+            rows of a group for masked groups; rows of the output for groups along K; queries of a sequence for
+            attention and logits; sequences for functions with a paged cache.
+        n: columns of the output; elements of a head of v for attention; heads for logits.
+        k: size of the summed dimension, of each group for groups along K; elements of a head of q for attention and
+            logits.
+        num_groups: number of groups; 1 for functions without groups.
+        d_dtype: dtype of the output; ignored for logits, which are always fp32.
+        dtype: dtype of q, k and v for attention, ``d_dtype`` if None. None for all other functions.
+
+    Returns:
+        The number of different kernels, whether they were compiled now or before.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above, or the function doesn't take it.
+        hip.NoDeviceError, jit.JitError: there is no device, or a compile failed.
+    """
+    wanted = plan([Workload(name, m_list, n, k, num_groups, d_dtype, dtype)])
+    compile_all(wanted)
+    return len(wanted)
+
+
+def functions() -> tuple[str, ...]:
+    """The names of the functions that can be warmed up."""
+    return tuple(_FUNCTIONS)
+
+
+def models() -> dict[str, Path]:
+    """The workload files that come with this package, by the model's name."""
+    return {file.stem: file for file in sorted(_MODELS.glob("*.json"))}
+
+
+def load(file: Path) -> list[Workload]:
+    """Reads the workloads in a file: a JSON list of objects with ``function``, ``n`` and ``k``.
+
+    Optional are ``num_groups``, ``d_dtype`` and ``dtype`` (such as ``bfloat16``, ``float32``, ``float8_e4m3fnuz``), and
+    ``m``, a number or a list of numbers. Without ``m``, the workload covers every M from 1 to 32768.
+
+    Raises:
+        ValueError: the file is not of that form.
+        OSError: it can't be read.
+    """
+    try:
+        entries = json.loads(file.read_text())
+    except ValueError as error:
+        raise ValueError(f"{file} must be JSON: {error}") from error
+    if not isinstance(entries, list) or not entries:
+        raise ValueError(f"{file} must be a JSON list of at least one object")
+    return [_workload(f"{file}, entry {index}", entry) for index, entry in enumerate(entries)]
+
+
+def plan(workloads: Iterable[Workload]) -> list[jit.Request]:
+    """The kernels that these workloads need, each once.
+
+    Raises:
+        TypeError, ValueError: a function doesn't accept a workload's sizes.
+        hip.NoDeviceError: there is no device.
+    """
+    with planning.planning() as wanted:
+        for workload in workloads:
+            function = _FUNCTIONS[workload.function]
+            for m in workload.m_list:
+                function.called(function, m, workload)
+    return list(wanted.values())
+
+
+def compile_all(
+    wanted: Sequence[jit.Request],
+    jobs: int | None = None,
+    done: Callable[[jit.Kernel], None] = lambda kernel: None,
+) -> None:
+    """Compiles and loads the kernels, ``jobs`` at once (as many as this process has CPUs if None).
+
+    Args:
+        done: called with each kernel when it is ready.
+
+    Raises:
+        hip.NoDeviceError, jit.JitError: there is no device, or a compile failed. Running compiles are finished first.
+    """
+    with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0)), "warmup") as threads:
+        futures = [threads.submit(jit.get_kernel, *request) for request in wanted]
+        try:
+            for future in futures:
+                done(future.result())
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
+
+
+def _workload(where: str, entry: Any) -> Workload:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where} must be an object, got {entry!r}")
+    known = {"function", "m", "n", "k", "num_groups", "d_dtype", "dtype"}
+    if unknown := entry.keys() - known:
+        raise ValueError(f"{where} has unknown keys {sorted(unknown)}; known are {sorted(known)}")
+    if missing := {"function", "n", "k"} - entry.keys():
+        raise ValueError(f"{where} lacks {sorted(missing)}")
+    m = entry.get("m", _ALL_M)
+    dtypes: dict[str, Any] = {
+        name: getattr(torch, str(entry[name]), None) for name in ("d_dtype", "dtype") if name in entry
+    }
+    for name, dtype in dtypes.items():
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"{where}: {name} must be the name of a dtype of torch, got {entry[name]!r}")
+    try:
+        return Workload(
+            entry["function"],
+            [m] if isinstance(m, int) else m,
+            entry["n"],
+            entry["k"],
+            entry.get("num_groups", 1),
+            **dtypes,
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _tensor(*shape: int, dtype: torch.dtype | None) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _operand(
+    function: _Function, groups: tuple[int, ...], rows: int, k: int, scaled_rows: int, transposed: bool
+) -> Any:
+    data = _tensor(*groups, *((k, rows) if transposed else (rows, k)), dtype=function.dtype)
+    if function.dtype != _FP8:
+        return data
+    blocks = (ceil_div(rows, scaled_rows), ceil_div(k, SCALE_BLOCK))
+    return data, _tensor(*groups, *(reversed(blocks) if transposed else blocks), dtype=torch.float32)
+
+
+def _operands(function: _Function, m: int, of: Workload, groups_of_a: tuple[int, ...], groups: tuple[int, ...]) -> Any:
+    a = _operand(function, groups_of_a, m, of.k, 1, function.layout[0] == "t")
+    b = _operand(function, groups, of.n, of.k, SCALE_BLOCK, function.layout[1] == "n")
+    return a, b
+
+
+def _dense(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    function.call(*_operands(function, m, of, (), ()), _tensor(m, of.n, dtype=of.d_dtype))
+
+
+def _contiguous(function: _Function, m: int, of: Workload) -> None:
+    operands = _operands(function, m, of, (), (of.num_groups,))
+    function.call(*operands, _tensor(m, of.n, dtype=of.d_dtype), _tensor(m, dtype=torch.int32))
+
+
+def _masked(function: _Function, m: int, of: Workload) -> None:
+    groups = of.num_groups
+    operands = _operands(function, m, of, (groups,), (groups,))
+    function.call(*operands, _tensor(groups, m, of.n, dtype=of.d_dtype), _tensor(groups, dtype=torch.int32), m)
+
+
+def _along_k(function: _Function, m: int, of: Workload) -> None:
+    groups, packed = of.num_groups, function.layout == "nt"
+
+    def operand(rows: int) -> Any:
+        data = _tensor(*((groups * of.k * rows,) if packed else (groups * of.k, rows)), dtype=function.dtype)
+        if function.dtype != _FP8:
+            return data
+        blocks = groups * ceil_div(of.k, SCALE_BLOCK)
+        return data, _tensor(*((rows, blocks) if packed else (blocks, rows)), dtype=torch.float32)
+
+    d = _tensor(groups, m, of.n, dtype=of.d_dtype)
+    function.call(operand(m), operand(of.n), d, [of.k] * groups, _tensor(groups, dtype=torch.int32))
+
+
+def _attention(function: _Function, m: int, of: Workload) -> None:
+    for heads in heads_of_every_tile(m):
+        q, k, v = (_heads(of, heads, m, width) for width in (of.k, of.k, of.n))
+        function.call(q, k, v, out=_heads_of_output(of, heads, m), **_descales(of))
+
+
+def _decode(function: _Function, m: int, of: Workload) -> None:
+    q, k, v = _heads(of, m, 1, of.k), _heads(of, 1, _PAGE_TOKENS, of.k), _heads(of, 1, _PAGE_TOKENS, of.n)
+    function.call(q, k, v, out=_heads_of_output(of, m, 1), **_pages(m), **_descales(of))
+
+
+def _latent_decode(function: _Function, m: int, of: Workload) -> None:
+    q, cache = _heads(of, m, 1, of.k), _heads(of, 1, _PAGE_TOKENS, of.k)
+    function.call(q, cache, d_v=of.n, out=_heads_of_output(of, m, 1), **_pages(m))
+
+
+def _heads(of: Workload, batch: int, tokens: int, width: int) -> torch.Tensor:
+    _check_no_groups(of)
+    return _tensor(batch, tokens, 1, width, dtype=of.dtype or of.d_dtype)
+
+
+def _heads_of_output(of: Workload, batch: int, tokens: int) -> torch.Tensor:
+    return _tensor(batch, tokens, 1, of.n, dtype=of.d_dtype)
+
+
+def _descales(of: Workload) -> dict[str, torch.Tensor]:
+    names = ("q_descale", "k_descale", "v_descale") if of.dtype == _FP8 else ()
+    return {name: _tensor(1, dtype=torch.float32) for name in names}
+
+
+def _pages(sequences: int) -> dict[str, torch.Tensor]:
+    table, lengths = _tensor(sequences, 1, dtype=torch.int32), _tensor(sequences, dtype=torch.int32)
+    return {"block_table": table, "context_lens": lengths}
+
+
+def _logits(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    keys = _tensor(1, of.k, dtype=_FP8), _tensor(1, dtype=torch.float32)
+    bounds = _tensor(m, dtype=torch.int32), _tensor(m, dtype=torch.int32)
+    function.call(_tensor(m, of.n, of.k, dtype=_FP8), keys, _tensor(m, of.n, dtype=torch.float32), *bounds)
+
+
+def _paged_logits(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    cache = _tensor(1, _PAGE_TOKENS, 1, of.k + _SCALE_BYTES, dtype=torch.uint8)
+    function.call(
+        _tensor(m, 1, of.n, of.k, dtype=_FP8),
+        cache,
+        _tensor(m, of.n, dtype=torch.float32),
+        **_pages(m),
+        schedule_meta=_tensor(2, 2, dtype=torch.int32),
+        max_context_len=1,
+    )
+
+
+def _check_no_groups(of: Workload) -> None:
+    if of.num_groups != 1:
+        raise ValueError(f"num_groups must be 1 for a function without groups, got {of.num_groups}")
+
+
+def _rows(
+    module: ModuleType,
+    called: Callable[[_Function, int, Workload], None],
+    dtype: torch.dtype | None,
+    layout: str,
+    *names: str,
+) -> dict[str, _Function]:
+    return {name: _Function(getattr(module, name), called, dtype, layout) for name in names}
+
+
+_BF16, _F16 = torch.bfloat16, torch.float16
+_FUNCTIONS = (
+    _rows(gemm, _dense, _FP8, "nt", "fp8_gemm_nt", "gemm_fp8", "gemm_fp8_fp8_bf16_nt", "fp8_fp4_gemm_nt")
+    | _rows(gemm, _dense, _FP8, "nn", "fp8_gemm_nn", "fp8_fp4_gemm_nn")
+    | _rows(gemm, _dense, _FP8, "tn", "fp8_gemm_tn", "fp8_fp4_gemm_tn")
+    | _rows(gemm, _dense, _FP8, "tt", "fp8_gemm_tt", "fp8_fp4_gemm_tt")
+    | _rows(gemm, _dense, _BF16, "nt", "bf16_gemm_nt")
+    | _rows(gemm, _dense, _BF16, "nn", "bf16_gemm_nn")
+    | _rows(gemm, _dense, _BF16, "tn", "bf16_gemm_tn")
+    | _rows(gemm, _dense, _BF16, "tt", "bf16_gemm_tt")
+    | _rows(gemm, _dense, _F16, "nt", "f16_gemm_nt")
+    | _rows(
+        grouped, _contiguous, _FP8, "nt", "m_grouped_fp8_gemm_nt_contiguous", "m_grouped_fp8_fp4_gemm_nt_contiguous"
+    )
+    | _rows(grouped, _contiguous, _FP8, "nt", "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous")
+    | _rows(
+        grouped, _contiguous, _FP8, "nn", "m_grouped_fp8_gemm_nn_contiguous", "m_grouped_fp8_fp4_gemm_nn_contiguous"
+    )
+    | _rows(grouped, _contiguous, _BF16, "nt", "m_grouped_bf16_gemm_nt_contiguous")
+    | _rows(grouped, _contiguous, _BF16, "nn", "m_grouped_bf16_gemm_nn_contiguous")
+    | _rows(grouped, _masked, _FP8, "nt", "m_grouped_fp8_gemm_nt_masked", "fp8_m_grouped_gemm_nt_masked")
+    | _rows(grouped, _masked, _FP8, "nt", "m_grouped_fp8_fp4_gemm_nt_masked", "m_grouped_gemm_fp8_fp8_bf16_nt_masked")
+    | _rows(grouped, _masked, _BF16, "nt", "m_grouped_bf16_gemm_nt_masked", "bf16_m_grouped_gemm_nt_masked")
+    | _rows(k_grouped, _along_k, _FP8, "nt", "k_grouped_fp8_gemm_nt_contiguous")
+    | _rows(k_grouped, _along_k, _FP8, "tn", "k_grouped_fp8_gemm_tn_contiguous")
+    | _rows(k_grouped, _along_k, _BF16, "tn", "k_grouped_bf16_gemm_tn_contiguous")
+    | _rows(attention, _attention, None, "", "flash_attention")
+    | _rows(attention, _decode, None, "", "flash_attention_decode")
+    | _rows(attention, _latent_decode, None, "", "mla_decode")
+    | _rows(mqa_logits, _logits, _FP8, "", "fp8_mqa_logits")
+    | _rows(mqa_logits, _paged_logits, _FP8, "", "fp8_paged_mqa_logits")
+)

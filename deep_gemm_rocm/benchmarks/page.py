@@ -1,0 +1,168 @@
+"""The page docs/benchmarks.md and its picture, docs/speed.svg: ``python -m deep_gemm_rocm bench --write-docs``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .operations import OPERATIONS
+from .report import geomean, markdown_table
+from .shapes import DENSE, AnyShape, Shape
+from .suite import Result
+
+PICTURE = "speed.svg"
+
+# Microseconds on an MI300X, recipe 1x128x128. They are kernel times over rotated arguments, so with cold caches.
+PUBLISHED = {
+    Shape(64, 2112, 7168): 19.1577,
+    Shape(64, 7168, 2048): 11.0504,
+    Shape(128, 2112, 7168): 19.7518,
+    Shape(128, 7168, 2048): 13.4382,
+    Shape(1024, 2112, 7168): 57.3845,
+    Shape(1024, 7168, 2048): 56.4329,
+    Shape(4096, 2112, 7168): 167.5622,
+    Shape(4096, 7168, 2048): 167.0036,
+    Shape(16384, 2112, 7168): 668.8131,
+    Shape(16384, 7168, 2048): 613.4158,
+}
+_SOURCE = (
+    "[AITER's table](https://github.com/ROCm/aiter/blob/1a4121e559b347d3567a3b4cf6daefe99f541044/"
+    "aiter/configs/model_configs/a8w8_blockscale_tuned_gemm_ds_v3.csv)"
+)
+
+_PUBLISHED_OP = "fp8_gemm_nt"
+# A sentence on each operation, and the shapes that are measured.
+_SECTIONS = {
+    "fp8_gemm_nt": ("Dense FP8 with fine-grained scales, MxNxK: the shapes of DeepGEMM's tests.", ""),
+    "bf16_gemm_nt": (
+        "Dense bf16, MxNxK.",
+        "128x4096x7168 4096x2112x7168 4096x4096x7168 4096x7168x2048 4096x24576x1536",
+    ),
+    "m_grouped_fp8_gemm_nt_contiguous": (
+        "Mixture of experts, prefill: MxNxKxGROUPS, where groups have 0.7 to 1.3 times M rows.",
+        "8192x4096x7168x4 4096x7168x2048x8",
+    ),
+    "m_grouped_fp8_gemm_nt_masked": (
+        "Mixture of experts, decoding: expected MxNxKxGROUPS, where groups have 0.7 to 1.3 times M rows.",
+        "20x6144x7168x6 20x7168x3072x6 20x7168x3072x32 192x6144x7168x32 1024x4096x7168x1",
+    ),
+    "k_grouped_fp8_gemm_tn_contiguous": (
+        "Weight gradients of experts: MxNxKxGROUPS, where groups have 0.7 to 1.3 times K.",
+        "7168x2048x2048x16",
+    ),
+    "flash_attention_causal": (
+        "Prompts in bf16, causal: SEQUENCESxQUERIESxKEYSxHEADSxKV_HEADSxWIDTH.",
+        "1x2048x2048x32x8x128 1x8192x8192x32x8x128",
+    ),
+    "fp8_flash_attention_causal": ("The same in FP8.", "1x8192x8192x32x8x128"),
+    "flash_attention_decode": ("A decoding step over a paged bf16 cache.", "64x1x8192x32x8x128"),
+    "mla_decode": (
+        "A decoding step over DeepSeek's latent cache, with 16 and with 128 heads.",
+        "64x1x8192x16x1x576 64x1x8192x128x1x576",
+    ),
+    "fp8_mqa_logits": ("Logits of the sparse indexer.", "1x2048x8192x64x1x128"),
+}
+
+_INTRODUCTION = """# Benchmarks
+
+Every time of this library on this page is **simulated**: nobody has run it on an MI300X yet. The page is written by
+
+```sh
+python -m deep_gemm_rocm bench --write-docs docs/benchmarks.md
+```
+
+which takes about a quarter of an hour on two cores. The same code gives the same times on any machine.
+
+- **Sustained** times are those at the clock that the power limit leaves a kernel that runs again and again. TFLOPS and
+  GB/s follow from them. They are the ones to compare with measurements.
+- **µs at the boost clock** is the time of a single launch at 2100 MHz.
+- **MFMA** is the part of the time for which the chip's matrix cores work. **busiest** is the resource nearest to its
+  limit on the CUs that have work.
+- Each launch begins with an empty Infinity Cache. To save time, results are not computed here. The tests check
+  them, and so does `python -m deep_gemm_rocm bench` for whatever it times.
+
+[timing.md](timing.md) describes the model and tells how far it is from hardware.
+"""
+
+
+def problems() -> dict[str, tuple[AnyShape, ...]]:
+    """The shapes on the page, by operation."""
+    shapes: dict[str, tuple[AnyShape, ...]] = {
+        op: tuple(OPERATIONS[op].parse(name) for name in names.split()) for op, (_, names) in _SECTIONS.items()
+    }
+    shapes[_PUBLISHED_OP] = tuple(dict.fromkeys((*DENSE, *PUBLISHED)))
+    return shapes
+
+
+def write(path: Path, results: Sequence[Result], about: dict[str, str]) -> None:
+    """Writes the page; of the facts about the machine only those that simulated times depend on."""
+    lines = [_INTRODUCTION, "| | |", "|---|---|"]
+    lines += [f"| {name} | {about[name]} |" for name in ("device", "compiler", "date")]
+    lines += _beside_published(results)
+    for op, (title, _) in _SECTIONS.items():
+        lines += ["", f"## {op}", "", title, "", *markdown_table([r for r in results if r.op == op], without=("by",))]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _published(results: Sequence[Result]) -> list[tuple[Shape, float, float]]:
+    """Shape, microseconds published, and ours."""
+    ours = {r.shape: r.timing.microseconds for r in results if r.op == _PUBLISHED_OP and r.timing}
+    return [(shape, time, ours[shape]) for shape, time in PUBLISHED.items()]
+
+
+def _beside_published(results: Sequence[Result]) -> list[str]:
+    rows = _published(results)
+    mean = geomean(ours / theirs for _, theirs, ours in rows)
+    return [
+        "",
+        "## Beside published measurements",
+        "",
+        f"AITER's kernels are Composable Kernel's, measured on an MI300X; their times are from {_SOURCE}.",
+        f"Ours are other kernels, and simulated; the geometric mean of the ratios is {mean:.2f}. A ratio below 1",
+        "doesn't show that ours are faster.",
+        "",
+        f"![FP8 GEMM: ours simulated, beside AMD's measured]({PICTURE})",
+        "",
+        "| MxNxK | AITER, µs measured | ours, µs, simulated, sustained | ratio |",
+        "|---|---|---|---|",
+        *(f"| {shape} | {theirs:.1f} | {ours:.1f} | {ours / theirs:.2f} |" for shape, theirs, ours in rows),
+    ]
+
+
+def draw(path: Path, results: Sequence[Result]) -> None:
+    """Draws TFLOPS of the published problems, ours beside the measured ones, as SVG.
+
+    Raises:
+        ImportError: matplotlib isn't installed.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = _published(results)
+    names = [str(shape) for shape, *_ in rows]
+    places = range(len(rows))
+
+    def rate(shape: Shape, microseconds: float) -> float:
+        return 2e-6 * shape.m * shape.n * shape.k / microseconds
+
+    # The same bytes for the same times.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": PICTURE, "font.family": "sans-serif"}):
+        figure, axes = pyplot.subplots(figsize=(8, 4.2))
+        measured = [rate(shape, theirs) for shape, theirs, _ in rows]
+        simulated = [rate(shape, ours) for shape, _, ours in rows]
+        for offset, rates, color, label in (
+            (-0.2, simulated, "#d1495b", "deep_gemm_rocm, simulated MI300X, sustained"),
+            (0.2, measured, "#9aa5b1", "AITER (Composable Kernel), measured on an MI300X"),
+        ):
+            bars: Any = axes.barh([place + offset for place in places], rates, 0.4, color=color, label=label)
+            axes.bar_label(bars, fmt="%.0f", padding=3, fontsize=8)
+        axes.set_yticks(places, names)
+        axes.invert_yaxis()
+        axes.set_xlabel("TFLOPS, MxNxK, FP8 with scales for 1x128 and 128x128")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="upper right")
+        figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+        pyplot.close(figure)

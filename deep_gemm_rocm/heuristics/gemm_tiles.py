@@ -1,0 +1,142 @@
+"""Configurations of GEMM: those that the heuristic chooses from for each kind, and all that can be compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+
+from ..problems.gemm_kind import GemmKind
+from .gemm_config import GemmConfig
+from .tables import GemmProblem
+
+_SUMS_OF_WAVE = 128 * 64  # of results; these take half of a lane's registers
+
+
+def _staged(block_m: int, block_n: int, waves_m: int, waves_n: int, num_stages: int) -> GemmConfig:
+    return GemmConfig(block_m, block_n, waves_m, waves_n, num_stages)
+
+
+def _alone(block_m: int, block_n: int, num_stages: int, waves_n: int = 1, waves_k: int = 1) -> GemmConfig:
+    return GemmConfig(block_m, block_n, 1, waves_n, num_stages, "alone", waves_k=waves_k)
+
+
+def _pingpong(block_m: int, block_n: int, waves_m: int, waves_n: int, group_m: int = 8) -> GemmConfig:
+    return GemmConfig(block_m, block_n, waves_m, waves_n, 3, "pingpong", group_m=group_m)
+
+
+# Small tiles spread a small M over many CUs; large ones load fewer bytes for each product.
+
+# Tiles through LDS, for operands that waves alone can't load. Of two parts of b, a wave needs an MFMA tile of each; of
+# quantised output, a tile needs 128 columns.
+_STAGED = (_staged(16, 64, 1, 4, 4), _staged(32, 64, 1, 4, 4))
+_STAGED_WIDE = (_staged(16, 128, 1, 4, 4), _staged(32, 128, 1, 4, 4))
+_STAGED_WIDEST = (
+    _staged(16, 256, 1, 8, 2),
+    _staged(32, 256, 1, 8, 2),
+    _staged(64, 256, 2, 4, 2),
+    _staged(128, 256, 2, 4, 2),
+)
+# For outputs of few columns; most of the time is to read a.
+_STAGED_NARROW = (_staged(16, 32, 1, 2, 4), _staged(64, 32, 4, 1, 4))
+# For kinds that ping-pong does not compute.
+_STAGED_LARGE = (_staged(64, 128, 2, 4, 4), _staged(128, 128, 2, 4, 3), _staged(256, 128, 4, 2, 2))
+
+# Waves alone with columns of their own, where there are columns for all CUs.
+_ALONE_16_ROWS = (_alone(16, 32, 3, waves_n=2),)
+_ALONE_16_ROWS_OF_TWO_PARTS = (_alone(16, 64, 3, waves_n=2),)
+_ALONE = (_alone(64, 32, 3), _alone(32, 64, 3, waves_n=2))
+
+# Waves alone that deal K among themselves, where there are fewer columns. It saves the second launch of a split K.
+_DEALING_K = (
+    _alone(16, 16, 3, waves_k=4),
+    _alone(16, 32, 3, waves_k=4),
+    _alone(32, 32, 2, waves_k=4),
+    _alone(64, 32, 2, waves_k=4),
+    _alone(64, 64, 2, waves_k=4),
+)
+# 128x7168 has 300 of these tiles, for 304 CUs.
+_DEALING_K_IN_ONE_ROUND = (_alone(64, 48, 2, waves_k=4),)
+
+# Ping-pong tiles for many rows.
+_PINGPONG_64 = (_pingpong(64, 128, 2, 4),)
+_PINGPONG_128 = (_pingpong(128, 128, 4, 2),)
+_PINGPONG_192 = (_pingpong(192, 128, 4, 2),)
+_PINGPONG_224 = (_pingpong(224, 128, 2, 4),)
+# 16 rows of these tiles share columns of b in L2, in place of 8. That is 9% faster where K is short.
+_PINGPONG_256 = (_pingpong(256, 128, 4, 2, group_m=16),)
+_PINGPONG_128X256 = (_pingpong(128, 256, 2, 4),)
+
+
+@functools.cache
+def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig, ...]:
+    """The configurations that the heuristic chooses from."""
+    candidates = []
+    for tile in _tiles(kind, max_block_m):
+        # Some can't be compiled: waves alone lack registers for many scales of columns.
+        with contextlib.suppress(ValueError):
+            candidates.append(dataclasses.replace(tile, kind=kind))
+    return tuple(config for config in candidates if config.block_m <= max_block_m)
+
+
+def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
+    if kind.sums_squares:
+        return _STAGED_NARROW
+    if kind.is_quantised or not kind.is_k_major or kind.grouping in ("summed", "k_grouped"):
+        return _tiles_through_lds(kind)
+    of_16_rows = _ALONE_16_ROWS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS
+    if kind.has_groups_of_rows and max_block_m < 128:
+        return of_16_rows + _ALONE + _PINGPONG_64
+    if kind.has_groups_of_rows:
+        # 16 rows take hardly less time than 32, and would be one kernel more.
+        return _ALONE + _large_tiles_of_groups(kind)
+    if kind.grouping == "batched":
+        return of_16_rows + _ALONE + _PINGPONG_128 + _PINGPONG_256
+    if kind.grouping == "split_k":
+        return _DEALING_K + _PINGPONG_128 + _PINGPONG_256
+    small = of_16_rows + _ALONE + _DEALING_K + _DEALING_K_IN_ONE_ROUND
+    if kind.parts == 2 or kind.scaling == "vectors":
+        return small + _PINGPONG_128 + _PINGPONG_256
+    # Tiles of 192 and 224 rows take more time for each row than those of 256, but 1280x4096 has one of the former for
+    # each of 304 CUs, and 4096x4096 two of the latter.
+    return small + _PINGPONG_128 + _PINGPONG_192 + _PINGPONG_224 + _PINGPONG_256
+
+
+def _tiles_through_lds(kind: GemmKind) -> tuple[GemmConfig, ...]:
+    if kind.is_quantised and kind.parts == 2:
+        return _STAGED_WIDEST
+    small = _STAGED_WIDE if kind.is_quantised or kind.parts == 2 else _STAGED
+    if kind.grouping == "summed" or kind.b_major == "shuffled":
+        return small + _STAGED_LARGE
+    if kind.has_groups_of_rows and not kind.is_quantised:
+        return small + _PINGPONG_64 + _large_tiles_of_groups(kind)
+    return small + _PINGPONG_64 + _PINGPONG_128 + _PINGPONG_256
+
+
+def _large_tiles_of_groups(kind: GemmKind) -> tuple[GemmConfig, ...]:
+    """Tiles of 256 rows would reach into the next group, or compute more rows of padding."""
+    if kind.has_tiles_of_two_heights:
+        return _PINGPONG_128 + _PINGPONG_128X256
+    return _PINGPONG_128 + _PINGPONG_192 + _PINGPONG_128X256
+
+
+def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
+    """Every configuration that can be compiled for the problem, its tiles not much larger than need be."""
+    found = []
+    for (block_m, block_n), (waves_m, waves_n, waves_k), (schedule, stages, producers) in itertools.product(
+        itertools.product((16, 32, 64, 128, 256), (16, 32, 48, 64, 128, 256)),
+        ((1, 1, 1), (1, 2, 1), (2, 1, 1), (1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 8, 1), (2, 4, 1), (4, 2, 1), (1, 1, 2),
+         (1, 1, 4), (1, 1, 8)),
+        (("multistage", 2, 0), ("multistage", 3, 0), ("multistage", 4, 0), ("pingpong", 3, 0), ("producer", 3, 4),
+         ("alone", 2, 0), ("alone", 3, 0), ("alone", 4, 0)),
+    ):  # fmt: skip
+        if block_m > max(16, min(problem.max_block_m, 2 * problem.m)) or block_n > max(32, 2 * problem.n):
+            continue
+        if problem.kind.grouping == "split_k" and schedule == "alone" and waves_k == 1:
+            continue  # these take columns enough for all CUs, and then K isn't split
+        with contextlib.suppress(ValueError):
+            config = GemmConfig(block_m, block_n, waves_m, waves_n, stages, schedule, producers, waves_k, problem.kind)
+            if config.wave_m * config.wave_n <= _SUMS_OF_WAVE:
+                found.append(config)
+    return found

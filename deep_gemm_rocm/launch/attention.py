@@ -1,0 +1,224 @@
+"""Arguments and launches of the attention kernels."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_float, c_int, c_int64, c_void_p
+
+import torch
+
+from ..heuristics import AttentionConfig, DecodeConfig
+from ..jit import Request
+from ..problems.arguments import Argument, Arguments
+from ..problems.attention import Attention, Decode
+from .launch import Launch
+
+_FLASH_ATTENTION = "flash_attention.hip.j2"
+_MAX_WORKGROUPS = 2**22  # of up to 512 threads in a launch; with more tiles, a workgroup computes several
+_LOG2_E = 1.4426950408889634
+_WORD = 4  # bytes of the scratch's fp32 and int32
+
+
+class HeadsTensor(Structure):
+    _fields_ = (("data", c_void_p), ("batch_stride", c_int64), ("token_stride", c_int64), ("head_stride", c_int64))
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> HeadsTensor:
+        *batch_stride, token_stride, head_stride, _ = tensor.stride()
+        return cls(None, *(batch_stride or (0,)), token_stride, head_stride)
+
+
+class Descales(Structure):
+    _fields_ = (
+        ("data", c_void_p),
+        ("batch_stride", c_int64),
+        ("head_stride", c_int64),
+        ("block_stride", c_int64),
+        ("last_block", c_int),
+    )
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor | None) -> Descales:
+        """The strides of a tensor that was expanded to [batch, heads, blocks]."""
+        return cls() if tensor is None else cls(None, *tensor.stride(), tensor.shape[-1] - 1)
+
+
+class AttentionArguments(Structure):
+    """The structure of the same name in attention_arguments.h."""
+
+    _fields_ = (
+        ("q", HeadsTensor),
+        ("k", HeadsTensor),
+        ("v", HeadsTensor),
+        ("out", HeadsTensor),
+        ("q_descale", Descales),
+        ("k_descale", Descales),
+        ("v_descale", Descales),
+        ("lse", c_void_p),
+        ("lse_batch_stride", c_int64),
+        ("lse_head_stride", c_int64),
+        ("cu_seqlens_q", c_void_p),
+        ("cu_seqlens_k", c_void_p),
+        ("batch", c_int),
+        ("tokens_q", c_int),
+        ("tokens_k", c_int),
+        ("heads", c_int),
+        ("kv_heads", c_int),
+        ("window_left", c_int),
+        ("window_right", c_int),
+        ("logit_scale", c_float),
+        ("max_workgroups", c_int),
+    )
+
+
+class PagedTensor(Structure):
+    _fields_ = (("data", c_void_p), ("page_stride", c_int64), ("token_stride", c_int64), ("head_stride", c_int64))
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> PagedTensor:
+        return cls(None, *tensor.stride()[:-1])
+
+
+class DecodeArguments(Structure):
+    """The structure of the same name in decode_arguments.h."""
+
+    _fields_ = (
+        ("q", HeadsTensor),
+        ("out", HeadsTensor),
+        ("k", PagedTensor),
+        ("v", PagedTensor),
+        ("q_descale", Descales),
+        ("k_descale", Descales),
+        ("v_descale", Descales),
+        ("lse", c_void_p),
+        ("lse_batch_stride", c_int64),
+        ("lse_head_stride", c_int64),
+        ("block_table", c_void_p),
+        ("block_table_stride", c_int64),
+        ("context_lens", c_void_p),
+        ("split_out", c_void_p),
+        ("split_lse", c_void_p),
+        ("parts", c_void_p),
+        ("num_splits", c_int),
+        ("num_pieces", c_int),
+        ("batch", c_int),
+        ("tokens_q", c_int),
+        ("heads", c_int),
+        ("kv_heads", c_int),
+        ("page_shift", c_int),
+        ("num_pages", c_int),
+        ("pages_of_sequence", c_int),
+        ("window_left", c_int),
+        ("logit_scale", c_float),
+    )
+
+
+def flash_attention_launch(
+    config: AttentionConfig,
+    problem: Attention,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_k: torch.Tensor | None,
+) -> Launch:
+    """Describes the launch of ``config``'s kernel on checked arguments.
+
+    Args:
+        q, k, v, out, cu_seqlens_q, cu_seqlens_k: as for ``flash_attention``.
+        lse: fp32 [batch, heads, tokens] or, if sequences are packed, [heads, tokens].
+    """
+    lse_strides = (0, 0) if lse is None else (0, *lse.stride())[-3:-1]
+    arguments = AttentionArguments(
+        q=HeadsTensor.of(q),
+        k=HeadsTensor.of(k),
+        v=HeadsTensor.of(v),
+        out=HeadsTensor.of(out),
+        **{name: Descales.of(tensor) for name, tensor in problem.descales.items()},
+        lse_batch_stride=lse_strides[0],
+        lse_head_stride=lse_strides[1],
+        batch=problem.batch,
+        tokens_q=problem.tokens_q,
+        tokens_k=problem.tokens_k,
+        heads=problem.heads,
+        kv_heads=problem.kv_heads,
+        window_left=problem.window_left,
+        window_right=problem.window_right,
+        logit_scale=problem.softmax_scale * _LOG2_E,
+        max_workgroups=_MAX_WORKGROUPS,
+    )
+    pointers = _heads(q=q, k=k, v=v, out=out, **problem.descales)
+    pointers |= _pointers(lse=lse, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    # The launch doesn't repeat: on the CPU, each call checks the contents of cu_seqlens.
+    request = Request(_FLASH_ATTENTION, config.template_values)
+    return Launch(request, arguments, pointers, written=("out.data",), repeats=False)
+
+
+def flash_decode_launch(
+    config: DecodeConfig,
+    problem: Decode,
+    q: torch.Tensor,
+    caches: Arguments,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    num_splits: int | None,
+    num_pieces: int,
+) -> Launch:
+    """Describes the launch of ``config``'s kernels on checked arguments.
+
+    Args:
+        q, block_table, context_lens, out: as for ``flash_attention_decode``.
+        caches: ``k`` and ``v``; for ``mla_decode`` both are its only cache.
+        lse: fp32 [batch, heads, tokens].
+        num_splits: into how many parts each sequence's keys are split; if None, the keys of all sequences together are
+            cut into equal pieces.
+        num_pieces: the number of these pieces, or of the splits of all sequences and heads of keys.
+    """
+    sequence_heads = problem.batch * problem.kv_heads
+    queries = problem.tokens_q * (problem.heads // problem.kv_heads)
+    scratch = {}
+    if num_splits is None:
+        scratch["parts"] = sequence_heads * 2 * _WORD
+    if num_splits != 1:
+        num_parts = num_pieces + (sequence_heads if num_splits is None else 0)
+        scratch["split_out"] = num_parts * queries * problem.value_dim * _WORD
+        scratch["split_lse"] = num_parts * queries * _WORD
+    arguments = DecodeArguments(
+        q=HeadsTensor.of(q),
+        out=HeadsTensor.of(out),
+        k=PagedTensor.of(caches["k"].tensor),
+        v=PagedTensor.of(caches["v"].tensor),
+        **{name: Descales.of(tensor) for name, tensor in problem.descales.items()},
+        lse_batch_stride=0 if lse is None else lse.stride(0),
+        lse_head_stride=0 if lse is None else lse.stride(1),
+        block_table_stride=block_table.stride(0),
+        num_splits=num_splits or 0,
+        num_pieces=num_pieces,
+        batch=problem.batch,
+        tokens_q=problem.tokens_q,
+        heads=problem.heads,
+        kv_heads=problem.kv_heads,
+        page_shift=problem.page_size.bit_length() - 1,
+        num_pages=problem.num_pages,
+        pages_of_sequence=problem.pages_of_sequence,
+        window_left=problem.window_left,
+        logit_scale=problem.softmax_scale * _LOG2_E,
+    )
+    pointers = _heads(q=q, out=out, **problem.descales)
+    pointers |= {f"{role}.data": cache for role, cache in caches.items()}
+    pointers |= _pointers(lse=lse, block_table=block_table, context_lens=context_lens)
+    request = Request(f"{config.family}.hip.j2", config.template_values)
+    return Launch(request, arguments, pointers, scratch, written=("out.data",), repeats=False)
+
+
+def _heads(**tensors: torch.Tensor | None) -> dict[str, Argument]:
+    """Tensors that the kernel takes as structures, by the path of the structure's pointer."""
+    return {f"{name}.data": Argument(name, tensor) for name, tensor in tensors.items() if tensor is not None}
+
+
+def _pointers(**tensors: torch.Tensor | None) -> dict[str, Argument]:
+    """Tensors that the kernel takes as bare pointers, by the pointer's path."""
+    return {name: Argument(name, tensor) for name, tensor in tensors.items() if tensor is not None}

@@ -1,0 +1,187 @@
+"""Arguments and launches of the GEMM kernels."""
+
+from __future__ import annotations
+
+import math
+from ctypes import Structure, c_int, c_int64, c_uint, c_void_p
+
+import torch
+
+from ..heuristics import GemmConfig
+from ..jit import Request
+from ..problems.arguments import Arguments
+from ..problems.gemm_kind import Gemm, changed
+from ..problems.layout import SHUFFLED_ROWS, align
+from ..runtime import session, settings
+from .launch import Launch
+
+_TEMPLATE = "gemm.hip.j2"
+_FLOAT_BYTES = 4
+_PART_ALIGNMENT = 4  # the columns of a part are padded to a multiple of this, see sum_of_parts.h
+_MAX_WORKGROUPS = 2**22  # of up to 512 threads in a launch; with more tiles, a workgroup computes several
+
+
+class Matrix(Structure):
+    """The structure of the same name in gemm_arguments.h."""
+
+    _fields_ = (("data", c_void_p), ("group_stride", c_int64), ("stride", c_int64))
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, major: str = "k") -> Matrix:
+        """The strides of a matrix or, with groups, of a batch of matrices."""
+        if major == "shuffled":
+            *group_stride, _, _, _, _, _ = tensor.stride()
+            k = math.prod(tensor.shape[-4:]) // SHUFFLED_ROWS
+            return cls(None, *(group_stride or (0,)), k)
+        *group_stride, row_stride, column_stride = tensor.stride()
+        return cls(None, *(group_stride or (0,)), row_stride if major == "k" else column_stride)
+
+
+class Scales(Structure):
+    """The structure of the same name in gemm_arguments.h."""
+
+    _fields_ = (("data", c_void_p), ("group_stride", c_int64), ("row_stride", c_int64), ("k_block_stride", c_int64))
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Scales:
+        """The strides of scales; 0 in a dimension of size 1, so that its only scale is used everywhere."""
+        *group_stride, row_stride, k_block_stride = tensor.stride()
+        rows, k_blocks = tensor.shape[-2:]
+        row_stride, k_block_stride = row_stride if rows > 1 else 0, k_block_stride if k_blocks > 1 else 0
+        return cls(None, *(group_stride or (0,)), row_stride, k_block_stride)
+
+
+class HeadSplits(Structure):
+    """The structure of the same name in gemm_arguments.h."""
+
+    _fields_ = (("left", c_int), ("mid", c_int), ("right", c_int))
+
+
+class SquareSums(Structure):
+    """The structure of the same name in gemm_arguments.h."""
+
+    _fields_ = (("data", c_void_p), ("group_stride", c_int64))
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> SquareSums:
+        """The stride between the sums of consecutive parts of K."""
+        return cls(None, tensor.stride(0) if tensor.dim() == 2 else 0)
+
+
+class GemmArguments(Structure):
+    """The structure of the same name in gemm_arguments.h."""
+
+    _fields_ = (
+        ("a", Matrix),
+        ("b", Matrix),
+        ("c", Matrix),
+        ("d", Matrix),
+        ("bias", Matrix),
+        ("sfa", Scales),
+        ("sfb", Scales),
+        ("sfd", Scales),
+        ("grouped_layout", c_void_p),
+        ("m", c_int),
+        ("n", c_int),
+        ("k", c_int),
+        ("band_reciprocal", c_uint),  # set by dg_launch
+        ("num_groups", c_int),
+        ("num_summed", c_int),
+        ("alignment", c_int),
+        ("write_padding", c_int),
+        ("max_workgroups", c_int),
+        ("heads", HeadSplits),
+        ("square_sums", SquareSums),
+        ("parts", Matrix),
+    )
+
+
+_STRIDES = {
+    "c": Matrix.of,
+    "d": Matrix.of,
+    "bias": lambda bias: Matrix.of(bias.unsqueeze(-2)),
+    "sfa": Scales.of,
+    "sfb": Scales.of,
+    "sfd": Scales.of,
+    "square_sums": SquareSums.of,
+}
+_POINTERS = {name: f"{name}.data" for name in ("a", "b", *_STRIDES)} | {"grouped_layout": "grouped_layout"}
+
+
+def gemm_launch(
+    config: GemmConfig,
+    gemm: Gemm,
+    arguments: Arguments,
+    *,
+    write_padding: bool = False,
+    head_splits: tuple[int, int, int] | None = None,
+    made: dict[str, torch.Tensor] | None = None,
+) -> Launch:
+    """Describes the launch of ``config``'s kernel.
+
+    Args:
+        config: the configuration; its ``kind`` decides how the other arguments are used, see ``GemmKind``.
+        gemm: the problem's sizes.
+        arguments: as ``check_gemm`` returns them: matrices [rows, columns] or, if grouped, [groups, rows, columns].
+        write_padding: whether zeros are written into padding rows; otherwise they aren't written.
+        head_splits: columns of each head in ``d``: left, in the gap, and right.
+        made: see ``Launch``.
+    """
+    tensors = {role: argument.tensor for role, argument in arguments.items()}
+    kind = config.kind
+    strides = {name: of(tensors[name]) for name, of in _STRIDES.items() if name in tensors}
+    scratch = {}
+    if kind.sums_parts:
+        row = align(gemm.n, _PART_ALIGNMENT)
+        strides["parts"] = Matrix(None, gemm.m * row, row)
+        scratch["parts.data"] = gemm.groups * gemm.m * row * _FLOAT_BYTES
+    return Launch(
+        Request(_TEMPLATE, config.template_values),
+        GemmArguments(
+            a=Matrix.of(tensors["a"], kind.a_major),
+            b=Matrix.of(tensors["b"], kind.b_major),
+            **strides,
+            m=gemm.m,
+            n=gemm.n,
+            k=gemm.k,
+            num_groups=gemm.groups,
+            num_summed=len(tensors["a"]) if kind.grouping == "summed" else 1,
+            alignment=settings.values().alignment,
+            write_padding=write_padding,
+            max_workgroups=_max_workgroups(config),
+            heads=HeadSplits(*head_splits or ()),
+        ),
+        {_POINTERS[role]: argument for role, argument in arguments.items()},
+        scratch,
+        made or {},
+        written=("d.data", "sfd.data", "square_sums.data"),
+        aligned=("a.data", "b.data"),
+    )
+
+
+def split_gemm_launch(
+    config: GemmConfig,
+    gemm: Gemm,
+    arguments: Arguments,
+    num_splits: int,
+    *,
+    made: dict[str, torch.Tensor] | None = None,
+) -> Launch:
+    """``gemm_launch`` with K split into ``num_splits`` groups, so that more workgroups share the work.
+
+    A second kernel of the same launch adds the parts up in order. The same inputs and ``num_splits`` give the same
+    bits.
+    """
+    if num_splits > 1:
+        config = changed(config, kind=changed(config.kind, sums_parts=True))
+    return gemm_launch(config, gemm._replace(groups=num_splits), arguments, made=made)
+
+
+def _max_workgroups(config: GemmConfig) -> int:
+    num_cus = settings.num_cus()
+    if num_cus < session.current().runtime.num_cus:
+        return num_cus
+    # Ping-pong kernels are persistent: a workgroup loads its next tile while it computes the current one.
+    if config.kind.has_known_number_of_tiles and config.schedule != "pingpong":
+        return _MAX_WORKGROUPS
+    return num_cus * config.workgroups_per_cu

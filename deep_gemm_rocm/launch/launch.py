@@ -1,0 +1,113 @@
+"""The description of a launch, and running it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Mapping
+from ctypes import Structure
+from dataclasses import dataclass, field
+
+import torch
+
+from ..jit import Kernel, Request, get_kernel
+from ..problems.arguments import Argument
+from ..runtime import arrays, settings
+from . import planning, scratch
+
+SCRATCH_ALIGNMENT = 256
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel.
+
+    Attributes:
+        kernel: the kernel; it takes ``arguments`` by reference, and the stream's handle.
+        arguments: the kernel's argument structure, with null pointers.
+        pointers: the tensor for each pointer, by the path of the field in ``arguments``, such as ``a.data``.
+        scratch: bytes of scratch memory for each pointer to it, by the path of the field.
+        made: new tensors among ``pointers``, which are not arguments of the public function, by their names.
+        written: paths of pointers that the kernel writes to. Those that aren't in ``pointers`` are ignored.
+        aligned: paths of pointers that must be multiples of 16.
+        repeats: whether a call with tensors of the same dtypes, shapes and strides, but other addresses and contents,
+            can repeat this launch after exchanging the addresses.
+    """
+
+    kernel: Request
+    arguments: Structure
+    pointers: Mapping[str, Argument]
+    scratch: Mapping[str, int] = field(default_factory=dict)
+    made: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    written: tuple[str, ...] = ()
+    aligned: tuple[str, ...] = ()
+    repeats: bool = True
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors that the kernel works on, by the names of the function's arguments."""
+        return dict(self.pointers.values())
+
+    @property
+    def scratch_offsets(self) -> dict[str, int]:
+        """The offset of each part of the scratch in one block of memory."""
+        aligned = (-(-size // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT for size in self.scratch.values())
+        return dict(zip(self.scratch, itertools.accumulate(aligned, initial=0), strict=False))
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The size of that block; 0 without scratch."""
+        return sum(-(-size // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT for size in self.scratch.values())
+
+
+def run(launch: Launch) -> Kernel | None:
+    """Launches on the current stream, except in ``planning`` and in compile mode (``set_compile_mode``).
+
+    Returns:
+        The kernel if it was launched, else None.
+
+    Raises:
+        ValueError: kernels can't access a tensor, or can't write an output.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    plan = planning.current()
+    if plan is not None:
+        plan[launch.kernel.key] = launch.kernel
+        return None
+    for path in launch.written:
+        if path in launch.pointers:
+            arrays.check_writable(*launch.pointers[path])
+    tensors = launch.tensors
+    name, first = next(iter(tensors.items()))
+    runtime = arrays.runtime_of(*tensors.values())
+    runtime.check_residence(name, first)  # before compiling; ``launching`` checks the other tensors
+    kernel = get_kernel(*launch.kernel)
+    with runtime.launching(**tensors) as stream:
+        if settings.values().compile_mode:
+            return None
+        addresses = {path: tensor.data_ptr() for path, (_, tensor) in launch.pointers.items()}
+        if launch.scratch:
+            memory = scratch.memory(runtime, launch.scratch_bytes, first)
+            addresses |= {path: memory.address + offset for path, offset in launch.scratch_offsets.items()}
+        arguments = bytearray(launch.arguments)
+        for path, address in addresses.items():
+            offset = offset_of(type(launch.arguments), path)
+            arguments[offset : offset + 8] = address.to_bytes(8, "little")
+        kernel(bytes(arguments), stream)
+    return kernel
+
+
+@functools.cache
+def offset_of(structure: type[Structure], path: str) -> int:
+    """The offset of a field in bytes; its path, such as ``a.data``, may lead through nested structures."""
+    name, _, rest = path.partition(".")
+    offset: int = getattr(structure, name).offset
+    if not rest:
+        return offset
+    inner = next(entry[1] for entry in structure._fields_ if entry[0] == name)
+    assert issubclass(inner, Structure)
+    return offset + offset_of(inner, rest)
+
+
+assert ctypes.sizeof(ctypes.c_void_p) == 8

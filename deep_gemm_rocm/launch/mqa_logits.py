@@ -1,0 +1,138 @@
+"""Arguments and launches of the kernels for the sparse indexer's logits."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_int, c_int64, c_void_p
+
+import torch
+
+from ..jit import Request
+from ..problems.arguments import Argument
+from .launch import Launch
+
+
+class MqaLogitsArguments(Structure):
+    """The structure of the same name in mqa_logits.h."""
+
+    _fields_ = (
+        ("q", c_void_p),
+        ("keys", c_void_p),
+        ("key_scales", c_void_p),
+        ("weights", c_void_p),
+        ("begin", c_void_p),
+        ("end", c_void_p),
+        ("logits", c_void_p),
+        ("q_stride", c_int64),
+        ("key_stride", c_int64),
+        ("weights_stride", c_int64),
+        ("logits_stride", c_int64),
+        ("num_queries", c_int),
+        ("num_keys", c_int),
+        ("clean", c_int),
+        ("compressed_columns", c_int),
+    )
+
+
+class PagedMqaLogitsArguments(Structure):
+    """The structure of the same name in mqa_logits.h."""
+
+    _fields_ = (
+        ("q", c_void_p),
+        ("cache", c_void_p),
+        ("weights", c_void_p),
+        ("context_lens", c_void_p),
+        ("block_table", c_void_p),
+        ("schedule", c_void_p),
+        ("logits", c_void_p),
+        ("q_stride", c_int64),
+        ("page_bytes", c_int64),
+        ("weights_stride", c_int64),
+        ("block_table_stride", c_int64),
+        ("logits_stride", c_int64),
+        ("batch", c_int),
+        ("next_n", c_int),
+        ("per_query_lens", c_int),
+        ("num_pages", c_int),
+        ("pages_of_sequence", c_int),
+        ("columns", c_int),
+        ("num_workgroups", c_int),
+    )
+
+
+def mqa_logits_launch(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    key_scales: torch.Tensor,
+    weights: torch.Tensor,
+    begin: torch.Tensor,
+    end: torch.Tensor,
+    logits: torch.Tensor,
+    *,
+    clean: bool,
+    compressed: bool,
+) -> Launch:
+    """Describes the launch for checked arguments of ``fp8_mqa_logits``; ``logits`` is a new tensor [S, columns]."""
+    arguments = MqaLogitsArguments(
+        q_stride=q.stride(0),
+        key_stride=keys.stride(0),
+        weights_stride=weights.stride(0),
+        logits_stride=logits.stride(0),
+        num_queries=q.shape[0],
+        num_keys=keys.shape[0],
+        clean=clean,
+        compressed_columns=logits.shape[1] if compressed else 0,
+    )
+    pointers = {
+        "q": Argument("q", q),
+        "keys": Argument("kv[0]", keys),
+        "key_scales": Argument("kv[1]", key_scales),
+        "weights": Argument("weights", weights),
+        "begin": Argument("cu_seq_len_k_start", begin),
+        "end": Argument("cu_seq_len_k_end", end),
+        "logits": Argument("logits", logits),
+    }
+    request = Request("mqa_logits.hip.j2", _values("mqa_logits", q))
+    return Launch(request, arguments, pointers, made={"logits": logits}, written=("logits",), aligned=("q", "keys"))
+
+
+def paged_mqa_logits_launch(
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    weights: torch.Tensor,
+    context_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    schedule: torch.Tensor,
+    logits: torch.Tensor,
+) -> Launch:
+    """Describes the launch for checked arguments of ``fp8_paged_mqa_logits``; ``logits`` is a new tensor."""
+    arguments = PagedMqaLogitsArguments(
+        q_stride=q.stride(1),
+        page_bytes=cache.stride(0),
+        weights_stride=weights.stride(0),
+        block_table_stride=block_table.stride(0),
+        logits_stride=logits.stride(0),
+        batch=q.shape[0],
+        next_n=q.shape[1],
+        per_query_lens=context_lens.dim() == 2,
+        num_pages=cache.shape[0],
+        pages_of_sequence=block_table.shape[1],
+        columns=logits.shape[1],
+        num_workgroups=len(schedule) - 1,
+    )
+    pointers = {
+        "q": Argument("q", q),
+        "cache": Argument("kv_cache", cache),
+        "weights": Argument("weights", weights),
+        "context_lens": Argument("context_lens", context_lens),
+        "block_table": Argument("block_table", block_table),
+        "schedule": Argument("schedule_meta", schedule),
+        "logits": Argument("logits", logits),
+    }
+    # The launch doesn't repeat: on the CPU, each call checks the contents of the block table.
+    request = Request("paged_mqa_logits.hip.j2", _values("paged_mqa_logits", q))
+    return Launch(request, arguments, pointers, repeats=False)
+
+
+def _values(family: str, q: torch.Tensor) -> dict[str, int | str | bool]:
+    heads, head_dim = q.shape[-2:]
+    return {"heads": heads, "head_dim": head_dim, "kernel_name": f"{family}_h{heads}_d{head_dim}"}

@@ -1,0 +1,1 @@
+"""Kinds and sizes of problems, and the checks of callers' arguments."""

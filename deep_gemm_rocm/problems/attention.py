@@ -1,0 +1,552 @@
+"""Checks of attention's arguments. Bad input is rejected here, before anything is compiled, launched or written."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import numbers
+from typing import Any, NamedTuple
+
+import torch
+
+from ..checks import check_bool, check_int, check_tensor, one_of
+from .gemm import ALIGNMENT
+from .layout import SCALE_BLOCK, ceil_div
+
+_WIDTHS = ((64, 64), (96, 96), (128, 128), (192, 192), (256, 256), (192, 128))  # head dim of q and k, of v
+_DECODE_FP8_WIDTHS = tuple(widths for widths in _WIDTHS if widths != (96, 96))
+_LATENT_WIDTHS = ((576, 512),)
+_LATENT_DTYPES = (torch.bfloat16, torch.float16)
+PAGE_SIZES = (16, 32, 64, 128, 256)
+MAX_DECODE_TOKENS = 4
+_LEAST_BLOCK = 32  # keys in the smallest block of a decode kernel
+_BLOCKS_TO_BEGIN = 8  # largest fixed cost of a sequence, counted in blocks; see decode_schedule.h
+MAX_SPLITS = 4096  # of a sequence's keys; more than enough to fill the device with a single sequence
+_DTYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fnuz)
+_OCP_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
+_FP8 = torch.float8_e4m3fnuz
+_FP8_OUTPUTS = (torch.bfloat16, torch.float16)
+MAX_TOKENS = 2**28  # kernels add several token counts in 32-bit integers
+_BLOCK_TOKENS = 256  # kernels address this many tokens with 32-bit offsets
+_BLOCK_BYTES = 2**31 - 2**12
+_MAX_SOFTMAX_SCALE = 2.0**127  # kernels multiply it with log2(e), in fp32
+
+_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float8_e4m3fnuz: "e4m3"}
+
+
+class Attention(NamedTuple):
+    """Attention of ``batch`` sequences. ``tokens_q`` and ``tokens_k`` are per sequence or, if packed, totals."""
+
+    batch: int
+    tokens_q: int
+    tokens_k: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    type: str
+    out_type: str
+    softmax_scale: float
+    window_left: int
+    window_right: int
+    descales: dict[str, torch.Tensor | None]  # expanded to [batch, heads, blocks]
+
+
+def check_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    softmax_scale: Any,
+    causal: Any,
+    window: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    descales: dict[str, Any],
+    out: Any,
+) -> Attention:
+    """Checks the arguments of ``flash_attention``.
+
+    Raises:
+        TypeError, ValueError: an argument is not as ``flash_attention`` documents it.
+    """
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    tensors = {"q": q, "k": k, "v": v}
+    _check_heads(tensors, packed)
+    if v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(f"v must have as many tokens and heads as k, got {tuple(v.shape)} and {tuple(k.shape)}")
+    if not packed and k.shape[0] != q.shape[0]:
+        raise ValueError(f"k must have the batch size of q, {q.shape[0]}, got shape {tuple(k.shape)}")
+    widths = (q.shape[-1], v.shape[-1])
+    if k.shape[-1] != widths[0]:
+        raise ValueError(f"k must have the head dim of q, {widths[0]}, got shape {tuple(k.shape)}")
+    check_widths(*widths, _WIDTHS)
+    check_groups(q.shape[-2], k.shape[-2])
+
+    if packed:
+        batch = check_cu_seqlens("cu_seqlens_q", cu_seqlens_q, q, "q")
+        if check_cu_seqlens("cu_seqlens_k", cu_seqlens_k, k, "k") != batch:
+            raise ValueError(
+                f"cu_seqlens_k must have as many sequences as cu_seqlens_q, {batch}, got {len(cu_seqlens_k) - 1}"
+            )
+        tensors |= {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    else:
+        batch = q.shape[0]
+    if out is not None:
+        check_data("out", out)
+        _check_out(out, (*q.shape[:-1], widths[1]), q.dtype)
+        tensors["out"] = out
+    expanded = {
+        name: _check_descale(name, descales[name], of, tensors[of], batch, packed)
+        for name, of in (("q_descale", "q"), ("k_descale", "k"), ("v_descale", "v"))
+    }
+    tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
+    check_one_device(tensors)
+    if out is not None:
+        check_not_shared("out", out, tensors)
+
+    tokens_q, tokens_k = q.shape[-3], k.shape[-3]
+    left, right = _check_window(causal, window, tokens_q + tokens_k)
+    out_dtype = out.dtype if out is not None else torch.bfloat16 if q.dtype == _FP8 else q.dtype
+    return Attention(
+        batch=batch,
+        tokens_q=tokens_q,
+        tokens_k=tokens_k,
+        heads=q.shape[-2],
+        kv_heads=k.shape[-2],
+        head_dim=widths[0],
+        value_dim=widths[1],
+        type=_TYPES[q.dtype],
+        out_type=_TYPES[out_dtype],
+        softmax_scale=check_softmax_scale(softmax_scale, widths[0]),
+        window_left=left,
+        window_right=right,
+        descales=expanded,
+    )
+
+
+class Decode(NamedTuple):
+    """Attention of the last ``tokens_q`` tokens of ``batch`` sequences to keys and values in a paged cache."""
+
+    batch: int
+    tokens_q: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    type: str
+    out_type: str
+    page_size: int
+    num_pages: int
+    pages_of_sequence: int
+    softmax_scale: float
+    window_left: int
+    descales: dict[str, torch.Tensor | None]  # expanded to [batch, heads, 1]
+
+    @property
+    def most_keys(self) -> int:
+        """The most keys that a sequence may have."""
+        return self.pages_of_sequence * self.page_size
+
+
+def check_decode(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    block_table: Any,
+    context_lens: Any,
+    softmax_scale: Any,
+    window: Any,
+    descales: dict[str, Any],
+    out: Any,
+) -> Decode:
+    """Checks the arguments of ``flash_attention_decode``.
+
+    Raises:
+        TypeError, ValueError: an argument is not as ``flash_attention_decode`` documents it.
+    """
+    tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
+    _check_heads(tensors, packed=False)
+    if v_cache.shape[:-1] != k_cache.shape[:-1]:
+        raise ValueError(
+            "v_cache must have as many blocks, tokens and heads as k_cache, "
+            f"got {tuple(v_cache.shape)} and {tuple(k_cache.shape)}"
+        )
+    batch, tokens_q, heads, head_dim = q.shape
+    num_pages, page_size, kv_heads, _ = k_cache.shape
+    if k_cache.shape[-1] != head_dim:
+        raise ValueError(f"k_cache must have the head dim of q, {head_dim}, got shape {tuple(k_cache.shape)}")
+    check_widths(head_dim, v_cache.shape[-1], _DECODE_FP8_WIDTHS if q.dtype == _FP8 else _WIDTHS)
+    check_groups(heads, kv_heads)
+    check_pages(batch, tokens_q, num_pages, page_size, block_table, context_lens)
+    tensors |= {"block_table": block_table, "context_lens": context_lens}
+    if out is not None:
+        check_data("out", out)
+        _check_out(out, (*q.shape[:-1], v_cache.shape[-1]), q.dtype)
+        tensors["out"] = out
+    expanded = {
+        name: _check_head_descale(name, descales[name], of, q.dtype, batch, count)
+        for name, of, count in (
+            ("q_descale", "q", heads),
+            ("k_descale", "k_cache", kv_heads),
+            ("v_descale", "v_cache", kv_heads),
+        )
+    }
+    tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
+    check_one_device(tensors)
+    if out is not None:
+        check_not_shared("out", out, tensors)
+    out_dtype = out.dtype if out is not None else torch.bfloat16 if q.dtype == _FP8 else q.dtype
+    pages_of_sequence = block_table.shape[1]
+    return Decode(
+        batch=batch,
+        tokens_q=tokens_q,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        value_dim=v_cache.shape[-1],
+        type=_TYPES[q.dtype],
+        out_type=_TYPES[out_dtype],
+        page_size=page_size,
+        num_pages=num_pages,
+        pages_of_sequence=pages_of_sequence,
+        softmax_scale=check_softmax_scale(softmax_scale, head_dim),
+        window_left=_check_window(True, window, pages_of_sequence * page_size + tokens_q)[0],
+        descales=expanded,
+    )
+
+
+def check_dealt(problem: Decode) -> None:
+    """Checks that the schedule without ``num_splits`` can count all blocks of keys in 32 bits.
+
+    Raises:
+        ValueError: there are too many.
+    """
+    blocks = problem.batch * problem.kv_heads * (problem.most_keys // _LEAST_BLOCK + _BLOCKS_TO_BEGIN)
+    if blocks >= 2**31:
+        raise ValueError(
+            f"num_splits must be given where {problem.batch} sequences of {problem.kv_heads} heads can have up to "
+            f"{problem.most_keys} keys each, which are too many to be shared out"
+        )
+
+
+def check_latent_decode(
+    q: Any, kv_cache: Any, d_v: Any, block_table: Any, context_lens: Any, softmax_scale: Any, out: Any
+) -> Decode:
+    """Checks the arguments of ``mla_decode``.
+
+    Raises:
+        TypeError, ValueError: an argument is not as ``mla_decode`` documents it.
+    """
+    tensors = {"q": q, "kv_cache": kv_cache}
+    _check_heads(tensors, packed=False, dtypes=_LATENT_DTYPES)
+    batch, tokens_q, heads, head_dim = q.shape
+    num_pages, page_size, kv_heads, width = kv_cache.shape
+    if (kv_heads, width) != (1, head_dim):
+        raise ValueError(f"kv_cache must be [blocks, block_size, 1, {head_dim}], got shape {tuple(kv_cache.shape)}")
+    check_widths(head_dim, check_int("d_v", d_v, 1), _LATENT_WIDTHS)
+    check_groups(heads, 1)
+    check_pages(batch, tokens_q, num_pages, page_size, block_table, context_lens)
+    tensors |= {"block_table": block_table, "context_lens": context_lens}
+    if out is not None:
+        check_data("out", out)
+        _check_out(out, (*q.shape[:-1], d_v), q.dtype)
+        tensors["out"] = out
+    check_one_device(tensors)
+    if out is not None:
+        check_not_shared("out", out, tensors)
+    pages_of_sequence = block_table.shape[1]
+    return Decode(
+        batch=batch,
+        tokens_q=tokens_q,
+        heads=heads,
+        kv_heads=1,
+        head_dim=head_dim,
+        value_dim=d_v,
+        type=_TYPES[q.dtype],
+        out_type=_TYPES[q.dtype],
+        page_size=page_size,
+        num_pages=num_pages,
+        pages_of_sequence=pages_of_sequence,
+        softmax_scale=check_softmax_scale(softmax_scale, head_dim),
+        window_left=pages_of_sequence * page_size + tokens_q,
+        descales={},
+    )
+
+
+def check_pages(
+    batch: int,
+    tokens_q: int,
+    num_pages: int,
+    page_size: int,
+    block_table: Any,
+    context_lens: Any,
+    *,
+    per_query: bool = False,
+) -> None:
+    """Checks a paged cache, its block table and context lengths. Their contents are checked only on the CPU.
+
+    Args:
+        per_query: whether ``context_lens`` is [batch, tokens_q] rather than [batch].
+    """
+    if page_size not in PAGE_SIZES:
+        raise ValueError(f"a block of the cache must have one of {PAGE_SIZES} tokens, got {page_size}")
+    if not 1 <= tokens_q <= MAX_DECODE_TOKENS:
+        raise ValueError(f"q must have 1 to {MAX_DECODE_TOKENS} tokens for each sequence, got {tokens_q}")
+    check_form("block_table", block_table, torch.int32, (batch, None))
+    check_form("context_lens", context_lens, torch.int32, (batch, tokens_q) if per_query else (batch,))
+    if block_table.shape[1] * page_size > MAX_TOKENS:
+        raise ValueError(f"block_table must name up to {MAX_TOKENS} tokens, got shape {tuple(block_table.shape)}")
+    if context_lens.device.type != "cpu":
+        return
+    longest = context_lens.amax(dim=1) if per_query else context_lens
+    _check_context_lens(longest, tokens_q, page_size, block_table)
+    if block_table.device.type == "cpu":
+        used = torch.arange(block_table.shape[1])[None] * page_size < longest[:, None]
+        wrong = used & ((block_table < 0) | (block_table >= num_pages))
+        if wrong.any():
+            sequence, block = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"block_table must name blocks below {num_pages}, got {int(block_table[sequence, block])} as block "
+                f"{block} of sequence {sequence}"
+            )
+
+
+def _check_context_lens(context_lens: torch.Tensor, tokens_q: int, page_size: int, block_table: torch.Tensor) -> None:
+    room = block_table.shape[1] * page_size
+    for sequence, tokens in enumerate(context_lens.tolist()):
+        if tokens < 0:
+            raise ValueError(f"context_lens must not be negative, got {tokens} for sequence {sequence}")
+        if tokens > room:
+            raise ValueError(
+                f"context_lens must fit block_table, whose {block_table.shape[1]} blocks hold {room} tokens, got "
+                f"{tokens} for sequence {sequence}"
+            )
+
+
+def check_widths(head_dim: int, value_dim: int, allowed: tuple[tuple[int, int], ...]) -> None:
+    """Checks that there are kernels for heads of these widths."""
+    if (head_dim, value_dim) not in allowed:
+        known = ", ".join(f"{head}/{value}" for head, value in allowed)
+        raise ValueError(f"head dims of q and k / of v must be one of {known}, got {head_dim}/{value_dim}")
+
+
+def check_data(name: str, tensor: Any) -> None:
+    """Checks that ``tensor`` holds its own values and needs no gradient."""
+    check_tensor(name, tensor)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{name} must not require grad, for there is no backward; .detach() it or call under torch.no_grad()"
+        )
+
+
+def check_form(name: str, tensor: Any, dtype: torch.dtype, shape: tuple[int | None, ...]) -> None:
+    """Checks dtype and shape (None allows any size), and that the last dimension is contiguous."""
+    check_data(name, tensor)
+    if tensor.dtype != dtype:
+        raise TypeError(f"{name} must be {str(dtype).removeprefix('torch.')}, got {tensor.dtype}")
+    fits = tensor.dim() == len(shape) and all(
+        wanted in (None, size) for wanted, size in zip(shape, tensor.shape, strict=True)
+    )
+    if not fits:
+        expected = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"{name} must have shape ({expected}), got {tuple(tensor.shape)}")
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
+
+
+def check_softmax_scale(softmax_scale: Any, head_dim: int) -> float:
+    """Returns the checked scale; 1/sqrt(head_dim) for None."""
+    if softmax_scale is None:
+        return 1 / math.sqrt(head_dim)
+    if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, numbers.Real):
+        raise TypeError(f"softmax_scale must be a number, got {type(softmax_scale).__name__}")
+    if softmax_scale <= 0 or not softmax_scale < _MAX_SOFTMAX_SCALE:  # the negation catches NaN
+        raise ValueError(
+            f"softmax_scale must be positive and below {_MAX_SOFTMAX_SCALE:g}, got {softmax_scale}; negate q for a "
+            "negative one"
+        )
+    return float(softmax_scale)
+
+
+def check_groups(heads: int, kv_heads: int) -> None:
+    """Checks that heads of q divide evenly among those of k and v."""
+    if heads == 0 or kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"heads of q must be a multiple of those of k and v, got {heads} and {kv_heads}")
+
+
+def check_one_device(tensors: dict[str, torch.Tensor]) -> None:
+    """Checks that all tensors are on the device of the first."""
+    first = next(iter(tensors))
+    for name, tensor in tensors.items():
+        if tensor.device != tensors[first].device:
+            raise ValueError(f"{name} must be on the device of {first}, {tensors[first].device}, got {tensor.device}")
+
+
+def check_not_shared(name: str, output: torch.Tensor, tensors: dict[str, torch.Tensor]) -> None:
+    """Checks that ``output`` shares no memory with ``tensors`` and that its elements don't overlap."""
+    reach = 1
+    for stride, size in sorted(zip(output.stride(), output.shape, strict=True)):
+        if size > 1 and stride < reach:
+            raise ValueError(f"elements of {name} must not overlap, got strides {output.stride()}")
+        reach += (size - 1) * stride
+    if output.is_meta:
+        return
+    begin, end = _extent(output)
+    for other, tensor in tensors.items():
+        other_begin, other_end = _extent(tensor)
+        if other != name and begin < other_end and other_begin < end:
+            raise ValueError(f"{name} must not share memory with {other}, which is read while {name} is written")
+
+
+def check_cu_seqlens(name: str, cu_seqlens: Any, tensor: torch.Tensor, of: str) -> int:
+    """Returns the number of sequences. The tensor's contents are checked only on the CPU."""
+    check_data(name, cu_seqlens)
+    if cu_seqlens.dtype != torch.int32:
+        raise TypeError(f"{name} must be int32, got {cu_seqlens.dtype}")
+    if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2 or cu_seqlens.stride() != (1,):
+        raise ValueError(
+            f"{name} must be contiguous, of shape (sequences + 1,), got shape {tuple(cu_seqlens.shape)} and strides "
+            f"{cu_seqlens.stride()}"
+        )
+    if cu_seqlens.device.type == "cpu":
+        ends = cu_seqlens.tolist()
+        if ends[0] != 0 or ends[-1] != tensor.shape[0]:
+            raise ValueError(
+                f"{name} must start with 0 and end with the tokens of {of}, {tensor.shape[0]}, got {ends[0]} and "
+                f"{ends[-1]}"
+            )
+        for sequence, (begin, end) in enumerate(itertools.pairwise(ends)):
+            if end < begin:
+                raise ValueError(f"{name} must not decrease: sequence {sequence} has {end - begin} tokens")
+    return len(cu_seqlens) - 1
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    begin = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return begin, begin
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (last + 1) * tensor.element_size()
+
+
+def _check_heads(tensors: dict[str, Any], packed: bool, dtypes: tuple[torch.dtype, ...] = _DTYPES) -> None:
+    """Checks that all tensors are heads of q's dtype."""
+    for name, tensor in tensors.items():
+        check_data(name, tensor)
+        if tensor.dtype not in dtypes:
+            advice = (
+                "; convert it with convert_fp8_fn_to_fnuz" if _FP8 in dtypes and tensor.dtype in _OCP_DTYPES else ""
+            )
+            raise TypeError(f"{name} must be {one_of(dtypes)}, got {tensor.dtype}{advice}")
+        if tensor.dtype != tensors["q"].dtype:
+            raise TypeError(f"{name} must have the dtype of q, {tensors['q'].dtype}, got {tensor.dtype}")
+        _check_heads_shape(name, tensor, packed)
+        _check_aligned(name, tensor)
+
+
+def _check_aligned(name: str, tensor: torch.Tensor) -> None:
+    unit = ALIGNMENT // tensor.element_size()
+    misaligned = [
+        stride
+        for stride, size in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True)
+        if size > 1 and (stride % unit or stride < 0)
+    ]
+    if tensor.numel() and (misaligned or tensor.data_ptr() % ALIGNMENT):
+        raise ValueError(
+            f"tokens and heads of {name} must start at multiples of {ALIGNMENT} bytes, got strides {tensor.stride()} "
+            f"at {tensor.data_ptr():#x}; .clone() it"
+        )
+
+
+def _check_heads_shape(name: str, tensor: torch.Tensor, packed: bool) -> None:
+    dims = "[total, heads, head dim]" if packed else "[batch, tokens, heads, head dim]"
+    if tensor.dim() != (3 if packed else 4):
+        raise ValueError(f"{name} must be {dims}, got shape {tuple(tensor.shape)}")
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
+    if max(tensor.shape) > MAX_TOKENS:
+        raise ValueError(f"{name} must have dimensions of up to {MAX_TOKENS}, got shape {tuple(tensor.shape)}")
+    rows = min(tensor.shape[-3], _BLOCK_TOKENS)
+    if rows * tensor.stride(-3) * tensor.element_size() > _BLOCK_BYTES:
+        raise ValueError(
+            f"{name} must have {_BLOCK_TOKENS} tokens within 2 GiB, got strides {tensor.stride()}; .contiguous() it"
+        )
+
+
+def _check_out(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    allowed = _FP8_OUTPUTS if dtype == _FP8 else (dtype,)
+    if out.dtype not in allowed:
+        raise TypeError(f"out must be {one_of(allowed)}, got {out.dtype}")
+    if out.shape != shape:
+        raise ValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
+    _check_heads_shape("out", out, packed=len(shape) == 3)
+    _check_aligned("out", out)
+
+
+def _check_descale(
+    name: str, descale: Any, of: str, tensor: torch.Tensor, batch: int, packed: bool
+) -> torch.Tensor | None:
+    """Returns the checked factors, expanded to [batch, heads, blocks]; None if there are none."""
+    heads = tensor.shape[-2]
+    if not _has_descale(name, descale, of, tensor.dtype):
+        return None
+    expanded = _of_whole_heads(descale, batch, heads)
+    if expanded is not None:
+        return expanded
+    blocks = ceil_div(tensor.shape[-3], SCALE_BLOCK)
+    if descale.dim() == 3 and descale.shape[:2] == (batch, heads) and (packed or descale.shape[2] == blocks):
+        return descale
+    expected = "blocks of the longest sequence" if packed else str(blocks)
+    raise ValueError(
+        f"{name} must have shape (1,), one factor for all; ({batch}, {heads}), one for each sequence and head; or "
+        f"({batch}, {heads}, {expected}), one for each {SCALE_BLOCK} tokens as well; got {tuple(descale.shape)}"
+    )
+
+
+def _check_head_descale(
+    name: str, descale: Any, of: str, dtype: torch.dtype, batch: int, heads: int
+) -> torch.Tensor | None:
+    """Returns the checked factors, expanded to [batch, heads, 1]; None if there are none."""
+    if not _has_descale(name, descale, of, dtype):
+        return None
+    expanded = _of_whole_heads(descale, batch, heads)
+    if expanded is None:
+        raise ValueError(
+            f"{name} must have shape (1,), one factor for all, or ({batch}, {heads}), one for each sequence and head; "
+            f"got {tuple(descale.shape)}"
+        )
+    return expanded
+
+
+def _has_descale(name: str, descale: Any, of: str, dtype: torch.dtype) -> bool:
+    if descale is None:
+        if dtype == _FP8:
+            raise ValueError(f"{name} must be given for {of} of float8_e4m3fnuz: what its values are multiplied with")
+        return False
+    if dtype != _FP8:
+        raise ValueError(f"{name} must be None, for {of} is {dtype} and has no scales")
+    check_data(name, descale)
+    if descale.dtype != torch.float32:
+        raise TypeError(f"{name} must be float32, got {descale.dtype}")
+    return True
+
+
+def _of_whole_heads(descale: torch.Tensor, batch: int, heads: int) -> torch.Tensor | None:
+    """Expands a factor for the whole tensor, or for each sequence and head, to [batch, heads, 1]; else None."""
+    if descale.numel() == 1 and descale.dim() < 2:
+        return descale.as_strided((batch, heads, 1), (0, 0, 0))
+    if descale.shape == (batch, heads):
+        return descale.as_strided((batch, heads, 1), (*descale.stride(), 0))
+    return None
+
+
+def _check_window(causal: Any, window: Any, unlimited: int) -> tuple[int, int]:
+    check_bool("causal", causal)
+    if window is None:
+        window = (-1, -1)
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise TypeError(f"window must be a pair of ints (left, right), got {window!r}")
+    left, right = (check_int(f"window[{side}]", keys, -1) for side, keys in enumerate(window))
+    if causal:
+        right = 0 if right < 0 else min(right, 0)
+    return tuple(unlimited if keys < 0 else min(keys, unlimited) for keys in (left, right))  # type: ignore[return-value]

@@ -1,0 +1,210 @@
+"""Kinds of GEMM problems, the rules that say which kinds exist, and a problem's sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple, TypeVar
+
+_T = TypeVar("_T")
+
+ELEMENT_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2, "f16": 2, "f32": 4}
+FP8_TYPES = ("e4m3", "e5m2")
+Epilogue = Literal["identity", "silu_and_mul"]  # what a GEMM does with its sums
+PARTS_OF_B = {"identity": 1, "silu_and_mul": 2}  # parts of b that an activation combines, see activation.h
+
+_VALUES = {
+    "d_type": ("bf16", "f16", "f32", *FP8_TYPES),
+    "scaling": ("none", "blocks", "vectors", "rows"),
+    "grouping": ("dense", "batched", "contiguous", "psum", "masked", "split_k", "summed", "k_grouped"),
+    "a_major": ("k", "rows"),
+    "b_major": ("k", "rows", "shuffled"),
+    "bias": ("none", "bf16", "f16", "f32"),
+    "activation": tuple(PARTS_OF_B),
+}
+_GROUPS_OF_ROWS = ("contiguous", "psum", "masked")
+_OPERANDS_WITHOUT_SCALES = (("bf16", "bf16"), ("f16", "f16"), ("bf16", "f32"))
+
+
+def check_rules(subject: _T, rules: Iterable[tuple[str, Callable[[_T], bool]]]) -> None:
+    """Raises ValueError with the text of the first rule that ``subject`` breaks.
+
+    Args:
+        rules: pairs of a rule's text, in which ``{0}`` stands for the subject, and a function that tells whether the
+            subject keeps the rule.
+    """
+    for words, holds in rules:
+        if not holds(subject):
+            raise ValueError(f"{words.format(subject)}, got {subject}")
+
+
+@functools.lru_cache(maxsize=4096)
+def changed(subject: Any, **changes: Any) -> Any:
+    """``dataclasses.replace``, which makes and checks the same thing only once."""
+    return dataclasses.replace(subject, **changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmKind:
+    """What a GEMM kernel computes: the template values of ``gemm.hip.j2`` that the problem decides.
+
+    Attributes:
+        a_type, b_type: types of the operands: ``e4m3`` or ``e5m2`` in any pairing, ``bf16`` twice, ``f16`` twice, or
+            ``bf16`` and ``f32``.
+        d_type: type of the output and of ``c``: ``bf16``, ``f16`` or ``f32``; or ``e4m3`` or ``e5m2``, quantised with
+            one scale for each row and 128 columns.
+        scaling: which values share a scale. ``blocks``: 128 x 128 of b, 128 along K of a row of a. ``vectors``: 128
+            along K of a row of either. ``rows``: whole rows of either. ``none``: there are no scales.
+        accumulate: whether ``c`` is added.
+        grouping: how a workgroup finds its tiles, see ``tile_source.h``. ``dense`` has one group, ``batched`` groups
+            of equal sizes. ``contiguous`` reads the group of each row, ``psum`` the end of each group's rows,
+            ``masked`` the number of each group's rows. With ``split_k`` and ``k_grouped``, each group has all rows
+            and a part of K; with ``summed``, a part of the K of all batches together.
+        k_tail: whether K may be other than a multiple of 128 bytes.
+        skips_head_mid: whether the output's columns are heads, each with a gap in its middle.
+        sums_squares: whether the sums of squares of a's rows are computed, too; only for ``bf16`` times ``f32``.
+        a_major, b_major: the operand's contiguous dimension, ``k`` or ``rows``; or ``shuffled`` for a b from
+            ``shuffle_weight``.
+        bias: type of the vector that is added to each row, or ``none``.
+        activation: function of the sums, see ``activation.h``: ``identity`` or ``silu_and_mul``.
+        sums_parts: whether a second kernel adds up the groups' results, each of which covers a part of K.
+    """
+
+    a_type: str = "e4m3"
+    b_type: str = "e4m3"
+    d_type: str = "bf16"
+    scaling: str = "blocks"
+    accumulate: bool = False
+    grouping: str = "dense"
+    k_tail: bool = False
+    a_major: str = "k"
+    b_major: str = "k"
+    skips_head_mid: bool = False
+    sums_squares: bool = False
+    bias: str = "none"
+    activation: str = "identity"
+    sums_parts: bool = False
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            ValueError: no kernel computes this kind.
+        """
+        for name, values in _VALUES.items():
+            if getattr(self, name) not in values:
+                raise ValueError(f"{name} must be one of {values}, got {self}")
+        check_rules(self, _RULES)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element of a and b in the matrix cores."""
+        return ELEMENT_BYTES[self.b_type]
+
+    @property
+    def parts(self) -> int:
+        """Rows of b for each column of the output."""
+        return PARTS_OF_B[self.activation]
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether the operands are FP8 and may have scales."""
+        return self.a_type in FP8_TYPES and self.b_type in FP8_TYPES
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the output is FP8 and has scales."""
+        return self.d_type in FP8_TYPES
+
+    @property
+    def is_k_major(self) -> bool:
+        """Whether MFMA operands can be loaded as they are, 16 bytes along K at a time."""
+        return self.a_major == self.b_major == "k"
+
+    @property
+    def can_split_k(self) -> bool:
+        """Whether a second kernel can add up groups' results over parts of K."""
+        return self.activation == "identity" and not (self.is_quantised or self.skips_head_mid or self.sums_squares)
+
+    @property
+    def only_rounds(self) -> bool:
+        """Whether the epilogue only rounds the scaled sums to 16 bits."""
+        adds = self.accumulate or self.bias != "none"
+        return ELEMENT_BYTES[self.d_type] == 2 and self.parts == 1 and not (adds or self.skips_head_mid)
+
+    @property
+    def has_tiles_of_two_heights(self) -> bool:
+        """Whether a kernel may have tiles of two heights, from which the device chooses in each launch.
+
+        Only the device knows how many rows masked groups have. The SGPRs suffice for both only if results are merely
+        rounded.
+        """
+        return self.grouping == "masked" and self.only_rounds
+
+    @property
+    def has_groups_of_rows(self) -> bool:
+        """Whether each group has its own rows of a, as many as a tensor on the device says."""
+        return self.grouping in _GROUPS_OF_ROWS
+
+    @property
+    def has_known_number_of_tiles(self) -> bool:
+        """Whether the host knows the number of tiles; otherwise only the device does."""
+        return self.grouping not in ("psum", "masked")
+
+    @property
+    def name(self) -> str:
+        """The beginning of the kernel's name."""
+        layout = {"k": "n", "rows": "t"}[self.a_major] + {"k": "t", "rows": "n", "shuffled": "s"}[self.b_major]
+        groups = "" if self.grouping == "dense" else f"{self.grouping}_"
+        if self.has_groups_of_rows:
+            groups = f"m_grouped_{groups}"
+        family = f"{groups}gemm_{layout}"
+        operands = self.a_type if self.a_type == self.b_type else f"{self.a_type}_{self.b_type}"
+        scaling = "" if self.scaling == "none" else f"_{self.scaling}"
+        bias = "" if self.bias == "none" else f"_bias_{self.bias}"
+        activation = "" if self.activation == "identity" else f"_{self.activation}"
+        output = f"{self.d_type}{'_c' if self.accumulate else ''}{'_skip_mid' if self.skips_head_mid else ''}"
+        output += f"{'_square_sums' if self.sums_squares else ''}{'_of_parts' if self.sums_parts else ''}"
+        return f"{family}_{operands}{scaling}{bias}{activation}_{output}"
+
+
+# A kind exists if its fields have the values above and keep these rules.
+_RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
+    (
+        "operands must both be FP8, bf16 or f16, or bf16 and f32",
+        lambda kind: kind.is_fp8 or (kind.a_type, kind.b_type) in _OPERANDS_WITHOUT_SCALES,
+    ),
+    ("only FP8 operands have scales", lambda kind: kind.is_fp8 or kind.scaling == "none"),
+    ("squares are summed of bf16, times f32", lambda kind: kind.sums_squares == (kind.b_type == "f32")),
+    (
+        "operands of which squares are summed must be contiguous along K",
+        lambda kind: kind.is_k_major or not kind.sums_squares,
+    ),
+    (
+        "a of groups of rows must be contiguous along K",
+        lambda kind: kind.a_major == "k" or not kind.has_groups_of_rows,
+    ),
+    (
+        "b is shuffled where it is a weight of whole K-blocks",
+        lambda kind: kind.b_major != "shuffled" or not (kind.k_tail or kind.grouping in ("summed", "k_grouped")),
+    ),
+    (
+        "c isn't added to what was activated or will be quantised",
+        lambda kind: not kind.accumulate or (kind.activation == "identity" and not kind.is_quantised),
+    ),
+    ("heads with a gap aren't quantised", lambda kind: not (kind.skips_head_mid and kind.is_quantised)),
+    (
+        "parts are summed of sums over K only",
+        lambda kind: not kind.sums_parts or (kind.can_split_k and kind.grouping in ("split_k", "summed")),
+    ),
+)
+
+
+class Gemm(NamedTuple):
+    """A GEMM: [m, k] times the transpose of [n, k], for each of ``groups`` (1 without groups)."""
+
+    m: int
+    n: int
+    k: int
+    groups: int
+    kind: GemmKind  # k_tail isn't set yet

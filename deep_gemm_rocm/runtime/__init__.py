@@ -1,0 +1,1 @@
+"""The HIP runtime, real or simulated, with its memory, streams and graphs."""

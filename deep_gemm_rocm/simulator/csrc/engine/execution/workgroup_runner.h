@@ -1,0 +1,71 @@
+// Executes workgroups one after another. Owns the waves, LDS and scratch of the resident one.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../sanitizer/checker.h"
+#include "../timing/trace.h"
+#include "launch.h"
+#include "wave.h"
+
+namespace mi300x {
+
+class WorkgroupRunner {
+ public:
+  // `statistics` belongs to this host thread; null where they aren't asked for.
+  WorkgroupRunner(Launch& launch, Statistics* statistics);
+  ~WorkgroupRunner();
+
+  // Makes a workgroup of the dispatch resident, in the state that the hardware launches it with.
+  void start(uint64_t id);
+
+  // Executes the resident workgroup until it ends or fails.
+  void run();
+
+  // For the timing model, which decides when each wave continues. There is a trace for each wave.
+  void trace_into(timing::Trace* traces) { traces_ = traces; }
+
+  // Executes a wave until it ends, fails, reaches a barrier or has had its turn.
+  void run_turn(Wave& wave);
+  void open_barrier();
+
+  const std::vector<std::unique_ptr<Wave>>& waves() const { return waves_; }
+
+ private:
+  // Passes the instruction that the wave is about to execute to the sanitizer, counters and traces. False where it must
+  // not execute now.
+  bool watch(Wave& wave, const Instruction& inst, const Effects& effects, const Instruction& in_code);
+
+  // For the sanitizer: fails a wave at a barrier where other waves have ended without reaching it.
+  bool check_barrier();
+
+  // Tells where the other waves of the workgroup are, for messages about waves that never end.
+  std::string others(const Wave& wave) const;
+
+  void start_wave(Wave& wave, uint32_t index);
+  void poison_registers(Wave& wave);
+  void set_scalar_registers(Wave& wave);
+  void preload_arguments(Wave& wave, int first);
+  void set_vector_registers(Wave& wave, uint32_t index);
+
+  Launch& launch_;
+  Memory memory_;
+  Workgroup group_;
+  std::vector<std::unique_ptr<Wave>> waves_;
+  std::vector<Wave*> order_;  // in which the waves take turns
+  std::vector<uint8_t> scratch_;
+  int launch_scalars_ = 0;  // SGPRs that a wave is launched with
+  std::optional<Checker> checker_;
+  std::minstd_rand random_;  // seeded for each workgroup, which is slow for better generators
+  timing::Trace* traces_ = nullptr;
+  Statistics* const statistics_;
+  WaveTrace* wave_trace_ = nullptr;  // null unless the resident workgroup has the traced wave
+  bool watched_ = false;             // any of the above is there
+};
+
+}  // namespace mi300x

@@ -1,0 +1,110 @@
+// Sums over K with promotion: a chain of MFMAs covers one K-block of one fragment from C = 0, and its partial sum is
+// then promoted, total += scale · partial, in fp32 on the vector ALU while the next chains run on the matrix cores.
+// Partial sums need a few registers, not a second set of accumulators.
+#pragma once
+
+#include "deep_gemm_rocm/loading/fragment.h"
+#include "deep_gemm_rocm/hardware/static_for.h"
+
+namespace deep_gemm_rocm {
+
+// Scales is the ScaleLoader.
+template <class Shape, class Scales, int kChains, int kResultSlots>
+class PromotedMma {
+ public:
+  using Order = MmaOrder<Shape, kChains, kResultSlots>;
+  static constexpr int kSlots = Order::kSlots;
+
+ private:
+  using Mfma = typename Shape::Mfma;
+  static constexpr int kFragments = Order::kFragments;
+  static constexpr int kElements = Mfma::kElements;
+  // Scales of B that start_k_block() multiplies with those of A. Scales of single columns are multiplied at promotion.
+  static constexpr int kScales = Scales::kPerColumn ? 1 : Shape::kScales;
+
+ public:
+  DG_DEVICE PromotedMma() : total_{}, partial_{}, scale_{} {}
+
+  // Takes over the scales of the K-block that starts.
+  DG_DEVICE void start_k_block(const Scales& scales, int stage) {
+#pragma unroll
+    for (int i = 0; i < Shape::kFragsM; ++i) {
+#pragma unroll
+      for (int n = 0; n < kScales; ++n) {
+        scale_[i][n] = scales.of_rows(stage, i, n);
+        // Computed here, so that the loaded scales' registers are free for the next K-block's.
+        asm volatile("" : "+v"(scale_[i][n]));
+      }
+    }
+    if constexpr (Scales::kPerColumn) {
+#pragma unroll
+      for (int column = 0; column < Scales::kColumns; ++column) {
+        column_scale_[column] = scales.of_column(stage, column);
+      }
+    }
+  }
+
+  // With is_first, totals begin with this K-block.
+  DG_DEVICE void slot(int slot, const Fragment<Mfma> (&a)[Shape::kFragsM], const Fragment<Mfma> (&b)[Shape::kFragsN],
+                      bool is_first = false) {
+    const int mfma = Order::mfma(slot);
+    const int fragment = Order::fragment(slot);
+    Accumulator& partial = partial_[fragment];
+    partial = Mfma::multiply_add(b[fragment % Shape::kFragsN].operand(mfma), a[fragment / Shape::kFragsN].operand(mfma),
+                                 mfma == 0 ? Accumulator{} : partial);
+    promote_at(slot, is_first);
+  }
+
+  // Promotes the last chains of a K-block, whose turn comes after the last slot.
+  DG_DEVICE void finish(bool is_first = false) {
+    static_for<Order::kDelay>([&](int late) { promote_at(kSlots + late, is_first); });
+  }
+
+  // Makes totals opaque to the compiler: computations on them so far are done here, not at their next use in another
+  // block, and their results aren't kept for equal computations later.
+  DG_DEVICE void settle() {
+#pragma unroll
+    for (int i = 0; i < kFragments; ++i) {
+#pragma unroll
+      for (int pair = 0; pair < kElements / 2; ++pair) asm volatile("" : "+v"(total_[i][pair]));
+    }
+  }
+
+  DG_DEVICE float total(int fragment_m, int fragment_n, int element) const {
+    return total_[fragment_m * Shape::kFragsN + fragment_n][element / 2][element % 2];
+  }
+
+ private:
+  using Accumulator = typename Mfma::Accumulator;
+
+  using Pair = Vector<float, 2>;  // as v_pk_fma_f32 takes them
+
+  // Promotes the elements whose turn is `slot`.
+  DG_DEVICE void promote_at(int slot, bool is_first) {
+    const int first = Order::completed(slot);
+#pragma unroll
+    for (int pair = 0; pair < Order::kMostPairs; ++pair) {
+      const int index = first + 2 * pair;
+      if (index >= Order::completed(slot + 1)) break;
+      const int fragment = index / kElements;
+      const int element = index % kElements;
+      const Pair partial{partial_[fragment][element], partial_[fragment][element + 1]};
+      const int m = fragment / Shape::kFragsN, n = fragment % Shape::kFragsN;
+      const float row_scale = scale_[m][Shape::scale_of_fragment(n) % kScales];
+      Pair factor{row_scale, row_scale};
+      if constexpr (Scales::kPerColumn) {
+        const int sum = n * kElements + element;
+        factor *= Pair{column_scale_[sum], column_scale_[sum + 1]};
+      }
+      Pair& total = total_[fragment][element / 2];
+      total = is_first ? factor * partial : __builtin_elementwise_fma(factor, partial, total);
+    }
+  }
+
+  Pair total_[kFragments][kElements / 2];
+  Accumulator partial_[kFragments];
+  float scale_[Shape::kFragsM][kScales];
+  float column_scale_[Scales::kPerColumn ? Scales::kColumns : 1];
+};
+
+}  // namespace deep_gemm_rocm

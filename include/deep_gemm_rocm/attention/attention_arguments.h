@@ -1,0 +1,40 @@
+// The arguments of an attention kernel. AttentionArguments in launch/attention.py is the same structure.
+#pragma once
+
+#include "deep_gemm_rocm/hardware/types.h"
+
+namespace deep_gemm_rocm {
+
+// [batch, tokens, heads, width], or [tokens of all sequences, heads, width]; a head's values are contiguous. Strides
+// are in elements. batch_stride is 0 if sequences are packed, or share the tensor.
+struct HeadsTensor {
+  void* data;
+  int64_t batch_stride, token_stride, head_stride;
+};
+
+// Factors of FP8 values, for each head and block of 128 tokens of a sequence. The stride of what they don't depend on
+// is 0.
+struct Descales {
+  const float* data;
+  int64_t batch_stride, head_stride, block_stride;
+  int last_block;
+};
+
+// out = softmax(q · kᵀ · softmax_scale) · v for each sequence and head of q. Query i of a sequence sees the keys from
+// i + offset - window_left to i + offset + window_right, where offset aligns the last query with the last key.
+struct AttentionArguments {
+  HeadsTensor q, k, v, out;
+  Descales q_descale, k_descale, v_descale;
+  float* lse;  // [batch, heads, tokens] with contiguous tokens, or null
+  int64_t lse_batch_stride, lse_head_stride;
+  const int* cu_seqlens_q;  // [batch + 1], where packed sequences start and end; or null
+  const int* cu_seqlens_k;
+  int batch;
+  int tokens_q, tokens_k;  // of a sequence, or of all packed sequences
+  int heads, kv_heads;
+  int window_left, window_right;
+  float logit_scale;  // softmax_scale · log2 e
+  int max_workgroups;
+};
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,63 @@
+// How the threads of a workgroup share a tile of queries, and sizes.
+//
+// Each wave has kMfmaRows queries of its own, and all keys. Logits are computed transposed, keys as rows and queries as
+// columns of the MFMA's result. So a lane has one query, and its probabilities are the operand of the second product as
+// they are; its result is transposed, too, and has the same query in the lane. Nothing moves between lanes but the
+// maximum over a query's two or four lane groups.
+#pragma once
+
+#include "deep_gemm_rocm/loading/fragment.h"
+#include "deep_gemm_rocm/loading/lds_layout.h"
+#include "deep_gemm_rocm/hardware/mfma.h"
+
+namespace deep_gemm_rocm {
+
+template <class T_, class Out_, int kHeadDim_, int kValueDim_, int kWaves, int kMfmaRows, bool kTakeTurns_,
+          bool kScaled_>
+struct AttentionShape {
+  using T = T_;
+  using Out = Out_;
+  using Mfma = deep_gemm_rocm::Mfma<T, T, kMfmaRows>;
+  static constexpr bool kTakeTurns = kTakeTurns_;  // whether one half of the waves multiplies while the other doesn't
+  // Whether LDS is filled beside MFMAs, and not beside the softmax, which in FP8 takes longer than the MFMAs.
+  static constexpr bool kFillsBesideMfmas = sizeof(T) == 1;
+  static constexpr bool kScaled = kScaled_;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kValueDim = kValueDim_;
+  static constexpr int kThreads = kWaves * kWaveSize;
+  static constexpr int kWaveQ = kMfmaRows;
+  static constexpr int kBlockQ = kWaves * kWaveQ;
+
+  // Probabilities are up to 2^kSlack, see OnlineSoftmax. FP8 has no range for that.
+  static constexpr int kSlack = sizeof(T) == 1 ? 0 : 8;
+
+  // A block of keys is 128 bytes of a row of Vᵀ.
+  static constexpr int kBlockK = kBlockKBytes / sizeof(T);
+  static constexpr int kKeyFragments = kBlockK / kMfmaRows;
+  static constexpr int kValueFragments = kValueDim / kMfmaRows;
+  static constexpr int kRun = kChunkBytes / sizeof(T);
+  using KeyOrder = RowsInRuns<Mfma, kRun>;
+
+  // A key has kDBlocks rows of 128 bytes in LDS, in tiles of kBlockK keys one after another.
+  static constexpr int kHeadBytes = kHeadDim * sizeof(T);
+  static constexpr int kDBlocks = ceil_div(kHeadBytes, kBlockKBytes);
+  static constexpr bool kDTail = kHeadBytes % kBlockKBytes != 0;
+  static constexpr int kReadsOfBlock = fragment_reads<Mfma>();
+  static constexpr int kReadBytes = kBlockKBytes / kReadsOfBlock;
+  static constexpr int kHeadReads = kHeadBytes / kReadBytes;  // reads of a row of q or k
+  static constexpr int kKeyTileBytes = kBlockK * kBlockKBytes;
+  static constexpr int kValueTileBytes = kValueDim * kBlockKBytes;
+  static constexpr int kLdsStages = kTakeTurns ? 2 : 1;  // blocks of keys, and of values, that LDS holds
+  static constexpr int kKeyStageBytes = kDBlocks * kKeyTileBytes;
+  static constexpr int kLdsBytes = kLdsStages * (kKeyStageBytes + kValueTileBytes);
+
+  static_assert(kHeadBytes % kReadBytes == 0, "an MFMA would multiply what is behind a head's last element");
+  static_assert(kValueDim % kMfmaRows == 0, "fragments must divide the values");
+  static_assert(!kTakeTurns || kWaves == 8, "halves that take turns are a wave on each SIMD");
+  static_assert(kLdsBytes <= 64 * 1024, "a workgroup has at most 64 KiB of LDS");
+
+  static DG_DEVICE int lane_query() { return lane_id() % kMfmaRows; }
+  static DG_DEVICE int lane_group() { return lane_id() / kMfmaRows; }
+};
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,43 @@
+// The arguments of a decode kernel. DecodeArguments in launch/attention.py is the same structure.
+#pragma once
+
+#include "deep_gemm_rocm/attention/attention_arguments.h"
+
+namespace deep_gemm_rocm {
+
+// Keys or values of all sequences in pages of `1 << page_shift` tokens, [pages, tokens, heads, width]. Strides are in
+// elements.
+struct PagedTensor {
+  const void* data;
+  int64_t page_stride, token_stride, head_stride;
+};
+
+// The partial results of one sequence and head of keys.
+struct Parts {
+  int first, count;
+};
+
+// Attention of each sequence's last `tokens_q` tokens, see AttentionArguments. Keys and values are in the pages that
+// the sequence's row of block_table names. Query i sees keys up to context_len - tokens_q + i.
+struct DecodeArguments {
+  HeadsTensor q, out;
+  PagedTensor k, v;
+  Descales q_descale, k_descale, v_descale;
+  float* lse;  // [batch, heads, tokens_q] with contiguous tokens, or null
+  int64_t lse_batch_stride, lse_head_stride;
+  const int* block_table;  // [batch, pages of a sequence] with contiguous pages
+  int64_t block_table_stride;
+  const int* context_lens;  // [batch]
+  // Results of parts of the keys: [parts, queries of a head of keys, width], and the same without width.
+  float* split_out;
+  float* split_lse;  // to base 2
+  Parts* parts;      // [batch, kv_heads], if num_splits is 0
+  int num_splits;    // parts of each sequence's keys, or 0, see decode_schedule.h
+  int num_pieces;    // workgroups for the same queries: all splits, or the pieces of the line
+  int batch, tokens_q, heads, kv_heads;
+  int page_shift, num_pages, pages_of_sequence;
+  int window_left;
+  float logit_scale;  // softmax_scale · log2 e
+};
+
+}  // namespace deep_gemm_rocm

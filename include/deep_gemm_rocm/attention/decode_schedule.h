@@ -1,0 +1,163 @@
+// The keys that a workgroup of a decode kernel works on.
+//
+// With num_splits > 0, each sequence's keys are split into as many equal parts, so that a result depends only on its
+// own sequence. With 0, the blocks of all sequences and heads of keys are one after another on a line, which is cut
+// into pieces of the same length: all workgroups have equal work, however long the sequences are. A piece may have the
+// end of one sequence and the beginning of the next.
+#pragma once
+
+#include "deep_gemm_rocm/hardware/buffer.h"
+#include "deep_gemm_rocm/attention/decode_arguments.h"
+#include "deep_gemm_rocm/attention/paged_cache.h"
+#include "deep_gemm_rocm/tiles/tile_scheduler.h"
+#include "deep_gemm_rocm/hardware/wave.h"
+
+namespace deep_gemm_rocm {
+
+// Some blocks of keys of one sequence and head, and the queries that see them.
+struct DecodeTile {
+  int sequence, kv_head, first_row;
+  int begin, end;       // blocks
+  bool has_all_blocks;  // whether its result is the output
+  int part;             // else the number of its partial result
+};
+
+template <class Shape, int kNumXcds>
+class DecodeSchedule {
+  // Added to a sequence's blocks on the line, for the time that it takes to begin and end it. So an empty sequence has
+  // a length, too, and a workgroup that writes its zeros.
+  static constexpr int kBlocksToBegin = Shape::kBlocksToBegin;
+  static_assert(kBlocksToBegin > 0);
+  static constexpr int kLeastKeys = 128;  // of a piece; with fewer, combining parts takes longer than is gained
+
+ public:
+  DG_DEVICE DecodeSchedule(const DecodeArguments& args, int workgroup) {
+    const int row_tiles = ceil_div(args.tokens_q * (args.heads / args.kv_heads), Shape::kRows);
+    // Workgroups of the same keys follow each other on an XCD.
+    const int position = xcd_contiguous<kNumXcds>(workgroup, row_tiles * args.num_pieces, row_tiles);
+    first_row_ = position % row_tiles * Shape::kRows;
+    piece_ = position / row_tiles;
+    if (args.num_splits == 0) {
+      piece_length_ = max(ceil_div(length_of_all(args), args.num_pieces), kLeastKeys / Shape::kBlockK);
+      position_ = piece_ * piece_length_;
+    }
+  }
+
+  // The next tile of the workgroup; false after the last one.
+  DG_DEVICE bool next(DecodeTile& tile) {
+    // Read again, so that they take no registers while a tile is computed.
+    const auto& args = kernel_arguments<DecodeArguments>();
+    if (args.num_splits == 0) return next_on_line(args, tile);
+    if (position_ > 0) return false;
+    position_ = 1;
+    tile = tile_of_split(args);
+    return true;
+  }
+
+ private:
+  struct BlockRange {
+    int begin, end;
+  };
+
+  static DG_DEVICE int context(const DecodeArguments& args, int sequence) {
+    const Buffer contexts{args.context_lens, args.batch * static_cast<unsigned>(sizeof(int))};
+    return existing_tokens(args, contexts.load<int>(sequence * sizeof(int)));
+  }
+
+  // The blocks that the sequence's last queries see.
+  static DG_DEVICE BlockRange blocks_seen(const DecodeArguments& args, int context) {
+    const int begin = max(context - args.tokens_q - args.window_left, 0) / Shape::kBlockK;
+    return {begin, max(ceil_div(context, Shape::kBlockK), begin)};
+  }
+
+  // The length on the line of one head of a lane's own sequence.
+  static DG_DEVICE int length_of_lane(const DecodeArguments& args, int first_sequence) {
+    const int sequence = first_sequence + lane_id();
+    const BlockRange seen = blocks_seen(args, context(args, sequence));
+    return sequence < args.batch ? kBlocksToBegin + seen.end - seen.begin : 0;
+  }
+
+  static DG_DEVICE int length_of_all(const DecodeArguments& args) {
+    int length = 0;
+    for (int first = 0; first < args.batch; first += kWaveSize) length += length_of_lane(args, first);
+    return read_lane(inclusive_sum(length), kWaveSize - 1) * args.kv_heads;
+  }
+
+  // A sequence, and where it is on the line: `length` for each head of keys, up to `end`.
+  struct SequenceOnLine {
+    int number, length, end;
+  };
+
+  // Finds the first sequence that ends after the position, 64 at a time; false after the last one.
+  DG_DEVICE bool find_sequence(const DecodeArguments& args, SequenceOnLine& found) {
+    for (; first_sequence_ < args.batch; first_sequence_ += kWaveSize) {
+      const int length = length_of_lane(args, first_sequence_);
+      const int ends = first_position_ + inclusive_sum(length * args.kv_heads);
+      if (const uint64_t behind = ballot(ends > position_)) {
+        const int lane = lowest_bit(behind);
+        found = {first_sequence_ + lane, read_lane(length, lane), read_lane(ends, lane)};
+        return true;
+      }
+      first_position_ = read_lane(ends, kWaveSize - 1);
+    }
+    return false;
+  }
+
+  // The tile at the position: up to the end of its sequence's head of keys, or of the workgroup's piece.
+  DG_DEVICE bool next_on_line(const DecodeArguments& args, DecodeTile& tile) {
+    const int end = (piece_ + 1) * piece_length_;
+    SequenceOnLine sequence;
+    if (position_ >= end || !find_sequence(args, sequence)) return false;
+    const int sequence_begin = sequence.end - sequence.length * args.kv_heads;
+    tile.sequence = sequence.number;
+    tile.kv_head = uniform((position_ - sequence_begin) / sequence.length);
+    tile.first_row = first_row_;
+    const int head_begin = sequence_begin + tile.kv_head * sequence.length;
+    const int head_end = head_begin + sequence.length;
+    const int tile_end = min(end, head_end);
+    const BlockRange seen = blocks_seen(args, context(args, tile.sequence));
+    tile.begin = seen.begin + max(position_ - head_begin - kBlocksToBegin, 0);
+    tile.end = seen.begin + max(tile_end - head_begin - kBlocksToBegin, 0);
+    const int sequence_head = tile.sequence * args.kv_heads + tile.kv_head;
+    // Unique: from one tile to the next either the piece or the sequence and head goes up by one.
+    tile.part = piece_ + sequence_head;
+    tile.has_all_blocks = position_ == head_begin && tile_end == head_end;
+    if (position_ == head_begin && first_row_ == 0 && thread_id() == 0) {
+      const int last_piece = (head_end - 1) / piece_length_;
+      args.parts[sequence_head] = {tile.part, last_piece - piece_ + 1};
+    }
+    position_ = tile_end;
+    return true;
+  }
+
+  DG_DEVICE DecodeTile tile_of_split(const DecodeArguments& args) const {
+    const int sequence_head = piece_ / args.num_splits;
+    const int split = piece_ % args.num_splits;
+    const int sequence = sequence_head / args.kv_heads;
+    const BlockRange seen = blocks_seen(args, uniform(context(args, sequence)));
+    const int blocks = (seen.end - seen.begin) / args.num_splits;
+    const int left_over = (seen.end - seen.begin) % args.num_splits;  // the first splits have one of these each
+    const auto first_of_split = [&](int split) { return seen.begin + split * blocks + min(split, left_over); };
+    return {sequence, sequence_head % args.kv_heads, first_row_, first_of_split(split), first_of_split(split + 1),
+            args.num_splits == 1, piece_};
+  }
+
+  int first_row_;
+  int piece_;
+  int piece_length_ = 0;
+  int position_ = 0;
+  int first_sequence_ = 0;  // of the 64 sequences in which the position is
+  int first_position_ = 0;  // where they begin
+};
+
+DG_DEVICE Parts parts_of(const DecodeArguments& args, int sequence_head) {
+  if (args.num_splits > 0) return {sequence_head * args.num_splits, args.num_splits};
+  return args.parts[sequence_head];
+}
+
+// The row of split_out of a part's result for one of the queries that share a head of keys.
+DG_DEVICE int64_t row_of_part(const DecodeArguments& args, int part, int row) {
+  return static_cast<int64_t>(part) * (args.tokens_q * (args.heads / args.kv_heads)) + row;
+}
+
+}  // namespace deep_gemm_rocm

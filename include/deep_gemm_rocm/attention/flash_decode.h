@@ -1,0 +1,328 @@
+// Attention of a sequence's last few tokens. It is bound by memory, so every key and value is loaded once, straight
+// into the registers of the wave that multiplies it. A wave works alone, on up to 16 queries (tokens and heads that
+// share a head of keys) and a part of the keys. The results of parts are combined afterwards, always in the same order.
+#pragma once
+
+#include "deep_gemm_rocm/attention/decode_schedule.h"
+#include "deep_gemm_rocm/loading/fragment.h"
+#include "deep_gemm_rocm/loading/lds_layout.h"
+#include "deep_gemm_rocm/arithmetic/online_softmax.h"
+#include "deep_gemm_rocm/attention/paged_cache.h"
+#include "deep_gemm_rocm/arithmetic/probabilities.h"
+#include "deep_gemm_rocm/arithmetic/rounding.h"
+#include "deep_gemm_rocm/loading/transposing_tile_loader.h"
+
+namespace deep_gemm_rocm {
+
+template <class T_, class Out_, int kHeadDim_, int kValueDim_, bool kScaled_>
+struct DecodeShape {
+  using T = T_;
+  using Out = Out_;
+  using Mfma = deep_gemm_rocm::Mfma<T, T, 16>;
+  static constexpr bool kScaled = kScaled_;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kValueDim = kValueDim_;
+  static constexpr int kRows = Mfma::kRows;  // queries of a wave
+
+  // A block has a run of keys for each lane group, whose logits become the two operands for a chunk of values.
+  static constexpr int kRun = kChunkBytes / sizeof(T);
+  static constexpr int kBlockK = kRun * Mfma::kLaneGroups;
+  static constexpr int kBlocksToBegin = 1;  // blocks that take as long as a tile without any
+  static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
+  using KeyOrder = RowsInRuns<Mfma, kRun>;
+  static constexpr int kReadBytes = kChunkBytes * Mfma::kLaneGroups;
+  static constexpr int kHeadReads = kHeadDim * sizeof(T) / kReadBytes;
+  static_assert(kHeadReads * kReadBytes == kHeadDim * sizeof(T), "reads must divide a head");
+
+  // A lane loads kWidth neighbouring values of a key, rows of as many fragments of Vᵀ, in each of kValueGroups places.
+  static constexpr int kElementsOfWord = sizeof(unsigned) / sizeof(T);
+  static constexpr int widest(int width) { return kValueDim % (16 * width) == 0 ? width : widest(width / 2); }
+  static constexpr int kWidth = widest(8);
+  static constexpr int kWords = kWidth / kElementsOfWord;
+  static constexpr int kValueGroups = kValueDim / (16 * kWidth);
+  static_assert(kWords > 0, "a lane loads whole words");
+
+  // Whether registers suffice for the next block while one is computed. If not, even keys are loaded one fragment after
+  // the other.
+  static constexpr bool kAhead = kHeadDim + kValueDim <= 384;
+};
+
+template <class Shape>
+class FlashDecode {
+  using Mfma = typename Shape::Mfma;
+  using T = typename Shape::T;
+  using Words = Vector<unsigned, Shape::kWords>;
+  static constexpr int kHeldFragments = Shape::kAhead ? Shape::kKeyFragments : 1;
+
+ public:
+  DG_DEVICE FlashDecode(const DecodeArguments& args, const DecodeTile& tile)
+      : args_(args),
+        tile_(tile),
+        pages_(args, tile.sequence),
+        group_(args.heads / args.kv_heads),
+        row_(tile.first_row + lane_id() % Mfma::kRows),
+        token_(row_ / group_),
+        head_(tile.kv_head * group_ + row_ % group_) {
+    load_queries();
+    logit_scale_ = args.logit_scale;
+    if constexpr (Shape::kScaled) {
+      logit_scale_ *= of_head(args.k_descale, tile.kv_head);
+      value_scale_ = of_head(args.v_descale, tile.kv_head);
+      // Each of the wave's queries may have another factor.
+      query_scale_ = row_exists() ? of_head(args.q_descale, head_) : 1;
+    }
+  }
+
+  DG_DEVICE void run() {
+    const int begin = tile_.begin;
+    const int end = tile_.end;
+    if (begin >= end) return;
+    load_pages(begin);
+    if constexpr (Shape::kAhead) {
+      load_all_keys(begin);
+      load_values(begin);
+      load_pages(min(begin + 1, end - 1));
+    }
+    for (int block = begin; block < end; ++block) {
+      const bool more = block + 1 < end;
+      if constexpr (Shape::kAhead) {
+        static_for<Shape::kKeyFragments>([&](auto fragment) { multiply_keys(fragment); });
+        if (more) load_all_keys(block + 1);
+        add_values(update_softmax(block));
+        if (more) load_values(block + 1);
+      } else {
+        static_for<Shape::kKeyFragments>([&](auto fragment) {
+          load_keys(block, fragment);
+          multiply_keys(fragment);
+          __builtin_amdgcn_sched_barrier(0);
+        });
+        load_values(block);
+        add_values(update_softmax(block));
+        __builtin_amdgcn_sched_barrier(0);
+      }
+      load_pages(min(block + 1 + Shape::kAhead, end - 1));
+    }
+  }
+
+  // Stores the output, or the partial result if the tile has only a part of the keys.
+  DG_DEVICE void store() {
+    const float sum = softmax_.sum();
+    const float log2_sum = softmax_.log2_sum();
+    // If the sum of probabilities is NaN, so are all results.
+    const bool again = sum > 0 && row_exists() && !all_finite(out_);
+    if (ballot(again) != 0) add_up_again(again, sum);
+    if (!row_exists()) return;
+    const float factor = sum == 0 ? 0 : again ? value_scale_ : value_scale_ / sum;
+    if (tile_.has_all_blocks) {
+      const int64_t offset = tile_.sequence * args_.out.batch_stride + token_ * args_.out.token_stride +
+                             head_ * args_.out.head_stride;
+      store_row(static_cast<typename Shape::Out*>(args_.out.data) + offset, factor);
+      if (args_.lse != nullptr && lane_group() == 0) {
+        args_.lse[tile_.sequence * args_.lse_batch_stride + head_ * args_.lse_head_stride + token_] = log2_sum * kLn2;
+      }
+    } else {
+      const int64_t row = row_of_part(args_, tile_.part, row_);
+      store_row(args_.split_out + row * Shape::kValueDim, factor);
+      if (lane_group() == 0) args_.split_lse[row] = log2_sum;
+    }
+  }
+
+ private:
+  static DG_DEVICE int lane_group() { return lane_id() / Mfma::kRows; }
+  static DG_DEVICE int lane_row() { return lane_id() % Mfma::kRows; }
+
+  DG_DEVICE bool row_exists() const { return token_ < args_.tokens_q; }
+
+  DG_DEVICE float of_head(const Descales& descales, int head) const {
+    const float* const found = descales.data + tile_.sequence * descales.batch_stride + head * descales.head_stride;
+    return *(const Global<float>*)found;
+  }
+
+  DG_DEVICE void load_queries() {
+    const int64_t offset =
+        tile_.sequence * args_.q.batch_stride + token_ * args_.q.token_stride + head_ * args_.q.head_stride;
+    const auto* first = static_cast<const uint8_t*>(args_.q.data) + offset * static_cast<int64_t>(sizeof(T));
+#pragma unroll
+    for (int read = 0; read < Shape::kHeadReads; ++read) {
+      queries_[read] = MfmaOperands{};
+      if (row_exists()) {
+        queries_[read] = load_global<MfmaOperands>(first + lane_group() * kChunkBytes + read * Shape::kReadBytes);
+      }
+    }
+  }
+
+  // A lane's keys of all fragments are a run of tokens in one page, and so are its values.
+  static DG_DEVICE int key_run(int block) { return block * Shape::kBlockK + lane_row() / 4 * Shape::kRun; }
+  static DG_DEVICE int value_run(int block) { return block * Shape::kBlockK + lane_group() * Shape::kRun; }
+
+  DG_DEVICE void load_pages(int block) {
+    key_page_ = pages_.page_of(key_run(block));
+    value_page_ = pages_.page_of(value_run(block));
+  }
+
+  DG_DEVICE void load_all_keys(int block) {
+    static_for<Shape::kKeyFragments>([&](auto fragment) { load_keys(block, fragment); });
+  }
+
+  DG_DEVICE void load_keys(int block, int fragment) {
+    const int key = block * Shape::kBlockK + Shape::KeyOrder::of_lds_row(fragment * Mfma::kRows + lane_row());
+    const uint8_t* const first =
+        pages_.address<T>(args_.k, tile_.kv_head, key_page_, key) + lane_group() * kChunkBytes;
+#pragma unroll
+    for (int read = 0; read < Shape::kHeadReads; ++read) {
+      keys_[fragment % kHeldFragments][read] = load_global<MfmaOperands>(first + read * Shape::kReadBytes);
+    }
+  }
+
+  DG_DEVICE void load_values(int block) {
+#pragma unroll
+    for (int i = 0; i < Shape::kRun; ++i) {
+      const uint8_t* const first = pages_.address<T>(args_.v, tile_.kv_head, value_page_, value_run(block) + i) +
+                                   lane_row() * Shape::kWidth * sizeof(T);
+#pragma unroll
+      for (int group = 0; group < Shape::kValueGroups; ++group) {
+        values_[group][i] = load_global<Words>(first + group * 16 * Shape::kWidth * sizeof(T));
+      }
+    }
+  }
+
+  // logits = K · Qᵀ
+  DG_DEVICE void multiply_keys(int fragment) {
+    logits_[fragment] = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::kHeadReads; ++i) {
+      const MfmaOperands& keys = keys_[fragment % kHeldFragments][i / 2];
+      logits_[fragment] = Mfma::multiply_add(keys[i % 2], queries_[i / 2][i % 2], logits_[fragment]);
+    }
+  }
+
+  DG_DEVICE float update_softmax(int block) {
+    const float scale = logit_scale_ * query_scale_;
+    if (is_seen_by_all(block)) return softmax_.update(logits_, scale);
+    mask(block, scale);
+    return softmax_.update(logits_, 1);
+  }
+
+  DG_DEVICE bool is_seen_by_all(int block) const {
+    const int key = block * Shape::kBlockK;
+    const int aligned = pages_.tokens() - args_.tokens_q;  // the key of token 0
+    const int last_begin = aligned + args_.tokens_q - 1 - args_.window_left;
+    return key >= last_begin && key + Shape::kBlockK <= aligned + 1;
+  }
+
+  // Scales the logits, and replaces those of keys that the lane's query doesn't see.
+  DG_DEVICE void mask(int block, float scale) {
+    const int key = block * Shape::kBlockK;
+    const int aligned = pages_.tokens() - args_.tokens_q;
+    const int begin = max(aligned + token_ - args_.window_left, 0) - key - lane_group() * Shape::kRun;
+    const int end = aligned + token_ + 1 - key - lane_group() * Shape::kRun;
+#pragma unroll
+    for (int i = 0; i < Shape::kRun; ++i) {
+      const float logit = logits_[i / Mfma::kElements][i % Mfma::kElements];
+      logits_[i / Mfma::kElements][i % Mfma::kElements] = i >= begin && i < end ? logit * scale : -kInfinity;
+    }
+  }
+
+  // out = out · factor + Vᵀ · Pᵀ
+  DG_DEVICE void add_values(float factor) {
+    const MfmaOperand first = probability_operand<Mfma, T>(logits_, 0);
+    const MfmaOperand second = probability_operand<Mfma, T>(logits_, 1);
+    static_for<Shape::kValueGroups * Shape::kWords>([&](auto word) {
+      unsigned rows[Shape::kRun];
+#pragma unroll
+      for (int i = 0; i < Shape::kRun; ++i) rows[i] = values_[word / Shape::kWords][i][word % Shape::kWords];
+      static_for<Shape::kElementsOfWord>([&](auto column) {
+        const auto values = __builtin_bit_cast(MfmaOperands, column_chunk<sizeof(T)>(rows, column));
+        auto& out = out_[word * Shape::kElementsOfWord + column];
+        out = Mfma::multiply_add(values[0], first, out * factor);
+        out = Mfma::multiply_add(values[1], second, out);
+      });
+    });
+  }
+
+  // The first of the kWidth neighbouring values of an element.
+  static DG_DEVICE int value_of(int lane_group, int group, int element) {
+    return (group * Mfma::kRows + Mfma::row_of_element(lane_group, element)) * Shape::kWidth;
+  }
+
+  // Computes the sums of the lanes with `again` once more, key by key on the vector ALU, divided by the sum of
+  // probabilities. It is rarely needed: the matrix cores make NaN of an infinite value or NaN times a probability of 0,
+  // even that of a key that the query doesn't see.
+  DG_DEVICE void add_up_again(bool again, float sum) {
+    if (again) static_for<Shape::kValueGroups * Shape::kWidth>([&](int i) { out_[i] = 0; });
+    const float unit = 1 / sum;
+    const int lane = lane_id_computed_here();
+    for (int block = tile_.begin; block < tile_.end; ++block) {
+      load_pages(block);
+      static_for<Shape::kKeyFragments>([&](auto fragment) {
+        load_keys(block, fragment);
+        multiply_keys(fragment);
+        __builtin_amdgcn_sched_barrier(0);  // for few registers
+      });
+      const bool seen = is_seen_by_all(block);
+      const float scale = logit_scale_ * query_scale_;
+      if (!seen) mask(block, scale);
+      for (int key = 0; key < Shape::kBlockK; ++key) {
+        float logit = 0;
+#pragma unroll
+        for (int i = 0; i < Shape::kRun; ++i) {
+          if (key % Shape::kRun == i) logit = logits_[i / Mfma::kElements][i % Mfma::kElements];
+        }
+        logit = exchange(seen ? logit * scale : logit, key / Shape::kRun * Mfma::kRows + lane % Mfma::kRows);
+        if (again && logit != -kInfinity) add_values_of(block * Shape::kBlockK + key, softmax_.probability(logit) * unit);
+      }
+    }
+  }
+
+  DG_DEVICE void add_values_of(int key, float probability) {
+    const int lane = lane_id_computed_here();
+    const uint8_t* const first = pages_.address<T>(args_.v, tile_.kv_head, pages_.page_of(key), key);
+    static_for<Shape::kValueGroups * Mfma::kElements>([&](auto i) {
+      constexpr int kGroup = i / Mfma::kElements;
+      constexpr int kElement = i % Mfma::kElements;
+      const auto values = load_global<Vector<typename Storage<T>::Type, Shape::kWidth>>(
+          first + value_of(lane / Mfma::kRows, kGroup, kElement) * static_cast<int>(sizeof(T)));
+#pragma unroll
+      for (int f = 0; f < Shape::kWidth; ++f) {
+        auto& sums = out_[kGroup * Shape::kWidth + f];
+        sums[kElement] = add_value(sums[kElement], probability, Storage<T>::widened(values[f]));
+      }
+    });
+  }
+
+  template <class Row>
+  DG_DEVICE void store_row(Row* row, float factor) const {
+    static_for<Shape::kValueGroups * Mfma::kElements>([&](auto i) {
+      constexpr int kGroup = i / Mfma::kElements;
+      constexpr int kElement = i % Mfma::kElements;
+      Vector<Row, Shape::kWidth> stored;
+#pragma unroll
+      for (int f = 0; f < Shape::kWidth; ++f) {
+        const float sum = out_[kGroup * Shape::kWidth + f][kElement];
+        stored[f] = static_cast<Row>(factor == 0 ? 0 : sum * factor);
+      }
+      *(Global<Vector<Row, Shape::kWidth>>*)(row + value_of(lane_group(), kGroup, kElement)) = stored;
+    });
+  }
+
+  const DecodeArguments& args_;
+  DecodeTile tile_;
+  SequencePages pages_;
+  int group_;
+  int row_;
+  int token_;
+  int head_;
+  float logit_scale_;
+  float query_scale_ = 1;
+  float value_scale_ = 1;
+  int key_page_;
+  int value_page_;
+  MfmaOperands queries_[Shape::kHeadReads];
+  MfmaOperands keys_[kHeldFragments][Shape::kHeadReads];
+  Words values_[Shape::kValueGroups][Shape::kRun];
+  typename Mfma::Accumulator logits_[Shape::kKeyFragments];
+  typename Mfma::Accumulator out_[Shape::kValueGroups * Shape::kWidth] = {};
+  OnlineSoftmax<Mfma, T> softmax_;
+};
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,585 @@
+// Attention of a sequence's last few tokens to a latent cache: one head of keys, whose first elements are the values,
+// too, for all heads of queries. There are so many queries for each byte that a workgroup brings a block of keys into
+// LDS, once for up to 64 queries and both products.
+//
+// K · Qᵀ: a wave multiplies one fragment of keys with two tiles of 16 queries, over half of their width. So it reads
+// half as much from LDS as for one tile over all of the width. Four waves then compute the probabilities of a tile
+// each, which go to all waves through LDS.
+//
+// Vᵀ · Pᵀ: each wave adds up 64 of the values. They are in registers by then, so that the next keys can take their
+// place.
+//
+// A block's softmax and second product overlap the next block's first product. Each block b has two intervals:
+//   1. K · Qᵀ of b. At its beginning, the last tile of Vᵀ · Pᵀ of b - 2 and the probabilities of b - 1, for which the
+//      other waves wait in the middle of it; at its end, the first tile of Vᵀ · Pᵀ of b - 1.
+//   2. The other tiles of Vᵀ · Pᵀ of b - 1 but the last, while b + 1 goes into LDS; then the maxima of b.
+// So there are MFMAs that wait for nothing on either side of the barriers.
+#pragma once
+
+#include "deep_gemm_rocm/arithmetic/online_softmax.h"
+#include "deep_gemm_rocm/arithmetic/probabilities.h"
+#include "deep_gemm_rocm/attention/decode_schedule.h"
+#include "deep_gemm_rocm/attention/paged_cache.h"
+#include "deep_gemm_rocm/loading/fragment.h"
+#include "deep_gemm_rocm/loading/lds_layout.h"
+#include "deep_gemm_rocm/loading/transposing_tile_loader.h"
+
+namespace deep_gemm_rocm {
+
+template <class T_, int kHeadDim_, int kValueDim_>
+struct MlaShape {
+  using T = T_;
+  using Out = T_;
+  using Mfma = deep_gemm_rocm::Mfma<T, T, 16>;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kValueDim = kValueDim_;
+  static constexpr int kRowTiles = 4;
+  static constexpr int kRows = kRowTiles * Mfma::kRows;  // queries of a workgroup
+
+  static constexpr int kRun = kChunkBytes / sizeof(T);
+  static constexpr int kBlockK = kRun * Mfma::kLaneGroups;
+  static constexpr int kBlocksToBegin = 8;  // blocks that take as long as a tile without any
+  static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
+  using KeyOrder = RowsInRuns<Mfma, kRun>;
+
+  // A key is kDBlocks rows of 128 bytes in LDS, in tiles of kBlockK keys one after another. A wave adds up the values
+  // of one of these tiles.
+  static constexpr int kDBlock = kBlockKBytes / sizeof(T);
+  static constexpr int kDBlocks = kHeadDim / kDBlock;
+  static constexpr int kWaves = kValueDim / kDBlock;
+  static constexpr int kThreads = kWaves * kWaveSize;
+  static constexpr int kParts = fragment_reads<Mfma>();  // of the width; each has one read of every row of 128 bytes
+  static constexpr int kWaveTiles = kParts;              // tiles of queries whose logits a wave computes
+  static constexpr int kWidth = kDBlock / Mfma::kRows;   // neighbouring values that a lane adds up
+  static constexpr int kSlack = 8;                       // probabilities are up to 256
+  static constexpr int kKeyTileBytes = kBlockK * kBlockKBytes;
+  static constexpr int kKeyBytes = kDBlocks * kKeyTileBytes;
+  static constexpr int kLaneLogitsBytes = sizeof(typename Mfma::Accumulator);
+  static constexpr int kLogitsBytes = kRowTiles * kKeyFragments * kParts * kWaveSize * kLaneLogitsBytes;
+  static constexpr int kProbabilitiesBytes = kRowTiles * kWaveSize * kChunkBytes;
+  static constexpr int kFactorsBytes = kRowTiles * kWaveSize * static_cast<int>(sizeof(float));
+  static constexpr int kLdsBytes = kKeyBytes + kLogitsBytes + kProbabilitiesBytes + kFactorsBytes;
+
+  static_assert(sizeof(T) == 2 && kDBlocks * kDBlock == kHeadDim && kWaves * kDBlock == kValueDim);
+  static_assert(kWaves * kWaveTiles == kRowTiles * kKeyFragments * kParts, "each wave computes as many logits");
+  static_assert(kLdsBytes <= 64 * 1024, "a workgroup has at most 64 KiB of LDS");
+};
+
+// Moves a block of keys from their pages through registers into LDS. Eight neighbouring threads move 128 bytes of a
+// key, and a wave eight keys of one page.
+template <class Shape>
+class LatentLoader {
+  static constexpr int kWaveKeys = kWaveSize / kChunksPerRow;
+  static constexpr int kKeyWaves = Shape::kBlockK / kWaveKeys;  // waves that move 128 bytes of all keys at once
+  static constexpr int kParts = Shape::kWaves / kKeyWaves;
+  static_assert(Shape::kWaves % kKeyWaves == 0, "a wave moves parts of the same keys");
+
+ public:
+  static constexpr int kPasses = ceil_div(Shape::kDBlocks, kParts);
+
+  DG_DEVICE explicit LatentLoader(const PagedTensor& cache)
+      : offset_(lane_id() / kChunksPerRow * cache.token_stride * static_cast<int>(sizeof(typename Shape::T)) +
+                part() * kBlockKBytes + lane_id() % kChunksPerRow * kChunkBytes),
+        lds_offset_(part() * Shape::kKeyTileBytes +
+                    lds_offset(first_key(0) + lane_id() / kChunksPerRow, lane_id() % kChunksPerRow)) {}
+
+  // Each lane looks up the page: a scalar load would be counted with the reads from LDS, and wait for all of them.
+  DG_DEVICE void look_up(const SequencePages& pages, int block) {
+    page_ = pages.entry_of(first_key(block) + lane_id() / kChunksPerRow);
+  }
+
+  DG_DEVICE void start(const SequencePages& pages, const PagedTensor& cache, int block) {
+    asm volatile("" : "+v"(page_));  // the address isn't computed earlier, when the wave would wait for the page,
+    keys_ = pages.run<typename Shape::T>(cache, uniform(page_), first_key(block), kWaveKeys, Shape::kHeadDim);
+    asm volatile("" : "+s"(keys_.base), "+s"(keys_.bytes));  // nor later, among MFMAs
+  }
+
+  DG_DEVICE void load(int pass) {
+    unsigned offset = offset_;
+    asm("" : "+v"(offset));  // so that constants are added by the instruction, not in registers before the loop
+    staged_[pass] = keys_.only_if(exists(pass)).load<Chunk>(offset + pass * kParts * kBlockKBytes);
+  }
+
+  DG_DEVICE void store(int pass, uint8_t* lds) const {
+    uint8_t* const to = lds + lds_offset_ + pass * kParts * Shape::kKeyTileBytes;
+    if (exists(pass)) *reinterpret_cast<Chunk*>(to) = staged_[pass];
+  }
+
+ private:
+  static DG_DEVICE unsigned wave() { return wave_id(); }
+  static DG_DEVICE int first_key(int block) { return block * Shape::kBlockK + wave() % kKeyWaves * kWaveKeys; }
+  // The waves that compute no probabilities have the first part, to which the rest of the width belongs.
+  static DG_DEVICE int part() { return kParts - 1 - wave() / kKeyWaves; }
+  static DG_DEVICE bool exists(int pass) {
+    return (pass + 1) * kParts <= Shape::kDBlocks || pass * kParts + part() < Shape::kDBlocks;
+  }
+
+  unsigned offset_;
+  int lds_offset_;
+  int page_;
+  Buffer keys_;
+  Chunk staged_[kPasses];
+};
+
+template <class Shape>
+class MlaDecode {
+  using Mfma = typename Shape::Mfma;
+  using T = typename Shape::T;
+  using Accumulator = typename Mfma::Accumulator;
+  using Words = Vector<unsigned, Shape::kWidth / 2>;
+  using Loader = LatentLoader<Shape>;
+
+  // A mask for sched_barrier: VALU and scalar instructions may cross.
+  static constexpr int kOnlyAluMoves = 0x2 | 0x4;
+
+  // The read of K · Qᵀ, of kDBlocks, before which other work starts. Found by trying in the timing model.
+  static constexpr int kSoftmaxAt = 2;
+  static constexpr int kLoadsAt = 3;
+  static constexpr int kValuesAt = 5;
+  static constexpr int kJoinAt = 6;  // where the other waves wait for the probabilities
+  static constexpr int kAddressesAt = 7;
+  static constexpr int kValuesAtOnce = Shape::kRun / (Shape::kDBlocks - kValuesAt);
+  static_assert(kValuesAtOnce * (Shape::kDBlocks - kValuesAt) == Shape::kRun, "all values are read");
+  static constexpr int kTilesBefore = 2;  // tiles whose probabilities are read before the barrier, not after it
+  // Passes of the loader that start where those of the block before are stored; the others start from kLoadsAt on.
+  static constexpr int kEarlyPasses = Loader::kPasses - 3;
+
+ public:
+  DG_DEVICE MlaDecode(const DecodeArguments& args, const DecodeTile& tile, uint8_t* lds)
+      : args_(args), tile_(tile), pages_(args, tile.sequence), lds_(lds), loader_(args.k) {
+    const int row = Shape::KeyOrder::of_lds_row(own_key_fragment() * Mfma::kRows + lane_id() % Mfma::kRows);
+    keys_offset_ = lds_offset(row, own_chunk());
+    const int value = lane_id() % Mfma::kRows * static_cast<int>(sizeof(Words));
+    values_offset_ = wave_id() * Shape::kKeyTileBytes + lds_offset(lane_group() * Shape::kRun, value / kChunkBytes) +
+                     value % kChunkBytes;
+    load_queries();
+  }
+
+  DG_DEVICE void run() {
+    const int begin = tile_.begin;
+    const int end = tile_.end;
+    if (begin >= end) return;
+    load_first_keys(begin, end);
+    compute_first_logits(begin, end);
+    __builtin_amdgcn_s_setprio(1);
+    for (int block = begin + 1; block < end; ++block) {
+      multiply_keys<true>(block, end);
+      lds_barrier();
+      add_values_and_store_keys();
+      if (computes_probabilities()) take_logits(block);
+      lds_barrier();
+    }
+    add_last_values();
+    lds_barrier();
+  }
+
+  // Stores the output, or the partial result. The waves have different values of the same queries.
+  DG_DEVICE void store() {
+    const auto& args = kernel_arguments<DecodeArguments>();
+    const float own_sum = softmax_.sum();
+    float sums[Shape::kRowTiles];
+    float log2_sums[Shape::kRowTiles];
+    const bool any_odd = share_sums(own_sum, softmax_.log2_sum(), sums, log2_sums);
+    const unsigned again = any_odd ? add_up_again(own_sum, sums) : 0;
+    const int first_row = tile_.first_row + lane_id_computed_here() % Mfma::kRows;
+    static_for<Shape::kRowTiles>([&](auto i) {
+      const float factor = sums[i] == 0 ? 0 : again >> i & 1 ? 1 : 1 / sums[i];
+      store_row_tile(args, i, first_row + i * Mfma::kRows, factor, log2_sums[i]);
+    });
+  }
+
+ private:
+  static DG_DEVICE int lane_group() { return lane_id() / Mfma::kRows; }
+
+  // The logits that a wave computes. The first waves also compute the probabilities of the tile of their own number.
+  static DG_DEVICE unsigned wave() { return wave_id(); }
+  static DG_DEVICE int own_first_tile() { return wave() % 2 * Shape::kWaveTiles; }
+  static DG_DEVICE int own_key_fragment() { return wave() / 2 % Shape::kKeyFragments; }
+  static DG_DEVICE int own_part() { return wave() / 2 / Shape::kKeyFragments; }
+  static DG_DEVICE bool computes_probabilities() { return wave_id() < Shape::kRowTiles; }
+
+  // The chunk of 128 bytes that a lane group multiplies. Neighbouring groups read together; their chunks are half a row
+  // apart, for their keys are a multiple of eight apart and hence equally swizzled.
+  static DG_DEVICE int own_chunk() {
+    return lane_group() % 2 * (kChunksPerRow / 2) + lane_group() / 2 + own_part() * 2;
+  }
+
+  DG_DEVICE Accumulator* logits_of(int row_tile, int key_fragment, int part) const {
+    const int index = (part * Shape::kKeyFragments + key_fragment) * Shape::kRowTiles + row_tile;
+    return reinterpret_cast<Accumulator*>(lds_ + Shape::kKeyBytes) + index * kWaveSize + lane_id();
+  }
+
+  // A lane's operands of a tile's probabilities, and the factor for earlier sums.
+  DG_DEVICE MfmaOperands* probabilities_of(int row_tile) const {
+    auto* const first = reinterpret_cast<MfmaOperands*>(lds_ + Shape::kKeyBytes + Shape::kLogitsBytes);
+    return first + row_tile * kWaveSize + lane_id();
+  }
+  DG_DEVICE float* factor_of(int row_tile) const {
+    auto* const first = reinterpret_cast<float*>(lds_ + Shape::kLdsBytes - Shape::kFactorsBytes);
+    return first + row_tile * kWaveSize + lane_id();
+  }
+  // For store(): two numbers of each query, in place of keys.
+  DG_DEVICE float* sum_of(int which, int row_tile) const {
+    return reinterpret_cast<float*>(lds_) + (which * Shape::kRowTiles + row_tile) * kWaveSize + lane_id();
+  }
+  // For store(): whether a wave has sums that aren't finite.
+  DG_DEVICE int* any_odd_of(int wave) const {
+    return reinterpret_cast<int*>(lds_) + 2 * Shape::kRowTiles * kWaveSize + wave;
+  }
+
+  DG_DEVICE void load_queries() {
+    const int first_row = tile_.first_row + own_first_tile() * Mfma::kRows + lane_id_computed_here() % Mfma::kRows;
+    static_for<Shape::kWaveTiles>([&](auto i) {
+      const int row = first_row + i * Mfma::kRows;
+      const int token = row / args_.heads;
+      const int64_t offset = tile_.sequence * args_.q.batch_stride + token * args_.q.token_stride +
+                             row % args_.heads * args_.q.head_stride;
+      const auto* first = static_cast<const uint8_t*>(args_.q.data) + offset * static_cast<int64_t>(sizeof(T));
+#pragma unroll
+      for (int d_block = 0; d_block < Shape::kDBlocks; ++d_block) {
+        queries_[i][d_block] = MfmaOperands{};
+        if (token < args_.tokens_q) {
+          queries_[i][d_block] = load_global<MfmaOperands>(first + d_block * kBlockKBytes + own_chunk() * kChunkBytes);
+        }
+      }
+    });
+  }
+
+  // Stores the first block into LDS, and starts the loads of the next one.
+  DG_DEVICE void load_first_keys(int begin, int end) {
+    loader_.look_up(pages_, begin);
+    find_keys(begin, end);
+    static_for<Loader::kPasses>([&](int pass) { loader_.load(pass); });
+    find_keys(begin + 1, end);
+    static_for<Loader::kPasses>([&](int pass) {
+      loader_.store(pass, lds_);
+      loader_.load(pass);
+    });
+    lds_barrier();
+  }
+
+  // Both intervals of the first block, which has none before it.
+  DG_DEVICE void compute_first_logits(int begin, int end) {
+    multiply_keys<false>(begin, end);
+    lds_barrier();
+    static_for<Loader::kPasses>([&](int pass) { store_pass(pass); });
+    if (computes_probabilities()) take_logits(begin);
+    lds_barrier();
+  }
+
+  // The second interval but for the maxima.
+  DG_DEVICE void add_values_and_store_keys() {
+    load_probabilities<kTilesBefore, Shape::kRowTiles - kTilesBefore>();
+    static_for<Shape::kRowTiles - 2>([&](auto i) {
+      store_passes_between<i>();
+      add_values(i + 1);
+    });
+    store_passes_between<Shape::kRowTiles - 2>();
+  }
+
+  // The last tile of Vᵀ · Pᵀ of the last block but one, and all tiles of the last block.
+  DG_DEVICE void add_last_values() {
+    add_values(Shape::kRowTiles - 1);
+    turn_values();
+    if (computes_probabilities()) share_probabilities();
+    lds_barrier();
+    load_probabilities<0, Shape::kRowTiles>();
+    multiply_sums();
+    static_for<Shape::kRowTiles>([&](int tile) { add_values(tile); });
+  }
+
+  // Computes a block's addresses, and starts to look up the next block's page.
+  DG_DEVICE void find_keys(int block, int end) {
+    loader_.start(pages_, args_.k, min(block, end - 1));
+    loader_.look_up(pages_, min(block + 1, end - 1));
+  }
+
+  DG_DEVICE void store_pass(int pass) {
+    loader_.store(pass, lds_);
+    if (pass < kEarlyPasses) loader_.load(pass);
+  }
+  // Stores the passes of place kPlace: before, between and after the tiles of the second interval.
+  template <int kPlace>
+  DG_DEVICE void store_passes_between() {
+    constexpr int kPlaces = Shape::kRowTiles - 1;
+    constexpr int kFirst = kPlace * Loader::kPasses / kPlaces;
+    constexpr int kEnd = (kPlace + 1) * Loader::kPasses / kPlaces;
+    __builtin_amdgcn_sched_barrier(kOnlyAluMoves);
+    static_for<kEnd - kFirst>([&](int i) { store_pass(kFirst + i); });
+    __builtin_amdgcn_sched_barrier(kOnlyAluMoves);
+  }
+
+  // Computes the wave's part of K · Qᵀ. With kHasEarlier, also the rest of the work on earlier blocks; see above.
+  template <bool kHasEarlier>
+  DG_DEVICE void multiply_keys(int block, int end) {
+    Accumulator logits[Shape::kWaveTiles] = {};
+    pipelined_reads<Shape::kDBlocks>(
+        [&](auto read) {
+          if constexpr (kHasEarlier && read == kSoftmaxAt) {
+            add_values(Shape::kRowTiles - 1);
+            turn_values();
+            if (computes_probabilities()) {
+              __builtin_amdgcn_s_setprio(0);
+              share_probabilities();
+              __builtin_amdgcn_s_setprio(1);
+              lds_barrier();
+            }
+          }
+          constexpr int kPass = kEarlyPasses + read - kLoadsAt;
+          if constexpr (kHasEarlier && read >= kLoadsAt && kPass < Loader::kPasses) loader_.load(kPass);
+          if constexpr (kHasEarlier && read == kJoinAt) {
+            if (!computes_probabilities()) lds_barrier();
+          }
+          if constexpr (read == kAddressesAt) find_keys(block + 2, end);
+          constexpr int kKey = (read - kValuesAt) * kValuesAtOnce;
+          if constexpr (read >= kValuesAt) {
+            static_for<kValuesAtOnce>([&](int i) { words_[kKey + i] = read_values(kKey + i); });
+          }
+          return *reinterpret_cast<const MfmaOperands*>(lds_ + keys_offset_ + read * Shape::kKeyTileBytes);
+        },
+        [&](int read, const MfmaOperands& keys) {
+          static_for<2>([&](int operand) {
+            static_for<Shape::kWaveTiles>([&](auto tile) {
+              logits[tile] = Mfma::multiply_add(keys[operand], queries_[tile][read][operand], logits[tile]);
+            });
+          });
+        },
+        [&] {
+          if (kHasEarlier) load_probabilities<0, kTilesBefore>();
+        });
+    static_for<Shape::kWaveTiles>([&](auto tile) {
+      *logits_of(own_first_tile() + tile, own_key_fragment(), own_part()) = logits[tile];
+    });
+    if (kHasEarlier) {
+      multiply_sums();
+      add_values(0);
+    }
+  }
+
+  // Reads the lane's values of one key of its run. Keys are neighbouring rows of LDS, each swizzled by its row.
+  DG_DEVICE Words read_values(int key) const {
+    int first = values_offset_;
+    if (key % 2 == 1) asm("" : "+v"(first));  // otherwise all offsets are kept in registers, which don't suffice
+    const int offset = (first ^ key * kChunkBytes) + key * kBlockKBytes;
+    return *reinterpret_cast<const Words*>(lds_ + offset);
+  }
+
+  // Reads the logits of the wave's tile and all keys of the block, masks them, and raises the maxima.
+  DG_DEVICE void take_logits(int block) {
+#pragma unroll
+    for (int i = 0; i < Shape::kKeyFragments; ++i) {
+      logits_[i] = *logits_of(wave_id(), i, 0) + *logits_of(wave_id(), i, 1);
+    }
+    const int key = block * Shape::kBlockK;
+    const int aligned = pages_.tokens() - args_.tokens_q;  // the key of token 0
+    const int last_begin = aligned + args_.tokens_q - 1 - args_.window_left;
+    if (key < last_begin || key + Shape::kBlockK > aligned + 1) {
+      const int lane = lane_id_computed_here();  // no registers for it, as few blocks are masked
+      const int row = tile_.first_row + wave_id() * Mfma::kRows + lane % Mfma::kRows;
+      const int token = min(row / args_.heads, args_.tokens_q);
+      const int first_key = key + lane / Mfma::kRows * Shape::kRun;
+      const int begin = aligned + token - args_.window_left - first_key;
+      const int end = aligned + token + 1 - first_key;
+#pragma unroll
+      for (int i = 0; i < Shape::kRun; ++i) {
+        if (i < begin || i >= end) logits_[i / Mfma::kElements][i % Mfma::kElements] = -kInfinity;
+      }
+    }
+    factor_ = softmax_.raise_maximum(logits_, args_.logit_scale);
+  }
+
+  // Computes the probabilities of these logits, and gives them to all waves.
+  DG_DEVICE void share_probabilities() {
+    softmax_.exponentiate(logits_, args_.logit_scale, factor_);
+    *factor_of(wave_id()) = factor_;
+    *probabilities_of(wave_id()) = {probability_operand<Mfma, T>(logits_, 0),
+                                    probability_operand<Mfma, T>(logits_, 1)};
+  }
+
+  // Transposes the values that were read into operands.
+  DG_DEVICE void turn_values() {
+    static_for<Shape::kWidth>([&](auto f) {
+      unsigned words[Shape::kRun];
+#pragma unroll
+      for (int i = 0; i < Shape::kRun; ++i) words[i] = words_[i][f / 2];
+      values_[f] = __builtin_bit_cast(MfmaOperands, column_chunk<sizeof(T)>(words, f % 2));
+      asm volatile("" : "+v"(values_[f]));  // transposed here, all at once, and not where they are used
+    });
+  }
+
+  // Reads the probabilities of kCount tiles. With those of the first tile, all factors.
+  template <int kFirst, int kCount>
+  DG_DEVICE void load_probabilities() {
+    if constexpr (kFirst == 0) {
+#pragma unroll
+      for (int i = 0; i < Shape::kRowTiles; ++i) factors_[i] = *factor_of(i);
+    }
+#pragma unroll
+    for (int i = kFirst; i < kFirst + kCount; ++i) probabilities_[i] = *probabilities_of(i);
+  }
+
+  // out = out · factor. Factors are mostly 1.
+  DG_DEVICE void multiply_sums() {
+    bool changes = false;
+#pragma unroll
+    for (int i = 0; i < Shape::kRowTiles; ++i) changes |= factors_[i] != 1;
+    if (ballot(changes) == 0) return;
+    static_for<Shape::kRowTiles>([&](auto tile) {
+#pragma unroll
+      for (int f = 0; f < Shape::kWidth; ++f) out_[tile][f] *= factors_[tile];
+    });
+  }
+
+  // out = out + Vᵀ · Pᵀ, for the wave's values and a tile of queries.
+  DG_DEVICE void add_values(int tile) {
+    static_for<2>([&](int operand) {
+      static_for<Shape::kWidth>([&](auto f) {
+        out_[tile][f] = Mfma::multiply_add(values_[f][operand], probabilities_[tile][operand], out_[tile][f]);
+      });
+    });
+  }
+
+  // See FlashDecode::add_up_again(). Returns a bit for each tile whose sums the lane computed once more. `own_sum` is
+  // that of the wave's tile. Keys that aren't finite don't count here, or their logits have made the sum of
+  // probabilities NaN.
+  DG_DEVICE unsigned add_up_again(float own_sum, const float (&sums)[Shape::kRowTiles]) {
+    unsigned again = 0;
+    static_for<Shape::kRowTiles>([&](auto tile) {
+      if (sums[tile] > 0 && !all_finite(out_[tile])) {
+        again |= 1u << tile;
+        static_for<Shape::kWidth>([&](int f) { out_[tile][f] = 0; });
+      }
+    });
+    const float unit = 1 / own_sum;
+    for (int block = tile_.begin; block < tile_.end; ++block) {
+      lds_barrier();  // all waves have read the last block, or the sums
+      loader_.look_up(pages_, block);
+      loader_.start(pages_, args_.k, block);
+      static_for<Loader::kPasses>([&](int pass) { loader_.load(pass); });
+      static_for<Loader::kPasses>([&](int pass) { loader_.store(pass, lds_); });
+      lds_barrier();
+      multiply_keys<false>(block, tile_.end);
+      lds_barrier();
+      if (computes_probabilities()) {
+        take_logits(block);  // which raises no maximum
+        static_for<Shape::kKeyFragments>([&](int i) {
+#pragma unroll
+          for (int e = 0; e < Mfma::kElements; ++e) {
+            const float logit = logits_[i][e];
+            logits_[i][e] = logit == -kInfinity ? kCountsForNothing
+                                                : softmax_.probability(logit * args_.logit_scale) * unit;
+          }
+          *logits_of(wave_id(), i, 0) = logits_[i];
+        });
+      }
+      lds_barrier();
+#pragma nounroll
+      for (int key = 0; key < Shape::kBlockK; ++key) add_values_of(key, again);
+    }
+    return again;
+  }
+
+  // Stands for the probability of a key that the query doesn't see.
+  static constexpr float kCountsForNothing = -1;
+
+  DG_DEVICE void add_values_of(int key, unsigned again) {
+    const int lane = lane_id_computed_here();
+    const int element = key % Shape::kRun;
+    const auto* const probabilities = reinterpret_cast<const float*>(lds_ + Shape::kKeyBytes) +
+                                      element / Mfma::kElements * Shape::kRowTiles * kWaveSize * Mfma::kElements +
+                                      (key / Shape::kRun * Mfma::kRows + lane % Mfma::kRows) * Mfma::kElements +
+                                      element % Mfma::kElements;
+    Vector<T, Shape::kWidth> values[Mfma::kElements];
+#pragma unroll
+    for (int e = 0; e < Mfma::kElements; ++e) {
+      const int byte = Mfma::row_of_element(lane / Mfma::kRows, e) * static_cast<int>(sizeof(values[e]));
+      values[e] = *reinterpret_cast<const Vector<T, Shape::kWidth>*>(
+          lds_ + wave_id() * Shape::kKeyTileBytes + lds_offset(key, byte / kChunkBytes) + byte % kChunkBytes);
+    }
+    static_for<Shape::kRowTiles>([&](auto tile) {
+      const float probability = probabilities[tile * kWaveSize * Mfma::kElements];
+      if ((again >> tile & 1) == 0 || probability == kCountsForNothing) return;
+#pragma unroll
+      for (int f = 0; f < Shape::kWidth; ++f) {
+#pragma unroll
+        for (int e = 0; e < Mfma::kElements; ++e) {
+          out_[tile][f][e] = __builtin_fmaf(probability, static_cast<float>(values[e][f]), out_[tile][f][e]);
+        }
+      }
+    });
+  }
+
+  // Gives all waves the sums of probabilities of all tiles. Returns whether any wave has results that aren't finite.
+  DG_DEVICE bool share_sums(float own_sum, float own_log2_sum, float (&sums)[Shape::kRowTiles],
+                            float (&log2_sums)[Shape::kRowTiles]) const {
+    if (computes_probabilities()) {
+      *sum_of(0, wave_id()) = own_sum;
+      *sum_of(1, wave_id()) = own_log2_sum;
+    }
+    bool finite = true;
+    static_for<Shape::kRowTiles>([&](auto i) { finite &= all_finite(out_[i]); });
+    if (lane_id() == 0) *any_odd_of(wave_id()) = 0;
+    if (!finite) *any_odd_of(wave_id()) = 1;
+    lds_barrier();
+    static_for<Shape::kRowTiles>([&](auto i) {
+      sums[i] = *sum_of(0, i);
+      log2_sums[i] = *sum_of(1, i);
+    });
+    return ballot(*any_odd_of(lane_id() % Shape::kWaves)) != 0;
+  }
+
+  // Stores the wave's values of the lane's query in a tile, and its lse.
+  DG_DEVICE void store_row_tile(const DecodeArguments& args, int row_tile, int row, float factor,
+                                float log2_sum) const {
+    const int token = row / args.heads;
+    const int head = row % args.heads;
+    if (token >= args.tokens_q) return;
+    const bool first_lane = wave_id() == 0 && lane_group() == 0;
+    if (tile_.has_all_blocks) {
+      const int64_t offset =
+          tile_.sequence * args.out.batch_stride + token * args.out.token_stride + head * args.out.head_stride;
+      store_row(row_tile, static_cast<T*>(args.out.data) + offset, factor);
+      if (args.lse != nullptr && first_lane) {
+        args.lse[tile_.sequence * args.lse_batch_stride + head * args.lse_head_stride + token] = log2_sum * kLn2;
+      }
+    } else {
+      const int64_t part_row = row_of_part(args, tile_.part, row);
+      store_row(row_tile, args.split_out + part_row * Shape::kValueDim, factor);
+      if (first_lane) args.split_lse[part_row] = log2_sum;
+    }
+  }
+
+  template <class Row>
+  DG_DEVICE void store_row(int row_tile, Row* row, float factor) const {
+    const int lane_group = lane_id_computed_here() / Mfma::kRows;
+#pragma unroll
+    for (int element = 0; element < Mfma::kElements; ++element) {
+      const int value = wave_id() * Shape::kDBlock + Mfma::row_of_element(lane_group, element) * Shape::kWidth;
+      Vector<Row, Shape::kWidth> stored;
+#pragma unroll
+      for (int f = 0; f < Shape::kWidth; ++f) {
+        stored[f] = static_cast<Row>(factor == 0 ? 0 : out_[row_tile][f][element] * factor);
+      }
+      *(Global<Vector<Row, Shape::kWidth>>*)(row + value) = stored;
+    }
+  }
+
+  const DecodeArguments& args_;
+  DecodeTile tile_;
+  SequencePages pages_;
+  uint8_t* lds_;
+  Loader loader_;
+  int keys_offset_;
+  int values_offset_;
+  MfmaOperands queries_[Shape::kWaveTiles][Shape::kDBlocks];
+  Words words_[Shape::kRun];  // the wave's 64 values of all keys of a block
+  MfmaOperands values_[Shape::kWidth] = {};
+  MfmaOperands probabilities_[Shape::kRowTiles] = {};
+  float factors_[Shape::kRowTiles];
+  Accumulator logits_[Shape::kKeyFragments];  // of the wave's tile of queries
+  float factor_;
+  Accumulator out_[Shape::kRowTiles][Shape::kWidth] = {};
+  OnlineSoftmax<Mfma, T, Shape::kSlack> softmax_;  // of the wave's tile
+};
+
+}  // namespace deep_gemm_rocm

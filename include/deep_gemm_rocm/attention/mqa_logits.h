@@ -1,0 +1,229 @@
+// Logits of a sparse indexer: for each query and key, the sum over heads of weight · max(q · k, 0), times the key's
+// scale.
+//
+// Heads are the rows of the MFMAs' results and keys the columns, so a lane adds up half the heads of one key. A wave
+// holds its keys in registers and goes through the queries.
+#pragma once
+
+#include "deep_gemm_rocm/loading/fragment.h"
+#include "deep_gemm_rocm/hardware/global.h"
+#include "deep_gemm_rocm/hardware/wave.h"
+
+namespace deep_gemm_rocm {
+
+// Queries and keys are FP8 (e4m3); strides are in elements. MqaLogitsArguments in launch/mqa_logits.py is the same.
+struct MqaLogitsArguments {
+  const uint8_t* q;         // [queries, heads, head dim], contiguous but for the queries
+  const uint8_t* keys;      // [keys, head dim]
+  const float* key_scales;  // [keys]
+  const float* weights;     // [queries, heads], contiguous heads
+  const int* begin;         // [queries], the first key that a query sees
+  const int* end;
+  float* logits;            // [queries, keys]; compressed, a query's first column is the first key that it sees
+  int64_t q_stride, key_stride, weights_stride, logits_stride;
+  int num_queries, num_keys;
+  int clean;                // whether -inf is written where a query sees no key
+  int compressed_columns;   // or 0
+};
+
+// The same for the last `next_n` tokens of each sequence. Keys are in pages: all values of a page, then its scales.
+struct PagedMqaLogitsArguments {
+  const uint8_t* q;         // [batch · next_n, heads, head dim]
+  const uint8_t* cache;
+  const float* weights;     // [batch · next_n, heads]
+  const int* context_lens;  // [batch, next_n], the keys that a query sees; or [batch], tokens including the last ones
+  const int* block_table;
+  const int* schedule;      // [workgroups + 1, 2], the sequence and the segment of its keys where each begins
+  float* logits;            // [batch · next_n, columns]
+  int64_t q_stride, page_bytes, weights_stride, block_table_stride, logits_stride;
+  int batch, next_n, per_query_lens;
+  int num_pages, pages_of_sequence, columns;
+  int num_workgroups;       // of the launch
+};
+
+constexpr int kMqaPageKeys = 64;
+constexpr int kMqaWaves = 4;
+constexpr int kMqaSegmentKeys = kMqaWaves * kMqaPageKeys;  // a page for each wave
+
+template <int kHeads_, int kHeadDim_>
+struct MqaShape {
+  using Mfma = deep_gemm_rocm::Mfma<E4M3, E4M3, 32>;
+  static constexpr int kHeads = kHeads_;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kHeadFragments = kHeads / Mfma::kRows;
+  static constexpr int kReadBytes = kChunkBytes * Mfma::kLaneGroups;
+  static constexpr int kReads = kHeadDim / kReadBytes;
+  static_assert(kHeadFragments * Mfma::kRows == kHeads && kReads * kReadBytes == kHeadDim);
+};
+
+// A lane's part of a query's heads and their weights.
+template <class Shape>
+class MqaQuery {
+  using Mfma = typename Shape::Mfma;
+
+ public:
+  DG_DEVICE void load(const uint8_t* q, const float* weights) {
+    const int lane = lane_id() % Mfma::kRows;
+    const int group = lane_id() / Mfma::kRows;
+#pragma unroll
+    for (int fragment = 0; fragment < Shape::kHeadFragments; ++fragment) {
+      const uint8_t* const head = q + (fragment * Mfma::kRows + lane) * Shape::kHeadDim + group * kChunkBytes;
+#pragma unroll
+      for (int read = 0; read < Shape::kReads; ++read) {
+        operands_[fragment][read] = load_global<MfmaOperands>(head + read * Shape::kReadBytes);
+      }
+#pragma unroll
+      for (int e = 0; e < Mfma::kElements; ++e) {
+        weights_[fragment][e] =
+            *(const Global<float>*)(weights + fragment * Mfma::kRows + Mfma::row_of_element(group, e));
+      }
+    }
+  }
+
+  // The sum over the lane group's heads, for the lane's key.
+  DG_DEVICE float partial_logit(const MfmaOperands (&key)[Shape::kReads]) const {
+    float sum = 0;
+#pragma unroll
+    for (int fragment = 0; fragment < Shape::kHeadFragments; ++fragment) {
+      typename Mfma::Accumulator scores = 0;
+#pragma unroll
+      for (int i = 0; i < 2 * Shape::kReads; ++i) {
+        scores = Mfma::multiply_add(operands_[fragment][i / 2][i % 2], key[i / 2][i % 2], scores);
+      }
+#pragma unroll
+      for (int e = 0; e < Mfma::kElements; ++e) {
+        // Not fmax, which returns 0 for a NaN.
+        const float score = scores[e] < 0 ? 0 : scores[e];
+        sum = __builtin_fmaf(weights_[fragment][e], score, sum);
+      }
+    }
+    return sum;
+  }
+
+ private:
+  MfmaOperands operands_[Shape::kHeadFragments][Shape::kReads];
+  float weights_[Shape::kHeadFragments][Mfma::kElements];
+};
+
+// 64 keys in two fragments. A lane of either group has one key of each, and returns the logit of one of them.
+template <class Shape>
+class MqaKeys {
+  using Mfma = typename Shape::Mfma;
+
+ public:
+  static constexpr int kCount = 2 * Mfma::kRows;
+
+  // Key i is at `first + i * stride` bytes; those past `last` stand for that one.
+  DG_DEVICE void load(const uint8_t* first, int64_t stride, const float* scales, int last) {
+    const int group = lane_id() / Mfma::kRows;
+#pragma unroll
+    for (int fragment = 0; fragment < 2; ++fragment) {
+      const int key = min(fragment * Mfma::kRows + lane_id() % Mfma::kRows, last);
+#pragma unroll
+      for (int read = 0; read < Shape::kReads; ++read) {
+        keys_[fragment][read] =
+            load_global<MfmaOperands>(first + key * stride + group * kChunkBytes + read * Shape::kReadBytes);
+      }
+    }
+    scale_ = *(const Global<float>*)(scales + min(lane_id(), last));
+  }
+
+  // The logit of key number lane_id().
+  DG_DEVICE float logit(const MqaQuery<Shape>& query) const {
+    const float sums[] = {query.partial_logit(keys_[0]), query.partial_logit(keys_[1])};
+    const bool second = lane_id() >= Mfma::kRows;
+    const float own = second ? sums[1] : sums[0];
+    const float others = second ? sums[0] : sums[1];
+    return (own + exchanged<Mfma::kRows>(others)) * scale_;
+  }
+
+ private:
+  MfmaOperands keys_[2][Shape::kReads];
+  float scale_;
+};
+
+// Computes a wave's logits, of kBlocks times 64 keys and up to kQueries queries.
+template <class Shape, int kBlocks, int kQueries>
+DG_DEVICE void mqa_logits(const MqaLogitsArguments& args, int first_query, int first_key) {
+  if (first_key >= args.num_keys) return;
+  const int end_query = min(first_query + kQueries, args.num_queries);
+  MqaKeys<Shape> keys[kBlocks];
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) {
+    const int key = min(first_key + block * MqaKeys<Shape>::kCount, args.num_keys - 1);
+    const uint8_t* const first = args.keys + key * args.key_stride;
+    keys[block].load(first, args.key_stride, args.key_scales + key, args.num_keys - 1 - key);
+  }
+  for (int i = first_query; i < end_query; ++i) {
+    const int begin = min(max(args.begin[i], 0), args.num_keys);
+    const int end = min(args.end[i], args.num_keys);
+    const bool any = begin < first_key + kBlocks * MqaKeys<Shape>::kCount && end > first_key && begin < end;
+    if (!any && !args.clean) continue;
+    float logits[kBlocks];
+    if (any) {
+      MqaQuery<Shape> query;
+      query.load(args.q + i * args.q_stride, args.weights + i * args.weights_stride);
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) logits[block] = keys[block].logit(query);
+    }
+    float* const row = args.logits + i * args.logits_stride;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const int key = first_key + block * MqaKeys<Shape>::kCount + lane_id();
+      const bool seen = key >= begin && key < end;
+      const int column = args.compressed_columns ? key - begin : key;
+      const int columns = args.compressed_columns ? args.compressed_columns : args.num_keys;
+      if ((seen || args.clean) && column < columns) {
+        *(Global<float>*)(row + column) = any && seen ? logits[block] : -__builtin_inff();
+      }
+    }
+  }
+}
+
+// Computes a wave's logits: one page of each segment from its workgroup's first to the next workgroup's first.
+template <class Shape>
+DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgroup) {
+  const int* const own = args.schedule + 2 * workgroup;
+  const int last_sequence = min(own[2], args.batch);
+  const int last_segment = own[3];
+  int sequence = max(own[0], 0);
+  int segment = max(own[1], 0);
+  while (sequence < last_sequence || (sequence == last_sequence && segment < last_segment && sequence < args.batch)) {
+    int limits[4];
+    int most = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i >= args.next_n) break;
+      const int tokens = args.per_query_lens ? args.context_lens[sequence * args.next_n + i]
+                                             : args.context_lens[sequence] - args.next_n + 1 + i;
+      limits[i] = min(tokens, min(args.pages_of_sequence * kMqaPageKeys, args.columns));
+      most = max(most, limits[i]);
+    }
+    if (segment * kMqaSegmentKeys >= most) {
+      ++sequence;
+      segment = 0;
+      continue;
+    }
+    const int page_index = segment * kMqaWaves + wave_id();
+    const int first_key = page_index * kMqaPageKeys;
+    ++segment;
+    if (first_key >= most) continue;
+    const int named = args.block_table[sequence * args.block_table_stride + page_index];
+    const uint8_t* const page = args.cache + min(max(named, 0), args.num_pages - 1) * args.page_bytes;
+    MqaKeys<Shape> keys;
+    keys.load(page, Shape::kHeadDim, reinterpret_cast<const float*>(page + kMqaPageKeys * Shape::kHeadDim),
+              most - first_key - 1);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i >= args.next_n) break;
+      const int64_t row = sequence * static_cast<int64_t>(args.next_n) + i;
+      MqaQuery<Shape> query;
+      query.load(args.q + row * args.q_stride, args.weights + row * args.weights_stride);
+      const float logit = keys.logit(query);
+      const int key = first_key + lane_id();
+      if (key < limits[i]) *(Global<float>*)(args.logits + row * args.logits_stride + key) = logit;
+    }
+  }
+}
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,45 @@
+// Types that host and device share: fixed-width integers, vectors, and the FP8 formats of gfx942.
+#pragma once
+
+namespace deep_gemm_rocm {
+
+using uint8_t = unsigned char;
+using int64_t = long;
+using uint64_t = unsigned long;
+
+constexpr int kWaveSize = 64;
+
+template <class T, int kSize>
+using Vector = T __attribute__((ext_vector_type(kSize)));
+
+// 16 bytes, which a lane moves with one global load, LDS access or store.
+using Chunk = Vector<unsigned, 4>;
+constexpr int kChunkBytes = 16;
+
+// A K-block is 128 bytes of each row: 128 FP8 elements, one scale.
+constexpr int kBlockKBytes = 128;
+constexpr int kScaleBlockK = 128;
+constexpr int kChunksPerRow = kBlockKBytes / kChunkBytes;
+
+// FNUZ formats: no infinities, no -0, NaN is 0x80. They name a type for Mfma and hold no data.
+struct E4M3 {};
+struct E5M2 {};
+
+// Numbers must not be negative: unsigned divisions by powers of two take fewer instructions.
+constexpr int ceil_div(int a, int b) {
+  const unsigned divisor = b;
+  return (a + divisor - 1) / divisor;
+}
+constexpr int round_up(int a, int b) { return ceil_div(a, b) * b; }
+constexpr int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+
+template <class T>
+constexpr T min(T a, T b) {
+  return a < b ? a : b;
+}
+template <class T>
+constexpr T max(T a, T b) {
+  return a < b ? b : a;
+}
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,159 @@
+// Moves one operand's tile, a K-block at a time, from global memory through registers into LDS.
+#pragma once
+
+#include "deep_gemm_rocm/hardware/buffer.h"
+#include "deep_gemm_rocm/loading/lds_layout.h"
+#include "deep_gemm_rocm/hardware/wave.h"
+
+namespace deep_gemm_rocm {
+
+// The part of a batch's K that a tile sums over, in K-blocks counted over all its groups.
+struct BatchOfK {
+  int64_t group_stride_bytes;
+  int first_block;
+  int num_blocks;
+};
+
+// A tile of an operand in memory.
+struct OperandTile {
+  const uint8_t* first;  // the first row's first k; of a batch, in its first group
+  int rows;              // of each part of the operand, see activation.h
+  int k_bytes;
+  int64_t stride_bytes;  // from a row to the next or, if rows are contiguous, from a k to the next
+  int64_t part_bytes;    // from a part to the next
+  BatchOfK batch{};      // for BatchedKLoader
+};
+
+struct TileOperands {
+  OperandTile a, b;
+};
+
+// Memory holds 16 bytes of LDS as they are.
+struct AsTheyAre {
+  using Loaded = Chunk;
+  static DG_DEVICE Chunk chunk(const Loaded& loaded) { return loaded; }
+};
+
+// Memory holds bf16, and LDS the same numbers in fp32.
+struct Widened {
+  using Loaded = Vector<unsigned, 2>;
+  static DG_DEVICE Chunk chunk(const Loaded& loaded) {
+    constexpr unsigned kHighHalf = 0xffff0000;
+    return {loaded[0] << 16, loaded[0] & kHighHalf, loaded[1] << 16, loaded[1] & kHighHalf};
+  }
+};
+
+// Loads an operand that is contiguous along K. Rows past `rows`, and bytes past `k_bytes` of a row, read as zeros.
+//   Order: the order of rows in LDS, see lds_layout.h.
+//   kLdsRows: rows that LDS has room for. If these are whole passes, rows after the tile's are stored too, as zeros.
+//   kThreads: threads that load together. Thread i of the workgroup is number i % kThreads of them.
+//   kRegisterStages: K-blocks that can be in flight to registers at once.
+//   kGoesOn: whether begin() is called again while the tile before is multiplied.
+template <class Order, int kTileRows, int kLdsRows, int kThreads, int kRegisterStages, bool kKTail,
+          bool kGoesOn = false, class Form = AsTheyAre>
+class TileLoader {
+  static constexpr int kRowsPerPass = rows_per_pass(kThreads);
+  static_assert(kRowsPerPass % kChunksPerRow == 0, "the LDS layout must repeat from pass to pass");
+  using Loaded = typename Form::Loaded;
+  static constexpr int kLoadedBytes = sizeof(Loaded);
+
+ public:
+  static constexpr int kPasses = ceil_div(kTileRows, kRowsPerPass);
+
+  // Loads kTileRows of a tile's rows, from `first_row` on, which is uniform.
+  DG_DEVICE explicit TileLoader(int first_row) : first_row_(first_row) {}
+
+  // Switches to another tile, whose K-blocks are counted from `first_k_block` on.
+  DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
+    const Buffer buffer{tile.first, buffer_bytes(tile, first_row_)};
+    // True for most tiles. Their offsets are the same, for strides only differ where they are K.
+    const bool is_like_before = buffer.bytes == buffer_.bytes && tile.k_bytes == k_bytes_;
+    buffer_ = buffer;
+    k_bytes_ = tile.k_bytes;
+    first_k_block_ = first_k_block;
+    if (is_like_before) return;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int row = first_row_ + Order::of_lds_row(lds_row(pass));
+      const int in_part = Order::row_in_part(row);
+      offset_[pass] =
+          in_part < tile.rows ? in_part * static_cast<unsigned>(tile.stride_bytes) +
+                                    Order::part(row) * static_cast<unsigned>(tile.part_bytes) + chunk_k()
+                              : kOutOfBounds;
+    }
+  }
+
+  // Switches to a tile with the same strides and no more rows than the one before, at little cost.
+  DG_DEVICE void move_to(const OperandTile& tile) {
+    buffer_ = Buffer{tile.first, buffer_bytes(tile, first_row_)}.only_if(tile.rows > 0);
+  }
+
+  // Starts one pass of the load of `k_block`. Past the last K-block it loads zeros without memory traffic.
+  DG_DEVICE void load(int stage, int pass, int k_block) {
+    const int first_k = (k_block - first_k_block_) * kChunksPerRow * kLoadedBytes;
+    unsigned offset = offset_[pass];
+    if (kKTail) offset = first_k + chunk_k() < k_bytes_ ? offset : kOutOfBounds;
+    const Buffer buffer = kGoesOn ? buffer_.in_scalar_registers() : buffer_;
+    staged_[stage][pass] = buffer.only_if(first_k < k_bytes_).template load<Loaded>(offset, first_k);
+  }
+
+  DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) const {
+    if (kLdsRows % kRowsPerPass == 0 || lds_row(pass) < kTileRows) {
+      uint8_t* const chunk = lds_tile + store_offset(thread()) + first_row_offset(pass * kRowsPerPass);
+      *reinterpret_cast<Chunk*>(chunk) = loaded_chunk(stage, pass);
+    }
+  }
+
+ protected:
+  DG_DEVICE Chunk loaded_chunk(int stage, int pass) const { return Form::chunk(staged_[stage][pass]); }
+
+  static DG_DEVICE int thread() { return thread_id() % kThreads; }
+  static DG_DEVICE int lds_row(int pass) { return thread_row(thread()) + pass * kRowsPerPass; }
+  static DG_DEVICE int chunk_k() { return thread_chunk(thread()) * kLoadedBytes; }
+
+ private:
+  static DG_DEVICE unsigned buffer_bytes(const OperandTile& tile, int first_row) {
+    const int rows = min(tile.rows, Order::row_in_part(first_row + kTileRows - 1) + 1);
+    return static_cast<unsigned>((Order::kParts - 1) * tile.part_bytes + (rows - 1) * tile.stride_bytes + tile.k_bytes);
+  }
+
+  int first_row_;
+  int first_k_block_;
+  int k_bytes_ = 0;
+  Buffer buffer_{};
+  unsigned offset_[kPasses];
+  Loaded staged_[kRegisterStages][kPasses];
+};
+
+// A TileLoader for rows that are fp32 in LDS, whose squares it adds up, too.
+template <class Order, int kTileRows, int kThreads, int kRegisterStages, bool kKTail, class Form>
+class SquaringTileLoader
+    : public TileLoader<Order, kTileRows, kTileRows, kThreads, kRegisterStages, kKTail, false, Form> {
+  using Base = TileLoader<Order, kTileRows, kTileRows, kThreads, kRegisterStages, kKTail, false, Form>;
+
+ public:
+  DG_DEVICE explicit SquaringTileLoader(int first_row) : Base(first_row), sums_{} {}
+
+  DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) {
+    Base::store(stage, pass, lds_tile);
+    const auto values = __builtin_bit_cast(Vector<float, 4>, Base::loaded_chunk(stage, pass));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums_[pass] = __builtin_fmaf(values[i], values[i], sums_[pass]);
+  }
+
+  // Stores the sums of the tile's first `rows` rows. All K-blocks must have been stored into LDS.
+  DG_DEVICE void store_sums(float* first, int rows) const {
+    const Buffer buffer{first, min(rows, kTileRows) * static_cast<unsigned>(sizeof(float))};
+#pragma unroll
+    for (int pass = 0; pass < Base::kPasses; ++pass) {
+      const float sum = sum_over_neighbours<kChunksPerRow>(sums_[pass]);
+      const unsigned row = Order::of_lds_row(Base::lds_row(pass));
+      buffer.store(sum, thread_chunk(Base::thread()) == 0 ? row * static_cast<unsigned>(sizeof(float)) : kOutOfBounds);
+    }
+  }
+
+ private:
+  float sums_[Base::kPasses];
+};
+
+}  // namespace deep_gemm_rocm

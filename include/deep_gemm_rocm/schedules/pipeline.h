@@ -1,0 +1,234 @@
+// The K loop, and the state of a wave that schedules work on. A schedule says when to load, store into LDS, read
+// fragments and multiply; each has a header of its own.
+#pragma once
+
+#include "deep_gemm_rocm/arithmetic/direct_mma.h"
+#include "deep_gemm_rocm/arithmetic/promoted_mma.h"
+#include "deep_gemm_rocm/hardware/conditional.h"
+#include "deep_gemm_rocm/loading/operand.h"
+#include "deep_gemm_rocm/loading/scale_loader.h"
+#include "deep_gemm_rocm/tiles/gemm_kind.h"
+#include "deep_gemm_rocm/tiles/tile_shape.h"
+
+namespace deep_gemm_rocm {
+
+// Defaults of a schedule. Each derives its own from this, with what differs, and adds
+//   State: its PipelineState;
+//   kUnroll: K-blocks in one turn of the K loop;
+//   prologue(state, begin_scales): starts the first loads, and calls begin_scales() after those of the operands;
+//   k_block(state, stage, k_block): the rest of the work on one K-block.
+template <class Kind_, class Shape_>
+struct ScheduleDefaults {
+  using Kind = Kind_;
+  using Shape = Shape_;
+  static constexpr int kExtraWaves = 0;   // waves that only help, beside those that compute
+  static constexpr int kLastKBlocks = 0;  // K-blocks at the end that epilogue() computes, not k_block()
+  static constexpr bool kGoesOnToNextTile = false;  // whether a tile's last K-blocks load the next tile's first ones
+
+  template <class State>
+  static DG_DEVICE void epilogue(State&, int) {}
+
+  // Whether this wave has sums to store.
+  static DG_DEVICE bool has_sums() { return true; }
+};
+
+// How much of everything a schedule needs. Each derives its own from this.
+template <class Shape>
+struct PipelineResources {
+  static constexpr int kLdsStagesOfA = 1;  // K-blocks in LDS at once
+  static constexpr int kLdsStagesOfB = 1;
+  static constexpr int kRegisterStages = 1;  // K-blocks in flight to registers at once
+  static constexpr int kLoadingThreads = Shape::kThreads;
+  static constexpr int kPartsOfA = 1;  // parts of the rows, each loaded by as large a part of the waves
+  static constexpr int kPartsOfB = 1;
+  static constexpr bool kGoesOn = false;    // see TileLoader
+  static constexpr bool kSkipsLds = false;  // whether each wave loads its fragments from memory
+  static constexpr int kChains = Shape::kFragsM * Shape::kFragsN % 2 == 0 ? 2 : 1;
+  // An MFMA's result may be read passes + 3 instructions later (AMD's CDNA3 ISA guide, "Required independent
+  // instructions"): at most 11. So promotion trails the end of a chain by four slots of two or more instructions each.
+  static constexpr int kResultSlots = 4;
+};
+
+// A wave's operands, scales and accumulators.
+template <class Kind, class Shape, class Resources>
+class PipelineState {
+  using Mfma = typename Shape::Mfma;
+  static_assert(Shape::kThreads % Resources::kLoadingThreads == 0,
+                "loaders number their threads modulo kLoadingThreads");
+  static_assert(Kind::kWidensA == Kind::kSumsSquares, "only a loader that sums squares widens");
+
+  static constexpr bool kASkipsLds = Resources::kSkipsLds;
+  static constexpr bool kBSkipsLds = Resources::kSkipsLds || Kind::kMajorB == Major::kShuffled;
+  template <bool kSkipsLds, class Operand>
+  using StagedOperand = Conditional<kSkipsLds, OperandInRegisters<Kind, Operand>, OperandInLds<Kind, Operand>>;
+  using StagedA = StagedOperand<kASkipsLds, OperandA<Kind, Shape, Resources>>;
+  using StagedB = StagedOperand<kBSkipsLds, OperandB<Kind, Shape, Resources>>;
+
+  static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
+  static constexpr bool kPromoted = kPerColumn || Kind::kScaling == Scaling::kBlocks;
+  using Scales = Conditional<kPromoted, ScaleLoader<Shape, Resources::kRegisterStages, kPerColumn>, NoScales>;
+  using Mma = Conditional<kPromoted, PromotedMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>,
+                          DirectMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>>;
+
+ public:
+  static constexpr int kLdsBytes = StagedA::kLdsBytes + StagedB::kLdsBytes;
+  static constexpr int kTransfersOfA = StagedA::kPasses;
+  static constexpr int kTransfers = kTransfersOfA + StagedB::kPasses;
+  static constexpr int kReads = Fragment<Mfma>::kReads;
+  static constexpr int kFragmentReads = (Shape::kFragsM + Shape::kFragsN) * kReads;
+  static constexpr int kSlots = Mma::kSlots;
+
+  DG_DEVICE explicit PipelineState(uint8_t* lds) : lds_(lds) {}
+
+  DG_DEVICE void begin(const TileOperands& tile) {
+    begin_loads(tile);
+    begin_sums(num_k_blocks(tile));
+  }
+
+  // From here on, operands are loaded of the tile that comes after this one.
+  DG_DEVICE void begin_loads(const TileOperands& next) {
+    staged_a_.begin(next.a, end_k_block);
+    staged_b_.begin(next.b, end_k_block);
+  }
+
+  // From here on, scales are loaded of the tile that comes after this one.
+  DG_DEVICE void begin_scales(const TileScales& next, const TileOperands& operands) {
+    scales.begin(next.a, operands.a.rows, next.b, operands.b.rows, num_k_blocks(operands));
+  }
+
+  DG_DEVICE void begin_sums(int num_k_blocks) {
+    first_k_block = end_k_block;
+    end_k_block += num_k_blocks;
+  }
+
+  static DG_DEVICE int num_k_blocks(const TileOperands& tile) {
+    return Kind::kSumsBatch ? tile.b.batch.num_blocks : ceil_div(tile.b.k_bytes, kBlockKBytes);
+  }
+
+  DG_DEVICE bool has_k_blocks() const { return first_k_block < end_k_block; }
+
+  // Starts a load into registers. Transfers 0, 1, … are the passes of A, then those of B.
+  DG_DEVICE void load(int stage, int transfer, int k_block) {
+    if (transfer < kTransfersOfA) {
+      staged_a_.load(stage, transfer, k_block);
+    } else {
+      staged_b_.load(stage, transfer - kTransfersOfA, k_block);
+    }
+  }
+
+  // Stores what was loaded into LDS.
+  DG_DEVICE void store(int stage, int transfer, int k_block) {
+    if (transfer < kTransfersOfA) {
+      staged_a_.store(stage, transfer, lds_of_a(), k_block);
+    } else {
+      staged_b_.store(stage, transfer - kTransfersOfA, lds_of_b(), k_block);
+    }
+  }
+
+  DG_DEVICE void load_tile(int stage, int k_block) {
+#pragma unroll
+    for (int i = 0; i < kTransfers; ++i) load(stage, i, k_block);
+    // Loads return in order. Were the stages mixed, waiting for one would mean waiting for all.
+    __builtin_amdgcn_sched_barrier(0);
+  }
+
+  DG_DEVICE void store_tile(int stage, int k_block) {
+#pragma unroll
+    for (int i = 0; i < kTransfers; ++i) store(stage, i, k_block);
+  }
+
+  // Starts the loads of the operands that skip LDS.
+  DG_DEVICE void load_fragments(int stage, int k_block) {
+    load_fragments_of_b(stage, k_block);
+    if constexpr (kASkipsLds) {
+      __builtin_amdgcn_sched_barrier(0);
+#pragma unroll
+      for (int i = 0; i < Shape::kFragsM; ++i) load_fragment_of_a(stage, i, k_block);
+      __builtin_amdgcn_sched_barrier(0);  // see load_tile()
+    }
+  }
+
+  DG_DEVICE void load_fragment_of_a(int stage, int i, int k_block) { staged_a_.load_fragment(stage, i, k_block); }
+
+  DG_DEVICE void load_fragments_of_b(int stage, int k_block) {
+    if constexpr (kBSkipsLds) {
+#pragma unroll
+      for (int i = 0; i < Shape::kFragsN; ++i) staged_b_.load_fragment(stage, i, k_block);
+    }
+  }
+
+  // Starts the loads of the scales of the next K-block.
+  DG_DEVICE void load_scales(int stage) {
+#pragma unroll
+    for (int i = 0; i < Scales::kLoads; ++i) scales.load(stage, i);
+  }
+
+  // Reads all fragments in the order in which slots use them: A's first, all of B's, the rest of A's. Calls between(i)
+  // after the i-th of kFragmentReads.
+  template <class Between>
+  DG_DEVICE void read_fragments(int k_block, int register_stage, const Between& between) {
+    static_for<kFragmentReads>([&](int i) {
+      constexpr int kPastB = (1 + Shape::kFragsN) * kReads;
+      const int fragment = i < kPastB ? i / kReads - 1 : i / kReads - Shape::kFragsN;
+      if (i < kReads || i >= kPastB) {
+        const int fragment_of_a = i < kReads ? 0 : fragment;
+        staged_a_.read(a[fragment_of_a], fragment_of_a, i % kReads, lds_of_a(), k_block, register_stage);
+      } else {
+        staged_b_.read(b[fragment], fragment, i % kReads, lds_of_b(), k_block, register_stage);
+      }
+      between(i);
+    });
+  }
+
+  DG_DEVICE void read_fragments(int k_block, int register_stage = 0) {
+    read_fragments(k_block, register_stage, [](int) {});
+  }
+
+  // Multiplies and promotes a K-block whose fragments are read. after_row(i) follows the last MFMA of A's fragment i.
+  template <class AfterRow>
+  DG_DEVICE void multiply(const AfterRow& after_row) {
+    static_for<kSlots>([&](int slot) {
+      __builtin_amdgcn_sched_barrier(0);
+      mma.slot(slot, a, b);
+      const int done = Mma::Order::completed_rows(slot + 1);
+#pragma unroll
+      for (int row = Mma::Order::completed_rows(slot); row < done; ++row) after_row(row);
+    });
+    mma.finish();
+  }
+
+  DG_DEVICE void multiply() {
+    multiply([](int) {});
+  }
+
+  // Stores the sums of squares of A's rows, once all K-blocks have been stored into LDS.
+  DG_DEVICE void store_square_sums(float* first, int rows) const { staged_a_.loader().store_sums(first, rows); }
+
+  // K-blocks are counted over all tiles of the workgroup.
+  int first_k_block = 0;
+  int end_k_block = 0;
+  Scales scales;
+  Fragment<Mfma> a[Shape::kFragsM];
+  Fragment<Mfma> b[Shape::kFragsN];
+  Mma mma;
+
+ private:
+  DG_DEVICE uint8_t* lds_of_a() const { return lds_; }
+  DG_DEVICE uint8_t* lds_of_b() const { return lds_ + StagedA::kLdsBytes; }
+
+  StagedA staged_a_;
+  StagedB staged_b_;
+  uint8_t* lds_;
+};
+
+// Computes a tile's sums over K, once its first K-blocks are in flight.
+template <class Schedule>
+DG_DEVICE void run_k_loop(typename Schedule::State& state) {
+  int first = state.first_k_block;
+  for (; first < state.end_k_block - Schedule::kLastKBlocks; first += Schedule::kUnroll) {
+    static_for<Schedule::kUnroll>([&](auto stage) { Schedule::k_block(state, stage, first + stage); });
+  }
+  Schedule::epilogue(state, first);
+}
+
+}  // namespace deep_gemm_rocm

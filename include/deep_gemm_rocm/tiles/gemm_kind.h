@@ -1,0 +1,45 @@
+// What a GEMM kernel computes, as a type. GemmKind in problems/gemm_kind.py is the same.
+#pragma once
+
+#include "deep_gemm_rocm/hardware/conditional.h"
+#include "deep_gemm_rocm/arithmetic/rounding.h"
+#include "deep_gemm_rocm/hardware/types.h"
+
+namespace deep_gemm_rocm {
+
+// Elements that share a scale.
+enum class Scaling {
+  kNone,     // nothing is scaled
+  kBlocks,   // 128 of K of a row of A; 128 x 128 of B (DeepGEMM's recipe 1, 128, 128)
+  kVectors,  // 128 of K of a row of A or B (recipe 1, 1, 128)
+  kRows,     // a row of A or B; applied in the epilogue
+};
+
+// The contiguous dimension of an operand: K, or its rows (M of A, N of B). Or B is shuffled, see fragment_loader.h.
+enum class Major { kK, kRows, kShuffled };
+
+// The type of a bias that doesn't exist.
+struct None {};
+
+template <class A_, class B_, class D_, Major kMajorA_, Major kMajorB_, Scaling kScaling_, bool kAccumulate_,
+          bool kKTail_, bool kSkipsHeadMid_, bool kSumsSquares_, bool kSumsBatch_, class Bias_, class Activation_>
+struct GemmKind {
+  using A = A_;
+  using B = B_;
+  using D = D_;
+  static constexpr bool kQuantised = Storage<D>::kIsFp8;  // whether d gets a scale for each row and 128 columns
+  static constexpr bool kHasBias = !__is_same(Bias_, None);
+  using Bias = Conditional<kHasBias, Bias_, float>;
+  using Activation = Activation_;  // see activation.h
+  static constexpr Major kMajorA = kMajorA_;
+  static constexpr Major kMajorB = kMajorB_;
+  static constexpr Scaling kScaling = kScaling_;
+  static constexpr bool kAccumulate = kAccumulate_;  // whether c is added
+  static constexpr bool kKTail = kKTail_;            // whether K needn't be a multiple of 128 bytes
+  static constexpr bool kSkipsHeadMid = kSkipsHeadMid_;  // whether each head has a gap between its columns in d
+  static constexpr bool kSumsSquares = kSumsSquares_;    // whether sums of squares of A's rows are output, too
+  static constexpr bool kSumsBatch = kSumsBatch_;        // whether the products of a batch are added up
+  static constexpr bool kWidensA = sizeof(A) < sizeof(B);  // from bf16 to fp32
+};
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,85 @@
+// Where a tile's operands and scales are in memory.
+#pragma once
+
+#include "deep_gemm_rocm/loading/fragment_loader.h"
+#include "deep_gemm_rocm/loading/scale_loader.h"
+#include "deep_gemm_rocm/loading/tile_loader.h"
+#include "deep_gemm_rocm/tiles/gemm_arguments.h"
+#include "deep_gemm_rocm/tiles/gemm_kind.h"
+#include "deep_gemm_rocm/tiles/tile_shape.h"
+#include "deep_gemm_rocm/tiles/tile_source.h"
+
+namespace deep_gemm_rocm {
+
+// Indices are unsigned: their products with 64-bit strides then take half the instructions, all of which come before a
+// workgroup's first load.
+template <class T, Major kMajor>
+DG_DEVICE OperandTile operand_tile(const Matrix& matrix, unsigned group, unsigned first_row, int rows, int64_t all_rows,
+                                   const PartOfK& k) {
+  constexpr bool kIsKMajor = kMajor != Major::kRows;
+  const int64_t stride = kIsKMajor && k.packed ? k.k : matrix.stride;
+  const int64_t stride_k = kMajor == Major::kRows       ? stride
+                           : kMajor == Major::kShuffled ? kShuffledRows
+                           : k.packed                   ? all_rows
+                                                        : 1;
+  const int64_t first = first_row * (kIsKMajor ? stride : 1) + static_cast<unsigned>(k.first_k) * stride_k;
+  const auto* data = static_cast<const uint8_t*>(matrix.data);
+  constexpr int64_t kBytes = sizeof(T);
+  return {data + (group * matrix.group_stride + first) * kBytes, rows, k.k * static_cast<int>(kBytes),
+          stride * kBytes, all_rows * (kIsKMajor ? stride : 1) * kBytes};
+}
+
+// The part of a tile's K that a wave multiplies.
+template <class Kind, class Shape>
+DG_DEVICE PartOfK part_of_wave(const PartOfK& k) {
+  if constexpr (Shape::kWavesK == 1) return k;
+  constexpr int kBlockK = kBlockKBytes / sizeof(typename Kind::B);
+  return share_of_k<kBlockK>(k, Shape::kWavesK, Shape::wave_k());
+}
+
+// The scales of an operand each of whose parts has `rows` rows of them.
+DG_DEVICE ScaleTile scale_tile(const Scales& scales, unsigned group, unsigned first_row, int64_t rows,
+                               unsigned first_k_block) {
+  return {scales.data + group * scales.group_stride + first_row * scales.row_stride +
+              first_k_block * scales.k_block_stride,
+          scales.row_stride, scales.k_block_stride, rows * scales.row_stride};
+}
+
+template <class Tile>
+DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
+  return scale_tile(args.sfa, tile.group_of_operands(), tile.m, 0, k.first_k_block);
+}
+
+template <class Kind, class Shape, class Tile>
+DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
+  constexpr bool kBlocks = Kind::kScaling == Scaling::kBlocks;
+  const unsigned column = min(tile.n + Shape::wave_column(), args.n - 1);
+  const int row = kBlocks ? column / kScaleBlockN : tile.n;
+  const int rows = kBlocks ? args.n / kScaleBlockN : args.n;
+  ScaleTile scales = scale_tile(args.sfb, tile.group_of_operands(), row, rows, k.first_k_block);
+  if (kBlocks) scales.first_column = column % kScaleBlockN;
+  return scales;
+}
+
+template <class Kind, class Shape, class Tile>
+DG_DEVICE TileOperands tile_operands(const GemmArguments& args, const Tile& tile) {
+  const int group = tile.group_of_operands();
+  const PartOfK k = part_of_wave<Kind, Shape>(tile.part_of_k(args));
+  TileOperands operands{
+      operand_tile<typename Kind::A, Kind::kMajorA>(args.a, group, tile.m, tile.rows, args.m, k),
+      operand_tile<typename Kind::B, Kind::kMajorB>(args.b, group, tile.n, args.n - tile.n, args.n, k),
+  };
+  if constexpr (Kind::kSumsBatch) {
+    operands.a.batch = {args.a.group_stride * int64_t{sizeof(typename Kind::A)}, tile.first_block, tile.num_blocks};
+    operands.b.batch = {args.b.group_stride * int64_t{sizeof(typename Kind::B)}, tile.first_block, tile.num_blocks};
+  }
+  return operands;
+}
+
+template <class Kind, class Shape, class Tile>
+DG_DEVICE TileScales tile_scales(const GemmArguments& args, const Tile& tile) {
+  const PartOfK k = part_of_wave<Kind, Shape>(tile.part_of_k(args));
+  return {scales_of_a(args, tile, k), scales_of_b<Kind, Shape>(args, tile, k)};
+}
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,61 @@
+"""Attention under the simulator's sanitizer: no races, no missing waits, no reads of uninitialised memory."""
+
+from __future__ import annotations
+
+import pytest
+import test_flash_attention as forward
+import test_flash_decode as decode
+import test_mla_decode as mla
+import test_mqa_logits as logits
+
+from deep_gemm_rocm.heuristics.tables import replaced
+from deep_gemm_rocm.runtime import hip
+
+FORWARD = [
+    forward.Problem(100, 150, heads=1, widths=(64, 64), causal=True),
+    forward.Problem(150, 200, heads=1, widths=(64, 64), causal=True),
+    forward.Problem(150, 200, heads=1, dtype=forward.FP8, scales="block"),
+    forward.Problem(20, 100, heads=1, widths=(256, 256)),
+]
+DECODE = [
+    decode.Problem((100, 0, 33), widths=(64, 64)),
+    decode.Problem((70,), tokens_q=2, dtype=decode.FP8),
+    decode.Problem((70,), widths=(256, 256), page_size=64),
+]
+
+
+def in_tiles(queries, problem):
+    def run():
+        with replaced(forward.Tiles(queries)):
+            problem.run()
+
+    return run
+
+
+RUNS = {
+    "flash_attention": in_tiles(64, FORWARD[0]),
+    "flash_attention-turns": in_tiles(256, FORWARD[1]),
+    "flash_attention-turns-16": in_tiles(128, FORWARD[1]),
+    "flash_attention-fp8": in_tiles(256, FORWARD[2]),
+    "flash_attention-wide": in_tiles(128, FORWARD[3]),
+    "decode": lambda: DECODE[0].run(3),
+    "decode-fp8": DECODE[1].run,
+    "decode-wide": lambda: DECODE[2].run(2),
+    "mla": lambda: mla.Latent((70, 0), tokens_q=2).run(2),
+    "mla-shared": lambda: mla.Latent((270, 0, 130)).run(),
+    "mqa_logits": lambda: logits.Problem(20, 300, 32, 32).run(),
+    "paged_mqa_logits": lambda: logits.Paged((100, 0, 1), 2, 32, 32).run(),
+}
+IN_DEFAULT_RUN = ("flash_attention-turns", "flash_attention-fp8", "decode", "mla-shared", "paged_mqa_logits")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in IN_DEFAULT_RUN else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
+)
+def test_clean(monkeypatch, name):
+    if not hip.runtime().is_simulated:
+        pytest.skip("needs the simulator")
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")
+    for seed in range(2):
+        monkeypatch.setenv("DG_SIM_SEED", str(seed))
+        RUNS[name]()

@@ -1,0 +1,417 @@
+"""flash_attention against an fp64 oracle, element by element, and against torch's own attention."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from helpers.attention_widths import WIDTHS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm.heuristics import AttentionCase, AttentionChoice, attention_tiles
+from deep_gemm_rocm.heuristics.tables import replaced
+from deep_gemm_rocm.testing import attention_reference, visible_keys
+
+DTYPES = (torch.bfloat16, torch.float16)
+FP8 = torch.float8_e4m3fnuz
+POISON = -1234.0
+LENGTHS = (0, 1, 17, 64, 127, 128, 129)
+
+
+class Tiles:
+    """Stands in for a tuning table: the smallest tile with at least so many queries, or else the largest tile."""
+
+    def __init__(self, queries: int) -> None:
+        self.queries = queries
+
+    def find(self, case: AttentionCase) -> AttentionChoice:
+        tiles = attention_tiles(case.type, case.out_type, case.head_dim, case.value_dim)
+        fitting = [config for config in tiles if config.block_q >= self.queries]
+        return AttentionChoice((fitting or tiles[:1])[-1])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def largest_tiles():
+    """Uses the largest tiles. Small problems normally get smaller ones, but large tiles can fail in more ways."""
+    with replaced(Tiles(256)):
+        yield
+
+
+@dataclasses.dataclass
+class Problem:
+    """Random q, k and v, each surrounded by NaNs in a larger tensor."""
+
+    tokens_q: int
+    tokens_k: int
+    heads: int = 2
+    kv_heads: int = 1
+    widths: tuple[int, int] = (128, 128)
+    dtype: torch.dtype = torch.bfloat16
+    batch: int = 1
+    causal: bool = False
+    window: tuple[int, int] | None = None
+    softmax_scale: float | None = None
+    scales: str = "head"  # for FP8: tensor, head or block
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(self.seed)
+        self.q = self._tensor(self.tokens_q, self.heads, self.widths[0], generator)
+        self.k = self._tensor(self.tokens_k, self.kv_heads, self.widths[0], generator)
+        self.v = self._tensor(self.tokens_k, self.kv_heads, self.widths[1], generator)
+        self.descales = {}
+        if self.dtype == FP8:
+            for name in ("q", "k", "v"):
+                self.descales[f"{name}_descale"] = self._descale(getattr(self, name), generator)
+
+    def _tensor(self, tokens: int, heads: int, width: int, generator: torch.Generator) -> torch.Tensor:
+        around = torch.full((self.batch + 1, tokens + 2, heads + 1, width + 16), torch.nan).to(self.dtype)
+        inner = around[: self.batch, 1 : tokens + 1, :heads, :width]
+        values = torch.randn(inner.shape, generator=generator) * (8 if self.dtype == FP8 else 1)
+        return inner.copy_(values.to(self.dtype))
+
+    def _descale(self, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        batch, tokens, heads, _ = tensor.shape
+        shape = {"tensor": (1,), "head": (batch, heads), "block": (batch, heads, -(-tokens // 128))}[self.scales]
+        return torch.empty(shape).uniform_(0.05, 0.3, generator=generator)
+
+    @property
+    def seen(self) -> torch.Tensor:
+        return visible_keys(self.tokens_q, self.tokens_k, self.causal, self.window)
+
+    def run(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the result after checking it against the oracle, and that nothing outside the output was written."""
+        out_dtype = torch.bfloat16 if self.dtype == FP8 else self.dtype
+        shape = (self.batch + 1, self.tokens_q + 2, self.heads + 1, self.widths[1] + 8)
+        around = torch.full(shape, POISON, dtype=out_dtype)
+        out = around[: self.batch, 1 : self.tokens_q + 1, : self.heads, : self.widths[1]]
+        options = {"softmax_scale": self.softmax_scale, **self.descales}
+        returned, lse = dg.flash_attention(
+            self.q, self.k, self.v, causal=self.causal, window=self.window, out=out, return_lse=True, **options
+        )
+        assert returned is out
+        attention_reference(self.q, self.k, self.v, seen=self.seen, **options).assert_accurate(out, lse)
+        result = out.clone()
+        out.fill_(POISON)
+        assert (around == POISON).all()
+        return result, lse
+
+
+def sdpa(problem: Problem) -> torch.Tensor:
+    """torch's attention in the problem's dtype."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in (problem.q, problem.k, problem.v))
+    out = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=problem.seen, scale=problem.softmax_scale, enable_gqa=True
+    )
+    return out.transpose(1, 2)
+
+
+def case_id(problem: Problem) -> str:
+    mask = ("-causal" if problem.causal else "") + (f"-window{problem.window}" if problem.window else "")
+    name = str(problem.dtype).removeprefix("torch.")
+    shape = f"{problem.batch}x{problem.tokens_q}x{problem.tokens_k}-{problem.heads}/{problem.kv_heads}"
+    return f"{name}-{shape}-{problem.widths[0]}x{problem.widths[1]}{mask}"
+
+
+CASES = [
+    *(Problem(150, 200, widths=widths, causal=True) for widths in ((64, 64), (128, 128), (256, 256), (192, 128))),
+    Problem(150, 200, widths=(64, 64), dtype=torch.float16, causal=True),
+    Problem(130, 70, widths=(64, 64), batch=2, heads=8, kv_heads=8),
+    Problem(40, 300, widths=(64, 64), heads=8, kv_heads=2, batch=2, window=(70, 20)),
+    Problem(300, 100, widths=(64, 64), causal=True, softmax_scale=0.3),
+    Problem(300, 300, widths=(64, 64), heads=1, causal=True, window=(5, -1)),
+    Problem(20, 30, widths=(64, 64), heads=128, causal=True),
+]
+
+
+@pytest.mark.parametrize("problem", CASES, ids=case_id)
+def test_no_worse_than_torch(problem):
+    out, _ = problem.run()
+    exact = attention_reference(
+        problem.q, problem.k, problem.v, seen=problem.seen, softmax_scale=problem.softmax_scale
+    ).out
+    seen = problem.seen.any(dim=-1)  # for queries that see no key, torch's result is another
+    theirs = (sdpa(problem).double() - exact)[:, seen].abs()
+    ours = (out.double() - exact)[:, seen].abs()
+    # The largest error in each row, since a single element of theirs may be exact by chance.
+    small = torch.finfo(problem.dtype).eps / 4
+    assert (ours <= 2 * theirs.amax(dim=-1, keepdim=True) + small).all()
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(150, 300, dtype=FP8, causal=True, scales="block"),
+        Problem(150, 300, dtype=FP8, causal=True, scales="head", widths=(64, 64), batch=2),
+        Problem(150, 300, dtype=FP8, window=(100, 30), scales="tensor", widths=(64, 64), heads=4, kv_heads=2),
+        Problem(64, 256, dtype=FP8, scales="block", widths=(64, 64)),  # no keys after the last whole block
+    ],
+    ids=case_id,
+)
+def test_fp8(problem):
+    problem.run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [*DTYPES, FP8], ids=str)
+@pytest.mark.parametrize("widths", WIDTHS, ids=str)
+@pytest.mark.parametrize("queries", [64, 128, 256])
+def test_every_kernel(queries, dtype, widths):
+    with replaced(Tiles(queries)):
+        for causal in (False, True):
+            Problem(300, 400, widths=widths, dtype=dtype, causal=causal, scales="block").run()
+
+
+@pytest.mark.parametrize("tokens_q", LENGTHS)
+def test_lengths(tokens_q):
+    for tokens_k in LENGTHS:
+        Problem(tokens_q, tokens_k, widths=(64, 64), causal=True).run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(1000, 4096, heads=8, kv_heads=8, causal=True),
+        Problem(4096, 4096, heads=1, causal=True),
+        Problem(1000, 1000, heads=32, kv_heads=8),
+        Problem(129, 1000, heads=128, kv_heads=1, dtype=torch.float16),
+        Problem(1000, 4096, heads=2, dtype=FP8, scales="block", causal=True),
+    ],
+    ids=case_id,
+)
+def test_long(problem):
+    problem.run()
+
+
+@settings(max_examples=14, deadline=None)
+@given(data=st.data())
+def test_any_shape(data):
+    tokens = st.integers(0, 280)
+    kv_heads = data.draw(st.integers(1, 3), "kv_heads")
+    windows = st.none() | st.tuples(st.integers(-1, 300), st.integers(-1, 300))
+    problem = Problem(
+        data.draw(tokens, "tokens_q"),
+        data.draw(tokens, "tokens_k"),
+        heads=kv_heads * data.draw(st.integers(1, 3), "group"),
+        kv_heads=kv_heads,
+        widths=(64, 64),
+        batch=data.draw(st.integers(0, 2), "batch"),
+        causal=data.draw(st.booleans(), "causal"),
+        window=data.draw(windows, "window"),
+        seed=data.draw(st.integers(0, 99), "seed"),
+    )
+    with replaced(Tiles(data.draw(st.sampled_from([64, 128, 256]), "queries"))):
+        problem.run()
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_packed_is_what_each_sequence_gives(data):
+    lengths = st.lists(st.tuples(st.integers(0, 150), st.integers(0, 150)), min_size=1, max_size=9)
+    pairs = data.draw(lengths, "lengths")
+    causal = data.draw(st.booleans(), "causal")
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99), "seed"))
+    total_q, total_k = (sum(pair[i] for pair in pairs) for i in (0, 1))
+    q, k, v = (
+        torch.randn(total, heads, 64, generator=generator).bfloat16()
+        for total, heads in ((total_q, 2), (total_k, 1), (total_k, 1))
+    )
+    ends_q, ends_k = (torch.tensor([0] + [pair[i] for pair in pairs]).cumsum(0).int() for i in (0, 1))
+    out, lse = dg.flash_attention(q, k, v, causal=causal, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, return_lse=True)
+    assert lse.shape == (2, total_q)
+    for i in range(len(pairs)):
+        rows, keys = slice(*ends_q[i : i + 2].tolist()), slice(*ends_k[i : i + 2].tolist())
+        alone, lse_alone = dg.flash_attention(
+            q[None, rows], k[None, keys], v[None, keys], causal=causal, return_lse=True
+        )
+        assert torch.equal(out[rows], alone[0])
+        assert torch.equal(lse[:, rows], lse_alone[0])
+
+
+@pytest.mark.parametrize("window", [(150, 0), (100, 120), (0, 130)], ids=str)
+def test_windows_that_begin_and_end_in_any_place_of_a_block(window):
+    """Some blocks of keys are outside the windows of some of a wave's queries, but not of its first or last one."""
+    Problem(256, 420, widths=(64, 64), window=window).run()
+
+
+def test_more_packed_sequences_than_a_wave_has_lanes():
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(0, 4, (150,), generator=generator)
+    ends = torch.cat([torch.zeros(1), lengths.cumsum(0)]).int()
+    q = torch.randn(int(ends[-1]), 1, 64, generator=generator).bfloat16()
+    out = dg.flash_attention(q, q, q, cu_seqlens_q=ends, cu_seqlens_k=ends)
+    sequence = torch.arange(len(lengths)).repeat_interleave(lengths)
+    seen = sequence[:, None] == sequence[None]
+    attention_reference(q[None], q[None], q[None], seen=seen).assert_accurate(out[None])
+
+
+def test_packed_fp8_with_scales_of_blocks():
+    lengths = [(40, 200), (0, 50), (130, 300)]
+    problems = [Problem(*pair, dtype=FP8, causal=True, scales="block", seed=i) for i, pair in enumerate(lengths)]
+    q, k, v = (torch.cat([getattr(problem, name)[0] for problem in problems]) for name in ("q", "k", "v"))
+    ends = [torch.tensor([0] + [pair[i] for pair in lengths]).cumsum(0).int() for i in (0, 1)]
+    descales = {}
+    for name in ("q_descale", "k_descale", "v_descale"):
+        parts = [problem.descales[name][0] for problem in problems]
+        longest = max(part.shape[-1] for part in parts)
+        padded = [torch.nn.functional.pad(part, (0, longest - part.shape[-1]), value=torch.nan) for part in parts]
+        descales[name] = torch.stack(padded)
+    out = dg.flash_attention(q, k, v, causal=True, cu_seqlens_q=ends[0], cu_seqlens_k=ends[1], **descales)
+    expected = [problem.run()[0][0] for problem in problems]
+    assert torch.equal(out, torch.cat(expected))
+
+
+def test_same_bits_every_time():
+    problem = Problem(300, 400, widths=(64, 64), causal=True)
+    first, lse = problem.run()
+    again, lse_again = problem.run()
+    assert torch.equal(first, again)
+    assert torch.equal(lse, lse_again)
+
+
+@pytest.mark.parametrize("size", [1e-3, 30.0, 1e4])
+def test_logits_of_any_size(size):
+    problem = Problem(100, 150, widths=(64, 64), causal=True)
+    problem.q.mul_(size)
+    problem.run()
+
+
+def test_rounding_has_no_bias():
+    """Probabilities are rounded to nearest, so that errors of elements don't all have the same sign."""
+    problem = Problem(150, 200, widths=(64, 64))
+    out, _ = problem.run()
+    exact = attention_reference(problem.q, problem.k, problem.v, seen=problem.seen).out
+    assert abs(((out - exact) * exact).sum() / (exact * exact).sum()) < 2**-12
+
+
+def test_equal_logits_give_the_mean():
+    problem = Problem(100, 150, widths=(64, 64))
+    problem.q.zero_()
+    out, lse = problem.run()
+    assert torch.allclose(lse.double(), torch.tensor(150.0).double().log().expand(lse.shape), rtol=0, atol=1e-6)
+    mean = problem.v.double().mean(dim=1, keepdim=True)
+    assert (out.double() - mean).abs().max() < 2**-9
+
+
+def test_logits_of_minus_infinity_count_for_nothing():
+    problem = Problem(40, 150, widths=(64, 64))
+    problem.q.abs_()
+    problem.k[:, 3:70] = -torch.inf
+    problem.run()
+    problem.k[:] = -torch.inf
+    out, lse = dg.flash_attention(problem.q, problem.k, problem.v, return_lse=True)
+    assert (out == 0).all()
+    assert (lse == -torch.inf).all()
+
+
+def test_nan_shows_where_it_is_seen():
+    problem = Problem(200, 200, widths=(64, 64), causal=True)
+    problem.q[0, 5, 0, 7] = torch.nan
+    problem.k[0, 130, 0, 0] = torch.nan
+    problem.run()  # the oracle has NaN in query 5 of head 0, and in all from 130 on
+    problem = Problem(200, 200, widths=(64, 64))
+    problem.v[0, 70, 0, 3] = torch.nan
+    problem.v[0, 80, 0, 4] = torch.inf
+    problem.run()
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, FP8], ids=str)
+def test_odd_values_are_never_lost(dtype):
+    """NaN and infinity stay even if a later, much larger logit makes the sum so far underflow, or if their own
+    probability underflows."""
+    problem = Problem(150, 400, heads=2, kv_heads=1, dtype=dtype, causal=True)
+    if dtype != FP8:
+        problem.q.mul_(60)
+    values = (torch.nan,) if dtype == FP8 else (torch.nan, torch.inf, -torch.inf)
+    odd = {token: 3 * i for i, token in enumerate((0, 63, 64, 130, 250, 300, 399))}
+    for token, column in odd.items():
+        for i, value in enumerate(values):
+            problem.v[0, token, 0, column + i] = value
+    arguments = {"causal": True, **problem.descales}
+    out = dg.flash_attention(problem.q, problem.k, problem.v, **arguments)
+    for token, column in odd.items():
+        first = max(token - 250, 0)  # the first query that sees it
+        assert not out[:, first:, :, column : column + len(values)].isfinite().any()
+        before = max(first - 128, 0)
+        assert out[:, :before, :, column : column + len(values)].isfinite().all()
+    assert out[..., 3 * len(odd) :].isfinite().all()
+
+
+def test_values_that_no_block_of_keys_shows_stay_out():
+    """NaNs in blocks of keys that are completely masked are never read."""
+    problem = Problem(64, 192, widths=(64, 64), window=(0, 0))
+    problem.k[0, :128] = torch.nan
+    problem.v[0, :128] = torch.nan
+    problem.run()
+
+
+def good() -> dict:
+    problem = Problem(8, 16, heads=4, kv_heads=2, widths=(64, 64))
+    return {"q": problem.q, "k": problem.k, "v": problem.v}
+
+
+def good_fp8() -> dict:
+    problem = Problem(8, 16, heads=4, kv_heads=2, widths=(64, 64), dtype=FP8)
+    return {"q": problem.q, "k": problem.k, "v": problem.v, **problem.descales}
+
+
+def good_packed() -> dict:
+    ends = {"cu_seqlens_q": [0, 3, 8], "cu_seqlens_k": [0, 16, 16]}
+    return {name: tensor[0] for name, tensor in good().items()} | {
+        name: torch.tensor(value, dtype=torch.int32) for name, value in ends.items()
+    }
+
+
+BAD = [
+    (good, {"q": None}, TypeError, "q must be a torch.Tensor"),
+    (good, {"q": torch.zeros(1, 8, 4, 64)}, TypeError, "q must be bfloat16 or float16 or float8_e4m3fnuz"),
+    (good, {"q": torch.zeros(1, 8, 4, 64).to(torch.float8_e4m3fn)}, TypeError, "convert_fp8_fn_to_fnuz"),
+    (good, {"k": torch.zeros(1, 16, 2, 64).half()}, TypeError, "k must have the dtype of q"),
+    (good, {"q": torch.zeros(8, 4, 64).bfloat16()}, ValueError, r"q must be \[batch, tokens, heads, head dim\]"),
+    (good, {"v": torch.zeros(1, 15, 2, 64).bfloat16()}, ValueError, "v must have as many tokens and heads as k"),
+    (good, {"q": torch.zeros(1, 8, 3, 64).bfloat16()}, ValueError, "heads of q must be a multiple"),
+    (good, {"q": torch.zeros(1, 8, 4, 80).bfloat16()}, ValueError, "k must have the head dim of q"),
+    (good, {"q": torch.zeros(2, 8, 4, 64).bfloat16()}, ValueError, "k must have the batch size of q"),
+    (good, {"q": torch.zeros(1, 8, 64, 4).bfloat16().mT}, ValueError, "q must be contiguous along its last"),
+    (good, {"q": torch.zeros(1, 8, 4, 65).bfloat16()[..., 1:]}, ValueError, "multiples of 16 bytes"),
+    (good, {"q": torch.zeros(1, 8, 4, 64).bfloat16().requires_grad_()}, ValueError, "q must not require grad"),
+    (good, {"softmax_scale": -1.0}, ValueError, "softmax_scale must be positive"),
+    (good, {"softmax_scale": "1"}, TypeError, "softmax_scale must be a number"),
+    (good, {"causal": 1}, TypeError, "causal must be a bool"),
+    (good, {"window": 5}, TypeError, "window must be a pair"),
+    (good, {"window": (-2, 0)}, ValueError, "window.0. must be at least -1"),
+    (good, {"out": torch.zeros(1, 8, 4, 64).half()}, TypeError, "out must be bfloat16"),
+    (good, {"out": torch.zeros(1, 8, 4, 128).bfloat16()}, ValueError, "out must have shape"),
+    (good, {"out": torch.zeros(1, 1, 4, 64).bfloat16().expand(1, 8, 4, 64)}, ValueError, "must not overlap"),
+    (good, {"q_descale": torch.ones(1)}, ValueError, "q_descale must be None"),
+    (good_fp8, {"q_descale": None}, ValueError, "q_descale must be given"),
+    (good_fp8, {"k_descale": torch.ones(1, 4)}, ValueError, "k_descale must have shape"),
+    (good_fp8, {"k_descale": torch.ones(1).double()}, TypeError, "k_descale must be float32"),
+    (good_fp8, {"out": torch.zeros(1, 8, 4, 64)}, TypeError, "out must be bfloat16 or float16"),
+    (good_packed, {"cu_seqlens_q": None}, TypeError, "cu_seqlens_q must be a torch.Tensor"),
+    (good_packed, {"cu_seqlens_q": torch.tensor([0, 3, 8])}, TypeError, "cu_seqlens_q must be int32"),
+    (good_packed, {"cu_seqlens_q": torch.tensor([0, 8]).int()}, ValueError, "as many sequences"),
+    (good_packed, {"cu_seqlens_q": torch.tensor([0, 3, 9]).int()}, ValueError, "end with the tokens of q"),
+    (good_packed, {"cu_seqlens_q": torch.tensor([1, 3, 8]).int()}, ValueError, "must start with 0"),
+    (good_packed, {"cu_seqlens_k": torch.tensor([0, 17, 16]).int()}, ValueError, "sequence 1 has -1 tokens"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "bad", "error", "message"), BAD, ids=[f"{next(iter(c[1]))}-{c[3]}" for c in BAD])
+def test_bad_input_is_one_clear_error_and_writes_nothing(arguments, bad, error, message):
+    given = arguments()
+    shape = (*given["q"].shape[:-1], 64)
+    out = torch.full(shape, POISON, dtype=torch.bfloat16)
+    with pytest.raises(error, match=message):
+        dg.flash_attention(**{**given, "out": out, **bad})
+    assert (out == POISON).all()
+
+
+def test_output_that_shares_memory_with_an_input():
+    given = good()
+    with pytest.raises(ValueError, match="out must not share memory with q"):
+        dg.flash_attention(**given, out=given["q"])

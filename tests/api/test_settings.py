@@ -1,0 +1,51 @@
+"""Settings under DeepGEMM's names."""
+
+from __future__ import annotations
+
+import pytest
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm.runtime import hip
+
+
+def test_alignment():
+    assert dg.get_mk_alignment_for_contiguous_layout() == 128
+    for alignment in (16, 32, 64, 128):
+        dg.set_mk_alignment_for_contiguous_layout(alignment)
+        assert dg.get_mk_alignment_for_contiguous_layout() == dg.get_m_alignment_for_contiguous_layout() == alignment
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(0, ValueError), (8, ValueError), (48, ValueError), (256, ValueError), (64.0, TypeError)]
+)
+def test_bad_alignments(value, error):
+    with pytest.raises(error, match=r"one of \(16, 32, 64, 128\), got|must be an int, got float"):
+        dg.set_mk_alignment_for_contiguous_layout(value)
+    assert dg.get_mk_alignment_for_contiguous_layout() == 128
+
+
+@pytest.mark.parametrize(
+    ("expected_m", "alignment"), [(None, 128), (1, 16), (16, 16), (17, 32), (64, 64), (65, 128), (4096, 128)]
+)
+def test_theoretical_alignment(expected_m, alignment):
+    assert dg.get_theoretical_mk_alignment_for_contiguous_layout(expected_m) == alignment
+    dg.set_mk_alignment_for_contiguous_layout(dg.get_theoretical_mk_alignment_for_contiguous_layout(expected_m))
+
+
+@pytest.mark.parametrize(("expected_m", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError)])
+def test_bad_expectations(expected_m, error):
+    with pytest.raises(error, match="expected_m must be"):
+        dg.get_theoretical_mk_alignment_for_contiguous_layout(expected_m)
+
+
+def test_num_sms():
+    of_device = min(device.compute_units for device in hip.runtime().devices())
+    assert dg.get_num_sms() == of_device
+    dg.set_num_sms(20)
+    assert dg.get_num_sms() == 20
+    for value, error in ((-1, ValueError), (of_device + 1, ValueError), (1.0, TypeError)):
+        with pytest.raises(error, match=r"new_num_sms must be"):
+            dg.set_num_sms(value)
+    assert dg.get_num_sms() == 20
+    dg.set_num_sms(0)
+    assert dg.get_num_sms() == of_device

@@ -1,0 +1,360 @@
+"""The functions as torch operators: traced without graph breaks, with correct schemas and the same results."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from functools import partial
+
+import pytest
+import torch
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm.api import torch_ops as ops
+from deep_gemm_rocm.testing import assert_accurate, gemm_reference
+
+FP8 = torch.float8_e4m3fnuz
+M, N, K, G = 32, 64, 256, 2
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def per_token(*shape: int, seed: int = 0):
+    return dg.per_token_cast_to_fp8(randn(*shape, seed=seed))
+
+
+def per_block(*shape: int, seed: int = 1):
+    return dg.per_block_cast_to_fp8(randn(*shape, seed=seed))
+
+
+def stacked(pairs):
+    return tuple(torch.stack(parts) for parts in zip(*pairs, strict=True))
+
+
+def experts():
+    return stacked([per_block(N, K, seed=group) for group in range(G)])
+
+
+def wide_experts():
+    return stacked([per_block(4 * N, K, seed=group) for group in range(G)])
+
+
+def empty(*shape: int, dtype=torch.bfloat16) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+LAYOUT = torch.tensor([0] * 128 + [1] * 128, dtype=torch.int32)
+COUNTS = torch.tensor([5, 24], dtype=torch.int32)
+KS = [128, 256]
+SIZES = torch.tensor(KS, dtype=torch.int32)
+
+
+def gradients(columns: int):
+    return dg.per_channel_cast_to_fp8(randn(sum(KS), columns))
+
+
+def packed(rows: int):
+    pairs = [per_token(rows, k, seed=k) for k in KS]
+    return torch.cat([data.view(-1) for data, _ in pairs]), torch.cat([scales for _, scales in pairs], dim=1)
+
+
+def heads(*shape: int):
+    """FP8 with a scale for each 128 elements of the last dimension."""
+    first, second, columns = shape
+    data, scales = per_token(first * second, columns)
+    return data.view(shape), scales.view(first, second, -1)
+
+
+def attended(*, dtype=torch.bfloat16, **options):
+    q, k, v = (randn(2, tokens, heads, 64, seed=heads).to(dtype) for tokens, heads in ((5, 4), (9, 2), (9, 2)))
+    if dtype == FP8:
+        options |= {f"{name}_descale": torch.tensor([0.5]) for name in "qkv"}
+    return partial(dg.flash_attention, **options), (q, k, v)
+
+
+def packed_sequences():
+    ends = torch.tensor([0, 3, 9], dtype=torch.int32)
+    q, k, v = (randn(9, 2, 64, seed=seed) for seed in range(3))
+    return partial(dg.flash_attention, cu_seqlens_q=ends, cu_seqlens_k=ends, window=(4, -1), return_lse=True), (q, k, v)
+
+
+PAGES = {"block_table": torch.tensor([[2, 0], [1, 0]]).int(), "context_lens": torch.tensor([70, 33]).int()}
+
+
+def decoded(**options):
+    caches = (randn(3, 64, 2, 64, seed=seed) for seed in range(2))
+    return partial(dg.flash_attention_decode, **PAGES, **options), (randn(2, 2, 4, 64), *caches)
+
+
+def decoded_latent(**options):
+    return partial(dg.mla_decode, **PAGES, **options), (randn(2, 1, 16, 576), randn(3, 64, 1, 576))
+
+
+def logits():
+    (q, _), (keys, scales) = per_token(3 * 32, 64), per_token(40, 64, seed=1)
+    weights, ends = randn(3, 32).float(), torch.tensor([3, 17, 40], dtype=torch.int32)
+    return q.view(3, 32, 64), (keys, scales[:, 0].clone()), weights, torch.zeros_like(ends), ends
+
+
+def paged_logits():
+    q = per_token(2 * 32, 64)[0].view(2, 1, 32, 64)
+    values = per_token(3 * 64, 64)[0].view(torch.uint8).view(3, -1)
+    cache = torch.cat([values, torch.ones(3, 64).view(torch.uint8).view(3, -1)], 1).view(3, 64, 1, 68)
+    lengths, table = PAGES["context_lens"], PAGES["block_table"]
+    return q, cache, randn(2, 32).float(), lengths, table, dg.get_paged_mqa_logits_metadata(lengths, 64, 4), 80, True
+
+
+# For each operator, a public function that calls it, and its arguments.
+CALLS = {
+    "fp8_gemm_nt": lambda: (dg.fp8_gemm_nt, (per_token(M, K), per_block(N, K), empty(M, N))),
+    "fp8_gemm_nn": lambda: (dg.fp8_gemm_nn, (per_token(M, K), tuple(x.T for x in per_block(N, K)), empty(M, N))),
+    "fp8 accumulated": lambda: (
+        dg.fp8_gemm_nt,
+        (per_token(M, K), per_token(N, K), d := randn(M, N).float(), d.clone(), (1, 1, 128)),
+    ),
+    "fp8 quantised": lambda: (
+        dg.fp8_gemm_nt,
+        (per_token(M, K), per_block(N, K), (empty(M, N, dtype=FP8), torch.zeros(M, 1))),
+    ),
+    "bf16_gemm_nt": lambda: (dg.bf16_gemm_nt, (randn(M, K), randn(N, K), empty(M, N))),
+    "bf16_gemm_tn": lambda: (dg.bf16_gemm_tn, (randn(K, M), randn(K, N), empty(M, N, dtype=torch.float32))),
+    "f16_gemm_nt": lambda: (dg.f16_gemm_nt, (randn(M, K).half(), randn(N, K).half(), empty(M, N))),
+    "fp8_gemm_nt_skip_head_mid": lambda: (
+        dg.fp8_gemm_nt_skip_head_mid,
+        (per_token(M, K), per_block(N, K), empty(M, 80), (16, 8, 16)),
+    ),
+    "fp8_gemm_tt with an epilogue": lambda: (
+        partial(dg.fp8_gemm_tt, bias=randn(4 * N, seed=4), epilogue="silu_and_mul"),
+        (tuple(x.T for x in per_token(M, K)), per_block(4 * N, K), empty(M, 2 * N)),
+    ),
+    "bf16_gemm_nn with an epilogue": lambda: (
+        partial(dg.bf16_gemm_nn, bias=randn(2 * N, seed=4), epilogue="silu_and_mul"),
+        (randn(M, K), randn(K, 2 * N), empty(M, N)),
+    ),
+    "fp8_gemm_nt_skip_head_mid with an epilogue": lambda: (
+        partial(dg.fp8_gemm_nt_skip_head_mid, bias=randn(4 * N, seed=4), epilogue="silu_and_mul"),
+        (per_token(M, K), per_block(4 * N, K), empty(M, 160), (16, 8, 16)),
+    ),
+    "m_grouped_fp8_gemm_nn_contiguous with an epilogue": lambda: (
+        partial(dg.m_grouped_fp8_gemm_nn_contiguous, bias=randn(G, 4 * N, seed=4), epilogue="silu_and_mul"),
+        (per_token(256, K), tuple(x.mT for x in wide_experts()), empty(256, 2 * N), LAYOUT),
+    ),
+    "m_grouped_fp8_gemm_nt_contiguous": lambda: (
+        dg.m_grouped_fp8_gemm_nt_contiguous,
+        (per_token(256, K), experts(), empty(256, N), LAYOUT),
+    ),
+    "m_grouped_bf16_gemm_nt_contiguous": lambda: (
+        dg.m_grouped_bf16_gemm_nt_contiguous,
+        (randn(256, K), randn(G, N, K), empty(256, N), torch.tensor([100, 256], dtype=torch.int32), "nk", True),
+    ),
+    "m_grouped_fp8_gemm_nt_masked": lambda: (
+        dg.m_grouped_fp8_gemm_nt_masked,
+        (heads(G, M, K), experts(), empty(G, M, N), COUNTS, 10),
+    ),
+    "m_grouped_bf16_gemm_nt_masked": lambda: (
+        dg.m_grouped_bf16_gemm_nt_masked,
+        (randn(G, M, K), randn(G, N, K), empty(G, M, N), COUNTS, 10),
+    ),
+    "k_grouped_fp8_gemm_tn_contiguous": lambda: (
+        dg.k_grouped_fp8_gemm_tn_contiguous,
+        (gradients(M), gradients(N), empty(G, M, N, dtype=torch.float32), KS, SIZES),
+    ),
+    "k_grouped_fp8_gemm_nt_contiguous": lambda: (
+        dg.k_grouped_fp8_gemm_nt_contiguous,
+        (packed(M), packed(N), empty(G, M, N, dtype=torch.float32), KS, SIZES),
+    ),
+    "k_grouped_bf16_gemm_tn_contiguous": lambda: (
+        dg.k_grouped_bf16_gemm_tn_contiguous,
+        (randn(sum(KS), M), randn(sum(KS), N), empty(G, M, N), KS, SIZES),
+    ),
+    "einsum": lambda: (dg.einsum, ("bhr,hdr->bhd", randn(8, G, K), randn(G, N, K), empty(8, G, N))),
+    "fp8_einsum": lambda: (dg.fp8_einsum, ("bhr,hdr->bhd", heads(8, G, K), experts(), empty(8, G, N))),
+    "tf32_hc_prenorm_gemm": lambda: (
+        dg.tf32_hc_prenorm_gemm,
+        (randn(M, K), randn(24, K).float(), empty(M, 24, dtype=torch.float32), torch.zeros(M)),
+    ),
+    "flash_attention": lambda: attended(causal=True, return_lse=True),
+    "flash_attention without lse": lambda: attended(softmax_scale=0.5),
+    "flash_attention into out": lambda: attended(out=empty(2, 5, 4, 64)),
+    "flash_attention FP8": lambda: attended(dtype=FP8),
+    "flash_attention packed": packed_sequences,
+    "flash_attention_decode": lambda: decoded(return_lse=True),
+    "flash_attention_decode into out": lambda: decoded(out=empty(2, 2, 4, 64), num_splits=2, window=(20, -1)),
+    "mla_decode": lambda: decoded_latent(return_lse=True),
+    "mla_decode split": lambda: decoded_latent(num_splits=2),
+    "fp8_mqa_logits": lambda: (dg.fp8_mqa_logits, logits()),
+    "fp8_mqa_logits compressed": lambda: (partial(dg.fp8_mqa_logits, clean_logits=False, max_seqlen_k=3), logits()),
+    "fp8_paged_mqa_logits": lambda: (dg.fp8_paged_mqa_logits, paged_logits()),
+}
+
+
+def tensors(value) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for part in value for tensor in tensors(part)] if isinstance(value, tuple) else []
+
+
+def same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.dtype == second.dtype and torch.equal(first.float(), second.float())
+
+
+class Recorder(torch.fx.Interpreter):
+    """Runs a traced graph and records its calls of our operators."""
+
+    def __init__(self, graph: torch.fx.GraphModule) -> None:
+        super().__init__(graph)
+        self.calls = []
+
+    def call_function(self, target, args, kwargs):
+        if "deep_gemm_rocm" in str(target):
+            self.calls.append((target, args))
+        return super().call_function(target, args, kwargs)
+
+
+def traced(function, *arguments):
+    """The operators that the function calls when it is traced as a whole and run."""
+    calls = []
+
+    def backend(graph, _):
+        def run(*inputs):
+            recorder = Recorder(graph)
+            result = recorder.run(*inputs)
+            calls.extend(recorder.calls)
+            return result
+
+        return run
+
+    return torch.compile(function, fullgraph=True, backend=backend)(*arguments), calls
+
+
+@pytest.fixture
+def comparable_fp8(monkeypatch):
+    """Lets opcheck compare FP8 tensors, to see which were written. Torch doesn't implement that on the CPU."""
+    allclose = torch.allclose
+    monkeypatch.setattr(torch, "allclose", lambda a, b, **how: allclose(a.float(), b.float(), **how))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_traced_call_is_one_operator_that_keeps_what_it_declares(name, comparable_fp8):
+    function, arguments = CALLS[name]()
+    _, again = CALLS[name]()
+    expected = function(*arguments)
+    result, ((operator, own_arguments),) = traced(function, *again)
+    assert all(same(*pair) for pair in zip(tensors(arguments), tensors(again), strict=True))
+    assert all(same(*pair) for pair in zip(tensors(expected), tensors(result), strict=True))
+    torch.library.opcheck(getattr(operator, "default", operator), own_arguments)
+
+
+def test_every_operator_is_tried():
+    operators = {
+        name
+        for name, value in vars(ops).items()
+        if not name.startswith("_") and isinstance(value, torch.library.CustomOpDef)
+    }
+    assert operators <= CALLS.keys()
+
+
+class Projection(torch.nn.Module):
+    """Quantises, multiplies and continues with torch's own operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.scales = per_block(N, K)
+        self.down = torch.nn.Parameter(randn(32, N), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = dg.gemm_fp8(dg.per_token_cast_to_fp8(x), (self.weight, self.scales))
+        y = torch.empty(x.shape[0], 32, dtype=torch.bfloat16)
+        dg.bf16_gemm_nt(torch.nn.functional.silu(hidden), self.down, y)
+        return y * 2
+
+
+class Attention(torch.nn.Module):
+    """Attention of a prompt, and of its last token to a paged cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _, (_, self.keys, self.values) = decoded()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = x.view(2, -1, 3, 4, 64).unbind(2)
+        out, lse = dg.flash_attention(q, k[:, :, :2], v[:, :, :2], causal=True, return_lse=True)
+        last = dg.flash_attention_decode(q[:, -1:].contiguous(), self.keys, self.values, **PAGES)
+        return out[:, -1:] * lse[:, :, -1, None].bfloat16().exp().clamp_max(2)[:, None] + last
+
+
+class Indexer(torch.nn.Module):
+    """The best logits of keys in a cache, and of the input's own keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.cache, self.weights, self.lengths, self.table, *_ = paged_logits()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        schedule = dg.get_paged_mqa_logits_metadata(self.lengths, 64, 4)
+        cached = dg.fp8_paged_mqa_logits(
+            self.q, self.cache, self.weights, self.lengths, self.table, schedule, 80, clean_logits=True
+        )
+        keys, scales = dg.per_token_cast_to_fp8(x[:, :64])
+        starts, ends = torch.zeros(2, dtype=torch.int32), torch.full((2,), len(x), dtype=torch.int32)
+        own = dg.fp8_mqa_logits(self.q[:, 0], (keys, scales[:, 0].contiguous()), self.weights, starts, ends)
+        return torch.cat([cached, own], 1).topk(5).values
+
+
+@pytest.mark.parametrize("module", [Projection, Attention, Indexer])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_module_compiles_whole(module, backend):
+    module = module()
+    compiled = torch.compile(module, fullgraph=True, backend=backend)
+    for m in (M, M + 6, 2):
+        x = randn(m, 3 * 256 if isinstance(module, Attention) else K, seed=m)
+        expected = module(x)
+        torch.testing.assert_close(compiled(x), expected, rtol=2**-7, atol=1e-2)
+
+
+def test_what_is_added_may_be_the_output_itself():
+    def gradient(a, b, d):
+        dg.wgrad_gemm_fp8_fp8_fp32_nt(a, b, d)
+        return d + 1
+
+    a, b, before = per_token(M, K), per_token(N, K, seed=1), randn(M, N).float()
+    d = before.clone()
+    result = torch.compile(gradient, fullgraph=True, backend="inductor")(a, b, d)
+    assert_accurate(d, gemm_reference(a, b, c=before, recipe=(1, 1, 128)))
+    assert torch.equal(result, d + 1)
+
+
+def test_an_exported_program_calls_the_operator():
+    program = torch.export.export(Projection(), (randn(M, K),))
+    assert "deep_gemm_rocm.fp8_gemm_nt" in program.graph_module.code
+    x = randn(M, K, seed=3)
+    assert torch.equal(program.module()(x), Projection()(x))
+
+
+def test_errors_come_when_the_program_runs():
+    compiled = torch.compile(dg.fp8_gemm_nt, fullgraph=True, backend="eager")
+    d = torch.full((M, N + 1), 7.0, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="d must have shape"):
+        compiled(per_token(M, K), per_block(N, K), d)
+    assert (d == 7).all()
+    a, b, d = per_token(M, K), per_block(N, K), empty(M, N)
+    compiled(a, b, d)
+    assert_accurate(d, gemm_reference(a, b))
+
+
+def test_schemas_are_annotated_as_the_oldest_torch_reads_them():
+    """Before 2.7, torch can't infer a schema from ``collections.abc.Sequence[int]`` or ``list[int]``."""
+    operators = [value for value in vars(ops).values() if isinstance(value, torch.library.CustomOpDef)]
+    assert len(operators) >= 19
+    for operator in operators:
+        for name, parameter in inspect.signature(operator._init_fn).parameters.items():
+            for part in (parameter.annotation, *typing.get_args(parameter.annotation)):
+                assert not isinstance(part, types.GenericAlias), f"{operator._name}: {name}"

@@ -1,0 +1,328 @@
+"""Warm-up compiles exactly the kernels that calls need."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm import jit
+from deep_gemm_rocm.__main__ import app
+from deep_gemm_rocm.api import warmup
+from deep_gemm_rocm.api.warmup import Workload
+from deep_gemm_rocm.launch import planning, repeated
+from deep_gemm_rocm.testing import assert_accurate, gemm_problem, gemm_reference
+
+FP8 = torch.float8_e4m3fnuz
+
+
+@pytest.fixture
+def cold(tmp_path, monkeypatch):
+    """An empty cache, and a session without kernels."""
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", str(tmp_path / "cache"))
+    jit.forget()
+    yield tmp_path / "cache"
+    jit.forget()
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    def unexpected(*_):
+        raise AssertionError("nothing may be compiled now")
+
+    monkeypatch.setattr("deep_gemm_rocm.jit.toolchain.Ziglang.build", unexpected)
+    monkeypatch.setattr("deep_gemm_rocm.jit.toolchain.Hipcc.build", unexpected)
+
+
+def kernel_names(workloads: list[Workload]) -> list[str]:
+    return [request.values["kernel_name"] for request in warmup.plan(workloads)]
+
+
+def test_afterwards_calls_compile_nothing(cold, monkeypatch):
+    n, k = 96, 256
+    count = dg.warmup_kernels("fp8_gemm_nt", [1, 16, 100], n, k)
+    assert count == len(jit.loaded()) == len(list(cold.glob("kernels/*"))) > 0
+    monkeypatch.setattr(jit.kernels, "_make", lambda *_: pytest.fail("a kernel was missing"))
+    for m in (1, 16, 100):
+        a, b = gemm_problem(m, n, k)
+        assert_accurate(dg.gemm_fp8(a, b), gemm_reference(a, b))
+    assert dg.warmup_kernels("fp8_gemm_nt", [100, 16], n, k) <= count
+
+
+def real_call(name: str, m: int, n: int, k: int, groups: int) -> None:
+    """A real call with tensors of this device."""
+
+    def fp8(*shape, scaled_rows=1):
+        *group, rows, columns = shape
+        scales = torch.ones(*group, -(-rows // scaled_rows), -(-columns // 128))
+        return torch.zeros(shape, dtype=torch.uint8).view(FP8), scales
+
+    d = torch.zeros(m, n, dtype=torch.bfloat16)
+    layout, sizes = torch.zeros(m, dtype=torch.int32), torch.full((groups,), k, dtype=torch.int32)
+    match name:
+        case "fp8_gemm_nt":
+            dg.fp8_gemm_nt(fp8(m, k), fp8(n, k, scaled_rows=128), d)
+        case "bf16_gemm_nn":
+            dg.bf16_gemm_nn(torch.zeros(m, k).bfloat16(), torch.zeros(k, n).bfloat16(), d)
+        case "m_grouped_fp8_gemm_nt_contiguous":
+            dg.m_grouped_fp8_gemm_nt_contiguous(fp8(m, k), fp8(groups, n, k, scaled_rows=128), d, m_indices=layout)
+        case "m_grouped_fp8_gemm_nt_masked":
+            b, counts = fp8(groups, n, k, scaled_rows=128), torch.zeros(groups, dtype=torch.int32)
+            dg.m_grouped_fp8_gemm_nt_masked(fp8(groups, m, k), b, d.expand(groups, m, n).clone(), counts, m)
+        case "k_grouped_bf16_gemm_tn_contiguous":
+            a, b = torch.zeros(groups * k, m).bfloat16(), torch.zeros(groups * k, n).bfloat16()
+            d = torch.zeros(groups, m, n, dtype=torch.bfloat16)
+            dg.k_grouped_bf16_gemm_tn_contiguous(a, b, d, [k] * groups, sizes)
+
+
+def heads(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape).bfloat16()
+
+
+PAGES = {"block_table": torch.zeros(2, 3).int(), "context_lens": torch.tensor([40, 3]).int()}
+INDEXED = (torch.zeros(64, 128, dtype=torch.uint8).view(FP8), torch.ones(64))
+DESCALES = {f"{name}_descale": torch.ones(1) for name in "qkv"}
+ATTENTION_CALLS = {
+    "flash_attention": (
+        Workload("flash_attention", [200], 128, 128),
+        lambda: dg.flash_attention(heads(1, 200, 8, 128), heads(1, 300, 2, 128), heads(1, 300, 2, 128), causal=True),
+    ),
+    "flash_attention of few queries": (
+        Workload("flash_attention", [5], 128, 192, d_dtype=torch.float16),
+        lambda: dg.flash_attention(heads(2, 5, 4, 192).half(), heads(2, 9, 4, 192).half(), heads(2, 9, 4, 128).half()),
+    ),
+    "flash_attention in FP8": (
+        Workload("flash_attention", [200], 64, 64, dtype=FP8),
+        lambda: dg.flash_attention(*(heads(1, 200, 2, 64).to(FP8) for _ in "qkv"), **DESCALES),
+    ),
+    "flash_attention_decode": (
+        Workload("flash_attention_decode", [2], 128, 128),
+        lambda: dg.flash_attention_decode(heads(2, 1, 8, 128), heads(4, 16, 2, 128), heads(4, 16, 2, 128), **PAGES),
+    ),
+    "mla_decode": (
+        Workload("mla_decode", [2], 512, 576),
+        lambda: dg.mla_decode(heads(2, 2, 16, 576), heads(4, 64, 1, 576), **PAGES),
+    ),
+    "fp8_mqa_logits": (
+        Workload("fp8_mqa_logits", [3], 64, 128),
+        lambda: dg.fp8_mqa_logits(
+            heads(3, 64, 128).to(FP8), INDEXED, torch.ones(3, 64), torch.zeros(3).int(), torch.ones(3).int()
+        ),
+    ),
+    "fp8_paged_mqa_logits": (
+        Workload("fp8_paged_mqa_logits", [2], 32, 128),
+        lambda: dg.fp8_paged_mqa_logits(
+            heads(2, 1, 32, 128).to(FP8), torch.zeros(4, 64, 1, 132, dtype=torch.uint8), torch.ones(2, 32),
+            PAGES["context_lens"], PAGES["block_table"],
+            dg.get_paged_mqa_logits_metadata(PAGES["context_lens"], 64, 304), 100,
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Returns a function that lists the kernels that a call requests."""
+
+    def requests(call):
+        found = []
+        with monkeypatch.context() as patched:
+            patched.setattr(repeated, "run", lambda launch: found.append(launch.kernel))
+            call()
+        return found
+
+    return requests
+
+
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        ("fp8_gemm_nt", 1),
+        ("bf16_gemm_nn", 1),
+        ("m_grouped_fp8_gemm_nt_contiguous", 3),
+        ("m_grouped_fp8_gemm_nt_masked", 3),
+        ("k_grouped_bf16_gemm_tn_contiguous", 3),
+    ],
+)
+@pytest.mark.parametrize(("m", "k"), [(64, 128), (136, 144)])
+def test_the_plan_is_what_a_call_asks_for(asked, name, groups, m, k):
+    wanted = asked(lambda: real_call(name, m, 192, k, groups))
+    assert warmup.plan([Workload(name, [m], 192, k, groups)]) == wanted
+
+
+@pytest.mark.parametrize("name", ATTENTION_CALLS)
+def test_the_plan_of_attention_has_what_a_call_asks_for(asked, name):
+    workload, call = ATTENTION_CALLS[name]
+    plan = warmup.plan([workload])
+    assert all(request in plan for request in asked(call))
+    assert name.startswith("flash_attention") or len(plan) == 1
+
+
+@pytest.mark.parametrize("tokens", [1, 100, 200, 1000, 5000, 10**5])
+def test_the_plan_of_attention_has_all_tiles(asked, tokens):
+    plan = warmup.plan([Workload("flash_attention", [tokens], 128, 128)])
+    for count in (1, 2, 5, 20, 40, 60, 100, 150, 200, 300, 400, 999):
+        q = torch.empty(1, device="meta", dtype=torch.bfloat16).expand(1, tokens, count, 128)
+        with planning.planning() as wanted:
+            dg.flash_attention(q.contiguous(), q.contiguous(), q.contiguous())
+        assert all(request in plan for request in wanted.values())
+
+
+@pytest.mark.parametrize("name", warmup.functions())
+def test_every_function_can_be_warmed_up(name):
+    groups = 4 if "grouped" in name else 1
+    n, k = {"mla_decode": (512, 576), "fp8_mqa_logits": (64, 128), "fp8_paged_mqa_logits": (64, 128)}.get(
+        name, (128, 128) if "attention" in name else (256, 512)
+    )
+    few = kernel_names([Workload(name, [64], n, k, groups)])
+    assert len(few) == 1
+    assert set(few) <= set(kernel_names([Workload(name, [128, 16, 64], n, k, groups)]))
+
+
+def test_every_function_is_known():
+    without_kernels = {name for name in dg.__all__ if "cublaslt" in name}
+    others = {"fp8_gemm_nt_skip_head_mid", "tf32_hc_prenorm_gemm", "wgrad_gemm_fp8_fp8_fp32_nt"}
+    others |= {"k_grouped_wgrad_gemm_fp8_fp8_fp32_nt", "fp8_fp4_gemm_nt"}
+    gemms = {name for name in dg.__all__ if "gemm" in name} - without_kernels - others - {"install_as_deep_gemm"}
+    attention = {name for name in dg.__all__ if "attention" in name or name.endswith("decode")}
+    logits = {
+        name for name in dg.__all__ if name.startswith("fp8_") and name.endswith("mqa_logits") and "fp4" not in name
+    }
+    assert gemms | attention | logits <= set(warmup.functions())
+    assert all(callable(getattr(dg, name)) for name in warmup.functions())
+
+
+@pytest.mark.parametrize("model", warmup.models())
+def test_a_model_needs_few_kernels_whatever_the_batch(model):
+    workloads = warmup.load(warmup.models()[model])
+    wanted = kernel_names(workloads)
+    assert len(wanted) == len(set(wanted)) <= 46
+    generator = random.Random(0)
+    for workload in workloads:
+        anything = [generator.randrange(1, 2 ** generator.randrange(1, 16)) for _ in range(20)]
+        drawn = Workload(workload.function, anything, workload.n, workload.k, workload.num_groups, workload.d_dtype)
+        assert set(kernel_names([drawn])) <= set(wanted)
+
+
+def test_planning_needs_neither_memory_nor_compiler(no_compiler, cold):
+    before = jit.loaded()
+    huge = Workload("m_grouped_fp8_gemm_nt_masked", [2**20], 2**20, 2**16, 2**10)
+    assert kernel_names([huge])
+    assert jit.loaded() == before
+    assert planning.current() is None
+    assert not cold.exists()
+
+
+def test_a_failed_plan_ends():
+    with pytest.raises(ValueError, match="K must be a multiple of 16, got 100"):
+        dg.warmup_kernels("fp8_gemm_nt", [16], 128, 100)
+    assert planning.current() is None
+    a, b = gemm_problem(3, 16, 128)
+    assert_accurate(dg.gemm_fp8(a, b), gemm_reference(a, b))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("fp8_gemm", [1], 128, 128), ValueError, "the function's name must be one of .*fp8_gemm_nt.*got 'fp8_gemm'"),
+        (("fp8_gemm_nt", [], 128, 128), TypeError, "m_list must be a list of at least one int"),
+        (("fp8_gemm_nt", 5, 128, 128), TypeError, "m_list must be a list of at least one int, got 5"),
+        (("fp8_gemm_nt", [0], 128, 128), ValueError, "m_list's numbers must be at least 1, got 0"),
+        (("fp8_gemm_nt", [1.5], 128, 128), TypeError, "m_list's numbers must be an int, got float"),
+        (("fp8_gemm_nt", [1], -1, 128), ValueError, "n must be at least 1, got -1"),
+        (("fp8_gemm_nt", [1], 128, None), TypeError, "k must be an int, got NoneType"),
+        (("fp8_gemm_nt", [1], 128, 128, 2), ValueError, "num_groups must be 1 for a function without groups, got 2"),
+        (("mla_decode", [1], 512, 576, 2), ValueError, "num_groups must be 1 for a function without groups, got 2"),
+        (("mla_decode", [1], 128, 192), ValueError, "must be one of 576/512, got 192/128"),
+        (("fp8_mqa_logits", [1], 16, 128), ValueError, r"q must have \(32, 64\) heads"),
+        (("fp8_gemm_nt", [1], 2**31, 128), ValueError, "n must be at most 2147483647, got 2147483648"),
+    ],
+)
+def test_bad_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        dg.warmup_kernels(*arguments)
+
+
+def test_a_compile_that_fails_is_told(cold, monkeypatch):
+    def failing(*_):
+        raise jit.ToolchainError("no compiler today")
+
+    monkeypatch.setattr(jit.kernels, "_make", failing)
+    with pytest.raises(jit.ToolchainError, match="no compiler today"):
+        dg.warmup_kernels("fp8_gemm_nt", [1, 200], 96, 256)
+
+
+# ---- the command
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, ["warmup", *arguments])
+
+
+def test_the_command_compiles_what_a_file_lists(cold, tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps([{"function": "fp8_gemm_nt", "m": [3, 16], "n": 96, "k": 256}]))
+    first = invoke("--shapes", str(file), "--jobs", "2")
+    assert first.exit_code == 0, first.output
+    assert "mine: 1 kernels in" in first.output
+    assert "1 compiled and 0 found in the cache" in first.output
+    assert len(list(cold.glob("kernels/*"))) == 1
+    jit.forget()
+    assert "0 compiled and 1 found in the cache" in invoke("--shapes", str(file)).output
+
+
+@pytest.mark.filterwarnings("ignore:the kernel cache can't keep:RuntimeWarning")
+def test_the_command_fails_where_kernels_cannot_be_kept(cold, tmp_path, monkeypatch):
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", str(tmp_path / "a file" / "cache"))
+    (tmp_path / "mine.json").write_text(json.dumps([{"function": "fp8_gemm_nt", "m": 3, "n": 96, "k": 256}]))
+    result = invoke("--shapes", str(tmp_path / "mine.json"))
+    assert result.exit_code == 1
+    assert "1 of them could not be kept there" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must be JSON"),
+        ("{}", "must be a JSON list of at least one object"),
+        ("[3]", "entry 0 must be an object, got 3"),
+        ('[{"function": "fp8_gemm_nt", "n": 128}]', "entry 0 lacks ['k']"),
+        ('[{"function": "fp8_gemm_nt", "n": 128, "k": 128, "M": 1}]', "entry 0 has unknown keys ['M']"),
+        ('[{"function": "gemm", "n": 128, "k": 128}]', "entry 0: the function's name must be one of"),
+        ('[{"function": "fp8_gemm_nt", "n": 128, "k": "many"}]', "entry 0: k must be an int, got str"),
+        ('[{"function": "fp8_gemm_nt", "n": 128, "k": 128, "d_dtype": "Tensor"}]', "must be the name of a dtype"),
+        ('[{"function": "fp8_gemm_nt", "n": 128, "k": 100, "m": 1}]', "K must be a multiple of 16, got 100"),
+    ],
+)
+def test_the_command_says_what_is_wrong_with_a_file(tmp_path, text, message):
+    (tmp_path / "shapes.json").write_text(text)
+    result = invoke("--shapes", str(tmp_path / "shapes.json"))
+    assert result.exit_code == 1
+    assert message in result.output
+
+
+@pytest.mark.parametrize("arguments", [(), ("--model", "gpt-2"), ("--model", "llama-3-70b", "--shapes", __file__)])
+def test_the_command_wants_one_model_or_file(arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert "--model" in result.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", warmup.models())
+def test_the_command_compiles_a_model(cold, model):
+    result = invoke("--model", model)
+    assert result.exit_code == 0, result.output
+    assert f"{len(list(cold.glob('kernels/*')))} compiled and 0 found" in result.output
+
+
+def test_a_missing_file_is_named(tmp_path):
+    for wrong, message in ((tmp_path / "absent.json", "does not exist"), (tmp_path, "is a directory")):
+        done = CliRunner().invoke(app, ["warmup", "--shapes", str(wrong)])
+        assert done.exit_code == 2
+        assert message in " ".join(done.output.replace("│", " ").split())

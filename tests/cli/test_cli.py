@@ -1,0 +1,169 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from deep_gemm_rocm import jit, simulator
+from deep_gemm_rocm.__main__ import app
+from deep_gemm_rocm.cli import attention_demo, demo
+from deep_gemm_rocm.jit import toolchain
+from deep_gemm_rocm.runtime import hip
+
+
+@pytest.fixture
+def invoke(tmp_path, monkeypatch):
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("DG_DEVICE", "sim")
+    return lambda *arguments: CliRunner().invoke(app, arguments)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(demo, "_N", 48)
+    monkeypatch.setattr(demo, "_K", 256)
+    monkeypatch.setattr(demo, "_MS", (16, 5))
+
+
+def raises(error: Exception):
+    def function(*_):
+        raise error
+
+    return function
+
+
+def test_info_tells_what_is_in_use(invoke, tmp_path):
+    result = invoke("info")
+    assert result.exit_code == 0, result.output
+    lines = {line[:15].strip(): line[15:] for line in result.output.splitlines()}
+    assert "MI300X" in lines["device"]
+    assert "simulated" in lines["device"]
+    assert str(simulator.library_path()) in lines["HIP runtime"]
+    assert "gfx942, 304 compute units" in lines["device 0"]
+    assert toolchain.choose().version in lines["compiler used"]
+    assert lines["kernel cache"] == f"{tmp_path / 'cache'} (0 kernels, 0.0 of 4096 MiB)"
+    assert lines["torch"] == torch.__version__
+
+
+def test_info_says_what_to_install(invoke, monkeypatch):
+    monkeypatch.setattr(toolchain.Hipcc, "find", lambda: None)
+    monkeypatch.setattr(toolchain.Ziglang, "find", lambda: None)
+    monkeypatch.setattr(hip, "runtime", raises(hip.NoDeviceError("no device; do this")))
+    result = invoke("info")
+    assert result.exit_code == 1
+    assert "missing        no device; do this" in result.output
+    assert "pip install ziglang" in result.output
+    assert "kernel cache" in result.output  # the rest of the report is shown nevertheless
+
+
+def test_demo_measures_and_checks(invoke, small, tmp_path):
+    jit.forget()
+    result = invoke("demo")
+    assert result.exit_code == 0, result.output
+    assert "device: AMD Instinct MI300X (simulated)" in result.output
+    assert f"compiler: {toolchain.choose().name}" in result.output
+    assert "M=16: compiling, running" in result.output
+    rows = [line.split("│")[1:-1] for line in result.output.splitlines() if line.startswith("│")]
+    assert [row[0].strip() for row in rows] == ["M=16", "M=5"]
+    assert all(float(row[5]) <= 1 for row in rows)
+    assert "as close to the exact result" in result.output
+    assert os.environ["DG_JIT_CACHE_DIR"] == str(tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_demo_fails_on_a_wrong_result(invoke, small, monkeypatch):
+    gemm_fp8 = demo.gemm_fp8
+
+    def wrong(a, b):
+        result = gemm_fp8(a, b)
+        result[3, 4] += 1 + result[3, 4].abs()
+        return result
+
+    monkeypatch.setattr(demo, "gemm_fp8", wrong)
+    result = invoke("demo")
+    assert result.exit_code == 1
+    assert "2 elements are outside their bound" in result.output  # one in each of the two results
+
+
+def test_errors_are_told_without_a_traceback(invoke, monkeypatch):
+    monkeypatch.setattr(demo, "gemm_fp8", raises(jit.ToolchainError("nothing here [can] compile")))
+    result = invoke("demo")
+    assert result.exit_code == 1
+    assert "ToolchainError: nothing here [can] compile" in result.output
+    assert isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.slow
+def test_the_whole_demo_in_a_process_of_its_own(tmp_path):
+    environment = os.environ | {"DG_JIT_CACHE_DIR": str(tmp_path), "DG_DEVICE": "sim"}
+    done = subprocess.run(
+        [sys.executable, "-m", "deep_gemm_rocm", "demo"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for part in ("simulated", "N=2112 K=7168", "│ M=128 │", "│  M=77 │", "as close to the exact result"):
+        assert part in done.stdout
+
+
+@pytest.fixture
+def small_attention(monkeypatch):
+    monkeypatch.setattr(attention_demo, "_HEADS", 4)
+    monkeypatch.setattr(attention_demo, "_KV_HEADS", 1)
+    monkeypatch.setattr(attention_demo, "_TOKENS", 150)
+    monkeypatch.setattr(attention_demo, "_CONTEXTS", (130, 1))
+
+
+def test_attention_demo_measures_and_checks(invoke, small_attention):
+    jit.forget()
+    result = invoke("demo", "--attention")
+    assert result.exit_code == 0, result.output
+    assert "Attention of 4 heads of 128, 1 of keys and values, bf16" in result.output
+    rows = [line.split("│")[1:-1] for line in result.output.splitlines() if line.startswith("│")]
+    assert [row[0].strip() for row in rows] == ["prefill", "decode"]
+    assert all(float(row[5]) <= 1 for row in rows)
+    assert "as close to the exact result" in result.output
+
+
+@pytest.mark.parametrize("function", ["flash_attention", "flash_attention_decode"])
+def test_attention_demo_fails_on_a_wrong_result(invoke, small_attention, monkeypatch, function):
+    right = getattr(attention_demo, function)
+
+    def wrong(*args, **options):
+        out = right(*args, **options)
+        out[0, 0, 1, 7] += 1
+        return out
+
+    monkeypatch.setattr(attention_demo, function, wrong)
+    result = invoke("demo", "--attention")
+    assert result.exit_code == 1
+    assert "1 elements are outside their bound" in result.output
+
+
+@pytest.mark.slow
+def test_the_whole_attention_demo_in_a_process_of_its_own(tmp_path):
+    environment = os.environ | {"DG_JIT_CACHE_DIR": str(tmp_path), "DG_DEVICE": "sim"}
+    command = [sys.executable, "-m", "deep_gemm_rocm", "demo", "--attention"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for part in (
+        "simulated",
+        "32 heads of 128, 8 of keys",
+        "keys and values of 1024 tokens",
+        "as close to the exact result",
+    ):
+        assert part in done.stdout
+
+
+def test_info_refuses_a_cache_that_others_can_write(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(0o777)
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", str(folder))
+    result = CliRunner().invoke(app, ["info"])
+    assert result.exit_code == 1
+    assert "can be written by others" in result.output

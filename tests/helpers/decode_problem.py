@@ -1,0 +1,90 @@
+"""Decode attention over a scattered cache, checked against the oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm.testing import attention_reference, visible_keys
+
+FP8 = torch.float8_e4m3fnuz
+POISON = -1234.0
+
+
+@dataclasses.dataclass
+class Problem:
+    """Sequences scattered over a cache, which has NaNs in all unused places. The block table names only used blocks."""
+
+    context_lens: tuple[int, ...]
+    tokens_q: int = 1
+    heads: int = 8
+    kv_heads: int = 2
+    widths: tuple[int, int] = (128, 128)
+    dtype: torch.dtype = torch.bfloat16
+    page_size: int = 16
+    window: tuple[int, int] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(self.seed)
+        batch, pages = len(self.context_lens), [-(-tokens // self.page_size) for tokens in self.context_lens]
+        used = sum(pages)
+        self.q = self._random((batch, self.tokens_q, self.heads, self.widths[0]), generator)
+        # An extra head, and blocks at both ends, belong to no sequence.
+        around = (used + 5, self.page_size, self.kv_heads + 1)
+        self.k_cache, self.v_cache = (
+            torch.full((*around, width), torch.nan).to(self.dtype)[1:-1, :, : self.kv_heads] for width in self.widths
+        )
+        self.block_table = torch.full((batch, max(pages, default=0) + 2), -7, dtype=torch.int32)
+        order = torch.randperm(used + 3, generator=generator)[:used].int()
+        self.k, self.v = [], []
+        for sequence, tokens in enumerate(self.context_lens):
+            own, order = order[: pages[sequence]], order[pages[sequence] :]
+            self.block_table[sequence, : len(own)] = own
+            for cache, kept, width in ((self.k_cache, self.k, 0), (self.v_cache, self.v, 1)):
+                values = self._random((tokens, self.kv_heads, self.widths[width]), generator)
+                kept.append(values)
+                for page, first in zip(own.tolist(), range(0, tokens, self.page_size), strict=True):
+                    part = values[first : first + self.page_size]
+                    cache[page, : len(part)] = part
+        self.descales = {}
+        if self.dtype == FP8:
+            for name, heads in (("q", self.heads), ("k", self.kv_heads), ("v", self.kv_heads)):
+                scales = torch.empty(batch, heads).uniform_(0.05, 0.3, generator=generator)
+                self.descales[f"{name}_descale"] = scales
+
+    def put(self, which: str, sequence: int, token: int, column: int, value: float, head: int = 0) -> None:
+        """Replaces a value of "k" or "v", both in the cache and in the oracle's input."""
+        cache, kept = (self.k_cache, self.k) if which == "k" else (self.v_cache, self.v)
+        page = self.block_table[sequence, token // self.page_size]
+        cache[page, token % self.page_size, head, column] = value
+        kept[sequence][token, head, column] = value
+
+    def _random(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+        return (torch.randn(shape, generator=generator) * (8 if self.dtype == FP8 else 1)).to(self.dtype)
+
+    @property
+    def arguments(self) -> dict:
+        lens = torch.tensor(self.context_lens, dtype=torch.int32)
+        return {
+            "q": self.q, "k_cache": self.k_cache, "v_cache": self.v_cache, "block_table": self.block_table,
+            "context_lens": lens, "window": self.window, **self.descales,
+        }  # fmt: skip
+
+    def run(self, num_splits: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the result after checking it against the oracle, and that nothing outside the output was written."""
+        out_dtype = torch.bfloat16 if self.dtype == FP8 else self.dtype
+        around = torch.full((*self.q.shape[:2], self.heads + 1, self.widths[1] + 8), POISON, dtype=out_dtype)
+        out = around[..., : self.heads, : self.widths[1]]
+        _, lse = dg.flash_attention_decode(**self.arguments, out=out, return_lse=True, num_splits=num_splits)
+        for i, tokens in enumerate(self.context_lens):
+            seen = visible_keys(self.tokens_q, tokens, True, self.window)
+            descales = {name: scales[i : i + 1] for name, scales in self.descales.items()}
+            reference = attention_reference(self.q[i : i + 1], self.k[i][None], self.v[i][None], seen=seen, **descales)
+            reference.assert_accurate(out[i : i + 1], lse[i : i + 1])
+        result = out.clone()
+        out.fill_(POISON)
+        assert (around == POISON).all()
+        return result, lse

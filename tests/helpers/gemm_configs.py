@@ -1,0 +1,200 @@
+"""GEMM configurations under test: the heuristic's candidates, and others that the template allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import pytest
+
+from deep_gemm_rocm.heuristics import GemmConfig, gemm_candidates
+from deep_gemm_rocm.problems.gemm_kind import GemmKind
+
+TAIL = GemmKind(k_tail=True)
+
+CHOSEN = (*gemm_candidates(GemmKind()), *gemm_candidates(TAIL))
+
+# Configurations for paths of the headers that no candidate takes: other numbers of stages, a single wave, tiles smaller
+# than a pass of loads, odd numbers of fragments, tiles wider than a block of scales, more waves along K than K-blocks,
+# and schedules that the heuristic doesn't use.
+OTHERS = (
+    GemmConfig(block_m=32, block_n=32, waves_m=1, waves_n=1, num_stages=1),
+    GemmConfig(block_m=64, block_n=64, waves_m=2, waves_n=2, num_stages=2, kind=TAIL),
+    GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=3),
+    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=2, num_stages=1, kind=TAIL),
+    GemmConfig(block_m=48, block_n=64, waves_m=1, waves_n=2, num_stages=5),
+    GemmConfig(block_m=16, block_n=256, waves_m=1, waves_n=8, num_stages=2),
+    GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=1),
+    GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=2, num_stages=3, schedule="producer", producer_waves=4),
+    GemmConfig(
+        block_m=64, block_n=64, waves_m=2, waves_n=2, num_stages=4, schedule="producer", producer_waves=4, kind=TAIL
+    ),
+    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="producer", producer_waves=2),
+    GemmConfig(block_m=16, block_n=48, waves_m=1, waves_n=3, num_stages=5, schedule="producer", producer_waves=3),
+    GemmConfig(block_m=256, block_n=64, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong", kind=TAIL),
+    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4),
+    GemmConfig(block_m=48, block_n=32, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=2, kind=TAIL),
+    GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=1, schedule="alone", waves_k=8),
+    GemmConfig(block_m=96, block_n=64, waves_m=3, waves_n=2, num_stages=2, schedule="alone", kind=TAIL),
+    GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong", kind=TAIL),
+)
+
+# Some waves' columns may lie in two blocks of scales; with and without joined fragments.
+IN_TWO_BLOCKS = (
+    GemmConfig(block_m=64, block_n=192, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong", kind=TAIL),
+    GemmConfig(block_m=32, block_n=192, waves_m=1, waves_n=2, num_stages=2),
+)
+
+ALL = CHOSEN + OTHERS + IN_TWO_BLOCKS
+
+# Every grouping with every tile; some tiles need an alignment below 128.
+GROUPED = tuple(
+    dict.fromkeys(
+        config
+        for grouping in ("contiguous", "psum", "masked")
+        for max_block_m in (256, 64)
+        for config in gemm_candidates(GemmKind(grouping=grouping, k_tail=grouping == "psum"), max_block_m)
+    )
+)
+
+# Batched GEMM with every layout that an Einstein sum may have, and every tile.
+BATCHED = tuple(
+    config
+    for kind in (
+        GemmKind(a_type="bf16", b_type="bf16", scaling="none", grouping="batched"),
+        GemmKind(grouping="batched", k_tail=True),
+        GemmKind(a_type="bf16", b_type="bf16", scaling="none", grouping="batched", b_major="rows"),
+        GemmKind("e4m3", "e4m3", "f32", "vectors", True, "batched", a_major="rows", b_major="rows"),
+    )
+    for config in gemm_candidates(kind)
+)
+
+# Outputs with a gap in each head's columns.
+HEADS = (
+    *gemm_candidates(GemmKind(skips_head_mid=True)),
+    *gemm_candidates(GemmKind(d_type="f32", scaling="vectors", k_tail=True, skips_head_mid=True)),
+)
+
+# Sums over a batch, with every layout and tile.
+SUMMED = tuple(
+    config
+    for major, k_tail in (("k", True), ("rows", False))
+    for config in gemm_candidates(
+        GemmKind("bf16", "bf16", "f32", "none", False, "summed", k_tail, a_major=major, b_major=major)
+    )
+)
+
+# bf16 times fp32 with sums of squares.
+SQUARES = tuple(
+    config
+    for k_tail in (False, True)
+    for config in gemm_candidates(GemmKind("bf16", "f32", "f32", "none", False, "split_k", k_tail, sums_squares=True))
+)
+
+# Dense problems with split K.
+SPLIT_K = tuple(
+    config
+    for k_tail in (False, True)
+    for config in gemm_candidates(GemmKind(grouping="split_k", k_tail=k_tail, sums_parts=True))
+)
+
+# Kinds that cover every type of operands and output, and every scaling.
+KINDS = (
+    GemmKind(a_type="e5m2", b_type="e4m3", d_type="f32", scaling="blocks", accumulate=True),
+    GemmKind(a_type="e4m3", b_type="e4m3", d_type="f32", scaling="vectors", accumulate=True, k_tail=True),
+    GemmKind(a_type="e4m3", b_type="e4m3", d_type="f16", scaling="rows", accumulate=True),
+    GemmKind(a_type="e5m2", b_type="e5m2", d_type="bf16", scaling="rows", k_tail=True),
+    GemmKind(a_type="e4m3", b_type="e5m2", d_type="bf16", scaling="vectors"),
+    GemmKind(a_type="bf16", b_type="bf16", d_type="bf16", scaling="none", k_tail=True),
+    GemmKind(a_type="bf16", b_type="bf16", d_type="f32", scaling="none", accumulate=True),
+    GemmKind(a_type="f16", b_type="f16", d_type="f16", scaling="none"),
+    GemmKind(a_type="f16", b_type="f16", d_type="f32", scaling="none", k_tail=True),
+    GemmKind(b_major="rows"),
+    GemmKind(a_major="rows", k_tail=True),
+    GemmKind(d_type="f32", scaling="vectors", accumulate=True, a_major="rows", b_major="rows"),
+    GemmKind(a_type="bf16", b_type="bf16", d_type="f32", scaling="none", a_major="rows", b_major="rows", k_tail=True),
+    GemmKind(a_type="bf16", b_type="bf16", scaling="none", b_major="rows"),
+    GemmKind(bias="bf16", d_type="f32"),
+    GemmKind(activation="silu_and_mul", bias="f32"),
+    GemmKind(activation="silu_and_mul", scaling="vectors", d_type="f16", k_tail=True),
+    GemmKind(activation="silu_and_mul", scaling="none", a_type="bf16", b_type="bf16", d_type="f32"),
+    GemmKind(activation="silu_and_mul", scaling="rows", bias="f16", b_major="rows"),
+    GemmKind(d_type="e4m3"),
+    GemmKind(d_type="e5m2", scaling="vectors", bias="bf16", k_tail=True),
+    GemmKind(activation="silu_and_mul", d_type="e4m3"),
+    GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="vectors", bias="f32"),
+    GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="none", a_type="f16", b_type="f16"),
+    GemmKind(b_major="shuffled"),
+    GemmKind(b_major="shuffled", activation="silu_and_mul", d_type="e4m3"),
+    GemmKind(b_major="shuffled", a_type="bf16", b_type="bf16", scaling="none", d_type="f32", accumulate=True),
+)
+# Kernels for masked groups with tiles of two heights.
+TALLER = tuple(
+    config
+    for kind in KINDS
+    if kind.a_major == "k" and kind.b_major != "shuffled"
+    for config in gemm_candidates(dataclasses.replace(kind, grouping="masked"))
+    if config.taller
+)
+
+
+def for_other_kinds(configs: Iterable[GemmConfig]) -> Iterator[GemmConfig]:
+    """Gives each configuration the next kind in KINDS that it supports, in turn."""
+    kinds = itertools.cycle(KINDS)
+    for config in configs:
+        for kind in itertools.islice(kinds, len(KINDS)):
+            try:
+                other = dataclasses.replace(config, kind=dataclasses.replace(kind, k_tail=config.kind.k_tail))
+            except ValueError:
+                continue
+            yield other
+            break
+
+
+OF_EVERY_KIND = tuple(config for kind in KINDS for config in gemm_candidates(kind)) + tuple(for_other_kinds(OTHERS))
+# For 4096x2112, this configuration has as many tiles as the device has CUs.
+OF_EVERY_KIND += (
+    GemmConfig(256, 112, 8, 1, 3, "pingpong", kind=GemmKind(a_type="bf16", b_type="bf16", scaling="none")),
+)
+# To quantise, the largest magnitudes of a tile's rows go through LDS, which the schedules leave in different states.
+OF_EVERY_KIND += tuple(
+    dataclasses.replace(config, kind=GemmKind(d_type="e4m3", k_tail=config.kind.k_tail))
+    for config in OTHERS
+    if config.block_n == 128 and config.block_m <= 128 and config.schedule != "producer"
+)
+
+
+def config_id(config: GemmConfig) -> str:
+    return config.kernel_name
+
+
+def quick(configs: Iterable[GemmConfig]) -> list[GemmConfig]:
+    """Every other tile of each kind: for one kind the largest, third largest and so on, for the next the others.
+
+    Mistakes in the code of a kind show with any tile, and mistakes in the code of a tile with any kind.
+    """
+    of_kinds: dict[GemmKind, list[GemmConfig]] = {}
+    for config in configs:
+        of_kinds.setdefault(config.kind, []).append(config)
+    chosen = []
+    for turn, tiles in enumerate(of_kinds.values()):
+        tiles.sort(key=lambda config: config.block_m * config.block_n, reverse=True)
+        chosen += tiles[turn % 2 :: 2] or tiles
+    return chosen
+
+
+def each_tile(configs: Sequence[GemmConfig], always: Iterable[GemmConfig] = ()) -> pytest.MarkDecorator:
+    """Runs a test with each configuration; the default run takes only the ``quick`` ones and ``always``."""
+    in_default_run = {*quick([config for config in configs if config not in always]), *always}
+    return pytest.mark.parametrize(
+        "config",
+        [
+            pytest.param(config, id=config_id(config), marks=() if config in in_default_run else pytest.mark.slow)
+            for config in configs
+        ],
+    )
+
+
+each_dense_tile = each_tile(ALL, always=OTHERS + IN_TWO_BLOCKS)
+QUICK_ALL = (*quick(CHOSEN), *OTHERS, *IN_TWO_BLOCKS)

@@ -1,0 +1,235 @@
+"""Valid arguments for every public function."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+import deep_gemm_rocm as dg
+
+M, N, K, G = 16, 32, 128, 2
+HEADS, DIM, PAGE = 32, 64, 64
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(math.prod(shape))).bfloat16()
+
+
+def rand(*shape: int) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0))
+
+
+def per_token(*shape: int):
+    data, scales = dg.per_token_cast_to_fp8(randn(math.prod(shape[:-1]), shape[-1]))
+    return data.view(shape), scales.view(*shape[:-1], -1)
+
+
+def per_block(*shape: int):
+    parts = [dg.per_block_cast_to_fp8(randn(*shape[-2:]) + group) for group in range(math.prod(shape[:-2]))]
+    data, scales = (torch.stack(part) for part in zip(*parts, strict=True))
+    return data.view(shape), scales.view(*shape[:-2], *scales.shape[-2:])
+
+
+def swapped(pair):
+    return tuple(part.mT for part in pair)
+
+
+def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+F32 = torch.float32
+FP8 = torch.float8_e4m3fnuz
+OPTIONS = {"recipe": None, "recipe_a": None, "recipe_b": None, "compiled_dims": "nk", "disable_ue8m0_cast": False}
+PSUM = {"use_psum_layout": False, "ensure_zero_padding": True, "expected_m_for_psum_layout": None, "m_indices": None}
+EPILOGUE = {"bias": None, "epilogue": "identity"}
+
+
+def paged():
+    lengths, table = ints(40, 64), torch.zeros(2, 1, dtype=torch.int32)
+    return {"context_lens": lengths, "block_table": table}
+
+
+def logits():
+    return {
+        "q": per_token(3, HEADS, DIM)[0],
+        "kv": (per_token(40, DIM)[0], rand(40)),
+        "weights": rand(3, HEADS),
+        "cu_seq_len_k_start": ints(0, 0, 0),
+        "cu_seq_len_k_end": ints(3, 17, 40),
+        "clean_logits": True,
+    }
+
+
+def paged_logits():
+    return {
+        "q": per_token(2, 1, HEADS, DIM)[0],
+        "kv_cache": zeros(3, PAGE, 1, DIM + 4, dtype=torch.uint8),
+        "weights": rand(2, HEADS),
+        **paged(),
+        "schedule_meta": dg.get_paged_mqa_logits_metadata(ints(40, 64), 64, 4),
+        "max_context_len": 64,
+        "clean_logits": True,
+        "indices": None,
+    }
+
+
+def attention():
+    q, k, v = (randn(2, tokens, heads, 64) for tokens, heads in ((5, 4), (9, 2), (9, 2)))
+    options = {"softmax_scale": None, "causal": False, "window": None, "return_lse": False}
+    packed = {"cu_seqlens_q": None, "cu_seqlens_k": None, "q_descale": None, "k_descale": None, "v_descale": None}
+    return {"q": q, "k": k, "v": v, **options, **packed, "out": zeros(2, 5, 4, 64)}
+
+
+def decode():
+    caches = {"k_cache": randn(3, PAGE, 2, 64), "v_cache": randn(3, PAGE, 2, 64)}
+    options = {"softmax_scale": None, "window": None, "return_lse": False, "num_splits": None, "q_descale": None}
+    return {"q": randn(2, 1, 4, 64), **caches, **paged(), **options, "out": zeros(2, 1, 4, 64)}
+
+
+def latent():
+    options = {"d_v": 512, "softmax_scale": None, "return_lse": False, "num_splits": None}
+    return {
+        "q": randn(2, 1, 16, 576),
+        "kv_cache": randn(3, PAGE, 1, 576),
+        **paged(),
+        **options,
+        "out": zeros(2, 1, 16, 512),
+    }
+
+
+def dense_fp8(a=None, b=None):
+    return {"a": a or per_token(M, K), "b": b or per_block(N, K), "d": zeros(M, N), "c": None, **OPTIONS}
+
+
+def dense_bf16(a, b):
+    return {"a": a, "b": b, "d": zeros(M, N), "c": None, "compiled_dims": "nk"}
+
+
+def contiguous(a, b):
+    return {
+        "a": a,
+        "b": b,
+        "d": zeros(128, N),
+        "grouped_layout": ints(*[0] * 100, *[-1] * 28),
+        "compiled_dims": "nk",
+        **PSUM,
+    }
+
+
+def masked(a, b):
+    return {"a": a, "b": b, "d": zeros(G, M, N), "masked_m": ints(3, 16), "expected_m": 8, "compiled_dims": "nk"}
+
+
+KS = [128, 256]
+OF_KS = {"ks_cpu": KS, "c": None, "compiled_dims": "mn", "use_psum_layout": False}
+
+
+def along_k(a, b):
+    return {"a": a, "b": b, "d": zeros(G, M, N, dtype=F32), "grouped_layout": ints(*KS), **OF_KS}
+
+
+def gradients(rows: int):
+    return dg.per_channel_cast_to_fp8(randn(sum(KS), rows))
+
+
+def packed_gradients(rows: int):
+    pairs = [per_token(rows, k) for k in KS]
+    return torch.cat([data.view(-1) for data, _ in pairs]), torch.cat([scales for _, scales in pairs], dim=1)
+
+
+def v1(lhs, rhs, out):
+    return {"lhs": lhs, "rhs": rhs, "out": out}
+
+
+def packed_transposed(rows: int):
+    data, scales = packed_gradients(rows)
+    return data, scales.T.contiguous()
+
+
+CAST = {"use_ue8m0": False, "gran_k": 128, "fp8_max": 240.0}
+REQUIRED = {"sf": torch.ones(8, 3), "mn": 8, "k": 300, "recipe": (1, 128, 128), "num_groups": None, "is_sfa": True}
+
+# Valid arguments of every public function, by one of its names.
+GOOD = {
+    "gemm_fp8": lambda: {
+        "a": per_token(M, K), "b": per_block(N, K), "out": zeros(M, N), "c": None, "recipe": None, **EPILOGUE,
+    },
+    "fp8_gemm_nt": lambda: dense_fp8() | EPILOGUE,
+    "fp8_gemm_nn": lambda: dense_fp8(b=swapped(per_block(N, K))),
+    "fp8_gemm_tn": lambda: dense_fp8(swapped(per_token(M, K)), swapped(per_block(N, K))),
+    "fp8_gemm_tt": lambda: dense_fp8(swapped(per_token(M, K))),
+    "fp8_gemm_nt_skip_head_mid": lambda: {
+        "a": per_token(M, K), "b": per_block(N, K), "d": zeros(M, 48), "head_splits": (8, 8, 8), "recipe": None,
+        **EPILOGUE,
+    },
+    "gemm_fp8_fp8_bf16_nt": lambda: v1(per_token(M, K), per_block(N, K), zeros(M, N)) | EPILOGUE,
+    "wgrad_gemm_fp8_fp8_fp32_nt": lambda: v1(per_token(M, K), per_token(N, K), zeros(M, N, dtype=F32)),
+    "bf16_gemm_nt": lambda: dense_bf16(randn(M, K), randn(N, K)) | EPILOGUE,
+    "bf16_gemm_nn": lambda: dense_bf16(randn(M, K), randn(K, N)),
+    "bf16_gemm_tn": lambda: dense_bf16(randn(K, M), randn(K, N)),
+    "bf16_gemm_tt": lambda: dense_bf16(randn(K, M), randn(N, K)),
+    "f16_gemm_nt": lambda: {"a": randn(M, K).half(), "b": randn(N, K).half(), "d": zeros(M, N), "c": None, **EPILOGUE},
+    "m_grouped_fp8_gemm_nt_contiguous": lambda: contiguous(per_token(128, K), per_block(G, N, K)) | OPTIONS | EPILOGUE,
+    "m_grouped_fp8_gemm_nn_contiguous": lambda: contiguous(per_token(128, K), swapped(per_block(G, N, K))) | OPTIONS,
+    "m_grouped_bf16_gemm_nt_contiguous": lambda: contiguous(randn(128, K), randn(G, N, K)) | EPILOGUE,
+    "m_grouped_bf16_gemm_nn_contiguous": lambda: contiguous(randn(128, K), randn(G, K, N)),
+    "m_grouped_fp8_gemm_nt_masked": lambda: masked(per_token(G, M, K), per_block(G, N, K)) | OPTIONS | EPILOGUE,
+    "m_grouped_bf16_gemm_nt_masked": lambda: masked(randn(G, M, K), randn(G, N, K)) | EPILOGUE,
+    "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous": lambda: v1(per_token(128, K), per_block(G, N, K), zeros(128, N))
+    | {"m_indices": ints(*[1] * 128), **EPILOGUE},
+    "m_grouped_gemm_fp8_fp8_bf16_nt_masked": lambda: v1(per_token(G, M, K), per_block(G, N, K), zeros(G, M, N))
+    | {"masked_m": ints(3, 16), "expected_m": 8, **EPILOGUE},
+    "k_grouped_fp8_gemm_tn_contiguous": lambda: along_k(gradients(M), gradients(N)) | {"recipe": (1, 1, 128)},
+    "k_grouped_fp8_gemm_nt_contiguous": lambda: along_k(packed_gradients(M), packed_gradients(N))
+    | {"recipe": (1, 1, 128)},
+    "k_grouped_bf16_gemm_tn_contiguous": lambda: along_k(randn(sum(KS), M), randn(sum(KS), N)),
+    "k_grouped_wgrad_gemm_fp8_fp8_fp32_nt": lambda: v1(
+        packed_transposed(M), packed_transposed(N), zeros(G, M, N, dtype=F32)
+    ) | {"batch_sizes": KS},
+    "einsum": lambda: {
+        "expr": "bhr,hdr->bhd", "a": randn(8, G, K), "b": randn(G, N, K), "d": zeros(8, G, N), "c": None,
+        "use_cublaslt": False,
+    },
+    "fp8_einsum": lambda: {
+        "expr": "bhr,hdr->bhd", "a": per_token(8, G, K), "b": per_block(G, N, K), "d": zeros(8, G, N), "c": None,
+        "recipe": (1, 128, 128),
+    },
+    "tf32_hc_prenorm_gemm": lambda: {
+        "a": randn(M, K), "b": randn(24, K).float(), "d": zeros(M, 24, dtype=F32), "sqr_sum": zeros(M, dtype=F32),
+        "num_splits": None,
+    },
+    "flash_attention": attention,
+    "flash_attention_decode": decode,
+    "mla_decode": latent,
+    "fp8_mqa_logits": lambda: logits() | {"max_seqlen_k": 0},
+    "fp8_fp4_mqa_logits": lambda: logits() | {"q": (logits()["q"], None), "max_seqlen_k": 0, "logits_dtype": F32},
+    "fp8_paged_mqa_logits": paged_logits,
+    "fp8_fp4_paged_mqa_logits": lambda: paged_logits() | {"q": (paged_logits()["q"], None), "logits_dtype": F32},
+    "get_paged_mqa_logits_metadata": lambda: {
+        "context_lens": ints(3, 70), "block_kv": 64, "num_sms": 4, "indices": None,
+    },
+    "per_token_cast_to_fp8": lambda: {"x": randn(M, K), **CAST, "use_packed_ue8m0": False},
+    "per_block_cast_to_fp8": lambda: {"x": randn(M, K), **CAST},
+    "per_channel_cast_to_fp8": lambda: {"x": randn(M, K), **CAST},
+    "convert_fp8_fn_to_fnuz": lambda: {"data": randn(M, K).to(torch.float8_e4m3fn), "scales": rand(M, 1)},
+    "shuffle_weight": lambda: {"b": per_block(N, K)[0]},
+    "get_mn_major_tma_aligned_tensor": lambda: {"sf": rand(M, 3)},
+    "get_tma_aligned_size": lambda: {"x": 5, "element_size": 4},
+    "transform_sf_into_required_layout": lambda: dict(REQUIRED),
+    "calc_diff": lambda: {"x": randn(M, K), "y": randn(M, K)},
+    "warmup_kernels": lambda: {"name": "fp8_gemm_nt", "m_list": [16], "n": N, "k": K, "num_groups": 1, "d_dtype": F32},
+    "set_mk_alignment_for_contiguous_layout": lambda: {"new_value": 128},
+    "get_theoretical_mk_alignment_for_contiguous_layout": lambda: {"expected_m": 3},
+    "set_num_sms": lambda: {"new_num_sms": 0},
+    "set_tc_util": lambda: {"new_tc_util": 0},
+    "set_pdl": lambda: {"new_enable_pdl": False},
+    "set_ignore_compile_dims": lambda: {"new_value": False},
+    "set_block_size_multiple_of": lambda: {"new_value": 1},
+    "set_compile_mode": lambda: {"new_compile_mode": 0},
+}  # fmt: skip

@@ -1,0 +1,138 @@
+"""Choices, which are made for blocks of M at once, against all candidates ranked for a single M."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from itertools import cycle, islice
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from deep_gemm_rocm.heuristics import GemmConfig, choose_dense, choose_gemm_config, gemm_candidates, tables
+from deep_gemm_rocm.heuristics.cost import _ROWS_OF_EXPECTED, _groups_of_launches, estimated_clocks, second_pass_clocks
+from deep_gemm_rocm.heuristics.tables import Choice, GemmProblem, TunedTable, remembered, replaced, with_tail
+from deep_gemm_rocm.problems.gemm_kind import GemmKind
+
+CUS = 304
+SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
+BF16 = GemmKind("bf16", "bf16", scaling="none")
+
+rows = st.one_of(st.integers(1, 8192), st.integers(1, 2**31 - 1), st.integers(1, 64).map(lambda block: 1024 * block))
+columns = st.one_of(st.integers(1, 300).map(lambda blocks: 128 * blocks), st.integers(1, 2**17))
+depths = st.integers(1, 2**12).map(lambda blocks: 16 * blocks)
+cus = st.one_of(st.just(CUS), st.integers(1, CUS - 1))
+
+
+def quickest(configs: list[GemmConfig], problem: GemmProblem) -> GemmConfig:
+    """The first of the largest tiles among those of the least time."""
+    return min(configs, key=lambda config: (estimated_clocks(config, problem), -config.block_m * config.block_n))
+
+
+def with_fewer_cus(config: GemmConfig, problem: GemmProblem) -> GemmConfig:
+    candidates = gemm_candidates(problem.kind, problem.max_block_m)
+    alike = [candidate for candidate in candidates if candidate.waves_k == config.waves_k]
+    return quickest(alike, problem) if alike and problem.num_cus != CUS else config
+
+
+def best_config(problem: GemmProblem) -> GemmConfig:
+    candidates = gemm_candidates(problem.kind, problem.max_block_m)
+    return with_fewer_cus(quickest(list(candidates), problem._replace(num_cus=CUS)), problem)
+
+
+def best_dense(problem: GemmProblem) -> Choice:
+    kind, m, n, k, *_ = problem
+    whole = problem._replace(num_cus=CUS)
+    found = {Choice(config): estimated_clocks(config, whole) for config in gemm_candidates(kind)}
+    tiles, k_blocks = -(-m // 128) * -(-n // 128), -(-k * kind.element_bytes // 128)
+    for splits in SPLITS if kind.can_split_k and tiles < CUS else ():
+        if k_blocks >= 8 * splits:
+            parts = whole.in_parts(splits)
+            second = second_pass_clocks(np.array([m]), n, splits)[0]
+            for config in gemm_candidates(parts.kind):
+                found[Choice(config, splits)] = estimated_clocks(config, parts) + second
+    config, splits = min(found, key=lambda choice: (found[choice], -choice.config.block_m * choice.config.block_n))
+    if splits == 1:
+        return Choice(with_fewer_cus(config, problem))
+    config = with_fewer_cus(config, problem.in_parts(splits))
+    return Choice(dataclasses.replace(config, kind=dataclasses.replace(kind, grouping="split_k")), splits)
+
+
+@pytest.fixture(autouse=True)
+def no_table(own_session):
+    with replaced(TunedTable()):
+        yield
+
+
+@given(
+    kind=st.builds(
+        GemmKind,
+        scaling=st.sampled_from(["blocks", "vectors", "rows"]),
+        grouping=st.sampled_from(["batched", "contiguous", "psum", "masked", "split_k", "summed"]),
+        d_type=st.sampled_from(["bf16", "f32", "e4m3"]),
+        activation=st.sampled_from(["identity", "silu_and_mul"]),
+    ),
+    m=rows,
+    n=columns,
+    k=depths,
+    num_cus=cus,
+    groups=st.integers(1, 300),
+    max_block_m=st.sampled_from([16, 32, 64, 128, 256]),
+)
+@settings(max_examples=200)
+def test_a_choice_is_the_candidate_of_the_least_time(kind, m, n, k, num_cus, groups, max_block_m):
+    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, groups, max_block_m)
+    chosen = choose_gemm_config(kind, m, n, k, num_cus, num_groups=groups, max_block_m=max_block_m)
+    assert chosen == best_config(problem)
+
+
+@given(
+    kind=st.sampled_from([GemmKind(), GemmKind(d_type="f32", accumulate=True), GemmKind(d_type="e4m3"), BF16]),
+    m=rows,
+    n=columns,
+    k=depths,
+    num_cus=cus,
+)
+@example(GemmKind(), 60 * 128, 576, 7168, CUS)  # the most rows for which splits are tried
+@example(GemmKind(), 60 * 128 + 1, 576, 7168, CUS)
+@example(GemmKind(), 128, 576, 7168, 80)
+@example(GemmKind(), 20, 4736, 512, 274)  # tiles of 16 and of 32 rows take equally long
+@settings(max_examples=200)
+def test_a_dense_choice_is_the_one_of_the_least_time(kind, m, n, k, num_cus):
+    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, 1, 256)
+    assert choose_dense(kind, m, n, k, num_cus) == best_dense(problem)
+
+
+@pytest.mark.parametrize(("n", "k", "num_cus"), [(7168, 2048, CUS), (576, 7168, CUS), (2112, 7168, 80)])
+def test_choices_change_at_the_right_m(n, k, num_cus):
+    """Each M from which on the choice is another one, its neighbours, and the edges of blocks."""
+    chosen = {m: choose_dense(GemmKind(), m, n, k, num_cus) for m in range(1, 2100)}
+    changes = [m for m in range(2, 2100) if chosen[m] != chosen[m - 1]]
+    assert len(changes) > 5
+    for m in {1, *changes, 1024, 2048}:
+        for near in {max(m - 1, 1), m, m + 1}:
+            assert chosen[near] == best_dense(GemmProblem(GemmKind(), near, n, k, num_cus, 1, 256)), near
+
+
+@pytest.mark.parametrize("num_groups", [1, 3, 10, 32])
+def test_groups_of_a_launch_take_turns_with_the_shares(num_groups):
+    shares = range(len(_ROWS_OF_EXPECTED))
+    for first, groups in enumerate(_groups_of_launches(num_groups)):
+        taken = Counter(islice(cycle(shares), first, first + num_groups))
+        assert [taken[share] for share in shares] == groups.tolist()
+
+
+def test_the_oldest_choice_is_forgotten_first(monkeypatch):
+    monkeypatch.setattr(tables, "_MOST_CHOICES", 2)
+    calls = []
+
+    @remembered
+    def choose(problem: int) -> str:
+        calls.append(problem)
+        return str(problem)
+
+    with replaced(TunedTable()):
+        assert [choose(problem) for problem in (1, 2, 1, 3, 2, 3, 1)] == ["1", "2", "1", "3", "2", "3", "1"]
+    assert calls == [1, 2, 3, 1]

@@ -1,0 +1,95 @@
+"""Attention kernels compile, and fit into the registers and the LDS that they were designed for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from helpers.attention_widths import WIDTHS
+from test_kernel_builds import MAX_REGISTERS, code_object, kernels
+from test_toolchain import hipcc, ziglang
+
+from deep_gemm_rocm.heuristics import AttentionConfig, DecodeConfig, attention_tiles
+
+TYPES = (("bf16", "bf16"), ("f16", "f16"), ("e4m3", "bf16"), ("e4m3", "f16"))
+FLASH_ATTENTION = [config for types in TYPES for widths in WIDTHS for config in attention_tiles(*types, *widths)]
+
+
+def cases(configs, quick):
+    """Each configuration with both compilers; the default run takes only the quick ones."""
+    return [
+        pytest.param(
+            compiler,
+            config,
+            id=f"{compiler.__name__}-{config.kernel_name}",
+            marks=() if quick(config) else pytest.mark.slow,
+        )
+        for config in configs
+        for compiler in (ziglang, hipcc)
+    ]
+
+
+def is_usual(config) -> bool:
+    return config.value_dim == config.head_dim == 128 and config.out_type == "bf16"
+
+
+def assert_no_spills(kernel: dict) -> None:
+    assert kernel[".private_segment_fixed_size"] == 0
+    assert kernel[".vgpr_spill_count"] == 0
+    assert not kernel[".uses_dynamic_stack"]
+    assert kernel[".vgpr_count"] <= MAX_REGISTERS
+    assert kernel[".agpr_count"] == 0
+
+
+@pytest.mark.parametrize(
+    ("compiler", "config"),
+    cases(FLASH_ATTENTION, is_usual),
+)
+def test_flash_attention_fits(compiler, config: AttentionConfig):
+    (kernel,) = kernels(code_object(compiler(), config, "flash_attention.hip.j2"))
+    assert_no_spills(kernel)
+    assert kernel[".name"] == config.kernel_name
+    assert kernel[".group_segment_fixed_size"] == config.lds_bytes
+    assert kernel[".max_flat_workgroup_size"] >= config.num_threads
+
+
+LATENT = [DecodeConfig(type_, type_, 576, 512, latent=True) for type_ in ("bf16", "f16")]
+DECODE = [
+    DecodeConfig(*types, *widths) for types in TYPES for widths in WIDTHS if (types[0], widths[0]) != ("e4m3", 96)
+]
+
+
+@pytest.mark.parametrize(("compiler", "config"), cases(DECODE + LATENT, is_usual))
+def test_decode_fits(compiler, config: DecodeConfig):
+    found = kernels(code_object(compiler(), config, f"{config.family}.hip.j2"))
+    assert {kernel[".name"] for kernel in found} == {config.kernel_name, f"{config.kernel_name}_combine"}
+    for kernel in found:
+        assert_no_spills(kernel)
+
+
+@dataclasses.dataclass(frozen=True)
+class Logits:
+    """A kernel of the sparse indexer."""
+
+    family: str
+    heads: int
+    head_dim: int
+
+    @property
+    def kernel_name(self) -> str:
+        return f"{self.family}_h{self.heads}_d{self.head_dim}"
+
+    @property
+    def template_values(self) -> dict:
+        return {"heads": self.heads, "head_dim": self.head_dim, "kernel_name": self.kernel_name}
+
+
+LOGITS = [Logits(f, h, d) for f in ("mqa_logits", "paged_mqa_logits") for h in (32, 64) for d in (32, 64, 128)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("compiler", "config"), cases(LOGITS, lambda config: False))
+def test_logits_fit(compiler, config: Logits):
+    (kernel,) = kernels(code_object(compiler(), config, f"{config.family}.hip.j2"))
+    assert_no_spills(kernel)
+    assert kernel[".name"] == config.kernel_name

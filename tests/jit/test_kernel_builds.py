@@ -1,0 +1,156 @@
+"""GEMM kernels of every configuration compile, and fit into the registers and the LDS that they were designed for."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Container, Mapping, Sequence
+
+import msgpack
+import pytest
+from elftools.elf.elffile import ELFFile
+from helpers.gemm_configs import (
+    ALL,
+    BATCHED,
+    CHOSEN,
+    GROUPED,
+    HEADS,
+    KINDS,
+    OF_EVERY_KIND,
+    SPLIT_K,
+    SQUARES,
+    SUMMED,
+    TALLER,
+    config_id,
+    quick,
+)
+from test_toolchain import bundled, hipcc, ziglang
+
+from deep_gemm_rocm.heuristics import GemmConfig, gemm_candidates
+from deep_gemm_rocm.jit import cache, source_of
+from deep_gemm_rocm.jit.toolchain import Toolchain
+
+MAX_REGISTERS = 256  # for each lane, with two waves on a SIMD
+FIRST_LLVM_WITH_GFX942 = 17
+AMDGPU_METADATA = 32  # type of the note (LLVM's AMDGPU guide, "Note Records")
+
+
+# The largest tiles need the most registers.
+def largest(configs: Sequence[GemmConfig]) -> GemmConfig:
+    return max(configs, key=lambda config: config.block_m * config.block_n)
+
+
+LARGEST = tuple(largest(gemm_candidates(kind)) for kind in KINDS)
+OF_OTHER_TESTS = [config for family in (GROUPED, BATCHED, HEADS, SUMMED, OF_EVERY_KIND) for config in quick(family)]
+IN_DEFAULT_RUN = {
+    ziglang: {*ALL, *SQUARES, *OF_OTHER_TESTS, largest(SPLIT_K)},
+    hipcc: {*CHOSEN, *GROUPED, *SQUARES, *LARGEST, largest(SPLIT_K)},
+}
+OF_GROUPS = {
+    largest([config for config in GROUPED if config.kind.grouping == grouping])
+    for grouping in ("contiguous", "psum", "masked")
+}
+INSPECTED_IN_DEFAULT_RUN = {
+    ziglang: {
+        *CHOSEN,
+        *OF_GROUPS,
+        *(largest([config for config in OF_OTHER_TESTS if config.kind == kind]) for kind in KINDS),
+    },
+    hipcc: {*CHOSEN, *OF_GROUPS, *LARGEST},
+}
+
+
+def builds(quick_ones: Mapping[Callable, Container[GemmConfig]]) -> pytest.MarkDecorator:
+    """Runs a test with each compiler and configuration; the default run takes ``quick_ones``."""
+    every = ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + SPLIT_K + TALLER + OF_EVERY_KIND
+    cases = [
+        pytest.param(
+            compiler,
+            config,
+            id=f"{compiler.__name__}-{config_id(config)}",
+            marks=() if config in of_compiler else pytest.mark.slow,
+        )
+        for compiler, of_compiler in quick_ones.items()
+        for config in every
+    ]
+    return pytest.mark.parametrize(("compiler", "config"), cases)
+
+
+def code_object(toolchain: Toolchain, config, template: str = "gemm.hip.j2") -> bytes:
+    """The code object of a kernel, compiled into the cache, from which other tests load the kernel."""
+    artefact = cache.obtain(source_of(template, config.template_values), toolchain)
+    library = ELFFile(io.BytesIO(artefact.library.read_bytes()))
+    (code,) = (data for target, data in bundled(library).items() if target.endswith("gfx942"))
+    return code
+
+
+def kernels(code: bytes) -> list[dict]:
+    """The kernels in the code object's metadata."""
+    notes = ELFFile(io.BytesIO(code)).get_section_by_name(".note").iter_notes()
+    (metadata,) = (note["n_descdata"] for note in notes if note["n_type"] in (AMDGPU_METADATA, "NT_AMDGPU_METADATA"))
+    return msgpack.unpackb(metadata)["amdhsa.kernels"]
+
+
+def disassembler() -> str:
+    """An llvm-objdump that knows gfx942; distributions also install older ones."""
+    for name in ("llvm-objdump", "llvm-objdump-19"):
+        if program := shutil.which(name):
+            version = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
+            if int(re.search(r"LLVM version (\d+)", version)[1]) >= FIRST_LLVM_WITH_GFX942:
+                return program
+    pytest.skip("no llvm-objdump that knows gfx942")
+
+
+@builds(IN_DEFAULT_RUN)
+def test_kernel_fits(compiler, config):
+    found = {kernel[".name"]: kernel for kernel in kernels(code_object(compiler(), config))}
+    sums = {f"{config.kernel_name}_sum"} if config.kind.sums_parts else set()
+    assert found.keys() == {config.kernel_name, *sums}
+    for kernel in found.values():
+        assert kernel[".private_segment_fixed_size"] == 0
+        assert kernel[".vgpr_spill_count"] == kernel[".sgpr_spill_count"] == 0
+        assert not kernel[".uses_dynamic_stack"]
+        assert kernel[".vgpr_count"] <= MAX_REGISTERS
+        assert kernel[".agpr_count"] == 0
+    kernel = found[config.kernel_name]
+    assert kernel[".group_segment_fixed_size"] == config.lds_bytes
+    assert kernel[".max_flat_workgroup_size"] >= config.num_threads
+
+
+@builds(INSPECTED_IN_DEFAULT_RUN)
+def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
+    """Moreover, results of MFMAs aren't moved between VGPRs and AccVGPRs."""
+    (tmp_path / "code").write_bytes(code_object(compiler(), config))
+    command = [disassembler(), "-d", "--no-show-raw-insn", "--mcpu=gfx942", tmp_path / "code"]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    instructions = {words[0] for line in listing.splitlines() if (words := line.split())}
+    moves = {name for name in instructions if name.startswith(("buffer_load", "ds_"))}
+    # Scales and layouts are loaded as single dwords. Prefix sums over groups use ds_bpermute.
+    moves -= (
+        {"buffer_load_dword"} if config.kind.has_known_number_of_tiles else {"buffer_load_dword", "ds_bpermute_b32"}
+    )
+    # Narrow loads of c are for unaligned c, and for lanes that hold only few of its values.
+    moves -= {"buffer_load_ushort", "buffer_load_dwordx2"} if config.kind.accumulate else set()
+    # bf16 that is widened to fp32.
+    moves -= {"buffer_load_dwordx2"} if config.kind.sums_squares else set()
+    moves -= {"buffer_load_ushort"} if config.kind.bias in ("bf16", "f16") else set()
+    moves -= {"buffer_load_dwordx3"} if config.kind.bias == "f32" else set()
+    if config.kind.is_quantised:  # waves exchange the largest magnitudes of rows
+        exchanged = ("ds_bpermute_b32", "ds_read_b32", "ds_read2", "ds_write_b32")
+        moves = {name for name in moves if not name.startswith(exchanged)}
+    expected = {"ds_read_b128", "ds_write_b128"} if config.lds_bytes > 0 else set()
+    if "k" in (config.kind.a_major, config.kind.b_major):
+        expected.add("buffer_load_dwordx4")
+    else:  # operands are loaded 4 bytes at a time and transposed in registers
+        moves.discard("buffer_load_dwordx4")
+    assert moves == expected
+    vectors = {"buffer_store_dwordx4", "buffer_store_dwordx2"}
+    assert (vectors | {"buffer_store_dword"} if config.kind.is_quantised else vectors) & instructions
+    assert not [name for name in instructions if name.startswith(("scratch_", "flat_", "global_", "v_accvgpr_"))]
+    # Exceptions: in the producer schedule waves diverge, and for summed batches clang 19 doesn't always find out that
+    # descriptors are uniform.
+    if config.schedule != "producer" and (config.kind.grouping != "summed" or config.kind.is_k_major):
+        # The end of a waterfall loop, which the compiler makes for a descriptor that it doesn't know to be uniform.
+        assert not re.search(r"s_xor_b64 exec, exec.*\n\s*s_cbranch_execnz", listing)

@@ -1,0 +1,371 @@
+"""Repeated calls compute the same as first calls, and refuse the same arguments."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm import jit, testing
+from deep_gemm_rocm.api import gemm
+from deep_gemm_rocm.launch import repeated, scratch
+from deep_gemm_rocm.runtime import hip, session
+
+M, N, K = 24, 128, 256
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered():
+    jit.forget()
+
+
+@pytest.fixture
+def long_ways(monkeypatch):
+    """Counts the calls that run all checks, unlike repeated ones."""
+    taken = []
+    real = gemm.check_gemm
+    monkeypatch.setattr(gemm, "check_gemm", lambda *args, **kwargs: taken.append(1) or real(*args, **kwargs))
+    return taken
+
+
+def problem(seed):
+    device = hip.runtime().tensor_device
+    (a, sfa), (b, sfb) = testing.gemm_problem(M, N, K, seed)
+    return (a.to(device), sfa.to(device)), (b.to(device), sfb.to(device))
+
+
+def kept():
+    """The scratch memory of this thread."""
+    return session.current().of(scratch.Scratch).kept()
+
+
+def output(dtype=torch.bfloat16):
+    return torch.full((M, N), torch.nan, dtype=dtype, device=hip.runtime().tensor_device)
+
+
+def check(a, b, d, **more):
+    testing.assert_accurate(d, testing.gemm_reference(a, b, **more))
+
+
+def test_other_tensors_of_the_same_form_are_used(long_ways):
+    for seed in range(3):
+        (a, b), d = problem(seed), output()
+        dg.fp8_gemm_nt(a, b, d)
+        check(a, b, d)
+    assert len(long_ways) == 1
+
+
+def test_layers_take_turns(long_ways, monkeypatch):
+    monkeypatch.setattr(repeated, "_MOST_BYTES_OF_CALL", repeated._BYTES_OF_CALL + 2500)  # two of three layers
+    layers = [problem(seed) for seed in range(3)]
+    outputs = [output() for _ in layers]
+    for _ in range(2):
+        for (a, b), d in zip(layers, outputs, strict=True):
+            dg.fp8_gemm_nt(a, b, d.fill_(torch.nan))
+        for (a, b), d in zip(layers, outputs, strict=True):
+            check(a, b, d)
+    assert len(long_ways) == 1
+
+
+def remembered():
+    return session.current().of(repeated.Calls)
+
+
+def small_call(n):
+    dg.bf16_gemm_nt(torch.ones(1, 64).bfloat16(), torch.ones(n, 64).bfloat16(), torch.empty(1, n))
+
+
+def test_memory_of_calls_is_bounded_and_repeated_ones_stay(long_ways, monkeypatch):
+    monkeypatch.setattr(repeated, "_MOST_BYTES", 8 * (repeated._BYTES_OF_CALL + 1500))
+    monkeypatch.setattr(repeated, "_MOST_BYTES_OF_CALL", repeated._BYTES_OF_CALL + 1500)
+    small_call(16)
+    for n in range(17, 60):
+        small_call(n)
+        small_call(16)
+        assert remembered().bytes == sum(call.bytes for call in remembered().known.values()) <= repeated._MOST_BYTES
+    assert len(long_ways) == 44
+    assert 4 <= len(remembered().known) <= 12
+
+
+def test_addresses_of_a_call_are_bounded(monkeypatch):
+    monkeypatch.setattr(repeated, "_MOST_BYTES_OF_CALL", repeated._BYTES_OF_CALL + 5000)
+    a, b = torch.ones(1, 64).bfloat16(), torch.ones(16, 64).bfloat16()
+    for d in torch.empty(40, 1, 16):
+        dg.bf16_gemm_nt(a, b, d)
+    (call,) = remembered().known.values()
+    assert 2 <= len(call.filled) <= 6
+    assert remembered().bytes == call.bytes <= repeated._MOST_BYTES_OF_CALL
+
+
+def test_settings_that_come_back_find_their_calls(long_ways):
+    for _ in range(3):
+        before = dg.get_num_sms()
+        dg.set_num_sms(100)
+        small_call(16)
+        dg.set_num_sms(before)
+        small_call(16)
+    dg.set_num_sms(0)
+    small_call(16)
+    assert len(long_ways) == len(remembered().known) == 2
+
+
+def test_strides_of_single_elements_mean_nothing(long_ways):
+    a, b = testing.activations(1, K), testing.weights(N, K)
+    for row_stride in (K, 1, 3 * K):
+        d = torch.full((1, N), torch.nan, dtype=torch.bfloat16)
+        dg.bf16_gemm_nt(a.as_strided((1, K), (row_stride, 1)), b, d)
+        check(a, b, d)
+    assert len(long_ways) == 1
+
+
+def test_whatever_differs_goes_the_long_way(long_ways):
+    a, b = problem(0)
+    dg.fp8_gemm_nt(a, b, output())
+    d = output(torch.float32)
+    dg.fp8_gemm_nt(a, b, d)
+    check(a, b, d)
+    turned = (a[0], a[1].T.contiguous().T)
+    d = output()
+    dg.fp8_gemm_nt(turned, b, d)
+    check(turned, b, d)
+    dg.fp8_gemm_nt(a, b, output(), recipe=(1, 128, 128))
+    dg.fp8_gemm_nt(a, b, d=output())
+    dg.set_num_sms(100)
+    try:
+        dg.fp8_gemm_nt(a, b, output())
+    finally:
+        dg.set_num_sms(0)
+    jit.forget()
+    dg.fp8_gemm_nt(a, b, output())
+    assert len(long_ways) == 7
+    assert len(jit.loaded()) == 1
+
+
+def test_results_are_new_tensors_or_those_given(long_ways):
+    kept = []
+    for seed in range(3):
+        a, b = problem(seed)
+        kept.append((dg.gemm_fp8(a, b), a, b))
+        d = output(torch.float32)
+        assert dg.gemm_fp8(a, b, d) is d
+        check(a, b, d)
+    assert len(long_ways) == 2
+    assert len({result.data_ptr() for result, *_ in kept}) == 3
+    for result, a, b in kept:
+        assert (result.dtype, result.shape, result.is_contiguous()) == (torch.bfloat16, (M, N), True)
+        check(a, b, result)
+
+
+def test_keywords_and_lists_work(long_ways):
+    for seed in range(2):
+        (a, b), d = problem(seed), output()
+        dg.fp8_gemm_nt(b=b, d=d, a=a)
+        check(a, b, d)
+        dg.fp8_gemm_nt(list(a), list(b), d.fill_(0))
+        check(a, b, d)
+    assert len(long_ways) == 2
+
+
+def test_one_tensor_for_two_arguments_is_no_rule(long_ways):
+    one, other = (testing.activations(N, K, seed) for seed in range(2))
+    d = torch.empty(N, N, dtype=torch.bfloat16)
+    for a, b in ((one, one), (other, other), (one, other), (other, one)):
+        dg.bf16_gemm_nt(a, b, d.fill_(torch.nan))
+        check(a, b, d)
+
+
+def test_a_call_in_place_does_not_allow_overlaps():
+    a, b, held = testing.activations(M, K), testing.weights(N, K), torch.zeros(M + 1, N)
+    dg.bf16_gemm_nt(a, b, held[:M], held[:M])
+    with pytest.raises(ValueError, match="share memory"):
+        dg.bf16_gemm_nt(a, b, held[:M], held[1:])
+
+
+def test_accumulating_in_place_and_apart():
+    a, b = problem(0)
+    for seed in range(2):
+        c = torch.randn(M, N, generator=torch.Generator().manual_seed(seed))
+        for d in (c.clone(), output(torch.float32)):
+            in_place = not d.isnan().any()
+            dg.fp8_gemm_nt(a, b, d, d if in_place else c)
+            check(a, b, d, c=c)
+
+
+def test_overlap_and_alignment_are_refused_again():
+    a, b = problem(0)
+    dg.fp8_gemm_nt(a, b, output())
+    memory = torch.zeros(M * N * 2 + M * K, dtype=torch.uint8)
+    d = memory[: M * N * 2].view(torch.bfloat16).view(M, N)
+    inside = memory[16 : 16 + M * K].view(a[0].dtype).view(M, K)
+    with pytest.raises(ValueError, match="share memory"):
+        dg.fp8_gemm_nt((inside, a[1]), b, d)
+    behind = memory[M * N * 2 :].view(a[0].dtype).view(M, K)
+    dg.fp8_gemm_nt((behind, a[1]), b, d)
+    assert (d == 0).all()
+    shifted = torch.zeros(M * K + 1, dtype=torch.uint8)[1:].view(a[0].dtype).view(M, K)
+    with pytest.raises(ValueError, match="multiple of 16 bytes"):
+        dg.fp8_gemm_nt((shifted, a[1]), b, output())
+
+
+def test_overlap_of_written_scales_is_refused_again():
+    a, b = problem(0)
+    d = torch.empty(M, N, dtype=a[0].dtype), torch.empty(M, 1)
+    dg.fp8_gemm_nt(a, b, d)
+    with pytest.raises(ValueError, match="share memory"):
+        dg.fp8_gemm_nt(a, b, (d[0], a[1].view(-1)[:M].view(M, 1)))
+
+
+def test_arguments_of_other_types_are_refused_again():
+    a, (b, sfb) = problem(0)
+    arguments = a, (b[None], sfb[None]), output(), torch.zeros(M, dtype=torch.int32)
+    dg.m_grouped_fp8_gemm_nt_contiguous(*arguments, ensure_zero_padding=True)
+    with pytest.raises(TypeError, match="ensure_zero_padding must be"):
+        dg.m_grouped_fp8_gemm_nt_contiguous(*arguments, ensure_zero_padding=1)
+
+
+def test_gradients_are_refused_again():
+    a, b = testing.activations(M, K), testing.weights(N, K)
+    dg.bf16_gemm_nt(a, b, output())
+    with pytest.raises(ValueError, match="require grad"):
+        dg.bf16_gemm_nt(a, b.requires_grad_(), output())
+    parameter = torch.nn.Parameter(b.detach(), requires_grad=False)
+    d = output()
+    dg.bf16_gemm_nt(a, parameter, d)
+    check(a, b.detach(), d)
+
+
+def test_gradients_that_nobody_wants_are_no_obstacle(long_ways):
+    a, weight = testing.activations(M, K), torch.nn.Parameter(testing.weights(N, K))
+    for _ in range(2):
+        d = output()
+        with torch.no_grad():
+            dg.bf16_gemm_nt(a, weight, d)
+        check(a, weight.detach(), d)
+    with pytest.raises(ValueError, match="require grad"):
+        dg.bf16_gemm_nt(a, weight, output())
+    assert len(long_ways) == 2
+
+
+def test_nothing_is_repeated_while_kernels_are_only_compiled():
+    a, b = problem(0)
+    for _ in range(2):
+        d = output()
+        dg.set_compile_mode(1)
+        for _ in range(2):
+            dg.fp8_gemm_nt(a, b, d)
+        dg.set_compile_mode(0)
+        assert d.isnan().all()
+        dg.fp8_gemm_nt(a, b, d)
+        check(a, b, d)
+
+
+def test_a_failed_launch_is_not_repeated(monkeypatch):
+    a, b = problem(0)
+    dg.fp8_gemm_nt(a, b, output())
+    (kernel,) = jit.loaded()
+    launches = []
+    monkeypatch.setattr(kernel, "entry_point", lambda *arguments: launches.append(arguments) or 719)
+    with pytest.raises(hip.HipError):
+        dg.fp8_gemm_nt(a, b, output())
+    assert len(launches) == 1
+
+
+def test_splits_of_k_are_repeated(long_ways):
+    for seed in range(2):
+        a = testing.activations(3, 4096, seed)
+        b = testing.weights(64, 4096, seed)
+        c = torch.randn(3, 64, generator=torch.Generator().manual_seed(seed))
+        for _ in range(2):
+            d = torch.full((3, 64), torch.nan)
+            dg.bf16_gemm_nt(a, b, d, c)
+            check(a, b, d, c=c)
+    assert len(jit.loaded()) == 1  # which has two kernels, for the parts and for their sum
+    assert len(long_ways) == 1
+
+
+def test_parts_of_k_are_kept_for_each_thread_and_stream():
+    """Therefore another thread's launch on the same stream can't overwrite parts before they are summed."""
+    runtime = hip.runtime()
+    tensor = torch.empty(0)
+
+    def address(size, stream=0):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(runtime, "current_stream", lambda _: stream)
+            return scratch.memory(runtime, size, tensor).address
+
+    first = address(1)
+    assert address(2**20) == first
+    assert address(1, stream=1) != first
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(address, 1).result() != first
+    larger = address(2**20 + 1)
+    assert address(2**21) == larger
+
+
+def test_parts_of_k_that_outgrow_their_memory_are_repeated(monkeypatch):
+    monkeypatch.setattr(scratch, "_LEAST_BYTES", 1)
+    kept().clear()
+    small, large = (testing.activations(m, 4096) for m in (3, 80))
+    b = testing.weights(64, 4096)
+    for a in (small, large, small, large):
+        d = torch.full((len(a), 64), torch.nan)
+        dg.bf16_gemm_nt(a, b, d)
+        check(a, b, d)
+    assert len(kept()) == 1
+
+
+def test_other_families_are_repeated(monkeypatch):
+    taken = []
+    launching = hip.runtime().launching
+    monkeypatch.setattr(hip.runtime(), "launching", lambda **tensors: taken.append(1) or launching(**tensors))
+    sizes, layout = [96, 32], torch.tensor([96, 32], dtype=torch.int32)
+    starts, ends = torch.zeros(4, dtype=torch.int32), torch.full((4,), 9, dtype=torch.int32)
+    for seed in range(2):
+        a, b = testing.activations(128, 24, seed), testing.weights(128, 40, seed)
+        d = torch.full((2, 24, 40), torch.nan)
+        dg.k_grouped_bf16_gemm_tn_contiguous(a, b, d, sizes, layout)
+        check(a[:96].T, b[:96].T, d[0])
+        check(a[96:].T, b[96:].T, d[1])
+        batch, weights = testing.activations(6 * 64, 32, seed).view(6, 2, 32, 32), testing.weights(48, 32, seed)
+        d = torch.full((6, 2, 48), torch.nan)
+        dg.einsum("bhr,hdr->bhd", batch[:, :, 0], weights.expand(2, 48, 32).contiguous(), d)
+        check(batch[:, 1, 0], weights, d[:, 1])
+        d, squares = torch.full((6, 48), torch.nan), torch.full((6,), torch.nan)
+        dg.tf32_hc_prenorm_gemm(batch[:, 0, 0], weights.float(), d, squares)
+        check(batch[:, 0, 0], weights, d)
+        generator = torch.Generator().manual_seed(seed)
+        q, keys = (torch.randn(*s, generator=generator).to(torch.float8_e4m3fnuz) for s in ((4, 32, 32), (9, 32)))
+        weights_of_heads = torch.rand(4, 32, generator=generator)
+        logits = dg.fp8_mqa_logits(q, (keys, torch.ones(9)), weights_of_heads, starts, ends)
+        products = torch.einsum("shd,kd->shk", q.double(), keys.double()).clamp_min(0)
+        expected = torch.einsum("sh,shk->sk", weights_of_heads.double(), products)
+        torch.testing.assert_close(logits.double(), expected, rtol=1e-4, atol=1e-4)
+    assert len(taken) == 4
+
+
+def test_other_sizes_of_groups_along_k_go_the_long_way():
+    a, b = testing.activations(128, 24), testing.weights(128, 40)
+    for sizes in ([96, 32], [32, 96]):
+        d = torch.full((2, 24, 40), torch.nan)
+        for _ in range(2):
+            dg.k_grouped_bf16_gemm_tn_contiguous(a, b, d, sizes, torch.tensor(sizes, dtype=torch.int32))
+            check(a[: sizes[0]].T, b[: sizes[0]].T, d[0])
+    with pytest.raises(ValueError, match="ks_cpu"):
+        dg.k_grouped_bf16_gemm_tn_contiguous(a, b, d, [96, 33], torch.tensor([96, 33], dtype=torch.int32))
+
+
+def test_groups_are_repeated():
+    device = hip.runtime().tensor_device
+    for seed in range(2):
+        a, b = problem(seed)
+        weights = tuple(tensor.expand(2, *tensor.shape).contiguous() for tensor in b)
+        experts = tuple(tensor.expand(2, *tensor.shape).contiguous() for tensor in a)
+        for sizes in ([M, 5], [0, M]):
+            d = torch.full((2, M, N), torch.nan, dtype=torch.bfloat16, device=device)
+            masked_m = torch.tensor(sizes, dtype=torch.int32, device=device)
+            dg.m_grouped_fp8_gemm_nt_masked(experts, weights, d, masked_m, 16)
+            for group, size in enumerate(sizes):
+                check((a[0][:size], a[1][:size]), b, d[group, :size])
+                assert d[group, size:].isnan().all()

@@ -1,0 +1,374 @@
+"""The benchmark suite checks what it runs, and reports what it measured."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import importlib.util
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from deep_gemm_rocm.__main__ import app
+from deep_gemm_rocm.benchmarks import attention_problems, page, problems, report, shapes, suite, tune
+from deep_gemm_rocm.benchmarks.baselines import BASELINES, Baseline
+from deep_gemm_rocm.benchmarks.measure import Sampling, Timing, time_calls
+from deep_gemm_rocm.benchmarks.operations import OPERATIONS
+from deep_gemm_rocm.benchmarks.problems import WrongResultError, kernel_names
+from deep_gemm_rocm.benchmarks.shapes import AttentionShape, Shape
+from deep_gemm_rocm.benchmarks.suite import Result
+from deep_gemm_rocm.heuristics import choose_dense
+from deep_gemm_rocm.heuristics.gemm_tiles import gemm_candidates, legal_configs
+from deep_gemm_rocm.heuristics.tables import Choice, TunedTable
+from deep_gemm_rocm.testing import attention_reference, visible_keys
+
+DENSE = Shape(48, 128, 256)
+GROUPED = Shape(48, 128, 256, 3)
+ONCE = Sampling(1, 0, 0)
+
+
+@pytest.fixture
+def device():
+    from deep_gemm_rocm.runtime import hip
+
+    return hip.runtime().tensor_device
+
+
+def assert_runs_and_is_checked(problem):
+    with pytest.raises(WrongResultError, match="NaN"):
+        problem.check()
+    problem.run()
+    assert problem.check() <= 1
+    assert kernel_names(problem)
+    problem.d.view(-1)[3] = 1e9
+    with pytest.raises(WrongResultError, match="1 of"):
+        problem.check()
+
+
+@pytest.mark.parametrize("op", problems.OPERATIONS)
+def test_every_operation_runs_and_is_checked(op, device):
+    assert_runs_and_is_checked(problems.make(op, GROUPED if "grouped" in op else DENSE, device).copy())
+
+
+ATTENTION = {"flash_attention_decode": "2x1x130x4x2x64", "mla_decode": "2x1x70x20x1x576"}
+
+
+@pytest.mark.parametrize(
+    ("op", "text"), [("fp8_mqa_logits", "1x70x130x32x1x64"), ("fp8_paged_mqa_logits", "2x2x130x32x1x64")]
+)
+def test_logits_run_and_are_checked(op, text, device):
+    operation = OPERATIONS[op]
+    assert_runs_and_is_checked(operation.make(op, operation.parse(text), device).copy())
+    for bad in ("1x70x130x32x2x64", "1x70x130x33x1x64"):
+        with pytest.raises(ValueError, match=r"heads? of keys|must have"):
+            operation.parse(bad)
+
+
+@pytest.mark.parametrize("op", attention_problems.OPERATIONS)
+def test_every_attention_runs_and_is_checked(op, device):
+    operation = OPERATIONS[op]
+    shape = operation.parse(ATTENTION.get(op.removeprefix("fp8_"), "2x70x130x4x2x64"))
+    assert_runs_and_is_checked(operation.make(op, shape, device).copy())
+
+
+def test_work_of_attention(device):
+    shape = shapes.parse("2x3x8x4x2x64", AttentionShape)
+    problem = OPERATIONS["flash_attention_causal"].make("flash_attention_causal", shape, device)
+    assert problem.flops == 2 * 2 * 4 * (6 + 7 + 8) * (64 + 64)
+    assert problem.bytes == 2 * 2 * 64 * (3 * 4 + 2 * 8 * 2 + 3 * 4)
+    with pytest.raises(ValueError, match="BATCHxTOKENS_QxTOKENS_K"):
+        shapes.parse("2x3x8x4x2", AttentionShape)
+
+
+def test_suite_measures_attention_beside_triton():
+    shape = shapes.parse("1x128x128x2x1x64", AttentionShape)
+    ours, triton, rocblas = suite.run("flash_attention", [shape], ["triton", "rocblas"], ONCE, lambda _: None)
+    assert ours.how == "flash_attention_bf16_d64x64_q64_mfma16"
+    assert ours.timing.median_us > 0
+    assert (triton.timing is None) == (importlib.util.find_spec("triton") is None), triton.missing
+    assert "GPU" in rocblas.missing
+
+
+def test_work_counts_what_groups_have(device):
+    masked = problems.make("m_grouped_bf16_gemm_nt_masked", GROUPED, device)
+    rows = sum(masked.group_sizes)
+    assert masked.flops == 2 * rows * 128 * 256
+    assert masked.bytes == 2 * (rows * 256 + 3 * 128 * 256 + rows * 128)
+    dense = problems.make("fp8_gemm_nt", DENSE, device)
+    assert (dense.flops, dense.bytes) == (2 * 48 * 128 * 256, 48 * 256 + 128 * 256 + 2 * 48 * 128)
+
+
+def test_copies_rotate_and_keep_strides(device):
+    problem = problems.make("fp8_gemm_nt", DENSE, device)
+    copies = Sampling(iters=5, cold_iters=1, rotating_mb=1).copies(problem)
+    assert len({copy.a[0].data_ptr() for copy in copies}) == 6
+    assert copies[0].a[1].stride() == problem.a[1].stride()
+    order = []
+    calls = [lambda index=index: order.append(index) for index in range(3)]
+    time_calls(calls, Sampling(iters=4, cold_iters=1, rotating_mb=0))
+    assert order == [0, 1, 2, 0, 1]
+
+
+def test_baselines_are_checked_and_the_fastest_candidate_counts(monkeypatch, device):
+    def slow(problem):
+        problem.run()
+        problem.run()
+
+    def wrong(problem):
+        problem.run()
+        problem.d[1, 2] = 1000
+
+    def failing(problem):
+        raise RuntimeError("too much LDS")
+
+    ways = [("failing", failing), ("slow", slow), ("quick", problems.Problem.run)]
+    monkeypatch.setitem(BASELINES, "good", Baseline(lambda _: "", lambda _: ways))
+    monkeypatch.setitem(BASELINES, "wrong", Baseline(lambda _: "", lambda _: [("wrong", wrong)]))
+    monkeypatch.setitem(BASELINES, "absent", Baseline(lambda _: "isn't installed", lambda _: []))
+    results = list(suite.run("fp8_gemm_nt", [DENSE], ["good", "wrong", "absent"], ONCE, lambda _: None))
+    ours, good, wrong_one, absent = results
+    assert ours.by == suite.OURS
+    assert ours.how.startswith("gemm_nt_e4m3_blocks_bf16")
+    assert good.how == "quick (best of 2)"
+    assert good.timing.median_us == pytest.approx(ours.timing.median_us, rel=0.2)
+    assert wrong_one.timing is None
+    assert "WrongResultError" in wrong_one.missing
+    assert absent.missing == "isn't installed"
+
+
+@pytest.mark.parametrize(
+    ("op", "dense_op"),
+    [("m_grouped_fp8_gemm_nt_contiguous", "fp8_gemm_nt"), ("m_grouped_bf16_gemm_nt_masked", "bf16_gemm_nt")],
+)
+def test_dense_baseline_has_the_rows_of_all_groups(op, dense_op, device):
+    grouped = problems.make(op, GROUPED, device)
+    dense = BASELINES["dense"].instead(grouped)
+    assert dense.flops == grouped.flops
+    assert dense.d.shape == (sum(grouped.group_sizes), 128)
+    ours, result = suite.run(op, [GROUPED], ["dense"], ONCE, lambda _: None)
+    assert (result.op, result.shape, result.flops) == (op, GROUPED, ours.flops)
+    assert result.bytes == dense.bytes < ours.bytes
+    assert result.how.startswith(f"{dense_op} {dense.shape}: gemm_nt_")
+    assert 0 < result.error <= 1
+    assert list(report.speedups([ours, result])) == ["dense"]
+
+
+def test_dense_baseline_is_checked(monkeypatch):
+    run = problems.Problem.run
+
+    def wrong(problem):
+        run(problem)
+        if not problem.group_sizes:
+            problem.d[1, 2] = 1000
+
+    monkeypatch.setattr(problems.Problem, "run", wrong)
+    ours, dense = suite.run("m_grouped_fp8_gemm_nt_masked", [GROUPED], ["dense"], ONCE, lambda _: None)
+    assert ours.timing
+    assert dense.timing is None
+    assert "WrongResultError" in dense.missing
+
+
+@pytest.mark.parametrize("op", ["fp8_gemm_nt", "k_grouped_bf16_gemm_tn_contiguous"])
+def test_only_groups_of_rows_have_a_dense_baseline(op, device):
+    problem = problems.make(op, GROUPED if "grouped" in op else DENSE, device)
+    assert BASELINES["dense"].missing(problem) == f"{op} has no groups of rows"
+
+
+@pytest.mark.parametrize("op", ["fp8_gemm_nt", "m_grouped_fp8_gemm_nt_contiguous", "m_grouped_bf16_gemm_nt_masked"])
+def test_triton_computes_the_same(op, device):
+    triton_gemm = pytest.importorskip("deep_gemm_rocm.benchmarks.triton_gemm")
+    problem = problems.make(op, GROUPED if "grouped" in op else DENSE, device)
+    assert len(set(triton_gemm.configurations(problem))) >= 8
+    triton_gemm.run(problem, triton_gemm.Config(32, 64, 4, 2))
+    assert problem.check() <= 1
+
+
+def test_at_least_eight_triton_configurations(device):
+    triton_gemm = pytest.importorskip("deep_gemm_rocm.benchmarks.triton_gemm")
+    problem = problems.make("bf16_gemm_nt", DENSE, device)
+    for m in (1, 64, 4096):
+        configs = triton_gemm.configurations(dataclasses.replace(problem, shape=Shape(m, 128, 256)))
+        assert len(set(configs)) >= 8
+
+
+def test_command_writes_what_it_measured(tmp_path):
+    files = {name: tmp_path / f"out.{name}" for name in ("csv", "json", "markdown")}
+    options = [f"--{name}={path}" for name, path in files.items()]
+    arguments = ["bench", "--op=bf16_gemm_nt", "--shapes=16x128x256", "--baseline=rocblas", "--plot", str(tmp_path)]
+    if not _has_matplotlib():
+        arguments = arguments[:-2]
+    result = CliRunner().invoke(app, [*arguments, *options])
+    assert result.exit_code == 0, result.output
+    document = json.loads(files["json"].read_text())
+    ours, rocblas = document["results"]
+    assert document["header"]["times"] == "simulated"
+    assert ours["timing"]["median_us"] > 0
+    assert ours["error"] <= 1
+    assert ours["simulated"] is True
+    assert ours["tflops"] == pytest.approx(2 * 16 * 128 * 256 / ours["timing"]["sustained_us"] / 1e6)
+    assert rocblas["timing"] is None
+    assert "GPU" in rocblas["missing"]
+    rows = list(csv.DictReader(files["csv"].open()))
+    assert [row["by"] for row in rows] == ["deep_gemm_rocm", "rocblas"]
+    assert float(rows[0]["median_us"]) == ours["timing"]["median_us"]
+    assert "µs, simulated" in files["markdown"].read_text()
+    assert "simulated" in result.output
+    if _has_matplotlib():
+        assert (tmp_path / "bf16_gemm_nt.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_tuning_keeps_the_best_and_goes_on_where_it_was(tmp_path):
+    table = tmp_path / "table.csv"
+    arguments = ["tune", f"--out={table}", "--count=2", "--shapes=16x128x256"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    times = [float(line.split(": ")[1].split()[0]) for line in result.output.splitlines() if "(simulated)" in line]
+    assert len(times) == 2
+    (row,) = TunedTable.read(table).rows.values()
+    assert row.time_us == pytest.approx(min(times), rel=0.02)
+    assert row.simulated
+    assert (row.m, row.n, row.k) == (16, 128, 256)
+    again = CliRunner().invoke(app, [*arguments[:-1], "--shapes=16x128x256,1x128x256"])
+    assert again.output.count("is in the table") == 1
+    assert len(TunedTable.read(table).rows) == 2
+
+
+def test_tuning_passes_over_what_fails(monkeypatch, device):
+    problem = problems.make("fp8_gemm_nt", DENSE, device)
+    wanted = tune.asked_for(problem)
+    assert (wanted.m, wanted.n, wanted.k) == DENSE[:3]
+    first, second, *_ = tune.candidates(wanted, 3)
+    assert first != second
+    real = problems.Problem.run
+
+    def run(self):
+        real(self)
+        if choose_dense(*wanted[:5]) == first:
+            self.d[3, 4] = 1000.0
+
+    monkeypatch.setattr(problems.Problem, "run", run)
+    trials = []
+    row = tune.tune(problem, 2, ONCE, trials.append)
+    assert (row.config, row.splits) == second
+    assert len([trial for trial in trials if trial.time_us]) == 2
+
+
+@pytest.mark.parametrize(("time_us", "wins"), [(10.1, True), (10.3, False)])
+def test_tuning_takes_a_candidate_of_the_heuristic_where_others_save_little(time_us, wins, monkeypatch, device):
+    problem = problems.make("fp8_gemm_nt", DENSE, device)
+    wanted = tune.asked_for(problem)
+    first, second, *_ = gemm_candidates(wanted.kind, wanted.max_block_m)
+    other = next(config for config in legal_configs(wanted) if config not in gemm_candidates(wanted.kind))
+    times = {Choice(first): 20.0, Choice(other): 10.0, Choice(second): time_us}
+
+    def time_calls(calls, sampling, **_):
+        taken = times[choose_dense(*wanted[:5])]
+        return Timing(taken, taken, taken)
+
+    monkeypatch.setattr(tune, "candidates", lambda wanted, count: list(times))
+    monkeypatch.setattr(tune.measure, "time_calls", time_calls)
+    monkeypatch.setattr(problems.Problem, "check", lambda self: 0.5)
+    row = tune.tune(problem, len(times), ONCE, lambda trial: None)
+    assert (row.config, row.time_us) == ((second, time_us) if wins else (other, 10.0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shapes=16x128"], "MxNxK"),
+        (["--shapes=16x0x128"], "MxNxK"),
+        (["--op=gemm"], "fp8_gemm_nt"),
+        (["--baseline=cublas"], "rocblas"),
+    ],
+)
+def test_command_says_what_it_knows(arguments, message):
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    assert result.exit_code == 1
+    assert message in result.output
+
+
+def test_models_have_shapes():
+    assert Shape(1, 10240, 8192) in shapes.of_model("llama-3-70b", "fp8_gemm_nt")
+    assert shapes.parse("1x2x3x4", Shape) == Shape(1, 2, 3, 4)
+    assert str(Shape(1, 2, 3)) == "1x2x3"
+
+
+def test_summary_compares_equal_problems():
+    def result(by, shape, microseconds):
+        return Result("fp8_gemm_nt", shape, by, "", 1, 1, True, Timing(microseconds, 0, 0), 0.5)
+
+    small, large = Shape(1, 2, 3), Shape(4, 5, 6)
+    results = [
+        result(suite.OURS, small, 10.0),
+        result("triton", small, 20.0),
+        result(suite.OURS, large, 10.0),
+        result("triton", large, 5.0),
+    ]
+    assert report.speedups(results) == {"triton": {"fp8_gemm_nt 1x2x3": 2.0, "fp8_gemm_nt 4x5x6": 0.5}}
+    (line,) = report.summary(results)
+    assert "1.00 times" in line
+    assert "0.50, fp8_gemm_nt 4x5x6" in line
+
+
+def test_page_has_every_problem_and_its_picture(tmp_path):
+    timing = Timing(10.0, 10.0, 10.0, 12.5, 0.5, "HBM 50%")
+    results = [
+        Result(op, shape, suite.OURS, "a_kernel", 10**9, 10**6, True, timing)
+        for op, of_op in page.problems().items()
+        for shape in of_op
+    ]
+    about = report.header(Sampling(1, 0, 0, check=False))
+    page.write(tmp_path / "page.md", results, about)
+    text = (tmp_path / "page.md").read_text()
+    assert "| 4096x7168x2048 | 12.50 | 80 | 80 | 10.00 | 50% | HBM 50% | a_kernel |" in text
+    assert "| 4096x7168x2048 | 167.0 | 12.5 | 0.07 |" in text
+    assert text.count("a_kernel") == len(results)
+    if _has_matplotlib():
+        page.draw(tmp_path / page.PICTURE, results)
+        picture = (tmp_path / page.PICTURE).read_bytes()
+        assert b"4096x7168x2048" in picture
+        page.draw(tmp_path / page.PICTURE, results)
+        assert (tmp_path / page.PICTURE).read_bytes() == picture
+
+
+def test_command_writes_the_page(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(page, "problems", lambda: {"fp8_gemm_nt": (DENSE,)})
+    monkeypatch.setattr(page, "PUBLISHED", {DENSE: 5.0})
+    monkeypatch.setattr(page, "draw", lambda path, results: drawn.append(path))
+    monkeypatch.setattr("deep_gemm_rocm.cli.bench._need_matplotlib", lambda option: None)
+    result = CliRunner().invoke(app, ["bench", "--write-docs", str(tmp_path / "page.md")])
+    assert result.exit_code == 0, result.output
+    assert "| 48x128x256 | 5.0 |" in (tmp_path / "page.md").read_text()
+    assert drawn == [tmp_path / "speed.svg"]
+
+
+def test_the_picture_needs_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setattr("deep_gemm_rocm.cli.bench.importlib.util.find_spec", lambda name: None)
+    result = CliRunner().invoke(app, ["bench", "--write-docs", str(tmp_path / "page.md")])
+    assert result.exit_code == 1
+    assert "--write-docs needs matplotlib" in result.output
+
+
+def test_unchecked_times_are_those_of_checked_runs():
+    (checked,) = suite.run("fp8_gemm_nt", [DENSE], [], ONCE, lambda _: None)
+    (unchecked,) = suite.run("fp8_gemm_nt", [DENSE], [], dataclasses.replace(ONCE, check=False), lambda _: None)
+    assert unchecked.error is None
+    assert unchecked.timing == checked.timing
+
+
+def _has_matplotlib():
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_triton_attention_is_right(causal, device):
+    triton_attention = pytest.importorskip("deep_gemm_rocm.benchmarks.triton_attention")
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 256, heads, 64, generator=generator).bfloat16() for heads in (2, 1, 1))
+    out = torch.full(q.shape, torch.nan).bfloat16().to(device)
+    config = triton_attention.Config(128, 64, 4, 1, 2, 16)
+    triton_attention.run(*(tensor.to(device) for tensor in (q, k, v)), out, causal, config)
+    attention_reference(q, k, v, seen=visible_keys(256, 256, causal, None)).assert_accurate(out.cpu())

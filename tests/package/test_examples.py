@@ -1,0 +1,205 @@
+"""The examples run, and the adapters enable DeepGEMM in vLLM and SGLang."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import deep_gemm_rocm as dg
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = EXAMPLES.parent
+
+
+@pytest.fixture
+def moe(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import moe
+
+    return moe
+
+
+@pytest.mark.parametrize(("tokens", "top_k"), [(1, 1), (37, 2), (64, 3)])
+def test_moe_is_what_plain_torch_makes(moe, tokens, top_k):
+    router, gate_up, down = moe.random_layer(num_experts=4, hidden=128, intermediate=128, device="cpu")
+    x = torch.randn(tokens, 128, generator=torch.Generator().manual_seed(tokens)).bfloat16()
+    actual = moe.moe(x, router, moe.Experts(gate_up, down), top_k)
+    expected = moe.reference(x, router, gate_up, down, top_k)
+    # An intermediate value may be rounded to the neighbouring FP8 number.
+    torch.testing.assert_close(actual.float(), expected, rtol=2**-5, atol=2**-6)
+    assert dg.calc_diff(actual, expected) < 2e-5
+
+
+def test_experts_are_saved_loaded_and_moved(moe):
+    _, gate_up, down = moe.random_layer(num_experts=2, hidden=128, intermediate=128, device="cpu")
+    experts, others = moe.Experts(gate_up, down), moe.Experts(down.repeat(1, 2, 1), down)
+    saved = experts.state_dict()
+    assert set(saved) == {"gate_up", "gate_up_scales", "down", "down_scales"}
+    others.load_state_dict(saved)
+    rows = dg.per_token_cast_to_fp8(torch.randn(256, 128, generator=torch.Generator().manual_seed(0)))
+    expert_of_row = torch.tensor([0, 1]).repeat_interleave(128).int()
+    assert torch.equal(others(rows, expert_of_row), experts(rows, expert_of_row))
+    assert {buffer.device.type for buffer in experts.to("meta").buffers()} == {"meta"}
+
+
+def test_moes_exit_status_tells_whether_it_was_right(moe, monkeypatch):
+    assert "differs from plain torch by" in run_example("moe.py")  # which expects 0
+    for wrong in (0, torch.nan):
+        monkeypatch.setattr(moe, "reference", lambda x, *_, wrong=wrong, **__: x.float() * wrong)
+        with pytest.raises(SystemExit) as stopped:
+            moe.main()
+        assert stopped.value.code not in (0, None)
+
+
+def test_rows_are_grouped_by_expert(moe):
+    experts = torch.tensor([3, 0, 3, 3, 2, 0])
+    places, expert_of_place = moe.grouped_rows(experts, 5)
+    assert len(expert_of_place) == 3 * 128
+    assert expert_of_place[places].tolist() == experts.tolist()
+    assert sorted(places.tolist()) == [0, 1, 128, 256, 257, 258]
+    assert (expert_of_place >= 0).sum() == len(experts)
+
+
+def run_example(name: str, *arguments: str) -> str:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_experts_of_several_processes(processes):
+    printed = run_example("expert_parallel.py", "--processes", str(processes), "--tokens", "20").splitlines()
+    assert sorted(line.partition(":")[0] for line in printed) == [f"rank {rank}" for rank in range(processes)]
+    assert all("differs from plain torch by" in line for line in printed)
+
+
+def test_arrays_of_hip_python():
+    printed = run_example("hip_python.py").splitlines()
+    assert [line.partition(":")[0] for line in printed] == ["launched", "replayed"]
+
+
+# The modules of the two servers that decide whether DeepGEMM is used.
+VLLM = {
+    "vllm/__init__.py": "",
+    "vllm/platforms.py": """
+        class RocmPlatform:
+            @classmethod
+            def support_deep_gemm(cls):
+                return False
+        current_platform = RocmPlatform()
+    """,
+    "vllm/utils/__init__.py": "",
+    "vllm/utils/deep_gemm.py": """
+        import functools, importlib.util, os
+        from vllm.platforms import current_platform
+        @functools.cache
+        def is_deep_gemm_supported():
+            on = os.environ.get("VLLM_USE_DEEP_GEMM") == "1" and importlib.util.find_spec("deep_gemm") is not None
+            return on and current_platform.support_deep_gemm()
+    """,
+}
+SGLANG = {
+    "sglang/__init__.py": "",
+    "sglang/srt/__init__.py": "",
+    "sglang/srt/utils.py": "def get_device_sm(): return 0",
+    "sglang/srt/layers/__init__.py": "",
+    "sglang/srt/layers/deep_gemm_wrapper/__init__.py": "from .entrypoint import gemm",
+    "sglang/srt/layers/deep_gemm_wrapper/configurer.py": """
+        from sglang.srt.utils import get_device_sm
+        ENABLE_JIT_DEEPGEMM = get_device_sm() >= 90
+        DEEPGEMM_SCALE_UE8M0 = get_device_sm() >= 100
+    """,
+    "sglang/srt/layers/deep_gemm_wrapper/entrypoint.py": """
+        from .configurer import ENABLE_JIT_DEEPGEMM
+        if ENABLE_JIT_DEEPGEMM:
+            import deep_gemm
+        gemm = deep_gemm.fp8_gemm_nt if ENABLE_JIT_DEEPGEMM else None
+    """,
+}
+
+
+def install(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(textwrap.dedent(text))
+
+
+def run_program(folder: Path, program: str) -> subprocess.CompletedProcess:
+    paths = (str(folder), str(EXAMPLES), str(ROOT), os.environ.get("PYTHONPATH", ""))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    environment.pop("VLLM_USE_DEEP_GEMM", None)
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_vllms_gate_opens(tmp_path):
+    install(tmp_path, VLLM)
+    program = """
+        import vllm_adapter
+        vllm_adapter._is_mi300x = lambda: True
+        from vllm.utils.deep_gemm import is_deep_gemm_supported
+        assert not is_deep_gemm_supported()  # which it remembers
+        vllm_adapter.register()
+        vllm_adapter.register()
+        import deep_gemm
+        print(is_deep_gemm_supported(), callable(getattr(deep_gemm, "fp8_gemm_nt", None)))
+    """
+    done = run_program(tmp_path, program)
+    assert done.stdout == "True True\n", done.stderr
+
+
+def test_sglangs_gate_opens(tmp_path):
+    install(tmp_path, SGLANG)
+    program = """
+        import sglang_adapter
+        sglang_adapter._is_mi300x = lambda: True
+        sglang_adapter.register()
+        sglang_adapter.register()
+        import sglang.srt.layers.deep_gemm_wrapper as wrapper, sglang.srt.utils, deep_gemm
+        print(wrapper.gemm is deep_gemm.fp8_gemm_nt, sglang.srt.utils.get_device_sm())
+    """
+    done = run_program(tmp_path, program)
+    assert done.stdout == "True 0\n", done.stderr
+
+
+@pytest.mark.slow
+def test_sglangs_gate_can_be_too_late(tmp_path):
+    install(tmp_path, SGLANG)
+    program = """
+        import sglang.srt.layers.deep_gemm_wrapper, sglang_adapter
+        sglang_adapter._is_mi300x = lambda: True
+        sglang_adapter.register()
+    """
+    assert "imported before sglang_adapter.register()" in run_program(tmp_path, program).stderr
+
+
+def test_gates_stay_shut_without_a_mi300x(tmp_path):
+    install(tmp_path, VLLM | SGLANG)
+    program = """
+        import importlib.util, sglang_adapter, vllm_adapter
+        vllm_adapter.register()
+        sglang_adapter.register()
+        from vllm.utils.deep_gemm import is_deep_gemm_supported
+        print(is_deep_gemm_supported(), importlib.util.find_spec("deep_gemm"))
+    """
+    assert run_program(tmp_path, program).stdout == "False None\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("adapter", "files", "missing"),
+    [("vllm_adapter", VLLM, "support_deep_gemm"), ("sglang_adapter", SGLANG, "get_device_sm")],
+)
+def test_a_version_without_the_gate_is_an_error(tmp_path, adapter, files, missing):
+    install(tmp_path, {name: text.replace(missing, "other") for name, text in files.items()})
+    program = f"import {adapter}; {adapter}._is_mi300x = lambda: True; {adapter}.register()"
+    assert f"has no {missing}: this" in run_program(tmp_path, program).stderr
