@@ -72,7 +72,7 @@ class Timing:
 
 
 def time_calls(
-    calls: Sequence[Callable[[], None]], sampling: Sampling, *, compute: Literal["all", "sampled"] = "all"
+    calls: Sequence[Callable[[], object]], sampling: Sampling, *, compute: Literal["all", "sampled"] = "all"
 ) -> Timing:
     """Times the calls in turn.
 

@@ -131,15 +131,32 @@ def geomean(values: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
+def regime(result: Result) -> str:
+    """What bounds the problem: FLOPs or bytes, if one takes at least twice as long as the other at the peaks."""
+    peak = _PEAK_TFLOPS["fp8" if "fp8" in result.op else "bf16"]
+    ratio = (result.flops / peak) / (result.bytes / _PEAK_TBPS)
+    return "memory-bound" if ratio < 0.5 else "compute-bound" if ratio > 2 else "in between"
+
+
 def summary(results: Sequence[Result]) -> list[str]:
-    """A line for each baseline."""
+    """A line for each baseline and regime, then for the best baseline of each shape if there are several."""
+    regimes = {f"{r.op} {r.shape}": regime(r) for r in results if r.by == OURS}
+    ratios = speedups(results)
+    if len(ratios) > 1:
+        problems = dict.fromkeys(problem for of in ratios.values() for problem in of)
+        ratios["the best baseline"] = {
+            problem: min(of[problem] for of in ratios.values() if problem in of) for problem in problems
+        }
     lines = []
-    for by, ratios in speedups(results).items():
-        slowest = min(ratios, key=lambda problem: ratios[problem])
-        lines.append(
-            f"{by} takes {geomean(ratios.values()):.2f} times as long (geometric mean of {len(ratios)}, "
-            f"least {ratios[slowest]:.2f}, {slowest})"
-        )
+    for by, of in ratios.items():
+        for kind in ("memory-bound", "in between", "compute-bound"):
+            some = {problem: ratio for problem, ratio in of.items() if regimes[problem] == kind}
+            if some:
+                worst = min(some, key=lambda problem: some[problem])
+                lines.append(
+                    f"{kind}: {by} takes {geomean(some.values()):.2f} times as long (geometric mean of {len(some)}, "
+                    f"least {some[worst]:.2f}, {worst})"
+                )
     return lines
 
 

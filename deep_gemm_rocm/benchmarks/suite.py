@@ -6,13 +6,12 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from ..runtime import hip
 from . import measure
-from .baselines import BASELINES, Baseline
+from .baselines import BASELINES, Baseline, Run
 from .measure import Sampling, Timing
 from .operations import OPERATIONS, AnyProblem
 from .problems import WrongResultError, kernel_names
@@ -80,16 +79,24 @@ def _result(problem: AnyProblem, by: str, how: str, **more: object) -> Result:
 
 def _measured(
     problem: AnyProblem,
-    run: Callable[[Any], None],
+    run: Run,
     sampling: Sampling,
     recipe: tuple[int | None, int | None, int | None] | None,
 ) -> tuple[Timing, float | None]:
     """Times it and checks every result, those of copies by comparing bits."""
     copies = sampling.copies(problem)
-    calls = [functools.partial(run, copy) for copy in copies]
+    returned: list[torch.Tensor | None] = [None] * len(copies)
+
+    def call(index: int) -> None:
+        returned[index] = run(copies[index])
+
+    calls = [functools.partial(call, index) for index in range(len(copies))]
     timing = measure.time_calls(calls, sampling, compute="all" if sampling.check else "sampled")
     if not sampling.check:
         return timing, None
+    for copy, result in zip(copies, returned, strict=True):
+        if result is not None:
+            copy.d.copy_(result)
     error = copies[0].check(recipe) if recipe else copies[0].check()
     bits = copies[0].d.view(torch.uint8)
     for copy in copies[1:]:
@@ -113,7 +120,7 @@ def _baseline(problem: AnyProblem, name: str, sampling: Sampling) -> Result:
     return dataclasses.replace(_result(problem, name, how, timing=timing, error=error), bytes=computed.bytes)
 
 
-def _fastest(problem: AnyProblem, baseline: Baseline) -> tuple[str, Callable[[Any], None]]:
+def _fastest(problem: AnyProblem, baseline: Baseline) -> tuple[str, Run]:
     """The fastest candidate that can run."""
     times, failures = [], []
     candidates = list(baseline.candidates(problem))

@@ -24,11 +24,11 @@ _GROUPINGS = {"dense": 0, "contiguous": 1, "masked": 2}
 def gemm(
     a, b, d, sfa, sfb, layout, M, N, K, sfa_group, sfa_row, sfa_k,
     SCALED: tl.constexpr, GROUPING: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    GROUP_M: tl.constexpr,
+    GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
 ):  # fmt: skip
     """d[m, n] = sum_k a[m, k] b[n, k]. If SCALED, each 128 of K are multiplied with the scales of a's row and of b's
     block of 128 x 128. K is a multiple of BK. With GROUPING 1, `layout` has the group of each row, with 2 the number of
-    each group's rows."""
+    each group's rows. With SPLIT_K > 1, d is [SPLIT_K, M, N], the sum of each part of K, and there are no groups."""
     row_tiles, column_tiles = tl.cdiv(M, BM), tl.cdiv(N, BN)
     program = tl.program_id(0)
     row_tile, column_tile = tl.swizzle2d(
@@ -53,14 +53,20 @@ def gemm(
         sfa += group * sfa_group
         sfb += group * tl.cdiv(N, 128) * (K // 128)
     columns = column_tile * BN + tl.arange(0, BN)
-    depth = tl.arange(0, BK)
+    blocks = K // BK
+    first, last = 0, blocks
+    if SPLIT_K > 1:
+        part = tl.program_id(1)
+        first, last = part * blocks // SPLIT_K, (part + 1) * blocks // SPLIT_K
+        d += part.to(tl.int64) * M * N
+    depth = first * BK + tl.arange(0, BK)
     # Rows past the end wrap around to the first rows, instead of being masked.
     x_rows, y_rows = rows % M, columns % N
     x = a + x_rows[:, None] * K + depth[None, :]
     y = b + y_rows[None, :] * K + depth[:, None]
     x_scales, y_scales = sfa + x_rows * sfa_row, sfb + y_rows // 128 * (K // 128)
     accumulator = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, K // BK):
+    for k in range(first, last):
         if SCALED:
             scales = tl.load(x_scales + k * sfa_k)[:, None] * tl.load(y_scales + k)[None, :]
             accumulator += tl.dot(tl.load(x), tl.load(y)) * scales
@@ -72,15 +78,29 @@ def gemm(
     tl.store(d + rows[:, None] * N + columns[None, :], accumulator.to(d.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def sum_of_parts(parts, d, size, SPLIT_K: tl.constexpr, BLOCK: tl.constexpr):
+    """d = the sum of SPLIT_K parts, each with `size` elements."""
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < size
+    total = tl.zeros((BLOCK,), tl.float32)
+    for part in tl.static_range(SPLIT_K):
+        total += tl.load(parts + part * size + places, mask=inside)
+    tl.store(d + places, total.to(d.dtype.element_ty), mask=inside)
+
+
 class Config(NamedTuple):
     BM: int
     BN: int
     num_warps: int
     num_stages: int
     GROUP_M: int = 8
+    SPLIT_K: int = 1
 
     def __str__(self) -> str:
-        return f"{self.BM}x{self.BN}, {self.num_warps} warps, {self.num_stages} stages, groups of {self.GROUP_M}"
+        split = f", K split in {self.SPLIT_K}" if self.SPLIT_K > 1 else ""
+        tile = f"{self.BM}x{self.BN}, {self.num_warps} warps, {self.num_stages} stages, groups of {self.GROUP_M}"
+        return tile + split
 
 
 _SMALL = tuple(Config(16, bn, warps, stages) for bn in (32, 64, 128) for warps in (2, 4) for stages in (2, 3))
@@ -102,6 +122,8 @@ _LARGE = (
     Config(256, 256, 8, 2, 4),
 )
 _BLOCK_K_BYTES = 128
+_CUS = 304
+_SUM_BLOCK = 1024
 
 
 def configurations(problem: Problem) -> tuple[Config, ...]:
@@ -110,7 +132,17 @@ def configurations(problem: Problem) -> tuple[Config, ...]:
     configs = _SMALL if m <= 16 else _MEDIUM if m <= 128 else _LARGE
     if problem.op.endswith("contiguous"):  # all rows of a tile must belong to one group
         configs = tuple(config for config in configs if config.BM <= 128) + _MEDIUM
-    return configs
+    if problem.group_sizes:
+        return configs
+    return configs + tuple(split for config in configs for split in _splits(problem, config))
+
+
+def _splits(problem: Problem, config: Config) -> Iterator[Config]:
+    """The configuration with K split, where its tiles leave CUs without work."""
+    m, n, k, _ = problem.shape
+    tiles = ceil_div(m, config.BM) * ceil_div(n, config.BN)
+    blocks = k * data_and_scales(problem.a)[0].itemsize // _BLOCK_K_BYTES
+    return (config._replace(SPLIT_K=parts) for parts in (2, 4, 8) if parts <= blocks // 2 and tiles * parts // 2 < _CUS)
 
 
 def missing(problem: Problem) -> str:
@@ -131,9 +163,12 @@ def run(problem: Problem, config: Config) -> None:
     n = b.shape[-2]
     grid = (ceil_div(m, config.BM) * ceil_div(n, config.BN), *groups)
     scales_strides = (1, 1, 1) if sfa is None else ((*sfa.stride(),) if groups else (1, *sfa.stride()))
+    parts = problem.d
+    if config.SPLIT_K > 1:
+        grid = (*grid, config.SPLIT_K)
+        parts = torch.empty(config.SPLIT_K, m, n, device=a.device)
     # Unused pointers need a placeholder.
-    unused = problem.d
-    pointers = a, b, problem.d, *(unused if t is None else t for t in (sfa, sfb, problem.layout))
+    pointers = a, b, parts, *(problem.d if t is None else t for t in (sfa, sfb, problem.layout))
     constants = {
         "SCALED": sfa is not None,
         "GROUPING": _GROUPINGS[grouping],
@@ -141,7 +176,11 @@ def run(problem: Problem, config: Config) -> None:
         "matrix_instr_nonkdim": 16,
         **config._asdict(),
     }
-    _launch(grid, *pointers, m, n, k, *scales_strides, **constants)
+    _launch(gemm, grid, *pointers, m, n, k, *scales_strides, **constants)
+    if config.SPLIT_K > 1:
+        size = problem.d.numel()
+        summed = {"SPLIT_K": config.SPLIT_K, "BLOCK": _SUM_BLOCK}
+        _launch(sum_of_parts, (ceil_div(size, _SUM_BLOCK),), parts, problem.d, size, **summed)
 
 
 def candidates(problem: Problem) -> Iterator[tuple[str, Callable[[Problem], None]]]:
@@ -149,8 +188,8 @@ def candidates(problem: Problem) -> Iterator[tuple[str, Callable[[Problem], None
         yield str(config), functools.partial(run, config=config)
 
 
-def _launch(grid: tuple[int, ...], *arguments: torch.Tensor | int, **constants: Any) -> None:
+def _launch(kernel: Any, grid: tuple[int, ...], *arguments: torch.Tensor | int, **constants: Any) -> None:
     if hip.runtime().is_simulated:
-        triton_launch.run(gemm, grid, *arguments, **constants)
+        triton_launch.run(kernel, grid, *arguments, **constants)
     else:
-        gemm[grid](*arguments, **constants)
+        kernel[grid](*arguments, **constants)

@@ -185,6 +185,20 @@ def test_triton_computes_the_same(op, device):
     assert problem.check() <= 1
 
 
+@pytest.mark.parametrize("op", ["fp8_gemm_nt", "bf16_gemm_nt"])
+def test_triton_splits_k(op, device):
+    triton_gemm = pytest.importorskip("deep_gemm_rocm.benchmarks.triton_gemm")
+    problem = problems.make(op, Shape(20, 130, 640), device)
+    splits = {config.SPLIT_K for config in triton_gemm.configurations(problem)}
+    assert splits == ({1, 2} if op.startswith("fp8") else {1, 2, 4})
+    problem.d.fill_(torch.nan)
+    triton_gemm.run(problem, triton_gemm.Config(32, 64, 4, 2, SPLIT_K=2))
+    assert problem.check() <= 1
+    large = problems.make(op, Shape(20, 130, 640), "meta")
+    large = dataclasses.replace(large, shape=Shape(4096, 24576, 1536))
+    assert {config.SPLIT_K for config in triton_gemm.configurations(large)} == {1}
+
+
 def test_at_least_eight_triton_configurations(device):
     triton_gemm = pytest.importorskip("deep_gemm_rocm.benchmarks.triton_gemm")
     problem = problems.make("bf16_gemm_nt", DENSE, device)
@@ -295,21 +309,55 @@ def test_models_have_shapes():
     assert str(Shape(1, 2, 3)) == "1x2x3"
 
 
-def test_summary_compares_equal_problems():
-    def result(by, shape, microseconds):
-        return Result("fp8_gemm_nt", shape, by, "", 1, 1, True, Timing(microseconds, 0, 0), 0.5)
+def test_summary_compares_equal_problems_by_regime():
+    def result(by, shape, microseconds, flops):
+        return Result("fp8_gemm_nt", shape, by, "", flops, 10**6, True, Timing(microseconds, 0, 0), 0.5)
 
-    small, large = Shape(1, 2, 3), Shape(4, 5, 6)
+    times = {  # ours, Triton's and AITER's
+        (Shape(1, 2, 3), 10**6): (10.0, 20.0, 5.0),
+        (Shape(4, 5, 6), 10**6): (10.0, 5.0, 40.0),
+        (Shape(7, 8, 9), 5 * 10**8): (10.0, 30.0, 30.0),
+        (Shape(10, 11, 12), 10**9): (10.0, 40.0, 20.0),
+    }
+    names = (suite.OURS, "triton", "aiter")
     results = [
-        result(suite.OURS, small, 10.0),
-        result("triton", small, 20.0),
-        result(suite.OURS, large, 10.0),
-        result("triton", large, 5.0),
+        result(by, shape, time, flops)
+        for (shape, flops), of in times.items()
+        for by, time in zip(names, of, strict=True)
     ]
-    assert report.speedups(results) == {"triton": {"fp8_gemm_nt 1x2x3": 2.0, "fp8_gemm_nt 4x5x6": 0.5}}
-    (line,) = report.summary(results)
-    assert "1.00 times" in line
-    assert "0.50, fp8_gemm_nt 4x5x6" in line
+    assert report.speedups(results)["triton"]["fp8_gemm_nt 4x5x6"] == 0.5
+    lines = report.summary(results)
+    assert len(lines) == 9
+    assert lines[0] == (
+        "memory-bound: triton takes 1.00 times as long (geometric mean of 2, least 0.50, fp8_gemm_nt 4x5x6)"
+    )
+    means = [
+        (*line.partition(" takes ")[0].split(": "), float(line.partition(" takes ")[2].split()[0])) for line in lines
+    ]
+    assert means == [
+        ("memory-bound", "triton", 1.0), ("in between", "triton", 3.0), ("compute-bound", "triton", 4.0),
+        ("memory-bound", "aiter", 1.41), ("in between", "aiter", 3.0), ("compute-bound", "aiter", 2.0),
+        ("memory-bound", "the best baseline", 0.5), ("in between", "the best baseline", 3.0),
+        ("compute-bound", "the best baseline", 2.0),
+    ]  # fmt: skip
+    only = [result for result in results if result.by != "aiter"]
+    assert len(report.summary(only)) == 3
+
+
+def test_a_baselines_returned_result_is_what_is_checked(monkeypatch, device):
+    def returning(problem, change=0.0):
+        right = problem.copy()
+        right.run()
+        right.d[1, 2] += change
+        return right.d
+
+    ways = {"right": returning, "wrong": lambda problem: returning(problem, 1000.0)}
+    for name, way in ways.items():
+        monkeypatch.setitem(BASELINES, name, Baseline(lambda _: "", lambda _, way=way: [("one", way)]))
+    _, right, wrong = suite.run("fp8_gemm_nt", [DENSE], ["right", "wrong"], ONCE, lambda _: None)
+    assert right.timing
+    assert right.error <= 1
+    assert "1 of" in wrong.missing
 
 
 def test_page_has_every_problem_and_its_picture(tmp_path):
