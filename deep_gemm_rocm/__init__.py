@@ -25,6 +25,14 @@ from .api.drop_in import (
     transform_sf_into_required_layout,
 )
 from .api.einsum import einsum, fp8_einsum
+from .api.fp4 import (
+    cast_back_from_fp4,
+    ceil_to_ue8m0,
+    pack_ue8m0_to_int,
+    per_token_cast_to_fp4,
+    transpose_packed_fp4,
+    unpack_ue8m0_from_int,
+)
 from .api.gemm import (
     bf16_gemm_nn,
     bf16_gemm_nt,
@@ -114,7 +122,9 @@ __all__ = [
     "bf16_gemm_tt",
     "bf16_m_grouped_gemm_nt_masked",
     "calc_diff",
+    "cast_back_from_fp4",
     "ceil_div",
+    "ceil_to_ue8m0",
     "convert_fp8_fn_to_fnuz",
     "cublaslt_gemm_nn",
     "cublaslt_gemm_nt",
@@ -172,8 +182,10 @@ __all__ = [
     "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous",
     "m_grouped_gemm_fp8_fp8_bf16_nt_masked",
     "mla_decode",
+    "pack_ue8m0_to_int",
     "per_block_cast_to_fp8",
     "per_channel_cast_to_fp8",
+    "per_token_cast_to_fp4",
     "per_token_cast_to_fp8",
     "set_block_size_multiple_of",
     "set_compile_mode",
@@ -186,6 +198,8 @@ __all__ = [
     "stream",
     "tf32_hc_prenorm_gemm",
     "transform_sf_into_required_layout",
+    "transpose_packed_fp4",
+    "unpack_ue8m0_from_int",
     "warmup_kernels",
     "wgrad_gemm_fp8_fp8_fp32_nt",
 ]

@@ -137,12 +137,13 @@ def configurations(problem: Problem) -> tuple[Config, ...]:
     return configs + tuple(split for config in configs for split in _splits(problem, config))
 
 
-def _splits(problem: Problem, config: Config) -> Iterator[Config]:
-    """The configuration with K split, where its tiles leave CUs without work."""
+def _splits(problem: Problem, config: Config) -> list[Config]:
+    """The configuration with K split, where its tiles leave CUs without work: as far as useful, and half as far."""
     m, n, k, _ = problem.shape
     tiles = ceil_div(m, config.BM) * ceil_div(n, config.BN)
     blocks = k * data_and_scales(problem.a)[0].itemsize // _BLOCK_K_BYTES
-    return (config._replace(SPLIT_K=parts) for parts in (2, 4, 8) if parts <= blocks // 2 and tiles * parts // 2 < _CUS)
+    splits = [parts for parts in (2, 4, 8) if parts <= blocks // 2 and tiles * parts // 2 < _CUS]
+    return [config._replace(SPLIT_K=parts) for parts in splits[-2:]]
 
 
 def missing(problem: Problem) -> str:

@@ -57,6 +57,12 @@ CONTRACT = {
         )
         for layout in ("nt", "tn")
     },
+    "per_token_cast_to_fp4": "x, use_ue8m0, gran_k=128, use_packed_ue8m0=False",
+    "cast_back_from_fp4": "packed, sf, gran_k=128, use_packed_ue8m0=False",
+    "transpose_packed_fp4": "a",
+    "ceil_to_ue8m0": "x",
+    "pack_ue8m0_to_int": "x",
+    "unpack_ue8m0_from_int": "packed_sf",
     "k_grouped_bf16_gemm_tn_contiguous": (
         "a, b, d, ks_cpu, grouped_layout, c=None, compiled_dims='mn', use_psum_layout=False"
     ),
