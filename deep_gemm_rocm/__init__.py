@@ -9,6 +9,7 @@ from .api.casts import (
     get_tma_aligned_size,
     per_block_cast_to_fp8,
     per_channel_cast_to_fp8,
+    per_custom_dims_cast_to_fp8,
     per_token_cast_to_fp8,
     shuffle_weight,
 )
@@ -185,6 +186,7 @@ __all__ = [
     "pack_ue8m0_to_int",
     "per_block_cast_to_fp8",
     "per_channel_cast_to_fp8",
+    "per_custom_dims_cast_to_fp8",
     "per_token_cast_to_fp4",
     "per_token_cast_to_fp8",
     "set_block_size_multiple_of",

@@ -6,6 +6,8 @@ As in DeepGEMM, multiplying FP8 values with their scale dequantises them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ..checks import check_int, check_tensor
@@ -98,6 +100,34 @@ def per_channel_cast_to_fp8(
     _check_castable(x, gran_k, fp8_max)
     data, scales = _cast_blocks(x.T, 1, use_ue8m0, fp8_max)
     return data.T.contiguous(), scales.T.contiguous()
+
+
+@through_host
+def per_custom_dims_cast_to_fp8(
+    x: torch.Tensor, dims: Sequence[int], use_ue8m0: bool, *, fp8_max: float = FP8_MAX
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantises a tensor with one scale for each index in some of its dimensions; DeepGEMM's function of this name.
+
+    Args:
+        x: bf16, f16 or fp32, any shape and strides.
+        dims: the dimensions that have scales of their own, such as ``(0,)`` for a scale for each row of a matrix.
+        use_ue8m0, fp8_max: as for ``per_token_cast_to_fp8``.
+
+    Returns:
+        float8_e4m3fnuz of the shape of ``x``, and fp32 scales of the shape of ``dims`` without dimensions of 1.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above.
+    """
+    _check_values(x, fp8_max)
+    if not isinstance(dims, (tuple, list)):
+        raise TypeError(f"dims must be a tuple of dimensions, got {type(dims).__name__}")
+    kept = {check_int("dims", dim, 0, x.dim() - 1) for dim in dims}
+    shared = tuple(dim for dim in range(x.dim()) if dim not in kept)
+    if not shared or not x.numel():
+        raise ValueError(f"dims must leave elements of x that share a scale, got {dims} for shape {tuple(x.shape)}")
+    scaled, scales = _scale(x.detach().float(), shared, use_ue8m0, fp8_max)
+    return scaled.to(FP8), scales.squeeze()
 
 
 @through_host
@@ -218,11 +248,15 @@ def convert_fp8_fn_to_fnuz(data: torch.Tensor, scales: torch.Tensor) -> tuple[to
 def _check_castable(x: torch.Tensor, gran_k: int, fp8_max: float) -> None:
     if gran_k != SCALE_BLOCK:
         raise NotImplementedError(f"gran_k must be {SCALE_BLOCK}, what kernels here have scales for, got {gran_k}")
+    _check_values(x, fp8_max)
+    if x.dim() != 2:
+        raise ValueError(f"x must be a matrix, got shape {tuple(x.shape)}")
+
+
+def _check_values(x: torch.Tensor, fp8_max: float) -> None:
     check_tensor("x", x)
     if x.dtype not in _CASTABLE:
         raise TypeError(f"x must be bfloat16, float16 or float32, got {x.dtype}")
-    if x.dim() != 2:
-        raise ValueError(f"x must be a matrix, got shape {tuple(x.shape)}")
     if not isinstance(fp8_max, (int, float)):
         raise TypeError(f"fp8_max must be a number, got {type(fp8_max).__name__}")
     if not 0 < fp8_max <= FP8_MAX:
@@ -237,13 +271,19 @@ def _cast_blocks(
     padding = (0, k_blocks * SCALE_BLOCK - k, 0, row_blocks * block_rows - rows)
     padded = torch.nn.functional.pad(x.detach().float(), padding)
     blocks = padded.view(row_blocks, block_rows, k_blocks, SCALE_BLOCK)
-    largest = blocks.abs().amax(dim=(1, 3))
+    scaled, scales = _scale(blocks, (1, 3), use_ue8m0, fp8_max)
+    return scaled.view(padded.shape)[:rows, :k].contiguous().to(FP8), scales[:, 0, :, 0]
+
+
+def _scale(
+    x: torch.Tensor, shared: tuple[int, ...], use_ue8m0: bool, fp8_max: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Divides fp32 values by scales that are shared along some dimensions, which the scales have with size 1."""
+    largest = x.abs().amax(dim=shared, keepdim=True)
     # Scales are at least the smallest normal number, so that blocks of zeros or tiny values don't divide by 0.
     scales = (largest / fp8_max).clamp_min(torch.finfo(torch.float32).tiny)
     if use_ue8m0:
         mantissa, exponent = torch.frexp(scales)  # a power of two has mantissa 0.5
         rounded = torch.ldexp(torch.ones_like(scales), exponent - (mantissa == 0.5).int())
         scales = torch.where(scales.isfinite(), rounded, scales)
-    scaled = (blocks / scales[:, None, :, None]).clamp(-fp8_max, fp8_max)
-    data = scaled.view(padded.shape)[:rows, :k].contiguous().to(FP8)
-    return data, scales
+    return (x / scales).clamp(-fp8_max, fp8_max), scales

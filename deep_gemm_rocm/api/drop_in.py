@@ -15,6 +15,7 @@ from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
 from .casts import NO_UE8M0, get_mn_major_tma_aligned_tensor
 from .mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits
 
+_DEEP_GEMM_VERSION = "2.8.1"  # whose functions have counterparts here
 _NO_CUBLASLT = "there is no cuBLASLt for AMD's hardware; use bf16_gemm_{layout}"
 
 
@@ -173,7 +174,8 @@ def install_as_deep_gemm() -> None:
     """Makes ``import deep_gemm`` find this package, for programs that were written for DeepGEMM.
 
     ``deep_gemm``, ``deep_gemm.utils``, ``deep_gemm.utils.layout``, ``deep_gemm.utils.math`` and ``deep_gemm.testing``
-    then have this package's public names. This isn't done automatically, since some programs take an installed
+    then have this package's public names, the last those of ``deep_gemm_rocm.testing`` as well. ``__version__`` is that
+    of the DeepGEMM whose interface this is, 2.8.1. This isn't done automatically, since some programs take an installed
     ``deep_gemm`` for a sign of NVIDIA's hardware. Repeated calls change nothing.
 
     Raises:
@@ -194,8 +196,11 @@ def install_as_deep_gemm() -> None:
             module.__path__ = []
         module.__file__ = public.__file__
         module.__implementation__ = public
-        module.__all__ = list(public.__all__)
-        vars(module).update({public_name: getattr(public, public_name) for public_name in public.__all__})
+        module.__version__ = _DEEP_GEMM_VERSION
+        sources = (public, public.testing) if name == "deep_gemm.testing" else (public,)
+        members = {member: getattr(source, member) for source in sources for member in source.__all__}
+        module.__all__ = list(members)
+        vars(module).update(members)
         sys.modules[name] = module
         parent, _, child = name.rpartition(".")
         if parent:

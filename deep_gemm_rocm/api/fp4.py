@@ -55,10 +55,11 @@ def per_token_cast_to_fp4(
         raise ValueError(f"x must be a matrix, got shape {tuple(x.shape)}")
     if x.shape[1] % 2:
         raise ValueError(f"x must have an even number of columns, two to a byte, got shape {tuple(x.shape)}")
-    check_int("gran_k", gran_k, 1)
+    gran_k = check_int("gran_k", gran_k, 1)
     if check_bool("use_packed_ue8m0", use_packed_ue8m0) and not check_bool("use_ue8m0", use_ue8m0):
         raise ValueError("use_packed_ue8m0 needs use_ue8m0=True: only powers of two can be packed")
     rows, k = x.shape
+    gran_k = min(gran_k, max(k, 1))
     blocks = ceil_div(k, gran_k)
     padded = torch.nn.functional.pad(x.detach().float(), (0, blocks * gran_k - k)).view(rows, blocks, gran_k)
     scales = padded.abs().amax(dim=2).clamp_min(_LEAST_AMAX) / _FP4_MAX
@@ -165,7 +166,7 @@ def pack_ue8m0_to_int(x: torch.Tensor) -> torch.Tensor:
     if not x.dim() or x.shape[-1] % _EXPONENTS_IN_INT:
         raise ValueError(f"x must have a multiple of {_EXPONENTS_IN_INT} columns, got shape {tuple(x.shape)}")
     bits = x.contiguous().view(torch.int32)
-    if ((bits < 0) | (bits & _FRACTION != 0)).any():
+    if not x.is_meta and ((bits < 0) | (bits & _FRACTION != 0)).any():
         raise ValueError("x must be powers of two; ceil_to_ue8m0 makes them")
     return (bits >> _EXPONENT_SHIFT).to(torch.uint8).view(torch.int32)
 

@@ -32,22 +32,24 @@ get_k_alignment_for_contiguous_layout = get_mk_alignment_for_contiguous_layout
 get_m_alignment_for_contiguous_layout = get_mk_alignment_for_contiguous_layout
 
 
-def get_theoretical_mk_alignment_for_contiguous_layout(expected_m: int | None = None) -> int:
-    """The best alignment for groups of about ``expected_m`` rows.
+def get_theoretical_mk_alignment_for_contiguous_layout(
+    expected_m: int | None = None, num_groups: int | None = None
+) -> int:
+    """The alignment for groups of about ``expected_m`` rows, or of that many in ``num_groups`` groups together.
 
-    Args:
-        expected_m: rows of a group; None for many.
+    As in DeepGEMM on SM90 it is 128 for all: serving stacks quantise activations in blocks of 128 rows. A program that
+    wants less padding in small groups may set a smaller alignment by ``set_mk_alignment_for_contiguous_layout``.
 
     Returns:
-        16, 32, 64 or 128: the smallest of them that is at least ``expected_m``, else 128.
+        128.
 
     Raises:
-        TypeError, ValueError: ``expected_m`` is not a positive int.
+        TypeError, ValueError: an argument is neither None nor a positive int.
     """
-    if expected_m is None:
-        return _ALIGNMENTS[-1]
-    check_int("expected_m", expected_m, 1)
-    return next((alignment for alignment in _ALIGNMENTS if alignment >= expected_m), _ALIGNMENTS[-1])
+    for name, value in (("expected_m", expected_m), ("num_groups", num_groups)):
+        if value is not None:
+            check_int(name, value, 1)
+    return _ALIGNMENTS[-1]
 
 
 def set_num_sms(new_num_sms: int) -> None:

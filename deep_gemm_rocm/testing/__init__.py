@@ -1,6 +1,7 @@
 """Problems, oracles and guarded outputs, shared by tests, the demo and benchmarks."""
 
 from .attention import AttentionReference, attention_reference, logits_reference, visible_keys
+from .deepgemm import assert_bitwise_equal, count_bytes, get_arch_major, ignore_env, test_filter
 from .generators import GuardedOutput, activations, gemm_problem, grouped_weights, weights
 from .numerics import (
     Accuracy,
@@ -23,15 +24,20 @@ __all__ = [
     "assert_accurate",
     "assert_accurate_in_sums",
     "assert_accurately_quantised",
+    "assert_bitwise_equal",
     "attention_reference",
     "bench",
     "bench_kineto",
     "calc_diff",
+    "count_bytes",
     "gemm_problem",
     "gemm_reference",
+    "get_arch_major",
     "grouped_weights",
+    "ignore_env",
     "logits_reference",
     "measure",
+    "test_filter",
     "visible_keys",
     "weights",
 ]

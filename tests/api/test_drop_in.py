@@ -23,7 +23,7 @@ _LENGTHS = "cu_seq_len_k_start, cu_seq_len_k_end, clean_logits=True, max_seqlen_
 _PAGED = "q, kv_cache, weights, context_lens, block_table, schedule_meta, max_context_len, clean_logits=False"
 _GROUPED_V1 = "lhs, rhs, out"
 
-# The signatures of DeepGEMM 2.6.1, from its bindings and its Python files.
+# The signatures of DeepGEMM, from its bindings and its Python files.
 CONTRACT = {
     **{
         f"{family}_gemm_{layout}": _DENSE.format(dims=dims)
@@ -88,7 +88,7 @@ CONTRACT = {
     "get_mk_alignment_for_contiguous_layout": "",
     "get_m_alignment_for_contiguous_layout": "",
     "get_k_alignment_for_contiguous_layout": "",
-    "get_theoretical_mk_alignment_for_contiguous_layout": "expected_m=None",
+    "get_theoretical_mk_alignment_for_contiguous_layout": "expected_m=None, num_groups=None",
     "set_num_sms": "new_num_sms",
     "get_num_sms": "",
     "set_tc_util": "new_tc_util",
@@ -99,6 +99,7 @@ CONTRACT = {
     "set_block_size_multiple_of": "new_value",
     "per_token_cast_to_fp8": "x, use_ue8m0, gran_k=128, use_packed_ue8m0=False",
     "per_channel_cast_to_fp8": "x, use_ue8m0, gran_k=128",
+    "per_custom_dims_cast_to_fp8": "x, dims, use_ue8m0",
     "per_block_cast_to_fp8": "x, use_ue8m0, gran_k=128",
     "ceil_div": "x, y",
     "align": "x, y",
@@ -159,11 +160,13 @@ import deep_gemm
 import deep_gemm.utils.layout
 import deep_gemm.utils.math
 from deep_gemm import *
-from deep_gemm.testing import bench_kineto, calc_diff
+from deep_gemm.testing import assert_bitwise_equal, bench_kineto, calc_diff, count_bytes
+from deep_gemm.testing import get_arch_major, ignore_env, test_filter
 from deep_gemm.utils import per_token_cast_to_fp8
 from deep_gemm.utils.layout import get_mn_major_tma_aligned_tensor
 assert fp8_gemm_nt is deep_gemm.fp8_gemm_nt is deep_gemm_rocm.fp8_gemm_nt
 assert deep_gemm.utils.layout.get_mn_major_tma_aligned_tensor is deep_gemm_rocm.get_mn_major_tma_aligned_tensor
+assert deep_gemm.__version__ == "2.8.1" and not hasattr(deep_gemm, "test_filter")
 assert getattr(deep_gemm, "no_such_function", None) is None
 for name in ("deep_gemm", "deep_gemm.utils", "deep_gemm.utils.layout", "deep_gemm.utils.math", "deep_gemm.testing"):
     spec = importlib.util.find_spec(name)

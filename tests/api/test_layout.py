@@ -192,3 +192,31 @@ def test_casts_refuse_what_is_no_tensor(cast):
             cast(x)
     with pytest.raises(TypeError, match="fp8_max must be a number, got str"):
         cast(torch.ones(2, 2), fp8_max="240")
+
+
+@pytest.mark.parametrize(("shape", "dims"), [((5, 70), (0,)), ((5, 70), (1,)), ((3, 4, 20), (0, 2)), ((6, 8), ())])
+@pytest.mark.parametrize("use_ue8m0", [False, True])
+def test_a_scale_for_each_index_of_some_dimensions(shape, dims, use_ue8m0):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).bfloat16()
+    data, scales = dg.per_custom_dims_cast_to_fp8(x, dims, use_ue8m0)
+    assert (data.dtype, data.shape, scales.shape) == (FP8, x.shape, tuple(shape[dim] for dim in dims))
+    spread = scales.double().view([size if dim in dims else 1 for dim, size in enumerate(shape)])
+    largest = x.double().abs().amax(dim=[dim for dim in range(len(shape)) if dim not in dims], keepdim=True) / 240
+    expected = torch.exp2(largest.log2().ceil()) if use_ue8m0 else largest
+    torch.testing.assert_close(spread, expected.broadcast_to(spread.shape), rtol=1e-7, atol=0)
+    error = (data.double() * spread - x.double()).abs()
+    assert (error <= torch.maximum(x.double().abs() / 16, spread * 2.0**-11) * 1.0001).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "error", "message"),
+    [
+        ((4, 5), (2,), ValueError, "dims must be at most 1"),
+        ((4, 5), (0, 1), ValueError, "dims must leave elements"),
+        ((0, 5), (1,), ValueError, "dims must leave elements"),
+        ((4, 5), (0.0,), TypeError, "dims must be an int"),
+    ],
+)
+def test_bad_dimensions(shape, dims, error, message):
+    with pytest.raises(error, match=message):
+        dg.per_custom_dims_cast_to_fp8(torch.ones(shape), dims, False)
