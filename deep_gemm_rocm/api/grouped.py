@@ -50,7 +50,8 @@ def m_grouped_fp8_gemm_nt_contiguous(
             show as NaN: the rows of a group that doesn't exist, or that isn't the group of their tile.
         use_psum_layout: whether ``grouped_layout`` is int32 [G] instead, one past each group's last row. Group g starts
             at the end of group g - 1, rounded up to the alignment. Rows after the last group's padding are not written.
-        ensure_zero_padding: whether to write zeros into padding rows; otherwise they are not written.
+        ensure_zero_padding: with ``use_psum_layout``, whether zeros are written into padding rows; otherwise they are
+            not written. Without ``use_psum_layout`` they always are, as in DeepGEMM where ``a`` has zeros there.
         expected_m_for_psum_layout: about how many rows a group has. It affects the choice of a kernel, but no result.
         bias, epilogue: as for ``gemm_fp8``; ``bias`` is [G, N] with contiguous rows any distance apart.
         m_indices: another name for ``grouped_layout``.
@@ -365,7 +366,7 @@ def _contiguous(
         config = _choose(gemm, expected_m or ceil_div(gemm.m, gemm.groups), num_groups=gemm.groups)
     else:
         config = _choose(gemm, gemm.m, max_block_m=settings.values().alignment)
-    return gemm_launch(config, gemm, arguments, write_padding=ensure_zero_padding)
+    return gemm_launch(config, gemm, arguments, write_padding=use_psum_layout and ensure_zero_padding)
 
 
 def _masked(

@@ -123,7 +123,7 @@ def gemm_launch(
         config: the configuration; its ``kind`` decides how the other arguments are used, see ``GemmKind``.
         gemm: the problem's sizes.
         arguments: as ``check_gemm`` returns them: matrices [rows, columns] or, if grouped, [groups, rows, columns].
-        write_padding: whether zeros are written into padding rows; otherwise they aren't written.
+        write_padding: whether zeros are written into padding rows of the psum layout; otherwise they aren't written.
         head_splits: columns of each head in ``d``: left, in the gap, and right.
         made: see ``Launch``.
     """

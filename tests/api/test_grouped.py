@@ -64,8 +64,7 @@ class Contiguous:
         padding = self.ids < 0
         if psum:
             padding[m - self.tail :] = False
-        if not zero_padding:
-            padding[:] = False
+            padding &= zero_padding
         output.assert_intact((self.ids >= 0) | padding)
         assert (output.tensor[padding] == 0).all()
         for group, (start, end) in enumerate(zip(self.starts, self.ends.tolist(), strict=True)):
@@ -283,38 +282,37 @@ def test_same_bits_as_dense():
         assert torch.equal(result.view(torch.int16), torch.cat(expected).view(torch.int16))
 
 
-def each_contiguous_tile_and_padding(test):
+def each_contiguous_tile(test):
     tiles = [config for config in GROUPED if config.kind.grouping == "contiguous"]
-    test = pytest.mark.parametrize("config", tiles, ids=config_id)(test)
-    return pytest.mark.parametrize("zero_padding", [True, False], ids=["zeros", "as it was"])(test)
+    return pytest.mark.parametrize("config", tiles, ids=config_id)(test)
 
 
-def check_contiguous(problem: Contiguous, groups: Sequence[int], *, zero_padding: bool) -> torch.Tensor:
+def check_contiguous(problem: Contiguous, groups: Sequence[int]) -> torch.Tensor:
     """Checks the padding, and the rows of these groups."""
     d = torch.full((len(problem.ids), problem.n), 7.0).bfloat16()
-    dg.m_grouped_fp8_gemm_nt_contiguous(problem.a, problem.b, d, problem.ids, ensure_zero_padding=zero_padding)
-    assert (d[problem.ids < 0] == (0 if zero_padding else 7)).all()
+    dg.m_grouped_fp8_gemm_nt_contiguous(problem.a, problem.b, d, problem.ids)
+    assert (d[problem.ids < 0] == 0).all()
     for group in groups:
         rows = problem.ids == group
         check(d[rows], [t.view(torch.uint8)[rows].view(t.dtype) for t in problem.a], [t[group] for t in problem.b])
     return d
 
 
-@each_contiguous_tile_and_padding
-def test_padding_between_rows_of_a_group(use_config, config, zero_padding):
+@each_contiguous_tile
+def test_padding_between_rows_of_a_group(use_config, config):
     use_config(config)
     problem = Contiguous([100, 40], 128, n=40, k=256)
     problem.ids[[0, 17, 64, 140]] = -1
-    check_contiguous(problem, [0, 1], zero_padding=zero_padding)
+    check_contiguous(problem, [0, 1])
 
 
-@each_contiguous_tile_and_padding
-def test_padding_between_rows_of_no_group(use_config, config, zero_padding):
+@each_contiguous_tile
+def test_padding_between_rows_of_no_group(use_config, config):
     use_config(config)
     problem = Contiguous([100, 40], 128, n=40, k=256)
     problem.ids[:100] = 2
     problem.ids[[0, 17, 64]] = -1
-    d = check_contiguous(problem, [1], zero_padding=zero_padding)
+    d = check_contiguous(problem, [1])
     assert d[problem.ids == 2].isnan().all()
 
 

@@ -329,7 +329,7 @@ class Grouped(Problem):
             padding = ids < 0
             if self.grouping == "psum":
                 padding[starts[-1] :] = False
-            padding &= self.zero_padding
+                padding &= self.zero_padding
             psum = self.grouping == "psum"
             function = getattr(dg, f"m_grouped_{family}_gemm_{self.layout}_contiguous")
             keywords = {"use_psum_layout": psum, "ensure_zero_padding": self.zero_padding, **self.keywords}

@@ -62,21 +62,21 @@ class OutputBuffer {
     return values;
   }
 
-  DG_DEVICE void store_vector(const Values& values, bool stored, int row, int column) const {
-    buffer_.store(values, stored ? offset(row, column) : kOutOfBounds);
+  DG_DEVICE void store_vector(const Values& values, int row, int column) const {
+    buffer_.store(values, offset(row, column));
   }
 
-  DG_DEVICE void store(const Values& values, bool stored, int row, int column) const {
+  DG_DEVICE void store(const Values& values, int row, int column) const {
     if (aligned_) {
-      store_vector(values, stored, row, column);
+      store_vector(values, row, column);
     } else {
 #pragma unroll
-      for (int e = 0; e < kVector; ++e) store_element(values[e], stored, row, column + e);
+      for (int e = 0; e < kVector; ++e) store_element(values[e], row, column + e);
     }
   }
 
-  DG_DEVICE void store_element(Element value, bool stored, int row, int column) const {
-    buffer_.template store<Element>(value, stored ? offset(row, column) : kOutOfBounds);
+  DG_DEVICE void store_element(Element value, int row, int column) const {
+    buffer_.template store<Element>(value, offset(row, column));
   }
 
   DG_DEVICE const Buffer& buffer() const { return buffer_; }
@@ -109,7 +109,6 @@ using OutputOf = OutputBuffer<typename Kind::D, OutputColumns<Kind>, Shape::kBlo
 // The tensors of an epilogue. `bias` starts with the tile's first column, and its next part is `bias_part` further on.
 template <class Kind>
 struct EpilogueTiles {
-  const GemmArguments& args;
   OutputTile<typename Kind::D> d, c;
   OutputColumns<Kind> columns;
   OutputTile<typename Kind::Bias> bias;
@@ -139,11 +138,11 @@ class Epilogue {
     const int lane = lane_id_computed_here();
     float results[Shape::kFragsM][kColumns];
     compute_results(mma, tile, lane, results);
-    if constexpr (Kind::kQuantised) quantise(tile, lane, lds, results);
+    if constexpr (Kind::kQuantised) quantise(lane, lds, results);
     if (d_.is_aligned() && (NumberRounding<D>::kTakesNans || !may_have_nans(results))) {
-      store_rows<true>(tile, lane, results);
+      store_rows<true>(lane, results);
     } else {
-      store_rows<false>(tile, lane, results);
+      store_rows<false>(lane, results);
     }
   }
 
@@ -216,8 +215,8 @@ class Epilogue {
   }
 
   // With kAlignedNumbers, vectors are aligned and results aren't NaN unless NumberRounding takes that.
-  template <bool kAlignedNumbers, class Tile>
-  DG_DEVICE void store_rows(const Tile& tile, int lane, const float (&results)[Shape::kFragsM][kColumns]) const {
+  template <bool kAlignedNumbers>
+  DG_DEVICE void store_rows(int lane, const float (&results)[Shape::kFragsM][kColumns]) const {
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
       const int row = Shape::lane_row(lane, i);
@@ -226,10 +225,10 @@ class Epilogue {
         const int column = Shape::lane_column(lane, first);
         if constexpr (kAlignedNumbers) {
           const auto rounded = NumberRounding<D>::template rounded<kVector>(results[i] + first);
-          d_.store_vector(rounded, tile.is_stored(row, tiles_.args), row, column);
+          d_.store_vector(rounded, row, column);
         } else {
           const auto rounded = Storage<D>::template rounded<kVector>(results[i] + first);
-          d_.store(rounded, tile.is_stored(row, tiles_.args), row, column);
+          d_.store(rounded, row, column);
         }
       }
     }
@@ -238,8 +237,7 @@ class Epilogue {
   // Stores a scale for each row of the tile, and divides the row by it, as per_token_cast_to_fp8 in api/casts.py: the
   // row's largest magnitude becomes the format's, and the scale of a row of zeros is the least normal number. A NaN
   // makes the whole row NaN.
-  template <class Tile>
-  DG_DEVICE void quantise(const Tile& tile, int lane, uint8_t* lds, float (&results)[Shape::kFragsM][kColumns]) const {
+  DG_DEVICE void quantise(int lane, uint8_t* lds, float (&results)[Shape::kFragsM][kColumns]) const {
     constexpr float kLeastScale = __FLT_MIN__;
     float largest[Shape::kFragsM];
 #pragma unroll
@@ -256,8 +254,7 @@ class Epilogue {
       const float scale = exact_scale < kLeastScale ? kLeastScale : exact_scale;
       const float inverse = 1 / scale;
       const bool is_first_lane = Shape::lane_column(lane, 0) == 0;
-      const bool stores_scale = is_first_lane && tile.is_stored(row, tiles_.args);
-      const unsigned scale_offset = stores_scale ? tiles_.sfd.row_offset(row, tiles_.d.rows) : kOutOfBounds;
+      const unsigned scale_offset = is_first_lane ? tiles_.sfd.row_offset(row, tiles_.d.rows) : kOutOfBounds;
       Buffer{tiles_.sfd.first_row, kOutOfBounds}.store(scale, scale_offset);
 #pragma unroll
       for (int column = 0; column < kColumns; ++column) results[i][column] *= inverse;

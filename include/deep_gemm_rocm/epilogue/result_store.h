@@ -18,7 +18,6 @@ DG_DEVICE Epilogue<Kind, Shape> epilogue_of(const GemmArguments& args, const Til
   const int columns = args.n - tile.n;
   const PartOfK k = tile.part_of_k(args);
   return Epilogue<Kind, Shape>({
-      args,
       output_tile<D>(args.d, tile.group, tile.m, tile.n, rows, columns),
       output_tile<D>(args.c, tile.group, tile.m, tile.n, rows, columns),
       OutputColumns<Kind>(args, tile.n),

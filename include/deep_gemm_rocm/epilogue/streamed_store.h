@@ -40,7 +40,7 @@ class StreamedStore {
       const auto values = Storage<D>::template rounded<kVector>(results);
 #pragma unroll 1
       for (int first = 0; first < kColumns; first += kVector) {
-        output.store(values, tile.is_stored(row, args), row, Shape::lane_column(lane, first));
+        output.store(values, row, Shape::lane_column(lane, first));
       }
     }
   }
@@ -63,8 +63,7 @@ class StreamedStore {
       for (int i = 0; i < Shape::kFragsM; ++i) {
         const int row = Shape::lane_row(lane, i);
         const float result = tile.result(row, sums[i][0]);
-        output.store_element(Storage<D>::template rounded<1>(&result)[0], tile.is_stored(row, args), row,
-                             Shape::lane_column(lane, column));
+        output.store_element(Storage<D>::template rounded<1>(&result)[0], row, Shape::lane_column(lane, column));
 #pragma unroll
         for (int next = 1; next < kColumns; ++next) sums[i][next - 1] = sums[i][next];
       }

@@ -75,7 +75,7 @@ DG_DEVICE void sum_of_parts(const SumArguments& args) {
     for (int e = 0; e < kSumVector; ++e) sums[e] += static_cast<float>(c[e]);
   }
   const auto rounded = Storage<D>::template rounded<kSumVector>(sums);
-  sum_row<D>(args.d, row, first_column, columns).store(rounded, true, 0, column);
+  sum_row<D>(args.d, row, first_column, columns).store(rounded, 0, column);
 }
 
 }  // namespace deep_gemm_rocm

@@ -4,8 +4,8 @@
 //   load_layout(args): the part of grouped_layout that is loaded once for all tiles, for the constructor;
 //   max_tiles(args): an upper bound of the number of tiles, on the host;
 //   num_tiles(): the number of tiles;
-//   tile(index, num_tiles): a tile, as a struct derived from Tile with is_stored(row, args) and result(row, sum), the
-//     value stored in a row of the tile whose sum over K is `sum`.
+//   tile(index, num_tiles): a tile, as a struct derived from Tile with result(row, sum), the value stored in a row
+//     of the tile whose sum over K is `sum`.
 // Layouts are read on the device only. Nothing outside the tensors is read or written, whatever layouts hold.
 #pragma once
 
@@ -54,7 +54,6 @@ struct Tile {
 struct TileOfResults : Tile {
   using Streamed = TileOfResults;
   DG_DEVICE const Streamed& streamed() const { return *this; }
-  DG_DEVICE bool is_stored(int, const GemmArguments&) const { return true; }
   DG_DEVICE float result(int, float sum) const { return sum; }
 };
 
@@ -62,7 +61,6 @@ struct TileOfResults : Tile {
 struct TileWithTail : Tile {
   using Streamed = TileWithTail;
   DG_DEVICE const Streamed& streamed() const { return *this; }
-  DG_DEVICE bool is_stored(int, const GemmArguments&) const { return true; }
   DG_DEVICE float result(int row, float sum) const { return row < rows ? sum : 0; }
 };
 
@@ -117,8 +115,8 @@ struct RowSet {
   }
 };
 
-// A tile each of whose rows has an id: the tile's group, or padding, which becomes zero or isn't written. Rows of other
-// groups, or of groups that don't exist, break the layout's contract. They become NaN, so that it shows. In nearly all
+// A tile each of whose rows has an id: the tile's group, or padding, which becomes zero. Rows of other groups, or of
+// groups that don't exist, break the layout's contract. They become NaN, so that it shows. In nearly all
 // tiles the group's rows come first and the rest is padding; then the sets aren't needed to stream the tile, and take
 // no registers while it is computed.
 template <int kRows>
@@ -128,9 +126,6 @@ struct TileOfIds : TileWithTail {
 
   DG_DEVICE bool is_streamed() const { return has_members_first; }
 
-  DG_DEVICE bool is_stored(int row, const GemmArguments& args) const {
-    return args.write_padding || !padding.contains(row);
-  }
   DG_DEVICE float result(int row, float sum) const {
     return members.contains(row) ? sum : padding.contains(row) ? 0 : __builtin_nanf("");
   }
@@ -176,7 +171,6 @@ class ContiguousTiles : public TilesWithoutLayout {
     }
     tile.has_members_first = num_members == tile.rows && num_known == existing;
     tile.group = tile.rows > 0 ? tile.group : 0;
-    if (tile.has_members_first && !args_.write_padding) tile.stored_rows = tile.rows;
     return tile;
   }
 
