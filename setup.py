@@ -47,7 +47,9 @@ def complaint(compiler: list[str]) -> str:
     """The reason why the compiler can't build a C++17 shared library for the highest x86-64 level; empty if it can."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.cpp")
-        source.write_text("#include <string>\nstd::string probe(int i) { return std::to_string(i); }\n")
+        source.write_text(
+            "#include <string>\nstd::string probe(int i) { return std::to_string(i); }\n", encoding="ascii"
+        )
         flags = ["-std=c++17", "-march=x86-64-v4", "-fPIC", "-shared", *STATIC_RUNTIME]
         command = [*compiler, *flags, str(source), "-o", str(Path(folder, "probe.so"))]
         try:
@@ -130,9 +132,10 @@ class BuildSimulator(build_ext):
         # build_temp won't do: in an editable install it is temporary, so that every build would be a full one.
         folder = ROOT / BUILD
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "lock", "w") as lock:
+        with open(folder / "lock", "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            (folder / "build.ninja").write_text(self.ninja_file(Toolchain()))
+            # Paths may have bytes that the locale's encoding lacks.
+            (folder / "build.ninja").write_bytes(os.fsencode(self.ninja_file(Toolchain())))
             if subprocess.run([ninja_program(), "-C", str(folder)]).returncode != 0:
                 raise SystemExit("the simulated MI300X did not compile: the compiler's messages are above")
             for library in self.extensions:

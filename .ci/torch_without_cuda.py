@@ -80,8 +80,11 @@ def make_library(path: Path, zig: str, functions: dict[str, set[str]], unversion
         source, script = Path(folder, "functions.s"), Path(folder, "versions")
         names = sorted(unversioned.union(*functions.values()))
         labels = (f".globl {name}\n.type {name}, @function\n{name}:\n" for name in names)
-        source.write_text(f'.text\n{"".join(labels)}ud2\n.section .note.GNU-stack, ""\n')
-        script.write_text("".join(f"{version} {{ {'; '.join(sorted(of))}; }};\n" for version, of in functions.items()))
+        source.write_text(f'.text\n{"".join(labels)}ud2\n.section .note.GNU-stack, ""\n', encoding="ascii")
+        script.write_text(
+            "".join(f"{version} {{ {'; '.join(sorted(of))}; }};\n" for version, of in functions.items()),
+            encoding="ascii",
+        )
         subprocess.run([zig, "clang", "-target", "x86_64-linux-gnu", "-c", source, "-o", f"{source}.o"], check=True)
         versions = ["--version-script", script] if functions else []
         link = [zig, "ld.lld", "-shared", "-soname", path.name, *versions, f"{source}.o", "-o", path]

@@ -97,8 +97,8 @@ def main(
 
 
 def _machine() -> str:
-    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    engine = re.search(r"libmi300x_(\S+)\.so", Path("/proc/self/maps").read_text())
+    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    engine = re.search(r"libmi300x_(\S+)\.so", Path("/proc/self/maps").read_text(encoding="utf-8"))
     return (
         f"{model[1] if model else platform.processor()}, {len(os.sched_getaffinity(0))} cores, "
         f"load {os.getloadavg()[0]:.1f}; engine for {engine[1] if engine else '?'}; "

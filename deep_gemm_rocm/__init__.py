@@ -1,5 +1,6 @@
 """DeepGEMM for AMD's MI300X (gfx942): FP8 GEMM with fine-grained scales, on the GPU or on a simulated one."""
 
+from . import logs
 from .api import torch_ops  # noqa: F401  defines torch.ops.deep_gemm_rocm
 from .api.attention import flash_attention, flash_attention_decode, mla_decode
 from .api.casts import (
@@ -93,6 +94,7 @@ from .api.settings import (
     set_pdl,
     set_tc_util,
 )
+from .api.stats import stats
 from .api.warmup import warmup_kernels
 from .jit import JitError
 from .problems.gemm_kind import Epilogue
@@ -105,6 +107,8 @@ from .testing.numerics import calc_diff
 from .testing.timing import bench, bench_kineto
 
 __version__ = "0.1.0"
+
+logs.set_up()
 
 __all__ = [
     "DeviceTensor",
@@ -197,6 +201,7 @@ __all__ = [
     "set_pdl",
     "set_tc_util",
     "shuffle_weight",
+    "stats",
     "stream",
     "tf32_hc_prenorm_gemm",
     "transform_sf_into_required_layout",

@@ -141,7 +141,7 @@ def load(file: Path) -> list[Workload]:
         OSError: it can't be read.
     """
     try:
-        entries = json.loads(file.read_text())
+        entries = json.loads(file.read_bytes())
     except ValueError as error:
         raise ValueError(f"{file} must be JSON: {error}") from error
     if not isinstance(entries, list) or not entries:

@@ -102,7 +102,7 @@ def write(path: Path, results: Sequence[Result], about: dict[str, str]) -> None:
     lines += _beside_published(results)
     for op, (title, _) in _SECTIONS.items():
         lines += ["", f"## {op}", "", title, "", *markdown_table([r for r in results if r.op == op], without=("by",))]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _published(results: Sequence[Result]) -> list[tuple[Shape, float, float]]:

@@ -169,13 +169,13 @@ def as_json(results: Sequence[Result], about: dict[str, str]) -> dict[str, Any]:
 
 
 def write_json(path: Path, results: Sequence[Result], about: dict[str, str]) -> None:
-    path.write_text(json.dumps(as_json(results, about), indent=1) + "\n")
+    path.write_text(json.dumps(as_json(results, about), indent=1) + "\n", encoding="utf-8")
 
 
 def write_csv(path: Path, results: Sequence[Result]) -> None:
     fields = ("op", "shape", "m", "n", "k", "groups", "by", "how", "simulated", "sustained_us", "median_us", "p20_us",
               "p80_us", "tflops", "gbps", "mfma_utilization", "busiest", "error", "missing")  # fmt: skip
-    with open(path, "w", newline="") as file:
+    with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fields, restval="", extrasaction="ignore")
         writer.writeheader()
         for result in results:
@@ -198,7 +198,7 @@ def write_markdown(path: Path, results: Sequence[Result], about: dict[str, str],
     for op in dict.fromkeys(result.op for result in results):
         lines += ["", f"## {op}", "", *markdown_table([result for result in results if result.op == op])]
     lines += ["", *(f"- {line}" for line in missing(results))]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def plot(folder: Path, results: Sequence[Result], about: dict[str, str]) -> list[Path]:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from ..jit import CacheError, cache, maintenance
+from ..jit import CacheError, cache, folders, maintenance
 
 app = typer.Typer(no_args_is_help=True, help="Look at, check, clear up and ship the compiled kernels of this machine.")
 
@@ -81,8 +81,8 @@ def _folder() -> Iterator[tuple[Console, Path]]:
     """A console and the cache folder; errors end the command with a message."""
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
     try:
-        root = cache.folder()
-        cache.check_folder(root)
+        root = folders.folder()
+        folders.check(root)
         yield console, root
     except (CacheError, OSError) as error:
         console.print(f"[red]{type(error).__name__}[/]: {escape(str(error))}")

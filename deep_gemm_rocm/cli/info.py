@@ -5,13 +5,14 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.text import Text
 
 from .. import __version__
-from ..jit import JitError, cache, toolchain
+from ..jit import JitError, cache, folders, toolchain
 from ..runtime import hip
 
 
@@ -57,8 +58,17 @@ def _toolchains() -> Iterator[tuple[str, str]]:
 
 
 def _cache() -> Iterator[tuple[str, str]]:
-    folder = cache.folder()
-    cache.check_folder(folder)
+    root = folders.folder()
+    folders.check(root)
+    yield "kernel cache", _contents(root)
+    if reason := folders.why_unreadable(root):
+        yield "", f"can't be read ({reason}); `chmod -R a+rX {root}` by its owner opens it"
+    *_, last = folders.places(root)
+    if last != root:
+        yield "", f"can't be written ({folders.why_unwritable(root)}), so new kernels go to {_contents(last)}"
+
+
+def _contents(folder: Path) -> str:
     entries = cache.entries(folder)
     size, limit = sum(entry.bytes for entry in entries) / 2**20, cache.max_bytes() // 2**20
-    yield "kernel cache", f"{folder} ({len(entries)} kernels, {size:.1f} of {limit} MiB)"
+    return f"{folder} ({len(entries)} kernels, {size:.1f} of {limit} MiB)"

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .. import jit
 from ..api import warmup
-from ..jit import cache
+from ..jit import folders
 
 
 def run(console: Console, file: Path, jobs: int | None) -> bool:
@@ -36,9 +36,9 @@ def run(console: Console, file: Path, jobs: int | None) -> bool:
     seconds = time.perf_counter() - start
     console.print(
         f"{file.stem}: {len(kernels)} kernels in {seconds:.1f} s, {len(kernels) - found} compiled and {found} "
-        f"found in the cache {escape(str(cache.folder()))}"
+        f"found in the cache {escape(str(folders.folder()))}"
     )
-    lost = sum(not kernel.artefact.library.is_relative_to(cache.folder()) for kernel in kernels)
+    lost = sum(not kernel.artefact.library.is_relative_to(folders.folder()) for kernel in kernels)
     if lost:
         console.print(f"[red]{lost} of them could not be kept there[/], and will be compiled again")
     return lost == 0

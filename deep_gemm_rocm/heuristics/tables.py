@@ -214,7 +214,7 @@ class Table(Generic[_Row]):
             TableError: the file isn't a table, or a row of it is impossible.
             OSError: it can't be read.
         """
-        with open(path, newline="") as file:
+        with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != cls.columns:
                 raise TableError(f"{path}: expected the columns {', '.join(cls.columns)}")
@@ -229,7 +229,7 @@ class Table(Generic[_Row]):
     def write(self, path: Path) -> None:
         """All rows in order, by way of another file, so that the old one is whole until the new one is."""
         temporary = path.with_name(path.name + ".new")
-        with open(temporary, "w", newline="") as file:
+        with open(temporary, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns, lineterminator="\n")
             writer.writeheader()
             for key in sorted(self.rows, key=str):

@@ -11,9 +11,9 @@ import atexit
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
-import stat
 import tempfile
 import time
 import warnings
@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
-import platformdirs
 
 from ..runtime.hip import ARCH
+from . import folders, progress
+from .counters import count
 from .errors import CacheError, CompileError
 from .source import HEADER_FOLDER, KERNEL_FILE, Source
 from .toolchain import LIBRARY_FILE, Toolchain
@@ -34,6 +35,7 @@ _SCHEMA = 1  # version of the key and of an entry's files; after a change, older
 MANIFEST_FILE = "manifest.json"
 _LOCK_SECONDS = 60.0
 _BUILD_PREFIX = "deep_gemm_rocm-"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,6 @@ class Artefact:
     library: Path
     from_cache: bool
     compile_seconds: float
-
-
-def folder() -> Path:
-    """The cache folder: ``DG_JIT_CACHE_DIR``, read on every call, or the user's cache folder."""
-    chosen = os.environ.get("DG_JIT_CACHE_DIR")
-    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("deep_gemm_rocm")
 
 
 def max_bytes() -> int:
@@ -132,28 +128,67 @@ def evict(root: Path, limit: int, keep: Path | None = None) -> list[Entry]:
         if total <= limit:
             break
         if entry.path != keep and _remove(entry.path):
+            _log.info("evicted %s, %d KiB", entry.path, entry.bytes // 1024)
             total -= entry.bytes
             removed.append(entry)
+    count(cache_evictions=len(removed))
     return removed
 
 
 def obtain(source: Source, toolchain: Toolchain) -> Artefact:
-    """The compiled ``source``: from the cache, or compiled now and stored if the cache is writable.
+    """The compiled ``source``: from the cache, or compiled now and stored there, or where ``folders.places`` says.
 
     Raises:
         CacheError: another user owns the cache folder or can write to it, or the maximum size is not a number.
         CompileError, ToolchainError: see ``Toolchain.build``.
     """
-    root = folder()
+    root = folders.folder()
     limit = max_bytes()
-    prepare(root)
-    entry = root / "kernels" / f"{source.name}-{_key(source, toolchain)}"
-    if found := read(entry):
-        return found
-    with _lock(root / "locks", entry.name):
+    _prepare(root)
+    name = f"{source.name}-{_key(source, toolchain)}"
+    for place in folders.places(root):
+        entry = place / "kernels" / name
+        if found := _looked_up(entry):
+            _log.debug("found %s", entry)
+            count(cache_hits=1)
+            return found
+    count(cache_misses=1)
+    _log.info("compiling %s: %s", source.name, _why_missing(entry, source, toolchain))
+    with _lock(entry):
         artefact = read(entry) or _build(source, toolchain, entry)
-    evict(root, limit, keep=entry)
+    evict(place, limit, keep=entry)
     return artefact
+
+
+def _prepare(root: Path) -> None:
+    try:
+        folders.prepare(root)
+    except CacheError as error:
+        _log.error("%s", error)
+        count(cache_refusals=1)
+        raise
+
+
+def _why_missing(entry: Path, source: Source, toolchain: Toolchain) -> str:
+    """How the kernel differs from the last one of its name, for the log."""
+    if os.path.lexists(entry):
+        return "the one in the cache is refused"
+    last = max(entry.parent.glob(f"{source.name}-*"), key=_used, default=None)
+    if last is None:
+        return "none of this name is in the cache"
+    try:
+        before = json.loads((last / MANIFEST_FILE).read_bytes())["toolchain"]
+        changed = [part for part, now in toolchain.identity().items() if before[part] != now]
+    except (OSError, ValueError, TypeError, KeyError):
+        return "the last one of this name is damaged"
+    return f"the compiler's {' and '.join(changed)} changed" if changed else "its source changed"
+
+
+def _used(entry: Path) -> float:
+    try:
+        return (entry / MANIFEST_FILE).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _key(source: Source, toolchain: Toolchain) -> str:
@@ -167,47 +202,27 @@ def _key(source: Source, toolchain: Toolchain) -> str:
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:40]
 
 
-def prepare(root: Path) -> None:
-    """Makes the folder if possible, and refuses an unsafe one.
-
-    Raises:
-        CacheError: see ``check_folder``.
-    """
-    # If the folder can't be made, it has no kernels either; storing one will fail with a message.
-    with contextlib.suppress(OSError):
-        _make_folder(root)
-    check_folder(root)
-
-
-def check_folder(root: Path) -> None:
-    """Checks that only this user or root owns the folder, and only its owner can write to it: its files get executed.
-
-    Raises:
-        CacheError: somebody else owns it or can write to it. A folder that can't be read is no danger.
-    """
+def _looked_up(entry: Path) -> Artefact | None:
+    """``read``, which notes an entry that is there and isn't used."""
     try:
-        found = root.stat()
-    except OSError:
-        return
-    advice = "Code from there would run as you: set DG_JIT_CACHE_DIR to a folder of your own"
-    if found.st_uid not in (os.geteuid(), 0):
-        raise CacheError(f"the kernel cache folder {root} belongs to user id {found.st_uid}. {advice}.")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = stat.filemode(found.st_mode)
-        raise CacheError(
-            f"the kernel cache folder {root} can be written by others ({mode}). {advice}, or chmod 700 it."
-        )
-
-
-def _make_folder(path: Path) -> None:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _read(entry)
+    except FileNotFoundError:
+        return None
+    except _RefusedError as error:
+        _log.warning("refused %s: %s", entry, error)
+        count(cache_refusals=1)
+        return None
 
 
 def read(entry: Path) -> Artefact | None:
     """Returns the entry if it exists and is undamaged, and marks it as used."""
-    manifest = manifest_of(entry)
-    if manifest is None:
-        return None
+    with contextlib.suppress(FileNotFoundError, _RefusedError):
+        return _read(entry)
+    return None
+
+
+def _read(entry: Path) -> Artefact:
+    manifest = _examined(entry)
     with contextlib.suppress(OSError):  # a read-only cache evicts nothing, so it needs no times
         os.utime(entry / MANIFEST_FILE)
     return Artefact(entry / LIBRARY_FILE, from_cache=True, compile_seconds=manifest.compile_seconds)
@@ -215,13 +230,34 @@ def read(entry: Path) -> Artefact | None:
 
 def manifest_of(entry: Path) -> Manifest | None:
     """The entry's manifest, if the entry exists and is undamaged."""
+    with contextlib.suppress(FileNotFoundError, _RefusedError):
+        return _examined(entry)
+    return None
+
+
+class _RefusedError(Exception):
+    """An entry can't be used; the message says why."""
+
+
+def _examined(entry: Path) -> Manifest:
+    """
+    Raises:
+        FileNotFoundError: there is no such entry.
+        _RefusedError: it is damaged, can't be read, or others can write to it.
+    """
+    if not os.path.lexists(entry):
+        raise FileNotFoundError(entry)
     try:
+        if danger := folders.why_unsafe(entry) or folders.why_unsafe(entry / LIBRARY_FILE):
+            raise _RefusedError(f"it {danger}")
         manifest = json.loads((entry / MANIFEST_FILE).read_bytes())
         if manifest["sha256"] != _sha256(entry / LIBRARY_FILE):
-            return None
+            raise _RefusedError("its library isn't what was compiled")
         return Manifest(float(manifest["compile_seconds"]), str(manifest["toolchain"]["name"]))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+    except (ValueError, TypeError, KeyError) as error:
+        raise _RefusedError("its manifest is damaged") from error
+    except OSError as error:
+        raise _RefusedError(str(error)) from error
 
 
 def _sha256(file: Path) -> str:
@@ -229,12 +265,31 @@ def _sha256(file: Path) -> str:
 
 
 @contextlib.contextmanager
-def _lock(locks: Path, name: str) -> Iterator[None]:
+def _lock(entry: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError, NotImplementedError, filelock.Timeout):
-            _make_folder(locks)
-            held.enter_context(filelock.FileLock(locks / f"{name}.lock", timeout=_LOCK_SECONDS))
+            locks = entry.parents[1] / "locks"
+            folders.make_readable(locks)
+            lock = filelock.FileLock(locks / f"{entry.name}.lock")
+            try:
+                held.enter_context(lock.acquire(timeout=0))
+            except filelock.Timeout:
+                with _waiting(entry):
+                    held.enter_context(lock.acquire(timeout=_LOCK_SECONDS))
         yield
+
+
+@contextlib.contextmanager
+def _waiting(entry: Path) -> Iterator[None]:
+    """Notes how long another process, which compiles the entry, makes this one wait."""
+    _log.info("waiting for another process to compile %s", entry.name)
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds = time.perf_counter() - start
+        _log.info("waited %.1f s for %s", seconds, entry.name)
+        count(lock_waits=1, lock_seconds=seconds)
 
 
 def _build(source: Source, toolchain: Toolchain, entry: Path) -> Artefact:
@@ -246,8 +301,11 @@ def _build(source: Source, toolchain: Toolchain, entry: Path) -> Artefact:
         raise CacheError(f"there is no room to compile in the temporary folder: {error}. Set TMPDIR.") from error
     try:
         start = time.perf_counter()
-        toolchain.build(build)
+        with progress.shown(f"compiling {source.name}"):
+            toolchain.build(build)
         seconds = time.perf_counter() - start
+        _log.info("compiled %s in %.2f s", source.name, seconds)
+        count(compiles=1, compile_seconds=seconds)
     except CompileError:
         raise  # the error names the source in the folder, so keep it
     except BaseException:
@@ -291,19 +349,20 @@ def _publish(build: Path, manifest: dict[str, object], entry: Path) -> None:
         if (build / HEADER_FOLDER).is_dir():
             shutil.copytree(build / HEADER_FOLDER, filled / HEADER_FOLDER)
         noted = manifest | {"bytes": _bytes_of_files(filled)}
-        (filled / MANIFEST_FILE).write_text(json.dumps(noted, indent=2))
+        (filled / MANIFEST_FILE).write_text(json.dumps(noted, indent=2), encoding="utf-8")
 
 
 @contextlib.contextmanager
 def staging(entry: Path) -> Iterator[Path]:
     """Yields a folder to fill. It is then synced to disk and renamed to the entry in one step; on an error, removed."""
-    _make_folder(entry.parent)
+    folders.make_readable(entry.parent)
     for leftover in entry.parent.glob(f".{entry.name}-*"):  # left by a process that was killed here
         shutil.rmtree(leftover, ignore_errors=True)
     filled = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
     try:
         yield filled
         for path in (*filled.rglob("*"), filled):
+            path.chmod(folders.FOLDER_MODE if path.is_dir() else folders.FILE_MODE)  # whatever the umask is
             _sync(path)
         set_aside(entry)
         filled.rename(entry)
@@ -318,7 +377,7 @@ def set_aside(entry: Path) -> None:
     if not entry.exists():
         return
     quarantine = entry.parents[1] / "quarantine"
-    _make_folder(quarantine)
+    folders.make_readable(quarantine)
     shutil.rmtree(quarantine / entry.name, ignore_errors=True)
     entry.rename(quarantine / entry.name)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+from pathlib import Path
 from typing import Any
 
 from .. import forking
@@ -11,6 +13,12 @@ from .cache import Artefact
 from .errors import LoadError
 
 _ENTRY_POINT = "dg_launch"
+
+
+def _advice(library: Path) -> str:
+    if library.exists() and os.statvfs(library).f_flag & os.ST_NOEXEC:
+        return ". Its file system is mounted noexec: set DG_JIT_CACHE_DIR to a folder of another one"
+    return ""
 
 
 class Kernel:
@@ -38,7 +46,9 @@ class Kernel:
             with forking.no_fork:
                 self.entry_point = getattr(ctypes.CDLL(str(artefact.library)), _ENTRY_POINT)
         except (OSError, AttributeError) as error:
-            raise LoadError(f"the compiled kernel {artefact.library} can't be loaded: {error}") from error
+            raise LoadError(
+                f"the compiled kernel {artefact.library} can't be loaded: {error}{_advice(artefact.library)}"
+            ) from error
         self.entry_point.argtypes = argtypes
         self.entry_point.restype = ctypes.c_int
 

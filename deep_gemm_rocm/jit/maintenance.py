@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from . import cache
+from . import cache, folders
 from .cache import MANIFEST_FILE, Entry
 from .errors import CacheError
 from .source import HEADER_FOLDER, KERNEL_FILE
@@ -103,7 +103,7 @@ def import_from(root: Path, file: Path) -> tuple[int, int]:
             cache folder is unsafe.
         OSError: the file can't be read, or the cache not written.
     """
-    cache.prepare(root)
+    folders.prepare(root)
     new = count = 0
     try:
         with tarfile.open(file, "r:gz") as archive:
@@ -116,6 +116,7 @@ def import_from(root: Path, file: Path) -> tuple[int, int]:
                     for path, content in files.items():
                         (filled / path).parent.mkdir(parents=True, exist_ok=True)
                         (filled / path).write_bytes(content)
+                        (filled / path).chmod(folders.FILE_MODE)  # whatever the umask is
                     if cache.manifest_of(filled) is None:
                         raise CacheError(f"{file} is damaged: its kernel {name} is not what was exported")
                 new += 1

@@ -41,7 +41,7 @@ class Source:
                     break
                 file = include_dir / path
                 if file.is_file():
-                    headers[path] = file.read_text()
+                    headers[path] = file.read_text(encoding="utf-8")
                     pending += _candidates(headers[path], posixpath.dirname(path))
                     break
         return cls(name, kernel, headers)
@@ -51,9 +51,9 @@ class Source:
         for path, text in self.headers.items():
             file = folder / HEADER_FOLDER / path
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
+            file.write_text(text, encoding="utf-8")
         kernel = folder / KERNEL_FILE
-        kernel.write_text(self.kernel)
+        kernel.write_text(self.kernel, encoding="utf-8")
         return kernel
 
 

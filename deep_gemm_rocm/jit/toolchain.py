@@ -245,11 +245,11 @@ __hip_gpubin_handle_:
         self._run(folder, "clang", *device, "-c", "device.s", "-o", "device.o")
         self._run(folder, "ld.lld", "-shared", "--no-undefined", "device.o", "-o", "device.co")
         (folder / "device.hipfb").write_bytes(_fat_binary((folder / "device.co").read_bytes()))
-        (folder / "device.hipfb.s").write_text(self._EMBEDDED)
+        (folder / "device.hipfb.s").write_text(self._EMBEDDED, encoding="ascii")
         self._run(folder, "clang", *_HOST, "-c", "device.hipfb.s", "-o", "device.hipfb.o")
 
     def _build_host(self, folder: Path) -> None:
-        (folder / self._HOST_SUPPORT_FILE).write_text(self._HOST_SUPPORT)
+        (folder / self._HOST_SUPPORT_FILE).write_text(self._HOST_SUPPORT, encoding="ascii")
         host = [*_HOST, "--cuda-host-only", "-include", self._HOST_SUPPORT_FILE]
         self._run(folder, "clang", *_COMPILE_FLAGS, *host, "-c", KERNEL_FILE, "-o", "kernel.o")
 

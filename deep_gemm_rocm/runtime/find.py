@@ -69,7 +69,7 @@ def _real(path: Path) -> Runtime:
 
 def _mapped() -> list[Path]:
     """Copies of the runtime that are already loaded into this process, such as the one in torch's ROCm wheels."""
-    fields = (line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines())
+    fields = (line.split(maxsplit=5) for line in os.fsdecode(Path("/proc/self/maps").read_bytes()).splitlines())
     paths = (Path(field[5]) for field in fields if len(field) == 6)
     return list(dict.fromkeys(path for path in paths if path.name.startswith(_LIBRARY)))
 

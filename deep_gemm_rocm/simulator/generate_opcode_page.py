@@ -38,5 +38,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    OUTPUT.write_text(page())
+    OUTPUT.write_text(page(), encoding="utf-8")
     print(OUTPUT)

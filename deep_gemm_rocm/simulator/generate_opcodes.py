@@ -241,7 +241,7 @@ def main() -> None:
     parser.add_argument("--llvm-mc", default="llvm-mc")
     arguments = parser.parse_args()
     opcodes = enumerate_all(arguments.llvm_mc)
-    OUTPUT.write_text(render(opcodes, llvm_version(arguments.llvm_mc)))
+    OUTPUT.write_text(render(opcodes, llvm_version(arguments.llvm_mc)), encoding="utf-8")
     print(f"{len(opcodes)} opcodes, {len({opcode.mnemonic for opcode in opcodes})} mnemonics -> {OUTPUT}")
 
 

@@ -144,7 +144,7 @@ class KernelProfile:
         """
         if self.timeline is None:
             raise ValueError("the profile has no timeline: ask for it with profile(timeline=CU)")
-        Path(path).write_text(json.dumps({"traceEvents": list(self._trace_events(self.timeline))}))
+        Path(path).write_text(json.dumps({"traceEvents": list(self._trace_events(self.timeline))}), encoding="utf-8")
 
     def _trace_events(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
         text = {line.offset: line.text for line in self.listing}
@@ -225,7 +225,7 @@ def profile(
         stack.enter_context(_environment("DG_SIM_TIMING_TIMELINE", "" if timeline is None else str(timeline)))
         if constants:
             file = Path(stack.enter_context(tempfile.TemporaryDirectory()), "constants.toml")
-            file.write_text("".join(f"{name} = {value!r}\n" for name, value in constants.items()))
+            file.write_text("".join(f"{name} = {value!r}\n" for name, value in constants.items()), encoding="utf-8")
             stack.enter_context(_environment("DG_SIM_TIMING_CONSTANTS", str(file)))
 
         def end() -> str:
