@@ -16,6 +16,7 @@ from ..runtime import session
 from .attention_config import AttentionConfig, choose_attention_config
 from .decode_config import DecodeConfig, choose_num_pieces, most_pieces
 from .forced import forced_choice
+from .notes import note_attention
 from .tables import MEASURED_COLUMNS, Choices, Finds, Measured, Table, parsed, remembered
 
 SHIPPED = Path(__file__).resolve().with_name("tuned_attention.csv")
@@ -198,12 +199,17 @@ def choose_attention(case: AttentionCase) -> AttentionChoice:
         ForcedChoiceError: the ``forced`` choice is not for such a case.
     """
     taken = forced_choice(AttentionChoice, lambda choice: _computes(choice.config, case), case)
+    if taken:
+        note_attention(case, taken, "the user")
     return taken or _choose_attention(case)
 
 
 @remembered
 def _choose_attention(case: AttentionCase) -> AttentionChoice:
-    return attention_table().find(case) or _heuristic(case)
+    tuned = attention_table().find(case)
+    choice = tuned or _heuristic(case)
+    note_attention(case, choice, "the table" if tuned else "the heuristic")
+    return choice
 
 
 def _computes(config: AttentionConfig | DecodeConfig, case: AttentionCase) -> bool:
