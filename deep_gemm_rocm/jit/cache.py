@@ -270,7 +270,7 @@ def _lock(entry: Path) -> Iterator[None]:
         with contextlib.suppress(OSError, NotImplementedError, filelock.Timeout):
             locks = entry.parents[1] / "locks"
             folders.make_readable(locks)
-            lock = filelock.FileLock(locks / f"{entry.name}.lock")
+            lock = filelock.FileLock(locks / f"{entry.name}.lock", mode=folders.FILE_MODE)
             try:
                 held.enter_context(lock.acquire(timeout=0))
             except filelock.Timeout:
