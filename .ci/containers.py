@@ -1,5 +1,5 @@
-"""What containers do to a program: users that nobody knows, no HOME, closed and read-only folders, umasks, the locale C,
-two versions that share a cache. Needs root, to become another user, and a Python that other users can run.
+"""What containers do to a program: unknown users, no HOME, closed and read-only folders, umasks, the locale C, and two
+versions that share a cache. Needs root, to become another user, and a Python that other users can run.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
@@ -31,7 +34,10 @@ def main(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name == "ascii":
+            # As Python does by itself in the locale C, unless it is told not to.
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
 app.add_typer(sim.app, name="sim")

@@ -64,8 +64,11 @@ def _cache() -> Iterator[tuple[str, str]]:
     if reason := folders.why_unreadable(root):
         yield "", f"can't be read ({reason}); `chmod -R a+rX {root}` by its owner opens it"
     *_, last = folders.places(root)
-    if last != root:
-        yield "", f"can't be written ({folders.why_unwritable(root)}), so new kernels go to {_contents(last)}"
+    if reason := folders.why_unwritable(root):
+        instead = f"new kernels go to {_contents(last)}" if last != root else "each process compiles its own kernels"
+        yield "", f"can't be written ({reason}), so {instead}"
+    if last.exists() and folders.is_noexec(last):
+        yield "", f"{last} is mounted noexec, so its kernels can't be loaded: set DG_JIT_CACHE_DIR"
 
 
 def _contents(folder: Path) -> str:

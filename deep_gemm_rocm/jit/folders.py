@@ -198,3 +198,12 @@ def why_unreadable(root: Path) -> str | None:
         return f"{error.filename}: {error.strerror}"
     closed = entries.count(False)
     return f"{closed} of its {len(entries)} kernels are closed to user id {os.geteuid()}" if closed else None
+
+
+def is_noexec(path: Path) -> bool:
+    """Whether the file system forbids to execute its files, and thus to load kernels.
+
+    Raises:
+        OSError: ``path`` isn't there.
+    """
+    return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from pathlib import Path
 from typing import Any
 
 from .. import forking
 from ..runtime import hip
+from . import folders
 from .cache import Artefact
 from .errors import LoadError
 
@@ -16,7 +16,7 @@ _ENTRY_POINT = "dg_launch"
 
 
 def _advice(library: Path) -> str:
-    if library.exists() and os.statvfs(library).f_flag & os.ST_NOEXEC:
+    if library.exists() and folders.is_noexec(library):
         return ". Its file system is mounted noexec: set DG_JIT_CACHE_DIR to a folder of another one"
     return ""
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from deep_gemm_rocm import jit, simulator
 from deep_gemm_rocm.__main__ import app
 from deep_gemm_rocm.cli import attention_demo, demo
-from deep_gemm_rocm.jit import toolchain
+from deep_gemm_rocm.jit import folders, toolchain
 from deep_gemm_rocm.runtime import hip
 
 
@@ -49,6 +49,24 @@ def test_info_tells_what_is_in_use(invoke, tmp_path):
     assert toolchain.choose().version in lines["compiler used"]
     assert lines["kernel cache"] == f"{tmp_path / 'cache'} (0 kernels, 0.0 of 4096 MiB)"
     assert lines["torch"] == torch.__version__
+
+
+def test_info_says_where_kernels_go_that_cannot_be_kept(invoke, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    output = invoke("info").output
+    private = tmp_path / f"deep_gemm_rocm_cache-{os.geteuid()}"
+    assert f"kernel cache   {tmp_path}/file/cache (0 kernels" in output
+    assert f"can't be written ({tmp_path}/file: Not a directory), so new kernels go to {private} (0 kernels" in output
+    private.chmod(0o777)
+    assert "so each process compiles its own kernels" in invoke("info").output
+
+
+def test_info_says_that_kernels_cannot_be_loaded(invoke, tmp_path, monkeypatch):
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setattr(folders, "is_noexec", lambda path: path == tmp_path / "cache")
+    assert f"{tmp_path}/cache is mounted noexec" in invoke("info").output
 
 
 def test_info_says_what_to_install(invoke, monkeypatch):
