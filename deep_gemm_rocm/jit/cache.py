@@ -257,6 +257,8 @@ def _examined(entry: Path) -> Manifest:
     except (ValueError, TypeError, KeyError) as error:
         raise _RefusedError("its manifest is damaged") from error
     except OSError as error:
+        if not os.path.lexists(entry):  # another process evicted it meanwhile
+            raise FileNotFoundError(entry) from error
         raise _RefusedError(str(error)) from error
 
 

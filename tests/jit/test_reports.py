@@ -16,7 +16,7 @@ from helpers.forked import in_child, start_child
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import logs
-from deep_gemm_rocm.jit import CacheError, cache, progress
+from deep_gemm_rocm.jit import CacheError, cache, folders, progress
 from deep_gemm_rocm.jit.counters import Counters
 from deep_gemm_rocm.jit.source import Source
 from deep_gemm_rocm.runtime import session
@@ -70,6 +70,21 @@ def test_a_damaged_kernel_is_counted_and_logged(root, compiler, counters, caplog
     assert counted(counters) == {"compiles": 2, "cache_misses": 2, "cache_refusals": 1}
     assert f"refused {entry}: its library isn't what was compiled" in caplog.messages
     assert "compiling scale: the one in the cache is refused" in caplog.messages
+
+
+def test_a_kernel_that_is_evicted_meanwhile_is_not_refused(root, compiler, counters, monkeypatch):
+    cache.obtain(SOURCE, compiler)
+    why_unsafe = folders.why_unsafe
+
+    def evict_before(path):
+        if path.name.startswith("scale-"):
+            monkeypatch.setattr(folders, "why_unsafe", why_unsafe)
+            cache.evict(root, 0)
+        return why_unsafe(path)
+
+    monkeypatch.setattr(folders, "why_unsafe", evict_before)
+    assert not cache.obtain(SOURCE, compiler).from_cache
+    assert counted(counters) == {"compiles": 2, "cache_misses": 2, "cache_evictions": 1}
 
 
 def test_an_unsafe_folder_is_counted_and_logged(root, compiler, counters, caplog):
