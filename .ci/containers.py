@@ -12,6 +12,8 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -198,6 +200,17 @@ def a_read_only_root(machine: Machine) -> None:
     advised.expect("mounted noexec: set DG_JIT_CACHE_DIR")
 
 
+CHECKS = (
+    a_cache_of_roots,
+    a_closed_cache_of_roots,
+    no_home,
+    umasks,
+    the_checkout_as_working_directory,
+    two_versions,
+    a_read_only_root,
+)
+
+
 def usable_python() -> tuple[str, str] | None:
     """A Python that the stranger can run, and where its packages are."""
     site_packages = sysconfig.get_path("purelib")
@@ -225,13 +238,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         machine = Machine(Path(folder), *python)
-        for check in (
-            a_cache_of_roots, a_closed_cache_of_roots, no_home, umasks, the_checkout_as_working_directory, two_versions,
-            a_read_only_root,
-        ):  # fmt: skip
+
+        def timed(check: Callable[[Machine], None]) -> None:
             start = time.perf_counter()
             check(machine)
             print(f"{check.__name__.replace('_', ' ')}: good, {time.perf_counter() - start:.0f} s", flush=True)
+
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(timed, CHECKS))
 
 
 if __name__ == "__main__":
