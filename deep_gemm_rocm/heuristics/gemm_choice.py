@@ -20,7 +20,7 @@ from .cost import clocks_by_m, second_pass_clocks
 from .forced import forced_choice
 from .gemm_config import BLOCK_K_BYTES, GemmConfig
 from .gemm_tiles import gemm_candidates
-from .notes import note_gemm
+from .notes import noted
 from .tables import Choice, GemmProblem, remembered, table, with_tail
 
 _NUM_CUS = 304
@@ -32,6 +32,7 @@ _BLOCK_OF_M = 1024  # for which choices are made at once
 _ConfigsFor = Callable[[GemmProblem], Iterable[GemmConfig]]
 
 
+@noted
 def choose_gemm_config(
     kind: GemmKind,
     m: int,
@@ -55,17 +56,19 @@ def choose_gemm_config(
         tables.TableError, OSError: ``DG_TUNED_TABLE`` names no good table.
         ForcedChoiceError: the ``forced`` configuration is not for such a problem.
     """
-    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m)
-    return (_forced(problem) or _choice(problem)).config
+    choice = _forced(kind, k)
+    if choice:
+        return choice.config
+    return _config(GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m))
 
 
+@noted
 def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = _NUM_CUS) -> Choice:
     """The configuration of a dense problem, and into how many parts it splits K.
 
     With more than one, the configuration is for the parts. Arguments and errors are those of ``choose_gemm_config``.
     """
-    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, 1, max_block_m=256)
-    choice = _forced(problem) or _choice(problem, may_split=True)
+    choice = _forced(kind, k) or _dense_choice(GemmProblem(with_tail(kind, k), m, n, k, num_cus, 1, max_block_m=256))
     if choice.splits == 1:
         return choice
     of_parts = changed(choice.config.kind, grouping="split_k", sums_parts=False)
@@ -126,14 +129,17 @@ def _tiles_of_split(m: int, n: int) -> int:
     return ceil_div(m, _TILE_OF_SPLIT) * ceil_div(n, _TILE_OF_SPLIT)
 
 
-def _choice(problem: GemmProblem, *, may_split: bool = False) -> Choice:
+def _config(problem: GemmProblem) -> GemmConfig:
     whole_chip = problem._replace(num_cus=_NUM_CUS)
-    tuned = table().find(whole_chip)
-    choice: Choice = tuned or _quickest(whole_chip, may_split=may_split)
-    computed = problem.in_parts(choice.splits) if may_split and choice.splits > 1 else problem
-    choice = choice._replace(config=_with_fewer_cus(choice.config, computed))
-    note_gemm(problem, choice, "the table" if choice == tuned else "the cost model")
-    return choice
+    choice = table().find(whole_chip) or _quickest(whole_chip)
+    return _with_fewer_cus(choice.config, problem)
+
+
+def _dense_choice(problem: GemmProblem) -> Choice:
+    whole_chip = problem._replace(num_cus=_NUM_CUS)
+    choice: Choice = table().find(whole_chip) or _quickest(whole_chip, may_split=True)
+    computed = problem if choice.splits == 1 else problem.in_parts(choice.splits)
+    return choice._replace(config=_with_fewer_cus(choice.config, computed))
 
 
 def _with_fewer_cus(config: GemmConfig, problem: GemmProblem) -> GemmConfig:
@@ -184,17 +190,13 @@ def _breakpoints(first: GemmProblem, may_split: bool, waves_k: int | None) -> _B
     return _Breakpoints(tuple(m[begins].tolist()), tuple(estimates[index][0] for index in quickest[begins]))
 
 
-def _forced(problem: GemmProblem) -> Choice | None:
+def _forced(kind: GemmKind, k: int) -> Choice | None:
     """The forced choice, if there is one.
 
     Raises:
         ForcedChoiceError: it is not for a problem of this kind.
     """
-    kind = problem.kind
-    choice = forced_choice(Choice, lambda choice: _computes(choice.config.kind, kind), (kind, problem.k))
-    if choice:
-        note_gemm(problem, choice, "the user")
-    return choice
+    return forced_choice(Choice, lambda choice: _computes(choice.config.kind, with_tail(kind, k)), (kind, k))
 
 
 def _computes(kind: GemmKind, wanted: GemmKind) -> bool:

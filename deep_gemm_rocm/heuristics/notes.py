@@ -2,31 +2,63 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from ..problems.gemm_kind import changed
 from ..runtime import session
 from .cost import estimated_clocks, second_pass_clocks
-from .tables import Choice, GemmProblem
+from .forced import Forced
+from .tables import Choice, GemmProblem, table, with_tail
 
+_NUM_CUS = 304
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _log = logging.getLogger(__name__)
 
 
-def note_gemm(problem: GemmProblem, choice: Choice, reason: str) -> None:
-    """Notes a choice with its estimated time. It costs next to nothing unless somebody listens."""
-    if _log.isEnabledFor(logging.DEBUG):
-        groups = f" groups={problem.num_groups}" if problem.num_groups > 1 else ""
-        _log.debug(
-            "m=%d n=%d k=%d%s: %s, by %s, estimated at %.1f us",
-            *(problem.m, problem.n, problem.k, groups, choice, reason, _microseconds(problem, choice)),
-        )
+def noted(choose: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Notes the results of a function with the arguments of ``choose_gemm_config``, if somebody listens."""
+    signature = inspect.signature(choose)
+
+    @functools.wraps(choose)
+    def noting(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        chosen = choose(*args, **kwargs)
+        if _log.isEnabledFor(logging.DEBUG):
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            _note(chosen if isinstance(chosen, Choice) else Choice(chosen), **given.arguments)  # type: ignore[arg-type]
+        return chosen
+
+    return noting
 
 
 def note_attention(case: object, choice: object, reason: str) -> None:
-    """Notes a choice."""
+    """Notes a choice for attention."""
     _log.debug("%s: %s, by %s", case, choice, reason)
+
+
+def _note(
+    choice: Choice, kind: Any, m: int, n: int, k: int, num_cus: int, num_groups: int = 1, max_block_m: int = 256
+) -> None:
+    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m)
+    groups = f" groups={num_groups}" if num_groups > 1 else ""
+    reason, microseconds = _reason(problem, choice), _microseconds(problem, choice)
+    _log.debug("m=%d n=%d k=%d%s: %s, by %s, estimated at %.1f us", m, n, k, groups, choice, reason, microseconds)
+
+
+def _reason(problem: GemmProblem, choice: Choice) -> str:
+    if session.current().of(Forced).choice is not None:
+        return "the user"
+    tuned = table().find(problem._replace(num_cus=_NUM_CUS))
+    is_tuned = tuned and tuned._replace(config=changed(tuned.config, kind=choice.config.kind)) == choice
+    return "the table" if is_tuned else "the cost model"
 
 
 def _microseconds(problem: GemmProblem, choice: Choice) -> float:
