@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
 
 from deep_gemm_rocm.heuristics import GemmConfig, forced
@@ -13,6 +14,10 @@ from deep_gemm_rocm.launch import repeated
 from deep_gemm_rocm.launch.launch import Launch
 from deep_gemm_rocm.runtime import session
 from deep_gemm_rocm.runtime.settings import Settings
+
+# A busy machine must not fail a test.
+hypothesis.settings.register_profile("without deadlines", deadline=None)
+hypothesis.settings.load_profile("without deadlines")
 
 # A kernel with an endless loop fails within seconds. No test's wave executes nearly as many instructions.
 os.environ.setdefault("DG_SIM_MAX_INSTRUCTIONS", str(10**7))
