@@ -149,7 +149,7 @@ def flash_attention(
         out = _new_output(q, v.shape[-1]) if out is None else out
         options = (softmax_scale, causal, window or _NO_WINDOW, cu_seqlens_q, cu_seqlens_k)
         lse = torch.ops.deep_gemm_rocm.flash_attention(
-            q, k, v, out, *options, q_descale, k_descale, v_descale, return_lse
+            q, k, v, *options, q_descale, k_descale, v_descale, out, return_lse
         )
         return _result(out, lse if return_lse else None), None
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
@@ -247,10 +247,9 @@ def flash_attention_decode(
     """
     if torch.compiler.is_compiling():
         out = _new_output(q, v_cache.shape[-1]) if out is None else out
-        descaled = (q_descale, k_descale, v_descale)
-        options = (softmax_scale, window or _NO_WINDOW, *descaled, num_splits, return_lse)
+        options = (softmax_scale, window or _NO_WINDOW, q_descale, k_descale, v_descale, out, return_lse, num_splits)
         lse = torch.ops.deep_gemm_rocm.flash_attention_decode(
-            q, k_cache, v_cache, out, block_table, context_lens, *options
+            q, k_cache, v_cache, block_table, context_lens, *options
         )
         return _result(out, lse if return_lse else None), None
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
@@ -301,7 +300,7 @@ def mla_decode(
     if torch.compiler.is_compiling():
         out = _new_output(q, d_v) if out is None else out
         lse = torch.ops.deep_gemm_rocm.mla_decode(
-            q, kv_cache, out, d_v, block_table, context_lens, softmax_scale, num_splits, return_lse
+            q, kv_cache, d_v, block_table, context_lens, softmax_scale, out, return_lse, num_splits
         )
         return _result(out, lse if return_lse else None), None
     problem = check_latent_decode(q, kv_cache, d_v, block_table, context_lens, softmax_scale, out)

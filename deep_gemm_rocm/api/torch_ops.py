@@ -1,408 +1,151 @@
 """The public functions as torch custom operators, for ``torch.compile`` and ``torch.export``.
 
-Each operator declares the arguments that it writes. GEMMs return nothing. The other operators have a fake
-implementation, which gives the shape and dtype of the result. Arguments are checked when the traced program runs.
-Operators can't take tuples: a pair becomes two arguments, the scales of ``d`` may be None, and 0 in a recipe stands for
-None. Torch derives the schemas from the annotations, so these must not be strings.
+An operator takes the arguments of the public function, without those that are checked before or not used, and declares
+which of them it writes. GEMMs return nothing. The other operators have a fake implementation, which gives the shape and
+dtype of the result. Arguments are checked when the traced program runs. Operators can't take tuples: a pair becomes two
+arguments, the scales of ``d`` may be None, and 0 in a recipe stands for None.
 """
 
-from collections.abc import Callable
-from typing import Any, Sequence  # noqa: UP035  torch before 2.7 knows no other Sequence in a schema
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
-from torch.library import custom_op
+from torch.library import CustomOpDef, custom_op
 
+from ..problems.gemm_kind import Epilogue
 from ..problems.layout import Pair
-from . import attention, gemm, grouped, hyperconnection, k_grouped, mqa_logits
-from . import einsum as einstein_sum
+from . import attention, einsum, gemm, grouped, hyperconnection, k_grouped, mqa_logits
 
-_OUTPUT = ("d", "sfd")
+_NOT_PASSED_ON = {
+    "compiled_dims", "disable_ue8m0_cast", "enable_overlap", "m_indices", "max_block_n", "recipe_a", "recipe_b",
+    "signal", "use_cublaslt",
+}  # fmt: skip
+_INTS = "SymInt[]"
+_TYPES: dict[Any, str] = {
+    Tensor: "Tensor",
+    Tensor | None: "Tensor?",
+    bool: "bool",
+    int: "SymInt",
+    int | None: "SymInt?",
+    float | None: "float?",
+    str: "str",
+    Epilogue: "str",
+    Sequence[int]: _INTS,
+    tuple[int, int] | None: _INTS,
+    tuple[int, int, int]: _INTS,
+    tuple[int, int, int] | None: _INTS,
+}
+
+OPERATORS: dict[str, CustomOpDef] = {}
 
 
-def _returns_nothing(*arguments: Any) -> None:
+def _returns_nothing(**arguments: Any) -> None:
     pass
 
 
-def _operator(*written: str, fake: Callable[..., Any] = _returns_nothing) -> Callable[[Callable[..., Any]], Any]:
-    """Registers a function as the operator of the same name.
+def _operator(
+    function: Callable[..., Any], *written: str, without: tuple[str, ...] = (), fake: Callable[..., Any] | None = None
+) -> None:
+    """Registers a public function as the operator of the same name.
 
     Args:
-        written: names of the arguments that the function writes.
-        fake: takes the same arguments and returns an uninitialised tensor of the result's shape and dtype.
+        written: the arguments that the function writes. They can't be None.
+        without: arguments that the operator doesn't have.
+        fake: takes the same arguments and returns an uninitialised tensor of the result's shape and dtype. None for
+            functions that return nothing.
     """
+    hints = {
+        name: hint
+        for name, hint in get_type_hints(function).items()
+        if name not in {"return", *_NOT_PASSED_ON, *without}
+    }
 
-    def register(function: Callable[..., Any]) -> Any:
-        operator = custom_op(f"deep_gemm_rocm::{function.__name__}", function, mutates_args=written)
-        operator.register_fake(fake)
-        return operator
+    def arguments(flat: tuple[Any, ...]) -> dict[str, Any]:
+        values = iter(flat)
+        return {name: _argument(name, hint, values) for name, hint in hints.items()}
 
-    return register
-
-
-def _recipe(numbers: Sequence[int]) -> Any:
-    return tuple(number or None for number in numbers)
-
-
-def _three(numbers: Sequence[int]) -> tuple[int, int, int]:
-    left, mid, right = numbers
-    return left, mid, right
-
-
-def _pair(numbers: Sequence[int]) -> tuple[int, int]:
-    left, right = numbers
-    return left, right
-
-
-def _epilogue(name: str) -> Any:
-    """An ``Epilogue``. Schemas know no Literal; the function checks the name."""
-    return name
-
-
-def _output(d: Tensor, sfd: Tensor | None) -> Tensor | Pair:
-    return d if sfd is None else (d, sfd)
-
-
-@_operator(*_OUTPUT)
-def fp8_gemm_nt(
-    a: Tensor,
-    sfa: Tensor,
-    b: Tensor,
-    sfb: Tensor,
-    d: Tensor,
-    sfd: Tensor | None,
-    c: Tensor | None,
-    recipe: Sequence[int],
-    bias: Tensor | None,
-    epilogue: str,
-) -> None:
-    gemm.fp8_gemm_nt((a, sfa), (b, sfb), _output(d, sfd), c, _recipe(recipe), bias=bias, epilogue=_epilogue(epilogue))
-
-
-@_operator("d")
-def fp8_gemm_nt_skip_head_mid(
-    a: Tensor,
-    sfa: Tensor,
-    b: Tensor,
-    sfb: Tensor,
-    d: Tensor,
-    head_splits: Sequence[int],
-    recipe: Sequence[int],
-    bias: Tensor | None,
-    epilogue: str,
-) -> None:
-    options = (_three(head_splits), _recipe(recipe))
-    gemm.fp8_gemm_nt_skip_head_mid((a, sfa), (b, sfb), d, *options, bias=bias, epilogue=_epilogue(epilogue))
-
-
-@_operator(*_OUTPUT)
-def bf16_gemm_nt(
-    a: Tensor, b: Tensor, d: Tensor, sfd: Tensor | None, c: Tensor | None, bias: Tensor | None, epilogue: str
-) -> None:
-    gemm.bf16_gemm_nt(a, b, _output(d, sfd), c, bias=bias, epilogue=_epilogue(epilogue))
-
-
-@_operator(*_OUTPUT)
-def f16_gemm_nt(
-    a: Tensor, b: Tensor, d: Tensor, sfd: Tensor | None, c: Tensor | None, bias: Tensor | None, epilogue: str
-) -> None:
-    gemm.f16_gemm_nt(a, b, _output(d, sfd), c, bias=bias, epilogue=_epilogue(epilogue))
-
-
-@_operator(*_OUTPUT)
-def m_grouped_fp8_gemm_nt_contiguous(
-    a: Tensor,
-    sfa: Tensor,
-    b: Tensor,
-    sfb: Tensor,
-    d: Tensor,
-    sfd: Tensor | None,
-    grouped_layout: Tensor,
-    recipe: Sequence[int],
-    use_psum_layout: bool,
-    ensure_zero_padding: bool,
-    expected_m_for_psum_layout: int | None,
-    bias: Tensor | None,
-    epilogue: str,
-) -> None:
-    grouped.m_grouped_fp8_gemm_nt_contiguous(
-        (a, sfa),
-        (b, sfb),
-        _output(d, sfd),
-        grouped_layout,
-        _recipe(recipe),
-        use_psum_layout=use_psum_layout,
-        ensure_zero_padding=ensure_zero_padding,
-        expected_m_for_psum_layout=expected_m_for_psum_layout,
-        bias=bias,
-        epilogue=_epilogue(epilogue),
+    schema = ", ".join(_declared(name, hint, name in written) for name, hint in hints.items())
+    operator = custom_op(
+        f"deep_gemm_rocm::{function.__name__}",
+        lambda *flat: function(**arguments(flat)),
+        mutates_args=[*written, *(f"sf{name}" for name in written if hints[name] == Tensor | Pair)],
+        schema=f"({schema}) -> {'Tensor' if fake else '()'}",
     )
+    operator.register_fake(lambda *flat: (fake or _returns_nothing)(**arguments(flat)))
+    OPERATORS[function.__name__] = operator
 
 
-@_operator(*_OUTPUT)
-def m_grouped_bf16_gemm_nt_contiguous(
-    a: Tensor,
-    b: Tensor,
-    d: Tensor,
-    sfd: Tensor | None,
-    grouped_layout: Tensor,
-    use_psum_layout: bool,
-    ensure_zero_padding: bool,
-    expected_m_for_psum_layout: int | None,
-    bias: Tensor | None,
-    epilogue: str,
-) -> None:
-    grouped.m_grouped_bf16_gemm_nt_contiguous(
-        a,
-        b,
-        _output(d, sfd),
-        grouped_layout,
-        use_psum_layout=use_psum_layout,
-        ensure_zero_padding=ensure_zero_padding,
-        expected_m_for_psum_layout=expected_m_for_psum_layout,
-        bias=bias,
-        epilogue=_epilogue(epilogue),
-    )
+def _declared(name: str, hint: Any, is_written: bool) -> str:
+    """What stands for an argument in the operator's schema."""
+    if hint == Pair:
+        return f"Tensor {name}, Tensor sf{name}"
+    if hint == Tensor | Pair:
+        return f"Tensor({name}!) {name}, Tensor(sf{name}!)? sf{name}"
+    return f"Tensor({name}!) {name}" if is_written else f"{_TYPES[hint]} {name}"
 
 
-@_operator(*_OUTPUT)
-def m_grouped_fp8_gemm_nt_masked(
-    a: Tensor,
-    sfa: Tensor,
-    b: Tensor,
-    sfb: Tensor,
-    d: Tensor,
-    sfd: Tensor | None,
-    masked_m: Tensor,
-    expected_m: int,
-    recipe: Sequence[int],
-    bias: Tensor | None,
-    epilogue: str,
-) -> None:
-    grouped.m_grouped_fp8_gemm_nt_masked(
-        (a, sfa),
-        (b, sfb),
-        _output(d, sfd),
-        masked_m,
-        expected_m,
-        _recipe(recipe),
-        bias=bias,
-        epilogue=_epilogue(epilogue),
-    )
+def _argument(name: str, hint: Any, values: Iterator[Any]) -> Any:
+    """The function's argument from the operator's next values."""
+    value = next(values)
+    if hint == Pair:
+        return value, next(values)
+    if hint == Tensor | Pair:
+        scales = next(values)
+        return value if scales is None else (value, scales)
+    if name == "recipe":
+        return tuple(number or None for number in value)
+    return tuple(value) if _TYPES[hint] == _INTS else value
 
 
-@_operator(*_OUTPUT)
-def m_grouped_bf16_gemm_nt_masked(
-    a: Tensor,
-    b: Tensor,
-    d: Tensor,
-    sfd: Tensor | None,
-    masked_m: Tensor,
-    expected_m: int,
-    bias: Tensor | None,
-    epilogue: str,
-) -> None:
-    grouped.m_grouped_bf16_gemm_nt_masked(
-        a, b, _output(d, sfd), masked_m, expected_m, bias=bias, epilogue=_epilogue(epilogue)
-    )
+def _returns_lse(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    """The attention function, but it returns only the log-sum-exp."""
+
+    @functools.wraps(function)
+    def run(**arguments: Any) -> Tensor:
+        result = function(**arguments)
+        return result[1] if arguments["return_lse"] else _lse(**arguments)
+
+    return run
 
 
-@_operator("d")
-def k_grouped_fp8_gemm_tn_contiguous(
-    a: Tensor,
-    sfa: Tensor,
-    b: Tensor,
-    sfb: Tensor,
-    d: Tensor,
-    ks_cpu: Sequence[int],
-    grouped_layout: Tensor,
-    c: Tensor | None,
-) -> None:
-    k_grouped.k_grouped_fp8_gemm_tn_contiguous((a, sfa), (b, sfb), d, ks_cpu, grouped_layout, c)
+def _lse(q: Tensor, return_lse: bool, **_: Any) -> Tensor:
+    """The log-sum-exp that attention operators return; empty without ``return_lse``."""
+    return attention.new_lse(q) if return_lse else q.new_empty(0, dtype=torch.float32)
 
 
-@_operator("d")
-def k_grouped_fp8_gemm_nt_contiguous(
-    a: Tensor,
-    sfa: Tensor,
-    b: Tensor,
-    sfb: Tensor,
-    d: Tensor,
-    ks_cpu: Sequence[int],
-    grouped_layout: Tensor,
-    c: Tensor | None,
-) -> None:
-    k_grouped.k_grouped_fp8_gemm_nt_contiguous((a, sfa), (b, sfb), d, ks_cpu, grouped_layout, c)
+def _logits(q: Tensor, kv: Pair, max_seqlen_k: int, **_: Any) -> Tensor:
+    return q.new_empty((q.shape[0], max_seqlen_k or kv[0].shape[0]), dtype=torch.float32)
 
 
-@_operator("d")
-def k_grouped_bf16_gemm_tn_contiguous(
-    a: Tensor, b: Tensor, d: Tensor, ks_cpu: Sequence[int], grouped_layout: Tensor, c: Tensor | None
-) -> None:
-    k_grouped.k_grouped_bf16_gemm_tn_contiguous(a, b, d, ks_cpu, grouped_layout, c)
-
-
-@_operator("d")
-def einsum(expr: str, a: Tensor, b: Tensor, d: Tensor, c: Tensor | None) -> None:
-    einstein_sum.einsum(expr, a, b, d, c)
-
-
-@_operator("d")
-def fp8_einsum(
-    expr: str,
-    a: Tensor,
-    sfa: Tensor,
-    b: Tensor,
-    sfb: Tensor,
-    d: Tensor,
-    c: Tensor | None,
-    recipe: Sequence[int],
-) -> None:
-    einstein_sum.fp8_einsum(expr, (a, sfa), (b, sfb), d, c, _recipe(recipe))
-
-
-@_operator("d", "sqr_sum")
-def tf32_hc_prenorm_gemm(a: Tensor, b: Tensor, d: Tensor, sqr_sum: Tensor, num_splits: int | None) -> None:
-    hyperconnection.tf32_hc_prenorm_gemm(a, b, d, sqr_sum, num_splits)
-
-
-def _lse(q: Tensor, *arguments: Any) -> Tensor:
-    """The log-sum-exp that attention operators return; empty unless their last argument, ``return_lse``, is True."""
-    return attention.new_lse(q) if arguments[-1] else q.new_empty(0, dtype=torch.float32)
-
-
-@_operator("out", fake=_lse)
-def flash_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    softmax_scale: float | None,
-    causal: bool,
-    window: Sequence[int],
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    q_descale: Tensor | None,
-    k_descale: Tensor | None,
-    v_descale: Tensor | None,
-    return_lse: bool,
-) -> Tensor:
-    result = attention.flash_attention(
-        q,
-        k,
-        v,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window=_pair(window),
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        q_descale=q_descale,
-        k_descale=k_descale,
-        v_descale=v_descale,
-        out=out,
-        return_lse=return_lse,
-    )
-    return result[1] if return_lse else _lse(q, False)
-
-
-@_operator("out", fake=_lse)
-def flash_attention_decode(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    out: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    softmax_scale: float | None,
-    window: Sequence[int],
-    q_descale: Tensor | None,
-    k_descale: Tensor | None,
-    v_descale: Tensor | None,
-    num_splits: int | None,
-    return_lse: bool,
-) -> Tensor:
-    result = attention.flash_attention_decode(
-        q,
-        k_cache,
-        v_cache,
-        block_table=block_table,
-        context_lens=context_lens,
-        softmax_scale=softmax_scale,
-        window=_pair(window),
-        q_descale=q_descale,
-        k_descale=k_descale,
-        v_descale=v_descale,
-        out=out,
-        return_lse=return_lse,
-        num_splits=num_splits,
-    )
-    return result[1] if return_lse else _lse(q, False)
-
-
-@_operator("out", fake=_lse)
-def mla_decode(
-    q: Tensor,
-    kv_cache: Tensor,
-    out: Tensor,
-    d_v: int,
-    block_table: Tensor,
-    context_lens: Tensor,
-    softmax_scale: float | None,
-    num_splits: int | None,
-    return_lse: bool,
-) -> Tensor:
-    result = attention.mla_decode(
-        q,
-        kv_cache,
-        d_v=d_v,
-        block_table=block_table,
-        context_lens=context_lens,
-        softmax_scale=softmax_scale,
-        out=out,
-        return_lse=return_lse,
-        num_splits=num_splits,
-    )
-    return result[1] if return_lse else _lse(q, False)
-
-
-def _logits(q: Tensor, keys: Tensor, *arguments: Any) -> Tensor:
-    *_, max_seqlen_k = arguments
-    return q.new_empty((q.shape[0], max_seqlen_k or keys.shape[0]), dtype=torch.float32)
-
-
-@_operator(fake=_logits)
-def fp8_mqa_logits(
-    q: Tensor,
-    keys: Tensor,
-    key_scales: Tensor,
-    weights: Tensor,
-    cu_seq_len_k_start: Tensor,
-    cu_seq_len_k_end: Tensor,
-    clean_logits: bool,
-    max_seqlen_k: int,
-) -> Tensor:
-    return mqa_logits.fp8_mqa_logits(
-        q, (keys, key_scales), weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits, max_seqlen_k
-    )
-
-
-def _paged_logits(q: Tensor, *arguments: Any) -> Tensor:
-    *_, max_context_len, _clean_logits, _indices = arguments
+def _paged_logits(q: Tensor, max_context_len: int, **_: Any) -> Tensor:
     return q.new_empty((q.shape[0] * q.shape[1], max_context_len), dtype=torch.float32)
 
 
-@_operator(fake=_paged_logits)
-def fp8_paged_mqa_logits(
-    q: Tensor,
-    kv_cache: Tensor,
-    weights: Tensor,
-    context_lens: Tensor,
-    block_table: Tensor,
-    schedule_meta: Tensor,
-    max_context_len: int,
-    clean_logits: bool,
-    indices: Tensor | None,
-) -> Tensor:
-    return mqa_logits.fp8_paged_mqa_logits(
-        q, kv_cache, weights, context_lens, block_table, schedule_meta, max_context_len, clean_logits, indices
-    )
+for _function in (
+    gemm.fp8_gemm_nt,
+    gemm.bf16_gemm_nt,
+    gemm.f16_gemm_nt,
+    gemm.fp8_gemm_nt_skip_head_mid,
+    grouped.m_grouped_fp8_gemm_nt_contiguous,
+    grouped.m_grouped_bf16_gemm_nt_contiguous,
+    grouped.m_grouped_fp8_gemm_nt_masked,
+    grouped.m_grouped_bf16_gemm_nt_masked,
+    einsum.einsum,
+    einsum.fp8_einsum,
+):
+    _operator(_function, "d")
+for _function in (
+    k_grouped.k_grouped_fp8_gemm_tn_contiguous,
+    k_grouped.k_grouped_fp8_gemm_nt_contiguous,
+    k_grouped.k_grouped_bf16_gemm_tn_contiguous,
+):
+    _operator(_function, "d", without=("recipe", "use_psum_layout"))
+_operator(hyperconnection.tf32_hc_prenorm_gemm, "d", "sqr_sum")
+for _function in (attention.flash_attention, attention.flash_attention_decode, attention.mla_decode):
+    _operator(_returns_lse(_function), "out", fake=_lse)
+_operator(mqa_logits.fp8_mqa_logits, fake=_logits)
+_operator(mqa_logits.fp8_paged_mqa_logits, fake=_paged_logits)
