@@ -248,9 +248,7 @@ def flash_attention_decode(
     if torch.compiler.is_compiling():
         out = _new_output(q, v_cache.shape[-1]) if out is None else out
         options = (softmax_scale, window or _NO_WINDOW, q_descale, k_descale, v_descale, out, return_lse, num_splits)
-        lse = torch.ops.deep_gemm_rocm.flash_attention_decode(
-            q, k_cache, v_cache, block_table, context_lens, *options
-        )
+        lse = torch.ops.deep_gemm_rocm.flash_attention_decode(q, k_cache, v_cache, block_table, context_lens, *options)
         return _result(out, lse if return_lse else None), None
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     problem = check_decode(q, k_cache, v_cache, block_table, context_lens, softmax_scale, window, descales, out)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ..heuristics import choose_dense
@@ -21,6 +23,7 @@ from ..problems.gemm import (
 from ..problems.gemm_kind import PARTS_OF_B, Epilogue, Gemm
 from ..problems.layout import Pair, data_and_scales, unshuffled_shape
 from ..runtime import settings
+from .variants import takes_arguments_of
 
 
 @launches
@@ -126,66 +129,26 @@ def fp8_gemm_nt(
     return None, _launch(gemm, arguments)
 
 
-def fp8_gemm_nn(
-    a: Pair,
-    b: Pair,
-    d: torch.Tensor | Pair,
-    c: torch.Tensor | None = None,
-    recipe: tuple[int, int, int] | None = None,
-    recipe_a: tuple[int, int] | None = None,
-    recipe_b: tuple[int, int] | None = None,
-    compiled_dims: str = "nk",
-    disable_ue8m0_cast: bool = False,
-    *,
-    bias: torch.Tensor | None = None,
-    epilogue: Epilogue = "identity",
-) -> None:
+@takes_arguments_of(fp8_gemm_nt)
+def fp8_gemm_nn(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
     """DeepGEMM's ``fp8_gemm_nt`` with ``b`` transposed: ``b`` is [K, N], its scales [ceil(K/128), ceil(N/128)].
 
     Either dimension of the data may be contiguous; nothing is copied. If N is contiguous, it must be a multiple of 4.
     See ``fp8_gemm_nt`` for the other arguments and the errors.
     """
-    recipes = (recipe, recipe_a, recipe_b)
-    fp8_gemm_nt(a, transposed_pair("b", b), d, c, *recipes, bias=bias, epilogue=epilogue)
+    fp8_gemm_nt(a, transposed_pair("b", b), *others, **options)
 
 
-def fp8_gemm_tn(
-    a: Pair,
-    b: Pair,
-    d: torch.Tensor | Pair,
-    c: torch.Tensor | None = None,
-    recipe: tuple[int, int, int] | None = None,
-    recipe_a: tuple[int, int] | None = None,
-    recipe_b: tuple[int, int] | None = None,
-    compiled_dims: str = "mn",
-    disable_ue8m0_cast: bool = False,
-    *,
-    bias: torch.Tensor | None = None,
-    epilogue: Epilogue = "identity",
-) -> None:
+@takes_arguments_of(fp8_gemm_nt, compiled_dims="mn")
+def fp8_gemm_tn(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
     """``fp8_gemm_nt`` with ``a`` and ``b`` transposed: [K, M] and [K, N], scales likewise. See ``fp8_gemm_nn``."""
-    a, b = transposed_pair("a", a), transposed_pair("b", b)
-    recipes = (recipe, recipe_a, recipe_b)
-    fp8_gemm_nt(a, b, d, c, *recipes, bias=bias, epilogue=epilogue)
+    fp8_gemm_nt(transposed_pair("a", a), transposed_pair("b", b), *others, **options)
 
 
-def fp8_gemm_tt(
-    a: Pair,
-    b: Pair,
-    d: torch.Tensor | Pair,
-    c: torch.Tensor | None = None,
-    recipe: tuple[int, int, int] | None = None,
-    recipe_a: tuple[int, int] | None = None,
-    recipe_b: tuple[int, int] | None = None,
-    compiled_dims: str = "mn",
-    disable_ue8m0_cast: bool = False,
-    *,
-    bias: torch.Tensor | None = None,
-    epilogue: Epilogue = "identity",
-) -> None:
+@takes_arguments_of(fp8_gemm_nt, compiled_dims="mn")
+def fp8_gemm_tt(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
     """``fp8_gemm_nt`` with ``a`` transposed: [K, M], scales likewise. See ``fp8_gemm_nn``."""
-    recipes = (recipe, recipe_a, recipe_b)
-    fp8_gemm_nt(transposed_pair("a", a), b, d, c, *recipes, bias=bias, epilogue=epilogue)
+    fp8_gemm_nt(transposed_pair("a", a), b, *others, **options)
 
 
 @launches
@@ -279,46 +242,22 @@ def bf16_gemm_nt(
     return None, _launch(gemm, arguments)
 
 
-def bf16_gemm_nn(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    d: torch.Tensor | Pair,
-    c: torch.Tensor | None = None,
-    compiled_dims: str = "nk",
-    *,
-    bias: torch.Tensor | None = None,
-    epilogue: Epilogue = "identity",
-) -> None:
+@takes_arguments_of(bf16_gemm_nt)
+def bf16_gemm_nn(a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any) -> None:
     """``bf16_gemm_nt(a, b.T, d, c)``: ``b`` is [K, N]. If N is contiguous, it must be even."""
-    bf16_gemm_nt(a, transposed("b", b), d, c, compiled_dims, bias=bias, epilogue=epilogue)
+    bf16_gemm_nt(a, transposed("b", b), *others, **options)
 
 
-def bf16_gemm_tn(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    d: torch.Tensor | Pair,
-    c: torch.Tensor | None = None,
-    compiled_dims: str = "mn",
-    *,
-    bias: torch.Tensor | None = None,
-    epilogue: Epilogue = "identity",
-) -> None:
+@takes_arguments_of(bf16_gemm_nt, compiled_dims="mn")
+def bf16_gemm_tn(a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any) -> None:
     """``bf16_gemm_nt(a.T, b.T, d, c)``: ``a`` is [K, M], ``b`` [K, N]. If M or N is contiguous, it must be even."""
-    bf16_gemm_nt(transposed("a", a), transposed("b", b), d, c, compiled_dims, bias=bias, epilogue=epilogue)
+    bf16_gemm_nt(transposed("a", a), transposed("b", b), *others, **options)
 
 
-def bf16_gemm_tt(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    d: torch.Tensor | Pair,
-    c: torch.Tensor | None = None,
-    compiled_dims: str = "mn",
-    *,
-    bias: torch.Tensor | None = None,
-    epilogue: Epilogue = "identity",
-) -> None:
+@takes_arguments_of(bf16_gemm_nt, compiled_dims="mn")
+def bf16_gemm_tt(a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any) -> None:
     """``bf16_gemm_nt(a.T, b, d, c)``: ``a`` is [K, M]. If M is contiguous, it must be even."""
-    bf16_gemm_nt(transposed("a", a), b, d, c, compiled_dims, bias=bias, epilogue=epilogue)
+    bf16_gemm_nt(transposed("a", a), b, *others, **options)
 
 
 @launches

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ..checks import check_bool, check_int
@@ -13,6 +15,9 @@ from ..problems.gemm import FP8_DTYPES, Recipe, check_gemm, check_recipe, flat_r
 from ..problems.gemm_kind import Epilogue, Gemm
 from ..problems.layout import Pair, ceil_div, data_and_scales
 from ..runtime import settings
+from .variants import takes_arguments_of
+
+_BF16 = (torch.bfloat16,)
 
 
 @launches
@@ -71,7 +76,6 @@ def m_grouped_fp8_gemm_nt_contiguous(
         d,
         layout,
         layout_name,
-        FP8_DTYPES,
         whole,
         use_psum_layout=use_psum_layout,
         ensure_zero_padding=ensure_zero_padding,
@@ -81,75 +85,13 @@ def m_grouped_fp8_gemm_nt_contiguous(
     )
 
 
-def m_grouped_fp8_gemm_nn_contiguous(
-    a: Pair,
-    b: Pair,
-    d: torch.Tensor | Pair,
-    grouped_layout: torch.Tensor | None = None,
-    recipe: tuple[int, int, int] | None = None,
-    recipe_a: tuple[int, int] | None = None,
-    recipe_b: tuple[int, int] | None = None,
-    compiled_dims: str = "nk",
-    disable_ue8m0_cast: bool = False,
-    use_psum_layout: bool = False,
-    ensure_zero_padding: bool = True,
-    expected_m_for_psum_layout: int | None = None,
-    *,
-    m_indices: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    epilogue: Epilogue = "identity",
-) -> None:
+@takes_arguments_of(m_grouped_fp8_gemm_nt_contiguous)
+def m_grouped_fp8_gemm_nn_contiguous(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
     """``m_grouped_fp8_gemm_nt_contiguous`` with ``b`` transposed: [G, K, N], scales [G, ceil(K/128), ceil(N/128)].
 
     If N is contiguous, it must be a multiple of 4.
     """
-    m_grouped_fp8_gemm_nt_contiguous(
-        a,
-        transposed_pair("b", b),
-        d,
-        grouped_layout,
-        recipe,
-        recipe_a,
-        recipe_b,
-        compiled_dims,
-        disable_ue8m0_cast,
-        use_psum_layout,
-        ensure_zero_padding,
-        expected_m_for_psum_layout,
-        m_indices=m_indices,
-        bias=bias,
-        epilogue=epilogue,
-    )
-
-
-def m_grouped_bf16_gemm_nn_contiguous(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    d: torch.Tensor | Pair,
-    grouped_layout: torch.Tensor | None = None,
-    compiled_dims: str = "nk",
-    use_psum_layout: bool = False,
-    ensure_zero_padding: bool = True,
-    expected_m_for_psum_layout: int | None = None,
-    *,
-    m_indices: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    epilogue: Epilogue = "identity",
-) -> None:
-    """``m_grouped_bf16_gemm_nt_contiguous`` with ``b`` transposed: [G, K, N]. If N is contiguous, it must be even."""
-    m_grouped_bf16_gemm_nt_contiguous(
-        a,
-        transposed("b", b),
-        d,
-        grouped_layout,
-        compiled_dims,
-        use_psum_layout,
-        ensure_zero_padding,
-        expected_m_for_psum_layout,
-        m_indices=m_indices,
-        bias=bias,
-        epilogue=epilogue,
-    )
+    m_grouped_fp8_gemm_nt_contiguous(a, transposed_pair("b", b), *others, **options)
 
 
 @launches
@@ -185,7 +127,6 @@ def m_grouped_bf16_gemm_nt_contiguous(
         d,
         layout,
         layout_name,
-        (torch.bfloat16,),
         None,
         use_psum_layout=use_psum_layout,
         ensure_zero_padding=ensure_zero_padding,
@@ -193,6 +134,12 @@ def m_grouped_bf16_gemm_nt_contiguous(
         bias=bias,
         epilogue=epilogue,
     )
+
+
+@takes_arguments_of(m_grouped_bf16_gemm_nt_contiguous)
+def m_grouped_bf16_gemm_nn_contiguous(a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any) -> None:
+    """``m_grouped_bf16_gemm_nt_contiguous`` with ``b`` transposed: [G, K, N]. If N is contiguous, it must be even."""
+    m_grouped_bf16_gemm_nt_contiguous(a, transposed("b", b), *others, **options)
 
 
 @launches
@@ -241,7 +188,7 @@ def m_grouped_fp8_gemm_nt_masked(
     if enable_overlap:
         raise NotImplementedError("enable_overlap must be False: kernels here don't tell which tiles are done")
     whole = check_recipe("m_grouped_fp8_gemm_nt_masked", recipe, recipe_a, recipe_b)
-    return None, _masked(a, b, d, masked_m, expected_m, FP8_DTYPES, whole, bias, epilogue)
+    return None, _masked(a, b, d, masked_m, expected_m, whole, bias, epilogue)
 
 
 @launches
@@ -267,7 +214,7 @@ def m_grouped_bf16_gemm_nt_masked(
     Raises:
         TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_masked``.
     """
-    return None, _masked(a, b, d, masked_m, expected_m, (torch.bfloat16,), None, bias, epilogue)
+    return None, _masked(a, b, d, masked_m, expected_m, None, bias, epilogue)
 
 
 # DeepGEMM's other names for these. Its fp8_fp4 functions also take FP4 operands; here both operands are FP8.
@@ -305,9 +252,6 @@ def m_grouped_gemm_fp8_fp8_bf16_nt_masked(
     m_grouped_fp8_gemm_nt_masked(lhs, rhs, out, masked_m, expected_m, bias=bias, epilogue=epilogue)
 
 
-_Operand = Pair | torch.Tensor
-
-
 def _one_layout(grouped_layout: torch.Tensor | None, m_indices: torch.Tensor | None) -> tuple[torch.Tensor | None, str]:
     if m_indices is None:
         return grouped_layout, "grouped_layout"
@@ -317,12 +261,11 @@ def _one_layout(grouped_layout: torch.Tensor | None, m_indices: torch.Tensor | N
 
 
 def _contiguous(
-    a: _Operand,
-    b: _Operand,
-    d: _Operand,
+    a: Any,
+    b: Any,
+    d: torch.Tensor | Pair,
     layout: torch.Tensor | None,
     layout_name: str,
-    dtypes: tuple[torch.dtype, ...],
     recipe: Recipe | None,
     *,
     use_psum_layout: bool,
@@ -332,14 +275,12 @@ def _contiguous(
     epilogue: Epilogue,
 ) -> Launch | None:
     if torch.compiler.is_compiling():
-        (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
-        output = data_and_scales(d)
+        ops, output = torch.ops.deep_gemm_rocm, data_and_scales(d)
         rest = (use_psum_layout, ensure_zero_padding, expected_m, bias, epilogue)
-        ops = torch.ops.deep_gemm_rocm
         if recipe is None:
-            ops.m_grouped_bf16_gemm_nt_contiguous(a_data, b_data, *output, layout, *rest)
+            ops.m_grouped_bf16_gemm_nt_contiguous(a, b, *output, layout, *rest)
         else:
-            ops.m_grouped_fp8_gemm_nt_contiguous(a_data, sfa, b_data, sfb, *output, layout, flat_recipe(recipe), *rest)
+            ops.m_grouped_fp8_gemm_nt_contiguous(*a, *b, *output, layout, flat_recipe(recipe), *rest)
         return None
     check_bool("use_psum_layout", use_psum_layout)
     check_bool("ensure_zero_padding", ensure_zero_padding)
@@ -352,7 +293,7 @@ def _contiguous(
         a,
         b,
         d,
-        dtypes=dtypes,
+        dtypes=_BF16 if recipe is None else FP8_DTYPES,
         recipe=recipe,
         grouping=grouping,
         layout=layout,
@@ -370,33 +311,28 @@ def _contiguous(
 
 
 def _masked(
-    a: _Operand,
-    b: _Operand,
-    d: _Operand,
+    a: Any,
+    b: Any,
+    d: torch.Tensor | Pair,
     masked_m: torch.Tensor,
     expected_m: int,
-    dtypes: tuple[torch.dtype, ...],
     recipe: Recipe | None,
     bias: torch.Tensor | None,
     epilogue: Epilogue,
 ) -> Launch | None:
     if torch.compiler.is_compiling():
-        (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
-        output = data_and_scales(d)
-        rest = (bias, epilogue)
-        ops = torch.ops.deep_gemm_rocm
+        ops, rows = torch.ops.deep_gemm_rocm, (*data_and_scales(d), masked_m, expected_m)
         if recipe is None:
-            ops.m_grouped_bf16_gemm_nt_masked(a_data, b_data, *output, masked_m, expected_m, *rest)
+            ops.m_grouped_bf16_gemm_nt_masked(a, b, *rows, bias, epilogue)
         else:
-            scaled = (a_data, sfa, b_data, sfb, *output, masked_m, expected_m, flat_recipe(recipe))
-            ops.m_grouped_fp8_gemm_nt_masked(*scaled, *rest)
+            ops.m_grouped_fp8_gemm_nt_masked(*a, *b, *rows, flat_recipe(recipe), bias, epilogue)
         return None
     expected_m = check_int("expected_m", expected_m, 0)
     gemm, arguments = check_gemm(
         a,
         b,
         d,
-        dtypes=dtypes,
+        dtypes=_BF16 if recipe is None else FP8_DTYPES,
         recipe=recipe,
         grouping="masked",
         layout=masked_m,

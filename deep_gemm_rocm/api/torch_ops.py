@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
-from torch.library import CustomOpDef, custom_op
+from torch.library import custom_op
 
 from ..problems.gemm_kind import Epilogue
 from ..problems.layout import Pair
@@ -40,7 +40,7 @@ _TYPES: dict[Any, str] = {
     tuple[int, int, int] | None: _INTS,
 }
 
-OPERATORS: dict[str, CustomOpDef] = {}
+OPERATORS: dict[str, Any] = {}
 
 
 def _returns_nothing(**arguments: Any) -> None:
@@ -125,7 +125,7 @@ def _paged_logits(q: Tensor, max_context_len: int, **_: Any) -> Tensor:
     return q.new_empty((q.shape[0] * q.shape[1], max_context_len), dtype=torch.float32)
 
 
-for _function in (
+_WRITING_D: tuple[Callable[..., Any], ...] = (
     gemm.fp8_gemm_nt,
     gemm.bf16_gemm_nt,
     gemm.f16_gemm_nt,
@@ -136,16 +136,16 @@ for _function in (
     grouped.m_grouped_bf16_gemm_nt_masked,
     einsum.einsum,
     einsum.fp8_einsum,
-):
+)
+for _function in _WRITING_D:
     _operator(_function, "d")
-for _function in (
-    k_grouped.k_grouped_fp8_gemm_tn_contiguous,
-    k_grouped.k_grouped_fp8_gemm_nt_contiguous,
-    k_grouped.k_grouped_bf16_gemm_tn_contiguous,
-):
-    _operator(_function, "d", without=("recipe", "use_psum_layout"))
+_FIXED = ("recipe", "use_psum_layout")  # arguments with one allowed value
+_operator(k_grouped.k_grouped_fp8_gemm_tn_contiguous, "d", without=_FIXED)
+_operator(k_grouped.k_grouped_fp8_gemm_nt_contiguous, "d", without=_FIXED)
+_operator(k_grouped.k_grouped_bf16_gemm_tn_contiguous, "d", without=_FIXED)
 _operator(hyperconnection.tf32_hc_prenorm_gemm, "d", "sqr_sum")
-for _function in (attention.flash_attention, attention.flash_attention_decode, attention.mla_decode):
-    _operator(_returns_lse(_function), "out", fake=_lse)
+_operator(_returns_lse(attention.flash_attention), "out", fake=_lse)
+_operator(_returns_lse(attention.flash_attention_decode), "out", fake=_lse)
+_operator(_returns_lse(attention.mla_decode), "out", fake=_lse)
 _operator(mqa_logits.fp8_mqa_logits, fake=_logits)
 _operator(mqa_logits.fp8_paged_mqa_logits, fake=_paged_logits)
