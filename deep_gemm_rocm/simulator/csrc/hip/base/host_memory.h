@@ -118,3 +118,12 @@ template <class T>
 void allow(Out<T> result, const char* what, size_t count = 1) {
   if (result && count > 0) require_writable(result.address(), count, sizeof(T), what);
 }
+
+// An API function whose body returns the one result that it gives.
+template <class T, class Body>
+hipError_t api_giving(const char* function, Out<T> result, const char* what, Body&& body) noexcept {
+  return api(function, [&] {
+    require(result, what);
+    result.give(body());
+  });
+}

@@ -18,12 +18,11 @@ std::atomic<size_t> stack{kDefaultStack};
 size_t stack_limit() { return stack; }
 
 HIP_API hipError_t hipDeviceGetLimit(Out<size_t> value, hipLimit_t limit) {
-  return api(__func__, [&] {
-    require(value, "value");
+  return api_giving(__func__, value, "value", [&] {
     if (limit != hipLimitStackSize) {
       fail(hipErrorUnsupportedLimit, "limit %d: only hipLimitStackSize has a meaning here", static_cast<int>(limit));
     }
-    value.give(stack);
+    return stack.load();
   });
 }
 

@@ -20,10 +20,9 @@ void require_context(hipCtx_t context) {
 }  // namespace
 
 HIP_API hipError_t hipCtxCreate(Out<hipCtx_t> context, unsigned, hipDevice_t number) {
-  return api(__func__, [&] {
-    require(context, "the output pointer");
+  return api_giving(__func__, context, "the output pointer", [&] {
     require_device(number);
-    context.give(&primary);
+    return &primary;
   });
 }
 
@@ -46,24 +45,15 @@ HIP_API hipError_t hipCtxSetCurrent(hipCtx_t context) {
 }
 
 HIP_API hipError_t hipCtxGetCurrent(Out<hipCtx_t> context) {
-  return api(__func__, [&] {
-    require(context, "the output pointer");
-    context.give(&primary);
-  });
+  return api_giving(__func__, context, "the output pointer", [&] { return &primary; });
 }
 
 HIP_API hipError_t hipCtxGetDevice(Out<hipDevice_t> number) {
-  return api(__func__, [&] {
-    require(number, "device");
-    number.give(0);
-  });
+  return api_giving(__func__, number, "device", [&] { return 0; });
 }
 
 HIP_API hipError_t hipCtxGetFlags(Out<unsigned> flags) {
-  return api(__func__, [&] {
-    require(flags, "flags");
-    flags.give(0);
-  });
+  return api_giving(__func__, flags, "flags", [&] { return 0; });
 }
 
 HIP_API hipError_t hipCtxSynchronize() {
@@ -71,10 +61,9 @@ HIP_API hipError_t hipCtxSynchronize() {
 }
 
 HIP_API hipError_t hipDevicePrimaryCtxRetain(Out<hipCtx_t> context, hipDevice_t number) {
-  return api(__func__, [&] {
-    require(context, "the output pointer");
+  return api_giving(__func__, context, "the output pointer", [&] {
     require_device(number);
-    context.give(&primary);
+    return &primary;
   });
 }
 

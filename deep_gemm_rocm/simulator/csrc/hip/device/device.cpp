@@ -195,31 +195,19 @@ HIP_API hipError_t hipInit(unsigned flags) {
 }
 
 HIP_API hipError_t hipDriverGetVersion(Out<int> version) {
-  return api(__func__, [&] {
-    require(version, "version");
-    version.give(kHipVersion);
-  });
+  return api_giving(__func__, version, "version", [&] { return kHipVersion; });
 }
 
 HIP_API hipError_t hipRuntimeGetVersion(Out<int> version) {
-  return api(__func__, [&] {
-    require(version, "version");
-    version.give(kHipVersion);
-  });
+  return api_giving(__func__, version, "version", [&] { return kHipVersion; });
 }
 
 HIP_API hipError_t hipGetDeviceCount(Out<int> count) {
-  return api(__func__, [&] {
-    require(count, "count");
-    count.give(1);
-  });
+  return api_giving(__func__, count, "count", [&] { return 1; });
 }
 
 HIP_API hipError_t hipGetDevice(Out<int> number) {
-  return api(__func__, [&] {
-    require(number, "device");
-    number.give(0);
-  });
+  return api_giving(__func__, number, "device", [&] { return 0; });
 }
 
 HIP_API hipError_t hipSetDevice(int number) {
@@ -239,33 +227,27 @@ HIP_API hipError_t hipSetDeviceFlags(unsigned) {
 }
 
 HIP_API hipError_t hipGetDeviceFlags(Out<unsigned> flags) {
-  return api(__func__, [&] {
-    require(flags, "flags");
-    flags.give(0);
-  });
+  return api_giving(__func__, flags, "flags", [&] { return 0; });
 }
 
 HIP_API hipError_t hipDeviceGet(Out<hipDevice_t> handle, int number) {
-  return api(__func__, [&] {
-    require(handle, "device");
+  return api_giving(__func__, handle, "device", [&] {
     require_device(number);
-    handle.give(number);
+    return number;
   });
 }
 
 HIP_API hipError_t hipGetDevicePropertiesR0600(Out<hipDeviceProp_tR0600> properties, int number) {
-  return api(__func__, [&] {
-    require(properties, "properties");
+  return api_giving(__func__, properties, "properties", [&] {
     require_device(number);
-    properties.give(properties_r0600());
+    return properties_r0600();
   });
 }
 
 HIP_API hipError_t hipGetDevicePropertiesR0000(Out<hipDeviceProp_tR0000> properties, int number) {
-  return api(__func__, [&] {
-    require(properties, "properties");
+  return api_giving(__func__, properties, "properties", [&] {
     require_device(number);
-    properties.give(properties_r0000());
+    return properties_r0000();
   });
 }
 
@@ -276,10 +258,9 @@ HIP_API hipError_t hipGetDeviceProperties(Out<hipDeviceProp_tR0000> properties, 
 
 // There is only one device to choose.
 HIP_API hipError_t hipChooseDevice(Out<int> number, In<hipDeviceProp_tR0000> wishes) {
-  return api(__func__, [&] {
-    require(number, "device");
+  return api_giving(__func__, number, "device", [&] {
     wishes.read("properties");
-    number.give(0);
+    return 0;
   });
 }
 
@@ -288,18 +269,16 @@ HIP_API hipError_t hipChooseDeviceR0000(Out<int> number, In<hipDeviceProp_tR0000
 }
 
 HIP_API hipError_t hipChooseDeviceR0600(Out<int> number, In<hipDeviceProp_tR0600> wishes) {
-  return api(__func__, [&] {
-    require(number, "device");
+  return api_giving(__func__, number, "device", [&] {
     wishes.read("properties");
-    number.give(0);
+    return 0;
   });
 }
 
 HIP_API hipError_t hipDeviceGetAttribute(Out<int> value, hipDeviceAttribute_t selector, int number) {
-  return api(__func__, [&] {
-    require(value, "value");
+  return api_giving(__func__, value, "value", [&] {
     require_device(number);
-    value.give(attribute(selector));
+    return attribute(selector);
   });
 }
 
@@ -311,10 +290,9 @@ HIP_API hipError_t hipDeviceGetName(Out<char> name, int capacity, hipDevice_t nu
 }
 
 HIP_API hipError_t hipDeviceGetUuid(Out<hipUUID> uuid, hipDevice_t number) {
-  return api(__func__, [&] {
-    require(uuid, "uuid");
+  return api_giving(__func__, uuid, "uuid", [&] {
     require_device(number);
-    uuid.give(properties_r0600().uuid);
+    return properties_r0600().uuid;
   });
 }
 
@@ -326,11 +304,10 @@ HIP_API hipError_t hipDeviceGetPCIBusId(Out<char> text, int capacity, int number
 }
 
 HIP_API hipError_t hipDeviceGetByPCIBusId(Out<int> number, Text text) {
-  return api(__func__, [&] {
-    require(number, "device");
+  return api_giving(__func__, number, "device", [&] {
     const std::string id = text.read("the PCI bus id");
     if (id != kPciBusId) fail(hipErrorInvalidValue, "no device at %.32s", id.c_str());
-    number.give(0);
+    return 0;
   });
 }
 
@@ -345,10 +322,9 @@ HIP_API hipError_t hipDeviceComputeCapability(Out<int> major, Out<int> minor, hi
 }
 
 HIP_API hipError_t hipDeviceTotalMem(Out<size_t> bytes, hipDevice_t number) {
-  return api(__func__, [&] {
-    require(bytes, "bytes");
+  return api_giving(__func__, bytes, "bytes", [&] {
     require_device(number);
-    bytes.give(device::kMemoryBytes);
+    return device::kMemoryBytes;
   });
 }
 
@@ -387,10 +363,7 @@ HIP_API hipError_t hipDeviceSetCacheConfig(int) {
 }
 
 HIP_API hipError_t hipDeviceGetCacheConfig(Out<int> config) {
-  return api(__func__, [&] {
-    require(config, "config");
-    config.give(0);
-  });
+  return api_giving(__func__, config, "config", [&] { return 0; });
 }
 
 HIP_API hipError_t hipDeviceSetSharedMemConfig(int) {
@@ -398,8 +371,5 @@ HIP_API hipError_t hipDeviceSetSharedMemConfig(int) {
 }
 
 HIP_API hipError_t hipDeviceGetSharedMemConfig(Out<int> config) {
-  return api(__func__, [&] {
-    require(config, "config");
-    config.give(0);
-  });
+  return api_giving(__func__, config, "config", [&] { return 0; });
 }

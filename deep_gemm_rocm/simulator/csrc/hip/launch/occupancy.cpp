@@ -83,16 +83,12 @@ void count_blocks(Out<int> blocks, const KernelInfo& kernel, int block_threads, 
 }  // namespace
 
 HIP_API hipError_t hipFuncGetAttribute(Out<int> value, hipFunction_attribute selector, hipFunction_t function) {
-  return api(__func__, [&] {
-    require(value, "value");
-    value.give(attribute_of(*function_of(function)->kernel, selector));
-  });
+  return api_giving(__func__, value, "value", [&] { return attribute_of(*function_of(function)->kernel, selector); });
 }
 
 HIP_API hipError_t hipFuncGetAttributes(Out<hipFuncAttributes> attributes, const void* host_function) {
-  return api(__func__, [&] {
-    require(attributes, "attributes");
-    attributes.give(attributes_of(*registered_function(host_function)->kernel));
+  return api_giving(__func__, attributes, "attributes", [&] {
+    return attributes_of(*registered_function(host_function)->kernel);
   });
 }
 

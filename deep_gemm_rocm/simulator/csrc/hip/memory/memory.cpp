@@ -164,12 +164,11 @@ HIP_API hipError_t hipMemAllocPitch(Out<hipDeviceptr_t> pointer, Out<size_t> pit
 }
 
 HIP_API hipError_t hipMalloc3D(Out<hipPitchedPtr> pointer, hipExtent extent) {
-  return api(__func__, [&] {
-    require(pointer, "the output pointer");
+  return api_giving(__func__, pointer, "the output pointer", [&] {
     const PitchedSize size = pitched_size(extent.width, extent.height, extent.depth);
     hipPitchedPtr result = {nullptr, size.pitch, extent.width, extent.height};
     allocate(&result.ptr, size.bytes, MemoryKind::device, 0);
-    pointer.give(result);
+    return result;
   });
 }
 
@@ -216,22 +215,20 @@ HIP_API hipError_t hipHostUnregister(void* pointer) {
 }
 
 HIP_API hipError_t hipHostGetDevicePointer(Out<void*> device_pointer, void* host_pointer, unsigned flags) {
-  return api(__func__, [&] {
-    require(device_pointer, "the output pointer");
+  return api_giving(__func__, device_pointer, "the output pointer", [&] {
     if (flags != 0) fail(hipErrorInvalidValue, "flags must be 0, not %u", flags);
     if (attributes_of(host_pointer).type == hipMemoryTypeDevice) {
       fail(hipErrorInvalidValue, "%p is device memory, not host memory", host_pointer);
     }
-    device_pointer.give(host_pointer);
+    return host_pointer;
   });
 }
 
 HIP_API hipError_t hipHostGetFlags(Out<unsigned> flags, void* pointer) {
-  return api(__func__, [&] {
-    require(flags, "flags");
+  return api_giving(__func__, flags, "flags", [&] {
     const MemoryBlock block = block_at(pointer);
     if (!is_host_kind(block.kind)) fail(hipErrorInvalidValue, "%p is not host memory", pointer);
-    flags.give(block.flags);
+    return block.flags;
   });
 }
 
@@ -444,10 +441,7 @@ HIP_API hipError_t hipMemGetInfo(Out<size_t> free_bytes, Out<size_t> total_bytes
 }
 
 HIP_API hipError_t hipPointerGetAttributes(Out<hipPointerAttribute_t> attributes, const void* pointer) {
-  return api(__func__, [&] {
-    require(attributes, "attributes");
-    attributes.give(attributes_of(pointer));
-  });
+  return api_giving(__func__, attributes, "attributes", [&] { return attributes_of(pointer); });
 }
 
 HIP_API hipError_t hipMemGetAddressRange(Out<hipDeviceptr_t> base, Out<size_t> size, hipDeviceptr_t pointer) {
@@ -461,10 +455,7 @@ HIP_API hipError_t hipMemGetAddressRange(Out<hipDeviceptr_t> base, Out<size_t> s
 }
 
 HIP_API hipError_t hipMemPtrGetInfo(void* pointer, Out<size_t> size) {
-  return api(__func__, [&] {
-    require(size, "size");
-    size.give(block_at(pointer).size());
-  });
+  return api_giving(__func__, size, "size", [&] { return block_at(pointer).size(); });
 }
 
 HIP_API hipError_t hipPointerGetAttribute(void* data, hipPointer_attribute selector, hipDeviceptr_t pointer) {

@@ -108,14 +108,13 @@ HIP_API hipError_t hipFreeAsync(void* pointer, hipStream_t stream) {
 }
 
 HIP_API hipError_t hipMemPoolCreate(Out<hipMemPool_t> pool, In<hipMemPoolProps> properties) {
-  return api(__func__, [&] {
-    require(pool, "the output pointer");
+  return api_giving(__func__, pool, "the output pointer", [&] {
     const hipMemPoolProps wanted = properties.read("the properties");
     require_location(wanted.location);
     if (wanted.handleTypes != 0) fail(hipErrorNotSupported, "pools can't be shared with other processes here");
     auto fresh = std::make_shared<MemoryPool>();
     fresh->limit = wanted.maxSize;
-    pool.give(pools().handles.add(std::move(fresh)));
+    return pools().handles.add(std::move(fresh));
   });
 }
 
@@ -130,19 +129,17 @@ HIP_API hipError_t hipMemPoolDestroy(hipMemPool_t pool) {
 }
 
 HIP_API hipError_t hipDeviceGetDefaultMemPool(Out<hipMemPool_t> pool, int number) {
-  return api(__func__, [&] {
-    require(pool, "the output pointer");
+  return api_giving(__func__, pool, "the output pointer", [&] {
     require_device(number);
-    pool.give(pools().standard.get());
+    return pools().standard.get();
   });
 }
 
 HIP_API hipError_t hipDeviceGetMemPool(Out<hipMemPool_t> pool, int number) {
-  return api(__func__, [&] {
-    require(pool, "the output pointer");
+  return api_giving(__func__, pool, "the output pointer", [&] {
     require_device(number);
     std::lock_guard lock(pools().mutex);
-    pool.give(pools().current.get());
+    return pools().current.get();
   });
 }
 
@@ -206,10 +203,9 @@ HIP_API hipError_t hipMemPoolSetAccess(hipMemPool_t pool, In<hipMemAccessDesc> d
 }
 
 HIP_API hipError_t hipMemPoolGetAccess(Out<int> flags, hipMemPool_t pool, In<hipMemLocation> location) {
-  return api(__func__, [&] {
-    require(flags, "flags");
+  return api_giving(__func__, flags, "flags", [&] {
     pools().handles.get(pool);
     require_location(location.read("the location"));
-    flags.give(hipMemAccessFlagsProtReadWrite);
+    return hipMemAccessFlagsProtReadWrite;
   });
 }

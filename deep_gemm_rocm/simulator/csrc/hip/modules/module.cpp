@@ -84,10 +84,9 @@ void remove_function(hipFunction_t handle) { functions().remove(handle); }
 std::shared_ptr<const Function> function_of(hipFunction_t handle) { return functions().get(handle); }
 
 HIP_API hipError_t hipModuleLoad(Out<hipModule_t> module, Text path) {
-  return api(__func__, [&] {
-    require(module, "the output pointer");
+  return api_giving(__func__, module, "the output pointer", [&] {
     const std::vector<char> contents = read_file(path.read("the path"));
-    module.give(load({contents.data(), contents.size()}));
+    return load({contents.data(), contents.size()});
   });
 }
 
@@ -105,9 +104,8 @@ HIP_API hipError_t hipModuleLoadFatBinary(Out<hipModule_t> module, const void* i
 }
 
 HIP_API hipError_t hipModuleGetFunctionCount(Out<unsigned> count, hipModule_t handle) {
-  return api(__func__, [&] {
-    require(count, "the count");
-    count.give(static_cast<unsigned>(modules().get(handle)->code->kernel_count()));
+  return api_giving(__func__, count, "the count", [&] {
+    return static_cast<unsigned>(modules().get(handle)->code->kernel_count());
   });
 }
 
@@ -120,8 +118,7 @@ HIP_API hipError_t hipModuleUnload(hipModule_t handle) {
 }
 
 HIP_API hipError_t hipModuleGetFunction(Out<hipFunction_t> function, hipModule_t handle, Text name) {
-  return api(__func__, [&] {
-    require(function, "the output pointer");
+  return api_giving(__func__, function, "the output pointer", [&] {
     const std::string kernel = name.read("the name");
     const auto module = modules().get(handle);
     std::lock_guard lock(module->mutex);
@@ -129,7 +126,7 @@ HIP_API hipError_t hipModuleGetFunction(Out<hipFunction_t> function, hipModule_t
     if (known == module->functions.end()) {
       known = module->functions.emplace(kernel, add_function(make_function(module->code, kernel))).first;
     }
-    function.give(known->second);
+    return known->second;
   });
 }
 

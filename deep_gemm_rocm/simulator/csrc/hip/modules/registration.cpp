@@ -291,30 +291,23 @@ HIP_API hipError_t hipExtLaunchKernel(const void* host_function, dim3 grid, dim3
 }
 
 HIP_API hipError_t hipGetFuncBySymbol(Out<hipFunction_t> function, const void* host_function) {
-  return api(__func__, [&] {
-    require(function, "the output pointer");
+  return api_giving(__func__, function, "the output pointer", [&] {
     Registry& all = registry();
     std::lock_guard lock(all.mutex);
     RegisteredFunction& registered = use_function(all, host_function);
     if (!registered.handle) registered.handle = add_function(registered.function);
-    function.give(registered.handle);
+    return registered.handle;
   });
 }
 
 // ---- variables
 
 HIP_API hipError_t hipGetSymbolAddress(Out<void*> address, const void* symbol) {
-  return api(__func__, [&] {
-    require(address, "the output pointer");
-    address.give(use_variable(symbol).address);
-  });
+  return api_giving(__func__, address, "the output pointer", [&] { return use_variable(symbol).address; });
 }
 
 HIP_API hipError_t hipGetSymbolSize(Out<size_t> size, const void* symbol) {
-  return api(__func__, [&] {
-    require(size, "the output pointer");
-    size.give(use_variable(symbol).size);
-  });
+  return api_giving(__func__, size, "the output pointer", [&] { return use_variable(symbol).size; });
 }
 
 HIP_API hipError_t hipMemcpyToSymbol(const void* symbol, const void* source, size_t size, size_t offset,

@@ -308,11 +308,10 @@ HIP_API hipError_t hipStreamEndCapture(hipStream_t handle, Out<hipGraph_t> graph
 }
 
 HIP_API hipError_t hipStreamIsCapturing(hipStream_t stream, Out<hipStreamCaptureStatus> status) {
-  return api(__func__, [&] {
-    require(status, "the status");
+  return api_giving(__func__, status, "the status", [&] {
     const auto found = stream_of(stream);
     std::lock_guard lock(captures().mutex);
-    status.give(status_of(capture_of(found)));
+    return status_of(capture_of(found));
   });
 }
 

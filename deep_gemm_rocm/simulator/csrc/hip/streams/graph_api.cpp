@@ -183,10 +183,9 @@ void release_user_object(hipUserObject_t handle, unsigned count) {
 // ---- graphs
 
 HIP_API hipError_t hipGraphCreate(Out<hipGraph_t> graph, unsigned flags) {
-  return api(__func__, [&] {
-    require(graph, "the output pointer");
+  return api_giving(__func__, graph, "the output pointer", [&] {
     if (flags != 0) fail(hipErrorInvalidValue, "flags must be 0, not %#x", flags);
-    graph.give(handle_of(std::make_shared<Graph>()));
+    return handle_of(std::make_shared<Graph>());
   });
 }
 
@@ -200,10 +199,7 @@ HIP_API hipError_t hipGraphDestroy(hipGraph_t graph) {
 }
 
 HIP_API hipError_t hipGraphClone(Out<hipGraph_t> clone, hipGraph_t graph) {
-  return api(__func__, [&] {
-    require(clone, "the output pointer");
-    clone.give(handle_of(graph_of(graph)->clone()));
-  });
+  return api_giving(__func__, clone, "the output pointer", [&] { return handle_of(graph_of(graph)->clone()); });
 }
 
 HIP_API hipError_t hipGraphNodeFindInClone(Out<hipGraphNode_t> node, hipGraphNode_t original, hipGraph_t clone) {
@@ -319,10 +315,7 @@ HIP_API hipError_t hipGraphDestroyNode(hipGraphNode_t node) {
 }
 
 HIP_API hipError_t hipGraphNodeGetType(hipGraphNode_t node, Out<hipGraphNodeType> type) {
-  return api(__func__, [&] {
-    require(type, "the type");
-    type.give(type_of(node_of(node)->work));
-  });
+  return api_giving(__func__, type, "the type", [&] { return type_of(node_of(node)->work); });
 }
 
 HIP_API hipError_t hipGraphNodeGetDependencies(hipGraphNode_t node, Out<hipGraphNode_t> dependencies,
@@ -358,10 +351,9 @@ HIP_API hipError_t hipGraphAddKernelNode(Out<hipGraphNode_t> node, hipGraph_t gr
 }
 
 HIP_API hipError_t hipGraphKernelNodeGetParams(hipGraphNode_t node, Out<hipKernelNodeParams> parameters) {
-  return api(__func__, [&] {
-    require(parameters, "the description");
+  return api_giving(__func__, parameters, "the description", [&] {
     const auto found = node_of(node);
-    parameters.give(work_of<KernelWork>(*found).description(found->parameters));
+    return work_of<KernelWork>(*found).description(found->parameters);
   });
 }
 
@@ -384,9 +376,8 @@ HIP_API hipError_t hipGraphAddMemcpyNode(Out<hipGraphNode_t> node, hipGraph_t gr
 }
 
 HIP_API hipError_t hipGraphMemcpyNodeGetParams(hipGraphNode_t node, Out<hipMemcpy3DParms> parameters) {
-  return api(__func__, [&] {
-    require(parameters, "the description");
-    parameters.give(work_of<CopyWork>(*node_of(node)).description());
+  return api_giving(__func__, parameters, "the description", [&] {
+    return work_of<CopyWork>(*node_of(node)).description();
   });
 }
 
@@ -472,9 +463,8 @@ HIP_API hipError_t hipDrvGraphAddMemsetNode(Out<hipGraphNode_t> node, hipGraph_t
 }
 
 HIP_API hipError_t hipGraphMemsetNodeGetParams(hipGraphNode_t node, Out<hipMemsetParams> parameters) {
-  return api(__func__, [&] {
-    require(parameters, "the description");
-    parameters.give(work_of<FillWork>(*node_of(node)).description());
+  return api_giving(__func__, parameters, "the description", [&] {
+    return work_of<FillWork>(*node_of(node)).description();
   });
 }
 
@@ -525,9 +515,8 @@ HIP_API hipError_t hipGraphAddChildGraphNode(Out<hipGraphNode_t> node, hipGraph_
 }
 
 HIP_API hipError_t hipGraphChildGraphNodeGetGraph(hipGraphNode_t node, Out<hipGraph_t> graph) {
-  return api(__func__, [&] {
-    require(graph, "the output pointer");
-    graph.give(handle_of(work_of<GraphWork>(*node_of(node)).graph));
+  return api_giving(__func__, graph, "the output pointer", [&] {
+    return handle_of(work_of<GraphWork>(*node_of(node)).graph);
   });
 }
 
@@ -543,10 +532,7 @@ HIP_API hipError_t hipGraphAddEventRecordNode(Out<hipGraphNode_t> node, hipGraph
 }
 
 HIP_API hipError_t hipGraphEventRecordNodeGetEvent(hipGraphNode_t node, Out<hipEvent_t> event) {
-  return api(__func__, [&] {
-    require(event, "the output pointer");
-    event.give(work_of<RecordWork>(*node_of(node)).event);
-  });
+  return api_giving(__func__, event, "the output pointer", [&] { return work_of<RecordWork>(*node_of(node)).event; });
 }
 
 HIP_API hipError_t hipGraphEventRecordNodeSetEvent(hipGraphNode_t node, hipEvent_t event) {
@@ -563,10 +549,7 @@ HIP_API hipError_t hipGraphAddEventWaitNode(Out<hipGraphNode_t> node, hipGraph_t
 }
 
 HIP_API hipError_t hipGraphEventWaitNodeGetEvent(hipGraphNode_t node, Out<hipEvent_t> event) {
-  return api(__func__, [&] {
-    require(event, "the output pointer");
-    event.give(work_of<WaitWork>(*node_of(node)).event);
-  });
+  return api_giving(__func__, event, "the output pointer", [&] { return work_of<WaitWork>(*node_of(node)).event; });
 }
 
 HIP_API hipError_t hipGraphEventWaitNodeSetEvent(hipGraphNode_t node, hipEvent_t event) {
@@ -610,10 +593,7 @@ HIP_API hipError_t hipGraphInstantiateWithParams(Out<hipGraphExec_t> exec, hipGr
 }
 
 HIP_API hipError_t hipGraphExecGetFlags(hipGraphExec_t exec, Out<unsigned long long> flags) {
-  return api(__func__, [&] {
-    require(flags, "flags");
-    flags.give(executables().get(exec)->flags);
-  });
+  return api_giving(__func__, flags, "flags", [&] { return executables().get(exec)->flags; });
 }
 
 HIP_API hipError_t hipGraphExecDestroy(hipGraphExec_t exec) {
@@ -649,9 +629,8 @@ HIP_API hipError_t hipGraphNodeSetEnabled(hipGraphExec_t exec, hipGraphNode_t no
 }
 
 HIP_API hipError_t hipGraphNodeGetEnabled(hipGraphExec_t exec, hipGraphNode_t node, Out<unsigned> enabled) {
-  return api(__func__, [&] {
-    require(enabled, "isEnabled");
-    enabled.give(executables().get(exec)->own(node_of(node).get()).enabled);
+  return api_giving(__func__, enabled, "isEnabled", [&] {
+    return executables().get(exec)->own(node_of(node).get()).enabled;
   });
 }
 
@@ -683,12 +662,11 @@ HIP_API hipError_t hipGraphExecUpdate(hipGraphExec_t exec, hipGraph_t graph, Out
 
 HIP_API hipError_t hipUserObjectCreate(Out<hipUserObject_t> object, void* pointer, hipHostFn_t destroy,
                                        unsigned references, unsigned flags) {
-  return api(__func__, [&] {
-    require(object, "the output pointer");
+  return api_giving(__func__, object, "the output pointer", [&] {
     require_callable(reinterpret_cast<const void*>(destroy), "the destructor");
     if (references == 0) fail(hipErrorInvalidValue, "an object needs a reference at least");
     if (flags != 1) fail(hipErrorInvalidValue, "flags must be hipUserObjectNoDestructorSync (1), not %#x", flags);
-    object.give(user_objects().add(std::make_shared<UserObject>(UserObject{pointer, destroy, references})));
+    return user_objects().add(std::make_shared<UserObject>(UserObject{pointer, destroy, references}));
   });
 }
 

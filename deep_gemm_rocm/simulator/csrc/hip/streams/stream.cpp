@@ -115,34 +115,30 @@ HIP_API hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsi
 }
 
 HIP_API hipError_t hipStreamGetFlags(hipStream_t stream, Out<unsigned> flags) {
-  return api(__func__, [&] {
-    require(flags, "flags");
+  return api_giving(__func__, flags, "flags", [&] {
     const auto found = stream_of(stream);
-    flags.give(found ? found->flags : 0);
+    return found ? found->flags : 0;
   });
 }
 
 HIP_API hipError_t hipStreamGetPriority(hipStream_t stream, Out<int> priority) {
-  return api(__func__, [&] {
-    require(priority, "priority");
+  return api_giving(__func__, priority, "priority", [&] {
     const auto found = stream_of(stream);
-    priority.give(found ? found->priority : 0);
+    return found ? found->priority : 0;
   });
 }
 
 HIP_API hipError_t hipStreamGetDevice(hipStream_t stream, Out<hipDevice_t> number) {
-  return api(__func__, [&] {
-    require(number, "device");
+  return api_giving(__func__, number, "device", [&] {
     require_stream(stream);
-    number.give(0);
+    return 0;
   });
 }
 
 HIP_API hipError_t hipStreamGetId(hipStream_t stream, Out<unsigned long long> id) {
-  return api(__func__, [&] {
-    require(id, "id");
+  return api_giving(__func__, id, "id", [&] {
     require_stream(stream);
-    id.give(reinterpret_cast<unsigned long long>(stream));
+    return reinterpret_cast<unsigned long long>(stream);
   });
 }
 
@@ -205,9 +201,8 @@ HIP_API hipError_t hipEventSynchronize(hipEvent_t event) {
 // Simulated device time (DG_SIM_TIMING=1), always 0 ms without the timing model. The host's time would look like a
 // measurement of an MI300X but be off by orders of magnitude.
 HIP_API hipError_t hipEventElapsedTime(Out<float> milliseconds, hipEvent_t start, hipEvent_t stop) {
-  return api(__func__, [&] {
-    require(milliseconds, "milliseconds");
+  return api_giving(__func__, milliseconds, "milliseconds", [&] {
     const double begin = recorded_time(start, "start");
-    milliseconds.give(static_cast<float>((recorded_time(stop, "stop") - begin) * 1e-6));
+    return static_cast<float>((recorded_time(stop, "stop") - begin) * 1e-6);
   });
 }
