@@ -10,6 +10,10 @@ namespace deep_gemm_rocm {
 struct HeadsTensor {
   void* data;
   int64_t batch_stride, token_stride, head_stride;
+
+  DG_DEVICE int64_t offset(int sequence, int64_t token, int head) const {
+    return sequence * batch_stride + token * token_stride + head * head_stride;
+  }
 };
 
 // Factors of FP8 values, for each head and block of 128 tokens of a sequence. The stride of what they don't depend on

@@ -15,8 +15,7 @@ constexpr int kDescaleTokens = 128;  // that share a factor
 template <class T>
 DG_DEVICE OperandTile head_rows(const HeadsTensor& tensor, int sequence, int head, const Tokens& tokens, int first,
                                 int width) {
-  const int64_t token = tokens.first + static_cast<int64_t>(first);
-  const int64_t offset = sequence * tensor.batch_stride + token * tensor.token_stride + head * tensor.head_stride;
+  const int64_t offset = tensor.offset(sequence, tokens.first + static_cast<int64_t>(first), head);
   constexpr int64_t kBytes = sizeof(T);
   return {static_cast<const uint8_t*>(tensor.data) + offset * kBytes, tokens.count - first,
           width * static_cast<int>(kBytes), tensor.token_stride * kBytes};

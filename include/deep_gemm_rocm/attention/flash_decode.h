@@ -23,6 +23,7 @@ struct DecodeShape {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kValueDim = kValueDim_;
   static constexpr int kRows = Mfma::kRows;  // queries of a wave
+  static constexpr int kThreads = kWaveSize;
 
   // A block has a run of keys for each lane group, whose logits become the two operands for a chunk of values.
   static constexpr int kRun = kChunkBytes / sizeof(T);
@@ -114,8 +115,7 @@ class FlashDecode {
     if (!row_exists()) return;
     const float factor = sum == 0 ? 0 : again ? value_scale_ : value_scale_ / sum;
     if (tile_.has_all_blocks) {
-      const int64_t offset = tile_.sequence * args_.out.batch_stride + token_ * args_.out.token_stride +
-                             head_ * args_.out.head_stride;
+      const int64_t offset = args_.out.offset(tile_.sequence, token_, head_);
       store_row(static_cast<typename Shape::Out*>(args_.out.data) + offset, factor);
       if (args_.lse != nullptr && lane_group() == 0) {
         args_.lse[tile_.sequence * args_.lse_batch_stride + head_ * args_.lse_head_stride + token_] = log2_sum * kLn2;
@@ -139,8 +139,7 @@ class FlashDecode {
   }
 
   DG_DEVICE void load_queries() {
-    const int64_t offset =
-        tile_.sequence * args_.q.batch_stride + token_ * args_.q.token_stride + head_ * args_.q.head_stride;
+    const int64_t offset = args_.q.offset(tile_.sequence, token_, head_);
     const auto* first = static_cast<const uint8_t*>(args_.q.data) + offset * static_cast<int64_t>(sizeof(T));
 #pragma unroll
     for (int read = 0; read < Shape::kHeadReads; ++read) {

@@ -19,107 +19,10 @@
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
 #include "deep_gemm_rocm/arithmetic/probabilities.h"
 #include "deep_gemm_rocm/attention/decode_schedule.h"
-#include "deep_gemm_rocm/attention/paged_cache.h"
-#include "deep_gemm_rocm/loading/fragment.h"
-#include "deep_gemm_rocm/loading/lds_layout.h"
+#include "deep_gemm_rocm/attention/latent_loader.h"
 #include "deep_gemm_rocm/loading/transposing_tile_loader.h"
 
 namespace deep_gemm_rocm {
-
-template <class T_, int kHeadDim_, int kValueDim_>
-struct MlaShape {
-  using T = T_;
-  using Out = T_;
-  using Mfma = deep_gemm_rocm::Mfma<T, T, 16>;
-  static constexpr int kHeadDim = kHeadDim_;
-  static constexpr int kValueDim = kValueDim_;
-  static constexpr int kRowTiles = 4;
-  static constexpr int kRows = kRowTiles * Mfma::kRows;  // queries of a workgroup
-
-  static constexpr int kRun = kChunkBytes / sizeof(T);
-  static constexpr int kBlockK = kRun * Mfma::kLaneGroups;
-  static constexpr int kBlocksToBegin = 8;  // blocks that take as long as a tile without any
-  static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
-  using KeyOrder = RowsInRuns<Mfma, kRun>;
-
-  // A key is kDBlocks rows of 128 bytes in LDS, in tiles of kBlockK keys one after another. A wave adds up the values
-  // of one of these tiles.
-  static constexpr int kDBlock = kBlockKBytes / sizeof(T);
-  static constexpr int kDBlocks = kHeadDim / kDBlock;
-  static constexpr int kWaves = kValueDim / kDBlock;
-  static constexpr int kThreads = kWaves * kWaveSize;
-  static constexpr int kParts = fragment_reads<Mfma>();  // of the width; each has one read of every row of 128 bytes
-  static constexpr int kWaveTiles = kParts;              // tiles of queries whose logits a wave computes
-  static constexpr int kWidth = kDBlock / Mfma::kRows;   // neighbouring values that a lane adds up
-  static constexpr int kSlack = 8;                       // probabilities are up to 256
-  static constexpr int kKeyTileBytes = kBlockK * kBlockKBytes;
-  static constexpr int kKeyBytes = kDBlocks * kKeyTileBytes;
-  static constexpr int kLaneLogitsBytes = sizeof(typename Mfma::Accumulator);
-  static constexpr int kLogitsBytes = kRowTiles * kKeyFragments * kParts * kWaveSize * kLaneLogitsBytes;
-  static constexpr int kProbabilitiesBytes = kRowTiles * kWaveSize * kChunkBytes;
-  static constexpr int kFactorsBytes = kRowTiles * kWaveSize * static_cast<int>(sizeof(float));
-  static constexpr int kLdsBytes = kKeyBytes + kLogitsBytes + kProbabilitiesBytes + kFactorsBytes;
-
-  static_assert(sizeof(T) == 2 && kDBlocks * kDBlock == kHeadDim && kWaves * kDBlock == kValueDim);
-  static_assert(kWaves * kWaveTiles == kRowTiles * kKeyFragments * kParts, "each wave computes as many logits");
-  static_assert(kLdsBytes <= 64 * 1024, "a workgroup has at most 64 KiB of LDS");
-};
-
-// Moves a block of keys from their pages through registers into LDS. Eight neighbouring threads move 128 bytes of a
-// key, and a wave eight keys of one page.
-template <class Shape>
-class LatentLoader {
-  static constexpr int kWaveKeys = kWaveSize / kChunksPerRow;
-  static constexpr int kKeyWaves = Shape::kBlockK / kWaveKeys;  // waves that move 128 bytes of all keys at once
-  static constexpr int kParts = Shape::kWaves / kKeyWaves;
-  static_assert(Shape::kWaves % kKeyWaves == 0, "a wave moves parts of the same keys");
-
- public:
-  static constexpr int kPasses = ceil_div(Shape::kDBlocks, kParts);
-
-  DG_DEVICE explicit LatentLoader(const PagedTensor& cache)
-      : offset_(lane_id() / kChunksPerRow * cache.token_stride * static_cast<int>(sizeof(typename Shape::T)) +
-                part() * kBlockKBytes + lane_id() % kChunksPerRow * kChunkBytes),
-        lds_offset_(part() * Shape::kKeyTileBytes +
-                    lds_offset(first_key(0) + lane_id() / kChunksPerRow, lane_id() % kChunksPerRow)) {}
-
-  // Each lane looks up the page: a scalar load would be counted with the reads from LDS, and wait for all of them.
-  DG_DEVICE void look_up(const SequencePages& pages, int block) {
-    page_ = pages.entry_of(first_key(block) + lane_id() / kChunksPerRow);
-  }
-
-  DG_DEVICE void start(const SequencePages& pages, const PagedTensor& cache, int block) {
-    asm volatile("" : "+v"(page_));  // the address isn't computed earlier, when the wave would wait for the page,
-    keys_ = pages.run<typename Shape::T>(cache, uniform(page_), first_key(block), kWaveKeys, Shape::kHeadDim);
-    asm volatile("" : "+s"(keys_.base), "+s"(keys_.bytes));  // nor later, among MFMAs
-  }
-
-  DG_DEVICE void load(int pass) {
-    unsigned offset = offset_;
-    asm("" : "+v"(offset));  // so that constants are added by the instruction, not in registers before the loop
-    staged_[pass] = keys_.only_if(exists(pass)).load<Chunk>(offset + pass * kParts * kBlockKBytes);
-  }
-
-  DG_DEVICE void store(int pass, uint8_t* lds) const {
-    uint8_t* const to = lds + lds_offset_ + pass * kParts * Shape::kKeyTileBytes;
-    if (exists(pass)) *reinterpret_cast<Chunk*>(to) = staged_[pass];
-  }
-
- private:
-  static DG_DEVICE unsigned wave() { return wave_id(); }
-  static DG_DEVICE int first_key(int block) { return block * Shape::kBlockK + wave() % kKeyWaves * kWaveKeys; }
-  // The waves that compute no probabilities have the first part, to which the rest of the width belongs.
-  static DG_DEVICE int part() { return kParts - 1 - wave() / kKeyWaves; }
-  static DG_DEVICE bool exists(int pass) {
-    return (pass + 1) * kParts <= Shape::kDBlocks || pass * kParts + part() < Shape::kDBlocks;
-  }
-
-  unsigned offset_;
-  int lds_offset_;
-  int page_;
-  Buffer keys_;
-  Chunk staged_[kPasses];
-};
 
 template <class Shape>
 class MlaDecode {
@@ -232,8 +135,7 @@ class MlaDecode {
     static_for<Shape::kWaveTiles>([&](auto i) {
       const int row = first_row + i * Mfma::kRows;
       const int token = row / args_.heads;
-      const int64_t offset = tile_.sequence * args_.q.batch_stride + token * args_.q.token_stride +
-                             row % args_.heads * args_.q.head_stride;
+      const int64_t offset = args_.q.offset(tile_.sequence, token, row % args_.heads);
       const auto* first = static_cast<const uint8_t*>(args_.q.data) + offset * static_cast<int64_t>(sizeof(T));
 #pragma unroll
       for (int d_block = 0; d_block < Shape::kDBlocks; ++d_block) {
@@ -315,26 +217,9 @@ class MlaDecode {
     Accumulator logits[Shape::kWaveTiles] = {};
     pipelined_reads<Shape::kDBlocks>(
         [&](auto read) {
-          if constexpr (kHasEarlier && read == kSoftmaxAt) {
-            add_values(Shape::kRowTiles - 1);
-            turn_values();
-            if (computes_probabilities()) {
-              __builtin_amdgcn_s_setprio(0);
-              share_probabilities();
-              __builtin_amdgcn_s_setprio(1);
-              lds_barrier();
-            }
-          }
-          constexpr int kPass = kEarlyPasses + read - kLoadsAt;
-          if constexpr (kHasEarlier && read >= kLoadsAt && kPass < Loader::kPasses) loader_.load(kPass);
-          if constexpr (kHasEarlier && read == kJoinAt) {
-            if (!computes_probabilities()) lds_barrier();
-          }
+          if constexpr (kHasEarlier) work_on_earlier_blocks<read>();
           if constexpr (read == kAddressesAt) find_keys(block + 2, end);
-          constexpr int kKey = (read - kValuesAt) * kValuesAtOnce;
-          if constexpr (read >= kValuesAt) {
-            static_for<kValuesAtOnce>([&](int i) { words_[kKey + i] = read_values(kKey + i); });
-          }
+          if constexpr (read >= kValuesAt) read_some_values<read - kValuesAt>();
           return *reinterpret_cast<const MfmaOperands*>(lds_ + keys_offset_ + read * Shape::kKeyTileBytes);
         },
         [&](int read, const MfmaOperands& keys) {
@@ -356,6 +241,32 @@ class MlaDecode {
     }
   }
 
+  // What starts before read kRead of K · Qᵀ, for the blocks before.
+  template <int kRead>
+  DG_DEVICE void work_on_earlier_blocks() {
+    if constexpr (kRead == kSoftmaxAt) {
+      add_values(Shape::kRowTiles - 1);
+      turn_values();
+      if (computes_probabilities()) {
+        __builtin_amdgcn_s_setprio(0);
+        share_probabilities();
+        __builtin_amdgcn_s_setprio(1);
+        lds_barrier();
+      }
+    }
+    constexpr int kPass = kEarlyPasses + kRead - kLoadsAt;
+    if constexpr (kRead >= kLoadsAt && kPass < Loader::kPasses) loader_.load(kPass);
+    if constexpr (kRead == kJoinAt) {
+      if (!computes_probabilities()) lds_barrier();
+    }
+  }
+
+  template <int kStep>
+  DG_DEVICE void read_some_values() {
+    constexpr int kKey = kStep * kValuesAtOnce;
+    static_for<kValuesAtOnce>([&](int i) { words_[kKey + i] = read_values(kKey + i); });
+  }
+
   // Reads the lane's values of one key of its run. Keys are neighbouring rows of LDS, each swizzled by its row.
   DG_DEVICE Words read_values(int key) const {
     int first = values_offset_;
@@ -370,22 +281,25 @@ class MlaDecode {
     for (int i = 0; i < Shape::kKeyFragments; ++i) {
       logits_[i] = *logits_of(wave_id(), i, 0) + *logits_of(wave_id(), i, 1);
     }
-    const int key = block * Shape::kBlockK;
+    mask(block * Shape::kBlockK);
+    factor_ = softmax_.raise_maximum(logits_, args_.logit_scale);
+  }
+
+  // Replaces the logits of keys that the lane's query doesn't see.
+  DG_DEVICE void mask(int key) {
     const int aligned = pages_.tokens() - args_.tokens_q;  // the key of token 0
     const int last_begin = aligned + args_.tokens_q - 1 - args_.window_left;
-    if (key < last_begin || key + Shape::kBlockK > aligned + 1) {
-      const int lane = lane_id_computed_here();  // no registers for it, as few blocks are masked
-      const int row = tile_.first_row + wave_id() * Mfma::kRows + lane % Mfma::kRows;
-      const int token = min(row / args_.heads, args_.tokens_q);
-      const int first_key = key + lane / Mfma::kRows * Shape::kRun;
-      const int begin = aligned + token - args_.window_left - first_key;
-      const int end = aligned + token + 1 - first_key;
+    if (key >= last_begin && key + Shape::kBlockK <= aligned + 1) return;
+    const int lane = lane_id_computed_here();  // no registers for it, as few blocks are masked
+    const int row = tile_.first_row + wave_id() * Mfma::kRows + lane % Mfma::kRows;
+    const int token = min(row / args_.heads, args_.tokens_q);
+    const int first_key = key + lane / Mfma::kRows * Shape::kRun;
+    const int begin = aligned + token - args_.window_left - first_key;
+    const int end = aligned + token + 1 - first_key;
 #pragma unroll
-      for (int i = 0; i < Shape::kRun; ++i) {
-        if (i < begin || i >= end) logits_[i / Mfma::kElements][i % Mfma::kElements] = -kInfinity;
-      }
+    for (int i = 0; i < Shape::kRun; ++i) {
+      if (i < begin || i >= end) logits_[i / Mfma::kElements][i % Mfma::kElements] = -kInfinity;
     }
-    factor_ = softmax_.raise_maximum(logits_, args_.logit_scale);
   }
 
   // Computes the probabilities of these logits, and gives them to all waves.
@@ -460,18 +374,7 @@ class MlaDecode {
       lds_barrier();
       multiply_keys<false>(block, tile_.end);
       lds_barrier();
-      if (computes_probabilities()) {
-        take_logits(block);  // which raises no maximum
-        static_for<Shape::kKeyFragments>([&](int i) {
-#pragma unroll
-          for (int e = 0; e < Mfma::kElements; ++e) {
-            const float logit = logits_[i][e];
-            logits_[i][e] = logit == -kInfinity ? kCountsForNothing
-                                                : softmax_.probability(logit * args_.logit_scale) * unit;
-          }
-          *logits_of(wave_id(), i, 0) = logits_[i];
-        });
-      }
+      if (computes_probabilities()) replace_logits_by_probabilities(block, unit);
       lds_barrier();
 #pragma nounroll
       for (int key = 0; key < Shape::kBlockK; ++key) add_values_of(key, again);
@@ -481,6 +384,19 @@ class MlaDecode {
 
   // Stands for the probability of a key that the query doesn't see.
   static constexpr float kCountsForNothing = -1;
+
+  DG_DEVICE void replace_logits_by_probabilities(int block, float unit) {
+    take_logits(block);  // which raises no maximum
+    static_for<Shape::kKeyFragments>([&](int i) {
+#pragma unroll
+      for (int e = 0; e < Mfma::kElements; ++e) {
+        const float logit = logits_[i][e];
+        logits_[i][e] = logit == -kInfinity ? kCountsForNothing
+                                            : softmax_.probability(logit * args_.logit_scale) * unit;
+      }
+      *logits_of(wave_id(), i, 0) = logits_[i];
+    });
+  }
 
   DG_DEVICE void add_values_of(int key, unsigned again) {
     const int lane = lane_id_computed_here();
@@ -536,9 +452,7 @@ class MlaDecode {
     if (token >= args.tokens_q) return;
     const bool first_lane = wave_id() == 0 && lane_group() == 0;
     if (tile_.has_all_blocks) {
-      const int64_t offset =
-          tile_.sequence * args.out.batch_stride + token * args.out.token_stride + head * args.out.head_stride;
-      store_row(row_tile, static_cast<T*>(args.out.data) + offset, factor);
+      store_row(row_tile, static_cast<T*>(args.out.data) + args.out.offset(tile_.sequence, token, head), factor);
       if (args.lse != nullptr && first_lane) {
         args.lse[tile_.sequence * args.lse_batch_stride + head * args.lse_head_stride + token] = log2_sum * kLn2;
       }

@@ -180,6 +180,44 @@ DG_DEVICE void mqa_logits(const MqaLogitsArguments& args, int first_query, int f
   }
 }
 
+constexpr int kMqaMostTokens = 4;  // of a sequence
+
+// How many keys each of a sequence's tokens sees; returns the largest number.
+DG_DEVICE int keys_seen(const PagedMqaLogitsArguments& args, int sequence, int (&limits)[kMqaMostTokens]) {
+  int most = 0;
+#pragma unroll
+  for (int i = 0; i < kMqaMostTokens; ++i) {
+    if (i >= args.next_n) break;
+    const int tokens = args.per_query_lens ? args.context_lens[sequence * args.next_n + i]
+                                           : args.context_lens[sequence] - args.next_n + 1 + i;
+    limits[i] = min(tokens, min(args.pages_of_sequence * kMqaPageKeys, args.columns));
+    most = max(most, limits[i]);
+  }
+  return most;
+}
+
+// Computes the logits of a sequence's tokens for the keys of one page.
+template <class Shape>
+DG_DEVICE void page_logits(const PagedMqaLogitsArguments& args, int sequence, int page_index,
+                           const int (&limits)[kMqaMostTokens], int last_key) {
+  const int first_key = page_index * kMqaPageKeys;
+  const int named = args.block_table[sequence * args.block_table_stride + page_index];
+  const uint8_t* const page = args.cache + min(max(named, 0), args.num_pages - 1) * args.page_bytes;
+  MqaKeys<Shape> keys;
+  keys.load(page, Shape::kHeadDim, reinterpret_cast<const float*>(page + kMqaPageKeys * Shape::kHeadDim),
+            last_key - first_key);
+#pragma unroll
+  for (int i = 0; i < kMqaMostTokens; ++i) {
+    if (i >= args.next_n) break;
+    const int64_t row = sequence * static_cast<int64_t>(args.next_n) + i;
+    MqaQuery<Shape> query;
+    query.load(args.q + row * args.q_stride, args.weights + row * args.weights_stride);
+    const float logit = keys.logit(query);
+    const int key = first_key + lane_id();
+    if (key < limits[i]) *(Global<float>*)(args.logits + row * args.logits_stride + key) = logit;
+  }
+}
+
 // Computes a wave's logits: one page of each segment from its workgroup's first to the next workgroup's first.
 template <class Shape>
 DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgroup) {
@@ -189,40 +227,16 @@ DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgro
   int sequence = max(own[0], 0);
   int segment = max(own[1], 0);
   while (sequence < last_sequence || (sequence == last_sequence && segment < last_segment && sequence < args.batch)) {
-    int limits[4];
-    int most = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i >= args.next_n) break;
-      const int tokens = args.per_query_lens ? args.context_lens[sequence * args.next_n + i]
-                                             : args.context_lens[sequence] - args.next_n + 1 + i;
-      limits[i] = min(tokens, min(args.pages_of_sequence * kMqaPageKeys, args.columns));
-      most = max(most, limits[i]);
-    }
+    int limits[kMqaMostTokens];
+    const int most = keys_seen(args, sequence, limits);
     if (segment * kMqaSegmentKeys >= most) {
       ++sequence;
       segment = 0;
       continue;
     }
     const int page_index = segment * kMqaWaves + wave_id();
-    const int first_key = page_index * kMqaPageKeys;
     ++segment;
-    if (first_key >= most) continue;
-    const int named = args.block_table[sequence * args.block_table_stride + page_index];
-    const uint8_t* const page = args.cache + min(max(named, 0), args.num_pages - 1) * args.page_bytes;
-    MqaKeys<Shape> keys;
-    keys.load(page, Shape::kHeadDim, reinterpret_cast<const float*>(page + kMqaPageKeys * Shape::kHeadDim),
-              most - first_key - 1);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i >= args.next_n) break;
-      const int64_t row = sequence * static_cast<int64_t>(args.next_n) + i;
-      MqaQuery<Shape> query;
-      query.load(args.q + row * args.q_stride, args.weights + row * args.weights_stride);
-      const float logit = keys.logit(query);
-      const int key = first_key + lane_id();
-      if (key < limits[i]) *(Global<float>*)(args.logits + row * args.logits_stride + key) = logit;
-    }
+    if (page_index * kMqaPageKeys < most) page_logits<Shape>(args, sequence, page_index, limits, most - 1);
   }
 }
 
