@@ -6,286 +6,35 @@ new ones in memory from HIP. Torch itself only computes shapes and strides of th
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import functools
 import itertools
-import threading
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from ctypes import CFUNCTYPE, POINTER, Structure, byref, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 
 from . import hip, streams
 from .array_protocols import ROCM, capsule_of, describe, interface_of, reach
+from .array_runtime import ON_DEVICE, TO_DEVICE, TO_HOST, Array, DeviceMemory, array_runtime
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_KINDS_OF_MEMORY = (2, 3)  # hipMemoryTypeDevice, hipMemoryTypeManaged
-_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3  # hipMemcpyKind
-_NO_SYNC, _MOVE = 1, 1  # hipUserObjectNoDestructorSync, hipGraphUserObjectMove
-
-
-class _PointerAttributes(Structure):
-    """hipPointerAttribute_t of hip_runtime_api.h."""
-
-    _fields_ = (
-        ("type", c_int),
-        ("device", c_int),
-        ("device_pointer", c_void_p),
-        ("host_pointer", c_void_p),
-        ("is_managed", c_int),
-        ("flags", c_uint),
-    )
-
-
-_PROTOTYPES = {
-    "hipGetDevice": [POINTER(c_int)],
-    "hipSetDevice": [c_int],
-    "hipGetLastError": [],
-    "hipPointerGetAttributes": [POINTER(_PointerAttributes), c_void_p],
-    "hipMemGetAddressRange": [POINTER(c_void_p), POINTER(c_size_t), c_void_p],
-    "hipMalloc": [POINTER(c_void_p), c_size_t],
-    "hipFree": [c_void_p],
-    "hipMemcpyAsync": [c_void_p, c_void_p, c_size_t, c_int, c_void_p],
-    "hipMemsetD8Async": [c_void_p, ctypes.c_ubyte, c_size_t, c_void_p],
-    "hipMemsetD16Async": [c_void_p, ctypes.c_ushort, c_size_t, c_void_p],
-    "hipMemsetD32Async": [c_void_p, c_int, c_size_t, c_void_p],
-    "hipStreamSynchronize": [c_void_p],
-    "hipStreamGetDevice": [c_void_p, POINTER(c_int)],
-    "hipStreamWaitEvent": [c_void_p, c_void_p, c_uint],
-    "hipStreamGetCaptureInfo_v2": [
-        c_void_p, POINTER(c_int), POINTER(c_ulonglong), POINTER(c_void_p), c_void_p, c_void_p
-    ],
-    "hipThreadExchangeStreamCaptureMode": [POINTER(c_int)],
-    "hipEventCreateWithFlags": [POINTER(c_void_p), c_uint],
-    "hipEventRecord": [c_void_p, c_void_p],
-    "hipEventDestroy": [c_void_p],
-    "hipUserObjectCreate": [POINTER(c_void_p), c_void_p, c_void_p, c_uint, c_uint],
-    "hipGraphRetainUserObject": [c_void_p, c_void_p, c_uint, c_uint],
-}  # fmt: skip
-_EVENT_WITHOUT_TIME = 2  # hipEventDisableTiming
-
-
-class ArrayRuntime(hip.Runtime):
-    """The HIP runtime for calls with device arrays. It doesn't use torch, and works on the stream of ``streams``.
-
-    Attributes:
-        is_simulated: whether it is the simulated MI300X. Arrays are in the device's memory even then.
-    """
-
-    def __init__(self, runtime: hip.Runtime) -> None:
-        self.path, self.is_simulated = runtime.path, runtime.is_simulated
-        self._of_tensors = runtime
-        self.lib = ctypes.CDLL(str(runtime.path))  # another handle, for other prototypes
-        for name, argtypes in _PROTOTYPES.items():
-            getattr(self.lib, name).argtypes = argtypes
-        self.archs = [device.arch for device in runtime.devices()]
-        self._captured = _CapturedByThread()
-
-    def check(self, status: int) -> None:
-        if status:
-            self.lib.hipGetLastError()  # clears it, or the next call would report it
-            self._of_tensors.check(status)
-
-    def check_residence(self, name: str, tensor: torch.Tensor) -> None:
-        if isinstance(tensor, DeviceTensor):
-            return
-        raise ValueError(
-            f"{name} is torch's, on {tensor.device}, but other arguments are arrays in the GPU's memory: pass it "
-            "through as_tensor as well"
-        )
-
-    def current_stream(self, tensor: torch.Tensor) -> int:
-        stream = streams.current()
-        if stream > 2:  # HIP's own streams have no device of their own
-            device = c_int()
-            status = self.lib.hipStreamGetDevice(stream, byref(device))
-            self._check_stream(stream, status)
-            if device.value != tensor.get_device():
-                raise ValueError(f"stream must be of device {tensor.get_device()}, as the arrays, got {device.value}")
-        return stream
-
-    def _check_stream(self, stream: int, status: int) -> None:
-        if status:
-            self.lib.hipGetLastError()
-            raise ValueError(f"stream must be one of {self.path} that wasn't destroyed, got {stream:#x}")
-
-    @contextlib.contextmanager
-    def on(self, tensor: torch.Tensor) -> Iterator[int]:
-        stream = self.current_stream(tensor)
-        with self.on_device(tensor.get_device()):
-            yield stream
-
-    @contextlib.contextmanager
-    def on_device(self, device: int) -> Iterator[None]:
-        """Inside, the device is this thread's current one."""
-        before = c_int()
-        self.check(self.lib.hipGetDevice(byref(before)))
-        if before.value == device:
-            yield
-            return
-        self.check(self.lib.hipSetDevice(device))
-        try:
-            yield
-        finally:
-            self.check(self.lib.hipSetDevice(before.value))
-
-    def take(self, size: int, device: int) -> int:
-        """Allocates memory of a device, and returns its address."""
-        address = c_void_p()
-        with self.on_device(device), self._beside_captures():
-            self.check(self.lib.hipMalloc(byref(address), max(size, 1)))
-        assert address.value is not None
-        return address.value
-
-    def give_back(self, address: int) -> None:
-        """Frees memory after all launched work is done."""
-        with self._beside_captures():
-            self.lib.hipFree(address)
-
-    def allocate(self, size: int, device: int) -> hip.Memory:
-        made = _Memory(self, size, device)
-        return hip.Memory(made.address, made)
-
-    def allocate_in_capture(self, size: int, tensor: torch.Tensor) -> hip.Memory:
-        stream = self.current_stream(tensor)
-        capture = self.capture_of(stream)
-        assert capture is not None
-        number, kept = self._captured.by_stream.get(stream, (0, None))
-        memory = kept() if kept is not None and number == capture[0] else None
-        if memory is None or memory.size < size:
-            memory = _Memory(self, size, tensor.get_device())
-            self._captured.by_stream[stream] = capture[0], weakref.ref(memory)
-        return hip.Memory(memory.address, memory)
-
-    def is_capturing(self, device: int | None = None) -> bool:
-        return self.capture_of(streams.current()) is not None
-
-    def capture_of(self, stream: int) -> tuple[int, int] | None:
-        """The ID of the capture on a stream, and its graph; None if the stream isn't being captured."""
-        if stream == 0:  # the null stream can't be captured
-            return None
-        status, number, graph = c_int(), c_ulonglong(), c_void_p()
-        found = self.lib.hipStreamGetCaptureInfo_v2(stream, byref(status), byref(number), byref(graph), None, None)
-        self._check_stream(stream, found)
-        return (number.value, graph.value or 0) if status.value else None
-
-    def place(self, address: int) -> tuple[int, int]:
-        """The device in whose memory an address is, and the bytes from the address to the allocation's end.
-
-        Raises:
-            ValueError: the address is not in a gfx942's memory that this runtime knows.
-        """
-        attributes = _PointerAttributes()
-        status = self.lib.hipPointerGetAttributes(byref(attributes), address)
-        if status or attributes.type not in _KINDS_OF_MEMORY:
-            self.lib.hipGetLastError()
-            raise ValueError(
-                f"array must be in memory of a GPU that {self.path} knows, got address {address:#x}, which is not. "
-                "Allocate it with hipMalloc of this library"
-            )
-        arch = self.archs[attributes.device]
-        if arch != hip.ARCH:
-            raise ValueError(f"array must be in memory of a {hip.ARCH}, got device {attributes.device}, a {arch}")
-        begin, size = c_void_p(), c_size_t()
-        self.check(self.lib.hipMemGetAddressRange(byref(begin), byref(size), address))
-        return attributes.device, (begin.value or 0) + size.value - address
-
-    def wait_for(self, other: int, stream: int) -> None:
-        """Makes a stream wait for the work that is now in another one."""
-        event = c_void_p()
-        self.check(self.lib.hipEventCreateWithFlags(byref(event), _EVENT_WITHOUT_TIME))
-        try:
-            self.check(self.lib.hipEventRecord(event, other))
-            self.check(self.lib.hipStreamWaitEvent(stream, event, 0))
-        finally:
-            self.lib.hipEventDestroy(event)
-
-    def copy(self, to: int, source: int, size: int, kind: int, tensor: torch.Tensor) -> None:
-        """Copies on the current stream. Copies from and to the host wait for it."""
-        stream = self.current_stream(tensor)
-        if kind != _ON_DEVICE and self.capture_of(stream):
-            raise RuntimeError("a copy to or from the host waits for the stream, which can't be while it is captured")
-        if size == 0:
-            return
-        with self.on(tensor):
-            self.check(self.lib.hipMemcpyAsync(to, source, size, kind, stream))
-            if kind != _ON_DEVICE:
-                self.check(self.lib.hipStreamSynchronize(stream))
-
-
-@functools.cache
-def _of_arrays(runtime: hip.Runtime) -> ArrayRuntime:
-    return ArrayRuntime(runtime)
-
 
 def runtime_of(*tensors: torch.Tensor) -> hip.Runtime:
     """The runtime for calls with these tensors: ``hip.runtime()``, or its ``ArrayRuntime`` if any is a device array."""
-    runtime = hip.runtime()
-    return _of_arrays(runtime) if any(isinstance(tensor, DeviceTensor) for tensor in tensors) else runtime
+    return array_runtime() if any(isinstance(tensor, DeviceTensor) for tensor in tensors) else hip.runtime()
 
 
 def is_capturing() -> bool:
     """Whether this thread's launches are captured, on its stream for arrays or on torch's current stream."""
     runtime = hip.runtime()
-    if streams.current() and _of_arrays(runtime).is_capturing():
+    if streams.current() and array_runtime().is_capturing():
         return True
     return (runtime.is_simulated or torch.cuda.is_available()) and runtime.is_capturing()
 
 
-# ---- memory
-
-
-class _Memory:
-    """Device memory that is freed when neither a Python object nor a graph uses it any more."""
-
-    def __init__(self, runtime: ArrayRuntime, size: int, device: int) -> None:
-        _gone.clear()
-        self._runtime = runtime
-        self.size = size
-        self.address = runtime.take(size, device)
-        weakref.finalize(self, runtime.give_back, self.address).atexit = False
-        capture = runtime.capture_of(streams.current())
-        if capture is not None:
-            self._keep_with(capture[1])
-
-    def _keep_with(self, graph: int) -> None:
-        handle, check, lib = c_void_p(), self._runtime.check, self._runtime.lib
-        check(lib.hipUserObjectCreate(byref(handle), self.address, _graph_is_gone, 1, _NO_SYNC))
-        _kept_by_graphs[self.address] = self
-        check(lib.hipGraphRetainUserObject(graph, handle, 1, _MOVE))
-
-
-_kept_by_graphs: dict[int, _Memory] = {}
-_gone: deque[_Memory] = deque()  # to be freed later, since a graph's destructor may not call HIP
-
-
-def _drop(address: int) -> None:
-    _gone.append(_kept_by_graphs.pop(address))
-
-
-_graph_is_gone = CFUNCTYPE(None, c_void_p)(_drop)
-
-
-class _CapturedByThread(threading.local):
-    """By stream: the ID of a capture, and the scratch memory that this thread's launches in it share.
-
-    The graph keeps the memory alive.
-    """
-
-    def __init__(self) -> None:
-        self.by_stream: dict[int, tuple[int, weakref.ref[_Memory]]] = {}
-
-
-# ---- tensors
-
-
-class DeviceTensor(torch.Tensor):
+class DeviceTensor(Array):
     """An array in a GPU's memory, which torch itself can't access; made by ``as_tensor``.
 
     It has a tensor's dtype, shape and strides, and the device ``cuda:<number>``, torch's name for ROCm's devices.
@@ -349,7 +98,7 @@ class DeviceTensor(torch.Tensor):
         """A DLPack capsule. The consumer's ``stream`` waits for the current stream of ``streams.stream``."""
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError("the array can only be exported where it is, without a copy; see cpu() and clone()")
-        runtime, ours = _of_arrays(hip.runtime()), streams.current()
+        runtime, ours = array_runtime(), streams.current()
         theirs = 0 if stream is None else int(stream)
         if theirs != -1 and theirs != ours:
             with runtime.on_device(self.get_device()):
@@ -454,7 +203,7 @@ def _taken(array: Any, dtype: torch.dtype | None) -> DeviceTensor:
             f"array must be in the GPU's memory, got a torch.Tensor on {array.device}; copy it there, or pass it to "
             "functions as it is, which the simulated MI300X takes"
         )
-    runtime = _of_arrays(hip.runtime())
+    runtime = array_runtime()
     stream = streams.current()
     found = describe(array, stream)
     own = found.dtype
@@ -550,7 +299,7 @@ def _new(
     shape: Sequence[int], dtype: torch.dtype, beside: DeviceTensor, strides: Sequence[int] | None = None
 ) -> DeviceTensor:
     strides = _contiguous(shape) if strides is None else strides
-    memory = _Memory(_of_arrays(hip.runtime()), reach(shape, strides) * dtype.itemsize, beside.get_device())
+    memory = DeviceMemory(array_runtime(), reach(shape, strides) * dtype.itemsize, beside.get_device())
     return DeviceTensor._at(memory.address, shape, strides, dtype, beside.device, memory, False)
 
 
@@ -573,7 +322,7 @@ def _new_full(
 
 def _fill(array: DeviceTensor, value: float) -> DeviceTensor:
     check_writable("self", array)
-    runtime = _of_arrays(hip.runtime())
+    runtime = array_runtime()
     functions = {1: runtime.lib.hipMemsetD8Async, 2: runtime.lib.hipMemsetD16Async, 4: runtime.lib.hipMemsetD32Async}
     if not array.is_contiguous() or array.itemsize not in functions:
         raise NotImplementedError("only contiguous arrays of up to 4 bytes an element can be filled")
@@ -587,8 +336,8 @@ def _fill(array: DeviceTensor, value: float) -> DeviceTensor:
 def _on_host(array: DeviceTensor) -> torch.Tensor:
     """A copy on the host with the same strides."""
     bytes_there = torch.empty(reach(array.shape, array.stride()) * array.itemsize, dtype=torch.uint8)
-    runtime = _of_arrays(hip.runtime())
-    runtime.copy(bytes_there.data_ptr(), array.data_ptr(), len(bytes_there), _TO_HOST, array)
+    runtime = array_runtime()
+    runtime.copy(bytes_there.data_ptr(), array.data_ptr(), len(bytes_there), TO_HOST, array)
     if not len(bytes_there):
         return torch.empty(array.shape, dtype=array.dtype)
     return bytes_there.view(array.dtype).as_strided(array.shape, array.stride())
@@ -608,17 +357,17 @@ def _copy(to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) ->
         assert isinstance(source, DeviceTensor)
         return to.copy_(_on_host(source))
     check_writable("self", to)
-    runtime, size = _of_arrays(hip.runtime()), to.numel() * to.itemsize
+    runtime, size = array_runtime(), to.numel() * to.itemsize
     if isinstance(source, DeviceTensor):
         forms = [(array.shape, array.stride(), array.dtype, array.device) for array in (to, source)]
         if forms[0] != forms[1] or reach(to.shape, to.stride()) != to.numel():
             raise NotImplementedError("arrays in the GPU's memory can only be copied to dense ones of the same form")
-        runtime.copy(to.data_ptr(), source.data_ptr(), size, _ON_DEVICE, to)
+        runtime.copy(to.data_ptr(), source.data_ptr(), size, ON_DEVICE, to)
         return to
     if reach(to.shape, to.stride()) != to.numel():
         raise NotImplementedError("only a dense array in the GPU's memory can be copied into from the host")
     host = torch.empty_strided(to.shape, to.stride(), dtype=to.dtype).copy_(source)
-    runtime.copy(to.data_ptr(), host.data_ptr(), size, _TO_DEVICE, to)
+    runtime.copy(to.data_ptr(), host.data_ptr(), size, TO_DEVICE, to)
     return to
 
 

@@ -19,7 +19,7 @@ from helpers.good_calls import GOOD
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import jit, simulator
 from deep_gemm_rocm.launch.scratch import Scratch
-from deep_gemm_rocm.runtime import array_protocols, arrays, hip, session, streams
+from deep_gemm_rocm.runtime import array_protocols, array_runtime, arrays, hip, session, streams
 from deep_gemm_rocm.testing import assert_accurate, attention_reference, gemm_problem, gemm_reference, visible_keys
 
 
@@ -266,7 +266,7 @@ def test_tensors_of_torch_are_not_affected(stream):
 
 
 def free_bytes(memory: Memory) -> int:
-    arrays._gone.clear()
+    array_runtime._gone.clear()
     return call(memory.hip.hipMemGetInfo)[0]
 
 
@@ -288,7 +288,7 @@ def test_memory_of_captured_calls_is_their_graphs(memory, stream):
         graphs.append(graph)
     place = out.data_ptr()
     del out
-    assert len(arrays._kept_by_graphs) == 4
+    assert len(array_runtime._kept_by_graphs) == 4
     for graph in graphs:
         d.fill_(torch.nan)
         graph.replay()
@@ -299,7 +299,7 @@ def test_memory_of_captured_calls_is_their_graphs(memory, stream):
     assert bits(expected).flatten().numpy().tobytes() == raw.tobytes()
     for graph in graphs:
         graph.destroy()
-    assert not arrays._kept_by_graphs
+    assert not array_runtime._kept_by_graphs
     kept().clear()
     assert free_bytes(memory) == before
 
