@@ -69,20 +69,9 @@ def m_grouped_fp8_gemm_nt_contiguous(
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
     whole = check_recipe("m_grouped_fp8_gemm_nt_contiguous", recipe, recipe_a, recipe_b)
-    layout, layout_name = _one_layout(grouped_layout, m_indices)
-    return None, _contiguous(
-        a,
-        b,
-        d,
-        layout,
-        layout_name,
-        whole,
-        use_psum_layout=use_psum_layout,
-        ensure_zero_padding=ensure_zero_padding,
-        expected_m=expected_m_for_psum_layout,
-        bias=bias,
-        epilogue=epilogue,
-    )
+    operands = (a, b, d, grouped_layout, m_indices, whole)
+    rows = (use_psum_layout, ensure_zero_padding, expected_m_for_psum_layout)
+    return None, _contiguous(*operands, *rows, bias, epilogue)
 
 
 @takes_arguments_of(m_grouped_fp8_gemm_nt_contiguous)
@@ -120,20 +109,9 @@ def m_grouped_bf16_gemm_nt_contiguous(
     Raises:
         TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_contiguous``.
     """
-    layout, layout_name = _one_layout(grouped_layout, m_indices)
-    return None, _contiguous(
-        a,
-        b,
-        d,
-        layout,
-        layout_name,
-        None,
-        use_psum_layout=use_psum_layout,
-        ensure_zero_padding=ensure_zero_padding,
-        expected_m=expected_m_for_psum_layout,
-        bias=bias,
-        epilogue=epilogue,
-    )
+    operands = (a, b, d, grouped_layout, m_indices, None)
+    rows = (use_psum_layout, ensure_zero_padding, expected_m_for_psum_layout)
+    return None, _contiguous(*operands, *rows, bias, epilogue)
 
 
 @takes_arguments_of(m_grouped_bf16_gemm_nt_contiguous)
@@ -252,28 +230,22 @@ def m_grouped_gemm_fp8_fp8_bf16_nt_masked(
     m_grouped_fp8_gemm_nt_masked(lhs, rhs, out, masked_m, expected_m, bias=bias, epilogue=epilogue)
 
 
-def _one_layout(grouped_layout: torch.Tensor | None, m_indices: torch.Tensor | None) -> tuple[torch.Tensor | None, str]:
-    if m_indices is None:
-        return grouped_layout, "grouped_layout"
-    if grouped_layout is not None:
-        raise TypeError("grouped_layout and m_indices are two names for the same argument; pass one of them")
-    return m_indices, "m_indices"
-
-
 def _contiguous(
     a: Any,
     b: Any,
     d: torch.Tensor | Pair,
-    layout: torch.Tensor | None,
-    layout_name: str,
+    grouped_layout: torch.Tensor | None,
+    m_indices: torch.Tensor | None,
     recipe: Recipe | None,
-    *,
     use_psum_layout: bool,
     ensure_zero_padding: bool,
     expected_m: int | None,
     bias: torch.Tensor | None,
     epilogue: Epilogue,
 ) -> Launch | None:
+    layout, layout_name = (grouped_layout, "grouped_layout") if m_indices is None else (m_indices, "m_indices")
+    if grouped_layout is not None and m_indices is not None:
+        raise TypeError("grouped_layout and m_indices are two names for the same argument; pass one of them")
     if torch.compiler.is_compiling():
         ops, output = torch.ops.deep_gemm_rocm, data_and_scales(d)
         rest = (use_psum_layout, ensure_zero_padding, expected_m, bias, epilogue)

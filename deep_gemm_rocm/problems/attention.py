@@ -91,22 +91,15 @@ def check_attention(
         tensors |= {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     else:
         batch = q.shape[0]
-    if out is not None:
-        check_data("out", out)
-        _check_out(out, (*q.shape[:-1], widths[1]), q.dtype)
-        tensors["out"] = out
     expanded = {
         name: _check_descale(name, descales[name], of, tensors[of], batch, packed)
         for name, of in (("q_descale", "q"), ("k_descale", "k"), ("v_descale", "v"))
     }
     tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
-    check_one_device(tensors)
-    if out is not None:
-        check_not_shared("out", out, tensors)
+    out_type = _check_output(out, (*q.shape[:-1], widths[1]), tensors)
 
     tokens_q, tokens_k = q.shape[-3], k.shape[-3]
     left, right = _check_window(causal, window, tokens_q + tokens_k)
-    out_dtype = out.dtype if out is not None else torch.bfloat16 if q.dtype == _FP8 else q.dtype
     return Attention(
         batch=batch,
         tokens_q=tokens_q,
@@ -116,7 +109,7 @@ def check_attention(
         head_dim=widths[0],
         value_dim=widths[1],
         type=_TYPES[q.dtype],
-        out_type=_TYPES[out_dtype],
+        out_type=out_type,
         softmax_scale=check_softmax_scale(softmax_scale, widths[0]),
         window_left=left,
         window_right=right,
@@ -179,10 +172,6 @@ def check_decode(
     check_groups(heads, kv_heads)
     check_pages(batch, tokens_q, num_pages, page_size, block_table, context_lens)
     tensors |= {"block_table": block_table, "context_lens": context_lens}
-    if out is not None:
-        check_data("out", out)
-        _check_out(out, (*q.shape[:-1], v_cache.shape[-1]), q.dtype)
-        tensors["out"] = out
     expanded = {
         name: _check_head_descale(name, descales[name], of, q.dtype, batch, count)
         for name, of, count in (
@@ -192,10 +181,16 @@ def check_decode(
         )
     }
     tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
-    check_one_device(tensors)
-    if out is not None:
-        check_not_shared("out", out, tensors)
-    out_dtype = out.dtype if out is not None else torch.bfloat16 if q.dtype == _FP8 else q.dtype
+    out_type = _check_output(out, (*q.shape[:-1], v_cache.shape[-1]), tensors)
+    problem = _decode(q, k_cache, v_cache.shape[-1], block_table, softmax_scale)
+    left, _ = _check_window(True, window, problem.window_left)
+    return problem._replace(out_type=out_type, window_left=left, descales=expanded)
+
+
+def _decode(q: torch.Tensor, cache: torch.Tensor, value_dim: int, block_table: torch.Tensor, scale: Any) -> Decode:
+    """The problem of checked tensors, without a window and factors."""
+    batch, tokens_q, heads, head_dim = q.shape
+    num_pages, page_size, kv_heads, _ = cache.shape
     pages_of_sequence = block_table.shape[1]
     return Decode(
         batch=batch,
@@ -203,15 +198,15 @@ def check_decode(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        value_dim=v_cache.shape[-1],
+        value_dim=value_dim,
         type=_TYPES[q.dtype],
-        out_type=_TYPES[out_dtype],
+        out_type=_TYPES[q.dtype],
         page_size=page_size,
         num_pages=num_pages,
         pages_of_sequence=pages_of_sequence,
-        softmax_scale=check_softmax_scale(softmax_scale, head_dim),
-        window_left=_check_window(True, window, pages_of_sequence * page_size + tokens_q)[0],
-        descales=expanded,
+        softmax_scale=check_softmax_scale(scale, head_dim),
+        window_left=pages_of_sequence * page_size + tokens_q,
+        descales={},
     )
 
 
@@ -247,30 +242,8 @@ def check_latent_decode(
     check_groups(heads, 1)
     check_pages(batch, tokens_q, num_pages, page_size, block_table, context_lens)
     tensors |= {"block_table": block_table, "context_lens": context_lens}
-    if out is not None:
-        check_data("out", out)
-        _check_out(out, (*q.shape[:-1], d_v), q.dtype)
-        tensors["out"] = out
-    check_one_device(tensors)
-    if out is not None:
-        check_not_shared("out", out, tensors)
-    pages_of_sequence = block_table.shape[1]
-    return Decode(
-        batch=batch,
-        tokens_q=tokens_q,
-        heads=heads,
-        kv_heads=1,
-        head_dim=head_dim,
-        value_dim=d_v,
-        type=_TYPES[q.dtype],
-        out_type=_TYPES[q.dtype],
-        page_size=page_size,
-        num_pages=num_pages,
-        pages_of_sequence=pages_of_sequence,
-        softmax_scale=check_softmax_scale(softmax_scale, head_dim),
-        window_left=pages_of_sequence * page_size + tokens_q,
-        descales={},
-    )
+    _check_output(out, (*q.shape[:-1], d_v), tensors)
+    return _decode(q, kv_cache, d_v, block_table, softmax_scale)
 
 
 def check_pages(
@@ -473,14 +446,23 @@ def _check_heads_shape(name: str, tensor: torch.Tensor, packed: bool) -> None:
         )
 
 
-def _check_out(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def _check_output(out: Any, shape: tuple[int, ...], tensors: dict[str, torch.Tensor]) -> str:
+    """Checks ``out``, which may be None, and that it and ``tensors`` are on one device; returns the output's type."""
+    dtype = tensors["q"].dtype
     allowed = _FP8_OUTPUTS if dtype == _FP8 else (dtype,)
+    if out is None:
+        check_one_device(tensors)
+        return _TYPES[allowed[0]]
+    check_data("out", out)
     if out.dtype not in allowed:
         raise TypeError(f"out must be {one_of(allowed)}, got {out.dtype}")
     if out.shape != shape:
         raise ValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
     _check_heads_shape("out", out, packed=len(shape) == 3)
     _check_aligned("out", out)
+    check_one_device({**tensors, "out": out})
+    check_not_shared("out", out, tensors)
+    return _TYPES[out.dtype]
 
 
 def _check_descale(
