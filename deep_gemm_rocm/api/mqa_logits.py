@@ -9,6 +9,7 @@ import torch
 from ..checks import check_bool, check_int
 from ..launch.mqa_logits import mqa_logits_launch, paged_mqa_logits_launch
 from ..launch.repeated import Described, launches
+from ..problems.arguments import Argument
 from ..problems.attention import MAX_DECODE_TOKENS, MAX_TOKENS, check_data, check_form, check_one_device, check_pages
 from ..problems.gemm import ALIGNMENT
 from ..problems.layout import Pair
@@ -74,27 +75,20 @@ def fp8_mqa_logits(
     _check_aligned("q", q)
     _check_aligned("kv[0]", keys)
     tensors = {
-        "q": q, "kv[0]": keys, "kv[1]": key_scales, "weights": weights, "cu_seq_len_k_start": cu_seq_len_k_start,
-        "cu_seq_len_k_end": cu_seq_len_k_end,
-    }  # fmt: skip
-    check_one_device(tensors)
+        "q": Argument("q", q),
+        "keys": Argument("kv[0]", keys),
+        "key_scales": Argument("kv[1]", key_scales),
+        "weights": Argument("weights", weights),
+        "begin": Argument("cu_seq_len_k_start", cu_seq_len_k_start),
+        "end": Argument("cu_seq_len_k_end", cu_seq_len_k_end),
+    }
+    check_one_device(dict(tensors.values()))
     columns = check_int("max_seqlen_k", max_seqlen_k, 0, MAX_TOKENS)
     check_bool("clean_logits", clean_logits)
     if columns and clean_logits:
         raise ValueError("clean_logits must be False for compressed logits (max_seqlen_k > 0)")
     logits = q.new_empty(queries, columns or len(keys), dtype=torch.float32)
-    launch = mqa_logits_launch(
-        q,
-        keys,
-        key_scales,
-        weights,
-        cu_seq_len_k_start,
-        cu_seq_len_k_end,
-        logits,
-        clean=clean_logits,
-        compressed=columns > 0,
-    )
-    return logits, launch
+    return logits, mqa_logits_launch(tensors, logits, clean=clean_logits, compressed=columns > 0)
 
 
 @through_host
@@ -202,10 +196,14 @@ def fp8_paged_mqa_logits(
     if len(schedule_meta) < 2 or not schedule_meta.is_contiguous():
         raise ValueError(f"schedule_meta must be contiguous [num_sms + 1, 2], got shape {tuple(schedule_meta.shape)}")
     tensors = {
-        "q": q, "kv_cache": kv_cache, "weights": weights, "context_lens": context_lens, "block_table": block_table,
-        "schedule_meta": schedule_meta,
-    }  # fmt: skip
-    check_one_device(tensors)
+        "q": Argument("q", q),
+        "cache": Argument("kv_cache", kv_cache),
+        "weights": Argument("weights", weights),
+        "context_lens": Argument("context_lens", context_lens),
+        "block_table": Argument("block_table", block_table),
+        "schedule": Argument("schedule_meta", schedule_meta),
+    }
+    check_one_device(dict(tensors.values()))
     shape = (batch * next_n, columns)
     if clean_logits:
         logits = q.new_full(shape, -torch.inf, dtype=torch.float32)
@@ -213,7 +211,7 @@ def fp8_paged_mqa_logits(
         logits = q.new_empty(shape, dtype=torch.float32)
     if logits.numel() == 0 or len(kv_cache) == 0:
         return logits, None
-    return logits, paged_mqa_logits_launch(q, kv_cache, weights, context_lens, block_table, schedule_meta, logits)
+    return logits, paged_mqa_logits_launch(tensors, logits)
 
 
 def _check_q(q: Any, dims: int) -> None:

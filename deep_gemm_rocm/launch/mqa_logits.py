@@ -7,7 +7,7 @@ from ctypes import Structure, c_int, c_int64, c_void_p
 import torch
 
 from ..jit import Request
-from ..problems.arguments import Argument
+from ..problems.arguments import Argument, Arguments
 from .launch import Launch
 
 
@@ -59,19 +59,9 @@ class PagedMqaLogitsArguments(Structure):
     )
 
 
-def mqa_logits_launch(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    key_scales: torch.Tensor,
-    weights: torch.Tensor,
-    begin: torch.Tensor,
-    end: torch.Tensor,
-    logits: torch.Tensor,
-    *,
-    clean: bool,
-    compressed: bool,
-) -> Launch:
-    """Describes the launch for checked arguments of ``fp8_mqa_logits``; ``logits`` is a new tensor [S, columns]."""
+def mqa_logits_launch(tensors: Arguments, logits: torch.Tensor, *, clean: bool, compressed: bool) -> Launch:
+    """Describes the launch for checked tensors of ``fp8_mqa_logits``; ``logits`` is a new one, [S, columns]."""
+    q, keys, weights = (tensors[role].tensor for role in ("q", "keys", "weights"))
     arguments = MqaLogitsArguments(
         q_stride=q.stride(0),
         key_stride=keys.stride(0),
@@ -82,29 +72,15 @@ def mqa_logits_launch(
         clean=clean,
         compressed_columns=logits.shape[1] if compressed else 0,
     )
-    pointers = {
-        "q": Argument("q", q),
-        "keys": Argument("kv[0]", keys),
-        "key_scales": Argument("kv[1]", key_scales),
-        "weights": Argument("weights", weights),
-        "begin": Argument("cu_seq_len_k_start", begin),
-        "end": Argument("cu_seq_len_k_end", end),
-        "logits": Argument("logits", logits),
-    }
+    pointers = {**tensors, "logits": Argument("logits", logits)}
     request = Request("mqa_logits.hip.j2", _values("mqa_logits", q))
     return Launch(request, arguments, pointers, made={"logits": logits}, written=("logits",), aligned=("q", "keys"))
 
 
-def paged_mqa_logits_launch(
-    q: torch.Tensor,
-    cache: torch.Tensor,
-    weights: torch.Tensor,
-    context_lens: torch.Tensor,
-    block_table: torch.Tensor,
-    schedule: torch.Tensor,
-    logits: torch.Tensor,
-) -> Launch:
-    """Describes the launch for checked arguments of ``fp8_paged_mqa_logits``; ``logits`` is a new tensor."""
+def paged_mqa_logits_launch(tensors: Arguments, logits: torch.Tensor) -> Launch:
+    """Describes the launch for checked tensors of ``fp8_paged_mqa_logits``; ``logits`` is a new one."""
+    q, cache, weights = (tensors[role].tensor for role in ("q", "cache", "weights"))
+    context_lens, block_table, schedule = (tensors[role].tensor for role in ("context_lens", "block_table", "schedule"))
     arguments = PagedMqaLogitsArguments(
         q_stride=q.stride(1),
         page_bytes=cache.stride(0),
@@ -119,18 +95,9 @@ def paged_mqa_logits_launch(
         columns=logits.shape[1],
         num_workgroups=len(schedule) - 1,
     )
-    pointers = {
-        "q": Argument("q", q),
-        "cache": Argument("kv_cache", cache),
-        "weights": Argument("weights", weights),
-        "context_lens": Argument("context_lens", context_lens),
-        "block_table": Argument("block_table", block_table),
-        "schedule": Argument("schedule_meta", schedule),
-        "logits": Argument("logits", logits),
-    }
     # The launch doesn't repeat: on the CPU, each call checks the contents of the block table.
     request = Request("paged_mqa_logits.hip.j2", _values("paged_mqa_logits", q))
-    return Launch(request, arguments, pointers, repeats=False)
+    return Launch(request, arguments, {**tensors, "logits": Argument("logits", logits)}, repeats=False)
 
 
 def _values(family: str, q: torch.Tensor) -> dict[str, int | str | bool]:
