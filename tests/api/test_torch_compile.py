@@ -121,6 +121,10 @@ CALLS = {
         dg.fp8_gemm_nt,
         (per_token(M, K), per_block(N, K), (empty(M, N, dtype=FP8), torch.zeros(M, 1))),
     ),
+    "fp8 with a scale for each row": lambda: (
+        partial(dg.gemm_fp8, out=empty(M, N), recipe=(1, 1, None)),
+        tuple((per_token(rows, K)[0], randn(rows, 1).float().abs()) for rows in (M, N)),
+    ),
     "bf16_gemm_nt": lambda: (dg.bf16_gemm_nt, (randn(M, K), randn(N, K), empty(M, N))),
     "bf16_gemm_tn": lambda: (dg.bf16_gemm_tn, (randn(K, M), randn(K, N), empty(M, N, dtype=torch.float32))),
     "f16_gemm_nt": lambda: (dg.f16_gemm_nt, (randn(M, K).half(), randn(N, K).half(), empty(M, N))),
@@ -342,16 +346,15 @@ def test_errors_come_when_the_program_runs():
     assert_accurate(d, gemm_reference(a, b))
 
 
-@pytest.mark.parametrize(
-    ("name", "schema"),
-    {
-        "fp8_gemm_nt": "(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor(d!) d, Tensor(sfd!)? sfd, Tensor? c, "
-        "SymInt[] recipe, Tensor? bias, str epilogue) -> ()",
-        "tf32_hc_prenorm_gemm": "(Tensor a, Tensor b, Tensor(d!) d, Tensor(sqr_sum!) sqr_sum, SymInt? num_splits) "
-        "-> ()",
-        "mla_decode": "(Tensor q, Tensor kv_cache, SymInt d_v, Tensor block_table, Tensor context_lens, "
-        "float? softmax_scale, Tensor(out!) out, bool return_lse, SymInt? num_splits) -> Tensor",
-    }.items(),
-)
-def test_schemas_are_those_of_the_public_functions(name, schema):
-    assert str(OPERATORS[name]._opoverload._schema) == f"deep_gemm_rocm::{name}{schema}"
+SCHEMAS = {
+    "fp8_gemm_nt": "(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor(d!) d, Tensor(sfd!)? sfd, Tensor? c, "
+    "SymInt[] recipe, Tensor? bias, str epilogue) -> ()",
+    "tf32_hc_prenorm_gemm": "(Tensor a, Tensor b, Tensor(d!) d, Tensor(sqr_sum!) sqr_sum, SymInt? num_splits) -> ()",
+    "mla_decode": "(Tensor q, Tensor kv_cache, SymInt d_v, Tensor block_table, Tensor context_lens, "
+    "float? softmax_scale, Tensor(out!) out, bool return_lse, SymInt? num_splits) -> Tensor",
+}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schemas_are_those_of_the_public_functions(name):
+    assert str(OPERATORS[name]._opoverload._schema) == f"deep_gemm_rocm::{name}{SCHEMAS[name]}"
