@@ -308,10 +308,9 @@ class BatchedTiles : public TilesWithoutLayout {
   static constexpr bool kReadsLayout = false;
   static int64_t max_tiles(const GemmArguments& args) { return args.num_groups * Dense::max_tiles(args); }
 
-  DG_DEVICE explicit BatchedTiles(const GemmArguments& args, NoLayout = {})
-      : num_groups_(args.num_groups), dense_(args) {}
+  DG_DEVICE explicit BatchedTiles(const GemmArguments& args, NoLayout = {}) : args_(args), dense_(args) {}
 
-  DG_DEVICE int num_tiles() const { return num_groups_ * dense_.num_tiles(); }
+  DG_DEVICE int num_tiles() const { return args_.num_groups * dense_.num_tiles(); }
 
   DG_DEVICE TileOfResults tile(int index, int num_tiles) const {
     const unsigned position = Order::position(index, num_tiles);
@@ -322,8 +321,10 @@ class BatchedTiles : public TilesWithoutLayout {
     return tile;
   }
 
+ protected:
+  const GemmArguments& args_;
+
  private:
-  int num_groups_;
   Dense dense_;
 };
 
@@ -358,37 +359,33 @@ DG_DEVICE PartOfK share_of_k(const PartOfK& k, int parts, int part) {
 template <class Element, class Shape, class Order, int kBand>
 class SplitKTiles : public BatchedTiles<Shape, Order, kBand> {
   using Batched = BatchedTiles<Shape, Order, kBand>;
+  using Batched::args_;
   static constexpr int kBlockK = kBlockKBytes / sizeof(Element);
 
  public:
-  DG_DEVICE explicit SplitKTiles(const GemmArguments& args, NoLayout = {}) : Batched(args), args_(args) {}
+  using Batched::Batched;
 
   DG_DEVICE TileOfK tile(int index, int num_tiles) const {
     const TileOfResults tile = Batched::tile(index, num_tiles);
     return {tile, share_of_k<kBlockK>(tile.part_of_k(args_), args_.num_groups, tile.group)};
   }
-
- private:
-  const GemmArguments& args_;
 };
 
 // A sum over a batch, whose K-blocks are dealt to the groups, each of which has a sum of its own.
 template <class Element, class Shape, class Order, int kBand>
 class SummedTiles : public BatchedTiles<Shape, Order, kBand> {
   using Batched = BatchedTiles<Shape, Order, kBand>;
+  using Batched::args_;
   static constexpr int kBlockK = kBlockKBytes / sizeof(Element);
 
  public:
-  DG_DEVICE explicit SummedTiles(const GemmArguments& args, NoLayout = {}) : Batched(args), args_(args) {}
+  using Batched::Batched;
 
   DG_DEVICE TileOfBatch tile(int index, int num_tiles) const {
     const TileOfResults tile = Batched::tile(index, num_tiles);
     const Share blocks = share_of(args_.num_summed * ceil_div(args_.k, kBlockK), args_.num_groups, tile.group);
     return {tile, blocks.first, blocks.size};
   }
-
- private:
-  const GemmArguments& args_;
 };
 
 // Groups whose parts of K are one after another; grouped_layout [num_groups] has the size of each part.
