@@ -1,6 +1,7 @@
 // The arguments of an attention kernel. AttentionArguments in launch/attention.py is the same structure.
 #pragma once
 
+#include "deep_gemm_rocm/hardware/hip_declarations.h"
 #include "deep_gemm_rocm/hardware/types.h"
 
 namespace deep_gemm_rocm {
