@@ -78,7 +78,9 @@ from .api.k_grouped import (
 )
 from .api.mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
 from .api.settings import (
+    get_batch_invariant,
     get_compile_mode,
+    get_deterministic_algorithms,
     get_k_alignment_for_contiguous_layout,
     get_m_alignment_for_contiguous_layout,
     get_mk_alignment_for_contiguous_layout,
@@ -86,6 +88,7 @@ from .api.settings import (
     get_pdl,
     get_tc_util,
     get_theoretical_mk_alignment_for_contiguous_layout,
+    set_batch_invariant,
     set_block_size_multiple_of,
     set_compile_mode,
     set_ignore_compile_dims,
@@ -93,6 +96,7 @@ from .api.settings import (
     set_num_sms,
     set_pdl,
     set_tc_util,
+    use_deterministic_algorithms,
 )
 from .api.stats import stats
 from .api.warmup import warmup_kernels
@@ -156,8 +160,10 @@ __all__ = [
     "fp8_paged_mqa_logits",
     "gemm_fp8",
     "gemm_fp8_fp8_bf16_nt",
+    "get_batch_invariant",
     "get_col_major_tma_aligned_tensor",
     "get_compile_mode",
+    "get_deterministic_algorithms",
     "get_k_alignment_for_contiguous_layout",
     "get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor",
     "get_m_alignment_for_contiguous_layout",
@@ -193,6 +199,7 @@ __all__ = [
     "per_custom_dims_cast_to_fp8",
     "per_token_cast_to_fp4",
     "per_token_cast_to_fp8",
+    "set_batch_invariant",
     "set_block_size_multiple_of",
     "set_compile_mode",
     "set_ignore_compile_dims",
@@ -207,6 +214,7 @@ __all__ = [
     "transform_sf_into_required_layout",
     "transpose_packed_fp4",
     "unpack_ue8m0_from_int",
+    "use_deterministic_algorithms",
     "warmup_kernels",
     "wgrad_gemm_fp8_fp8_fp32_nt",
 ]

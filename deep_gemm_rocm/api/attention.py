@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, cast, overload
 import torch
 
 from ..checks import check_int
-from ..heuristics import AttentionCase, AttentionConfig, DecodeConfig, choose_attention
+from ..heuristics import AttentionCase, AttentionConfig, DecodeConfig, choose_attention, splits_for_any_batch
 from ..launch.attention import flash_attention_launch, flash_decode_launch
 from ..launch.repeated import Described, launches
 from ..problems.arguments import Argument, Arguments
@@ -21,6 +21,7 @@ from ..problems.attention import (
     check_latent_decode,
 )
 from ..problems.layout import FP8
+from ..runtime import settings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -106,8 +107,11 @@ def flash_attention(
     The conventions are those of the flash-attn package. Tokens come before heads, whereas
     ``torch.nn.functional.scaled_dot_product_attention`` has heads before tokens (``q.transpose(1, 2)``). Groups of
     heads need no flag. A causal mask aligns the last query with the last key; torch aligns the first ones, which masks
-    other keys if there are more keys than queries. A query that sees no key gives zeros. The same inputs give the same
-    bits.
+    other keys if there are more keys than queries. A query that sees no key gives zeros.
+
+    The same inputs give the same bits. By default they depend on the numbers of tokens and heads of all sequences,
+    which decide which MFMAs are used. With ``set_batch_invariant(True)`` the bits of a query depend on its own sequence
+    only.
 
     Args:
         q: bf16, f16 or float8_e4m3fnuz [B, Sq, H, D]; packed, [total_q, H, D].
@@ -211,7 +215,9 @@ def flash_attention_decode(
     """Attention of each sequence's last few tokens to the whole sequence, with keys and values in a paged cache.
 
     The cache already holds the keys and values of the last tokens. Keys are split between workgroups. Their results are
-    combined in a fixed order, so that the same inputs give the same bits on any number of compute units.
+    combined in a fixed order, so that the same inputs give the same bits on any number of compute units. By default the
+    lengths of all sequences decide where keys are split. With ``set_batch_invariant(True)``, or ``num_splits``, the
+    bits of a sequence's result depend on that sequence, its length and next_n only.
 
     Args:
         q: bf16, f16 or float8_e4m3fnuz [B, next_n, H, D], next_n from 1 to 4: the last tokens of each sequence.
@@ -231,7 +237,7 @@ def flash_attention_decode(
         return_lse: whether to return the logarithm of each row's sum of exponentials.
         num_splits: into how many equal parts each sequence's keys are split, 1 to 4096. Then the bits of a sequence's
             result don't depend on the other sequences. If None, all keys are shared out so that workgroups have equal
-            work, however long each sequence is.
+            work, however long each sequence is; with ``set_batch_invariant(True)``, the sequence's own length decides.
 
     Strides and the rounding of probabilities are as for ``flash_attention``. A NaN or an infinity in v shows only in
     the queries that see it; an infinity stays infinite, however small its probability. A key whose logit is -infinity
@@ -317,16 +323,22 @@ def _decode(
     return_lse: bool,
     num_splits: int | None,
 ) -> Described[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
-    config, pieces = choose_attention(_case(family, problem, problem.tokens_q, problem.most_keys))
-    if num_splits is None:
-        check_dealt(problem)
+    choice = choose_attention(_case(family, problem, problem.tokens_q, problem.most_keys))
+    config, pieces = cast(DecodeConfig, choice.config), choice.pieces
+    split_keys = 0
+    if num_splits is not None:
+        check_int("num_splits", num_splits, 1, MAX_SPLITS)
+    elif settings.values().batch_invariant:
+        num_splits, split_keys = splits_for_any_batch(config, problem.heads, problem.kv_heads)
     else:
-        num_splits = check_int("num_splits", num_splits, 1, MAX_SPLITS)
+        check_dealt(problem)
+    if num_splits is not None:
         pieces = num_splits * problem.batch * problem.kv_heads
     out = _new_output(q, problem.value_dim) if out is None else out
     lse = new_lse(q) if return_lse else None
-    config = cast(DecodeConfig, config)
-    launch = flash_decode_launch(config, problem, q, caches, block_table, context_lens, out, lse, num_splits, pieces)
+    launch = flash_decode_launch(
+        config, problem, q, caches, block_table, context_lens, out, lse, num_splits, pieces, split_keys
+    )
     return _result(out, lse), launch
 
 

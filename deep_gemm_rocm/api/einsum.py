@@ -31,7 +31,9 @@ def einsum(
     """Writes the Einstein sum of bf16 ``a`` and ``b``, plus ``c``, into ``d``; DeepGEMM's function of this name.
 
     The whole batch is one launch that accumulates in fp32. Nothing is copied or transposed. The same inputs give the
-    same bits. If the batch is summed over, workgroups sum parts of it, which a second launch adds up in order.
+    same bits. If the batch is summed over, workgroups sum parts of it, which a second launch adds up in order. By
+    default their number depends on the size of the dimension that only ``a`` shares with ``d``; with
+    ``set_batch_invariant(True)`` it doesn't, so that a row has the same bits whatever that size.
 
     Args:
         expr: two operands and the output as in ``torch.einsum``, of three letters each. One letter, the batch, is in

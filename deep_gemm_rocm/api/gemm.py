@@ -40,7 +40,9 @@ def gemm_fp8(
     """Multiplies FP8 activations with FP8 weights: ``out = epilogue((a · sfa) · (b · sfb)ᵀ + bias) + c``.
 
     All sums are fp32. If scales vary along K, the matrix cores sum each 128 values along K; these sums are scaled and
-    added up in fp32. The same inputs give the same bits.
+    added up in fp32. The same inputs give the same bits. A row's bits depend on no other row, but by default on M,
+    which decides into how many parts K is split. With ``set_batch_invariant(True)`` they don't: a row has the same bits
+    for any M. This holds for all functions of dense GEMM.
 
     Args:
         a: data float8_e4m3fnuz [M, K] and scales fp32 [M, ceil(K/128)], as ``per_token_cast_to_fp8`` returns them.
@@ -224,6 +226,8 @@ def bf16_gemm_nt(
     epilogue: Epilogue = "identity",
 ) -> Described[None]:
     """Writes ``d = epilogue(a · bᵀ + bias) + c``, accumulated in fp32; DeepGEMM's function of this name.
+
+    What a row's bits depend on is as for ``gemm_fp8``.
 
     Args:
         a: bf16 [M, K].

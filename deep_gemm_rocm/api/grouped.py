@@ -45,6 +45,9 @@ def m_grouped_fp8_gemm_nt_contiguous(
     multiple of ``get_mk_alignment_for_contiguous_layout()``, by default 128. Rows between groups are padding, whose
     values in ``a`` don't matter.
 
+    A row's bits depend on its values and its group's ``b`` only: K is added up in order, whatever other rows and groups
+    there are. With ``set_batch_invariant(True)`` this holds for any table of tuned configurations.
+
     Args:
         a: data float8_e4m3fnuz [M, K] and scales fp32 [M, ceil(K/128)].
         b: data float8_e4m3fnuz [G, N, K] and scales fp32 [G, ceil(N/128), ceil(K/128)].
@@ -142,7 +145,8 @@ def m_grouped_fp8_gemm_nt_masked(
     """Computes ``d[g] = a[g] · b[g]ᵀ`` for the first ``masked_m[g]`` rows of each group g.
 
     DeepGEMM's function of this name, for decoding under graph capture: one launch that allocates nothing and doesn't
-    wait for the device, and whose grid doesn't depend on ``masked_m``.
+    wait for the device, and whose grid doesn't depend on ``masked_m``. What a row's bits depend on is as for
+    ``m_grouped_fp8_gemm_nt_contiguous``.
 
     Args:
         a: data float8_e4m3fnuz [G, M, K] and scales fp32 [G, M, ceil(K/128)]; the scales may have any strides.

@@ -22,7 +22,8 @@ def tf32_hc_prenorm_gemm(
     """Writes ``d = a · bᵀ`` and the sums of the squares of ``a``'s rows; DeepGEMM's function of this name.
 
     One launch reads ``a`` once for every 32 columns of ``d``. The matrix cores multiply xf32, AMD's TF32. Each product
-    takes two xf32 MFMAs, for the high and the low part of ``b``, which lose only the last three bits of fp32.
+    takes two xf32 MFMAs, for the high and the low part of ``b``, which lose only the last three bits of fp32. A row's
+    bits depend on ``num_splits``, and neither on M nor on other rows.
 
     Args:
         a: bf16 [M, K].

@@ -35,7 +35,8 @@ def k_grouped_fp8_gemm_tn_contiguous(
     """Writes ``d[g] = a_gᵀ · b_g + c[g]`` for each group g of rows of ``a`` and ``b``: experts' weight gradients.
 
     DeepGEMM's function of this name, as one launch that doesn't wait for the device. Groups may be empty; ``d[g]`` is
-    then ``c[g]``, or zeros. Unlike in DeepGEMM, groups may have any size.
+    then ``c[g]``, or zeros. Unlike in DeepGEMM, groups may have any size. A group's K is added up in order, so its bits
+    depend on no other group.
 
     Args:
         a: data float8_e4m3fnuz [ΣK, M], the rows of one group after another, and scales fp32 [S, M]; S is the sum of

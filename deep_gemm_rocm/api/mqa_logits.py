@@ -36,8 +36,8 @@ def fp8_mqa_logits(
 ) -> Described[torch.Tensor]:
     """``logits[s, j] = kv_scale[j] · Σ_h weights[s, h] · max(q[s, h] · kv[j], 0)`` for keys j that query s sees.
 
-    DeepGEMM's function of this name. The matrix cores sum over D; heads are summed in fp32. The same inputs give the
-    same bits.
+    DeepGEMM's function of this name. The matrix cores sum over D; heads are summed in fp32. A logit's bits
+    depend on its query and key only.
 
     Args:
         q: float8_e4m3fnuz [S, H, D], H 32 or 64, D 32, 64 or 128; heads contiguous, queries any multiple of 16 bytes

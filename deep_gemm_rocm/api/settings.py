@@ -132,6 +132,46 @@ def set_block_size_multiple_of(new_value: int | tuple[int, int]) -> None:
         )
 
 
+def set_batch_invariant(new_value: bool) -> None:
+    """Sets whether the bits of a row's result may depend on what shares its batch. SGLang's build of DeepGEMM has this.
+
+    By default they may: the number of rows decides into how many parts K is split, and the number and lengths of
+    sequences how keys are, and partial sums are rounded. With True, a row of any GEMM has the same bits whatever the
+    number of rows M, other rows, other groups and ``expected_m``; a query of attention has the same bits whatever other
+    sequences there are. docs/numerics.md tells what the bits do depend on, and what it costs. The environment
+    variable ``DG_BATCH_INVARIANT=1`` sets the value that a process begins with.
+
+    Without it, too, the same call gives the same bits every time. Switching costs nothing: what was remembered with one
+    value is there when it is set again. Kernels differ, so warm up with the value that is used afterwards. A
+    captured graph keeps the kernels that it has.
+
+    Raises:
+        TypeError: ``new_value`` is not a bool.
+    """
+    settings.change(batch_invariant=check_bool("new_value", new_value))
+
+
+def get_batch_invariant() -> bool:
+    """The value that ``set_batch_invariant`` set; False by default, or what ``DG_BATCH_INVARIANT`` says."""
+    return settings.values().batch_invariant
+
+
+def use_deterministic_algorithms(enabled: bool) -> None:
+    """DeepGEMM's name for ``set_batch_invariant``: in its words, the deterministic mode is also batch invariant.
+
+    All functions here are deterministic in any case.
+
+    Raises:
+        TypeError: ``enabled`` is not a bool.
+    """
+    settings.change(batch_invariant=check_bool("enabled", enabled))
+
+
+def get_deterministic_algorithms() -> bool:
+    """DeepGEMM's name for ``get_batch_invariant``."""
+    return settings.values().batch_invariant
+
+
 def set_compile_mode(new_compile_mode: int) -> None:
     """Sets whether functions only compile their kernels, as SGLang's warm-up wants it.
 

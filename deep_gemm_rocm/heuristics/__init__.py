@@ -3,7 +3,7 @@
 from ..problems.gemm_kind import GemmKind
 from .attention_choice import AttentionCase, AttentionChoice, choose_attention
 from .attention_config import AttentionConfig, attention_tiles, heads_of_every_tile
-from .decode_config import DecodeConfig
+from .decode_config import DecodeConfig, splits_for_any_batch
 from .forced import ForcedChoiceError, forced
 from .gemm_choice import choose_dense, choose_gemm_config, choose_k_splits
 from .gemm_config import GemmConfig
@@ -25,4 +25,5 @@ __all__ = [
     "forced",
     "gemm_candidates",
     "heads_of_every_tile",
+    "splits_for_any_batch",
 ]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..problems.gemm_kind import ELEMENT_BYTES
-from ..runtime import session
-from .attention_config import AttentionConfig, choose_attention_config
+from ..runtime import session, settings
+from .attention_config import AttentionConfig, choose_attention_config, config_for_any_batch
 from .decode_config import DecodeConfig, choose_num_pieces, most_pieces
 from .forced import forced_choice
 from .notes import note_attention
@@ -201,13 +201,17 @@ def choose_attention(case: AttentionCase) -> AttentionChoice:
     taken = forced_choice(AttentionChoice, lambda choice: _computes(choice.config, case), case)
     if taken:
         note_attention(case, taken, "the user")
-    return taken or _choose_attention(case)
+    return taken or _choose_attention(case, settings.values().batch_invariant)
 
 
 @remembered
-def _choose_attention(case: AttentionCase) -> AttentionChoice:
-    tuned = attention_table().find(case)
-    choice = tuned or _heuristic(case)
+def _choose_attention(case: AttentionCase, batch_invariant: bool) -> AttentionChoice:
+    if batch_invariant and case.family == "flash_attention":
+        tuned = None
+        choice = AttentionChoice(config_for_any_batch(*case.widths, case.tokens_q, case.batch * case.heads))
+    else:
+        tuned = attention_table().find(case)
+        choice = tuned or _heuristic(case)
     note_attention(case, choice, "the table" if tuned else "the heuristic")
     return choice
 

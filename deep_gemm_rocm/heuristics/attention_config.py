@@ -125,7 +125,22 @@ def choose_attention_config(
         tokens_q: tokens of a sequence; on average, if sequences differ.
         heads: heads of all sequences together.
     """
-    *larger, smallest = attention_tiles(type_, out_type, head_dim, value_dim)
+    return _quickest(attention_tiles(type_, out_type, head_dim, value_dim), tokens_q, heads)
+
+
+def config_for_any_batch(
+    type_: str, out_type: str, head_dim: int, value_dim: int, tokens_q: int, heads: int
+) -> AttentionConfig:
+    """``choose_attention_config`` among the tiles whose MFMAs are those of the smallest one.
+
+    MFMAs of other sizes add up in another order. All else that differs between tiles changes no bits.
+    """
+    tiles = attention_tiles(type_, out_type, head_dim, value_dim)
+    return _quickest([tile for tile in tiles if tile.mfma_rows == tiles[-1].mfma_rows], tokens_q, heads)
+
+
+def _quickest(tiles: list[AttentionConfig], tokens_q: int, heads: int) -> AttentionConfig:
+    *larger, smallest = tiles
     for config in larger:
         if 2 * tokens_q > config.block_q and heads * ceil_div(tokens_q, config.block_q) >= _CUS:
             return config

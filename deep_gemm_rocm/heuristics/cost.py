@@ -178,7 +178,7 @@ def _memory_clocks(
     config: GemmConfig, problem: GemmProblem, m: _Floats, tiles: _Floats, tile_rows: _Floats, k_blocks: int
 ) -> _Floats:
     """Clocks that memory and caches need for the whole launch."""
-    _, _, n, _, num_cus, num_groups, _ = problem
+    n, num_cus, num_groups = problem.n, problem.num_cus, problem.num_groups
     k_bytes = k_blocks * BLOCK_K_BYTES
     output = _output_bytes(problem, m)
     once = num_groups * (m + n * config.kind.parts) * k_bytes + output

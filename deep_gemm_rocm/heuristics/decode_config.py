@@ -10,6 +10,9 @@ from ..problems.layout import ceil_div
 _CUS = 304
 _WAVES_OF_CU = 8  # at once, which keep its memory busy
 _LEAST_KEYS = 128  # of a piece, see kLeastKeys in decode_schedule.h
+# If other sequences must not matter.
+_FEW_SEQUENCES = 8
+_MOST_SPLITS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +72,17 @@ def choose_num_pieces(config: DecodeConfig, queries_of_kv_head: int, sequence_he
     """
     waves = config.waves * max(ceil_div(queries_of_kv_head, config.rows), 1)
     return max(min(_CUS * _WAVES_OF_CU // waves, most_pieces(sequence_heads, most_keys)), 1)
+
+
+def splits_for_any_batch(config: DecodeConfig, heads: int, kv_heads: int) -> tuple[int, int]:
+    """Into how many splits the keys of a sequence are cut at most, and how many keys a split has at least.
+
+    Together with the sequence's own length they tell where it is cut, whatever other sequences there are. More splits
+    are quicker for few sequences, and take more time to combine for many. This fills an MI300X with a few sequences.
+    """
+    waves = config.waves * ceil_div(heads // kv_heads, config.rows)
+    splits = _CUS * _WAVES_OF_CU // (waves * kv_heads * _FEW_SEQUENCES)
+    return max(min(splits, _MOST_SPLITS), 1), _LEAST_KEYS
 
 
 def most_pieces(sequence_heads: int, most_keys: int) -> int:

@@ -2,6 +2,9 @@
 
 M may change from call to call, while weights stay the same. So choices are made for a whole block of M at once: what is
 remembered for a weight is from which M on another choice is the quickest.
+
+With ``set_batch_invariant``, all M share an order of additions along K, which the kind, N and K decide. It is the one
+whose choices cost few rows the least. Tables and numbers of compute units then decide among choices of this order.
 """
 
 from __future__ import annotations
@@ -16,18 +19,24 @@ from numpy.typing import NDArray
 
 from ..problems.gemm_kind import GemmKind, changed
 from ..problems.layout import ceil_div
+from ..runtime import settings
 from .cost import clocks_by_m, second_pass_clocks
 from .forced import forced_choice
 from .gemm_config import BLOCK_K_BYTES, GemmConfig
 from .gemm_tiles import gemm_candidates
 from .notes import noted
-from .tables import Choice, GemmProblem, remembered, table, with_tail
+from .tables import Choice, GemmProblem, KOrder, remembered, table, with_tail
 
 _NUM_CUS = 304
 _TILE_OF_SPLIT = 128
 _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 _LEAST_K_BLOCKS = 8  # of a part, or the second pass costs as much as the first
 _BLOCK_OF_M = 1024  # for which choices are made at once
+_FEW_ROWS = np.array([1, 16, 32, 48, 64, 96, 128])  # for which an order of all M should cost little
+# Times as long as the quickest choice.
+_MAY_COST = 1.08
+_WORTH_A_SECOND_LAUNCH = 1.25
+_NO_PARTS = 1, 1
 
 _ConfigsFor = Callable[[GemmProblem], Iterable[GemmConfig]]
 
@@ -59,7 +68,8 @@ def choose_gemm_config(
     choice = _forced(kind, k)
     if choice:
         return choice.config
-    return _config(GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m))
+    k_order = _NO_PARTS if settings.values().batch_invariant else None
+    return _config(GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m, k_order))
 
 
 @noted
@@ -68,7 +78,10 @@ def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = _NUM_CUS
 
     With more than one, the configuration is for the parts. Arguments and errors are those of ``choose_gemm_config``.
     """
-    choice = _forced(kind, k) or _dense_choice(GemmProblem(with_tail(kind, k), m, n, k, num_cus, 1, max_block_m=256))
+    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, 1, max_block_m=256)
+    if settings.values().batch_invariant:
+        problem = problem._replace(k_order=_order_for_all_m(problem.kind, n, k))
+    choice = _forced(kind, k) or _dense_choice(problem)
     if choice.splits == 1:
         return choice
     of_parts = changed(choice.config.kind, grouping="split_k", sums_parts=False)
@@ -78,16 +91,19 @@ def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = _NUM_CUS
 def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
     """Into how many parts to split K, so that tiles of [m, n] fill a whole MI300X.
 
-    It depends on the problem only, and not on how many compute units may be used, since sums depend on it.
+    It depends on the problem only, and not on how many compute units may be used, since sums depend on it. With
+    ``set_batch_invariant``, the number is for as few rows as one tile has.
 
     Args:
         k_blocks: all of K, in blocks of 128 bytes.
     """
-    return max(1, min(_NUM_CUS // max(_tiles_of_split(m, n), 1), k_blocks // _LEAST_K_BLOCKS))
+    rows = _TILE_OF_SPLIT if settings.values().batch_invariant else m
+    return max(1, min(_NUM_CUS // max(_tiles_of_split(rows, n), 1), k_blocks // _LEAST_K_BLOCKS))
 
 
 def _candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
-    return gemm_candidates(problem.kind, problem.max_block_m)
+    parts_k = 1 if problem.k_order is None else problem.k_order[1]
+    return gemm_candidates(problem.kind, problem.max_block_m, parts_k)
 
 
 def ranked_choices(problem: GemmProblem, configs_for: _ConfigsFor = _candidates) -> list[Choice]:
@@ -105,14 +121,17 @@ def _estimates(
 ) -> list[tuple[Choice, NDArray[np.float64]]]:
     """All choices and their clocks for each of ``m``, in place of the problem's. Of equals the first is the best."""
     estimates = [(Choice(config), clocks_by_m(config, problem, m)) for config in configs_for(problem)]
-    # K is split only where tiles leave CUs without work.
-    few = m[m <= (_NUM_CUS - 1) // ceil_div(problem.n, _TILE_OF_SPLIT) * _TILE_OF_SPLIT]
+    # K is split only where tiles leave CUs without work, or for the sake of an order.
+    must_split = problem.k_order is not None and problem.k_order[0] > 1
+    few = m[must_split | (m <= (_NUM_CUS - 1) // ceil_div(problem.n, _TILE_OF_SPLIT) * _TILE_OF_SPLIT)]
     for splits in _splits_of(problem) if may_split and len(few) else ():
         parts, second_pass = problem.in_parts(splits), second_pass_clocks(few, problem.n, splits)
         for config in configs_for(parts):
             clocks = np.full(len(m), np.inf)
             clocks[: len(few)] = clocks_by_m(config, parts, few) + second_pass
             estimates.append((Choice(changed(config, kind=problem.kind), splits), clocks))
+    if problem.k_order is not None:
+        estimates = [estimate for estimate in estimates if estimate[0].k_order == problem.k_order]
     return sorted(estimates, key=lambda estimate: -estimate[0].config.block_m * estimate[0].config.block_n)
 
 
@@ -146,20 +165,20 @@ def _with_fewer_cus(config: GemmConfig, problem: GemmProblem) -> GemmConfig:
     """The configuration that takes the place of the whole chip's. It deals K alike, since sums depend on that."""
     if problem.num_cus == _NUM_CUS:
         return config
-    if all(candidate.waves_k != config.waves_k for candidate in _candidates(problem)):
+    alike = problem._replace(k_order=Choice(config).k_order)
+    if all(Choice(candidate).k_order != alike.k_order for candidate in _candidates(problem)):
         return config
-    return _quickest(problem, waves_k=config.waves_k).config
+    return _quickest(alike).config
 
 
-def _quickest(problem: GemmProblem, *, may_split: bool = False, waves_k: int | None = None) -> Choice:
+def _quickest(problem: GemmProblem, *, may_split: bool = False) -> Choice:
     """The choice of the least estimated time; of equals that with the largest tile.
 
     Args:
         may_split: whether K may be split.
-        waves_k: that the configuration must have; None for any.
     """
     block = problem.m // _BLOCK_OF_M
-    return _breakpoints(problem._replace(m=block * _BLOCK_OF_M), may_split, waves_k).choice(problem.m)
+    return _breakpoints(problem._replace(m=block * _BLOCK_OF_M), may_split).choice(problem.m)
 
 
 class _Breakpoints(NamedTuple):
@@ -177,14 +196,30 @@ class _Breakpoints(NamedTuple):
 
 
 @remembered
-def _breakpoints(first: GemmProblem, may_split: bool, waves_k: int | None) -> _Breakpoints:
+def _order_for_all_m(kind: GemmKind, n: int, k: int) -> KOrder:
+    """The order of additions along K that costs few rows little, compared with the quickest choice for each M.
+
+    Many rows take the longer the more parts there are, above all if workgroups share K, which takes a second launch. So
+    the order is the first that costs few rows little enough: one with few parts, then with more.
+    """
+    problem = GemmProblem(kind, 1, n, k, _NUM_CUS, 1, max_block_m=256)
+    clocks_of_order: dict[KOrder, list[NDArray[np.float64]]] = {}
+    for choice, clocks in _estimates(problem, _FEW_ROWS, _candidates, may_split=True):
+        clocks_of_order.setdefault(choice.k_order, []).append(clocks)
+    least = {order: np.min(clocks, axis=0) for order, clocks in clocks_of_order.items()}
+    quickest = np.min(list(least.values()), axis=0)
+    costs = {order: float(np.max(clocks / quickest)) for order, clocks in least.items()}
+    of_one_launch = {order: cost for order, cost in costs.items() if order[0] == 1}
+    if min(of_one_launch.values()) <= _WORTH_A_SECOND_LAUNCH:
+        costs = of_one_launch
+    return min(order for order, cost in costs.items() if cost <= max(min(costs.values()), _MAY_COST))
+
+
+@remembered
+def _breakpoints(first: GemmProblem, may_split: bool) -> _Breakpoints:
     """``_quickest`` for the block of M that begins with that of ``first``."""
-
-    def configs_for(problem: GemmProblem) -> list[GemmConfig]:
-        return [config for config in _candidates(problem) if waves_k in (None, config.waves_k)]
-
     m = np.arange(max(first.m, 1), first.m + _BLOCK_OF_M)
-    estimates = _estimates(first, m, configs_for, may_split=may_split)
+    estimates = _estimates(first, m, _candidates, may_split=may_split)
     quickest = np.argmin([clocks for _, clocks in estimates], axis=0)
     begins = np.flatnonzero(np.diff(quickest, prepend=-1))
     return _Breakpoints(tuple(m[begins].tolist()), tuple(estimates[index][0] for index in quickest[begins]))

@@ -44,6 +44,8 @@ class GemmConfig:
         waves_k: number of parts of a tile's K. With more than one, each part has one wave of the ``alone`` schedule,
             which computes the whole tile over it.
         group_m: tile rows that are walked together, so that they share columns of b in L2.
+        parts_k: number of parts of a tile's K that a wave sums by themselves, one after the other, and adds up. Results
+            have the same bits as with as many ``waves_k``.
     """
 
     block_m: int
@@ -56,6 +58,7 @@ class GemmConfig:
     waves_k: int = 1
     kind: GemmKind = dataclasses.field(default_factory=GemmKind)
     group_m: int = 8
+    parts_k: int = 1
 
     def __post_init__(self) -> None:
         """
@@ -130,6 +133,11 @@ class GemmConfig:
         return operands + sums + (self.num_stages + 1) * self.wave_n // _LANE_GROUPS * 4 * WAVE_SIZE
 
     @property
+    def sums_of_parts(self) -> int:
+        """The most results of a wave that sums parts of K by themselves. Scales along K take registers, too."""
+        return (56 if self.kind.scaling in ("none", "rows") else 32) * WAVE_SIZE
+
+    @property
     def producer_bytes(self) -> int:
         """Registers that a producer wave takes for operands on their way to LDS."""
         return (self.num_stages - 2) * (self.block_m + self.block_n) * BLOCK_K_BYTES // self.producer_waves
@@ -148,6 +156,7 @@ class GemmConfig:
         waves = f"w{self.waves_m}x{self.waves_n}{parts}{f'p{self.producer_waves}' if self.producer_waves else ''}"
         how = f"{waves}_mfma{MFMA_ROWS}_s{self.num_stages}_{self.schedule}"
         order = "" if self.group_m == GemmConfig.group_m else f"_g{self.group_m}"
+        order += f"_parts{self.parts_k}" if self.parts_k > 1 else ""
         return f"{self.kind.name}_{tile}_{how}{order}{'_ktail' if self.kind.k_tail else ''}"
 
     @forking.cached_property
@@ -170,8 +179,18 @@ _Rules = tuple[tuple[str, Callable[[GemmConfig], bool]], ...]
 _RULES: _Rules = (
     (f"schedule must be one of {SCHEDULES}", lambda config: config.schedule in SCHEDULES),
     (
-        "waves_m, waves_n, waves_k, num_stages and group_m must be positive",
-        lambda config: min(config.waves_m, config.waves_n, config.waves_k, config.num_stages, config.group_m) >= 1,
+        "waves_m, waves_n, waves_k, num_stages, group_m and parts_k must be positive",
+        lambda config: (
+            min(config.waves_m, config.waves_n, config.waves_k, config.num_stages, config.group_m, config.parts_k) >= 1
+        ),
+    ),
+    (
+        "parts of K are for multistage and pingpong",
+        lambda config: config.parts_k == 1 or config.schedule in ("multistage", "pingpong"),
+    ),
+    (
+        "a wave has registers for two sums of {0.sums_of_parts} results, of a part and of those before",
+        lambda config: config.parts_k == 1 or config.wave_m * config.wave_n <= config.sums_of_parts,
     ),
     (f"a workgroup has at most {MAX_THREADS} threads", lambda config: config.num_threads <= MAX_THREADS),
     (

@@ -70,13 +70,18 @@ _PINGPONG_128X256 = (_pingpong(128, 256, 2, 4),)
 
 
 @functools.cache
-def gemm_candidates(kind: GemmKind, max_block_m: int = 256) -> tuple[GemmConfig, ...]:
-    """The configurations that the heuristic chooses from."""
+def gemm_candidates(kind: GemmKind, max_block_m: int = 256, parts_k: int = 1) -> tuple[GemmConfig, ...]:
+    """The configurations that the heuristic chooses from.
+
+    Args:
+        parts_k: if more than 1, there are tiles with so many parts of K besides.
+    """
     candidates = []
-    for tile in _tiles(kind, max_block_m):
-        # Some can't be compiled: waves alone lack registers for many scales of columns.
+    tiles = _tiles(kind, max_block_m)
+    for tile, parts in (*((tile, 1) for tile in tiles), *((tile, parts_k) for tile in tiles if parts_k > 1)):
+        # Some can't be compiled: waves alone lack registers for many scales of columns, large tiles for sums of parts.
         with contextlib.suppress(ValueError):
-            candidates.append(dataclasses.replace(tile, kind=kind))
+            candidates.append(dataclasses.replace(tile, kind=kind, parts_k=parts))
     return tuple(config for config in candidates if config.block_m <= max_block_m)
 
 

@@ -26,7 +26,7 @@ _FLOPS_PER_CLOCK = {1: 4096, 2: 2048, 4: 1024}  # of a CU, by the bytes of an el
 _FLAGS = {"True": True, "False": False}
 MEASURED_COLUMNS = ("time_us", "error", "device", "clock_mhz", "toolchain", "simulated")
 _KIND_DEFAULTS = {field.name: field.default for field in dataclasses.fields(GemmKind)}
-_CONFIG_COLUMNS = tuple(field.name for field in dataclasses.fields(GemmConfig) if field.name != "kind")
+_CONFIG_COLUMNS = tuple(field.name for field in dataclasses.fields(GemmConfig) if field.name not in ("kind", "parts_k"))
 COLUMNS = ("kind", "m", "n", "k", "groups", *_CONFIG_COLUMNS, "splits", *MEASURED_COLUMNS)
 
 
@@ -34,8 +34,15 @@ class TableError(ValueError):
     """A table of tuned configurations can't be used; the message names file, line and what is wrong there."""
 
 
+KOrder = tuple[int, int]
+
+
 class GemmProblem(NamedTuple):
-    """The arguments of ``choose_gemm_config``."""
+    """The arguments of ``choose_gemm_config``.
+
+    Attributes:
+        k_order: the ``Choice.k_order`` that choices must have; None for any.
+    """
 
     kind: GemmKind
     m: int
@@ -44,6 +51,7 @@ class GemmProblem(NamedTuple):
     num_cus: int
     num_groups: int
     max_block_m: int
+    k_order: KOrder | None = None
 
     def in_parts(self, splits: int) -> GemmProblem:
         """The parts of a dense problem whose K is split."""
@@ -56,6 +64,18 @@ class Choice(NamedTuple):
 
     config: GemmConfig
     splits: int = 1
+
+    @property
+    def k_order(self) -> KOrder:
+        """Into how many parts K is dealt, and each of them again. Of equal orders, results have the same bits.
+
+        Parts are added up in order, whether waves, workgroups or the K loop compute them.
+        """
+        inner = self.config.waves_k * self.config.parts_k
+        # Scales of rows are applied to each part of a split K, but to the sum of all inner parts.
+        if inner == 1 and self.config.kind.scaling != "rows":
+            return 1, self.splits
+        return self.splits, inner
 
     def __str__(self) -> str:
         return f"{self.config.kernel_name}{f', K in {self.splits} parts' if self.splits > 1 else ''}"
@@ -158,6 +178,10 @@ class TunedRow(Measured):
             raise ValueError(f"only K of dense problems that sum is split, got {self.splits} splits of {kind.name}")
         groups = 1 if self.config.kind.grouping == "k_grouped" else self.groups
         self.check(2 * self.m * self.n * self.k * groups, self.config.kind.element_bytes)
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(self.config, self.splits)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -274,10 +298,11 @@ class TunedTable(Table[TunedRow]):
             row
             for row in rows
             if row.config.block_m <= problem.max_block_m
+            and problem.k_order in (None, row.choice.k_order)
             and ceil_div(row.m, row.config.block_m) == ceil_div(problem.m, row.config.block_m)
         ]
         nearest = min(fitting, key=lambda row: abs(row.m - problem.m), default=None)
-        return Choice(nearest.config, nearest.splits) if nearest else None
+        return nearest.choice if nearest else None
 
 
 def with_tail(kind: GemmKind, k: int) -> GemmKind:

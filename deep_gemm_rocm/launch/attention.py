@@ -99,6 +99,7 @@ class DecodeArguments(Structure):
         ("split_lse", c_void_p),
         ("parts", c_void_p),
         ("num_splits", c_int),
+        ("split_keys", c_int),
         ("num_pieces", c_int),
         ("batch", c_int),
         ("tokens_q", c_int),
@@ -166,6 +167,7 @@ def flash_decode_launch(
     lse: torch.Tensor | None,
     num_splits: int | None,
     num_pieces: int,
+    split_keys: int = 0,
 ) -> Launch:
     """Describes the launch of ``config``'s kernels on checked arguments.
 
@@ -176,11 +178,13 @@ def flash_decode_launch(
         num_splits: into how many parts each sequence's keys are split; if None, the keys of all sequences together are
             cut into equal pieces.
         num_pieces: the number of these pieces, or of the splits of all sequences and heads of keys.
+        split_keys: keys that a split has at least; sequences with few keys have fewer splits. 0 for ``num_splits`` in
+            any case.
     """
     sequence_heads = problem.batch * problem.kv_heads
     queries = problem.tokens_q * (problem.heads // problem.kv_heads)
     scratch = {}
-    if num_splits is None:
+    if num_splits is None or split_keys > 0:
         scratch["parts"] = sequence_heads * 2 * _WORD
     if num_splits != 1:
         num_parts = num_pieces + (sequence_heads if num_splits is None else 0)
@@ -196,6 +200,7 @@ def flash_decode_launch(
         lse_head_stride=0 if lse is None else lse.stride(1),
         block_table_stride=block_table.stride(0),
         num_splits=num_splits or 0,
+        split_keys=split_keys,
         num_pieces=num_pieces,
         batch=problem.batch,
         tokens_q=problem.tokens_q,

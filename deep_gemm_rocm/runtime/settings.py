@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 from . import session
@@ -12,12 +13,14 @@ class Values(NamedTuple):
     alignment: in contiguous layouts, each group's first row is a multiple of this.
     num_sms: compute units that a GEMM may occupy; None for all.
     compile_mode: 1 if functions compile but don't launch, else 0.
+    batch_invariant: whether a row's result must not depend on what shares its batch.
     tc_util, pdl: without effect; kept for their getters.
     """
 
     alignment: int = 128
     num_sms: int | None = None
     compile_mode: int = 0
+    batch_invariant: bool = False
     tc_util: int = 100
     pdl: bool = False
 
@@ -28,7 +31,19 @@ class Settings(session.Part):
     """
 
     def __init__(self) -> None:
-        self.values = Values()
+        self.values = Values(batch_invariant=_switched_on("DG_BATCH_INVARIANT"))
+
+
+def _switched_on(name: str) -> bool:
+    """Whether an environment variable is 1.
+
+    Raises:
+        ValueError: it is neither 0 nor 1.
+    """
+    value = os.environ.get(name) or "0"
+    if value not in ("0", "1"):
+        raise ValueError(f"{name} must be 0 or 1, got {value!r}")
+    return value == "1"
 
 
 def values() -> Values:

@@ -28,6 +28,13 @@ class DirectMma {
   }
 
   DG_DEVICE void finish(bool = false) {}
+
+  // Sets totals to zero.
+  DG_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < Order::kFragments; ++i) total_[i] = {};
+  }
+
   DG_DEVICE void settle() {
 #pragma unroll
     for (int i = 0; i < Order::kFragments; ++i) {

@@ -15,6 +15,9 @@ namespace deep_gemm_rocm {
 constexpr float kInfinity = __builtin_inff();
 constexpr float kLn2 = 0.693147181f;
 
+// A scale of logits that may have underflowed. Times 0, the -inf of keys that aren't seen would be NaN.
+DG_DEVICE float positive(float scale) { return __builtin_fmaxf(scale, __FLT_DENORM_MIN__); }
+
 // Probabilities are held with a factor of 2 to this power, so that more of their range is in that of T. It cancels out
 // where the sum divides them.
 template <class T>

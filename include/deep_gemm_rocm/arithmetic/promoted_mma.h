@@ -60,6 +60,15 @@ class PromotedMma {
     static_for<Order::kDelay>([&](int late) { promote_at(kSlots + late, is_first); });
   }
 
+  // Sets totals to zero.
+  DG_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < kFragments; ++i) {
+#pragma unroll
+      for (int pair = 0; pair < kElements / 2; ++pair) total_[i][pair] = {};
+    }
+  }
+
   // Makes totals opaque to the compiler: computations on them so far are done here, not at their next use in another
   // block, and their results aren't kept for equal computations later.
   DG_DEVICE void settle() {
@@ -97,7 +106,8 @@ class PromotedMma {
         factor *= Pair{column_scale_[sum], column_scale_[sum + 1]};
       }
       Pair& total = total_[fragment][element / 2];
-      total = is_first ? factor * partial : __builtin_elementwise_fma(factor, partial, total);
+      // A total begins with +0 in any case, so that it has the same sign if it is zero.
+      total = __builtin_elementwise_fma(factor, partial, is_first ? Pair{} : total);
     }
   }
 

@@ -31,8 +31,9 @@ struct DecodeArguments {
   // Results of parts of the keys: [parts, queries of a head of keys, width], and the same without width.
   float* split_out;
   float* split_lse;  // to base 2
-  Parts* parts;      // [batch, kv_heads], if num_splits is 0
+  Parts* parts;      // [batch, kv_heads], unless all sequences have num_splits
   int num_splits;    // parts of each sequence's keys, or 0, see decode_schedule.h
+  int split_keys;    // keys that a split has at least; sequences with few keys have fewer splits
   int num_pieces;    // workgroups for the same queries: all splits, or the pieces of the line
   int batch, tokens_q, heads, kv_heads;
   int page_shift, num_pages, pages_of_sequence;

@@ -1,7 +1,7 @@
 // The keys that a workgroup of a decode kernel works on.
 //
 // With num_splits > 0, each sequence's keys are split into as many equal parts, so that a result depends only on its
-// own sequence. With 0, the blocks of all sequences and heads of keys are one after another on a line, which is cut
+// own sequence. If split_keys > 0, there are fewer parts where these would have fewer keys. With 0, the blocks of all sequences and heads of keys are one after another on a line, which is cut
 // into pieces of the same length: all workgroups have equal work, however long the sequences are. A piece may have the
 // end of one sequence and the beginning of the next.
 #pragma once
@@ -50,8 +50,7 @@ class DecodeSchedule {
     if (args.num_splits == 0) return next_on_line(args, tile);
     if (position_ > 0) return false;
     position_ = 1;
-    tile = tile_of_split(args);
-    return true;
+    return find_split(args, tile);
   }
 
  private:
@@ -130,16 +129,25 @@ class DecodeSchedule {
     return true;
   }
 
-  DG_DEVICE DecodeTile tile_of_split(const DecodeArguments& args) const {
+  // The tile of the workgroup's split; false if its sequence has fewer splits.
+  DG_DEVICE bool find_split(const DecodeArguments& args, DecodeTile& tile) const {
     const int sequence_head = piece_ / args.num_splits;
     const int split = piece_ % args.num_splits;
     const int sequence = sequence_head / args.kv_heads;
     const BlockRange seen = blocks_seen(args, uniform(context(args, sequence)));
-    const int blocks = (seen.end - seen.begin) / args.num_splits;
-    const int left_over = (seen.end - seen.begin) % args.num_splits;  // the first splits have one of these each
+    const int all_blocks = seen.end - seen.begin;
+    int splits = args.num_splits;
+    if (args.split_keys > 0) {
+      splits = max(min(splits, all_blocks / (args.split_keys / Shape::kBlockK)), 1);
+      if (split >= splits) return false;
+      if (split == 0 && first_row_ == 0 && thread_id() == 0) args.parts[sequence_head] = {piece_, splits};
+    }
+    const int blocks = all_blocks / splits;
+    const int left_over = all_blocks % splits;  // the first splits have one of these each
     const auto first_of_split = [&](int split) { return seen.begin + split * blocks + min(split, left_over); };
-    return {sequence, sequence_head % args.kv_heads, first_row_, first_of_split(split), first_of_split(split + 1),
-            args.num_splits == 1, piece_};
+    tile = {sequence, sequence_head % args.kv_heads, first_row_, first_of_split(split), first_of_split(split + 1),
+            splits == 1, piece_};
+    return true;
   }
 
   int first_row_;
@@ -151,7 +159,7 @@ class DecodeSchedule {
 };
 
 DG_DEVICE Parts parts_of(const DecodeArguments& args, int sequence_head) {
-  if (args.num_splits > 0) return {sequence_head * args.num_splits, args.num_splits};
+  if (args.num_splits > 0 && args.split_keys == 0) return {sequence_head * args.num_splits, args.num_splits};
   return args.parts[sequence_head];
 }
 

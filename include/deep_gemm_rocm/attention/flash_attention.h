@@ -346,11 +346,8 @@ class FlashAttention {
   DG_DEVICE void update_softmax(int block) {
     const int key = block * Shape::kBlockK;
     float scale = logit_scale_;
-    if constexpr (Shape::kScaled) scale *= key_unit_;
-    if (!is_seen_by_all(block)) {
-      mask(key, scale);
-      scale = 1;
-    }
+    if constexpr (Shape::kScaled) scale = positive(scale * key_unit_);
+    if (!is_seen_by_all(block)) mask(key);
     float factor = softmax_.update(logits_, scale);
     if constexpr (Shape::kScaled) {
       if (ballot(value_unit_ != out_unit_) != 0) factor *= out_unit_ / value_unit_;
@@ -364,16 +361,22 @@ class FlashAttention {
     for (int i = 0; i < 2 * Shape::kReadsOfBlock; ++i) probabilities_[i] = probability_operand<Mfma, T>(logits_, i);
   }
 
-  // Scales the logits, and replaces those of keys that the lane's query doesn't see.
-  DG_DEVICE void mask(int key, float scale) {
+  // Replaces the logits of keys that the lane's query doesn't see.
+  DG_DEVICE void mask(int key) {
     const KeyRange seen = visibility_.of_query(wave_query_ + Shape::lane_query());
     const int first = seen.begin - key - Shape::lane_group() * Shape::kRun;
     const unsigned count = max(seen.end - seen.begin, 0);
     static_for<Shape::kKeyFragments * Mfma::kElements>([&](auto i) {
       const bool visible = static_cast<unsigned>(Shape::KeyOrder::of_element(i) - first) < count;
-      const float logit = logits_[i / Mfma::kElements][i % Mfma::kElements];
-      logits_[i / Mfma::kElements][i % Mfma::kElements] = visible ? logit * scale : -kInfinity;
+      float logit = visible ? logits_[i / Mfma::kElements][i % Mfma::kElements] : -kInfinity;
+      asm volatile("" : "+v"(logit));  // one by one, or the comparisons of all would take SGPRs
+      logits_[i / Mfma::kElements][i % Mfma::kElements] = logit;
     });
+    if constexpr (Shape::kScaled) {
+      // A block that only the query's neighbours see must not round its sums.
+      const bool sees_any = seen.begin < key + Shape::kBlockK && seen.end > key;
+      value_unit_ = sees_any ? value_unit_ : out_unit_;
+    }
   }
 
   const AttentionArguments& args_;

@@ -196,10 +196,13 @@ class FlashDecode {
   }
 
   DG_DEVICE float update_softmax(int block) {
+    if (!is_seen_by_all(block)) mask(block);
+    return softmax_.update(logits_, scale());
+  }
+
+  DG_DEVICE float scale() const {
     const float scale = logit_scale_ * query_scale_;
-    if (is_seen_by_all(block)) return softmax_.update(logits_, scale);
-    mask(block, scale);
-    return softmax_.update(logits_, 1);
+    return Shape::kScaled ? positive(scale) : scale;
   }
 
   DG_DEVICE bool is_seen_by_all(int block) const {
@@ -209,16 +212,15 @@ class FlashDecode {
     return key >= last_begin && key + Shape::kBlockK <= aligned + 1;
   }
 
-  // Scales the logits, and replaces those of keys that the lane's query doesn't see.
-  DG_DEVICE void mask(int block, float scale) {
+  // Replaces the logits of keys that the lane's query doesn't see.
+  DG_DEVICE void mask(int block) {
     const int key = block * Shape::kBlockK;
     const int aligned = pages_.tokens() - args_.tokens_q;
     const int begin = max(aligned + token_ - args_.window_left, 0) - key - lane_group() * Shape::kRun;
     const int end = aligned + token_ + 1 - key - lane_group() * Shape::kRun;
 #pragma unroll
     for (int i = 0; i < Shape::kRun; ++i) {
-      const float logit = logits_[i / Mfma::kElements][i % Mfma::kElements];
-      logits_[i / Mfma::kElements][i % Mfma::kElements] = i >= begin && i < end ? logit * scale : -kInfinity;
+      if (i < begin || i >= end) logits_[i / Mfma::kElements][i % Mfma::kElements] = -kInfinity;
     }
   }
 
@@ -258,16 +260,14 @@ class FlashDecode {
         multiply_keys(fragment);
         __builtin_amdgcn_sched_barrier(0);  // for few registers
       });
-      const bool seen = is_seen_by_all(block);
-      const float scale = logit_scale_ * query_scale_;
-      if (!seen) mask(block, scale);
+      if (!is_seen_by_all(block)) mask(block);
       for (int key = 0; key < Shape::kBlockK; ++key) {
         float logit = 0;
 #pragma unroll
         for (int i = 0; i < Shape::kRun; ++i) {
           if (key % Shape::kRun == i) logit = logits_[i / Mfma::kElements][i % Mfma::kElements];
         }
-        logit = exchange(seen ? logit * scale : logit, key / Shape::kRun * Mfma::kRows + lane % Mfma::kRows);
+        logit = exchange(logit * scale(), key / Shape::kRun * Mfma::kRows + lane % Mfma::kRows);
         if (again && logit != -kInfinity) add_values_of(block * Shape::kBlockK + key, softmax_.probability(logit) * unit);
       }
     }

@@ -46,9 +46,8 @@ class SumOverWaves {
     __builtin_amdgcn_sched_barrier(0);  // so that all loads start before the first one is waited for
 #pragma unroll
     for (int i = 0; i < kOwnFragments; ++i) {
-      sums_[i] = of_parts[0][i];
 #pragma unroll
-      for (int part = 1; part < Sums::kWavesK; ++part) sums_[i] += of_parts[part][i];
+      for (int part = 0; part < Sums::kWavesK; ++part) sums_[i] += of_parts[part][i];
     }
   }
 

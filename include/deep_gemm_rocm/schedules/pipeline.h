@@ -4,6 +4,7 @@
 
 #include "deep_gemm_rocm/arithmetic/direct_mma.h"
 #include "deep_gemm_rocm/arithmetic/promoted_mma.h"
+#include "deep_gemm_rocm/arithmetic/sum_of_k_parts.h"
 #include "deep_gemm_rocm/hardware/conditional.h"
 #include "deep_gemm_rocm/loading/operand.h"
 #include "deep_gemm_rocm/loading/scale_loader.h"
@@ -67,8 +68,9 @@ class PipelineState {
   static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
   static constexpr bool kPromoted = kPerColumn || Kind::kScaling == Scaling::kBlocks;
   using Scales = Conditional<kPromoted, ScaleLoader<Shape, Resources::kRegisterStages, kPerColumn>, NoScales>;
-  using Mma = Conditional<kPromoted, PromotedMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>,
-                          DirectMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>>;
+  using MmaOfPart = Conditional<kPromoted, PromotedMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>,
+                                DirectMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>>;
+  using Mma = Conditional<(Shape::kPartsK > 1), SumOfKParts<MmaOfPart, Shape>, MmaOfPart>;
 
  public:
   static constexpr int kLdsBytes = StagedA::kLdsBytes + StagedB::kLdsBytes;
@@ -201,6 +203,14 @@ class PipelineState {
     multiply([](int) {});
   }
 
+  // Before the first K-block of a tile, and after each but the last.
+  DG_DEVICE void begin_parts() {
+    if constexpr (Shape::kPartsK > 1) mma.begin_parts(first_k_block, end_k_block);
+  }
+  DG_DEVICE void after_k_block(int k_block) {
+    if constexpr (Shape::kPartsK > 1) mma.after_k_block(k_block);
+  }
+
   // Stores the sums of squares of A's rows, once all K-blocks have been stored into LDS.
   DG_DEVICE void store_square_sums(float* first, int rows) const { staged_a_.loader().store_sums(first, rows); }
 
@@ -225,8 +235,12 @@ class PipelineState {
 template <class Schedule>
 DG_DEVICE void run_k_loop(typename Schedule::State& state) {
   int first = state.first_k_block;
+  state.begin_parts();
   for (; first < state.end_k_block - Schedule::kLastKBlocks; first += Schedule::kUnroll) {
-    static_for<Schedule::kUnroll>([&](auto stage) { Schedule::k_block(state, stage, first + stage); });
+    static_for<Schedule::kUnroll>([&](auto stage) {
+      Schedule::k_block(state, stage, first + stage);
+      state.after_k_block(first + stage);
+    });
   }
   Schedule::epilogue(state, first);
 }

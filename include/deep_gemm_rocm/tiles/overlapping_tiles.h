@@ -23,12 +23,16 @@ DG_DEVICE void run_overlapping_k_loop(typename Schedule::State& state, const Pre
   const int last = state.end_k_block - 1;
   int k_block = state.first_k_block;
   if (k_block < last - Schedule::kLastLoads) {
-    Schedule::template k_block_between_tiles<true>(state, k_block++, [] {});
+    state.begin_parts();
+    Schedule::template k_block_between_tiles<true>(state, k_block, [] {});
+    state.after_k_block(k_block++);
   } else {
     state.mma = {};
+    state.begin_parts();
   }
   for (; k_block < last; ++k_block) {
     Schedule::k_block_between_tiles(state, k_block, [&] { prepare_next(k_block); });
+    state.after_k_block(k_block);
   }
   Schedule::last_k_block(state, last, output, next_k_blocks > 0);
 }

@@ -17,15 +17,16 @@ constexpr int kScaleBlockN = 128;
 //
 // Waves are numbered row by row of their grid or, with kWavesByColumns, column by column: then the first half of the
 // waves has the first half of the tile's columns. With kWavesK > 1 there are as many waves, each of which computes the
-// whole tile over its part of K.
+// whole tile over its part of K. With kPartsK > 1, each wave computes as many parts of K by themselves, see SumOfKParts.
 template <class Mfma_, int kBlockM_, int kBlockN_, int kWavesM_, int kWavesN_, int kParts_ = 1, int kWavesK_ = 1,
-          bool kWavesByColumns_ = false>
+          bool kWavesByColumns_ = false, int kPartsK_ = 1>
 struct TileShape {
   using Mfma = Mfma_;
   static constexpr int kBlockM = kBlockM_;
   static constexpr int kBlockN = kBlockN_;
   static constexpr int kWavesN = kWavesN_;
   static constexpr int kWavesK = kWavesK_;
+  static constexpr int kPartsK = kPartsK_;
   static constexpr bool kWavesByColumns = kWavesByColumns_;
   static constexpr int kParts = kParts_;
   static constexpr int kOutputN = kBlockN / kParts;
