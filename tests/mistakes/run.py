@@ -125,6 +125,7 @@ class Checkout:
                     "PYTHONPATH": str(self.folder),
                     "DG_JIT_CACHE_DIR": f"{scratch}/cache" if own_cache else str(self.cache),
                     "DG_DEVICE": "sim",
+                    "TMPDIR": scratch,  # a mistake may remove what others keep there
                 },
                 "arguments": ["-q", "-p", "no:cacheprovider", "--tb=short", *options, *tests],
                 "log": str(log),
