@@ -7,6 +7,7 @@ import enum
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +16,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .. import simulator
+from .. import simulator, workbench
+from ..jit import JitError
 
-app = typer.Typer(no_args_is_help=True, help="Run gfx942 code objects on the simulated MI300X.")
+app = typer.Typer(no_args_is_help=True, help="Run gfx942 kernels on the simulated MI300X.")
+
+_SOURCES = (".hip", ".cpp", ".cc", ".cu", ".cxx")
 
 _BUFFER = re.compile(r"(?P<type>[a-z]+\d+)\[(?P<count>\d+)\](?:=(?P<fill>.+))?")
 
@@ -30,9 +34,19 @@ class _Status(enum.Enum):
     MISSING = "missing"
 
 
-KernelOption = Annotated[str, typer.Option(help="The kernel's symbol.")]
+KernelOption = Annotated[
+    str | None, typer.Option(help="The kernel's name or symbol; may be left out where there is only one.")
+]
 CodeArgument = Annotated[
-    Path, typer.Argument(help="A code object (ELF) or an offload bundle.", exists=True, dir_okay=False)
+    Path,
+    typer.Argument(
+        help="A code object (ELF), an offload bundle, or HIP source (.hip, .cpp), which is compiled with -g.",
+        exists=True,
+        dir_okay=False,
+    ),
+]
+FlagOption = Annotated[
+    list[str] | None, typer.Option("--flag", help="One more flag for the compiler, as in --flag=-DN=4.")
 ]
 GridOption = Annotated[str, typer.Option(help="Workgroups: X or X,Y,Z.")]
 BlockOption = Annotated[str, typer.Option(help="Work-items of a workgroup: X or X,Y,Z.")]
@@ -46,25 +60,43 @@ ArgOption = Annotated[
 DynamicLdsOption = Annotated[int, typer.Option(help="Bytes of LDS on top of the kernel's own.")]
 
 
+@app.command("compile")
+def compile_source(
+    source: Annotated[Path, typer.Argument(help="HIP source.", exists=True, dir_okay=False)],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The code object; by default beside the source, as .co.")
+    ] = None,
+    debug: Annotated[bool, typer.Option("-g", help="Add debug information, for reports by source line.")] = False,
+    flag: FlagOption = None,
+) -> None:
+    """Compile HIP source to a code object for gfx942. docs/workbench.md has the headers that need no ROCm."""
+    with _errors_as_messages():
+        target = output or source.with_suffix(".co")
+        target.write_bytes(workbench.compile(source, debug=debug, flags=flag or ()))
+    typer.echo(str(target))
+
+
 @app.command()
 def run(
     code_object: CodeArgument,
-    kernel: KernelOption,
+    kernel: KernelOption = None,
     grid: GridOption = "1",
     block: BlockOption = "64",
     arg: ArgOption = None,
     dynamic_lds: DynamicLdsOption = 0,
+    flag: FlagOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the arrays after the run, as arg0.npy and so on.")
     ] = None,
 ) -> None:
     """Run one kernel and show its buffers afterwards."""
     with _errors_as_messages():
+        program = _Program.of(code_object, kernel, flag)
         start = time.perf_counter()
-        arguments = _launch(code_object, kernel, grid, block, arg, dynamic_lds)
+        arguments = _launch(program, grid, block, arg, dynamic_lds)
         seconds = time.perf_counter() - start
     console = _console()
-    console.print(f"{kernel}: ran in {seconds:.3f} s of simulation")
+    console.print(f"{program.kernel}: ran in {seconds:.3f} s of simulation")
     for index, value in enumerate(arguments):
         if not isinstance(value, np.ndarray):
             continue
@@ -80,15 +112,16 @@ def run(
 @app.command()
 def counters(
     code_object: CodeArgument,
-    kernel: KernelOption,
+    kernel: KernelOption = None,
     grid: GridOption = "1",
     block: BlockOption = "64",
     arg: ArgOption = None,
     dynamic_lds: DynamicLdsOption = 0,
+    flag: FlagOption = None,
 ) -> None:
     """Run one kernel and count its instructions, FLOPs, bytes, bank conflicts and barriers; show its occupancy."""
     with _errors_as_messages(), simulator.counters() as counted:
-        _launch(code_object, kernel, grid, block, arg, dynamic_lds)
+        _launch(_Program.of(code_object, kernel, flag), grid, block, arg, dynamic_lds)
     (found,) = counted.kernels
     _console().print(_counters_table(found))
 
@@ -96,11 +129,12 @@ def counters(
 @app.command()
 def profile(
     code_object: CodeArgument,
-    kernel: KernelOption,
+    kernel: KernelOption = None,
     grid: GridOption = "1",
     block: BlockOption = "64",
     arg: ArgOption = None,
     dynamic_lds: DynamicLdsOption = 0,
+    flag: FlagOption = None,
     runs: Annotated[
         int, typer.Option(help="Launches; the last one is shown, with the Infinity Cache warm.", min=1)
     ] = 1,
@@ -118,9 +152,10 @@ def profile(
     with _errors_as_messages():
         constants = dict(map(_constant, constant or []))
         shown = None if timeline is None else cu
+        program = _Program.of(code_object, kernel, flag)
         with simulator.profile(constants, sampling=sampling, timeline=shown) as profiled:
             for _ in range(runs):
-                _launch(code_object, kernel, grid, block, arg, dynamic_lds)
+                _launch(program, grid, block, arg, dynamic_lds)
         found = profiled.kernels[-1]
         if timeline is not None:
             found.write_timeline(timeline)
@@ -132,11 +167,12 @@ def profile(
 @app.command()
 def trace(
     code_object: CodeArgument,
-    kernel: KernelOption,
+    kernel: KernelOption = None,
     grid: GridOption = "1",
     block: BlockOption = "64",
     arg: ArgOption = None,
     dynamic_lds: DynamicLdsOption = 0,
+    flag: FlagOption = None,
     workgroup: Annotated[str, typer.Option(help="The wave's workgroup: X or X,Y,Z.")] = "0",
     wave: Annotated[int, typer.Option(help="The wave of the workgroup.", min=0)] = 0,
     first: Annotated[int, typer.Option(help="Instructions to leave out at the beginning.", min=0)] = 0,
@@ -148,7 +184,7 @@ def trace(
     shown = _lanes(lanes)
     try:
         with _errors_as_messages(), simulator.trace(_extent(workgroup), wave, first, count) as traced:
-            _launch(code_object, kernel, grid, block, arg, dynamic_lds)
+            _launch(_Program.of(code_object, kernel, flag), grid, block, arg, dynamic_lds)
     finally:
         for found in traced.waves:
             for instruction in found.instructions:
@@ -159,10 +195,11 @@ def trace(
 
 
 @app.command()
-def disasm(code_object: CodeArgument, kernel: KernelOption) -> None:
+def disasm(code_object: CodeArgument, kernel: KernelOption = None, flag: FlagOption = None) -> None:
     """Print the instructions of a kernel, as the simulator decodes them."""
     with _errors_as_messages():
-        typer.echo(simulator.disassemble_kernel(code_object, kernel), nl=False)
+        program = _Program.of(code_object, kernel, flag)
+        typer.echo(simulator.disassemble_kernel(program.image, program.kernel), nl=False)
 
 
 @app.command()
@@ -185,17 +222,40 @@ def _errors_as_messages() -> Iterator[None]:
     """Ends the command with a message instead of a traceback on errors of the program or the user."""
     try:
         yield
-    except (simulator.SimulatorError, OSError, ValueError, TypeError) as error:
+    except (simulator.SimulatorError, JitError, OSError, ValueError, TypeError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
 
 
+@dataclass(frozen=True)
+class _Program:
+    """A code object and the kernel to run."""
+
+    image: bytes
+    kernel: str
+
+    @classmethod
+    def of(cls, path: Path, kernel: str | None, flags: list[str] | None) -> _Program:
+        image = workbench.compile(path, debug=True, flags=flags or ()) if _is_source(path) else path.read_bytes()
+        if kernel is not None:
+            return cls(image, kernel)
+        names = simulator.kernel_names(image)
+        if len(names) != 1:
+            known = f": the file has {', '.join(sorted(names.values()))}" if names else ""
+            raise ValueError(f"name the kernel with --kernel{known}")
+        return cls(image, next(iter(names.values())))
+
+
+def _is_source(path: Path) -> bool:
+    return path.suffix in _SOURCES
+
+
 def _launch(
-    code_object: Path, kernel: str, grid: str, block: str, arg: list[str] | None, dynamic_lds: int
+    program: _Program, grid: str, block: str, arg: list[str] | None, dynamic_lds: int
 ) -> list[int | float | np.ndarray]:
     """Runs the kernel; returns its arguments afterwards."""
     arguments = [_argument(text) for text in arg or []]
-    simulator.launch(code_object, kernel, _extent(grid), _extent(block), arguments, dynamic_lds)
+    simulator.launch(program.image, program.kernel, _extent(grid), _extent(block), arguments, dynamic_lds)
     return arguments
 
 

@@ -1,6 +1,7 @@
 """The simulated MI300X: a shared library that implements the HIP runtime API and executes gfx942 machine code."""
 
 from .counters import Counted, KernelCounters, Occupancy, Traffic, counters
+from .kernel_names import kernel_names
 from .library import library_path
 from .opcodes import Opcode, opcodes
 from .profile import InstructionProfile, KernelProfile, Profile, Timeline, profile
@@ -24,6 +25,7 @@ __all__ = [
     "counters",
     "disassemble",
     "disassemble_kernel",
+    "kernel_names",
     "launch",
     "library_path",
     "opcodes",

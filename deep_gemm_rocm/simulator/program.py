@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from .extent import Extent, three
+from .kernel_names import kernel_names, matching
 from .library import introspect, library
 
 Argument: TypeAlias = "np.ndarray | torch.Tensor | int | float | bool | ctypes._SimpleCData[Any] | None"
@@ -44,7 +45,7 @@ def launch(
 
     Args:
         code_object: the ELF file, or an offload bundle that holds one for gfx942: its path or its bytes.
-        kernel: the kernel's symbol.
+        kernel: the kernel's symbol, or its name in C++ source, with or without template arguments.
         grid: workgroups in x, y and z; an int is x.
         block: work-items of a workgroup in x, y and z; at most 1024 in total.
         args: one for each explicit argument of the kernel, laid out by its metadata. numpy arrays and torch CPU tensors
@@ -99,6 +100,7 @@ def _check(status: int) -> None:
 
 @contextlib.contextmanager
 def _loaded(image: bytes, kernel: str) -> Iterator[c_void_p]:
+    kernel = _symbol(image, kernel)
     module, function = c_void_p(), c_void_p()
     _check(library().hipModuleLoadDataEx(byref(module), ctypes.create_string_buffer(image, len(image)), 0, None, None))
     try:
@@ -106,6 +108,15 @@ def _loaded(image: bytes, kernel: str) -> Iterator[c_void_p]:
         yield function
     finally:
         library().hipModuleUnload(module)
+
+
+def _symbol(image: bytes, kernel: str) -> str:
+    names = kernel_names(image)
+    found = matching(names, kernel)
+    if len(found) == 1 or not names:
+        return found[0] if found else kernel
+    problem = "is the name of several kernels" if found else "is no kernel of this code object"
+    raise SimulatorError(f"{kernel} {problem}; it has {', '.join(sorted(names.values()))}")
 
 
 def _parameters(function: c_void_p) -> list[Parameter]:

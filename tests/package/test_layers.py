@@ -15,7 +15,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("benchmarks", "selftest"),
-    ("testing",),
+    ("testing", "workbench"),
     ("api",),
     ("launch",),
     ("heuristics",),

@@ -1,0 +1,63 @@
+"""The kernels of a code object by the names that their source gives them."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import io
+import re
+from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
+from typing import Any
+
+
+def kernel_names(image: bytes) -> dict[str, str]:
+    """The symbol of each kernel of an ELF code object, and its name in the source without arguments, as in
+    ``_Z4copyPfS_``: ``copy``. Empty for bundles, and where pyelftools isn't installed."""
+    try:
+        from elftools.common.exceptions import ELFError
+        from elftools.elf.elffile import ELFFile
+    except ImportError:
+        return {}
+    try:
+        symbols: Any = ELFFile(io.BytesIO(image)).get_section_by_name(".dynsym")
+        names = [symbol.name for symbol in symbols.iter_symbols()] if symbols else []
+    except ELFError:
+        return {}
+    # A kernel's descriptor has its name with .kd (LLVM AMDGPU usage, "Symbols").
+    return {name[:-3]: source_name(name[:-3]) for name in sorted(names) if name.endswith(".kd")}
+
+
+def source_name(symbol: str) -> str:
+    """A symbol without C++'s mangling, the result type and the arguments, as in ``gemm::tile<128, 4>``."""
+    text = re.sub(r"^void ", "", _demangled(symbol))
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == "<") - (character == ">")
+        if character == "(" and depth == 0 and not text.startswith("(anonymous namespace)", place):
+            return text[:place]
+    return text
+
+
+def matching(names: dict[str, str], wanted: str) -> list[str]:
+    """The symbols that ``wanted`` can mean: a symbol, or a name in the source with or without template arguments."""
+    if wanted in names:
+        return [wanted]
+    return [symbol for symbol, name in names.items() if wanted in (name, name.partition("<")[0])]
+
+
+@functools.cache
+def _demangled(symbol: str) -> str:
+    if not symbol.startswith("_Z"):
+        return symbol
+    try:
+        cxx: Any = ctypes.CDLL("libstdc++.so.6")
+    except OSError:
+        return symbol
+    cxx.__cxa_demangle.restype = c_void_p
+    status = c_int()
+    found = cxx.__cxa_demangle(c_char_p(symbol.encode()), None, byref(c_size_t()), byref(status))
+    if status.value != 0 or not found:
+        return symbol
+    text = ctypes.string_at(found).decode()
+    ctypes.CDLL(None).free(c_void_p(found))
+    return text

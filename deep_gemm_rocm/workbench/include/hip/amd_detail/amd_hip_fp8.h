@@ -1,0 +1,3 @@
+#pragma once
+
+#include "../hip_fp8.h"

@@ -1,0 +1,291 @@
+"""The headers in ``workbench/include``: what each function gives, against Python and numpy."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from deep_gemm_rocm import simulator, workbench
+
+RNG = np.random.default_rng(0)
+SMALL, POSITIVE = np.linspace(-9, 9, 500), np.geomspace(1e-30, 1e30, 500)
+UNIT, WIDE = np.linspace(-1, 1, 501), np.linspace(-1e5, 1e5, 500)
+
+
+# The function, its arguments, and the reference.
+UNARY: dict[str, tuple[np.ndarray, Callable[[float], float]]] = {
+    "exp": (SMALL * 9, math.exp),
+    "exp2": (SMALL * 9, lambda x: 2.0**x),
+    "exp10": (SMALL, lambda x: 10.0**x),
+    "expm1": (np.concatenate([SMALL, SMALL * 1e-8]), math.expm1),
+    "log": (POSITIVE, math.log),
+    "log2": (POSITIVE, math.log2),
+    "log10": (POSITIVE, math.log10),
+    "log1p": (np.concatenate([POSITIVE, UNIT[1:] * 0.99, UNIT * 1e-9]), math.log1p),
+    "sin": (np.concatenate([SMALL, WIDE]), math.sin),
+    "cos": (np.concatenate([SMALL, WIDE]), math.cos),
+    "tan": (SMALL, math.tan),
+    "asin": (UNIT, math.asin),
+    "acos": (UNIT, math.acos),
+    "atan": (np.concatenate([SMALL, WIDE]), math.atan),
+    "sinh": (np.concatenate([SMALL, SMALL * 1e-5]), math.sinh),
+    "cosh": (SMALL, math.cosh),
+    "tanh": (np.concatenate([SMALL, SMALL * 1e-3]), math.tanh),
+    "asinh": (np.concatenate([SMALL, WIDE]), math.asinh),
+    "acosh": (np.geomspace(1, 1e20, 300), math.acosh),
+    "atanh": (UNIT[1:-1], math.atanh),
+    "erf": (SMALL, math.erf),
+    "erfc": (SMALL, math.erfc),
+    "cbrt": (np.concatenate([SMALL, POSITIVE]), lambda x: float(np.cbrt(x))),
+    "sqrt": (POSITIVE, math.sqrt),
+    "rsqrt": (POSITIVE, lambda x: 1 / math.sqrt(x)),
+    "floor": (SMALL, math.floor),
+    "ceil": (SMALL, math.ceil),
+    "trunc": (SMALL, math.trunc),
+    "rint": (SMALL, round),
+    "round": (np.arange(-4, 5) + 0.5, lambda x: math.copysign(math.floor(abs(x) + 0.5), x)),
+    "fabs": (SMALL, abs),
+}
+BINARY: dict[str, tuple[np.ndarray, np.ndarray, Callable[[float, float], float]]] = {
+    "pow": (np.abs(SMALL) + 0.1, SMALL[::-1], math.pow),
+    "fmod": (WIDE, SMALL + 0.123, math.fmod),
+    "atan2": (SMALL, RNG.permutation(SMALL), math.atan2),
+    "hypot": (POSITIVE * 1e-7, POSITIVE[::-1] * 1e-7, math.hypot),
+    "fmin": (SMALL, SMALL[::-1], min),
+    "fmax": (SMALL, SMALL[::-1], max),
+    "fdim": (SMALL, SMALL[::-1], lambda x, y: max(x - y, 0.0)),
+    "copysign": (SMALL, SMALL[::-1], math.copysign),
+}
+
+
+@functools.cache
+def _math_code() -> bytes:
+    kernels = ["#include <hip/hip_runtime.h>", "#include <cmath>"]
+    for type_name in ("float", "double"):
+        for name in UNARY:
+            kernels.append(
+                f'extern "C" __global__ void {name}_{type_name}(const {type_name}* x, {type_name}* y, int n) {{'
+                f"  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = {name}(x[i]); }}"
+            )
+        for name in BINARY:
+            kernels.append(
+                f'extern "C" __global__ void {name}_{type_name}(const {type_name}* x, const {type_name}* x2,'
+                f" {type_name}* y, int n) {{"
+                f"  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = std::{name}(x[i], x2[i]); }}"
+            )
+    return workbench.compile("\n".join(kernels))
+
+
+def _compare(name: str, dtype: type, arguments: list[np.ndarray], reference: Callable[..., float]) -> None:
+    arguments = [np.ascontiguousarray(argument, dtype) for argument in arguments]
+    result = np.full_like(arguments[0], np.nan)
+    type_name = {np.float32: "float", np.float64: "double"}[dtype]
+    blocks = -(-result.size // 256)
+    simulator.launch(_math_code(), f"{name}_{type_name}", blocks, 256, [*arguments, result, result.size])
+    expected = np.array([reference(*map(float, values)) for values in zip(*arguments, strict=True)])
+    # tanh in single precision has a fast form.
+    ulps = 8 if dtype is np.float64 else 4 if name == "tanh" else 2
+    if name in ("pow", "exp10", "cosh", "sinh", "erfc") and dtype is np.float64:
+        ulps = 128  # the error of the exponent, amplified
+    step = np.spacing(np.maximum(np.abs(expected), np.finfo(dtype).tiny).astype(dtype)).astype(np.float64)
+    # Near a zero, the result has the error of the argument's reduction, and erfc that of erf.
+    cancels = name in ("log", "log2", "log10", "sin", "cos", "acosh", "erfc")
+    floor = (4e-15 if name == "erfc" else 4e-16) if cancels and dtype is np.float64 else 0.0
+    error = np.abs(result.astype(np.float64) - expected)
+    worst = np.argmax(error - ulps * step)
+    place = f"{name}{[argument[worst] for argument in arguments]}: {result[worst]}, not {expected[worst]}"
+    assert (error <= ulps * step + floor).all(), place
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name: str, dtype: type) -> None:
+    argument, reference = UNARY[name]
+    _compare(name, dtype, [argument], reference)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name: str, dtype: type) -> None:
+    *arguments, reference = BINARY[name]
+    _compare(name, dtype, arguments, reference)
+
+
+TYPES = """
+#include <hip/hip_bf16.h>
+#include <hip/hip_fp16.h>
+#include <hip/hip_fp8.h>
+
+template <class T>
+__device__ void there_and_back(const float* x, float* y, T* codes, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  codes[i] = T(x[i]);
+  y[i] = float(codes[i]);
+}
+#define CONVERT(name, T) \
+  extern "C" __global__ void name(const float* x, float* y, T* codes, int n) { there_and_back(x, y, codes, n); }
+CONVERT(half_, __half)
+CONVERT(bf16, __hip_bfloat16)
+CONVERT(e4m3, __hip_fp8_e4m3)
+CONVERT(e5m2, __hip_fp8_e5m2)
+CONVERT(e4m3_fnuz, __hip_fp8_e4m3_fnuz)
+CONVERT(e5m2_fnuz, __hip_fp8_e5m2_fnuz)
+extern "C" __global__ void pairs(const float4* x, __hip_fp8x4_e4m3_fnuz* f, __half2* h, __hip_bfloat162* b, float4* y) {
+  int i = threadIdx.x;
+  f[i] = __hip_fp8x4_e4m3_fnuz(x[i]);
+  h[i] = __hfma2(__floats2half2_rn(x[i].x, x[i].y), __float2half2_rn(2.0f), __halves2half2(1, -1));
+  b[i] = __float22bfloat162_rn(make_float2(x[i].z, x[i].w)) * __float2bfloat162_rn(0.5f);
+  y[i] = float4(f[i]) + make_float4(1, 2, 3, 4) * x[i];
+}
+"""
+
+
+@functools.cache
+def _types_code() -> bytes:
+    return workbench.compile(TYPES)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "largest"),
+    [
+        ("half_", torch.float16, 65504),
+        ("bf16", torch.bfloat16, 3e38),
+        ("e4m3", torch.float8_e4m3fn, 448),
+        ("e5m2", torch.float8_e5m2, 57344),
+        ("e4m3_fnuz", torch.float8_e4m3fnuz, 240),
+        ("e5m2_fnuz", torch.float8_e5m2fnuz, 57344),
+    ],
+)
+def test_small_floats(name: str, dtype: torch.dtype, largest: float) -> None:
+    """Conversions are torch's, down to subnormals; FP8 saturates, which torch doesn't."""
+    sizes = np.concatenate([np.geomspace(1e-9, largest, 3000), [0, largest, np.nan]])
+    # Halves between neighbours are ties.
+    grid = torch.arange(0, 128, dtype=torch.uint8).view(torch.float8_e4m3fnuz).float().numpy()
+    x = np.concatenate([sizes, -sizes, (grid[1:] + grid[:-1]) / 2]).astype(np.float32)
+    bits = torch.zeros(x.size, dtype=dtype)
+    y = np.zeros_like(x)
+    simulator.launch(_types_code(), name, -(-x.size // 256), 256, [x, y, bits, x.size])
+    expected = torch.from_numpy(x).to(dtype).float().numpy()
+    np.testing.assert_array_equal(y, expected)
+    torch.testing.assert_close(bits.float(), torch.from_numpy(expected), rtol=0, atol=0, equal_nan=True)
+    if dtype.itemsize == 1:
+        beyond = np.array([2 * largest, -1e30], np.float32)
+        simulator.launch(_types_code(), name, 1, 64, [beyond, y, bits, 2])
+        np.testing.assert_array_equal(y[:2], [largest, -largest])
+
+
+def test_vectors() -> None:
+    x = torch.randn(64, 4)
+    f = torch.zeros(64, 4, dtype=torch.float8_e4m3fnuz)
+    h, b, y = torch.zeros(64, 2, dtype=torch.half), torch.zeros(64, 2, dtype=torch.bfloat16), torch.zeros(64, 4)
+    simulator.launch(_types_code(), "pairs", 1, 64, [x, f, h, b, y])
+    assert torch.equal(f.float(), x.to(f.dtype).float())
+    half = (x[:, :2].half().double() * 2 + torch.tensor([1.0, -1.0])).half()
+    assert torch.equal(h, half)
+    assert torch.equal(b, x[:, 2:].bfloat16() * 0.5)
+    torch.testing.assert_close(y, f.float() + torch.tensor([1.0, 2, 3, 4]) * x, rtol=1e-6, atol=1e-6)
+
+
+DEVICE = """
+#include <hip/hip_cooperative_groups.h>
+#include <hip/hip_runtime.h>
+namespace cg = cooperative_groups;
+
+extern "C" __global__ void places(int* out) {
+  cg::thread_block block = cg::this_thread_block();
+  int group = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  int* to = out + 4 * (group * block.size() + block.thread_rank());
+  to[0] = threadIdx.x, to[1] = threadIdx.y, to[2] = blockIdx.x, to[3] = blockIdx.y + 10 * gridDim.y + 100 * blockDim.y;
+}
+extern "C" __global__ void shuffles(const int* x, int* out, double* d) {
+  int lane = threadIdx.x, v = x[lane];
+  int* to = out + 8 * lane;
+  to[0] = __shfl(v, 5), to[1] = __shfl_up(v, 3, 16), to[2] = __shfl_down(v, 3, 16), to[3] = __shfl_xor(v, 17);
+  auto tile = cg::tiled_partition<16>(cg::this_thread_block());
+  to[4] = tile.shfl(v, 20) + 1000 * tile.thread_rank();
+  to[5] = (int)tile.ballot(v & 1), to[6] = __popcll(__ballot(v > 31)), to[7] = tile.all(v < 100) + 2 * tile.any(v == 40);
+  d[lane] = __shfl_xor((double)v + 0.25, 1);
+}
+extern "C" __global__ void counts(int* i, unsigned* u, float* f, double* d, unsigned long long* l) {
+  atomicAdd(i, 2), atomicMax(i + 1, (int)threadIdx.x), atomicMin(i + 2, -(int)threadIdx.x), atomicSub(i + 3, 1);
+  atomicOr(u, 1u << threadIdx.x % 32), atomicInc(u + 1, 9), atomicXor(u + 2, threadIdx.x);
+  atomicAdd(f, 0.5f), unsafeAtomicAdd(f + 1, 0.25f), atomicAdd(d, 1), atomicAdd(l, 1ull << 33);
+  unsigned seen = u[3], old;
+  do { old = seen; seen = atomicCAS(u + 3, old, old + 3); } while (seen != old);
+  f[2 + threadIdx.x] = __syncthreads_count(threadIdx.x % 3 == 0) + (__syncthreads_or(threadIdx.x == 9) ? 0.5f : 0);
+}
+extern "C" __global__ void bits(const unsigned* x, unsigned* out) {
+  unsigned v = x[threadIdx.x], *to = out + 8 * threadIdx.x;
+  to[0] = __popc(v), to[1] = __clz(v), to[2] = __ffs(v), to[3] = __brev(v), to[4] = __umulhi(v, v);
+  to[5] = __byte_perm(v, 0x04030201, 0x7140), to[6] = __funnelshift_l(v, 5, 4), to[7] = __float_as_uint(__uint2float_rn(v));
+}
+template <class T, int times>
+__global__ void repeat(T* x) { extern __shared__ T kept[]; kept[threadIdx.x] = x[threadIdx.x]; __syncthreads();
+  x[threadIdx.x] = kept[blockDim.x - 1 - threadIdx.x] * times; }
+template __global__ void repeat<float, 3>(float*);
+"""
+
+
+@functools.cache
+def _device_code() -> bytes:
+    return workbench.compile(DEVICE)
+
+
+def test_coordinates() -> None:
+    out = np.zeros((2, 3, 4, 8, 4), np.int32)  # workgroups in y and x, work-items in y and x
+    simulator.launch(_device_code(), "places", (3, 2), (8, 4), [out])
+    group_y, group_x, y, x = np.ogrid[:2, :3, :4, :8]
+    for part, expected in enumerate([x, y, group_x, group_y + 10 * 2 + 100 * 4]):
+        np.testing.assert_array_equal(out[..., part], np.broadcast_to(expected, out.shape[:-1]))
+
+
+def test_shuffles_and_ballots() -> None:
+    x = RNG.permutation(64).astype(np.int32)
+    out, d = np.zeros((64, 8), np.int32), np.zeros(64)
+    simulator.launch(_device_code(), "shuffles", 1, 64, [x, out, d])
+    lane = np.arange(64)
+    part = lane // 16 * 16
+    expected = [
+        np.full(64, x[5]),
+        x[np.where(lane % 16 >= 3, lane - 3, lane)],
+        x[np.where(lane % 16 < 13, lane + 3, lane)],
+        x[lane ^ 17],
+        x[part + 4] + 1000 * (lane % 16),
+        np.repeat([(row & 1) @ (1 << np.arange(16)) for row in x.reshape(4, 16)], 16),
+        np.full(64, 32),
+        1 + 2 * np.repeat((x.reshape(4, 16) == 40).any(1), 16),
+    ]
+    np.testing.assert_array_equal(out, np.stack(expected, 1))
+    np.testing.assert_array_equal(d, x[lane ^ 1] + 0.25)
+
+
+def test_atomics() -> None:
+    i, u = np.array([0, 0, 0, 0], np.int32), np.zeros(4, np.uint32)
+    f, d, large = np.zeros(2 + 256, np.float32), np.zeros(1), np.zeros(1, np.uint64)
+    simulator.launch(_device_code(), "counts", 2, 256, [i, u, f, d, large])
+    np.testing.assert_array_equal(i, [1024, 255, -255, -512])
+    np.testing.assert_array_equal(u, [2**32 - 1, 512 % 10, 0, 3 * 512])
+    np.testing.assert_array_equal(f[:2], [256, 128])
+    np.testing.assert_array_equal(f[2:], np.full(256, 86.5))
+    assert d[0] == 512
+    assert large[0] == 512 << 33
+
+
+def test_bits() -> None:
+    x = np.concatenate([[0, 1, 2**32 - 1], RNG.integers(0, 2**32, 61)]).astype(np.uint32)
+    out = np.zeros((64, 8), np.uint32)
+    simulator.launch(_device_code(), "bits", 1, 64, [x, out])
+    for v, found in zip(map(int, x), out, strict=True):
+        reversed_bits = int(f"{v:032b}"[::-1], 2)
+        low = (v & -v).bit_length()
+        permuted = (v & 255) | 0x01 << 8 | (v >> 8 & 255) << 16 | 0x04 << 24
+        shifted = ((5 << 32 | v) << 4) >> 32 & 0xFFFFFFFF
+        as_float = int(np.float32(v).view(np.uint32))
+        expected = [v.bit_count(), 32 - v.bit_length(), low, reversed_bits, v * v >> 32, permuted, shifted, as_float]
+        assert found.tolist() == expected
