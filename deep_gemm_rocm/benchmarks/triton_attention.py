@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ..runtime import hip
-from . import triton_launch
+from ..workbench import run_triton
 from .attention_problems import AttentionProblem
 
 # ruff: noqa: N803  (Triton's constants are upper case)
@@ -107,7 +107,7 @@ def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, ca
     numbers = tokens, heads, heads // kv_heads, heads * width, kv_heads * width, math.log2(math.e) / math.sqrt(width)
     constants = {"WIDTH": width, "CAUSAL": causal, **config._asdict()}
     if hip.runtime().is_simulated:
-        triton_launch.run(attention, grid, q, k, v, out, *numbers, **constants)
+        run_triton(attention, grid, q, k, v, out, *numbers, **constants)
     else:
         attention[grid](q, k, v, out, *numbers, **constants)
 

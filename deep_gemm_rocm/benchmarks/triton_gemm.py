@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ..problems.layout import ceil_div, data_and_scales
 from ..runtime import hip
-from . import triton_launch
+from ..workbench import run_triton
 from .problems import Problem
 
 # ruff: noqa: N803  (Triton's constants are upper case)
@@ -191,6 +191,6 @@ def candidates(problem: Problem) -> Iterator[tuple[str, Callable[[Problem], None
 
 def _launch(kernel: Any, grid: tuple[int, ...], *arguments: torch.Tensor | int, **constants: Any) -> None:
     if hip.runtime().is_simulated:
-        triton_launch.run(kernel, grid, *arguments, **constants)
+        run_triton(kernel, grid, *arguments, **constants)
     else:
         kernel[grid](*arguments, **constants)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from helpers import triton_kernels as kernels
 
-from deep_gemm_rocm.benchmarks.triton_launch import run
+from deep_gemm_rocm.workbench import run_triton as run
 
 pytestmark = pytest.mark.usefixtures("checks")
 
