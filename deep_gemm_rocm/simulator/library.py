@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import c_char_p, c_size_t
+from ctypes import c_bool, c_char_p, c_size_t
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ def library_path() -> Path:
 def library() -> ctypes.CDLL:
     opened = ctypes.CDLL(str(library_path()))
     opened.dgSimLastMessage.restype = c_char_p
+    opened.dgSimLastFailure.restype = c_bool
     for name in _GIVING_TEXT:
         getattr(opened, name).restype = c_size_t
     return opened

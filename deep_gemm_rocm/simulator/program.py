@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import struct
 from collections.abc import Iterator, Sequence
-from ctypes import byref, c_size_t, c_uint, c_void_p
+from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,20 +17,33 @@ import torch
 from .extent import Extent, three
 from .kernel_names import kernel_names, matching
 from .library import introspect, library
+from .source_lines import Place, SourceLines, symbol_address
 
 Argument: TypeAlias = "np.ndarray | torch.Tensor | int | float | bool | ctypes._SimpleCData[Any] | None"
 
 
 class SimulatorError(RuntimeError):
-    """The simulator refused a code object, or a kernel failed on it; the message says where and why."""
+    """The simulator refused a code object, or a kernel failed on it; the message says where and why.
+
+    Attributes:
+        place: the source line of the failed instruction, where the code object has debug information (``-g``).
+        other_place: the source line of the other access of a race, where it is known.
+        operand: the argument and the element that the access at fault was to, as in
+            ``x[517] of 512, float32, argument 2``; None where it was to none.
+    """
+
+    place: Place | None = None
+    other_place: Place | None = None
+    operand: str | None = None
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A kernel argument as the code object's metadata describe it: bytes in the kernarg segment."""
+    """A kernel argument as the code object's metadata describe it: bytes in the kernarg segment. ``name`` may be empty."""
 
     size: int
     is_pointer: bool
+    name: str
 
 
 def launch(
@@ -56,11 +69,14 @@ def launch(
 
     Raises:
         SimulatorError: the code object can't be loaded, has no such kernel, or the kernel failed (memory fault, illegal
-            instruction, trap, limits); the message names instruction, offset, workgroup, wave and lane.
+            instruction, trap, limits); the message names instruction, offset, workgroup, wave and lane, the argument
+            that was accessed, and source lines if the code object has debug information.
         ValueError, TypeError: the arguments don't fit the kernel's.
         FileNotFoundError: the simulator isn't built.
     """
-    with _loaded(_image(code_object), kernel) as function:
+    image = _image(code_object)
+    symbol = _symbol(image, kernel)
+    with _loaded(image, symbol) as function:
         parameters = _parameters(function)
         if len(args) != len(parameters):
             raise ValueError(f"args: kernel {kernel} takes {len(parameters)} arguments, got {len(args)}")
@@ -68,7 +84,9 @@ def launch(
         pointers = (c_void_p * (len(values) + 1))(*[ctypes.addressof(value) for value in values], None)
         with _registered(args):
             extents = (*three("grid", grid), *three("block", block))
-            _check(library().hipModuleLaunchKernel(function, *extents, c_uint(dynamic_lds), None, pointers, None))
+            status = library().hipModuleLaunchKernel(function, *extents, c_uint(dynamic_lds), None, pointers, None)
+            if status:
+                raise _failure(image, symbol, function, args, parameters)
             _check(library().hipDeviceSynchronize())
 
 
@@ -83,7 +101,8 @@ def disassemble_kernel(code_object: str | Path | bytes, kernel: str) -> str:
     Raises:
         SimulatorError: the code object can't be loaded or has no such kernel.
     """
-    with _loaded(_image(code_object), kernel) as function:
+    image = _image(code_object)
+    with _loaded(image, _symbol(image, kernel)) as function:
         code, size, entry = c_void_p(), c_size_t(), c_size_t()
         library().dgSimKernelCode(function, byref(code), byref(size), byref(entry))
         return disassemble(ctypes.string_at((code.value or 0) + entry.value, size.value - entry.value))
@@ -100,7 +119,6 @@ def _check(status: int) -> None:
 
 @contextlib.contextmanager
 def _loaded(image: bytes, kernel: str) -> Iterator[c_void_p]:
-    kernel = _symbol(image, kernel)
     module, function = c_void_p(), c_void_p()
     _check(library().hipModuleLoadDataEx(byref(module), ctypes.create_string_buffer(image, len(image)), 0, None, None))
     try:
@@ -121,7 +139,68 @@ def _symbol(image: bytes, kernel: str) -> str:
 
 def _parameters(function: c_void_p) -> list[Parameter]:
     lines = introspect("dgSimKernelArguments", function).splitlines()
-    return [Parameter(int(size), kind == "pointer") for size, kind in map(str.split, lines)]
+    fields = (line.split(" ", 2) for line in lines)
+    # Clang passes structures in parts of this name.
+    return [Parameter(int(size), kind == "pointer", name.removesuffix(".coerce")) for size, kind, name in fields]
+
+
+_NOWHERE = 2**64 - 1
+
+
+def _failure(
+    image: bytes, symbol: str, function: c_void_p, args: Sequence[Argument], parameters: Sequence[Parameter]
+) -> SimulatorError:
+    """The error of the thread's last launch, with source lines and the argument that it is about."""
+    lines = [library().dgSimLastMessage().decode()]
+    offset, other_offset, address = c_uint64(), c_uint64(), c_uint64()
+    error = SimulatorError()
+    if library().dgSimLastFailure(byref(offset), byref(other_offset), byref(address)):
+        error.operand = _operand(address.value, args, parameters)
+        if error.operand:
+            lines.append(f"the access is to {error.operand}")
+        error.place, error.other_place = (_place(image, function, symbol, place.value) for place in (offset, other_offset))
+        for text, place in (("at", error.place), ("the other access is at", error.other_place)):
+            if place:
+                lines.append(f"{text} {place}" + (f": {place.text}" if place.text else ""))
+    error.args = ("\n  ".join(lines),)
+    return error
+
+
+def _place(image: bytes, function: c_void_p, symbol: str, offset: int) -> Place | None:
+    """The source line at an offset from the start of the code."""
+    if offset == _NOWHERE or (lines := SourceLines.of(image)) is None:
+        return None
+    address = code_address(image, function, symbol)
+    return None if address is None else lines.place(address + offset)
+
+
+def code_address(image: bytes, function: c_void_p, symbol: str) -> int | None:
+    """The ELF file's address of the first byte of the code segment that holds the kernel."""
+    code, size, entry = c_void_p(), c_size_t(), c_size_t()
+    library().dgSimKernelCode(function, byref(code), byref(size), byref(entry))
+    address = symbol_address(image, symbol)
+    return None if address is None else address - entry.value
+
+
+def _operand(address: int, args: Sequence[Argument], parameters: Sequence[Parameter]) -> str | None:
+    """Names the array that is nearest to an address, within a page of it, and the element there."""
+    page = 4096
+    nearest: tuple[int, str] | None = None
+    for index, (value, parameter) in enumerate(zip(args, parameters, strict=True)):
+        if not isinstance(value, (np.ndarray, torch.Tensor)):
+            continue
+        start, begin, size = _memory("", value)
+        distance = max(begin - address, address - (begin + size) + 1, 0)
+        if distance > page or (nearest is not None and nearest[0] <= distance):
+            continue
+        itemsize = value.dtype.itemsize
+        count = value.size if isinstance(value, np.ndarray) else value.numel()
+        element, byte = divmod(address - start, itemsize)
+        within = f" byte {byte} of" if byte else ""
+        dtype = str(value.dtype).removeprefix("torch.")
+        name = parameter.name or "an array"
+        nearest = distance, f"{within} {name}[{element}] of {count}, {dtype}, argument {index}".strip()
+    return nearest[1] if nearest else None
 
 
 def _encode(index: int, value: Argument, parameter: Parameter) -> ctypes.Array[ctypes.c_char]:

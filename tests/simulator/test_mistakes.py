@@ -13,7 +13,7 @@ from helpers.simulated_hip import HOST_TO_DEVICE, Compiler, Hip, HipCallError
 
 PROGRAM = Path(__file__).with_name("programs") / "mistakes.hip"
 BLOCK, N = 256, 1000
-RACE = "race: lane .* of LDS, which wave .* has touched"
+RACE = "race: lane .* of LDS, which wave .* has (read|written) \\(offset 0x"
 RACE_OF_GROUPS = "race between workgroups: lane"
 UNWRITTEN = "(was|were) never written"
 MISTAKES = {

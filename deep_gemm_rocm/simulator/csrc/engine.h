@@ -104,6 +104,11 @@ struct Outcome {
   enum class Status { ok, invalid_dispatch, illegal_instruction, memory_fault, deadlock, trap, unsafe, interrupted };
   Status status = Status::ok;
   char message[1024] = "";
+  // Where it failed, for source lines: in bytes from the start of the code.
+  static constexpr uint64_t nowhere = ~0ull;
+  uint64_t offset = nowhere;
+  uint64_t other_offset = nowhere;  // the instruction that made the other access of a race, where it is known
+  uint64_t address = 0;             // the memory of the access at fault; 0 where there is none
   uint64_t instructions = 0;  // wave instructions executed
   double nanoseconds = 0;     // simulated, with DG_SIM_TIMING; 0 without
 };

@@ -26,14 +26,15 @@ HIP_API size_t dgSimOpcodes(Out<char> text, size_t capacity) {
   });
 }
 
-// The arguments that a caller of the kernel gives: one line for each, its size in bytes and whether it is a pointer.
+// The arguments that a caller of the kernel gives: one line for each, its size in bytes, whether it is a pointer, and
+// its name where the code object has it.
 HIP_API size_t dgSimKernelArguments(hipFunction_t function, Out<char> text, size_t capacity) {
   return answer([&] {
     std::string lines;
     for (const KernelArgument& argument : function_of(function)->kernel->arguments) {
       if (argument.is_hidden()) continue;
       const char* kind = argument.kind == ArgumentKind::by_value ? "value" : "pointer";
-      lines += std::to_string(argument.size) + " " + kind + "\n";
+      lines += std::to_string(argument.size) + " " + kind + " " + argument.name + "\n";
     }
     give_text(text, capacity, lines, "the text");
     return lines.size();

@@ -49,8 +49,11 @@ void Launch::report(const Wave& wave, const Instruction* inst) {
   std::lock_guard<std::mutex> lock(outcome_mutex);
   if (outcome.status != Outcome::Status::ok) return;
   outcome.status = wave.failure;
+  outcome.address = wave.failed_address;
+  outcome.other_offset = wave.failed_other_offset;
   const Dim3& id = wave.group->id;
   const uint64_t offset = inst ? uint64_t(inst - code->instructions.data()) * 4 : 0;
+  if (inst) outcome.offset = offset;
   // Functions that a kernel calls may lie before it.
   const uint64_t from_entry = dispatch.kernel->code_begin + offset - dispatch.kernel->entry;
   snprintf(outcome.message, sizeof outcome.message,

@@ -15,7 +15,7 @@ bool check(Wave& wave, const char* what, uint64_t address, uint32_t bytes) {
   char text[192];
   snprintf(text, sizeof text, "%s of %u bytes at 0x%llx, %s", what, bytes,
            static_cast<unsigned long long>(address), where_outside(address));
-  wave.fail(Outcome::Status::memory_fault, text);
+  wave.fail(Outcome::Status::memory_fault, text, address);
   return false;
 }
 

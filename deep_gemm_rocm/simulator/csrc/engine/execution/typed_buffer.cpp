@@ -151,7 +151,7 @@ bool resolve(Wave& wave, const Instruction& inst, uint32_t bytes, uint8_t* (&ele
     char text[192];
     snprintf(text, sizeof text, "lane %d accesses %u bytes at 0x%llx, %s", lane,
              bytes, static_cast<unsigned long long>(position.address), where_outside(position.address));
-    wave.fail(Outcome::Status::memory_fault, text);
+    wave.fail(Outcome::Status::memory_fault, text, position.address);
     return false;
   });
 }

@@ -21,7 +21,7 @@ bool fail_access(Wave& wave, const char* where, int lane, uint64_t address, uint
   char text[192];
   snprintf(text, sizeof text, "lane %d accesses %u bytes at 0x%llx, %s", lane, bytes,
            static_cast<unsigned long long>(address), where);
-  wave.fail(Outcome::Status::memory_fault, text);
+  wave.fail(Outcome::Status::memory_fault, text, where == outside_lds ? 0 : address);
   return false;
 }
 

@@ -35,11 +35,13 @@ void Wave::jump(uint64_t address) {
   pc = index;
 }
 
-void Wave::fail(Outcome::Status status, std::string text) {
+void Wave::fail(Outcome::Status status, std::string text, uint64_t address, uint64_t other_offset) {
   if (state == State::failed) return;
   state = State::failed;
   failure = status;
   message = std::move(text);
+  failed_address = address;
+  failed_other_offset = other_offset;
 }
 
 }  // namespace mi300x

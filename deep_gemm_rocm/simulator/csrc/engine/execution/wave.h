@@ -44,7 +44,8 @@ struct Workgroup {
 
 class Wave {
  public:
-  enum class State : uint8_t { running, at_barrier, ended, failed };
+  // postponed: failed by using LDS that nothing has written, unless another wave is about to write it.
+  enum class State : uint8_t { running, at_barrier, ended, failed, postponed };
 
   Wave() : registers_(new (std::align_val_t(64)) uint32_t[register_rows * lanes]) {}
 
@@ -84,7 +85,9 @@ class Wave {
   void jump(uint64_t address);
 
   // Ends the wave, and with it the dispatch, with a message. Launch::report adds kernel, offset and workgroup.
-  void fail(Outcome::Status status, std::string message);
+  // `address` is that of the memory at fault, `other_offset` that of the other access of a race; see Outcome.
+  void fail(Outcome::Status status, std::string message, uint64_t address = 0,
+            uint64_t other_offset = Outcome::nowhere);
 
   alignas(64) uint32_t sgpr[scalar_count] = {};
   bool scc = false;
@@ -103,6 +106,8 @@ class Wave {
   uint32_t trap_status = 0;
   Outcome::Status failure = Outcome::Status::ok;
   std::string message;
+  uint64_t failed_address = 0;
+  uint64_t failed_other_offset = Outcome::nowhere;
 
  private:
   struct AlignedDelete {

@@ -103,6 +103,7 @@ void WorkgroupRunner::run() {
       any_waiting |= wave->state == Wave::State::at_barrier;
     }
     if (any_running) continue;
+    if (postponed_ != nullptr) return launch_.report(*postponed_, &launch_.code->instructions[postponed_->pc]);
     if (!any_waiting) break;
     open_barrier();
   }
@@ -135,7 +136,13 @@ bool WorkgroupRunner::watch(Wave& wave, const Instruction& inst, const Effects& 
   if (traces_ && !traces_[wave.index_in_group].empty() && depends_on_time(inst, effects)) return false;
   if (wave_trace_) wave_trace_->record(wave, inst, effects);
   if (checker_ && !checker_->before(wave, inst, effects, &inst != &in_code)) {
-    launch_.report(wave, &in_code);
+    // If another wave writes this LDS before the next barrier, that is reported, as the race that it is.
+    if (traces_ == nullptr && checker_->may_lack_barrier(wave)) {
+      wave.state = Wave::State::postponed;
+      if (postponed_ == nullptr) postponed_ = &wave;
+    } else {
+      launch_.report(wave, &in_code);
+    }
     return false;
   }
   if (statistics_) statistics_->count(wave, inst, effects);
@@ -200,6 +207,7 @@ void WorkgroupRunner::start(uint64_t id) {
   for (uint32_t i = 0; i < waves_.size(); ++i) start_wave(*waves_[i], i);
   wave_trace_ = launch_.wave_trace && launch_.wave_trace->is_in(group_) ? &*launch_.wave_trace : nullptr;
   watched_ = checker_ || traces_ || statistics_ || wave_trace_;
+  postponed_ = nullptr;
   if (!checker_) return;
   checker_->start_workgroup(waves_, *launch_.dispatch.kernel, launch_scalars_);
   random_.seed(random_seed(launch_.settings.seed, id));

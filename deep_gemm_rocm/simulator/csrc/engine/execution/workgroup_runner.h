@@ -62,6 +62,7 @@ class WorkgroupRunner {
   int launch_scalars_ = 0;  // SGPRs that a wave is launched with
   std::optional<Checker> checker_;
   std::minstd_rand random_;  // seeded for each workgroup, which is slow for better generators
+  Wave* postponed_ = nullptr;  // the first wave in that state
   timing::Trace* traces_ = nullptr;
   Statistics* const statistics_;
   WaveTrace* wave_trace_ = nullptr;  // null unless the resident workgroup has the traced wave

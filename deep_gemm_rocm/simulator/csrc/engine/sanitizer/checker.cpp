@@ -114,6 +114,7 @@ void Checker::start_workgroup(const std::vector<std::unique_ptr<Wave>>& waves, c
     waves_[i].hazards.start();
     waves_[i].definedness.start(*waves[i], kernel, scalars);
     waves_[i].scratch.start();
+    waves_[i].has_read_unwritten_lds = false;
   }
   const Workgroup& group = *waves[0]->group;
   lds_.start_workgroup(group.lds_bytes);
@@ -124,7 +125,7 @@ void Checker::start_workgroup(const std::vector<std::unique_ptr<Wave>>& waves, c
 
 void Checker::wait(const Wave& wave, uint16_t simm16) {
   state_of(wave).counters.wait(simm16, [&](const WaitCounters::Operation& load) {
-    lds_.end_load(load.lds.bytes, wave.index_in_group, load.lds.begins);
+    lds_.end_load(load.lds.bytes, wave.index_in_group, load.lds.site, load.lds.begins);
   });
 }
 
@@ -203,13 +204,15 @@ bool Checker::report_lds(Wave& wave, const LdsWatch::Conflict& conflict, int lan
   const std::string who = "lane " + std::to_string(lane) + (writes ? " writes" : " reads") + " byte " +
                           std::to_string(conflict.byte) + " of LDS";
   const std::string other = "wave " + std::to_string(conflict.wave);
+  const uint64_t offset = 4ull * conflict.site;
   if (conflict.kind == LdsWatch::Conflict::Kind::unfinished_load)
     wave.fail(Outcome::Status::unsafe,
-              who + " before an s_waitcnt for vmcnt has waited for the load to LDS of " + other);
+              who + " before an s_waitcnt for vmcnt has waited for the load to LDS of " + other, 0, offset);
   else
     wave.fail(Outcome::Status::unsafe,
-              "race: " + who + ", which " + other +
-                  " has touched since the last barrier, or before it without waiting for lgkmcnt");
+              "race: " + who + ", which " + other + (conflict.was_write ? " has written" : " has read") + " (offset " +
+                  hexadecimal(offset) + ") with no barrier in between, or without waiting for lgkmcnt before it",
+              0, offset);
   return false;
 }
 
@@ -256,7 +259,8 @@ uint64_t Checker::places_in_lds(const Wave& wave, const Lanes& positions, uint32
 
 bool Checker::access_lds(Wave& wave, const Lanes& positions, const MemoryAccess& access, const Data& data,
                          Loaded& loaded, uint32_t dword) {
-  const LdsWatch::Access here{access.bytes, wave.index_in_group, access.writes, access.atomic, access.compares};
+  const LdsWatch::Access here{access.bytes,  wave.index_in_group, access.writes,
+                              access.atomic, access.compares,     uint32_t(wave.pc)};
   const size_t first = lds_bytes_.begins.size();
   const uint64_t held = places_in_lds(wave, positions, access.bytes);
   const auto alike = [&](int lane, const uint8_t* memory) {
@@ -268,7 +272,9 @@ bool Checker::access_lds(Wave& wave, const Lanes& positions, const MemoryAccess&
     const auto begin = uint32_t(positions.addresses[lane]);
     if (access.reads)
       for_dwords(access.bytes, [&](uint32_t byte, uint32_t bytes, uint32_t i) {
-        if (!lds_.has_data(begin + byte, bytes)) loaded.lose(dword + i, lane);
+        if (lds_.has_data(begin + byte, bytes)) return;
+        loaded.lose(dword + i, lane);
+        state_of(wave).has_read_unwritten_lds = true;
       });
     if (access.overwrites)
       follow_stored(wave, lane, access, data, [&](uint32_t byte, uint32_t bytes, bool defined) {
@@ -315,7 +321,7 @@ bool Checker::load_to_lds(Wave& wave, const Instruction& inst, const Loaded& loa
     wave.fail(Outcome::Status::unsafe, "a load to LDS at " + hexadecimal(base) + ", which is no multiple of 4");
     return false;
   }
-  const LdsWatch::Access here{4, wave.index_in_group, true, false, false};
+  const LdsWatch::Access here{4, wave.index_in_group, true, false, false, uint32_t(wave.pc)};
   Lanes positions;
   positions.active = wave.exec();
   for (int lane = 0; lane < lanes; ++lane) positions.addresses[lane] = base + 4 * uint32_t(lane);
@@ -324,7 +330,7 @@ bool Checker::load_to_lds(Wave& wave, const Instruction& inst, const Loaded& loa
   const auto none_alike = [](int, const uint8_t*) { return 0u; };
   if (lds_.may_conflict(here, lds_bytes_.begins, 0) && !check_lds(wave, held, positions, here, none_alike))
     return false;
-  lds_.begin_load(4, here.wave, lds_bytes_.begins);
+  lds_.begin_load(here, lds_bytes_.begins);
   return for_lanes(held, [&](int lane) {
     lds_.define(uint32_t(positions.addresses[lane]), 4, loaded.lanes[0] >> lane & 1);
     return true;
@@ -334,11 +340,13 @@ bool Checker::load_to_lds(Wave& wave, const Instruction& inst, const Loaded& loa
 // Accesses that a wave hasn't waited for at a barrier may still happen after it.
 void Checker::open_barrier() {
   lds_.open_barrier();
+  for (PerWave& wave : waves_) wave.has_read_unwritten_lds = false;
   for (uint32_t wave = 0; wave < waves_.size(); ++wave)
     waves_[wave].counters.for_each_in_lds([&](const WaitCounters::Operation& operation) {
       if (operation.to_lds) return;  // recorded by begin_load
       const MemoryAccess& access = operation.memory;
-      lds_.record({operation.lds.bytes, wave, access.writes, access.atomic, access.compares}, operation.lds.begins);
+      lds_.record({operation.lds.bytes, wave, access.writes, access.atomic, access.compares, operation.lds.site},
+                  operation.lds.begins);
     });
 }
 
@@ -384,14 +392,17 @@ bool Checker::visit_global(Wave& wave, const GlobalWatch::Span& span, const Lane
       return false;
     });
   const uint32_t other = conflict.workgroup;
+  const bool is_known = conflict.site != GlobalWatch::unknown_site;
+  const uint64_t offset = is_known ? 4ull * conflict.site : Outcome::nowhere;
+  const std::string at = is_known ? " (offset " + hexadecimal(offset) + ")" : "";
   char text[320];
   snprintf(
       text, sizeof text,
-      "race between workgroups: %s %s memory at 0x%llx, which workgroup (%u, %u, %u) has %s without a release there "
+      "race between workgroups: %s %s memory at 0x%llx, which workgroup (%u, %u, %u) has %s%s without a release there "
       "and an acquire here in between",
       who.c_str(), span.writes ? "writes" : "reads", static_cast<unsigned long long>(address), other % grid_.x,
-      other / grid_.x % grid_.y, other / grid_.x / grid_.y, conflict.was_write ? "written" : "read");
-  wave.fail(Outcome::Status::unsafe, text);
+      other / grid_.x % grid_.y, other / grid_.x / grid_.y, conflict.was_write ? "written" : "read", at.c_str());
+  wave.fail(Outcome::Status::unsafe, text, address, offset);
   return false;
 }
 
@@ -402,7 +413,7 @@ bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess&
   if (global_ == nullptr || places.active == 0) return true;
   uint8_t stored[lanes * 16];
   const uint8_t* const kept = data == nullptr ? nullptr : stored;
-  GlobalWatch::Span span{0, 0, access.writes, access.atomic, access.compares, false, kept};
+  GlobalWatch::Span span{0, 0, access.writes, access.atomic, access.compares, false, kept, uint32_t(wave.pc)};
   if (access.bytes % 4 == 0 && follow_one_another(places.active, places.addresses, access.bytes)) {
     if (data != nullptr) interleave(data, access.bytes / 4, stored);
     span.address = places.addresses[0];
@@ -495,7 +506,8 @@ bool Checker::access_scalar_memory(Wave& wave, const Instruction& inst, const Ef
   // LLVM reads bytes and shorts that are the same for all lanes with a scalar load of the dword that holds them.
   const MemoryAccess& access = effects.memory;
   const bool may_overfetch = access.bytes == 4;
-  const GlobalWatch::Span span{address, access.bytes, access.writes, access.atomic, false, may_overfetch, nullptr};
+  const GlobalWatch::Span span{address, access.bytes, access.writes, access.atomic, false, may_overfetch, nullptr,
+                               uint32_t(wave.pc)};
   return visit_global(wave, span, nullptr);
 }
 
@@ -514,6 +526,7 @@ bool Checker::access_typed_buffer(Wave& wave, const Instruction& inst, const Eff
 bool Checker::access_memory(Wave& wave, const Instruction& inst, const Effects& effects, Loaded& loaded) {
   lds_bytes_.clear();
   lds_bytes_.bytes = effects.memory.bytes;
+  lds_bytes_.site = uint32_t(wave.pc);
   if (effects.memory.parts == 0)
     return !converts_format(inst, effects) || access_typed_buffer(wave, inst, effects, loaded);
   switch (inst.family) {

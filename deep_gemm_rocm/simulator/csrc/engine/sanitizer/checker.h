@@ -25,6 +25,7 @@ class Checker {
   Checker(uint32_t waves, GlobalWatch* global, const Dispatch& dispatch, size_t instructions, bool hazards_as_llvm)
       : waves_(waves, PerWave(dispatch.kernel->scratch_bytes, hazards_as_llvm)),
         known_paths_(instructions),
+        lds_(waves),
         global_(global),
         written_(dispatch.memory, dispatch.memory_count),
         grid_(dispatch.grid) {}
@@ -37,12 +38,17 @@ class Checker {
   bool before(Wave& wave, const Instruction& inst, const Effects& effects, bool is_changed);
   void open_barrier();
 
+  // True where the wave has read LDS, since the last barrier, that nothing had written: another wave that has yet to
+  // reach the barrier may be about to write it.
+  bool may_lack_barrier(const Wave& wave) const { return waves_[wave.index_in_group].has_read_unwritten_lds; }
+
  private:
   struct PerWave {
     WaitCounters counters;
     HazardRules hazards;
     Definedness definedness;
     WrittenScratch scratch;
+    bool has_read_unwritten_lds = false;
 
     PerWave(uint32_t scratch_bytes, bool hazards_as_llvm) : hazards(hazards_as_llvm), scratch(scratch_bytes) {}
   };

@@ -87,11 +87,14 @@ bool GlobalWatch::visit(Cell& cell, const Access& now, const Span& span, uint32_
     conflict.found = true;
     conflict.workgroup = earlier.workgroup_plus_1 - 1;
     conflict.was_write = was_write;
+    conflict.site = earlier.site;
     return false;
   };
   const auto keep = [&](Access& mark) {
     const uint32_t before = mark.is_like(now) ? mark.bytes : 0;
+    const bool has_several = (before & ~now.bytes) != 0 && mark.site != now.site;
     mark = now;
+    if (has_several) mark.site = unknown_site;
     mark.bytes = (now.bytes | before) & whole_dword;
   };
   Access harmful = now;
@@ -170,6 +173,7 @@ bool GlobalWatch::can_share(Page& page, const Access& now, const Span& span, con
   if (share == nullptr) return false;
   Bytes& touched = span.writes ? share->written : share->read;
   for (size_t i = 0; i < bytes.size(); ++i) touched[i] |= bytes[i];
+  (span.writes ? share->written_by : share->read_by).add(span.site);
   return true;
 }
 
@@ -188,16 +192,17 @@ void GlobalWatch::make_cells(Page& page) {
   page.for_each_share([&](const Share& share) {
     for (uint64_t i = 0; i < page_cells; ++i) {
       Cell& cell = page.cells[i];
-      const auto describe = [&](Access& access, const Bytes& touched) {
+      const auto describe = [&](Access& access, const Bytes& touched, const Sites& sites) {
         const uint64_t bytes = touched[i / 16] >> 4 * (i % 16) & 15;
         if (bytes == 0) return false;
         access = share.by;
         access.bytes = bytes & 15;
+        access.site = sites.only;
         return true;
       };
-      describe(cell.writer, share.written);
+      describe(cell.writer, share.written, share.written_by);
       Access reader;
-      if (!describe(reader, share.read)) continue;
+      if (!describe(reader, share.read, share.read_by)) continue;
       if (cell.readers[0].workgroup_plus_1 != reader.workgroup_plus_1) std::swap(cell.readers[0], cell.readers[1]);
       cell.readers[0] = reader;
     }
@@ -215,6 +220,7 @@ GlobalWatch::Conflict GlobalWatch::access(const Visitor& visitor, const Span& sp
   now.releases = visitor.releases & ((1u << 26) - 1);
   now.atomic = span.atomic;
   now.compares = span.compares;
+  now.site = span.site;
   for (uint64_t address = span.address / 4 * 4; address < end;) {
     Page& page = page_of(*range, address - base);
     const uint64_t page_end = std::min(end, base + ((address - base) / page_bytes + 1) * page_bytes);

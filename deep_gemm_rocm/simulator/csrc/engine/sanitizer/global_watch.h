@@ -40,12 +40,15 @@ class GlobalWatch {
     bool writes, atomic, compares;  // compares: an atomic that only writes where it finds the expected value
     bool may_overfetch;   // reads whole dwords; the program may use only a part of them
     const uint8_t* data;  // the stored bytes; null for reads and atomics
+    uint32_t site;        // the instruction's index
   };
+  static constexpr uint32_t unknown_site = ~0u;
   struct Conflict {
     bool found = false;
     uint64_t address = 0;  // of the dword
     uint32_t workgroup = 0;
     bool was_write = false;
+    uint32_t site = unknown_site;  // the instruction that made the earlier access
   };
   // Records an access and tells whether it races with an earlier one. Memory outside the ranges isn't watched.
   Conflict access(const Visitor& visitor, const Span& span);
@@ -54,6 +57,7 @@ class GlobalWatch {
   struct Access {
     uint32_t workgroup_plus_1 = 0;  // 0: none
     uint32_t releases : 26, bytes : 4, atomic : 1, compares : 1;  // bytes of the dword, a bit each
+    uint32_t site = unknown_site;  // the instruction's index; unknown where there are several
     Access() : releases(0), bytes(0), atomic(0), compares(0) {}
     bool is_like(const Access& other) const {
       return workgroup_plus_1 == other.workgroup_plus_1 && releases == other.releases && atomic == other.atomic &&
@@ -69,10 +73,20 @@ class GlobalWatch {
   static constexpr uint64_t page_cells = page_bytes / 4;
   using Bytes = std::array<uint64_t, page_bytes / 64>;  // of a page, a bit each
 
+  // The one instruction that made all accesses of a kind, or that there were several.
+  struct Sites {
+    uint32_t only = unknown_site;
+    bool any = false;
+    void add(uint32_t site) {
+      only = !any || only == site ? site : unknown_site;
+      any = true;
+    }
+  };
   // The bytes of a page that one workgroup has touched by accesses of one kind, all between the same two releases.
   struct Share {
     Access by;
     Bytes read{}, written{};
+    Sites read_by, written_by;
   };
   // A page has a few shares while the accesses of its workgroups don't conflict, and a cell for each dword from then
   // on.

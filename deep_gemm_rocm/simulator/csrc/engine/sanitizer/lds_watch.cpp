@@ -40,12 +40,17 @@ void LdsWatch::open_barrier() {
 // From here on each byte has its own marks, in later workgroups too: they will access single bytes as well.
 void LdsWatch::mark_single_bytes() {
   const auto spread = [](auto& marks) {
-    for (size_t byte = marks.size(); byte-- > 0;) marks[byte] = marks[byte / 4];
+    for (size_t byte = lds_capacity; byte-- > 0;) marks[byte] = marks[byte / 4];
   };
   spread(writes_);
   spread(reads_);
   spread(writers_);
   spread(defined_);
+  spread(write_sites_);
+  for (uint32_t wave = 0; wave < waves_; ++wave) {
+    uint32_t* sites = read_sites_of(wave);
+    spread(sites);
+  }
   bytes_log2_ = 0;
 }
 
@@ -79,16 +84,19 @@ LdsWatch::Conflict LdsWatch::first_conflict(const Access& access, uint32_t begin
   for (uint32_t i = 0; i < access.bytes; i += bytes) {
     const uint32_t place = mark_of(begin + i), mark = writes_[place], differ = ~(alike >> i) & all;
     const uint32_t byte = begin + i + (differ ? uint32_t(__builtin_ctz(differ)) : 0);
-    if (mark & unfinished_bit) return {Conflict::Kind::unfinished_load, byte, mark & wave_mask};
+    if (mark & unfinished_bit)
+      return {Conflict::Kind::unfinished_load, byte, mark & wave_mask, write_sites_[place], true};
     const bool repeats = differ == 0 && is_current(mark) && !(mark & atomic_bit);
     const bool reads_own = !access.writes && !(mark & atomic_bit) && writers_of(place) & self;
     const bool both_atomic = access.atomic && mark & atomic_bit;
     const bool before_swap = !access.writes && mark & compares_bit;
     if (is_foreign(mark, access.wave) && !repeats && !reads_own && !both_atomic && !before_swap)
-      return {Conflict::Kind::race, byte, mark & wave_mask};
+      return {Conflict::Kind::race, byte, mark & wave_mask, write_sites_[place], true};
     if (!access.writes || access.compares || !is_current(reads_[place])) continue;
     const uint32_t readers = reads_[place] & 0xFFFF & ~self & ~(repeats ? writers_of(place) : 0);
-    if (readers != 0) return {Conflict::Kind::race, byte, uint32_t(__builtin_ctz(readers))};
+    if (readers == 0) continue;
+    const auto reader = uint32_t(__builtin_ctz(readers));
+    return {Conflict::Kind::race, byte, reader, read_sites_of(reader)[place], false};
   }
   return {};
 }
@@ -98,7 +106,10 @@ void LdsWatch::record(const Access& access, const Places& begins, size_t first) 
   const uint32_t written = epoch << 16 | wave | (access.atomic ? atomic_bit : 0) | (access.compares ? compares_bit : 0);
   with_constant(marks_in(access.bytes), [&](auto count) {
     for (size_t place = first; place < begins.size(); ++place) {
-      uint32_t *write = writes_.data() + mark_of(begins[place]), *read = reads_.data() + mark_of(begins[place]);
+      const uint32_t mark = mark_of(begins[place]);
+      uint32_t *write = writes_.data() + mark, *read = reads_.data() + mark;
+      uint32_t* const sites = (access.writes ? write_sites_.get() : read_sites_of(wave)) + mark;
+      for (uint32_t i = 0; i < count; ++i) sites[i] = access.site;
       if (!access.writes) {
         for (uint32_t i = 0; i < count; ++i) read[i] = (read[i] >> 16 == epoch ? read[i] : epoch << 16) | 1u << wave;
         continue;
@@ -123,9 +134,12 @@ void LdsWatch::define(uint32_t begin, uint32_t bytes, bool defined) {
   std::fill_n(defined_.begin() + mark_of(begin), marks_in(bytes), defined);
 }
 
-void LdsWatch::begin_load(uint32_t bytes, uint32_t wave, const Places& begins) {
-  for (uint32_t begin : begins)
-    std::fill_n(writes_.begin() + mark_of(begin), marks_in(bytes), epoch_ << 16 | wave | unfinished_bit);
+void LdsWatch::begin_load(const Access& access, const Places& begins) {
+  for (uint32_t begin : begins) {
+    const uint32_t mark = mark_of(begin), marks = marks_in(access.bytes);
+    std::fill_n(writes_.begin() + mark, marks, epoch_ << 16 | access.wave | unfinished_bit);
+    std::fill_n(write_sites_.get() + mark, marks, access.site);
+  }
 }
 
 }  // namespace mi300x

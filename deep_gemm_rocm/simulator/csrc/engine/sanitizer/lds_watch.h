@@ -5,6 +5,7 @@
 // do the same work. A plain read doesn't race with a compare-and-swap either: compare-and-swap loops begin with one.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "../execution/wave.h"
@@ -13,7 +14,14 @@ namespace mi300x {
 
 class LdsWatch {
  public:
-  LdsWatch() : writes_(lds_capacity), reads_(lds_capacity), writers_(lds_capacity), defined_(lds_capacity) {}
+  explicit LdsWatch(uint32_t waves)
+      : writes_(lds_capacity),
+        reads_(lds_capacity),
+        writers_(lds_capacity),
+        defined_(lds_capacity),
+        waves_(waves),
+        write_sites_(new uint32_t[lds_capacity]),
+        read_sites_(new uint32_t[size_t(lds_capacity) * waves]) {}
 
   void start_workgroup(uint32_t lds_bytes);
   void open_barrier();
@@ -22,6 +30,7 @@ class LdsWatch {
   struct Access {
     uint32_t bytes, wave;
     bool writes, atomic, compares;
+    uint32_t site;  // the instruction's index
   };
   using Places = std::vector<uint32_t>;
 
@@ -34,7 +43,9 @@ class LdsWatch {
   struct Conflict {
     enum class Kind { none, race, unfinished_load } kind = Kind::none;
     uint32_t byte = 0;
-    uint32_t wave = 0;
+    uint32_t wave = 0;       // of the other access
+    uint32_t site = 0;       // the instruction that made it
+    bool was_write = false;
     explicit operator bool() const { return kind != Kind::none; }
   };
   Conflict first_conflict(const Access& access, uint32_t begin, uint32_t alike) const;
@@ -50,9 +61,9 @@ class LdsWatch {
   }
 
   // A load to LDS writes at any time from here until its wave has waited for it.
-  void begin_load(uint32_t bytes, uint32_t wave, const Places& begins);
-  void end_load(uint32_t bytes, uint32_t wave, const Places& begins) {
-    record({bytes, wave, true, false, false}, begins);
+  void begin_load(const Access& access, const Places& begins);
+  void end_load(uint32_t bytes, uint32_t wave, uint32_t site, const Places& begins) {
+    record({bytes, wave, true, false, false, site}, begins);
   }
 
  private:
@@ -80,6 +91,10 @@ class LdsWatch {
   std::vector<uint32_t> writes_, reads_;
   std::vector<uint16_t> writers_;  // valid where a mark has several_bit
   std::vector<uint8_t> defined_;
+  // The last instruction that wrote under a mark, and the last of each wave that read; valid where the marks are.
+  const uint32_t waves_;
+  std::unique_ptr<uint32_t[]> write_sites_, read_sites_;
+  uint32_t* read_sites_of(uint32_t wave) const { return read_sites_.get() + size_t(wave) * lds_capacity; }
   uint32_t bytes_log2_ = 2;  // log2 of the bytes that share a mark
   uint32_t epoch_ = 1;
 };

@@ -12,6 +12,7 @@ namespace mi300x {
 struct LdsBytes {
   std::vector<uint32_t> begins;
   uint32_t bytes = 0;
+  uint32_t site = 0;  // the instruction's index
 
   void clear() { begins.clear(); }
 };

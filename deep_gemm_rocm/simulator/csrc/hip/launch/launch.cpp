@@ -118,6 +118,11 @@ void require_shape(const KernelInfo& kernel, const LaunchShape& shape) {
   }
 }
 
+struct PlaceOfFailure {
+  uint64_t offset = mi300x::Outcome::nowhere, other_offset = mi300x::Outcome::nowhere, address = 0;
+};
+thread_local PlaceOfFailure last_failure;
+
 hipError_t status_of(mi300x::Outcome::Status status) {
   switch (status) {
     case mi300x::Outcome::Status::ok: return hipSuccess;
@@ -225,6 +230,21 @@ hipKernelNodeParams KernelWork::description(std::vector<void*>& pointers) const 
   return {shape.block, nullptr, named, shape.grid, pointers.data(), static_cast<unsigned>(shape.dynamic_lds)};
 }
 
+// The place of the thread's last failed kernel, in bytes from the start of the code: of the instruction, and of the
+// other access of a race (all ones where there is none); and the address of the memory at fault, or 0. False where the
+// thread's last kernel didn't fail at an instruction.
+HIP_API bool dgSimLastFailure(Out<uint64_t> offset, Out<uint64_t> other_offset, Out<uint64_t> address) {
+  return answer([&] {
+    require(offset, "the offset");
+    require(other_offset, "the other offset");
+    require(address, "the address");
+    offset.give(last_failure.offset);
+    other_offset.give(last_failure.other_offset);
+    address.give(last_failure.address);
+    return last_failure.offset != mi300x::Outcome::nowhere;
+  });
+}
+
 void KernelWork::run() const {
   const KernelInfo& kernel = *function->kernel;
   mi300x::Kernel descriptor = kernel.descriptor;
@@ -248,6 +268,7 @@ void KernelWork::run() const {
     return machine.run(dispatch);
   }();
   advance_device_clock(outcome.nanoseconds);
+  last_failure = {outcome.offset, outcome.other_offset, outcome.address};
   if (outcome.status != mi300x::Outcome::Status::ok) fail(status_of(outcome.status), "%s", outcome.message);
 }
 

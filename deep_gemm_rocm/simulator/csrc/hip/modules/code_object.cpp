@@ -104,8 +104,10 @@ std::vector<KernelArgument> read_arguments(const msgpack::Value& kernel, uint32_
   const msgpack::Value* list = kernel.find(".args");
   if (!list) return arguments;
   for (const msgpack::Value& entry : list->array(".args")) {
+    const msgpack::Value* name = entry.find(".name");
     const KernelArgument argument{argument_kind(field(entry, ".value_kind").text(".value_kind")),
-                                  uint32_field(entry, ".offset"), uint32_field(entry, ".size")};
+                                  uint32_field(entry, ".offset"), uint32_field(entry, ".size"),
+                                  name ? name->text(".name") : std::string()};
     if (uint64_t{argument.offset} + argument.size > kernarg_bytes) {
       fail(hipErrorInvalidImage, "metadata: an argument at %u of %u bytes in a kernarg segment of %u", argument.offset,
            argument.size, kernarg_bytes);

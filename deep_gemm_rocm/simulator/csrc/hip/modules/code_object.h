@@ -34,6 +34,7 @@ struct KernelArgument {
   ArgumentKind kind;
   uint32_t offset;  // in the kernarg segment
   uint32_t size;
+  std::string name;  // empty where the compiler dropped it
 
   bool is_hidden() const { return kind >= ArgumentKind::hidden_global_offset_x; }
 };
