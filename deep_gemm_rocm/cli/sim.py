@@ -146,12 +146,16 @@ def profile(
         list[str] | None, typer.Option(help="SECTION.NAME=NUMBER: another value for a constant of the model.")
     ] = None,
     sampling: Annotated[bool, typer.Option(help="Whether large launches are sampled.")] = True,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Show source lines with their instructions; needs debug information (-g).")
+    ] = False,
 ) -> None:
-    """Run one kernel in simulated time: its counters, the cycles of each instruction of its hot loop, and a timeline.
+    """Run one kernel in simulated time: its counters, the cycles of each instruction of its hot loop or of each source line,
+    and a timeline.
     The model is described in docs/timing.md."""
     with _errors_as_messages():
         constants = dict(map(_constant, constant or []))
-        shown = None if timeline is None else cu
+        shown = None if timeline is None and not lines else cu
         program = _Program.of(code_object, kernel, flag)
         with simulator.profile(constants, sampling=sampling, timeline=shown) as profiled:
             for _ in range(runs):
@@ -159,9 +163,13 @@ def profile(
         found = profiled.kernels[-1]
         if timeline is not None:
             found.write_timeline(timeline)
+        by_line = _line_profiles(program, found, grid, block, arg, dynamic_lds) if lines else []
     console = _console()
     console.print(_profile_table(found))
-    console.print(_hot_loop_table(found))
+    if by_line:
+        _print_lines(by_line)
+    else:
+        console.print(_hot_loop_table(found))
 
 
 @app.command()
@@ -377,3 +385,38 @@ def _hot_loop_table(found: simulator.KernelProfile) -> Table:
         numbers = f"{line.offset:#x}", f"{line.cycles / total:.2%}", f"{each:.1f}", f"{line.executed:,}"
         table.add_row(*numbers, line.text)
     return table
+
+
+def _line_profiles(
+    program: _Program, found: simulator.KernelProfile, grid: str, block: str, arg: list[str] | None, dynamic_lds: int
+) -> list[simulator.LineProfile]:
+    """Runs the kernel once more, without the timing model, to count bytes and conflicts of all workgroups."""
+    with simulator.counters() as counted:
+        _launch(program, grid, block, arg, dynamic_lds)
+    return simulator.profile_lines(program.image, found, counted.kernels[0])
+
+
+def _print_lines(lines: list[simulator.LineProfile]) -> None:
+    total = sum(line.cycles for line in lines)
+    typer.echo("cycles  executed  of all waves; below each line what it waited for, its bytes and its instructions")
+    for line in lines:
+        place = f"{line.place.name}:{line.place.line}  {line.place.text}" if line.place else "(no line)"
+        typer.echo(f"\n{line.cycles / total:6.1%} {line.executed:>9,}  {place}")
+        if facts := _facts(line):
+            typer.echo(f"{'':18}{facts}")
+        for instruction in line.instructions:
+            share = f"{instruction.cycles / total:6.1%} {instruction.executed:>9,}"
+            typer.echo(f"{share}    {instruction.offset:#06x} {instruction.text}")
+
+
+def _facts(line: simulator.LineProfile) -> str:
+    """The reasons of at least 5% of the line's stalls, then bytes and conflicts."""
+    stalled = sum(line.stalls.values())
+    reasons = sorted(line.stalls.items(), key=lambda stall: -stall[1])
+    facts = [f"{name} {clocks / stalled:.0%}" for name, clocks in reasons if clocks >= 0.05 * stalled]
+    for name in ("global", "lds", "scratch"):
+        if count := getattr(line, f"{name}_bytes"):
+            facts.append(f"{count:,} bytes {'LDS' if name == 'lds' else name}")
+    if line.lds_conflict_clocks:
+        facts.append(f"{line.lds_conflict_clocks:,} clocks of bank conflicts")
+    return ", ".join(facts)

@@ -1,20 +1,25 @@
 """The simulated MI300X: a shared library that implements the HIP runtime API and executes gfx942 machine code."""
 
-from .counters import Counted, KernelCounters, Occupancy, Traffic, counters
+from .counters import Counted, InstructionCounters, KernelCounters, Occupancy, Traffic, counters
 from .kernel_names import kernel_names
 from .library import library_path
+from .line_profile import LineProfile, profile_lines
 from .opcodes import Opcode, opcodes
 from .profile import InstructionProfile, KernelProfile, Profile, Timeline, profile
 from .program import SimulatorError, disassemble, disassemble_kernel, launch
+from .source_lines import Place
 from .trace import Traced, TracedInstruction, WaveTrace, trace
 
 __all__ = [
     "Counted",
+    "InstructionCounters",
     "InstructionProfile",
     "KernelCounters",
     "KernelProfile",
+    "LineProfile",
     "Occupancy",
     "Opcode",
+    "Place",
     "Profile",
     "SimulatorError",
     "Timeline",
@@ -30,5 +35,6 @@ __all__ = [
     "library_path",
     "opcodes",
     "profile",
+    "profile_lines",
     "trace",
 ]

@@ -63,6 +63,25 @@ class Occupancy:
 
 
 @dataclass(frozen=True)
+class InstructionCounters:
+    """Counters of one instruction of a kernel.
+
+    Attributes:
+        offset: bytes from the kernel's first instruction.
+        executed: times that a wave executed it.
+        global_bytes, lds_bytes, scratch_bytes: bytes that its lanes asked for; of scalar loads as global.
+        lds_conflict_clocks: clocks lost to bank conflicts.
+    """
+
+    offset: int
+    executed: int
+    global_bytes: int
+    lds_bytes: int
+    scratch_bytes: int
+    lds_conflict_clocks: int
+
+
+@dataclass(frozen=True)
 class KernelCounters:
     """Counters of the waves of one launch.
 
@@ -84,6 +103,7 @@ class KernelCounters:
         lds_clocks: clocks for which LDS instructions occupied the banks, without flat instructions and loads to LDS.
         lds_conflict_clocks: the part of them lost to bank conflicts.
         occupancy: the kernel's resources and what limits the number of resident workgroups.
+        listing: the executed instructions in the order of the code.
     """
 
     name: str
@@ -102,6 +122,7 @@ class KernelCounters:
     lds_clocks: int
     lds_conflict_clocks: int
     occupancy: Occupancy
+    listing: tuple[InstructionCounters, ...] = field(repr=False)
 
     @property
     def barriers(self) -> int:
@@ -120,6 +141,7 @@ class KernelCounters:
         for memory in ("global_bytes", "scalar_bytes", "lds_bytes", "scratch_bytes"):
             record[memory] = Traffic(**record[memory])
         record["occupancy"] = Occupancy(**record["occupancy"])
+        record["listing"] = tuple(InstructionCounters(**entry) for entry in record["listing"])
         return cls(**record)
 
 

@@ -74,7 +74,7 @@ def launch(
         ValueError, TypeError: the arguments don't fit the kernel's.
         FileNotFoundError: the simulator isn't built.
     """
-    image = _image(code_object)
+    image = read_image(code_object)
     symbol = _symbol(image, kernel)
     with _loaded(image, symbol) as function:
         parameters = _parameters(function)
@@ -101,14 +101,15 @@ def disassemble_kernel(code_object: str | Path | bytes, kernel: str) -> str:
     Raises:
         SimulatorError: the code object can't be loaded or has no such kernel.
     """
-    image = _image(code_object)
+    image = read_image(code_object)
     with _loaded(image, _symbol(image, kernel)) as function:
         code, size, entry = c_void_p(), c_size_t(), c_size_t()
         library().dgSimKernelCode(function, byref(code), byref(size), byref(entry))
         return disassemble(ctypes.string_at((code.value or 0) + entry.value, size.value - entry.value))
 
 
-def _image(code_object: str | Path | bytes) -> bytes:
+def read_image(code_object: str | Path | bytes) -> bytes:
+    """The bytes of a code object that is given as bytes or by its path."""
     return code_object if isinstance(code_object, bytes) else Path(code_object).read_bytes()
 
 

@@ -427,7 +427,7 @@ LDS_RACES = [
         OTHER_WAVE + DEFINE_LDS + BARRIER + "\nds_write_b32 v1, v9\n@\nds_read_b32 v2, v3" + STORE_V2,
         "",
         BARRIER,
-        ["race: lane 0 ", " of LDS, which wave", " has touched since the last barrier"],
+        ["race: lane 0 ", " of LDS, which wave", "a barrier is missing in between"],
         block=128,
     ),
     Case(
@@ -435,7 +435,7 @@ LDS_RACES = [
         OTHER_WAVE + "v_mov_b32_e32 v9, 0\nds_write_b32 v1, v9\n@\ns_barrier\nds_read_b32 v2, v3" + STORE_V2,
         "",
         "s_waitcnt lgkmcnt(0)",
-        ["race: lane 0 reads byte", "without waiting for lgkmcnt"],
+        ["race: lane 0 reads byte", "a wait for lgkmcnt before it"],
         block=128,
     ),
     Case(
@@ -443,7 +443,7 @@ LDS_RACES = [
         OTHER_WAVE + DEFINE_LDS + BARRIER + "\nds_read_b32 v2, v3\n@\ns_barrier\nds_write_b32 v1, v9" + STORE_V2,
         "",
         "s_waitcnt lgkmcnt(0)",
-        ["race: lane 0 writes byte", "without waiting for lgkmcnt"],
+        ["race: lane 0 writes byte", "a wait for lgkmcnt before it"],
         block=128,
     ),
     Case(

@@ -149,6 +149,8 @@ std::string Statistics::record(const Launch& launch) const {
   uint64_t instructions = 0, operations = 0, vector_instructions = 0;
   Bytes global, scalar, lds, scratch;
   Count all;
+  std::string listing;
+  const int64_t entry = int64_t(launch.dispatch.kernel->entry - launch.dispatch.kernel->code_begin);
   for (size_t pc = 0; pc < counts_.size(); ++pc) {
     const Count& count = counts_[pc];
     if (count.executed == 0) continue;
@@ -167,6 +169,11 @@ std::string Statistics::record(const Launch& launch) const {
     if (effects.to_lds) lds.written += count.lds_bytes;
     else lds.add(count.lds_bytes, effects.memory, effects.is_store);
     all.add(count);
+    JsonObject line;
+    line.add("offset", double(4 * int64_t(pc) - entry)).add("executed", count.executed);
+    line.add("global_bytes", count.global_bytes).add("lds_bytes", count.lds_bytes);
+    line.add("scratch_bytes", count.scratch_bytes).add("lds_conflict_clocks", count.conflict_clocks);
+    listing += (listing.empty() ? "" : ", ") + line.text();
   }
   JsonObject classes, matrices;
   for (size_t i = 0; i < size_t(Class::count); ++i) classes.add(class_names[i], by_class[i]);
@@ -188,6 +195,7 @@ std::string Statistics::record(const Launch& launch) const {
       .add("lds_clocks", all.lds_clocks)
       .add("lds_conflict_clocks", all.conflict_clocks)
       .add("occupancy", occupancy(launch))
+      .add("listing", "[" + listing + "]")
       .text();
 }
 

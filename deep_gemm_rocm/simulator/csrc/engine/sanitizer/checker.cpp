@@ -23,9 +23,9 @@ std::string hexadecimal(uint64_t value) {
   return text;
 }
 
-std::string misaligned(int lane, const char* kind, uint32_t bytes, const char* where, uint64_t address) {
+std::string misaligned(int lane, const char* kind, uint32_t bytes, bool in_lds, uint64_t address) {
   return "lane " + std::to_string(lane) + " makes a misaligned " + kind + " of " + std::to_string(bytes) +
-         " bytes to " + where + " at " + hexadecimal(address);
+         " bytes to " + (in_lds ? "LDS" : "memory") + " at " + hexadecimal(address);
 }
 
 bool is_update(const MemoryAccess& access) { return access.reads && access.writes; }
@@ -211,7 +211,7 @@ bool Checker::report_lds(Wave& wave, const LdsWatch::Conflict& conflict, int lan
   else
     wave.fail(Outcome::Status::unsafe,
               "race: " + who + ", which " + other + (conflict.was_write ? " has written" : " has read") + " (offset " +
-                  hexadecimal(offset) + ") with no barrier in between, or without waiting for lgkmcnt before it",
+                  hexadecimal(offset) + "); a barrier is missing in between, or a wait for lgkmcnt before it",
               0, offset);
   return false;
 }
@@ -352,11 +352,12 @@ void Checker::open_barrier() {
 
 // ---- Global memory ----
 
-bool Checker::check_alignment(Wave& wave, const Lanes& places, const MemoryAccess& access, const char* where) {
+bool Checker::check_alignment(Wave& wave, const Lanes& places, const MemoryAccess& access, bool in_lds) {
   return !is_update(access) || for_lanes(places.active, [&](int lane) {
     const uint64_t address = places.addresses[lane];
     if (address % access.bytes == 0) return true;
-    wave.fail(Outcome::Status::memory_fault, misaligned(lane, "atomic access", access.bytes, where, address));
+    wave.fail(Outcome::Status::memory_fault, misaligned(lane, "atomic access", access.bytes, in_lds, address),
+              in_lds ? 0 : address);
     return false;
   });
 }
@@ -365,14 +366,14 @@ bool Checker::check_alignment(Wave& wave, const Lanes& places, const MemoryAcces
 // LLVM merges narrow accesses at any address into wide ones, but doesn't emit misaligned accesses of a dword or less,
 // nor misaligned pairs (SITargetLowering::allowsMisalignedMemoryAccessesImpl): a misaligned one of these is a bug.
 bool Checker::check_lds_alignment(Wave& wave, const Lanes& positions, const MemoryAccess& access) {
-  if (is_update(access)) return check_alignment(wave, positions, access, "LDS");
+  if (is_update(access)) return check_alignment(wave, positions, access, true);
   const bool is_wide = access.bytes > 4 && access.parts == 1;
   const uint32_t alignment = is_wide ? 1 : std::min<uint32_t>(access.bytes, 4);
   return for_lanes(positions.active, [&](int lane) {
     const uint64_t address = positions.addresses[lane];
     if (address % alignment == 0) return true;
     const char* kind = access.writes ? "store" : "load";
-    wave.fail(Outcome::Status::unsafe, misaligned(lane, kind, access.bytes, "LDS", address) +
+    wave.fail(Outcome::Status::unsafe, misaligned(lane, kind, access.bytes, true, address) +
                                            ": only the unaligned access mode keeps the last bits, and takes longer");
     return false;
   });
@@ -409,7 +410,7 @@ bool Checker::visit_global(Wave& wave, const GlobalWatch::Span& span, const Lane
 // Lanes that follow one another in memory are checked together. `data` are the rows that are stored, null for reads and
 // atomics.
 bool Checker::access_global(Wave& wave, const Lanes& places, const MemoryAccess& access, const uint32_t* data) {
-  if (!check_alignment(wave, places, access, "memory")) return false;
+  if (!check_alignment(wave, places, access, false)) return false;
   if (global_ == nullptr || places.active == 0) return true;
   uint8_t stored[lanes * 16];
   const uint8_t* const kept = data == nullptr ? nullptr : stored;
@@ -476,7 +477,7 @@ bool Checker::access_vector_memory(Wave& wave, const Instruction& inst, const Me
     positions.active = lanes_in_aperture(places.addresses, wave.exec(), shared_aperture);
     for (int lane = 0; lane < lanes; ++lane) positions.addresses[lane] = places.addresses[lane] - shared_aperture;
     places.active &= ~positions.active;
-    if (!check_alignment(wave, positions, access, "LDS") || !access_lds(wave, positions, access, data, loaded))
+    if (!check_alignment(wave, positions, access, true) || !access_lds(wave, positions, access, data, loaded))
       return false;
   } else {
     const BufferOperands operands(wave, inst);

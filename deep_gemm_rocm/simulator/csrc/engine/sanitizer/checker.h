@@ -91,7 +91,7 @@ class Checker {
   void follow_stored(const Wave& wave, int lane, const MemoryAccess& access, const Data& data,
                      NoteWrite note_write) const;
   bool visit_global(Wave& wave, const GlobalWatch::Span& span, const Lanes* places);
-  bool check_alignment(Wave& wave, const Lanes& places, const MemoryAccess& access, const char* where);
+  bool check_alignment(Wave& wave, const Lanes& places, const MemoryAccess& access, bool in_lds);
   bool check_lds_alignment(Wave& wave, const Lanes& positions, const MemoryAccess& access);
   bool report_lds(Wave& wave, const LdsWatch::Conflict& conflict, int lane, bool writes);
 
