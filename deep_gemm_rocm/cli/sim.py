@@ -150,8 +150,8 @@ def profile(
         bool, typer.Option("--lines", help="Show source lines with their instructions; needs debug information (-g).")
     ] = False,
 ) -> None:
-    """Run one kernel in simulated time: its counters, the cycles of each instruction of its hot loop or of each source line,
-    and a timeline.
+    """Run one kernel in simulated time: its counters, the cycles of each instruction of its hot loop or of each source
+    line, and a timeline.
     The model is described in docs/timing.md."""
     with _errors_as_messages():
         constants = dict(map(_constant, constant or []))
@@ -322,7 +322,9 @@ def _print_instruction(instruction: simulator.TracedInstruction, lanes: list[int
 
 
 def _counters_table(found: simulator.KernelCounters) -> Table:
-    table = Table(title=f"{found.name}, grid {found.grid}, block {found.block}", show_header=False)
+    table = Table(
+        title=f"{simulator.source_name(found.name)}, grid {found.grid}, block {found.block}", show_header=False
+    )
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
 
@@ -355,7 +357,10 @@ def _counters_table(found: simulator.KernelCounters) -> Table:
 
 
 def _profile_table(found: simulator.KernelProfile) -> Table:
-    table = Table(title=f"{found.name}, grid {found.grid}, block {found.block}, simulated time", show_header=False)
+    table = Table(
+        title=f"{simulator.source_name(found.name)}, grid {found.grid}, block {found.block}, simulated time",
+        show_header=False,
+    )
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     ratios = ("mfma_utilization", "valu_busy", "lds_busy", "vmem_busy", "occupancy")

@@ -1,7 +1,7 @@
 """The simulated MI300X: a shared library that implements the HIP runtime API and executes gfx942 machine code."""
 
 from .counters import Counted, InstructionCounters, KernelCounters, Occupancy, Traffic, counters
-from .kernel_names import kernel_names
+from .kernel_names import kernel_names, source_name
 from .library import library_path
 from .line_profile import LineProfile, profile_lines
 from .opcodes import Opcode, opcodes
@@ -36,5 +36,6 @@ __all__ = [
     "opcodes",
     "profile",
     "profile_lines",
+    "source_name",
     "trace",
 ]

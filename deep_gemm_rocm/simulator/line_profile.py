@@ -90,8 +90,8 @@ def profile_lines(
 
 
 def _stalls(profile: KernelProfile) -> dict[int, Counter[str]]:
-    """Clocks by reason for each instruction that waves of the timeline's CU waited at. A stall ends when the wave's next
-    instruction is issued; a wave waits for a barrier after having issued it."""
+    """Clocks by reason for each instruction that waves of the timeline's CU waited at. A stall ends when the wave's
+    next instruction is issued; a wave waits for a barrier after having issued it."""
     result: dict[int, Counter[str]] = {}
     pending: dict[tuple[int, int], list[Mapping[str, int | str]]] = {}
     before: dict[tuple[int, int], int] = {}

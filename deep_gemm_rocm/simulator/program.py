@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from .extent import Extent, three
-from .kernel_names import kernel_names, matching
+from .kernel_names import kernel_names, matching, source_name
 from .library import introspect, library
 from .source_lines import Place, SourceLines, symbol_address
 
@@ -39,7 +39,10 @@ class SimulatorError(RuntimeError):
 
 @dataclass(frozen=True)
 class Parameter:
-    """A kernel argument as the code object's metadata describe it: bytes in the kernarg segment. ``name`` may be empty."""
+    """A kernel argument as the code object's metadata describe it: bytes in the kernarg segment.
+
+    ``name`` is empty where the compiler dropped it.
+    """
 
     size: int
     is_pointer: bool
@@ -152,14 +155,17 @@ def _failure(
     image: bytes, symbol: str, function: c_void_p, args: Sequence[Argument], parameters: Sequence[Parameter]
 ) -> SimulatorError:
     """The error of the thread's last launch, with source lines and the argument that it is about."""
-    lines = [library().dgSimLastMessage().decode()]
+    message = library().dgSimLastMessage().decode()
+    lines = [message.replace(f"kernel {symbol}:", f"kernel {source_name(symbol)}:")]
     offset, other_offset, address = c_uint64(), c_uint64(), c_uint64()
     error = SimulatorError()
     if library().dgSimLastFailure(byref(offset), byref(other_offset), byref(address)):
         error.operand = _operand(address.value, args, parameters)
         if error.operand:
             lines.append(f"the access is to {error.operand}")
-        error.place, error.other_place = (_place(image, function, symbol, place.value) for place in (offset, other_offset))
+        error.place, error.other_place = (
+            _place(image, function, symbol, place.value) for place in (offset, other_offset)
+        )
         for text, place in (("at", error.place), ("the other access is at", error.other_place)):
             if place:
                 lines.append(f"{text} {place}" + (f": {place.text}" if place.text else ""))

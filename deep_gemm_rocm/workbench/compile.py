@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import linecache
 import os
 import subprocess
@@ -69,7 +70,14 @@ def compile(source: str | Path, *, debug: bool = False, flags: Sequence[str] = (
         options = [*_DEVICE, *_DEFAULT_FLAGS, *(_DEBUG_FLAGS if debug else ()), *_NAMES, *flags]
         toolchain = choose()
         if isinstance(toolchain, Hipcc):
-            command = [str(toolchain.program), *options, "--no-gpu-bundle-output", str(path), "-o", str(folder / "kernel.co")]
+            command = [
+                str(toolchain.program),
+                *options,
+                "--no-gpu-bundle-output",
+                str(path),
+                "-o",
+                str(folder / "kernel.co"),
+            ]
             _run(command, work)
         else:
             assert isinstance(toolchain, Ziglang)
@@ -101,8 +109,7 @@ def _standard_headers(zig: str) -> list[str]:
     if line is None:
         raise SourceError(command, done.stderr)
     words = line.split()
-    pairs = zip(words, words[1:], strict=False)
-    return [word for pair in pairs if pair[0] in ("-isystem", "-D") for word in pair]
+    return [word for pair in itertools.pairwise(words) if pair[0] in ("-isystem", "-D") for word in pair]
 
 
 def _run(command: Sequence[str], folder: Path) -> None:

@@ -69,12 +69,14 @@ def test_a_header_beside_the_file(tmp_path: Path, source: Path) -> None:
 def test_errors_show_the_line(tmp_path: Path) -> None:
     path = tmp_path / "wrong.hip"
     path.write_text(SCALE.replace("x[i];", "z[i];"))
-    with pytest.raises(workbench.SourceError, match=r"wrong\.hip:8:\d+: error: use of undeclared identifier 'z'") as error:
+    with pytest.raises(
+        workbench.SourceError, match=r"wrong\.hip:8:\d+: error: use of undeclared identifier 'z'"
+    ) as error:
         workbench.compile(path)
     assert "if (i < n) y[i] = FACTOR * z[i];" in str(error.value)
     with pytest.raises(workbench.SourceError, match=r"kernel\.hip:1:\d+: error"):
         workbench.compile("__global__ void f( {}")
-    with pytest.raises(workbench.SourceError, match="undefined.*missing_function"):
+    with pytest.raises(workbench.SourceError, match=r"undefined.*missing_function"):
         workbench.compile('extern "C" __device__ void missing_function(); __global__ void f() { missing_function(); }')
     with pytest.raises(FileNotFoundError, match=r"absent\.hip"):
         workbench.compile(tmp_path / "absent.hip")
@@ -106,7 +108,11 @@ def test_hipcc_compiles_with_its_own_headers(tmp_path: Path, source: Path, monke
 
 def test_kernels_by_their_names_in_the_source() -> None:
     code = workbench.compile(TWO)
-    assert sorted(simulator.kernel_names(code).values()) == ["shapes::grow<float, 2>", "shapes::grow<float, 3>", "shrink"]
+    assert sorted(simulator.kernel_names(code).values()) == [
+        "shapes::grow<float, 2>",
+        "shapes::grow<float, 3>",
+        "shrink",
+    ]
     x = np.ones(64, np.float32)
     simulator.launch(code, "shapes::grow<float, 3>", 1, 64, [x])
     simulator.launch(code, "shrink", 1, 64, [x])

@@ -209,7 +209,8 @@ extern "C" __global__ void shuffles(const int* x, int* out, double* d) {
   to[0] = __shfl(v, 5), to[1] = __shfl_up(v, 3, 16), to[2] = __shfl_down(v, 3, 16), to[3] = __shfl_xor(v, 17);
   auto tile = cg::tiled_partition<16>(cg::this_thread_block());
   to[4] = tile.shfl(v, 20) + 1000 * tile.thread_rank();
-  to[5] = (int)tile.ballot(v & 1), to[6] = __popcll(__ballot(v > 31)), to[7] = tile.all(v < 100) + 2 * tile.any(v == 40);
+  to[5] = (int)tile.ballot(v & 1), to[6] = __popcll(__ballot(v > 31));
+  to[7] = tile.all(v < 100) + 2 * tile.any(v == 40);
   d[lane] = __shfl_xor((double)v + 0.25, 1);
 }
 extern "C" __global__ void counts(int* i, unsigned* u, float* f, double* d, unsigned long long* l) {
@@ -223,12 +224,17 @@ extern "C" __global__ void counts(int* i, unsigned* u, float* f, double* d, unsi
 extern "C" __global__ void bits(const unsigned* x, unsigned* out) {
   unsigned v = x[threadIdx.x], *to = out + 8 * threadIdx.x;
   to[0] = __popc(v), to[1] = __clz(v), to[2] = __ffs(v), to[3] = __brev(v), to[4] = __umulhi(v, v);
-  to[5] = __byte_perm(v, 0x04030201, 0x7140), to[6] = __funnelshift_l(v, 5, 4), to[7] = __float_as_uint(__uint2float_rn(v));
+  to[5] = __byte_perm(v, 0x04030201, 0x7140), to[6] = __funnelshift_l(v, 5, 4);
+  to[7] = __float_as_uint(__uint2float_rn(v));
 }
 template <class T, int times>
-__global__ void repeat(T* x) { extern __shared__ T kept[]; kept[threadIdx.x] = x[threadIdx.x]; __syncthreads();
-  x[threadIdx.x] = kept[blockDim.x - 1 - threadIdx.x] * times; }
-template __global__ void repeat<float, 3>(float*);
+__global__ void reverse(T* x) {
+  extern __shared__ T kept[];
+  kept[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = kept[blockDim.x - 1 - threadIdx.x] * times;
+}
+template __global__ void reverse<float, 3>(float*);
 """
 
 
@@ -289,3 +295,9 @@ def test_bits() -> None:
         as_float = int(np.float32(v).view(np.uint32))
         expected = [v.bit_count(), 32 - v.bit_length(), low, reversed_bits, v * v >> 32, permuted, shifted, as_float]
         assert found.tolist() == expected
+
+
+def test_dynamic_lds() -> None:
+    x = np.arange(100, dtype=np.float32)
+    simulator.launch(_device_code(), "reverse", 1, 100, [x], dynamic_lds=400)
+    np.testing.assert_array_equal(x, 3 * np.arange(100)[::-1])

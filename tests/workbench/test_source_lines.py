@@ -1,4 +1,4 @@
-"""Kernels in HIP with one planted bug each: the report names the line, and the argument and element where there is one."""
+"""HIP kernels with one planted bug each: the report names the line, and the argument and element if there is one."""
 
 from __future__ import annotations
 
@@ -171,11 +171,12 @@ def test_code_without_debug_information_is_reported_by_offset() -> None:
 
 
 PROFILED = """
+#include <hip/hip_fp16.h>
 #include <hip/hip_runtime.h>
-__global__ void columns(const float* x, float* y) {
+__global__ void columns(const __half* x, float* y) {
   __shared__ float tile[64][64];
   const int i = threadIdx.x;
-  for (int k = 0; k < 64; ++k) tile[i][k] = x[k * 64 + i];  // conflicts
+  for (int k = 0; k < 64; ++k) tile[i][k] = __half2float(x[k * 64 + i]) + 1;  // conflicts
   __syncthreads();
   float sum = 0;
   for (int k = 0; k < 64; ++k) sum += tile[k][i];           // none
@@ -186,7 +187,7 @@ __global__ void columns(const float* x, float* y) {
 
 def test_profile_by_line() -> None:
     image = workbench.compile(PROFILED, debug=True)
-    x, y = np.ones((64, 64), np.float32), np.zeros(64, np.float32)
+    x, y = np.ones((64, 64), np.float16), np.zeros(64, np.float32)
     with simulator.profile(timeline=0) as profiled, simulator.counters() as counted:
         simulator.launch(image, "columns", 1, 64, [x, y])
     lines = simulator.profile_lines(image, profiled.kernels[0], counted.kernels[0])
@@ -196,7 +197,8 @@ def test_profile_by_line() -> None:
     }
     (conflicts,), (none,), (store,) = by_mark.values()
     assert sum(line.cycles for line in lines) == sum(line.cycles for line in profiled.kernels[0].listing)
-    assert conflicts.global_bytes == 64 * 64 * 4
+    assert {line.place.name for line in lines if line.place} == {"kernel.hip"}, "headers have no lines of their own"
+    assert conflicts.global_bytes == 64 * 64 * 2
     assert conflicts.lds_bytes == none.lds_bytes == 64 * 64 * 4
     assert conflicts.lds_conflict_clocks == counted.kernels[0].lds_conflict_clocks > 500
     assert none.lds_conflict_clocks == 0

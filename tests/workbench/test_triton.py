@@ -1,4 +1,4 @@
-"""``workbench.run_triton``: arguments, autotuning and errors. tests/simulator/test_triton.py checks what kernels give."""
+"""``workbench.run_triton``: arguments, autotuning, errors. tests/simulator/test_triton.py checks what kernels give."""
 
 from __future__ import annotations
 

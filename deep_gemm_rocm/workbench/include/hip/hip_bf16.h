@@ -14,28 +14,28 @@ struct __attribute__((aligned(2))) __hip_bfloat16 {
   unsigned short __x;
 
   __hip_bfloat16() = default;
-  constexpr __host__ __device__ __hip_bfloat16(float value) : __x(__builtin_bit_cast(unsigned short, __bf16(value))) {}
-  constexpr __host__ __device__ __hip_bfloat16(double value) : __hip_bfloat16(float(value)) {}
-  constexpr __host__ __device__ __hip_bfloat16(int value) : __hip_bfloat16(float(value)) {}
-  constexpr __host__ __device__ __hip_bfloat16(unsigned value) : __hip_bfloat16(float(value)) {}
-  constexpr __host__ __device__ __hip_bfloat16(__hip_bfloat16_raw raw) : __x(raw.x) {}
-  constexpr __host__ __device__ operator float() const { return __builtin_bit_cast(float, unsigned(__x) << 16); }
-  constexpr __host__ __device__ operator __hip_bfloat16_raw() const { return {__x}; }
-#define __HIP_OPERATOR(op)                                                                                      \
-  friend constexpr __host__ __device__ __hip_bfloat16 operator op(__hip_bfloat16 a, __hip_bfloat16 b) {        \
-    return __hip_bfloat16(float(a) op float(b));                                                                \
-  }                                                                                                             \
-  constexpr __host__ __device__ __hip_bfloat16& operator op##=(__hip_bfloat16 other) {                          \
-    return *this = *this op other;                                                                              \
+  constexpr __HIP_BOTH__ __hip_bfloat16(float value) : __x(__builtin_bit_cast(unsigned short, __bf16(value))) {}
+  constexpr __HIP_BOTH__ __hip_bfloat16(double value) : __hip_bfloat16(float(value)) {}
+  constexpr __HIP_BOTH__ __hip_bfloat16(int value) : __hip_bfloat16(float(value)) {}
+  constexpr __HIP_BOTH__ __hip_bfloat16(unsigned value) : __hip_bfloat16(float(value)) {}
+  constexpr __HIP_BOTH__ __hip_bfloat16(__hip_bfloat16_raw raw) : __x(raw.x) {}
+  constexpr __HIP_BOTH__ operator float() const { return __builtin_bit_cast(float, unsigned(__x) << 16); }
+  constexpr __HIP_BOTH__ operator __hip_bfloat16_raw() const { return {__x}; }
+#define __HIP_OPERATOR(op)                                                                       \
+  friend constexpr __HIP_BOTH__ __hip_bfloat16 operator op(__hip_bfloat16 a, __hip_bfloat16 b) { \
+    return __hip_bfloat16(float(a) op float(b));                                                 \
+  }                                                                                              \
+  constexpr __HIP_BOTH__ __hip_bfloat16& operator op##=(__hip_bfloat16 other) {                  \
+    return *this = *this op other;                                                               \
   }
   __HIP_OPERATOR(+)
   __HIP_OPERATOR(-)
   __HIP_OPERATOR(*)
   __HIP_OPERATOR(/)
 #undef __HIP_OPERATOR
-#define __HIP_OPERATOR(op)                                                                          \
-  friend constexpr __host__ __device__ bool operator op(__hip_bfloat16 a, __hip_bfloat16 b) {      \
-    return float(a) op float(b);                                                                    \
+#define __HIP_OPERATOR(op)                                                             \
+  friend constexpr __HIP_BOTH__ bool operator op(__hip_bfloat16 a, __hip_bfloat16 b) { \
+    return float(a) op float(b);                                                       \
   }
   __HIP_OPERATOR(==)
   __HIP_OPERATOR(!=)
@@ -44,7 +44,7 @@ struct __attribute__((aligned(2))) __hip_bfloat16 {
   __HIP_OPERATOR(>)
   __HIP_OPERATOR(>=)
 #undef __HIP_OPERATOR
-  constexpr __host__ __device__ __hip_bfloat16 operator-() const {
+  constexpr __HIP_BOTH__ __hip_bfloat16 operator-() const {
     return __hip_bfloat16(__hip_bfloat16_raw{(unsigned short)(__x ^ 0x8000)});
   }
 };
@@ -54,28 +54,28 @@ struct __attribute__((aligned(4))) __hip_bfloat162 {
   __hip_bfloat16 x, y;
 
   __hip_bfloat162() = default;
-  constexpr __host__ __device__ __hip_bfloat162(__hip_bfloat16 x, __hip_bfloat16 y) : x(x), y(y) {}
-  constexpr __host__ __device__ __hip_bfloat162(__hip_bfloat162_raw raw)
+  constexpr __HIP_BOTH__ __hip_bfloat162(__hip_bfloat16 x, __hip_bfloat16 y) : x(x), y(y) {}
+  constexpr __HIP_BOTH__ __hip_bfloat162(__hip_bfloat162_raw raw)
       : x(__hip_bfloat16_raw{raw.x}), y(__hip_bfloat16_raw{raw.y}) {}
-  constexpr __host__ __device__ operator float2() const { return float2(float(x), float(y)); }
-  constexpr __host__ __device__ operator __hip_bfloat162_raw() const { return {x.__x, y.__x}; }
-#define __HIP_OPERATOR(op)                                                                                       \
-  friend constexpr __host__ __device__ __hip_bfloat162 operator op(__hip_bfloat162 a, __hip_bfloat162 b) {      \
-    return __hip_bfloat162(a.x op b.x, a.y op b.y);                                                              \
-  }                                                                                                              \
-  constexpr __host__ __device__ __hip_bfloat162& operator op##=(__hip_bfloat162 other) {                         \
-    return *this = *this op other;                                                                               \
+  constexpr __HIP_BOTH__ operator float2() const { return float2(float(x), float(y)); }
+  constexpr __HIP_BOTH__ operator __hip_bfloat162_raw() const { return {x.__x, y.__x}; }
+#define __HIP_OPERATOR(op)                                                                          \
+  friend constexpr __HIP_BOTH__ __hip_bfloat162 operator op(__hip_bfloat162 a, __hip_bfloat162 b) { \
+    return __hip_bfloat162(a.x op b.x, a.y op b.y);                                                 \
+  }                                                                                                 \
+  constexpr __HIP_BOTH__ __hip_bfloat162& operator op##=(__hip_bfloat162 other) {                   \
+    return *this = *this op other;                                                                  \
   }
   __HIP_OPERATOR(+)
   __HIP_OPERATOR(-)
   __HIP_OPERATOR(*)
   __HIP_OPERATOR(/)
 #undef __HIP_OPERATOR
-  friend constexpr __host__ __device__ bool operator==(__hip_bfloat162 a, __hip_bfloat162 b) {
+  friend constexpr __HIP_BOTH__ bool operator==(__hip_bfloat162 a, __hip_bfloat162 b) {
     return a.x == b.x && a.y == b.y;
   }
-  friend constexpr __host__ __device__ bool operator!=(__hip_bfloat162 a, __hip_bfloat162 b) { return !(a == b); }
-  constexpr __host__ __device__ __hip_bfloat162 operator-() const { return __hip_bfloat162(-x, -y); }
+  friend constexpr __HIP_BOTH__ bool operator!=(__hip_bfloat162 a, __hip_bfloat162 b) { return !(a == b); }
+  constexpr __HIP_BOTH__ __hip_bfloat162 operator-() const { return __hip_bfloat162(-x, -y); }
 };
 
 #define __HIP_B __HIP_INLINE_BOTH__
@@ -96,7 +96,9 @@ __HIP_B __hip_bfloat162 __halves2bfloat162(__hip_bfloat16 x, __hip_bfloat16 y) {
 __HIP_B __hip_bfloat162 make_bfloat162(__hip_bfloat16 x, __hip_bfloat16 y) { return __hip_bfloat162(x, y); }
 __HIP_B __hip_bfloat162 __bfloat162bfloat162(__hip_bfloat16 x) { return __hip_bfloat162(x, x); }
 __HIP_B __hip_bfloat162 __float2bfloat162_rn(float x) { return __bfloat162bfloat162(__hip_bfloat16(x)); }
-__HIP_B __hip_bfloat162 __floats2bfloat162_rn(float x, float y) { return __hip_bfloat162(__hip_bfloat16(x), __hip_bfloat16(y)); }
+__HIP_B __hip_bfloat162 __floats2bfloat162_rn(float x, float y) {
+  return __hip_bfloat162(__hip_bfloat16(x), __hip_bfloat16(y));
+}
 __HIP_B __hip_bfloat162 __float22bfloat162_rn(float2 x) { return __floats2bfloat162_rn(x.x, x.y); }
 __HIP_B float2 __bfloat1622float2(__hip_bfloat162 x) { return float2(float(x.x), float(x.y)); }
 __HIP_B __hip_bfloat16 __low2bfloat16(__hip_bfloat162 x) { return x.x; }
@@ -134,12 +136,16 @@ __HIP_B __hip_bfloat162 __habs2(__hip_bfloat162 x) { return __hip_bfloat162(__ha
 __HIP_B __hip_bfloat162 __hfma2(__hip_bfloat162 x, __hip_bfloat162 y, __hip_bfloat162 z) {
   return __hip_bfloat162(__hfma(x.x, y.x, z.x), __hfma(x.y, y.y, z.y));
 }
-__HIP_B __hip_bfloat162 __hmin2(__hip_bfloat162 x, __hip_bfloat162 y) { return __hip_bfloat162(__hmin(x.x, y.x), __hmin(x.y, y.y)); }
-__HIP_B __hip_bfloat162 __hmax2(__hip_bfloat162 x, __hip_bfloat162 y) { return __hip_bfloat162(__hmax(x.x, y.x), __hmax(x.y, y.y)); }
+__HIP_B __hip_bfloat162 __hmin2(__hip_bfloat162 x, __hip_bfloat162 y) {
+  return __hip_bfloat162(__hmin(x.x, y.x), __hmin(x.y, y.y));
+}
+__HIP_B __hip_bfloat162 __hmax2(__hip_bfloat162 x, __hip_bfloat162 y) {
+  return __hip_bfloat162(__hmax(x.x, y.x), __hmax(x.y, y.y));
+}
 #undef __HIP_B
 
-#define __HIP_FUNCTION(name, in_float)                                                                              \
-  __HIP_INLINE_DEVICE__ __hip_bfloat16 h##name(__hip_bfloat16 x) { return __hip_bfloat16(in_float(float(x))); }     \
+#define __HIP_FUNCTION(name, in_float)                                                                          \
+  __HIP_INLINE_DEVICE__ __hip_bfloat16 h##name(__hip_bfloat16 x) { return __hip_bfloat16(in_float(float(x))); } \
   __HIP_INLINE_DEVICE__ __hip_bfloat162 h2##name(__hip_bfloat162 x) { return {h##name(x.x), h##name(x.y)}; }
 __HIP_FUNCTION(exp, expf)
 __HIP_FUNCTION(exp2, exp2f)
@@ -155,6 +161,7 @@ __HIP_FUNCTION(rcp, __frcp_rn)
 
 __HIP_INLINE_DEVICE__ __hip_bfloat162 unsafeAtomicAdd(__hip_bfloat162* place, __hip_bfloat162 value) {
   typedef short Pair __attribute__((ext_vector_type(2)));
-  const Pair before = __builtin_amdgcn_flat_atomic_fadd_v2bf16(reinterpret_cast<Pair*>(place), __builtin_bit_cast(Pair, value));
+  const auto pair = __builtin_bit_cast(Pair, value);
+  const Pair before = __builtin_amdgcn_flat_atomic_fadd_v2bf16(reinterpret_cast<Pair*>(place), pair);
   return __builtin_bit_cast(__hip_bfloat162, before);
 }

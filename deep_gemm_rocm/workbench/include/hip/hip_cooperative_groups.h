@@ -8,15 +8,15 @@ namespace cooperative_groups {
 
 class thread_block {
  public:
-  __device__ static void sync() { __syncthreads(); }
-  __device__ static unsigned thread_rank() {
+  __HIP_DEVICE__ static void sync() { __syncthreads(); }
+  __HIP_DEVICE__ static unsigned thread_rank() {
     return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
   }
-  __device__ static unsigned size() { return blockDim.x * blockDim.y * blockDim.z; }
-  __device__ static unsigned num_threads() { return size(); }
-  __device__ static dim3 thread_index() { return threadIdx; }
-  __device__ static dim3 group_index() { return blockIdx; }
-  __device__ static dim3 group_dim() { return blockDim; }
+  __HIP_DEVICE__ static unsigned size() { return blockDim.x * blockDim.y * blockDim.z; }
+  __HIP_DEVICE__ static unsigned num_threads() { return size(); }
+  __HIP_DEVICE__ static dim3 thread_index() { return threadIdx; }
+  __HIP_DEVICE__ static dim3 group_index() { return blockIdx; }
+  __HIP_DEVICE__ static dim3 group_dim() { return blockDim; }
 };
 __HIP_INLINE_DEVICE__ thread_block this_thread_block() { return {}; }
 
@@ -26,42 +26,42 @@ class thread_block_tile {
   static_assert(width != 0 && width <= 64 && (width & (width - 1)) == 0, "tiles have 1, 2, 4, ... or 64 threads");
 
  public:
-  __device__ static void sync() { __syncwarp(); }
-  __device__ static unsigned thread_rank() { return __lane_id() % width; }
-  __device__ static constexpr unsigned size() { return width; }
-  __device__ static constexpr unsigned num_threads() { return width; }
-  __device__ static unsigned meta_group_rank() { return thread_block::thread_rank() / width; }
-  __device__ static unsigned meta_group_size() { return (thread_block::size() + width - 1) / width; }
+  __HIP_DEVICE__ static void sync() { __syncwarp(); }
+  __HIP_DEVICE__ static unsigned thread_rank() { return __lane_id() % width; }
+  __HIP_DEVICE__ static constexpr unsigned size() { return width; }
+  __HIP_DEVICE__ static constexpr unsigned num_threads() { return width; }
+  __HIP_DEVICE__ static unsigned meta_group_rank() { return thread_block::thread_rank() / width; }
+  __HIP_DEVICE__ static unsigned meta_group_size() { return (thread_block::size() + width - 1) / width; }
   template <class T>
-  __device__ static T shfl(T value, int lane) { return __shfl(value, lane, width); }
+  __HIP_DEVICE__ static T shfl(T value, int lane) { return __shfl(value, lane, width); }
   template <class T>
-  __device__ static T shfl_up(T value, unsigned delta) { return __shfl_up(value, delta, width); }
+  __HIP_DEVICE__ static T shfl_up(T value, unsigned delta) { return __shfl_up(value, delta, width); }
   template <class T>
-  __device__ static T shfl_down(T value, unsigned delta) { return __shfl_down(value, delta, width); }
+  __HIP_DEVICE__ static T shfl_down(T value, unsigned delta) { return __shfl_down(value, delta, width); }
   template <class T>
-  __device__ static T shfl_xor(T value, unsigned mask) { return __shfl_xor(value, int(mask), width); }
-  __device__ static unsigned long long ballot(int predicate) {
+  __HIP_DEVICE__ static T shfl_xor(T value, unsigned mask) { return __shfl_xor(value, int(mask), width); }
+  __HIP_DEVICE__ static unsigned long long ballot(int predicate) {
     return __ballot(predicate) >> (__lane_id() & ~(width - 1)) & lanes();
   }
-  __device__ static int any(int predicate) { return ballot(predicate) != 0; }
-  __device__ static int all(int predicate) { return ballot(!predicate) == 0; }
+  __HIP_DEVICE__ static int any(int predicate) { return ballot(predicate) != 0; }
+  __HIP_DEVICE__ static int all(int predicate) { return ballot(!predicate) == 0; }
 
  private:
-  __device__ static constexpr unsigned long long lanes() { return ~0ull >> (64 - width); }
+  __HIP_DEVICE__ static constexpr unsigned long long lanes() { return ~0ull >> (64 - width); }
 };
 template <unsigned width, class Parent>
 __HIP_INLINE_DEVICE__ thread_block_tile<width, Parent> tiled_partition(const Parent&) { return {}; }
 
 class coalesced_group {
  public:
-  __device__ explicit coalesced_group(unsigned long long lanes) : lanes_(lanes) {}
-  __device__ static void sync() { __syncwarp(); }
-  __device__ unsigned size() const { return unsigned(__popcll(lanes_)); }
-  __device__ unsigned num_threads() const { return size(); }
-  __device__ unsigned thread_rank() const { return unsigned(__popcll(lanes_ & ((1ull << __lane_id()) - 1))); }
-  __device__ unsigned long long ballot_of_lanes(int predicate) const { return __ballot(predicate) & lanes_; }
-  __device__ int any(int predicate) const { return ballot_of_lanes(predicate) != 0; }
-  __device__ int all(int predicate) const { return ballot_of_lanes(!predicate) == 0; }
+  __HIP_DEVICE__ explicit coalesced_group(unsigned long long lanes) : lanes_(lanes) {}
+  __HIP_DEVICE__ static void sync() { __syncwarp(); }
+  __HIP_DEVICE__ unsigned size() const { return unsigned(__popcll(lanes_)); }
+  __HIP_DEVICE__ unsigned num_threads() const { return size(); }
+  __HIP_DEVICE__ unsigned thread_rank() const { return unsigned(__popcll(lanes_ & ((1ull << __lane_id()) - 1))); }
+  __HIP_DEVICE__ unsigned long long ballot_of_lanes(int predicate) const { return __ballot(predicate) & lanes_; }
+  __HIP_DEVICE__ int any(int predicate) const { return ballot_of_lanes(predicate) != 0; }
+  __HIP_DEVICE__ int all(int predicate) const { return ballot_of_lanes(!predicate) == 0; }
 
  private:
   unsigned long long lanes_;

@@ -16,26 +16,26 @@ struct __half {
   _Float16 data;
 
   __half() = default;
-  constexpr __host__ __device__ __half(_Float16 value) : data(value) {}
-  constexpr __host__ __device__ __half(float value) : data(_Float16(value)) {}
-  constexpr __host__ __device__ __half(double value) : data(_Float16(value)) {}
-  constexpr __host__ __device__ __half(int value) : data(_Float16(value)) {}
-  constexpr __host__ __device__ __half(unsigned value) : data(_Float16(value)) {}
-  __host__ __device__ __half(const __half_raw& raw) : data(raw.data) {}
-  constexpr __host__ __device__ operator _Float16() const { return data; }
-  constexpr __host__ __device__ operator float() const { return float(data); }
-  __host__ __device__ operator __half_raw() const {
+  constexpr __HIP_BOTH__ __half(_Float16 value) : data(value) {}
+  constexpr __HIP_BOTH__ __half(float value) : data(_Float16(value)) {}
+  constexpr __HIP_BOTH__ __half(double value) : data(_Float16(value)) {}
+  constexpr __HIP_BOTH__ __half(int value) : data(_Float16(value)) {}
+  constexpr __HIP_BOTH__ __half(unsigned value) : data(_Float16(value)) {}
+  __HIP_BOTH__ __half(const __half_raw& raw) : data(raw.data) {}
+  constexpr __HIP_BOTH__ operator _Float16() const { return data; }
+  constexpr __HIP_BOTH__ operator float() const { return float(data); }
+  __HIP_BOTH__ operator __half_raw() const {
     __half_raw raw;
     raw.data = data;
     return raw;
   }
-#define __HIP_OPERATOR(op)                                                                            \
-  friend constexpr __host__ __device__ __half operator op(__half a, __half b) {                      \
-    return __half(_Float16(a.data op b.data));                                                        \
-  }                                                                                                   \
-  constexpr __host__ __device__ __half& operator op##=(__half other) {                                \
-    data = _Float16(data op other.data);                                                              \
-    return *this;                                                                                     \
+#define __HIP_OPERATOR(op)                                               \
+  friend constexpr __HIP_BOTH__ __half operator op(__half a, __half b) { \
+    return __half(_Float16(a.data op b.data));                           \
+  }                                                                      \
+  constexpr __HIP_BOTH__ __half& operator op##=(__half other) {          \
+    data = _Float16(data op other.data);                                 \
+    return *this;                                                        \
   }
   __HIP_OPERATOR(+)
   __HIP_OPERATOR(-)
@@ -43,7 +43,7 @@ struct __half {
   __HIP_OPERATOR(/)
 #undef __HIP_OPERATOR
 #define __HIP_OPERATOR(op) \
-  friend constexpr __host__ __device__ bool operator op(__half a, __half b) { return a.data op b.data; }
+  friend constexpr __HIP_BOTH__ bool operator op(__half a, __half b) { return a.data op b.data; }
   __HIP_OPERATOR(==)
   __HIP_OPERATOR(!=)
   __HIP_OPERATOR(<)
@@ -51,7 +51,7 @@ struct __half {
   __HIP_OPERATOR(>)
   __HIP_OPERATOR(>=)
 #undef __HIP_OPERATOR
-  constexpr __host__ __device__ __half operator-() const { return __half(_Float16(-data)); }
+  constexpr __HIP_BOTH__ __half operator-() const { return __half(_Float16(-data)); }
 };
 typedef __half half;
 
@@ -63,23 +63,23 @@ struct __half2 {
     __hip_native_half2 data;
   };
   __half2() = default;
-  constexpr __host__ __device__ __half2(__half x, __half y) : x(x), y(y) {}
-  __host__ __device__ __half2(__hip_native_half2 data) : data(data) {}
-  __host__ __device__ operator __hip_native_half2() const { return data; }
-#define __HIP_OPERATOR(op)                                                                                   \
-  friend __host__ __device__ __half2 operator op(const __half2& a, const __half2& b) { return a.data op b.data; } \
-  __host__ __device__ __half2& operator op##=(const __half2& other) {                                        \
-    data = data op other.data;                                                                               \
-    return *this;                                                                                            \
+  constexpr __HIP_BOTH__ __half2(__half x, __half y) : x(x), y(y) {}
+  __HIP_BOTH__ __half2(__hip_native_half2 data) : data(data) {}
+  __HIP_BOTH__ operator __hip_native_half2() const { return data; }
+#define __HIP_OPERATOR(op)                                                                                 \
+  friend __HIP_BOTH__ __half2 operator op(const __half2& a, const __half2& b) { return a.data op b.data; } \
+  __HIP_BOTH__ __half2& operator op##=(const __half2& other) {                                             \
+    data = data op other.data;                                                                             \
+    return *this;                                                                                          \
   }
   __HIP_OPERATOR(+)
   __HIP_OPERATOR(-)
   __HIP_OPERATOR(*)
   __HIP_OPERATOR(/)
 #undef __HIP_OPERATOR
-  __host__ __device__ __half2 operator-() const { return -data; }
-  friend __host__ __device__ bool operator==(const __half2& a, const __half2& b) { return a.x == b.x && a.y == b.y; }
-  friend __host__ __device__ bool operator!=(const __half2& a, const __half2& b) { return !(a == b); }
+  __HIP_BOTH__ __half2 operator-() const { return -data; }
+  friend __HIP_BOTH__ bool operator==(const __half2& a, const __half2& b) { return a.x == b.x && a.y == b.y; }
+  friend __HIP_BOTH__ bool operator!=(const __half2& a, const __half2& b) { return !(a == b); }
 };
 typedef __half2 half2;
 
@@ -139,8 +139,8 @@ __HIP_H __half2 __hmax2(__half2 x, __half2 y) { return __half2(__hmax(x.x, y.x),
 #undef __HIP_H
 
 #define __HIP_H __HIP_INLINE_DEVICE__
-#define __HIP_FUNCTION(name, in_float)                                                       \
-  __HIP_H __half h##name(__half x) { return __half(in_float(float(x.data))); }               \
+#define __HIP_FUNCTION(name, in_float)                                         \
+  __HIP_H __half h##name(__half x) { return __half(in_float(float(x.data))); } \
   __HIP_H __half2 h2##name(__half2 x) { return __half2(h##name(x.x), h##name(x.y)); }
 __HIP_FUNCTION(exp, expf)
 __HIP_FUNCTION(exp2, exp2f)

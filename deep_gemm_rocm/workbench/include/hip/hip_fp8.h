@@ -17,7 +17,7 @@ struct Format {
   unsigned char largest, nan, infinity;
   bool has_negative_zero;
 };
-constexpr __host__ __device__ Format format_of(__hip_fp8_interpretation_t kind) {
+constexpr __HIP_BOTH__ Format format_of(__hip_fp8_interpretation_t kind) {
   return kind == __HIP_E4M3   ? Format{7, 3, 0x7E, 0x7F, 0x7F, true}
          : kind == __HIP_E5M2 ? Format{15, 2, 0x7B, 0x7E, 0x7C, true}
          : kind == __HIP_E4M3_FNUZ ? Format{8, 3, 0x7F, 0x80, 0x80, false} : Format{16, 2, 0x7F, 0x80, 0x80, false};
@@ -46,9 +46,13 @@ __HIP_INLINE_BOTH__ float decode(unsigned char code, const Format format) {
   const unsigned char size = code & 0x7F;
   if (!format.has_negative_zero && code == 0x80) return __builtin_nanf("");
   const int exponent = size >> format.mantissa, fraction = size & ((1 << format.mantissa) - 1);
-  float value = exponent == 0 ? float(fraction) * power_of_two(1 - format.bias - format.mantissa)
-                              : float(fraction + (1 << format.mantissa)) * power_of_two(exponent - format.bias - format.mantissa);
-  if (format.has_negative_zero && size > format.largest) value = size == format.infinity && format.infinity != format.nan ? __builtin_inff() : __builtin_nanf("");
+  const int steps = exponent == 0 ? fraction : fraction + (1 << format.mantissa);
+  const int power = (exponent == 0 ? 1 : exponent) - format.bias - format.mantissa;
+  float value = float(steps) * power_of_two(power);
+  if (format.has_negative_zero && size > format.largest) {
+    const bool is_infinite = size == format.infinity && format.infinity != format.nan;
+    value = is_infinite ? __builtin_inff() : __builtin_nanf("");
+  }
   return code & 0x80 ? -value : value;
 }
 
@@ -79,15 +83,15 @@ struct Number {
   __hip_fp8_storage_t __x;
 
   Number() = default;
-  __host__ __device__ Number(float value) : __x(from_float<kind>(value)) {}
-  __host__ __device__ Number(double value) : Number(float(value)) {}
-  __host__ __device__ Number(int value) : Number(float(value)) {}
-  __host__ __device__ Number(unsigned value) : Number(float(value)) {}
-  __host__ __device__ Number(__half value) : Number(float(value)) {}
-  __host__ __device__ Number(__hip_bfloat16 value) : Number(float(value)) {}
-  __host__ __device__ operator float() const { return to_float<kind>(__x); }
-  __host__ __device__ explicit operator __half() const { return __half(float(*this)); }
-  __host__ __device__ explicit operator __hip_bfloat16() const { return __hip_bfloat16(float(*this)); }
+  __HIP_BOTH__ Number(float value) : __x(from_float<kind>(value)) {}
+  __HIP_BOTH__ Number(double value) : Number(float(value)) {}
+  __HIP_BOTH__ Number(int value) : Number(float(value)) {}
+  __HIP_BOTH__ Number(unsigned value) : Number(float(value)) {}
+  __HIP_BOTH__ Number(__half value) : Number(float(value)) {}
+  __HIP_BOTH__ Number(__hip_bfloat16 value) : Number(float(value)) {}
+  __HIP_BOTH__ operator float() const { return to_float<kind>(__x); }
+  __HIP_BOTH__ explicit operator __half() const { return __half(float(*this)); }
+  __HIP_BOTH__ explicit operator __hip_bfloat16() const { return __hip_bfloat16(float(*this)); }
 };
 // Two and four numbers, the first in the lowest byte.
 template <__hip_fp8_interpretation_t kind>
@@ -95,26 +99,27 @@ struct Pair {
   __hip_fp8x2_storage_t __x;
 
   Pair() = default;
-  __host__ __device__ Pair(float2 value) : __x(from_float<kind>(value.x) | from_float<kind>(value.y) << 8) {}
-  __host__ __device__ operator float2() const { return float2(to_float<kind>(__x & 255), to_float<kind>(__x >> 8)); }
+  __HIP_BOTH__ Pair(float2 value) : __x(from_float<kind>(value.x) | from_float<kind>(value.y) << 8) {}
+  __HIP_BOTH__ operator float2() const { return float2(to_float<kind>(__x & 255), to_float<kind>(__x >> 8)); }
 };
 template <__hip_fp8_interpretation_t kind>
 struct Quadruple {
   __hip_fp8x4_storage_t __x;
 
   Quadruple() = default;
-  __host__ __device__ Quadruple(float4 value)
-      : __x(unsigned(Pair<kind>(float2(value.x, value.y)).__x) | unsigned(Pair<kind>(float2(value.z, value.w)).__x) << 16) {}
-  __host__ __device__ operator float4() const {
+  __HIP_BOTH__ Quadruple(float4 value)
+      : __x(unsigned(Pair<kind>(float2(value.x, value.y)).__x) |
+            unsigned(Pair<kind>(float2(value.z, value.w)).__x) << 16) {}
+  __HIP_BOTH__ operator float4() const {
     return float4(to_float<kind>(__x & 255), to_float<kind>(__x >> 8 & 255), to_float<kind>(__x >> 16 & 255),
                   to_float<kind>(__x >> 24));
   }
 };
 }  // namespace __hip_fp8
 
-#define __HIP_FP8_TYPES(name, kind)                          \
-  typedef __hip_fp8::Number<kind> __hip_fp8_##name;          \
-  typedef __hip_fp8::Pair<kind> __hip_fp8x2_##name;          \
+#define __HIP_FP8_TYPES(name, kind)                 \
+  typedef __hip_fp8::Number<kind> __hip_fp8_##name; \
+  typedef __hip_fp8::Pair<kind> __hip_fp8x2_##name; \
   typedef __hip_fp8::Quadruple<kind> __hip_fp8x4_##name;
 __HIP_FP8_TYPES(e4m3, __HIP_E4M3)
 __HIP_FP8_TYPES(e5m2, __HIP_E5M2)

@@ -27,7 +27,7 @@ typedef void* hipDeviceptr_t;
 
 struct dim3 {
   uint32_t x, y, z;
-  constexpr __host__ __device__ dim3(uint32_t x = 1, uint32_t y = 1, uint32_t z = 1) : x(x), y(y), z(z) {}
+  constexpr __HIP_BOTH__ dim3(uint32_t x = 1, uint32_t y = 1, uint32_t z = 1) : x(x), y(y), z(z) {}
 };
 
 extern "C" {
@@ -68,4 +68,5 @@ hipError_t hipMalloc(T** pointer, size_t bytes) { return hipMalloc(reinterpret_c
 
 #define hipStreamDefault 0
 #define hipHostMallocDefault 0
-#define hipLaunchKernelGGL(kernel, grid, block, lds, stream, ...) (kernel)<<<(grid), (block), (lds), (stream)>>>(__VA_ARGS__)
+#define hipLaunchKernelGGL(kernel, grid, block, lds, stream, ...) \
+  (kernel)<<<(grid), (block), (lds), (stream)>>>(__VA_ARGS__)

@@ -11,7 +11,7 @@ struct __hip_vector_storage<T, 1> {
     T x;
     T data;
   };
-  constexpr __host__ __device__ __hip_vector_storage(T x) : x(x) {}
+  constexpr __HIP_BOTH__ __hip_vector_storage(T x) : x(x) {}
   __hip_vector_storage() = default;
 };
 template <class T>
@@ -23,15 +23,15 @@ struct __hip_vector_storage<T, 2> {
     };
     Native data;
   };
-  constexpr __host__ __device__ __hip_vector_storage(T x, T y) : x(x), y(y) {}
-  constexpr __host__ __device__ explicit __hip_vector_storage(T all) : x(all), y(all) {}
+  constexpr __HIP_BOTH__ __hip_vector_storage(T x, T y) : x(x), y(y) {}
+  constexpr __HIP_BOTH__ explicit __hip_vector_storage(T all) : x(all), y(all) {}
   __hip_vector_storage() = default;
 };
 template <class T>
 struct __hip_vector_storage<T, 3> {
   T x, y, z;
-  constexpr __host__ __device__ __hip_vector_storage(T x, T y, T z) : x(x), y(y), z(z) {}
-  constexpr __host__ __device__ explicit __hip_vector_storage(T all) : x(all), y(all), z(all) {}
+  constexpr __HIP_BOTH__ __hip_vector_storage(T x, T y, T z) : x(x), y(y), z(z) {}
+  constexpr __HIP_BOTH__ explicit __hip_vector_storage(T all) : x(all), y(all), z(all) {}
   __hip_vector_storage() = default;
 };
 template <class T>
@@ -43,8 +43,8 @@ struct __hip_vector_storage<T, 4> {
     };
     Native data;
   };
-  constexpr __host__ __device__ __hip_vector_storage(T x, T y, T z, T w) : x(x), y(y), z(z), w(w) {}
-  constexpr __host__ __device__ explicit __hip_vector_storage(T all) : x(all), y(all), z(all), w(all) {}
+  constexpr __HIP_BOTH__ __hip_vector_storage(T x, T y, T z, T w) : x(x), y(y), z(z), w(w) {}
+  constexpr __HIP_BOTH__ explicit __hip_vector_storage(T all) : x(all), y(all), z(all), w(all) {}
   __hip_vector_storage() = default;
 };
 
@@ -53,21 +53,21 @@ struct HIP_vector_type : __hip_vector_storage<T, count> {
   using value_type = T;
 
   HIP_vector_type() = default;
-  constexpr __host__ __device__ HIP_vector_type(T all) : __hip_vector_storage<T, count>(all) {}
+  constexpr __HIP_BOTH__ HIP_vector_type(T all) : __hip_vector_storage<T, count>(all) {}
   template <class... Others>
-  constexpr __host__ __device__ HIP_vector_type(T first, T second, Others... others)
+  constexpr __HIP_BOTH__ HIP_vector_type(T first, T second, Others... others)
       : __hip_vector_storage<T, count>(first, second, static_cast<T>(others)...) {}
 
-  __host__ __device__ T& operator[](unsigned i) { return reinterpret_cast<T*>(this)[i]; }
-  __host__ __device__ const T& operator[](unsigned i) const { return reinterpret_cast<const T*>(this)[i]; }
+  __HIP_BOTH__ T& operator[](unsigned i) { return reinterpret_cast<T*>(this)[i]; }
+  __HIP_BOTH__ const T& operator[](unsigned i) const { return reinterpret_cast<const T*>(this)[i]; }
 
-#define __HIP_OPERATOR(op)                                                                             \
-  __host__ __device__ HIP_vector_type& operator op##=(const HIP_vector_type & other) {                 \
-    _Pragma("unroll") for (unsigned i = 0; i < count; ++i)(*this)[i] = T((*this)[i] op other[i]);      \
-    return *this;                                                                                      \
-  }                                                                                                    \
-  friend __host__ __device__ HIP_vector_type operator op(HIP_vector_type a, const HIP_vector_type& b) { \
-    return a op##= b;                                                                                  \
+#define __HIP_OPERATOR(op)                                                                        \
+  __HIP_BOTH__ HIP_vector_type& operator op##=(const HIP_vector_type & other) {                   \
+    _Pragma("unroll") for (unsigned i = 0; i < count; ++i)(*this)[i] = T((*this)[i] op other[i]); \
+    return *this;                                                                                 \
+  }                                                                                               \
+  friend __HIP_BOTH__ HIP_vector_type operator op(HIP_vector_type a, const HIP_vector_type& b) {  \
+    return a op##= b;                                                                             \
   }
   __HIP_OPERATOR(+)
   __HIP_OPERATOR(-)
@@ -81,27 +81,27 @@ struct HIP_vector_type : __hip_vector_storage<T, count> {
   __HIP_OPERATOR(>>)
 #undef __HIP_OPERATOR
 
-  __host__ __device__ HIP_vector_type operator-() const {
+  __HIP_BOTH__ HIP_vector_type operator-() const {
     HIP_vector_type result;
     for (unsigned i = 0; i < count; ++i) result[i] = -(*this)[i];
     return result;
   }
-  friend __host__ __device__ bool operator==(const HIP_vector_type& a, const HIP_vector_type& b) {
+  friend __HIP_BOTH__ bool operator==(const HIP_vector_type& a, const HIP_vector_type& b) {
     bool same = true;
     for (unsigned i = 0; i < count; ++i) same &= a[i] == b[i];
     return same;
   }
-  friend __host__ __device__ bool operator!=(const HIP_vector_type& a, const HIP_vector_type& b) { return !(a == b); }
+  friend __HIP_BOTH__ bool operator!=(const HIP_vector_type& a, const HIP_vector_type& b) { return !(a == b); }
 };
 
-#define __HIP_VECTORS(T, name)                                                                             \
-  typedef HIP_vector_type<T, 1> name##1;                                                                   \
-  typedef HIP_vector_type<T, 2> name##2;                                                                   \
-  typedef HIP_vector_type<T, 3> name##3;                                                                   \
-  typedef HIP_vector_type<T, 4> name##4;                                                                   \
-  __HIP_INLINE_BOTH__ constexpr name##1 make_##name##1(T x) { return name##1(x); }                         \
-  __HIP_INLINE_BOTH__ constexpr name##2 make_##name##2(T x, T y) { return name##2(x, y); }                 \
-  __HIP_INLINE_BOTH__ constexpr name##3 make_##name##3(T x, T y, T z) { return name##3(x, y, z); }         \
+#define __HIP_VECTORS(T, name)                                                                     \
+  typedef HIP_vector_type<T, 1> name##1;                                                           \
+  typedef HIP_vector_type<T, 2> name##2;                                                           \
+  typedef HIP_vector_type<T, 3> name##3;                                                           \
+  typedef HIP_vector_type<T, 4> name##4;                                                           \
+  __HIP_INLINE_BOTH__ constexpr name##1 make_##name##1(T x) { return name##1(x); }                 \
+  __HIP_INLINE_BOTH__ constexpr name##2 make_##name##2(T x, T y) { return name##2(x, y); }         \
+  __HIP_INLINE_BOTH__ constexpr name##3 make_##name##3(T x, T y, T z) { return name##3(x, y, z); } \
   __HIP_INLINE_BOTH__ constexpr name##4 make_##name##4(T x, T y, T z, T w) { return name##4(x, y, z, w); }
 typedef unsigned char uchar;
 typedef unsigned short ushort;

@@ -10,18 +10,18 @@ struct __hip_same {
 template <class T>
 using __hip_identity = typename __hip_same<T>::type;  // so that only the place's type is deduced
 
-#define __HIP_ATOMIC(name, builtin)                                                                              \
-  template <class T>                                                                                             \
-  __HIP_INLINE_DEVICE__ T name(T* place, __hip_identity<T> value) {                                              \
-    return builtin(place, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);                                    \
-  }                                                                                                              \
-  template <class T>                                                                                             \
-  __HIP_INLINE_DEVICE__ T name##_block(T* place, __hip_identity<T> value) {                                      \
-    return builtin(place, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);                                \
-  }                                                                                                              \
-  template <class T>                                                                                             \
-  __HIP_INLINE_DEVICE__ T name##_system(T* place, __hip_identity<T> value) {                                     \
-    return builtin(place, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);                                   \
+#define __HIP_ATOMIC(name, builtin)                                               \
+  template <class T>                                                              \
+  __HIP_INLINE_DEVICE__ T name(T* place, __hip_identity<T> value) {               \
+    return builtin(place, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);     \
+  }                                                                               \
+  template <class T>                                                              \
+  __HIP_INLINE_DEVICE__ T name##_block(T* place, __hip_identity<T> value) {       \
+    return builtin(place, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP); \
+  }                                                                               \
+  template <class T>                                                              \
+  __HIP_INLINE_DEVICE__ T name##_system(T* place, __hip_identity<T> value) {      \
+    return builtin(place, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);    \
   }
 __HIP_ATOMIC(atomicAdd, __hip_atomic_fetch_add)
 __HIP_ATOMIC(atomicSub, __hip_atomic_fetch_sub)

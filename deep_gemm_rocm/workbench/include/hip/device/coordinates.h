@@ -10,16 +10,16 @@ __HIP_INLINE_DEVICE__ uint32_t grid_dimension(int dimension) {
 }
 }  // namespace __hip_coordinates
 
-#define __HIP_COORDINATES(Name, object, of_x, of_y, of_z)                                                  \
-  struct Name {                                                                                            \
-    __HIP_INLINE_DEVICE__ uint32_t get_x() { return of_x; }                                                \
-    __HIP_INLINE_DEVICE__ uint32_t get_y() { return of_y; }                                                \
-    __HIP_INLINE_DEVICE__ uint32_t get_z() { return of_z; }                                                \
-    __declspec(property(get = get_x)) uint32_t x;                                                          \
-    __declspec(property(get = get_y)) uint32_t y;                                                          \
-    __declspec(property(get = get_z)) uint32_t z;                                                          \
-    __device__ operator dim3() const { return dim3(get_x(), get_y(), get_z()); }                           \
-  };                                                                                                       \
+#define __HIP_COORDINATES(Name, object, of_x, of_y, of_z)                            \
+  struct Name {                                                                      \
+    static __HIP_DEVICE__ uint32_t get_x() { return of_x; }                          \
+    static __HIP_DEVICE__ uint32_t get_y() { return of_y; }                          \
+    static __HIP_DEVICE__ uint32_t get_z() { return of_z; }                          \
+    __declspec(property(get = get_x)) uint32_t x;                                    \
+    __declspec(property(get = get_y)) uint32_t y;                                    \
+    __declspec(property(get = get_z)) uint32_t z;                                    \
+    __HIP_DEVICE__ operator dim3() const { return dim3(get_x(), get_y(), get_z()); } \
+  };                                                                                 \
   extern const __device__ __attribute__((weak)) Name object;
 __HIP_COORDINATES(__HIP_ThreadIdx, threadIdx, __builtin_amdgcn_workitem_id_x(), __builtin_amdgcn_workitem_id_y(),
                   __builtin_amdgcn_workitem_id_z())

@@ -139,8 +139,8 @@ __HIP_M float __fmul_rn(float x, float y) { return x * y; }
 __HIP_M float __fmaf_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 __HIP_M float __saturatef(float x) { return __builtin_fminf(__builtin_fmaxf(x, 0.0f), 1.0f); }
 
-#define __HIP_MIN_MAX(T)                               \
-  __HIP_M T min(T x, T y) { return x < y ? x : y; }    \
+#define __HIP_MIN_MAX(T)                            \
+  __HIP_M T min(T x, T y) { return x < y ? x : y; } \
   __HIP_M T max(T x, T y) { return x < y ? y : x; }
 __HIP_MIN_MAX(int)
 __HIP_MIN_MAX(unsigned)

@@ -109,7 +109,8 @@ __HIP_M double log(double x) {
   int e = __builtin_amdgcn_frexp_exp(x);
   if (m < 0.70710678118654752) m *= 2, --e;
   const double s = (m - 1) / (m + 1), square = s * s;
-  constexpr double terms[] = {1. / 3, 1. / 5, 1. / 7, 1. / 9, 1. / 11, 1. / 13, 1. / 15, 1. / 17, 1. / 19, 1. / 21, 1. / 23};
+  constexpr double terms[] = {1. / 3, 1. / 5, 1. / 7, 1. / 9, 1. / 11, 1. / 13, 1. / 15, 1. / 17, 1. / 19, 1. / 21,
+                              1. / 23};
   const double artanh = __builtin_fma(s * square, __hip_math::polynomial(square, terms), s);
   return __builtin_fma(double(e), 0x1.62e42fefa39efp-1, __builtin_fma(double(e), 0x1.abc9e3b39803fp-56, 2 * artanh));
 }
@@ -146,7 +147,8 @@ __HIP_M double atan(double x) {
   t = t / (1 + __builtin_sqrt(1 + t * t));
   t = t / (1 + __builtin_sqrt(1 + t * t));
   const double square = t * t;
-  constexpr double terms[] = {-1. / 3, 1. / 5, -1. / 7, 1. / 9, -1. / 11, 1. / 13, -1. / 15, 1. / 17, -1. / 19, 1. / 21, -1. / 23};
+  constexpr double terms[] = {-1. / 3, 1. / 5, -1. / 7, 1. / 9, -1. / 11, 1. / 13, -1. / 15, 1. / 17, -1. / 19,
+                              1. / 21, -1. / 23};
   const double angle = 4 * __builtin_fma(t * square, __hip_math::polynomial(square, terms), t);
   return __builtin_copysign(size > 1 ? 1.57079632679489661923 - angle : angle, x);
 }
@@ -178,7 +180,9 @@ __HIP_M double asinh(double x) {
   return __builtin_copysign(size > 1e8 ? log(size) + 0.69314718055994530942
                                        : log1p(size + size * size / (1 + __builtin_sqrt(1 + size * size))), x);
 }
-__HIP_M double acosh(double x) { return x > 1e8 ? log(x) + 0.69314718055994530942 : log(x + __builtin_sqrt((x - 1) * (x + 1))); }
+__HIP_M double acosh(double x) {
+  return x > 1e8 ? log(x) + 0.69314718055994530942 : log(x + __builtin_sqrt((x - 1) * (x + 1)));
+}
 __HIP_M double atanh(double x) {
   const double size = __builtin_fabs(x);
   return __builtin_copysign(0.5 * log1p(2 * size / (1 - size)), x);

@@ -10,8 +10,11 @@
 #ifndef __forceinline__
 #define __forceinline__ inline __attribute__((always_inline))
 #endif
-#define __HIP_INLINE_DEVICE__ static __device__ inline __attribute__((always_inline))
-#define __HIP_INLINE_BOTH__ static __host__ __device__ inline __attribute__((always_inline))
+// nodebug: instructions get the line of the user's call.
+#define __HIP_DEVICE__ __device__ __attribute__((always_inline, nodebug))
+#define __HIP_BOTH__ __host__ __HIP_DEVICE__
+#define __HIP_INLINE_DEVICE__ static inline __HIP_DEVICE__
+#define __HIP_INLINE_BOTH__ static inline __HIP_BOTH__
 
 #define __HIP_LAUNCH_BOUNDS_1(threads) __attribute__((amdgpu_flat_work_group_size(1, threads)))
 #define __HIP_LAUNCH_BOUNDS_2(threads, waves) \

@@ -65,7 +65,9 @@ __HIP_INLINE_DEVICE__ T __shfl_xor_sync(unsigned long long, T value, int mask, i
 __HIP_INLINE_DEVICE__ unsigned long long __ballot_sync(unsigned long long mask, int predicate) {
   return __ballot(predicate) & mask;
 }
-__HIP_INLINE_DEVICE__ int __any_sync(unsigned long long mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+__HIP_INLINE_DEVICE__ int __any_sync(unsigned long long mask, int predicate) {
+  return __ballot_sync(mask, predicate) != 0;
+}
 __HIP_INLINE_DEVICE__ int __all_sync(unsigned long long mask, int predicate) {
   return __ballot_sync(mask, !predicate) == 0;
 }
