@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -88,9 +89,12 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the arrays after the run, as arg0.npy and so on.")
     ] = None,
+    sanitize: Annotated[
+        bool, typer.Option("--sanitize", help="Report races, missing waits and unwritten data (DG_SIM_SANITIZE=1).")
+    ] = False,
 ) -> None:
     """Run one kernel and show its buffers afterwards."""
-    with _errors_as_messages():
+    with _errors_as_messages(), _sanitizer(sanitize):
         program = _Program.of(code_object, kernel, flag)
         start = time.perf_counter()
         arguments = _launch(program, grid, block, arg, dynamic_lds)
@@ -233,6 +237,20 @@ def _errors_as_messages() -> Iterator[None]:
     except (simulator.SimulatorError, JitError, OSError, ValueError, TypeError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
+
+
+@contextlib.contextmanager
+def _sanitizer(on: bool) -> Iterator[None]:
+    """Turns the sanitizer on inside the block, at the environment's level where it is on already."""
+    before = os.environ.get("DG_SIM_SANITIZE")
+    if on and before in (None, "", "0"):
+        os.environ["DG_SIM_SANITIZE"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop("DG_SIM_SANITIZE", None)
+        if before is not None:
+            os.environ["DG_SIM_SANITIZE"] = before
 
 
 @dataclass(frozen=True)

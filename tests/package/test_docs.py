@@ -21,7 +21,7 @@ BASES = [ROOT, ROOT / "deep_gemm_rocm", ROOT / "include/deep_gemm_rocm", ROOT / 
 BASES += [ROOT / "deep_gemm_rocm/simulator", ROOT / "deep_gemm_rocm/simulator/csrc", ROOT / "tests"]
 SUFFIXES = {".py", ".h", ".j2", ".cpp", ".inc", ".md", ".toml", ".csv", ".hip", ".sh"}
 SCRIPTS = ("benchmarks/", "examples/", "tests/", "docs/")
-ELSEWHERE = {"mine.json", "deep_gemm_rocm/simulator/lib/"}  # a user's, and what only a build makes
+ELSEWHERE = {"mine.json", "kernel.hip", "deep_gemm_rocm/simulator/lib/"}  # a user's two, and what only a build makes
 
 
 def paths_named(text: str) -> list[str]:

@@ -97,7 +97,7 @@ def wheel(tmp_path_factory) -> Path:
 def test_every_file_is_in_the_wheel(wheel):
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
-    kept = ("*.py", "*.json", "*.csv", "*.npz", "*.toml", "py.typed")
+    kept = ("*.py", "*.json", "*.csv", "*.npz", "*.toml", "*.h", "py.typed")
     expected = {str(path.relative_to(ROOT)) for pattern in kept for path in (ROOT / "deep_gemm_rocm").rglob(pattern)}
     headers = {path for pattern in ("*.h", "*.j2") for path in (ROOT / "include").rglob(pattern)}
     expected |= {f"deep_gemm_rocm/{path.relative_to(ROOT)}" for path in headers}

@@ -10,6 +10,3 @@ __device__ __attribute__((noinline, weak)) void __assert_fail(const char*, const
 }
 __HIP_INLINE_DEVICE__ void abort() { __builtin_trap(); }
 __HIP_INLINE_DEVICE__ void __trap() { __builtin_trap(); }
-
-// The compiler turns calls of this declaration into stores to a buffer.
-extern "C" __device__ int printf(const char* format, ...);
