@@ -101,7 +101,7 @@ def _standard_headers(zig: str) -> list[str]:
     """The flags with which zig compiles C++ for Linux: the folders of libc++ and glibc, and libc++'s configuration."""
     with tempfile.TemporaryDirectory(prefix="deep_gemm_rocm-") as folder:
         empty = Path(folder, "empty.cpp")
-        empty.write_text("")
+        empty.touch()
         caches = {"ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder}
         command = [zig, "c++", "-target", "x86_64-linux-gnu", "-v", "-E", str(empty)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, **caches})

@@ -210,3 +210,24 @@ def test_profile_by_line() -> None:
         assert sum(line.stalls.get(reason, 0) for line in lines) == clocks
     with pytest.raises(ValueError, match="compile the kernel with debug information"):
         simulator.profile_lines(workbench.compile(PROFILED), profiled.kernels[0])
+
+
+WAITING = """
+#include <hip/hip_runtime.h>
+__global__ void wait(const float* x, float* y) {
+  float sum = 0;
+  if (threadIdx.x < 64)
+    for (int i = 0; i < 100; ++i) sum += x[i] * sum + 1;
+  __syncthreads();           // barrier
+  y[threadIdx.x] = sum + 1;  // behind
+}
+"""
+
+
+def test_waits_at_a_barrier_count_at_its_line() -> None:
+    image = workbench.compile(WAITING, debug=True)
+    with simulator.profile(timeline=0) as profiled:
+        simulator.launch(image, "wait", 1, 256, [np.ones(100, np.float32), np.zeros(256, np.float32)])
+    found = {line.place.text.split("// ")[-1]: line for line in simulator.profile_lines(image, *profiled.kernels)}
+    assert found["barrier"].stalls["barrier"] == profiled.kernels[0].stalls["barrier"] > 1000
+    assert "barrier" not in found["behind"].stalls
