@@ -6,11 +6,13 @@ import ctypes
 import functools
 import io
 import re
+from collections.abc import Mapping
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from typing import Any
 
 
-def kernel_names(image: bytes) -> dict[str, str]:
+@functools.lru_cache(maxsize=64)
+def kernel_names(image: bytes) -> Mapping[str, str]:
     """The symbol of each kernel of an ELF code object, and its name in the source without arguments, as in
     ``_Z4copyPfS_``: ``copy``. Empty for bundles, and where pyelftools isn't installed."""
     try:
@@ -38,7 +40,7 @@ def source_name(symbol: str) -> str:
     return text
 
 
-def matching(names: dict[str, str], wanted: str) -> list[str]:
+def matching(names: Mapping[str, str], wanted: str) -> list[str]:
     """The symbols that ``wanted`` can mean: a symbol, or a name in the source with or without template arguments."""
     if wanted in names:
         return [wanted]
