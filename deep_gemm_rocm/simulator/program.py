@@ -203,10 +203,10 @@ def _operand(address: int, args: Sequence[Argument], parameters: Sequence[Parame
         itemsize = value.dtype.itemsize
         count = value.size if isinstance(value, np.ndarray) else value.numel()
         element, byte = divmod(address - start, itemsize)
-        within = f" byte {byte} of" if byte else ""
+        within = f"byte {byte} of " if byte else ""
         dtype = str(value.dtype).removeprefix("torch.")
-        name = parameter.name or "an array"
-        nearest = distance, f"{within} {name}[{element}] of {count}, {dtype}, argument {index}".strip()
+        named = f"{parameter.name}[{element}]" if parameter.name else f"element {element}"
+        nearest = distance, f"{within}{named} of {count}, {dtype}, argument {index}"
     return nearest[1] if nearest else None
 
 

@@ -91,6 +91,9 @@ def test_errors_name_the_argument_or_the_resource() -> None:
         run_triton(add, 1, x, x)
     with pytest.raises(triton.OutOfResources, match="shared memory"):
         run_triton(large, 1, torch.zeros(256, 256), BLOCK=256)
-    with pytest.raises(simulator.SimulatorError, match="outside"):
+    with pytest.raises(simulator.SimulatorError, match="outside") as caught:
         run_triton(add, 1, x, x, x[:10].clone(), 64, 3)
+    assert caught.value.operand == "element 10 of 10, float32, argument 2"
+    assert caught.value.place is not None
+    assert caught.value.place.text.startswith("tl.store(out + i")
     assert "run" not in vars(add)
