@@ -99,6 +99,7 @@ from .api.settings import (
     use_deterministic_algorithms,
 )
 from .api.stats import stats
+from .api.top_k import top_k_per_row
 from .api.warmup import warmup_kernels
 from .jit import JitError
 from .problems.gemm_kind import Epilogue
@@ -211,6 +212,7 @@ __all__ = [
     "stats",
     "stream",
     "tf32_hc_prenorm_gemm",
+    "top_k_per_row",
     "transform_sf_into_required_layout",
     "transpose_packed_fp4",
     "unpack_ue8m0_from_int",

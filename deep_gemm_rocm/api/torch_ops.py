@@ -18,7 +18,7 @@ from torch.library import custom_op
 
 from ..problems.gemm_kind import Epilogue
 from ..problems.layout import Pair
-from . import attention, einsum, gemm, grouped, hyperconnection, k_grouped, mqa_logits
+from . import attention, einsum, gemm, grouped, hyperconnection, k_grouped, mqa_logits, top_k
 
 _NOT_PASSED_ON = {
     "compiled_dims", "disable_ue8m0_cast", "enable_overlap", "m_indices", "max_block_n", "recipe_a", "recipe_b",
@@ -117,6 +117,16 @@ def _lse(q: Tensor, return_lse: bool, **_: Any) -> Tensor:
     return attention.new_lse(q) if return_lse else q.new_empty(0, dtype=torch.float32)
 
 
+def _returns_none(function: Callable[..., Any]) -> Callable[..., None]:
+    """The function that returns its output, but it returns nothing."""
+
+    @functools.wraps(function)
+    def run(**arguments: Any) -> None:
+        function(**arguments)
+
+    return run
+
+
 def _logits(q: Tensor, kv: Pair, max_seqlen_k: int, **_: Any) -> Tensor:
     return q.new_empty((q.shape[0], max_seqlen_k or kv[0].shape[0]), dtype=torch.float32)
 
@@ -149,3 +159,4 @@ _operator(_returns_lse(attention.flash_attention_decode), "out", fake=_lse)
 _operator(_returns_lse(attention.mla_decode), "out", fake=_lse)
 _operator(mqa_logits.fp8_mqa_logits, fake=_logits)
 _operator(mqa_logits.fp8_paged_mqa_logits, fake=_paged_logits)
+_operator(_returns_none(top_k.top_k_per_row), "out")

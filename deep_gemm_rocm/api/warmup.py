@@ -18,7 +18,7 @@ from ..checks import check_int
 from ..heuristics import heads_of_every_tile
 from ..launch import planning
 from ..problems.layout import SCALE_BLOCK, ceil_div
-from . import attention, gemm, grouped, k_grouped, mqa_logits
+from . import attention, gemm, grouped, k_grouped, mqa_logits, top_k
 
 _FP8 = torch.float8_e4m3fnuz
 _PAGE_TOKENS = 64
@@ -97,16 +97,17 @@ def warmup_kernels(
 
     Args:
         name: the name of a public function: a dense or grouped GEMM, under any of its names; attention, for prompts or
-            decoding; or the indexer's logits.
+            decoding; the indexer's logits, or the selection of its largest.
         m_list: rows of ``a`` for functions without groups; rows of all groups together for contiguous groups; expected
             rows of a group for masked groups; rows of the output for groups along K; queries of a sequence for
-            attention and logits; sequences for functions with a paged cache.
+            attention and logits; sequences for functions with a paged cache; rows for ``top_k_per_row``.
         n: columns of the output; elements of a head of v for attention; heads for logits.
         k: size of the summed dimension, of each group for groups along K; elements of a head of q for attention and
-            logits.
+            logits; columns for ``top_k_per_row``.
         num_groups: number of groups; 1 for functions without groups.
-        d_dtype: dtype of the output; ignored for logits, which are always fp32.
-        dtype: dtype of q, k and v for attention, ``d_dtype`` if None. None for all other functions.
+        d_dtype: dtype of the output; ignored for logits, which are always fp32, and for ``top_k_per_row``.
+        dtype: dtype of q, k and v for attention, ``d_dtype`` if None; of the logits for ``top_k_per_row``, fp32 if
+            None. None for all other functions.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -320,6 +321,11 @@ def _paged_logits(function: _Function, m: int, of: Workload) -> None:
     )
 
 
+def _top_k(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    function.call(_tensor(m, of.k, dtype=of.dtype or torch.float32), of.n)
+
+
 def _check_no_groups(of: Workload) -> None:
     if of.num_groups != 1:
         raise ValueError(f"num_groups must be 1 for a function without groups, got {of.num_groups}")
@@ -366,4 +372,5 @@ _FUNCTIONS = (
     | _rows(attention, _latent_decode, None, "", "mla_decode")
     | _rows(mqa_logits, _logits, _FP8, "", "fp8_mqa_logits")
     | _rows(mqa_logits, _paged_logits, _FP8, "", "fp8_paged_mqa_logits")
+    | _rows(top_k, _top_k, None, "", "top_k_per_row")
 )

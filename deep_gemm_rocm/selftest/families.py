@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..api import attention, gemm, grouped, hyperconnection, k_grouped, mqa_logits
+from ..api import attention, gemm, grouped, hyperconnection, k_grouped, mqa_logits, top_k
 from ..api import einsum as einstein_sum
 from ..api.casts import per_channel_cast_to_fp8, per_token_cast_to_fp8, shuffle_weight
 from ..problems.layout import FP8, Pair
@@ -35,7 +35,7 @@ def checks(device: str) -> dict[str, Callable[[], None]]:
     """For each family, a function that raises AssertionError if a result is wrong."""
     families = (
         _fp8, _transposed, _vectors, _wide_types, _shuffled, _quantised, _contiguous, _masked, _along_k, _sums,
-        _hyperconnection, _flash_attention, _decode, _latent_decode, _logits, _graph,
+        _hyperconnection, _flash_attention, _decode, _latent_decode, _logits, _top_k, _graph,
     )  # fmt: skip
     return {family.__name__.strip("_").replace("_", " "): functools.partial(family, device) for family in families}
 
@@ -217,6 +217,17 @@ def _logits(device: str) -> None:
     assert (logits[~seen] == -torch.inf).all(), "logits of keys that a query doesn't see are not -inf"
     wrong = seen & ((logits - reference.exact).abs() > reference.error)
     assert not wrong.any(), f"{int(wrong.sum())} logits are wrong"
+
+
+def _top_k(device: str) -> None:
+    logits = torch.randn(3, 40000, generator=torch.Generator().manual_seed(0)).bfloat16().float()  # with equal ones
+    ends = torch.tensor([40000, 9000, 5], dtype=torch.int32)
+    for columns in (5000, 40000):  # in one launch, and in slices
+        found = top_k.top_k_per_row(logits[:, :columns].to(device), 600, ends=ends.to(device)).cpu()
+        for row, end in enumerate(ends.clamp_max(columns).tolist()):
+            best = logits[row, :end].sort(descending=True, stable=True).indices[:600].sort().values
+            assert torch.equal(found[row, : len(best)], best.int()), f"positions of row {row} are wrong"
+            assert (found[row, len(best) :] == -1).all(), f"row {row} has more than there are"
 
 
 def _graph(device: str) -> None:

@@ -109,6 +109,10 @@ def paged_logits():
     return q, cache, randn(2, 32).float(), lengths, table, dg.get_paged_mqa_logits_metadata(lengths, 64, 4), 80, True
 
 
+def selected(dtype=torch.float32, **options):
+    return partial(dg.top_k_per_row, k=9, **options), (randn(4, 70).to(dtype),)
+
+
 # For each operator, a public function that calls it, and its arguments.
 CALLS = {
     "fp8_gemm_nt": lambda: (dg.fp8_gemm_nt, (per_token(M, K), per_block(N, K), empty(M, N))),
@@ -194,6 +198,14 @@ CALLS = {
     "fp8_mqa_logits": lambda: (dg.fp8_mqa_logits, logits()),
     "fp8_mqa_logits compressed": lambda: (partial(dg.fp8_mqa_logits, clean_logits=False, max_seqlen_k=3), logits()),
     "fp8_paged_mqa_logits": lambda: (dg.fp8_paged_mqa_logits, paged_logits()),
+    "top_k_per_row": lambda: selected(torch.bfloat16),
+    "top_k_per_row of pages": lambda: selected(
+        starts=torch.tensor([0, 3, 5, 70]).int(),
+        ends=torch.tensor([70, 60, 9, 70]).int(),
+        block_table=torch.arange(10).int().view(2, 5),
+        page_size=16,
+        out=empty(4, 9, dtype=torch.int32),
+    ),
 }
 
 

@@ -121,6 +121,10 @@ ATTENTION_CALLS = {
             dg.get_paged_mqa_logits_metadata(PAGES["context_lens"], 64, 304), 100,
         ),
     ),
+    "top_k_per_row": (
+        Workload("top_k_per_row", [4], 9, 70, dtype=torch.bfloat16),
+        lambda: dg.top_k_per_row(torch.zeros(4, 70).bfloat16(), 9),
+    ),
 }  # fmt: skip
 
 

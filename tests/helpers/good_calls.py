@@ -211,6 +211,10 @@ GOOD = {
     "fp8_fp4_mqa_logits": lambda: logits() | {"q": (logits()["q"], None), "max_seqlen_k": 0, "logits_dtype": F32},
     "fp8_paged_mqa_logits": paged_logits,
     "fp8_fp4_paged_mqa_logits": lambda: paged_logits() | {"q": (paged_logits()["q"], None), "logits_dtype": F32},
+    "top_k_per_row": lambda: {
+        "logits": rand(4, 70), "k": 9, "starts": ints(0, 3, 5, 70), "ends": ints(70, 60, 9, 70),
+        "block_table": ints(*range(10)).view(2, 5), "page_size": 16, "out": zeros(4, 9, dtype=torch.int32),
+    },
     "get_paged_mqa_logits_metadata": lambda: {
         "context_lens": ints(3, 70), "block_kv": 64, "num_sms": 4, "indices": None,
     },

@@ -93,3 +93,28 @@ def test_logits_fit(compiler, config: Logits):
     (kernel,) = kernels(code_object(compiler(), config, f"{config.family}.hip.j2"))
     assert_no_spills(kernel)
     assert kernel[".name"] == config.kernel_name
+
+
+@dataclasses.dataclass(frozen=True)
+class TopK:
+    """The kernel that selects the largest logits, and the one that merges slices."""
+
+    type: str
+
+    @property
+    def kernel_name(self) -> str:
+        return f"top_k_{self.type}"
+
+    @property
+    def template_values(self) -> dict:
+        return {"type": self.type, "kernel_name": self.kernel_name}
+
+
+@pytest.mark.parametrize(("compiler", "config"), cases([TopK("f32"), TopK("bf16")], lambda config: False))
+@pytest.mark.slow
+def test_top_k_fits(compiler, config: TopK):
+    """Two workgroups share a CU."""
+    for kernel in kernels(code_object(compiler(), config, "top_k.hip.j2")):
+        assert_no_spills(kernel)
+        assert kernel[".vgpr_count"] <= 128
+        assert 2 * kernel[".group_segment_fixed_size"] <= 65536

@@ -7,9 +7,14 @@
 #define __global__ __attribute__((global))
 #define __shared__ __attribute__((shared))
 #define DG_DEVICE __attribute__((device)) __attribute__((always_inline)) inline
+// For lambdas that are called at several places: held out of line, they would get their registers through memory.
+#define DG_INLINE __attribute__((always_inline))
 // Allowing workgroups of up to 512 work-items limits a lane to 256 registers. Within that budget every compiler keeps
 // MFMA results in VGPRs, where the vector ALU reads them, and not in AccVGPRs.
 #define DG_KERNEL extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(64, 512)))
+// Two workgroups of 512 work-items fit onto a CU: a lane has up to 128 registers.
+#define DG_KERNEL_OF_128_REGISTERS \
+  extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(512, 512))) __attribute__((amdgpu_waves_per_eu(4)))
 
 struct dim3 {
   unsigned x, y, z;

@@ -18,6 +18,11 @@ DG_DEVICE uint64_t ballot(bool condition) {
 DG_DEVICE int lowest_bit(uint64_t bits) { return __builtin_ctzl(bits); }
 DG_DEVICE int highest_bit(uint64_t bits) { return 63 - __builtin_clzl(bits); }
 DG_DEVICE int count_bits(uint64_t bits) { return __builtin_popcountl(bits); }
+// `sum` and the number of lanes before this one whose bits are set.
+DG_DEVICE int add_lanes_before(uint64_t bits, int sum) {
+  sum = __builtin_amdgcn_mbcnt_lo(static_cast<unsigned>(bits), sum);
+  return __builtin_amdgcn_mbcnt_hi(static_cast<unsigned>(bits >> 32), sum);
+}
 
 // The value of `lane`, as a scalar.
 DG_DEVICE int read_lane(int value, int lane) { return __builtin_amdgcn_readlane(value, lane); }

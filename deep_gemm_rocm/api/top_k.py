@@ -1,0 +1,106 @@
+"""The largest logits of each row: the keys that sparse attention takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..checks import check_int, one_of
+from ..launch.repeated import Described, launches
+from ..launch.top_k import top_k_launch
+from ..problems.attention import check_data, check_form, check_not_shared, check_one_device
+
+_DTYPES = (torch.float32, torch.bfloat16)
+_MAX_K = 2048
+_MAX_ROWS = 2**18
+_MAX_COLUMNS = 2**19
+_PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@launches
+def top_k_per_row(
+    logits: torch.Tensor,
+    k: int,
+    *,
+    starts: torch.Tensor | None = None,
+    ends: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    page_size: int = 1,
+    out: torch.Tensor | None = None,
+) -> Described[torch.Tensor]:
+    """Selects the ``k`` largest logits of each row, and returns where they are.
+
+    Equal logits count in the order of their positions, so the result is the same on every run. -0 equals 0, and NaNs
+    are below -inf. A row's positions ascend, whatever their logits: neighbouring keys are then read one after another,
+    and a row without a choice is 0, 1, 2 and so on. Sparse attention takes keys in any order, and FlashMLA, vLLM and
+    SGLang mark missing ones with -1 as well.
+
+    Args:
+        logits: fp32 or bf16 [rows, columns], rows contiguous and any distance apart, up to 2^18 rows and 2^19 columns.
+        k: how many to select, 1 to 2048.
+        starts, ends: int32 [rows], contiguous: row i counts from column ``starts[i]`` up to, but not including,
+            ``ends[i]``, as in ``fp8_mqa_logits``. Columns outside of the logits are ignored. None is 0 for starts and
+            the number of columns for ends.
+        block_table: int32 [sequences, pages of a sequence], rows contiguous: the pages of a paged cache. As many rows
+            of logits after each other belong to each sequence, as in ``fp8_paged_mqa_logits``. The result are then
+            slots of the cache, ``page * page_size + offset``. A position without a page, or with a negative one, is
+            -1.
+        page_size: tokens of a page, a power of two up to 256; 1 if ``block_table`` names a slot for each position.
+        out: int32 [rows, k], rows contiguous and any distance apart, to be written; None for a new tensor.
+
+    Returns:
+        ``out``, int32 [rows, k]: positions, counted from the row's start, or slots. If a row has fewer than ``k``, -1
+        stands for the others, behind them.
+
+    The logits are read once, by one launch. Rows of more than 32768 columns in fp32 or 65535 in bf16 are divided among
+    several workgroups, and a second launch selects from what these have selected.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; nothing is written then.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    if torch.compiler.is_compiling():
+        if out is None:
+            out = torch.empty((logits.shape[0], k), dtype=torch.int32, device=logits.device)
+        torch.ops.deep_gemm_rocm.top_k_per_row(logits, k, starts, ends, block_table, page_size, out)
+        return out, None
+    check_data("logits", logits)
+    if logits.dtype not in _DTYPES:
+        raise TypeError(f"logits must be {one_of(_DTYPES)}, got {logits.dtype}")
+    check_form("logits", logits, logits.dtype, (None, None))
+    rows, columns = logits.shape
+    if rows > _MAX_ROWS or columns > _MAX_COLUMNS:
+        raise ValueError(
+            f"logits must have up to {_MAX_ROWS} rows and {_MAX_COLUMNS} columns, got {rows} and {columns}"
+        )
+    check_int("k", k, 1, _MAX_K)
+    tensors = {"logits": logits}
+    for name, bounds in (("starts", starts), ("ends", ends)):
+        if bounds is not None:
+            check_form(name, bounds, torch.int32, (rows,))
+            tensors[name] = bounds
+    _check_page_size(page_size)
+    if block_table is not None:
+        check_form("block_table", block_table, torch.int32, (None, None))
+        if len(block_table) == 0 or rows % len(block_table):
+            raise ValueError(f"block_table must have a row for equally many of {rows} rows, got {len(block_table)}")
+        tensors["block_table"] = block_table
+    elif page_size != 1:
+        raise ValueError(f"block_table must be given for pages of {page_size} tokens, got None")
+    if out is not None:
+        check_form("out", out, torch.int32, (rows, k))
+        tensors["out"] = out
+    check_one_device(tensors)
+    if out is not None:
+        check_not_shared("out", out, tensors)
+    result = logits.new_empty(rows, k, dtype=torch.int32) if out is None else out
+    if rows == 0:
+        return result, None
+    launch = top_k_launch(logits, k, starts, ends, block_table, page_size, result, is_new=out is None)
+    return result, launch
+
+
+def _check_page_size(page_size: Any) -> None:
+    if check_int("page_size", page_size, 1) not in _PAGE_SIZES:
+        raise ValueError(f"page_size must be one of {_PAGE_SIZES}, got {page_size}")

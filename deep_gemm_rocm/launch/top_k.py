@@ -1,0 +1,87 @@
+"""Arguments and launches of the kernels that select the largest logits of each row."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_int, c_int64, c_void_p
+
+import torch
+
+from ..jit import Request
+from ..problems.arguments import present
+from ..problems.layout import ceil_div
+from .launch import Launch
+
+_TYPES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+_WORD = 4  # bytes of the scratch's fp32 and int32
+_MOST_HELD = {torch.float32: 2**15, torch.bfloat16: 2**16 - 1}  # LogitsRow::kMostElements
+
+
+class TopKArguments(Structure):
+    """The structure of the same name in top_k_arguments.h."""
+
+    _fields_ = (
+        ("logits", c_void_p),
+        ("starts", c_void_p),
+        ("ends", c_void_p),
+        ("block_table", c_void_p),
+        ("out", c_void_p),
+        ("slice_values", c_void_p),
+        ("slice_positions", c_void_p),
+        ("logits_stride", c_int64),
+        ("block_table_stride", c_int64),
+        ("out_stride", c_int64),
+        ("rows", c_int),
+        ("columns", c_int),
+        ("k", c_int),
+        ("rows_of_sequence", c_int),
+        ("pages_of_sequence", c_int),
+        ("page_shift", c_int),
+        ("slices", c_int),
+    )
+
+
+def top_k_launch(
+    logits: torch.Tensor,
+    k: int,
+    starts: torch.Tensor | None,
+    ends: torch.Tensor | None,
+    block_table: torch.Tensor | None,
+    page_size: int,
+    out: torch.Tensor,
+    *,
+    is_new: bool,
+) -> Launch:
+    """Describes the launch for checked arguments of ``top_k_per_row``.
+
+    Args:
+        is_new: whether ``out`` was made by this call.
+    """
+    rows, columns = logits.shape
+    slices = max(ceil_div(columns, _MOST_HELD[logits.dtype]), 1)  # a workgroup holds one
+    arguments = TopKArguments(
+        logits_stride=logits.stride(0),
+        out_stride=out.stride(0),
+        rows=rows,
+        columns=columns,
+        k=k,
+        rows_of_sequence=rows,
+        slices=slices,
+    )
+    if block_table is not None:
+        arguments.block_table_stride = block_table.stride(0)
+        arguments.rows_of_sequence = rows // len(block_table)
+        arguments.pages_of_sequence = block_table.shape[1]
+        arguments.page_shift = page_size.bit_length() - 1
+    pointers = present(
+        logits=("logits", logits),
+        starts=("starts", starts),
+        ends=("ends", ends),
+        block_table=("block_table", block_table),
+        out=("out", out),
+    )
+    of_slices = rows * slices * k * _WORD
+    scratch = {"slice_values": of_slices, "slice_positions": of_slices} if slices > 1 else {}
+    type_ = _TYPES[logits.dtype]
+    request = Request("top_k.hip.j2", {"type": type_, "kernel_name": f"top_k_{type_}"})
+    made = {"out": out} if is_new else {}
+    return Launch(request, arguments, pointers, scratch=scratch, made=made, written=("out",))

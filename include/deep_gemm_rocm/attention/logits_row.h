@@ -1,0 +1,141 @@
+// A row of logits, or a part of one, in the registers of a workgroup.
+#pragma once
+
+#include "deep_gemm_rocm/hardware/buffer.h"
+#include "deep_gemm_rocm/hardware/conditional.h"
+#include "deep_gemm_rocm/hardware/global.h"
+#include "deep_gemm_rocm/hardware/wave.h"
+
+namespace deep_gemm_rocm {
+
+// Some neighbouring elements, in one wave: kVectors times 16 bytes for each lane.
+template <class T>
+struct LogitsBlock {
+  static constexpr int kVector = kChunkBytes / sizeof(T);
+  static constexpr int kElements = 1024;
+  static constexpr int kVectors = kElements / (kVector * kWaveSize);
+
+  // The value of element `j` of vector `i`.
+  DG_DEVICE float value(int i, int j) const {
+    const unsigned word = chunks[i][j * sizeof(T) / sizeof(unsigned)];
+    if constexpr (kIsSame<T, float>) {
+      return __builtin_bit_cast(float, word);
+    } else {
+      static_assert(kIsSame<T, __bf16>);
+      return __builtin_bit_cast(float, j % 2 == 0 ? word << 16 : word & 0xffff0000u);
+    }
+  }
+
+  // Its position in the row, which the row need not have.
+  DG_DEVICE int position(int i, int j) const { return first + i * kWaveSize * kVector + j; }
+
+  // Calls body(value, position) for all elements.
+  template <class Body>
+  DG_DEVICE void for_each(Body&& body) const {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) body(value(i, j), position(i, j));
+    }
+  }
+
+  Chunk chunks[kVectors];
+  int number;  // of the block in the row
+  int first;   // the position of the lane's first element
+};
+
+// Waves take turns with blocks. Blocks begin at a multiple of 4 bytes, so the first one may have a bf16 before the row.
+template <class T, int kWaves>
+class LogitsRow {
+ public:
+  using Block = LogitsBlock<T>;
+  static constexpr int kBlocksOfWave = 4 * sizeof(float) / sizeof(T);
+  static constexpr int kMostBlocks = kBlocksOfWave * kWaves;
+  // Whatever the address.
+  static constexpr int kMostElements = kMostBlocks * Block::kElements - static_cast<int>(sizeof(unsigned) / sizeof(T) - 1);
+
+  // Begins to load. Arguments are uniform.
+  DG_DEVICE LogitsRow(const T* first, int count)
+      : lead_(static_cast<int>(reinterpret_cast<uint64_t>(first) % sizeof(unsigned) / sizeof(T))), count_(count) {
+    const unsigned bytes = (lead_ + count) * sizeof(T);
+    const unsigned whole_words = bytes & ~3u;
+    const Buffer buffer = Buffer{first - lead_, whole_words}.in_scalar_registers();
+#pragma unroll
+    for (int i = 0; i < kBlocksOfWave; ++i) {
+      Block& block = blocks_[i];
+      block.number = i * kWaves + wave_id();
+      block.first = begin_of_block(block.number) + lane_id() * Block::kVector;
+      if (begin_of_block(block.number) >= count_) continue;
+#pragma unroll
+      for (int v = 0; v < Block::kVectors; ++v) {
+        const int vector = block.number * Block::kVectors + v;
+        block.chunks[v] = buffer.load<Chunk>((vector * kWaveSize + lane_id()) * kChunkBytes);
+      }
+      if (bytes != whole_words) load_last(first, block);
+    }
+  }
+
+  DG_DEVICE int count() const { return count_; }
+  DG_DEVICE bool has(int position) const { return static_cast<unsigned>(position) < static_cast<unsigned>(count_); }
+  DG_DEVICE int begin_of_block(int block) const { return block * Block::kElements - lead_; }
+  DG_DEVICE int block_of(int position) const { return static_cast<unsigned>(position + lead_) / Block::kElements; }
+
+  // Calls body(block) for the wave's blocks. Compilers keep nothing that is computed from a block until the next call,
+  // for which there are no registers.
+  template <class Body>
+  DG_DEVICE void for_each_block(Body&& body) {
+#pragma unroll
+    for (int i = 0; i < kBlocksOfWave; ++i) {
+      if (begin_of_block(blocks_[i].number) >= count_) break;
+#pragma unroll
+      for (int v = 0; v < Block::kVectors; ++v) asm volatile("" : "+v"(blocks_[i].chunks[v]));
+      body(blocks_[i]);
+    }
+  }
+
+  // Makes NaNs of elements that aren't in the row.
+  DG_DEVICE void clear_outside() {
+    constexpr unsigned kNan = 0xffffffff;
+#pragma unroll
+    for (int i = 0; i < kBlocksOfWave; ++i) {
+      Block& block = blocks_[i];
+      const int begin = begin_of_block(block.number);
+      if (begin >= count_) break;
+      if (begin >= 0 && begin + Block::kElements <= count_) continue;
+#pragma unroll
+      for (int v = 0; v < Block::kVectors; ++v) {
+#pragma unroll
+        for (int word = 0; word < 4; ++word) {
+          unsigned kept = 0;
+#pragma unroll
+          for (int j = 0; j < Block::kVector; ++j) {
+            const int shift = j * 8 * sizeof(T) % 32;
+            const unsigned bits = (sizeof(T) == 2 ? 0xffffu : kNan) << shift;
+            if (j * sizeof(T) / 4 == word && has(block.position(v, j))) kept |= bits;
+          }
+          block.chunks[v][word] |= ~kept;
+        }
+      }
+    }
+  }
+
+ private:
+  // Half a word at the end is out of the buffer's bounds.
+  DG_DEVICE void load_last(const T* first, Block& block) const {
+    if (begin_of_block(block.number) + Block::kElements < count_) return;
+    const unsigned last = *(const Global<unsigned short>*)(first + count_ - 1);
+#pragma unroll
+    for (int v = 0; v < Block::kVectors; ++v) {
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        if (block.position(v, word * Block::kVector / 4) == count_ - 1) block.chunks[v][word] = last;
+      }
+    }
+  }
+
+  int lead_;
+  int count_;
+  Block blocks_[kBlocksOfWave];
+};
+
+}  // namespace deep_gemm_rocm

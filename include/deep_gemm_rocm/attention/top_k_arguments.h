@@ -1,0 +1,23 @@
+// Arguments of the kernels that select the largest logits of each row.
+#pragma once
+
+#include "deep_gemm_rocm/hardware/types.h"
+
+namespace deep_gemm_rocm {
+
+// Strides are in elements. TopKArguments in launch/top_k.py is the same.
+struct TopKArguments {
+  const void* logits;      // [rows, columns], contiguous columns
+  const int* starts;       // [rows], the first column of each row that counts; or null for 0
+  const int* ends;         // [rows], the column behind the last one that counts; or null for all columns
+  const int* block_table;  // [rows / rows_of_sequence, pages_of_sequence]; or null for positions
+  int* out;                // [rows, k]
+  float* slice_values;     // [rows, slices · k], what the slices of each row selected, in order; without slices null
+  int* slice_positions;
+  int64_t logits_stride, block_table_stride, out_stride;
+  int rows, columns, k;
+  int rows_of_sequence, pages_of_sequence, page_shift;
+  int slices;              // parts of a row, each of which has a workgroup
+};
+
+}  // namespace deep_gemm_rocm
