@@ -76,6 +76,7 @@ from .api.k_grouped import (
     k_grouped_wgrad_gemm_fp8_fp8_fp32_nt,
     wgrad_gemm_fp8_fp8_fp32_nt,
 )
+from .api.latent_cache import append_mla_cache
 from .api.mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
 from .api.settings import (
     get_batch_invariant,
@@ -123,6 +124,7 @@ __all__ = [
     "NoDeviceError",
     "Pair",
     "align",
+    "append_mla_cache",
     "as_tensor",
     "bench",
     "bench_kineto",

@@ -18,7 +18,7 @@ from torch.library import custom_op
 
 from ..problems.gemm_kind import Epilogue
 from ..problems.layout import Pair
-from . import attention, einsum, gemm, grouped, hyperconnection, k_grouped, mqa_logits, top_k
+from . import attention, einsum, gemm, grouped, hyperconnection, k_grouped, latent_cache, mqa_logits, top_k
 
 _NOT_PASSED_ON = {
     "compiled_dims", "disable_ue8m0_cast", "enable_overlap", "m_indices", "max_block_n", "recipe_a", "recipe_b",
@@ -33,6 +33,7 @@ _TYPES: dict[Any, str] = {
     int | None: "SymInt?",
     float | None: "float?",
     str: "str",
+    torch.dtype: "ScalarType",
     Epilogue: "str",
     Sequence[int]: _INTS,
     tuple[int, int] | None: _INTS,
@@ -160,3 +161,4 @@ _operator(_returns_lse(attention.mla_decode), "out", fake=_lse)
 _operator(mqa_logits.fp8_mqa_logits, fake=_logits)
 _operator(mqa_logits.fp8_paged_mqa_logits, fake=_paged_logits)
 _operator(_returns_none(top_k.top_k_per_row), "out")
+_operator(latent_cache.append_mla_cache, "cache")

@@ -18,10 +18,11 @@ from ..checks import check_int
 from ..heuristics import heads_of_every_tile
 from ..launch import planning
 from ..problems.layout import SCALE_BLOCK, ceil_div
-from . import attention, gemm, grouped, k_grouped, mqa_logits, top_k
+from . import attention, gemm, grouped, k_grouped, latent_cache, mqa_logits, top_k
 
 _FP8 = torch.float8_e4m3fnuz
 _PAGE_TOKENS = 64
+_LATENT_WIDTH = 576
 _SCALE_BYTES = 4
 _MODELS = Path(__file__).resolve().parents[1] / "models"
 
@@ -97,13 +98,15 @@ def warmup_kernels(
 
     Args:
         name: the name of a public function: a dense or grouped GEMM, under any of its names; attention, for prompts or
-            decoding; the indexer's logits, or the selection of its largest.
+            decoding; the indexer's logits, or the selection of its largest; writing the latent cache.
         m_list: rows of ``a`` for functions without groups; rows of all groups together for contiguous groups; expected
             rows of a group for masked groups; rows of the output for groups along K; queries of a sequence for
-            attention and logits; sequences for functions with a paged cache; rows for ``top_k_per_row``.
-        n: columns of the output; elements of a head of v for attention; heads for logits.
+            attention and logits; sequences for functions with a paged cache; rows for ``top_k_per_row``; tokens
+            for ``append_mla_cache``.
+        n: columns of the output; elements of a head of v for attention, of ``kv_c`` for ``append_mla_cache``; heads
+            for logits; what ``top_k_per_row`` selects.
         k: size of the summed dimension, of each group for groups along K; elements of a head of q for attention and
-            logits; columns for ``top_k_per_row``.
+            logits; columns for ``top_k_per_row``; the last dimension of the cache for ``append_mla_cache``.
         num_groups: number of groups; 1 for functions without groups.
         d_dtype: dtype of the output; ignored for logits, which are always fp32, and for ``top_k_per_row``.
         dtype: dtype of q, k and v for attention, ``d_dtype`` if None; of the logits for ``top_k_per_row``, fp32 if
@@ -326,6 +329,14 @@ def _top_k(function: _Function, m: int, of: Workload) -> None:
     function.call(_tensor(m, of.k, dtype=of.dtype or torch.float32), of.n)
 
 
+def _append(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    dtype = torch.bfloat16 if of.k == _LATENT_WIDTH else torch.uint8
+    tokens, rotary = _tensor(m, of.n, dtype=torch.bfloat16), _tensor(m, _LATENT_WIDTH - 512, dtype=torch.bfloat16)
+    cache = _tensor(1, _PAGE_TOKENS, of.k, dtype=dtype)
+    function.call(tokens, rotary, cache, _tensor(m, dtype=torch.int64))
+
+
 def _check_no_groups(of: Workload) -> None:
     if of.num_groups != 1:
         raise ValueError(f"num_groups must be 1 for a function without groups, got {of.num_groups}")
@@ -373,4 +384,5 @@ _FUNCTIONS = (
     | _rows(mqa_logits, _logits, _FP8, "", "fp8_mqa_logits")
     | _rows(mqa_logits, _paged_logits, _FP8, "", "fp8_paged_mqa_logits")
     | _rows(top_k, _top_k, None, "", "top_k_per_row")
+    | _rows(latent_cache, _append, None, "", "append_mla_cache")
 )

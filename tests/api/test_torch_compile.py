@@ -198,6 +198,10 @@ CALLS = {
     "fp8_mqa_logits": lambda: (dg.fp8_mqa_logits, logits()),
     "fp8_mqa_logits compressed": lambda: (partial(dg.fp8_mqa_logits, clean_logits=False, max_seqlen_k=3), logits()),
     "fp8_paged_mqa_logits": lambda: (dg.fp8_paged_mqa_logits, paged_logits()),
+    "append_mla_cache": lambda: (
+        dg.append_mla_cache,
+        (randn(3, 512), randn(3, 64), empty(2, 4, 1, 656, dtype=torch.uint8), torch.tensor([5, -1, 0])),
+    ),
     "top_k_per_row": lambda: selected(torch.bfloat16),
     "top_k_per_row of pages": lambda: selected(
         starts=torch.tensor([0, 3, 5, 70]).int(),

@@ -121,6 +121,12 @@ ATTENTION_CALLS = {
             dg.get_paged_mqa_logits_metadata(PAGES["context_lens"], 64, 304), 100,
         ),
     ),
+    "append_mla_cache": (
+        Workload("append_mla_cache", [2], 512, 656),
+        lambda: dg.append_mla_cache(
+            heads(2, 512), heads(2, 64), torch.zeros(4, 16, 1, 656, dtype=torch.uint8), torch.zeros(2).int()
+        ),
+    ),
     "top_k_per_row": (
         Workload("top_k_per_row", [4], 9, 70, dtype=torch.bfloat16),
         lambda: dg.top_k_per_row(torch.zeros(4, 70).bfloat16(), 9),
@@ -179,9 +185,12 @@ def test_the_plan_of_attention_has_all_tiles(asked, tokens):
 @pytest.mark.parametrize("name", warmup.functions())
 def test_every_function_can_be_warmed_up(name):
     groups = 4 if "grouped" in name else 1
-    n, k = {"mla_decode": (512, 576), "fp8_mqa_logits": (64, 128), "fp8_paged_mqa_logits": (64, 128)}.get(
-        name, (128, 128) if "attention" in name else (256, 512)
-    )
+    n, k = {
+        "mla_decode": (512, 576),
+        "append_mla_cache": (448, 584),
+        "fp8_mqa_logits": (64, 128),
+        "fp8_paged_mqa_logits": (64, 128),
+    }.get(name, (128, 128) if "attention" in name else (256, 512))
     few = kernel_names([Workload(name, [64], n, k, groups)])
     assert len(few) == 1
     assert set(few) <= set(kernel_names([Workload(name, [128, 16, 64], n, k, groups)]))

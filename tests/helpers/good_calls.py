@@ -215,6 +215,10 @@ GOOD = {
         "logits": rand(4, 70), "k": 9, "starts": ints(0, 3, 5, 70), "ends": ints(70, 60, 9, 70),
         "block_table": ints(*range(10)).view(2, 5), "page_size": 16, "out": zeros(4, 9, dtype=torch.int32),
     },
+    "append_mla_cache": lambda: {
+        "kv_c": randn(3, 512), "k_pe": randn(3, 64), "cache": zeros(2, 4, 1, 656, dtype=torch.uint8),
+        "slots": ints(5, -1, 0), "fp8_dtype": FP8,
+    },
     "get_paged_mqa_logits_metadata": lambda: {
         "context_lens": ints(3, 70), "block_kv": 64, "num_sms": 4, "indices": None,
     },

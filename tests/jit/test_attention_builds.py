@@ -118,3 +118,28 @@ def test_top_k_fits(compiler, config: TopK):
         assert_no_spills(kernel)
         assert kernel[".vgpr_count"] <= 128
         assert 2 * kernel[".group_segment_fixed_size"] <= 65536
+
+
+@dataclasses.dataclass(frozen=True)
+class LatentCache:
+    """The kernel that writes the latent cache."""
+
+    layout: str
+
+    @property
+    def kernel_name(self) -> str:
+        return f"append_mla_cache_{self.layout}"
+
+    @property
+    def template_values(self) -> dict:
+        return {"layout": self.layout, "kernel_name": self.kernel_name}
+
+
+LAYOUTS = [LatentCache(layout) for layout in ("bf16", "e4m3_656", "e4m3_584")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("compiler", "config"), cases(LAYOUTS, lambda config: False))
+def test_append_mla_cache_fits(compiler, config: LatentCache):
+    (kernel,) = kernels(code_object(compiler(), config, "append_mla_cache.hip.j2"))
+    assert_no_spills(kernel)

@@ -1,0 +1,138 @@
+// Writes tokens to DeepSeek's latent cache, which has a token's latent vector and its rotary part.
+//
+// A wave writes a token: each lane 16 bytes of the latent vector, which are quantised for FP8 caches, and the first lanes
+// 16 bytes of the rotary part.
+#pragma once
+
+#include "deep_gemm_rocm/arithmetic/rounding.h"
+#include "deep_gemm_rocm/hardware/global.h"
+#include "deep_gemm_rocm/hardware/wave.h"
+
+namespace deep_gemm_rocm {
+
+// Strides are in elements of their tensor. AppendLatentArguments in launch/latent_cache.py is the same.
+struct AppendLatentArguments {
+  const void* latent;  // bf16 [tokens, width of the layout]
+  const void* rotary;  // bf16 [tokens, 64]
+  uint8_t* cache;
+  const void* slots;   // int or int64_t [tokens]; a token whose slot isn't in the cache is not written
+  int64_t latent_stride, rotary_stride;
+  int64_t page_bytes;  // from page to page
+  int64_t num_slots;
+  int tokens, page_size;
+  int has_wide_slots;  // whether slots are int64_t
+  int is_ocp;          // whether FP8 is OCP's e4m3fn rather than e4m3fnuz
+};
+
+constexpr int kAppendedTokens = 4;  // of a workgroup
+constexpr int kLatentVector = kChunkBytes / sizeof(__bf16);
+constexpr int kRotaryLanes = 64 / kLatentVector;
+
+// 512 values and the rotary part in bf16.
+struct LatentBf16 {
+  static constexpr int kWidth = 512;
+  static constexpr int kTokenBytes = 1152;
+  static constexpr int kRotaryOffset = 1024;
+  static constexpr bool kIsFp8 = false;
+};
+
+// 512 FP8 values, four fp32 scales, and the rotary part in bf16.
+struct Latent656 {
+  static constexpr int kWidth = 512;
+  static constexpr int kTokenBytes = 656;
+  static constexpr int kScaleOffset = 512;
+  static constexpr int kRotaryOffset = 528;
+  static constexpr int kScaledLanes = 128 / kLatentVector;
+  static constexpr bool kIsFp8 = true;
+  static constexpr bool kHasPowers = false;
+};
+
+// 448 FP8 values and the rotary part in bf16. Behind all tokens of a page, eight bytes for each: seven powers of two as
+// e8m0, and padding.
+struct Latent584 {
+  static constexpr int kWidth = 448;
+  static constexpr int kTokenBytes = 576;
+  static constexpr int kScaleBytes = 8;
+  static constexpr int kRotaryOffset = 448;
+  static constexpr int kScaledLanes = 64 / kLatentVector;
+  static constexpr bool kIsFp8 = true;
+  static constexpr bool kHasPowers = true;
+};
+
+// The scale of some neighbouring lanes: their largest magnitude divided by the largest FP8 number.
+template <int kLanes>
+DG_DEVICE float latent_scale(const Chunk& values, float fp8_max) {
+  constexpr unsigned kMagnitude = 0x7fff;
+  constexpr float kSmallestNormal = 0x1p-126f;
+  unsigned largest = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) largest = max(largest, max(values[i] & kMagnitude, values[i] >> 16 & kMagnitude));
+  // The bits of bf16 magnitudes are compared as integers, so that NaNs are the largest. fp32 holds them exactly.
+  const auto of_lanes = static_cast<unsigned>(max_over_neighbours<kLanes>(static_cast<float>(largest)));
+  const float scale = __builtin_bit_cast(float, of_lanes << 16) / fp8_max;
+  return scale < kSmallestNormal ? kSmallestNormal : scale;
+}
+
+// The power of two that is at least `scale`, as e8m0; 255, which is NaN, for infinity and NaN.
+DG_DEVICE unsigned power_of_two_above(float scale) {
+  const unsigned bits = __builtin_bit_cast(unsigned, scale);
+  return min((bits + 0x7fffff) >> 23, 255u);
+}
+
+// Divides by the scale and rounds. OCP's e4m3fn has the bytes that e4m3fnuz has for half the number.
+DG_DEVICE Vector<uint8_t, kLatentVector> quantised_latent(const Chunk& values, float scale, bool is_ocp) {
+  float scaled[kLatentVector];
+#pragma unroll
+  for (int i = 0; i < kLatentVector; ++i) {
+    const unsigned word = values[i / 2];
+    scaled[i] = __builtin_bit_cast(float, i % 2 == 0 ? word << 16 : word & 0xffff0000u) / scale * (is_ocp ? 0.5f : 1);
+  }
+  return Storage<E4M3>::rounded<kLatentVector>(scaled);
+}
+
+template <class Layout>
+DG_DEVICE void append_latent_token(const AppendLatentArguments& args, int workgroup) {
+  const int token = workgroup * kAppendedTokens + wave_id();
+  if (token >= args.tokens) return;
+  const int64_t slot = args.has_wide_slots ? static_cast<const int64_t*>(args.slots)[token]
+                                           : static_cast<const int*>(args.slots)[token];
+  if (slot < 0 || slot >= args.num_slots) return;
+  const auto page = static_cast<unsigned>(slot) / args.page_size;
+  const auto in_page = static_cast<unsigned>(slot) % args.page_size;
+  uint8_t* const first = args.cache + page * args.page_bytes;
+  uint8_t* const written = first + in_page * Layout::kTokenBytes;
+  const int lane = lane_id();
+
+  if (lane < kRotaryLanes) {
+    const auto* rotary = static_cast<const uint8_t*>(args.rotary) + token * args.rotary_stride * 2;
+    *(Global<Chunk>*)(written + Layout::kRotaryOffset + lane * kChunkBytes) =
+        load_global<Chunk>(rotary + lane * kChunkBytes);
+  }
+  constexpr int kLanes = Layout::kWidth / kLatentVector;
+  const auto* latent = static_cast<const uint8_t*>(args.latent) + token * args.latent_stride * 2;
+  const Chunk values = load_global<Chunk>(latent + min(lane, kLanes - 1) * kChunkBytes);
+  if constexpr (!Layout::kIsFp8) {
+    *(Global<Chunk>*)(written + lane * kChunkBytes) = values;
+  } else {
+    float scale = latent_scale<Layout::kScaledLanes>(values, args.is_ocp ? 448.0f : 240.0f);
+    unsigned power = 0;
+    if constexpr (Layout::kHasPowers) {
+      power = power_of_two_above(scale);
+      scale = __builtin_bit_cast(float, power << 23);
+    }
+    if (lane < kLanes) {
+      *(Global<Vector<uint8_t, kLatentVector>>*)(written + lane * kLatentVector) =
+          quantised_latent(values, scale, args.is_ocp);
+    }
+    if (lane % Layout::kScaledLanes != 0) return;
+    const int block = lane / Layout::kScaledLanes;
+    if constexpr (Layout::kHasPowers) {
+      uint8_t* const scales = first + args.page_size * Layout::kTokenBytes + in_page * Layout::kScaleBytes;
+      *(Global<uint8_t>*)(scales + block) = lane < kLanes ? power : 0;
+    } else {
+      *(Global<float>*)(written + Layout::kScaleOffset + block * 4) = scale;
+    }
+  }
+}
+
+}  // namespace deep_gemm_rocm
