@@ -10,7 +10,7 @@ from ..checks import check_bool, check_int
 from ..launch.mqa_logits import mqa_logits_launch, paged_mqa_logits_launch
 from ..launch.repeated import Described, launches
 from ..problems.arguments import Argument
-from ..problems.attention import MAX_DECODE_TOKENS, MAX_TOKENS, check_data, check_form, check_one_device, check_pages
+from ..problems.attention import MAX_TOKENS, check_data, check_form, check_one_device, check_pages
 from ..problems.gemm import ALIGNMENT
 from ..problems.layout import Pair
 from ..runtime.arrays import through_host
@@ -18,7 +18,8 @@ from ..runtime.arrays import through_host
 _FP8 = torch.float8_e4m3fnuz
 _HEADS = (32, 64)
 _HEAD_DIMS = (32, 64, 128)
-_PAGE_TOKENS = 64
+_PAGE_SIZES = (1, 16, 32, 64, 128)
+_MAX_DECODE_TOKENS = 8
 _SEGMENT_TOKENS = 256  # tokens that a workgroup computes at a time
 _SCALE_BYTES = 4
 _MAX_UNITS = 2**16
@@ -99,7 +100,7 @@ def get_paged_mqa_logits_metadata(
 
     Args:
         context_lens: int32 [B] or [B, next_n], as for ``fp8_paged_mqa_logits``.
-        block_kv: tokens of a block of the cache, 64.
+        block_kv: tokens of a block of the cache, 1, 16, 32, 64 or 128.
         num_sms: compute units to use, up to 65536.
         indices: as for ``fp8_paged_mqa_logits``.
 
@@ -144,9 +145,10 @@ def fp8_paged_mqa_logits(
     """``fp8_mqa_logits`` for each sequence's last tokens, with keys in a paged cache; DeepGEMM's function of this name.
 
     Args:
-        q: float8_e4m3fnuz [B, next_n, H, D], next_n from 1 to 4; H and D as for ``fp8_mqa_logits``. Contiguous.
-        kv_cache: uint8 [blocks, 64, 1, D + 4]. A block holds all its values, [64, D] float8_e4m3fnuz, and then all
-            their scales, [64] fp32. Each block is contiguous; the stride between blocks is arbitrary.
+        q: float8_e4m3fnuz [B, next_n, H, D], next_n from 1 to 8; H and D as for ``fp8_mqa_logits``. Contiguous.
+        kv_cache: uint8 [blocks, tokens, 1, D + 4], tokens 1, 16, 32, 64 or 128. A block holds all its values,
+            [tokens, D] float8_e4m3fnuz, and then all their scales, [tokens] fp32. Each block is contiguous; blocks are
+            any multiple of 16 bytes apart, and those of one token any multiple of 4.
         weights: fp32 [B · next_n, H], rows contiguous.
         context_lens: int32 [B, next_n], the number of keys that each query sees; or [B], the tokens of each sequence
             including its last next_n, of which query i sees the first ``context_len - next_n + 1 + i``.
@@ -171,21 +173,24 @@ def fp8_paged_mqa_logits(
         return traced, None
     _check_q(q, 4)
     batch, next_n, heads, head_dim = q.shape
-    if not 1 <= next_n <= MAX_DECODE_TOKENS:
-        raise ValueError(f"q must have 1 to {MAX_DECODE_TOKENS} tokens for each sequence, got {next_n}")
+    if not 1 <= next_n <= _MAX_DECODE_TOKENS:
+        raise ValueError(f"q must have 1 to {_MAX_DECODE_TOKENS} tokens for each sequence, got {next_n}")
     if not q.is_contiguous() or q.data_ptr() % ALIGNMENT:
         raise ValueError(f"q must be contiguous and start at a multiple of {ALIGNMENT} bytes, got {q.stride()}")
     check_form("kv_cache", kv_cache, torch.uint8, (None, None, 1, head_dim + _SCALE_BYTES))
-    _check_block_kv(kv_cache.shape[1])
-    page_bytes = _PAGE_TOKENS * (head_dim + _SCALE_BYTES)
-    if kv_cache.stride()[1] != head_dim + _SCALE_BYTES or (len(kv_cache) > 1 and kv_cache.stride(0) < page_bytes):
+    page_tokens = kv_cache.shape[1]
+    _check_block_kv(page_tokens)
+    is_contiguous = page_tokens == 1 or kv_cache.stride(1) == head_dim + _SCALE_BYTES
+    overlap = len(kv_cache) > 1 and kv_cache.stride(0) < page_tokens * (head_dim + _SCALE_BYTES)
+    if not is_contiguous or overlap:
         raise ValueError(f"each block of kv_cache must be contiguous, got strides {kv_cache.stride()}")
-    if kv_cache.data_ptr() % ALIGNMENT or (len(kv_cache) > 1 and kv_cache.stride(0) % ALIGNMENT):
-        raise ValueError(f"blocks of kv_cache must start at multiples of {ALIGNMENT} bytes; .clone() it")
+    alignment = _SCALE_BYTES if page_tokens == 1 else ALIGNMENT
+    if kv_cache.data_ptr() % ALIGNMENT or (len(kv_cache) > 1 and kv_cache.stride(0) % alignment):
+        raise ValueError(f"blocks of kv_cache must start at multiples of {alignment} bytes; .clone() it")
     check_form("weights", weights, torch.float32, (batch * next_n, heads))
     check_data("context_lens", context_lens)
     per_query = context_lens.dim() == 2
-    check_pages(batch, next_n, len(kv_cache), _PAGE_TOKENS, block_table, context_lens, per_query=per_query)
+    check_pages(batch, len(kv_cache), page_tokens, block_table, context_lens, per_query=next_n if per_query else None)
     if not context_lens.is_contiguous():
         raise ValueError(f"context_lens must be contiguous, got strides {context_lens.stride()}")
     if indices is not None:
@@ -232,5 +237,5 @@ def _check_aligned(name: str, tensor: torch.Tensor) -> None:
 
 
 def _check_block_kv(block_kv: Any) -> None:
-    if check_int("block_kv", block_kv, 1) != _PAGE_TOKENS:
-        raise ValueError(f"a block of the cache must have {_PAGE_TOKENS} tokens, got {block_kv}")
+    if check_int("block_kv", block_kv, 1) not in _PAGE_SIZES:
+        raise ValueError(f"a block of the cache must have one of {_PAGE_SIZES} tokens, got {block_kv}")

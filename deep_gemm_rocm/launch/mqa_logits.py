@@ -54,6 +54,7 @@ class PagedMqaLogitsArguments(Structure):
         ("per_query_lens", c_int),
         ("num_pages", c_int),
         ("pages_of_sequence", c_int),
+        ("page_shift", c_int),
         ("columns", c_int),
         ("num_workgroups", c_int),
     )
@@ -92,6 +93,7 @@ def paged_mqa_logits_launch(tensors: Arguments, logits: torch.Tensor) -> Launch:
         per_query_lens=context_lens.dim() == 2,
         num_pages=cache.shape[0],
         pages_of_sequence=block_table.shape[1],
+        page_shift=cache.shape[1].bit_length() - 1,
         columns=logits.shape[1],
         num_workgroups=len(schedule) - 1,
     )

@@ -170,7 +170,8 @@ def check_decode(
         raise ValueError(f"k_cache must have the head dim of q, {head_dim}, got shape {tuple(k_cache.shape)}")
     check_widths(head_dim, v_cache.shape[-1], _DECODE_FP8_WIDTHS if q.dtype == _FP8 else _WIDTHS)
     check_groups(heads, kv_heads)
-    check_pages(batch, tokens_q, num_pages, page_size, block_table, context_lens)
+    _check_decode_sizes(tokens_q, page_size)
+    check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors |= {"block_table": block_table, "context_lens": context_lens}
     expanded = {
         name: _check_head_descale(name, descales[name], of, q.dtype, batch, count)
@@ -240,39 +241,42 @@ def check_latent_decode(
         raise ValueError(f"kv_cache must be [blocks, block_size, 1, {head_dim}], got shape {tuple(kv_cache.shape)}")
     check_widths(head_dim, check_int("d_v", d_v, 1), _LATENT_WIDTHS)
     check_groups(heads, 1)
-    check_pages(batch, tokens_q, num_pages, page_size, block_table, context_lens)
+    _check_decode_sizes(tokens_q, page_size)
+    check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors |= {"block_table": block_table, "context_lens": context_lens}
     _check_output(out, (*q.shape[:-1], d_v), tensors)
     return _decode(q, kv_cache, d_v, block_table, softmax_scale)
 
 
+def _check_decode_sizes(tokens_q: int, page_size: int) -> None:
+    if page_size not in PAGE_SIZES:
+        raise ValueError(f"a block of the cache must have one of {PAGE_SIZES} tokens, got {page_size}")
+    if not 1 <= tokens_q <= MAX_DECODE_TOKENS:
+        raise ValueError(f"q must have 1 to {MAX_DECODE_TOKENS} tokens for each sequence, got {tokens_q}")
+
+
 def check_pages(
     batch: int,
-    tokens_q: int,
     num_pages: int,
     page_size: int,
     block_table: Any,
     context_lens: Any,
     *,
-    per_query: bool = False,
+    per_query: int | None = None,
 ) -> None:
-    """Checks a paged cache, its block table and context lengths. Their contents are checked only on the CPU.
+    """Checks a block table and context lengths. Their contents are checked only on the CPU.
 
     Args:
-        per_query: whether ``context_lens`` is [batch, tokens_q] rather than [batch].
+        per_query: the queries of a sequence if ``context_lens`` is [batch, queries] rather than [batch].
     """
-    if page_size not in PAGE_SIZES:
-        raise ValueError(f"a block of the cache must have one of {PAGE_SIZES} tokens, got {page_size}")
-    if not 1 <= tokens_q <= MAX_DECODE_TOKENS:
-        raise ValueError(f"q must have 1 to {MAX_DECODE_TOKENS} tokens for each sequence, got {tokens_q}")
     check_form("block_table", block_table, torch.int32, (batch, None))
-    check_form("context_lens", context_lens, torch.int32, (batch, tokens_q) if per_query else (batch,))
+    check_form("context_lens", context_lens, torch.int32, (batch,) if per_query is None else (batch, per_query))
     if block_table.shape[1] * page_size > MAX_TOKENS:
         raise ValueError(f"block_table must name up to {MAX_TOKENS} tokens, got shape {tuple(block_table.shape)}")
     if context_lens.device.type != "cpu":
         return
-    longest = context_lens.amax(dim=1) if per_query else context_lens
-    _check_context_lens(longest, tokens_q, page_size, block_table)
+    longest = context_lens if per_query is None else context_lens.amax(dim=1)
+    _check_context_lens(longest, page_size, block_table)
     if block_table.device.type == "cpu":
         used = torch.arange(block_table.shape[1])[None] * page_size < longest[:, None]
         wrong = used & ((block_table < 0) | (block_table >= num_pages))
@@ -284,7 +288,7 @@ def check_pages(
             )
 
 
-def _check_context_lens(context_lens: torch.Tensor, tokens_q: int, page_size: int, block_table: torch.Tensor) -> None:
+def _check_context_lens(context_lens: torch.Tensor, page_size: int, block_table: torch.Tensor) -> None:
     room = block_table.shape[1] * page_size
     for sequence, tokens in enumerate(context_lens.tolist()):
         if tokens < 0:

@@ -136,18 +136,19 @@ def test_shapes_of_deep_gemm(queries, keys, heads, dim):
 class Paged:
     """Sequences scattered over a cache, which has NaNs in all other places."""
 
-    def __init__(self, lens, next_n: int = 1, heads: int = 64, dim: int = 128, seed: int = 0) -> None:
+    def __init__(self, lens, next_n: int = 1, heads: int = 64, dim: int = 128, seed: int = 0, page: int = 64) -> None:
         generator = torch.Generator().manual_seed(seed)
+        self.page = page
         lens = [max(tokens, next_n) if tokens else 0 for tokens in lens]
-        pages = [-(-tokens // 64) for tokens in lens]
+        pages = [-(-tokens // page) for tokens in lens]
         used = sum(pages)
         self.context_lens = torch.tensor(lens, dtype=torch.int32)
         self.next_n = next_n
         self.q = random((len(lens), next_n, heads, dim), generator)
         self.weights = torch.randn(len(lens) * next_n, heads, generator=generator)
-        self.cache = torch.full((used + 1, 64, 1, dim + 4), 0x80, dtype=torch.uint8)
+        self.cache = torch.full((used + 1, page, 1, dim + 4), 0x80, dtype=torch.uint8)
         self.block_table = torch.full((len(lens), max(pages, default=0) + 1), -1, dtype=torch.int32)
-        order = torch.randperm(used + 1, generator=generator)[:used]
+        order = torch.randperm(used + 1, generator=torch.Generator().manual_seed(seed + 1))[:used]
         self.keys, self.scales = [], []
         for sequence, tokens in enumerate(lens):
             own, order = order[: pages[sequence]], order[pages[sequence] :]
@@ -155,18 +156,18 @@ class Paged:
             keys, scales = random((tokens, dim), generator), torch.rand(tokens, generator=generator)
             self.keys.append(keys)
             self.scales.append(scales)
-            for page, first in zip(own.tolist(), range(0, tokens, 64), strict=True):
-                count = min(64, tokens - first)
-                flat = self.cache[page].view(-1)
+            for number, first in zip(own.tolist(), range(0, tokens, page), strict=True):
+                count = min(page, tokens - first)
+                flat = self.cache[number].view(-1)
                 flat[: count * dim] = keys[first : first + count].view(torch.uint8).flatten()
-                flat[64 * dim : 64 * dim + 4 * count] = scales[first : first + count].view(torch.uint8)
+                flat[page * dim : page * dim + 4 * count] = scales[first : first + count].view(torch.uint8)
 
     def run(self, *, columns: int | None = None, units: int = 5, per_query: bool = False) -> torch.Tensor:
         last = self.context_lens[:, None] - self.next_n + 1 + torch.arange(self.next_n)
         limits = last.clamp_min(0).int()
         lens = limits.contiguous() if per_query else self.context_lens
         columns = int(self.context_lens.max()) + 3 if columns is None else columns
-        meta = dg.get_paged_mqa_logits_metadata(lens, 64, units)
+        meta = dg.get_paged_mqa_logits_metadata(lens, self.page, units)
         assert meta.shape == (units + 1, 2)
         logits = dg.fp8_paged_mqa_logits(
             self.q, self.cache, self.weights, lens, self.block_table, meta, columns, clean_logits=True
@@ -196,13 +197,14 @@ def test_every_paged_kind(heads, dim):
 @settings(max_examples=15, deadline=None)
 @given(
     lens=st.lists(st.integers(0, 600), min_size=1, max_size=5),
-    next_n=st.integers(1, 4),
+    next_n=st.integers(1, 8),
     units=st.integers(1, 20),
     per_query=st.booleans(),
+    page=st.sampled_from([1, 16, 32, 64, 128]),
     seed=st.integers(0, 99),
 )
-def test_any_paged_shape(lens, next_n, units, per_query, seed):
-    Paged(lens, next_n, 32, 32, seed).run(units=units, per_query=per_query)
+def test_any_paged_shape(lens, next_n, units, per_query, page, seed):
+    Paged(lens, next_n, 32, 32, seed, page).run(units=units, per_query=per_query)
 
 
 @pytest.mark.slow
@@ -211,6 +213,13 @@ def test_any_paged_shape(lens, next_n, units, per_query, seed):
 def test_paged_shapes_of_deep_gemm(batch, tokens, next_n):
     lens = torch.randint(int(0.7 * tokens), int(1.3 * tokens), (batch,), generator=torch.Generator().manual_seed(0))
     Paged(lens.tolist(), next_n).run(units=304)
+
+
+@pytest.mark.parametrize("page", [1, 16, 32, 128])
+def test_pages_of_any_size_give_the_same_bits(page):
+    """Keys are the same, whatever their pages are."""
+    expected = Paged((300, 0, 65), 3, 32, 64).run()
+    assert torch.equal(Paged((300, 0, 65), 3, 32, 64, page=page).run(), expected)
 
 
 def test_fewer_columns_than_keys():
@@ -263,9 +272,9 @@ BAD = [
     (dg.fp8_mqa_logits, plain, {"weights": torch.zeros(8, 31)}, ValueError, "weights must have shape"),
     (dg.fp8_mqa_logits, plain, {"cu_seq_len_k_end": torch.zeros(8)}, TypeError, "cu_seq_len_k_end must be int32"),
     (dg.fp8_mqa_logits, plain, {"max_seqlen_k": 4}, ValueError, "clean_logits must be False"),
-    (dg.fp8_paged_mqa_logits, paged, {"q": torch.zeros(2, 5, 32, 32).to(FP8)}, ValueError, "1 to 4 tokens"),
+    (dg.fp8_paged_mqa_logits, paged, {"q": torch.zeros(2, 9, 32, 32).to(FP8)}, ValueError, "1 to 8 tokens"),
     (dg.fp8_paged_mqa_logits, paged, {"kv_cache": torch.zeros(3, 64, 1, 32)}, TypeError, "kv_cache must be uint8"),
-    (dg.fp8_paged_mqa_logits, paged, {"kv_cache": torch.zeros(3, 32, 1, 36).byte()}, ValueError, "have 64 tokens"),
+    (dg.fp8_paged_mqa_logits, paged, {"kv_cache": torch.zeros(3, 48, 1, 36).byte()}, ValueError, "must have one of"),
     (dg.fp8_paged_mqa_logits, paged, {"block_table": torch.tensor([[9], [0]]).int()}, ValueError, "got 9 as block"),
     (dg.fp8_paged_mqa_logits, paged, {"context_lens": torch.tensor([30, 999]).int()}, ValueError, "got 999"),
     (dg.fp8_paged_mqa_logits, paged, {"schedule_meta": torch.zeros(4).int()}, ValueError, "schedule_meta must have"),

@@ -37,13 +37,11 @@ struct PagedMqaLogitsArguments {
   float* logits;            // [batch · next_n, columns]
   int64_t q_stride, page_bytes, weights_stride, block_table_stride, logits_stride;
   int batch, next_n, per_query_lens;
-  int num_pages, pages_of_sequence, columns;
+  int num_pages, pages_of_sequence, page_shift, columns;
   int num_workgroups;       // of the launch
 };
 
-constexpr int kMqaPageKeys = 64;
 constexpr int kMqaWaves = 4;
-constexpr int kMqaSegmentKeys = kMqaWaves * kMqaPageKeys;  // a page for each wave
 
 template <int kHeads_, int kHeadDim_>
 struct MqaShape {
@@ -113,19 +111,19 @@ class MqaKeys {
  public:
   static constexpr int kCount = 2 * Mfma::kRows;
 
-  // Key i is at `first + i * stride` bytes; those past `last` stand for that one.
-  DG_DEVICE void load(const uint8_t* first, int64_t stride, const float* scales, int last) {
+  // Key i is at address_of(i), and its scale is at scale_of(i). Keys past `last` stand for that one.
+  template <class AddressOf, class ScaleOf>
+  DG_DEVICE void load(int last, AddressOf&& address_of, ScaleOf&& scale_of) {
     const int group = lane_id() / Mfma::kRows;
 #pragma unroll
     for (int fragment = 0; fragment < 2; ++fragment) {
-      const int key = min(fragment * Mfma::kRows + lane_id() % Mfma::kRows, last);
+      const uint8_t* const key = address_of(min(fragment * Mfma::kRows + lane_id() % Mfma::kRows, last));
 #pragma unroll
       for (int read = 0; read < Shape::kReads; ++read) {
-        keys_[fragment][read] =
-            load_global<MfmaOperands>(first + key * stride + group * kChunkBytes + read * Shape::kReadBytes);
+        keys_[fragment][read] = load_global<MfmaOperands>(key + group * kChunkBytes + read * Shape::kReadBytes);
       }
     }
-    scale_ = *(const Global<float>*)(scales + min(lane_id(), last));
+    scale_ = load_global<float>(scale_of(min(lane_id(), last)));
   }
 
   // The logit of key number lane_id().
@@ -151,8 +149,9 @@ DG_DEVICE void mqa_logits(const MqaLogitsArguments& args, int first_query, int f
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
     const int key = min(first_key + block * MqaKeys<Shape>::kCount, args.num_keys - 1);
-    const uint8_t* const first = args.keys + key * args.key_stride;
-    keys[block].load(first, args.key_stride, args.key_scales + key, args.num_keys - 1 - key);
+    keys[block].load(
+        args.num_keys - 1 - key, [&](int i) { return args.keys + (key + i) * args.key_stride; },
+        [&](int i) { return reinterpret_cast<const uint8_t*>(args.key_scales + key + i); });
   }
   for (int i = first_query; i < end_query; ++i) {
     const int begin = min(max(args.begin[i], 0), args.num_keys);
@@ -180,7 +179,7 @@ DG_DEVICE void mqa_logits(const MqaLogitsArguments& args, int first_query, int f
   }
 }
 
-constexpr int kMqaMostTokens = 4;  // of a sequence
+constexpr int kMqaMostTokens = 8;  // of a sequence
 
 // How many keys each of a sequence's tokens sees; returns the largest number.
 DG_DEVICE int keys_seen(const PagedMqaLogitsArguments& args, int sequence, int (&limits)[kMqaMostTokens]) {
@@ -190,22 +189,26 @@ DG_DEVICE int keys_seen(const PagedMqaLogitsArguments& args, int sequence, int (
     if (i >= args.next_n) break;
     const int tokens = args.per_query_lens ? args.context_lens[sequence * args.next_n + i]
                                            : args.context_lens[sequence] - args.next_n + 1 + i;
-    limits[i] = min(tokens, min(args.pages_of_sequence * kMqaPageKeys, args.columns));
+    limits[i] = min(tokens, min(args.pages_of_sequence << args.page_shift, args.columns));
     most = max(most, limits[i]);
   }
   return most;
 }
 
-// Computes the logits of a sequence's tokens for the keys of one page.
+// Computes the logits of a sequence's tokens for 64 keys, which may be in several pages, or a part of one.
 template <class Shape>
-DG_DEVICE void page_logits(const PagedMqaLogitsArguments& args, int sequence, int page_index,
-                           const int (&limits)[kMqaMostTokens], int last_key) {
-  const int first_key = page_index * kMqaPageKeys;
-  const int named = args.block_table[sequence * args.block_table_stride + page_index];
-  const uint8_t* const page = args.cache + min(max(named, 0), args.num_pages - 1) * args.page_bytes;
+DG_DEVICE void logits_of_keys(const PagedMqaLogitsArguments& args, int sequence, int first_key,
+                              const int (&limits)[kMqaMostTokens], int last_key) {
+  const int page_keys = 1 << args.page_shift;
+  const auto page_of = [&](int i) {
+    const int* const named = args.block_table + sequence * args.block_table_stride + ((first_key + i) >> args.page_shift);
+    return args.cache + min(max(*(const Global<int>*)named, 0), args.num_pages - 1) * args.page_bytes;
+  };
+  const auto place_of = [&](int i) { return (first_key + i) & (page_keys - 1); };
   MqaKeys<Shape> keys;
-  keys.load(page, Shape::kHeadDim, reinterpret_cast<const float*>(page + kMqaPageKeys * Shape::kHeadDim),
-            last_key - first_key);
+  keys.load(
+      last_key - first_key, [&](int i) { return page_of(i) + place_of(i) * Shape::kHeadDim; },
+      [&](int i) { return page_of(i) + page_keys * Shape::kHeadDim + place_of(i) * sizeof(float); });
 #pragma unroll
   for (int i = 0; i < kMqaMostTokens; ++i) {
     if (i >= args.next_n) break;
@@ -218,7 +221,7 @@ DG_DEVICE void page_logits(const PagedMqaLogitsArguments& args, int sequence, in
   }
 }
 
-// Computes a wave's logits: one page of each segment from its workgroup's first to the next workgroup's first.
+// Computes a wave's logits: its 64 keys of each segment from its workgroup's first to the next workgroup's first.
 template <class Shape>
 DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgroup) {
   const int* const own = args.schedule + 2 * workgroup;
@@ -229,14 +232,15 @@ DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgro
   while (sequence < last_sequence || (sequence == last_sequence && segment < last_segment && sequence < args.batch)) {
     int limits[kMqaMostTokens];
     const int most = keys_seen(args, sequence, limits);
-    if (segment * kMqaSegmentKeys >= most) {
+    constexpr int kKeys = MqaKeys<Shape>::kCount;
+    if (segment * kMqaWaves * kKeys >= most) {
       ++sequence;
       segment = 0;
       continue;
     }
-    const int page_index = segment * kMqaWaves + wave_id();
+    const int first_key = (segment * kMqaWaves + wave_id()) * kKeys;
     ++segment;
-    if (page_index * kMqaPageKeys < most) page_logits<Shape>(args, sequence, page_index, limits, most - 1);
+    if (first_key < most) logits_of_keys<Shape>(args, sequence, first_key, limits, most - 1);
   }
 }
 
