@@ -108,11 +108,11 @@ def fp8_fp4_mqa_logits(
     """``fp8_mqa_logits`` of ``q = (data, None)``; DeepGEMM's function of this name.
 
     Raises:
-        NotImplementedError: ``q`` has scales, as only FP4 has, or ``logits_dtype`` is not fp32.
+        NotImplementedError: ``q`` has scales, as only FP4 has.
         TypeError, ValueError and others: as ``fp8_mqa_logits``.
     """
-    data = _fp8_of(q, logits_dtype)
-    return fp8_mqa_logits(data, kv, weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits, max_seqlen_k)
+    bounds = (cu_seq_len_k_start, cu_seq_len_k_end)
+    return fp8_mqa_logits(_fp8_of(q), kv, weights, *bounds, clean_logits, max_seqlen_k, logits_dtype=logits_dtype)
 
 
 def fp8_fp4_paged_mqa_logits(
@@ -130,22 +130,18 @@ def fp8_fp4_paged_mqa_logits(
     """``fp8_paged_mqa_logits`` of ``q = (data, None)``; DeepGEMM's function of this name.
 
     Raises:
-        NotImplementedError: ``q`` has scales, as only FP4 has, or ``logits_dtype`` is not fp32.
+        NotImplementedError: ``q`` has scales, as only FP4 has.
         TypeError, ValueError and others: as ``fp8_paged_mqa_logits``.
     """
-    data = _fp8_of(q, logits_dtype)
-    return fp8_paged_mqa_logits(
-        data, kv_cache, weights, context_lens, block_table, schedule_meta, max_context_len, clean_logits, indices
-    )
+    arguments = (kv_cache, weights, context_lens, block_table, schedule_meta, max_context_len, clean_logits, indices)
+    return fp8_paged_mqa_logits(_fp8_of(q), *arguments, logits_dtype=logits_dtype)
 
 
-def _fp8_of(q: Any, logits_dtype: torch.dtype) -> torch.Tensor:
+def _fp8_of(q: Any) -> torch.Tensor:
     if not isinstance(q, (tuple, list)) or len(q) != 2:
         raise TypeError(f"q must be a pair (FP8 data, None), got a {type(q).__name__}")
     if q[1] is not None:
         raise NotImplementedError("q must have no scales: gfx942 has no FP4; pass (FP8 data, None)")
-    if logits_dtype != torch.float32:
-        raise NotImplementedError(f"logits_dtype must be float32, got {logits_dtype}; convert the logits")
     data: torch.Tensor = q[0]
     return data
 

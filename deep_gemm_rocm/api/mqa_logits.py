@@ -34,6 +34,8 @@ def fp8_mqa_logits(
     cu_seq_len_k_end: torch.Tensor,
     clean_logits: bool = True,
     max_seqlen_k: int = 0,
+    *,
+    logits_dtype: torch.dtype = torch.float32,
 ) -> Described[torch.Tensor]:
     """``logits[s, j] = kv_scale[j] · Σ_h weights[s, h] · max(q[s, h] · kv[j], 0)`` for keys j that query s sees.
 
@@ -50,9 +52,10 @@ def fp8_mqa_logits(
         clean_logits: whether logits of keys that a query doesn't see are -inf; otherwise they are undefined.
         max_seqlen_k: if positive, the result is compressed to ``max_seqlen_k`` columns, up to 2^28, whose first is the
             first key that the query sees. Then ``clean_logits`` must be False.
+        logits_dtype: fp32 or bf16, to which the fp32 logits are rounded.
 
     Returns:
-        fp32 [S, Skv], or compressed [S, max_seqlen_k].
+        [S, Skv] of ``logits_dtype``, or compressed [S, max_seqlen_k].
 
     Raises:
         TypeError, ValueError: an argument is not as above.
@@ -60,7 +63,7 @@ def fp8_mqa_logits(
     """
     if torch.compiler.is_compiling():
         traced: torch.Tensor = torch.ops.deep_gemm_rocm.fp8_mqa_logits(
-            q, *kv, weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits, max_seqlen_k
+            q, *kv, weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits, max_seqlen_k, logits_dtype
         )
         return traced, None
     if not isinstance(kv, (tuple, list)) or len(kv) != 2:
@@ -88,7 +91,8 @@ def fp8_mqa_logits(
     check_bool("clean_logits", clean_logits)
     if columns and clean_logits:
         raise ValueError("clean_logits must be False for compressed logits (max_seqlen_k > 0)")
-    logits = q.new_empty(queries, columns or len(keys), dtype=torch.float32)
+    _check_logits_dtype(logits_dtype)
+    logits = q.new_empty(queries, columns or len(keys), dtype=logits_dtype)
     return logits, mqa_logits_launch(tensors, logits, clean=clean_logits, compressed=columns > 0)
 
 
@@ -141,6 +145,8 @@ def fp8_paged_mqa_logits(
     max_context_len: int,
     clean_logits: bool = False,
     indices: torch.Tensor | None = None,
+    *,
+    logits_dtype: torch.dtype = torch.float32,
 ) -> Described[torch.Tensor]:
     """``fp8_mqa_logits`` for each sequence's last tokens, with keys in a paged cache; DeepGEMM's function of this name.
 
@@ -158,9 +164,10 @@ def fp8_paged_mqa_logits(
         clean_logits: whether logits of keys that a query doesn't see are -inf; otherwise they are undefined.
         indices: int32 [B], checked and not used. In DeepGEMM, with next_n 1, neighbours with equal indices are tokens
             of one sequence with equal rows of ``block_table``. Its SM100 kernels then read the keys once for all.
+        logits_dtype: fp32 or bf16, to which the fp32 logits are rounded.
 
     Returns:
-        fp32 [B · next_n, max_context_len].
+        [B · next_n, max_context_len] of ``logits_dtype``.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
@@ -168,7 +175,16 @@ def fp8_paged_mqa_logits(
     """
     if torch.compiler.is_compiling():
         traced: torch.Tensor = torch.ops.deep_gemm_rocm.fp8_paged_mqa_logits(
-            q, kv_cache, weights, context_lens, block_table, schedule_meta, max_context_len, clean_logits, indices
+            q,
+            kv_cache,
+            weights,
+            context_lens,
+            block_table,
+            schedule_meta,
+            max_context_len,
+            clean_logits,
+            indices,
+            logits_dtype,
         )
         return traced, None
     _check_q(q, 4)
@@ -209,14 +225,20 @@ def fp8_paged_mqa_logits(
         "schedule": Argument("schedule_meta", schedule_meta),
     }
     check_one_device(dict(tensors.values()))
+    _check_logits_dtype(logits_dtype)
     shape = (batch * next_n, columns)
     if clean_logits:
-        logits = q.new_full(shape, -torch.inf, dtype=torch.float32)
+        logits = q.new_full(shape, -torch.inf, dtype=logits_dtype)
     else:
-        logits = q.new_empty(shape, dtype=torch.float32)
+        logits = q.new_empty(shape, dtype=logits_dtype)
     if logits.numel() == 0 or len(kv_cache) == 0:
         return logits, None
     return logits, paged_mqa_logits_launch(tensors, logits)
+
+
+def _check_logits_dtype(dtype: Any) -> None:
+    if dtype not in (torch.float32, torch.bfloat16):
+        raise TypeError(f"logits_dtype must be float32 or bfloat16, got {dtype!r}")
 
 
 def _check_q(q: Any, dims: int) -> None:

@@ -128,12 +128,12 @@ def _returns_none(function: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
-def _logits(q: Tensor, kv: Pair, max_seqlen_k: int, **_: Any) -> Tensor:
-    return q.new_empty((q.shape[0], max_seqlen_k or kv[0].shape[0]), dtype=torch.float32)
+def _logits(q: Tensor, kv: Pair, max_seqlen_k: int, logits_dtype: torch.dtype, **_: Any) -> Tensor:
+    return q.new_empty((q.shape[0], max_seqlen_k or kv[0].shape[0]), dtype=logits_dtype)
 
 
-def _paged_logits(q: Tensor, max_context_len: int, **_: Any) -> Tensor:
-    return q.new_empty((q.shape[0] * q.shape[1], max_context_len), dtype=torch.float32)
+def _paged_logits(q: Tensor, max_context_len: int, logits_dtype: torch.dtype, **_: Any) -> Tensor:
+    return q.new_empty((q.shape[0] * q.shape[1], max_context_len), dtype=logits_dtype)
 
 
 _WRITING_D: tuple[Callable[..., Any], ...] = (

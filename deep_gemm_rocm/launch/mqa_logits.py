@@ -30,6 +30,7 @@ class MqaLogitsArguments(Structure):
         ("num_keys", c_int),
         ("clean", c_int),
         ("compressed_columns", c_int),
+        ("has_bf16_logits", c_int),
     )
 
 
@@ -57,6 +58,7 @@ class PagedMqaLogitsArguments(Structure):
         ("page_shift", c_int),
         ("columns", c_int),
         ("num_workgroups", c_int),
+        ("has_bf16_logits", c_int),
     )
 
 
@@ -72,6 +74,7 @@ def mqa_logits_launch(tensors: Arguments, logits: torch.Tensor, *, clean: bool, 
         num_keys=keys.shape[0],
         clean=clean,
         compressed_columns=logits.shape[1] if compressed else 0,
+        has_bf16_logits=logits.dtype == torch.bfloat16,
     )
     pointers = {**tensors, "logits": Argument("logits", logits)}
     request = Request("mqa_logits.hip.j2", _values("mqa_logits", q))
@@ -96,6 +99,7 @@ def paged_mqa_logits_launch(tensors: Arguments, logits: torch.Tensor) -> Launch:
         page_shift=cache.shape[1].bit_length() - 1,
         columns=logits.shape[1],
         num_workgroups=len(schedule) - 1,
+        has_bf16_logits=logits.dtype == torch.bfloat16,
     )
     # The launch doesn't repeat: on the CPU, each call checks the contents of the block table.
     request = Request("paged_mqa_logits.hip.j2", _values("paged_mqa_logits", q))

@@ -398,7 +398,7 @@ def test_logits_of_a_pair_without_scales():
     [
         (lambda q: q, {}, TypeError, r"q must be a pair \(FP8 data, None\), got a Tensor"),
         (lambda q: (q, torch.ones(3, 32)), {}, NotImplementedError, "no FP4"),
-        (lambda q: (q, None), {"logits_dtype": torch.bfloat16}, NotImplementedError, "logits_dtype must be float32"),
+        (lambda q: (q, None), {"logits_dtype": torch.float16}, TypeError, "logits_dtype must be float32 or bfloat16"),
     ],
 )
 def test_logits_that_gfx942_lacks(q, keywords, error, message):

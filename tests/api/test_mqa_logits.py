@@ -69,6 +69,21 @@ def test_any_shape(queries, keys, seed):
     Problem(queries, keys, 32, 32, seed).run()
 
 
+def test_bf16_logits_are_the_fp32_ones_rounded():
+    problem, paged = Problem(70, 300, 32, 32), Paged((300, 0, 65), 2, 32, 32)
+    problem.q[3, 0, 0] = torch.nan
+    for clean in (True, False):
+        rounded = dg.fp8_mqa_logits(*problem.arguments, clean, logits_dtype=torch.bfloat16)
+        seen = problem.seen() if not clean else torch.ones(70, 300, dtype=torch.bool)
+        exact = dg.fp8_mqa_logits(*problem.arguments, clean).bfloat16()
+        assert rounded.dtype == torch.bfloat16
+        assert torch.equal(rounded[seen].nan_to_num(7.0), exact[seen].nan_to_num(7.0))
+    meta = dg.get_paged_mqa_logits_metadata(paged.context_lens, 64, 5)
+    arguments = (paged.q, paged.cache, paged.weights, paged.context_lens, paged.block_table, meta, 303, True)
+    rounded = dg.fp8_paged_mqa_logits(*arguments, logits_dtype=torch.bfloat16)
+    assert torch.equal(rounded, dg.fp8_paged_mqa_logits(*arguments).bfloat16())
+
+
 def test_compressed_is_the_same_from_the_first_key_on():
     problem = Problem(70, 700, 32, 32)
     full = problem.run()

@@ -198,6 +198,10 @@ CALLS = {
     "fp8_mqa_logits": lambda: (dg.fp8_mqa_logits, logits()),
     "fp8_mqa_logits compressed": lambda: (partial(dg.fp8_mqa_logits, clean_logits=False, max_seqlen_k=3), logits()),
     "fp8_paged_mqa_logits": lambda: (dg.fp8_paged_mqa_logits, paged_logits()),
+    "fp8_paged_mqa_logits bf16": lambda: (
+        partial(dg.fp8_paged_mqa_logits, logits_dtype=torch.bfloat16),
+        paged_logits(),
+    ),
     "append_mla_cache": lambda: (
         dg.append_mla_cache,
         (randn(3, 512), randn(3, 64), empty(2, 4, 1, 656, dtype=torch.uint8), torch.tensor([5, -1, 0])),

@@ -207,9 +207,9 @@ GOOD = {
     "flash_attention": attention,
     "flash_attention_decode": decode,
     "mla_decode": latent,
-    "fp8_mqa_logits": lambda: logits() | {"max_seqlen_k": 0},
+    "fp8_mqa_logits": lambda: logits() | {"max_seqlen_k": 0, "logits_dtype": F32},
     "fp8_fp4_mqa_logits": lambda: logits() | {"q": (logits()["q"], None), "max_seqlen_k": 0, "logits_dtype": F32},
-    "fp8_paged_mqa_logits": paged_logits,
+    "fp8_paged_mqa_logits": lambda: paged_logits() | {"logits_dtype": torch.bfloat16},
     "fp8_fp4_paged_mqa_logits": lambda: paged_logits() | {"q": (paged_logits()["q"], None), "logits_dtype": F32},
     "top_k_per_row": lambda: {
         "logits": rand(4, 70), "k": 9, "starts": ints(0, 3, 5, 70), "ends": ints(70, 60, 9, 70),

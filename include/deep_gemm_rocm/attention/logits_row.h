@@ -51,8 +51,8 @@ class LogitsRow {
   using Block = LogitsBlock<T>;
   static constexpr int kBlocksOfWave = 4 * sizeof(float) / sizeof(T);
   static constexpr int kMostBlocks = kBlocksOfWave * kWaves;
-  // Whatever the address.
-  static constexpr int kMostElements = kMostBlocks * Block::kElements - static_cast<int>(sizeof(unsigned) / sizeof(T) - 1);
+  static constexpr int kMostLead = sizeof(unsigned) / sizeof(T) - 1;
+  static constexpr int kMostElements = kMostBlocks * Block::kElements - kMostLead;  // whatever the address
 
   // Begins to load. Arguments are uniform.
   DG_DEVICE LogitsRow(const T* first, int count)

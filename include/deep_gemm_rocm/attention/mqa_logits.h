@@ -19,11 +19,12 @@ struct MqaLogitsArguments {
   const float* weights;     // [queries, heads], contiguous heads
   const int* begin;         // [queries], the first key that a query sees
   const int* end;
-  float* logits;            // [queries, keys]; compressed, a query's first column is the first key that it sees
+  void* logits;             // float or bf16 [queries, keys]; compressed, a query's first column is the first key that it sees
   int64_t q_stride, key_stride, weights_stride, logits_stride;
   int num_queries, num_keys;
   int clean;                // whether -inf is written where a query sees no key
   int compressed_columns;   // or 0
+  int has_bf16_logits;
 };
 
 // The same for the last `next_n` tokens of each sequence. Keys are in pages: all values of a page, then its scales.
@@ -34,11 +35,12 @@ struct PagedMqaLogitsArguments {
   const int* context_lens;  // [batch, next_n], the keys that a query sees; or [batch], tokens including the last ones
   const int* block_table;
   const int* schedule;      // [workgroups + 1, 2], the sequence and the segment of its keys where each begins
-  float* logits;            // [batch · next_n, columns]
+  void* logits;             // float or bf16 [batch · next_n, columns]
   int64_t q_stride, page_bytes, weights_stride, block_table_stride, logits_stride;
   int batch, next_n, per_query_lens;
   int num_pages, pages_of_sequence, page_shift, columns;
   int num_workgroups;       // of the launch
+  int has_bf16_logits;
 };
 
 constexpr int kMqaWaves = 4;
@@ -140,6 +142,15 @@ class MqaKeys {
   float scale_;
 };
 
+template <class Arguments>
+DG_DEVICE void store_logit(const Arguments& args, int64_t element, float logit) {
+  if (args.has_bf16_logits) {
+    *((Global<__bf16>*)args.logits + element) = static_cast<__bf16>(logit);
+  } else {
+    *((Global<float>*)args.logits + element) = logit;
+  }
+}
+
 // Computes a wave's logits, of kBlocks times 64 keys and up to kQueries queries.
 template <class Shape, int kBlocks, int kQueries>
 DG_DEVICE void mqa_logits(const MqaLogitsArguments& args, int first_query, int first_key) {
@@ -165,7 +176,6 @@ DG_DEVICE void mqa_logits(const MqaLogitsArguments& args, int first_query, int f
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) logits[block] = keys[block].logit(query);
     }
-    float* const row = args.logits + i * args.logits_stride;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       const int key = first_key + block * MqaKeys<Shape>::kCount + lane_id();
@@ -173,7 +183,7 @@ DG_DEVICE void mqa_logits(const MqaLogitsArguments& args, int first_query, int f
       const int column = args.compressed_columns ? key - begin : key;
       const int columns = args.compressed_columns ? args.compressed_columns : args.num_keys;
       if ((seen || args.clean) && column < columns) {
-        *(Global<float>*)(row + column) = any && seen ? logits[block] : -__builtin_inff();
+        store_logit(args, i * args.logits_stride + column, any && seen ? logits[block] : -__builtin_inff());
       }
     }
   }
@@ -201,8 +211,9 @@ DG_DEVICE void logits_of_keys(const PagedMqaLogitsArguments& args, int sequence,
                               const int (&limits)[kMqaMostTokens], int last_key) {
   const int page_keys = 1 << args.page_shift;
   const auto page_of = [&](int i) {
-    const int* const named = args.block_table + sequence * args.block_table_stride + ((first_key + i) >> args.page_shift);
-    return args.cache + min(max(*(const Global<int>*)named, 0), args.num_pages - 1) * args.page_bytes;
+    const int* const pages = args.block_table + sequence * args.block_table_stride;
+    const int named = *(const Global<int>*)(pages + ((first_key + i) >> args.page_shift));
+    return args.cache + min(max(named, 0), args.num_pages - 1) * args.page_bytes;
   };
   const auto place_of = [&](int i) { return (first_key + i) & (page_keys - 1); };
   MqaKeys<Shape> keys;
@@ -217,7 +228,7 @@ DG_DEVICE void logits_of_keys(const PagedMqaLogitsArguments& args, int sequence,
     query.load(args.q + row * args.q_stride, args.weights + row * args.weights_stride);
     const float logit = keys.logit(query);
     const int key = first_key + lane_id();
-    if (key < limits[i]) *(Global<float>*)(args.logits + row * args.logits_stride + key) = logit;
+    if (key < limits[i]) store_logit(args, row * args.logits_stride + key, logit);
   }
 }
 

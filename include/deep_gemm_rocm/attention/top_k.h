@@ -231,7 +231,9 @@ class Selection {
     clear_bins();
     row_.for_each_block([&](const Block& block) DG_INLINE {
       int equal = 0;
-      block.for_each([&](float value, int position) DG_INLINE { equal += row_.has(position) && bin_.has(ordered_bits(value)); });
+      block.for_each([&](float value, int position) DG_INLINE {
+        equal += row_.has(position) && bin_.has(ordered_bits(value));
+      });
       const int of_wave = read_lane(inclusive_sum(equal), kWaveSize - 1);
       if (lane_id() == 0) lds_.bins[kBins - 1 - block.number] = of_wave;
     });
