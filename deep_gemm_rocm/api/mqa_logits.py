@@ -16,7 +16,7 @@ from ..problems.layout import Pair
 from ..runtime.arrays import through_host
 
 _FP8 = torch.float8_e4m3fnuz
-_HEADS = (32, 64)
+_HEADS = range(8, 129, 8)
 _HEAD_DIMS = (32, 64, 128)
 _PAGE_SIZES = (1, 16, 32, 64, 128)
 _MAX_DECODE_TOKENS = 8
@@ -43,8 +43,8 @@ def fp8_mqa_logits(
     depend on its query and key only.
 
     Args:
-        q: float8_e4m3fnuz [S, H, D], H 32 or 64, D 32, 64 or 128; heads contiguous, queries any multiple of 16 bytes
-            apart. Its scales are to be multiplied into ``weights``.
+        q: float8_e4m3fnuz [S, H, D], H a multiple of 8 up to 128, D 32, 64 or 128; heads contiguous, queries any
+            multiple of 16 bytes apart. Its scales are to be multiplied into ``weights``.
         kv: float8_e4m3fnuz [Skv, D], rows any multiple of 16 bytes apart, and their scales, fp32 [Skv], contiguous.
         weights: fp32 [S, H], rows contiguous.
         cu_seq_len_k_start, cu_seq_len_k_end: int32 [S]: query s sees the keys from its start up to, but not including,
@@ -245,7 +245,9 @@ def _check_q(q: Any, dims: int) -> None:
     check_form("q", q, _FP8, (None,) * dims)
     heads, head_dim = q.shape[-2:]
     if heads not in _HEADS or head_dim not in _HEAD_DIMS:
-        raise ValueError(f"q must have {_HEADS} heads of {_HEAD_DIMS} elements, got shape {tuple(q.shape)}")
+        raise ValueError(
+            f"q must have a multiple of 8 heads, up to 128, of {_HEAD_DIMS} elements, got shape {tuple(q.shape)}"
+        )
 
 
 def _check_aligned(name: str, tensor: torch.Tensor) -> None:

@@ -13,6 +13,7 @@ from deep_gemm_rocm.testing import logits_reference
 
 FP8 = torch.float8_e4m3fnuz
 KINDS = [(heads, dim) for heads in (32, 64) for dim in (32, 64, 128)]
+OTHERS = [(16, 128), (40, 32), (96, 128), (120, 64)]
 QUICK = [(64, 128), (32, 32), (32, 128)]
 kinds = pytest.mark.parametrize(
     ("heads", "dim"), [kind if kind in QUICK else pytest.param(*kind, marks=pytest.mark.slow) for kind in KINDS]
@@ -61,6 +62,14 @@ class Problem:
 @kinds
 def test_every_kind(heads, dim):
     Problem(70, 700, heads, dim).run()
+
+
+@pytest.mark.parametrize(
+    ("heads", "dim"), [(8, 64), (128, 128), *(pytest.param(*kind, marks=pytest.mark.slow) for kind in OTHERS)]
+)
+def test_other_numbers_of_heads(heads, dim):
+    Problem(40, 300, heads, dim).run()
+    Paged((100, 0, 65), 2, heads, dim).run()
 
 
 @settings(max_examples=15, deadline=None)
@@ -282,7 +291,7 @@ def plain() -> dict:
 
 BAD = [
     (dg.fp8_mqa_logits, plain, {"q": torch.zeros(8, 32, 32)}, TypeError, "q must be float8_e4m3fnuz"),
-    (dg.fp8_mqa_logits, plain, {"q": torch.zeros(8, 16, 32).to(FP8)}, ValueError, "q must have .32, 64. heads"),
+    (dg.fp8_mqa_logits, plain, {"q": torch.zeros(8, 12, 32).to(FP8)}, ValueError, "q must have a multiple of 8 heads"),
     (dg.fp8_mqa_logits, plain, {"kv": torch.zeros(8)}, TypeError, "kv must be a pair"),
     (dg.fp8_mqa_logits, plain, {"weights": torch.zeros(8, 31)}, ValueError, "weights must have shape"),
     (dg.fp8_mqa_logits, plain, {"cu_seq_len_k_end": torch.zeros(8)}, TypeError, "cu_seq_len_k_end must be int32"),

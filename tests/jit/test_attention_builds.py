@@ -84,7 +84,7 @@ class Logits:
         return {"heads": self.heads, "head_dim": self.head_dim, "kernel_name": self.kernel_name}
 
 
-LOGITS = [Logits(f, h, d) for f in ("mqa_logits", "paged_mqa_logits") for h in (32, 64) for d in (32, 64, 128)]
+LOGITS = [Logits(f, h, d) for f in ("mqa_logits", "paged_mqa_logits") for h in (8, 32, 64, 128) for d in (32, 64, 128)]
 
 
 @pytest.mark.slow

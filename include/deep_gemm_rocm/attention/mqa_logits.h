@@ -50,10 +50,10 @@ struct MqaShape {
   using Mfma = deep_gemm_rocm::Mfma<E4M3, E4M3, 32>;
   static constexpr int kHeads = kHeads_;
   static constexpr int kHeadDim = kHeadDim_;
-  static constexpr int kHeadFragments = kHeads / Mfma::kRows;
+  static constexpr int kHeadFragments = ceil_div(kHeads, Mfma::kRows);
   static constexpr int kReadBytes = kChunkBytes * Mfma::kLaneGroups;
   static constexpr int kReads = kHeadDim / kReadBytes;
-  static_assert(kHeadFragments * Mfma::kRows == kHeads && kReads * kReadBytes == kHeadDim);
+  static_assert(kReads * kReadBytes == kHeadDim);
 };
 
 // A lane's part of a query's heads and their weights.
@@ -67,15 +67,16 @@ class MqaQuery {
     const int group = lane_id() / Mfma::kRows;
 #pragma unroll
     for (int fragment = 0; fragment < Shape::kHeadFragments; ++fragment) {
-      const uint8_t* const head = q + (fragment * Mfma::kRows + lane) * Shape::kHeadDim + group * kChunkBytes;
+      const uint8_t* const head = q + existing(fragment * Mfma::kRows + lane) * Shape::kHeadDim + group * kChunkBytes;
 #pragma unroll
       for (int read = 0; read < Shape::kReads; ++read) {
         operands_[fragment][read] = load_global<MfmaOperands>(head + read * Shape::kReadBytes);
       }
 #pragma unroll
       for (int e = 0; e < Mfma::kElements; ++e) {
-        weights_[fragment][e] =
-            *(const Global<float>*)(weights + fragment * Mfma::kRows + Mfma::row_of_element(group, e));
+        const int row = fragment * Mfma::kRows + Mfma::row_of_element(group, e);
+        const float weight = *(const Global<float>*)(weights + existing(row));
+        weights_[fragment][e] = existing(row) == row ? weight : 0;
       }
     }
   }
@@ -101,6 +102,11 @@ class MqaQuery {
   }
 
  private:
+  // Behind the last head, it is repeated with weight 0.
+  static DG_DEVICE int existing(int head) {
+    return Shape::kHeads % Mfma::kRows == 0 ? head : min(head, Shape::kHeads - 1);
+  }
+
   MfmaOperands operands_[Shape::kHeadFragments][Shape::kReads];
   float weights_[Shape::kHeadFragments][Mfma::kElements];
 };
