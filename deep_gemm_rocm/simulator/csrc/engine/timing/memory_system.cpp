@@ -7,8 +7,12 @@
 namespace mi300x::timing {
 namespace {
 
-// Spreads lines over channels. Pairs of lines stay together; higher bits are folded in, so that power-of-two strides
-// use all channels.
+// Spreads lines over the channels of an L2. Strides of 4 KiB use few of them, as AMD's tuning guides warn ("channel
+// hotspotting"); that one higher bit is folded in is fitted to GEMMs whose rows are so far apart.
+size_t l2_channel_of(uint64_t line, size_t channels) { return size_t(line >> 1 ^ (line >> 5 & 1)) % channels; }
+
+// Spreads lines over slices of the Infinity Cache and channels of HBM. Pairs of lines stay together; higher bits are
+// folded in, so that power-of-two strides use all channels.
 size_t channel_of(uint64_t line, size_t channels) {
   const uint64_t pair = line >> 1;
   return size_t(pair ^ pair >> 4 ^ pair >> 8 ^ pair >> 13 ^ pair >> 19) % channels;
@@ -19,7 +23,8 @@ size_t channel_of(uint64_t line, size_t channels) {
 void MemoryCounters::add_difference(const MemoryCounters& end, const MemoryCounters& begin, double weight) {
   for (uint64_t MemoryCounters::*total :
        {&MemoryCounters::l2_hits, &MemoryCounters::l2_misses, &MemoryCounters::mall_hits, &MemoryCounters::mall_misses,
-        &MemoryCounters::hbm_read_bytes, &MemoryCounters::hbm_write_bytes, &MemoryCounters::tlb_misses})
+        &MemoryCounters::mall_writes, &MemoryCounters::hbm_read_bytes, &MemoryCounters::hbm_write_bytes,
+        &MemoryCounters::tlb_misses})
     this->*total = extrapolated(this->*total, end.*total, begin.*total, weight);
 }
 
@@ -66,7 +71,7 @@ double MemorySystem::beyond_l2(Xcd& xcd, double time, uint64_t line) {
   bool hit;
   double served;
   touch_mall(time, line, false, hit, served);
-  const double mall_extra = c.clocks(c.mall_hit_ns) - c.l2_hit_clocks;
+  const double mall_extra = c.clocks(c.mall_extra_ns);
   double done = served + mall_extra;
   if (hit) {
     ++counters_.mall_hits;
@@ -75,7 +80,7 @@ double MemorySystem::beyond_l2(Xcd& xcd, double time, uint64_t line) {
     counters_.hbm_read_bytes += line_bytes;
     const double read =
         hbm_[channel_of(line, hbm_.size())].serve(served, c.clocks(line_bytes / c.hbm_bytes_per_ns));
-    done = read + mall_extra + c.clocks(c.hbm_miss_ns - c.mall_hit_ns);
+    done = read + mall_extra + c.clocks(c.hbm_extra_ns);
   }
   // The link is reserved in the order of the requests, without their latency, although the data pass it on the way
   // back.
@@ -86,6 +91,7 @@ double MemorySystem::beyond_l2(Xcd& xcd, double time, uint64_t line) {
 void MemorySystem::write_line(Xcd& xcd, double time, uint64_t line) {
   const double clocks = constants_.clocks(line_bytes / constants_.fabric_xcd_write_bytes_per_ns);
   const double sent = xcd.link_out.serve(time, clocks);
+  ++counters_.mall_writes;
   bool hit;
   double served;
   touch_mall(sent, line, true, hit, served);
@@ -99,7 +105,7 @@ double MemorySystem::access(uint32_t number, double time, uint64_t line, Request
       request == Request::scalar_load ? c.scalar_cache_miss_clocks : c.l2_hit_clocks - c.l1_hit_clocks;
   const double service =
       stores ? std::max(1.0, bytes / c.l2_channel_write_bytes) : std::max(1.0, line_bytes / c.l2_channel_bytes);
-  double ready = xcd.channels[channel_of(line, xcd.channels.size())].serve(time, service) - service;
+  double ready = xcd.channels[l2_channel_of(line, xcd.channels.size())].serve(time, service) - service;
   if (!xcd.tlb.access(line * line_bytes / uint64_t(c.tlb_page_bytes)).hit) {
     ++counters_.tlb_misses;
     ready += c.clocks(c.tlb_miss_ns);

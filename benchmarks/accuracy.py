@@ -1,0 +1,285 @@
+"""The timing model beside published measurements: ``python benchmarks/accuracy.py CHECKOUT_OF_AITER``.
+
+Runs AMD's own code objects in the model and divides their simulated times, under sustained load, by those that AITER's
+tables of tuned kernels give. ``accuracy.csv`` holds those measurements. A row's hash decides whether constants may be
+fitted to it.
+"""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, astuple, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from deep_gemm_rocm import simulator
+from deep_gemm_rocm.simulator import power
+from deep_gemm_rocm.simulator.constants import chip_constants, current
+from deep_gemm_rocm.simulator.library import library, library_path
+
+ROWS = Path(__file__).with_name("accuracy.csv")
+CODE = "hsa/gfx942"
+BUFFER_POINTER, BUFFER_SIZE, END = 1, 2, 3  # HIP_LAUNCH_PARAM_
+MOST_KERNARG = 512
+# Few enough for a run of all rows in minutes; twice as many change no ratio by more than 2%.
+MOST_INSTRUCTIONS = 5e6
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published time of one kernel. ``n`` of a mixture of experts counts gate and up of one expert, ``m`` tokens."""
+
+    kind: str
+    chip: str
+    source: str
+    kernel: str
+    m: int
+    n: int
+    k: int
+    split: int
+    experts: int
+    topk: int
+    us: float
+
+    @property
+    def name(self) -> str:
+        return "/".join(map(str, astuple(self)[:-1]))
+
+    @property
+    def fits(self) -> bool:
+        """Whether constants may be fitted to it: one row in three."""
+        return hashlib.sha256(self.name.encode()).digest()[0] % 3 == 0
+
+    @property
+    def shape(self) -> str:
+        experts = f", {self.topk} of {self.experts} experts" if self.experts else ""
+        split = f", split {self.split}" if self.split > 1 else ""
+        return f"{self.m}x{self.n}x{self.k}{experts}{split}"
+
+
+def rows() -> list[Row]:
+    with ROWS.open() as file:
+        numbers = ("m", "n", "k", "split", "experts", "topk")
+        return [
+            Row(**{**r, **{name: int(r[name]) for name in numbers}, "us": float(r["us"])}) for r in csv.DictReader(file)
+        ]
+
+
+# ---- AITER's kernels ----
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, its grid, and its arguments: each is a tensor, an integer or None, in 16 bytes of the kernarg segment."""
+
+    code_object: str
+    grid: tuple[int, int, int]
+    arguments: Sequence[torch.Tensor | int | None]
+
+
+def tile(row: Row) -> tuple[int, int]:
+    """Rows and columns of the kernel's tile, from its name."""
+    text = next(part for part in row.kernel.split("_") if part[0].isdigit() and "x" in part)
+    m, n = text.split("x")
+    return int(m), int(n)
+
+
+def zeros(*shape: int, dtype: torch.dtype = torch.int8) -> torch.Tensor:
+    """Memory that is never touched on the host takes no room there."""
+    return torch.zeros(*shape, dtype=dtype)
+
+
+def scales(count: int) -> torch.Tensor:
+    return zeros(count, dtype=torch.float32)
+
+
+def fp8_gemm(row: Row) -> Launch:
+    """Scales of 1x128 and 128x128; the workgroups of a split add up with atomics."""
+    m, n, k, (tile_m, tile_n) = row.m, row.n, row.k, tile(row)
+    out, a, b = zeros(m, n, dtype=torch.bfloat16), zeros(m, k), zeros(n, k)
+    tensors = [out, a, b, scales(m * k // 128), scales(n * k // 128**2), scales(n)]
+    numbers = [m, n, k, k, k, 2 * n, row.split, m, n // 128, k // 128]
+    grid = (n // tile_n * row.split, math.ceil(m / tile_m), 1)
+    return Launch(f"fp8gemm_blockscale/{row.kernel}.co", grid, [*tensors, *numbers])
+
+
+def int8_gemm(row: Row) -> Launch:
+    """Scales for each row and column."""
+    m, n, k, (tile_m, tile_n) = row.m, row.n, row.k, tile(row)
+    out, a, b = zeros(m, n, dtype=torch.bfloat16), zeros(m, k), zeros(n, k)
+    tensors = [out, a, b, scales(m), scales(n), scales(n)]
+    grid = (n // tile_n * row.split, math.ceil(m / tile_m), 1)
+    return Launch(f"i8gemm/{row.kernel}.co", grid, [*tensors, m, n, k, k, k, 2 * n, row.split])
+
+
+def bf16_gemm(row: Row) -> Launch:
+    m, n, k, (tile_m, tile_n) = row.m, row.n, row.k, tile(row)
+    out, a, b = (zeros(*shape, dtype=torch.bfloat16) for shape in ((m, n), (m, k), (n, k)))
+    one = 0x3F800000
+    numbers = [one, 0, 2 * n, 0, 2 * n, 0, 2 * k, 0, 2 * k, 0, m, n, k, row.split, 1]
+    semaphores = zeros(16 * 64, dtype=torch.int32)
+    grid = (math.ceil(n / tile_n), math.ceil(m / tile_m), row.split)
+    return Launch(f"bf16gemm/{row.kernel}.co", grid, [out, None, a, b, *numbers, None, 0, semaphores])
+
+
+def sorted_tokens(row: Row, block: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The rows of random experts in blocks, each of one expert: slot << 24 | token, the expert of each block, and the
+    number of rows with padding."""
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.rand(row.m, row.experts, generator=generator).topk(row.topk).indices
+    ids, experts = [], []
+    for expert in range(row.experts):
+        token, slot = (chosen == expert).nonzero(as_tuple=True)
+        padding = -len(token) % block
+        ids += [slot << 24 | token, torch.full((padding,), row.topk << 24 | row.m)]
+        experts += [expert] * ((len(token) + padding) // block)
+    most = row.m * row.topk + row.experts * block - row.topk
+    used = torch.cat(ids).to(torch.int32)
+    sorted_ids = torch.cat([used, torch.full((most - len(used),), row.topk << 24 | row.m, dtype=torch.int32)])
+    blocks = torch.tensor(experts + [0] * (math.ceil(most / block) - len(experts)), dtype=torch.int32)
+    return sorted_ids, blocks, torch.tensor([len(used), row.m], dtype=torch.int32)
+
+
+def moe_stage1(row: Row) -> Launch:
+    """Gate and up of each token's experts, then their product, in FP8 or bf16."""
+    tokens, inter, dim, (tile_m, tile_n) = row.m, row.n // 2, row.k, tile(row)
+    ids, blocks, used = sorted_tokens(row, tile_m)
+    blockscale = "blockscale" in row.kernel
+    out_dtype = torch.int8 if blockscale else torch.bfloat16
+    out = zeros(tokens + math.ceil(tokens * 4 / 128), row.topk, inter, dtype=out_dtype)  # FP8, then its scales
+    x, weights = zeros(tokens, dim), zeros(row.experts, row.n, dim)
+    scales_of_expert = row.n * dim // 128**2 if blockscale else row.n
+    x_scales = scales(tokens * (dim // 128 if blockscale else 1))
+    tensors = [out, x, weights, used, x_scales, scales(row.experts * scales_of_expert), None, ids, blocks]
+    strides = [dim, dim, topk_bytes(out), row.n * dim, 4 * scales_of_expert, 4 * inter]
+    numbers = [dim, inter, tokens, row.experts, *strides, row.topk, 0, 0]
+    grid = (math.ceil(inter / tile_n), len(blocks), 1)
+    return Launch(f"fmoe_2stages/{row.kernel}.co", grid, [*tensors, *numbers, None])
+
+
+def topk_bytes(out: torch.Tensor) -> int:
+    return out.stride(0) * out.element_size()
+
+
+KINDS: dict[str, Callable[[Row], Launch]] = {
+    "FP8 blockscale GEMM": fp8_gemm,
+    "int8 GEMM": int8_gemm,
+    "bf16 GEMM": bf16_gemm,
+    "fused MoE stage 1": moe_stage1,
+}
+
+
+def check(status: int) -> None:
+    if status:
+        raise simulator.SimulatorError(library().dgSimLastMessage().decode())
+
+
+def run(row: Row, aiter: Path, constants: dict[str, float]) -> simulator.KernelProfile:
+    """The profile of the row's kernel, on its chip."""
+    launch = KINDS[row.kind](row)
+    tensors = [argument for argument in launch.arguments if isinstance(argument, torch.Tensor)]
+    words = [argument.data_ptr() if isinstance(argument, torch.Tensor) else argument or 0 for argument in launch.arguments]
+    kernarg = b"".join(word.to_bytes(16, "little") for word in words).ljust(MOST_KERNARG, b"\0")
+    image = (aiter / CODE / launch.code_object).read_bytes()
+    symbol = f"_ZN5aiter{len(row.kernel)}{row.kernel}E"
+    module, function, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t(len(kernarg))
+    hip, buffer = library(), ctypes.cast(ctypes.c_char_p(kernarg), ctypes.c_void_p).value
+    check(hip.hipModuleLoadData(ctypes.byref(module), image))
+    check(hip.hipModuleGetFunction(ctypes.byref(function), module, symbol.encode()))
+    for tensor in tensors:
+        check(hip.hipHostRegister(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes), 0))
+    try:
+        config = (ctypes.c_void_p * 5)(BUFFER_POINTER, buffer, BUFFER_SIZE, ctypes.addressof(size), END)
+        changes = {"sampling.most_instructions": MOST_INSTRUCTIONS, **constants}
+        with simulator.profile(changes, chip=row.chip, compute="sampled") as prof:
+            extents = map(ctypes.c_uint, (*launch.grid, 256, 1, 1))
+            check(hip.hipModuleLaunchKernel(function, *extents, ctypes.c_uint(0), None, None, config))
+            check(hip.hipDeviceSynchronize())
+    finally:
+        for tensor in tensors:
+            hip.hipHostUnregister(ctypes.c_void_p(tensor.data_ptr()))
+        hip.hipModuleUnload(module)
+    return prof.kernels[0]
+
+
+# ---- Results ----
+
+RECOMPUTED = ("power.", "launch.overhead_ns")
+# Of a profile, what a row's time follows from.
+KEPT = ("cycles", "time_us", "mfma_utilization", "activity", "busy", "l2_hit_rate", "hbm_bytes", "stalls")
+
+
+class Cache:
+    """Results by what they depend on, so that constants of power can be fitted without running kernels again."""
+
+    def __init__(self, folder: Path, aiter: Path, changes: dict[str, float]) -> None:
+        self.folder, self.aiter, self.changes = folder, aiter, changes
+        sources = sorted(path for path in (library_path().parents[1] / "csrc/engine").rglob("*.*") if path.is_file())
+        self.engine = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def constants(self, row: Row) -> dict[str, float]:
+        return current({**chip_constants(row.chip), **self.changes})
+
+    def result(self, row: Row) -> dict[str, Any]:
+        constants = {name: value for name, value in self.constants(row).items() if not name.startswith(RECOMPUTED)}
+        code = (self.aiter / CODE / KINDS[row.kind](row).code_object).read_bytes()
+        facts = json.dumps([self.engine, constants, row.name, hashlib.sha256(code).hexdigest(), MOST_INSTRUCTIONS])
+        path = self.folder / f"{hashlib.sha256(facts.encode()).hexdigest()}.json"
+        if not path.exists():
+            profile = run(row, self.aiter, self.changes)
+            path.write_text(json.dumps({name: getattr(profile, name) for name in KEPT}))
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def sustained(self, row: Row) -> tuple[power.Sustained, dict[str, Any]]:
+        found = self.result(row)
+        share = min(1.0, max(found["busy"]["fabric"], found["busy"]["HBM"]))
+        return power.sustained(found["cycles"], found["activity"], share, self.constants(row)), found
+
+
+def summary(found: list[tuple[Row, float]]) -> str:
+    """WMAPE, geometric mean and worst ratio of simulated to measured times."""
+    wmape = sum(abs(us - row.us) for row, us in found) / sum(row.us for row, us in found)
+    ratios = [us / row.us for row, us in found]
+    mean = math.exp(statistics.fmean(map(math.log, ratios)))
+    worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
+    off = sum(abs(r - 1) > 0.3 for r in ratios)
+    return f"{len(found)} | {wmape:.1%} | {mean:.2f} | {worst:.2f} | {off}"
+
+
+def main(
+    aiter: Annotated[Path, typer.Argument(help="A checkout of github.com/ROCm/aiter.")],
+    cache: Annotated[Path, typer.Option(help="Keeps results.")] = Path("build/accuracy"),
+    only: Annotated[str, typer.Option(help="Rows whose name contains it.")] = "",
+    every: int = 1,
+    fit: Annotated[bool, typer.Option(help="Only rows that constants may be fitted to.")] = False,
+    change: Annotated[list[str], typer.Option(help="A constant, as in l1.fill_bytes=128.")] = [],
+) -> None:
+    """Print a table of rows, and the errors of each class."""
+    changes = {name: float(value) for name, value in (text.split("=") for text in change)}
+    results, found = Cache(cache, aiter, changes), []
+    chosen=[row for row in rows() if only in row.name and (row.fits or not fit)]
+    for row in chosen[::every]:
+        load, record = results.sustained(row)
+        found.append((row, load.microseconds))
+        b=record["busy"]
+        print(f"{row.kind[:8]} {row.chip} {row.source} {row.kernel[-18:]:18} {row.shape:24} {row.us:8.1f} {load.microseconds:8.1f} {load.microseconds/row.us:5.2f} fixed {record['time_us']/row.us:5.2f} mhz {load.mhz:5.0f} " + " ".join(f"{k[:9]} {v:.2f}" for k,v in b.items()), flush=True)
+    for kind in KINDS:
+        for chip in ("MI300X","MI325X","MI308X"):
+            part=[f for f in found if f[0].kind==kind and f[0].chip==chip]
+            if part: print(kind,chip,summary(part))
+    if found: print("all",summary(found))
+
+
+if __name__ == "__main__":
+    typer.run(main)
