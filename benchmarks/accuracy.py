@@ -14,10 +14,11 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import rich.progress
 import torch
 import typer
 
@@ -26,6 +27,7 @@ from deep_gemm_rocm.simulator import power
 from deep_gemm_rocm.simulator.constants import chip_constants, current
 from deep_gemm_rocm.simulator.library import library, library_path
 
+TEMPLATE = ""
 ROWS = Path(__file__).with_name("accuracy.csv")
 CODE = "hsa/gfx942"
 BUFFER_POINTER, BUFFER_SIZE, END = 1, 2, 3  # HIP_LAUNCH_PARAM_
@@ -79,7 +81,7 @@ def rows() -> list[Row]:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel, its grid, and its arguments: each is a tensor, an integer or None, in 16 bytes of the kernarg segment."""
+    """A kernel, its grid, and its arguments: tensors, integers and null pointers, each in 16 bytes."""
 
     code_object: str
     grid: tuple[int, int, int]
@@ -187,7 +189,7 @@ def run(row: Row, aiter: Path, constants: dict[str, float]) -> simulator.KernelP
     """The profile of the row's kernel, on its chip."""
     launch = KINDS[row.kind](row)
     tensors = [argument for argument in launch.arguments if isinstance(argument, torch.Tensor)]
-    words = [argument.data_ptr() if isinstance(argument, torch.Tensor) else argument or 0 for argument in launch.arguments]
+    words = [value.data_ptr() if isinstance(value, torch.Tensor) else value or 0 for value in launch.arguments]
     kernarg = b"".join(word.to_bytes(16, "little") for word in words).ljust(MOST_KERNARG, b"\0")
     image = (aiter / CODE / launch.code_object).read_bytes()
     symbol = f"_ZN5aiter{len(row.kernel)}{row.kernel}E"
@@ -241,44 +243,85 @@ class Cache:
         found: dict[str, Any] = json.loads(path.read_text())
         return found
 
-    def sustained(self, row: Row) -> tuple[power.Sustained, dict[str, Any]]:
+    def sustained(self, row: Row) -> power.Sustained:
         found = self.result(row)
         share = min(1.0, max(found["busy"]["fabric"], found["busy"]["HBM"]))
-        return power.sustained(found["cycles"], found["activity"], share, self.constants(row)), found
+        return power.sustained(found["cycles"], found["activity"], share, self.constants(row))
 
 
-def summary(found: list[tuple[Row, float]]) -> str:
-    """WMAPE, geometric mean and worst ratio of simulated to measured times."""
-    wmape = sum(abs(us - row.us) for row, us in found) / sum(row.us for row, us in found)
-    ratios = [us / row.us for row, us in found]
+# ---- Report ----
+
+Found = tuple[Row, power.Sustained]
+
+
+def errors(found: Sequence[Found]) -> str:
+    """Cells: rows, weighted mean absolute percentage error, geometric mean and worst ratio, rows beyond 30%."""
+    ratios = [load.microseconds / row.us for row, load in found]
+    wmape = sum(abs(load.microseconds - row.us) for row, load in found) / sum(row.us for row, _ in found)
     mean = math.exp(statistics.fmean(map(math.log, ratios)))
     worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
-    off = sum(abs(r - 1) > 0.3 for r in ratios)
-    return f"{len(found)} | {wmape:.1%} | {mean:.2f} | {worst:.2f} | {off}"
+    return f"{len(found)} | {wmape:.1%} | {mean:.2f} | {worst:.2f} | {sum(abs(ratio - 1) > 0.3 for ratio in ratios)}"
+
+
+def error_table(found: Sequence[Found]) -> Iterator[str]:
+    yield "| rows | count | WMAPE | geometric mean | worst | beyond 30% |"
+    yield "|---|---|---|---|---|---|"
+    for title, part in (("held out", [f for f in found if not f[0].fits]), ("fitted to", [f for f in found if f[0].fits])):
+        for chip, kind in sorted({(row.chip, row.kind) for row, _ in part}):
+            group = [f for f in part if (f[0].chip, f[0].kind) == (chip, kind)]
+            yield f"| {title}: {kind}, {chip} | {errors(group)} |"
+        if part:
+            yield f"| **{title}: all** | {errors(part)} |"
+
+
+def source_table(found: Sequence[Found]) -> Iterator[str]:
+    """Where sources of one chip and kind differ from the model by different factors, they disagree with each other."""
+    yield "| chip | kernels | source | rows | geometric mean |"
+    yield "|---|---|---|---|---|"
+    for key in sorted({(row.chip, row.kind, row.source) for row, _ in found}):
+        ratios = [load.microseconds / row.us for row, load in found if (row.chip, row.kind, row.source) == key]
+        mean = math.exp(statistics.fmean(map(math.log, ratios)))
+        yield f"| {' | '.join(key)} | {len(ratios)} | {mean:.2f} |"
+
+
+def spread(found: Sequence[Found]) -> tuple[float, float]:
+    """Between which ratios of measured to simulated time nine of ten rows lie."""
+    ratios = sorted(row.us / load.microseconds for row, load in found)
+    at = [ratios[round(share * (len(ratios) - 1))] for share in (0.05, 0.95)]
+    return at[0], at[1]
+
+
+def row_table(found: Sequence[Found]) -> Iterator[str]:
+    yield "| chip | source | kernel | MxNxK | measured, µs | simulated, µs | ratio | MHz | fitted |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for row, load in found:
+        times = f"{row.us:.1f} | {load.microseconds:.1f} | {load.microseconds / row.us:.2f} | {load.mhz:.0f}"
+        yield f"| {row.chip} | {row.source} | {row.kernel} | {row.shape} | {times} | {'yes' if row.fits else ''} |"
+
+
+def page(found: Sequence[Found]) -> str:
+    least, most = spread([f for f in found if not f[0].fits])
+    interval = f"{least:.2f} to {most:.2f}"
+    tables = [list(table(found)) for table in (error_table, source_table, row_table)]
+    by_class, by_source, by_row = ("\n".join(table) for table in tables)
+    return TEMPLATE.format(interval=interval, by_class=by_class, by_source=by_source, by_row=by_row)
 
 
 def main(
     aiter: Annotated[Path, typer.Argument(help="A checkout of github.com/ROCm/aiter.")],
     cache: Annotated[Path, typer.Option(help="Keeps results.")] = Path("build/accuracy"),
     only: Annotated[str, typer.Option(help="Rows whose name contains it.")] = "",
-    every: int = 1,
     fit: Annotated[bool, typer.Option(help="Only rows that constants may be fitted to.")] = False,
-    change: Annotated[list[str], typer.Option(help="A constant, as in l1.fill_bytes=128.")] = [],
+    change: Annotated[str, typer.Option(help="Constants, as in l1.fill_bytes=128,hbm.extra_ns=150.")] = "",
+    write: Annotated[Path | None, typer.Option(help="Writes the page, docs/accuracy.md.")] = None,
 ) -> None:
-    """Print a table of rows, and the errors of each class."""
-    changes = {name: float(value) for name, value in (text.split("=") for text in change)}
-    results, found = Cache(cache, aiter, changes), []
-    chosen=[row for row in rows() if only in row.name and (row.fits or not fit)]
-    for row in chosen[::every]:
-        load, record = results.sustained(row)
-        found.append((row, load.microseconds))
-        b=record["busy"]
-        print(f"{row.kind[:8]} {row.chip} {row.source} {row.kernel[-18:]:18} {row.shape:24} {row.us:8.1f} {load.microseconds:8.1f} {load.microseconds/row.us:5.2f} fixed {record['time_us']/row.us:5.2f} mhz {load.mhz:5.0f} " + " ".join(f"{k[:9]} {v:.2f}" for k,v in b.items()), flush=True)
-    for kind in KINDS:
-        for chip in ("MI300X","MI325X","MI308X"):
-            part=[f for f in found if f[0].kind==kind and f[0].chip==chip]
-            if part: print(kind,chip,summary(part))
-    if found: print("all",summary(found))
+    """Print the page: errors of each class, of each source and of each row."""
+    changes = {name: float(value) for name, value in (text.split("=") for text in change.split(",") if text)}
+    results = Cache(cache, aiter, changes)
+    chosen = [row for row in rows() if only in row.name and (row.fits or not fit)]
+    found = [(row, results.sustained(row)) for row in rich.progress.track(chosen, "running kernels")]
+    text = page(found)
+    print(text) if write is None else write.write_text(text)
 
 
 if __name__ == "__main__":

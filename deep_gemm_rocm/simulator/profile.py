@@ -66,7 +66,7 @@ class KernelProfile:
         sustained_mhz: that clock.
         sustained_joules: the energy of a launch then.
         cycles: core clocks from the first workgroup's start to the last result in memory, at the boost clock.
-        time_us: the same in microseconds at the boost clock, plus the launch overhead.
+        time_us: the same in microseconds at that fixed clock, plus the launch overhead.
         clock_mhz: the boost clock.
         instructions: wave instructions executed.
         mfma_utilization: busy clocks of the matrix cores over the clocks of all SIMDs of the chip.
@@ -80,8 +80,8 @@ class KernelProfile:
         occupancy: resident waves over wave slots, averaged over the time and the chip.
         busy: the fraction of the time that ``matrix cores``, ``vector ALUs``, ``LDS`` and ``vector L1`` were busy, over
             the CUs that had workgroups, and ``fabric`` and ``HBM``, by the bytes that they moved.
-        activity: what takes energy: busy clocks of matrix cores by type, of vector ALUs and of LDS, bytes through L1, L2,
-            Infinity Cache (mall) and HBM, clocks of all CUs.
+        activity: what takes energy: busy clocks of matrix cores by type, of vector ALUs and of LDS, bytes through L1,
+            L2, Infinity Cache (mall) and HBM, clocks of all CUs.
         stalls: clocks of waves by the reason of the stall.
         listing: the executed instructions in the order of the code.
         timeline: the timeline, if it was asked for.
@@ -130,6 +130,11 @@ class KernelProfile:
             events, residences = tuple(timeline["events"]), tuple(timeline["residences"])
             record["timeline"] = Timeline(residences, events, timeline["clock_mhz"])
         return cls(**record)
+
+    @property
+    def interval_us(self) -> tuple[float, float]:
+        """Between which times a measurement would lie in nine of ten cases, by the model's errors so far."""
+        return power.interval(self.sustained_us)
 
     @property
     def busiest(self) -> str:
@@ -222,8 +227,8 @@ def profile(
     Args:
         constants: values that replace those of ``mi300x_timing.toml``, by section and name, as in
             ``{"lds.latency_clocks": 60}``.
-        chip: a chip whose constants replace the MI300X's: ``"mi325x"``, ``"mi308x"`` or ``"mi300a"``. Programs still see a
-            device with 304 CUs.
+        chip: a chip whose constants replace the MI300X's: ``"mi325x"``, ``"mi308x"`` or ``"mi300a"``. Programs still
+            see a device with 304 CUs.
         compute: ``"all"`` computes all results. ``"sampled"`` is much faster: workgroups that sampling leaves out don't
             run, and the others execute only instructions that influence addresses and branches. **Memory holds wrong
             results afterwards.**

@@ -245,8 +245,9 @@ def test_streaming(compiler: Compiler, size: int, constants: dict[str, float], t
 
 
 def test_streaming_from_l2(compiler: Compiler) -> None:
-    """A wave loads a dwordx4 every 32 clocks."""
-    assert 1024 / streaming_bandwidth(compiler, 1, 1 << 20, 256, {}) == approximately(32)
+    """Measured: 47.6 bytes a clock come into a CU (mt4g on a MI350P, of an interface of 64), and 34 on average over a
+    whole GEMM (AITER's int8 kernel on a MI308X)."""
+    assert 47.6 < streaming_bandwidth(compiler, 1, 1 << 20, 256, {}) <= 64
 
 
 SUMS = """
@@ -297,7 +298,7 @@ def test_time_is_the_same_wherever_the_host_has_the_memory(compiler: Compiler) -
 def test_launch_cost(compiler: Compiler) -> None:
     with simulator.profile() as prof:
         simulator.launch(compiler.code_object('extern "C" __global__ void empty() {}'), "empty", 1, 64, [])
-    assert prof.kernels[0].time_us == approximately(1)
+    assert 1 <= prof.kernels[0].time_us <= 3  # published: 1 of a warm launch, 3 of a cold one
 
 
 SCALE = """
@@ -355,7 +356,7 @@ def test_constants(compiler: Compiler, tmp_path: Path, monkeypatch: pytest.Monke
 def test_every_constant_tells_its_source() -> None:
     for line in (Path(simulator.__file__).parent / "mi300x_timing.toml").read_text().splitlines():
         if "=" in line.partition("#")[0]:
-            assert re.search(r"# (source: |guess)", line), line
+            assert re.search(r"# (source: |fit: |guess)", line), line
 
 
 def test_events_tell_simulated_time(hip: Hip, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,7 +397,8 @@ def test_waiting_for_another_workgroup(compiler: Compiler) -> None:
 
 
 def test_power_limits_the_sustained_clock(compiler: Compiler) -> None:
-    """With all matrix cores busy, the chip sustains AMD's "max achievable" rate; without MFMAs, the boost clock."""
+    """With all matrix cores busy, the clock falls to about that of AMD's "max achievable" rates, 1230 MHz; without
+    MFMAs it stays at the boost clock."""
     source = KERNEL.format(
         body="v_mfma_f32_16x16x32_fp8_fp8 v[64:67], v[100:101], v[102:103], v[64:67]",
         address="lane",
@@ -409,7 +411,20 @@ def test_power_limits_the_sustained_clock(compiler: Compiler) -> None:
         simulator.launch(compiler.code_object(source), "repeated", 304, LANES * 4, [20, memory])
         simulator.launch(compiler.code_object(SCALE), "scale", 1, LANES, [memory.view(np.float32), memory])
     busy, idle = prof.kernels
-    rate = busy.mfma_utilization * busy.sustained_mhz * 1e6 * 304 * 4096
-    assert rate == approximately(1273e12)
+    assert 1100 < busy.sustained_mhz < 1500
+    assert busy.sustained_us > busy.time_us
     assert idle.sustained_mhz == 2100
     assert idle.sustained_us == pytest.approx(idle.time_us, rel=1e-3)
+
+
+def test_chips_differ(compiler: Compiler) -> None:
+    """An MI308X has 80 CUs, and a MI325X has more memory bandwidth."""
+    code, memory = compiler.code_object(SCALE), np.zeros(1 << 16, np.uint32)
+    cycles = {}
+    for chip in (None, "mi308x", "MI325X"):
+        with simulator.profile(chip=chip) as prof:
+            simulator.launch(code, "scale", 304 * 32, LANES, [memory.view(np.float32), memory])
+        cycles[chip] = prof.kernels[0].cycles
+    assert cycles["mi308x"] > 2 * cycles[None]
+    with pytest.raises(ValueError, match="chip: expected one of mi300x, "), simulator.profile(chip="mi999"):
+        pass

@@ -7,12 +7,8 @@
 namespace mi300x::timing {
 namespace {
 
-// Spreads lines over the channels of an L2. Strides of 4 KiB use few of them, as AMD's tuning guides warn ("channel
-// hotspotting"); that one higher bit is folded in is fitted to GEMMs whose rows are so far apart.
-size_t l2_channel_of(uint64_t line, size_t channels) { return size_t(line >> 1 ^ (line >> 5 & 1)) % channels; }
-
-// Spreads lines over slices of the Infinity Cache and channels of HBM. Pairs of lines stay together; higher bits are
-// folded in, so that power-of-two strides use all channels.
+// Spreads lines over channels. Pairs of lines stay together; higher bits are folded in, so that power-of-two strides
+// use all channels.
 size_t channel_of(uint64_t line, size_t channels) {
   const uint64_t pair = line >> 1;
   return size_t(pair ^ pair >> 4 ^ pair >> 8 ^ pair >> 13 ^ pair >> 19) % channels;
@@ -105,7 +101,7 @@ double MemorySystem::access(uint32_t number, double time, uint64_t line, Request
       request == Request::scalar_load ? c.scalar_cache_miss_clocks : c.l2_hit_clocks - c.l1_hit_clocks;
   const double service =
       stores ? std::max(1.0, bytes / c.l2_channel_write_bytes) : std::max(1.0, line_bytes / c.l2_channel_bytes);
-  double ready = xcd.channels[l2_channel_of(line, xcd.channels.size())].serve(time, service) - service;
+  double ready = xcd.channels[channel_of(line, xcd.channels.size())].serve(time, service) - service;
   if (!xcd.tlb.access(line * line_bytes / uint64_t(c.tlb_page_bytes)).hit) {
     ++counters_.tlb_misses;
     ready += c.clocks(c.tlb_miss_ns);
