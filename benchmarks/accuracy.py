@@ -27,13 +27,61 @@ from deep_gemm_rocm.simulator import power
 from deep_gemm_rocm.simulator.constants import chip_constants, current
 from deep_gemm_rocm.simulator.library import library, library_path
 
-TEMPLATE = ""
 ROWS = Path(__file__).with_name("accuracy.csv")
 CODE = "hsa/gfx942"
 BUFFER_POINTER, BUFFER_SIZE, END = 1, 2, 3  # HIP_LAUNCH_PARAM_
 MOST_KERNARG = 512
-# Few enough for a run of all rows in minutes; twice as many change no ratio by more than 2%.
+# Fewer than by default, since there are many rows.
 MOST_INSTRUCTIONS = 5e6
+
+TEMPLATE = """# How far the timing model is from measurements
+
+This page is written by
+
+```sh
+python benchmarks/accuracy.py CHECKOUT_OF_AITER --write docs/accuracy.md
+```
+
+It runs AMD's own kernels, the code objects in `hsa/gfx942` of [AITER](https://github.com/ROCm/aiter), in the model,
+and divides their simulated times under sustained load by those that AITER's tables of tuned kernels (`aiter/configs`)
+tell. A ratio below 1 means that the model is too fast. Nobody here has measured anything.
+
+- **WMAPE** is the sum of all errors over the sum of all measured times, so long kernels count more.
+- One row in three may be **fitted to**, which the hash of a row decides. The others are **held out**: no constant was
+  chosen by them.
+- The tables name the number of CUs. Which chip has it is told by the pull request that added the row: #2125 and #3951
+  measured on an MI325X, all others on an MI308X. AITER's asm kernels have no rows of an MI300X.
+- Rows whose time is that of another row too are copies in AITER's tables, and left out. Of #2896, which has hundreds
+  of rows, every sixth was taken, then two of three, by hashes.
+
+Nine of ten rows that are held out take between {least:.2f} and {most:.2f} of the simulated time. Every simulated time
+is shown with the interval that follows from it.
+
+## Errors
+
+{by_class}
+
+## Sources that disagree
+
+The same kernels take longer in one pull request than in another, at shapes that differ little: machines were in
+different states. No model can be right for both.
+
+{by_source}
+
+## What isn't compared here
+
+- **AMD's "max achievable" rates** and their clocks (FP8, bf16 and f16 on MI300X and MI325X) calibrate the power
+  model; `tests/simulator/test_power.py` holds the six clocks to 5%. hipBLASLt's kernels that reached them aren't in
+  AITER.
+- **hipBLASLt's and RadeonFlow's published times** need kernels that somebody has to build first.
+- **Composable Kernel's rows of AITER's tables**, which are the most, have no code objects.
+- **Micro-benchmarks** of latencies and bandwidths are in [timing.md](timing.md#how-far-it-is-from-hardware), and
+  `tests/simulator/test_timing.py` holds them.
+
+## Rows
+
+{by_row}
+"""
 
 
 @dataclass(frozen=True)
@@ -266,7 +314,8 @@ def errors(found: Sequence[Found]) -> str:
 def error_table(found: Sequence[Found]) -> Iterator[str]:
     yield "| rows | count | WMAPE | geometric mean | worst | beyond 30% |"
     yield "|---|---|---|---|---|---|"
-    for title, part in (("held out", [f for f in found if not f[0].fits]), ("fitted to", [f for f in found if f[0].fits])):
+    for title, fitted in (("held out", False), ("fitted to", True)):
+        part = [f for f in found if f[0].fits == fitted]
         for chip, kind in sorted({(row.chip, row.kind) for row, _ in part}):
             group = [f for f in part if (f[0].chip, f[0].kind) == (chip, kind)]
             yield f"| {title}: {kind}, {chip} | {errors(group)} |"
@@ -301,10 +350,9 @@ def row_table(found: Sequence[Found]) -> Iterator[str]:
 
 def page(found: Sequence[Found]) -> str:
     least, most = spread([f for f in found if not f[0].fits])
-    interval = f"{least:.2f} to {most:.2f}"
     tables = [list(table(found)) for table in (error_table, source_table, row_table)]
     by_class, by_source, by_row = ("\n".join(table) for table in tables)
-    return TEMPLATE.format(interval=interval, by_class=by_class, by_source=by_source, by_row=by_row)
+    return TEMPLATE.format(least=least, most=most, by_class=by_class, by_source=by_source, by_row=by_row)
 
 
 def main(
