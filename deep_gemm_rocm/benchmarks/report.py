@@ -118,7 +118,7 @@ def line(result: Result) -> str:
     if result.timing is None:
         return f"{result.op} {result.shape} {result.by}: missing, {result.missing}"
     time = f"{result.timing.microseconds:.2f} µs"
-    time += f", {_interval(result.timing)} (sustained, simulated)" if result.simulated else " (measured)"
+    time += f", {_interval(result.timing)} (sustained, simulated)" if result.timing.sustained_us else " (measured)"
     return f"{result.op} {result.shape} {result.by}: {time}, {_three_digits(result.tflops)} TFLOPS"
 
 

@@ -20,7 +20,8 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks/accuracy.py"
 @pytest.fixture(scope="module")
 def accuracy() -> ModuleType:
     spec = importlib.util.spec_from_file_location("accuracy", SCRIPT)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules["accuracy"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
