@@ -53,6 +53,7 @@ tell. A ratio below 1 means that the model is too fast. Nobody here has measured
   measured on an MI325X, all others on an MI308X. AITER's asm kernels have no rows of an MI300X.
 - Rows whose time is that of another row too are copies in AITER's tables, and left out. Of #2896, which has hundreds
   of rows, every sixth was taken, then two of three, by hashes.
+- This page has {count} of the {all} rows of `benchmarks/accuracy.csv`.
 
 Nine of ten rows that are held out take between {least:.2f} and {most:.2f} of the simulated time. Every simulated time
 is shown with the interval that follows from it.
@@ -131,7 +132,6 @@ def rows() -> list[Row]:
 class Launch:
     """A kernel, its grid, and its arguments: tensors, integers and null pointers, each in 16 bytes."""
 
-    code_object: str
     grid: tuple[int, int, int]
     arguments: Sequence[torch.Tensor | int | None]
 
@@ -159,7 +159,7 @@ def fp8_gemm(row: Row) -> Launch:
     tensors = [out, a, b, scales(m * k // 128), scales(n * k // 128**2), scales(n)]
     numbers = [m, n, k, k, k, 2 * n, row.split, m, n // 128, k // 128]
     grid = (n // tile_n * row.split, math.ceil(m / tile_m), 1)
-    return Launch(f"fp8gemm_blockscale/{row.kernel}.co", grid, [*tensors, *numbers])
+    return Launch(grid, [*tensors, *numbers])
 
 
 def int8_gemm(row: Row) -> Launch:
@@ -168,7 +168,7 @@ def int8_gemm(row: Row) -> Launch:
     out, a, b = zeros(m, n, dtype=torch.bfloat16), zeros(m, k), zeros(n, k)
     tensors = [out, a, b, scales(m), scales(n), scales(n)]
     grid = (n // tile_n * row.split, math.ceil(m / tile_m), 1)
-    return Launch(f"i8gemm/{row.kernel}.co", grid, [*tensors, m, n, k, k, k, 2 * n, row.split])
+    return Launch(grid, [*tensors, m, n, k, k, k, 2 * n, row.split])
 
 
 def bf16_gemm(row: Row) -> Launch:
@@ -178,7 +178,7 @@ def bf16_gemm(row: Row) -> Launch:
     numbers = [one, 0, 2 * n, 0, 2 * n, 0, 2 * k, 0, 2 * k, 0, m, n, k, row.split, 1]
     semaphores = zeros(16 * 64, dtype=torch.int32)
     grid = (math.ceil(n / tile_n), math.ceil(m / tile_m), row.split)
-    return Launch(f"bf16gemm/{row.kernel}.co", grid, [out, None, a, b, *numbers, None, 0, semaphores])
+    return Launch(grid, [out, None, a, b, *numbers, None, 0, semaphores])
 
 
 def sorted_tokens(row: Row, block: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -213,19 +213,25 @@ def moe_stage1(row: Row) -> Launch:
     strides = [dim, dim, topk_bytes(out), row.n * dim, 4 * scales_of_expert, 4 * inter]
     numbers = [dim, inter, tokens, row.experts, *strides, row.topk, 0, 0]
     grid = (math.ceil(inter / tile_n), len(blocks), 1)
-    return Launch(f"fmoe_2stages/{row.kernel}.co", grid, [*tensors, *numbers, None])
+    return Launch(grid, [*tensors, *numbers, None])
 
 
 def topk_bytes(out: torch.Tensor) -> int:
     return out.stride(0) * out.element_size()
 
 
-KINDS: dict[str, Callable[[Row], Launch]] = {
-    "FP8 blockscale GEMM": fp8_gemm,
-    "int8 GEMM": int8_gemm,
-    "bf16 GEMM": bf16_gemm,
-    "fused MoE stage 1": moe_stage1,
+# The folder of the code objects, and the launch.
+KINDS: dict[str, tuple[str, Callable[[Row], Launch]]] = {
+    "FP8 blockscale GEMM": ("fp8gemm_blockscale", fp8_gemm),
+    "int8 GEMM": ("i8gemm", int8_gemm),
+    "bf16 GEMM": ("bf16gemm", bf16_gemm),
+    "fused MoE stage 1": ("fmoe_2stages", moe_stage1),
 }
+
+
+def code_object(row: Row, aiter: Path) -> bytes:
+    folder, _ = KINDS[row.kind]
+    return (aiter / CODE / folder / f"{row.kernel}.co").read_bytes()
 
 
 def check(status: int) -> None:
@@ -235,11 +241,11 @@ def check(status: int) -> None:
 
 def run(row: Row, aiter: Path, constants: dict[str, float]) -> simulator.KernelProfile:
     """The profile of the row's kernel, on its chip."""
-    launch = KINDS[row.kind](row)
+    _, launch_of = KINDS[row.kind]
+    launch, image = launch_of(row), code_object(row, aiter)
     tensors = [argument for argument in launch.arguments if isinstance(argument, torch.Tensor)]
     words = [value.data_ptr() if isinstance(value, torch.Tensor) else value or 0 for value in launch.arguments]
     kernarg = b"".join(word.to_bytes(16, "little") for word in words).ljust(MOST_KERNARG, b"\0")
-    image = (aiter / CODE / launch.code_object).read_bytes()
     symbol = f"_ZN5aiter{len(row.kernel)}{row.kernel}E"
     module, function, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t(len(kernarg))
     hip, buffer = library(), ctypes.cast(ctypes.c_char_p(kernarg), ctypes.c_void_p).value
@@ -280,11 +286,14 @@ class Cache:
     def constants(self, row: Row) -> dict[str, float]:
         return current({**chip_constants(row.chip), **self.changes})
 
-    def result(self, row: Row) -> dict[str, Any]:
+    def path(self, row: Row) -> Path:
         constants = {name: value for name, value in self.constants(row).items() if not name.startswith(RECOMPUTED)}
-        code = (self.aiter / CODE / KINDS[row.kind](row).code_object).read_bytes()
-        facts = json.dumps([self.engine, constants, row.name, hashlib.sha256(code).hexdigest(), MOST_INSTRUCTIONS])
-        path = self.folder / f"{hashlib.sha256(facts.encode()).hexdigest()}.json"
+        code = hashlib.sha256(code_object(row, self.aiter)).hexdigest()
+        facts = json.dumps([self.engine, constants, row.name, code, MOST_INSTRUCTIONS])
+        return self.folder / f"{hashlib.sha256(facts.encode()).hexdigest()}.json"
+
+    def result(self, row: Row) -> dict[str, Any]:
+        path = self.path(row)
         if not path.exists():
             profile = run(row, self.aiter, self.changes)
             path.write_text(json.dumps({name: getattr(profile, name) for name in KEPT}))
@@ -352,7 +361,8 @@ def page(found: Sequence[Found]) -> str:
     least, most = spread([f for f in found if not f[0].fits])
     tables = [list(table(found)) for table in (error_table, source_table, row_table)]
     by_class, by_source, by_row = ("\n".join(table) for table in tables)
-    return TEMPLATE.format(least=least, most=most, by_class=by_class, by_source=by_source, by_row=by_row)
+    counts = {"count": len(found), "all": len(rows())}
+    return TEMPLATE.format(**counts, least=least, most=most, by_class=by_class, by_source=by_source, by_row=by_row)
 
 
 def main(
@@ -361,12 +371,14 @@ def main(
     only: Annotated[str, typer.Option(help="Rows whose name contains it.")] = "",
     fit: Annotated[bool, typer.Option(help="Only rows that constants may be fitted to.")] = False,
     change: Annotated[str, typer.Option(help="Constants, as in l1.fill_bytes=128,hbm.extra_ns=150.")] = "",
+    kept: Annotated[bool, typer.Option(help="Only rows whose results are kept.")] = False,
     write: Annotated[Path | None, typer.Option(help="Writes the page, docs/accuracy.md.")] = None,
 ) -> None:
     """Print the page: errors of each class, of each source and of each row."""
     changes = {name: float(value) for name, value in (text.split("=") for text in change.split(",") if text)}
     results = Cache(cache, aiter, changes)
     chosen = [row for row in rows() if only in row.name and (row.fits or not fit)]
+    chosen = [row for row in chosen if not kept or results.path(row).exists()]
     found = [(row, results.sustained(row)) for row in rich.progress.track(chosen, "running kernels")]
     text = page(found)
     print(text) if write is None else write.write_text(text)
