@@ -118,7 +118,7 @@ class Row:
 
 
 def rows() -> list[Row]:
-    with ROWS.open() as file:
+    with ROWS.open(encoding="utf-8") as file:
         numbers = ("m", "n", "k", "split", "experts", "topk")
         return [
             Row(**{**r, **{name: int(r[name]) for name in numbers}, "us": float(r["us"])}) for r in csv.DictReader(file)
@@ -296,8 +296,8 @@ class Cache:
         path = self.path(row)
         if not path.exists():
             profile = run(row, self.aiter, self.changes)
-            path.write_text(json.dumps({name: getattr(profile, name) for name in KEPT}))
-        found: dict[str, Any] = json.loads(path.read_text())
+            path.write_text(json.dumps({name: getattr(profile, name) for name in KEPT}), encoding="utf-8")
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
 
     def sustained(self, row: Row) -> power.Sustained:
@@ -381,7 +381,7 @@ def main(
     chosen = [row for row in chosen if not kept or results.path(row).exists()]
     found = [(row, results.sustained(row)) for row in rich.progress.track(chosen, "running kernels")]
     text = page(found)
-    print(text) if write is None else write.write_text(text)
+    print(text) if write is None else write.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def current(changes: Mapping[str, float] | None = None) -> dict[str, float]:
 def _read(path: Path) -> dict[str, float]:
     """Reads the subset of TOML that the engine reads: sections, numbers and comments."""
     result, section = {}, ""
-    for number, text in enumerate(path.read_text().splitlines(), 1):
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         line = text.partition("#")[0].strip()
         if line.startswith("["):
             section = line.strip("[]") + "."

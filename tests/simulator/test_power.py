@@ -90,9 +90,9 @@ def test_chips() -> None:
 def test_constants_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "constants.toml"
     monkeypatch.setenv("DG_SIM_TIMING_CONSTANTS", str(file))
-    file.write_text("[power]\nlimit_w = high\n")
+    file.write_text("[power]\nlimit_w = high\n", encoding="utf-8")
     with pytest.raises(ValueError, match="expected name = number"):
         current()
-    file.write_text("[power]\nlimit_w = 500  # lower\n")
+    file.write_text("[power]\nlimit_w = 500  # lower\n", encoding="utf-8")
     assert current()["power.limit_w"] == 500
     assert current({"power.limit_w": 600})["power.limit_w"] == 600

@@ -359,7 +359,7 @@ def test_constants(compiler: Compiler, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_every_constant_tells_its_source() -> None:
-    for line in (Path(simulator.__file__).parent / "mi300x_timing.toml").read_text().splitlines():
+    for line in (Path(simulator.__file__).parent / "mi300x_timing.toml").read_text(encoding="utf-8").splitlines():
         if "=" in line.partition("#")[0]:
             assert re.search(r"# (source: |fit: |guess)", line), line
 
