@@ -50,10 +50,12 @@ tell. A ratio below 1 means that the model is too fast. Nobody here has measured
 - One row in three may be **fitted to**, which the hash of a row decides. The others are **held out**: no constant was
   chosen by them.
 - The tables name the number of CUs. Which chip has it is told by the pull request that added the row: #2125 and #3951
-  measured on an MI325X, all others on an MI308X. AITER's asm kernels have no rows of an MI300X.
+  measured on an MI325X, all others on an MI308X. **No row was measured on an MI300X**: its times follow from those
+  of its relatives and from what AMD publishes of its power.
 - Rows whose time is that of another row too are copies in AITER's tables, and left out. Of #2896, which has hundreds
   of rows, every sixth was taken, then two of three, by hashes.
-- This page has {count} of the {all} rows of `benchmarks/accuracy.csv`.
+- This page has {count} of the {all} rows of `benchmarks/accuracy.csv`. The others, mostly large launches, were not run
+  because they take minutes each.
 
 Nine of ten rows that are held out take between {least:.2f} and {most:.2f} of the simulated time. Every simulated time
 is shown with the interval that follows from it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -74,3 +75,10 @@ def test_arguments_fill_the_kernarg_segment(accuracy: ModuleType) -> None:
         columns = row.n // 2 if row.experts else row.n
         workgroups = launch.grid[0] * launch.grid[1] * launch.grid[2]
         assert workgroups * tile_m * tile_n >= row.m * columns * row.split * max(1, row.topk)
+
+
+def test_intervals_are_those_of_the_page() -> None:
+    page = (SCRIPT.parents[1] / "docs/accuracy.md").read_text(encoding="utf-8")
+    found = re.search(r"take between ([\d.]+) and ([\d.]+) of the simulated", page)
+    assert found
+    assert power.interval(1.0) == tuple(map(float, found.groups()))
