@@ -47,8 +47,8 @@ and divides their simulated times under sustained load by those that AITER's tab
 tell. A ratio below 1 means that the model is too fast. Nobody here has measured anything.
 
 - **WMAPE** is the sum of all errors over the sum of all measured times, so long kernels count more.
-- One row in three may be **fitted to**, which the hash of a row decides. The others are **held out**: no constant was
-  chosen by them.
+- One row in three may be **fitted to**, which the hash of a row decides. The others are **held out**. Constants were
+  chosen by the former, but a few held-out rows were seen when mechanisms of the memory system were compared.
 - The tables name the number of CUs. Which chip has it is told by the pull request that added the row: #2125 and #3951
   measured on an MI325X, all others on an MI308X. **No row was measured on an MI300X**: its times follow from those
   of its relatives and from what AMD publishes of its power.
