@@ -1,7 +1,8 @@
 """GEMMs of few rows beside a kernel that only reads as many bytes: ``python benchmarks/small_m.py``.
 
 GEMMs of few rows read all of B once and compute little. The other kernel shows how much bandwidth they could reach,
-since launch and memory latency cost it the same. Times are simulated, with an empty Infinity Cache.
+since launch and memory latency cost it the same. Times are simulated, under sustained load, with an empty
+Infinity Cache.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def reading(num_bytes: int) -> float:
     x, out = torch.zeros(num_bytes // CHUNK_BYTES, 4), torch.zeros(4)
     with simulator.profile() as prof, hip.runtime().launching(x=x, out=out) as stream:
         streaming.kernels()(READ, x.data_ptr(), x.data_ptr(), out.data_ptr(), x.numel(), 1, stream)
-    return prof.kernels[0].time_us
+    return prof.kernels[0].sustained_us
 
 
 def main(
@@ -54,7 +55,7 @@ def main(
     print("|---|---|---|---|---|---|---|")
     for shape in [parse(name, Shape) for name in shapes.split(",") if name] or [s for s in DENSE if s.m <= 128]:
         gemm, num_bytes = fp8_gemm(shape), bytes_moved(shape)
-        time, least = sum(kernel.time_us for kernel in gemm), reading(num_bytes)
+        time, least = sum(kernel.sustained_us for kernel in gemm), reading(num_bytes)
         rate, names = num_bytes / time / 1e6, ", ".join(kernel.name for kernel in gemm)
         shares = f"{least / time:.0%} | {gemm[0].busiest}"
         print(f"| {shape} | {time:.2f} | {rate:.2f} | {least:.2f} | {shares} | {names} |", flush=True)

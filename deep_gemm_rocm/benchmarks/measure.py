@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import simulator
 from ..runtime import hip
+from ..simulator import power
 from ..testing.stopwatch import Stopwatch
 
 # A measurement takes this long, or this many calls, so that the events' own time hardly counts.
@@ -53,7 +54,7 @@ class Timing:
     """Microseconds of one call.
 
     Attributes:
-        median_us, p20_us, p80_us: of all calls; in simulation at the boost clock.
+        median_us, p20_us, p80_us: of all calls; in simulation at a fixed clock, the boost clock.
         sustained_us: at the clock that the power limit leaves a kernel that runs again and again; in simulation only.
         mfma_utilization, busiest: of the longest kernel; in simulation only.
     """
@@ -64,6 +65,11 @@ class Timing:
     sustained_us: float | None = None
     mfma_utilization: float | None = None
     busiest: str = ""
+
+    @property
+    def interval_us(self) -> tuple[float, float] | None:
+        """Between which times a measurement would lie in nine of ten cases; in simulation only."""
+        return None if self.sustained_us is None else power.interval(self.sustained_us)
 
     @property
     def microseconds(self) -> float:

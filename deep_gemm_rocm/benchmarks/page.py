@@ -76,7 +76,9 @@ which takes about a quarter of an hour on two cores. The same code gives the sam
 
 - **Sustained** times are those at the clock that the power limit leaves a kernel that runs again and again. TFLOPS and
   GB/s follow from them. They are the ones to compare with measurements.
-- **µs at the boost clock** is the time of a single launch at 2100 MHz.
+- **interval**: between which times a measurement would lie in nine of ten cases, by the model's errors in
+  [accuracy.md](accuracy.md).
+- **µs at a fixed 2100 MHz** is what a single launch takes at the boost clock.
 - **MFMA** is the part of the time for which the chip's matrix cores work. **busiest** is the resource nearest to its
   limit on the CUs that have work.
 - Each launch begins with an empty Infinity Cache. To save time, results are not computed here. The tests check

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from ..jit import toolchain
 from ..runtime import hip
-from .measure import Sampling
+from .measure import Sampling, Timing
 from .suite import OURS, Result
 
 # Peaks of an MI300X from AMD's data sheet.
@@ -80,9 +80,10 @@ def _columns(results: Sequence[Result]) -> dict[str, list[str]]:
         "shape": [str(result.shape) for result, _ in timed],
         "by": [result.by for result, _ in timed],
         "µs, simulated, sustained" if simulated else "µs": [f"{timing.microseconds:.2f}" for _, timing in timed],
+        "interval": [_interval(timing) for _, timing in timed],
         "TFLOPS": [_three_digits(result.tflops) for result, _ in timed],
         "GB/s": [f"{result.gbps:.0f}" for result, _ in timed],
-        "µs at the boost clock": [f"{timing.median_us:.2f}" if timing.sustained_us else "" for _, timing in timed],
+        "µs at a fixed 2100 MHz": [f"{timing.median_us:.2f}" if timing.sustained_us else "" for _, timing in timed],
         "p20": ["" if timing.sustained_us else f"{timing.p20_us:.2f}" for _, timing in timed],
         "p80": ["" if timing.sustained_us else f"{timing.p80_us:.2f}" for _, timing in timed],
         "MFMA": ["" if timing.mfma_utilization is None else f"{timing.mfma_utilization:.0%}" for _, timing in timed],
@@ -91,6 +92,11 @@ def _columns(results: Sequence[Result]) -> dict[str, list[str]]:
         "how": [result.how for result, _ in timed],
     }
     return {heading: cells for heading, cells in columns.items() if any(cells)}
+
+
+def _interval(timing: Timing) -> str:
+    """Between which times a measurement would lie; empty for a measurement."""
+    return "" if timing.interval_us is None else "{:.3g} to {:.3g}".format(*timing.interval_us)
 
 
 def _three_digits(value: float | None) -> str:
@@ -111,8 +117,8 @@ def line(result: Result) -> str:
     """One result in a line, for progress."""
     if result.timing is None:
         return f"{result.op} {result.shape} {result.by}: missing, {result.missing}"
-    kind = "sustained, simulated" if result.simulated else "measured"
-    time = f"{result.timing.microseconds:.2f} µs ({kind})"
+    time = f"{result.timing.microseconds:.2f} µs"
+    time += f", {_interval(result.timing)} (sustained, simulated)" if result.timing.sustained_us else " (measured)"
     return f"{result.op} {result.shape} {result.by}: {time}, {_three_digits(result.tflops)} TFLOPS"
 
 

@@ -98,7 +98,7 @@ def tune(
         except WrongResultError as failure:
             report(Trial(trial.choice, failure=str(failure)))
             continue
-        return _row(wanted, trial.choice, timing.median_us, error)
+        return _row(wanted, trial.choice, timing.microseconds, error)
     raise RuntimeError(
         f"{problem.op} {problem.shape}: no configuration works; the first failed with {trials[0].failure}"
     )
@@ -120,7 +120,7 @@ def _tried(problem: AnyProblem, choice: AnyChoice, sampling: Sampling) -> Trial:
     try:
         with forced(choice):
             calls = [functools.partial(type(problem).run, copy) for copy in copies]
-            return Trial(choice, measure.time_calls(calls, sampling, compute="sampled").median_us)
+            return Trial(choice, measure.time_calls(calls, sampling, compute="sampled").microseconds)
     # The compiler or the device rejects the configuration.
     except Exception as failure:
         return Trial(choice, failure=f"{type(failure).__name__}: {failure}".splitlines()[0])

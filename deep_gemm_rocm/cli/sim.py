@@ -383,8 +383,11 @@ def _profile_table(found: simulator.KernelProfile) -> Table:
     table.add_column(justify="right", no_wrap=True)
     ratios = ("mfma_utilization", "valu_busy", "lds_busy", "vmem_busy", "occupancy")
     rates = ("l1_hit_rate", "l2_hit_rate", "mall_hit_rate")
-    table.add_row("time", f"{found.time_us:,.2f} µs")
-    table.add_row("time under sustained load", f"{found.sustained_us:,.2f} µs at {found.sustained_mhz:,.0f} MHz")
+    least, most = found.interval_us
+    table.add_row("time under sustained load", f"{found.sustained_us:,.2f} µs, {least:,.2f} to {most:,.2f}")
+    table.add_row("clock under sustained load", f"{found.sustained_mhz:,.0f} MHz")
+    table.add_row("energy", f"{found.sustained_joules * 1e3:,.3f} mJ")
+    table.add_row(f"time at a fixed {found.clock_mhz:,.0f} MHz", f"{found.time_us:,.2f} µs")
     for name in ("cycles", "instructions", "sampled_workgroups", "lds_conflict_cycles", "hbm_bytes", "tlb_misses"):
         table.add_row(name.replace("_", " "), f"{getattr(found, name):,}")
     for name in ratios + rates:

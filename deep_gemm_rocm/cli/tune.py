@@ -43,7 +43,7 @@ def run(
     except TableError as error:
         raise UsageError(str(error)) from error
     sampling = Sampling.default()
-    kind = "simulated" if hip.runtime().is_simulated else "measured"
+    kind = "simulated, sustained" if hip.runtime().is_simulated else "measured"
     good = True
     for index, (op, shape) in enumerate(work, 1):
         console.print(f"{index} of {len(work)}: {op} {shape}")

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import forking
+from . import power
+from .constants import chip_constants, current
 from .library import introspect, library
 
 
@@ -59,10 +61,13 @@ class KernelProfile:
         grid: workgroups in x, y and z.
         block: work-items of a workgroup in x, y and z.
         sampled_workgroups: workgroups simulated in detail; the others are extrapolated from them.
-        cycles: core clocks from the first workgroup's start to the last result in memory.
-        time_us: the same in microseconds at the boost clock, plus the launch overhead.
-        sustained_mhz: the clock that the power limit allows if the kernel runs again and again.
-        sustained_us: the time at that clock, with the same number of clocks.
+        sustained_us: the time of the launch if the kernel runs again and again, at the clock that the power limit then
+            leaves. Compare this one with measurements.
+        sustained_mhz: that clock.
+        sustained_joules: the energy of a launch then.
+        cycles: core clocks from the first workgroup's start to the last result in memory, at the boost clock.
+        time_us: the same in microseconds at that fixed clock, plus the launch overhead.
+        clock_mhz: the boost clock.
         instructions: wave instructions executed.
         mfma_utilization: busy clocks of the matrix cores over the clocks of all SIMDs of the chip.
         valu_busy: the same for the vector ALUs.
@@ -74,7 +79,9 @@ class KernelProfile:
         tlb_misses: L2 requests that missed the TLB.
         occupancy: resident waves over wave slots, averaged over the time and the chip.
         busy: the fraction of the time that ``matrix cores``, ``vector ALUs``, ``LDS`` and ``vector L1`` were busy, over
-            the CUs that had workgroups, and ``HBM``, by the bytes that it moved.
+            the CUs that had workgroups, and ``fabric`` and ``HBM``, by the bytes that they moved.
+        activity: what takes energy: busy clocks of matrix cores by type, of vector ALUs and of LDS, bytes through L1,
+            L2, Infinity Cache (mall) and HBM, clocks of all CUs.
         stalls: clocks of waves by the reason of the stall.
         listing: the executed instructions in the order of the code.
         timeline: the timeline, if it was asked for.
@@ -84,10 +91,12 @@ class KernelProfile:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     sampled_workgroups: int
+    sustained_us: float
+    sustained_mhz: float
+    sustained_joules: float
     cycles: int
     time_us: float
-    sustained_mhz: float
-    sustained_us: float
+    clock_mhz: float
     instructions: int
     mfma_utilization: float
     valu_busy: float
@@ -103,19 +112,29 @@ class KernelProfile:
     tlb_misses: int
     occupancy: float
     busy: Mapping[str, float]
+    activity: Mapping[str, float]
     stalls: Mapping[str, int]
     listing: tuple[InstructionProfile, ...] = field(repr=False)
     timeline: Timeline | None = field(repr=False, default=None)
 
     @classmethod
-    def from_json(cls, line: str) -> KernelProfile:
+    def from_json(cls, line: str, constants: Mapping[str, float]) -> KernelProfile:
+        """A profile from the engine's record of a launch, and the constants that it ran with."""
         record = json.loads(line)
+        memory_share = min(1.0, max(record["busy"]["fabric"], record["busy"]["HBM"]))
+        load = power.sustained(record["cycles"], record["activity"], memory_share, constants)
+        record.update(sustained_us=load.microseconds, sustained_mhz=load.mhz, sustained_joules=load.joules)
         record["grid"], record["block"] = tuple(record["grid"]), tuple(record["block"])
         record["listing"] = tuple(InstructionProfile(**entry) for entry in record["listing"])
         if timeline := record.pop("timeline", None):
             events, residences = tuple(timeline["events"]), tuple(timeline["residences"])
             record["timeline"] = Timeline(residences, events, timeline["clock_mhz"])
         return cls(**record)
+
+    @property
+    def interval_us(self) -> tuple[float, float]:
+        """Between which times a measurement would lie in nine of ten cases, by the model's errors so far."""
+        return power.interval(self.sustained_us)
 
     @property
     def busiest(self) -> str:
@@ -196,6 +215,7 @@ def _thread_name(pid: int, tid: int, name: str) -> dict[str, Any]:
 def profile(
     constants: Mapping[str, float] | None = None,
     *,
+    chip: str | None = None,
     compute: Literal["all", "sampled"] = "all",
     sampling: bool = True,
     timeline: int | None = None,
@@ -207,6 +227,8 @@ def profile(
     Args:
         constants: values that replace those of ``mi300x_timing.toml``, by section and name, as in
             ``{"lds.latency_clocks": 60}``.
+        chip: a chip whose constants replace the MI300X's: ``"mi325x"``, ``"mi308x"`` or ``"mi300a"``. Programs still
+            see a device with 304 CUs.
         compute: ``"all"`` computes all results. ``"sampled"`` is much faster: workgroups that sampling leaves out don't
             run, and the others execute only instructions that influence addresses and branches. **Memory holds wrong
             results afterwards.**
@@ -216,16 +238,19 @@ def profile(
 
     Raises:
         FileNotFoundError: the simulator isn't built.
+        ValueError: no such chip.
     """
     result = Profile()
+    changes = {**chip_constants(chip or "mi300x"), **(constants or {})}
     with contextlib.ExitStack() as stack:
         stack.enter_context(_environment("DG_SIM_TIMING", "1"))
         stack.enter_context(_environment("DG_SIM_TIMING_COMPUTE", compute))
         stack.enter_context(_environment("DG_SIM_TIMING_SAMPLING", str(int(sampling))))
         stack.enter_context(_environment("DG_SIM_TIMING_TIMELINE", "" if timeline is None else str(timeline)))
-        if constants:
+        used = current(changes)
+        if changes:
             file = Path(stack.enter_context(tempfile.TemporaryDirectory()), "constants.toml")
-            file.write_text("".join(f"{name} = {value!r}\n" for name, value in constants.items()), encoding="utf-8")
+            file.write_text("".join(f"{name} = {value!r}\n" for name, value in used.items()), encoding="utf-8")
             stack.enter_context(_environment("DG_SIM_TIMING_CONSTANTS", str(file)))
 
         def end() -> str:
@@ -238,7 +263,7 @@ def profile(
         try:
             yield result
         finally:
-            result.kernels += map(KernelProfile.from_json, end().splitlines())
+            result.kernels += [KernelProfile.from_json(line, used) for line in end().splitlines()]
 
 
 @contextlib.contextmanager

@@ -131,7 +131,8 @@ def test_profile(code_object: Path, tmp_path: Path) -> None:
     path = tmp_path / "timeline.json"
     done = CliRunner().invoke(app, [*command, "--timeline", str(path), "--constant", "launch.overhead_ns=5000"])
     assert done.exit_code == 0, done.output
-    assert re.search(r"time +│ +[56]\.\d\d µs", done.output)
+    assert re.search(r"time under sustained load +│ +[56]\.\d\d µs, [45]\.\d\d to [67]\.\d\d", done.output)
+    assert re.search(r"time at a fixed 2,100 MHz +│ +[56]\.\d\d µs", done.output)
     assert "global_load_dword" in done.output
     tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for event in json.loads(path.read_text())["traceEvents"]:

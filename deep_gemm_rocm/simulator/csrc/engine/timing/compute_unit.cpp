@@ -303,7 +303,8 @@ bool ComputeUnit::try_issue(uint32_t number, Slot& slot, uint64_t now, uint8_t& 
         simd.vector_free = now + uint64_t(constants_.matrix_issue_clocks);
         simd.matrix_free = now + clocks;
         counters_.matrix_clocks += clocks;
-        if (plan.operands == Plan::Operands::eight_bits) counters_.matrix_clocks_8bit += clocks;
+        if (plan.operands == Plan::Operands::fp8) counters_.matrix_clocks_fp8 += clocks;
+        if (plan.operands == Plan::Operands::i8) counters_.matrix_clocks_i8 += clocks;
         if (plan.operands == Plan::Operands::f16) counters_.matrix_clocks_f16 += clocks;
         MatrixWrite& write = slot.matrix[slot.matrix_next++ % slot.matrix.size()];
         write = {plan.effects->writes[0], now, now + 4 * (plan.passes + 4u), plan.passes};
@@ -426,8 +427,19 @@ void ComputeUnit::request(double time, uint64_t line, Transfer& transfer, Reques
   if (!merged) ++unanswered_;
 }
 
+// When a line's data are in the vector L1. Lines come in one after another; as with the fabric's links, their turn is
+// reserved in the order of the requests, without their latency.
+double ComputeUnit::filled(const LineRequest& request, double time) {
+  if (request.kind != Request::load) return time;
+  const double clocks = double(line_bytes) / constants_.l1_fill_bytes;
+  const double waited = std::max(0.0, fill_free_ - request.time);
+  fill_free_ = request.time + waited + clocks;
+  return std::max(time, request.time + waited + constants_.l2_hit_clocks - constants_.l1_hit_clocks);
+}
+
 void ComputeUnit::answer(const LineRequest& request, double time) {
   Transfer& transfer = *request.transfer;
+  if (!request.merged) time = filled(request, time);
   if (request.merged || request.kind == Request::load || request.kind == Request::scalar_load) {
     double* ready = (request.kind == Request::scalar_load ? scalar_cache_ : l1_).ready(request.line);
     if (request.merged && ready != nullptr) time = std::max(time, *ready);
@@ -461,19 +473,16 @@ bool ComputeUnit::issue_memory(Slot& slot, const Step& step, const Plan& plan, u
   // Published latencies include the return from S_WAITCNT.
   transfer.tail = c.l1_hit_clocks - c.cu_waitcnt_clocks + (effects.is_load ? std::max(0.0, moved - row) : 0);
   const Request kind = !effects.is_store ? Request::load : effects.memory.reads ? Request::atomic : Request::store;
-  uint32_t misses = 0;
   for (uint16_t i = 0; i < step.lines; ++i) {
     const uint64_t line = slot.trace->lines()[i];
     const double looked_up = start + i / c.l1_tags_per_clock;
     if (kind != Request::load || plan.bypasses_l1) {
       request(looked_up, line, transfer, kind, step.bytes, false);
-      misses += kind != Request::store;
       continue;
     }
     const Cache::Result result = l1_.access(line);
     ++(result.hit ? counters_.l1_hits : counters_.l1_misses);
     if (!result.hit) {
-      ++misses;
       *result.ready = unknown;
       request(looked_up, line, transfer, kind, 0, false);
     } else if (*result.ready == unknown) {
@@ -483,7 +492,7 @@ bool ComputeUnit::issue_memory(Slot& slot, const Step& step, const Plan& plan, u
     }
   }
   transfer.done = std::max(transfer.done, start + transfer.tail);
-  const double busy = std::max(step.lines / c.l1_tags_per_clock, moved) + misses * double(line_bytes) / c.l1_fill_bytes;
+  const double busy = std::max(step.lines / c.l1_tags_per_clock, moved);
   l1_free_ = start + busy;
   counters_.memory_clocks += uint64_t(busy);
   // A store's data leave the registers before the wave goes on.

@@ -138,6 +138,7 @@ class ComputeUnit {
   static uint64_t end_of(const TransferQueue& queue, size_t keep);
   static void retire(TransferQueue& queue, uint64_t now);
   void request(double time, uint64_t line, Transfer& transfer, Request kind, uint16_t bytes, bool merged);
+  double filled(const LineRequest& request, double time);
   std::vector<uint32_t> placement() const;
   std::unique_ptr<Group> new_group();
 
@@ -159,7 +160,7 @@ class ComputeUnit {
   double bank_free_ = 0;
   double lds_in_free_[2] = {}, lds_out_free_[2] = {};
   Cache l1_, scalar_cache_;
-  double l1_free_ = 0;
+  double l1_free_ = 0, fill_free_ = 0;
   uint64_t unanswered_ = 0;
   std::priority_queue<double, std::vector<double>, std::greater<>> arrivals_;  // clocks of answered lines
   std::vector<LineRequest> requests_;

@@ -40,6 +40,7 @@ std::string read_file(const std::string& path, const Fields& fields) {
     const size_t equals = line.find('=');
     if (equals == std::string::npos) return mistake("expected [section] or name = number, got " + line);
     const std::string name = trimmed(line.substr(0, equals)), value = trimmed(line.substr(equals + 1));
+    if (section == "power." || name.rfind("power.", 0) == 0) continue;  // for power.py
     const auto field = fields.find(section + name);
     if (field == fields.end()) return mistake(section + name + " is no constant of the timing model");
     char* end;

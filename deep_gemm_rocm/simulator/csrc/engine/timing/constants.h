@@ -8,9 +8,6 @@ namespace mi300x::timing {
 
 #define TIMING_CONSTANTS(CONSTANT) \
   CONSTANT(chip, clock_mhz) \
-  CONSTANT(power, matrix_mhz_8bit) \
-  CONSTANT(power, matrix_mhz_bf16) \
-  CONSTANT(power, matrix_mhz_f16) \
   CONSTANT(chip, xcds) \
   CONSTANT(chip, cus_per_xcd) \
   CONSTANT(sampling, most_instructions) \
@@ -66,9 +63,9 @@ namespace mi300x::timing {
   CONSTANT(mall, ways) \
   CONSTANT(mall, slices) \
   CONSTANT(mall, bytes_per_ns) \
-  CONSTANT(mall, hit_ns) \
+  CONSTANT(mall, extra_ns) \
   CONSTANT(hbm, bytes_per_ns) \
-  CONSTANT(hbm, miss_ns)
+  CONSTANT(hbm, extra_ns)
 
 struct Constants {
 #define CONSTANT(section, name) double section##_##name = -1;

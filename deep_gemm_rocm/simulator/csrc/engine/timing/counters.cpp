@@ -11,8 +11,8 @@ const char* const stall_names[stall_count] = {"issue",   "vector_busy", "matrix_
 template <class F>
 void Counters::for_each_total(F f) {
   for (uint64_t Counters::*total :
-       {&Counters::instructions, &Counters::matrix_clocks, &Counters::vector_clocks, &Counters::matrix_clocks_8bit,
-        &Counters::matrix_clocks_f16, &Counters::lds_clocks,
+       {&Counters::instructions, &Counters::matrix_clocks, &Counters::vector_clocks, &Counters::matrix_clocks_fp8,
+        &Counters::matrix_clocks_i8, &Counters::matrix_clocks_f16, &Counters::lds_clocks,
         &Counters::lds_conflict_clocks, &Counters::memory_clocks, &Counters::l1_hits, &Counters::l1_misses,
         &Counters::wave_clocks})
     f(total);

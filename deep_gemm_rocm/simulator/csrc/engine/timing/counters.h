@@ -35,7 +35,7 @@ struct Counters {
   uint64_t stalls[stall_count] = {};  // clocks, summed over waves
   uint64_t instructions = 0;
   uint64_t matrix_clocks = 0, vector_clocks = 0;                // summed over SIMDs
-  uint64_t matrix_clocks_8bit = 0, matrix_clocks_f16 = 0;       // parts of matrix_clocks
+  uint64_t matrix_clocks_fp8 = 0, matrix_clocks_i8 = 0, matrix_clocks_f16 = 0;  // parts of matrix_clocks
   uint64_t lds_clocks = 0, lds_conflict_clocks = 0;
   uint64_t memory_clocks = 0;  // of the L1's port
   uint64_t l1_hits = 0, l1_misses = 0;

@@ -19,7 +19,8 @@ size_t channel_of(uint64_t line, size_t channels) {
 void MemoryCounters::add_difference(const MemoryCounters& end, const MemoryCounters& begin, double weight) {
   for (uint64_t MemoryCounters::*total :
        {&MemoryCounters::l2_hits, &MemoryCounters::l2_misses, &MemoryCounters::mall_hits, &MemoryCounters::mall_misses,
-        &MemoryCounters::hbm_read_bytes, &MemoryCounters::hbm_write_bytes, &MemoryCounters::tlb_misses})
+        &MemoryCounters::mall_writes, &MemoryCounters::hbm_read_bytes, &MemoryCounters::hbm_write_bytes,
+        &MemoryCounters::tlb_misses})
     this->*total = extrapolated(this->*total, end.*total, begin.*total, weight);
 }
 
@@ -66,7 +67,7 @@ double MemorySystem::beyond_l2(Xcd& xcd, double time, uint64_t line) {
   bool hit;
   double served;
   touch_mall(time, line, false, hit, served);
-  const double mall_extra = c.clocks(c.mall_hit_ns) - c.l2_hit_clocks;
+  const double mall_extra = c.clocks(c.mall_extra_ns);
   double done = served + mall_extra;
   if (hit) {
     ++counters_.mall_hits;
@@ -75,7 +76,7 @@ double MemorySystem::beyond_l2(Xcd& xcd, double time, uint64_t line) {
     counters_.hbm_read_bytes += line_bytes;
     const double read =
         hbm_[channel_of(line, hbm_.size())].serve(served, c.clocks(line_bytes / c.hbm_bytes_per_ns));
-    done = read + mall_extra + c.clocks(c.hbm_miss_ns - c.mall_hit_ns);
+    done = read + mall_extra + c.clocks(c.hbm_extra_ns);
   }
   // The link is reserved in the order of the requests, without their latency, although the data pass it on the way
   // back.
@@ -86,6 +87,7 @@ double MemorySystem::beyond_l2(Xcd& xcd, double time, uint64_t line) {
 void MemorySystem::write_line(Xcd& xcd, double time, uint64_t line) {
   const double clocks = constants_.clocks(line_bytes / constants_.fabric_xcd_write_bytes_per_ns);
   const double sent = xcd.link_out.serve(time, clocks);
+  ++counters_.mall_writes;
   bool hit;
   double served;
   touch_mall(sent, line, true, hit, served);

@@ -18,7 +18,7 @@ enum class Request : uint8_t { load, store, atomic, scalar_load };
 
 struct MemoryCounters {
   uint64_t l2_hits = 0, l2_misses = 0;
-  uint64_t mall_hits = 0, mall_misses = 0;
+  uint64_t mall_hits = 0, mall_misses = 0, mall_writes = 0;
   uint64_t hbm_read_bytes = 0, hbm_write_bytes = 0;
   uint64_t tlb_misses = 0;
 

@@ -29,7 +29,8 @@ Plan::Kind kind_of(const Instruction& inst, const Effects& effects) {
 
 Plan::Operands matrix_operands(Op op) {
   switch (matrix_shape(op)->type) {
-    case MatrixType::fp8: case MatrixType::i8: return Plan::Operands::eight_bits;
+    case MatrixType::fp8: return Plan::Operands::fp8;
+    case MatrixType::i8: return Plan::Operands::i8;
     case MatrixType::f16: return Plan::Operands::f16;
     default: return Plan::Operands::others;
   }

@@ -14,7 +14,7 @@ struct Plan {
     nop, wait, barrier, sleep, priority, end, branch, scalar, scalar_memory, vector, matrix, lds, vector_memory
   };
   Kind kind = Kind::nop;
-  enum class Operands : uint8_t { eight_bits, f16, others };
+  enum class Operands : uint8_t { fp8, i8, f16, others };
   Operands operands = Operands::others;  // matrix
   uint8_t passes = 0;        // matrix
   uint8_t dwords = 0;        // memory: data of each lane

@@ -59,13 +59,27 @@ std::string events_of(const Launch& launch, const std::vector<const Timeline*>& 
   return list_of(items);
 }
 
-// The clock rate that the power limit would allow if the kernel ran again and again.
-double sustained_mhz(const Constants& constants, const Counters& counters, double simd_clocks) {
-  const double others = double(counters.matrix_clocks - counters.matrix_clocks_8bit - counters.matrix_clocks_f16);
-  const double load = double(counters.matrix_clocks_8bit) / constants.power_matrix_mhz_8bit +
-                      double(counters.matrix_clocks_f16) / constants.power_matrix_mhz_f16 +
-                      others / constants.power_matrix_mhz_bf16;
-  return load > 0 ? std::min(constants.chip_clock_mhz, simd_clocks / load) : constants.chip_clock_mhz;
+// What the launch did that takes energy; the power model (power.py) turns it into joules.
+std::string activity_of(const Constants& constants, const Cost& cost, double cu_clocks) {
+  const Counters& counters = cost.counters;
+  const MemoryCounters& memory = cost.memory;
+  const double others = double(counters.matrix_clocks - counters.matrix_clocks_fp8 - counters.matrix_clocks_i8 -
+                               counters.matrix_clocks_f16);
+  const double l2_lines = double(memory.l2_hits + memory.l2_misses);
+  const double mall_lines = double(memory.mall_hits + memory.mall_misses + memory.mall_writes);
+  JsonObject activity;
+  activity.add("matrix_fp8_clocks", double(counters.matrix_clocks_fp8))
+      .add("matrix_i8_clocks", double(counters.matrix_clocks_i8))
+      .add("matrix_f16_clocks", double(counters.matrix_clocks_f16))
+      .add("matrix_other_clocks", others)
+      .add("vector_clocks", double(counters.vector_clocks))
+      .add("lds_clocks", double(counters.lds_clocks))
+      .add("l1_bytes", double(counters.memory_clocks) * constants.l1_port_bytes)
+      .add("l2_bytes", l2_lines * double(line_bytes))
+      .add("mall_bytes", mall_lines * double(line_bytes))
+      .add("hbm_bytes", double(memory.hbm_read_bytes + memory.hbm_write_bytes))
+      .add("cu_clocks", cu_clocks);
+  return activity.text();
 }
 
 // The fraction of the time that each resource was busy; for resources of CUs, over the CUs that had workgroups.
@@ -77,11 +91,15 @@ std::string busy(const Launch& launch, const Constants& constants, const Cost& c
   const double hbm_bytes_per_clock =
       constants.hbm_bytes_per_ns * constants.mall_slices * 1000 / constants.chip_clock_mhz;
   const double hbm_bytes = double(cost.memory.hbm_read_bytes + cost.memory.hbm_write_bytes);
+  const double fabric_bytes_per_clock =
+      constants.fabric_xcd_bytes_per_ns * constants.chip_xcds * 1000 / constants.chip_clock_mhz;
+  const double fabric_bytes = double(cost.memory.mall_hits + cost.memory.mall_misses) * double(line_bytes);
   JsonObject shares;
   shares.add("matrix cores", ratio(double(counters.matrix_clocks), simd_clocks))
       .add("vector ALUs", ratio(double(counters.vector_clocks), simd_clocks))
       .add("LDS", ratio(double(counters.lds_clocks), cu_clocks))
       .add("vector L1", ratio(double(counters.memory_clocks), cu_clocks))
+      .add("fabric", ratio(fabric_bytes, clocks * fabric_bytes_per_clock))
       .add("HBM", ratio(hbm_bytes, clocks * hbm_bytes_per_clock));
   return shares.text();
 }
@@ -95,7 +113,6 @@ std::string record_of(const Launch& launch, const Constants& constants, const Sa
   const double clocks = std::round(cost.clocks);
   const double cus = constants.chip_xcds * constants.chip_cus_per_xcd;
   const double cu_clocks = clocks * cus, simd_clocks = cu_clocks * constants.cu_simds;
-  const double sustained = sustained_mhz(constants, counters, simd_clocks);
   JsonObject stalls;
   for (size_t i = 0; i < stall_count; ++i) stalls.add(stall_names[i], double(counters.stalls[i]));
   JsonObject record;
@@ -105,8 +122,8 @@ std::string record_of(const Launch& launch, const Constants& constants, const Sa
       .add("sampled_workgroups", double(launch.workgroups - sampling.left_out()))
       .add("cycles", clocks)
       .add("time_us", launch.outcome.nanoseconds / 1000)
-      .add("sustained_mhz", sustained)
-      .add("sustained_us", constants.launch_overhead_ns / 1000 + clocks / sustained)
+      .add("clock_mhz", constants.chip_clock_mhz)
+      .add("activity", activity_of(constants, cost, cu_clocks))
       .add("instructions", double(counters.instructions))
       .add("mfma_utilization", ratio(double(counters.matrix_clocks), simd_clocks))
       .add("valu_busy", ratio(double(counters.vector_clocks), simd_clocks))

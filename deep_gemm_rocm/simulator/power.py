@@ -1,0 +1,80 @@
+"""The clock that the power limit leaves a kernel that runs again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# Measured over simulated time: nine of ten rows of docs/accuracy.md that no constant was fitted to lie between these.
+_LEAST, _MOST = 0.88, 1.19
+
+_PICO = 1e-12
+# What takes energy in the core's voltage domain, with the constant that prices it.
+_CORE = {
+    "matrix_fp8_clocks": "power.matrix_fp8_pj",
+    "matrix_i8_clocks": "power.matrix_i8_pj",
+    "matrix_f16_clocks": "power.matrix_f16_pj",
+    "matrix_other_clocks": "power.matrix_bf16_pj",
+    "vector_clocks": "power.vector_pj",
+    "lds_clocks": "power.lds_pj",
+    "l1_bytes": "power.l1_pj",
+    "l2_bytes": "power.l2_pj",
+    "cu_clocks": "power.cu_pj",
+}
+_MEMORY = {"mall_bytes": "power.mall_pj", "hbm_bytes": "power.hbm_pj"}
+
+
+@dataclass(frozen=True)
+class Sustained:
+    """A launch under sustained load.
+
+    Attributes:
+        mhz: the core clock.
+        microseconds: the time of the launch, with its fixed cost.
+        joules: the energy of the launch.
+    """
+
+    mhz: float
+    microseconds: float
+    joules: float
+
+
+def sustained(
+    cycles: float, activity: Mapping[str, float], memory_share: float, constants: Mapping[str, float]
+) -> Sustained:
+    """The highest clock at which the launch, repeated without pause, stays within the power limit.
+
+    The dynamic power of the cores grows with a power of the clock, as voltage rises with it. Memory has clocks of its
+    own, so the part of the time that memory limits doesn't change.
+
+    Args:
+        cycles: core clocks of the launch at the boost clock.
+        activity: what it did, as the profile counts it.
+        memory_share: the fraction of the time that HBM or the fabric was busy.
+        constants: those of the models, by section and name.
+    """
+    boost, overhead = constants["chip.clock_mhz"], constants["launch.overhead_ns"] / 1000
+    reference, exponent = constants["power.reference_mhz"], constants["power.energy_exponent"]
+    core = _PICO * sum(activity[name] * constants[price] for name, price in _CORE.items())
+    memory = _PICO * sum(activity[name] * constants[price] for name, price in _MEMORY.items())
+
+    def at(mhz: float) -> Sustained:
+        microseconds = overhead + cycles / boost * (memory_share + (1 - memory_share) * boost / mhz)
+        joules = core * (mhz / reference) ** exponent + memory + constants["power.idle_w"] * microseconds * 1e-6
+        return Sustained(mhz, microseconds, joules)
+
+    def fits(state: Sustained) -> bool:
+        return state.joules <= constants["power.limit_w"] * state.microseconds * 1e-6
+
+    if fits(at(boost)):
+        return at(boost)
+    low, high = constants["power.least_mhz"], boost
+    while high - low > 0.01:
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(at(middle)) else (low, middle)
+    return at(low)
+
+
+def interval(microseconds: float) -> tuple[float, float]:
+    """Between which times a measurement would lie in nine of ten cases, for a simulated one under sustained load."""
+    return _LEAST * microseconds, _MOST * microseconds
