@@ -13,8 +13,9 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 
+from ..checks import reach
 from . import hip, streams
-from .array_protocols import ROCM, capsule_of, describe, interface_of, reach
+from .array_protocols import ROCM, capsule_of, describe, interface_of
 from .array_runtime import ON_DEVICE, TO_DEVICE, TO_HOST, Array, DeviceMemory, array_runtime
 
 _P = ParamSpec("_P")
