@@ -25,7 +25,7 @@ from .forced import forced_choice
 from .gemm_config import BLOCK_K_BYTES, GemmConfig
 from .gemm_tiles import gemm_candidates
 from .notes import noted
-from .tables import Choice, GemmProblem, KOrder, remembered, table, with_tail
+from .tables import Choice, GemmProblem, KOrder, note_begins, remembered, table, with_tail
 
 _NUM_CUS = 304
 _TILE_OF_SPLIT = 128
@@ -178,7 +178,9 @@ def _quickest(problem: GemmProblem, *, may_split: bool = False) -> Choice:
         may_split: whether K may be split.
     """
     block = problem.m // _BLOCK_OF_M
-    return _breakpoints(problem._replace(m=block * _BLOCK_OF_M), may_split).choice(problem.m)
+    breakpoints = _breakpoints(problem._replace(m=block * _BLOCK_OF_M), may_split)
+    note_begins(breakpoints.begins)
+    return breakpoints.choice(problem.m)
 
 
 class _Breakpoints(NamedTuple):

@@ -9,13 +9,14 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, get_type_hints
 
 from .. import forking
 from ..problems.gemm_kind import GemmKind, changed
-from ..problems.layout import ceil_div
+from ..problems.layout import align, ceil_div
 from ..runtime import session
 from .gemm_config import GemmConfig
 
@@ -294,6 +295,8 @@ class TunedTable(Table[TunedRow]):
         if problem.num_cus != _CUS:
             return None
         rows = self._by_weight.get(_key(problem.kind, problem.n, problem.k, problem.num_groups), ())
+        if rows:
+            note_begins(begin for row in rows for begin in (row.m, align(row.m, row.config.block_m) + 1))
         fitting = [
             row
             for row in rows
@@ -303,6 +306,30 @@ class TunedTable(Table[TunedRow]):
         ]
         nearest = min(fitting, key=lambda row: abs(row.m - problem.m), default=None)
         return nearest.choice if nearest else None
+
+
+_begins: ContextVar[set[int] | None] = ContextVar("begins", default=None)
+
+
+@contextlib.contextmanager
+def noting_begins() -> Iterator[set[int]]:
+    """Notes each M from which on another choice may be made, as far as choices are made inside, by this thread.
+
+    What is noted may depend on M: new numbers may be noted where choices are made for those that are.
+    """
+    noted: set[int] = set()
+    token = _begins.set(noted)
+    try:
+        yield noted
+    finally:
+        _begins.reset(token)
+
+
+def note_begins(begins: Iterable[int]) -> None:
+    """Adds to what ``noting_begins`` notes, if it does."""
+    noted = _begins.get()
+    if noted is not None:
+        noted.update(begins)
 
 
 def with_tail(kind: GemmKind, k: int) -> GemmKind:

@@ -64,13 +64,12 @@ def described_by_python(function: object, values: object, args: tuple[Any, ...],
 
 def names_of_tensors(arguments: dict[str, Any]) -> list[str]:
     """The names of the tensors in a call's arguments, in their order in ``Described``."""
-    names = []
-    parts = list(arguments.items())
+    names, parts = [], list(arguments.items())
     for name, part in parts:
         if isinstance(part, torch.Tensor):
             names.append(name)
         elif isinstance(part, (tuple, list)):
-            parts += ((f"{name}[{i}]", element) for i, element in enumerate(part))
+            parts += [(f"{name}[{i}]", element) for i, element in enumerate(part)]
     return names
 
 

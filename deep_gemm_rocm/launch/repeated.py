@@ -96,16 +96,16 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
     def launching(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if _is_traced():
             return function(*args, **kwargs)[0]
-        calls = session.current().of(Calls)
-        found = described.described(function, calls.settings.values, args, kwargs)
-        call = None
+        calls, call, found = session.current().of(Calls), None, None
+        if planning.current() is None:
+            found = described.described(function, calls.settings.values, args, kwargs)
         if found is not None:
             key, tensors, addresses = found
             try:
                 call = calls.known.get(key)
             except TypeError:  # an argument has no hash
                 found = None
-        if call is not None and planning.current() is None and call.repeat(tensors, addresses, calls):
+        if call is not None and call.repeat(tensors, addresses, calls):
             return None if call.result is None else tensors[call.result]  # type: ignore[return-value]
         result, launch = function(*args, **kwargs)
         if launch is None:
@@ -293,4 +293,4 @@ class _Call:
 
 def _extent(tensor: torch.Tensor) -> int:
     """Bytes from the first element to the end of the last."""
-    return reach(tensor.shape, tensor.stride()) * tensor.itemsize
+    return tensor.nbytes if tensor.is_contiguous() else reach(tensor.shape, tensor.stride()) * tensor.itemsize

@@ -277,7 +277,7 @@ def _no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor], metas: dict
         address = tensor.data_ptr()
         if name == d_name or (name == "c" and address == begin and metas["c"].strides == metas[d_name].strides):
             continue
-        if begin < address + metas[name].extent and address < end:
+        if address < end and begin < address + metas[name].extent:
             raise ValueError(f"{d_name} must not share memory with {name}, which is accessed while {d_name} is written")
 
 
