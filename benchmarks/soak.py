@@ -1,9 +1,9 @@
 """Random calls for as long as a server runs: memory and the host's time must stay flat.
 
-``python benchmarks/soak.py`` takes a minute; ``python benchmarks/soak.py --minutes 60`` is what a release takes. Threads
-call warmed-up functions with random M, N, K, addresses and settings. In simulation the launch does nothing, since it
-would run the kernel. A line is printed for each twentieth of the time. The status is 1 if later lines are worse than
-earlier ones, or if a call compiled a kernel.
+``python benchmarks/soak.py`` takes a minute, and ``python benchmarks/soak.py --minutes 60`` the hour that a release
+should take. Threads call warmed-up functions with random M, N, K, addresses and settings. In simulation the launch does
+nothing, since it would run the kernel. A line is printed for each twentieth of the time. The status is 1 if later lines
+are worse than earlier ones, or if a call compiled a kernel.
 """
 
 from __future__ import annotations

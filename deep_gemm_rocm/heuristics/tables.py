@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import functools
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -295,8 +296,7 @@ class TunedTable(Table[TunedRow]):
         if problem.num_cus != _CUS:
             return None
         rows = self._by_weight.get(_key(problem.kind, problem.n, problem.k, problem.num_groups), ())
-        if rows:
-            note_begins(begin for row in rows for begin in (row.m, align(row.m, row.config.block_m) + 1))
+        note_begins(itertools.chain(*map(_begins_of, rows), _between(rows)))
         fitting = [
             row
             for row in rows
@@ -330,6 +330,19 @@ def note_begins(begins: Iterable[int]) -> None:
     noted = _begins.get()
     if noted is not None:
         noted.update(begins)
+
+
+def _begins_of(row: TunedRow) -> tuple[int, int]:
+    """From which M on, and from which M on no longer, problems take as many tile rows as the row's."""
+    end = align(row.m, row.config.block_m) + 1
+    return end - row.config.block_m, end
+
+
+def _between(rows: Iterable[TunedRow]) -> Iterator[int]:
+    """From which M on another row is the nearest."""
+    for one, other in itertools.combinations(rows, 2):
+        middle = (one.m + other.m) // 2
+        yield from (middle, middle + 1)
 
 
 def with_tail(kind: GemmKind, k: int) -> GemmKind:
@@ -428,6 +441,11 @@ def replaced(by: Finds) -> Iterator[None]:
     """Lets functions that choose configurations ask something else, in all threads; for tuning."""
     with session.using(session.current().derived(Replacement(by))):
         yield
+
+
+def is_replaced() -> bool:
+    """Whether something else is asked instead of any table."""
+    return session.current().of(Replacement).table is not None
 
 
 def forget() -> None:

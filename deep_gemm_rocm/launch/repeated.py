@@ -234,7 +234,8 @@ class _Call:
             begins = number >= len(addresses) or tensor.data_ptr() == addresses[number]
             assert begins, f"{name} must be passed on from its beginning"
         self.sizes = tuple([_extent(tensor) for tensor in tensors])
-        apart, same = [], []
+        apart: list[tuple[int, int]] = []
+        same: list[tuple[int, int]] = []
         for output in self.form.written:
             for other, address in enumerate(addresses):
                 if other != output:

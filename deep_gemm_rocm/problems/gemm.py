@@ -120,8 +120,10 @@ def check_gemm(
         raise TypeError("d must be a torch.Tensor, got NoneType")
     if epilogue not in tuple(PARTS_OF_B):
         raise ValueError(f"epilogue must be one of {tuple(PARTS_OF_B)}, got {epilogue!r}")
-    unscaled = {"a": Argument("a", a), "b": Argument("b", b)}
-    arguments = unscaled if recipe is None else _scaled("a", a) | _scaled("b", b)
+    if recipe is None:
+        arguments = {"a": Argument("a", a), "b": Argument("b", b)}
+    else:
+        arguments = {**_scaled("a", a), **_scaled("b", b)}
     if layout_name:
         arguments["grouped_layout"] = Argument(layout_name, layout)
     arguments |= present(c=("c", c), bias=("bias", bias))
@@ -710,11 +712,11 @@ def _output(name: str, meta: _Meta, shape: tuple[int, ...], dtypes: tuple[torch.
 
 def _overlaps(meta: _Meta) -> bool:
     """Whether elements may share memory: a stride lies within the extent of the dimensions with smaller strides."""
-    reach = 1
+    reached = 1
     for stride, size in sorted(zip(meta.strides, meta.shape, strict=True)):
-        if size > 1 and stride < reach:
+        if size > 1 and stride < reached:
             return True
-        reach += (size - 1) * stride
+        reached += (size - 1) * stride
     return False
 
 

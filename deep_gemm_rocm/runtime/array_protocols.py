@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
 from ctypes import (
     POINTER,
     PYFUNCTYPE,

@@ -24,7 +24,10 @@ _R = TypeVar("_R")
 
 def runtime_of(*tensors: torch.Tensor) -> hip.Runtime:
     """The runtime for calls with these tensors: ``hip.runtime()``, or its ``ArrayRuntime`` if any is a device array."""
-    return array_runtime() if any(isinstance(tensor, DeviceTensor) for tensor in tensors) else hip.runtime()
+    for tensor in tensors:
+        if isinstance(tensor, DeviceTensor):
+            return array_runtime()
+    return hip.runtime()
 
 
 def is_capturing() -> bool:
