@@ -76,6 +76,11 @@ def reach(shape: Sequence[int], strides: Sequence[int]) -> int:
     return last + 1
 
 
+def extent(tensor: torch.Tensor) -> int:
+    """Bytes from the first element to the end of the last."""
+    return tensor.nbytes if tensor.is_contiguous() else reach(tensor.shape, tensor.stride()) * tensor.itemsize
+
+
 def one_of(dtypes: tuple[torch.dtype, ...]) -> str:
     """The dtypes' names, for an error message."""
     return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

@@ -77,11 +77,10 @@ def _fastest() -> Describe:
     api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if api is not None:
         with contextlib.suppress(ImportError):
-            from . import _describe
+            from ._describe import describe, use
 
-            if _describe.use(api, torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled, described_by_python):
-                found: Describe = _describe.describe
-                return found
+            if use(api, torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled, described_by_python):
+                return describe
     return described_by_python
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import torch
 
 from .. import forking
-from ..checks import reach
+from ..checks import extent
 from ..jit import Kernel
 from ..runtime import arrays, hip, session, settings
 from . import described, planning, scratch
@@ -233,7 +233,7 @@ class _Call:
         for (_, number), name, tensor in zip(self.form.places, names_of_pointers, pointed, strict=True):
             begins = number >= len(addresses) or tensor.data_ptr() == addresses[number]
             assert begins, f"{name} must be passed on from its beginning"
-        self.sizes = tuple([_extent(tensor) for tensor in tensors])
+        self.sizes = tuple(map(extent, tensors))
         apart: list[tuple[int, int]] = []
         same: list[tuple[int, int]] = []
         for output in self.form.written:
@@ -290,8 +290,3 @@ class _Call:
             if other_begin < begin + self.sizes[output] and begin < other_begin + self.sizes[other]:
                 return False
         return all(addresses[one] == addresses[other] for one, other in self.same)
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    """Bytes from the first element to the end of the last."""
-    return tensor.nbytes if tensor.is_contiguous() else reach(tensor.shape, tensor.stride()) * tensor.itemsize

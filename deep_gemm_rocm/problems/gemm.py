@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..checks import check_int, check_tensor, one_of, reach
+from ..checks import check_int, check_tensor, extent, one_of
 from .arguments import Argument, Arguments, present
 from .gemm_kind import PARTS_OF_B, Gemm, GemmKind
 from .layout import SCALE_BLOCK, Pair, ceil_div, unshuffled_shape
@@ -37,11 +37,6 @@ class _Meta(NamedTuple):
     shape: torch.Size
     strides: tuple[int, ...]
     device: torch.device
-
-    @property
-    def extent(self) -> int:
-        """Bytes from the first element to the end of the last."""
-        return reach(self.shape, self.strides) * self.dtype.itemsize
 
 
 class Recipe(NamedTuple):
@@ -274,12 +269,12 @@ def _no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor], metas: dict
     if tensors[d_name].is_meta:
         return
     begin = tensors[d_name].data_ptr()
-    end = begin + metas[d_name].extent
+    end = begin + extent(tensors[d_name])
     for name, tensor in tensors.items():
         address = tensor.data_ptr()
         if name == d_name or (name == "c" and address == begin and metas["c"].strides == metas[d_name].strides):
             continue
-        if address < end and begin < address + metas[name].extent:
+        if address < end and begin < address + extent(tensor):
             raise ValueError(f"{d_name} must not share memory with {name}, which is accessed while {d_name} is written")
 
 
