@@ -9,6 +9,8 @@ are worse than earlier ones, or if a call compiled a kernel.
 from __future__ import annotations
 
 import gc
+import itertools
+import math
 import os
 import random
 import resource
@@ -101,8 +103,29 @@ def random_call(generator: random.Random, weight: Weight) -> Callable[[], object
     return lambda: function(rows, problem.b, d[:m])
 
 
-def caller(seed: int, all_weights: list[Weight], times: list[float], stop: threading.Event) -> None:
-    """Calls until ``stop``, and adds the time of each call in µs to ``times``."""
+class Times:
+    """How many calls took how long, in steps of 2%. Unlike a list of times, it takes the same memory all the time."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * 1000
+
+    def add(self, seconds: float) -> None:
+        self.counts[min(int(math.log(max(1e6 * seconds, 1), 1.02)), len(self.counts) - 1)] += 1
+
+    def take(self) -> list[int]:
+        """The counts since the last time."""
+        counts, self.counts = self.counts, [0] * len(self.counts)
+        return counts
+
+
+def quantile(counts: list[int], share: float) -> float:
+    """The time in µs that this share of the calls did not exceed."""
+    below = itertools.accumulate(counts)
+    return 1.02 ** (1 + next(step for step, count in enumerate(below) if count >= share * sum(counts)))
+
+
+def caller(seed: int, all_weights: list[Weight], times: Times, stop: threading.Event) -> None:
+    """Calls until ``stop``, and adds the time of each call to ``times``."""
     generator = random.Random(seed)
     count = 0
     while not stop.is_set():
@@ -112,20 +135,16 @@ def caller(seed: int, all_weights: list[Weight], times: list[float], stop: threa
         call = random_call(generator, generator.choice(all_weights))
         start = time.thread_time()
         call()
-        times.append(1e6 * (time.thread_time() - start))
+        times.add(time.thread_time() - start)
 
 
-def measured(times: list[list[float]]) -> Window:
-    """What came since the last window, which is taken out of ``times``."""
-    own = []
-    for of_thread in times:
-        count = len(of_thread)
-        own += of_thread[:count]
-        del of_thread[:count]
+def measured(times: list[Times]) -> Window:
+    """What came since the last window."""
+    counts = [sum(of_threads) for of_threads in zip(*(of_thread.take() for of_thread in times), strict=True)]
     gc.collect()
-    cuts = statistics.quantiles(own, n=100)
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    return Window(len(own), cuts[49], cuts[98], resident, session.current().of(repeated.Calls).bytes)
+    resident = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    remembered = session.current().of(repeated.Calls).bytes
+    return Window(sum(counts), quantile(counts, 0.5), quantile(counts, 0.99), resident, remembered)
 
 
 def complaints(windows: list[Window]) -> list[str]:
@@ -150,7 +169,7 @@ def main(
     all_weights = weights(hip.runtime().tensor_device)
     kernels = len(jit.loaded())
     print(f"{len(all_weights)} weights, {kernels} kernels, {threads} threads, {minutes:g} minutes")
-    times: list[list[float]] = [[] for _ in range(threads)]
+    times = [Times() for _ in range(threads)]
     stop = threading.Event()
     callers = [
         threading.Thread(target=caller, args=(seed, all_weights, times[seed], stop), daemon=True)

@@ -16,7 +16,7 @@ import torch
 
 from .. import jit
 from ..checks import check_int
-from ..heuristics import heads_of_every_tile, noting_begins
+from ..heuristics import collecting_begins, heads_of_every_tile
 from ..launch import planning
 from ..problems.layout import SCALE_BLOCK, ceil_div
 from . import attention, gemm, grouped, k_grouped, mqa_logits
@@ -159,7 +159,7 @@ def plan(workloads: Iterable[Workload]) -> list[jit.Request]:
     with planning.planning() as wanted:
         for workload in workloads:
             function = _FUNCTIONS[workload.function]
-            with noting_begins() as begins:
+            with collecting_begins() as begins:
                 called, more = set[int](), _needed(workload.m_list)
                 while more:
                     for m in sorted(more):

@@ -29,9 +29,9 @@ from .tables import (
     Choice,
     GemmProblem,
     KOrder,
+    add_begins,
+    collecting_begins,
     is_replaced,
-    note_begins,
-    noting_begins,
     remembered,
     table,
     with_tail,
@@ -170,7 +170,7 @@ class _Breakpoints(NamedTuple):
     choices: tuple[Choice, ...]
 
     def choice(self, m: int) -> Choice:
-        note_begins(self.begins)
+        add_begins(self.begins)
         return self.choices[bisect_right(self.begins, m) - 1]
 
 
@@ -186,7 +186,7 @@ def _chosen(choose: Callable[[GemmProblem], Choice], problem: GemmProblem) -> Ch
 def _choices_of_block(choose: Callable[[GemmProblem], Choice], first: GemmProblem) -> _Breakpoints:
     block = range(max(first.m, 1), first.m + _BLOCK_OF_M)
     chosen: dict[int, Choice] = {}
-    with noting_begins() as begins:
+    with collecting_begins() as begins:
         begins.add(block[0])
         while more := begins.intersection(block) - chosen.keys():
             chosen |= {m: choose(first._replace(m=m)) for m in more}

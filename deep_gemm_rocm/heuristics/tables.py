@@ -296,7 +296,7 @@ class TunedTable(Table[TunedRow]):
         if problem.num_cus != _CUS:
             return None
         rows = self._by_weight.get(_key(problem.kind, problem.n, problem.k, problem.num_groups), ())
-        note_begins(itertools.chain(*map(_begins_of, rows), _between(rows)))
+        add_begins(itertools.chain(*map(_begins_of, rows), _between(rows)))
         fitting = [
             row
             for row in rows
@@ -312,24 +312,24 @@ _begins: ContextVar[set[int] | None] = ContextVar("begins", default=None)
 
 
 @contextlib.contextmanager
-def noting_begins() -> Iterator[set[int]]:
-    """Notes each M from which on another choice may be made, as far as choices are made inside, by this thread.
+def collecting_begins() -> Iterator[set[int]]:
+    """Collects each M from which on another choice may be made, as far as this thread makes choices inside.
 
-    What is noted may depend on M: new numbers may be noted where choices are made for those that are.
+    Choices for a collected M may add others.
     """
-    noted: set[int] = set()
-    token = _begins.set(noted)
+    collected: set[int] = set()
+    token = _begins.set(collected)
     try:
-        yield noted
+        yield collected
     finally:
         _begins.reset(token)
 
 
-def note_begins(begins: Iterable[int]) -> None:
-    """Adds to what ``noting_begins`` notes, if it does."""
-    noted = _begins.get()
-    if noted is not None:
-        noted.update(begins)
+def add_begins(begins: Iterable[int]) -> None:
+    """Adds to what ``collecting_begins`` collects, if it does."""
+    collected = _begins.get()
+    if collected is not None:
+        collected.update(begins)
 
 
 def _begins_of(row: TunedRow) -> tuple[int, int]:

@@ -165,7 +165,7 @@ Outcome describe_parts(Parts& parts, PyObject* key, PyObject* tensors, PyObject*
     } else if (PyTuple_CheckExact(part) || PyList_CheckExact(part)) {
       const Outcome outcome = unpack(part, parts, key);
       if (outcome != Outcome::kDone) return outcome;
-    } else if (PyObject_IsInstance(part, tensor_type)) {  // or an error
+    } else if (PyType_IsSubtype(Py_TYPE(part), reinterpret_cast<PyTypeObject*>(tensor_type))) {
       return Outcome::kUnusual;
     } else if (PyList_Append(key, type) < 0 || PyList_Append(key, part) < 0) {
       return Outcome::kError;
