@@ -78,7 +78,8 @@ def test_both_describe_calls_alike(one, other):
 x = torch.zeros(4, 6)
 DIFFERENT = {
     "shapes": ((x,), (x[:3],)),
-    "strides": ((x,), (torch.zeros(6, 4).T,)),
+    "contiguous": ((x,), (torch.zeros(6, 4).T,)),
+    "strides": ((torch.zeros(4, 7)[:, :6],), (torch.zeros(4, 8)[:, :6],)),
     "dtypes": ((x,), (x.int(),)),
     "functions of rows": ((x[:, 0],), (x[0, :4],)),
     "places": ((x, None), (None, x)),
