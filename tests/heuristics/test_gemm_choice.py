@@ -11,16 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deep_gemm_rocm.heuristics import (
-    GemmConfig,
-    choose_dense,
-    choose_gemm_config,
-    gemm_candidates,
-    gemm_choice,
-    tables,
-)
+from deep_gemm_rocm.heuristics import GemmConfig, choose_dense, choose_gemm_config, gemm_candidates, tables
 from deep_gemm_rocm.heuristics.cost import _ROWS_OF_EXPECTED, _groups_of_launches, estimated_clocks, second_pass_clocks
-from deep_gemm_rocm.heuristics.tables import Choice, GemmProblem, TunedRow, TunedTable, remembered, replaced, with_tail
+from deep_gemm_rocm.heuristics.tables import Choice, GemmProblem, TunedTable, remembered, replaced, with_tail
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 
 CUS = 304
@@ -146,33 +139,3 @@ def test_the_oldest_choice_is_forgotten_first(monkeypatch):
     with replaced(TunedTable()):
         assert [choose(problem) for problem in (1, 2, 1, 3, 2, 3, 1)] == ["1", "2", "1", "3", "2", "3", "1"]
     assert calls == [1, 2, 3, 1]
-
-
-@pytest.mark.parametrize(
-    ("kind", "n", "k", "num_cus"),
-    [
-        (GemmKind(), 7168, 2048, 304),  # has rows in the table
-        (GemmKind(), 2112, 7168, 304),
-        (GemmKind(), 2112, 7168, 200),
-        (BF16, 576, 7168, 304),
-    ],
-)
-def test_what_is_remembered_for_blocks_of_m_is_the_choice_for_each(kind, n, k, num_cus):
-    for m in range(1, 3000):
-        problem = GemmProblem(kind, m, n, k, num_cus, 1, 256)
-        assert gemm_choice._chosen(gemm_choice._dense_choice, problem) == gemm_choice._dense_choice(problem), m
-
-
-@pytest.mark.parametrize("rows", [(100,), (65, 128, 129), (1, 2, 3, 1000, 2000), (1023, 1024, 1025)])
-def test_rows_of_a_table_are_noticed_in_blocks_of_m(rows, tmp_path, monkeypatch):
-    config = GemmConfig(64, 128, 2, 4, 3, "pingpong")
-    measured = {"time_us": 9.0, "error": 0.1, "device": "a", "clock_mhz": 2100, "toolchain": "b", "simulated": True}
-    table = TunedTable(
-        TunedRow(config=dataclasses.replace(config, group_m=i + 1), splits=1, m=m, n=256, k=1024, groups=1, **measured)
-        for i, m in enumerate(rows)
-    )
-    table.write(tmp_path / "table.csv")
-    monkeypatch.setenv("DG_TUNED_TABLE", str(tmp_path / "table.csv"))
-    for m in range(1, 2200):
-        problem = GemmProblem(GemmKind(), m, 256, 1024, 304, 1, 256)
-        assert gemm_choice._chosen(gemm_choice._config, problem) == gemm_choice._config(problem), m
