@@ -1,7 +1,9 @@
-"""Builds the simulated MI300X; everything else about the package is in pyproject.toml.
+"""Builds what is compiled in advance; everything else about the package is in pyproject.toml.
 
-One library implements the HIP API (csrc/hip) and one engine for each x86-64 level executes gfx942 machine code
-(csrc/engine). They are plain C++17 behind a C ABI: nothing depends on the Python version, so one wheel serves all.
+The simulated MI300X: one library implements the HIP API (csrc/hip) and one engine for each x86-64 level executes gfx942
+machine code (csrc/engine). They are plain C++17 behind a C ABI. A Python module makes repeated calls cheap
+(deep_gemm_rocm/launch/csrc); it keeps to Python's stable ABI, and Python code takes its place where it can't be loaded
+or built. So nothing depends on the Python version, and one wheel serves all.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 BUILD = Path("build/simulator")
 SIMULATOR = Path("deep_gemm_rocm/simulator")
+LAUNCH = Path("deep_gemm_rocm/launch")
 X86_64_LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")
 
 COMMON_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
@@ -36,7 +40,7 @@ GCC_FLAGS = [f"-m{f}-strategy=vector_loop:256:noalign,libcall:-1:noalign" for f 
 CLANG_FLAGS = ["-Wno-pass-failed", "-Wno-deprecated-declarations"]
 # nodelete: threads and handles of the libraries outlive a dlclose. -Bsymbolic: the libraries call their own functions,
 # even if another HIP library is in the process.
-LINK_FLAGS = ["-shared", "-pthread", "-Wl,-z,defs", "-Wl,-z,nodelete", "-Wl,-Bsymbolic"]
+LINK_FLAGS = ["-shared", "-pthread", "-Wl,-z,nodelete", "-Wl,-Bsymbolic"]
 # A wheel may be installed where another C++ library, or none, is available.
 STATIC_RUNTIME = ["-static-libstdc++", "-static-libgcc"]
 
@@ -101,22 +105,47 @@ class Toolchain:
 class Library(Extension):
     """A shared library without a Python interface, compiled for one x86-64 level."""
 
-    def __init__(self, name: str, folder: str, level: str, flags: list[str], link_flags: list[str]) -> None:
-        sources = sorted(str(path) for path in (SIMULATOR / "csrc" / folder).rglob("*.cpp"))
-        self.exports = ROOT / SIMULATOR / "csrc" / f"{folder}.map"  # version script of exported symbols
-        super().__init__(f"deep_gemm_rocm.simulator.lib.{name}", sources, language="c++")
+    suffix = ".so"
+
+    def __init__(self, name: str, folder: Path, level: str, flags: list[str], link_flags: list[str]) -> None:
+        sources = sorted(str(path) for path in folder.rglob("*.cpp"))
+        self.exports = ROOT / folder.with_suffix(".map")  # version script of exported symbols
+        super().__init__(name, sources, language="c++")
         self.level = level
         self.flags = flags
         self.link_flags = link_flags
 
 
+class Module(Library):
+    """A Python module that keeps to the stable ABI."""
+
+    suffix = ".abi3.so"
+
+
+def simulator_library(name: str, folder: str, level: str, flags: list[str]) -> Library:
+    link_flags = ["-Wl,-z,defs", "-ldl"]
+    return Library(f"deep_gemm_rocm.simulator.lib.{name}", SIMULATOR / "csrc" / folder, level, flags, link_flags)
+
+
+def python_modules() -> list[Library]:
+    """The module for repeated calls, where Python has its headers and the stable ABI."""
+    headers = Path(sysconfig.get_path("include"))
+    if sysconfig.get_config_var("Py_GIL_DISABLED") or not (headers / "Python.h").exists():
+        print(f"no stable ABI or no {headers / 'Python.h'}: Python code will describe calls, which takes microseconds")
+        return []
+    # Debian's pyconfig.h includes another one, relative to the folder above.
+    flags = ["-isystem", str(headers), "-idirafter", str(headers.parent)]
+    return [Module("deep_gemm_rocm.launch._describe", LAUNCH / "csrc/describe", "x86-64", flags, [])]
+
+
 LIBRARIES = [
-    Library("libamdhip64", "hip", "x86-64", [], ["-ldl"]),
-    *(Library(f"libmi300x_{level}", "engine", level, ENGINE_FLAGS, ["-ldl"]) for level in X86_64_LEVELS),
+    simulator_library("libamdhip64", "hip", "x86-64", []),
+    *(simulator_library(f"libmi300x_{level}", "engine", level, ENGINE_FLAGS) for level in X86_64_LEVELS),
+    *python_modules(),
 ]
 
 
-class BuildSimulator(build_ext):
+class BuildLibraries(build_ext):
     """Builds all libraries with one ninja file: in parallel, and incrementally across `pip install -e .` runs."""
 
     def copy_extensions_to_source(self) -> None:
@@ -124,7 +153,7 @@ class BuildSimulator(build_ext):
         super().copy_extensions_to_source()
 
     def get_ext_filename(self, fullname: str) -> str:
-        return os.path.join(*fullname.split(".")) + ".so"
+        return os.path.join(*fullname.split(".")) + self.ext_map[fullname].suffix
 
     def build_extensions(self) -> None:
         if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -137,7 +166,7 @@ class BuildSimulator(build_ext):
             # Paths may have bytes that the locale's encoding lacks.
             (folder / "build.ninja").write_bytes(os.fsencode(self.ninja_file(Toolchain())))
             if subprocess.run([ninja_program(), "-C", str(folder)]).returncode != 0:
-                raise SystemExit("the simulated MI300X did not compile: the compiler's messages are above")
+                raise SystemExit("the libraries did not compile: the compiler's messages are above")
             for library in self.extensions:
                 target = Path(self.get_ext_fullpath(library.name))
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -155,16 +184,17 @@ class BuildSimulator(build_ext):
         ]
         for library in self.extensions:
             name = library.name.rpartition(".")[2]
+            file = name + library.suffix
             flags = shlex.join([*COMMON_FLAGS, *library.flags, toolchain.march(library.level)])
             objects = []
             for source in library.sources:
-                within = Path(source).relative_to(SIMULATOR / "csrc").with_suffix(".o")
+                within = source.partition("csrc/")[2].removesuffix(".cpp") + ".o"
                 objects.append(f"{name}/{within}")
                 lines += [f"build {objects[-1]}: compile {ninja_path(ROOT / source)}", f"  flags = {flags}"]
             exports = f"-Wl,--version-script={from_build(library.exports)}"
-            link_flags = shlex.join([f"-Wl,-soname,{name}.so", exports, *library.link_flags])
+            link_flags = shlex.join([f"-Wl,-soname,{file}", exports, *library.link_flags])
             inputs = f"{' '.join(objects)} | {ninja_path(library.exports)}"
-            lines += [f"build {name}.so: link {inputs}", f"  flags = {link_flags}"]
+            lines += [f"build {file}: link {inputs}", f"  flags = {link_flags}"]
         return "\n".join(lines) + "\n"
 
 
@@ -194,7 +224,7 @@ setup(
     packages=[*find_packages(include=["deep_gemm_rocm*"]), "deep_gemm_rocm.include"],
     package_dir={"deep_gemm_rocm.include": "include"},
     ext_modules=LIBRARIES,
-    cmdclass={"build_ext": BuildSimulator, "bdist_wheel": PlatformWheel},
+    cmdclass={"build_ext": BuildLibraries, "bdist_wheel": PlatformWheel},
     # pip installs ziglang into the build environment if the machine has no compiler.
     setup_requires=[] if system_compiler() else ["ziglang"],
 )

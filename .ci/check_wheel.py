@@ -50,7 +50,7 @@ def complaints(name: str, library: bytes, glibc: tuple[int, int]) -> Iterator[st
                 if match is None or (int(match[1]), int(match[2])) > glibc:
                     yield f"{name} needs {version}"
     symbols = elf.get_section_by_name(".dynsym")
-    if any(re.match(r"_?Py[A-Z_]", symbol.name) for symbol in symbols.iter_symbols()):
+    if not name.endswith(".abi3.so") and any(re.match(r"_?Py[A-Z_]", symbol.name) for symbol in symbols.iter_symbols()):
         yield f"{name} needs a Python"
 
 

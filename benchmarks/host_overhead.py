@@ -3,7 +3,7 @@
 Measures, from Python to the launch: a repeated call, beside ``torch.mm(out=)`` of 16 x 16; the first call of a kernel
 that isn't in the cache yet; and calls of a warmed-up weight that differ from all calls before in M or in an address, or
 that are made under another number of compute units. In simulation the launch does nothing, since it would run the
-kernel.
+kernel, and memory isn't registered for it, as hardware doesn't ask for that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import typer
@@ -25,9 +25,11 @@ import deep_gemm_rocm
 from deep_gemm_rocm import jit, warmup_kernels
 from deep_gemm_rocm.benchmarks import problems
 from deep_gemm_rocm.benchmarks.shapes import Shape
-from deep_gemm_rocm.runtime import hip
+from deep_gemm_rocm.launch import repeated
+from deep_gemm_rocm.runtime import hip, session
 
 _CALLS, _ROUNDS = 100, 300
+_ROUNDS_OF_FIRST_CALLS = 20
 _ROWS = 2048  # the largest M of calls that differ
 _ADDRESSES = 400
 _OTHER_CUS = 200
@@ -45,20 +47,40 @@ def microseconds(*calls: Callable[[], object]) -> list[float]:
     return [1e6 * seconds / _CALLS for seconds in best]
 
 
-def median_and_p99(calls: Iterable[Callable[[], object]]) -> str:
-    """The times of calls that are made once each, without those of other threads and processes."""
-    times = []
-    for call in calls:
-        start = time.thread_time()
-        call()
-        times.append(1e6 * (time.thread_time() - start))
-    cuts = statistics.quantiles(times, n=100)
-    return f"{cuts[49]:.1f} µs (p99 {cuts[98]:.1f} µs)"
+def median_and_p99(calls: Sequence[Callable[[], object]], prepare: Callable[[], object] = lambda: None) -> str:
+    """The time of each call in its quickest round: the median, also in times of ``torch.mm``, and the 99th percentile.
+
+    Args:
+        prepare: is called before each round.
+    """
+    best = [float("inf")] * len(calls)
+    for _ in range(_ROUNDS_OF_FIRST_CALLS):
+        prepare()
+        for i, call in enumerate(calls):
+            start = time.perf_counter()
+            call()
+            best[i] = min(best[i], time.perf_counter() - start)
+    cuts = [1e6 * cut for cut in statistics.quantiles(best, n=100)]
+    (mm_us,) = microseconds(small_mm())
+    return f"{cuts[49]:.1f} µs (p99 {cuts[98]:.1f} µs, {cuts[49] / mm_us:.0f} times torch.mm)"
+
+
+def small_mm() -> Callable[[], object]:
+    """``torch.mm(out=)`` of 16 x 16."""
+    x, y, z = (torch.randn(16, 16, device=hip.runtime().tensor_device) for _ in range(3))
+    return functools.partial(torch.mm, x, y, out=z)
+
+
+def forget_calls() -> None:
+    """Makes every call the first one with its arguments; kernels and choices stay."""
+    calls = session.current().of(repeated.Calls)
+    calls.known.clear()
+    calls.bytes = 0
 
 
 @contextlib.contextmanager
 def launching_nothing() -> Iterator[None]:
-    """In simulation, replaces the kernels' entry points by a C function that does nothing."""
+    """In simulation, replaces the kernels' entry points by a C function that does nothing, and registers no memory."""
     runtime = hip.runtime()
     if not runtime.is_simulated:
         yield
@@ -67,12 +89,13 @@ def launching_nothing() -> Iterator[None]:
     nothing.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     before = {kernel: kernel.entry_point for kernel in jit.loaded()}
     runtime.relaunch = lambda launch, tensors, used: runtime.launch(launch, 0)  # type: ignore[method-assign]
+    runtime.running = lambda tensors: contextlib.nullcontext()  # type: ignore[attr-defined]
     for kernel in before:
         kernel.entry_point = nothing
     try:
         yield
     finally:
-        del runtime.relaunch
+        del runtime.relaunch, runtime.running
         for kernel, entry_point in before.items():
             kernel.entry_point = entry_point
 
@@ -91,7 +114,6 @@ def empty_cache() -> Iterator[None]:
 
 
 def repeated_calls(device: str) -> None:
-    x, y, z = (torch.randn(16, 16, device=device) for _ in range(3))
     calls = (
         ("gemm_fp8", Shape(16, 128, 256)),
         ("fp8_gemm_nt", Shape(16, 128, 256)),
@@ -114,7 +136,7 @@ def repeated_calls(device: str) -> None:
             ours()
             kernels = jit.loaded()
         with launching_nothing():
-            ours_us, mm_us = microseconds(ours, functools.partial(torch.mm, x, y, out=z))
+            ours_us, mm_us = microseconds(ours, small_mm())
         print(
             f"{name} {shape}: {ours_us:.2f} µs a call, {ours_us / mm_us:.1f} times torch.mm ({mm_us:.2f} µs); "
             "compiling " + " and ".join(f"{kernel.artefact.compile_seconds:.2f} s" for kernel in kernels)
@@ -129,18 +151,21 @@ def calls_that_differ(device: str) -> None:
     ):
         warmup_kernels(op, range(1, 2 * _ROWS), shape.n, shape.k, shape.groups)
         problem = problems.make(op, shape, device)
-        sizes = range(1, _ROWS + 1, 4)
-        other_m = [of_rows(problem, m) for m in sizes]
+        other_m = [of_rows(problem, m) for m in range(1, _ROWS + 1, 4)]
         memory = problem.d.new_empty(problem.d.numel() + _ADDRESSES * shape.n)
         outputs = [memory[shape.n * row :][: problem.d.numel()].view(problem.d.shape) for row in range(_ADDRESSES)]
         other_address = [of_rows(dataclasses.replace(problem, d=d), _ROWS) for d in outputs]
         same = of_rows(problem, _ROWS)
+
+        def forget_all_but_one() -> None:
+            forget_calls()
+            other_address[0]()  # noqa: B023 it is called here
+
         with launching_nothing():
-            other_address[0]()
             print(
-                f"{op} {shape}: {median_and_p99(other_m)} a call of another M, "
-                f"{median_and_p99(other_address[1:])} of another address, "
-                f"{median_and_p99([functools.partial(with_other_cus, same)] * 500)} "
+                f"{op} {shape}: {median_and_p99(other_m, forget_calls)} a call of another M, "
+                f"{median_and_p99(other_address[1:], forget_all_but_one)} of another address, "
+                f"{median_and_p99([functools.partial(with_other_cus, same)] * 100)} "
                 "with get_num_sms and set_num_sms around it"
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -58,11 +59,26 @@ def check_storage(name: str, tensor: torch.Tensor) -> None:
     Raises:
         ValueError: the tensor reaches beyond the end of its storage.
     """
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    needed = (tensor.storage_offset() + reach) * tensor.element_size() if tensor.numel() else 0
+    reached = reach(tensor.shape, tensor.stride())
+    needed = (tensor.storage_offset() + reached) * tensor.element_size() if reached else 0
     held = tensor.untyped_storage().nbytes()
     if needed > held:
         raise ValueError(f"{name} needs {needed} bytes of its storage, which has {held}: it was resized or freed")
+
+
+def reach(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """The number of elements in memory from the first to the last, both included."""
+    last = 0
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 0:
+            return 0
+        last += (size - 1) * stride
+    return last + 1
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Bytes from the first element to the end of the last."""
+    return tensor.nbytes if tensor.is_contiguous() else reach(tensor.shape, tensor.stride()) * tensor.itemsize
 
 
 def one_of(dtypes: tuple[torch.dtype, ...]) -> str:

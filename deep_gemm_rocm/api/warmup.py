@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ import torch
 
 from .. import jit
 from ..checks import check_int
-from ..heuristics import heads_of_every_tile
+from ..heuristics import collecting_begins, heads_of_every_tile
 from ..launch import planning
 from ..problems.layout import SCALE_BLOCK, ceil_div
 from . import attention, gemm, grouped, k_grouped, latent_cache, mqa_logits, top_k
@@ -26,9 +27,8 @@ _LATENT_WIDTH = 576
 _SCALE_BYTES = 4
 _MODELS = Path(__file__).resolve().parents[1] / "models"
 
-# The choice of a kernel changes where M fills another tile, of up to 256 rows, or another round of tiles on the device.
-# For small M, every row may change the choice; for large M, changes are rare.
-_ALL_M = (*range(1, 64), *range(64, 1024, 16), *range(1024, 8192, 128), *range(8192, 32769, 1024))
+_ALL_M = range(1, 32769)
+_FEW = 200
 
 
 class _Function(NamedTuple):
@@ -163,9 +163,27 @@ def plan(workloads: Iterable[Workload]) -> list[jit.Request]:
     with planning.planning() as wanted:
         for workload in workloads:
             function = _FUNCTIONS[workload.function]
-            for m in workload.m_list:
-                function.called(function, m, workload)
+            with collecting_begins() as begins:
+                called, more = set[int](), _needed(workload.m_list)
+                while more:
+                    for m in sorted(more):
+                        function.called(function, m, workload)
+                    called |= more
+                    more = begins.intersection(workload.m_list) - called
     return list(wanted.values())
+
+
+def _needed(m_list: Sequence[int]) -> set[int]:
+    """Numbers of a long range at which calls find all kernels, together with those from which on GEMMs choose another.
+
+    The choice for attention changes where the number of queries fills another tile, or another round of tiles on the
+    device. For few queries, each may change the choice; for many, changes are rare.
+    """
+    if not (isinstance(m_list, range) and m_list.step == 1 and len(m_list) > _FEW):
+        return set(m_list)
+    last = m_list[-1]
+    spread = (range(1, 64), range(64, 1024, 16), range(1024, 8192, 128), range(8192, last, 1024))
+    return {m_list[0], last, *itertools.chain(*spread)}.intersection(m_list)
 
 
 def compile_all(

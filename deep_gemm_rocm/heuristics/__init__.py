@@ -8,6 +8,7 @@ from .forced import ForcedChoiceError, forced
 from .gemm_choice import choose_dense, choose_gemm_config, choose_k_splits
 from .gemm_config import GemmConfig
 from .gemm_tiles import gemm_candidates
+from .tables import collecting_begins
 
 __all__ = [
     "AttentionCase",
@@ -22,6 +23,7 @@ __all__ = [
     "choose_dense",
     "choose_gemm_config",
     "choose_k_splits",
+    "collecting_begins",
     "forced",
     "gemm_candidates",
     "heads_of_every_tile",

@@ -25,7 +25,17 @@ from .forced import forced_choice
 from .gemm_config import BLOCK_K_BYTES, GemmConfig
 from .gemm_tiles import gemm_candidates
 from .notes import noted
-from .tables import Choice, GemmProblem, KOrder, remembered, table, with_tail
+from .tables import (
+    Choice,
+    GemmProblem,
+    KOrder,
+    add_begins,
+    collecting_begins,
+    is_replaced,
+    remembered,
+    table,
+    with_tail,
+)
 
 _NUM_CUS = 304
 _TILE_OF_SPLIT = 128
@@ -69,7 +79,8 @@ def choose_gemm_config(
     if choice:
         return choice.config
     k_order = _NO_PARTS if settings.values().batch_invariant else None
-    return _config(GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m, k_order))
+    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m, k_order)
+    return _chosen(_config, problem).config
 
 
 @noted
@@ -81,7 +92,7 @@ def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = _NUM_CUS
     problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, 1, max_block_m=256)
     if settings.values().batch_invariant:
         problem = problem._replace(k_order=_order_for_all_m(problem.kind, n, k))
-    choice = _forced(kind, k) or _dense_choice(problem)
+    choice = _forced(kind, k) or _chosen(_dense_choice, problem)
     if choice.splits == 1:
         return choice
     of_parts = changed(choice.config.kind, grouping="split_k", sums_parts=False)
@@ -148,10 +159,44 @@ def _tiles_of_split(m: int, n: int) -> int:
     return ceil_div(m, _TILE_OF_SPLIT) * ceil_div(n, _TILE_OF_SPLIT)
 
 
-def _config(problem: GemmProblem) -> GemmConfig:
+class _Breakpoints(NamedTuple):
+    """Choices for a block of M.
+
+    Attributes:
+        begins: from which M on each of the choices is made.
+    """
+
+    begins: tuple[int, ...]
+    choices: tuple[Choice, ...]
+
+    def choice(self, m: int) -> Choice:
+        add_begins(self.begins)
+        return self.choices[bisect_right(self.begins, m) - 1]
+
+
+def _chosen(choose: Callable[[GemmProblem], Choice], problem: GemmProblem) -> Choice:
+    """``choose(problem)``, from what is remembered for the block of its M."""
+    if is_replaced():  # by something that wants to be asked for each problem
+        return choose(problem)
+    first = problem.m // _BLOCK_OF_M * _BLOCK_OF_M
+    return _choices_of_block(choose, problem._replace(m=first)).choice(problem.m)
+
+
+@remembered
+def _choices_of_block(choose: Callable[[GemmProblem], Choice], first: GemmProblem) -> _Breakpoints:
+    block = range(max(first.m, 1), first.m + _BLOCK_OF_M)
+    chosen: dict[int, Choice] = {}
+    with collecting_begins() as begins:
+        begins.add(block[0])
+        while more := begins.intersection(block) - chosen.keys():
+            chosen |= {m: choose(first._replace(m=m)) for m in more}
+    return _Breakpoints(*zip(*sorted(chosen.items()), strict=True))
+
+
+def _config(problem: GemmProblem) -> Choice:
     whole_chip = problem._replace(num_cus=_NUM_CUS)
-    choice = table().find(whole_chip) or _quickest(whole_chip)
-    return _with_fewer_cus(choice.config, problem)
+    choice: Choice = table().find(whole_chip) or _quickest(whole_chip)
+    return Choice(_with_fewer_cus(choice.config, problem))
 
 
 def _dense_choice(problem: GemmProblem) -> Choice:
@@ -179,20 +224,6 @@ def _quickest(problem: GemmProblem, *, may_split: bool = False) -> Choice:
     """
     block = problem.m // _BLOCK_OF_M
     return _breakpoints(problem._replace(m=block * _BLOCK_OF_M), may_split).choice(problem.m)
-
-
-class _Breakpoints(NamedTuple):
-    """The quickest choices for a block of M.
-
-    Attributes:
-        begins: from which M on each of the choices is the quickest.
-    """
-
-    begins: tuple[int, ...]
-    choices: tuple[Choice, ...]
-
-    def choice(self, m: int) -> Choice:
-        return self.choices[bisect_right(self.begins, m) - 1]
 
 
 @remembered

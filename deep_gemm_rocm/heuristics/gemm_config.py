@@ -142,7 +142,7 @@ class GemmConfig:
         """Registers that a producer wave takes for operands on their way to LDS."""
         return (self.num_stages - 2) * (self.block_m + self.block_n) * BLOCK_K_BYTES // self.producer_waves
 
-    @property
+    @forking.cached_property
     def workgroups_per_cu(self) -> int:
         """How many workgroups a CU can run at once."""
         return min(LDS_BYTES // max(self.lds_bytes, 1), MAX_THREADS // self.num_threads)

@@ -6,16 +6,18 @@ import contextlib
 import csv
 import dataclasses
 import functools
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, get_type_hints
 
 from .. import forking
 from ..problems.gemm_kind import GemmKind, changed
-from ..problems.layout import ceil_div
+from ..problems.layout import align, ceil_div
 from ..runtime import session
 from .gemm_config import GemmConfig
 
@@ -294,6 +296,7 @@ class TunedTable(Table[TunedRow]):
         if problem.num_cus != _CUS:
             return None
         rows = self._by_weight.get(_key(problem.kind, problem.n, problem.k, problem.num_groups), ())
+        add_begins(itertools.chain(*map(_begins_of, rows), _between(rows)))
         fitting = [
             row
             for row in rows
@@ -303,6 +306,43 @@ class TunedTable(Table[TunedRow]):
         ]
         nearest = min(fitting, key=lambda row: abs(row.m - problem.m), default=None)
         return nearest.choice if nearest else None
+
+
+_begins: ContextVar[set[int] | None] = ContextVar("begins", default=None)
+
+
+@contextlib.contextmanager
+def collecting_begins() -> Iterator[set[int]]:
+    """Collects each M from which on another choice may be made, as far as this thread makes choices inside.
+
+    Choices for a collected M may add others.
+    """
+    collected: set[int] = set()
+    token = _begins.set(collected)
+    try:
+        yield collected
+    finally:
+        _begins.reset(token)
+
+
+def add_begins(begins: Iterable[int]) -> None:
+    """Adds to what ``collecting_begins`` collects, if it does."""
+    collected = _begins.get()
+    if collected is not None:
+        collected.update(begins)
+
+
+def _begins_of(row: TunedRow) -> tuple[int, int]:
+    """From which M on, and from which M on no longer, problems take as many tile rows as the row's."""
+    end = align(row.m, row.config.block_m) + 1
+    return end - row.config.block_m, end
+
+
+def _between(rows: Iterable[TunedRow]) -> Iterator[int]:
+    """From which M on another row is the nearest."""
+    for one, other in itertools.combinations(rows, 2):
+        middle = (one.m + other.m) // 2
+        yield from (middle, middle + 1)
 
 
 def with_tail(kind: GemmKind, k: int) -> GemmKind:
@@ -401,6 +441,11 @@ def replaced(by: Finds) -> Iterator[None]:
     """Lets functions that choose configurations ask something else, in all threads; for tuning."""
     with session.using(session.current().derived(Replacement(by))):
         yield
+
+
+def is_replaced() -> bool:
+    """Whether something else is asked instead of any table."""
+    return session.current().of(Replacement).table is not None
 
 
 def forget() -> None:

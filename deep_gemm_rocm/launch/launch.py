@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterable, Mapping
 from ctypes import Structure
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from ..runtime import arrays, settings
 from . import planning, scratch
 
 SCRATCH_ALIGNMENT = 256
+_WORD = 8
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,17 @@ class Launch:
         return dict(self.pointers.values())
 
     @property
-    def scratch_offsets(self) -> dict[str, int]:
-        """The offset of each part of the scratch in one block of memory."""
-        aligned = (-(-size // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT for size in self.scratch.values())
-        return dict(zip(self.scratch, itertools.accumulate(aligned, initial=0), strict=False))
+    def words(self) -> array[int]:
+        """The argument structure as words of 8 bytes."""
+        return array("Q", bytes(self.arguments))
 
     @property
-    def scratch_bytes(self) -> int:
-        """The size of that block; 0 without scratch."""
-        return sum(-(-size // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT for size in self.scratch.values())
+    def scratch_offsets(self) -> tuple[int, ...]:
+        """The offset of each part of the scratch in one block of memory, and the block's size, 0 without scratch."""
+        if not self.scratch:
+            return (0,)
+        aligned = (-(-size // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT for size in self.scratch.values())
+        return tuple(itertools.accumulate(aligned, initial=0))
 
 
 def run(launch: Launch) -> Kernel | None:
@@ -86,19 +90,28 @@ def run(launch: Launch) -> Kernel | None:
     with runtime.launching(**tensors) as stream:
         if settings.values().compile_mode:
             return None
-        addresses = {path: tensor.data_ptr() for path, (_, tensor) in launch.pointers.items()}
+        words = launch.words
+        for place, (_, tensor) in zip(words_of(launch, launch.pointers), launch.pointers.values(), strict=True):
+            words[place] = tensor.data_ptr()
         if launch.scratch:
-            memory = scratch.memory(runtime, launch.scratch_bytes, first)
-            addresses |= {path: memory.address + offset for path, offset in launch.scratch_offsets.items()}
-        arguments = bytearray(launch.arguments)
-        for path, address in addresses.items():
-            offset = offset_of(type(launch.arguments), path)
-            arguments[offset : offset + 8] = address.to_bytes(8, "little")
-        kernel(bytes(arguments), stream)
+            *offsets, size = launch.scratch_offsets
+            memory = scratch.memory(runtime, size, first)
+            for place, offset in zip(words_of(launch, launch.scratch), offsets, strict=True):
+                words[place] = memory.address + offset
+        kernel(words.tobytes(), stream)
     return kernel
 
 
-@functools.cache
+def words_of(launch: Launch, paths: Iterable[str]) -> tuple[int, ...]:
+    """The index in ``Launch.words`` of each pointer; paths are as in ``Launch``."""
+    return _words_of(type(launch.arguments), *paths)
+
+
+@functools.lru_cache
+def _words_of(structure: type[Structure], *paths: str) -> tuple[int, ...]:
+    return tuple(offset_of(structure, path) // _WORD for path in paths)
+
+
 def offset_of(structure: type[Structure], path: str) -> int:
     """The offset of a field in bytes; its path, such as ``a.data``, may lead through nested structures."""
     name, _, rest = path.partition(".")
@@ -110,4 +123,4 @@ def offset_of(structure: type[Structure], path: str) -> int:
     return offset + offset_of(inner, rest)
 
 
-assert ctypes.sizeof(ctypes.c_void_p) == 8
+assert ctypes.sizeof(ctypes.c_void_p) == _WORD

@@ -9,27 +9,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-from array import array
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
 from .. import forking
+from ..checks import extent
 from ..jit import Kernel
 from ..runtime import arrays, hip, session, settings
-from . import planning, scratch
-from .launch import Launch, offset_of, run
+from . import described, planning, scratch
+from .launch import Launch, run, words_of
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 Described = tuple[_R, Launch | None]  # a function's result, and its launch unless nothing is to be computed
 
-_is_traced, _is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
-_address = torch.Tensor.data_ptr
-_DEVICE_TENSOR = arrays.DeviceTensor
-_TENSOR, _PARAMETER, _FLOAT32, _FLOAT16 = torch.Tensor, torch.nn.Parameter, torch.float32, torch.float16
+_is_traced = torch.compiler.is_dynamo_compiling
 
 _MOST_BYTES = 16 * 2**20  # of memory for the remembered calls of a session
 _MOST_BYTES_OF_CALL = _MOST_BYTES // 16
@@ -37,7 +34,6 @@ _MOST_BYTES_OF_CALL = _MOST_BYTES // 16
 _BYTES_OF_CALL = 3072
 _BYTES_OF_LAUNCH = 512
 _ALIGNMENT = 16
-_WORD = 8
 
 
 class Calls(session.Part):
@@ -100,25 +96,24 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
     def launching(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if _is_traced():
             return function(*args, **kwargs)[0]
-        calls = session.current().of(Calls)
-        tensors: list[torch.Tensor] = []
-        parts: list[Any] = [function, calls.settings.values, *kwargs]
-        key, call = None, None
-        try:
-            is_torchs = _describe([*args, *kwargs.values()], parts, tensors)
-            addresses = tuple(map(_address, tensors) if is_torchs else [tensor.data_ptr() for tensor in tensors])
-            call = calls.known.get(key := tuple(parts))
-        except (_UnusualError, TypeError, RuntimeError):  # an argument has no hash, strides or address
-            key = None
-        if call is not None and planning.current() is None and call.repeat(tensors, addresses, calls):
+        calls, call, found = session.current().of(Calls), None, None
+        if planning.current() is None:
+            found = described.described(function, calls.settings.values, args, kwargs)
+        if found is not None:
+            key, tensors, addresses = found
+            try:
+                call = calls.known.get(key)
+            except TypeError:  # an argument has no hash
+                found = None
+        if call is not None and call.repeat(tensors, addresses, calls):
             return None if call.result is None else tensors[call.result]  # type: ignore[return-value]
         result, launch = function(*args, **kwargs)
         if launch is None:
             return result
         kernel = run(launch)
-        if kernel is not None and key is not None and call is None and launch.repeats:
-            given = _named([*zip(names, args, strict=False), *kwargs.items()])
-            calls.add(key, _Call(launch, kernel, given, tensors, result))
+        if kernel is not None and found is not None and call is None and launch.repeats:
+            given = described.names_of_tensors({**dict(zip(names, args, strict=False)), **kwargs})
+            calls.add(key, _Call(launch, kernel, given, tensors, addresses, result))
         return result
 
     launching.__signature__ = _public_signature(function)  # type: ignore[attr-defined]
@@ -132,132 +127,125 @@ def _public_signature(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(return_annotation=described.removeprefix("Described[").removesuffix("]"))
 
 
-class _UnusualError(Exception):
-    """The call can't be remembered."""
+class _Form(NamedTuple):
+    """How launches use their tensors, whatever the sizes are.
 
+    Tensors are numbered: first the tensors among the call's arguments, then those that the call makes.
 
-def _describe(parts: list[Any], key: list[Any], tensors: list[torch.Tensor]) -> bool:
-    """Appends to ``key`` everything that the launch depends on, and to ``tensors`` the arguments that are tensors.
-
-    Args:
-        parts: the arguments. The elements of tuples and lists are appended to it.
-
-    Returns:
-        Whether all tensors are torch's own.
-
-    Raises:
-        _UnusualError: a call with these arguments can't be remembered.
+    Attributes:
+        places: pairs of a word that is an address, and the number of its tensor.
+        used: number and name of each tensor that the kernel works on.
+        aligned: numbers of the given tensors that must start at a multiple of 16 bytes.
+        written: numbers of the given tensors that are written.
     """
-    is_torchs = True
-    for part in parts:
-        kind = type(part)
-        if kind is _TENSOR or kind is _PARAMETER:
-            dtype = part.dtype
-            # Only real and imaginary parts of complex tensors may be negated lazily.
-            is_negated = (dtype is _FLOAT32 or dtype is _FLOAT16) and part.is_neg()
-            if is_negated or (part.requires_grad and _is_grad_enabled()):
-                raise _UnusualError
-            tensors.append(part)
-            # Contiguous tensors of one shape may differ in strides only where the size is 1, which doesn't matter.
-            key += (dtype, part.shape, part.is_contiguous() or part.stride(), part.get_device())
-        elif kind is tuple or kind is list:
-            key.append(len(part))
-            parts += part
-        elif kind is _DEVICE_TENSOR:
-            tensors.append(part)
-            strides = part.is_contiguous() or part.stride()
-            key += (kind, part.dtype, part.shape, strides, part.get_device(), part.is_read_only)
-            is_torchs = False
-        else:
-            key += (kind, part)  # the type tells 1 from True
-    return is_torchs
+
+    places: tuple[tuple[int, int], ...]
+    used: dict[int, str]
+    aligned: tuple[int, ...]
+    written: tuple[int, ...]
 
 
-def _named(parts: list[tuple[str, Any]]) -> list[str]:
-    """The names of the tensors in the arguments, in the order of ``_describe``."""
-    names = []
-    for name, part in parts:
-        if isinstance(part, torch.Tensor):
-            names.append(name)
-        elif isinstance(part, (tuple, list)):
-            parts += ((f"{name}[{i}]", element) for i, element in enumerate(part))
-    return names
+@functools.lru_cache(maxsize=1024)
+def _form(
+    words: tuple[int, ...],
+    paths: tuple[str, ...],
+    names: tuple[str, ...],
+    given: tuple[str, ...],
+    made: tuple[str, ...],
+    aligned: tuple[str, ...],
+    written: tuple[str, ...],
+) -> _Form:
+    """
+    Args:
+        words, paths, names: the word, the path and the tensor's name of each pointer, as in ``Launch.pointers``.
+        given, made: names of the tensors in the order of their numbers.
+        aligned, written: as in ``Launch``.
+    """
+    numbers = {name: number for number, name in enumerate((*given, *made))}
+    of_pointers = [numbers[name] for name in names]
+    among_given = dict(zip(paths, of_pointers, strict=True))
+    aligned_numbers, written_numbers = (
+        tuple(sorted({among_given[path] for path in chosen if path in among_given} & set(range(len(given)))))
+        for chosen in (aligned, written)
+    )
+    return _Form(
+        tuple(zip(words, of_pointers, strict=True)), dict(zip(of_pointers, names, strict=True)),
+        aligned_numbers, written_numbers,
+    )  # fmt: skip
 
 
 class _Call:
     """A remembered launch, for tensors of the same dtypes, shapes and strides.
 
-    Tensors are numbered: first the tensors among the arguments, then those that the call makes.
-
     Attributes:
         runtime: the HIP runtime to launch with.
         kernel: the kernel to launch.
+        form: how the launch uses its tensors.
         words: the kernel's arguments as words of 8 bytes.
-        places: pairs of a word that is an address, and the number of its tensor.
         scratch: pairs of a word that is an address of scratch memory, and its offset in the scratch memory.
         scratch_bytes: the size of the scratch memory; 0 for none.
-        used: number and name of each tensor that the kernel works on.
         made: examples of the tensors that the call makes.
         result: the number of the tensor that the call returns; None if it returns None.
         filled: complete launches by their addresses, since the layers of a model recur.
         was_repeated: whether the call was repeated since its last turn in ``Calls``.
-        aligned: numbers of the tensors that must start at a multiple of 16 bytes.
-        same: an output, and a tensor that must start where the output starts, as in the remembered call.
-        outputs: for each tensor that is written, its number and size, and the numbers and sizes of the tensors with
-            which it must not share memory.
+        sizes: bytes of each given tensor, from its first element to the end of its last.
+        apart: pairs of a tensor that is written, and one with which it must not share memory.
+        same: pairs of a tensor that is written, and one that must start where it starts, as in the remembered call.
     """
 
     __slots__ = (
-        "aligned", "filled", "kernel", "made", "outputs", "places", "result", "runtime", "same", "scratch",
-        "scratch_bytes", "used", "was_repeated", "words",
+        "apart", "filled", "form", "kernel", "made", "result", "runtime", "same", "scratch", "scratch_bytes", "sizes",
+        "was_repeated", "words",
     )  # fmt: skip
 
     def __init__(
-        self, launch: Launch, kernel: Kernel, names: list[str], tensors: list[torch.Tensor], result: object
+        self,
+        launch: Launch,
+        kernel: Kernel,
+        names: list[str],
+        tensors: list[torch.Tensor],
+        addresses: tuple[int, ...],
+        result: object,
     ) -> None:
         """
         Args:
             names: the names of the function's arguments that are ``tensors``.
+            addresses: those of ``tensors``.
             result: the function's result: None, one of ``tensors`` or a new tensor.
         """
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        numbers = {name: number for number, name in enumerate([*names, *launch.made])}
-        structure = type(launch.arguments)
+        pointers = launch.pointers
+        names_of_pointers, pointed = zip(*pointers.values(), strict=True)
         self.runtime = arrays.runtime_of(*tensors)
         self.kernel = kernel
-        self.words = array("Q", bytes(launch.arguments))
-        self.places = [
-            (offset_of(structure, path) // _WORD, numbers[name]) for path, (name, _) in launch.pointers.items()
-        ]
-        self.scratch = [(offset_of(structure, path) // _WORD, at) for path, at in launch.scratch_offsets.items()]
-        self.scratch_bytes = launch.scratch_bytes
-        self.used = {numbers[name]: name for name in launch.tensors}
-        self.made = [made.new_empty(1).expand(made.shape) for made in launch.made.values()]  # memory for one element
-        is_result = [tensor is result for tensor in (*tensors, *launch.made.values())]
-        self.result = None if result is None else is_result.index(True)
+        self.words = launch.words
+        words = words_of(launch, pointers)
+        self.form = _form(
+            words, tuple(pointers), names_of_pointers, tuple(names), tuple(launch.made), launch.aligned, launch.written
+        )
+        *offsets, self.scratch_bytes = launch.scratch_offsets
+        self.scratch = tuple(zip(words_of(launch, launch.scratch), offsets, strict=True))
+        self.made = tuple(made.new_empty(1).expand(made.shape) for made in launch.made.values())  # of one element each
+        self.result = None
+        if result is not None:
+            self.result = [tensor is result for tensor in (*tensors, *launch.made.values())].index(True)
         self.filled: dict[tuple[int, ...], hip.Launch] = {}
         self.was_repeated = False
-
-        given = range(len(tensors))
-        for name, tensor in launch.pointers.values():
-            begins = numbers[name] not in given or tensor.data_ptr() == addresses[numbers[name]]
+        for (_, number), name, tensor in zip(self.form.places, names_of_pointers, pointed, strict=True):
+            begins = number >= len(addresses) or tensor.data_ptr() == addresses[number]
             assert begins, f"{name} must be passed on from its beginning"
-        aligned, written = (
-            {numbers[launch.pointers[path].name] for path in paths if path in launch.pointers}.intersection(given)
-            for paths in (launch.aligned, launch.written)
-        )
-        sizes = [_extent(tensor) for tensor in tensors]
-        self.aligned = sorted(aligned)
-        self.outputs = [
-            (output, sizes[output], [(i, sizes[i]) for i in given if addresses[i] != addresses[output]])
-            for output in sorted(written)
-        ]
-        self.same = [(output, i) for output, _, others in self.outputs for i in given if i not in dict(others)]
+        self.sizes = tuple(map(extent, tensors))
+        apart: list[tuple[int, int]] = []
+        same: list[tuple[int, int]] = []
+        for output in self.form.written:
+            for other, address in enumerate(addresses):
+                if other != output:
+                    (same if address == addresses[output] else apart).append((output, other))
+        self.apart, self.same = tuple(apart), tuple(same)
 
     @property
     def bytes(self) -> int:
         """An estimate of the call's memory."""
-        of_launch = len(self.words) * _WORD + _BYTES_OF_LAUNCH
+        of_launch = len(self.words) * self.words.itemsize + _BYTES_OF_LAUNCH
         return _BYTES_OF_CALL + len(self.filled) * of_launch
 
     def repeat(self, tensors: list[torch.Tensor], addresses: tuple[int, ...], calls: Calls) -> bool:
@@ -280,12 +268,12 @@ class _Call:
             launch = self._filled_in(addresses)
             calls.add_launch(self, addresses, launch)
         self.was_repeated = True
-        self.runtime.relaunch(launch, tensors, self.used)
+        self.runtime.relaunch(launch, tensors, self.form.used)
         return True
 
     def _filled_in(self, addresses: tuple[int, ...]) -> hip.Launch:
         words = self.words[:]
-        for place, number in self.places:
+        for place, number in self.form.places:
             words[place] = addresses[number]
         for place, offset in self.scratch:
             words[place] = addresses[-1] + offset
@@ -294,22 +282,11 @@ class _Call:
     def _allows(self, addresses: tuple[int, ...]) -> bool:
         if 0 in addresses:  # a tensor without elements, or without memory, as on the meta device
             return False
-        for index in self.aligned:
+        for index in self.form.aligned:
             if addresses[index] % _ALIGNMENT:
                 return False
-        for output, size, others in self.outputs:
-            begin = addresses[output]
-            end = begin + size
-            for other, other_size in others:
-                other_begin = addresses[other]
-                if other_begin < end and begin < other_begin + other_size:
-                    return False
+        for output, other in self.apart:
+            begin, other_begin = addresses[output], addresses[other]
+            if other_begin < begin + self.sizes[output] and begin < other_begin + self.sizes[other]:
+                return False
         return all(addresses[one] == addresses[other] for one, other in self.same)
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    """Bytes from the first element to the end of the last."""
-    if tensor.numel() == 0:
-        return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.itemsize

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..checks import check_int, check_tensor, one_of
+from ..checks import check_int, check_tensor, extent, one_of
 from .arguments import Argument, Arguments, present
 from .gemm_kind import PARTS_OF_B, Gemm, GemmKind
 from .layout import SCALE_BLOCK, Pair, ceil_div, unshuffled_shape
@@ -37,14 +37,6 @@ class _Meta(NamedTuple):
     shape: torch.Size
     strides: tuple[int, ...]
     device: torch.device
-
-    @property
-    def extent(self) -> int:
-        """Bytes from the first element to the end of the last."""
-        if 0 in self.shape:
-            return 0
-        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
-        return (last + 1) * self.dtype.itemsize
 
 
 class Recipe(NamedTuple):
@@ -123,22 +115,23 @@ def check_gemm(
         raise TypeError("d must be a torch.Tensor, got NoneType")
     if epilogue not in tuple(PARTS_OF_B):
         raise ValueError(f"epilogue must be one of {tuple(PARTS_OF_B)}, got {epilogue!r}")
-    unscaled = {"a": Argument("a", a), "b": Argument("b", b)}
-    arguments = unscaled if recipe is None else _scaled("a", a) | _scaled("b", b)
+    if recipe is None:
+        arguments = {"a": Argument("a", a), "b": Argument("b", b)}
+    else:
+        arguments = {**_scaled("a", a), **_scaled("b", b)}
     if layout_name:
         arguments["grouped_layout"] = Argument(layout_name, layout)
     arguments |= present(c=("c", c), bias=("bias", bias))
     is_quantised = isinstance(d, (tuple, list)) and d_name == "d" and head_splits is None
     arguments |= _scaled("d", d) if is_quantised else present(d=(d_name, d))
     tensors = dict(arguments.values())
-    metas = tuple(_meta(name, tensor) for name, tensor in tensors.items())
-    signature = _Signature(dtypes, recipe, grouping, layout_name, d_name, head_splits, epilogue)
-    gemm = _check_metas(signature, tuple(tensors), metas)
+    metas = {name: _meta(name, tensor) for name, tensor in tensors.items()}
+    gemm = _check_metas(_Signature(dtypes, recipe, grouping, layout_name, d_name, head_splits, epilogue), metas)
     for operand in ("a", "b"):
         _aligned_start(*arguments[operand])
     for output in ("d", "sfd"):
         if output in arguments:
-            _no_shared_memory(arguments[output].name, tensors, dict(zip(tensors, metas, strict=True)))
+            _no_shared_memory(arguments[output].name, tensors, metas)
     return gemm, arguments
 
 
@@ -276,12 +269,12 @@ def _no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor], metas: dict
     if tensors[d_name].is_meta:
         return
     begin = tensors[d_name].data_ptr()
-    end = begin + metas[d_name].extent
+    end = begin + extent(tensors[d_name])
     for name, tensor in tensors.items():
         address = tensor.data_ptr()
         if name == d_name or (name == "c" and address == begin and metas["c"].strides == metas[d_name].strides):
             continue
-        if begin < address + metas[name].extent and address < end:
+        if address < end and begin < address + extent(tensor):
             raise ValueError(f"{d_name} must not share memory with {name}, which is accessed while {d_name} is written")
 
 
@@ -428,19 +421,15 @@ def check_head_splits(value: Any) -> tuple[int, int, int]:
     return left, mid, right
 
 
-@functools.lru_cache(maxsize=4096)
-def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Meta, ...]) -> Gemm:
+def _check_metas(signature: _Signature, named: dict[str, _Meta]) -> Gemm:
     grouping, recipe = signature.grouping, signature.recipe
-    named = dict(zip(names, metas, strict=True))
     a_name, b_name = ("a", "b") if recipe is None else ("a[0]", "b[0]")
-    a, b = named[a_name], named[b_name]
+    a = named[a_name]
     *groups_of_a, m, k = _operand(a_name, a, signature.dtypes, grouped=grouping in ("batched", "summed", "masked"))
-    shuffled = len(b.shape) >= 5
-    if shuffled:
-        b = _unshuffled(b_name, b)
-    *groups, n, k_of_b = _operand(b_name, b, signature.dtypes, grouped=grouping != "dense")
+    b, b_major = _weight(signature, b_name, named[b_name])
+    groups = list(b.shape[:-2])
     _same_operand_type(a_name, a, b_name, b)
-    if k != k_of_b:
+    if k != b.shape[-1]:
         raise ValueError(
             f"{a_name} and {b_name} must agree in K, their last dimension, got {tuple(a.shape)} and {tuple(b.shape)}; "
             f"{b_name} is {_shape_text(b, 'NK')}, transpose and copy a {_shape_text(b, 'KN')} weight"
@@ -450,23 +439,20 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
             f"{a_name} and {b_name} must agree in groups, their first dimension, "
             f"got {tuple(a.shape)} and {tuple(b.shape)}"
         )
-    if groups == [0] and grouping not in ("batched", "summed"):
-        raise ValueError(f"{b_name} must have at least one group, got shape {tuple(b.shape)}")
+    a_major = _major(a)
     values = ALIGNMENT // a.dtype.itemsize
-    if k % values and "k" in (_major(a), _major(b)):
+    if k % values and "k" in (a_major, _major(b)):
         raise ValueError(f"K must be a multiple of {values}, got {k}; pad {a_name} and {b_name} with zeros")
     if k > 0:
         _aligned_lines(a_name, a)
         _aligned_lines(b_name, b)
-    if grouping in ("contiguous", "psum", "masked") and _major(a) != "k":
+    if grouping in ("contiguous", "psum", "masked") and a_major != "k":
         raise ValueError(
             f"{a_name} must be contiguous along K, its last dimension, got strides {a.strides}; .contiguous() it"
         )
-    rows_of_b = n
-    n = _columns_of_output(b_name, b, signature)
     if recipe is not None:
         _scales_of("a", named["a[1]"], (*groups_of_a, m, k), recipe.m, recipe.k)
-        _scales_of("b", named["b[1]"], (*groups, rows_of_b, k), recipe.n, recipe.k)
+    n = _columns_of_output(signature, b_name, b, named.get("b[1]"))
     if signature.layout_name:
         size, unit = (m, f"row of {a_name}") if grouping == "contiguous" else (groups[0], f"group of {b_name}")
         _layout(signature.layout_name, named[signature.layout_name], size, unit)
@@ -484,23 +470,36 @@ def _check_metas(signature: _Signature, names: tuple[str, ...], metas: tuple[_Me
             raise ValueError(f"c must be None where {d_name} is a pair or epilogue is not identity; add it afterwards")
         _output("c", named["c"], shape, (d.dtype if d is not None else torch.bfloat16,))
     if "bias" in named:
-        _bias(named["bias"], (*groups, rows_of_b), b_name)
-    for name in names[1:]:
-        _same_device(name, named[name], a_name, a)
-    kind = GemmKind(
+        _bias(named["bias"], tuple(b.shape[:-1]), b_name)
+    for name, meta in named.items():
+        _same_device(name, meta, a_name, a)
+    kind = _kind(
         a_type=_TYPES[a.dtype],
         b_type=_TYPES[b.dtype],
         d_type=_TYPES[d.dtype] if d is not None else "bf16",
         scaling="none" if recipe is None else recipe.scaling,
         accumulate="c" in named,
         grouping=grouping,
-        a_major=_major(a),
-        b_major="shuffled" if shuffled else _major(b),
+        a_major=a_major,
+        b_major=b_major,
         skips_head_mid=signature.head_splits is not None,
         bias=_TYPES[named["bias"].dtype] if "bias" in named else "none",
         activation=signature.epilogue,
     )
     return Gemm(m, n, k, groups[0] if groups else 1, kind)
+
+
+_kind = functools.lru_cache(maxsize=4096)(GemmKind)
+
+
+@functools.lru_cache(maxsize=4096)  # M, which changes from call to call, doesn't matter here
+def _weight(signature: _Signature, name: str, b: _Meta) -> tuple[_Meta, str]:
+    """Checks ``b`` on its own. Returns it as it was before ``shuffle_weight``, and its contiguous dimension."""
+    is_shuffled = len(b.shape) >= 5
+    if is_shuffled:
+        b = _unshuffled(name, b)
+    _operand(name, b, signature.dtypes, grouped=signature.grouping != "dense")
+    return b, "shuffled" if is_shuffled else _major(b)
 
 
 def _unshuffled(name: str, meta: _Meta) -> _Meta:
@@ -519,8 +518,11 @@ def _unshuffled(name: str, meta: _Meta) -> _Meta:
     return meta._replace(shape=torch.Size(shape), strides=(*meta.strides[:-5], shape[-1], 1))
 
 
-def _columns_of_output(b_name: str, b: _Meta, signature: _Signature) -> int:
+@functools.lru_cache(maxsize=4096)  # as above
+def _columns_of_output(signature: _Signature, b_name: str, b: _Meta, scales: _Meta | None) -> int:
     """Columns of the output: b's rows divided by the number of parts that the epilogue combines."""
+    if 0 in b.shape[:-2] and signature.grouping not in ("batched", "summed"):
+        raise ValueError(f"{b_name} must have at least one group, got shape {tuple(b.shape)}")
     parts = PARTS_OF_B[signature.epilogue]
     rows_of_b = b.shape[-2]
     between = rows_of_b // parts * (b.strides[-2] if _major(b) == "k" else 1) * b.dtype.itemsize
@@ -529,6 +531,9 @@ def _columns_of_output(b_name: str, b: _Meta, signature: _Signature) -> int:
     unit = parts * SCALE_BLOCK if signature.recipe == BLOCKS and parts > 1 else parts
     if rows_of_b % unit:
         raise ValueError(f"{b_name} must have a multiple of {unit} rows for {signature.epilogue}, got {rows_of_b}")
+    if signature.recipe is not None:
+        assert scales is not None
+        _scales_of("b", scales, b.shape, signature.recipe.n, signature.recipe.k)
     return rows_of_b // parts
 
 
@@ -702,11 +707,11 @@ def _output(name: str, meta: _Meta, shape: tuple[int, ...], dtypes: tuple[torch.
 
 def _overlaps(meta: _Meta) -> bool:
     """Whether elements may share memory: a stride lies within the extent of the dimensions with smaller strides."""
-    reach = 1
+    reached = 1
     for stride, size in sorted(zip(meta.strides, meta.shape, strict=True)):
-        if size > 1 and stride < reach:
+        if size > 1 and stride < reached:
             return True
-        reach += (size - 1) * stride
+        reached += (size - 1) * stride
     return False
 
 

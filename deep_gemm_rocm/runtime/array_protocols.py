@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import weakref
-from collections.abc import Sequence
 from ctypes import (
     POINTER,
     PYFUNCTYPE,
@@ -311,10 +309,3 @@ def _delete_unused(capsule: int) -> None:
 
 
 _delete_capsule = PYFUNCTYPE(None, c_void_p)(_delete_unused)
-
-
-def reach(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """The number of elements in memory from the first to the last, both included."""
-    if math.prod(shape) == 0:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

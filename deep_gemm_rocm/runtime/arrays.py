@@ -13,8 +13,9 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 
+from ..checks import reach
 from . import hip, streams
-from .array_protocols import ROCM, capsule_of, describe, interface_of, reach
+from .array_protocols import ROCM, capsule_of, describe, interface_of
 from .array_runtime import ON_DEVICE, TO_DEVICE, TO_HOST, Array, DeviceMemory, array_runtime
 
 _P = ParamSpec("_P")
@@ -23,7 +24,10 @@ _R = TypeVar("_R")
 
 def runtime_of(*tensors: torch.Tensor) -> hip.Runtime:
     """The runtime for calls with these tensors: ``hip.runtime()``, or its ``ArrayRuntime`` if any is a device array."""
-    return array_runtime() if any(isinstance(tensor, DeviceTensor) for tensor in tensors) else hip.runtime()
+    for tensor in tensors:
+        if isinstance(tensor, DeviceTensor):
+            return array_runtime()
+    return hip.runtime()
 
 
 def is_capturing() -> bool:

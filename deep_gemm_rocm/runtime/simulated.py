@@ -69,7 +69,8 @@ class SimulatedRuntime(Runtime):
 
     def launching(self, **tensors: torch.Tensor) -> AbstractContextManager[int]:
         for name, tensor in tensors.items():
-            self.check_residence(name, tensor)
+            if tensor.device.type != self.tensor_device:
+                self.check_residence(name, tensor)
         return self._launching(list(tensors.items()))
 
     @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 
@@ -219,6 +220,41 @@ def test_a_model_needs_few_kernels_whatever_the_batch(model):
         anything = [generator.randrange(1, 2 ** generator.randrange(1, 16)) for _ in range(20)]
         drawn = Workload(workload.function, anything, workload.n, workload.k, workload.num_groups, workload.d_dtype)
         assert set(kernel_names([drawn])) <= set(wanted)
+
+
+def all_kernels(workload: Workload) -> list[str]:
+    """The kernels for every M, each of which is called."""
+    workload = dataclasses.replace(workload, m_list=list(workload.m_list))  # which is not taken for a range
+    return kernel_names([workload])
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "k", "groups"),
+    [
+        ("m_grouped_fp8_gemm_nt_masked", 7168, 2048, 256),
+        ("m_grouped_fp8_gemm_nt_masked", 3072, 4096, 128),
+        ("fp8_gemm_nt", 8192, 8192, 1),
+    ],
+)
+def test_no_m_needs_a_kernel_that_warming_up_missed(name, n, k, groups):
+    for rows in (range(1, 3000), range(20000, 21000)):
+        workload = Workload(name, rows, n, k, groups)
+        assert set(kernel_names([workload])) == set(all_kernels(workload))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "workload",
+    [workload for model in warmup.models().values() for workload in warmup.load(model) if "gemm" in workload.function],
+    ids=str,
+)
+def test_no_m_of_a_model_needs_a_kernel_that_warming_up_missed(workload):
+    assert set(kernel_names([workload])) == set(all_kernels(workload))
+
+
+def test_lists_of_rows_are_called_one_by_one():
+    assert len(kernel_names([Workload("fp8_gemm_nt", [1, 4096], 8192, 8192)])) == 2
+    assert len(kernel_names([Workload("fp8_gemm_nt", range(1, 8192, 4095), 8192, 8192)])) <= 3
 
 
 def test_planning_needs_neither_memory_nor_compiler(no_compiler, cold):

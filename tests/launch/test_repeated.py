@@ -10,10 +10,19 @@ import torch
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import jit, testing
 from deep_gemm_rocm.api import gemm
-from deep_gemm_rocm.launch import repeated, scratch
+from deep_gemm_rocm.launch import described, repeated, scratch
 from deep_gemm_rocm.runtime import hip, session
 
 M, N, K = 24, 128, 256
+
+
+@pytest.fixture(autouse=True, params=["C", "Python"])
+def how_calls_are_described(request, monkeypatch):
+    """Runs each test with the C function that describes calls, and with the Python code that can take its place."""
+    function = described._fastest() if request.param == "C" else described.described_by_python
+    if request.param == "C" and function is described.described_by_python:
+        pytest.skip("there is no C function for this torch or Python")
+    monkeypatch.setattr(described, "described", function)
 
 
 @pytest.fixture(autouse=True)

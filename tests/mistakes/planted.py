@@ -58,6 +58,11 @@ class Mistake:
         return self.file.startswith("deep_gemm_rocm/simulator/csrc/")
 
     @property
+    def is_of_module(self) -> bool:
+        """Whether the Python module for repeated calls must be rebuilt with the mistake."""
+        return self.file.startswith("deep_gemm_rocm/launch/csrc/")
+
+    @property
     def is_of_kernels(self) -> bool:
         return self.file.startswith("include/")
 

@@ -32,6 +32,8 @@ from rich.table import Table
 
 _BUILD = Path("build/simulator")
 _LIB = Path("deep_gemm_rocm/simulator/lib")
+_LAUNCH = Path("deep_gemm_rocm/launch")
+_MODULE = "_describe.abi3.so"
 _SECONDS = 300  # limit of one mistake's tests; a hang counts as noticed
 _ALL_SECONDS = 3600
 _NOT_COLLECTED = {2: "the tests can't be collected", 3: "pytest failed", 4: "there is no such test", 5: "no test ran"}
@@ -67,7 +69,7 @@ class Checkout:
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
-        shutil.copytree(ROOT / _LIB, folder / _LIB, dirs_exist_ok=True)
+        self._copy_built()
         self._libraries = ("libamdhip64.so", f"libmi300x_{_engine_level()}.so")
         command = [sys.executable, Path(__file__).with_name("pytest_server.py")]
         self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -85,31 +87,38 @@ class Checkout:
             planted = mistake.planted_in(file.read_text())
             file.write_text(planted)
             if mistake.is_of_simulator:
-                self._build_simulator()
+                self._build(_LIB, *self._libraries)
+            elif mistake.is_of_module:
+                self._build(_LAUNCH, _MODULE)
             yield
         except ValueError as error:
             raise BrokenError(str(error)) from error
         finally:
             os.replace(kept, file)  # keeps the modification time, so that nothing is rebuilt
-            if mistake.is_of_simulator:
-                shutil.copytree(ROOT / _LIB, self.folder / _LIB, dirs_exist_ok=True)
+            if mistake.is_of_simulator or mistake.is_of_module:
+                self._copy_built()
 
-    def _build_simulator(self) -> None:
-        """Rebuilds the simulator incrementally."""
+    def _copy_built(self) -> None:
+        shutil.copytree(ROOT / _LIB, self.folder / _LIB, dirs_exist_ok=True)
+        if (ROOT / _LAUNCH / _MODULE).exists():
+            shutil.copy2(ROOT / _LAUNCH / _MODULE, self.folder / _LAUNCH / _MODULE)
+
+    def _build(self, to: Path, *libraries: str) -> None:
+        """Builds some libraries incrementally."""
         if not (ROOT / _BUILD / "build.ninja").exists():
-            raise BrokenError("the simulator was not built in this checkout: run `pip install -e .`")
+            raise BrokenError("the libraries were not built in this checkout: run `pip install -e .`")
         shutil.rmtree(self.folder / _BUILD, ignore_errors=True)
         shutil.copytree(ROOT / _BUILD, self.folder / _BUILD)
         import ninja
 
         program = Path(ninja.BIN_DIR, "ninja")
-        command = [program, "-C", self.folder / _BUILD, *self._libraries]
+        command = [program, "-C", self.folder / _BUILD, *libraries]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             errors = [line for line in done.stdout.splitlines() if "error:" in line]
-            raise BrokenError("the simulator doesn't compile: " + "".join(errors[:1]))
-        for name in self._libraries:
-            shutil.copy2(self.folder / _BUILD / name, self.folder / _LIB / name)
+            raise BrokenError("it doesn't compile: " + "".join(errors[:1]))
+        for name in libraries:
+            shutil.copy2(self.folder / _BUILD / name, self.folder / to / name)
 
     def run_tests(self, tests: Sequence[str], seconds: int, *options: str, own_cache: bool = False) -> tuple[int, str]:
         """Runs pytest; returns its exit code, also after a crash or a hang, and its output.

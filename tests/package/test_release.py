@@ -152,10 +152,10 @@ def check_wheel():
     return runpy.run_path(str(ROOT / ".ci/check_wheel.py"))["check"]
 
 
-def wheel_of(folder: Path, tag: str, library: Path) -> Path:
+def wheel_of(folder: Path, tag: str, library: Path, name: str = "simulator/lib/library.so") -> Path:
     wheel = folder / f"deep_gemm_rocm-{dg.__version__}-{tag}.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.write(library, "deep_gemm_rocm/simulator/lib/library.so")
+        archive.write(library, f"deep_gemm_rocm/{name}")
     return wheel
 
 
@@ -190,6 +190,14 @@ def test_other_libraries_and_pythons_are_noticed(check_wheel, tmp_path):
     assert [what.partition("library.so ")[2] for what in found] == [
         "needs libother.so", "has a run path", "needs a Python",
     ]  # fmt: skip
+
+
+def test_only_modules_of_the_stable_abi_may_need_a_python(check_wheel, tmp_path):
+    source = "void PyErr_Clear(void); void probe(void) { PyErr_Clear(); }\n"
+    library = compiled(tmp_path, source, "-Wl,--allow-shlib-undefined")
+    tag = "py3-none-manylinux_2_28_x86_64"
+    assert check_wheel(wheel_of(tmp_path, tag, library, "launch/module.abi3.so")) == []
+    assert check_wheel(wheel_of(tmp_path, tag, library)) == ["deep_gemm_rocm/simulator/lib/library.so needs a Python"]
 
 
 @pytest.mark.parametrize("tag", ["py3-none-linux_x86_64", "cp312-cp312-manylinux_2_28_x86_64"])

@@ -1,0 +1,254 @@
+// described_by_python of described.py in C++, for the arguments that calls usually have.
+//
+// Everything else is left to the Python function: other tensors than torch's own, views that are negated, tensors that
+// require grad, arguments without end. So this file need not know what is wrong with them.
+//
+// The module uses only Python's stable ABI and DLPack's C functions for exchanging tensors, which torch has from 2.10
+// on. One library serves all versions of both.
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000  // Python 3.10
+#include <Python.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+// ---- DLPack 1.x (dlpack.h, "DLPackExchangeAPI"), as far as it is used here
+
+struct DlTensor {
+  void* data;
+  int32_t device_type, device_id, ndim;
+  uint8_t type_code, type_bits;
+  uint16_t type_lanes;
+  const int64_t *shape, *strides;
+  uint64_t byte_offset;
+};
+
+struct DlExchangeApi {
+  uint32_t major, minor;
+  DlExchangeApi* previous;
+  void *allocate, *from_object, *to_object;
+  int (*tensor_of)(PyObject* object, DlTensor* tensor);  // -1 with a Python error
+  void* current_stream;
+};
+
+constexpr uint32_t kMajor = 1;
+constexpr uint8_t kFloat = 2;
+
+// ---- What `use` was given
+
+int (*tensor_of)(PyObject*, DlTensor*);
+PyObject *tensor_type, *parameter_type, *is_grad_enabled, *in_python;
+PyObject *requires_grad, *is_neg;  // names of a tensor's attributes
+
+// ---- The description of one call
+
+constexpr int kMostParts = 64, kMostDimensions = 8, kMostTensors = 16;
+constexpr int kWordsOfTensor = 3 + 2 * kMostDimensions;
+
+// A call's arguments, and the elements of tuples and lists among them behind all others.
+struct Parts {
+  PyObject* of[kMostParts];
+  int count = 0;
+
+  ~Parts() {
+    for (int i = 0; i < count; i++) Py_DECREF(of[i]);
+  }
+  bool add(PyObject* part) {
+    if (count == kMostParts) return false;
+    Py_INCREF(part);
+    of[count++] = part;
+    return true;
+  }
+};
+
+enum class Outcome { kDone, kUnusual, kError };
+
+bool is_contiguous(const DlTensor& tensor) {
+  int64_t expected = 1;
+  bool contiguous = true;
+  for (int i = tensor.ndim - 1; i >= 0; i--) {
+    if (tensor.shape[i] == 0) return true;
+    if (tensor.shape[i] != 1) contiguous &= tensor.strides[i] == expected;
+    expected *= tensor.shape[i];
+  }
+  return contiguous;
+}
+
+// Whether the object is True; -1 with a Python error. Takes over the reference.
+int is_true(PyObject* object) {
+  if (!object) return -1;
+  const int result = object == Py_True;
+  Py_DECREF(object);
+  return result;
+}
+
+// Appends the words that describe a tensor: type, device, and shape, with strides unless they follow from the shape.
+Outcome describe_tensor(PyObject* object, bool with_grad, int64_t*& words, void*& address) {
+  DlTensor tensor;
+  if (tensor_of(object, &tensor) != 0) {
+    PyErr_Clear();
+    return Outcome::kUnusual;
+  }
+  if (tensor.ndim > kMostDimensions) return Outcome::kUnusual;
+  // Only real and imaginary parts of complex tensors may be negated lazily.
+  if (tensor.type_code == kFloat) {
+    const int negated = is_true(PyObject_CallMethodObjArgs(object, is_neg, nullptr));
+    if (negated != 0) return negated < 0 ? Outcome::kError : Outcome::kUnusual;
+  }
+  if (with_grad) {
+    const int required = is_true(PyObject_GetAttr(object, requires_grad));
+    if (required != 0) return required < 0 ? Outcome::kError : Outcome::kUnusual;
+  }
+  const bool contiguous = is_contiguous(tensor);
+  *words++ = tensor.type_code | tensor.type_bits << 8 | int64_t{tensor.type_lanes} << 16;
+  *words++ = int64_t{tensor.device_type} << 32 | tensor.device_id;
+  *words++ = tensor.ndim << 1 | contiguous;
+  for (int i = 0; i < tensor.ndim; i++) *words++ = tensor.shape[i];
+  for (int i = 0; i < tensor.ndim && !contiguous; i++) *words++ = tensor.strides[i];
+  address = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  return Outcome::kDone;
+}
+
+// Collects the arguments, and the keywords' names in the key.
+Outcome collect(PyObject* args, PyObject* kwargs, Parts& parts, PyObject* key) {
+  const Py_ssize_t count = PyTuple_Size(args);
+  if (count < 0) return Outcome::kError;
+  for (Py_ssize_t i = 0; i < count; i++)
+    if (!parts.add(PyTuple_GetItem(args, i))) return Outcome::kUnusual;
+  PyObject *name, *value;
+  for (Py_ssize_t position = 0; PyDict_Next(kwargs, &position, &name, &value);) {
+    if (!parts.add(value)) return Outcome::kUnusual;
+    if (PyList_Append(key, name) < 0) return Outcome::kError;
+  }
+  return Outcome::kDone;
+}
+
+// Appends a tuple's or list's length to the key, and its elements to the parts.
+Outcome unpack(PyObject* sequence, Parts& parts, PyObject* key) {
+  const Py_ssize_t size = PySequence_Size(sequence);
+  PyObject* length = PyLong_FromSsize_t(size);
+  if (!length) return Outcome::kError;
+  const int appended = PyList_Append(key, length);
+  Py_DECREF(length);
+  if (appended < 0) return Outcome::kError;
+  for (Py_ssize_t i = 0; i < size; i++) {
+    PyObject* element = PySequence_GetItem(sequence, i);
+    if (!element) return Outcome::kError;
+    const bool added = parts.add(element);
+    Py_DECREF(element);
+    if (!added) return Outcome::kUnusual;
+  }
+  return Outcome::kDone;
+}
+
+// Fills in the key, the tensors and their addresses.
+//
+// The words of all tensors are at the key's end. In the place of each tensor, the key has the type torch.Tensor, which
+// no other argument puts there: before every other argument the key has that one's type or its length.
+Outcome describe_parts(Parts& parts, PyObject* key, PyObject* tensors, PyObject** addresses) {
+  int64_t words[kMostTensors * kWordsOfTensor], *end = words;
+  void* found[kMostTensors];
+  int count = 0;
+  const int with_grad = is_true(PyObject_CallObject(is_grad_enabled, nullptr));
+  if (with_grad < 0) return Outcome::kError;
+  for (int i = 0; i < parts.count; i++) {
+    PyObject* part = parts.of[i];
+    PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(part));
+    if (type == tensor_type || type == parameter_type) {
+      if (count == kMostTensors) return Outcome::kUnusual;
+      const Outcome outcome = describe_tensor(part, with_grad, end, found[count++]);
+      if (outcome != Outcome::kDone) return outcome;
+      if (PyList_Append(key, tensor_type) < 0 || PyList_Append(tensors, part) < 0) return Outcome::kError;
+    } else if (PyTuple_CheckExact(part) || PyList_CheckExact(part)) {
+      const Outcome outcome = unpack(part, parts, key);
+      if (outcome != Outcome::kDone) return outcome;
+    } else if (PyType_IsSubtype(Py_TYPE(part), reinterpret_cast<PyTypeObject*>(tensor_type))) {
+      return Outcome::kUnusual;
+    } else if (PyList_Append(key, type) < 0 || PyList_Append(key, part) < 0) {
+      return Outcome::kError;
+    }
+  }
+  PyObject* bytes = PyBytes_FromStringAndSize(reinterpret_cast<char*>(words), (end - words) * sizeof *words);
+  if (!bytes) return Outcome::kError;
+  const int appended = PyList_Append(key, bytes);
+  Py_DECREF(bytes);
+  *addresses = PyTuple_New(count);
+  if (appended < 0 || !*addresses) return Outcome::kError;
+  for (int i = 0; i < count; i++) {
+    PyObject* address = PyLong_FromVoidPtr(found[i]);
+    if (!address) return Outcome::kError;
+    PyTuple_SetItem(*addresses, i, address);
+  }
+  return Outcome::kDone;
+}
+
+// describe(function, values, args, kwargs)
+PyObject* describe(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (!in_python) {
+    PyErr_SetString(PyExc_RuntimeError, "use() was not called");
+    return nullptr;
+  }
+  if (count != 4 || !PyTuple_CheckExact(given[2]) || !PyDict_CheckExact(given[3])) {
+    PyErr_SetString(PyExc_TypeError, "describe takes a function, settings, a tuple and a dict");
+    return nullptr;
+  }
+  Parts parts;
+  PyObject *key = PyList_New(0), *tensors = PyList_New(0), *addresses = nullptr, *result = nullptr;
+  Outcome outcome = Outcome::kError;
+  // The first element tells these keys from those of the Python function, which begin with the called function.
+  if (key && tensors && PyList_Append(key, in_python) == 0 && PyList_Append(key, given[0]) == 0 &&
+      PyList_Append(key, given[1]) == 0)
+    outcome = collect(given[2], given[3], parts, key);
+  if (outcome == Outcome::kDone) outcome = describe_parts(parts, key, tensors, &addresses);
+  if (outcome == Outcome::kDone) {
+    if (PyObject* whole = PyList_AsTuple(key)) {
+      result = PyTuple_Pack(3, whole, tensors, addresses);
+      Py_DECREF(whole);
+    }
+  } else if (outcome == Outcome::kUnusual) {
+    result = PyObject_CallFunctionObjArgs(in_python, given[0], given[1], given[2], given[3], nullptr);
+  }
+  Py_XDECREF(key);
+  Py_XDECREF(tensors);
+  Py_XDECREF(addresses);
+  return result;
+}
+
+// use(capsule of DLPack's functions, Tensor, Parameter, is_grad_enabled, in_python): False if their version is unknown.
+PyObject* use(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (count != 5) {
+    PyErr_SetString(PyExc_TypeError, "use takes 5 arguments");
+    return nullptr;
+  }
+  auto* api = static_cast<DlExchangeApi*>(PyCapsule_GetPointer(given[0], "dlpack_exchange_api"));
+  if (!api && PyErr_Occurred()) return nullptr;
+  while (api && api->major != kMajor) api = api->previous;
+  if (!api || !api->tensor_of) Py_RETURN_FALSE;
+  tensor_of = api->tensor_of;
+  PyObject** const kept[] = {&tensor_type, &parameter_type, &is_grad_enabled, &in_python};
+  for (int i = 0; i < 4; i++) {
+    Py_INCREF(given[i + 1]);
+    Py_XDECREF(*kept[i]);
+    *kept[i] = given[i + 1];
+  }
+  Py_RETURN_TRUE;
+}
+
+PyMethodDef methods[] = {
+    {"use", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(use)), METH_FASTCALL, nullptr},
+    {"describe", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(describe)), METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_describe", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__describe() {
+  requires_grad = PyUnicode_InternFromString("requires_grad");
+  is_neg = PyUnicode_InternFromString("is_neg");
+  return requires_grad && is_neg ? PyModule_Create(&definition) : nullptr;
+}

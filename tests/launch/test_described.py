@@ -1,0 +1,172 @@
+"""The C function that describes calls tells them apart as the Python code does, and leaves to it what is unusual."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deep_gemm_rocm.launch import described
+from deep_gemm_rocm.launch.described import described_by_python
+
+by_c = described._fastest()
+needs_c = pytest.mark.skipif(by_c is described_by_python, reason="torch or Python is too old, or was built without it")
+
+DTYPES = (
+    torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16, torch.float16,
+    torch.float32, torch.float64, torch.int32, torch.int8, torch.uint8, torch.bool,
+)  # fmt: skip
+
+
+def function():
+    """Stands for a public function."""
+
+
+def describe(how, *args, **kwargs):
+    return how(function, "settings", args, kwargs)
+
+
+def test_the_c_function_is_there_where_it_can_be():
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    free_threaded = sysconfig.get_config_var("Py_GIL_DISABLED")
+    if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") and headers.exists() and not free_threaded:
+        assert by_c is not described_by_python
+        assert described.described is by_c
+
+
+@st.composite
+def tensors(draw):
+    shape = draw(st.lists(st.sampled_from((0, 1, 2, 3)), max_size=3))
+    strides = draw(st.sampled_from((None, [draw(st.sampled_from((0, 1, 2, 3, 6))) for _ in shape])))
+    dtype = draw(st.sampled_from((torch.float32, torch.bfloat16, torch.float8_e4m3fnuz, torch.int32)))
+    memory = torch.zeros(64).view(dtype)
+    tensor = memory.as_strided(shape, strides, 2) if strides else memory[2:][: torch.Size(shape).numel()].view(shape)
+    return torch.nn.Parameter(tensor, requires_grad=False) if draw(st.sampled_from((True, False, False))) else tensor
+
+
+others = st.sampled_from((None, True, False, 0, 1, 2, 1.0, "nk", "mn", (1, 128), torch.float32, b"", b"\0"))
+parts = st.one_of(tensors(), others)
+arguments = st.lists(st.one_of(parts, st.lists(parts, max_size=2), st.tuples(parts, parts)), max_size=3)
+keywords = st.dictionaries(st.sampled_from(("c", "bias")), parts, max_size=2)
+calls = st.tuples(arguments, keywords)
+
+
+@needs_c
+@settings(max_examples=150, deadline=None)
+@given(calls, calls)
+def test_both_describe_calls_alike(one, other):
+    """Equal keys of the one mean equal keys of the other, whatever the arguments are."""
+    keys = []
+    for how in (by_c, described_by_python):
+        found = [describe(how, *args, **kwargs) for args, kwargs in (one, other)]
+        keys.append([hash(key) and key for key, _, _ in found])
+        (args, kwargs), (_, of_c, addresses) = one, found[0]
+        _, of_python, expected = describe(described_by_python, *args, **kwargs)
+        assert addresses == expected
+        assert list(map(id, of_c)) == list(map(id, of_python))
+        assert describe(how, *args, **kwargs)[0] == keys[-1][0]
+    (c_one, c_other), (python_one, python_other) = keys
+    assert (c_one == c_other) == (python_one == python_other)
+    assert c_one != python_one
+
+
+x = torch.zeros(4, 6)
+DIFFERENT = {
+    "shapes": ((x,), (x[:3],)),
+    "contiguous": ((x,), (torch.zeros(6, 4).T,)),
+    "strides": ((torch.zeros(4, 7)[:, :6],), (torch.zeros(4, 8)[:, :6],)),
+    "dtypes": ((x,), (x.int(),)),
+    "functions of rows": ((x[:, 0],), (x[0, :4],)),
+    "places": ((x, None), (None, x)),
+    "depths": (((x, x),), (x, x)),
+    "kinds": ((1,), (True,)),
+    "lengths": (((1, 2), 3), ((1,), 2, 3)),
+}
+
+
+@needs_c
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_both_tell_the_same_calls_apart(case):
+    one, other = DIFFERENT[case]
+    for how in (by_c, described_by_python):
+        assert describe(how, *one)[0] != describe(how, *other)[0]
+
+
+@needs_c
+def test_all_dtypes_differ():
+    assert len({describe(by_c, torch.zeros(2).to(dtype))[0] for dtype in DTYPES}) == len(DTYPES)
+
+
+@needs_c
+def test_functions_settings_and_names_differ():
+    assert by_c(min, 1, (x,), {})[0] != by_c(max, 1, (x,), {})[0]
+    assert by_c(min, 1, (x,), {})[0] != by_c(min, 2, (x,), {})[0]
+    assert by_c(min, 1, (), {"c": x})[0] != by_c(min, 1, (), {"bias": x})[0]
+
+
+UNUSUAL = {
+    "meta": lambda: x.to("meta"),
+    "sparse": lambda: x.to_sparse(),
+    "quantised": lambda: torch.quantize_per_tensor(x, 1.0, 0, torch.quint8),
+    "negated": lambda: torch.zeros(3, dtype=torch.complex64).conj().imag,
+    "gradients": lambda: x.clone().requires_grad_(),
+    "parameter with gradients": lambda: torch.nn.Parameter(x),
+    "nested": lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
+    "nine dimensions": lambda: torch.zeros((1,) * 9),
+    "many parts": lambda: tuple(range(100)),
+    "many tensors": lambda: (x,) * 20,
+    "subclass": lambda: x.as_subclass(type("Own", (torch.Tensor,), {})),
+}
+
+
+@needs_c
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_what_is_unusual_is_left_to_python(case):
+    part = UNUSUAL[case]()
+    expected, found = describe(described_by_python, x, part), describe(by_c, x, part)
+    if expected is None:
+        assert found is None
+    else:
+        assert found[0] == expected[0] or case == "quantised"
+        assert found[0][0] is function
+
+
+@needs_c
+def test_tensors_inside_a_transform_have_no_address():
+    found = []
+    torch.func.vmap(lambda row: found.append(describe(by_c, row)) or row)(x)
+    assert found == [None]
+
+
+@needs_c
+def test_gradients_that_nobody_wants():
+    with torch.no_grad():
+        key, (tensor,), (address,) = describe(by_c, weight := torch.nn.Parameter(x))
+    assert tensor is weight
+    assert address == x.data_ptr()
+    assert key == describe(by_c, x)[0]
+
+
+@needs_c
+def test_no_reference_is_lost_or_kept():
+    part, text = torch.zeros(3), "".join(("n", "k", "2"))
+    args = ([part, (part, text)], part, text, torch.zeros((1,) * 9))
+    for given_args in (args, args[:3]):
+        describe(by_c, *given_args, c=part)
+        before = [sys.getrefcount(thing) for thing in (part, text, given_args, function)]
+        for _ in range(1000):
+            describe(by_c, *given_args, c=part)
+        assert [sys.getrefcount(thing) for thing in (part, text, given_args, function)] == before
+
+
+@needs_c
+@pytest.mark.parametrize("args", [(), (1,), (1, 2, [], {}), (1, 2, (), [])])
+def test_wrong_use_is_an_error(args):
+    with pytest.raises(TypeError):
+        by_c(*args)
