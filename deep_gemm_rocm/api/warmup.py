@@ -18,7 +18,7 @@ from ..checks import check_int
 from ..heuristics import heads_of_every_tile
 from ..launch import planning
 from ..problems.layout import SCALE_BLOCK, ceil_div
-from . import attention, gemm, grouped, k_grouped, mqa_logits
+from . import attention, casts, fused_casts, gemm, grouped, k_grouped, mqa_logits, routing
 
 _FP8 = torch.float8_e4m3fnuz
 _PAGE_TOKENS = 64
@@ -97,16 +97,17 @@ def warmup_kernels(
 
     Args:
         name: the name of a public function: a dense or grouped GEMM, under any of its names; attention, for prompts or
-            decoding; or the indexer's logits.
+            decoding; the indexer's logits; or a function that quantises or chooses experts.
         m_list: rows of ``a`` for functions without groups; rows of all groups together for contiguous groups; expected
             rows of a group for masked groups; rows of the output for groups along K; queries of a sequence for
-            attention and logits; sequences for functions with a paged cache.
-        n: columns of the output; elements of a head of v for attention; heads for logits.
+            attention and logits; sequences for functions with a paged cache; rows of ``x`` or the logits otherwise.
+        n: columns of the output; elements of a head of v for attention; heads for logits; ``top_k`` for experts.
         k: size of the summed dimension, of each group for groups along K; elements of a head of q for attention and
-            logits.
-        num_groups: number of groups; 1 for functions without groups.
-        d_dtype: dtype of the output; ignored for logits, which are always fp32.
-        dtype: dtype of q, k and v for attention, ``d_dtype`` if None. None for all other functions.
+            logits; columns of ``x`` and number of experts.
+        num_groups: number of groups; 1 for functions without groups. For activations, 1 is without ``masked_m``.
+        d_dtype: dtype of the output; ignored for functions whose output has only one.
+        dtype: dtype of q, k and v for attention, ``d_dtype`` if None; dtype of ``x`` or the logits, bf16 if None. None
+            for all other functions.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -320,6 +321,34 @@ def _paged_logits(function: _Function, m: int, of: Workload) -> None:
     )
 
 
+def _cast(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    function.call(_input(of, m))
+
+
+def _normed(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    x, weight = _input(of, m), _tensor(of.k, dtype=of.dtype or torch.bfloat16)
+    function.call(x, weight)
+    function.call(x, weight, residual=x)
+
+
+def _activated(function: _Function, m: int, of: Workload) -> None:
+    if of.num_groups == 1:
+        function.call(_input(of, m))
+    else:
+        function.call(_input(of, of.num_groups, m), _tensor(of.num_groups, dtype=torch.int32))
+
+
+def _routed(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    function.call(_input(of, m), of.n)
+
+
+def _input(of: Workload, *rows: int) -> torch.Tensor:
+    return _tensor(*rows, of.k, dtype=of.dtype or torch.bfloat16)
+
+
 def _check_no_groups(of: Workload) -> None:
     if of.num_groups != 1:
         raise ValueError(f"num_groups must be 1 for a function without groups, got {of.num_groups}")
@@ -366,4 +395,9 @@ _FUNCTIONS = (
     | _rows(attention, _latent_decode, None, "", "mla_decode")
     | _rows(mqa_logits, _logits, _FP8, "", "fp8_mqa_logits")
     | _rows(mqa_logits, _paged_logits, _FP8, "", "fp8_paged_mqa_logits")
+    | _rows(casts, _cast, None, "", "per_token_cast_to_fp8", "per_block_cast_to_fp8", "per_channel_cast_to_fp8")
+    | _rows(casts, _cast, None, "", "per_row_cast_to_fp8", "per_tensor_cast_to_fp8")
+    | _rows(fused_casts, _normed, None, "", "rms_norm_cast_to_fp8")
+    | _rows(fused_casts, _activated, None, "", "silu_and_mul_cast_to_fp8")
+    | _rows(routing, _routed, None, "", "route_top_k")
 )

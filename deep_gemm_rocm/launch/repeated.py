@@ -111,7 +111,7 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
         except (_UnusualError, TypeError, RuntimeError):  # an argument has no hash, strides or address
             key = None
         if call is not None and planning.current() is None and call.repeat(tensors, addresses, calls):
-            return None if call.result is None else tensors[call.result]  # type: ignore[return-value]
+            return call.result_among(tensors)
         result, launch = function(*args, **kwargs)
         if launch is None:
             return result
@@ -197,8 +197,8 @@ class _Call:
         scratch: pairs of a word that is an address of scratch memory, and its offset in the scratch memory.
         scratch_bytes: the size of the scratch memory; 0 for none.
         used: number and name of each tensor that the kernel works on.
-        made: examples of the tensors that the call makes.
-        result: the number of the tensor that the call returns; None if it returns None.
+        made: an example without elements, shape and strides of each tensor that the call makes.
+        result: the number of the tensor that the call returns, or several in a tuple; None if it returns None.
         filled: complete launches by their addresses, since the layers of a model recur.
         was_repeated: whether the call was repeated since its last turn in ``Calls``.
         aligned: numbers of the tensors that must start at a multiple of 16 bytes.
@@ -218,7 +218,7 @@ class _Call:
         """
         Args:
             names: the names of the function's arguments that are ``tensors``.
-            result: the function's result: None, one of ``tensors`` or a new tensor.
+            result: the function's result: None, one of ``tensors`` or a new tensor, or a tuple of such.
         """
         addresses = [tensor.data_ptr() for tensor in tensors]
         numbers = {name: number for number, name in enumerate([*names, *launch.made])}
@@ -232,9 +232,8 @@ class _Call:
         self.scratch = [(offset_of(structure, path) // _WORD, at) for path, at in launch.scratch_offsets.items()]
         self.scratch_bytes = launch.scratch_bytes
         self.used = {numbers[name]: name for name in launch.tensors}
-        self.made = [made.new_empty(1).expand(made.shape) for made in launch.made.values()]  # memory for one element
-        is_result = [tensor is result for tensor in (*tensors, *launch.made.values())]
-        self.result = None if result is None else is_result.index(True)
+        self.made = [(made.new_empty(0), made.shape, made.stride()) for made in launch.made.values()]
+        self.result = _numbers(result, [*tensors, *launch.made.values()])
         self.filled: dict[tuple[int, ...], hip.Launch] = {}
         self.was_repeated = False
 
@@ -266,8 +265,8 @@ class _Call:
         Args:
             calls: the session's calls, which remember this one.
         """
-        for example in self.made:
-            tensors.append(made := torch.empty_like(example))
+        for example, shape, strides in self.made:
+            tensors.append(made := example.new_empty_strided(shape, strides))
             addresses += (made.data_ptr(),)
         if self.scratch_bytes:
             memory = scratch.memory(self.runtime, self.scratch_bytes, tensors[0])
@@ -282,6 +281,13 @@ class _Call:
         self.was_repeated = True
         self.runtime.relaunch(launch, tensors, self.used)
         return True
+
+    def result_among(self, tensors: list[torch.Tensor]) -> Any:
+        """The result of a repeated call, after ``repeat`` has appended the new tensors."""
+        result = self.result
+        if type(result) is tuple:
+            return tuple([tensors[number] for number in result])
+        return None if result is None else tensors[result]
 
     def _filled_in(self, addresses: tuple[int, ...]) -> hip.Launch:
         words = self.words[:]
@@ -305,6 +311,13 @@ class _Call:
                 if other_begin < end and begin < other_begin + other_size:
                     return False
         return all(addresses[one] == addresses[other] for one, other in self.same)
+
+
+def _numbers(result: object, tensors: list[torch.Tensor]) -> Any:
+    """The number of the tensor that is ``result``; a tuple of numbers for a tuple, None for None."""
+    if isinstance(result, tuple):
+        return tuple(_numbers(part, tensors) for part in result)
+    return None if result is None else [tensor is result for tensor in tensors].index(True)
 
 
 def _extent(tensor: torch.Tensor) -> int:
