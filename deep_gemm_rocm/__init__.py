@@ -11,6 +11,8 @@ from .api.casts import (
     per_block_cast_to_fp8,
     per_channel_cast_to_fp8,
     per_custom_dims_cast_to_fp8,
+    per_row_cast_to_fp8,
+    per_tensor_cast_to_fp8,
     per_token_cast_to_fp8,
     shuffle_weight,
 )
@@ -35,6 +37,7 @@ from .api.fp4 import (
     transpose_packed_fp4,
     unpack_ue8m0_from_int,
 )
+from .api.fused_casts import rms_norm_cast_to_fp8, silu_and_mul_cast_to_fp8
 from .api.gemm import (
     bf16_gemm_nn,
     bf16_gemm_nt,
@@ -78,6 +81,7 @@ from .api.k_grouped import (
 )
 from .api.latent_cache import append_mla_cache
 from .api.mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
+from .api.routing import route_top_k
 from .api.settings import (
     get_batch_invariant,
     get_compile_mode,
@@ -200,8 +204,12 @@ __all__ = [
     "per_block_cast_to_fp8",
     "per_channel_cast_to_fp8",
     "per_custom_dims_cast_to_fp8",
+    "per_row_cast_to_fp8",
+    "per_tensor_cast_to_fp8",
     "per_token_cast_to_fp4",
     "per_token_cast_to_fp8",
+    "rms_norm_cast_to_fp8",
+    "route_top_k",
     "set_batch_invariant",
     "set_block_size_multiple_of",
     "set_compile_mode",
@@ -211,6 +219,7 @@ __all__ = [
     "set_pdl",
     "set_tc_util",
     "shuffle_weight",
+    "silu_and_mul_cast_to_fp8",
     "stats",
     "stream",
     "tf32_hc_prenorm_gemm",

@@ -11,22 +11,26 @@ from collections.abc import Sequence
 import torch
 
 from ..checks import check_int, check_tensor
-from ..problems.layout import FP8, SCALE_BLOCK, SHUFFLED_BYTES, SHUFFLED_CHUNKS, SHUFFLED_ROWS, align, ceil_div
+from ..heuristics.cast_config import CastConfig, RowCastConfig, Shared, lanes_and_passes, needs_clamp
+from ..launch import planning
+from ..launch.cast import cast_launch, row_cast_launch
+from ..launch.repeated import Described, launches
+from ..problems.cast import FP8_MAX, TYPES, check_castable, check_fp8_max, check_row, check_size, check_type
+from ..problems.layout import FP8, SCALE_BLOCK, SHUFFLED_BYTES, SHUFFLED_CHUNKS, SHUFFLED_ROWS, Pair, align, ceil_div
+from ..runtime import hip
 from ..runtime.arrays import through_host
-
-FP8_MAX = torch.finfo(FP8).max
-
+from .host_casts import LEAST_SCALE, cast_blocks, divide_by_scales
 
 _TMA_ALIGNMENT = 16  # bytes
+_SCALE_BYTES = 4
 NO_UE8M0 = (
     "four exponents in an int32 are what SM100's matrix cores scale with; gfx942 has none that do, pass the fp32 scales"
 )
 
 _SHUFFLABLE = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.bfloat16, torch.float16)
-_CASTABLE = (torch.bfloat16, torch.float16, torch.float32)
 
 
-@through_host
+@launches
 def per_token_cast_to_fp8(
     x: torch.Tensor,
     use_ue8m0: bool = False,
@@ -34,11 +38,12 @@ def per_token_cast_to_fp8(
     use_packed_ue8m0: bool = False,
     *,
     fp8_max: float = FP8_MAX,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Described[Pair]:
     """Quantises activations with one scale for each row and 128 columns.
 
     Args:
-        x: bf16, f16 or fp32 [M, K], any strides. K need not be a multiple of 128.
+        x: bf16, f16 or fp32 [M, K], any strides. K need not be a multiple of 128; 8 values are loaded at once if it is
+            one of 8, rows are contiguous, and they start at multiples of 16 bytes.
         use_ue8m0: whether to round scales up to powers of two, as DeepGEMM does for hardware that needs them.
         gran_k: 128, the only supported number of columns that share a scale.
         use_packed_ue8m0: False; packed scales are not supported.
@@ -46,23 +51,32 @@ def per_token_cast_to_fp8(
             some serving stacks use 224.
 
     Returns:
-        float8_e4m3fnuz [M, K], contiguous, and fp32 scales [M, ceil(K/128)], contiguous: ``x[m, k]`` is approximately
+        float8_e4m3fnuz [M, K], contiguous, and fp32 scales [M, ceil(K/128)] in the layout of
+        ``get_mn_major_tma_aligned_tensor``, which GEMMs read fastest: ``x[m, k]`` is approximately
         ``data[m, k] * scales[m, k // 128]``. A block of zeros gives zeros. A block with a NaN or an infinity gives NaN.
 
     Raises:
         TypeError, ValueError: ``x`` is not as above, or ``fp8_max`` not in (0, 240].
         NotImplementedError: another ``gran_k``, or packed scales.
+        hip.HipError, jit.JitError: a launch or a compile failed.
+
+    A tensor in the host's memory, which a GPU can't access, is quantised on the host; so are the others' below.
     """
     if use_packed_ue8m0:
         raise NotImplementedError(f"use_packed_ue8m0 must be False: {NO_UE8M0}")
-    _check_castable(x, gran_k, fp8_max)
-    return _cast_blocks(x, 1, use_ue8m0, fp8_max)
+    if torch.compiler.is_compiling():
+        return torch.ops.deep_gemm_rocm.per_token_cast_to_fp8(x, use_ue8m0, fp8_max), None
+    check_castable(x, use_ue8m0, gran_k, fp8_max)
+    if _is_on_host(x):
+        data, scales = cast_blocks(x, 1, SCALE_BLOCK, use_ue8m0, fp8_max)
+        return (data, get_mn_major_tma_aligned_tensor(scales)), None
+    return _cast(x, "row_blocks", new_scales_of_rows(x, x.shape), use_ue8m0, fp8_max)
 
 
-@through_host
+@launches
 def per_block_cast_to_fp8(
     x: torch.Tensor, use_ue8m0: bool = False, gran_k: int = SCALE_BLOCK, *, fp8_max: float = FP8_MAX
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Described[Pair]:
     """Quantises weights with one scale for each block of 128 x 128.
 
     Args:
@@ -74,16 +88,21 @@ def per_block_cast_to_fp8(
         approximately ``data[n, k] * scales[n // 128, k // 128]``.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: as for ``per_token_cast_to_fp8``.
+        TypeError, ValueError, NotImplementedError, hip.HipError, jit.JitError: as for ``per_token_cast_to_fp8``.
     """
-    _check_castable(x, gran_k, fp8_max)
-    return _cast_blocks(x, SCALE_BLOCK, use_ue8m0, fp8_max)
+    if torch.compiler.is_compiling():
+        return torch.ops.deep_gemm_rocm.per_block_cast_to_fp8(x, use_ue8m0, fp8_max), None
+    check_castable(x, use_ue8m0, gran_k, fp8_max)
+    if _is_on_host(x):
+        return cast_blocks(x, SCALE_BLOCK, SCALE_BLOCK, use_ue8m0, fp8_max), None
+    blocks = (ceil_div(size, SCALE_BLOCK) for size in x.shape)
+    return _cast(x, "blocks", x.new_empty(*blocks, dtype=torch.float32), use_ue8m0, fp8_max)
 
 
-@through_host
+@launches
 def per_channel_cast_to_fp8(
     x: torch.Tensor, use_ue8m0: bool = False, gran_k: int = SCALE_BLOCK, *, fp8_max: float = FP8_MAX
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Described[Pair]:
     """Quantises operands of weight gradients with one scale for each column and 128 rows.
 
     Args:
@@ -95,11 +114,68 @@ def per_channel_cast_to_fp8(
         ``data[k, n] * scales[k // 128, n]``.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: as for ``per_token_cast_to_fp8``.
+        TypeError, ValueError, NotImplementedError, hip.HipError, jit.JitError: as for ``per_token_cast_to_fp8``.
     """
-    _check_castable(x, gran_k, fp8_max)
-    data, scales = _cast_blocks(x.T, 1, use_ue8m0, fp8_max)
-    return data.T.contiguous(), scales.T.contiguous()
+    if torch.compiler.is_compiling():
+        return torch.ops.deep_gemm_rocm.per_channel_cast_to_fp8(x, use_ue8m0, fp8_max), None
+    check_castable(x, use_ue8m0, gran_k, fp8_max)
+    if _is_on_host(x):
+        return cast_blocks(x, SCALE_BLOCK, 1, use_ue8m0, fp8_max), None
+    k, n = x.shape
+    return _cast(x, "column_blocks", x.new_empty(ceil_div(k, SCALE_BLOCK), n, dtype=torch.float32), use_ue8m0, fp8_max)
+
+
+@launches
+def per_row_cast_to_fp8(x: torch.Tensor, use_ue8m0: bool = False, *, fp8_max: float = FP8_MAX) -> Described[Pair]:
+    """Quantises with one scale for each row: activations by token, or weights by output channel.
+
+    Args:
+        x: bf16, f16 or fp32 [M, K], any strides, K up to 65536.
+        use_ue8m0, fp8_max: as for ``per_token_cast_to_fp8``.
+
+    Returns:
+        float8_e4m3fnuz [M, K], contiguous, and fp32 scales [M, 1], as GEMMs take them with the recipe (1, 1, None):
+        ``x[m, k]`` is approximately ``data[m, k] * scales[m, 0]``.
+
+    Raises:
+        TypeError, ValueError, hip.HipError, jit.JitError: as for ``per_token_cast_to_fp8``.
+    """
+    if torch.compiler.is_compiling():
+        return torch.ops.deep_gemm_rocm.per_row_cast_to_fp8(x, use_ue8m0, fp8_max), None
+    check_castable(x, use_ue8m0, SCALE_BLOCK, fp8_max)
+    m, k = x.shape
+    if _is_on_host(x):
+        return cast_blocks(x, 1, max(k, 1), use_ue8m0, fp8_max), None
+    check_row(k)
+    data, scales = x.new_empty(m, k, dtype=FP8), x.new_empty(m, 1, dtype=torch.float32)
+    if x.numel() == 0:
+        return (data, scales.fill_(LEAST_SCALE)), None
+    config = RowCastConfig(TYPES[x.dtype], *lanes_and_passes(k), block_scales=False, clamps=needs_clamp(fp8_max))
+    return (data, scales), row_cast_launch(config, x, data, scales, use_ue8m0=use_ue8m0, fp8_max=fp8_max)
+
+
+@launches
+def per_tensor_cast_to_fp8(x: torch.Tensor, use_ue8m0: bool = False, *, fp8_max: float = FP8_MAX) -> Described[Pair]:
+    """Quantises with one scale for all values. Two kernels: the first one looks for the largest magnitude.
+
+    Args:
+        x: bf16, f16 or fp32 [M, K], any strides.
+        use_ue8m0, fp8_max: as for ``per_token_cast_to_fp8``.
+
+    Returns:
+        float8_e4m3fnuz [M, K], contiguous, and the fp32 scale, [1, 1]: ``x`` is approximately ``data * scales``.
+
+    Raises:
+        TypeError, ValueError, hip.HipError, jit.JitError: as for ``per_token_cast_to_fp8``.
+    """
+    if torch.compiler.is_compiling():
+        return torch.ops.deep_gemm_rocm.per_tensor_cast_to_fp8(x, use_ue8m0, fp8_max), None
+    check_castable(x, use_ue8m0, SCALE_BLOCK, fp8_max)
+    if x.numel() == 0:
+        return (x.new_empty(*x.shape, dtype=FP8), x.new_full((1, 1), LEAST_SCALE, dtype=torch.float32)), None
+    if _is_on_host(x):
+        return cast_blocks(x, x.shape[0], x.shape[1], use_ue8m0, fp8_max), None
+    return _cast(x, "tensor", x.new_empty(1, 1, dtype=torch.float32), use_ue8m0, fp8_max)
 
 
 @through_host
@@ -119,15 +195,17 @@ def per_custom_dims_cast_to_fp8(
     Raises:
         TypeError, ValueError: an argument is not as above.
     """
-    _check_values(x, fp8_max)
+    check_tensor("x", x)
+    check_type("x", x)
+    check_fp8_max(fp8_max)
     if not isinstance(dims, (tuple, list)):
         raise TypeError(f"dims must be a tuple of dimensions, got {type(dims).__name__}")
     kept = {check_int("dims", dim, 0, x.dim() - 1) for dim in dims}
     shared = tuple(dim for dim in range(x.dim()) if dim not in kept)
     if not shared or not x.numel():
         raise ValueError(f"dims must leave elements of x that share a scale, got {dims} for shape {tuple(x.shape)}")
-    scaled, scales = _scale(x.detach().float(), shared, use_ue8m0, fp8_max)
-    return scaled.to(FP8), scales.squeeze()
+    quotients, scales = divide_by_scales(x.detach().float(), shared, use_ue8m0, fp8_max)
+    return quotients.to(FP8), scales.squeeze()
 
 
 @through_host
@@ -200,12 +278,15 @@ def get_mn_major_tma_aligned_tensor(sf: torch.Tensor) -> torch.Tensor:
         raise TypeError(f"sf must be float32, got {sf.dtype}")
     if sf.dim() not in (2, 3):
         raise ValueError(f"sf must have two dimensions, or three with groups, got shape {tuple(sf.shape)}")
-    rows, columns = sf.shape[-2:]
-    pitch = get_tma_aligned_size(rows, sf.element_size())
-    strides = (pitch * columns, 1, pitch)[-sf.dim() :]
+    strides = _mn_major(sf.dim(), *sf.shape[-2:])
     if sf.stride() == strides:
         return sf
     return _restrided(sf, strides)
+
+
+def _mn_major(dims: int, rows: int, columns: int) -> tuple[int, ...]:
+    pitch = align(rows, _TMA_ALIGNMENT // _SCALE_BYTES)
+    return (pitch * columns, 1, pitch)[-dims:]
 
 
 @through_host
@@ -245,45 +326,27 @@ def convert_fp8_fn_to_fnuz(data: torch.Tensor, scales: torch.Tensor) -> tuple[to
     return bits.view(FP8), scales * 2
 
 
-def _check_castable(x: torch.Tensor, gran_k: int, fp8_max: float) -> None:
-    if gran_k != SCALE_BLOCK:
-        raise NotImplementedError(f"gran_k must be {SCALE_BLOCK}, what kernels here have scales for, got {gran_k}")
-    _check_values(x, fp8_max)
-    if x.dim() != 2:
-        raise ValueError(f"x must be a matrix, got shape {tuple(x.shape)}")
+def new_scales_of_rows(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Uninitialised scales for 128 columns of each row of ``shape``, in the layout that GEMMs read fastest."""
+    *groups, rows, columns = shape
+    blocks = ceil_div(columns, SCALE_BLOCK)
+    return x.new_empty_strided((*groups, rows, blocks), _mn_major(len(shape), rows, blocks), dtype=torch.float32)
 
 
-def _check_values(x: torch.Tensor, fp8_max: float) -> None:
-    check_tensor("x", x)
-    if x.dtype not in _CASTABLE:
-        raise TypeError(f"x must be bfloat16, float16 or float32, got {x.dtype}")
-    if not isinstance(fp8_max, (int, float)):
-        raise TypeError(f"fp8_max must be a number, got {type(fp8_max).__name__}")
-    if not 0 < fp8_max <= FP8_MAX:
-        raise ValueError(f"fp8_max must be in (0, {FP8_MAX:g}], the range of float8_e4m3fnuz, got {fp8_max}")
+def _is_on_host(x: torch.Tensor) -> bool:
+    """Whether kernels can't access the tensor: it is in the host's memory, and there is a GPU or no device at all."""
+    if x.device.type != "cpu" or planning.current() is not None:
+        return False
+    try:
+        return not hip.runtime().is_simulated
+    except hip.NoDeviceError:
+        return True
 
 
-def _cast_blocks(
-    x: torch.Tensor, block_rows: int, use_ue8m0: bool, fp8_max: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    rows, k = x.shape
-    row_blocks, k_blocks = ceil_div(rows, block_rows), ceil_div(k, SCALE_BLOCK)
-    padding = (0, k_blocks * SCALE_BLOCK - k, 0, row_blocks * block_rows - rows)
-    padded = torch.nn.functional.pad(x.detach().float(), padding)
-    blocks = padded.view(row_blocks, block_rows, k_blocks, SCALE_BLOCK)
-    scaled, scales = _scale(blocks, (1, 3), use_ue8m0, fp8_max)
-    return scaled.view(padded.shape)[:rows, :k].contiguous().to(FP8), scales[:, 0, :, 0]
-
-
-def _scale(
-    x: torch.Tensor, shared: tuple[int, ...], use_ue8m0: bool, fp8_max: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Divides fp32 values by scales that are shared along some dimensions, which the scales have with size 1."""
-    largest = x.abs().amax(dim=shared, keepdim=True)
-    # Scales are at least the smallest normal number, so that blocks of zeros or tiny values don't divide by 0.
-    scales = (largest / fp8_max).clamp_min(torch.finfo(torch.float32).tiny)
-    if use_ue8m0:
-        mantissa, exponent = torch.frexp(scales)  # a power of two has mantissa 0.5
-        rounded = torch.ldexp(torch.ones_like(scales), exponent - (mantissa == 0.5).int())
-        scales = torch.where(scales.isfinite(), rounded, scales)
-    return (x / scales).clamp(-fp8_max, fp8_max), scales
+def _cast(x: torch.Tensor, shared: Shared, scales: torch.Tensor, use_ue8m0: bool, fp8_max: float) -> Described[Pair]:
+    check_size(*x.shape)
+    data = x.new_empty(*x.shape, dtype=FP8)
+    if x.numel() == 0:
+        return (data, scales), None
+    config = CastConfig(TYPES[x.dtype], shared, needs_clamp(fp8_max))
+    return (data, scales), cast_launch(config, x, data, scales, use_ue8m0=use_ue8m0, fp8_max=fp8_max)

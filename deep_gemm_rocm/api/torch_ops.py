@@ -17,8 +17,22 @@ from torch import Tensor
 from torch.library import custom_op
 
 from ..problems.gemm_kind import Epilogue
-from ..problems.layout import Pair
-from . import attention, einsum, gemm, grouped, hyperconnection, k_grouped, latent_cache, mqa_logits, top_k
+from ..problems.layout import FP8, SCALE_BLOCK, Pair, ceil_div
+from ..problems.routing import Scoring
+from . import (
+    attention,
+    casts,
+    einsum,
+    fused_casts,
+    gemm,
+    grouped,
+    hyperconnection,
+    k_grouped,
+    latent_cache,
+    mqa_logits,
+    routing,
+    top_k,
+)
 
 _NOT_PASSED_ON = {
     "compiled_dims", "disable_ue8m0_cast", "enable_overlap", "m_indices", "max_block_n", "recipe_a", "recipe_b",
@@ -31,10 +45,12 @@ _TYPES: dict[Any, str] = {
     bool: "bool",
     int: "SymInt",
     int | None: "SymInt?",
+    float: "float",
     float | None: "float?",
     str: "str",
     torch.dtype: "ScalarType",
     Epilogue: "str",
+    Scoring: "str",
     Sequence[int]: _INTS,
     tuple[int, int] | None: _INTS,
     tuple[int, int, int]: _INTS,
@@ -49,7 +65,11 @@ def _returns_nothing(**arguments: Any) -> None:
 
 
 def _operator(
-    function: Callable[..., Any], *written: str, without: tuple[str, ...] = (), fake: Callable[..., Any] | None = None
+    function: Callable[..., Any],
+    *written: str,
+    without: tuple[str, ...] = (),
+    fake: Callable[..., Any] | None = None,
+    results: int = 1,
 ) -> None:
     """Registers a public function as the operator of the same name.
 
@@ -58,6 +78,7 @@ def _operator(
         without: arguments that the operator doesn't have.
         fake: takes the same arguments and returns an uninitialised tensor of the result's shape and dtype. None for
             functions that return nothing.
+        results: how many tensors the function returns.
     """
     hints = {
         name: hint
@@ -69,12 +90,13 @@ def _operator(
         values = iter(flat)
         return {name: _argument(name, hint, values) for name, hint in hints.items()}
 
+    returned = ", ".join(["Tensor"] * results) if fake else ""
     schema = ", ".join(_declared(name, hint, name in written) for name, hint in hints.items())
     operator = custom_op(
         f"deep_gemm_rocm::{function.__name__}",
         lambda *flat: function(**arguments(flat)),
         mutates_args=[*written, *(f"sf{name}" for name in written if hints[name] == Tensor | Pair)],
-        schema=f"({schema}) -> {'Tensor' if fake else '()'}",
+        schema=f"({schema}) -> ({returned})",
     )
     operator.register_fake(lambda *flat: (fake or _returns_nothing)(**arguments(flat)))
     OPERATORS[function.__name__] = operator
@@ -136,6 +158,47 @@ def _paged_logits(q: Tensor, max_context_len: int, logits_dtype: torch.dtype, **
     return q.new_empty((q.shape[0] * q.shape[1], max_context_len), dtype=logits_dtype)
 
 
+def _rows_of_blocks(x: Tensor, **_: Any) -> Pair:
+    return x.new_empty(x.shape, dtype=FP8), casts.new_scales_of_rows(x, x.shape)
+
+
+def _scaled_by(rows: int | None, columns: int | None) -> Callable[..., Pair]:
+    """Data and contiguous scales of so many rows and columns; None for all of them."""
+
+    def results(x: Tensor, **_: Any) -> Pair:
+        shared = zip(x.shape, (rows, columns), strict=True)
+        shape = [1 if each is None else ceil_div(size, each) for size, each in shared]
+        return x.new_empty(x.shape, dtype=FP8), x.new_empty(shape, dtype=torch.float32)
+
+    return results
+
+
+def _returns_sum(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The norm, which returns an empty tensor as the sum if there is no residual."""
+
+    @functools.wraps(function)
+    def run(**arguments: Any) -> Any:
+        data, scales, *total = function(**arguments)
+        return data, scales, total[0] if total else arguments["x"].new_empty(0)
+
+    return run
+
+
+def _normed(x: Tensor, residual: Tensor | None, gran_k: int | None, **_: Any) -> Any:
+    data, scales, total = fused_casts.new_results_of_norm(x, gran_k)
+    return data, scales, x.new_empty(0) if residual is None else total
+
+
+def _activated(x: Tensor, **_: Any) -> Pair:
+    shape = (*x.shape[:-1], x.shape[-1] // 2)
+    return x.new_empty(shape, dtype=FP8), casts.new_scales_of_rows(x, shape)
+
+
+def _chosen(logits: Tensor, top_k: int, **_: Any) -> Pair:
+    shape = (logits.shape[0], top_k)
+    return logits.new_empty(shape, dtype=torch.float32), logits.new_empty(shape, dtype=torch.int32)
+
+
 _WRITING_D: tuple[Callable[..., Any], ...] = (
     gemm.fp8_gemm_nt,
     gemm.bf16_gemm_nt,
@@ -162,3 +225,13 @@ _operator(mqa_logits.fp8_mqa_logits, fake=_logits)
 _operator(mqa_logits.fp8_paged_mqa_logits, fake=_paged_logits)
 _operator(_returns_none(top_k.top_k_per_row), "out")
 _operator(latent_cache.append_mla_cache, "cache")
+
+_FOR_DEEPGEMM = ("gran_k", "use_packed_ue8m0")  # arguments with one allowed value
+_operator(casts.per_token_cast_to_fp8, without=_FOR_DEEPGEMM, fake=_rows_of_blocks, results=2)
+_operator(casts.per_block_cast_to_fp8, without=_FOR_DEEPGEMM, fake=_scaled_by(SCALE_BLOCK, SCALE_BLOCK), results=2)
+_operator(casts.per_channel_cast_to_fp8, without=_FOR_DEEPGEMM, fake=_scaled_by(SCALE_BLOCK, 1), results=2)
+_operator(casts.per_row_cast_to_fp8, fake=_scaled_by(1, None), results=2)
+_operator(casts.per_tensor_cast_to_fp8, fake=_scaled_by(None, None), results=2)
+_operator(_returns_sum(fused_casts.rms_norm_cast_to_fp8), fake=_normed, results=3)
+_operator(fused_casts.silu_and_mul_cast_to_fp8, fake=_activated, results=2)
+_operator(routing.route_top_k, fake=_chosen, results=2)

@@ -19,7 +19,7 @@ from ..checks import check_int
 from ..heuristics import collecting_begins, heads_of_every_tile
 from ..launch import planning
 from ..problems.layout import SCALE_BLOCK, ceil_div
-from . import attention, gemm, grouped, k_grouped, latent_cache, mqa_logits, top_k
+from . import attention, casts, fused_casts, gemm, grouped, k_grouped, latent_cache, mqa_logits, routing, top_k
 
 _FP8 = torch.float8_e4m3fnuz
 _PAGE_TOKENS = 64
@@ -98,19 +98,21 @@ def warmup_kernels(
 
     Args:
         name: the name of a public function: a dense or grouped GEMM, under any of its names; attention, for prompts or
-            decoding; the indexer's logits, or the selection of its largest; writing the latent cache.
+            decoding; the indexer's logits, or the selection of its largest; writing the latent cache; or a function
+            that quantises or chooses experts.
         m_list: rows of ``a`` for functions without groups; rows of all groups together for contiguous groups; expected
             rows of a group for masked groups; rows of the output for groups along K; queries of a sequence for
-            attention and logits; sequences for functions with a paged cache; rows for ``top_k_per_row``; tokens
-            for ``append_mla_cache``.
+            attention and logits; sequences for functions with a paged cache; tokens for ``append_mla_cache``; rows of
+            ``x`` or the logits otherwise.
         n: columns of the output; elements of a head of v for attention, of ``kv_c`` for ``append_mla_cache``; heads
-            for logits; what ``top_k_per_row`` selects.
+            for logits; what ``top_k_per_row`` selects; ``top_k`` for experts.
         k: size of the summed dimension, of each group for groups along K; elements of a head of q for attention and
-            logits; columns for ``top_k_per_row``; the last dimension of the cache for ``append_mla_cache``.
-        num_groups: number of groups; 1 for functions without groups.
-        d_dtype: dtype of the output; ignored for logits, which are always fp32, and for ``top_k_per_row``.
-        dtype: dtype of q, k and v for attention, ``d_dtype`` if None; of the logits for ``top_k_per_row``, fp32 if
-            None. None for all other functions.
+            logits; the last dimension of the cache for ``append_mla_cache``; columns of ``x`` or of the logits to
+            select from.
+        num_groups: number of groups; 1 for functions without groups. For activations, 1 is without ``masked_m``.
+        d_dtype: dtype of the output; ignored for functions whose output has only one.
+        dtype: dtype of q, k and v for attention, ``d_dtype`` if None; of ``x``, or of the logits of experts, bf16 if
+            None; of the logits for ``top_k_per_row``, fp32 if None. None for all other functions.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -355,6 +357,34 @@ def _append(function: _Function, m: int, of: Workload) -> None:
     function.call(tokens, rotary, cache, _tensor(m, dtype=torch.int64))
 
 
+def _cast(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    function.call(_input(of, m))
+
+
+def _normed(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    x, weight = _input(of, m), _tensor(of.k, dtype=of.dtype or torch.bfloat16)
+    function.call(x, weight)
+    function.call(x, weight, residual=x)
+
+
+def _activated(function: _Function, m: int, of: Workload) -> None:
+    if of.num_groups == 1:
+        function.call(_input(of, m))
+    else:
+        function.call(_input(of, of.num_groups, m), _tensor(of.num_groups, dtype=torch.int32))
+
+
+def _routed(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    function.call(_input(of, m), of.n)
+
+
+def _input(of: Workload, *rows: int) -> torch.Tensor:
+    return _tensor(*rows, of.k, dtype=of.dtype or torch.bfloat16)
+
+
 def _check_no_groups(of: Workload) -> None:
     if of.num_groups != 1:
         raise ValueError(f"num_groups must be 1 for a function without groups, got {of.num_groups}")
@@ -403,4 +433,9 @@ _FUNCTIONS = (
     | _rows(mqa_logits, _paged_logits, _FP8, "", "fp8_paged_mqa_logits")
     | _rows(top_k, _top_k, None, "", "top_k_per_row")
     | _rows(latent_cache, _append, None, "", "append_mla_cache")
+    | _rows(casts, _cast, None, "", "per_token_cast_to_fp8", "per_block_cast_to_fp8", "per_channel_cast_to_fp8")
+    | _rows(casts, _cast, None, "", "per_row_cast_to_fp8", "per_tensor_cast_to_fp8")
+    | _rows(fused_casts, _normed, None, "", "rms_norm_cast_to_fp8")
+    | _rows(fused_casts, _activated, None, "", "silu_and_mul_cast_to_fp8")
+    | _rows(routing, _routed, None, "", "route_top_k")
 )

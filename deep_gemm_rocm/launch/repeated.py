@@ -106,7 +106,7 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
             except TypeError:  # an argument has no hash
                 found = None
         if call is not None and call.repeat(tensors, addresses, calls):
-            return None if call.result is None else tensors[call.result]  # type: ignore[return-value]
+            return call.result_among(tensors)
         result, launch = function(*args, **kwargs)
         if launch is None:
             return result
@@ -184,8 +184,8 @@ class _Call:
         words: the kernel's arguments as words of 8 bytes.
         scratch: pairs of a word that is an address of scratch memory, and its offset in the scratch memory.
         scratch_bytes: the size of the scratch memory; 0 for none.
-        made: examples of the tensors that the call makes.
-        result: the number of the tensor that the call returns; None if it returns None.
+        made: an example without elements, shape and strides of each tensor that the call makes.
+        result: the number of the tensor that the call returns, or several in a tuple; None if it returns None.
         filled: complete launches by their addresses, since the layers of a model recur.
         was_repeated: whether the call was repeated since its last turn in ``Calls``.
         sizes: bytes of each given tensor, from its first element to the end of its last.
@@ -211,7 +211,7 @@ class _Call:
         Args:
             names: the names of the function's arguments that are ``tensors``.
             addresses: those of ``tensors``.
-            result: the function's result: None, one of ``tensors`` or a new tensor.
+            result: the function's result: None, one of ``tensors`` or a new tensor, or a tuple of such.
         """
         pointers = launch.pointers
         names_of_pointers, pointed = zip(*pointers.values(), strict=True)
@@ -224,10 +224,8 @@ class _Call:
         )
         *offsets, self.scratch_bytes = launch.scratch_offsets
         self.scratch = tuple(zip(words_of(launch, launch.scratch), offsets, strict=True))
-        self.made = tuple(made.new_empty(1).expand(made.shape) for made in launch.made.values())  # of one element each
-        self.result = None
-        if result is not None:
-            self.result = [tensor is result for tensor in (*tensors, *launch.made.values())].index(True)
+        self.made = [(made.new_empty(0), made.shape, made.stride()) for made in launch.made.values()]
+        self.result = _numbers(result, [*tensors, *launch.made.values()])
         self.filled: dict[tuple[int, ...], hip.Launch] = {}
         self.was_repeated = False
         for (_, number), name, tensor in zip(self.form.places, names_of_pointers, pointed, strict=True):
@@ -254,8 +252,8 @@ class _Call:
         Args:
             calls: the session's calls, which remember this one.
         """
-        for example in self.made:
-            tensors.append(made := torch.empty_like(example))
+        for example, shape, strides in self.made:
+            tensors.append(made := example.new_empty_strided(shape, strides))
             addresses += (made.data_ptr(),)
         if self.scratch_bytes:
             memory = scratch.memory(self.runtime, self.scratch_bytes, tensors[0])
@@ -270,6 +268,13 @@ class _Call:
         self.was_repeated = True
         self.runtime.relaunch(launch, tensors, self.form.used)
         return True
+
+    def result_among(self, tensors: list[torch.Tensor]) -> Any:
+        """The result of a repeated call, after ``repeat`` has appended the new tensors."""
+        result = self.result
+        if type(result) is tuple:
+            return tuple([tensors[number] for number in result])
+        return None if result is None else tensors[result]
 
     def _filled_in(self, addresses: tuple[int, ...]) -> hip.Launch:
         words = self.words[:]
@@ -290,3 +295,10 @@ class _Call:
             if other_begin < begin + self.sizes[output] and begin < other_begin + self.sizes[other]:
                 return False
         return all(addresses[one] == addresses[other] for one, other in self.same)
+
+
+def _numbers(result: object, tensors: list[torch.Tensor]) -> Any:
+    """The number of the tensor that is ``result``; a tuple of numbers for a tuple, None for None."""
+    if isinstance(result, tuple):
+        return tuple(_numbers(part, tensors) for part in result)
+    return None if result is None else [tensor is result for tensor in tensors].index(True)

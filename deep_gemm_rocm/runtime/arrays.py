@@ -314,6 +314,12 @@ def _new_empty(array: DeviceTensor, size: Sequence[int], *, dtype: torch.dtype |
     return _new(size, dtype or array.dtype, array)
 
 
+def _new_empty_strided(
+    array: DeviceTensor, size: Sequence[int], stride: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any
+) -> DeviceTensor:
+    return _new(size, dtype or array.dtype, array, stride)
+
+
 def _empty_like(array: DeviceTensor, *, dtype: torch.dtype | None = None, **_: Any) -> DeviceTensor:
     return _new(array.shape, dtype or array.dtype, array)
 
@@ -395,6 +401,7 @@ _FUNCTIONS: dict[Any, Callable[..., torch.Tensor]] = {
     _aten.empty_like.default: _empty_like,
     _aten.fill_.Scalar: _fill,
     _aten.new_empty.default: _new_empty,
+    _aten.new_empty_strided.default: _new_empty_strided,
     _aten.new_full.default: _new_full,
     _aten._to_copy.default: _to_copy,
 }

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from ..api import attention, gemm, grouped, hyperconnection, k_grouped, mqa_logits, top_k
+from ..api import attention, fused_casts, gemm, grouped, hyperconnection, k_grouped, mqa_logits, routing, top_k
 from ..api import einsum as einstein_sum
-from ..api.casts import per_channel_cast_to_fp8, per_token_cast_to_fp8, shuffle_weight
+from ..api.casts import (
+    per_block_cast_to_fp8,
+    per_channel_cast_to_fp8,
+    per_row_cast_to_fp8,
+    per_tensor_cast_to_fp8,
+    per_token_cast_to_fp8,
+    shuffle_weight,
+)
+from ..api.host_casts import cast_blocks
 from ..problems.layout import FP8, Pair
 from ..runtime import hip
 from ..testing import (
@@ -22,6 +31,9 @@ from ..testing import (
     gemm_reference,
     grouped_weights,
     logits_reference,
+    rms_norm_reference,
+    route_top_k_reference,
+    silu_and_mul_reference,
     visible_keys,
     weights,
 )
@@ -35,7 +47,8 @@ def checks(device: str) -> dict[str, Callable[[], None]]:
     """For each family, a function that raises AssertionError if a result is wrong."""
     families = (
         _fp8, _transposed, _vectors, _wide_types, _shuffled, _quantised, _contiguous, _masked, _along_k, _sums,
-        _hyperconnection, _flash_attention, _decode, _latent_decode, _logits, _top_k, _graph,
+        _hyperconnection, _flash_attention, _decode, _latent_decode, _logits, _top_k, _casts, _norm, _activation,
+        _routing, _graph,
     )  # fmt: skip
     return {family.__name__.strip("_").replace("_", " "): functools.partial(family, device) for family in families}
 
@@ -228,6 +241,65 @@ def _top_k(device: str) -> None:
             best = logits[row, :end].sort(descending=True, stable=True).indices[:600].sort().values
             assert torch.equal(found[row, : len(best)], best.int()), f"positions of row {row} are wrong"
             assert (found[row, len(best) :] == -1).all(), f"row {row} has more than there are"
+
+
+def _same_cast(actual: Pair, expected: Pair) -> None:
+    data, scales = (part.cpu() for part in actual)
+    assert torch.equal(scales, expected[1]), "scales are wrong"
+    assert torch.equal(data.view(torch.uint8), expected[0].view(torch.uint8)), "quantised values are wrong"
+
+
+def _casts(device: str) -> None:
+    x = activations(_M, _K)
+    x[3, 7], x[5] = -0.0, 0
+    shared = {
+        per_token_cast_to_fp8: (1, 128),
+        per_block_cast_to_fp8: (128, 128),
+        per_channel_cast_to_fp8: (128, 1),
+        per_row_cast_to_fp8: (1, _K),
+        per_tensor_cast_to_fp8: (_M, _K),
+    }
+    for dtype in (_BF16, torch.float16, _F32):
+        for cast, sizes in shared.items():
+            _same_cast(cast(x.to(dtype).to(device)), cast_blocks(x.to(dtype), *sizes))
+
+
+def _norm(device: str) -> None:
+    x, residual, weight = activations(_M, _K), activations(_M, _K, seed=1), weights(1, _K)[0]
+    on_device = x.to(device), weight.to(device)
+    data, scales, total = fused_casts.rms_norm_cast_to_fp8(*on_device, residual=residual.to(device))
+    normed, sums = rms_norm_reference(x, weight, 1e-6, residual)
+    _same_cast((data, scales), cast_blocks(normed, 1, 128))
+    assert torch.equal(total.cpu(), sums), "sums with the residual are wrong"
+
+
+def _activation(device: str) -> None:
+    x = activations(_M, 2 * _K)
+    for alpha, limit in ((None, None), (1.702, 7.0)):
+        activated = fused_casts.silu_and_mul_cast_to_fp8(x.to(device), alpha=alpha, limit=limit)
+        data, scales = (part.cpu() for part in activated)
+        exact = silu_and_mul_reference(x, alpha, limit)
+        expected = cast_blocks(exact.float(), 1, 128)[1]
+        assert ((scales - expected).abs() <= expected * 2.0**-20).all(), "scales are wrong"
+        spread = scales.double().repeat_interleave(128, 1)[:, :_K]
+        allowed = torch.maximum(exact.abs() / 16, spread * 2.0**-11) * (1 + 2.0**-18)
+        assert ((data.double() * spread - exact).abs() <= allowed).all(), "quantised values are wrong"
+
+
+def _routing(device: str) -> None:
+    logits = torch.randn(_M, 64, generator=torch.Generator().manual_seed(0)).bfloat16()  # with ties
+    bias = torch.randn(64, generator=torch.Generator().manual_seed(1))
+    limited: dict[str, Any] = {"scoring": "sigmoid", "num_groups": 8, "top_groups": 3, "scale": 2.5}
+    chosen = (
+        (routing.route_top_k(logits.to(device), 6), route_top_k_reference(logits, 6)),
+        (
+            routing.route_top_k(logits.to(device), 6, bias=bias.to(device), **limited),
+            route_top_k_reference(logits, 6, bias=bias, **limited),
+        ),
+    )
+    for actual, expected in chosen:
+        for part, exact in zip(actual, expected, strict=True):
+            assert torch.equal(part.cpu(), exact), "chosen experts or their weights are wrong"
 
 
 def _graph(device: str) -> None:

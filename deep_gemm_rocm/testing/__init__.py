@@ -2,7 +2,16 @@
 
 from .attention import AttentionReference, attention_reference, logits_reference, visible_keys
 from .deepgemm import assert_bitwise_equal, count_bytes, get_arch_major, ignore_env, test_filter
-from .generators import GuardedOutput, activations, gemm_problem, grouped_weights, weights
+from .generators import (
+    GuardedOutput,
+    activations,
+    gemm_problem,
+    grouped_weights,
+    quantised_activations,
+    quantised_weights,
+    weights,
+)
+from .hot_path import rms_norm_reference, route_top_k_reference, silu_and_mul_reference
 from .numerics import (
     Accuracy,
     GemmReference,
@@ -37,6 +46,11 @@ __all__ = [
     "ignore_env",
     "logits_reference",
     "measure",
+    "quantised_activations",
+    "quantised_weights",
+    "rms_norm_reference",
+    "route_top_k_reference",
+    "silu_and_mul_reference",
     "test_filter",
     "visible_keys",
     "weights",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..api.casts import per_block_cast_to_fp8, per_token_cast_to_fp8
-from ..problems.layout import Pair
+from ..api.casts import get_mn_major_tma_aligned_tensor
+from ..api.host_casts import cast_blocks
+from ..problems.layout import SCALE_BLOCK, Pair
 
 _OUTLIER_CHANNELS = 0.005
 # For each element size, the bits of a NaN that no kernel computes (FP8 has only one NaN), and the type of these bits.
@@ -32,12 +33,23 @@ def weights(n: int, k: int, seed: int = 1) -> torch.Tensor:
 
 def gemm_problem(m: int, n: int, k: int, seed: int = 0) -> tuple[Pair, Pair]:
     """Quantised activations and weights: the arguments ``a`` and ``b`` of ``gemm_fp8``."""
-    return per_token_cast_to_fp8(activations(m, k, seed)), per_block_cast_to_fp8(weights(n, k, seed + 1))
+    return quantised_activations(m, k, seed), quantised_weights(n, k, seed + 1)
+
+
+def quantised_activations(m: int, k: int, seed: int = 0) -> Pair:
+    """What ``per_token_cast_to_fp8`` makes of ``activations``, without a kernel."""
+    data, scales = cast_blocks(activations(m, k, seed), 1, SCALE_BLOCK)
+    return data, get_mn_major_tma_aligned_tensor(scales)
+
+
+def quantised_weights(n: int, k: int, seed: int = 1) -> Pair:
+    """What ``per_block_cast_to_fp8`` makes of ``weights``, without a kernel."""
+    return cast_blocks(weights(n, k, seed), SCALE_BLOCK, SCALE_BLOCK)
 
 
 def grouped_weights(groups: int, n: int, k: int, seed: int = 0) -> Pair:
     """Quantised weights of several experts, [G, N, K], and their scales: the argument ``b`` of grouped GEMM."""
-    experts = [per_block_cast_to_fp8(weights(n, k, seed + group)) for group in range(groups)]
+    experts = [quantised_weights(n, k, seed + group) for group in range(groups)]
     data, scales = (torch.stack(tensors) for tensors in zip(*experts, strict=True))
     return data, scales
 

@@ -33,7 +33,7 @@ def test_casts_keep_values_to_fp8_precision(cast, block_rows, dtype, shape):
     assert (data.dtype, scales.dtype) == (FP8, torch.float32)
     assert (data.shape, scales.shape) == (x.shape, (-(-shape[0] // block_rows), -(-shape[1] // 128)))
     assert data.is_contiguous()
-    assert scales.is_contiguous()
+    assert scales.is_contiguous() if block_rows > 1 else dg.get_mn_major_tma_aligned_tensor(scales) is scales
     # The format has three bits of fraction; below its normal range, from 2^-7 on, the error is half of 2^-10.
     spread = dequantise(torch.ones_like(data.float()), scales, block_rows)
     error = (dequantise(data, scales, block_rows) - x.double()).abs()
@@ -81,7 +81,7 @@ def test_what_is_not_finite_makes_its_block_nan(cast, block_rows, value):
 def test_any_strides(cast, block_rows):
     x = torch.randn(96, 64, generator=torch.Generator().manual_seed(2))
     for a, b in zip(cast(x.T), cast(x.T.contiguous()), strict=True):
-        assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+        assert torch.equal(a.float(), b.float())
 
 
 @every_cast

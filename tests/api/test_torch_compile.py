@@ -214,6 +214,23 @@ CALLS = {
         page_size=16,
         out=empty(4, 9, dtype=torch.int32),
     ),
+    "per_token_cast_to_fp8": lambda: (dg.per_token_cast_to_fp8, (randn(M, K),)),
+    "per_block_cast_to_fp8": lambda: (dg.per_block_cast_to_fp8, (randn(M, K),)),
+    "per_channel_cast_to_fp8": lambda: (dg.per_channel_cast_to_fp8, (randn(M, K), True)),
+    "per_row_cast_to_fp8": lambda: (dg.per_row_cast_to_fp8, (randn(M, K),)),
+    "per_tensor_cast_to_fp8": lambda: (partial(dg.per_tensor_cast_to_fp8, fp8_max=224.0), (randn(M, K),)),
+    "rms_norm_cast_to_fp8": lambda: (dg.rms_norm_cast_to_fp8, (randn(M, K), randn(K), 1e-5, randn(M, K, seed=2))),
+    "rms_norm_cast_to_fp8 by row": lambda: (partial(dg.rms_norm_cast_to_fp8, gran_k=None), (randn(M, K), randn(K))),
+    "silu_and_mul_cast_to_fp8": lambda: (dg.silu_and_mul_cast_to_fp8, (randn(M, K),)),
+    "silu_and_mul_cast_to_fp8 of groups": lambda: (
+        partial(dg.silu_and_mul_cast_to_fp8, alpha=1.7, limit=7.0),
+        (randn(G, M, K), torch.full((G,), M, dtype=torch.int32)),
+    ),
+    "route_top_k": lambda: (dg.route_top_k, (randn(M, 64), 4)),
+    "route_top_k limited": lambda: (
+        partial(dg.route_top_k, scoring="sigmoid", bias=randn(64).float(), num_groups=8, top_groups=2, scale=2.5),
+        (randn(M, 64), 4),
+    ),
 }
 
 

@@ -132,6 +132,18 @@ ATTENTION_CALLS = {
         Workload("top_k_per_row", [4], 9, 70, dtype=torch.bfloat16),
         lambda: dg.top_k_per_row(torch.zeros(4, 70).bfloat16(), 9),
     ),
+    "per_token_cast_to_fp8": (
+        Workload("per_token_cast_to_fp8", [7], 1, 256), lambda: dg.per_token_cast_to_fp8(heads(100, 1024)),
+    ),
+    "per_row_cast_to_fp8": (
+        Workload("per_row_cast_to_fp8", [7], 1, 2048, dtype=torch.float32),
+        lambda: dg.per_row_cast_to_fp8(torch.zeros(100, 2048)),
+    ),
+    "silu_and_mul_cast_to_fp8": (
+        Workload("silu_and_mul_cast_to_fp8", [7], 1, 256, 3),
+        lambda: dg.silu_and_mul_cast_to_fp8(heads(2, 100, 512), torch.zeros(2).int()),
+    ),
+    "route_top_k": (Workload("route_top_k", [7], 4, 64), lambda: dg.route_top_k(heads(100, 64), 8)),
 }  # fmt: skip
 
 
@@ -173,6 +185,13 @@ def test_the_plan_of_attention_has_what_a_call_asks_for(asked, name):
     assert name.startswith("flash_attention") or len(plan) == 1
 
 
+def test_the_plan_of_a_norm_has_kernels_with_and_without_a_residual(asked):
+    x, weight = heads(9, 256), heads(256)
+    calls = (lambda: dg.rms_norm_cast_to_fp8(x, weight), lambda: dg.rms_norm_cast_to_fp8(x, weight, residual=x))
+    wanted = [request for call in calls for request in asked(call)]
+    assert warmup.plan([Workload("rms_norm_cast_to_fp8", [1, 64], 1, 256)]) == wanted
+
+
 @pytest.mark.parametrize("tokens", [1, 100, 200, 1000, 5000, 10**5])
 def test_the_plan_of_attention_has_all_tiles(asked, tokens):
     plan = warmup.plan([Workload("flash_attention", [tokens], 128, 128)])
@@ -186,14 +205,16 @@ def test_the_plan_of_attention_has_all_tiles(asked, tokens):
 @pytest.mark.parametrize("name", warmup.functions())
 def test_every_function_can_be_warmed_up(name):
     groups = 4 if "grouped" in name else 1
-    n, k = {
+    sizes = {
         "mla_decode": (512, 576),
         "append_mla_cache": (448, 584),
         "fp8_mqa_logits": (64, 128),
         "fp8_paged_mqa_logits": (64, 128),
-    }.get(name, (128, 128) if "attention" in name else (256, 512))
+        "route_top_k": (8, 256),
+    }
+    n, k = sizes.get(name, (128, 128) if "attention" in name else (256, 512))
     few = kernel_names([Workload(name, [64], n, k, groups)])
-    assert len(few) == 1
+    assert len(few) == (2 if "norm" in name else 1)
     assert set(few) <= set(kernel_names([Workload(name, [128, 16, 64], n, k, groups)]))
 
 

@@ -22,7 +22,7 @@ def rand(*shape: int) -> torch.Tensor:
 
 def per_token(*shape: int):
     data, scales = dg.per_token_cast_to_fp8(randn(math.prod(shape[:-1]), shape[-1]))
-    return data.view(shape), scales.view(*shape[:-1], -1)
+    return data.view(shape), scales.reshape(*shape[:-1], -1)
 
 
 def per_block(*shape: int):
@@ -235,6 +235,20 @@ GOOD = {
     "ceil_to_ue8m0": lambda: {"x": rand(M, 4)},
     "pack_ue8m0_to_int": lambda: {"x": torch.ones(M, 4)},
     "unpack_ue8m0_from_int": lambda: {"packed_sf": ints(3, 70)},
+    "per_row_cast_to_fp8": lambda: {"x": randn(M, K), "use_ue8m0": True, "fp8_max": 224.0},
+    "per_tensor_cast_to_fp8": lambda: {"x": randn(M, K), "use_ue8m0": True, "fp8_max": 224.0},
+    "rms_norm_cast_to_fp8": lambda: {
+        "x": randn(M, K), "weight": randn(K), "eps": 1e-5, "residual": randn(M, K), "gran_k": 128, "use_ue8m0": False,
+        "fp8_max": 240.0,
+    },
+    "silu_and_mul_cast_to_fp8": lambda: {
+        "x": randn(G, M, 2 * K), "masked_m": ints(M, M), "alpha": 1.702, "limit": 7.0, "use_ue8m0": False,
+        "fp8_max": 240.0,
+    },
+    "route_top_k": lambda: {
+        "logits": randn(M, 64), "top_k": 4, "scoring": "sigmoid", "bias": rand(64), "num_groups": 8, "top_groups": 2,
+        "renormalize": True, "scale": 2.5,
+    },
     "convert_fp8_fn_to_fnuz": lambda: {"data": randn(M, K).to(torch.float8_e4m3fn), "scales": rand(M, 1)},
     "shuffle_weight": lambda: {"b": per_block(N, K)[0]},
     "get_mn_major_tma_aligned_tensor": lambda: {"sf": rand(M, 3)},

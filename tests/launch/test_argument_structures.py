@@ -13,7 +13,7 @@ from helpers.host_functions import compile_functions, including
 from deep_gemm_rocm import launch
 
 KINDS = {ctypes.c_void_p: "pointer", ctypes.c_int: "int", ctypes.c_uint: "unsigned", ctypes.c_int64: "int64_t",
-         ctypes.c_float: "float"}  # fmt: skip
+         ctypes.c_float: "float", ctypes.c_double: "double"}  # fmt: skip
 
 PRELUDE = """
 using namespace deep_gemm_rocm;
@@ -23,6 +23,7 @@ template <> constexpr const char* kind<int> = "int";
 template <> constexpr const char* kind<unsigned> = "unsigned";
 template <> constexpr const char* kind<int64_t> = "int64_t";
 template <> constexpr const char* kind<float> = "float";
+template <> constexpr const char* kind<double> = "double";
 struct Field {
   const char* kind;
   int offset, size;

@@ -135,7 +135,7 @@ def test_whatever_differs_goes_the_long_way(long_ways):
     d = output(torch.float32)
     dg.fp8_gemm_nt(a, b, d)
     check(a, b, d)
-    turned = (a[0], a[1].T.contiguous().T)
+    turned = (a[0], a[1].contiguous())
     d = output()
     dg.fp8_gemm_nt(turned, b, d)
     check(turned, b, d)
@@ -223,7 +223,7 @@ def test_overlap_of_written_scales_is_refused_again():
     d = torch.empty(M, N, dtype=a[0].dtype), torch.empty(M, 1)
     dg.fp8_gemm_nt(a, b, d)
     with pytest.raises(ValueError, match="share memory"):
-        dg.fp8_gemm_nt(a, b, (d[0], a[1].view(-1)[:M].view(M, 1)))
+        dg.fp8_gemm_nt(a, b, (d[0], a[1][:, :1]))
 
 
 def test_arguments_of_other_types_are_refused_again():

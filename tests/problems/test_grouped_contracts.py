@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm.testing import GuardedOutput, activations, grouped_weights
+from deep_gemm_rocm.testing import GuardedOutput, grouped_weights, quantised_activations
 
 G, M, N, K = 3, 48, 40, 272
 
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.usefixtures("launched")
 
 
 def contiguous_arguments():
-    a, b = dg.per_token_cast_to_fp8(activations(M, K)), grouped_weights(G, N, K)
+    a, b = quantised_activations(M, K), grouped_weights(G, N, K)
     return {"a": a, "b": b, "d": None, "grouped_layout": torch.zeros(M, dtype=torch.int32)}
 
 
 def masked_arguments():
-    data, scales = dg.per_token_cast_to_fp8(activations(G * M, K))
+    data, scales = quantised_activations(G * M, K)
     a = data.unflatten(0, (G, M)), scales.unflatten(0, (G, M))
     return {"a": a, "b": grouped_weights(G, N, K), "d": None, "masked_m": torch.zeros(G).int(), "expected_m": 7}
 

@@ -1,0 +1,154 @@
+"""Arguments and launches of the kernels that quantise."""
+
+from __future__ import annotations
+
+import struct
+from ctypes import Structure, c_double, c_float, c_int, c_int64, c_uint, c_void_p
+
+import torch
+
+from ..heuristics.cast_config import CastConfig, RowCastConfig
+from ..jit import Request
+from ..problems.arguments import Argument
+from .launch import Launch
+
+_MOST_LARGEST = 1024  # kMostLargest in cast_tiles.hip.j2
+_MAGNITUDE_BYTES = 4
+_VECTOR, _VECTOR_BYTES = 8, 16
+_MOST_ROW_BYTES = 2**23  # so that 128 rows take less than 2 GiB
+
+
+class StridedMatrix(Structure):
+    """The structure of the same name in matrix_tile.h."""
+
+    _fields_ = (("data", c_void_p), ("row_stride", c_int64), ("column_stride", c_int64), ("has_vectors", c_int64))
+
+
+class Fp8Range(Structure):
+    """The structure of the same name in fp8_scale.h."""
+
+    _fields_ = (("reciprocal", c_double), ("largest", c_float), ("has_power_of_two_scales", c_int))
+
+
+class CastArguments(Structure):
+    """The structure of the same name in cast_arguments.h."""
+
+    _fields_ = (
+        ("x", StridedMatrix),
+        ("residual", StridedMatrix),
+        ("sum", StridedMatrix),
+        ("weight", StridedMatrix),
+        ("data", StridedMatrix),
+        ("scales", StridedMatrix),
+        ("x_group_stride", c_int64),
+        ("data_group_stride", c_int64),
+        ("scales_group_stride", c_int64),
+        ("group_rows", c_void_p),
+        ("largest", c_void_p),
+        ("epsilon", c_double),
+        ("range", Fp8Range),
+        ("rows", c_int),
+        ("columns", c_int),
+        ("num_groups", c_int),
+        ("num_largest", c_int),
+        ("num_tiles", c_int),
+        ("column_tiles", c_int),
+        ("column_tiles_reciprocal", c_uint),
+        ("alpha", c_float),
+        ("limit", c_float),
+    )
+
+
+def cast_launch(
+    config: CastConfig,
+    x: torch.Tensor,
+    data: torch.Tensor,
+    scales: torch.Tensor,
+    *,
+    use_ue8m0: bool,
+    fp8_max: float,
+    group_rows: torch.Tensor | None = None,
+    alpha: float = 0,
+    limit: float = 0,
+) -> Launch:
+    """Describes the launch for checked arguments; all tensors are [M, K], or with groups [G, M, K].
+
+    Args:
+        x: what is quantised, or twice as many columns for ``silu_and_mul``.
+        data, scales: new tensors.
+        group_rows: int32 [G], the rows of each group.
+    """
+    arguments = _arguments(x, data, scales, use_ue8m0, fp8_max)
+    arguments.alpha, arguments.limit = alpha, limit
+    arguments.x.has_vectors &= data.shape[-1] % _VECTOR == 0  # each half of the columns consists of vectors
+    pointers = _pointers(x, data, scales)
+    if group_rows is not None:
+        pointers["group_rows"] = Argument("masked_m", group_rows)
+    return Launch(
+        Request("cast_tiles.hip.j2", config.template_values),
+        arguments,
+        pointers,
+        scratch={"largest": _MOST_LARGEST * _MAGNITUDE_BYTES} if config.shared == "tensor" else {},
+        made={"data": data, "scales": scales},
+        written=("data.data", "scales.data"),
+    )
+
+
+def row_cast_launch(
+    config: RowCastConfig,
+    x: torch.Tensor,
+    data: torch.Tensor,
+    scales: torch.Tensor,
+    *,
+    use_ue8m0: bool,
+    fp8_max: float,
+    weight: torch.Tensor | None = None,
+    epsilon: float = 0,
+    residual: torch.Tensor | None = None,
+    total: torch.Tensor | None = None,
+) -> Launch:
+    """Describes the launch for checked arguments; ``data``, ``scales`` and ``total``, the sum, are new tensors."""
+    arguments = _arguments(x, data, scales, use_ue8m0, fp8_max)
+    arguments.epsilon = epsilon
+    pointers = _pointers(x, data, scales)
+    made = {"data": data, "scales": scales}
+    if weight is not None:
+        arguments.weight = _matrix(weight.expand(x.shape))
+        pointers["weight.data"] = Argument("weight", weight)
+    if residual is not None and total is not None:
+        arguments.residual, arguments.sum = _matrix(residual), _matrix(total)
+        pointers |= {"residual.data": Argument("residual", residual), "sum.data": Argument("sum", total)}
+        made["sum"] = total
+    request = Request("cast_rows.hip.j2", config.template_values)
+    return Launch(request, arguments, pointers, made=made, written=("data.data", "scales.data", "sum.data"))
+
+
+def _pointers(x: torch.Tensor, data: torch.Tensor, scales: torch.Tensor) -> dict[str, Argument]:
+    return {"x.data": Argument("x", x), "data.data": Argument("data", data), "scales.data": Argument("scales", scales)}
+
+
+def _matrix(tensor: torch.Tensor) -> StridedMatrix:
+    """A lane loads and stores 8 neighbouring values at once, 16 bytes with an instruction, at offsets of 32 bits."""
+    row_bytes = tensor.stride(-2) * tensor.itemsize
+    vectors = tensor.stride(-1) == 1 and tensor.shape[-1] % _VECTOR == 0 and row_bytes < _MOST_ROW_BYTES
+    aligned = row_bytes % min(_VECTOR * tensor.itemsize, _VECTOR_BYTES) == 0
+    return StridedMatrix(None, tensor.stride(-2), tensor.stride(-1), vectors and aligned)
+
+
+def _arguments(
+    x: torch.Tensor, data: torch.Tensor, scales: torch.Tensor, use_ue8m0: bool, fp8_max: float
+) -> CastArguments:
+    groups, *group_strides = 1, 0, 0, 0
+    if x.dim() == 3:
+        groups, *group_strides = x.shape[0], x.stride(0), data.stride(0), scales.stride(0)
+    largest = struct.unpack("f", struct.pack("f", fp8_max))[0]
+    return CastArguments(
+        x=_matrix(x),
+        data=_matrix(data),
+        scales=_matrix(scales),
+        **dict(zip(("x_group_stride", "data_group_stride", "scales_group_stride"), group_strides, strict=True)),
+        range=Fp8Range(1 / largest, largest, use_ue8m0),
+        rows=data.shape[-2],
+        columns=data.shape[-1],
+        num_groups=groups,
+    )

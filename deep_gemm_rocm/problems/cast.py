@@ -1,0 +1,147 @@
+"""Checks of the arguments of functions that quantise."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from ..checks import check_bool, check_tensor
+from .attention import check_data, check_form, check_one_device
+from .layout import FP8, SCALE_BLOCK, ceil_div
+
+FP8_MAX = torch.finfo(FP8).max
+TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
+_MOST_TILES = 2**24 - 1  # workgroups of 256 work-items in a grid
+_MOST_GROUPS = 2**16 - 1  # the grid's second dimension
+_ROWS_OF_TILE, _COLUMNS_OF_TILE = 32, 128  # at least
+MAX_ROW = 2**16  # a workgroup's registers hold a row
+MAX_COLUMNS = 2**23 - 1  # kernels address the rows of a tile with 32 bits
+
+
+def check_castable(x: Any, use_ue8m0: Any, gran_k: Any, fp8_max: Any) -> None:
+    """
+    Raises:
+        TypeError, ValueError, NotImplementedError: an argument is not as the casts document it.
+    """
+    if gran_k != SCALE_BLOCK:
+        raise NotImplementedError(f"gran_k must be {SCALE_BLOCK}, what kernels here have scales for, got {gran_k}")
+    check_tensor("x", x)
+    check_type("x", x)
+    if x.dim() != 2:
+        raise ValueError(f"x must be a matrix, got shape {tuple(x.shape)}")
+    check_bool("use_ue8m0", use_ue8m0)
+    check_fp8_max(fp8_max)
+
+
+def check_fp8_max(fp8_max: Any) -> None:
+    """
+    Raises:
+        TypeError, ValueError: ``fp8_max`` is not a number in (0, 240].
+    """
+    if isinstance(fp8_max, bool) or not isinstance(fp8_max, (int, float)):
+        raise TypeError(f"fp8_max must be a number, got {type(fp8_max).__name__}")
+    if not 0 < fp8_max <= FP8_MAX:
+        raise ValueError(f"fp8_max must be in (0, {FP8_MAX:g}], the range of float8_e4m3fnuz, got {fp8_max}")
+
+
+def check_type(name: str, x: torch.Tensor) -> None:
+    """
+    Raises:
+        TypeError: kernels don't quantise values of this dtype.
+    """
+    if x.dtype not in TYPES:
+        raise TypeError(f"{name} must be bfloat16, float16 or float32, got {x.dtype}")
+
+
+def check_size(rows: int, columns: int) -> None:
+    """
+    Raises:
+        ValueError: kernels can't address so many rows or columns.
+    """
+    tiles = ceil_div(rows, _ROWS_OF_TILE) * ceil_div(columns, _COLUMNS_OF_TILE)
+    if columns > MAX_COLUMNS or tiles > _MOST_TILES:
+        raise ValueError(
+            f"x must have at most {MAX_COLUMNS} columns and {_MOST_TILES} tiles of {_ROWS_OF_TILE} x "
+            f"{_COLUMNS_OF_TILE}, got shape ({rows}, {columns}); cast it in parts"
+        )
+
+
+def check_row(columns: int) -> None:
+    """
+    Raises:
+        ValueError: a workgroup's registers don't hold a row of so many columns.
+    """
+    if columns > MAX_ROW:
+        raise ValueError(f"x must have at most {MAX_ROW} columns, which a workgroup can hold, got {columns}")
+
+
+def check_same_form(name: str, tensor: Any, x: torch.Tensor) -> None:
+    """
+    Raises:
+        TypeError, ValueError: ``tensor`` has not the dtype and shape of ``x``.
+    """
+    check_data(name, tensor)
+    if tensor.dtype != x.dtype:
+        raise TypeError(f"{name} must be {str(x.dtype).removeprefix('torch.')} as x, got {tensor.dtype}")
+    if tensor.shape != x.shape:
+        raise ValueError(f"{name} must have the shape of x, {tuple(x.shape)}, got {tuple(tensor.shape)}")
+
+
+def check_normed(x: Any, weight: Any, residual: Any) -> None:
+    """
+    Raises:
+        TypeError, ValueError: a tensor is not as ``rms_norm_cast_to_fp8`` documents it.
+    """
+    check_data("x", x)
+    check_type("x", x)
+    if x.dim() != 2:
+        raise ValueError(f"x must be a matrix, got shape {tuple(x.shape)}")
+    check_row(x.shape[1])
+    check_data("weight", weight)
+    if weight.dtype not in (x.dtype, torch.float32):
+        raise TypeError(f"weight must be float32 or have the dtype of x, {x.dtype}, got {weight.dtype}")
+    check_form("weight", weight, weight.dtype, (x.shape[1],))
+    tensors = {"x": x, "weight": weight}
+    if residual is not None:
+        check_same_form("residual", residual, x)
+        tensors["residual"] = residual
+    check_one_device(tensors)
+
+
+def check_activated(x: Any, *, masked: bool) -> None:
+    """
+    Raises:
+        TypeError, ValueError: ``x`` is not as ``silu_and_mul_cast_to_fp8`` documents it.
+    """
+    check_data("x", x)
+    check_type("x", x)
+    if x.dim() != (3 if masked else 2) or x.shape[-1] % 2:
+        wanted = "[G, M, 2 I] with masked_m" if masked else "[M, 2 I] without masked_m"
+        raise ValueError(f"x must be {wanted}, got shape {tuple(x.shape)}")
+    if masked and x.shape[0] > _MOST_GROUPS:
+        raise ValueError(f"x must have at most {_MOST_GROUPS} groups, got {x.shape[0]}")
+    check_size(x.shape[-2], x.shape[-1])
+
+
+def check_positive(name: str, value: Any) -> float:
+    """
+    Raises:
+        TypeError, ValueError: ``value`` is not a finite number above 0.
+    """
+    if check_number(name, value) <= 0:
+        raise ValueError(f"{name} must be positive, got {value}")
+    return float(value)
+
+
+def check_number(name: str, value: Any) -> Any:
+    """
+    Raises:
+        TypeError, ValueError: ``value`` is not a finite number, which fp64 can represent.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not abs(value) <= sys.float_info.max:  # the negation catches NaN
+        raise ValueError(f"{name} must be finite, got {value}")
+    return value

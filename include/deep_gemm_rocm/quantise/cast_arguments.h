@@ -1,0 +1,35 @@
+// The arguments of the kernels that quantise.
+#pragma once
+
+#include "deep_gemm_rocm/quantise/fp8_scale.h"
+#include "deep_gemm_rocm/quantise/matrix_tile.h"
+
+namespace deep_gemm_rocm {
+
+// Pointers may be null where a kernel has no such tensor. With groups, the matrices of all groups have the same strides.
+struct CastArguments {
+  StridedMatrix x, residual, sum, weight, data, scales;  // the weight as a matrix of equal rows
+  int64_t x_group_stride, data_group_stride, scales_group_stride;
+  const int* group_rows;
+  unsigned* largest;  // magnitudes, one of each workgroup that looked for the largest
+  double epsilon;
+  Fp8Range range;
+  int rows, columns;  // of `data`
+  int num_groups;
+  int num_largest;
+  int num_tiles, column_tiles;  // these are computed where the kernel is launched
+  unsigned column_tiles_reciprocal;
+  float alpha, limit;
+};
+
+// The arguments for one group's matrices, of T.
+template <class T>
+DG_DEVICE CastArguments of_group(CastArguments args, int group) {
+  args.x.data = static_cast<T*>(args.x.data) + group * args.x_group_stride;
+  args.data.data = static_cast<uint8_t*>(args.data.data) + group * args.data_group_stride;
+  args.scales.data = static_cast<float*>(args.scales.data) + group * args.scales_group_stride;
+  args.rows = min(args.rows, args.group_rows[group]);
+  return args;
+}
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,158 @@
+// Quantises a tile of 128 columns with some waves. Values of a tile that share a scale are a row, a column or all of them.
+#pragma once
+
+#include "deep_gemm_rocm/quantise/cast_inputs.h"
+#include "deep_gemm_rocm/quantise/magnitude.h"
+
+namespace deep_gemm_rocm {
+
+constexpr int kCastColumns = kScaleBlockK;
+constexpr int kRowsOfWave = kWaveSize / kLanesOfBlock;  // at once
+
+constexpr int cast_rows(int waves, int passes) { return passes * waves * kRowsOfWave; }
+
+// Which row of the tile a lane has in a pass. A wave has consecutive rows.
+template <int kPasses>
+struct TilePlace {
+  int wave_row = wave_id() * kPasses * kRowsOfWave;
+  int lane_row = lane_id() / kLanesOfBlock;
+
+  DG_DEVICE int first_row_of_wave(int pass) const { return wave_row + pass * kRowsOfWave; }
+  DG_DEVICE int row(int pass) const { return first_row_of_wave(pass) + lane_row; }
+  DG_DEVICE int block_column(int) const { return 0; }
+};
+
+// The largest of a workgroup's waves. `lds` has an element for each wave.
+template <int kWaves>
+DG_DEVICE unsigned largest_of_workgroup(unsigned of_wave, unsigned* lds) {
+  if (lane_id() == 0) lds[wave_id()] = of_wave;
+  lds_barrier();
+  unsigned largest = lds[0];
+#pragma unroll
+  for (int wave = 1; wave < kWaves; ++wave) largest = max(largest, lds[wave]);
+  return largest;
+}
+
+template <class Input, int kWaves, int kPasses, bool kClamps>
+class CastTile {
+ public:
+  static constexpr int kRows = cast_rows(kWaves, kPasses);
+  static_assert(kRows <= MatrixTile<uint8_t>::kMostRows);
+
+  // The tile must have a row.
+  DG_DEVICE CastTile(const CastArguments& args, int row_tile, int column_tile)
+      : args_(args),
+        row_tile_(row_tile),
+        column_tile_(column_tile),
+        bounds_{row_tile * kRows, column_tile * kCastColumns, min(args.rows - row_tile * kRows, kRows),
+                min(args.columns - column_tile * kCastColumns, kCastColumns)} {
+    input_.load(args, bounds_, place_);
+  }
+
+  // The largest magnitude of the tile, in every lane.
+  DG_DEVICE unsigned largest(unsigned* lds) {
+    compute_values();
+    unsigned found = 0;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) found = max(found, largest_magnitude(values_[pass]));
+    return largest_of_workgroup<kWaves>(largest_of_wave(found), lds);
+  }
+
+  // A scale for each row.
+  DG_DEVICE void cast_rows_apart() {
+    const MatrixTile<uint8_t> data = output();
+    const int lane_of_block = lane_id() % kLanesOfBlock;
+    float scale_to_store = 0;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      if (place_.first_row_of_wave(pass) >= bounds_.rows) break;
+      input_.values(args_, pass, values_[pass]);
+      const float scale = args_.range.scale_of(largest_of_neighbours(largest_magnitude(values_[pass])));
+      store_lane_values(data, quantiser()(values_[pass], reciprocal_of(scale)), place_.row(pass), 0);
+      if (lane_of_block == pass) scale_to_store = scale;
+    }
+    const int row = place_.row(lane_of_block);
+    if (lane_of_block < kPasses && row < bounds_.rows) *scale_at(bounds_.row + row, column_tile_) = scale_to_store;
+  }
+
+  // One scale for all values, which were looked at before unless `found` is theirs.
+  DG_DEVICE void cast_together(unsigned found, bool stores_scale) {
+    const float scale = args_.range.scale_of(found);
+    const double reciprocal = reciprocal_of(scale);
+    const MatrixTile<uint8_t> data = output();
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      store_lane_values(data, quantiser()(values_[pass], reciprocal), place_.row(pass), 0);
+    }
+    if (stores_scale && thread_id() == 0) *scale_at(row_tile_, column_tile_) = scale;
+  }
+
+  // A scale for each column.
+  struct ColumnLds {
+    unsigned largest[kWaves][kCastColumns];
+    double reciprocals[kCastColumns];
+  };
+  DG_DEVICE void cast_columns_apart(ColumnLds& lds) {
+    compute_values();
+#pragma unroll
+    for (int i = 0; i < kLaneValues; ++i) {
+      unsigned found = 0;
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass) found = max(found, magnitude_of(values_[pass][i]));
+      found = largest_over_lane_groups(found);
+      if (lane_id() < kLanesOfBlock) lds.largest[wave_id()][column_in_block(lane_id(), i)] = found;
+    }
+    lds_barrier();
+    if (const int column = thread_id(); column < kCastColumns) {
+      unsigned found = 0;
+#pragma unroll
+      for (int wave = 0; wave < kWaves; ++wave) found = max(found, lds.largest[wave][column]);
+      const float scale = args_.range.scale_of(found);
+      lds.reciprocals[column] = reciprocal_of(scale);
+      if (column < bounds_.columns) *scale_at(row_tile_, bounds_.column + column) = scale;
+    }
+    lds_barrier();
+    double reciprocals[kLaneValues];
+#pragma unroll
+    for (int i = 0; i < kLaneValues; ++i) reciprocals[i] = lds.reciprocals[column_in_block(lane_id(), i)];
+    const MatrixTile<uint8_t> data = output();
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      store_lane_values(data, quantiser()(values_[pass], reciprocals), place_.row(pass), 0);
+    }
+  }
+
+  DG_DEVICE void compute_values() {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) input_.values(args_, pass, values_[pass]);
+  }
+
+ private:
+  DG_DEVICE Quantiser<kClamps> quantiser() const { return {args_.range.largest}; }
+
+  DG_DEVICE MatrixTile<uint8_t> output() const {
+    return bounds_.of<uint8_t>(args_.data);
+  }
+
+  DG_DEVICE Global<float>* scale_at(int row, int column) const {
+    const int64_t at = row * args_.scales.row_stride + column * args_.scales.column_stride;
+    return (Global<float>*)(static_cast<float*>(args_.scales.data) + at);
+  }
+
+  const CastArguments& args_;
+  int row_tile_, column_tile_;
+  TileBounds bounds_;
+  TilePlace<kPasses> place_;
+  Input input_;
+  float values_[kPasses][kLaneValues];
+};
+
+// The largest of all that workgroups found. `lds` has an element for each wave.
+template <int kWaves>
+DG_DEVICE unsigned largest_of_all(const CastArguments& args, unsigned* lds) {
+  unsigned found = 0;
+  for (int i = thread_id(); i < args.num_largest; i += kWaves * kWaveSize) found = max(found, args.largest[i]);
+  return largest_of_workgroup<kWaves>(largest_of_wave(found), lds);
+}
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,48 @@
+// The largest magnitude of many values: as integers, where a NaN is larger than all numbers.
+#pragma once
+
+#include "deep_gemm_rocm/hardware/hip_declarations.h"
+#include "deep_gemm_rocm/hardware/wave.h"
+
+namespace deep_gemm_rocm {
+
+DG_DEVICE unsigned magnitude_of(float value) { return __builtin_bit_cast(unsigned, value) & 0x7FFFFFFF; }
+
+template <int kSize>
+DG_DEVICE unsigned largest_magnitude(const float (&values)[kSize]) {
+  unsigned largest = 0;
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) largest = max(largest, magnitude_of(values[i]));
+  return largest;
+}
+
+// With the lane that kControl names; v_max_u32 takes its operand by DPP, since 0 is the least magnitude.
+template <int kControl>
+DG_DEVICE unsigned larger_by_dpp(unsigned value) {
+  return max(value, static_cast<unsigned>(handed_over<kControl>(static_cast<int>(value))));
+}
+
+// With lane `lane ^ kMask`.
+template <int kMask>
+DG_DEVICE unsigned larger_of_pair(unsigned value) {
+  return max(value, __builtin_bit_cast(unsigned, exchanged<kMask>(__builtin_bit_cast(float, value))));
+}
+
+// Over 8 neighbouring lanes.
+DG_DEVICE unsigned largest_of_neighbours(unsigned value) {
+  // DPP controls: CDNA3 ISA guide, "Data Parallel Primitives".
+  constexpr int kPairs = 0xB1, kPairsOfPairs = 0x4E, kRowHalfMirror = 0x141;
+  return larger_by_dpp<kRowHalfMirror>(larger_by_dpp<kPairsOfPairs>(larger_by_dpp<kPairs>(value)));
+}
+
+// Over the lanes that agree in lane % 8.
+DG_DEVICE unsigned largest_over_lane_groups(unsigned value) {
+  constexpr int kRowRotation = 0x120;  // by so many lanes
+  value = larger_by_dpp<kRowRotation + 8>(value);
+  value = larger_of_pair<16>(value);
+  return larger_of_pair<32>(value);
+}
+
+DG_DEVICE unsigned largest_of_wave(unsigned value) { return largest_over_lane_groups(largest_of_neighbours(value)); }
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,182 @@
+"""Casts to FP8 by kernels have the bits of torch's operators."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm.api import casts
+from deep_gemm_rocm.api.host_casts import cast_blocks
+from deep_gemm_rocm.runtime import hip
+
+FP8 = torch.float8_e4m3fnuz
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+# Rows and columns that share a scale; None for all of them.
+CASTS = {
+    dg.per_token_cast_to_fp8: (1, 128),
+    dg.per_block_cast_to_fp8: (128, 128),
+    dg.per_channel_cast_to_fp8: (128, 1),
+    dg.per_row_cast_to_fp8: (1, None),
+    dg.per_tensor_cast_to_fp8: (None, None),
+}
+
+every_cast = pytest.mark.parametrize("cast", CASTS, ids=lambda cast: cast.__name__)
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def expected(cast, x, use_ue8m0=False, fp8_max=240.0):
+    sizes = (size if shared is None else shared for size, shared in zip(x.shape, CASTS[cast], strict=True))
+    return cast_blocks(x, *sizes, use_ue8m0, fp8_max)
+
+
+def assert_same(actual, wanted):
+    for name, one, other in zip(("data", "scales"), actual, wanted, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        same = one.view(torch.uint8) == other.view(torch.uint8) if one.dtype == FP8 else one == other
+        assert (same | (one.isnan() & other.isnan() if one.dtype != FP8 else same)).all(), f"{name} differ"
+
+
+@every_cast
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 128), (70, 1000), (129, 257), (3, 9), (1, 4500)])
+def test_bits(cast, dtype, shape):
+    x = randn(*shape, dtype=dtype) * torch.logspace(-6, 3, shape[0])[:, None].to(dtype)
+    assert_same(cast(x), expected(cast, x))
+    assert_same(cast(x, True), expected(cast, x, True))
+
+
+def special(dtype: torch.dtype) -> torch.Tensor:
+    x = randn(40, 300, dtype=dtype)
+    x[1, 5], x[2, 200], x[3, 130], x[3, 131] = math.inf, math.nan, -math.inf, math.nan
+    x[4], x[5], x[6] = 0, -0.0, torch.finfo(dtype).smallest_normal
+    x[7] = torch.finfo(dtype).smallest_normal / 2
+    x[8, 7], x[9, 7] = torch.finfo(dtype).max, -torch.finfo(dtype).max
+    x[10, ::2] = -torch.nextafter(torch.tensor(0.0), torch.tensor(1.0)).to(dtype)
+    return x
+
+
+@every_cast
+@pytest.mark.parametrize(
+    ("dtype", "fp8_max"),
+    [*((dtype, 240.0) for dtype in DTYPES), *((torch.float32, most) for most in (224.0, 232.0, 1e-30))],
+)
+def test_bits_of_special_values(cast, dtype, fp8_max):
+    # 232 is halfway between two FP8 numbers, so it has kernels of its own; with 1e-30, scales overflow.
+    x = special(dtype)
+    assert_same(cast(x, fp8_max=fp8_max), expected(cast, x, fp8_max=fp8_max))
+    assert_same(cast(x, True, fp8_max=fp8_max), expected(cast, x, True, fp8_max=fp8_max))
+    numbers = x[11:]
+    assert_same(cast(numbers, fp8_max=fp8_max), expected(cast, numbers, fp8_max=fp8_max))
+
+
+@every_cast
+def test_quotients_are_rounded_as_by_division(cast):
+    """Scales of all exponents, and values beside the halves between FP8 numbers."""
+    exponents = torch.arange(-140, 120)
+    halves = torch.tensor([2.0**-11, 1.5 * 2**-10, 17.0 / 16, 19.0 / 16, 31.0 / 16, 15.5, 232.0])
+    scales = torch.exp2(exponents.float()) * torch.linspace(1, 1.99, len(exponents))
+    x = torch.zeros(len(scales), 128)
+    for i, half in enumerate(halves):
+        middle = (half.double() * scales.double()).float()
+        for j, neighbour in enumerate((-math.inf, math.inf)):
+            x[:, 3 * i + j] = torch.nextafter(middle, torch.tensor(neighbour))
+        x[:, 3 * i + 2] = middle
+    x[:, 100] = 240 * scales
+    if cast in (dg.per_block_cast_to_fp8, dg.per_channel_cast_to_fp8):
+        x = x.T.contiguous()
+    assert_same(cast(x), expected(cast, x))
+
+
+@every_cast
+@settings(max_examples=15, deadline=None)
+@given(
+    rows=st.integers(0, 140),
+    columns=st.integers(0, 400),
+    strides=st.sampled_from(["dense", "padded", "shifted", "transposed", "strided", "expanded"]),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_any_strides(cast, rows, columns, strides, dtype):
+    x = {
+        "dense": lambda: randn(rows, columns, dtype=dtype),
+        "padded": lambda: randn(rows, columns + 24, dtype=dtype)[:, :columns],
+        "shifted": lambda: randn(rows, columns + 1, dtype=dtype)[:, 1:],
+        "transposed": lambda: randn(columns, rows, dtype=dtype).T,
+        "strided": lambda: randn(2 * rows, 3 * columns, dtype=dtype)[::2, ::3],
+        "expanded": lambda: randn(1, columns, dtype=dtype).expand(rows, -1),
+    }[strides]()
+    actual = cast(x)
+    if x.numel():
+        assert_same(actual, expected(cast, x))
+    else:
+        assert actual[0].shape == x.shape
+
+
+@every_cast
+def test_a_row_has_the_same_bits_alone_and_in_a_view(cast):
+    x = randn(300, 512)
+    again = cast(x)
+    assert_same(cast(x), again)  # a repeated call
+    if CASTS[cast][0] == 1:
+        assert_same(cast(x[77:78]), tuple(part[77:78] for part in again))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 130])
+def test_scales_of_rows_are_as_gemms_read_them_fastest(rows):
+    _, scales = dg.per_token_cast_to_fp8(randn(rows, 300))
+    assert dg.get_mn_major_tma_aligned_tensor(scales) is scales
+    assert dg.per_token_cast_to_fp8(randn(rows, 300))[1].stride() == scales.stride()  # of a repeated call
+
+
+@pytest.mark.parametrize("cast", [dg.per_row_cast_to_fp8, dg.per_tensor_cast_to_fp8])
+@pytest.mark.parametrize("shape", [(0, 128), (3, 0), (0, 0)])
+def test_scales_without_values_are_numbers(cast, shape):
+    data, scales = cast(torch.empty(shape))
+    assert data.shape == shape
+    assert (scales > 0).all()
+
+
+@every_cast
+def test_tensors_that_no_kernel_can_access_are_cast_on_the_host(cast, monkeypatch):
+    def no_device():
+        raise hip.NoDeviceError("none")
+
+    x = randn(130, 200)
+    by_kernel = cast(x)
+    monkeypatch.setattr(casts.hip, "runtime", no_device)
+    monkeypatch.setattr(casts, "cast_launch", None)
+    monkeypatch.setattr(casts, "row_cast_launch", None)
+    on_host = casts.__dict__[cast.__name__].__wrapped__(x)[0]
+    assert_same(on_host, by_kernel)
+    assert on_host[1].stride() == by_kernel[1].stride()
+
+
+def test_too_long_rows_are_refused():
+    with pytest.raises(ValueError, match="x must have at most 65536 columns"):
+        dg.per_row_cast_to_fp8(torch.zeros(1, 65537))
+    with pytest.raises(ValueError, match=r"x must have at most 8388607 columns and 16777215 tiles"):
+        dg.per_token_cast_to_fp8(torch.zeros(1, 1, dtype=torch.bfloat16).expand(1, 2**23))
+
+
+@pytest.mark.parametrize("columns", [1024, 2049, 8192, 8200, 16385, 65536])
+def test_rows_of_every_length(columns):
+    x = randn(3, columns)
+    assert_same(dg.per_row_cast_to_fp8(x), expected(dg.per_row_cast_to_fp8, x))
+
+
+@every_cast
+def test_a_captured_cast_reads_new_values(cast):
+    x = randn(20, 256)
+    cast(x)
+    with hip.runtime().capture() as graph:
+        data, scales = cast(x)
+    x.copy_(randn(21, 256)[1:])
+    graph.replay()
+    assert_same((data, scales), expected(cast, x))
