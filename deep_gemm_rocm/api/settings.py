@@ -133,9 +133,9 @@ def set_block_size_multiple_of(new_value: int | tuple[int, int]) -> None:
 
 
 def set_batch_invariant(new_value: bool) -> None:
-    """Sets whether the bits of a row's result may depend on what shares its batch. SGLang's build of DeepGEMM has this.
+    """Sets whether a row's result has the same bits whatever shares its batch. SGLang's build of DeepGEMM has this.
 
-    By default they may: the number of rows decides into how many parts K is split, and the number and lengths of
+    By default it may not: the number of rows decides into how many parts K is split, and the number and lengths of
     sequences how keys are, and partial sums are rounded. With True, a row of any GEMM has the same bits whatever the
     number of rows M, other rows, other groups and ``expected_m``; a query of attention has the same bits whatever other
     sequences there are. docs/numerics.md tells what the bits do depend on, and what it costs. The environment

@@ -263,5 +263,7 @@ GOOD = {
     "set_pdl": lambda: {"new_enable_pdl": False},
     "set_ignore_compile_dims": lambda: {"new_value": False},
     "set_block_size_multiple_of": lambda: {"new_value": 1},
+    "set_batch_invariant": lambda: {"new_value": False},
+    "use_deterministic_algorithms": lambda: {"enabled": False},
     "set_compile_mode": lambda: {"new_compile_mode": 0},
 }  # fmt: skip
