@@ -294,7 +294,8 @@ def check_contiguous(problem: Contiguous, groups: Sequence[int]) -> torch.Tensor
     assert (d[problem.ids < 0] == 0).all()
     for group in groups:
         rows = problem.ids == group
-        check(d[rows], [t.view(torch.uint8)[rows].view(t.dtype) for t in problem.a], [t[group] for t in problem.b])
+        a = problem.a[0].view(torch.uint8)[rows].view(problem.a[0].dtype), problem.a[1][rows]
+        check(d[rows], a, [t[group] for t in problem.b])
     return d
 
 
