@@ -272,7 +272,7 @@ def run(row: Row, aiter: Path, constants: dict[str, float]) -> simulator.KernelP
 # ---- Results ----
 
 RECOMPUTED = ("power.", "launch.overhead_ns")
-# Of a profile, what a row's time follows from.
+# The parts of a profile that a row's time follows from.
 KEPT = ("cycles", "time_us", "mfma_utilization", "activity", "busy", "l2_hit_rate", "hbm_bytes", "stalls")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 _LEAST, _MOST = 0.88, 1.19
 
 _PICO = 1e-12
-# What takes energy in the core's voltage domain, with the constant that prices it.
+# Consumers of energy in the core's voltage domain, with the constant that prices each.
 _CORE = {
     "matrix_fp8_clocks": "power.matrix_fp8_pj",
     "matrix_i8_clocks": "power.matrix_i8_pj",
