@@ -33,7 +33,7 @@ def allowed_glibc(wheel: Path) -> tuple[int, int]:
 
 
 def complaints(name: str, library: bytes, glibc: tuple[int, int]) -> Iterator[str]:
-    """What a machine with this glibc may lack."""
+    """Reasons why a machine with this glibc may fail to load the library."""
     elf = ELFFile(io.BytesIO(library))
     if elf["e_machine"] != "EM_X86_64":
         yield f"{name} is for {elf['e_machine']}"

@@ -1,4 +1,4 @@
-"""What containers do to a program: unknown users, no HOME, closed and read-only folders, umasks, the locale C, and two
+"""Runs programs as containers do: unknown users, no HOME, closed and read-only folders, umasks, the locale C, and two
 versions that share a cache. Needs root, to become another user, and a Python that other users can run.
 """
 

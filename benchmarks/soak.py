@@ -52,7 +52,7 @@ class Weight(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What was measured in one part of the time.
+    """Measurements of one part of the time.
 
     Attributes:
         p50, p99: of the time of a call, in µs, without those of other threads and processes.
@@ -139,7 +139,7 @@ def caller(seed: int, all_weights: list[Weight], times: Times, stop: threading.E
 
 
 def measured(times: list[Times]) -> Window:
-    """What came since the last window."""
+    """The measurements since the last window."""
     counts = [sum(of_threads) for of_threads in zip(*(of_thread.take() for of_thread in times), strict=True)]
     gc.collect()
     resident = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
@@ -148,7 +148,7 @@ def measured(times: list[Times]) -> Window:
 
 
 def complaints(windows: list[Window]) -> list[str]:
-    """What got worse. The first windows fill what is remembered."""
+    """A line for each figure that got worse. The first windows are left out, for they fill what is remembered."""
     settled = windows[len(windows) // 4 :]
     half = len(settled) // 2
     earlier, later = settled[:half], settled[half:]

@@ -1,4 +1,4 @@
-"""What lies between two GEMMs of a layer, quantised for the second one: norms and activations."""
+"""Norms and activations between two GEMMs of a layer, quantised for the second one."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def bf16_gemm_nt(
 ) -> Described[None]:
     """Writes ``d = epilogue(a · bᵀ + bias) + c``, accumulated in fp32; DeepGEMM's function of this name.
 
-    What a row's bits depend on is as for ``gemm_fp8``.
+    A row's bits depend on the same as for ``gemm_fp8``.
 
     Args:
         a: bf16 [M, K].

@@ -103,7 +103,7 @@ def _operator(
 
 
 def _declared(name: str, hint: Any, is_written: bool) -> str:
-    """What stands for an argument in the operator's schema."""
+    """An argument as the operator's schema writes it."""
     if hint == Pair:
         return f"Tensor {name}, Tensor sf{name}"
     if hint == Tensor | Pair:

@@ -28,7 +28,7 @@ _PACKAGES = ("deep_gemm_rocm", "torch", "triton", "aiter")
 
 
 def header(sampling: Sampling) -> dict[str, str]:
-    """What times depend on: device, clock, versions, and how they were taken."""
+    """The facts that times depend on: device, clock, versions, and how they were taken."""
     runtime = hip.runtime()
     device = next(device for device in runtime.devices() if device.arch == hip.ARCH)
     compiler = toolchain.choose()
@@ -138,7 +138,7 @@ def geomean(values: Iterable[float]) -> float:
 
 
 def regime(result: Result) -> str:
-    """What bounds the problem: FLOPs or bytes, if one takes at least twice as long as the other at the peaks."""
+    """Whether FLOPs or bytes bound the problem, if one takes at least twice as long as the other at the peaks."""
     peak = _PEAK_TFLOPS["fp8" if "fp8" in result.op else "bf16"]
     ratio = (result.flops / peak) / (result.bytes / _PEAK_TBPS)
     return "memory-bound" if ratio < 0.5 else "compute-bound" if ratio > 2 else "in between"
