@@ -46,7 +46,6 @@ _SUM_OVER_WAVES_BYTES = 16  # a clock, exchanged by these waves
 _OVERLAPPING_TILE = 3500  # a tile besides its K-blocks, if these load the next tile
 _FIRST_TILE = 3200  # before the first of such tiles
 _FIRST_TILE_PER_ROW = 18
-_SHARED_ROUND = 0.5  # time of a last round of few tiles, which workgroups share, in whole rounds
 _LATENCY = {"multistage": 900, "pingpong": 400, "producer": 1300, "alone": 900}  # from memory
 _HIDES_NO_LATENCY = 0.75  # share of the time in which a workgroup is busy
 # Exponents that join the times of CUs and of memory. With larger ones these wait less for each other.
@@ -102,7 +101,7 @@ def _launch_clocks(
     groups_of_k = problem.num_groups if config.kind.grouping in ("k_grouped", "split_k") else 1
     k_blocks = ceil_div(problem.k * config.kind.element_bytes, BLOCK_K_BYTES * groups_of_k * config.waves_k)
     at_once = np.minimum(config.workgroups_per_cu, np.ceil(tiles / problem.num_cus))
-    rounds = _rounds(config, tiles, problem.num_cus * at_once)
+    rounds = _rounds(tiles, problem.num_cus * at_once)
     in_registers = config.num_stages - (0 if config.schedule == "alone" else 2)
     latency = _LATENCY[config.schedule] / max(1, in_registers)
     rows = all_rows / tile_rows
@@ -135,14 +134,10 @@ def _has_wide_results(kind: GemmKind) -> bool:
     return kind.d_type == "f32" or kind.sums_parts
 
 
-def _rounds(config: GemmConfig, tiles: _Floats, places: _Floats) -> _Floats:
+def _rounds(tiles: _Floats, places: _Floats) -> _Floats:
     whole = np.floor(tiles / places)
-    left = tiles - whole * places
-    last = np.minimum(left, 1)
-    if config.last_round_shares > 1:
-        shared = (whole > 0) & (left > 0) & (left * config.last_round_shares <= places)
-        last = np.where(shared, _SHARED_ROUND, last)
-    return whole + last
+    rounds: _Floats = whole + np.minimum(tiles - whole * places, 1)
+    return rounds
 
 
 def second_pass_clocks(m: NDArray[Any], n: int, num_parts: int) -> _Floats:

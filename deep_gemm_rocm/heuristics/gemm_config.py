@@ -21,7 +21,6 @@ _PRODUCER_BYTES = 8 * 1024  # of the same, for operands on their way to LDS
 _LANE_GROUPS = 4  # of an MFMA; each has columns of its own
 _ROWS_OF_PASSES = 64  # that two halves of 4 waves load with 16 bytes a thread
 _TWO_HEIGHTS = (128, 192)  # of the tiles that one kernel for masked groups may have
-_SHARES = 4  # of a tile's columns, each for one workgroup
 
 SCHEDULES = ("multistage", "pingpong", "producer", "alone")
 
@@ -89,13 +88,6 @@ class GemmConfig:
     def halves_of_n(self) -> bool:
         """Whether the halves of the waves that take turns divide the tile's columns, and not its rows."""
         return self.schedule == "pingpong" and self.block_n > self.block_m
-
-    @property
-    def last_round_shares(self) -> int:
-        """How many workgroups share the columns of a tile of the last round, if there are as many of them."""
-        overlaps = self.schedule == "pingpong" and not self.kind.is_quantised and self.kind.scaling != "vectors"
-        has_shares = (self.block_m, self.block_n) == (128, 256)
-        return _SHARES if overlaps and has_shares else 1
 
     @forking.cached_property
     def taller(self) -> GemmConfig | None:
@@ -167,7 +159,6 @@ class GemmConfig:
             **dataclasses.asdict(self.kind),
             **own,
             "halves_of_n": self.halves_of_n,
-            "last_round_shares": self.last_round_shares,
             "taller_block_m": self.taller.block_m if self.taller else 0,
             "kernel_name": self.kernel_name,
         }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import functools
 import mmap
 import warnings
@@ -17,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm import simulator
 from deep_gemm_rocm.heuristics import GemmConfig, forced
 from deep_gemm_rocm.runtime import hip
 from deep_gemm_rocm.testing import (
@@ -128,52 +126,6 @@ def test_tiles_that_overlap(use_config, monkeypatch, config, seed):
         assert_accurate(expected, gemm_reference(a, b))
         dg.set_num_sms(2)
         assert torch.equal(run(a, b, m, n).view(torch.int16), expected.view(torch.int16))
-
-
-@pytest.mark.parametrize("k_blocks", [1, 2, 5])
-def test_a_last_round_that_workgroups_share(use_config, k_blocks):
-    """Five workgroups share the last of six tiles."""
-    (config,) = (config for config in PING_PONG if config.last_round_shares > 1)
-    use_config(config)
-    m, n = 2 * config.block_m + 5, 2 * config.block_n - 72
-    a, b = gemm_problem(m, n, 128 * k_blocks - 16)
-    dg.set_num_sms(1)
-    expected = run(a, b, m, n)
-    dg.set_num_sms(5)
-    result = run(a, b, m, n)
-    assert_accurate(result, gemm_reference(a, b))
-    assert torch.equal(result.view(torch.int16), expected.view(torch.int16))
-
-
-def test_a_share_without_columns_is_not_computed(use_config):
-    """The number of MFMAs shows that tiles are shared."""
-    if not hip.runtime().is_simulated:
-        pytest.skip("needs the simulator")
-    (config,) = (config for config in PING_PONG if config.last_round_shares > 1)
-    use_config(config)
-    m, n, k_blocks = 2 * config.block_m + 5, 2 * config.block_n - 72, 2
-    a, b = gemm_problem(m, n, 128 * k_blocks)
-    executed = []
-    for num_sms in (1, 5):
-        dg.set_num_sms(num_sms)
-        with simulator.counters() as counted:
-            run(a, b, m, n)
-        executed.append(sum(counted.kernels[-1].matrix_instructions.values()))
-    of_tile = config.block_m * config.block_n // 16**2 * 4 * k_blocks  # each MFMA has 32 along K
-    assert executed == [6 * of_tile, 6 * of_tile - of_tile // 4]
-
-
-def test_a_shared_tile_is_computed_once(use_config):
-    """With ``c`` in place, a second computation would add to the first."""
-    (config,) = (config for config in PING_PONG if config.last_round_shares > 1)
-    kind = dataclasses.replace(config.kind, accumulate=True, d_type="f32")
-    use_config(dataclasses.replace(config, kind=kind))
-    dg.set_num_sms(5)
-    m, n = 2 * config.block_m + 5, 2 * config.block_n
-    a, b = gemm_problem(m, n, 400)
-    d = torch.ones(m, n, device=a[0].device)
-    dg.fp8_gemm_nt(a, b, d, c=d)
-    assert_accurate(d, gemm_reference(a, b, c=torch.ones(m, n)))
 
 
 @pytest.mark.parametrize("config", PING_PONG, ids=config_id)

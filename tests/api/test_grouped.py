@@ -197,35 +197,6 @@ def test_aligned_output_is_stored_before_all_is_complete(use_config, config):
             problem.run(psum=config.kind.grouping == "psum", zero_padding=zero_padding)
 
 
-SHARING = [config for config in GROUPED if config.last_round_shares > 1]
-
-
-@pytest.mark.parametrize("config", SHARING, ids=config_id)
-def test_a_last_round_that_workgroups_share(use_config, config):
-    """There are 12 tiles, some narrower than a share: 10 workgroups leave 2 for the last round, and 11 leave 1."""
-    use_config(config)
-    n, k = 2 * config.block_n + 8, 400 if config.kind.k_tail else 384
-    sizes = [config.block_m + 5, 0, 3, config.block_m - 1]
-    results = []
-    for num_sms in (1, 10, 11):
-        dg.set_num_sms(num_sms)
-        torch.manual_seed(0)
-        if config.kind.grouping == "masked":
-            results.append(Masked(sizes, 3 * config.block_m, n, k).run())
-        else:
-            results.append(Contiguous(sizes, 128, n, k).run(psum=config.kind.grouping == "psum"))
-    for result in results[1:]:
-        assert torch.equal(result.view(torch.int16), results[0].view(torch.int16))
-
-
-def test_a_first_round_that_workgroups_share(use_config):
-    """A single row of 3 tiles, fewer than the launch allows for."""
-    (config,) = (config for config in SHARING if config.kind.grouping == "masked")
-    use_config(config)
-    dg.set_num_sms(12)
-    Masked([0, 5, 0, 0], config.block_m, 2 * config.block_n + 8, 256).run()
-
-
 TALLER = [config for config in GROUPED if config.taller]
 
 

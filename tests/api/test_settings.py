@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import deep_gemm_rocm as dg
+from deep_gemm_rocm import simulator
 from deep_gemm_rocm.runtime import hip
+from deep_gemm_rocm.testing import gemm_problem
 
 
 def test_alignment():
@@ -48,3 +50,16 @@ def test_num_sms():
     assert dg.get_num_sms() == 20
     dg.set_num_sms(0)
     assert dg.get_num_sms() == of_device
+
+
+def test_num_sms_bounds_the_workgroups_of_a_launch():
+    if not hip.runtime().is_simulated:
+        pytest.skip("needs the simulator")
+    a, b = gemm_problem(2048, 256, 128)
+    with simulator.counters() as counted:
+        for num_sms in (0, 3):
+            dg.set_num_sms(num_sms)
+            dg.gemm_fp8(a, b)
+    of_all, of_three = (kernel.grid[0] for kernel in counted.kernels)
+    assert of_all > 3
+    assert of_three == 3

@@ -69,7 +69,7 @@ DG_DEVICE void compute_tiles_one_by_one(First first, Layout layout, int index, i
 
 // Computes the tiles of a persistent workgroup: the one of its number, and each as many tiles further on as there are
 // workgroups.
-template <class Schedule, class TileSource, class LastRound, class First, class Layout>
+template <class Schedule, class TileSource, class First, class Layout>
 DG_DEVICE void compute_tiles(const First& first, const Layout& layout, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
   // Quantising needs LDS, where the next tile would be. Scales of single columns need the registers.
@@ -78,7 +78,7 @@ DG_DEVICE void compute_tiles(const First& first, const Layout& layout, uint8_t* 
   const int index = workgroup_id();
   const int step = first.num_workgroups;
   if constexpr (kOverlap) {
-    compute_tiles_overlapping<Schedule, TileSource, LastRound>(first, layout, index, step, lds);
+    compute_tiles_overlapping<Schedule, TileSource>(first, layout, index, step, lds);
   } else {
     compute_tiles_one_by_one<Schedule, TileSource>(first, layout, index, step, lds);
   }

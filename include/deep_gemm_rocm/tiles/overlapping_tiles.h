@@ -9,7 +9,6 @@
 #include "deep_gemm_rocm/hardware/conditional.h"
 #include "deep_gemm_rocm/tiles/argument_loads.h"
 #include "deep_gemm_rocm/tiles/gemm_arguments.h"
-#include "deep_gemm_rocm/tiles/last_round.h"
 #include "deep_gemm_rocm/tiles/tile_operands.h"
 
 namespace deep_gemm_rocm {
@@ -38,7 +37,7 @@ DG_DEVICE void run_overlapping_k_loop(typename Schedule::State& state, const Pre
 }
 
 // A run of tiles that overlap, after the prologue of the first one.
-template <class Schedule, class TileSource, class LastRound, class First, class Tile>
+template <class Schedule, class TileSource, class First, class Tile>
 struct TileRun {
   using Kind = typename Schedule::Kind;
   using Shape = typename Schedule::Shape;
@@ -83,9 +82,8 @@ struct TileRun {
     // Without a branch for a tile that doesn't exist, which would take longer than it saves.
     tile = reload_tiles<TileSource>(args).tile(min(index, num_tiles - 1), num_tiles);
     const int k_blocks = State::num_k_blocks(tile_operands<Kind, Shape>(args, tile));
-    const bool exists = (index < num_tiles) & !LastRound::is_shared(left_for_round(index, num_tiles), step);
     const bool can_be_loaded = min(k_blocks, state.end_k_block - state.first_k_block) > 1;
-    return (exists & (tile.rows > 0) & can_be_loaded) ? k_blocks : 0;
+    return ((index < num_tiles) & (tile.rows > 0) & can_be_loaded) ? k_blocks : 0;
   }
 
   // From here on, loads are those of the next tile.
@@ -111,7 +109,7 @@ struct TileRun {
 };
 
 // Computes tile `index` and every `step`-th one after it, in runs that overlap.
-template <class Schedule, class TileSource, class LastRound, class First, class Layout>
+template <class Schedule, class TileSource, class First, class Layout>
 DG_DEVICE void compute_tiles_overlapping(First first, Layout layout, int index, int step, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
   using Shape = typename Schedule::Shape;
@@ -120,12 +118,10 @@ DG_DEVICE void compute_tiles_overlapping(First first, Layout layout, int index, 
     load_arguments_of_tile<TileSource>(args);
     const TileSource source(args, layout);
     const int num_tiles = source.num_tiles();
-    const int left = left_for_round(index, num_tiles);
-    if (LastRound::is_shared(left, step)) return LastRound::template compute_share<TileSource>(left, num_tiles, lds);
     if (index >= num_tiles) return;
 
     auto tile = source.tile(index, num_tiles);
-    using Run = TileRun<Schedule, TileSource, LastRound, First, decltype(tile)>;
+    using Run = TileRun<Schedule, TileSource, First, decltype(tile)>;
     typename Schedule::State state(lds);
     const TileOperands operands = tile_operands<Kind, Shape>(args, tile);
     state.begin(operands);
@@ -136,8 +132,7 @@ DG_DEVICE void compute_tiles_overlapping(First first, Layout layout, int index, 
     Schedule::prologue(state, [&] { state.begin_scales(tile_scales<Kind, Shape>(gemm_arguments(), tile), operands); });
     Run{first, step, num_tiles, lds}.compute(state, tile, index);
 
-    const int next = index + step;  // most workgroups have none, and needn't load arguments for it
-    if (next >= num_tiles && !LastRound::is_shared(left_for_round(next, num_tiles), step)) return;
+    if (index + step >= num_tiles) return;  // most workgroups have no next tile, and needn't load arguments for it
     lds_barrier();  // the next tile overwrites what slower waves still read
   }
 }
