@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..heuristics import forced
-from ..heuristics import tables as tuned
 from ..heuristics.attention_choice import (
     AttentionCase,
     AttentionChoice,
@@ -18,9 +17,12 @@ from ..heuristics.attention_choice import (
     TunedAttention,
     attention_candidates,
 )
+from ..heuristics.choices import replaced
 from ..heuristics.gemm_choice import ranked_choices
+from ..heuristics.gemm_problem import Choice, GemmProblem
+from ..heuristics.gemm_table import TunedRow, TunedTable
 from ..heuristics.gemm_tiles import gemm_candidates, legal_configs
-from ..heuristics.tables import Choice, GemmProblem, TunedRow, TunedTable
+from ..heuristics.tables import Table
 from ..jit import toolchain
 from ..launch import planning
 from ..runtime import hip
@@ -58,7 +60,7 @@ class Trial:
 def asked_for(problem: AnyProblem) -> Wanted:
     """The problem for which a call of this package's function looks up a configuration."""
     asked = _Asked()
-    with tuned.replaced(asked), planning.planning():
+    with replaced(asked), planning.planning():
         problem.to_meta().run()
     assert asked.problem
     return asked.problem
@@ -146,11 +148,11 @@ def _row(wanted: Wanted, choice: AnyChoice, time_us: float, error: float) -> Tun
     )
 
 
-def load(path: Path, attention: bool = False) -> tuned.Table[Any]:
+def load(path: Path, attention: bool = False) -> Table[Any]:
     """Loads the table for attention or GEMM; an empty one if there is no file.
 
     Raises:
-        tuned.TableError, OSError: the file can't be used.
+        TableError, OSError: the file can't be used.
     """
-    table: type[tuned.Table[Any]] = AttentionTable if attention else TunedTable
+    table: type[Table[Any]] = AttentionTable if attention else TunedTable
     return table.read(path) if path.exists() else table()

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from ..problems.gemm_kind import ELEMENT_BYTES
 from ..runtime import session, settings
 from .attention_config import AttentionConfig, choose_attention_config, config_for_any_batch
+from .choices import Choices, Finds, remembered
 from .decode_config import DecodeConfig, choose_num_pieces, most_pieces
 from .forced import forced_choice
 from .notes import note_attention
-from .tables import MEASURED_COLUMNS, Choices, Finds, Measured, Table, parsed, remembered
+from .tables import MEASURED_COLUMNS, Measured, Table, parsed
 
 SHIPPED = Path(__file__).resolve().with_name("tuned_attention.csv")
 

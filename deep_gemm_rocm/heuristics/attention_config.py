@@ -9,12 +9,11 @@ import functools
 from .. import forking
 from ..problems.gemm_kind import ELEMENT_BYTES
 from ..problems.layout import ceil_div
-from .gemm_config import BLOCK_K_BYTES, LDS_BYTES, MAX_THREADS, WAVE_SIZE
+from .gemm_config import BLOCK_K_BYTES, LDS_BYTES, MAX_THREADS, NUM_CUS, WAVE_SIZE
 
 _WIDEST_OF_32_ROWS = 128
 _WIDEST_OF_4_WAVES = 192
 _HEAD_BYTES = {16: 64, 32: 32}  # of a row in an MFMA operand, by mfma_rows
-_CUS = 304
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,11 +141,11 @@ def config_for_any_batch(
 def _quickest(tiles: list[AttentionConfig], tokens_q: int, heads: int) -> AttentionConfig:
     *larger, smallest = tiles
     for config in larger:
-        if 2 * tokens_q > config.block_q and heads * ceil_div(tokens_q, config.block_q) >= _CUS:
+        if 2 * tokens_q > config.block_q and heads * ceil_div(tokens_q, config.block_q) >= NUM_CUS:
             return config
     return smallest
 
 
 def heads_of_every_tile(tokens_q: int) -> list[int]:
     """Numbers of heads, of all sequences together, with which every tile is chosen that any number of heads gets."""
-    return sorted({1, *(ceil_div(_CUS, ceil_div(max(tokens_q, 1), block_q)) for block_q in (64, 128, 256))})
+    return sorted({1, *(ceil_div(NUM_CUS, ceil_div(max(tokens_q, 1), block_q)) for block_q in (64, 128, 256))})

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..problems.gemm_kind import GemmKind
 from ..problems.layout import ceil_div
 from .gemm_config import BLOCK_K_BYTES, GemmConfig
-from .tables import GemmProblem
+from .gemm_problem import GemmProblem
 
 _Floats = NDArray[np.float64]
 

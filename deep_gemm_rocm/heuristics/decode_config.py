@@ -6,8 +6,8 @@ import dataclasses
 
 from .. import forking
 from ..problems.layout import ceil_div
+from .gemm_config import NUM_CUS
 
-_CUS = 304
 _WAVES_OF_CU = 8  # at once, which keep its memory busy
 _LEAST_KEYS = 128  # of a piece, see kLeastKeys in decode_schedule.h
 # If other sequences must not matter.
@@ -71,7 +71,7 @@ def choose_num_pieces(config: DecodeConfig, queries_of_kv_head: int, sequence_he
         most_keys: the most keys that a sequence may have.
     """
     waves = config.waves * max(ceil_div(queries_of_kv_head, config.rows), 1)
-    return max(min(_CUS * _WAVES_OF_CU // waves, most_pieces(sequence_heads, most_keys)), 1)
+    return max(min(NUM_CUS * _WAVES_OF_CU // waves, most_pieces(sequence_heads, most_keys)), 1)
 
 
 def splits_for_any_batch(config: DecodeConfig, heads: int, kv_heads: int) -> tuple[int, int]:
@@ -81,7 +81,7 @@ def splits_for_any_batch(config: DecodeConfig, heads: int, kv_heads: int) -> tup
     are quicker for few sequences, and take more time to combine for many. This fills an MI300X with a few sequences.
     """
     waves = config.waves * ceil_div(heads // kv_heads, config.rows)
-    splits = _CUS * _WAVES_OF_CU // (waves * kv_heads * _FEW_SEQUENCES)
+    splits = NUM_CUS * _WAVES_OF_CU // (waves * kv_heads * _FEW_SEQUENCES)
     return max(min(splits, _MOST_SPLITS), 1), _LEAST_KEYS
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from .. import forking
 from ..runtime import session
 from .gemm_config import GemmConfig
-from .tables import Choice
+from .gemm_problem import Choice
 
 if TYPE_CHECKING:
     from .attention_choice import AttentionChoice

@@ -20,24 +20,15 @@ from numpy.typing import NDArray
 from ..problems.gemm_kind import GemmKind, changed
 from ..problems.layout import ceil_div
 from ..runtime import settings
+from .choices import add_begins, collecting_begins, is_replaced, remembered
 from .cost import clocks_by_m, second_pass_clocks
 from .forced import forced_choice
-from .gemm_config import BLOCK_K_BYTES, GemmConfig
+from .gemm_config import BLOCK_K_BYTES, NUM_CUS, GemmConfig
+from .gemm_problem import Choice, GemmProblem, KOrder, with_tail
+from .gemm_table import table
 from .gemm_tiles import gemm_candidates
 from .notes import noted
-from .tables import (
-    Choice,
-    GemmProblem,
-    KOrder,
-    add_begins,
-    collecting_begins,
-    is_replaced,
-    remembered,
-    table,
-    with_tail,
-)
 
-_NUM_CUS = 304
 _TILE_OF_SPLIT = 128
 _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 _LEAST_K_BLOCKS = 8  # of a part, or the second pass costs as much as the first
@@ -57,7 +48,7 @@ def choose_gemm_config(
     m: int,
     n: int,
     k: int,
-    num_cus: int = _NUM_CUS,
+    num_cus: int = NUM_CUS,
     *,
     num_groups: int = 1,
     max_block_m: int = 256,
@@ -72,7 +63,7 @@ def choose_gemm_config(
         max_block_m: the most rows that a tile may have, at least 16.
 
     Raises:
-        tables.TableError, OSError: ``DG_TUNED_TABLE`` names no good table.
+        TableError, OSError: ``DG_TUNED_TABLE`` names no good table.
         ForcedChoiceError: the ``forced`` configuration is not for such a problem.
     """
     choice = _forced(kind, k)
@@ -84,7 +75,7 @@ def choose_gemm_config(
 
 
 @noted
-def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = _NUM_CUS) -> Choice:
+def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = NUM_CUS) -> Choice:
     """The configuration of a dense problem, and into how many parts it splits K.
 
     With more than one, the configuration is for the parts. Arguments and errors are those of ``choose_gemm_config``.
@@ -109,7 +100,7 @@ def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
         k_blocks: all of K, in blocks of 128 bytes.
     """
     rows = _TILE_OF_SPLIT if settings.values().batch_invariant else m
-    return max(1, min(_NUM_CUS // max(_tiles_of_split(rows, n), 1), k_blocks // _LEAST_K_BLOCKS))
+    return max(1, min(NUM_CUS // max(_tiles_of_split(rows, n), 1), k_blocks // _LEAST_K_BLOCKS))
 
 
 def _candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
@@ -134,7 +125,7 @@ def _estimates(
     estimates = [(Choice(config), clocks_by_m(config, problem, m)) for config in configs_for(problem)]
     # K is split only where tiles leave CUs without work, or for the sake of an order.
     must_split = problem.k_order is not None and problem.k_order[0] > 1
-    few = m[must_split | (m <= (_NUM_CUS - 1) // ceil_div(problem.n, _TILE_OF_SPLIT) * _TILE_OF_SPLIT)]
+    few = m[must_split | (m <= (NUM_CUS - 1) // ceil_div(problem.n, _TILE_OF_SPLIT) * _TILE_OF_SPLIT)]
     for splits in _splits_of(problem) if may_split and len(few) else ():
         parts, second_pass = problem.in_parts(splits), second_pass_clocks(few, problem.n, splits)
         for config in configs_for(parts):
@@ -194,13 +185,13 @@ def _choices_of_block(choose: Callable[[GemmProblem], Choice], first: GemmProble
 
 
 def _config(problem: GemmProblem) -> Choice:
-    whole_chip = problem._replace(num_cus=_NUM_CUS)
+    whole_chip = problem._replace(num_cus=NUM_CUS)
     choice: Choice = table().find(whole_chip) or _quickest(whole_chip)
     return Choice(_with_fewer_cus(choice.config, problem))
 
 
 def _dense_choice(problem: GemmProblem) -> Choice:
-    whole_chip = problem._replace(num_cus=_NUM_CUS)
+    whole_chip = problem._replace(num_cus=NUM_CUS)
     choice: Choice = table().find(whole_chip) or _quickest(whole_chip, may_split=True)
     computed = problem if choice.splits == 1 else problem.in_parts(choice.splits)
     return choice._replace(config=_with_fewer_cus(choice.config, computed))
@@ -208,7 +199,7 @@ def _dense_choice(problem: GemmProblem) -> Choice:
 
 def _with_fewer_cus(config: GemmConfig, problem: GemmProblem) -> GemmConfig:
     """The configuration that takes the place of the whole chip's. It deals K alike, since sums depend on that."""
-    if problem.num_cus == _NUM_CUS:
+    if problem.num_cus == NUM_CUS:
         return config
     alike = problem._replace(k_order=Choice(config).k_order)
     if all(Choice(candidate).k_order != alike.k_order for candidate in _candidates(problem)):
@@ -233,7 +224,7 @@ def _order_for_all_m(kind: GemmKind, n: int, k: int) -> KOrder:
     Many rows take the longer the more parts there are, above all if workgroups share K, which takes a second launch. So
     the order is the first that costs few rows little enough: one with few parts, then with more.
     """
-    problem = GemmProblem(kind, 1, n, k, _NUM_CUS, 1, max_block_m=256)
+    problem = GemmProblem(kind, 1, n, k, NUM_CUS, 1, max_block_m=256)
     clocks_of_order: dict[KOrder, list[NDArray[np.float64]]] = {}
     for choice, clocks in _estimates(problem, _FEW_ROWS, _candidates, may_split=True):
         clocks_of_order.setdefault(choice.k_order, []).append(clocks)

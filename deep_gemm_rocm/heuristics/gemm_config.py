@@ -9,6 +9,7 @@ from .. import forking
 from ..problems.gemm_kind import GemmKind, check_rules
 from ..problems.layout import ceil_div
 
+NUM_CUS = 304  # of an MI300X
 LDS_BYTES = 64 * 1024  # of a CU, and the most that one workgroup may have
 MAX_THREADS = 512  # of a workgroup, and of a CU, at 256 registers a lane
 WAVE_SIZE = 64

@@ -9,7 +9,7 @@ import itertools
 
 from ..problems.gemm_kind import GemmKind
 from .gemm_config import GemmConfig
-from .tables import GemmProblem
+from .gemm_problem import GemmProblem
 
 _SUMS_OF_WAVE = 128 * 64  # of results; these take half of a lane's registers
 

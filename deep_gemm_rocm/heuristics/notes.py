@@ -14,9 +14,9 @@ from ..problems.gemm_kind import changed
 from ..runtime import session
 from .cost import estimated_clocks, second_pass_clocks
 from .forced import Forced
-from .tables import Choice, GemmProblem, table, with_tail
-
-_NUM_CUS = 304
+from .gemm_config import NUM_CUS
+from .gemm_problem import Choice, GemmProblem, with_tail
+from .gemm_table import table
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -56,7 +56,7 @@ def _note(
 def _reason(problem: GemmProblem, choice: Choice) -> str:
     if session.current().of(Forced).choice is not None:
         return "the user"
-    tuned = table().find(problem._replace(num_cus=_NUM_CUS))
+    tuned = table().find(problem._replace(num_cus=NUM_CUS))
     is_tuned = tuned and tuned._replace(config=changed(tuned.config, kind=choice.config.kind)) == choice
     return "the table" if is_tuned else "the cost model"
 

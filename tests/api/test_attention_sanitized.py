@@ -8,7 +8,7 @@ import test_flash_decode as decode
 import test_mla_decode as mla
 import test_mqa_logits as logits
 
-from deep_gemm_rocm.heuristics.tables import replaced
+from deep_gemm_rocm.heuristics.choices import replaced
 from deep_gemm_rocm.runtime import hip
 
 FORWARD = [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.heuristics import choose_dense, forced
-from deep_gemm_rocm.heuristics.tables import Choice
+from deep_gemm_rocm.heuristics.gemm_problem import Choice
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 from deep_gemm_rocm.testing import activations, assert_accurate, gemm_problem, gemm_reference, grouped_weights, weights
 

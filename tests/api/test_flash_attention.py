@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.heuristics import AttentionCase, AttentionChoice, attention_tiles
-from deep_gemm_rocm.heuristics.tables import replaced
+from deep_gemm_rocm.heuristics.choices import replaced
 from deep_gemm_rocm.testing import attention_reference, visible_keys
 
 DTYPES = (torch.bfloat16, torch.float16)

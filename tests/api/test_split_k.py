@@ -10,7 +10,7 @@ import torch
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.heuristics import choose_dense, choose_gemm_config, forced
-from deep_gemm_rocm.heuristics.tables import Choice, with_tail
+from deep_gemm_rocm.heuristics.gemm_problem import Choice, with_tail
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 from deep_gemm_rocm.testing import (
     GuardedOutput,

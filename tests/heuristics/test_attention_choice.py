@@ -20,7 +20,8 @@ from deep_gemm_rocm.heuristics import (
     forced,
 )
 from deep_gemm_rocm.heuristics.attention_choice import SHIPPED, AttentionTable, TunedAttention, attention_candidates
-from deep_gemm_rocm.heuristics.tables import TableError, forget, replaced
+from deep_gemm_rocm.heuristics.choices import forget, replaced
+from deep_gemm_rocm.heuristics.tables import TableError
 from deep_gemm_rocm.runtime import hip
 
 PROMPT = AttentionCase("flash_attention", "bf16", "bf16", 128, 128, True, 1, 32, 8, 1000, 1000)

@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
-from deep_gemm_rocm.heuristics import GemmConfig, gemm_choice, tables
-from deep_gemm_rocm.heuristics.tables import GemmProblem, TunedRow, TunedTable
+from deep_gemm_rocm.heuristics import GemmConfig, choices, gemm_choice
+from deep_gemm_rocm.heuristics.gemm_problem import GemmProblem
+from deep_gemm_rocm.heuristics.gemm_table import TunedRow, TunedTable
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 
 BF16 = GemmKind("bf16", "bf16", scaling="none")
@@ -23,7 +24,7 @@ BF16 = GemmKind("bf16", "bf16", scaling="none")
     ],
 )
 def test_what_is_remembered_for_blocks_of_m_is_the_choice_for_each(kind, n, k, num_cus):
-    assert not tables.is_replaced()
+    assert not choices.is_replaced()
     for m in range(1, 3000):
         problem = GemmProblem(kind, m, n, k, num_cus, 1, 256)
         assert gemm_choice._chosen(gemm_choice._dense_choice, problem) == gemm_choice._dense_choice(problem), m

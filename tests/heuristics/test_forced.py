@@ -20,7 +20,8 @@ from deep_gemm_rocm.heuristics import (
     forced,
     gemm_candidates,
 )
-from deep_gemm_rocm.heuristics.tables import Choice, replaced
+from deep_gemm_rocm.heuristics.choices import replaced
+from deep_gemm_rocm.heuristics.gemm_problem import Choice
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 from deep_gemm_rocm.runtime import hip, session
 from deep_gemm_rocm.runtime.settings import Settings

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deep_gemm_rocm.heuristics import GemmConfig, choose_dense, choose_gemm_config, gemm_candidates, tables
+from deep_gemm_rocm.heuristics import GemmConfig, choices, choose_dense, choose_gemm_config, gemm_candidates
+from deep_gemm_rocm.heuristics.choices import remembered, replaced
 from deep_gemm_rocm.heuristics.cost import _ROWS_OF_EXPECTED, _groups_of_launches, estimated_clocks, second_pass_clocks
-from deep_gemm_rocm.heuristics.tables import Choice, GemmProblem, TunedTable, remembered, replaced, with_tail
+from deep_gemm_rocm.heuristics.gemm_problem import Choice, GemmProblem, with_tail
+from deep_gemm_rocm.heuristics.gemm_table import TunedTable
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 
 CUS = 304
@@ -128,7 +130,7 @@ def test_groups_of_a_launch_take_turns_with_the_shares(num_groups):
 
 
 def test_the_oldest_choice_is_forgotten_first(monkeypatch):
-    monkeypatch.setattr(tables, "_MOST_CHOICES", 2)
+    monkeypatch.setattr(choices, "_MOST_CHOICES", 2)
     calls = []
 
     @remembered

@@ -10,9 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deep_gemm_rocm.heuristics import GemmConfig, choose_dense, choose_gemm_config, gemm_candidates
+from deep_gemm_rocm.heuristics.choices import forget, replaced
 from deep_gemm_rocm.heuristics.cost import estimated_clocks
 from deep_gemm_rocm.heuristics.gemm_choice import ranked_choices
-from deep_gemm_rocm.heuristics.tables import SHIPPED, GemmProblem, TableError, TunedRow, TunedTable, forget, replaced
+from deep_gemm_rocm.heuristics.gemm_problem import GemmProblem
+from deep_gemm_rocm.heuristics.gemm_table import SHIPPED, TunedRow, TunedTable
+from deep_gemm_rocm.heuristics.tables import TableError
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 
 VALID = GemmConfig(block_m=64, block_n=128, waves_m=2, waves_n=2, num_stages=2)

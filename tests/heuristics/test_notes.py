@@ -7,11 +7,13 @@ import logging
 import numpy as np
 import pytest
 
-from deep_gemm_rocm.heuristics import GemmConfig, choose_dense, choose_gemm_config, forced, gemm_candidates, tables
+from deep_gemm_rocm.heuristics import GemmConfig, choose_dense, choose_gemm_config, forced, gemm_candidates
 from deep_gemm_rocm.heuristics.attention_choice import AttentionCase, choose_attention
+from deep_gemm_rocm.heuristics.choices import replaced
 from deep_gemm_rocm.heuristics.cost import estimated_clocks
 from deep_gemm_rocm.heuristics.gemm_choice import _candidates, _estimates
-from deep_gemm_rocm.heuristics.tables import GemmProblem, TunedTable
+from deep_gemm_rocm.heuristics.gemm_problem import GemmProblem
+from deep_gemm_rocm.heuristics.gemm_table import SHIPPED, TunedTable
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 from deep_gemm_rocm.runtime import hip
 
@@ -26,7 +28,7 @@ def listening(caplog):
 
 @pytest.fixture
 def no_table():
-    with tables.replaced(TunedTable()):
+    with replaced(TunedTable()):
         yield
 
 
@@ -50,7 +52,7 @@ def test_parts_of_k_are_noted(no_table, caplog):
 
 
 def test_the_tables_choice_is_noted(caplog):
-    rows = TunedTable.read(tables.SHIPPED).rows.values()
+    rows = TunedTable.read(SHIPPED).rows.values()
     row = next(row for row in rows if row.config.kind.grouping == "dense")
     choose_dense(row.config.kind, row.m, row.n, row.k)
     assert "by the table" in caplog.messages[0]

@@ -21,7 +21,9 @@ from deep_gemm_rocm.heuristics import (
     choose_gemm_config,
     choose_k_splits,
 )
-from deep_gemm_rocm.heuristics.tables import SHIPPED, Choice, TunedRow, TunedTable, replaced
+from deep_gemm_rocm.heuristics.choices import replaced
+from deep_gemm_rocm.heuristics.gemm_problem import Choice
+from deep_gemm_rocm.heuristics.gemm_table import SHIPPED, TunedRow, TunedTable
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 
 BF16 = GemmKind("bf16", "bf16", scaling="none")

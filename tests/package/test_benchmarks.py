@@ -20,8 +20,9 @@ from deep_gemm_rocm.benchmarks.problems import WrongResultError, kernel_names
 from deep_gemm_rocm.benchmarks.shapes import AttentionShape, Shape
 from deep_gemm_rocm.benchmarks.suite import Result
 from deep_gemm_rocm.heuristics import choose_dense
+from deep_gemm_rocm.heuristics.gemm_problem import Choice
+from deep_gemm_rocm.heuristics.gemm_table import TunedTable
 from deep_gemm_rocm.heuristics.gemm_tiles import gemm_candidates, legal_configs
-from deep_gemm_rocm.heuristics.tables import Choice, TunedTable
 from deep_gemm_rocm.simulator import power
 from deep_gemm_rocm.testing import attention_reference, visible_keys
 

@@ -1,0 +1,59 @@
+"""A GEMM whose configuration is chosen, and the choice."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..problems.gemm_kind import GemmKind, changed
+from .gemm_config import GemmConfig
+
+KOrder = tuple[int, int]
+
+
+class GemmProblem(NamedTuple):
+    """The arguments of ``choose_gemm_config``.
+
+    Attributes:
+        k_order: the ``Choice.k_order`` that choices must have; None for any.
+    """
+
+    kind: GemmKind
+    m: int
+    n: int
+    k: int
+    num_cus: int
+    num_groups: int
+    max_block_m: int
+    k_order: KOrder | None = None
+
+    def in_parts(self, splits: int) -> GemmProblem:
+        """The parts of a dense problem whose K is split."""
+        kind = changed(self.kind, grouping="split_k", sums_parts=True)
+        return self._replace(kind=kind, num_groups=splits)
+
+
+class Choice(NamedTuple):
+    """How a problem is computed: the configuration, for the problem's kind, and into how many parts K is split."""
+
+    config: GemmConfig
+    splits: int = 1
+
+    @property
+    def k_order(self) -> KOrder:
+        """Into how many parts K is dealt, and each of them again. Of equal orders, results have the same bits.
+
+        Parts are added up in order, whether waves, workgroups or the K loop compute them.
+        """
+        inner = self.config.waves_k * self.config.parts_k
+        # Scales of rows are applied to each part of a split K, but to the sum of all inner parts.
+        if inner == 1 and self.config.kind.scaling != "rows":
+            return 1, self.splits
+        return self.splits, inner
+
+    def __str__(self) -> str:
+        return f"{self.config.kernel_name}{f', K in {self.splits} parts' if self.splits > 1 else ''}"
+
+
+def with_tail(kind: GemmKind, k: int) -> GemmKind:
+    """The kind for this K, whichever it was for."""
+    return changed(kind, k_tail=k * kind.element_bytes % 128 != 0)
