@@ -7,7 +7,7 @@ import io
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -165,17 +165,20 @@ def tune(
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Configurations to measure for each shape.")] = 6,
     again: Annotated[bool, typer.Option(help="Whether to measure what is in the table as well.")] = False,
+    by: Annotated[
+        Literal["time", "energy"], typer.Option(help="What is least for the best; energy in simulation only.")
+    ] = "time",
 ) -> None:
     """Measure the most promising configurations for each shape and keep the best ones in a table.
 
-    The best is the fastest. For GEMM, a configuration that the heuristic may also choose wins if it takes at most 2%
-    longer, since it saves a kernel.
+    For GEMM, a configuration that the heuristic may also choose wins if it takes at most 2% more, since it saves a
+    kernel.
     """
     from .benchmarks.problems import OPERATIONS
     from .cli.tune import run
 
     ops = list(OPERATIONS) if op == "all" else op.split(",")
-    _finish(lambda console: run(console, ops, shapes.split(","), out, count, again))
+    _finish(lambda console: run(console, ops, shapes.split(","), out, count, again, by))
 
 
 def _finish(command: Callable[[Console], bool]) -> None:

@@ -56,6 +56,7 @@ class Timing:
     Attributes:
         median_us, p20_us, p80_us: of all calls; in simulation at a fixed clock, the boost clock.
         sustained_us: at the clock that the power limit leaves a kernel that runs again and again; in simulation only.
+        joules: the energy of a call under sustained load; in simulation only.
         mfma_utilization, busiest: of the longest kernel; in simulation only.
     """
 
@@ -63,6 +64,7 @@ class Timing:
     p20_us: float
     p80_us: float
     sustained_us: float | None = None
+    joules: float | None = None
     mfma_utilization: float | None = None
     busiest: str = ""
 
@@ -104,4 +106,5 @@ def time_calls(
         return Timing(median, p20, p80)
     longest = max(profile.kernels, key=lambda kernel: kernel.time_us)
     sustained = sum(kernel.sustained_us for kernel in profile.kernels) / sampling.iters
-    return Timing(median, p20, p80, sustained, longest.mfma_utilization, longest.busiest)
+    joules = sum(kernel.sustained_joules for kernel in profile.kernels) / sampling.iters
+    return Timing(median, p20, p80, sustained, joules, longest.mfma_utilization, longest.busiest)

@@ -83,6 +83,8 @@ def _columns(results: Sequence[Result]) -> dict[str, list[str]]:
         "interval": [_interval(timing) for _, timing in timed],
         "TFLOPS": [_three_digits(result.tflops) for result, _ in timed],
         "GB/s": [f"{result.gbps:.0f}" for result, _ in timed],
+        "mJ": [f"{1e3 * timing.joules:.3g}" if timing.joules else "" for _, timing in timed],
+        "TFLOPS/W": [_three_digits(result.tflops_per_watt) for result, _ in timed],
         "µs at a fixed 2100 MHz": [f"{timing.median_us:.2f}" if timing.sustained_us else "" for _, timing in timed],
         "p20": ["" if timing.sustained_us else f"{timing.p20_us:.2f}" for _, timing in timed],
         "p80": ["" if timing.sustained_us else f"{timing.p80_us:.2f}" for _, timing in timed],
@@ -170,7 +172,7 @@ def as_json(results: Sequence[Result], about: dict[str, str]) -> dict[str, Any]:
     rows = []
     for result in results:
         row = {**dataclasses.asdict(result), "shape": result.shape._asdict()}
-        rows.append({**row, "tflops": result.tflops, "gbps": result.gbps})
+        rows.append({**row, **_rates(result)})
     return {"header": about, "results": rows}
 
 
@@ -180,7 +182,8 @@ def write_json(path: Path, results: Sequence[Result], about: dict[str, str]) -> 
 
 def write_csv(path: Path, results: Sequence[Result]) -> None:
     fields = ("op", "shape", "m", "n", "k", "groups", "by", "how", "simulated", "sustained_us", "median_us", "p20_us",
-              "p80_us", "tflops", "gbps", "mfma_utilization", "busiest", "error", "missing")  # fmt: skip
+              "p80_us", "joules", "tflops", "tflops_per_watt", "gbps", "mfma_utilization", "busiest", "error",
+              "missing")  # fmt: skip
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fields, restval="", extrasaction="ignore")
         writer.writeheader()
@@ -188,7 +191,11 @@ def write_csv(path: Path, results: Sequence[Result]) -> None:
             timing = dataclasses.asdict(result.timing) if result.timing else {}
             own = {name: getattr(result, name) for name in ("op", "by", "how", "simulated", "error", "missing")}
             own["shape"] = str(result.shape)
-            writer.writerow({**result.shape._asdict(), **timing, **own, "tflops": result.tflops, "gbps": result.gbps})
+            writer.writerow({**result.shape._asdict(), **timing, **own, **_rates(result)})
+
+
+def _rates(result: Result) -> dict[str, float | None]:
+    return {name: getattr(result, name) for name in ("tflops", "tflops_per_watt", "gbps")}
 
 
 def write_markdown(path: Path, results: Sequence[Result], about: dict[str, str], plots: Sequence[Path] = ()) -> None:

@@ -49,6 +49,10 @@ class Result:
         return self.flops / self.timing.microseconds / 1e6 if self.timing else None
 
     @property
+    def tflops_per_watt(self) -> float | None:
+        return self.flops / self.timing.joules / 1e12 if self.timing and self.timing.joules else None
+
+    @property
     def gbps(self) -> float | None:
         return self.bytes / self.timing.microseconds / 1e3 if self.timing else None
 

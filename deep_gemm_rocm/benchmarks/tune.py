@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from ..heuristics import forced
 from ..heuristics.attention_choice import (
@@ -27,12 +27,13 @@ from ..jit import toolchain
 from ..launch import planning
 from ..runtime import hip
 from . import measure
-from .measure import Sampling
+from .measure import Sampling, Timing
 from .operations import AnyProblem
 from .problems import WrongResultError
 
 Wanted = GemmProblem | AttentionCase
 AnyChoice = Choice | AttentionChoice
+Goal = Literal["time", "energy"]
 
 # A configuration that the heuristic never chooses must save this share of the time. Programs need the heuristic's
 # kernels anyway, for problems without a row; any other kernel is one more to compile and to load.
@@ -50,10 +51,10 @@ class _Asked:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A choice and its time; ``failure`` is the reason why there is none."""
+    """A choice and its timing; ``failure`` is the reason why there is none."""
 
     choice: AnyChoice
-    time_us: float | None = None
+    timing: Timing | None = None
     failure: str = ""
 
 
@@ -76,12 +77,13 @@ def candidates(wanted: Wanted, count: int) -> Sequence[AnyChoice]:
 
 
 def tune(
-    problem: AnyProblem, count: int, sampling: Sampling, report: Callable[[Trial], None]
+    problem: AnyProblem, count: int, sampling: Sampling, report: Callable[[Trial], None], by: Goal = "time"
 ) -> TunedRow | TunedAttention:
     """Measures ``count`` configurations, and returns a row for the first in ``best_first`` whose result is right.
 
     Args:
         report: called with each trial.
+        by: what should be least.
 
     Raises:
         RuntimeError: no configuration computes the right result.
@@ -91,7 +93,7 @@ def tune(
     for choice in candidates(wanted, count):
         trials.append(_tried(problem, choice, sampling))
         report(trials[-1])
-    for trial in best_first(wanted, trials):
+    for trial in best_first(wanted, trials, by):
         copy = problem.copy()
         try:
             with forced(trial.choice):
@@ -106,15 +108,18 @@ def tune(
     )
 
 
-def best_first(wanted: Wanted, trials: Iterable[Trial]) -> list[Trial]:
-    """The trials that have a time, the fastest first. GEMM configurations that aren't among ``gemm_candidates`` count
-    as 2% slower than measured."""
+def best_first(wanted: Wanted, trials: Iterable[Trial], by: Goal = "time") -> list[Trial]:
+    """The trials that have a timing, those of the least time or energy first. GEMM configurations that aren't among
+    ``gemm_candidates`` count as 2% more than measured."""
     heuristics = () if isinstance(wanted, AttentionCase) else gemm_candidates(wanted.kind, wanted.max_block_m)
 
     def cost(trial: Trial) -> float:
-        return (trial.time_us or 0) * (1 if trial.choice.config in heuristics else 1 + _WORTH_A_KERNEL)
+        assert trial.timing
+        least = trial.timing.joules if by == "energy" else trial.timing.microseconds
+        assert least is not None, "energy is known in simulation only"
+        return least * (1 if trial.choice.config in heuristics else 1 + _WORTH_A_KERNEL)
 
-    return sorted((trial for trial in trials if trial.time_us), key=cost)
+    return sorted((trial for trial in trials if trial.timing), key=cost)
 
 
 def _tried(problem: AnyProblem, choice: AnyChoice, sampling: Sampling) -> Trial:
@@ -122,7 +127,7 @@ def _tried(problem: AnyProblem, choice: AnyChoice, sampling: Sampling) -> Trial:
     try:
         with forced(choice):
             calls = [functools.partial(type(problem).run, copy) for copy in copies]
-            return Trial(choice, measure.time_calls(calls, sampling, compute="sampled").microseconds)
+            return Trial(choice, measure.time_calls(calls, sampling, compute="sampled"))
     # The compiler or the device rejects the configuration.
     except Exception as failure:
         return Trial(choice, failure=f"{type(failure).__name__}: {failure}".splitlines()[0])

@@ -11,7 +11,7 @@ from ..benchmarks import operations
 from ..benchmarks import tune as tuning
 from ..benchmarks.attention_problems import AttentionOperation
 from ..benchmarks.logits_problems import LogitsOperation
-from ..benchmarks.measure import Sampling
+from ..benchmarks.measure import Sampling, Timing
 from ..benchmarks.operations import OPERATIONS
 from ..heuristics.tables import TableError
 from ..runtime import hip
@@ -20,12 +20,19 @@ from .bench import chosen_shapes
 
 
 def run(
-    console: Console, ops: Sequence[str], wanted_shapes: Sequence[str], out: Path | None, count: int, again: bool
+    console: Console,
+    ops: Sequence[str],
+    wanted_shapes: Sequence[str],
+    out: Path | None,
+    count: int,
+    again: bool,
+    by: tuning.Goal,
 ) -> bool:
     """Adds a row for each shape to the table, and writes it after each, so that an interrupted run can be resumed.
 
     Raises:
-        UsageError: an operation or shape is unknown, or ``out`` is no table for these operations.
+        UsageError: an operation or shape is unknown, ``out`` is no table for these operations, or energy is asked for
+            on hardware.
     """
     # Kernels for logits have only one configuration.
     known = [op for op, operation in OPERATIONS.items() if not isinstance(operation, LogitsOperation)]
@@ -43,6 +50,8 @@ def run(
     except TableError as error:
         raise UsageError(str(error)) from error
     sampling = Sampling.default()
+    if by == "energy" and not hip.runtime().is_simulated:
+        raise UsageError("--by: energy is known in simulation only")
     kind = "simulated, sustained" if hip.runtime().is_simulated else "measured"
     good = True
     for index, (op, shape) in enumerate(work, 1):
@@ -53,11 +62,10 @@ def run(
             continue
 
         def report(trial: tuning.Trial) -> None:
-            result = trial.failure or f"{trial.time_us:.2f} µs ({kind})"
-            console.print(f"  {trial.choice}: {result}")
+            console.print(f"  {trial.choice}: {trial.failure or _told(trial.timing, kind)}")
 
         try:
-            row = tuning.tune(problem, count, sampling, report)
+            row = tuning.tune(problem, count, sampling, report, by)
         except RuntimeError as error:
             console.print(f"[red]{error}[/]")
             good = False
@@ -67,3 +75,9 @@ def run(
     variable = "DG_TUNED_ATTENTION_TABLE" if of_attention else "DG_TUNED_TABLE"
     console.print(f"{len(table.rows)} rows in {out}; {variable}={out} makes calls use them")
     return good
+
+
+def _told(timing: Timing | None, kind: str) -> str:
+    assert timing
+    energy = f", {1e3 * timing.joules:.3g} mJ" if timing.joules else ""
+    return f"{timing.microseconds:.2f} µs ({kind}){energy}"

@@ -269,7 +269,15 @@ def test_tuning_passes_over_what_fails(monkeypatch, device):
     trials = []
     row = tune.tune(problem, 2, ONCE, trials.append)
     assert (row.config, row.splits) == second
-    assert len([trial for trial in trials if trial.time_us]) == 2
+    assert len([trial for trial in trials if trial.timing]) == 2
+
+
+def test_tuning_for_energy_takes_what_needs_less_and_longer(device):
+    wanted = tune.asked_for(problems.make("fp8_gemm_nt", DENSE, device))
+    first, second, *_ = map(Choice, gemm_candidates(wanted.kind, wanted.max_block_m))
+    trials = [tune.Trial(first, Timing(8, 8, 8, 9.0, 0.003)), tune.Trial(second, Timing(8, 8, 8, 10.0, 0.002))]
+    assert [trial.choice for trial in tune.best_first(wanted, trials)] == [first, second]
+    assert [trial.choice for trial in tune.best_first(wanted, trials, "energy")] == [second, first]
 
 
 @pytest.mark.parametrize(("time_us", "wins"), [(10.1, True), (10.3, False)])
@@ -364,7 +372,7 @@ def test_a_baselines_returned_result_is_what_is_checked(monkeypatch, device):
 
 
 def test_page_has_every_problem_and_its_picture(tmp_path):
-    timing = Timing(10.0, 10.0, 10.0, 12.5, 0.5, "HBM 50%")
+    timing = Timing(10.0, 10.0, 10.0, 12.5, 0.0075, 0.5, "HBM 50%")
     results = [
         Result(op, shape, suite.OURS, "a_kernel", 10**9, 10**6, True, timing)
         for op, of_op in page.problems().items()
@@ -374,7 +382,7 @@ def test_page_has_every_problem_and_its_picture(tmp_path):
     page.write(tmp_path / "page.md", results, about)
     text = (tmp_path / "page.md").read_text()
     interval = "{:.3g} to {:.3g}".format(*power.interval(12.5))
-    assert f"| 4096x7168x2048 | 12.50 | {interval} | 80 | 80 | 10.00 | 50% | HBM 50% | a_kernel |" in text
+    assert f"| 4096x7168x2048 | 12.50 | {interval} | 80 | 80 | 7.5 | 0.133 | 10.00 | 50% | HBM 50% | a_kernel |" in text
     assert "| 4096x7168x2048 | 167.0 | 12.5 | 0.07 |" in text
     assert text.count("a_kernel") == len(results)
     if _has_matplotlib():
