@@ -304,7 +304,7 @@ class Cache:
 
     def sustained(self, row: Row) -> power.Sustained:
         found = self.result(row)
-        share = min(1.0, max(found["busy"]["fabric"], found["busy"]["HBM"]))
+        share = power.memory_share(found["busy"])
         return power.sustained(found["cycles"], found["activity"], share, self.constants(row))
 
 

@@ -22,6 +22,7 @@ _CORE = {
     "cu_clocks": "power.cu_pj",
 }
 _MEMORY = {"mall_bytes": "power.mall_pj", "hbm_bytes": "power.hbm_pj"}
+_WITH_CLOCKS_OF_THEIR_OWN = ("fabric", "HBM")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,20 @@ class Sustained:
     joules: float
 
 
+def memory_share(busy: Mapping[str, float]) -> float:
+    """The share of a launch's time that memory limits, whatever the core clock is.
+
+    It is at most the time that no resource of the cores needs: with matrix cores that are busy all the time, a launch
+    slows down with their clock, however busy memory is beside them.
+
+    Args:
+        busy: for each resource, the share of the time at the boost clock in which it is busy.
+    """
+    memory = max(busy[name] for name in _WITH_CLOCKS_OF_THEIR_OWN)
+    cores = max(share for name, share in busy.items() if name not in _WITH_CLOCKS_OF_THEIR_OWN)
+    return max(0.0, min(memory, 1 - cores))
+
+
 def sustained(
     cycles: float, activity: Mapping[str, float], memory_share: float, constants: Mapping[str, float]
 ) -> Sustained:
@@ -50,7 +65,7 @@ def sustained(
     Args:
         cycles: core clocks of the launch at the boost clock.
         activity: what it did, as the profile counts it.
-        memory_share: the fraction of the time that HBM or the fabric was busy.
+        memory_share: the share of the time at the boost clock that memory limits.
         constants: those of the models, by section and name.
     """
     boost, overhead = constants["chip.clock_mhz"], constants["launch.overhead_ns"] / 1000

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deep_gemm_rocm.simulator.constants import chip_constants, chips, current
-from deep_gemm_rocm.simulator.power import interval, sustained
+from deep_gemm_rocm.simulator.power import interval, memory_share, sustained
 
 CUS = 304
 CYCLES = 1_000_000
@@ -68,6 +68,14 @@ def test_memory_has_a_clock_of_its_own() -> None:
     times = [sustained(CYCLES, load, share, current()).microseconds for share in (0.0, 0.5, 1.0)]
     assert times == sorted(times, reverse=True)
     assert times[2] == pytest.approx(CYCLES / 2100 + current()["launch.overhead_ns"] / 1000)
+
+
+@pytest.mark.parametrize(
+    ("cores", "hbm", "share"), [(0.94, 0.4, 0.06), (0.1, 0.9, 0.9), (0.3, 0.0, 0.0), (1.1, 0.5, 0.0)]
+)
+def test_memory_limits_only_what_cores_leave(cores: float, hbm: float, share: float) -> None:
+    """A launch whose matrix cores are busy can't outrun their clock, however much memory works beside them."""
+    assert memory_share({"matrix cores": cores, "LDS": 0.05, "fabric": 0.0, "HBM": hbm}) == pytest.approx(share)
 
 
 def test_light_launches_boost() -> None:
