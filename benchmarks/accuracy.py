@@ -304,8 +304,7 @@ class Cache:
 
     def sustained(self, row: Row) -> power.Sustained:
         found = self.result(row)
-        share = power.memory_share(found["busy"])
-        return power.sustained(found["cycles"], found["activity"], share, self.constants(row))
+        return power.sustained(found["cycles"], found["activity"], found["busy"], self.constants(row))
 
 
 # ---- Report ----

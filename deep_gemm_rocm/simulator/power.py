@@ -40,32 +40,32 @@ class Sustained:
     joules: float
 
 
-def memory_share(busy: Mapping[str, float]) -> float:
-    """The share of a launch's time that memory limits, whatever the core clock is.
+def stretch(busy: Mapping[str, float], slower: float) -> float:
+    """By how much a launch takes longer if the cores' clock is ``slower`` times slower.
 
-    It is at most the time that no resource of the cores needs: with matrix cores that are busy all the time, a launch
-    slows down with their clock, however busy memory is beside them.
+    While memory is the busier, the launch takes as long as memory does, until a resource of the cores needs longer. The
+    time in which neither is busy is latency, which the cores' clock sets.
 
     Args:
         busy: for each resource, the share of the time at the boost clock in which it is busy.
     """
-    memory = max(busy[name] for name in _WITH_CLOCKS_OF_THEIR_OWN)
-    cores = max(share for name, share in busy.items() if name not in _WITH_CLOCKS_OF_THEIR_OWN)
-    return max(0.0, min(memory, 1 - cores))
+    memory = min(1.0, max(busy[name] for name in _WITH_CLOCKS_OF_THEIR_OWN))
+    cores = min(1.0, max(share for name, share in busy.items() if name not in _WITH_CLOCKS_OF_THEIR_OWN))
+    return max(memory, cores * slower) + (1 - max(memory, cores)) * slower
 
 
 def sustained(
-    cycles: float, activity: Mapping[str, float], memory_share: float, constants: Mapping[str, float]
+    cycles: float, activity: Mapping[str, float], busy: Mapping[str, float], constants: Mapping[str, float]
 ) -> Sustained:
     """The highest clock at which the launch, repeated without pause, stays within the power limit.
 
     The dynamic power of the cores grows with a power of the clock, as voltage rises with it. Memory has clocks of its
-    own, so the part of the time that memory limits doesn't change.
+    own.
 
     Args:
         cycles: core clocks of the launch at the boost clock.
         activity: what it did, as the profile counts it.
-        memory_share: the share of the time at the boost clock that memory limits.
+        busy: as for ``stretch``.
         constants: those of the models, by section and name.
     """
     boost, overhead = constants["chip.clock_mhz"], constants["launch.overhead_ns"] / 1000
@@ -74,7 +74,7 @@ def sustained(
     memory = _PICO * sum(activity[name] * constants[price] for name, price in _MEMORY.items())
 
     def at(mhz: float) -> Sustained:
-        microseconds = overhead + cycles / boost * (memory_share + (1 - memory_share) * boost / mhz)
+        microseconds = overhead + cycles / boost * stretch(busy, boost / mhz)
         joules = core * (mhz / reference) ** exponent + memory + constants["power.idle_w"] * microseconds * 1e-6
         return Sustained(mhz, microseconds, joules)
 

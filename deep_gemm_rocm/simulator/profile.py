@@ -121,8 +121,7 @@ class KernelProfile:
     def from_json(cls, line: str, constants: Mapping[str, float]) -> KernelProfile:
         """A profile from the engine's record of a launch, and the constants that it ran with."""
         record = json.loads(line)
-        memory_share = power.memory_share(record["busy"])
-        load = power.sustained(record["cycles"], record["activity"], memory_share, constants)
+        load = power.sustained(record["cycles"], record["activity"], record["busy"], constants)
         record.update(sustained_us=load.microseconds, sustained_mhz=load.mhz, sustained_joules=load.joules)
         record["grid"], record["block"] = tuple(record["grid"]), tuple(record["block"])
         record["listing"] = tuple(InstructionProfile(**entry) for entry in record["listing"])

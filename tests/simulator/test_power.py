@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from deep_gemm_rocm.simulator.constants import chip_constants, chips, current
-from deep_gemm_rocm.simulator.power import interval, memory_share, sustained
+from deep_gemm_rocm.simulator.power import interval, stretch, sustained
 
 CUS = 304
 CYCLES = 1_000_000
+
+
+def busy(cores: float, hbm: float = 0.0) -> dict[str, float]:
+    """How busy resources are: the matrix cores and HBM."""
+    return {"matrix cores": cores, "LDS": 0.05, "fabric": 0.0, "HBM": hbm}
 
 
 def activity(of_cu_clock: dict[str, float]) -> dict[str, float]:
@@ -39,13 +44,13 @@ def test_max_achievable_rates(chip: str, operands: str, tflops: float, flop: int
     """AMD's published clocks at 750 and 1000 W ("measuring max-achievable FLOPs", part 2)."""
     utilization = tflops * 1e6 / (CUS * flop * mhz)
     load = activity({**TRAFFIC, f"matrix_{operands}_clocks": 4 * utilization})
-    found = sustained(CYCLES, load, 0.1, current(chip_constants(chip)))
+    found = sustained(CYCLES, load, busy(utilization), current(chip_constants(chip)))
     assert found.mhz == pytest.approx(mhz, rel=0.05)
 
 
 def test_the_limit_holds() -> None:
     constants = current()
-    found = sustained(CYCLES, activity({**TRAFFIC, "matrix_fp8_clocks": 3}), 0.0, constants)
+    found = sustained(CYCLES, activity({**TRAFFIC, "matrix_fp8_clocks": 3}), busy(0.75), constants)
     assert found.joules / (found.microseconds * 1e-6) == pytest.approx(constants["power.limit_w"], rel=1e-3)
     assert constants["power.least_mhz"] < found.mhz < constants["chip.clock_mhz"]
 
@@ -58,28 +63,34 @@ def test_every_consumer_counts(consumer: str) -> None:
     """The more of anything a launch does, the lower is its clock."""
     base = {**TRAFFIC, "matrix_fp8_clocks": 3, "matrix_i8_clocks": 0}
     more = {**base, consumer: base.get(consumer, 0) + 4}
-    mhz = [sustained(CYCLES, activity(load), 0.0, current()).mhz for load in (base, more)]
+    mhz = [sustained(CYCLES, activity(load), busy(0.75), current()).mhz for load in (base, more)]
     assert mhz[1] < mhz[0]
 
 
 def test_memory_has_a_clock_of_its_own() -> None:
-    """The part of the time that memory limits doesn't grow when the core's clock falls."""
+    """The time that memory limits doesn't grow when the core's clock falls."""
     load = activity({**TRAFFIC, "matrix_fp8_clocks": 3})
-    times = [sustained(CYCLES, load, share, current()).microseconds for share in (0.0, 0.5, 1.0)]
+    times = [sustained(CYCLES, load, busy(0.05, hbm), current()).microseconds for hbm in (0.0, 0.5, 1.0)]
     assert times == sorted(times, reverse=True)
     assert times[2] == pytest.approx(CYCLES / 2100 + current()["launch.overhead_ns"] / 1000)
 
 
 @pytest.mark.parametrize(
-    ("cores", "hbm", "share"), [(0.94, 0.4, 0.06), (0.1, 0.9, 0.9), (0.3, 0.0, 0.0), (1.1, 0.5, 0.0)]
+    ("cores", "hbm", "slower", "time"),
+    [
+        (0.94, 0.4, 2, 2),  # the cores limit, however busy memory is beside them
+        (0.1, 0.9, 1.5, 0.9 + 0.1 * 1.5),
+        (0.5, 0.9, 3, 1.5 + 0.1 * 3),  # at a third of the clock, the cores need longer than memory
+        (1.1, 1.2, 2, 2),
+    ],
 )
-def test_memory_limits_only_what_cores_leave(cores: float, hbm: float, share: float) -> None:
-    """A launch whose matrix cores are busy can't outrun their clock, however much memory works beside them."""
-    assert memory_share({"matrix cores": cores, "LDS": 0.05, "fabric": 0.0, "HBM": hbm}) == pytest.approx(share)
+def test_a_slower_clock_stretches_what_the_cores_limit(cores: float, hbm: float, slower: float, time: float) -> None:
+    assert stretch(busy(cores, hbm), 1) == pytest.approx(1)
+    assert stretch(busy(cores, hbm), slower) == pytest.approx(time)
 
 
 def test_light_launches_boost() -> None:
-    assert sustained(CYCLES, activity({}), 0.0, current()).mhz == 2100
+    assert sustained(CYCLES, activity({}), busy(0), current()).mhz == 2100
 
 
 def test_interval() -> None:
