@@ -35,22 +35,20 @@ _HBM_BYTES = 2048
 _CACHE_BYTES = 5400  # Infinity Cache to all L2s
 
 # Clocks, if nothing else is said, fitted to launches in the timing model for whole families of configurations.
-_LAUNCH = 1500
-_SECOND_LAUNCH = 3800
-_SUM_OF_PARTS_BYTES = 3100  # a clock
-_PROLOGUE = 1500
-_EPILOGUE_PER_ROW = 8
-_START_ALONE = 1000  # until a wave alone has filled its pipeline
-_MEETING = 300  # barriers of waves that deal K
-_SUM_OVER_WAVES_BYTES = 16  # a clock, exchanged by these waves
-_OVERLAPPING_TILE = 3500  # a tile besides its K-blocks, if these load the next tile
-_FIRST_TILE = 3200  # before the first of such tiles
-_FIRST_TILE_PER_ROW = 18
-_LATENCY = {"multistage": 900, "pingpong": 400, "producer": 1300, "alone": 900}  # from memory
-_HIDES_NO_LATENCY = 0.75  # share of the time in which a workgroup is busy
+_LAUNCH = 5200
+_SECOND_LAUNCH = 7300
+_SUM_OF_PARTS_BYTES = 2300  # a clock
+_PROLOGUE = 1200
+_EPILOGUE_PER_ROW = 3
+_SUM_OVER_WAVES_BYTES = 14  # a clock, exchanged by these waves
+_OVERLAPPING_TILE = 5700  # a tile besides its K-blocks, if these load the next tile
+_FIRST_TILE = 1800  # before the first of such tiles
+_FIRST_TILE_PER_ROW = 39
+_LATENCY = {"multistage": 900, "pingpong": 400, "producer": 1300, "alone": 500}  # from memory
+_HIDES_NO_LATENCY = 0.9  # share of the time in which a workgroup is busy
 # Exponents that join the times of CUs and of memory. With larger ones these wait less for each other.
-_OVERLAPS_MEMORY = {"multistage": 4, "pingpong": 2.5, "producer": 4, "alone": 4}
-_NOT_OVERLAPPED = {"multistage": 0.45, "pingpong": 0.025, "producer": 0.4, "alone": 0.2}
+_OVERLAPS_MEMORY = {"multistage": 4, "pingpong": 2.5, "producer": 4, "alone": 3.3}
+_NOT_OVERLAPPED = {"multistage": 0.45, "pingpong": 0.025, "producer": 0.4, "alone": 0.14}
 
 
 def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
@@ -109,10 +107,8 @@ def _launch_clocks(
     by_itself = _HIDES_NO_LATENCY * _busy_clocks(config, 1, rows) / config.waves_k + latency
     k_block = np.maximum(at_once * _busy_clocks(config, at_once, rows), by_itself)
     first_tile, tile = 0, _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
-    if config.schedule == "alone":
-        tile += _START_ALONE
     if config.waves_k > 1:
-        tile += _MEETING + config.lds_bytes / _SUM_OVER_WAVES_BYTES
+        tile += config.lds_bytes / _SUM_OVER_WAVES_BYTES
     if config.schedule == "pingpong":
         first_tile = _FIRST_TILE + _FIRST_TILE_PER_ROW * config.block_m
         tile = _OVERLAPPING_TILE + k_blocks * k_block
