@@ -25,6 +25,7 @@ from .api.drop_in import (
     fp8_fp4_paged_mqa_logits,
     get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor,
     get_mn_major_tma_aligned_packed_ue8m0_tensor,
+    get_mqa_logits_metadata,
     install_as_deep_gemm,
     transform_sf_into_required_layout,
 )
@@ -177,6 +178,7 @@ __all__ = [
     "get_mk_alignment_for_contiguous_layout",
     "get_mn_major_tma_aligned_packed_ue8m0_tensor",
     "get_mn_major_tma_aligned_tensor",
+    "get_mqa_logits_metadata",
     "get_num_sms",
     "get_paged_mqa_logits_metadata",
     "get_pdl",

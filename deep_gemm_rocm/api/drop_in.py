@@ -11,8 +11,11 @@ from typing import Any, NoReturn
 import torch
 
 from ..checks import check_int, check_tensor
+from ..problems.attention import check_data
+from ..problems.gemm_kind import Epilogue
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
 from .casts import NO_UE8M0, get_mn_major_tma_aligned_tensor
+from .gemm import check_alpha
 from .mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits
 
 _DEEP_GEMM_VERSION = "2.8.1"  # whose functions have counterparts here
@@ -101,18 +104,48 @@ def fp8_fp4_mqa_logits(
     weights: torch.Tensor,
     cu_seq_len_k_start: torch.Tensor,
     cu_seq_len_k_end: torch.Tensor,
-    clean_logits: bool = True,
-    max_seqlen_k: int = 0,
+    clean_logits: bool | int | None = None,
+    max_seqlen_k: int | torch.Tensor | None = None,
     logits_dtype: torch.dtype = torch.float32,
+    *,
+    schedule_meta: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``fp8_mqa_logits`` of ``q = (data, None)``; DeepGEMM's function of this name.
+    """``fp8_mqa_logits`` of ``q = (data, None)``; DeepGEMM's function of this name, in 2.6 and 2.8.
+
+    2.8 has ``max_seqlen_k`` and ``schedule_meta`` after ``cu_seq_len_k_end``. The sixth argument tells which of them is
+    meant: a bool is ``clean_logits``, another int is 2.8's ``max_seqlen_k``, and the seventh is ``schedule_meta`` then.
+
+    Args:
+        q, kv, weights, cu_seq_len_k_start, cu_seq_len_k_end, logits_dtype: as for ``fp8_mqa_logits``; ``q`` as a pair.
+        clean_logits: as for ``fp8_mqa_logits``; by default True for logits that aren't compressed, as 2.8 has no such
+            argument and leaves compressed logits as they are.
+        max_seqlen_k: as for ``fp8_mqa_logits``; 0 by default.
+        schedule_meta: what ``get_mqa_logits_metadata`` returned, not used.
 
     Raises:
         NotImplementedError: ``q`` has scales, as only FP4 has.
         TypeError, ValueError and others: as ``fp8_mqa_logits``.
     """
+    data = _fp8_of(q)
+    if clean_logits is not None and not isinstance(clean_logits, bool):
+        if isinstance(max_seqlen_k, int):
+            raise TypeError(f"clean_logits must be a bool where max_seqlen_k is given, got {clean_logits!r}")
+        schedule_meta = max_seqlen_k if schedule_meta is None else schedule_meta
+        clean_logits, max_seqlen_k = None, clean_logits
+    if schedule_meta is not None:
+        check_data("schedule_meta", schedule_meta)
+    columns: Any = 0 if max_seqlen_k is None else max_seqlen_k
+    clean = columns == 0 if clean_logits is None else clean_logits
     bounds = (cu_seq_len_k_start, cu_seq_len_k_end)
-    return fp8_mqa_logits(_fp8_of(q), kv, weights, *bounds, clean_logits, max_seqlen_k, logits_dtype=logits_dtype)
+    return fp8_mqa_logits(data, kv, weights, *bounds, clean, columns, logits_dtype=logits_dtype)
+
+
+def get_mqa_logits_metadata(
+    cu_seq_len_k_start: torch.Tensor, cu_seq_len_k_end: torch.Tensor, num_kv_tokens: int, num_heads: int
+) -> torch.Tensor:
+    """An empty int32 tensor for ``schedule_meta`` of ``fp8_fp4_mqa_logits``, which needs no schedule here."""
+    check_data("cu_seq_len_k_start", cu_seq_len_k_start)
+    return cu_seq_len_k_start.new_empty(0, dtype=torch.int32)
 
 
 def fp8_fp4_paged_mqa_logits(
@@ -123,17 +156,25 @@ def fp8_fp4_paged_mqa_logits(
     block_table: torch.Tensor,
     schedule_meta: torch.Tensor,
     max_context_len: int,
-    clean_logits: bool = False,
+    clean_logits: bool | torch.Tensor | None = False,
     logits_dtype: torch.dtype = torch.float32,
     indices: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``fp8_paged_mqa_logits`` of ``q = (data, None)``; DeepGEMM's function of this name.
 
+    2.8 has ``indices`` after ``max_context_len``. The eighth argument tells which is meant: a tensor or None is
+    ``indices``.
+
     Raises:
         NotImplementedError: ``q`` has scales, as only FP4 has.
         TypeError, ValueError and others: as ``fp8_paged_mqa_logits``.
     """
-    arguments = (kv_cache, weights, context_lens, block_table, schedule_meta, max_context_len, clean_logits, indices)
+    clean: Any = clean_logits
+    if not isinstance(clean, bool):
+        if indices is not None:
+            raise TypeError(f"clean_logits must be a bool where indices are given, got a {type(clean).__name__}")
+        clean, indices = False, clean
+    arguments = (kv_cache, weights, context_lens, block_table, schedule_meta, max_context_len, clean, indices)
     return fp8_paged_mqa_logits(_fp8_of(q), *arguments, logits_dtype=logits_dtype)
 
 
@@ -166,13 +207,40 @@ def cublaslt_gemm_tt(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch
     raise NotImplementedError(_NO_CUBLASLT.format(layout="tt"))
 
 
+class _Epilogues:
+    """``deep_gemm.epilogue``: what to pass for ``epilogue`` to the drop-in's functions."""
+
+    @staticmethod
+    def Identity() -> Epilogue:  # noqa: N802  DeepGEMM's name, as all of these
+        """The sums as they are."""
+        return "identity"
+
+    @staticmethod
+    def Alpha(alpha: float) -> Epilogue:  # noqa: N802
+        """The sums times ``alpha``, which must be 1."""
+        check_alpha(alpha)
+        return "identity"
+
+    @staticmethod
+    def FP8Quantization(sfd: torch.Tensor) -> NoReturn:  # noqa: N802
+        """Raises NotImplementedError."""
+        raise NotImplementedError("epilogue can't take scales: pass d as a pair (FP8 data, fp32 scales)")
+
+    @staticmethod
+    def BF16StochasticRounding() -> NoReturn:  # noqa: N802
+        """Raises NotImplementedError."""
+        raise NotImplementedError("epilogue: gfx942 has no stochastic rounding to bf16")
+
+
 def install_as_deep_gemm() -> None:
     """Makes ``import deep_gemm`` find this package, for programs that were written for DeepGEMM.
 
     ``deep_gemm``, ``deep_gemm.utils``, ``deep_gemm.utils.layout``, ``deep_gemm.utils.math`` and ``deep_gemm.testing``
     then have this package's public names, the last those of ``deep_gemm_rocm.testing`` as well. ``__version__`` is that
-    of the DeepGEMM whose interface this is, 2.8.1. This isn't done automatically, since some programs take an installed
-    ``deep_gemm`` for a sign of NVIDIA's hardware. Repeated calls change nothing.
+    of the DeepGEMM whose interface this is, 2.8.1, and ``deep_gemm.epilogue`` has its epilogues, which this hardware
+    has no kernels for but ``Identity``. Functions that only SM100 has are absent, since programs ask whether they are
+    there. This isn't done automatically, since some programs take an installed ``deep_gemm`` for a sign of NVIDIA's
+    hardware. Repeated calls change nothing.
 
     Raises:
         RuntimeError: another ``deep_gemm`` has been imported.
@@ -195,6 +263,7 @@ def install_as_deep_gemm() -> None:
         module.__version__ = _DEEP_GEMM_VERSION
         sources = (public, public.testing) if name == "deep_gemm.testing" else (public,)
         members = {member: getattr(source, member) for source in sources for member in source.__all__}
+        members["epilogue"] = _Epilogues
         module.__all__ = list(members)
         vars(module).update(members)
         sys.modules[name] = module

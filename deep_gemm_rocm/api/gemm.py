@@ -60,9 +60,9 @@ def gemm_fp8(
             - (None, None, None): one scale for each tensor, [1, 1]; (1, None, None) and (None, 1, None) likewise.
 
         bias: bf16, f16 or fp32 [N], contiguous, added to each row before the epilogue.
-        epilogue: ``identity``, or ``silu_and_mul``, which returns ``silu(gate) * up``. Then ``b`` is [2N, K] with the
-            weights of gate before those of up, its scales and ``bias`` likewise; if blocks of ``b`` share scales, N is
-            a multiple of 128.
+        epilogue: ``identity``, also as None, or ``silu_and_mul``, which returns ``silu(gate) * up``. Then ``b`` is
+            [2N, K] with the weights of gate before those of up, its scales and ``bias`` likewise; if blocks of ``b``
+            share scales, N is a multiple of 128.
 
     M and N are arbitrary; N runs at full speed if it is a multiple of 8 and rows of ``out`` are 16-byte aligned. K is a
     multiple of 16. Rows of the data are contiguous, 16-byte aligned and any distance apart. Scales may have any
@@ -102,6 +102,7 @@ def fp8_gemm_nt(
     recipe_b: tuple[int, int] | None = None,
     compiled_dims: str = "nk",
     disable_ue8m0_cast: bool = False,
+    alpha: float | None = None,
     *,
     bias: torch.Tensor | None = None,
     epilogue: Epilogue = "identity",
@@ -118,11 +119,13 @@ def fp8_gemm_nt(
             along K).
         compiled_dims: accepted and not used; no dimension is compiled into a kernel here.
         disable_ue8m0_cast: accepted and not used; scales stay fp32 on this hardware.
+        alpha: None or 1.
 
     Raises:
-        NotImplementedError: a recipe that has no kernel.
+        NotImplementedError: a recipe that has no kernel, or another ``alpha``.
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
+    check_alpha(alpha)
     whole = check_recipe("fp8_gemm_nt", recipe, recipe_a, recipe_b)
     if torch.compiler.is_compiling():
         torch.ops.deep_gemm_rocm.fp8_gemm_nt(*a, *b, *data_and_scales(d), c, flat_recipe(whole), bias, epilogue)
@@ -221,6 +224,7 @@ def bf16_gemm_nt(
     d: torch.Tensor | Pair,
     c: torch.Tensor | None = None,
     compiled_dims: str = "nk",
+    alpha: float | None = None,
     *,
     bias: torch.Tensor | None = None,
     epilogue: Epilogue = "identity",
@@ -235,10 +239,13 @@ def bf16_gemm_nt(
         d: bf16, f16 or fp32 [M, N], or a pair, as ``d`` of ``fp8_gemm_nt``.
         c, bias, epilogue: as for ``gemm_fp8``.
         compiled_dims: accepted and not used; no dimension is compiled into a kernel here.
+        alpha: None or 1.
 
     Raises:
+        NotImplementedError: another ``alpha``.
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
+    check_alpha(alpha)
     if torch.compiler.is_compiling():
         torch.ops.deep_gemm_rocm.bf16_gemm_nt(a, b, *data_and_scales(d), c, bias, epilogue)
         return None, None
@@ -282,10 +289,22 @@ def f16_gemm_nt(
     return None, _launch(gemm, arguments)
 
 
-def _new_output(a: Pair, b: Pair, epilogue: str) -> torch.Tensor:
+def check_alpha(alpha: Any) -> None:
+    """
+    Raises:
+        NotImplementedError: the factor of a whole result isn't None or 1.
+    """
+    if alpha is not None and alpha != 1:
+        raise NotImplementedError(
+            f"alpha must be None or 1, got {alpha!r}: kernels here don't multiply the result by a number; multiply the "
+            "scales of b by it, or an operand without scales"
+        )
+
+
+def _new_output(a: Pair, b: Pair, epilogue: Epilogue) -> torch.Tensor:
     (m, _), data_of_b = a[0].shape, b[0]
     shape_of_b = unshuffled_shape(data_of_b.shape, data_of_b.dtype) if data_of_b.dim() >= 5 else data_of_b.shape
-    n = (shape_of_b or (0, 0))[-2] // PARTS_OF_B.get(epilogue, 1)
+    n = (shape_of_b or (0, 0))[-2] // PARTS_OF_B.get(epilogue or "identity", 1)
     return torch.empty(m, n, dtype=torch.bfloat16, device=data_of_b.device)
 
 

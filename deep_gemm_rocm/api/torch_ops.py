@@ -49,7 +49,7 @@ _TYPES: dict[Any, str] = {
     float | None: "float?",
     str: "str",
     torch.dtype: "ScalarType",
-    Epilogue: "str",
+    Epilogue: "str?",
     Scoring: "str",
     Sequence[int]: _INTS,
     tuple[int, int] | None: _INTS,
@@ -200,8 +200,6 @@ def _chosen(logits: Tensor, top_k: int, **_: Any) -> Pair:
 
 
 _WRITING_D: tuple[Callable[..., Any], ...] = (
-    gemm.fp8_gemm_nt,
-    gemm.bf16_gemm_nt,
     gemm.f16_gemm_nt,
     gemm.fp8_gemm_nt_skip_head_mid,
     grouped.m_grouped_fp8_gemm_nt_contiguous,
@@ -213,6 +211,8 @@ _WRITING_D: tuple[Callable[..., Any], ...] = (
 )
 for _function in _WRITING_D:
     _operator(_function, "d")
+_operator(gemm.fp8_gemm_nt, "d", without=("alpha",))
+_operator(gemm.bf16_gemm_nt, "d", without=("alpha",))
 _FIXED = ("recipe", "use_psum_layout")  # arguments with one allowed value
 _operator(k_grouped.k_grouped_fp8_gemm_tn_contiguous, "d", without=_FIXED)
 _operator(k_grouped.k_grouped_fp8_gemm_nt_contiguous, "d", without=_FIXED)

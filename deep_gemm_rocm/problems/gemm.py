@@ -113,6 +113,7 @@ def check_gemm(
     """
     if d is None and d_name == "d":
         raise TypeError("d must be a torch.Tensor, got NoneType")
+    epilogue = "identity" if epilogue is None else epilogue  # DeepGEMM's default
     if epilogue not in tuple(PARTS_OF_B):
         raise ValueError(f"epilogue must be one of {tuple(PARTS_OF_B)}, got {epilogue!r}")
     if recipe is None:

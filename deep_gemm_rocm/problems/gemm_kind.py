@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 ELEMENT_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2, "f16": 2, "f32": 4}
 FP8_TYPES = ("e4m3", "e5m2")
-Epilogue = Literal["identity", "silu_and_mul"]  # what a GEMM does with its sums
+Epilogue = Literal["identity", "silu_and_mul"] | None  # what a GEMM does with its sums; None is identity
 PARTS_OF_B = {"identity": 1, "silu_and_mul": 2}  # parts of b that an activation combines, see activation.h
 
 _VALUES = {

@@ -15,7 +15,7 @@ from deep_gemm_rocm.runtime import hip
 from deep_gemm_rocm.testing import GuardedOutput, assert_accurate, gemm_problem, gemm_reference
 
 _RECIPES = "recipe=None, recipe_a=None, recipe_b=None"
-_DENSE = f"a, b, d, c=None, {_RECIPES}, compiled_dims='{{dims}}', disable_ue8m0_cast=False"
+_DENSE = f"a, b, d, c=None, {_RECIPES}, compiled_dims='{{dims}}', disable_ue8m0_cast=False, alpha=None"
 _GROUPED = f"a, b, d, grouped_layout, {_RECIPES}, compiled_dims='nk', disable_ue8m0_cast=False"
 _PSUM = "use_psum_layout=False, ensure_zero_padding=True"
 _MASKED = "a, b, d, masked_m, expected_m"
@@ -31,7 +31,7 @@ CONTRACT = {
         for layout, dims in {"nt": "nk", "nn": "nk", "tn": "mn", "tt": "mn"}.items()
     },
     **{
-        f"bf16_gemm_{layout}": f"a, b, d, c=None, compiled_dims='{dims}'"
+        f"bf16_gemm_{layout}": f"a, b, d, c=None, compiled_dims='{dims}', alpha=None"
         for layout, dims in {"nt": "nk", "nn": "nk", "tn": "mn", "tt": "mn"}.items()
     },
     **{f"cublaslt_gemm_{layout}": "a, b, d, c=None" for layout in ("nt", "nn", "tn", "tt")},
@@ -71,7 +71,11 @@ CONTRACT = {
     "fp8_einsum": "expr, a, b, d, c=None, recipe=(1, 128, 128)",
     "tf32_hc_prenorm_gemm": "a, b, d, sqr_sum, num_splits=None",
     "fp8_mqa_logits": f"q, kv, weights, {_LENGTHS}",
-    "fp8_fp4_mqa_logits": f"q, kv, weights, {_LENGTHS}, logits_dtype=torch.float32",
+    "fp8_fp4_mqa_logits": (
+        "q, kv, weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits=None, max_seqlen_k=None, "
+        "logits_dtype=torch.float32"
+    ),
+    "get_mqa_logits_metadata": "cu_seq_len_k_start, cu_seq_len_k_end, num_kv_tokens, num_heads",
     "get_paged_mqa_logits_metadata": "context_lens, block_kv, num_sms, indices=None",
     "fp8_paged_mqa_logits": f"{_PAGED}, indices=None",
     "fp8_fp4_paged_mqa_logits": f"{_PAGED}, logits_dtype=torch.float32, indices=None",
@@ -167,7 +171,19 @@ from deep_gemm.utils.layout import get_mn_major_tma_aligned_tensor
 assert fp8_gemm_nt is deep_gemm.fp8_gemm_nt is deep_gemm_rocm.fp8_gemm_nt
 assert deep_gemm.utils.layout.get_mn_major_tma_aligned_tensor is deep_gemm_rocm.get_mn_major_tma_aligned_tensor
 assert deep_gemm.__version__ == "2.8.1" and not hasattr(deep_gemm, "test_filter")
-assert getattr(deep_gemm, "no_such_function", None) is None
+assert getattr(deep_gemm, "no_such_function", None) is None and not hasattr(deep_gemm, "fp8_fp4_sparse_mqa_logits")
+assert deep_gemm.epilogue.Identity() == deep_gemm.epilogue.Alpha(1) == "identity"
+for refused in (
+    lambda: deep_gemm.epilogue.Alpha(0.5),
+    lambda: deep_gemm.epilogue.FP8Quantization(None),
+    deep_gemm.epilogue.BF16StochasticRounding,
+):
+    try:
+        refused()
+    except NotImplementedError as error:
+        assert "epilogue" in str(error) or "alpha" in str(error)
+    else:
+        raise AssertionError
 for name in ("deep_gemm", "deep_gemm.utils", "deep_gemm.utils.layout", "deep_gemm.utils.math", "deep_gemm.testing"):
     spec = importlib.util.find_spec(name)
     assert spec is sys.modules[name].__spec__ and spec.name == name and spec.origin == deep_gemm_rocm.__file__, spec
@@ -407,6 +423,43 @@ def test_logits_that_gfx942_lacks(q, keywords, error, message):
         dg.fp8_fp4_mqa_logits(q(data), *others, **keywords)
 
 
+def test_logits_of_both_generations():
+    """In DeepGEMM 2.6 the sixth argument is a bool, ``clean_logits``, in 2.8 an int, ``max_seqlen_k``."""
+    q, *others = logits_problem()
+    starts, ends = others[2:]
+    longest = int((ends - starts).max())
+    cleaned = dg.fp8_mqa_logits(q, *others)
+    seen = torch.arange(longest) < (ends - starts)[:, None]
+    metadata = dg.get_mqa_logits_metadata(starts, ends, 40, 32)
+    assert torch.equal(dg.fp8_fp4_mqa_logits((q, None), *others, True, 0, torch.float32), cleaned)
+    assert torch.equal(dg.fp8_fp4_mqa_logits((q, None), *others, max_seqlen_k=0), cleaned)
+    for arguments, keywords in (
+        ((False, longest), {}),
+        ((longest,), {}),
+        ((longest, metadata), {}),
+        ((longest, None), {"logits_dtype": torch.float32}),
+        ((), {"max_seqlen_k": longest, "schedule_meta": metadata}),
+        ((), {"max_seqlen_k": longest, "clean_logits": False}),
+    ):
+        logits = dg.fp8_fp4_mqa_logits((q, None), *others, *arguments, **keywords)
+        assert torch.equal(logits[seen], cleaned[seen]), (arguments, keywords)
+    with pytest.raises(TypeError, match="clean_logits must be a bool where max_seqlen_k is given, got 1"):
+        dg.fp8_fp4_mqa_logits((q, None), *others, 1, 40)
+    with pytest.raises(ValueError, match="clean_logits must be False for compressed logits"):
+        dg.fp8_fp4_mqa_logits((q, None), *others, True, 40)
+
+
+def test_alpha_and_epilogue():
+    a, b = gemm_problem(5, 40, 128)
+    expected, d = dg.gemm_fp8(a, b), torch.empty(5, 40, dtype=torch.bfloat16)
+    for keywords in ({"alpha": 1.0}, {"epilogue": None}, {"epilogue": "identity", "alpha": None}):
+        dg.fp8_gemm_nt(a, b, d.zero_(), **keywords)
+        assert torch.equal(d, expected)
+    for function, operands in ((dg.fp8_gemm_nt, (a, b)), (dg.bf16_gemm_nt, (d, d))):
+        with pytest.raises(NotImplementedError, match=r"alpha must be None or 1, got 2: .* multiply the scales of b"):
+            function(*operands, d, alpha=2)
+
+
 def test_paged_logits_of_single_tokens():
     """Tokens of one sequence, each with its own row of pages, may have the same number in ``indices``."""
     generator = torch.Generator().manual_seed(0)
@@ -426,5 +479,8 @@ def test_paged_logits_of_single_tokens():
     assert torch.equal(dg.get_paged_mqa_logits_metadata(lengths, 64, 20, indices), metadata)
     assert torch.equal(dg.fp8_paged_mqa_logits(q, *arguments, indices=indices), expected)
     assert torch.equal(dg.fp8_fp4_paged_mqa_logits((q, None), *arguments, indices=indices), expected)
+    assert torch.equal(dg.fp8_fp4_paged_mqa_logits((q, None), *arguments[:-1], indices)[:, :30], expected[:, :30])
+    with pytest.raises(TypeError, match="clean_logits must be a bool where indices are given, got a Tensor"):
+        dg.fp8_fp4_paged_mqa_logits((q, None), *arguments[:-1], indices, indices=indices)
     with pytest.raises(ValueError, match=r"indices must have shape \(3\), got \(2,\)"):
         dg.fp8_paged_mqa_logits(q, *arguments, indices=indices[:2])

@@ -385,7 +385,7 @@ def test_errors_come_when_the_program_runs():
 
 SCHEMAS = {
     "fp8_gemm_nt": "(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor(d!) d, Tensor(sfd!)? sfd, Tensor? c, "
-    "SymInt[] recipe, Tensor? bias, str epilogue) -> ()",
+    "SymInt[] recipe, Tensor? bias, str? epilogue) -> ()",
     "tf32_hc_prenorm_gemm": "(Tensor a, Tensor b, Tensor(d!) d, Tensor(sqr_sum!) sqr_sum, SymInt? num_splits) -> ()",
     "mla_decode": "(Tensor q, Tensor kv_cache, SymInt d_v, Tensor block_table, Tensor context_lens, "
     "float? softmax_scale, Tensor(out!) out, bool return_lse, SymInt? num_splits) -> Tensor",

@@ -208,7 +208,12 @@ GOOD = {
     "flash_attention_decode": decode,
     "mla_decode": latent,
     "fp8_mqa_logits": lambda: logits() | {"max_seqlen_k": 0, "logits_dtype": F32},
-    "fp8_fp4_mqa_logits": lambda: logits() | {"q": (logits()["q"], None), "max_seqlen_k": 0, "logits_dtype": F32},
+    "fp8_fp4_mqa_logits": lambda: logits() | {
+        "q": (logits()["q"], None), "max_seqlen_k": 0, "logits_dtype": F32, "schedule_meta": None,
+    },
+    "get_mqa_logits_metadata": lambda: {
+        "cu_seq_len_k_start": ints(0, 1), "cu_seq_len_k_end": ints(3, 4), "num_kv_tokens": 4, "num_heads": HEADS,
+    },
     "fp8_paged_mqa_logits": lambda: paged_logits() | {"logits_dtype": torch.bfloat16},
     "fp8_fp4_paged_mqa_logits": lambda: paged_logits() | {"q": (paged_logits()["q"], None), "logits_dtype": F32},
     "top_k_per_row": lambda: {
