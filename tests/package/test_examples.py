@@ -1,4 +1,4 @@
-"""The examples run, and the adapters enable DeepGEMM in vLLM and SGLang."""
+"""The examples run, and the adapter enables DeepGEMM in SGLang."""
 
 from __future__ import annotations
 
@@ -87,26 +87,7 @@ def test_arrays_of_hip_python():
     assert [line.partition(":")[0] for line in printed] == ["launched", "replayed"]
 
 
-# The modules of the two servers that decide whether DeepGEMM is used.
-VLLM = {
-    "vllm/__init__.py": "",
-    "vllm/platforms.py": """
-        class RocmPlatform:
-            @classmethod
-            def support_deep_gemm(cls):
-                return False
-        current_platform = RocmPlatform()
-    """,
-    "vllm/utils/__init__.py": "",
-    "vllm/utils/deep_gemm.py": """
-        import functools, importlib.util, os
-        from vllm.platforms import current_platform
-        @functools.cache
-        def is_deep_gemm_supported():
-            on = os.environ.get("VLLM_USE_DEEP_GEMM") == "1" and importlib.util.find_spec("deep_gemm") is not None
-            return on and current_platform.support_deep_gemm()
-    """,
-}
+# The modules of SGLang that decide whether DeepGEMM is used.
 SGLANG = {
     "sglang/__init__.py": "",
     "sglang/srt/__init__.py": "",
@@ -136,25 +117,8 @@ def install(folder: Path, files: dict[str, str]) -> None:
 def run_program(folder: Path, program: str) -> subprocess.CompletedProcess:
     paths = (str(folder), str(EXAMPLES), str(ROOT), os.environ.get("PYTHONPATH", ""))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    environment.pop("VLLM_USE_DEEP_GEMM", None)
     command = [sys.executable, "-c", textwrap.dedent(program)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_vllms_gate_opens(tmp_path):
-    install(tmp_path, VLLM)
-    program = """
-        import vllm_adapter
-        vllm_adapter._is_mi300x = lambda: True
-        from vllm.utils.deep_gemm import is_deep_gemm_supported
-        assert not is_deep_gemm_supported()  # which it remembers
-        vllm_adapter.register()
-        vllm_adapter.register()
-        import deep_gemm
-        print(is_deep_gemm_supported(), callable(getattr(deep_gemm, "fp8_gemm_nt", None)))
-    """
-    done = run_program(tmp_path, program)
-    assert done.stdout == "True True\n", done.stderr
 
 
 def test_sglangs_gate_opens(tmp_path):
@@ -183,23 +147,18 @@ def test_sglangs_gate_can_be_too_late(tmp_path):
 
 
 def test_gates_stay_shut_without_a_mi300x(tmp_path):
-    install(tmp_path, VLLM | SGLANG)
+    install(tmp_path, SGLANG)
     program = """
-        import importlib.util, sglang_adapter, vllm_adapter
-        vllm_adapter.register()
+        import importlib.util, sglang_adapter
         sglang_adapter.register()
-        from vllm.utils.deep_gemm import is_deep_gemm_supported
-        print(is_deep_gemm_supported(), importlib.util.find_spec("deep_gemm"))
+        import sglang.srt.layers.deep_gemm_wrapper as wrapper
+        print(wrapper.gemm, importlib.util.find_spec("deep_gemm"))
     """
-    assert run_program(tmp_path, program).stdout == "False None\n"
+    assert run_program(tmp_path, program).stdout == "None None\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("adapter", "files", "missing"),
-    [("vllm_adapter", VLLM, "support_deep_gemm"), ("sglang_adapter", SGLANG, "get_device_sm")],
-)
-def test_a_version_without_the_gate_is_an_error(tmp_path, adapter, files, missing):
-    install(tmp_path, {name: text.replace(missing, "other") for name, text in files.items()})
-    program = f"import {adapter}; {adapter}._is_mi300x = lambda: True; {adapter}.register()"
-    assert f"has no {missing}: this" in run_program(tmp_path, program).stderr
+def test_a_version_without_the_gate_is_an_error(tmp_path):
+    install(tmp_path, {name: text.replace("get_device_sm", "other") for name, text in SGLANG.items()})
+    program = "import sglang_adapter; sglang_adapter._is_mi300x = lambda: True; sglang_adapter.register()"
+    assert "has no get_device_sm: this" in run_program(tmp_path, program).stderr

@@ -1,0 +1,62 @@
+"""What the plug-ins of all servers share: checks of what they replace, and parts that stand back."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+class MovedError(Exception):
+    """Something that a part of a plug-in replaces or calls isn't what it was written for."""
+
+
+def check_parameters(function: Callable[..., Any], *names: str) -> None:
+    """Checks that a function of the server has the parameters that a part counts on.
+
+    Args:
+        function: what is replaced or called; ``self`` and ``cls`` of unbound methods are parameters.
+        names: all its parameters in order.
+
+    Raises:
+        MovedError: it has others.
+    """
+    found = tuple(inspect.signature(function).parameters)
+    if found != names:
+        raise MovedError(f"{function.__qualname__} takes ({', '.join(found)}), not ({', '.join(names)})")
+
+
+def check_replaces(theirs: Any, ours: Any) -> None:
+    """``check_parameters`` for one of the server's functions or methods and what is to replace it."""
+    theirs, ours = (getattr(function, "__func__", function) for function in (theirs, ours))
+    code = ours.__code__  # its signature would be that of the function that it wraps
+    check_parameters(theirs, *code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+
+def install(parts: Mapping[str, Callable[[], Any]], server: str, logger: logging.Logger) -> dict[str, str]:
+    """Installs each part, or leaves the server as it is there.
+
+    Args:
+        parts: what each part brings, and the function that installs it. Such a function checks all it needs before it
+            changes anything.
+        server: the server's name and version, for the log.
+        logger: one that the server shows.
+
+    Returns:
+        For each part ``installed``, or why it stands back.
+    """
+    outcomes = {}
+    for part, install_part in parts.items():
+        try:
+            install_part()
+        # Whatever a server of another version raises while it is examined, it must go on without this part.
+        except Exception as error:
+            outcomes[part] = f"{type(error).__name__}: {error}"
+            logger.warning("deep_gemm_rocm leaves %s to %s, which is not as expected: %s", part, server, outcomes[part])
+        else:
+            outcomes[part] = "installed"
+    installed = [part for part, outcome in outcomes.items() if outcome == "installed"]
+    if installed:
+        logger.info("deep_gemm_rocm provides %s", ", ".join(installed))
+    return outcomes

@@ -1,0 +1,289 @@
+"""The plug-in in vLLM's real modules.
+
+``DG_TEST_VLLM`` names folders for ``sys.path``, joined like those of PATH: that of an unpacked wheel, and those of what it
+imports. ``.ci/servers`` makes them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm.runtime import hip
+
+FOLDERS = os.environ.get("DG_TEST_VLLM")
+if not FOLDERS:
+    pytest.skip("DG_TEST_VLLM names no unpacked vLLM", allow_module_level=True)
+sys.path += [str(Path(__file__).parent / "stand_ins"), *FOLDERS.split(os.pathsep)]
+os.environ |= {"VLLM_NO_USAGE_STATS": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
+
+from deep_gemm_rocm.integrations import vllm_plugin  # noqa: E402  it imports vLLM
+
+OUTCOMES = vllm_plugin.register()
+
+from vllm.config import VllmConfig, set_current_vllm_config  # noqa: E402
+from vllm.model_executor.kernels import linear  # noqa: E402
+from vllm.model_executor.layers.fused_moe import modular_kernel  # noqa: E402
+from vllm.model_executor.layers.fused_moe.activation import MoEActivation  # noqa: E402
+from vllm.model_executor.layers.fused_moe.config import (  # noqa: E402
+    FusedMoEConfig,
+    FusedMoEParallelConfig,
+    RoutingMethodType,
+    fp8_w8a8_moe_quant_config,
+)
+from vllm.model_executor.layers.fused_moe.oracle import fp8 as oracle  # noqa: E402
+from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import (  # noqa: E402
+    make_moe_prepare_and_finalize_no_dp_ep,
+)
+from vllm.model_executor.layers.quantization.utils import quant_utils, w8a8_utils  # noqa: E402
+from vllm.platforms import current_platform  # noqa: E402
+from vllm.v1.attention.ops import rocm_aiter_mla_sparse as sparse  # noqa: E402
+from vllm.v1.worker import workspace  # noqa: E402
+
+FNUZ, OCP = torch.float8_e4m3fnuz, torch.float8_e4m3fn
+BLOCKS = (quant_utils.kFp8Static128BlockSym, quant_utils.kFp8Dynamic128Sym)
+CHANNELS = (quant_utils.kFp8StaticChannelSym, quant_utils.kFp8DynamicTokenSym)
+# Quantising both operands to e4m3 changes a sum of products of normal numbers by about 1e-3 in this measure.
+QUANTISED = 2e-3
+
+
+@pytest.fixture(autouse=True)
+def vllm_config(monkeypatch):
+    if not hip.runtime().is_simulated:
+        pytest.skip("runs on CPU tensors, which only the simulator takes")
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: None)  # needs a GPU
+    with set_current_vllm_config(VllmConfig()):
+        yield
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def checkpoint(weight: torch.Tensor, *, of_blocks: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight in OCP FP8 with its scales, as checkpoints have it: [N, K], scales of 128x128 blocks or of channels."""
+    n, k = weight.shape
+    blocks = weight.view(n // 128, 128, k // 128, 128) if of_blocks else weight.view(n, 1, 1, k)
+    scales = blocks.abs().amax((1, 3), keepdim=True) / torch.finfo(OCP).max
+    return (blocks / scales).to(OCP).view(n, k), scales[:, 0, :, 0].clone()
+
+
+def test_every_part_is_installed():
+    parts = ("FP8 linear layers", "FP8 experts", "the sparse indexer")
+    assert dict.fromkeys(parts, "installed") == OUTCOMES
+    assert vllm_plugin.register() == OUTCOMES
+
+
+def test_nothing_opens_the_gate_of_deep_gemm():
+    assert not current_platform.support_deep_gemm()
+    assert "VLLM_USE_DEEP_GEMM" not in os.environ
+    assert "deep_gemm" not in sys.modules
+
+
+def kernel_for(keys, n, k, out_dtype=torch.bfloat16):
+    weight_key, activation_key = keys
+    kernel = linear.init_fp8_linear_kernel(activation_key, weight_key, torch.bfloat16, out_dtype, (n, k))
+    # The quantisation of this layer is vLLM's; its kernel needs a GPU, its torch operators don't.
+    kernel.quant_fp8._forward_method = kernel.quant_fp8.forward_native
+    return kernel
+
+
+@pytest.mark.parametrize("m", [1, 77])
+@pytest.mark.parametrize("keys", [BLOCKS, CHANNELS], ids=["blocks", "channels"])
+def test_a_checkpoints_linear_layer(keys, m):
+    """An OCP weight goes through vLLM's normalisation to FNUZ and through our kernel."""
+    n, k, of_blocks = 384, 512, keys is BLOCKS
+    weight, x, bias = randn(n, k), randn(m, k, seed=1).bfloat16(), randn(n, seed=2).bfloat16()
+    data, scales = checkpoint(weight, of_blocks=of_blocks)
+    kernel, layer = kernel_for(keys, n, k), torch.nn.Module()
+    assert type(kernel).__module__ == "deep_gemm_rocm.integrations.vllm_linear"
+    if of_blocks:
+        layer.weight, layer.weight_scale_inv = parameter(data), parameter(scales)
+    else:  # as compressed-tensors prepares it
+        data, scales, _ = w8a8_utils.normalize_e4m3fn_to_e4m3fnuz(data, scales)
+        layer.weight, layer.weight_scale = parameter(data.t()), parameter(scales)
+    kernel.process_weights_after_loading(layer)
+    assert layer.weight.dtype == FNUZ
+    actual = kernel.apply_weights(layer, x.view(1, m, k), bias)
+    assert actual.shape == (1, m, n)
+    assert dg.calc_diff(actual[0], x.float() @ weight.T + bias.float()) < QUANTISED
+    compiled = torch.compile(lambda x: kernel.apply_weights(layer, x, bias), fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x), actual[0])
+
+
+def parameter(tensor):
+    return torch.nn.Parameter(tensor, requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    ("keys", "n", "k"),
+    [((quant_utils.kFp8StaticTensorSym, quant_utils.kFp8StaticTensorSym), 256, 256), (CHANNELS, 256, 264)],
+    ids=["tensors", "ragged K"],
+)
+def test_other_linear_layers_are_left_to_vllm(keys, n, k, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(linear, "logger", linear.logger)
+    for kernel in linear._POSSIBLE_FP8_KERNELS[linear.PlatformEnum.ROCM]:
+        config = linear.FP8ScaledMMLinearLayerConfig(*keys, (n, k), torch.bfloat16, torch.bfloat16)
+        chosen.append(kernel.can_implement(config)[0])
+    assert not chosen[0]
+    assert any(chosen[1:])
+
+
+def moe_config(experts, top_k, hidden, intermediate, **others):
+    return FusedMoEConfig(
+        num_experts=experts,
+        experts_per_token=top_k,
+        hidden_dim=hidden,
+        intermediate_size=intermediate,
+        num_local_experts=others.pop("local", experts),
+        num_logical_experts=experts,
+        activation=MoEActivation.SILU,
+        device="cpu",
+        routing_method=RoutingMethodType.Renormalize,
+        moe_parallel_config=FusedMoEParallelConfig.make_no_parallel(),
+        in_dtype=torch.bfloat16,
+        **others,
+    )
+
+
+@pytest.mark.parametrize("keys", [BLOCKS, CHANNELS], ids=["blocks", "channels"])
+def test_the_oracle_chooses_our_experts(keys):
+    backend, experts = oracle.select_fp8_moe_backend(moe_config(8, 2, 256, 128), *keys)
+    assert backend is oracle.Fp8MoeBackend.TRITON  # for which vLLM leaves weights as they are
+    assert experts.__module__ == "deep_gemm_rocm.integrations.vllm_experts"
+
+
+@pytest.mark.parametrize("others", [{"moe_backend": "triton"}, {"has_bias": True}, {"swiglu_limit": 7.0}])
+def test_the_oracle_chooses_others(others):
+    keys = CHANNELS if "swiglu_limit" in others else BLOCKS
+    _, experts = oracle.select_fp8_moe_backend(moe_config(8, 2, 256, 128, **others), *keys)
+    assert experts.__name__ == "TritonExperts"
+
+
+@pytest.mark.parametrize("limit", [None, 0.5])
+@pytest.mark.parametrize("with_map", [False, True])
+@pytest.mark.parametrize("keys", [BLOCKS, CHANNELS], ids=["blocks", "channels"])
+@pytest.mark.parametrize("tokens", [1, 45])
+def test_experts_in_vllms_layer(keys, tokens, with_map, limit):
+    """vLLM's own modular kernel prepares the tokens, runs our experts and finalises: what fp32 makes of the weights."""
+    of_blocks = keys is BLOCKS
+    if limit is not None and not of_blocks:
+        pytest.skip("vLLM keeps clamped activations with scales of channels")
+    experts, top_k, hidden, intermediate = 6, 3, 256, 128
+    local = 4 if with_map else experts
+    gate_up, down = randn(local, 2 * intermediate, hidden) / 16, randn(local, hidden, intermediate, seed=1) / 8
+    weights = []
+    for tensor in (gate_up, down):
+        data, scales = zip(*(checkpoint(each, of_blocks=of_blocks) for each in tensor), strict=True)
+        data, scales, _ = w8a8_utils.normalize_e4m3fn_to_e4m3fnuz(torch.stack(data), torch.stack(scales))
+        weights.append((data, scales))
+    config = moe_config(experts, top_k, hidden, intermediate, local=local, swiglu_limit=limit)
+    quant = fp8_w8a8_moe_quant_config(
+        w1_scale=weights[0][1],
+        w2_scale=weights[1][1],
+        block_shape=[128, 128] if of_blocks else None,
+        per_act_token_quant=not of_blocks,
+        per_out_ch_quant=not of_blocks,
+        gemm1_clamp_limit=limit,
+    )
+    _, kind = oracle.select_fp8_moe_backend(config, *keys)
+    workspace.init_workspace_manager(torch.device("cpu"))
+    kernel = modular_kernel.FusedMoEKernel(
+        make_moe_prepare_and_finalize_no_dp_ep(use_monolithic=False), kind(moe_config=config, quant_config=quant)
+    )
+    x = randn(tokens, hidden, seed=2).bfloat16()
+    chosen = randn(tokens, experts, seed=3).softmax(-1).topk(top_k)
+    mapping = torch.tensor([-1, 0, 1, -1, 2, 3], dtype=torch.int32) if with_map else None
+    actual = kernel.apply(
+        hidden_states=x,
+        w1=weights[0][0],
+        w2=weights[1][0],
+        topk_ids=chosen.indices.int(),
+        topk_weights=chosen.values,
+        activation=MoEActivation.SILU,
+        global_num_experts=experts,
+        expert_map=mapping,
+        apply_router_weight_on_input=False,
+    )
+    # The reference takes the same FP8 values, so only the activations' quantisation is left.
+    gate_up, down = (dequantised(*weight) for weight in weights)
+    x = dequantised(*(dg.per_token_cast_to_fp8(x) if of_blocks else dg.per_row_cast_to_fp8(x)))
+    expected = torch.zeros(tokens, hidden)
+    for token, ids in enumerate(chosen.indices.tolist()):
+        for place, expert in enumerate(ids):
+            own = expert if mapping is None else int(mapping[expert])
+            if own >= 0:
+                gate, up = (gate_up[own] @ x[token]).chunk(2)
+                if limit is not None:
+                    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+                activated = torch.nn.functional.silu(gate) * up
+                expected[token] += chosen.values[token, place] * (down[own] @ activated)
+    assert dg.calc_diff(actual, expected) < QUANTISED / 2
+
+
+def dequantised(data, scales):
+    """Values of FP8 data, whose scales may be shared by rows, columns or both."""
+    for dim in (-1, -2):
+        scales = scales.repeat_interleave(data.shape[dim] // scales.shape[dim], dim)
+    return data.float() * scales
+
+
+def test_logits_of_prefill_are_vllms():
+    queries, keys, heads, dim = 9, 70, 32, 128
+    q, k = randn(queries, heads, dim).to(FNUZ), randn(keys, dim, seed=1).to(FNUZ)
+    scales, weights = randn(keys, 1, seed=2).abs(), randn(queries, heads, seed=3)
+    starts = torch.arange(queries, dtype=torch.int32)
+    ends = torch.arange(keys - queries, keys, dtype=torch.int32)
+    actual = sparse.rocm_fp8_mqa_logits(q, (k, scales), weights, starts, ends)
+    expected = sparse.fp8_mqa_logits_torch(q, (k, scales), weights, starts, ends)
+    seen = expected > -torch.inf
+    assert dg.calc_diff(actual[seen], expected[seen]) < 1e-4  # vLLM's is in bf16
+    indices = torch.full((queries, 16), -2, dtype=torch.int32)[:, :12]
+    sparse._launch_aiter_top_k_per_row_prefill(actual, starts, ends, indices, 12)
+    best = actual.masked_fill(~seen, -torch.inf).topk(12).indices.sort().values - starts[:, None]
+    assert torch.equal(indices, best.int())
+
+
+def test_logits_of_decoding_are_vllms():
+    batch, next_n, heads, dim, pages = 3, 2, 32, 128, 40
+    cache = torch.zeros(pages, 1, 1, dim + 4, dtype=torch.uint8)
+    cache[..., :dim] = randn(pages, 1, 1, dim).to(FNUZ).view(torch.uint8)
+    cache[..., dim:] = randn(pages, 1, 1, 1, seed=1).abs().view(torch.uint8)
+    q, weights = randn(batch, next_n, heads, dim, seed=2).to(FNUZ), randn(batch * next_n, heads, seed=3)
+    lengths = torch.tensor([[3, 4], [19, 20], [9, 10]], dtype=torch.int32)
+    table = torch.randperm(pages, generator=torch.Generator().manual_seed(4))[:20].int().repeat(batch, 1)
+    arguments = (q, cache, weights, lengths, table)
+    actual = sparse.rocm_fp8_paged_mqa_logits(*arguments, None, 24)
+    expected = sparse.fp8_paged_mqa_logits_torch(*arguments, 24)
+    seen = torch.arange(24) < lengths.view(-1, 1)
+    assert dg.calc_diff(actual[seen], expected[seen]) < 1e-4  # vLLM's is in bf16
+    indices = torch.zeros(batch * next_n, 5, dtype=torch.int32)
+    from vllm._aiter_ops import rocm_aiter_ops
+
+    assert rocm_aiter_ops.is_indexer_top_k_supported(
+        is_prefill=False, compress_ratio=1, num_rows=6, max_valid_seq_len=24, topk_tokens=5
+    )
+    rocm_aiter_ops.indexer_top_k_decode(actual, 1, lengths.reshape(-1), indices, 5)
+    for row, length in enumerate(lengths.flatten().tolist()):
+        best = actual[row, :length].topk(min(5, length)).indices.sort().values.tolist()
+        assert indices[row].tolist() == best + [-1] * (5 - len(best))
+
+
+def test_shuffled_pages_are_left_to_vllm(monkeypatch):
+    """Pages of several tokens are shuffled for AITER's kernels: ours would read the wrong keys."""
+    original = sparse.rocm_fp8_paged_mqa_logits.__wrapped__
+    called = []
+    module = importlib.import_module("deep_gemm_rocm.integrations.vllm_indexer")
+    wrapped = module._paged_logits(lambda *arguments, **_: called.append(arguments))
+    cache = torch.zeros(2, 64, 1, 132, dtype=torch.uint8)
+    q, lengths = torch.zeros(1, 1, 32, 128).to(FNUZ), torch.tensor([[3]], dtype=torch.int32)
+    wrapped(q, cache, torch.zeros(1, 32), lengths, torch.zeros(1, 1, dtype=torch.int32), None, 64)
+    assert len(called) == 1
+    assert callable(original)
