@@ -115,7 +115,7 @@ def install() -> None:
     Raises:
         MovedError, AttributeError, ImportError: this vLLM's indexer is another one.
     """
-    if hasattr(sparse.rocm_fp8_mqa_logits, "__wrapped__"):
+    if sparse._launch_aiter_top_k_per_row_prefill is _top_k_prefill:
         return
     logits, paged = _logits(sparse.rocm_fp8_mqa_logits), _paged_logits(sparse.rocm_fp8_paged_mqa_logits)
     replaced: tuple[tuple[Any, str, Any], ...] = (

@@ -1,85 +1,93 @@
-"""Plug-ins do nothing where they should, and stand back from servers of another version. The servers are stand-ins here;
-``test_vllm.py`` and ``test_sglang.py`` need the real ones."""
+"""Plug-ins do nothing where they should, and stand back from servers of another version.
+
+The servers are stand-ins here; ``test_vllm.py`` and ``test_sglang.py`` need the real ones.
+"""
 
 from __future__ import annotations
 
 import importlib
 import logging
 import os
-import subprocess
 import sys
-import textwrap
+import types
 from pathlib import Path
 
 import pytest
 
-from deep_gemm_rocm.integrations import parts
+from deep_gemm_rocm.integrations import parts, sglang_plugin, vllm_plugin
 
 ROOT = Path(__file__).parents[2]
-PLATFORMS = """
-    class current_platform:
-        is_rocm = staticmethod(lambda: {is_rocm})
-"""
 
 
-def run(folder: Path, program: str, files: dict[str, str], **environment: str) -> str:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(textwrap.dedent(text))
-    paths = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("DG_TEST_")}
-    done = subprocess.run(
-        command, env=variables | {"PYTHONPATH": paths} | environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+@pytest.fixture
+def server(monkeypatch):
+    """Puts modules of a server into this process, as ``name={"attribute": value}``."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("vllm", "sglang")]:
+        monkeypatch.delitem(sys.modules, name)
+
+    def put(**modules: dict[str, object]) -> None:
+        for name, attributes in modules.items():
+            dotted = name.replace("_", ".")
+            module = types.ModuleType(dotted)
+            module.__path__ = []
+            vars(module).update(attributes)
+            monkeypatch.setitem(sys.modules, dotted, module)
+
+    return put
 
 
-def vllm(*, is_rocm: bool, is_gfx942: bool) -> dict[str, str]:
-    return {
-        "vllm/__init__.py": "__version__ = '99.0'",
-        "vllm/platforms/__init__.py": PLATFORMS.format(is_rocm=is_rocm),
-        "vllm/platforms/rocm.py": f"def on_gfx942(): return {is_gfx942}",
-    }
+def put_vllm(server, *, is_rocm: bool, is_gfx942: bool) -> None:
+    platform = types.SimpleNamespace(is_rocm=lambda: is_rocm)
+    platforms = {"vllm_platforms": {"current_platform": platform}, "vllm_platforms_rocm": {}}
+    platforms["vllm_platforms_rocm"]["on_gfx942"] = lambda: is_gfx942
+    server(vllm={"__version__": "99.0"}, **platforms)
 
 
-REGISTER = """
-    import logging, sys
-    logging.basicConfig(format="%(name)s %(levelname)s %(message)s")
-    from deep_gemm_rocm.integrations.vllm_plugin import register
-    outcomes = register()
-    print(sorted(outcomes), "vllm" in sys.modules, "deep_gemm" in sys.modules)
-"""
+@pytest.mark.parametrize(("is_rocm", "is_gfx942"), [(False, False), (True, False)], ids=["vendor", "chip"])
+def test_vllm_stays_as_it_is_elsewhere(server, is_rocm, is_gfx942):
+    put_vllm(server, is_rocm=is_rocm, is_gfx942=is_gfx942)
+    assert vllm_plugin.register() == {}
 
 
-@pytest.mark.parametrize(
-    ("is_rocm", "is_gfx942", "environment", "printed"),
-    [
-        (True, True, {"DG_VLLM": "0"}, "[] False False"),
-        (False, False, {}, "[] True False"),
-        (True, False, {}, "[] True False"),
-    ],
-    ids=["switched off", "another vendor", "another chip"],
-)
-def test_nothing_happens_elsewhere(tmp_path, is_rocm, is_gfx942, environment, printed):
-    files = vllm(is_rocm=is_rocm, is_gfx942=is_gfx942)
-    assert run(tmp_path, REGISTER, files, **environment).strip() == printed
+@pytest.mark.parametrize(("plugin", "name"), [(vllm_plugin, "DG_VLLM"), (sglang_plugin, "DG_SGLANG")])
+def test_switched_off(server, monkeypatch, plugin, name):
+    monkeypatch.setenv(name, "0")
+    assert plugin.register() == {}  # without importing a server, which isn't there
 
 
-def test_each_part_stands_back_from_another_vllm(tmp_path):
-    lines = run(tmp_path, REGISTER, vllm(is_rocm=True, is_gfx942=True)).splitlines()
-    printed = [line for line in lines if not line.startswith("vllm.deep_gemm_rocm WARNING")]
-    assert printed == ["['FP8 experts', 'FP8 linear layers', 'the sparse indexer'] True False"]
-    for part in ("FP8 linear layers", "FP8 experts", "the sparse indexer"):
-        told = [line for line in lines if f"leaves {part} to vLLM 99.0, which is not as expected:" in line]
-        assert len(told) == 1
-        assert "ModuleNotFoundError" in told[0]
+def test_each_part_stands_back_from_another_vllm(server, caplog):
+    put_vllm(server, is_rocm=True, is_gfx942=True)
+    outcomes = vllm_plugin.register()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 3
+    for line, part in zip(told, ("FP8 linear layers", "FP8 experts", "the sparse indexer"), strict=True):
+        assert line.startswith(f"deep_gemm_rocm leaves {part} to vLLM 99.0, which is not as expected: ModuleNotFound")
+        assert line.endswith(outcomes[part])
+    assert "deep_gemm" not in sys.modules
+    assert "VLLM_USE_DEEP_GEMM" not in os.environ
 
 
-def test_the_entry_point_exists():
+def put_sglang(server, *, is_gfx942: bool) -> None:
+    utils = {"is_hip": lambda: True, "is_gfx942_supported": lambda: is_gfx942}
+    server(sglang={"__version__": "9"}, sglang_srt={}, sglang_srt_utils=utils)
+
+
+def test_sglang_stays_as_it_is_elsewhere(server):
+    put_sglang(server, is_gfx942=False)
+    assert sglang_plugin.register() == {}
+
+
+def test_the_part_stands_back_from_another_sglang(server, caplog):
+    put_sglang(server, is_gfx942=True)
+    assert list(sglang_plugin.register()) == ["FP8 linear layers"]
+    expected = "deep_gemm_rocm leaves FP8 linear layers to SGLang 9, which is not as expected: ModuleNotFoundError"
+    assert [record.getMessage().startswith(expected) for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("group", ["vllm.general_plugins", "sglang.srt.plugins"])
+def test_the_entry_point_exists(group):
     text = (ROOT / "pyproject.toml").read_text()
-    section = text.partition('[project.entry-points."vllm.general_plugins"]\n')[2].splitlines()
+    section = text.partition(f'[project.entry-points."{group}"]\n')[2].splitlines()
     module, _, name = section[0].partition(" = ")[2].strip('"').partition(":")
     assert callable(getattr(importlib.import_module(module), name))
 

@@ -1,7 +1,7 @@
 """The plug-in in vLLM's real modules.
 
-``DG_TEST_VLLM`` names folders for ``sys.path``, joined like those of PATH: that of an unpacked wheel, and those of what it
-imports. ``.ci/servers`` makes them.
+``DG_TEST_VLLM`` names folders for ``sys.path``, joined like those of PATH: that of an unpacked wheel, and those of what
+it imports. ``.ci/servers`` makes them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The examples run, and the adapter enables DeepGEMM in SGLang."""
+"""The examples run."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -85,80 +84,3 @@ def test_experts_of_several_processes(processes):
 def test_arrays_of_hip_python():
     printed = run_example("hip_python.py").splitlines()
     assert [line.partition(":")[0] for line in printed] == ["launched", "replayed"]
-
-
-# The modules of SGLang that decide whether DeepGEMM is used.
-SGLANG = {
-    "sglang/__init__.py": "",
-    "sglang/srt/__init__.py": "",
-    "sglang/srt/utils.py": "def get_device_sm(): return 0",
-    "sglang/srt/layers/__init__.py": "",
-    "sglang/srt/layers/deep_gemm_wrapper/__init__.py": "from .entrypoint import gemm",
-    "sglang/srt/layers/deep_gemm_wrapper/configurer.py": """
-        from sglang.srt.utils import get_device_sm
-        ENABLE_JIT_DEEPGEMM = get_device_sm() >= 90
-        DEEPGEMM_SCALE_UE8M0 = get_device_sm() >= 100
-    """,
-    "sglang/srt/layers/deep_gemm_wrapper/entrypoint.py": """
-        from .configurer import ENABLE_JIT_DEEPGEMM
-        if ENABLE_JIT_DEEPGEMM:
-            import deep_gemm
-        gemm = deep_gemm.fp8_gemm_nt if ENABLE_JIT_DEEPGEMM else None
-    """,
-}
-
-
-def install(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(textwrap.dedent(text))
-
-
-def run_program(folder: Path, program: str) -> subprocess.CompletedProcess:
-    paths = (str(folder), str(EXAMPLES), str(ROOT), os.environ.get("PYTHONPATH", ""))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_sglangs_gate_opens(tmp_path):
-    install(tmp_path, SGLANG)
-    program = """
-        import sglang_adapter
-        sglang_adapter._is_mi300x = lambda: True
-        sglang_adapter.register()
-        sglang_adapter.register()
-        import sglang.srt.layers.deep_gemm_wrapper as wrapper, sglang.srt.utils, deep_gemm
-        print(wrapper.gemm is deep_gemm.fp8_gemm_nt, sglang.srt.utils.get_device_sm())
-    """
-    done = run_program(tmp_path, program)
-    assert done.stdout == "True 0\n", done.stderr
-
-
-@pytest.mark.slow
-def test_sglangs_gate_can_be_too_late(tmp_path):
-    install(tmp_path, SGLANG)
-    program = """
-        import sglang.srt.layers.deep_gemm_wrapper, sglang_adapter
-        sglang_adapter._is_mi300x = lambda: True
-        sglang_adapter.register()
-    """
-    assert "imported before sglang_adapter.register()" in run_program(tmp_path, program).stderr
-
-
-def test_gates_stay_shut_without_a_mi300x(tmp_path):
-    install(tmp_path, SGLANG)
-    program = """
-        import importlib.util, sglang_adapter
-        sglang_adapter.register()
-        import sglang.srt.layers.deep_gemm_wrapper as wrapper
-        print(wrapper.gemm, importlib.util.find_spec("deep_gemm"))
-    """
-    assert run_program(tmp_path, program).stdout == "None None\n"
-
-
-@pytest.mark.slow
-def test_a_version_without_the_gate_is_an_error(tmp_path):
-    install(tmp_path, {name: text.replace("get_device_sm", "other") for name, text in SGLANG.items()})
-    program = "import sglang_adapter; sglang_adapter._is_mi300x = lambda: True; sglang_adapter.register()"
-    assert "has no get_device_sm: this" in run_program(tmp_path, program).stderr

@@ -1,0 +1,130 @@
+"""The plug-in in SGLang's real modules.
+
+``DG_TEST_SGLANG`` names folders for ``sys.path``, as ``DG_TEST_VLLM`` does for ``test_vllm.py``. It needs a process of
+its own, since this torch then says that it is ROCm's.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import sys
+import types
+from unittest import mock
+
+import pytest
+import torch
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm.integrations import sglang_plugin
+from deep_gemm_rocm.runtime import hip
+
+FOLDERS = os.environ.get("DG_TEST_SGLANG")
+if not FOLDERS:
+    pytest.skip("DG_TEST_SGLANG names no unpacked SGLang", allow_module_level=True)
+if not hip.runtime().is_simulated:
+    pytest.skip("runs on CPU tensors, which only the simulator takes", allow_module_level=True)
+sys.path += FOLDERS.split(os.pathsep)
+
+MI300X = types.SimpleNamespace(
+    gcnArchName="gfx942:sramecc+:xnack-", name="AMD Instinct MI300X", major=9, minor=4, multi_processor_count=304,
+    total_memory=192 * 2**30, warp_size=64, shared_memory_per_block=2**16,
+)  # fmt: skip
+torch.version.hip = "7.2.0"
+torch.cuda.is_available = lambda: True
+torch.cuda.device_count = lambda: 1
+torch.cuda.current_device = lambda: 0
+torch.cuda.get_device_properties = lambda *_: MI300X
+torch.cuda.get_device_capability = lambda *_: (MI300X.major, MI300X.minor)
+
+
+class GpuPackages:
+    """Finds packages of kernels for a GPU, which are modules of mocks here."""
+
+    def find_spec(self, name, path=None, target=None):
+        is_known = name.split(".")[0] in ("aiter", "flydsl", "sgl_kernel")
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if is_known else None
+
+    def create_module(self, spec):
+        module = types.ModuleType(spec.name)
+        module.__getattr__ = self.attribute
+        return module
+
+    def exec_module(self, module):
+        pass
+
+    def attribute(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return mock.MagicMock()
+
+
+sys.meta_path.insert(0, GpuPackages())
+# torchvision registers these although its library, which needs CUDA's, can't be loaded.
+for operator in (
+    "nms",
+    "qnms",
+    "_cuda_version",
+    "roi_align",
+    "roi_pool",
+    "ps_roi_align",
+    "ps_roi_pool",
+    "deform_conv2d",
+):
+    torch.library.define(f"torchvision::{operator}", "(Tensor a) -> Tensor")
+
+OUTCOMES = sglang_plugin.register()
+
+from sglang.srt.layers import deep_gemm_wrapper  # noqa: E402
+from sglang.srt.layers.quantization import fp8_utils  # noqa: E402
+
+OURS = "deep_gemm_rocm_w8a8_block_fp8_linear"
+
+
+def test_the_part_is_installed():
+    assert OUTCOMES == {"FP8 linear layers": "installed"}
+    assert sglang_plugin.register() == OUTCOMES
+
+
+def test_the_gate_of_deep_gemm_stays_shut():
+    assert not deep_gemm_wrapper.ENABLE_JIT_DEEPGEMM
+    assert "deep_gemm" not in sys.modules
+
+
+def test_kernel_selection_ends_at_ours():
+    assert fp8_utils._dispatch_auto_backend().__name__ == OURS
+    assert fp8_utils.dispatch_w8a8_block_fp8_linear([128, 128]).__name__ == OURS
+    triton = fp8_utils._dispatch_explicit_backend(fp8_utils.Fp8GemmRunnerBackend.TRITON)
+    assert triton.__name__ == "triton_w8a8_block_fp8_linear"
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("m", [0, 1, 77])
+def test_a_checkpoints_linear_layer(m, quantised):
+    """An OCP weight goes through SGLang's normalisation to FNUZ and through our kernel."""
+    n, k = 384, 512
+    generator = torch.Generator().manual_seed(0)
+    weight, x = torch.randn(n, k, generator=generator), torch.randn(2, m, k, generator=generator).bfloat16()
+    blocks = weight.view(n // 128, 128, k // 128, 128)
+    scales = blocks.abs().amax((1, 3)) / 448
+    data = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn).view(n, k)
+    data, scales, _ = fp8_utils.normalize_e4m3fn_to_e4m3fnuz(data, scales)
+    bias = torch.randn(n, generator=generator).bfloat16()
+    given, input_scale = x, None
+    if quantised:
+        rows, input_scale = dg.per_token_cast_to_fp8(x.view(-1, k), use_ue8m0=False)
+        given = rows.view(x.shape)
+    linear = fp8_utils.dispatch_w8a8_block_fp8_linear([128, 128])
+    actual = linear(
+        input=given, weight=data, block_size=[128, 128], weight_scale=scales, input_scale=input_scale, bias=bias
+    )
+    assert (actual.shape, actual.dtype) == ((2, m, n), torch.bfloat16)
+    if m:
+        assert dg.calc_diff(actual, x.float() @ weight.T + bias.float()) < 2e-3
+
+
+def test_other_blocks_are_tritons(monkeypatch):
+    called = mock.Mock()
+    linear = sglang_plugin._linear_in_front_of(called)
+    linear(torch.zeros(2, 64), torch.zeros(32, 64).to(torch.float8_e4m3fnuz), [32, 32], torch.ones(1, 2))
+    assert called.call_count == 1
