@@ -19,7 +19,6 @@ from ..problems.layout import FP8, SCALE_BLOCK
 from . import parts
 
 _LOGGER = logging.getLogger("sglang.deep_gemm_rocm")  # SGLang shows what reaches the root logger
-_FP8_UTILS = "sglang.srt.layers.quantization.fp8_utils"
 _NAME = "deep_gemm_rocm_w8a8_block_fp8_linear"
 _K_UNIT = 16  # elements that a lane loads
 
@@ -46,18 +45,17 @@ def _install_linear() -> None:
     from sglang.srt.layers.quantization import fp8_utils
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    dispatch, triton = fp8_utils._dispatch_auto_backend, fp8_utils.triton_w8a8_block_fp8_linear
     if hasattr(fp8_utils, _NAME):
         return
+    dispatch, triton = fp8_utils._dispatch_auto_backend, fp8_utils.triton_w8a8_block_fp8_linear
     ours = _linear_in_front_of(triton)
-    parts.check_parameters(dispatch, "act_scale_ue8m0")
     parts.check_replaces(triton, ours)
 
     def chosen(result: Any, *_: Any, **__: Any) -> Any:
         return ours if result is triton else result
 
     setattr(fp8_utils, _NAME, ours)
-    HookRegistry.register(f"{_FP8_UTILS}._dispatch_auto_backend", chosen, HookType.AFTER)
+    HookRegistry.register(f"{dispatch.__module__}.{dispatch.__name__}", chosen, HookType.AFTER)
     HookRegistry.apply_hooks()
 
 

@@ -82,10 +82,6 @@ class DeepGemmRocmExperts(mk.FusedMoEExpertsModular):
             moe_parallel_config.use_fi_nvl_two_sided_kernels or moe_parallel_config.use_fi_nvl_one_sided_kernels
         )
 
-    @staticmethod
-    def _supports_batch_invariance() -> bool:
-        return True  # a row's bits depend on its values and its expert only
-
     def finalize_weight_and_reduce_impl(self) -> Any:
         return TopKWeightAndReduceNoOP()
 
@@ -158,21 +154,20 @@ def _rows(routes: int, experts: int) -> int:
 
 
 def _routes(topk_ids: torch.Tensor, expert_map: torch.Tensor | None, experts: int) -> _Routes:
-    ids = topk_ids.flatten().long()
+    ids = topk_ids.flatten()
     if expert_map is not None:
-        ids = torch.where(ids < 0, -1, expert_map[ids.clamp_min(0)].long())
-    ids = torch.where((ids < 0) | (ids >= experts), experts, ids)  # other ranks' come last
-    rows, top_k = _rows(len(ids), experts), topk_ids.shape[1]
-    counts = torch.zeros(experts + 1, dtype=torch.int64, device=ids.device).scatter_add_(0, ids, torch.ones_like(ids))
-    own = counts[:-1]
-    aligned = (own + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+        ids = torch.where(ids < 0, -1, expert_map[ids.clamp_min(0)])
+    rows, top_k, device = _rows(len(ids), experts), topk_ids.shape[1], ids.device
+    expert, order = ids.sort(stable=True)  # -1, for other ranks' experts, comes first
+    first = torch.searchsorted(expert, torch.arange(experts + 1, dtype=expert.dtype, device=device))
+    counts = first.diff()
+    aligned = (counts + (_ALIGNMENT - 1)) & -_ALIGNMENT
     starts = aligned.cumsum(0) - aligned
-    order = ids.argsort(stable=True)
-    expert = ids[order]
-    place = torch.arange(len(ids), device=ids.device) - (counts.cumsum(0) - counts)[expert]
-    row = torch.where(expert < experts, starts[expert.clamp_max(experts - 1)] + place, rows)
-    token_of_row = torch.zeros(rows + 1, dtype=torch.int64, device=ids.device).scatter_(0, row, order // top_k)
-    return _Routes(token_of_row[:rows], torch.empty_like(order).scatter_(0, order, row), (starts + own).int())
+    # How far rows are from places in the order; expert -1 finds the last entry, which is beyond all rows.
+    shift = torch.nn.functional.pad(starts - first[:-1], (0, 1), value=rows)
+    row = (torch.arange(len(ids), device=device) + shift[expert.long()]).clamp_max(rows)
+    token_of_row = torch.zeros(rows + 1, dtype=torch.int64, device=device).scatter_(0, row, order // top_k)
+    return _Routes(token_of_row[:rows], torch.empty_like(order).scatter_(0, order, row), (starts + counts).int())
 
 
 def _quantised(x: torch.Tensor, of_blocks: bool) -> Pair:

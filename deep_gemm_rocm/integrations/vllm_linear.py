@@ -6,11 +6,7 @@ from typing import Any
 
 import torch
 from vllm.model_executor.kernels import linear
-from vllm.model_executor.kernels.linear import (
-    Fp8BlockScaledMMLinearKernel,
-    FP8ScaledMMLinearKernel,
-    register_linear_kernel,
-)
+from vllm.model_executor.kernels.linear import Fp8BlockScaledMMLinearKernel, FP8ScaledMMLinearKernel
 from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
 from vllm.model_executor.layers.quantization.utils.fp8_utils import _upcast_e8m0_to_fp32
 from vllm.model_executor.utils import replace_parameter
@@ -18,7 +14,7 @@ from vllm.platforms import PlatformEnum
 
 from ..api.gemm import gemm_fp8
 from ..problems.layout import SCALE_BLOCK
-from .parts import MovedError, check_parameters, check_replaces
+from .parts import MovedError, check_replaces
 
 _OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
 _K_UNIT = 16  # elements that a lane loads
@@ -107,9 +103,11 @@ def _fits(config: Any) -> tuple[bool, str | None]:
     return True, None
 
 
+# vLLM's tables have each platform's kernels in the order in which they are asked. Its ``register_linear_kernel`` would
+# append ours, behind kernels that take everything.
 _KERNELS = {
-    "fp8_block": ("_POSSIBLE_FP8_BLOCK_KERNELS", DeepGemmRocmBlockKernel),
-    "fp8": ("_POSSIBLE_FP8_KERNELS", DeepGemmRocmTokenKernel),
+    "_POSSIBLE_FP8_BLOCK_KERNELS": DeepGemmRocmBlockKernel,
+    "_POSSIBLE_FP8_KERNELS": DeepGemmRocmTokenKernel,
 }
 
 
@@ -119,15 +117,12 @@ def install() -> None:
     Raises:
         MovedError, AttributeError, ImportError: this vLLM chooses kernels in another way.
     """
-    check_parameters(register_linear_kernel, "kernel_class", "platform", "kernel_type")
     check_replaces(Fp8BlockScaledMMLinearKernel.apply_block_scaled_mm, DeepGemmRocmBlockKernel.apply_block_scaled_mm)
     check_replaces(FP8ScaledMMLinearKernel.apply_scaled_mm, DeepGemmRocmTokenKernel.apply_scaled_mm)
-    for table, _ in _KERNELS.values():
-        if not isinstance(getattr(linear, table).get(PlatformEnum.ROCM), list):
-            raise MovedError(f"{table} has no list of ROCm's kernels")
-    for kind, (table, kernel) in _KERNELS.items():
-        kernels = getattr(linear, table)[PlatformEnum.ROCM]
-        if kernel not in kernels:
-            register_linear_kernel(kernel, PlatformEnum.ROCM, kind)
-            kernels.remove(kernel)
-            kernels.insert(0, kernel)
+    tables = {name: getattr(linear, name).get(PlatformEnum.ROCM) for name in _KERNELS}
+    for name, kernels in tables.items():
+        if not isinstance(kernels, list):
+            raise MovedError(f"{name} has no list of ROCm's kernels")
+    for name, kernel in _KERNELS.items():
+        if kernel not in tables[name]:
+            tables[name].insert(0, kernel)
