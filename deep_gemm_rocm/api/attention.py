@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Literal, TypedDict, cast, overload
 
 import torch
@@ -13,8 +14,10 @@ from ..launch.repeated import Described, launches
 from ..problems.arguments import Argument, Arguments
 from ..problems.attention import (
     MAX_SPLITS,
+    RUN_TOKENS,
     Attention,
     Decode,
+    Latent,
     check_attention,
     check_dealt,
     check_decode,
@@ -60,6 +63,9 @@ class _DecodeOptions(_Cache, _Descales, total=False):
 
 class _LatentOptions(_Cache, _Options, total=False):
     d_v: int
+    kv_descale: torch.Tensor | None
+    fp8_dtype: torch.dtype
+    lse_base_2: bool
     num_splits: int | None
 
 
@@ -283,33 +289,49 @@ def mla_decode(
     block_table: torch.Tensor,
     context_lens: torch.Tensor,
     softmax_scale: float | None = None,
+    kv_descale: torch.Tensor | None = None,
+    fp8_dtype: torch.dtype = torch.float8_e4m3fnuz,
     out: torch.Tensor | None = None,
     return_lse: bool = False,
+    lse_base_2: bool = False,
     num_splits: int | None = None,
 ) -> Described[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
     """``flash_attention_decode`` for DeepSeek's latent cache: a value is the first ``d_v`` elements of its key.
 
-    Each block of keys is read once, for up to 64 queries (tokens times heads) and both products.
+    Each block of keys is read once, for up to 64 queries (tokens times heads) and both products. FP8 caches are widened
+    to bf16 on the way into LDS. Values with a scale are rounded to the nearest bf16 then, ties away from zero.
 
     Args:
-        q: bf16 or f16 [B, next_n, H, 576], next_n from 1 to 4: 512 elements that have absorbed the up-projection of
+        q: bf16 or f16 [B, next_n, H, 576], next_n from 1 to 8: 512 elements that have absorbed the up-projection of
             keys, then the rotary part.
-        kv_cache: of the same dtype, [blocks, block_size, 1, 576], block_size 16, 32, 64, 128 or 256.
+        kv_cache: [blocks, block_size, 1, width], block_size a power of two from 1 to 256; width and dtype are one of
+            576 of the dtype of q;
+            576 float8_e4m3fnuz or float8_e4m3fn, for q in bf16;
+            656 uint8, for q in bf16, as ``append_mla_cache`` writes them: 512 FP8 values, 4 fp32 scales of 128 values
+            each, 64 bf16 of the rotary part.
         d_v: 512.
         softmax_scale: 1/sqrt(576) if None. Models pass their own, as their heads are narrower before the absorption.
+        kv_descale: fp32 [1], factor of a cache of 576 FP8 values, positive; 1 if None.
+        fp8_dtype: the format of FP8 values in a uint8 cache, torch.float8_e4m3fnuz or torch.float8_e4m3fn.
         out: [B, next_n, H, d_v] of the dtype of q to write into; a new tensor if None.
+        lse_base_2: whether the log-sum-exp that is returned is to base 2 rather than e.
 
     The other arguments, the result, the rounding and the errors are those of ``flash_attention_decode``.
     """
     if torch.compiler.is_compiling():
         out = _new_output(q, d_v) if out is None else out
-        lse = torch.ops.deep_gemm_rocm.mla_decode(
-            q, kv_cache, d_v, block_table, context_lens, softmax_scale, out, return_lse, num_splits
-        )
+        options = (softmax_scale, kv_descale, fp8_dtype, out, return_lse, lse_base_2, num_splits)
+        lse = torch.ops.deep_gemm_rocm.mla_decode(q, kv_cache, d_v, block_table, context_lens, *options)
         return _result(out, lse if return_lse else None), None
-    problem = check_latent_decode(q, kv_cache, d_v, block_table, context_lens, softmax_scale, out)
+    problem, latent = check_latent_decode(
+        q, kv_cache, d_v, block_table, context_lens, softmax_scale, kv_descale, fp8_dtype, out
+    )
     caches = dict.fromkeys(("k", "v"), Argument("kv_cache", kv_cache))
-    return _decode("mla_decode", problem, q, caches, block_table, context_lens, out, return_lse, num_splits)
+    if latent.descale is not None:
+        problem = problem._replace(descales={"k_descale": latent.descale.expand(1, 1, 1)})
+    return _decode(
+        "mla_decode", problem, q, caches, block_table, context_lens, out, return_lse, num_splits, latent, lse_base_2
+    )
 
 
 def _decode(
@@ -322,9 +344,14 @@ def _decode(
     out: torch.Tensor | None,
     return_lse: bool,
     num_splits: int | None,
+    latent: Latent | None = None,
+    lse_base_2: bool = False,
 ) -> Described[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
     choice = choose_attention(_case(family, problem, problem.tokens_q, problem.most_keys))
     config, pieces = cast(DecodeConfig, choice.config), choice.pieces
+    if latent is not None:
+        tokens = "small_pages" if problem.page_size < RUN_TOKENS else "paged"
+        config = dataclasses.replace(config, layout=latent.layout, is_ocp=latent.is_ocp, tokens=tokens)
     split_keys = 0
     if num_splits is not None:
         check_int("num_splits", num_splits, 1, MAX_SPLITS)
@@ -337,7 +364,7 @@ def _decode(
     out = _new_output(q, problem.value_dim) if out is None else out
     lse = new_lse(q) if return_lse else None
     launch = flash_decode_launch(
-        config, problem, q, caches, block_table, context_lens, out, lse, num_splits, pieces, split_keys
+        config, problem, q, caches, block_table, context_lens, out, lse, num_splits, pieces, split_keys, lse_base_2
     )
     return _result(out, lse), launch
 

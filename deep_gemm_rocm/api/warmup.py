@@ -16,7 +16,7 @@ import torch
 
 from .. import jit
 from ..checks import check_int
-from ..heuristics import collecting_begins, heads_of_every_tile
+from ..heuristics import FEW_ROWS, MANY_ROWS, collecting_begins, heads_of_every_tile
 from ..launch import planning
 from ..problems.layout import SCALE_BLOCK, ceil_div
 from . import attention, casts, fused_casts, gemm, grouped, k_grouped, latent_cache, mqa_logits, routing, top_k
@@ -24,6 +24,8 @@ from . import attention, casts, fused_casts, gemm, grouped, k_grouped, latent_ca
 _FP8 = torch.float8_e4m3fnuz
 _PAGE_TOKENS = 64
 _LATENT_WIDTH = 576
+_LATENT_BYTES = 656
+_LATENT_HEADS = (FEW_ROWS, MANY_ROWS)  # each has kernels of its own
 _SCALE_BYTES = 4
 _MODELS = Path(__file__).resolve().parents[1] / "models"
 
@@ -301,8 +303,13 @@ def _decode(function: _Function, m: int, of: Workload) -> None:
 
 
 def _latent_decode(function: _Function, m: int, of: Workload) -> None:
-    q, cache = _heads(of, m, 1, of.k), _heads(of, 1, _PAGE_TOKENS, of.k)
-    function.call(q, cache, d_v=of.n, out=_heads_of_output(of, m, 1), **_pages(m))
+    _check_no_groups(of)
+    is_bytes = of.k == _LATENT_BYTES
+    dtype = torch.uint8 if is_bytes else of.dtype or of.d_dtype
+    cache = _tensor(1, _PAGE_TOKENS, 1, of.k, dtype=dtype)
+    for heads in _LATENT_HEADS:
+        q = _tensor(m, 1, heads, _LATENT_WIDTH if is_bytes else of.k, dtype=of.d_dtype)
+        function.call(q, cache, d_v=of.n, **_pages(m))
 
 
 def _heads(of: Workload, batch: int, tokens: int, width: int) -> torch.Tensor:

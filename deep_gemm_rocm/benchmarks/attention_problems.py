@@ -110,7 +110,8 @@ class AttentionProblem:
             return k, v
         pages = self.arguments["block_table"][sequence].long()
         caches = [tensor for name, tensor in self._tensors() if name.endswith("cache")]
-        k, v = (cache[pages].flatten(0, 1)[None, : self.shape.tokens_k] for cache in (caches[0], caches[-1]))
+        dtype = caches[0].dtype if "v_cache" in self.arguments else self.arguments["q"].dtype
+        k, v = (cache[pages].flatten(0, 1)[None, : self.shape.tokens_k].to(dtype) for cache in (caches[0], caches[-1]))
         return k, v[..., : self.d.shape[-1]]
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -129,7 +130,7 @@ class AttentionOperation:
         make: makes the inputs of a shape.
         function: this package's function; takes an ``AttentionProblem``'s arguments and ``out``.
         causal: whether a query sees no key after its own.
-        dtype: dtype of q, keys and values.
+        dtype: dtype of q, keys and values; for a latent cache, that of the cache.
     """
 
     shapes: tuple[AttentionShape, ...]
@@ -199,7 +200,7 @@ def _make_latent(op: str, shape: AttentionShape, device: str) -> AttentionProble
     batch, tokens_q, tokens_k, heads, kv_heads, width = shape
     pages = batch * ceil_div(tokens_k, _PAGE)
     q = _normal(batch, tokens_q, heads, width, dtype=torch.bfloat16, device=device)
-    cache = _normal(pages, _PAGE, kv_heads, width, dtype=torch.bfloat16, device=device)
+    cache = _normal(pages, _PAGE, kv_heads, width, dtype=OPERATIONS[op].dtype, device=device)
     arguments = {"q": q, "kv_cache": cache, **_paged(shape, device)}
     return AttentionProblem(op, shape, arguments, unwritten(batch, tokens_q, heads, 512, device=device))
 
@@ -213,4 +214,5 @@ OPERATIONS = {
     "flash_attention_decode": AttentionOperation(shapes.STEPS, _make_decode, _decode),
     "fp8_flash_attention_decode": AttentionOperation(shapes.STEPS, _make_decode, _decode, dtype=FP8),
     "mla_decode": AttentionOperation(shapes.LATENT_STEPS, _make_latent, attention.mla_decode),
+    "fp8_mla_decode": AttentionOperation(shapes.LATENT_STEPS, _make_latent, attention.mla_decode, dtype=FP8),
 }

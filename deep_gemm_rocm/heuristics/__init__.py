@@ -4,7 +4,7 @@ from ..problems.gemm_kind import GemmKind
 from .attention_choice import AttentionCase, AttentionChoice, choose_attention
 from .attention_config import AttentionConfig, attention_tiles, heads_of_every_tile
 from .choices import collecting_begins
-from .decode_config import DecodeConfig, splits_for_any_batch
+from .decode_config import FEW_ROWS, MANY_ROWS, DecodeConfig, splits_for_any_batch
 from .forced import ForcedChoiceError, forced
 from .gemm_choice import choose_dense, choose_gemm_config, choose_k_splits
 from .gemm_config import GemmConfig
@@ -14,6 +14,8 @@ __all__ = [
     "AttentionCase",
     "AttentionChoice",
     "AttentionConfig",
+    "FEW_ROWS",
+    "MANY_ROWS",
     "DecodeConfig",
     "ForcedChoiceError",
     "GemmConfig",

@@ -15,7 +15,7 @@ from ..problems.gemm_kind import ELEMENT_BYTES
 from ..runtime import session, settings
 from .attention_config import AttentionConfig, choose_attention_config, config_for_any_batch
 from .choices import Choices, Finds, remembered
-from .decode_config import DecodeConfig, choose_num_pieces, most_pieces
+from .decode_config import DecodeConfig, choose_num_pieces, latent_rows, most_pieces
 from .forced import forced_choice
 from .notes import note_attention
 from .tables import MEASURED_COLUMNS, Measured, Table, parsed
@@ -248,7 +248,8 @@ def _others(case: AttentionCase, first: AttentionChoice) -> Iterable[AttentionCh
 
 
 def _decode_config(case: AttentionCase) -> DecodeConfig:
-    return DecodeConfig(*case.widths, latent=case.family == "mla_decode")
+    rows = latent_rows(case.tokens_q * case.heads) if case.family == "mla_decode" else 0
+    return DecodeConfig(*case.widths, latent_rows=rows)
 
 
 def _sizes_of_decode(case: AttentionCase) -> tuple[int, int, int]:

@@ -9,6 +9,7 @@ from ..problems.layout import ceil_div
 from .gemm_config import NUM_CUS
 
 _WAVES_OF_CU = 8  # at once, which keep its memory busy
+FEW_ROWS, MANY_ROWS = 32, 64  # of a workgroup over a latent cache
 _LEAST_KEYS = 128  # of a piece, see kLeastKeys in decode_schedule.h
 # If other sequences must not matter.
 _FEW_SEQUENCES = 8
@@ -24,40 +25,64 @@ class DecodeConfig:
         out_type: type of the output.
         head_dim: elements of a head of q and k.
         value_dim: elements of a head of v and the output.
-        latent: whether values are the first elements of the keys.
+        latent_rows: 0; for a latent cache, whose values are the first elements of its keys, 32 or 64, the queries of a
+            workgroup.
+        layout: how a latent cache holds tokens: ``plain``, in the type of q; ``e4m3``, ``e4m3_656`` or ``e4m3_584``.
+        is_ocp: whether FP8 values of a latent cache are OCP's.
+        tokens: where the tokens of a sequence are in a latent cache: ``paged``; ``small_pages``, of fewer than eight
+            tokens; or ``indexed``, by a row of slots.
     """
 
     type: str
     out_type: str
     head_dim: int
     value_dim: int
-    latent: bool = False
+    latent_rows: int = 0
+    layout: str = "plain"
+    is_ocp: bool = False
+    tokens: str = "paged"
 
     @property
     def family(self) -> str:
         """The template, without its ending."""
-        return "mla_decode" if self.latent else "flash_decode"
+        return "mla_decode" if self.latent_rows else "flash_decode"
 
     @property
     def rows(self) -> int:
         """Queries that share the keys of a workgroup."""
-        return 64 if self.latent else 16
+        return self.latent_rows or 16
 
     @property
     def waves(self) -> int:
         """Waves of a workgroup."""
-        return 8 if self.latent else 1
+        return 8 if self.latent_rows else 1
 
     @property
     def kernel_name(self) -> str:
         """The kernel's name, as profilers show it."""
         types = self.type if self.type == self.out_type else f"{self.type}_{self.out_type}"
-        return f"{self.family}_{types}_d{self.head_dim}x{self.value_dim}"
+        traits = [
+            self.layout if self.layout != "plain" else "",
+            "ocp" if self.is_ocp else "",
+            self.tokens if self.tokens != "paged" else "",
+            f"d{self.head_dim}x{self.value_dim}",
+            "few" if self.latent_rows == FEW_ROWS else "",
+        ]
+        return "_".join((self.family, types, *filter(None, traits)))
 
     @forking.cached_property
     def template_values(self) -> dict[str, int | str | bool]:
         """The values by name. Callers share the one dictionary."""
-        return {**dataclasses.asdict(self), "scaled": self.type == "e4m3", "kernel_name": self.kernel_name}
+        names = {"kernel_name": self.kernel_name, "rows": self.rows}
+        return {**dataclasses.asdict(self), "scaled": self.type == "e4m3", **names}
+
+
+def latent_rows(queries: int) -> int:
+    """The rows of a workgroup for so many queries (tokens times heads) of a sequence to a latent cache.
+
+    Few of them multiply less in vain, so that memory is the limit.
+    """
+    return FEW_ROWS if queries <= FEW_ROWS else MANY_ROWS
 
 
 def choose_num_pieces(config: DecodeConfig, queries_of_kv_head: int, sequence_heads: int, most_keys: int) -> int:

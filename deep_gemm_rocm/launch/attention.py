@@ -90,13 +90,16 @@ class DecodeArguments(Structure):
         ("k_descale", Descales),
         ("v_descale", Descales),
         ("lse", c_void_p),
+        ("max_logits", c_void_p),
         ("lse_batch_stride", c_int64),
         ("lse_head_stride", c_int64),
+        ("sinks", c_void_p),
         ("block_table", c_void_p),
         ("block_table_stride", c_int64),
         ("context_lens", c_void_p),
         ("split_out", c_void_p),
         ("split_lse", c_void_p),
+        ("split_max", c_void_p),
         ("parts", c_void_p),
         ("num_splits", c_int),
         ("split_keys", c_int),
@@ -107,9 +110,11 @@ class DecodeArguments(Structure):
         ("kv_heads", c_int),
         ("page_shift", c_int),
         ("num_pages", c_int),
-        ("pages_of_sequence", c_int),
+        ("most_tokens", c_int),
+        ("sequences_of_length", c_int),
         ("window_left", c_int),
         ("logit_scale", c_float),
+        ("lse_scale", c_float),
     )
 
 
@@ -168,6 +173,7 @@ def flash_decode_launch(
     num_splits: int | None,
     num_pieces: int,
     split_keys: int = 0,
+    lse_base_2: bool = False,
 ) -> Launch:
     """Describes the launch of ``config``'s kernels on checked arguments.
 
@@ -180,6 +186,7 @@ def flash_decode_launch(
         num_pieces: the number of these pieces, or of the splits of all sequences and heads of keys.
         split_keys: keys that a split has at least; sequences with few keys have fewer splits. 0 for ``num_splits`` in
             any case.
+        lse_base_2: whether ``lse`` is to base 2 rather than e.
     """
     sequence_heads = problem.batch * problem.kv_heads
     queries = problem.tokens_q * (problem.heads // problem.kv_heads)
@@ -208,9 +215,11 @@ def flash_decode_launch(
         kv_heads=problem.kv_heads,
         page_shift=problem.page_size.bit_length() - 1,
         num_pages=problem.num_pages,
-        pages_of_sequence=problem.pages_of_sequence,
+        most_tokens=problem.most_keys,
+        sequences_of_length=1,
         window_left=problem.window_left,
         logit_scale=problem.softmax_scale * _LOG2_E,
+        lse_scale=1 if lse_base_2 else 1 / _LOG2_E,
     )
     pointers = _heads(q=q, out=out, **problem.descales)
     pointers |= {f"{role}.data": cache for role, cache in caches.items()}

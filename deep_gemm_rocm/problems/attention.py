@@ -17,6 +17,11 @@ _WIDTHS = ((64, 64), (96, 96), (128, 128), (192, 192), (256, 256), (192, 128))  
 _DECODE_FP8_WIDTHS = tuple(widths for widths in _WIDTHS if widths != (96, 96))
 _LATENT_WIDTHS = ((576, 512),)
 _LATENT_DTYPES = (torch.bfloat16, torch.float16)
+LATENT_FP8_DTYPES = (torch.float8_e4m3fnuz, torch.float8_e4m3fn)
+_LATENT_BYTES = 656
+LATENT_PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+MAX_LATENT_TOKENS = 8
+RUN_TOKENS = 8  # neighbouring tokens that a wave loads from one page, if a page has as many
 PAGE_SIZES = (16, 32, 64, 128, 256)
 MAX_DECODE_TOKENS = 4
 _LEAST_BLOCK = 32  # keys in the smallest block of a decode kernel
@@ -225,34 +230,86 @@ def check_dealt(problem: Decode) -> None:
         )
 
 
+class Latent(NamedTuple):
+    """How a latent cache holds tokens.
+
+    Attributes:
+        layout: ``plain``, in the type of q; ``e4m3``; or ``e4m3_656``.
+        is_ocp: whether its FP8 values are OCP's.
+        descale: factor of FP8 values, [1], or None.
+    """
+
+    layout: str
+    is_ocp: bool
+    descale: torch.Tensor | None
+
+
 def check_latent_decode(
-    q: Any, kv_cache: Any, d_v: Any, block_table: Any, context_lens: Any, softmax_scale: Any, out: Any
-) -> Decode:
+    q: Any,
+    kv_cache: Any,
+    d_v: Any,
+    block_table: Any,
+    context_lens: Any,
+    softmax_scale: Any,
+    kv_descale: Any,
+    fp8_dtype: Any,
+    out: Any,
+) -> tuple[Decode, Latent]:
     """Checks the arguments of ``mla_decode``.
 
     Raises:
         TypeError, ValueError: an argument is not as ``mla_decode`` documents it.
     """
-    tensors = {"q": q, "kv_cache": kv_cache}
-    _check_heads(tensors, packed=False, dtypes=_LATENT_DTYPES)
+    _check_heads({"q": q}, packed=False, dtypes=_LATENT_DTYPES)
+    layout, is_ocp = _check_latent_cache(kv_cache, q, fp8_dtype)
     batch, tokens_q, heads, head_dim = q.shape
-    num_pages, page_size, kv_heads, width = kv_cache.shape
-    if (kv_heads, width) != (1, head_dim):
-        raise ValueError(f"kv_cache must be [blocks, block_size, 1, {head_dim}], got shape {tuple(kv_cache.shape)}")
+    num_pages, page_size, _, _ = kv_cache.shape
     check_widths(head_dim, check_int("d_v", d_v, 1), _LATENT_WIDTHS)
     check_groups(heads, 1)
-    _check_decode_sizes(tokens_q, page_size)
+    _check_decode_sizes(tokens_q, page_size, LATENT_PAGE_SIZES, MAX_LATENT_TOKENS)
     check_pages(batch, num_pages, page_size, block_table, context_lens)
-    tensors |= {"block_table": block_table, "context_lens": context_lens}
+    tensors = {"q": q, "kv_cache": kv_cache, "block_table": block_table, "context_lens": context_lens}
+    if kv_descale is not None:
+        if layout != "e4m3":
+            raise ValueError("kv_descale must be None, for only a kv_cache of 576 FP8 values has it")
+        check_form("kv_descale", kv_descale, torch.float32, (1,))
+        tensors["kv_descale"] = kv_descale
     _check_output(out, (*q.shape[:-1], d_v), tensors)
-    return _decode(q, kv_cache, d_v, block_table, softmax_scale)
+    problem = _decode(q, kv_cache, d_v, block_table, softmax_scale)
+    return problem, Latent(layout, is_ocp, kv_descale)
 
 
-def _check_decode_sizes(tokens_q: int, page_size: int) -> None:
-    if page_size not in PAGE_SIZES:
-        raise ValueError(f"a block of the cache must have one of {PAGE_SIZES} tokens, got {page_size}")
-    if not 1 <= tokens_q <= MAX_DECODE_TOKENS:
-        raise ValueError(f"q must have 1 to {MAX_DECODE_TOKENS} tokens for each sequence, got {tokens_q}")
+def _check_latent_cache(kv_cache: Any, q: torch.Tensor, fp8_dtype: Any) -> tuple[str, bool]:
+    """Returns the layout, and whether FP8 values are OCP's."""
+    check_data("kv_cache", kv_cache)
+    if fp8_dtype not in LATENT_FP8_DTYPES:
+        raise TypeError(f"fp8_dtype must be {one_of(LATENT_FP8_DTYPES)}, got {fp8_dtype!r}")
+    if kv_cache.dtype not in (*_LATENT_DTYPES, *LATENT_FP8_DTYPES, torch.uint8):
+        raise TypeError(
+            f"kv_cache must be {one_of((*_LATENT_DTYPES, *LATENT_FP8_DTYPES, torch.uint8))}, got {kv_cache.dtype}"
+        )
+    is_plain = kv_cache.dtype in _LATENT_DTYPES
+    if kv_cache.dtype != q.dtype and (is_plain or q.dtype != torch.bfloat16):
+        expected = f"have the dtype of q, {q.dtype}" if is_plain else "be in FP8 only with q in bfloat16"
+        raise TypeError(f"kv_cache must {expected}, got {kv_cache.dtype} and {q.dtype}")
+    width = _LATENT_BYTES if kv_cache.dtype == torch.uint8 else q.shape[-1]
+    if kv_cache.dim() != 4 or kv_cache.shape[2:] != (1, width):
+        raise ValueError(f"kv_cache must be [blocks, block_size, 1, {width}], got shape {tuple(kv_cache.shape)}")
+    _check_heads_shape("kv_cache", kv_cache, packed=False)
+    _check_aligned("kv_cache", kv_cache)
+    if is_plain:
+        return "plain", False
+    is_bytes = kv_cache.dtype == torch.uint8
+    return "e4m3_656" if is_bytes else "e4m3", torch.float8_e4m3fn == (fp8_dtype if is_bytes else kv_cache.dtype)
+
+
+def _check_decode_sizes(
+    tokens_q: int, page_size: int, page_sizes: tuple[int, ...] = PAGE_SIZES, most_tokens: int = MAX_DECODE_TOKENS
+) -> None:
+    if page_size not in page_sizes:
+        raise ValueError(f"a block of the cache must have one of {page_sizes} tokens, got {page_size}")
+    if not 1 <= tokens_q <= most_tokens:
+        raise ValueError(f"q must have 1 to {most_tokens} tokens for each sequence, got {tokens_q}")
 
 
 def check_pages(

@@ -53,7 +53,13 @@ def test_flash_attention_fits(compiler, config: AttentionConfig):
     assert kernel[".max_flat_workgroup_size"] >= config.num_threads
 
 
-LATENT = [DecodeConfig(type_, type_, 576, 512, latent=True) for type_ in ("bf16", "f16")]
+LATENT = [DecodeConfig(type_, type_, 576, 512, rows) for type_ in ("bf16", "f16") for rows in (32, 64)]
+LATENT += [
+    DecodeConfig("bf16", "bf16", 576, 512, rows, layout, is_ocp)
+    for rows in (32, 64)
+    for layout in ("e4m3", "e4m3_656")
+    for is_ocp in (False, True)
+]
 DECODE = [
     DecodeConfig(*types, *widths) for types in TYPES for widths in WIDTHS if (types[0], widths[0]) != ("e4m3", 96)
 ]

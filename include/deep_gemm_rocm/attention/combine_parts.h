@@ -55,7 +55,7 @@ class PartCombiner {
       stored.store(__builtin_convertvector(out_[i] * factor, Vector<Out, kVector>), first_value(i) * sizeof(Out));
     }
     if (args_.lse != nullptr && lane_id() == 0) {
-      const float lse = (highest_ + __builtin_amdgcn_logf(sum_)) * kLn2;
+      const float lse = (highest_ + __builtin_amdgcn_logf(sum_)) * args_.lse_scale;
       args_.lse[sequence_ * args_.lse_batch_stride + head_ * args_.lse_head_stride + token_] =
           sum_ == 0 ? -kInfinity : lse;
     }

@@ -23,22 +23,28 @@ struct DecodeArguments {
   HeadsTensor q, out;
   PagedTensor k, v;
   Descales q_descale, k_descale, v_descale;
-  float* lse;  // [batch, heads, tokens_q] with contiguous tokens, or null
+  float* lse;         // [batch, heads, tokens_q] with contiguous tokens, or null
+  float* max_logits;  // the same for the largest logits, or null
   int64_t lse_batch_stride, lse_head_stride;
-  const int* block_table;  // [batch, pages of a sequence] with contiguous pages
+  const float* sinks;      // [heads], natural logarithms of what is added to the sums of exponentials; or null
+  const int* block_table;  // [batch, pages of a sequence] with contiguous pages; or slots, see IndexedTokens
   int64_t block_table_stride;
-  const int* context_lens;  // [batch]
+  const int* context_lens;  // [batch / sequences_of_length], or null if all sequences have most_tokens
   // Results of parts of the keys: [parts, queries of a head of keys, width], and the same without width.
   float* split_out;
   float* split_lse;  // to base 2
+  float* split_max;  // the largest logits of the parts, to base 2
   Parts* parts;      // [batch, kv_heads], unless all sequences have num_splits
   int num_splits;    // parts of each sequence's keys, or 0, see decode_schedule.h
   int split_keys;    // keys that a split has at least; sequences with few keys have fewer splits
   int num_pieces;    // workgroups for the same queries: all splits, or the pieces of the line
   int batch, tokens_q, heads, kv_heads;
-  int page_shift, num_pages, pages_of_sequence;
+  int page_shift, num_pages;
+  int most_tokens;  // of a sequence: those that a row of block_table has room for
+  int sequences_of_length;
   int window_left;
   float logit_scale;  // softmax_scale · log2 e
+  float lse_scale;    // ln 2, or 1 for an lse to base 2
 };
 
 }  // namespace deep_gemm_rocm

@@ -59,8 +59,10 @@ class DecodeSchedule {
   };
 
   static DG_DEVICE int context(const DecodeArguments& args, int sequence) {
-    const Buffer contexts{args.context_lens, args.batch * static_cast<unsigned>(sizeof(int))};
-    return existing_tokens(args, contexts.load<int>(sequence * sizeof(int)));
+    if (args.context_lens == nullptr) return args.most_tokens;
+    const unsigned lengths = args.batch / args.sequences_of_length;
+    const Buffer contexts{args.context_lens, lengths * static_cast<unsigned>(sizeof(int))};
+    return existing_tokens(args, contexts.load<int>(sequence / args.sequences_of_length * sizeof(int)));
   }
 
   // The blocks that the sequence's last queries see.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/rounding.h"
+#include "deep_gemm_rocm/attention/latent_layout.h"
 #include "deep_gemm_rocm/hardware/global.h"
 #include "deep_gemm_rocm/hardware/wave.h"
 
@@ -25,39 +26,10 @@ struct AppendLatentArguments {
 };
 
 constexpr int kAppendedTokens = 4;  // of a workgroup
-constexpr int kLatentVector = kChunkBytes / sizeof(__bf16);
 constexpr int kRotaryLanes = 64 / kLatentVector;
-
-// 512 values and the rotary part in bf16.
-struct LatentBf16 {
-  static constexpr int kWidth = 512;
-  static constexpr int kTokenBytes = 1152;
-  static constexpr int kRotaryOffset = 1024;
-  static constexpr bool kIsFp8 = false;
-};
-
-// 512 FP8 values, four fp32 scales, and the rotary part in bf16.
-struct Latent656 {
-  static constexpr int kWidth = 512;
-  static constexpr int kTokenBytes = 656;
-  static constexpr int kScaleOffset = 512;
-  static constexpr int kRotaryOffset = 528;
-  static constexpr int kScaledLanes = 128 / kLatentVector;
-  static constexpr bool kIsFp8 = true;
-  static constexpr bool kHasPowers = false;
-};
-
-// 448 FP8 values and the rotary part in bf16. Behind all tokens of a page, eight bytes for each: seven powers of two as
-// e8m0, and padding.
-struct Latent584 {
-  static constexpr int kWidth = 448;
-  static constexpr int kTokenBytes = 576;
-  static constexpr int kScaleBytes = 8;
-  static constexpr int kRotaryOffset = 448;
-  static constexpr int kScaledLanes = 64 / kLatentVector;
-  static constexpr bool kIsFp8 = true;
-  static constexpr bool kHasPowers = true;
-};
+// Lanes that share a scale.
+template <class Layout>
+constexpr int kScaledLanes = Layout::kScaledValues / kLatentVector;
 
 // The scale of some neighbouring lanes: their largest magnitude divided by the largest FP8 number.
 template <int kLanes>
@@ -114,7 +86,7 @@ DG_DEVICE void append_latent_token(const AppendLatentArguments& args, int workgr
   if constexpr (!Layout::kIsFp8) {
     *(Global<Chunk>*)(written + lane * kChunkBytes) = values;
   } else {
-    float scale = latent_scale<Layout::kScaledLanes>(values, args.is_ocp ? 448.0f : 240.0f);
+    float scale = latent_scale<kScaledLanes<Layout>>(values, args.is_ocp ? 448.0f : 240.0f);
     unsigned power = 0;
     if constexpr (Layout::kHasPowers) {
       power = power_of_two_above(scale);
@@ -124,8 +96,8 @@ DG_DEVICE void append_latent_token(const AppendLatentArguments& args, int workgr
       *(Global<Vector<uint8_t, kLatentVector>>*)(written + lane * kLatentVector) =
           quantised_latent(values, scale, args.is_ocp);
     }
-    if (lane % Layout::kScaledLanes != 0) return;
-    const int block = lane / Layout::kScaledLanes;
+    if (lane % kScaledLanes<Layout> != 0) return;
+    const int block = lane / kScaledLanes<Layout>;
     if constexpr (Layout::kHasPowers) {
       uint8_t* const scales = first + args.page_size * Layout::kTokenBytes + in_page * Layout::kScaleBytes;
       *(Global<uint8_t>*)(scales + block) = lane < kLanes ? power : 0;

@@ -1,22 +1,28 @@
 // How a workgroup shares out a latent cache's keys and queries, and the loads of keys.
 #pragma once
 
+#include "deep_gemm_rocm/attention/latent_layout.h"
 #include "deep_gemm_rocm/attention/paged_cache.h"
+#include "deep_gemm_rocm/hardware/global.h"
 #include "deep_gemm_rocm/hardware/mfma.h"
 #include "deep_gemm_rocm/loading/fragment.h"
 #include "deep_gemm_rocm/loading/lds_layout.h"
 
 namespace deep_gemm_rocm {
 
-template <class T_, int kHeadDim_, int kValueDim_>
+// Layout: how the cache holds keys, see latent_layout.h. Tokens: which ones a sequence has, see paged_cache.h.
+template <class T_, int kHeadDim_, int kValueDim_, int kRows_, class Layout_, bool kIsOcp_, class Tokens_>
 struct MlaShape {
   using T = T_;
   using Out = T_;
+  using Layout = Layout_;
+  using Tokens = Tokens_;
+  static constexpr bool kIsOcp = kIsOcp_;
   using Mfma = deep_gemm_rocm::Mfma<T, T, 16>;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kValueDim = kValueDim_;
-  static constexpr int kRowTiles = 4;
-  static constexpr int kRows = kRowTiles * Mfma::kRows;  // queries of a workgroup
+  static constexpr int kRows = kRows_;  // queries of a workgroup
+  static constexpr int kRowTiles = kRows / Mfma::kRows;
 
   static constexpr int kRun = kChunkBytes / sizeof(T);
   static constexpr int kBlockK = kRun * Mfma::kLaneGroups;
@@ -31,7 +37,7 @@ struct MlaShape {
   static constexpr int kWaves = kValueDim / kDBlock;
   static constexpr int kThreads = kWaves * kWaveSize;
   static constexpr int kParts = fragment_reads<Mfma>();  // of the width; each has one read of every row of 128 bytes
-  static constexpr int kWaveTiles = kParts;              // tiles of queries whose logits a wave computes
+  static constexpr int kWaveTiles = kRowTiles / 2;       // tiles of queries whose logits a wave computes
   static constexpr int kWidth = kDBlock / Mfma::kRows;   // neighbouring values that a lane adds up
   static constexpr int kSlack = 8;                       // probabilities are up to 256
   static constexpr int kKeyTileBytes = kBlockK * kBlockKBytes;
@@ -40,67 +46,179 @@ struct MlaShape {
   static constexpr int kLogitsBytes = kRowTiles * kKeyFragments * kParts * kWaveSize * kLaneLogitsBytes;
   static constexpr int kProbabilitiesBytes = kRowTiles * kWaveSize * kChunkBytes;
   static constexpr int kFactorsBytes = kRowTiles * kWaveSize * static_cast<int>(sizeof(float));
-  static constexpr int kLdsBytes = kKeyBytes + kLogitsBytes + kProbabilitiesBytes + kFactorsBytes;
+  static constexpr int kExistsBytes = Tokens::kHasGaps ? 2 * kBlockK : 0;  // whether keys exist, of two blocks
+  static constexpr int kExistsOffset = kKeyBytes + kLogitsBytes + kProbabilitiesBytes + kFactorsBytes;
+  static constexpr int kLdsBytes = kExistsOffset + kExistsBytes;
 
   static_assert(sizeof(T) == 2 && kDBlocks * kDBlock == kHeadDim && kWaves * kDBlock == kValueDim);
+  static_assert(kRowTiles == 2 || kRowTiles == 4);
   static_assert(kWaves * kWaveTiles == kRowTiles * kKeyFragments * kParts, "each wave computes as many logits");
   static_assert(kLdsBytes <= 64 * 1024, "a workgroup has at most 64 KiB of LDS");
 };
 
-// Moves a block of keys from their pages through registers into LDS. Eight neighbouring threads move 128 bytes of a
-// key, and a wave eight keys of one page.
+// Moves a block of keys from their pages through registers into LDS, where they are in the type of queries. Eight
+// neighbouring threads move 64 values of a key, eight each.
 template <class Shape>
 class LatentLoader {
+  using Layout = typename Shape::Layout;
+  using Tokens = typename Shape::Tokens;
   static constexpr int kWaveKeys = kWaveSize / kChunksPerRow;
-  static constexpr int kKeyWaves = Shape::kBlockK / kWaveKeys;  // waves that move 128 bytes of all keys at once
+  static constexpr int kKeyWaves = Shape::kBlockK / kWaveKeys;  // waves that move 64 values of all keys at once
   static constexpr int kParts = Shape::kWaves / kKeyWaves;
+  static constexpr int kVectorBytes = Layout::kIsFp8 ? sizeof(HalfChunk) : kChunkBytes;  // in the cache
+  static constexpr int kElementBytes = Layout::kIsFp8 ? 1 : sizeof(typename Shape::T);
+  static constexpr int kTokenBytes = Layout::kHasScales ? Layout::kTokenBytes : Shape::kHeadDim * kElementBytes;
+  static constexpr int kPassBytes = kParts * kChunksPerRow * kVectorBytes;
+  static constexpr int kRotaryBlock = Layout::kHasRotary ? Shape::kDBlocks - 1 : -1;
   static_assert(Shape::kWaves % kKeyWaves == 0, "a wave moves parts of the same keys");
 
  public:
   static constexpr int kPasses = ceil_div(Shape::kDBlocks, kParts);
 
   DG_DEVICE explicit LatentLoader(const PagedTensor& cache)
-      : offset_(lane_id() / kChunksPerRow * cache.token_stride * static_cast<int>(sizeof(typename Shape::T)) +
-                part() * kBlockKBytes + lane_id() % kChunksPerRow * kChunkBytes),
-        lds_offset_(part() * Shape::kKeyTileBytes +
-                    lds_offset(first_key(0) + lane_id() / kChunksPerRow, lane_id() % kChunksPerRow)) {}
+      : offset_(lane_id() / kChunksPerRow * cache.token_stride * kElementBytes + first_byte()),
+        lds_offset_(part() * Shape::kKeyTileBytes + lds_offset(static_cast<int>(key_of(0)), chunk())) {}
 
   // Each lane looks up the page: a scalar load would be counted with the reads from LDS, and wait for all of them.
-  DG_DEVICE void look_up(const SequencePages& pages, int block) {
-    page_ = pages.entry_of(first_key(block) + lane_id() / kChunksPerRow);
-  }
+  DG_DEVICE void look_up(const Tokens& tokens, int block) { entry_ = tokens.entry_of(key_of(block)); }
 
-  DG_DEVICE void start(const SequencePages& pages, const PagedTensor& cache, int block) {
-    asm volatile("" : "+v"(page_));  // the address isn't computed earlier, when the wave would wait for the page,
-    keys_ = pages.run<typename Shape::T>(cache, uniform(page_), first_key(block), kWaveKeys, Shape::kHeadDim);
-    asm volatile("" : "+s"(keys_.base), "+s"(keys_.bytes));  // nor later, among MFMAs
+  DG_DEVICE void start(const Tokens& tokens, const PagedTensor& cache, int page_shift, int block) {
+    asm volatile("" : "+v"(entry_));  // the address isn't computed earlier, when the wave would wait for the page,
+    if constexpr (Tokens::kInRuns) {
+      keys_ = tokens.run(cache, kElementBytes, uniform(entry_), first_key_of(block), kWaveKeys, kTokenBytes);
+      asm volatile("" : "+s"(keys_.base), "+s"(keys_.bytes));  // nor later, among MFMAs
+    } else {
+      start_lane(tokens.place_of(entry_, key_of(block)), cache, page_shift, block);
+    }
   }
 
   DG_DEVICE void load(int pass) {
-    unsigned offset = offset_;
-    asm("" : "+v"(offset));  // so that constants are added by the instruction, not in registers before the loop
-    staged_[pass] = keys_.only_if(exists(pass)).load<Chunk>(offset + pass * kParts * kBlockKBytes);
+    if constexpr (Layout::kHasScales) {
+      if (pass == kPasses - 1) load_scales();
+    }
+    if constexpr (Layout::kHasRotary) {
+      if (pass == kRotaryBlock / kParts && is_rotary(pass)) {
+        staged_[pass] = load_bytes<Chunk>(Layout::kRotaryOffset - first_byte() + chunk() * kChunkBytes);
+        return;
+      }
+      if ((pass + 1) * kParts > Shape::kDBlocks) return;
+    }
+    if constexpr (Layout::kIsFp8) {
+      const auto bytes = load_bytes<HalfChunk>(pass * kPassBytes, exists(pass));
+      staged_[pass][0] = bytes[0];
+      staged_[pass][1] = bytes[1];
+    } else {
+      staged_[pass] = load_bytes<Chunk>(pass * kPassBytes, exists(pass));
+    }
   }
 
   DG_DEVICE void store(int pass, uint8_t* lds) const {
-    uint8_t* const to = lds + lds_offset_ + pass * kParts * Shape::kKeyTileBytes;
-    if (exists(pass)) *reinterpret_cast<Chunk*>(to) = staged_[pass];
+    if constexpr (Tokens::kHasGaps) {
+      if (pass == 0 && part() == 0 && chunk() == 0) lds[Shape::kExistsOffset + exists_offset_ + key_of(0)] = stored_exists_;
+    }
+    if (!exists(pass)) return;
+    Chunk values = values_of(pass);
+    if constexpr (Tokens::kHasGaps) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] = stored_exists_ ? values[i] : 0;
+    }
+    *reinterpret_cast<Chunk*>(lds + lds_offset_ + pass * kParts * Shape::kKeyTileBytes) = values;
   }
 
  private:
+
+  // Lanes are computed where they are needed, as registers don't suffice for keeping what follows from them.
   static DG_DEVICE unsigned wave() { return wave_id(); }
-  static DG_DEVICE int first_key(int block) { return block * Shape::kBlockK + wave() % kKeyWaves * kWaveKeys; }
+  static DG_DEVICE int chunk() { return lane_id_computed_here() % kChunksPerRow; }
+  static DG_DEVICE int first_key_of(int block) { return block * Shape::kBlockK + wave() % kKeyWaves * kWaveKeys; }
+  static DG_DEVICE int key_of(int block) { return first_key_of(block) + lane_id_computed_here() / kChunksPerRow; }
+  static DG_DEVICE int first_byte() { return (part() * kChunksPerRow + chunk()) * kVectorBytes; }
   // The waves that compute no probabilities have the first part, to which the rest of the width belongs.
   static DG_DEVICE int part() { return kParts - 1 - wave() / kKeyWaves; }
   static DG_DEVICE bool exists(int pass) {
     return (pass + 1) * kParts <= Shape::kDBlocks || pass * kParts + part() < Shape::kDBlocks;
   }
+  static DG_DEVICE bool is_rotary(int pass) {
+    return pass == kRotaryBlock / kParts && kRotaryBlock >= 0 && part() == kRotaryBlock % kParts;
+  }
 
-  unsigned offset_;
+  DG_DEVICE void start_lane(const TokenPlace& place, const PagedTensor& cache, int page_shift, int block) {
+    const auto* const page =
+        static_cast<const uint8_t*>(cache.data) + place.page * cache.page_stride * kElementBytes;
+    address_ = page + place.in_page * cache.token_stride * kElementBytes + first_byte();
+    asm volatile("" : "+v"(address_));
+    if constexpr (Layout::kHasPowers) {
+      scales_address_ = page + (Layout::kTokenBytes << page_shift) + place.in_page * Layout::kScaleBytes;
+      asm volatile("" : "+v"(scales_address_));
+    }
+    if constexpr (Tokens::kHasGaps) {
+      stored_exists_ = loaded_exists_;
+      loaded_exists_ = place.exists;
+      exists_offset_ = loaded_block_ % 2 * Shape::kBlockK;
+      loaded_block_ = block;
+    }
+  }
+
+  // Loads what is so many bytes after the lane's first ones, or nothing.
+  template <class T>
+  DG_DEVICE T load_bytes(int ahead, bool wanted = true) const {
+    if constexpr (Tokens::kInRuns) {
+      unsigned offset = offset_;
+      asm("" : "+v"(offset));  // so that constants are added by the instruction, not in registers before the loop
+      return keys_.only_if(wanted).template load<T>(offset + ahead);
+    } else {
+      T loaded = {};
+      if (wanted) loaded = load_global<T>(address_ + ahead);
+      return loaded;
+    }
+  }
+
+  DG_DEVICE void load_scales() {
+    if constexpr (Layout::kHasPowers) {
+      scales_ = load_global<typename Layout::Scales>(scales_address_);
+    } else {
+      scales_ = load_bytes<typename Layout::Scales>(Layout::kScaleOffset - first_byte());
+    }
+  }
+
+  // The scale of the wave's 64 values in a pass.
+  DG_DEVICE float scale_of(int pass) const {
+    constexpr float kFactor = Shape::kIsOcp ? 2 : 1;
+    if constexpr (Layout::kHasPowers) {
+      const int block = pass * kParts + part();
+      const unsigned word = block < 4 ? scales_[0] : scales_[1];
+      return power_of_e8m0(word >> (block % 4 * 8) & 255) * kFactor;
+    } else if constexpr (Layout::kHasScales) {
+      static_assert(kParts * Shape::kDBlock == Layout::kScaledValues, "a pass has one scale");
+      return scales_[min(pass, 3)] * kFactor;
+    } else {
+      return 1;
+    }
+  }
+
+  DG_DEVICE Chunk values_of(int pass) const {
+    if constexpr (!Layout::kIsFp8) {
+      return staged_[pass];
+    } else {
+      if (is_rotary(pass)) return staged_[pass];
+      const HalfChunk bytes = {staged_[pass][0], staged_[pass][1]};
+      return widened_latent<Shape::kIsOcp, Layout::kHasScales && !Layout::kHasPowers>(bytes, scale_of(pass));
+    }
+  }
+
+  unsigned offset_;  // with runs
   int lds_offset_;
-  int page_;
-  Buffer keys_;
+  int entry_;
+  Buffer keys_;  // with runs
+  const uint8_t* address_;  // without
+  const uint8_t* scales_address_;
   Chunk staged_[kPasses];
+  typename Layout::Scales scales_;
+  // Of the keys that are stored next, and of those that are loaded.
+  bool stored_exists_ = false;
+  bool loaded_exists_ = false;
+  int loaded_block_ = 0;
+  int exists_offset_;
 };
 
 }  // namespace deep_gemm_rocm

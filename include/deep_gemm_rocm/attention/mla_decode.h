@@ -31,6 +31,8 @@ class MlaDecode {
   using Accumulator = typename Mfma::Accumulator;
   using Words = Vector<unsigned, Shape::kWidth / 2>;
   using Loader = LatentLoader<Shape>;
+  using Layout = typename Shape::Layout;
+  using Tokens = typename Shape::Tokens;
 
   // A mask for sched_barrier: VALU and scalar instructions may cross.
   static constexpr int kOnlyAluMoves = 0x2 | 0x4;
@@ -38,23 +40,30 @@ class MlaDecode {
   // The read of K · Qᵀ, of kDBlocks, before which other work starts. Found by trying in the timing model.
   static constexpr int kSoftmaxAt = 2;
   static constexpr int kLoadsAt = 3;
-  static constexpr int kValuesAt = 5;
+  static constexpr int kValuesAt = Shape::kDBlocks - 4;
   static constexpr int kJoinAt = 6;  // where the other waves wait for the probabilities
   static constexpr int kAddressesAt = 7;
   static constexpr int kValuesAtOnce = Shape::kRun / (Shape::kDBlocks - kValuesAt);
   static_assert(kValuesAtOnce * (Shape::kDBlocks - kValuesAt) == Shape::kRun, "all values are read");
+  // FP8 values without scales of their own, which have one in common.
+  static constexpr bool kHasDescale = Layout::kIsFp8 && !Layout::kHasScales;
   static constexpr int kTilesBefore = 2;  // tiles whose probabilities are read before the barrier, not after it
   // Passes of the loader that start where those of the block before are stored; the others start from kLoadsAt on.
   static constexpr int kEarlyPasses = Loader::kPasses - 3;
 
  public:
   DG_DEVICE MlaDecode(const DecodeArguments& args, const DecodeTile& tile, uint8_t* lds)
-      : args_(args), tile_(tile), pages_(args, tile.sequence), lds_(lds), loader_(args.k) {
+      : args_(args), tile_(tile), tokens_(args, tile.sequence), lds_(lds), loader_(args.k) {
     const int row = Shape::KeyOrder::of_lds_row(own_key_fragment() * Mfma::kRows + lane_id() % Mfma::kRows);
     keys_offset_ = lds_offset(row, own_chunk());
     const int value = lane_id() % Mfma::kRows * static_cast<int>(sizeof(Words));
     values_offset_ = wave_id() * Shape::kKeyTileBytes + lds_offset(lane_group() * Shape::kRun, value / kChunkBytes) +
                      value % kChunkBytes;
+    if constexpr (kHasDescale) {
+      const float descale = args.k_descale.data == nullptr ? 1 : *(const Global<float>*)args.k_descale.data;
+      value_scale_ = Shape::kIsOcp ? 2 * descale : descale;
+      logit_scale_ = args.logit_scale * value_scale_;
+    }
     load_queries();
   }
 
@@ -86,13 +95,16 @@ class MlaDecode {
     const unsigned again = any_odd ? add_up_again(own_sum, sums) : 0;
     const int first_row = tile_.first_row + lane_id_computed_here() % Mfma::kRows;
     static_for<Shape::kRowTiles>([&](auto i) {
-      const float factor = sums[i] == 0 ? 0 : again >> i & 1 ? 1 : 1 / sums[i];
+      const float factor = sums[i] == 0 ? 0 : again >> i & 1 ? value_scale() : value_scale() / sums[i];
       store_row_tile(args, i, first_row + i * Mfma::kRows, factor, log2_sums[i]);
     });
   }
 
  private:
   static DG_DEVICE int lane_group() { return lane_id() / Mfma::kRows; }
+
+  DG_DEVICE float logit_scale() const { return kHasDescale ? logit_scale_ : args_.logit_scale; }
+  DG_DEVICE float value_scale() const { return kHasDescale ? value_scale_ : 1; }
 
   // The logits that a wave computes. The first waves also compute the probabilities of the tile of their own number.
   static DG_DEVICE unsigned wave() { return wave_id(); }
@@ -149,7 +161,7 @@ class MlaDecode {
 
   // Stores the first block into LDS, and starts the loads of the next one.
   DG_DEVICE void load_first_keys(int begin, int end) {
-    loader_.look_up(pages_, begin);
+    loader_.look_up(tokens_, begin);
     find_keys(begin, end);
     static_for<Loader::kPasses>([&](int pass) { loader_.load(pass); });
     find_keys(begin + 1, end);
@@ -192,8 +204,8 @@ class MlaDecode {
 
   // Computes a block's addresses, and starts to look up the next block's page.
   DG_DEVICE void find_keys(int block, int end) {
-    loader_.start(pages_, args_.k, min(block, end - 1));
-    loader_.look_up(pages_, min(block + 1, end - 1));
+    loader_.start(tokens_, args_.k, args_.page_shift, min(block, end - 1));
+    loader_.look_up(tokens_, min(block + 1, end - 1));
   }
 
   DG_DEVICE void store_pass(int pass) {
@@ -282,12 +294,31 @@ class MlaDecode {
       logits_[i] = *logits_of(wave_id(), i, 0) + *logits_of(wave_id(), i, 1);
     }
     mask(block * Shape::kBlockK);
-    factor_ = softmax_.raise_maximum(logits_, args_.logit_scale);
+    factor_ = softmax_.raise_maximum(logits_, logit_scale());
   }
 
   // Replaces the logits of keys that the lane's query doesn't see.
   DG_DEVICE void mask(int key) {
-    const int aligned = pages_.tokens() - args_.tokens_q;  // the key of token 0
+    if constexpr (Tokens::kHasGaps) {
+      mask_missing(key);
+    } else {
+      mask_unseen(key);
+    }
+  }
+
+  DG_DEVICE void mask_missing(int key) {
+    static_assert(Shape::kRun == sizeof(uint64_t));
+    const uint8_t* const of_block = lds_ + Shape::kExistsOffset + key % (2 * Shape::kBlockK);
+    const auto exist = *reinterpret_cast<const uint64_t*>(of_block + lane_group() * Shape::kRun);
+    if (ballot(exist != 0x0101010101010101u) == 0) return;
+#pragma unroll
+    for (int i = 0; i < Shape::kRun; ++i) {
+      if ((exist >> 8 * i & 1) == 0) logits_[i / Mfma::kElements][i % Mfma::kElements] = -kInfinity;
+    }
+  }
+
+  DG_DEVICE void mask_unseen(int key) {
+    const int aligned = tokens_.tokens() - args_.tokens_q;  // the key of token 0
     const int last_begin = aligned + args_.tokens_q - 1 - args_.window_left;
     if (key >= last_begin && key + Shape::kBlockK <= aligned + 1) return;
     const int lane = lane_id_computed_here();  // no registers for it, as few blocks are masked
@@ -304,7 +335,7 @@ class MlaDecode {
 
   // Computes the probabilities of these logits, and gives them to all waves.
   DG_DEVICE void share_probabilities() {
-    softmax_.exponentiate(logits_, args_.logit_scale, factor_);
+    softmax_.exponentiate(logits_, logit_scale(), factor_);
     *factor_of(wave_id()) = factor_;
     *probabilities_of(wave_id()) = {probability_operand<Mfma, T>(logits_, 0),
                                     probability_operand<Mfma, T>(logits_, 1)};
@@ -367,8 +398,9 @@ class MlaDecode {
     const float unit = 1 / own_sum;
     for (int block = tile_.begin; block < tile_.end; ++block) {
       lds_barrier();  // all waves have read the last block, or the sums
-      loader_.look_up(pages_, block);
-      loader_.start(pages_, args_.k, block);
+      loader_.look_up(tokens_, block);
+      loader_.start(tokens_, args_.k, args_.page_shift, block);
+      loader_.start(tokens_, args_.k, args_.page_shift, block);  // what it stores was started before the last time
       static_for<Loader::kPasses>([&](int pass) { loader_.load(pass); });
       static_for<Loader::kPasses>([&](int pass) { loader_.store(pass, lds_); });
       lds_barrier();
@@ -392,7 +424,7 @@ class MlaDecode {
       for (int e = 0; e < Mfma::kElements; ++e) {
         const float logit = logits_[i][e];
         logits_[i][e] = logit == -kInfinity ? kCountsForNothing
-                                            : softmax_.probability(logit * args_.logit_scale) * unit;
+                                            : softmax_.probability(logit * logit_scale()) * unit;
       }
       *logits_of(wave_id(), i, 0) = logits_[i];
     });
@@ -454,7 +486,7 @@ class MlaDecode {
     if (tile_.has_all_blocks) {
       store_row(row_tile, static_cast<T*>(args.out.data) + args.out.offset(tile_.sequence, token, head), factor);
       if (args.lse != nullptr && first_lane) {
-        args.lse[tile_.sequence * args.lse_batch_stride + head * args.lse_head_stride + token] = log2_sum * kLn2;
+        args.lse[tile_.sequence * args.lse_batch_stride + head * args.lse_head_stride + token] = log2_sum * args.lse_scale;
       }
     } else {
       const int64_t part_row = row_of_part(args, tile_.part, row);
@@ -480,7 +512,9 @@ class MlaDecode {
 
   const DecodeArguments& args_;
   DecodeTile tile_;
-  SequencePages pages_;
+  Tokens tokens_;
+  float logit_scale_;  // with kHasDescale
+  float value_scale_;
   uint8_t* lds_;
   Loader loader_;
   int keys_offset_;

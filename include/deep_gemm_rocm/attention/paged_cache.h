@@ -1,26 +1,41 @@
 // Keys and values in pages.
 #pragma once
 
-#include "deep_gemm_rocm/hardware/buffer.h"
 #include "deep_gemm_rocm/attention/decode_arguments.h"
+#include "deep_gemm_rocm/hardware/buffer.h"
 #include "deep_gemm_rocm/hardware/global.h"
 
 namespace deep_gemm_rocm {
 
 // The tokens of a sequence's context_len that its pages have room for.
 DG_DEVICE int existing_tokens(const DecodeArguments& args, int context_len) {
-  return min(max(context_len, 0), args.pages_of_sequence << args.page_shift);
+  return min(max(context_len, 0), args.most_tokens);
 }
+
+// The same of a sequence of the wave.
+DG_DEVICE int tokens_of_sequence(const DecodeArguments& args, int sequence) {
+  if (args.context_lens == nullptr) return args.most_tokens;
+  return existing_tokens(args, args.context_lens[sequence / args.sequences_of_length]);
+}
+
+// Where a token is in the cache.
+struct TokenPlace {
+  int page, in_page;
+  bool exists;
+};
 
 // One sequence's pages. A page is looked up ahead of time, for a run of neighbouring tokens in it. Tokens past the last
 // one of the sequence stand for that one, so that loads are in bounds.
 class SequencePages {
  public:
+  static constexpr bool kInRuns = true;    // whether pages hold at least eight neighbouring tokens
+  static constexpr bool kHasGaps = false;  // whether tokens may be missing before the last one
+
   DG_DEVICE SequencePages(const DecodeArguments& args, int sequence)
       : table_(args.block_table + sequence * args.block_table_stride),
         page_shift_(args.page_shift),
         last_page_(args.num_pages - 1),
-        tokens_(existing_tokens(args, args.context_lens[sequence])) {}
+        tokens_(tokens_of_sequence(args, sequence)) {}
 
   DG_DEVICE int tokens() const { return tokens_; }
 
@@ -37,14 +52,20 @@ class SequencePages {
     return static_cast<const uint8_t*>(tensor.data) + element * static_cast<int64_t>(sizeof(T));
   }
 
-  // The vectors of the first head of a run of neighbouring tokens in one page, of table entry `entry`. Arguments are
-  // uniform. Tokens past the sequence's last one aren't in the buffer.
-  template <class T>
-  DG_DEVICE Buffer run(const PagedTensor& tensor, int entry, int first, int tokens, int width) const {
+  // Keys of a run of neighbouring tokens in one page, of table entry `entry`. Arguments are uniform. Tokens past the
+  // sequence's last one aren't in the buffer.
+  DG_DEVICE Buffer run(const PagedTensor& tensor, int element_bytes, int entry, int first, int tokens, int bytes) const {
     const int existing_tokens = min(tokens, tokens_ - first);
-    const int last = (existing_tokens - 1) * static_cast<int>(tensor.token_stride);
-    return Buffer{address<T>(tensor, 0, existing_page(entry), first), (last + width) * static_cast<unsigned>(sizeof(T))}
+    const int last = (existing_tokens - 1) * static_cast<int>(tensor.token_stride) * element_bytes;
+    const TokenPlace place = place_of(entry, first);
+    const int64_t element = place.page * tensor.page_stride + place.in_page * tensor.token_stride;
+    return Buffer{static_cast<const uint8_t*>(tensor.data) + element * element_bytes, static_cast<unsigned>(last + bytes)}
         .only_if(existing_tokens > 0);
+  }
+
+  // Where a token is, given its page's entry in the table.
+  DG_DEVICE TokenPlace place_of(int entry, int token) const {
+    return {existing_page(entry), existing(token) & ((1 << page_shift_) - 1), token < tokens_};
   }
 
  private:
@@ -54,6 +75,43 @@ class SequencePages {
   const int* table_;
   int page_shift_;
   int last_page_;
+  int tokens_;
+};
+
+// The same for pages of fewer tokens.
+class SmallPages : public SequencePages {
+ public:
+  using SequencePages::SequencePages;
+  static constexpr bool kInRuns = false;
+};
+
+// Tokens that a row of slots names: page number · page + offset. A slot that isn't in the cache stands for none; a
+// token of the first page is loaded then, and not used.
+class IndexedTokens {
+ public:
+  static constexpr bool kInRuns = false;
+  static constexpr bool kHasGaps = true;
+
+  DG_DEVICE IndexedTokens(const DecodeArguments& args, int sequence)
+      : slots_(args.block_table + sequence * args.block_table_stride),
+        page_shift_(args.page_shift),
+        num_slots_(static_cast<unsigned>(args.num_pages) << args.page_shift),
+        tokens_(tokens_of_sequence(args, sequence)) {}
+
+  DG_DEVICE int tokens() const { return tokens_; }
+
+  DG_DEVICE int entry_of(int token) const { return *(const Global<int>*)(slots_ + min(token, tokens_ - 1)); }
+
+  DG_DEVICE TokenPlace place_of(int slot, int token) const {
+    const bool exists = token < tokens_ && static_cast<unsigned>(slot) < num_slots_;
+    const int existing = exists ? slot : 0;
+    return {existing >> page_shift_, existing & ((1 << page_shift_) - 1), exists};
+  }
+
+ private:
+  const int* slots_;
+  int page_shift_;
+  unsigned num_slots_;
   int tokens_;
 };
 

@@ -1,0 +1,110 @@
+// How DeepSeek's latent cache holds a token, and the values that bytes of FP8 stand for.
+#pragma once
+
+#include "deep_gemm_rocm/hardware/buffer_intrinsics.h"
+#include "deep_gemm_rocm/hardware/hip_declarations.h"
+#include "deep_gemm_rocm/hardware/types.h"
+
+namespace deep_gemm_rocm {
+
+constexpr int kLatentVector = kChunkBytes / sizeof(__bf16);  // values that a lane moves at once
+
+// 16-bit values in order: the latent vector, and then the rotary part. Attention multiplies them as they are.
+struct Latent16 {
+  static constexpr bool kIsFp8 = false;
+  static constexpr bool kHasRotary = false;  // whether the rotary part has another type than the other values
+  static constexpr bool kHasScales = false;
+  static constexpr bool kHasPowers = false;
+  static constexpr int kTokenBytes = 0;
+  using Scales = int;
+};
+
+// 512 values and the rotary part in bf16.
+struct LatentBf16 {
+  static constexpr bool kIsFp8 = false;
+  static constexpr int kWidth = 512;
+  static constexpr int kTokenBytes = 1152;
+  static constexpr int kRotaryOffset = 1024;
+};
+
+// All values in FP8, without scales of their own.
+struct LatentFp8 {
+  static constexpr bool kIsFp8 = true;
+  static constexpr bool kHasRotary = false;
+  static constexpr bool kHasScales = false;
+  static constexpr bool kHasPowers = false;
+  static constexpr int kTokenBytes = 0;
+  using Scales = int;
+};
+
+// 512 FP8 values, four fp32 scales, and the rotary part in bf16.
+struct Latent656 {
+  static constexpr int kWidth = 512;
+  static constexpr int kTokenBytes = 656;
+  static constexpr int kScaleOffset = 512;
+  static constexpr int kRotaryOffset = 528;
+  static constexpr int kScaledValues = 128;
+  static constexpr bool kIsFp8 = true;
+  static constexpr bool kHasRotary = true;
+  static constexpr bool kHasScales = true;
+  static constexpr bool kHasPowers = false;
+  using Scales = Vector<float, 4>;
+};
+
+// 448 FP8 values and the rotary part in bf16. Behind all tokens of a page, eight bytes for each: seven powers of two as
+// e8m0, and padding.
+struct Latent584 {
+  static constexpr int kWidth = 448;
+  static constexpr int kTokenBytes = 576;
+  static constexpr int kScaleBytes = 8;
+  static constexpr int kRotaryOffset = 448;
+  static constexpr int kScaledValues = 64;
+  static constexpr bool kIsFp8 = true;
+  static constexpr bool kHasRotary = true;
+  static constexpr bool kHasScales = true;
+  static constexpr bool kHasPowers = true;
+  using Scales = HalfChunk;
+};
+
+// The bytes of e4m3fnuz for half the numbers that four bytes of OCP's e4m3fn stand for. Only zero and NaN differ: -0 is
+// FNUZ's NaN, and the largest magnitude is OCP's.
+DG_DEVICE unsigned fnuz_of_ocp(unsigned bytes) {
+  constexpr unsigned kSigns = 0x80808080u;
+  const unsigned magnitudes = bytes & ~kSigns;
+  const unsigned not_zero = magnitudes + ~kSigns;              // the signs of these bytes tell
+  const unsigned nan = (magnitudes + 0x01010101u) & kSigns;
+  return (bytes & (not_zero | ~kSigns) & ~(nan - (nan >> 7))) | nan;
+}
+
+// e8m0: a power of two. 255 is NaN.
+DG_DEVICE float power_of_e8m0(unsigned byte) {
+  return byte == 255 ? __builtin_nanf("") : __builtin_ldexpf(1, static_cast<int>(byte) - 127);
+}
+
+// Two numbers in bf16. If they aren't in bf16 yet, they are rounded to the nearest, ties away from zero.
+template <bool kRounds>
+DG_DEVICE unsigned joined_bf16(float low, float high) {
+  constexpr unsigned kHalf = kRounds ? 0x8000 : 0;
+  constexpr unsigned kUpperHalves = 0x07060302;
+  return __builtin_amdgcn_perm(__builtin_bit_cast(unsigned, high) + kHalf, __builtin_bit_cast(unsigned, low) + kHalf,
+                               kUpperHalves);
+}
+
+// Eight FP8 values, multiplied with a scale, as bf16. Without a scale they are in bf16 exactly. Those of OCP come out as
+// half their number, for the scale to make up for it.
+template <bool kIsOcp, bool kRounds>
+DG_DEVICE Chunk widened_latent(const HalfChunk& bytes, float scale) {
+  using Two = Vector<float, 2>;
+  Chunk result;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int word = static_cast<int>(kIsOcp ? fnuz_of_ocp(bytes[i]) : bytes[i]);
+    const Two low = __builtin_amdgcn_cvt_pk_f32_fp8(word, false) * scale;
+    const Two high = __builtin_amdgcn_cvt_pk_f32_fp8(word, true) * scale;
+    result[2 * i] = joined_bf16<kRounds>(low[0], low[1]);
+    result[2 * i + 1] = joined_bf16<kRounds>(high[0], high[1]);
+  }
+  return result;
+}
+
+}  // namespace deep_gemm_rocm

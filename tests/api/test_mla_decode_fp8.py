@@ -1,0 +1,165 @@
+"""mla_decode over FP8 caches, against an fp64 oracle of the numbers in the cache."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from helpers.latent_bytes import BF16, FNUZ, OCP, LatentCache, random_tokens
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm.testing import attention_reference, visible_keys
+
+POISON = -1234.0
+layouts = pytest.mark.parametrize("layout", ["e4m3", "e4m3_656"])
+
+
+class Problem:
+    """Sequences scattered over an FP8 cache, which has NaNs in all unused places."""
+
+    def __init__(
+        self, layout: str, lens: tuple[int, ...], heads: int = 16, tokens_q: int = 1, page_size: int = 16,
+        dtype: torch.dtype = FNUZ, descale: float | None = None, seed: int = 0,
+    ) -> None:  # fmt: skip
+        generator = torch.Generator().manual_seed(seed)
+        pages = [-(-tokens // page_size) for tokens in lens]
+        self.cache = LatentCache(layout, sum(pages) + 3, page_size, dtype)
+        order = torch.randperm(sum(pages) + 3, generator=generator).int()
+        self.block_table = torch.full((len(lens), max(pages, default=0) + 1), -7, dtype=torch.int32)
+        self.lens, self.keys, self.descale = lens, [], descale
+        for sequence, tokens in enumerate(lens):
+            own, order = order[: pages[sequence]], order[pages[sequence] :]
+            self.block_table[sequence, : len(own)] = own
+            data, scales, values = random_tokens(layout, tokens, dtype, generator)
+            slots = (own[:, None] * page_size + torch.arange(page_size)).flatten()[:tokens]
+            self.cache.put(slots, data, scales)
+            self.keys.append(values[None, :, None])
+        self.q = torch.randn(len(lens), tokens_q, heads, 576, generator=generator).to(BF16) / 16
+
+    def run(self, num_splits: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        batch, tokens_q, heads, _ = self.q.shape
+        around = torch.full((batch, tokens_q, heads + 1, 520), POISON, dtype=BF16)
+        out = around[..., :heads, :512]
+        factor = None if self.descale is None else torch.tensor([self.descale])
+        _, lse = dg.mla_decode(
+            self.q, self.cache.tensor, block_table=self.block_table,
+            context_lens=torch.tensor(self.lens, dtype=torch.int32), kv_descale=factor, fp8_dtype=self.cache.dtype,
+            out=out, return_lse=True, num_splits=num_splits,
+        )  # fmt: skip
+        for i, tokens in enumerate(self.lens):
+            keys = self.keys[i].double() * (self.descale or 1)
+            seen = visible_keys(tokens_q, tokens, True, None)
+            reference = attention_reference(self.q[i : i + 1], keys, keys[..., :512], seen=seen)
+            reference.assert_accurate(out[i : i + 1], lse[i : i + 1])
+        result = out.clone()
+        out.fill_(POISON)
+        assert (around == POISON).all()
+        return result, lse
+
+
+CASES = [
+    {"lens": (100, 0, 33, 5)},
+    {"lens": (130, 65), "heads": 70, "page_size": 64, "dtype": OCP},
+    {"lens": (70, 3), "heads": 5, "tokens_q": 8, "page_size": 1},
+    {"lens": (40, 7), "heads": 128, "tokens_q": 1, "page_size": 8},
+]
+
+
+@layouts
+@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+@pytest.mark.parametrize("num_splits", [None, pytest.param(3, marks=pytest.mark.slow)])
+def test_accurate(layout, case, num_splits):
+    Problem(layout, **case).run(num_splits)
+
+
+@pytest.mark.slow
+@settings(max_examples=30, deadline=None)
+@given(
+    layout=st.sampled_from(["e4m3", "e4m3_656"]),
+    lens=st.lists(st.integers(0, 100), max_size=3),
+    tokens_q=st.integers(1, 8),
+    heads=st.integers(1, 24),
+    page_size=st.sampled_from([1, 2, 4, 8, 16, 64, 128]),
+    dtype=st.sampled_from([FNUZ, OCP]),
+    num_splits=st.none() | st.integers(1, 5),
+    seed=st.integers(0, 99),
+)
+def test_any_shape(layout, lens, tokens_q, heads, page_size, dtype, num_splits, seed):
+    Problem(layout, tuple(lens), heads, tokens_q, page_size, dtype, seed=seed).run(num_splits)
+
+
+@pytest.mark.parametrize("dtype", [FNUZ, OCP], ids=["fnuz", "ocp"])
+@pytest.mark.parametrize("num_splits", [1, 2])
+def test_the_factor_scales_keys_and_values(dtype, num_splits):
+    Problem("e4m3", (70,), descale=0.03, dtype=dtype).run(num_splits)
+
+
+@pytest.mark.parametrize("dtype", [FNUZ, OCP], ids=["fnuz", "ocp"])
+@layouts
+def test_every_code_is_read_as_its_number(layout, dtype):
+    """One token for each 512 codes: the output is its value."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    cache = LatentCache(layout, 1, 16, dtype)
+    scales, rotary = torch.tensor([1.0, 0.5, 1.0, 2.0]), torch.zeros(64, dtype=BF16)
+    data = codes.repeat(2)
+    if layout == "e4m3":
+        token = torch.cat([data, torch.zeros(64, dtype=torch.uint8)])
+        factors = torch.ones(512)
+    else:
+        token, factors = torch.cat([data, scales.view(torch.uint8), rotary.view(torch.uint8)]), scales.repeat_interleave(128)
+    cache.put(torch.tensor([3]), token[None], torch.empty(1, 0, dtype=torch.uint8))
+    cache.bytes[0, : 3 * cache.token_bytes] = 0
+    q = torch.zeros(1, 1, 1, 576, dtype=BF16)
+    q_nan = data.view(dtype).float().isnan()
+    out = dg.mla_decode(
+        q, cache.tensor, block_table=torch.zeros(1, 1, dtype=torch.int32),
+        context_lens=torch.tensor([4], dtype=torch.int32), fp8_dtype=dtype,
+    )  # fmt: skip
+    if q_nan.any():  # a logit is NaN then
+        assert out.isnan().all()
+        token[:512][q_nan] = 0
+        cache.put(torch.tensor([3]), token[None], torch.empty(1, 0, dtype=torch.uint8))
+        out = dg.mla_decode(
+            q, cache.tensor, block_table=torch.zeros(1, 1, dtype=torch.int32),
+            context_lens=torch.tensor([4], dtype=torch.int32), fp8_dtype=dtype,
+        )  # fmt: skip
+    assert torch.equal(out[0, 0, 0].float(), torch.where(q_nan, 0, data.view(dtype).float() * factors) / 4)
+
+
+def test_lse_to_base_2():
+    problem = Problem("e4m3_656", (70, 0))
+    arguments = {
+        "q": problem.q, "kv_cache": problem.cache.tensor, "block_table": problem.block_table,
+        "context_lens": torch.tensor(problem.lens, dtype=torch.int32),
+    }  # fmt: skip
+    for num_splits in (1, 2):
+        _, natural = dg.mla_decode(**arguments, return_lse=True, num_splits=num_splits)
+        _, binary = dg.mla_decode(**arguments, return_lse=True, lse_base_2=True, num_splits=num_splits)
+        assert torch.allclose(natural[:1], binary[:1] * math.log(2), rtol=1e-6)
+        assert (binary[1] == -torch.inf).all()
+
+
+BAD = [
+    ({"q": torch.zeros(2, 1, 16, 576).half()}, TypeError, "in FP8 only with q in bfloat16"),
+    ({"kv_cache": torch.zeros(4, 16, 1, 584).byte()}, ValueError, "block_size, 1, 656"),
+    ({"kv_cache": torch.zeros(4, 16, 1, 576).to(torch.float8_e5m2)}, TypeError, "kv_cache must be"),
+    ({"kv_descale": torch.ones(1)}, ValueError, "kv_descale must be None"),
+    ({"fp8_dtype": torch.float8_e5m2}, TypeError, "fp8_dtype must be"),
+    ({"kv_cache": torch.zeros(4, 3, 1, 656).byte()}, ValueError, "must have one of"),
+]
+
+
+@pytest.mark.parametrize(("bad", "error", "message"), BAD, ids=[case[2] for case in BAD])
+def test_bad_input_is_one_clear_error_and_writes_nothing(bad, error, message):
+    problem = Problem("e4m3_656", (30, 16))
+    out = torch.full((2, 1, 16, 512), POISON, dtype=BF16)
+    given = {
+        "q": problem.q, "kv_cache": problem.cache.tensor, "block_table": problem.block_table,
+        "context_lens": torch.tensor(problem.lens, dtype=torch.int32), "out": out,
+    }  # fmt: skip
+    with pytest.raises(error, match=message):
+        dg.mla_decode(**{**given, **bad})
+    assert (out == POISON).all()
