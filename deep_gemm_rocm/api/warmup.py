@@ -109,11 +109,11 @@ def warmup_kernels(
         n: columns of the output; elements of a head of v for attention, of ``kv_c`` for ``append_mla_cache``; heads
             for logits; what ``top_k_per_row`` selects; ``top_k`` for experts.
         k: size of the summed dimension, of each group for groups along K; elements of a head of q for attention and
-            logits; the last dimension of the cache for ``append_mla_cache``; columns of ``x`` or of the logits to
+            logits; the last dimension of the cache for ``mla_decode`` and ``append_mla_cache``; columns of ``x`` or of the logits to
             select from.
         num_groups: number of groups; 1 for functions without groups. For activations, 1 is without ``masked_m``.
         d_dtype: dtype of the output; ignored for functions whose output has only one.
-        dtype: dtype of q, k and v for attention, ``d_dtype`` if None; of ``x``, or of the logits of experts, bf16 if
+        dtype: dtype of q, k and v for attention, of the cache for ``mla_decode``, ``d_dtype`` if None; of ``x``, or of the logits of experts, bf16 if
             None; of the logits for ``top_k_per_row``, fp32 if None. None for all other functions.
 
     Returns:

@@ -209,11 +209,13 @@ def _latent_decode(device: str) -> None:
     keys, cache, table = _paged(150, 1, 576)
     q = torch.randn(1, 1, 16, 576, generator=torch.Generator().manual_seed(3)).bfloat16()
     lens = torch.tensor([150], dtype=torch.int32)
-    out = attention.mla_decode(
-        q.to(device), cache.to(device), block_table=table.to(device), context_lens=lens.to(device)
-    )
     seen = visible_keys(1, 150, True, None)
-    attention_reference(q, keys, keys[..., :512], seen=seen).assert_accurate(out.cpu())
+    for dtype in (_BF16, FP8):
+        stored, values = cache.to(dtype), keys.to(dtype).to(_BF16)
+        out = attention.mla_decode(
+            q.to(device), stored.to(device), block_table=table.to(device), context_lens=lens.to(device)
+        )
+        attention_reference(q, values, values[..., :512], seen=seen).assert_accurate(out.cpu())
 
 
 def _logits(device: str) -> None:

@@ -91,8 +91,8 @@ def decoded(**options):
     return partial(dg.flash_attention_decode, **PAGES, **options), (randn(2, 2, 4, 64), *caches)
 
 
-def decoded_latent(**options):
-    return partial(dg.mla_decode, **PAGES, **options), (randn(2, 1, 16, 576), randn(3, 64, 1, 576))
+def decoded_latent(dtype=torch.bfloat16, **options):
+    return partial(dg.mla_decode, **PAGES, **options), (randn(2, 1, 16, 576), randn(3, 64, 1, 576).to(dtype))
 
 
 def logits():
@@ -195,6 +195,7 @@ CALLS = {
     "flash_attention_decode into out": lambda: decoded(out=empty(2, 2, 4, 64), num_splits=2, window=(20, -1)),
     "mla_decode": lambda: decoded_latent(return_lse=True),
     "mla_decode split": lambda: decoded_latent(num_splits=2),
+    "mla_decode FP8": lambda: decoded_latent(FP8, kv_descale=torch.tensor([0.5]), return_lse=True, lse_base_2=True),
     "fp8_mqa_logits": lambda: (dg.fp8_mqa_logits, logits()),
     "fp8_mqa_logits compressed": lambda: (partial(dg.fp8_mqa_logits, clean_logits=False, max_seqlen_k=3), logits()),
     "fp8_paged_mqa_logits": lambda: (dg.fp8_paged_mqa_logits, paged_logits()),
@@ -388,7 +389,8 @@ SCHEMAS = {
     "SymInt[] recipe, Tensor? bias, str? epilogue) -> ()",
     "tf32_hc_prenorm_gemm": "(Tensor a, Tensor b, Tensor(d!) d, Tensor(sqr_sum!) sqr_sum, SymInt? num_splits) -> ()",
     "mla_decode": "(Tensor q, Tensor kv_cache, SymInt d_v, Tensor block_table, Tensor context_lens, "
-    "float? softmax_scale, Tensor(out!) out, bool return_lse, SymInt? num_splits) -> Tensor",
+    "float? softmax_scale, Tensor? kv_descale, ScalarType fp8_dtype, Tensor(out!) out, bool return_lse, "
+    "bool lse_base_2, SymInt? num_splits) -> Tensor",
 }
 
 

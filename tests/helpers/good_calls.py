@@ -93,10 +93,12 @@ def decode():
 
 
 def latent():
-    options = {"d_v": 512, "softmax_scale": None, "return_lse": False, "num_splits": None}
+    options = {"d_v": 512, "softmax_scale": None, "return_lse": False, "lse_base_2": False, "num_splits": None}
     return {
         "q": randn(2, 1, 16, 576),
-        "kv_cache": randn(3, PAGE, 1, 576),
+        "kv_cache": randn(3, PAGE, 1, 576).to(FP8),
+        "kv_descale": torch.ones(1),
+        "fp8_dtype": FP8,
         **paged(),
         **options,
         "out": zeros(2, 1, 16, 512),
