@@ -104,6 +104,13 @@ from .api.settings import (
     set_tc_util,
     use_deterministic_algorithms,
 )
+from .api.sparse_mla import (
+    FlashMLASchedMeta,
+    flash_mla_sparse_fwd,
+    flash_mla_with_kvcache,
+    get_mla_metadata,
+    sparse_mla,
+)
 from .api.stats import stats
 from .api.top_k import top_k_per_row
 from .api.warmup import warmup_kernels
@@ -124,6 +131,7 @@ logs.set_up()
 __all__ = [
     "DeviceTensor",
     "Epilogue",
+    "FlashMLASchedMeta",
     "HipError",
     "JitError",
     "NoDeviceError",
@@ -151,6 +159,8 @@ __all__ = [
     "f16_gemm_nt",
     "flash_attention",
     "flash_attention_decode",
+    "flash_mla_sparse_fwd",
+    "flash_mla_with_kvcache",
     "fp8_einsum",
     "fp8_fp4_gemm_nn",
     "fp8_fp4_gemm_nt",
@@ -176,6 +186,7 @@ __all__ = [
     "get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor",
     "get_m_alignment_for_contiguous_layout",
     "get_mk_alignment_for_contiguous_layout",
+    "get_mla_metadata",
     "get_mn_major_tma_aligned_packed_ue8m0_tensor",
     "get_mn_major_tma_aligned_tensor",
     "get_mqa_logits_metadata",
@@ -222,6 +233,7 @@ __all__ = [
     "set_tc_util",
     "shuffle_weight",
     "silu_and_mul_cast_to_fp8",
+    "sparse_mla",
     "stats",
     "stream",
     "tf32_hc_prenorm_gemm",

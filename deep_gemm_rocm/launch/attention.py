@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from ctypes import Structure, c_float, c_int, c_int64, c_void_p
 
 import torch
@@ -10,6 +11,7 @@ from ..heuristics import AttentionConfig, DecodeConfig
 from ..jit import Request
 from ..problems.arguments import Argument, Arguments
 from ..problems.attention import Attention, Decode
+from ..problems.sparse_mla import SparseMla
 from .launch import Launch
 
 _FLASH_ATTENTION = "flash_attention.hip.j2"
@@ -115,6 +117,7 @@ class DecodeArguments(Structure):
         ("window_left", c_int),
         ("logit_scale", c_float),
         ("lse_scale", c_float),
+        ("lse_of_none", c_float),
     )
 
 
@@ -220,12 +223,77 @@ def flash_decode_launch(
         window_left=problem.window_left,
         logit_scale=problem.softmax_scale * _LOG2_E,
         lse_scale=1 if lse_base_2 else 1 / _LOG2_E,
+        lse_of_none=-math.inf,
     )
     pointers = _heads(q=q, out=out, **problem.descales)
     pointers |= {f"{role}.data": cache for role, cache in caches.items()}
     pointers |= _pointers(lse=lse, block_table=block_table, context_lens=context_lens)
     request = Request(f"{config.family}.hip.j2", config.template_values)
     return Launch(request, arguments, pointers, scratch, written=("out.data",), repeats=False)
+
+
+def sparse_mla_launch(
+    config: DecodeConfig,
+    problem: SparseMla,
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    indices: torch.Tensor,
+    topk_length: torch.Tensor | None,
+    attn_sink: torch.Tensor | None,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    max_logits: torch.Tensor,
+    num_splits: int | None,
+    num_pieces: int,
+    made: dict[str, torch.Tensor],
+) -> Launch:
+    """Describes the launch of ``config``'s kernels on checked arguments of ``sparse_mla``.
+
+    A query is a sequence of its own for the kernel.
+
+    Args:
+        lse, max_logits: fp32 [queries, heads], contiguous.
+        num_splits, num_pieces: as for ``flash_decode_launch``.
+        made: the results that are new tensors.
+    """
+    queries, heads, _ = q.shape
+    scratch = {"parts": queries * 2 * _WORD} if num_splits is None else {}
+    if num_splits != 1:
+        num_parts = num_pieces + (queries if num_splits is None else 0)
+        scratch["split_out"] = num_parts * heads * problem.value_dim * _WORD
+        scratch |= dict.fromkeys(("split_lse", "split_max"), num_parts * heads * _WORD)
+    cache = PagedTensor(None, kv_cache.stride(0), problem.token_stride, 0)
+    arguments = DecodeArguments(
+        q=HeadsTensor(None, q.stride(0), 0, q.stride(1)),
+        out=HeadsTensor(None, out.stride(0), 0, out.stride(1)),
+        k=cache,
+        v=cache,
+        lse_batch_stride=heads,
+        lse_head_stride=1,
+        block_table_stride=indices.stride(0),
+        num_splits=num_splits or 0,
+        num_pieces=num_pieces,
+        batch=queries,
+        tokens_q=1,
+        heads=heads,
+        kv_heads=1,
+        page_shift=problem.page_size.bit_length() - 1,
+        num_pages=problem.num_pages,
+        most_tokens=problem.top_k if problem.num_pages else 0,
+        sequences_of_length=problem.queries_of_length,
+        window_left=problem.top_k,
+        logit_scale=problem.softmax_scale * _LOG2_E,
+        lse_scale=1 / _LOG2_E,
+        lse_of_none=math.inf,
+    )
+    pointers = _heads(q=q, out=out) | dict.fromkeys(("k.data", "v.data"), Argument("kv_cache", kv_cache))
+    pointers |= {"block_table": Argument("indices", indices)}
+    lengths, sinks = ("context_lens", "topk_length", topk_length), ("sinks", "attn_sink", attn_sink)
+    pointers |= {path: Argument(name, tensor) for path, name, tensor in (lengths, sinks) if tensor is not None}
+    pointers |= _pointers(lse=lse, max_logits=max_logits)
+    request = Request(f"{config.family}.hip.j2", config.template_values)
+    aligned = ("q.data", "k.data", "v.data", "out.data")
+    return Launch(request, arguments, pointers, scratch, made=made, written=("out.data",), aligned=aligned)
 
 
 def _heads(**tensors: torch.Tensor | None) -> dict[str, Argument]:

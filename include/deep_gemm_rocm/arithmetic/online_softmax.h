@@ -14,6 +14,7 @@ namespace deep_gemm_rocm {
 
 constexpr float kInfinity = __builtin_inff();
 constexpr float kLn2 = 0.693147181f;
+constexpr float kLog2E = 1.44269504f;
 
 // A scale of logits that may have underflowed. Times 0, the -inf of keys that aren't seen would be NaN.
 DG_DEVICE float positive(float scale) { return __builtin_fmaxf(scale, __FLT_DENORM_MIN__); }

@@ -34,7 +34,7 @@ class PartCombiner {
 
   // Adds up the parts in order, each with the weight of its keys.
   DG_DEVICE void add_up() {
-    highest_ = highest_log2_sum();
+    highest_ = highest_of_parts(args_.split_lse);
     const float finite = highest_ == -kInfinity ? 0 : highest_;
     for (int first = 0; first < parts_.count; first += kWaveSize) {
       const float weight_of_lane = __builtin_amdgcn_exp2f(log2_sum(first + lane_id()) - finite);
@@ -46,18 +46,23 @@ class PartCombiner {
   }
 
   DG_DEVICE void store() const {
-    const float factor = sum_ == 0 ? 0 : 1 / sum_;
+    const float log2_sum = highest_ + __builtin_amdgcn_logf(sum_);
+    const float factor = sum_ == 0 ? 0 : share_beside_sink(args_, head_, log2_sum) / sum_;
     const int64_t begin =
         sequence_ * args_.out.batch_stride + token_ * args_.out.token_stride + head_ * args_.out.head_stride;
     const Buffer stored{static_cast<Out*>(args_.out.data) + begin, kValueDim * sizeof(Out)};
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      stored.store(__builtin_convertvector(out_[i] * factor, Vector<Out, kVector>), first_value(i) * sizeof(Out));
+      const Values values = factor == 0 ? Values{} : out_[i] * factor;
+      stored.store(__builtin_convertvector(values, Vector<Out, kVector>), first_value(i) * sizeof(Out));
     }
+    const int64_t stored_lse = sequence_ * args_.lse_batch_stride + head_ * args_.lse_head_stride + token_;
     if (args_.lse != nullptr && lane_id() == 0) {
-      const float lse = (highest_ + __builtin_amdgcn_logf(sum_)) * args_.lse_scale;
-      args_.lse[sequence_ * args_.lse_batch_stride + head_ * args_.lse_head_stride + token_] =
-          sum_ == 0 ? -kInfinity : lse;
+      args_.lse[stored_lse] = lse_of(args_, sum_ == 0 ? -kInfinity : log2_sum);
+    }
+    if (args_.max_logits != nullptr) {
+      const float largest = highest_of_parts(args_.split_max);
+      if (lane_id() == 0) args_.max_logits[stored_lse] = largest * kLn2;
     }
   }
 
@@ -69,10 +74,11 @@ class PartCombiner {
   }
   DG_DEVICE float log2_sum(int part) const { return part < parts_.count ? args_.split_lse[row_of(part)] : -kInfinity; }
 
-  DG_DEVICE float highest_log2_sum() const {
+  DG_DEVICE float highest_of_parts(const float* of_parts) const {
     float highest = -kInfinity;
     for (int first = 0; first < parts_.count; first += kWaveSize) {
-      highest = __builtin_fmaxf(highest, log2_sum(first + lane_id()));
+      const int part = first + lane_id();
+      highest = __builtin_fmaxf(highest, part < parts_.count ? of_parts[row_of(part)] : -kInfinity);
     }
     return max_over_lane_groups<1>(highest);
   }

@@ -24,7 +24,7 @@ struct DecodeArguments {
   PagedTensor k, v;
   Descales q_descale, k_descale, v_descale;
   float* lse;         // [batch, heads, tokens_q] with contiguous tokens, or null
-  float* max_logits;  // the same for the largest logits, or null
+  float* max_logits;  // the same for the largest scaled logits, or null
   int64_t lse_batch_stride, lse_head_stride;
   const float* sinks;      // [heads], natural logarithms of what is added to the sums of exponentials; or null
   const int* block_table;  // [batch, pages of a sequence] with contiguous pages; or slots, see IndexedTokens
@@ -45,6 +45,7 @@ struct DecodeArguments {
   int window_left;
   float logit_scale;  // softmax_scale · log2 e
   float lse_scale;    // ln 2, or 1 for an lse to base 2
+  float lse_of_none;  // of a query that sees no key, an infinity
 };
 
 }  // namespace deep_gemm_rocm

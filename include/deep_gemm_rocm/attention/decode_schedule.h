@@ -6,6 +6,7 @@
 // end of one sequence and the beginning of the next.
 #pragma once
 
+#include "deep_gemm_rocm/arithmetic/online_softmax.h"
 #include "deep_gemm_rocm/hardware/buffer.h"
 #include "deep_gemm_rocm/attention/decode_arguments.h"
 #include "deep_gemm_rocm/attention/paged_cache.h"
@@ -159,6 +160,17 @@ class DecodeSchedule {
   int first_sequence_ = 0;  // of the 64 sequences in which the position is
   int first_position_ = 0;  // where they begin
 };
+
+// What is left of a result when a sink has its part of the sum, which isn't in log2_sum.
+DG_DEVICE float share_beside_sink(const DecodeArguments& args, int head, float log2_sum) {
+  if (args.sinks == nullptr) return 1;
+  const float sink = args.sinks[head] * kLog2E;
+  return 1 / (1 + __builtin_amdgcn_exp2f(sink - log2_sum));
+}
+
+DG_DEVICE float lse_of(const DecodeArguments& args, float log2_sum) {
+  return log2_sum == -kInfinity ? args.lse_of_none : log2_sum * args.lse_scale;
+}
 
 DG_DEVICE Parts parts_of(const DecodeArguments& args, int sequence_head) {
   if (args.num_splits > 0 && args.split_keys == 0) return {sequence_head * args.num_splits, args.num_splits};

@@ -118,7 +118,8 @@ class FlashDecode {
       const int64_t offset = args_.out.offset(tile_.sequence, token_, head_);
       store_row(static_cast<typename Shape::Out*>(args_.out.data) + offset, factor);
       if (args_.lse != nullptr && lane_group() == 0) {
-        args_.lse[tile_.sequence * args_.lse_batch_stride + head_ * args_.lse_head_stride + token_] = log2_sum * args_.lse_scale;
+        args_.lse[tile_.sequence * args_.lse_batch_stride + head_ * args_.lse_head_stride + token_] =
+            lse_of(args_, log2_sum);
       }
     } else {
       const int64_t row = row_of_part(args_, tile_.part, row_);

@@ -18,6 +18,7 @@ struct MlaShape {
   using Layout = Layout_;
   using Tokens = Tokens_;
   static constexpr bool kIsOcp = kIsOcp_;
+  static constexpr bool kMaxima = Tokens::kHasGaps;  // whether the largest logits are stored
   using Mfma = deep_gemm_rocm::Mfma<T, T, 16>;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kValueDim = kValueDim_;
@@ -82,13 +83,15 @@ class LatentLoader {
   // Each lane looks up the page: a scalar load would be counted with the reads from LDS, and wait for all of them.
   DG_DEVICE void look_up(const Tokens& tokens, int block) { entry_ = tokens.entry_of(key_of(block)); }
 
-  DG_DEVICE void start(const Tokens& tokens, const PagedTensor& cache, int page_shift, int block) {
+  // Blocks from `end` on stand for the last one.
+  DG_DEVICE void start(const Tokens& tokens, const PagedTensor& cache, int page_shift, int block, int end) {
     asm volatile("" : "+v"(entry_));  // the address isn't computed earlier, when the wave would wait for the page,
+    const int existing = min(block, end - 1);
     if constexpr (Tokens::kInRuns) {
-      keys_ = tokens.run(cache, kElementBytes, uniform(entry_), first_key_of(block), kWaveKeys, kTokenBytes);
+      keys_ = tokens.run(cache, kElementBytes, uniform(entry_), first_key_of(existing), kWaveKeys, kTokenBytes);
       asm volatile("" : "+s"(keys_.base), "+s"(keys_.bytes));  // nor later, among MFMAs
     } else {
-      start_lane(tokens.place_of(entry_, key_of(block)), cache, page_shift, block);
+      start_lane(tokens.place_of(entry_, key_of(existing)), cache, page_shift, block);
     }
   }
 

@@ -91,12 +91,13 @@ class MlaDecode {
     const float own_sum = softmax_.sum();
     float sums[Shape::kRowTiles];
     float log2_sums[Shape::kRowTiles];
-    const bool any_odd = share_sums(own_sum, softmax_.log2_sum(), sums, log2_sums);
+    float largest[Shape::kRowTiles];  // logits
+    const bool any_odd = share_sums(own_sum, softmax_.log2_sum(), sums, log2_sums, largest);
     const unsigned again = any_odd ? add_up_again(own_sum, sums) : 0;
     const int first_row = tile_.first_row + lane_id_computed_here() % Mfma::kRows;
     static_for<Shape::kRowTiles>([&](auto i) {
       const float factor = sums[i] == 0 ? 0 : again >> i & 1 ? value_scale() : value_scale() / sums[i];
-      store_row_tile(args, i, first_row + i * Mfma::kRows, factor, log2_sums[i]);
+      store_row_tile(args, i, first_row + i * Mfma::kRows, factor, log2_sums[i], largest[i]);
     });
   }
 
@@ -130,16 +131,16 @@ class MlaDecode {
     return first + row_tile * kWaveSize + lane_id();
   }
   DG_DEVICE float* factor_of(int row_tile) const {
-    auto* const first = reinterpret_cast<float*>(lds_ + Shape::kLdsBytes - Shape::kFactorsBytes);
+    auto* const first = reinterpret_cast<float*>(lds_ + Shape::kExistsOffset - Shape::kFactorsBytes);
     return first + row_tile * kWaveSize + lane_id();
   }
-  // For store(): two numbers of each query, in place of keys.
+  // For store(): three numbers of each query, in place of keys.
   DG_DEVICE float* sum_of(int which, int row_tile) const {
     return reinterpret_cast<float*>(lds_) + (which * Shape::kRowTiles + row_tile) * kWaveSize + lane_id();
   }
   // For store(): whether a wave has sums that aren't finite.
   DG_DEVICE int* any_odd_of(int wave) const {
-    return reinterpret_cast<int*>(lds_) + 2 * Shape::kRowTiles * kWaveSize + wave;
+    return reinterpret_cast<int*>(lds_) + 3 * Shape::kRowTiles * kWaveSize + wave;
   }
 
   DG_DEVICE void load_queries() {
@@ -204,7 +205,7 @@ class MlaDecode {
 
   // Computes a block's addresses, and starts to look up the next block's page.
   DG_DEVICE void find_keys(int block, int end) {
-    loader_.start(tokens_, args_.k, args_.page_shift, min(block, end - 1));
+    loader_.start(tokens_, args_.k, args_.page_shift, block, end);
     loader_.look_up(tokens_, min(block + 1, end - 1));
   }
 
@@ -294,7 +295,15 @@ class MlaDecode {
       logits_[i] = *logits_of(wave_id(), i, 0) + *logits_of(wave_id(), i, 1);
     }
     mask(block * Shape::kBlockK);
+    if constexpr (Shape::kMaxima) raise_largest();
     factor_ = softmax_.raise_maximum(logits_, logit_scale());
+  }
+
+  DG_DEVICE void raise_largest() {
+#pragma unroll
+    for (int i = 0; i < Shape::kRun; ++i) {
+      largest_ = __builtin_fmaxf(largest_, logits_[i / Mfma::kElements][i % Mfma::kElements]);
+    }
   }
 
   // Replaces the logits of keys that the lane's query doesn't see.
@@ -399,8 +408,8 @@ class MlaDecode {
     for (int block = tile_.begin; block < tile_.end; ++block) {
       lds_barrier();  // all waves have read the last block, or the sums
       loader_.look_up(tokens_, block);
-      loader_.start(tokens_, args_.k, args_.page_shift, block);
-      loader_.start(tokens_, args_.k, args_.page_shift, block);  // what it stores was started before the last time
+      loader_.start(tokens_, args_.k, args_.page_shift, block, tile_.end);
+      loader_.start(tokens_, args_.k, args_.page_shift, block, tile_.end);  // what it stores was started before the last time
       static_for<Loader::kPasses>([&](int pass) { loader_.load(pass); });
       static_for<Loader::kPasses>([&](int pass) { loader_.store(pass, lds_); });
       lds_barrier();
@@ -459,8 +468,11 @@ class MlaDecode {
 
   // Gives all waves the sums of probabilities of all tiles. Returns whether any wave has results that aren't finite.
   DG_DEVICE bool share_sums(float own_sum, float own_log2_sum, float (&sums)[Shape::kRowTiles],
-                            float (&log2_sums)[Shape::kRowTiles]) const {
+                            float (&log2_sums)[Shape::kRowTiles], float (&largest)[Shape::kRowTiles]) const {
     if (computes_probabilities()) {
+      if constexpr (Shape::kMaxima) {
+        *sum_of(2, wave_id()) = max_over_lane_groups<Mfma::kRows>(largest_) * logit_scale();
+      }
       *sum_of(0, wave_id()) = own_sum;
       *sum_of(1, wave_id()) = own_log2_sum;
     }
@@ -472,26 +484,29 @@ class MlaDecode {
     static_for<Shape::kRowTiles>([&](auto i) {
       sums[i] = *sum_of(0, i);
       log2_sums[i] = *sum_of(1, i);
+      largest[i] = Shape::kMaxima ? *sum_of(2, i) : 0;
     });
     return ballot(*any_odd_of(lane_id() % Shape::kWaves)) != 0;
   }
 
   // Stores the wave's values of the lane's query in a tile, and its lse.
-  DG_DEVICE void store_row_tile(const DecodeArguments& args, int row_tile, int row, float factor,
-                                float log2_sum) const {
+  DG_DEVICE void store_row_tile(const DecodeArguments& args, int row_tile, int row, float factor, float log2_sum,
+                                float largest) const {
     const int token = row / args.heads;
     const int head = row % args.heads;
     if (token >= args.tokens_q) return;
     const bool first_lane = wave_id() == 0 && lane_group() == 0;
     if (tile_.has_all_blocks) {
+      if (factor != 0) factor *= share_beside_sink(args, head, log2_sum);
       store_row(row_tile, static_cast<T*>(args.out.data) + args.out.offset(tile_.sequence, token, head), factor);
-      if (args.lse != nullptr && first_lane) {
-        args.lse[tile_.sequence * args.lse_batch_stride + head * args.lse_head_stride + token] = log2_sum * args.lse_scale;
-      }
+      const int64_t stored = tile_.sequence * args.lse_batch_stride + head * args.lse_head_stride + token;
+      if (args.lse != nullptr && first_lane) args.lse[stored] = lse_of(args, log2_sum);
+      if (Shape::kMaxima && first_lane) args.max_logits[stored] = largest * kLn2;
     } else {
       const int64_t part_row = row_of_part(args, tile_.part, row);
       store_row(row_tile, args.split_out + part_row * Shape::kValueDim, factor);
       if (first_lane) args.split_lse[part_row] = log2_sum;
+      if (Shape::kMaxima && first_lane) args.split_max[part_row] = largest;
     }
   }
 
@@ -526,6 +541,7 @@ class MlaDecode {
   float factors_[Shape::kRowTiles];
   Accumulator logits_[Shape::kKeyFragments];  // of the wave's tile of queries
   float factor_;
+  float largest_ = -kInfinity;  // logit of the lane's keys, with kMaxima
   Accumulator out_[Shape::kRowTiles][Shape::kWidth] = {};
   OnlineSoftmax<Mfma, T, Shape::kSlack> softmax_;  // of the wave's tile
 };

@@ -1,0 +1,267 @@
+"""Attention to chosen tokens of DeepSeek's latent cache, also under FlashMLA's names."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import torch
+
+from ..checks import check_int
+from ..heuristics import AttentionCase, DecodeConfig, choose_attention
+from ..launch.attention import sparse_mla_launch
+from ..launch.repeated import Described, launches
+from ..problems.attention import MAX_SPLITS
+from ..problems.sparse_mla import check_sparse_mla
+from ..runtime import settings
+from .attention import mla_decode
+
+_ENOUGH_TILES = 2 * 304  # of queries, to fill all compute units without splits
+_FNUZ = torch.float8_e4m3fnuz
+Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@launches
+def sparse_mla(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    indices: torch.Tensor,
+    *,
+    topk_length: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    fp8_dtype: torch.dtype = _FNUZ,
+    num_splits: int | None = None,
+    out: torch.Tensor | None = None,
+) -> Described[Results]:
+    """Attention of each query to the tokens of a latent cache that its row of slots names.
+
+    A value is the first 512 elements of its key. FP8 values are multiplied with their scales and rounded to the nearest
+    bf16, ties away from zero, on the way into LDS. The semantics are those of FlashMLA's sparse functions.
+
+    Args:
+        q: bf16 [queries, H, 576], or [queries, H, 512] for a cache of 512 elements or 584 bytes. Heads start at
+            multiples of 16 bytes.
+        kv_cache: [pages, page, 1, width], page a power of two from 1 to 256, as ``append_mla_cache`` writes it:
+            bf16 with the width of q;
+            uint8 with width 656, for a q of 576;
+            or uint8 with width 584, for a q of 512.
+        indices: int32 [queries, topk]: page number · page + offset. A slot that isn't in the cache, like -1, names no
+            token. A token that is named twice counts twice.
+        topk_length: int32 [L], how many of the first slots of a row count; L divides the queries, and an entry is for
+            so many neighbouring ones. None for all.
+        attn_sink: fp32 [H], natural logarithm of a further summand in the sum of exponentials, which has no value. -inf
+            has no effect, and inf makes the output zeros. Not part of the returned lse.
+        softmax_scale: factor of the logits, positive; 1/sqrt of the width of q if None.
+        fp8_dtype: the format of FP8 values, torch.float8_e4m3fnuz or torch.float8_e4m3fn.
+        num_splits: into how many equal parts a query's tokens are split, 1 to 4096. If None, there are parts where few
+            queries would leave compute units without work; none with ``set_batch_invariant(True)``.
+        out: bf16 [queries, H, 512] to write into; a new tensor if None.
+
+    Returns:
+        ``out``, zeros for a query without tokens; fp32 [queries, H], the natural logarithm of the sum of
+        ``exp(logit)``, inf for a query without tokens; fp32 [queries, H], the largest logit, with the factor, -inf for
+        a query without tokens.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; nothing is written then.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    if torch.compiler.is_compiling():
+        out = _new_output(q) if out is None else out
+        lse, max_logits = torch.ops.deep_gemm_rocm.sparse_mla(
+            q, kv_cache, indices, topk_length, attn_sink, softmax_scale, fp8_dtype, num_splits, out
+        )
+        return (out, lse, max_logits), None
+    problem = check_sparse_mla(q, kv_cache, indices, topk_length, attn_sink, softmax_scale, fp8_dtype, out)
+    case = AttentionCase(
+        family="mla_decode", type="bf16", out_type="bf16", head_dim=problem.head_dim, value_dim=problem.value_dim,
+        causal=True, batch=problem.queries, heads=problem.heads, kv_heads=1, tokens_q=1, tokens_k=problem.top_k,
+    )  # fmt: skip
+    choice = choose_attention(case)
+    config, pieces = cast(DecodeConfig, choice.config), choice.pieces
+    config = dataclasses.replace(config, layout=problem.layout, is_ocp=problem.is_ocp, tokens="indexed")
+    if num_splits is not None:
+        check_int("num_splits", num_splits, 1, MAX_SPLITS)
+    elif settings.values().batch_invariant or problem.queries * -(-problem.heads // config.rows) >= _ENOUGH_TILES:
+        num_splits = 1
+    if num_splits is not None:
+        pieces = num_splits * problem.queries
+    lse, max_logits = (q.new_empty(q.shape[:2], dtype=torch.float32) for _ in range(2))
+    made = {"lse": lse, "max_logits": max_logits}
+    if out is None:
+        out = made["out"] = _new_output(q)
+    launch = sparse_mla_launch(
+        config, problem, q, kv_cache, indices, topk_length, attn_sink, out, lse, max_logits, num_splits, pieces, made
+    )
+    return (out, lse, max_logits), launch
+
+
+def _new_output(q: torch.Tensor) -> torch.Tensor:
+    return q.new_empty(*q.shape[:-1], 512)
+
+
+def flash_mla_sparse_fwd(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    sm_scale: float,
+    d_v: int = 512,
+    attn_sink: torch.Tensor | None = None,
+    topk_length: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> Results:
+    """FlashMLA's sparse prefill: ``sparse_mla`` over keys that are not in pages.
+
+    Args:
+        q: bf16 [s_q, h_q, 576 or 512], any number of heads.
+        kv: bf16 [s_kv, 1, width of q].
+        indices: int32 [s_q, 1, topk]; -1 and numbers from s_kv on name no token.
+        sm_scale: factor of the logits.
+        d_v: 512.
+        attn_sink, out: as for ``sparse_mla``.
+        topk_length: int32 [s_q].
+
+    Returns:
+        The output [s_q, h_q, 512], the largest logits and the log-sum-exp, both fp32 [s_q, h_q]. The log-sum-exp is
+        natural, and inf for a query without tokens, as in FlashMLA's reference.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; nothing is written then.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    check_int("d_v", d_v, 512, 512)
+    for name, tensor in (("kv", kv), ("indices", indices)):
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() != 3 or tensor.shape[1] != 1:
+            shape = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else tensor
+            raise ValueError(f"{name} must have three dimensions, the second of size 1, got {shape!r}")
+    results = sparse_mla(
+        q, kv.unsqueeze(1), indices.squeeze(1), topk_length=topk_length, attn_sink=attn_sink, softmax_scale=sm_scale,
+        out=out,
+    )  # fmt: skip
+    out, lse, max_logits = results
+    return out, max_logits, lse
+
+
+@dataclasses.dataclass
+class FlashMLASchedMeta:
+    """FlashMLA's object between two calls. Kernels here find their schedule themselves, so nothing is in it."""
+
+    have_initialized: bool = False
+
+
+def get_mla_metadata(*args: Any, **kwargs: Any) -> tuple[FlashMLASchedMeta, None]:
+    """FlashMLA's function of this name. Arguments are not used, as there."""
+    return FlashMLASchedMeta(), None
+
+
+def flash_mla_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    block_table: torch.Tensor | None,
+    cache_seqlens: torch.Tensor | None,
+    head_dim_v: int,
+    tile_scheduler_metadata: Any = None,
+    num_splits: None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    is_fp8_kvcache: bool = False,
+    indices: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    extra_k_cache: torch.Tensor | None = None,
+    extra_indices_in_kvcache: torch.Tensor | None = None,
+    topk_length: torch.Tensor | None = None,
+    extra_topk_length: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    enable_batch_invariant: bool = False,
+    *,
+    fp8_dtype: torch.dtype = _FNUZ,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """FlashMLA's decoding over a paged cache: ``mla_decode``, or with ``indices`` ``sparse_mla``.
+
+    Args:
+        q: bf16 [B, s_q, H, 576 or 512], B and s_q one dimension for ``.view``.
+        k_cache: [pages, page, 1, width], see ``mla_decode`` and ``sparse_mla``.
+        block_table, cache_seqlens: those of ``mla_decode``; not used with ``indices``.
+        head_dim_v: 512.
+        tile_scheduler_metadata, num_splits, is_fp8_kvcache: accepted and not used: the dtype and width of the cache
+            tell its layout.
+        softmax_scale: 1/sqrt of the width of q if None.
+        causal: without ``indices``, whether query i sees only the keys up to ``cache_seqlens - s_q + i``.
+        indices: int32 [B, s_q, topk], see ``sparse_mla``.
+        attn_sink, topk_length: as for ``sparse_mla``, the latter int32 [B]; only with ``indices``.
+        extra_k_cache, extra_indices_in_kvcache, extra_topk_length: must be None.
+        out: bf16 [B, s_q, H, 512], contiguous, to write into; a new tensor if None.
+        enable_batch_invariant: whether a result must not depend on the other sequences.
+        fp8_dtype: the format of FP8 values in a uint8 cache, torch.float8_e4m3fnuz or torch.float8_e4m3fn.
+
+    Returns:
+        The output [B, s_q, H, 512], and the natural log-sum-exp, fp32 [B, H, s_q]. A query without tokens has zeros; its
+        log-sum-exp is inf with ``indices`` and -inf without.
+
+    Raises:
+        NotImplementedError: an extra cache is given.
+        TypeError, ValueError: another argument is not as above; nothing is written then.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    check_int("head_dim_v", head_dim_v, 512, 512)
+    if not (extra_k_cache is None and extra_indices_in_kvcache is None and extra_topk_length is None):
+        raise NotImplementedError("extra_k_cache must be None: kernels read one cache; merge two results by their lse")
+    if not isinstance(q, torch.Tensor) or q.dim() != 4:
+        raise ValueError(f"q must be [batch, tokens, heads, width], got {getattr(q, 'shape', q)!r}")
+    if indices is None:
+        return _dense(
+            q, k_cache, block_table, cache_seqlens, softmax_scale, causal, (attn_sink, topk_length), out,
+            enable_batch_invariant, fp8_dtype,
+        )  # fmt: skip
+    if causal:
+        raise ValueError("causal must be False with indices, which say what a query sees")
+    if indices.dim() != 3 or indices.shape[:2] != q.shape[:2]:
+        raise ValueError(f"indices must be [batch, tokens, topk] of q, got {tuple(indices.shape)}")
+    batch, tokens, heads, _ = q.shape
+    if topk_length is not None and topk_length.shape != (batch,):
+        raise ValueError(f"topk_length must be of shape ({batch},), got {tuple(topk_length.shape)}")
+    flat, lse, _ = sparse_mla(
+        _viewed("q", q, batch * tokens, heads, q.shape[-1]), k_cache,
+        _viewed("indices", indices, batch * tokens, indices.shape[-1]), topk_length=topk_length,
+        attn_sink=attn_sink, softmax_scale=softmax_scale, fp8_dtype=fp8_dtype,
+        num_splits=1 if enable_batch_invariant else None,
+        out=None if out is None else _viewed("out", out, batch * tokens, heads, 512),
+    )  # fmt: skip
+    return (flat.view(batch, tokens, heads, 512) if out is None else out), lse.view(batch, tokens, heads).transpose(1, 2)
+
+
+def _viewed(name: str, tensor: torch.Tensor, *shape: int) -> torch.Tensor:
+    try:
+        return tensor.view(shape)
+    except RuntimeError as error:
+        expected = f"{name} must be a view of shape {shape}"
+        raise ValueError(f"{expected}, got {tuple(tensor.shape)} with strides {tensor.stride()}") from error
+
+
+def _dense(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    block_table: torch.Tensor | None,
+    cache_seqlens: torch.Tensor | None,
+    softmax_scale: float | None,
+    causal: bool,
+    of_sparse: tuple[Any, ...],
+    out: torch.Tensor | None,
+    enable_batch_invariant: bool,
+    fp8_dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention to whole sequences. Without a causal mask the tokens of a sequence are like heads of one token."""
+    if any(argument is not None for argument in of_sparse):
+        raise ValueError("attn_sink and topk_length must be None without indices")
+    if block_table is None or cache_seqlens is None:
+        raise ValueError("block_table and cache_seqlens must be given without indices")
+    batch, tokens, heads, width = q.shape
+    shape = (batch, tokens, heads) if causal else (batch, 1, tokens * heads)
+    result, lse = mla_decode(
+        _viewed("q", q, *shape, width), k_cache, block_table=block_table, context_lens=cache_seqlens,
+        softmax_scale=softmax_scale, fp8_dtype=fp8_dtype, out=None if out is None else _viewed("out", out, *shape, 512),
+        return_lse=True, num_splits=1 if enable_batch_invariant else None,
+    )  # fmt: skip
+    result = result.view(batch, tokens, heads, 512) if out is None else out
+    return result, lse if causal else lse.view(batch, tokens, heads).transpose(1, 2)

@@ -1,0 +1,147 @@
+"""Checks of the arguments of attention to chosen tokens of a latent cache."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ..checks import one_of
+from .attention import (
+    LATENT_FP8_DTYPES,
+    LATENT_PAGE_SIZES,
+    MAX_TOKENS,
+    check_data,
+    check_form,
+    check_not_shared,
+    check_one_device,
+    check_softmax_scale,
+)
+from .gemm import ALIGNMENT
+
+_VALUE_DIM = 512
+_MAX_SLOTS = 2**31 - 1
+# By dtype and width of the cache: the kernels' name of the layout, the width of q, and bytes from token to token.
+_BYTES = {656: ("e4m3_656", 576, 656), 584: ("e4m3_584", 512, 576)}
+_HEAD_DIMS = (576, 512)
+
+
+class SparseMla(NamedTuple):
+    """Attention of queries to tokens that rows of slots name.
+
+    Attributes:
+        layout: ``plain``, ``e4m3_656`` or ``e4m3_584``.
+        is_ocp: whether FP8 values are OCP's.
+        token_stride: from token to token of a page, in elements of the cache.
+        queries_of_length: neighbouring queries that share an entry of ``topk_length``.
+    """
+
+    queries: int
+    heads: int
+    head_dim: int
+    top_k: int
+    page_size: int
+    num_pages: int
+    layout: str
+    is_ocp: bool
+    token_stride: int
+    queries_of_length: int
+    softmax_scale: float
+    value_dim: int = _VALUE_DIM
+
+
+def check_sparse_mla(
+    q: Any,
+    kv_cache: Any,
+    indices: Any,
+    topk_length: Any,
+    attn_sink: Any,
+    softmax_scale: Any,
+    fp8_dtype: Any,
+    out: Any,
+) -> SparseMla:
+    """Checks the arguments of ``sparse_mla``.
+
+    Raises:
+        TypeError, ValueError: an argument is not as ``sparse_mla`` documents it.
+    """
+    check_form("q", q, torch.bfloat16, (None, None, None))
+    queries, heads, head_dim = q.shape
+    if head_dim not in _HEAD_DIMS or not heads or max(queries, heads) > MAX_TOKENS:
+        raise ValueError(f"q must be [queries, heads, 576 or 512] with at least one head, got {tuple(q.shape)}")
+    _check_rows("q", q)
+    layout, token_stride = _check_cache(kv_cache, head_dim)
+    if fp8_dtype not in LATENT_FP8_DTYPES:
+        raise TypeError(f"fp8_dtype must be {one_of(LATENT_FP8_DTYPES)}, got {fp8_dtype!r}")
+    check_form("indices", indices, torch.int32, (queries, None))
+    if indices.shape[1] > MAX_TOKENS:
+        raise ValueError(f"indices must name up to {MAX_TOKENS} tokens, got shape {tuple(indices.shape)}")
+    tensors = {"q": q, "kv_cache": kv_cache, "indices": indices}
+    queries_of_length = 1
+    if topk_length is not None:
+        check_form("topk_length", topk_length, torch.int32, (None,))
+        lengths = len(topk_length)
+        if queries % max(lengths, 1) or (queries and not lengths):
+            raise ValueError(f"topk_length must have a number of entries that divides {queries} queries, got {lengths}")
+        queries_of_length = max(queries // max(lengths, 1), 1)
+        tensors["topk_length"] = topk_length
+    if attn_sink is not None:
+        check_form("attn_sink", attn_sink, torch.float32, (heads,))
+        tensors["attn_sink"] = attn_sink
+    if out is not None:
+        check_form("out", out, torch.bfloat16, (queries, heads, _VALUE_DIM))
+        _check_rows("out", out)
+        check_not_shared("out", out, tensors)
+        tensors["out"] = out
+    check_one_device(tensors)
+    return SparseMla(
+        queries=queries,
+        heads=heads,
+        head_dim=head_dim,
+        top_k=indices.shape[1],
+        page_size=kv_cache.shape[1],
+        num_pages=kv_cache.shape[0],
+        layout=layout,
+        is_ocp=layout != "plain" and fp8_dtype == torch.float8_e4m3fn,
+        token_stride=token_stride,
+        queries_of_length=queries_of_length,
+        softmax_scale=check_softmax_scale(softmax_scale, head_dim),
+    )
+
+
+def _check_rows(name: str, tensor: torch.Tensor) -> None:
+    unit = ALIGNMENT // tensor.element_size()
+    strides = [stride for stride, size in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True) if size > 1]
+    if tensor.numel() and (tensor.data_ptr() % ALIGNMENT or any(stride % unit or stride < 0 for stride in strides)):
+        raise ValueError(
+            f"heads of {name} must start at multiples of {ALIGNMENT} bytes, got strides {tensor.stride()} at "
+            f"{tensor.data_ptr():#x}; .clone() it"
+        )
+
+
+def _check_cache(cache: Any, head_dim: int) -> tuple[str, int]:
+    """Returns the layout, and the elements from token to token."""
+    check_data("kv_cache", cache)
+    if cache.dtype not in (torch.bfloat16, torch.uint8):
+        raise TypeError(f"kv_cache must be bfloat16 or uint8, got {cache.dtype}")
+    if cache.dim() != 4 or cache.shape[2] != 1:
+        raise ValueError(f"kv_cache must be [pages, page, 1, width], got shape {tuple(cache.shape)}")
+    pages, page_size, _, width = cache.shape
+    is_plain = cache.dtype == torch.bfloat16
+    layout, of_q, token_stride = ("plain", width, cache.stride(1)) if is_plain else _BYTES.get(width, ("", 0, 0))
+    if of_q != head_dim:
+        expected = f"{head_dim} in bfloat16 or {656 if head_dim == 576 else 584} in uint8"
+        raise ValueError(f"kv_cache must have width {expected} for a q of {head_dim}, got {width} in {cache.dtype}")
+    if page_size not in LATENT_PAGE_SIZES:
+        raise ValueError(f"a page of kv_cache must have one of {LATENT_PAGE_SIZES} tokens, got {page_size}")
+    if pages * page_size > _MAX_SLOTS:
+        raise ValueError(f"kv_cache must have up to {_MAX_SLOTS} tokens, got shape {tuple(cache.shape)}")
+    if pages and not is_plain and not cache[0].is_contiguous():
+        raise ValueError(f"each page of kv_cache must be contiguous, got strides {cache.stride()}")
+    if is_plain:
+        _check_rows("kv_cache", cache)
+        if cache.shape[-1] > 1 and cache.stride(-1) != 1:
+            raise ValueError(f"kv_cache must be contiguous along its last dimension, got strides {cache.stride()}")
+    elif cache.numel() and (cache.data_ptr() % ALIGNMENT or cache.stride(0) % 8):
+        raise ValueError(f"pages of kv_cache must start at multiples of 8 bytes, got strides {cache.stride()}")
+    return layout, token_stride
