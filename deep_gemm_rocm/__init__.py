@@ -27,6 +27,7 @@ from .api.drop_in import (
     get_mn_major_tma_aligned_packed_ue8m0_tensor,
     get_mqa_logits_metadata,
     install_as_deep_gemm,
+    install_as_flash_mla,
     transform_sf_into_required_layout,
 )
 from .api.einsum import einsum, fp8_einsum
@@ -197,6 +198,7 @@ __all__ = [
     "get_theoretical_mk_alignment_for_contiguous_layout",
     "get_tma_aligned_size",
     "install_as_deep_gemm",
+    "install_as_flash_mla",
     "k_grouped_bf16_gemm_tn_contiguous",
     "k_grouped_fp8_gemm_nt_contiguous",
     "k_grouped_fp8_gemm_tn_contiguous",

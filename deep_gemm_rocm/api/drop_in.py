@@ -17,6 +17,7 @@ from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
 from .casts import NO_UE8M0, get_mn_major_tma_aligned_tensor
 from .gemm import check_alpha
 from .mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits
+from .sparse_mla import FlashMLASchedMeta, flash_mla_sparse_fwd, flash_mla_with_kvcache, get_mla_metadata
 
 _DEEP_GEMM_VERSION = "2.8.1"  # whose functions have counterparts here
 _NO_CUBLASLT = "there is no cuBLASLt for AMD's hardware; use bf16_gemm_{layout}"
@@ -270,3 +271,28 @@ def install_as_deep_gemm() -> None:
         parent, _, child = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], child, module)
+
+
+def install_as_flash_mla() -> None:
+    """Makes ``import flash_mla`` find FlashMLA's functions for inference that are here, for programs written for it.
+
+    These are ``flash_mla_with_kvcache``, ``flash_mla_sparse_fwd`` and ``get_mla_metadata``. Repeated calls change
+    nothing.
+
+    Raises:
+        RuntimeError: another ``flash_mla`` has been imported.
+    """
+    public = sys.modules[__package__.partition(".")[0]]
+    installed = sys.modules.get("flash_mla")
+    if installed is not None:
+        if getattr(installed, "__implementation__", None) is public:
+            return
+        raise RuntimeError(f"flash_mla is another package already, {getattr(installed, '__file__', installed)}")
+    module: Any = types.ModuleType("flash_mla", install_as_flash_mla.__doc__)
+    module.__spec__ = importlib.machinery.ModuleSpec("flash_mla", None, origin=public.__file__)
+    module.__file__ = public.__file__
+    module.__implementation__ = public
+    members = (FlashMLASchedMeta, flash_mla_sparse_fwd, flash_mla_with_kvcache, get_mla_metadata)
+    module.__all__ = [member.__name__ for member in members]
+    vars(module).update({member.__name__: member for member in members})
+    sys.modules["flash_mla"] = module

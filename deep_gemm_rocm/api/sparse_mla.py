@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import torch
 
-from ..checks import check_int
+from ..checks import check_bool, check_int
 from ..heuristics import AttentionCase, DecodeConfig, choose_attention
 from ..launch.attention import sparse_mla_launch
 from ..launch.repeated import Described, launches
-from ..problems.attention import MAX_SPLITS
+from ..problems.attention import MAX_SPLITS, check_form
 from ..problems.sparse_mla import check_sparse_mla
 from ..runtime import settings
 from .attention import mla_decode
@@ -131,10 +131,8 @@ def flash_mla_sparse_fwd(
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
     check_int("d_v", d_v, 512, 512)
-    for name, tensor in (("kv", kv), ("indices", indices)):
-        if not isinstance(tensor, torch.Tensor) or tensor.dim() != 3 or tensor.shape[1] != 1:
-            shape = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else tensor
-            raise ValueError(f"{name} must have three dimensions, the second of size 1, got {shape!r}")
+    check_form("kv", kv, torch.bfloat16, (None, 1, None))
+    check_form("indices", indices, torch.int32, (None, 1, None))
     results = sparse_mla(
         q, kv.unsqueeze(1), indices.squeeze(1), topk_length=topk_length, attn_sink=attn_sink, softmax_scale=sm_scale,
         out=out,
@@ -207,8 +205,12 @@ def flash_mla_with_kvcache(
     check_int("head_dim_v", head_dim_v, 512, 512)
     if not (extra_k_cache is None and extra_indices_in_kvcache is None and extra_topk_length is None):
         raise NotImplementedError("extra_k_cache must be None: kernels read one cache; merge two results by their lse")
-    if not isinstance(q, torch.Tensor) or q.dim() != 4:
-        raise ValueError(f"q must be [batch, tokens, heads, width], got {getattr(q, 'shape', q)!r}")
+    check_form("q", q, torch.bfloat16, (None, None, None, None))
+    batch, tokens, heads, _ = q.shape
+    check_bool("causal", causal)
+    check_bool("enable_batch_invariant", enable_batch_invariant)
+    if out is not None:
+        check_form("out", out, torch.bfloat16, (batch, tokens, heads, 512))
     if indices is None:
         return _dense(
             q, k_cache, block_table, cache_seqlens, softmax_scale, causal, (attn_sink, topk_length), out,
@@ -216,11 +218,9 @@ def flash_mla_with_kvcache(
         )  # fmt: skip
     if causal:
         raise ValueError("causal must be False with indices, which say what a query sees")
-    if indices.dim() != 3 or indices.shape[:2] != q.shape[:2]:
-        raise ValueError(f"indices must be [batch, tokens, topk] of q, got {tuple(indices.shape)}")
-    batch, tokens, heads, _ = q.shape
-    if topk_length is not None and topk_length.shape != (batch,):
-        raise ValueError(f"topk_length must be of shape ({batch},), got {tuple(topk_length.shape)}")
+    check_form("indices", indices, torch.int32, (batch, tokens, None))
+    if topk_length is not None:
+        check_form("topk_length", topk_length, torch.int32, (batch,))
     flat, lse, _ = sparse_mla(
         _viewed("q", q, batch * tokens, heads, q.shape[-1]), k_cache,
         _viewed("indices", indices, batch * tokens, indices.shape[-1]), topk_length=topk_length,
@@ -228,7 +228,9 @@ def flash_mla_with_kvcache(
         num_splits=1 if enable_batch_invariant else None,
         out=None if out is None else _viewed("out", out, batch * tokens, heads, 512),
     )  # fmt: skip
-    return (flat.view(batch, tokens, heads, 512) if out is None else out), lse.view(batch, tokens, heads).transpose(1, 2)
+    return (flat.view(batch, tokens, heads, 512) if out is None else out), lse.view(batch, tokens, heads).transpose(
+        1, 2
+    )
 
 
 def _viewed(name: str, tensor: torch.Tensor, *shape: int) -> torch.Tensor:

@@ -31,6 +31,7 @@ from . import (
     latent_cache,
     mqa_logits,
     routing,
+    sparse_mla,
     top_k,
 )
 
@@ -184,6 +185,22 @@ def _returns_sum(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _returns_lse_and_maxima(function: Callable[..., Any]) -> Callable[..., Pair]:
+    """The function without its first result, which is an argument."""
+
+    @functools.wraps(function)
+    def run(**arguments: Any) -> Pair:
+        _, lse, max_logits = function(**arguments)
+        return lse, max_logits
+
+    return run
+
+
+def _of_heads(q: Tensor, **_: Any) -> Pair:
+    lse, max_logits = (q.new_empty(q.shape[:2], dtype=torch.float32) for _ in range(2))
+    return lse, max_logits
+
+
 def _normed(x: Tensor, residual: Tensor | None, gran_k: int | None, **_: Any) -> Any:
     data, scales, total = fused_casts.new_results_of_norm(x, gran_k)
     return data, scales, x.new_empty(0) if residual is None else total
@@ -224,6 +241,7 @@ _operator(_returns_lse(attention.mla_decode), "out", fake=_lse)
 _operator(mqa_logits.fp8_mqa_logits, fake=_logits)
 _operator(mqa_logits.fp8_paged_mqa_logits, fake=_paged_logits)
 _operator(_returns_none(top_k.top_k_per_row), "out")
+_operator(_returns_lse_and_maxima(sparse_mla.sparse_mla), "out", fake=_of_heads, results=2)
 _operator(latent_cache.append_mla_cache, "cache")
 
 _FOR_DEEPGEMM = ("gran_k", "use_packed_ue8m0")  # arguments with one allowed value

@@ -19,12 +19,25 @@ from ..checks import check_int
 from ..heuristics import FEW_ROWS, MANY_ROWS, collecting_begins, heads_of_every_tile
 from ..launch import planning
 from ..problems.layout import SCALE_BLOCK, ceil_div
-from . import attention, casts, fused_casts, gemm, grouped, k_grouped, latent_cache, mqa_logits, routing, top_k
+from . import (
+    attention,
+    casts,
+    fused_casts,
+    gemm,
+    grouped,
+    k_grouped,
+    latent_cache,
+    mqa_logits,
+    routing,
+    sparse_mla,
+    top_k,
+)
 
 _FP8 = torch.float8_e4m3fnuz
 _PAGE_TOKENS = 64
 _LATENT_WIDTH = 576
 _LATENT_BYTES = 656
+_WIDTHS_OF_BYTES = {656: 576, 584: 512}  # of q, by the bytes of a cache's token
 _LATENT_HEADS = (FEW_ROWS, MANY_ROWS)  # each has kernels of its own
 _SCALE_BYTES = 4
 _MODELS = Path(__file__).resolve().parents[1] / "models"
@@ -104,12 +117,12 @@ def warmup_kernels(
             that quantises or chooses experts.
         m_list: rows of ``a`` for functions without groups; rows of all groups together for contiguous groups; expected
             rows of a group for masked groups; rows of the output for groups along K; queries of a sequence for
-            attention and logits; sequences for functions with a paged cache; tokens for ``append_mla_cache``; rows of
+            attention and logits; sequences for functions with a paged cache; queries for ``sparse_mla``; tokens for ``append_mla_cache``; rows of
             ``x`` or the logits otherwise.
         n: columns of the output; elements of a head of v for attention, of ``kv_c`` for ``append_mla_cache``; heads
             for logits; what ``top_k_per_row`` selects; ``top_k`` for experts.
         k: size of the summed dimension, of each group for groups along K; elements of a head of q for attention and
-            logits; the last dimension of the cache for ``mla_decode`` and ``append_mla_cache``; columns of ``x`` or of the logits to
+            logits; the last dimension of the cache for ``mla_decode``, ``sparse_mla`` and ``append_mla_cache``; columns of ``x`` or of the logits to
             select from.
         num_groups: number of groups; 1 for functions without groups. For activations, 1 is without ``masked_m``.
         d_dtype: dtype of the output; ignored for functions whose output has only one.
@@ -364,6 +377,17 @@ def _append(function: _Function, m: int, of: Workload) -> None:
     function.call(tokens, rotary, cache, _tensor(m, dtype=torch.int64))
 
 
+def _sparse(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    if of.n != _LATENT_WIDTH - 64:
+        raise ValueError(f"n must be 512, the elements of a value, got {of.n}")
+    is_bytes = of.k in _WIDTHS_OF_BYTES
+    cache = _tensor(1, _PAGE_TOKENS, 1, of.k, dtype=torch.uint8 if is_bytes else torch.bfloat16)
+    for heads in _LATENT_HEADS:
+        q = _tensor(m, heads, _WIDTHS_OF_BYTES.get(of.k, of.k), dtype=torch.bfloat16)
+        function.call(q, cache, _tensor(m, 1, dtype=torch.int32))
+
+
 def _cast(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
     function.call(_input(of, m))
@@ -440,6 +464,7 @@ _FUNCTIONS = (
     | _rows(mqa_logits, _paged_logits, _FP8, "", "fp8_paged_mqa_logits")
     | _rows(top_k, _top_k, None, "", "top_k_per_row")
     | _rows(latent_cache, _append, None, "", "append_mla_cache")
+    | _rows(sparse_mla, _sparse, None, "", "sparse_mla")
     | _rows(casts, _cast, None, "", "per_token_cast_to_fp8", "per_block_cast_to_fp8", "per_channel_cast_to_fp8")
     | _rows(casts, _cast, None, "", "per_row_cast_to_fp8", "per_tensor_cast_to_fp8")
     | _rows(fused_casts, _normed, None, "", "rms_norm_cast_to_fp8")

@@ -11,11 +11,11 @@ from .gemm_config import GemmConfig
 from .gemm_tiles import gemm_candidates
 
 __all__ = [
+    "FEW_ROWS",
+    "MANY_ROWS",
     "AttentionCase",
     "AttentionChoice",
     "AttentionConfig",
-    "FEW_ROWS",
-    "MANY_ROWS",
     "DecodeConfig",
     "ForcedChoiceError",
     "GemmConfig",

@@ -8,7 +8,18 @@ from typing import Any
 
 import torch
 
-from ..api import attention, fused_casts, gemm, grouped, hyperconnection, k_grouped, mqa_logits, routing, top_k
+from ..api import (
+    attention,
+    fused_casts,
+    gemm,
+    grouped,
+    hyperconnection,
+    k_grouped,
+    mqa_logits,
+    routing,
+    sparse_mla,
+    top_k,
+)
 from ..api import einsum as einstein_sum
 from ..api.casts import (
     per_block_cast_to_fp8,
@@ -47,7 +58,7 @@ def checks(device: str) -> dict[str, Callable[[], None]]:
     """For each family, a function that raises AssertionError if a result is wrong."""
     families = (
         _fp8, _transposed, _vectors, _wide_types, _shuffled, _quantised, _contiguous, _masked, _along_k, _sums,
-        _hyperconnection, _flash_attention, _decode, _latent_decode, _logits, _top_k, _casts, _norm, _activation,
+        _hyperconnection, _flash_attention, _decode, _latent_decode, _chosen_tokens, _logits, _top_k, _casts, _norm, _activation,
         _routing, _graph,
     )  # fmt: skip
     return {family.__name__.strip("_").replace("_", " "): functools.partial(family, device) for family in families}
@@ -216,6 +227,20 @@ def _latent_decode(device: str) -> None:
             q.to(device), stored.to(device), block_table=table.to(device), context_lens=lens.to(device)
         )
         attention_reference(q, values, values[..., :512], seen=seen).assert_accurate(out.cpu())
+
+
+def _chosen_tokens(device: str) -> None:
+    keys, cache, table = _paged(150, 1, 576)
+    q = torch.randn(2, 16, 576, generator=torch.Generator().manual_seed(3)).bfloat16()
+    tokens = torch.tensor([[3, 149, 70], [0, 64, 1]])
+    slots = torch.cat([table[0][tokens // 64] * 64 + tokens % 64, torch.full((2, 2), -1)], 1).int()
+    out, _, _ = sparse_mla.sparse_mla(q.to(device), cache.to(device), slots.to(device))
+    for i in range(2):
+        chosen = keys[:, tokens[i]]
+        seen = torch.ones(1, 3, dtype=torch.bool)
+        attention_reference(q[i : i + 1, None], chosen, chosen[..., :512], seen=seen).assert_accurate(
+            out[i : i + 1, None].cpu()
+        )
 
 
 def _logits(device: str) -> None:

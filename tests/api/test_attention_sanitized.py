@@ -6,7 +6,9 @@ import pytest
 import test_flash_attention as forward
 import test_flash_decode as decode
 import test_mla_decode as mla
+import test_mla_decode_fp8 as mla_fp8
 import test_mqa_logits as logits
+import test_sparse_mla as sparse
 
 from deep_gemm_rocm.heuristics.choices import replaced
 from deep_gemm_rocm.runtime import hip
@@ -43,10 +45,12 @@ RUNS = {
     "decode-wide": lambda: DECODE[2].run(2),
     "mla": lambda: mla.Latent((70, 0), tokens_q=2).run(2),
     "mla-shared": lambda: mla.Latent((270, 0, 130)).run(),
+    "mla-fp8": lambda: mla_fp8.Problem("e4m3_656", (70, 0), tokens_q=2).run(2),
+    "sparse": lambda: sparse.Problem("e4m3_584", (90, 0, 33), 90).run(1),
     "mqa_logits": lambda: logits.Problem(20, 300, 32, 32).run(),
     "paged_mqa_logits": lambda: logits.Paged((100, 0, 1), 2, 32, 32).run(),
 }
-IN_DEFAULT_RUN = ("flash_attention-turns", "flash_attention-fp8", "decode", "mla-shared", "paged_mqa_logits")
+IN_DEFAULT_RUN = ("flash_attention-turns", "flash_attention-fp8", "decode", "mla-shared", "sparse", "paged_mqa_logits")
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,12 @@ PACKAGE = Path(dg.__file__).parent
 
 # Functions that take no arguments or always raise NotImplementedError.
 WITHOUT = {name for name in dg.__all__ if name.startswith("cublaslt") or "packed_ue8m0" in name}
-WITHOUT |= {name for name in dg.__all__ if name.startswith("get_")} - GOOD.keys() | {"install_as_deep_gemm"}
+WITHOUT |= {name for name in dg.__all__ if name.startswith("get_")} - GOOD.keys() | {
+    "install_as_deep_gemm",
+    "install_as_flash_mla",
+}
 WITHOUT |= {"bench", "bench_kineto"}  # take functions
-WITHOUT |= {"Pair", "Epilogue", "HipError", "JitError", "NoDeviceError"}  # types and errors
+WITHOUT |= {"Pair", "Epilogue", "HipError", "JitError", "NoDeviceError", "FlashMLASchedMeta"}  # types and errors
 WITHOUT |= {"ceil_div", "align", "stats"}  # arithmetic, and a function without arguments
 WITHOUT |= {"DeviceTensor", "as_tensor", "stream"}  # for arrays on the GPU, see test_arrays.py
 

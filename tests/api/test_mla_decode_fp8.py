@@ -109,7 +109,10 @@ def test_every_code_is_read_as_its_number(layout, dtype):
         token = torch.cat([data, torch.zeros(64, dtype=torch.uint8)])
         factors = torch.ones(512)
     else:
-        token, factors = torch.cat([data, scales.view(torch.uint8), rotary.view(torch.uint8)]), scales.repeat_interleave(128)
+        token, factors = (
+            torch.cat([data, scales.view(torch.uint8), rotary.view(torch.uint8)]),
+            scales.repeat_interleave(128),
+        )
     cache.put(torch.tensor([3]), token[None], torch.empty(1, 0, dtype=torch.uint8))
     cache.bytes[0, : 3 * cache.token_bytes] = 0
     q = torch.zeros(1, 1, 1, 576, dtype=BF16)

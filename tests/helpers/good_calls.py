@@ -105,6 +105,10 @@ def latent():
     }
 
 
+def slots():
+    return torch.tensor([[0, 5, -1], [7, 8, 2], [-1, -1, -1], [1, 1, 1]], dtype=torch.int32)
+
+
 def dense_fp8(a=None, b=None):
     return {"a": a or per_token(M, K), "b": b or per_block(N, K), "d": zeros(M, N), "c": None, **OPTIONS}
 
@@ -221,6 +225,21 @@ GOOD = {
     "top_k_per_row": lambda: {
         "logits": rand(4, 70), "k": 9, "starts": ints(0, 3, 5, 70), "ends": ints(70, 60, 9, 70),
         "block_table": ints(*range(10)).view(2, 5), "page_size": 16, "out": zeros(4, 9, dtype=torch.int32),
+    },
+    "sparse_mla": lambda: {
+        "q": randn(4, 3, 576), "kv_cache": zeros(2, 4, 1, 656, dtype=torch.uint8), "indices": slots(),
+        "topk_length": ints(1, 3), "attn_sink": torch.zeros(3), "softmax_scale": None, "fp8_dtype": FP8,
+        "num_splits": None, "out": zeros(4, 3, 512),
+    },
+    "flash_mla_sparse_fwd": lambda: {
+        "q": randn(4, 3, 576), "kv": randn(8, 1, 576), "indices": slots()[:, None], "sm_scale": 0.1, "d_v": 512,
+        "attn_sink": torch.zeros(3), "topk_length": ints(1, 3, 0, 2), "out": zeros(4, 3, 512),
+    },
+    "flash_mla_with_kvcache": lambda: {
+        "q": randn(2, 2, 3, 512), "k_cache": zeros(2, 4, 1, 584, dtype=torch.uint8), "block_table": None,
+        "cache_seqlens": None, "head_dim_v": 512, "softmax_scale": None, "causal": False, "indices": slots().view(2, 2, 3),
+        "attn_sink": torch.zeros(3), "topk_length": ints(1, 3), "out": zeros(2, 2, 3, 512),
+        "enable_batch_invariant": False, "fp8_dtype": FP8,
     },
     "append_mla_cache": lambda: {
         "kv_c": randn(3, 512), "k_pe": randn(3, 64), "cache": zeros(2, 4, 1, 656, dtype=torch.uint8),

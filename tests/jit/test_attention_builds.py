@@ -60,6 +60,15 @@ LATENT += [
     for layout in ("e4m3", "e4m3_656")
     for is_ocp in (False, True)
 ]
+LATENT += [
+    DecodeConfig("bf16", "bf16", width, 512, rows, layout, is_ocp, "indexed")
+    for rows in (32, 64)
+    for width, layout, is_ocp in (
+        (576, "plain", False), (512, "plain", False), (576, "e4m3_656", False), (576, "e4m3_656", True),
+        (512, "e4m3_584", False), (512, "e4m3_584", True),
+    )
+]  # fmt: skip
+LATENT += [DecodeConfig("bf16", "bf16", 576, 512, 64, "e4m3_656", False, "small_pages")]
 DECODE = [
     DecodeConfig(*types, *widths) for types in TYPES for widths in WIDTHS if (types[0], widths[0]) != ("e4m3", 96)
 ]
