@@ -194,8 +194,8 @@ def flash_mla_with_kvcache(
         fp8_dtype: the format of FP8 values in a uint8 cache, torch.float8_e4m3fnuz or torch.float8_e4m3fn.
 
     Returns:
-        The output [B, s_q, H, 512], and the natural log-sum-exp, fp32 [B, H, s_q]. A query without tokens has zeros; its
-        log-sum-exp is inf with ``indices`` and -inf without.
+        The output [B, s_q, H, 512], and the natural log-sum-exp, fp32 [B, H, s_q]. A query without tokens has zeros;
+        its log-sum-exp is inf with ``indices`` and -inf without.
 
     Raises:
         NotImplementedError: an extra cache is given.

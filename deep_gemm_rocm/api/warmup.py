@@ -117,17 +117,18 @@ def warmup_kernels(
             that quantises or chooses experts.
         m_list: rows of ``a`` for functions without groups; rows of all groups together for contiguous groups; expected
             rows of a group for masked groups; rows of the output for groups along K; queries of a sequence for
-            attention and logits; sequences for functions with a paged cache; queries for ``sparse_mla``; tokens for ``append_mla_cache``; rows of
-            ``x`` or the logits otherwise.
-        n: columns of the output; elements of a head of v for attention, of ``kv_c`` for ``append_mla_cache``; heads
-            for logits; what ``top_k_per_row`` selects; ``top_k`` for experts.
+            attention and logits; sequences for functions with a paged cache; queries for ``sparse_mla``; tokens for
+            ``append_mla_cache``; rows of ``x`` or the logits otherwise.
+        n: columns of the output; elements of a head of v for attention, of ``kv_c`` for ``append_mla_cache``; heads for
+            logits; what ``top_k_per_row`` selects; ``top_k`` for experts.
         k: size of the summed dimension, of each group for groups along K; elements of a head of q for attention and
-            logits; the last dimension of the cache for ``mla_decode``, ``sparse_mla`` and ``append_mla_cache``; columns of ``x`` or of the logits to
-            select from.
+            logits; the last dimension of the cache for ``mla_decode``, ``sparse_mla`` and ``append_mla_cache``; columns
+            of ``x`` or of the logits to select from.
         num_groups: number of groups; 1 for functions without groups. For activations, 1 is without ``masked_m``.
         d_dtype: dtype of the output; ignored for functions whose output has only one.
-        dtype: dtype of q, k and v for attention, of the cache for ``mla_decode``, ``d_dtype`` if None; of ``x``, or of the logits of experts, bf16 if
-            None; of the logits for ``top_k_per_row``, fp32 if None. None for all other functions.
+        dtype: dtype of q, k and v for attention, of the cache for ``mla_decode``, ``d_dtype`` if None; of ``x``, or of
+            the logits of experts, bf16 if None; of the logits for ``top_k_per_row``, fp32 if None. None for all other
+            functions.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.

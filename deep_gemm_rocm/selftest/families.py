@@ -58,8 +58,8 @@ def checks(device: str) -> dict[str, Callable[[], None]]:
     """For each family, a function that raises AssertionError if a result is wrong."""
     families = (
         _fp8, _transposed, _vectors, _wide_types, _shuffled, _quantised, _contiguous, _masked, _along_k, _sums,
-        _hyperconnection, _flash_attention, _decode, _latent_decode, _chosen_tokens, _logits, _top_k, _casts, _norm, _activation,
-        _routing, _graph,
+        _hyperconnection, _flash_attention, _decode, _latent_decode, _chosen_tokens, _logits, _top_k, _casts,
+        _norm, _activation, _routing, _graph,
     )  # fmt: skip
     return {family.__name__.strip("_").replace("_", " "): functools.partial(family, device) for family in families}
 
