@@ -115,7 +115,7 @@ BAD = [
     ({"q": torch.zeros(2, 1, 16, 512).bfloat16()}, ValueError, "kv_cache must be .blocks, block_size, 1, 512"),
     ({"q": torch.zeros(2, 1, 16, 576)}, TypeError, "q must be bfloat16 or float16"),
     ({"d_v": 256}, ValueError, "must be one of 576/512, got 576/256"),
-    ({"kv_cache": torch.zeros(4, 8, 1, 576).bfloat16()}, ValueError, "must have one of"),
+    ({"kv_cache": torch.zeros(4, 3, 1, 576).bfloat16()}, ValueError, "must have one of"),
     ({"context_lens": torch.tensor([999, 1]).int()}, ValueError, "got 999 for sequence 0"),
     ({"block_table": torch.tensor([[50, 51, 52], [0, 1, 2]]).int()}, ValueError, "got 50 as block 0 of sequence 0"),
 ]

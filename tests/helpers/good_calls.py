@@ -238,8 +238,8 @@ GOOD = {
     "flash_mla_with_kvcache": lambda: {
         "q": randn(2, 2, 3, 512), "k_cache": zeros(2, 4, 1, 584, dtype=torch.uint8), "block_table": None,
         "cache_seqlens": None, "head_dim_v": 512, "softmax_scale": None, "causal": False,
-        "indices": slots().view(2, 2, 3), "attn_sink": torch.zeros(3), "topk_length": ints(1, 3), "out": zeros(2, 2, 3, 512),
-        "enable_batch_invariant": False, "fp8_dtype": FP8,
+        "indices": slots().view(2, 2, 3), "attn_sink": torch.zeros(3), "topk_length": ints(1, 3),
+        "out": zeros(2, 2, 3, 512), "enable_batch_invariant": False, "fp8_dtype": FP8,
     },
     "append_mla_cache": lambda: {
         "kv_c": randn(3, 512), "k_pe": randn(3, 64), "cache": zeros(2, 4, 1, 656, dtype=torch.uint8),
