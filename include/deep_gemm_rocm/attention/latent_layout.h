@@ -90,8 +90,8 @@ DG_DEVICE unsigned joined_bf16(float low, float high) {
                                kUpperHalves);
 }
 
-// Eight FP8 values, multiplied with a scale, as bf16. Without a scale they are in bf16 exactly. Those of OCP come out as
-// half their number, for the scale to make up for it.
+// Eight FP8 values, multiplied with a scale, as bf16. Without a scale they are in bf16 exactly. Those of OCP come out
+// as half their number, for the scale to make up for it.
 template <bool kIsOcp, bool kRounds>
 DG_DEVICE Chunk widened_latent(const HalfChunk& bytes, float scale) {
   using Two = Vector<float, 2>;

@@ -117,7 +117,9 @@ class LatentLoader {
 
   DG_DEVICE void store(int pass, uint8_t* lds) const {
     if constexpr (Tokens::kHasGaps) {
-      if (pass == 0 && part() == 0 && chunk() == 0) lds[Shape::kExistsOffset + exists_offset_ + key_of(0)] = stored_exists_;
+      if (pass == 0 && part() == 0 && chunk() == 0) {
+        lds[Shape::kExistsOffset + exists_offset_ + key_of(0)] = stored_exists_;
+      }
     }
     if (!exists(pass)) return;
     Chunk values = values_of(pass);

@@ -54,13 +54,14 @@ class SequencePages {
 
   // Keys of a run of neighbouring tokens in one page, of table entry `entry`. Arguments are uniform. Tokens past the
   // sequence's last one aren't in the buffer.
-  DG_DEVICE Buffer run(const PagedTensor& tensor, int element_bytes, int entry, int first, int tokens, int bytes) const {
+  DG_DEVICE Buffer run(const PagedTensor& tensor, int element_bytes, int entry, int first, int tokens,
+                       int bytes) const {
     const int existing_tokens = min(tokens, tokens_ - first);
     const int last = (existing_tokens - 1) * static_cast<int>(tensor.token_stride) * element_bytes;
     const TokenPlace place = place_of(entry, first);
     const int64_t element = place.page * tensor.page_stride + place.in_page * tensor.token_stride;
-    return Buffer{static_cast<const uint8_t*>(tensor.data) + element * element_bytes, static_cast<unsigned>(last + bytes)}
-        .only_if(existing_tokens > 0);
+    const auto* const base = static_cast<const uint8_t*>(tensor.data) + element * element_bytes;
+    return Buffer{base, static_cast<unsigned>(last + bytes)}.only_if(existing_tokens > 0);
   }
 
   // Where a token is, given its page's entry in the table.
