@@ -409,7 +409,7 @@ class MlaDecode {
       lds_barrier();  // all waves have read the last block, or the sums
       loader_.look_up(tokens_, block);
       loader_.start(tokens_, args_.k, args_.page_shift, block, tile_.end);
-      loader_.start(tokens_, args_.k, args_.page_shift, block, tile_.end);  // what it stores was started before the last time
+      loader_.start(tokens_, args_.k, args_.page_shift, block, tile_.end);  // stored is what the call before started
       static_for<Loader::kPasses>([&](int pass) { loader_.load(pass); });
       static_for<Loader::kPasses>([&](int pass) { loader_.store(pass, lds_); });
       lds_barrier();
