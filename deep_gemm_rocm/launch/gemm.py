@@ -93,6 +93,7 @@ class GemmArguments(Structure):
         ("heads", HeadSplits),
         ("square_sums", SquareSums),
         ("parts", Matrix),
+        ("row_indices", c_void_p),
     )
 
 
@@ -105,7 +106,9 @@ _STRIDES = {
     "sfd": Scales.of,
     "square_sums": SquareSums.of,
 }
-_POINTERS = {name: f"{name}.data" for name in ("a", "b", *_STRIDES)} | {"grouped_layout": "grouped_layout"}
+_POINTERS = {name: f"{name}.data" for name in ("a", "b", *_STRIDES)} | {
+    name: name for name in ("grouped_layout", "row_indices")
+}
 
 
 def gemm_launch(
@@ -114,6 +117,7 @@ def gemm_launch(
     arguments: Arguments,
     *,
     write_padding: bool = False,
+    alignment: int | None = None,
     head_splits: tuple[int, int, int] | None = None,
     made: dict[str, torch.Tensor] | None = None,
 ) -> Launch:
@@ -124,6 +128,7 @@ def gemm_launch(
         gemm: the problem's sizes.
         arguments: as ``check_gemm`` returns them: matrices [rows, columns] or, if grouped, [groups, rows, columns].
         write_padding: whether zeros are written into padding rows of the psum layout; otherwise they aren't written.
+        alignment: where groups of the psum layout start; None for the session's.
         head_splits: columns of each head in ``d``: left, in the gap, and right.
         made: see ``Launch``.
     """
@@ -146,7 +151,7 @@ def gemm_launch(
             k=gemm.k,
             num_groups=gemm.groups,
             num_summed=len(tensors["a"]) if kind.grouping == "summed" else 1,
-            alignment=settings.values().alignment,
+            alignment=settings.values().alignment if alignment is None else alignment,
             write_padding=write_padding,
             max_workgroups=_max_workgroups(config),
             heads=HeadSplits(*head_splits or ()),

@@ -68,6 +68,7 @@ class GemmKind:
             ``shuffle_weight``.
         bias: type of the vector that is added to each row, or ``none``.
         activation: function of the sums, see ``activation.h``: ``identity`` or ``silu_and_mul``.
+        gathers_a: whether the rows of a group are those rows of a that a list of indices names.
         sums_parts: whether a second kernel adds up the groups' results, each of which covers a part of K.
     """
 
@@ -85,6 +86,7 @@ class GemmKind:
     bias: str = "none"
     activation: str = "identity"
     sums_parts: bool = False
+    gathers_a: bool = False
 
     def __post_init__(self) -> None:
         """
@@ -165,6 +167,7 @@ class GemmKind:
         activation = "" if self.activation == "identity" else f"_{self.activation}"
         output = f"{self.d_type}{'_c' if self.accumulate else ''}{'_skip_mid' if self.skips_head_mid else ''}"
         output += f"{'_square_sums' if self.sums_squares else ''}{'_of_parts' if self.sums_parts else ''}"
+        output += "_gather" if self.gathers_a else ""
         return f"{family}_{operands}{scaling}{bias}{activation}_{output}"
 
 
@@ -193,6 +196,10 @@ _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
         lambda kind: not kind.accumulate or (kind.activation == "identity" and not kind.is_quantised),
     ),
     ("heads with a gap aren't quantised", lambda kind: not (kind.skips_head_mid and kind.is_quantised)),
+    (
+        "rows of a are gathered for groups of rows, and not transposed",
+        lambda kind: not kind.gathers_a or (kind.grouping == "psum" and kind.a_major == "k"),
+    ),
     (
         "parts are summed of sums over K only",
         lambda kind: not kind.sums_parts or (kind.can_split_k and kind.grouping in ("split_k", "summed")),

@@ -175,7 +175,9 @@ class Epilogue {
 
   DG_DEVICE float scale_of_row(int row) const {
     if constexpr (!kScaledRows) return 1;
-    return Buffer{tiles_.sfa.first_row, kOutOfBounds}.load<float>(tiles_.sfa.row_offset(row, tiles_.d.rows));
+    const unsigned offset = Kind::kGathersA ? tiles_.sfa.gathered_row_offset(row, tiles_.d.rows)
+                                            : tiles_.sfa.row_offset(row, tiles_.d.rows);
+    return Buffer{tiles_.sfa.first_row, kOutOfBounds}.load<float>(offset);
   }
 
   // The result in row `row`, the lane's i-th, and the lane's output column `column`.

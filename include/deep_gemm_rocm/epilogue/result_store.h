@@ -23,7 +23,7 @@ DG_DEVICE Epilogue<Kind, Shape> epilogue_of(const GemmArguments& args, const Til
       OutputColumns<Kind>(args, tile.n),
       output_tile<typename Kind::Bias>(args.bias, tile.group, 0, tile.n, rows, columns),
       args.n,
-      scales_of_a(args, tile, k),
+      scales_of_a<Kind>(args, tile, k),
       scales_of_b<Kind, Shape>(args, tile, k),
       scale_tile(args.sfd, tile.group, tile.m, 0, tile.n / kScaleBlockN),
   });

@@ -42,13 +42,15 @@ class FragmentLoader {
     k_bytes_ = tile.k_bytes;
     first_k_block_ = first_k_block;
     const int rows = min(tile.rows, kTileRows / Order::kParts);
-    buffer_ = {tile.first,
-               static_cast<unsigned>((Order::kParts - 1) * tile.part_bytes + Chunks::bytes(tile, rows))};
+    const int64_t all_bytes = (Order::kParts - 1) * tile.part_bytes + Chunks::bytes(tile, rows);
+    const int64_t bytes = Order::kGathers ? kOutOfBounds : all_bytes;
+    buffer_ = {tile.first, static_cast<unsigned>(bytes)};
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
       const int row = Order::of_lds_row(first_row_ + i * Mfma::kRows + lane_id() % Mfma::kRows);
       const int in_part = Order::row_in_part(row);
-      const unsigned offset = Chunks::row_offset(in_part, static_cast<unsigned>(tile.stride_bytes)) +
+      const unsigned in_memory = row_in_memory<Order>(tile, in_part);
+      const unsigned offset = Chunks::row_offset(in_memory, static_cast<unsigned>(tile.stride_bytes)) +
                               Order::part(row) * static_cast<unsigned>(tile.part_bytes) +
                               first_chunk() * Chunks::kBytesToNextChunk;
       offset_[i] = in_part < tile.rows ? offset : kOutOfBounds;

@@ -39,6 +39,7 @@ constexpr int fragment_reads() {
 template <int kParts_, int kUnit>
 struct RowsOfParts {
   static constexpr int kParts = kParts_;
+  static constexpr bool kGathers = false;
   static constexpr int part(int row) { return row / kUnit % kParts; }
   static constexpr int row_in_part(int row) { return row / (kUnit * kParts) * kUnit + row % kUnit; }
 };
@@ -47,6 +48,11 @@ struct RowsOfParts {
 struct RowsInOrder : RowsOfParts<1, 1> {
   static constexpr int of_lds_row(int lds_row) { return lds_row; }
   static constexpr int lds_row_of(int row) { return row; }
+};
+
+// The same, of rows that lie anywhere in memory: where OperandTile::row_indices says.
+struct GatheredRows : RowsInOrder {
+  static constexpr bool kGathers = true;
 };
 
 // The rows of B are the output's columns. In this order a lane's elements of kJoined neighbouring fragments are

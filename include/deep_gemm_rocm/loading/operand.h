@@ -27,7 +27,7 @@ struct OperandSizes {
 template <class Kind, class Shape, class Resources>
 struct OperandA : OperandSizes<Shape, Resources, Shape::kBlockM, Resources::kPartsOfA> {
   using T = typename Kind::A;
-  using Order = RowsInOrder;
+  using Order = Conditional<Kind::kGathersA, GatheredRows, RowsInOrder>;
   static constexpr Major kMajor = Kind::kMajorA;
   static constexpr int kFragments = Shape::kFragsM;
   static constexpr int kLdsStages = Resources::kLdsStagesOfA;

@@ -14,10 +14,18 @@ struct ScaleTile {
   int64_t k_block_stride;
   int64_t part_stride;   // from one part of the operand to the next, see activation.h
   int first_column = 0;  // where the wave's columns begin among those that share the first row of scales
+  const int* row_indices = nullptr;  // for gathered rows, each row's place after the first
 
   // Byte offset of a row's scale, out of bounds unless the row is one of `rows`.
   DG_DEVICE unsigned row_offset(int row, int rows) const {
     return row < rows ? row * static_cast<unsigned>(row_stride) * sizeof(float) : kOutOfBounds;
+  }
+
+  // The same for gathered rows.
+  DG_DEVICE unsigned gathered_row_offset(int row, int rows) const {
+    const Buffer indices{row_indices, rows * static_cast<unsigned>(sizeof(int))};
+    const int in_memory = indices.load<int>(row * static_cast<unsigned>(sizeof(int)));
+    return row < rows ? in_memory * static_cast<unsigned>(row_stride) * sizeof(float) : kOutOfBounds;
   }
 };
 
@@ -27,7 +35,7 @@ struct TileScales {
 
 // Loads a scale for each row of A that a lane holds, and Shape::kScales for the wave's columns or, with kPerColumn, one
 // for each sum that a lane holds. K-blocks are loaded one after another. Past the last one there is no memory traffic.
-template <class Shape, int kRegisterStages, bool kPerColumn_>
+template <class Shape, int kRegisterStages, bool kPerColumn_, bool kGathersA>
 class ScaleLoader {
  public:
   static constexpr bool kPerColumn = kPerColumn_;
@@ -41,10 +49,13 @@ class ScaleLoader {
     b_ = b;
     left_k_blocks_ = num_k_blocks;
     const int tile_rows = min(rows, Shape::kBlockM);
-    if (!kPerColumn && kIsOfPart && tile_rows == rows_) return;  // most tiles are like the one before
+    if (!kGathersA && !kPerColumn && kIsOfPart && tile_rows == rows_) return;  // most tiles are like the one before
     rows_ = tile_rows;
 #pragma unroll
-    for (int i = 0; i < Shape::kFragsM; ++i) offset_[i] = a.row_offset(Shape::lane_row(lane_id(), i), rows);
+    for (int i = 0; i < Shape::kFragsM; ++i) {
+      const int row = Shape::lane_row(lane_id(), i);
+      offset_[i] = kGathersA ? a.gathered_row_offset(row, rows) : a.row_offset(row, rows);
+    }
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       if (kPerColumn) {

@@ -22,7 +22,16 @@ struct OperandTile {
   int64_t stride_bytes;  // from a row to the next or, if rows are contiguous, from a k to the next
   int64_t part_bytes;    // from a part to the next
   BatchOfK batch{};      // for BatchedKLoader
+  const int* row_indices = nullptr;  // for gathered rows, each row's place after `first`
 };
+
+// The place of a row of a tile after its first one.
+template <class Order>
+DG_DEVICE unsigned row_in_memory(const OperandTile& tile, int row) {
+  if constexpr (!Order::kGathers) return row;
+  const Buffer indices{tile.row_indices, tile.rows * static_cast<unsigned>(sizeof(int))};
+  return indices.load<int>(row * static_cast<unsigned>(sizeof(int)));
+}
 
 struct TileOperands {
   OperandTile a, b;
@@ -71,13 +80,13 @@ class TileLoader {
     buffer_ = buffer;
     k_bytes_ = tile.k_bytes;
     first_k_block_ = first_k_block;
-    if (is_like_before) return;
+    if (!Order::kGathers && is_like_before) return;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int row = first_row_ + Order::of_lds_row(lds_row(pass));
       const int in_part = Order::row_in_part(row);
       offset_[pass] =
-          in_part < tile.rows ? in_part * static_cast<unsigned>(tile.stride_bytes) +
+          in_part < tile.rows ? row_in_memory<Order>(tile, in_part) * static_cast<unsigned>(tile.stride_bytes) +
                                     Order::part(row) * static_cast<unsigned>(tile.part_bytes) + chunk_k()
                               : kOutOfBounds;
     }
@@ -113,6 +122,7 @@ class TileLoader {
 
  private:
   static DG_DEVICE unsigned buffer_bytes(const OperandTile& tile, int first_row) {
+    if constexpr (Order::kGathers) return kOutOfBounds;
     const int rows = min(tile.rows, Order::row_in_part(first_row + kTileRows - 1) + 1);
     return static_cast<unsigned>((Order::kParts - 1) * tile.part_bytes + (rows - 1) * tile.stride_bytes + tile.k_bytes);
   }

@@ -67,7 +67,8 @@ class PipelineState {
 
   static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
   static constexpr bool kPromoted = kPerColumn || Kind::kScaling == Scaling::kBlocks;
-  using Scales = Conditional<kPromoted, ScaleLoader<Shape, Resources::kRegisterStages, kPerColumn>, NoScales>;
+  using LoadedScales = ScaleLoader<Shape, Resources::kRegisterStages, kPerColumn, Kind::kGathersA>;
+  using Scales = Conditional<kPromoted, LoadedScales, NoScales>;
   using MmaOfPart = Conditional<kPromoted, PromotedMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>,
                                 DirectMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>>;
   using Mma = Conditional<(Shape::kPartsK > 1), SumOfKParts<MmaOfPart, Shape>, MmaOfPart>;

@@ -74,7 +74,7 @@ DG_DEVICE void compute_tiles(const First& first, const Layout& layout, uint8_t* 
   using Kind = typename Schedule::Kind;
   // Quantising needs LDS, where the next tile would be. Scales of single columns need the registers.
   constexpr bool kOverlap = Schedule::kGoesOnToNextTile && !Kind::kQuantised && !Kind::kSumsSquares &&
-                            !Kind::kSumsBatch && Kind::kScaling != Scaling::kVectors;
+                            !Kind::kSumsBatch && Kind::kScaling != Scaling::kVectors && !Kind::kGathersA;
   const int index = workgroup_id();
   const int step = first.num_workgroups;
   if constexpr (kOverlap) {

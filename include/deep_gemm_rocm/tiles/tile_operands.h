@@ -45,9 +45,12 @@ DG_DEVICE ScaleTile scale_tile(const Scales& scales, unsigned group, unsigned fi
           scales.row_stride, scales.k_block_stride, rows * scales.row_stride};
 }
 
-template <class Tile>
+template <class Kind, class Tile>
 DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
-  return scale_tile(args.sfa, tile.group_of_operands(), tile.m, 0, k.first_k_block);
+  const int first_row = Kind::kGathersA ? 0 : tile.m;
+  ScaleTile scales = scale_tile(args.sfa, tile.group_of_operands(), first_row, 0, k.first_k_block);
+  if constexpr (Kind::kGathersA) scales.row_indices = args.row_indices + tile.m;
+  return scales;
 }
 
 template <class Kind, class Shape, class Tile>
@@ -66,20 +69,21 @@ DG_DEVICE TileOperands tile_operands(const GemmArguments& args, const Tile& tile
   const int group = tile.group_of_operands();
   const PartOfK k = part_of_wave<Kind, Shape>(tile.part_of_k(args));
   TileOperands operands{
-      operand_tile<typename Kind::A, Kind::kMajorA>(args.a, group, tile.m, tile.rows, args.m, k),
+      operand_tile<typename Kind::A, Kind::kMajorA>(args.a, group, Kind::kGathersA ? 0 : tile.m, tile.rows, args.m, k),
       operand_tile<typename Kind::B, Kind::kMajorB>(args.b, group, tile.n, args.n - tile.n, args.n, k),
   };
   if constexpr (Kind::kSumsBatch) {
     operands.a.batch = {args.a.group_stride * int64_t{sizeof(typename Kind::A)}, tile.first_block, tile.num_blocks};
     operands.b.batch = {args.b.group_stride * int64_t{sizeof(typename Kind::B)}, tile.first_block, tile.num_blocks};
   }
+  if constexpr (Kind::kGathersA) operands.a.row_indices = args.row_indices + tile.m;
   return operands;
 }
 
 template <class Kind, class Shape, class Tile>
 DG_DEVICE TileScales tile_scales(const GemmArguments& args, const Tile& tile) {
   const PartOfK k = part_of_wave<Kind, Shape>(tile.part_of_k(args));
-  return {scales_of_a(args, tile, k), scales_of_b<Kind, Shape>(args, tile, k)};
+  return {scales_of_a<Kind>(args, tile, k), scales_of_b<Kind, Shape>(args, tile, k)};
 }
 
 }  // namespace deep_gemm_rocm
