@@ -31,6 +31,7 @@ from .api.drop_in import (
     transform_sf_into_required_layout,
 )
 from .api.einsum import einsum, fp8_einsum
+from .api.experts import fused_moe
 from .api.fp4 import (
     cast_back_from_fp4,
     ceil_to_ue8m0,
@@ -177,6 +178,7 @@ __all__ = [
     "fp8_m_grouped_gemm_nt_masked",
     "fp8_mqa_logits",
     "fp8_paged_mqa_logits",
+    "fused_moe",
     "gemm_fp8",
     "gemm_fp8_fp8_bf16_nt",
     "get_batch_invariant",

@@ -23,6 +23,7 @@ from . import (
     attention,
     casts,
     einsum,
+    experts,
     fused_casts,
     gemm,
     grouped,
@@ -108,6 +109,8 @@ def _declared(name: str, hint: Any, is_written: bool) -> str:
     if hint == Pair:
         return f"Tensor {name}, Tensor sf{name}"
     if hint == Tensor | Pair:
+        if not is_written:
+            return f"Tensor {name}, Tensor? sf{name}"
         return f"Tensor({name}!) {name}, Tensor(sf{name}!)? sf{name}"
     return f"Tensor({name}!) {name}" if is_written else f"{_TYPES[hint]} {name}"
 
@@ -252,4 +255,5 @@ _operator(casts.per_row_cast_to_fp8, fake=_scaled_by(1, None), results=2)
 _operator(casts.per_tensor_cast_to_fp8, fake=_scaled_by(None, None), results=2)
 _operator(_returns_sum(fused_casts.rms_norm_cast_to_fp8), fake=_normed, results=3)
 _operator(fused_casts.silu_and_mul_cast_to_fp8, fake=_activated, results=2)
+_operator(_returns_none(experts.fused_moe), "out")
 _operator(routing.route_top_k, fake=_chosen, results=2)

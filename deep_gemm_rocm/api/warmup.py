@@ -18,10 +18,12 @@ from .. import jit
 from ..checks import check_int
 from ..heuristics import FEW_ROWS, MANY_ROWS, collecting_begins, heads_of_every_tile
 from ..launch import planning
+from ..problems.experts import Experts
 from ..problems.layout import SCALE_BLOCK, ceil_div
 from . import (
     attention,
     casts,
+    experts,
     fused_casts,
     gemm,
     grouped,
@@ -118,17 +120,18 @@ def warmup_kernels(
         m_list: rows of ``a`` for functions without groups; rows of all groups together for contiguous groups; expected
             rows of a group for masked groups; rows of the output for groups along K; queries of a sequence for
             attention and logits; sequences for functions with a paged cache; queries for ``sparse_mla``; tokens for
-            ``append_mla_cache``; rows of ``x`` or the logits otherwise.
+            ``append_mla_cache``; rows of ``x`` or the logits otherwise. For ``fused_moe``, rows of an expert on
+            average: tokens · top_k / experts, rounded up.
         n: columns of the output; elements of a head of v for attention, of ``kv_c`` for ``append_mla_cache``; heads for
-            logits; what ``top_k_per_row`` selects; ``top_k`` for experts.
+            logits; what ``top_k_per_row`` selects; ``top_k`` for the choice of experts; I for ``fused_moe``.
         k: size of the summed dimension, of each group for groups along K; elements of a head of q for attention and
             logits; the last dimension of the cache for ``mla_decode``, ``sparse_mla`` and ``append_mla_cache``; columns
-            of ``x`` or of the logits to select from.
-        num_groups: number of groups; 1 for functions without groups. For activations, 1 is without ``masked_m``.
+            of ``x`` or of the logits to select from; ``hidden`` for ``fused_moe``.
+        num_groups: number of groups or experts; 1 for functions without. For activations, 1 is without ``masked_m``.
         d_dtype: dtype of the output; ignored for functions whose output has only one.
         dtype: dtype of q, k and v for attention, of the cache for ``mla_decode``, ``d_dtype`` if None; of ``x``, or of
-            the logits of experts, bf16 if None; of the logits for ``top_k_per_row``, fp32 if None. None for all other
-            functions.
+            the logits of experts, bf16 if None; of the logits for ``top_k_per_row``, fp32 if None; of the weights of
+            ``fused_moe``, float8_e4m3fnuz with scales of blocks if None. None for all other functions.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -413,6 +416,22 @@ def _routed(function: _Function, m: int, of: Workload) -> None:
     function.call(_input(of, m), of.n)
 
 
+def _experts(_: _Function, m: int, of: Workload) -> None:
+    tokens, hidden, dtype = m * of.num_groups, of.k, of.dtype or _FP8
+    layer = Experts(tokens, hidden, of.n, of.num_groups, 1, "blocks" if dtype == _FP8 else "none")
+
+    def weight(rows: int, columns: int) -> Any:
+        data = _tensor(of.num_groups, rows, columns, dtype=dtype)
+        blocks = of.num_groups, ceil_div(rows, SCALE_BLOCK), ceil_div(columns, SCALE_BLOCK)
+        return (data, _tensor(*blocks, dtype=torch.float32)) if dtype == _FP8 else data
+
+    weights = weight(2 * of.n, hidden), weight(hidden, of.n)
+    x, out = (_tensor(tokens, hidden, dtype=torch.bfloat16) for _ in range(2))
+    choices = _tensor(tokens, 1, dtype=torch.float32), _tensor(tokens, 1, dtype=torch.int32)
+    for expert_map in (None, _tensor(of.num_groups, dtype=torch.int32)):
+        experts.compute_experts(layer, x, *weights, *choices, expert_map, out)
+
+
 def _input(of: Workload, *rows: int) -> torch.Tensor:
     return _tensor(*rows, of.k, dtype=of.dtype or torch.bfloat16)
 
@@ -470,5 +489,6 @@ _FUNCTIONS = (
     | _rows(casts, _cast, None, "", "per_row_cast_to_fp8", "per_tensor_cast_to_fp8")
     | _rows(fused_casts, _normed, None, "", "rms_norm_cast_to_fp8")
     | _rows(fused_casts, _activated, None, "", "silu_and_mul_cast_to_fp8")
+    | _rows(experts, _experts, None, "", "fused_moe")
     | _rows(routing, _routed, None, "", "route_top_k")
 )

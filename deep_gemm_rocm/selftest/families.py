@@ -10,6 +10,7 @@ import torch
 
 from ..api import (
     attention,
+    experts,
     fused_casts,
     gemm,
     grouped,
@@ -38,6 +39,7 @@ from ..testing import (
     assert_accurate,
     assert_accurately_quantised,
     attention_reference,
+    fused_moe_reference,
     gemm_problem,
     gemm_reference,
     grouped_weights,
@@ -59,7 +61,7 @@ def checks(device: str) -> dict[str, Callable[[], None]]:
     families = (
         _fp8, _transposed, _vectors, _wide_types, _shuffled, _quantised, _contiguous, _masked, _along_k, _sums,
         _hyperconnection, _flash_attention, _decode, _latent_decode, _chosen_tokens, _logits, _top_k, _casts,
-        _norm, _activation, _routing, _graph,
+        _norm, _activation, _routing, _experts, _graph,
     )  # fmt: skip
     return {family.__name__.strip("_").replace("_", " "): functools.partial(family, device) for family in families}
 
@@ -327,6 +329,28 @@ def _routing(device: str) -> None:
     for actual, expected in chosen:
         for part, exact in zip(actual, expected, strict=True):
             assert torch.equal(part.cpu(), exact), "chosen experts or their weights are wrong"
+
+
+def _experts(device: str) -> None:
+    """Some choices have no expert, and one expert no choices."""
+    tokens, hidden, intermediate, num_experts = 33, 256, 128, 4
+    scaled = [gemm_problem(tokens, rows, k) for rows, k in ((2 * intermediate, hidden), (hidden, intermediate))]
+    x, exact_x = scaled[0][0], _exact(scaled[0][0], 1)
+    of_experts = [(b[0].expand(num_experts, -1, -1), b[1].expand(num_experts, -1, -1)) for _, b in scaled]
+    exact = [_exact(b, 128).expand(num_experts, -1, -1) for _, b in scaled]
+    ids = (torch.arange(tokens * 2).view(tokens, 2) % 4 - 1).int()
+    factors = torch.linspace(0.25, 1, tokens * 2).view(tokens, 2)
+    gate_up, down = (_on(device, weight) for weight in of_experts)
+    out = experts.fused_moe(_on(device, x), gate_up, down, factors.to(device), ids.to(device))
+    expected, magnitudes, of_results = fused_moe_reference(exact_x, exact[0], exact[1], factors, ids)
+    bound = magnitudes / 16 + (of_results + expected.abs()) / 256
+    assert ((out.cpu().double() - expected).abs() <= bound).all(), "tokens' sums over their experts are wrong"
+
+
+def _exact(pair: Pair, shared_rows: int) -> torch.Tensor:
+    """The values of data whose scales are those of so many rows and 128 columns."""
+    (rows, columns), scales = pair[0].shape, pair[1].double()
+    return pair[0].double() * scales.repeat_interleave(shared_rows, 0)[:rows].repeat_interleave(128, 1)[:, :columns]
 
 
 def _graph(device: str) -> None:

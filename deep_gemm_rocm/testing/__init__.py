@@ -11,7 +11,7 @@ from .generators import (
     quantised_weights,
     weights,
 )
-from .hot_path import rms_norm_reference, route_top_k_reference, silu_and_mul_reference
+from .hot_path import fused_moe_reference, rms_norm_reference, route_top_k_reference, silu_and_mul_reference
 from .numerics import (
     Accuracy,
     GemmReference,
@@ -39,6 +39,7 @@ __all__ = [
     "bench_kineto",
     "calc_diff",
     "count_bytes",
+    "fused_moe_reference",
     "gemm_problem",
     "gemm_reference",
     "get_arch_major",

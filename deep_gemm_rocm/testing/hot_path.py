@@ -61,6 +61,42 @@ def route_top_k_reference(
     return weights.float(), ids.int()
 
 
+def fused_moe_reference(
+    x: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    topk_weights: torch.Tensor,
+    topk_ids: torch.Tensor,
+    expert_map: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The exact result of ``fused_moe`` for values without scales, in fp64, and what bounds of its errors are made of.
+
+    Returns:
+        The result [T, hidden]; the same of the magnitudes of the activated values, weights and ``down``, to which
+        errors of the activated values are proportional; and the sum of the magnitudes of each token's weighted results.
+    """
+    result = x.new_zeros(x.shape, dtype=torch.float64)
+    magnitudes, of_results = torch.zeros_like(result), torch.zeros_like(result)
+    experts = len(gate_up)
+    local = topk_ids.long()
+    if expert_map is not None:
+        exists = (local >= 0) & (local < len(expert_map))
+        local = torch.where(exists, expert_map.long()[local.clamp(0, len(expert_map) - 1)], -1)
+    for expert in range(experts):
+        tokens, slots = (local == expert).nonzero(as_tuple=True)
+        rows, weights = x.double()[tokens], topk_weights.double()[tokens, slots, None]
+        gate, up = (rows @ gate_up[expert].double().T).chunk(2, dim=1)
+        activated, of_expert = gate * torch.sigmoid(gate) * up, down[expert].double().T
+        exact = weights * (activated @ of_expert)
+        # Errors of a sum over K grow with the sum of magnitudes: of gate and up, too.
+        of_gate, of_up = (rows.abs() @ gate_up[expert].double().abs().T).chunk(2, dim=1)
+        spread = activated.abs() + 2.0**-10 * (of_gate * (1 + up.abs()) + of_up * (1 + gate.abs()))
+        result.index_add_(0, tokens, exact)
+        magnitudes.index_add_(0, tokens, weights.abs() * (spread @ of_expert.abs()))
+        of_results.index_add_(0, tokens, exact.abs())
+    return result, magnitudes, of_results
+
+
 def _order(keys: torch.Tensor) -> torch.Tensor:
     """Indices from the largest number to the smallest, then NaNs; of equal ones the lower first."""
     least = torch.where(keys.isnan(), -torch.inf, keys)

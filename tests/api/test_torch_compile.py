@@ -231,6 +231,26 @@ CALLS = {
         partial(dg.silu_and_mul_cast_to_fp8, alpha=1.7, limit=7.0),
         (randn(G, M, K), torch.full((G,), M, dtype=torch.int32)),
     ),
+    "fused_moe": lambda: (
+        dg.fused_moe,
+        (
+            randn(M, K),
+            stacked([per_block(2 * K, K, seed=group) for group in range(G)]),
+            stacked([per_block(K, K, seed=group) for group in range(G)]),
+            torch.full((M, 2), 0.3),
+            torch.arange(2 * M).view(M, 2).int() % 3 - 1,
+        ),
+    ),
+    "fused_moe of bf16": lambda: (
+        partial(dg.fused_moe, expert_map=torch.tensor([1, -1, 0]).int(), out=empty(M, K)),
+        (
+            randn(M, K),
+            randn(G, 2 * N, K),
+            randn(G, K, N),
+            torch.full((M, 1), 0.7),
+            torch.arange(M).view(M, 1).int() % 3,
+        ),
+    ),
     "route_top_k": lambda: (dg.route_top_k, (randn(M, 64), 4)),
     "route_top_k limited": lambda: (
         partial(dg.route_top_k, scoring="sigmoid", bias=randn(64).float(), num_groups=8, top_groups=2, scale=2.5),

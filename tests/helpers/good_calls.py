@@ -271,6 +271,11 @@ GOOD = {
         "x": randn(G, M, 2 * K), "masked_m": ints(M, M), "alpha": 1.702, "limit": 7.0, "use_ue8m0": False,
         "fp8_max": 240.0,
     },
+    "fused_moe": lambda: {
+        "x": per_token(M, K), "gate_up": per_block(G, 2 * K, K), "down": per_block(G, K, K), "topk_weights": rand(M, 2),
+        "topk_ids": ints(*range(-1, 2 * M - 1)).view(M, 2) % 5 - 1, "activation": "silu_and_mul",
+        "expert_map": ints(1, 0, -1), "out": zeros(M, K),
+    },
     "route_top_k": lambda: {
         "logits": randn(M, 64), "top_k": 4, "scoring": "sigmoid", "bias": rand(64), "num_groups": 8, "top_groups": 2,
         "renormalize": True, "scale": 2.5,

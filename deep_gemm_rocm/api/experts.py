@@ -1,0 +1,193 @@
+"""A layer of experts in one call."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from ..heuristics import choose_gemm_config
+from ..launch.experts import sort_launch, sum_of_experts_launch
+from ..launch.gemm import gemm_launch
+from ..launch.repeated import Described, launches
+from ..problems.arguments import Argument, Arguments, present
+from ..problems.experts import Experts, check_experts
+from ..problems.gemm_kind import Epilogue, Gemm, GemmKind
+from ..problems.layout import FP8, SCALE_BLOCK, Pair, ceil_div, data_and_scales
+from ..runtime import settings
+from .casts import new_scales_of_rows, per_row_cast_to_fp8, per_token_cast_to_fp8
+from .fused_casts import silu_and_mul_cast_to_fp8
+
+_TYPES = {torch.bfloat16: "bf16", FP8: "e4m3"}
+_Operand = torch.Tensor | Pair
+
+
+class _Sorted(NamedTuple):
+    """The tokens' choices, sorted by expert.
+
+    Attributes:
+        ends: int32 [E], one past each expert's last row.
+        tokens: int32 [tokens · top_k], the token of each row.
+        rows: int32 [tokens · top_k], the row of each choice, -1 for none.
+    """
+
+    ends: torch.Tensor
+    tokens: torch.Tensor
+    rows: torch.Tensor
+
+
+def fused_moe(
+    x: torch.Tensor | Pair,
+    gate_up: torch.Tensor | Pair,
+    down: torch.Tensor | Pair,
+    topk_weights: torch.Tensor,
+    topk_ids: torch.Tensor,
+    *,
+    activation: str = "silu_and_mul",
+    expert_map: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """A layer of experts: ``out[t] = Σ_i topk_weights[t, i] · down[e] · (silu(gate[e] · x[t]) · (up[e] · x[t]))``.
+
+    e is ``topk_ids[t, i]``. The steps are: the choices are sorted by expert; the first GEMM gathers its rows of ``x``
+    by the sorted choices and activates and quantises its results; the second multiplies these with ``down``; its
+    results, rounded to bf16, are weighted and added up in fp32, in the order of a token's choices. Nothing waits for
+    the device, and no size comes from it, so that the call can be captured and replayed with other routing. The same
+    inputs give the same bits on every run. What a token's bits depend on is as for
+    ``m_grouped_fp8_gemm_nt_contiguous``.
+
+    Args:
+        x: bf16 [T, hidden], T up to 65536, which is quantised if the weights are FP8; or a pair, float8_e4m3fnuz and
+            fp32 scales as ``per_token_cast_to_fp8`` (weights with scales of blocks) or ``per_row_cast_to_fp8`` (weights
+            with scales of rows) returns them. Less than 2 GiB.
+        gate_up: [E, 2 I, hidden], gate before up, E up to 512; bf16, or a pair of float8_e4m3fnuz and fp32 scales,
+            either of blocks, [E, ceil(2 I/128), ceil(hidden/128)], or of rows, [E, 2 I, 1]. Rows are contiguous and a
+            multiple of 16 bytes apart, and so are experts.
+        down: [E, hidden, I], as ``gate_up``; its scales are [E, ceil(hidden/128), ceil(I/128)] or [E, hidden, 1].
+            ``hidden`` and I are multiples of 16, with bf16 of 8.
+        topk_weights: fp32 [T, top_k], contiguous, top_k up to 16.
+        topk_ids: int32 [T, top_k], contiguous: the experts. Ids that no expert has, such as -1, count as none.
+        activation: ``silu_and_mul``.
+        expert_map: None, or int32 [experts of the model], contiguous: the expert here for each id, negative for experts
+            of other ranks, whose contributions are left out.
+        out: None for a new tensor, or bf16 [T, hidden] to be written, rows contiguous and a multiple of 16 bytes apart.
+
+    Returns:
+        ``out``. A token without experts gets zeros.
+
+    Intermediate results are quantised with a scale for each row and 128 columns, or for each row where weights have
+    scales of rows; bf16 weights get bf16. Where I is no multiple of 128, and with scales of rows, the GEMM's results
+    are rounded to bf16 before they are quantised by a kernel of their own.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; nothing is written then.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    if torch.compiler.is_compiling():
+        data, scales = data_and_scales(x)
+        if out is None:
+            out = data.new_empty(data.shape, dtype=torch.bfloat16)
+        operands = (data, scales, *data_and_scales(gate_up), *data_and_scales(down))
+        torch.ops.deep_gemm_rocm.fused_moe(*operands, topk_weights, topk_ids, activation, expert_map, out)
+        return out
+    layer = check_experts(x, gate_up, down, topk_weights, topk_ids, activation, expert_map, out)
+    if out is None:
+        out = topk_weights.new_empty(layer.tokens, layer.hidden, dtype=torch.bfloat16)
+    if layer.tokens > 0:
+        compute_experts(layer, x, gate_up, down, topk_weights, topk_ids, expert_map, out)
+    return out
+
+
+def compute_experts(
+    layer: Experts,
+    x: _Operand,
+    gate_up: _Operand,
+    down: _Operand,
+    topk_weights: torch.Tensor,
+    topk_ids: torch.Tensor,
+    expert_map: torch.Tensor | None,
+    out: torch.Tensor,
+) -> None:
+    """Launches the kernels of ``fused_moe`` for checked arguments, with at least one token."""
+    choices = _Sorted(*_sorted_choices(topk_ids, expert_map, layer.experts))
+    activated = _activated(_quantised(x, layer), gate_up, choices, layer)
+    results = out.new_empty(layer.tokens * layer.top_k, layer.hidden)
+    _expert_gemm(activated, down, results, choices.ends)
+    _add_up(results, topk_weights, choices.rows, out)
+
+
+def _quantised(x: _Operand, layer: Experts) -> _Operand:
+    """The layer's input as its first GEMM takes it."""
+    if layer.scaling == "none" or not isinstance(x, torch.Tensor):
+        return x
+    return per_token_cast_to_fp8(x) if layer.scaling == "blocks" else per_row_cast_to_fp8(x)
+
+
+def _activated(x: _Operand, gate_up: _Operand, choices: _Sorted, layer: Experts) -> _Operand:
+    """The rows of the second GEMM."""
+    data, _ = data_and_scales(x)
+    shape = (layer.tokens * layer.top_k, layer.intermediate)
+    ends, tokens = choices.ends, choices.tokens
+    if layer.scaling == "blocks" and layer.intermediate % SCALE_BLOCK == 0:
+        quantised = data.new_empty(shape, dtype=FP8), new_scales_of_rows(data, shape)
+        _expert_gemm(x, gate_up, quantised, ends, tokens, "silu_and_mul")
+        return quantised
+    if layer.scaling == "blocks":  # a scale's rows may be both gate's and up's
+        both = data.new_empty(shape[0], 2 * shape[1], dtype=torch.bfloat16)
+        _expert_gemm(x, gate_up, both, ends, tokens)
+        return silu_and_mul_cast_to_fp8(both)
+    rounded = data.new_empty(shape, dtype=torch.bfloat16)
+    _expert_gemm(x, gate_up, rounded, ends, tokens, "silu_and_mul")
+    return rounded if layer.scaling == "none" else per_row_cast_to_fp8(rounded)
+
+
+@launches
+def _sorted_choices(
+    topk_ids: torch.Tensor, expert_map: torch.Tensor | None, experts: int
+) -> Described[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    ends = topk_ids.new_empty(experts)
+    tokens, rows = topk_ids.new_empty(topk_ids.numel()), topk_ids.new_empty(topk_ids.numel())
+    return (ends, tokens, rows), sort_launch(topk_ids, expert_map, ends, tokens, rows)
+
+
+@launches
+def _expert_gemm(
+    a: _Operand,
+    b: _Operand,
+    d: _Operand,
+    ends: torch.Tensor,
+    tokens: torch.Tensor | None = None,
+    epilogue: Epilogue = "identity",
+) -> Described[None]:
+    """Multiplies each expert's rows of ``a``, or those that ``tokens`` names, with its ``b``."""
+    arguments = {**_scaled("a", a), **_scaled("b", b), **_scaled("d", d)}
+    arguments |= present(grouped_layout=("ends", ends), row_indices=("tokens", tokens))
+    a, b, d = (arguments[role].tensor for role in "abd")
+    scales = arguments.get("sfb")
+    experts, n, k = b.shape
+    kind = GemmKind(
+        a_type=_TYPES[a.dtype],
+        b_type=_TYPES[b.dtype],
+        d_type=_TYPES[d.dtype],
+        scaling="none" if scales is None else "rows" if scales.tensor.shape[1] == n else "blocks",
+        grouping="psum",
+        activation=epilogue,
+        gathers_a=tokens is not None,
+    )
+    m = len(d)
+    gemm = Gemm(m, n // kind.parts, k, experts, kind)
+    config = choose_gemm_config(kind, ceil_div(m, experts), gemm.n, k, settings.num_cus(), num_groups=experts)
+    return None, gemm_launch(config, gemm, arguments, alignment=1)
+
+
+def _scaled(name: str, operand: _Operand) -> Arguments:
+    """An operand's tensors by their roles."""
+    if isinstance(operand, torch.Tensor):
+        return {name: Argument(name, operand)}
+    data, scales = operand
+    return {name: Argument(f"{name}[0]", data), f"sf{name}": Argument(f"{name}[1]", scales)}
+
+
+@launches
+def _add_up(results: torch.Tensor, weights: torch.Tensor, rows: torch.Tensor, out: torch.Tensor) -> Described[None]:
+    return None, sum_of_experts_launch(results, weights, rows, out)

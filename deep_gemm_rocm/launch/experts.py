@@ -1,0 +1,93 @@
+"""Arguments and launches of the kernels before and after the GEMMs of a layer of experts."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_int, c_int64, c_void_p
+
+import torch
+
+from ..jit import Request
+from ..problems.arguments import present
+from ..problems.layout import ceil_div
+from .launch import Launch
+
+_IDS_OF_CHUNK = 4096  # kIdsOfChunk in sort_by_expert.h
+_BYTES_OF_CHUNK = 512 * 4  # of its counts
+
+
+class SortArguments(Structure):
+    """The structure of the same name in sort_by_expert.h."""
+
+    _fields_ = (
+        ("ids", c_void_p),
+        ("expert_map", c_void_p),
+        ("ends", c_void_p),
+        ("tokens", c_void_p),
+        ("rows", c_void_p),
+        ("counts", c_void_p),
+        ("num_ids", c_int),
+        ("top_k", c_int),
+        ("num_mapped", c_int),
+        ("num_experts", c_int),
+    )
+
+
+class SumOfExpertsArguments(Structure):
+    """The structure of the same name in sum_of_experts.h."""
+
+    _fields_ = (
+        ("results", c_void_p),
+        ("weights", c_void_p),
+        ("rows", c_void_p),
+        ("out", c_void_p),
+        ("out_stride", c_int64),
+        ("tokens", c_int),
+        ("columns", c_int),
+        ("top_k", c_int),
+    )
+
+
+def sort_launch(
+    ids: torch.Tensor, expert_map: torch.Tensor | None, ends: torch.Tensor, tokens: torch.Tensor, rows: torch.Tensor
+) -> Launch:
+    """Describes the launch that sorts ``ids`` [tokens, top_k] for as many experts as ``ends`` has elements.
+
+    Args:
+        ends, tokens, rows: new tensors: one past each expert's last row, the token of each row, the row of each id.
+    """
+    num_experts, has_map = len(ends), expert_map is not None
+    name = f"sort_by_expert{'_mapped' if has_map else ''}"
+    chunks = ceil_div(ids.numel(), _IDS_OF_CHUNK)
+    return Launch(
+        Request("sort_by_expert.hip.j2", {"kernel_name": name, "has_map": has_map}),
+        SortArguments(
+            num_ids=ids.numel(),
+            top_k=ids.shape[1],
+            num_mapped=num_experts if expert_map is None else len(expert_map),
+            num_experts=num_experts,
+        ),
+        present(
+            ids=("topk_ids", ids),
+            expert_map=("expert_map", expert_map),
+            ends=("ends", ends),
+            tokens=("tokens", tokens),
+            rows=("rows", rows),
+        ),
+        scratch={"counts": chunks * _BYTES_OF_CHUNK} if chunks > 1 else {},
+        made={"ends": ends, "tokens": tokens, "rows": rows},
+        written=("ends", "tokens", "rows"),
+    )
+
+
+def sum_of_experts_launch(
+    results: torch.Tensor, weights: torch.Tensor, rows: torch.Tensor, out: torch.Tensor
+) -> Launch:
+    """Describes the launch that adds up rows of bf16 ``results``, contiguous, for each token of ``out``."""
+    tokens, columns = out.shape
+    return Launch(
+        Request("sum_of_experts.hip.j2", {"kernel_name": "sum_of_experts"}),
+        SumOfExpertsArguments(out_stride=out.stride(0), tokens=tokens, columns=columns, top_k=weights.shape[1]),
+        present(results=("results", results), weights=("weights", weights), rows=("rows", rows), out=("out", out)),
+        written=("out",),
+        aligned=("results", "out"),
+    )

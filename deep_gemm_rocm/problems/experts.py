@@ -1,0 +1,151 @@
+"""Checks of the arguments of ``fused_moe``."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from .attention import check_data, check_form, check_not_shared, check_one_device
+from .layout import FP8, SCALE_BLOCK, Pair, ceil_div
+from .routing import MAX_EXPERTS
+
+MAX_TOKENS = 2**16
+MAX_TOP_K = 16
+_ALIGNMENT = 16  # bytes that a lane loads at once
+_MOST_BYTES = 2**31 - 2**12  # of what kernels address with 32 bits: x, and 256 rows of a weight
+_MOST_BYTES_OF_PART = 2**30  # from gate_up's first row to its middle
+_TILE_ROWS = 256
+
+
+class Experts(NamedTuple):
+    """A layer of experts.
+
+    Attributes:
+        scaling: ``blocks`` of 128 x 128 elements of a weight, ``rows``, or ``none`` for bf16.
+    """
+
+    tokens: int
+    hidden: int
+    intermediate: int
+    experts: int
+    top_k: int
+    scaling: str
+
+
+def check_experts(
+    x: Any, gate_up: Any, down: Any, topk_weights: Any, topk_ids: Any, activation: Any, expert_map: Any, out: Any
+) -> Experts:
+    """
+    Raises:
+        TypeError, ValueError: an argument is not as ``fused_moe`` documents it.
+    """
+    if activation != "silu_and_mul":
+        raise ValueError(f"activation must be silu_and_mul, got {activation!r}")
+    tensors = {**_named("x", x), **_named("gate_up", gate_up), **_named("down", down)}
+    is_fp8 = "gate_up[1]" in tensors
+    if is_fp8 != ("down[1]" in tensors):
+        raise TypeError("gate_up and down must both be pairs (FP8 data, scales), or both bf16 tensors")
+    if "x[1]" in tensors and not is_fp8:
+        raise TypeError("x must be a bf16 tensor for bf16 weights, got a pair")
+    dtype = FP8 if is_fp8 else torch.bfloat16
+    data = [name for name in tensors if not name.endswith("[1]")]
+    x_name, gate_up_name, down_name = data
+    check_form(x_name, tensors[x_name], FP8 if "x[1]" in tensors else torch.bfloat16, (None, None))
+    tokens, hidden = tensors[x_name].shape
+    check_form(gate_up_name, tensors[gate_up_name], dtype, (None, None, hidden))
+    experts, rows, _ = tensors[gate_up_name].shape
+    intermediate = rows // 2
+    unit = _ALIGNMENT // dtype.itemsize
+    if rows % 2 or intermediate % unit or intermediate == 0:
+        raise ValueError(f"{gate_up_name} must have twice a multiple of {unit} rows, gate before up, got {rows}")
+    unit = _ALIGNMENT if is_fp8 else 8
+    if hidden % unit or hidden == 0:
+        raise ValueError(f"{x_name} must have a multiple of {unit} columns, got {hidden}; pad x and gate_up with zeros")
+    if not 1 <= experts <= MAX_EXPERTS:
+        raise ValueError(f"{gate_up_name} must have 1 to {MAX_EXPERTS} experts, got {experts}")
+    if tokens > MAX_TOKENS:
+        raise ValueError(f"{x_name} must have at most {MAX_TOKENS} rows, got {tokens}; call it in parts")
+    check_form(down_name, tensors[down_name], dtype, (experts, hidden, intermediate))
+    for name in data:
+        _check_rows(name, tensors[name])
+    scaling = _check_scales(tensors, (tokens, hidden, intermediate, experts)) if is_fp8 else "none"
+    check_form("topk_ids", topk_ids, torch.int32, (tokens, None))
+    top_k = topk_ids.shape[1]
+    if not 1 <= top_k <= MAX_TOP_K:
+        raise ValueError(f"topk_ids must have 1 to {MAX_TOP_K} columns, got {top_k}")
+    check_form("topk_weights", topk_weights, torch.float32, (tokens, top_k))
+    tensors |= {"topk_weights": topk_weights, "topk_ids": topk_ids}
+    for name in ("topk_weights", "topk_ids"):
+        if not tensors[name].is_contiguous():
+            raise ValueError(f"{name} must be contiguous, got strides {tensors[name].stride()}; .contiguous() it")
+    if expert_map is not None:
+        check_form("expert_map", expert_map, torch.int32, (None,))
+        if len(expert_map) == 0:
+            raise ValueError("expert_map must have an element for each expert of the model, got none")
+        tensors["expert_map"] = expert_map
+    if out is not None:
+        check_form("out", out, torch.bfloat16, (tokens, hidden))
+        _check_rows("out", out)
+        check_not_shared("out", out, tensors)
+        tensors["out"] = out
+    check_one_device(tensors)
+    return Experts(tokens, hidden, intermediate, experts, top_k, scaling)
+
+
+def _named(name: str, operand: torch.Tensor | Pair) -> dict[str, torch.Tensor]:
+    """A tensor, or a pair's two, by their names."""
+    if not isinstance(operand, (tuple, list)):
+        return {name: operand}
+    if len(operand) != 2:
+        raise TypeError(f"{name} must be a tensor or a pair (FP8 data, scales), got a {type(operand).__name__} of "
+                        f"{len(operand)}")  # fmt: skip
+    return {f"{name}[0]": operand[0], f"{name}[1]": operand[1]}
+
+
+def _check_rows(name: str, tensor: torch.Tensor) -> None:
+    """Checks that lanes can load 16 bytes at a time, and kernels reach with 32 bits what they need."""
+    if tensor.data_ptr() % _ALIGNMENT if not tensor.is_meta else False:
+        raise ValueError(
+            f"{name} must start at a multiple of {_ALIGNMENT} bytes, got {tensor.data_ptr():#x}; .clone() it"
+        )
+    for dimension in range(tensor.dim() - 1):
+        distance = tensor.stride(dimension) * tensor.itemsize
+        if tensor.shape[dimension] > 1 and distance % _ALIGNMENT:
+            raise ValueError(
+                f"rows of {name} must be a multiple of {_ALIGNMENT} bytes apart, got strides {tensor.stride()}; "
+                ".contiguous() it"
+            )
+    row_bytes = tensor.stride(-2) * tensor.itemsize
+    rows = tensor.shape[-2]
+    if tensor.dim() == 2 and rows * row_bytes > _MOST_BYTES:
+        raise ValueError(f"{name} must take less than 2 GiB, got {rows} rows of {row_bytes} bytes; call it in parts")
+    if min(rows, _TILE_ROWS) * row_bytes > _MOST_BYTES or rows // 2 * row_bytes > _MOST_BYTES_OF_PART:
+        raise ValueError(
+            f"an expert of {name} must take less than 2 GiB, got strides {tensor.stride()}; .contiguous() it"
+        )
+
+
+def _check_scales(tensors: dict[str, torch.Tensor], sizes: tuple[int, int, int, int]) -> str:
+    """Checks the scales, and returns which elements share them."""
+    tokens, hidden, intermediate, experts = sizes
+    weights = {"gate_up[1]": (2 * intermediate, hidden), "down[1]": (hidden, intermediate)}
+    of_blocks: dict[str, tuple[int, ...]] = {
+        name: (experts, *(ceil_div(size, SCALE_BLOCK) for size in shape)) for name, shape in weights.items()
+    }
+    of_rows: dict[str, tuple[int, ...]] = {name: (experts, rows, 1) for name, (rows, _) in weights.items()}
+    of_blocks["x[1]"], of_rows["x[1]"] = (tokens, ceil_div(hidden, SCALE_BLOCK)), (tokens, 1)
+    first = tensors["gate_up[1]"]
+    check_data("gate_up[1]", first)
+    has_rows = tuple(first.shape) == of_rows["gate_up[1]"]
+    for name, shape in (of_rows if has_rows else of_blocks).items():
+        if name not in tensors:
+            continue
+        scales = tensors[name]
+        check_data(name, scales)
+        if scales.dtype != torch.float32:
+            raise TypeError(f"{name} must be float32, got {scales.dtype}")
+        if tuple(scales.shape) != shape:
+            other = f", or {of_rows[name]} for a scale of each row" if name == "gate_up[1]" else ""
+            raise ValueError(f"{name} must have shape {shape}{other}, got {tuple(scales.shape)}")
+    return "rows" if has_rows else "blocks"

@@ -1,0 +1,150 @@
+// Sorts the tokens' choices of experts by expert. Choices of the same expert keep their order.
+#pragma once
+
+#include "deep_gemm_rocm/hardware/global.h"
+#include "deep_gemm_rocm/hardware/hip_declarations.h"
+#include "deep_gemm_rocm/hardware/wave.h"
+
+namespace deep_gemm_rocm {
+
+struct SortArguments {
+  const int* ids;         // [num_ids], top_k for each token
+  const int* expert_map;  // [num_mapped], the expert here for each id, negative for none; or null
+  int* ends;              // [num_experts], one past each expert's last row
+  int* tokens;            // [num_ids], the token of each row
+  int* rows;              // [num_ids], the row of each choice, -1 for those of no expert here
+  int* counts;            // [number of chunks, kMostExperts]
+  int num_ids;
+  int top_k;
+  int num_mapped;  // num_experts without a map
+  int num_experts;
+};
+
+constexpr int kMostExperts = 512;
+constexpr int kSortWaves = 8;
+constexpr int kSortThreads = kSortWaves * kWaveSize;
+constexpr int kSortSteps = 8;
+constexpr int kIdsOfWave = kSortSteps * kWaveSize;
+constexpr int kIdsOfChunk = kSortWaves * kIdsOfWave;  // of a workgroup
+static_assert(kSortThreads == kMostExperts, "a thread adds up what there is of an expert");
+
+struct SortLds {
+  int counts[kSortWaves][kMostExperts];
+  int totals[kSortWaves];
+};
+
+// The lanes whose experts are this lane's; none for a negative one.
+DG_DEVICE uint64_t lanes_of_same(int expert) {
+  uint64_t same = ballot(expert >= 0);
+#pragma unroll
+  for (int bit = 1; bit < kMostExperts; bit *= 2) {
+    const bool is_set = expert & bit;
+    const uint64_t set = ballot(is_set);
+    same &= is_set ? set : ~set;
+  }
+  return expert >= 0 ? same : 0;
+}
+
+template <bool kHasMap>
+class ExpertSort {
+ public:
+  DG_DEVICE ExpertSort(const SortArguments& args, SortLds& lds)
+      : args_(args), lds_(lds), chunk_(workgroup_id()), first_(chunk_ * kIdsOfChunk + wave_id() * kIdsOfWave) {
+#pragma unroll
+    for (int step = 0; step < kSortSteps; ++step) experts_[step] = expert_of(index(step));
+  }
+
+  // Counts the chunk's choices of each expert.
+  DG_DEVICE void count() {
+    const int expert = thread_id();
+    *(Global<int>*)(args_.counts + chunk_ * kMostExperts + expert) = count_chunk();
+  }
+
+  // Stores the chunk's rows. The counts of all chunks are known if there is more than one.
+  DG_DEVICE void place(int num_chunks) {
+    const int expert = thread_id();
+    const int here = count_chunk();
+    int before = 0, all = here;
+    if (num_chunks > 1) {
+      all = 0;
+      for (int chunk = 0; chunk < num_chunks; ++chunk) {
+        const int count = *(const Global<int>*)(args_.counts + chunk * kMostExperts + expert);
+        before += chunk < chunk_ ? count : 0;
+        all += count;
+      }
+    }
+    const int end = sum_up_to(all);
+    if (chunk_ == 0 && expert < args_.num_experts) *(Global<int>*)(args_.ends + expert) = end;
+#pragma unroll
+    for (int wave = 0; wave < kSortWaves; ++wave) lds_.counts[wave][expert] += end - all + before;
+    lds_barrier();
+#pragma unroll
+    for (int step = 0; step < kSortSteps; ++step) store(step);
+  }
+
+ private:
+  DG_DEVICE int index(int step) const { return first_ + step * kWaveSize + lane_id(); }
+
+  DG_DEVICE int expert_of(int index) const {
+    if (index >= args_.num_ids) return -1;
+    int expert = *(const Global<int>*)(args_.ids + index);
+    if constexpr (kHasMap) {
+      if (expert < 0 || expert >= args_.num_mapped) return -1;
+      expert = *(const Global<int>*)(args_.expert_map + expert);
+    }
+    return expert < args_.num_experts ? expert : -1;
+  }
+
+  // Ranks each choice among the wave's of its expert. Returns how often the chunk has the thread's expert, after which
+  // LDS has how often it comes in the waves before each.
+  DG_DEVICE int count_chunk() {
+    const int expert = thread_id();
+#pragma unroll
+    for (int wave = 0; wave < kSortWaves; ++wave) lds_.counts[wave][expert] = 0;
+    lds_barrier();
+    int* const counts = lds_.counts[wave_id()];
+#pragma unroll
+    for (int step = 0; step < kSortSteps; ++step) {
+      const int chosen = experts_[step];
+      const uint64_t same = lanes_of_same(chosen);
+      ranks_[step] = add_lanes_before(same, chosen >= 0 ? counts[chosen] : 0);
+      if (chosen >= 0 && lane_id() == highest_bit(same)) counts[chosen] = ranks_[step] + 1;
+      __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");  // other lanes read it in the next step
+    }
+    lds_barrier();
+    int sum = 0;
+#pragma unroll
+    for (int wave = 0; wave < kSortWaves; ++wave) {
+      const int count = lds_.counts[wave][expert];
+      lds_.counts[wave][expert] = sum;
+      sum += count;
+    }
+    return sum;
+  }
+
+  // The sum over this thread and those before it.
+  DG_DEVICE int sum_up_to(int value) {
+    int sum = inclusive_sum(value);
+    if (lane_id() == kWaveSize - 1) lds_.totals[wave_id()] = sum;
+    lds_barrier();
+#pragma unroll
+    for (int wave = 0; wave < kSortWaves; ++wave) sum += wave < wave_id() ? lds_.totals[wave] : 0;
+    return sum;
+  }
+
+  DG_DEVICE void store(int step) const {
+    const int choice = index(step);
+    if (choice >= args_.num_ids) return;
+    const int expert = experts_[step];
+    const int row = expert >= 0 ? lds_.counts[wave_id()][expert] + ranks_[step] : -1;
+    *(Global<int>*)(args_.rows + choice) = row;
+    if (row >= 0) *(Global<int>*)(args_.tokens + row) = static_cast<unsigned>(choice) / args_.top_k;
+  }
+
+  const SortArguments& args_;
+  SortLds& lds_;
+  int chunk_, first_;
+  int experts_[kSortSteps], ranks_[kSortSteps];
+};
+
+}  // namespace deep_gemm_rocm

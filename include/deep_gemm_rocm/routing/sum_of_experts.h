@@ -1,0 +1,61 @@
+// Adds up what experts computed for each token.
+#pragma once
+
+#include "deep_gemm_rocm/arithmetic/rounding.h"
+#include "deep_gemm_rocm/hardware/buffer.h"
+#include "deep_gemm_rocm/hardware/global.h"
+#include "deep_gemm_rocm/hardware/hip_declarations.h"
+
+namespace deep_gemm_rocm {
+
+struct SumOfExpertsArguments {
+  const __bf16* results;  // rows sorted by expert, `columns` each
+  const float* weights;   // [tokens, top_k]
+  const int* rows;        // [tokens, top_k], negative for none
+  __bf16* out;            // [tokens, columns]
+  int64_t out_stride;
+  int tokens;
+  int columns;  // a multiple of kSumOfExpertsVector
+  int top_k;
+};
+
+constexpr int kSumOfExpertsVector = 8;  // columns of a lane
+constexpr int kSumOfExpertsThreads = 256;
+constexpr int kSumOfExpertsColumns = kSumOfExpertsThreads * kSumOfExpertsVector;  // of a workgroup, of one token
+
+// Adds in fp32, in the order of the token's choices.
+DG_DEVICE void add_up_experts(const SumOfExpertsArguments& args) {
+  constexpr int kInFlight = 4;  // rows in flight at once
+  using Values = Vector<__bf16, kSumOfExpertsVector>;
+  const int64_t token = workgroup_id();
+  const unsigned offset = (workgroup_id_y() * kSumOfExpertsColumns + thread_id() * kSumOfExpertsVector) *
+                          static_cast<unsigned>(sizeof(__bf16));
+  const unsigned row_bytes = args.columns * static_cast<unsigned>(sizeof(__bf16));
+  float sums[kSumOfExpertsVector] = {};
+  for (int first = 0; first < args.top_k; first += kInFlight) {
+    Values loaded[kInFlight];
+    float weights[kInFlight];
+    bool exists[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int64_t choice = token * args.top_k + min(first + i, args.top_k - 1);
+      const int row = *(const Global<int>*)(args.rows + choice);
+      weights[i] = *(const Global<float>*)(args.weights + choice);
+      exists[i] = first + i < args.top_k && row >= 0;
+      const Buffer results{args.results + static_cast<int64_t>(max(row, 0)) * args.columns, row_bytes};
+      loaded[i] = results.only_if(exists[i]).load<Values>(offset);
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+#pragma unroll
+      for (int e = 0; e < kSumOfExpertsVector; ++e) {
+        const float product = weights[i] * static_cast<float>(loaded[i][e]);
+        sums[e] += exists[i] ? product : 0;
+      }
+    }
+  }
+  const auto rounded = Storage<__bf16>::rounded<kSumOfExpertsVector>(sums);
+  Buffer{args.out + token * args.out_stride, row_bytes}.store(rounded, offset);
+}
+
+}  // namespace deep_gemm_rocm

@@ -1,0 +1,256 @@
+"""The layer of experts, against fp64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm.api.experts import _sorted_choices
+from deep_gemm_rocm.runtime import hip
+from deep_gemm_rocm.testing import fused_moe_reference
+
+BF16 = torch.bfloat16
+# The most by which rounding to the type between the GEMMs changes a value, by how weights are scaled.
+ROUNDING = {"blocks": 2.0**-4, "rows": 2.0**-4, "none": 2.0**-8}
+
+
+def generator(*seeds: int) -> torch.Generator:
+    return torch.Generator().manual_seed(hash(seeds))
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=generator(*shape, seed))
+
+
+def random_ids(least: int, end: int, *shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(least, end, shape, generator=generator(*shape, end, seed)).int()
+
+
+def spread(scales: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Scales for each of ``rows`` x ``columns`` elements."""
+    blocks = [size if scales.shape[i - 2] in (1, size) else 128 for i, size in enumerate((rows, columns))]
+    repeats = [1 if scales.shape[i - 2] == size else blocks[i] for i, size in enumerate((rows, columns))]
+    return scales.repeat_interleave(repeats[0], -2).repeat_interleave(repeats[1], -1)[..., :rows, :columns]
+
+
+def quantised(x: torch.Tensor, cast):
+    """A matrix or a stack of them, quantised, and the values that this stands for."""
+    pair = cast(x) if x.dim() == 2 else tuple(torch.stack(parts) for parts in zip(*map(cast, x), strict=True))
+    return pair, pair[0].double() * spread(pair[1], *x.shape[-2:]).double()
+
+
+class Layer:
+    """Weights of a layer as ``fused_moe`` takes them, and their exact values."""
+
+    def __init__(self, hidden: int, intermediate: int, experts: int, scaling: str = "blocks") -> None:
+        self.scaling = scaling
+        self.hidden, self.experts = hidden, experts
+        gate_up = (randn(experts, 2 * intermediate, hidden) * 2 / hidden**0.5).to(BF16)
+        down = (randn(experts, hidden, intermediate, seed=1) / intermediate**0.5).to(BF16)
+        self.gate_up, self.exact_gate_up = self.weight(gate_up)
+        self.down, self.exact_down = self.weight(down)
+
+    def weight(self, weight: torch.Tensor):
+        if self.scaling == "none":
+            return weight, weight.double()
+        cast = dg.per_block_cast_to_fp8 if self.scaling == "blocks" else dg.per_row_cast_to_fp8
+        return quantised(weight, cast)
+
+    def input(self, tokens: int):
+        x = randn(tokens, self.hidden, seed=2).to(BF16)
+        if self.scaling == "none":
+            return x, x, x.double()
+        cast = dg.per_token_cast_to_fp8 if self.scaling == "blocks" else dg.per_row_cast_to_fp8
+        return (x, *quantised(x, cast))
+
+    def assert_right(self, ids: torch.Tensor, expert_map: torch.Tensor | None = None) -> torch.Tensor:
+        tokens, top_k = ids.shape
+        weights = torch.rand(tokens, top_k, generator=generator(tokens, top_k))
+        x, own, exact_x = self.input(tokens)
+        out = torch.full((tokens, self.hidden), torch.nan).to(BF16)
+        call = (self.gate_up, self.down, weights, ids)
+        returned = dg.fused_moe(x, *call, expert_map=expert_map, out=out)
+        assert returned is out
+        reference = fused_moe_reference(exact_x, self.exact_gate_up, self.exact_down, weights, ids, expert_map)
+        exact, magnitudes, of_results = reference
+        # Quantised and bf16 values between the GEMMs, bf16 results of experts, and bf16 sums.
+        bound = ROUNDING[self.scaling] * magnitudes + 2.0**-8 * (of_results + exact.abs())
+        assert ((out.double() - exact).abs() <= bound).all()
+        if exact.any():
+            typical = (out.double() - exact).norm() / exact.norm()
+            assert typical < (0.01 if self.scaling == "none" else 0.05)
+        again = dg.fused_moe(own, *call, expert_map=expert_map)
+        assert again.equal(out)
+        return out
+
+
+@pytest.mark.parametrize("scaling", ROUNDING)
+@pytest.mark.parametrize(
+    ("tokens", "hidden", "intermediate", "experts", "top_k"),
+    [(1, 256, 128, 4, 2), (37, 400, 256, 5, 3), (19, 256, 80, 3, 2), (70, 128, 128, 1, 1)],
+)
+def test_layers(scaling, tokens, hidden, intermediate, experts, top_k):
+    Layer(hidden, intermediate, experts, scaling).assert_right(random_ids(0, experts, tokens, top_k))
+
+
+@pytest.mark.parametrize("tokens", [303, 304, 336])
+def test_many_tokens(tokens):
+    Layer(128, 128, 33).assert_right(random_ids(0, 33, tokens, 9))
+
+
+@pytest.mark.parametrize("scaling", ROUNDING)
+def test_choices_without_an_expert(scaling):
+    layer = Layer(256, 128, 6, scaling)
+    ids = random_ids(-3, 9, 40, 3)
+    ids[5] = -1
+    out = layer.assert_right(ids)
+    assert (out[5] == 0).all()
+    assert (layer.assert_right(torch.full((3, 2), -1).int()) == 0).all()
+
+
+def test_all_tokens_on_one_expert():
+    Layer(256, 128, 5).assert_right(torch.full((130, 2), 3).int())
+
+
+def test_experts_of_other_ranks():
+    layer = Layer(256, 128, 4)
+    expert_map = torch.tensor([-1, 2, -1, 0, 1, 4, 3, -7]).int()  # there is no expert 4
+    layer.assert_right(random_ids(-1, 10, 50, 3), expert_map)
+
+
+def test_no_tokens():
+    layer = Layer(256, 128, 2)
+    x, ids = torch.empty(0, 256, dtype=BF16), torch.empty(0, 3).int()
+    assert dg.fused_moe(x, layer.gate_up, layer.down, torch.empty(0, 3), ids).shape == (0, 256)
+
+
+def test_rows_may_be_apart():
+    layer = Layer(256, 128, 3, "none")
+    ids, weights = random_ids(0, 3, 9, 2), torch.ones(9, 2)
+    x, _, _ = layer.input(9)
+    expected = dg.fused_moe(x, layer.gate_up, layer.down, weights, ids)
+    apart = torch.nn.functional.pad(x, (0, 8))[:, :256]
+    padded = torch.nn.functional.pad(layer.gate_up, (0, 16))[..., :256]
+    wide = torch.full((9, 512), 7.0).to(BF16)
+    dg.fused_moe(apart, padded, layer.down, weights, ids, out=wide[:, :256])
+    assert wide[:, :256].equal(expected)
+    assert (wide[:, 256:] == 7).all()
+
+
+def test_a_token_does_not_depend_on_its_batch():
+    layer = Layer(256, 128, 5)
+    ids, weights = random_ids(0, 5, 40, 3), torch.rand(40, 3, generator=generator(1))
+    x, _, _ = layer.input(40)
+    both = layer.gate_up, layer.down
+    expected = dg.fused_moe(x, *both, weights, ids)
+    order = torch.randperm(40, generator=generator(2))
+    assert dg.fused_moe(x[order], *both, weights[order], ids[order].contiguous()).equal(expected[order])
+
+
+def test_what_is_not_finite_stays_with_its_token():
+    layer = Layer(256, 128, 3)
+    ids, weights = random_ids(0, 3, 20, 2), torch.ones(20, 2)
+    x, _, _ = layer.input(20)
+    expected = dg.fused_moe(x, layer.gate_up, layer.down, weights, ids)
+    x[7, 3] = torch.nan
+    out = dg.fused_moe(x, layer.gate_up, layer.down, weights, ids)
+    others = torch.arange(20) != 7
+    assert out[7].isnan().all()
+    assert out[others].equal(expected[others])
+
+
+def test_captured_with_other_routing():
+    layer = Layer(256, 128, 5)
+    x, _, _ = layer.input(40)
+    ids, weights = random_ids(0, 5, 40, 3), torch.rand(40, 3, generator=generator(3))
+    call = x, layer.gate_up, layer.down, weights, ids
+    out = dg.fused_moe(*call)  # compiles
+    with hip.runtime().capture() as graph:
+        dg.fused_moe(*call, out=out)
+    for others in (random_ids(-1, 5, 40, 3, seed=1), torch.full((40, 3), 4).int()):
+        ids.copy_(others)
+        x.mul_(-1.5)
+        out.fill_(torch.nan)
+        graph.replay()
+        assert out.equal(dg.fused_moe(*call))
+
+
+def sorted_reference(ids: torch.Tensor, expert_map: torch.Tensor | None, experts: int):
+    flat = ids.flatten().tolist()
+    mapping = range(experts) if expert_map is None else expert_map.tolist()
+    local = [mapping[id_] if 0 <= id_ < len(mapping) else -1 for id_ in flat]
+    order = [i for expert in range(experts) for i, own in enumerate(local) if own == expert]
+    rows = [-1] * len(flat)
+    for row, choice in enumerate(order):
+        rows[choice] = row
+    counts = [local.count(expert) for expert in range(experts)]
+    ends = torch.tensor(counts).cumsum(0).tolist()
+    return ends, [choice // ids.shape[1] for choice in order], rows
+
+
+def assert_sorted(ids, expert_map, experts):
+    ends, tokens, rows = (part.tolist() for part in _sorted_choices(ids, expert_map, experts))
+    expected_ends, expected_tokens, expected_rows = sorted_reference(ids, expert_map, experts)
+    assert (ends, tokens[: ends[-1]], rows) == (expected_ends, expected_tokens, expected_rows)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "top_k", "experts"), [(1, 1, 1), (1, 16, 512), (455, 9, 33), (456, 9, 33), (1100, 8, 3)]
+)
+def test_sorting(tokens, top_k, experts):
+    assert_sorted(random_ids(-1, experts + 1, tokens, top_k), None, experts)
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data(), experts=st.integers(1, 512), top_k=st.integers(1, 16), tokens=st.integers(1, 40))
+def test_sorting_of_anything(data, experts, top_k, tokens):
+    spread_of_ids = data.draw(st.integers(1, experts + 2))
+    ids = random_ids(-2, spread_of_ids, tokens, top_k, seed=data.draw(st.integers(0, 9)))
+    expert_map = data.draw(st.sampled_from([None, random_ids(-1, experts + 1, experts)]))
+    assert_sorted(ids, expert_map, experts)
+
+
+@pytest.mark.slow
+def test_sorting_of_the_most_choices():
+    ids = random_ids(-1, 513, 65536, 16)
+    ends, tokens, rows = _sorted_choices(ids, None, 512)
+    flat = ids.flatten().long()
+    keys = torch.where((flat >= 0) & (flat < 512), flat, 512)
+    order, count = keys.argsort(stable=True), int((keys < 512).sum())
+    assert ends.equal(torch.bincount(keys, minlength=513)[:512].cumsum(0).int())
+    assert tokens[:count].equal((order[:count] // 16).int())
+    assert rows[order[:count]].equal(torch.arange(count).int())
+    assert (rows[order[count:]] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"activation": "gelu"}, ValueError, "activation must be silu_and_mul"),
+        ({"topk_ids": torch.zeros(4, 17).int()}, ValueError, "1 to 16 columns"),
+        ({"topk_ids": torch.zeros(4, 2).long()}, TypeError, "topk_ids must be int32"),
+        ({"topk_weights": torch.zeros(4, 3)}, ValueError, r"topk_weights must have shape \(4, 2\)"),
+        ({"x": torch.zeros(4, 250, dtype=BF16)}, ValueError, "gate_up"),
+        ({"down": torch.zeros(3, 256, 128, dtype=BF16)}, TypeError, "must both be"),
+        ({"expert_map": torch.empty(0).int()}, ValueError, "expert_map"),
+        ({"out": torch.zeros(4, 255, dtype=BF16)}, ValueError, r"out must have shape \(4, 256\)"),
+    ],
+)
+def test_bad_arguments(changed, error, message):
+    layer = Layer(256, 128, 3)
+    good = {
+        "x": layer.input(4)[0], "gate_up": layer.gate_up, "down": layer.down, "topk_weights": torch.zeros(4, 2),
+        "topk_ids": torch.zeros(4, 2).int(),
+    }  # fmt: skip
+    with pytest.raises(error, match=message):
+        dg.fused_moe(**(good | changed))
+
+
+def test_output_that_is_read_is_refused():
+    layer = Layer(256, 128, 3)
+    x, _, _ = layer.input(4)
+    with pytest.raises(ValueError, match="out must not share memory with x"):
+        dg.fused_moe(x, layer.gate_up, layer.down, torch.zeros(4, 2), torch.zeros(4, 2).int(), out=x)
