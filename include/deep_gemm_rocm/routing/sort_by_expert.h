@@ -1,6 +1,7 @@
 // Sorts the tokens' choices of experts by expert. Choices of the same expert keep their order.
 #pragma once
 
+#include "deep_gemm_rocm/hardware/buffer.h"
 #include "deep_gemm_rocm/hardware/global.h"
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
 #include "deep_gemm_rocm/hardware/wave.h"
@@ -24,8 +25,7 @@ constexpr int kMostExperts = 512;
 constexpr int kSortWaves = 8;
 constexpr int kSortThreads = kSortWaves * kWaveSize;
 constexpr int kSortSteps = 8;
-constexpr int kIdsOfWave = kSortSteps * kWaveSize;
-constexpr int kIdsOfChunk = kSortWaves * kIdsOfWave;  // of a workgroup
+constexpr int kIdsOfChunk = kSortSteps * kSortThreads;  // of a workgroup
 static_assert(kSortThreads == kMostExperts, "a thread adds up what there is of an expert");
 
 struct SortLds {
@@ -49,9 +49,20 @@ template <bool kHasMap>
 class ExpertSort {
  public:
   DG_DEVICE ExpertSort(const SortArguments& args, SortLds& lds)
-      : args_(args), lds_(lds), chunk_(workgroup_id()), first_(chunk_ * kIdsOfChunk + wave_id() * kIdsOfWave) {
+      : args_(args),
+        lds_(lds),
+        chunk_(workgroup_id()),
+        steps_(ceil_div(min(args.num_ids - chunk_ * kIdsOfChunk, kIdsOfChunk), kSortThreads)),
+        first_(chunk_ * kIdsOfChunk + wave_id() * steps_ * kWaveSize) {
+    const Buffer ids{args.ids, bytes_of(args.num_ids)};
 #pragma unroll
-    for (int step = 0; step < kSortSteps; ++step) experts_[step] = expert_of(index(step));
+    for (int step = 0; step < kSortSteps; ++step) experts_[step] = ids.load<int>(bytes_of(index(step)));
+    if constexpr (kHasMap) map_experts();
+#pragma unroll
+    for (int step = 0; step < kSortSteps; ++step) {
+      const bool exists = step < steps_ && index(step) < args.num_ids;
+      experts_[step] = exists && experts_[step] < args.num_experts ? experts_[step] : -1;
+    }
   }
 
   // Counts the chunk's choices of each expert.
@@ -79,20 +90,27 @@ class ExpertSort {
     for (int wave = 0; wave < kSortWaves; ++wave) lds_.counts[wave][expert] += end - all + before;
     lds_barrier();
 #pragma unroll
-    for (int step = 0; step < kSortSteps; ++step) store(step);
+    for (int step = 0; step < kSortSteps; ++step) {
+      if (step < steps_) store(step);
+    }
   }
 
  private:
   DG_DEVICE int index(int step) const { return first_ + step * kWaveSize + lane_id(); }
 
-  DG_DEVICE int expert_of(int index) const {
-    if (index >= args_.num_ids) return -1;
-    int expert = *(const Global<int>*)(args_.ids + index);
-    if constexpr (kHasMap) {
-      if (expert < 0 || expert >= args_.num_mapped) return -1;
-      expert = *(const Global<int>*)(args_.expert_map + expert);
+  static DG_DEVICE unsigned bytes_of(int numbers) { return numbers * static_cast<unsigned>(sizeof(int)); }
+
+  DG_DEVICE void map_experts() {
+    const Buffer map{args_.expert_map, bytes_of(args_.num_mapped)};
+    bool is_mapped[kSortSteps];
+#pragma unroll
+    for (int step = 0; step < kSortSteps; ++step) {
+      const int id = experts_[step];
+      is_mapped[step] = id >= 0 && id < args_.num_mapped;
+      experts_[step] = map.load<int>(is_mapped[step] ? bytes_of(id) : kOutOfBounds);
     }
-    return expert < args_.num_experts ? expert : -1;
+#pragma unroll
+    for (int step = 0; step < kSortSteps; ++step) experts_[step] = is_mapped[step] ? experts_[step] : -1;
   }
 
   // Ranks each choice among the wave's of its expert. Returns how often the chunk has the thread's expert, after which
@@ -105,6 +123,7 @@ class ExpertSort {
     int* const counts = lds_.counts[wave_id()];
 #pragma unroll
     for (int step = 0; step < kSortSteps; ++step) {
+      if (step >= steps_) break;
       const int chosen = experts_[step];
       const uint64_t same = lanes_of_same(chosen);
       ranks_[step] = add_lanes_before(same, chosen >= 0 ? counts[chosen] : 0);
@@ -143,7 +162,9 @@ class ExpertSort {
 
   const SortArguments& args_;
   SortLds& lds_;
-  int chunk_, first_;
+  int chunk_;
+  int steps_;  // in which each wave sees all of its choices
+  int first_;
   int experts_[kSortSteps], ranks_[kSortSteps];
 };
 
