@@ -37,9 +37,9 @@ def run_triton(kernel: Any, grid: Grid, *args: Any, **constants: Any) -> Any:
 
     Args:
         kernel: a function under ``@triton.jit``, and also ``@triton.autotune`` and ``@triton.heuristics``. Of several
-            configurations, the one with the least simulated time is run, and chosen again for the same key. Every
-            configuration runs once on the arguments, as it does many times on a GPU; so kernels that add to their
-            results need ``reset_to_zero`` or ``restore_value``.
+            configurations, the one with the least simulated time under sustained load is run, and chosen again for
+            the same key. Every configuration runs once on the arguments, as it does many times on a GPU; so kernels
+            that add to their results need ``reset_to_zero`` or ``restore_value``.
         grid: programs in x, y and z, or a function that gives them from a dict of the kernel's arguments.
         args: the kernel's leading arguments: CPU tensors, which the kernel reads and writes in place, ints, floats,
             bools, or None.
@@ -97,10 +97,10 @@ def _simulated(kernel: Any, run: Callable[..., Any]) -> Iterator[None]:
 
 
 def _simulated_time(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
-    """Milliseconds of one run, for each of the quantiles."""
+    """Milliseconds of one run under sustained load, for each of the quantiles."""
     with simulator.profile() as profiled:
         call()
-    return [sum(kernel.time_us for kernel in profiled.kernels) / 1000] * len(quantiles)
+    return [sum(kernel.sustained_us for kernel in profiled.kernels) / 1000] * len(quantiles)
 
 
 def _run(function: Any, grid: Grid, arguments: Sequence[Any], more: Mapping[str, Any]) -> Any:
