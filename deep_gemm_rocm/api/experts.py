@@ -171,7 +171,7 @@ def _expert_gemm(
         d_type=_TYPES[d.dtype],
         scaling="none" if scales is None else "rows" if scales.tensor.shape[1] == n else "blocks",
         grouping="psum",
-        activation=epilogue,
+        activation=epilogue or "identity",
         gathers_a=tokens is not None,
     )
     m = len(d)
