@@ -82,8 +82,8 @@ which takes about a quarter of an hour on two cores. The same code gives the sam
 - **µs at a fixed 2100 MHz** is what a single launch takes at the boost clock.
 - **MFMA** is the part of the time for which the chip's matrix cores work. **busiest** is the resource nearest to its
   limit on the CUs that have work.
-- AMD's "max achievable" rates are 1273 TFLOPS in FP8 and 708 in bf16. More than that is more than the chip is known to
-  sustain: the power model is too kind to kernels that keep the matrix cores busy nearly all of the time.
+- AMD's "max achievable" rates are 1273 TFLOPS in FP8 and 708 in bf16.
+- **mJ** is the modelled energy of a call under sustained load.
 - Each launch begins with an empty Infinity Cache. To save time, results are not computed here. The tests check
   them, and so does `python -m deep_gemm_rocm bench` for whatever it times.
 
