@@ -310,9 +310,10 @@ def test_attention_of_chunks_with_factors_of_blocks():
 def test_attention_configurations():
     from deep_gemm_rocm.heuristics import AttentionChoice, attention_tiles
 
-    q, k = torch.randn(1, 300, 2, 128).bfloat16(), torch.randn(1, 300, 1, 128).bfloat16()
+    torch.manual_seed(0)
+    q, k = torch.randn(1, 300, 2, 128).half(), torch.randn(1, 300, 1, 128).half()
     results = {}
-    for config in attention_tiles("bf16", "bf16", 128, 128):
+    for config in attention_tiles("f16", "f16", 128, 128):
         with forced(AttentionChoice(config)):
             results.setdefault(config.mfma_rows, []).append(dg.flash_attention(q, k, k, causal=True))
     assert len(results[16]) == 2

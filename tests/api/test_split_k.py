@@ -97,8 +97,8 @@ def test_parts_without_k():
 
 
 def test_the_same_bits_with_fewer_compute_units():
-    a, b = gemm_problem(16, 128, 7168)
-    assert splits_of(GemmKind(), 16, 128, 7168) > 1
+    a, b = gemm_problem(16, 128, 16384)
+    assert splits_of(GemmKind(), 16, 128, 16384) > 1
     results = []
     for num_sms in (304, 38, 1):
         dg.set_num_sms(num_sms)
@@ -108,7 +108,7 @@ def test_the_same_bits_with_fewer_compute_units():
 
 
 def test_only_problems_of_few_tiles_and_long_k_are_split():
-    assert splits_of(GemmKind(), 128, 10240, 8192) > 1
+    assert splits_of(GemmKind(), 16, 128, 16384) > 1
     assert splits_of(GemmKind(), 4096, 4096, 7168) == 1
     assert splits_of(GemmKind(), 64, 32768, 512) == 1
     assert splits_of(GemmKind(activation="silu_and_mul"), 128, 7168, 16384) == 1

@@ -69,8 +69,8 @@ def test_a_decoding_step_is_captured_once_for_any_counts():
 
 
 def test_parts_of_a_split_k_are_the_graphs_own(monkeypatch):
-    problems = [gemm_problem(16, 128, 7168, seed=seed) for seed in range(2)]
-    assert choose_dense(GemmKind(), 16, 128, 7168).splits > 1
+    problems = [gemm_problem(16, 128, 16384, seed=seed) for seed in range(2)]
+    assert choose_dense(GemmKind(), 16, 128, 16384).splits > 1
     outputs = [torch.full((16, 128), torch.nan, dtype=torch.bfloat16) for _ in problems]
     for _ in range(2):  # the second call is a repeated one
         dg.fp8_gemm_nt(*problems[0], outputs[0])

@@ -63,7 +63,7 @@ def gemm(device, seed=0, m=M):
     return lambda: dg.fp8_gemm_nt(*given, d), lambda: assert_accurate(d.cpu(), gemm_reference(a, b))
 
 
-def split_gemm(device, m=3, k=4096, seed=0):
+def split_gemm(device, m=3, k=16384, seed=0):
     """Like ``gemm``, for a GEMM with two kernels and scratch memory between them."""
     generator = torch.Generator().manual_seed(seed)
     a, b = (torch.randn(rows, k, generator=generator).bfloat16() for rows in (m, 64))
