@@ -46,6 +46,8 @@ def fused_moe(
     activation: str = "silu_and_mul",
     expert_map: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
+    alpha: float | None = None,
+    limit: float | None = None,
 ) -> torch.Tensor:
     """A layer of experts: ``out[t] = Σ_i topk_weights[t, i] · down[e] · (silu(gate[e] · x[t]) · (up[e] · x[t]))``.
 
@@ -71,13 +73,15 @@ def fused_moe(
         expert_map: None, or int32 [experts of the model], contiguous: the expert here for each id, negative for experts
             of other ranks, whose contributions are left out.
         out: None for a new tensor, or bf16 [T, hidden] to be written, rows contiguous and a multiple of 16 bytes apart.
+        alpha, limit: None, or positive numbers, which change the activation as for ``silu_and_mul_cast_to_fp8``; for
+            weights with scales of blocks.
 
     Returns:
         ``out``. A token without experts gets zeros.
 
     Intermediate results are quantised with a scale for each row and 128 columns, or for each row where weights have
-    scales of rows; bf16 weights get bf16. Where I is no multiple of 128, and with scales of rows, the GEMM's results
-    are rounded to bf16 before they are quantised by a kernel of their own.
+    scales of rows; bf16 weights get bf16. Where I is no multiple of 128, with ``alpha`` or ``limit``, and with scales
+    of rows, the GEMM's results are rounded to bf16 before they are quantised by a kernel of their own.
 
     Raises:
         TypeError, ValueError: an argument is not as above; nothing is written then.
@@ -88,9 +92,9 @@ def fused_moe(
         if out is None:
             out = data.new_empty(data.shape, dtype=torch.bfloat16)
         operands = (data, scales, *data_and_scales(gate_up), *data_and_scales(down))
-        torch.ops.deep_gemm_rocm.fused_moe(*operands, topk_weights, topk_ids, activation, expert_map, out)
+        torch.ops.deep_gemm_rocm.fused_moe(*operands, topk_weights, topk_ids, activation, expert_map, out, alpha, limit)
         return out
-    layer = check_experts(x, gate_up, down, topk_weights, topk_ids, activation, expert_map, out)
+    layer = check_experts(x, gate_up, down, topk_weights, topk_ids, activation, expert_map, out, (alpha, limit))
     if out is None:
         out = topk_weights.new_empty(layer.tokens, layer.hidden, dtype=torch.bfloat16)
     if layer.tokens > 0:
@@ -128,14 +132,15 @@ def _activated(x: _Operand, gate_up: _Operand, choices: _Sorted, layer: Experts)
     data, _ = data_and_scales(x)
     shape = (layer.tokens * layer.top_k, layer.intermediate)
     ends, tokens = choices.ends, choices.tokens
-    if layer.scaling == "blocks" and layer.intermediate % SCALE_BLOCK == 0:
+    if layer.scaling == "blocks" and layer.intermediate % SCALE_BLOCK == 0 and not layer.is_clamped:
         quantised = data.new_empty(shape, dtype=FP8), new_scales_of_rows(data, shape)
         _expert_gemm(x, gate_up, quantised, ends, tokens, "silu_and_mul")
         return quantised
     if layer.scaling == "blocks":  # a scale's rows may be both gate's and up's
         both = data.new_empty(shape[0], 2 * shape[1], dtype=torch.bfloat16)
         _expert_gemm(x, gate_up, both, ends, tokens)
-        return silu_and_mul_cast_to_fp8(both)
+        alpha, limit = layer.clamps
+        return silu_and_mul_cast_to_fp8(both, alpha=alpha, limit=limit)
     rounded = data.new_empty(shape, dtype=torch.bfloat16)
     _expert_gemm(x, gate_up, rounded, ends, tokens, "silu_and_mul")
     return rounded if layer.scaling == "none" else per_row_cast_to_fp8(rounded)

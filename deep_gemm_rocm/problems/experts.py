@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .attention import check_data, check_form, check_not_shared, check_one_device
+from .cast import check_positive
 from .layout import FP8, SCALE_BLOCK, Pair, ceil_div
 from .routing import MAX_EXPERTS
 
@@ -23,6 +24,7 @@ class Experts(NamedTuple):
 
     Attributes:
         scaling: ``blocks`` of 128 x 128 elements of a weight, ``rows``, or ``none`` for bf16.
+        clamps: ``alpha`` and ``limit`` of the activation, see ``fused_moe``.
     """
 
     tokens: int
@@ -31,10 +33,23 @@ class Experts(NamedTuple):
     experts: int
     top_k: int
     scaling: str
+    clamps: tuple[float | None, float | None] = (None, None)
+
+    @property
+    def is_clamped(self) -> bool:
+        return self.clamps != (None, None)
 
 
 def check_experts(
-    x: Any, gate_up: Any, down: Any, topk_weights: Any, topk_ids: Any, activation: Any, expert_map: Any, out: Any
+    x: Any,
+    gate_up: Any,
+    down: Any,
+    topk_weights: Any,
+    topk_ids: Any,
+    activation: Any,
+    expert_map: Any,
+    out: Any,
+    clamps: tuple[Any, Any] = (None, None),
 ) -> Experts:
     """
     Raises:
@@ -70,6 +85,12 @@ def check_experts(
     for name in data:
         _check_rows(name, tensors[name])
     scaling = _check_scales(tensors, (tokens, hidden, intermediate, experts)) if is_fp8 else "none"
+    for name, value in zip(("alpha", "limit"), clamps, strict=True):
+        if value is None:
+            continue
+        check_positive(name, value)
+        if scaling != "blocks":
+            raise ValueError(f"{name} is for FP8 weights with scales of blocks, got scales of {scaling}")
     check_form("topk_ids", topk_ids, torch.int32, (tokens, None))
     top_k = topk_ids.shape[1]
     if not 1 <= top_k <= MAX_TOP_K:
@@ -90,7 +111,7 @@ def check_experts(
         check_not_shared("out", out, tensors)
         tensors["out"] = out
     check_one_device(tensors)
-    return Experts(tokens, hidden, intermediate, experts, top_k, scaling)
+    return Experts(tokens, hidden, intermediate, experts, top_k, scaling, clamps)
 
 
 def _named(name: str, operand: torch.Tensor | Pair) -> dict[str, torch.Tensor]:

@@ -68,6 +68,8 @@ def fused_moe_reference(
     topk_weights: torch.Tensor,
     topk_ids: torch.Tensor,
     expert_map: torch.Tensor | None = None,
+    alpha: float | None = None,
+    limit: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The exact result of ``fused_moe`` for values without scales, in fp64, and what bounds of its errors are made of.
 
@@ -86,7 +88,10 @@ def fused_moe_reference(
         tokens, slots = (local == expert).nonzero(as_tuple=True)
         rows, weights = x.double()[tokens], topk_weights.double()[tokens, slots, None]
         gate, up = (rows @ gate_up[expert].double().T).chunk(2, dim=1)
-        activated, of_expert = gate * torch.sigmoid(gate) * up, down[expert].double().T
+        if limit is not None:
+            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        activated = gate * torch.sigmoid(gate) * up if alpha is None else gate * torch.sigmoid(alpha * gate) * (up + 1)
+        of_expert = down[expert].double().T
         exact = weights * (activated @ of_expert)
         # Errors of a sum over K grow with the sum of magnitudes: of gate and up, too.
         of_gate, of_up = (rows.abs() @ gate_up[expert].double().abs().T).chunk(2, dim=1)

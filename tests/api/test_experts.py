@@ -66,23 +66,23 @@ class Layer:
         cast = dg.per_token_cast_to_fp8 if self.scaling == "blocks" else dg.per_row_cast_to_fp8
         return (x, *quantised(x, cast))
 
-    def assert_right(self, ids: torch.Tensor, expert_map: torch.Tensor | None = None) -> torch.Tensor:
+    def assert_right(self, ids: torch.Tensor, expert_map: torch.Tensor | None = None, **clamps: float) -> torch.Tensor:
         tokens, top_k = ids.shape
         weights = torch.rand(tokens, top_k, generator=generator(tokens, top_k))
         x, own, exact_x = self.input(tokens)
         out = torch.full((tokens, self.hidden), torch.nan).to(BF16)
         call = (self.gate_up, self.down, weights, ids)
-        returned = dg.fused_moe(x, *call, expert_map=expert_map, out=out)
+        returned = dg.fused_moe(x, *call, expert_map=expert_map, out=out, **clamps)
         assert returned is out
-        reference = fused_moe_reference(exact_x, self.exact_gate_up, self.exact_down, weights, ids, expert_map)
-        exact, magnitudes, of_results = reference
+        operands = (exact_x, self.exact_gate_up, self.exact_down, weights, ids, expert_map)
+        exact, magnitudes, of_results = fused_moe_reference(*operands, **clamps)
         # Quantised and bf16 values between the GEMMs, bf16 results of experts, and bf16 sums.
         bound = ROUNDING[self.scaling] * magnitudes + 2.0**-8 * (of_results + exact.abs())
         assert ((out.double() - exact).abs() <= bound).all()
         if exact.any():
             typical = (out.double() - exact).norm() / exact.norm()
             assert typical < (0.01 if self.scaling == "none" else 0.05)
-        again = dg.fused_moe(own, *call, expert_map=expert_map)
+        again = dg.fused_moe(own, *call, expert_map=expert_map, **clamps)
         assert again.equal(out)
         return out
 
@@ -96,7 +96,12 @@ def test_layers(scaling, tokens, hidden, intermediate, experts, top_k):
     Layer(hidden, intermediate, experts, scaling).assert_right(random_ids(0, experts, tokens, top_k))
 
 
-@pytest.mark.parametrize("tokens", [303, 304, 336])
+@pytest.mark.parametrize("clamps", [{"limit": 0.7}, {"alpha": 1.702, "limit": 7.0}], ids=["limit", "alpha and limit"])
+def test_clamped_activations(clamps):
+    Layer(256, 128, 4).assert_right(random_ids(0, 4, 21, 2), **clamps)
+
+
+@pytest.mark.parametrize("tokens", [304, *(pytest.param(tokens, marks=pytest.mark.slow) for tokens in (303, 336))])
 def test_many_tokens(tokens):
     Layer(128, 128, 33).assert_right(random_ids(0, 33, tokens, 9))
 
@@ -236,6 +241,7 @@ def test_sorting_of_the_most_choices():
         ({"x": torch.zeros(4, 250, dtype=BF16)}, ValueError, "gate_up"),
         ({"down": torch.zeros(3, 256, 128, dtype=BF16)}, TypeError, "must both be"),
         ({"expert_map": torch.empty(0).int()}, ValueError, "expert_map"),
+        ({"limit": -1.0}, ValueError, "limit must be"),
         ({"out": torch.zeros(4, 255, dtype=BF16)}, ValueError, r"out must have shape \(4, 256\)"),
     ],
 )
@@ -247,6 +253,13 @@ def test_bad_arguments(changed, error, message):
     }  # fmt: skip
     with pytest.raises(error, match=message):
         dg.fused_moe(**(good | changed))
+
+
+def test_clamps_are_for_scales_of_blocks():
+    layer = Layer(256, 128, 3, "rows")
+    x, _, _ = layer.input(4)
+    with pytest.raises(ValueError, match="limit is for FP8 weights with scales of blocks, got scales of rows"):
+        dg.fused_moe(x, layer.gate_up, layer.down, torch.zeros(4, 2), torch.zeros(4, 2).int(), limit=7.0)
 
 
 def test_output_that_is_read_is_refused():

@@ -235,25 +235,6 @@ def dequantised(data, scales):
     return data.float() * scales
 
 
-@pytest.mark.parametrize("mapping", [None, [-1, -1, -1], [1, -1, 0]], ids=["all experts", "no expert", "two experts"])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_rows_of_routes(dtype, mapping):
-    """Each expert's rows begin at a multiple of the alignment, and each route of this rank has one of its expert's."""
-    experts = importlib.import_module("deep_gemm_rocm.integrations.vllm_experts")
-    ids = torch.tensor([[0, 2], [2, 1], [2, -1], [2, 0]], dtype=dtype)
-    own = ids if mapping is None else torch.where(ids < 0, -1, torch.tensor(mapping)[ids.clamp_min(0).long()])
-    routes = experts._routes(ids, None if mapping is None else torch.tensor(mapping, dtype=torch.int32), 3)
-    rows, row_of_route = len(routes.token_of_row), routes.row_of_route.view(ids.shape)
-    assert rows % 16 == 0
-    assert (row_of_route[own < 0] == rows).all()
-    start = 0
-    for expert, end in enumerate(routes.ends.tolist()):
-        assert sorted(row_of_route[own == expert].tolist()) == list(range(start, end))
-        start = -(-end // 16) * 16
-    for token, place in (own >= 0).nonzero().tolist():
-        assert routes.token_of_row[row_of_route[token, place]] == token
-
-
 def test_logits_of_prefill_are_vllms():
     queries, keys, heads, dim = 9, 70, 32, 128
     q, k = randn(queries, heads, dim).to(FNUZ), randn(keys, dim, seed=1).to(FNUZ)
