@@ -161,7 +161,7 @@ class DecodeSchedule {
   int first_position_ = 0;  // where they begin
 };
 
-// What is left of a result when a sink has its part of the sum, which isn't in log2_sum.
+// The factor of a result that a sink leaves: its part of the sum isn't in log2_sum.
 DG_DEVICE float share_beside_sink(const DecodeArguments& args, int head, float log2_sum) {
   if (args.sinks == nullptr) return 1;
   const float sink = args.sinks[head] * kLog2E;
