@@ -93,7 +93,7 @@ CASES = [
 
 @layouts
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-@pytest.mark.parametrize("num_splits", [None, pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("num_splits", [None, *(pytest.param(splits, marks=pytest.mark.slow) for splits in (1, 3))])
 def test_accurate(layout, case, num_splits):
     Problem(layout, **case).run(num_splits)
 
