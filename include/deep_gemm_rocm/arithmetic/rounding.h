@@ -6,6 +6,20 @@
 
 namespace deep_gemm_rocm {
 
+// Rounds to the nearest T, ties to even.
+template <class T>
+DG_DEVICE T rounded_to(float value) {
+#if __clang_major__ < 18  // its conversion to bf16 truncates
+  if constexpr (__is_same(T, __bf16)) {
+    const unsigned bits = __builtin_bit_cast(unsigned, value);
+    const bool is_nan = __builtin_isunordered(value, value);
+    const unsigned rounded = is_nan ? bits | 0x400000 : bits + 0x7fff + (bits >> 16 & 1);
+    return __builtin_bit_cast(__bf16, static_cast<unsigned short>(rounded >> 16));
+  }
+#endif
+  return static_cast<T>(value);
+}
+
 // How values of type T are held in memory; FP8 types only name a format.
 template <class T>
 struct Storage {
@@ -18,7 +32,7 @@ struct Storage {
   static DG_DEVICE Vector<T, kSize> rounded(const float* values) {
     Vector<T, kSize> result;
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) result[i] = static_cast<T>(values[i]);
+    for (int i = 0; i < kSize; ++i) result[i] = rounded_to<T>(values[i]);
     return result;
   }
 };
@@ -30,7 +44,7 @@ struct NumberRounding : Storage<T> {
 
   static DG_DEVICE float prepared(float value) { return value; }
   static DG_DEVICE auto joined(float first, float second) {
-    return Vector<T, 2>{static_cast<T>(first), static_cast<T>(second)};
+    return Vector<T, 2>{rounded_to<T>(first), rounded_to<T>(second)};
   }
 };
 

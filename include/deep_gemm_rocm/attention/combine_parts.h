@@ -3,6 +3,7 @@
 
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
 #include "deep_gemm_rocm/arithmetic/probabilities.h"
+#include "deep_gemm_rocm/arithmetic/rounding.h"
 #include "deep_gemm_rocm/attention/decode_schedule.h"
 #include "deep_gemm_rocm/hardware/buffer.h"
 #include "deep_gemm_rocm/hardware/static_for.h"
@@ -53,8 +54,10 @@ class PartCombiner {
     const Buffer stored{static_cast<Out*>(args_.out.data) + begin, kValueDim * sizeof(Out)};
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const Values values = factor == 0 ? Values{} : out_[i] * factor;
-      stored.store(__builtin_convertvector(values, Vector<Out, kVector>), first_value(i) * sizeof(Out));
+      Vector<Out, kVector> values;
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) values[e] = rounded_to<Out>(factor == 0 ? 0 : out_[i][e] * factor);
+      stored.store(values, first_value(i) * sizeof(Out));
     }
     const int64_t stored_lse = sequence_ * args_.lse_batch_stride + head_ * args_.lse_head_stride + token_;
     if (args_.lse != nullptr && lane_id() == 0) {

@@ -5,6 +5,7 @@
 #include "deep_gemm_rocm/attention/attention_tile.h"
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
 #include "deep_gemm_rocm/arithmetic/probabilities.h"
+#include "deep_gemm_rocm/arithmetic/rounding.h"
 #include "deep_gemm_rocm/loading/tile_loader.h"
 #include "deep_gemm_rocm/loading/transposing_tile_loader.h"
 
@@ -106,7 +107,7 @@ class FlashAttention {
         Vector<Out, kVector> vector;
 #pragma unroll
         for (int e = 0; e < kVector; ++e) {
-          vector[e] = static_cast<Out>(sum == 0 ? 0 : out_[fragment][first + e] * factor);
+          vector[e] = rounded_to<Out>(sum == 0 ? 0 : out_[fragment][first + e] * factor);
         }
         const int column = fragment * Mfma::kRows + Mfma::row_of_element(Shape::lane_group(), first);
         out.store(vector, offset + column * sizeof(Out));

@@ -299,7 +299,7 @@ class FlashDecode {
 #pragma unroll
       for (int f = 0; f < Shape::kWidth; ++f) {
         const float sum = out_[kGroup * Shape::kWidth + f][kElement];
-        stored[f] = static_cast<Row>(factor == 0 ? 0 : sum * factor);
+        stored[f] = rounded_to<Row>(factor == 0 ? 0 : sum * factor);
       }
       *(Global<Vector<Row, Shape::kWidth>>*)(row + value_of(lane_group(), kGroup, kElement)) = stored;
     });

@@ -18,6 +18,7 @@
 
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
 #include "deep_gemm_rocm/arithmetic/probabilities.h"
+#include "deep_gemm_rocm/arithmetic/rounding.h"
 #include "deep_gemm_rocm/attention/decode_schedule.h"
 #include "deep_gemm_rocm/attention/latent_loader.h"
 #include "deep_gemm_rocm/loading/transposing_tile_loader.h"
@@ -33,9 +34,6 @@ class MlaDecode {
   using Loader = LatentLoader<Shape>;
   using Layout = typename Shape::Layout;
   using Tokens = typename Shape::Tokens;
-
-  // A mask for sched_barrier: VALU and scalar instructions may cross.
-  static constexpr int kOnlyAluMoves = 0x2 | 0x4;
 
   // The read of K · Qᵀ, of kDBlocks, before which other work starts. Found by trying in the timing model.
   static constexpr int kSoftmaxAt = 2;
@@ -219,9 +217,10 @@ class MlaDecode {
     constexpr int kPlaces = Shape::kRowTiles - 1;
     constexpr int kFirst = kPlace * Loader::kPasses / kPlaces;
     constexpr int kEnd = (kPlace + 1) * Loader::kPasses / kPlaces;
-    __builtin_amdgcn_sched_barrier(kOnlyAluMoves);
+    // No mask: with one, clang 17 moves the stores before the barrier of the workgroup that precedes them.
+    __builtin_amdgcn_sched_barrier(0);
     static_for<kEnd - kFirst>([&](int i) { store_pass(kFirst + i); });
-    __builtin_amdgcn_sched_barrier(kOnlyAluMoves);
+    __builtin_amdgcn_sched_barrier(0);
   }
 
   // Computes the wave's part of K · Qᵀ. With kHasEarlier, also the rest of the work on earlier blocks; see above.
@@ -519,7 +518,7 @@ class MlaDecode {
       Vector<Row, Shape::kWidth> stored;
 #pragma unroll
       for (int f = 0; f < Shape::kWidth; ++f) {
-        stored[f] = static_cast<Row>(factor == 0 ? 0 : out_[row_tile][f][element] * factor);
+        stored[f] = rounded_to<Row>(factor == 0 ? 0 : out_[row_tile][f][element] * factor);
       }
       *(Global<Vector<Row, Shape::kWidth>>*)(row + value) = stored;
     }

@@ -5,6 +5,7 @@
 // holds its keys in registers and goes through the queries.
 #pragma once
 
+#include "deep_gemm_rocm/arithmetic/rounding.h"
 #include "deep_gemm_rocm/loading/fragment.h"
 #include "deep_gemm_rocm/hardware/global.h"
 #include "deep_gemm_rocm/hardware/wave.h"
@@ -151,7 +152,7 @@ class MqaKeys {
 template <class Arguments>
 DG_DEVICE void store_logit(const Arguments& args, int64_t element, float logit) {
   if (args.has_bf16_logits) {
-    *((Global<__bf16>*)args.logits + element) = static_cast<__bf16>(logit);
+    *((Global<__bf16>*)args.logits + element) = rounded_to<__bf16>(logit);
   } else {
     *((Global<float>*)args.logits + element) = logit;
   }
