@@ -34,9 +34,9 @@ def sums(x, total, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):  # noqa: N803
 
 @triton.jit
 def large(x, BLOCK: tl.constexpr):  # noqa: N803
-    i, j = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
-    tile = tl.load(x + i * BLOCK + j)
-    tl.store(x + i * BLOCK + j, tl.dot(tile, tl.trans(tile)))
+    i, k, j = tl.arange(0, 16)[:, None], tl.arange(0, BLOCK)[None, :], tl.arange(0, 16)[None, :]
+    tile = tl.load(x + i * BLOCK + k)
+    tl.store(x + i * 16 + j, tl.dot(tile, tl.trans(tile)))
 
 
 def programs(values):
@@ -94,7 +94,7 @@ def test_errors_name_the_argument_or_the_resource(tmp_path: Path, monkeypatch: p
     with pytest.raises(TypeError, match="missing a required argument"):
         run_triton(add, 1, x, x)
     with pytest.raises(triton.OutOfResources, match="shared memory"):
-        run_triton(large, 1, torch.zeros(256, 256), BLOCK=256)
+        run_triton(large, 1, torch.zeros(16, 2048), BLOCK=2048)
     with pytest.raises(simulator.SimulatorError, match="outside") as caught:
         run_triton(add, 1, x, x, x[:10].clone(), 64, 3)
     assert caught.value.operand == "element 10 of 10, float32, argument 2"
