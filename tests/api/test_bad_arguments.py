@@ -147,7 +147,7 @@ def try_something_wrong(name: str, expected: dict, data: st.DataObject) -> None:
 
 
 FEW = settings(
-    max_examples=12, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+    max_examples=4, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 

@@ -89,7 +89,7 @@ def run_dense(m: int, n: int, k: int) -> None:
 
 @pytest.mark.parametrize(("n", "k"), DENSE_NK)
 def test_dense_scaled(n, k):
-    run_dense(1, n if n * k < 2e7 else n // 8, k)
+    run_dense(1, n if n * k < 1.6e7 else n // 8, k)
 
 
 @slow

@@ -99,7 +99,7 @@ def in_nan(values: torch.Tensor) -> torch.Tensor:
     return storage[..., :columns].copy_(values)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("expr", FORMS)
 def test_bf16(expr, dtype):
     sizes = {"b": 40, "h": 3, "r": 208, "d": 72}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm.heuristics import forced, gemm_candidates
+from deep_gemm_rocm.heuristics import forced
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 from deep_gemm_rocm.runtime import hip
 from deep_gemm_rocm.testing import (
@@ -189,14 +189,23 @@ def test_scales_of_columns_have_any_strides(scaling, rows):
     assert torch.equal(problem.run().view(torch.int16), expected.view(torch.int16))
 
 
-@pytest.mark.parametrize("of_all", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_configurations_agree_bit_by_bit(kind, of_all):
+def several_of_each_kind(name, configs, marks=()):
+    for kind in KINDS:
+        of_kind = [config for config in configs if config.kind == kind]
+        if max(collections.Counter(config.waves_k for config in of_kind).values(), default=0) > 1:
+            yield pytest.param(kind, of_kind, id=f"{kind.name}-{name}", marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("kind", "configs"),
+    [*several_of_each_kind("some", QUICK), *several_of_each_kind("all", OF_EVERY_KIND, pytest.mark.slow)],
+)
+def test_configurations_agree_bit_by_bit(kind, configs):
     """Configurations that split K alike give the same bits, see docs/numerics.md."""
     problem = Problem(kind, 130, 136, 4 * 128 // kind.element_bytes + tail(kind, 3))
     results = collections.defaultdict(list)
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[problem.dtype.itemsize]
-    for config in gemm_candidates(kind) if of_all else [config for config in QUICK if config.kind == kind]:
+    for config in configs:
         with forced(config):
             results[config.waves_k].append(problem.run().view(bits))
     assert max(map(len, results.values())) > 1

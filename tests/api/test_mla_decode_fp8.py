@@ -64,12 +64,14 @@ CASES = [
     {"lens": (100, 0, 33, 5)},
     {"lens": (130, 65), "heads": 70, "page_size": 64, "dtype": OCP},
     {"lens": (70, 3), "heads": 5, "tokens_q": 8, "page_size": 1},
-    {"lens": (40, 7), "heads": 128, "tokens_q": 1, "page_size": 8},
+    {"lens": (40, 7), "heads": 65, "tokens_q": 1, "page_size": 8},
 ]
 
 
 @layouts
-@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+@pytest.mark.parametrize(
+    "case", [*CASES[:3], *(pytest.param(case, marks=pytest.mark.slow) for case in CASES[3:])], ids=range(len(CASES))
+)
 @pytest.mark.parametrize("num_splits", [None, pytest.param(3, marks=pytest.mark.slow)])
 def test_accurate(layout, case, num_splits):
     Problem(layout, **case).run(num_splits)

@@ -92,7 +92,9 @@ CASES = [
 
 
 @layouts
-@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+@pytest.mark.parametrize(
+    "case", [*CASES[:2], *(pytest.param(case, marks=pytest.mark.slow) for case in CASES[2:])], ids=range(len(CASES))
+)
 @pytest.mark.parametrize("num_splits", [None, *(pytest.param(splits, marks=pytest.mark.slow) for splits in (1, 3))])
 def test_accurate(layout, case, num_splits):
     Problem(layout, **case).run(num_splits)

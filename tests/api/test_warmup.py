@@ -233,7 +233,9 @@ def test_every_function_is_known():
     assert all(callable(getattr(dg, name)) for name in warmup.functions())
 
 
-@pytest.mark.parametrize("model", warmup.models())
+@pytest.mark.parametrize(
+    "model", [pytest.param(name, marks=() if name == "deepseek-v3" else pytest.mark.slow) for name in warmup.models()]
+)
 def test_a_model_needs_few_kernels_whatever_the_batch(model):
     workloads = warmup.load(warmup.models()[model])
     wanted = kernel_names(workloads)

@@ -122,6 +122,7 @@ def test_the_source_distribution_has_every_file(sdist):
     assert not [path for path in sdist.rglob("*") if path.suffix in (".so", ".pyc")]
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_source_distribution_run(sdist):
     """With the wheel's simulator, which isn't compiled again."""
     shutil.copytree(LIBRARIES, sdist / "deep_gemm_rocm/simulator/lib", dirs_exist_ok=True)

@@ -67,7 +67,7 @@ def test_decoder(inputs: Path) -> None:
 
 @pytest.mark.parametrize("watch", fuzz.WATCHES)
 def test_execution(inputs: Path, watch: str) -> None:
-    count = 100 if watch == "timing" else 200
+    count = 100
     endings = run(inputs, "execute", count, watch)
     assert endings["hipErrorLaunchFailure"] > count // 8  # illegal instructions
     assert endings["hipErrorIllegalAddress"] > 0
@@ -75,7 +75,7 @@ def test_execution(inputs: Path, watch: str) -> None:
 
 @pytest.mark.parametrize("watch", ["nothing", "sanitizer"])
 def test_launches_of_damaged_code_objects(inputs: Path, watch: str) -> None:
-    endings = run(inputs, "launch", 100, watch)
+    endings = run(inputs, "launch", 60, watch)
     assert endings["hipErrorInvalidImage"] > 10
     assert endings["hipErrorIllegalAddress"] > 10  # those that load are launched
 
