@@ -12,8 +12,11 @@ from ..heuristics.gemm_config import BLOCK_K_BYTES
 from ..launch.gemm import gemm_launch, split_gemm_launch
 from ..launch.launch import Launch
 from ..launch.repeated import Described, launches
-from ..problems.gemm import FP8_DTYPES, Recipe, check_gemm, check_recipe, flat_recipe, permuted, permuted_pair
+from ..problems.gemm import check_gemm
 from ..problems.layout import Pair, ceil_div
+from ..problems.operands import permuted, permuted_pair
+from ..problems.recipe import Recipe, check_recipe, flat_recipe
+from ..problems.tensors import FP8_DTYPES
 from ..runtime import settings
 
 _FORMS = ("bhr,hdr->bhd", "bhd,hdr->bhr", "bhd,bhr->hdr", "bmk,bnk->mn")

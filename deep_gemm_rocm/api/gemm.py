@@ -11,17 +11,12 @@ from ..launch.gemm import gemm_launch, split_gemm_launch
 from ..launch.launch import Launch
 from ..launch.repeated import Described, launches
 from ..problems.arguments import Argument, Arguments
-from ..problems.gemm import (
-    FP8_DTYPES,
-    check_gemm,
-    check_head_splits,
-    check_recipe,
-    flat_recipe,
-    transposed,
-    transposed_pair,
-)
+from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import PARTS_OF_B, Epilogue, Gemm
 from ..problems.layout import Pair, data_and_scales, unshuffled_shape
+from ..problems.operands import check_head_splits, transposed, transposed_pair
+from ..problems.recipe import check_recipe, flat_recipe
+from ..problems.tensors import FP8_DTYPES
 from ..runtime import settings
 from .variants import takes_arguments_of
 

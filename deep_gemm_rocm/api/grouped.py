@@ -11,9 +11,12 @@ from ..heuristics import GemmConfig, choose_gemm_config
 from ..launch.gemm import gemm_launch
 from ..launch.launch import Launch
 from ..launch.repeated import Described, launches
-from ..problems.gemm import FP8_DTYPES, Recipe, check_gemm, check_recipe, flat_recipe, transposed, transposed_pair
+from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import Epilogue, Gemm
 from ..problems.layout import Pair, ceil_div, data_and_scales
+from ..problems.operands import transposed, transposed_pair
+from ..problems.recipe import Recipe, check_recipe, flat_recipe
+from ..problems.tensors import FP8_DTYPES
 from ..runtime import settings
 from .variants import takes_arguments_of
 

@@ -7,7 +7,7 @@ import torch
 from ..heuristics import choose_gemm_config
 from ..launch.gemm import gemm_launch
 from ..launch.repeated import Described, launches
-from ..problems.gemm import check_prenorm_gemm
+from ..problems.prenorm import check_prenorm_gemm
 from ..runtime import settings
 
 

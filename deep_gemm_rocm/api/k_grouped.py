@@ -13,9 +13,12 @@ from ..launch.gemm import gemm_launch
 from ..launch.launch import Launch
 from ..launch.repeated import Described, launches
 from ..problems.arguments import Arguments
-from ..problems.gemm import FP8_DTYPES, VECTORS, check_k_grouped_gemm, check_recipe, flattened_pair, group_sizes
 from ..problems.gemm_kind import Gemm
+from ..problems.k_grouped import check_k_grouped_gemm
 from ..problems.layout import Pair
+from ..problems.operands import flattened_pair, group_sizes
+from ..problems.recipe import VECTORS, check_recipe
+from ..problems.tensors import FP8_DTYPES
 from ..runtime import arrays, settings
 from .gemm import fp8_gemm_nt
 

@@ -10,7 +10,7 @@ from ..checks import one_of
 from ..launch.latent_cache import append_latent_launch
 from ..launch.repeated import Described, launches
 from ..problems.attention import check_data, check_form, check_not_shared, check_one_device
-from ..problems.gemm import ALIGNMENT
+from ..problems.tensors import ALIGNMENT
 
 _ROTARY = 64
 _MOST_SLOTS = 2**31 - 1

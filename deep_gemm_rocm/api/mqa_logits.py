@@ -11,8 +11,8 @@ from ..launch.mqa_logits import mqa_logits_launch, paged_mqa_logits_launch
 from ..launch.repeated import Described, launches
 from ..problems.arguments import Argument
 from ..problems.attention import MAX_TOKENS, check_data, check_form, check_one_device, check_pages
-from ..problems.gemm import ALIGNMENT
 from ..problems.layout import Pair
+from ..problems.tensors import ALIGNMENT
 from ..runtime.arrays import through_host
 
 _FP8 = torch.float8_e4m3fnuz

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ..checks import check_bool, check_int, check_tensor, one_of
-from .gemm import ALIGNMENT
 from .layout import SCALE_BLOCK, ceil_div
+from .tensors import ALIGNMENT
 
 _WIDTHS = ((64, 64), (96, 96), (128, 128), (192, 192), (256, 256), (192, 128))  # head dim of q and k, of v
 _DECODE_FP8_WIDTHS = tuple(widths for widths in _WIDTHS if widths != (96, 96))

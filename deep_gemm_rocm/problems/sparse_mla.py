@@ -17,7 +17,7 @@ from .attention import (
     check_one_device,
     check_softmax_scale,
 )
-from .gemm import ALIGNMENT
+from .tensors import ALIGNMENT
 
 _VALUE_DIM = 512
 _MAX_SLOTS = 2**31 - 1
