@@ -18,9 +18,10 @@
 
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
 #include "deep_gemm_rocm/arithmetic/probabilities.h"
-#include "deep_gemm_rocm/arithmetic/rounding.h"
 #include "deep_gemm_rocm/attention/decode_schedule.h"
 #include "deep_gemm_rocm/attention/latent_loader.h"
+#include "deep_gemm_rocm/attention/latent_mask.h"
+#include "deep_gemm_rocm/attention/latent_result.h"
 #include "deep_gemm_rocm/loading/transposing_tile_loader.h"
 
 namespace deep_gemm_rocm {
@@ -83,19 +84,19 @@ class MlaDecode {
     lds_barrier();
   }
 
-  // Stores the output, or the partial result. The waves have different values of the same queries.
+  // Stores the output, or the partial result.
   DG_DEVICE void store() {
     const auto& args = kernel_arguments<DecodeArguments>();
+    const LatentResult<Shape> result(tile_, lds_, out_);
     const float own_sum = softmax_.sum();
-    float sums[Shape::kRowTiles];
-    float log2_sums[Shape::kRowTiles];
-    float largest[Shape::kRowTiles];  // logits
-    const bool any_odd = share_sums(own_sum, softmax_.log2_sum(), sums, log2_sums, largest);
-    const unsigned again = any_odd ? add_up_again(own_sum, sums) : 0;
+    const float own_largest = Shape::kMaxima ? max_over_lane_groups<Mfma::kRows>(largest_) * logit_scale() : 0;
+    const auto of_tiles = result.shared(computes_probabilities(), own_sum, softmax_.log2_sum(), own_largest);
+    const unsigned again = of_tiles.any_odd ? add_up_again(own_sum, of_tiles.sums) : 0;
     const int first_row = tile_.first_row + lane_id_computed_here() % Mfma::kRows;
     static_for<Shape::kRowTiles>([&](auto i) {
-      const float factor = sums[i] == 0 ? 0 : again >> i & 1 ? value_scale() : value_scale() / sums[i];
-      store_row_tile(args, i, first_row + i * Mfma::kRows, factor, log2_sums[i], largest[i]);
+      const float sum = of_tiles.sums[i];
+      const float factor = sum == 0 ? 0 : again >> i & 1 ? value_scale() : value_scale() / sum;
+      result.store(args, i, first_row + i * Mfma::kRows, factor, of_tiles);
     });
   }
 
@@ -132,15 +133,6 @@ class MlaDecode {
     auto* const first = reinterpret_cast<float*>(lds_ + Shape::kExistsOffset - Shape::kFactorsBytes);
     return first + row_tile * kWaveSize + lane_id();
   }
-  // For store(): three numbers of each query, in place of keys.
-  DG_DEVICE float* sum_of(int which, int row_tile) const {
-    return reinterpret_cast<float*>(lds_) + (which * Shape::kRowTiles + row_tile) * kWaveSize + lane_id();
-  }
-  // For store(): whether a wave has sums that aren't finite.
-  DG_DEVICE int* any_odd_of(int wave) const {
-    return reinterpret_cast<int*>(lds_) + 3 * Shape::kRowTiles * kWaveSize + wave;
-  }
-
   DG_DEVICE void load_queries() {
     const int first_row = tile_.first_row + own_first_tile() * Mfma::kRows + lane_id_computed_here() % Mfma::kRows;
     static_for<Shape::kWaveTiles>([&](auto i) {
@@ -293,7 +285,11 @@ class MlaDecode {
     for (int i = 0; i < Shape::kKeyFragments; ++i) {
       logits_[i] = *logits_of(wave_id(), i, 0) + *logits_of(wave_id(), i, 1);
     }
-    mask(block * Shape::kBlockK);
+    if constexpr (Tokens::kHasGaps) {
+      mask_missing<Shape>(lds_, block * Shape::kBlockK, logits_);
+    } else {
+      mask_unseen<Shape>(args_, tile_, tokens_.tokens(), block * Shape::kBlockK, logits_);
+    }
     if constexpr (Shape::kMaxima) raise_largest();
     factor_ = softmax_.raise_maximum(logits_, logit_scale());
   }
@@ -302,42 +298,6 @@ class MlaDecode {
 #pragma unroll
     for (int i = 0; i < Shape::kRun; ++i) {
       largest_ = __builtin_fmaxf(largest_, logits_[i / Mfma::kElements][i % Mfma::kElements]);
-    }
-  }
-
-  // Replaces the logits of keys that the lane's query doesn't see.
-  DG_DEVICE void mask(int key) {
-    if constexpr (Tokens::kHasGaps) {
-      mask_missing(key);
-    } else {
-      mask_unseen(key);
-    }
-  }
-
-  DG_DEVICE void mask_missing(int key) {
-    static_assert(Shape::kRun == sizeof(uint64_t));
-    const uint8_t* const of_block = lds_ + Shape::kExistsOffset + key % (2 * Shape::kBlockK);
-    const auto exist = *reinterpret_cast<const uint64_t*>(of_block + lane_group() * Shape::kRun);
-    if (ballot(exist != 0x0101010101010101u) == 0) return;
-#pragma unroll
-    for (int i = 0; i < Shape::kRun; ++i) {
-      if ((exist >> 8 * i & 1) == 0) logits_[i / Mfma::kElements][i % Mfma::kElements] = -kInfinity;
-    }
-  }
-
-  DG_DEVICE void mask_unseen(int key) {
-    const int aligned = tokens_.tokens() - args_.tokens_q;  // the key of token 0
-    const int last_begin = aligned + args_.tokens_q - 1 - args_.window_left;
-    if (key >= last_begin && key + Shape::kBlockK <= aligned + 1) return;
-    const int lane = lane_id_computed_here();  // no registers for it, as few blocks are masked
-    const int row = tile_.first_row + wave_id() * Mfma::kRows + lane % Mfma::kRows;
-    const int token = min(row / args_.heads, args_.tokens_q);
-    const int first_key = key + lane / Mfma::kRows * Shape::kRun;
-    const int begin = aligned + token - args_.window_left - first_key;
-    const int end = aligned + token + 1 - first_key;
-#pragma unroll
-    for (int i = 0; i < Shape::kRun; ++i) {
-      if (i < begin || i >= end) logits_[i / Mfma::kElements][i % Mfma::kElements] = -kInfinity;
     }
   }
 
@@ -463,65 +423,6 @@ class MlaDecode {
         }
       }
     });
-  }
-
-  // Gives all waves the sums of probabilities of all tiles. Returns whether any wave has results that aren't finite.
-  DG_DEVICE bool share_sums(float own_sum, float own_log2_sum, float (&sums)[Shape::kRowTiles],
-                            float (&log2_sums)[Shape::kRowTiles], float (&largest)[Shape::kRowTiles]) const {
-    if (computes_probabilities()) {
-      if constexpr (Shape::kMaxima) {
-        *sum_of(2, wave_id()) = max_over_lane_groups<Mfma::kRows>(largest_) * logit_scale();
-      }
-      *sum_of(0, wave_id()) = own_sum;
-      *sum_of(1, wave_id()) = own_log2_sum;
-    }
-    bool finite = true;
-    static_for<Shape::kRowTiles>([&](auto i) { finite &= all_finite(out_[i]); });
-    if (lane_id() == 0) *any_odd_of(wave_id()) = 0;
-    if (!finite) *any_odd_of(wave_id()) = 1;
-    lds_barrier();
-    static_for<Shape::kRowTiles>([&](auto i) {
-      sums[i] = *sum_of(0, i);
-      log2_sums[i] = *sum_of(1, i);
-      largest[i] = Shape::kMaxima ? *sum_of(2, i) : 0;
-    });
-    return ballot(*any_odd_of(lane_id() % Shape::kWaves)) != 0;
-  }
-
-  // Stores the wave's values of the lane's query in a tile, and its lse.
-  DG_DEVICE void store_row_tile(const DecodeArguments& args, int row_tile, int row, float factor, float log2_sum,
-                                float largest) const {
-    const int token = row / args.heads;
-    const int head = row % args.heads;
-    if (token >= args.tokens_q) return;
-    const bool first_lane = wave_id() == 0 && lane_group() == 0;
-    if (tile_.has_all_blocks) {
-      if (factor != 0) factor *= share_beside_sink(args, head, log2_sum);
-      store_row(row_tile, static_cast<T*>(args.out.data) + args.out.offset(tile_.sequence, token, head), factor);
-      const int64_t stored = tile_.sequence * args.lse_batch_stride + head * args.lse_head_stride + token;
-      if (args.lse != nullptr && first_lane) args.lse[stored] = lse_of(args, log2_sum);
-      if (Shape::kMaxima && first_lane) args.max_logits[stored] = largest * kLn2;
-    } else {
-      const int64_t part_row = row_of_part(args, tile_.part, row);
-      store_row(row_tile, args.split_out + part_row * Shape::kValueDim, factor);
-      if (first_lane) args.split_lse[part_row] = log2_sum;
-      if (Shape::kMaxima && first_lane) args.split_max[part_row] = largest;
-    }
-  }
-
-  template <class Row>
-  DG_DEVICE void store_row(int row_tile, Row* row, float factor) const {
-    const int lane_group = lane_id_computed_here() / Mfma::kRows;
-#pragma unroll
-    for (int element = 0; element < Mfma::kElements; ++element) {
-      const int value = wave_id() * Shape::kDBlock + Mfma::row_of_element(lane_group, element) * Shape::kWidth;
-      Vector<Row, Shape::kWidth> stored;
-#pragma unroll
-      for (int f = 0; f < Shape::kWidth; ++f) {
-        stored[f] = rounded_to<Row>(factor == 0 ? 0 : out_[row_tile][f][element] * factor);
-      }
-      *(Global<Vector<Row, Shape::kWidth>>*)(row + value) = stored;
-    }
   }
 
   const DecodeArguments& args_;

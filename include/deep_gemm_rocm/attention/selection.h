@@ -1,0 +1,352 @@
+// Selects the k largest of a row, in the order of their positions.
+//
+// A workgroup holds the row in registers. Numbers are compared by 32 bits in the same order. A histogram in LDS of the
+// highest 12 of them tells in which bin the k-th largest number is, or two of all bits if that bin has too many.
+// Everything from this bin on is listed in LDS, where histograms of the other bits find the number itself.
+#pragma once
+
+#include "deep_gemm_rocm/attention/logits_row.h"
+#include "deep_gemm_rocm/attention/selection_bin.h"
+
+namespace deep_gemm_rocm {
+
+constexpr int kTopKWaves = 8;
+constexpr int kTopKThreads = kTopKWaves * kWaveSize;
+constexpr int kBinsOfLane = kBins / kTopKThreads;
+constexpr int kListedOfLane = 8;
+// Two workgroups share a CU's LDS. There is room for the most that are selected, 2048, and a block of the row.
+constexpr int kMostListed = 500 * kListedOfLane;
+
+struct SelectionList {
+  float values[kMostListed];
+  int positions[kMostListed];
+};
+
+struct alignas(kChunkBytes) SelectionLds {
+  union {
+    unsigned bins[kBins];
+    SelectionList list;
+  };
+  int blocks[kWaveSize];  // for each block, where its part of the list begins, and how much it is (in the high half)
+  int of_waves[kTopKWaves];
+  int listed;
+  int found[3];
+};
+
+DG_DEVICE void add_in_lds(unsigned* number) {
+  __hip_atomic_fetch_add(number, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+
+// Adds to a number in LDS, in one lane, and returns what it was. Compilers that see that the address is uniform add up
+// all lanes before, though there is only one.
+DG_DEVICE int add_from_lane(int* number, int added) {
+  int none = 0;
+  asm volatile("" : "+v"(none));
+  return __hip_atomic_fetch_add(number + none, added, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+
+// Arguments and members are uniform unless they are of a lane.
+template <class T>
+class Selection {
+  using Row = LogitsRow<T, kTopKWaves>;
+  using Block = typename Row::Block;
+
+ public:
+  // Fewer than all numbers are to be selected: 0 < k < row.count().
+  DG_DEVICE Selection(Row& row, int k, SelectionLds& lds)
+      : row_(row), lds_(lds), bin_{0, 32, 0, row.count(), k}, end_(row.count()) {}
+
+  // Leaves the selected numbers in the list, in order.
+  DG_DEVICE void run() {
+    if (!fits()) divide_row();
+    while (!fits() && bin_.shift > 0) divide_row_further();
+    if (!fits()) find_end();
+    list();
+    take_in_order();
+    while (!bin_.is_exact()) divide_list();
+    keep_selected();
+  }
+
+ private:
+  // Whether everything from the bin on fits into the list.
+  DG_DEVICE bool fits() const { return bin_.above + bin_.inside <= kMostListed; }
+
+  // Finds the bin by the highest bits. They are brought into order afterwards, in the bins.
+  DG_DEVICE void divide_row() {
+    clear_bins();
+    row_.clear_outside();
+    row_.for_each_block([&](const Block& block) DG_INLINE {
+      block.for_each([&](float value, int) DG_INLINE {
+        add_in_lds(lds_.bins + (__builtin_bit_cast(unsigned, value + 0.0f) >> (32 - kDigitBits)));
+      });
+    });
+    find_bin<true>();
+  }
+
+  // Finds the part of the bin, by its next bits, where the k-th largest number is.
+  DG_DEVICE void divide_row_further() {
+    clear_bins();
+    row_.for_each_block([&](const Block& block) DG_INLINE {
+      block.for_each([&](float value, int position) DG_INLINE {
+        if (row_.has(position)) count(ordered_bits(value));
+      });
+    });
+    find_bin<false>();
+  }
+
+  DG_DEVICE void divide_list() {
+    clear_bins();
+#pragma unroll
+    for (int i = 0; i < kListedOfLane; ++i) {
+      if (i < listed_of_lane_) count(listed_[i]);
+    }
+    find_bin<false>();
+  }
+
+  DG_DEVICE void clear_bins() {
+#pragma unroll
+    for (int i = 0; i < kBins / 4; i += kTopKThreads) *reinterpret_cast<Chunk*>(lds_.bins + (i + thread_id()) * 4) = 0;
+    lds_barrier();
+  }
+
+  DG_DEVICE void count(unsigned ordered) {
+    if (bin_.has(ordered)) add_in_lds(lds_.bins + (ordered << (32 - bin_.shift) >> (32 - kDigitBits)));
+  }
+
+  // What neighbouring bins have, from `first` on. Unordered, negative numbers follow the others, and their order is the
+  // opposite one.
+  template <bool kUnordered>
+  DG_DEVICE void load_bins(int first, int (&counts)[kBinsOfLane]) const {
+    const bool is_negative = kUnordered && first < kBins / 2;
+    const int source = is_negative ? kBins - kBinsOfLane - first : kUnordered ? first - kBins / 2 : first;
+    int loaded[kBinsOfLane];
+#pragma unroll
+    for (int i = 0; i < kBinsOfLane; i += 4) {
+      const Chunk four = *reinterpret_cast<const Chunk*>(lds_.bins + source + i);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) loaded[i + j] = four[j];
+    }
+    // An addition makes NaNs quiet, so they are in the last bins of either sign.
+    constexpr int kNanBins = 4;
+#pragma unroll
+    for (int i = 0; i < kBinsOfLane; ++i) {
+      const bool is_nans = first + i < kNanBins || first + i >= kBins - kNanBins;
+      counts[i] = kUnordered && is_nans ? 0 : is_negative ? loaded[kBinsOfLane - 1 - i] : loaded[i];
+    }
+  }
+
+  // Goes through the bins from the highest on. A lane has some neighbouring ones.
+  template <bool kUnordered>
+  DG_DEVICE void find_bin() {
+    lds_barrier();
+    const int first = kBins - (thread_id() + 1) * kBinsOfLane;
+    int counts[kBinsOfLane];
+    load_bins<kUnordered>(first, counts);
+    int of_lane = 0;
+#pragma unroll
+    for (int i = 0; i < kBinsOfLane; ++i) of_lane += counts[i];
+    const int up_to = inclusive_sum(of_lane);
+    const WaveSums sums = sum_over_waves(read_lane(up_to, kWaveSize - 1));
+    int higher = sums.before + up_to - of_lane;
+    // Numbers in no bin are NaNs, which are in the lowest.
+    const int nans = first == 0 ? bin_.inside - sums.all : 0;
+    counts[0] += nans;
+    if (higher < bin_.wanted && higher + of_lane + nans >= bin_.wanted) {
+#pragma unroll
+      for (int i = kBinsOfLane - 1; i >= 0; --i) {
+        if (higher < bin_.wanted && higher + counts[i] >= bin_.wanted) {
+          lds_.found[0] = first + i;
+          lds_.found[1] = higher;
+          lds_.found[2] = counts[i];
+        }
+        higher += counts[i];
+      }
+    }
+    lds_barrier();
+    bin_.narrow(uniform(lds_.found[0]), uniform(lds_.found[1]), uniform(lds_.found[2]));
+  }
+
+  struct WaveSums {
+    int before;
+    int all;
+  };
+
+  // Adds up a number of each wave. There must be a barrier between two calls.
+  DG_DEVICE WaveSums sum_over_waves(int of_wave) {
+    if (lane_id() == 0) lds_.of_waves[wave_id()] = of_wave;
+    lds_barrier();
+    const int up_to = inclusive_sum(lane_id() < kTopKWaves ? lds_.of_waves[lane_id() % kTopKWaves] : 0);
+    return {read_lane(up_to, wave_id()) - of_wave, read_lane(up_to, kWaveSize - 1)};
+  }
+
+  // Too many numbers are equal to the k-th largest. Finds a position before which there are as many of them as are
+  // wanted, and less than a block more.
+  DG_DEVICE void find_end() {
+    clear_bins();
+    row_.for_each_block([&](const Block& block) DG_INLINE {
+      int equal = 0;
+      block.for_each([&](float value, int position) DG_INLINE {
+        equal += row_.has(position) && bin_.has(ordered_bits(value));
+      });
+      const int of_wave = read_lane(inclusive_sum(equal), kWaveSize - 1);
+      if (lane_id() == 0) lds_.bins[kBins - 1 - block.number] = of_wave;
+    });
+    const SelectionBin equal = bin_;
+    bin_ = {0, kDigitBits, 0, equal.inside, equal.wanted};
+    find_bin<false>();
+    end_ = row_.begin_of_block(kBins - static_cast<int>(bin_.prefix));
+    const int before_end = bin_.above + bin_.inside;
+    bin_ = equal;
+    bin_.inside = before_end;
+  }
+
+  // Lists all numbers from the bin on. Parts of different blocks come in any order.
+  DG_DEVICE void list() {
+    if (thread_id() == 0) lds_.listed = 0;
+    if (wave_id() == 0) lds_.blocks[lane_id()] = 0;
+    lds_barrier();
+    if (bin_.shift == 32 || end_ < row_.count()) {
+      const unsigned last = bin_.prefix;
+      row_.for_each_block([&](const Block& block) DG_INLINE {
+        list_block(block, [&](float value, int position) DG_INLINE {
+          const unsigned ordered = ordered_bits(value);
+          return row_.has(position) && (ordered > last || (ordered == last && position < end_));
+        });
+      });
+    } else {
+      const float least = number_of(bin_.prefix << bin_.shift);
+      row_.for_each_block([&](const Block& block) DG_INLINE {
+        list_block(block, [&](float value, int) DG_INLINE { return value >= least; });
+      });
+    }
+    lds_barrier();
+  }
+
+  template <class Condition>
+  DG_DEVICE void list_block(const Block& block, Condition&& condition) {
+    constexpr int kVector = Block::kVector;
+    constexpr int kVectors = Block::kVectors;
+    static_assert(kVectors % 2 == 0);
+    bool taken[kVectors][kVector];
+    int counts[kVectors];  // of the lane
+    bool any = false;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      counts[i] = 0;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        taken[i][j] = condition(block.value(i, j), block.position(i, j));
+        any |= taken[i][j];
+        counts[i] += taken[i][j];
+      }
+    }
+    if (ballot(any) == 0) return;
+    // Sums up to the lane. They are at most 64 · 8, so two share a register.
+    int of_two[kVectors / 2];
+    int all[kVectors / 2];
+    int of_block = 0;
+#pragma unroll
+    for (int i = 0; i < kVectors / 2; ++i) {
+      of_two[i] = inclusive_sum(counts[2 * i] | counts[2 * i + 1] << 16);
+      all[i] = read_lane(of_two[i], kWaveSize - 1);
+      of_block += (all[i] & 0xffff) + (all[i] >> 16);
+    }
+    int begin = 0;
+    if (lane_id() == 0) {
+      begin = add_from_lane(&lds_.listed, of_block);
+      lds_.blocks[block.number] = begin | of_block << 16;
+    }
+    begin = uniform(begin);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int up_to = of_two[i / 2] >> (i % 2 * 16) & 0xffff;
+      int place = begin + up_to - counts[i];
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        if (taken[i][j]) {
+          lds_.list.values[place] = block.value(i, j);
+          lds_.list.positions[place] = block.position(i, j);
+          ++place;
+        }
+      }
+      begin += all[i / 2] >> (i % 2 * 16) & 0xffff;
+    }
+  }
+
+  // Brings the blocks' parts of the list into order. Lanes then take neighbouring numbers, which makes room for bins.
+  DG_DEVICE void take_in_order() {
+    static_assert(Row::kMostBlocks <= kWaveSize);
+    const int of_block = lds_.blocks[lane_id()];  // of the lane's number
+    const int before = inclusive_sum(of_block >> 16) - (of_block >> 16);
+    const int moved = before - (of_block & 0xffff);
+    float values[kListedOfLane];
+    int positions[kListedOfLane];
+    const int listed = bin_.above + bin_.inside;
+#pragma unroll
+    for (int i = 0; i < kListedOfLane; ++i) {
+      const int at = min(i * kTopKThreads + thread_id(), listed - 1);
+      values[i] = lds_.list.values[at];
+      positions[i] = lds_.list.positions[at];
+    }
+    lds_barrier();
+#pragma unroll
+    for (int i = 0; i < kListedOfLane; ++i) {
+      const int at = i * kTopKThreads + thread_id();
+      const int place = at + exchange(moved, row_.block_of(positions[i]));
+      if (at >= listed) continue;
+      lds_.list.values[place] = values[i];
+      lds_.list.positions[place] = positions[i];
+    }
+    lds_barrier();
+    const int first = thread_id() * kListedOfLane;
+    listed_of_lane_ = min(max(listed - first, 0), kListedOfLane);
+    const int source = min(first, kMostListed - kListedOfLane);
+#pragma unroll
+    for (int i = 0; i < kListedOfLane; i += 4) {
+      const auto some = *reinterpret_cast<const Vector<float, 4>*>(lds_.list.values + source + i);
+      const auto places = *reinterpret_cast<const Vector<int, 4>*>(lds_.list.positions + source + i);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float value = some[j];
+        listed_[i + j] = ordered_bits(value);
+        positions_[i + j] = places[j];
+      }
+    }
+    lds_barrier();
+  }
+
+  DG_DEVICE void keep_selected() {
+    int of_lane = 0;
+#pragma unroll
+    for (int i = 0; i < kListedOfLane; ++i) {
+      if (i < listed_of_lane_) of_lane += bin_.is_above(listed_[i]) | bin_.has(listed_[i]) << 16;
+    }
+    const int up_to = inclusive_sum(of_lane);
+    const int before = sum_over_waves(read_lane(up_to, kWaveSize - 1)).before + up_to - of_lane;
+    int above = before & 0xffff;
+    int inside = before >> 16;
+#pragma unroll
+    for (int i = 0; i < kListedOfLane; ++i) {
+      const bool is_above = i < listed_of_lane_ && bin_.is_above(listed_[i]);
+      const bool is_inside = i < listed_of_lane_ && bin_.has(listed_[i]);
+      if (is_above || (is_inside && inside < bin_.wanted)) {
+        const int place = above + min(inside, bin_.wanted);
+        lds_.list.values[place] = number_of(listed_[i]);
+        lds_.list.positions[place] = positions_[i];
+      }
+      above += is_above;
+      inside += is_inside;
+    }
+    lds_barrier();
+  }
+
+  Row& row_;
+  SelectionLds& lds_;
+  SelectionBin bin_;
+  int end_;  // the position behind the last number of the bin that is listed
+  int listed_of_lane_;
+  unsigned listed_[kListedOfLane];  // the lane's ordered bits
+  int positions_[kListedOfLane];
+};
+
+}  // namespace deep_gemm_rocm
