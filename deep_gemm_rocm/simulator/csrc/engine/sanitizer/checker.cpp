@@ -146,54 +146,66 @@ bool Checker::check_counters(Wave& wave, const Effects& effects) {
   return check(effects.reads, false) && check(effects.writes, true);
 }
 
-bool Checker::check_definedness(Wave& wave, const Instruction& inst, const Effects& effects) {
+constexpr const char* undefined_condition = ", which depends on a register or memory that was never written";
+
+bool Checker::require_defined(Wave& wave, const RegisterRange& range, uint64_t active, uint64_t copied,
+                              const char* before, const char* after) {
   const Definedness& definedness = state_of(wave).definedness;
-  uint64_t active = wave.exec();
-  // Gaps are allowed in the lanes `copied`.
-  const auto require = [&](const RegisterRange& range, uint64_t copied, const char* before, const char* after) {
-    if (definedness.is_defined(range, active)) return true;
-    std::string lane;
-    int number = range.first;
-    for (; range.is_vector(); ++number) {
-      if (number == range.first + range.count) return true;
-      const uint64_t undefined = definedness.undefined_lanes(number, active & ~(copied & definedness.gaps(number)));
-      if (undefined == 0) continue;
-      lane = " (lane " + std::to_string(__builtin_ctzll(undefined)) + ")";
-      break;
-    }
-    wave.fail(Outcome::Status::unsafe, before + register_name(number) + lane + after);
-    return false;
-  };
+  if (definedness.is_defined(range, active)) return true;
+  std::string lane;
+  int number = range.first;
+  for (; range.is_vector(); ++number) {
+    if (number == range.first + range.count) return true;
+    const uint64_t undefined = definedness.undefined_lanes(number, active & ~(copied & definedness.gaps(number)));
+    if (undefined == 0) continue;
+    lane = " (lane " + std::to_string(__builtin_ctzll(undefined)) + ")";
+    break;
+  }
+  wave.fail(Outcome::Status::unsafe, before + register_name(number) + lane + after);
+  return false;
+}
+
+bool Checker::check_definedness(Wave& wave, const Instruction& inst, const Effects& effects) {
   for (size_t i = 0; i < effects.address_count; ++i)
-    if (!require(effects.reads[i], 0, "the address in ", " was never written, or comes from memory that never was"))
+    if (!require_defined(wave, effects.reads[i], wave.exec(), 0, "the address in ",
+                         " was never written, or comes from memory that never was"))
       return false;
+  const bool stores = effects.is_store && effects.derivation != Derivation::crossing;
+  return (!stores || check_stored(wave, inst, effects)) && check_branch(wave, inst);
+}
+
+bool Checker::check_stored(Wave& wave, const Instruction& inst, const Effects& effects) {
   // Stores to scratch may hold undefined values: functions save registers that their caller may never have written. The
   // scratch bytes become undefined instead.
-  if (effects.is_store && inst.family == Family::FLAT) {
-    uint64_t addresses[lanes];
-    global_addresses(wave, inst, addresses);
-    active &= ~lanes_in_aperture(addresses, active, private_aperture);
-  }
-  const bool stores = effects.is_store && effects.derivation != Derivation::crossing;
-  if (stores && inst.family != Family::SCRATCH) {
+  if (inst.family != Family::SCRATCH) {
+    uint64_t active = wave.exec();
+    if (inst.family == Family::FLAT) {
+      uint64_t addresses[lanes];
+      global_addresses(wave, inst, addresses);
+      active &= ~lanes_in_aperture(addresses, active, private_aperture);
+    }
+    const Definedness& definedness = state_of(wave).definedness;
     const uint64_t copied = stores_plainly(effects.memory) ? lanes_with_data(definedness, effects) : 0;
     for (size_t i = effects.address_count; i < effects.reads.size(); ++i)
-      if (!require(effects.reads[i], copied, "what is stored, ",
-                   ", was never written, or comes from memory that never was"))
+      if (!require_defined(wave, effects.reads[i], active, copied, "what is stored, ",
+                           ", was never written, or comes from memory that never was"))
         return false;
   }
-  constexpr const char* undefined_condition = ", which depends on a register or memory that was never written";
-  if (stores && !require(scalar_range(sgpr_exec, 2), 0, "the lanes that store are those of ", undefined_condition))
-    return false;
+  return require_defined(wave, scalar_range(sgpr_exec, 2), wave.exec(), 0, "the lanes that store are those of ",
+                         undefined_condition);
+}
+
+bool Checker::check_branch(Wave& wave, const Instruction& inst) {
+  const auto require = [&](int sgpr) {
+    return require_defined(wave, scalar_range(sgpr, 2), wave.exec(), 0, "a branch on ", undefined_condition);
+  };
   switch (inst.op) {
     case Op::s_cbranch_scc0: case Op::s_cbranch_scc1:
-      if (definedness.scc_is_defined()) return true;
+      if (state_of(wave).definedness.scc_is_defined()) return true;
       wave.fail(Outcome::Status::unsafe, std::string("a branch on scc") + undefined_condition);
       return false;
-    case Op::s_cbranch_vccz: case Op::s_cbranch_vccnz:
-      return require(scalar_range(sgpr_vcc, 2), 0, "a branch on ", undefined_condition);
-    case Op::s_cbranch_execz: case Op::s_cbranch_execnz:
-      return require(scalar_range(sgpr_exec, 2), 0, "a branch on ", undefined_condition);
+    case Op::s_cbranch_vccz: case Op::s_cbranch_vccnz: return require(sgpr_vcc);
+    case Op::s_cbranch_execz: case Op::s_cbranch_execnz: return require(sgpr_exec);
     default: return true;
   }
 }

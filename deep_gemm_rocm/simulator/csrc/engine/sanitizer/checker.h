@@ -57,6 +57,12 @@ class Checker {
   void wait(const Wave& wave, uint16_t simm16);
   bool check_counters(Wave& wave, const Effects& effects);
   bool check_definedness(Wave& wave, const Instruction& inst, const Effects& effects);
+  bool check_stored(Wave& wave, const Instruction& inst, const Effects& effects);
+  bool check_branch(Wave& wave, const Instruction& inst);
+  // Fails the wave, with the register between `before` and `after`, and returns false where one isn't defined in the
+  // `active` lanes. Gaps are allowed in the lanes `copied`.
+  bool require_defined(Wave& wave, const RegisterRange& range, uint64_t active, uint64_t copied, const char* before,
+                       const char* after);
 
   // The access_… functions check one instruction's accesses to one kind of memory. They fail the wave and return false
   // where there is a race.

@@ -243,87 +243,81 @@ uint64_t ComputeUnit::matrix_result_time(const Slot& slot, const Plan& plan) con
 }
 
 bool ComputeUnit::try_issue(uint32_t number, Slot& slot, uint64_t now, uint8_t& used) {
-  Simd& simd = simds_[number];
   while (slot.trace->empty()) {
     if (launch_.stop || slot.wave->state != Wave::State::running) return hold(slot, Stall::issue, now, never);
     slot.group->runner->run_turn(*slot.wave);
   }
   const Step step = slot.trace->front();
   const Plan& plan = plans_[step.pc];
-  const uint64_t next_turn = now + simds_.size();
-  const auto take = [&](uint8_t port) {
-    if (used & port) return hold(slot, Stall::issue, now, next_turn);
-    return true;
-  };
   if (slot.matrix_until > now) {
     const uint64_t ready = matrix_result_time(slot, plan);
     if (ready > now) return hold(slot, Stall::matrix_result, now, ready);
   }
+  const uint8_t port = port_of(plan.kind);
+  if (used & port) return hold(slot, Stall::issue, now, now + simds_.size());
+  if (!issue(number, slot, step, plan, now)) return false;
+  used |= port;
+  return true;
+}
+
+uint8_t ComputeUnit::port_of(Plan::Kind kind) {
+  switch (kind) {
+    case Plan::Kind::branch: return port_branch;
+    case Plan::Kind::scalar: case Plan::Kind::scalar_memory: return port_scalar;
+    case Plan::Kind::vector: case Plan::Kind::matrix: return port_vector;
+    case Plan::Kind::lds: return port_lds;
+    case Plan::Kind::vector_memory: return port_memory;
+    default: return 0;
+  }
+}
+
+bool ComputeUnit::issue(uint32_t number, Slot& slot, const Step& step, const Plan& plan, uint64_t now) {
+  const uint64_t turn_clocks = simds_.size();
+  const auto for_clocks = [&](uint64_t clocks) {
+    issued(slot, now, now + std::max(turn_clocks, clocks));
+    return true;
+  };
   switch (plan.kind) {
-    case Plan::Kind::nop: issued(slot, now, now + simds_.size() * ((plan.argument & 15u) + 1)); return true;
-    case Plan::Kind::sleep: {
-      const uint64_t asked_for = uint64_t(constants_.cu_sleep_clocks) * (plan.argument & 127);
-      issued(slot, now, now + std::max<uint64_t>(simds_.size(), asked_for));
-      return true;
-    }
-    case Plan::Kind::priority:
-      slot.priority = plan.argument & 3;
-      issued(slot, now, next_turn);
-      return true;
+    case Plan::Kind::nop: return for_clocks(turn_clocks * ((plan.argument & 15u) + 1));
+    case Plan::Kind::sleep: return for_clocks(uint64_t(constants_.cu_sleep_clocks) * (plan.argument & 127));
+    case Plan::Kind::priority: slot.priority = plan.argument & 3; return for_clocks(turn_clocks);
     case Plan::Kind::wait: return wait(slot, plan, now);
     case Plan::Kind::barrier: return arrive(slot, now);
-    case Plan::Kind::end:
-      issued(slot, now, never);
-      end_wave(slot, now);
-      return true;
-    case Plan::Kind::branch:
-      if (!take(port_branch)) return false;
-      used |= port_branch;
-      issued(slot, now, now + uint64_t(constants_.cu_branch_clocks));
-      return true;
-    case Plan::Kind::scalar:
-      if (!take(port_scalar)) return false;
-      used |= port_scalar;
-      issued(slot, now, now + uint64_t(std::max<double>(double(simds_.size()), constants_.alu_scalar_clocks)));
-      return true;
-    case Plan::Kind::scalar_memory:
-      if (!take(port_scalar) || !issue_scalar_memory(slot, step, plan, now)) return false;
-      used |= port_scalar;
-      return true;
-    case Plan::Kind::vector:
-    case Plan::Kind::matrix: {
-      if (!take(port_vector)) return false;
-      if (simd.vector_free > now) return hold(slot, Stall::vector_busy, now, simd.vector_free);
-      if (plan.kind == Plan::Kind::vector) {
-        simd.vector_free = now + plan.clocks;
-        counters_.vector_clocks += plan.clocks;
-      } else {
-        if (simd.matrix_free > now) return hold(slot, Stall::matrix_busy, now, simd.matrix_free);
-        const uint64_t clocks = uint64_t(constants_.matrix_clocks_per_pass) * plan.passes;
-        simd.vector_free = now + uint64_t(constants_.matrix_issue_clocks);
-        simd.matrix_free = now + clocks;
-        counters_.matrix_clocks += clocks;
-        if (plan.operands == Plan::Operands::fp8) counters_.matrix_clocks_fp8 += clocks;
-        if (plan.operands == Plan::Operands::i8) counters_.matrix_clocks_i8 += clocks;
-        if (plan.operands == Plan::Operands::f16) counters_.matrix_clocks_f16 += clocks;
-        MatrixWrite& write = slot.matrix[slot.matrix_next++ % slot.matrix.size()];
-        write = {plan.effects->writes[0], now, now + 4 * (plan.passes + 4u), plan.passes};
-        slot.matrix_until = std::max(slot.matrix_until, write.expires);
-      }
-      used |= port_vector;
-      issued(slot, now, next_turn);
-      return true;
-    }
-    case Plan::Kind::lds:
-      if (!take(port_lds) || !issue_lds(number, slot, step, plan, now)) return false;
-      used |= port_lds;
-      return true;
-    case Plan::Kind::vector_memory:
-      if (!take(port_memory) || !issue_memory(slot, step, plan, now)) return false;
-      used |= port_memory;
-      return true;
+    case Plan::Kind::end: issued(slot, now, never); end_wave(slot, now); return true;
+    case Plan::Kind::branch: issued(slot, now, now + uint64_t(constants_.cu_branch_clocks)); return true;
+    case Plan::Kind::scalar: return for_clocks(uint64_t(constants_.alu_scalar_clocks));
+    case Plan::Kind::scalar_memory: return issue_scalar_memory(slot, step, plan, now);
+    case Plan::Kind::vector: return issue_vector(simds_[number], slot, plan, now);
+    case Plan::Kind::matrix: return issue_matrix(simds_[number], slot, plan, now);
+    case Plan::Kind::lds: return issue_lds(number, slot, step, plan, now);
+    case Plan::Kind::vector_memory: return issue_memory(slot, step, plan, now);
   }
   return false;
+}
+
+bool ComputeUnit::issue_vector(Simd& simd, Slot& slot, const Plan& plan, uint64_t now) {
+  if (simd.vector_free > now) return hold(slot, Stall::vector_busy, now, simd.vector_free);
+  simd.vector_free = now + plan.clocks;
+  counters_.vector_clocks += plan.clocks;
+  issued(slot, now, now + simds_.size());
+  return true;
+}
+
+bool ComputeUnit::issue_matrix(Simd& simd, Slot& slot, const Plan& plan, uint64_t now) {
+  if (simd.vector_free > now) return hold(slot, Stall::vector_busy, now, simd.vector_free);
+  if (simd.matrix_free > now) return hold(slot, Stall::matrix_busy, now, simd.matrix_free);
+  const uint64_t clocks = uint64_t(constants_.matrix_clocks_per_pass) * plan.passes;
+  simd.vector_free = now + uint64_t(constants_.matrix_issue_clocks);
+  simd.matrix_free = now + clocks;
+  counters_.matrix_clocks += clocks;
+  if (plan.operands == Plan::Operands::fp8) counters_.matrix_clocks_fp8 += clocks;
+  if (plan.operands == Plan::Operands::i8) counters_.matrix_clocks_i8 += clocks;
+  if (plan.operands == Plan::Operands::f16) counters_.matrix_clocks_f16 += clocks;
+  MatrixWrite& write = slot.matrix[slot.matrix_next++ % slot.matrix.size()];
+  write = {plan.effects->writes[0], now, now + 4 * (plan.passes + 4u), plan.passes};
+  slot.matrix_until = std::max(slot.matrix_until, write.expires);
+  issued(slot, now, now + simds_.size());
+  return true;
 }
 
 // ---- Waits ----

@@ -118,6 +118,12 @@ class ComputeUnit {
 
   void turn(uint32_t number, uint64_t now);
   bool try_issue(uint32_t simd_number, Slot& slot, uint64_t now, uint8_t& used);
+  // The port that an instruction takes for a turn; 0 where none limits it.
+  static uint8_t port_of(Plan::Kind kind);
+  // These return false, with the wave held, where the instruction can't be issued yet.
+  bool issue(uint32_t simd_number, Slot& slot, const Step& step, const Plan& plan, uint64_t now);
+  bool issue_vector(Simd& simd, Slot& slot, const Plan& plan, uint64_t now);
+  bool issue_matrix(Simd& simd, Slot& slot, const Plan& plan, uint64_t now);
   bool issue_lds(uint32_t simd_number, Slot& slot, const Step& step, const Plan& plan, uint64_t now);
   bool issue_memory(Slot& slot, const Step& step, const Plan& plan, uint64_t now);
   bool issue_scalar_memory(Slot& slot, const Step& step, const Plan& plan, uint64_t now);
