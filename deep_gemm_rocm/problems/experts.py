@@ -58,6 +58,32 @@ def check_experts(
     if activation != "silu_and_mul":
         raise ValueError(f"activation must be silu_and_mul, got {activation!r}")
     tensors = {**_named("x", x), **_named("gate_up", gate_up), **_named("down", down)}
+    tokens, hidden, intermediate, experts = sizes = _check_layers(tensors)
+    scaling = _check_scales(tensors, sizes) if "gate_up[1]" in tensors else "none"
+    for name, value in zip(("alpha", "limit"), clamps, strict=True):
+        if value is None:
+            continue
+        check_positive(name, value)
+        if scaling != "blocks":
+            raise ValueError(f"{name} is for FP8 weights with scales of blocks, got scales of {scaling}")
+    top_k = _check_routing(topk_weights, topk_ids, tokens)
+    tensors |= {"topk_weights": topk_weights, "topk_ids": topk_ids}
+    if expert_map is not None:
+        check_form("expert_map", expert_map, torch.int32, (None,))
+        if len(expert_map) == 0:
+            raise ValueError("expert_map must have an element for each expert of the model, got none")
+        tensors["expert_map"] = expert_map
+    if out is not None:
+        check_form("out", out, torch.bfloat16, (tokens, hidden))
+        _check_rows("out", out)
+        check_not_shared("out", out, tensors)
+        tensors["out"] = out
+    check_one_device(tensors)
+    return Experts(tokens, hidden, intermediate, experts, top_k, scaling, clamps)
+
+
+def _check_layers(tensors: dict[str, torch.Tensor]) -> tuple[int, int, int, int]:
+    """Checks the data of x and both weights. Returns tokens, hidden, intermediate and experts."""
     is_fp8 = "gate_up[1]" in tensors
     if is_fp8 != ("down[1]" in tensors):
         raise TypeError("gate_up and down must both be pairs (FP8 data, scales), or both bf16 tensors")
@@ -84,34 +110,20 @@ def check_experts(
     check_form(down_name, tensors[down_name], dtype, (experts, hidden, intermediate))
     for name in data:
         _check_rows(name, tensors[name])
-    scaling = _check_scales(tensors, (tokens, hidden, intermediate, experts)) if is_fp8 else "none"
-    for name, value in zip(("alpha", "limit"), clamps, strict=True):
-        if value is None:
-            continue
-        check_positive(name, value)
-        if scaling != "blocks":
-            raise ValueError(f"{name} is for FP8 weights with scales of blocks, got scales of {scaling}")
+    return tokens, hidden, intermediate, experts
+
+
+def _check_routing(topk_weights: Any, topk_ids: Any, tokens: int) -> int:
+    """Returns the number of experts of a token."""
     check_form("topk_ids", topk_ids, torch.int32, (tokens, None))
-    top_k = topk_ids.shape[1]
+    top_k: int = topk_ids.shape[1]
     if not 1 <= top_k <= MAX_TOP_K:
         raise ValueError(f"topk_ids must have 1 to {MAX_TOP_K} columns, got {top_k}")
     check_form("topk_weights", topk_weights, torch.float32, (tokens, top_k))
-    tensors |= {"topk_weights": topk_weights, "topk_ids": topk_ids}
-    for name in ("topk_weights", "topk_ids"):
-        if not tensors[name].is_contiguous():
-            raise ValueError(f"{name} must be contiguous, got strides {tensors[name].stride()}; .contiguous() it")
-    if expert_map is not None:
-        check_form("expert_map", expert_map, torch.int32, (None,))
-        if len(expert_map) == 0:
-            raise ValueError("expert_map must have an element for each expert of the model, got none")
-        tensors["expert_map"] = expert_map
-    if out is not None:
-        check_form("out", out, torch.bfloat16, (tokens, hidden))
-        _check_rows("out", out)
-        check_not_shared("out", out, tensors)
-        tensors["out"] = out
-    check_one_device(tensors)
-    return Experts(tokens, hidden, intermediate, experts, top_k, scaling, clamps)
+    for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids)):
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name} must be contiguous, got strides {tensor.stride()}; .contiguous() it")
+    return top_k
 
 
 def _named(name: str, operand: torch.Tensor | Pair) -> dict[str, torch.Tensor]:

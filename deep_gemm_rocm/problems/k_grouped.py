@@ -55,47 +55,43 @@ def check_k_grouped_gemm(
     """
     sizes = group_sizes("ks_cpu", ks, ALIGNMENT if packed else 1)
     total, blocks = sum(sizes), sum(ceil_div(k, SCALE_BLOCK) for k in sizes)
-    named = {"d": meta_of("d", d)}
-    if named["d"].shape[:-2] != (len(sizes),):
-        raise ValueError(f"d must be one matrix for each of {len(sizes)} groups, got shape {tuple(named['d'].shape)}")
-    shape = tuple(named["d"].shape)
-    check_output("d", named["d"], shape, OUTPUT_DTYPES)
-    tensors = {"d": d, "grouped_layout": layout}
-    arguments = present(d=("d", d), grouped_layout=("grouped_layout", layout), c=("c", c))
-    data_names = []
+    shape = tuple(meta_of("d", d).shape)
+    if shape[:-2] != (len(sizes),):
+        raise ValueError(f"d must be one matrix for each of {len(sizes)} groups, got shape {shape}")
+    check_output("d", meta_of("d", d), shape, OUTPUT_DTYPES)
+    arguments = {"d": Argument("d", d), "grouped_layout": Argument("grouped_layout", layout), **present(c=("c", c))}
+    tensors = dict(arguments.values())
+    data: Any
+    scales: Any
     for name, operand, rows in (("a", a, shape[1]), ("b", b, shape[2])):
         data, scales = pair_of(name, operand) if scaled else (operand, None)
         data_name = f"{name}[0]" if scaled else name
-        data_names.append(data_name)
         check_tensor(data_name, data)
-        tensors[data_name] = data
-        named[data_name] = meta_of(data_name, data)
-        _k_grouped_operand(data_name, named[data_name], dtypes, total, rows, packed)
+        _check_operand(data_name, meta_of(data_name, data), dtypes, total, rows, packed)
         check_aligned_start(data_name, data)
+        tensors[data_name] = data
         arguments[name] = Argument(data_name, data.view(1, -1) if packed else data.mT)
-        if scales is not None:
+        if scaled:
             scales_name = f"{name}[1]"
             check_tensor(scales_name, scales)
-            tensors[scales_name] = scales
-            named[scales_name] = meta_of(scales_name, scales)
             meaning = f"one scale for each row or column and {SCALE_BLOCK} of each group's K"
-            check_scales(scales_name, named[scales_name], (rows, blocks) if packed else (blocks, rows), meaning)
+            scales_shape = (rows, blocks) if packed else (blocks, rows)
+            check_scales(scales_name, meta_of(scales_name, scales), scales_shape, meaning)
+            tensors[scales_name] = scales
             arguments[f"sf{name}"] = Argument(scales_name, scales if packed else scales.mT)
-    named["grouped_layout"] = meta_of("grouped_layout", layout)
-    check_layout("grouped_layout", named["grouped_layout"], len(sizes), "group")
+    metas = {name: meta_of(name, tensor) for name, tensor in tensors.items()}
+    check_layout("grouped_layout", metas["grouped_layout"], len(sizes), "group")
     if c is not None:
-        tensors["c"] = c
-        named["c"] = meta_of("c", c)
-        check_output("c", named["c"], shape, (d.dtype,))
-    a_name, b_name = data_names
-    for name, meta in named.items():
-        check_same_device(name, meta, a_name, named[a_name])
-    check_same_type(a_name, named[a_name], b_name, named[b_name])
-    check_no_shared_memory("d", tensors, named)
+        check_output("c", metas["c"], shape, (d.dtype,))
+    a_name, b_name = arguments["a"].name, arguments["b"].name
+    for name, meta in metas.items():
+        check_same_device(name, meta, a_name, metas[a_name])
+    check_same_type(a_name, metas[a_name], b_name, metas[b_name])
+    check_no_shared_memory("d", tensors, metas)
     major = "k" if packed else "rows"
     kind = GemmKind(
-        a_type=TYPES[named[a_name].dtype],
-        b_type=TYPES[named[b_name].dtype],
+        a_type=TYPES[metas[a_name].dtype],
+        b_type=TYPES[metas[b_name].dtype],
         d_type=TYPES[d.dtype],
         scaling=VECTORS.scaling if scaled else "none",
         accumulate=c is not None,
@@ -106,7 +102,7 @@ def check_k_grouped_gemm(
     return Gemm(shape[1], shape[2], total, len(sizes), kind), arguments
 
 
-def _k_grouped_operand(
+def _check_operand(
     name: str, meta: TensorMeta, dtypes: tuple[torch.dtype, ...], total_k: int, rows: int, packed: bool
 ) -> None:
     if packed:
