@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -32,6 +32,8 @@ class AttentionProblem:
         arguments: the function's arguments without the output, tensors and options by their names.
         d: the output, NaN until a kernel writes it.
     """
+
+    needs_results: ClassVar[bool] = False  # whether a kernel's work depends on results of one before
 
     op: str
     shape: AttentionShape

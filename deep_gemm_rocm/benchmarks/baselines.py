@@ -16,6 +16,7 @@ from ..problems.layout import data_and_scales
 from ..runtime import hip
 from . import problems
 from .attention_problems import AttentionProblem
+from .experts_problems import ExpertsProblem
 from .logits_problems import LogitsProblem
 from .operations import AnyProblem
 from .problems import Problem, kernel_names
@@ -47,8 +48,8 @@ class Baseline:
 def _triton_missing(problem: AnyProblem) -> str:
     if importlib.util.find_spec("triton") is None:
         return "triton isn't installed"
-    if isinstance(problem, LogitsProblem):
-        return "no Triton kernel of ours for logits"
+    if isinstance(problem, (LogitsProblem, ExpertsProblem)):
+        return f"no Triton kernel of ours for {problem.op}"
     from . import triton_attention, triton_gemm
 
     return triton_gemm.missing(problem) if isinstance(problem, Problem) else triton_attention.missing(problem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -31,6 +31,8 @@ class LogitsProblem:
         keys: FP8 [batch, tokens, width] and scales fp32 [batch, tokens]. ``arguments`` has the same keys, maybe paged.
         d: the result of the last run, [queries, keys]; NaN before the first.
     """
+
+    needs_results: ClassVar[bool] = False  # whether a kernel's work depends on results of one before
 
     op: str
     shape: AttentionShape

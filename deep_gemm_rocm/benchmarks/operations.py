@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from . import attention_problems, logits_problems, problems
+from . import attention_problems, experts_problems, logits_problems, problems
 from .attention_problems import AttentionOperation, AttentionProblem
+from .experts_problems import ExpertsOperation, ExpertsProblem
 from .logits_problems import LogitsOperation, LogitsProblem
 from .problems import Operation, Problem
 from .shapes import AnyShape
 
-AnyProblem = Problem | AttentionProblem | LogitsProblem
+AnyProblem = Problem | AttentionProblem | LogitsProblem | ExpertsProblem
 
-OPERATIONS: dict[str, Operation | AttentionOperation | LogitsOperation] = {
+OPERATIONS: dict[str, Operation | AttentionOperation | LogitsOperation | ExpertsOperation] = {
     **problems.OPERATIONS,
     **attention_problems.OPERATIONS,
     **logits_problems.OPERATIONS,
+    **experts_problems.OPERATIONS,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -40,6 +40,8 @@ class Problem:
         group_sizes: rows of each group, or the K of each group in k-grouped GEMM; empty without groups.
         layout: int32, on the device: the function's argument that describes the groups.
     """
+
+    needs_results: ClassVar[bool] = False  # whether a kernel's work depends on results of one before
 
     op: str
     shape: Shape

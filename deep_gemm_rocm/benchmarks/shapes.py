@@ -55,10 +55,32 @@ class AttentionShape(NamedTuple):
         return self.tokens_k
 
 
-AnyShape = Shape | AttentionShape
+class ExpertsShape(NamedTuple):
+    """``tokens`` of ``hidden`` values, each with ``top_k`` of ``experts``, which activate ``intermediate`` values."""
+
+    tokens: int
+    hidden: int
+    intermediate: int
+    experts: int
+    top_k: int
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self))
+
+    @property
+    def line(self) -> str:
+        """The name of this shape's line in a plot over ``rows``."""
+        return f"{self.top_k} of {self.experts}x{self.hidden}x{self.intermediate}"
+
+    @property
+    def rows(self) -> int:
+        return self.tokens
 
 
-_AShape = TypeVar("_AShape", Shape, AttentionShape)
+AnyShape = Shape | AttentionShape | ExpertsShape
+
+
+_AShape = TypeVar("_AShape", Shape, AttentionShape, ExpertsShape)
 
 
 def parse(text: str, kind: type[_AShape]) -> _AShape:
@@ -117,6 +139,9 @@ LATENT_STEPS = tuple(AttentionShape(batch, 1, 8192, heads, 1, 576) for batch in 
 INDEXED = tuple(AttentionShape(1, tokens, keys, 64, 1, 128) for tokens, keys in ((2048, 4096), (2048, 8192)))
 
 INDEXED_STEPS = tuple(AttentionShape(batch, 1, 8192, 64, 1, 128) for batch in (1, 64))
+
+# DeepSeek-V3's layer on one of eight devices: 32 experts and the shared one.
+EXPERTS = tuple(ExpertsShape(tokens, 7168, 2048, 33, 9) for tokens in (64, 128, 1024))
 
 _MASKED_M = 20  # expected rows of a group in a decoding step
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -95,7 +96,8 @@ def _measured(
         returned[index] = run(copies[index])
 
     calls = [functools.partial(call, index) for index in range(len(copies))]
-    timing = measure.time_calls(calls, sampling, compute="all" if sampling.check else "sampled")
+    compute: Literal["all", "sampled"] = "all" if sampling.check or problem.needs_results else "sampled"
+    timing = measure.time_calls(calls, sampling, compute=compute)
     if not sampling.check:
         return timing, None
     for copy, result in zip(copies, returned, strict=True):

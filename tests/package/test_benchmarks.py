@@ -68,6 +68,19 @@ def test_logits_run_and_are_checked(op, text, device):
             operation.parse(bad)
 
 
+def test_experts_run_and_are_checked(device):
+    operation = OPERATIONS["fused_moe"]
+    shape = operation.parse("9x256x128x5x2")
+    problem = operation.make("fused_moe", shape, device)
+    assert problem.flops == 2 * 9 * 2 * (256 * 256 + 128 * 256)
+    used = len(problem.ids.unique())
+    assert problem.bytes == used * (3 * 256 * 128 + 6 * 4) + 9 * (256 + 2 * 4 + 2 * 256)
+    assert_runs_and_is_checked(problem.copy())
+    for bad in ("9x256x128x5x6", "9x250x128x5x2"):
+        with pytest.raises(ValueError, match=r"at most all experts|multiple of"):
+            operation.parse(bad)
+
+
 @pytest.mark.parametrize("op", attention_problems.OPERATIONS)
 def test_every_attention_runs_and_is_checked(op, device):
     operation = OPERATIONS[op]
