@@ -108,6 +108,8 @@ def test_random_operands(hip: Hip, family: str) -> None:
             code = b"".join(word.to_bytes(4, "little") for word in (*candidate.words, NOP, NOP))
             assert signature(disassemble(hip, code)[0]) == signature(expected), [hex(word) for word in candidate.words]
             compared += 1
+        if compared >= 120:  # LLVM refuses most of other families' random operands
+            break
     assert compared >= 10
 
 

@@ -65,7 +65,7 @@ def test_decoder(inputs: Path) -> None:
     run(inputs, "decode", 2000)
 
 
-@pytest.mark.parametrize("watch", fuzz.WATCHES)
+@pytest.mark.parametrize("watch", ["nothing", "sanitizer", "timing", pytest.param("counters", marks=pytest.mark.slow)])
 def test_execution(inputs: Path, watch: str) -> None:
     count = 100
     endings = run(inputs, "execute", count, watch)
@@ -73,7 +73,7 @@ def test_execution(inputs: Path, watch: str) -> None:
     assert endings["hipErrorIllegalAddress"] > 0
 
 
-@pytest.mark.parametrize("watch", ["nothing", "sanitizer"])
+@pytest.mark.parametrize("watch", [pytest.param("nothing", marks=pytest.mark.slow), "sanitizer"])
 def test_launches_of_damaged_code_objects(inputs: Path, watch: str) -> None:
     endings = run(inputs, "launch", 60, watch)
     assert endings["hipErrorInvalidImage"] > 10
