@@ -230,7 +230,7 @@ _RULES: _Rules = (
     ),
 )
 
-# What a schedule asks for besides.
+# Further conditions of each schedule.
 _RULES_OF_SCHEDULES: dict[str, _Rules] = {
     "multistage": (),
     "pingpong": (

@@ -219,7 +219,7 @@ class LatentLoader {
   const uint8_t* scales_address_;
   Chunk staged_[kPasses];
   typename Layout::Scales scales_;
-  // Of the keys that are stored next, and of those that are loaded.
+  // Whether keys exist: those that are stored next, and those that are loaded.
   bool stored_exists_ = false;
   bool loaded_exists_ = false;
   int loaded_block_ = 0;

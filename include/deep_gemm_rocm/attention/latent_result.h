@@ -9,7 +9,7 @@
 
 namespace deep_gemm_rocm {
 
-// What a lane knows of its query in each tile of queries, once waves have shared it.
+// Sums of the lane's query in each tile of queries, once waves have shared them.
 template <class Shape>
 struct LatentSums {
   float sums[Shape::kRowTiles];  // of probabilities

@@ -245,7 +245,7 @@ class MlaDecode {
     }
   }
 
-  // What starts before read kRead of K · Qᵀ, for the blocks before.
+  // Starts work on earlier blocks before read kRead of K · Qᵀ.
   template <int kRead>
   DG_DEVICE void work_on_earlier_blocks() {
     if constexpr (kRead == kSoftmaxAt) {

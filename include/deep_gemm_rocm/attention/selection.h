@@ -113,7 +113,7 @@ class Selection {
     if (bin_.has(ordered)) add_in_lds(lds_.bins + (ordered << (32 - bin_.shift) >> (32 - kDigitBits)));
   }
 
-  // What neighbouring bins have, from `first` on. Unordered, negative numbers follow the others, and their order is the
+  // Counts of neighbouring bins, from `first` on. Unordered, negative numbers follow the others, and their order is the
   // opposite one.
   template <bool kUnordered>
   DG_DEVICE void load_bins(int first, int (&counts)[kBinsOfLane]) const {

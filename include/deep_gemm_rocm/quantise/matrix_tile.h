@@ -74,7 +74,7 @@ class MatrixTile {
   }
 
  private:
-  // What one instruction moves.
+  // Vectors longer than 16 bytes take several loads or stores.
   static constexpr int kParts = max<int>(sizeof(Values) / kChunkBytes, 1);
   using Part = Vector<T, kVector / kParts>;
 

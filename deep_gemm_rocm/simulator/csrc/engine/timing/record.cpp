@@ -59,7 +59,7 @@ std::string events_of(const Launch& launch, const std::vector<const Timeline*>& 
   return list_of(items);
 }
 
-// What the launch did that takes energy; the power model (power.py) turns it into joules.
+// Counts of the launch's work that takes energy; the power model (power.py) turns it into joules.
 std::string activity_of(const Constants& constants, const Cost& cost, double cu_clocks) {
   const Counters& counters = cost.counters;
   const MemoryCounters& memory = cost.memory;
