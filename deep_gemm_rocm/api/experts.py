@@ -15,7 +15,7 @@ from ..problems.experts import Experts, check_experts
 from ..problems.gemm_kind import Epilogue, Gemm, GemmKind
 from ..problems.layout import FP8, SCALE_BLOCK, Pair, ceil_div, data_and_scales
 from ..runtime import settings
-from .casts import new_scales_of_rows, per_row_cast_to_fp8, per_token_cast_to_fp8
+from .casts import per_row_cast_to_fp8, per_token_cast_to_fp8
 from .fused_casts import silu_and_mul_cast_to_fp8
 
 _TYPES = {torch.bfloat16: "bf16", FP8: "e4m3"}
@@ -52,7 +52,7 @@ def fused_moe(
     """A layer of experts: ``out[t] = Σ_i topk_weights[t, i] · down[e] · (silu(gate[e] · x[t]) · (up[e] · x[t]))``.
 
     e is ``topk_ids[t, i]``. The steps are: the choices are sorted by expert; the first GEMM gathers its rows of ``x``
-    by the sorted choices and activates and quantises its results; the second multiplies these with ``down``; its
+    by the sorted choices and activates its results, which are quantised; the second multiplies these with ``down``; its
     results, rounded to bf16, are weighted and added up in fp32, in the order of a token's choices. Nothing waits for
     the device, and no size comes from it, so that the call can be captured and replayed with other routing. The same
     inputs give the same bits on every run. What a token's bits depend on is as for
@@ -80,8 +80,8 @@ def fused_moe(
         ``out``. A token without experts gets zeros.
 
     Intermediate results are quantised with a scale for each row and 128 columns, or for each row where weights have
-    scales of rows; bf16 weights get bf16. Where I is no multiple of 128, with ``alpha`` or ``limit``, and with scales
-    of rows, the GEMM's results are rounded to bf16 before they are quantised by a kernel of their own.
+    scales of rows; bf16 weights get bf16. The GEMM's results are rounded to bf16 before they are quantised by a kernel
+    of their own: it takes 4 µs for few tokens, and kernels for many tokens can't quantise.
 
     Raises:
         TypeError, ValueError: an argument is not as above; nothing is written then.
@@ -132,18 +132,16 @@ def _activated(x: _Operand, gate_up: _Operand, choices: _Sorted, layer: Experts)
     data, _ = data_and_scales(x)
     shape = (layer.tokens * layer.top_k, layer.intermediate)
     ends, tokens = choices.ends, choices.tokens
-    if layer.scaling == "blocks" and layer.intermediate % SCALE_BLOCK == 0 and not layer.is_clamped:
-        quantised = data.new_empty(shape, dtype=FP8), new_scales_of_rows(data, shape)
-        _expert_gemm(x, gate_up, quantised, ends, tokens, "silu_and_mul")
-        return quantised
-    if layer.scaling == "blocks":  # a scale's rows may be both gate's and up's
+    has_whole_blocks = layer.intermediate % SCALE_BLOCK == 0  # otherwise rows of gate and up share a scale
+    if layer.scaling == "blocks" and (layer.is_clamped or not has_whole_blocks):
         both = data.new_empty(shape[0], 2 * shape[1], dtype=torch.bfloat16)
         _expert_gemm(x, gate_up, both, ends, tokens)
         alpha, limit = layer.clamps
         return silu_and_mul_cast_to_fp8(both, alpha=alpha, limit=limit)
     rounded = data.new_empty(shape, dtype=torch.bfloat16)
     _expert_gemm(x, gate_up, rounded, ends, tokens, "silu_and_mul")
-    return rounded if layer.scaling == "none" else per_row_cast_to_fp8(rounded)
+    casts = {"none": lambda rows: rows, "blocks": per_token_cast_to_fp8, "rows": per_row_cast_to_fp8}
+    return casts[layer.scaling](rounded)
 
 
 @launches

@@ -155,6 +155,17 @@ def test_a_token_does_not_depend_on_its_batch():
     assert dg.fused_moe(x[order], *both, weights[order], ids[order].contiguous()).equal(expected[order])
 
 
+def test_few_tokens_have_the_bits_of_many():
+    dg.set_batch_invariant(True)
+    layer = Layer(256, 256, 2)
+    ids = random_ids(0, 2, 700, 2)
+    many = layer.assert_right(ids)
+    x, _, _ = layer.input(700)
+    weights = torch.rand(700, 2, generator=generator(700, 2))
+    few = dg.fused_moe(x[:9], layer.gate_up, layer.down, weights[:9], ids[:9])
+    assert few.equal(many[:9])
+
+
 def test_what_is_not_finite_stays_with_its_token():
     layer = Layer(256, 128, 3)
     ids, weights = random_ids(0, 3, 20, 2), torch.ones(20, 2)
