@@ -83,7 +83,7 @@ def _columns(results: Sequence[Result]) -> dict[str, list[str]]:
         "interval": [_interval(timing) for _, timing in timed],
         "TFLOPS": [_three_digits(result.tflops) for result, _ in timed],
         "GB/s": [f"{result.gbps:.0f}" for result, _ in timed],
-        "mJ": [f"{1e3 * timing.joules:.3g}" if timing.joules else "" for _, timing in timed],
+        "mJ": [_three_digits(1e3 * timing.joules) if timing.joules else "" for _, timing in timed],
         "TFLOPS/W": [_three_digits(result.tflops_per_watt) for result, _ in timed],
         "µs at a fixed 2100 MHz": [f"{timing.median_us:.2f}" if timing.sustained_us else "" for _, timing in timed],
         "p20": ["" if timing.sustained_us else f"{timing.p20_us:.2f}" for _, timing in timed],
@@ -98,7 +98,7 @@ def _columns(results: Sequence[Result]) -> dict[str, list[str]]:
 
 def _interval(timing: Timing) -> str:
     """Between which times a measurement would lie; empty for a measurement."""
-    return "" if timing.interval_us is None else "{:.3g} to {:.3g}".format(*timing.interval_us)
+    return "" if timing.interval_us is None else " to ".join(map(_three_digits, timing.interval_us))
 
 
 def _three_digits(value: float | None) -> str:
