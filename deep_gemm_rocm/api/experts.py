@@ -7,15 +7,18 @@ from typing import NamedTuple
 import torch
 
 from ..heuristics import choose_gemm_config
+from ..heuristics.cast_config import CastConfig, RowCastConfig, lanes_and_passes
+from ..launch.cast import cast_launch, row_cast_launch
 from ..launch.experts import sort_launch, sum_of_experts_launch
 from ..launch.gemm import gemm_launch
 from ..launch.repeated import Described, launches
 from ..problems.arguments import Argument, Arguments, present
+from ..problems.cast import FP8_MAX
 from ..problems.experts import Experts, check_experts
 from ..problems.gemm_kind import Epilogue, Gemm, GemmKind
 from ..problems.layout import FP8, SCALE_BLOCK, Pair, ceil_div, data_and_scales
 from ..runtime import settings
-from .casts import per_row_cast_to_fp8, per_token_cast_to_fp8
+from .casts import new_scales_of_rows, per_row_cast_to_fp8, per_token_cast_to_fp8
 from .fused_casts import silu_and_mul_cast_to_fp8
 
 _TYPES = {torch.bfloat16: "bf16", FP8: "e4m3"}
@@ -137,11 +140,11 @@ def _activated(x: _Operand, gate_up: _Operand, choices: _Sorted, layer: Experts)
         both = data.new_empty(shape[0], 2 * shape[1], dtype=torch.bfloat16)
         _expert_gemm(x, gate_up, both, ends, tokens)
         alpha, limit = layer.clamps
-        return silu_and_mul_cast_to_fp8(both, alpha=alpha, limit=limit)
+        data, scales = silu_and_mul_cast_to_fp8(both[None], ends[-1:], alpha=alpha, limit=limit)
+        return data[0], scales[0]
     rounded = data.new_empty(shape, dtype=torch.bfloat16)
     _expert_gemm(x, gate_up, rounded, ends, tokens, "silu_and_mul")
-    casts = {"none": lambda rows: rows, "blocks": per_token_cast_to_fp8, "rows": per_row_cast_to_fp8}
-    return casts[layer.scaling](rounded)
+    return rounded if layer.scaling == "none" else _cast(rounded, ends[-1:], layer.scaling)
 
 
 @launches
@@ -189,6 +192,21 @@ def _scaled(name: str, operand: _Operand) -> Arguments:
         return {name: Argument(name, operand)}
     data, scales = operand
     return {name: Argument(f"{name}[0]", data), f"sf{name}": Argument(f"{name}[1]", scales)}
+
+
+@launches
+def _cast(x: torch.Tensor, masked_m: torch.Tensor, scaling: str) -> Described[Pair]:
+    """Quantises as many of the rows as have experts here; other rows of the results are undefined."""
+    data = x.new_empty(x.shape, dtype=FP8)
+    if scaling == "blocks":
+        scales = new_scales_of_rows(x, x.shape)
+        tiles = CastConfig("bf16", "row_blocks", masked=True)
+        launch = cast_launch(tiles, x, data, scales, use_ue8m0=False, fp8_max=FP8_MAX, group_rows=masked_m)
+        return (data, scales), launch
+    scales = x.new_empty(len(x), 1, dtype=torch.float32)
+    rows = RowCastConfig("bf16", *lanes_and_passes(x.shape[1]), block_scales=False, masked=True)
+    launch = row_cast_launch(rows, x, data, scales, use_ue8m0=False, fp8_max=FP8_MAX, group_rows=masked_m)
+    return (data, scales), launch
 
 
 @launches

@@ -65,6 +65,7 @@ class RowCastConfig:
         norm: whether rows are normalised by their root mean square.
         weight_type: type of the norm's weights.
         residual: whether the row is a sum of two.
+        masked: whether the number of rows is on the device.
     """
 
     type: str
@@ -75,12 +76,13 @@ class RowCastConfig:
     norm: bool = False
     weight_type: str = "none"
     residual: bool = False
+    masked: bool = False
 
     @forking.cached_property
     def template_values(self) -> dict[str, int | str | bool]:
         """The values by name. Callers share the one dictionary."""
         of_norm = ["rms_norm", self.weight_type] if self.norm else []
-        options = [name for name in ("residual", "clamps") if getattr(self, name)]
+        options = [name for name in ("residual", "masked", "clamps") if getattr(self, name)]
         parts = ["cast", *of_norm, *options, self.type]
         scales = "row_blocks" if self.block_scales else "rows"
         name = "_".join([*parts, scales, f"l{self.lanes}x{self.passes}"])

@@ -9,7 +9,7 @@ import torch
 
 from ..heuristics.cast_config import CastConfig, RowCastConfig
 from ..jit import Request
-from ..problems.arguments import Argument
+from ..problems.arguments import Argument, present
 from .launch import Launch
 
 _MOST_LARGEST = 1024  # kMostLargest in cast_tiles.hip.j2
@@ -76,14 +76,12 @@ def cast_launch(
     Args:
         x: what is quantised, or twice as many columns for ``silu_and_mul``.
         data, scales: new tensors.
-        group_rows: int32 [G], the rows of each group.
+        group_rows: int32 [G], or [1] for matrices without groups: how many rows are computed.
     """
     arguments = _arguments(x, data, scales, use_ue8m0, fp8_max)
     arguments.alpha, arguments.limit = alpha, limit
     arguments.x.has_vectors &= data.shape[-1] % _VECTOR == 0  # each half of the columns consists of vectors
-    pointers = _pointers(x, data, scales)
-    if group_rows is not None:
-        pointers["group_rows"] = Argument("masked_m", group_rows)
+    pointers = _pointers(x, data, scales) | present(group_rows=("masked_m", group_rows))
     return Launch(
         Request("cast_tiles.hip.j2", config.template_values),
         arguments,
@@ -102,15 +100,19 @@ def row_cast_launch(
     *,
     use_ue8m0: bool,
     fp8_max: float,
+    group_rows: torch.Tensor | None = None,
     weight: torch.Tensor | None = None,
     epsilon: float = 0,
     residual: torch.Tensor | None = None,
     total: torch.Tensor | None = None,
 ) -> Launch:
-    """Describes the launch for checked arguments; ``data``, ``scales`` and ``total``, the sum, are new tensors."""
+    """Describes the launch for checked arguments; ``data``, ``scales`` and ``total``, the sum, are new tensors.
+
+    ``group_rows`` is int32 [1], how many rows are computed.
+    """
     arguments = _arguments(x, data, scales, use_ue8m0, fp8_max)
     arguments.epsilon = epsilon
-    pointers = _pointers(x, data, scales)
+    pointers = _pointers(x, data, scales) | present(group_rows=("masked_m", group_rows))
     made = {"data": data, "scales": scales}
     if weight is not None:
         arguments.weight = _matrix(weight.expand(x.shape))
