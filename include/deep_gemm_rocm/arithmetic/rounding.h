@@ -9,7 +9,7 @@ namespace deep_gemm_rocm {
 // Rounds to the nearest T, ties to even.
 template <class T>
 DG_DEVICE T rounded_to(float value) {
-#if __clang_major__ < 18  // its conversion to bf16 truncates
+#if __clang_major__ < 19  // their conversion to bf16 truncates
   if constexpr (__is_same(T, __bf16)) {
     const unsigned bits = __builtin_bit_cast(unsigned, value);
     const bool is_nan = __builtin_isunordered(value, value);
