@@ -182,6 +182,23 @@ def tune(
     _finish(lambda console: run(console, ops, shapes.split(","), out, count, again, by))
 
 
+@app.command()
+def calibrate(
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="File for the constants, for DG_SIM_TIMING_CONSTANTS.", dir_okay=False)
+    ] = Path("timing_constants.toml"),
+    only: Annotated[str, typer.Option(help="Constants, such as l1.hit_clocks, with commas between.")] = "",
+) -> None:
+    """Measure this machine's MI300X, and find constants with which the timing model agrees with it. Takes minutes.
+
+    Latencies, bandwidths, issue rates, the cost of launches, and the clock under load. The table shows each constant
+    before and after, and the figure that it was found by, as measured and in the model before.
+    """
+    from .cli.calibrate import run
+
+    _finish(lambda console: run(console, out, [name for name in only.split(",") if name]))
+
+
 def _finish(command: Callable[[Console], bool]) -> None:
     """Runs a command and exits with status 0 if it returns True, else 1."""
     console = Console(highlight=False, soft_wrap=True)

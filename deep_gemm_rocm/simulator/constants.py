@@ -25,6 +25,11 @@ def chip_constants(chip: str) -> dict[str, float]:
     return {} if chip.lower() == "mi300x" else _read(_FOLDER / "chips" / f"{chip.lower()}.toml")
 
 
+def packaged() -> dict[str, float]:
+    """The MI300X's constants, by section and name."""
+    return _read(_FOLDER / "mi300x_timing.toml")
+
+
 def current(changes: Mapping[str, float] | None = None) -> dict[str, float]:
     """All constants in use, by section and name: the MI300X's, then those of the file that ``DG_SIM_TIMING_CONSTANTS``
     names, then the changes.
@@ -32,7 +37,7 @@ def current(changes: Mapping[str, float] | None = None) -> dict[str, float]:
     Raises:
         FileNotFoundError, ValueError: the file is missing, or has a line that is no constant.
     """
-    result = _read(_FOLDER / "mi300x_timing.toml")
+    result = packaged()
     if file := os.environ.get("DG_SIM_TIMING_CONSTANTS"):
         result.update(_read(Path(file)))
     result.update(changes or {})
