@@ -19,6 +19,7 @@ from rich.table import Table
 
 from .. import simulator, workbench
 from ..jit import JitError
+from ..workbench import measurements
 
 app = typer.Typer(no_args_is_help=True, help="Run gfx942 kernels on the simulated MI300X.")
 
@@ -153,6 +154,10 @@ def profile(
     lines: Annotated[
         bool, typer.Option("--lines", help="Show source lines with their instructions; needs debug information (-g).")
     ] = False,
+    json: Annotated[
+        Path | None,
+        typer.Option(help="File for the measurement, beside those of other launches in it; for sim compare."),
+    ] = None,
 ) -> None:
     """Run one kernel in simulated time: its counters, the cycles of each instruction of its hot loop or of each source
     line, and a timeline.
@@ -163,17 +168,51 @@ def profile(
         program = _Program.of(code_object, kernel, flag)
         with simulator.profile(constants, sampling=sampling, timeline=shown) as profiled:
             for _ in range(runs):
-                _launch(program, grid, block, arg, dynamic_lds)
+                arguments = _launch(program, grid, block, arg, dynamic_lds)
         found = profiled.kernels[-1]
         if timeline is not None:
             found.write_timeline(timeline)
-        by_line = _line_profiles(program, found, grid, block, arg, dynamic_lds) if lines else []
+        by_line = []
+        if lines or json is not None:
+            # Without the timing model, which doesn't count all workgroups of a large launch.
+            with simulator.counters() as counted:
+                _launch(program, grid, block, arg, dynamic_lds)
+            (counts,) = counted.kernels
+            by_line = simulator.profile_lines(program.image, found, counts) if lines else []
+        if json is not None:
+            arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
+            measurements.add(json, measurements.Measurement.of(found, counts, arrays))
     console = _console()
     console.print(_profile_table(found))
     if by_line:
         _print_lines(by_line)
     else:
         console.print(_hot_loop_table(found))
+
+
+@app.command()
+def compare(
+    before: Annotated[Path, typer.Argument(help="Measurements that sim profile --json wrote.", dir_okay=False)],
+    after: Annotated[Path, typer.Argument(help="Those of the same launches after a change.", dir_okay=False)],
+    tolerance: Annotated[
+        float | None, typer.Option(help="Exit with status 1 if a launch takes so many percent longer, or is missing.")
+    ] = None,
+) -> None:
+    """Show what changed for each kernel between two files of sim profile --json: times, stalls, registers, occupancy,
+    and whether results have the same bits."""
+    with _errors_as_messages():
+        found = measurements.changes(measurements.read(before), measurements.read(after))
+    for change in found:
+        typer.echo(_headline(change))
+        for fact in change.facts():
+            typer.echo(f"    {fact}")
+    if tolerance is not None:
+        worse = [change for change in found if change.after is None or 100 * change.slower > tolerance]
+        if worse:
+            typer.echo(
+                f"{len(worse)} of {len(found)} launches take over {tolerance:g}% longer, or are missing", err=True
+            )
+            raise typer.Exit(1)
 
 
 @app.command()
@@ -401,6 +440,14 @@ def _profile_table(found: simulator.KernelProfile) -> Table:
     return table
 
 
+def _headline(change: measurements.Change) -> str:
+    launch = change.after or change.before
+    assert launch is not None
+    times = [f"{measured.sustained_us:.2f}" if measured else "-" for measured in change]
+    percent = f" ({change.slower:+.1%})" if all(change) else ""
+    return f"{launch.name}: {' -> '.join(times)} µs{percent}"
+
+
 def _hot_loop_table(found: simulator.KernelProfile) -> Table:
     total = sum(line.cycles for line in found.listing)
     table = Table("offset", "of all cycles", "each", "executed", "instruction", title="Hot loop")
@@ -411,15 +458,6 @@ def _hot_loop_table(found: simulator.KernelProfile) -> Table:
         numbers = f"{line.offset:#x}", f"{line.cycles / total:.2%}", f"{each:.1f}", f"{line.executed:,}"
         table.add_row(*numbers, line.text)
     return table
-
-
-def _line_profiles(
-    program: _Program, found: simulator.KernelProfile, grid: str, block: str, arg: list[str] | None, dynamic_lds: int
-) -> list[simulator.LineProfile]:
-    """Runs the kernel once more, without the timing model, to count bytes and conflicts of all workgroups."""
-    with simulator.counters() as counted:
-        _launch(program, grid, block, arg, dynamic_lds)
-    return simulator.profile_lines(program.image, found, counted.kernels[0])
 
 
 def _print_lines(lines: list[simulator.LineProfile]) -> None:
