@@ -58,8 +58,9 @@ def _chosen(names: Sequence[str]) -> list[Probe]:
     return [probe for probe in PROBES if not names or probe.constant in names]
 
 
-def _table(found: Iterable[Finding]) -> Table:
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), caption="* off by more than 10%", caption_justify="left")
+def _table(found: Sequence[Finding]) -> Table:
+    caption = "* off by more than 10%" if any(finding.disagrees for finding in found) else None
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     for header in ("constant", "was", "is", "measured", "modelled", "unit"):
         table.add_column(header, justify="left" if header in ("constant", "unit") else "right")
     for finding in found:
