@@ -9,7 +9,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,15 +54,37 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def table(results: Sequence[Result], title: str) -> Table:
+def table(results: Sequence[Result], title: str, width: int) -> Table:
+    """A table for the terminal, without the least important columns where it has no room for them."""
     shown = Table(title=title)
-    columns = _columns(results)
-    for heading in columns:
+    columns = {_in_lines(heading): cells for heading, cells in _columns(results).items()}
+    headings = _fitting(columns, width)
+    for heading in headings:
         justify: Literal["left", "right"] = "left" if heading in ("shape", "by", "how") else "right"
         shown.add_column(heading, justify=justify, no_wrap=heading != "how")
-    for cells in zip(*columns.values(), strict=True):
+    for cells in zip(*(columns[heading] for heading in headings), strict=True):
         shown.add_row(*cells)
     return shown
+
+
+def _in_lines(heading: str) -> str:
+    return heading.replace(", ", ",\n").replace(" at a fixed ", "\nat a fixed\n")
+
+
+def _fitting(columns: Mapping[str, Sequence[str]], width: int) -> list[str]:
+    """The headings of the most important columns that fit, in the table's order."""
+    room, chosen = width - 1, set()  # for the left border
+    for heading in sorted(columns, key=_importance):
+        room -= max(map(len, (*heading.split("\n"), *columns[heading]))) + 3  # spaces and a border
+        if room < 0:
+            break
+        chosen.add(heading)
+    return [heading for heading in columns if heading in chosen]
+
+
+def _importance(heading: str) -> int:
+    known = ("shape", "by", "µs", "interval", "TFLOPS", "MFMA", "GB/s", "error", "busiest", "how")
+    return next((place for place, name in enumerate(known) if heading.split(",")[0] == name), len(known))
 
 
 def markdown_table(results: Sequence[Result], without: Sequence[str] = ()) -> list[str]:

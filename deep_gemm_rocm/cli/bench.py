@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import itertools
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ..benchmarks.suite import Result
 from ..runtime import hip
 from . import UsageError
 
-_WIDTH = 180  # of a table
+_WIDTH = 180  # of a table in a file
 
 
 def run(
@@ -104,7 +105,8 @@ def _measured(
     """Measures and prints a table for each operation; also returns whether all results were right."""
     results: list[Result] = []
     good = True
-    console.width = max(console.width, _WIDTH)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDTH
     with console.status("") as status:
         for op, some in work.items():
             of_op: list[Result] = []
@@ -116,8 +118,7 @@ def _measured(
             except WrongResultError as error:
                 console.print(f"[red]{error}[/]")
                 good = False
-            table = report.table(of_op, f"{op}, {about['times']}")
-            console.print(table)
+            console.print(report.table(of_op, f"{op}, {about['times']}", console.width))
             results += of_op
     return results, good
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import dataclasses
 import importlib.util
+import io
 import json
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from deep_gemm_rocm.__main__ import app
@@ -331,6 +333,29 @@ def test_models_have_shapes():
     assert Shape(1, 10240, 8192) in shapes.of_model("llama-3-70b", "fp8_gemm_nt")
     assert shapes.parse("1x2x3x4", Shape) == Shape(1, 2, 3, 4)
     assert str(Shape(1, 2, 3)) == "1x2x3"
+
+
+@pytest.mark.parametrize(
+    ("width", "headings"),
+    [
+        (40, ["shape", "by"]),
+        (80, ["shape", "by", "µs,\nsimulated,\nsustained", "interval", "TFLOPS", "MFMA"]),
+        (1000, None),
+    ],
+)
+def test_a_table_leaves_columns_out_where_it_has_no_room(width, headings):
+    timing = Timing(10.0, 10.0, 10.0, 12.5, 1e-3, 0.5, "vector L1 83%")
+    results = [Result("fp8_gemm_nt", Shape(128, 4096, 7168), suite.OURS, "", 10**9, 10**6, True, timing, 1.0)]
+    table = report.table(results, "", width)
+    console = Console(file=io.StringIO(), width=1000)
+    console.print(table)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(cell in lines[-2] for cell in ("128x4096x7168", "deep_gemm_rocm"))
+    if headings is None:
+        assert len(table.columns) == len(report.markdown_table(results)[0].split("|")) - 2
+    else:
+        assert [column.header for column in table.columns] == headings
 
 
 def test_summary_compares_equal_problems_by_regime():
