@@ -1,4 +1,4 @@
-"""What ``set_batch_invariant(True)`` costs GEMMs: ``python benchmarks/batch_invariance.py``.
+"""What ``set_batch_invariant(True)`` costs GEMMs and decoding: ``python benchmarks/batch_invariance.py``.
 
 Times are simulated, under sustained load, with an empty Infinity Cache.
 """
@@ -12,15 +12,25 @@ import typer
 import deep_gemm_rocm
 from deep_gemm_rocm import simulator
 from deep_gemm_rocm.benchmarks import operations
-from deep_gemm_rocm.benchmarks.shapes import Shape
+from deep_gemm_rocm.benchmarks.shapes import AnyShape, AttentionShape, Shape
 
 _WEIGHTS = {
     "fp8_gemm_nt": ((576, 7168), (2112, 7168), (4096, 7168), (7168, 2048), (7168, 16384), (10240, 8192), (24576, 1536)),
     "bf16_gemm_nt": ((256, 7168), (2112, 7168), (4096, 7168)),
 }
+# Sequences, tokens of each, keys of each, heads, heads of keys, width.
+_DECODING = (
+    ("flash_attention_decode", AttentionShape(1, 1, 8192, 32, 8, 128)),
+    ("flash_attention_decode", AttentionShape(16, 1, 4096, 32, 8, 128)),
+    ("flash_attention_decode", AttentionShape(64, 1, 1024, 32, 8, 128)),
+    ("flash_attention_decode", AttentionShape(1, 1, 8192, 8, 1, 128)),
+    ("mla_decode", AttentionShape(1, 1, 8192, 16, 1, 576)),
+    ("mla_decode", AttentionShape(1, 1, 8192, 128, 1, 576)),
+    ("mla_decode", AttentionShape(16, 1, 4096, 128, 1, 576)),
+)
 
 
-def microseconds(op: str, shape: Shape, *, invariant: bool) -> float:
+def microseconds(op: str, shape: AnyShape, *, invariant: bool) -> float:
     problem = operations.make(op, shape, "cpu")
     deep_gemm_rocm.set_batch_invariant(invariant)
     try:
@@ -45,7 +55,10 @@ def main(m: Annotated[str, typer.Option(help="Numbers of rows, with commas betwe
                 cells.append(f"{without:.2f} {with_it / without - 1:+.0%}")
                 most = max(most, with_it / without - 1)
             print(f"| {op} {n}x{k} | {' | '.join(cells)} |", flush=True)
-    print(f"\nmost: {most:+.0%}")
+    print(f"\nmost: {most:+.0%}\n\n| decoding | without | with | |\n|---|---|---|---|")
+    for op, shape in _DECODING:
+        without, with_it = (microseconds(op, shape, invariant=on) for on in (False, True))
+        print(f"| {op} {shape} | {without:.1f} | {with_it:.1f} | {with_it / without - 1:+.0%} |", flush=True)
 
 
 if __name__ == "__main__":
