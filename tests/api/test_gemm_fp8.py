@@ -109,7 +109,10 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
         assert_accurate(run(a, b, m, n), reference)
 
 
-PING_PONG = tuple(config for config in ALL if config.schedule == "pingpong")
+PING_PONG = [
+    pytest.param(config, marks=pytest.mark.slow if number % 2 else ())
+    for number, config in enumerate(config for config in ALL if config.schedule == "pingpong")
+]
 
 
 @pytest.mark.parametrize("config", PING_PONG, ids=config_id)

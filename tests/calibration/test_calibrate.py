@@ -74,6 +74,7 @@ def test_the_command_writes_constants_and_tells_what_disagrees(tmp_path, monkeyp
     assert constants.current()["scalar_cache.hit_clocks"] == 48
 
 
+@pytest.mark.slow
 def test_a_figure_that_depends_on_something_else_is_told(tmp_path, monkeypatch):
     """In the model, looking lines up takes longer than bringing them in that quickly."""
     use({"l1.fill_bytes": 400, "l1.tags_per_clock": 2}, tmp_path, monkeypatch)
