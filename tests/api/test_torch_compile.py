@@ -125,12 +125,12 @@ CALLS = {
         dg.fp8_gemm_nt,
         (per_token(M, K), per_block(N, K), (empty(M, N, dtype=FP8), torch.zeros(M, 1))),
     ),
+    "bf16_gemm_nt": lambda: (dg.bf16_gemm_nt, (randn(M, K), randn(N, K), empty(M, N))),
+    "bf16_gemm_tn": lambda: (dg.bf16_gemm_tn, (randn(K, M), randn(K, N), empty(M, N, dtype=torch.float32))),
     "fp8 with a scale for each row": lambda: (
         partial(dg.gemm_fp8, out=empty(M, N), recipe=(1, 1, None)),
         tuple((per_token(rows, K)[0], randn(rows, 1).float().abs()) for rows in (M, N)),
     ),
-    "bf16_gemm_nt": lambda: (dg.bf16_gemm_nt, (randn(M, K), randn(N, K), empty(M, N))),
-    "bf16_gemm_tn": lambda: (dg.bf16_gemm_tn, (randn(K, M), randn(K, N), empty(M, N, dtype=torch.float32))),
     "f16_gemm_nt": lambda: (dg.f16_gemm_nt, (randn(M, K).half(), randn(N, K).half(), empty(M, N))),
     "fp8_gemm_nt_skip_head_mid": lambda: (
         dg.fp8_gemm_nt_skip_head_mid,
