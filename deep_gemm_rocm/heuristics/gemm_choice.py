@@ -121,7 +121,7 @@ def ranked_choices(problem: GemmProblem, configs_for: _ConfigsFor = _candidates)
 def _estimates(
     problem: GemmProblem, m: NDArray[Any], configs_for: _ConfigsFor, *, may_split: bool
 ) -> list[tuple[Choice, NDArray[np.float64]]]:
-    """All choices and their clocks for each of ``m``, in place of the problem's. Of equals the first is the best."""
+    """All choices and their clocks for each of ``m``, in place of the problem's."""
     estimates = [(Choice(config), clocks_by_m(config, problem, m)) for config in configs_for(problem)]
     # K is split only where tiles leave CUs without work, or for the sake of an order.
     must_split = problem.k_order is not None and problem.k_order[0] > 1
@@ -134,7 +134,7 @@ def _estimates(
             estimates.append((Choice(changed(config, kind=problem.kind), splits), clocks))
     if problem.k_order is not None:
         estimates = [estimate for estimate in estimates if estimate[0].k_order == problem.k_order]
-    return sorted(estimates, key=lambda estimate: -estimate[0].config.block_m * estimate[0].config.block_n)
+    return estimates
 
 
 def _splits_of(problem: GemmProblem) -> list[int]:
