@@ -8,7 +8,6 @@ fitted to it.
 from __future__ import annotations
 
 import csv
-import ctypes
 import hashlib
 import json
 import math
@@ -23,14 +22,13 @@ import torch
 import typer
 
 from deep_gemm_rocm import simulator
+from deep_gemm_rocm.benchmarks.aiter import CODE, Argument, CodeObject
+from deep_gemm_rocm.runtime import hip
 from deep_gemm_rocm.simulator import power
 from deep_gemm_rocm.simulator.constants import chip_constants, current
-from deep_gemm_rocm.simulator.library import library, library_path
+from deep_gemm_rocm.simulator.library import library_path
 
 ROWS = Path(__file__).with_name("accuracy.csv")
-CODE = "hsa/gfx942"
-BUFFER_POINTER, BUFFER_SIZE, END = 1, 2, 3  # HIP_LAUNCH_PARAM_
-MOST_KERNARG = 512
 # Fewer than by default, since there are many rows.
 MOST_INSTRUCTIONS = 5e6
 
@@ -135,7 +133,7 @@ class Launch:
     """A kernel, its grid, and its arguments: tensors, integers and null pointers, each in 16 bytes."""
 
     grid: tuple[int, int, int]
-    arguments: Sequence[torch.Tensor | int | None]
+    arguments: Sequence[Argument]
 
 
 def tile(row: Row) -> tuple[int, int]:
@@ -236,36 +234,15 @@ def code_object(row: Row, aiter: Path) -> bytes:
     return (aiter / CODE / folder / f"{row.kernel}.co").read_bytes()
 
 
-def check(status: int) -> None:
-    if status:
-        raise simulator.SimulatorError(library().dgSimLastMessage().decode())
-
-
 def run(row: Row, aiter: Path, constants: dict[str, float]) -> simulator.KernelProfile:
     """The profile of the row's kernel, on its chip."""
-    _, launch_of = KINDS[row.kind]
-    launch, image = launch_of(row), code_object(row, aiter)
-    tensors = [argument for argument in launch.arguments if isinstance(argument, torch.Tensor)]
-    words = [value.data_ptr() if isinstance(value, torch.Tensor) else value or 0 for value in launch.arguments]
-    kernarg = b"".join(word.to_bytes(16, "little") for word in words).ljust(MOST_KERNARG, b"\0")
+    folder, launch_of = KINDS[row.kind]
+    launch = launch_of(row)
     symbol = f"_ZN5aiter{len(row.kernel)}{row.kernel}E"
-    module, function, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t(len(kernarg))
-    hip, buffer = library(), ctypes.cast(ctypes.c_char_p(kernarg), ctypes.c_void_p).value
-    check(hip.hipModuleLoadData(ctypes.byref(module), image))
-    check(hip.hipModuleGetFunction(ctypes.byref(function), module, symbol.encode()))
-    for tensor in tensors:
-        check(hip.hipHostRegister(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes), 0))
-    try:
-        config = (ctypes.c_void_p * 5)(BUFFER_POINTER, buffer, BUFFER_SIZE, ctypes.addressof(size), END)
-        changes = {"sampling.most_instructions": MOST_INSTRUCTIONS, **constants}
-        with simulator.profile(changes, chip=row.chip, compute="sampled") as prof:
-            extents = map(ctypes.c_uint, (*launch.grid, 256, 1, 1))
-            check(hip.hipModuleLaunchKernel(function, *extents, ctypes.c_uint(0), None, None, config))
-            check(hip.hipDeviceSynchronize())
-    finally:
-        for tensor in tensors:
-            hip.hipHostUnregister(ctypes.c_void_p(tensor.data_ptr()))
-        hip.hipModuleUnload(module)
+    kernel = CodeObject(hip.runtime(), aiter / CODE / folder / f"{row.kernel}.co", symbol)
+    changes = {"sampling.most_instructions": MOST_INSTRUCTIONS, **constants}
+    with simulator.profile(changes, chip=row.chip, compute="sampled") as prof:
+        kernel.launch(launch.grid, launch.arguments)
     return prof.kernels[0]
 
 

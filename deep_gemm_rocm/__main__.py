@@ -104,7 +104,8 @@ def bench(
         str,
         typer.Option(
             help="triton, rocblas, hipblaslt, torch_scaled_mm, aiter, dense, all or none; with commas between. "
-            "dense compares grouped GEMM with the dense kernel at the same FLOPs."
+            "dense compares grouped GEMM with the dense kernel at the same FLOPs; aiter runs the code objects of the "
+            "checkout that AITER_PATH names."
         ),
     ] = "all",
     iters: Annotated[int | None, typer.Option(min=1, help="Timed calls.")] = None,

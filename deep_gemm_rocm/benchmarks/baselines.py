@@ -14,7 +14,7 @@ import torch
 
 from ..problems.layout import data_and_scales
 from ..runtime import hip
-from . import problems
+from . import aiter, problems
 from .attention_problems import AttentionProblem
 from .experts_problems import ExpertsProblem
 from .logits_problems import LogitsProblem
@@ -106,23 +106,31 @@ def _with_scales_of_one(problem: Problem) -> Problem:
 
 
 def _aiter_missing(problem: AnyProblem) -> str:
+    if path := aiter.checkout():
+        return aiter.missing(problem, path)
+    if hip.runtime().is_simulated:
+        return aiter.GET
     if importlib.util.find_spec("aiter") is None:
-        return "aiter isn't installed"
+        return f"aiter isn't installed: install it, or {aiter.GET}"
     return _needs_gpu(problem, "fp8_gemm_nt")
 
 
-def _aiter_candidates(_: Problem) -> Iterable[Candidate]:
-    aiter = importlib.import_module("aiter")
+def _aiter_candidates(problem: Problem) -> Iterable[Candidate]:
+    if path := aiter.checkout():
+        return aiter.candidates(problem, path)
+    installed = importlib.import_module("aiter")
 
     def run(problem: Problem) -> torch.Tensor:
         (a, sfa), (b, sfb) = data_and_scales(problem.a), data_and_scales(problem.b)
-        return aiter.gemm_a8w8_blockscale(a, b, sfa, sfb, problem.d.dtype)
+        return installed.gemm_a8w8_blockscale(a, b, sfa, sfb, problem.d.dtype)
 
     return [("gemm_a8w8_blockscale", run)]
 
 
-def _with_contiguous_scales(problem: Problem) -> Problem:
-    """AITER's layout of scales, made before time is taken."""
+def _in_aiters_layout(problem: Problem) -> Problem:
+    """The problem in the layout that AITER takes, made before time is taken."""
+    if aiter.checkout():
+        return aiter.AiterProblem.of(problem)
     (a, sfa), (b, sfb) = data_and_scales(problem.a), data_and_scales(problem.b)
     assert sfa is not None
     assert sfb is not None
@@ -155,6 +163,6 @@ BASELINES = {
     "torch_scaled_mm": Baseline(
         lambda problem: _needs_gpu(problem, "fp8_gemm_nt"), _scaled_mm, _with_scales_of_one, _WHOLE_ROWS
     ),
-    "aiter": Baseline(_aiter_missing, _aiter_candidates, _with_contiguous_scales),
+    "aiter": Baseline(_aiter_missing, _aiter_candidates, _in_aiters_layout),
     "dense": Baseline(_dense_missing, _dense_candidates, _as_dense),
 }

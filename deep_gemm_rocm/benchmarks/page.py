@@ -9,7 +9,7 @@ from typing import Any
 from .operations import OPERATIONS
 from .report import geomean, markdown_table
 from .shapes import DENSE, AnyShape, Shape
-from .suite import Result
+from .suite import OURS, Result
 
 PICTURE = "speed.svg"
 
@@ -32,6 +32,15 @@ _SOURCE = (
 )
 
 _PUBLISHED_OP = "fp8_gemm_nt"
+BESIDE_AITER = {
+    _PUBLISHED_OP: tuple(
+        Shape(*extents)
+        for extents in (
+            (64, 7168, 2048), (128, 4096, 7168), (1024, 1536, 7168), (1024, 7168, 2048), (1024, 4608, 7168),
+            (4096, 7168, 2048), (4096, 4096, 7168),
+        )
+    )
+}  # fmt: skip
 # A sentence on each operation, and the shapes that are measured.
 _SECTIONS = {
     "fp8_gemm_nt": ("Dense FP8 with fine-grained scales, MxNxK: the shapes of DeepGEMM's tests.", ""),
@@ -106,11 +115,18 @@ def problems() -> dict[str, tuple[AnyShape, ...]]:
     return shapes
 
 
-def write(path: Path, results: Sequence[Result], about: dict[str, str]) -> None:
-    """Writes the page; of the facts about the machine only those that simulated times depend on."""
+def write(path: Path, results: Sequence[Result], beside_aiter: Sequence[Result], about: dict[str, str]) -> None:
+    """Writes the page; of the facts about the machine only those that simulated times depend on.
+
+    Args:
+        results: those of ``problems``.
+        beside_aiter: those of ``BESIDE_AITER``, with the baseline ``aiter``; empty to leave it out.
+    """
     lines = [_INTRODUCTION, "| | |", "|---|---|"]
     lines += [f"| {name} | {about[name]} |" for name in ("device", "compiler", "date")]
     lines += _beside_published(results)
+    if beside_aiter:
+        lines += ["", *_beside_assembler(beside_aiter)]
     for op, (title, _) in _SECTIONS.items():
         lines += ["", f"## {op}", "", title, "", *markdown_table([r for r in results if r.op == op], without=("by",))]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -139,6 +155,33 @@ def _beside_published(results: Sequence[Result]) -> list[str]:
         "|---|---|---|---|",
         *(f"| {shape} | {theirs:.1f} | {ours:.1f} | {ours / theirs:.2f} |" for shape, theirs, ours in rows),
     ]
+
+
+def _beside_assembler(results: Sequence[Result]) -> list[str]:
+    ours, aiters = ({r.shape: r for r in results if (r.by == OURS) == own} for own in (True, False))
+    return [
+        "## Beside AITER's assembler kernels, in the same model",
+        "",
+        "Both are simulated: ours, and the code objects of a checkout of AITER (`AITER_PATH`), of which the best tile",
+        "and number of parts of K count. AITER's take weights in a layout of their own. Where K is in parts, they add",
+        "bf16 with atomics; to fill the output with zeros before takes time that is not counted here.",
+        "",
+        "| MxNxK | AITER, µs | tile | ours, µs | ratio | AITER, mJ | ours, mJ |",
+        "|---|---|---|---|---|---|---|",
+        *(_row_beside(theirs, ours[shape]) for shape, theirs in aiters.items()),
+    ]
+
+
+def _row_beside(theirs: Result, ours: Result) -> str:
+    if theirs.timing is None or ours.timing is None:
+        return f"| {theirs.shape} | {theirs.missing} | | | | | |"
+    times = theirs.timing.microseconds, ours.timing.microseconds
+    their_mj, our_mj = (1e3 * (timing.joules or 0) for timing in (theirs.timing, ours.timing))
+    cells = [
+        str(theirs.shape), f"{times[0]:.1f}", theirs.how.partition(" (")[0], f"{times[1]:.1f}",
+        f"{times[1] / times[0]:.2f}", f"{their_mj:.1f}", f"{our_mj:.1f}",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
 
 
 def draw(path: Path, results: Sequence[Result]) -> None:

@@ -117,14 +117,18 @@ class Problem:
                 some_a, some_b = _rows_of(a, rows, recipe[0]), _columns_of(b, columns, recipe[1])
                 reference = testing.gemm_reference(some_a, some_b, recipe=recipe)
                 accuracy = testing.measure(d[rows][:, columns], reference)
-                if accuracy.failures:
+                if failures := self.failures(accuracy):
                     checked = len(rows) * (columns.stop - first)
                     raise WrongResultError(
-                        f"{self.op} {self.shape}: {accuracy.failures} of {checked} elements are wrong, by up to "
+                        f"{self.op} {self.shape}: {failures} of {checked} elements are wrong, by up to "
                         f"{accuracy.max_error:g}"
                     )
                 worst = max(worst, accuracy.max_error_over_bound)
         return worst
+
+    def failures(self, accuracy: testing.Accuracy) -> int:
+        """The number of elements that are wrong."""
+        return accuracy.failures
 
     def _parts(self) -> Iterator[tuple[Operand, Operand, torch.Tensor]]:
         """For each group, the operands as [rows, K] and [columns, K], and the output."""

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from ..api import warmup
-from ..benchmarks import page, report, shapes, suite
+from ..benchmarks import aiter, page, report, shapes, suite
 from ..benchmarks.baselines import BASELINES
 from ..benchmarks.measure import Sampling
 from ..benchmarks.operations import OPERATIONS
@@ -85,7 +85,12 @@ def write_docs(console: Console, path: Path) -> bool:
     sampling = dataclasses.replace(Sampling.default(), check=False)
     about = report.header(sampling)
     results, good = _measured(console, page.problems(), [], sampling, about)
-    page.write(path, results, about)
+    beside_aiter: list[Result] = []
+    if aiter.checkout():
+        beside_aiter, _ = _measured(console, page.BESIDE_AITER, ["aiter"], sampling, about)
+    else:
+        console.print(f"without AITER's kernels; to have them, {aiter.GET}")
+    page.write(path, results, beside_aiter, about)
     page.draw(path.with_name(page.PICTURE), results)
     return good
 

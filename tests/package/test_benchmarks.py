@@ -417,11 +417,25 @@ def test_page_has_every_problem_and_its_picture(tmp_path):
         for shape in of_op
     ]
     about = report.header(Sampling(1, 0, 0, check=False))
-    page.write(tmp_path / "page.md", results, about)
+    beside = [
+        Result(
+            "fp8_gemm_nt",
+            Shape(64, 7168, 2048),
+            by,
+            how,
+            10**9,
+            10**6,
+            True,
+            dataclasses.replace(timing, sustained_us=us),
+        )
+        for by, how, us in ((suite.OURS, "a_kernel", 8.0), ("aiter", "32x128, K in 2 parts (best of 11)", 16.0))
+    ]
+    page.write(tmp_path / "page.md", results, beside, about)
     text = (tmp_path / "page.md").read_text()
     interval = "{:.3g} to {:.3g}".format(*power.interval(12.5))
     assert f"| 4096x7168x2048 | 12.50 | {interval} | 80 | 80 | 7.5 | 0.133 | 10.00 | 50% | HBM 50% | a_kernel |" in text
     assert "| 4096x7168x2048 | 167.0 | 12.5 | 0.07 |" in text
+    assert "| 64x7168x2048 | 16.0 | 32x128, K in 2 parts | 8.0 | 0.50 | 7.5 | 7.5 |" in text
     assert text.count("a_kernel") == len(results)
     if _has_matplotlib():
         page.draw(tmp_path / page.PICTURE, results)
@@ -437,8 +451,10 @@ def test_command_writes_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "PUBLISHED", {DENSE: 5.0})
     monkeypatch.setattr(page, "draw", lambda path, results: drawn.append(path))
     monkeypatch.setattr("deep_gemm_rocm.cli.bench._need_matplotlib", lambda option: None)
+    monkeypatch.delenv("AITER_PATH", raising=False)
     result = CliRunner().invoke(app, ["bench", "--write-docs", str(tmp_path / "page.md")])
     assert result.exit_code == 0, result.output
+    assert "without AITER's kernels" in result.output
     assert "| 48x128x256 | 5.0 |" in (tmp_path / "page.md").read_text()
     assert drawn == [tmp_path / "speed.svg"]
 
