@@ -32,6 +32,7 @@ from .api.drop_in import (
 )
 from .api.einsum import einsum, fp8_einsum
 from .api.experts import fused_moe
+from .api.four_bits import convert_fp4_to_fp8, convert_int4_to_fp8
 from .api.fp4 import (
     cast_back_from_fp4,
     ceil_to_ue8m0,
@@ -152,7 +153,9 @@ __all__ = [
     "cast_back_from_fp4",
     "ceil_div",
     "ceil_to_ue8m0",
+    "convert_fp4_to_fp8",
     "convert_fp8_fn_to_fnuz",
+    "convert_int4_to_fp8",
     "cublaslt_gemm_nn",
     "cublaslt_gemm_nt",
     "cublaslt_gemm_tn",

@@ -18,7 +18,7 @@ _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _BETWEEN = tuple((low + high) / 2 for low, high in itertools.pairwise(_MAGNITUDES))
 _FP4_MAX = _MAGNITUDES[-1]
 # -0 dequantises to +0.
-_VALUES = (*_MAGNITUDES, 0.0, *(-magnitude for magnitude in _MAGNITUDES[1:]))
+FP4_VALUES = (*_MAGNITUDES, 0.0, *(-magnitude for magnitude in _MAGNITUDES[1:]))
 _LEAST_AMAX = 1e-4  # DeepGEMM's, for blocks of zeros
 _CASTABLE = (torch.bfloat16, torch.float16, torch.float32)
 _EXPONENT_SHIFT, _FRACTION = 23, 2**23 - 1  # of fp32
@@ -102,7 +102,7 @@ def cast_back_from_fp4(
             f"sf must have a scale for each of {rows} rows and {ceil_div(k, gran_k)} blocks of {gran_k} columns, got "
             f"shape {tuple(sf.shape)}"
         )
-    values = torch.tensor(_VALUES, device=packed.device)[_unpacked(packed).int()]
+    values = torch.tensor(FP4_VALUES, device=packed.device)[unpacked_fp4(packed).int()]
     return values * scales[:, torch.arange(k, device=packed.device) // gran_k]
 
 
@@ -122,7 +122,7 @@ def transpose_packed_fp4(a: torch.Tensor) -> torch.Tensor:
     _check_packed("a", a)
     if a.shape[0] % 2:
         raise ValueError(f"a must have an even number of rows, two to a byte of the result, got shape {tuple(a.shape)}")
-    return _packed(_unpacked(a).T)
+    return _packed(unpacked_fp4(a).T)
 
 
 @through_host
@@ -214,6 +214,6 @@ def _packed(codes: torch.Tensor) -> torch.Tensor:
     return (codes[:, ::2] | codes[:, 1::2] << 4).contiguous().view(torch.int8)
 
 
-def _unpacked(packed: torch.Tensor) -> torch.Tensor:
+def unpacked_fp4(packed: torch.Tensor) -> torch.Tensor:
     both = packed.contiguous().view(torch.uint8)
     return torch.stack((both & 0x0F, both >> 4), dim=-1).flatten(-2)

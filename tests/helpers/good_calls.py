@@ -281,6 +281,14 @@ GOOD = {
         "renormalize": True, "scale": 2.5,
     },
     "convert_fp8_fn_to_fnuz": lambda: {"data": randn(M, K).to(torch.float8_e4m3fn), "scales": rand(M, 1)},
+    "convert_fp4_to_fp8": lambda: {
+        "data": torch.zeros(G, N, K // 2, dtype=torch.int8), "scales": torch.full((G, N, K // 32), 127).byte(),
+        "scale_rows": 1,
+    },
+    "convert_int4_to_fp8": lambda: {
+        "weight": torch.zeros(N, K // 8).int(), "scales": rand(N, K // 32), "zeros": torch.zeros(N // 8, K // 32).int(),
+        "packing": "compressed-tensors", "scale_rows": 1,
+    },
     "shuffle_weight": lambda: {"b": per_block(N, K)[0]},
     "get_mn_major_tma_aligned_tensor": lambda: {"sf": rand(M, 3)},
     "get_tma_aligned_size": lambda: {"x": 5, "element_size": 4},
