@@ -84,6 +84,7 @@ from .api.k_grouped import (
     wgrad_gemm_fp8_fp8_fp32_nt,
 )
 from .api.latent_cache import append_mla_cache
+from .api.merge_states import merge_attention_states
 from .api.mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
 from .api.routing import route_top_k
 from .api.settings import (
@@ -219,6 +220,7 @@ __all__ = [
     "m_grouped_fp8_gemm_nt_masked",
     "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous",
     "m_grouped_gemm_fp8_fp8_bf16_nt_masked",
+    "merge_attention_states",
     "mla_decode",
     "pack_ue8m0_to_int",
     "per_block_cast_to_fp8",

@@ -30,6 +30,7 @@ from . import (
     hyperconnection,
     k_grouped,
     latent_cache,
+    merge_states,
     mqa_logits,
     routing,
     sparse_mla,
@@ -199,6 +200,21 @@ def _returns_lse_and_maxima(function: Callable[..., Any]) -> Callable[..., Pair]
     return run
 
 
+def _returns_second(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    """The function without its first result, which is an argument."""
+
+    @functools.wraps(function)
+    def run(**arguments: Any) -> Tensor:
+        _, second = function(**arguments)
+        return second
+
+    return run
+
+
+def _merged_lse(first: Tensor, **_: Any) -> Tensor:
+    return attention.new_lse(first)
+
+
 def _of_heads(q: Tensor, **_: Any) -> Pair:
     lse, max_logits = (q.new_empty(q.shape[:2], dtype=torch.float32) for _ in range(2))
     return lse, max_logits
@@ -246,6 +262,7 @@ _operator(mqa_logits.fp8_paged_mqa_logits, fake=_paged_logits)
 _operator(_returns_none(top_k.top_k_per_row), "out")
 _operator(_returns_lse_and_maxima(sparse_mla.sparse_mla), "out", fake=_of_heads, results=2)
 _operator(latent_cache.append_mla_cache, "cache")
+_operator(_returns_second(merge_states.merge_attention_states), "out", fake=_merged_lse)
 
 _FOR_DEEPGEMM = ("gran_k", "use_packed_ue8m0")  # arguments with one allowed value
 _operator(casts.per_token_cast_to_fp8, without=_FOR_DEEPGEMM, fake=_rows_of_blocks, results=2)

@@ -29,6 +29,7 @@ from . import (
     grouped,
     k_grouped,
     latent_cache,
+    merge_states,
     mqa_logits,
     routing,
     sparse_mla,
@@ -115,13 +116,13 @@ def warmup_kernels(
 
     Args:
         name: the name of a public function: a dense or grouped GEMM, under any of its names; attention, for prompts or
-            decoding; the indexer's logits, or the selection of its largest; writing the latent cache; or a function
-            that quantises or chooses experts.
+            decoding, or merging its results; the indexer's logits, or the selection of its largest; writing the latent
+            cache; or a function that quantises or chooses experts.
         m_list: rows of ``a`` for functions without groups; rows of all groups together for contiguous groups; expected
             rows of a group for masked groups; rows of the output for groups along K; queries of a sequence for
-            attention and logits; sequences for functions with a paged cache; queries for ``sparse_mla``; tokens for
-            ``append_mla_cache``; rows of ``x`` or the logits otherwise. For ``fused_moe``, rows of an expert on
-            average: tokens · top_k / experts, rounded up.
+            attention and logits; sequences for functions with a paged cache; queries for ``sparse_mla`` and
+            ``merge_attention_states``; tokens for ``append_mla_cache``; rows of ``x`` or the logits otherwise. For
+            ``fused_moe``, rows of an expert on average: tokens · top_k / experts, rounded up.
         n: columns of the output; elements of a head of v for attention, of ``kv_c`` for ``append_mla_cache``; heads for
             logits; what ``top_k_per_row`` selects; ``top_k`` for the choice of experts; I for ``fused_moe``.
         k: size of the summed dimension, of each group for groups along K; elements of a head of q for attention and
@@ -381,6 +382,12 @@ def _append(function: _Function, m: int, of: Workload) -> None:
     function.call(tokens, rotary, cache, _tensor(m, dtype=torch.int64))
 
 
+def _merged(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    state, lse = _tensor(m, 1, of.k, dtype=of.d_dtype), _tensor(1, m, dtype=torch.float32)
+    function.call(state, lse, state, lse)
+
+
 def _sparse(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
     if of.n != _LATENT_WIDTH - 64:
@@ -484,6 +491,7 @@ _FUNCTIONS = (
     | _rows(mqa_logits, _paged_logits, _FP8, "", "fp8_paged_mqa_logits")
     | _rows(top_k, _top_k, None, "", "top_k_per_row")
     | _rows(latent_cache, _append, None, "", "append_mla_cache")
+    | _rows(merge_states, _merged, None, "", "merge_attention_states")
     | _rows(sparse_mla, _sparse, None, "", "sparse_mla")
     | _rows(casts, _cast, None, "", "per_token_cast_to_fp8", "per_block_cast_to_fp8", "per_channel_cast_to_fp8")
     | _rows(casts, _cast, None, "", "per_row_cast_to_fp8", "per_tensor_cast_to_fp8")

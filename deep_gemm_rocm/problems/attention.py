@@ -296,7 +296,7 @@ def _check_latent_cache(kv_cache: Any, q: torch.Tensor, fp8_dtype: Any) -> tuple
     if kv_cache.dim() != 4 or kv_cache.shape[2:] != (1, width):
         raise ValueError(f"kv_cache must be [blocks, block_size, 1, {width}], got shape {tuple(kv_cache.shape)}")
     _check_heads_shape("kv_cache", kv_cache, packed=False)
-    _check_aligned("kv_cache", kv_cache)
+    check_aligned("kv_cache", kv_cache)
     if is_plain:
         return "plain", False
     is_bytes = kv_cache.dtype == torch.uint8
@@ -475,10 +475,10 @@ def _check_heads(tensors: dict[str, Any], packed: bool, dtypes: tuple[torch.dtyp
         if tensor.dtype != tensors["q"].dtype:
             raise TypeError(f"{name} must have the dtype of q, {tensors['q'].dtype}, got {tensor.dtype}")
         _check_heads_shape(name, tensor, packed)
-        _check_aligned(name, tensor)
+        check_aligned(name, tensor)
 
 
-def _check_aligned(name: str, tensor: torch.Tensor) -> None:
+def check_aligned(name: str, tensor: torch.Tensor) -> None:
     unit = ALIGNMENT // tensor.element_size()
     misaligned = [
         stride
@@ -520,7 +520,7 @@ def _check_output(out: Any, shape: tuple[int, ...], tensors: dict[str, torch.Ten
     if out.shape != shape:
         raise ValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
     _check_heads_shape("out", out, packed=len(shape) == 3)
-    _check_aligned("out", out)
+    check_aligned("out", out)
     check_one_device({**tensors, "out": out})
     check_not_shared("out", out, tensors)
     return _TYPES[out.dtype]

@@ -16,6 +16,7 @@ from ..api import (
     grouped,
     hyperconnection,
     k_grouped,
+    merge_states,
     mqa_logits,
     routing,
     sparse_mla,
@@ -60,8 +61,8 @@ def checks(device: str) -> dict[str, Callable[[], None]]:
     """For each family, a function that raises AssertionError if a result is wrong."""
     families = (
         _fp8, _transposed, _vectors, _wide_types, _shuffled, _quantised, _contiguous, _masked, _along_k, _sums,
-        _hyperconnection, _flash_attention, _decode, _latent_decode, _chosen_tokens, _logits, _top_k, _casts,
-        _norm, _activation, _routing, _experts, _graph,
+        _hyperconnection, _flash_attention, _decode, _latent_decode, _chosen_tokens, _merging, _logits, _top_k,
+        _casts, _norm, _activation, _routing, _experts, _graph,
     )  # fmt: skip
     return {family.__name__.strip("_").replace("_", " "): functools.partial(family, device) for family in families}
 
@@ -259,6 +260,19 @@ def _logits(device: str) -> None:
     assert (logits[~seen] == -torch.inf).all(), "logits of keys that a query doesn't see are not -inf"
     wrong = seen & ((logits - reference.exact).abs() > reference.error)
     assert not wrong.any(), f"{int(wrong.sum())} logits are wrong"
+
+
+def _merging(device: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    first, second = (torch.randn(9, 3, 128, generator=generator).to(_BF16) for _ in range(2))
+    lses = 5 * torch.randn(2, 3, 9, generator=generator)
+    lses[0, 1, 4] = -torch.inf
+    states = (tensor.to(device) for tensor in (first, lses[0], second, lses[1]))
+    out, lse = (tensor.cpu().double() for tensor in merge_states.merge_attention_states(*states))
+    shares = lses.double().softmax(0).transpose(1, 2)[..., None]
+    expected = shares[0] * first.double() + shares[1] * second.double()
+    assert ((out - expected).abs() <= expected.abs() * 2**-8 + 1e-4).all(), "merged values are wrong"
+    assert (lse - lses.double().logsumexp(0)).abs().max() < 1e-5, "merged log-sum-exps are wrong"
 
 
 def _top_k(device: str) -> None:

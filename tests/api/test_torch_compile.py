@@ -207,6 +207,10 @@ CALLS = {
         partial(dg.sparse_mla, topk_length=torch.tensor([1, 3], dtype=torch.int32), attn_sink=torch.zeros(4)),
         (randn(2, 4, 576), randn(2, 16, 1, 576), torch.tensor([[0, 5, -1], [7, 8, 2]], dtype=torch.int32)),
     ),
+    "merge_attention_states": lambda: (
+        partial(dg.merge_attention_states, out=empty(1, 5, 2, 64)),
+        (randn(1, 5, 2, 64), randn(1, 2, 5).float(), randn(1, 5, 2, 64), randn(1, 2, 5).float()),
+    ),
     "append_mla_cache": lambda: (
         dg.append_mla_cache,
         (randn(3, 512), randn(3, 64), empty(2, 4, 1, 656, dtype=torch.uint8), torch.tensor([5, -1, 0])),

@@ -122,6 +122,10 @@ ATTENTION_CALLS = {
             dg.get_paged_mqa_logits_metadata(PAGES["context_lens"], 64, 304), 100,
         ),
     ),
+    "merge_attention_states": (
+        Workload("merge_attention_states", [3], 64, 64),
+        lambda: dg.merge_attention_states(heads(3, 2, 64), torch.zeros(2, 3), heads(3, 2, 64), torch.zeros(2, 3)),
+    ),
     "append_mla_cache": (
         Workload("append_mla_cache", [2], 512, 656),
         lambda: dg.append_mla_cache(

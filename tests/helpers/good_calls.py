@@ -241,6 +241,10 @@ GOOD = {
         "indices": slots().view(2, 2, 3), "attn_sink": torch.zeros(3), "topk_length": ints(1, 3),
         "out": zeros(2, 2, 3, 512), "enable_batch_invariant": False, "fp8_dtype": FP8,
     },
+    "merge_attention_states": lambda: {
+        "first": randn(1, M, 2, 64), "first_lse": rand(1, 2, M), "second": randn(1, M, 2, 64),
+        "second_lse": rand(1, 2, M), "out": zeros(1, M, 2, 64),
+    },
     "append_mla_cache": lambda: {
         "kv_c": randn(3, 512), "k_pe": randn(3, 64), "cache": zeros(2, 4, 1, 656, dtype=torch.uint8),
         "slots": ints(5, -1, 0), "fp8_dtype": FP8,

@@ -158,3 +158,28 @@ LAYOUTS = [LatentCache(layout) for layout in ("bf16", "e4m3_656", "e4m3_584")]
 def test_append_mla_cache_fits(compiler, config: LatentCache):
     (kernel,) = kernels(code_object(compiler(), config, "append_mla_cache.hip.j2"))
     assert_no_spills(kernel)
+
+
+@dataclasses.dataclass(frozen=True)
+class MergedStates:
+    """The kernel that merges results."""
+
+    type: str
+
+    @property
+    def kernel_name(self) -> str:
+        return f"merge_attention_states_{self.type}"
+
+    @property
+    def template_values(self) -> dict:
+        return {"type": self.type, "kernel_name": self.kernel_name}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("compiler", "config"), cases([MergedStates("bf16"), MergedStates("f16")], lambda config: False)
+)
+def test_merge_states_fits(compiler, config: MergedStates):
+    (kernel,) = kernels(code_object(compiler(), config, "merge_states.hip.j2"))
+    assert_no_spills(kernel)
+    assert kernel[".vgpr_count"] <= 64  # eight waves on each SIMD
