@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -247,30 +247,17 @@ def install_as_deep_gemm() -> None:
         RuntimeError: another ``deep_gemm`` has been imported.
     """
     public = sys.modules[__package__.partition(".")[0]]
-    installed = sys.modules.get("deep_gemm")
-    if installed is not None:
-        if getattr(installed, "__implementation__", None) is public:
-            return
-        raise RuntimeError(f"deep_gemm is another package already, {getattr(installed, '__file__', installed)}")
-    names = ("deep_gemm", "deep_gemm.utils", "deep_gemm.utils.layout", "deep_gemm.utils.math", "deep_gemm.testing")
-    for name in names:
-        module: Any = types.ModuleType(name, public.__doc__)
-        is_package = any(other.startswith(f"{name}.") for other in names)
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None, origin=public.__file__, is_package=is_package)
-        if is_package:
-            module.__path__ = []
-        module.__file__ = public.__file__
-        module.__implementation__ = public
-        module.__version__ = _DEEP_GEMM_VERSION
-        sources = (public, public.testing) if name == "deep_gemm.testing" else (public,)
-        members = {member: getattr(source, member) for source in sources for member in source.__all__}
-        members["epilogue"] = _Epilogues
-        module.__all__ = list(members)
-        vars(module).update(members)
-        sys.modules[name] = module
-        parent, _, child = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], child, module)
+    shown = {member: getattr(public, member) for member in public.__all__}
+    shown |= {"epilogue": _Epilogues}
+    for_tests = shown | {member: getattr(public.testing, member) for member in public.testing.__all__}
+    members = {
+        "deep_gemm": shown,
+        "deep_gemm.utils": shown,
+        "deep_gemm.utils.layout": shown,
+        "deep_gemm.utils.math": shown,
+        "deep_gemm.testing": for_tests,
+    }
+    _install("deep_gemm", members, __doc__=public.__doc__, __version__=_DEEP_GEMM_VERSION)
 
 
 def install_as_flash_mla() -> None:
@@ -282,17 +269,37 @@ def install_as_flash_mla() -> None:
     Raises:
         RuntimeError: another ``flash_mla`` has been imported.
     """
+    functions = (FlashMLASchedMeta, flash_mla_sparse_fwd, flash_mla_with_kvcache, get_mla_metadata)
+    members = {"flash_mla": {function.__name__: function for function in functions}}
+    _install("flash_mla", members, __doc__=install_as_flash_mla.__doc__)
+
+
+def _install(package: str, members: Mapping[str, Mapping[str, Any]], **attributes: Any) -> None:
+    """Makes modules of these names importable that have these members, unless they are there already.
+
+    Args:
+        members: by the modules' names; a package comes before its modules.
+        attributes: what the modules have besides.
+
+    Raises:
+        RuntimeError: another package of this name has been imported.
+    """
     public = sys.modules[__package__.partition(".")[0]]
-    installed = sys.modules.get("flash_mla")
+    installed = sys.modules.get(package)
     if installed is not None:
         if getattr(installed, "__implementation__", None) is public:
             return
-        raise RuntimeError(f"flash_mla is another package already, {getattr(installed, '__file__', installed)}")
-    module: Any = types.ModuleType("flash_mla", install_as_flash_mla.__doc__)
-    module.__spec__ = importlib.machinery.ModuleSpec("flash_mla", None, origin=public.__file__)
-    module.__file__ = public.__file__
-    module.__implementation__ = public
-    members = (FlashMLASchedMeta, flash_mla_sparse_fwd, flash_mla_with_kvcache, get_mla_metadata)
-    module.__all__ = [member.__name__ for member in members]
-    vars(module).update({member.__name__: member for member in members})
-    sys.modules["flash_mla"] = module
+        raise RuntimeError(f"{package} is another package already, {getattr(installed, '__file__', installed)}")
+    for name, of_module in members.items():
+        module: Any = types.ModuleType(name)
+        is_package = any(other.startswith(f"{name}.") for other in members)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, origin=public.__file__, is_package=is_package)
+        if is_package:
+            module.__path__ = []
+        vars(module).update(
+            attributes, __file__=public.__file__, __implementation__=public, __all__=list(of_module), **of_module
+        )
+        sys.modules[name] = module
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)

@@ -15,7 +15,7 @@ from ..simulator.constants import packaged
 from .device import Device
 from .probes import PROBES, Probe
 
-# Of logarithms.
+# Differences of logarithms.
 _CLOSE, _NEAR = 0.004, 0.05  # errors of figures that need no other argument, and that will do
 _LEAST_STEP, _LARGEST_STEP = 0.05, 1.5
 _BEYOND = 1.2  # a step goes so much beyond where the error may be 0, to have that between two arguments
@@ -96,7 +96,7 @@ def _solution(figure: Callable[[float], float], value: float, given: float, want
 
 
 def _whole(figure: Callable[[float], float], value: float, *, in_turns: bool) -> float:
-    """Of the whole numbers of clocks around ``value`` with its figure, the one in the middle.
+    """The middle one of the whole numbers of clocks around ``value`` that have its figure.
 
     Args:
         in_turns: whether the clocks are whole turns of a SIMD; then it is the largest one.

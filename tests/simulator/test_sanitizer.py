@@ -802,7 +802,7 @@ def outside(hip: Hip, compiler: Compiler):
       y[__builtin_amdgcn_workitem_id_x()] = x[at + __builtin_amdgcn_workitem_id_x()];
     }
     extern "C" __global__ void write(const int* x, int* y, int at) { y[at + __builtin_amdgcn_workitem_id_x()] = 1; }
-    // Of a resource that claims more than there is; what it doesn't claim reads as zeros, and that is no error.
+    // The resource claims more than there is; what it doesn't claim reads as zeros, and that is no error.
     __device__ __amdgpu_buffer_rsrc_t resource(const int* x) {
       return __builtin_amdgcn_make_buffer_rsrc((void*)x, 0, 0x7FFFFFFF, 0x20000);
     }
