@@ -56,6 +56,40 @@ def test_moes_exit_status_tells_whether_it_was_right(moe, monkeypatch):
         assert stopped.value.code not in (0, None)
 
 
+@pytest.fixture
+def decoder_layer(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import decoder_layer
+
+    return decoder_layer
+
+
+@pytest.mark.parametrize("model", ["DeepSeek-V3", "Qwen3-235B-A22B"])
+def test_decoder_layers_are_what_plain_torch_makes(decoder_layer, model):
+    sizes = decoder_layer.SMALL[model]
+    assert decoder_layer.difference(sizes, sequences=3, prompt=66, device="cpu") < 3e-3
+
+
+def test_a_decoder_layers_exit_status_tells_whether_it_was_right(decoder_layer, monkeypatch):
+    right = decoder_layer.Experts.reference
+    monkeypatch.setattr(decoder_layer.Experts, "reference", lambda *arguments: 1.2 * right(*arguments))
+    monkeypatch.setattr("sys.argv", ["decoder_layer.py", "--model", "Qwen3-235B-A22B"])
+    with pytest.raises(SystemExit) as stopped:
+        decoder_layer.main()
+    assert stopped.value.code not in (0, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["DeepSeek-V3", "Qwen3-235B-A22B"])
+def test_times_of_decoder_layers_are_those_of_all_their_kernels(decoder_layer, model):
+    sizes, tokens = decoder_layer.SMALL[model], decoder_layer.Tokens.after([63, 63], 1, "cpu")
+    kernels = decoder_layer.times(sizes, tokens, "cpu")
+    assert all(microseconds > 0 for _, microseconds in kernels)
+    names = " ".join(name for name, _ in kernels)
+    for kernel in ("decode", "route_top_k", "sum_of_experts"):
+        assert kernel in names
+
+
 def test_rows_are_grouped_by_expert(moe):
     experts = torch.tensor([3, 0, 3, 3, 2, 0])
     places, expert_of_place = moe.grouped_rows(experts, 5)
