@@ -6,7 +6,7 @@ runs small layers on random data, on an MI300X or the simulated one, and compare
 
     python examples/decoder_layer.py --times
 
-prints the simulated time of each kernel of the full layers, in some minutes: a step of decoding for 64 sequences of
+prints the simulated time of each kernel of the full layers: a step of decoding for 64 sequences of
 4096 tokens, and a prompt of 4096 tokens. The device is one of eight. It attends to its own tokens and has an eighth of
 the experts, for which the others send as many rows as leave; sending isn't part of it. Small operations, such as the
 rotary embedding, are torch's and not timed.
