@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from .. import jit
 from ..checks import check_int
 from ..heuristics import FEW_ROWS, MANY_ROWS, collecting_begins, heads_of_every_tile
 from ..launch import planning
-from ..problems.experts import Experts
+from ..problems.experts import MAX_TOKENS, MAX_TOP_K, Experts
 from ..problems.layout import SCALE_BLOCK, ceil_div
 from . import (
     attention,
@@ -76,6 +76,7 @@ class Workload:
     num_groups: int = 1
     d_dtype: torch.dtype = torch.bfloat16
     dtype: torch.dtype | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """
@@ -96,6 +97,10 @@ class Workload:
             raise ValueError(f"dtype must be None for {self.function}, whose operands have only one, got {self.dtype}")
         if not isinstance(self.dtype, (torch.dtype, type(None))):
             raise TypeError(f"dtype must be a torch.dtype, got {self.dtype!r}")
+        if not isinstance(self.arguments, Mapping):
+            raise TypeError(f"arguments must map names to values, got {self.arguments!r}")
+        if unknown := self.arguments.keys() - set(known := _ARGUMENTS.get(self.function, ())):
+            raise ValueError(f"arguments of {self.function} may have {list(known)}, got {sorted(unknown)}")
 
 
 def warmup_kernels(
@@ -107,6 +112,7 @@ def warmup_kernels(
     *,
     d_dtype: torch.dtype = torch.bfloat16,
     dtype: torch.dtype | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> int:
     """Compiles and loads, in parallel, all kernels that a function needs for these sizes.
 
@@ -133,6 +139,9 @@ def warmup_kernels(
         dtype: dtype of q, k and v for attention, of the cache for ``mla_decode``, ``d_dtype`` if None; of ``x``, or of
             the logits of experts, bf16 if None; of the logits for ``top_k_per_row``, fp32 if None; of the weights of
             ``fused_moe``, float8_e4m3fnuz with scales of blocks if None. None for all other functions.
+        arguments: other arguments of the function on which kernels depend: for ``route_top_k`` ``scoring``,
+            ``num_groups``, ``top_groups``, and ``bias`` as whether there is one; for ``rms_norm_cast_to_fp8``
+            ``gran_k``; for ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -141,7 +150,7 @@ def warmup_kernels(
         TypeError, ValueError: an argument is not as above, or the function doesn't take it.
         hip.NoDeviceError, jit.JitError: there is no device, or a compile failed.
     """
-    wanted = plan([Workload(name, m_list, n, k, num_groups, d_dtype, dtype)])
+    wanted = plan([Workload(name, m_list, n, k, num_groups, d_dtype, dtype, arguments or {})])
     compile_all(wanted)
     return len(wanted)
 
@@ -159,8 +168,9 @@ def models() -> dict[str, Path]:
 def load(file: Path) -> list[Workload]:
     """Reads the workloads in a file: a JSON list of objects with ``function``, ``n`` and ``k``.
 
-    Optional are ``num_groups``, ``d_dtype`` and ``dtype`` (such as ``bfloat16``, ``float32``, ``float8_e4m3fnuz``), and
-    ``m``, a number or a list of numbers. Without ``m``, the workload covers every M from 1 to 32768.
+    Optional are ``num_groups``, ``arguments``, ``d_dtype`` and ``dtype`` (such as ``bfloat16``, ``float32``,
+    ``float8_e4m3fnuz``), and ``m``, a number or a list of numbers. Without ``m``, the workload covers every M from 1 to
+    32768.
 
     Raises:
         ValueError: the file is not of that form.
@@ -234,7 +244,7 @@ def compile_all(
 def _workload(where: str, entry: Any) -> Workload:
     if not isinstance(entry, dict):
         raise ValueError(f"{where} must be an object, got {entry!r}")
-    known = {"function", "m", "n", "k", "num_groups", "d_dtype", "dtype"}
+    known = {"function", "m", "n", "k", "num_groups", "d_dtype", "dtype", "arguments"}
     if unknown := entry.keys() - known:
         raise ValueError(f"{where} has unknown keys {sorted(unknown)}; known are {sorted(known)}")
     if missing := {"function", "n", "k"} - entry.keys():
@@ -253,6 +263,7 @@ def _workload(where: str, entry: Any) -> Workload:
             entry["n"],
             entry["k"],
             entry.get("num_groups", 1),
+            arguments=entry.get("arguments", {}),
             **dtypes,
         )
     except (TypeError, ValueError) as error:
@@ -407,25 +418,32 @@ def _cast(function: _Function, m: int, of: Workload) -> None:
 def _normed(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
     x, weight = _input(of, m), _tensor(of.k, dtype=of.dtype or torch.bfloat16)
-    function.call(x, weight)
-    function.call(x, weight, residual=x)
+    function.call(x, weight, **of.arguments)
+    function.call(x, weight, residual=x, **of.arguments)
 
 
 def _activated(function: _Function, m: int, of: Workload) -> None:
     if of.num_groups == 1:
-        function.call(_input(of, m))
+        function.call(_input(of, m), **of.arguments)
     else:
-        function.call(_input(of, of.num_groups, m), _tensor(of.num_groups, dtype=torch.int32))
+        function.call(_input(of, of.num_groups, m), _tensor(of.num_groups, dtype=torch.int32), **of.arguments)
 
 
 def _routed(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
-    function.call(_input(of, m), of.n)
+    bias = _tensor(of.k, dtype=torch.float32) if of.arguments.get("bias") else None
+    function.call(_input(of, m), of.n, **{**of.arguments, "bias": bias})
 
 
 def _experts(_: _Function, m: int, of: Workload) -> None:
-    tokens, hidden, dtype = m * of.num_groups, of.k, of.dtype or _FP8
-    layer = Experts(tokens, hidden, of.n, of.num_groups, 1, "blocks" if dtype == _FP8 else "none")
+    hidden, dtype = of.k, of.dtype or _FP8
+    rows = m * of.num_groups
+    top_k = ceil_div(rows, MAX_TOKENS)
+    if top_k > MAX_TOP_K:
+        return  # no call has so many
+    tokens = rows // top_k
+    clamps = of.arguments.get("alpha"), of.arguments.get("limit")
+    layer = Experts(tokens, hidden, of.n, of.num_groups, top_k, "blocks" if dtype == _FP8 else "none", clamps)
 
     def weight(rows: int, columns: int) -> Any:
         data = _tensor(of.num_groups, rows, columns, dtype=dtype)
@@ -434,7 +452,7 @@ def _experts(_: _Function, m: int, of: Workload) -> None:
 
     weights = weight(2 * of.n, hidden), weight(hidden, of.n)
     x, out = (_tensor(tokens, hidden, dtype=torch.bfloat16) for _ in range(2))
-    choices = _tensor(tokens, 1, dtype=torch.float32), _tensor(tokens, 1, dtype=torch.int32)
+    choices = _tensor(tokens, top_k, dtype=torch.float32), _tensor(tokens, top_k, dtype=torch.int32)
     for expert_map in (None, _tensor(of.num_groups, dtype=torch.int32)):
         experts.compute_experts(layer, x, *weights, *choices, expert_map, out)
 
@@ -458,6 +476,12 @@ def _rows(
     return {name: _Function(getattr(module, name), called, dtype, layout) for name in names}
 
 
+_ARGUMENTS = {
+    "route_top_k": ("scoring", "bias", "num_groups", "top_groups"),
+    "rms_norm_cast_to_fp8": ("gran_k",),
+    "silu_and_mul_cast_to_fp8": ("alpha", "limit"),
+    "fused_moe": ("alpha", "limit"),
+}
 _BF16, _F16 = torch.bfloat16, torch.float16
 _FUNCTIONS = (
     _rows(gemm, _dense, _FP8, "nt", "fp8_gemm_nt", "gemm_fp8", "gemm_fp8_fp8_bf16_nt", "fp8_fp4_gemm_nt")
