@@ -41,6 +41,8 @@ class _Options(TypedDict, total=False):
 
 class _Descales(_Options, total=False):
     window: tuple[int, int] | None
+    attn_sink: torch.Tensor | None
+    softcap: float
     q_descale: torch.Tensor | None
     k_descale: torch.Tensor | None
     v_descale: torch.Tensor | None
@@ -105,6 +107,8 @@ def flash_attention(
     q_descale: torch.Tensor | None = None,
     k_descale: torch.Tensor | None = None,
     v_descale: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    softcap: float = 0.0,
     out: torch.Tensor | None = None,
     return_lse: bool = False,
 ) -> Described[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
@@ -123,8 +127,8 @@ def flash_attention(
         q: bf16, f16 or float8_e4m3fnuz [B, Sq, H, D]; packed, [total_q, H, D].
         k: of the same dtype, [B, Sk, Hk, D]; packed, [total_k, Hk, D]. Sq and Sk are arbitrary. H is a multiple of Hk;
             H/Hk consecutive heads of q share a head of k and v.
-        v: of the same dtype, [B, Sk, Hk, Dv]; packed, [total_k, Hk, Dv]. D/Dv is 64/64, 96/96, 128/128, 192/192,
-            256/256 or 192/128.
+        v: of the same dtype, [B, Sk, Hk, Dv]; packed, [total_k, Hk, Dv]. D/Dv is 64/64, 80/80, 96/96, 112/112,
+            128/128, 192/192, 256/256 or 192/128.
         softmax_scale: factor of the logits, positive; 1/sqrt(D) if None.
         causal: whether query i sees only the keys up to i + Sk - Sq.
         window: (left, right), the number of keys that query i sees on each side of key i + Sk - Sq; -1 for all. With
@@ -135,6 +139,10 @@ def flash_attention(
         q_descale, k_descale, v_descale: factors of FP8 values, fp32, positive: [1] for the whole tensor; [B, H] (for k
             and v [B, Hk]) for each sequence and head; or [B, H, ceil(S/128)] for each sequence, head and 128 tokens
             (packed: as many as the longest sequence needs). Any strides.
+        attn_sink: fp32 [H], a logit for each head, whose exponential is added to the sums of the query's exponentials;
+            none if None. ``lse`` leaves it out.
+        softcap: c, if positive, turns logits into c · tanh(logit / c). A logit of infinity counts as c then, and one of
+            -infinity as -c.
         out: [B, Sq, H, Dv] or packed [total_q, H, Dv] to write into; a new tensor if None. Its dtype is that of q; for
             FP8, bf16 (the default) or f16.
         return_lse: whether to return the logarithm of each row's sum of exponentials.
@@ -159,18 +167,22 @@ def flash_attention(
         out = _new_output(q, v.shape[-1]) if out is None else out
         options = (softmax_scale, causal, window or _NO_WINDOW, cu_seqlens_q, cu_seqlens_k)
         lse = torch.ops.deep_gemm_rocm.flash_attention(
-            q, k, v, *options, q_descale, k_descale, v_descale, out, return_lse
+            q, k, v, *options, q_descale, k_descale, v_descale, attn_sink, softcap, out, return_lse
         )
         return _result(out, lse if return_lse else None), None
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
-    problem = check_attention(q, k, v, softmax_scale, causal, window, cu_seqlens_q, cu_seqlens_k, descales, out)
+    problem = check_attention(
+        q, k, v, softmax_scale, causal, window, cu_seqlens_q, cu_seqlens_k, descales, attn_sink, softcap, out
+    )
     out = _new_output(q, problem.value_dim) if out is None else out
     lse = new_lse(q) if return_lse else None
     tokens_of_sequence = problem.tokens_q if cu_seqlens_q is None else problem.tokens_q // max(problem.batch, 1)
     tokens_of_k = problem.tokens_k if cu_seqlens_k is None else problem.tokens_k // max(problem.batch, 1)
     case = _case("flash_attention", problem, tokens_of_sequence, tokens_of_k)
     config = cast(AttentionConfig, choose_attention(case).config)
-    launch = flash_attention_launch(config, problem, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
+    if problem.softcap > 0:
+        config = dataclasses.replace(config, capped=True)
+    launch = flash_attention_launch(config, problem, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, attn_sink)
     return _result(out, lse), launch
 
 
@@ -214,6 +226,8 @@ def flash_attention_decode(
     q_descale: torch.Tensor | None = None,
     k_descale: torch.Tensor | None = None,
     v_descale: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    softcap: float = 0.0,
     out: torch.Tensor | None = None,
     return_lse: bool = False,
     num_splits: int | None = None,
@@ -228,7 +242,7 @@ def flash_attention_decode(
     Args:
         q: bf16, f16 or float8_e4m3fnuz [B, next_n, H, D], next_n from 1 to 4: the last tokens of each sequence.
         k_cache: of the same dtype, [blocks, block_size, Hk, D], block_size 16, 32, 64, 128 or 256.
-        v_cache: of the same dtype, [blocks, block_size, Hk, Dv]. D/Dv as for ``flash_attention``, but not 96/96 in FP8.
+        v_cache: of the same dtype, [blocks, block_size, Hk, Dv]. D/Dv as for ``flash_attention``.
         block_table: int32 [B, blocks of a sequence]: entry ``t // block_size`` of a row is the block that holds token
             t. Entries past the sequence's end are not read.
         context_lens: int32 [B], tokens of each sequence including its last next_n: query i sees the keys up to
@@ -239,6 +253,7 @@ def flash_attention_decode(
         window: (left, right): a query sees ``left`` keys before its own, -1 for all, and none on its right.
         q_descale, k_descale, v_descale: factors of FP8 values, fp32, positive: [1] for the whole tensor, or [B, H] (for
             k and v [B, Hk]) for each sequence and head.
+        attn_sink, softcap: as for ``flash_attention``.
         out: [B, next_n, H, Dv] to write into; a new tensor if None. Its dtype is that of q; for FP8, bf16 or f16.
         return_lse: whether to return the logarithm of each row's sum of exponentials.
         num_splits: into how many equal parts each sequence's keys are split, 1 to 4096. Then the bits of a sequence's
@@ -259,13 +274,19 @@ def flash_attention_decode(
     """
     if torch.compiler.is_compiling():
         out = _new_output(q, v_cache.shape[-1]) if out is None else out
-        options = (softmax_scale, window or _NO_WINDOW, q_descale, k_descale, v_descale, out, return_lse, num_splits)
-        lse = torch.ops.deep_gemm_rocm.flash_attention_decode(q, k_cache, v_cache, block_table, context_lens, *options)
+        options = (softmax_scale, window or _NO_WINDOW, q_descale, k_descale, v_descale, attn_sink, softcap, out)
+        lse = torch.ops.deep_gemm_rocm.flash_attention_decode(
+            q, k_cache, v_cache, block_table, context_lens, *options, return_lse, num_splits
+        )
         return _result(out, lse if return_lse else None), None
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
-    problem = check_decode(q, k_cache, v_cache, block_table, context_lens, softmax_scale, window, descales, out)
+    problem = check_decode(
+        q, k_cache, v_cache, block_table, context_lens, softmax_scale, window, descales, attn_sink, softcap, out
+    )
     caches = {"k": Argument("k_cache", k_cache), "v": Argument("v_cache", v_cache)}
-    return _decode("flash_decode", problem, q, caches, block_table, context_lens, out, return_lse, num_splits)
+    return _decode(
+        "flash_decode", problem, q, caches, block_table, context_lens, out, return_lse, num_splits, attn_sink=attn_sink
+    )
 
 
 @overload
@@ -346,9 +367,12 @@ def _decode(
     num_splits: int | None,
     latent: Latent | None = None,
     lse_base_2: bool = False,
+    attn_sink: torch.Tensor | None = None,
 ) -> Described[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
     choice = choose_attention(_case(family, problem, problem.tokens_q, problem.most_keys))
     config, pieces = cast(DecodeConfig, choice.config), choice.pieces
+    if problem.softcap > 0:
+        config = dataclasses.replace(config, capped=True)
     if latent is not None:
         tokens = "small_pages" if problem.page_size < RUN_TOKENS else "paged"
         config = dataclasses.replace(config, layout=latent.layout, is_ocp=latent.is_ocp, tokens=tokens)
@@ -363,8 +387,9 @@ def _decode(
         pieces = num_splits * problem.batch * problem.kv_heads
     out = _new_output(q, problem.value_dim) if out is None else out
     lse = new_lse(q) if return_lse else None
+    sizes = (num_splits, pieces, split_keys)
     launch = flash_decode_launch(
-        config, problem, q, caches, block_table, context_lens, out, lse, num_splits, pieces, split_keys, lse_base_2
+        config, problem, q, caches, block_table, context_lens, out, lse, *sizes, lse_base_2, attn_sink
     )
     return _result(out, lse), launch
 

@@ -13,7 +13,6 @@ from .gemm_config import BLOCK_K_BYTES, LDS_BYTES, MAX_THREADS, NUM_CUS, WAVE_SI
 
 _WIDEST_OF_32_ROWS = 128
 _WIDEST_OF_4_WAVES = 192
-_HEAD_BYTES = {16: 64, 32: 32}  # of a row in an MFMA operand, by mfma_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +27,7 @@ class AttentionConfig:
         waves: waves of a workgroup; each has ``mfma_rows`` queries of its own.
         mfma_rows: 32 for MFMA 32x32, or 16 for 16x16, which needs half the registers for each query.
         take_turns: whether one half of the waves multiplies while the other computes probabilities.
+        capped: whether logits have a soft cap.
     """
 
     type: str
@@ -37,6 +37,7 @@ class AttentionConfig:
     waves: int
     mfma_rows: int
     take_turns: bool
+    capped: bool = False
 
     def __post_init__(self) -> None:
         """
@@ -51,8 +52,6 @@ class AttentionConfig:
             raise ValueError(f"sums of {self.value_dim} values for 32 queries don't fit registers, got {self}")
         if self.scaled and self.waves == 4 and self.value_dim > _WIDEST_OF_4_WAVES:
             raise ValueError(f"operands of such heads in FP8 don't fit the registers of 4 waves, got {self}")
-        if self.head_dim * ELEMENT_BYTES[self.type] % _HEAD_BYTES[self.mfma_rows]:
-            raise ValueError(f"MFMAs would multiply what is behind a head's last element, got {self}")
         if self.lds_bytes > LDS_BYTES:
             raise ValueError(f"{self.lds_bytes} bytes of LDS are more than {LDS_BYTES}, got {self}")
 
@@ -82,8 +81,9 @@ class AttentionConfig:
 
     @property
     def lds_bytes(self) -> int:
+        value_rows = ceil_div(self.value_dim, self.mfma_rows) * self.mfma_rows
         head_blocks = -(-self.head_dim * ELEMENT_BYTES[self.type] // BLOCK_K_BYTES)
-        return self.lds_stages * (self.block_k * head_blocks + self.value_dim) * BLOCK_K_BYTES
+        return self.lds_stages * (self.block_k * head_blocks + value_rows) * BLOCK_K_BYTES
 
     @property
     def workgroups_per_cu(self) -> int:
@@ -94,7 +94,9 @@ class AttentionConfig:
     def kernel_name(self) -> str:
         """The kernel's name, as profilers show it."""
         types = self.type if self.type == self.out_type else f"{self.type}_{self.out_type}"
-        return f"flash_attention_{types}_d{self.head_dim}x{self.value_dim}_q{self.block_q}_mfma{self.mfma_rows}"
+        capped = "_capped" if self.capped else ""
+        widths = f"d{self.head_dim}x{self.value_dim}"
+        return f"flash_attention_{types}_{widths}_q{self.block_q}_mfma{self.mfma_rows}{capped}"
 
     @forking.cached_property
     def template_values(self) -> dict[str, int | str | bool]:

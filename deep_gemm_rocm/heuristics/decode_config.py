@@ -31,6 +31,7 @@ class DecodeConfig:
         is_ocp: whether FP8 values of a latent cache are OCP's.
         tokens: where the tokens of a sequence are in a latent cache: ``paged``; ``small_pages``, of fewer than eight
             tokens; or ``indexed``, by a row of slots.
+        capped: whether logits have a soft cap.
     """
 
     type: str
@@ -41,6 +42,7 @@ class DecodeConfig:
     layout: str = "plain"
     is_ocp: bool = False
     tokens: str = "paged"
+    capped: bool = False
 
     @property
     def family(self) -> str:
@@ -67,6 +69,7 @@ class DecodeConfig:
             self.tokens if self.tokens != "paged" else "",
             f"d{self.head_dim}x{self.value_dim}",
             "few" if self.latent_rows == FEW_ROWS else "",
+            "capped" if self.capped else "",
         ]
         return "_".join((self.family, types, *filter(None, traits)))
 

@@ -58,6 +58,7 @@ class AttentionArguments(Structure):
         ("lse", c_void_p),
         ("lse_batch_stride", c_int64),
         ("lse_head_stride", c_int64),
+        ("sinks", c_void_p),
         ("cu_seqlens_q", c_void_p),
         ("cu_seqlens_k", c_void_p),
         ("batch", c_int),
@@ -68,6 +69,7 @@ class AttentionArguments(Structure):
         ("window_left", c_int),
         ("window_right", c_int),
         ("logit_scale", c_float),
+        ("logit_cap", c_float),
         ("max_workgroups", c_int),
     )
 
@@ -116,6 +118,7 @@ class DecodeArguments(Structure):
         ("sequences_of_length", c_int),
         ("window_left", c_int),
         ("logit_scale", c_float),
+        ("logit_cap", c_float),
         ("lse_scale", c_float),
         ("lse_of_none", c_float),
     )
@@ -131,11 +134,12 @@ def flash_attention_launch(
     lse: torch.Tensor | None,
     cu_seqlens_q: torch.Tensor | None,
     cu_seqlens_k: torch.Tensor | None,
+    attn_sink: torch.Tensor | None,
 ) -> Launch:
     """Describes the launch of ``config``'s kernel on checked arguments.
 
     Args:
-        q, k, v, out, cu_seqlens_q, cu_seqlens_k: as for ``flash_attention``.
+        q, k, v, out, cu_seqlens_q, cu_seqlens_k, attn_sink: as for ``flash_attention``.
         lse: fp32 [batch, heads, tokens] or, if sequences are packed, [heads, tokens].
     """
     lse_strides = (0, 0) if lse is None else (0, *lse.stride())[-3:-1]
@@ -155,10 +159,11 @@ def flash_attention_launch(
         window_left=problem.window_left,
         window_right=problem.window_right,
         logit_scale=problem.softmax_scale * _LOG2_E,
+        logit_cap=problem.softcap * _LOG2_E,
         max_workgroups=_MAX_WORKGROUPS,
     )
     pointers = _heads(q=q, k=k, v=v, out=out, **problem.descales)
-    pointers |= _pointers(lse=lse, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    pointers |= _pointers(lse=lse, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k) | _sinks(attn_sink)
     # The launch doesn't repeat: on the CPU, each call checks the contents of cu_seqlens.
     request = Request(_FLASH_ATTENTION, config.template_values)
     return Launch(request, arguments, pointers, written=("out.data",), repeats=False)
@@ -177,11 +182,12 @@ def flash_decode_launch(
     num_pieces: int,
     split_keys: int = 0,
     lse_base_2: bool = False,
+    attn_sink: torch.Tensor | None = None,
 ) -> Launch:
     """Describes the launch of ``config``'s kernels on checked arguments.
 
     Args:
-        q, block_table, context_lens, out: as for ``flash_attention_decode``.
+        q, block_table, context_lens, out, attn_sink: as for ``flash_attention_decode``.
         caches: ``k`` and ``v``; for ``mla_decode`` both are its only cache.
         lse: fp32 [batch, heads, tokens].
         num_splits: into how many parts each sequence's keys are split; if None, the keys of all sequences together are
@@ -222,12 +228,13 @@ def flash_decode_launch(
         sequences_of_length=1,
         window_left=problem.window_left,
         logit_scale=problem.softmax_scale * _LOG2_E,
+        logit_cap=problem.softcap * _LOG2_E,
         lse_scale=1 if lse_base_2 else 1 / _LOG2_E,
         lse_of_none=-math.inf,
     )
     pointers = _heads(q=q, out=out, **problem.descales)
     pointers |= {f"{role}.data": cache for role, cache in caches.items()}
-    pointers |= _pointers(lse=lse, block_table=block_table, context_lens=context_lens)
+    pointers |= _pointers(lse=lse, block_table=block_table, context_lens=context_lens) | _sinks(attn_sink)
     request = Request(f"{config.family}.hip.j2", config.template_values)
     return Launch(request, arguments, pointers, scratch, written=("out.data",), repeats=False)
 
@@ -288,12 +295,16 @@ def sparse_mla_launch(
     )
     pointers = _heads(q=q, out=out) | dict.fromkeys(("k.data", "v.data"), Argument("kv_cache", kv_cache))
     pointers |= {"block_table": Argument("indices", indices)}
-    lengths, sinks = ("context_lens", "topk_length", topk_length), ("sinks", "attn_sink", attn_sink)
-    pointers |= {path: Argument(name, tensor) for path, name, tensor in (lengths, sinks) if tensor is not None}
-    pointers |= _pointers(lse=lse, max_logits=max_logits)
+    if topk_length is not None:
+        pointers |= {"context_lens": Argument("topk_length", topk_length)}
+    pointers |= _pointers(lse=lse, max_logits=max_logits) | _sinks(attn_sink)
     request = Request(f"{config.family}.hip.j2", config.template_values)
     aligned = ("q.data", "k.data", "v.data", "out.data")
     return Launch(request, arguments, pointers, scratch, made=made, written=("out.data",), aligned=aligned)
+
+
+def _sinks(attn_sink: torch.Tensor | None) -> dict[str, Argument]:
+    return {} if attn_sink is None else {"sinks": Argument("attn_sink", attn_sink)}
 
 
 def _heads(**tensors: torch.Tensor | None) -> dict[str, Argument]:

@@ -13,8 +13,8 @@ from ..checks import check_bool, check_int, check_tensor, one_of
 from .layout import SCALE_BLOCK, ceil_div
 from .tensors import ALIGNMENT
 
-_WIDTHS = ((64, 64), (96, 96), (128, 128), (192, 192), (256, 256), (192, 128))  # head dim of q and k, of v
-_DECODE_FP8_WIDTHS = tuple(widths for widths in _WIDTHS if widths != (96, 96))
+# Head dims of q and k, and of v.
+_WIDTHS = ((64, 64), (80, 80), (96, 96), (112, 112), (128, 128), (192, 192), (256, 256), (192, 128))
 _LATENT_WIDTHS = ((576, 512),)
 _LATENT_DTYPES = (torch.bfloat16, torch.float16)
 LATENT_FP8_DTYPES = (torch.float8_e4m3fnuz, torch.float8_e4m3fn)
@@ -55,6 +55,7 @@ class Attention(NamedTuple):
     window_left: int
     window_right: int
     descales: dict[str, torch.Tensor | None]  # expanded to [batch, heads, blocks]
+    softcap: float
 
 
 def check_attention(
@@ -67,6 +68,8 @@ def check_attention(
     cu_seqlens_q: Any,
     cu_seqlens_k: Any,
     descales: dict[str, Any],
+    attn_sink: Any,
+    softcap: Any,
     out: Any,
 ) -> Attention:
     """Checks the arguments of ``flash_attention``.
@@ -101,6 +104,7 @@ def check_attention(
         for name, of in (("q_descale", "q"), ("k_descale", "k"), ("v_descale", "v"))
     }
     tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
+    check_sink(attn_sink, q.shape[-2], tensors)
     out_type = _check_output(out, (*q.shape[:-1], widths[1]), tensors)
 
     tokens_q, tokens_k = q.shape[-3], k.shape[-3]
@@ -119,6 +123,7 @@ def check_attention(
         window_left=left,
         window_right=right,
         descales=expanded,
+        softcap=_check_softcap(softcap),
     )
 
 
@@ -139,6 +144,7 @@ class Decode(NamedTuple):
     softmax_scale: float
     window_left: int
     descales: dict[str, torch.Tensor | None]  # expanded to [batch, heads, 1]
+    softcap: float = 0
 
     @property
     def most_keys(self) -> int:
@@ -155,6 +161,8 @@ def check_decode(
     softmax_scale: Any,
     window: Any,
     descales: dict[str, Any],
+    attn_sink: Any,
+    softcap: Any,
     out: Any,
 ) -> Decode:
     """Checks the arguments of ``flash_attention_decode``.
@@ -173,7 +181,7 @@ def check_decode(
     num_pages, page_size, kv_heads, _ = k_cache.shape
     if k_cache.shape[-1] != head_dim:
         raise ValueError(f"k_cache must have the head dim of q, {head_dim}, got shape {tuple(k_cache.shape)}")
-    check_widths(head_dim, v_cache.shape[-1], _DECODE_FP8_WIDTHS if q.dtype == _FP8 else _WIDTHS)
+    check_widths(head_dim, v_cache.shape[-1], _WIDTHS)
     check_groups(heads, kv_heads)
     _check_decode_sizes(tokens_q, page_size)
     check_pages(batch, num_pages, page_size, block_table, context_lens)
@@ -187,10 +195,11 @@ def check_decode(
         )
     }
     tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
+    check_sink(attn_sink, heads, tensors)
     out_type = _check_output(out, (*q.shape[:-1], v_cache.shape[-1]), tensors)
     problem = _decode(q, k_cache, v_cache.shape[-1], block_table, softmax_scale)
     left, _ = _check_window(True, window, problem.window_left)
-    return problem._replace(out_type=out_type, window_left=left, descales=expanded)
+    return problem._replace(out_type=out_type, window_left=left, descales=expanded, softcap=_check_softcap(softcap))
 
 
 def _decode(q: torch.Tensor, cache: torch.Tensor, value_dim: int, block_table: torch.Tensor, scale: Any) -> Decode:
@@ -400,6 +409,22 @@ def check_softmax_scale(softmax_scale: Any, head_dim: int) -> float:
             "negative one"
         )
     return float(softmax_scale)
+
+
+def _check_softcap(softcap: Any) -> float:
+    """Returns the checked cap; 0 for none."""
+    if isinstance(softcap, bool) or not isinstance(softcap, numbers.Real):
+        raise TypeError(f"softcap must be a number, got {type(softcap).__name__}")
+    if softcap < 0 or not softcap < _MAX_SOFTMAX_SCALE:  # the negation catches NaN
+        raise ValueError(f"softcap must be positive and below {_MAX_SOFTMAX_SCALE:g}, or 0 for none, got {softcap}")
+    return float(softcap)
+
+
+def check_sink(attn_sink: Any, heads: int, tensors: dict[str, Any]) -> None:
+    """Checks the sinks, which may be None, and adds them to ``tensors``."""
+    if attn_sink is not None:
+        check_form("attn_sink", attn_sink, torch.float32, (heads,))
+        tensors["attn_sink"] = attn_sink
 
 
 def check_groups(heads: int, kv_heads: int) -> None:

@@ -15,6 +15,7 @@ from .attention import (
     check_form,
     check_not_shared,
     check_one_device,
+    check_sink,
     check_softmax_scale,
 )
 from .tensors import ALIGNMENT
@@ -85,9 +86,7 @@ def check_sparse_mla(
             raise ValueError(f"topk_length must have a number of entries that divides {queries} queries, got {lengths}")
         queries_of_length = max(queries // max(lengths, 1), 1)
         tensors["topk_length"] = topk_length
-    if attn_sink is not None:
-        check_form("attn_sink", attn_sink, torch.float32, (heads,))
-        tensors["attn_sink"] = attn_sink
+    check_sink(attn_sink, heads, tensors)
     if out is not None:
         check_form("out", out, torch.bfloat16, (queries, heads, _VALUE_DIM))
         _check_rows("out", out)

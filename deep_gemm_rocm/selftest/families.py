@@ -192,9 +192,15 @@ def _flash_attention(device: str) -> None:
     generator = torch.Generator().manual_seed(0)
     shapes = ((2, 70, 4, 128), (2, 90, 2, 128), (2, 90, 2, 128))
     q, k, v = (torch.randn(shape, generator=generator).bfloat16() for shape in shapes)
-    out, lse = attention.flash_attention(q.to(device), k.to(device), v.to(device), causal=True, return_lse=True)
-    reference = attention_reference(q, k, v, seen=visible_keys(70, 90, True, None))
-    reference.assert_accurate(out.cpu(), lse)
+    sinks = torch.tensor([0.0, -2.0, 3.0, 1.0])
+    for sink, softcap in ((None, 0.0), (sinks, 5.0)):
+        out, lse = attention.flash_attention(
+            *(tensor.to(device) for tensor in (q, k, v)), causal=True, return_lse=True, softcap=softcap,
+            attn_sink=None if sink is None else sink.to(device),
+        )  # fmt: skip
+        seen = visible_keys(70, 90, True, None)
+        reference = attention_reference(q, k, v, seen=seen, attn_sink=sink, softcap=softcap)
+        reference.assert_accurate(out.cpu(), lse)
 
 
 def _paged(tokens: int, heads: int, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -81,6 +81,8 @@ def attention_reference(
     q_descale: torch.Tensor | None = None,
     k_descale: torch.Tensor | None = None,
     v_descale: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    softcap: float = 0.0,
 ) -> AttentionReference:
     """The reference for ``flash_attention`` with these arguments, where query i sees the keys ``seen[..., i, :]``.
 
@@ -93,18 +95,24 @@ def attention_reference(
     queries = _dequantised(q, q_descale)
     keys = _dequantised(k, k_descale).repeat_interleave(heads // kv_heads, dim=1)
     values = _dequantised(v, v_descale).repeat_interleave(heads // kv_heads, dim=1)
-    logits = (queries @ keys.mT * scale).masked_fill(~seen, -torch.inf)
+    logits = queries @ keys.mT * scale
+    if softcap > 0:
+        logits = softcap * torch.tanh(logits / softcap)
+    logits = logits.masked_fill(~seen, -torch.inf)
     counts = seen & (logits != -torch.inf)
     lse = torch.logsumexp(logits, dim=-1)
     lse = lse.masked_fill(lse == torch.inf, torch.nan)
     nothing = (lse == -torch.inf)[..., None]
+    share: torch.Tensor | float = 1.0
+    if attn_sink is not None:  # a key without a value
+        share = torch.where(nothing, 0.0, torch.sigmoid(lse[..., None] - attn_sink.cpu().double()[:, None, None]))
     p = torch.where(nothing, 0.0, torch.exp(logits - torch.where(nothing, 0.0, lse[..., None])))
 
     # The error of a logit from fp32 sums and products, which is the relative error of its exponential.
     groups = q.shape[-1] // _GROUP
     magnitude = (queries.abs() @ keys.abs().mT * scale).masked_fill(~seen, 0.0).nan_to_num(0.0, 0.0)
     largest = logits.nan_to_num(0.0, 0.0, 0.0).abs().amax(dim=-1, keepdim=True) if logits.shape[-1] else 0.0
-    logit_error = _ROUNDING * ((20 + 2 * groups) * magnitude + 4 * largest + 4)
+    logit_error = _ROUNDING * ((20 + 2 * groups) * magnitude + 4 * largest + 4 + 16 * softcap)
     key_error = _ROUNDING * (20 + k.shape[1] / 4)  # error of sums over keys
     # Probabilities are rounded relative to the row's largest one, before the division by their sum.
     relative, absolute = _PROBABILITY[q.dtype]
@@ -114,8 +122,8 @@ def attention_reference(
     sees = lambda weights, of: _product(weights, of, counts)  # noqa: E731
     error = sees(lost, values.abs()) + sees(p, values.abs()) * (mean_error + key_error)
     return AttentionReference(
-        sees(p, values).transpose(1, 2),
-        error.transpose(1, 2),
+        (sees(p, values) * share).transpose(1, 2),
+        (error * share * (1 + 8 * _ROUNDING)).transpose(1, 2),
         lse,
         mean_error[..., 0] * 1.01 + key_error + 2 * _ROUNDING * lse.abs(),
     )

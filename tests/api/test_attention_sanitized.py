@@ -18,11 +18,13 @@ FORWARD = [
     forward.Problem(150, 200, heads=1, widths=(64, 64), causal=True),
     forward.Problem(150, 200, heads=1, dtype=forward.FP8, scales="block"),
     forward.Problem(20, 100, heads=1, widths=(256, 256)),
+    forward.Problem(150, 200, heads=1, widths=(80, 80), softcap=2.0, sink=True),
 ]
 DECODE = [
     decode.Problem((100, 0, 33), widths=(64, 64)),
     decode.Problem((70,), tokens_q=2, dtype=decode.FP8),
     decode.Problem((70,), widths=(256, 256), page_size=64),
+    decode.Problem((70,), widths=(80, 80), softcap=2.0, sink=True),
 ]
 
 
@@ -40,9 +42,11 @@ RUNS = {
     "flash_attention-turns-16": in_tiles(128, FORWARD[1]),
     "flash_attention-fp8": in_tiles(256, FORWARD[2]),
     "flash_attention-wide": in_tiles(128, FORWARD[3]),
+    "flash_attention-narrow": in_tiles(256, FORWARD[4]),
     "decode": lambda: DECODE[0].run(3),
     "decode-fp8": DECODE[1].run,
     "decode-wide": lambda: DECODE[2].run(2),
+    "decode-narrow": lambda: DECODE[3].run(2),
     "mla": lambda: mla.Latent((70, 0), tokens_q=2).run(2),
     "mla-shared": lambda: mla.Latent((270, 0, 130)).run(),
     "mla-fp8": lambda: mla_fp8.Problem("e4m3_656", (70, 0), tokens_q=2).run(2),
@@ -50,7 +54,10 @@ RUNS = {
     "mqa_logits": lambda: logits.Problem(20, 300, 32, 32).run(),
     "paged_mqa_logits": lambda: logits.Paged((100, 0, 1), 2, 32, 32).run(),
 }
-IN_DEFAULT_RUN = ("flash_attention-turns", "flash_attention-fp8", "decode", "mla-shared", "sparse", "paged_mqa_logits")
+IN_DEFAULT_RUN = (
+    "flash_attention-turns", "flash_attention-fp8", "flash_attention-narrow", "decode", "decode-narrow", "mla-shared",
+    "sparse", "paged_mqa_logits",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

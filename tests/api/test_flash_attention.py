@@ -55,6 +55,8 @@ class Problem:
     window: tuple[int, int] | None = None
     softmax_scale: float | None = None
     scales: str = "head"  # for FP8: tensor, head or block
+    sink: bool = False
+    softcap: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -62,6 +64,7 @@ class Problem:
         self.q = self._tensor(self.tokens_q, self.heads, self.widths[0], generator)
         self.k = self._tensor(self.tokens_k, self.kv_heads, self.widths[0], generator)
         self.v = self._tensor(self.tokens_k, self.kv_heads, self.widths[1], generator)
+        self.attn_sink = torch.randn(self.heads, generator=generator) * 3 if self.sink else None
         self.descales = {}
         if self.dtype == FP8:
             for name in ("q", "k", "v"):
@@ -88,7 +91,9 @@ class Problem:
         shape = (self.batch + 1, self.tokens_q + 2, self.heads + 1, self.widths[1] + 8)
         around = torch.full(shape, POISON, dtype=out_dtype)
         out = around[: self.batch, 1 : self.tokens_q + 1, : self.heads, : self.widths[1]]
-        options = {"softmax_scale": self.softmax_scale, **self.descales}
+        options = {
+            "softmax_scale": self.softmax_scale, "attn_sink": self.attn_sink, "softcap": self.softcap, **self.descales
+        }  # fmt: skip
         returned, lse = dg.flash_attention(
             self.q, self.k, self.v, causal=self.causal, window=self.window, out=out, return_lse=True, **options
         )
@@ -155,6 +160,37 @@ def test_fp8(problem):
     problem.run()
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(150, 300, widths=(64, 64), heads=8, kv_heads=1, causal=True, window=(127, -1), sink=True),
+        Problem(150, 90, widths=(64, 64), causal=True, sink=True, batch=2),  # some queries see no key
+        Problem(150, 300, widths=(64, 64), causal=True, softcap=2.5),
+        Problem(150, 300, widths=(128, 128), window=(70, 5), softcap=30.0, sink=True, softmax_scale=3.0),
+        Problem(150, 300, widths=(64, 64), dtype=FP8, scales="block", window=(70, 5), softcap=2.5, sink=True),
+        Problem(150, 300, widths=(80, 80), batch=2),
+        Problem(150, 300, widths=(112, 112), dtype=FP8, causal=True),
+        Problem(150, 300, widths=(80, 80), dtype=FP8, causal=True),
+    ],
+    ids=case_id,
+)
+@pytest.mark.parametrize("queries", [64, 256])
+def test_sinks_caps_and_widths_that_fill_no_operand(queries, problem):
+    with replaced(Tiles(queries)):
+        problem.run()
+
+
+def test_sink_takes_its_share_and_leaves_lse_alone():
+    problem = Problem(20, 30, widths=(64, 64))
+    plain, lse = problem.run()
+    sinks = torch.tensor([0.0, -torch.inf])
+    out, beside = dg.flash_attention(problem.q, problem.k, problem.v, attn_sink=sinks, return_lse=True)
+    assert torch.equal(lse, beside)
+    assert torch.equal(out[:, :, 1], plain[:, :, 1])
+    share = lse[:, 0].sigmoid()[..., None]
+    assert torch.allclose(out[:, :, 0].float(), plain[:, :, 0].float() * share, rtol=2**-7, atol=0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [*DTYPES, FP8], ids=str)
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
@@ -163,6 +199,7 @@ def test_every_kernel(queries, dtype, widths):
     with replaced(Tiles(queries)):
         for causal in (False, True):
             Problem(300, 400, widths=widths, dtype=dtype, causal=causal, scales="block").run()
+            Problem(300, 400, widths=widths, dtype=dtype, causal=causal, softcap=3.0, sink=True).run()
 
 
 @pytest.mark.parametrize("tokens_q", LENGTHS)
@@ -383,6 +420,10 @@ BAD = [
     (good, {"softmax_scale": "1"}, TypeError, "softmax_scale must be a number"),
     (good, {"causal": 1}, TypeError, "causal must be a bool"),
     (good, {"window": 5}, TypeError, "window must be a pair"),
+    (good, {"attn_sink": torch.zeros(2)}, ValueError, "attn_sink must have shape"),
+    (good, {"attn_sink": torch.zeros(4).half()}, TypeError, "attn_sink must be float32"),
+    (good, {"softcap": -1.0}, ValueError, "softcap must be positive"),
+    (good, {"softcap": True}, TypeError, "softcap must be a number"),
     (good, {"window": (-2, 0)}, ValueError, "window.0. must be at least -1"),
     (good, {"out": torch.zeros(1, 8, 4, 64).half()}, TypeError, "out must be bfloat16"),
     (good, {"out": torch.zeros(1, 8, 4, 128).bfloat16()}, ValueError, "out must have shape"),

@@ -20,12 +20,19 @@ CASES = [
     Problem((300, 33), tokens_q=2, dtype=FP8, page_size=16),
     Problem((100, 33), tokens_q=2, dtype=FP8, page_size=64, widths=(64, 64)),
     Problem((100, 33), widths=(256, 256), page_size=64),
+    Problem((300, 33), heads=16, kv_heads=2, widths=(64, 64), window=(127, 0), sink=True, page_size=64),
+    Problem((300, 0), tokens_q=2, widths=(112, 112), softcap=2.5),
+    Problem((100, 33), widths=(80, 80), sink=True),
+    Problem((100, 33), tokens_q=2, widths=(80, 80), dtype=FP8, softcap=2.5, sink=True),
     Problem((*(i % 5 * 17 for i in range(70)), 600), heads=3, kv_heads=1, widths=(64, 64)),
 ]
 SLOW = [
     *(Problem((100, 257), widths=widths, dtype=torch.float16) for widths in ((64, 64), (192, 128), (256, 256))),
     *(Problem((100, 257), widths=widths) for widths in ((96, 96), (192, 192), (192, 128))),
-    *(Problem((100, 257), widths=widths, dtype=FP8) for widths in ((192, 192), (256, 256), (192, 128))),
+    *(
+        Problem((100, 257), widths=widths, dtype=FP8)
+        for widths in ((96, 96), (112, 112), (192, 192), (256, 256), (192, 128))
+    ),
     Problem((4096, 1000), heads=128, kv_heads=1),
     Problem((4096, 1000, 17, 64, 127, 128, 129), heads=32, kv_heads=8, page_size=64),
 ]
@@ -137,6 +144,8 @@ def test_nan_and_infinity_of_keys_and_values_show():
 SPREAD = {
     "bf16": ({"context_lens": (170, 34, 2), "tokens_q": 4, "heads": 10}, 1),
     "large": ({"context_lens": (170, 34, 2), "tokens_q": 4, "heads": 10}, 40),
+    "narrow": ({"context_lens": (170, 34, 2), "tokens_q": 4, "heads": 10, "widths": (80, 80)}, 40),
+    "capped": ({"context_lens": (170, 34), "heads": 10, "softcap": 9.0, "sink": True}, 40),
     "window": ({"context_lens": (170, 40), "tokens_q": 4, "window": (83, 0)}, 40),
     "f16": ({"context_lens": (170, 34), "tokens_q": 3, "dtype": torch.float16}, 40),
     "wide": ({"context_lens": (170,), "tokens_q": 2, "widths": (256, 256)}, 40),

@@ -25,6 +25,8 @@ class Problem:
     dtype: torch.dtype = torch.bfloat16
     page_size: int = 16
     window: tuple[int, int] | None = None
+    sink: bool = False
+    softcap: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -49,6 +51,7 @@ class Problem:
                 for page, first in zip(own.tolist(), range(0, tokens, self.page_size), strict=True):
                     part = values[first : first + self.page_size]
                     cache[page, : len(part)] = part
+        self.attn_sink = torch.randn(self.heads, generator=generator) * 3 if self.sink else None
         self.descales = {}
         if self.dtype == FP8:
             for name, heads in (("q", self.heads), ("k", self.kv_heads), ("v", self.kv_heads)):
@@ -70,8 +73,12 @@ class Problem:
         lens = torch.tensor(self.context_lens, dtype=torch.int32)
         return {
             "q": self.q, "k_cache": self.k_cache, "v_cache": self.v_cache, "block_table": self.block_table,
-            "context_lens": lens, "window": self.window, **self.descales,
+            "context_lens": lens, "window": self.window, **self.options, **self.descales,
         }  # fmt: skip
+
+    @property
+    def options(self) -> dict:
+        return {"attn_sink": self.attn_sink, "softcap": self.softcap}
 
     def run(self, num_splits: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the result after checking it against the oracle, and that nothing outside the output was written."""
@@ -82,7 +89,9 @@ class Problem:
         for i, tokens in enumerate(self.context_lens):
             seen = visible_keys(self.tokens_q, tokens, True, self.window)
             descales = {name: scales[i : i + 1] for name, scales in self.descales.items()}
-            reference = attention_reference(self.q[i : i + 1], self.k[i][None], self.v[i][None], seen=seen, **descales)
+            reference = attention_reference(
+                self.q[i : i + 1], self.k[i][None], self.v[i][None], seen=seen, **self.options, **descales
+            )
             reference.assert_accurate(out[i : i + 1], lse[i : i + 1])
         result = out.clone()
         out.fill_(POISON)

@@ -83,13 +83,15 @@ def attention():
     q, k, v = (randn(2, tokens, heads, 64) for tokens, heads in ((5, 4), (9, 2), (9, 2)))
     options = {"softmax_scale": None, "causal": False, "window": None, "return_lse": False}
     packed = {"cu_seqlens_q": None, "cu_seqlens_k": None, "q_descale": None, "k_descale": None, "v_descale": None}
-    return {"q": q, "k": k, "v": v, **options, **packed, "out": zeros(2, 5, 4, 64)}
+    extras = {"attn_sink": torch.zeros(4), "softcap": 0.0}
+    return {"q": q, "k": k, "v": v, **options, **packed, **extras, "out": zeros(2, 5, 4, 64)}
 
 
 def decode():
     caches = {"k_cache": randn(3, PAGE, 2, 64), "v_cache": randn(3, PAGE, 2, 64)}
     options = {"softmax_scale": None, "window": None, "return_lse": False, "num_splits": None, "q_descale": None}
-    return {"q": randn(2, 1, 4, 64), **caches, **paged(), **options, "out": zeros(2, 1, 4, 64)}
+    extras = {"attn_sink": torch.zeros(4), "softcap": 0.0}
+    return {"q": randn(2, 1, 4, 64), **caches, **paged(), **options, **extras, "out": zeros(2, 1, 4, 64)}
 
 
 def latent():

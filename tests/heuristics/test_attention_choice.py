@@ -42,7 +42,6 @@ STEP_ROW = TunedAttention.of(STEP, AttentionChoice(DecodeConfig("bf16", "bf16", 
         ({"take_turns": True}, "take turns"),
         ({"mfma_rows": 32, "value_dim": 256, "head_dim": 256}, "registers"),
         ({"waves": 8, "take_turns": True, "value_dim": 256, "head_dim": 256}, "LDS"),
-        ({"type": "e4m3", "value_dim": 96, "head_dim": 96}, "behind a head's last element"),
         ({"type": "e4m3", "value_dim": 256, "head_dim": 256}, "registers"),
     ],
 )
@@ -95,7 +94,6 @@ def test_large_tiles_where_there_is_enough_work_for_all_cus():
     assert queries(tokens_q=512) == 64
     assert queries(tokens_q=100, batch=100) == 128
     assert queries(tokens_q=1, batch=1000) == 64
-    assert queries(type="e4m3", head_dim=96, value_dim=96, tokens_q=1) == 128
 
 
 def test_a_row_serves_problems_of_about_its_size():

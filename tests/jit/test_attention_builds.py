@@ -12,7 +12,8 @@ from test_toolchain import hipcc, ziglang
 from deep_gemm_rocm.heuristics import AttentionConfig, DecodeConfig, attention_tiles
 
 TYPES = (("bf16", "bf16"), ("f16", "f16"), ("e4m3", "bf16"), ("e4m3", "f16"))
-FLASH_ATTENTION = [config for types in TYPES for widths in WIDTHS for config in attention_tiles(*types, *widths)]
+PLAIN = [config for types in TYPES for widths in WIDTHS for config in attention_tiles(*types, *widths)]
+FLASH_ATTENTION = [dataclasses.replace(config, capped=capped) for config in PLAIN for capped in (False, True)]
 
 
 def cases(configs, quick):
@@ -70,7 +71,7 @@ LATENT += [
 ]  # fmt: skip
 LATENT += [DecodeConfig("bf16", "bf16", 576, 512, 64, "e4m3_656", False, "small_pages")]
 DECODE = [
-    DecodeConfig(*types, *widths) for types in TYPES for widths in WIDTHS if (types[0], widths[0]) != ("e4m3", 96)
+    DecodeConfig(*types, *widths, capped=capped) for types in TYPES for widths in WIDTHS for capped in (False, True)
 ]
 
 

@@ -26,6 +26,21 @@ constexpr float kProbabilityExponent = 0;
 template <>
 constexpr float kProbabilityExponent<E4M3> = 7;  // up to 128, of 240
 
+// A soft cap turns logits into cap · tanh(logit / cap). This leaves the factor to OnlineSoftmax, whose scale is then the
+// cap. `factor` is 2 log2 e / cap, for logits that are not scaled yet together with their scale. tanh(x) is
+// 1 - 2 / (1 + e^2x), whose error is absolute and hence small beside the cap.
+template <class Logits, int kFragments>
+DG_DEVICE void cap_logits(Logits (&logits)[kFragments], float factor) {
+#pragma unroll
+  for (auto& fragment : logits) {
+#pragma unroll
+    for (unsigned i = 0; i < sizeof(Logits) / sizeof(float); ++i) {
+      const float power = __builtin_amdgcn_exp2f(fragment[i] * factor);
+      fragment[i] = __builtin_fmaf(-2, __builtin_amdgcn_rcpf(1 + power), 1);
+    }
+  }
+}
+
 // With kSlack the maximum stays until a logit exceeds it by more than that, so that sums seldom have to be multiplied.
 // Probabilities are then up to 2^kSlack, which must be in the range of T.
 template <class Mfma, class T, int kSlack = 0>
@@ -104,5 +119,12 @@ class OnlineSoftmax {
   float highest_ = -kInfinity;
   float sum_ = 0;  // of this lane's keys
 };
+
+// The factor of a result that a sink leaves: its part of the sum isn't in log2_sum.
+DG_DEVICE float share_beside_sink(const float* sinks, int head, float log2_sum) {
+  if (sinks == nullptr) return 1;
+  const float sink = sinks[head] * kLog2E;
+  return 1 / (1 + __builtin_amdgcn_exp2f(sink - log2_sum));
+}
 
 }  // namespace deep_gemm_rocm

@@ -32,6 +32,7 @@ struct AttentionArguments {
   Descales q_descale, k_descale, v_descale;
   float* lse;  // [batch, heads, tokens] with contiguous tokens, or null
   int64_t lse_batch_stride, lse_head_stride;
+  const float* sinks;       // [heads], natural logarithms of what is added to the sums of exponentials; or null
   const int* cu_seqlens_q;  // [batch + 1], where packed sequences start and end; or null
   const int* cu_seqlens_k;
   int batch;
@@ -39,6 +40,7 @@ struct AttentionArguments {
   int heads, kv_heads;
   int window_left, window_right;
   float logit_scale;  // softmax_scale · log2 e
+  float logit_cap;    // soft cap · log2 e, for kernels with one
   int max_workgroups;
 };
 

@@ -13,7 +13,7 @@
 namespace deep_gemm_rocm {
 
 template <class T_, class Out_, int kHeadDim_, int kValueDim_, int kWaves, int kMfmaRows, bool kTakeTurns_,
-          bool kScaled_>
+          bool kScaled_, bool kCapped_>
 struct AttentionShape {
   using T = T_;
   using Out = Out_;
@@ -22,6 +22,7 @@ struct AttentionShape {
   // Whether LDS is filled beside MFMAs, and not beside the softmax, which in FP8 takes longer than the MFMAs.
   static constexpr bool kFillsBesideMfmas = sizeof(T) == 1;
   static constexpr bool kScaled = kScaled_;
+  static constexpr bool kCapped = kCapped_;  // whether logits have a soft cap
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kValueDim = kValueDim_;
   static constexpr int kThreads = kWaves * kWaveSize;
@@ -34,7 +35,8 @@ struct AttentionShape {
   // A block of keys is 128 bytes of a row of Vᵀ.
   static constexpr int kBlockK = kBlockKBytes / sizeof(T);
   static constexpr int kKeyFragments = kBlockK / kMfmaRows;
-  static constexpr int kValueFragments = kValueDim / kMfmaRows;
+  static constexpr int kValueRows = round_up(kValueDim, kMfmaRows);  // of Vᵀ, those past its last one of no use
+  static constexpr int kValueFragments = kValueRows / kMfmaRows;
   static constexpr int kRun = kChunkBytes / sizeof(T);
   using KeyOrder = RowsInRuns<Mfma, kRun>;
 
@@ -44,15 +46,14 @@ struct AttentionShape {
   static constexpr bool kDTail = kHeadBytes % kBlockKBytes != 0;
   static constexpr int kReadsOfBlock = fragment_reads<Mfma>();
   static constexpr int kReadBytes = kBlockKBytes / kReadsOfBlock;
-  static constexpr int kHeadReads = kHeadBytes / kReadBytes;  // reads of a row of q or k
+  static constexpr int kHeadReads = ceil_div(kHeadBytes, kReadBytes);  // reads of a row of q or k, zeros past its end
   static constexpr int kKeyTileBytes = kBlockK * kBlockKBytes;
-  static constexpr int kValueTileBytes = kValueDim * kBlockKBytes;
+  static constexpr int kValueTileBytes = kValueRows * kBlockKBytes;
   static constexpr int kLdsStages = kTakeTurns ? 2 : 1;  // blocks of keys, and of values, that LDS holds
   static constexpr int kKeyStageBytes = kDBlocks * kKeyTileBytes;
   static constexpr int kLdsBytes = kLdsStages * (kKeyStageBytes + kValueTileBytes);
 
-  static_assert(kHeadBytes % kReadBytes == 0, "an MFMA would multiply what is behind a head's last element");
-  static_assert(kValueDim % kMfmaRows == 0, "fragments must divide the values");
+  static_assert(kHeadBytes % kChunkBytes == 0, "chunks must divide a head");
   static_assert(!kTakeTurns || kWaves == 8, "halves that take turns are a wave on each SIMD");
   static_assert(kLdsBytes <= 64 * 1024, "a workgroup has at most 64 KiB of LDS");
 

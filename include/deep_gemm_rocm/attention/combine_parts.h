@@ -48,7 +48,7 @@ class PartCombiner {
 
   DG_DEVICE void store() const {
     const float log2_sum = highest_ + __builtin_amdgcn_logf(sum_);
-    const float factor = sum_ == 0 ? 0 : share_beside_sink(args_, head_, log2_sum) / sum_;
+    const float factor = sum_ == 0 ? 0 : share_beside_sink(args_.sinks, head_, log2_sum) / sum_;
     const int64_t begin =
         sequence_ * args_.out.batch_stride + token_ * args_.out.token_stride + head_ * args_.out.head_stride;
     const Buffer stored{static_cast<Out*>(args_.out.data) + begin, kValueDim * sizeof(Out)};

@@ -44,6 +44,7 @@ struct DecodeArguments {
   int sequences_of_length;
   int window_left;
   float logit_scale;  // softmax_scale · log2 e
+  float logit_cap;    // soft cap · log2 e, for kernels with one
   float lse_scale;    // ln 2, or 1 for an lse to base 2
   float lse_of_none;  // of a query that sees no key, an infinity
 };

@@ -161,13 +161,6 @@ class DecodeSchedule {
   int first_position_ = 0;  // where they begin
 };
 
-// The factor of a result that a sink leaves: its part of the sum isn't in log2_sum.
-DG_DEVICE float share_beside_sink(const DecodeArguments& args, int head, float log2_sum) {
-  if (args.sinks == nullptr) return 1;
-  const float sink = args.sinks[head] * kLog2E;
-  return 1 / (1 + __builtin_amdgcn_exp2f(sink - log2_sum));
-}
-
 DG_DEVICE float lse_of(const DecodeArguments& args, float log2_sum) {
   return log2_sum == -kInfinity ? args.lse_of_none : log2_sum * args.lse_scale;
 }

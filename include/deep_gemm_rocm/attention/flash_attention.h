@@ -50,7 +50,7 @@ class FlashAttention {
   using KeyLoader =
       TileLoader<typename Shape::KeyOrder, Shape::kBlockK, Shape::kBlockK, Shape::kThreads, Shape::kDBlocks,
                  Shape::kDTail>;
-  using ValueLoader = TransposingTileLoader<T, RowsInOrder, Shape::kValueDim, Shape::kThreads, 1>;
+  using ValueLoader = TransposingTileLoader<T, RowsInOrder, Shape::kValueRows, Shape::kThreads, 1>;
 
  public:
   DG_DEVICE FlashAttention(const AttentionArguments& args, const QueryTile& tile, uint8_t* lds)
@@ -71,6 +71,7 @@ class FlashAttention {
     value_loader_.begin(values(head_rows<T>(args.v, tile.sequence, kv_head(), tile.keys, 0, Shape::kValueDim)), 0);
     load_queries();
     logit_scale_ = args.logit_scale;
+    logit_cap_ = args.logit_cap;
     if constexpr (Shape::kScaled) {
       logit_scale_ *= HeadDescales(args.q_descale, tile.sequence, tile.head).of_token(wave_query_);
     }
@@ -96,7 +97,8 @@ class FlashAttention {
     const int lane_query = lane_id_computed_here() % Mfma::kRows;
     const float log_sum_exp = softmax_.log_sum_exp();
     const float sum = softmax_.sum();
-    const float factor = (Shape::kScaled ? out_unit_ : 1) / sum;
+    const float share = share_beside_sink(args.sinks, tile_.head, softmax_.log2_sum());
+    const float factor = share * (Shape::kScaled ? out_unit_ : 1) / sum;
     const OperandTile rows =
         head_rows<Out>(args.out, tile_.sequence, tile_.head, tile_.queries, wave_query_, Shape::kValueDim);
     const Buffer out = buffer_of(rows, Shape::kWaveQ);
@@ -110,7 +112,8 @@ class FlashAttention {
           vector[e] = rounded_to<Out>(sum == 0 ? 0 : out_[fragment][first + e] * factor);
         }
         const int column = fragment * Mfma::kRows + Mfma::row_of_element(Shape::lane_group(), first);
-        out.store(vector, offset + column * sizeof(Out));
+        const bool exists = Shape::kValueRows == Shape::kValueDim || column < Shape::kValueDim;
+        out.store(vector, exists ? offset + column * static_cast<unsigned>(sizeof(Out)) : kOutOfBounds);
       }
     });
     if (args.lse != nullptr && Shape::lane_group() == 0 && lane_query < rows.rows) {
@@ -214,11 +217,11 @@ class FlashAttention {
     const OperandTile rows =
         head_rows<T>(args_.q, tile_.sequence, tile_.head, tile_.queries, wave_query_, Shape::kHeadDim);
     const Buffer buffer = buffer_of(rows, Shape::kWaveQ);
-    const unsigned offset =
-        Shape::lane_query() * static_cast<unsigned>(rows.stride_bytes) + Shape::lane_group() * kChunkBytes;
+    const unsigned offset = Shape::lane_query() * static_cast<unsigned>(rows.stride_bytes);
 #pragma unroll
     for (int read = 0; read < Shape::kHeadReads; ++read) {
-      queries_[read] = buffer.load<MfmaOperands>(offset + read * Shape::kReadBytes);
+      const int in_row = Shape::lane_group() * kChunkBytes + read * Shape::kReadBytes;
+      queries_[read] = buffer.load<MfmaOperands>(in_row < Shape::kHeadBytes ? offset + in_row : kOutOfBounds);
     }
   }
 
@@ -348,6 +351,10 @@ class FlashAttention {
     const int key = block * Shape::kBlockK;
     float scale = logit_scale_;
     if constexpr (Shape::kScaled) scale = positive(scale * key_unit_);
+    if constexpr (Shape::kCapped) {
+      cap_logits(logits_, scale * (2 * kLog2E / logit_cap_));
+      scale = logit_cap_;
+    }
     if (!is_seen_by_all(block)) mask(key);
     float factor = softmax_.update(logits_, scale);
     if constexpr (Shape::kScaled) {
@@ -399,6 +406,7 @@ class FlashAttention {
   typename Mfma::Accumulator out_[Shape::kValueFragments] = {};
   OnlineSoftmax<Mfma, T, Shape::kSlack> softmax_;
   float logit_scale_;
+  float logit_cap_;
   float key_unit_, value_unit_;  // factors of the next block's keys and values
   float out_unit_ = 1;           // factor of out_
 };

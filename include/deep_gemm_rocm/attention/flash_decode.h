@@ -14,12 +14,13 @@
 
 namespace deep_gemm_rocm {
 
-template <class T_, class Out_, int kHeadDim_, int kValueDim_, bool kScaled_>
+template <class T_, class Out_, int kHeadDim_, int kValueDim_, bool kScaled_, bool kCapped_>
 struct DecodeShape {
   using T = T_;
   using Out = Out_;
   using Mfma = deep_gemm_rocm::Mfma<T, T, 16>;
   static constexpr bool kScaled = kScaled_;
+  static constexpr bool kCapped = kCapped_;  // whether logits have a soft cap
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kValueDim = kValueDim_;
   static constexpr int kRows = Mfma::kRows;  // queries of a wave
@@ -32,15 +33,19 @@ struct DecodeShape {
   static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
   using KeyOrder = RowsInRuns<Mfma, kRun>;
   static constexpr int kReadBytes = kChunkBytes * Mfma::kLaneGroups;
-  static constexpr int kHeadReads = kHeadDim * sizeof(T) / kReadBytes;
-  static_assert(kHeadReads * kReadBytes == kHeadDim * sizeof(T), "reads must divide a head");
+  static constexpr int kHeadBytes = kHeadDim * sizeof(T);
+  static constexpr int kHeadReads = ceil_div(kHeadBytes, kReadBytes);  // zeros past the head's end
+  static_assert(kHeadBytes % kChunkBytes == 0, "chunks must divide a head");
 
   // A lane loads kWidth neighbouring values of a key, rows of as many fragments of Vᵀ, in each of kValueGroups places.
   static constexpr int kElementsOfWord = sizeof(unsigned) / sizeof(T);
-  static constexpr int widest(int width) { return kValueDim % (16 * width) == 0 ? width : widest(width / 2); }
+  // Values past the head's last ones stand for these, and aren't stored.
+  static constexpr int kLoadedValues = round_up(kValueDim, 16 * kElementsOfWord);
+  static constexpr int widest(int width) { return kLoadedValues % (16 * width) == 0 ? width : widest(width / 2); }
   static constexpr int kWidth = widest(8);
+  static_assert(kValueDim % kWidth == 0, "a lane's values must all exist or none");
   static constexpr int kWords = kWidth / kElementsOfWord;
-  static constexpr int kValueGroups = kValueDim / (16 * kWidth);
+  static constexpr int kValueGroups = kLoadedValues / (16 * kWidth);
   static_assert(kWords > 0, "a lane loads whole words");
 
   // Whether registers suffice for the next block while one is computed. If not, even keys are loaded one fragment after
@@ -113,8 +118,9 @@ class FlashDecode {
     const bool again = sum > 0 && row_exists() && !all_finite(out_);
     if (ballot(again) != 0) add_up_again(again, sum);
     if (!row_exists()) return;
-    const float factor = sum == 0 ? 0 : again ? value_scale_ : value_scale_ / sum;
+    float factor = sum == 0 ? 0 : again ? value_scale_ : value_scale_ / sum;
     if (tile_.has_all_blocks) {
+      if (factor != 0) factor *= share_beside_sink(args_.sinks, head_, log2_sum);
       const int64_t offset = args_.out.offset(tile_.sequence, token_, head_);
       store_row(static_cast<typename Shape::Out*>(args_.out.data) + offset, factor);
       if (args_.lse != nullptr && lane_group() == 0) {
@@ -145,10 +151,16 @@ class FlashDecode {
 #pragma unroll
     for (int read = 0; read < Shape::kHeadReads; ++read) {
       queries_[read] = MfmaOperands{};
-      if (row_exists()) {
+      if (row_exists() && is_in_head(read)) {
         queries_[read] = load_global<MfmaOperands>(first + lane_group() * kChunkBytes + read * Shape::kReadBytes);
       }
     }
+  }
+
+  // Whether the lane's chunk of a read is in the head.
+  static DG_DEVICE bool is_in_head(int read) {
+    return (read + 1) * Shape::kReadBytes <= Shape::kHeadBytes ||
+           lane_group() * kChunkBytes < Shape::kHeadBytes - read * Shape::kReadBytes;
   }
 
   // A lane's keys of all fragments are a run of tokens in one page, and so are its values.
@@ -170,18 +182,19 @@ class FlashDecode {
         pages_.address<T>(args_.k, tile_.kv_head, key_page_, key) + lane_group() * kChunkBytes;
 #pragma unroll
     for (int read = 0; read < Shape::kHeadReads; ++read) {
-      keys_[fragment % kHeldFragments][read] = load_global<MfmaOperands>(first + read * Shape::kReadBytes);
+      const auto keys = load_global<MfmaOperands>(is_in_head(read) ? first + read * Shape::kReadBytes : first);
+      keys_[fragment % kHeldFragments][read] = is_in_head(read) ? keys : MfmaOperands{};
     }
   }
 
   DG_DEVICE void load_values(int block) {
 #pragma unroll
     for (int i = 0; i < Shape::kRun; ++i) {
-      const uint8_t* const first = pages_.address<T>(args_.v, tile_.kv_head, value_page_, value_run(block) + i) +
-                                   lane_row() * Shape::kWidth * sizeof(T);
+      const uint8_t* const first = pages_.address<T>(args_.v, tile_.kv_head, value_page_, value_run(block) + i);
 #pragma unroll
       for (int group = 0; group < Shape::kValueGroups; ++group) {
-        values_[group][i] = load_global<Words>(first + group * 16 * Shape::kWidth * sizeof(T));
+        const int value = existing_value((group * Mfma::kRows + lane_row()) * Shape::kWidth);
+        values_[group][i] = load_global<Words>(first + value * static_cast<int>(sizeof(T)));
       }
     }
   }
@@ -197,11 +210,18 @@ class FlashDecode {
   }
 
   DG_DEVICE float update_softmax(int block) {
-    if (!is_seen_by_all(block)) mask(block);
+    cap_and_mask(block);
     return softmax_.update(logits_, scale());
   }
 
-  DG_DEVICE float scale() const {
+  DG_DEVICE void cap_and_mask(int block) {
+    if constexpr (Shape::kCapped) cap_logits(logits_, scale_of_products() * (2 * kLog2E / args_.logit_cap));
+    if (!is_seen_by_all(block)) mask(block);
+  }
+
+  DG_DEVICE float scale() const { return Shape::kCapped ? args_.logit_cap : scale_of_products(); }
+
+  DG_DEVICE float scale_of_products() const {
     const float scale = logit_scale_ * query_scale_;
     return Shape::kScaled ? positive(scale) : scale;
   }
@@ -247,6 +267,10 @@ class FlashDecode {
     return (group * Mfma::kRows + Mfma::row_of_element(lane_group, element)) * Shape::kWidth;
   }
 
+  static DG_DEVICE int existing_value(int value) {
+    return Shape::kLoadedValues == Shape::kValueDim ? value : min(value, Shape::kValueDim - Shape::kWidth);
+  }
+
   // Computes the sums of the lanes with `again` once more, key by key on the vector ALU, divided by the sum of
   // probabilities. It is rarely needed: the matrix cores make NaN of an infinite value or NaN times a probability of 0,
   // even that of a key that the query doesn't see.
@@ -261,7 +285,7 @@ class FlashDecode {
         multiply_keys(fragment);
         __builtin_amdgcn_sched_barrier(0);  // for few registers
       });
-      if (!is_seen_by_all(block)) mask(block);
+      cap_and_mask(block);
       for (int key = 0; key < Shape::kBlockK; ++key) {
         float logit = 0;
 #pragma unroll
@@ -281,7 +305,7 @@ class FlashDecode {
       constexpr int kGroup = i / Mfma::kElements;
       constexpr int kElement = i % Mfma::kElements;
       const auto values = load_global<Vector<typename Storage<T>::Type, Shape::kWidth>>(
-          first + value_of(lane / Mfma::kRows, kGroup, kElement) * static_cast<int>(sizeof(T)));
+          first + existing_value(value_of(lane / Mfma::kRows, kGroup, kElement)) * static_cast<int>(sizeof(T)));
 #pragma unroll
       for (int f = 0; f < Shape::kWidth; ++f) {
         auto& sums = out_[kGroup * Shape::kWidth + f];
@@ -301,7 +325,8 @@ class FlashDecode {
         const float sum = out_[kGroup * Shape::kWidth + f][kElement];
         stored[f] = rounded_to<Row>(factor == 0 ? 0 : sum * factor);
       }
-      *(Global<Vector<Row, Shape::kWidth>>*)(row + value_of(lane_group(), kGroup, kElement)) = stored;
+      const int value = value_of(lane_group(), kGroup, kElement);
+      if (value == existing_value(value)) *(Global<Vector<Row, Shape::kWidth>>*)(row + value) = stored;
     });
   }
 

@@ -60,7 +60,7 @@ class LatentResult {
     const float log2_sum = of_tiles.log2_sums[row_tile];
     const float largest = of_tiles.largest[row_tile];
     if (tile_.has_all_blocks) {
-      if (factor != 0) factor *= share_beside_sink(args, head, log2_sum);
+      if (factor != 0) factor *= share_beside_sink(args.sinks, head, log2_sum);
       store_row(row_tile, static_cast<T*>(args.out.data) + args.out.offset(tile_.sequence, token, head), factor);
       const int64_t stored = tile_.sequence * args.lse_batch_stride + head * args.lse_head_stride + token;
       if (args.lse != nullptr && first_lane) args.lse[stored] = lse_of(args, log2_sum);
