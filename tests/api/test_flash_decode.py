@@ -174,17 +174,18 @@ def test_odd_values_show_where_they_are_seen_however_keys_are_split(options, siz
 @pytest.mark.parametrize("num_splits", [1, 3])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("which", ["q", "k"])
-def test_odd_logits_show_in_their_queries_however_keys_are_split(which, value, num_splits):
+@pytest.mark.parametrize(("width", "column"), [(64, 7), (80, 20)])
+def test_odd_logits_show_in_their_queries_however_keys_are_split(width, column, which, value, num_splits):
     """A logit of NaN or infinity makes a query's whole result NaN. A key with -infinity has no effect at all."""
-    problem = Problem((170, 34), tokens_q=3, widths=(64, 64))
+    problem = Problem((170, 34), tokens_q=3, widths=(width, width))
     problem.q.abs_()
     if which == "q":
-        problem.q[0, 1, 3, 7] = value
+        problem.q[0, 1, 3, column] = value
         for cache in (problem.k_cache, *problem.k):
             cache.abs_()
     else:
         for token in (3, 70, 168, 169):
-            problem.put("k", 0, token, 7, value)
+            problem.put("k", 0, token, column, value)
             problem.put("v", 0, token, 9, torch.nan)
     problem.put("v", 0, 100, 11, torch.inf)
     problem.run(num_splits)
