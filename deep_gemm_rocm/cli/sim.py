@@ -203,7 +203,7 @@ def compare(
     with _errors_as_messages():
         found = measurements.changes(measurements.read(before), measurements.read(after))
     for change in found:
-        typer.echo(_headline(change))
+        typer.echo(change.headline())
         for fact in change.facts():
             typer.echo(f"    {fact}")
     if tolerance is not None:
@@ -438,14 +438,6 @@ def _profile_table(found: simulator.KernelProfile) -> Table:
         if cycles:
             table.add_row(f"waves waited: {name}", f"{cycles / total:.1%} ({cycles:,} clocks)")
     return table
-
-
-def _headline(change: measurements.Change) -> str:
-    launch = change.after or change.before
-    assert launch is not None
-    times = [f"{measured.sustained_us:.2f}" if measured else "-" for measured in change]
-    percent = f" ({change.slower:+.1%})" if all(change) else ""
-    return f"{launch.name}: {' -> '.join(times)} µs{percent}"
 
 
 def _hot_loop_table(found: simulator.KernelProfile) -> Table:

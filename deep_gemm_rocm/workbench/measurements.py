@@ -120,6 +120,14 @@ class Change(NamedTuple):
             return 0
         return self.after.sustained_us / self.before.sustained_us - 1
 
+    def headline(self) -> str:
+        """The launch and its times, in a line."""
+        launch = self.after or self.before
+        assert launch is not None
+        times = [f"{measured.sustained_us:.2f}" if measured else "-" for measured in self]
+        percent = f" ({self.slower:+.1%})" if all(self) else ""
+        return f"{launch.name}: {' -> '.join(times)} µs{percent}"
+
     def facts(self) -> Iterator[str]:
         """What changed beside the time, a line each."""
         before, after = self.before, self.after

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "deep_gemm_rocm"
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("benchmarks", "calibration", "integrations", "selftest"),
+    ("benchmarks", "calibration", "integrations", "pytest_plugin", "selftest"),
     ("testing", "workbench"),
     ("api",),
     ("launch",),
