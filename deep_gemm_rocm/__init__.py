@@ -14,7 +14,6 @@ from .api.casts import (
     per_row_cast_to_fp8,
     per_tensor_cast_to_fp8,
     per_token_cast_to_fp8,
-    shuffle_weight,
 )
 from .api.drop_in import (
     cublaslt_gemm_nn,
@@ -240,7 +239,6 @@ __all__ = [
     "set_num_sms",
     "set_pdl",
     "set_tc_util",
-    "shuffle_weight",
     "silu_and_mul_cast_to_fp8",
     "sparse_mla",
     "stats",

@@ -16,7 +16,7 @@ from ..launch import planning
 from ..launch.cast import cast_launch, row_cast_launch
 from ..launch.repeated import Described, launches
 from ..problems.cast import FP8_MAX, TYPES, check_castable, check_fp8_max, check_row, check_size, check_type
-from ..problems.layout import FP8, SCALE_BLOCK, SHUFFLED_BYTES, SHUFFLED_CHUNKS, SHUFFLED_ROWS, Pair, align, ceil_div
+from ..problems.layout import FP8, SCALE_BLOCK, Pair, align, ceil_div
 from ..runtime import hip
 from ..runtime.arrays import through_host
 from .host_casts import LEAST_SCALE, cast_blocks, divide_by_scales
@@ -26,8 +26,6 @@ _SCALE_BYTES = 4
 NO_UE8M0 = (
     "four exponents in an int32 are what SM100's matrix cores scale with; gfx942 has none that do, pass the fp32 scales"
 )
-
-_SHUFFLABLE = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.bfloat16, torch.float16)
 
 
 @launches
@@ -206,42 +204,6 @@ def per_custom_dims_cast_to_fp8(
         raise ValueError(f"dims must leave elements of x that share a scale, got {dims} for shape {tuple(x.shape)}")
     quotients, scales = divide_by_scales(x.detach().float(), shared, use_ue8m0, fp8_max)
     return quotients.to(FP8), scales.squeeze()
-
-
-@through_host
-def shuffle_weight(b: torch.Tensor) -> torch.Tensor:
-    """Copies a weight into the order in which MFMAs read it; to be called once, when the weight is loaded.
-
-    GEMMs recognise such a ``b`` by its shape. They load it straight into registers, bypassing LDS, and return the same
-    bits. Scales stay as they are.
-
-    Args:
-        b: FP8, bf16 or f16 [N, K] or, for groups, [G, N, K], any strides. N is a multiple of 16, K a multiple of 128
-            bytes (128 FP8 values, 64 of the wider types).
-
-    Returns:
-        The same values, contiguous, with a first dimension G for groups. FP8 becomes [N/16, K/128, 8, 16, 16] with
-        ``shuffled[n, k, c, i, j] = b[16n + i, 128k + 16c + j]``; wider types become [N/16, K/64, 8, 16, 8] with
-        ``shuffled[n, k, c, i, j] = b[16n + i, 64k + 8c + j]``.
-
-    Raises:
-        TypeError, ValueError: ``b`` is not as above.
-    """
-    check_tensor("b", b)
-    if b.dtype not in _SHUFFLABLE:
-        raise TypeError(f"b must be FP8 of this hardware, bf16 or f16, got {b.dtype}")
-    if b.dim() not in (2, 3):
-        raise ValueError(f"b must have two dimensions, or three with groups, got shape {tuple(b.shape)}")
-    values = SHUFFLED_BYTES // b.element_size()
-    rows, k = b.shape[-2:]
-    if rows % SHUFFLED_ROWS or k % (SHUFFLED_CHUNKS * values):
-        raise ValueError(
-            f"N must be a multiple of {SHUFFLED_ROWS} and K one of {SHUFFLED_CHUNKS * values}, "
-            f"got shape {tuple(b.shape)}; pad with zeros"
-        )
-    split = b.unflatten(-1, (k // (SHUFFLED_CHUNKS * values), SHUFFLED_CHUNKS, values))
-    split = split.unflatten(-4, (rows // SHUFFLED_ROWS, SHUFFLED_ROWS))
-    return split.movedim(-4, -2).contiguous()
 
 
 def get_tma_aligned_size(x: int, element_size: int) -> int:

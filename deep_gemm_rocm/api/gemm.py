@@ -13,7 +13,7 @@ from ..launch.repeated import Described, launches
 from ..problems.arguments import Argument, Arguments
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import PARTS_OF_B, Epilogue, Gemm
-from ..problems.layout import Pair, data_and_scales, unshuffled_shape
+from ..problems.layout import Pair, data_and_scales
 from ..problems.operands import check_head_splits, transposed, transposed_pair
 from ..problems.recipe import check_recipe, flat_recipe
 from ..problems.tensors import FP8_DTYPES
@@ -298,8 +298,7 @@ def check_alpha(alpha: Any) -> None:
 
 def _new_output(a: Pair, b: Pair, epilogue: Epilogue) -> torch.Tensor:
     (m, _), data_of_b = a[0].shape, b[0]
-    shape_of_b = unshuffled_shape(data_of_b.shape, data_of_b.dtype) if data_of_b.dim() >= 5 else data_of_b.shape
-    n = (shape_of_b or (0, 0))[-2] // PARTS_OF_B.get(epilogue or "identity", 1)
+    n = data_of_b.shape[-2] // PARTS_OF_B.get(epilogue or "identity", 1)
     return torch.empty(m, n, dtype=torch.bfloat16, device=data_of_b.device)
 
 

@@ -148,10 +148,9 @@ def _busy_clocks(config: GemmConfig, at_once: _Floats | int, rows: _Floats) -> _
         at_once: tiles that the CU computes at once.
         rows: rows of the tile that lie within the problem.
     """
-    rows_of_b = 0 if config.kind.b_major == "shuffled" else config.block_n
     loaded = (config.block_m + config.block_n) * BLOCK_K_BYTES
-    stored = (config.block_m + rows_of_b) * BLOCK_K_BYTES
-    read = (config.block_m * config.waves_n + rows_of_b * config.waves_m) * BLOCK_K_BYTES
+    stored = loaded
+    read = (config.block_m * config.waves_n + config.block_n * config.waves_m) * BLOCK_K_BYTES
     taken_in = (np.minimum(rows, config.block_m) + config.block_n) * BLOCK_K_BYTES
     if config.schedule == "alone":  # each wave loads what others read from LDS
         loaded, stored, read = read, 0, 0

@@ -112,8 +112,7 @@ class GemmConfig:
         if self.schedule == "alone":
             return 4 * self.block_m * self.block_n * self.waves_k if self.waves_k > 1 else 0  # sums are exchanged
         stages = 1 if self.num_stages < 3 else 2
-        rows_of_b = 0 if self.kind.b_major == "shuffled" else self.block_n
-        return stages * (self.block_m + rows_of_b) * BLOCK_K_BYTES
+        return stages * (self.block_m + self.block_n) * BLOCK_K_BYTES
 
     @property
     def wave_alone_bytes(self) -> int:
@@ -223,10 +222,6 @@ _RULES: _Rules = (
         lambda config: (
             config.schedule == "multistage" or not (config.kind.sums_squares or config.kind.grouping == "summed")
         ),
-    ),
-    (
-        "only the multistage schedule takes a shuffled b",
-        lambda config: config.schedule == "multistage" or config.kind.b_major != "shuffled",
     ),
 )
 

@@ -112,7 +112,7 @@ def _tiles_through_lds(kind: GemmKind) -> tuple[GemmConfig, ...]:
     if kind.is_quantised and kind.parts == 2:
         return _STAGED_WIDEST
     small = _STAGED_WIDE if kind.is_quantised or kind.parts == 2 else _STAGED
-    if kind.grouping == "summed" or kind.b_major == "shuffled":
+    if kind.grouping == "summed":
         return small + _STAGED_LARGE
     if kind.has_groups_of_rows and not kind.is_quantised:
         return small + _PINGPONG_64 + _large_tiles_of_groups(kind)

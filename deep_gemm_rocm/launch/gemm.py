@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from ctypes import Structure, c_int, c_int64, c_uint, c_void_p
 
 import torch
@@ -11,7 +10,7 @@ from ..heuristics import GemmConfig
 from ..jit import Request
 from ..problems.arguments import Arguments
 from ..problems.gemm_kind import Gemm, changed
-from ..problems.layout import SHUFFLED_ROWS, align
+from ..problems.layout import align
 from ..runtime import session, settings
 from .launch import Launch
 
@@ -29,10 +28,6 @@ class Matrix(Structure):
     @classmethod
     def of(cls, tensor: torch.Tensor, major: str = "k") -> Matrix:
         """The strides of a matrix or, with groups, of a batch of matrices."""
-        if major == "shuffled":
-            *group_stride, _, _, _, _, _ = tensor.stride()
-            k = math.prod(tensor.shape[-4:]) // SHUFFLED_ROWS
-            return cls(None, *(group_stride or (0,)), k)
         *group_stride, row_stride, column_stride = tensor.stride()
         return cls(None, *(group_stride or (0,)), row_stride if major == "k" else column_stride)
 

@@ -7,7 +7,6 @@ do.
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ import torch
 from ..checks import one_of
 from .arguments import Argument, Arguments, present
 from .gemm_kind import PARTS_OF_B, Gemm, GemmKind
-from .layout import SCALE_BLOCK, ceil_div, unshuffled_shape
+from .layout import SCALE_BLOCK, ceil_div
 from .operands import pair_of
 from .recipe import BLOCKS, Recipe, check_scales_of
 from .tensors import (
@@ -121,7 +120,8 @@ def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
     a_name, b_name = ("a", "b") if signature.recipe is None else ("a[0]", "b[0]")
     a = named[a_name]
     *groups_of_a, m, k = check_operand(a_name, a, signature.dtypes, grouped=signature.grouping in _GROUPS_OF_A)
-    b, b_major = _weight(signature, b_name, named[b_name])
+    b = named[b_name]
+    b_major = _major_of_weight(signature, b_name, b)
     groups = list(b.shape[:-2])
     _check_operands_fit(signature, a_name, a, groups_of_a, b_name, b)
     if signature.recipe is not None:
@@ -202,29 +202,10 @@ def _check_outputs(signature: _Signature, named: dict[str, TensorMeta], shape: t
 
 
 @functools.lru_cache(maxsize=4096)  # M, which changes from call to call, doesn't matter here
-def _weight(signature: _Signature, name: str, b: TensorMeta) -> tuple[TensorMeta, str]:
-    """Checks ``b`` on its own. Returns it as it was before ``shuffle_weight``, and its contiguous dimension."""
-    is_shuffled = len(b.shape) >= 5
-    if is_shuffled:
-        b = _unshuffled(name, b)
+def _major_of_weight(signature: _Signature, name: str, b: TensorMeta) -> str:
+    """Checks ``b`` on its own. Returns its contiguous dimension."""
     check_operand(name, b, signature.dtypes, grouped=signature.grouping != "dense")
-    return b, "shuffled" if is_shuffled else major_of(b)
-
-
-def _unshuffled(name: str, meta: TensorMeta) -> TensorMeta:
-    """The operand as it was before ``shuffle_weight``, with contiguous matrices."""
-    shape = unshuffled_shape(meta.shape, meta.dtype)
-    contiguous = 0 in meta.shape or all(
-        size == 1 or stride == math.prod(meta.shape[dimension + 1 :])
-        for dimension, (size, stride) in enumerate(zip(meta.shape, meta.strides, strict=True))
-        if dimension >= len(meta.shape) - 5
-    )
-    if shape is None or not contiguous:
-        raise ValueError(
-            f"{name} must be a matrix, or contiguous as shuffle_weight returns it, got shape {tuple(meta.shape)} and "
-            f"strides {meta.strides}"
-        )
-    return meta._replace(shape=torch.Size(shape), strides=(*meta.strides[:-5], shape[-1], 1))
+    return major_of(b)
 
 
 @functools.lru_cache(maxsize=4096)  # as above

@@ -19,7 +19,7 @@ _VALUES = {
     "scaling": ("none", "blocks", "vectors", "rows"),
     "grouping": ("dense", "batched", "contiguous", "psum", "masked", "split_k", "summed", "k_grouped"),
     "a_major": ("k", "rows"),
-    "b_major": ("k", "rows", "shuffled"),
+    "b_major": ("k", "rows"),
     "bias": ("none", "bf16", "f16", "f32"),
     "activation": tuple(PARTS_OF_B),
 }
@@ -64,8 +64,7 @@ class GemmKind:
         k_tail: whether K may be other than a multiple of 128 bytes.
         skips_head_mid: whether the output's columns are heads, each with a gap in its middle.
         sums_squares: whether the sums of squares of a's rows are computed, too; only for ``bf16`` times ``f32``.
-        a_major, b_major: the operand's contiguous dimension, ``k`` or ``rows``; or ``shuffled`` for a b from
-            ``shuffle_weight``.
+        a_major, b_major: the operand's contiguous dimension, ``k`` or ``rows``.
         bias: type of the vector that is added to each row, or ``none``.
         activation: function of the sums, see ``activation.h``: ``identity`` or ``silu_and_mul``.
         gathers_a: whether the rows of a group are those rows of a that a list of indices names.
@@ -156,7 +155,7 @@ class GemmKind:
     @property
     def name(self) -> str:
         """The beginning of the kernel's name."""
-        layout = {"k": "n", "rows": "t"}[self.a_major] + {"k": "t", "rows": "n", "shuffled": "s"}[self.b_major]
+        layout = {"k": "n", "rows": "t"}[self.a_major] + {"k": "t", "rows": "n"}[self.b_major]
         groups = "" if self.grouping == "dense" else f"{self.grouping}_"
         if self.has_groups_of_rows:
             groups = f"m_grouped_{groups}"
@@ -186,10 +185,6 @@ _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
     (
         "a of groups of rows must be contiguous along K",
         lambda kind: kind.a_major == "k" or not kind.has_groups_of_rows,
-    ),
-    (
-        "b is shuffled where it is a weight of whole K-blocks",
-        lambda kind: kind.b_major != "shuffled" or not (kind.k_tail or kind.grouping in ("summed", "k_grouped")),
     ),
     (
         "c isn't added to what was activated or will be quantised",

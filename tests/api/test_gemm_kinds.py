@@ -47,8 +47,6 @@ class Problem:
     whole: bool = False  # with scales of rows: one scale for all rows
 
     def __post_init__(self) -> None:
-        if self.kind.b_major == "shuffled":
-            self.n, self.k = rounded_up(self.n, 16), rounded_up(self.k, 128 // self.kind.element_bytes)
         self.m = self._possible(self.m, self.kind.a_major)
         self.n = self._possible(self.n, self.kind.b_major)
         if self.kind.parts > 1 and self.kind.scaling == "blocks":
@@ -80,12 +78,6 @@ class Problem:
         unit = 4 // self.kind.element_bytes if major == "rows" else 1
         return rounded_up(rows, unit)
 
-    @property
-    def given_b(self):
-        if self.kind.b_major != "shuffled":
-            return self.b
-        return (dg.shuffle_weight(self.b[0]), self.b[1]) if self.recipe else dg.shuffle_weight(self.b)
-
     def _operand(self, values, type_name, major, shared_rows, shared_k):
         """An operand and its scales, all of which differ, so that confusing two of them shows."""
         if self.recipe is None:
@@ -105,10 +97,10 @@ class Problem:
         c = output.tensor.copy_(self.c) if in_place and self.c is not None else self.c
         hooks = {"bias": self.bias, "epilogue": self.kind.activation}
         if self.recipe:
-            dg.fp8_gemm_nt(self.a, self.given_b, d, c, recipe=self.recipe, **hooks)
+            dg.fp8_gemm_nt(self.a, self.b, d, c, recipe=self.recipe, **hooks)
         else:
             function = dg.bf16_gemm_nt if self.kind.a_type == "bf16" else dg.f16_gemm_nt
-            function(self.a, self.given_b, d, c, **hooks)
+            function(self.a, self.b, d, c, **hooks)
         output.assert_intact()
         scales.assert_intact()
         reference = gemm_reference(self.a, self.b, recipe=self.recipe or (1, 1, None), c=self.c, **hooks)

@@ -242,22 +242,15 @@ class Dense(Problem):
     m: int
     n: int
     accumulation: str
-    shuffled: bool
 
     def check(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
         shared_a, shared_b, shared_k = self.shared
         m, n = rounded_down(self.m, self.a.row_unit), rounded_down(self.n, self.b.row_unit)
-        k = self.k
-        shuffled = self.shuffled and self.layout == "nt"
-        if shuffled:
-            n, k = rounded_down(n, 16), rounded_down(k, 128 // self.b.dtype.itemsize)
-        a = self.a.make((), m, k, (shared_a, shared_k), generator)
-        b = self.b.make((), n, k, (shared_b, shared_k), generator)
+        a = self.a.make((), m, self.k, (shared_a, shared_k), generator)
+        b = self.b.make((), n, self.k, (shared_b, shared_k), generator)
         given_a = each(lambda x: x.T, a) if self.layout[0] == "t" else a
         given_b = each(lambda x: x.T, b) if self.layout[1] == "n" else b
-        if shuffled:
-            given_b = (dg.shuffle_weight(b[0]), b[1]) if self.scaled else dg.shuffle_weight(b)
         c = random_c(self.accumulation, m, n, self.d_type, generator)
         family = {1: "fp8", 2: "bf16" if self.a.dtype == BF16 else "f16"}[self.a.dtype.itemsize]
         function = getattr(dg, f"{family}_gemm_{self.layout}")
@@ -278,7 +271,6 @@ def dense(dtypes, layouts=("nt", "nn", "tn", "tt")) -> st.SearchStrategy[Dense]:
         m=sizes,
         n=sizes,
         accumulation=accumulations,
-        shuffled=st.booleans(),
         **problems(operands(kinds), operands(kinds)),
     )
 

@@ -76,16 +76,13 @@ def test_ragged_columns_with_bias_and_c(n):
         assert_accurate(output.tensor, gemm_reference(a, b, bias=bias, c=c.to(dtype)))
 
 
-def test_scales_of_rows_and_shuffled_weights():
+def test_scales_of_rows():
     a8, b8 = (activations(16, 1024) / 8).to(torch.float8_e4m3fnuz), weights(64, 1024).to(torch.float8_e4m3fnuz)
     sfa, sfb = torch.linspace(0.5, 2, 16)[:, None], torch.linspace(1, 3, 64)[:, None]
-    plain, shuffled = torch.empty(16, 64).bfloat16(), torch.empty(16, 64).bfloat16()
+    d = torch.empty(16, 64).bfloat16()
     with in_parts(GemmKind(scaling="rows"), 16, 64, 1024, 3):
-        dg.fp8_gemm_nt((a8, sfa), (b8, sfb), plain, recipe=(1, 1, None))
-    with in_parts(GemmKind(scaling="rows", b_major="shuffled"), 16, 64, 1024, 3):
-        dg.fp8_gemm_nt((a8, sfa), (dg.shuffle_weight(b8), sfb), shuffled, recipe=(1, 1, None))
-    assert_accurate(plain, gemm_reference((a8, sfa), (b8, sfb), recipe=(1, 1, None)))
-    assert torch.equal(plain.view(torch.int16), shuffled.view(torch.int16))
+        dg.fp8_gemm_nt((a8, sfa), (b8, sfb), d, recipe=(1, 1, None))
+    assert_accurate(d, gemm_reference((a8, sfa), (b8, sfb), recipe=(1, 1, None)))
 
 
 def test_parts_without_k():

@@ -125,15 +125,12 @@ KINDS = (
     GemmKind(activation="silu_and_mul", d_type="e4m3"),
     GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="vectors", bias="f32"),
     GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="none", a_type="f16", b_type="f16"),
-    GemmKind(b_major="shuffled"),
-    GemmKind(b_major="shuffled", activation="silu_and_mul", d_type="e4m3"),
-    GemmKind(b_major="shuffled", a_type="bf16", b_type="bf16", scaling="none", d_type="f32", accumulate=True),
 )
 # Kernels for masked groups with tiles of two heights.
 TALLER = tuple(
     config
     for kind in KINDS
-    if kind.a_major == "k" and kind.b_major != "shuffled"
+    if kind.a_major == "k"
     for config in gemm_candidates(dataclasses.replace(kind, grouping="masked"))
     if config.taller
 )

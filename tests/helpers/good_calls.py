@@ -295,7 +295,6 @@ GOOD = {
         "weight": torch.zeros(N, K // 8).int(), "scales": rand(N, K // 32), "zeros": torch.zeros(N // 8, K // 32).int(),
         "packing": "compressed-tensors", "scale_rows": 1,
     },
-    "shuffle_weight": lambda: {"b": per_block(N, K)[0]},
     "get_mn_major_tma_aligned_tensor": lambda: {"sf": rand(M, 3)},
     "get_tma_aligned_size": lambda: {"x": 5, "element_size": 4},
     "transform_sf_into_required_layout": lambda: dict(REQUIRED),

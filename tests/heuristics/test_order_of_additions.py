@@ -33,7 +33,6 @@ KINDS = {
     "rows": GemmKind(scaling="rows"),
     "bf16": BF16,
     "nn": dataclasses.replace(BF16, b_major="rows"),
-    "shuffled": GemmKind(b_major="shuffled"),
     "activated": GemmKind(activation="silu_and_mul"),
     "quantised": GemmKind(d_type="e4m3"),
 }

@@ -1,5 +1,5 @@
-// Loads fragments from memory straight into the registers of the wave that multiplies them: weights that were shuffled
-// for that, and operands that no other wave of the workgroup needs.
+// Loads fragments from memory straight into the registers of the wave that multiplies them, for operands that no other
+// wave of the workgroup needs.
 #pragma once
 
 #include "deep_gemm_rocm/loading/fragment.h"
@@ -7,31 +7,9 @@
 
 namespace deep_gemm_rocm {
 
-// An operand's chunks lie in memory row by row.
-struct ChunksOfRows {
-  static constexpr int kBytesToNextChunk = kChunkBytes;
-  static constexpr int kBytesToNextKBlock = kBlockKBytes;
-  static DG_DEVICE unsigned row_offset(unsigned row, unsigned stride_bytes) { return row * stride_bytes; }
-  static DG_DEVICE int64_t bytes(const OperandTile& tile, int rows) {
-    return (rows - 1) * tile.stride_bytes + tile.k_bytes;
-  }
-};
-
-// An operand's chunks are shuffled (shuffle_weight in api/casts.py): 16 rows of a K-block are contiguous, and within
-// them the chunks that a wave loads at once. Rows are a multiple of 16, and K one of 128 bytes.
-constexpr int kShuffledRows = 16;
-struct ShuffledChunks {
-  static constexpr int kBytesToNextChunk = kShuffledRows * kChunkBytes;
-  static constexpr int kBytesToNextKBlock = kShuffledRows * kBlockKBytes;
-  static DG_DEVICE unsigned row_offset(unsigned row, unsigned stride_bytes) {
-    return row / kShuffledRows * kShuffledRows * stride_bytes + row % kShuffledRows * kChunkBytes;
-  }
-  static DG_DEVICE int64_t bytes(const OperandTile& tile, int rows) { return rows * tile.stride_bytes; }
-};
-
 // Loads kFragments of a wave, which begin with the tile's row `first_row` in the order of LDS. Rows and K past the
 // operand's end read as zeros.
-template <class Mfma, class Order, class Chunks, int kFragments, int kTileRows, int kRegisterStages, bool kKTail>
+template <class Mfma, class Order, int kFragments, int kTileRows, int kRegisterStages, bool kKTail>
 class FragmentLoader {
   static constexpr int kReads = Fragment<Mfma>::kReads;
 
@@ -42,7 +20,7 @@ class FragmentLoader {
     k_bytes_ = tile.k_bytes;
     first_k_block_ = first_k_block;
     const int rows = min(tile.rows, kTileRows / Order::kParts);
-    const int64_t all_bytes = (Order::kParts - 1) * tile.part_bytes + Chunks::bytes(tile, rows);
+    const int64_t all_bytes = (Order::kParts - 1) * tile.part_bytes + (rows - 1) * tile.stride_bytes + tile.k_bytes;
     const int64_t bytes = Order::kGathers ? kOutOfBounds : all_bytes;
     buffer_ = {tile.first, static_cast<unsigned>(bytes)};
 #pragma unroll
@@ -50,9 +28,8 @@ class FragmentLoader {
       const int row = Order::of_lds_row(first_row_ + i * Mfma::kRows + lane_id() % Mfma::kRows);
       const int in_part = Order::row_in_part(row);
       const unsigned in_memory = row_in_memory<Order>(tile, in_part);
-      const unsigned offset = Chunks::row_offset(in_memory, static_cast<unsigned>(tile.stride_bytes)) +
-                              Order::part(row) * static_cast<unsigned>(tile.part_bytes) +
-                              first_chunk() * Chunks::kBytesToNextChunk;
+      const unsigned offset = in_memory * static_cast<unsigned>(tile.stride_bytes) +
+                              Order::part(row) * static_cast<unsigned>(tile.part_bytes) + first_chunk() * kChunkBytes;
       offset_[i] = in_part < tile.rows ? offset : kOutOfBounds;
     }
   }
@@ -65,7 +42,7 @@ class FragmentLoader {
     for (int read = 0; read < kReads; ++read) {
       const int chunk = read * Mfma::kLaneGroups;
       const bool exists = !kKTail || (first_chunk() + chunk) * kChunkBytes < left_bytes;
-      const int first = since * Chunks::kBytesToNextKBlock + chunk * Chunks::kBytesToNextChunk;
+      const int first = since * kBlockKBytes + chunk * kChunkBytes;
       staged_[stage][i][read] = buffer.template load<Chunk>(exists ? offset_[i] : kOutOfBounds, first);
     }
   }

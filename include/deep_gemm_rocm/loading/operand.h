@@ -131,9 +131,7 @@ class OperandInLds {
 template <class Kind, class Operand>
 class OperandInRegisters {
   using Mfma = typename Operand::Mfma;
-  static constexpr bool kShuffled = Operand::kMajor == Major::kShuffled;
-  using Chunks = Conditional<kShuffled, ShuffledChunks, ChunksOfRows>;
-  using Loader = FragmentLoader<Mfma, typename Operand::Order, Chunks, Operand::kFragments, Operand::kTileRows,
+  using Loader = FragmentLoader<Mfma, typename Operand::Order, Operand::kFragments, Operand::kTileRows,
                                 Operand::kRegisterStages, Kind::kKTail>;
 
  public:

@@ -27,19 +27,12 @@ class MultiStage : public ScheduleDefaults<Kind, Shape> {
     begin_scales();
     if (!kPrefetch) return;
     state.load_scales(0);
-    state.load_fragments(0, 0);
 #pragma unroll
-    for (int stage = 1; stage < kUnroll; ++stage) {
-      load(state, stage, stage);
-      state.load_fragments(stage, stage);
-    }
+    for (int stage = 1; stage < kUnroll; ++stage) load(state, stage, stage);
   }
 
   static DG_DEVICE void k_block(State& state, int stage, int k_block) {
-    if (!kPrefetch) {
-      load(state, stage, k_block);
-      state.load_fragments(stage, k_block);
-    }
+    if (!kPrefetch) load(state, stage, k_block);
     state.mma.start_k_block(state.scales, stage);
     state.store_tile(stage, k_block);
     if (kPrefetch) load(state, stage, k_block + kUnroll);
@@ -47,10 +40,9 @@ class MultiStage : public ScheduleDefaults<Kind, Shape> {
     // The unrolled loop may end with K-blocks past the last one. Only their computation is skipped: with the same loads
     // on every path, the compiler can count the loads in flight.
     if (kUnroll == 1 || k_block < state.end_k_block) {
-      state.read_fragments(k_block, stage);
+      state.read_fragments(k_block);
       state.multiply();
     }
-    if (kPrefetch) state.load_fragments(stage, k_block + kUnroll);
     if (kLdsStages == 1) lds_barrier();
   }
 

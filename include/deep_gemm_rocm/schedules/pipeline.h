@@ -58,12 +58,11 @@ class PipelineState {
                 "loaders number their threads modulo kLoadingThreads");
   static_assert(Kind::kWidensA == Kind::kSumsSquares, "only a loader that sums squares widens");
 
-  static constexpr bool kASkipsLds = Resources::kSkipsLds;
-  static constexpr bool kBSkipsLds = Resources::kSkipsLds || Kind::kMajorB == Major::kShuffled;
-  template <bool kSkipsLds, class Operand>
-  using StagedOperand = Conditional<kSkipsLds, OperandInRegisters<Kind, Operand>, OperandInLds<Kind, Operand>>;
-  using StagedA = StagedOperand<kASkipsLds, OperandA<Kind, Shape, Resources>>;
-  using StagedB = StagedOperand<kBSkipsLds, OperandB<Kind, Shape, Resources>>;
+  template <class Operand>
+  using StagedOperand =
+      Conditional<Resources::kSkipsLds, OperandInRegisters<Kind, Operand>, OperandInLds<Kind, Operand>>;
+  using StagedA = StagedOperand<OperandA<Kind, Shape, Resources>>;
+  using StagedB = StagedOperand<OperandB<Kind, Shape, Resources>>;
 
   static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
   static constexpr bool kPromoted = kPerColumn || Kind::kScaling == Scaling::kBlocks;
@@ -140,24 +139,20 @@ class PipelineState {
     for (int i = 0; i < kTransfers; ++i) store(stage, i, k_block);
   }
 
-  // Starts the loads of the operands that skip LDS.
+  // The next three are for operands that skip LDS.
   DG_DEVICE void load_fragments(int stage, int k_block) {
     load_fragments_of_b(stage, k_block);
-    if constexpr (kASkipsLds) {
-      __builtin_amdgcn_sched_barrier(0);
+    __builtin_amdgcn_sched_barrier(0);
 #pragma unroll
-      for (int i = 0; i < Shape::kFragsM; ++i) load_fragment_of_a(stage, i, k_block);
-      __builtin_amdgcn_sched_barrier(0);  // see load_tile()
-    }
+    for (int i = 0; i < Shape::kFragsM; ++i) load_fragment_of_a(stage, i, k_block);
+    __builtin_amdgcn_sched_barrier(0);  // see load_tile()
   }
 
   DG_DEVICE void load_fragment_of_a(int stage, int i, int k_block) { staged_a_.load_fragment(stage, i, k_block); }
 
   DG_DEVICE void load_fragments_of_b(int stage, int k_block) {
-    if constexpr (kBSkipsLds) {
 #pragma unroll
-      for (int i = 0; i < Shape::kFragsN; ++i) staged_b_.load_fragment(stage, i, k_block);
-    }
+    for (int i = 0; i < Shape::kFragsN; ++i) staged_b_.load_fragment(stage, i, k_block);
   }
 
   // Starts the loads of the scales of the next K-block.

@@ -15,8 +15,8 @@ enum class Scaling {
   kRows,     // a row of A or B; applied in the epilogue
 };
 
-// The contiguous dimension of an operand: K, or its rows (M of A, N of B). Or B is shuffled, see fragment_loader.h.
-enum class Major { kK, kRows, kShuffled };
+// The contiguous dimension of an operand: K, or its rows (M of A, N of B).
+enum class Major { kK, kRows };
 
 // The type of a bias that doesn't exist.
 struct None {};

@@ -16,12 +16,9 @@ namespace deep_gemm_rocm {
 template <class T, Major kMajor>
 DG_DEVICE OperandTile operand_tile(const Matrix& matrix, unsigned group, unsigned first_row, int rows, int64_t all_rows,
                                    const PartOfK& k) {
-  constexpr bool kIsKMajor = kMajor != Major::kRows;
+  constexpr bool kIsKMajor = kMajor == Major::kK;
   const int64_t stride = kIsKMajor && k.packed ? k.k : matrix.stride;
-  const int64_t stride_k = kMajor == Major::kRows       ? stride
-                           : kMajor == Major::kShuffled ? kShuffledRows
-                           : k.packed                   ? all_rows
-                                                        : 1;
+  const int64_t stride_k = !kIsKMajor ? stride : k.packed ? all_rows : 1;
   const int64_t first = first_row * (kIsKMajor ? stride : 1) + static_cast<unsigned>(k.first_k) * stride_k;
   const auto* data = static_cast<const uint8_t*>(matrix.data);
   constexpr int64_t kBytes = sizeof(T);
