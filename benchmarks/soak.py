@@ -4,10 +4,14 @@
 should take. Threads call warmed-up functions with random M, N, K, addresses and settings. In simulation the launch does
 nothing, since it would run the kernel. A line is printed for each twentieth of the time. The status is 1 if later lines
 are worse than earlier ones, or if a call compiled a kernel.
+
+Memory in use is what malloc has handed out, and the number of Python's blocks. Resident memory also has what malloc
+keeps for later, of which ever more pages are touched: warming up leaves hundreds of MiB behind.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import math
@@ -39,7 +43,8 @@ _PLACES = 64  # at which the output may begin, 256 bytes apart
 _SETTINGS = (0, 200, 256)  # compute units; 0 for all
 _CALLS_UNDER_A_SETTING = 50
 _MIB = 2**20
-_MOST_GROWTH = 16 * _MIB
+_MOST_GROWTH = _MIB  # of memory in use
+_MOST_NEW_BLOCKS = 1.01  # of the blocks before
 _MOST_SLOWDOWN = 1.5  # of the median of the later lines' p99
 
 
@@ -56,6 +61,8 @@ class Window(NamedTuple):
 
     Attributes:
         p50, p99: of the time of a call, in µs, without those of other threads and processes.
+        in_use: bytes that malloc has handed out; 0 where the C library doesn't tell.
+        blocks: Python's blocks of memory.
         resident: bytes of the process.
         remembered: bytes of remembered calls, by their own estimate.
     """
@@ -63,8 +70,31 @@ class Window(NamedTuple):
     calls: int
     p50: float
     p99: float
+    in_use: int
+    blocks: int
     resident: int
     remembered: int
+
+
+class MallocInfo(ctypes.Structure):
+    """glibc's ``struct mallinfo2``."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    )  # fmt: skip
+
+
+def in_use() -> int:
+    """Bytes that malloc has handed out; 0 where the C library doesn't tell."""
+    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo2 is None:
+        return 0
+    mallinfo2.restype = MallocInfo
+    info = mallinfo2()
+    return int(info.uordblks + info.hblkhd)
 
 
 def weights(device: str) -> list[Weight]:
@@ -144,7 +174,8 @@ def measured(times: list[Times]) -> Window:
     gc.collect()
     resident = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
     remembered = session.current().of(repeated.Calls).bytes
-    return Window(sum(counts), quantile(counts, 0.5), quantile(counts, 0.99), resident, remembered)
+    memory = (in_use(), sys.getallocatedblocks(), resident, remembered)
+    return Window(sum(counts), quantile(counts, 0.5), quantile(counts, 0.99), *memory)
 
 
 def complaints(windows: list[Window]) -> list[str]:
@@ -153,9 +184,12 @@ def complaints(windows: list[Window]) -> list[str]:
     half = len(settled) // 2
     earlier, later = settled[:half], settled[half:]
     found = []
-    grown = later[-1].resident - max(window.resident for window in earlier)
+    grown = later[-1].in_use - max(window.in_use for window in earlier)
     if grown > _MOST_GROWTH:
-        found.append(f"memory grew by {grown / _MIB:.1f} MiB")
+        found.append(f"memory in use grew by {grown / _MIB:.1f} MiB")
+    most = max(window.blocks for window in earlier)
+    if later[-1].blocks > _MOST_NEW_BLOCKS * most:
+        found.append(f"Python's blocks grew from {most} to {later[-1].blocks}")
     before, after = (statistics.median(window.p99 for window in half_of_them) for half_of_them in (earlier, later))
     if after > _MOST_SLOWDOWN * before:
         found.append(f"the p99 of a call went from {before:.0f} to {after:.0f} µs")
@@ -184,8 +218,8 @@ def main(
             windows.append(window := measured(times))
             print(
                 f"{number * minutes / _WINDOWS:6.2f} min: {window.calls} calls, p50 {window.p50:.1f} µs, "
-                f"p99 {window.p99:.1f} µs, {window.resident / _MIB:.1f} MiB resident, "
-                f"{window.remembered / _MIB:.1f} MiB remembered",
+                f"p99 {window.p99:.1f} µs; {window.in_use / _MIB:.1f} MiB and {window.blocks} blocks in use, "
+                f"{window.resident / _MIB:.1f} MiB resident, {window.remembered / _MIB:.1f} MiB remembered",
                 flush=True,
             )
         alive = [thread.is_alive() for thread in callers]
