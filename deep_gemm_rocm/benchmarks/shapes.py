@@ -136,7 +136,9 @@ STEPS = tuple(AttentionShape(batch, 1, 8192, 32, 8, 128) for batch in (1, 64))
 LATENT_STEPS = tuple(AttentionShape(batch, 1, 8192, heads, 1, 576) for batch in (1, 64) for heads in (16, 128))
 
 # Logits: queries of one sequence; then the last queries of `batch` sequences in pages. Keys have one head.
-INDEXED = tuple(AttentionShape(1, tokens, keys, 64, 1, 128) for tokens, keys in ((2048, 4096), (2048, 8192)))
+INDEXED = tuple(
+    AttentionShape(1, tokens, keys, 64, 1, 128) for tokens, keys in ((2048, 4096), (2048, 8192), (4096, 4096))
+)
 
 INDEXED_STEPS = tuple(AttentionShape(batch, 1, 8192, 64, 1, 128) for batch in (1, 64))
 

@@ -6,9 +6,15 @@ from ctypes import Structure, c_int, c_int64, c_void_p
 
 import torch
 
+from ..heuristics.gemm_config import NUM_CUS
 from ..jit import Request
 from ..problems.arguments import Argument, Arguments
+from ..problems.layout import ceil_div
 from .launch import Launch
+
+_WORKGROUP_KEYS = 512  # kKeys in mqa_logits.hip.j2
+_MOST_QUERIES = 64  # MqaLogits::kMostQueries
+_GENERATION = 2 * NUM_CUS  # workgroups that run at once
 
 
 class MqaLogitsArguments(Structure):
@@ -31,6 +37,7 @@ class MqaLogitsArguments(Structure):
         ("clean", c_int),
         ("compressed_columns", c_int),
         ("has_bf16_logits", c_int),
+        ("workgroup_queries", c_int),
     )
 
 
@@ -75,6 +82,7 @@ def mqa_logits_launch(tensors: Arguments, logits: torch.Tensor, *, clean: bool, 
         clean=clean,
         compressed_columns=logits.shape[1] if compressed else 0,
         has_bf16_logits=logits.dtype == torch.bfloat16,
+        workgroup_queries=_workgroup_queries(q.shape[0], keys.shape[0]),
     )
     pointers = {**tensors, "logits": Argument("logits", logits)}
     request = Request("mqa_logits.hip.j2", _values("mqa_logits", q))
@@ -104,6 +112,14 @@ def paged_mqa_logits_launch(tensors: Arguments, logits: torch.Tensor) -> Launch:
     # The launch doesn't repeat: on the CPU, each call checks the contents of the block table.
     request = Request("paged_mqa_logits.hip.j2", _values("paged_mqa_logits", q))
     return Launch(request, arguments, {**tensors, "logits": Argument("logits", logits)}, repeats=False)
+
+
+def _workgroup_queries(queries: int, keys: int) -> int:
+    """The queries of a workgroup, so that whole generations of workgroups fill the device."""
+    key_tiles = max(ceil_div(keys, _WORKGROUP_KEYS), 1)
+    tiles = key_tiles * ceil_div(queries, _MOST_QUERIES)
+    generations = max(ceil_div(tiles, _GENERATION), 1)
+    return min(ceil_div(queries, max(generations * _GENERATION // key_tiles, 1)), _MOST_QUERIES) or 1
 
 
 def _values(family: str, q: torch.Tensor) -> dict[str, int | str | bool]:

@@ -8,6 +8,7 @@
 #include "deep_gemm_rocm/arithmetic/rounding.h"
 #include "deep_gemm_rocm/loading/fragment.h"
 #include "deep_gemm_rocm/hardware/global.h"
+#include "deep_gemm_rocm/hardware/static_for.h"
 #include "deep_gemm_rocm/hardware/wave.h"
 
 namespace deep_gemm_rocm {
@@ -26,6 +27,7 @@ struct MqaLogitsArguments {
   int clean;                // whether -inf is written where a query sees no key
   int compressed_columns;   // or 0
   int has_bf16_logits;
+  int workgroup_queries;    // up to kWaveSize
 };
 
 // The same for the last `next_n` tokens of each sequence. Keys are in pages: all values of a page, then its scales.
@@ -57,49 +59,60 @@ struct MqaShape {
   static_assert(kReads * kReadBytes == kHeadDim);
 };
 
+// Twice max(score, 0): exact, a NaN for a NaN, and one instruction.
+DG_DEVICE float twice_positive(float score) { return score + __builtin_fabsf(score); }
+
 // A lane's part of a query's heads and their weights.
 template <class Shape>
 class MqaQuery {
   using Mfma = typename Shape::Mfma;
 
  public:
+  static constexpr int kParts = Shape::kHeadFragments * Mfma::kElements / 4;
+
   DG_DEVICE void load(const uint8_t* q, const float* weights) {
-    const int lane = lane_id() % Mfma::kRows;
-    const int group = lane_id() / Mfma::kRows;
-#pragma unroll
-    for (int fragment = 0; fragment < Shape::kHeadFragments; ++fragment) {
-      const uint8_t* const head = q + existing(fragment * Mfma::kRows + lane) * Shape::kHeadDim + group * kChunkBytes;
-#pragma unroll
-      for (int read = 0; read < Shape::kReads; ++read) {
-        operands_[fragment][read] = load_global<MfmaOperands>(head + read * Shape::kReadBytes);
-      }
-#pragma unroll
-      for (int e = 0; e < Mfma::kElements; ++e) {
-        const int row = fragment * Mfma::kRows + Mfma::row_of_element(group, e);
-        const float weight = *(const Global<float>*)(weights + existing(row));
-        weights_[fragment][e] = existing(row) == row ? weight : 0;
-      }
-    }
+    static_for<kParts>([&](auto part) { load_part<part>(q, weights); });
   }
 
-  // The sum over the lane group's heads, for the lane's key.
-  DG_DEVICE float partial_logit(const MfmaOperands (&key)[Shape::kReads]) const {
-    float sum = 0;
-#pragma unroll
-    for (int fragment = 0; fragment < Shape::kHeadFragments; ++fragment) {
+  // Loads the four weights of part kPart, and as large a part of the heads.
+  template <int kPart>
+  DG_DEVICE void load_part(const uint8_t* q, const float* weights) {
+    constexpr int kPartsOfFragment = kParts / Shape::kHeadFragments;
+    constexpr int kFragment = kPart / kPartsOfFragment;
+    constexpr int kPlace = kPart % kPartsOfFragment;
+    const int lane = lane_id() % Mfma::kRows;
+    const int group = lane_id() / Mfma::kRows;
+    if constexpr (kPlace < Shape::kReads) {
+      const uint8_t* const head = q + existing(kFragment * Mfma::kRows + lane) * Shape::kHeadDim + group * kChunkBytes;
+      operands_[kFragment][kPlace] = load_global<MfmaOperands>(head + kPlace * Shape::kReadBytes);
+    }
+    static_for<4>([&](auto i) {
+      constexpr int kElement = kPlace * 4 + decltype(i)::value;
+      const int row = kFragment * Mfma::kRows + Mfma::row_of_element(group, kElement);
+      const float weight = *(const Global<float>*)(weights + existing(row));
+      weights_[kFragment][kElement] = existing(row) == row ? weight : 0;
+    });
+  }
+
+  // Twice the sum over the lane group's heads, for the lane's key. Calls before(fragment) for each fragment of heads.
+  template <class Before>
+  DG_DEVICE float partial_logit(const MfmaOperands (&key)[Shape::kReads], Before&& before) const {
+    Float2 sums = 0;
+    static_for<Shape::kHeadFragments>([&](auto fragment) {
+      before(fragment);
       typename Mfma::Accumulator scores = 0;
 #pragma unroll
       for (int i = 0; i < 2 * Shape::kReads; ++i) {
         scores = Mfma::multiply_add(operands_[fragment][i / 2][i % 2], key[i / 2][i % 2], scores);
       }
 #pragma unroll
-      for (int e = 0; e < Mfma::kElements; ++e) {
-        // Not fmax, which returns 0 for a NaN.
-        const float score = scores[e] < 0 ? 0 : scores[e];
-        sum = __builtin_fmaf(weights_[fragment][e], score, sum);
+      for (int e = 0; e < Mfma::kElements; e += 2) {
+        const Float2 positive = {twice_positive(scores[e]), twice_positive(scores[e + 1])};
+        const Float2 weight = {weights_[fragment][e], weights_[fragment][e + 1]};
+        sums = __builtin_elementwise_fma(weight, positive, sums);
       }
-    }
-    return sum;
+    });
+    return sums[0] + sums[1];
   }
 
  private:
@@ -135,13 +148,19 @@ class MqaKeys {
     scale_ = load_global<float>(scale_of(min(lane_id(), last)));
   }
 
-  // The logit of key number lane_id().
-  DG_DEVICE float logit(const MqaQuery<Shape>& query) const {
-    const float sums[] = {query.partial_logit(keys_[0]), query.partial_logit(keys_[1])};
+  // The logit of key number lane_id(). Calls before(number) for each product of a fragment of heads and one of keys.
+  template <class Before>
+  DG_DEVICE float logit(const MqaQuery<Shape>& query, Before&& before) const {
+    float sums[2];
+    static_for<2>([&](auto i) {
+      sums[i] = query.partial_logit(keys_[i], [&](auto fragment) {
+        before(Index<decltype(i)::value * Shape::kHeadFragments + decltype(fragment)::value>{});
+      });
+    });
     const bool second = lane_id() >= Mfma::kRows;
     const float own = second ? sums[1] : sums[0];
     const float others = second ? sums[0] : sums[1];
-    return (own + exchanged<Mfma::kRows>(others)) * scale_;
+    return (own + exchanged<Mfma::kRows>(others)) * 0.5f * scale_;
   }
 
  private:
@@ -158,43 +177,110 @@ DG_DEVICE void store_logit(const Arguments& args, int64_t element, float logit) 
   }
 }
 
-// Computes a wave's logits, of kBlocks times 64 keys and up to kQueries queries.
-template <class Shape, int kBlocks, int kQueries>
-DG_DEVICE void mqa_logits(const MqaLogitsArguments& args, int first_query, int first_key) {
-  if (first_key >= args.num_keys) return;
-  const int end_query = min(first_query + kQueries, args.num_queries);
-  MqaKeys<Shape> keys[kBlocks];
-#pragma unroll
-  for (int block = 0; block < kBlocks; ++block) {
-    const int key = min(first_key + block * MqaKeys<Shape>::kCount, args.num_keys - 1);
-    keys[block].load(
-        args.num_keys - 1 - key, [&](int i) { return args.keys + (key + i) * args.key_stride; },
-        [&](int i) { return reinterpret_cast<const uint8_t*>(args.key_scales + key + i); });
-  }
-  for (int i = first_query; i < end_query; ++i) {
-    const int begin = min(max(args.begin[i], 0), args.num_keys);
-    const int end = min(args.end[i], args.num_keys);
-    const bool any = begin < first_key + kBlocks * MqaKeys<Shape>::kCount && end > first_key && begin < end;
-    if (!any && !args.clean) continue;
-    float logits[kBlocks];
-    if (any) {
-      MqaQuery<Shape> query;
-      query.load(args.q + i * args.q_stride, args.weights + i * args.weights_stride);
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) logits[block] = keys[block].logit(query);
-    }
+// A wave's logits, of kBlocks times 64 keys and up to 64 neighbouring queries. Registers suffice for two parts of up to 64
+// heads, so a query with more has kQueryParts of them, which follow each other. Shape is that of a part.
+template <class Shape, int kBlocks, int kQueryParts>
+class MqaLogits {
+  using Keys = MqaKeys<Shape>;
+  using Query = MqaQuery<Shape>;
+
+ public:
+  static constexpr int kMostQueries = kWaveSize;  // each lane holds what one of them sees
+
+  DG_DEVICE MqaLogits(const MqaLogitsArguments& args, int first_query, int first_key)
+      : args_(args), first_query_(first_query), first_key_(first_key) {
+    const int query = min(first_query + lane_id(), args.num_queries - 1);
+    begin_ = min(max(load_global<int>(reinterpret_cast<const uint8_t*>(args.begin + query)), 0), args.num_keys);
+    end_ = min(load_global<int>(reinterpret_cast<const uint8_t*>(args.end + query)), args.num_keys);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const int key = first_key + block * MqaKeys<Shape>::kCount + lane_id();
+      const int key = min(first_key + block * Keys::kCount, args.num_keys - 1);
+      keys_[block].load(
+          args.num_keys - 1 - key, [&](int i) { return args.keys + (key + i) * args.key_stride; },
+          [&](int i) { return reinterpret_cast<const uint8_t*>(args.key_scales + key + i); });
+    }
+  }
+
+  // A part of a query is loaded while the one before is multiplied.
+  DG_DEVICE void run(int count) {
+    const int parts = count * kQueryParts;
+    Query even, odd;
+    even.load(heads_of(0), weights_of(0));
+    for (int i = 0; i < parts; i += 2) {
+      yield_to_slower_waves(i, parts);
+      compute<0>(even, i, odd, min(i + 1, parts - 1));
+      if (i + 1 < parts) compute<kQueryParts - 1>(odd, i + 1, even, min(i + 2, parts - 1));
+    }
+  }
+
+ private:
+  static constexpr int kProducts = 2 * Shape::kHeadFragments;  // of a block
+  static_assert(kBlocks * kProducts == Query::kParts);
+  static_assert(kQueryParts == 1 || kQueryParts == 2);
+
+  // The matrix cores serve the older of two waves first, which would leave the other one alone with half of its work.
+  static DG_DEVICE void yield_to_slower_waves(int i, int count) {
+    static_for<4>([&](auto quarter) {
+      const int begin = count * quarter / 4 & ~1;
+      if (i == begin) __builtin_amdgcn_s_setprio(3 - decltype(quarter)::value);
+    });
+  }
+
+  DG_DEVICE const uint8_t* heads_of(int i) const {
+    return args_.q + (first_query_ + i / kQueryParts) * args_.q_stride +
+           i % kQueryParts * (Shape::kHeads * Shape::kHeadDim);
+  }
+  DG_DEVICE const float* weights_of(int i) const {
+    return args_.weights + (first_query_ + i / kQueryParts) * args_.weights_stride + i % kQueryParts * Shape::kHeads;
+  }
+
+  // Multiplies a part of a query, while the next one is loaded. Stores logits after the last part.
+  template <int kPart>
+  DG_DEVICE void compute(const Query& query, int i, Query& next, int next_i) {
+    const int row = i / kQueryParts;
+    const int begin = read_lane(begin_, row);
+    const int end = read_lane(end_, row);
+    const bool any = begin < first_key_ + kBlocks * Keys::kCount && end > first_key_ && begin < end;
+    const uint8_t* const q = heads_of(next_i);
+    const float* const weights = weights_of(next_i);
+    if (any) {
+      static_for<kBlocks>([&](auto block) {
+        const float logit = keys_[block].logit(query, [&](auto product) {
+          // Loads stay between products: all at once, they would wait for each other, and the matrix cores for them.
+          constexpr int kMemoryStays = 0xf;
+          __builtin_amdgcn_sched_barrier(kMemoryStays);
+          next.template load_part<decltype(block)::value * kProducts + decltype(product)::value>(q, weights);
+        });
+        logits_[block] = kPart == 0 ? logit : logits_[block] + logit;
+      });
+    } else {
+      next.load(q, weights);
+    }
+    if (kPart == kQueryParts - 1 && (any || args_.clean)) store(first_query_ + row, begin, any ? end : begin);
+  }
+
+  // Stores the logits of the keys that a query sees, and -inf for others.
+  DG_DEVICE void store(int64_t row, int begin, int end) const {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const int key = first_key_ + block * Keys::kCount + lane_id();
       const bool seen = key >= begin && key < end;
-      const int column = args.compressed_columns ? key - begin : key;
-      const int columns = args.compressed_columns ? args.compressed_columns : args.num_keys;
-      if ((seen || args.clean) && column < columns) {
-        store_logit(args, i * args.logits_stride + column, any && seen ? logits[block] : -__builtin_inff());
+      const int column = args_.compressed_columns ? key - begin : key;
+      const int columns = args_.compressed_columns ? args_.compressed_columns : args_.num_keys;
+      if ((seen || args_.clean) && column < columns) {
+        store_logit(args_, row * args_.logits_stride + column, seen ? logits_[block] : -__builtin_inff());
       }
     }
   }
-}
+
+  const MqaLogitsArguments& args_;
+  int first_query_;
+  int first_key_;
+  int begin_;  // of the keys that the query of the lane's number sees
+  int end_;
+  Keys keys_[kBlocks];
+  float logits_[kBlocks];
+};
 
 constexpr int kMqaMostTokens = 8;  // of a sequence
 
@@ -233,7 +319,7 @@ DG_DEVICE void logits_of_keys(const PagedMqaLogitsArguments& args, int sequence,
     const int64_t row = sequence * static_cast<int64_t>(args.next_n) + i;
     MqaQuery<Shape> query;
     query.load(args.q + row * args.q_stride, args.weights + row * args.weights_stride);
-    const float logit = keys.logit(query);
+    const float logit = keys.logit(query, [](auto) {});
     const int key = first_key + lane_id();
     if (key < limits[i]) store_logit(args, row * args.logits_stride + key, logit);
   }
