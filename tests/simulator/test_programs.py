@@ -689,16 +689,32 @@ def test_crc32(program: Programs) -> None:
     assert checks.tolist() == [zlib.crc32(row.tobytes()) for row in messages]
 
 
-@pytest.mark.parametrize("kind", ["hostcall", "buffered"])
 @pytest.mark.parametrize("level", ["-O0", "-O3"])
-def test_printf_is_refused(compiler: Compiler, level: str, kind: str) -> None:
-    """Uses AMD's device library from Triton. Kernels of the same file that don't print still run."""
-    library = str(Path(triton.backends.amd.__path__[0], "lib", "ockl.bc"))
-    link = ["-Xclang", "-mlink-builtin-bitcode", "-Xclang", library]
-    code = compiler.device_code_object(PROGRAMS / "printing.hip", level, f"-mprintf-kind={kind}", *link)
+def test_printf_by_amds_device_library(compiler: Compiler, level: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Uses AMD's device library from Triton."""
+    code = printing_code(compiler, level, "hostcall")
+    x = np.array([7], np.int32)
+    simulator.launch(code, "talk", 1, 3, [x])
+    assert capfd.readouterr().out == "7\n" * 3
+    assert x[0] == 1
+    simulator.launch(code, "stay_silent", 1, 64, [x])
+    assert x[0] == 2
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("level", "message"), [("-O0", "outside the memory"), ("-O3", "-mprintf-kind=hostcall")])
+def test_buffered_printf_is_refused(compiler: Compiler, level: str, message: str) -> None:
+    """Kernels of the same file that don't print still run."""
+    code = printing_code(compiler, level, "buffered")
     x = np.zeros(1, np.int32)
-    with pytest.raises(simulator.SimulatorError, match=r"kernel talk.*device printf"):
+    with pytest.raises(simulator.SimulatorError, match=f"kernel talk.*{message}"):
         simulator.launch(code, "talk", 1, 64, [x])
     assert x[0] == 0
     simulator.launch(code, "stay_silent", 1, 64, [x])
     assert x[0] == 2
+
+
+def printing_code(compiler: Compiler, level: str, kind: str) -> bytes:
+    library = str(Path(triton.backends.amd.__path__[0], "lib", "ockl.bc"))
+    link = ["-Xclang", "-mlink-builtin-bitcode", "-Xclang", library]
+    return compiler.device_code_object(PROGRAMS / "printing.hip", level, f"-mprintf-kind={kind}", *link)

@@ -2,12 +2,13 @@
 //
 // The HIP runtime (hip/) is built once. The engine (engine/) is built once for each x86-64 level and opened at run
 // time, so that one installed package runs everywhere and uses AVX2 or AVX-512 where the host has it. Only plain
-// structs and one abstract class cross this boundary.
+// structs and abstract classes cross this boundary.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace mi300x {
 
@@ -15,8 +16,8 @@ struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
 };
 
-// The address that kernels get for services of the host (device printf, assert, malloc). No process can map it, so
-// their use is an error that names them.
+// The address that kernels get for the heap of device malloc, which there is none of. No process can map it, so its use
+// is an error that names it.
 constexpr uint64_t host_services = 0x0003'0000'0000'0000;
 constexpr uint64_t host_services_bytes = 1 << 20;
 
@@ -74,6 +75,19 @@ class RecordSink {
   virtual void add(const char* json, size_t bytes) = 0;
 };
 
+// Serves what kernels ask of the host while they run, such as printf.
+class Host {
+ public:
+  virtual ~Host() = default;
+
+  // Memory beside the dispatch's, through which the kernel and the host talk.
+  virtual MemoryRange memory() const = 0;
+
+  // Answers all requests so far. Called by several threads, when a wave has sent an interrupt. Returns a message where
+  // the wave must fail.
+  virtual std::string answer_interrupt() = 0;
+};
+
 // The wave to trace, and which of its instructions.
 struct TracedWave {
   Dim3 workgroup{0, 0, 0};  // its place in the grid
@@ -91,6 +105,7 @@ struct Dispatch {
   const void* kernarg = nullptr;
   const MemoryRange* memory = nullptr;  // sorted by address, disjoint; the kernarg buffer and the code are not in it
   size_t memory_count = 0;
+  Host* host = nullptr;  // null where the kernel asks for nothing
   // Each is null where it isn't asked for.
   RecordSink* profile = nullptr;   // the timing model's record
   RecordSink* counters = nullptr;  // totals of what the waves executed

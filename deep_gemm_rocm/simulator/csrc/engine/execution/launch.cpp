@@ -27,6 +27,7 @@ Launch::Launch(const Dispatch& d, std::shared_ptr<const Code> decoded, Settings 
   add_memory(&packet, sizeof packet);
   add_memory(queue, sizeof queue);
   memory.push_back({kernel.code_begin, kernel.code_end});
+  if (d.host) memory.push_back(d.host->memory());
   if (settings.sanitize || settings.timing || d.counters || d.trace) effects = code->effects();
   if (d.counters) statistics.emplace(code->instructions.size());
   if (d.trace) wave_trace.emplace(*d.trace, kernel, d.traced);

@@ -357,7 +357,12 @@ STATE(s_icache_inv, b32) {}
 STATE(s_ttracedata, b32) {}
 STATE(s_incperflevel, b32) {}
 STATE(s_decperflevel, b32) {}
-STATE(s_sendmsg, b32) {}  // interrupts for the driver
+STATE(s_sendmsg, b32) {
+  constexpr int interrupt = 1;  // CDNA3 ISA, "S_SENDMSG Messages"
+  if ((inst.imm & 15) != interrupt || wave.host == nullptr) return;
+  const std::string mistake = wave.host->answer_interrupt();
+  if (!mistake.empty()) wave.fail(Outcome::Status::trap, mistake);
+}
 STATE(s_endpgm, b32) { wave.state = Wave::State::ended; }
 STATE(s_endpgm_saved, b32) { wave.state = Wave::State::ended; }
 STATE(s_setkill, b32) {

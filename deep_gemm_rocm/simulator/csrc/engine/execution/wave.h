@@ -101,6 +101,7 @@ class Wave {
   uint32_t index_in_group = 0;
   Workgroup* group = nullptr;
   Memory* memory = nullptr;
+  Host* host = nullptr;  // of the dispatch
   uint8_t* scratch = nullptr;  // [lane][scratch_bytes]
   uint32_t scratch_bytes = 0;  // a lane
   uint32_t trap_status = 0;

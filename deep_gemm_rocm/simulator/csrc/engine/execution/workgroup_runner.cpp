@@ -217,6 +217,7 @@ void WorkgroupRunner::start_wave(Wave& wave, uint32_t index) {
   const Kernel& kernel = *launch_.dispatch.kernel;
   wave.group = &group_;
   wave.memory = &memory_;
+  wave.host = launch_.dispatch.host;
   wave.index_in_group = index;
   wave.scratch_bytes = kernel.scratch_bytes;
   wave.state = Wave::State::running;

@@ -11,6 +11,7 @@
 #include "../modules/registration.h"
 #include "../streams/stream.h"
 #include "engine_library.h"
+#include "host_calls.h"
 #include "records.h"
 
 namespace {
@@ -39,10 +40,10 @@ uint64_t hidden_value(const KernelInfo& kernel, ArgumentKind kind, const LaunchS
     case ArgumentKind::hidden_global_offset_y:
     case ArgumentKind::hidden_global_offset_z:
     case ArgumentKind::hidden_none: return 0;
-    // Services that the simulator doesn't have (see require_services). Using one is an illegal access.
-    case ArgumentKind::hidden_printf_buffer:
-    case ArgumentKind::hidden_hostcall_buffer:
+    // The heap of device malloc, which the simulator doesn't have. Using it is an illegal access.
     case ArgumentKind::hidden_heap_v1: return mi300x::host_services;
+    case ArgumentKind::hidden_hostcall_buffer:  // differs from run to run, see KernelWork::run
+    case ArgumentKind::hidden_printf_buffer:    // see require_services
     case ArgumentKind::hidden_default_queue:
     case ArgumentKind::hidden_completion_action:
     case ArgumentKind::hidden_multigrid_sync_arg:
@@ -55,18 +56,23 @@ uint64_t hidden_value(const KernelInfo& kernel, ArgumentKind kind, const LaunchS
   }
 }
 
-// Refuses kernels that are known to need host services. The compiler drops hidden arguments that a kernel doesn't use,
-// except in unoptimised code or where it can't tell. Such kernels are recognised by the queue's argument, which only
-// OpenCL uses.
+// Null where the kernel doesn't take it.
+const KernelArgument* find_argument(const KernelInfo& kernel, ArgumentKind kind) {
+  for (const KernelArgument& argument : kernel.arguments) {
+    if (argument.kind == kind) return &argument;
+  }
+  return nullptr;
+}
+
+// Refuses kernels that are known to print by way of a buffer that the host reads after they have ended. The compiler
+// drops hidden arguments that a kernel doesn't use, except in unoptimised code or where it can't tell. Such kernels are
+// recognised by the queue's argument, which only OpenCL uses.
 void require_services(const KernelInfo& kernel) {
-  const auto takes = [&](ArgumentKind kind) {
-    return std::any_of(kernel.arguments.begin(), kernel.arguments.end(),
-                       [&](const KernelArgument& argument) { return argument.kind == kind; });
-  };
-  if (takes(ArgumentKind::hidden_default_queue)) return;
-  if (takes(ArgumentKind::hidden_hostcall_buffer) || takes(ArgumentKind::hidden_printf_buffer)) {
+  if (find_argument(kernel, ArgumentKind::hidden_default_queue)) return;
+  if (find_argument(kernel, ArgumentKind::hidden_printf_buffer)) {
     fail(hipErrorNotSupported,
-         "kernel %s calls the host (device printf, assert or malloc), which the simulated MI300X does not offer",
+         "kernel %s was compiled with -mprintf-kind=buffered, which the simulated MI300X does not offer; compile it with "
+         "-mprintf-kind=hostcall",
          kernel.name.c_str());
   }
 }
@@ -259,7 +265,14 @@ void KernelWork::run() const {
   dispatch.grid = shape.grid;
   dispatch.block = shape.block;
   dispatch.dynamic_lds = static_cast<uint32_t>(shape.dynamic_lds);
-  dispatch.kernarg = arguments.data();
+  KernelArguments kernarg = arguments;
+  std::unique_ptr<HostCalls> host;
+  if (const KernelArgument* buffer = find_argument(kernel, ArgumentKind::hidden_hostcall_buffer)) {
+    host = std::make_unique<HostCalls>();
+    kernarg.set(buffer->offset, host->address());
+  }
+  dispatch.kernarg = kernarg.data();
+  dispatch.host = host.get();
   dispatch.memory = memory.ranges->data();
   dispatch.memory_count = memory.ranges->size();
   attach_sinks(dispatch);

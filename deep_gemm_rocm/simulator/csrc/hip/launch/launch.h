@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -25,6 +26,7 @@ class KernelArguments {
 
   const void* data() const { return lines_.data(); }
   const uint8_t* at(uint32_t offset) const { return lines_.data()->bytes + offset; }
+  void set(uint32_t offset, uint64_t value) { std::memcpy(at(offset), &value, sizeof value); }
 
  private:
   struct alignas(64) Line {
