@@ -52,6 +52,8 @@ class _AttentionOptions(_Descales, total=False):
     causal: bool
     cu_seqlens_q: torch.Tensor | None
     cu_seqlens_k: torch.Tensor | None
+    block_table: torch.Tensor | None
+    context_lens: torch.Tensor | None
 
 
 class _Cache(TypedDict):
@@ -104,6 +106,8 @@ def flash_attention(
     window: tuple[int, int] | None = None,
     cu_seqlens_q: torch.Tensor | None = None,
     cu_seqlens_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    context_lens: torch.Tensor | None = None,
     q_descale: torch.Tensor | None = None,
     k_descale: torch.Tensor | None = None,
     v_descale: torch.Tensor | None = None,
@@ -136,9 +140,12 @@ def flash_attention(
         cu_seqlens_q, cu_seqlens_k: int32 [B + 1], for packed sequences: the start of each, and the end of the last.
             A sequence may be empty. The contents are checked only on the CPU, since reading them from a GPU would wait
             for it. Kernels stay within the tensors even if the contents are wrong.
+        block_table, context_lens: as for ``flash_attention_decode``, if keys and values are in pages: k is
+            [blocks, block_size, Hk, D] and v [blocks, block_size, Hk, Dv], and the last of a sequence's context_len
+            tokens are its queries. q may be packed; Sk above is the context_len.
         q_descale, k_descale, v_descale: factors of FP8 values, fp32, positive: [1] for the whole tensor; [B, H] (for k
             and v [B, Hk]) for each sequence and head; or [B, H, ceil(S/128)] for each sequence, head and 128 tokens
-            (packed: as many as the longest sequence needs). Any strides.
+            (packed: as many as the longest sequence needs), not for k and v in pages. Any strides.
         attn_sink: fp32 [H], a logit for each head, whose exponential is added to the sums of the query's exponentials;
             none if None. ``lse`` leaves it out.
         softcap: c, if positive, turns logits into c · tanh(logit / c). A logit of infinity counts as c then, and one of
@@ -165,24 +172,29 @@ def flash_attention(
     """
     if torch.compiler.is_compiling():
         out = _new_output(q, v.shape[-1]) if out is None else out
-        options = (softmax_scale, causal, window or _NO_WINDOW, cu_seqlens_q, cu_seqlens_k)
+        of_sequences = (cu_seqlens_q, cu_seqlens_k, block_table, context_lens)
+        options = (softmax_scale, causal, window or _NO_WINDOW, *of_sequences)
         lse = torch.ops.deep_gemm_rocm.flash_attention(
             q, k, v, *options, q_descale, k_descale, v_descale, attn_sink, softcap, out, return_lse
         )
         return _result(out, lse if return_lse else None), None
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     problem = check_attention(
-        q, k, v, softmax_scale, causal, window, cu_seqlens_q, cu_seqlens_k, descales, attn_sink, softcap, out
-    )
+        q, k, v, softmax_scale, causal, window, cu_seqlens_q, cu_seqlens_k, block_table, context_lens, descales,
+        attn_sink, softcap, out,
+    )  # fmt: skip
     out = _new_output(q, problem.value_dim) if out is None else out
     lse = new_lse(q) if return_lse else None
     tokens_of_sequence = problem.tokens_q if cu_seqlens_q is None else problem.tokens_q // max(problem.batch, 1)
     tokens_of_k = problem.tokens_k if cu_seqlens_k is None else problem.tokens_k // max(problem.batch, 1)
     case = _case("flash_attention", problem, tokens_of_sequence, tokens_of_k)
     config = cast(AttentionConfig, choose_attention(case).config)
-    if problem.softcap > 0:
-        config = dataclasses.replace(config, capped=True)
-    launch = flash_attention_launch(config, problem, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, attn_sink)
+    if problem.softcap > 0 or block_table is not None:
+        config = dataclasses.replace(config, capped=problem.softcap > 0, paged=block_table is not None)
+    launch = flash_attention_launch(
+        config, problem, q, k, v, out, lse, attn_sink, block_table, cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k, context_lens=context_lens,
+    )  # fmt: skip
     return _result(out, lse), launch
 
 

@@ -323,7 +323,10 @@ def _along_k(function: _Function, m: int, of: Workload) -> None:
 def _attention(function: _Function, m: int, of: Workload) -> None:
     for heads in heads_of_every_tile(m):
         q, k, v = (_heads(of, heads, m, width) for width in (of.k, of.k, of.n))
-        function.call(q, k, v, out=_heads_of_output(of, heads, m), **_descales(of))
+        out = _heads_of_output(of, heads, m)
+        function.call(q, k, v, out=out, **_descales(of))
+        caches = (_heads(of, 1, _PAGE_TOKENS, width) for width in (of.k, of.n))
+        function.call(q, *caches, out=out, **_pages(heads), **_descales(of))
 
 
 def _decode(function: _Function, m: int, of: Workload) -> None:

@@ -28,6 +28,7 @@ class AttentionConfig:
         mfma_rows: 32 for MFMA 32x32, or 16 for 16x16, which needs half the registers for each query.
         take_turns: whether one half of the waves multiplies while the other computes probabilities.
         capped: whether logits have a soft cap.
+        paged: whether keys and values are in pages.
     """
 
     type: str
@@ -38,6 +39,7 @@ class AttentionConfig:
     mfma_rows: int
     take_turns: bool
     capped: bool = False
+    paged: bool = False
 
     def __post_init__(self) -> None:
         """
@@ -94,9 +96,9 @@ class AttentionConfig:
     def kernel_name(self) -> str:
         """The kernel's name, as profilers show it."""
         types = self.type if self.type == self.out_type else f"{self.type}_{self.out_type}"
-        capped = "_capped" if self.capped else ""
+        traits = ("_capped" if self.capped else "") + ("_paged" if self.paged else "")
         widths = f"d{self.head_dim}x{self.value_dim}"
-        return f"flash_attention_{types}_{widths}_q{self.block_q}_mfma{self.mfma_rows}{capped}"
+        return f"flash_attention_{types}_{widths}_q{self.block_q}_mfma{self.mfma_rows}{traits}"
 
     @forking.cached_property
     def template_values(self) -> dict[str, int | str | bool]:

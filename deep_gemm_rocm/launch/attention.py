@@ -61,11 +61,16 @@ class AttentionArguments(Structure):
         ("sinks", c_void_p),
         ("cu_seqlens_q", c_void_p),
         ("cu_seqlens_k", c_void_p),
+        ("block_table", c_void_p),
+        ("block_table_stride", c_int64),
+        ("context_lens", c_void_p),
         ("batch", c_int),
         ("tokens_q", c_int),
         ("tokens_k", c_int),
         ("heads", c_int),
         ("kv_heads", c_int),
+        ("page_shift", c_int),
+        ("num_pages", c_int),
         ("window_left", c_int),
         ("window_right", c_int),
         ("logit_scale", c_float),
@@ -132,15 +137,16 @@ def flash_attention_launch(
     v: torch.Tensor,
     out: torch.Tensor,
     lse: torch.Tensor | None,
-    cu_seqlens_q: torch.Tensor | None,
-    cu_seqlens_k: torch.Tensor | None,
     attn_sink: torch.Tensor | None,
+    block_table: torch.Tensor | None,
+    **of_sequences: torch.Tensor | None,
 ) -> Launch:
     """Describes the launch of ``config``'s kernel on checked arguments.
 
     Args:
-        q, k, v, out, cu_seqlens_q, cu_seqlens_k, attn_sink: as for ``flash_attention``.
+        q, k, v, out, attn_sink, block_table: as for ``flash_attention``.
         lse: fp32 [batch, heads, tokens] or, if sequences are packed, [heads, tokens].
+        of_sequences: ``cu_seqlens_q``, ``cu_seqlens_k`` and ``context_lens``.
     """
     lse_strides = (0, 0) if lse is None else (0, *lse.stride())[-3:-1]
     arguments = AttentionArguments(
@@ -151,11 +157,14 @@ def flash_attention_launch(
         **{name: Descales.of(tensor) for name, tensor in problem.descales.items()},
         lse_batch_stride=lse_strides[0],
         lse_head_stride=lse_strides[1],
+        block_table_stride=0 if block_table is None else block_table.stride(0),
         batch=problem.batch,
         tokens_q=problem.tokens_q,
         tokens_k=problem.tokens_k,
         heads=problem.heads,
         kv_heads=problem.kv_heads,
+        page_shift=problem.page_size.bit_length() - 1,
+        num_pages=problem.num_pages,
         window_left=problem.window_left,
         window_right=problem.window_right,
         logit_scale=problem.softmax_scale * _LOG2_E,
@@ -163,8 +172,8 @@ def flash_attention_launch(
         max_workgroups=_MAX_WORKGROUPS,
     )
     pointers = _heads(q=q, k=k, v=v, out=out, **problem.descales)
-    pointers |= _pointers(lse=lse, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k) | _sinks(attn_sink)
-    # The launch doesn't repeat: on the CPU, each call checks the contents of cu_seqlens.
+    pointers |= _pointers(lse=lse, block_table=block_table, **of_sequences) | _sinks(attn_sink)
+    # The launch doesn't repeat: on the CPU, each call checks the contents of cu_seqlens and block_table.
     request = Request(_FLASH_ATTENTION, config.template_values)
     return Launch(request, arguments, pointers, written=("out.data",), repeats=False)
 

@@ -40,7 +40,10 @@ _TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float8_e4m3fnuz: "
 
 
 class Attention(NamedTuple):
-    """Attention of ``batch`` sequences. ``tokens_q`` and ``tokens_k`` are per sequence or, if packed, totals."""
+    """Attention of ``batch`` sequences. ``tokens_q`` and ``tokens_k`` are per sequence or, if packed, totals.
+
+    ``tokens_k`` is the most that a sequence may have if keys are in pages; else there are 0 pages.
+    """
 
     batch: int
     tokens_q: int
@@ -56,6 +59,8 @@ class Attention(NamedTuple):
     window_right: int
     descales: dict[str, torch.Tensor | None]  # expanded to [batch, heads, blocks]
     softcap: float
+    page_size: int
+    num_pages: int
 
 
 def check_attention(
@@ -67,6 +72,8 @@ def check_attention(
     window: Any,
     cu_seqlens_q: Any,
     cu_seqlens_k: Any,
+    block_table: Any,
+    context_lens: Any,
     descales: dict[str, Any],
     attn_sink: Any,
     softcap: Any,
@@ -77,12 +84,16 @@ def check_attention(
     Raises:
         TypeError, ValueError: an argument is not as ``flash_attention`` documents it.
     """
+    paged = block_table is not None or context_lens is not None
+    if paged and cu_seqlens_k is not None:
+        raise ValueError("cu_seqlens_k must be None with block_table and context_lens")
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None
     tensors = {"q": q, "k": k, "v": v}
-    _check_heads(tensors, packed)
+    _check_heads({"q": q}, packed)
+    _check_heads({"k": k, "v": v}, packed and not paged, q=q)
     if v.shape[:-1] != k.shape[:-1]:
         raise ValueError(f"v must have as many tokens and heads as k, got {tuple(v.shape)} and {tuple(k.shape)}")
-    if not packed and k.shape[0] != q.shape[0]:
+    if not packed and not paged and k.shape[0] != q.shape[0]:
         raise ValueError(f"k must have the batch size of q, {q.shape[0]}, got shape {tuple(k.shape)}")
     widths = (q.shape[-1], v.shape[-1])
     if k.shape[-1] != widths[0]:
@@ -92,22 +103,33 @@ def check_attention(
 
     if packed:
         batch = check_cu_seqlens("cu_seqlens_q", cu_seqlens_q, q, "q")
+        tensors["cu_seqlens_q"] = cu_seqlens_q
+    else:
+        batch = q.shape[0]
+    page_size, num_pages, tokens_k = 1, 0, k.shape[-3]
+    if paged:
+        num_pages, page_size = k.shape[:2]
+        _check_page_size(page_size, PAGE_SIZES)
+        check_pages(batch, num_pages, page_size, block_table, context_lens)
+        tokens_k = block_table.shape[1] * page_size if num_pages else 0
+        tensors |= {"block_table": block_table, "context_lens": context_lens}
+    elif packed:
         if check_cu_seqlens("cu_seqlens_k", cu_seqlens_k, k, "k") != batch:
             raise ValueError(
                 f"cu_seqlens_k must have as many sequences as cu_seqlens_q, {batch}, got {len(cu_seqlens_k) - 1}"
             )
-        tensors |= {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    else:
-        batch = q.shape[0]
+        tensors["cu_seqlens_k"] = cu_seqlens_k
     expanded = {
-        name: _check_descale(name, descales[name], of, tensors[of], batch, packed)
+        name: _check_head_descale(name, descales[name], of, q.dtype, batch, tensors[of].shape[-2])
+        if paged and of != "q"
+        else _check_descale(name, descales[name], of, tensors[of], batch, packed)
         for name, of in (("q_descale", "q"), ("k_descale", "k"), ("v_descale", "v"))
     }
     tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
     check_sink(attn_sink, q.shape[-2], tensors)
     out_type = _check_output(out, (*q.shape[:-1], widths[1]), tensors)
 
-    tokens_q, tokens_k = q.shape[-3], k.shape[-3]
+    tokens_q = q.shape[-3]
     left, right = _check_window(causal, window, tokens_q + tokens_k)
     return Attention(
         batch=batch,
@@ -124,6 +146,8 @@ def check_attention(
         window_right=right,
         descales=expanded,
         softcap=_check_softcap(softcap),
+        page_size=page_size,
+        num_pages=num_pages,
     )
 
 
@@ -315,10 +339,14 @@ def _check_latent_cache(kv_cache: Any, q: torch.Tensor, fp8_dtype: Any) -> tuple
 def _check_decode_sizes(
     tokens_q: int, page_size: int, page_sizes: tuple[int, ...] = PAGE_SIZES, most_tokens: int = MAX_DECODE_TOKENS
 ) -> None:
-    if page_size not in page_sizes:
-        raise ValueError(f"a block of the cache must have one of {page_sizes} tokens, got {page_size}")
+    _check_page_size(page_size, page_sizes)
     if not 1 <= tokens_q <= most_tokens:
         raise ValueError(f"q must have 1 to {most_tokens} tokens for each sequence, got {tokens_q}")
+
+
+def _check_page_size(page_size: int, page_sizes: tuple[int, ...]) -> None:
+    if page_size not in page_sizes:
+        raise ValueError(f"a block of the cache must have one of {page_sizes} tokens, got {page_size}")
 
 
 def check_pages(
@@ -488,8 +516,10 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     return begin, begin + (last + 1) * tensor.element_size()
 
 
-def _check_heads(tensors: dict[str, Any], packed: bool, dtypes: tuple[torch.dtype, ...] = _DTYPES) -> None:
-    """Checks that all tensors are heads of q's dtype."""
+def _check_heads(
+    tensors: dict[str, Any], packed: bool, dtypes: tuple[torch.dtype, ...] = _DTYPES, q: torch.Tensor | None = None
+) -> None:
+    """Checks that all tensors are heads of q's dtype, where q is one of them if it is None."""
     for name, tensor in tensors.items():
         check_data(name, tensor)
         if tensor.dtype not in dtypes:
@@ -497,8 +527,9 @@ def _check_heads(tensors: dict[str, Any], packed: bool, dtypes: tuple[torch.dtyp
                 "; convert it with convert_fp8_fn_to_fnuz" if _FP8 in dtypes and tensor.dtype in _OCP_DTYPES else ""
             )
             raise TypeError(f"{name} must be {one_of(dtypes)}, got {tensor.dtype}{advice}")
-        if tensor.dtype != tensors["q"].dtype:
-            raise TypeError(f"{name} must have the dtype of q, {tensors['q'].dtype}, got {tensor.dtype}")
+        dtype = (tensors["q"] if q is None else q).dtype
+        if tensor.dtype != dtype:
+            raise TypeError(f"{name} must have the dtype of q, {dtype}, got {tensor.dtype}")
         _check_heads_shape(name, tensor, packed)
         check_aligned(name, tensor)
 

@@ -8,6 +8,7 @@ import test_flash_decode as decode
 import test_mla_decode as mla
 import test_mla_decode_fp8 as mla_fp8
 import test_mqa_logits as logits
+import test_paged_attention as paged
 import test_sparse_mla as sparse
 
 from deep_gemm_rocm.heuristics.choices import replaced
@@ -19,6 +20,7 @@ FORWARD = [
     forward.Problem(150, 200, heads=1, dtype=forward.FP8, scales="block"),
     forward.Problem(20, 100, heads=1, widths=(256, 256)),
     forward.Problem(150, 200, heads=1, widths=(80, 80), softcap=2.0, sink=True),
+    decode.Problem((150,), tokens_q=70, heads=1, kv_heads=1, widths=(64, 64)),
 ]
 DECODE = [
     decode.Problem((100, 0, 33), widths=(64, 64)),
@@ -28,10 +30,10 @@ DECODE = [
 ]
 
 
-def in_tiles(queries, problem):
+def in_tiles(queries, problem, check=forward.Problem.run):
     def run():
         with replaced(forward.Tiles(queries)):
-            problem.run()
+            check(problem)
 
     return run
 
@@ -43,6 +45,7 @@ RUNS = {
     "flash_attention-fp8": in_tiles(256, FORWARD[2]),
     "flash_attention-wide": in_tiles(128, FORWARD[3]),
     "flash_attention-narrow": in_tiles(256, FORWARD[4]),
+    "flash_attention-pages": in_tiles(256, FORWARD[5], paged.check),
     "decode": lambda: DECODE[0].run(3),
     "decode-fp8": DECODE[1].run,
     "decode-wide": lambda: DECODE[2].run(2),
@@ -55,8 +58,8 @@ RUNS = {
     "paged_mqa_logits": lambda: logits.Paged((100, 0, 1), 2, 32, 32).run(),
 }
 IN_DEFAULT_RUN = (
-    "flash_attention-turns", "flash_attention-fp8", "flash_attention-narrow", "decode", "decode-narrow", "mla-shared",
-    "sparse", "paged_mqa_logits",
+    "flash_attention-turns", "flash_attention-fp8", "flash_attention-narrow", "flash_attention-pages", "decode",
+    "decode-narrow", "mla-shared", "sparse", "paged_mqa_logits",
 )  # fmt: skip
 
 

@@ -86,6 +86,11 @@ def packed_sequences():
 PAGES = {"block_table": torch.tensor([[2, 0], [1, 0]]).int(), "context_lens": torch.tensor([70, 33]).int()}
 
 
+def attended_in_pages(**options):
+    caches = (randn(3, 64, 2, 64, seed=seed) for seed in range(2))
+    return partial(dg.flash_attention, causal=True, **PAGES, **options), (randn(2, 20, 4, 64), *caches)
+
+
 def decoded(**options):
     caches = (randn(3, 64, 2, 64, seed=seed) for seed in range(2))
     return partial(dg.flash_attention_decode, **PAGES, **options), (randn(2, 2, 4, 64), *caches)
@@ -191,6 +196,7 @@ CALLS = {
     "flash_attention into out": lambda: attended(out=empty(2, 5, 4, 64)),
     "flash_attention FP8": lambda: attended(dtype=FP8),
     "flash_attention with sinks and a cap": lambda: attended(attn_sink=torch.ones(4), softcap=5.0),
+    "flash_attention in pages": lambda: attended_in_pages(return_lse=True),
     "flash_attention packed": packed_sequences,
     "flash_attention_decode": lambda: decoded(return_lse=True),
     "flash_attention_decode with sinks and a cap": lambda: decoded(attn_sink=torch.ones(4), softcap=5.0),

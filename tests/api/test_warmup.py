@@ -92,6 +92,10 @@ ATTENTION_CALLS = {
         Workload("flash_attention", [200], 128, 128),
         lambda: dg.flash_attention(heads(1, 200, 8, 128), heads(1, 300, 2, 128), heads(1, 300, 2, 128), causal=True),
     ),
+    "flash_attention in pages": (
+        Workload("flash_attention", [200], 128, 128),
+        lambda: dg.flash_attention(heads(2, 200, 8, 128), heads(4, 16, 2, 128), heads(4, 16, 2, 128), **PAGES),
+    ),
     "flash_attention of few queries": (
         Workload("flash_attention", [5], 128, 192, d_dtype=torch.float16),
         lambda: dg.flash_attention(heads(2, 5, 4, 192).half(), heads(2, 9, 4, 192).half(), heads(2, 9, 4, 128).half()),

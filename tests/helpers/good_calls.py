@@ -82,7 +82,15 @@ def paged_logits():
 def attention():
     q, k, v = (randn(2, tokens, heads, 64) for tokens, heads in ((5, 4), (9, 2), (9, 2)))
     options = {"softmax_scale": None, "causal": False, "window": None, "return_lse": False}
-    packed = {"cu_seqlens_q": None, "cu_seqlens_k": None, "q_descale": None, "k_descale": None, "v_descale": None}
+    packed = {
+        "cu_seqlens_q": None,
+        "cu_seqlens_k": None,
+        "block_table": None,
+        "context_lens": None,
+        "q_descale": None,
+        "k_descale": None,
+        "v_descale": None,
+    }
     extras = {"attn_sink": torch.zeros(4), "softcap": 0.0}
     return {"q": q, "k": k, "v": v, **options, **packed, **extras, "out": zeros(2, 5, 4, 64)}
 

@@ -13,7 +13,12 @@ from deep_gemm_rocm.heuristics import AttentionConfig, DecodeConfig, attention_t
 
 TYPES = (("bf16", "bf16"), ("f16", "f16"), ("e4m3", "bf16"), ("e4m3", "f16"))
 PLAIN = [config for types in TYPES for widths in WIDTHS for config in attention_tiles(*types, *widths)]
-FLASH_ATTENTION = [dataclasses.replace(config, capped=capped) for config in PLAIN for capped in (False, True)]
+FLASH_ATTENTION = [
+    dataclasses.replace(config, capped=capped, paged=paged)
+    for config in PLAIN
+    for capped in (False, True)
+    for paged in (False, True)
+]
 
 
 def cases(configs, quick):

@@ -25,6 +25,9 @@ struct Descales {
   int last_block;
 };
 
+// Keys and values may be in pages of `1 << page_shift` tokens, k and v [pages, tokens, heads, width]: those that the
+// sequence's row of block_table names, of which the first context_lens tokens count.
+//
 // out = softmax(q · kᵀ · softmax_scale) · v for each sequence and head of q. Query i of a sequence sees the keys from
 // i + offset - window_left to i + offset + window_right, where offset aligns the last query with the last key.
 struct AttentionArguments {
@@ -35,9 +38,13 @@ struct AttentionArguments {
   const float* sinks;       // [heads], natural logarithms of what is added to the sums of exponentials; or null
   const int* cu_seqlens_q;  // [batch + 1], where packed sequences start and end; or null
   const int* cu_seqlens_k;
+  const int* block_table;  // [batch, pages of a sequence] with contiguous pages, or null if there are no pages
+  int64_t block_table_stride;
+  const int* context_lens;  // [batch]
   int batch;
-  int tokens_q, tokens_k;  // of a sequence, or of all packed sequences
+  int tokens_q, tokens_k;  // of a sequence, at most if it is in pages, or of all packed sequences
   int heads, kv_heads;
+  int page_shift, num_pages;
   int window_left, window_right;
   float logit_scale;  // softmax_scale · log2 e
   float logit_cap;    // soft cap · log2 e, for kernels with one

@@ -13,7 +13,7 @@
 namespace deep_gemm_rocm {
 
 template <class T_, class Out_, int kHeadDim_, int kValueDim_, int kWaves, int kMfmaRows, bool kTakeTurns_,
-          bool kScaled_, bool kCapped_>
+          bool kScaled_, bool kCapped_, bool kPaged_>
 struct AttentionShape {
   using T = T_;
   using Out = Out_;
@@ -23,6 +23,7 @@ struct AttentionShape {
   static constexpr bool kFillsBesideMfmas = sizeof(T) == 1;
   static constexpr bool kScaled = kScaled_;
   static constexpr bool kCapped = kCapped_;  // whether logits have a soft cap
+  static constexpr bool kPaged = kPaged_;    // whether keys and values are in pages
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kValueDim = kValueDim_;
   static constexpr int kThreads = kWaves * kWaveSize;

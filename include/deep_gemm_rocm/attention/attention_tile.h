@@ -78,7 +78,7 @@ class QueryTiles {
             sequence_head % args_.heads,
             (tiles - 1 - index / sequence_heads) * kBlockQ,
             {0, args_.tokens_q},
-            {0, args_.tokens_k}};
+            keys_of(sequence_head / args_.heads)};
     return true;
   }
 
@@ -94,12 +94,21 @@ class QueryTiles {
         const int sequence = first + lane;
         tile = {sequence, on_one_xcd(index % args_.heads, args_.heads), after * kBlockQ,
                 uniform(tokens(args_.cu_seqlens_q, sequence, args_.tokens_q)),
-                uniform(tokens(args_.cu_seqlens_k, sequence, args_.tokens_k))};
+                keys_of(sequence)};
         return true;
       }
       before = read_lane(up_to, kWaveSize - 1);
     }
     return false;
+  }
+
+  DG_DEVICE Tokens keys_of(int sequence) const {
+    if (args_.block_table != nullptr) {
+      const Buffer lengths{args_.context_lens, args_.batch * static_cast<unsigned>(sizeof(int))};
+      return uniform({0, min(max(lengths.load<int>(sequence * sizeof(int)), 0), args_.tokens_k)});
+    }
+    if (args_.cu_seqlens_k == nullptr) return {0, args_.tokens_k};
+    return uniform(tokens(args_.cu_seqlens_k, sequence, args_.tokens_k));
   }
 
   static DG_DEVICE int on_one_xcd(int head, int heads) {

@@ -3,9 +3,11 @@
 
 #include "deep_gemm_rocm/attention/attention_shape.h"
 #include "deep_gemm_rocm/attention/attention_tile.h"
+#include "deep_gemm_rocm/attention/paged_loader.h"
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
 #include "deep_gemm_rocm/arithmetic/probabilities.h"
 #include "deep_gemm_rocm/arithmetic/rounding.h"
+#include "deep_gemm_rocm/hardware/conditional.h"
 #include "deep_gemm_rocm/loading/tile_loader.h"
 #include "deep_gemm_rocm/loading/transposing_tile_loader.h"
 
@@ -47,10 +49,13 @@ class FlashAttention {
   using Mfma = typename Shape::Mfma;
   using T = typename Shape::T;
   using Out = typename Shape::Out;
-  using KeyLoader =
+  using KeyLoader = Conditional<
+      Shape::kPaged, PagedKeyLoader<typename Shape::KeyOrder, Shape::kBlockK, Shape::kThreads, Shape::kHeadBytes>,
       TileLoader<typename Shape::KeyOrder, Shape::kBlockK, Shape::kBlockK, Shape::kThreads, Shape::kDBlocks,
-                 Shape::kDTail>;
-  using ValueLoader = TransposingTileLoader<T, RowsInOrder, Shape::kValueRows, Shape::kThreads, 1>;
+                 Shape::kDTail>>;
+  using ValueLoader =
+      Conditional<Shape::kPaged, PagedValueLoader<T, Shape::kValueDim, Shape::kValueRows, Shape::kThreads>,
+                  TransposingTileLoader<T, RowsInOrder, Shape::kValueRows, Shape::kThreads, 1>>;
 
  public:
   DG_DEVICE FlashAttention(const AttentionArguments& args, const QueryTile& tile, uint8_t* lds)
@@ -67,8 +72,10 @@ class FlashAttention {
         wave_query_(tile.first_query + wave_id() * Shape::kWaveQ),
         seen_by_any_(visibility_.of_any(wave_query_, min(Shape::kWaveQ, tile.queries.count - wave_query_))),
         seen_by_all_(visibility_.of_all(wave_query_, min(Shape::kWaveQ, tile.queries.count - wave_query_))) {
-    key_loader_.begin({keys_.first, Shape::kBlockK, keys_.k_bytes, keys_.stride_bytes}, 0);
-    value_loader_.begin(values(head_rows<T>(args.v, tile.sequence, kv_head(), tile.keys, 0, Shape::kValueDim)), 0);
+    if constexpr (!Shape::kPaged) {
+      key_loader_.begin({keys_.first, Shape::kBlockK, keys_.k_bytes, keys_.stride_bytes}, 0);
+      value_loader_.begin(values(head_rows<T>(args.v, tile.sequence, kv_head(), tile.keys, 0, Shape::kValueDim)), 0);
+    }
     load_queries();
     logit_scale_ = args.logit_scale;
     logit_cap_ = args.logit_cap;
@@ -83,6 +90,8 @@ class FlashAttention {
     if (visited.begin >= visited.end) return;
     const int first = visited.begin / Shape::kBlockK;
     const int end = ceil_div(visited.end, Shape::kBlockK);
+    look_up_keys(first);
+    look_up_values(first);
     if constexpr (Shape::kTakeTurns) {
       take_turns(first, end);
     } else {
@@ -208,6 +217,12 @@ class FlashAttention {
 
   DG_DEVICE int kv_head() const { return tile_.head / (args_.heads / args_.kv_heads); }
 
+  // The keys or values in pages. Arguments are read again, so that they take no registers in between.
+  DG_DEVICE PagedRows paged(HeadsTensor AttentionArguments::*tensor) const {
+    const auto& args = kernel_arguments<AttentionArguments>();
+    return PagedRows(args, args.*tensor, sizeof(T), tile_, kv_head());
+  }
+
   // Vᵀ, whose rows are contiguous in memory.
   static DG_DEVICE OperandTile values(const OperandTile& rows) {
     return {rows.first, Shape::kValueDim, rows.rows * static_cast<int>(sizeof(T)), rows.stride_bytes};
@@ -227,11 +242,20 @@ class FlashAttention {
 
   DG_DEVICE void load_keys(int block) {
     const int key = block * Shape::kBlockK;
-    key_loader_.move_to({keys_.first + key * keys_.stride_bytes, keys_.rows - key, keys_.k_bytes, keys_.stride_bytes});
+    if constexpr (!Shape::kPaged) {
+      key_loader_.move_to(
+          {keys_.first + key * keys_.stride_bytes, keys_.rows - key, keys_.k_bytes, keys_.stride_bytes});
+    }
 #pragma unroll
     for (int i = 0; i < Shape::kDBlocks * KeyLoader::kPasses; ++i) {
-      key_loader_.load(i / KeyLoader::kPasses, i % KeyLoader::kPasses, i / KeyLoader::kPasses);
+      const int d_block = i / KeyLoader::kPasses;
+      if constexpr (Shape::kPaged) {
+        key_loader_.load(paged(&AttentionArguments::k), d_block, i % KeyLoader::kPasses, key);
+      } else {
+        key_loader_.load(d_block, i % KeyLoader::kPasses, d_block);
+      }
     }
+    look_up_keys(block + 1);
   }
 
   // Loads the factors of a block's keys and values, long before they are used.
@@ -258,7 +282,31 @@ class FlashAttention {
   DG_DEVICE void load_values(int block) {
 #pragma unroll
     for (int pass = 0; pass < ValueLoader::kPasses; ++pass) {
-      if (ValueLoader::takes_part(pass)) value_loader_.load(0, pass, block);
+      if (!ValueLoader::takes_part(pass)) continue;
+      if constexpr (Shape::kPaged) {
+        value_loader_.load(paged(&AttentionArguments::v), pass, block * Shape::kBlockK);
+      } else {
+        value_loader_.load(0, pass, block);
+      }
+    }
+    look_up_values(block + 1);
+  }
+
+  // Loads the pages of a block's keys or values, which the next load takes.
+  DG_DEVICE void look_up_keys(int block) {
+    if constexpr (Shape::kPaged) {
+#pragma unroll
+      for (int pass = 0; pass < KeyLoader::kPasses; ++pass) {
+        key_loader_.look_up(paged(&AttentionArguments::k), pass, block * Shape::kBlockK);
+      }
+    }
+  }
+  DG_DEVICE void look_up_values(int block) {
+    if constexpr (Shape::kPaged) {
+#pragma unroll
+      for (int pass = 0; pass < ValueLoader::kPasses; ++pass) {
+        value_loader_.look_up(paged(&AttentionArguments::v), pass, block * Shape::kBlockK);
+      }
     }
   }
 

@@ -120,6 +120,8 @@ class TileLoader {
   static DG_DEVICE int lds_row(int pass) { return thread_row(thread()) + pass * kRowsPerPass; }
   static DG_DEVICE int chunk_k() { return thread_chunk(thread()) * kLoadedBytes; }
 
+  Loaded staged_[kRegisterStages][kPasses];
+
  private:
   static DG_DEVICE unsigned buffer_bytes(const OperandTile& tile, int first_row) {
     if constexpr (Order::kGathers) return kOutOfBounds;
@@ -132,7 +134,6 @@ class TileLoader {
   int k_bytes_ = 0;
   Buffer buffer_{};
   unsigned offset_[kPasses];
-  Loaded staged_[kRegisterStages][kPasses];
 };
 
 // A TileLoader for rows that are fp32 in LDS, whose squares it adds up, too.

@@ -46,9 +46,12 @@ DG_DEVICE Chunk column_chunk<1>(const unsigned* rows, int column) {
 // multiple of kUnitRows rows.
 template <class T, class Order, int kTileRows, int kThreads, int kRegisterStages>
 class TransposingTileLoader {
+ protected:
+  static constexpr int kUnitRows = sizeof(unsigned) / sizeof(T);  // rows that a lane loads together
+  static constexpr int kUnitLoads = kChunkBytes / sizeof(T);      // values of K in a chunk
+
+ private:
   static constexpr int kElementBytes = sizeof(T);
-  static constexpr int kUnitRows = sizeof(unsigned) / kElementBytes;  // rows that a lane loads together
-  static constexpr int kUnitLoads = kChunkBytes / kElementBytes;      // values of K in a chunk
   static constexpr int kBlockK = kBlockKBytes / kElementBytes;
   static constexpr int kWaveRows = kWaveSize;
   static constexpr int kWavesPerRows = kChunksPerRow / kUnitRows;  // waves that cover all chunks of 64 rows
@@ -98,11 +101,7 @@ class TransposingTileLoader {
     }
   }
 
- private:
-  static constexpr int kNeighbours = 8 / kUnitRows;  // units of rows in eight neighbouring lanes
-
-  static DG_DEVICE int wave_unit(int pass) { return pass * kWaves + static_cast<unsigned>(wave_id()) % kWaves; }
-
+ protected:
   static DG_DEVICE int row(int pass) {
     const int unit = lane_id() % kNeighbours + lane_id() / 8 * kNeighbours;
     return wave_unit(pass) / kWavesPerRows * kWaveRows + unit * kUnitRows;
@@ -112,10 +111,16 @@ class TransposingTileLoader {
     return wave_unit(pass) % kWavesPerRows * kUnitRows + lane_id() / kNeighbours % kUnitRows;
   }
 
+  unsigned staged_[kRegisterStages][kPasses][kUnitLoads];
+
+ private:
+  static constexpr int kNeighbours = 8 / kUnitRows;  // units of rows in eight neighbouring lanes
+
+  static DG_DEVICE int wave_unit(int pass) { return pass * kWaves + static_cast<unsigned>(wave_id()) % kWaves; }
+
   OperandTile tile_;
   int first_row_;
   int first_k_block_;
-  unsigned staged_[kRegisterStages][kPasses][kUnitLoads];
 };
 
 }  // namespace deep_gemm_rocm

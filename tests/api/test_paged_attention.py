@@ -1,0 +1,127 @@
+"""flash_attention with keys and values in pages, against an fp64 oracle and against the same keys without pages."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.decode_problem import FP8, POISON, Problem
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_flash_attention import Tiles
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm.heuristics.choices import replaced
+from deep_gemm_rocm.problems import attention as attention_contracts
+from deep_gemm_rocm.testing import attention_reference, visible_keys
+
+
+def arguments_of(problem: Problem) -> dict:
+    arguments = problem.arguments
+    return {"k": arguments.pop("k_cache"), "v": arguments.pop("v_cache"), **arguments, "causal": True}
+
+
+def check(problem: Problem) -> None:
+    """Compares with the oracle. All slots of the cache that no token uses are NaN, so that reading one shows."""
+    out = torch.full((*problem.q.shape[:-1], problem.widths[1]), POISON, dtype=torch.bfloat16)
+    _, lse = dg.flash_attention(**arguments_of(problem), out=out, return_lse=True)
+    for i, tokens in enumerate(problem.context_lens):
+        reference = attention_reference(
+            problem.q[i : i + 1], problem.k[i][None], problem.v[i][None], **problem.options,
+            seen=visible_keys(problem.tokens_q, tokens, True, problem.window),
+            **{name: scales[i : i + 1] for name, scales in problem.descales.items()},
+        )  # fmt: skip
+        reference.assert_accurate(out[i : i + 1], lse[i : i + 1])
+
+
+CASES = {
+    "small pages": Problem((300, 40, 0, 1), tokens_q=100),
+    "gpt-oss": Problem((300, 70), 90, heads=16, kv_heads=2, widths=(64, 64), page_size=64, window=(127, 0), sink=True),
+    "narrow": Problem((300,), tokens_q=100, widths=(80, 80), page_size=32, softcap=3.0),
+    "latent heads": Problem((300, 70), tokens_q=130, heads=4, kv_heads=4, widths=(192, 128), page_size=16),
+    "wide": Problem((200,), tokens_q=70, widths=(256, 256), page_size=256),
+    "fp8": Problem((300, 70), tokens_q=100, dtype=FP8, page_size=16),
+    "narrow fp8": Problem((300, 70), tokens_q=100, dtype=FP8, widths=(112, 112), page_size=128),
+}
+
+
+@pytest.mark.parametrize("queries", [64, 256])
+@pytest.mark.parametrize("name", CASES)
+def test_accurate(name, queries):
+    with replaced(Tiles(queries)):
+        check(CASES[name])
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_any_shape(data):
+    kv_heads = data.draw(st.integers(1, 2), "kv_heads")
+    problem = Problem(
+        tuple(data.draw(st.lists(st.integers(0, 200), min_size=1, max_size=3), "context_lens")),
+        tokens_q=data.draw(st.integers(1, 150), "tokens_q"),
+        heads=kv_heads * data.draw(st.integers(1, 3), "group"),
+        kv_heads=kv_heads,
+        widths=(64, 64),
+        page_size=data.draw(st.sampled_from([16, 32, 64, 128, 256]), "page_size"),
+        window=data.draw(st.none() | st.tuples(st.integers(-1, 90), st.just(0)), "window"),
+        seed=data.draw(st.integers(0, 99), "seed"),
+    )
+    with replaced(Tiles(data.draw(st.sampled_from([64, 128, 256]), "queries"))):
+        check(problem)
+
+
+def test_packed_queries_get_the_bits_of_keys_without_pages():
+    lens, queries = (150, 0, 77, 33), (40, 0, 77, 1)
+    problem = Problem(lens, widths=(64, 64), page_size=32)
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(sum(queries), 8, 64, generator=generator).bfloat16()
+    ends_q, ends_k = (torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (queries, lens))
+    expected = dg.flash_attention(
+        q, torch.cat(problem.k), torch.cat(problem.v), causal=True, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k
+    )
+    out = dg.flash_attention(**{**arguments_of(problem), "q": q}, cu_seqlens_q=ends_q)
+    assert torch.equal(out, expected)
+
+
+def test_chunks_of_a_prompt_merge_into_the_whole():
+    """Chunked prefill of heads as DeepSeek has them: the cached context without a mask, the new tokens with one."""
+    problem = Problem((200,), tokens_q=70, heads=4, kv_heads=4, widths=(192, 128))
+    whole, lse = dg.flash_attention(**arguments_of(problem), return_lse=True)
+    context = arguments_of(problem) | {"context_lens": torch.tensor([130], dtype=torch.int32), "causal": False}
+    before, lse_before = dg.flash_attention(**context, return_lse=True)
+    new_k, new_v = problem.k[0][None, 130:], problem.v[0][None, 130:]
+    new, lse_new = dg.flash_attention(problem.q, new_k, new_v, causal=True, return_lse=True)
+    merged, lse_merged = dg.merge_attention_states(before, lse_before, new, lse_new)
+    assert (merged.double() - whole.double()).abs().max() < 0.02
+    assert torch.allclose(lse_merged, lse, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [33, -5, 2**31 - 1])
+def test_nonsense_on_the_device_reaches_nothing_else(monkeypatch, tokens):
+    """Block tables and lengths on a GPU aren't checked. If they are wrong, kernels read other existing pages."""
+    problem = Problem((100, 33), tokens_q=20)
+    expected = dg.flash_attention(**arguments_of(problem))
+    monkeypatch.setattr(attention_contracts, "check_pages", lambda *arguments: None)
+    problem.context_lens = (100, tokens)
+    problem.block_table[1] = torch.tensor([2**31 - 1, -(2**31), 10**6]).int().repeat(9)[: problem.block_table.shape[1]]
+    assert torch.equal(dg.flash_attention(**arguments_of(problem))[0], expected[0])
+
+
+GOOD = arguments_of(Problem((30, 16), tokens_q=3, widths=(64, 64)))
+BAD = [
+    ({"context_lens": None}, TypeError, "context_lens must be a torch.Tensor"),
+    ({"block_table": None}, TypeError, "block_table must be a torch.Tensor"),
+    ({"cu_seqlens_k": torch.tensor([0, 30, 46]).int()}, ValueError, "cu_seqlens_k must be None with block_table"),
+    ({"block_table": torch.tensor([[0, 99], [1, 2]]).int()}, ValueError, "got 99 as block 1 of sequence 0"),
+    ({"k": torch.zeros(6, 8, 2, 64).bfloat16(), "v": torch.zeros(6, 8, 2, 64).bfloat16()}, ValueError,
+     "a block of the cache must have one of"),
+    ({"context_lens": torch.tensor([30, 16])}, TypeError, "context_lens must be int32"),
+    ({"k": GOOD["k"].half()}, TypeError, "k must have the dtype of q"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bad", "error", "message"), BAD, ids=[f"{next(iter(c[0]))}-{c[2]}" for c in BAD])
+def test_bad_input_is_one_clear_error_and_writes_nothing(bad, error, message):
+    out = torch.full((2, 3, 8, 64), POISON, dtype=torch.bfloat16)
+    with pytest.raises(error, match=message):
+        dg.flash_attention(**{**GOOD, "out": out, **bad})
+    assert (out == POISON).all()
