@@ -19,7 +19,7 @@ from rich.table import Table
 
 from .. import simulator, workbench
 from ..jit import JitError
-from ..workbench import measurements
+from ..workbench import measurements, report
 
 app = typer.Typer(no_args_is_help=True, help="Run gfx942 kernels on the simulated MI300X.")
 
@@ -154,6 +154,10 @@ def profile(
     lines: Annotated[
         bool, typer.Option("--lines", help="Show source lines with their instructions; needs debug information (-g).")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="File for a report with source lines beside their instructions, and a timeline; needs -g."),
+    ] = None,
     json: Annotated[
         Path | None,
         typer.Option(help="File for the measurement, beside those of other launches in it; for sim compare."),
@@ -164,7 +168,8 @@ def profile(
     The model is described in docs/timing.md."""
     with _errors_as_messages():
         constants = dict(map(_constant, constant or []))
-        shown = None if timeline is None and not lines else cu
+        by_line = lines or html is not None
+        shown = cu if by_line or timeline is not None else None
         program = _Program.of(code_object, kernel, flag)
         with simulator.profile(constants, sampling=sampling, timeline=shown) as profiled:
             for _ in range(runs):
@@ -172,20 +177,22 @@ def profile(
         found = profiled.kernels[-1]
         if timeline is not None:
             found.write_timeline(timeline)
-        by_line = []
-        if lines or json is not None:
+        costs: list[simulator.LineProfile] = []
+        if by_line or json is not None:
             # Without the timing model, which doesn't count all workgroups of a large launch.
             with simulator.counters() as counted:
                 _launch(program, grid, block, arg, dynamic_lds)
             (counts,) = counted.kernels
-            by_line = simulator.profile_lines(program.image, found, counts) if lines else []
+            costs = simulator.profile_lines(program.image, found, counts) if by_line else []
+        if html is not None:
+            report.write_html(html, found, costs)
         if json is not None:
             arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
             measurements.add(json, measurements.Measurement.of(found, counts, arrays))
     console = _console()
     console.print(_profile_table(found))
-    if by_line:
-        _print_lines(by_line)
+    if lines:
+        _print_lines(costs)
     else:
         console.print(_hot_loop_table(found))
 
@@ -458,21 +465,8 @@ def _print_lines(lines: list[simulator.LineProfile]) -> None:
     for line in lines:
         place = f"{line.place.name}:{line.place.line}  {line.place.text}" if line.place else "(no line)"
         typer.echo(f"\n{line.cycles / total:6.1%} {line.executed:>9,}  {place}")
-        if facts := _facts(line):
+        if facts := ", ".join(line.facts()):
             typer.echo(f"{'':18}{facts}")
         for instruction in line.instructions:
             share = f"{instruction.cycles / total:6.1%} {instruction.executed:>9,}"
             typer.echo(f"{share}    {instruction.offset:#06x} {instruction.text}")
-
-
-def _facts(line: simulator.LineProfile) -> str:
-    """The reasons of at least 5% of the line's stalls, then bytes and conflicts."""
-    stalled = sum(line.stalls.values())
-    reasons = sorted(line.stalls.items(), key=lambda stall: -stall[1])
-    facts = [f"{name} {clocks / stalled:.0%}" for name, clocks in reasons if clocks >= 0.05 * stalled]
-    for name in ("global", "lds", "scratch"):
-        if count := getattr(line, f"{name}_bytes"):
-            facts.append(f"{count:,} bytes {'LDS' if name == 'lds' else name}")
-    if line.lds_conflict_clocks:
-        facts.append(f"{line.lds_conflict_clocks:,} clocks of bank conflicts")
-    return ", ".join(facts)

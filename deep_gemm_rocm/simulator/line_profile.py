@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,22 @@ class LineProfile:
     scratch_bytes: int
     lds_conflict_clocks: int
     instructions: tuple[InstructionProfile, ...]
+
+    def facts(self) -> Iterator[str]:
+        """The reasons of at least 5% of the line's stalls, then bytes and conflicts, as text."""
+        stalled = sum(self.stalls.values())
+        for name, clocks in sorted(self.stalls.items(), key=lambda stall: -stall[1]):
+            if clocks >= 0.05 * stalled:
+                yield f"{name} {clocks / stalled:.0%}"
+        for name, count in (
+            ("global", self.global_bytes),
+            ("LDS", self.lds_bytes),
+            ("scratch", self.scratch_bytes),
+        ):
+            if count:
+                yield f"{count:,} bytes {name}"
+        if self.lds_conflict_clocks:
+            yield f"{self.lds_conflict_clocks:,} clocks of bank conflicts"
 
 
 def profile_lines(

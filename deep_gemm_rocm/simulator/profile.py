@@ -35,6 +35,14 @@ class InstructionProfile:
     executed: int
     cycles: int
 
+    @property
+    def unit(self) -> str:
+        """What executes it: ``matrix cores``, ``vector ALUs``, ``LDS``, ``memory`` or ``scalar``."""
+        family = self.text.partition("_")[0]
+        if family == "v":
+            return "matrix cores" if self.text.startswith(("v_mfma", "v_smfmac")) else "vector ALUs"
+        return {"s": "scalar", "ds": "LDS"}.get(family, "memory")
+
 
 @dataclass(frozen=True)
 class Timeline:
@@ -165,7 +173,7 @@ class KernelProfile:
         Path(path).write_text(json.dumps({"traceEvents": list(self._trace_events(self.timeline))}), encoding="utf-8")
 
     def _trace_events(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
-        text = {line.offset: line.text for line in self.listing}
+        listed = {line.offset: line for line in self.listing}
         for pid, name in ((0, "CUs"), (1, "waves of one CU")):
             yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
 
@@ -195,8 +203,9 @@ class KernelProfile:
             if "stall" in event:
                 yield slice_of(1, tracks[wave], f"({event['stall']})", event)
             else:
-                name = text.get(event["offset"], "?")
-                yield slice_of(1, tracks[wave], name.split()[0], event, offset=f"{event['offset']:#x}", text=name)
+                line = listed[event["offset"]]
+                about = {"offset": f"{line.offset:#x}", "text": line.text, "unit": line.unit}
+                yield slice_of(1, tracks[wave], line.text.split()[0], event, **about)
 
 
 @dataclass

@@ -135,9 +135,12 @@ def test_profile(code_object: Path, tmp_path: Path) -> None:
     assert re.search(r"time at a fixed 2,100 MHz +│ +[56]\.\d\d µs", done.output)
     assert "global_load_dword" in done.output
     tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    units = {"global_load_dword": "memory", "s_load_dword": "scalar", "v_add_f32_e32": "vector ALUs"}
     for event in json.loads(path.read_text())["traceEvents"]:
         if event["ph"] == "X":
             tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+            if event["name"] in units:
+                assert event["args"]["unit"] == units[event["name"]]
     assert sum(pid == 0 for pid, _ in tracks) == 2  # workgroups go to two XCDs
     assert sum(pid == 1 for pid, _ in tracks) == 1  # only the first XCD's wave is shown
     for spans in tracks.values():
