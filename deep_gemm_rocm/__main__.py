@@ -103,9 +103,10 @@ def bench(
     baseline: Annotated[
         str,
         typer.Option(
-            help="triton, rocblas, hipblaslt, torch_scaled_mm, aiter, dense, all or none; with commas between. "
-            "dense compares grouped GEMM with the dense kernel at the same FLOPs; aiter runs the code objects of the "
-            "checkout that AITER_PATH names."
+            help="triton, rocblas, hipblaslt, torch_scaled_mm, aiter, dense, row_scales, all or none; with commas "
+            "between. dense compares grouped GEMM with the dense kernel at the same FLOPs; aiter runs the code objects "
+            "of the checkout that AITER_PATH names; row_scales is this package's kernel where a's scales are "
+            "contiguous by rows."
         ),
     ] = "all",
     iters: Annotated[int | None, typer.Option(min=1, help="Timed calls.")] = None,

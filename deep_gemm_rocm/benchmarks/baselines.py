@@ -1,4 +1,4 @@
-"""Baselines: other implementations that the machine has, and for grouped GEMM the package's own dense kernel."""
+"""Baselines: other implementations that the machine has, and the package's own kernels on other inputs."""
 
 from __future__ import annotations
 
@@ -156,6 +156,23 @@ def _dense_candidates(problem: Problem) -> Iterable[Candidate]:
     return [(f"{problem.op} {problem.shape}: {', '.join(kernel_names(problem))}", Problem.run)]
 
 
+def _row_scales_missing(problem: AnyProblem) -> str:
+    if isinstance(problem, Problem) and problem.is_fp8 and not problem.op.startswith("k_grouped"):
+        return ""
+    return f"{problem.op} has no scales for each row and 128 elements"
+
+
+def _with_scales_by_rows(problem: Problem) -> Problem:
+    """The same problem, where the scales of a row are contiguous, not those of a column."""
+    a, sfa = data_and_scales(problem.a)
+    assert sfa is not None
+    return dataclasses.replace(problem, a=(a, sfa.contiguous()))
+
+
+def _ours(problem: Problem) -> Iterable[Candidate]:
+    return [(", ".join(kernel_names(problem)), Problem.run)]
+
+
 BASELINES = {
     "triton": Baseline(_triton_missing, _triton_candidates),
     "rocblas": Baseline(lambda problem: _needs_gpu(problem, "bf16_gemm_nt"), _mm("cublas")),
@@ -165,4 +182,5 @@ BASELINES = {
     ),
     "aiter": Baseline(_aiter_missing, _aiter_candidates, _in_aiters_layout),
     "dense": Baseline(_dense_missing, _dense_candidates, _as_dense),
+    "row_scales": Baseline(_row_scales_missing, _ours, _with_scales_by_rows),
 }

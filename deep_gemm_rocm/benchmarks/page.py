@@ -41,6 +41,17 @@ BESIDE_AITER = {
         )
     )
 }  # fmt: skip
+# Where scales by rows cost the most, and one grouped problem of each kind.
+LAYOUTS_OF_SCALES: dict[str, tuple[AnyShape, ...]] = {
+    _PUBLISHED_OP: tuple(
+        Shape(*extents)
+        for extents in (
+            (64, 7168, 2048), (128, 4096, 7168), (1024, 1536, 7168), (4096, 576, 7168), (4096, 4096, 7168),
+        )
+    ),
+    "m_grouped_fp8_gemm_nt_contiguous": (Shape(512, 4096, 7168, 4),),
+    "m_grouped_fp8_gemm_nt_masked": (Shape(1024, 4096, 7168),),
+}  # fmt: skip
 # A sentence on each operation, and the shapes that are measured.
 _SECTIONS = {
     "fp8_gemm_nt": ("Dense FP8 with fine-grained scales, MxNxK: the shapes of DeepGEMM's tests.", ""),
@@ -115,18 +126,26 @@ def problems() -> dict[str, tuple[AnyShape, ...]]:
     return shapes
 
 
-def write(path: Path, results: Sequence[Result], beside_aiter: Sequence[Result], about: dict[str, str]) -> None:
+def write(
+    path: Path,
+    results: Sequence[Result],
+    beside_aiter: Sequence[Result],
+    layouts_of_scales: Sequence[Result],
+    about: dict[str, str],
+) -> None:
     """Writes the page; of the facts about the machine only those that simulated times depend on.
 
     Args:
         results: those of ``problems``.
         beside_aiter: those of ``BESIDE_AITER``, with the baseline ``aiter``; empty to leave it out.
+        layouts_of_scales: those of ``LAYOUTS_OF_SCALES``, with the baseline ``row_scales``.
     """
     lines = [_INTRODUCTION, "| | |", "|---|---|"]
     lines += [f"| {name} | {about[name]} |" for name in ("device", "compiler", "date")]
     lines += _beside_published(results)
     if beside_aiter:
         lines += ["", *_beside_assembler(beside_aiter)]
+    lines += ["", *layouts_section(layouts_of_scales)]
     for op, (title, _) in _SECTIONS.items():
         lines += ["", f"## {op}", "", title, "", *markdown_table([r for r in results if r.op == op], without=("by",))]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -182,6 +201,29 @@ def _row_beside(theirs: Result, ours: Result) -> str:
         f"{times[1] / times[0]:.2f}", f"{their_mj:.1f}", f"{our_mj:.1f}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
+
+
+def layouts_section(results: Sequence[Result]) -> list[str]:
+    """The section on layouts of scales."""
+    ours = {(r.op, r.shape): r for r in results if r.by == OURS}
+    return [
+        "## Layouts of scales",
+        "",
+        "Scales of activations by columns, as this package's casts return them and all other tables here have them,",
+        "and by rows. By rows, a wave's loads touch 16 lines in place of one. Where the vector L1 is busy and can't",
+        "keep these lines until the next K-block, that costs time.",
+        "",
+        "| function | shape | by columns, µs | by rows, µs | more |",
+        "|---|---|---|---|---|",
+        *(_row_of_layouts(ours[r.op, r.shape], r) for r in results if r.by != OURS),
+    ]
+
+
+def _row_of_layouts(by_columns: Result, by_rows: Result) -> str:
+    assert by_columns.timing
+    assert by_rows.timing, by_rows.missing
+    columns, rows = by_columns.timing.microseconds, by_rows.timing.microseconds
+    return f"| {by_rows.op} | {by_rows.shape} | {columns:.2f} | {rows:.2f} | {rows / columns - 1:+.1%} |"
 
 
 def draw(path: Path, results: Sequence[Result]) -> None:

@@ -90,7 +90,8 @@ def write_docs(console: Console, path: Path) -> bool:
         beside_aiter, _ = _measured(console, page.BESIDE_AITER, ["aiter"], sampling, about)
     else:
         console.print(f"without AITER's kernels; to have them, {aiter.GET}")
-    page.write(path, results, beside_aiter, about)
+    layouts_of_scales, _ = _measured(console, page.LAYOUTS_OF_SCALES, ["row_scales"], sampling, about)
+    page.write(path, results, beside_aiter, layouts_of_scales, about)
     page.draw(path.with_name(page.PICTURE), results)
     return good
 

@@ -430,12 +430,17 @@ def test_page_has_every_problem_and_its_picture(tmp_path):
         )
         for by, how, us in ((suite.OURS, "a_kernel", 8.0), ("aiter", "32x128, K in 2 parts (best of 11)", 16.0))
     ]
-    page.write(tmp_path / "page.md", results, beside, about)
+    layouts = [
+        Result("fp8_gemm_nt", DENSE, by, "of_layouts", 10**9, 10**6, True, dataclasses.replace(timing, sustained_us=us))
+        for by, us in ((suite.OURS, 8.0), ("row_scales", 10.0))
+    ]
+    page.write(tmp_path / "page.md", results, beside, layouts, about)
     text = (tmp_path / "page.md").read_text()
     interval = "{:.3g} to {:.3g}".format(*power.interval(12.5))
     assert f"| 4096x7168x2048 | 12.50 | {interval} | 80 | 80 | 7.5 | 0.133 | 10.00 | 50% | HBM 50% | a_kernel |" in text
     assert "| 4096x7168x2048 | 167.0 | 12.5 | 0.07 |" in text
     assert "| 64x7168x2048 | 16.0 | 32x128, K in 2 parts | 8.0 | 0.50 | 7.5 | 7.5 |" in text
+    assert f"| fp8_gemm_nt | {DENSE} | 8.00 | 10.00 | +25.0% |" in text
     assert text.count("a_kernel") == len(results)
     if _has_matplotlib():
         page.draw(tmp_path / page.PICTURE, results)
@@ -449,6 +454,7 @@ def test_command_writes_the_page(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(page, "problems", lambda: {"fp8_gemm_nt": (DENSE,)})
     monkeypatch.setattr(page, "PUBLISHED", {DENSE: 5.0})
+    monkeypatch.setattr(page, "LAYOUTS_OF_SCALES", {"fp8_gemm_nt": (DENSE,)})
     monkeypatch.setattr(page, "draw", lambda path, results: drawn.append(path))
     monkeypatch.setattr("deep_gemm_rocm.cli.bench._need_matplotlib", lambda option: None)
     monkeypatch.delenv("AITER_PATH", raising=False)
@@ -464,6 +470,18 @@ def test_the_picture_needs_matplotlib(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["bench", "--write-docs", str(tmp_path / "page.md")])
     assert result.exit_code == 1
     assert "--write-docs needs matplotlib" in result.output
+
+
+def test_scales_by_rows_give_the_same_bits_from_other_strides():
+    ours, by_rows = suite.run("fp8_gemm_nt", [DENSE], ["row_scales"], ONCE, lambda _: None)
+    assert by_rows.how == ours.how
+    assert by_rows.error == ours.error
+    assert by_rows.timing.microseconds > 0
+    problem = problems.make("fp8_gemm_nt", DENSE, "cpu")
+    other = BASELINES["row_scales"].instead(problem)
+    assert other.a[1].is_contiguous()
+    assert not problem.a[1].is_contiguous()
+    assert BASELINES["row_scales"].missing(problems.make("bf16_gemm_nt", DENSE, "cpu"))
 
 
 def test_unchecked_times_are_those_of_checked_runs():
