@@ -82,6 +82,7 @@ from .api.k_grouped import (
     k_grouped_wgrad_gemm_fp8_fp8_fp32_nt,
     wgrad_gemm_fp8_fp8_fp32_nt,
 )
+from .api.kv_cache import append_kv_cache
 from .api.latent_cache import append_mla_cache
 from .api.merge_states import merge_attention_states
 from .api.mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
@@ -140,6 +141,7 @@ __all__ = [
     "NoDeviceError",
     "Pair",
     "align",
+    "append_kv_cache",
     "append_mla_cache",
     "as_tensor",
     "bench",

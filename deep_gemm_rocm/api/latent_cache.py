@@ -9,7 +9,7 @@ import torch
 from ..checks import one_of
 from ..launch.latent_cache import append_latent_launch
 from ..launch.repeated import Described, launches
-from ..problems.attention import check_data, check_form, check_not_shared, check_one_device
+from ..problems.attention import check_data, check_form, check_not_shared, check_one_device, check_slots
 from ..problems.tensors import ALIGNMENT
 
 _ROTARY = 64
@@ -71,10 +71,7 @@ def append_mla_cache(
     for name, tensor in (("kv_c", kv_c), ("k_pe", k_pe)):
         if tensor.data_ptr() % ALIGNMENT or (tokens > 1 and tensor.stride(0) * tensor.element_size() % ALIGNMENT):
             raise ValueError(f"rows of {name} must start at multiples of {ALIGNMENT} bytes, got {tensor.stride()}")
-    check_data("slots", slots)
-    if slots.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"slots must be int32 or int64, got {slots.dtype}")
-    check_form("slots", slots, slots.dtype, (tokens,))
+    check_slots(slots, tokens)
     if fp8_dtype not in _FP8_DTYPES:
         raise TypeError(f"fp8_dtype must be {one_of(_FP8_DTYPES)}, got {fp8_dtype!r}")
     tensors = {"kv_c": kv_c, "k_pe": k_pe, "cache": cache, "slots": slots}

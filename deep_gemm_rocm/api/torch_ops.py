@@ -29,6 +29,7 @@ from . import (
     grouped,
     hyperconnection,
     k_grouped,
+    kv_cache,
     latent_cache,
     merge_states,
     mqa_logits,
@@ -261,6 +262,7 @@ _operator(mqa_logits.fp8_mqa_logits, fake=_logits)
 _operator(mqa_logits.fp8_paged_mqa_logits, fake=_paged_logits)
 _operator(_returns_none(top_k.top_k_per_row), "out")
 _operator(_returns_lse_and_maxima(sparse_mla.sparse_mla), "out", fake=_of_heads, results=2)
+_operator(kv_cache.append_kv_cache, "k_cache", "v_cache")
 _operator(latent_cache.append_mla_cache, "cache")
 _operator(_returns_second(merge_states.merge_attention_states), "out", fake=_merged_lse)
 

@@ -28,6 +28,7 @@ from . import (
     gemm,
     grouped,
     k_grouped,
+    kv_cache,
     latent_cache,
     merge_states,
     mqa_logits,
@@ -127,8 +128,8 @@ def warmup_kernels(
         m_list: rows of ``a`` for functions without groups; rows of all groups together for contiguous groups; expected
             rows of a group for masked groups; rows of the output for groups along K; queries of a sequence for
             attention and logits; sequences for functions with a paged cache; queries for ``sparse_mla`` and
-            ``merge_attention_states``; tokens for ``append_mla_cache``; rows of ``x`` or the logits otherwise. For
-            ``fused_moe``, rows of an expert on average: tokens · top_k / experts, rounded up.
+            ``merge_attention_states``; tokens for ``append_mla_cache`` and ``append_kv_cache``; rows of ``x`` or the
+            logits otherwise. For ``fused_moe``, rows of an expert on average: tokens · top_k / experts, rounded up.
         n: columns of the output; elements of a head of v for attention, of ``kv_c`` for ``append_mla_cache``; heads for
             logits; what ``top_k_per_row`` selects; ``top_k`` for the choice of experts; I for ``fused_moe``.
         k: size of the summed dimension, of each group for groups along K; elements of a head of q for attention and
@@ -136,9 +137,10 @@ def warmup_kernels(
             of ``x`` or of the logits to select from; ``hidden`` for ``fused_moe``.
         num_groups: number of groups or experts; 1 for functions without. For activations, 1 is without ``masked_m``.
         d_dtype: dtype of the output; ignored for functions whose output has only one.
-        dtype: dtype of q, k and v for attention, of the cache for ``mla_decode``, ``d_dtype`` if None; of ``x``, or of
-            the logits of experts, bf16 if None; of the logits for ``top_k_per_row``, fp32 if None; of the weights of
-            ``fused_moe``, float8_e4m3fnuz with scales of blocks if None. None for all other functions.
+        dtype: dtype of q, k and v for attention, of the cache for ``mla_decode`` and ``append_kv_cache``, ``d_dtype``
+            if None; of ``x``, or of the logits of experts, bf16 if None; of the logits for ``top_k_per_row``, fp32 if
+            None; of the weights of ``fused_moe``, float8_e4m3fnuz with scales of blocks if None. None for all other
+            functions.
         arguments: other arguments of the function on which kernels depend: for ``route_top_k`` ``scoring``,
             ``num_groups``, ``top_groups``, and ``bias`` as whether there is one; for ``rms_norm_cast_to_fp8``
             ``gran_k``; for ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``.
@@ -396,6 +398,12 @@ def _append(function: _Function, m: int, of: Workload) -> None:
     function.call(tokens, rotary, cache, _tensor(m, dtype=torch.int64))
 
 
+def _append_heads(function: _Function, m: int, of: Workload) -> None:
+    tokens = (_tensor(m, 1, width, dtype=of.d_dtype) for width in (of.k, of.n))
+    caches = (_heads(of, 1, _PAGE_TOKENS, width) for width in (of.k, of.n))
+    function.call(*tokens, *caches, _tensor(m, dtype=torch.int64))
+
+
 def _merged(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
     state, lse = _tensor(m, 1, of.k, dtype=of.d_dtype), _tensor(1, m, dtype=torch.float32)
@@ -517,6 +525,7 @@ _FUNCTIONS = (
     | _rows(mqa_logits, _logits, _FP8, "", "fp8_mqa_logits")
     | _rows(mqa_logits, _paged_logits, _FP8, "", "fp8_paged_mqa_logits")
     | _rows(top_k, _top_k, None, "", "top_k_per_row")
+    | _rows(kv_cache, _append_heads, None, "", "append_kv_cache")
     | _rows(latent_cache, _append, None, "", "append_mla_cache")
     | _rows(merge_states, _merged, None, "", "merge_attention_states")
     | _rows(sparse_mla, _sparse, None, "", "sparse_mla")

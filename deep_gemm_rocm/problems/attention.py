@@ -425,6 +425,14 @@ def check_form(name: str, tensor: Any, dtype: torch.dtype, shape: tuple[int | No
         raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
 
 
+def check_slots(slots: Any, tokens: int) -> None:
+    """Checks the slots of a cache that tokens are written to."""
+    check_data("slots", slots)
+    if slots.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"slots must be int32 or int64, got {slots.dtype}")
+    check_form("slots", slots, slots.dtype, (tokens,))
+
+
 def check_softmax_scale(softmax_scale: Any, head_dim: int) -> float:
     """Returns the checked scale; 1/sqrt(head_dim) for None."""
     if softmax_scale is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import test_append_kv_cache as append
 import test_flash_attention as forward
 import test_flash_decode as decode
 import test_mla_decode as mla
@@ -54,12 +55,13 @@ RUNS = {
     "mla-shared": lambda: mla.Latent((270, 0, 130)).run(),
     "mla-fp8": lambda: mla_fp8.Problem("e4m3_656", (70, 0), tokens_q=2).run(2),
     "sparse": lambda: sparse.Problem("e4m3_584", (90, 0, 33), 90).run(1),
+    "append": append.test_factors_of_heads,
     "mqa_logits": lambda: logits.Problem(20, 300, 32, 32).run(),
     "paged_mqa_logits": lambda: logits.Paged((100, 0, 1), 2, 32, 32).run(),
 }
 IN_DEFAULT_RUN = (
     "flash_attention-turns", "flash_attention-fp8", "flash_attention-narrow", "flash_attention-pages", "decode",
-    "decode-narrow", "mla-shared", "sparse", "paged_mqa_logits",
+    "decode-narrow", "mla-shared", "sparse", "append", "paged_mqa_logits",
 )  # fmt: skip
 
 

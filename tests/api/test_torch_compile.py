@@ -219,6 +219,14 @@ CALLS = {
         partial(dg.merge_attention_states, out=empty(1, 5, 2, 64)),
         (randn(1, 5, 2, 64), randn(1, 2, 5).float(), randn(1, 5, 2, 64), randn(1, 2, 5).float()),
     ),
+    "append_kv_cache": lambda: (
+        partial(dg.append_kv_cache, k_descale=torch.ones(2)),
+        (
+            *(randn(3, 2, 64, seed=seed) for seed in range(2)),
+            *(empty(2, 4, 2, 64, dtype=FP8) for _ in "kv"),
+            torch.tensor([5, -1, 0]),
+        ),
+    ),
     "append_mla_cache": lambda: (
         dg.append_mla_cache,
         (randn(3, 512), randn(3, 64), empty(2, 4, 1, 656, dtype=torch.uint8), torch.tensor([5, -1, 0])),

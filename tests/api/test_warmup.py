@@ -130,6 +130,13 @@ ATTENTION_CALLS = {
         Workload("merge_attention_states", [3], 64, 64),
         lambda: dg.merge_attention_states(heads(3, 2, 64), torch.zeros(2, 3), heads(3, 2, 64), torch.zeros(2, 3)),
     ),
+    "append_kv_cache": (
+        Workload("append_kv_cache", [2], 64, 64, dtype=FP8),
+        lambda: dg.append_kv_cache(
+            heads(2, 1, 64), heads(2, 1, 64), heads(4, 16, 1, 64).to(FP8), heads(4, 16, 1, 64).to(FP8),
+            torch.zeros(2).int(),
+        ),
+    ),
     "append_mla_cache": (
         Workload("append_mla_cache", [2], 512, 656),
         lambda: dg.append_mla_cache(

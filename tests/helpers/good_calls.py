@@ -255,6 +255,11 @@ GOOD = {
         "first": randn(1, M, 2, 64), "first_lse": rand(1, 2, M), "second": randn(1, M, 2, 64),
         "second_lse": rand(1, 2, M), "out": zeros(1, M, 2, 64),
     },
+    "append_kv_cache": lambda: {
+        "k": randn(3, 2, 64), "v": randn(3, 2, 64), "k_cache": zeros(2, 4, 2, 64).to(FP8),
+        "v_cache": zeros(2, 4, 2, 64).to(FP8), "slots": ints(5, -1, 0), "k_descale": torch.ones(2),
+        "v_descale": torch.ones(1),
+    },
     "append_mla_cache": lambda: {
         "kv_c": randn(3, 512), "k_pe": randn(3, 64), "cache": zeros(2, 4, 1, 656, dtype=torch.uint8),
         "slots": ints(5, -1, 0), "fp8_dtype": FP8,

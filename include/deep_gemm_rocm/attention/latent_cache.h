@@ -6,6 +6,7 @@
 
 #include "deep_gemm_rocm/arithmetic/rounding.h"
 #include "deep_gemm_rocm/attention/latent_layout.h"
+#include "deep_gemm_rocm/attention/slots.h"
 #include "deep_gemm_rocm/hardware/global.h"
 #include "deep_gemm_rocm/hardware/wave.h"
 
@@ -25,7 +26,6 @@ struct AppendLatentArguments {
   int is_ocp;          // whether FP8 is OCP's e4m3fn rather than e4m3fnuz
 };
 
-constexpr int kAppendedTokens = 4;  // of a workgroup
 constexpr int kRotaryLanes = 64 / kLatentVector;
 // Lanes that share a scale.
 template <class Layout>
@@ -66,8 +66,7 @@ template <class Layout>
 DG_DEVICE void append_latent_token(const AppendLatentArguments& args, int workgroup) {
   const int token = workgroup * kAppendedTokens + wave_id();
   if (token >= args.tokens) return;
-  const int64_t slot = args.has_wide_slots ? static_cast<const int64_t*>(args.slots)[token]
-                                           : static_cast<const int*>(args.slots)[token];
+  const int64_t slot = slot_of(args.slots, args.has_wide_slots, token);
   if (slot < 0 || slot >= args.num_slots) return;
   const auto page = static_cast<unsigned>(slot) / args.page_size;
   const auto in_page = static_cast<unsigned>(slot) % args.page_size;

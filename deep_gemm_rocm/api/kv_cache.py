@@ -1,0 +1,117 @@
+"""Writing a paged cache of keys and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..checks import one_of
+from ..launch.kv_cache import append_kv_launch
+from ..launch.repeated import Described, launches
+from ..problems.attention import check_aligned, check_data, check_form, check_not_shared, check_one_device, check_slots
+from ..problems.layout import FP8
+
+_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", FP8: "e4m3"}
+_INPUTS = (torch.bfloat16, torch.float16)
+_UNIT = 16  # elements that a width is a multiple of
+_MOST_SLOTS = 2**31 - 1
+_MAX_TOKENS = 2**22
+
+
+@launches
+def append_kv_cache(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+) -> Described[None]:
+    """Writes keys and values of tokens to a paged cache as ``flash_attention_decode`` takes it.
+
+    In an FP8 cache a value is divided by its factor and rounded to nearest. What exceeds 240, the largest number,
+    becomes 240; a NaN stays one.
+
+    Args:
+        k: bf16 or f16 [tokens, Hk, D], up to 2^22 tokens.
+        v: of the same dtype, [tokens, Hk, Dv].
+        k_cache: of the same dtype, or float8_e4m3fnuz, [blocks, block_size, Hk, D], written in place.
+        v_cache: of the dtype of ``k_cache``, [blocks, block_size, Hk, Dv], written in place.
+        slots: int32 or int64 [tokens], contiguous: block · block_size + offset. A token whose slot is negative, or not
+            in the cache, is not written. Slots must be different.
+        k_descale, v_descale: factors of FP8 values, positive: fp32 [1] for all, or [Hk] for each head, contiguous; 1 if
+            None, and None for other caches.
+
+    D and Dv are multiples of 16. The last dimension of all tensors is contiguous. Other strides are any multiples of 16
+    bytes.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; nothing is written then.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+    """
+    if torch.compiler.is_compiling():
+        torch.ops.deep_gemm_rocm.append_kv_cache(k, v, k_cache, v_cache, slots, k_descale, v_descale)
+        return None, None
+    _check_tokens("k", k, None)
+    _check_tokens("v", v, k)
+    tokens, heads, _ = k.shape
+    if tokens > _MAX_TOKENS:
+        raise ValueError(f"k must have up to {_MAX_TOKENS} tokens, got {tokens}")
+    _check_cache("k_cache", k_cache, k, (k.dtype, FP8), None)
+    _check_cache("v_cache", v_cache, v, (k_cache.dtype,), k_cache)
+    check_slots(slots, tokens)
+    tensors = {"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "slots": slots}
+    for name, descale in (("k_descale", k_descale), ("v_descale", v_descale)):
+        if descale is None:
+            continue
+        if k_cache.dtype != FP8:
+            raise ValueError(f"{name} must be None, for the cache is {k_cache.dtype} and has no scales")
+        check_form(name, descale, torch.float32, (1,) if descale.numel() == 1 else (heads,))
+        tensors[name] = descale
+    check_one_device(tensors)
+    for name in ("k_cache", "v_cache"):
+        check_not_shared(name, tensors[name], tensors)
+    if tokens == 0 or k_cache.numel() == 0:
+        return None, None
+    types = _TYPES[k.dtype], _TYPES[k_cache.dtype]
+    return None, append_kv_launch(k, v, k_cache, v_cache, slots, k_descale, v_descale, *types)
+
+
+def _check_tokens(name: str, tensor: Any, k: torch.Tensor | None) -> None:
+    check_data(name, tensor)
+    allowed = _INPUTS if k is None else (k.dtype,)
+    if tensor.dtype not in allowed:
+        raise TypeError(f"{name} must be {one_of(allowed)}, got {tensor.dtype}")
+    expected = "(tokens, heads" if k is None else f"({k.shape[0]}, {k.shape[1]}"
+    if tensor.dim() != 3 or (k is not None and tensor.shape[:2] != k.shape[:2]) or tensor.shape[2] % _UNIT:
+        raise ValueError(f"{name} must have shape {expected}, a multiple of {_UNIT}), got {tuple(tensor.shape)}")
+    _check_strides(name, tensor)
+
+
+def _check_cache(
+    name: str, cache: Any, tokens: torch.Tensor, dtypes: tuple[torch.dtype, ...], k_cache: torch.Tensor | None
+) -> None:
+    check_data(name, cache)
+    if cache.dtype not in dtypes:
+        raise TypeError(f"{name} must be {one_of(dtypes)}, got {cache.dtype}")
+    if cache.dim() != 4 or cache.shape[2:] != tokens.shape[1:]:
+        raise ValueError(
+            f"{name} must have shape (blocks, block_size, {tokens.shape[1]}, {tokens.shape[2]}), got "
+            f"{tuple(cache.shape)}"
+        )
+    if k_cache is not None and cache.shape[:2] != k_cache.shape[:2]:
+        raise ValueError(
+            f"{name} must have the blocks of k_cache, {tuple(k_cache.shape[:2])}, got {tuple(cache.shape)}"
+        )
+    if cache.shape[0] * cache.shape[1] > _MOST_SLOTS:
+        raise ValueError(f"{name} must have up to {_MOST_SLOTS} tokens, got {tuple(cache.shape)}")
+    _check_strides(name, cache)
+
+
+def _check_strides(name: str, tensor: torch.Tensor) -> None:
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
+    check_aligned(name, tensor)
