@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from deep_gemm_rocm import simulator, workbench
+from deep_gemm_rocm.simulator.library import library
 
 N = 256
 SOURCE = """
@@ -74,6 +76,24 @@ __global__ void asserts(const float* x, float* y) {
   if (x[threadIdx.x] > 2) __builtin_trap();  // asserts
   y[threadIdx.x] = 0;
 }
+__global__ void matrix_hazard(const float* x, float* y) {
+  typedef float Four __attribute__((ext_vector_type(4)));
+  Four sum;
+  asm volatile("v_mfma_f32_16x16x4_f32 %0, %1, %1, 0" : "=v"(sum) : "v"(x[threadIdx.x]));
+  asm volatile("global_store_dwordx4 %0, %1, off" : : "v"(y + 4 * threadIdx.x), "v"(sum));  // matrix_hazard
+}
+__global__ void lost_scope(float* x, float* y) {
+  unsigned* const flag = (unsigned*)y;
+  if (blockIdx.x == 0) {
+    x[threadIdx.x] = 2;               // lost_scope: write
+    __threadfence_block();
+    if (threadIdx.x == 0) atomicExch(flag, 1u);
+  } else {
+    while (atomicAdd(flag, 0u) == 0) {}
+    __threadfence_block();
+    y[1 + threadIdx.x] = x[threadIdx.x];  // lost_scope: read
+  }
+}
 __device__ __forceinline__ float element(const float* x, int i) {
   return x[i];               // inlined
 }
@@ -117,6 +137,11 @@ BUGS = {
     ),
     "endless": Bug("without an end", "endless", block=64),
     "asserts": Bug("s_trap", "asserts"),
+    "matrix_hazard": Bug("the matrix result v.* needs", "matrix_hazard", block=64, levels=("-O3",)),
+    "lost_scope": Bug(
+        "race between workgroups", "lost_scope: (write|read)", "lost_scope: (write|read)",
+        operand="x[0] of 256, float32, argument 0", grid=2, block=64,
+    ),
     "inlined": Bug("outside the memory", "inlined", operand="x[256] of 256, float32, argument 0"),
 }  # fmt: skip
 
@@ -159,6 +184,17 @@ def test_a_bug_is_reported_at_its_line(kernel: str, level: str, monkeypatch: pyt
         if bug.operand:
             assert error.operand == bug.operand
             assert f"the access is to {bug.operand}" in str(error)
+
+
+def test_use_after_free_is_reported_at_its_line() -> None:
+    address = ctypes.c_void_p()
+    assert library().hipMalloc(ctypes.byref(address), ctypes.c_size_t(4 * N)) == 0
+    assert library().hipFree(address) == 0
+    with pytest.raises(simulator.SimulatorError, match="outside the memory") as caught:
+        simulator.launch(code("-O3"), "out_of_bounds", 1, 64, [np.zeros(N, np.float32), address.value, N])
+    assert caught.value.place is not None
+    assert LINES[caught.value.place.line - 1].endswith("// out_of_bounds")
+    assert caught.value.operand is None
 
 
 def test_code_without_debug_information_is_reported_by_offset() -> None:
