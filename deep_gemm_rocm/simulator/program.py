@@ -27,12 +27,14 @@ class SimulatorError(RuntimeError):
 
     Attributes:
         place: the source line of the failed instruction, where the code object has debug information (``-g``).
+        callers: the calls through which the compiler inlined that line, to the kernel's.
         other_place: the source line of the other access of a race, where it is known.
         operand: the argument and the element that the access at fault was to, as in
             ``x[517] of 512, float32, argument 2``; None where it was to none.
     """
 
     place: Place | None = None
+    callers: tuple[Place, ...] = ()
     other_place: Place | None = None
     operand: str | None = None
 
@@ -163,22 +165,23 @@ def _failure(
         error.operand = _operand(address.value, args, parameters)
         if error.operand:
             lines.append(f"the access is to {error.operand}")
-        error.place, error.other_place = (
-            _place(image, function, symbol, place.value) for place in (offset, other_offset)
-        )
-        for text, place in (("at", error.place), ("the other access is at", error.other_place)):
+        frames = _backtrace(image, function, symbol, offset.value)
+        error.place, error.callers = next(iter(frames), None), tuple(frames[1:])
+        error.other_place = next(iter(_backtrace(image, function, symbol, other_offset.value)), None)
+        calls = [("called at", caller) for caller in error.callers]
+        for text, place in (("at", error.place), *calls, ("the other access is at", error.other_place)):
             if place:
                 lines.append(f"{text} {place}" + (f": {place.text}" if place.text else ""))
     error.args = ("\n  ".join(lines),)
     return error
 
 
-def _place(image: bytes, function: c_void_p, symbol: str, offset: int) -> Place | None:
-    """The source line at an offset from the start of the code."""
+def _backtrace(image: bytes, function: c_void_p, symbol: str, offset: int) -> list[Place]:
+    """The source line at an offset from the start of the code, and the calls that led to it."""
     if offset == _NOWHERE or (lines := SourceLines.of(image)) is None:
-        return None
+        return []
     address = code_address(image, function, symbol)
-    return None if address is None else lines.place(address + offset)
+    return [] if address is None else lines.backtrace(address + offset)
 
 
 def code_address(image: bytes, function: c_void_p, symbol: str) -> int | None:

@@ -87,10 +87,15 @@ class SourceLines:
             for at, name in zip(places, reversed(names[1:] or [""]), strict=False)
         ]
 
+    def backtrace(self, address: int) -> list[Place]:
+        """The frames from the innermost outside HIP's headers on; all of them where they lie in these."""
+        frames = self.frames(address)
+        own = next((index for index, place in enumerate(frames) if not is_header(place.file)), 0)
+        return frames[own:]
+
     def place(self, address: int) -> Place | None:
         """The innermost place outside HIP's headers; None where the instruction has no line."""
-        frames = self.frames(address)
-        return next((place for place in frames if not is_header(place.file)), frames[0] if frames else None)
+        return next(iter(self.backtrace(address)), None)
 
 
 def is_header(file: str) -> bool:

@@ -175,6 +175,10 @@ def test_a_bug_is_reported_at_its_line(kernel: str, level: str, monkeypatch: pyt
         assert error.place.name == "kernel.hip"
         assert error.place.column > 1
         assert error.place.function == ("element" if kernel == "inlined" else kernel)
+        calls = [(place.function, LINES[place.line - 1]) for place in error.callers]
+        inlined = "  y[threadIdx.x] = element(x, threadIdx.x + 1);"
+        assert calls == ([("inlined", inlined)] if kernel == "inlined" else [])
+        assert ("called at kernel.hip:" in str(error)) == (kernel == "inlined")
         if bug.other:
             assert error.other_place is not None, error
             other = LINES[error.other_place.line - 1]
