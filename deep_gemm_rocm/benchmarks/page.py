@@ -88,7 +88,7 @@ _SECTIONS = {
         "64x1x8192x16x1x576 64x1x8192x128x1x576",
     ),
     "fp8_mla_decode": ("The same over a cache in FP8.", "64x1x8192x16x1x576 64x1x8192x128x1x576"),
-    "fp8_mqa_logits": ("Logits of the sparse indexer.", "1x2048x8192x64x1x128"),
+    "fp8_mqa_logits": ("Logits of the sparse indexer.", "1x2048x8192x64x1x128 1x4096x4096x64x1x128"),
 }
 
 _INTRODUCTION = """# Benchmarks
