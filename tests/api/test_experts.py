@@ -194,6 +194,32 @@ def test_captured_with_other_routing():
         assert out.equal(dg.fused_moe(*call))
 
 
+def test_masked_layout():
+    layer, counts, room = Layer(256, 128, 3), torch.tensor([5, 0, 130]).int(), 160
+    x, exact_x = quantised(randn(3, room, 256).to(BF16), dg.per_token_cast_to_fp8)
+    activated = torch.empty(3, room, 128, dtype=x[0].dtype), torch.full((3, room, 1), torch.nan)
+    out = torch.full((3, room, 256), torch.nan).to(BF16)
+
+    def run():
+        dg.m_grouped_fp8_gemm_nt_masked(x, layer.gate_up, activated, counts, 64, epilogue="silu_and_mul")
+        dg.m_grouped_fp8_gemm_nt_masked(activated, layer.down, out, counts, 64)
+
+    run()  # compiles
+    with hip.runtime().capture() as graph:
+        run()
+    for numbers in ([5, 0, 130], [1, 160, 17]):
+        counts.copy_(torch.tensor(numbers))
+        out.fill_(torch.nan)
+        graph.replay()
+        for expert, number in enumerate(numbers):
+            ids, ones = torch.full((number, 1), expert).int(), torch.ones(number, 1)
+            operands = (exact_x[expert, :number], layer.exact_gate_up, layer.exact_down, ones, ids)
+            exact, magnitudes, of_results = fused_moe_reference(*operands)
+            bound = ROUNDING["blocks"] * magnitudes + 2.0**-8 * (of_results + exact.abs())
+            assert ((out[expert, :number].double() - exact).abs() <= bound).all()
+            assert out[expert, number:].isnan().all()
+
+
 def sorted_reference(ids: torch.Tensor, expert_map: torch.Tensor | None, experts: int):
     flat = ids.flatten().tolist()
     mapping = range(experts) if expert_map is None else expert_map.tolist()
