@@ -22,6 +22,8 @@ def run(console: Console, file: Path, jobs: int | None) -> bool:
     except (ValueError, TypeError, OSError) as error:
         console.print(f"[red]{type(error).__name__}[/]: {escape(str(error))}")
         return False
+    if not console.is_terminal:  # where nobody sees the bar
+        console.print(f"{file.stem}: compiling {len(wanted)} kernels")
     kernels: list[jit.Kernel] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:

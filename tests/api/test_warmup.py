@@ -387,6 +387,7 @@ def test_the_command_compiles_what_a_file_lists(cold, tmp_path):
     file.write_text(json.dumps([{"function": "fp8_gemm_nt", "m": [3, 16], "n": 96, "k": 256}]))
     first = invoke("--shapes", str(file), "--jobs", "2")
     assert first.exit_code == 0, first.output
+    assert "mine: compiling 1 kernels" in first.output
     assert "mine: 1 kernels in" in first.output
     assert "1 compiled and 0 found in the cache" in first.output
     assert len(list(cold.glob("kernels/*"))) == 1
