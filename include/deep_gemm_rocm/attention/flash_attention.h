@@ -242,20 +242,21 @@ class FlashAttention {
 
   DG_DEVICE void load_keys(int block) {
     const int key = block * Shape::kBlockK;
-    if constexpr (!Shape::kPaged) {
+    if constexpr (Shape::kPaged) {
+      const PagedRows rows = paged(&AttentionArguments::k);
+#pragma unroll
+      for (int i = 0; i < Shape::kDBlocks * KeyLoader::kPasses; ++i) {
+        key_loader_.load(rows, i / KeyLoader::kPasses, i % KeyLoader::kPasses, key);
+      }
+      look_up_keys(block + 1);
+    } else {
       key_loader_.move_to(
           {keys_.first + key * keys_.stride_bytes, keys_.rows - key, keys_.k_bytes, keys_.stride_bytes});
-    }
 #pragma unroll
-    for (int i = 0; i < Shape::kDBlocks * KeyLoader::kPasses; ++i) {
-      const int d_block = i / KeyLoader::kPasses;
-      if constexpr (Shape::kPaged) {
-        key_loader_.load(paged(&AttentionArguments::k), d_block, i % KeyLoader::kPasses, key);
-      } else {
-        key_loader_.load(d_block, i % KeyLoader::kPasses, d_block);
+      for (int i = 0; i < Shape::kDBlocks * KeyLoader::kPasses; ++i) {
+        key_loader_.load(i / KeyLoader::kPasses, i % KeyLoader::kPasses, i / KeyLoader::kPasses);
       }
     }
-    look_up_keys(block + 1);
   }
 
   // Loads the factors of a block's keys and values, long before they are used.

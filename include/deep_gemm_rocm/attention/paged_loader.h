@@ -12,7 +12,8 @@ namespace deep_gemm_rocm {
 // One head of a sequence's tokens. Strides are in bytes. Tokens past the last one stand for that one.
 struct PagedRows {
   const uint8_t* first;
-  int64_t page_stride, token_stride;
+  int64_t page_stride;
+  unsigned token_stride;  // a page is below 2 GiB
   const int* table;
   int page_shift, last_page, last_token;
 
@@ -20,7 +21,7 @@ struct PagedRows {
                       const QueryTile& tile, int head)
       : first(static_cast<const uint8_t*>(tensor.data) + head * tensor.head_stride * element_bytes),
         page_stride(tensor.batch_stride * element_bytes),
-        token_stride(tensor.token_stride * element_bytes),
+        token_stride(static_cast<unsigned>(tensor.token_stride) * element_bytes),
         table(args.block_table + tile.sequence * args.block_table_stride),
         page_shift(args.page_shift),
         last_page(args.num_pages - 1),
@@ -31,7 +32,7 @@ struct PagedRows {
   }
 
   DG_DEVICE const uint8_t* address(int entry, int token) const {
-    const int in_page = min(token, last_token) & ((1 << page_shift) - 1);
+    const unsigned in_page = min(token, last_token) & ((1 << page_shift) - 1);
     return first + min(max(entry, 0), last_page) * page_stride + in_page * token_stride;
   }
 };
@@ -77,11 +78,11 @@ class PagedValueLoader : public TransposingTileLoader<T, RowsInOrder, kValueRows
   DG_DEVICE void load(const PagedRows& rows, int pass, int first_key) {
     const int run = first_key + Base::chunk(pass) * Base::kUnitLoads;
     const int value = min(Base::row(pass), kValueDim - Base::kUnitRows);  // those past the last ones aren't used
-    const uint8_t* const first = rows.address(entry_[pass], run) + value * static_cast<int>(sizeof(T));
-    const int last = max(rows.last_token - run, 0);
+    const uint8_t* next = rows.address(entry_[pass], run) + value * static_cast<int>(sizeof(T));
 #pragma unroll
     for (int i = 0; i < Base::kUnitLoads; ++i) {
-      Base::staged_[0][pass][i] = load_global<unsigned>(first + min(i, last) * rows.token_stride);
+      Base::staged_[0][pass][i] = load_global<unsigned>(next);
+      next += run + i < rows.last_token ? rows.token_stride : 0;
     }
   }
 
