@@ -25,7 +25,7 @@ from .cost import clocks_by_m, second_pass_clocks
 from .forced import forced_choice
 from .gemm_config import BLOCK_K_BYTES, NUM_CUS, GemmConfig
 from .gemm_problem import Choice, GemmProblem, KOrder, with_tail
-from .gemm_table import table
+from .gemm_table import TunedTable, table
 from .gemm_tiles import gemm_candidates
 from .notes import noted
 
@@ -104,8 +104,15 @@ def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
 
 
 def _candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
-    parts_k = 1 if problem.k_order is None else problem.k_order[1]
-    return gemm_candidates(problem.kind, problem.max_block_m, parts_k)
+    if problem.k_order is None:
+        return gemm_candidates(problem.kind, problem.max_block_m)
+    return gemm_candidates(problem.kind, problem.max_block_m, problem.k_order[1]) + _tuned_tiles(problem)
+
+
+def _tuned_tiles(problem: GemmProblem) -> tuple[GemmConfig, ...]:
+    """Tiles in parts of K that were measured to be the best for the weight at some M. Their order may suit all M."""
+    found = table()
+    return tuple(tile for tile in found.tiles(problem) if tile.waves_k > 1) if isinstance(found, TunedTable) else ()
 
 
 def ranked_choices(problem: GemmProblem, configs_for: _ConfigsFor = _candidates) -> list[Choice]:
@@ -217,6 +224,10 @@ def _quickest(problem: GemmProblem, *, may_split: bool = False) -> Choice:
     return _breakpoints(problem._replace(m=block * _BLOCK_OF_M), may_split).choice(problem.m)
 
 
+def _candidates_of_any_order(problem: GemmProblem) -> tuple[GemmConfig, ...]:
+    return _candidates(problem) + _tuned_tiles(problem)
+
+
 @remembered
 def _order_for_all_m(kind: GemmKind, n: int, k: int) -> KOrder:
     """The order of additions along K that costs few rows little, compared with the quickest choice for each M.
@@ -226,7 +237,7 @@ def _order_for_all_m(kind: GemmKind, n: int, k: int) -> KOrder:
     """
     problem = GemmProblem(kind, 1, n, k, NUM_CUS, 1, max_block_m=256)
     clocks_of_order: dict[KOrder, list[NDArray[np.float64]]] = {}
-    for choice, clocks in _estimates(problem, _FEW_ROWS, _candidates, may_split=True):
+    for choice, clocks in _estimates(problem, _FEW_ROWS, _candidates_of_any_order, may_split=True):
         clocks_of_order.setdefault(choice.k_order, []).append(clocks)
     least = {order: np.min(clocks, axis=0) for order, clocks in clocks_of_order.items()}
     quickest = np.min(list(least.values()), axis=0)

@@ -110,6 +110,12 @@ class TunedTable(Table[TunedRow]):
         return nearest.choice if nearest else None
 
 
+    def tiles(self, problem: GemmProblem) -> tuple[GemmConfig, ...]:
+        """The configurations of all rows for the problem's weight, whatever their M, without those for parts of K."""
+        rows = self._by_weight.get(_key(problem.kind, problem.n, problem.k, problem.num_groups), ())
+        return tuple(row.config for row in rows if row.splits == 1)
+
+
 def _begins_of(row: TunedRow) -> tuple[int, int]:
     """From which M on, and from which M on no longer, problems take as many tile rows as the row's."""
     end = align(row.m, row.config.block_m) + 1
