@@ -109,7 +109,6 @@ class TunedTable(Table[TunedRow]):
         nearest = min(fitting, key=lambda row: abs(row.m - problem.m), default=None)
         return nearest.choice if nearest else None
 
-
     def tiles(self, problem: GemmProblem) -> tuple[GemmConfig, ...]:
         """The configurations of all rows for the problem's weight, whatever their M, without those for parts of K."""
         rows = self._by_weight.get(_key(problem.kind, problem.n, problem.k, problem.num_groups), ())
