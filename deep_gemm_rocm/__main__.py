@@ -105,7 +105,8 @@ def bench(
         typer.Option(
             help="triton, rocblas, hipblaslt, torch_scaled_mm, aiter, dense, row_scales, all or none; with commas "
             "between. dense compares grouped GEMM with the dense kernel at the same FLOPs; aiter runs the code objects "
-            "of the checkout that AITER_PATH names; row_scales is this package's kernel where a's scales are "
+            "of the checkout that AITER_PATH names; rocblas and hipblaslt call the libraries that ROCBLAS_LIBRARY and "
+            "HIPBLASLT_LIBRARY name, simulated too; row_scales is this package's kernel where a's scales are "
             "contiguous by rows."
         ),
     ] = "all",

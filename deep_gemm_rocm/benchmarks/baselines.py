@@ -14,7 +14,7 @@ import torch
 
 from ..problems.layout import data_and_scales
 from ..runtime import hip
-from . import aiter, problems
+from . import aiter, blas, problems
 from .attention_problems import AttentionProblem
 from .experts_problems import ExpertsProblem
 from .logits_problems import LogitsProblem
@@ -85,6 +85,26 @@ def _mm(library: str) -> Callable[[Problem], Iterable[Candidate]]:
             torch.mm(a, b.T, out=problem.d)
 
     return lambda _: [("torch.mm", run)]
+
+
+def _blas_missing(variable: str) -> Callable[[AnyProblem], str]:
+    def missing(problem: AnyProblem) -> str:
+        by_torch = problem.op == "bf16_gemm_nt" and not hip.runtime().is_simulated
+        return "" if by_torch else blas.missing(variable, problem)
+
+    return missing
+
+
+def _blas_candidates(variable: str, library: str) -> Callable[[Problem], Iterable[Candidate]]:
+    """The library by its C API, and on hardware through torch too."""
+
+    def candidates(problem: Problem) -> Iterator[Candidate]:
+        if not blas.missing(variable, problem):
+            yield blas.candidate(variable, problem)
+        if not hip.runtime().is_simulated and not problem.is_fp8:
+            yield from _mm(library)(problem)
+
+    return candidates
 
 
 def _scaled_mm(problem: Problem) -> Iterable[Candidate]:
@@ -175,8 +195,13 @@ def _ours(problem: Problem) -> Iterable[Candidate]:
 
 BASELINES = {
     "triton": Baseline(_triton_missing, _triton_candidates),
-    "rocblas": Baseline(lambda problem: _needs_gpu(problem, "bf16_gemm_nt"), _mm("cublas")),
-    "hipblaslt": Baseline(lambda problem: _needs_gpu(problem, "bf16_gemm_nt"), _mm("cublaslt")),
+    "rocblas": Baseline(_blas_missing(blas.ROCBLAS), _blas_candidates(blas.ROCBLAS, "cublas")),
+    "hipblaslt": Baseline(
+        _blas_missing(blas.HIPBLASLT),
+        _blas_candidates(blas.HIPBLASLT, "cublaslt"),
+        lambda problem: _with_scales_of_one(problem) if problem.is_fp8 else problem,
+        _WHOLE_ROWS,
+    ),
     "torch_scaled_mm": Baseline(
         lambda problem: _needs_gpu(problem, "fp8_gemm_nt"), _scaled_mm, _with_scales_of_one, _WHOLE_ROWS
     ),
