@@ -16,6 +16,7 @@ from ..api import (
     grouped,
     hyperconnection,
     k_grouped,
+    kv_cache,
     merge_states,
     mqa_logits,
     routing,
@@ -208,14 +209,21 @@ def _paged(tokens: int, heads: int, width: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def _decode(device: str) -> None:
+    """Writes keys to pages, and attends to them as decoding and as a prompt."""
     keys, cache, table = _paged(150, 2, 128)
-    q = torch.randn(1, 2, 8, 128, generator=torch.Generator().manual_seed(3)).bfloat16()
-    lens = torch.tensor([150], dtype=torch.int32)
-    on_device = cache.to(device)
-    out = attention.flash_attention_decode(
-        q.to(device), on_device, on_device, block_table=table.to(device), context_lens=lens.to(device)
-    )
-    attention_reference(q, keys, keys, seen=visible_keys(2, 150, True, None)).assert_accurate(out.cpu())
+    tokens = torch.arange(150)
+    slots = table[0][tokens // 64] * 64 + tokens % 64
+    written = torch.full_like(cache, torch.nan).to(device)
+    k = keys[0].to(device)
+    kv_cache.append_kv_cache(k, k, written, written.clone(), slots.to(device))
+    pages = {"block_table": table.to(device), "context_lens": torch.tensor([150], dtype=torch.int32).to(device)}
+    generator = torch.Generator().manual_seed(3)
+    last, prompt = (torch.randn(1, queries, 8, 128, generator=generator).bfloat16() for queries in (2, 70))
+    of_last = attention.flash_attention_decode(last.to(device), written, written, **pages)
+    of_prompt = attention.flash_attention(prompt.to(device), written, written, causal=True, **pages)
+    for q, out in ((last, of_last), (prompt, of_prompt)):
+        seen = visible_keys(q.shape[1], 150, True, None)
+        attention_reference(q, keys, keys, seen=seen).assert_accurate(out.cpu())
 
 
 def _latent_decode(device: str) -> None:
