@@ -216,11 +216,13 @@ def _decode(device: str) -> None:
     written = torch.full_like(cache, torch.nan).to(device)
     k = keys[0].to(device)
     kv_cache.append_kv_cache(k, k, written, written.clone(), slots.to(device))
-    pages = {"block_table": table.to(device), "context_lens": torch.tensor([150], dtype=torch.int32).to(device)}
+    table, lens = table.to(device), torch.tensor([150], dtype=torch.int32).to(device)
     generator = torch.Generator().manual_seed(3)
     last, prompt = (torch.randn(1, queries, 8, 128, generator=generator).bfloat16() for queries in (2, 70))
-    of_last = attention.flash_attention_decode(last.to(device), written, written, **pages)
-    of_prompt = attention.flash_attention(prompt.to(device), written, written, causal=True, **pages)
+    of_last = attention.flash_attention_decode(last.to(device), written, written, block_table=table, context_lens=lens)
+    of_prompt = attention.flash_attention(
+        prompt.to(device), written, written, causal=True, block_table=table, context_lens=lens
+    )
     for q, out in ((last, of_last), (prompt, of_prompt)):
         seen = visible_keys(q.shape[1], 150, True, None)
         attention_reference(q, keys, keys, seen=seen).assert_accurate(out.cpu())
