@@ -38,7 +38,7 @@ class BlasError(Exception):
 
 
 class _Algo(ctypes.Structure):
-    _fields_ = (("data", ctypes.c_uint8 * 16), ("fallback", ctypes.c_bool), ("max_workspace_bytes", c_size_t))
+    _fields_ = (("data", ctypes.c_uint8 * 16), ("max_workspace_bytes", c_size_t))  # hipblasLtMatmulAlgo_t
 
 
 class _Choice(ctypes.Structure):  # hipblasLtMatmulHeuristicResult_t

@@ -64,7 +64,8 @@ int rocblas_gemm_ex(void* handle, int ta, int tb, int m, int n, int k, const flo
 }
 struct layout { int type; uint64_t rows, columns; int64_t ld; };
 struct product { int transposed[2]; const void* scale[2]; };
-struct choice { char algo[32]; size_t workspace; int state; float waves; int reserved[4]; };
+struct algo { uint8_t data[16]; size_t most_workspace; };
+struct choice { struct algo algo; size_t workspace; int state; float waves; int reserved[4]; };
 int hipblasLtCreate(void** handle) { *handle = &stream_set; return 0; }
 int hipblasLtMatmulDescCreate(struct product** made, int compute, int scale) {
   *made = calloc(1, sizeof **made);
@@ -90,17 +91,17 @@ int hipblasLtMatmulAlgoGetHeuristic(void* handle, struct product* product, struc
                                     struct layout* c, struct layout* d, void* preference, int most,
                                     struct choice* choice, int* count) {
   *count = a->columns == 48 ? 0 : 1;  // no kernel for this N
-  choice->algo[0] = 42;
+  choice->algo.data[0] = 42;
   choice->workspace = 64;
   return 0;
 }
 int hipblasLtMatmul(void* handle, struct product* product, const float* alpha, const void* a, struct layout* la,
                     const void* b, struct layout* lb, const float* beta, const void* c, struct layout* lc, void* d,
-                    struct layout* ld, const char* algo, void* workspace, size_t bytes, void* stream) {
+                    struct layout* ld, const struct algo* algo, void* workspace, size_t bytes, void* stream) {
   int fp8 = la->type == 1000;
   if (product->transposed[0] != 112 || product->transposed[1] != 111 || la->type != lb->type || ld->type != 14 ||
-      la->rows != lb->rows || ld->rows != la->columns || ld->columns != lb->columns || algo[0] != 42 || bytes != 64 ||
-      *alpha != 1 || *beta != 0 || (fp8 && !(product->scale[0] && product->scale[1])))
+      la->rows != lb->rows || ld->rows != la->columns || ld->columns != lb->columns || algo->data[0] != 42 ||
+      bytes != 64 || *alpha != 1 || *beta != 0 || (fp8 && !(product->scale[0] && product->scale[1])))
     return 3;
   return launch(a, b, d, product->scale[0], product->scale[1], la->columns, lb->columns, la->rows, fp8, stream);
 }
