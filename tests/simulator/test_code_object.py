@@ -550,26 +550,6 @@ def test_impossible_launches(hip, module, out, kernel, grid, block, dynamic_lds,
     assert hip.download(out, np.zeros(64, np.int32)).tolist() == list(range(63, -1, -1))
 
 
-@pytest.mark.parametrize("level", ["-O0", "-O3"])
-def test_kernels_that_call_the_host(hip, compiler, out, level):
-    """Device printf calls the host through the hostcall buffer (AMDGPUUsage: implicit argument at 80)."""
-    source = """
-    extern "C" __global__ void talkative(int* out) {
-      auto* p = (__attribute__((address_space(4))) const char*)__builtin_amdgcn_implicitarg_ptr();
-      int* buffer = *(__attribute__((address_space(4))) int* const*)(p + 80);
-      out[0] = *buffer;
-    }
-    """
-    module = hip.load(compiler.code_object(source, level))
-    # Unoptimised code always declares the buffer, so only its use can be refused.
-    error, message = {"-O3": ("hipErrorNotSupported", "printf"), "-O0": ("hipErrorIllegalAddress", "device printf")}[
-        level
-    ]
-    with refused(error, f"talkative.*{message}"):
-        hip.launch(hip.function(module, "talkative"), 1, 1, out)
-    hip.hipModuleUnload(module)
-
-
 def test_kernels_that_take_one_block_only(hip, compiler, out):
     source = """
     __attribute__((reqd_work_group_size(32, 4, 1))) kernel void exact(global int* out) { out[0] = 1; }
