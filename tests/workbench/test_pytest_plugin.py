@@ -11,7 +11,7 @@ import pytest
 import deep_gemm_rocm
 
 pytest_plugins = ["pytester"]
-pytestmark = pytest.mark.unsanitized
+pytestmark = [pytest.mark.unsanitized, pytest.mark.slow]
 
 TESTS = """
 import os
@@ -79,7 +79,6 @@ def test_marked_tests_run_under_the_sanitizer_with_each_seed(run):
     done.stdout.fnmatch_lines(["*race*"])
 
 
-@pytest.mark.slow
 def test_times_are_compared_with_a_baseline(run, pytester, monkeypatch):
     file = pytester.path / "kept" / "times.json"
     arguments = (*TIMED, f"--sim-baseline={file}")
@@ -97,7 +96,6 @@ def test_times_are_compared_with_a_baseline(run, pytester, monkeypatch):
     run(*arguments, "--sim-tolerance=1000").assert_outcomes(passed=1)
 
 
-@pytest.mark.slow
 def test_the_baseline_may_stand_in_the_settings(run, pytester):
     refused = run(*TIMED, "--sim-update")
     refused.assert_outcomes(errors=1)
