@@ -220,15 +220,9 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-PLUGIN = "deep_gemm_rocm.pytest_plugin"  # installed outside of the package, which takes long to import
-
 setup(
-    packages=[
-        *find_packages(include=["deep_gemm_rocm*"], exclude=[PLUGIN]),
-        "deep_gemm_rocm.include",
-        "deep_gemm_rocm_pytest",
-    ],
-    package_dir={"deep_gemm_rocm.include": "include", "deep_gemm_rocm_pytest": PLUGIN.replace(".", "/")},
+    packages=[*find_packages(include=["deep_gemm_rocm*"]), "deep_gemm_rocm.include"],
+    package_dir={"deep_gemm_rocm.include": "include"},
     ext_modules=LIBRARIES,
     cmdclass={"build_ext": BuildLibraries, "bdist_wheel": PlatformWheel},
     # pip installs ziglang into the build environment if the machine has no compiler.

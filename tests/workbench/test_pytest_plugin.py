@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -61,14 +60,12 @@ TIMED = ("-m", "not sanitized")
 
 @pytest.fixture
 def run(pytester, monkeypatch):
-    """Runs pytest on ``TESTS`` in a process of its own, with the plug-in by its installed name."""
-    plugin = Path(deep_gemm_rocm.__file__).parent / "pytest_plugin"
-    shutil.copytree(plugin, pytester.path / "deep_gemm_rocm_pytest")
+    """Runs pytest on ``TESTS`` in a process of its own."""
     monkeypatch.setenv("PYTHONPATH", str(Path(deep_gemm_rocm.__file__).parents[1]))
     monkeypatch.delenv("DG_SIM_SANITIZE", raising=False)
     pytester.makepyfile(TESTS)
     return lambda *arguments: pytester.runpytest_subprocess(
-        "-p", "deep_gemm_rocm_pytest", "-p", "no:cacheprovider", "--strict-markers", *arguments
+        "-p", "deep_gemm_rocm.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers", *arguments
     )
 
 

@@ -1,21 +1,17 @@
-"""A pytest plug-in for kernels on the simulated MI300X: fixture ``mi300x``, mark ``sanitized``, baselines of time.
-
-It is installed as the package ``deep_gemm_rocm_pytest``. pytest imports it in every run where it is installed, so it
-imports nothing that takes long until a test asks for the chip.
-"""
+"""A pytest plug-in for kernels on the simulated MI300X: fixture ``mi300x``, mark ``sanitized``, baselines of time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from filelock import FileLock
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from deep_gemm_rocm.workbench.measurements import Measurement
+from . import simulator, workbench
+from .workbench import measurements
+from .workbench.measurements import Measurement
 
 _SEED = "_mi300x_seed"
 
@@ -68,8 +64,6 @@ class Chip:
     """
 
     def __init__(self, baseline: Path | None, *, update: bool, tolerance: float) -> None:
-        from deep_gemm_rocm import simulator, workbench
-
         self.compile, self.run_triton, self.launch = workbench.compile, workbench.run_triton, simulator.launch
         self.baseline, self.update, self.tolerance = baseline, update, tolerance
 
@@ -86,9 +80,6 @@ class Chip:
         Raises:
             pytest.fail.Exception: a launch takes longer than the baseline and the tolerance allow, or isn't in it.
         """
-        from deep_gemm_rocm import simulator
-        from deep_gemm_rocm.workbench import measurements
-
         with simulator.profile() as profile:
             call()
         kept = [result.copy() for result in results]
@@ -103,10 +94,6 @@ class Chip:
         return found
 
     def _compare(self, baseline: Path, found: list[Measurement]) -> None:
-        from filelock import FileLock
-
-        from deep_gemm_rocm.workbench import measurements
-
         if self.update:
             baseline.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{baseline}.lock"):  # of pytest-xdist's processes
