@@ -37,7 +37,7 @@ class InstructionProfile:
 
     @property
     def unit(self) -> str:
-        """What executes it: ``matrix cores``, ``vector ALUs``, ``LDS``, ``memory`` or ``scalar``."""
+        """The unit that executes it: ``matrix cores``, ``vector ALUs``, ``LDS``, ``memory`` or ``scalar``."""
         family = self.text.partition("_")[0]
         if family == "v":
             return "matrix cores" if self.text.startswith(("v_mfma", "v_smfmac")) else "vector ALUs"

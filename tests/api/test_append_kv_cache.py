@@ -19,7 +19,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def stored(values: torch.Tensor, dtype: torch.dtype, descale: torch.Tensor | None) -> torch.Tensor:
-    """What the cache holds, by torch's own arithmetic. FNUZ has no sign of 0."""
+    """The cache's contents, by torch's own arithmetic. FNUZ has no sign of 0."""
     if dtype != FP8:
         return bits(values)
     quotients = values.float() / (torch.ones(1) if descale is None else descale)[:, None]

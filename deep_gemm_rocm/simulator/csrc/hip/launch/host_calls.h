@@ -1,4 +1,4 @@
-// What kernels ask of the host while they run, by the protocol of ROCm's device libraries ("hostcall"): a wave takes a
+// Requests of running kernels to the host, by the protocol of ROCm's device libraries ("hostcall"): a wave takes a
 // packet from a stack of free ones, writes a service and eight values for each lane into it, pushes it on the stack of
 // ready ones, interrupts the host, and waits until the host has answered in the packet.
 #pragma once
