@@ -148,8 +148,8 @@ def flash_attention(
             (packed: as many as the longest sequence needs), not for k and v in pages. Any strides.
         attn_sink: fp32 [H], a logit for each head, whose exponential is added to the sums of the query's exponentials;
             none if None. ``lse`` leaves it out.
-        softcap: c, if positive, turns logits into c · tanh(logit / c). A logit of infinity counts as c then, and one of
-            -infinity as -c.
+        softcap: c, from 2^-64 to 4096, turns logits into c · tanh(logit / c); 0 for none. A logit of infinity counts as
+            c then, and one of -infinity as -c.
         out: [B, Sq, H, Dv] or packed [total_q, H, Dv] to write into; a new tensor if None. Its dtype is that of q; for
             FP8, bf16 (the default) or f16.
         return_lse: whether to return the logarithm of each row's sum of exponentials.

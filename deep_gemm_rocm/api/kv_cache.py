@@ -45,8 +45,8 @@ def append_kv_cache(
         k_descale, v_descale: factors of FP8 values, positive: fp32 [1] for all, or [Hk] for each head, contiguous; 1 if
             None, and None for other caches.
 
-    D and Dv are multiples of 16. The last dimension of all tensors is contiguous. Other strides are any multiples of 16
-    bytes.
+    D and Dv are positive multiples of 16. The last dimension of all tensors is contiguous. Other strides are any
+    multiples of 16 bytes. The memory of one cache, from its first to its last element, has none of the other's.
 
     Raises:
         TypeError, ValueError: an argument is not as above; nothing is written then.
@@ -86,9 +86,15 @@ def _check_tokens(name: str, tensor: Any, k: torch.Tensor | None) -> None:
     if tensor.dtype not in allowed:
         raise TypeError(f"{name} must be {one_of(allowed)}, got {tensor.dtype}")
     expected = "(tokens, heads" if k is None else f"({k.shape[0]}, {k.shape[1]}"
-    if tensor.dim() != 3 or (k is not None and tensor.shape[:2] != k.shape[:2]) or tensor.shape[2] % _UNIT:
-        raise ValueError(f"{name} must have shape {expected}, a multiple of {_UNIT}), got {tuple(tensor.shape)}")
+    if tensor.dim() != 3 or (k is not None and tensor.shape[:2] != k.shape[:2]) or not _is_width(tensor.shape[2]):
+        raise ValueError(
+            f"{name} must have shape {expected}, a positive multiple of {_UNIT}), got {tuple(tensor.shape)}"
+        )
     _check_strides(name, tensor)
+
+
+def _is_width(width: int) -> bool:
+    return width > 0 and width % _UNIT == 0
 
 
 def _check_cache(

@@ -225,7 +225,8 @@ def _quickest(problem: GemmProblem, *, may_split: bool = False) -> Choice:
 
 
 def _candidates_of_any_order(problem: GemmProblem) -> tuple[GemmConfig, ...]:
-    return _candidates(problem) + _tuned_tiles(problem)
+    """The candidates that an order of additions is chosen from, which ``_candidates`` has afterwards."""
+    return gemm_candidates(problem.kind, problem.max_block_m) + _tuned_tiles(problem)
 
 
 @remembered

@@ -110,9 +110,9 @@ class TunedTable(Table[TunedRow]):
         return nearest.choice if nearest else None
 
     def tiles(self, problem: GemmProblem) -> tuple[GemmConfig, ...]:
-        """The configurations of all rows for the problem's weight, whatever their M, without those for parts of K."""
+        """The configurations of all rows for the problem's weight, whatever their M, that don't split K."""
         rows = self._by_weight.get(_key(problem.kind, problem.n, problem.k, problem.num_groups), ())
-        return tuple(row.config for row in rows if row.splits == 1)
+        return tuple(row.config for row in rows if row.splits == 1 and row.config.block_m <= problem.max_block_m)
 
 
 def _begins_of(row: TunedRow) -> tuple[int, int]:

@@ -34,6 +34,8 @@ _FP8_OUTPUTS = (torch.bfloat16, torch.float16)
 MAX_TOKENS = 2**28  # kernels add several token counts in 32-bit integers
 _BLOCK_TOKENS = 256  # kernels address this many tokens with 32-bit offsets
 _BLOCK_BYTES = 2**31 - 2**12
+# Kernels compute tanh with an error of some 1e-7, which the cap multiplies.
+_LEAST_SOFTCAP, _LARGEST_SOFTCAP = 2.0**-64, 2.0**12
 _MAX_SOFTMAX_SCALE = 2.0**127  # kernels multiply it with log2(e), in fp32
 
 _TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float8_e4m3fnuz: "e4m3"}
@@ -451,8 +453,10 @@ def _check_softcap(softcap: Any) -> float:
     """Returns the checked cap; 0 for none."""
     if isinstance(softcap, bool) or not isinstance(softcap, numbers.Real):
         raise TypeError(f"softcap must be a number, got {type(softcap).__name__}")
-    if softcap < 0 or not softcap < _MAX_SOFTMAX_SCALE:  # the negation catches NaN
-        raise ValueError(f"softcap must be positive and below {_MAX_SOFTMAX_SCALE:g}, or 0 for none, got {softcap}")
+    if softcap != 0 and not _LEAST_SOFTCAP <= float(softcap) <= _LARGEST_SOFTCAP:  # the negation catches NaN
+        raise ValueError(
+            f"softcap must be 0 for none, or from {_LEAST_SOFTCAP:g} to {_LARGEST_SOFTCAP:g}, got {softcap}"
+        )
     return float(softcap)
 
 

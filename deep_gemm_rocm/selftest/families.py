@@ -213,19 +213,19 @@ def _decode(device: str) -> None:
     keys, cache, table = _paged(150, 2, 128)
     tokens = torch.arange(150)
     slots = table[0][tokens // 64] * 64 + tokens % 64
-    written = torch.full_like(cache, torch.nan).to(device)
-    k = keys[0].to(device)
-    kv_cache.append_kv_cache(k, k, written, written.clone(), slots.to(device))
+    values = keys.flip(1)
+    k_cache, v_cache = (torch.full_like(cache, torch.nan).to(device) for _ in range(2))
+    kv_cache.append_kv_cache(keys[0].to(device), values[0].to(device), k_cache, v_cache, slots.to(device))
     table, lens = table.to(device), torch.tensor([150], dtype=torch.int32).to(device)
     generator = torch.Generator().manual_seed(3)
     last, prompt = (torch.randn(1, queries, 8, 128, generator=generator).bfloat16() for queries in (2, 70))
-    of_last = attention.flash_attention_decode(last.to(device), written, written, block_table=table, context_lens=lens)
+    of_last = attention.flash_attention_decode(last.to(device), k_cache, v_cache, block_table=table, context_lens=lens)
     of_prompt = attention.flash_attention(
-        prompt.to(device), written, written, causal=True, block_table=table, context_lens=lens
+        prompt.to(device), k_cache, v_cache, causal=True, block_table=table, context_lens=lens
     )
     for q, out in ((last, of_last), (prompt, of_prompt)):
         seen = visible_keys(q.shape[1], 150, True, None)
-        attention_reference(q, keys, keys, seen=seen).assert_accurate(out.cpu())
+        attention_reference(q, keys, values, seen=seen).assert_accurate(out.cpu())
 
 
 def _latent_decode(device: str) -> None:

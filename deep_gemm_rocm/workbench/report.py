@@ -144,4 +144,6 @@ def _tracks(timeline: Timeline) -> list[list[Mapping[str, Any]]]:
 def _spread(steps: list[Counter[str]], activity: str, begin: float, end: float) -> None:
     """Adds an activity to the steps that it covers, by the share of each."""
     for step in range(int(begin), min(int(end) + 1, len(steps))):
-        steps[step][activity] += round(1e6 * (min(end, step + 1) - max(begin, step)))
+        share = round(1e6 * (min(end, step + 1) - max(begin, step)))
+        if share > 0:
+            steps[step][activity] += share

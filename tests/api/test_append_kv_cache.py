@@ -102,7 +102,8 @@ def good(dtype=BF16) -> dict:
 
 BAD = [
     ({"k": torch.zeros(3, 2, 64)}, TypeError, "k must be bfloat16 or float16"),
-    ({"k": torch.zeros(3, 2, 60).bfloat16()}, ValueError, "a multiple of 16"),
+    ({"k": torch.zeros(3, 2, 60).bfloat16()}, ValueError, "a positive multiple of 16"),
+    ({"k": torch.zeros(3, 2, 0).bfloat16()}, ValueError, r"a positive multiple of 16\), got"),
     ({"v": torch.zeros(4, 2, 64).bfloat16()}, ValueError, r"v must have shape \(3, 2"),
     ({"v": torch.zeros(3, 2, 64).half()}, TypeError, "v must be bfloat16"),
     ({"k_cache": torch.zeros(2, 16, 2, 64).half()}, TypeError, "k_cache must be bfloat16 or float8_e4m3fnuz"),
@@ -116,9 +117,13 @@ BAD = [
 
 
 @pytest.mark.parametrize(("bad", "error", "message"), BAD, ids=[f"{next(iter(c[0]))}-{c[2]}" for c in BAD])
-def test_bad_input_is_one_clear_error(bad, error, message):
+def test_bad_input_is_one_clear_error_and_writes_nothing(bad, error, message):
+    arguments = {**good(), **bad}
+    arguments["k"], arguments["v"] = arguments["k"] + 1, arguments["v"] + 1
     with pytest.raises(error, match=message):
-        dg.append_kv_cache(**{**good(), **bad})
+        dg.append_kv_cache(**arguments)
+    for cache in ("k_cache", "v_cache"):
+        assert (arguments[cache].float() == 0).all()
 
 
 def test_factors_of_the_wrong_shape():
