@@ -453,7 +453,7 @@ def _check_softcap(softcap: Any) -> float:
     """Returns the checked cap; 0 for none."""
     if isinstance(softcap, bool) or not isinstance(softcap, numbers.Real):
         raise TypeError(f"softcap must be a number, got {type(softcap).__name__}")
-    if softcap != 0 and not _LEAST_SOFTCAP <= float(softcap) <= _LARGEST_SOFTCAP:  # the negation catches NaN
+    if softcap != 0 and (softcap < _LEAST_SOFTCAP or not softcap <= _LARGEST_SOFTCAP):  # the negation catches NaN
         raise ValueError(
             f"softcap must be 0 for none, or from {_LEAST_SOFTCAP:g} to {_LARGEST_SOFTCAP:g}, got {softcap}"
         )
