@@ -139,7 +139,7 @@ class PipelineState {
     for (int i = 0; i < kTransfers; ++i) store(stage, i, k_block);
   }
 
-  // The next three are for operands that skip LDS.
+  // Starts the loads of operands that skip LDS: all of them, one fragment of A, or all fragments of B.
   DG_DEVICE void load_fragments(int stage, int k_block) {
     load_fragments_of_b(stage, k_block);
     __builtin_amdgcn_sched_barrier(0);
