@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .operations import OPERATIONS
-from .report import geomean, markdown_table
+from .report import REGIMES, geomean, markdown_table, regime
 from .shapes import DENSE, AnyShape, Shape
 from .suite import OURS, Result
 
@@ -151,28 +151,39 @@ def write(
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _published(results: Sequence[Result]) -> list[tuple[Shape, float, float]]:
-    """Shape, microseconds published, and ours."""
-    ours = {r.shape: r.timing.microseconds for r in results if r.op == _PUBLISHED_OP and r.timing}
-    return [(shape, time, ours[shape]) for shape, time in PUBLISHED.items()]
+def _published(results: Sequence[Result]) -> list[tuple[Shape, float, float, str]]:
+    """Shape, microseconds published, ours, and the regime."""
+    ours = {r.shape: (r.timing.microseconds, regime(r)) for r in results if r.op == _PUBLISHED_OP and r.timing}
+    return [(shape, time, *ours[shape]) for shape, time in PUBLISHED.items()]
+
+
+def _means(rows: Sequence[tuple[Shape, float, float, str]]) -> str:
+    """The mean ratio of each regime, for that of all shapes tells mostly which were chosen."""
+    ratios = {kind: [ours / theirs for _, theirs, ours, of_row in rows if of_row == kind] for kind in REGIMES}
+    return ", ".join(f"{geomean(some):.2f} {kind} ({len(some)})" for kind, some in ratios.items() if some)
 
 
 def _beside_published(results: Sequence[Result]) -> list[str]:
     rows = _published(results)
-    mean = geomean(ours / theirs for _, theirs, ours in rows)
     return [
         "",
         "## Beside published measurements",
         "",
         f"AITER's kernels are Composable Kernel's, measured on an MI300X; their times are from {_SOURCE}.",
-        f"Ours are other kernels, and simulated; the geometric mean of the ratios is {mean:.2f}. A ratio below 1",
-        "doesn't show that ours are faster.",
+        "Ours are other kernels, and simulated, so a ratio below 1 doesn't show that ours are faster. A problem is",
+        "memory-bound or compute-bound if its bytes or its FLOPs take at least twice as long as the other at the",
+        "chip's peaks.",
+        "",
+        f"Geometric means of the ratios, with numbers of shapes: {_means(rows)}.",
         "",
         f"![FP8 GEMM: ours simulated, beside AMD's measured]({PICTURE})",
         "",
-        "| MxNxK | AITER, µs measured | ours, µs, simulated, sustained | ratio |",
-        "|---|---|---|---|",
-        *(f"| {shape} | {theirs:.1f} | {ours:.1f} | {ours / theirs:.2f} |" for shape, theirs, ours in rows),
+        "| MxNxK | AITER, µs measured | ours, µs, simulated, sustained | ratio | regime |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {shape} | {theirs:.1f} | {ours:.1f} | {ours / theirs:.2f} | {kind} |"
+            for shape, theirs, ours, kind in rows
+        ),
     ]
 
 
@@ -247,8 +258,8 @@ def draw(path: Path, results: Sequence[Result]) -> None:
     # The same bytes for the same times.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": PICTURE, "font.family": "sans-serif"}):
         figure, axes = pyplot.subplots(figsize=(8, 4.2))
-        measured = [rate(shape, theirs) for shape, theirs, _ in rows]
-        simulated = [rate(shape, ours) for shape, _, ours in rows]
+        measured = [rate(shape, theirs) for shape, theirs, *_ in rows]
+        simulated = [rate(shape, ours) for shape, _, ours, _ in rows]
         for offset, rates, color, label in (
             (-0.2, simulated, "#d1495b", "deep_gemm_rocm, simulated MI300X, sustained"),
             (0.2, measured, "#9aa5b1", "AITER (Composable Kernel), measured on an MI300X"),

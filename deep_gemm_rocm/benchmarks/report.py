@@ -23,6 +23,7 @@ from .suite import OURS, Result
 # Peaks of an MI300X from AMD's data sheet.
 _PEAK_TFLOPS = {"fp8": 2614.9, "bf16": 1307.4}
 _PEAK_TBPS = 5.3
+REGIMES = ("memory-bound", "in between", "compute-bound")
 
 _PACKAGES = ("deep_gemm_rocm", "torch", "triton", "aiter")
 
@@ -165,7 +166,8 @@ def regime(result: Result) -> str:
     """Whether FLOPs or bytes bound the problem, if one takes at least twice as long as the other at the peaks."""
     peak = _PEAK_TFLOPS["fp8" if "fp8" in result.op else "bf16"]
     ratio = (result.flops / peak) / (result.bytes / _PEAK_TBPS)
-    return "memory-bound" if ratio < 0.5 else "compute-bound" if ratio > 2 else "in between"
+    memory_bound, in_between, compute_bound = REGIMES
+    return memory_bound if ratio < 0.5 else compute_bound if ratio > 2 else in_between
 
 
 def summary(results: Sequence[Result]) -> list[str]:
@@ -179,7 +181,7 @@ def summary(results: Sequence[Result]) -> list[str]:
         }
     lines = []
     for by, of in ratios.items():
-        for kind in ("memory-bound", "in between", "compute-bound"):
+        for kind in REGIMES:
             some = {problem: ratio for problem, ratio in of.items() if regimes[problem] == kind}
             if some:
                 worst = min(some, key=lambda problem: some[problem])
