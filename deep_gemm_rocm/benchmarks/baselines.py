@@ -87,12 +87,13 @@ def _mm(library: str) -> Callable[[Problem], Iterable[Candidate]]:
     return lambda _: [("torch.mm", run)]
 
 
-def _blas_missing(variable: str) -> Callable[[AnyProblem], str]:
-    def missing(problem: AnyProblem) -> str:
-        by_torch = problem.op == "bf16_gemm_nt" and not hip.runtime().is_simulated
-        return "" if by_torch else blas.missing(variable, problem)
+def _torch_has(problem: AnyProblem) -> bool:
+    """Whether torch calls these libraries for the problem."""
+    return problem.op == "bf16_gemm_nt" and not hip.runtime().is_simulated
 
-    return missing
+
+def _blas_missing(variable: str) -> Callable[[AnyProblem], str]:
+    return lambda problem: "" if _torch_has(problem) else blas.missing(variable, problem)
 
 
 def _blas_candidates(variable: str, library: str) -> Callable[[Problem], Iterable[Candidate]]:
@@ -100,8 +101,12 @@ def _blas_candidates(variable: str, library: str) -> Callable[[Problem], Iterabl
 
     def candidates(problem: Problem) -> Iterator[Candidate]:
         if not blas.missing(variable, problem):
-            yield blas.candidate(variable, problem)
-        if not hip.runtime().is_simulated and not problem.is_fp8:
+            try:
+                yield blas.candidate(variable, problem)
+            except blas.BlasError:
+                if not _torch_has(problem):
+                    raise
+        if _torch_has(problem):
             yield from _mm(library)(problem)
 
     return candidates

@@ -7,9 +7,11 @@ B A^T, with B, K-major, as the operand that is transposed. Values of enumeration
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
+import weakref
 from collections.abc import Callable
 from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
@@ -117,25 +119,30 @@ def _gemm_ex(lib: ctypes.CDLL, handle: c_void_p, problem: Problem) -> None:
 
 
 class _Matmul:
-    """hipBLASLt's product of one shape."""
+    """hipBLASLt's product of one shape. What it made in the library is destroyed with it."""
 
     def __init__(self, lib: ctypes.CDLL, problem: Problem) -> None:
         self._lib, self._handle = lib, _handle(lib, "hipblasLtCreate")
+        self._made = contextlib.ExitStack()
+        weakref.finalize(self, self._made.close)
         m, n, k, _ = problem.shape
         operand, result = _TYPES[data_and_scales(problem.a)[0].dtype], _TYPES[problem.d.dtype]
         self._a, self._b, self._d = self._layout(operand, k, m), self._layout(operand, k, n), self._layout(result, n, m)
-        self._product = c_void_p()
-        _call(lib, "hipblasLtMatmulDescCreate", byref(self._product), c_int(_COMPUTE_F32), c_int(_F32))
+        self._product = self._make("MatmulDesc", c_int(_COMPUTE_F32), c_int(_F32))
         self._set(_TRANSA, c_int32(_TRANSPOSED))
         self._set(_TRANSB, c_int32(_AS_IT_IS))
         self._point_to_scales(problem)
         self._choice = self._first_choice()
         self._workspace = torch.empty(self._choice.workspace_bytes, dtype=torch.uint8, device=problem.d.device)
 
+    def _make(self, what: str, *arguments: object) -> c_void_p:
+        made = c_void_p()
+        _call(self._lib, f"hipblasLt{what}Create", byref(made), *arguments)
+        self._made.callback(_call, self._lib, f"hipblasLt{what}Destroy", made)
+        return made
+
     def _layout(self, dtype: int, rows: int, columns: int) -> c_void_p:
-        layout, extents = c_void_p(), (c_uint64(rows), c_uint64(columns), c_int64(rows))
-        _call(self._lib, "hipblasLtMatrixLayoutCreate", byref(layout), c_int(dtype), *extents)
-        return layout
+        return self._make("MatrixLayout", c_int(dtype), c_uint64(rows), c_uint64(columns), c_int64(rows))
 
     def _set(self, attribute: int, value: c_int32 | c_void_p) -> None:
         size = c_size_t(ctypes.sizeof(value))
@@ -149,8 +156,8 @@ class _Matmul:
             self._set(_B_SCALE_POINTER, c_void_p(sfa.data_ptr()))
 
     def _first_choice(self) -> _Choice:
-        preference, most, choice, count = c_void_p(), c_uint64(_WORKSPACE_BYTES), _Choice(), c_int(0)
-        _call(self._lib, "hipblasLtMatmulPreferenceCreate", byref(preference))
+        preference, most = self._make("MatmulPreference"), c_uint64(_WORKSPACE_BYTES)
+        choice, count = _Choice(), c_int(0)
         limit = c_int(_MAX_WORKSPACE_BYTES), byref(most), c_size_t(ctypes.sizeof(most))
         _call(self._lib, "hipblasLtMatmulPreferenceSetAttribute", preference, *limit)
         layouts = self._b, self._a, self._d, self._d
@@ -158,7 +165,6 @@ class _Matmul:
             self._lib, "hipblasLtMatmulAlgoGetHeuristic", self._handle, self._product, *layouts, preference,
             c_int(1), byref(choice), byref(count),
         )  # fmt: skip
-        _call(self._lib, "hipblasLtMatmulPreferenceDestroy", preference)
         if not count.value:
             raise BlasError(f"no gfx942 kernel for this problem: {how_to_get(HIPBLASLT)}")
         return choice

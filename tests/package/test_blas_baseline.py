@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from deep_gemm_rocm.benchmarks import blas, suite
+from deep_gemm_rocm.benchmarks import baselines, blas, problems, suite
 from deep_gemm_rocm.benchmarks.measure import Sampling
 from deep_gemm_rocm.benchmarks.shapes import Shape
 from deep_gemm_rocm.runtime import hip
@@ -62,6 +64,8 @@ int rocblas_gemm_ex(void* handle, int ta, int tb, int m, int n, int k, const flo
     return 11;
   return launch(a, b, d, 0, 0, m, n, k, 0, *(void**)handle);
 }
+int live;  // what was made and isn't destroyed
+static int destroy(void* made) { free(made); --live; return 0; }
 struct layout { int type; uint64_t rows, columns; int64_t ld; };
 struct product { int transposed[2]; const void* scale[2]; };
 struct algo { uint8_t data[16]; size_t most_workspace; };
@@ -69,8 +73,10 @@ struct choice { struct algo algo; size_t workspace; int state; float waves; int 
 int hipblasLtCreate(void** handle) { *handle = &stream_set; return 0; }
 int hipblasLtMatmulDescCreate(struct product** made, int compute, int scale) {
   *made = calloc(1, sizeof **made);
+  ++live;
   return compute != 2 || scale != 0;
 }
+int hipblasLtMatmulDescDestroy(struct product* product) { return destroy(product); }
 int hipblasLtMatmulDescSetAttribute(struct product* product, int attribute, const void* value, size_t size) {
   if (attribute < 2 && size == 4) memcpy(&product->transposed[attribute], value, size);
   else if ((attribute == 5 || attribute == 6) && size == 8) memcpy(&product->scale[attribute - 5], value, size);
@@ -80,13 +86,15 @@ int hipblasLtMatmulDescSetAttribute(struct product* product, int attribute, cons
 int hipblasLtMatrixLayoutCreate(struct layout** made, int type, uint64_t rows, uint64_t columns, int64_t ld) {
   *made = malloc(sizeof **made);
   **made = (struct layout){type, rows, columns, ld};
+  ++live;
   return 0;
 }
-int hipblasLtMatmulPreferenceCreate(void** made) { *made = calloc(1, 8); return 0; }
+int hipblasLtMatrixLayoutDestroy(struct layout* layout) { return destroy(layout); }
+int hipblasLtMatmulPreferenceCreate(void** made) { *made = calloc(1, 8); ++live; return 0; }
 int hipblasLtMatmulPreferenceSetAttribute(void* preference, int attribute, const void* value, size_t size) {
   return attribute != 1 || size != 8;
 }
-int hipblasLtMatmulPreferenceDestroy(void* preference) { free(preference); return 0; }
+int hipblasLtMatmulPreferenceDestroy(void* preference) { return destroy(preference); }
 int hipblasLtMatmulAlgoGetHeuristic(void* handle, struct product* product, struct layout* a, struct layout* b,
                                     struct layout* c, struct layout* d, void* preference, int most,
                                     struct choice* choice, int* count) {
@@ -139,6 +147,22 @@ def test_results_are_checked_and_timed(named, name, op):
     assert result.how == {"rocblas": "rocblas_gemm_ex", "hipblaslt": "hipblasLtMatmul"}[name]
     assert result.timing.sustained_us > 0
     assert result.error > 0
+
+
+@pytest.mark.parametrize("shape", [SHAPE, Shape(16, 48, 128)])  # there is no kernel for the second one
+def test_what_hipblaslt_made_is_destroyed(named, library, shape):
+    results("hipblaslt", "bf16_gemm_nt", shape)
+    gc.collect()
+    assert ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "live").value == 0
+
+
+def test_torch_is_timed_where_the_library_has_no_kernel(named, monkeypatch):
+    problem = problems.make("bf16_gemm_nt", Shape(16, 48, 128), hip.runtime().tensor_device)
+    candidates = baselines.BASELINES["hipblaslt"].candidates
+    with pytest.raises(blas.BlasError, match="no gfx942 kernel"):
+        list(candidates(problem))
+    monkeypatch.setattr(baselines, "_torch_has", lambda problem: True)
+    assert [how for how, _ in candidates(problem)] == ["torch.mm"]
 
 
 def test_what_is_missing_is_one_line(named, monkeypatch, tmp_path):
