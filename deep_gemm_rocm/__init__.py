@@ -4,6 +4,7 @@ from . import logs
 from .api import torch_ops  # noqa: F401  defines torch.ops.deep_gemm_rocm
 from .api.attention import flash_attention, flash_attention_decode, mla_decode
 from .api.casts import (
+    cast_back_from_fp8,
     convert_fp8_fn_to_fnuz,
     get_col_major_tma_aligned_tensor,
     get_mn_major_tma_aligned_tensor,
@@ -153,6 +154,7 @@ __all__ = [
     "bf16_m_grouped_gemm_nt_masked",
     "calc_diff",
     "cast_back_from_fp4",
+    "cast_back_from_fp8",
     "ceil_div",
     "ceil_to_ue8m0",
     "convert_fp4_to_fp8",

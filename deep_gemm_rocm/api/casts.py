@@ -19,6 +19,7 @@ from ..problems.cast import FP8_MAX, TYPES, check_castable, check_fp8_max, check
 from ..problems.layout import FP8, SCALE_BLOCK, Pair, align, ceil_div
 from ..runtime import hip
 from ..runtime.arrays import through_host
+from .fp4 import scales_of_columns
 from .host_casts import LEAST_SCALE, cast_blocks, divide_by_scales
 
 _TMA_ALIGNMENT = 16  # bytes
@@ -204,6 +205,31 @@ def per_custom_dims_cast_to_fp8(
         raise ValueError(f"dims must leave elements of x that share a scale, got {dims} for shape {tuple(x.shape)}")
     quotients, scales = divide_by_scales(x.detach().float(), shared, use_ue8m0, fp8_max)
     return quotients.to(FP8), scales.squeeze()
+
+
+@through_host
+def cast_back_from_fp8(
+    x_fp8: torch.Tensor, sf: torch.Tensor, gran_k: int = SCALE_BLOCK, use_packed_ue8m0: bool = False
+) -> torch.Tensor:
+    """The values of FP8 data with their scales; DeepGEMM's function of this name.
+
+    Args:
+        x_fp8: float8_e4m3fnuz or float8_e4m3fn [M, K], any strides.
+        sf, gran_k, use_packed_ue8m0: as for ``cast_back_from_fp4``.
+
+    Returns:
+        fp32 [M, K].
+
+    Raises:
+        TypeError, ValueError: an argument is not as above.
+    """
+    check_tensor("x_fp8", x_fp8)
+    if x_fp8.dtype not in (FP8, torch.float8_e4m3fn):
+        raise TypeError(f"x_fp8 must be float8_e4m3fnuz or float8_e4m3fn, got {x_fp8.dtype}")
+    if x_fp8.dim() != 2:
+        raise ValueError(f"x_fp8 must be a matrix, got shape {tuple(x_fp8.shape)}")
+    rows, columns = x_fp8.shape
+    return x_fp8.float() * scales_of_columns(sf, rows, columns, gran_k, use_packed_ue8m0)
 
 
 def get_tma_aligned_size(x: int, element_size: int) -> int:

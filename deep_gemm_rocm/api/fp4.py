@@ -31,8 +31,9 @@ def per_token_cast_to_fp4(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantises a matrix to FP4 with one scale for each row and ``gran_k`` columns; DeepGEMM's function of this name.
 
-    Bits are those of DeepGEMM: a block's largest magnitude, at least 1e-4, becomes 6, values halfway between two FP4
-    numbers go to the smaller magnitude, and negative values that round to 0 become +0.
+    Bits are those of DeepGEMM 2.6: a block's largest magnitude, at least 1e-4, becomes 6, values halfway between two
+    FP4 numbers go to the smaller magnitude, and negative values that round to 0 become +0. NaNs become 6. (2.8.1, which
+    vLLM carries, takes the even code of two, and 0 for NaNs.)
 
     Args:
         x: bf16, f16 or fp32 [M, K], any strides; K is even.
@@ -42,8 +43,9 @@ def per_token_cast_to_fp4(
 
     Returns:
         int8 [M, K/2], contiguous, and scales: fp32 [M, ceil(K/gran_k)], or packed int32 [M, ceil(ceil(K/gran_k)/4)],
-        where the last is filled up with exponents of 1. A block with a NaN or an infinity dequantises to NaN, but with
-        ``use_ue8m0`` its scale is 2^127, NaN becomes 0 and infinities become 6.
+        where the last is filled up with exponents of 1. A block with a NaN has a scale of NaN; a block with an infinity
+        one of infinity, so that its finite values dequantise to NaN. With ``use_ue8m0`` both scales are 2^127, and
+        NaNs and infinities dequantise to infinities.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
@@ -70,7 +72,7 @@ def per_token_cast_to_fp4(
     if use_packed_ue8m0:
         fill = align(blocks, _EXPONENTS_IN_INT) - blocks
         scales = pack_ue8m0_to_int(torch.nn.functional.pad(scales, (0, fill), value=1.0))
-    return _packed(codes), scales
+    return pack_codes(codes), scales
 
 
 @through_host
@@ -91,19 +93,9 @@ def cast_back_from_fp4(
         TypeError, ValueError: an argument is not as above.
     """
     _check_packed("packed", packed)
-    check_int("gran_k", gran_k, 1)
-    scales = unpack_ue8m0_from_int(sf) if check_bool("use_packed_ue8m0", use_packed_ue8m0) else sf
-    check_tensor("sf", scales)
-    if scales.dtype != torch.float32:
-        raise TypeError(f"sf must be float32, got {scales.dtype}; packed scales need use_packed_ue8m0=True")
-    rows, k = packed.shape[0], 2 * packed.shape[1]
-    if scales.dim() != 2 or scales.shape[0] != rows or scales.shape[1] < ceil_div(k, gran_k):
-        raise ValueError(
-            f"sf must have a scale for each of {rows} rows and {ceil_div(k, gran_k)} blocks of {gran_k} columns, got "
-            f"shape {tuple(sf.shape)}"
-        )
-    values = torch.tensor(FP4_VALUES, device=packed.device)[unpacked_fp4(packed).int()]
-    return values * scales[:, torch.arange(k, device=packed.device) // gran_k]
+    k = 2 * packed.shape[1]
+    values = torch.tensor(FP4_VALUES, device=packed.device)[unpack_codes(packed).int()]
+    return values * scales_of_columns(sf, packed.shape[0], k, gran_k, use_packed_ue8m0)
 
 
 @through_host
@@ -122,7 +114,7 @@ def transpose_packed_fp4(a: torch.Tensor) -> torch.Tensor:
     _check_packed("a", a)
     if a.shape[0] % 2:
         raise ValueError(f"a must have an even number of rows, two to a byte of the result, got shape {tuple(a.shape)}")
-    return _packed(unpacked_fp4(a).T)
+    return pack_codes(unpack_codes(a).T)
 
 
 @through_host
@@ -193,6 +185,25 @@ def unpack_ue8m0_from_int(packed_sf: torch.Tensor) -> torch.Tensor:
     return (exponents << _EXPONENT_SHIFT).view(torch.float32)
 
 
+def scales_of_columns(sf: torch.Tensor, rows: int, columns: int, gran_k: int, use_packed_ue8m0: bool) -> torch.Tensor:
+    """The scale of each value of a matrix, from that of each ``gran_k`` columns of a row.
+
+    Raises:
+        TypeError, ValueError: an argument is not as ``cast_back_from_fp4`` documents it.
+    """
+    check_int("gran_k", gran_k, 1)
+    scales = unpack_ue8m0_from_int(sf) if check_bool("use_packed_ue8m0", use_packed_ue8m0) else sf
+    check_tensor("sf", scales)
+    if scales.dtype != torch.float32:
+        raise TypeError(f"sf must be float32, got {scales.dtype}; packed scales need use_packed_ue8m0=True")
+    if scales.dim() != 2 or scales.shape[0] != rows or scales.shape[1] < ceil_div(columns, gran_k):
+        raise ValueError(
+            f"sf must have a scale for each of {rows} rows and {ceil_div(columns, gran_k)} blocks of {gran_k} columns, "
+            f"got shape {tuple(sf.shape)}"
+        )
+    return scales[:, torch.arange(columns, device=scales.device) // gran_k]
+
+
 def _check_packed(name: str, packed: torch.Tensor) -> None:
     check_tensor(name, packed)
     if packed.dtype != torch.int8:
@@ -205,15 +216,16 @@ def _to_codes(x: torch.Tensor) -> torch.Tensor:
     magnitudes = x.abs()
     codes = torch.zeros_like(x, dtype=torch.uint8)
     for halfway in _BETWEEN:
-        codes += magnitudes > halfway
+        codes += ~(magnitudes <= halfway)  # true of NaNs
     return codes | ((x < 0) & (codes != 0)).to(torch.uint8) << 3
 
 
-def _packed(codes: torch.Tensor) -> torch.Tensor:
-    """Codes as uint8 [rows, columns], two to a byte."""
-    return (codes[:, ::2] | codes[:, 1::2] << 4).contiguous().view(torch.int8)
+def pack_codes(codes: torch.Tensor) -> torch.Tensor:
+    """Codes as uint8 [..., columns], two to a byte."""
+    return (codes[..., ::2] | codes[..., 1::2] << 4).contiguous().view(torch.int8)
 
 
-def unpacked_fp4(packed: torch.Tensor) -> torch.Tensor:
+def unpack_codes(packed: torch.Tensor) -> torch.Tensor:
+    """The other way round."""
     both = packed.contiguous().view(torch.uint8)
     return torch.stack((both & 0x0F, both >> 4), dim=-1).flatten(-2)

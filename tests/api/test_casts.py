@@ -158,6 +158,25 @@ def test_tensors_that_no_kernel_can_access_are_cast_on_the_host(cast, monkeypatc
     assert on_host[1].stride() == by_kernel[1].stride()
 
 
+def test_casting_back():
+    x = randn(5, 300)
+    data, scales = dg.per_token_cast_to_fp8(x)
+    expected = torch.empty(5, 300)
+    for row in range(5):
+        for column in range(300):
+            expected[row, column] = data[row, column].float() * scales[row, column // 128]
+    assert torch.equal(dg.cast_back_from_fp8(data, scales), expected)
+    powers = torch.exp2(torch.arange(40).view(5, 8) - 20.0)
+    packed = dg.pack_ue8m0_to_int(powers)
+    ocp = x[:, :256].to(torch.float8_e4m3fn)
+    restored = dg.cast_back_from_fp8(ocp, packed, 32, use_packed_ue8m0=True)
+    assert torch.equal(restored, (ocp.float().view(5, 8, 32) * powers[..., None]).view(5, 256))
+    with pytest.raises(TypeError, match="x_fp8 must be float8_e4m3fnuz or float8_e4m3fn"):
+        dg.cast_back_from_fp8(x, scales)
+    with pytest.raises(ValueError, match="each of 5 rows and 10 blocks of 32 columns"):
+        dg.cast_back_from_fp8(data, scales, 32)
+
+
 def test_too_long_rows_are_refused():
     with pytest.raises(ValueError, match="x must have at most 65536 columns"):
         dg.per_row_cast_to_fp8(torch.zeros(1, 65537))

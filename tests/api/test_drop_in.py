@@ -59,6 +59,7 @@ CONTRACT = {
     },
     "per_token_cast_to_fp4": "x, use_ue8m0, gran_k=128, use_packed_ue8m0=False",
     "cast_back_from_fp4": "packed, sf, gran_k=128, use_packed_ue8m0=False",
+    "cast_back_from_fp8": "x_fp8, sf, gran_k=128, use_packed_ue8m0=False",
     "transpose_packed_fp4": "a",
     "ceil_to_ue8m0": "x",
     "pack_ue8m0_to_int": "x",

@@ -64,15 +64,28 @@ def test_the_first_value_lies_in_the_low_half():
 
 
 def test_blocks_without_values():
-    x = torch.zeros(1, 128)
-    x[0, 40], x[0, 70] = math.nan, -math.inf
-    for use_ue8m0, expected in ((False, [1e-4 / 6, math.nan, math.inf]), (True, [2.0**-15, 2.0**127, 2.0**127])):
+    """What DeepGEMM 2.6 makes of NaNs, infinities, zeros and negative ones."""
+    x = torch.zeros(1, 160)
+    x[0, 40], x[0, 41], x[0, 70], x[0, 71] = math.nan, 1, -math.inf, 2
+    x[0, 96:128] = -0.0
+    x[0, 128:130] = torch.tensor([-1e-45, -1e-6])
+    least = torch.tensor(1e-4) / 6
+    for use_ue8m0, expected in (
+        (False, [least, math.nan, math.inf, least, least]),
+        (True, [2.0**-15, 2.0**127, 2.0**127, 2.0**-15, 2.0**-15]),
+    ):
         packed, scales = dg.per_token_cast_to_fp4(x, use_ue8m0, 32)
-        torch.testing.assert_close(scales[0, :3], torch.tensor(expected), rtol=0, atol=0, equal_nan=True)
-        values = dg.cast_back_from_fp4(packed, scales, 32)[0].unflatten(0, (4, 32))
-        assert (values[0] == 0).all()
-        assert use_ue8m0 or values[1:3].isnan().all()
-        assert (values[3] == 0).all()
+        torch.testing.assert_close(scales[0], torch.tensor(expected), rtol=0, atol=0, equal_nan=True)
+        codes = codes_of(packed)[0].unflatten(0, (5, 32))
+        # A NaN becomes 6, and so does 1 / inf times inf.
+        assert (codes[1] == torch.full((32,), 7) if not use_ue8m0 else codes[1, 8] == 7 and codes[1].sum() == 7).all()
+        assert codes[2, 6] == (15 if use_ue8m0 else 7)
+        assert codes[2].sum() == codes[2, 6]
+        assert (codes[[0, 3, 4]] == 0).all()
+        values = dg.cast_back_from_fp4(packed, scales, 32)[0].unflatten(0, (5, 32))
+        assert (values[[0, 3, 4]].view(torch.int32) == 0).all()  # never -0
+        assert not values[1, 8].isfinite()
+        assert not values[2, 6].isfinite()
 
 
 def test_packed_scales_are_filled_up():

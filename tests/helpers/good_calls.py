@@ -276,6 +276,9 @@ GOOD = {
         "packed": torch.zeros(M, K // 2, dtype=torch.int8), "sf": rand(M, K // 32), "gran_k": 32,
         "use_packed_ue8m0": False,
     },
+    "cast_back_from_fp8": lambda: {
+        "x_fp8": randn(M, K).to(FP8), "sf": rand(M, K // 32), "gran_k": 32, "use_packed_ue8m0": False,
+    },
     "transpose_packed_fp4": lambda: {"a": torch.zeros(8, 4, dtype=torch.int8)},
     "ceil_to_ue8m0": lambda: {"x": rand(M, 4)},
     "pack_ue8m0_to_int": lambda: {"x": torch.ones(M, 4)},
