@@ -76,6 +76,7 @@ from .api.grouped import (
     m_grouped_gemm_fp8_fp8_bf16_nt_masked,
 )
 from .api.hyperconnection import tf32_hc_prenorm_gemm
+from .api.int4 import repack_int4
 from .api.k_grouped import (
     k_grouped_bf16_gemm_tn_contiguous,
     k_grouped_fp8_gemm_nt_contiguous,
@@ -233,6 +234,7 @@ __all__ = [
     "per_tensor_cast_to_fp8",
     "per_token_cast_to_fp4",
     "per_token_cast_to_fp8",
+    "repack_int4",
     "rms_norm_cast_to_fp8",
     "route_top_k",
     "set_batch_invariant",

@@ -6,12 +6,15 @@ number of FP8, exactly wherever that quotient is a power of two in range.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from ..checks import check_int, check_tensor
 from ..problems.layout import SCALE_BLOCK, ceil_div
 from ..runtime.arrays import through_host
-from .fp4 import FP4_VALUES, unpacked_fp4
+from .fp4 import FP4_VALUES, unpack_codes
+from .int4 import INT4_ZERO, repack_int4, values_of_scale
 
 _FP8 = torch.float8_e4m3fnuz
 _LARGEST_EXPONENT = 7  # the largest magnitude of a block becomes 128 to 240, the largest of FP8
@@ -19,13 +22,7 @@ _E8M0 = tuple(filter(None, (torch.uint8, getattr(torch, "float8_e8m0fnu", None))
 _E8M0_NAN = 255
 _EXPONENT_SHIFT, _BITS_OF_LEAST = 23, 1 << 22  # of fp32; 2^-127 is subnormal there
 _LEAST_SCALE = 2.0**-126  # normal numbers only
-_SCALE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _SCALE_ROWS = (1, SCALE_BLOCK)
-_OF_WORD = 8  # four-bit values in an int32
-_OFFSET = 8  # stands for 0 in packings without zero points
-_IN_ORDER = tuple(range(_OF_WORD))
-_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where columns lie in a word of AWQ
-PACKINGS = ("compressed-tensors", "awq", "gptq", "gptq_v2")
 
 
 @through_host
@@ -35,8 +32,8 @@ def convert_fp4_to_fp8(
     """Converts FP4 weights, such as MXFP4, to FP8 with scales for 128 columns, once when a model is loaded.
 
     Data times scales stays exact if scales that come to share one are powers of two that differ by at most 2^14.
-    Beyond, values change by at most 2^-17 of the block's largest. With scales that aren't powers of two, values are
-    rounded to FP8: by at most 1/16 of themselves. Weights take twice the memory.
+    Beyond, values change by at most 2^-18 of the block's largest. With scales that aren't powers of two, values are
+    rounded to FP8: by at most 1/16 of themselves, or 2^-18 of the block's largest. Weights take twice the memory.
 
     Args:
         data: int8 or uint8 [N, K/2] or, for experts, [G, N, K/2], any strides: two e2m1 values to a byte, the first in
@@ -64,20 +61,15 @@ def convert_fp4_to_fp8(
     *rows, half_k = data.shape
     if [*scales.shape[:-1]] != rows or scales.dim() != data.dim():
         raise ValueError(f"scales must have as many rows as data {tuple(data.shape)}, got shape {tuple(scales.shape)}")
-    group = _values_of_scale("scales", scales, 2 * half_k)
+    group = values_of_scale("scales", scales, 2 * half_k)
     _check_scale_rows(scale_rows)
     of_codes = torch.tensor(FP4_VALUES, device=data.device)
 
     def converted(data: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         factors = _of_e8m0(scales) if scales.dtype in _E8M0 else scales
-        return _in_fp8(of_codes[unpacked_fp4(data).int()], factors, group, scale_rows)
+        return _in_fp8(of_codes[unpack_codes(data).int()], factors, group, scale_rows)
 
-    if data.dim() == 2:
-        return converted(data, scales)
-    if not len(data):
-        raise ValueError(f"data must have at least one expert, got shape {tuple(data.shape)}")
-    experts, scales_of_experts = zip(*map(converted, data, scales), strict=True)  # one by one, to save memory
-    return torch.stack(experts), torch.stack(scales_of_experts)
+    return _by_expert("data", converted, data, scales)
 
 
 @through_host
@@ -88,76 +80,42 @@ def convert_int4_to_fp8(
     *,
     packing: str,
     scale_rows: int = 1,
+    g_idx: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Converts int4 weights to FP8 with scales for 128 columns, once when a model is loaded.
 
-    ``(value - zero) · scale`` stays exact with ``scale_rows=1`` where groups have 128 values or a multiple of it, and
-    wherever scales that come to share one differ by powers of two. Otherwise values are rounded to FP8: by at most 1/16
-    of themselves. Weights take twice the memory.
+    ``(code - zero) · scale`` stays exact with ``scale_rows=1`` where groups have 128 values or a multiple of it, and
+    wherever scales that come to share one differ by powers of two, up to 2^13. Otherwise values are rounded to FP8: by
+    at most 1/16 of themselves, or 2^-18 of the block's largest. Weights take twice the memory.
 
     Args:
-        weight: int32 of eight values, any strides. [N, K/8] as compressed-tensors packs it (``pack-quantized``), or
-            [K, N/8] as AWQ does, or [K/8, N] as GPTQ does.
-        scales: bf16, f16 or fp32, any strides: [N, K/g] for groups of g values, and [K/g, N] of AWQ and GPTQ.
-        zeros: int32, each group's value that stands for 0, packed: [N/8, K/g], and [K/g, N/8] of AWQ and GPTQ. None for
-            8 everywhere.
-        packing: ``compressed-tensors``, ``awq``, ``gptq`` or ``gptq_v2``. Zeros of ``gptq`` are less by 1. GPTQ's
-            reordered rows (``desc_act``, a ``g_idx`` that doesn't ascend) are not supported.
+        weight, scales, zeros, packing, g_idx: as for ``repack_int4``.
         scale_rows: how many rows share a scale of the result: 1, for the recipe (1, 1, 128), or 128, for (1, 128, 128).
 
     Returns:
         float8_e4m3fnuz [N, K] and fp32 scales [N, ceil(K/128)] or, with ``scale_rows=128``,
-        [ceil(N/128), ceil(K/128)]. Where a scale is NaN or infinite, values are NaN.
+        [ceil(N/128), ceil(K/128)]; with a dimension before these for experts. Where a scale is NaN or infinite, values
+        are NaN.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
     """
-    if packing not in PACKINGS:
-        raise ValueError(f"packing must be one of {', '.join(PACKINGS)}, got {packing!r}")
-    for name, tensor in (("weight", weight), ("scales", scales), *((("zeros", zeros),) if zeros is not None else ())):
-        check_tensor(name, tensor)
-        if tensor.dim() != 2:
-            raise ValueError(f"{name} must be a matrix, got shape {tuple(tensor.shape)}")
-        if name != "scales" and tensor.dtype != torch.int32:
-            raise TypeError(f"{name} must be int32, eight values to an element, got {tensor.dtype}")
-    if scales.dtype not in _SCALE_DTYPES:
-        raise TypeError(f"scales must be bfloat16, float16 or float32, got {scales.dtype}")
-    by_rows = packing == "compressed-tensors"
-    order = _AWQ_ORDER if packing == "awq" else _IN_ORDER
-    if packing.startswith("gptq"):
-        values = _unpacked(weight.T, order)
-    else:
-        values = _unpacked(weight, order) if by_rows else _unpacked(weight, order).T
-    factors = scales if by_rows else scales.T
-    if len(factors) != len(values):
-        where = "[N, K/g]" if by_rows else "[K/g, N]"
-        raise ValueError(f"scales must be {where} with N={len(values)}, got shape {tuple(scales.shape)}")
-    group = _values_of_scale("scales", factors, values.shape[1])
     _check_scale_rows(scale_rows)
-    if zeros is None:
-        values = values - _OFFSET
-    else:
-        of_groups = (_unpacked(zeros.T, order) if by_rows else _unpacked(zeros, order)).T
-        if of_groups.shape != factors.shape:
-            where = "[N/8, K/g]" if by_rows else "[K/g, N/8]"
-            raise ValueError(f"zeros must be {where} for scales {tuple(scales.shape)}, got shape {tuple(zeros.shape)}")
-        values = values - (of_groups + (packing == "gptq")).repeat_interleave(group, 1)
-    return _in_fp8(values.float(), factors.float(), group, scale_rows)
+    codes, factors, zero_codes = repack_int4(weight, scales, zeros, packing=packing, g_idx=g_idx)
+    if zero_codes is None:
+        zero_codes = torch.full_like(factors, INT4_ZERO, dtype=torch.uint8)
+
+    def converted(codes: torch.Tensor, factors: torch.Tensor, zeros: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values = unpack_codes(codes).float()
+        group = values_of_scale("scales", factors, values.shape[1])
+        return _in_fp8(values - zeros.float().repeat_interleave(group, 1), factors.float(), group, scale_rows)
+
+    return _by_expert("weight", converted, codes, factors, zero_codes)
 
 
 def _check_scale_rows(scale_rows: int) -> None:
     if check_int("scale_rows", scale_rows, 1) not in _SCALE_ROWS:
         raise ValueError(f"scale_rows must be 1 or {SCALE_BLOCK}, got {scale_rows}")
-
-
-def _values_of_scale(name: str, scales: torch.Tensor, k: int) -> int:
-    """How many values along K share a scale."""
-    groups = scales.shape[-1]
-    if k and (not groups or k % groups):
-        raise ValueError(
-            f"{name} must have a scale for equal groups of the {k} values of a row, got {groups} for each row"
-        )
-    return k // groups if k else 1
 
 
 def _of_e8m0(scales: torch.Tensor) -> torch.Tensor:
@@ -166,10 +124,16 @@ def _of_e8m0(scales: torch.Tensor) -> torch.Tensor:
     return bits.view(torch.float32).masked_fill(exponents == _E8M0_NAN, torch.nan)
 
 
-def _unpacked(words: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """The eight values of each word of the last dimension, beside each other."""
-    shifts = 4 * torch.tensor(order, device=words.device, dtype=torch.int32)
-    return ((words[..., None] >> shifts) & 0xF).flatten(-2)
+def _by_expert(
+    name: str, converted: Callable[..., tuple[torch.Tensor, torch.Tensor]], data: torch.Tensor, *others: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Converts a matrix, or that of each expert, one by one to save memory."""
+    if data.dim() == 2:
+        return converted(data, *others)
+    if not len(data):
+        raise ValueError(f"{name} must have at least one expert")
+    experts, scales = zip(*map(converted, data, *others), strict=True)
+    return torch.stack(experts), torch.stack(scales)
 
 
 def _in_fp8(

@@ -309,7 +309,11 @@ GOOD = {
     },
     "convert_int4_to_fp8": lambda: {
         "weight": torch.zeros(N, K // 8).int(), "scales": rand(N, K // 32), "zeros": torch.zeros(N // 8, K // 32).int(),
-        "packing": "compressed-tensors", "scale_rows": 1,
+        "packing": "compressed-tensors", "scale_rows": 1, "g_idx": torch.arange(K) // 32,
+    },
+    "repack_int4": lambda: {
+        "weight": torch.zeros(G, K, N // 8).int(), "scales": torch.ones(G, K // 32, N),
+        "zeros": torch.zeros(G, K // 32, N // 8).int(), "packing": "awq", "g_idx": torch.arange(K) // 32,
     },
     "get_mn_major_tma_aligned_tensor": lambda: {"sf": rand(M, 3)},
     "get_tma_aligned_size": lambda: {"x": 5, "element_size": 4},

@@ -1,0 +1,125 @@
+"""int4 weights of checkpoints in one layout: that of FP4 data, with codes from 0 to 15 and what stands for 0.
+
+Codes are unsigned, since packers store them so: compressed-tensors' words are this layout already.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..checks import check_tensor
+from ..problems.layout import ceil_div
+from ..runtime.arrays import through_host
+from .fp4 import pack_codes
+
+INT4_ZERO = 8  # stands for 0 where there are no zero points
+PACKINGS = ("compressed-tensors", "awq", "gptq", "gptq_v2")
+_SCALE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_OF_WORD = 8  # codes in an int32
+_IN_ORDER = tuple(range(_OF_WORD))
+_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where columns lie in a word of AWQ
+
+
+@through_host
+def repack_int4(
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None = None,
+    *,
+    packing: str,
+    g_idx: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Brings int4 weights of a checkpoint into one layout, once when a model is loaded.
+
+    The value of row n and column k is ``(code[n, k] - zero[n, k // g]) · scale[n, k // g]``.
+
+    Args:
+        weight: int32 of eight codes, any strides. [N, K/8] as compressed-tensors packs it (``pack-quantized``), or
+            [K, N/8] as AWQ's GEMM version does, or [K/8, N] as GPTQ does; for experts with a dimension before these,
+            as all others then.
+        scales: bf16, f16 or fp32, any strides: [N, K/g] for groups of g values, and [K/g, N] of AWQ and GPTQ.
+        zeros: int32, each group's code that stands for 0, packed: [ceil(N/8), K/g], and [K/g, ceil(N/8)] of AWQ and
+            GPTQ. None for 8 everywhere.
+        packing: ``compressed-tensors``, ``awq``, ``gptq`` or ``gptq_v2``. ``gptq`` stores zeros less by 1.
+        g_idx: int32 or int64 [K], the group of each row of GPTQ or compressed-tensors. It must be ``k // g``: weights
+            quantised in order of activations (``desc_act``) are refused, since their groups aren't neighbours.
+
+    Returns:
+        int8 [N, K/2], two codes to a byte, the first in the low half; scales [N, K/g]; and zeros as uint8 [N, K/g], or
+        None as given. All contiguous.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above.
+    """
+    if packing not in PACKINGS:
+        raise ValueError(f"packing must be one of {', '.join(PACKINGS)}, got {packing!r}")
+    _check(weight, scales, zeros)
+    by_rows = packing == "compressed-tensors"
+    if packing == "awq":
+        if weight.shape[-2] % 2:
+            raise ValueError(f"weight must have an even number of rows, K, got shape {tuple(weight.shape)}")
+        codes = pack_codes(_unpacked(weight, _AWQ_ORDER).to(torch.uint8).mT)
+    else:
+        codes = (weight if by_rows else weight.mT).contiguous().view(torch.int8)
+    factors = (scales if by_rows else scales.mT).contiguous()
+    if factors.shape[:-1] != codes.shape[:-1]:
+        where = "[N, K/g]" if by_rows else "[K/g, N]"
+        raise ValueError(f"scales must be {where} with N={codes.shape[-2]}, got shape {tuple(scales.shape)}")
+    group = values_of_scale("scales", factors, 2 * codes.shape[-1])
+    if g_idx is not None:
+        _check_order(g_idx, group, 2 * codes.shape[-1])
+    if zeros is None:
+        return codes, factors, None
+    *experts, n, groups = factors.shape
+    words = zeros.mT if by_rows else zeros
+    if words.shape != (*experts, groups, ceil_div(n, _OF_WORD)):
+        where = "[ceil(N/8), K/g]" if by_rows else "[K/g, ceil(N/8)]"
+        raise ValueError(f"zeros must be {where} for scales {tuple(scales.shape)}, got shape {tuple(zeros.shape)}")
+    of_groups = _unpacked(words, _AWQ_ORDER if packing == "awq" else _IN_ORDER)[..., :n].mT
+    return codes, factors, (of_groups + (packing == "gptq")).to(torch.uint8).contiguous()
+
+
+def values_of_scale(name: str, scales: torch.Tensor, k: int) -> int:
+    """How many values along K share a scale.
+
+    Raises:
+        ValueError: they aren't equally many.
+    """
+    groups = scales.shape[-1]
+    if k and (not groups or k % groups):
+        raise ValueError(
+            f"{name} must have a scale for equal groups of the {k} values of a row, got {groups} for each row"
+        )
+    return k // groups if k else 1
+
+
+def _check(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None) -> None:
+    for name, tensor in (("weight", weight), ("scales", scales), *((("zeros", zeros),) if zeros is not None else ())):
+        check_tensor(name, tensor)
+        if tensor.dim() not in (2, 3) or tensor.dim() != weight.dim():
+            raise ValueError(
+                f"{name} must be a matrix, or as all others one for each expert, got shape {tuple(tensor.shape)}"
+            )
+        if name != "scales" and tensor.dtype != torch.int32:
+            raise TypeError(f"{name} must be int32, eight values to an element, got {tensor.dtype}")
+    if scales.dtype not in _SCALE_DTYPES:
+        raise TypeError(f"scales must be bfloat16, float16 or float32, got {scales.dtype}")
+
+
+def _check_order(g_idx: torch.Tensor, group: int, k: int) -> None:
+    check_tensor("g_idx", g_idx)
+    if g_idx.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"g_idx must be int32 or int64, got {g_idx.dtype}")
+    if g_idx.shape != (k,):
+        raise ValueError(f"g_idx must be the group of each of {k} rows, got shape {tuple(g_idx.shape)}")
+    if not torch.equal(g_idx.cpu().long(), torch.arange(k) // group):
+        raise ValueError(
+            f"g_idx must be k // {group} for row k: these weights were quantised in order of activations, and their "
+            "groups aren't neighbours; quantise with desc_act=False, or actorder 'weight' of compressed-tensors"
+        )
+
+
+def _unpacked(words: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """The eight codes of each word of the last dimension, beside each other."""
+    shifts = 4 * torch.tensor(order, device=words.device, dtype=torch.int32)
+    return ((words[..., None] >> shifts) & 0xF).flatten(-2)

@@ -1,0 +1,118 @@
+"""int4 weights of all packings in one layout, against the packers' definitions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.int4_packings import PACKINGS, int4
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deep_gemm_rocm as dg
+
+
+def codes_of(data: torch.Tensor) -> torch.Tensor:
+    both = data.view(torch.uint8).long()
+    return torch.stack((both % 16, both // 16), -1).flatten(-2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    packing=st.sampled_from(PACKINGS),
+    units=st.tuples(st.integers(1, 5), st.integers(1, 6)),
+    group=st.sampled_from([32, 64, 128]),
+    with_zeros=st.booleans(),
+    dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32]),
+    strided=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_codes_scales_and_zeros(packing, units, group, with_zeros, dtype, strided, seed):
+    n, k = 8 * units[0], group * units[1]
+    weight = int4(packing, n, k, group, with_zeros, dtype, seed)
+    given = [None if part is None else part.clone() for part in weight.arguments]
+    if strided:
+        given = [None if part is None else torch.stack((part, part), -1).flatten(-2)[:, ::2] for part in given]
+    g_idx = torch.arange(k) // group if packing.startswith("gptq") else None
+    data, scales, zeros = dg.repack_int4(*given, packing=packing, g_idx=g_idx)
+    assert (data.dtype, data.shape, data.is_contiguous()) == (torch.int8, (n, k // 2), True)
+    assert torch.equal(codes_of(data), weight.codes)
+    assert scales.is_contiguous()
+    assert scales.dtype == dtype
+    assert torch.equal(scales, weight.scales)
+    if with_zeros:
+        assert (zeros.dtype, zeros.is_contiguous()) == (torch.uint8, True)
+        assert torch.equal(zeros.long(), weight.zeros)
+    else:
+        assert zeros is None
+
+
+@pytest.mark.parametrize("packing", ["compressed-tensors", "gptq", "gptq_v2"])
+@pytest.mark.parametrize("n", [1, 5, 12])
+def test_zeros_of_rows_that_fill_no_word(packing, n):
+    weight = int4(packing, n, 64, 32, True)
+    _, _, zeros = dg.repack_int4(*weight.arguments, packing=packing)
+    assert torch.equal(zeros.long(), weight.zeros)
+
+
+def test_the_largest_zero_of_gptq_is_16():
+    """AutoGPTQ stores 15 for it, and adds 1 without a mask."""
+    zeros = torch.full((2, 1), -1, dtype=torch.int32)
+    arguments = (torch.zeros(8, 8, dtype=torch.int32), torch.ones(2, 8), zeros)
+    assert (dg.repack_int4(*arguments, packing="gptq")[2] == 16).all()
+    assert (dg.repack_int4(*arguments, packing="gptq_v2")[2] == 15).all()
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("with_zeros", [False, True])
+def test_experts(packing, with_zeros):
+    weights = [int4(packing, 16, 128, 32, with_zeros, seed=seed) for seed in range(3)]
+    parts = zip(*(weight.arguments for weight in weights), strict=True)
+    arguments = [None if of_experts[0] is None else torch.stack(of_experts) for of_experts in parts]
+    repacked = dg.repack_int4(*arguments, packing=packing)
+    for expert, weight in enumerate(weights):
+        alone = dg.repack_int4(*weight.arguments, packing=packing)
+        for part, own in zip(repacked, alone, strict=True):
+            assert (part is None and own is None) or torch.equal(part[expert], own)
+
+
+@pytest.mark.parametrize("packing", ["compressed-tensors", "gptq"])
+def test_rows_in_order_of_activations_are_refused(packing):
+    weight = int4(packing, 8, 128, 32, True)
+    in_order = torch.arange(128, dtype=torch.int32) // 32
+    dg.repack_int4(*weight.arguments, packing=packing, g_idx=in_order)
+    for g_idx in (in_order.flip(0), in_order[torch.randperm(128)], torch.zeros_like(in_order)):
+        with pytest.raises(ValueError, match=r"g_idx must be k // 32 for row k: .* quantise with desc_act=False"):
+            dg.repack_int4(*weight.arguments, packing=packing, g_idx=g_idx)
+        with pytest.raises(ValueError, match="g_idx must be"):
+            dg.convert_int4_to_fp8(*weight.arguments, packing=packing, g_idx=g_idx)
+
+
+GOOD = {"weight": torch.zeros(8, 8).int(), "scales": torch.ones(8, 2), "packing": "compressed-tensors"}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"weight": torch.zeros(8, 8)}, TypeError, "weight must be int32, eight values to an element"),
+        ({"weight": torch.zeros(8).int()}, ValueError, "weight must be a matrix"),
+        ({"scales": torch.ones(1, 8, 2)}, ValueError, "scales must be a matrix, or as all others one for each expert"),
+        ({"scales": torch.ones(8, 2).int()}, TypeError, "scales must be bfloat16, float16 or float32"),
+        ({"scales": torch.ones(7, 2)}, ValueError, r"scales must be \[N, K/g\] with N=8"),
+        ({"scales": torch.ones(8, 3)}, ValueError, "equal groups of the 64 values of a row, got 3"),
+        ({"packing": "awq"}, ValueError, r"scales must be \[K/g, N\] with N=64"),
+        ({"packing": "marlin"}, ValueError, "packing must be one of compressed-tensors, awq"),
+        (
+            {"packing": "awq", "weight": torch.zeros(7, 8).int(), "scales": torch.ones(7, 64)},
+            ValueError,
+            "weight must have an even number of rows",
+        ),
+        ({"zeros": torch.zeros(2, 2).int()}, ValueError, r"zeros must be \[ceil\(N/8\), K/g\]"),
+        ({"zeros": torch.zeros(1, 2)}, TypeError, "zeros must be int32"),
+        ({"g_idx": torch.zeros(64)}, TypeError, "g_idx must be int32 or int64"),
+        ({"g_idx": torch.zeros(8).int()}, ValueError, "g_idx must be the group of each of 64 rows"),
+    ],
+)
+def test_errors_name_the_argument(change, error, message):
+    dg.repack_int4(**GOOD)
+    with pytest.raises(error, match=message):
+        dg.repack_int4(**{**GOOD, **change})
