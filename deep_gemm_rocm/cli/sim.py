@@ -60,6 +60,9 @@ ArgOption = Annotated[
     ),
 ]
 DynamicLdsOption = Annotated[int, typer.Option(help="Bytes of LDS on top of the kernel's own.")]
+CooperativeOption = Annotated[
+    bool, typer.Option("--cooperative", help="Launch so that workgroups may wait for each other (grid sync).")
+]
 
 
 @app.command("compile")
@@ -86,6 +89,7 @@ def run(
     block: BlockOption = "64",
     arg: ArgOption = None,
     dynamic_lds: DynamicLdsOption = 0,
+    cooperative: CooperativeOption = False,
     flag: FlagOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the arrays after the run, as arg0.npy and so on.")
@@ -98,7 +102,7 @@ def run(
     with _errors_as_messages(), _sanitizer(sanitize):
         program = _Program.of(code_object, kernel, flag)
         start = time.perf_counter()
-        arguments = _launch(program, grid, block, arg, dynamic_lds)
+        arguments = _launch(program, grid, block, arg, dynamic_lds, cooperative)
         seconds = time.perf_counter() - start
     console = _console()
     console.print(f"{program.kernel}: ran in {seconds:.3f} s of simulation")
@@ -122,11 +126,12 @@ def counters(
     block: BlockOption = "64",
     arg: ArgOption = None,
     dynamic_lds: DynamicLdsOption = 0,
+    cooperative: CooperativeOption = False,
     flag: FlagOption = None,
 ) -> None:
     """Run one kernel and count its instructions, FLOPs, bytes, bank conflicts and barriers; show its occupancy."""
     with _errors_as_messages(), simulator.counters() as counted:
-        _launch(_Program.of(code_object, kernel, flag), grid, block, arg, dynamic_lds)
+        _launch(_Program.of(code_object, kernel, flag), grid, block, arg, dynamic_lds, cooperative)
     (found,) = counted.kernels
     _console().print(_counters_table(found))
 
@@ -139,6 +144,7 @@ def profile(
     block: BlockOption = "64",
     arg: ArgOption = None,
     dynamic_lds: DynamicLdsOption = 0,
+    cooperative: CooperativeOption = False,
     flag: FlagOption = None,
     runs: Annotated[
         int, typer.Option(help="Launches; the last one is shown, with the Infinity Cache warm.", min=1)
@@ -173,7 +179,7 @@ def profile(
         program = _Program.of(code_object, kernel, flag)
         with simulator.profile(constants, sampling=sampling, timeline=shown) as profiled:
             for _ in range(runs):
-                arguments = _launch(program, grid, block, arg, dynamic_lds)
+                arguments = _launch(program, grid, block, arg, dynamic_lds, cooperative)
         found = profiled.kernels[-1]
         if timeline is not None:
             found.write_timeline(timeline)
@@ -181,7 +187,7 @@ def profile(
         if by_line or json is not None:
             # Without the timing model, which doesn't count all workgroups of a large launch.
             with simulator.counters() as counted:
-                _launch(program, grid, block, arg, dynamic_lds)
+                _launch(program, grid, block, arg, dynamic_lds, cooperative)
             (counts,) = counted.kernels
             costs = simulator.profile_lines(program.image, found, counts) if by_line else []
         if html is not None:
@@ -230,6 +236,7 @@ def trace(
     block: BlockOption = "64",
     arg: ArgOption = None,
     dynamic_lds: DynamicLdsOption = 0,
+    cooperative: CooperativeOption = False,
     flag: FlagOption = None,
     workgroup: Annotated[str, typer.Option(help="The wave's workgroup: X or X,Y,Z.")] = "0",
     wave: Annotated[int, typer.Option(help="The wave of the workgroup.", min=0)] = 0,
@@ -242,7 +249,7 @@ def trace(
     shown = _lanes(lanes)
     try:
         with _errors_as_messages(), simulator.trace(_extent(workgroup), wave, first, count) as traced:
-            _launch(_Program.of(code_object, kernel, flag), grid, block, arg, dynamic_lds)
+            _launch(_Program.of(code_object, kernel, flag), grid, block, arg, dynamic_lds, cooperative)
     finally:
         for found in traced.waves:
             for instruction in found.instructions:
@@ -323,11 +330,12 @@ def _is_source(path: Path) -> bool:
 
 
 def _launch(
-    program: _Program, grid: str, block: str, arg: list[str] | None, dynamic_lds: int
+    program: _Program, grid: str, block: str, arg: list[str] | None, dynamic_lds: int, cooperative: bool
 ) -> list[int | float | np.ndarray]:
     """Runs the kernel; returns its arguments afterwards."""
     arguments = [_argument(text) for text in arg or []]
-    simulator.launch(program.image, program.kernel, _extent(grid), _extent(block), arguments, dynamic_lds)
+    extents = _extent(grid), _extent(block)
+    simulator.launch(program.image, program.kernel, *extents, arguments, dynamic_lds, cooperative)
     return arguments
 
 

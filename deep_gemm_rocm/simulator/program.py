@@ -58,6 +58,7 @@ def launch(
     block: Extent,
     args: Sequence[Argument],
     dynamic_lds: int = 0,
+    cooperative: bool = False,
 ) -> None:
     """Runs one kernel of a gfx942 code object and waits for its end.
 
@@ -71,6 +72,8 @@ def launch(
             converted to the argument's size (a float to 2, 4 or 8 bytes); ctypes scalars must have that size; None is a
             null pointer.
         dynamic_lds: bytes of dynamic LDS; 64 KiB at most with those that the kernel declares.
+        cooperative: whether the kernel synchronises its grid (``cooperative_groups::this_grid().sync()``); all
+            workgroups must fit on the chip at once.
 
     Raises:
         SimulatorError: the code object can't be loaded, has no such kernel, or the kernel failed (memory fault, illegal
@@ -89,7 +92,12 @@ def launch(
         pointers = (c_void_p * (len(values) + 1))(*[ctypes.addressof(value) for value in values], None)
         with _registered(args):
             extents = (*three("grid", grid), *three("block", block))
-            status = library().hipModuleLaunchKernel(function, *extents, c_uint(dynamic_lds), None, pointers, None)
+            if cooperative:
+                launched = library().hipModuleLaunchCooperativeKernel
+                status = launched(function, *extents, c_uint(dynamic_lds), None, pointers)
+            else:
+                launched = library().hipModuleLaunchKernel
+                status = launched(function, *extents, c_uint(dynamic_lds), None, pointers, None)
             if status:
                 raise _failure(image, symbol, function, args, parameters)
             _check(library().hipDeviceSynchronize())

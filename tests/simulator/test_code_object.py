@@ -209,7 +209,11 @@ def test_launches_with_a_configuration(hip, module, out):
     assert np.array_equal(hip.download(out, np.empty(64, np.float32)), 2 * np.arange(64))
     cooperative = LaunchAttribute(id=2, value=1)
     config.attributes, config.count = ctypes.addressof(cooperative), 1
-    with refused("hipErrorNotSupported", "cooperative"):
+    hip.hipMemset(c_void_p(out), 0, c_size_t(256))
+    hip.hipDrvLaunchKernelEx(byref(config), function, pointers, None)
+    assert np.array_equal(hip.download(out, np.empty(64, np.float32)), 2 * np.arange(64))
+    config.grid = (304 * 32 + 1, 1, 1)
+    with refused("hipErrorCooperativeLaunchTooLarge", "a cooperative launch of 9729 blocks, 9728 fit"):
         hip.hipDrvLaunchKernelEx(byref(config), function, pointers, None)
     hip.hipFree(a)
 

@@ -22,6 +22,17 @@ __global__ void conversions(const double* x, const char* unused) {
   const char* nothing = nullptr;
   printf("%d|%5u|%-4x|%hhd|%lld|%zu|", -7, 42u, 255, 300, -(1ll << 40), sizeof(double));
   printf("%c|%s|%.3s|%8.3f|%g|%*d|%%|%s|\n", 'q', "text", "shortened", x[3], 1e30, 6, 5, nothing);
+  printf("%.*f|%.*f|%*d|%-6.*s|\n", -2, x[3], 1, x[3], -4, 9, -1, "all");
+}
+// Puts the first packet on the list of requests, as its own successor.
+__global__ void endless_requests() {
+  auto* buffer = static_cast<unsigned long long**>(__builtin_amdgcn_implicitarg_ptr())[10];
+  const unsigned long long first = buffer[5] + 1;
+  unsigned long long* header = reinterpret_cast<unsigned long long*>(buffer[0]);
+  header[0] = first, header[1] = 0;
+  buffer[4] = first;
+  __builtin_amdgcn_s_waitcnt(0);
+  __builtin_amdgcn_s_sendmsg(1, 0);
 }
 __global__ void long_text(int* sent) {
   const int i = threadIdx.x;
@@ -46,7 +57,14 @@ def code() -> bytes:
 
 def test_conversions(capfd: pytest.CaptureFixture[str]) -> None:
     simulator.launch(code(), "conversions", 1, 64, [np.full(64, 2.71828), None])
-    assert capfd.readouterr().out == ("-7|   42|ff  |44|-1099511627776|8|q|text|sho|   2.718|1e+30|     5|%||\n")
+    first, second = capfd.readouterr().out.splitlines()
+    assert first == "-7|   42|ff  |44|-1099511627776|8|q|text|sho|   2.718|1e+30|     5|%||"
+    assert second == "2.718280|2.7|9   |all   |"
+
+
+def test_a_loop_in_the_list_of_requests_is_reported() -> None:
+    with pytest.raises(simulator.SimulatorError, match="list of requests to the host is a loop"):
+        simulator.launch(code(), "endless_requests", 1, 1, [])
 
 
 def test_text_of_several_packets_and_the_number_of_characters(capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,8 @@ struct Dim3 {
 
 // The address that kernels get for the heap of device malloc, which there is none of. No process can map it, so its use
 // is an error that names it.
-constexpr uint64_t host_services = 0x0003'0000'0000'0000;
-constexpr uint64_t host_services_bytes = 1 << 20;
+constexpr uint64_t device_heap = 0x0003'0000'0000'0000;
+constexpr uint64_t device_heap_bytes = 1 << 20;
 
 // Device addresses are host addresses: [begin, end) is memory that a kernel may touch.
 struct MemoryRange {

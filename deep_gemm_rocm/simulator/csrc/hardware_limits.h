@@ -1,5 +1,5 @@
 // The hardware's limits: what a compute unit (CU) offers, and how many workgroups of a kernel fit into one. Numbers:
-// CDNA3 ISA manual and LLVM AMDGPU usage.
+// AMD Instinct MI300X data sheet, CDNA3 ISA manual and LLVM AMDGPU usage.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 namespace device {
 
+constexpr int kComputeUnits = 304;
 constexpr int kSimdsPerComputeUnit = 4;
 constexpr int kWavesPerSimd = 8;
 constexpr int kWaveSize = 64;

@@ -1,5 +1,4 @@
-// Cooperative groups: the workgroup, its tiles of 2 to 64 lanes, and the active lanes of a wave. Groups of the whole
-// grid are missing: the simulator has no cooperative launch.
+// Cooperative groups: the grid, the workgroup, its tiles of 2 to 64 lanes, and the active lanes of a wave.
 #pragma once
 
 #include "hip_runtime.h"
@@ -19,6 +18,52 @@ class thread_block {
   __HIP_DEVICE__ static dim3 group_dim() { return blockDim; }
 };
 __HIP_INLINE_DEVICE__ thread_block this_thread_block() { return {}; }
+
+// All workgroups of a cooperative launch. The runtime passes the place of its barrier, as to ROCm's device libraries
+// (ockl, cg.cl).
+class grid_group {
+ public:
+  __HIP_DEVICE__ bool is_valid() const { return barrier() != nullptr; }
+  __HIP_DEVICE__ void sync() const {
+    __syncthreads();
+    if ((threadIdx.x | threadIdx.y | threadIdx.z) == 0) wait_for_all();
+    __syncthreads();
+  }
+  __HIP_DEVICE__ static dim3 group_dim() { return gridDim; }
+  __HIP_DEVICE__ static dim3 dim_blocks() { return gridDim; }
+  __HIP_DEVICE__ static dim3 block_index() { return blockIdx; }
+  __HIP_DEVICE__ static unsigned long long num_blocks() { return 1ull * gridDim.x * gridDim.y * gridDim.z; }
+  __HIP_DEVICE__ static unsigned long long block_rank() {
+    return (1ull * blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  }
+  __HIP_DEVICE__ static unsigned long long size() { return num_blocks() * thread_block::size(); }
+  __HIP_DEVICE__ static unsigned long long num_threads() { return size(); }
+  __HIP_DEVICE__ static unsigned long long thread_rank() {
+    return block_rank() * thread_block::size() + thread_block::thread_rank();
+  }
+
+ private:
+  struct Barrier {
+    unsigned long long of_other_grids[4];
+    unsigned arrived;  // workgroups in the lower half, barriers passed in the upper one
+    unsigned reserved;
+    unsigned workgroups;
+  };
+  __HIP_DEVICE__ static Barrier* barrier() {
+    constexpr int hidden_multigrid_sync_arg = 11;  // LLVM AMDGPU usage, code object V5, in units of 8 bytes
+    return static_cast<Barrier* const*>(__builtin_amdgcn_implicitarg_ptr())[hidden_multigrid_sync_arg];
+  }
+  __HIP_DEVICE__ static void wait_for_all() {
+    Barrier* const at = barrier();
+    __threadfence();
+    const unsigned before = atomicAdd(&at->arrived, 1u), passed = before >> 16;
+    if ((before & 0xFFFF) == at->workgroups - 1) atomicAdd(&at->arrived, 0x10000 - at->workgroups);
+    while (__hip_atomic_load(&at->arrived, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT) >> 16 == passed)
+      __builtin_amdgcn_s_sleep(1);
+    __threadfence();
+  }
+};
+__HIP_INLINE_DEVICE__ grid_group this_grid() { return {}; }
 
 // Consecutive threads of a workgroup within a wave, which run in step.
 template <unsigned width, class Parent = thread_block>

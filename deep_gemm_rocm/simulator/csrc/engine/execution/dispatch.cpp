@@ -18,22 +18,22 @@
 #include "interrupt.h"
 #include "launch.h"
 #include "settings.h"
-#include "workgroup_runner.h"
+#include "workgroup_queue.h"
 
 namespace mi300x {
 namespace {
 
 // One host thread's share of the dispatch.
-void run_workgroups(Launch& launch) {
+void run_workgroups(Launch& launch, WorkgroupQueue& queue) {
   const uint32_t host_control = _mm_getcsr();
   std::optional<Statistics> statistics;
   if (launch.statistics) statistics.emplace(launch.code->instructions.size());
-  WorkgroupRunner runner(launch, statistics ? &*statistics : nullptr);
   while (!launch.stop) {
-    const uint64_t id = launch.next_workgroup++;
-    if (id >= launch.workgroups) break;
-    runner.start(id);
-    runner.run();
+    WorkgroupQueue::Resident resident = queue.take();
+    if (resident.runner == nullptr) break;
+    if (statistics) resident.runner->count_into(&*statistics);
+    const WorkgroupRunner::Slice slice = resident.runner->run();
+    queue.put_back(std::move(resident), slice);
   }
   _mm_setcsr(host_control);
   if (!statistics) return;
@@ -75,10 +75,11 @@ class Interpreter final : public Engine {
     Launch launch(dispatch, decoded(*dispatch.kernel), std::move(settings));
     if (launch.settings.timing) return run_in_time(launch);
     const uint64_t count = std::max<uint64_t>(1, std::min(launch.settings.threads, launch.workgroups));
+    WorkgroupQueue queue(launch);
     // Threads are made for each dispatch, so that a process may fork between two of them.
     std::vector<std::thread> threads;
-    for (uint64_t i = 1; i < count; ++i) threads.emplace_back([&launch] { run_workgroups(launch); });
-    run_workgroups(launch);
+    for (uint64_t i = 1; i < count; ++i) threads.emplace_back([&] { run_workgroups(launch, queue); });
+    run_workgroups(launch, queue);
     for (std::thread& thread : threads) thread.join();
     launch.finish_records();
     launch.outcome.instructions = launch.instructions;

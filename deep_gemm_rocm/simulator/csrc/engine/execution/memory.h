@@ -41,7 +41,7 @@ constexpr uint64_t aperture_bytes = 0x0000'0001'0000'0000;
 
 // Describes an address outside all ranges of the kernel's memory.
 inline const char* where_outside(uint64_t address) {
-  return address >= host_services && address - host_services < host_services_bytes
+  return address >= device_heap && address - device_heap < device_heap_bytes
              ? "which stands for the heap of device malloc: the simulated MI300X does not offer it"
              : "outside the memory that the kernel was given";
 }

@@ -97,6 +97,8 @@ class Wave {
   uint64_t code_begin = 0;
   uint64_t code_dwords = 0;
   uint64_t instructions = 0;  // executed so far
+  uint64_t turn_end = 0;      // the number of instructions at which its turn ends
+  bool sleeps = false;        // its turn ended with S_SLEEP
   const uint64_t* clock = &instructions;  // what S_MEMTIME reads: simulated clocks where there is a timing model
   uint32_t index_in_group = 0;
   Workgroup* group = nullptr;

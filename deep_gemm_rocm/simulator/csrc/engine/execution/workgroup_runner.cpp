@@ -15,6 +15,15 @@ namespace {
 constexpr uint64_t longest_turn = 1 << 14;
 constexpr uint64_t longest_random_turn = 256;
 
+// A workgroup is suspended after so many instructions of its waves, which few kernels have, because it may wait for
+// another one in a way that nobody notices.
+constexpr uint64_t longest_slice = 1 << 22;
+
+// Instructions of the longest loop that is found to poll memory. Under the sanitizer, whose turns are short, only one of
+// many turns is followed by the search.
+constexpr uint64_t longest_poll = 256;
+constexpr uint64_t random_rounds_before_search = 64;
+
 bool is_vector(Family family) { return family >= Family::VOP1; }
 bool is_vector_alu(Family family) { return is_vector(family) && family <= Family::VOP3P; }
 
@@ -71,10 +80,40 @@ void step(Wave& wave, const Instruction& inst) {
   inst.handler(wave, inst);
 }
 
+// A wave's registers at some time; the vector registers only where `kernel` is given.
+class RegisterCopy {
+ public:
+  RegisterCopy(Wave& wave, const Kernel* kernel) : scalars_(wave.sgpr, wave.sgpr + scalar_count), scc_(wave.scc) {
+    if (kernel == nullptr) return;
+    rows_ = {{0, kernel->vector_registers()}, {accumulator_row, kernel->accumulators()}};
+    for (const Rows& rows : rows_) vectors_.insert(vectors_.end(), begin(wave, rows), begin(wave, rows) + size(rows));
+  }
+
+  bool is_state_of(Wave& wave) const {
+    if (scc_ != wave.scc || memcmp(scalars_.data(), wave.sgpr, sizeof wave.sgpr) != 0) return false;
+    const uint32_t* kept = vectors_.data();
+    for (const Rows& rows : rows_) {
+      if (memcmp(kept, begin(wave, rows), size(rows) * sizeof(uint32_t)) != 0) return false;
+      kept += size(rows);
+    }
+    return true;
+  }
+
+ private:
+  struct Rows {
+    int first, count;
+  };
+  static const uint32_t* begin(Wave& wave, const Rows& rows) { return wave.row(rows.first); }
+  static size_t size(const Rows& rows) { return size_t(rows.count) * lanes; }
+
+  std::vector<uint32_t> scalars_, vectors_;
+  std::vector<Rows> rows_;
+  bool scc_;
+};
+
 }  // namespace
 
-WorkgroupRunner::WorkgroupRunner(Launch& launch, Statistics* statistics)
-    : launch_(launch), memory_(launch.memory), statistics_(statistics) {
+WorkgroupRunner::WorkgroupRunner(Launch& launch) : launch_(launch), memory_(launch.memory) {
   const uint32_t count = (launch.workgroup_size + lanes - 1) / lanes;
   const size_t scratch_bytes = size_t(launch.dispatch.kernel->scratch_bytes) * lanes;
   scratch_.resize(scratch_bytes * count);
@@ -92,22 +131,71 @@ WorkgroupRunner::~WorkgroupRunner() {
   if (wave_trace_) wave_trace_->finish();
 }
 
-void WorkgroupRunner::run() {
-  for (;;) {
-    bool any_running = false, any_waiting = false;
+WorkgroupRunner::Slice WorkgroupRunner::run() {
+  const uint64_t before = executed_instructions();
+  Slice slice;
+  for (uint64_t round = 1;; ++round) {
+    const bool searches = !checker_ || round % random_rounds_before_search == 0;
+    bool any_running = false, any_waiting = false, all_poll = true;
     if (checker_) std::shuffle(order_.begin(), order_.end(), random_);
     for (Wave* wave : order_) {
-      if (wave->state == Wave::State::running) run_turn(*wave);
-      if (wave->state == Wave::State::failed) return;
+      if (wave->state == Wave::State::running) {
+        run_turn(*wave);
+        const bool waits = wave->sleeps || (searches && polls(*wave));
+        all_poll &= waits;
+        slice.has_progressed |= searches && !waits;
+      }
+      if (wave->state == Wave::State::failed) return {true};
       any_running |= wave->state == Wave::State::running;
       any_waiting |= wave->state == Wave::State::at_barrier;
     }
-    if (any_running) continue;
-    if (postponed_ != nullptr) return launch_.report(*postponed_, &launch_.code->instructions[postponed_->pc]);
+    slice.has_progressed |= !any_running;
+    if (any_running) {
+      slice.instructions = executed_instructions() - before;
+      if (all_poll || slice.instructions >= longest_slice) return slice;
+      continue;
+    }
+    slice.has_ended = true;
+    if (postponed_ != nullptr) {
+      launch_.report(*postponed_, &launch_.code->instructions[postponed_->pc]);
+      return slice;
+    }
     if (!any_waiting) break;
+    slice.has_ended = false;
     open_barrier();
   }
-  for (auto& wave : waves_) launch_.instructions += wave->instructions;
+  launch_.instructions += executed_instructions();
+  return slice;
+}
+
+uint64_t WorkgroupRunner::executed_instructions() const {
+  uint64_t sum = 0;
+  for (const auto& wave : waves_) sum += wave->instructions;
+  return sum;
+}
+
+// A wave that comes back to an instruction with the same registers goes on like this until it loads another value. Its
+// scalar registers tell most other loops.
+bool WorkgroupRunner::polls(Wave& wave) {
+  const uint64_t pc = wave.pc;
+  for (const Kernel* vectors_of : {static_cast<const Kernel*>(nullptr), launch_.dispatch.kernel}) {
+    const RegisterCopy before(wave, vectors_of);
+    uint64_t executed = 0;
+    do {
+      if (wave.state != Wave::State::running || executed++ == longest_poll) return false;
+      execute(wave, 1);
+    } while (wave.pc != pc);
+    if (!before.is_state_of(wave)) return false;
+  }
+  return wave.state == Wave::State::running;
+}
+
+void WorkgroupRunner::report_waiting(const std::string& message) {
+  const auto polling = std::find_if(waves_.begin(), waves_.end(),
+                                    [](const auto& wave) { return wave->state == Wave::State::running; });
+  Wave& wave = **polling;
+  wave.fail(Outcome::Status::deadlock, message + others(wave));
+  launch_.report(wave, &launch_.code->instructions[wave.pc]);
 }
 
 // A barrier opens when every wave that hasn't ended has reached it.
@@ -151,14 +239,18 @@ bool WorkgroupRunner::watch(Wave& wave, const Instruction& inst, const Effects& 
 }
 
 void WorkgroupRunner::run_turn(Wave& wave) {
+  execute(wave, traces_    ? longest_traced_turn
+                : checker_ ? 1 + random_() % longest_random_turn
+                           : longest_turn);
+}
+
+void WorkgroupRunner::execute(Wave& wave, uint64_t most_instructions) {
   const Instruction* code = launch_.code->instructions.data();
   const uint8_t* needed = launch_.needed.empty() ? nullptr : launch_.needed.data();
-  const uint64_t turn = traces_    ? longest_traced_turn
-                        : checker_ ? 1 + random_() % longest_random_turn
-                                   : longest_turn;
-  const uint64_t end = std::min(wave.instructions + turn, launch_.settings.max_instructions);
+  wave.turn_end = std::min(wave.instructions + most_instructions, launch_.settings.max_instructions);
+  wave.sleeps = false;
   apply_mode(wave.mode);
-  while (wave.state == Wave::State::running && wave.instructions < end) {
+  while (wave.state == Wave::State::running && wave.instructions < wave.turn_end) {
     const Instruction& inst = code[wave.pc];
     if (wave.mode.bits & Mode::skips_vector && is_vector(inst.family)) {
       pass(wave, inst);
@@ -198,6 +290,13 @@ std::string WorkgroupRunner::others(const Wave& wave) const {
   return text;
 }
 
+void WorkgroupRunner::count_into(Statistics* statistics) {
+  statistics_ = statistics;
+  set_watched();
+}
+
+void WorkgroupRunner::set_watched() { watched_ = checker_ || traces_ || statistics_ || wave_trace_; }
+
 void WorkgroupRunner::start(uint64_t id) {
   const Dim3& grid = launch_.dispatch.grid;
   group_.flat_id = uint32_t(id);
@@ -206,7 +305,7 @@ void WorkgroupRunner::start(uint64_t id) {
   memset(group_.lds.data(), poison_byte, group_.lds_bytes);
   for (uint32_t i = 0; i < waves_.size(); ++i) start_wave(*waves_[i], i);
   wave_trace_ = launch_.wave_trace && launch_.wave_trace->is_in(group_) ? &*launch_.wave_trace : nullptr;
-  watched_ = checker_ || traces_ || statistics_ || wave_trace_;
+  set_watched();
   postponed_ = nullptr;
   if (!checker_) return;
   checker_->start_workgroup(waves_, *launch_.dispatch.kernel, launch_scalars_);

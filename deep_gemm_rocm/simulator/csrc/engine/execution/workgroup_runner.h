@@ -1,4 +1,4 @@
-// Executes workgroups one after another. Owns the waves, LDS and scratch of the resident one.
+// Executes a workgroup. Owns the waves, LDS and scratch of the resident one, and can be reused for another one after it.
 #pragma once
 
 #include <map>
@@ -17,15 +17,27 @@ namespace mi300x {
 
 class WorkgroupRunner {
  public:
-  // `statistics` belongs to this host thread; null where they aren't asked for.
-  WorkgroupRunner(Launch& launch, Statistics* statistics);
+  explicit WorkgroupRunner(Launch& launch);
   ~WorkgroupRunner();
 
   // Makes a workgroup of the dispatch resident, in the state that the hardware launches it with.
   void start(uint64_t id);
 
-  // Executes the resident workgroup until it ends or fails.
-  void run();
+  // What the resident workgroup did before it was suspended.
+  struct Slice {
+    bool has_ended = false;       // or failed
+    bool has_progressed = false;  // it did more than to poll memory
+    uint64_t instructions = 0;
+  };
+
+  // Executes the resident workgroup until it ends or fails, only waits for other workgroups, or has had its time.
+  Slice run();
+
+  // Fails the dispatch by a wave that polls memory.
+  void report_waiting(const std::string& message);
+
+  // Counts what the waves execute; null where that isn't asked for. One host thread at a time may count there.
+  void count_into(Statistics* statistics);
 
   // For the timing model, which decides when each wave continues. There is a trace for each wave.
   void trace_into(timing::Trace* traces) { traces_ = traces; }
@@ -44,9 +56,16 @@ class WorkgroupRunner {
   // For the sanitizer: fails a wave at a barrier where other waves have ended without reaching it.
   bool check_barrier();
 
+  // True where all that the wave does is to wait until something changes in memory. Called after a turn, and executes
+  // some instructions.
+  bool polls(Wave& wave);
+  void execute(Wave& wave, uint64_t most_instructions);
+  uint64_t executed_instructions() const;
+
   // Tells where the other waves of the workgroup are, for messages about waves that never end.
   std::string others(const Wave& wave) const;
 
+  void set_watched();
   void start_wave(Wave& wave, uint32_t index);
   void poison_registers(Wave& wave);
   void set_scalar_registers(Wave& wave);
@@ -64,7 +83,7 @@ class WorkgroupRunner {
   std::minstd_rand random_;  // seeded for each workgroup, which is slow for better generators
   Wave* postponed_ = nullptr;  // the first wave in that state
   timing::Trace* traces_ = nullptr;
-  Statistics* const statistics_;
+  Statistics* statistics_ = nullptr;
   WaveTrace* wave_trace_ = nullptr;  // null unless the resident workgroup has the traced wave
   bool watched_ = false;             // any of the above is there
 };

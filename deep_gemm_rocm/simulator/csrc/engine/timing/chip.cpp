@@ -158,11 +158,11 @@ class LaunchInTime {
   void compute_what_was_left_out() {
     if (sampling_.left_out() == 0) return;
     crew_.for_each(launch_.settings.threads, [&](size_t) {
-      WorkgroupRunner runner(launch_, nullptr);
+      WorkgroupRunner runner(launch_);
       for (uint64_t id; !launch_.stop && (id = launch_.next_workgroup++) < launch_.workgroups;) {
         if (sampling_.keeps(id)) continue;
         runner.start(id);
-        runner.run();
+        while (!runner.run().has_ended) {}
       }
     });
   }

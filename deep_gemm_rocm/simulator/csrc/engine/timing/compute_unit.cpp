@@ -79,7 +79,8 @@ bool ComputeUnit::has_room() const { return !placement().empty(); }
 
 std::unique_ptr<ComputeUnit::Group> ComputeUnit::new_group() {
   auto group = std::make_unique<Group>();
-  group->runner = std::make_unique<WorkgroupRunner>(launch_, statistics_ ? &*statistics_ : nullptr);
+  group->runner = std::make_unique<WorkgroupRunner>(launch_);
+  if (statistics_) group->runner->count_into(&*statistics_);
   const uint64_t scratch_bytes = uint64_t(launch_.dispatch.kernel->scratch_bytes) * lanes;
   const uint64_t wave_slots = simds_.size() * uint64_t(constants_.cu_waves_per_simd);
   const uint64_t waves_before = number_ * wave_slots + groups_.size() * waves_of_group_;

@@ -63,6 +63,7 @@ Properties common_properties() {
   p.maxThreadsPerMultiProcessor = device::kMaxWavesPerComputeUnit * device::kWaveSize;
   p.arch = architecture();
   p.concurrentKernels = 1;
+  p.cooperativeLaunch = 1;
   p.pciBusID = kPciBus;
   p.canMapHostMemory = 1;
   p.ECCEnabled = 1;

@@ -12,7 +12,6 @@ constexpr char kName[] = "AMD Instinct MI300X (simulated)";
 constexpr char kProcessor[] = "gfx942";
 constexpr char kTarget[] = "gfx942:sramecc+:xnack-";
 
-constexpr int kComputeUnits = 304;
 constexpr int kXcds = 8;
 constexpr uint64_t kMemoryBytes = 192ull << 30;
 

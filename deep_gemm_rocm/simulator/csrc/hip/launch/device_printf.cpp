@@ -59,8 +59,13 @@ std::string formatted_message(Reader& arguments) {
     const size_t begin = i++;
     std::string flags = "%";
     for (; i < format.size() && strchr("-+ #0123456789.*", format[i]); ++i) {
-      if (format[i] == '*') flags += std::to_string(int32_t(arguments.number()));
-      else flags += format[i];
+      if (format[i] != '*') {
+        flags += format[i];
+        continue;
+      }
+      const int32_t value = int32_t(arguments.number());
+      if (value < 0 && flags.back() == '.') flags.pop_back();  // a negative precision is none
+      else flags += std::to_string(value);
     }
     std::string length;
     while (i < format.size() && strchr("hlLjzt", format[i])) length += format[i++];

@@ -43,17 +43,27 @@ std::string HostCalls::answer_interrupt() {
   const NoFork no_fork;
   std::lock_guard lock(mutex_);
   Buffer& buffer = *buffer_;
-  uint64_t ready = __atomic_exchange_n(&buffer.ready, 0, __ATOMIC_ACQUIRE);
-  while (ready != 0) {
-    const uint64_t index = ready & buffer.index_mask;
+  std::string mistake;
+  uint64_t answered = 0;
+  for (uint64_t ready = __atomic_exchange_n(&buffer.ready, 0, __ATOMIC_ACQUIRE); ready != 0; ++answered) {
+    if (answered == packets) return "the kernel's list of requests to the host is a loop";
+    const uint64_t index = ready & (packets - 1);
     Header& header = buffer.header[index];
     ready = header.next;
-    for (uint64_t lane = 0; lane < lanes; ++lane) {
-      if (!(header.active_lanes >> lane & 1)) continue;
-      std::string mistake = answer(header.service, buffer.payload[index].lane[lane]);
-      if (!mistake.empty()) return mistake;
-    }
+    std::string failure = answer_packet(header, buffer.payload[index]);
+    if (mistake.empty()) mistake = std::move(failure);
     __atomic_store_n(&header.control, 0, __ATOMIC_RELEASE);
+  }
+  early_answers_ += int64_t(answered) - 1;
+  if (mistake.empty() || (answered == 1 && early_answers_ == 0)) return mistake;
+  return mistake + " (this wave asked for it, or another one at the same time)";
+}
+
+std::string HostCalls::answer_packet(const Header& header, Payload& payload) {
+  for (uint64_t lane = 0; lane < lanes; ++lane) {
+    if (!(header.active_lanes >> lane & 1)) continue;
+    std::string mistake = answer(header.service, payload.lane[lane]);
+    if (!mistake.empty()) return mistake;
   }
   return "";
 }

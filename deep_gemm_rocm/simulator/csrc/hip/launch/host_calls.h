@@ -64,6 +64,7 @@ class HostCalls final : public mi300x::Host {
     void operator()(Buffer* buffer) const;
   };
 
+  std::string answer_packet(const Header& header, Payload& payload);
   std::string answer(uint32_t service, uint64_t* values);
   void answer_message(uint64_t* values);
 
@@ -72,4 +73,5 @@ class HostCalls final : public mi300x::Host {
   // Messages that came in part, by their number.
   std::map<uint64_t, std::vector<uint64_t>> messages_;
   uint64_t next_message_ = 1;
+  int64_t early_answers_ = 0;  // to waves that had yet to interrupt, because another one did so first
 };

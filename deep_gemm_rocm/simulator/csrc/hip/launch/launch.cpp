@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "../base/host_memory.h"
 #include "../base/stack_limit.h"
@@ -11,7 +12,9 @@
 #include "../modules/registration.h"
 #include "../streams/stream.h"
 #include "engine_library.h"
+#include "grid_sync.h"
 #include "host_calls.h"
+#include "occupancy.h"
 #include "records.h"
 
 namespace {
@@ -41,12 +44,12 @@ uint64_t hidden_value(const KernelInfo& kernel, ArgumentKind kind, const LaunchS
     case ArgumentKind::hidden_global_offset_z:
     case ArgumentKind::hidden_none: return 0;
     // The heap of device malloc, which the simulator doesn't have. Using it is an illegal access.
-    case ArgumentKind::hidden_heap_v1: return mi300x::host_services;
-    case ArgumentKind::hidden_hostcall_buffer:  // differs from run to run, see KernelWork::run
-    case ArgumentKind::hidden_printf_buffer:    // see require_services
+    case ArgumentKind::hidden_heap_v1: return mi300x::device_heap;
+    case ArgumentKind::hidden_hostcall_buffer:     // differ from run to run, see KernelWork::run
+    case ArgumentKind::hidden_multigrid_sync_arg:
+    case ArgumentKind::hidden_printf_buffer:       // see require_services
     case ArgumentKind::hidden_default_queue:
     case ArgumentKind::hidden_completion_action:
-    case ArgumentKind::hidden_multigrid_sync_arg:
     case ArgumentKind::hidden_queue_ptr: return 0;
     default:
       fail(hipErrorNotSupported,
@@ -95,7 +98,7 @@ void require_shape(const KernelInfo& kernel, const LaunchShape& shape) {
            device::kMaxBlockThreads);
     }
   }
-  const uint64_t threads = uint64_t{bx} * by * bz;
+  const uint64_t threads = shape.threads_of_block();
   if (threads > device::kMaxBlockThreads) {
     fail(hipErrorInvalidConfiguration, "kernel %s: a block of %u x %u x %u = %llu threads, at most %d fit", name, bx,
          by, bz, static_cast<unsigned long long>(threads), device::kMaxBlockThreads);
@@ -122,6 +125,15 @@ void require_shape(const KernelInfo& kernel, const LaunchShape& shape) {
     fail(hipErrorInvalidConfiguration, "kernel %s: %u bytes of LDS and %zu dynamic ones, a workgroup has %u", name,
          kernel.descriptor.lds_bytes, shape.dynamic_lds, device::kLdsBytes);
   }
+}
+
+// HIP refuses cooperative launches whose blocks don't all fit on the device at once.
+void require_room(const KernelInfo& kernel, const LaunchShape& shape) {
+  const auto threads = static_cast<int>(shape.threads_of_block());
+  const int fitting = blocks_per_compute_unit(kernel, threads, shape.dynamic_lds) * device::kComputeUnits;
+  if (shape.blocks() <= static_cast<uint64_t>(fitting)) return;
+  fail(hipErrorCooperativeLaunchTooLarge, "kernel %s: a cooperative launch of %llu blocks, %d fit on the device at once",
+       kernel.name.c_str(), static_cast<unsigned long long>(shape.blocks()), fitting);
 }
 
 struct PlaceOfFailure {
@@ -213,6 +225,7 @@ KernelWork KernelWork::prepare(std::shared_ptr<const Function> function, const v
   const KernelInfo& kernel = *function->kernel;
   require_services(kernel);
   require_shape(kernel, shape);
+  if (shape.cooperative) require_room(kernel, shape);
   if (arguments && extra) fail(hipErrorInvalidValue, "both kernelParams and extra are given");
   if (!arguments && !extra && kernel.explicit_kernarg_bytes() > 0) {
     fail(hipErrorInvalidValue, "kernel %s takes arguments, and neither kernelParams nor extra is given",
@@ -259,13 +272,19 @@ void KernelWork::run() const {
 
   mi300x::Engine& machine = engine();
   MemoryMap::instance().forget_writes();
+  KernelArguments kernarg = arguments;
+  std::optional<GridSync> grid;
+  const KernelArgument* sync = find_argument(kernel, ArgumentKind::hidden_multigrid_sync_arg);
+  if (shape.cooperative && sync) {
+    grid.emplace(shape.blocks(), shape.blocks() * shape.threads_of_block());
+    kernarg.set(sync->offset, grid->address());
+  }
   const MemoryMap::Lease memory = MemoryMap::instance().lease();
   mi300x::Dispatch dispatch;
   dispatch.kernel = &descriptor;
   dispatch.grid = shape.grid;
   dispatch.block = shape.block;
   dispatch.dynamic_lds = static_cast<uint32_t>(shape.dynamic_lds);
-  KernelArguments kernarg = arguments;
   std::unique_ptr<HostCalls> host;
   if (const KernelArgument* buffer = find_argument(kernel, ArgumentKind::hidden_hostcall_buffer)) {
     host = std::make_unique<HostCalls>();
@@ -301,12 +320,12 @@ dim3 blocks_of(const dim3& threads, const dim3& block) {
 
 namespace {
 
-void require_plain_launch(In<hipLaunchAttribute> attributes, unsigned count) {
+bool is_cooperative(In<hipLaunchAttribute> attributes, unsigned count) {
+  bool result = false;
   for (const hipLaunchAttribute& attribute : attributes.read(count, "the launch's attributes")) {
-    if (attribute.id == hipLaunchAttributeCooperative && attribute.cooperative) {
-      fail(hipErrorNotSupported, "the simulated MI300X has no cooperative launches");
-    }
+    if (attribute.id == hipLaunchAttributeCooperative) result = attribute.cooperative != 0;
   }
+  return result;
 }
 
 }  // namespace
@@ -315,8 +334,7 @@ HIP_API hipError_t hipLaunchKernelExC(In<hipLaunchConfig_t> config, const void* 
                                       In<void*> arguments) {
   return api(__func__, [&] {
     const hipLaunchConfig_t c = config.read("the configuration");
-    require_plain_launch(c.attrs, c.numAttrs);
-    const LaunchShape shape{c.gridDim, c.blockDim, c.dynamicSmemBytes};
+    const LaunchShape shape{c.gridDim, c.blockDim, c.dynamicSmemBytes, is_cooperative(c.attrs, c.numAttrs)};
     submit(c.stream, KernelWork::prepare(function_named(host_function), host_function, shape, arguments, nullptr));
   });
 }
@@ -325,8 +343,7 @@ HIP_API hipError_t hipDrvLaunchKernelEx(In<HIP_LAUNCH_CONFIG> config, hipFunctio
                                         In<void*> extra) {
   return api(__func__, [&] {
     const HIP_LAUNCH_CONFIG c = config.read("the configuration");
-    require_plain_launch(c.attrs, c.numAttrs);
-    const LaunchShape shape{c.gridDim, c.blockDim, c.sharedMemBytes};
+    const LaunchShape shape{c.gridDim, c.blockDim, c.sharedMemBytes, is_cooperative(c.attrs, c.numAttrs)};
     submit(c.hStream, KernelWork::prepare(function_of(function), function, shape, arguments, extra));
   });
 }
@@ -337,6 +354,24 @@ HIP_API hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned grid_x
   return api(__func__, [&] {
     const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, dynamic_lds};
     submit(stream, KernelWork::prepare(function_of(function), function, shape, arguments, extra));
+  });
+}
+
+HIP_API hipError_t hipLaunchCooperativeKernel(const void* host_function, dim3 grid, dim3 block, In<void*> arguments,
+                                              unsigned dynamic_lds, hipStream_t stream) {
+  return api(__func__, [&] {
+    const LaunchShape shape{grid, block, dynamic_lds, true};
+    submit(stream, KernelWork::prepare(function_named(host_function), host_function, shape, arguments, nullptr));
+  });
+}
+
+HIP_API hipError_t hipModuleLaunchCooperativeKernel(hipFunction_t function, unsigned grid_x, unsigned grid_y,
+                                                    unsigned grid_z, unsigned block_x, unsigned block_y,
+                                                    unsigned block_z, unsigned dynamic_lds, hipStream_t stream,
+                                                    In<void*> arguments) {
+  return api(__func__, [&] {
+    const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, dynamic_lds, true};
+    submit(stream, KernelWork::prepare(function_of(function), function, shape, arguments, nullptr));
   });
 }
 

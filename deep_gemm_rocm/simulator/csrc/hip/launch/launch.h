@@ -15,6 +15,10 @@ struct LaunchShape {
   dim3 grid;  // in blocks
   dim3 block;
   size_t dynamic_lds = 0;
+  bool cooperative = false;  // all blocks are resident at once
+
+  uint64_t blocks() const { return uint64_t{grid.x} * grid.y * grid.z; }
+  uint64_t threads_of_block() const { return uint64_t{block.x} * block.y * block.z; }
 };
 
 // The kernarg segment: the caller's arguments and the hidden ones, at the places that the metadata gives them.

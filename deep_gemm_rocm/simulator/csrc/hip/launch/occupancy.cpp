@@ -1,4 +1,6 @@
 // Function attributes and occupancy: the resources that a kernel needs, and how many of its blocks fit into a CU.
+#include "occupancy.h"
+
 #include <algorithm>
 #include <climits>
 
@@ -43,17 +45,6 @@ int attribute_of(const KernelInfo& kernel, int selector) {
   fail(hipErrorInvalidValue, "%d is not a function attribute", selector);
 }
 
-int blocks_per_compute_unit(const KernelInfo& kernel, int block_threads, size_t dynamic_lds) {
-  if (block_threads <= 0) fail(hipErrorInvalidValue, "a block of %d threads", block_threads);
-  if (block_threads > device::kMaxBlockThreads || static_cast<uint32_t>(block_threads) > kernel.max_block_threads) {
-    return 0;
-  }
-  const int waves = (block_threads + device::kWaveSize - 1) / device::kWaveSize;
-  if (dynamic_lds > device::kLdsBytes) return 0;
-  const auto lds = static_cast<uint32_t>(kernel.descriptor.lds_bytes + dynamic_lds);
-  return device::Occupancy(waves, kernel.descriptor.all_vector_registers(), lds).workgroups();
-}
-
 // Finds the largest block, in whole waves, with which the most threads are resident.
 void best_block(Out<int> grid, Out<int> block, const KernelInfo& kernel, size_t dynamic_lds, int limit) {
   require(grid, "gridSize");
@@ -81,6 +72,17 @@ void count_blocks(Out<int> blocks, const KernelInfo& kernel, int block_threads, 
 }
 
 }  // namespace
+
+int blocks_per_compute_unit(const KernelInfo& kernel, int block_threads, size_t dynamic_lds) {
+  if (block_threads <= 0) fail(hipErrorInvalidValue, "a block of %d threads", block_threads);
+  if (block_threads > device::kMaxBlockThreads || static_cast<uint32_t>(block_threads) > kernel.max_block_threads) {
+    return 0;
+  }
+  const int waves = (block_threads + device::kWaveSize - 1) / device::kWaveSize;
+  if (dynamic_lds > device::kLdsBytes) return 0;
+  const auto lds = static_cast<uint32_t>(kernel.descriptor.lds_bytes + dynamic_lds);
+  return device::Occupancy(waves, kernel.descriptor.all_vector_registers(), lds).workgroups();
+}
 
 HIP_API hipError_t hipFuncGetAttribute(Out<int> value, hipFunction_attribute selector, hipFunction_t function) {
   return api_giving(__func__, value, "value", [&] { return attribute_of(*function_of(function)->kernel, selector); });

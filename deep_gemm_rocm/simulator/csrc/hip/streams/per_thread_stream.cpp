@@ -4,13 +4,13 @@
 
 // clang-format off
 #define PER_THREAD_STREAM_CALLS(X)                                                                                    \
-  X(hipEventRecord) X(hipGetProcAddress) X(hipGraphLaunch) X(hipLaunchHostFunc) X(hipLaunchKernel) X(hipMemcpy)       \
-  X(hipMemcpy2D) X(hipMemcpy2DAsync) X(hipMemcpy3D) X(hipMemcpy3DAsync) X(hipMemcpyAsync) X(hipMemcpyFromSymbol)      \
-  X(hipMemcpyFromSymbolAsync) X(hipMemcpyToSymbol) X(hipMemcpyToSymbolAsync) X(hipMemset) X(hipMemset2D)              \
-  X(hipMemset2DAsync) X(hipMemset3D) X(hipMemset3DAsync) X(hipMemsetAsync) X(hipStreamAddCallback)                    \
-  X(hipStreamBeginCapture) X(hipStreamEndCapture) X(hipStreamGetCaptureInfo) X(hipStreamGetCaptureInfo_v2)            \
-  X(hipStreamGetFlags) X(hipStreamGetPriority) X(hipStreamIsCapturing) X(hipStreamQuery) X(hipStreamSynchronize)      \
-  X(hipStreamWaitEvent)
+  X(hipEventRecord) X(hipGetProcAddress) X(hipGraphLaunch) X(hipLaunchCooperativeKernel) X(hipLaunchHostFunc)         \
+  X(hipLaunchKernel) X(hipMemcpy) X(hipMemcpy2D) X(hipMemcpy2DAsync) X(hipMemcpy3D) X(hipMemcpy3DAsync)               \
+  X(hipMemcpyAsync) X(hipMemcpyFromSymbol) X(hipMemcpyFromSymbolAsync) X(hipMemcpyToSymbol) X(hipMemcpyToSymbolAsync) \
+  X(hipMemset) X(hipMemset2D) X(hipMemset2DAsync) X(hipMemset3D) X(hipMemset3DAsync) X(hipMemsetAsync)                \
+  X(hipStreamAddCallback) X(hipStreamBeginCapture) X(hipStreamEndCapture) X(hipStreamGetCaptureInfo)                  \
+  X(hipStreamGetCaptureInfo_v2) X(hipStreamGetFlags) X(hipStreamGetPriority) X(hipStreamIsCapturing)                  \
+  X(hipStreamQuery) X(hipStreamSynchronize) X(hipStreamWaitEvent)
 // clang-format on
 
 #define HIP_FORWARD(name) \

@@ -1,0 +1,48 @@
+// The workgroups of a dispatch, which the host threads execute. A workgroup that waits for others is suspended, so that
+// one host thread can execute workgroups that wait for each other. As many are resident as fit on the chip; the others
+// start when one of these ends, as on the chip.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "launch.h"
+#include "workgroup_runner.h"
+
+namespace mi300x {
+
+class WorkgroupQueue {
+ public:
+  explicit WorkgroupQueue(Launch& launch);
+
+  struct Resident {
+    std::unique_ptr<WorkgroupRunner> runner;
+    uint64_t taken_at = 0, polled_at = 0;  // as counted by progress_
+  };
+
+  // A workgroup to execute next; without a runner where nothing is left for this host thread.
+  Resident take();
+
+  // Gives it back after a slice. Fails the dispatch where no workgroup has made progress for too long.
+  void put_back(Resident resident, const WorkgroupRunner::Slice& slice);
+
+ private:
+  // Describes a dispatch in which no workgroup makes progress.
+  std::string stalled() const;
+
+  Launch& launch_;
+  const uint64_t most_resident_;
+  std::mutex mutex_;
+  uint64_t started_ = 0, resident_ = 0;
+  std::deque<Resident> suspended_;  // the longest suspended one first
+  std::vector<std::unique_ptr<WorkgroupRunner>> spare_;
+
+  uint64_t progress_ = 1;   // counts slices in which a workgroup did more than to poll memory
+  uint64_t waiting_ = 0;    // workgroups that have polled in a slice which began after the last of these
+  uint64_t polling_ = 0;    // instructions since all of them do
+};
+
+}  // namespace mi300x
