@@ -81,6 +81,41 @@ def extent(tensor: torch.Tensor) -> int:
     return tensor.nbytes if tensor.is_contiguous() else reach(tensor.shape, tensor.stride()) * tensor.itemsize
 
 
+def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether some byte belongs to both tensors. Where their strides differ, the bytes between elements count, too."""
+    return _meet(_spans(one), _spans(other), other.data_ptr() - one.data_ptr())
+
+
+_Spans = list[tuple[int, int]]  # stride and count, of dimensions in bytes, the largest stride first
+
+
+def _spans(tensor: torch.Tensor) -> _Spans:
+    size = tensor.itemsize
+    dimensions = zip(tensor.stride(), tensor.shape, strict=True)
+    spans = [(stride * size, count) for stride, count in dimensions if count != 1 and stride != 0]
+    return [*sorted(spans, reverse=True), (1, size)]
+
+
+def _meet(one: _Spans, other: _Spans, distance: int) -> bool:
+    """Whether bytes of ``one``, from 0 on, and of ``other``, from ``distance`` on, are the same."""
+    if distance >= _reach(one) or distance + _reach(other) <= 0:
+        return False
+    if not one or not other or one[0][0] != other[0][0]:
+        return True
+    (stride, count), (_, other_count) = one[0], other[0]
+    if max(_reach(one[1:]), _reach(other[1:])) > stride:
+        return True
+    nearest = -(distance // stride)  # rows so many numbers apart begin nearest to each other
+    return any(
+        -count < step < other_count and _meet(one[1:], other[1:], distance + step * stride)
+        for step in (nearest - 1, nearest)
+    )
+
+
+def _reach(spans: _Spans) -> int:
+    return 0 if any(count == 0 for _, count in spans) else 1 + sum((count - 1) * stride for stride, count in spans)
+
+
 def one_of(dtypes: tuple[torch.dtype, ...]) -> str:
     """The dtypes' names, for an error message."""
     return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

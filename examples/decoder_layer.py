@@ -213,8 +213,7 @@ class GroupedAttention:
 
     def __call__(self, x: Pair, cache: torch.Tensor, tokens: Tokens) -> torch.Tensor:
         query, key, value = self._split(dg.gemm_fp8(x, self.qkv), tokens.positions)
-        for kept, new in zip(cache, (key, value), strict=True):
-            kept.flatten(0, 1)[tokens.slots] = new
+        dg.append_kv_cache(key, value, *cache, tokens.slots)
         if tokens.is_prompt:
             heads = dg.flash_attention(
                 query, key, value, causal=True, cu_seqlens_q=tokens.starts, cu_seqlens_k=tokens.starts

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from ..checks import one_of
 from ..launch.kv_cache import append_kv_launch
 from ..launch.repeated import Described, launches
-from ..problems.attention import check_aligned, check_data, check_form, check_not_shared, check_one_device, check_slots
+from ..problems.attention import (
+    are_of_tokens,
+    check_aligned,
+    check_data,
+    check_form,
+    check_not_shared,
+    check_one_device,
+    check_slots,
+    check_token_descale,
+)
 from ..problems.layout import FP8
 
 _TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", FP8: "e4m3"}
@@ -17,6 +26,7 @@ _INPUTS = (torch.bfloat16, torch.float16)
 _UNIT = 16  # elements that a width is a multiple of
 _MOST_SLOTS = 2**31 - 1
 _MAX_TOKENS = 2**22
+_WIDEST_WITH_FACTOR = 512  # what a wave loads at once
 
 
 @launches
@@ -33,7 +43,8 @@ def append_kv_cache(
     """Writes keys and values of tokens to a paged cache as ``flash_attention_decode`` takes it.
 
     In an FP8 cache a value is divided by its factor and rounded to nearest. What exceeds 240, the largest number,
-    becomes 240; a NaN stays one.
+    becomes 240; a NaN stays one. Factors of tokens are written: the largest magnitude of the token's head divided by
+    240, at least 2^-126. If one of its values is a NaN or an infinity, all of them read as NaN.
 
     Args:
         k: bf16 or f16 [tokens, Hk, D], up to 2^22 tokens.
@@ -42,11 +53,14 @@ def append_kv_cache(
         v_cache: of the dtype of ``k_cache``, [blocks, block_size, Hk, Dv], written in place.
         slots: int32 or int64 [tokens], contiguous: block · block_size + offset. A token whose slot is negative, or not
             in the cache, is not written. Slots must be different.
-        k_descale, v_descale: factors of FP8 values, positive: fp32 [1] for all, or [Hk] for each head, contiguous; 1 if
-            None, and None for other caches.
+        k_descale, v_descale: factors of FP8 values, fp32: given ones, positive, [1] for all, or [Hk] for each head,
+            contiguous; or of tokens, both [blocks, block_size, Hk], of any strides, written in place; 1 if None, and
+            None for other caches.
 
-    D and Dv are positive multiples of 16. The last dimension of all tensors is contiguous. Other strides are any
-    multiples of 16 bytes. The memory of one cache, from its first to its last element, has none of the other's.
+    D and Dv are positive multiples of 16, with factors of tokens up to 512. The last dimension of all other tensors is
+    contiguous. Their other strides are any multiples of 16 bytes. What is written shares no memory with any other
+    argument. The two caches may lie between each other, like halves of a [blocks, 2, block_size, Hk, D], if their
+    strides are equal.
 
     Raises:
         TypeError, ValueError: an argument is not as above; nothing is written then.
@@ -57,27 +71,31 @@ def append_kv_cache(
         return None, None
     _check_tokens("k", k, None)
     _check_tokens("v", v, k)
-    tokens, heads, _ = k.shape
+    tokens = len(k)
     if tokens > _MAX_TOKENS:
         raise ValueError(f"k must have up to {_MAX_TOKENS} tokens, got {tokens}")
     _check_cache("k_cache", k_cache, k, (k.dtype, FP8), None)
     _check_cache("v_cache", v_cache, v, (k_cache.dtype,), k_cache)
     check_slots(slots, tokens)
     tensors = {"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "slots": slots}
-    for name, descale in (("k_descale", k_descale), ("v_descale", v_descale)):
-        if descale is None:
-            continue
-        if k_cache.dtype != FP8:
-            raise ValueError(f"{name} must be None, for the cache is {k_cache.dtype} and has no scales")
-        check_form(name, descale, torch.float32, (1,) if descale.numel() == 1 else (heads,))
-        tensors[name] = descale
+    descales = {"k_descale": k_descale, "v_descale": v_descale}
+    of_tokens = are_of_tokens(k_descale, v_descale)
+    if of_tokens and max(k.shape[2], v.shape[2]) > _WIDEST_WITH_FACTOR:
+        raise ValueError(
+            f"k and v must have up to {_WIDEST_WITH_FACTOR} elements with factors of tokens, got {k.shape[2]} and "
+            f"{v.shape[2]}"
+        )
+    for name, descale in descales.items():
+        if of_tokens or descale is not None:
+            _check_descale(name, descale, k_cache, of_tokens)
+            tensors[name] = cast(torch.Tensor, descale)
     check_one_device(tensors)
-    for name in ("k_cache", "v_cache"):
+    for name in ("k_cache", "v_cache", *(descales if of_tokens else ())):
         check_not_shared(name, tensors[name], tensors)
     if tokens == 0 or k_cache.numel() == 0:
         return None, None
     types = _TYPES[k.dtype], _TYPES[k_cache.dtype]
-    return None, append_kv_launch(k, v, k_cache, v_cache, slots, k_descale, v_descale, *types)
+    return None, append_kv_launch(k, v, k_cache, v_cache, slots, k_descale, v_descale, *types, of_tokens)
 
 
 def _check_tokens(name: str, tensor: Any, k: torch.Tensor | None) -> None:
@@ -115,6 +133,15 @@ def _check_cache(
     if cache.shape[0] * cache.shape[1] > _MOST_SLOTS:
         raise ValueError(f"{name} must have up to {_MOST_SLOTS} tokens, got {tuple(cache.shape)}")
     _check_strides(name, cache)
+
+
+def _check_descale(name: str, descale: Any, k_cache: torch.Tensor, of_tokens: bool) -> None:
+    if k_cache.dtype != FP8:
+        raise ValueError(f"{name} must be None, for the cache is {k_cache.dtype} and has no scales")
+    if of_tokens:
+        check_token_descale(name, descale, k_cache)
+    else:
+        check_form(name, descale, torch.float32, (1,) if descale.numel() == 1 else (k_cache.shape[2],))
 
 
 def _check_strides(name: str, tensor: torch.Tensor) -> None:

@@ -71,6 +71,7 @@ def _returns_nothing(**arguments: Any) -> None:
 def _operator(
     function: Callable[..., Any],
     *written: str,
+    may_write: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
     fake: Callable[..., Any] | None = None,
     results: int = 1,
@@ -79,6 +80,7 @@ def _operator(
 
     Args:
         written: the arguments that the function writes. They can't be None.
+        may_write: arguments that the function may write. They may be None.
         without: arguments that the operator doesn't have.
         fake: takes the same arguments and returns an uninitialised tensor of the result's shape and dtype. None for
             functions that return nothing.
@@ -95,11 +97,14 @@ def _operator(
         return {name: _argument(name, hint, values) for name, hint in hints.items()}
 
     returned = ", ".join(["Tensor"] * results) if fake else ""
-    schema = ", ".join(_declared(name, hint, name in written) for name, hint in hints.items())
+    schema = ", ".join(
+        f"Tensor({name}!)? {name}" if name in may_write else _declared(name, hint, name in written)
+        for name, hint in hints.items()
+    )
     operator = custom_op(
         f"deep_gemm_rocm::{function.__name__}",
         lambda *flat: function(**arguments(flat)),
-        mutates_args=[*written, *(f"sf{name}" for name in written if hints[name] == Tensor | Pair)],
+        mutates_args=[*written, *may_write, *(f"sf{name}" for name in written if hints[name] == Tensor | Pair)],
         schema=f"({schema}) -> ({returned})",
     )
     operator.register_fake(lambda *flat: (fake or _returns_nothing)(**arguments(flat)))
@@ -262,7 +267,7 @@ _operator(mqa_logits.fp8_mqa_logits, fake=_logits)
 _operator(mqa_logits.fp8_paged_mqa_logits, fake=_paged_logits)
 _operator(_returns_none(top_k.top_k_per_row), "out")
 _operator(_returns_lse_and_maxima(sparse_mla.sparse_mla), "out", fake=_of_heads, results=2)
-_operator(kv_cache.append_kv_cache, "k_cache", "v_cache")
+_operator(kv_cache.append_kv_cache, "k_cache", "v_cache", may_write=("k_descale", "v_descale"))
 _operator(latent_cache.append_mla_cache, "cache")
 _operator(_returns_second(merge_states.merge_attention_states), "out", fake=_merged_lse)
 

@@ -16,15 +16,14 @@ class AppendedHeads(Structure):
     _fields_ = (
         ("tokens", HeadsTensor),
         ("cache", PagedTensor),
-        ("descale", c_void_p),
-        ("descale_stride", c_int64),
+        ("descale", PagedTensor),
         ("width", c_int),
     )
 
     @classmethod
     def of(cls, tokens: torch.Tensor, cache: torch.Tensor, descale: torch.Tensor | None) -> AppendedHeads:
-        stride = 0 if descale is None or len(descale) == 1 else descale.stride(0)
-        return cls(HeadsTensor.of(tokens), PagedTensor.of(cache), None, stride, tokens.shape[-1])
+        strides = (0, 0, 0) if descale is None else descale.expand(cache.shape[:-1]).stride()
+        return cls(HeadsTensor.of(tokens), PagedTensor.of(cache), PagedTensor(None, *strides), tokens.shape[-1])
 
 
 class AppendKvArguments(Structure):
@@ -52,11 +51,13 @@ def append_kv_launch(
     v_descale: torch.Tensor | None,
     type_: str,
     cache_type: str,
+    of_tokens: bool,
 ) -> Launch:
     """Describes the launch for checked arguments of ``append_kv_cache``, with at least one token.
 
     Args:
         type_, cache_type: ``bf16`` or ``f16``; the latter may be ``e4m3``, too.
+        of_tokens: whether there is a factor for each token, which is written.
     """
     pages, page_size, heads, _ = k_cache.shape
     arguments = AppendKvArguments(
@@ -72,10 +73,14 @@ def append_kv_launch(
         **{
             "k.tokens.data": ("k", k), "v.tokens.data": ("v", v),
             "k.cache.data": ("k_cache", k_cache), "v.cache.data": ("v_cache", v_cache),
-            "k.descale": ("k_descale", k_descale), "v.descale": ("v_descale", v_descale),
+            "k.descale.data": ("k_descale", k_descale), "v.descale.data": ("v_descale", v_descale),
         }
     )  # fmt: skip
-    values = {"type": type_, "cache_type": cache_type, "kernel_name": f"append_kv_cache_{type_}_{cache_type}"}
-    written = ("k.cache.data", "v.cache.data")
+    name = f"append_kv_cache_{type_}_{cache_type}{'_tokens' if of_tokens else ''}"
+    values: dict[str, str | bool] = {
+        "type": type_, "cache_type": cache_type, "of_tokens": of_tokens, "kernel_name": name,
+    }  # fmt: skip
+    caches = ("k.cache.data", "v.cache.data")
+    written = (*caches, "k.descale.data", "v.descale.data") if of_tokens else caches
     request = Request("append_kv_cache.hip.j2", values)
-    return Launch(request, arguments, pointers, written=written, aligned=(*written, "k.tokens.data", "v.tokens.data"))
+    return Launch(request, arguments, pointers, written=written, aligned=(*caches, "k.tokens.data", "v.tokens.data"))

@@ -190,11 +190,12 @@ class _Call:
         was_repeated: whether the call was repeated since its last turn in ``Calls``.
         sizes: bytes of each given tensor, from its first element to the end of its last.
         apart: pairs of a tensor that is written, and one with which it must not share memory.
-        same: pairs of a tensor that is written, and one that must start where it starts, as in the remembered call.
+        fixed: a tensor that is written, one within its extent, and how far behind it that must start, as in the
+            remembered call.
     """
 
     __slots__ = (
-        "apart", "filled", "form", "kernel", "made", "result", "runtime", "same", "scratch", "scratch_bytes", "sizes",
+        "apart", "filled", "fixed", "form", "kernel", "made", "result", "runtime", "scratch", "scratch_bytes", "sizes",
         "was_repeated", "words",
     )  # fmt: skip
 
@@ -233,12 +234,16 @@ class _Call:
             assert begins, f"{name} must be passed on from its beginning"
         self.sizes = tuple(map(extent, tensors))
         apart: list[tuple[int, int]] = []
-        same: list[tuple[int, int]] = []
+        fixed: list[tuple[int, int, int]] = []
         for output in self.form.written:
-            for other, address in enumerate(addresses):
-                if other != output:
-                    (same if address == addresses[output] else apart).append((output, other))
-        self.apart, self.same = tuple(apart), tuple(same)
+            for other in range(len(addresses)):
+                if other == output:
+                    continue
+                if self._are_apart(addresses, output, other):
+                    apart.append((output, other))
+                else:
+                    fixed.append((output, other, addresses[other] - addresses[output]))
+        self.apart, self.fixed = tuple(apart), tuple(fixed)
 
     @property
     def bytes(self) -> int:
@@ -291,10 +296,13 @@ class _Call:
             if addresses[index] % _ALIGNMENT:
                 return False
         for output, other in self.apart:
-            begin, other_begin = addresses[output], addresses[other]
-            if other_begin < begin + self.sizes[output] and begin < other_begin + self.sizes[other]:
+            if not self._are_apart(addresses, output, other):
                 return False
-        return all(addresses[one] == addresses[other] for one, other in self.same)
+        return all(addresses[other] - addresses[output] == distance for output, other, distance in self.fixed)
+
+    def _are_apart(self, addresses: tuple[int, ...], one: int, other: int) -> bool:
+        begin, other_begin = addresses[one], addresses[other]
+        return other_begin >= begin + self.sizes[one] or begin >= other_begin + self.sizes[other]
 
 
 def _numbers(result: object, tensors: list[torch.Tensor]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..checks import check_bool, check_int, check_tensor, one_of
+from ..checks import check_bool, check_int, check_tensor, one_of, share_memory
 from .layout import SCALE_BLOCK, ceil_div
 from .tensors import ALIGNMENT
 
@@ -23,7 +23,7 @@ LATENT_PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MAX_LATENT_TOKENS = 8
 RUN_TOKENS = 8  # neighbouring tokens that a wave loads from one page, if a page has as many
 PAGE_SIZES = (16, 32, 64, 128, 256)
-MAX_DECODE_TOKENS = 4
+MAX_DECODE_TOKENS = 8
 _LEAST_BLOCK = 32  # keys in the smallest block of a decode kernel
 _BLOCKS_TO_BEGIN = 8  # largest fixed cost of a sequence, counted in blocks; see decode_schedule.h
 MAX_SPLITS = 4096  # of a sequence's keys; more than enough to fill the device with a single sequence
@@ -169,8 +169,9 @@ class Decode(NamedTuple):
     pages_of_sequence: int
     softmax_scale: float
     window_left: int
-    descales: dict[str, torch.Tensor | None]  # expanded to [batch, heads, 1]
+    descales: dict[str, torch.Tensor | None]  # expanded to [batch, heads, 1]; of tokens, to [blocks, heads, tokens]
     softcap: float = 0
+    layout: str = "plain"  # of the caches, see DecodeConfig
 
     @property
     def most_keys(self) -> int:
@@ -197,7 +198,9 @@ def check_decode(
         TypeError, ValueError: an argument is not as ``flash_attention_decode`` documents it.
     """
     tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
-    _check_heads(tensors, packed=False)
+    _check_heads({"q": q}, packed=False)
+    _check_decode_cache("k_cache", k_cache, q.dtype)
+    _check_decode_cache("v_cache", v_cache, q.dtype, k_cache)
     if v_cache.shape[:-1] != k_cache.shape[:-1]:
         raise ValueError(
             "v_cache must have as many blocks, tokens and heads as k_cache, "
@@ -212,20 +215,38 @@ def check_decode(
     _check_decode_sizes(tokens_q, page_size)
     check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors |= {"block_table": block_table, "context_lens": context_lens}
-    expanded = {
-        name: _check_head_descale(name, descales[name], of, q.dtype, batch, count)
-        for name, of, count in (
-            ("q_descale", "q", heads),
-            ("k_descale", "k_cache", kv_heads),
-            ("v_descale", "v_cache", kv_heads),
-        )
-    }
+    expanded = {"q_descale": _check_head_descale("q_descale", descales["q_descale"], "q", q.dtype, batch, heads)}
+    layout = "plain" if k_cache.dtype == q.dtype else "e4m3"
+    if layout == "e4m3" and are_of_tokens(descales["k_descale"], descales["v_descale"]):
+        layout = "e4m3_tokens"
+    for name, cache in (("k_descale", "k_cache"), ("v_descale", "v_cache")):
+        if layout == "e4m3_tokens":
+            check_token_descale(name, descales[name], k_cache)
+            expanded[name] = descales[name].transpose(1, 2)
+        else:
+            expanded[name] = _check_head_descale(name, descales[name], cache, k_cache.dtype, batch, kv_heads)
     tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
     check_sink(attn_sink, heads, tensors)
     out_type = _check_output(out, (*q.shape[:-1], v_cache.shape[-1]), tensors)
     problem = _decode(q, k_cache, v_cache.shape[-1], block_table, softmax_scale)
     left, _ = _check_window(True, window, problem.window_left)
-    return problem._replace(out_type=out_type, window_left=left, descales=expanded, softcap=_check_softcap(softcap))
+    return problem._replace(
+        out_type=out_type, window_left=left, descales=expanded, softcap=_check_softcap(softcap), layout=layout
+    )
+
+
+def _check_decode_cache(name: str, cache: Any, dtype_of_q: torch.dtype, k_cache: torch.Tensor | None = None) -> None:
+    """Checks a cache on its own. It has the dtype of q, or FP8 for q in bf16; ``v_cache`` that of ``k_cache``."""
+    check_data(name, cache)
+    allowed = (dtype_of_q, _FP8) if dtype_of_q == torch.bfloat16 else (dtype_of_q,)
+    if k_cache is not None:
+        allowed = (k_cache.dtype,)
+    if cache.dtype not in allowed:
+        other = f"q in {one_of((dtype_of_q,))}" if k_cache is None else "that of k_cache"
+        advice = "; convert it with convert_fp8_fn_to_fnuz" if _FP8 in allowed and cache.dtype in _OCP_DTYPES else ""
+        raise TypeError(f"{name} must be {one_of(allowed)} for {other}, got {cache.dtype}{advice}")
+    _check_heads_shape(name, cache, packed=False)
+    check_aligned(name, cache)
 
 
 def _decode(q: torch.Tensor, cache: torch.Tensor, value_dim: int, block_table: torch.Tensor, scale: Any) -> Decode:
@@ -490,10 +511,8 @@ def check_not_shared(name: str, output: torch.Tensor, tensors: dict[str, torch.T
         reach += (size - 1) * stride
     if output.is_meta:
         return
-    begin, end = _extent(output)
     for other, tensor in tensors.items():
-        other_begin, other_end = _extent(tensor)
-        if other != name and begin < other_end and other_begin < end:
+        if other != name and share_memory(output, tensor):
             raise ValueError(f"{name} must not share memory with {other}, which is read while {name} is written")
 
 
@@ -518,14 +537,6 @@ def check_cu_seqlens(name: str, cu_seqlens: Any, tensor: torch.Tensor, of: str) 
             if end < begin:
                 raise ValueError(f"{name} must not decrease: sequence {sequence} has {end - begin} tokens")
     return len(cu_seqlens) - 1
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    begin = tensor.data_ptr()
-    if tensor.numel() == 0:
-        return begin, begin
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return begin, begin + (last + 1) * tensor.element_size()
 
 
 def _check_heads(
@@ -609,7 +620,8 @@ def _check_descale(
         return descale
     expected = "blocks of the longest sequence" if packed else str(blocks)
     raise ValueError(
-        f"{name} must have shape (1,), one factor for all; ({batch}, {heads}), one for each sequence and head; or "
+        f"{name} must have shape (1,), one factor for all; ({heads},), one for each head; ({batch}, {heads}), one for "
+        f"each sequence and head; or "
         f"({batch}, {heads}, {expected}), one for each {SCALE_BLOCK} tokens as well; got {tuple(descale.shape)}"
     )
 
@@ -623,10 +635,27 @@ def _check_head_descale(
     expanded = _of_whole_heads(descale, batch, heads)
     if expanded is None:
         raise ValueError(
-            f"{name} must have shape (1,), one factor for all, or ({batch}, {heads}), one for each sequence and head; "
-            f"got {tuple(descale.shape)}"
+            f"{name} must have shape (1,), one factor for all; ({heads},), one for each head; or ({batch}, {heads}), "
+            f"one for each sequence and head; got {tuple(descale.shape)}"
         )
     return expanded
+
+
+def are_of_tokens(*descales: Any) -> bool:
+    """Whether the factors of keys or of values have the shape of those of tokens."""
+    return any(isinstance(descale, torch.Tensor) and descale.dim() == 3 for descale in descales)
+
+
+def check_token_descale(name: str, descale: Any, cache: torch.Tensor) -> None:
+    """Checks factors of an FP8 cache's tokens, [blocks, block_size, heads]."""
+    check_data(name, descale)
+    if descale.dtype != torch.float32:
+        raise TypeError(f"{name} must be float32, got {descale.dtype}")
+    if descale.shape != cache.shape[:3]:
+        raise ValueError(
+            f"{name} must have shape {tuple(cache.shape[:3])}, a factor for each token and head of the cache, as that "
+            f"of the other cache has, got {tuple(descale.shape)}"
+        )
 
 
 def _has_descale(name: str, descale: Any, of: str, dtype: torch.dtype) -> bool:
@@ -643,9 +672,11 @@ def _has_descale(name: str, descale: Any, of: str, dtype: torch.dtype) -> bool:
 
 
 def _of_whole_heads(descale: torch.Tensor, batch: int, heads: int) -> torch.Tensor | None:
-    """Expands a factor for the whole tensor, or for each sequence and head, to [batch, heads, 1]; else None."""
+    """Expands factors for the whole tensor, of heads, or of sequences and heads, to [batch, heads, 1]; else None."""
     if descale.numel() == 1 and descale.dim() < 2:
         return descale.as_strided((batch, heads, 1), (0, 0, 0))
+    if descale.shape == (heads,):
+        return descale.as_strided((batch, heads, 1), (0, *descale.stride(), 0))
     if descale.shape == (batch, heads):
         return descale.as_strided((batch, heads, 1), (*descale.stride(), 0))
     return None

@@ -1,4 +1,6 @@
 // Writes keys and values of tokens to a paged cache. A wave writes a token, each lane 8 values of a head at a time.
+// Values of an FP8 cache are divided by factors, which are given, or those of the token and head: the largest magnitude
+// divided by the largest FP8 number.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/rounding.h"
@@ -7,6 +9,7 @@
 #include "deep_gemm_rocm/hardware/conditional.h"
 #include "deep_gemm_rocm/hardware/global.h"
 #include "deep_gemm_rocm/hardware/wave.h"
+#include "deep_gemm_rocm/quantise/magnitude.h"
 
 namespace deep_gemm_rocm {
 
@@ -14,8 +17,7 @@ namespace deep_gemm_rocm {
 struct AppendedHeads {
   HeadsTensor tokens;  // [tokens, heads, width]
   PagedTensor cache;
-  const float* descale;  // what FP8 values are multiplied with, of each head; or null
-  int64_t descale_stride;
+  PagedTensor descale;  // fp32, what FP8 values are multiplied with; null if that is 1
   int width;
 };
 
@@ -43,38 +45,100 @@ DG_DEVICE Vector<uint8_t, kAppendedVector> quantised_vector(const Vector<T, kApp
   return Storage<E4M3>::rounded<kAppendedVector>(scaled);
 }
 
+// The keys or the values of a token.
 template <class T, class Cache>
-DG_DEVICE void append_heads(const AppendedHeads& of, int heads, int token, int page, int in_page) {
+class HeadsAppender {
   using Values = Vector<T, kAppendedVector>;
   using Stored = Vector<Conditional<kIsSame<Cache, E4M3>, uint8_t, T>, kAppendedVector>;
-  const int vectors = of.width / kAppendedVector;  // of a head
-  for (int i = lane_id(); i < heads * vectors; i += kWaveSize) {
-    const int head = i / vectors;
-    const int value = i % vectors * kAppendedVector;
-    const T* const from = static_cast<const T*>(of.tokens.data) + of.tokens.offset(0, token, head) + value;
-    const auto values = load_global<Values>(reinterpret_cast<const uint8_t*>(from));
-    const int64_t place =
-        page * of.cache.page_stride + in_page * of.cache.token_stride + head * of.cache.head_stride + value;
-    auto* const to = const_cast<uint8_t*>(static_cast<const uint8_t*>(of.cache.data)) + place * sizeof(Stored) / kAppendedVector;
-    if constexpr (kIsSame<Cache, E4M3>) {
-      const float descale = of.descale == nullptr ? 1 : of.descale[head * of.descale_stride];
-      *(Global<Stored>*)to = quantised_vector<T>(values, descale);
-    } else {
-      *(Global<Stored>*)to = values;
+
+ public:
+  DG_DEVICE HeadsAppender(const AppendedHeads& of, int heads, const AppendedToken& to)
+      : of_(of), to_(to), heads_(heads), vectors_(of.width / kAppendedVector) {}
+
+  // By the factors that are given, if there are any.
+  DG_DEVICE void append() const {
+    for (int i = lane_id(); i < heads_ * vectors_; i += kWaveSize) {
+      const int head = i / vectors_;
+      const int vector = i % vectors_;
+      if constexpr (kIsSame<Cache, E4M3>) {
+        const float descale = of_.descale.data == nullptr ? 1 : *factor_of(head);
+        store(head, vector, quantised_vector<T>(load(head, vector), descale));
+      } else {
+        store(head, vector, load(head, vector));
+      }
     }
   }
-}
 
-template <class T, class Cache>
+  // By the head's own factor, which is stored, too. A head is in neighbouring lanes, a power of two of them.
+  DG_DEVICE void append_with_factors() const {
+    const int lanes = 1 << (32 - __builtin_clz(vectors_ - 1));
+    const int vector = lane_id() % lanes;
+    for (int first = 0; first < heads_; first += kWaveSize / lanes) {
+      const int head = first + lane_id() / lanes;
+      const bool exists = head < heads_ && vector < vectors_;
+      const Values values = exists ? load(head, vector) : Values{};
+      const float factor = factor_for(largest_over_lanes(values, lanes));
+      if (!exists) continue;
+      store(head, vector, quantised_vector<T>(values, factor));
+      if (vector == 0) *factor_of(head) = factor;
+    }
+  }
+
+ private:
+  DG_DEVICE Values load(int head, int vector) const {
+    const int64_t value = of_.tokens.offset(0, to_.token, head) + vector * kAppendedVector;
+    return load_global<Values>(static_cast<const uint8_t*>(of_.tokens.data) + value * static_cast<int64_t>(sizeof(T)));
+  }
+
+  DG_DEVICE void store(int head, int vector, const Stored& values) const {
+    const int64_t value = place_of(of_.cache, head) + vector * kAppendedVector;
+    auto* const cache = static_cast<uint8_t*>(const_cast<void*>(of_.cache.data));
+    *(Global<Stored>*)(cache + value * static_cast<int64_t>(sizeof(values[0]))) = values;
+  }
+
+  DG_DEVICE Global<float>* factor_of(int head) const {
+    return (Global<float>*)(static_cast<const float*>(of_.descale.data) + place_of(of_.descale, head));
+  }
+
+  DG_DEVICE int64_t place_of(const PagedTensor& tensor, int head) const {
+    return to_.page * tensor.page_stride + to_.in_page * tensor.token_stride + head * tensor.head_stride;
+  }
+
+  static DG_DEVICE unsigned largest_over_lanes(const Values& values, int lanes) {
+    unsigned largest = 0;
+#pragma unroll
+    for (int i = 0; i < kAppendedVector; ++i) largest = max(largest, magnitude_of(static_cast<float>(values[i])));
+    for (int distance = 1; distance < lanes; distance *= 2) {
+      largest = max(largest, static_cast<unsigned>(exchange(static_cast<int>(largest), lane_id() ^ distance)));
+    }
+    return largest;
+  }
+
+  // At least the least normal number, so that zeros aren't divided by zero. A NaN or an infinity stays one.
+  static DG_DEVICE float factor_for(unsigned magnitude) {
+    const float factor = __builtin_bit_cast(float, magnitude) / Storage<E4M3>::kMax;
+    return factor < __FLT_MIN__ ? __FLT_MIN__ : factor;
+  }
+
+  const AppendedHeads& of_;
+  const AppendedToken& to_;
+  int heads_;
+  int vectors_;  // of a head
+};
+
+template <class T, class Cache, bool kFactorsOfTokens>
 DG_DEVICE void append_kv_token(const AppendKvArguments& args, int workgroup) {
-  const int token = workgroup * kAppendedTokens + wave_id();
-  if (token >= args.tokens) return;
-  const int64_t slot = slot_of(args.slots, args.has_wide_slots, token);
-  if (slot < 0 || slot >= args.num_slots) return;
-  const int page = static_cast<unsigned>(slot) / args.page_size;
-  const int in_page = static_cast<unsigned>(slot) % args.page_size;
-  append_heads<T, Cache>(args.k, args.heads, token, page, in_page);
-  append_heads<T, Cache>(args.v, args.heads, token, page, in_page);
+  const AppendedToken to = appended_token(args, workgroup);
+  if (!to.exists) return;
+  const HeadsAppender<T, Cache> keys(args.k, args.heads, to);
+  const HeadsAppender<T, Cache> values(args.v, args.heads, to);
+  if constexpr (kFactorsOfTokens) {
+    keys.append_with_factors();
+    values.append_with_factors();
+  } else {
+    keys.append();
+    values.append();
+  }
 }
 
 }  // namespace deep_gemm_rocm

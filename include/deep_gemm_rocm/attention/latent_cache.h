@@ -64,12 +64,8 @@ DG_DEVICE Vector<uint8_t, kLatentVector> quantised_latent(const Chunk& values, f
 
 template <class Layout>
 DG_DEVICE void append_latent_token(const AppendLatentArguments& args, int workgroup) {
-  const int token = workgroup * kAppendedTokens + wave_id();
-  if (token >= args.tokens) return;
-  const int64_t slot = slot_of(args.slots, args.has_wide_slots, token);
-  if (slot < 0 || slot >= args.num_slots) return;
-  const auto page = static_cast<unsigned>(slot) / args.page_size;
-  const auto in_page = static_cast<unsigned>(slot) % args.page_size;
+  const auto [token, page, in_page, exists] = appended_token(args, workgroup);
+  if (!exists) return;
   uint8_t* const first = args.cache + page * args.page_bytes;
   uint8_t* const written = first + in_page * Layout::kTokenBytes;
   const int lane = lane_id();
