@@ -143,9 +143,10 @@ def flash_attention(
         block_table, context_lens: as for ``flash_attention_decode``, if keys and values are in pages: k is
             [blocks, block_size, Hk, D] and v [blocks, block_size, Hk, Dv], and the last of a sequence's context_len
             tokens are its queries. q may be packed; Sk above is the context_len.
-        q_descale, k_descale, v_descale: factors of FP8 values, fp32, positive: [1] for the whole tensor; [B, H] (for k
-            and v [B, Hk]) for each sequence and head; or [B, H, ceil(S/128)] for each sequence, head and 128 tokens
-            (packed: as many as the longest sequence needs), not for k and v in pages. Any strides.
+        q_descale, k_descale, v_descale: factors of FP8 values, fp32, positive: [1] for the whole tensor; [H] (for k
+            and v [Hk]) for each head; [B, H] (for k and v [B, Hk]) for each sequence and head; or [B, H, ceil(S/128)]
+            for each sequence, head and 128 tokens (packed: as many as the longest sequence needs), not for k and v in
+            pages. Any strides.
         attn_sink: fp32 [H], a logit for each head, whose exponential is added to the sums of the query's exponentials;
             none if None. ``lse`` leaves it out.
         softcap: c, from 2^-64 to 4096, turns logits into c · tanh(logit / c); 0 for none. A logit of infinity counts as
@@ -252,9 +253,10 @@ def flash_attention_decode(
     bits of a sequence's result depend on that sequence, its length and next_n only.
 
     Args:
-        q: bf16, f16 or float8_e4m3fnuz [B, next_n, H, D], next_n from 1 to 4: the last tokens of each sequence.
-        k_cache: of the same dtype, [blocks, block_size, Hk, D], block_size 16, 32, 64, 128 or 256.
-        v_cache: of the same dtype, [blocks, block_size, Hk, Dv]. D/Dv as for ``flash_attention``.
+        q: bf16, f16 or float8_e4m3fnuz [B, next_n, H, D], next_n from 1 to 8: the last tokens of each sequence.
+        k_cache: of the same dtype, or float8_e4m3fnuz for q in bf16, [blocks, block_size, Hk, D], block_size 16, 32,
+            64, 128 or 256. FP8 is widened to bf16, exactly.
+        v_cache: of the dtype of ``k_cache``, [blocks, block_size, Hk, Dv]. D/Dv as for ``flash_attention``.
         block_table: int32 [B, blocks of a sequence]: entry ``t // block_size`` of a row is the block that holds token
             t. Entries past the sequence's end are not read.
         context_lens: int32 [B], tokens of each sequence including its last next_n: query i sees the keys up to
@@ -263,8 +265,10 @@ def flash_attention_decode(
             are wrong.
         softmax_scale: factor of the logits, positive; 1/sqrt(D) if None.
         window: (left, right): a query sees ``left`` keys before its own, -1 for all, and none on its right.
-        q_descale, k_descale, v_descale: factors of FP8 values, fp32, positive: [1] for the whole tensor, or [B, H] (for
-            k and v [B, Hk]) for each sequence and head.
+        q_descale, k_descale, v_descale: factors of FP8 values, fp32, positive: [1] for the whole tensor; [H] (for k
+            and v [Hk]) for each head; or [B, H] (for k and v [B, Hk]) for each sequence and head. For q in bf16, those
+            of k and v may both be [blocks, block_size, Hk], a factor for each token and head of the cache, as
+            ``append_kv_cache`` writes them. Any strides.
         attn_sink, softcap: as for ``flash_attention``.
         out: [B, next_n, H, Dv] to write into; a new tensor if None. Its dtype is that of q; for FP8, bf16 or f16.
         return_lse: whether to return the logarithm of each row's sum of exponentials.
@@ -383,8 +387,8 @@ def _decode(
 ) -> Described[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
     choice = choose_attention(_case(family, problem, problem.tokens_q, problem.most_keys))
     config, pieces = cast(DecodeConfig, choice.config), choice.pieces
-    if problem.softcap > 0:
-        config = dataclasses.replace(config, capped=True)
+    if problem.softcap > 0 or problem.layout != "plain":
+        config = dataclasses.replace(config, capped=problem.softcap > 0, layout=problem.layout)
     if latent is not None:
         tokens = "small_pages" if problem.page_size < RUN_TOKENS else "paged"
         config = dataclasses.replace(config, layout=latent.layout, is_ocp=latent.is_ocp, tokens=tokens)

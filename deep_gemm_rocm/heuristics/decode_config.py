@@ -21,13 +21,15 @@ class DecodeConfig:
     """A kernel of ``flash_decode.hip.j2`` or ``mla_decode.hip.j2``: all its template values.
 
     Attributes:
-        type: type of q and the caches: ``bf16``, ``f16`` or ``e4m3``.
+        type: type of q: ``bf16``, ``f16`` or ``e4m3``.
         out_type: type of the output.
         head_dim: elements of a head of q and k.
         value_dim: elements of a head of v and the output.
         latent_rows: 0; for a latent cache, whose values are the first elements of its keys, 32 or 64, the queries of a
             workgroup.
-        layout: how a latent cache holds tokens: ``plain``, in the type of q; ``e4m3``, ``e4m3_656`` or ``e4m3_584``.
+        layout: how the caches hold tokens: ``plain``, in the type of q; in FP8 for q in bf16, ``e4m3``, with factors of
+            heads, or ``e4m3_tokens``, with factors of tokens; a latent cache ``plain``, ``e4m3``, ``e4m3_656`` or
+            ``e4m3_584``.
         is_ocp: whether FP8 values of a latent cache are OCP's.
         tokens: where the tokens of a sequence are in a latent cache: ``paged``; ``small_pages``, of fewer than eight
             tokens; or ``indexed``, by a row of slots.
@@ -77,7 +79,8 @@ class DecodeConfig:
     def template_values(self) -> dict[str, int | str | bool]:
         """The values by name. Callers share the one dictionary."""
         names = {"kernel_name": self.kernel_name, "rows": self.rows}
-        return {**dataclasses.asdict(self), "scaled": self.type == "e4m3", **names}
+        scaled = "e4m3" in (self.type, self.layout)
+        return {**dataclasses.asdict(self), "scaled": scaled, **names}
 
 
 def latent_rows(queries: int) -> int:

@@ -209,7 +209,7 @@ def _paged(tokens: int, heads: int, width: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def _decode(device: str) -> None:
-    """Writes keys to pages, and attends to them as decoding and as a prompt."""
+    """Writes keys to pages, and attends to them as decoding and as a prompt; decoding also to pages in FP8."""
     keys, cache, table = _paged(150, 2, 128)
     tokens = torch.arange(150)
     slots = table[0][tokens // 64] * 64 + tokens % 64
@@ -226,6 +226,24 @@ def _decode(device: str) -> None:
     for q, out in ((last, of_last), (prompt, of_prompt)):
         seen = visible_keys(q.shape[1], 150, True, None)
         attention_reference(q, keys, values, seen=seen).assert_accurate(out.cpu())
+
+    factors = [torch.full(cache.shape[:3], torch.nan) for _ in range(2)]
+    caches = [torch.full_like(cache, torch.nan).to(FP8) for _ in range(2)]
+    k_cache, v_cache, k_factors, v_factors = (tensor.to(device) for tensor in (*caches, *factors))
+    kv_cache.append_kv_cache(
+        keys[0].to(device), values[0].to(device), k_cache, v_cache, slots.to(device), k_descale=k_factors,
+        v_descale=v_factors,
+    )  # fmt: skip
+    of_last = attention.flash_attention_decode(
+        last.to(device), k_cache, v_cache, block_table=table, context_lens=lens, k_descale=k_factors,
+        v_descale=v_factors,
+    )  # fmt: skip
+    stored = [
+        (data.cpu().double() * scales.cpu()[..., None]).flatten(0, 1)[slots][None]
+        for data, scales in ((k_cache, k_factors), (v_cache, v_factors))
+    ]
+    seen = visible_keys(2, 150, True, None)
+    attention_reference(last, *stored, seen=seen).assert_accurate(of_last.cpu())
 
 
 def _latent_decode(device: str) -> None:

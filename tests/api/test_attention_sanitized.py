@@ -11,6 +11,7 @@ import test_mla_decode_fp8 as mla_fp8
 import test_mqa_logits as logits
 import test_paged_attention as paged
 import test_sparse_mla as sparse
+import torch
 
 from deep_gemm_rocm.heuristics.choices import replaced
 from deep_gemm_rocm.runtime import hip
@@ -28,6 +29,7 @@ DECODE = [
     decode.Problem((70,), tokens_q=2, dtype=decode.FP8),
     decode.Problem((70,), widths=(256, 256), page_size=64),
     decode.Problem((70,), widths=(80, 80), softcap=2.0, sink=True),
+    decode.Problem((70, 3), tokens_q=5, widths=(80, 80), factors="tokens"),
 ]
 
 
@@ -51,17 +53,19 @@ RUNS = {
     "decode-fp8": DECODE[1].run,
     "decode-wide": lambda: DECODE[2].run(2),
     "decode-narrow": lambda: DECODE[3].run(2),
+    "decode-factors": lambda: DECODE[4].run(2),
     "mla": lambda: mla.Latent((70, 0), tokens_q=2).run(2),
     "mla-shared": lambda: mla.Latent((270, 0, 130)).run(),
     "mla-fp8": lambda: mla_fp8.Problem("e4m3_656", (70, 0), tokens_q=2).run(2),
     "sparse": lambda: sparse.Problem("e4m3_584", (90, 0, 33), 90).run(1),
     "append": append.test_factors_of_heads,
+    "append-factors": lambda: append.assert_appended_with_factors(torch.tensor([3, 20]), 3, (80, 128)),
     "mqa_logits": lambda: logits.Problem(20, 300, 32, 32).run(),
     "paged_mqa_logits": lambda: logits.Paged((100, 0, 1), 2, 32, 32).run(),
 }
 IN_DEFAULT_RUN = (
     "flash_attention-turns", "flash_attention-fp8", "flash_attention-narrow", "flash_attention-pages", "decode",
-    "decode-narrow", "mla-shared", "sparse", "append", "paged_mqa_logits",
+    "decode-narrow", "decode-factors", "mla-shared", "sparse", "append", "append-factors", "paged_mqa_logits",
 )  # fmt: skip
 
 

@@ -321,15 +321,17 @@ def test_attention_configurations():
     assert not same(results[16][0], results[32][0])
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, FP8])
+@pytest.mark.parametrize(
+    ("dtype", "factors"), [(torch.bfloat16, ""), (FP8, ""), (torch.bfloat16, "tokens")], ids=["bf16", "FP8", "tokens"]
+)
 @pytest.mark.parametrize("tokens_q", [1, 3])
-def test_decode(dtype, tokens_q):
+def test_decode(dtype, factors, tokens_q):
     lens = (700, 33, 0, 1300, 128)
-    together = DecodeProblem(lens, tokens_q=tokens_q, widths=(64, 64), dtype=dtype)
+    together = DecodeProblem(lens, tokens_q=tokens_q, widths=(64, 64), dtype=dtype, factors=factors)
     out, lse = together.run()
     for i in range(len(lens)):
         arguments = together.arguments
-        for name in ("q", "block_table", "context_lens", *together.descales):
+        for name in ("q", "block_table", "context_lens", *(together.descales if dtype == FP8 else ())):
             arguments[name] = arguments[name][i : i + 1]
         alone = dg.flash_attention_decode(**arguments, return_lse=True)
         assert same(alone[0], out[i : i + 1])

@@ -25,6 +25,13 @@ CASES = [
     Problem((100, 33), widths=(80, 80), sink=True),
     Problem((100, 33), tokens_q=2, widths=(80, 80), dtype=FP8, softcap=2.5, sink=True),
     Problem((*(i % 5 * 17 for i in range(70)), 600), heads=3, kv_heads=1, widths=(64, 64)),
+    Problem((300, 6), tokens_q=8, page_size=64),
+    Problem((200, 0, 7), tokens_q=7, heads=10, widths=(64, 64), window=(70, 0)),
+    Problem((300, 0, 33), factors="tokens", page_size=64),
+    Problem((200, 33), tokens_q=6, factors="heads", softcap=2.5, sink=True),
+    Problem((200, 33), tokens_q=3, factors="tokens", widths=(80, 80), window=(70, 0)),
+    Problem((100, 33), factors="sequences", widths=(256, 256), page_size=32),
+    Problem((200, 70), heads=6, kv_heads=3, factors="tensor", widths=(64, 64)),
 ]
 SLOW = [
     *(Problem((100, 257), widths=widths, dtype=torch.float16) for widths in ((64, 64), (192, 128), (256, 256))),
@@ -32,6 +39,11 @@ SLOW = [
     *(
         Problem((100, 257), widths=widths, dtype=FP8)
         for widths in ((96, 96), (112, 112), (192, 192), (256, 256), (192, 128))
+    ),
+    *(
+        Problem((100, 257), widths=widths, factors=factors)
+        for widths in ((96, 96), (112, 112), (192, 192), (256, 256), (192, 128))
+        for factors in ("heads", "tokens")
     ),
     Problem((4096, 1000), heads=128, kv_heads=1),
     Problem((4096, 1000, 17, 64, 127, 128, 129), heads=32, kv_heads=8, page_size=64),
@@ -41,6 +53,7 @@ SLOW = [
 def case_id(problem: Problem) -> str:
     name = str(problem.dtype).removeprefix("torch.")
     heads = f"{problem.heads}/{problem.kv_heads}"
+    name += f"-factors of {problem.factors}" if problem.factors else ""
     return f"{name}-{problem.widths[0]}x{problem.widths[1]}-{heads}-{problem.tokens_q}-page{problem.page_size}"
 
 
@@ -74,12 +87,13 @@ def test_any_shape(data):
     kv_heads = data.draw(st.integers(1, 3), "kv_heads")
     Problem(
         tuple(data.draw(st.lists(st.integers(0, 200), max_size=4), "context_lens")),
-        tokens_q=data.draw(st.integers(1, 4), "tokens_q"),
+        tokens_q=data.draw(st.integers(1, 8), "tokens_q"),
         heads=kv_heads * data.draw(st.integers(1, 9), "group"),
         kv_heads=kv_heads,
         widths=(64, 64),
         page_size=data.draw(st.sampled_from([16, 32, 64, 128, 256]), "page_size"),
         window=data.draw(st.none() | st.tuples(st.integers(-1, 90), st.just(0)), "window"),
+        factors=data.draw(st.sampled_from(["", "heads", "tokens"]), "factors"),
         seed=data.draw(st.integers(0, 99), "seed"),
     ).run(data.draw(st.none() | st.integers(1, 9), "num_splits"))
 
@@ -150,6 +164,8 @@ SPREAD = {
     "f16": ({"context_lens": (170, 34), "tokens_q": 3, "dtype": torch.float16}, 40),
     "wide": ({"context_lens": (170,), "tokens_q": 2, "widths": (256, 256)}, 40),
     "e4m3": ({"context_lens": (330, 70), "tokens_q": 4, "dtype": FP8}, 1),
+    "e4m3 cache": ({"context_lens": (170, 34), "tokens_q": 3, "factors": "heads"}, 40),
+    "factors of tokens": ({"context_lens": (170, 34), "tokens_q": 3, "factors": "tokens"}, 40),
 }
 
 
@@ -159,7 +175,7 @@ def test_odd_values_show_where_they_are_seen_however_keys_are_split(options, siz
     problem = Problem(**{"widths": (64, 64), "page_size": 16, "kv_heads": 2, **options})
     if size != 1:
         problem.q.mul_(size)
-    infinities = () if problem.dtype == FP8 else (torch.inf, -torch.inf)
+    infinities = () if problem.cache_dtype == FP8 else (torch.inf, -torch.inf)
     for sequence, tokens in enumerate(problem.context_lens):
         odd = range(0, tokens, 3)
         for column, token in enumerate(odd):
@@ -208,12 +224,22 @@ def test_logits_of_any_size(size):
 
 
 GOOD = Problem((30, 16), widths=(64, 64)).arguments
+FP8_CACHES = {f"{name}_cache": torch.zeros(6, 16, 2, 64).to(FP8) for name in "kv"}
+FP8_CACHES |= {f"{name}_descale": torch.ones(2) for name in "kv"}
 BAD = [
     ({"q": None}, TypeError, "q must be a torch.Tensor"),
-    ({"q": torch.zeros(2, 5, 8, 64).bfloat16()}, ValueError, "q must have 1 to 4 tokens"),
+    ({"q": torch.zeros(2, 9, 8, 64).bfloat16()}, ValueError, "q must have 1 to 8 tokens"),
     ({"q": torch.zeros(2, 1, 7, 64).bfloat16()}, ValueError, "heads of q must be a multiple"),
     ({"q": torch.zeros(2, 1, 8, 128).bfloat16()}, ValueError, "k_cache must have the head dim of q"),
-    ({"k_cache": torch.zeros(6, 16, 2, 64).half()}, TypeError, "k_cache must have the dtype of q"),
+    ({"k_cache": torch.zeros(6, 16, 2, 64).half()}, TypeError, "k_cache must be bfloat16 or float8_e4m3fnuz for q in"),
+    ({"k_cache": torch.zeros(6, 16, 2, 64).to(FP8)}, TypeError, "v_cache must be float8_e4m3fnuz for that of k_cache"),
+    ({"k_cache": torch.zeros(6, 16, 2, 64).to(torch.float8_e4m3fn)}, TypeError, "convert_fp8_fn_to_fnuz"),
+    ({**FP8_CACHES, "v_descale": None}, ValueError, "v_descale must be given"),
+    ({**FP8_CACHES, "k_descale": torch.ones(3)}, ValueError, r"k_descale must have shape \(1,\), one factor for all"),
+    ({**FP8_CACHES, "k_descale": torch.ones(6, 16, 2)}, ValueError, r"v_descale must have shape \(6, 16, 2\)"),
+    ({**FP8_CACHES, "v_descale": torch.ones(6, 16, 1)}, ValueError, r"k_descale must have shape \(6, 16, 2\)"),
+    ({**FP8_CACHES, "k_descale": torch.ones(6, 16, 2).half()}, TypeError, "k_descale must be float32"),
+    ({**FP8_CACHES, "q_descale": torch.ones(1)}, ValueError, "q_descale must be None"),
     ({"v_cache": torch.zeros(6, 32, 2, 64).bfloat16()}, ValueError, "as many blocks, tokens and heads"),
     ({"k_cache": torch.zeros(6, 8, 2, 64).bfloat16(), "v_cache": torch.zeros(6, 8, 2, 64).bfloat16()}, ValueError,
      "must have one of"),

@@ -91,9 +91,19 @@ def attended_in_pages(**options):
     return partial(dg.flash_attention, causal=True, **PAGES, **options), (randn(2, 20, 4, 64), *caches)
 
 
-def decoded(**options):
-    caches = (randn(3, 64, 2, 64, seed=seed) for seed in range(2))
+def decoded(dtype=torch.bfloat16, **options):
+    caches = (randn(3, 64, 2, 64, seed=seed).to(dtype) for seed in range(2))
     return partial(dg.flash_attention_decode, **PAGES, **options), (randn(2, 2, 4, 64), *caches)
+
+
+def appended_with_factors():
+    k_descale, v_descale = (torch.zeros(2, 4, 2) for _ in "kv")
+
+    def append(k, v, k_cache, v_cache, slots, k_descale, v_descale):
+        dg.append_kv_cache(k, v, k_cache, v_cache, slots, k_descale=k_descale, v_descale=v_descale)
+
+    tokens, caches = (randn(3, 2, 64, seed=seed) for seed in range(2)), empty(2, 2, 4, 2, 64, dtype=FP8).unbind(1)
+    return append, (*tokens, *caches, torch.tensor([5, -1, 0]), k_descale, v_descale)
 
 
 def decoded_latent(dtype=torch.bfloat16, **options):
@@ -200,6 +210,7 @@ CALLS = {
     "flash_attention packed": packed_sequences,
     "flash_attention_decode": lambda: decoded(return_lse=True),
     "flash_attention_decode with sinks and a cap": lambda: decoded(attn_sink=torch.ones(4), softcap=5.0),
+    "flash_attention_decode over FP8": lambda: decoded(FP8, k_descale=torch.ones(2), v_descale=torch.ones(1)),
     "flash_attention_decode into out": lambda: decoded(out=empty(2, 2, 4, 64), num_splits=2, window=(20, -1)),
     "mla_decode": lambda: decoded_latent(return_lse=True),
     "mla_decode split": lambda: decoded_latent(num_splits=2),
@@ -227,6 +238,7 @@ CALLS = {
             torch.tensor([5, -1, 0]),
         ),
     ),
+    "append_kv_cache with factors of tokens": appended_with_factors,
     "append_mla_cache": lambda: (
         dg.append_mla_cache,
         (randn(3, 512), randn(3, 64), empty(2, 4, 1, 656, dtype=torch.uint8), torch.tensor([5, -1, 0])),

@@ -27,17 +27,20 @@ class Problem:
     window: tuple[int, int] | None = None
     sink: bool = False
     softcap: float = 0.0
+    factors: str = ""  # of an FP8 cache under q in bf16: one for the "tensor", or of "heads", "sequences" or "tokens"
     seed: int = 0
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
         batch, pages = len(self.context_lens), [-(-tokens // self.page_size) for tokens in self.context_lens]
         used = sum(pages)
-        self.q = self._random((batch, self.tokens_q, self.heads, self.widths[0]), generator)
+        self.cache_dtype = FP8 if self.factors else self.dtype
+        self.q = self._random((batch, self.tokens_q, self.heads, self.widths[0]), generator, self.dtype)
         # An extra head, and blocks at both ends, belong to no sequence.
         around = (used + 5, self.page_size, self.kv_heads + 1)
         self.k_cache, self.v_cache = (
-            torch.full((*around, width), torch.nan).to(self.dtype)[1:-1, :, : self.kv_heads] for width in self.widths
+            torch.full((*around, width), torch.nan).to(self.cache_dtype)[1:-1, :, : self.kv_heads]
+            for width in self.widths
         )
         self.block_table = torch.full((batch, max(pages, default=0) + 2), -7, dtype=torch.int32)
         order = torch.randperm(used + 3, generator=generator)[:used].int()
@@ -46,7 +49,7 @@ class Problem:
             own, order = order[: pages[sequence]], order[pages[sequence] :]
             self.block_table[sequence, : len(own)] = own
             for cache, kept, width in ((self.k_cache, self.k, 0), (self.v_cache, self.v, 1)):
-                values = self._random((tokens, self.kv_heads, self.widths[width]), generator)
+                values = self._random((tokens, self.kv_heads, self.widths[width]), generator, self.cache_dtype)
                 kept.append(values)
                 for page, first in zip(own.tolist(), range(0, tokens, self.page_size), strict=True):
                     part = values[first : first + self.page_size]
@@ -54,9 +57,37 @@ class Problem:
         self.attn_sink = torch.randn(self.heads, generator=generator) * 3 if self.sink else None
         self.descales = {}
         if self.dtype == FP8:
-            for name, heads in (("q", self.heads), ("k", self.kv_heads), ("v", self.kv_heads)):
-                scales = torch.empty(batch, heads).uniform_(0.05, 0.3, generator=generator)
-                self.descales[f"{name}_descale"] = scales
+            self.descales["q_descale"] = torch.empty(batch, self.heads).uniform_(0.05, 0.3, generator=generator)
+        for name in ("k", "v") if self.cache_dtype == FP8 else ():
+            self.descales[f"{name}_descale"] = self._factors(generator)
+
+    def _factors(self, generator: torch.Generator) -> torch.Tensor:
+        """Factors of keys or values; those of tokens are NaN in all unused places."""
+        blocks = self.k_cache.shape[0]
+        shapes = {"tensor": (1,), "heads": (self.kv_heads,), "tokens": (blocks, self.page_size, self.kv_heads + 1)}
+        shape = shapes.get(self.factors, (len(self.context_lens), self.kv_heads))
+        factors = torch.empty(shape).uniform_(0.02, 0.3, generator=generator)
+        if self.factors == "tokens":
+            used = torch.zeros(blocks, self.page_size, 1, dtype=torch.bool)
+            for sequence, tokens in enumerate(self.context_lens):
+                used[self._places(sequence, tokens)] = True
+            factors = torch.where(used, factors, torch.nan)[:, :, : self.kv_heads]
+        return factors
+
+    def _places(self, sequence: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Block and offset of each of the sequence's tokens."""
+        token = torch.arange(tokens)
+        return self.block_table[sequence, token // self.page_size].long(), token % self.page_size
+
+    def _dequantised(self, which: str, sequence: int) -> torch.Tensor:
+        """Keys or values of a sequence, fp64 [1, tokens, heads, width]."""
+        values = (self.k if which == "k" else self.v)[sequence].double()
+        if self.cache_dtype != FP8:
+            return values[None]
+        factors = self.descales[f"{which}_descale"]
+        if factors.dim() == 3:
+            return (values * factors[self._places(sequence, len(values))][..., None])[None]
+        return (values * (factors[sequence] if factors.dim() == 2 else factors)[:, None])[None]
 
     def put(self, which: str, sequence: int, token: int, column: int, value: float, head: int = 0) -> None:
         """Replaces a value of "k" or "v", both in the cache and in the oracle's input."""
@@ -65,8 +96,8 @@ class Problem:
         cache[page, token % self.page_size, head, column] = value
         kept[sequence][token, head, column] = value
 
-    def _random(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-        return (torch.randn(shape, generator=generator) * (8 if self.dtype == FP8 else 1)).to(self.dtype)
+    def _random(self, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
+        return (torch.randn(shape, generator=generator) * (8 if dtype == FP8 else 1)).to(dtype)
 
     @property
     def arguments(self) -> dict:
@@ -88,10 +119,9 @@ class Problem:
         _, lse = dg.flash_attention_decode(**self.arguments, out=out, return_lse=True, num_splits=num_splits)
         for i, tokens in enumerate(self.context_lens):
             seen = visible_keys(self.tokens_q, tokens, True, self.window)
-            descales = {name: scales[i : i + 1] for name, scales in self.descales.items()}
-            reference = attention_reference(
-                self.q[i : i + 1], self.k[i][None], self.v[i][None], seen=seen, **self.options, **descales
-            )
+            of_q = {"q_descale": self.descales["q_descale"][i : i + 1]} if self.dtype == FP8 else {}
+            keys, values = self._dequantised("k", i), self._dequantised("v", i)
+            reference = attention_reference(self.q[i : i + 1], keys, values, seen=seen, **self.options, **of_q)
             reference.assert_accurate(out[i : i + 1], lse[i : i + 1])
         result = out.clone()
         out.fill_(POISON)

@@ -96,7 +96,8 @@ def attention():
 
 
 def decode():
-    caches = {"k_cache": randn(3, PAGE, 2, 64), "v_cache": randn(3, PAGE, 2, 64)}
+    caches = {"k_cache": randn(3, PAGE, 2, 64).to(FP8), "v_cache": randn(3, PAGE, 2, 64).to(FP8)}
+    caches |= {"k_descale": torch.ones(3, PAGE, 2), "v_descale": torch.ones(3, PAGE, 2)}
     options = {"softmax_scale": None, "window": None, "return_lse": False, "num_splits": None, "q_descale": None}
     extras = {"attn_sink": torch.zeros(4), "softcap": 0.0}
     return {"q": randn(2, 1, 4, 64), **caches, **paged(), **options, **extras, "out": zeros(2, 1, 4, 64)}

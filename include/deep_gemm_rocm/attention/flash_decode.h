@@ -10,16 +10,25 @@
 #include "deep_gemm_rocm/attention/paged_cache.h"
 #include "deep_gemm_rocm/arithmetic/probabilities.h"
 #include "deep_gemm_rocm/arithmetic/rounding.h"
+#include "deep_gemm_rocm/arithmetic/widening.h"
+#include "deep_gemm_rocm/hardware/conditional.h"
 #include "deep_gemm_rocm/loading/transposing_tile_loader.h"
 
 namespace deep_gemm_rocm {
 
-template <class T_, class Out_, int kHeadDim_, int kValueDim_, bool kScaled_, bool kCapped_>
+// What FP8 keys and values have factors for.
+enum class Factors { kNone, kHeads, kTokens };
+
+template <class T_, class Cache_, class Out_, int kHeadDim_, int kValueDim_, Factors kFactors_, bool kCapped_>
 struct DecodeShape {
   using T = T_;
+  using Cache = Cache_;  // T, or E4M3, which is widened to T = bf16 in registers
   using Out = Out_;
   using Mfma = deep_gemm_rocm::Mfma<T, T, 16>;
-  static constexpr bool kScaled = kScaled_;
+  static constexpr bool kWidened = !kIsSame<T, Cache>;
+  static constexpr Factors kFactors = kFactors_;
+  static constexpr bool kHasHeadFactors = kFactors == Factors::kHeads;
+  static constexpr bool kHasTokenFactors = kFactors == Factors::kTokens;
   static constexpr bool kCapped = kCapped_;  // whether logits have a soft cap
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kValueDim = kValueDim_;
@@ -33,12 +42,13 @@ struct DecodeShape {
   static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
   using KeyOrder = RowsInRuns<Mfma, kRun>;
   static constexpr int kReadBytes = kChunkBytes * Mfma::kLaneGroups;
-  static constexpr int kHeadBytes = kHeadDim * sizeof(T);
+  static constexpr int kHeadBytes = kHeadDim * sizeof(Cache);
   static constexpr int kHeadReads = ceil_div(kHeadBytes, kReadBytes);  // zeros past the head's end
   static_assert(kHeadBytes % kChunkBytes == 0, "chunks must divide a head");
+  static constexpr int kQueryChunks = sizeof(T) / sizeof(Cache);  // chunks of a query for a chunk of a key
 
   // A lane loads kWidth neighbouring values of a key, rows of as many fragments of Vᵀ, in each of kValueGroups places.
-  static constexpr int kElementsOfWord = sizeof(unsigned) / sizeof(T);
+  static constexpr int kElementsOfWord = sizeof(unsigned) / sizeof(Cache);
   // Values past the head's last ones stand for these, and aren't stored.
   static constexpr int kLoadedValues = round_up(kValueDim, 16 * kElementsOfWord);
   static constexpr int widest(int width) { return kLoadedValues % (16 * width) == 0 ? width : widest(width / 2); }
@@ -57,6 +67,7 @@ template <class Shape>
 class FlashDecode {
   using Mfma = typename Shape::Mfma;
   using T = typename Shape::T;
+  using Cache = typename Shape::Cache;
   using Words = Vector<unsigned, Shape::kWords>;
   static constexpr int kHeldFragments = Shape::kAhead ? Shape::kKeyFragments : 1;
 
@@ -71,9 +82,11 @@ class FlashDecode {
         head_(tile.kv_head * group_ + row_ % group_) {
     load_queries();
     logit_scale_ = args.logit_scale;
-    if constexpr (Shape::kScaled) {
+    if constexpr (Shape::kHasHeadFactors) {
       logit_scale_ *= of_head(args.k_descale, tile.kv_head);
       value_scale_ = of_head(args.v_descale, tile.kv_head);
+    }
+    if constexpr (Storage<T>::kIsFp8) {
       // Each of the wave's queries may have another factor.
       query_scale_ = row_exists() ? of_head(args.q_descale, head_) : 1;
     }
@@ -86,6 +99,7 @@ class FlashDecode {
     load_pages(begin);
     if constexpr (Shape::kAhead) {
       load_all_keys(begin);
+      load_key_factors(begin);
       load_values(begin);
       load_pages(min(begin + 1, end - 1));
     }
@@ -93,7 +107,9 @@ class FlashDecode {
       const bool more = block + 1 < end;
       if constexpr (Shape::kAhead) {
         static_for<Shape::kKeyFragments>([&](auto fragment) { multiply_keys(fragment); });
+        scale_logits();
         if (more) load_all_keys(block + 1);
+        if (more) load_key_factors(block + 1);
         add_values(update_softmax(block));
         if (more) load_values(block + 1);
       } else {
@@ -102,6 +118,8 @@ class FlashDecode {
           multiply_keys(fragment);
           __builtin_amdgcn_sched_barrier(0);
         });
+        load_key_factors(block);
+        scale_logits();
         load_values(block);
         add_values(update_softmax(block));
         __builtin_amdgcn_sched_barrier(0);
@@ -149,10 +167,12 @@ class FlashDecode {
     const int64_t offset = args_.q.offset(tile_.sequence, token_, head_);
     const auto* first = static_cast<const uint8_t*>(args_.q.data) + offset * static_cast<int64_t>(sizeof(T));
 #pragma unroll
-    for (int read = 0; read < Shape::kHeadReads; ++read) {
-      queries_[read] = MfmaOperands{};
+    for (int i = 0; i < Shape::kHeadReads * Shape::kQueryChunks; ++i) {
+      queries_[i] = MfmaOperands{};
+      const int read = i / Shape::kQueryChunks;
       if (row_exists() && is_in_head(read)) {
-        queries_[read] = load_global<MfmaOperands>(first + lane_group() * kChunkBytes + read * Shape::kReadBytes);
+        const int chunk = (read * Mfma::kLaneGroups + lane_group()) * Shape::kQueryChunks + i % Shape::kQueryChunks;
+        queries_[i] = load_global<MfmaOperands>(first + chunk * kChunkBytes);
       }
     }
   }
@@ -179,7 +199,7 @@ class FlashDecode {
   DG_DEVICE void load_keys(int block, int fragment) {
     const int key = block * Shape::kBlockK + Shape::KeyOrder::of_lds_row(fragment * Mfma::kRows + lane_row());
     const uint8_t* const first =
-        pages_.address<T>(args_.k, tile_.kv_head, key_page_, key) + lane_group() * kChunkBytes;
+        pages_.address<Cache>(args_.k, tile_.kv_head, key_page_, key) + lane_group() * kChunkBytes;
 #pragma unroll
     for (int read = 0; read < Shape::kHeadReads; ++read) {
       const auto keys = load_global<MfmaOperands>(is_in_head(read) ? first + read * Shape::kReadBytes : first);
@@ -190,23 +210,60 @@ class FlashDecode {
   DG_DEVICE void load_values(int block) {
 #pragma unroll
     for (int i = 0; i < Shape::kRun; ++i) {
-      const uint8_t* const first = pages_.address<T>(args_.v, tile_.kv_head, value_page_, value_run(block) + i);
+      const uint8_t* const first = pages_.address<Cache>(args_.v, tile_.kv_head, value_page_, value_run(block) + i);
 #pragma unroll
       for (int group = 0; group < Shape::kValueGroups; ++group) {
         const int value = existing_value((group * Mfma::kRows + lane_row()) * Shape::kWidth);
-        values_[group][i] = load_global<Words>(first + value * static_cast<int>(sizeof(T)));
+        values_[group][i] = load_global<Words>(first + value * static_cast<int>(sizeof(Cache)));
+      }
+      if constexpr (Shape::kHasTokenFactors) value_factors_[i] = of_token(args_.v_descale, value_page_, value_run(block) + i);
+    }
+  }
+
+  // Those of the run of keys whose logits the lane has.
+  DG_DEVICE void load_key_factors(int block) {
+    if constexpr (Shape::kHasTokenFactors) {
+#pragma unroll
+      for (int i = 0; i < Shape::kRun; ++i) {
+        key_factors_[i] = of_token(args_.k_descale, value_page_, value_run(block) + i);
       }
     }
+  }
+
+  DG_DEVICE float of_token(const Descales& descales, int page, int token) const {
+    const PagedTensor factors{descales.data, descales.batch_stride, descales.block_stride, descales.head_stride};
+    return load_global<float>(pages_.address<float>(factors, tile_.kv_head, page, token));
   }
 
   // logits = K · Qᵀ
   DG_DEVICE void multiply_keys(int fragment) {
     logits_[fragment] = 0;
 #pragma unroll
-    for (int i = 0; i < 2 * Shape::kHeadReads; ++i) {
-      const MfmaOperands& keys = keys_[fragment % kHeldFragments][i / 2];
-      logits_[fragment] = Mfma::multiply_add(keys[i % 2], queries_[i / 2][i % 2], logits_[fragment]);
+    for (int i = 0; i < Shape::kHeadReads * Shape::kQueryChunks; ++i) {
+      const MfmaOperands keys = operands_of_keys(keys_[fragment % kHeldFragments][i / Shape::kQueryChunks], i);
+      logits_[fragment] = Mfma::multiply_add(keys[0], queries_[i][0], logits_[fragment]);
+      logits_[fragment] = Mfma::multiply_add(keys[1], queries_[i][1], logits_[fragment]);
     }
+  }
+
+  // What chunk number `chunk` of a query is multiplied with.
+  static DG_DEVICE MfmaOperands operands_of_keys(const MfmaOperands& keys, int chunk) {
+    if constexpr (Shape::kWidened) {
+      const MfmaOperand half = keys[chunk % 2];  // clang casts the first element of a vector, whichever is named
+      return __builtin_bit_cast(MfmaOperands, widened_bf16(__builtin_bit_cast(HalfChunk, half)));
+    }
+    return keys;
+  }
+
+  DG_DEVICE void scale_logits() {
+    if constexpr (Shape::kHasTokenFactors) multiply_run(logits_, key_factors_);
+  }
+
+  // Multiplies the lane's run of keys with factors of tokens.
+  using Logits = typename Mfma::Accumulator[Shape::kKeyFragments];
+  static DG_DEVICE void multiply_run(Logits& run, const float (&factors)[Shape::kRun]) {
+#pragma unroll
+    for (int i = 0; i < Shape::kRun; ++i) run[i / Mfma::kElements][i % Mfma::kElements] *= factors[i];
   }
 
   DG_DEVICE float update_softmax(int block) {
@@ -223,7 +280,7 @@ class FlashDecode {
 
   DG_DEVICE float scale_of_products() const {
     const float scale = logit_scale_ * query_scale_;
-    return Shape::kScaled ? positive(scale) : scale;
+    return Shape::kHasHeadFactors ? positive(scale) : scale;
   }
 
   DG_DEVICE bool is_seen_by_all(int block) const {
@@ -247,6 +304,7 @@ class FlashDecode {
 
   // out = out · factor + Vᵀ · Pᵀ
   DG_DEVICE void add_values(float factor) {
+    if constexpr (Shape::kHasTokenFactors) multiply_run(logits_, value_factors_);
     const MfmaOperand first = probability_operand<Mfma, T>(logits_, 0);
     const MfmaOperand second = probability_operand<Mfma, T>(logits_, 1);
     static_for<Shape::kValueGroups * Shape::kWords>([&](auto word) {
@@ -254,12 +312,17 @@ class FlashDecode {
 #pragma unroll
       for (int i = 0; i < Shape::kRun; ++i) rows[i] = values_[word / Shape::kWords][i][word % Shape::kWords];
       static_for<Shape::kElementsOfWord>([&](auto column) {
-        const auto values = __builtin_bit_cast(MfmaOperands, column_chunk<sizeof(T)>(rows, column));
+        const auto values = __builtin_bit_cast(MfmaOperands, column_of_values(rows, column));
         auto& out = out_[word * Shape::kElementsOfWord + column];
         out = Mfma::multiply_add(values[0], first, out * factor);
         out = Mfma::multiply_add(values[1], second, out);
       });
     });
+  }
+
+  static DG_DEVICE Chunk column_of_values(const unsigned* rows, int column) {
+    if constexpr (Shape::kWidened) return widened_bf16_column(rows, column);
+    return column_chunk<sizeof(T)>(rows, column);
   }
 
   // The first of the kWidth neighbouring values of an element.
@@ -285,6 +348,8 @@ class FlashDecode {
         multiply_keys(fragment);
         __builtin_amdgcn_sched_barrier(0);  // for few registers
       });
+      load_key_factors(block);
+      scale_logits();
       cap_and_mask(block);
       for (int key = 0; key < Shape::kBlockK; ++key) {
         float logit = 0;
@@ -300,16 +365,18 @@ class FlashDecode {
 
   DG_DEVICE void add_values_of(int key, float probability) {
     const int lane = lane_id_computed_here();
-    const uint8_t* const first = pages_.address<T>(args_.v, tile_.kv_head, pages_.page_of(key), key);
+    const int page = pages_.page_of(key);
+    const uint8_t* const first = pages_.address<Cache>(args_.v, tile_.kv_head, page, key);
+    if constexpr (Shape::kHasTokenFactors) probability *= of_token(args_.v_descale, page, key);
     static_for<Shape::kValueGroups * Mfma::kElements>([&](auto i) {
       constexpr int kGroup = i / Mfma::kElements;
       constexpr int kElement = i % Mfma::kElements;
-      const auto values = load_global<Vector<typename Storage<T>::Type, Shape::kWidth>>(
-          first + existing_value(value_of(lane / Mfma::kRows, kGroup, kElement)) * static_cast<int>(sizeof(T)));
+      const auto values = load_global<Vector<typename Storage<Cache>::Type, Shape::kWidth>>(
+          first + existing_value(value_of(lane / Mfma::kRows, kGroup, kElement)) * static_cast<int>(sizeof(Cache)));
 #pragma unroll
       for (int f = 0; f < Shape::kWidth; ++f) {
         auto& sums = out_[kGroup * Shape::kWidth + f];
-        sums[kElement] = add_value(sums[kElement], probability, Storage<T>::widened(values[f]));
+        sums[kElement] = add_value(sums[kElement], probability, Storage<Cache>::widened(values[f]));
       }
     });
   }
@@ -342,9 +409,12 @@ class FlashDecode {
   float value_scale_ = 1;
   int key_page_;
   int value_page_;
-  MfmaOperands queries_[Shape::kHeadReads];
+  MfmaOperands queries_[Shape::kHeadReads * Shape::kQueryChunks];
   MfmaOperands keys_[kHeldFragments][Shape::kHeadReads];
   Words values_[Shape::kValueGroups][Shape::kRun];
+  // Of tokens.
+  float key_factors_[Shape::kRun];
+  float value_factors_[Shape::kRun];
   typename Mfma::Accumulator logits_[Shape::kKeyFragments];
   typename Mfma::Accumulator out_[Shape::kValueGroups * Shape::kWidth] = {};
   OnlineSoftmax<Mfma, T> softmax_;
