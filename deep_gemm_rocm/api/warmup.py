@@ -143,7 +143,9 @@ def warmup_kernels(
             functions.
         arguments: other arguments of the function on which kernels depend: for ``route_top_k`` ``scoring``,
             ``num_groups``, ``top_groups``, and ``bias`` as whether there is one; for ``rms_norm_cast_to_fp8``
-            ``gran_k``; for ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``.
+            ``gran_k``; for ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``; for
+            ``flash_attention`` and ``flash_attention_decode`` ``softcap``; for the latter and ``append_kv_cache``
+            ``k_descale``, as ``"heads"`` or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -326,14 +328,28 @@ def _attention(function: _Function, m: int, of: Workload) -> None:
     for heads in heads_of_every_tile(m):
         q, k, v = (_heads(of, heads, m, width) for width in (of.k, of.k, of.n))
         out = _heads_of_output(of, heads, m)
-        function.call(q, k, v, out=out, **_descales(of))
+        options = {**_descales(of), "softcap": of.arguments.get("softcap", 0.0)}
+        function.call(q, k, v, out=out, **options)
         caches = (_heads(of, 1, _PAGE_TOKENS, width) for width in (of.k, of.n))
-        function.call(q, *caches, out=out, **_pages(heads), **_descales(of))
+        function.call(q, *caches, out=out, **_pages(heads), **options)
 
 
 def _decode(function: _Function, m: int, of: Workload) -> None:
     q, k, v = _heads(of, m, 1, of.k), _heads(of, 1, _PAGE_TOKENS, of.k), _heads(of, 1, _PAGE_TOKENS, of.n)
-    function.call(q, k, v, out=_heads_of_output(of, m, 1), **_pages(m), **_descales(of))
+    descales = _descales(of)
+    if "k_descale" in of.arguments:
+        k, v = (torch.empty_like(cache, dtype=_FP8) for cache in (k, v))
+        descales |= _descales_of_caches(of)
+    options = {"softcap": of.arguments.get("softcap", 0.0)}
+    function.call(q, k, v, out=_heads_of_output(of, m, 1), **_pages(m), **descales, **options)
+
+
+def _descales_of_caches(of: Workload) -> dict[str, torch.Tensor]:
+    shapes = {"heads": (1,), "tokens": (1, _PAGE_TOKENS, 1)}
+    of_what = of.arguments.get("k_descale")
+    if of_what not in shapes:
+        raise ValueError(f"arguments' k_descale must be one of {list(shapes)}, got {of_what!r}")
+    return {name: _tensor(*shapes[of_what], dtype=torch.float32) for name in ("k_descale", "v_descale")}
 
 
 def _latent_decode(function: _Function, m: int, of: Workload) -> None:
@@ -401,7 +417,8 @@ def _append(function: _Function, m: int, of: Workload) -> None:
 def _append_heads(function: _Function, m: int, of: Workload) -> None:
     tokens = (_tensor(m, 1, width, dtype=of.d_dtype) for width in (of.k, of.n))
     caches = (_heads(of, 1, _PAGE_TOKENS, width) for width in (of.k, of.n))
-    function.call(*tokens, *caches, _tensor(m, dtype=torch.int64))
+    descales = _descales_of_caches(of) if "k_descale" in of.arguments else {}
+    function.call(*tokens, *caches, _tensor(m, dtype=torch.int64), **descales)
 
 
 def _merged(function: _Function, m: int, of: Workload) -> None:
@@ -488,6 +505,9 @@ def _rows(
 
 
 _ARGUMENTS = {
+    "flash_attention": ("softcap",),
+    "flash_attention_decode": ("softcap", "k_descale"),
+    "append_kv_cache": ("k_descale",),
     "route_top_k": ("scoring", "bias", "num_groups", "top_groups"),
     "rms_norm_cast_to_fp8": ("gran_k",),
     "silu_and_mul_cast_to_fp8": ("alpha", "limit"),

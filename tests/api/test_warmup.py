@@ -108,6 +108,24 @@ ATTENTION_CALLS = {
         Workload("flash_attention_decode", [2], 128, 128),
         lambda: dg.flash_attention_decode(heads(2, 1, 8, 128), heads(4, 16, 2, 128), heads(4, 16, 2, 128), **PAGES),
     ),
+    "flash_attention_decode over FP8": (
+        Workload("flash_attention_decode", [2], 128, 128, arguments={"k_descale": "tokens", "softcap": 5.0}),
+        lambda: dg.flash_attention_decode(
+            heads(2, 1, 8, 128), heads(4, 16, 2, 128).to(FP8), heads(4, 16, 2, 128).to(FP8), **PAGES, softcap=7.0,
+            k_descale=torch.ones(4, 16, 2), v_descale=torch.ones(4, 16, 2),
+        ),
+    ),
+    "flash_attention_decode over FP8 with factors of heads": (
+        Workload("flash_attention_decode", [2], 64, 64, arguments={"k_descale": "heads"}),
+        lambda: dg.flash_attention_decode(
+            heads(2, 1, 8, 64), heads(4, 16, 2, 64).to(FP8), heads(4, 16, 2, 64).to(FP8), **PAGES,
+            k_descale=torch.ones(2), v_descale=torch.ones(2),
+        ),
+    ),
+    "flash_attention with a soft cap": (
+        Workload("flash_attention", [200], 128, 128, arguments={"softcap": 1.0}),
+        lambda: dg.flash_attention(*(heads(1, 200, 2, 128) for _ in "qkv"), softcap=30.0),
+    ),
     "mla_decode": (
         Workload("mla_decode", [2], 512, 576),
         lambda: dg.mla_decode(heads(2, 2, 16, 576), heads(4, 64, 1, 576), **PAGES),
@@ -135,6 +153,13 @@ ATTENTION_CALLS = {
         lambda: dg.append_kv_cache(
             heads(2, 1, 64), heads(2, 1, 64), heads(4, 16, 1, 64).to(FP8), heads(4, 16, 1, 64).to(FP8),
             torch.zeros(2).int(),
+        ),
+    ),
+    "append_kv_cache with factors of tokens": (
+        Workload("append_kv_cache", [2], 64, 64, dtype=FP8, arguments={"k_descale": "tokens"}),
+        lambda: dg.append_kv_cache(
+            heads(2, 1, 64), heads(2, 1, 64), heads(4, 16, 1, 64).to(FP8), heads(4, 16, 1, 64).to(FP8),
+            torch.zeros(2).int(), k_descale=torch.ones(4, 16, 1), v_descale=torch.ones(4, 16, 1),
         ),
     ),
     "append_mla_cache": (
