@@ -14,6 +14,7 @@ from .api.casts import (
     per_custom_dims_cast_to_fp8,
     per_row_cast_to_fp8,
     per_tensor_cast_to_fp8,
+    per_token_cast_to_fp4,
     per_token_cast_to_fp8,
 )
 from .api.drop_in import (
@@ -37,7 +38,6 @@ from .api.fp4 import (
     cast_back_from_fp4,
     ceil_to_ue8m0,
     pack_ue8m0_to_int,
-    per_token_cast_to_fp4,
     transpose_packed_fp4,
     unpack_ue8m0_from_int,
 )

@@ -1,4 +1,4 @@
-"""FP8 data and its scales: casts from wider types, and from other hardware's FP8 format.
+"""FP8 and FP4 data and their scales: casts from wider types, and from other hardware's FP8 format.
 
 gfx942's FP8 is FNUZ: ``torch.float8_e4m3fnuz`` has bias 8, no infinities, no -0, one NaN (byte 0x80), maximum 240.
 As in DeepGEMM, multiplying FP8 values with their scale dequantises them.
@@ -13,14 +13,23 @@ import torch
 from ..checks import check_int, check_tensor
 from ..heuristics.cast_config import CastConfig, RowCastConfig, Shared, lanes_and_passes, needs_clamp
 from ..launch import planning
-from ..launch.cast import cast_launch, row_cast_launch
+from ..launch.cast import cast_launch, fp4_cast_launch, row_cast_launch
 from ..launch.repeated import Described, launches
-from ..problems.cast import FP8_MAX, TYPES, check_castable, check_fp8_max, check_row, check_size, check_type
+from ..problems.cast import (
+    FP8_MAX,
+    TYPES,
+    check_castable,
+    check_castable_to_fp4,
+    check_fp8_max,
+    check_row,
+    check_size,
+    check_type,
+)
 from ..problems.layout import FP8, SCALE_BLOCK, Pair, align, ceil_div
 from ..runtime import hip
 from ..runtime.arrays import through_host
-from .fp4 import scales_of_columns
-from .host_casts import LEAST_SCALE, cast_blocks, divide_by_scales
+from .fp4 import EXPONENTS_IN_INT, scales_of_columns
+from .host_casts import LEAST_SCALE, cast_blocks, cast_to_fp4, divide_by_scales
 
 _TMA_ALIGNMENT = 16  # bytes
 _SCALE_BYTES = 4
@@ -177,6 +186,46 @@ def per_tensor_cast_to_fp8(x: torch.Tensor, use_ue8m0: bool = False, *, fp8_max:
     return _cast(x, "tensor", x.new_empty(1, 1, dtype=torch.float32), use_ue8m0, fp8_max)
 
 
+@launches
+def per_token_cast_to_fp4(
+    x: torch.Tensor, use_ue8m0: bool, gran_k: int = SCALE_BLOCK, use_packed_ue8m0: bool = False
+) -> Described[Pair]:
+    """Quantises a matrix to FP4 with one scale for each row and ``gran_k`` columns; DeepGEMM's function of this name.
+
+    Bits are those of DeepGEMM 2.6: a group's largest magnitude, at least 1e-4, becomes 6, values halfway between two
+    FP4 numbers go to the smaller magnitude, and negative values that round to 0 become +0. NaNs become 6. (2.8.1, which
+    vLLM carries, takes the even code of two, and 0 for NaNs.)
+
+    Args:
+        x: bf16, f16 or fp32 [M, K], any strides; K is even.
+        use_ue8m0: whether scales are rounded up to powers of two, as in MXFP4.
+        gran_k: how many columns share a scale: 128, or 32 as in MXFP4.
+        use_packed_ue8m0: whether scales are returned as by ``pack_ue8m0_to_int``. Needs ``use_ue8m0``.
+
+    Returns:
+        int8 [M, K/2], contiguous, the first of two values in the low half, and scales, contiguous: fp32
+        [M, ceil(K/gran_k)], or packed int32 [M, ceil(ceil(K/gran_k)/4)], where the last is filled up with exponents
+        of 1. A group with a NaN has a scale of NaN; a group with an infinity one of infinity, so that its finite values
+        dequantise to NaN. With ``use_ue8m0`` both scales are 2^127, and NaNs and infinities dequantise to infinities.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above.
+        NotImplementedError: another ``gran_k``.
+        hip.HipError, jit.JitError: a launch or a compile failed.
+    """
+    if torch.compiler.is_compiling():
+        return torch.ops.deep_gemm_rocm.per_token_cast_to_fp4(x, use_ue8m0, gran_k, use_packed_ue8m0), None
+    check_castable_to_fp4(x, use_ue8m0, gran_k, use_packed_ue8m0)
+    if _is_on_host(x):
+        return cast_to_fp4(x, use_ue8m0, gran_k, use_packed_ue8m0), None
+    check_size(*x.shape)
+    data, scales = new_fp4(x, gran_k, use_packed_ue8m0)
+    if x.numel() == 0:
+        return (data, scales), None
+    config = CastConfig(TYPES[x.dtype], "row_blocks", fp4_group=gran_k, packed_scales=use_packed_ue8m0)
+    return (data, scales), fp4_cast_launch(config, x, data, scales, use_ue8m0=use_ue8m0)
+
+
 @through_host
 def per_custom_dims_cast_to_fp8(
     x: torch.Tensor, dims: Sequence[int], use_ue8m0: bool, *, fp8_max: float = FP8_MAX
@@ -319,6 +368,18 @@ def new_scales_of_rows(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     *groups, rows, columns = shape
     blocks = ceil_div(columns, SCALE_BLOCK)
     return x.new_empty_strided((*groups, rows, blocks), _mn_major(len(shape), rows, blocks), dtype=torch.float32)
+
+
+def new_fp4(x: torch.Tensor, gran_k: int, use_packed_ue8m0: bool) -> Pair:
+    """Uninitialised FP4 of the shape of ``x``, and its scales."""
+    rows, columns = x.shape
+    groups = ceil_div(columns, gran_k)
+    shape, dtype = (
+        ((rows, ceil_div(groups, EXPONENTS_IN_INT)), torch.int32)
+        if use_packed_ue8m0
+        else ((rows, groups), torch.float32)
+    )
+    return x.new_empty(rows, columns // 2, dtype=torch.int8), x.new_empty(*shape, dtype=dtype)
 
 
 def _is_on_host(x: torch.Tensor) -> bool:

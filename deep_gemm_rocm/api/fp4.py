@@ -6,73 +6,17 @@ OCP Microscaling specification's MXFP4 is this with a UE8M0 scale for 32 values.
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 
 from ..checks import check_bool, check_int, check_tensor
-from ..problems.layout import SCALE_BLOCK, align, ceil_div
+from ..problems.layout import SCALE_BLOCK, ceil_div
 from ..runtime.arrays import through_host
 
-_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_BETWEEN = tuple((low + high) / 2 for low, high in itertools.pairwise(_MAGNITUDES))
-_FP4_MAX = _MAGNITUDES[-1]
+FP4_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 # -0 dequantises to +0.
-FP4_VALUES = (*_MAGNITUDES, 0.0, *(-magnitude for magnitude in _MAGNITUDES[1:]))
-_LEAST_AMAX = 1e-4  # DeepGEMM's, for blocks of zeros
-_CASTABLE = (torch.bfloat16, torch.float16, torch.float32)
+FP4_VALUES = (*FP4_MAGNITUDES, 0.0, *(-magnitude for magnitude in FP4_MAGNITUDES[1:]))
 _EXPONENT_SHIFT, _FRACTION = 23, 2**23 - 1  # of fp32
-_EXPONENTS_IN_INT = 4
-
-
-@through_host
-def per_token_cast_to_fp4(
-    x: torch.Tensor, use_ue8m0: bool, gran_k: int = SCALE_BLOCK, use_packed_ue8m0: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantises a matrix to FP4 with one scale for each row and ``gran_k`` columns; DeepGEMM's function of this name.
-
-    Bits are those of DeepGEMM 2.6: a block's largest magnitude, at least 1e-4, becomes 6, values halfway between two
-    FP4 numbers go to the smaller magnitude, and negative values that round to 0 become +0. NaNs become 6. (2.8.1, which
-    vLLM carries, takes the even code of two, and 0 for NaNs.)
-
-    Args:
-        x: bf16, f16 or fp32 [M, K], any strides; K is even.
-        use_ue8m0: whether scales are rounded up to powers of two, as in MXFP4.
-        gran_k: how many columns share a scale: 32 in MXFP4.
-        use_packed_ue8m0: whether scales are returned as by ``pack_ue8m0_to_int``. Needs ``use_ue8m0``.
-
-    Returns:
-        int8 [M, K/2], contiguous, and scales: fp32 [M, ceil(K/gran_k)], or packed int32 [M, ceil(ceil(K/gran_k)/4)],
-        where the last is filled up with exponents of 1. A block with a NaN has a scale of NaN; a block with an infinity
-        one of infinity, so that its finite values dequantise to NaN. With ``use_ue8m0`` both scales are 2^127, and
-        NaNs and infinities dequantise to infinities.
-
-    Raises:
-        TypeError, ValueError: an argument is not as above.
-    """
-    check_tensor("x", x)
-    if x.dtype not in _CASTABLE:
-        raise TypeError(f"x must be bfloat16, float16 or float32, got {x.dtype}")
-    if x.dim() != 2:
-        raise ValueError(f"x must be a matrix, got shape {tuple(x.shape)}")
-    if x.shape[1] % 2:
-        raise ValueError(f"x must have an even number of columns, two to a byte, got shape {tuple(x.shape)}")
-    gran_k = check_int("gran_k", gran_k, 1)
-    if check_bool("use_packed_ue8m0", use_packed_ue8m0) and not check_bool("use_ue8m0", use_ue8m0):
-        raise ValueError("use_packed_ue8m0 needs use_ue8m0=True: only powers of two can be packed")
-    rows, k = x.shape
-    gran_k = min(gran_k, max(k, 1))
-    blocks = ceil_div(k, gran_k)
-    padded = torch.nn.functional.pad(x.detach().float(), (0, blocks * gran_k - k)).view(rows, blocks, gran_k)
-    scales = padded.abs().amax(dim=2).clamp_min(_LEAST_AMAX) / _FP4_MAX
-    if use_ue8m0:
-        scales = ceil_to_ue8m0(scales)
-    # DeepGEMM multiplies with the reciprocal, which rounds otherwise than a division.
-    codes = _to_codes(padded * scales.reciprocal()[:, :, None]).view(rows, blocks * gran_k)[:, :k]
-    if use_packed_ue8m0:
-        fill = align(blocks, _EXPONENTS_IN_INT) - blocks
-        scales = pack_ue8m0_to_int(torch.nn.functional.pad(scales, (0, fill), value=1.0))
-    return pack_codes(codes), scales
+EXPONENTS_IN_INT = 4
 
 
 @through_host
@@ -155,8 +99,8 @@ def pack_ue8m0_to_int(x: torch.Tensor) -> torch.Tensor:
     check_tensor("x", x)
     if x.dtype != torch.float32:
         raise TypeError(f"x must be float32, got {x.dtype}")
-    if not x.dim() or x.shape[-1] % _EXPONENTS_IN_INT:
-        raise ValueError(f"x must have a multiple of {_EXPONENTS_IN_INT} columns, got shape {tuple(x.shape)}")
+    if not x.dim() or x.shape[-1] % EXPONENTS_IN_INT:
+        raise ValueError(f"x must have a multiple of {EXPONENTS_IN_INT} columns, got shape {tuple(x.shape)}")
     bits = x.contiguous().view(torch.int32)
     if not x.is_meta and ((bits < 0) | (bits & _FRACTION != 0)).any():
         raise ValueError("x must be powers of two; ceil_to_ue8m0 makes them")
@@ -210,14 +154,6 @@ def _check_packed(name: str, packed: torch.Tensor) -> None:
         raise TypeError(f"{name} must be int8, two FP4 values to a byte, got {packed.dtype}")
     if packed.dim() != 2:
         raise ValueError(f"{name} must be a matrix, got shape {tuple(packed.shape)}")
-
-
-def _to_codes(x: torch.Tensor) -> torch.Tensor:
-    magnitudes = x.abs()
-    codes = torch.zeros_like(x, dtype=torch.uint8)
-    for halfway in _BETWEEN:
-        codes += ~(magnitudes <= halfway)  # true of NaNs
-    return codes | ((x < 0) & (codes != 0)).to(torch.uint8) << 3
 
 
 def pack_codes(codes: torch.Tensor) -> torch.Tensor:

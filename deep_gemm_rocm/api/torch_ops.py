@@ -173,6 +173,10 @@ def _rows_of_blocks(x: Tensor, **_: Any) -> Pair:
     return x.new_empty(x.shape, dtype=FP8), casts.new_scales_of_rows(x, x.shape)
 
 
+def _fp4(x: Tensor, gran_k: int, use_packed_ue8m0: bool, **_: Any) -> Pair:
+    return casts.new_fp4(x, gran_k, use_packed_ue8m0)
+
+
 def _scaled_by(rows: int | None, columns: int | None) -> Callable[..., Pair]:
     """Data and contiguous scales of so many rows and columns; None for all of them."""
 
@@ -273,6 +277,7 @@ _operator(_returns_second(merge_states.merge_attention_states), "out", fake=_mer
 
 _FOR_DEEPGEMM = ("gran_k", "use_packed_ue8m0")  # arguments with one allowed value
 _operator(casts.per_token_cast_to_fp8, without=_FOR_DEEPGEMM, fake=_rows_of_blocks, results=2)
+_operator(casts.per_token_cast_to_fp4, fake=_fp4, results=2)
 _operator(casts.per_block_cast_to_fp8, without=_FOR_DEEPGEMM, fake=_scaled_by(SCALE_BLOCK, SCALE_BLOCK), results=2)
 _operator(casts.per_channel_cast_to_fp8, without=_FOR_DEEPGEMM, fake=_scaled_by(SCALE_BLOCK, 1), results=2)
 _operator(casts.per_row_cast_to_fp8, fake=_scaled_by(1, None), results=2)

@@ -143,9 +143,10 @@ def warmup_kernels(
             functions.
         arguments: other arguments of the function on which kernels depend: for ``route_top_k`` ``scoring``,
             ``num_groups``, ``top_groups``, and ``bias`` as whether there is one; for ``rms_norm_cast_to_fp8``
-            ``gran_k``; for ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``; for
-            ``flash_attention`` and ``flash_attention_decode`` ``softcap``; for the latter and ``append_kv_cache``
-            ``k_descale``, as ``"heads"`` or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have.
+            ``gran_k``; for ``per_token_cast_to_fp4`` ``gran_k`` and ``use_packed_ue8m0``; for
+            ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``; for ``flash_attention`` and
+            ``flash_attention_decode`` ``softcap``; for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"``
+            or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -443,6 +444,11 @@ def _cast(function: _Function, m: int, of: Workload) -> None:
     function.call(_input(of, m))
 
 
+def _cast_to_fp4(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    function.call(_input(of, m), True, **of.arguments)
+
+
 def _normed(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
     x, weight = _input(of, m), _tensor(of.k, dtype=of.dtype or torch.bfloat16)
@@ -509,6 +515,7 @@ _ARGUMENTS = {
     "flash_attention_decode": ("softcap", "k_descale"),
     "append_kv_cache": ("k_descale",),
     "route_top_k": ("scoring", "bias", "num_groups", "top_groups"),
+    "per_token_cast_to_fp4": ("gran_k", "use_packed_ue8m0"),
     "rms_norm_cast_to_fp8": ("gran_k",),
     "silu_and_mul_cast_to_fp8": ("alpha", "limit"),
     "fused_moe": ("alpha", "limit"),
@@ -551,6 +558,7 @@ _FUNCTIONS = (
     | _rows(sparse_mla, _sparse, None, "", "sparse_mla")
     | _rows(casts, _cast, None, "", "per_token_cast_to_fp8", "per_block_cast_to_fp8", "per_channel_cast_to_fp8")
     | _rows(casts, _cast, None, "", "per_row_cast_to_fp8", "per_tensor_cast_to_fp8")
+    | _rows(casts, _cast_to_fp4, None, "", "per_token_cast_to_fp4")
     | _rows(fused_casts, _normed, None, "", "rms_norm_cast_to_fp8")
     | _rows(fused_casts, _activated, None, "", "silu_and_mul_cast_to_fp8")
     | _rows(experts, _experts, None, "", "fused_moe")

@@ -32,6 +32,8 @@ class CastConfig:
         clamped: whether the activation's inputs are clamped.
         gpt_oss: whether the activation is that of gpt-oss.
         masked: whether the numbers of rows of groups are on the device.
+        fp4_group: for FP4, columns of a row that share a scale; 0 for FP8.
+        packed_scales: whether scales of FP4 are stored as exponents in bytes.
     """
 
     type: str
@@ -41,15 +43,18 @@ class CastConfig:
     clamped: bool = False
     gpt_oss: bool = False
     masked: bool = False
+    fp4_group: int = 0
+    packed_scales: bool = False
 
     @forking.cached_property
     def template_values(self) -> dict[str, int | str | bool]:
         """The values by name. Callers share the one dictionary."""
         waves, passes = _WAVES_AND_PASSES[self.shared]
         values = {**dataclasses.asdict(self), "waves": waves, "passes": passes}
-        options = [name for name in ("clamped", "gpt_oss", "masked", "clamps") if values[name]]
+        options = [name for name in ("clamped", "gpt_oss", "masked", "clamps", "packed_scales") if values[name]]
         names = [name for name in (self.activation,) if name != "identity"]
-        return {**values, "kernel_name": "_".join(["cast", *names, *options, self.type, self.shared])}
+        shared = f"fp4_groups_of_{self.fp4_group}" if self.fp4_group else self.shared
+        return {**values, "kernel_name": "_".join(["cast", *names, *options, self.type, shared])}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from ..heuristics.cast_config import CastConfig, RowCastConfig
 from ..jit import Request
 from ..problems.arguments import Argument, present
+from ..problems.cast import FP4_MAX
 from .launch import Launch
 
 _MOST_LARGEST = 1024  # kMostLargest in cast_tiles.hip.j2
@@ -87,6 +88,21 @@ def cast_launch(
         arguments,
         pointers,
         scratch={"largest": _MOST_LARGEST * _MAGNITUDE_BYTES} if config.shared == "tensor" else {},
+        made={"data": data, "scales": scales},
+        written=("data.data", "scales.data"),
+    )
+
+
+def fp4_cast_launch(
+    config: CastConfig, x: torch.Tensor, data: torch.Tensor, scales: torch.Tensor, *, use_ue8m0: bool
+) -> Launch:
+    """Describes the launch for a checked ``x`` [M, K]; the others are new tensors, ``data`` of two values to a byte."""
+    arguments = _arguments(x, data, scales, use_ue8m0, FP4_MAX)
+    arguments.columns = x.shape[-1]
+    return Launch(
+        Request("cast_tiles.hip.j2", config.template_values),
+        arguments,
+        _pointers(x, data, scales),
         made={"data": data, "scales": scales},
         written=("data.data", "scales.data"),
     )

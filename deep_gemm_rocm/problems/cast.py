@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
-from ..checks import check_bool, check_tensor
+from ..checks import check_bool, check_int, check_tensor
 from .attention import check_data, check_form, check_one_device
 from .layout import FP8, SCALE_BLOCK, ceil_div
 
 FP8_MAX = torch.finfo(FP8).max
+FP4_MAX = 6.0
+FP4_GROUPS = (32, SCALE_BLOCK)  # columns that share a scale
 TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 _MOST_TILES = 2**24 - 1  # workgroups of 256 work-items in a grid
 _MOST_GROUPS = 2**16 - 1  # the grid's second dimension
@@ -33,6 +35,26 @@ def check_castable(x: Any, use_ue8m0: Any, gran_k: Any, fp8_max: Any) -> None:
         raise ValueError(f"x must be a matrix, got shape {tuple(x.shape)}")
     check_bool("use_ue8m0", use_ue8m0)
     check_fp8_max(fp8_max)
+
+
+def check_castable_to_fp4(x: Any, use_ue8m0: Any, gran_k: Any, use_packed_ue8m0: Any) -> None:
+    """
+    Raises:
+        TypeError, ValueError, NotImplementedError: an argument is not as ``per_token_cast_to_fp4`` documents it.
+    """
+    check_tensor("x", x)
+    check_type("x", x)
+    if x.dim() != 2:
+        raise ValueError(f"x must be a matrix, got shape {tuple(x.shape)}")
+    if x.shape[1] % 2:
+        raise ValueError(f"x must have an even number of columns, two to a byte, got shape {tuple(x.shape)}")
+    if check_int("gran_k", gran_k, 1) not in FP4_GROUPS:
+        raise NotImplementedError(
+            f"gran_k must be 32 or {SCALE_BLOCK}, what kernels here have scales for, got {gran_k}"
+        )
+    if check_bool("use_packed_ue8m0", use_packed_ue8m0) and not check_bool("use_ue8m0", use_ue8m0):
+        raise ValueError("use_packed_ue8m0 needs use_ue8m0=True: only powers of two can be packed")
+    check_bool("use_ue8m0", use_ue8m0)
 
 
 def check_fp8_max(fp8_max: Any) -> None:

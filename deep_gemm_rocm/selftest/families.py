@@ -29,9 +29,10 @@ from ..api.casts import (
     per_channel_cast_to_fp8,
     per_row_cast_to_fp8,
     per_tensor_cast_to_fp8,
+    per_token_cast_to_fp4,
     per_token_cast_to_fp8,
 )
-from ..api.host_casts import cast_blocks
+from ..api.host_casts import cast_blocks, cast_to_fp4
 from ..problems.layout import FP8, Pair
 from ..runtime import hip
 from ..testing import (
@@ -332,6 +333,8 @@ def _casts(device: str) -> None:
     for dtype in (_BF16, torch.float16, _F32):
         for cast, sizes in shared.items():
             _same_cast(cast(x.to(dtype).to(device)), cast_blocks(x.to(dtype), *sizes))
+        for of_fp4 in ((True, 32, True), (True, 32, False), (False, 128, False)):
+            _same_cast(per_token_cast_to_fp4(x.to(dtype).to(device), *of_fp4), cast_to_fp4(x.to(dtype), *of_fp4))
 
 
 def _norm(device: str) -> None:

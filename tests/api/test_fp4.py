@@ -1,4 +1,4 @@
-"""FP4 casts and packed scales, against arithmetic in fp64."""
+"""FP4 casts and packed scales, against arithmetic in fp64; kernels have the bits of torch's operators."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
+from deep_gemm_rocm.api import casts
+from deep_gemm_rocm.api.host_casts import cast_to_fp4
+from deep_gemm_rocm.runtime import hip
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+OPTIONS = [(False, False), (True, False), (True, True)]  # use_ue8m0, use_packed_ue8m0
 
 VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
 
@@ -26,8 +32,19 @@ def nearest(x):
     return codes + 8 * ((x < 0) & (codes > 0))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize(("rows", "k", "gran_k"), [(3, 64, 32), (5, 130, 32), (1, 2, 32), (2, 300, 128), (0, 64, 32)])
+def assert_as_on_the_host(x, use_ue8m0, gran_k, packed):
+    actual = dg.per_token_cast_to_fp4(x, use_ue8m0, gran_k, packed)
+    expected = cast_to_fp4(x, use_ue8m0, gran_k, packed)
+    for one, other in zip(actual, expected, strict=True):
+        assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+        same = (one == other) | (one != one) & (other != other)  # NaNs
+        assert same.all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("rows", "k", "gran_k"), [(3, 64, 32), (5, 130, 32), (1, 2, 32), (70, 300, 128), (0, 64, 32), (2, 0, 32)]
+)
 @pytest.mark.parametrize("use_ue8m0", [False, True])
 def test_cast_takes_the_nearest_numbers(dtype, rows, k, gran_k, use_ue8m0):
     x = torch.randn(rows, k, generator=torch.Generator().manual_seed(k)).to(dtype)
@@ -56,6 +73,92 @@ def test_every_halfway_case_and_its_neighbours():
     lower, upper = list(range(7)), list(range(1, 8))
     expected = [*lower, *lower, *upper, 7]
     assert codes_of(packed)[0].tolist() == expected + [code + 8 if code else 0 for code in expected]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.integers(1, 70),
+    half=st.integers(1, 150),
+    strides=st.sampled_from(["dense", "padded", "shifted", "transposed", "strided", "expanded"]),
+    dtype=st.sampled_from(DTYPES),
+    gran_k=st.sampled_from([32, 128]),
+    options=st.sampled_from(OPTIONS),
+)
+def test_any_strides(rows, half, strides, dtype, gran_k, options):
+    k, random = 2 * half, torch.Generator().manual_seed(rows * half)
+
+    def randn(*shape):
+        return torch.randn(shape, generator=random).to(dtype)
+
+    x = {
+        "dense": lambda: randn(rows, k),
+        "padded": lambda: randn(rows, k + 24)[:, :k],
+        "shifted": lambda: randn(rows, k + 1)[:, 1:],
+        "transposed": lambda: randn(k, rows).T,
+        "strided": lambda: randn(2 * rows, 3 * k)[::2, ::3],
+        "expanded": lambda: randn(1, k).expand(rows, -1),
+    }[strides]()
+    assert_as_on_the_host(x, options[0], gran_k, options[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gran_k", [32, 128])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_magnitudes_of_all_exponents(dtype, gran_k, options):
+    """Each row has a largest value of its own, from subnormal numbers to the largest, NaN and infinities."""
+    exponents = torch.linspace(*{torch.float16: (-24, 15)}.get(dtype, (-149, 127)), 140)
+    largest = torch.exp2(exponents) * torch.linspace(1, 1.99, 140)
+    x = (torch.randn(140, 256, generator=torch.Generator().manual_seed(0)).clamp(-1, 1) * largest[:, None]).to(dtype)
+    x[0], x[1], x[2] = 0, -0.0, torch.finfo(dtype).max
+    x[3, 5], x[4, 130], x[5, 2], x[5, 3], x[6, 7] = math.nan, -math.nan, math.inf, math.nan, -math.inf
+    x[7, ::3] = -torch.finfo(dtype).tiny
+    x[8, :16] = 6 * torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))  # scales just above a power of two
+    assert_as_on_the_host(x, options[0], gran_k, options[1])
+
+
+def test_quotients_are_products_with_the_reciprocal():
+    """Products beside the halves between FP4 numbers, where a division would round to the other side."""
+    scales = torch.exp2(torch.arange(-12, 30).float()) * torch.linspace(1, 1.99, 42)
+    halves = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+    x = (halves * scales[:, None]).repeat_interleave(4, 1)
+    for shift, towards in ((1, math.inf), (2, -math.inf), (3, 0.0)):
+        x[:, shift::4] = torch.nextafter(x[:, shift::4], torch.tensor(towards))
+    x = torch.cat((x, 6 * scales[:, None], x, -x, torch.zeros(42, 43)), 1)
+    for gran_k in (32, 128):
+        assert_as_on_the_host(x, False, gran_k, False)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_on_the_host(options, monkeypatch):
+    def no_device():
+        raise hip.NoDeviceError("none")
+
+    x = torch.randn(5, 200)
+    by_kernel = dg.per_token_cast_to_fp4(x, options[0], 32, options[1])
+    monkeypatch.setattr(casts.hip, "runtime", no_device)
+    monkeypatch.setattr(casts, "fp4_cast_launch", None)
+    on_host = dg.per_token_cast_to_fp4.__wrapped__(x, options[0], 32, options[1])[0]
+    assert all(map(torch.equal, on_host, by_kernel))
+
+
+def test_a_captured_cast_reads_new_values():
+    x = torch.randn(20, 256)
+    dg.per_token_cast_to_fp4(x, True, 32, True)
+    with hip.runtime().capture() as graph:
+        results = dg.per_token_cast_to_fp4(x, True, 32, True)
+    x.copy_(torch.randn(20, 256))
+    graph.replay()
+    assert all(map(torch.equal, results, cast_to_fp4(x, True, 32, True)))
+
+
+@pytest.mark.parametrize("gran_k", [32, 128])
+@pytest.mark.parametrize("k", [256, 298])
+def test_under_the_sanitizer(gran_k, k, monkeypatch):
+    if not hip.runtime().is_simulated:
+        pytest.skip("needs the simulator")
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")
+    for use_ue8m0, packed in OPTIONS:
+        assert_as_on_the_host(torch.randn(70, k).bfloat16(), use_ue8m0, gran_k, packed)
 
 
 def test_the_first_value_lies_in_the_low_half():
@@ -130,7 +233,12 @@ def test_powers_of_two():
         (lambda: dg.per_token_cast_to_fp4(torch.zeros(2), True), ValueError, "must be a matrix"),
         (lambda: dg.per_token_cast_to_fp4(torch.zeros(2, 4).int(), True), TypeError, "got torch.int32"),
         (lambda: dg.per_token_cast_to_fp4(torch.zeros(2, 4), True, 0), ValueError, "gran_k must be at least 1"),
-        (lambda: dg.per_token_cast_to_fp4(torch.zeros(2, 4), False, 2, True), ValueError, "needs use_ue8m0"),
+        (
+            lambda: dg.per_token_cast_to_fp4(torch.zeros(2, 4), True, 16),
+            NotImplementedError,
+            "gran_k must be 32 or 128",
+        ),
+        (lambda: dg.per_token_cast_to_fp4(torch.zeros(2, 4), False, 32, True), ValueError, "needs use_ue8m0"),
         (lambda: dg.cast_back_from_fp4(torch.zeros(2, 4), torch.ones(2, 1)), TypeError, "packed must be int8"),
         (lambda: dg.cast_back_from_fp4(torch.zeros(2, 32).char(), torch.ones(2, 1), 32), ValueError, "2 blocks of 32"),
         (lambda: dg.cast_back_from_fp4(torch.zeros(2, 4).char(), torch.ones(3, 1)), ValueError, "each of 2 rows"),

@@ -252,6 +252,11 @@ CALLS = {
         out=empty(4, 9, dtype=torch.int32),
     ),
     "per_token_cast_to_fp8": lambda: (dg.per_token_cast_to_fp8, (randn(M, K),)),
+    "per_token_cast_to_fp4": lambda: (dg.per_token_cast_to_fp4, (randn(M, K), False)),
+    "per_token_cast_to_fp4 packed": lambda: (
+        partial(dg.per_token_cast_to_fp4, gran_k=32, use_packed_ue8m0=True),
+        (randn(M, K), True),
+    ),
     "per_block_cast_to_fp8": lambda: (dg.per_block_cast_to_fp8, (randn(M, K),)),
     "per_channel_cast_to_fp8": lambda: (dg.per_channel_cast_to_fp8, (randn(M, K), True)),
     "per_row_cast_to_fp8": lambda: (dg.per_row_cast_to_fp8, (randn(M, K),)),

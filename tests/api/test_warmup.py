@@ -175,6 +175,10 @@ ATTENTION_CALLS = {
     "per_token_cast_to_fp8": (
         Workload("per_token_cast_to_fp8", [7], 1, 256), lambda: dg.per_token_cast_to_fp8(heads(100, 1024)),
     ),
+    "per_token_cast_to_fp4": (
+        Workload("per_token_cast_to_fp4", [7], 1, 256, arguments={"gran_k": 32, "use_packed_ue8m0": True}),
+        lambda: dg.per_token_cast_to_fp4(heads(100, 1024), True, 32, use_packed_ue8m0=True),
+    ),
     "per_row_cast_to_fp8": (
         Workload("per_row_cast_to_fp8", [7], 1, 2048, dtype=torch.float32),
         lambda: dg.per_row_cast_to_fp8(torch.zeros(100, 2048)),

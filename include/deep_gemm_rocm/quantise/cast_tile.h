@@ -2,6 +2,7 @@
 #pragma once
 
 #include "deep_gemm_rocm/quantise/cast_inputs.h"
+#include "deep_gemm_rocm/quantise/fp4_codes.h"
 #include "deep_gemm_rocm/quantise/magnitude.h"
 
 namespace deep_gemm_rocm {
@@ -75,6 +76,42 @@ class CastTile {
     if (lane_of_block < kPasses && row < bounds_.rows) *scale_at(bounds_.row + row, column_tile_) = scale_to_store;
   }
 
+  // To FP4, with a scale for kGroup columns of each row: fp32 or, if kPacked, exponents in bytes.
+  template <int kGroup, bool kPacked>
+  DG_DEVICE void cast_rows_to_fp4() {
+    const MatrixTile<uint8_t, kVectorValues / 2> data = {args_.data, bounds_.row, bounds_.column / 2, bounds_.rows,
+                                                         bounds_.columns / 2};
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      if (place_.first_row_of_wave(pass) >= bounds_.rows) break;
+      input_.values(args_, pass, values_[pass]);
+      unsigned largest[kLaneVectors] = {};
+#pragma unroll
+      for (int i = 0; i < kLaneValues; ++i) {
+        unsigned& of_group = largest[kGroup == kScaleBlockK ? 0 : i / kVectorValues];
+        of_group = max(of_group, magnitude_of(values_[pass][i]));
+      }
+      const int row = place_.row(pass);
+#pragma unroll
+      for (int v = 0; v < kLaneVectors; ++v) {
+        const unsigned found = largest_of_neighbours<kLanesOfGroup<kGroup>>(largest[kGroup == kScaleBlockK ? 0 : v]);
+        const float scale = fp4_scale(found, args_.range.has_power_of_two_scales);
+        const auto reciprocal = static_cast<float>(reciprocal_of(scale));
+        unsigned codes = 0;
+#pragma unroll
+        for (int i = 0; i < kVectorValues; ++i) {
+          codes |= fp4_code(values_[pass][v * kVectorValues + i] * reciprocal) << (4 * i);
+        }
+        const int column = column_in_block(lane_id(), v * kVectorValues);
+        data.store(__builtin_bit_cast(Vector<uint8_t, kVectorValues / 2>, codes), row, column / 2);
+        if (column % kGroup == 0 && column < bounds_.columns && row < bounds_.rows) {
+          store_fp4_scale<kPacked>(bounds_.row + row, (bounds_.column + column) / kGroup, ceil_div(args_.columns, kGroup),
+                                   scale);
+        }
+      }
+    }
+  }
+
   // One scale for all values, which were looked at before unless `found` is theirs.
   DG_DEVICE void cast_together(unsigned found, bool stores_scale) {
     const float scale = args_.range.scale_of(found);
@@ -132,6 +169,23 @@ class CastTile {
 
   DG_DEVICE MatrixTile<uint8_t> output() const {
     return bounds_.of<uint8_t>(args_.data);
+  }
+
+  template <int kGroup>
+  static constexpr int kLanesOfGroup = min(kGroup / kVectorValues, kLanesOfBlock);
+
+  // Exponents after a row's last group, up to a multiple of four, are those of 1.
+  template <bool kPacked>
+  DG_DEVICE void store_fp4_scale(int row, int group, int groups, float scale) const {
+    if constexpr (kPacked) {
+      constexpr int kInInt = 4, kExponentShift = 23;
+      auto* const exponents = (Global<uint8_t>*)((Global<int>*)args_.scales.data + row * args_.scales.row_stride);
+      exponents[group] = __builtin_bit_cast(unsigned, scale) >> kExponentShift;
+      if (group != groups - 1) return;
+      for (int i = groups; i % kInInt; ++i) exponents[i] = __builtin_bit_cast(unsigned, 1.0f) >> kExponentShift;
+    } else {
+      *scale_at(row, group) = scale;
+    }
   }
 
   DG_DEVICE Global<float>* scale_at(int row, int column) const {

@@ -23,6 +23,12 @@ DG_DEVICE double reciprocal_of(float value) {
   return __builtin_isinf(value) ? estimate : refined;
 }
 
+// The fp32 number's bits, those of the next power of two unless it is one.
+DG_DEVICE unsigned rounded_up_to_power_of_two(unsigned bits) {
+  constexpr unsigned kFraction = 0x7FFFFF;
+  return (bits + kFraction) & ~kFraction;
+}
+
 struct Fp8Range {
   double reciprocal;            // of `largest`
   float largest;                // what the largest magnitude is scaled to
@@ -34,8 +40,7 @@ struct Fp8Range {
     const float exact = divided(__builtin_bit_cast(float, magnitude), reciprocal);
     const float scale = exact < __FLT_MIN__ ? __FLT_MIN__ : exact;
     if (!has_power_of_two_scales) return scale;
-    constexpr unsigned kFraction = 0x7FFFFF;
-    const unsigned rounded = (__builtin_bit_cast(unsigned, scale) + kFraction) & ~kFraction;
+    const unsigned rounded = rounded_up_to_power_of_two(__builtin_bit_cast(unsigned, scale));
     return __builtin_isnan(scale) ? scale : __builtin_bit_cast(float, rounded);
   }
 };

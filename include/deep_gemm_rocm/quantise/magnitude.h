@@ -28,11 +28,14 @@ DG_DEVICE unsigned larger_of_pair(unsigned value) {
   return max(value, __builtin_bit_cast(unsigned, exchanged<kMask>(__builtin_bit_cast(float, value))));
 }
 
-// Over 8 neighbouring lanes.
+// Over 4 or 8 neighbouring lanes.
+template <int kLanes = 8>
 DG_DEVICE unsigned largest_of_neighbours(unsigned value) {
+  static_assert(kLanes == 4 || kLanes == 8);
   // DPP controls: CDNA3 ISA guide, "Data Parallel Primitives".
   constexpr int kPairs = 0xB1, kPairsOfPairs = 0x4E, kRowHalfMirror = 0x141;
-  return larger_by_dpp<kRowHalfMirror>(larger_by_dpp<kPairsOfPairs>(larger_by_dpp<kPairs>(value)));
+  value = larger_by_dpp<kPairsOfPairs>(larger_by_dpp<kPairs>(value));
+  return kLanes == 4 ? value : larger_by_dpp<kRowHalfMirror>(value);
 }
 
 // Over the lanes that agree in lane % 8.

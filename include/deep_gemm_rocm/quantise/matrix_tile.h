@@ -1,4 +1,4 @@
-// A workgroup's part of a matrix in global memory, which each lane reads and writes eight neighbouring columns at a time.
+// A workgroup's part of a matrix in global memory, which each lane reads and writes some neighbouring columns at a time.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/buffer.h"
@@ -15,10 +15,9 @@ struct StridedMatrix {
   int64_t has_vectors;  // whether rows consist of vectors, and are aligned to them if the matrix is; see launch/cast.py
 };
 
-template <class T>
+template <class T, int kVector = 8>
 class MatrixTile {
  public:
-  static constexpr int kVector = 8;
   static constexpr int kMostRows = 128;
   using Values = Vector<T, kVector>;
 
