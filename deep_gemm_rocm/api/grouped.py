@@ -21,6 +21,8 @@ from ..runtime import settings
 from .variants import takes_arguments_of
 
 _BF16 = (torch.bfloat16,)
+_MAX_BLOCK_N = 256  # columns of the widest tile
+_NO_ROWS = 64  # that a counter is for where nothing is computed
 
 
 @launches
@@ -144,7 +146,7 @@ def m_grouped_fp8_gemm_nt_masked(
     enable_overlap: bool = False,
     max_block_n: int | None = None,
     signal: torch.Tensor | None = None,
-) -> Described[None]:
+) -> Described[tuple[int, int] | None]:
     """Computes ``d[g] = a[g] · b[g]ᵀ`` for the first ``masked_m[g]`` rows of each group g.
 
     DeepGEMM's function of this name, for decoding under graph capture: one launch that allocates nothing and doesn't
@@ -162,18 +164,31 @@ def m_grouped_fp8_gemm_nt_masked(
         bias, epilogue: as for ``gemm_fp8``; ``bias`` is [G, N] with contiguous rows any distance apart.
         recipe, recipe_a, recipe_b: as for ``fp8_gemm_nt``; scales of ``b`` have a first dimension G.
         compiled_dims, disable_ue8m0_cast: as for ``fp8_gemm_nt``.
-        enable_overlap, max_block_n, signal: arguments of SGLang's build of DeepGEMM, whose kernel can signal finished
-            tiles to another one. ``enable_overlap`` must be False; the others are not used.
+        enable_overlap: whether finished rows are counted in ``signal``, as by SGLang's build of DeepGEMM, so that a
+            kernel on another stream can send some results while others are computed. It needs compute units of its own:
+            see ``set_num_sms``.
+        max_block_n: the most columns of ``d`` that a tile may have; None for any.
+        signal: int32, contiguous, on the device, zeros, with a counter for each group and 64 rows,
+            ``G * ceil(M/64)`` of them. Counter ``g * ceil(M/block_m) + i`` is for rows ``i * block_m`` to
+            ``(i + 1) * block_m - 1`` of group g. When it is read as ``threshold`` with acquire semantics at the scope
+            of the device, those of these rows that are computed are visible. Counters of rows from ``masked_m[g]`` on
+            stay zero. Not used without ``enable_overlap``.
+
+    Returns:
+        With ``enable_overlap``, ``block_m`` and ``threshold``, which don't depend on ``masked_m``; otherwise None.
 
     Raises:
         TypeError, ValueError: an argument is not as above; nothing is written then.
-        NotImplementedError: a recipe that has no kernel, or ``enable_overlap``.
+        NotImplementedError: a recipe that has no kernel, or ``enable_overlap`` in ``torch.compile``.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if enable_overlap:
-        raise NotImplementedError("enable_overlap must be False: kernels here don't tell which tiles are done")
     whole = check_recipe("m_grouped_fp8_gemm_nt_masked", recipe, recipe_a, recipe_b)
-    return None, _masked(a, b, d, masked_m, expected_m, whole, bias, epilogue)
+    check_bool("enable_overlap", enable_overlap)
+    most_columns = _MAX_BLOCK_N if max_block_n is None else check_int("max_block_n", max_block_n, 1)
+    if enable_overlap and signal is None:
+        raise TypeError("signal must be a torch.Tensor with enable_overlap, got None")
+    counters = signal if enable_overlap else None
+    return _masked(a, b, d, masked_m, expected_m, whole, bias, epilogue, most_columns, counters)
 
 
 @launches
@@ -199,7 +214,7 @@ def m_grouped_bf16_gemm_nt_masked(
     Raises:
         TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_masked``.
     """
-    return None, _masked(a, b, d, masked_m, expected_m, None, bias, epilogue)
+    return None, _masked(a, b, d, masked_m, expected_m, None, bias, epilogue)[1]
 
 
 # DeepGEMM's other names for these. Its fp8_fp4 functions also take FP4 operands; here both operands are FP8.
@@ -298,14 +313,18 @@ def _masked(
     recipe: Recipe | None,
     bias: torch.Tensor | None,
     epilogue: Epilogue,
-) -> Launch | None:
+    max_block_n: int = _MAX_BLOCK_N,
+    signal: torch.Tensor | None = None,
+) -> Described[tuple[int, int] | None]:
     if torch.compiler.is_compiling():
+        if signal is not None:
+            raise NotImplementedError("enable_overlap must be False in torch.compile: the operator returns no numbers")
         ops, rows = torch.ops.deep_gemm_rocm, (*data_and_scales(d), masked_m, expected_m)
         if recipe is None:
             ops.m_grouped_bf16_gemm_nt_masked(a, b, *rows, bias, epilogue)
         else:
             ops.m_grouped_fp8_gemm_nt_masked(*a, *b, *rows, flat_recipe(recipe), bias, epilogue)
-        return None
+        return None, None
     expected_m = check_int("expected_m", expected_m, 0)
     gemm, arguments = check_gemm(
         a,
@@ -318,13 +337,14 @@ def _masked(
         layout_name="masked_m",
         bias=bias,
         epilogue=epilogue,
+        signal=signal,
     )
     if gemm.m == 0 or gemm.n == 0:
-        return None
-    config = _choose(gemm, min(max(expected_m, 1), gemm.m), num_groups=gemm.groups)
-    return gemm_launch(config, gemm, arguments)
+        return None if signal is None else (_NO_ROWS, 0), None
+    config = _choose(gemm, min(max(expected_m, 1), gemm.m), num_groups=gemm.groups, max_block_n=max_block_n)
+    counted = None if signal is None else (config.rows_of_signal, config.tiles_of_signal(gemm.n))
+    return counted, gemm_launch(config, gemm, arguments)
 
 
-def _choose(gemm: Gemm, rows: int, *, num_groups: int = 1, max_block_m: int = 256) -> GemmConfig:
-    num_cus = settings.num_cus()
-    return choose_gemm_config(gemm.kind, rows, gemm.n, gemm.k, num_cus, num_groups=num_groups, max_block_m=max_block_m)
+def _choose(gemm: Gemm, rows: int, **limits: int) -> GemmConfig:
+    return choose_gemm_config(gemm.kind, rows, gemm.n, gemm.k, settings.num_cus(), **limits)

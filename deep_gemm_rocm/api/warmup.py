@@ -144,9 +144,10 @@ def warmup_kernels(
         arguments: other arguments of the function on which kernels depend: for ``route_top_k`` ``scoring``,
             ``num_groups``, ``top_groups``, and ``bias`` as whether there is one; for ``rms_norm_cast_to_fp8``
             ``gran_k``; for ``per_token_cast_to_fp4`` ``gran_k`` and ``use_packed_ue8m0``; for
-            ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``; for ``flash_attention`` and
-            ``flash_attention_decode`` ``softcap``; for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"``
-            or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have.
+            ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``; for masked groups in FP8
+            ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and ``flash_attention_decode`` ``softcap``;
+            for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"`` or ``"tokens"``, whose factors FP8
+            caches of tokens in bf16 have.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -308,7 +309,9 @@ def _contiguous(function: _Function, m: int, of: Workload) -> None:
 def _masked(function: _Function, m: int, of: Workload) -> None:
     groups = of.num_groups
     operands = _operands(function, m, of, (groups,), (groups,))
-    function.call(*operands, _tensor(groups, m, of.n, dtype=of.d_dtype), _tensor(groups, dtype=torch.int32), m)
+    d, counts = _tensor(groups, m, of.n, dtype=of.d_dtype), _tensor(groups, dtype=torch.int32)
+    signal = {"signal": _tensor(groups * m, dtype=torch.int32)} if of.arguments.get("enable_overlap") else {}
+    function.call(*operands, d, counts, m, **of.arguments, **signal)
 
 
 def _along_k(function: _Function, m: int, of: Workload) -> None:
@@ -473,8 +476,11 @@ def _experts(_: _Function, m: int, of: Workload) -> None:
     hidden, dtype = of.k, of.dtype or _FP8
     rows = m * of.num_groups
     top_k = ceil_div(rows, MAX_TOKENS)
+    if top_k > MAX_TOP_K and isinstance(of.m_list, range):
+        return  # of every M there is, those that no call has
     if top_k > MAX_TOP_K:
-        return  # no call has so many
+        most = MAX_TOKENS * MAX_TOP_K // of.num_groups
+        raise ValueError(f"m_list must have numbers up to {most} for {of.num_groups} experts, got {m}")
     tokens = rows // top_k
     clamps = of.arguments.get("alpha"), of.arguments.get("limit")
     layer = Experts(tokens, hidden, of.n, of.num_groups, top_k, "blocks" if dtype == _FP8 else "none", clamps)
@@ -514,6 +520,9 @@ _ARGUMENTS = {
     "flash_attention": ("softcap",),
     "flash_attention_decode": ("softcap", "k_descale"),
     "append_kv_cache": ("k_descale",),
+    "m_grouped_fp8_gemm_nt_masked": ("enable_overlap", "max_block_n"),
+    "fp8_m_grouped_gemm_nt_masked": ("enable_overlap", "max_block_n"),
+    "m_grouped_fp8_fp4_gemm_nt_masked": ("enable_overlap", "max_block_n"),
     "route_top_k": ("scoring", "bias", "num_groups", "top_groups"),
     "per_token_cast_to_fp4": ("gran_k", "use_packed_ue8m0"),
     "rms_norm_cast_to_fp8": ("gran_k",),

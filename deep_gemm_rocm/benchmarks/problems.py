@@ -161,7 +161,7 @@ class Operation:
 
     shapes: tuple[Shape, ...]
     make: Callable[[str, Shape, str], Problem]
-    function: Callable[..., None]
+    function: Callable[..., object]
     more: Callable[[Problem], tuple[Any, ...]] = lambda _: ()
     recipe: tuple[int, int, int] = (1, 128, 128)
 

@@ -52,6 +52,7 @@ def choose_gemm_config(
     *,
     num_groups: int = 1,
     max_block_m: int = 256,
+    max_block_n: int = 256,
 ) -> GemmConfig:
     """The configuration that the table has for a problem; without one, the candidate of the least estimated time.
 
@@ -61,8 +62,10 @@ def choose_gemm_config(
         num_cus: compute units that may be used.
         num_groups: how many groups there are that have ``m`` rows each and share no tiles.
         max_block_m: the most rows that a tile may have, at least 16.
+        max_block_n: the most columns of output that a tile may have.
 
     Raises:
+        ValueError: all tiles have more columns than ``max_block_n``.
         TableError, OSError: ``DG_TUNED_TABLE`` names no good table.
         ForcedChoiceError: the ``forced`` configuration is not for such a problem.
     """
@@ -70,7 +73,10 @@ def choose_gemm_config(
     if choice:
         return choice.config
     k_order = _NO_PARTS if settings.values().batch_invariant else None
-    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m, k_order)
+    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m, k_order, max_block_n)
+    least = min(config.output_n for config in _candidates(problem._replace(max_block_n=256)))
+    if max_block_n < least:
+        raise ValueError(f"max_block_n must be at least {least}, the fewest columns of a tile, got {max_block_n}")
     return _chosen(_config, problem).config
 
 
@@ -105,8 +111,9 @@ def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
 
 def _candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
     if problem.k_order is None:
-        return gemm_candidates(problem.kind, problem.max_block_m)
-    return gemm_candidates(problem.kind, problem.max_block_m, problem.k_order[1]) + _tuned_tiles(problem)
+        return gemm_candidates(problem.kind, problem.max_block_m, max_block_n=problem.max_block_n)
+    of_order = gemm_candidates(problem.kind, problem.max_block_m, problem.k_order[1], problem.max_block_n)
+    return of_order + _tuned_tiles(problem)
 
 
 def _tuned_tiles(problem: GemmProblem) -> tuple[GemmConfig, ...]:

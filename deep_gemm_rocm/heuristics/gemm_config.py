@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from .. import forking
 from ..problems.gemm_kind import GemmKind, check_rules
-from ..problems.layout import ceil_div
+from ..problems.layout import align, ceil_div
 
 NUM_CUS = 304  # of an MI300X
 LDS_BYTES = 64 * 1024  # of a CU, and the most that one workgroup may have
@@ -21,6 +21,7 @@ _WAVE_ALONE_BYTES = 48 * 1024  # of the 64 KiB of a wave's registers, for operan
 _PRODUCER_BYTES = 8 * 1024  # of the same, for operands on their way to LDS
 _LANE_GROUPS = 4  # of an MFMA; each has columns of its own
 _ROWS_OF_PASSES = 64  # that two halves of 4 waves load with 16 bytes a thread
+_LEAST_ROWS_OF_SIGNAL = 64
 _TWO_HEIGHTS = (128, 192)  # of the tiles that one kernel for masked groups may have
 
 SCHEDULES = ("multistage", "pingpong", "producer", "alone")
@@ -84,6 +85,15 @@ class GemmConfig:
     def output_n(self) -> int:
         """Columns of output in a tile."""
         return self.block_n // self.kind.parts
+
+    @property
+    def rows_of_signal(self) -> int:
+        """Rows that share a counter of finished tiles, see ``tile_signal.h``."""
+        return align(_LEAST_ROWS_OF_SIGNAL, self.block_m)
+
+    def tiles_of_signal(self, n: int) -> int:
+        """What a counter reaches when all ``n`` columns of its rows are finished."""
+        return self.rows_of_signal // self.block_m * ceil_div(n, self.output_n)
 
     @property
     def halves_of_n(self) -> bool:

@@ -25,6 +25,11 @@ class GemmProblem(NamedTuple):
     num_groups: int
     max_block_m: int
     k_order: KOrder | None = None
+    max_block_n: int = 256
+
+    def takes(self, config: GemmConfig) -> bool:
+        """Whether the tiles of a configuration aren't larger than the problem allows."""
+        return config.block_m <= self.max_block_m and config.output_n <= self.max_block_n
 
     def in_parts(self, splits: int) -> GemmProblem:
         """The parts of a dense problem whose K is split."""

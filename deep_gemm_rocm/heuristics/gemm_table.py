@@ -102,7 +102,7 @@ class TunedTable(Table[TunedRow]):
         fitting = [
             row
             for row in rows
-            if row.config.block_m <= problem.max_block_m
+            if problem.takes(row.config)
             and problem.k_order in (None, row.choice.k_order)
             and ceil_div(row.m, row.config.block_m) == ceil_div(problem.m, row.config.block_m)
         ]
@@ -112,7 +112,7 @@ class TunedTable(Table[TunedRow]):
     def tiles(self, problem: GemmProblem) -> tuple[GemmConfig, ...]:
         """The configurations of all rows for the problem's weight, whatever their M, that don't split K."""
         rows = self._by_weight.get(_key(problem.kind, problem.n, problem.k, problem.num_groups), ())
-        return tuple(row.config for row in rows if row.splits == 1 and row.config.block_m <= problem.max_block_m)
+        return tuple(row.config for row in rows if row.splits == 1 and problem.takes(row.config))
 
 
 def _begins_of(row: TunedRow) -> tuple[int, int]:

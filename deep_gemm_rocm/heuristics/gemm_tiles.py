@@ -70,7 +70,9 @@ _PINGPONG_128X256 = (_pingpong(128, 256, 2, 4),)
 
 
 @functools.cache
-def gemm_candidates(kind: GemmKind, max_block_m: int = 256, parts_k: int = 1) -> tuple[GemmConfig, ...]:
+def gemm_candidates(
+    kind: GemmKind, max_block_m: int = 256, parts_k: int = 1, max_block_n: int = 256
+) -> tuple[GemmConfig, ...]:
     """The configurations that the heuristic chooses from.
 
     Args:
@@ -82,7 +84,7 @@ def gemm_candidates(kind: GemmKind, max_block_m: int = 256, parts_k: int = 1) ->
         # Some can't be compiled: waves alone lack registers for many scales of columns, large tiles for sums of parts.
         with contextlib.suppress(ValueError):
             candidates.append(dataclasses.replace(tile, kind=kind, parts_k=parts))
-    return tuple(config for config in candidates if config.block_m <= max_block_m)
+    return tuple(config for config in candidates if config.block_m <= max_block_m and config.output_n <= max_block_n)
 
 
 def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:

@@ -45,9 +45,17 @@ def note_attention(case: object, choice: object, reason: str) -> None:
 
 
 def _note(
-    choice: Choice, kind: Any, m: int, n: int, k: int, num_cus: int, num_groups: int = 1, max_block_m: int = 256
+    choice: Choice,
+    kind: Any,
+    m: int,
+    n: int,
+    k: int,
+    num_cus: int,
+    num_groups: int = 1,
+    max_block_m: int = 256,
+    max_block_n: int = 256,
 ) -> None:
-    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m)
+    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m, max_block_n=max_block_n)
     groups = f" groups={num_groups}" if num_groups > 1 else ""
     reason, microseconds = _reason(problem, choice), _microseconds(problem, choice)
     _log.debug("m=%d n=%d k=%d%s: %s, by %s, estimated at %.1f us", m, n, k, groups, choice, reason, microseconds)

@@ -89,6 +89,7 @@ class GemmArguments(Structure):
         ("square_sums", SquareSums),
         ("parts", Matrix),
         ("row_indices", c_void_p),
+        ("signals", c_void_p),
     )
 
 
@@ -102,7 +103,7 @@ _STRIDES = {
     "square_sums": SquareSums.of,
 }
 _POINTERS = {name: f"{name}.data" for name in ("a", "b", *_STRIDES)} | {
-    name: name for name in ("grouped_layout", "row_indices")
+    name: name for name in ("grouped_layout", "row_indices", "signals")
 }
 
 
@@ -154,7 +155,7 @@ def gemm_launch(
         {_POINTERS[role]: argument for role, argument in arguments.items()},
         scratch,
         made or {},
-        written=("d.data", "sfd.data", "square_sums.data"),
+        written=("d.data", "sfd.data", "square_sums.data", "signals"),
         aligned=("a.data", "b.data"),
     )
 

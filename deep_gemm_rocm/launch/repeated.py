@@ -185,7 +185,8 @@ class _Call:
         scratch: pairs of a word that is an address of scratch memory, and its offset in the scratch memory.
         scratch_bytes: the size of the scratch memory; 0 for none.
         made: an example without elements, shape and strides of each tensor that the call makes.
-        result: the number of the tensor that the call returns, or several in a tuple; None if it returns None.
+        result: the number of the tensor that the call returns, or several in a tuple; None if it returns none.
+        constant: what the call returns if it returns no tensors: None, or numbers.
         filled: complete launches by their addresses, since the layers of a model recur.
         was_repeated: whether the call was repeated since its last turn in ``Calls``.
         sizes: bytes of each given tensor, from its first element to the end of its last.
@@ -195,8 +196,8 @@ class _Call:
     """
 
     __slots__ = (
-        "apart", "filled", "fixed", "form", "kernel", "made", "result", "runtime", "scratch", "scratch_bytes", "sizes",
-        "was_repeated", "words",
+        "apart", "constant", "filled", "fixed", "form", "kernel", "made", "result", "runtime", "scratch",
+        "scratch_bytes", "sizes", "was_repeated", "words",
     )  # fmt: skip
 
     def __init__(
@@ -212,7 +213,7 @@ class _Call:
         Args:
             names: the names of the function's arguments that are ``tensors``.
             addresses: those of ``tensors``.
-            result: the function's result: None, one of ``tensors`` or a new tensor, or a tuple of such.
+            result: the function's result: None, one of ``tensors`` or a new tensor, a tuple of such, or of numbers.
         """
         pointers = launch.pointers
         names_of_pointers, pointed = zip(*pointers.values(), strict=True)
@@ -226,7 +227,8 @@ class _Call:
         *offsets, self.scratch_bytes = launch.scratch_offsets
         self.scratch = tuple(zip(words_of(launch, launch.scratch), offsets, strict=True))
         self.made = [(made.new_empty(0), made.shape, made.stride()) for made in launch.made.values()]
-        self.result = _numbers(result, [*tensors, *launch.made.values()])
+        self.constant = None if _has_tensors(result) else result
+        self.result = _numbers(result, [*tensors, *launch.made.values()]) if _has_tensors(result) else None
         self.filled: dict[tuple[int, ...], hip.Launch] = {}
         self.was_repeated = False
         for (_, number), name, tensor in zip(self.form.places, names_of_pointers, pointed, strict=True):
@@ -279,7 +281,7 @@ class _Call:
         result = self.result
         if type(result) is tuple:
             return tuple([tensors[number] for number in result])
-        return None if result is None else tensors[result]
+        return self.constant if result is None else tensors[result]
 
     def _filled_in(self, addresses: tuple[int, ...]) -> hip.Launch:
         words = self.words[:]
@@ -305,8 +307,13 @@ class _Call:
         return other_begin >= begin + self.sizes[one] or begin >= other_begin + self.sizes[other]
 
 
+def _has_tensors(result: object) -> bool:
+    first = result[0] if isinstance(result, tuple) else result
+    return isinstance(first, torch.Tensor)
+
+
 def _numbers(result: object, tensors: list[torch.Tensor]) -> Any:
-    """The number of the tensor that is ``result``; a tuple of numbers for a tuple, None for None."""
+    """The number of the tensor that is ``result``; a tuple of numbers for a tuple."""
     if isinstance(result, tuple):
         return tuple(_numbers(part, tensors) for part in result)
-    return None if result is None else [tensor is result for tensor in tensors].index(True)
+    return [tensor is result for tensor in tensors].index(True)

@@ -40,6 +40,7 @@ from .tensors import (
 
 _GROUPS_OF_A = ("batched", "summed", "masked")  # groupings whose a is one matrix for each group
 _GROUPS_OF_ROWS = ("contiguous", "psum", "masked")
+_ROWS_OF_SIGNAL = 64  # the fewest that have a counter, see tile_signal.h
 
 
 class _Signature(NamedTuple):
@@ -69,6 +70,7 @@ def check_gemm(
     head_splits: tuple[int, int, int] | None = None,
     bias: Any = None,
     epilogue: Any = "identity",
+    signal: Any = None,
 ) -> tuple[Gemm, Arguments]:
     """Checks the arguments of a GEMM, ``d = epilogue(a · bᵀ + bias) + c``.
 
@@ -81,10 +83,11 @@ def check_gemm(
         grouping: as in ``GemmKind``.
         layout: the int32 tensor that describes the groups.
         head_splits: columns of each head in ``d``: left, in the gap that isn't written, and right.
+        signal: counters of finished tiles of masked groups; None if they aren't counted.
 
     Returns:
         The GEMM, and those of its arguments that are present: ``a``, ``sfa``, ``b``, ``sfb``, ``grouped_layout``,
-        ``c``, ``bias``, ``d`` and ``sfd``.
+        ``c``, ``bias``, ``signals``, ``d`` and ``sfd``.
     """
     if d is None and d_name == "d":
         raise TypeError("d must be a torch.Tensor, got NoneType")
@@ -97,7 +100,7 @@ def check_gemm(
         arguments = {**_scaled("a", a), **_scaled("b", b)}
     if layout_name:
         arguments["grouped_layout"] = Argument(layout_name, layout)
-    arguments |= present(c=("c", c), bias=("bias", bias))
+    arguments |= present(c=("c", c), bias=("bias", bias), signals=("signal", signal))
     is_quantised = isinstance(d, (tuple, list)) and d_name == "d" and head_splits is None
     arguments |= _scaled("d", d) if is_quantised else present(d=(d_name, d))
     tensors = dict(arguments.values())
@@ -105,7 +108,7 @@ def check_gemm(
     gemm = _check_metas(_Signature(dtypes, recipe, grouping, layout_name, d_name, head_splits, epilogue), metas)
     for operand in ("a", "b"):
         check_aligned_start(*arguments[operand])
-    for output in ("d", "sfd"):
+    for output in ("d", "sfd", "signals"):
         if output in arguments:
             check_no_shared_memory(arguments[output].name, tensors, metas)
     return gemm, arguments
@@ -135,6 +138,9 @@ def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
     d_dtype = _check_outputs(signature, named, (*groups_of_d, m, n + _columns_in_gaps(b_name, n, signature)))
     if "bias" in named:
         _check_bias(named["bias"], b.shape[:-1], b_name)
+    if "signal" in named:
+        least = groups[0] * ceil_div(m, _ROWS_OF_SIGNAL)
+        _check_signal(named["signal"], least)
     for name, meta in named.items():
         check_same_device(name, meta, a_name, a)
     kind = _kind(
@@ -149,6 +155,7 @@ def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
         skips_head_mid=signature.head_splits is not None,
         bias=TYPES[named["bias"].dtype] if "bias" in named else "none",
         activation=signature.epilogue,
+        signals="signal" in named,
     )
     return Gemm(m, n, k, groups[0] if groups else 1, kind)
 
@@ -244,6 +251,18 @@ def _check_bias(meta: TensorMeta, shape: tuple[int, ...], b_name: str) -> None:
         )
     if shape[-1] > 1 and meta.strides[-1] != 1:
         raise ValueError(f"bias must be contiguous, got strides {meta.strides}; .contiguous() it")
+
+
+def _check_signal(meta: TensorMeta, least: int) -> None:
+    if meta.dtype != torch.int32:
+        raise TypeError(f"signal must be int32, got {meta.dtype}")
+    if len(meta.shape) != 1 or meta.shape[0] < least:
+        raise ValueError(
+            f"signal must have shape ({least},) or more, a number for each group and {_ROWS_OF_SIGNAL} rows, "
+            f"got {tuple(meta.shape)}"
+        )
+    if meta.shape[0] > 1 and meta.strides != (1,):
+        raise ValueError(f"signal must be contiguous, got strides {meta.strides}; .contiguous() it")
 
 
 def _shape_text(meta: TensorMeta, matrix: str) -> str:

@@ -68,6 +68,7 @@ class GemmKind:
         bias: type of the vector that is added to each row, or ``none``.
         activation: function of the sums, see ``activation.h``: ``identity`` or ``silu_and_mul``.
         gathers_a: whether the rows of a group are those rows of a that a list of indices names.
+        signals: whether finished tiles are counted, see ``tile_signal.h``.
         sums_parts: whether a second kernel adds up the groups' results, each of which covers a part of K.
     """
 
@@ -86,6 +87,7 @@ class GemmKind:
     activation: str = "identity"
     sums_parts: bool = False
     gathers_a: bool = False
+    signals: bool = False
 
     def __post_init__(self) -> None:
         """
@@ -138,9 +140,9 @@ class GemmKind:
         """Whether a kernel may have tiles of two heights, from which the device chooses in each launch.
 
         Only the device knows how many rows masked groups have. The SGPRs suffice for both only if results are merely
-        rounded.
+        rounded. A counter of finished tiles is for as many rows of each.
         """
-        return self.grouping == "masked" and self.only_rounds
+        return self.grouping == "masked" and self.only_rounds and not self.signals
 
     @property
     def has_groups_of_rows(self) -> bool:
@@ -166,7 +168,7 @@ class GemmKind:
         activation = "" if self.activation == "identity" else f"_{self.activation}"
         output = f"{self.d_type}{'_c' if self.accumulate else ''}{'_skip_mid' if self.skips_head_mid else ''}"
         output += f"{'_square_sums' if self.sums_squares else ''}{'_of_parts' if self.sums_parts else ''}"
-        output += "_gather" if self.gathers_a else ""
+        output += f"{'_gather' if self.gathers_a else ''}{'_signals' if self.signals else ''}"
         return f"{family}_{operands}{scaling}{bias}{activation}_{output}"
 
 
@@ -195,6 +197,7 @@ _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
         "rows of a are gathered for groups of rows, and not transposed",
         lambda kind: not kind.gathers_a or (kind.grouping == "psum" and kind.a_major == "k"),
     ),
+    ("tiles of masked groups are counted", lambda kind: not kind.signals or kind.grouping == "masked"),
     (
         "parts are summed of sums over K only",
         lambda kind: not kind.sums_parts or (kind.can_split_k and kind.grouping in ("split_k", "summed")),

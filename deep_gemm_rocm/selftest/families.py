@@ -33,7 +33,7 @@ from ..api.casts import (
     per_token_cast_to_fp8,
 )
 from ..api.host_casts import cast_blocks, cast_to_fp4
-from ..problems.layout import FP8, Pair
+from ..problems.layout import FP8, Pair, ceil_div
 from ..runtime import hip
 from ..testing import (
     GemmReference,
@@ -139,7 +139,15 @@ def _masked(device: str) -> None:
     a, sfa = a.view(_G, _M, _K), sfa.view(_G, _M, -1)
     d = _empty(device, _G, _M, _N)
     of_groups = torch.tensor(counts, dtype=torch.int32, device=device)
-    grouped.m_grouped_fp8_gemm_nt_masked(_on(device, (a, sfa)), _on(device, b), d, of_groups, 16)
+    signal = torch.zeros(_G * ceil_div(_M, 64), dtype=torch.int32, device=device)
+    counted = grouped.m_grouped_fp8_gemm_nt_masked(
+        _on(device, (a, sfa)), _on(device, b), d, of_groups, 16, enable_overlap=True, signal=signal
+    )
+    assert counted is not None
+    block_m, threshold = counted
+    blocks = ceil_div(_M, block_m)
+    finished = [threshold if block * block_m < count else 0 for count in counts for block in range(blocks)]
+    assert signal[: len(finished)].tolist() == finished, "finished tiles are counted wrongly"
     for group, count in enumerate(counts):
         rows = a[group, :count], sfa[group, :count]
         assert_accurate(d[group, :count], gemm_reference(rows, (b[0][group], b[1][group])))

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from helpers.gemm_configs import GROUPED, config_id, each_tile
+from helpers.gemm_configs import GROUPED, SIGNALS, config_id, each_tile
 from helpers.host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import simulator
+from deep_gemm_rocm.launch import planning
 from deep_gemm_rocm.runtime import hip
 from deep_gemm_rocm.testing import GuardedOutput, activations, assert_accurate, gemm_reference, grouped_weights, weights
 
@@ -96,15 +97,33 @@ class Masked:
         self.a = tuple(t.unflatten(0, (groups, self.max_m)) for t in (data, scales))
         self.b = grouped_weights(groups, self.n, self.k)
 
-    def run(self, expected_m: int = 1) -> torch.Tensor:
+    def run(self, expected_m: int = 1, **overlap) -> torch.Tensor:
+        """Returns the result after checking every row, every counter if there are some, and other memory."""
         groups = len(self.sizes)
         output = GuardedOutput(groups * self.max_m, self.n)
         d = output.tensor.unflatten(0, (groups, self.max_m))
-        assert dg.m_grouped_fp8_gemm_nt_masked(self.a, self.b, d, self.masked_m, expected_m) is None
+        returned = dg.m_grouped_fp8_gemm_nt_masked(self.a, self.b, d, self.masked_m, expected_m, **overlap)
+        if overlap.get("enable_overlap"):
+            assert torch.equal(overlap["signal"], self.counters(*returned, like=overlap["signal"]))
+        else:
+            assert returned is None
         output.assert_intact(self.used.flatten())
         for group, rows in enumerate(self.used.sum(1).tolist()):
             check(d[group, :rows], [t[group, :rows] for t in self.a], [t[group] for t in self.b])
         return d
+
+    def counters(self, block_m: int, threshold: int, like: torch.Tensor) -> torch.Tensor:
+        """What a consumer waits for: the threshold for each block of rows of which some are computed, else 0."""
+        assert block_m >= 64
+        assert threshold > 0
+        blocks = -(-self.max_m // block_m)
+        expected = torch.zeros_like(like)
+        for group, rows in enumerate(self.used.sum(1).tolist()):
+            expected[group * blocks :][: -(-rows // block_m)] = threshold
+        return expected
+
+    def overlap(self) -> dict:
+        return {"enable_overlap": True, "signal": torch.zeros(len(self.sizes) * -(-self.max_m // 64)).int()}
 
 
 SIZES = {
@@ -236,6 +255,93 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
             Masked(sizes, config.block_m + 3, config.block_n + 5, 384).run()
         else:
             Contiguous(sizes, 128, config.block_n + 5, 384).run(psum=config.kind.grouping == "psum")
+
+
+@each_tile(SIGNALS)
+def test_finished_tiles_are_counted(use_config, monkeypatch, config):
+    """With more tiles than workgroups, the same bits as without counters, under the sanitizer."""
+    use_config(config)
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")
+    dg.set_num_sms(3)
+    sizes = [config.block_m + 5, 0, 3, config.block_m, 2 * config.block_m + 70]
+    problem = Masked(sizes, 2 * config.block_m + 80, config.block_n + 13, 400 if config.kind.k_tail else 384)
+    problem.run(**problem.overlap())
+
+
+@pytest.mark.parametrize("sizes", [[0, 0, 0], [150, 150, 150], [0, 150, 1], [37, 128, 129], [5]], ids=str)
+@pytest.mark.parametrize("expected_m", [0, 20, 150])
+def test_finished_tiles_of_any_sizes(sizes, expected_m):
+    problem = Masked(sizes, 150, n=136, k=272)
+    plain = problem.run(expected_m)
+    for _ in range(2):  # the second call repeats a remembered one
+        counted = problem.run(expected_m, **problem.overlap())
+        assert torch.equal(counted.view(torch.int16), plain.view(torch.int16))
+
+
+def test_counters_are_added_to():
+    """Other counters than those of the tensor's groups aren't touched, and each call adds again."""
+    problem = Masked([70, 0, 64], 128, n=64, k=128)
+    d = torch.empty(3, 128, 64, dtype=torch.bfloat16)
+    signal = torch.arange(9, dtype=torch.int32)
+    counts = {"enable_overlap": True, "signal": signal}
+    block_m, threshold = dg.m_grouped_fp8_gemm_nt_masked(problem.a, problem.b, d, problem.masked_m, 20, **counts)
+    assert block_m == 64
+    assert signal.tolist() == [threshold, 1 + threshold, 2, 3, 4 + threshold, 5, 6, 7, 8]
+    dg.fp8_m_grouped_gemm_nt_masked(problem.a, problem.b, d, problem.masked_m, 20, **counts)
+    assert signal.tolist() == [2 * threshold, 1 + 2 * threshold, 2, 3, 4 + 2 * threshold, 5, 6, 7, 8]
+    nothing = {"enable_overlap": True, "signal": torch.empty(0, dtype=torch.int32)}
+    a, d = tuple(t[:, :0] for t in problem.a), d[:, :0]
+    assert dg.m_grouped_fp8_gemm_nt_masked(a, problem.b, d, problem.masked_m, 1, **nothing) == (64, 0)
+
+
+@pytest.mark.parametrize(("most", "columns"), [(None, 256), (256, 256), (255, 128), (128, 128), (64, 32)])
+def test_tiles_of_no_more_columns_than_allowed(most, columns):
+    groups, m, n, k = 32, 4096, 7168, 2048
+
+    def meta(*shape, dtype=FP8):
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    a = meta(groups, m, k), meta(groups, m, k // 128, dtype=torch.float32)
+    b = meta(groups, n, k), meta(groups, n // 128, k // 128, dtype=torch.float32)
+    with planning.planning() as plan:
+        d, counts = meta(groups, m, n, dtype=torch.bfloat16), meta(groups, dtype=torch.int32)
+        dg.m_grouped_fp8_gemm_nt_masked(a, b, d, counts, m, max_block_n=most)
+    (request,) = plan.values()
+    assert request.values["block_n"] == columns
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"signal": None}, "signal must be a torch.Tensor with enable_overlap, got None"),
+        (
+            {"signal": torch.zeros(5).int()},
+            r"signal must have shape \(6,\) or more, a number for each group and 64 rows",
+        ),
+        ({"signal": torch.zeros(2, 3).int()}, "signal must have shape"),
+        ({"signal": torch.zeros(6)}, "signal must be int32"),
+        ({"signal": torch.zeros(12).int()[::2]}, "signal must be contiguous"),
+        ({"enable_overlap": 1}, "enable_overlap must be a bool"),
+        ({"max_block_n": 31}, "max_block_n must be at least 32, the fewest columns of a tile, got 31"),
+        ({"max_block_n": 0}, "max_block_n must be at least 1, got 0"),
+        ({"max_block_n": 128.0}, "max_block_n must be an int"),
+    ],
+)
+def test_bad_arguments_of_overlap(arguments, words):
+    problem = Masked([70, 3], 150, n=64, k=128)
+    d = torch.zeros(2, 150, 64, dtype=torch.bfloat16)
+    given = problem.overlap() | arguments
+    with pytest.raises((TypeError, ValueError), match=words):
+        dg.m_grouped_fp8_gemm_nt_masked(problem.a, problem.b, d, problem.masked_m, 100, **given)
+    assert not d.any()
+
+
+def test_counters_share_no_memory_with_operands():
+    problem = Masked([70, 3], 150, n=64, k=128)
+    d = torch.zeros(2, 150, 64, dtype=torch.bfloat16)
+    counts = {"enable_overlap": True, "signal": d.flatten()[:12].view(torch.int32)}
+    with pytest.raises(ValueError, match="must not share memory with"):
+        dg.m_grouped_fp8_gemm_nt_masked(problem.a, problem.b, d, problem.masked_m, 100, **counts)
 
 
 def test_same_bits_as_dense():

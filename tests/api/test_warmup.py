@@ -221,6 +221,25 @@ def test_the_plan_is_what_a_call_asks_for(asked, name, groups, m, k):
     assert warmup.plan([Workload(name, [m], 192, k, groups)]) == wanted
 
 
+def test_more_rows_than_a_layer_of_experts_takes():
+    """65536 tokens of 16 experts each are 4096 rows of each of 256 experts."""
+    assert warmup.plan([Workload("fused_moe", [4096], 512, 1024, 256)])
+    with pytest.raises(ValueError, match="m_list must have numbers up to 4096 for 256 experts, got 4097"):
+        warmup.plan([Workload("fused_moe", [1, 4097], 512, 1024, 256)])
+    assert warmup.plan([Workload("fused_moe", range(1, 32769), 512, 1024, 256)])
+
+
+def test_the_plan_of_masked_groups_with_counters(asked):
+    """SGLang's overlap has kernels of its own."""
+    a = torch.zeros(3, 64, 256, dtype=torch.uint8).view(FP8), torch.ones(3, 64, 2)
+    b = torch.zeros(3, 192, 256, dtype=torch.uint8).view(FP8), torch.ones(3, 2, 2)
+    d, counts = torch.zeros(3, 64, 192).bfloat16(), torch.zeros(3, dtype=torch.int32)
+    overlap = {"enable_overlap": True, "max_block_n": 64}
+    wanted = asked(lambda: dg.fp8_m_grouped_gemm_nt_masked(a, b, d, counts, 64, **overlap, signal=counts.clone()))
+    assert wanted[0].values["signals"]
+    assert warmup.plan([Workload("fp8_m_grouped_gemm_nt_masked", [64], 192, 256, 3, arguments=overlap)]) == wanted
+
+
 @pytest.mark.parametrize("name", ATTENTION_CALLS)
 def test_the_plan_of_attention_has_what_a_call_asks_for(asked, name):
     workload, call = ATTENTION_CALLS[name]

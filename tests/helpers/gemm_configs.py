@@ -58,6 +58,13 @@ GROUPED = tuple(
     )
 )
 
+# Masked groups whose finished tiles are counted.
+SIGNALS = tuple(
+    config
+    for k_tail in (False, True)
+    for config in gemm_candidates(GemmKind(grouping="masked", signals=True, k_tail=k_tail))
+)
+
 # Batched GEMM with every layout that an Einstein sum may have, and every tile.
 BATCHED = tuple(
     config

@@ -196,7 +196,10 @@ GOOD = {
     "m_grouped_fp8_gemm_nn_contiguous": lambda: contiguous(per_token(128, K), swapped(per_block(G, N, K))) | OPTIONS,
     "m_grouped_bf16_gemm_nt_contiguous": lambda: contiguous(randn(128, K), randn(G, N, K)) | EPILOGUE,
     "m_grouped_bf16_gemm_nn_contiguous": lambda: contiguous(randn(128, K), randn(G, K, N)),
-    "m_grouped_fp8_gemm_nt_masked": lambda: masked(per_token(G, M, K), per_block(G, N, K)) | OPTIONS | EPILOGUE,
+    "m_grouped_fp8_gemm_nt_masked": lambda: (
+        masked(per_token(G, M, K), per_block(G, N, K)) | OPTIONS | EPILOGUE
+        | {"enable_overlap": True, "max_block_n": 64, "signal": ints(*[0] * G)}
+    ),
     "m_grouped_bf16_gemm_nt_masked": lambda: masked(randn(G, M, K), randn(G, N, K)) | EPILOGUE,
     "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous": lambda: v1(per_token(128, K), per_block(G, N, K), zeros(128, N))
     | {"m_indices": ints(*[1] * 128), **EPILOGUE},

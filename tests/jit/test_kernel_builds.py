@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Container, Mapping, Sequence
+from pathlib import Path
 
 import msgpack
 import pytest
@@ -19,6 +20,7 @@ from helpers.gemm_configs import (
     HEADS,
     KINDS,
     OF_EVERY_KIND,
+    SIGNALS,
     SPLIT_K,
     SQUARES,
     SUMMED,
@@ -43,7 +45,9 @@ def largest(configs: Sequence[GemmConfig]) -> GemmConfig:
 
 
 LARGEST = tuple(largest(gemm_candidates(kind)) for kind in KINDS)
-OF_OTHER_TESTS = [config for family in (GROUPED, BATCHED, HEADS, SUMMED, OF_EVERY_KIND) for config in quick(family)]
+OF_OTHER_TESTS = [
+    config for family in (GROUPED, BATCHED, HEADS, SUMMED, SIGNALS, OF_EVERY_KIND) for config in quick(family)
+]
 IN_DEFAULT_RUN = {
     ziglang: {*ALL, *SQUARES, *OF_OTHER_TESTS, largest(SPLIT_K)},
     hipcc: {*CHOSEN, *GROUPED, *SQUARES, *LARGEST, largest(SPLIT_K)},
@@ -64,7 +68,7 @@ INSPECTED_IN_DEFAULT_RUN = {
 
 def builds(quick_ones: Mapping[Callable, Container[GemmConfig]]) -> pytest.MarkDecorator:
     """Runs a test with each compiler and configuration; the default run takes ``quick_ones``."""
-    every = ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + SPLIT_K + TALLER + OF_EVERY_KIND
+    every = ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + SIGNALS + SPLIT_K + TALLER + OF_EVERY_KIND
     cases = [
         pytest.param(
             compiler,
@@ -76,6 +80,12 @@ def builds(quick_ones: Mapping[Callable, Container[GemmConfig]]) -> pytest.MarkD
         for config in every
     ]
     return pytest.mark.parametrize(("compiler", "config"), cases)
+
+
+def listing_of(code: bytes, folder: Path) -> str:
+    (folder / "code").write_bytes(code)
+    command = [disassembler(), "-d", "--no-show-raw-insn", "--mcpu=gfx942", folder / "code"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def code_object(toolchain: Toolchain, config, template: str = "gemm.hip.j2") -> bytes:
@@ -122,9 +132,7 @@ def test_kernel_fits(compiler, config):
 @builds(INSPECTED_IN_DEFAULT_RUN)
 def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
     """Moreover, results of MFMAs aren't moved between VGPRs and AccVGPRs."""
-    (tmp_path / "code").write_bytes(code_object(compiler(), config))
-    command = [disassembler(), "-d", "--no-show-raw-insn", "--mcpu=gfx942", tmp_path / "code"]
-    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    listing = listing_of(code_object(compiler(), config), tmp_path)
     instructions = {words[0] for line in listing.splitlines() if (words := line.split())}
     moves = {name for name in instructions if name.startswith(("buffer_load", "ds_"))}
     # Scales and layouts are loaded as single dwords. Prefix sums over groups use ds_bpermute.
@@ -148,9 +156,22 @@ def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
     assert moves == expected
     vectors = {"buffer_store_dwordx4", "buffer_store_dwordx2"}
     assert (vectors | {"buffer_store_dword"} if config.kind.is_quantised else vectors) & instructions
+    instructions -= {"global_atomic_add"} if config.kind.signals else set()
     assert not [name for name in instructions if name.startswith(("scratch_", "flat_", "global_", "v_accvgpr_"))]
     # Exceptions: in the producer schedule waves diverge, and for summed batches clang 19 doesn't always find out that
     # descriptors are uniform.
     if config.schedule != "producer" and (config.kind.grouping != "summed" or config.kind.is_k_major):
         # The end of a waterfall loop, which the compiler makes for a descriptor that it doesn't know to be uniform.
         assert not re.search(r"s_xor_b64 exec, exec.*\n\s*s_cbranch_execnz", listing)
+
+
+@pytest.mark.parametrize("config", SIGNALS, ids=config_id)
+def test_a_tile_is_counted_when_its_results_are_visible(tmp_path, config):
+    """All waves wait for their stores, then one writes L2 back and waits again before it counts."""
+    listing = listing_of(code_object(ziglang(), config), tmp_path)
+    wait = "s_waitcnt vmcnt(0)"
+    order = (wait, "s_barrier", "buffer_wbl2 sc1", wait, "global_atomic_add")
+    watched = {*order, "buffer_store"}
+    found = [name for line in listing.splitlines() for name in watched if line.strip().startswith(name)]
+    (count,) = (index for index, name in enumerate(found) if name == "global_atomic_add")
+    assert tuple(found[count - len(order) + 1 : count + 1]) == order

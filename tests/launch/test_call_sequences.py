@@ -113,6 +113,14 @@ def assert_masked(output, a, b, counts) -> None:
         assert output[expert, count:].isnan().all()
 
 
+def assert_counted(signal, counts, block_m, threshold) -> None:
+    """What DeepGEMM's check_signal asserts of each expert's blocks of rows."""
+    blocks = -(-T // block_m)
+    for expert, count in enumerate(counts):
+        of_expert = signal[expert * blocks : (expert + 1) * blocks].tolist()
+        assert of_expert == [threshold if block * block_m < count else 0 for block in range(blocks)]
+
+
 def test_vllms_batched_experts(deep_gemm):
     """Scales are (E, T, G) with strides (T·G, 1, T)."""
     (a, sfa), b = masked_problem()
@@ -162,8 +170,12 @@ def test_sglangs_experts(deep_gemm):
     again = torch.full_like(output, torch.nan)
     deep_gemm.fp8_m_grouped_gemm_nt_masked((a, sfa), b, again, counts, 9, **overlap)
     assert torch.equal(again.nan_to_num(), output.nan_to_num())
-    with pytest.raises(NotImplementedError, match="enable_overlap must be False"):
-        deep_gemm.fp8_m_grouped_gemm_nt_masked((a, sfa), b, again, counts, 9, **overlap | {"enable_overlap": True})
+    signal = torch.zeros(E * -(-T // 64), dtype=torch.int32)  # as SGLang's single_batch_overlap.py makes it
+    overlap |= {"enable_overlap": True, "signal": signal}
+    again.fill_(torch.nan)
+    block_m, threshold = deep_gemm.fp8_m_grouped_gemm_nt_masked((a, sfa), b, again, counts, 9, **overlap)
+    assert torch.equal(again.nan_to_num(), output.nan_to_num())
+    assert_counted(signal, counts.tolist(), block_m, threshold)
 
     (rows, scales), _ = gemm_problem(256, N, K)
     m_indices = torch.tensor([2] * 128 + [0] * 100 + [-1] * 28, dtype=torch.int32)

@@ -48,6 +48,7 @@ struct GemmArguments {
   SquareSums square_sums;  // a sum for each group and row of a
   Matrix parts;            // fp32 [num_groups, m, n], the results of groups that are added up
   const int* row_indices;  // [m], the row of a for each row of d, where rows are gathered
+  int* signals;            // counters of finished tiles, see tile_signal.h
 };
 
 // Operand pointers and sizes come first, one by one, so that the hardware preloads them into scalar registers; see

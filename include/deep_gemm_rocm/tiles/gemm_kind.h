@@ -23,7 +23,7 @@ struct None {};
 
 template <class A_, class B_, class D_, Major kMajorA_, Major kMajorB_, Scaling kScaling_, bool kAccumulate_,
           bool kKTail_, bool kSkipsHeadMid_, bool kSumsSquares_, bool kSumsBatch_, class Bias_, class Activation_,
-          bool kGathersA_ = false>
+          bool kGathersA_ = false, bool kSignals_ = false>
 struct GemmKind {
   using A = A_;
   using B = B_;
@@ -41,6 +41,7 @@ struct GemmKind {
   static constexpr bool kSumsSquares = kSumsSquares_;    // whether sums of squares of A's rows are output, too
   static constexpr bool kSumsBatch = kSumsBatch_;        // whether the products of a batch are added up
   static constexpr bool kGathersA = kGathersA_;          // whether A's rows lie where row_indices says
+  static constexpr bool kSignals = kSignals_;            // whether finished tiles are counted, see tile_signal.h
   static constexpr bool kWidensA = sizeof(A) < sizeof(B);  // from bf16 to fp32
 };
 

@@ -3,6 +3,7 @@
 
 #include "deep_gemm_rocm/epilogue/result_store.h"
 #include "deep_gemm_rocm/epilogue/sum_over_waves.h"
+#include "deep_gemm_rocm/epilogue/tile_signal.h"
 #include "deep_gemm_rocm/schedules/pipeline.h"
 #include "deep_gemm_rocm/tiles/argument_loads.h"
 #include "deep_gemm_rocm/tiles/gemm_arguments.h"
@@ -48,6 +49,7 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
     run_k_loop<Schedule>(state);
   }
   store_tile<Schedule>(gemm_arguments(), tile, state, lds);
+  if constexpr (Kind::kSignals) signal_tile<Shape>(gemm_arguments(), tile);
 }
 
 // Computes tile `index` and every `step`-th one after it. Arguments and layout are read again for each tile, so that
@@ -72,9 +74,11 @@ DG_DEVICE void compute_tiles_one_by_one(First first, Layout layout, int index, i
 template <class Schedule, class TileSource, class First, class Layout>
 DG_DEVICE void compute_tiles(const First& first, const Layout& layout, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
-  // Quantising needs LDS, where the next tile would be. Scales of single columns need the registers.
+  // Quantising needs LDS, where the next tile would be. Scales of single columns need the registers. Signals wait for
+  // the tile's stores.
   constexpr bool kOverlap = Schedule::kGoesOnToNextTile && !Kind::kQuantised && !Kind::kSumsSquares &&
-                            !Kind::kSumsBatch && Kind::kScaling != Scaling::kVectors && !Kind::kGathersA;
+                            !Kind::kSumsBatch && Kind::kScaling != Scaling::kVectors && !Kind::kGathersA &&
+                            !Kind::kSignals;
   const int index = workgroup_id();
   const int step = first.num_workgroups;
   if constexpr (kOverlap) {
