@@ -41,7 +41,17 @@ def register() -> dict[str, str]:
 
         vllm_indexer.install()
 
-    found = {"FP8 linear layers": linear, "FP8 experts": experts, "the sparse indexer": indexer}
+    def mxfp4() -> None:
+        from . import vllm_mxfp4
+
+        vllm_mxfp4.install()
+
+    found = {
+        "FP8 linear layers": linear,
+        "FP8 experts": experts,
+        "MXFP4 layers and experts": mxfp4,
+        "the sparse indexer": indexer,
+    }
     return parts.install(found, f"vLLM {vllm.__version__}", _LOGGER)
 
 

@@ -36,11 +36,14 @@ from vllm.model_executor.layers.fused_moe.config import (  # noqa: E402
     FusedMoEParallelConfig,
     RoutingMethodType,
     fp8_w8a8_moe_quant_config,
+    ocp_mx_moe_quant_config,
 )
 from vllm.model_executor.layers.fused_moe.oracle import fp8 as oracle  # noqa: E402
+from vllm.model_executor.layers.fused_moe.oracle import mxfp4 as mxfp4_oracle  # noqa: E402
 from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import (  # noqa: E402
     make_moe_prepare_and_finalize_no_dp_ep,
 )
+from vllm.model_executor.layers.quantization.quark import quark_moe  # noqa: E402
 from vllm.model_executor.layers.quantization.utils import quant_utils, w8a8_utils  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 from vllm.v1.attention.ops import rocm_aiter_mla_sparse as sparse  # noqa: E402
@@ -75,7 +78,7 @@ def checkpoint(weight: torch.Tensor, *, of_blocks: bool) -> tuple[torch.Tensor, 
 
 
 def test_every_part_is_installed():
-    parts = ("FP8 linear layers", "FP8 experts", "the sparse indexer")
+    parts = ("FP8 linear layers", "FP8 experts", "MXFP4 layers and experts", "the sparse indexer")
     assert dict.fromkeys(parts, "installed") == OUTCOMES
     assert vllm_plugin.register() == OUTCOMES
 
@@ -201,10 +204,18 @@ def test_experts_in_vllms_layer(keys, tokens, with_map, limit):
     x = randn(tokens, hidden, seed=2).bfloat16()
     chosen = randn(tokens, experts, seed=3).softmax(-1).topk(top_k)
     mapping = torch.tensor([-1, 0, 1, -1, 2, 3], dtype=torch.int32) if with_map else None
-    actual = kernel.apply(
+    actual = applied(kernel, x, weights[0][0], weights[1][0], chosen, experts, mapping)
+    # The reference takes the same FP8 values, so only the activations' quantisation is left.
+    gate_up, down = (dequantised(*weight) for weight in weights)
+    x = dequantised(*(dg.per_token_cast_to_fp8(x) if of_blocks else dg.per_row_cast_to_fp8(x)))
+    assert dg.calc_diff(actual, layer_of_experts(x, gate_up, down, chosen, mapping, limit)) < QUANTISED / 2
+
+
+def applied(kernel, x, w1, w2, chosen, experts, mapping=None):
+    return kernel.apply(
         hidden_states=x,
-        w1=weights[0][0],
-        w2=weights[1][0],
+        w1=w1,
+        w2=w2,
         topk_ids=chosen.indices.int(),
         topk_weights=chosen.values,
         activation=MoEActivation.SILU,
@@ -212,10 +223,10 @@ def test_experts_in_vllms_layer(keys, tokens, with_map, limit):
         expert_map=mapping,
         apply_router_weight_on_input=False,
     )
-    # The reference takes the same FP8 values, so only the activations' quantisation is left.
-    gate_up, down = (dequantised(*weight) for weight in weights)
-    x = dequantised(*(dg.per_token_cast_to_fp8(x) if of_blocks else dg.per_row_cast_to_fp8(x)))
-    expected = torch.zeros(tokens, hidden)
+
+
+def layer_of_experts(x, gate_up, down, chosen, mapping=None, limit=None):
+    results = torch.zeros(x.shape)
     for token, ids in enumerate(chosen.indices.tolist()):
         for place, expert in enumerate(ids):
             own = expert if mapping is None else int(mapping[expert])
@@ -224,8 +235,97 @@ def test_experts_in_vllms_layer(keys, tokens, with_map, limit):
                 if limit is not None:
                     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
                 activated = torch.nn.functional.silu(gate) * up
-                expected[token] += chosen.values[token, place] * (down[own] @ activated)
-    assert dg.calc_diff(actual, expected) < QUANTISED / 2
+                results[token] += chosen.values[token, place] * (down[own] @ activated)
+    return results
+
+
+def mxfp4(weight):
+    """A weight in MXFP4 as checkpoints have it: two values to a byte, and exponents; and the values."""
+    packed, in_ints = dg.per_token_cast_to_fp4(weight, True, 32, use_packed_ue8m0=True)
+    exponents = in_ints.view(torch.uint8)[:, : weight.shape[1] // 32].contiguous()
+    return packed.view(torch.uint8), exponents, dg.cast_back_from_fp4(packed, in_ints, 32, use_packed_ue8m0=True)
+
+
+@pytest.mark.parametrize("m", [1, 77])
+@pytest.mark.parametrize("activation", [quant_utils.kMxfp4Dynamic, quant_utils.kFp8Dynamic128Sym])
+def test_a_linear_layer_in_mxfp4(m, activation):
+    n, k = 384, 512
+    data, exponents, values = mxfp4(randn(n, k))
+    x, bias = randn(m, k, seed=1).bfloat16(), randn(n, seed=2).bfloat16()
+    kernel, layer = linear.init_mxfp4_linear_kernel(activation), torch.nn.Module()
+    assert type(kernel).__name__ == "DeepGemmRocmMxfp4Kernel"
+    layer.weight, layer.weight_scale = parameter(data), parameter(exponents)
+    kernel.process_weights_after_loading(layer)
+    assert layer.weight.dtype == FNUZ
+    assert torch.equal(dequantised(layer.weight, layer.weight_scale), values)
+    actual = kernel.apply_weights(layer, x.view(1, m, k), bias)
+    assert (actual.shape, actual.dtype) == ((1, m, n), torch.bfloat16)
+    assert dg.calc_diff(actual[0], x.float() @ values.T + bias.float()) < QUANTISED / 2
+    compiled = torch.compile(lambda x: kernel.apply_weights(layer, x, bias), fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x), actual[0])
+
+
+def test_other_layers_in_mxfp4_are_left_to_vllm(monkeypatch):
+    with pytest.raises(ValueError, match="DeepGemmRocmMxfp4Kernel: quantization scheme"):
+        linear.init_mxfp4_linear_kernel(None)  # bf16 activations; vLLM's own kernels need packages that aren't here
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    with pytest.raises(ValueError, match="DeepGemmRocmMxfp4Kernel: VLLM_BATCH_INVARIANT"):
+        linear.init_mxfp4_linear_kernel(quant_utils.kMxfp4Dynamic)
+
+
+@pytest.fixture
+def mxfp4_activations(monkeypatch):
+    monkeypatch.setattr(mxfp4_oracle, "_user_moe_activation_override", lambda: None)  # asks for a model's config
+    return quant_utils.kMxfp4Dynamic
+
+
+def test_the_oracle_chooses_our_experts_of_mxfp4(mxfp4_activations):
+    emulation = mxfp4_oracle.Mxfp4MoeBackend.EMULATION
+    backend, experts = mxfp4_oracle.select_mxfp4_moe_backend(moe_config(8, 2, 256, 128), mxfp4_activations)
+    assert (backend, experts.__name__) == (emulation, "DeepGemmRocmMxfp4Experts")
+    theirs = mxfp4_oracle.backend_to_kernel_cls(emulation)[1:]
+    assert quark_moe.backend_to_kernel_cls(emulation) == theirs  # which takes the first for MXFP6
+    for others in ({"moe_backend": "emulation"}, {"has_bias": True}):
+        with pytest.raises((ValueError, NotImplementedError), match="requires amd-quark package"):
+            mxfp4_oracle.select_mxfp4_moe_backend(moe_config(8, 2, 256, 128, **others), mxfp4_activations)
+
+
+@pytest.mark.parametrize("tokens", [1, 45])
+@pytest.mark.parametrize("limit", [None, 0.5])
+def test_experts_of_mxfp4_in_vllms_layer(tokens, limit, mxfp4_activations):
+    """As QuarkOCP_MX_MoEMethod sets them up and calls them."""
+    experts, top_k, hidden, intermediate = 6, 3, 288, 128
+    layer, values = torch.nn.Module(), {}
+    for name, weight in (
+        ("w13", randn(experts, 2 * intermediate, hidden) / 16),
+        ("w2", randn(experts, hidden, intermediate, seed=1) / 8),
+    ):
+        parts = (torch.stack(part) for part in zip(*map(mxfp4, weight), strict=True))
+        data, exponents, values[name] = parts
+        setattr(layer, f"{name}_weight", parameter(data))
+        setattr(layer, f"{name}_weight_scale", parameter(exponents))
+    config = moe_config(experts, top_k, hidden, intermediate, swiglu_limit=limit)
+    backend, kind = mxfp4_oracle.select_mxfp4_moe_backend(config, mxfp4_activations)
+    quant = ocp_mx_moe_quant_config(
+        "mxfp4",
+        w1_scale=layer.w13_weight_scale,
+        w2_scale=layer.w2_weight_scale,
+        weight_dtype="mxfp4",
+        gemm1_clamp_limit=limit,
+    )
+    workspace.init_workspace_manager(torch.device("cpu"))
+    kernel = mxfp4_oracle.make_mxfp4_moe_kernel(quant, config, kind, backend)
+    kernel.fused_experts.process_weights_after_loading(layer)
+    for name in values:
+        found = layer.get_parameter(f"{name}_weight"), layer.get_parameter(f"{name}_weight_scale")
+        for expert, (data, scales) in enumerate(zip(*found, strict=True)):
+            spread = scales.repeat_interleave(128, 0).repeat_interleave(128, 1)[: data.shape[0], : data.shape[1]]
+            assert torch.equal(data.float() * spread, values[name][expert])
+    x = randn(tokens, hidden, seed=2).bfloat16()
+    chosen = randn(tokens, experts, seed=3).softmax(-1).topk(top_k)
+    actual = applied(kernel, x, layer.w13_weight, layer.w2_weight, chosen, experts)
+    x = dg.cast_back_from_fp8(*dg.per_token_cast_to_fp8(x))
+    assert dg.calc_diff(actual, layer_of_experts(x, values["w13"], values["w2"], chosen, limit=limit)) < QUANTISED / 2
 
 
 def dequantised(data, scales):
