@@ -31,6 +31,9 @@ def sparse_mla(
     attn_sink: torch.Tensor | None = None,
     softmax_scale: float | None = None,
     fp8_dtype: torch.dtype = _FNUZ,
+    extra_kv_cache: torch.Tensor | None = None,
+    extra_indices: torch.Tensor | None = None,
+    extra_topk_length: torch.Tensor | None = None,
     num_splits: int | None = None,
     out: torch.Tensor | None = None,
 ) -> Described[Results]:
@@ -54,6 +57,8 @@ def sparse_mla(
             has no effect, and inf makes the output zeros. Not part of the returned lse.
         softmax_scale: factor of the logits, positive; 1/sqrt of the width of q if None.
         fp8_dtype: the format of FP8 values, torch.float8_e4m3fnuz or torch.float8_e4m3fn.
+        extra_kv_cache, extra_indices, extra_topk_length: a second cache, of the dtype and width of the first one, maybe
+            with other pages, and what each query attends to there, in the same softmax; none if None.
         num_splits: into how many equal parts a query's tokens are split, 1 to 4096. If None, there are parts where few
             queries would leave compute units without work; none with ``set_batch_invariant(True)``.
         out: bf16 [queries, H, 512] to write into; a new tensor if None.
@@ -70,17 +75,20 @@ def sparse_mla(
     if torch.compiler.is_compiling():
         out = _new_output(q) if out is None else out
         lse, max_logits = torch.ops.deep_gemm_rocm.sparse_mla(
-            q, kv_cache, indices, topk_length, attn_sink, softmax_scale, fp8_dtype, num_splits, out
-        )
+            q, kv_cache, indices, topk_length, attn_sink, softmax_scale, fp8_dtype, extra_kv_cache, extra_indices,
+            extra_topk_length, num_splits, out,
+        )  # fmt: skip
         return (out, lse, max_logits), None
-    problem = check_sparse_mla(q, kv_cache, indices, topk_length, attn_sink, softmax_scale, fp8_dtype, out)
+    of_extra = (extra_kv_cache, extra_indices, extra_topk_length)
+    problem = check_sparse_mla(q, kv_cache, indices, topk_length, attn_sink, softmax_scale, fp8_dtype, of_extra, out)
     case = AttentionCase(
         family="mla_decode", type="bf16", out_type="bf16", head_dim=problem.head_dim, value_dim=problem.value_dim,
         causal=True, batch=problem.queries, heads=problem.heads, kv_heads=1, tokens_q=1, tokens_k=problem.top_k,
     )  # fmt: skip
     choice = choose_attention(case)
     config, pieces = cast(DecodeConfig, choice.config), choice.pieces
-    config = dataclasses.replace(config, layout=problem.layout, is_ocp=problem.is_ocp, tokens="indexed")
+    tokens = "indexed" if problem.extra is None else "indexed_twice"
+    config = dataclasses.replace(config, layout=problem.layout, is_ocp=problem.is_ocp, tokens=tokens)
     if num_splits is not None:
         check_int("num_splits", num_splits, 1, MAX_SPLITS)
     elif settings.values().batch_invariant or problem.queries * -(-problem.heads // config.rows) >= _ENOUGH_TILES:
@@ -91,9 +99,7 @@ def sparse_mla(
     made = {"lse": lse, "max_logits": max_logits}
     if out is None:
         out = made["out"] = _new_output(q)
-    launch = sparse_mla_launch(
-        config, problem, q, kv_cache, indices, topk_length, attn_sink, out, lse, max_logits, num_splits, pieces, made
-    )
+    launch = sparse_mla_launch(config, problem, q, attn_sink, out, lse, max_logits, num_splits, pieces, made)
     return (out, lse, max_logits), launch
 
 
@@ -188,7 +194,8 @@ def flash_mla_with_kvcache(
         causal: without ``indices``, whether query i sees only the keys up to ``cache_seqlens - s_q + i``.
         indices: int32 [B, s_q, topk], see ``sparse_mla``.
         attn_sink, topk_length: as for ``sparse_mla``, the latter int32 [B]; only with ``indices``.
-        extra_k_cache, extra_indices_in_kvcache, extra_topk_length: must be None.
+        extra_k_cache, extra_indices_in_kvcache, extra_topk_length: a second cache [pages, page, 1, width], int32
+            [B, s_q, topk] and [B], see ``sparse_mla``; only with ``indices``.
         out: bf16 [B, s_q, H, 512], contiguous, to write into; a new tensor if None.
         enable_batch_invariant: whether a result must not depend on the other sequences.
         fp8_dtype: the format of FP8 values in a uint8 cache, torch.float8_e4m3fnuz or torch.float8_e4m3fn.
@@ -198,13 +205,10 @@ def flash_mla_with_kvcache(
         its log-sum-exp is inf with ``indices`` and -inf without.
 
     Raises:
-        NotImplementedError: an extra cache is given.
-        TypeError, ValueError: another argument is not as above; nothing is written then.
+        TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
     check_int("head_dim_v", head_dim_v, 512, 512)
-    if not (extra_k_cache is None and extra_indices_in_kvcache is None and extra_topk_length is None):
-        raise NotImplementedError("extra_k_cache must be None: kernels read one cache; merge two results by their lse")
     check_form("q", q, torch.bfloat16, (None, None, None, None))
     batch, tokens, heads, _ = q.shape
     check_bool("causal", causal)
@@ -213,18 +217,25 @@ def flash_mla_with_kvcache(
         check_form("out", out, torch.bfloat16, (batch, tokens, heads, 512))
     if indices is None:
         return _dense(
-            q, k_cache, block_table, cache_seqlens, softmax_scale, causal, (attn_sink, topk_length), out,
+            q, k_cache, block_table, cache_seqlens, softmax_scale, causal,
+            (attn_sink, topk_length, extra_k_cache, extra_indices_in_kvcache, extra_topk_length), out,
             enable_batch_invariant, fp8_dtype,
         )  # fmt: skip
     if causal:
         raise ValueError("causal must be False with indices, which say what a query sees")
     check_form("indices", indices, torch.int32, (batch, tokens, None))
-    if topk_length is not None:
-        check_form("topk_length", topk_length, torch.int32, (batch,))
+    for name, lengths in (("topk_length", topk_length), ("extra_topk_length", extra_topk_length)):
+        if lengths is not None:
+            check_form(name, lengths, torch.int32, (batch,))
+    extra_indices = extra_indices_in_kvcache
+    if extra_indices is not None:
+        check_form("extra_indices_in_kvcache", extra_indices, torch.int32, (batch, tokens, None))
+        extra_indices = _viewed("extra_indices_in_kvcache", extra_indices, batch * tokens, extra_indices.shape[-1])
     flat, lse, _ = sparse_mla(
         _viewed("q", q, batch * tokens, heads, q.shape[-1]), k_cache,
         _viewed("indices", indices, batch * tokens, indices.shape[-1]), topk_length=topk_length,
-        attn_sink=attn_sink, softmax_scale=softmax_scale, fp8_dtype=fp8_dtype,
+        attn_sink=attn_sink, softmax_scale=softmax_scale, fp8_dtype=fp8_dtype, extra_kv_cache=extra_k_cache,
+        extra_indices=extra_indices, extra_topk_length=extra_topk_length,
         num_splits=1 if enable_batch_invariant else None,
         out=None if out is None else _viewed("out", out, batch * tokens, heads, 512),
     )  # fmt: skip
@@ -255,7 +266,7 @@ def _dense(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention to whole sequences. Without a causal mask the tokens of a sequence are like heads of one token."""
     if any(argument is not None for argument in of_sparse):
-        raise ValueError("attn_sink and topk_length must be None without indices")
+        raise ValueError("attn_sink, topk_length and arguments of an extra cache must be None without indices")
     if block_table is None or cache_seqlens is None:
         raise ValueError("block_table and cache_seqlens must be given without indices")
     batch, tokens, heads, width = q.shape

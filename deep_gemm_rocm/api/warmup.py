@@ -147,7 +147,7 @@ def warmup_kernels(
             ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``; for masked groups in FP8
             ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and ``flash_attention_decode`` ``softcap``;
             for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"`` or ``"tokens"``, whose factors FP8
-            caches of tokens in bf16 have.
+            caches of tokens in bf16 have; for ``sparse_mla`` ``extra_kv_cache``, as whether there is one.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -439,7 +439,9 @@ def _sparse(function: _Function, m: int, of: Workload) -> None:
     cache = _tensor(1, _PAGE_TOKENS, 1, of.k, dtype=torch.uint8 if is_bytes else torch.bfloat16)
     for heads in _LATENT_HEADS:
         q = _tensor(m, heads, _WIDTHS_OF_BYTES.get(of.k, of.k), dtype=torch.bfloat16)
-        function.call(q, cache, _tensor(m, 1, dtype=torch.int32))
+        slots = _tensor(m, 1, dtype=torch.int32)
+        second = {"extra_kv_cache": cache, "extra_indices": slots} if of.arguments.get("extra_kv_cache") else {}
+        function.call(q, cache, slots, **second)
 
 
 def _cast(function: _Function, m: int, of: Workload) -> None:
@@ -520,6 +522,7 @@ _ARGUMENTS = {
     "flash_attention": ("softcap",),
     "flash_attention_decode": ("softcap", "k_descale"),
     "append_kv_cache": ("k_descale",),
+    "sparse_mla": ("extra_kv_cache",),
     "m_grouped_fp8_gemm_nt_masked": ("enable_overlap", "max_block_n"),
     "fp8_m_grouped_gemm_nt_masked": ("enable_overlap", "max_block_n"),
     "m_grouped_fp8_fp4_gemm_nt_masked": ("enable_overlap", "max_block_n"),

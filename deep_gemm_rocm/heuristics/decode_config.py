@@ -32,7 +32,7 @@ class DecodeConfig:
             ``e4m3_584``.
         is_ocp: whether FP8 values of a latent cache are OCP's.
         tokens: where the tokens of a sequence are in a latent cache: ``paged``; ``small_pages``, of fewer than eight
-            tokens; or ``indexed``, by a row of slots.
+            tokens; ``indexed``, by a row of slots; or ``indexed_twice``, in two caches by a row of slots each.
         capped: whether logits have a soft cap.
     """
 

@@ -9,9 +9,9 @@ import torch
 
 from ..heuristics import AttentionConfig, DecodeConfig
 from ..jit import Request
-from ..problems.arguments import Argument, Arguments
+from ..problems.arguments import Argument, Arguments, present
 from ..problems.attention import Attention, Decode
-from ..problems.sparse_mla import SparseMla
+from ..problems.sparse_mla import ChosenTokens, SparseMla
 from .launch import Launch
 
 _FLASH_ATTENTION = "flash_attention.hip.j2"
@@ -87,6 +87,35 @@ class PagedTensor(Structure):
         return cls(None, *tensor.stride()[:-1])
 
 
+class ExtraTokens(Structure):
+    _fields_ = (
+        ("cache", PagedTensor),
+        ("slots", c_void_p),
+        ("slots_stride", c_int64),
+        ("lengths", c_void_p),
+        ("sequences_of_length", c_int),
+        ("page_shift", c_int),
+        ("num_pages", c_int),
+        ("most_tokens", c_int),
+    )
+
+    @classmethod
+    def of(cls, tokens: ChosenTokens) -> ExtraTokens:
+        """The second cache's tokens, without pointers."""
+        return cls(
+            cache=_latent_pages(tokens),
+            slots_stride=tokens.indices.stride(0),
+            sequences_of_length=tokens.queries_of_length,
+            page_shift=tokens.page_size.bit_length() - 1,
+            num_pages=tokens.num_pages,
+            most_tokens=tokens.most_tokens,
+        )
+
+
+def _latent_pages(tokens: ChosenTokens) -> PagedTensor:
+    return PagedTensor(None, tokens.cache.stride(0), tokens.token_stride, 0)
+
+
 class DecodeArguments(Structure):
     """The structure of the same name in decode_arguments.h."""
 
@@ -109,6 +138,7 @@ class DecodeArguments(Structure):
         ("split_out", c_void_p),
         ("split_lse", c_void_p),
         ("split_max", c_void_p),
+        ("extra", ExtraTokens),
         ("parts", c_void_p),
         ("num_splits", c_int),
         ("split_keys", c_int),
@@ -252,9 +282,6 @@ def sparse_mla_launch(
     config: DecodeConfig,
     problem: SparseMla,
     q: torch.Tensor,
-    kv_cache: torch.Tensor,
-    indices: torch.Tensor,
-    topk_length: torch.Tensor | None,
     attn_sink: torch.Tensor | None,
     out: torch.Tensor,
     lse: torch.Tensor,
@@ -278,7 +305,8 @@ def sparse_mla_launch(
         num_parts = num_pieces + (queries if num_splits is None else 0)
         scratch["split_out"] = num_parts * heads * problem.value_dim * _WORD
         scratch |= dict.fromkeys(("split_lse", "split_max"), num_parts * heads * _WORD)
-    cache = PagedTensor(None, kv_cache.stride(0), problem.token_stride, 0)
+    tokens, extra = problem.tokens, problem.extra
+    cache = _latent_pages(tokens)
     arguments = DecodeArguments(
         q=HeadsTensor(None, q.stride(0), 0, q.stride(1)),
         out=HeadsTensor(None, out.stride(0), 0, out.stride(1)),
@@ -286,29 +314,35 @@ def sparse_mla_launch(
         v=cache,
         lse_batch_stride=heads,
         lse_head_stride=1,
-        block_table_stride=indices.stride(0),
+        block_table_stride=tokens.indices.stride(0),
+        extra=ExtraTokens() if extra is None else ExtraTokens.of(extra),
         num_splits=num_splits or 0,
         num_pieces=num_pieces,
         batch=queries,
         tokens_q=1,
         heads=heads,
         kv_heads=1,
-        page_shift=problem.page_size.bit_length() - 1,
-        num_pages=problem.num_pages,
-        most_tokens=problem.top_k if problem.num_pages else 0,
-        sequences_of_length=problem.queries_of_length,
+        page_shift=tokens.page_size.bit_length() - 1,
+        num_pages=tokens.num_pages,
+        most_tokens=tokens.most_tokens,
+        sequences_of_length=tokens.queries_of_length,
         window_left=problem.top_k,
         logit_scale=problem.softmax_scale * _LOG2_E,
         lse_scale=1 / _LOG2_E,
         lse_of_none=math.inf,
     )
-    pointers = _heads(q=q, out=out) | dict.fromkeys(("k.data", "v.data"), Argument("kv_cache", kv_cache))
-    pointers |= {"block_table": Argument("indices", indices)}
-    if topk_length is not None:
-        pointers |= {"context_lens": Argument("topk_length", topk_length)}
+    pointers = _heads(q=q, out=out) | dict.fromkeys(("k.data", "v.data"), Argument("kv_cache", tokens.cache))
+    pointers |= present(block_table=("indices", tokens.indices), context_lens=("topk_length", tokens.lengths))
+    if extra is not None:
+        of_extra = {
+            "cache.data": ("extra_kv_cache", extra.cache),
+            "slots": ("extra_indices", extra.indices),
+            "lengths": ("extra_topk_length", extra.lengths),
+        }
+        pointers |= present(**{f"extra.{path}": argument for path, argument in of_extra.items()})
     pointers |= _pointers(lse=lse, max_logits=max_logits) | _sinks(attn_sink)
     request = Request(f"{config.family}.hip.j2", config.template_values)
-    aligned = ("q.data", "k.data", "v.data", "out.data")
+    aligned = ("q.data", "k.data", "v.data", "out.data", "extra.cache.data")
     return Launch(request, arguments, pointers, scratch, made=made, written=("out.data",), aligned=aligned)
 
 

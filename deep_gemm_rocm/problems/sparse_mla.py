@@ -27,28 +27,61 @@ _BYTES = {656: ("e4m3_656", 576, 656), 584: ("e4m3_584", 512, 576)}
 _HEAD_DIMS = (576, 512)
 
 
+class ChosenTokens(NamedTuple):
+    """Tokens of a cache that rows of slots name.
+
+    Attributes:
+        cache: [pages, page, 1, width].
+        indices: [queries, slots].
+        lengths: how many of the first slots of a row count, or None for all.
+        token_stride: from token to token of a page, in elements of the cache.
+        queries_of_length: neighbouring queries that share an entry of ``lengths``.
+    """
+
+    cache: torch.Tensor
+    indices: torch.Tensor
+    lengths: torch.Tensor | None
+    token_stride: int
+    queries_of_length: int
+
+    @property
+    def num_pages(self) -> int:
+        return self.cache.shape[0]
+
+    @property
+    def page_size(self) -> int:
+        return self.cache.shape[1]
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that a query has at most; none of a cache without pages."""
+        return self.indices.shape[1] if self.num_pages else 0
+
+
 class SparseMla(NamedTuple):
     """Attention of queries to tokens that rows of slots name.
 
     Attributes:
         layout: ``plain``, ``e4m3_656`` or ``e4m3_584``.
         is_ocp: whether FP8 values are OCP's.
-        token_stride: from token to token of a page, in elements of the cache.
-        queries_of_length: neighbouring queries that share an entry of ``topk_length``.
+        tokens: those of the first cache.
+        extra: those of the second cache, if there is one.
     """
 
     queries: int
     heads: int
     head_dim: int
-    top_k: int
-    page_size: int
-    num_pages: int
     layout: str
     is_ocp: bool
-    token_stride: int
-    queries_of_length: int
+    tokens: ChosenTokens
+    extra: ChosenTokens | None
     softmax_scale: float
     value_dim: int = _VALUE_DIM
+
+    @property
+    def top_k(self) -> int:
+        """Slots of a query, in both caches."""
+        return self.tokens.indices.shape[1] + (0 if self.extra is None else self.extra.indices.shape[1])
 
 
 def check_sparse_mla(
@@ -59,9 +92,13 @@ def check_sparse_mla(
     attn_sink: Any,
     softmax_scale: Any,
     fp8_dtype: Any,
+    of_extra: tuple[Any, Any, Any],
     out: Any,
 ) -> SparseMla:
     """Checks the arguments of ``sparse_mla``.
+
+    Args:
+        of_extra: ``extra_kv_cache``, ``extra_indices`` and ``extra_topk_length``.
 
     Raises:
         TypeError, ValueError: an argument is not as ``sparse_mla`` documents it.
@@ -71,21 +108,15 @@ def check_sparse_mla(
     if head_dim not in _HEAD_DIMS or not heads or max(queries, heads) > MAX_TOKENS:
         raise ValueError(f"q must be [queries, heads, 576 or 512] with at least one head, got {tuple(q.shape)}")
     _check_rows("q", q)
-    layout, token_stride = _check_cache(kv_cache, head_dim)
+    layout, token_stride = _check_cache("kv_cache", kv_cache, head_dim)
     if fp8_dtype not in LATENT_FP8_DTYPES:
         raise TypeError(f"fp8_dtype must be {one_of(LATENT_FP8_DTYPES)}, got {fp8_dtype!r}")
-    check_form("indices", indices, torch.int32, (queries, None))
-    if indices.shape[1] > MAX_TOKENS:
-        raise ValueError(f"indices must name up to {MAX_TOKENS} tokens, got shape {tuple(indices.shape)}")
-    tensors = {"q": q, "kv_cache": kv_cache, "indices": indices}
-    queries_of_length = 1
-    if topk_length is not None:
-        check_form("topk_length", topk_length, torch.int32, (None,))
-        lengths = len(topk_length)
-        if queries % max(lengths, 1) or (queries and not lengths):
-            raise ValueError(f"topk_length must have a number of entries that divides {queries} queries, got {lengths}")
-        queries_of_length = max(queries // max(lengths, 1), 1)
-        tensors["topk_length"] = topk_length
+    tensors = {"q": q, "kv_cache": kv_cache}
+    queries_of_length = _check_slots("", indices, topk_length, queries, tensors)
+    tokens = ChosenTokens(kv_cache, indices, topk_length, token_stride, queries_of_length)
+    extra = _check_extra(*of_extra, head_dim, layout, queries, tensors)
+    if extra is not None and tokens.indices.shape[1] + extra.indices.shape[1] > MAX_TOKENS:
+        raise ValueError(f"indices and extra_indices must name up to {MAX_TOKENS} tokens together")
     check_sink(attn_sink, heads, tensors)
     if out is not None:
         check_form("out", out, torch.bfloat16, (queries, heads, _VALUE_DIM))
@@ -97,15 +128,54 @@ def check_sparse_mla(
         queries=queries,
         heads=heads,
         head_dim=head_dim,
-        top_k=indices.shape[1],
-        page_size=kv_cache.shape[1],
-        num_pages=kv_cache.shape[0],
         layout=layout,
         is_ocp=layout != "plain" and fp8_dtype == torch.float8_e4m3fn,
-        token_stride=token_stride,
-        queries_of_length=queries_of_length,
+        tokens=tokens,
+        extra=extra,
         softmax_scale=check_softmax_scale(softmax_scale, head_dim),
     )
+
+
+def _check_slots(prefix: str, indices: Any, topk_length: Any, queries: int, tensors: dict[str, torch.Tensor]) -> int:
+    """Checks a cache's rows of slots, adds them to ``tensors``, and returns the queries that share a length."""
+    name = f"{prefix}indices"
+    check_form(name, indices, torch.int32, (queries, None))
+    if indices.shape[1] > MAX_TOKENS:
+        raise ValueError(f"{name} must name up to {MAX_TOKENS} tokens, got shape {tuple(indices.shape)}")
+    tensors[name] = indices
+    if topk_length is None:
+        return 1
+    name = f"{prefix}topk_length"
+    check_form(name, topk_length, torch.int32, (None,))
+    lengths = len(topk_length)
+    if queries % max(lengths, 1) or (queries and not lengths):
+        raise ValueError(f"{name} must have a number of entries that divides {queries} queries, got {lengths}")
+    tensors[name] = topk_length
+    return max(queries // max(lengths, 1), 1)
+
+
+def _check_extra(
+    cache: Any,
+    indices: Any,
+    topk_length: Any,
+    head_dim: int,
+    layout: str,
+    queries: int,
+    tensors: dict[str, torch.Tensor],
+) -> ChosenTokens | None:
+    """Checks the second cache, which may be None together with its slots."""
+    if cache is None:
+        if indices is not None or topk_length is not None:
+            raise ValueError("extra_indices and extra_topk_length must be None without extra_kv_cache")
+        return None
+    layout_of_extra, token_stride = _check_cache("extra_kv_cache", cache, head_dim)
+    if layout_of_extra != layout:
+        raise TypeError(
+            f"extra_kv_cache must have the dtype of kv_cache, {tensors['kv_cache'].dtype}, got {cache.dtype}"
+        )
+    tensors["extra_kv_cache"] = cache
+    queries_of_length = _check_slots("extra_", indices, topk_length, queries, tensors)
+    return ChosenTokens(cache, indices, topk_length, token_stride, queries_of_length)
 
 
 def _check_rows(name: str, tensor: torch.Tensor) -> None:
@@ -118,29 +188,29 @@ def _check_rows(name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def _check_cache(cache: Any, head_dim: int) -> tuple[str, int]:
+def _check_cache(name: str, cache: Any, head_dim: int) -> tuple[str, int]:
     """Returns the layout, and the elements from token to token."""
-    check_data("kv_cache", cache)
+    check_data(name, cache)
     if cache.dtype not in (torch.bfloat16, torch.uint8):
-        raise TypeError(f"kv_cache must be bfloat16 or uint8, got {cache.dtype}")
+        raise TypeError(f"{name} must be bfloat16 or uint8, got {cache.dtype}")
     if cache.dim() != 4 or cache.shape[2] != 1:
-        raise ValueError(f"kv_cache must be [pages, page, 1, width], got shape {tuple(cache.shape)}")
+        raise ValueError(f"{name} must be [pages, page, 1, width], got shape {tuple(cache.shape)}")
     pages, page_size, _, width = cache.shape
     is_plain = cache.dtype == torch.bfloat16
     layout, of_q, token_stride = ("plain", width, cache.stride(1)) if is_plain else _BYTES.get(width, ("", 0, 0))
     if of_q != head_dim:
         expected = f"{head_dim} in bfloat16 or {656 if head_dim == 576 else 584} in uint8"
-        raise ValueError(f"kv_cache must have width {expected} for a q of {head_dim}, got {width} in {cache.dtype}")
+        raise ValueError(f"{name} must have width {expected} for a q of {head_dim}, got {width} in {cache.dtype}")
     if page_size not in LATENT_PAGE_SIZES:
-        raise ValueError(f"a page of kv_cache must have one of {LATENT_PAGE_SIZES} tokens, got {page_size}")
+        raise ValueError(f"a page of {name} must have one of {LATENT_PAGE_SIZES} tokens, got {page_size}")
     if pages * page_size > _MAX_SLOTS:
-        raise ValueError(f"kv_cache must have up to {_MAX_SLOTS} tokens, got shape {tuple(cache.shape)}")
+        raise ValueError(f"{name} must have up to {_MAX_SLOTS} tokens, got shape {tuple(cache.shape)}")
     if pages and not is_plain and not cache[0].is_contiguous():
-        raise ValueError(f"each page of kv_cache must be contiguous, got strides {cache.stride()}")
+        raise ValueError(f"each page of {name} must be contiguous, got strides {cache.stride()}")
     if is_plain:
-        _check_rows("kv_cache", cache)
+        _check_rows(name, cache)
         if cache.shape[-1] > 1 and cache.stride(-1) != 1:
-            raise ValueError(f"kv_cache must be contiguous along its last dimension, got strides {cache.stride()}")
+            raise ValueError(f"{name} must be contiguous along its last dimension, got strides {cache.stride()}")
     elif cache.numel() and (cache.data_ptr() % ALIGNMENT or cache.stride(0) % 8):
-        raise ValueError(f"pages of kv_cache must start at multiples of 8 bytes, got strides {cache.stride()}")
+        raise ValueError(f"pages of {name} must start at multiples of 8 bytes, got strides {cache.stride()}")
     return layout, token_stride

@@ -273,10 +273,15 @@ def _chosen_tokens(device: str) -> None:
     q = torch.randn(2, 16, 576, generator=torch.Generator().manual_seed(3)).bfloat16()
     tokens = torch.tensor([[3, 149, 70], [0, 64, 1]])
     slots = torch.cat([table[0][tokens // 64] * 64 + tokens % 64, torch.full((2, 2), -1)], 1).int()
-    out, _, _ = sparse_mla.sparse_mla(q.to(device), cache.to(device), slots.to(device))
+    others = torch.tensor([[2], [0]])  # of a second cache, with pages of 4 tokens
+    extra = keys[0, 40:48].reshape(2, 4, 1, 576)
+    out, _, _ = sparse_mla.sparse_mla(
+        q.to(device), cache.to(device), slots.to(device), extra_kv_cache=extra.to(device),
+        extra_indices=others.int().to(device),
+    )  # fmt: skip
     for i in range(2):
-        chosen = keys[:, tokens[i]]
-        seen = torch.ones(1, 3, dtype=torch.bool)
+        chosen = keys[:, torch.cat([tokens[i], 40 + others[i]])]
+        seen = torch.ones(1, 4, dtype=torch.bool)
         attention_reference(q[i : i + 1, None], chosen, chosen[..., :512], seen=seen).assert_accurate(
             out[i : i + 1, None].cpu()
         )

@@ -58,6 +58,9 @@ RUNS = {
     "mla-shared": lambda: mla.Latent((270, 0, 130)).run(),
     "mla-fp8": lambda: mla_fp8.Problem("e4m3_656", (70, 0), tokens_q=2).run(2),
     "sparse": lambda: sparse.Problem("e4m3_584", (90, 0, 33), 90).run(1),
+    "sparse-two": lambda: sparse.Both(
+        sparse.Problem("e4m3_656", (20, 0, 33)), sparse.Problem("e4m3_656", (90, 3, 0), 90, seed=1)
+    ).run(1),
     "append": append.test_factors_of_heads,
     "append-factors": lambda: append.assert_appended_with_factors(torch.tensor([3, 20]), 3, (80, 128)),
     "mqa_logits": lambda: logits.Problem(20, 300, 32, 32).run(),
@@ -65,7 +68,8 @@ RUNS = {
 }
 IN_DEFAULT_RUN = (
     "flash_attention-turns", "flash_attention-fp8", "flash_attention-narrow", "flash_attention-pages", "decode",
-    "decode-narrow", "decode-factors", "mla-shared", "sparse", "append", "append-factors", "paged_mqa_logits",
+    "decode-narrow", "decode-factors", "mla-shared", "sparse", "sparse-two", "append", "append-factors",
+    "paged_mqa_logits",
 )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from helpers.latent_bytes import BF16, FNUZ, OCP, LatentCache, random_tokens
@@ -177,10 +179,115 @@ def test_bad_input_is_one_clear_error_and_writes_nothing(bad, error, message):
     assert (out == POISON).all()
 
 
-def test_an_extra_cache_is_refused():
+class Both:
+    """Queries of one problem that name tokens of two caches."""
+
+    def __init__(self, first: Problem, second: Problem) -> None:
+        self.first, self.second = first, second
+        slots = len(first.values)
+        # The second cache's slots behind those of the first one, so that the oracle has one cache.
+        named = (second.indices >= 0) & (second.indices < len(second.values))
+        behind = torch.where(named, second.indices + slots, -1)
+        self.rows = [
+            torch.cat([torch.where(one < slots, one, -1)[:own], other[:others]])
+            for one, other, own, others in zip(
+                first.indices, behind, first.lengths.tolist(), second.lengths.tolist(), strict=True
+            )
+        ]
+
+    @property
+    def arguments(self) -> dict:
+        return {
+            "topk_length": self.first.lengths, "attn_sink": self.first.sink, "fp8_dtype": self.first.cache.dtype,
+            "extra_kv_cache": self.second.cache.tensor, "extra_indices": self.second.indices,
+            "extra_topk_length": self.second.lengths,
+        }  # fmt: skip
+
+    def check(self, *results: torch.Tensor) -> None:
+        for i, row in enumerate(self.rows):
+            one = copy.copy(self.first)
+            one.values = torch.cat([self.first.values, self.second.values])
+            one.indices, one.lengths, one.q = row[None], torch.tensor([len(row)]), self.first.q[i : i + 1]
+            one.check(*(result[i : i + 1] for result in results))
+
+    def run(self, num_splits: int | None = None) -> None:
+        first = self.first
+        out, lse, max_logits = dg.sparse_mla(
+            first.q, first.cache.tensor, first.indices, **self.arguments, num_splits=num_splits
+        )
+        self.check(out, lse, max_logits)
+
+
+@layouts
+@pytest.mark.parametrize("num_splits", [None, pytest.param(3, marks=pytest.mark.slow)])
+def test_tokens_of_two_caches(layout, num_splits):
+    first = Problem(layout, (40, 0, 33, 1, 0), dtype=OCP, sink=True)
+    Both(first, Problem(layout, (90, 70, 0, 1, 0), 90, page_size=64, dtype=OCP, seed=1)).run(num_splits)
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None)
+@given(
+    layout=st.sampled_from(LAYOUTS),
+    lengths=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 70)), max_size=4),
+    page_sizes=st.tuples(*[st.sampled_from([1, 2, 16, 64])] * 2),
+    heads=st.integers(1, 40),
+    num_splits=st.none() | st.integers(1, 5),
+)
+def test_any_two_caches(layout, lengths, page_sizes, heads, num_splits):
+    of_first, of_second = (tuple(length[i] for length in lengths) for i in range(2))
+    first = Problem(layout, of_first, 100, heads, page_sizes[0])
+    Both(first, Problem(layout, of_second, 70, heads, page_sizes[1], seed=1)).run(num_splits)
+
+
+def test_either_cache_may_be_empty():
+    problem = Problem("bf16", (40, 0, 33))
+    nothing = torch.empty(0, 64, 1, 576, dtype=BF16)
+    slots = torch.zeros(3, 5, dtype=torch.int32)
+    given = (problem.cache.tensor, problem.indices)
+    problem.check(*dg.sparse_mla(
+        problem.q, *given, topk_length=problem.lengths, extra_kv_cache=nothing, extra_indices=slots
+    ))  # fmt: skip
+    problem.check(*dg.sparse_mla(
+        problem.q, nothing, slots, extra_kv_cache=given[0], extra_indices=given[1], extra_topk_length=problem.lengths
+    ))  # fmt: skip
+
+
+@layouts
+def test_flash_mla_with_kvcache_and_an_extra_cache(layout):
+    lengths = (40, 40, 7, 7), (9, 9, 60, 60)
+    first, second = (Problem(layout, of, max(of), heads=8, page_size=16 << i, seed=i) for i, of in enumerate(lengths))
+    out, lse = dg.flash_mla_with_kvcache(
+        first.q.view(2, 2, 8, -1), first.cache.tensor, None, None, 512, is_fp8_kvcache=layout != "bf16",
+        indices=first.indices.view(2, 2, -1), topk_length=first.lengths[::2].contiguous(),
+        extra_k_cache=second.cache.tensor, extra_indices_in_kvcache=second.indices.view(2, 2, -1),
+        extra_topk_length=second.lengths[::2].contiguous(),
+    )  # fmt: skip
+    Both(first, second).check(out.flatten(0, 1), lse.transpose(1, 2).flatten(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "message"),
+    [
+        ({"extra_kv_cache": None}, ValueError, "extra_indices and extra_topk_length must be None without"),
+        ({"extra_kv_cache": torch.zeros(4, 16, 1, 576).to(BF16)}, TypeError, "must have the dtype of kv_cache"),
+        ({"extra_kv_cache": torch.zeros(4, 16, 1, 584).byte()}, ValueError, "extra_kv_cache must have width 576"),
+        ({"extra_indices": None}, TypeError, "extra_indices must be a torch.Tensor"),
+        ({"extra_indices": torch.zeros(3, 4).int()}, ValueError, "extra_indices must have shape"),
+        ({"extra_topk_length": torch.zeros(3).int()}, ValueError, "extra_topk_length must have a number of entries"),
+    ],
+)
+def test_bad_second_caches(bad, error, message):
+    both = Both(Problem("e4m3_656", (40, 0)), Problem("e4m3_656", (3, 2), seed=1))
+    out = torch.full((2, 16, 512), POISON, dtype=BF16)
+    with pytest.raises(error, match=message):
+        dg.sparse_mla(both.first.q, both.first.cache.tensor, both.first.indices, **{**both.arguments, **bad}, out=out)
+    assert (out == POISON).all()
+
+
+def test_an_extra_cache_is_for_chosen_tokens():
     problem = Problem("bf16", (40,))
-    with pytest.raises(NotImplementedError, match="extra_k_cache"):
+    with pytest.raises(ValueError, match="arguments of an extra cache must be None without indices"):
         dg.flash_mla_with_kvcache(
-            problem.q[None], problem.cache.tensor, None, None, 512, indices=problem.indices[None],
-            extra_k_cache=problem.cache.tensor,
-        )  # fmt: skip
+            problem.q[None], problem.cache.tensor, None, None, 512, extra_k_cache=problem.cache.tensor
+        )

@@ -226,6 +226,16 @@ CALLS = {
         partial(dg.sparse_mla, topk_length=torch.tensor([1, 3], dtype=torch.int32), attn_sink=torch.zeros(4)),
         (randn(2, 4, 576), randn(2, 16, 1, 576), torch.tensor([[0, 5, -1], [7, 8, 2]], dtype=torch.int32)),
     ),
+    "sparse_mla of two caches": lambda: (
+        lambda *arguments: dg.sparse_mla(*arguments[:3], extra_kv_cache=arguments[3], extra_indices=arguments[4]),
+        (
+            randn(2, 4, 576),
+            randn(2, 16, 1, 576),
+            torch.tensor([[0, 5, -1], [7, 8, 2]], dtype=torch.int32),
+            randn(1, 8, 1, 576, seed=1),
+            torch.tensor([[3], [0]], dtype=torch.int32),
+        ),
+    ),
     "merge_attention_states": lambda: (
         partial(dg.merge_attention_states, out=empty(1, 5, 2, 64)),
         (randn(1, 5, 2, 64), randn(1, 2, 5).float(), randn(1, 5, 2, 64), randn(1, 2, 5).float()),

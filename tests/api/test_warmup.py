@@ -130,6 +130,13 @@ ATTENTION_CALLS = {
         Workload("mla_decode", [2], 512, 576),
         lambda: dg.mla_decode(heads(2, 2, 16, 576), heads(4, 64, 1, 576), **PAGES),
     ),
+    "sparse_mla of two caches": (
+        Workload("sparse_mla", [2], 512, 584, arguments={"extra_kv_cache": True}),
+        lambda: dg.sparse_mla(
+            heads(2, 16, 512), torch.zeros(4, 64, 1, 584).byte(), torch.zeros(2, 3).int(),
+            extra_kv_cache=torch.zeros(4, 2, 1, 584).byte(), extra_indices=torch.zeros(2, 5).int(),
+        ),
+    ),
     "fp8_mqa_logits": (
         Workload("fp8_mqa_logits", [3], 64, 128),
         lambda: dg.fp8_mqa_logits(
@@ -245,7 +252,7 @@ def test_the_plan_of_attention_has_what_a_call_asks_for(asked, name):
     workload, call = ATTENTION_CALLS[name]
     plan = warmup.plan([workload])
     assert all(request in plan for request in asked(call))
-    assert name.startswith(("flash_attention", "mla_decode")) or len(plan) == 1
+    assert name.startswith(("flash_attention", "mla_decode", "sparse_mla")) or len(plan) == 1
 
 
 def test_the_plan_of_a_norm_has_kernels_with_and_without_a_residual(asked):

@@ -243,7 +243,8 @@ GOOD = {
     "sparse_mla": lambda: {
         "q": randn(4, 3, 576), "kv_cache": zeros(2, 4, 1, 656, dtype=torch.uint8), "indices": slots(),
         "topk_length": ints(1, 3), "attn_sink": torch.zeros(3), "softmax_scale": None, "fp8_dtype": FP8,
-        "num_splits": None, "out": zeros(4, 3, 512),
+        "extra_kv_cache": zeros(1, 8, 1, 656, dtype=torch.uint8), "extra_indices": slots(),
+        "extra_topk_length": ints(1, 3, 0, 2), "num_splits": None, "out": zeros(4, 3, 512),
     },
     "flash_mla_sparse_fwd": lambda: {
         "q": randn(4, 3, 576), "kv": randn(8, 1, 576), "indices": slots()[:, None], "sm_scale": 0.1, "d_v": 512,
@@ -253,6 +254,8 @@ GOOD = {
         "q": randn(2, 2, 3, 512), "k_cache": zeros(2, 4, 1, 584, dtype=torch.uint8), "block_table": None,
         "cache_seqlens": None, "head_dim_v": 512, "softmax_scale": None, "causal": False,
         "indices": slots().view(2, 2, 3), "attn_sink": torch.zeros(3), "topk_length": ints(1, 3),
+        "extra_k_cache": zeros(1, 8, 1, 584, dtype=torch.uint8), "extra_indices_in_kvcache": slots().view(2, 2, 3),
+        "extra_topk_length": ints(0, 2),
         "out": zeros(2, 2, 3, 512), "enable_batch_invariant": False, "fp8_dtype": FP8,
     },
     "merge_attention_states": lambda: {

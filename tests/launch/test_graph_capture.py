@@ -107,6 +107,53 @@ def test_attention_of_a_growing_sequence_is_captured_once():
             assert all(torch.equal(*pair) for pair in zip(captured, expected, strict=True))
 
 
+def test_tokens_are_appended_and_read_where_slots_say_when_the_graph_runs():
+    """A cache in FP8 with factors of tokens, keys and values interleaved."""
+    fp8 = torch.float8_e4m3fnuz
+    k_cache, v_cache = torch.zeros(3, 2, 64, 2, 64).to(fp8).unbind(1)
+    k_descale, v_descale = torch.zeros(3, 2, 64, 2).unbind(1)
+    factors = {"k_descale": k_descale, "v_descale": v_descale}
+    q, k, v = (torch.randn(1, *shape).bfloat16() for shape in ((1, 4, 64), (2, 64), (2, 64)))
+    slot, length = torch.tensor([0]), torch.tensor([1], dtype=torch.int32)
+    pages = {"block_table": torch.tensor([[2, 0, 1]], dtype=torch.int32), "context_lens": length}
+
+    def step():
+        dg.append_kv_cache(k, v, k_cache, v_cache, slot, **factors)
+        return dg.flash_attention_decode(q, k_cache, v_cache, **pages, **factors)
+
+    step()
+    with hip.runtime().capture() as graph:
+        captured = step()
+    for token in range(3):
+        slot.fill_(2 * 64 + token)
+        length.fill_(token + 1)
+        k.normal_()
+        v.normal_()
+        graph.replay()
+        assert (k_descale[2, token] == k[0].float().abs().amax(1) / 240).all()
+        assert torch.equal(captured, step())
+
+
+def test_chosen_tokens_are_read_when_the_graph_runs():
+    q, cache, extra = torch.randn(2, 4, 576), torch.randn(2, 16, 1, 576), torch.randn(1, 8, 1, 576)
+    q, cache, extra = q.bfloat16(), cache.bfloat16(), extra.bfloat16()
+    slots, others = torch.tensor([[0, 5, -1], [7, 8, 2]]).int(), torch.tensor([[3], [0]]).int()
+    lengths = torch.tensor([3, 3], dtype=torch.int32)
+
+    def step():
+        return dg.sparse_mla(q, cache, slots, topk_length=lengths, extra_kv_cache=extra, extra_indices=others)
+
+    step()
+    with hip.runtime().capture() as graph:
+        captured = step()
+    for turn in range(3):
+        slots.add_(turn)
+        lengths.copy_(torch.tensor([turn, 3]))
+        others.fill_(turn)
+        graph.replay()
+        assert all(torch.equal(*pair) for pair in zip(captured, step(), strict=True))
+
+
 def test_a_missing_kernel_is_an_error_and_not_a_compile(monkeypatch):
     a, b = gemm_problem(7, 24, 128)
     output = GuardedOutput(7, 24)

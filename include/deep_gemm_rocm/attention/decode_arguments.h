@@ -17,6 +17,18 @@ struct Parts {
   int first, count;
 };
 
+// Tokens of a second cache in the layout of `k`, which come behind those of the first one. Lengths are those of
+// sequences_of_length neighbouring sequences.
+struct ExtraTokens {
+  PagedTensor cache;
+  const int* slots;  // [batch, most_tokens], contiguous slots
+  int64_t slots_stride;
+  const int* lengths;  // or null if all sequences have most_tokens
+  int sequences_of_length;
+  int page_shift, num_pages;
+  int most_tokens;  // 0 without a second cache
+};
+
 // Attention of each sequence's last `tokens_q` tokens, see AttentionArguments. Keys and values are in the pages that
 // the sequence's row of block_table names. Query i sees keys up to context_len - tokens_q + i.
 struct DecodeArguments {
@@ -34,6 +46,7 @@ struct DecodeArguments {
   float* split_out;
   float* split_lse;  // to base 2
   float* split_max;  // the largest logits of the parts, to base 2
+  ExtraTokens extra;
   Parts* parts;      // [batch, kv_heads], unless all sequences have num_splits
   int num_splits;    // parts of each sequence's keys, or 0, see decode_schedule.h
   int split_keys;    // keys that a split has at least; sequences with few keys have fewer splits

@@ -60,10 +60,18 @@ class DecodeSchedule {
   };
 
   static DG_DEVICE int context(const DecodeArguments& args, int sequence) {
-    if (args.context_lens == nullptr) return args.most_tokens;
-    const unsigned lengths = args.batch / args.sequences_of_length;
-    const Buffer contexts{args.context_lens, lengths * static_cast<unsigned>(sizeof(int))};
-    return existing_tokens(args, contexts.load<int>(sequence / args.sequences_of_length * sizeof(int)));
+    const ExtraTokens& extra = args.extra;
+    const int tokens = count(args, args.context_lens, args.sequences_of_length, args.most_tokens, sequence);
+    if (extra.most_tokens == 0) return tokens;
+    return tokens + count(args, extra.lengths, extra.sequences_of_length, extra.most_tokens, sequence);
+  }
+
+  static DG_DEVICE int count(const DecodeArguments& args, const int* lengths, int sequences_of_length, int most_tokens,
+                             int sequence) {
+    if (lengths == nullptr) return most_tokens;
+    const unsigned entries = args.batch / sequences_of_length;
+    const Buffer contexts{lengths, entries * static_cast<unsigned>(sizeof(int))};
+    return existing_tokens(contexts.load<int>(sequence / sequences_of_length * sizeof(int)), most_tokens);
   }
 
   // The blocks that the sequence's last queries see.

@@ -91,7 +91,12 @@ class LatentLoader {
       keys_ = tokens.run(cache, kElementBytes, uniform(entry_), first_key_of(existing), kWaveKeys, kTokenBytes);
       asm volatile("" : "+s"(keys_.base), "+s"(keys_.bytes));  // nor later, among MFMAs
     } else {
-      start_lane(tokens.place_of(entry_, key_of(existing)), cache, page_shift, block);
+      const TokenPlace place = tokens.place_of(entry_, key_of(existing));
+      if constexpr (Tokens::kHasExtra) {
+        start_lane(place, tokens.cache_of(place), tokens.page_shift_of(place), block);
+      } else {
+        start_lane(place, cache, page_shift, block);
+      }
     }
   }
 

@@ -7,21 +7,24 @@
 
 namespace deep_gemm_rocm {
 
-// The tokens of a sequence's context_len that its pages have room for.
-DG_DEVICE int existing_tokens(const DecodeArguments& args, int context_len) {
-  return min(max(context_len, 0), args.most_tokens);
-}
+// The tokens of a sequence's length that there is room for.
+DG_DEVICE int existing_tokens(int length, int most_tokens) { return min(max(length, 0), most_tokens); }
 
 // The same of a sequence of the wave.
 DG_DEVICE int tokens_of_sequence(const DecodeArguments& args, int sequence) {
   if (args.context_lens == nullptr) return args.most_tokens;
-  return existing_tokens(args, args.context_lens[sequence / args.sequences_of_length]);
+  return existing_tokens(args.context_lens[sequence / args.sequences_of_length], args.most_tokens);
+}
+DG_DEVICE int extra_tokens_of_sequence(const ExtraTokens& extra, int sequence) {
+  if (extra.lengths == nullptr) return extra.most_tokens;
+  return existing_tokens(extra.lengths[sequence / extra.sequences_of_length], extra.most_tokens);
 }
 
 // Where a token is in the cache.
 struct TokenPlace {
   int page, in_page;
   bool exists;
+  bool is_extra = false;  // whether that is the second cache
 };
 
 // One sequence's pages. A page is looked up ahead of time, for a run of neighbouring tokens in it. Tokens past the last
@@ -30,6 +33,7 @@ class SequencePages {
  public:
   static constexpr bool kInRuns = true;    // whether pages hold at least eight neighbouring tokens
   static constexpr bool kHasGaps = false;  // whether tokens may be missing before the last one
+  static constexpr bool kHasExtra = false;  // whether there is a second cache
 
   DG_DEVICE SequencePages(const DecodeArguments& args, int sequence)
       : table_(args.block_table + sequence * args.block_table_stride),
@@ -92,6 +96,7 @@ class IndexedTokens {
  public:
   static constexpr bool kInRuns = false;
   static constexpr bool kHasGaps = true;
+  static constexpr bool kHasExtra = false;
 
   DG_DEVICE IndexedTokens(const DecodeArguments& args, int sequence)
       : slots_(args.block_table + sequence * args.block_table_stride),
@@ -113,6 +118,52 @@ class IndexedTokens {
   const int* slots_;
   int page_shift_;
   unsigned num_slots_;
+  int tokens_;
+};
+
+// Tokens that a row of slots names in one cache, and behind them those that another row names in a second cache, which
+// may have other pages.
+class IndexedTokensOfTwo {
+ public:
+  static constexpr bool kInRuns = false;
+  static constexpr bool kHasGaps = true;
+  static constexpr bool kHasExtra = true;
+
+  DG_DEVICE IndexedTokensOfTwo(const DecodeArguments& args, int sequence)
+      : args_(args),
+        slots_(args.block_table + sequence * args.block_table_stride),
+        extra_slots_(args.extra.slots + sequence * args.extra.slots_stride),
+        first_tokens_(tokens_of_sequence(args, sequence)),
+        tokens_(first_tokens_ + extra_tokens_of_sequence(args.extra, sequence)) {}
+
+  DG_DEVICE int tokens() const { return tokens_; }
+
+  DG_DEVICE int entry_of(int token) const {
+    const int existing = min(token, tokens_ - 1);
+    const int* const slot =
+        existing < first_tokens_ ? slots_ + existing : extra_slots_ + (existing - first_tokens_);
+    return *(const Global<int>*)slot;
+  }
+
+  DG_DEVICE TokenPlace place_of(int slot, int token) const {
+    const bool is_extra = min(token, tokens_ - 1) >= first_tokens_;
+    const int page_shift = is_extra ? args_.extra.page_shift : args_.page_shift;
+    const unsigned num_slots = static_cast<unsigned>(is_extra ? args_.extra.num_pages : args_.num_pages) << page_shift;
+    const bool exists = token < tokens_ && static_cast<unsigned>(slot) < num_slots;
+    const int existing = exists ? slot : 0;
+    return {existing >> page_shift, existing & ((1 << page_shift) - 1), exists, is_extra};
+  }
+
+  DG_DEVICE PagedTensor cache_of(const TokenPlace& place) const { return place.is_extra ? args_.extra.cache : args_.k; }
+  DG_DEVICE int page_shift_of(const TokenPlace& place) const {
+    return place.is_extra ? args_.extra.page_shift : args_.page_shift;
+  }
+
+ private:
+  const DecodeArguments& args_;
+  const int* slots_;
+  const int* extra_slots_;
+  int first_tokens_;
   int tokens_;
 };
 
