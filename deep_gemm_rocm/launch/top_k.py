@@ -12,7 +12,7 @@ from ..problems.layout import ceil_div
 from .launch import Launch
 
 _TYPES = {torch.float32: "f32", torch.bfloat16: "bf16"}
-_WORD = 4  # bytes of the scratch's fp32 and int32
+_WORD = 4  # bytes of the scratch's int32
 _MOST_HELD = {torch.float32: 2**15, torch.bfloat16: 2**16 - 1}  # LogitsRow::kMostElements
 
 
@@ -79,8 +79,10 @@ def top_k_launch(
         block_table=("block_table", block_table),
         out=("out", out),
     )
-    of_slices = rows * slices * k * _WORD
-    scratch = {"slice_values": of_slices, "slice_positions": of_slices} if slices > 1 else {}
+    of_slices = rows * slices * k
+    scratch = {}
+    if slices > 1:
+        scratch = {"slice_values": of_slices * logits.element_size(), "slice_positions": of_slices * _WORD}
     type_ = _TYPES[logits.dtype]
     request = Request("top_k.hip.j2", {"type": type_, "kernel_name": f"top_k_{type_}"})
     made = {"out": out} if is_new else {}

@@ -93,6 +93,20 @@ class LogitsRow {
     }
   }
 
+  // The same for what is seldom needed: the loop isn't unrolled, so that it takes little time to compile. Blocks move on
+  // through the registers of the first one.
+  template <class Body>
+  DG_DEVICE void for_each_block_in_turn(Body&& body) {
+#pragma nounroll
+    for (int i = 0; i < kBlocksOfWave; ++i) {
+      const Block first = blocks_[0];
+      if (begin_of_block(first.number) < count_) body(first);
+#pragma unroll
+      for (int next = 1; next < kBlocksOfWave; ++next) blocks_[next - 1] = blocks_[next];
+      blocks_[kBlocksOfWave - 1] = first;
+    }
+  }
+
   // Makes NaNs of elements that aren't in the row.
   DG_DEVICE void clear_outside() {
     constexpr unsigned kNan = 0xffffffff;

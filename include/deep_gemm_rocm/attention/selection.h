@@ -183,7 +183,7 @@ class Selection {
   // wanted, and less than a block more.
   DG_DEVICE void find_end() {
     clear_bins();
-    row_.for_each_block([&](const Block& block) DG_INLINE {
+    row_.for_each_block_in_turn([&](const Block& block) DG_INLINE {
       int equal = 0;
       block.for_each([&](float value, int position) DG_INLINE {
         equal += row_.has(position) && bin_.has(ordered_bits(value));

@@ -1,6 +1,7 @@
 // The k largest logits of each row. A workgroup has a row; or a slice of it, and another pass merges the slices.
 #pragma once
 
+#include "deep_gemm_rocm/arithmetic/rounding.h"
 #include "deep_gemm_rocm/attention/selection.h"
 #include "deep_gemm_rocm/attention/top_k_arguments.h"
 #include "deep_gemm_rocm/hardware/global.h"
@@ -54,7 +55,7 @@ class TopKTask {
         row_(pass == TopKPass::kSlices ? workgroup / args.slices : workgroup),
         columns_(counting_columns(args, row_)) {
     const int64_t of_slices = static_cast<int64_t>(row_) * args.slices * args.k;
-    slice_values_ = args.slice_values + of_slices;
+    slice_values_ = static_cast<T*>(args.slice_values) + of_slices;
     slice_positions_ = args.slice_positions + of_slices;
     if (pass == TopKPass::kRows) return;
     const Slices slices(args, columns_.count);
@@ -72,7 +73,7 @@ class TopKTask {
 
   DG_DEVICE void run(SelectionLds& lds) const {
     const T* logits = static_cast<const T*>(args_.logits) + row_ * args_.logits_stride + columns_.begin;
-    if (pass_ == TopKPass::kMerge) logits = reinterpret_cast<const T*>(slice_values_);
+    if (pass_ == TopKPass::kMerge) logits = slice_values_;
     if (columns_.count > args_.k) {
       Row row(logits, columns_.count);
       Selection<T>(row, args_.k, lds).run();
@@ -90,7 +91,7 @@ class TopKTask {
   // Stores number i of the selected ones.
   DG_DEVICE void store(int i, float value, int position) const {
     if (pass_ == TopKPass::kSlices) {
-      *(Global<float>*)(slice_values_ + i) = value;
+      *(Global<T>*)(slice_values_ + i) = rounded_to<T>(value);  // which changes no number
       *(Global<int>*)(slice_positions_ + i) = first_position_ + position;
       return;
     }
@@ -113,7 +114,7 @@ class TopKTask {
   int row_;
   Columns columns_;
   int first_position_ = 0;
-  float* slice_values_;
+  T* slice_values_;
   int* slice_positions_;
 };
 

@@ -12,7 +12,7 @@ struct TopKArguments {
   const int* ends;         // [rows], the column behind the last one that counts; or null for all columns
   const int* block_table;  // [rows / rows_of_sequence, pages_of_sequence]; or null for positions
   int* out;                // [rows, k]
-  float* slice_values;     // [rows, slices · k], what the slices of each row selected, in order; without slices null
+  void* slice_values;      // [rows, slices · k], what the slices of each row selected, in order; without slices null
   int* slice_positions;
   int64_t logits_stride, block_table_stride, out_stride;
   int rows, columns, k;
