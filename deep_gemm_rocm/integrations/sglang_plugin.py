@@ -1,7 +1,8 @@
 """The plug-in of SGLang, an entry point of ``sglang.srt.plugins``: SGLang calls ``register`` in each of its processes.
 
 It doesn't open the gate of SGLang's DeepGEMM wrapper, behind which weights and activations are OCP FP8. It stands in
-front of Triton's kernel in the choice for FP8 linear layers with scales of 128x128 blocks.
+front of Triton's kernel in the choice for FP8 linear layers with scales of 128x128 blocks. Linear layers with weights
+and activations in MXFP4, for which SGLang has kernels on gfx950 only, become FP8 when they are loaded.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from ..api.casts import per_token_cast_to_fp8
+from ..api.four_bits import convert_fp4_to_fp8
 from ..api.gemm import gemm_fp8
 from ..problems.layout import FP8, SCALE_BLOCK
 from . import parts
@@ -38,7 +40,8 @@ def register() -> dict[str, str]:
 
     if not (is_hip() and is_gfx942_supported()):
         return {}
-    return parts.install({"FP8 linear layers": _install_linear}, f"SGLang {sglang.__version__}", _LOGGER)
+    found = {"FP8 linear layers": _install_linear, "MXFP4 linear layers": _install_mxfp4}
+    return parts.install(found, f"SGLang {sglang.__version__}", _LOGGER)
 
 
 def _install_linear() -> None:
@@ -84,3 +87,34 @@ def _linear_in_front_of(triton: Any) -> Any:
         return out.view(*input.shape[:-1], weight.shape[0])
 
     return deep_gemm_rocm_w8a8_block_fp8_linear
+
+
+def _install_mxfp4() -> None:
+    from sglang.srt.layers.quantization.quark.schemes import QuarkW4A4MXFP4
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    if hasattr(QuarkW4A4MXFP4, _NAME):
+        return
+    replaced = (_process_weights_after_loading, _apply_weights)
+    for ours in replaced:
+        parts.check_replaces(getattr(QuarkW4A4MXFP4, ours.__name__.removeprefix("_")), ours)
+    setattr(QuarkW4A4MXFP4, _NAME, True)
+    for ours in replaced:
+        target = f"{QuarkW4A4MXFP4.__module__}.{QuarkW4A4MXFP4.__name__}.{ours.__name__.removeprefix('_')}"
+        HookRegistry.register(target, ours, HookType.REPLACE)
+    HookRegistry.apply_hooks()
+
+
+def _process_weights_after_loading(self: Any, layer: Any) -> None:
+    data, scales = convert_fp4_to_fp8(layer.weight.data, layer.weight_scale.data)
+    layer.weight = torch.nn.Parameter(data, requires_grad=False)
+    layer.weight_scale = torch.nn.Parameter(scales, requires_grad=False)
+
+
+def _apply_weights(self: Any, layer: Any, x: Any, bias: torch.Tensor | None = None) -> torch.Tensor:
+    if isinstance(x, tuple):
+        raise NotImplementedError("x must not be quantised to MXFP4, which SGLang does on gfx950 only")
+    rows = x.reshape(-1, x.shape[-1])
+    out = rows.new_empty(len(rows), layer.weight.shape[0], dtype=self.out_dtype)
+    gemm_fp8(per_token_cast_to_fp8(rows), (layer.weight, layer.weight_scale), out, bias=bias)
+    return out.view(*x.shape[:-1], layer.weight.shape[0])

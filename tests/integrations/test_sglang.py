@@ -77,12 +77,13 @@ OUTCOMES = sglang_plugin.register()
 
 from sglang.srt.layers import deep_gemm_wrapper  # noqa: E402
 from sglang.srt.layers.quantization import fp8_utils  # noqa: E402
+from sglang.srt.layers.quantization.quark.schemes import QuarkW4A4MXFP4  # noqa: E402
 
 OURS = "deep_gemm_rocm_w8a8_block_fp8_linear"
 
 
-def test_the_part_is_installed():
-    assert OUTCOMES == {"FP8 linear layers": "installed"}
+def test_every_part_is_installed():
+    assert OUTCOMES == {"FP8 linear layers": "installed", "MXFP4 linear layers": "installed"}
     assert sglang_plugin.register() == OUTCOMES
 
 
@@ -128,3 +129,26 @@ def test_other_blocks_are_tritons(monkeypatch):
     linear = sglang_plugin._linear_in_front_of(called)
     linear(torch.zeros(2, 64), torch.zeros(32, 64).to(torch.float8_e4m3fnuz), [32, 32], torch.ones(1, 2))
     assert called.call_count == 1
+
+
+@pytest.mark.parametrize("m", [0, 1, 77])
+def test_a_linear_layer_in_mxfp4(m):
+    n, k = 384, 544
+    generator = torch.Generator().manual_seed(0)
+    weight, x = torch.randn(n, k, generator=generator), torch.randn(2, m, k, generator=generator).bfloat16()
+    packed, in_ints = dg.per_token_cast_to_fp4(weight, True, 32, use_packed_ue8m0=True)
+    values = dg.cast_back_from_fp4(packed, in_ints, 32, use_packed_ue8m0=True)
+    scheme, layer = QuarkW4A4MXFP4({"dtype": "fp4"}, {"dtype": "fp4"}), torch.nn.Module()
+    scheme.out_dtype = torch.bfloat16  # as in a server, whose default it is
+    layer.weight = torch.nn.Parameter(packed.view(torch.uint8), requires_grad=False)
+    exponents = in_ints.view(torch.uint8)[:, : k // 32].contiguous()
+    layer.weight_scale = torch.nn.Parameter(exponents, requires_grad=False)
+    scheme.process_weights_after_loading(layer)
+    assert layer.weight.dtype == torch.float8_e4m3fnuz
+    bias = torch.randn(n, generator=generator).bfloat16()
+    actual = scheme.apply_weights(layer, x, bias)
+    assert (actual.shape, actual.dtype) == ((2, m, n), torch.bfloat16)
+    if m:
+        assert dg.calc_diff(actual, x.float() @ values.T + bias.float()) < 1e-3
+    with pytest.raises(NotImplementedError, match="x must not be quantised to MXFP4"):
+        scheme.apply_weights(layer, (x, exponents), bias)
