@@ -129,7 +129,8 @@ def bench(
 
     Functions: fp8_gemm_nt, bf16_gemm_nt, m_grouped_{fp8,bf16}_gemm_nt_{contiguous,masked},
     k_grouped_{fp8,bf16}_gemm_tn_contiguous, [fp8_]flash_attention, [fp8_]flash_attention_causal,
-    [fp8_]flash_attention_decode, [fp8_]mla_decode, fp8_[paged_]mqa_logits, fused_moe; all for all of them.
+    mla_prefill, [fp8_]flash_attention_decode, [fp8_]mla_decode, fp8_[paged_]mqa_logits, fused_moe; all for all of
+    them.
     """
     from .benchmarks.baselines import BASELINES
     from .benchmarks.operations import OPERATIONS

@@ -133,6 +133,7 @@ class AttentionOperation:
         function: this package's function; takes an ``AttentionProblem``'s arguments and ``out``.
         causal: whether a query sees no key after its own.
         dtype: dtype of q, keys and values; for a latent cache, that of the cache.
+        value_width: elements of a value, if prompts have other values than keys.
     """
 
     shapes: tuple[AttentionShape, ...]
@@ -140,6 +141,7 @@ class AttentionOperation:
     function: Callable[..., Any]
     causal: bool = True
     dtype: torch.dtype = torch.bfloat16
+    value_width: int | None = None
 
     def parse(self, text: str) -> AttentionShape:
         """Parses a shape like ``shapes.parse``, and checks that there are kernels for it.
@@ -168,13 +170,15 @@ def _descales(dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
 def _make_forward(op: str, shape: AttentionShape, device: str) -> AttentionProblem:
     batch, tokens_q, tokens_k, heads, kv_heads, width = shape
     kind = OPERATIONS[op]
+    value_width = kind.value_width or width
     arguments: dict[str, Any] = {
         "q": _normal(batch, tokens_q, heads, width, dtype=kind.dtype, device=device),
-        **{name: _normal(batch, tokens_k, kv_heads, width, dtype=kind.dtype, device=device) for name in "kv"},
+        "k": _normal(batch, tokens_k, kv_heads, width, dtype=kind.dtype, device=device),
+        "v": _normal(batch, tokens_k, kv_heads, value_width, dtype=kind.dtype, device=device),
         "causal": kind.causal,
         **_descales(kind.dtype, device),
     }
-    return AttentionProblem(op, shape, arguments, unwritten(batch, tokens_q, heads, width, device=device))
+    return AttentionProblem(op, shape, arguments, unwritten(batch, tokens_q, heads, value_width, device=device))
 
 
 def _paged(shape: AttentionShape, device: str) -> dict[str, torch.Tensor]:
@@ -213,6 +217,7 @@ OPERATIONS = {
     "flash_attention_causal": AttentionOperation(shapes.PROMPTS, _make_forward, _forward),
     "fp8_flash_attention": AttentionOperation(shapes.PROMPTS, _make_forward, _forward, causal=False, dtype=FP8),
     "fp8_flash_attention_causal": AttentionOperation(shapes.PROMPTS, _make_forward, _forward, dtype=FP8),
+    "mla_prefill": AttentionOperation(shapes.LATENT_PROMPTS, _make_forward, _forward, value_width=128),
     "flash_attention_decode": AttentionOperation(shapes.STEPS, _make_decode, _decode),
     "fp8_flash_attention_decode": AttentionOperation(shapes.STEPS, _make_decode, _decode, dtype=FP8),
     "mla_decode": AttentionOperation(shapes.LATENT_STEPS, _make_latent, attention.mla_decode),

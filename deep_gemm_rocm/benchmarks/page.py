@@ -82,6 +82,10 @@ _SECTIONS = {
         "1x2048x2048x32x8x128 1x8192x8192x32x8x128",
     ),
     "fp8_flash_attention_causal": ("The same in FP8.", "1x8192x8192x32x8x128"),
+    "mla_prefill": (
+        "DeepSeek's prompts in bf16, causal: heads of 192 elements, of which values have 128.",
+        "1x1024x1024x128x128x192 1x4096x4096x64x64x192",
+    ),
     "flash_attention_decode": ("A decoding step over a paged bf16 cache.", "64x1x8192x32x8x128"),
     "mla_decode": (
         "A decoding step over DeepSeek's latent cache, with 16 and with 128 heads.",

@@ -131,6 +131,9 @@ PROMPTS = tuple(
     for heads, kv_heads, width in ((32, 8, 128), (64, 8, 128), (32, 8, 64), (16, 4, 256))
 )
 
+# DeepSeek's prompts, with keys and values of each head: all heads of a short one, half of those of a long one.
+LATENT_PROMPTS = (AttentionShape(1, 1024, 1024, 128, 128, 192), AttentionShape(1, 4096, 4096, 64, 64, 192))
+
 STEPS = tuple(AttentionShape(batch, 1, 8192, 32, 8, 128) for batch in (1, 64))
 
 LATENT_STEPS = tuple(AttentionShape(batch, 1, 8192, heads, 1, 576) for batch in (1, 64) for heads in (16, 128))

@@ -13,6 +13,8 @@ from .gemm_config import BLOCK_K_BYTES, LDS_BYTES, MAX_THREADS, NUM_CUS, WAVE_SI
 
 _WIDEST_OF_32_ROWS = 128
 _WIDEST_OF_4_WAVES = 192
+# Waves, MFMA rows, and whether halves take turns: the quickest first of those with as many queries.
+_SHAPES_OF_TILES = ((8, 32, True), (8, 32, False), (8, 16, True), (8, 16, False), (4, 16, False), (4, 32, False))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,15 +79,14 @@ class AttentionConfig:
         return BLOCK_K_BYTES // ELEMENT_BYTES[self.type]
 
     @property
-    def lds_stages(self) -> int:
-        """Blocks of keys, and of values, that are in LDS at a time."""
-        return 2 if self.take_turns else 1
-
-    @property
     def lds_bytes(self) -> int:
-        value_rows = ceil_div(self.value_dim, self.mfma_rows) * self.mfma_rows
-        head_blocks = -(-self.head_dim * ELEMENT_BYTES[self.type] // BLOCK_K_BYTES)
-        return self.lds_stages * (self.block_k * head_blocks + value_rows) * BLOCK_K_BYTES
+        """A block of keys and one of values; two of each to take turns, or two of keys and one of values."""
+        keys = self.block_k * ceil_div(self.head_dim * ELEMENT_BYTES[self.type], BLOCK_K_BYTES) * BLOCK_K_BYTES
+        values = ceil_div(self.value_dim, self.mfma_rows) * self.mfma_rows * BLOCK_K_BYTES
+        if not self.take_turns:
+            return keys + values
+        share_values = 2 * (keys + values) > LDS_BYTES and self.type != "e4m3"
+        return 2 * keys + (1 if share_values else 2) * values
 
     @property
     def workgroups_per_cu(self) -> int:
@@ -109,12 +110,10 @@ class AttentionConfig:
 @functools.cache
 def attention_tiles(type_: str, out_type: str, head_dim: int, value_dim: int) -> list[AttentionConfig]:
     """The quickest configuration for each size of tiles, the largest tile first. Larger tiles read keys less often."""
-    take_turns = head_dim <= 128 and value_dim <= 128  # two blocks of wider keys and values don't fit LDS
     tiles: dict[int, AttentionConfig] = {}
-    for waves, mfma_rows in ((8, 32), (8, 16), (4, 16), (4, 32)):
+    for waves, mfma_rows, take_turns in _SHAPES_OF_TILES:
         with contextlib.suppress(ValueError):
-            turns = take_turns and waves == 8
-            config = AttentionConfig(type_, out_type, head_dim, value_dim, waves, mfma_rows, turns)
+            config = AttentionConfig(type_, out_type, head_dim, value_dim, waves, mfma_rows, take_turns)
             tiles.setdefault(config.block_q, config)
     return list(tiles.values())
 

@@ -23,6 +23,8 @@ FORWARD = [
     forward.Problem(20, 100, heads=1, widths=(256, 256)),
     forward.Problem(150, 200, heads=1, widths=(80, 80), softcap=2.0, sink=True),
     decode.Problem((150,), tokens_q=70, heads=1, kv_heads=1, widths=(64, 64)),
+    forward.Problem(150, 200, heads=1, widths=(192, 128), causal=True),
+    decode.Problem((150,), tokens_q=140, heads=1, kv_heads=1, widths=(192, 128)),
 ]
 DECODE = [
     decode.Problem((100, 0, 33), widths=(64, 64)),
@@ -49,6 +51,9 @@ RUNS = {
     "flash_attention-wide": in_tiles(128, FORWARD[3]),
     "flash_attention-narrow": in_tiles(256, FORWARD[4]),
     "flash_attention-pages": in_tiles(256, FORWARD[5], paged.check),
+    "flash_attention-latent": in_tiles(256, FORWARD[6]),
+    "flash_attention-latent-16": in_tiles(128, FORWARD[6]),
+    "flash_attention-latent-pages": in_tiles(256, FORWARD[7], paged.check),
     "decode": lambda: DECODE[0].run(3),
     "decode-fp8": DECODE[1].run,
     "decode-wide": lambda: DECODE[2].run(2),
@@ -67,9 +72,9 @@ RUNS = {
     "paged_mqa_logits": lambda: logits.Paged((100, 0, 1), 2, 32, 32).run(),
 }
 IN_DEFAULT_RUN = (
-    "flash_attention-turns", "flash_attention-fp8", "flash_attention-narrow", "flash_attention-pages", "decode",
-    "decode-narrow", "decode-factors", "mla-shared", "sparse", "sparse-two", "append", "append-factors",
-    "paged_mqa_logits",
+    "flash_attention-turns", "flash_attention-fp8", "flash_attention-narrow", "flash_attention-pages",
+    "flash_attention-latent", "decode", "decode-narrow", "decode-factors", "mla-shared", "sparse", "sparse-two",
+    "append", "append-factors", "paged_mqa_logits",
 )  # fmt: skip
 
 

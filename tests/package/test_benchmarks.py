@@ -56,7 +56,11 @@ def test_every_operation_runs_and_is_checked(op, device):
     assert_runs_and_is_checked(problems.make(op, GROUPED if "grouped" in op else DENSE, device).copy())
 
 
-ATTENTION = {"flash_attention_decode": "2x1x130x4x2x64", "mla_decode": "2x1x70x20x1x576"}
+ATTENTION = {
+    "mla_prefill": "2x70x130x4x2x192",
+    "flash_attention_decode": "2x1x130x4x2x64",
+    "mla_decode": "2x1x70x20x1x576",
+}
 
 
 @pytest.mark.parametrize(

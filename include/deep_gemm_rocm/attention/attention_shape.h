@@ -18,6 +18,7 @@ struct AttentionShape {
   using T = T_;
   using Out = Out_;
   using Mfma = deep_gemm_rocm::Mfma<T, T, kMfmaRows>;
+  static constexpr int kMostLdsBytes = 64 * 1024;
   static constexpr bool kTakeTurns = kTakeTurns_;  // whether one half of the waves multiplies while the other doesn't
   // Whether LDS is filled beside MFMAs, and not beside the softmax, which in FP8 takes longer than the MFMAs.
   static constexpr bool kFillsBesideMfmas = sizeof(T) == 1;
@@ -50,13 +51,20 @@ struct AttentionShape {
   static constexpr int kHeadReads = ceil_div(kHeadBytes, kReadBytes);  // reads of a row of q or k, zeros past its end
   static constexpr int kKeyTileBytes = kBlockK * kBlockKBytes;
   static constexpr int kValueTileBytes = kValueRows * kBlockKBytes;
-  static constexpr int kLdsStages = kTakeTurns ? 2 : 1;  // blocks of keys, and of values, that LDS holds
   static constexpr int kKeyStageBytes = kDBlocks * kKeyTileBytes;
-  static constexpr int kLdsBytes = kLdsStages * (kKeyStageBytes + kValueTileBytes);
+
+  // Blocks of keys, and of values, that LDS holds.
+  static constexpr int kKeyStages = kTakeTurns ? 2 : 1;
+  static constexpr int kValueStages = kTakeTurns && 2 * (kKeyStageBytes + kValueTileBytes) <= kMostLdsBytes ? 2 : 1;
+  static constexpr int kLdsBytes = kKeyStages * kKeyStageBytes + kValueStages * kValueTileBytes;
+  // Whether halves that take turns share one block of values. Then only the first half replaces it.
+  static constexpr bool kShareValues = kTakeTurns && kValueStages == 1;
+  static constexpr int kValueThreads = kShareValues ? kThreads / 2 : kThreads;
 
   static_assert(kHeadBytes % kChunkBytes == 0, "chunks must divide a head");
   static_assert(!kTakeTurns || kWaves == 8, "halves that take turns are a wave on each SIMD");
-  static_assert(kLdsBytes <= 64 * 1024, "a workgroup has at most 64 KiB of LDS");
+  static_assert(kLdsBytes <= kMostLdsBytes, "a workgroup has at most 64 KiB of LDS");
+  static_assert(!(kShareValues && kFillsBesideMfmas), "a block of values that halves share is filled beside a softmax");
 
   static DG_DEVICE int lane_query() { return lane_id() % kMfmaRows; }
   static DG_DEVICE int lane_group() { return lane_id() / kMfmaRows; }

@@ -51,8 +51,13 @@ struct Visibility {
 
 // All tiles of all heads and sequences. Tiles with the most keys under a causal mask come first, so that short ones
 // fill up the end. Among equals, heads that share keys follow each other on an XCD and share its L2.
+//
+// Padded sequences' heads come in groups, so that tiles that share keys run at about the same time. A group has about
+// two tiles for each CU, enough for its short tiles to even out its long ones.
 template <int kBlockQ, int kNumXcds>
 class QueryTiles {
+  static constexpr int kGroupTiles = 64;  // of an XCD
+
  public:
   static int64_t max_tiles(const AttentionArguments& args) {
     const int64_t batch = args.batch;
@@ -73,10 +78,14 @@ class QueryTiles {
     const int sequence_heads = args_.batch * args_.heads;
     const int tiles = ceil_div(args_.tokens_q, kBlockQ);
     if (index >= tiles * sequence_heads) return false;
-    const int sequence_head = on_one_xcd(index % sequence_heads, sequence_heads);
+    const int group_heads = ceil_div(kGroupTiles, tiles) * kNumXcds;
+    const int group = index / (group_heads * tiles);
+    const int in_group = index - group * group_heads * tiles;
+    const int heads = min(group_heads, sequence_heads - group * group_heads);
+    const int sequence_head = group * group_heads + on_one_xcd(in_group % heads, heads);
     tile = {sequence_head / args_.heads,
             sequence_head % args_.heads,
-            (tiles - 1 - index / sequence_heads) * kBlockQ,
+            (tiles - 1 - in_group / heads) * kBlockQ,
             {0, args_.tokens_q},
             keys_of(sequence_head / args_.heads)};
     return true;

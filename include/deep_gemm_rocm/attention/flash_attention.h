@@ -54,8 +54,8 @@ class FlashAttention {
       TileLoader<typename Shape::KeyOrder, Shape::kBlockK, Shape::kBlockK, Shape::kThreads, Shape::kDBlocks,
                  Shape::kDTail>>;
   using ValueLoader =
-      Conditional<Shape::kPaged, PagedValueLoader<T, Shape::kValueDim, Shape::kValueRows, Shape::kThreads>,
-                  TransposingTileLoader<T, RowsInOrder, Shape::kValueRows, Shape::kThreads, 1>>;
+      Conditional<Shape::kPaged, PagedValueLoader<T, Shape::kValueDim, Shape::kValueRows, Shape::kValueThreads>,
+                  TransposingTileLoader<T, RowsInOrder, Shape::kValueRows, Shape::kValueThreads, 1>>;
 
  public:
   DG_DEVICE FlashAttention(const AttentionArguments& args, const QueryTile& tile, uint8_t* lds)
@@ -63,7 +63,7 @@ class FlashAttention {
         tile_(tile),
         visibility_(args, tile),
         lds_keys_(lds),
-        lds_values_(lds + Shape::kLdsStages * Shape::kKeyStageBytes),
+        lds_values_(lds + Shape::kKeyStages * Shape::kKeyStageBytes),
         keys_(head_rows<T>(args.k, tile.sequence, kv_head(), tile.keys, 0, Shape::kHeadDim)),
         key_loader_(0),
         value_loader_(0),
@@ -175,22 +175,30 @@ class FlashAttention {
   // before, which were read until 2b - 1. Both halves store their share in between: the first half in 2b + 1, at the
   // softmax of b, and the second in 2b, at the softmax of b - 1. In FP8, where the softmax takes longer than the
   // products, both store the next blocks while they multiply. Loads from memory start one round before the stores.
+  //
+  // Where LDS has room for one block of values only, a barrier in the middle of each interval separates values from
+  // keys. The values of b - 1 are read until the middle of 2b + 1, and then the first half, whose softmax of b is done
+  // by then, replaces them.
   DG_DEVICE void take_turns(int first, int end) {
-    const bool second_half = wave_id() >= Shape::kThreads / kWaveSize / 2;
+    const bool second_half = is_second_half();
     load_units(first);
     load_keys(first);
     store_keys(first);
-    load_values(first);
+    if (fills_values()) load_values(first);
     load_keys(first + 1);
     if (second_half || Shape::kFillsBesideMfmas) store_and_load_next(first);
     lds_barrier();
-    if (second_half) lds_barrier();
+    if (second_half) skip_interval();
     multiply_keys(first);
     for (int block = first; block < end; ++block) {
       const bool seen = is_seen(block);
-      if (!Shape::kFillsBesideMfmas) store_and_load_next(block + second_half);
+      if (!Shape::kFillsBesideMfmas && !Shape::kShareValues) store_and_load_next(block + second_half);
       if (seen) update_softmax(block);
       load_units(block + 1);
+      if constexpr (Shape::kShareValues) {
+        lds_barrier();
+        store_and_load_next(block + second_half);
+      }
       lds_barrier();
       __builtin_amdgcn_sched_barrier(0);
       __builtin_amdgcn_s_setprio(1);
@@ -200,20 +208,29 @@ class FlashAttention {
       } else if (is_seen(block + 1)) {
         multiply_keys(block + 1);
       } else {
-        lds_barrier();
+        skip_interval();
       }
       __builtin_amdgcn_s_setprio(0);
       __builtin_amdgcn_sched_barrier(0);
     }
-    if (!second_half) lds_barrier();
+    if (!second_half) skip_interval();
+  }
+
+  // The barriers of an interval in which a half has nothing to do.
+  static DG_DEVICE void skip_interval() {
+    if (Shape::kShareValues) lds_barrier();
+    lds_barrier();
   }
 
   DG_DEVICE void store_and_load_next(int block) {
-    store_values(block);
+    if (fills_values()) store_values(block);
     store_keys(block + 1);
-    load_values(block + 1);
+    if (fills_values()) load_values(block + 1);
     load_keys(block + 2);
   }
+
+  static DG_DEVICE bool is_second_half() { return wave_id() >= Shape::kThreads / kWaveSize / 2; }
+  static DG_DEVICE bool fills_values() { return !Shape::kShareValues || !is_second_half(); }
 
   DG_DEVICE int kv_head() const { return tile_.head / (args_.heads / args_.kv_heads); }
 
@@ -267,9 +284,9 @@ class FlashAttention {
     }
   }
 
-  DG_DEVICE uint8_t* lds_keys(int block) const { return lds_keys_ + block % Shape::kLdsStages * Shape::kKeyStageBytes; }
+  DG_DEVICE uint8_t* lds_keys(int block) const { return lds_keys_ + block % Shape::kKeyStages * Shape::kKeyStageBytes; }
   DG_DEVICE uint8_t* lds_values(int block) const {
-    return lds_values_ + block % Shape::kLdsStages * Shape::kValueTileBytes;
+    return lds_values_ + block % Shape::kValueStages * Shape::kValueTileBytes;
   }
 
   DG_DEVICE void store_keys(int block) const {
@@ -326,12 +343,13 @@ class FlashAttention {
   }
 
   // The products have their barrier between the last read of LDS and the last MFMAs, so that other waves can begin
-  // beside these.
+  // beside these. The barrier after values that halves share doesn't wait for the first reads of keys.
 
   // logits = K · Qᵀ
   DG_DEVICE void multiply_keys(int block) {
     const uint8_t* const keys = lds_keys(block);
     start_logits();
+    if (Shape::kShareValues) lds_barrier();
     pipelined_reads<kKeyReads>([&](int i) { return read_keys(keys, i); },
                                [&](int i, const MfmaOperands& operands) { multiply_keys(i, operands); }, lds_barrier);
   }
@@ -354,6 +372,7 @@ class FlashAttention {
           if (i < kValueReads) {
             add_values(i, operands);
           } else {
+            if (Shape::kShareValues && i == kValueReads) __builtin_amdgcn_s_barrier();
             multiply_keys(i - kValueReads, operands);
           }
         },
