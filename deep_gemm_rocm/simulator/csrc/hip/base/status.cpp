@@ -12,6 +12,7 @@ namespace {
 // Plain data: HIP is called from static destructors too, when a thread's std::string is gone.
 thread_local hipError_t last_error = hipSuccess;
 thread_local char last_message[4096] = "";
+thread_local const char* entered_call = "a HIP function";
 
 // Programs look up names to find out whether they exist, so a failed look-up is only printed from level 3 on.
 bool is_printed(hipError_t status) {
@@ -65,6 +66,9 @@ void fail(hipError_t status, const char* format, ...) {
   va_end(arguments);
   throw Failure{status, message};
 }
+
+void enter_call(const char* function) noexcept { entered_call = function; }
+const char* current_call() noexcept { return entered_call; }
 
 hipError_t set_last_error(hipError_t status) noexcept { return last_error = status; }
 

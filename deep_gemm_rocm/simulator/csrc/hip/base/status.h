@@ -104,12 +104,17 @@ struct Failure {
 hipError_t set_last_error(hipError_t status) noexcept;
 hipError_t set_last_error(hipError_t status, const char* function, const char* message) noexcept;
 
+// The HIP function that the thread is in, or was in last.
+void enter_call(const char* function) noexcept;
+const char* current_call() noexcept;
+
 // Forgets which pages of the caller's memory are usable (host_memory.h).
 void forget_probes();
 
 template <class Body>
 hipError_t api(const char* function, Body&& body) noexcept {
   const NoFork no_fork;
+  enter_call(function);
   forget_probes();
   try {
     body();

@@ -83,7 +83,7 @@ void* MemoryMap::allocate(size_t size, MemoryKind kind, unsigned flags) {
     fail(hipErrorOutOfMemory, "the host has no address space for %zu bytes", size);
   }
   tracked_ += bits != nullptr;
-  insert({address_of(pointer), address_of(pointer) + size, kind, flags, static_cast<uint8_t*>(bits)});
+  insert({address_of(pointer), address_of(pointer) + size, kind, flags, static_cast<uint8_t*>(bits), current_call()});
   return pointer;
 }
 
@@ -129,6 +129,14 @@ std::optional<MemoryBlock> MemoryMap::find(uint64_t address) const {
     if (address < after->second.end) return after->second;
   }
   return std::nullopt;
+}
+
+std::optional<FreedBlock> MemoryMap::find_freed(uint64_t address) const {
+  std::lock_guard lock(mutex_);
+  const auto found = std::find_if(freed_.begin(), freed_.end(), [&](const FreedBlock& block) {
+    return address >= block.begin && address < block.end;
+  });
+  return found == freed_.end() ? std::nullopt : std::optional(*found);
 }
 
 bool MemoryMap::covers(uint64_t address, uint64_t size) const {
@@ -215,25 +223,26 @@ MemoryMap::Blocks::iterator MemoryMap::unmap(Blocks::iterator allocation) {
     munmap(block.written, bitmap_bytes(block.size()));
     --tracked_;
   }
-  quarantine(block.begin, mapped_bytes(block.size()));
+  quarantine(block);
   allocated_ -= block.size();
   ranges_.reset();
   return blocks_.erase(allocation);
 }
 
-void MemoryMap::quarantine(uint64_t begin, uint64_t size) {
-  void* const address = reinterpret_cast<void*>(begin);
+void MemoryMap::quarantine(const MemoryBlock& block) {
+  const uint64_t size = mapped_bytes(block.size());
+  void* const address = reinterpret_cast<void*>(block.begin);
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
   if (mmap(address, size, PROT_NONE, flags, -1, 0) == MAP_FAILED) {
     munmap(address, size);
     return;
   }
-  freed_.push_back({begin, begin + size});
+  freed_.push_back({block.begin, block.end, block.begin + size, block.allocated_by, current_call()});
   freed_bytes_ += size;
   while (freed_.size() > kMostQuarantined || freed_bytes_ > kMostQuarantinedBytes) {
-    const mi300x::MemoryRange oldest = freed_.front();
-    munmap(reinterpret_cast<void*>(oldest.begin), oldest.end - oldest.begin);
-    freed_bytes_ -= oldest.end - oldest.begin;
+    const FreedBlock oldest = freed_.front();
+    munmap(reinterpret_cast<void*>(oldest.begin), oldest.mapped_end - oldest.begin);
+    freed_bytes_ -= oldest.mapped_end - oldest.begin;
     freed_.pop_front();
   }
 }

@@ -22,8 +22,16 @@ struct MemoryBlock {
   MemoryKind kind = MemoryKind::device;
   unsigned flags = 0;
   uint8_t* written = nullptr;  // a bit for each byte that was written; null where writes aren't tracked
+  const char* allocated_by = nullptr;  // the HIP function; null for memory of others
 
   uint64_t size() const { return end - begin; }
+};
+
+// An allocation of the past.
+struct FreedBlock {
+  uint64_t begin, end;
+  uint64_t mapped_end;
+  const char *allocated_by, *freed_by;
 };
 
 using MemoryRanges = std::vector<mi300x::MemoryRange>;
@@ -52,6 +60,9 @@ class MemoryMap {
   // The block that holds the address.
   std::optional<MemoryBlock> find(uint64_t address) const;
 
+  // The freed allocation that held the address, as long as it stays unused.
+  std::optional<FreedBlock> find_freed(uint64_t address) const;
+
   // Whether [address, address + size) is all device-accessible.
   bool covers(uint64_t address, uint64_t size) const;
 
@@ -79,14 +90,14 @@ class MemoryMap {
   std::unique_lock<std::shared_mutex> once_idle();
   void insert(const MemoryBlock& block);
   Blocks::iterator unmap(Blocks::iterator allocation);
-  void quarantine(uint64_t begin, uint64_t size);
+  void quarantine(const MemoryBlock& block);
   MemoryBlock* tracked_block(uint64_t address, uint64_t size);
   std::shared_ptr<const MemoryRanges> ranges() const;
 
   mutable std::shared_mutex in_use_;  // shared by dispatches, exclusive to take memory away; locked before mutex_
   mutable std::mutex mutex_;
   Blocks blocks_;
-  std::deque<mi300x::MemoryRange> freed_;  // address space that is kept unused, the oldest first
+  std::deque<FreedBlock> freed_;  // their address space is kept unused; the oldest first
   uint64_t freed_bytes_ = 0;
   uint64_t allocated_ = 0;
   std::atomic<size_t> tracked_{0};  // blocks with `written`
