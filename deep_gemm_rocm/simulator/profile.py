@@ -52,11 +52,14 @@ class Timeline:
         residences: ``workgroup``, ``cu``, ``begin`` and ``end`` of each workgroup.
         events: the first 400 000 events of the waves of one CU: ``workgroup``, ``wave``, ``simd``, ``begin``, ``end``,
             and either the ``offset`` of an instruction or a ``stall``.
+        requests: the CU's first 400 000 requests to memory beyond its L1 and scalar cache: ``kind`` (load, store,
+            atomic, scalar load), ``bytes``, ``begin`` and ``end``, from the request to its answer.
         clock_mhz: the core clock.
     """
 
     residences: tuple[Mapping[str, int], ...] = field(repr=False)
     events: tuple[Mapping[str, Any], ...] = field(repr=False)
+    requests: tuple[Mapping[str, Any], ...] = field(repr=False)
     clock_mhz: float
 
 
@@ -134,8 +137,8 @@ class KernelProfile:
         record["grid"], record["block"] = tuple(record["grid"]), tuple(record["block"])
         record["listing"] = tuple(InstructionProfile(**entry) for entry in record["listing"])
         if timeline := record.pop("timeline", None):
-            events, residences = tuple(timeline["events"]), tuple(timeline["residences"])
-            record["timeline"] = Timeline(residences, events, timeline["clock_mhz"])
+            lists = {name: tuple(timeline[name]) for name in ("residences", "events", "requests")}
+            record["timeline"] = Timeline(**lists, clock_mhz=timeline["clock_mhz"])
         return cls(**record)
 
     @property
@@ -163,7 +166,8 @@ class KernelProfile:
 
     def write_timeline(self, path: str | os.PathLike[str]) -> None:
         """Writes the timeline as Chrome trace events in JSON for Perfetto (ui.perfetto.dev): a track for each CU with
-        its workgroups, and one for each wave of the chosen CU with its instructions and stalls.
+        its workgroups, one for each wave of the chosen CU with its instructions and stalls, and a counter of the bytes
+        that the CU has asked memory for and that are under way.
 
         Raises:
             ValueError: the profile wasn't asked for a timeline.
@@ -206,6 +210,7 @@ class KernelProfile:
                 line = listed[event["offset"]]
                 about = {"offset": f"{line.offset:#x}", "text": line.text, "unit": line.unit}
                 yield slice_of(1, tracks[wave], line.text.split()[0], event, **about)
+        yield from _in_flight(timeline)
 
 
 @dataclass
@@ -213,6 +218,18 @@ class Profile:
     """The launches inside a ``with profile()`` block, in order; filled when the block ends."""
 
     kernels: list[KernelProfile] = field(default_factory=list)
+
+
+def _in_flight(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    """How many bytes of each kind of request are under way, whenever that changes."""
+    changes = [(request["begin"], request["kind"], request["bytes"]) for request in timeline.requests]
+    changes += [(request["end"], request["kind"], -request["bytes"]) for request in timeline.requests]
+    under_way = dict.fromkeys(sorted({kind for _, kind, _ in changes}), 0)
+    for time, together in itertools.groupby(sorted(changes), lambda change: change[0]):
+        for _, kind, size in together:
+            under_way[kind] += size
+        when = time / timeline.clock_mhz
+        yield {"ph": "C", "pid": 1, "name": "bytes in flight", "ts": when, "args": dict(under_way)}
 
 
 def _thread_name(pid: int, tid: int, name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from helpers.simulated_hip import Compiler
 from typer.testing import CliRunner
 
+from deep_gemm_rocm import simulator
 from deep_gemm_rocm.__main__ import app
 
 SOURCE = """
@@ -146,6 +148,65 @@ def test_profile(code_object: Path, tmp_path: Path) -> None:
     for spans in tracks.values():
         spans.sort()
         assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(spans))
+
+
+TIMELINE_SOURCE = """
+extern "C" __global__ void copy(const float* x, float* y, int* sum) {
+  int i = __builtin_amdgcn_workgroup_id_x() * 64 + __builtin_amdgcn_workitem_id_x();
+  y[i] = x[i];
+  __hip_atomic_fetch_add(sum, 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+"""
+FIELDS = {  # of Chrome's trace events, by phase
+    "M": {"name": str, "pid": int, "args": dict},
+    "X": {"name": str, "pid": int, "tid": int, "ts": float, "dur": float, "args": dict},
+    "C": {"name": str, "pid": int, "ts": float, "args": dict},
+}
+
+
+@pytest.fixture
+def timeline(compiler: Compiler, tmp_path: Path) -> Path:
+    path = tmp_path / "timeline.json"
+    with simulator.profile(timeline=0) as profiled:
+        arrays = [np.ones(2048, np.float32), np.zeros(2048, np.float32), np.zeros(1, np.int32)]
+        simulator.launch(compiler.code_object(TIMELINE_SOURCE), "copy", 32, 64, arrays)
+    profiled.kernels[0].write_timeline(path)
+    return path
+
+
+def test_timelines_are_trace_events(timeline: Path) -> None:
+    document = json.loads(timeline.read_text())
+    assert list(document) == ["traceEvents"]
+    for event in document["traceEvents"]:
+        for key, kind in FIELDS[event["ph"]].items():
+            assert isinstance(event[key], (int, float) if kind is float else kind), (key, event)
+        assert event.get("ts", 0) >= 0
+        assert event.get("dur", 0) >= 0
+
+
+def test_timelines_show_memory_in_flight(timeline: Path) -> None:
+    """What is asked for is answered, never less, and a wave of 64 floats reads two lines of 128 bytes."""
+    events = json.loads(timeline.read_text())["traceEvents"]
+    counts = [event for event in events if event["ph"] == "C"]
+    assert [event["ts"] for event in counts] == sorted(event["ts"] for event in counts)
+    assert {kind for event in counts for kind in event["args"]} == {"atomic", "load", "scalar load", "store"}
+    assert min(size for event in counts for size in event["args"].values()) == 0
+    assert set(counts[-1]["args"].values()) == {0}
+    assert max(event["args"]["load"] for event in counts) >= 256
+
+
+def test_timelines_open_in_perfetto(timeline: Path) -> None:
+    """Needs Perfetto's trace processor, which the package perfetto doesn't bring: put trace_processor_shell on PATH."""
+    perfetto = pytest.importorskip("perfetto.trace_processor")
+    program = shutil.which("trace_processor_shell")
+    if program is None:
+        pytest.skip("no trace_processor_shell on PATH")
+    configuration = perfetto.TraceProcessorConfig(bin_path=program)
+    with perfetto.TraceProcessor(trace=str(timeline), config=configuration) as processor:
+        names = {row.name for row in processor.query("select distinct name from slice")}
+        tracks = {row.name for row in processor.query("select distinct name from counter_track")}
+    assert {"workgroup 0", "global_store_dword", "s_endpgm"} <= names
+    assert any("bytes in flight" in track for track in tracks)
 
 
 def test_profile_refuses_unknown_constants(code_object: Path) -> None:

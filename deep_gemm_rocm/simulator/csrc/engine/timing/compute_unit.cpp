@@ -441,6 +441,9 @@ void ComputeUnit::answer(const LineRequest& request, double time) {
     else if (ready != nullptr) *ready = time;
   }
   if (!request.merged) {
+    const bool loads = request.kind == Request::load || request.kind == Request::scalar_load;
+    const auto bytes = loads ? uint16_t(line_bytes) : request.bytes;
+    if (timeline_ && timeline_->shows_waves) timeline_->add({request.time, time, request.kind, bytes});
     --unanswered_;
     arrivals_.push(time);
   }

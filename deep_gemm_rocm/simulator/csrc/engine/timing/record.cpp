@@ -59,6 +59,18 @@ std::string events_of(const Launch& launch, const std::vector<const Timeline*>& 
   return list_of(items);
 }
 
+std::string requests_of(const std::vector<const Timeline*>& timelines) {
+  constexpr const char* names[] = {"load", "store", "atomic", "scalar load"};  // in the order of Request
+  std::vector<std::string> items;
+  for (const Timeline* timeline : timelines)
+    for (const MemoryEvent& request : timeline->requests) {
+      JsonObject item;
+      item.add("begin", request.begin).add("end", request.end).add("bytes", uint64_t(request.bytes));
+      items.push_back(item.add("kind", JsonObject::quoted(names[size_t(request.kind)])).text());
+    }
+  return list_of(items);
+}
+
 // Counts of the launch's work that takes energy; the power model (power.py) turns it into joules.
 std::string activity_of(const Constants& constants, const Cost& cost, double cu_clocks) {
   const Counters& counters = cost.counters;
@@ -144,6 +156,7 @@ std::string record_of(const Launch& launch, const Constants& constants, const Sa
   if (!timelines.empty()) {
     JsonObject timeline;
     timeline.add("residences", residences_of(timelines)).add("events", events_of(launch, timelines));
+    timeline.add("requests", requests_of(timelines));
     record.add("timeline", timeline.add("clock_mhz", constants.chip_clock_mhz).text());
   }
   return record.text();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "counters.h"
+#include "memory_system.h"
 
 namespace mi300x::timing {
 
@@ -22,16 +23,28 @@ struct WaveEvent {
   Stall stall;  // valid where pc is -1
 };
 
+// A request of a CU to the memory beyond it, until its answer.
+struct MemoryEvent {
+  double begin, end;
+  Request kind;
+  uint16_t bytes;
+};
+
 // The timeline of one CU.
 struct Timeline {
   static constexpr size_t most_events = 400'000;
 
   std::vector<Residence> residences;
   bool shows_waves = false;
-  std::vector<WaveEvent> events;  // the first `most_events`, where shows_waves is set
+  // The first `most_events`, where shows_waves is set.
+  std::vector<WaveEvent> events;
+  std::vector<MemoryEvent> requests;
 
   void add(const WaveEvent& event) {
     if (event.end > event.begin && events.size() < most_events) events.push_back(event);
+  }
+  void add(const MemoryEvent& request) {
+    if (requests.size() < most_events) requests.push_back(request);
   }
 };
 
