@@ -20,6 +20,7 @@ from rich.table import Table
 from .. import simulator, workbench
 from ..jit import JitError
 from ..workbench import measurements, report
+from .debug import Session, lanes_of
 
 app = typer.Typer(no_args_is_help=True, help="Run gfx942 kernels on the simulated MI300X.")
 
@@ -260,6 +261,48 @@ def trace(
 
 
 @app.command()
+def debug(
+    code_object: CodeArgument,
+    kernel: KernelOption = None,
+    grid: GridOption = "1",
+    block: BlockOption = "64",
+    arg: ArgOption = None,
+    dynamic_lds: DynamicLdsOption = 0,
+    cooperative: CooperativeOption = False,
+    flag: FlagOption = None,
+    workgroup: Annotated[str, typer.Option(help="The wave's workgroup: X or X,Y,Z.")] = "0",
+    wave: Annotated[int, typer.Option(help="The wave of the workgroup.", min=0)] = 0,
+    sanitize: Annotated[
+        bool, typer.Option("--sanitize", help="Stop at races, missing waits and unwritten data, too.")
+    ] = False,
+    execute: Annotated[
+        list[str] | None, typer.Option("--execute", "-x", help="A command; by default they come from standard input.")
+    ] = None,
+) -> None:
+    """Stop one wave at source lines or instructions, step, and look at its registers, LDS and variables.
+
+    The command `help` lists the commands."""
+    with _errors_as_messages(), _sanitizer(sanitize):
+        program = _Program.of(code_object, kernel, flag)
+        debugged = simulator.Debugger(
+            program.image,
+            program.kernel,
+            _extent(grid),
+            _extent(block),
+            [_argument(text) for text in arg or []],
+            workgroup=_extent(workgroup),
+            wave=wave,
+            dynamic_lds=dynamic_lds,
+            cooperative=cooperative,
+        )
+        with debugged as debugger:
+            session = Session(debugger)
+            session.start(execute or ())
+    if session.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
 def disasm(code_object: CodeArgument, kernel: KernelOption = None, flag: FlagOption = None) -> None:
     """Print the instructions of a kernel, as the simulator decodes them."""
     with _errors_as_messages():
@@ -371,16 +414,10 @@ def _constant(text: str) -> tuple[str, float]:
 
 
 def _lanes(text: str) -> list[int]:
-    """Parses 0-3,63 as [0, 1, 2, 3, 63]."""
-    lanes: list[int] = []
-    for part in text.split(","):
-        low, _, high = part.partition("-")
-        if not low.isdecimal() or not (high or low).isdecimal():
-            raise typer.BadParameter(f"expected lanes as in 0-3,63, got {text}")
-        lanes += range(int(low), int(high or low) + 1)
-    if not lanes or max(lanes) > 63:
-        raise typer.BadParameter(f"expected lanes from 0 to 63, got {text}")
-    return lanes
+    try:
+        return lanes_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _print_instruction(instruction: simulator.TracedInstruction, lanes: list[int]) -> None:

@@ -1,6 +1,7 @@
 """The simulated MI300X: a shared library that implements the HIP runtime API and executes gfx942 machine code."""
 
 from .counters import Counted, InstructionCounters, KernelCounters, Occupancy, Traffic, counters
+from .debugger import Breakpoint, Debugger, Stop
 from .kernel_names import kernel_names, source_name
 from .library import library_path
 from .line_profile import LineProfile, profile_lines
@@ -9,9 +10,12 @@ from .profile import InstructionProfile, KernelProfile, Profile, Timeline, profi
 from .program import SimulatorError, disassemble, disassemble_kernel, launch
 from .source_lines import Place
 from .trace import Traced, TracedInstruction, WaveTrace, trace
+from .variables import Variable
 
 __all__ = [
+    "Breakpoint",
     "Counted",
+    "Debugger",
     "InstructionCounters",
     "InstructionProfile",
     "KernelCounters",
@@ -22,10 +26,12 @@ __all__ = [
     "Place",
     "Profile",
     "SimulatorError",
+    "Stop",
     "Timeline",
     "Traced",
     "TracedInstruction",
     "Traffic",
+    "Variable",
     "WaveTrace",
     "counters",
     "disassemble",

@@ -83,9 +83,9 @@ def launch(
         FileNotFoundError: the simulator isn't built.
     """
     image = read_image(code_object)
-    symbol = _symbol(image, kernel)
-    with _loaded(image, symbol) as function:
-        parameters = _parameters(function)
+    symbol = kernel_symbol(image, kernel)
+    with loaded_kernel(image, symbol) as function:
+        parameters = parameters_of(function)
         if len(args) != len(parameters):
             raise ValueError(f"args: kernel {kernel} takes {len(parameters)} arguments, got {len(args)}")
         values = [_encode(index, *pair) for index, pair in enumerate(zip(args, parameters, strict=True))]
@@ -115,7 +115,7 @@ def disassemble_kernel(code_object: str | Path | bytes, kernel: str) -> str:
         SimulatorError: the code object can't be loaded or has no such kernel.
     """
     image = read_image(code_object)
-    with _loaded(image, _symbol(image, kernel)) as function:
+    with loaded_kernel(image, kernel_symbol(image, kernel)) as function:
         code, size, entry = c_void_p(), c_size_t(), c_size_t()
         library().dgSimKernelCode(function, byref(code), byref(size), byref(entry))
         return disassemble(ctypes.string_at((code.value or 0) + entry.value, size.value - entry.value))
@@ -132,7 +132,7 @@ def _check(status: int) -> None:
 
 
 @contextlib.contextmanager
-def _loaded(image: bytes, kernel: str) -> Iterator[c_void_p]:
+def loaded_kernel(image: bytes, kernel: str) -> Iterator[c_void_p]:
     module, function = c_void_p(), c_void_p()
     _check(library().hipModuleLoadDataEx(byref(module), ctypes.create_string_buffer(image, len(image)), 0, None, None))
     try:
@@ -142,7 +142,7 @@ def _loaded(image: bytes, kernel: str) -> Iterator[c_void_p]:
         library().hipModuleUnload(module)
 
 
-def _symbol(image: bytes, kernel: str) -> str:
+def kernel_symbol(image: bytes, kernel: str) -> str:
     names = kernel_names(image)
     found = matching(names, kernel)
     if len(found) == 1 or not names:
@@ -151,7 +151,7 @@ def _symbol(image: bytes, kernel: str) -> str:
     raise SimulatorError(f"{kernel} {problem}; it has {', '.join(sorted(names.values()))}")
 
 
-def _parameters(function: c_void_p) -> list[Parameter]:
+def parameters_of(function: c_void_p) -> list[Parameter]:
     lines = introspect("dgSimKernelArguments", function).splitlines()
     fields = (line.split(" ", 2) for line in lines)
     # Clang passes structures in parts of this name.

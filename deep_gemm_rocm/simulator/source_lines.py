@@ -53,7 +53,7 @@ class SourceLines:
     """
 
     def __init__(self, dwarf: Any) -> None:
-        self._dwarf = dwarf
+        self.dwarf = dwarf
         self._rows: list[tuple[int, int, Place | None]] = []  # address, number of its unit, place
         self._units = list(dwarf.iter_CUs())
         for number, unit in enumerate(self._units):
@@ -74,18 +74,34 @@ class SourceLines:
         index = bisect.bisect_right(self._addresses, address) - 1
         if index < 0 or (place := self._rows[index][2]) is None:
             return []
-        number = self._rows[index][1]
-        unit = self._units[number]
+        unit = self._units[self._rows[index][1]]
         names, calls = ["?"], []
-        for die in _chain(self._dwarf, unit.get_top_DIE(), address):
+        for die in _chain(self.dwarf, unit.get_top_DIE(), address):
             if die.tag == "DW_TAG_inlined_subroutine":
-                calls.append(_call(self._dwarf, unit, die))
-            names.append(_function_name(die))
+                calls.append(_call(self.dwarf, unit, die))
+            names.append(function_name(die))
         places = [place, *reversed(calls)]
         return [
             Place(at.file, at.line, at.column, name)
             for at, name in zip(places, reversed(names[1:] or [""]), strict=False)
         ]
+
+    def unit(self, address: int) -> Any | None:
+        """The compilation unit that an instruction belongs to."""
+        index = bisect.bisect_right(self._addresses, address) - 1
+        return None if index < 0 or self._rows[index][2] is None else self._units[self._rows[index][1]]
+
+    @functools.cache  # noqa: B019 - objects of this class are kept anyway
+    def starts(self) -> list[tuple[int, Place]]:
+        """The addresses at which another line begins, outside HIP's headers."""
+        found: list[tuple[int, Place]] = []
+        last: Place | None = None
+        for address, _, row in self._rows:
+            place = self.place(address) if row else None
+            if place is not None and (last is None or (place.file, place.line) != (last.file, last.line)):
+                found.append((address, place))
+            last = place
+        return found
 
     def backtrace(self, address: int) -> list[Place]:
         """The frames from the innermost outside HIP's headers on; all of them where they lie in these."""
@@ -145,21 +161,21 @@ def _rows(dwarf: Any, unit: Any) -> Iterator[tuple[int, Place | None]]:
         if state.end_sequence:
             last = None
         elif state.line:
-            last = Place(_file(program, unit, state.file), state.line, state.column)
+            last = Place(source_file(program, unit, state.file), state.line, state.column)
         yield state.address, last
 
 
-def _file(program: Any, unit: Any, index: int) -> str:
+def source_file(program: Any, unit: Any, index: int) -> str:
     """DWARF 5 counts files and folders from 0, the first folder being that of the compilation; earlier versions count
     from 1, and 0 is that folder (DWARF 5, 6.2.4)."""
     header = program.header
     is_old = header["version"] < 5
     entry = header["file_entry"][index - 1 if is_old else index]
-    folder = _text(_value(unit.get_top_DIE(), "DW_AT_comp_dir") or b"")
+    folder = text_of(attribute(unit.get_top_DIE(), "DW_AT_comp_dir") or b"")
     if not is_old or entry.dir_index > 0:
-        within = _text(header["include_directory"][entry.dir_index - 1 if is_old else entry.dir_index])
+        within = text_of(header["include_directory"][entry.dir_index - 1 if is_old else entry.dir_index])
         folder = os.path.join(folder, within)
-    return os.path.normpath(os.path.join(folder, _text(entry.name)))
+    return os.path.normpath(os.path.join(folder, text_of(entry.name)))
 
 
 def _chain(dwarf: Any, die: Any, address: int) -> Iterator[Any]:
@@ -168,20 +184,20 @@ def _chain(dwarf: Any, die: Any, address: int) -> Iterator[Any]:
         is_function = child.tag in ("DW_TAG_subprogram", "DW_TAG_inlined_subroutine")
         if child.tag not in ("DW_TAG_lexical_block", "DW_TAG_namespace") and not is_function:
             continue
-        if child.tag != "DW_TAG_namespace" and not any(low <= address < high for low, high in _ranges(dwarf, child)):
+        if child.tag != "DW_TAG_namespace" and not any(low <= address < high for low, high in spans(dwarf, child)):
             continue
         if is_function:
             yield child
         yield from _chain(dwarf, child, address)
 
 
-def _ranges(dwarf: Any, die: Any) -> Iterator[tuple[int, int]]:
-    if (low := _value(die, "DW_AT_low_pc")) is not None:
+def spans(dwarf: Any, die: Any) -> Iterator[tuple[int, int]]:
+    if (low := attribute(die, "DW_AT_low_pc")) is not None:
         high = die.attributes.get("DW_AT_high_pc")
         if high is not None:
             yield low, high.value if high.form == "DW_FORM_addr" else low + high.value
-    elif (offset := _value(die, "DW_AT_ranges")) is not None:
-        base = _value(die.cu.get_top_DIE(), "DW_AT_low_pc") or 0
+    elif (offset := attribute(die, "DW_AT_ranges")) is not None:
+        base = attribute(die.cu.get_top_DIE(), "DW_AT_low_pc") or 0
         for entry in dwarf.range_lists().get_range_list_at_offset(offset, die.cu):
             if hasattr(entry, "base_address"):
                 base = entry.base_address
@@ -192,21 +208,21 @@ def _ranges(dwarf: Any, die: Any) -> Iterator[tuple[int, int]]:
 
 def _call(dwarf: Any, unit: Any, die: Any) -> Place:
     program = dwarf.line_program_for_CU(unit)
-    file = _file(program, unit, _value(die, "DW_AT_call_file"))
-    return Place(file, _value(die, "DW_AT_call_line") or 0, _value(die, "DW_AT_call_column") or 0)
+    file = source_file(program, unit, attribute(die, "DW_AT_call_file"))
+    return Place(file, attribute(die, "DW_AT_call_line") or 0, attribute(die, "DW_AT_call_column") or 0)
 
 
-def _function_name(die: Any) -> str:
+def function_name(die: Any) -> str:
     for link in ("DW_AT_abstract_origin", "DW_AT_specification"):
         if "DW_AT_name" not in die.attributes and link in die.attributes:
             die = die.get_DIE_from_attribute(link)
-    return _text(_value(die, "DW_AT_name") or b"")
+    return text_of(attribute(die, "DW_AT_name") or b"")
 
 
-def _value(die: Any, attribute: str) -> Any:
+def attribute(die: Any, attribute: str) -> Any:
     found = die.attributes.get(attribute)
     return None if found is None else found.value
 
 
-def _text(value: bytes | str) -> str:
+def text_of(value: bytes | str) -> str:
     return value if isinstance(value, str) else value.decode(errors="replace")

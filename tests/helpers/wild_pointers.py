@@ -410,6 +410,7 @@ class State:
         hip["__hipUnregisterFatBinary"](c_void_p(self.binary))
         mode = c_int(0)
         hip.hipThreadExchangeStreamCaptureMode(byref(mode))
+        hip.dgSimDebugWave(None, 0, 0, 0, 0, None, c_size_t(0))
 
 
 # Calls that may succeed with an invalid pointer.

@@ -52,4 +52,4 @@ def test_a_command_prints_what_the_page_shows(command: str, shown: str, monkeypa
 
 
 def test_the_page_has_commands() -> None:
-    assert len(BLOCKS) == 6
+    assert len(BLOCKS) == 7

@@ -96,6 +96,36 @@ struct TracedWave {
   uint64_t count = 0;
 };
 
+// A wave before an instruction: views of its state, which are valid until it goes on.
+struct StoppedWave {
+  uint64_t offset = 0;    // of the instruction, in bytes from the start of the code
+  uint64_t executed = 0;  // instructions so far
+  const uint32_t* scalars = nullptr;       // by operand encoding: s0 is 0, vcc 106, m0 124, exec 126
+  const uint32_t* vectors = nullptr;       // v0, v1, ..., 64 lanes each
+  const uint32_t* accumulators = nullptr;  // a0, a1, ...
+  uint32_t scalar_count = 0, vector_count = 0, accumulator_count = 0;
+  uint32_t scc = 0, mode = 0;
+  uint32_t lds_bytes = 0, scratch_bytes = 0;  // of the workgroup, and of a lane
+  const uint8_t* lds = nullptr;
+  const uint8_t* scratch = nullptr;  // lane by lane
+  const char* failure = nullptr;     // the message where the instruction failed; else null
+};
+
+// Stops one wave of a dispatch.
+class Debugger {
+ public:
+  virtual ~Debugger() = default;
+
+  virtual Dim3 workgroup() const = 0;  // the wave's
+  virtual uint32_t wave() const = 0;
+
+  // Whether to stop before the instruction at that offset.
+  virtual bool wants(uint64_t offset) const = 0;
+
+  // Called by one of the engine's threads. The wave goes on when it returns; false ends the dispatch.
+  virtual bool stop(const StoppedWave& wave) = 0;
+};
+
 struct Dispatch {
   const Kernel* kernel = nullptr;
   Dim3 grid;   // in workgroups
@@ -111,6 +141,7 @@ struct Dispatch {
   RecordSink* counters = nullptr;  // totals of what the waves executed
   RecordSink* trace = nullptr;     // one wave: a record of the wave, then one for each instruction
   TracedWave traced;
+  Debugger* debugger = nullptr;
 };
 
 // The result of a dispatch. The message of a failed one names the kernel, the instruction and its offset.

@@ -28,7 +28,7 @@ Launch::Launch(const Dispatch& d, std::shared_ptr<const Code> decoded, Settings 
   add_memory(queue, sizeof queue);
   memory.push_back({kernel.code_begin, kernel.code_end});
   if (d.host) memory.push_back(d.host->memory());
-  if (settings.sanitize || settings.timing || d.counters || d.trace) effects = code->effects();
+  if (settings.sanitize || settings.timing || d.counters || d.trace || d.debugger) effects = code->effects();
   if (d.counters) statistics.emplace(code->instructions.size());
   if (d.trace) wave_trace.emplace(*d.trace, kernel, d.traced);
   if (settings.sanitize && workgroups > 1) global_watch.emplace(d.memory, d.memory_count);
@@ -45,7 +45,35 @@ void Launch::finish_records() {
   dispatch.counters->add(record.data(), record.size());
 }
 
-void Launch::report(const Wave& wave, const Instruction* inst) {
+bool Launch::is_debugged(const Workgroup& group) const {
+  if (dispatch.debugger == nullptr) return false;
+  const Dim3 id = dispatch.debugger->workgroup();
+  return id.x == group.id.x && id.y == group.id.y && id.z == group.id.z;
+}
+
+bool Launch::debug(Wave& wave, const char* failure) const {
+  if (!is_debugged(*wave.group) || wave.index_in_group != dispatch.debugger->wave()) return true;
+  StoppedWave view;
+  view.offset = failure ? outcome.offset : 4 * wave.pc;
+  if (!failure && !dispatch.debugger->wants(view.offset)) return true;
+  view.executed = wave.instructions;
+  view.scalars = wave.sgpr;
+  view.scalar_count = 128;
+  view.vectors = wave.row(0);
+  view.vector_count = uint32_t(dispatch.kernel->vector_registers());
+  view.accumulators = wave.row(accumulator_row);
+  view.accumulator_count = uint32_t(dispatch.kernel->accumulators());
+  view.scc = wave.scc;
+  view.mode = wave.mode.bits;
+  view.lds = wave.group->lds.data();
+  view.lds_bytes = wave.group->lds_bytes;
+  view.scratch = wave.scratch;
+  view.scratch_bytes = wave.scratch_bytes;
+  view.failure = failure;
+  return dispatch.debugger->stop(view);
+}
+
+void Launch::report(Wave& wave, const Instruction* inst) {
   stop = true;
   std::lock_guard<std::mutex> lock(outcome_mutex);
   if (outcome.status != Outcome::Status::ok) return;
@@ -63,6 +91,7 @@ void Launch::report(const Wave& wave, const Instruction* inst) {
            dispatch.kernel->name, wave.message.c_str(), inst ? describe(*inst).c_str() : "its start",
            static_cast<unsigned long long>(offset),
            signed_hexadecimal(int64_t(from_entry)).c_str(), id.x, id.y, id.z, wave.index_in_group);
+  if (wave.failure != Outcome::Status::interrupted) debug(wave, outcome.message);
 }
 
 }  // namespace mi300x

@@ -78,8 +78,13 @@ struct Launch {
   // Writes the counters' record once all workgroups have ended.
   void finish_records();
 
+  // Lets the debugger stop the wave, if it is the debugged one, before its next instruction or because it failed. False
+  // where the debugger ends the dispatch.
+  bool debug(Wave& wave, const char* failure = nullptr) const;
+  bool is_debugged(const Workgroup& group) const;
+
   // Records the first wave's failure and stops all others. `inst` is null where the wave failed before it started.
-  void report(const Wave& wave, const Instruction* inst);
+  void report(Wave& wave, const Instruction* inst);
 
  private:
   void add_memory(const void* begin, size_t bytes);

@@ -222,6 +222,11 @@ bool WorkgroupRunner::check_barrier() {
 
 bool WorkgroupRunner::watch(Wave& wave, const Instruction& inst, const Effects& effects, const Instruction& in_code) {
   if (traces_ && !traces_[wave.index_in_group].empty() && depends_on_time(inst, effects)) return false;
+  if (is_debugged_ && !launch_.debug(wave)) {
+    wave.fail(Outcome::Status::interrupted, "the debugger ended the launch");
+    launch_.report(wave, &in_code);
+    return false;
+  }
   if (wave_trace_) wave_trace_->record(wave, inst, effects);
   if (checker_ && !checker_->before(wave, inst, effects, &inst != &in_code)) {
     // If another wave writes this LDS before the next barrier, that is reported, as the race that it is.
@@ -295,7 +300,7 @@ void WorkgroupRunner::count_into(Statistics* statistics) {
   set_watched();
 }
 
-void WorkgroupRunner::set_watched() { watched_ = checker_ || traces_ || statistics_ || wave_trace_; }
+void WorkgroupRunner::set_watched() { watched_ = checker_ || traces_ || statistics_ || wave_trace_ || is_debugged_; }
 
 void WorkgroupRunner::start(uint64_t id) {
   const Dim3& grid = launch_.dispatch.grid;
@@ -305,6 +310,7 @@ void WorkgroupRunner::start(uint64_t id) {
   memset(group_.lds.data(), poison_byte, group_.lds_bytes);
   for (uint32_t i = 0; i < waves_.size(); ++i) start_wave(*waves_[i], i);
   wave_trace_ = launch_.wave_trace && launch_.wave_trace->is_in(group_) ? &*launch_.wave_trace : nullptr;
+  is_debugged_ = launch_.is_debugged(group_);
   set_watched();
   postponed_ = nullptr;
   if (!checker_) return;

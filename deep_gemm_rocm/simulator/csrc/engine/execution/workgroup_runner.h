@@ -85,6 +85,7 @@ class WorkgroupRunner {
   timing::Trace* traces_ = nullptr;
   Statistics* statistics_ = nullptr;
   WaveTrace* wave_trace_ = nullptr;  // null unless the resident workgroup has the traced wave
+  bool is_debugged_ = false;         // the resident workgroup has the debugged wave
   bool watched_ = false;             // any of the above is there
 };
 

@@ -11,6 +11,7 @@
 #include "../memory/memory_map.h"
 #include "../modules/registration.h"
 #include "../streams/stream.h"
+#include "debugger.h"
 #include "engine_library.h"
 #include "grid_sync.h"
 #include "host_calls.h"
@@ -149,6 +150,15 @@ hipError_t status_of(mi300x::Outcome::Status status) {
     case mi300x::Outcome::Status::deadlock: return hipErrorLaunchTimeOut;
     default: return hipErrorLaunchFailure;
   }
+}
+
+// Says where the memory at fault was freed; empty where it wasn't.
+std::string past_of(uint64_t address) {
+  const std::optional<FreedBlock> freed = MemoryMap::instance().find_freed(address);
+  if (!freed) return "";
+  return "; the memory was freed: byte " + std::to_string(address - freed->begin) + " of " +
+         std::to_string(freed->end - freed->begin) + " that " + freed->allocated_by + " allocated and " +
+         freed->freed_by + " freed";
 }
 
 // A kernel by the address of its host stub or by its handle.
@@ -295,13 +305,15 @@ void KernelWork::run() const {
   dispatch.memory = memory.ranges->data();
   dispatch.memory_count = memory.ranges->size();
   attach_sinks(dispatch);
+  dispatch.debugger = thread_debugger();
   const mi300x::Outcome outcome = [&] {
     const MayFork may_fork;
     return machine.run(dispatch);
   }();
   advance_device_clock(outcome.nanoseconds);
   last_failure = {outcome.offset, outcome.other_offset, outcome.address};
-  if (outcome.status != mi300x::Outcome::Status::ok) fail(status_of(outcome.status), "%s", outcome.message);
+  if (outcome.status == mi300x::Outcome::Status::ok) return;
+  fail(status_of(outcome.status), "%s%s", outcome.message, past_of(outcome.address).c_str());
 }
 
 namespace {
