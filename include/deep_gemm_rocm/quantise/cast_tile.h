@@ -97,13 +97,11 @@ class CastTile {
         const unsigned found = largest_of_neighbours<kLanesOfGroup<kGroup>>(largest[kGroup == kScaleBlockK ? 0 : v]);
         const float scale = fp4_scale(found, args_.range.has_power_of_two_scales);
         const auto reciprocal = static_cast<float>(reciprocal_of(scale));
-        unsigned codes = 0;
+        float products[kVectorValues];
 #pragma unroll
-        for (int i = 0; i < kVectorValues; ++i) {
-          codes |= fp4_code(values_[pass][v * kVectorValues + i] * reciprocal) << (4 * i);
-        }
+        for (int i = 0; i < kVectorValues; ++i) products[i] = values_[pass][v * kVectorValues + i] * reciprocal;
         const int column = column_in_block(lane_id(), v * kVectorValues);
-        data.store(__builtin_bit_cast(Vector<uint8_t, kVectorValues / 2>, codes), row, column / 2);
+        data.store(__builtin_bit_cast(Vector<uint8_t, kVectorValues / 2>, fp4_codes(products)), row, column / 2);
         if (column % kGroup == 0 && column < bounds_.columns && row < bounds_.rows) {
           store_fp4_scale<kPacked>(bounds_.row + row, (bounds_.column + column) / kGroup, ceil_div(args_.columns, kGroup),
                                    scale);

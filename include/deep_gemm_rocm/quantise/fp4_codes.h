@@ -17,16 +17,29 @@ DG_DEVICE float fp4_scale(unsigned magnitude, bool is_power_of_two) {
   return __builtin_bit_cast(float, min(rounded_up_to_power_of_two(__builtin_bit_cast(unsigned, exact)), kLargestPower));
 }
 
-// The code of the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives, the smaller of two. Never -0; 6 for a NaN.
-DG_DEVICE unsigned fp4_code(float value) {
-  const float magnitude = __builtin_fminf(__builtin_fabsf(value), kLargestFp4);
-  // From 1 on, a code is the fp32 number's exponent and first bit of its fraction. Halves are rounded down.
-  constexpr int kFirstBit = 22, kCodeOfOne = 2, kBelowHalf = (1 << (kFirstBit - 1)) - 1;
-  constexpr int kOne = __builtin_bit_cast(int, 1.0f) - (kCodeOfOne << kFirstBit);
-  const int from_one = (__builtin_bit_cast(int, magnitude) + kBelowHalf - kOne) >> kFirstBit;
-  const int below_one = (magnitude > 0.25f) + (magnitude > 0.75f);
-  const unsigned code = max(from_one, below_one);
-  return code | (value < 0 && code != 0 ? 8 : 0);
+// The codes of the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives, the first in the low bits. Of two that are
+// equally near, it is the smaller one. Never -0; 6 for a NaN. Without comparisons, whose results VALUs wait for.
+template <int kSize>
+DG_DEVICE unsigned fp4_codes(const float (&values)[kSize]) {
+  static_assert(kSize <= 8);
+  unsigned magnitudes = 0, signs = 0;
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    const float value = __builtin_fminf(values[i], kLargestFp4);  // a NaN's sign doesn't count
+    const float magnitude = __builtin_fminf(__builtin_fabsf(value), kLargestFp4);
+    // From 1 on, a code is the fp32 number's exponent and first bit of its fraction.
+    constexpr int kFirstBit = 22, kCodeOfOne = 2, kBelowHalf = (1 << (kFirstBit - 1)) - 1;
+    constexpr int kOne = __builtin_bit_cast(int, 1.0f) - (kCodeOfOne << kFirstBit);
+    const int from_one = (__builtin_bit_cast(int, magnitude) + kBelowHalf - kOne) >> kFirstBit;
+    // Up to 1, it counts halves: the sum's fraction, rounded once. Almost 2 keeps ties below, and nothing else.
+    constexpr float kAlmostTwo = 2 - __FLT_EPSILON__, kIntegers = 0x1.8p23f;
+    const float sum = __builtin_fmaf(__builtin_fminf(magnitude, 1), kAlmostTwo, kIntegers);
+    const int up_to_one = __builtin_bit_cast(int, sum) - __builtin_bit_cast(int, kIntegers);
+    magnitudes |= static_cast<unsigned>(max(from_one, up_to_one)) << (4 * i);
+    signs |= __builtin_bit_cast(unsigned, value) >> (28 - 4 * i) & 8u << (4 * i);
+  }
+  const unsigned nonzero = (magnitudes | magnitudes >> 1 | magnitudes >> 2) & 0x11111111;
+  return magnitudes | (signs & nonzero << 3);
 }
 
 }  // namespace deep_gemm_rocm
