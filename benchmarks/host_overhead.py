@@ -1,9 +1,10 @@
 """The host's time of a call, without the kernel's: ``python benchmarks/host_overhead.py``.
 
-Measures, from Python to the launch: a repeated call, beside ``torch.mm(out=)`` of 16 x 16; the first call of a kernel
-that isn't in the cache yet; and calls of a warmed-up weight that differ from all calls before in M or in an address, or
-that are made under another number of compute units. In simulation the launch does nothing, since it would run the
-kernel, and memory isn't registered for it, as hardware doesn't ask for that.
+Measures, from Python to the launch: a repeated call of GEMMs and other functions, beside ``torch.mm(out=)`` of 16 x 16;
+the first call of a kernel that isn't in the cache yet; and calls of a warmed-up weight that differ from earlier ones
+in M or in an address, or that are made under another number of compute units. In simulation the launch does nothing,
+since it would run the kernel, and memory isn't registered for it, as hardware doesn't ask for that. Times are those of
+the thread on its CPU, so that other work on the machine disturbs them little.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ def microseconds(*calls: Callable[[], object]) -> list[float]:
     best = [float("inf")] * len(calls)
     for _ in range(_ROUNDS):
         for i, call in enumerate(calls):
-            start = time.perf_counter()
+            start = time.thread_time()
             for _ in range(_CALLS):
                 call()
-            best[i] = min(best[i], time.perf_counter() - start)
+            best[i] = min(best[i], time.thread_time() - start)
     return [1e6 * seconds / _CALLS for seconds in best]
 
 
@@ -57,9 +58,9 @@ def median_and_p99(calls: Sequence[Callable[[], object]], prepare: Callable[[], 
     for _ in range(_ROUNDS_OF_FIRST_CALLS):
         prepare()
         for i, call in enumerate(calls):
-            start = time.perf_counter()
+            start = time.thread_time()
             call()
-            best[i] = min(best[i], time.perf_counter() - start)
+            best[i] = min(best[i], time.thread_time() - start)
     cuts = [1e6 * cut for cut in statistics.quantiles(best, n=100)]
     (mm_us,) = microseconds(small_mm())
     return f"{cuts[49]:.1f} µs (p99 {cuts[98]:.1f} µs, {cuts[49] / mm_us:.0f} times torch.mm)"
@@ -92,9 +93,11 @@ def launching_nothing() -> Iterator[None]:
     runtime.running = lambda tensors: contextlib.nullcontext()  # type: ignore[attr-defined]
     for kernel in before:
         kernel.entry_point = nothing
+    forget_calls()  # which know the entry points
     try:
         yield
     finally:
+        forget_calls()
         del runtime.relaunch, runtime.running
         for kernel, entry_point in before.items():
             kernel.entry_point = entry_point
@@ -141,6 +144,41 @@ def repeated_calls(device: str) -> None:
             f"{name} {shape}: {ours_us:.2f} µs a call, {ours_us / mm_us:.1f} times torch.mm ({mm_us:.2f} µs); "
             "compiling " + " and ".join(f"{kernel.artefact.compile_seconds:.2f} s" for kernel in kernels)
         )
+
+
+def other_repeated_calls(device: str) -> None:
+    """Functions that aren't GEMMs. On the CPU, attention checks the contents of block tables in each call."""
+    x, heads = torch.randn(64, 1024, device=device).bfloat16(), torch.randn(2, 64, 8, 128, device=device).bfloat16()
+    pages = {
+        "block_table": torch.arange(8, dtype=torch.int32, device=device).view(2, 4),
+        "context_lens": torch.tensor([200, 256], dtype=torch.int32, device=device),
+    }
+    cache = torch.randn(8, 64, 8, 128, device=device).bfloat16()
+    latent = torch.randn(8, 64, 1, 576, device=device).bfloat16()
+    experts = [fp8_weights(4, 512, 1024, device), fp8_weights(4, 1024, 256, device)]
+    weights, ids = deep_gemm_rocm.route_top_k(x[:, :4], 2)
+    calls = {
+        "per_token_cast_to_fp8": lambda: deep_gemm_rocm.per_token_cast_to_fp8(x),
+        "rms_norm_cast_to_fp8": lambda: deep_gemm_rocm.rms_norm_cast_to_fp8(x, x[0]),
+        "silu_and_mul_cast_to_fp8": lambda: deep_gemm_rocm.silu_and_mul_cast_to_fp8(x),
+        "route_top_k": lambda: deep_gemm_rocm.route_top_k(x[:, :64], 4),
+        "flash_attention": lambda: deep_gemm_rocm.flash_attention(heads, heads, heads, causal=True),
+        "flash_attention_decode": lambda: deep_gemm_rocm.flash_attention_decode(heads[:, :1], cache, cache, **pages),
+        "mla_decode": lambda: deep_gemm_rocm.mla_decode(latent.view(2, -1, 16, 576)[:, :1], latent, **pages),
+        "fused_moe": lambda: deep_gemm_rocm.fused_moe(x, *experts, weights, ids),
+    }
+    for name, call in calls.items():
+        call()
+        with launching_nothing():
+            ours_us, mm_us = microseconds(call, small_mm())
+        print(f"{name}: {ours_us:.2f} µs a call, {ours_us / mm_us:.1f} times torch.mm ({mm_us:.2f} µs)")
+
+
+def fp8_weights(experts: int, n: int, k: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights of experts in FP8 with scales of blocks."""
+    pairs = [deep_gemm_rocm.per_block_cast_to_fp8(torch.randn(n, k, device=device)) for _ in range(experts)]
+    data, scales = (torch.stack(parts) for parts in zip(*pairs, strict=True))
+    return data, scales
 
 
 def calls_that_differ(device: str) -> None:
@@ -191,6 +229,7 @@ def with_other_cus(call: Callable[[], object]) -> None:
 def main() -> None:
     device = hip.runtime().tensor_device
     repeated_calls(device)
+    other_repeated_calls(device)
     calls_that_differ(device)
 
 

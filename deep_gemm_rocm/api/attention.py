@@ -184,8 +184,7 @@ def flash_attention(
         q, k, v, softmax_scale, causal, window, cu_seqlens_q, cu_seqlens_k, block_table, context_lens, descales,
         attn_sink, softcap, out,
     )  # fmt: skip
-    out = _new_output(q, problem.value_dim) if out is None else out
-    lse = new_lse(q) if return_lse else None
+    out, lse, made = _results(q, problem.value_dim, out, return_lse)
     tokens_of_sequence = problem.tokens_q if cu_seqlens_q is None else problem.tokens_q // max(problem.batch, 1)
     tokens_of_k = problem.tokens_k if cu_seqlens_k is None else problem.tokens_k // max(problem.batch, 1)
     case = _case("flash_attention", problem, tokens_of_sequence, tokens_of_k)
@@ -193,7 +192,7 @@ def flash_attention(
     if problem.softcap > 0 or block_table is not None:
         config = dataclasses.replace(config, capped=problem.softcap > 0, paged=block_table is not None)
     launch = flash_attention_launch(
-        config, problem, q, k, v, out, lse, attn_sink, block_table, cu_seqlens_q=cu_seqlens_q,
+        config, problem, q, k, v, out, lse, attn_sink, block_table, made, cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k, context_lens=context_lens,
     )  # fmt: skip
     return _result(out, lse), launch
@@ -366,6 +365,7 @@ def mla_decode(
     caches = dict.fromkeys(("k", "v"), Argument("kv_cache", kv_cache))
     if latent.descale is not None:
         problem = problem._replace(descales={"k_descale": latent.descale.expand(1, 1, 1)})
+        caches["k_descale"] = Argument("kv_descale", latent.descale)
     return _decode(
         "mla_decode", problem, q, caches, block_table, context_lens, out, return_lse, num_splits, latent, lse_base_2
     )
@@ -401,13 +401,25 @@ def _decode(
         check_dealt(problem)
     if num_splits is not None:
         pieces = num_splits * problem.batch * problem.kv_heads
-    out = _new_output(q, problem.value_dim) if out is None else out
-    lse = new_lse(q) if return_lse else None
+    out, lse, made = _results(q, problem.value_dim, out, return_lse)
     sizes = (num_splits, pieces, split_keys)
     launch = flash_decode_launch(
-        config, problem, q, caches, block_table, context_lens, out, lse, *sizes, lse_base_2, attn_sink
+        config, problem, q, caches, block_table, context_lens, out, lse, *sizes, lse_base_2, attn_sink, made=made
     )
     return _result(out, lse), launch
+
+
+def _results(
+    q: torch.Tensor, value_dim: int, out: torch.Tensor | None, return_lse: bool
+) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, torch.Tensor]]:
+    """``out``, the log-sum-exp if it is wanted, and those of them that are new tensors."""
+    made = {}
+    if out is None:
+        out = made["out"] = _new_output(q, value_dim)
+    lse = None
+    if return_lse:
+        lse = made["lse"] = new_lse(q)
+    return out, lse, made
 
 
 def _result(out: torch.Tensor, lse: torch.Tensor | None) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:

@@ -11,7 +11,7 @@ from ..heuristics.cast_config import CastConfig, RowCastConfig, lanes_and_passes
 from ..launch.cast import cast_launch, row_cast_launch
 from ..launch.experts import sort_launch, sum_of_experts_launch
 from ..launch.gemm import gemm_launch
-from ..launch.repeated import Described, launches
+from ..launch.repeated import Described, checked_once, launches
 from ..problems.arguments import Argument, Arguments, present
 from ..problems.cast import FP8_MAX
 from ..problems.experts import Experts, check_experts
@@ -23,6 +23,11 @@ from .fused_casts import silu_and_mul_cast_to_fp8
 
 _TYPES = {torch.bfloat16: "bf16", FP8: "e4m3"}
 _Operand = torch.Tensor | Pair
+_checked = checked_once(
+    check_experts,
+    aligned=("x", "x[0]", "gate_up", "gate_up[0]", "down", "down[0]", "out"),
+    written=("out",),
+)
 
 
 class _Sorted(NamedTuple):
@@ -97,7 +102,7 @@ def fused_moe(
         operands = (data, scales, *data_and_scales(gate_up), *data_and_scales(down))
         torch.ops.deep_gemm_rocm.fused_moe(*operands, topk_weights, topk_ids, activation, expert_map, out, alpha, limit)
         return out
-    layer = check_experts(x, gate_up, down, topk_weights, topk_ids, activation, expert_map, out, (alpha, limit))
+    layer = _checked(x, gate_up, down, topk_weights, topk_ids, activation, expert_map, out, (alpha, limit))
     if out is None:
         out = topk_weights.new_empty(layer.tokens, layer.hidden, dtype=torch.bfloat16)
     if layer.tokens > 0:

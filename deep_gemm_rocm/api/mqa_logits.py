@@ -206,7 +206,9 @@ def fp8_paged_mqa_logits(
     check_form("weights", weights, torch.float32, (batch * next_n, heads))
     check_data("context_lens", context_lens)
     per_query = context_lens.dim() == 2
-    check_pages(batch, len(kv_cache), page_tokens, block_table, context_lens, per_query=next_n if per_query else None)
+    contents = check_pages(
+        batch, len(kv_cache), page_tokens, block_table, context_lens, per_query=next_n if per_query else None
+    )
     if not context_lens.is_contiguous():
         raise ValueError(f"context_lens must be contiguous, got strides {context_lens.stride()}")
     if indices is not None:
@@ -233,7 +235,7 @@ def fp8_paged_mqa_logits(
         logits = q.new_empty(shape, dtype=logits_dtype)
     if logits.numel() == 0 or len(kv_cache) == 0:
         return logits, None
-    return logits, paged_mqa_logits_launch(tensors, logits)
+    return logits, paged_mqa_logits_launch(tensors, logits, contents, repeats=not clean_logits)
 
 
 def _check_logits_dtype(dtype: Any) -> None:

@@ -17,6 +17,7 @@ from .launch import Launch
 _FLASH_ATTENTION = "flash_attention.hip.j2"
 _MAX_WORKGROUPS = 2**22  # of up to 512 threads in a launch; with more tiles, a workgroup computes several
 _LOG2_E = 1.4426950408889634
+_ALIGNED = ("q.data", "k.data", "v.data", "out.data")
 _WORD = 4  # bytes of the scratch's fp32 and int32
 
 
@@ -169,6 +170,7 @@ def flash_attention_launch(
     lse: torch.Tensor | None,
     attn_sink: torch.Tensor | None,
     block_table: torch.Tensor | None,
+    made: dict[str, torch.Tensor],
     **of_sequences: torch.Tensor | None,
 ) -> Launch:
     """Describes the launch of ``config``'s kernel on checked arguments.
@@ -176,6 +178,7 @@ def flash_attention_launch(
     Args:
         q, k, v, out, attn_sink, block_table: as for ``flash_attention``.
         lse: fp32 [batch, heads, tokens] or, if sequences are packed, [heads, tokens].
+        made: the results that are new tensors.
         of_sequences: ``cu_seqlens_q``, ``cu_seqlens_k`` and ``context_lens``.
     """
     lse_strides = (0, 0) if lse is None else (0, *lse.stride())[-3:-1]
@@ -203,9 +206,10 @@ def flash_attention_launch(
     )
     pointers = _heads(q=q, k=k, v=v, out=out, **problem.descales)
     pointers |= _pointers(lse=lse, block_table=block_table, **of_sequences) | _sinks(attn_sink)
-    # The launch doesn't repeat: on the CPU, each call checks the contents of cu_seqlens and block_table.
     request = Request(_FLASH_ATTENTION, config.template_values)
-    return Launch(request, arguments, pointers, written=("out.data",), repeats=False)
+    return Launch(
+        request, arguments, pointers, made=made, written=("out.data",), aligned=_ALIGNED, contents=problem.contents
+    )
 
 
 def flash_decode_launch(
@@ -222,12 +226,14 @@ def flash_decode_launch(
     split_keys: int = 0,
     lse_base_2: bool = False,
     attn_sink: torch.Tensor | None = None,
+    *,
+    made: dict[str, torch.Tensor],
 ) -> Launch:
     """Describes the launch of ``config``'s kernels on checked arguments.
 
     Args:
         q, block_table, context_lens, out, attn_sink: as for ``flash_attention_decode``.
-        caches: ``k`` and ``v``; for ``mla_decode`` both are its only cache.
+        caches: ``k`` and ``v``; for ``mla_decode`` both are its only cache, and ``k_descale`` may be its factor.
         lse: fp32 [batch, heads, tokens].
         num_splits: into how many parts each sequence's keys are split; if None, the keys of all sequences together are
             cut into equal pieces.
@@ -235,6 +241,7 @@ def flash_decode_launch(
         split_keys: keys that a split has at least; sequences with few keys have fewer splits. 0 for ``num_splits`` in
             any case.
         lse_base_2: whether ``lse`` is to base 2 rather than e.
+        made: the results that are new tensors.
     """
     sequence_heads = problem.batch * problem.kv_heads
     queries = problem.tokens_q * (problem.heads // problem.kv_heads)
@@ -275,7 +282,9 @@ def flash_decode_launch(
     pointers |= {f"{role}.data": cache for role, cache in caches.items()}
     pointers |= _pointers(lse=lse, block_table=block_table, context_lens=context_lens) | _sinks(attn_sink)
     request = Request(f"{config.family}.hip.j2", config.template_values)
-    return Launch(request, arguments, pointers, scratch, written=("out.data",), repeats=False)
+    return Launch(
+        request, arguments, pointers, scratch, made, written=("out.data",), aligned=_ALIGNED, contents=problem.contents
+    )
 
 
 def sparse_mla_launch(
@@ -342,7 +351,7 @@ def sparse_mla_launch(
         pointers |= present(**{f"extra.{path}": argument for path, argument in of_extra.items()})
     pointers |= _pointers(lse=lse, max_logits=max_logits) | _sinks(attn_sink)
     request = Request(f"{config.family}.hip.j2", config.template_values)
-    aligned = ("q.data", "k.data", "v.data", "out.data", "extra.cache.data")
+    aligned = (*_ALIGNED, "extra.cache.data")
     return Launch(request, arguments, pointers, scratch, made=made, written=("out.data",), aligned=aligned)
 
 

@@ -1,4 +1,4 @@
-"""The description of a launch, and running it."""
+"""The description of a launch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import torch
 
 from ..jit import Kernel, Request, get_kernel
-from ..problems.arguments import Argument
-from ..runtime import arrays, settings
-from . import planning, scratch
+from ..problems.arguments import Argument, Contents
+from ..runtime import arrays, hip, settings
+from . import planning
 
 SCRATCH_ALIGNMENT = 256
 _WORD = 8
@@ -33,6 +33,7 @@ class Launch:
         made: new tensors among ``pointers``, which are not arguments of the public function, by their names.
         written: paths of pointers that the kernel writes to. Those that aren't in ``pointers`` are ignored.
         aligned: paths of pointers that must be multiples of 16.
+        contents: checks that calls which repeat this launch have to make, too.
         repeats: whether a call with tensors of the same dtypes, shapes and strides, but other addresses and contents,
             can repeat this launch after exchanging the addresses.
     """
@@ -44,6 +45,7 @@ class Launch:
     made: Mapping[str, torch.Tensor] = field(default_factory=dict)
     written: tuple[str, ...] = ()
     aligned: tuple[str, ...] = ()
+    contents: tuple[Contents, ...] = ()
     repeats: bool = True
 
     @property
@@ -65,15 +67,15 @@ class Launch:
         return tuple(itertools.accumulate(aligned, initial=0))
 
 
-def run(launch: Launch) -> Kernel | None:
-    """Launches on the current stream, except in ``planning`` and in compile mode (``set_compile_mode``).
+def ready_kernel(launch: Launch, runtime: hip.Runtime) -> Kernel | None:
+    """Compiles or loads the kernel if kernels of ``runtime`` can access the tensors.
 
     Returns:
-        The kernel if it was launched, else None.
+        The kernel; None in ``planning`` and in compile mode (``set_compile_mode``), where nothing is launched.
 
     Raises:
         ValueError: kernels can't access a tensor, or can't write an output.
-        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
+        hip.NoDeviceError, jit.JitError: there is no device, a compile failed.
     """
     plan = planning.current()
     if plan is not None:
@@ -82,24 +84,9 @@ def run(launch: Launch) -> Kernel | None:
     for path in launch.written:
         if path in launch.pointers:
             arrays.check_writable(*launch.pointers[path])
-    tensors = launch.tensors
-    name, first = next(iter(tensors.items()))
-    runtime = arrays.runtime_of(*tensors.values())
-    runtime.check_residence(name, first)  # before compiling; ``launching`` checks the other tensors
+    runtime.check_tensors(launch.tensors)
     kernel = get_kernel(*launch.kernel)
-    with runtime.launching(**tensors) as stream:
-        if settings.values().compile_mode:
-            return None
-        words = launch.words
-        for place, (_, tensor) in zip(words_of(launch, launch.pointers), launch.pointers.values(), strict=True):
-            words[place] = tensor.data_ptr()
-        if launch.scratch:
-            *offsets, size = launch.scratch_offsets
-            memory = scratch.memory(runtime, size, first)
-            for place, offset in zip(words_of(launch, launch.scratch), offsets, strict=True):
-                words[place] = memory.address + offset
-        kernel(words.tobytes(), stream)
-    return kernel
+    return None if settings.values().compile_mode else kernel
 
 
 def words_of(launch: Launch, paths: Iterable[str]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import torch
 
 from ..heuristics.gemm_config import NUM_CUS
 from ..jit import Request
-from ..problems.arguments import Argument, Arguments
+from ..problems.arguments import Argument, Arguments, Contents
 from ..problems.layout import ceil_div
 from .launch import Launch
 
@@ -89,8 +89,15 @@ def mqa_logits_launch(tensors: Arguments, logits: torch.Tensor, *, clean: bool, 
     return Launch(request, arguments, pointers, made={"logits": logits}, written=("logits",), aligned=("q", "keys"))
 
 
-def paged_mqa_logits_launch(tensors: Arguments, logits: torch.Tensor) -> Launch:
-    """Describes the launch for checked tensors of ``fp8_paged_mqa_logits``; ``logits`` is a new one."""
+def paged_mqa_logits_launch(
+    tensors: Arguments, logits: torch.Tensor, contents: tuple[Contents, ...], *, repeats: bool
+) -> Launch:
+    """Describes the launch for checked tensors of ``fp8_paged_mqa_logits``.
+
+    Args:
+        logits: a new tensor.
+        contents, repeats: as in ``Launch``. A launch whose ``logits`` were filled before doesn't repeat.
+    """
     q, cache, weights = (tensors[role].tensor for role in ("q", "cache", "weights"))
     context_lens, block_table, schedule = (tensors[role].tensor for role in ("context_lens", "block_table", "schedule"))
     arguments = PagedMqaLogitsArguments(
@@ -109,9 +116,16 @@ def paged_mqa_logits_launch(tensors: Arguments, logits: torch.Tensor) -> Launch:
         num_workgroups=len(schedule) - 1,
         has_bf16_logits=logits.dtype == torch.bfloat16,
     )
-    # The launch doesn't repeat: on the CPU, each call checks the contents of the block table.
-    request = Request("paged_mqa_logits.hip.j2", _values("paged_mqa_logits", q))
-    return Launch(request, arguments, {**tensors, "logits": Argument("logits", logits)}, repeats=False)
+    return Launch(
+        Request("paged_mqa_logits.hip.j2", _values("paged_mqa_logits", q)),
+        arguments,
+        {**tensors, "logits": Argument("logits", logits)},
+        made={"logits": logits},
+        written=("logits",),
+        aligned=("q", "cache"),
+        contents=contents,
+        repeats=repeats,
+    )
 
 
 def _workgroup_queries(queries: int, keys: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
@@ -19,7 +19,7 @@ from ..checks import extent
 from ..jit import Kernel
 from ..runtime import arrays, hip, session, settings
 from . import described, planning, scratch
-from .launch import Launch, run, words_of
+from .launch import Launch, ready_kernel, words_of
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -43,7 +43,7 @@ class Calls(session.Part):
     turn.
 
     Attributes:
-        known: the calls, by everything that their launches depend on.
+        known: the calls, by everything that their launches or checks depend on.
         settings: the session's settings, part of every key.
         bytes: an estimate of the memory of ``known``.
     """
@@ -51,12 +51,12 @@ class Calls(session.Part):
     rests_on_choices = True
 
     def __init__(self) -> None:
-        self.known: dict[tuple[Any, ...], _Call] = {}
+        self.known: dict[tuple[Any, ...], _Call | _Checked[Any]] = {}
         self.settings = session.current().of(settings.Settings)
         self.bytes = 0
         self._changing = forking.Lock()
 
-    def add(self, key: tuple[Any, ...], call: _Call) -> None:
+    def add(self, key: tuple[Any, ...], call: _Call | _Checked[Any]) -> None:
         """Remembers a call."""
         with self._changing:
             replaced = self.known.pop(key, None)
@@ -105,19 +105,62 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
                 call = calls.known.get(key)
             except TypeError:  # an argument has no hash
                 found = None
-        if call is not None and call.repeat(tensors, addresses, calls):
+        if type(call) is _Call and call.repeat(tensors, addresses, calls):
             return call.result_among(tensors)
         result, launch = function(*args, **kwargs)
         if launch is None:
             return result
-        kernel = run(launch)
-        if kernel is not None and found is not None and call is None and launch.repeats:
-            given = described.names_of_tensors({**dict(zip(names, args, strict=False)), **kwargs})
-            calls.add(key, _Call(launch, kernel, given, tensors, addresses, result))
+        runtime = arrays.runtime_of(*launch.tensors.values())
+        kernel = ready_kernel(launch, runtime)
+        if kernel is None:
+            return result
+        if found is None or call is not None or not launch.repeats:
+            used = {name: tensor for name, tensor in launch.tensors.items() if name not in launch.made}
+            _Call(launch, kernel, runtime, list(used)).begin(launch, list(used.values()))
+            return result
+        given = described.names_of_tensors({**dict(zip(names, args, strict=False)), **kwargs})
+        call = _Call(launch, kernel, runtime, given)
+        call.begin(launch, tensors)
+        call.remember_result(result, [*tensors, *launch.made.values()])
+        calls.add(key, call)
         return result
 
     launching.__signature__ = _public_signature(function)  # type: ignore[attr-defined]
     return launching
+
+
+def checked_once(check: Callable[_P, _R], *, aligned: tuple[str, ...], written: tuple[str, ...]) -> Callable[_P, _R]:
+    """Turns a function that checks arguments into one that does so once for similar calls, and returns the same again.
+
+    It is for public functions of several launches, each of which is remembered by itself.
+
+    Args:
+        aligned, written: as in ``_Addresses``, but names.
+    """
+    names = tuple(inspect.signature(check).parameters)
+
+    @functools.wraps(check)
+    def checking(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        calls, known = session.current().of(Calls), None
+        found = described.described(check, calls.settings.values, args, kwargs)
+        if found is None:
+            return check(*args, **kwargs)
+        key, tensors, addresses = found
+        try:
+            known = calls.known.get(key)
+        except TypeError:  # an argument has no hash
+            return check(*args, **kwargs)
+        if type(known) is _Checked and known.addresses.allow(tensors, addresses):
+            known.was_repeated = True
+            return known.result
+        result = check(*args, **kwargs)
+        if known is None:
+            given = described.names_of_tensors({**dict(zip(names, args, strict=False)), **kwargs})
+            numbers = ([number for number, name in enumerate(given) if name in chosen] for chosen in (aligned, written))
+            calls.add(key, _Checked(result, _Addresses(addresses, *map(tuple, numbers))))
+        return result
+
+    return checking
 
 
 def _public_signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -174,6 +217,60 @@ def _form(
     )  # fmt: skip
 
 
+class _Addresses:
+    """Where tensors may start in calls that are similar to a checked one.
+
+    Attributes:
+        checked: the addresses of the checked call.
+        aligned: numbers of the tensors that must start at a multiple of 16 bytes.
+        written: numbers of the tensors that are written. They share no memory with others, except with those with which
+            they did in the checked call, at the same distance.
+        pairs: pairs of a tensor that is written and another one, and the distance between their addresses, None if they
+            must not share memory; None until they are needed.
+        sizes: bytes of each tensor, from its first element to the end of its last.
+    """
+
+    __slots__ = ("aligned", "checked", "pairs", "sizes", "written")
+
+    def __init__(self, checked: tuple[int, ...], aligned: tuple[int, ...], written: tuple[int, ...]) -> None:
+        self.checked = checked
+        self.aligned = aligned
+        self.written = written
+        self.pairs: list[tuple[int, int, int | None]] | None = None
+        self.sizes: tuple[int, ...] = ()
+
+    def allow(self, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> bool:
+        """Whether tensors may be at these addresses. Further tensors may follow those of the checked call."""
+        if 0 in addresses:  # a tensor without elements, or without memory, as on the meta device
+            return False
+        for index in self.aligned:
+            if addresses[index] % _ALIGNMENT:
+                return False
+        for output, other, distance in self._pairs(tensors):
+            if distance is None:
+                if not self._are_apart(addresses, output, other):
+                    return False
+            elif addresses[other] - addresses[output] != distance:
+                return False
+        return True
+
+    def _pairs(self, tensors: list[torch.Tensor]) -> list[tuple[int, int, int | None]]:
+        if self.pairs is None:
+            checked = self.checked
+            self.sizes = tuple(map(extent, tensors[: len(checked)]))
+            self.pairs = [
+                (output, other, None if self._are_apart(checked, output, other) else checked[other] - checked[output])
+                for output in self.written
+                for other in range(len(checked))
+                if other != output
+            ]
+        return self.pairs
+
+    def _are_apart(self, addresses: tuple[int, ...], one: int, other: int) -> bool:
+        begin, other_begin = addresses[one], addresses[other]
+        return other_begin >= begin + self.sizes[one] or begin >= other_begin + self.sizes[other]
+
+
 class _Call:
     """A remembered launch, for tensors of the same dtypes, shapes and strides.
 
@@ -184,40 +281,28 @@ class _Call:
         words: the kernel's arguments as words of 8 bytes.
         scratch: pairs of a word that is an address of scratch memory, and its offset in the scratch memory.
         scratch_bytes: the size of the scratch memory; 0 for none.
-        made: an example without elements, shape and strides of each tensor that the call makes.
+        made: shape, strides and dtype of each tensor that the call makes.
         result: the number of the tensor that the call returns, or several in a tuple; None if it returns none.
         constant: what the call returns if it returns no tensors: None, or numbers.
         filled: complete launches by their addresses, since the layers of a model recur.
         was_repeated: whether the call was repeated since its last turn in ``Calls``.
-        sizes: bytes of each given tensor, from its first element to the end of its last.
-        apart: pairs of a tensor that is written, and one with which it must not share memory.
-        fixed: a tensor that is written, one within its extent, and how far behind it that must start, as in the
-            remembered call.
+        contents: checks of contents, and the numbers of the tensors that they take.
+        addresses: where the given tensors may start.
     """
 
     __slots__ = (
-        "apart", "constant", "filled", "fixed", "form", "kernel", "made", "result", "runtime", "scratch",
-        "scratch_bytes", "sizes", "was_repeated", "words",
+        "addresses", "constant", "contents", "filled", "form", "kernel", "made", "result", "runtime", "scratch",
+        "scratch_bytes", "was_repeated", "words",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        launch: Launch,
-        kernel: Kernel,
-        names: list[str],
-        tensors: list[torch.Tensor],
-        addresses: tuple[int, ...],
-        result: object,
-    ) -> None:
+    def __init__(self, launch: Launch, kernel: Kernel, runtime: hip.Runtime, names: list[str]) -> None:
         """
         Args:
-            names: the names of the function's arguments that are ``tensors``.
-            addresses: those of ``tensors``.
-            result: the function's result: None, one of ``tensors`` or a new tensor, a tuple of such, or of numbers.
+            names: the names of the tensors that are given, in the order of their numbers.
         """
         pointers = launch.pointers
-        names_of_pointers, pointed = zip(*pointers.values(), strict=True)
-        self.runtime = arrays.runtime_of(*tensors)
+        names_of_pointers, _ = zip(*pointers.values(), strict=True)
+        self.runtime = runtime
         self.kernel = kernel
         self.words = launch.words
         words = words_of(launch, pointers)
@@ -226,26 +311,25 @@ class _Call:
         )
         *offsets, self.scratch_bytes = launch.scratch_offsets
         self.scratch = tuple(zip(words_of(launch, launch.scratch), offsets, strict=True))
-        self.made = [(made.new_empty(0), made.shape, made.stride()) for made in launch.made.values()]
-        self.constant = None if _has_tensors(result) else result
-        self.result = _numbers(result, [*tensors, *launch.made.values()]) if _has_tensors(result) else None
+        self.made = [(made.shape, made.stride(), made.dtype) for made in launch.made.values()]
+        self.result: Any = None
+        self.constant: Any = None
+        self.contents = [(check, [names.index(name) for name in of]) for check, of in launch.contents]
         self.filled: dict[tuple[int, ...], hip.Launch] = {}
         self.was_repeated = False
-        for (_, number), name, tensor in zip(self.form.places, names_of_pointers, pointed, strict=True):
-            begins = number >= len(addresses) or tensor.data_ptr() == addresses[number]
-            assert begins, f"{name} must be passed on from its beginning"
-        self.sizes = tuple(map(extent, tensors))
-        apart: list[tuple[int, int]] = []
-        fixed: list[tuple[int, int, int]] = []
-        for output in self.form.written:
-            for other in range(len(addresses)):
-                if other == output:
-                    continue
-                if self._are_apart(addresses, output, other):
-                    apart.append((output, other))
-                else:
-                    fixed.append((output, other, addresses[other] - addresses[output]))
-        self.apart, self.fixed = tuple(apart), tuple(fixed)
+        self.addresses = _Addresses((), self.form.aligned, self.form.written)
+
+    def begin(self, launch: Launch, given: list[torch.Tensor]) -> None:
+        """Launches for the first time, on the tensors of ``launch``, some of which are ``given``."""
+        tensors = [*given, *launch.made.values()]
+        addresses = tuple([tensor.data_ptr() for tensor in tensors])
+        for (_, number), (name, tensor) in zip(self.form.places, launch.pointers.values(), strict=True):
+            assert tensor.data_ptr() == addresses[number], f"{name} must be passed on from its beginning"
+        self.addresses.checked = addresses[: len(given)]
+        if self.scratch_bytes:
+            addresses += (self._scratch_address(tensors[0]),)
+        self.filled[addresses] = filled_in = self._filled_in(addresses)
+        self.runtime.relaunch(filled_in, tensors, self.form.used)
 
     @property
     def bytes(self) -> int:
@@ -258,16 +342,21 @@ class _Call:
 
         Args:
             calls: the session's calls, which remember this one.
+
+        Raises:
+            ValueError: the contents of a tensor are wrong.
         """
-        for example, shape, strides in self.made:
-            tensors.append(made := example.new_empty_strided(shape, strides))
+        for check, numbers in self.contents:
+            check(*[tensors[number] for number in numbers])
+        like = tensors[0]
+        for shape, strides, dtype in self.made:
+            tensors.append(made := like.new_empty_strided(shape, strides, dtype=dtype))
             addresses += (made.data_ptr(),)
         if self.scratch_bytes:
-            memory = scratch.memory(self.runtime, self.scratch_bytes, tensors[0])
-            addresses += (memory.address,)
+            addresses += (self._scratch_address(tensors[0]),)
         launch = self.filled.get(addresses)
         if launch is None:
-            if not self._allows(addresses):
+            if not self.addresses.allow(tensors, addresses):
                 del tensors[len(tensors) - len(self.made) :]
                 return False
             launch = self._filled_in(addresses)
@@ -275,6 +364,16 @@ class _Call:
         self.was_repeated = True
         self.runtime.relaunch(launch, tensors, self.form.used)
         return True
+
+    def remember_result(self, result: object, tensors: list[torch.Tensor]) -> None:
+        """
+        Args:
+            result: None, one of ``tensors``, a tuple of such, or of numbers.
+        """
+        if _has_tensors(result):
+            self.result = _numbers(result, tensors)
+        else:
+            self.constant = result
 
     def result_among(self, tensors: list[torch.Tensor]) -> Any:
         """The result of a repeated call, after ``repeat`` has appended the new tensors."""
@@ -291,20 +390,27 @@ class _Call:
             words[place] = addresses[-1] + offset
         return self.kernel.entry_point, words.tobytes()
 
-    def _allows(self, addresses: tuple[int, ...]) -> bool:
-        if 0 in addresses:  # a tensor without elements, or without memory, as on the meta device
-            return False
-        for index in self.form.aligned:
-            if addresses[index] % _ALIGNMENT:
-                return False
-        for output, other in self.apart:
-            if not self._are_apart(addresses, output, other):
-                return False
-        return all(addresses[other] - addresses[output] == distance for output, other, distance in self.fixed)
+    def _scratch_address(self, tensor: torch.Tensor) -> int:
+        return scratch.memory(self.runtime, self.scratch_bytes, tensor).address
 
-    def _are_apart(self, addresses: tuple[int, ...], one: int, other: int) -> bool:
-        begin, other_begin = addresses[one], addresses[other]
-        return other_begin >= begin + self.sizes[one] or begin >= other_begin + self.sizes[other]
+
+class _Checked(Generic[_R]):
+    """The remembered result of a check of arguments.
+
+    Attributes:
+        result: what the check returned.
+        addresses: where the tensors may start.
+        was_repeated: as of ``_Call``.
+    """
+
+    __slots__ = ("addresses", "result", "was_repeated")
+
+    bytes = _BYTES_OF_CALL
+
+    def __init__(self, result: _R, addresses: _Addresses) -> None:
+        self.result = result
+        self.addresses = addresses
+        self.was_repeated = False
 
 
 def _has_tensors(result: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,18 @@ class Argument(NamedTuple):
 
 
 Arguments = dict[str, Argument]  # by role in the problem: a, sfa, b, ...
+
+
+class Contents(NamedTuple):
+    """A check of tensors' contents, which calls with similar tensors have to repeat.
+
+    Attributes:
+        check: takes the tensors and raises an error that tells what is wrong.
+        of: the names of the tensors among the public function's arguments.
+    """
+
+    check: Callable[..., None]
+    of: tuple[str, ...]
 
 
 def present(**arguments: tuple[str, torch.Tensor | None]) -> Arguments:

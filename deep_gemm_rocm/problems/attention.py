@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import numbers
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..checks import check_bool, check_int, check_tensor, one_of, share_memory
+from .arguments import Contents
 from .layout import SCALE_BLOCK, ceil_div
 from .tensors import ALIGNMENT
 
@@ -63,6 +65,7 @@ class Attention(NamedTuple):
     softcap: float
     page_size: int
     num_pages: int
+    contents: tuple[Contents, ...]
 
 
 def check_attention(
@@ -103,8 +106,10 @@ def check_attention(
     check_widths(*widths, _WIDTHS)
     check_groups(q.shape[-2], k.shape[-2])
 
+    contents: tuple[Contents, ...] = ()
     if packed:
-        batch = check_cu_seqlens("cu_seqlens_q", cu_seqlens_q, q, "q")
+        contents += check_cu_seqlens("cu_seqlens_q", cu_seqlens_q, q, "q")
+        batch = len(cu_seqlens_q) - 1
         tensors["cu_seqlens_q"] = cu_seqlens_q
     else:
         batch = q.shape[0]
@@ -112,11 +117,12 @@ def check_attention(
     if paged:
         num_pages, page_size = k.shape[:2]
         _check_page_size(page_size, PAGE_SIZES)
-        check_pages(batch, num_pages, page_size, block_table, context_lens)
+        contents += check_pages(batch, num_pages, page_size, block_table, context_lens)
         tokens_k = block_table.shape[1] * page_size if num_pages else 0
         tensors |= {"block_table": block_table, "context_lens": context_lens}
     elif packed:
-        if check_cu_seqlens("cu_seqlens_k", cu_seqlens_k, k, "k") != batch:
+        contents += check_cu_seqlens("cu_seqlens_k", cu_seqlens_k, k, "k")
+        if len(cu_seqlens_k) - 1 != batch:
             raise ValueError(
                 f"cu_seqlens_k must have as many sequences as cu_seqlens_q, {batch}, got {len(cu_seqlens_k) - 1}"
             )
@@ -150,6 +156,7 @@ def check_attention(
         softcap=_check_softcap(softcap),
         page_size=page_size,
         num_pages=num_pages,
+        contents=contents,
     )
 
 
@@ -172,6 +179,7 @@ class Decode(NamedTuple):
     descales: dict[str, torch.Tensor | None]  # expanded to [batch, heads, 1]; of tokens, to [blocks, heads, tokens]
     softcap: float = 0
     layout: str = "plain"  # of the caches, see DecodeConfig
+    contents: tuple[Contents, ...] = ()
 
     @property
     def most_keys(self) -> int:
@@ -213,7 +221,7 @@ def check_decode(
     check_widths(head_dim, v_cache.shape[-1], _WIDTHS)
     check_groups(heads, kv_heads)
     _check_decode_sizes(tokens_q, page_size)
-    check_pages(batch, num_pages, page_size, block_table, context_lens)
+    contents = check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors |= {"block_table": block_table, "context_lens": context_lens}
     expanded = {"q_descale": _check_head_descale("q_descale", descales["q_descale"], "q", q.dtype, batch, heads)}
     layout = "plain" if k_cache.dtype == q.dtype else "e4m3"
@@ -231,7 +239,12 @@ def check_decode(
     problem = _decode(q, k_cache, v_cache.shape[-1], block_table, softmax_scale)
     left, _ = _check_window(True, window, problem.window_left)
     return problem._replace(
-        out_type=out_type, window_left=left, descales=expanded, softcap=_check_softcap(softcap), layout=layout
+        out_type=out_type,
+        window_left=left,
+        descales=expanded,
+        softcap=_check_softcap(softcap),
+        layout=layout,
+        contents=contents,
     )
 
 
@@ -323,7 +336,7 @@ def check_latent_decode(
     check_widths(head_dim, check_int("d_v", d_v, 1), _LATENT_WIDTHS)
     check_groups(heads, 1)
     _check_decode_sizes(tokens_q, page_size, LATENT_PAGE_SIZES, MAX_LATENT_TOKENS)
-    check_pages(batch, num_pages, page_size, block_table, context_lens)
+    contents = check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors = {"q": q, "kv_cache": kv_cache, "block_table": block_table, "context_lens": context_lens}
     if kv_descale is not None:
         if layout != "e4m3":
@@ -331,7 +344,7 @@ def check_latent_decode(
         check_form("kv_descale", kv_descale, torch.float32, (1,))
         tensors["kv_descale"] = kv_descale
     _check_output(out, (*q.shape[:-1], d_v), tensors)
-    problem = _decode(q, kv_cache, d_v, block_table, softmax_scale)
+    problem = _decode(q, kv_cache, d_v, block_table, softmax_scale)._replace(contents=contents)
     return problem, Latent(layout, is_ocp, kv_descale)
 
 
@@ -380,21 +393,33 @@ def check_pages(
     context_lens: Any,
     *,
     per_query: int | None = None,
-) -> None:
-    """Checks a block table and context lengths. Their contents are checked only on the CPU.
+) -> tuple[Contents, ...]:
+    """Checks a block table and context lengths.
 
     Args:
         per_query: the queries of a sequence if ``context_lens`` is [batch, queries] rather than [batch].
+
+    Returns:
+        the check of their contents; none on a GPU, since reading them would wait for it.
     """
     check_form("block_table", block_table, torch.int32, (batch, None))
     check_form("context_lens", context_lens, torch.int32, (batch,) if per_query is None else (batch, per_query))
     if block_table.shape[1] * page_size > MAX_TOKENS:
         raise ValueError(f"block_table must name up to {MAX_TOKENS} tokens, got shape {tuple(block_table.shape)}")
-    if context_lens.device.type != "cpu":
-        return
-    longest = context_lens if per_query is None else context_lens.amax(dim=1)
+    if context_lens.device.type != "cpu" or block_table.device.type != "cpu":
+        return ()
+    contents = Contents(functools.partial(_check_used_pages, num_pages, page_size), ("block_table", "context_lens"))
+    contents.check(block_table, context_lens)
+    return (contents,)
+
+
+def _check_used_pages(num_pages: int, page_size: int, block_table: torch.Tensor, context_lens: torch.Tensor) -> None:
+    longest = context_lens if context_lens.dim() == 1 else context_lens.amax(dim=1)
     _check_context_lens(longest, page_size, block_table)
-    if block_table.device.type == "cpu":
+    if block_table.numel() == 0:
+        return
+    least, largest = (entry.item() for entry in block_table.aminmax())
+    if least < 0 or largest >= num_pages:  # entries past a sequence's end may be anything
         used = torch.arange(block_table.shape[1])[None] * page_size < longest[:, None]
         wrong = used & ((block_table < 0) | (block_table >= num_pages))
         if wrong.any():
@@ -516,8 +541,12 @@ def check_not_shared(name: str, output: torch.Tensor, tensors: dict[str, torch.T
             raise ValueError(f"{name} must not share memory with {other}, which is read while {name} is written")
 
 
-def check_cu_seqlens(name: str, cu_seqlens: Any, tensor: torch.Tensor, of: str) -> int:
-    """Returns the number of sequences. The tensor's contents are checked only on the CPU."""
+def check_cu_seqlens(name: str, cu_seqlens: Any, tensor: torch.Tensor, of: str) -> tuple[Contents, ...]:
+    """Checks the ends of the sequences in ``tensor``, the argument ``of``.
+
+    Returns:
+        the check of their contents; none on a GPU, since reading them would wait for it.
+    """
     check_data(name, cu_seqlens)
     if cu_seqlens.dtype != torch.int32:
         raise TypeError(f"{name} must be int32, got {cu_seqlens.dtype}")
@@ -526,17 +555,22 @@ def check_cu_seqlens(name: str, cu_seqlens: Any, tensor: torch.Tensor, of: str) 
             f"{name} must be contiguous, of shape (sequences + 1,), got shape {tuple(cu_seqlens.shape)} and strides "
             f"{cu_seqlens.stride()}"
         )
-    if cu_seqlens.device.type == "cpu":
-        ends = cu_seqlens.tolist()
-        if ends[0] != 0 or ends[-1] != tensor.shape[0]:
-            raise ValueError(
-                f"{name} must start with 0 and end with the tokens of {of}, {tensor.shape[0]}, got {ends[0]} and "
-                f"{ends[-1]}"
-            )
-        for sequence, (begin, end) in enumerate(itertools.pairwise(ends)):
-            if end < begin:
-                raise ValueError(f"{name} must not decrease: sequence {sequence} has {end - begin} tokens")
-    return len(cu_seqlens) - 1
+    if cu_seqlens.device.type != "cpu":
+        return ()
+    contents = Contents(functools.partial(_check_ends, name, tensor.shape[0], of), (name,))
+    contents.check(cu_seqlens)
+    return (contents,)
+
+
+def _check_ends(name: str, tokens: int, of: str, cu_seqlens: torch.Tensor) -> None:
+    ends = cu_seqlens.tolist()
+    if ends[0] != 0 or ends[-1] != tokens:
+        raise ValueError(
+            f"{name} must start with 0 and end with the tokens of {of}, {tokens}, got {ends[0]} and {ends[-1]}"
+        )
+    for sequence, (begin, end) in enumerate(itertools.pairwise(ends)):
+        if end < begin:
+            raise ValueError(f"{name} must not decrease: sequence {sequence} has {end - begin} tokens")
 
 
 def _check_heads(

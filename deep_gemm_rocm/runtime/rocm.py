@@ -248,8 +248,8 @@ class Runtime:
         is_current = tensor.get_device() == torch.cuda.current_device()
         return contextlib.nullcontext(stream) if is_current else _on(tensor.device, stream)
 
-    def launching(self, **tensors: torch.Tensor) -> AbstractContextManager[int]:
-        """Inside, one kernel may be launched on ``tensors``. Yields the handle of the stream to launch on.
+    def check_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Checks that one kernel can be launched on tensors, by the names of their arguments.
 
         Raises:
             ValueError: kernels can't access a tensor, see ``check_residence``, or the tensors are on different devices.
@@ -262,10 +262,18 @@ class Runtime:
                     f"{name} is on {tensor.device}, but {first} is on {device}: expected all tensors of a call on one "
                     "device. Move them with .to()."
                 )
-        return self.on(tensors[first])
+
+    def launching(self, **tensors: torch.Tensor) -> AbstractContextManager[int]:
+        """Inside, one kernel may be launched on ``tensors``. Yields the handle of the stream to launch on.
+
+        Raises:
+            ValueError: as ``check_tensors``.
+        """
+        self.check_tensors(tensors)
+        return self.on(next(iter(tensors.values())))
 
     def relaunch(self, launch: Launch, tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
-        """Launches a kernel that was launched before, within ``launching``, on similar tensors on the same device.
+        """Launches a kernel on tensors that passed ``check_tensors``, or are similar to such and on the same device.
 
         Args:
             used: the index and name of each of the ``tensors`` that the kernel works on.

@@ -67,10 +67,13 @@ class SimulatedRuntime(Runtime):
     def current_stream(self, tensor: torch.Tensor) -> int:
         return 0
 
-    def launching(self, **tensors: torch.Tensor) -> AbstractContextManager[int]:
+    def check_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in tensors.items():
             if tensor.device.type != self.tensor_device:
                 self.check_residence(name, tensor)
+
+    def launching(self, **tensors: torch.Tensor) -> AbstractContextManager[int]:
+        self.check_tensors(tensors)
         return self._launching(list(tensors.items()))
 
     @contextlib.contextmanager

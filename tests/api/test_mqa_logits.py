@@ -261,7 +261,7 @@ def test_nonsense_on_the_device_reaches_nothing_else(monkeypatch, tokens):
     problem = Paged((300, 200), 2, 32, 32)
     expected = problem.run(columns=300)
     meta = dg.get_paged_mqa_logits_metadata(problem.context_lens, 64, 5)
-    monkeypatch.setattr(mqa_logits, "check_pages", lambda *arguments, **options: None)
+    monkeypatch.setattr(mqa_logits, "check_pages", lambda *arguments, **options: ())
     problem.context_lens[1] = tokens
     problem.block_table[1] = torch.tensor([2**31 - 1, -(2**31), 10**6]).int().repeat(2)[: problem.block_table.shape[1]]
     operands = (problem.q, problem.cache, problem.weights, problem.context_lens, problem.block_table, meta)

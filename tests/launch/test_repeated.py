@@ -6,11 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from helpers.good_calls import GOOD
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import jit, testing
 from deep_gemm_rocm.api import gemm
 from deep_gemm_rocm.launch import described, repeated, scratch
+from deep_gemm_rocm.problems import experts
 from deep_gemm_rocm.runtime import hip, session
 
 M, N, K = 24, 128, 256
@@ -272,12 +274,13 @@ def test_nothing_is_repeated_while_kernels_are_only_compiled():
 
 def test_a_failed_launch_is_not_repeated(monkeypatch):
     a, b = problem(0)
-    dg.fp8_gemm_nt(a, b, output())
+    first = output()
+    dg.fp8_gemm_nt(a, b, first)
     (kernel,) = jit.loaded()
     launches = []
     monkeypatch.setattr(kernel, "entry_point", lambda *arguments: launches.append(arguments) or 719)
     with pytest.raises(hip.HipError):
-        dg.fp8_gemm_nt(a, b, output())
+        dg.fp8_gemm_nt(a, b, output())  # at another address than ``first``, which is still alive
     assert len(launches) == 1
 
 
@@ -327,8 +330,8 @@ def test_parts_of_k_that_outgrow_their_memory_are_repeated(monkeypatch):
 
 def test_other_families_are_repeated(monkeypatch):
     taken = []
-    launching = hip.runtime().launching
-    monkeypatch.setattr(hip.runtime(), "launching", lambda **tensors: taken.append(1) or launching(**tensors))
+    check_tensors = hip.runtime().check_tensors
+    monkeypatch.setattr(hip.runtime(), "check_tensors", lambda tensors: taken.append(1) or check_tensors(tensors))
     sizes, layout = [96, 32], torch.tensor([96, 32], dtype=torch.int32)
     starts, ends = torch.zeros(4, dtype=torch.int32), torch.full((4,), 9, dtype=torch.int32)
     for seed in range(2):
@@ -352,6 +355,91 @@ def test_other_families_are_repeated(monkeypatch):
         expected = torch.einsum("sh,shk->sk", weights_of_heads.double(), products)
         torch.testing.assert_close(logits.double(), expected, rtol=1e-4, atol=1e-4)
     assert len(taken) == 4
+
+
+def with_other_values(argument):
+    """Arguments of the same form, whose floating-point values are in another order."""
+    if isinstance(argument, (tuple, list)):
+        return type(argument)(map(with_other_values, argument))
+    if isinstance(argument, torch.Tensor) and argument.is_floating_point():
+        order = torch.arange(argument.numel()).flip(0)
+        values = argument.flatten().view(torch.uint8).view(argument.numel(), -1)[order]
+        return torch.empty_like(argument).copy_(values.view(-1).view(argument.dtype).view(argument.shape))
+    return argument
+
+
+def tensors_among(*values):
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from tensors_among(*value)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_repeated_call_writes_and_returns_what_a_first_one_does(monkeypatch, name):
+    if described.described is described.described_by_python:
+        pytest.skip("takes long, and the tests above tell whether both describe alike")
+    taken = []
+    check_tensors = hip.runtime().check_tensors
+    monkeypatch.setattr(hip.runtime(), "check_tensors", lambda tensors: taken.append(1) or check_tensors(tensors))
+
+    def results_of(arguments):
+        returned = getattr(dg, name)(**arguments)
+        return [tensor.clone() for tensor in tensors_among(*arguments.values(), returned)]
+
+    results_of(GOOD[name]())
+    if not taken:
+        pytest.skip("launches no kernel")
+    taken.clear()
+    repeated_results = results_of({key: with_other_values(value) for key, value in GOOD[name]().items()})
+    # Paged logits that are cleaned are filled by torch before the launch.
+    assert bool(taken) == ("paged_mqa_logits" in name)
+    jit.forget()
+    first_results = results_of({key: with_other_values(value) for key, value in GOOD[name]().items()})
+    for one, other in zip(repeated_results, first_results, strict=True):
+        assert torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
+
+
+def test_contents_are_checked_again():
+    good = GOOD["flash_attention_decode"]()
+    dg.flash_attention_decode(**good)
+    for name, bad in (("block_table", 3), ("context_lens", 65)):
+        wrong = {**good, name: good[name].clone(), "out": torch.full_like(good["out"], 7)}
+        wrong[name].view(-1)[1] = bad
+        with pytest.raises(ValueError, match=name):
+            dg.flash_attention_decode(**wrong)
+        assert (wrong["out"] == 7).all()
+    ends = torch.tensor([0, 3, 5], dtype=torch.int32)
+    packed = {name: torch.randn(5, 4, 64).bfloat16() for name in "qkv"}
+    dg.flash_attention(**packed, cu_seqlens_q=ends, cu_seqlens_k=ends)
+    with pytest.raises(ValueError, match="cu_seqlens_k must not decrease"):
+        dg.flash_attention(**packed, cu_seqlens_q=ends, cu_seqlens_k=torch.tensor([0, 6, 5], dtype=torch.int32))
+
+
+def test_a_layer_of_experts_is_checked_once(monkeypatch):
+    good = GOOD["fused_moe"]()
+    first = dg.fused_moe(**good).clone()
+    monkeypatch.setattr(experts.check_one_device, "__code__", (lambda tensors: 1 / 0).__code__)
+    assert torch.equal(dg.fused_moe(**good), first)
+    moved = {**good, "topk_weights": good["topk_weights"].clone(), "out": torch.zeros_like(good["out"])}
+    assert torch.equal(dg.fused_moe(**moved), first)
+    with pytest.raises(ZeroDivisionError):
+        dg.fused_moe(**{**good, "expert_map": None})
+
+
+def test_a_layer_of_experts_is_checked_again_where_its_tensors_lie_otherwise():
+    good = GOOD["fused_moe"]()
+    dg.fused_moe(**good)
+    x = good["x"][0]
+    memory = torch.zeros(x.numel() + 8, dtype=torch.uint8)
+    shifted = memory[8:].view(x.dtype).view(x.shape)
+    with pytest.raises(ValueError, match=r"x\[0\] must start at a multiple of 16 bytes"):
+        dg.fused_moe(**{**good, "x": (shifted, good["x"][1])})
+    out = torch.zeros_like(good["out"])
+    inside = out.view(torch.uint8).view(-1)[: x.numel()].view(x.dtype).view(x.shape)
+    with pytest.raises(ValueError, match="out must not share memory with"):
+        dg.fused_moe(**{**good, "x": (inside, good["x"][1]), "out": out})
 
 
 def test_other_sizes_of_groups_along_k_go_the_long_way():
