@@ -149,23 +149,25 @@ def repeated_calls(device: str) -> None:
 def other_repeated_calls(device: str) -> None:
     """Functions that aren't GEMMs. On the CPU, attention checks the contents of block tables in each call."""
     x, heads = torch.randn(64, 1024, device=device).bfloat16(), torch.randn(2, 64, 8, 128, device=device).bfloat16()
+    norm, scores = torch.randn(1024, device=device).bfloat16(), torch.randn(64, 64, device=device)
     pages = {
         "block_table": torch.arange(8, dtype=torch.int32, device=device).view(2, 4),
         "context_lens": torch.tensor([200, 256], dtype=torch.int32, device=device),
     }
-    cache = torch.randn(8, 64, 8, 128, device=device).bfloat16()
+    cache, q = torch.randn(8, 64, 8, 128, device=device).bfloat16(), heads[:, :1]
     latent = torch.randn(8, 64, 1, 576, device=device).bfloat16()
+    latent_q = torch.randn(2, 1, 16, 576, device=device).bfloat16()
     experts = [fp8_weights(4, 512, 1024, device), fp8_weights(4, 1024, 256, device)]
-    weights, ids = deep_gemm_rocm.route_top_k(x[:, :4], 2)
+    weights, ids = deep_gemm_rocm.route_top_k(scores[:, :4], 2)
     calls = {
         "per_token_cast_to_fp8": lambda: deep_gemm_rocm.per_token_cast_to_fp8(x),
-        "rms_norm_cast_to_fp8": lambda: deep_gemm_rocm.rms_norm_cast_to_fp8(x, x[0]),
+        "rms_norm_cast_to_fp8": lambda: deep_gemm_rocm.rms_norm_cast_to_fp8(x, norm),
         "silu_and_mul_cast_to_fp8": lambda: deep_gemm_rocm.silu_and_mul_cast_to_fp8(x),
-        "route_top_k": lambda: deep_gemm_rocm.route_top_k(x[:, :64], 4),
+        "route_top_k": lambda: deep_gemm_rocm.route_top_k(scores, 4),
         "flash_attention": lambda: deep_gemm_rocm.flash_attention(heads, heads, heads, causal=True),
-        "flash_attention_decode": lambda: deep_gemm_rocm.flash_attention_decode(heads[:, :1], cache, cache, **pages),
-        "mla_decode": lambda: deep_gemm_rocm.mla_decode(latent.view(2, -1, 16, 576)[:, :1], latent, **pages),
-        "fused_moe": lambda: deep_gemm_rocm.fused_moe(x, *experts, weights, ids),
+        "flash_attention_decode": lambda: deep_gemm_rocm.flash_attention_decode(q, cache, cache, **pages),
+        "mla_decode": lambda: deep_gemm_rocm.mla_decode(latent_q, latent, **pages),
+        "fused_moe, six launches": lambda: deep_gemm_rocm.fused_moe(x, *experts, weights, ids),
     }
     for name, call in calls.items():
         call()

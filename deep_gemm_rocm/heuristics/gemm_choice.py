@@ -74,8 +74,8 @@ def choose_gemm_config(
         return choice.config
     k_order = _NO_PARTS if settings.values().batch_invariant else None
     problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m, k_order, max_block_n)
-    least = min(config.output_n for config in _candidates(problem._replace(max_block_n=256)))
-    if max_block_n < least:
+    if not _candidates(problem):
+        least = min(config.output_n for config in _candidates(problem._replace(max_block_n=256)))
         raise ValueError(f"max_block_n must be at least {least}, the fewest columns of a tile, got {max_block_n}")
     return _chosen(_config, problem).config
 
