@@ -16,6 +16,7 @@ from deep_gemm_rocm.__main__ import app
 from deep_gemm_rocm.api import warmup
 from deep_gemm_rocm.api.warmup import Workload
 from deep_gemm_rocm.launch import planning, repeated
+from deep_gemm_rocm.problems.experts import MAX_TOKENS, MAX_TOP_K
 from deep_gemm_rocm.testing import assert_accurate, gemm_problem, gemm_reference
 
 FP8 = torch.float8_e4m3fnuz
@@ -312,7 +313,8 @@ def test_a_model_needs_few_kernels_whatever_the_batch(model):
     assert len(wanted) == len(set(wanted)) <= 80
     generator = random.Random(0)
     for workload in workloads:
-        anything = [generator.randrange(1, 2 ** generator.randrange(1, 16)) for _ in range(20)]
+        most = MAX_TOKENS * MAX_TOP_K // workload.num_groups if workload.function == "fused_moe" else 2**15
+        anything = [min(generator.randrange(1, 2 ** generator.randrange(1, 16)), most) for _ in range(20)]
         drawn = dataclasses.replace(workload, m_list=anything)
         assert set(kernel_names([drawn])) <= set(wanted)
 
