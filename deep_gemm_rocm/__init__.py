@@ -41,6 +41,13 @@ from .api.fp4 import (
     transpose_packed_fp4,
     unpack_ue8m0_from_int,
 )
+from .api.fp4_gemm import (
+    bf16_fp4_gemm_nt,
+    fp8_fp4_gemm_nn,
+    fp8_fp4_gemm_nt,
+    fp8_fp4_gemm_tn,
+    fp8_fp4_gemm_tt,
+)
 from .api.fused_casts import rms_norm_cast_to_fp8, silu_and_mul_cast_to_fp8
 from .api.gemm import (
     bf16_gemm_nn,
@@ -48,10 +55,6 @@ from .api.gemm import (
     bf16_gemm_tn,
     bf16_gemm_tt,
     f16_gemm_nt,
-    fp8_fp4_gemm_nn,
-    fp8_fp4_gemm_nt,
-    fp8_fp4_gemm_tn,
-    fp8_fp4_gemm_tt,
     fp8_gemm_nn,
     fp8_gemm_nt,
     fp8_gemm_nt_skip_head_mid,
@@ -148,6 +151,7 @@ __all__ = [
     "as_tensor",
     "bench",
     "bench_kineto",
+    "bf16_fp4_gemm_nt",
     "bf16_gemm_nn",
     "bf16_gemm_nt",
     "bf16_gemm_tn",

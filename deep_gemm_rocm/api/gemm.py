@@ -15,7 +15,7 @@ from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import PARTS_OF_B, Epilogue, Gemm
 from ..problems.layout import Pair, data_and_scales
 from ..problems.operands import check_head_splits, transposed, transposed_pair
-from ..problems.recipe import check_recipe, flat_recipe
+from ..problems.recipe import Recipe, check_recipe, flat_recipe
 from ..problems.tensors import FP8_DTYPES
 from ..runtime import settings
 from .variants import takes_arguments_of
@@ -83,7 +83,7 @@ def gemm_fp8(
     if out is None:
         out = made["out"] = a[0].new_empty(gemm.m, gemm.n, dtype=torch.bfloat16)
         arguments["d"] = Argument("out", out)
-    return out, _launch(gemm, arguments, made=made)
+    return out, launch_dense(gemm, arguments, made=made)
 
 
 @launches
@@ -122,11 +122,23 @@ def fp8_gemm_nt(
     """
     check_alpha(alpha)
     whole = check_recipe("fp8_gemm_nt", recipe, recipe_a, recipe_b)
+    return described_fp8_gemm(a, b, d, c, whole, bias, epilogue)
+
+
+def described_fp8_gemm(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor | Pair,
+    c: torch.Tensor | None,
+    recipe: Recipe,
+    bias: torch.Tensor | None,
+    epilogue: Epilogue,
+) -> Described[None]:
     if torch.compiler.is_compiling():
-        torch.ops.deep_gemm_rocm.fp8_gemm_nt(*a, *b, *data_and_scales(d), c, flat_recipe(whole), bias, epilogue)
+        torch.ops.deep_gemm_rocm.fp8_gemm_nt(*a, *b, *data_and_scales(d), c, flat_recipe(recipe), bias, epilogue)
         return None, None
-    gemm, arguments = check_gemm(a, b, d, dtypes=FP8_DTYPES, recipe=whole, c=c, bias=bias, epilogue=epilogue)
-    return None, _launch(gemm, arguments)
+    gemm, arguments = check_gemm(a, b, d, dtypes=FP8_DTYPES, recipe=recipe, c=c, bias=bias, epilogue=epilogue)
+    return None, launch_dense(gemm, arguments)
 
 
 @takes_arguments_of(fp8_gemm_nt)
@@ -190,14 +202,7 @@ def fp8_gemm_nt_skip_head_mid(
     gemm, arguments = check_gemm(
         a, b, d, dtypes=FP8_DTYPES, recipe=whole, head_splits=splits, bias=bias, epilogue=epilogue
     )
-    return None, _launch(gemm, arguments, head_splits=splits)
-
-
-# DeepGEMM's names of functions that also take FP4 operands. Here both operands are FP8.
-fp8_fp4_gemm_nt = fp8_gemm_nt
-fp8_fp4_gemm_nn = fp8_gemm_nn
-fp8_fp4_gemm_tn = fp8_gemm_tn
-fp8_fp4_gemm_tt = fp8_gemm_tt
+    return None, launch_dense(gemm, arguments, head_splits=splits)
 
 
 def gemm_fp8_fp8_bf16_nt(
@@ -245,7 +250,7 @@ def bf16_gemm_nt(
         torch.ops.deep_gemm_rocm.bf16_gemm_nt(a, b, *data_and_scales(d), c, bias, epilogue)
         return None, None
     gemm, arguments = check_gemm(a, b, d, dtypes=(torch.bfloat16,), c=c, bias=bias, epilogue=epilogue)
-    return None, _launch(gemm, arguments)
+    return None, launch_dense(gemm, arguments)
 
 
 @takes_arguments_of(bf16_gemm_nt)
@@ -281,7 +286,7 @@ def f16_gemm_nt(
         torch.ops.deep_gemm_rocm.f16_gemm_nt(a, b, *data_and_scales(d), c, bias, epilogue)
         return None, None
     gemm, arguments = check_gemm(a, b, d, dtypes=(torch.float16,), c=c, bias=bias, epilogue=epilogue)
-    return None, _launch(gemm, arguments)
+    return None, launch_dense(gemm, arguments)
 
 
 def check_alpha(alpha: Any) -> None:
@@ -302,7 +307,7 @@ def _new_output(a: Pair, b: Pair, epilogue: Epilogue) -> torch.Tensor:
     return torch.empty(m, n, dtype=torch.bfloat16, device=data_of_b.device)
 
 
-def _launch(
+def launch_dense(
     gemm: Gemm,
     arguments: Arguments,
     *,

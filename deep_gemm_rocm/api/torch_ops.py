@@ -24,6 +24,7 @@ from . import (
     casts,
     einsum,
     experts,
+    fp4_gemm,
     fused_casts,
     gemm,
     grouped,
@@ -259,6 +260,8 @@ for _function in _WRITING_D:
     _operator(_function, "d")
 _operator(gemm.fp8_gemm_nt, "d", without=("alpha",))
 _operator(gemm.bf16_gemm_nt, "d", without=("alpha",))
+_operator(fp4_gemm.fp8_fp4_gemm_nt, "d", without=("alpha", "recipe"))
+_operator(fp4_gemm.bf16_fp4_gemm_nt, "d")
 _FIXED = ("recipe", "use_psum_layout")  # arguments with one allowed value
 _operator(k_grouped.k_grouped_fp8_gemm_tn_contiguous, "d", without=_FIXED)
 _operator(k_grouped.k_grouped_fp8_gemm_nt_contiguous, "d", without=_FIXED)

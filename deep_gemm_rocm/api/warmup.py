@@ -19,11 +19,13 @@ from ..checks import check_int
 from ..heuristics import FEW_ROWS, MANY_ROWS, collecting_begins, heads_of_every_tile
 from ..launch import planning
 from ..problems.experts import MAX_TOKENS, MAX_TOP_K, Experts
+from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, ceil_div
 from . import (
     attention,
     casts,
     experts,
+    fp4_gemm,
     fused_casts,
     gemm,
     grouped,
@@ -119,7 +121,8 @@ def warmup_kernels(
 
     Afterwards, calls with these sizes neither compile nor read a file. A list of many M needs only a handful of
     kernels, since M only affects the choice of tiles. Nothing is launched, and no device memory is needed. Recipes,
-    scales and strides are the function's defaults.
+    scales and strides are the function's defaults. Weights of ``fp8_fp4_gemm_nt`` and ``bf16_fp4_gemm_nt`` have four
+    bits, and exponents as scales.
 
     Args:
         name: the name of a public function: a dense or grouped GEMM, under any of its names; attention, for prompts or
@@ -299,6 +302,13 @@ def _operands(function: _Function, m: int, of: Workload, groups_of_a: tuple[int,
 def _dense(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
     function.call(*_operands(function, m, of, (), ()), _tensor(m, of.n, dtype=of.d_dtype))
+
+
+def _dense_of_fp4(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    a = _operand(function, (), m, of.k, 1, transposed=False)
+    b = _tensor(of.n, of.k // 2, dtype=torch.int8), _tensor(of.n, of.k // GROUP, dtype=torch.uint8)
+    function.call(a, b, _tensor(m, of.n, dtype=of.d_dtype))
 
 
 def _contiguous(function: _Function, m: int, of: Workload) -> None:
@@ -534,10 +544,15 @@ _ARGUMENTS = {
 }
 _BF16, _F16 = torch.bfloat16, torch.float16
 _FUNCTIONS = (
-    _rows(gemm, _dense, _FP8, "nt", "fp8_gemm_nt", "gemm_fp8", "gemm_fp8_fp8_bf16_nt", "fp8_fp4_gemm_nt")
-    | _rows(gemm, _dense, _FP8, "nn", "fp8_gemm_nn", "fp8_fp4_gemm_nn")
-    | _rows(gemm, _dense, _FP8, "tn", "fp8_gemm_tn", "fp8_fp4_gemm_tn")
-    | _rows(gemm, _dense, _FP8, "tt", "fp8_gemm_tt", "fp8_fp4_gemm_tt")
+    _rows(gemm, _dense, _FP8, "nt", "fp8_gemm_nt", "gemm_fp8", "gemm_fp8_fp8_bf16_nt")
+    | _rows(gemm, _dense, _FP8, "nn", "fp8_gemm_nn")
+    | _rows(gemm, _dense, _FP8, "tn", "fp8_gemm_tn")
+    | _rows(gemm, _dense, _FP8, "tt", "fp8_gemm_tt")
+    | _rows(fp4_gemm, _dense_of_fp4, _FP8, "nt", "fp8_fp4_gemm_nt")
+    | _rows(fp4_gemm, _dense_of_fp4, _BF16, "nt", "bf16_fp4_gemm_nt")
+    | _rows(fp4_gemm, _dense, _FP8, "nn", "fp8_fp4_gemm_nn")
+    | _rows(fp4_gemm, _dense, _FP8, "tn", "fp8_fp4_gemm_tn")
+    | _rows(fp4_gemm, _dense, _FP8, "tt", "fp8_fp4_gemm_tt")
     | _rows(gemm, _dense, _BF16, "nt", "bf16_gemm_nt")
     | _rows(gemm, _dense, _BF16, "nn", "bf16_gemm_nn")
     | _rows(gemm, _dense, _BF16, "tn", "bf16_gemm_tn")

@@ -10,9 +10,15 @@ from typing import Any, ClassVar
 import torch
 
 from .. import testing
-from ..api import gemm, grouped, k_grouped
-from ..api.casts import get_mn_major_tma_aligned_tensor, per_channel_cast_to_fp8, per_token_cast_to_fp8
+from ..api import fp4_gemm, gemm, grouped, k_grouped
+from ..api.casts import (
+    get_mn_major_tma_aligned_tensor,
+    per_channel_cast_to_fp8,
+    per_token_cast_to_fp4,
+    per_token_cast_to_fp8,
+)
 from ..launch import planning
+from ..problems.gemm_kind import GROUP
 from ..problems.layout import Pair, align, data_and_scales
 from . import shapes
 from .shapes import Shape
@@ -106,7 +112,7 @@ class Problem:
         Raises:
             WrongResultError: an error exceeds its bound, or an element wasn't written.
         """
-        recipe = recipe or (OPERATIONS[self.op].recipe if self.is_fp8 else (1, 128, 128))
+        recipe = recipe or OPERATIONS[self.op].recipe
         worst = 0.0
         for a, b, d in self._parts():
             if d.isnan().any():
@@ -177,7 +183,7 @@ def make(op: str, shape: Shape, device: str) -> Problem:
     Raises:
         ValueError: only one of operation and shape has groups.
     """
-    if shape.groups > 1 and op in ("fp8_gemm_nt", "bf16_gemm_nt"):
+    if shape.groups > 1 and OPERATIONS[op].make is _make_dense:
         raise ValueError(f"{op} has no groups, got shape {shape}")
     return OPERATIONS[op].make(op, shape, device)
 
@@ -191,6 +197,10 @@ def _activations(op: str, rows: int, k: int, device: str) -> Operand:
 
 
 def _weights(op: str, groups: int, n: int, k: int, device: str) -> Operand:
+    if op.count("fp4"):
+        experts = [per_token_cast_to_fp4(testing.weights(n, k, group), True, GROUP, True) for group in range(groups)]
+        data, scales = (torch.stack(parts).to(device) for parts in zip(*experts, strict=True))
+        return data, scales
     if op.count("fp8"):
         return _each(testing.grouped_weights(groups, n, k), lambda tensor: tensor.to(device))
     return torch.stack([testing.weights(n, k, group) for group in range(groups)]).to(device)
@@ -322,6 +332,8 @@ _VECTORS = (1, 1, 128)
 _ALL = (
     Operation(shapes.DENSE, _make_dense, gemm.fp8_gemm_nt),
     Operation(shapes.DENSE, _make_dense, gemm.bf16_gemm_nt),
+    Operation(shapes.DENSE, _make_dense, fp4_gemm.fp8_fp4_gemm_nt, recipe=_VECTORS),
+    Operation(shapes.DENSE, _make_dense, fp4_gemm.bf16_fp4_gemm_nt, recipe=_VECTORS),
     Operation(shapes.CONTIGUOUS, _make_contiguous, grouped.m_grouped_fp8_gemm_nt_contiguous, _layout),
     Operation(shapes.CONTIGUOUS, _make_contiguous, grouped.m_grouped_bf16_gemm_nt_contiguous, _layout),
     Operation(shapes.MASKED, _make_masked, grouped.m_grouped_fp8_gemm_nt_masked, _layout_and_rows),

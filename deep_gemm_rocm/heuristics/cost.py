@@ -171,7 +171,7 @@ def _memory_clocks(
     n, num_cus, num_groups = problem.n, problem.num_cus, problem.num_groups
     k_bytes = k_blocks * BLOCK_K_BYTES
     output = _output_bytes(problem, m)
-    once = num_groups * (m + n * config.kind.parts) * k_bytes + output
+    once = num_groups * (m + n * config.kind.parts * config.kind.memory_of_b) * k_bytes + output
     # Tiles that run on an XCD at the same time form a rectangle. Its L2 loads their rows and columns once.
     running = np.minimum(np.ceil(tiles / _XCDS), max(num_cus // _XCDS, 1) * config.workgroups_per_cu)
     high = np.minimum(np.minimum(config.group_m, tile_rows / num_groups), running)

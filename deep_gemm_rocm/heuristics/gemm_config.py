@@ -129,6 +129,8 @@ class GemmConfig:
         """Registers that a wave of the ``alone`` schedule takes for operands, sums and scales."""
         operands = self.num_stages * (self.wave_m + self.wave_n) * BLOCK_K_BYTES
         sums = 4 * self.wave_m * self.wave_n
+        if self.kind.scaling == "groups" and self.kind.is_a_scaled:
+            return operands + 2 * sums  # all of a round's beside the totals
         if self.kind.scaling != "vectors":
             return operands + sums
         # A lane has a scale of each of its columns for each K-block that is held, and one in use.
@@ -227,6 +229,7 @@ _RULES: _Rules = (
         lambda config: config.producer_waves == 0 or config.schedule == "producer",
     ),
     ("only the alone schedule deals K to waves", lambda config: config.waves_k == 1 or config.schedule == "alone"),
+    ("waves alone widen four bits", lambda config: config.schedule == "alone" or not config.kind.widens_b),
     (
         "only the multistage schedule sums squares or batches",
         lambda config: (

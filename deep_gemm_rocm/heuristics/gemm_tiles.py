@@ -90,6 +90,8 @@ def gemm_candidates(
 def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
     if kind.sums_squares:
         return _STAGED_NARROW
+    if kind.widens_b:
+        return _tiles_of_four_bits(kind)
     if kind.is_quantised or not kind.is_k_major or kind.grouping in ("summed", "k_grouped"):
         return _tiles_through_lds(kind)
     of_16_rows = _ALONE_16_ROWS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS
@@ -108,6 +110,17 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
     # Tiles of 192 and 224 rows take more time for each row than those of 256, but 1280x4096 has one of the former for
     # each of 304 CUs, and 4096x4096 two of the latter.
     return small + _PINGPONG_128 + _PINGPONG_192 + _PINGPONG_224 + _PINGPONG_256
+
+
+# Rounds of four-bit values leave fewer registers for operands on their way.
+_ALONE_OF_FOUR_BITS = (_alone(64, 32, 2), _alone(32, 64, 3, waves_n=2))
+
+
+def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
+    if kind.grouping == "split_k":
+        return _DEALING_K
+    of_16_rows = _ALONE_16_ROWS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS
+    return of_16_rows + _ALONE_OF_FOUR_BITS + (_DEALING_K + _DEALING_K_IN_ONE_ROUND if kind.grouping == "dense" else ())
 
 
 def _tiles_through_lds(kind: GemmKind) -> tuple[GemmConfig, ...]:

@@ -16,6 +16,7 @@ from .launch import Launch
 
 _TEMPLATE = "gemm.hip.j2"
 _FLOAT_BYTES = 4
+_GROUPS_OF_BLOCK = 4  # of 32 values, in 128 along K
 _PART_ALIGNMENT = 4  # the columns of a part are padded to a multiple of this, see sum_of_parts.h
 _MAX_WORKGROUPS = 2**22  # of up to 512 threads in a launch; with more tiles, a workgroup computes several
 
@@ -36,6 +37,18 @@ class Scales(Structure):
     """The structure of the same name in gemm_arguments.h."""
 
     _fields_ = (("data", c_void_p), ("group_stride", c_int64), ("row_stride", c_int64), ("k_block_stride", c_int64))
+
+    @classmethod
+    def of_groups(cls, tensor: torch.Tensor) -> Scales:
+        """The strides of scales of groups of 32, in units of what the kernel loads: fp32 or exponents.
+
+        ``k_block_stride`` is from the scales of 128 values of K to the next. Within these they are contiguous.
+        """
+        *group_stride, row_stride, column_stride = tensor.stride()
+        if tensor.dtype != torch.int32:
+            return cls(None, *(group_stride or (0,)), row_stride, _GROUPS_OF_BLOCK)
+        of_bytes = (_GROUPS_OF_BLOCK * stride for stride in (*(group_stride or (0,)), row_stride, column_stride))
+        return cls(None, *of_bytes)
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Scales:
@@ -131,6 +144,8 @@ def gemm_launch(
     tensors = {role: argument.tensor for role, argument in arguments.items()}
     kind = config.kind
     strides = {name: of(tensors[name]) for name, of in _STRIDES.items() if name in tensors}
+    if kind.widens_b:
+        strides["sfb"] = Scales.of_groups(tensors["sfb"])
     scratch = {}
     if kind.sums_parts:
         row = align(gemm.n, _PART_ALIGNMENT)

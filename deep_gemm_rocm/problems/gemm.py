@@ -13,6 +13,7 @@ import torch
 
 from ..checks import one_of
 from .arguments import Argument, Arguments, present
+from .four_bits import FOUR_BIT_DTYPES, check_k_of_four_bits, check_scales_of_groups, type_of_scales
 from .gemm_kind import PARTS_OF_B, Gemm, GemmKind
 from .layout import SCALE_BLOCK, ceil_div
 from .operands import pair_of
@@ -48,11 +49,19 @@ class _Signature(NamedTuple):
 
     dtypes: tuple[torch.dtype, ...]  # of the operands
     recipe: Recipe | None  # None for operands without scales
+    four_bits: bool  # of b
     grouping: str  # as in GemmKind
     layout_name: str
     d_name: str
     head_splits: tuple[int, int, int] | None
     epilogue: str
+
+    @property
+    def scaling(self) -> str:
+        """The value of ``GemmKind.scaling``."""
+        if self.four_bits:
+            return "groups"
+        return "none" if self.recipe is None else self.recipe.scaling
 
 
 def check_gemm(
@@ -62,6 +71,7 @@ def check_gemm(
     *,
     dtypes: tuple[torch.dtype, ...],
     recipe: Recipe | None = None,
+    four_bits: bool = False,
     c: Any = None,
     grouping: str = "dense",
     layout: Any = None,
@@ -80,6 +90,7 @@ def check_gemm(
             ``out``.
         dtypes: allowed dtypes of the operands.
         recipe: how the operands' scales are shared; None for operands without scales.
+        four_bits: whether ``b`` is a pair of four-bit data and scales of groups; then ``recipe`` is for ``a``.
         grouping: as in ``GemmKind``.
         layout: the int32 tensor that describes the groups.
         head_splits: columns of each head in ``d``: left, in the gap that isn't written, and right.
@@ -94,10 +105,11 @@ def check_gemm(
     epilogue = "identity" if epilogue is None else epilogue  # DeepGEMM's default
     if epilogue not in tuple(PARTS_OF_B):
         raise ValueError(f"epilogue must be one of {tuple(PARTS_OF_B)}, got {epilogue!r}")
-    if recipe is None:
-        arguments = {"a": Argument("a", a), "b": Argument("b", b)}
+    arguments = {"a": Argument("a", a)} if recipe is None else _scaled("a", a)
+    if recipe is None and not four_bits:
+        arguments["b"] = Argument("b", b)
     else:
-        arguments = {**_scaled("a", a), **_scaled("b", b)}
+        arguments |= _scaled("b", b, four_bits)
     if layout_name:
         arguments["grouped_layout"] = Argument(layout_name, layout)
     arguments |= present(c=("c", c), bias=("bias", bias), signals=("signal", signal))
@@ -105,7 +117,9 @@ def check_gemm(
     arguments |= _scaled("d", d) if is_quantised else present(d=(d_name, d))
     tensors = dict(arguments.values())
     metas = {name: meta_of(name, tensor) for name, tensor in tensors.items()}
-    gemm = _check_metas(_Signature(dtypes, recipe, grouping, layout_name, d_name, head_splits, epilogue), metas)
+    gemm = _check_metas(
+        _Signature(dtypes, recipe, four_bits, grouping, layout_name, d_name, head_splits, epilogue), metas
+    )
     for operand in ("a", "b"):
         check_aligned_start(*arguments[operand])
     for output in ("d", "sfd", "signals"):
@@ -114,13 +128,14 @@ def check_gemm(
     return gemm, arguments
 
 
-def _scaled(name: str, pair: Any) -> Arguments:
-    data, scales = pair_of(name, pair)
+def _scaled(name: str, pair: Any, four_bits: bool = False) -> Arguments:
+    data, scales = pair_of(name, pair, four_bits)
     return {name: Argument(f"{name}[0]", data), f"sf{name}": Argument(f"{name}[1]", scales)}
 
 
 def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
-    a_name, b_name = ("a", "b") if signature.recipe is None else ("a[0]", "b[0]")
+    a_name = "a" if signature.recipe is None else "a[0]"
+    b_name = "b[0]" if signature.four_bits else f"b{a_name[1:]}"
     a = named[a_name]
     *groups_of_a, m, k = check_operand(a_name, a, signature.dtypes, grouped=signature.grouping in _GROUPS_OF_A)
     b = named[b_name]
@@ -145,9 +160,10 @@ def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
         check_same_device(name, meta, a_name, a)
     kind = _kind(
         a_type=TYPES[a.dtype],
-        b_type=TYPES[b.dtype],
+        b_type="e2m1" if signature.four_bits else TYPES[b.dtype],
         d_type=TYPES[d_dtype],
-        scaling="none" if signature.recipe is None else signature.recipe.scaling,
+        scaling=signature.scaling,
+        b_scale_type=type_of_scales(named["b[1]"]) if signature.four_bits else "f32",
         accumulate="c" in named,
         grouping=signature.grouping,
         a_major=major_of(a),
@@ -166,9 +182,12 @@ _kind = functools.lru_cache(maxsize=4096)(GemmKind)
 def _check_operands_fit(
     signature: _Signature, a_name: str, a: TensorMeta, groups_of_a: list[int], b_name: str, b: TensorMeta
 ) -> None:
-    check_same_type(a_name, a, b_name, b)
     k = a.shape[-1]
-    if k != b.shape[-1]:
+    if signature.four_bits:
+        check_k_of_four_bits(a_name, a, b_name, b)
+    else:
+        check_same_type(a_name, a, b_name, b)
+    if not signature.four_bits and k != b.shape[-1]:
         raise ValueError(
             f"{a_name} and {b_name} must agree in K, their last dimension, got {tuple(a.shape)} and {tuple(b.shape)}; "
             f"{b_name} is {_shape_text(b, 'NK')}, transpose and copy a {_shape_text(b, 'KN')} weight"
@@ -196,6 +215,8 @@ def _check_outputs(signature: _Signature, named: dict[str, TensorMeta], shape: t
     d_name = signature.d_name
     data = named.get(f"{d_name}[0]")
     d = named.get(d_name, data)
+    if data is not None and signature.four_bits:
+        raise NotImplementedError(f"{d_name} must be a tensor, not a pair: no kernel quantises products of four bits")
     if data is not None:
         _check_quantised_output(d_name, data, named[f"{d_name}[1]"], shape)
     elif d is not None:
@@ -211,7 +232,8 @@ def _check_outputs(signature: _Signature, named: dict[str, TensorMeta], shape: t
 @functools.lru_cache(maxsize=4096)  # M, which changes from call to call, doesn't matter here
 def _major_of_weight(signature: _Signature, name: str, b: TensorMeta) -> str:
     """Checks ``b`` on its own. Returns its contiguous dimension."""
-    check_operand(name, b, signature.dtypes, grouped=signature.grouping != "dense")
+    dtypes = FOUR_BIT_DTYPES if signature.four_bits else signature.dtypes
+    check_operand(name, b, dtypes, grouped=signature.grouping != "dense")
     return major_of(b)
 
 
@@ -228,7 +250,10 @@ def _columns_of_output(signature: _Signature, b_name: str, b: TensorMeta, scales
     unit = parts * SCALE_BLOCK if signature.recipe == BLOCKS and parts > 1 else parts
     if rows_of_b % unit:
         raise ValueError(f"{b_name} must have a multiple of {unit} rows for {signature.epilogue}, got {rows_of_b}")
-    if signature.recipe is not None:
+    if signature.four_bits:
+        assert scales is not None
+        check_scales_of_groups("b", scales, b.shape)
+    elif signature.recipe is not None:
         assert scales is not None
         check_scales_of("b", scales, b.shape, signature.recipe.n, signature.recipe.k)
     return rows_of_b // parts

@@ -16,7 +16,8 @@ PARTS_OF_B = {"identity": 1, "silu_and_mul": 2}  # parts of b that an activation
 
 _VALUES = {
     "d_type": ("bf16", "f16", "f32", *FP8_TYPES),
-    "scaling": ("none", "blocks", "vectors", "rows"),
+    "scaling": ("none", "blocks", "vectors", "rows", "groups"),
+    "b_scale_type": ("f32", "e8m0"),
     "grouping": ("dense", "batched", "contiguous", "psum", "masked", "split_k", "summed", "k_grouped"),
     "a_major": ("k", "rows"),
     "b_major": ("k", "rows"),
@@ -24,6 +25,7 @@ _VALUES = {
     "activation": tuple(PARTS_OF_B),
 }
 _GROUPS_OF_ROWS = ("contiguous", "psum", "masked")
+GROUP = 32  # values of four bits along K that share a scale
 _OPERANDS_WITHOUT_SCALES = (("bf16", "bf16"), ("f16", "f16"), ("bf16", "f32"))
 
 
@@ -51,11 +53,13 @@ class GemmKind:
 
     Attributes:
         a_type, b_type: types of the operands: ``e4m3`` or ``e5m2`` in any pairing, ``bf16`` twice, ``f16`` twice, or
-            ``bf16`` and ``f32``.
+            ``bf16`` and ``f32``. b may have four bits, ``e2m1``, where a is FP8 or ``bf16``.
         d_type: type of the output and of ``c``: ``bf16``, ``f16`` or ``f32``; or ``e4m3`` or ``e5m2``, quantised with
             one scale for each row and 128 columns.
         scaling: which values share a scale. ``blocks``: 128 x 128 of b, 128 along K of a row of a. ``vectors``: 128
-            along K of a row of either. ``rows``: whole rows of either. ``none``: there are no scales.
+            along K of a row of either. ``rows``: whole rows of either. ``groups``: 32 along K of a row of b, which has
+            four bits, and 128 of a row of a, if that is FP8. ``none``: there are no scales.
+        b_scale_type: type of b's scales: ``f32`` or, of groups, ``e8m0``.
         accumulate: whether ``c`` is added.
         grouping: how a workgroup finds its tiles, see ``tile_source.h``. ``dense`` has one group, ``batched`` groups
             of equal sizes. ``contiguous`` reads the group of each row, ``psum`` the end of each group's rows,
@@ -88,6 +92,7 @@ class GemmKind:
     sums_parts: bool = False
     gathers_a: bool = False
     signals: bool = False
+    b_scale_type: str = "f32"
 
     def __post_init__(self) -> None:
         """
@@ -102,7 +107,19 @@ class GemmKind:
     @property
     def element_bytes(self) -> int:
         """Bytes of an element of a and b in the matrix cores."""
-        return ELEMENT_BYTES[self.b_type]
+        return ELEMENT_BYTES[self.a_type if self.widens_b else self.b_type]
+
+    @property
+    def widens_b(self) -> bool:
+        """Whether b has four bits in memory, and more in the matrix cores."""
+        return self.b_type == "e2m1"
+
+    @property
+    def memory_of_b(self) -> float:
+        """Bytes of b and its groups' scales in memory, in units of its bytes in the matrix cores."""
+        if not self.widens_b:
+            return 1
+        return (0.5 + (1 if self.b_scale_type == "e8m0" else 4) / GROUP) / self.element_bytes
 
     @property
     def parts(self) -> int:
@@ -113,6 +130,11 @@ class GemmKind:
     def is_fp8(self) -> bool:
         """Whether the operands are FP8 and may have scales."""
         return self.a_type in FP8_TYPES and self.b_type in FP8_TYPES
+
+    @property
+    def is_a_scaled(self) -> bool:
+        """Whether a has scales."""
+        return self.scaling != "none" and self.a_type in FP8_TYPES
 
     @property
     def is_quantised(self) -> bool:
@@ -164,6 +186,7 @@ class GemmKind:
         family = f"{groups}gemm_{layout}"
         operands = self.a_type if self.a_type == self.b_type else f"{self.a_type}_{self.b_type}"
         scaling = "" if self.scaling == "none" else f"_{self.scaling}"
+        scaling += "" if self.b_scale_type == "f32" else f"_{self.b_scale_type}"
         bias = "" if self.bias == "none" else f"_bias_{self.bias}"
         activation = "" if self.activation == "identity" else f"_{self.activation}"
         output = f"{self.d_type}{'_c' if self.accumulate else ''}{'_skip_mid' if self.skips_head_mid else ''}"
@@ -175,10 +198,17 @@ class GemmKind:
 # A kind exists if its fields have the values above and keep these rules.
 _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
     (
-        "operands must both be FP8, bf16 or f16, or bf16 and f32",
-        lambda kind: kind.is_fp8 or (kind.a_type, kind.b_type) in _OPERANDS_WITHOUT_SCALES,
+        "operands must both be FP8, bf16 or f16, or bf16 and f32, or FP8 or bf16 and four bits",
+        lambda kind: (
+            kind.is_fp8
+            or (kind.a_type, kind.b_type) in _OPERANDS_WITHOUT_SCALES
+            or (kind.widens_b and kind.a_type in ("bf16", *FP8_TYPES))
+        ),
     ),
-    ("only FP8 operands have scales", lambda kind: kind.is_fp8 or kind.scaling == "none"),
+    ("only FP8 and four-bit operands have scales", lambda kind: kind.is_fp8 or kind.widens_b or kind.scaling == "none"),
+    ("four-bit operands have scales of groups", lambda kind: kind.widens_b == (kind.scaling == "groups")),
+    ("four-bit operands are contiguous along K", lambda kind: kind.is_k_major or not kind.widens_b),
+    ("only scales of groups may be e8m0", lambda kind: kind.b_scale_type == "f32" or kind.scaling == "groups"),
     ("squares are summed of bf16, times f32", lambda kind: kind.sums_squares == (kind.b_type == "f32")),
     (
         "operands of which squares are summed must be contiguous along K",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from .gemm_kind import GROUP
 from .layout import SCALE_BLOCK, ceil_div
 from .tensors import TensorMeta, check_scales
 
@@ -57,6 +58,22 @@ def check_recipe(function: str, recipe: Any, recipe_a: Any, recipe_b: Any) -> Re
         known = ", ".join(str(tuple(recipe)) for recipe in _RECIPES)
         raise NotImplementedError(f"{function} has kernels for the recipes {known}; got {tuple(whole)}")
     return whole
+
+
+def check_recipe_of_four_bits(function: str, recipe: Any, recipe_a: Any, recipe_b: Any) -> None:
+    """Checks DeepGEMM's three recipe arguments for a four-bit b, with one scale for each row and 32 values.
+
+    Raises:
+        NotImplementedError: there is no kernel for the recipe.
+    """
+    expected = {"recipe_a": (recipe_a, (1, SCALE_BLOCK)), "recipe_b": (recipe_b, (1, GROUP))}
+    if recipe is not None:
+        raise NotImplementedError(
+            f"recipe of {function} must be None where b has four bits, got {recipe!r}; give recipe_a and recipe_b"
+        )
+    for name, (value, known) in expected.items():
+        if value is not None and (not isinstance(value, (tuple, list)) or tuple(value) != known):
+            raise NotImplementedError(f"{name} of {function} must be {known} where b has four bits, got {value!r}")
 
 
 def flat_recipe(recipe: Recipe) -> list[int]:

@@ -11,6 +11,7 @@ import torch
 from ..api import (
     attention,
     experts,
+    fp4_gemm,
     fused_casts,
     gemm,
     grouped,
@@ -61,7 +62,7 @@ _ROUNDING = 2.0**-24
 def checks(device: str) -> dict[str, Callable[[], None]]:
     """For each family, a function that raises AssertionError if a result is wrong."""
     families = (
-        _fp8, _transposed, _vectors, _wide_types, _quantised, _contiguous, _masked, _along_k, _sums,
+        _fp8, _transposed, _vectors, _wide_types, _four_bits, _quantised, _contiguous, _masked, _along_k, _sums,
         _hyperconnection, _flash_attention, _decode, _latent_decode, _chosen_tokens, _merging, _logits, _top_k,
         _casts, _norm, _activation, _routing, _experts, _graph,
     )  # fmt: skip
@@ -105,6 +106,17 @@ def _wide_types(device: str) -> None:
         d = _empty(device, _M, _N, dtype=_F32)
         function(a.to(device), b.to(device), d)
         assert_accurate(d, gemm_reference(a, b))
+
+
+def _four_bits(device: str) -> None:
+    a, k = activations(_M, _K), _K // 32 * 32
+    b = per_token_cast_to_fp4(weights(_N, k), use_ue8m0=True, gran_k=32, use_packed_ue8m0=True)
+    narrow, wide = per_token_cast_to_fp8(a[:, :k]), a[:, :k].contiguous()
+    d = _empty(device, _M, _N)
+    fp4_gemm.fp8_fp4_gemm_nt(_on(device, narrow), _on(device, b), d)
+    assert_accurate(d, gemm_reference(narrow, b))
+    fp4_gemm.bf16_fp4_gemm_nt(wide.to(device), _on(device, b), d)
+    assert_accurate(d, gemm_reference(wide, b))
 
 
 def _quantised(device: str) -> None:

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 
 import torch
 
+from ..api.fp4 import FP4_VALUES, unpack_codes
 from ..checks import check_tensor
+from ..problems.four_bits import FOUR_BIT_DTYPES
+from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div, data_and_scales
 from ..runtime.arrays import through_host
 
@@ -24,6 +27,11 @@ _ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the v
 # total, in each of 8 groups.
 _MATRIX_CORE_GROUPS = SCALE_BLOCK // 16  # a group is 16 FP8 or 8 wider values; a K-block is 128 bytes
 MATRIX_CORE_ERROR = 18 + 2 * _MATRIX_CORE_GROUPS
+
+# Powers of two among scales of four bits that a round of multiplying them takes at least, see
+# grouped_fragment_loader.h. Each round is promoted by itself.
+_OF_ROUND = 25
+_ROUNDED_TO_BF16 = 2.0**-8  # the most that a number times a scale changes, relative to itself
 
 _SECOND_ORDER = 2.0**-8  # margin for products of errors
 
@@ -80,13 +88,22 @@ def gemm_reference(
 ) -> GemmReference:
     """The reference for ``gemm_fp8`` with these arguments or, without scales, for ``bf16_gemm_nt``.
 
+    With ``b`` of four bits it is for ``fp8_fp4_gemm_nt`` or ``bf16_fp4_gemm_nt``, with the default recipe.
+
     It is computed on the CPU. Intermediate sums must not overflow fp32.
     """
     (a_data, sfa), (b_data, sfb) = data_and_scales(a), data_and_scales(b)
     a_data, b_data = a_data.cpu(), b_data.cpu()
     k = a_data.shape[1]
     dequantised_a = _dequantised(a_data, sfa, recipe[0], recipe[2])
-    dequantised_b = _dequantised(b_data, sfb, recipe[1], recipe[2])
+    factors = None
+    if b_data.dtype in FOUR_BIT_DTYPES:
+        assert sfb is not None
+        factors = scales_of_four_bits(sfb.cpu(), 2 * b_data.shape[1])
+        values = torch.tensor(FP4_VALUES, dtype=torch.float64)
+        dequantised_b = values[unpack_codes(b_data).int()] * factors.repeat_interleave(GROUP, 1)
+    else:
+        dequantised_b = _dequantised(b_data, sfb, recipe[1], recipe[2])
     k_block = SCALE_BLOCK // a_data.dtype.itemsize
     promoted = sfa is not None and recipe[2] is not None
     exact = torch.zeros(len(a_data), len(b_data), dtype=torch.float64)
@@ -97,6 +114,8 @@ def gemm_reference(
         if promoted:
             exact.addmm_(block_a, block_b.T)
             running += exact.abs()
+            if factors is not None:
+                running += _more_rounds(factors) * (exact.abs() + block_a.abs() @ block_b.abs().T)
         else:
             # The matrix cores round their total after each group of the block.
             running += _MATRIX_CORE_GROUPS * 2 * (exact.abs() + block_a.abs() @ block_b.abs().T)
@@ -105,10 +124,13 @@ def gemm_reference(
     # Errors of sums and of the scales' product are relative to the magnitude, that of a multiply-add to its result.
     error = _ROUNDING * ((MATRIX_CORE_ERROR + 1) * magnitude + running) * (1 + _SECOND_ORDER)
     if sfa is not None:
-        products = SCALE_BLOCK * torch.finfo(a_data.dtype).max * torch.finfo(b_data.dtype).max
+        dtype_of_b = torch.float8_e5m2fnuz if factors is not None else b_data.dtype
+        products = SCALE_BLOCK * torch.finfo(a_data.dtype).max * torch.finfo(dtype_of_b).max
         error += ceil_div(k, k_block) * _UNDERFLOW * (products + 1)
         if not promoted:
             error += 2 * _ROUNDING * exact.abs()  # two products with the scales
+    elif factors is not None and not (torch.frexp(factors).mantissa == 0.5).all():
+        error += _ROUNDED_TO_BF16 * magnitude
     if bias is not None:
         exact = exact + bias.cpu().double()
         error += _ROUNDING * (exact.abs() + error)
@@ -118,6 +140,20 @@ def gemm_reference(
         exact = exact + c.cpu().double()
         error += _ROUNDING * (exact.abs() + error)
     return GemmReference(exact, error)
+
+
+def scales_of_four_bits(scales: torch.Tensor, k: int) -> torch.Tensor:
+    """The scales of a four-bit operand, in any of their forms, as fp64 [rows, K/32]."""
+    if scales.dtype == torch.float32:
+        return scales.double()
+    exponents = scales.contiguous().view(torch.uint8)[:, : k // GROUP].double()
+    return torch.exp2(exponents - 127).masked_fill(exponents == 0, 0.0).masked_fill(exponents == 255, torch.nan)
+
+
+def _more_rounds(factors: torch.Tensor) -> int:
+    """How many rounds more than one a K-block takes at most; one may be to find the scales' size."""
+    exponents = torch.frexp(factors[(factors > 0) & factors.isfinite()]).exponent
+    return 1 + int(exponents.max() - exponents.min()) // _OF_ROUND if len(exponents) else 0
 
 
 def _silu_and_mul(sums: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -32,6 +32,10 @@ def per_block(*shape: int, seed: int = 1):
     return dg.per_block_cast_to_fp8(randn(*shape, seed=seed))
 
 
+def four_bits():
+    return dg.per_token_cast_to_fp4(randn(N, K), True, 32, True)
+
+
 def stacked(pairs):
     return tuple(torch.stack(parts) for parts in zip(*pairs, strict=True))
 
@@ -303,6 +307,8 @@ CALLS = {
         partial(dg.route_top_k, scoring="sigmoid", bias=randn(64).float(), num_groups=8, top_groups=2, scale=2.5),
         (randn(M, 64), 4),
     ),
+    "fp8_fp4_gemm_nt": lambda: (dg.fp8_fp4_gemm_nt, (per_token(M, K), four_bits(), empty(M, N))),
+    "bf16_fp4_gemm_nt": lambda: (dg.bf16_fp4_gemm_nt, (randn(M, K), four_bits(), empty(M, N))),
 }
 
 

@@ -133,6 +133,17 @@ KINDS = (
     GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="vectors", bias="f32"),
     GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="none", a_type="f16", b_type="f16"),
 )
+# Kinds whose b has four bits, with every type of a and of scales.
+FOUR_BIT_KINDS = (
+    GemmKind(b_type="e2m1", scaling="groups", b_scale_type="e8m0", k_tail=True),
+    GemmKind(a_type="e5m2", b_type="e2m1", d_type="f32", scaling="groups", accumulate=True),
+    GemmKind(b_type="e2m1", scaling="groups", b_scale_type="e8m0", activation="silu_and_mul", bias="f32"),
+    GemmKind(a_type="bf16", b_type="e2m1", scaling="groups", b_scale_type="e8m0"),
+    GemmKind(a_type="bf16", b_type="e2m1", d_type="f32", scaling="groups", accumulate=True, k_tail=True),
+    GemmKind(a_type="bf16", b_type="e2m1", scaling="groups", b_scale_type="e8m0", activation="silu_and_mul"),
+)
+FOUR_BITS = tuple(config for kind in FOUR_BIT_KINDS for config in gemm_candidates(kind))
+
 # Kernels for masked groups with tiles of two heights.
 TALLER = tuple(
     config

@@ -31,6 +31,10 @@ def per_block(*shape: int):
     return data.view(shape), scales.view(*shape[:-2], *scales.shape[-2:])
 
 
+def four_bits(*shape: int):
+    return dg.per_token_cast_to_fp4(randn(*shape), True, 32, True)
+
+
 def swapped(pair):
     return tuple(part.mT for part in pair)
 
@@ -192,6 +196,11 @@ GOOD = {
     "bf16_gemm_tn": lambda: dense_bf16(randn(K, M), randn(K, N)),
     "bf16_gemm_tt": lambda: dense_bf16(randn(K, M), randn(N, K)),
     "f16_gemm_nt": lambda: {"a": randn(M, K).half(), "b": randn(N, K).half(), "d": zeros(M, N), "c": None, **EPILOGUE},
+    "fp8_fp4_gemm_nt": lambda: dense_fp8(b=four_bits(N, K)) | EPILOGUE | {"alpha": None},
+    "fp8_fp4_gemm_nn": lambda: dense_fp8(b=swapped(per_block(N, K))),
+    "fp8_fp4_gemm_tn": lambda: dense_fp8(swapped(per_token(M, K)), swapped(per_block(N, K))),
+    "fp8_fp4_gemm_tt": lambda: dense_fp8(swapped(per_token(M, K))),
+    "bf16_fp4_gemm_nt": lambda: {"a": randn(M, K), "b": four_bits(N, K), "d": zeros(M, N), "c": None, **EPILOGUE},
     "m_grouped_fp8_gemm_nt_contiguous": lambda: contiguous(per_token(128, K), per_block(G, N, K)) | OPTIONS | EPILOGUE,
     "m_grouped_fp8_gemm_nn_contiguous": lambda: contiguous(per_token(128, K), swapped(per_block(G, N, K))) | OPTIONS,
     "m_grouped_bf16_gemm_nt_contiguous": lambda: contiguous(randn(128, K), randn(G, N, K)) | EPILOGUE,

@@ -16,6 +16,8 @@ from helpers.gemm_configs import (
     ALL,
     BATCHED,
     CHOSEN,
+    FOUR_BIT_KINDS,
+    FOUR_BITS,
     GROUPED,
     HEADS,
     KINDS,
@@ -46,7 +48,9 @@ def largest(configs: Sequence[GemmConfig]) -> GemmConfig:
 
 LARGEST = tuple(largest(gemm_candidates(kind)) for kind in KINDS)
 OF_OTHER_TESTS = [
-    config for family in (GROUPED, BATCHED, HEADS, SUMMED, SIGNALS, OF_EVERY_KIND) for config in quick(family)
+    config
+    for family in (GROUPED, BATCHED, HEADS, SUMMED, SIGNALS, OF_EVERY_KIND, FOUR_BITS)
+    for config in quick(family)
 ]
 IN_DEFAULT_RUN = {
     ziglang: {*ALL, *SQUARES, *OF_OTHER_TESTS, largest(SPLIT_K)},
@@ -60,7 +64,7 @@ INSPECTED_IN_DEFAULT_RUN = {
     ziglang: {
         *CHOSEN,
         *OF_GROUPS,
-        *(largest([config for config in OF_OTHER_TESTS if config.kind == kind]) for kind in KINDS),
+        *(largest([config for config in OF_OTHER_TESTS if config.kind == kind]) for kind in (*KINDS, *FOUR_BIT_KINDS)),
     },
     hipcc: {*CHOSEN, *OF_GROUPS, *LARGEST},
 }
@@ -68,7 +72,7 @@ INSPECTED_IN_DEFAULT_RUN = {
 
 def builds(quick_ones: Mapping[Callable, Container[GemmConfig]]) -> pytest.MarkDecorator:
     """Runs a test with each compiler and configuration; the default run takes ``quick_ones``."""
-    every = ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + SIGNALS + SPLIT_K + TALLER + OF_EVERY_KIND
+    every = ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + SIGNALS + SPLIT_K + TALLER + OF_EVERY_KIND + FOUR_BITS
     cases = [
         pytest.param(
             compiler,
@@ -143,6 +147,8 @@ def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
     moves -= {"buffer_load_ushort", "buffer_load_dwordx2"} if config.kind.accumulate else set()
     # bf16 that is widened to fp32.
     moves -= {"buffer_load_dwordx2"} if config.kind.sums_squares else set()
+    if config.kind.widens_b:  # with exponents of groups
+        moves -= {"buffer_load_ubyte", *({"buffer_load_dwordx2"} if config.kind.a_type == "bf16" else ())}
     moves -= {"buffer_load_ushort"} if config.kind.bias in ("bf16", "f16") else set()
     moves -= {"buffer_load_dwordx3"} if config.kind.bias == "f32" else set()
     if config.kind.is_quantised:  # waves exchange the largest magnitudes of rows

@@ -19,8 +19,7 @@ class PromotedMma {
   using Mfma = typename Shape::Mfma;
   static constexpr int kFragments = Order::kFragments;
   static constexpr int kElements = Mfma::kElements;
-  // Scales of B that start_k_block() multiplies with those of A. Scales of single columns are multiplied at promotion.
-  static constexpr int kScales = Scales::kPerColumn ? 1 : Shape::kScales;
+  static constexpr int kScales = Scales::kMultiplied;
 
  public:
   DG_DEVICE PromotedMma() : total_{}, partial_{}, scale_{} {}

@@ -38,9 +38,11 @@ struct Buffer {
       return __builtin_bit_cast(T, buffer_load_b64(resource(), offset, scalar_offset));
     } else if constexpr (sizeof(T) == 4) {
       return __builtin_bit_cast(T, buffer_load_b32(resource(), offset, scalar_offset));
-    } else {
-      static_assert(sizeof(T) == 2, "only 2, 4, 8 and 16 bytes are loaded");
+    } else if constexpr (sizeof(T) == 2) {
       return __builtin_bit_cast(T, buffer_load_b16(resource(), offset, scalar_offset));
+    } else {
+      static_assert(sizeof(T) == 1, "only 1, 2, 4, 8 and 16 bytes are loaded");
+      return __builtin_bit_cast(T, buffer_load_b8(resource(), offset, scalar_offset));
     }
   }
 

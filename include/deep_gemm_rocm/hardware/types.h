@@ -25,6 +25,12 @@ constexpr int kChunksPerRow = kBlockKBytes / kChunkBytes;
 struct E4M3 {};
 struct E5M2 {};
 
+// Values of four bits, two in a byte, the first in the low half: 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives.
+// Matrix cores take other types; see four_bits.h.
+struct E2M1 {};
+// Scales that are powers of two, as their exponents plus 127.
+struct E8M0 {};
+
 // Numbers must not be negative: unsigned divisions by powers of two take fewer instructions.
 constexpr int ceil_div(int a, int b) {
   const unsigned divisor = b;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
+#include "deep_gemm_rocm/hardware/static_for.h"
 
 namespace deep_gemm_rocm {
 
@@ -44,12 +45,13 @@ DG_DEVICE int handed_over(int value) {
   return __builtin_amdgcn_update_dpp(0, value, kControl, kRows, 0xF, false);
 }
 
+// DPP controls: CDNA3 ISA guide, "Data Parallel Primitives".
+constexpr int kRowShiftRight = 0x110;  // by so many lanes
+constexpr int kLastToNextRow = 0x142;
+constexpr int kLane31ToOthers = 0x143;
+
 // The sum over this lane and those before it.
 DG_DEVICE int inclusive_sum(int value) {
-  // DPP controls: CDNA3 ISA guide, "Data Parallel Primitives".
-  constexpr int kRowShiftRight = 0x110;  // by so many lanes
-  constexpr int kLastToNextRow = 0x142;
-  constexpr int kLane31ToOthers = 0x143;
   constexpr int kOddRows = 0b1010;
   constexpr int kLastRows = 0b1100;
   value += handed_over<kRowShiftRight + 1>(value);
@@ -59,6 +61,17 @@ DG_DEVICE int inclusive_sum(int value) {
   value += handed_over<kLastToNextRow, kOddRows>(value);
   value += handed_over<kLane31ToOthers, kLastRows>(value);
   return value;
+}
+
+// The largest value of a wave, as a scalar.
+DG_DEVICE unsigned max_over_wave(unsigned value) {
+  static_for<6>([&](auto step) {
+    constexpr int kControls[] = {kRowShiftRight + 1, kRowShiftRight + 2, kRowShiftRight + 4, kRowShiftRight + 8,
+                                 kLastToNextRow, kLane31ToOthers};
+    const unsigned other = handed_over<kControls[step]>(static_cast<int>(value));
+    value = value < other ? other : value;
+  });
+  return read_lane(static_cast<int>(value), kWaveSize - 1);
 }
 
 // The value of lane `lane ^ kMask`. Within 16 lanes by DPP, which costs no more than the operation that uses it.

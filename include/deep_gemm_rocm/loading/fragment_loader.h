@@ -9,11 +9,21 @@ namespace deep_gemm_rocm {
 
 // Loads kFragments of a wave, which begin with the tile's row `first_row` in the order of LDS. Rows and K past the
 // operand's end read as zeros.
-template <class Mfma, class Order, int kFragments, int kTileRows, int kRegisterStages, bool kKTail>
+//   kNeighbours: whether a lane's chunks are neighbours in memory, as those of four bits are. Else its lane group takes
+//     every kLaneGroups-th chunk. Which k these are doesn't matter as long as A and B agree.
+//   Form: how chunks are in memory, see four_bits.h.
+template <class Mfma_, class Order_, int kFragments_, int kTileRows, int kRegisterStages_, bool kKTail_,
+          bool kNeighbours = false, class Form_ = AsTheyAre>
 class FragmentLoader {
+ public:
+  using Mfma = Mfma_;
+  using Order = Order_;
+  using Form = Form_;
+  static constexpr int kFragments = kFragments_;
+  static constexpr int kRegisterStages = kRegisterStages_;
+  static constexpr bool kKTail = kKTail_;
   static constexpr int kReads = Fragment<Mfma>::kReads;
 
- public:
   DG_DEVICE explicit FragmentLoader(int first_row) : first_row_(first_row) {}
 
   DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
@@ -29,21 +39,22 @@ class FragmentLoader {
       const int in_part = Order::row_in_part(row);
       const unsigned in_memory = row_in_memory<Order>(tile, in_part);
       const unsigned offset = in_memory * static_cast<unsigned>(tile.stride_bytes) +
-                              Order::part(row) * static_cast<unsigned>(tile.part_bytes) + first_chunk() * kChunkBytes;
+                              Order::part(row) * static_cast<unsigned>(tile.part_bytes) +
+                              first_chunk() * Form::kBytes;
       offset_[i] = in_part < tile.rows ? offset : kOutOfBounds;
     }
   }
 
   DG_DEVICE void load_fragment(int stage, int i, int k_block) {
     const int since = k_block - first_k_block_;
-    const int left_bytes = k_bytes_ - since * kBlockKBytes;
+    const int left_bytes = k_bytes_ - since * kBlockBytes;
     const Buffer buffer = buffer_.only_if(left_bytes > 0);
 #pragma unroll
-    for (int read = 0; read < kReads; ++read) {
-      const int chunk = read * Mfma::kLaneGroups;
-      const bool exists = !kKTail || (first_chunk() + chunk) * kChunkBytes < left_bytes;
-      const int first = since * kBlockKBytes + chunk * kChunkBytes;
-      staged_[stage][i][read] = buffer.template load<Chunk>(exists ? offset_[i] : kOutOfBounds, first);
+    for (int load = 0; load < kLoads; ++load) {
+      const int chunk = load * (kNeighbours ? kChunksOfLoad : Mfma::kLaneGroups);
+      const bool exists = !kKTail || (first_chunk() + chunk) * Form::kBytes < left_bytes;
+      const int first = since * kBlockBytes + chunk * Form::kBytes;
+      staged_[stage][i][load] = buffer.template load<Loaded>(exists ? offset_[i] : kOutOfBounds, first);
     }
   }
 
@@ -51,15 +62,20 @@ class FragmentLoader {
     return __builtin_bit_cast(MfmaOperands, staged_[stage][fragment][read]);
   }
 
- private:
-  static DG_DEVICE int first_chunk() { return lane_id() / Mfma::kRows; }
+ protected:
+  static constexpr int kBlockBytes = kChunksPerRow * Form::kBytes;  // of a K-block, in memory
+  static constexpr int kChunksOfLoad = kNeighbours ? min(kReads, kChunkBytes / Form::kBytes) : 1;
+  static constexpr int kLoads = kReads / kChunksOfLoad;
+  using Loaded = Vector<unsigned, kChunksOfLoad * Form::kBytes / sizeof(unsigned)>;
+
+  static DG_DEVICE int first_chunk() { return lane_id() / Mfma::kRows * (kNeighbours ? kReads : 1); }
 
   int first_row_;
   int first_k_block_;
   int k_bytes_;
   Buffer buffer_;
   unsigned offset_[kFragments];
-  Chunk staged_[kRegisterStages][kFragments][kReads];
+  Loaded staged_[kRegisterStages][kFragments][kLoads];
 };
 
 }  // namespace deep_gemm_rocm

@@ -4,6 +4,7 @@
 #include "deep_gemm_rocm/hardware/conditional.h"
 #include "deep_gemm_rocm/loading/batched_k_loader.h"
 #include "deep_gemm_rocm/loading/fragment_loader.h"
+#include "deep_gemm_rocm/loading/grouped_fragment_loader.h"
 #include "deep_gemm_rocm/loading/tile_loader.h"
 #include "deep_gemm_rocm/loading/transposing_tile_loader.h"
 #include "deep_gemm_rocm/tiles/gemm_kind.h"
@@ -32,6 +33,9 @@ struct OperandA : OperandSizes<Shape, Resources, Shape::kBlockM, Resources::kPar
   static constexpr int kFragments = Shape::kFragsM;
   static constexpr int kLdsStages = Resources::kLdsStagesOfA;
   static constexpr bool kSumsSquares = Kind::kSumsSquares;
+  using Form = AsTheyAre;
+  template <class LoaderOfFragments>
+  using WithScales = LoaderOfFragments;
   static DG_DEVICE int wave_row() { return Shape::wave_m(); }
 };
 
@@ -43,6 +47,10 @@ struct OperandB : OperandSizes<Shape, Resources, Shape::kBlockN, Resources::kPar
   static constexpr int kFragments = Shape::kFragsN;
   static constexpr int kLdsStages = Resources::kLdsStagesOfB;
   static constexpr bool kSumsSquares = false;
+  using Form = Conditional<Kind::kWidensB, FourBits<typename Kind::MultipliedB>, AsTheyAre>;
+  template <class LoaderOfFragments>
+  using WithScales = Conditional<Kind::kWidensB, GroupedFragmentLoader<LoaderOfFragments, typename Kind::ScaleOfB>,
+                                 LoaderOfFragments>;
   static DG_DEVICE int wave_row() { return Shape::wave_n(); }
 };
 
@@ -131,8 +139,9 @@ class OperandInLds {
 template <class Kind, class Operand>
 class OperandInRegisters {
   using Mfma = typename Operand::Mfma;
-  using Loader = FragmentLoader<Mfma, typename Operand::Order, Operand::kFragments, Operand::kTileRows,
-                                Operand::kRegisterStages, Kind::kKTail>;
+  using Loader = typename Operand::template WithScales<
+      FragmentLoader<Mfma, typename Operand::Order, Operand::kFragments, Operand::kTileRows, Operand::kRegisterStages,
+                     Kind::kKTail, Kind::kWidensB, typename Operand::Form>>;
 
  public:
   static constexpr int kPasses = 0;
@@ -149,6 +158,9 @@ class OperandInRegisters {
   }
 
   DG_DEVICE void load_fragment(int stage, int i, int k_block) { loader_.load_fragment(stage, i, k_block); }
+
+  DG_DEVICE Loader& loader() { return loader_; }
+  DG_DEVICE const Loader& loader() const { return loader_; }
 
  private:
   Loader loader_;

@@ -33,13 +33,21 @@ struct TileScales {
   ScaleTile a, b;
 };
 
-// Loads a scale for each row of A that a lane holds, and Shape::kScales for the wave's columns or, with kPerColumn, one
-// for each sum that a lane holds. K-blocks are loaded one after another. Past the last one there is no memory traffic.
-template <class Shape, int kRegisterStages, bool kPerColumn_, bool kGathersA>
+// What a lane has of B's scales: one for each scale of its wave's columns (Shape::kScales); one for each sum that it
+// holds; or one that isn't loaded, but set.
+enum class ScalesOfB { kOfWave, kOfColumns, kIsSet };
+
+// Loads a scale for each row of A that a lane holds, and those of B. K-blocks are loaded one after another. Past the
+// last one there is no memory traffic.
+template <class Shape, int kRegisterStages, ScalesOfB kScalesOfB, bool kGathersA>
 class ScaleLoader {
+  static constexpr bool kIsSet = kScalesOfB == ScalesOfB::kIsSet;
+
  public:
-  static constexpr bool kPerColumn = kPerColumn_;
-  static constexpr int kColumns = kPerColumn ? Shape::kLaneSums : Shape::kScales;
+  static constexpr bool kPerColumn = kScalesOfB == ScalesOfB::kOfColumns;
+  static constexpr int kColumns = kPerColumn ? Shape::kLaneSums : kIsSet ? 0 : Shape::kScales;
+  // Scales of B that of_rows() multiplies with those of A. Scales of single columns are multiplied at promotion.
+  static constexpr int kMultiplied = kPerColumn || kIsSet ? 1 : Shape::kScales;
   static constexpr int kLoads = Shape::kFragsM + kColumns;
 
   // Switches to another tile, of the same row strides. `a` starts at the tile's first row, of `rows`. `b` is the row
@@ -49,7 +57,7 @@ class ScaleLoader {
     b_ = b;
     left_k_blocks_ = num_k_blocks;
     const int tile_rows = min(rows, Shape::kBlockM);
-    if (!kGathersA && !kPerColumn && kIsOfPart && tile_rows == rows_) return;  // most tiles are like the one before
+    if (!kGathersA && !kPerColumn && (kIsOfPart || kIsSet) && tile_rows == rows_) return;  // most tiles are like the one before
     rows_ = tile_rows;
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
@@ -84,8 +92,11 @@ class ScaleLoader {
     }
   }
 
-  // The scale of the lane's row i and the columns of one of the wave's scales; with kPerColumn only that of the row.
+  DG_DEVICE void set_of_b(float scale) { of_b_ = scale; }
+
+  // The scale of the lane's row i and one of the kMultiplied scales of B; with kPerColumn only that of the row.
   DG_DEVICE float of_rows(int stage, int i, int scale) const {
+    if constexpr (kIsSet) return staged_a_[stage][i] * of_b_;
     return kPerColumn ? staged_a_[stage][i] : staged_a_[stage][i] * staged_b_[stage][scale];
   }
 
@@ -107,9 +118,10 @@ class ScaleLoader {
   int left_k_blocks_;
   int rows_ = 0;
   unsigned offset_[Shape::kFragsM];
-  unsigned column_offset_[kColumns];
+  unsigned column_offset_[max(kColumns, 1)];
   float staged_a_[kRegisterStages][Shape::kFragsM];
-  float staged_b_[kRegisterStages][kColumns];
+  float staged_b_[kRegisterStages][max(kColumns, 1)];
+  float of_b_;
 };
 
 // Stands for a ScaleLoader where no scale varies along K.

@@ -14,6 +14,15 @@ struct BatchOfK {
   int num_blocks;
 };
 
+// Scales of groups of 32 along K, of a tile's rows.
+struct GroupScales {
+  const uint8_t* first;  // of the tile's first row, for the operand's first k
+  unsigned row_bytes;    // from a row to the next
+  unsigned block_bytes;  // from the scales of 128 of K to the next
+  unsigned part_bytes;   // from a part of the operand to the next
+  int first_k_block;     // of the tile, from the operand's first k
+};
+
 // A tile of an operand in memory.
 struct OperandTile {
   const uint8_t* first;  // the first row's first k; of a batch, in its first group
@@ -23,6 +32,7 @@ struct OperandTile {
   int64_t part_bytes;    // from a part to the next
   BatchOfK batch{};      // for BatchedKLoader
   const int* row_indices = nullptr;  // for gathered rows, each row's place after `first`
+  GroupScales scales{};              // of an operand of four bits
 };
 
 // The place of a row of a tile after its first one.
@@ -39,6 +49,7 @@ struct TileOperands {
 
 // Memory holds 16 bytes of LDS as they are.
 struct AsTheyAre {
+  static constexpr int kBytes = kChunkBytes;  // of memory for a chunk
   using Loaded = Chunk;
   static DG_DEVICE Chunk chunk(const Loaded& loaded) { return loaded; }
 };

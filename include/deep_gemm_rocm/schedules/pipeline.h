@@ -64,11 +64,12 @@ class PipelineState {
   using StagedA = StagedOperand<OperandA<Kind, Shape, Resources>>;
   using StagedB = StagedOperand<OperandB<Kind, Shape, Resources>>;
 
-  static constexpr bool kPerColumn = Kind::kScaling == Scaling::kVectors;
-  static constexpr bool kPromoted = kPerColumn || Kind::kScaling == Scaling::kBlocks;
-  using LoadedScales = ScaleLoader<Shape, Resources::kRegisterStages, kPerColumn, Kind::kGathersA>;
-  using Scales = Conditional<kPromoted, LoadedScales, NoScales>;
-  using MmaOfPart = Conditional<kPromoted, PromotedMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>,
+  static constexpr ScalesOfB kScalesOfB = Kind::kScaling == Scaling::kVectors  ? ScalesOfB::kOfColumns
+                                          : Kind::kScaling == Scaling::kGroups ? ScalesOfB::kIsSet
+                                                                               : ScalesOfB::kOfWave;
+  using LoadedScales = ScaleLoader<Shape, Resources::kRegisterStages, kScalesOfB, Kind::kGathersA>;
+  using Scales = Conditional<Kind::kPromotes, LoadedScales, NoScales>;
+  using MmaOfPart = Conditional<Kind::kPromotes, PromotedMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>,
                                 DirectMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>>;
   using Mma = Conditional<(Shape::kPartsK > 1), SumOfKParts<MmaOfPart, Shape>, MmaOfPart>;
 
@@ -104,7 +105,8 @@ class PipelineState {
   }
 
   static DG_DEVICE int num_k_blocks(const TileOperands& tile) {
-    return Kind::kSumsBatch ? tile.b.batch.num_blocks : ceil_div(tile.b.k_bytes, kBlockKBytes);
+    if constexpr (Kind::kSumsBatch) return tile.b.batch.num_blocks;
+    return ceil_div(Kind::kWidensA ? tile.b.k_bytes : tile.a.k_bytes, kBlockKBytes);
   }
 
   DG_DEVICE bool has_k_blocks() const { return first_k_block < end_k_block; }
@@ -181,6 +183,15 @@ class PipelineState {
   DG_DEVICE void read_fragments(int k_block, int register_stage = 0) {
     read_fragments(k_block, register_stage, [](int) {});
   }
+
+  // Takes over the loaded groups of B of a K-block, of which each round of computing it multiplies some; see
+  // GroupedFragmentLoader.
+  DG_DEVICE void start_groups(int stage) { staged_b_.loader().start_groups(stage); }
+  DG_DEVICE void start_round() {
+    const float scale = staged_b_.loader().start_round();
+    if constexpr (Kind::kPromotes) scales.set_of_b(scale);
+  }
+  DG_DEVICE bool has_another_round() { return staged_b_.loader().has_another_round(); }
 
   // Multiplies and promotes a K-block whose fragments are read. after_row(i) follows the last MFMA of A's fragment i.
   template <class AfterRow>

@@ -47,6 +47,20 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
  private:
   template <class AfterRow>
   static DG_DEVICE void compute(State& state, int stage, int k_block, const AfterRow& after_row) {
+    if constexpr (Kind::kWidensB) {
+      state.start_groups(stage);
+      do {
+        state.start_round();
+        multiply(state, stage, k_block, [](int) {});
+      } while (state.has_another_round());
+      static_for<Shape::kFragsM>(after_row);
+    } else {
+      multiply(state, stage, k_block, after_row);
+    }
+  }
+
+  template <class AfterRow>
+  static DG_DEVICE void multiply(State& state, int stage, int k_block, const AfterRow& after_row) {
     state.mma.start_k_block(state.scales, stage);
     state.read_fragments(k_block, stage);
     state.multiply(after_row);

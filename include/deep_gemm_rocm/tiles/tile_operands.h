@@ -17,20 +17,22 @@ template <class T, Major kMajor>
 DG_DEVICE OperandTile operand_tile(const Matrix& matrix, unsigned group, unsigned first_row, int rows, int64_t all_rows,
                                    const PartOfK& k) {
   constexpr bool kIsKMajor = kMajor == Major::kK;
+  constexpr unsigned kValues = kIsSame<T, E2M1> ? 2 : 1;  // of an element
   const int64_t stride = kIsKMajor && k.packed ? k.k : matrix.stride;
   const int64_t stride_k = !kIsKMajor ? stride : k.packed ? all_rows : 1;
-  const int64_t first = first_row * (kIsKMajor ? stride : 1) + static_cast<unsigned>(k.first_k) * stride_k;
+  const int64_t first = first_row * (kIsKMajor ? stride : 1) + static_cast<unsigned>(k.first_k) / kValues * stride_k;
   const auto* data = static_cast<const uint8_t*>(matrix.data);
   constexpr int64_t kBytes = sizeof(T);
-  return {data + (group * matrix.group_stride + first) * kBytes, rows, k.k * static_cast<int>(kBytes),
-          stride * kBytes, all_rows * (kIsKMajor ? stride : 1) * kBytes};
+  return {data + (group * matrix.group_stride + first) * kBytes, rows,
+          static_cast<int>(k.k / kValues) * static_cast<int>(kBytes), stride * kBytes,
+          all_rows * (kIsKMajor ? stride : 1) * kBytes};
 }
 
 // The part of a tile's K that a wave multiplies.
 template <class Kind, class Shape>
 DG_DEVICE PartOfK part_of_wave(const PartOfK& k) {
   if constexpr (Shape::kWavesK == 1) return k;
-  constexpr int kBlockK = kBlockKBytes / sizeof(typename Kind::B);
+  constexpr int kBlockK = kBlockKBytes / sizeof(typename Kind::MultipliedB);
   return share_of_k<kBlockK>(k, Shape::kWavesK, Shape::wave_k());
 }
 
@@ -61,6 +63,17 @@ DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile, con
   return scales;
 }
 
+// The scales of groups of 32, of an operand each of whose parts has `rows` rows.
+template <class T>
+DG_DEVICE GroupScales group_scales(const Scales& scales, unsigned group, unsigned first_row, int rows,
+                                   int first_k_block) {
+  const auto* data = reinterpret_cast<const uint8_t*>(scales.data);
+  constexpr unsigned kBytes = sizeof(T);
+  return {data + (group * scales.group_stride + first_row * scales.row_stride) * kBytes,
+          static_cast<unsigned>(scales.row_stride) * kBytes, static_cast<unsigned>(scales.k_block_stride) * kBytes,
+          static_cast<unsigned>(rows * scales.row_stride) * kBytes, first_k_block};
+}
+
 template <class Kind, class Shape, class Tile>
 DG_DEVICE TileOperands tile_operands(const GemmArguments& args, const Tile& tile) {
   const int group = tile.group_of_operands();
@@ -74,6 +87,9 @@ DG_DEVICE TileOperands tile_operands(const GemmArguments& args, const Tile& tile
     operands.b.batch = {args.b.group_stride * int64_t{sizeof(typename Kind::B)}, tile.first_block, tile.num_blocks};
   }
   if constexpr (Kind::kGathersA) operands.a.row_indices = args.row_indices + tile.m;
+  if constexpr (Kind::kWidensB) {
+    operands.b.scales = group_scales<typename Kind::ScaleOfB>(args.sfb, group, tile.n, args.n, k.first_k_block);
+  }
   return operands;
 }
 

@@ -1,0 +1,140 @@
+"""Dense GEMM with weights of four bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..launch.repeated import Described, launches
+from ..problems.four_bits import is_four_bits
+from ..problems.gemm import check_gemm
+from ..problems.gemm_kind import Epilogue
+from ..problems.layout import Pair, data_and_scales
+from ..problems.recipe import VECTORS, check_recipe, check_recipe_of_four_bits
+from ..problems.tensors import FP8_DTYPES
+from .gemm import check_alpha, described_fp8_gemm, fp8_gemm_nn, fp8_gemm_tn, fp8_gemm_tt, launch_dense
+from .variants import takes_arguments_of
+
+
+@launches
+def fp8_fp4_gemm_nt(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor | Pair,
+    c: torch.Tensor | None = None,
+    recipe: tuple[int, int, int] | None = None,
+    recipe_a: tuple[int, int] | None = None,
+    recipe_b: tuple[int, int] | None = None,
+    compiled_dims: str = "nk",
+    disable_ue8m0_cast: bool = False,
+    alpha: float | None = None,
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue = "identity",
+) -> Described[None]:
+    """Writes ``d = epilogue((a · sfa) · (b · sfb)ᵀ + bias) + c`` for a weight of four bits; DeepGEMM's function.
+
+    gfx942 has no four-bit matrix instructions. ``b`` is widened to FP8 in registers, so memory is read as four bits:
+    with few rows, that is most of the time. The data are exact in FP8 relative to a power of two that 128 values of K
+    and 16 columns share, if their scales are within 2^27 of the largest. Others are multiplied separately, in turn, so
+    results are as accurate for any scales. See docs/numerics.md.
+
+    Args:
+        a: data FP8 [M, K] and scales fp32 [M, ceil(K/128)], as for ``fp8_gemm_nt``; K is contiguous and a multiple of
+            32.
+        b: int8 or uint8 [N, K/2], contiguous along K, rows 16-byte aligned: two e2m1 values to a byte, the first in
+            the low half, as ``per_token_cast_to_fp4`` makes them. And a scale for each 32 of them, a power of two:
+
+            - int32 [N, ceil(K/128)], any strides: four exponents, as ``pack_ue8m0_to_int`` makes them;
+            - uint8 or float8_e8m0fnu [N, K/32], contiguous along K: exponents with a bias of 127. 0 is a scale of 0,
+              255 is NaN;
+            - fp32 [N, K/32], contiguous along K: 0, or powers of two from 2^-126 on. Values with another scale are NaN.
+
+            With FP8 data the function is ``fp8_gemm_nt``.
+        d: bf16, f16 or fp32 [M, N], as ``d`` of ``fp8_gemm_nt``. A pair, to quantise the result, only with FP8 ``b``.
+        c, bias, epilogue: as for ``gemm_fp8``. ``silu_and_mul`` takes 2N rows of ``b``.
+        recipe: None; it is for FP8 ``b``.
+        recipe_a, recipe_b: None, or (1, 128) and (1, 32): how many rows, and values along K, share a scale.
+        compiled_dims, disable_ue8m0_cast, alpha: as for ``fp8_gemm_nt``.
+
+    Raises:
+        NotImplementedError: a recipe that has no kernel, another ``alpha``, or a pair ``d`` with four-bit ``b``.
+        TypeError, ValueError and others: as ``gemm_fp8``.
+    """
+    check_alpha(alpha)
+    if not is_four_bits(b):
+        whole = check_recipe("fp8_fp4_gemm_nt", recipe, recipe_a, recipe_b)
+        return described_fp8_gemm(a, b, d, c, whole, bias, epilogue)
+    check_recipe_of_four_bits("fp8_fp4_gemm_nt", recipe, recipe_a, recipe_b)
+    if torch.compiler.is_compiling():
+        torch.ops.deep_gemm_rocm.fp8_fp4_gemm_nt(*a, *b, *data_and_scales(d), c, bias, epilogue)
+        return None, None
+    gemm, arguments = check_gemm(
+        a, b, d, dtypes=FP8_DTYPES, recipe=VECTORS, four_bits=True, c=c, bias=bias, epilogue=epilogue
+    )
+    return None, launch_dense(gemm, arguments)
+
+
+@takes_arguments_of(fp8_fp4_gemm_nt)
+def fp8_fp4_gemm_nn(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
+    """``fp8_gemm_nn``; for FP8 only. ``transpose_packed_fp4`` makes a [N, K/2] weight for ``fp8_fp4_gemm_nt``."""
+    _check_is_fp8("fp8_fp4_gemm_nn", b)
+    fp8_gemm_nn(a, b, *others, **options)
+
+
+@takes_arguments_of(fp8_fp4_gemm_nt, compiled_dims="mn")
+def fp8_fp4_gemm_tn(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
+    """``fp8_gemm_tn``; for FP8 only, as ``fp8_fp4_gemm_nn``."""
+    _check_is_fp8("fp8_fp4_gemm_tn", b)
+    fp8_gemm_tn(a, b, *others, **options)
+
+
+@takes_arguments_of(fp8_fp4_gemm_nt, compiled_dims="mn")
+def fp8_fp4_gemm_tt(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
+    """``fp8_gemm_tt``; for FP8 only, as ``fp8_fp4_gemm_nn``."""
+    _check_is_fp8("fp8_fp4_gemm_tt", b)
+    fp8_gemm_tt(a, b, *others, **options)
+
+
+@launches
+def bf16_fp4_gemm_nt(
+    a: torch.Tensor,
+    b: Pair,
+    d: torch.Tensor,
+    c: torch.Tensor | None = None,
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue = "identity",
+) -> Described[None]:
+    """Writes ``d = epilogue(a · (b · sfb)ᵀ + bias) + c`` for a bf16 ``a`` and a weight of four bits (W4A16).
+
+    ``b`` times its scales is widened to bf16 in registers, exactly if scales are powers of two. Sums are fp32.
+
+    Args:
+        a: bf16 [M, K], contiguous along K, which is a multiple of 32; rows 16-byte aligned.
+        b: as for ``fp8_fp4_gemm_nt``. Scales of fp32 may be any numbers: then ``b`` times its scales is rounded to
+            bf16, by at most 2^-8 of itself.
+        d, c, bias, epilogue: as for ``fp8_fp4_gemm_nt``.
+
+    Raises:
+        NotImplementedError: a pair ``d``.
+        TypeError, ValueError and others: as ``gemm_fp8``.
+    """
+    if torch.compiler.is_compiling():
+        torch.ops.deep_gemm_rocm.bf16_fp4_gemm_nt(a, *b, d, c, bias, epilogue)
+        return None, None
+    gemm, arguments = check_gemm(a, b, d, dtypes=(torch.bfloat16,), four_bits=True, c=c, bias=bias, epilogue=epilogue)
+    return None, launch_dense(gemm, arguments)
+
+
+def _check_is_fp8(function: str, b: Any) -> None:
+    """
+    Raises:
+        NotImplementedError: ``b`` has four bits.
+    """
+    if is_four_bits(b):
+        raise NotImplementedError(
+            f"b of {function} must be FP8, got {b[0].dtype}: kernels take four bits along K; make b [N, K/2], for "
+            "instance with transpose_packed_fp4, and call fp8_fp4_gemm_nt"
+        )

@@ -1,0 +1,135 @@
+// Widens four-bit values (e2m1) to types of the matrix cores. A byte of the result is looked up in a table of eight, by
+// v_perm_b32, and gets its sign. Scales are in the tables, so that they take no instruction for a value.
+#pragma once
+
+#include "deep_gemm_rocm/arithmetic/rounding.h"
+#include "deep_gemm_rocm/hardware/mfma.h"
+#include "deep_gemm_rocm/hardware/types.h"
+#include "deep_gemm_rocm/loading/fragment.h"
+
+namespace deep_gemm_rocm {
+
+constexpr int kGroupK = 32;  // values along K that share a scale
+
+// The exponent of a group's scale, plus 127. 0 stands for a scale of 0, and 255 for one that isn't a power of two.
+constexpr unsigned kLargestExponent = 254;
+DG_DEVICE unsigned exponent_of(unsigned scale) { return scale; }
+DG_DEVICE unsigned exponent_of(float scale) {
+  const unsigned bits = __builtin_bit_cast(unsigned, scale);
+  return bits & 0x807fffff ? kLargestExponent + 1 : bits >> 23;
+}
+
+// The scale in fp32, of an exponent as above.
+DG_DEVICE float scale_of(unsigned exponent) {
+  return __builtin_bit_cast(float, exponent > kLargestExponent ? 0x7fc00000u : exponent << 23);
+}
+DG_DEVICE float scale_of(float scale) { return scale; }
+
+// v_perm_b32: bytes of two words, of which `low` has numbers 0 to 3.
+DG_DEVICE unsigned bytes_of(unsigned high, unsigned low, unsigned numbers) {
+  return __builtin_amdgcn_perm(high, low, numbers);
+}
+
+// A number for each magnitude of e2m1, which are the lower three bits of a code.
+struct TableOfBytes {
+  unsigned low, high;
+  DG_DEVICE unsigned at(unsigned magnitudes) const { return bytes_of(high, low, magnitudes); }
+};
+
+constexpr unsigned kLowNibbles = 0x0f0f0f0f;
+constexpr unsigned kMagnitudes = 0x07070707;
+constexpr unsigned kSigns = 0x80808080;
+constexpr unsigned kNans = 0x80808080;  // of FP8
+// Bytes 0 and 1 of two words in turn, and bytes 2 and 3.
+constexpr unsigned kFirstInTurn = 0x05010400;
+constexpr unsigned kLastInTurn = 0x07030602;
+
+// How four bits are widened to a type of the matrix cores.
+//   kBytes: bytes of memory for a chunk.
+//   Table: what a scale, or a group's distance to the largest exponent, makes of each magnitude.
+//   chunk(words, table): the chunk of kBytes of memory.
+template <class T>
+struct FourBits;
+
+// e5m2, relative to a scale of reference. Values are exact if their scale is that one, or up to 2^27 times smaller.
+template <>
+struct FourBits<E5M2> {
+  static constexpr int kBytes = 8;
+  static constexpr int kExponentOfOne = 13;  // 6 becomes 6 * 2^13, near the largest number
+  static constexpr unsigned kUnit = 4;       // of the exponent in a number's bits
+  static constexpr unsigned kMostUnits = 27 * kUnit;
+
+  struct Table {
+    TableOfBytes magnitudes;
+    unsigned signs;  // kSigns, or 0 if all values are
+
+    // For a scale that is so many times 2^(1/kUnit) smaller than the reference, at most kMostUnits.
+    static DG_DEVICE Table of(unsigned units) {
+      constexpr unsigned kOfAll = 0, kOfAllButZero = 0x0000000c;  // 0x0c takes a zero
+      return {{0x76747000 - bytes_of(0, units, kOfAllButZero), 0x7e7c7a78 - bytes_of(0, units, kOfAll)}, kSigns};
+    }
+    static DG_DEVICE Table of_nan() { return {{kNans, kNans}, kSigns}; }
+
+    DG_DEVICE Table only_if(bool condition) const {
+      return {condition ? magnitudes.low : 0, condition ? magnitudes.high : 0, condition ? signs : 0};
+    }
+  };
+
+  static DG_DEVICE MfmaOperand operand(unsigned codes, const Table& table) {
+    const unsigned magnitudes = codes & 0x77777777;
+    // Bit 3 of each negative code but that of -0, for with a sign, 0 is NaN.
+    const unsigned signs = (magnitudes + 0x77777777) & codes;
+    const unsigned even = table.magnitudes.at(magnitudes & kLowNibbles) | (signs << 4 & table.signs);
+    const unsigned odd = table.magnitudes.at(magnitudes >> 4 & kLowNibbles) | (signs & table.signs);
+    return static_cast<uint64_t>(bytes_of(odd, even, kLastInTurn)) << 32 | bytes_of(odd, even, kFirstInTurn);
+  }
+
+  static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table& table) {
+    return {operand(words[0], table), operand(words[1], table)};
+  }
+};
+
+// bf16, exactly if the scale is a power of two.
+template <>
+struct FourBits<__bf16> {
+  static constexpr int kBytes = 4;
+  struct Table {
+    TableOfBytes low, high;  // bytes of each number
+
+    template <bool kIsPowerOfTwo>
+    static DG_DEVICE Table of(float scale) {
+      Float2 both = scale * Float2{1.0f, 1.5f};  // magnitudes are powers of two times one of these
+      if constexpr (!kIsPowerOfTwo) both = {rounded(both[0]), rounded(both[1])};
+      const Float2 small = both[0] * Float2{0.0f, 0.5f};
+      const Float2 large = both * 2.0f, largest = both * 4.0f;
+      const unsigned pairs[] = {upper_halves(small), upper_halves(both), upper_halves(large), upper_halves(largest)};
+      constexpr unsigned kLowBytes = 0x06040200, kHighBytes = 0x07050301;
+      return {{bytes_of(pairs[1], pairs[0], kLowBytes), bytes_of(pairs[3], pairs[2], kLowBytes)},
+              {bytes_of(pairs[1], pairs[0], kHighBytes), bytes_of(pairs[3], pairs[2], kHighBytes)}};
+    }
+
+   private:
+    static DG_DEVICE float rounded(float value) {
+      const unsigned bits = NumberRounding<__bf16>::prepared(value) & 0xffff0000;
+      return __builtin_isunordered(value, value) ? value : __builtin_bit_cast(float, bits);
+    }
+    static DG_DEVICE unsigned upper_halves(Float2 pair) {
+      const auto bits = __builtin_bit_cast(HalfChunk, pair);
+      return bytes_of(bits[1], bits[0], 0x07060302);
+    }
+  };
+
+  static DG_DEVICE MfmaOperand operand(unsigned codes, const Table& table) {
+    const unsigned magnitudes = codes & kMagnitudes;
+    const unsigned low = table.low.at(magnitudes);
+    const unsigned high = table.high.at(magnitudes) | (codes << 4 & kSigns);
+    return static_cast<uint64_t>(bytes_of(high, low, kLastInTurn)) << 32 | bytes_of(high, low, kFirstInTurn);
+  }
+
+  static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table& table) {
+    const unsigned even = *words & kLowNibbles, odd = *words >> 4 & kLowNibbles;
+    return {operand(bytes_of(odd, even, kFirstInTurn), table), operand(bytes_of(odd, even, kLastInTurn), table)};
+  }
+};
+
+}  // namespace deep_gemm_rocm

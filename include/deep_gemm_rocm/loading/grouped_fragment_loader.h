@@ -1,0 +1,144 @@
+// Loads fragments of four-bit values together with the scales of their groups, and widens them in registers.
+#pragma once
+
+#include "deep_gemm_rocm/loading/four_bits.h"
+#include "deep_gemm_rocm/loading/fragment_loader.h"
+
+namespace deep_gemm_rocm {
+
+// Base is a FragmentLoader whose lanes have neighbouring chunks: these belong to one group each. T is the type of
+// scales.
+//
+// FP8 has room for scales that differ by up to 2^27. A round of computing a K-block takes the groups whose scales are at
+// most that much smaller than a reference, which is part of the promotion. Others, if there are any, take further rounds
+// with other references. The last one stays, for the scales of a weight are alike.
+template <class Base, class T>
+class GroupedFragmentLoader : public Base {
+  using Form = typename Base::Form;
+  using Table = typename Form::Table;
+  using Order = typename Base::Order;
+  using Stored = Conditional<kIsSame<T, E8M0>, uint8_t, T>;
+  using Staged = Conditional<kIsSame<T, E8M0>, unsigned, T>;
+  static constexpr int kFragments = Base::kFragments;
+  static constexpr bool kHasRounds = kIsSame<Form, FourBits<E5M2>>;
+  static constexpr int kLaneK = Base::kReads * Form::kBytes * 2;
+  static constexpr int kBlockK = kLaneK * Base::Mfma::kLaneGroups;
+  static_assert(kGroupK % kLaneK == 0, "a lane's values share a scale");
+
+ public:
+  using Base::Base;
+
+  DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
+    Base::begin(tile, first_k_block);
+    scales_ = tile.scales;
+    if constexpr (kHasRounds) scale_ = scale_of_reference();
+#pragma unroll
+    for (int i = 0; i < kFragments; ++i) {
+      const int row = Order::of_lds_row(Base::first_row_ + i * Base::Mfma::kRows + lane_id() % Base::Mfma::kRows);
+      const unsigned offset = Order::row_in_part(row) * scales_.row_bytes + Order::part(row) * scales_.part_bytes +
+                              lane_k() / kGroupK * static_cast<unsigned>(sizeof(Stored));
+      scale_offset_[i] = Order::row_in_part(row) < tile.rows ? offset : kOutOfBounds;
+    }
+  }
+
+  DG_DEVICE void load_fragment(int stage, int i, int k_block) {
+    Base::load_fragment(stage, i, k_block);
+    const int since = k_block - Base::first_k_block_;
+    const int left_bytes = Base::k_bytes_ - since * Base::kBlockBytes;
+    const bool exists = !Base::kKTail || lane_k() < 2 * left_bytes;
+    const unsigned k = (scales_.first_k_block + since) * kBlockK;
+    const unsigned first = k / kScaleBlockK * scales_.block_bytes + k % kScaleBlockK / kGroupK * sizeof(Stored);
+    const Buffer buffer = Buffer{scales_.first, kOutOfBounds}.only_if(left_bytes > 0);
+    staged_scales_[stage][i] = buffer.template load<Stored>(exists ? scale_offset_[i] : kOutOfBounds, first);
+  }
+
+  // Takes over the groups of a K-block.
+  DG_DEVICE void start_groups(int stage) {
+#pragma unroll
+    for (int i = 0; i < kFragments; ++i) {
+      if constexpr (kHasRounds) {
+        left_[i] = exponent_of(staged_scales_[stage][i]);
+      } else {
+        constexpr bool kIsExact = kIsSame<T, E8M0>;
+        table_[i] = Table::template of<kIsExact>(scale_of(staged_scales_[stage][i]));
+      }
+    }
+  }
+
+  // Chooses the groups of a round. Returns what their products are to be multiplied with.
+  DG_DEVICE float start_round() {
+    if constexpr (kHasRounds) {
+      unsigned units[kFragments];
+      bool takes_all = true;
+#pragma unroll
+      for (int i = 0; i < kFragments; ++i) {
+        units[i] = (reference_ - left_[i]) * Form::kUnit;
+        takes_all &= units[i] <= Form::kMostUnits;
+        table_[i] = Table::of(units[i]);
+      }
+      has_more_ = false;
+      if (ballot(!takes_all) != 0) choose(units);
+    }
+    return scale_;
+  }
+
+  // Whether groups are left for another round, and if so, changes the reference to suit the largest of them.
+  DG_DEVICE bool has_another_round() {
+    if constexpr (kHasRounds) {
+      if (!has_more_) return false;
+      unsigned largest = 0;
+#pragma unroll
+      for (int i = 0; i < kFragments; ++i) largest = max(largest, left_[i]);
+      reference_ = min(max(max_over_wave(largest) + kHeadroom, kLeastReference), kLargestExponent);
+      scale_ = scale_of_reference();
+    }
+    return kHasRounds;
+  }
+
+  DG_DEVICE MfmaOperands operands(int stage, int fragment, int read) const {
+    const auto& loaded = Base::staged_[stage][fragment][read / Base::kChunksOfLoad];
+    constexpr int kWords = Form::kBytes / sizeof(unsigned);
+    unsigned words[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = loaded[read % Base::kChunksOfLoad * kWords + i];
+    return Form::chunk(words, table_[fragment]);
+  }
+
+ private:
+  // Scales of weights are within 2^27 below this one, as a rule.
+  static constexpr unsigned kFirstReference = 127 + 3;
+  static constexpr unsigned kLeastReference = 28;  // from which on 0 is too small to be taken
+  static constexpr unsigned kHeadroom = 3;         // for scales of later K-blocks
+
+  // Leaves groups that are too far from the reference for later rounds.
+  DG_DEVICE void choose(const unsigned (&units)[kFragments]) {
+    bool has_more = false;
+#pragma unroll
+    for (int i = 0; i < kFragments; ++i) {
+      const bool is_nan = left_[i] > kLargestExponent;
+      const bool is_chosen = units[i] <= Form::kMostUnits;
+      table_[i] = is_nan ? Table::of_nan() : table_[i].only_if(is_chosen);
+      left_[i] = is_nan || is_chosen ? 0 : left_[i];
+      has_more |= left_[i] != 0;
+    }
+    has_more_ = ballot(has_more) != 0;
+  }
+
+  DG_DEVICE float scale_of_reference() const {
+    return __builtin_ldexpf(1, static_cast<int>(reference_) - 127 - Form::kExponentOfOne);
+  }
+
+  // The lane's first k in a K-block.
+  static DG_DEVICE int lane_k() { return lane_id() / Base::Mfma::kRows * kLaneK; }
+
+  GroupScales scales_;
+  unsigned scale_offset_[kFragments];
+  Staged staged_scales_[Base::kRegisterStages][kFragments];
+  Table table_[kFragments];
+  unsigned reference_ = kFirstReference;  // an exponent
+  float scale_ = 1;                       // of products
+  unsigned left_[kFragments];             // exponents of groups that are still to be multiplied, else 0
+  bool has_more_ = false;
+};
+
+}  // namespace deep_gemm_rocm
