@@ -95,9 +95,8 @@ def bench(
     shapes: Annotated[
         str,
         typer.Option(
-            help=f"MxNxK, MxNxKxGROUPS, deepgemm, {', '.join(models())}; with commas between. "
-            "For attention BATCHxTOKENS_QxTOKENS_KxHEADSxKV_HEADSxWIDTH, "
-            "for fused_moe TOKENSxHIDDENxINTERMEDIATExEXPERTSxTOP_K."
+            help=f"MxNxK, MxNxKxGROUPS, deepgemm, {', '.join(models())}; with commas between. See below for other "
+            "functions than GEMM."
         ),
     ] = "deepgemm",
     baseline: Annotated[
@@ -131,6 +130,9 @@ def bench(
     k_grouped_{fp8,bf16}_gemm_tn_contiguous, [fp8_]flash_attention, [fp8_]flash_attention_causal,
     mla_prefill, [fp8_]flash_attention_decode, [fp8_]mla_decode, fp8_[paged_]mqa_logits, fused_moe; all for all of
     them.
+
+    Shapes of attention are BATCHxTOKENS_QxTOKENS_KxHEADSxKV_HEADSxWIDTH, and those of fused_moe
+    TOKENSxHIDDENxINTERMEDIATExEXPERTSxTOP_K.
     """
     from .benchmarks.baselines import BASELINES
     from .benchmarks.operations import OPERATIONS

@@ -274,13 +274,32 @@ def plot(folder: Path, results: Sequence[Result], about: dict[str, str]) -> list
 
 
 def _plot_over_m(axes: Any, results: Sequence[Result]) -> None:
-    lines: dict[str, list[tuple[int, float]]] = {}
+    """A line for each library and shape without M, named at its beginning; the lines of a library have one colour."""
+    lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for result in results:
-        lines.setdefault(f"{result.by} {result.shape.line}", []).append((result.shape.rows, result.tflops or 0))
-    for name, points in lines.items():
-        axes.plot(*zip(*sorted(points), strict=True), "o-" if name.startswith(OURS) else "x--", label=name)
-    axes.set(xscale="log", yscale="log", xlabel="M, or tokens of a sequence", ylabel="TFLOPS")
-    axes.legend(fontsize="xx-small")
+        lines.setdefault((result.by, result.shape.line), []).append((result.shape.rows, result.tflops or 0))
+    colours = {by: f"C{number}" for number, by in enumerate(dict.fromkeys(by for by, _ in lines))}
+    labelled: set[str] = set()
+    for (by, name), points in lines.items():
+        points.sort()
+        label = None if by in labelled else by
+        labelled.add(by)
+        axes.plot(*zip(*points, strict=True), "o-" if by == OURS else "x--", color=colours[by], label=label)
+        if by == OURS:
+            axes.annotate(name, points[0], (0, 5), textcoords="offset points", fontsize="xx-small")
+    _set_log_axes(axes, "M, or tokens of a sequence")
+    axes.legend(fontsize="x-small")
+
+
+def _set_log_axes(axes: Any, xlabel: str) -> None:
+    """Logarithmic axes with plain numbers at 1, 2, 5, 10 and so on."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel="TFLOPS")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
+        axis.set_minor_locator(NullLocator())
 
 
 def _plot_roofline(axes: Any, results: Sequence[Result], peak: float) -> None:
@@ -291,7 +310,7 @@ def _plot_roofline(axes: Any, results: Sequence[Result], peak: float) -> None:
     for by in dict.fromkeys(result.by for result in results):
         points = [(r.flops / r.bytes, r.tflops) for r in results if r.by == by]
         axes.plot(*zip(*points, strict=True), "o" if by == OURS else "x", label=by)
-    axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte", ylabel="TFLOPS")
+    _set_log_axes(axes, "FLOP for each byte")
     axes.legend(fontsize="x-small")
 
 

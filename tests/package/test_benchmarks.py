@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import io
 import json
+import re
 
 import pytest
 import torch
@@ -508,3 +509,24 @@ def test_triton_attention_is_right(causal, device):
     config = triton_attention.Config(128, 64, 4, 1, 2, 16)
     triton_attention.run(*(tensor.to(device) for tensor in (q, k, v)), out, causal, config)
     attention_reference(q, k, v, seen=visible_keys(256, 256, causal, None)).assert_accurate(out.cpu())
+
+
+def test_plots_have_plain_ticks_and_one_entry_for_each_library(tmp_path, monkeypatch):
+    """Every shape has a line, but the legend names each library once."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figures = []
+    monkeypatch.setattr(pyplot, "close", figures.append)
+    results = [
+        Result("fp8_gemm_nt", Shape(m, n, 7168), by, "", 2 * m * n * 7168, m * n, True, Timing(time, 0, 0))
+        for m in (64, 128, 4096) for n in (576, 2112, 4096) for by, time in ((suite.OURS, 9.0), ("triton", 12.0))
+    ]  # fmt: skip
+    report.plot(tmp_path, results, {"times": "simulated"})
+    over_m, roofline = figures[0].axes
+    assert len(over_m.lines) == 6
+    assert [text.get_text() for text in over_m.get_legend().get_texts()] == [suite.OURS, "triton"]
+    assert len(roofline.get_legend().get_texts()) == 3  # and the roof
+    for axes in (over_m, roofline):
+        low, high = axes.get_xlim()
+        ticks = {text.get_text() for text in axes.get_xticklabels() if low <= text.get_position()[0] <= high}
+        assert len(ticks) >= 3
+        assert all(re.fullmatch(r"[0-9,.]+", tick) for tick in ticks)
