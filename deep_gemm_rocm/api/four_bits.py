@@ -14,7 +14,7 @@ from ..checks import check_int, check_tensor
 from ..problems.layout import SCALE_BLOCK, ceil_div
 from ..runtime.arrays import through_host
 from .fp4 import FP4_VALUES, unpack_codes
-from .int4 import INT4_ZERO, repack_int4, values_of_scale
+from .int4 import INT4_ZERO, groups_of_columns, in_one_layout, values_of_scale
 
 _FP8 = torch.float8_e4m3fnuz
 _LARGEST_EXPONENT = 7  # the largest magnitude of a block becomes 128 to 240, the largest of FP8
@@ -67,7 +67,7 @@ def convert_fp4_to_fp8(
 
     def converted(data: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         factors = _of_e8m0(scales) if scales.dtype in _E8M0 else scales
-        return _in_fp8(of_codes[unpack_codes(data).int()], factors, group, scale_rows)
+        return _in_fp8(of_codes[unpack_codes(data).int()], factors.repeat_interleave(group, 1), scale_rows)
 
     return _by_expert("data", converted, data, scales)
 
@@ -89,7 +89,9 @@ def convert_int4_to_fp8(
     at most 1/16 of themselves, or 2^-18 of the block's largest. Weights take twice the memory.
 
     Args:
-        weight, scales, zeros, packing, g_idx: as for ``repack_int4``.
+        weight, scales, zeros, packing: as for ``repack_int4``.
+        g_idx: None, or int32 or int64 [K]: the group of each row of GPTQ or compressed-tensors, in any order, as of
+            weights quantised in order of activations (``desc_act``).
         scale_rows: how many rows share a scale of the result: 1, for the recipe (1, 1, 128), or 128, for (1, 128, 128).
 
     Returns:
@@ -101,14 +103,14 @@ def convert_int4_to_fp8(
         TypeError, ValueError: an argument is not as above.
     """
     _check_scale_rows(scale_rows)
-    codes, factors, zero_codes = repack_int4(weight, scales, zeros, packing=packing, g_idx=g_idx)
+    codes, factors, zero_codes = in_one_layout(weight, scales, zeros, packing)
+    groups = groups_of_columns(g_idx, factors, 2 * codes.shape[-1])
     if zero_codes is None:
         zero_codes = torch.full_like(factors, INT4_ZERO, dtype=torch.uint8)
 
     def converted(codes: torch.Tensor, factors: torch.Tensor, zeros: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        values = unpack_codes(codes).float()
-        group = values_of_scale("scales", factors, values.shape[1])
-        return _in_fp8(values - zeros.float().repeat_interleave(group, 1), factors.float(), group, scale_rows)
+        values = unpack_codes(codes).float() - zeros[:, groups].float()
+        return _in_fp8(values, factors[:, groups].float(), scale_rows)
 
     return _by_expert("weight", converted, codes, factors, zero_codes)
 
@@ -136,10 +138,8 @@ def _by_expert(
     return torch.stack(experts), torch.stack(scales)
 
 
-def _in_fp8(
-    values: torch.Tensor, factors: torch.Tensor, group: int, scale_rows: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """``values`` [N, K] times ``factors``, each for ``group`` columns, as FP8 and scales."""
+def _in_fp8(values: torch.Tensor, factors: torch.Tensor, scale_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """``values`` [N, K] times ``factors`` of the same shape, as FP8 and scales."""
     n, k = values.shape
     rows, columns = ceil_div(n, scale_rows), ceil_div(k, SCALE_BLOCK)
     padding = (0, columns * SCALE_BLOCK - k, 0, rows * scale_rows - n)
@@ -148,7 +148,6 @@ def _in_fp8(
         padded = torch.nn.functional.pad(tensor, padding)
         return padded.view(rows, scale_rows, columns, SCALE_BLOCK).transpose(1, 2).flatten(2)
 
-    factors = factors.repeat_interleave(group, 1)
     magnitudes, finite = in_blocks(values.abs()), in_blocks(factors.abs().nan_to_num(0, 0, 0))
     # The block's scale is that of its largest value, times a power of two.
     largest = (magnitudes.double() * finite).argmax(2, keepdim=True)

@@ -42,7 +42,8 @@ def repack_int4(
             GPTQ. None for 8 everywhere.
         packing: ``compressed-tensors``, ``awq``, ``gptq`` or ``gptq_v2``. ``gptq`` stores zeros less by 1.
         g_idx: int32 or int64 [K], the group of each row of GPTQ or compressed-tensors. It must be ``k // g``: weights
-            quantised in order of activations (``desc_act``) are refused, since their groups aren't neighbours.
+            quantised in order of activations (``desc_act``) are refused, since their groups aren't neighbours;
+            ``convert_int4_to_fp8`` takes them.
 
     Returns:
         int8 [N, K/2], two codes to a byte, the first in the low half; scales [N, K/g]; and zeros as uint8 [N, K/g], or
@@ -50,6 +51,25 @@ def repack_int4(
 
     Raises:
         TypeError, ValueError: an argument is not as above.
+    """
+    codes, factors, zero_codes = in_one_layout(weight, scales, zeros, packing)
+    k = 2 * codes.shape[-1]
+    in_order = groups_of_columns(None, factors, k)
+    if g_idx is not None and not torch.equal(groups_of_columns(g_idx, factors, k), in_order):
+        raise ValueError(
+            f"g_idx must be k // {values_of_scale('scales', factors, k)} for row k: these weights were quantised in "
+            "order of activations, and their groups aren't neighbours; convert_int4_to_fp8 takes them"
+        )
+    return codes, factors, zero_codes
+
+
+def in_one_layout(
+    weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, packing: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """What ``repack_int4`` returns.
+
+    Raises:
+        TypeError, ValueError: an argument is not as documented there.
     """
     if packing not in PACKINGS:
         raise ValueError(f"packing must be one of {', '.join(PACKINGS)}, got {packing!r}")
@@ -65,9 +85,7 @@ def repack_int4(
     if factors.shape[:-1] != codes.shape[:-1]:
         where = "[N, K/g]" if by_rows else "[K/g, N]"
         raise ValueError(f"scales must be {where} with N={codes.shape[-2]}, got shape {tuple(scales.shape)}")
-    group = values_of_scale("scales", factors, 2 * codes.shape[-1])
-    if g_idx is not None:
-        _check_order(g_idx, group, 2 * codes.shape[-1])
+    values_of_scale("scales", factors, 2 * codes.shape[-1])
     if zeros is None:
         return codes, factors, None
     *experts, n, groups = factors.shape
@@ -93,6 +111,25 @@ def values_of_scale(name: str, scales: torch.Tensor, k: int) -> int:
     return k // groups if k else 1
 
 
+def groups_of_columns(g_idx: torch.Tensor | None, scales: torch.Tensor, k: int) -> torch.Tensor:
+    """The group of each of ``k`` columns, int64: as ``g_idx`` says, or in order. Waits for the device.
+
+    Raises:
+        TypeError, ValueError: ``g_idx`` doesn't have a group of ``scales`` for each column.
+    """
+    if g_idx is None:
+        return torch.arange(k, device=scales.device) // values_of_scale("scales", scales, k)
+    check_tensor("g_idx", g_idx)
+    if g_idx.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"g_idx must be int32 or int64, got {g_idx.dtype}")
+    if g_idx.shape != (k,):
+        raise ValueError(f"g_idx must be the group of each of {k} rows, got shape {tuple(g_idx.shape)}")
+    groups = scales.shape[-1]
+    if ((g_idx < 0) | (g_idx >= groups)).any():
+        raise ValueError(f"g_idx must be from 0 to {groups - 1}, the groups that have scales")
+    return g_idx.to(scales.device, torch.int64)
+
+
 def _check(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None) -> None:
     for name, tensor in (("weight", weight), ("scales", scales), *((("zeros", zeros),) if zeros is not None else ())):
         check_tensor(name, tensor)
@@ -104,19 +141,6 @@ def _check(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | Non
             raise TypeError(f"{name} must be int32, eight values to an element, got {tensor.dtype}")
     if scales.dtype not in _SCALE_DTYPES:
         raise TypeError(f"scales must be bfloat16, float16 or float32, got {scales.dtype}")
-
-
-def _check_order(g_idx: torch.Tensor, group: int, k: int) -> None:
-    check_tensor("g_idx", g_idx)
-    if g_idx.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"g_idx must be int32 or int64, got {g_idx.dtype}")
-    if g_idx.shape != (k,):
-        raise ValueError(f"g_idx must be the group of each of {k} rows, got shape {tuple(g_idx.shape)}")
-    if not torch.equal(g_idx.cpu().long(), torch.arange(k) // group):
-        raise ValueError(
-            f"g_idx must be k // {group} for row k: these weights were quantised in order of activations, and their "
-            "groups aren't neighbours; quantise with desc_act=False, or actorder 'weight' of compressed-tensors"
-        )
 
 
 def _unpacked(words: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:

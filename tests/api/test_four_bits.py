@@ -163,6 +163,19 @@ def test_int4_with_powers_of_two(spread, scale_rows):
         assert not torch.equal(found, values)
 
 
+@pytest.mark.parametrize("packing", ["compressed-tensors", "gptq"])
+@pytest.mark.parametrize("scale_rows", [1, 128])
+def test_int4_in_order_of_activations(packing, scale_rows):
+    """Rows of any groups side by side, as with desc_act: each value has its own group's scale and zero point."""
+    weight = int4(packing, 24, 256, 32, True)
+    g_idx = (torch.arange(256, dtype=torch.int32) // 32)[torch.randperm(256, generator=generator(4))]
+    values = (weight.codes - weight.zeros[:, g_idx]).double() * weight.scales.double()[:, g_idx]
+    converted = dg.convert_int4_to_fp8(*weight.arguments, packing=packing, scale_rows=scale_rows, g_idx=g_idx)
+    found = dequantised(*converted, scale_rows)
+    assert ((found - values).abs() <= values.abs() / 16).all()
+    assert ((found - weight.values).abs() > weight.values.abs() / 16).any()
+
+
 @pytest.mark.parametrize("scale_rows", [1, 128])
 def test_int4_of_experts(scale_rows):
     weights = [int4("gptq", 130, 256, 32, True, seed=seed) for seed in range(2)]
