@@ -16,7 +16,7 @@ import torch
 
 from .. import jit
 from ..checks import check_int
-from ..heuristics import FEW_ROWS, MANY_ROWS, collecting_begins, heads_of_every_tile
+from ..heuristics import LATENT_ROWS, collecting_begins, heads_of_every_tile
 from ..launch import planning
 from ..problems.experts import MAX_TOKENS, MAX_TOP_K, Experts
 from ..problems.gemm_kind import GROUP
@@ -44,7 +44,6 @@ _PAGE_TOKENS = 64
 _LATENT_WIDTH = 576
 _LATENT_BYTES = 656
 _WIDTHS_OF_BYTES = {656: 576, 584: 512}  # of q, by the bytes of a cache's token
-_LATENT_HEADS = (FEW_ROWS, MANY_ROWS)  # each has kernels of its own
 _SCALE_BYTES = 4
 _MODELS = Path(__file__).resolve().parents[1] / "models"
 
@@ -371,7 +370,7 @@ def _latent_decode(function: _Function, m: int, of: Workload) -> None:
     is_bytes = of.k == _LATENT_BYTES
     dtype = torch.uint8 if is_bytes else of.dtype or of.d_dtype
     cache = _tensor(1, _PAGE_TOKENS, 1, of.k, dtype=dtype)
-    for heads in _LATENT_HEADS:
+    for heads in LATENT_ROWS:  # each has kernels of its own
         q = _tensor(m, 1, heads, _LATENT_WIDTH if is_bytes else of.k, dtype=of.d_dtype)
         function.call(q, cache, d_v=of.n, **_pages(m))
 
@@ -447,7 +446,7 @@ def _sparse(function: _Function, m: int, of: Workload) -> None:
         raise ValueError(f"n must be 512, the elements of a value, got {of.n}")
     is_bytes = of.k in _WIDTHS_OF_BYTES
     cache = _tensor(1, _PAGE_TOKENS, 1, of.k, dtype=torch.uint8 if is_bytes else torch.bfloat16)
-    for heads in _LATENT_HEADS:
+    for heads in LATENT_ROWS:  # each has kernels of its own
         q = _tensor(m, heads, _WIDTHS_OF_BYTES.get(of.k, of.k), dtype=torch.bfloat16)
         slots = _tensor(m, 1, dtype=torch.int32)
         second = {"extra_kv_cache": cache, "extra_indices": slots} if of.arguments.get("extra_kv_cache") else {}

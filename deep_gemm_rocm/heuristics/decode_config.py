@@ -9,7 +9,7 @@ from ..problems.layout import ceil_div
 from .gemm_config import NUM_CUS
 
 _WAVES_OF_CU = 8  # at once, which keep its memory busy
-FEW_ROWS, MANY_ROWS = 32, 64  # of a workgroup over a latent cache
+LATENT_ROWS = (16, 32, 64)  # of a workgroup over a latent cache
 _LEAST_KEYS = 128  # of a piece, see kLeastKeys in decode_schedule.h
 # If other sequences must not matter.
 _FEW_SEQUENCES = 8
@@ -25,8 +25,8 @@ class DecodeConfig:
         out_type: type of the output.
         head_dim: elements of a head of q and k.
         value_dim: elements of a head of v and the output.
-        latent_rows: 0; for a latent cache, whose values are the first elements of its keys, 32 or 64, the queries of a
-            workgroup.
+        latent_rows: 0; for a latent cache, whose values are the first elements of its keys, 16, 32 or 64, the queries
+            of a workgroup.
         layout: how the caches hold tokens: ``plain``, in the type of q; in FP8 for q in bf16, ``e4m3``, with factors of
             heads, or ``e4m3_tokens``, with factors of tokens; a latent cache ``plain``, ``e4m3``, ``e4m3_656`` or
             ``e4m3_584``.
@@ -70,7 +70,7 @@ class DecodeConfig:
             "ocp" if self.is_ocp else "",
             self.tokens if self.tokens != "paged" else "",
             f"d{self.head_dim}x{self.value_dim}",
-            "few" if self.latent_rows == FEW_ROWS else "",
+            f"q{self.latent_rows}" if 0 < self.latent_rows < LATENT_ROWS[-1] else "",
             "capped" if self.capped else "",
         ]
         return "_".join((self.family, types, *filter(None, traits)))
@@ -88,7 +88,7 @@ def latent_rows(queries: int) -> int:
 
     Few of them multiply less in vain, so that memory is the limit.
     """
-    return FEW_ROWS if queries <= FEW_ROWS else MANY_ROWS
+    return next((rows for rows in LATENT_ROWS if queries <= rows), LATENT_ROWS[-1])
 
 
 def choose_num_pieces(config: DecodeConfig, queries_of_kv_head: int, sequence_heads: int, most_keys: int) -> int:

@@ -9,7 +9,7 @@ from helpers.attention_widths import WIDTHS
 from test_kernel_builds import MAX_REGISTERS, code_object, kernels
 from test_toolchain import hipcc, ziglang
 
-from deep_gemm_rocm.heuristics import AttentionConfig, DecodeConfig, attention_tiles
+from deep_gemm_rocm.heuristics import LATENT_ROWS, AttentionConfig, DecodeConfig, attention_tiles
 
 TYPES = (("bf16", "bf16"), ("f16", "f16"), ("e4m3", "bf16"), ("e4m3", "f16"))
 PLAIN = [config for types in TYPES for widths in WIDTHS for config in attention_tiles(*types, *widths)]
@@ -59,16 +59,16 @@ def test_flash_attention_fits(compiler, config: AttentionConfig):
     assert kernel[".max_flat_workgroup_size"] >= config.num_threads
 
 
-LATENT = [DecodeConfig(type_, type_, 576, 512, rows) for type_ in ("bf16", "f16") for rows in (32, 64)]
+LATENT = [DecodeConfig(type_, type_, 576, 512, rows) for type_ in ("bf16", "f16") for rows in LATENT_ROWS]
 LATENT += [
     DecodeConfig("bf16", "bf16", 576, 512, rows, layout, is_ocp)
-    for rows in (32, 64)
+    for rows in LATENT_ROWS
     for layout in ("e4m3", "e4m3_656")
     for is_ocp in (False, True)
 ]
 LATENT += [
     DecodeConfig("bf16", "bf16", width, 512, rows, layout, is_ocp, "indexed")
-    for rows in (32, 64)
+    for rows in LATENT_ROWS
     for width, layout, is_ocp in (
         (576, "plain", False), (512, "plain", False), (576, "e4m3_656", False), (576, "e4m3_656", True),
         (512, "e4m3_584", False), (512, "e4m3_584", True),

@@ -37,8 +37,11 @@ struct MlaShape {
   static constexpr int kDBlocks = kHeadDim / kDBlock;
   static constexpr int kWaves = kValueDim / kDBlock;
   static constexpr int kThreads = kWaves * kWaveSize;
-  static constexpr int kParts = fragment_reads<Mfma>();  // of the width; each has one read of every row of 128 bytes
-  static constexpr int kWaveTiles = kRowTiles / 2;       // tiles of queries whose logits a wave computes
+  static constexpr int kWaveTiles = kRowTiles == 4 ? 2 : 1;   // tiles of queries whose logits a wave computes
+  static constexpr int kTileGroups = kRowTiles / kWaveTiles;  // of such tiles
+  // Parts of the width, for whose logits different waves add up. Two of them share each row of 128 bytes.
+  static constexpr int kParts = kWaves / (kTileGroups * kKeyFragments);
+  static constexpr int kReads = ceil_div(kDBlocks * fragment_reads<Mfma>(), kParts);  // of a part, the last not in all
   static constexpr int kWidth = kDBlock / Mfma::kRows;   // neighbouring values that a lane adds up
   static constexpr int kSlack = 8;                       // probabilities are up to 256
   static constexpr int kKeyTileBytes = kBlockK * kBlockKBytes;
@@ -52,8 +55,9 @@ struct MlaShape {
   static constexpr int kLdsBytes = kExistsOffset + kExistsBytes;
 
   static_assert(sizeof(T) == 2 && kDBlocks * kDBlock == kHeadDim && kWaves * kDBlock == kValueDim);
-  static_assert(kRowTiles == 2 || kRowTiles == 4);
+  static_assert(kRowTiles == 1 || kRowTiles == 2 || kRowTiles == 4);
   static_assert(kWaves * kWaveTiles == kRowTiles * kKeyFragments * kParts, "each wave computes as many logits");
+  static_assert(kParts % fragment_reads<Mfma>() == 0, "parts share rows of 128 bytes alike");
   static_assert(kLdsBytes <= 64 * 1024, "a workgroup has at most 64 KiB of LDS");
 };
 

@@ -4,7 +4,8 @@
 //
 // K · Qᵀ: a wave multiplies one fragment of keys with two tiles of 16 queries, over half of their width. So it reads
 // half as much from LDS as for one tile over all of the width. Four waves then compute the probabilities of a tile
-// each, which go to all waves through LDS.
+// each, which go to all waves through LDS. With one or two tiles in all, a wave has one of them, over a quarter or half
+// of the width.
 //
 // Vᵀ · Pᵀ: each wave adds up 64 of the values. They are in registers by then, so that the next keys can take their
 // place.
@@ -36,17 +37,19 @@ class MlaDecode {
   using Layout = typename Shape::Layout;
   using Tokens = typename Shape::Tokens;
 
-  // The read of K · Qᵀ, of kDBlocks, before which other work starts. Found by trying in the timing model.
-  static constexpr int kSoftmaxAt = 2;
-  static constexpr int kLoadsAt = 3;
-  static constexpr int kValuesAt = Shape::kDBlocks - 4;
-  static constexpr int kJoinAt = 6;  // where the other waves wait for the probabilities
-  static constexpr int kAddressesAt = 7;
-  static constexpr int kValuesAtOnce = Shape::kRun / (Shape::kDBlocks - kValuesAt);
-  static_assert(kValuesAtOnce * (Shape::kDBlocks - kValuesAt) == Shape::kRun, "all values are read");
+  // The read of K · Qᵀ, of kReads, before which other work starts. Found by trying in the timing model.
+  static constexpr bool kHasFewReads = Shape::kReads < 8;
+  static constexpr int kSoftmaxAt = kHasFewReads ? 1 : 2;
+  static constexpr int kLoadsAt = kHasFewReads ? 1 : 3;
+  static constexpr int kValuesAt = Shape::kReads - (kHasFewReads ? 2 : 4);
+  static constexpr int kJoinAt = kHasFewReads ? Shape::kReads - 2 : 6;  // where the others wait for the probabilities
+  static constexpr int kAddressesAt = kHasFewReads ? Shape::kReads - 1 : 7;
+  static constexpr int kValuesAtOnce = Shape::kRun / (Shape::kReads - kValuesAt);
+  static_assert(kValuesAtOnce * (Shape::kReads - kValuesAt) == Shape::kRun, "all values are read");
+  static_assert(kSoftmaxAt <= kValuesAt, "values of the block before are transposed first");
   // FP8 values without scales of their own, which have one in common.
   static constexpr bool kHasDescale = Layout::kIsFp8 && !Layout::kHasScales;
-  static constexpr int kTilesBefore = 2;  // tiles whose probabilities are read before the barrier, not after it
+  static constexpr int kTilesBefore = min(Shape::kRowTiles, 2);  // tiles whose probabilities are read before the barrier, not after it
   // Passes of the loader that start where those of the block before are stored; the others start from kLoadsAt on.
   static constexpr int kEarlyPasses = Loader::kPasses - 3;
 
@@ -54,7 +57,7 @@ class MlaDecode {
   DG_DEVICE MlaDecode(const DecodeArguments& args, const DecodeTile& tile, uint8_t* lds)
       : args_(args), tile_(tile), tokens_(args, tile.sequence), lds_(lds), loader_(args.k) {
     const int row = Shape::KeyOrder::of_lds_row(own_key_fragment() * Mfma::kRows + lane_id() % Mfma::kRows);
-    keys_offset_ = lds_offset(row, own_chunk());
+    keys_offset_ = lds_offset(row, own_chunk()) + own_d_block(0) * Shape::kKeyTileBytes;
     const int value = lane_id() % Mfma::kRows * static_cast<int>(sizeof(Words));
     values_offset_ = wave_id() * Shape::kKeyTileBytes + lds_offset(lane_group() * Shape::kRun, value / kChunkBytes) +
                      value % kChunkBytes;
@@ -108,15 +111,20 @@ class MlaDecode {
 
   // The logits that a wave computes. The first waves also compute the probabilities of the tile of their own number.
   static DG_DEVICE unsigned wave() { return wave_id(); }
-  static DG_DEVICE int own_first_tile() { return wave() % 2 * Shape::kWaveTiles; }
-  static DG_DEVICE int own_key_fragment() { return wave() / 2 % Shape::kKeyFragments; }
-  static DG_DEVICE int own_part() { return wave() / 2 / Shape::kKeyFragments; }
+  static DG_DEVICE int own_first_tile() { return wave() % Shape::kTileGroups * Shape::kWaveTiles; }
+  static DG_DEVICE int own_key_fragment() { return wave() / Shape::kTileGroups % Shape::kKeyFragments; }
+  static DG_DEVICE int own_part() { return wave() / Shape::kTileGroups / Shape::kKeyFragments; }
   static DG_DEVICE bool computes_probabilities() { return wave_id() < Shape::kRowTiles; }
 
   // The chunk of 128 bytes that a lane group multiplies. Neighbouring groups read together; their chunks are half a row
   // apart, for their keys are a multiple of eight apart and hence equally swizzled.
   static DG_DEVICE int own_chunk() {
-    return lane_group() % 2 * (kChunksPerRow / 2) + lane_group() / 2 + own_part() * 2;
+    return lane_group() % 2 * (kChunksPerRow / 2) + lane_group() / 2 + own_part() % 2 * 2;
+  }
+  // The row of 128 bytes of a read.
+  static DG_DEVICE int own_d_block(int read) { return read * (Shape::kParts / 2) + own_part() / 2; }
+  static DG_DEVICE bool has(int read) {
+    return (read + 1) * (Shape::kParts / 2) <= Shape::kDBlocks || own_d_block(read) < Shape::kDBlocks;
   }
 
   DG_DEVICE Accumulator* logits_of(int row_tile, int key_fragment, int part) const {
@@ -141,10 +149,11 @@ class MlaDecode {
       const int64_t offset = args_.q.offset(tile_.sequence, token, row % args_.heads);
       const auto* first = static_cast<const uint8_t*>(args_.q.data) + offset * static_cast<int64_t>(sizeof(T));
 #pragma unroll
-      for (int d_block = 0; d_block < Shape::kDBlocks; ++d_block) {
-        queries_[i][d_block] = MfmaOperands{};
-        if (token < args_.tokens_q) {
-          queries_[i][d_block] = load_global<MfmaOperands>(first + d_block * kBlockKBytes + own_chunk() * kChunkBytes);
+      for (int read = 0; read < Shape::kReads; ++read) {
+        queries_[i][read] = MfmaOperands{};
+        if (token < args_.tokens_q && has(read)) {
+          const int in_row = own_d_block(read) * kBlockKBytes + own_chunk() * kChunkBytes;
+          queries_[i][read] = load_global<MfmaOperands>(first + in_row);
         }
       }
     });
@@ -175,16 +184,16 @@ class MlaDecode {
   // The second interval but for the maxima.
   DG_DEVICE void add_values_and_store_keys() {
     load_probabilities<kTilesBefore, Shape::kRowTiles - kTilesBefore>();
-    static_for<Shape::kRowTiles - 2>([&](auto i) {
+    static_for<kPlaces - 1>([&](auto i) {
       store_passes_between<i>();
       add_values(i + 1);
     });
-    store_passes_between<Shape::kRowTiles - 2>();
+    store_passes_between<kPlaces - 1>();
   }
 
   // The last tile of Vᵀ · Pᵀ of the last block but one, and all tiles of the last block.
   DG_DEVICE void add_last_values() {
-    add_values(Shape::kRowTiles - 1);
+    if (Shape::kRowTiles > 1) add_values(Shape::kRowTiles - 1);
     turn_values();
     if (computes_probabilities()) share_probabilities();
     lds_barrier();
@@ -204,9 +213,9 @@ class MlaDecode {
     if (pass < kEarlyPasses) loader_.load(pass);
   }
   // Stores the passes of place kPlace: before, between and after the tiles of the second interval.
+  static constexpr int kPlaces = Shape::kRowTiles > 1 ? Shape::kRowTiles - 1 : 1;
   template <int kPlace>
   DG_DEVICE void store_passes_between() {
-    constexpr int kPlaces = Shape::kRowTiles - 1;
     constexpr int kFirst = kPlace * Loader::kPasses / kPlaces;
     constexpr int kEnd = (kPlace + 1) * Loader::kPasses / kPlaces;
     // No mask: with one, clang 17 moves the stores before the barrier of the workgroup that precedes them.
@@ -219,14 +228,15 @@ class MlaDecode {
   template <bool kHasEarlier>
   DG_DEVICE void multiply_keys(int block, int end) {
     Accumulator logits[Shape::kWaveTiles] = {};
-    pipelined_reads<Shape::kDBlocks>(
+    pipelined_reads<Shape::kReads>(
         [&](auto read) {
           if constexpr (kHasEarlier) work_on_earlier_blocks<read>();
           if constexpr (read == kAddressesAt) find_keys(block + 2, end);
           if constexpr (read >= kValuesAt) read_some_values<read - kValuesAt>();
-          return *reinterpret_cast<const MfmaOperands*>(lds_ + keys_offset_ + read * Shape::kKeyTileBytes);
+          return read_keys(read);
         },
         [&](int read, const MfmaOperands& keys) {
+          if (!has(read)) return;
           static_for<2>([&](int operand) {
             static_for<Shape::kWaveTiles>([&](auto tile) {
               logits[tile] = Mfma::multiply_add(keys[operand], queries_[tile][read][operand], logits[tile]);
@@ -245,11 +255,16 @@ class MlaDecode {
     }
   }
 
+  DG_DEVICE MfmaOperands read_keys(int read) const {
+    if (!has(read)) return MfmaOperands{};
+    return *reinterpret_cast<const MfmaOperands*>(lds_ + keys_offset_ + read * (Shape::kParts / 2) * Shape::kKeyTileBytes);
+  }
+
   // Starts work on earlier blocks before read kRead of K · Qᵀ.
   template <int kRead>
   DG_DEVICE void work_on_earlier_blocks() {
     if constexpr (kRead == kSoftmaxAt) {
-      add_values(Shape::kRowTiles - 1);
+      if (Shape::kRowTiles > 1) add_values(Shape::kRowTiles - 1);
       turn_values();
       if (computes_probabilities()) {
         __builtin_amdgcn_s_setprio(0);
@@ -283,7 +298,9 @@ class MlaDecode {
   DG_DEVICE void take_logits(int block) {
 #pragma unroll
     for (int i = 0; i < Shape::kKeyFragments; ++i) {
-      logits_[i] = *logits_of(wave_id(), i, 0) + *logits_of(wave_id(), i, 1);
+      logits_[i] = *logits_of(wave_id(), i, 0);
+#pragma unroll
+      for (int part = 1; part < Shape::kParts; ++part) logits_[i] += *logits_of(wave_id(), i, part);
     }
     if constexpr (Tokens::kHasGaps) {
       mask_missing<Shape>(lds_, block * Shape::kBlockK, logits_);
@@ -434,7 +451,7 @@ class MlaDecode {
   Loader loader_;
   int keys_offset_;
   int values_offset_;
-  MfmaOperands queries_[Shape::kWaveTiles][Shape::kDBlocks];
+  MfmaOperands queries_[Shape::kWaveTiles][Shape::kReads];
   Words words_[Shape::kRun];  // the wave's 64 values of all keys of a block
   MfmaOperands values_[Shape::kWidth] = {};
   MfmaOperands probabilities_[Shape::kRowTiles] = {};
