@@ -71,10 +71,9 @@ class SourceLines:
 
     def frames(self, address: int) -> list[Place]:
         """The instruction's place, then the calls through which the compiler inlined it, to the outermost."""
-        index = bisect.bisect_right(self._addresses, address) - 1
-        if index < 0 or (place := self._rows[index][2]) is None:
+        place, unit = self._row(address)
+        if place is None:
             return []
-        unit = self._units[self._rows[index][1]]
         names, calls = ["?"], []
         for die in _chain(self.dwarf, unit.get_top_DIE(), address):
             if die.tag == "DW_TAG_inlined_subroutine":
@@ -88,8 +87,15 @@ class SourceLines:
 
     def unit(self, address: int) -> Any | None:
         """The compilation unit that an instruction belongs to."""
+        return self._row(address)[1]
+
+    def _row(self, address: int) -> tuple[Place | None, Any]:
+        """The place and the compilation unit in the last row of the line table that isn't behind an instruction."""
         index = bisect.bisect_right(self._addresses, address) - 1
-        return None if index < 0 or self._rows[index][2] is None else self._units[self._rows[index][1]]
+        if index < 0:
+            return None, None
+        _, unit, place = self._rows[index]
+        return place, None if place is None else self._units[unit]
 
     @functools.cache  # noqa: B019 - objects of this class are kept anyway
     def starts(self) -> list[tuple[int, Place]]:
