@@ -1,12 +1,13 @@
-"""vLLM's layers with weights and activations in MXFP4: their weights become FP8 when they are loaded.
+"""vLLM's layers with weights in MXFP4, which it emulates, as gfx942 has no matrix instructions for four bits.
 
-gfx942 has no matrix instructions for four bits, and vLLM emulates them. Activations are quantised to FP8 with a scale
-for 128 values of a token, which is finer than the MXFP4 that such checkpoints ask for. Weights without quantised
-activations ("W4A16") stay vLLM's.
+With activations in MXFP4 ("W4A4"), weights become FP8 when they are loaded, and activations FP8 with a scale for 128
+values of a token, which is finer than the MXFP4 that such checkpoints ask for. Linear layers with activations in bf16
+("W4A16") keep four bits in memory.
 """
 
 from __future__ import annotations
 
+import abc
 import functools
 from typing import Any
 
@@ -26,21 +27,55 @@ from vllm.platforms import PlatformEnum
 
 from ..api.casts import per_token_cast_to_fp8
 from ..api.four_bits import convert_fp4_to_fp8
+from ..api.fp4_gemm import bf16_fp4_gemm_nt
 from ..api.gemm import gemm_fp8
+from ..problems.layout import Pair
 from .parts import MovedError, check_parameters, check_replaces
 from .vllm_experts import DeepGemmRocmExperts
 
 _ACTIVATIONS = (kMxfp4Dynamic, kFp8Dynamic128Sym)
 
 
-class DeepGemmRocmMxfp4Kernel(MxFp4LinearKernel):
-    """``gemm_fp8`` of tokens in FP8 and a weight that was converted to FP8."""
-
+class _Mxfp4Kernel(MxFp4LinearKernel):
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
         if envs.VLLM_BATCH_INVARIANT:
             return False, "VLLM_BATCH_INVARIANT asks for the same bits in any batch"
         return True, None  # it is registered on gfx942 only
+
+    def apply_weights(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        out = rows.new_empty(rows.shape[0], layer.weight.shape[0])
+        self.multiply(rows, (layer.weight, layer.weight_scale), out, bias)
+        return out.view(*x.shape[:-1], layer.weight.shape[0])
+
+    @abc.abstractmethod
+    def multiply(self, x: torch.Tensor, weight: Pair, out: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Writes ``x · weightᵀ + bias`` of [M, K] and the layer's weight and scales."""
+
+
+class DeepGemmRocmMxfp4WeightKernel(_Mxfp4Kernel):
+    """``bf16_fp4_gemm_nt``, for weights in MXFP4 and activations in bf16."""
+
+    @classmethod
+    def _supports_quant_scheme(cls, weight_key: Any, activation_key: Any) -> bool:
+        return weight_key == kMxfp4Static and activation_key is None
+
+    @classmethod
+    def can_implement(cls, config: Any) -> tuple[bool, str | None]:
+        if torch.get_default_dtype() != torch.bfloat16:  # the model's, while its layers are made
+            return False, "supports bf16 models only"
+        return True, None
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        pass
+
+    def multiply(self, x: torch.Tensor, weight: Pair, out: torch.Tensor, bias: torch.Tensor | None) -> None:
+        bf16_fp4_gemm_nt(x, weight, out, bias=bias)
+
+
+class DeepGemmRocmMxfp4Kernel(_Mxfp4Kernel):
+    """``gemm_fp8`` of tokens in FP8 and a weight that was converted to FP8."""
 
     @classmethod
     def _supports_quant_scheme(cls, weight_key: Any, activation_key: Any) -> bool:
@@ -57,11 +92,8 @@ class DeepGemmRocmMxfp4Kernel(MxFp4LinearKernel):
         replace_parameter(layer, "weight", data)
         replace_parameter(layer, "weight_scale", scales)
 
-    def apply_weights(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        out = rows.new_empty(rows.shape[0], layer.weight.shape[0])
-        gemm_fp8(per_token_cast_to_fp8(rows), (layer.weight, layer.weight_scale), out, bias=bias)
-        return out.view(*x.shape[:-1], layer.weight.shape[0])
+    def multiply(self, x: torch.Tensor, weight: Pair, out: torch.Tensor, bias: torch.Tensor | None) -> None:
+        gemm_fp8(per_token_cast_to_fp8(x), weight, out, bias=bias)
 
 
 class DeepGemmRocmMxfp4Experts(DeepGemmRocmExperts):
@@ -88,7 +120,7 @@ class DeepGemmRocmMxfp4Experts(DeepGemmRocmExperts):
 
 
 def install() -> None:
-    """Puts both where vLLM asks before it emulates. ``--linear-backend`` and ``--moe-backend`` still choose others.
+    """Puts all where vLLM asks before it emulates. ``--linear-backend`` and ``--moe-backend`` still choose others.
 
     Raises:
         MovedError, AttributeError, ImportError: this vLLM chooses kernels in another way.
@@ -111,5 +143,5 @@ def install() -> None:
         classes: list[type] = original(backend)
         return [DeepGemmRocmMxfp4Experts, *classes] if backend == emulation else classes
 
-    kernels.insert(0, DeepGemmRocmMxfp4Kernel)
+    kernels[:0] = (DeepGemmRocmMxfp4Kernel, DeepGemmRocmMxfp4WeightKernel)
     oracle.backend_to_kernel_cls = backend_to_kernel_cls

@@ -265,9 +265,32 @@ def test_a_linear_layer_in_mxfp4(m, activation):
     assert torch.equal(compiled(x), actual[0])
 
 
+@pytest.fixture
+def bf16_model():
+    torch.set_default_dtype(torch.bfloat16)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("m", [1, 77])
+def test_a_linear_layer_with_weights_in_mxfp4(m, bf16_model):
+    n, k = 384, 544
+    data, exponents, values = mxfp4(randn(n, k).float())
+    x, bias = randn(m, k, seed=1).bfloat16(), randn(n, seed=2).bfloat16()
+    kernel, layer = linear.init_mxfp4_linear_kernel(None), torch.nn.Module()
+    assert type(kernel).__name__ == "DeepGemmRocmMxfp4WeightKernel"
+    layer.weight, layer.weight_scale = parameter(data), parameter(exponents)
+    kernel.process_weights_after_loading(layer)
+    actual = kernel.apply_weights(layer, x.view(1, m, k), bias)
+    assert (actual.shape, actual.dtype) == ((1, m, n), torch.bfloat16)
+    assert dg.calc_diff(actual[0], x.float() @ values.float().T + bias.float()) < 1e-5  # rounding to bf16
+    compiled = torch.compile(lambda x: kernel.apply_weights(layer, x, bias), fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x), actual[0])
+
+
 def test_other_layers_in_mxfp4_are_left_to_vllm(monkeypatch):
-    with pytest.raises(ValueError, match="DeepGemmRocmMxfp4Kernel: quantization scheme"):
-        linear.init_mxfp4_linear_kernel(None)  # bf16 activations; vLLM's own kernels need packages that aren't here
+    with pytest.raises(ValueError, match="DeepGemmRocmMxfp4WeightKernel: supports bf16 models only"):
+        linear.init_mxfp4_linear_kernel(None)  # vLLM's own kernels need packages that aren't here
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     with pytest.raises(ValueError, match="DeepGemmRocmMxfp4Kernel: VLLM_BATCH_INVARIANT"):
         linear.init_mxfp4_linear_kernel(quant_utils.kMxfp4Dynamic)
