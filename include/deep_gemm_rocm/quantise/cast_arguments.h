@@ -22,6 +22,27 @@ struct CastArguments {
   float alpha, limit;
 };
 
+// The arguments that loads of x need, which kernels take first, one by one, so that the hardware preloads them; see
+// tiles/argument_loads.h.
+struct FirstCastArguments {
+  void* x;
+  int64_t row_stride, column_stride, has_vectors;
+  int rows, columns;
+  int num_tiles, column_tiles;
+  unsigned column_tiles_reciprocal;
+
+  // All arguments, of which these are in registers already.
+  DG_DEVICE CastArguments with(CastArguments others) const {
+    others.x = {x, row_stride, column_stride, has_vectors};
+    others.rows = rows;
+    others.columns = columns;
+    others.num_tiles = num_tiles;
+    others.column_tiles = column_tiles;
+    others.column_tiles_reciprocal = column_tiles_reciprocal;
+    return others;
+  }
+};
+
 // The arguments for one group's matrices, of T.
 template <class T>
 DG_DEVICE CastArguments of_group(CastArguments args, int group) {
