@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from . import attention_problems, experts_problems, logits_problems, problems
+from . import attention_problems, experts_problems, logits_problems, problems, row_problems
 from .attention_problems import AttentionOperation, AttentionProblem
 from .experts_problems import ExpertsOperation, ExpertsProblem
 from .logits_problems import LogitsOperation, LogitsProblem
 from .problems import Operation, Problem
+from .row_problems import RowsOperation, RowsProblem
 from .shapes import AnyShape
 
-AnyProblem = Problem | AttentionProblem | LogitsProblem | ExpertsProblem
+AnyProblem = Problem | AttentionProblem | LogitsProblem | ExpertsProblem | RowsProblem
 
-OPERATIONS: dict[str, Operation | AttentionOperation | LogitsOperation | ExpertsOperation] = {
+OPERATIONS: dict[str, Operation | AttentionOperation | LogitsOperation | ExpertsOperation | RowsOperation] = {
     **problems.OPERATIONS,
     **attention_problems.OPERATIONS,
     **logits_problems.OPERATIONS,
     **experts_problems.OPERATIONS,
+    **row_problems.OPERATIONS,
 }
 
 

@@ -52,6 +52,11 @@ LAYOUTS_OF_SCALES: dict[str, tuple[AnyShape, ...]] = {
     "m_grouped_fp8_gemm_nt_contiguous": (Shape(512, 4096, 7168, 4),),
     "m_grouped_fp8_gemm_nt_masked": (Shape(1024, 4096, 7168),),
 }  # fmt: skip
+_BETWEEN_GEMMS = (
+    "Kernels between two GEMMs. **of memory** is the share of the modelled memory's bandwidth (4.3 TB/s) that is used "
+    "once the launch itself, 2.5 µs in the model, is over; more than all, where results stay in caches."
+)
+_ROWS = "1x7168 1024x7168 4096x7168"
 # A sentence on each operation, and the shapes that are measured.
 _SECTIONS = {
     "fp8_gemm_nt": ("Dense FP8 with fine-grained scales, MxNxK: the shapes of DeepGEMM's tests.", ""),
@@ -73,6 +78,14 @@ _SECTIONS = {
         "GEMMs alone.",
         "64x7168x2048x33x9 128x7168x2048x33x9 1024x7168x2048x33x9",
     ),
+    "per_token_cast_to_fp8": (_BETWEEN_GEMMS + " Casts of bf16: TOKENSxCOLUMNS.", _ROWS),
+    "per_block_cast_to_fp8": ("A scale for 128x128.", _ROWS),
+    "per_channel_cast_to_fp8": ("A scale for 128 of a column.", _ROWS),
+    "per_row_cast_to_fp8": ("A scale for a row.", _ROWS),
+    "per_tensor_cast_to_fp8": ("Two launches, which both read the input.", _ROWS),
+    "rms_norm_cast_to_fp8": ("With a residual: TOKENSxCOLUMNS.", _ROWS),
+    "silu_and_mul_cast_to_fp8": ("TOKENSxCOLUMNS of the result.", "1x2048 1024x2048 4096x2048"),
+    "route_top_k": ("DeepSeek-V3's choice of 8: TOKENSxEXPERTS.", "1x256 1024x256 4096x256"),
     "k_grouped_fp8_gemm_tn_contiguous": (
         "Weight gradients of experts: MxNxKxGROUPS, where groups have 0.7 to 1.3 times K.",
         "7168x2048x2048x16",

@@ -84,7 +84,7 @@ def _fitting(columns: Mapping[str, Sequence[str]], width: int) -> list[str]:
 
 
 def _importance(heading: str) -> int:
-    known = ("shape", "by", "µs", "interval", "TFLOPS", "MFMA", "GB/s", "error", "busiest", "how")
+    known = ("shape", "by", "µs", "interval", "TFLOPS", "MFMA", "GB/s", "of memory", "error", "busiest", "how")
     return next((place for place, name in enumerate(known) if heading.split(",")[0] == name), len(known))
 
 
@@ -106,6 +106,7 @@ def _columns(results: Sequence[Result]) -> dict[str, list[str]]:
         "interval": [_interval(timing) for _, timing in timed],
         "TFLOPS": [_three_digits(result.tflops) for result, _ in timed],
         "GB/s": [f"{result.gbps:.0f}" for result, _ in timed],
+        "of memory": ["" if (of := result.share_of_bandwidth) is None else f"{of:.0%}" for result, _ in timed],
         "mJ": [_three_digits(1e3 * timing.joules) if timing.joules else "" for _, timing in timed],
         "TFLOPS/W": [_three_digits(result.tflops_per_watt) for result, _ in timed],
         "µs at a fixed 2100 MHz": [f"{timing.median_us:.2f}" if timing.sustained_us else "" for _, timing in timed],
@@ -144,7 +145,8 @@ def line(result: Result) -> str:
         return f"{result.op} {result.shape} {result.by}: missing, {result.missing}"
     time = f"{result.timing.microseconds:.2f} µs"
     time += f", {_interval(result.timing)} (sustained, simulated)" if result.timing.sustained_us else " (measured)"
-    return f"{result.op} {result.shape} {result.by}: {time}, {_three_digits(result.tflops)} TFLOPS"
+    rate = f"{_three_digits(result.tflops)} TFLOPS" if result.flops else f"{result.gbps:.0f} GB/s"
+    return f"{result.op} {result.shape} {result.by}: {time}, {rate}"
 
 
 def speedups(results: Iterable[Result]) -> dict[str, dict[str, float]]:
@@ -258,7 +260,7 @@ def plot(folder: Path, results: Sequence[Result], about: dict[str, str]) -> list
         pyplot.close(figure)
         written.append(path)
 
-    measured = [result for result in results if result.timing]
+    measured = [result for result in results if result.timing and result.flops]
     for op in dict.fromkeys(result.op for result in measured):
         of_op = [result for result in measured if result.op == op]
         figure, (over_m, roofline) = pyplot.subplots(1, 2, figsize=(13, 5))

@@ -77,10 +77,29 @@ class ExpertsShape(NamedTuple):
         return self.tokens
 
 
-AnyShape = Shape | AttentionShape | ExpertsShape
+class RowsShape(NamedTuple):
+    """``tokens`` rows of ``columns`` values, of experts for the choice among them."""
+
+    tokens: int
+    columns: int
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self))
+
+    @property
+    def line(self) -> str:
+        """The name of this shape's line in a plot over ``rows``."""
+        return str(self.columns)
+
+    @property
+    def rows(self) -> int:
+        return self.tokens
 
 
-_AShape = TypeVar("_AShape", Shape, AttentionShape, ExpertsShape)
+AnyShape = Shape | AttentionShape | ExpertsShape | RowsShape
+
+
+_AShape = TypeVar("_AShape", Shape, AttentionShape, ExpertsShape, RowsShape)
 
 
 def parse(text: str, kind: type[_AShape]) -> _AShape:
@@ -147,6 +166,11 @@ INDEXED_STEPS = tuple(AttentionShape(batch, 1, 8192, 64, 1, 128) for batch in (1
 
 # DeepSeek-V3's layer on one of eight devices: 32 experts and the shared one.
 EXPERTS = tuple(ExpertsShape(tokens, 7168, 2048, 33, 9) for tokens in (64, 128, 1024))
+
+# Between two GEMMs of DeepSeek-V3: hidden states, what an expert activates, and logits of experts.
+ROWS, HALVES, ROUTED = (
+    tuple(RowsShape(tokens, columns) for tokens in (1, 1024, 4096)) for columns in (7168, 2048, 256)
+)
 
 _MASKED_M = 20  # expected rows of a group in a decoding step
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from .. import simulator
 from ..runtime import hip
 from . import measure
 from .baselines import BASELINES, Baseline, Run
@@ -47,15 +48,24 @@ class Result:
 
     @property
     def tflops(self) -> float | None:
-        return self.flops / self.timing.microseconds / 1e6 if self.timing else None
+        return self.flops / self.timing.microseconds / 1e6 if self.timing and self.flops else None
 
     @property
     def tflops_per_watt(self) -> float | None:
-        return self.flops / self.timing.joules / 1e12 if self.timing and self.timing.joules else None
+        return self.flops / self.timing.joules / 1e12 if self.timing and self.timing.joules and self.flops else None
 
     @property
     def gbps(self) -> float | None:
         return self.bytes / self.timing.microseconds / 1e3 if self.timing else None
+
+    @property
+    def share_of_bandwidth(self) -> float | None:
+        """GB/s after the launch, as a share of what memory has in the model; in simulation, without matrix products."""
+        if not (self.timing and self.timing.sustained_us) or self.flops:
+            return None
+        constants = simulator.constants.current()
+        bytes_per_ns = constants["hbm.bytes_per_ns"] * constants["mall.slices"]
+        return self.bytes / (1e3 * self.timing.sustained_us - constants["launch.overhead_ns"]) / bytes_per_ns
 
 
 def run(

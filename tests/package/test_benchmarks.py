@@ -15,12 +15,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from deep_gemm_rocm.__main__ import app
-from deep_gemm_rocm.benchmarks import attention_problems, page, problems, report, shapes, suite, tune
+from deep_gemm_rocm.benchmarks import attention_problems, page, problems, report, row_problems, shapes, suite, tune
 from deep_gemm_rocm.benchmarks.baselines import BASELINES, Baseline
 from deep_gemm_rocm.benchmarks.measure import Sampling, Timing, time_calls
 from deep_gemm_rocm.benchmarks.operations import OPERATIONS
 from deep_gemm_rocm.benchmarks.problems import WrongResultError, kernel_names
-from deep_gemm_rocm.benchmarks.shapes import AttentionShape, Shape
+from deep_gemm_rocm.benchmarks.shapes import AttentionShape, RowsShape, Shape
 from deep_gemm_rocm.benchmarks.suite import Result
 from deep_gemm_rocm.heuristics import choose_dense
 from deep_gemm_rocm.heuristics.gemm_problem import Choice
@@ -86,6 +86,34 @@ def test_experts_run_and_are_checked(device):
     for bad in ("9x256x128x5x6", "9x250x128x5x2"):
         with pytest.raises(ValueError, match=r"at most all experts|multiple of"):
             operation.parse(bad)
+
+
+@pytest.mark.parametrize("op", row_problems.OPERATIONS)
+def test_rows_run_and_are_checked(op, device):
+    operation = OPERATIONS[op]
+    problem = operation.make(op, operation.parse("70x256" if op == "route_top_k" else "70x200"), device).copy()
+    held = problem.bytes
+    with pytest.raises(WrongResultError, match="NaN"):
+        problem.check()
+    problem.run()
+    assert problem.check() <= 1
+    assert kernel_names(problem)
+    assert problem.bytes == held
+    problem.results[1][0, 0] += 1
+    with pytest.raises(WrongResultError, match="results are wrong"):
+        problem.check()
+
+
+def test_reports_tell_how_much_of_the_memorys_bandwidth_rows_use():
+    """After 2.5 µs of a launch, all of 4.3 TB/s."""
+    timing = Timing(6.0, 6.0, 6.0, sustained_us=6.5, joules=1e-3)
+    result = suite.Result("per_token_cast_to_fp8", RowsShape(9, 512), suite.OURS, "cast", 0, 17_203_200, True, timing)
+    assert result.tflops is result.tflops_per_watt is None
+    assert result.share_of_bandwidth == pytest.approx(1)
+    assert "of memory" in report.markdown_table([result])[0]
+    assert "100%" in report.markdown_table([result])[2]
+    assert report.line(result).endswith("2647 GB/s")
+    assert dataclasses.replace(result, flops=1).share_of_bandwidth is None
 
 
 @pytest.mark.parametrize("op", attention_problems.OPERATIONS)
