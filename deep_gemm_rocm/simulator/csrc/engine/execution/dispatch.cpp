@@ -28,12 +28,10 @@ void run_workgroups(Launch& launch, WorkgroupQueue& queue) {
   const uint32_t host_control = _mm_getcsr();
   std::optional<Statistics> statistics;
   if (launch.statistics) statistics.emplace(launch.code->instructions.size());
-  while (!launch.stop) {
-    WorkgroupQueue::Resident resident = queue.take();
-    if (resident.runner == nullptr) break;
+  for (WorkgroupQueue::Resident resident = queue.take(); resident.runner != nullptr;) {
     if (statistics) resident.runner->count_into(&*statistics);
     const WorkgroupRunner::Slice slice = resident.runner->run();
-    queue.put_back(std::move(resident), slice);
+    resident = queue.exchange(std::move(resident), slice);
   }
   _mm_setcsr(host_control);
   if (!statistics) return;

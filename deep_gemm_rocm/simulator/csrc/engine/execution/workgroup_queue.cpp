@@ -19,34 +19,38 @@ uint64_t most_resident(const Launch& launch) {
 
 WorkgroupQueue::WorkgroupQueue(Launch& launch) : launch_(launch), most_resident_(most_resident(launch)) {}
 
-WorkgroupQueue::Resident WorkgroupQueue::take() {
+WorkgroupQueue::Resident WorkgroupQueue::take() { return next(std::unique_lock<std::mutex>(mutex_)); }
+
+WorkgroupQueue::Resident WorkgroupQueue::exchange(Resident resident, const WorkgroupRunner::Slice& slice) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  put_back(std::move(resident), slice);
+  return next(std::move(lock));
+}
+
+WorkgroupQueue::Resident WorkgroupQueue::next(std::unique_lock<std::mutex> lock) {
   Resident resident;
-  uint64_t id;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const bool starts = started_ < launch_.workgroups && resident_ < most_resident_;
-    if (!starts && suspended_.empty()) return resident;
-    if (!starts) {
-      resident = std::move(suspended_.front());
-      suspended_.pop_front();
-      resident.taken_at = progress_;
-      return resident;
-    }
-    id = started_++;
-    ++resident_;
+  const bool starts = started_ < launch_.workgroups && resident_ < most_resident_;
+  if (launch_.stop || (!starts && suspended_.empty())) return resident;
+  if (!starts) {
+    resident = std::move(suspended_.front());
+    suspended_.pop_front();
     resident.taken_at = progress_;
-    if (!spare_.empty()) {
-      resident.runner = std::move(spare_.back());
-      spare_.pop_back();
-    }
+    return resident;
   }
+  const uint64_t id = started_++;
+  ++resident_;
+  resident.taken_at = progress_;
+  if (!spare_.empty()) {
+    resident.runner = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  lock.unlock();
   if (resident.runner == nullptr) resident.runner = std::make_unique<WorkgroupRunner>(launch_);
   resident.runner->start(id);
   return resident;
 }
 
 void WorkgroupQueue::put_back(Resident resident, const WorkgroupRunner::Slice& slice) {
-  std::lock_guard<std::mutex> lock(mutex_);
   if (slice.has_progressed || slice.has_ended) {
     ++progress_;
     waiting_ = polling_ = 0;

@@ -26,10 +26,16 @@ class WorkgroupQueue {
   // A workgroup to execute next; without a runner where nothing is left for this host thread.
   Resident take();
 
-  // Gives it back after a slice. Fails the dispatch where no workgroup has made progress for too long.
-  void put_back(Resident resident, const WorkgroupRunner::Slice& slice);
+  // The same, after a slice of another one. Fails the dispatch where no workgroup has made progress for too long.
+  Resident exchange(Resident resident, const WorkgroupRunner::Slice& slice);
 
  private:
+  // Called with the mutex locked.
+  void put_back(Resident resident, const WorkgroupRunner::Slice& slice);
+
+  // Unlocks, and makes the workgroup resident where it is a new one.
+  Resident next(std::unique_lock<std::mutex> lock);
+
   // Describes a dispatch in which no workgroup makes progress.
   std::string stalled() const;
 

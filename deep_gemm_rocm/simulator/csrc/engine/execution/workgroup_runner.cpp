@@ -177,17 +177,19 @@ uint64_t WorkgroupRunner::executed_instructions() const {
 // A wave that comes back to an instruction with the same registers goes on like this until it loads another value. Its
 // scalar registers tell most other loops.
 bool WorkgroupRunner::polls(Wave& wave) {
+  if (wave.state != Wave::State::running) return false;
   const uint64_t pc = wave.pc;
   for (const Kernel* vectors_of : {static_cast<const Kernel*>(nullptr), launch_.dispatch.kernel}) {
     const RegisterCopy before(wave, vectors_of);
     uint64_t executed = 0;
     do {
-      if (wave.state != Wave::State::running || executed++ == longest_poll) return false;
+      if (executed++ == longest_poll) return false;
       execute(wave, 1);
+      if (wave.state != Wave::State::running) return false;
     } while (wave.pc != pc);
     if (!before.is_state_of(wave)) return false;
   }
-  return wave.state == Wave::State::running;
+  return true;
 }
 
 void WorkgroupRunner::report_waiting(const std::string& message) {
