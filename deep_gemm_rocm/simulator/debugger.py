@@ -27,6 +27,7 @@ from .program import (
     loaded_kernel,
     parameters_of,
     read_image,
+    require_count,
 )
 from .register_types import as_type, bytes_of, dwords_of
 from .source_lines import Place, SourceLines
@@ -132,7 +133,7 @@ class Debugger:
     Raises:
         SimulatorError: the code object can't be loaded or has no such kernel; from the calls that go on: the launch was
             refused, or another wave failed.
-        ValueError: there is no such wave.
+        ValueError: there is no such wave, or the number of arguments is wrong.
     """
 
     def __init__(
@@ -156,6 +157,7 @@ class Debugger:
             at = tuple(part.value for part in place)
             raise ValueError(f"no wave {wave} of workgroup {at}: the grid is {tuple(grid_sizes)}, with {waves} waves")
         self._code = _code_of(image, kernel)
+        require_count(kernel, args, self._code.parameters)
         self._args = list(args)
         self._stops = np.zeros(self._code.size // 4 + 1, np.uint8)
         self._callback = _Callback(self._on_stop)
@@ -431,14 +433,22 @@ class Debugger:
         self._going = going = _Going(threading.Thread(target=work, name="debugged launch", daemon=True))
         going.thread.start()
 
+    def _passes(self, wave: _StoppedWave) -> bool:
+        """Whether the wave need not stop here after all."""
+        if wave.failure or self._stays is None or self._stops[1 + wave.offset // 4]:
+            return False
+        return self._stays(wave.offset)
+
     def _on_stop(self, view: ctypes._Pointer[_StoppedWave]) -> int:
         """Called by the engine."""
         going = self._going
         assert going is not None
-        wave = view.contents
-        is_breakpoint = self._stops[1 + wave.offset // 4] != 0
-        if not wave.failure and not is_breakpoint and self._stays is not None and self._stays(wave.offset):
-            return 1
+        try:
+            if self._passes(view.contents):
+                return 1
+        except Exception as error:
+            going.stops.put(error)
+            return 0
         going.stops.put(view)
         return int(going.goes_on.get())
 

@@ -86,8 +86,7 @@ def launch(
     symbol = kernel_symbol(image, kernel)
     with loaded_kernel(image, symbol) as function:
         parameters = parameters_of(function)
-        if len(args) != len(parameters):
-            raise ValueError(f"args: kernel {kernel} takes {len(parameters)} arguments, got {len(args)}")
+        require_count(kernel, args, parameters)
         values = [_encode(index, *pair) for index, pair in enumerate(zip(args, parameters, strict=True))]
         pointers = (c_void_p * (len(values) + 1))(*[ctypes.addressof(value) for value in values], None)
         with _registered(args):
@@ -101,6 +100,12 @@ def launch(
             if status:
                 raise _failure(image, symbol, function, args, parameters)
             _check(library().hipDeviceSynchronize())
+
+
+def require_count(kernel: str, args: Sequence[Argument], parameters: Sequence[Parameter]) -> None:
+    """Raises ValueError unless there is an argument for each parameter."""
+    if len(args) != len(parameters):
+        raise ValueError(f"args: kernel {kernel} takes {len(parameters)} arguments, got {len(args)}")
 
 
 def disassemble(code: bytes) -> str:

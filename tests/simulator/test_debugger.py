@@ -142,6 +142,29 @@ def test_waves_that_do_not_exist_are_refused(workgroup: int, wave: int) -> None:
         _scale(workgroup=workgroup, wave=wave)
 
 
+def test_a_missing_argument_is_told() -> None:
+    with pytest.raises(ValueError, match="takes 4 arguments, got 3"):
+        simulator.Debugger(_code(), "scale", 4, 128, _arguments()[:3])
+
+
+def test_refused_launches_raise() -> None:
+    with (
+        simulator.Debugger(_code(), "scale", 4, 128, _arguments(), dynamic_lds=65536) as debugger,
+        pytest.raises(simulator.SimulatorError, match="a workgroup has 65536"),
+    ):
+        debugger.step()
+
+
+@pytest.mark.unsanitized
+def test_waves_are_debugged_in_simulated_time() -> None:
+    with simulator.profile() as profiled, _scale() as debugger:
+        stop = debugger.step(4)
+        assert stop is not None
+        assert stop.executed == 3
+        assert debugger.run() is None
+    assert profiled.kernels[0].cycles > 0
+
+
 def test_registers_lds_and_types() -> None:
     with _scale(workgroup=1, wave=1) as debugger:
         debugger.step()
