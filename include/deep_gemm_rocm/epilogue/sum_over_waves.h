@@ -15,22 +15,23 @@ class SumOverWaves {
   static constexpr int kFragments = Sums::kFragsM * Sums::kFragsN;
   static constexpr int kElements = Sums::Mfma::kElements;
   using Elements = Vector<float, kElements>;
+  static constexpr int kElementsOfWave = Sums::kLdsBytesOfWave / sizeof(Elements);
 
  public:
   // How the waves with sums share the tile.
   using Shape = TileShape<typename Sums::Mfma, Sums::kBlockM, Sums::kBlockN, kStoringWaves, 1, Sums::kParts>;
-  static constexpr int kLdsBytes = Sums::kWavesK > 1 ? Sums::kWavesK * kFragments * kWaveSize * sizeof(Elements) : 0;
+  static constexpr int kLdsBytes = Sums::kWavesK > 1 ? Sums::kWavesK * Sums::kLdsBytesOfWave : 0;
 
   // All waves must take part. `lds` is the workgroup's.
   template <class Mma>
   DG_DEVICE SumOverWaves(const Mma& mma, uint8_t* lds) : sums_{} {
-    auto* const parts = reinterpret_cast<Elements*>(lds);  // [kWavesK][kFragments][kWaveSize]
+    auto* const parts = reinterpret_cast<Elements*>(lds);  // [kWavesK][kElementsOfWave / kWaveSize][kWaveSize]
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
       Elements own;
 #pragma unroll
       for (int e = 0; e < kElements; ++e) own[e] = mma.total(i / Sums::kFragsN, i % Sums::kFragsN, e);
-      parts[(Sums::wave_k() * kFragments + i) * kWaveSize + lane_id()] = own;
+      parts[Sums::wave_k() * kElementsOfWave + i * kWaveSize + lane_id()] = own;
     }
     lds_barrier();
     if (!has_sums()) return;
@@ -40,7 +41,7 @@ class SumOverWaves {
     for (int part = 0; part < Sums::kWavesK; ++part) {
 #pragma unroll
       for (int i = 0; i < kOwnFragments; ++i) {
-        of_parts[part][i] = parts[(part * kFragments + first + i) * kWaveSize + lane_id()];
+        of_parts[part][i] = parts[part * kElementsOfWave + (first + i) * kWaveSize + lane_id()];
       }
     }
     __builtin_amdgcn_sched_barrier(0);  // so that all loads start before the first one is waited for

@@ -67,14 +67,21 @@ class PipelineState {
   static constexpr ScalesOfB kScalesOfB = Kind::kScaling == Scaling::kVectors  ? ScalesOfB::kOfColumns
                                           : Kind::kScaling == Scaling::kGroups ? ScalesOfB::kIsSet
                                                                                : ScalesOfB::kOfWave;
-  using LoadedScales = ScaleLoader<Shape, Resources::kRegisterStages, kScalesOfB, Kind::kGathersA>;
+  static constexpr bool kRowScalesInLds =
+      Kind::kPromotes && !Kind::kWidensB && Resources::kSkipsLds && Shape::kRowScalesInLds;
+  using Rows = Conditional<kRowScalesInLds, RowScalesInLds<Shape, Resources::kRegisterStages, Kind::kGathersA>,
+                           RowScales<Shape, Resources::kRegisterStages, Kind::kGathersA>>;
+  using LoadedScales = ScaleLoader<Shape, Rows, Resources::kRegisterStages, kScalesOfB>;
   using Scales = Conditional<Kind::kPromotes, LoadedScales, NoScales>;
   using MmaOfPart = Conditional<Kind::kPromotes, PromotedMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>,
                                 DirectMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>>;
   using Mma = Conditional<(Shape::kPartsK > 1), SumOfKParts<MmaOfPart, Shape>, MmaOfPart>;
 
  public:
-  static constexpr int kLdsBytes = StagedA::kLdsBytes + StagedB::kLdsBytes;
+  static constexpr int kSharedLdsBytes = StagedA::kLdsBytes + StagedB::kLdsBytes;
+  // Each wave alone has its part for scales.
+  static constexpr int kLdsBytes =
+      kRowScalesInLds ? Shape::kThreads / kWaveSize * Shape::kWavesK * Shape::kLdsBytesOfWave : kSharedLdsBytes;
   static constexpr int kTransfersOfA = StagedA::kPasses;
   static constexpr int kTransfers = kTransfersOfA + StagedB::kPasses;
   static constexpr int kReads = Fragment<Mfma>::kReads;
@@ -158,9 +165,26 @@ class PipelineState {
   }
 
   // Starts the loads of the scales of the next K-block.
-  DG_DEVICE void load_scales(int stage) {
-#pragma unroll
-    for (int i = 0; i < Scales::kLoads; ++i) scales.load(stage, i);
+  DG_DEVICE void load_scales(int stage) { scales.load(stage); }
+
+  // Those of A's rows that go through LDS: the first ones, and later ones before and after each turn of the K loop.
+  DG_DEVICE void load_first_row_scales() {
+    if constexpr (kRowScalesInLds) scales.load_first_rows();
+  }
+  DG_DEVICE void store_first_row_scales() {
+    if constexpr (kRowScalesInLds) scales.rows().store_first(lds_ + wave_id() * Shape::kLdsBytesOfWave);
+  }
+  DG_DEVICE void load_row_scales(int k_block) {
+    if constexpr (kRowScalesInLds) scales.rows().load_in_turn(k_block);
+  }
+  DG_DEVICE void store_row_scales(int k_block) {
+    if constexpr (kRowScalesInLds) {
+      mma.settle();  // or promotions would come after the branch, with all partial sums in registers until then
+      scales.rows().store_in_turn(k_block);
+    }
+  }
+  DG_DEVICE void read_row_scales(int k_block) {
+    if constexpr (kRowScalesInLds) scales.rows().read(k_block);
   }
 
   // Reads all fragments in the order in which slots use them: A's first, all of B's, the rest of A's. Calls between(i)

@@ -22,20 +22,25 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
   template <class BeginScales>
   static DG_DEVICE void prologue(State& state, const BeginScales& begin_scales) {
     state.load_fragments(0, 0);
+    asm volatile("" ::: "memory");  // otherwise the compiler lets these loads wait for the arguments of scales
     begin_scales();
+    state.load_first_row_scales();
     state.load_scales(0);
 #pragma unroll
     for (int stage = 1; stage < kNumStages; ++stage) {
       state.load_scales(stage);
       state.load_fragments(stage, stage);
     }
+    state.store_first_row_scales();
   }
 
   // Loads each fragment of A again as soon as its last MFMA has been issued, so that loads never pause.
   static DG_DEVICE void k_block(State& state, int stage, int k_block) {
+    if (stage == 0) state.load_row_scales(k_block);
     compute(state, stage, k_block, [&](int row) { state.load_fragment_of_a(stage, row, k_block + kNumStages); });
     state.load_scales(stage);
     state.load_fragments_of_b(stage, k_block + kNumStages);
+    if (stage == kUnroll - 1) state.store_row_scales(k_block - stage);
   }
 
   static DG_DEVICE void epilogue(State& state, int first) {
@@ -62,6 +67,7 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
   template <class AfterRow>
   static DG_DEVICE void multiply(State& state, int stage, int k_block, const AfterRow& after_row) {
     state.mma.start_k_block(state.scales, stage);
+    state.read_row_scales(k_block + 1);
     state.read_fragments(k_block, stage);
     state.multiply(after_row);
   }
