@@ -47,6 +47,9 @@ from .api.fp4_gemm import (
     fp8_fp4_gemm_nt,
     fp8_fp4_gemm_tn,
     fp8_fp4_gemm_tt,
+    m_grouped_fp8_fp4_gemm_nn_contiguous,
+    m_grouped_fp8_fp4_gemm_nt_contiguous,
+    m_grouped_fp8_fp4_gemm_nt_masked,
 )
 from .api.fused_casts import rms_norm_cast_to_fp8, silu_and_mul_cast_to_fp8
 from .api.gemm import (
@@ -69,9 +72,6 @@ from .api.grouped import (
     m_grouped_bf16_gemm_nn_contiguous,
     m_grouped_bf16_gemm_nt_contiguous,
     m_grouped_bf16_gemm_nt_masked,
-    m_grouped_fp8_fp4_gemm_nn_contiguous,
-    m_grouped_fp8_fp4_gemm_nt_contiguous,
-    m_grouped_fp8_fp4_gemm_nt_masked,
     m_grouped_fp8_gemm_nn_contiguous,
     m_grouped_fp8_gemm_nt_contiguous,
     m_grouped_fp8_gemm_nt_masked,

@@ -1,4 +1,4 @@
-"""Dense GEMM with weights of four bits."""
+"""GEMM with weights of four bits, dense and grouped."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from ..problems.four_bits import is_four_bits
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import Epilogue
 from ..problems.layout import Pair, data_and_scales
-from ..problems.recipe import VECTORS, check_recipe, check_recipe_of_four_bits
+from ..problems.recipe import VECTORS, Recipe, check_recipe, check_recipe_of_four_bits
 from ..problems.tensors import FP8_DTYPES
 from .gemm import check_alpha, described_fp8_gemm, fp8_gemm_nn, fp8_gemm_tn, fp8_gemm_tt, launch_dense
+from .grouped import (
+    launch_contiguous,
+    launch_masked,
+    m_grouped_fp8_gemm_nn_contiguous,
+)
 from .variants import takes_arguments_of
 
 
@@ -63,15 +68,15 @@ def fp8_fp4_gemm_nt(
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
     check_alpha(alpha)
-    if not is_four_bits(b):
-        whole = check_recipe("fp8_fp4_gemm_nt", recipe, recipe_a, recipe_b)
+    four_bits = is_four_bits(b)
+    whole = _recipe_of_a("fp8_fp4_gemm_nt", four_bits, recipe, recipe_a, recipe_b)
+    if not four_bits:
         return described_fp8_gemm(a, b, d, c, whole, bias, epilogue)
-    check_recipe_of_four_bits("fp8_fp4_gemm_nt", recipe, recipe_a, recipe_b)
     if torch.compiler.is_compiling():
         torch.ops.deep_gemm_rocm.fp8_fp4_gemm_nt(*a, *b, *data_and_scales(d), c, bias, epilogue)
         return None, None
     gemm, arguments = check_gemm(
-        a, b, d, dtypes=FP8_DTYPES, recipe=VECTORS, four_bits=True, c=c, bias=bias, epilogue=epilogue
+        a, b, d, dtypes=FP8_DTYPES, recipe=whole, four_bits=True, c=c, bias=bias, epilogue=epilogue
     )
     return None, launch_dense(gemm, arguments)
 
@@ -126,6 +131,96 @@ def bf16_fp4_gemm_nt(
         return None, None
     gemm, arguments = check_gemm(a, b, d, dtypes=(torch.bfloat16,), four_bits=True, c=c, bias=bias, epilogue=epilogue)
     return None, launch_dense(gemm, arguments)
+
+
+@launches
+def m_grouped_fp8_fp4_gemm_nt_contiguous(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor | Pair,
+    grouped_layout: torch.Tensor | None = None,
+    recipe: tuple[int, int, int] | None = None,
+    recipe_a: tuple[int, int] | None = None,
+    recipe_b: tuple[int, int] | None = None,
+    compiled_dims: str = "nk",
+    disable_ue8m0_cast: bool = False,
+    use_psum_layout: bool = False,
+    ensure_zero_padding: bool = True,
+    expected_m_for_psum_layout: int | None = None,
+    *,
+    m_indices: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue = "identity",
+) -> Described[None]:
+    """``m_grouped_fp8_gemm_nt_contiguous`` for weights of four bits; DeepGEMM's function of this name.
+
+    Args:
+        a, d, grouped_layout and the others: as for ``m_grouped_fp8_gemm_nt_contiguous``; K is a multiple of 32.
+        b: as for ``fp8_fp4_gemm_nt``, with a first dimension G: data [G, N, K/2] and scales [G, N, K/32] or, as int32,
+            [G, N, ceil(K/128)]. With FP8 data the function is ``m_grouped_fp8_gemm_nt_contiguous``.
+        recipe, recipe_a, recipe_b: as for ``fp8_fp4_gemm_nt``.
+
+    Raises:
+        NotImplementedError: a recipe that has no kernel, or a pair ``d`` with four-bit ``b``.
+        TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_contiguous``.
+    """
+    name, four_bits = "m_grouped_fp8_fp4_gemm_nt_contiguous", is_four_bits(b)
+    whole = _recipe_of_a(name, four_bits, recipe, recipe_a, recipe_b)
+    operands = (a, b, d, grouped_layout, m_indices, whole)
+    rows = (use_psum_layout, ensure_zero_padding, expected_m_for_psum_layout)
+    return None, launch_contiguous(*operands, *rows, bias, epilogue, four_bits=four_bits)
+
+
+@takes_arguments_of(m_grouped_fp8_fp4_gemm_nt_contiguous)
+def m_grouped_fp8_fp4_gemm_nn_contiguous(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
+    """``m_grouped_fp8_gemm_nn_contiguous``; for FP8 only, as ``fp8_fp4_gemm_nn``."""
+    _check_is_fp8("m_grouped_fp8_fp4_gemm_nn_contiguous", b)
+    m_grouped_fp8_gemm_nn_contiguous(a, b, *others, **options)
+
+
+@launches
+def m_grouped_fp8_fp4_gemm_nt_masked(
+    a: Pair,
+    b: Pair,
+    d: torch.Tensor | Pair,
+    masked_m: torch.Tensor,
+    expected_m: int,
+    recipe: tuple[int, int, int] | None = None,
+    recipe_a: tuple[int, int] | None = None,
+    recipe_b: tuple[int, int] | None = None,
+    compiled_dims: str = "nk",
+    disable_ue8m0_cast: bool = False,
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue = "identity",
+) -> Described[None]:
+    """``m_grouped_fp8_gemm_nt_masked`` for weights of four bits; DeepGEMM's function of this name.
+
+    Args:
+        a, d, masked_m, expected_m and the others: as for ``m_grouped_fp8_gemm_nt_masked``; K is a multiple of 32.
+        b, recipe, recipe_a, recipe_b: as for ``m_grouped_fp8_fp4_gemm_nt_contiguous``. With FP8 data the function is
+            ``m_grouped_fp8_gemm_nt_masked``.
+
+    Raises:
+        NotImplementedError: a recipe that has no kernel, or a pair ``d`` with four-bit ``b``.
+        TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_masked``.
+    """
+    four_bits = is_four_bits(b)
+    whole = _recipe_of_a("m_grouped_fp8_fp4_gemm_nt_masked", four_bits, recipe, recipe_a, recipe_b)
+    return None, launch_masked(a, b, d, masked_m, expected_m, whole, bias, epilogue, four_bits=four_bits)[1]
+
+
+def _recipe_of_a(function: str, four_bits: bool, recipe: Any, recipe_a: Any, recipe_b: Any) -> Recipe:
+    """The recipe of both operands or, if ``b`` has four bits, one whose numbers for ``a`` hold.
+
+    Raises:
+        NotImplementedError: there is no kernel for the recipe.
+        TypeError, ValueError: an argument is not a recipe, or the arguments contradict each other.
+    """
+    if not four_bits:
+        return check_recipe(function, recipe, recipe_a, recipe_b)
+    check_recipe_of_four_bits(function, recipe, recipe_a, recipe_b)
+    return VECTORS
 
 
 def _check_is_fp8(function: str, b: Any) -> None:

@@ -79,7 +79,7 @@ def m_grouped_fp8_gemm_nt_contiguous(
     whole = check_recipe("m_grouped_fp8_gemm_nt_contiguous", recipe, recipe_a, recipe_b)
     operands = (a, b, d, grouped_layout, m_indices, whole)
     rows = (use_psum_layout, ensure_zero_padding, expected_m_for_psum_layout)
-    return None, _contiguous(*operands, *rows, bias, epilogue)
+    return None, launch_contiguous(*operands, *rows, bias, epilogue)
 
 
 @takes_arguments_of(m_grouped_fp8_gemm_nt_contiguous)
@@ -119,7 +119,7 @@ def m_grouped_bf16_gemm_nt_contiguous(
     """
     operands = (a, b, d, grouped_layout, m_indices, None)
     rows = (use_psum_layout, ensure_zero_padding, expected_m_for_psum_layout)
-    return None, _contiguous(*operands, *rows, bias, epilogue)
+    return None, launch_contiguous(*operands, *rows, bias, epilogue)
 
 
 @takes_arguments_of(m_grouped_bf16_gemm_nt_contiguous)
@@ -188,7 +188,7 @@ def m_grouped_fp8_gemm_nt_masked(
     if enable_overlap and signal is None:
         raise TypeError("signal must be a torch.Tensor with enable_overlap, got None")
     counters = signal if enable_overlap else None
-    return _masked(a, b, d, masked_m, expected_m, whole, bias, epilogue, most_columns, counters)
+    return launch_masked(a, b, d, masked_m, expected_m, whole, bias, epilogue, most_columns, counters)
 
 
 @launches
@@ -214,15 +214,12 @@ def m_grouped_bf16_gemm_nt_masked(
     Raises:
         TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_masked``.
     """
-    return None, _masked(a, b, d, masked_m, expected_m, None, bias, epilogue)[1]
+    return None, launch_masked(a, b, d, masked_m, expected_m, None, bias, epilogue)[1]
 
 
-# DeepGEMM's other names for these. Its fp8_fp4 functions also take FP4 operands; here both operands are FP8.
+# DeepGEMM's other names for these.
 fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
 bf16_m_grouped_gemm_nt_masked = m_grouped_bf16_gemm_nt_masked
-m_grouped_fp8_fp4_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
-m_grouped_fp8_fp4_gemm_nt_contiguous = m_grouped_fp8_gemm_nt_contiguous
-m_grouped_fp8_fp4_gemm_nn_contiguous = m_grouped_fp8_gemm_nn_contiguous
 
 
 def m_grouped_gemm_fp8_fp8_bf16_nt_contiguous(
@@ -252,7 +249,7 @@ def m_grouped_gemm_fp8_fp8_bf16_nt_masked(
     m_grouped_fp8_gemm_nt_masked(lhs, rhs, out, masked_m, expected_m, bias=bias, epilogue=epilogue)
 
 
-def _contiguous(
+def launch_contiguous(
     a: Any,
     b: Any,
     d: torch.Tensor | Pair,
@@ -264,6 +261,8 @@ def _contiguous(
     expected_m: int | None,
     bias: torch.Tensor | None,
     epilogue: Epilogue,
+    *,
+    four_bits: bool = False,
 ) -> Launch | None:
     layout, layout_name = (grouped_layout, "grouped_layout") if m_indices is None else (m_indices, "m_indices")
     if grouped_layout is not None and m_indices is not None:
@@ -271,7 +270,9 @@ def _contiguous(
     if torch.compiler.is_compiling():
         ops, output = torch.ops.deep_gemm_rocm, data_and_scales(d)
         rest = (use_psum_layout, ensure_zero_padding, expected_m, bias, epilogue)
-        if recipe is None:
+        if four_bits:
+            ops.m_grouped_fp8_fp4_gemm_nt_contiguous(*a, *b, *output, layout, *rest)
+        elif recipe is None:
             ops.m_grouped_bf16_gemm_nt_contiguous(a, b, *output, layout, *rest)
         else:
             ops.m_grouped_fp8_gemm_nt_contiguous(*a, *b, *output, layout, flat_recipe(recipe), *rest)
@@ -289,6 +290,7 @@ def _contiguous(
         d,
         dtypes=_BF16 if recipe is None else FP8_DTYPES,
         recipe=recipe,
+        four_bits=four_bits,
         grouping=grouping,
         layout=layout,
         layout_name=layout_name,
@@ -304,7 +306,7 @@ def _contiguous(
     return gemm_launch(config, gemm, arguments, write_padding=use_psum_layout and ensure_zero_padding)
 
 
-def _masked(
+def launch_masked(
     a: Any,
     b: Any,
     d: torch.Tensor | Pair,
@@ -315,12 +317,16 @@ def _masked(
     epilogue: Epilogue,
     max_block_n: int = _MAX_BLOCK_N,
     signal: torch.Tensor | None = None,
+    *,
+    four_bits: bool = False,
 ) -> Described[tuple[int, int] | None]:
     if torch.compiler.is_compiling():
         if signal is not None:
             raise NotImplementedError("enable_overlap must be False in torch.compile: the operator returns no numbers")
         ops, rows = torch.ops.deep_gemm_rocm, (*data_and_scales(d), masked_m, expected_m)
-        if recipe is None:
+        if four_bits:
+            ops.m_grouped_fp8_fp4_gemm_nt_masked(*a, *b, *rows, bias, epilogue)
+        elif recipe is None:
             ops.m_grouped_bf16_gemm_nt_masked(a, b, *rows, bias, epilogue)
         else:
             ops.m_grouped_fp8_gemm_nt_masked(*a, *b, *rows, flat_recipe(recipe), bias, epilogue)
@@ -332,6 +338,7 @@ def _masked(
         d,
         dtypes=_BF16 if recipe is None else FP8_DTYPES,
         recipe=recipe,
+        four_bits=four_bits,
         grouping="masked",
         layout=masked_m,
         layout_name="masked_m",

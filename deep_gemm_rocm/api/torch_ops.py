@@ -262,6 +262,8 @@ _operator(gemm.fp8_gemm_nt, "d", without=("alpha",))
 _operator(gemm.bf16_gemm_nt, "d", without=("alpha",))
 _operator(fp4_gemm.fp8_fp4_gemm_nt, "d", without=("alpha", "recipe"))
 _operator(fp4_gemm.bf16_fp4_gemm_nt, "d")
+_operator(fp4_gemm.m_grouped_fp8_fp4_gemm_nt_contiguous, "d", without=("recipe",))
+_operator(fp4_gemm.m_grouped_fp8_fp4_gemm_nt_masked, "d", without=("recipe",))
 _FIXED = ("recipe", "use_psum_layout")  # arguments with one allowed value
 _operator(k_grouped.k_grouped_fp8_gemm_tn_contiguous, "d", without=_FIXED)
 _operator(k_grouped.k_grouped_fp8_gemm_nt_contiguous, "d", without=_FIXED)

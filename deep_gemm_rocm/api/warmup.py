@@ -120,8 +120,8 @@ def warmup_kernels(
 
     Afterwards, calls with these sizes neither compile nor read a file. A list of many M needs only a handful of
     kernels, since M only affects the choice of tiles. Nothing is launched, and no device memory is needed. Recipes,
-    scales and strides are the function's defaults. Weights of ``fp8_fp4_gemm_nt`` and ``bf16_fp4_gemm_nt`` have four
-    bits, and exponents as scales.
+    scales and strides are the function's defaults. Weights of functions with fp4 in their
+    names and of the ``nt`` layout have four bits, and exponents as scales.
 
     Args:
         name: the name of a public function: a dense or grouped GEMM, under any of its names; attention, for prompts or
@@ -306,8 +306,7 @@ def _dense(function: _Function, m: int, of: Workload) -> None:
 def _dense_of_fp4(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
     a = _operand(function, (), m, of.k, 1, transposed=False)
-    b = _tensor(of.n, of.k // 2, dtype=torch.int8), _tensor(of.n, of.k // GROUP, dtype=torch.uint8)
-    function.call(a, b, _tensor(m, of.n, dtype=of.d_dtype))
+    function.call(a, _four_bits(of), _tensor(m, of.n, dtype=of.d_dtype))
 
 
 def _contiguous(function: _Function, m: int, of: Workload) -> None:
@@ -321,6 +320,23 @@ def _masked(function: _Function, m: int, of: Workload) -> None:
     d, counts = _tensor(groups, m, of.n, dtype=of.d_dtype), _tensor(groups, dtype=torch.int32)
     signal = {"signal": _tensor(groups * m, dtype=torch.int32)} if of.arguments.get("enable_overlap") else {}
     function.call(*operands, d, counts, m, **of.arguments, **signal)
+
+
+def _four_bits(of: Workload, *groups: int) -> Any:
+    return tuple(
+        _tensor(*groups, of.n, of.k // shared, dtype=dtype) for shared, dtype in ((2, torch.int8), (GROUP, torch.uint8))
+    )
+
+
+def _contiguous_of_fp4(function: _Function, m: int, of: Workload) -> None:
+    a, d = _operand(function, (), m, of.k, 1, transposed=False), _tensor(m, of.n, dtype=of.d_dtype)
+    function.call(a, _four_bits(of, of.num_groups), d, _tensor(m, dtype=torch.int32))
+
+
+def _masked_of_fp4(function: _Function, m: int, of: Workload) -> None:
+    groups = of.num_groups
+    a, d = _operand(function, (groups,), m, of.k, 1, transposed=False), _tensor(groups, m, of.n, dtype=of.d_dtype)
+    function.call(a, _four_bits(of, groups), d, _tensor(groups, dtype=torch.int32), m)
 
 
 def _along_k(function: _Function, m: int, of: Workload) -> None:
@@ -557,17 +573,16 @@ _FUNCTIONS = (
     | _rows(gemm, _dense, _BF16, "tn", "bf16_gemm_tn")
     | _rows(gemm, _dense, _BF16, "tt", "bf16_gemm_tt")
     | _rows(gemm, _dense, _F16, "nt", "f16_gemm_nt")
-    | _rows(
-        grouped, _contiguous, _FP8, "nt", "m_grouped_fp8_gemm_nt_contiguous", "m_grouped_fp8_fp4_gemm_nt_contiguous"
-    )
+    | _rows(grouped, _contiguous, _FP8, "nt", "m_grouped_fp8_gemm_nt_contiguous")
+    | _rows(fp4_gemm, _contiguous_of_fp4, _FP8, "nt", "m_grouped_fp8_fp4_gemm_nt_contiguous")
+    | _rows(fp4_gemm, _masked_of_fp4, _FP8, "nt", "m_grouped_fp8_fp4_gemm_nt_masked")
+    | _rows(fp4_gemm, _contiguous, _FP8, "nn", "m_grouped_fp8_fp4_gemm_nn_contiguous")
     | _rows(grouped, _contiguous, _FP8, "nt", "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous")
-    | _rows(
-        grouped, _contiguous, _FP8, "nn", "m_grouped_fp8_gemm_nn_contiguous", "m_grouped_fp8_fp4_gemm_nn_contiguous"
-    )
+    | _rows(grouped, _contiguous, _FP8, "nn", "m_grouped_fp8_gemm_nn_contiguous")
     | _rows(grouped, _contiguous, _BF16, "nt", "m_grouped_bf16_gemm_nt_contiguous")
     | _rows(grouped, _contiguous, _BF16, "nn", "m_grouped_bf16_gemm_nn_contiguous")
     | _rows(grouped, _masked, _FP8, "nt", "m_grouped_fp8_gemm_nt_masked", "fp8_m_grouped_gemm_nt_masked")
-    | _rows(grouped, _masked, _FP8, "nt", "m_grouped_fp8_fp4_gemm_nt_masked", "m_grouped_gemm_fp8_fp8_bf16_nt_masked")
+    | _rows(grouped, _masked, _FP8, "nt", "m_grouped_gemm_fp8_fp8_bf16_nt_masked")
     | _rows(grouped, _masked, _BF16, "nt", "m_grouped_bf16_gemm_nt_masked", "bf16_m_grouped_gemm_nt_masked")
     | _rows(k_grouped, _along_k, _FP8, "nt", "k_grouped_fp8_gemm_nt_contiguous")
     | _rows(k_grouped, _along_k, _FP8, "tn", "k_grouped_fp8_gemm_tn_contiguous")

@@ -173,7 +173,7 @@ def _as_dense(problem: Problem) -> Problem:
     FLOPs are the same, since only rows with results count. The dense product has no padding between groups, as the
     contiguous layout has, and no unused rows, as the masked one has. Both are a cost of grouping.
     """
-    op = "fp8_gemm_nt" if problem.is_fp8 else "bf16_gemm_nt"
+    op = problem.op.removeprefix("m_grouped_").rpartition("_")[0]
     shape = problem.shape._replace(m=sum(problem.group_sizes), groups=1)
     return problems.make(op, shape, hip.runtime().tensor_device)
 

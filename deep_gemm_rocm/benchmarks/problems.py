@@ -336,6 +336,12 @@ _ALL = (
     Operation(shapes.DENSE, _make_dense, fp4_gemm.bf16_fp4_gemm_nt, recipe=_VECTORS),
     Operation(shapes.CONTIGUOUS, _make_contiguous, grouped.m_grouped_fp8_gemm_nt_contiguous, _layout),
     Operation(shapes.CONTIGUOUS, _make_contiguous, grouped.m_grouped_bf16_gemm_nt_contiguous, _layout),
+    Operation(
+        shapes.CONTIGUOUS, _make_contiguous, fp4_gemm.m_grouped_fp8_fp4_gemm_nt_contiguous, _layout, recipe=_VECTORS
+    ),
+    Operation(
+        shapes.MASKED, _make_masked, fp4_gemm.m_grouped_fp8_fp4_gemm_nt_masked, _layout_and_rows, recipe=_VECTORS
+    ),
     Operation(shapes.MASKED, _make_masked, grouped.m_grouped_fp8_gemm_nt_masked, _layout_and_rows),
     Operation(shapes.MASKED, _make_masked, grouped.m_grouped_bf16_gemm_nt_masked, _layout_and_rows),
     Operation(

@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ..problems.four_bits import FOUR_BIT_DTYPES
 from ..problems.layout import ceil_div, data_and_scales
 from ..runtime import hip
 from ..workbench import run_triton
@@ -151,6 +152,8 @@ def missing(problem: Problem) -> str:
     _, _, k, _ = problem.shape
     if problem.op.startswith("k_grouped"):
         return "no Triton kernel with groups along K"
+    if data_and_scales(problem.b)[0].dtype in FOUR_BIT_DTYPES:
+        return "no Triton kernel with weights of four bits"
     a, _ = data_and_scales(problem.a)
     return f"K must be a multiple of 128 bytes, got {k}" if k * a.itemsize % _BLOCK_K_BYTES else ""
 

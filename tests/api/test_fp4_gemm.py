@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.gemm_configs import FOUR_BITS, each_tile
+from helpers.gemm_configs import FOUR_BITS, GROUPED_FOUR_BITS, each_tile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,6 +84,71 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
     monkeypatch.setenv("DG_SIM_SEED", "1")
     k = 5 * 128 // config.kind.element_bytes - (32 if config.kind.k_tail else 0)
     problem(config.kind, config.block_m + 3, config.output_n + 5, k)()
+
+
+def experts(groups: int, n: int, k: int, form: str):
+    return tuple(map(torch.stack, zip(*(weight(n, k, form=form, seed=seed) for seed in range(groups)), strict=True)))
+
+
+def check_groups(grouping: str, n: int, k: int, form: str = "uint8", **options):
+    """Groups with many, few and no rows, against the oracle; other rows become zeros, or stay as they are if masked."""
+    sizes, starts, rows = (130, 5, 0), (0, 256, 384), 384
+    a, b = quantised_activations(3 * rows, k), experts(3, n, k, form)
+    output = GuardedOutput(3 * rows if grouping == "masked" else rows, n, dtype=torch.float32)
+    if grouping == "masked":
+        starts = (0, rows, 2 * rows)
+        stacked = tuple(part.contiguous().unflatten(0, (3, rows)) for part in a)
+        d, counts = output.tensor.unflatten(0, (3, rows)), torch.tensor(sizes, dtype=torch.int32)
+        dg.m_grouped_fp8_fp4_gemm_nt_masked(stacked, b, d, counts, 40, **options)
+    else:
+        layout = torch.full((rows,), -1, dtype=torch.int32)
+        for group, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+            layout[start : start + size] = group
+        if grouping == "psum":
+            layout = torch.tensor([start + size for start, size in zip(starts, sizes, strict=True)]).int()
+        options |= {"use_psum_layout": grouping == "psum"}
+        of_rows = tuple(part[:rows] for part in a)
+        dg.m_grouped_fp8_fp4_gemm_nt_contiguous(of_rows, b, output.tensor, layout, **options)
+    output.assert_intact()
+    left = torch.ones(len(output.tensor), dtype=torch.bool)
+    for group, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        used = slice(start, start + size)
+        left[used] = False
+        expert = tuple(part[group] for part in b)
+        assert_accurate(output.tensor[used], gemm_reference(tuple(part[used] for part in a), expert))
+    rest = output.tensor[left]
+    assert rest.isnan().all() if grouping == "masked" else not rest.any()
+
+
+@pytest.mark.parametrize("config", GROUPED_FOUR_BITS, ids=lambda config: config.kernel_name)
+def test_groups_with_every_tile(use_config, monkeypatch, config):
+    use_config(config)
+    check_groups(config.kind.grouping, config.block_n + 13, 160)
+    if hip.runtime().is_simulated:
+        monkeypatch.setenv("DG_SIM_SANITIZE", "2")
+        check_groups(config.kind.grouping, config.block_n, 288)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("grouping", ["contiguous", "psum", "masked"])
+def test_groups_with_all_forms_of_scales(grouping, form):
+    check_groups(grouping, 70, 416, form, recipe_a=(1, 128), recipe_b=(1, 32))
+
+
+def test_grouped_functions_take_fp8_too():
+    a = quantised_activations(128, 256)
+    b = tuple(part[None] for part in dg.per_block_cast_to_fp8(torch.randn(48, 256)))
+    d, same = torch.zeros(128, 48), torch.zeros(128, 48)
+    dg.m_grouped_fp8_fp4_gemm_nt_contiguous(a, b, d, torch.zeros(128).int())
+    dg.m_grouped_fp8_gemm_nt_contiguous(a, b, same, torch.zeros(128).int())
+    assert d.any()
+    assert torch.equal(d, same)
+    dg.m_grouped_fp8_fp4_gemm_nt_masked(
+        tuple(part[None] for part in a), b, d.zero_()[None], torch.tensor([128]).int(), 9
+    )
+    assert torch.equal(d, same)
+    with pytest.raises(NotImplementedError, match="transpose_packed_fp4"):
+        dg.m_grouped_fp8_fp4_gemm_nn_contiguous(a, experts(1, 48, 256, "uint8"), d, torch.zeros(128).int())
 
 
 @settings(max_examples=15, deadline=None)

@@ -309,6 +309,14 @@ CALLS = {
     ),
     "fp8_fp4_gemm_nt": lambda: (dg.fp8_fp4_gemm_nt, (per_token(M, K), four_bits(), empty(M, N))),
     "bf16_fp4_gemm_nt": lambda: (dg.bf16_fp4_gemm_nt, (randn(M, K), four_bits(), empty(M, N))),
+    "m_grouped_fp8_fp4_gemm_nt_contiguous": lambda: (
+        dg.m_grouped_fp8_fp4_gemm_nt_contiguous,
+        (per_token(2 * 128, K), stacked([four_bits(), four_bits()]), empty(2 * 128, N), LAYOUT),
+    ),
+    "m_grouped_fp8_fp4_gemm_nt_masked": lambda: (
+        partial(dg.m_grouped_fp8_fp4_gemm_nt_masked, expected_m=8),
+        (stacked([per_token(M, K), per_token(M, K)]), stacked([four_bits(), four_bits()]), empty(G, M, N), COUNTS),
+    ),
 }
 
 

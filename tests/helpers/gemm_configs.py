@@ -143,6 +143,11 @@ FOUR_BIT_KINDS = (
     GemmKind(a_type="bf16", b_type="e2m1", scaling="groups", b_scale_type="e8m0", activation="silu_and_mul"),
 )
 FOUR_BITS = tuple(config for kind in FOUR_BIT_KINDS for config in gemm_candidates(kind))
+GROUPED_FOUR_BITS = tuple(
+    config
+    for grouping in ("contiguous", "psum", "masked")
+    for config in gemm_candidates(dataclasses.replace(FOUR_BIT_KINDS[0], grouping=grouping, d_type="f32"))
+)
 
 # Kernels for masked groups with tiles of two heights.
 TALLER = tuple(

@@ -35,6 +35,10 @@ def four_bits(*shape: int):
     return dg.per_token_cast_to_fp4(randn(*shape), True, 32, True)
 
 
+def experts_of_four_bits():
+    return tuple(map(torch.stack, zip(*(four_bits(N, K) for _ in range(G)), strict=True)))
+
+
 def swapped(pair):
     return tuple(part.mT for part in pair)
 
@@ -200,6 +204,12 @@ GOOD = {
     "fp8_fp4_gemm_nn": lambda: dense_fp8(b=swapped(per_block(N, K))),
     "fp8_fp4_gemm_tn": lambda: dense_fp8(swapped(per_token(M, K)), swapped(per_block(N, K))),
     "fp8_fp4_gemm_tt": lambda: dense_fp8(swapped(per_token(M, K))),
+    "m_grouped_fp8_fp4_gemm_nt_contiguous": lambda: contiguous(per_token(128, K), experts_of_four_bits()) | OPTIONS
+    | EPILOGUE,
+    "m_grouped_fp8_fp4_gemm_nn_contiguous": lambda: contiguous(per_token(128, K), swapped(per_block(G, N, K)))
+    | OPTIONS,
+    "m_grouped_fp8_fp4_gemm_nt_masked": lambda: masked(per_token(G, M, K), experts_of_four_bits()) | OPTIONS
+    | EPILOGUE,
     "bf16_fp4_gemm_nt": lambda: {"a": randn(M, K), "b": four_bits(N, K), "d": zeros(M, N), "c": None, **EPILOGUE},
     "m_grouped_fp8_gemm_nt_contiguous": lambda: contiguous(per_token(128, K), per_block(G, N, K)) | OPTIONS | EPILOGUE,
     "m_grouped_fp8_gemm_nn_contiguous": lambda: contiguous(per_token(128, K), swapped(per_block(G, N, K))) | OPTIONS,
