@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cmd
+import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -22,7 +23,6 @@ class Session(cmd.Cmd):
 
     intro = "Stopped before the kernel begins. `help` lists the commands."
     prompt = "(sim) "
-    doc_header = "Commands (each may be shortened as long as it is unambiguous; `help COMMAND` tells more):"
 
     def __init__(self, debugger: simulator.Debugger) -> None:
         super().__init__()
@@ -140,6 +140,15 @@ class Session(cmd.Cmd):
         if not found:
             self._say("no variables: compile with debug information (-g)")
 
+    def do_help(self, argument: str) -> None:
+        """help [COMMAND]: what all commands do, or one. Each may be shortened as long as it is unambiguous."""
+        names = [self.parseline(argument)[0]] if argument else [name.removeprefix("do_") for name in self.get_names()]
+        for name in names:
+            method = getattr(self, f"do_{name}", None)
+            if name is None or method is None:
+                raise ValueError(f"no such command: {argument}")
+            self._say(str(inspect.getdoc(method)))
+
     # ---- Inside ----
 
     def onecmd(self, line: str) -> bool:
@@ -174,7 +183,7 @@ class Session(cmd.Cmd):
         return False
 
     def get_names(self) -> list[str]:
-        return [name for name in super().get_names() if name != "do_EOF"]
+        return [name for name in super().get_names() if name.startswith("do_") and name != "do_EOF"]
 
     def _go(self, go: Callable[[], simulator.Stop | None]) -> None:
         stop = go()

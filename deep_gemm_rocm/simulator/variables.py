@@ -158,7 +158,9 @@ class _Reader:
         try:
             return Variable(name, type.name, type.numbers(self._bytes(die, type.size)))
         except _UnreadableError as problem:
-            return Variable(name, type.name, None, str(problem))
+            # Clang writes no location for variables in LDS.
+            may_be_shared = str(problem) == OPTIMISED_OUT and die.tag == "DW_TAG_variable" and "[" in type.name
+            return Variable(name, type.name, None, f"{problem}, or in LDS" if may_be_shared else str(problem))
 
     def _bytes(self, die: Any, size: int) -> np.ndarray:
         constant = die.attributes.get("DW_AT_const_value")
