@@ -218,6 +218,25 @@ def test_launches_with_a_configuration(hip, module, out):
     hip.hipFree(a)
 
 
+@pytest.mark.parametrize("call", ["hipLaunchCooperativeKernel", "hipLaunchCooperativeKernel_spt"])
+def test_cooperative_launches(hip, module, out, call: str):
+    """A dim3 takes two registers, of which the first one holds x and y."""
+    supported, hip_device_attribute_cooperative_launch = c_int(0), 10
+    hip.hipDeviceGetAttribute(byref(supported), hip_device_attribute_cooperative_launch, 0)
+    assert supported.value == 1
+    a = hip.upload(np.arange(64, dtype=np.float32))
+    values = [c_void_p(a), c_void_p(a), c_void_p(out), c_int(64)]
+    pointers = (c_void_p * 4)(*map(ctypes.addressof, values))
+    function, block = hip.function(module, "vector_add"), (c_size_t(64 | 1 << 32), 1)
+    getattr(hip, call)(function, c_size_t(1 | 1 << 32), 1, *block, pointers, c_uint(0), None)
+    assert np.array_equal(hip.download(out, np.empty(64, np.float32)), 2 * np.arange(64))
+    with refused("hipErrorCooperativeLaunchTooLarge", "9729 blocks, 9728 fit"):
+        getattr(hip, call)(function, c_size_t(9729 | 1 << 32), 1, *block, pointers, c_uint(0), None)
+    with refused("hipErrorCooperativeLaunchTooLarge", "305 blocks, 304 fit"):
+        getattr(hip, call)(function, c_size_t(305 | 1 << 32), 1, *block, pointers, c_uint(65536), None)
+    hip.hipFree(a)
+
+
 def store(value: int) -> str:
     return (
         "  s_load_dwordx2 s[4:5], s[0:1], 0x0\n  s_waitcnt lgkmcnt(0)\n  v_mov_b32_e32 v1, 0\n"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from deep_gemm_rocm import simulator, workbench
+from deep_gemm_rocm.__main__ import app
 
 SOURCE = """
 #include <hip/hip_cooperative_groups.h>
@@ -136,3 +139,12 @@ def test_grids_that_do_not_fit_are_told(monkeypatch: pytest.MonkeyPatch) -> None
     flag = np.zeros(1, np.int32)
     with pytest.raises(simulator.SimulatorError, match="no more fit on the chip, so that 1 never start"):
         simulator.launch(_code(), "never", 305, 64, [flag], dynamic_lds=65536)
+
+
+@pytest.mark.parametrize(("option", "valid"), [([], 0), (["--cooperative"], 1)])
+def test_commands_launch_cooperatively(tmp_path: Path, option: list[str], valid: int) -> None:
+    path = tmp_path / "kernel.co"
+    path.write_bytes(_code())
+    command = ["sim", "run", str(path), "--kernel", "is_cooperative", "--arg", "int32[1]=7", *option]
+    done = CliRunner().invoke(app, command)
+    assert f"arg0 int32[1]: [{valid}]" in done.output
