@@ -129,13 +129,21 @@ class CastTile {
   };
   DG_DEVICE void cast_columns_apart(ColumnLds& lds) {
     compute_values();
+    unsigned found[kLaneValues] = {};
 #pragma unroll
     for (int i = 0; i < kLaneValues; ++i) {
-      unsigned found = 0;
 #pragma unroll
-      for (int pass = 0; pass < kPasses; ++pass) found = max(found, magnitude_of(values_[pass][i]));
-      found = largest_over_lane_groups(found);
-      if (lane_id() < kLanesOfBlock) lds.largest[wave_id()][column_in_block(lane_id(), i)] = found;
+      for (int pass = 0; pass < kPasses; ++pass) found[i] = max(found[i], magnitude_of(values_[pass][i]));
+    }
+    // Lanes that agree in lane % 8 have the same columns. In the end each has two of them.
+    keep_larger_half<32, kLaneValues>(found);
+    keep_larger_half<16, kLaneValues / 2>(found);
+    keep_larger_half<8, kLaneValues / 4>(found);
+    constexpr int kKept = kLaneValues / kRowsOfWave;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      const int value = lane_id() / kLanesOfBlock * kKept + i;
+      lds.largest[wave_id()][column_in_block(lane_id(), value)] = found[i];
     }
     lds_barrier();
     if (const int column = thread_id(); column < kCastColumns) {

@@ -46,6 +46,20 @@ DG_DEVICE unsigned largest_over_lane_groups(unsigned value) {
   return larger_of_pair<32>(value);
 }
 
+// Of kSize values, a lane without bit kMask in its number keeps the first half, one with it the second, compared with
+// those of lane `lane ^ kMask`.
+template <int kMask, int kSize, int kMost>
+DG_DEVICE void keep_larger_half(unsigned (&values)[kMost]) {
+  constexpr int kHalf = kSize / 2;
+  const bool keeps_second = lane_id() & kMask;
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) {
+    const unsigned kept = keeps_second ? values[i + kHalf] : values[i];
+    const unsigned sent = keeps_second ? values[i] : values[i + kHalf];
+    values[i] = max(kept, __builtin_bit_cast(unsigned, exchanged<kMask>(__builtin_bit_cast(float, sent))));
+  }
+}
+
 DG_DEVICE unsigned largest_of_wave(unsigned value) { return largest_over_lane_groups(largest_of_neighbours(value)); }
 
 }  // namespace deep_gemm_rocm
