@@ -16,11 +16,8 @@ from ..problems.layout import data_and_scales
 from ..runtime import hip
 from . import aiter, blas, problems
 from .attention_problems import AttentionProblem
-from .experts_problems import ExpertsProblem
-from .logits_problems import LogitsProblem
 from .operations import AnyProblem
 from .problems import Problem, kernel_names
-from .row_problems import RowsProblem
 
 # Computes a problem into its ``d``, or returns the result, which isn't copied while time is taken.
 Run = Callable[[Any], torch.Tensor | None]
@@ -49,7 +46,7 @@ class Baseline:
 def _triton_missing(problem: AnyProblem) -> str:
     if importlib.util.find_spec("triton") is None:
         return "triton isn't installed"
-    if isinstance(problem, (LogitsProblem, ExpertsProblem, RowsProblem)):
+    if not isinstance(problem, (Problem, AttentionProblem)):
         return f"no Triton kernel of ours for {problem.op}"
     from . import triton_attention, triton_gemm
 

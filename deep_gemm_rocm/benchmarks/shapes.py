@@ -96,10 +96,52 @@ class RowsShape(NamedTuple):
         return self.tokens
 
 
-AnyShape = Shape | AttentionShape | ExpertsShape | RowsShape
+class SparseShape(NamedTuple):
+    """``sequences`` of ``tokens_k`` keys; each of their ``tokens_q`` queries attends to ``top_k`` in all ``heads``."""
+
+    sequences: int
+    tokens_q: int
+    tokens_k: int
+    heads: int
+    top_k: int
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self))
+
+    @property
+    def line(self) -> str:
+        """The name of this shape's line in a plot over ``rows``."""
+        return f"{self.heads} heads, {self.top_k} of {self.tokens_k}"
+
+    @property
+    def rows(self) -> int:
+        return self.sequences * self.tokens_q
 
 
-_AShape = TypeVar("_AShape", Shape, AttentionShape, ExpertsShape, RowsShape)
+class SelectionShape(NamedTuple):
+    """``lines`` of ``columns`` logits, of which ``k`` are selected."""
+
+    lines: int
+    columns: int
+    k: int
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self))
+
+    @property
+    def line(self) -> str:
+        """The name of this shape's line in a plot over ``rows``."""
+        return f"{self.k} of {self.columns}"
+
+    @property
+    def rows(self) -> int:
+        return self.lines
+
+
+AnyShape = Shape | AttentionShape | ExpertsShape | RowsShape | SparseShape | SelectionShape
+
+
+_AShape = TypeVar("_AShape", Shape, AttentionShape, ExpertsShape, RowsShape, SparseShape, SelectionShape)
 
 
 def parse(text: str, kind: type[_AShape]) -> _AShape:
@@ -161,6 +203,10 @@ LATENT_STEPS = tuple(AttentionShape(batch, 1, 8192, heads, 1, 576) for batch in 
 INDEXED = tuple(
     AttentionShape(1, tokens, keys, 64, 1, 128) for tokens, keys in ((2048, 4096), (2048, 8192), (4096, 4096))
 )
+
+# DeepSeek-V3.2 chooses 2048 of 32k tokens: steps of decoding, and a prompt.
+CHOSEN = (*(SparseShape(batch, 1, 32768, 128, 2048) for batch in (64, 128)), SparseShape(1, 4096, 32768, 128, 2048))
+SELECTED = (SelectionShape(4096, 32768, 2048), SelectionShape(64, 262144, 2048))
 
 INDEXED_STEPS = tuple(AttentionShape(batch, 1, 8192, 64, 1, 128) for batch in (1, 64))
 

@@ -10,10 +10,9 @@ from rich.console import Console
 from ..benchmarks import operations
 from ..benchmarks import tune as tuning
 from ..benchmarks.attention_problems import AttentionOperation
-from ..benchmarks.experts_problems import ExpertsOperation
-from ..benchmarks.logits_problems import LogitsOperation
 from ..benchmarks.measure import Sampling, Timing
 from ..benchmarks.operations import OPERATIONS
+from ..benchmarks.problems import Operation
 from ..heuristics.tables import TableError
 from ..runtime import hip
 from . import UsageError
@@ -35,9 +34,8 @@ def run(
         UsageError: an operation or shape is unknown, ``out`` is no table for these operations, or energy is asked for
             on hardware.
     """
-    # Kernels for logits have only one configuration; those of experts' layers are tuned by themselves.
-    untuned = (LogitsOperation, ExpertsOperation)
-    known = [op for op, operation in OPERATIONS.items() if not isinstance(operation, untuned)]
+    # Other kernels have only one configuration, or are tuned as those of another operation.
+    known = [op for op, operation in OPERATIONS.items() if isinstance(operation, (Operation, AttentionOperation))]
     for op in ops:
         if op not in known:
             raise UsageError(f"--op: expected one of {', '.join(known)}, got {op!r}")

@@ -75,6 +75,33 @@ def test_logits_run_and_are_checked(op, text, device):
             operation.parse(bad)
 
 
+@pytest.mark.parametrize("op", ["sparse_mla", "fp8_sparse_mla"])
+def test_attention_to_chosen_tokens_runs_and_is_checked(op, device):
+    operation = OPERATIONS[op]
+    problem = operation.make(op, operation.parse("2x3x100x5x40"), device)
+    assert problem.flops == 2 * 6 * 5 * 40 * (576 + 512)
+    token_bytes = 1152 if op == "sparse_mla" else 656
+    assert problem.bytes == 6 * (40 * (token_bytes + 4) + 5 * 2 * (576 + 512))
+    assert_runs_and_is_checked(problem.copy())
+    with pytest.raises(ValueError, match="at most all tokens"):
+        operation.parse("2x3x100x5x101")
+
+
+def test_a_selection_runs_and_is_checked(device):
+    operation = OPERATIONS["top_k_per_row"]
+    problem = operation.make("top_k_per_row", operation.parse("5x3000x70"), device).copy()
+    assert problem.bytes == 5 * (3000 + 70) * 4
+    with pytest.raises(WrongResultError, match="350 of 350 positions"):
+        problem.check()
+    problem.run()
+    assert problem.check() == 0
+    problem.d.view(-1)[3] += 1
+    with pytest.raises(WrongResultError, match="1 of 350 positions"):
+        problem.check()
+    with pytest.raises(ValueError, match="2048"):
+        operation.parse("5x3000x2049")
+
+
 def test_experts_run_and_are_checked(device):
     operation = OPERATIONS["fused_moe"]
     shape = operation.parse("9x256x128x5x2")
