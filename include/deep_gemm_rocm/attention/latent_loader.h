@@ -27,7 +27,7 @@ struct MlaShape {
 
   static constexpr int kRun = kChunkBytes / sizeof(T);
   static constexpr int kBlockK = kRun * Mfma::kLaneGroups;
-  static constexpr int kBlocksToBegin = 8;  // blocks that take as long as a tile without any
+  static constexpr int kBlocksToBegin = 6;  // blocks that take as long as a tile without any
   static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
   using KeyOrder = RowsInRuns<Mfma, kRun>;
 

@@ -89,12 +89,15 @@ class LatentResult {
 #pragma unroll
     for (int element = 0; element < Mfma::kElements; ++element) {
       const int value = wave_id() * Shape::kDBlock + Mfma::row_of_element(lane_group, element) * Shape::kWidth;
-      Vector<Row, Shape::kWidth> stored;
+      float values[Shape::kWidth];
 #pragma unroll
       for (int f = 0; f < Shape::kWidth; ++f) {
-        stored[f] = rounded_to<Row>(factor == 0 ? 0 : out_[row_tile][f][element] * factor);
+        const float value = factor == 0 ? 0 : out_[row_tile][f][element] * factor;
+        // A NaN without low bits doesn't overflow when it is rounded.
+        values[f] = !NumberRounding<Row>::kTakesNans && __builtin_isnan(value) ? __builtin_nanf("") : value;
       }
-      *(Global<Vector<Row, Shape::kWidth>>*)(row + value) = stored;
+      *(Global<Vector<Row, Shape::kWidth>>*)(row + value) =
+          NumberRounding<Row>::template rounded<Shape::kWidth>(values);
     }
   }
 

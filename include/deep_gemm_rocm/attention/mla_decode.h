@@ -66,6 +66,9 @@ class MlaDecode {
       value_scale_ = Shape::kIsOcp ? 2 * descale : descale;
       logit_scale_ = args.logit_scale * value_scale_;
     }
+    // Ahead of the queries, so that loads of keys need not wait for them.
+    if (tile.begin < tile.end) loader_.look_up(tokens_, tile.begin);
+    __builtin_amdgcn_sched_barrier(0);
     load_queries();
   }
 
@@ -161,7 +164,6 @@ class MlaDecode {
 
   // Stores the first block into LDS, and starts the loads of the next one.
   DG_DEVICE void load_first_keys(int begin, int end) {
-    loader_.look_up(tokens_, begin);
     find_keys(begin, end);
     static_for<Loader::kPasses>([&](int pass) { loader_.load(pass); });
     find_keys(begin + 1, end);
