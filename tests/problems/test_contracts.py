@@ -22,7 +22,7 @@ def no_launch(monkeypatch):
     def launch(*arguments):
         pytest.fail("the kernel was launched")
 
-    monkeypatch.setattr(repeated, "run", launch)
+    monkeypatch.setattr(repeated, "ready_kernel", launch)
 
 
 def bytes_of(pair):
