@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from ..checks import check_int, check_tensor
+from ..problems.four_bits import E8M0_DTYPES
 from ..problems.layout import SCALE_BLOCK, ceil_div
 from ..runtime.arrays import through_host
 from .fp4 import FP4_VALUES, unpack_codes
@@ -18,7 +19,6 @@ from .int4 import INT4_ZERO, groups_of_columns, in_one_layout, values_of_scale
 
 _FP8 = torch.float8_e4m3fnuz
 _LARGEST_EXPONENT = 7  # the largest magnitude of a block becomes 128 to 240, the largest of FP8
-_E8M0 = tuple(filter(None, (torch.uint8, getattr(torch, "float8_e8m0fnu", None))))
 _E8M0_NAN = 255
 _EXPONENT_SHIFT, _BITS_OF_LEAST = 23, 1 << 22  # of fp32; 2^-127 is subnormal there
 _LEAST_SCALE = 2.0**-126  # normal numbers only
@@ -54,7 +54,7 @@ def convert_fp4_to_fp8(
     check_tensor("scales", scales)
     if data.dtype not in (torch.int8, torch.uint8):
         raise TypeError(f"data must be int8 or uint8, two FP4 values to a byte, got {data.dtype}")
-    if scales.dtype not in (torch.float32, *_E8M0):
+    if scales.dtype not in (torch.float32, *E8M0_DTYPES):
         raise TypeError(f"scales must be uint8 or float8_e8m0fnu, as of MXFP4, or float32, got {scales.dtype}")
     if data.dim() not in (2, 3):
         raise ValueError(f"data must be [N, K/2], or [G, N, K/2] for experts, got shape {tuple(data.shape)}")
@@ -66,7 +66,7 @@ def convert_fp4_to_fp8(
     of_codes = torch.tensor(FP4_VALUES, device=data.device)
 
     def converted(data: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        factors = _of_e8m0(scales) if scales.dtype in _E8M0 else scales
+        factors = _of_e8m0(scales) if scales.dtype in E8M0_DTYPES else scales
         return _in_fp8(of_codes[unpack_codes(data).int()], factors.repeat_interleave(group, 1), scale_rows)
 
     return _by_expert("data", converted, data, scales)

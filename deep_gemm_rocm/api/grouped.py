@@ -12,7 +12,7 @@ from ..launch.gemm import gemm_launch
 from ..launch.launch import Launch
 from ..launch.repeated import Described, launches
 from ..problems.gemm import check_gemm
-from ..problems.gemm_kind import Epilogue, Gemm
+from ..problems.gemm_kind import ROWS_OF_SIGNAL, Epilogue, Gemm
 from ..problems.layout import Pair, ceil_div, data_and_scales
 from ..problems.operands import transposed, transposed_pair
 from ..problems.recipe import Recipe, check_recipe, flat_recipe
@@ -22,7 +22,6 @@ from .variants import takes_arguments_of
 
 _BF16 = (torch.bfloat16,)
 _MAX_BLOCK_N = 256  # columns of the widest tile
-_NO_ROWS = 64  # that a counter is for where nothing is computed
 
 
 @launches
@@ -347,7 +346,7 @@ def launch_masked(
         signal=signal,
     )
     if gemm.m == 0 or gemm.n == 0:
-        return None if signal is None else (_NO_ROWS, 0), None
+        return None if signal is None else (ROWS_OF_SIGNAL, 0), None
     config = _choose(gemm, min(max(expected_m, 1), gemm.m), num_groups=gemm.groups, max_block_n=max_block_n)
     counted = None if signal is None else (config.rows_of_signal, config.tiles_of_signal(gemm.n))
     return counted, gemm_launch(config, gemm, arguments)

@@ -550,7 +550,6 @@ _ARGUMENTS = {
     "sparse_mla": ("extra_kv_cache",),
     "m_grouped_fp8_gemm_nt_masked": ("enable_overlap", "max_block_n"),
     "fp8_m_grouped_gemm_nt_masked": ("enable_overlap", "max_block_n"),
-    "m_grouped_fp8_fp4_gemm_nt_masked": ("enable_overlap", "max_block_n"),
     "route_top_k": ("scoring", "bias", "num_groups", "top_groups"),
     "per_token_cast_to_fp4": ("gran_k", "use_packed_ue8m0"),
     "rms_norm_cast_to_fp8": ("gran_k",),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from .. import forking
-from ..problems.gemm_kind import GemmKind, check_rules
+from ..problems.gemm_kind import ROWS_OF_SIGNAL, GemmKind, check_rules
 from ..problems.layout import align, ceil_div
 
 NUM_CUS = 304  # of an MI300X
@@ -22,7 +22,6 @@ _PRODUCER_BYTES = 8 * 1024  # of the same, for operands on their way to LDS
 _LANE_GROUPS = 4  # of an MFMA; each has columns of its own
 _K_BLOCKS_OF_SCALES = 32  # in LDS for each wave alone
 _ROWS_OF_PASSES = 64  # that two halves of 4 waves load with 16 bytes a thread
-_LEAST_ROWS_OF_SIGNAL = 64
 _TWO_HEIGHTS = (128, 192)  # of the tiles that one kernel for masked groups may have
 
 SCHEDULES = ("multistage", "pingpong", "producer", "alone")
@@ -90,7 +89,7 @@ class GemmConfig:
     @property
     def rows_of_signal(self) -> int:
         """Rows that share a counter of finished tiles, see ``tile_signal.h``."""
-        return align(_LEAST_ROWS_OF_SIGNAL, self.block_m)
+        return align(ROWS_OF_SIGNAL, self.block_m)
 
     def tiles_of_signal(self, n: int) -> int:
         """What a counter reaches when all ``n`` columns of its rows are finished."""

@@ -60,8 +60,11 @@ class Calls(session.Part):
         """Remembers a call."""
         with self._changing:
             replaced = self.known.pop(key, None)
-            self.bytes += call.bytes - (replaced.bytes if replaced else 0)
+            if replaced is not None:
+                self._forget(replaced)
+            self.bytes += call.bytes
             self.known[key] = call
+            call.is_known = True
             self._shrink()
 
     def add_launch(self, call: _Call, addresses: tuple[int, ...], launch: hip.Launch) -> None:
@@ -71,8 +74,9 @@ class Calls(session.Part):
             call.filled[addresses] = launch
             while call.bytes > _MOST_BYTES_OF_CALL:
                 del call.filled[next(iter(call.filled))]
-            self.bytes += call.bytes - before
-            self._shrink()
+            if call.is_known:  # another thread may have forgotten it meanwhile
+                self.bytes += call.bytes - before
+                self._shrink()
 
     def _shrink(self) -> None:
         while self.bytes > _MOST_BYTES and len(self.known) > 1:
@@ -82,7 +86,11 @@ class Calls(session.Part):
                 call.was_repeated = False
                 self.known[key] = call
             else:
-                self.bytes -= call.bytes
+                self._forget(call)
+
+    def _forget(self, call: _Call | _Checked[Any]) -> None:
+        self.bytes -= call.bytes
+        call.is_known = False
 
 
 def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
@@ -154,7 +162,7 @@ def checked_once(check: Callable[_P, _R], *, aligned: tuple[str, ...], written: 
             known.was_repeated = True
             return known.result
         result = check(*args, **kwargs)
-        if known is None:
+        if known is None and 0 not in addresses:  # of tensors on the meta device, for one
             given = described.names_of_tensors({**dict(zip(names, args, strict=False)), **kwargs})
             numbers = ([number for number, name in enumerate(given) if name in chosen] for chosen in (aligned, written))
             calls.add(key, _Checked(result, _Addresses(addresses, *map(tuple, numbers))))
@@ -286,13 +294,14 @@ class _Call:
         constant: what the call returns if it returns no tensors: None, or numbers.
         filled: complete launches by their addresses, since the layers of a model recur.
         was_repeated: whether the call was repeated since its last turn in ``Calls``.
+        is_known: whether it is among ``Calls.known``.
         contents: checks of contents, and the numbers of the tensors that they take.
         addresses: where the given tensors may start.
     """
 
     __slots__ = (
-        "addresses", "constant", "contents", "filled", "form", "kernel", "made", "result", "runtime", "scratch",
-        "scratch_bytes", "was_repeated", "words",
+        "addresses", "constant", "contents", "filled", "form", "is_known", "kernel", "made", "result", "runtime",
+        "scratch", "scratch_bytes", "was_repeated", "words",
     )  # fmt: skip
 
     def __init__(self, launch: Launch, kernel: Kernel, runtime: hip.Runtime, names: list[str]) -> None:
@@ -317,6 +326,7 @@ class _Call:
         self.contents = [(check, [names.index(name) for name in of]) for check, of in launch.contents]
         self.filled: dict[tuple[int, ...], hip.Launch] = {}
         self.was_repeated = False
+        self.is_known = False
         self.addresses = _Addresses((), self.form.aligned, self.form.written)
 
     def begin(self, launch: Launch, given: list[torch.Tensor]) -> None:
@@ -400,10 +410,10 @@ class _Checked(Generic[_R]):
     Attributes:
         result: what the check returned.
         addresses: where the tensors may start.
-        was_repeated: as of ``_Call``.
+        was_repeated, is_known: as of ``_Call``.
     """
 
-    __slots__ = ("addresses", "result", "was_repeated")
+    __slots__ = ("addresses", "is_known", "result", "was_repeated")
 
     bytes = _BYTES_OF_CALL
 
@@ -411,6 +421,7 @@ class _Checked(Generic[_R]):
         self.result = result
         self.addresses = addresses
         self.was_repeated = False
+        self.is_known = False
 
 
 def _has_tensors(result: object) -> bool:

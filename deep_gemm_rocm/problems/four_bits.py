@@ -13,8 +13,8 @@ from .tensors import TILE_BYTES, TensorMeta, check_matrices, major_of
 
 FOUR_BIT_DTYPES = (torch.int8, torch.uint8)
 _PACKED = torch.int32  # four exponents
-_EXPONENTS = (torch.uint8, *filter(None, (getattr(torch, "float8_e8m0fnu", None),)))
-_SCALE_DTYPES = (torch.float32, *_EXPONENTS, _PACKED)
+E8M0_DTYPES = (torch.uint8, *filter(None, (getattr(torch, "float8_e8m0fnu", None),)))
+_SCALE_DTYPES = (torch.float32, *E8M0_DTYPES, _PACKED)
 
 
 def is_four_bits(pair: Any) -> bool:

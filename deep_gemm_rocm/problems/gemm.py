@@ -14,7 +14,7 @@ import torch
 from ..checks import one_of
 from .arguments import Argument, Arguments, present
 from .four_bits import FOUR_BIT_DTYPES, check_k_of_four_bits, check_scales_of_groups, type_of_scales
-from .gemm_kind import PARTS_OF_B, Gemm, GemmKind
+from .gemm_kind import PARTS_OF_B, ROWS_OF_SIGNAL, Gemm, GemmKind
 from .layout import SCALE_BLOCK, ceil_div
 from .operands import pair_of
 from .recipe import BLOCKS, Recipe, check_scales_of
@@ -41,7 +41,6 @@ from .tensors import (
 
 _GROUPS_OF_A = ("batched", "summed", "masked")  # groupings whose a is one matrix for each group
 _GROUPS_OF_ROWS = ("contiguous", "psum", "masked")
-_ROWS_OF_SIGNAL = 64  # the fewest that have a counter, see tile_signal.h
 
 
 class _Signature(NamedTuple):
@@ -154,7 +153,7 @@ def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
     if "bias" in named:
         _check_bias(named["bias"], b.shape[:-1], b_name)
     if "signal" in named:
-        least = groups[0] * ceil_div(m, _ROWS_OF_SIGNAL)
+        least = groups[0] * ceil_div(m, ROWS_OF_SIGNAL)
         _check_signal(named["signal"], least)
     for name, meta in named.items():
         check_same_device(name, meta, a_name, a)
@@ -283,7 +282,7 @@ def _check_signal(meta: TensorMeta, least: int) -> None:
         raise TypeError(f"signal must be int32, got {meta.dtype}")
     if len(meta.shape) != 1 or meta.shape[0] < least:
         raise ValueError(
-            f"signal must have shape ({least},) or more, a number for each group and {_ROWS_OF_SIGNAL} rows, "
+            f"signal must have shape ({least},) or more, a number for each group and {ROWS_OF_SIGNAL} rows, "
             f"got {tuple(meta.shape)}"
         )
     if meta.shape[0] > 1 and meta.strides != (1,):

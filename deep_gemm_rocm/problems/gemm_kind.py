@@ -26,6 +26,7 @@ _VALUES = {
 }
 _GROUPS_OF_ROWS = ("contiguous", "psum", "masked")
 GROUP = 32  # values of four bits along K that share a scale
+ROWS_OF_SIGNAL = 64  # the fewest that have a counter of finished tiles, see tile_signal.h
 _OPERANDS_WITHOUT_SCALES = (("bf16", "bf16"), ("f16", "f16"), ("bf16", "f32"))
 
 
