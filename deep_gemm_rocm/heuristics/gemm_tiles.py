@@ -62,6 +62,8 @@ _DEALING_K_IN_ONE_ROUND = (_alone(64, 48, 2, waves_k=4),)
 # Ping-pong tiles for many rows.
 _PINGPONG_64 = (_pingpong(64, 128, 2, 4),)
 _PINGPONG_128 = (_pingpong(128, 128, 4, 2),)
+# For groups of 129 to 160 rows, or 257 to 320: 128 rows would take another tile, which is mostly padding.
+_PINGPONG_160 = (_pingpong(160, 128, 2, 4),)
 _PINGPONG_192 = (_pingpong(192, 128, 4, 2),)
 _PINGPONG_224 = (_pingpong(224, 128, 2, 4),)
 # 16 rows of these tiles share columns of b in L2, in place of 8. That is 9% faster where K is short.
@@ -138,7 +140,7 @@ def _large_tiles_of_groups(kind: GemmKind) -> tuple[GemmConfig, ...]:
     """Tiles of 256 rows would reach into the next group, or compute more rows of padding."""
     if kind.has_tiles_of_two_heights:
         return _PINGPONG_128 + _PINGPONG_128X256
-    return _PINGPONG_128 + _PINGPONG_192 + _PINGPONG_128X256
+    return _PINGPONG_128 + _PINGPONG_160 + _PINGPONG_192 + _PINGPONG_128X256
 
 
 def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
