@@ -75,7 +75,7 @@ def test_impossible_configurations_are_refused(changes, message):
         ({"grouping": "by colour"}, "grouping"),
         ({"a_type": "f32"}, "operands"),
         ({"a_type": "bf16"}, "operands"),
-        ({"a_type": "bf16", "b_type": "bf16"}, "only FP8 operands have scales"),
+        ({"a_type": "bf16", "b_type": "bf16"}, "only FP8 and four-bit operands have scales"),
         ({"d_type": "int8"}, "d_type"),
         ({"scaling": "tensor"}, "scaling"),
     ],
