@@ -183,9 +183,8 @@ class Debugger:
         """Ends the launch where it stands."""
         if self._going is None:
             return
-        if self._view is not None:
-            self._view = None
-            self._going.goes_on.put(False)
+        self._view = None
+        self._going.goes_on.put(False)  # also for a stop to come, of which nobody waited for
         self._going.thread.join()
         self._going, self._has_ended = None, True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -293,3 +294,21 @@ def test_commands(tmp_path: Path) -> None:
         "the kernel has ended",
     ):
         assert expected in done.output, (expected, done.output)
+
+
+def test_an_interrupt_while_it_waits_ends_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    debugger = _scale()
+    debugger.step()
+    going = debugger._going
+    assert going is not None
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(going.stops, "get", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        debugger.step(50)
+    closing = threading.Thread(target=debugger.close)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive()
