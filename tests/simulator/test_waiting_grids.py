@@ -61,6 +61,15 @@ extern "C" __global__ void never(int* flag) {
     while (__hip_atomic_load(flag, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT) == 0) __builtin_amdgcn_s_sleep(1);
   __syncthreads();
 }
+extern "C" __global__ void paced(int* out, int count) {
+  int sum = 0;
+  for (int i = 0; i < count; ++i) {
+    sum = sum * 3 + i;
+    __builtin_amdgcn_s_sleep(1);
+    asm volatile("" : "+v"(sum));
+  }
+  out[blockIdx.x] = sum;
+}
 """
 
 
@@ -131,6 +140,16 @@ def test_grids_without_progress_are_reported(monkeypatch: pytest.MonkeyPatch, sa
     assert caught.value.place is not None
     assert "== 0" in caught.value.place.text
     assert "at the s_barrier" in str(caught.value)
+
+
+@pytest.mark.parametrize("sanitize", ["0", "1"])
+def test_waves_that_sleep_between_their_work_wait_for_nobody(monkeypatch: pytest.MonkeyPatch, sanitize: str) -> None:
+    monkeypatch.setenv("DG_SIM_MAX_INSTRUCTIONS", "100000")
+    monkeypatch.setenv("DG_SIM_SANITIZE", sanitize)
+    out = np.zeros(64, np.int32)
+    simulator.launch(_code(), "paced", 64, 64, [out, 100])
+    expected = functools.reduce(lambda value, i: (value * 3 + i) % 2**32, range(100), 0)
+    assert (out.view(np.uint32) == expected).all()
 
 
 def test_grids_that_do_not_fit_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,9 +141,11 @@ WorkgroupRunner::Slice WorkgroupRunner::run() {
     for (Wave* wave : order_) {
       if (wave->state == Wave::State::running) {
         run_turn(*wave);
-        const bool waits = wave->sleeps || (searches && polls(*wave));
-        all_poll &= waits;
-        slice.has_progressed |= searches && !waits;
+        const bool sleeps = wave->sleeps;  // before polls() executes instructions
+        const bool is_searched = searches || sleeps;
+        const bool polls_memory = is_searched && polls(*wave);
+        all_poll &= sleeps || polls_memory;
+        slice.has_progressed |= is_searched && !polls_memory;
       }
       if (wave->state == Wave::State::failed) return {true};
       any_running |= wave->state == Wave::State::running;
