@@ -56,6 +56,11 @@ extern "C" __global__ void turns(int* turn, int* sum) {
     atomicExch(turn, own + 1);
   }
 }
+extern "C" __global__ void counts(int* flag) {
+  int polled = 0;
+  while (__hip_atomic_load(flag, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT) == 0) ++polled;
+  flag[1] = polled;
+}
 extern "C" __global__ void never(int* flag) {
   if (threadIdx.x == 0)
     while (__hip_atomic_load(flag, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT) == 0) __builtin_amdgcn_s_sleep(1);
@@ -150,6 +155,14 @@ def test_waves_that_sleep_between_their_work_wait_for_nobody(monkeypatch: pytest
     simulator.launch(_code(), "paced", 64, 64, [out, 100])
     expected = functools.reduce(lambda value, i: (value * 3 + i) % 2**32, range(100), 0)
     assert (out.view(np.uint32) == expected).all()
+
+
+@pytest.mark.unsanitized
+def test_endless_loops_that_count_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They don't look like polling, so a wave has to reach the limit."""
+    monkeypatch.setenv("DG_SIM_MAX_INSTRUCTIONS", "6000000")
+    with pytest.raises(simulator.SimulatorError, match="a wave has executed 6000000 instructions without an end"):
+        simulator.launch(_code(), "counts", 4, 64, [np.zeros(2, np.int32)])
 
 
 def test_grids_that_do_not_fit_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ void run_workgroups(Launch& launch, WorkgroupQueue& queue) {
   if (launch.statistics) statistics.emplace(launch.code->instructions.size());
   for (WorkgroupQueue::Resident resident = queue.take(); resident.runner != nullptr;) {
     if (statistics) resident.runner->count_into(&*statistics);
-    const WorkgroupRunner::Slice slice = resident.runner->run();
+    const WorkgroupRunner::Slice slice = resident.runner->run(resident.slice);
     resident = queue.exchange(std::move(resident), slice);
   }
   _mm_setcsr(host_control);

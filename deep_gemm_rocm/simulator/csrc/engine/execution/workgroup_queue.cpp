@@ -35,6 +35,8 @@ WorkgroupQueue::Resident WorkgroupQueue::next(std::unique_lock<std::mutex> lock)
     resident = std::move(suspended_.front());
     suspended_.pop_front();
     resident.taken_at = progress_;
+    if (resident.runner.get() == favourite_)
+      resident.slice = std::max(WorkgroupRunner::usual_slice, std::exchange(others_, 0));
     return resident;
   }
   const uint64_t id = started_++;
@@ -58,6 +60,11 @@ void WorkgroupQueue::put_back(Resident resident, const WorkgroupRunner::Slice& s
     resident.polled_at = progress_;
     ++waiting_;
   }
+  const bool is_favourite = resident.runner.get() == favourite_;
+  if (!is_favourite) others_ += slice.instructions;
+  if (is_favourite && slice.has_ended) favourite_ = nullptr;
+  if (favourite_ == nullptr && !slice.has_ended && slice.instructions >= resident.slice)
+    favourite_ = resident.runner.get();
   if (slice.has_ended) {
     --resident_;
     spare_.push_back(std::move(resident.runner));

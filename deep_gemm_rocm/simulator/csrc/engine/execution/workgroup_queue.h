@@ -21,6 +21,7 @@ class WorkgroupQueue {
   struct Resident {
     std::unique_ptr<WorkgroupRunner> runner;
     uint64_t taken_at = 0, polled_at = 0;  // as counted by progress_
+    uint64_t slice = WorkgroupRunner::usual_slice;
   };
 
   // A workgroup to execute next; without a runner where nothing is left for this host thread.
@@ -49,6 +50,11 @@ class WorkgroupQueue {
   uint64_t progress_ = 1;   // counts slices in which a workgroup did more than to poll memory
   uint64_t waiting_ = 0;    // workgroups that have polled in a slice which began after the last of these
   uint64_t polling_ = 0;    // instructions since all of them do
+
+  // Of the workgroups that execute many instructions without an end, the first one gets half of the time, so that it
+  // reaches the limit of instructions before long if there is no end.
+  const WorkgroupRunner* favourite_ = nullptr;
+  uint64_t others_ = 0;  // instructions of the other workgroups since its last slice
 };
 
 }  // namespace mi300x

@@ -15,10 +15,6 @@ namespace {
 constexpr uint64_t longest_turn = 1 << 14;
 constexpr uint64_t longest_random_turn = 256;
 
-// A workgroup is suspended after so many instructions of its waves, which few kernels have, because it may wait for
-// another one in a way that nobody notices.
-constexpr uint64_t longest_slice = 1 << 22;
-
 // Instructions of the longest loop that is found to poll memory. Under the sanitizer, whose turns are short, only one of
 // many turns is followed by the search.
 constexpr uint64_t longest_poll = 256;
@@ -131,7 +127,7 @@ WorkgroupRunner::~WorkgroupRunner() {
   if (wave_trace_) wave_trace_->finish();
 }
 
-WorkgroupRunner::Slice WorkgroupRunner::run() {
+WorkgroupRunner::Slice WorkgroupRunner::run(uint64_t most_instructions) {
   const uint64_t before = executed_instructions();
   Slice slice;
   for (uint64_t round = 1;; ++round) {
@@ -154,7 +150,7 @@ WorkgroupRunner::Slice WorkgroupRunner::run() {
     slice.has_progressed |= !any_running;
     if (any_running) {
       slice.instructions = executed_instructions() - before;
-      if (all_poll || slice.instructions >= longest_slice) return slice;
+      if (all_poll || slice.instructions >= most_instructions) return slice;
       continue;
     }
     slice.has_ended = true;

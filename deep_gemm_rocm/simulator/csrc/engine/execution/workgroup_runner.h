@@ -30,8 +30,13 @@ class WorkgroupRunner {
     uint64_t instructions = 0;
   };
 
-  // Executes the resident workgroup until it ends or fails, only waits for other workgroups, or has had its time.
-  Slice run();
+  // A workgroup is suspended after so many instructions of its waves, which few kernels have, because it may wait for
+  // another one in a way that nobody notices.
+  static constexpr uint64_t usual_slice = 1 << 22;
+
+  // Executes the resident workgroup until it ends or fails, only waits for other workgroups, or has executed about so
+  // many instructions.
+  Slice run(uint64_t most_instructions = usual_slice);
 
   // Fails the dispatch by a wave that polls memory.
   void report_waiting(const std::string& message);
