@@ -239,7 +239,7 @@ def layouts_section(results: Sequence[Result]) -> list[str]:
         "",
         "Scales of activations by columns, as this package's casts return them and all other tables here have them,",
         "and by rows. By rows, a wave's loads touch 16 lines in place of one. Where the vector L1 is busy and can't",
-        "keep these lines until the next K-block, that costs time.",
+        "keep these lines until the next K-block, that costs time, unless scales go through LDS (docs/kernels.md).",
         "",
         "| function | shape | by columns, µs | by rows, µs | more |",
         "|---|---|---|---|---|",

@@ -107,7 +107,8 @@ def _launch_clocks(
     by_itself = _HIDES_NO_LATENCY * _busy_clocks(config, 1, rows) / config.waves_k + latency
     k_block = np.maximum(at_once * _busy_clocks(config, at_once, rows), by_itself)
     first_tile, tile = 0, _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
-    tile += config.exchanged_bytes / _SUM_OVER_WAVES_BYTES
+    if config.waves_k > 1:
+        tile += config.lds_bytes / _SUM_OVER_WAVES_BYTES
     if config.schedule == "pingpong":
         first_tile = _FIRST_TILE + _FIRST_TILE_PER_ROW * config.block_m
         tile = _OVERLAPPING_TILE + k_blocks * k_block

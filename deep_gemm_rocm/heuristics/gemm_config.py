@@ -20,7 +20,7 @@ SCALE_BLOCK_N = 128  # columns that share one scale of b
 _WAVE_ALONE_BYTES = 48 * 1024  # of the 64 KiB of a wave's registers, for operands and sums
 _PRODUCER_BYTES = 8 * 1024  # of the same, for operands on their way to LDS
 _LANE_GROUPS = 4  # of an MFMA; each has columns of its own
-_K_BLOCKS_OF_SCALES = 32  # in LDS for each wave alone
+_K_BLOCKS_OF_SCALES = 32  # in LDS for each wave that deals K with others
 _ROWS_OF_PASSES = 64  # that two halves of 4 waves load with 16 bytes a thread
 _TWO_HEIGHTS = (128, 192)  # of the tiles that one kernel for masked groups may have
 
@@ -120,17 +120,11 @@ class GemmConfig:
             divided, shared = max(self.block_m, self.block_n), min(self.block_m, self.block_n)
             return (ceil_div(divided, _ROWS_OF_PASSES) * _ROWS_OF_PASSES + 2 * shared) * BLOCK_K_BYTES
         if self.schedule == "alone":
-            # A wave has room for scales of its rows; in their place are its sums later, if waves exchange these.
-            exchanges, has_scales = self.waves_k > 1, self.kind.scaling in ("blocks", "vectors")
-            k_blocks = _K_BLOCKS_OF_SCALES if self.wave_m > MFMA_ROWS and (exchanges or has_scales) else 0
-            return 4 * self.block_m * max(k_blocks, self.block_n * exchanges) * self.waves_n * self.waves_k
+            # Waves exchange sums, in whose place are scales of their rows before.
+            least = _K_BLOCKS_OF_SCALES if self.wave_m > 2 * MFMA_ROWS else 0
+            return 4 * self.block_m * max(self.block_n, least) * self.waves_k if self.waves_k > 1 else 0
         stages = 1 if self.num_stages < 3 else 2
         return stages * (self.block_m + self.block_n) * BLOCK_K_BYTES
-
-    @property
-    def exchanged_bytes(self) -> int:
-        """Sums that waves exchange which deal K among themselves."""
-        return 4 * self.block_m * self.block_n * self.waves_k if self.waves_k > 1 else 0
 
     @property
     def wave_alone_bytes(self) -> int:

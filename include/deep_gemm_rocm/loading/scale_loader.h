@@ -30,8 +30,7 @@ class ScaleLoader {
   DG_DEVICE void begin(const ScaleTile& a, int rows, const ScaleTile& b, int columns, int num_k_blocks) {
     a_ = a;
     b_ = b;
-    k_block_ = 0;
-    num_k_blocks_ = num_k_blocks;
+    left_k_blocks_ = num_k_blocks;
     const int tile_rows = min(rows, Shape::kBlockM);
     const bool is_alike = !Rows::kRowsVary && !kPerColumn && (kIsOfPart || kIsSet);
     if (is_alike && tile_rows == tile_rows_) return;  // most tiles are like the one before
@@ -59,7 +58,7 @@ class ScaleLoader {
     }
     a_.first_row += a_.k_block_stride;
     b_.first_row += b_.k_block_stride;
-    ++k_block_;
+    --left_k_blocks_;
   }
 
   DG_DEVICE void set_of_b(float scale) { of_b_ = scale; }
@@ -73,7 +72,7 @@ class ScaleLoader {
   DG_DEVICE float of_column(int stage, int column) const { return staged_b_[stage][column]; }
 
   // Of RowScalesInLds, before load().
-  DG_DEVICE void load_first_rows() { rows_.load_first(a_, num_k_blocks_); }
+  DG_DEVICE void load_first_rows() { rows_.load_first(a_, left_k_blocks_); }
   DG_DEVICE Rows& rows() { return rows_; }
 
  private:
@@ -81,16 +80,15 @@ class ScaleLoader {
   static constexpr bool kIsOfPart = Shape::kScales == Shape::kParts;
 
   // Scales of the K-block that is loaded next. The buffer is empty after the last one, for then the sign bit of the
-  // difference is 0. clang 19 would make a mask of lanes of a condition, and then load in a loop over all of them.
+  // negated count is 0. clang 19 would make a mask of lanes of a condition, and then load in a loop over all of them.
   DG_DEVICE Buffer part_of(const ScaleTile& tile, int part) const {
-    const unsigned bytes = kOutOfBounds & (k_block_ - num_k_blocks_);
+    const unsigned bytes = kOutOfBounds & -left_k_blocks_;
     return {tile.first_row + part * tile.part_stride, bytes};
   }
 
   ScaleTile a_;  // from the K-block on that is loaded next
   ScaleTile b_;
-  int k_block_;
-  int num_k_blocks_;
+  int left_k_blocks_;
   int tile_rows_ = 0;
   unsigned column_offset_[max(kColumns, 1)];
   float staged_b_[kRegisterStages][max(kColumns, 1)];

@@ -78,10 +78,7 @@ class PipelineState {
   using Mma = Conditional<(Shape::kPartsK > 1), SumOfKParts<MmaOfPart, Shape>, MmaOfPart>;
 
  public:
-  static constexpr int kSharedLdsBytes = StagedA::kLdsBytes + StagedB::kLdsBytes;
-  // Each wave alone has its part for scales.
-  static constexpr int kLdsBytes =
-      kRowScalesInLds ? Shape::kThreads / kWaveSize * Shape::kWavesK * Shape::kLdsBytesOfWave : kSharedLdsBytes;
+  static constexpr int kLdsBytes = StagedA::kLdsBytes + StagedB::kLdsBytes;
   static constexpr int kTransfersOfA = StagedA::kPasses;
   static constexpr int kTransfers = kTransfersOfA + StagedB::kPasses;
   static constexpr int kReads = Fragment<Mfma>::kReads;

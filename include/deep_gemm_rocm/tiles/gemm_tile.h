@@ -18,9 +18,6 @@ template <class Schedule>
 constexpr int kThreads = Schedule::Shape::kThreads * Schedule::Shape::kWavesK + Schedule::kExtraWaves * kWaveSize;
 template <class Schedule>
 constexpr int kLdsBytes = max(Schedule::State::kLdsBytes, SumOverWaves<typename Schedule::Shape>::kLdsBytes);
-// Whether waves read in LDS what others wrote.
-template <class Schedule>
-constexpr bool kSharesLds = Schedule::State::kSharedLdsBytes + SumOverWaves<typename Schedule::Shape>::kLdsBytes > 0;
 
 template <class Schedule, class Tile>
 DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typename Schedule::State& state,
@@ -28,7 +25,7 @@ DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typ
   using Shape = typename Schedule::Shape;
   using Kind = typename Schedule::Kind;
   static_assert(!Kind::kQuantised || Shape::kOutputN == kScaleBlockN, "a scale's columns must lie within one tile");
-  static_assert(!Kind::kQuantised || Shape::kWavesN == 1 || Schedule::State::kSharedLdsBytes > 0,
+  static_assert(!Kind::kQuantised || Shape::kWavesN == 1 || Schedule::State::kLdsBytes > 0,
                 "waves tell one another a row's largest magnitude in LDS");
 
   if constexpr (Kind::kSumsSquares) {
@@ -68,7 +65,7 @@ DG_DEVICE void compute_tiles_one_by_one(First first, Layout layout, int index, i
     __builtin_amdgcn_sched_barrier(0);  // the arguments of scales are in flight while the tile is found
     compute_tile<Schedule>(args, source.tile(index, num_tiles), lds);
     if (index + step >= num_tiles) return;  // most workgroups have no next tile, and needn't load arguments for it
-    if constexpr (kSharesLds<Schedule>) lds_barrier();  // the next tile overwrites what slower waves still read
+    if constexpr (kLdsBytes<Schedule> > 0) lds_barrier();  // the next tile overwrites what slower waves still read
   }
 }
 
