@@ -97,7 +97,11 @@ class LatentLoader {
     } else {
       const TokenPlace place = tokens.place_of(entry_, key_of(existing));
       if constexpr (Tokens::kHasExtra) {
-        start_lane(place, tokens.cache_of(place), tokens.page_shift_of(place), block);
+        if (place.is_extra) {
+          start_lane(place, tokens.extra_cache(), tokens.extra_page_shift(), block);
+        } else {
+          start_lane(place, cache, page_shift, block);
+        }
       } else {
         start_lane(place, cache, page_shift, block);
       }

@@ -154,10 +154,8 @@ class IndexedTokensOfTwo {
     return {existing >> page_shift, existing & ((1 << page_shift) - 1), exists, is_extra};
   }
 
-  DG_DEVICE PagedTensor cache_of(const TokenPlace& place) const { return place.is_extra ? args_.extra.cache : args_.k; }
-  DG_DEVICE int page_shift_of(const TokenPlace& place) const {
-    return place.is_extra ? args_.extra.page_shift : args_.page_shift;
-  }
+  DG_DEVICE const PagedTensor& extra_cache() const { return args_.extra.cache; }
+  DG_DEVICE int extra_page_shift() const { return args_.extra.page_shift; }
 
  private:
   const DecodeArguments& args_;
