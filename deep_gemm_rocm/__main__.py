@@ -126,10 +126,11 @@ def bench(
 ) -> None:
     """Benchmark kernels against baselines: timed by events on hardware, by the timing model on the simulated MI300X.
 
-    Functions: fp8_gemm_nt, bf16_gemm_nt, m_grouped_{fp8,bf16}_gemm_nt_{contiguous,masked},
-    k_grouped_{fp8,bf16}_gemm_tn_contiguous, [fp8_]flash_attention, [fp8_]flash_attention_causal,
-    mla_prefill, [fp8_]flash_attention_decode, [fp8_]mla_decode, fp8_[paged_]mqa_logits, fused_moe; all for all of
-    them.
+    Functions: {fp8,bf16,fp8_fp4,bf16_fp4}_gemm_nt, m_grouped_{fp8,bf16,fp8_fp4}_gemm_nt_{contiguous,masked},
+    k_grouped_{fp8,bf16}_gemm_tn_contiguous, {,fp8_}flash_attention{,_causal,_decode}, mla_prefill,
+    {,fp8_}mla_decode, {,fp8_}sparse_mla, fp8_{,paged_}mqa_logits, top_k_per_row, fused_moe,
+    per_{token,block,channel,row,tensor}_cast_to_fp8, {rms_norm,silu_and_mul}_cast_to_fp8, route_top_k; all for
+    all of them.
 
     Shapes of attention are BATCHxTOKENS_QxTOKENS_KxHEADSxKV_HEADSxWIDTH, and those of fused_moe
     TOKENSxHIDDENxINTERMEDIATExEXPERTSxTOP_K.

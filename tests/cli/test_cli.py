@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from deep_gemm_rocm import jit, simulator
-from deep_gemm_rocm.__main__ import app
+from deep_gemm_rocm.__main__ import app, bench
+from deep_gemm_rocm.benchmarks.operations import OPERATIONS
 from deep_gemm_rocm.cli import attention_demo, demo
 from deep_gemm_rocm.jit import folders, toolchain
 from deep_gemm_rocm.runtime import hip
@@ -187,3 +189,18 @@ def test_info_refuses_a_cache_that_others_can_write(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["info"])
     assert result.exit_code == 1
     assert "can be written by others" in result.output
+
+
+def expanded(pattern: str) -> list[str]:
+    """Names with a shell's braces."""
+    before, brace, rest = pattern.partition("{")
+    if not brace:
+        return [pattern]
+    parts, _, after = rest.partition("}")
+    return [before + part + end for part in parts.split(",") for end in expanded(after)]
+
+
+def test_bench_names_its_functions():
+    text = bench.__doc__.partition("Functions:")[2].partition(";")[0]
+    patterns = re.findall(r"(?:[^\s,{}]|\{[^}]*\})+", text)
+    assert sorted(name for pattern in patterns for name in expanded(pattern)) == sorted(OPERATIONS)
