@@ -158,6 +158,7 @@ def test_the_same_bits_as_one_gemm_after_the_other():
         assert torch.equal(d, batched[:, h])
 
 
+@pytest.mark.slow
 def test_a_large_batch():
     Problem("bhr,hdr->bhd", {"b": 3, "h": 257, "r": 48, "d": 24}, (1, 128, 128)).run()
     Problem("bhd,hdr->bhr", {"b": 1, "h": 257, "r": 24, "d": 16}).run()

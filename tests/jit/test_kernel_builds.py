@@ -173,7 +173,7 @@ def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
         assert not re.search(r"s_xor_b64 exec, exec.*\n\s*s_cbranch_execnz", listing)
 
 
-@pytest.mark.parametrize("config", SIGNALS, ids=config_id)
+@pytest.mark.parametrize("config", quick(SIGNALS), ids=config_id)
 def test_a_tile_is_counted_when_its_results_are_visible(tmp_path, config):
     """All waves wait for their stores, then one writes L2 back and waits again before it counts."""
     listing = listing_of(code_object(ziglang(), config), tmp_path)

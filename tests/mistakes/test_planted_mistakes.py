@@ -21,6 +21,7 @@ def test_it_can_be_planted(mistake):
     mistake.planted_in((ROOT / mistake.file).read_text())
 
 
+@pytest.mark.slow
 def test_their_tests_are_in_the_default_run():
     """Pytest fails to collect a test that doesn't exist, and leaves out those that are marked slow."""
     named = sorted({test for mistake in MISTAKES for test in mistake.tests})
