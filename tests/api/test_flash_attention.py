@@ -174,7 +174,7 @@ def test_fp8(problem):
     ],
     ids=case_id,
 )
-@pytest.mark.parametrize("queries", [64, 256])
+@pytest.mark.parametrize("queries", [pytest.param(64, marks=pytest.mark.slow), 256])
 def test_sinks_caps_and_widths_that_fill_no_operand(queries, problem):
     with replaced(Tiles(queries)):
         problem.run()

@@ -150,7 +150,7 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
     problem.run()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     m=st.integers(0, 150),

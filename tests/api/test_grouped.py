@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from helpers.gemm_configs import GROUPED, SIGNALS, config_id, each_tile
+from helpers.gemm_configs import GROUPED, SIGNALS, config_id, each_tile, quick
 from helpers.host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -202,7 +202,7 @@ def test_every_configuration(use_config, config):
 PING_PONG = [config for config in GROUPED if config.schedule == "pingpong"]
 
 
-@pytest.mark.parametrize("config", PING_PONG, ids=config_id)
+@pytest.mark.parametrize("config", quick(PING_PONG), ids=config_id)
 def test_aligned_output_is_stored_before_all_is_complete(use_config, config):
     """Workgroups go from full tiles to tiles with padding, and back."""
     use_config(config)

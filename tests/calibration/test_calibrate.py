@@ -45,7 +45,7 @@ def use(values: dict[str, float], folder: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "names",
     [
-        ("alu.vector_clocks", "launch.overhead_ns"),
+        pytest.param(("alu.vector_clocks", "launch.overhead_ns"), marks=pytest.mark.slow),
         pytest.param([probe.constant for probe in PROBES], marks=pytest.mark.slow),
     ],
     ids=["some", "all"],

@@ -319,8 +319,8 @@ def test_parts_of_k_are_kept_for_each_thread_and_stream():
 def test_parts_of_k_that_outgrow_their_memory_are_repeated(monkeypatch):
     monkeypatch.setattr(scratch, "_LEAST_BYTES", 1)
     kept().clear()
-    small, large = (testing.activations(m, 16384) for m in (3, 80))
-    b = testing.weights(64, 16384)
+    small, large = (testing.activations(m, 8192) for m in (3, 40))
+    b = testing.weights(64, 8192)
     for a in (small, large, small, large):
         d = torch.full((len(a), 64), torch.nan)
         dg.bf16_gemm_nt(a, b, d)
