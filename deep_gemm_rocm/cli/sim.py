@@ -64,6 +64,8 @@ DynamicLdsOption = Annotated[int, typer.Option(help="Bytes of LDS on top of the 
 CooperativeOption = Annotated[
     bool, typer.Option("--cooperative", help="Launch so that workgroups may wait for each other (grid sync).")
 ]
+WorkgroupOption = Annotated[str, typer.Option(help="The wave's workgroup: X or X,Y,Z.")]
+WaveOption = Annotated[int, typer.Option(help="The wave of the workgroup.", min=0)]
 
 
 @app.command("compile")
@@ -239,8 +241,8 @@ def trace(
     dynamic_lds: DynamicLdsOption = 0,
     cooperative: CooperativeOption = False,
     flag: FlagOption = None,
-    workgroup: Annotated[str, typer.Option(help="The wave's workgroup: X or X,Y,Z.")] = "0",
-    wave: Annotated[int, typer.Option(help="The wave of the workgroup.", min=0)] = 0,
+    workgroup: WorkgroupOption = "0",
+    wave: WaveOption = 0,
     first: Annotated[int, typer.Option(help="Instructions to leave out at the beginning.", min=0)] = 0,
     count: Annotated[int, typer.Option(help="Instructions to show.", min=1)] = 1000,
     lanes: Annotated[str, typer.Option(help="The lanes whose values are shown, as in 0-3,63.")] = "0-3",
@@ -270,8 +272,8 @@ def debug(
     dynamic_lds: DynamicLdsOption = 0,
     cooperative: CooperativeOption = False,
     flag: FlagOption = None,
-    workgroup: Annotated[str, typer.Option(help="The wave's workgroup: X or X,Y,Z.")] = "0",
-    wave: Annotated[int, typer.Option(help="The wave of the workgroup.", min=0)] = 0,
+    workgroup: WorkgroupOption = "0",
+    wave: WaveOption = 0,
     sanitize: Annotated[
         bool, typer.Option("--sanitize", help="Stop at races, missing waits and unwritten data, too.")
     ] = False,

@@ -92,7 +92,7 @@ class GemmConfig:
         return align(ROWS_OF_SIGNAL, self.block_m)
 
     def tiles_of_signal(self, n: int) -> int:
-        """What a counter reaches when all ``n`` columns of its rows are finished."""
+        """The value of a counter once all ``n`` columns of its rows are finished."""
         return self.rows_of_signal // self.block_m * ceil_div(n, self.output_n)
 
     @property

@@ -66,7 +66,7 @@ def test_factors_of_heads():
 
 
 def with_own_factors(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a cache has for tokens [tokens, heads, width], and their factors, by torch's own arithmetic."""
+    """The cache's values of tokens [tokens, heads, width], and their factors, by torch's own arithmetic."""
     factors = (values.float().abs().amax(dim=-1) / 240).clamp(min=2.0**-126)
     return stored(values / factors[..., None], FP8, None), factors
 

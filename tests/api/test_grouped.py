@@ -113,7 +113,7 @@ class Masked:
         return d
 
     def counters(self, block_m: int, threshold: int, like: torch.Tensor) -> torch.Tensor:
-        """What a consumer waits for: the threshold for each block of rows of which some are computed, else 0."""
+        """The counts a consumer waits for: the threshold for each block of rows of which some are computed, else 0."""
         assert block_m >= 64
         assert threshold > 0
         blocks = -(-self.max_m // block_m)

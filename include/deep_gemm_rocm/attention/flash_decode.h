@@ -246,7 +246,7 @@ class FlashDecode {
     }
   }
 
-  // What chunk number `chunk` of a query is multiplied with.
+  // The MFMA's operands of keys for chunk number `chunk` of a query.
   static DG_DEVICE MfmaOperands operands_of_keys(const MfmaOperands& keys, int chunk) {
     if constexpr (Shape::kWidened) {
       const MfmaOperand half = keys[chunk % 2];  // clang casts the first element of a vector, whichever is named
@@ -412,7 +412,7 @@ class FlashDecode {
   MfmaOperands queries_[Shape::kHeadReads * Shape::kQueryChunks];
   MfmaOperands keys_[kHeldFragments][Shape::kHeadReads];
   Words values_[Shape::kValueGroups][Shape::kRun];
-  // Of tokens.
+  // A factor for each token.
   float key_factors_[Shape::kRun];
   float value_factors_[Shape::kRun];
   typename Mfma::Accumulator logits_[Shape::kKeyFragments];

@@ -9,8 +9,8 @@ struct TileScales {
   ScaleTile a, b;
 };
 
-// What a lane has of B's scales: one for each scale of its wave's columns (Shape::kScales); one for each sum that it
-// holds; or one that isn't loaded, but set.
+// The scales of B in a lane: all of its wave's columns (Shape::kScales); one for each sum that it holds; or one that
+// isn't loaded, but set.
 enum class ScalesOfB { kOfWave, kOfColumns, kIsSet };
 
 // Loads a scale for each row of A that a lane holds, and those of B. K-blocks are loaded one after another. Past the

@@ -46,8 +46,8 @@ DG_DEVICE unsigned largest_over_lane_groups(unsigned value) {
   return larger_of_pair<32>(value);
 }
 
-// Of kSize values, a lane without bit kMask in its number keeps the first half, one with it the second, compared with
-// those of lane `lane ^ kMask`.
+// Two lanes, whose numbers differ in bit kMask, share out kSize values: the lane without the bit keeps the first half,
+// the other one the second. Each keeps the larger one of its own and the other's values.
 template <int kMask, int kSize, int kMost>
 DG_DEVICE void keep_larger_half(unsigned (&values)[kMost]) {
   constexpr int kHalf = kSize / 2;

@@ -23,7 +23,7 @@ class WorkgroupRunner {
   // Makes a workgroup of the dispatch resident, in the state that the hardware launches it with.
   void start(uint64_t id);
 
-  // What the resident workgroup did before it was suspended.
+  // The work of the resident workgroup from when it was resumed to when it was suspended.
   struct Slice {
     bool has_ended = false;       // or failed
     bool has_progressed = false;  // it did more than to poll memory

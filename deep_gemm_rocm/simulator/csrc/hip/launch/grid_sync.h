@@ -1,4 +1,4 @@
-// What the workgroups of a cooperative launch need to wait for each other.
+// Device memory for the grid barrier of a cooperative launch.
 #pragma once
 
 #include <cstdint>
