@@ -19,7 +19,9 @@ _SCALE_DTYPES = (torch.float32, *E8M0_DTYPES, _PACKED)
 
 def is_four_bits(pair: Any) -> bool:
     """Whether a weight has four-bit data; not whether it is a good one."""
-    return isinstance(pair, (tuple, list)) and len(pair) > 0 and getattr(pair[0], "dtype", None) in FOUR_BIT_DTYPES
+    if not isinstance(pair, (tuple, list)) or not pair:
+        return False
+    return isinstance(pair[0], torch.Tensor) and pair[0].dtype in FOUR_BIT_DTYPES
 
 
 def type_of_scales(scales: TensorMeta) -> str:
