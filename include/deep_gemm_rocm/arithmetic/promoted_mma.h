@@ -98,7 +98,9 @@ class PromotedMma {
       const int element = index % kElements;
       const Pair partial{partial_[fragment][element], partial_[fragment][element + 1]};
       const int m = fragment / Shape::kFragsN, n = fragment % Shape::kFragsN;
-      const float row_scale = scale_[m][Shape::scale_of_fragment(n) % kScales];
+      float row_scale = scale_[m][Shape::scale_of_fragment(n) % kScales];
+      // clang 19 would load it together with the next one, and so keep all of them in scratch.
+      asm("" : "+v"(row_scale));
       Pair factor{row_scale, row_scale};
       if constexpr (Scales::kPerColumn) {
         const int sum = n * kElements + element;
