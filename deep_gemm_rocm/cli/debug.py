@@ -15,7 +15,7 @@ from .. import simulator
 from ..simulator.source_lines import Place
 
 _LANES_OF_A_LINE = 8
-_SHORT = {"b": "break", "bt": "backtrace", "l": "list"}
+_ALSO = {"b": "break", "bt": "backtrace", "l": "list", "r": "continue", "run": "continue"}
 
 
 class Session(cmd.Cmd):
@@ -58,7 +58,7 @@ class Session(cmd.Cmd):
         self._debugger.delete(_whole("NUMBER", argument))
 
     def do_continue(self, argument: str) -> None:
-        """continue: go on to the next breakpoint, or to where the wave fails."""
+        """continue: go on to the next breakpoint, or to where the wave fails; also called run."""
         self._go(self._debugger.run)
 
     def do_step(self, argument: str) -> None:
@@ -168,8 +168,8 @@ class Session(cmd.Cmd):
     def parseline(self, line: str) -> tuple[str | None, str | None, str]:
         """Completes the name of the command."""
         name, argument, text = super().parseline(line)
-        if name in _SHORT:
-            return _SHORT[name], argument, text
+        if name in _ALSO:
+            return _ALSO[name], argument, text
         if name and not hasattr(self, f"do_{name}"):
             found = [known for known in self.completenames(name) if known != "EOF"]
             if len(found) == 1:

@@ -253,7 +253,7 @@ def test_commands(tmp_path: Path) -> None:
     source.write_text(SOURCE)
     commands = f"""
         break {LINE["in the loop"]}
-        continue
+        run
         where
         print v0 u32 0-2,63
         print exec
