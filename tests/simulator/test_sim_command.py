@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.perfetto import perfetto_answers
 from helpers.simulated_hip import Compiler
 from typer.testing import CliRunner
 
@@ -196,16 +196,11 @@ def test_timelines_show_memory_in_flight(timeline: Path) -> None:
 
 
 def test_timelines_open_in_perfetto(timeline: Path) -> None:
-    """Needs Perfetto's trace processor, which the package perfetto doesn't bring: put trace_processor_shell on PATH."""
-    perfetto = pytest.importorskip("perfetto.trace_processor")
-    program = shutil.which("trace_processor_shell")
-    if program is None:
-        pytest.skip("no trace_processor_shell on PATH")
-    configuration = perfetto.TraceProcessorConfig(bin_path=program)
-    with perfetto.TraceProcessor(trace=str(timeline), config=configuration) as processor:
-        names = {row.name for row in processor.query("select distinct name from slice")}
-        tracks = {row.name for row in processor.query("select distinct name from counter_track")}
-    assert {"workgroup 0", "global_store_dword", "s_endpgm"} <= names
+    """In the trace processor that Perfetto's user interface has."""
+    names, tracks = perfetto_answers(
+        timeline, "select distinct name from slice", "select distinct name from counter_track"
+    )
+    assert {"workgroup 0", "global_store_dword", "s_endpgm"} <= set(names)
     assert any("bytes in flight" in track for track in tracks)
 
 
