@@ -19,6 +19,7 @@ from ..checks import check_int
 from ..heuristics import LATENT_ROWS, collecting_begins, heads_of_every_tile
 from ..launch import planning
 from ..problems.experts import MAX_TOKENS, MAX_TOP_K, Experts
+from ..problems.four_bits import FOUR_BIT_DTYPES
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, ceil_div
 from . import (
@@ -141,15 +142,17 @@ def warmup_kernels(
         d_dtype: dtype of the output; ignored for functions whose output has only one.
         dtype: dtype of q, k and v for attention, of the cache for ``mla_decode`` and ``append_kv_cache``, ``d_dtype``
             if None; of ``x``, or of the logits of experts, bf16 if None; of the logits for ``top_k_per_row``, fp32 if
-            None; of the weights of ``fused_moe``, float8_e4m3fnuz with scales of blocks if None. None for all other
-            functions.
+            None; of the weights of ``fused_moe``, float8_e4m3fnuz with scales of blocks if None, and int8 for four
+            bits with exponents as scales. None for all other functions.
         arguments: other arguments of the function on which kernels depend: for ``route_top_k`` ``scoring``,
             ``num_groups``, ``top_groups``, and ``bias`` as whether there is one; for ``rms_norm_cast_to_fp8``
             ``gran_k``; for ``per_token_cast_to_fp4`` ``gran_k`` and ``use_packed_ue8m0``; for
-            ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``; for masked groups in FP8
-            ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and ``flash_attention_decode`` ``softcap``;
-            for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"`` or ``"tokens"``, whose factors FP8
-            caches of tokens in bf16 have; for ``sparse_mla`` ``extra_kv_cache``, as whether there is one.
+            ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``; for the latter also
+            ``gate_up_bias`` and ``down_bias``, as whether there is one in bf16, and with four bits ``x``, as whether it
+            is FP8; for masked groups in FP8 ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and
+            ``flash_attention_decode`` ``softcap``; for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"``
+            or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have; for ``sparse_mla`` ``extra_kv_cache``, as
+            whether there is one.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -306,7 +309,7 @@ def _dense(function: _Function, m: int, of: Workload) -> None:
 def _dense_of_fp4(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
     a = _operand(function, (), m, of.k, 1, transposed=False)
-    function.call(a, _four_bits(of), _tensor(m, of.n, dtype=of.d_dtype))
+    function.call(a, _four_bits(of.n, of.k), _tensor(m, of.n, dtype=of.d_dtype))
 
 
 def _contiguous(function: _Function, m: int, of: Workload) -> None:
@@ -322,21 +325,21 @@ def _masked(function: _Function, m: int, of: Workload) -> None:
     function.call(*operands, d, counts, m, **of.arguments, **signal)
 
 
-def _four_bits(of: Workload, *groups: int) -> Any:
+def _four_bits(rows: int, k: int, *groups: int) -> Any:
     return tuple(
-        _tensor(*groups, of.n, of.k // shared, dtype=dtype) for shared, dtype in ((2, torch.int8), (GROUP, torch.uint8))
+        _tensor(*groups, rows, k // shared, dtype=dtype) for shared, dtype in ((2, torch.int8), (GROUP, torch.uint8))
     )
 
 
 def _contiguous_of_fp4(function: _Function, m: int, of: Workload) -> None:
     a, d = _operand(function, (), m, of.k, 1, transposed=False), _tensor(m, of.n, dtype=of.d_dtype)
-    function.call(a, _four_bits(of, of.num_groups), d, _tensor(m, dtype=torch.int32))
+    function.call(a, _four_bits(of.n, of.k, of.num_groups), d, _tensor(m, dtype=torch.int32))
 
 
 def _masked_of_fp4(function: _Function, m: int, of: Workload) -> None:
     groups = of.num_groups
     a, d = _operand(function, (groups,), m, of.k, 1, transposed=False), _tensor(groups, m, of.n, dtype=of.d_dtype)
-    function.call(a, _four_bits(of, groups), d, _tensor(groups, dtype=torch.int32), m)
+    function.call(a, _four_bits(of.n, of.k, groups), d, _tensor(groups, dtype=torch.int32), m)
 
 
 def _along_k(function: _Function, m: int, of: Workload) -> None:
@@ -510,18 +513,28 @@ def _experts(_: _Function, m: int, of: Workload) -> None:
         raise ValueError(f"m_list must have numbers up to {most} for {of.num_groups} experts, got {m}")
     tokens = rows // top_k
     clamps = of.arguments.get("alpha"), of.arguments.get("limit")
-    layer = Experts(tokens, hidden, of.n, of.num_groups, top_k, "blocks" if dtype == _FP8 else "none", clamps)
+    scaling = "groups" if dtype in FOUR_BIT_DTYPES else "blocks" if dtype == _FP8 else "none"
+    is_fp8 = dtype == _FP8 or (scaling == "groups" and bool(of.arguments.get("x")))
+    layer = Experts(tokens, hidden, of.n, of.num_groups, top_k, scaling, is_fp8, clamps)
 
     def weight(rows: int, columns: int) -> Any:
+        if scaling == "groups":
+            return _four_bits(rows, columns, of.num_groups)
         data = _tensor(of.num_groups, rows, columns, dtype=dtype)
         blocks = of.num_groups, ceil_div(rows, SCALE_BLOCK), ceil_div(columns, SCALE_BLOCK)
         return (data, _tensor(*blocks, dtype=torch.float32)) if dtype == _FP8 else data
 
+    def bias(name: str, rows: int) -> torch.Tensor | None:
+        return _tensor(of.num_groups, rows, dtype=torch.bfloat16) if of.arguments.get(name) else None
+
     weights = weight(2 * of.n, hidden), weight(hidden, of.n)
+    biases = bias("gate_up_bias", 2 * of.n), bias("down_bias", hidden)
     x, out = (_tensor(tokens, hidden, dtype=torch.bfloat16) for _ in range(2))
+    of_x = _tensor(tokens, ceil_div(hidden, SCALE_BLOCK), dtype=torch.float32)
+    own = (x.to(_FP8), of_x) if scaling == "groups" and is_fp8 else x
     choices = _tensor(tokens, top_k, dtype=torch.float32), _tensor(tokens, top_k, dtype=torch.int32)
     for expert_map in (None, _tensor(of.num_groups, dtype=torch.int32)):
-        experts.compute_experts(layer, x, *weights, *choices, expert_map, out)
+        experts.compute_experts(layer, own, *weights, *choices, expert_map, out, *biases)
 
 
 def _input(of: Workload, *rows: int) -> torch.Tensor:
@@ -554,7 +567,7 @@ _ARGUMENTS = {
     "per_token_cast_to_fp4": ("gran_k", "use_packed_ue8m0"),
     "rms_norm_cast_to_fp8": ("gran_k",),
     "silu_and_mul_cast_to_fp8": ("alpha", "limit"),
-    "fused_moe": ("alpha", "limit"),
+    "fused_moe": ("alpha", "limit", "gate_up_bias", "down_bias", "x"),
 }
 _BF16, _F16 = torch.bfloat16, torch.float16
 _FUNCTIONS = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, c_int, c_int64, c_uint, c_void_p
+from ctypes import Structure, c_float, c_int, c_int64, c_uint, c_void_p
+from math import inf
 
 import torch
 
@@ -76,6 +77,17 @@ class SquareSums(Structure):
         return cls(None, tensor.stride(0) if tensor.dim() == 2 else 0)
 
 
+class GateArguments(Structure):
+    """The structure of the same name in activation.h."""
+
+    _fields_ = (("alpha", c_float), ("limit", c_float), ("added_to_up", c_float))
+
+    @classmethod
+    def of(cls, alpha: float | None, limit: float | None) -> GateArguments:
+        """The numbers of ``clamped_silu_and_mul`` for those of ``fused_moe``."""
+        return cls(1 if alpha is None else alpha, inf if limit is None else limit, alpha is not None)
+
+
 class GemmArguments(Structure):
     """The structure of the same name in gemm_arguments.h."""
 
@@ -103,6 +115,7 @@ class GemmArguments(Structure):
         ("parts", Matrix),
         ("row_indices", c_void_p),
         ("signals", c_void_p),
+        ("gate", GateArguments),
     )
 
 
@@ -128,6 +141,7 @@ def gemm_launch(
     write_padding: bool = False,
     alignment: int | None = None,
     head_splits: tuple[int, int, int] | None = None,
+    clamps: tuple[float | None, float | None] = (None, None),
     made: dict[str, torch.Tensor] | None = None,
 ) -> Launch:
     """Describes the launch of ``config``'s kernel.
@@ -139,6 +153,7 @@ def gemm_launch(
         write_padding: whether zeros are written into padding rows of the psum layout; otherwise they aren't written.
         alignment: where groups of the psum layout start; None for the session's.
         head_splits: columns of each head in ``d``: left, in the gap, and right.
+        clamps: ``alpha`` and ``limit`` of the activation ``clamped_silu_and_mul``, see ``fused_moe``.
         made: see ``Launch``.
     """
     tensors = {role: argument.tensor for role, argument in arguments.items()}
@@ -166,6 +181,7 @@ def gemm_launch(
             write_padding=write_padding,
             max_workgroups=_max_workgroups(config),
             heads=HeadSplits(*head_splits or ()),
+            gate=GateArguments.of(*clamps),
         ),
         {_POINTERS[role]: argument for role, argument in arguments.items()},
         scratch,

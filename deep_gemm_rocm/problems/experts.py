@@ -8,8 +8,12 @@ import torch
 
 from .attention import check_data, check_form, check_not_shared, check_one_device
 from .cast import check_positive
+from .four_bits import FOUR_BIT_DTYPES, check_scales_of_groups
+from .gemm import check_bias
+from .gemm_kind import GROUP
 from .layout import FP8, SCALE_BLOCK, Pair, ceil_div
 from .routing import MAX_EXPERTS
+from .tensors import meta_of
 
 MAX_TOKENS = 2**16
 MAX_TOP_K = 16
@@ -23,7 +27,9 @@ class Experts(NamedTuple):
     """A layer of experts.
 
     Attributes:
-        scaling: ``blocks`` of 128 x 128 elements of a weight, ``rows``, or ``none`` for bf16.
+        scaling: ``blocks`` of 128 x 128 elements of an FP8 weight, ``rows``, ``groups`` of 32 along K of four bits, or
+            ``none`` for bf16.
+        is_fp8: whether activations are FP8 when they are multiplied, not bf16.
         clamps: ``alpha`` and ``limit`` of the activation, see ``fused_moe``.
     """
 
@@ -33,6 +39,7 @@ class Experts(NamedTuple):
     experts: int
     top_k: int
     scaling: str
+    is_fp8: bool
     clamps: tuple[float | None, float | None] = (None, None)
 
     @property
@@ -50,6 +57,8 @@ def check_experts(
     expert_map: Any,
     out: Any,
     clamps: tuple[Any, Any] = (None, None),
+    gate_up_bias: Any = None,
+    down_bias: Any = None,
 ) -> Experts:
     """
     Raises:
@@ -61,11 +70,9 @@ def check_experts(
     tokens, hidden, intermediate, experts = sizes = _check_layers(tensors)
     scaling = _check_scales(tensors, sizes) if "gate_up[1]" in tensors else "none"
     for name, value in zip(("alpha", "limit"), clamps, strict=True):
-        if value is None:
-            continue
-        check_positive(name, value)
-        if scaling != "blocks":
-            raise ValueError(f"{name} is for FP8 weights with scales of blocks, got scales of {scaling}")
+        if value is not None:
+            check_positive(name, value)
+    _check_biases(tensors, sizes, gate_up_bias, down_bias)
     top_k = _check_routing(topk_weights, topk_ids, tokens)
     tensors |= {"topk_weights": topk_weights, "topk_ids": topk_ids}
     if expert_map is not None:
@@ -79,38 +86,54 @@ def check_experts(
         check_not_shared("out", out, tensors)
         tensors["out"] = out
     check_one_device(tensors)
-    return Experts(tokens, hidden, intermediate, experts, top_k, scaling, clamps)
+    is_fp8 = scaling in ("blocks", "rows") or "x[1]" in tensors
+    return Experts(tokens, hidden, intermediate, experts, top_k, scaling, is_fp8, clamps)
 
 
 def _check_layers(tensors: dict[str, torch.Tensor]) -> tuple[int, int, int, int]:
     """Checks the data of x and both weights. Returns tokens, hidden, intermediate and experts."""
-    is_fp8 = "gate_up[1]" in tensors
-    if is_fp8 != ("down[1]" in tensors):
-        raise TypeError("gate_up and down must both be pairs (FP8 data, scales), or both bf16 tensors")
-    if "x[1]" in tensors and not is_fp8:
+    is_pair = "gate_up[1]" in tensors
+    if is_pair != ("down[1]" in tensors):
+        raise TypeError("gate_up and down must both be pairs (FP8 or four-bit data, scales), or both bf16 tensors")
+    if "x[1]" in tensors and not is_pair:
         raise TypeError("x must be a bf16 tensor for bf16 weights, got a pair")
-    dtype = FP8 if is_fp8 else torch.bfloat16
     data = [name for name in tensors if not name.endswith("[1]")]
     x_name, gate_up_name, down_name = data
+    check_data(gate_up_name, tensors[gate_up_name])
+    dtype = tensors[gate_up_name].dtype
+    has_four_bits = is_pair and dtype in FOUR_BIT_DTYPES
+    if not has_four_bits:
+        dtype = FP8 if is_pair else torch.bfloat16
+    values = 2 if has_four_bits else 1  # of an element
     check_form(x_name, tensors[x_name], FP8 if "x[1]" in tensors else torch.bfloat16, (None, None))
     tokens, hidden = tensors[x_name].shape
-    check_form(gate_up_name, tensors[gate_up_name], dtype, (None, None, hidden))
+    check_form(gate_up_name, tensors[gate_up_name], dtype, (None, None, hidden // values))
     experts, rows, _ = tensors[gate_up_name].shape
     intermediate = rows // 2
-    unit = _ALIGNMENT // dtype.itemsize
+    unit = GROUP if has_four_bits else _ALIGNMENT // dtype.itemsize
     if rows % 2 or intermediate % unit or intermediate == 0:
         raise ValueError(f"{gate_up_name} must have twice a multiple of {unit} rows, gate before up, got {rows}")
-    unit = _ALIGNMENT if is_fp8 else 8
     if hidden % unit or hidden == 0:
         raise ValueError(f"{x_name} must have a multiple of {unit} columns, got {hidden}; pad x and gate_up with zeros")
     if not 1 <= experts <= MAX_EXPERTS:
         raise ValueError(f"{gate_up_name} must have 1 to {MAX_EXPERTS} experts, got {experts}")
     if tokens > MAX_TOKENS:
         raise ValueError(f"{x_name} must have at most {MAX_TOKENS} rows, got {tokens}; call it in parts")
-    check_form(down_name, tensors[down_name], dtype, (experts, hidden, intermediate))
+    check_form(down_name, tensors[down_name], dtype, (experts, hidden, intermediate // values))
     for name in data:
         _check_rows(name, tensors[name])
     return tokens, hidden, intermediate, experts
+
+
+def _check_biases(
+    tensors: dict[str, torch.Tensor], sizes: tuple[int, int, int, int], gate_up_bias: Any, down_bias: Any
+) -> None:
+    """Checks the biases that there are, and adds them to ``tensors``."""
+    _, hidden, intermediate, experts = sizes
+    for name, bias, rows in (("gate_up", gate_up_bias, 2 * intermediate), ("down", down_bias, hidden)):
+        if bias is not None:
+            check_bias(f"{name}_bias", meta_of(f"{name}_bias", bias), (experts, rows), name)
+            tensors[f"{name}_bias"] = bias
 
 
 def _check_routing(topk_weights: Any, topk_ids: Any, tokens: int) -> int:
@@ -131,8 +154,10 @@ def _named(name: str, operand: torch.Tensor | Pair) -> dict[str, torch.Tensor]:
     if not isinstance(operand, (tuple, list)):
         return {name: operand}
     if len(operand) != 2:
-        raise TypeError(f"{name} must be a tensor or a pair (FP8 data, scales), got a {type(operand).__name__} of "
-                        f"{len(operand)}")  # fmt: skip
+        raise TypeError(
+            f"{name} must be a tensor or a pair (FP8 or four-bit data, scales), got a {type(operand).__name__} of "
+            f"{len(operand)}"
+        )
     return {f"{name}[0]": operand[0], f"{name}[1]": operand[1]}
 
 
@@ -162,6 +187,14 @@ def _check_rows(name: str, tensor: torch.Tensor) -> None:
 def _check_scales(tensors: dict[str, torch.Tensor], sizes: tuple[int, int, int, int]) -> str:
     """Checks the scales, and returns which elements share them."""
     tokens, hidden, intermediate, experts = sizes
+    if tensors["gate_up[0]"].dtype in FOUR_BIT_DTYPES:
+        for name in ("gate_up", "down"):
+            check_scales_of_groups(
+                name, meta_of(f"{name}[1]", tensors[f"{name}[1]"]), tuple(tensors[f"{name}[0]"].shape)
+            )
+        if "x[1]" in tensors:
+            _check_fp32("x[1]", tensors["x[1]"], (tokens, ceil_div(hidden, SCALE_BLOCK)))
+        return "groups"
     weights = {"gate_up[1]": (2 * intermediate, hidden), "down[1]": (hidden, intermediate)}
     of_blocks: dict[str, tuple[int, ...]] = {
         name: (experts, *(ceil_div(size, SCALE_BLOCK) for size in shape)) for name, shape in weights.items()
@@ -174,11 +207,14 @@ def _check_scales(tensors: dict[str, torch.Tensor], sizes: tuple[int, int, int, 
     for name, shape in (of_rows if has_rows else of_blocks).items():
         if name not in tensors:
             continue
-        scales = tensors[name]
-        check_data(name, scales)
-        if scales.dtype != torch.float32:
-            raise TypeError(f"{name} must be float32, got {scales.dtype}")
-        if tuple(scales.shape) != shape:
-            other = f", or {of_rows[name]} for a scale of each row" if name == "gate_up[1]" else ""
-            raise ValueError(f"{name} must have shape {shape}{other}, got {tuple(scales.shape)}")
+        other = f", or {of_rows[name]} for a scale of each row" if name == "gate_up[1]" else ""
+        _check_fp32(name, tensors[name], shape, other)
     return "rows" if has_rows else "blocks"
+
+
+def _check_fp32(name: str, scales: torch.Tensor, shape: tuple[int, ...], other: str = "") -> None:
+    check_data(name, scales)
+    if scales.dtype != torch.float32:
+        raise TypeError(f"{name} must be float32, got {scales.dtype}")
+    if tuple(scales.shape) != shape:
+        raise ValueError(f"{name} must have shape {shape}{other}, got {tuple(scales.shape)}")

@@ -14,7 +14,7 @@ import torch
 from ..checks import one_of
 from .arguments import Argument, Arguments, present
 from .four_bits import FOUR_BIT_DTYPES, check_k_of_four_bits, check_scales_of_groups, type_of_scales
-from .gemm_kind import PARTS_OF_B, ROWS_OF_SIGNAL, Gemm, GemmKind
+from .gemm_kind import EPILOGUES, PARTS_OF_B, ROWS_OF_SIGNAL, Gemm, GemmKind
 from .layout import SCALE_BLOCK, ceil_div
 from .operands import pair_of
 from .recipe import BLOCKS, Recipe, check_scales_of
@@ -102,8 +102,8 @@ def check_gemm(
     if d is None and d_name == "d":
         raise TypeError("d must be a torch.Tensor, got NoneType")
     epilogue = "identity" if epilogue is None else epilogue  # DeepGEMM's default
-    if epilogue not in tuple(PARTS_OF_B):
-        raise ValueError(f"epilogue must be one of {tuple(PARTS_OF_B)}, got {epilogue!r}")
+    if epilogue not in EPILOGUES:
+        raise ValueError(f"epilogue must be one of {EPILOGUES}, got {epilogue!r}")
     arguments = {"a": Argument("a", a)} if recipe is None else _scaled("a", a)
     if recipe is None and not four_bits:
         arguments["b"] = Argument("b", b)
@@ -151,7 +151,7 @@ def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
     groups_of_d = [] if signature.grouping == "summed" else groups_of_a
     d_dtype = _check_outputs(signature, named, (*groups_of_d, m, n + _columns_in_gaps(b_name, n, signature)))
     if "bias" in named:
-        _check_bias(named["bias"], b.shape[:-1], b_name)
+        check_bias("bias", named["bias"], b.shape[:-1], b_name)
     if "signal" in named:
         least = groups[0] * ceil_div(m, ROWS_OF_SIGNAL)
         _check_signal(named["signal"], least)
@@ -266,15 +266,16 @@ def _check_quantised_output(name: str, data: TensorMeta, scales: TensorMeta, sha
         raise ValueError(f"{name}[1] must have elements that don't overlap, got strides {scales.strides}")
 
 
-def _check_bias(meta: TensorMeta, shape: tuple[int, ...], b_name: str) -> None:
+def check_bias(name: str, meta: TensorMeta, shape: tuple[int, ...], b_name: str) -> None:
+    """Checks a number for each row of ``b``, whose shape without K is ``shape``."""
     if meta.dtype not in OUTPUT_DTYPES:
-        raise TypeError(f"bias must be {one_of(OUTPUT_DTYPES)}, got {meta.dtype}")
+        raise TypeError(f"{name} must be {one_of(OUTPUT_DTYPES)}, got {meta.dtype}")
     if meta.shape != shape:
         raise ValueError(
-            f"bias must have shape {tuple(shape)}, a number for each row of {b_name}, got {tuple(meta.shape)}"
+            f"{name} must have shape {tuple(shape)}, a number for each row of {b_name}, got {tuple(meta.shape)}"
         )
     if shape[-1] > 1 and meta.strides[-1] != 1:
-        raise ValueError(f"bias must be contiguous, got strides {meta.strides}; .contiguous() it")
+        raise ValueError(f"{name} must be contiguous, got strides {meta.strides}; .contiguous() it")
 
 
 def _check_signal(meta: TensorMeta, least: int) -> None:

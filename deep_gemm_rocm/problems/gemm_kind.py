@@ -12,7 +12,9 @@ _T = TypeVar("_T")
 ELEMENT_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2, "f16": 2, "f32": 4}
 FP8_TYPES = ("e4m3", "e5m2")
 Epilogue = Literal["identity", "silu_and_mul"] | None  # what a GEMM does with its sums; None is identity
-PARTS_OF_B = {"identity": 1, "silu_and_mul": 2}  # parts of b that an activation combines, see activation.h
+EPILOGUES = ("identity", "silu_and_mul")
+# Parts of b that an activation combines, see activation.h.
+PARTS_OF_B = {"identity": 1, "silu_and_mul": 2, "clamped_silu_and_mul": 2}
 
 _VALUES = {
     "d_type": ("bf16", "f16", "f32", *FP8_TYPES),
@@ -71,7 +73,8 @@ class GemmKind:
         sums_squares: whether the sums of squares of a's rows are computed, too; only for ``bf16`` times ``f32``.
         a_major, b_major: the operand's contiguous dimension, ``k`` or ``rows``.
         bias: type of the vector that is added to each row, or ``none``.
-        activation: function of the sums, see ``activation.h``: ``identity`` or ``silu_and_mul``.
+        activation: function of the sums, see ``activation.h``: ``identity``, ``silu_and_mul`` or
+            ``clamped_silu_and_mul``.
         gathers_a: whether the rows of a group are those rows of a that a list of indices names.
         signals: whether finished tiles are counted, see ``tile_signal.h``.
         sums_parts: whether a second kernel adds up the groups' results, each of which covers a part of K.

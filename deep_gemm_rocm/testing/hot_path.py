@@ -70,6 +70,8 @@ def fused_moe_reference(
     expert_map: torch.Tensor | None = None,
     alpha: float | None = None,
     limit: float | None = None,
+    gate_up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The exact result of ``fused_moe`` for values without scales, in fp64, and what bounds of its errors are made of.
 
@@ -87,12 +89,14 @@ def fused_moe_reference(
     for expert in range(experts):
         tokens, slots = (local == expert).nonzero(as_tuple=True)
         rows, weights = x.double()[tokens], topk_weights.double()[tokens, slots, None]
-        gate, up = (rows @ gate_up[expert].double().T).chunk(2, dim=1)
+        both = rows @ gate_up[expert].double().T
+        gate, up = (both if gate_up_bias is None else both + gate_up_bias[expert].double()).chunk(2, dim=1)
         if limit is not None:
             gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
         activated = gate * torch.sigmoid(gate) * up if alpha is None else gate * torch.sigmoid(alpha * gate) * (up + 1)
         of_expert = down[expert].double().T
-        exact = weights * (activated @ of_expert)
+        of_rows = activated @ of_expert
+        exact = weights * (of_rows if down_bias is None else of_rows + down_bias[expert].double())
         # Errors of a sum over K grow with the sum of magnitudes: of gate and up, too.
         of_gate, of_up = (rows.abs() @ gate_up[expert].double().abs().T).chunk(2, dim=1)
         spread = activated.abs() + 2.0**-10 * (of_gate * (1 + up.abs()) + of_up * (1 + gate.abs()))

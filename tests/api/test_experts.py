@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.api.experts import _sorted_choices
+from deep_gemm_rocm.api.fp4 import FP4_VALUES, unpack_codes
+from deep_gemm_rocm.problems.layout import FP8
 from deep_gemm_rocm.runtime import hip
 from deep_gemm_rocm.testing import fused_moe_reference
 
 BF16 = torch.bfloat16
 # The most by which rounding to the type between the GEMMs changes a value, by how weights are scaled.
-ROUNDING = {"blocks": 2.0**-4, "rows": 2.0**-4, "none": 2.0**-8}
+ROUNDING = {"blocks": 2.0**-4, "rows": 2.0**-4, "none": 2.0**-8, "fp4": 2.0**-8, "fp4 by fp8": 2.0**-4}
 
 
 def generator(*seeds: int) -> torch.Generator:
@@ -54,6 +56,12 @@ class Layer:
         self.down, self.exact_down = self.weight(down)
 
     def weight(self, weight: torch.Tensor):
+        if self.scaling.startswith("fp4"):
+            casts = [dg.per_token_cast_to_fp4(expert, use_ue8m0=True, gran_k=32) for expert in weight]
+            data, scales = (torch.stack(parts) for parts in zip(*casts, strict=True))
+            values = torch.tensor(FP4_VALUES)[unpack_codes(data).int()].double()
+            exponents = (scales.log2() + 127).to(torch.uint8)
+            return (data, exponents), values * scales.double().repeat_interleave(32, -1)
         if self.scaling == "none":
             return weight, weight.double()
         cast = dg.per_block_cast_to_fp8 if self.scaling == "blocks" else dg.per_row_cast_to_fp8
@@ -61,28 +69,34 @@ class Layer:
 
     def input(self, tokens: int):
         x = randn(tokens, self.hidden, seed=2).to(BF16)
-        if self.scaling == "none":
+        if self.scaling in ("none", "fp4"):
             return x, x, x.double()
-        cast = dg.per_token_cast_to_fp8 if self.scaling == "blocks" else dg.per_row_cast_to_fp8
-        return (x, *quantised(x, cast))
+        cast = dg.per_row_cast_to_fp8 if self.scaling == "rows" else dg.per_token_cast_to_fp8
+        own, exact = quantised(x, cast)
+        return (own if self.scaling == "fp4 by fp8" else x), own, exact
 
-    def assert_right(self, ids: torch.Tensor, expert_map: torch.Tensor | None = None, **clamps: float) -> torch.Tensor:
+    def biases(self, dtype: torch.dtype = BF16) -> dict[str, torch.Tensor]:
+        gate_up, down = (len(exact[0]) for exact in (self.exact_gate_up, self.exact_down))
+        of_down = torch.nn.functional.pad(randn(self.experts, down, seed=8), (0, 3))[:, :-3]  # experts are apart
+        return {"gate_up_bias": randn(self.experts, gate_up, seed=7).to(dtype), "down_bias": of_down.to(dtype)}
+
+    def assert_right(self, ids: torch.Tensor, expert_map: torch.Tensor | None = None, **options) -> torch.Tensor:
         tokens, top_k = ids.shape
         weights = torch.rand(tokens, top_k, generator=generator(tokens, top_k))
         x, own, exact_x = self.input(tokens)
         out = torch.full((tokens, self.hidden), torch.nan).to(BF16)
         call = (self.gate_up, self.down, weights, ids)
-        returned = dg.fused_moe(x, *call, expert_map=expert_map, out=out, **clamps)
+        returned = dg.fused_moe(x, *call, expert_map=expert_map, out=out, **options)
         assert returned is out
         operands = (exact_x, self.exact_gate_up, self.exact_down, weights, ids, expert_map)
-        exact, magnitudes, of_results = fused_moe_reference(*operands, **clamps)
+        exact, magnitudes, of_results = fused_moe_reference(*operands, **options)
         # Quantised and bf16 values between the GEMMs, bf16 results of experts, and bf16 sums.
         bound = ROUNDING[self.scaling] * magnitudes + 2.0**-8 * (of_results + exact.abs())
         assert ((out.double() - exact).abs() <= bound).all()
         if exact.any():
             typical = (out.double() - exact).norm() / exact.norm()
-            assert typical < (0.01 if self.scaling == "none" else 0.05)
-        again = dg.fused_moe(own, *call, expert_map=expert_map, **clamps)
+            assert typical < (0.01 if self.scaling in ("none", "fp4") else 0.05)
+        again = dg.fused_moe(own, *call, expert_map=expert_map, **options)
         assert again.equal(out)
         return out
 
@@ -93,12 +107,57 @@ class Layer:
     [(1, 256, 128, 4, 2), (37, 400, 256, 5, 3), (19, 256, 80, 3, 2), (70, 128, 128, 1, 1)],
 )
 def test_layers(scaling, tokens, hidden, intermediate, experts, top_k):
+    if scaling.startswith("fp4"):
+        hidden, intermediate = (size + 16 if size % 32 else size for size in (hidden, intermediate))
     Layer(hidden, intermediate, experts, scaling).assert_right(random_ids(0, experts, tokens, top_k))
 
 
 @pytest.mark.parametrize("clamps", [{"limit": 0.7}, {"alpha": 1.702, "limit": 7.0}], ids=["limit", "alpha and limit"])
-def test_clamped_activations(clamps):
-    Layer(256, 128, 4).assert_right(random_ids(0, 4, 21, 2), **clamps)
+@pytest.mark.parametrize("scaling", ROUNDING)
+def test_clamped_activations(scaling, clamps):
+    Layer(256, 128, 4, scaling).assert_right(random_ids(0, 4, 21, 2), **clamps)
+
+
+@pytest.mark.parametrize("scaling", ROUNDING)
+def test_biases(scaling):
+    layer = Layer(256, 96, 4, scaling)  # scales of 128 columns have rows of gate and of up
+    layer.assert_right(random_ids(-1, 4, 21, 2), alpha=1.702, limit=7.0, **layer.biases())
+
+
+def test_one_bias_in_fp32():
+    layer = Layer(256, 128, 3, "fp4")
+    layer.assert_right(random_ids(-1, 3, 21, 2), gate_up_bias=layer.biases(torch.float32)["gate_up_bias"])
+
+
+def test_many_rows_with_clamps_and_biases():
+    layer = Layer(128, 128, 2)
+    layer.assert_right(random_ids(0, 2, 300, 1), limit=2.0, **layer.biases())
+
+
+@pytest.mark.parametrize("form", ["packed", "float32"])
+@pytest.mark.parametrize("scaling", ["fp4", "fp4 by fp8"])
+def test_other_scales_of_four_bits(scaling, form):
+    layer = Layer(160, 96, 3, scaling)  # 160 is five groups, and the last of two words has one
+
+    def other(exponents: torch.Tensor) -> torch.Tensor:
+        if form == "float32":
+            return torch.exp2(exponents.float() - 127)
+        return torch.nn.functional.pad(exponents, (0, -exponents.shape[-1] % 4), value=255).view(torch.int32)
+
+    ids, weights = random_ids(0, 3, 9, 2), torch.ones(9, 2)
+    x, _, _ = layer.input(9)
+    both = [(data, other(scales)) for data, scales in (layer.gate_up, layer.down)]
+    expected = dg.fused_moe(x, layer.gate_up, layer.down, weights, ids)
+    assert dg.fused_moe(x, *both, weights, ids).equal(expected)
+
+
+@pytest.mark.parametrize("scaling", ["none", "fp4", "fp4 by fp8"])
+def test_no_races_and_no_missing_waits(monkeypatch, scaling):
+    if not hip.runtime().is_simulated:
+        pytest.skip("needs the simulator")
+    monkeypatch.setenv("DG_SIM_SANITIZE", "2")
+    layer = Layer(288, 160, 3, scaling)
+    layer.assert_right(random_ids(-1, 3, 40, 2), alpha=1.702, limit=7.0, **layer.biases())
 
 
 @pytest.mark.parametrize("tokens", [304, *(pytest.param(tokens, marks=pytest.mark.slow) for tokens in (303, 336))])
@@ -279,6 +338,9 @@ def test_sorting_of_the_most_choices():
         ({"down": torch.zeros(3, 256, 128, dtype=BF16)}, TypeError, "must both be"),
         ({"expert_map": torch.empty(0).int()}, ValueError, "expert_map"),
         ({"limit": -1.0}, ValueError, "limit must be"),
+        ({"gate_up_bias": torch.zeros(3, 255)}, ValueError, r"gate_up_bias must have shape \(3, 256\), a number"),
+        ({"down_bias": torch.zeros(3, 256).double()}, TypeError, "down_bias must be"),
+        ({"down_bias": torch.zeros(256, 3).T}, ValueError, "down_bias must be contiguous"),
         ({"out": torch.zeros(4, 255, dtype=BF16)}, ValueError, r"out must have shape \(4, 256\)"),
     ],
 )
@@ -292,11 +354,34 @@ def test_bad_arguments(changed, error, message):
         dg.fused_moe(**(good | changed))
 
 
-def test_clamps_are_for_scales_of_blocks():
-    layer = Layer(256, 128, 3, "rows")
-    x, _, _ = layer.input(4)
-    with pytest.raises(ValueError, match="limit is for FP8 weights with scales of blocks, got scales of rows"):
-        dg.fused_moe(x, layer.gate_up, layer.down, torch.zeros(4, 2), torch.zeros(4, 2).int(), limit=7.0)
+def four_bits(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int8)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"gate_up": (four_bits(3, 256, 64), torch.ones(3, 256, 8))}, ValueError, r"gate_up\[0\] must have shape"),
+        ({"gate_up": (four_bits(3, 256, 128), torch.ones(3, 256, 4))}, ValueError, r"gate_up\[1\] must have shape"),
+        ({"gate_up": (four_bits(3, 256, 128), torch.ones(3, 256, 8).half())}, TypeError, r"gate_up\[1\] must be"),
+        ({"gate_up": (four_bits(3, 96, 128), torch.ones(3, 96, 8))}, ValueError, "twice a multiple of 32 rows"),
+        ({"down": (four_bits(3, 256, 64), torch.ones(3, 256, 2))}, ValueError, r"down\[1\] must have shape"),
+        ({"down": torch.zeros(3, 256, 128, dtype=BF16)}, TypeError, "must both be"),
+        ({"down": (four_bits(3, 256, 64).short(), torch.ones(3, 256, 4))}, TypeError, r"down\[0\] must be int8"),
+        ({"x": (four_bits(4, 256), torch.ones(4, 2))}, TypeError, r"x\[0\] must be float8_e4m3fnuz"),
+        ({"x": (four_bits(4, 256).float().to(FP8), torch.ones(4, 1))}, ValueError, r"x\[1\] must have shape \(4, 2\)"),
+    ],
+)
+def test_bad_arguments_with_four_bits(changed, error, message):
+    layer = Layer(256, 128, 3, "fp4")
+    good = {
+        "x": layer.input(4)[0], "gate_up": layer.gate_up, "down": layer.down, "topk_weights": torch.zeros(4, 2),
+        "topk_ids": torch.zeros(4, 2).int(),
+    }  # fmt: skip
+    out = torch.full((4, 256), 7.0).to(BF16)
+    with pytest.raises(error, match=message):
+        dg.fused_moe(**(good | changed), out=out)
+    assert (out == 7).all()
 
 
 def test_output_that_is_read_is_refused():

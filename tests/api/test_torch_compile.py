@@ -32,8 +32,8 @@ def per_block(*shape: int, seed: int = 1):
     return dg.per_block_cast_to_fp8(randn(*shape, seed=seed))
 
 
-def four_bits():
-    return dg.per_token_cast_to_fp4(randn(N, K), True, 32, True)
+def four_bits(rows=N, seed=0):
+    return dg.per_token_cast_to_fp4(randn(rows, K, seed=seed), True, 32, True)
 
 
 def stacked(pairs):
@@ -300,6 +300,16 @@ CALLS = {
             randn(G, K, N),
             torch.full((M, 1), 0.7),
             torch.arange(M).view(M, 1).int() % 3,
+        ),
+    ),
+    "fused_moe of four bits": lambda: (
+        partial(dg.fused_moe, alpha=1.702, limit=7.0, gate_up_bias=randn(G, 2 * K), down_bias=randn(G, K)),
+        (
+            randn(M, K),
+            stacked([four_bits(2 * K, seed=group) for group in range(G)]),
+            stacked([four_bits(K, seed=group) for group in range(G)]),
+            torch.full((M, 2), 0.3),
+            torch.arange(2 * M).view(M, 2).int() % 3 - 1,
         ),
     ),
     "route_top_k": lambda: (dg.route_top_k, (randn(M, 64), 4)),

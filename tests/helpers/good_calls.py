@@ -322,7 +322,7 @@ GOOD = {
     "fused_moe": lambda: {
         "x": per_token(M, K), "gate_up": per_block(G, 2 * K, K), "down": per_block(G, K, K), "topk_weights": rand(M, 2),
         "topk_ids": ints(*range(-1, 2 * M - 1)).view(M, 2) % 5 - 1, "activation": "silu_and_mul",
-        "expert_map": ints(1, 0, -1), "out": zeros(M, K),
+        "expert_map": ints(1, 0, -1), "out": zeros(M, K), "gate_up_bias": randn(G, 2 * K), "down_bias": randn(G, K),
     },
     "route_top_k": lambda: {
         "logits": randn(M, 64), "top_k": 4, "scoring": "sigmoid", "bias": rand(64), "num_groups": 8, "top_groups": 2,

@@ -6,9 +6,16 @@
 
 namespace deep_gemm_rocm {
 
+// Numbers of ClampedSiluAndMul. Others don't read them.
+struct GateArguments {
+  float alpha;        // 1 for SiLU
+  float limit;        // infinite for none
+  float added_to_up;  // 1 for gpt-oss, else 0
+};
+
 struct Identity {
   static constexpr int kParts = 1;
-  static DG_DEVICE float apply(const float (&sums)[kParts]) { return sums[0]; }
+  static DG_DEVICE float apply(const float (&sums)[kParts], const GateArguments&) { return sums[0]; }
 };
 
 DG_DEVICE float sigmoid(float value) {
@@ -19,7 +26,21 @@ DG_DEVICE float sigmoid(float value) {
 // silu(gate) · up, where the first half of B's rows is the gate and the second one is up.
 struct SiluAndMul {
   static constexpr int kParts = 2;
-  static DG_DEVICE float apply(const float (&sums)[kParts]) { return sums[0] * sigmoid(sums[0]) * sums[1]; }
+  static DG_DEVICE float apply(const float (&sums)[kParts], const GateArguments&) {
+    return sums[0] * sigmoid(sums[0]) * sums[1];
+  }
+};
+
+// gate · sigmoid(alpha · gate) · (up + added_to_up), where the gate is at most `limit` and up within ±limit.
+struct ClampedSiluAndMul {
+  static constexpr int kParts = 2;
+  // Comparisons, since v_min_f32 and v_max_f32 would make NaNs numbers.
+  static DG_DEVICE float apply(const float (&sums)[kParts], const GateArguments& numbers) {
+    const float limit = numbers.limit;
+    const float gate = sums[0] > limit ? limit : sums[0];
+    const float up = sums[1] > limit ? limit : sums[1] < -limit ? -limit : sums[1];
+    return gate * sigmoid(numbers.alpha * gate) * (up + numbers.added_to_up);
+  }
 };
 
 }  // namespace deep_gemm_rocm

@@ -114,6 +114,7 @@ struct EpilogueTiles {
   OutputTile<typename Kind::Bias> bias;
   int64_t bias_part;
   ScaleTile sfa, sfb, sfd;
+  GateArguments gate;
 };
 
 template <class Kind, class Shape>
@@ -192,7 +193,7 @@ class Epilogue {
       if constexpr (kScaledRows) sums[part] *= row_scale * of_columns.scale[sum];
       if constexpr (Kind::kHasBias) sums[part] += of_columns.bias[sum];
     }
-    return tile.result(row, Activation::apply(sums));
+    return tile.result(row, Activation::apply(sums, tiles_.gate));
   }
 
   template <class Mma, class Tile>

@@ -26,6 +26,7 @@ DG_DEVICE Epilogue<Kind, Shape> epilogue_of(const GemmArguments& args, const Til
       scales_of_a<Kind>(args, tile, k),
       scales_of_b<Kind, Shape>(args, tile, k),
       scale_tile(args.sfd, tile.group, tile.m, 0, tile.n / kScaleBlockN),
+      args.gate,
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/activation.h"
+#include "deep_gemm_rocm/hardware/conditional.h"
 #include "deep_gemm_rocm/quantise/cast_arguments.h"
 #include "deep_gemm_rocm/quantise/lane_values.h"
 
@@ -55,15 +56,10 @@ struct SiluAndMulInput {
   }
 
  private:
-  // Comparisons, since v_min_f32 and v_max_f32 would make NaNs numbers.
   static DG_DEVICE float value(const CastArguments& args, float gate, float up) {
-    if constexpr (kClamped) {
-      gate = gate > args.limit ? args.limit : gate;
-      up = up > args.limit ? args.limit : up < -args.limit ? -args.limit : up;
-    }
-    if constexpr (kGptOss) return gate * sigmoid(args.alpha * gate) * (up + 1);
+    using Activation = Conditional<kClamped || kGptOss, ClampedSiluAndMul, SiluAndMul>;
     const float sums[] = {gate, up};
-    return SiluAndMul::apply(sums);
+    return Activation::apply(sums, {kGptOss ? args.alpha : 1, kClamped ? args.limit : __builtin_inff(), kGptOss});
   }
 };
 

@@ -1,6 +1,7 @@
 // The arguments of a GEMM kernel. GemmArguments in launch/gemm.py is the same structure.
 #pragma once
 
+#include "deep_gemm_rocm/arithmetic/activation.h"
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
 #include "deep_gemm_rocm/hardware/types.h"
 
@@ -49,6 +50,7 @@ struct GemmArguments {
   Matrix parts;            // fp32 [num_groups, m, n], the results of groups that are added up
   const int* row_indices;  // [m], the row of a for each row of d, where rows are gathered
   int* signals;            // counters of finished tiles, see tile_signal.h
+  GateArguments gate;
 };
 
 // Operand pointers and sizes come first, one by one, so that the hardware preloads them into scalar registers; see
