@@ -10,24 +10,36 @@ from typing import ClassVar
 import torch
 
 from .. import testing
+from ..api.casts import per_token_cast_to_fp4
 from ..api.experts import fused_moe
-from ..problems.layout import SCALE_BLOCK, Pair
+from ..api.fp4 import cast_back_from_fp4
+from ..problems.four_bits import is_four_bits
+from ..problems.gemm_kind import GROUP
+from ..problems.layout import SCALE_BLOCK, ceil_div, data_and_scales
 from . import shapes
-from .problems import CHECKED_WHOLE, WrongResultError, copied, kernel_names, some_rows, to_meta, unwritten
+from .problems import CHECKED_WHOLE, Operand, WrongResultError, copied, kernel_names, some_rows, to_meta, unwritten
 from .shapes import ExpertsShape
 
+# Types of activations and weights. FP8 ones are quantised already.
+_TYPES = {
+    "fused_moe": ("fp8", "fp8"),
+    "bf16_fused_moe": ("bf16", "bf16"),
+    "fp8_fp4_fused_moe": ("fp8", "fp4"),
+    "bf16_fp4_fused_moe": ("bf16", "fp4"),
+}
+
 _CHECKED_TOKENS = 4
-# Bounds of errors as shares of magnitudes: of values that are quantised between the GEMMs, and of bf16 results.
-_QUANTISED = 2.0**-4
+# Bounds of errors as shares of magnitudes: of values that are rounded between the GEMMs, and of bf16 results.
+_ROUNDED = {"fp8": 2.0**-4, "bf16": 2.0**-8}
 _BF16 = 2.0**-8
 
 
 @dataclass
 class ExpertsProblem:
-    """One call of ``fused_moe`` for tokens that are quantised already.
+    """One call of ``fused_moe``.
 
     Attributes:
-        x, gate_up, down: FP8 data and scales.
+        x, gate_up, down: tensors, or pairs with scales.
         weights, ids: each token's experts.
         d: the output, NaN until a kernel writes it.
     """
@@ -36,9 +48,9 @@ class ExpertsProblem:
 
     op: str
     shape: ExpertsShape
-    x: Pair
-    gate_up: Pair
-    down: Pair
+    x: Operand
+    gate_up: Operand
+    down: Operand
     weights: torch.Tensor
     ids: torch.Tensor
     d: torch.Tensor
@@ -53,12 +65,12 @@ class ExpertsProblem:
     def bytes(self) -> int:
         """The least that the layer has to read and write: the weights of all experts that some token has."""
         used = len(self.ids.unique()) if not self.ids.is_meta else self.shape.experts
-        weights = sum(tensor.nbytes for tensor in (*self.gate_up, *self.down))
-        return weights * used // self.shape.experts + sum(tensor.nbytes for tensor in (*self.x, self.d))
+        weights = _bytes(self.gate_up) + _bytes(self.down)
+        return weights * used // self.shape.experts + _bytes(self.x) + self.d.nbytes
 
     @property
     def held_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (*self.x, *self.gate_up, *self.down, self.d))
+        return sum(map(_bytes, (self.x, self.gate_up, self.down, self.d)))
 
     def copy(self) -> ExpertsProblem:
         """The same problem in memory of its own."""
@@ -85,12 +97,15 @@ class ExpertsProblem:
         x, weights, ids = _values(self.x)[tokens], self.weights.cpu()[tokens], self.ids.cpu()[tokens]
         sums = [torch.zeros_like(x) for _ in range(3)]
         for expert in ids.unique().tolist():
-            gate_up, down = (_values((data[expert], scales[expert])) for data, scales in (self.gate_up, self.down))
+            gate_up, down = (
+                _values(_each(weight, lambda tensor, expert=expert: tensor[expert]))  # type: ignore[misc]
+                for weight in (self.gate_up, self.down)
+            )
             of_expert = torch.where(ids == expert, 0, -1).int()
             parts = testing.fused_moe_reference(x, gate_up[None], down[None], weights, of_expert)
             sums = [total + part for total, part in zip(sums, parts, strict=True)]
         exact, magnitudes, of_results = sums
-        bound = _QUANTISED * magnitudes + _BF16 * (of_results + exact.abs())
+        bound = _ROUNDED[_TYPES[self.op][0]] * magnitudes + _BF16 * (of_results + exact.abs())
         ratios = (self.d.cpu()[tokens].double() - exact).abs() / bound
         if failures := int((~(ratios <= 1)).sum()):
             raise WrongResultError(
@@ -100,15 +115,15 @@ class ExpertsProblem:
         return float(ratios.max())
 
     def _each(self, function: Callable[[torch.Tensor], torch.Tensor]) -> ExpertsProblem:
-        pairs = {name: tuple(map(function, getattr(self, name))) for name in ("x", "gate_up", "down")}
-        tensors = {name: function(getattr(self, name)) for name in ("weights", "ids", "d")}
-        return dataclasses.replace(self, **pairs, **tensors)  # type: ignore[arg-type]
+        names = ("x", "gate_up", "down", "weights", "ids", "d")
+        return dataclasses.replace(self, **{name: _each(getattr(self, name), function) for name in names})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class ExpertsOperation:
     """A function to measure, like ``problems.Operation``."""
 
+    name: str
     shapes: tuple[ExpertsShape, ...]
     make: Callable[[str, ExpertsShape, str], ExpertsProblem]
 
@@ -122,13 +137,27 @@ class ExpertsOperation:
         if shape.top_k > shape.experts:
             raise ValueError(f"a token has at most all experts, got {text!r}")
         # Planning raises an error unless the function takes the shape.
-        kernel_names(_without_memory("fused_moe", shape))
+        kernel_names(_without_memory(self.name, shape))
         return shape
 
 
-def _values(pair: Pair) -> torch.Tensor:
-    """The values of a matrix whose scales are those of rows or of blocks, along 128 values of K."""
-    data, scales = (tensor.cpu().double() for tensor in pair)
+def _each(operand: Operand, function: Callable[[torch.Tensor], torch.Tensor]) -> Operand:
+    return function(operand) if isinstance(operand, torch.Tensor) else (function(operand[0]), function(operand[1]))
+
+
+def _bytes(operand: Operand) -> int:
+    data, scales = data_and_scales(operand)
+    return data.nbytes + (0 if scales is None else scales.nbytes)
+
+
+def _values(operand: Operand) -> torch.Tensor:
+    """The values of a matrix whose scales, if any, are those of four bits, of rows or of blocks."""
+    if isinstance(operand, torch.Tensor):
+        return operand.cpu().double()
+    if is_four_bits(operand):
+        data, exponents = (tensor.cpu() for tensor in operand)
+        return cast_back_from_fp4(data, torch.exp2(exponents.float() - 127), GROUP).double()
+    data, scales = (tensor.cpu().double() for tensor in operand)
     shared_rows = 1 if len(scales) == len(data) else SCALE_BLOCK
     of_rows = scales.repeat_interleave(shared_rows, 0)[: len(data)]
     return data * of_rows.repeat_interleave(SCALE_BLOCK, 1)[:, : data.shape[1]]
@@ -139,54 +168,69 @@ def _make(op: str, shape: ExpertsShape, device: str) -> ExpertsProblem:
     generator = torch.Generator().manual_seed(0)
     ids = torch.rand(tokens, experts, generator=generator).topk(top_k).indices.int()
     weights = torch.rand(tokens, top_k, generator=generator)
-    data, scales = testing.quantised_activations(tokens, hidden)
+    of_x, of_weights = _TYPES[op]
+    x = testing.quantised_activations(tokens, hidden) if of_x == "fp8" else testing.activations(tokens, hidden)
     return ExpertsProblem(
         op,
         shape,
-        (data.to(device), scales.to(device)),
-        _weights(experts, 2 * intermediate, hidden, device),
-        _weights(experts, hidden, intermediate, device),
+        _each(x, lambda tensor: tensor.to(device)),
+        _weights(of_weights, experts, 2 * intermediate, hidden, device),
+        _weights(of_weights, experts, hidden, intermediate, device),
         (weights / weights.sum(1, keepdim=True)).to(device),
         ids.to(device),
         unwritten(tokens, hidden, device=device),
     )
 
 
-def _weights(experts: int, rows: int, columns: int, device: str) -> Pair:
-    """Each expert has the blocks of the one before, in rows that are one block further down: that is quick to make."""
+def _weights(type_: str, experts: int, rows: int, columns: int, device: str) -> Operand:
+    if type_ == "bf16":
+        return _rolled(testing.weights(rows, columns), experts, SCALE_BLOCK, device)
+    if type_ == "fp4":
+        data, scales = per_token_cast_to_fp4(testing.weights(rows, columns).to(device), use_ue8m0=True, gran_k=GROUP)
+        exponents = (scales.log2() + 127).to(torch.uint8)
+        return _rolled(data, experts, SCALE_BLOCK, device), _rolled(exponents, experts, SCALE_BLOCK, device)
     data, scales = testing.quantised_weights(rows, columns)
-    of_experts = torch.empty(experts, rows, columns, dtype=data.dtype, device=device)
-    scales_of_experts = torch.empty(experts, *scales.shape, device=device)
-    whole = rows // SCALE_BLOCK * SCALE_BLOCK
+    return _rolled(data, experts, SCALE_BLOCK, device), _rolled(scales, experts, 1, device)
+
+
+def _rolled(rows: torch.Tensor, experts: int, step: int, device: str) -> torch.Tensor:
+    """Each expert has the rows of the one before, ``step`` rows further down, but for the last ones that are no whole
+    step: that is quick to make."""
+    of_experts = torch.empty(experts, *rows.shape, dtype=rows.dtype, device=device)
+    whole = rows.shape[0] // step * step
     for expert in range(experts):
-        of_experts[expert] = data
-        scales_of_experts[expert] = scales
-        if whole:
-            shifted = data[:whole].view(torch.uint8).roll(expert * SCALE_BLOCK, 0)
-            of_experts.view(torch.uint8)[expert, :whole] = shifted
-            scales_of_experts[expert, : whole // SCALE_BLOCK] = scales[: whole // SCALE_BLOCK].roll(expert, 0)
-    return of_experts, scales_of_experts
+        of_experts[expert] = rows
+        of_experts.view(torch.uint8)[expert, :whole] = rows[:whole].view(torch.uint8).roll(expert * step, 0).to(device)
+    return of_experts
 
 
 def _without_memory(op: str, shape: ExpertsShape) -> ExpertsProblem:
     tokens, hidden, intermediate, experts, top_k = shape
+    of_x, of_weights = _TYPES[op]
 
-    def pair(*sizes: int, shared_rows: int) -> Pair:
+    def operand(type_: str, *sizes: int, shared_rows: int) -> Operand:
+        if type_ == "bf16":
+            return unwritten(*sizes, device="meta")
         *groups, rows, columns = sizes
-        scales = (*groups, -(-rows // shared_rows), -(-columns // SCALE_BLOCK))
-        dtype = torch.float8_e4m3fnuz
-        return torch.empty(sizes, dtype=dtype, device="meta"), torch.empty(scales, device="meta")
+        if type_ == "fp4":
+            return _bytes_of(*groups, rows, columns // 2), _bytes_of(*groups, rows, columns // GROUP)
+        scales = torch.empty(*groups, ceil_div(rows, shared_rows), ceil_div(columns, SCALE_BLOCK), device="meta")
+        return torch.empty(sizes, dtype=torch.float8_e4m3fnuz, device="meta"), scales
 
     return ExpertsProblem(
         op,
         shape,
-        pair(tokens, hidden, shared_rows=1),
-        pair(experts, 2 * intermediate, hidden, shared_rows=SCALE_BLOCK),
-        pair(experts, hidden, intermediate, shared_rows=SCALE_BLOCK),
+        operand(of_x, tokens, hidden, shared_rows=1),
+        operand(of_weights, experts, 2 * intermediate, hidden, shared_rows=SCALE_BLOCK),
+        operand(of_weights, experts, hidden, intermediate, shared_rows=SCALE_BLOCK),
         torch.empty(tokens, top_k, device="meta"),
         torch.empty(tokens, top_k, dtype=torch.int32, device="meta"),
         unwritten(tokens, hidden, device="meta"),
     )
 
 
-OPERATIONS = {"fused_moe": ExpertsOperation(shapes.EXPERTS, _make)}
+def _bytes_of(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.uint8, device="meta")
+
+
+OPERATIONS = {name: ExpertsOperation(name, shapes.EXPERTS, _make) for name in _TYPES}

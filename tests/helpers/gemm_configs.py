@@ -134,19 +134,31 @@ KINDS = (
     GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="none", a_type="f16", b_type="f16"),
 )
 # Kinds whose b has four bits, with every type of a and of scales.
+MXFP4 = {"b_type": "e2m1", "scaling": "groups", "b_scale_type": "e8m0"}
 FOUR_BIT_KINDS = (
-    GemmKind(b_type="e2m1", scaling="groups", b_scale_type="e8m0", k_tail=True),
+    GemmKind(**MXFP4, k_tail=True),
     GemmKind(a_type="e5m2", b_type="e2m1", d_type="f32", scaling="groups", accumulate=True),
-    GemmKind(b_type="e2m1", scaling="groups", b_scale_type="e8m0", activation="silu_and_mul", bias="f32"),
-    GemmKind(a_type="bf16", b_type="e2m1", scaling="groups", b_scale_type="e8m0"),
+    GemmKind(**MXFP4, activation="silu_and_mul", bias="f32"),
+    GemmKind(a_type="bf16", **MXFP4),
     GemmKind(a_type="bf16", b_type="e2m1", d_type="f32", scaling="groups", accumulate=True, k_tail=True),
-    GemmKind(a_type="bf16", b_type="e2m1", scaling="groups", b_scale_type="e8m0", activation="silu_and_mul"),
+    GemmKind(a_type="bf16", **MXFP4, activation="silu_and_mul"),
 )
 FOUR_BITS = tuple(config for kind in FOUR_BIT_KINDS for config in gemm_candidates(kind))
 GROUPED_FOUR_BITS = tuple(
     config
     for grouping in ("contiguous", "psum", "masked")
     for config in gemm_candidates(dataclasses.replace(FOUR_BIT_KINDS[0], grouping=grouping, d_type="f32"))
+)
+
+# First GEMMs of layers of experts, with all that their rows and results may need.
+EXPERTS = tuple(
+    config
+    for kind in (
+        GemmKind(activation="clamped_silu_and_mul", bias="bf16"),
+        GemmKind(activation="clamped_silu_and_mul", bias="bf16", k_tail=True, **MXFP4),
+        GemmKind(activation="clamped_silu_and_mul", bias="bf16", a_type="bf16", **MXFP4),
+    )
+    for config in gemm_candidates(dataclasses.replace(kind, grouping="psum", gathers_a=True))
 )
 
 # Kernels for masked groups with tiles of two heights.

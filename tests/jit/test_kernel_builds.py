@@ -16,6 +16,7 @@ from helpers.gemm_configs import (
     ALL,
     BATCHED,
     CHOSEN,
+    EXPERTS,
     FOUR_BIT_KINDS,
     FOUR_BITS,
     GROUPED,
@@ -73,6 +74,7 @@ INSPECTED_IN_DEFAULT_RUN = {
 def builds(quick_ones: Mapping[Callable, Container[GemmConfig]]) -> pytest.MarkDecorator:
     """Runs a test with each compiler and configuration; the default run takes ``quick_ones``."""
     every = ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + SIGNALS + SPLIT_K + TALLER + OF_EVERY_KIND + FOUR_BITS
+    every += EXPERTS
     cases = [
         pytest.param(
             compiler,

@@ -115,6 +115,20 @@ def test_experts_run_and_are_checked(device):
             operation.parse(bad)
 
 
+@pytest.mark.parametrize(
+    ("op", "bytes_of_weight"), [("bf16_fused_moe", 2), ("fp8_fp4_fused_moe", 17 / 32), ("bf16_fp4_fused_moe", 17 / 32)]
+)
+def test_experts_of_other_types_run_and_are_checked(op, bytes_of_weight, device):
+    operation = OPERATIONS[op]
+    shape = operation.parse("9x320x160x5x2")
+    problem = operation.make(op, shape, device)
+    x_bytes = 320 + 3 * 4 if op.startswith("fp8") else 2 * 320
+    assert problem.bytes == len(problem.ids.unique()) * 3 * 320 * 160 * bytes_of_weight + 9 * (x_bytes + 2 * 320)
+    assert_runs_and_is_checked(problem.copy())
+    with pytest.raises(ValueError, match="multiple of"):
+        operation.parse("9x250x128x5x2")
+
+
 @pytest.mark.parametrize("op", row_problems.OPERATIONS)
 def test_rows_run_and_are_checked(op, device):
     operation = OPERATIONS[op]
