@@ -111,13 +111,17 @@ def tune(
 def best_first(wanted: Wanted, trials: Iterable[Trial], by: Goal = "time") -> list[Trial]:
     """The trials that have a timing, those of the least time or energy first. GEMM configurations that aren't among
     ``gemm_candidates`` count as 2% more than measured."""
-    heuristics = () if isinstance(wanted, AttentionCase) else gemm_candidates(wanted.kind, wanted.max_block_m)
+
+    def is_candidate(choice: AnyChoice) -> bool:
+        if isinstance(wanted, AttentionCase) or isinstance(choice, AttentionChoice):
+            return False
+        return choice.config in gemm_candidates(choice.config.kind, wanted.max_block_m)
 
     def cost(trial: Trial) -> float:
         assert trial.timing
         least = trial.timing.joules if by == "energy" else trial.timing.microseconds
         assert least is not None, "energy is known in simulation only"
-        return least * (1 if trial.choice.config in heuristics else 1 + _WORTH_A_KERNEL)
+        return least * (1 if is_candidate(trial.choice) else 1 + _WORTH_A_KERNEL)
 
     return sorted((trial for trial in trials if trial.timing), key=cost)
 

@@ -84,16 +84,12 @@ def choose_gemm_config(
 def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = NUM_CUS) -> Choice:
     """The configuration of a dense problem, and into how many parts it splits K.
 
-    With more than one, the configuration is for the parts. Arguments and errors are those of ``choose_gemm_config``.
+    Arguments and errors are those of ``choose_gemm_config``.
     """
     problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, 1, max_block_m=256)
     if settings.values().batch_invariant:
         problem = problem._replace(k_order=_order_for_all_m(problem.kind, n, k))
-    choice = _forced(kind, k) or _chosen(_dense_choice, problem)
-    if choice.splits == 1:
-        return choice
-    of_parts = changed(choice.config.kind, grouping="split_k", sums_parts=False)
-    return choice._replace(config=changed(choice.config, kind=of_parts))
+    return _forced(kind, k) or _chosen(_dense_choice, problem)
 
 
 def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
@@ -141,11 +137,12 @@ def _estimates(
     must_split = problem.k_order is not None and problem.k_order[0] > 1
     few = m[must_split | (m <= (NUM_CUS - 1) // ceil_div(problem.n, _TILE_OF_SPLIT) * _TILE_OF_SPLIT)]
     for splits in _splits_of(problem) if may_split and len(few) else ():
-        parts, second_pass = problem.in_parts(splits), second_pass_clocks(few, problem.n, splits)
+        parts = problem.in_parts(splits)
+        second_pass = second_pass_clocks(few, parts.n, splits)
         for config in configs_for(parts):
             clocks = np.full(len(m), np.inf)
             clocks[: len(few)] = clocks_by_m(config, parts, few) + second_pass
-            estimates.append((Choice(changed(config, kind=problem.kind), splits), clocks))
+            estimates.append((Choice(config, splits), clocks))
     if problem.k_order is not None:
         estimates = [estimate for estimate in estimates if estimate[0].k_order == problem.k_order]
     return estimates
@@ -156,6 +153,8 @@ def _splits_of(problem: GemmProblem) -> list[int]:
     kind = problem.kind
     if kind.grouping != "dense" or not kind.can_split_k:
         return []
+    if kind.parts > 1 and not kind.is_quantised:
+        return []  # there are tiles for few rows, and parts of a split K would be twice the bytes of other kinds'
     k_blocks = ceil_div(problem.k * kind.element_bytes, BLOCK_K_BYTES)
     return [splits for splits in _SPLITS if k_blocks >= splits * _LEAST_K_BLOCKS]
 
@@ -251,7 +250,8 @@ def _order_for_all_m(kind: GemmKind, n: int, k: int) -> KOrder:
     quickest = np.min(list(least.values()), axis=0)
     costs = {order: float(np.max(clocks / quickest)) for order, clocks in least.items()}
     of_one_launch = {order: cost for order, cost in costs.items() if order[0] == 1}
-    if min(of_one_launch.values()) <= _WORTH_A_SECOND_LAUNCH:
+    # Few rows of a quantised output take two launches in any case. Many shouldn't have to.
+    if kind.is_quantised or min(of_one_launch.values()) <= _WORTH_A_SECOND_LAUNCH:
         costs = of_one_launch
     return min(order for order, cost in costs.items() if cost <= max(min(costs.values()), _MAY_COST))
 
@@ -272,7 +272,7 @@ def _forced(kind: GemmKind, k: int) -> Choice | None:
     Raises:
         ForcedChoiceError: it is not for a problem of this kind.
     """
-    return forced_choice(Choice, lambda choice: _computes(choice.config.kind, with_tail(kind, k)), (kind, k))
+    return forced_choice(Choice, lambda choice: _computes(choice.kind, with_tail(kind, k)), (kind, k))
 
 
 def _computes(kind: GemmKind, wanted: GemmKind) -> bool:

@@ -33,15 +33,23 @@ class GemmProblem(NamedTuple):
 
     def in_parts(self, splits: int) -> GemmProblem:
         """The parts of a dense problem whose K is split."""
-        kind = changed(self.kind, grouping="split_k", sums_parts=True)
-        return self._replace(kind=kind, num_groups=splits)
+        return self._replace(kind=self.kind.in_parts, n=self.n * self.kind.parts, num_groups=splits)
 
 
 class Choice(NamedTuple):
-    """How a problem is computed: the configuration, for the problem's kind, and into how many parts K is split."""
+    """How a problem is computed: the configuration, and into how many parts K is split.
+
+    With more than one, the configuration is for the parts.
+    """
 
     config: GemmConfig
     splits: int = 1
+
+    @property
+    def kind(self) -> GemmKind:
+        """The problem's kind."""
+        kind: GemmKind = self.config.kind
+        return changed(kind, grouping="dense", sums_parts=False) if kind.grouping == "split_k" else kind
 
     @property
     def k_order(self) -> KOrder:

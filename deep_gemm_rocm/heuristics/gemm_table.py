@@ -48,7 +48,7 @@ class TunedRow(Measured):
         if min(self.m, self.n, self.k, self.groups, self.splits) < 1:
             raise ValueError("m, n, k, groups and splits must be positive")
         kind = self.config.kind
-        if self.splits > 1 and not (kind.grouping == "dense" and kind.can_split_k):
+        if self.splits > 1 and not (kind.grouping == "split_k" and kind.sums_parts):
             raise ValueError(f"only K of dense problems that sum is split, got {self.splits} splits of {kind.name}")
         groups = 1 if self.config.kind.grouping == "k_grouped" else self.groups
         self.check(2 * self.m * self.n * self.k * groups, self.config.kind.element_bytes)
@@ -59,12 +59,12 @@ class TunedRow(Measured):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return (*_key(self.config.kind, self.n, self.k, self.groups), self.m)
+        return (*_key(self.choice.kind, self.n, self.k, self.groups), self.m)
 
     def as_fields(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
         config = {name: getattr(self.config, name) for name in _CONFIG_COLUMNS}
-        return {"kind": _kind_text(self.config.kind), **own, **config}
+        return {"kind": _kind_text(self.choice.kind), **own, **config}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, str]) -> TunedRow:
@@ -74,6 +74,8 @@ class TunedRow(Measured):
         """
         own = parsed(cls, fields)
         kind = with_tail(_parsed_kind(fields["kind"]), own["k"])
+        if own["splits"] > 1 and kind.grouping == "dense":
+            kind = kind.in_parts
         return cls(config=GemmConfig(kind=kind, **parsed(GemmConfig, fields)), **own)
 
 

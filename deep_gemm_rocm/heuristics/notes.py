@@ -75,5 +75,5 @@ def _microseconds(problem: GemmProblem, choice: Choice) -> float:
     if choice.splits == 1:
         return estimated_clocks(choice.config, problem) / clock_mhz
     parts = problem.in_parts(choice.splits)
-    second_pass = second_pass_clocks(np.array([problem.m]), problem.n, choice.splits)[0]
-    return float(estimated_clocks(changed(choice.config, kind=parts.kind), parts) + second_pass) / clock_mhz
+    second_pass = second_pass_clocks(np.array([problem.m]), parts.n, choice.splits)[0]
+    return float(estimated_clocks(choice.config, parts) + second_pass) / clock_mhz

@@ -10,7 +10,7 @@ import torch
 from ..heuristics import GemmConfig
 from ..jit import Request
 from ..problems.arguments import Arguments
-from ..problems.gemm_kind import Gemm, changed
+from ..problems.gemm_kind import PARTS_OF_B, Gemm, changed
 from ..problems.layout import align
 from ..runtime import session, settings
 from .launch import Launch
@@ -163,7 +163,7 @@ def gemm_launch(
         strides["sfb"] = Scales.of_groups(tensors["sfb"])
     scratch = {}
     if kind.sums_parts:
-        row = align(gemm.n, _PART_ALIGNMENT)
+        row = align(gemm.n * PARTS_OF_B[kind.activation], _PART_ALIGNMENT)
         strides["parts"] = Matrix(None, gemm.m * row, row)
         scratch["parts.data"] = gemm.groups * gemm.m * row * _FLOAT_BYTES
     return Launch(

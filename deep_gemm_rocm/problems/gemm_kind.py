@@ -77,7 +77,8 @@ class GemmKind:
             ``clamped_silu_and_mul``.
         gathers_a: whether the rows of a group are those rows of a that a list of indices names.
         signals: whether finished tiles are counted, see ``tile_signal.h``.
-        sums_parts: whether a second kernel adds up the groups' results, each of which covers a part of K.
+        sums_parts: whether a second kernel adds up the groups' sums, each of which covers a part of K, and does what
+            the epilogue does otherwise.
     """
 
     a_type: str = "e4m3"
@@ -127,8 +128,8 @@ class GemmKind:
 
     @property
     def parts(self) -> int:
-        """Rows of b for each column of the output."""
-        return PARTS_OF_B[self.activation]
+        """Rows of b for each column of what tiles store: of the output, or of sums that a second kernel adds up."""
+        return 1 if self.sums_parts else PARTS_OF_B[self.activation]
 
     @property
     def is_fp8(self) -> bool:
@@ -142,8 +143,8 @@ class GemmKind:
 
     @property
     def is_quantised(self) -> bool:
-        """Whether the output is FP8 and has scales."""
-        return self.d_type in FP8_TYPES
+        """Whether tiles are stored as FP8 and have scales."""
+        return self.d_type in FP8_TYPES and not self.sums_parts
 
     @property
     def is_k_major(self) -> bool:
@@ -152,8 +153,14 @@ class GemmKind:
 
     @property
     def can_split_k(self) -> bool:
-        """Whether a second kernel can add up groups' results over parts of K."""
-        return self.activation == "identity" and not (self.is_quantised or self.skips_head_mid or self.sums_squares)
+        """Whether a second kernel can add up groups' sums over parts of K."""
+        return not (self.skips_head_mid or self.sums_squares)
+
+    @property
+    def in_parts(self) -> GemmKind:
+        """The kind of the parts of a dense problem whose K is split."""
+        in_parts: GemmKind = changed(self, grouping="split_k", sums_parts=True)
+        return in_parts
 
     @property
     def only_rounds(self) -> bool:
@@ -224,7 +231,7 @@ _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
     ),
     (
         "c isn't added to what was activated or will be quantised",
-        lambda kind: not kind.accumulate or (kind.activation == "identity" and not kind.is_quantised),
+        lambda kind: not kind.accumulate or (kind.activation == "identity" and kind.d_type not in FP8_TYPES),
     ),
     ("heads with a gap aren't quantised", lambda kind: not (kind.skips_head_mid and kind.is_quantised)),
     (

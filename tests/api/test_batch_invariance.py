@@ -70,8 +70,7 @@ PARTS, NO_PARTS, PARTS_OF_PARTS = (7168, 2048), (24576, 1536), (256, 16384)
 
 def choices_of_all_m(kind: GemmKind, n: int, k: int) -> list[Choice]:
     """Each choice that some M gets, for the dense kind."""
-    found = dict.fromkeys(choose_dense(kind, m, n, k) for m in ROWS)
-    return [choice._replace(config=dataclasses.replace(choice.config, kind=kind)) for choice in found]
+    return list(dict.fromkeys(choose_dense(kind, m, n, k) for m in ROWS))
 
 
 def of_each_schedule(choices: list[Choice]) -> list[Choice]:

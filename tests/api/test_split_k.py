@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 
 import pytest
 import torch
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.heuristics import choose_dense, choose_gemm_config, forced
-from deep_gemm_rocm.heuristics.gemm_problem import Choice, with_tail
+from deep_gemm_rocm.heuristics.gemm_problem import Choice
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 from deep_gemm_rocm.testing import (
     GuardedOutput,
     activations,
     assert_accurate,
+    assert_accurately_quantised,
     gemm_problem,
     gemm_reference,
     weights,
@@ -26,8 +26,7 @@ D_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 
 def in_parts(kind: GemmKind, m: int, n: int, k: int, parts: int) -> contextlib.AbstractContextManager[None]:
     """Forces K of these problems to be split into ``parts``, with the heuristic's configuration for parts."""
-    of_parts = choose_gemm_config(dataclasses.replace(kind, grouping="split_k"), m, n, k, num_groups=parts)
-    return forced(Choice(dataclasses.replace(of_parts, kind=with_tail(kind, k)), parts))
+    return forced(Choice(choose_gemm_config(kind.in_parts, m, n * kind.parts, k, num_groups=parts), parts))
 
 
 def splits_of(kind: GemmKind, m: int, n: int, k: int) -> int:
@@ -76,6 +75,54 @@ def test_ragged_columns_with_bias_and_c(n):
         assert_accurate(output.tensor, gemm_reference(a, b, bias=bias, c=c.to(dtype)))
 
 
+@pytest.mark.parametrize(("m", "n", "k", "parts"), [(5, 128, 640, 2), (33, 384, 1040, 3), (9, 640, 1280, 5)])
+@pytest.mark.parametrize("d_type", ["e4m3", "e5m2", "bf16"])
+def test_activated_and_quantised(m, n, k, parts, d_type):
+    """The second pass does what the epilogue would, under the sanitizer: bias, activation, scales of 128 columns."""
+    a, b = gemm_problem(m, 2 * n, k)
+    bias = torch.randn(2 * n, generator=torch.Generator().manual_seed(0)) * 10
+    reference = gemm_reference(a, b, bias=bias, epilogue="silu_and_mul")
+    kind = GemmKind(d_type=d_type, activation="silu_and_mul", bias="f32")
+    output = GuardedOutput(m, n, dtype=torch.bfloat16 if d_type == "bf16" else getattr(torch, f"float8_{d_type}fnuz"))
+    scales = GuardedOutput(m, n // 128, dtype=torch.float32)
+    with in_parts(kind, m, n, k, parts):
+        d = output.tensor if d_type == "bf16" else (output.tensor, scales.tensor)
+        dg.fp8_gemm_nt(a, b, d, bias=bias, epilogue="silu_and_mul")
+    output.assert_intact()
+    if d_type == "bf16":
+        assert_accurate(output.tensor, reference)
+    else:
+        scales.assert_intact()
+        assert_accurately_quantised((output.tensor, scales.tensor), reference)
+
+
+@pytest.mark.parametrize("n", [1, 66, 130, 259, 515])
+def test_quantised_ragged_columns(n):
+    """Lanes beyond the last column take no part in a row's scale, in whatever layout scales are."""
+    a, b = activations(5, 520), weights(2 * n, 520)
+    output = GuardedOutput(5, n, dtype=torch.float8_e4m3fnuz)
+    scales = torch.full((-(-n // 128), 5), torch.nan).T
+    with in_parts(GemmKind("bf16", "bf16", "e4m3", "none", activation="silu_and_mul"), 5, n, 520, 3):
+        dg.bf16_gemm_nt(a, b, (output.tensor, scales), epilogue="silu_and_mul")
+    output.assert_intact()
+    assert_accurately_quantised((output.tensor, scales), gemm_reference(a, b, epilogue="silu_and_mul"))
+
+
+def test_rows_of_zeros_and_nans():
+    """As per_token_cast_to_fp8: the least normal scale, and a NaN that makes a row's 128 columns NaN."""
+    a, b = activations(4, 512).float(), weights(256, 512)
+    a[1] = 0
+    a[2, 7] = torch.nan
+    d = (torch.zeros(4, 256).to(torch.float8_e4m3fnuz), torch.zeros(4, 2))
+    with in_parts(GemmKind("bf16", "bf16", "e4m3", "none"), 4, 256, 512, 2):
+        dg.bf16_gemm_nt(a.bfloat16(), b, d)
+    assert (d[1][1] == torch.finfo(torch.float32).tiny).all()
+    assert (d[0][1].float() == 0).all()
+    assert d[1][2].isnan().all()
+    assert d[0][2].float().isnan().all()
+    assert d[0][[0, 3]].float().isfinite().all()
+
+
 def test_scales_of_rows():
     a8, b8 = (activations(16, 1024) / 8).to(torch.float8_e4m3fnuz), weights(64, 1024).to(torch.float8_e4m3fnuz)
     sfa, sfb = torch.linspace(0.5, 2, 16)[:, None], torch.linspace(1, 3, 64)[:, None]
@@ -109,4 +156,5 @@ def test_only_problems_of_few_tiles_and_long_k_are_split():
     assert splits_of(GemmKind(), 4096, 4096, 7168) == 1
     assert splits_of(GemmKind(), 64, 32768, 512) == 1
     assert splits_of(GemmKind(activation="silu_and_mul"), 128, 7168, 16384) == 1
-    assert splits_of(GemmKind(d_type="e4m3"), 128, 7168, 16384) == 1
+    assert splits_of(GemmKind(d_type="e4m3", activation="silu_and_mul"), 64, 4096, 7168) > 1
+    assert splits_of(GemmKind(d_type="e4m3"), 4096, 4096, 7168) == 1

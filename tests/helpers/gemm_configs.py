@@ -102,8 +102,13 @@ SQUARES = tuple(
 # Dense problems with split K.
 SPLIT_K = tuple(
     config
-    for k_tail in (False, True)
-    for config in gemm_candidates(GemmKind(grouping="split_k", k_tail=k_tail, sums_parts=True))
+    for kind in (
+        GemmKind(),
+        GemmKind(k_tail=True),
+        GemmKind(d_type="e4m3", activation="silu_and_mul", bias="f32"),
+        GemmKind(d_type="e5m2"),
+    )
+    for config in gemm_candidates(kind.in_parts)
 )
 
 # Kinds that cover every type of operands and output, and every scaling.

@@ -87,7 +87,7 @@ def test_a_session_inside_asks_the_replaced_table():
 
 
 def test_parts_of_k():
-    with forced(Choice(CONFIGS[-1], 2)):
+    with forced(Choice(gemm_candidates(CONFIGS[-1].kind.in_parts)[-1], 2)):
         assert len(dense()) == 2
     assert len(dense()) == 1
 
@@ -114,7 +114,7 @@ def test_a_choice_for_something_else_is_an_error():
     d = torch.full((33, 128), 7.0).bfloat16()
     wide = GemmKind(d_type="f32")
     attention = AttentionChoice(attention_tiles("bf16", "bf16", 64, 64)[0])
-    for choice in (gemm_candidates(wide)[0], Choice(gemm_candidates(wide)[0], 2), attention):
+    for choice in (gemm_candidates(wide)[0], Choice(gemm_candidates(wide.in_parts)[0], 2), attention):
         with pytest.raises(ForcedChoiceError, match="is forced, which is not for"), forced(choice):
             dg.fp8_gemm_nt(A, B, d)
     assert (d == 7).all()

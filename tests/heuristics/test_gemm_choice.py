@@ -54,14 +54,13 @@ def best_dense(problem: GemmProblem) -> Choice:
     for splits in SPLITS if kind.can_split_k and tiles < CUS else ():
         if k_blocks >= 8 * splits:
             parts = whole.in_parts(splits)
-            second = second_pass_clocks(np.array([m]), n, splits)[0]
+            second = second_pass_clocks(np.array([m]), parts.n, splits)[0]
             for config in gemm_candidates(parts.kind):
                 found[Choice(config, splits)] = estimated_clocks(config, parts) + second
     config, splits = min(found, key=lambda choice: found[choice])
     if splits == 1:
         return Choice(with_fewer_cus(config, problem))
-    config = with_fewer_cus(config, problem.in_parts(splits))
-    return Choice(dataclasses.replace(config, kind=dataclasses.replace(kind, grouping="split_k")), splits)
+    return Choice(with_fewer_cus(config, problem.in_parts(splits)), splits)
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +92,15 @@ def test_a_choice_is_the_candidate_of_the_least_time(kind, m, n, k, num_cus, gro
 
 
 @given(
-    kind=st.sampled_from([GemmKind(), GemmKind(d_type="f32", accumulate=True), GemmKind(d_type="e4m3"), BF16]),
+    kind=st.sampled_from(
+        [
+            GemmKind(),
+            GemmKind(d_type="f32", accumulate=True),
+            GemmKind(d_type="e4m3"),
+            GemmKind(d_type="e4m3", activation="silu_and_mul"),
+            BF16,
+        ]
+    ),
     m=rows,
     n=columns,
     k=depths,

@@ -117,6 +117,15 @@ struct EpilogueTiles {
   GateArguments gate;
 };
 
+// The scale of 128 columns of a quantised row, from its largest magnitude, as per_token_cast_to_fp8 in api/casts.py: that
+// becomes the format's, and the scale of a row of zeros is the least normal number. A NaN makes the whole row NaN.
+template <class D>
+DG_DEVICE float scale_of_largest(float largest) {
+  constexpr float kLeastScale = __FLT_MIN__;
+  const float exact_scale = largest / Storage<D>::kMax;
+  return exact_scale < kLeastScale ? kLeastScale : exact_scale;
+}
+
 template <class Kind, class Shape>
 class Epilogue {
   using D = typename Kind::D;
@@ -237,11 +246,8 @@ class Epilogue {
     }
   }
 
-  // Stores a scale for each row of the tile, and divides the row by it, as per_token_cast_to_fp8 in api/casts.py: the
-  // row's largest magnitude becomes the format's, and the scale of a row of zeros is the least normal number. A NaN
-  // makes the whole row NaN.
+  // Stores a scale for each row of the tile, and divides the row by it.
   DG_DEVICE void quantise(int lane, uint8_t* lds, float (&results)[Shape::kFragsM][kColumns]) const {
-    constexpr float kLeastScale = __FLT_MIN__;
     float largest[Shape::kFragsM];
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
@@ -253,8 +259,7 @@ class Epilogue {
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
       const int row = Shape::lane_row(lane, i);
-      const float exact_scale = largest[i] / Storage<D>::kMax;
-      const float scale = exact_scale < kLeastScale ? kLeastScale : exact_scale;
+      const float scale = scale_of_largest<D>(largest[i]);
       const float inverse = 1 / scale;
       const bool is_first_lane = Shape::lane_column(lane, 0) == 0;
       const unsigned scale_offset = is_first_lane ? tiles_.sfd.row_offset(row, tiles_.d.rows) : kOutOfBounds;

@@ -1,22 +1,27 @@
-// Adds up the results of the parts of a split K.
+// Adds up the sums of the parts of a split K, and makes results of them: bias, activation, c, rounding or quantising.
 #pragma once
 
+#include "deep_gemm_rocm/arithmetic/activation.h"
 #include "deep_gemm_rocm/epilogue/epilogue.h"
+#include "deep_gemm_rocm/quantise/magnitude.h"
 #include "deep_gemm_rocm/tiles/gemm_arguments.h"
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
 
 namespace deep_gemm_rocm {
 
-// parts is [num_parts, m, part_stride], whose first n columns count; bias is [n], and c and d are [m, n].
+// parts is [num_parts, m, part_stride], whose first n columns for each part of an activation count. bias has as many
+// numbers; c and d are [m, n], and sfd [m, ⌈n/128⌉].
 struct SumArguments {
   const float* parts;
   Matrix bias, c, d;
+  Scales sfd;
+  GateArguments gate;
   int m, n;
   int part_stride;  // a multiple of kSumVector
   int num_parts;
 
   static SumArguments of(const GemmArguments& all) {
-    return {static_cast<const float*>(all.parts.data), all.bias, all.c, all.d, all.m, all.n,
+    return {static_cast<const float*>(all.parts.data), all.bias, all.c, all.d, all.sfd, all.gate, all.m, all.n,
             static_cast<int>(all.parts.stride), all.num_groups};
   }
 };
@@ -34,9 +39,31 @@ DG_DEVICE SumRow<T> sum_row(const Matrix& matrix, int64_t row, int column, int c
   return {{static_cast<T*>(matrix.data) + row * matrix.stride + column, 1, columns, matrix.stride}, {}};
 }
 
-template <class D, class Bias, bool kAccumulate>
+// Stores the scale of a row's 128 columns, which 32 lanes hold, and divides the results by it; see Epilogue::quantise().
+template <class D>
+DG_DEVICE void quantise_sums(const SumArguments& args, int64_t row, int first_column, float (&results)[kSumVector]) {
+  constexpr int kLanes = kScaleBlockN / kSumVector;
+  static_assert(kLanes == kWaveSize / 2);
+  unsigned largest = 0;
+#pragma unroll
+  for (int e = 0; e < kSumVector; ++e) largest = max(largest, magnitude_of(results[e]));
+  static_for<5>([&](auto bit) { largest = larger_of_pair<1 << bit>(largest); });
+  const float scale = scale_of_largest<D>(__builtin_bit_cast(float, largest));
+  const int block = (first_column + lane_id() * kSumVector) / kScaleBlockN;
+  const bool stores = lane_id() % kLanes == 0 && block * kScaleBlockN < args.n;
+  float* const first = args.sfd.data + row * args.sfd.row_stride;
+  const unsigned offset = block * static_cast<unsigned>(args.sfd.k_block_stride) * sizeof(float);
+  Buffer{first, kOutOfBounds}.store(scale, stores ? offset : kOutOfBounds);
+  const float inverse = 1 / scale;
+#pragma unroll
+  for (int e = 0; e < kSumVector; ++e) results[e] *= inverse;
+}
+
+template <class D, class Bias, class Activation, bool kAccumulate>
 DG_DEVICE void sum_of_parts(const SumArguments& args) {
-  constexpr int kInFlight = 8;  // parts in flight at once
+  constexpr int kParts = Activation::kParts;
+  constexpr int kInFlight = 8 / kParts;  // parts of K in flight at once
+  using Values = Vector<float, kSumVector>;
   const int64_t row = workgroup_id();
   const int first_column = (workgroup_id_y() * kSumWaves + wave_id()) * kSumColumns;
   const int columns = args.n - first_column;
@@ -46,35 +73,48 @@ DG_DEVICE void sum_of_parts(const SumArguments& args) {
   const float* part = args.parts + row * args.part_stride + first_column;
   const unsigned bytes = (args.part_stride - first_column) * static_cast<unsigned>(sizeof(float));
 
-  float sums[kSumVector] = {};
+  float sums[kParts][kSumVector] = {};
   for (int first = 0; first < args.num_parts; first += kInFlight) {
-    Vector<float, kSumVector> loaded[kInFlight];
+    Values loaded[kInFlight][kParts];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i, part += part_step) {
       asm volatile("" : "+s"(part));  // so that not all addresses are computed before the first load
       const Buffer values = Buffer{part, bytes}.only_if(first + i < args.num_parts);
-      loaded[i] = values.load<Vector<float, kSumVector>>(column * sizeof(float));
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) loaded[i][p] = values.load<Values>((p * args.n + column) * sizeof(float));
     }
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
 #pragma unroll
-      for (int e = 0; e < kSumVector; ++e) sums[e] += loaded[i][e];
+      for (int p = 0; p < kParts; ++p) {
+#pragma unroll
+        for (int e = 0; e < kSumVector; ++e) sums[p][e] += loaded[i][p][e];
+      }
     }
   }
-  // Columns of parts from n on are never written.
-#pragma unroll
-  for (int e = 0; e < kSumVector; ++e) sums[e] = column + e < columns ? sums[e] : 0;
   if constexpr (!__is_same(Bias, None)) {
-    const auto bias = sum_row<Bias>(args.bias, 0, first_column, columns).load(0, column);
 #pragma unroll
-    for (int e = 0; e < kSumVector; ++e) sums[e] += static_cast<float>(bias[e]);
+    for (int p = 0; p < kParts; ++p) {
+      const auto bias = sum_row<Bias>(args.bias, 0, p * args.n + first_column, columns).load(0, column);
+#pragma unroll
+      for (int e = 0; e < kSumVector; ++e) sums[p][e] += static_cast<float>(bias[e]);
+    }
+  }
+  float results[kSumVector];
+#pragma unroll
+  for (int e = 0; e < kSumVector; ++e) {
+    float of_column[kParts];
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) of_column[p] = sums[p][e];
+    results[e] = column + e < columns ? Activation::apply(of_column, args.gate) : 0;  // or of the next part, or not written
   }
   if constexpr (kAccumulate) {
     const auto c = sum_row<D>(args.c, row, first_column, columns).load(0, column);
 #pragma unroll
-    for (int e = 0; e < kSumVector; ++e) sums[e] += static_cast<float>(c[e]);
+    for (int e = 0; e < kSumVector; ++e) results[e] += static_cast<float>(c[e]);
   }
-  const auto rounded = Storage<D>::template rounded<kSumVector>(sums);
+  if constexpr (Storage<D>::kIsFp8) quantise_sums<D>(args, row, first_column, results);
+  const auto rounded = Storage<D>::template rounded<kSumVector>(results);
   sum_row<D>(args.d, row, first_column, columns).store(rounded, 0, column);
 }
 

@@ -47,7 +47,7 @@ struct GemmArguments {
   int max_workgroups;
   HeadSplits heads;
   SquareSums square_sums;  // a sum for each group and row of a
-  Matrix parts;            // fp32 [num_groups, m, n], the results of groups that are added up
+  Matrix parts;            // fp32 [num_groups, m, rows of b], the sums of groups that are added up
   const int* row_indices;  // [m], the row of a for each row of d, where rows are gathered
   int* signals;            // counters of finished tiles, see tile_signal.h
   GateArguments gate;
