@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..problems.gemm_kind import GemmKind, changed
+from ..problems.gemm_kind import GemmKind
 from ..problems.layout import ceil_div
 from ..runtime import settings
 from .choices import add_begins, collecting_begins, is_replaced, remembered
