@@ -43,7 +43,7 @@ def use_config() -> Iterator[Callable[[GemmConfig], None]]:
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     """Records the launches of all calls instead of running them. Calls that a check should refuse show up here."""
     launches: list[Launch] = []
-    monkeypatch.setattr(repeated, "ready_kernel", lambda launch, _: launches.append(launch))
+    monkeypatch.setattr(repeated, "ready_kernel", lambda launch: launches.append(launch))
     return launches
 
 

@@ -74,9 +74,6 @@ def choose_gemm_config(
         return choice.config
     k_order = _NO_PARTS if settings.values().batch_invariant else None
     problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m, k_order, max_block_n)
-    if not _candidates(problem):
-        least = min(config.output_n for config in _candidates(problem._replace(max_block_n=256)))
-        raise ValueError(f"max_block_n must be at least {least}, the fewest columns of a tile, got {max_block_n}")
     return _chosen(_config, problem).config
 
 
@@ -182,8 +179,8 @@ def _chosen(choose: Callable[[GemmProblem], Choice], problem: GemmProblem) -> Ch
     """``choose(problem)``, from what is remembered for the block of its M."""
     if is_replaced():  # by something that wants to be asked for each problem
         return choose(problem)
-    first = problem.m // _BLOCK_OF_M * _BLOCK_OF_M
-    return _choices_of_block(choose, problem._replace(m=first)).choice(problem.m)
+    first = GemmProblem(problem.kind, problem.m // _BLOCK_OF_M * _BLOCK_OF_M, *problem[2:])
+    return _choices_of_block(choose, first).choice(problem.m)
 
 
 @remembered
@@ -198,6 +195,11 @@ def _choices_of_block(choose: Callable[[GemmProblem], Choice], first: GemmProble
 
 
 def _config(problem: GemmProblem) -> Choice:
+    if not _candidates(problem):
+        least = min(config.output_n for config in _candidates(problem._replace(max_block_n=256)))
+        raise ValueError(
+            f"max_block_n must be at least {least}, the fewest columns of a tile, got {problem.max_block_n}"
+        )
     whole_chip = problem._replace(num_cus=NUM_CUS)
     choice: Choice = table().find(whole_chip) or _quickest(whole_chip)
     return Choice(_with_fewer_cus(choice.config, problem))

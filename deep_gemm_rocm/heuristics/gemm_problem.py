@@ -69,4 +69,5 @@ class Choice(NamedTuple):
 
 def with_tail(kind: GemmKind, k: int) -> GemmKind:
     """The kind for this K, whichever it was for."""
-    return changed(kind, k_tail=k * kind.element_bytes % 128 != 0)
+    k_tail = k * kind.element_bytes % 128 != 0
+    return kind if kind.k_tail == k_tail else changed(kind, k_tail=k_tail)

@@ -12,8 +12,8 @@ from .kernels import Kernels, Request, source_of
 from .render import Value
 
 __all__ = [
-    "CacheError", "CaptureError", "CompileError", "JitError", "Kernel", "LoadError", "Request", "ToolchainError",
-    "forget", "get_kernel", "loaded", "source_of",
+    "CacheError", "CaptureError", "CompileError", "JitError", "Kernel", "Kernels", "LoadError", "Request",
+    "ToolchainError", "forget", "get_kernel", "loaded", "source_of",
 ]  # fmt: skip
 
 

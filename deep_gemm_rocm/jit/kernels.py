@@ -16,7 +16,7 @@ from .paths import include_dir
 from .render import Value, render
 from .source import Source
 
-_Key = tuple[Value, ...]  # template, names, values
+_Key = tuple[Value, ...]  # template, values
 
 
 class Request(NamedTuple):
@@ -24,7 +24,7 @@ class Request(NamedTuple):
 
     Attributes:
         template: file name below ``include/deep_gemm_rocm``, such as ``gemm.hip.j2``.
-        values: the template's values, see ``render``. Names must be in the same order in every request.
+        values: the template's values, see ``render``. All requests of a template have the same names in the same order.
         argtypes: ctypes types of ``dg_launch``'s parameters, the same for every kernel of a template.
     """
 
@@ -35,7 +35,7 @@ class Request(NamedTuple):
     @property
     def key(self) -> _Key:
         """Identifies the kernel in the session."""
-        return (self.template, *self.values, *self.values.values())
+        return (self.template, *self.values.values())
 
 
 class Kernels(session.Part):

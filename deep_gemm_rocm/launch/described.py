@@ -7,7 +7,7 @@ too old or too unusual for it; see ``csrc/describe.cpp``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -62,9 +62,9 @@ def described_by_python(function: object, values: object, args: tuple[Any, ...],
     return tuple(key), tensors, addresses
 
 
-def names_of_tensors(arguments: dict[str, Any]) -> list[str]:
+def names_of_tensors(positional: Iterable[tuple[str, Any]], keywords: dict[str, Any]) -> list[str]:
     """The names of the tensors in a call's arguments, in their order in ``Described``."""
-    names, parts = [], list(arguments.items())
+    names, parts = [], [*positional, *keywords.items()]
     for name, part in parts:
         if isinstance(part, torch.Tensor):
             names.append(name)

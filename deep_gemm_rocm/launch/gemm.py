@@ -27,11 +27,17 @@ class Matrix(Structure):
 
     _fields_ = (("data", c_void_p), ("group_stride", c_int64), ("stride", c_int64))
 
-    @classmethod
-    def of(cls, tensor: torch.Tensor, major: str = "k") -> Matrix:
-        """The strides of a matrix or, with groups, of a batch of matrices."""
-        *group_stride, row_stride, column_stride = tensor.stride()
-        return cls(None, *(group_stride or (0,)), row_stride if major == "k" else column_stride)
+    def take_strides(self, tensor: torch.Tensor, major: str = "k") -> None:
+        """Takes the strides of a matrix or, with groups, of a batch of matrices."""
+        strides = tensor.stride()
+        self.stride = strides[-2] if major == "k" else strides[-1]
+        if len(strides) > 2:
+            self.group_stride = strides[0]
+
+    def take_strides_of_rows(self, rows: torch.Tensor) -> None:
+        """Takes the strides of one row or, with groups, of one row for each."""
+        if rows.dim() > 1:
+            self.group_stride = rows.stride(0)
 
 
 class Scales(Structure):
@@ -39,25 +45,26 @@ class Scales(Structure):
 
     _fields_ = (("data", c_void_p), ("group_stride", c_int64), ("row_stride", c_int64), ("k_block_stride", c_int64))
 
-    @classmethod
-    def of_groups(cls, tensor: torch.Tensor) -> Scales:
-        """The strides of scales of groups of 32, in units of what the kernel loads: fp32 or exponents.
+    def take_strides_of_groups(self, tensor: torch.Tensor) -> None:
+        """Takes the strides of scales of groups of 32, in units of what the kernel loads: fp32 or exponents.
 
         ``k_block_stride`` is from the scales of 128 values of K to the next. Within these they are contiguous.
         """
-        *group_stride, row_stride, column_stride = tensor.stride()
-        if tensor.dtype != torch.int32:
-            return cls(None, *(group_stride or (0,)), row_stride, _GROUPS_OF_BLOCK)
-        of_bytes = (_GROUPS_OF_BLOCK * stride for stride in (*(group_stride or (0,)), row_stride, column_stride))
-        return cls(None, *of_bytes)
+        strides = tensor.stride()
+        is_packed = tensor.dtype == torch.int32
+        unit = _GROUPS_OF_BLOCK if is_packed else 1
+        self.row_stride = unit * strides[-2]
+        self.k_block_stride = _GROUPS_OF_BLOCK * strides[-1] if is_packed else _GROUPS_OF_BLOCK
+        if len(strides) > 2:
+            self.group_stride = unit * strides[0]
 
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> Scales:
-        """The strides of scales; 0 in a dimension of size 1, so that its only scale is used everywhere."""
-        *group_stride, row_stride, k_block_stride = tensor.stride()
-        rows, k_blocks = tensor.shape[-2:]
-        row_stride, k_block_stride = row_stride if rows > 1 else 0, k_block_stride if k_blocks > 1 else 0
-        return cls(None, *(group_stride or (0,)), row_stride, k_block_stride)
+    def take_strides(self, tensor: torch.Tensor) -> None:
+        """Takes the strides of scales; 0 in a dimension of size 1, so that its only scale is used everywhere."""
+        strides, shape = tensor.stride(), tensor.shape
+        self.row_stride = strides[-2] if shape[-2] > 1 else 0
+        self.k_block_stride = strides[-1] if shape[-1] > 1 else 0
+        if len(strides) > 2:
+            self.group_stride = strides[0]
 
 
 class HeadSplits(Structure):
@@ -71,10 +78,10 @@ class SquareSums(Structure):
 
     _fields_ = (("data", c_void_p), ("group_stride", c_int64))
 
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> SquareSums:
-        """The stride between the sums of consecutive parts of K."""
-        return cls(None, tensor.stride(0) if tensor.dim() == 2 else 0)
+    def take_strides(self, tensor: torch.Tensor) -> None:
+        """Takes the stride between the sums of consecutive parts of K."""
+        if tensor.dim() == 2:
+            self.group_stride = tensor.stride(0)
 
 
 class GateArguments(Structure):
@@ -119,16 +126,8 @@ class GemmArguments(Structure):
     )
 
 
-_STRIDES = {
-    "c": Matrix.of,
-    "d": Matrix.of,
-    "bias": lambda bias: Matrix.of(bias.unsqueeze(-2)),
-    "sfa": Scales.of,
-    "sfb": Scales.of,
-    "sfd": Scales.of,
-    "square_sums": SquareSums.of,
-}
-_POINTERS = {name: f"{name}.data" for name in ("a", "b", *_STRIDES)} | {
+_WITH_STRIDES = ("c", "d", "sfa", "sfb", "sfd", "square_sums")
+_POINTERS = {name: f"{name}.data" for name in ("a", "b", "bias", *_WITH_STRIDES)} | {
     name: name for name in ("grouped_layout", "row_indices", "signals")
 }
 
@@ -156,33 +155,37 @@ def gemm_launch(
         clamps: ``alpha`` and ``limit`` of the activation ``clamped_silu_and_mul``, see ``fused_moe``.
         made: see ``Launch``.
     """
-    tensors = {role: argument.tensor for role, argument in arguments.items()}
     kind = config.kind
-    strides = {name: of(tensors[name]) for name, of in _STRIDES.items() if name in tensors}
+    a, b = arguments["a"].tensor, arguments["b"].tensor
+    filled = GemmArguments(
+        m=gemm.m,
+        n=gemm.n,
+        k=gemm.k,
+        num_groups=gemm.groups,
+        num_summed=len(a) if kind.grouping == "summed" else 1,
+        alignment=settings.values().alignment if alignment is None else alignment,
+        write_padding=write_padding,
+        max_workgroups=_max_workgroups(config),
+        heads=head_splits or (),
+        gate=GateArguments.of(*clamps),
+    )
+    filled.a.take_strides(a, kind.a_major)
+    filled.b.take_strides(b, kind.b_major)
+    for role in _WITH_STRIDES:
+        if role in arguments:
+            getattr(filled, role).take_strides(arguments[role].tensor)
     if kind.widens_b:
-        strides["sfb"] = Scales.of_groups(tensors["sfb"])
+        filled.sfb.take_strides_of_groups(arguments["sfb"].tensor)
+    if "bias" in arguments:
+        filled.bias.take_strides_of_rows(arguments["bias"].tensor)
     scratch = {}
     if kind.sums_parts:
         row = align(gemm.n * PARTS_OF_B[kind.activation], _PART_ALIGNMENT)
-        strides["parts"] = Matrix(None, gemm.m * row, row)
+        filled.parts = (None, gemm.m * row, row)
         scratch["parts.data"] = gemm.groups * gemm.m * row * _FLOAT_BYTES
     return Launch(
         Request(_TEMPLATE, config.template_values),
-        GemmArguments(
-            a=Matrix.of(tensors["a"], kind.a_major),
-            b=Matrix.of(tensors["b"], kind.b_major),
-            **strides,
-            m=gemm.m,
-            n=gemm.n,
-            k=gemm.k,
-            num_groups=gemm.groups,
-            num_summed=len(tensors["a"]) if kind.grouping == "summed" else 1,
-            alignment=settings.values().alignment if alignment is None else alignment,
-            write_padding=write_padding,
-            max_workgroups=_max_workgroups(config),
-            heads=HeadSplits(*head_splits or ()),
-            gate=GateArguments.of(*clamps),
-        ),
+        filled,
         {_POINTERS[role]: argument for role, argument in arguments.items()},
         scratch,
         made or {},

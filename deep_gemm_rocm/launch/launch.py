@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 from array import array
 from collections.abc import Iterable, Mapping
 from ctypes import Structure
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
-from ..jit import Kernel, Request, get_kernel
+from ..jit import Kernel, Kernels, Request
 from ..problems.arguments import Argument, Contents
-from ..runtime import arrays, hip, settings
+from ..runtime import arrays, hip, session, settings
 from . import planning
 
 SCRATCH_ALIGNMENT = 256
 _WORD = 8
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """One launch of a kernel.
 
     Attributes:
@@ -41,8 +40,8 @@ class Launch:
     kernel: Request
     arguments: Structure
     pointers: Mapping[str, Argument]
-    scratch: Mapping[str, int] = field(default_factory=dict)
-    made: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    scratch: Mapping[str, int] = MappingProxyType({})
+    made: Mapping[str, torch.Tensor] = MappingProxyType({})
     written: tuple[str, ...] = ()
     aligned: tuple[str, ...] = ()
     contents: tuple[Contents, ...] = ()
@@ -67,11 +66,12 @@ class Launch:
         return tuple(itertools.accumulate(aligned, initial=0))
 
 
-def ready_kernel(launch: Launch, runtime: hip.Runtime) -> Kernel | None:
-    """Compiles or loads the kernel if kernels of ``runtime`` can access the tensors.
+def ready_kernel(launch: Launch) -> tuple[hip.Runtime, Kernel] | None:
+    """Compiles or loads the kernel if kernels can access the tensors.
 
     Returns:
-        The kernel; None in ``planning`` and in compile mode (``set_compile_mode``), where nothing is launched.
+        The runtime and the kernel; None in ``planning`` and in compile mode (``set_compile_mode``), where nothing is
+        launched.
 
     Raises:
         ValueError: kernels can't access a tensor, or can't write an output.
@@ -81,21 +81,18 @@ def ready_kernel(launch: Launch, runtime: hip.Runtime) -> Kernel | None:
     if plan is not None:
         plan[launch.kernel.key] = launch.kernel
         return None
+    tensors = launch.tensors
+    runtime = arrays.runtime_of(*tensors.values())
     for path in launch.written:
         if path in launch.pointers:
             arrays.check_writable(*launch.pointers[path])
-    runtime.check_tensors(launch.tensors)
-    kernel = get_kernel(*launch.kernel)
-    return None if settings.values().compile_mode else kernel
+    runtime.check_tensors(tensors)
+    kernel = session.current().of(Kernels).get(launch.kernel)
+    return None if settings.values().compile_mode else (runtime, kernel)
 
 
-def words_of(launch: Launch, paths: Iterable[str]) -> tuple[int, ...]:
-    """The index in ``Launch.words`` of each pointer; paths are as in ``Launch``."""
-    return _words_of(type(launch.arguments), *paths)
-
-
-@functools.lru_cache
-def _words_of(structure: type[Structure], *paths: str) -> tuple[int, ...]:
+def words_of(structure: type[Structure], paths: Iterable[str]) -> tuple[int, ...]:
+    """The index in ``Launch.words`` of each pointer in arguments of this type; paths are as in ``Launch``."""
     return tuple(offset_of(structure, path) // _WORD for path in paths)
 
 

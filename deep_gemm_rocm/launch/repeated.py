@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from ctypes import Structure
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import torch
@@ -17,7 +18,7 @@ import torch
 from .. import forking
 from ..checks import extent
 from ..jit import Kernel
-from ..runtime import arrays, hip, session, settings
+from ..runtime import hip, session, settings
 from . import described, planning, scratch
 from .launch import Launch, ready_kernel, words_of
 
@@ -118,16 +119,15 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
         result, launch = function(*args, **kwargs)
         if launch is None:
             return result
-        runtime = arrays.runtime_of(*launch.tensors.values())
-        kernel = ready_kernel(launch, runtime)
-        if kernel is None:
+        ready = ready_kernel(launch)
+        if ready is None:
             return result
         if found is None or call is not None or not launch.repeats:
             used = {name: tensor for name, tensor in launch.tensors.items() if name not in launch.made}
-            _Call(launch, kernel, runtime, list(used)).begin(launch, list(used.values()))
+            _Call(launch, *ready, list(used)).begin(launch, list(used.values()))
             return result
-        given = described.names_of_tensors({**dict(zip(names, args, strict=False)), **kwargs})
-        call = _Call(launch, kernel, runtime, given)
+        given = described.names_of_tensors(zip(names, args, strict=False), kwargs)
+        call = _Call(launch, *ready, given)
         call.begin(launch, tensors)
         call.remember_result(result, [*tensors, *launch.made.values()])
         calls.add(key, call)
@@ -163,7 +163,7 @@ def checked_once(check: Callable[_P, _R], *, aligned: tuple[str, ...], written: 
             return known.result
         result = check(*args, **kwargs)
         if known is None and 0 not in addresses:  # of tensors on the meta device, for one
-            given = described.names_of_tensors({**dict(zip(names, args, strict=False)), **kwargs})
+            given = described.names_of_tensors(zip(names, args, strict=False), kwargs)
             numbers = ([number for number, name in enumerate(given) if name in chosen] for chosen in (aligned, written))
             calls.add(key, _Checked(result, _Addresses(addresses, *map(tuple, numbers))))
         return result
@@ -185,12 +185,14 @@ class _Form(NamedTuple):
 
     Attributes:
         places: pairs of a word that is an address, and the number of its tensor.
+        scratch: words that are addresses of scratch memory.
         used: number and name of each tensor that the kernel works on.
         aligned: numbers of the given tensors that must start at a multiple of 16 bytes.
         written: numbers of the given tensors that are written.
     """
 
     places: tuple[tuple[int, int], ...]
+    scratch: tuple[int, ...]
     used: dict[int, str]
     aligned: tuple[int, ...]
     written: tuple[int, ...]
@@ -198,9 +200,10 @@ class _Form(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _form(
-    words: tuple[int, ...],
+    structure: type[Structure],
     paths: tuple[str, ...],
     names: tuple[str, ...],
+    scratch: tuple[str, ...],
     given: tuple[str, ...],
     made: tuple[str, ...],
     aligned: tuple[str, ...],
@@ -208,9 +211,10 @@ def _form(
 ) -> _Form:
     """
     Args:
-        words, paths, names: the word, the path and the tensor's name of each pointer, as in ``Launch.pointers``.
+        structure: the type of the kernel's arguments.
+        paths, names: the path and the tensor's name of each pointer, as in ``Launch.pointers``.
+        scratch, aligned, written: paths as in ``Launch``.
         given, made: names of the tensors in the order of their numbers.
-        aligned, written: as in ``Launch``.
     """
     numbers = {name: number for number, name in enumerate((*given, *made))}
     of_pointers = [numbers[name] for name in names]
@@ -220,8 +224,8 @@ def _form(
         for chosen in (aligned, written)
     )
     return _Form(
-        tuple(zip(words, of_pointers, strict=True)), dict(zip(of_pointers, names, strict=True)),
-        aligned_numbers, written_numbers,
+        tuple(zip(words_of(structure, paths), of_pointers, strict=True)), words_of(structure, scratch),
+        dict(zip(of_pointers, names, strict=True)), aligned_numbers, written_numbers,
     )  # fmt: skip
 
 
@@ -287,7 +291,7 @@ class _Call:
         kernel: the kernel to launch.
         form: how the launch uses its tensors.
         words: the kernel's arguments as words of 8 bytes.
-        scratch: pairs of a word that is an address of scratch memory, and its offset in the scratch memory.
+        offsets: of each part of the scratch memory.
         scratch_bytes: the size of the scratch memory; 0 for none.
         made: shape, strides and dtype of each tensor that the call makes.
         result: the number of the tensor that the call returns, or several in a tuple; None if it returns none.
@@ -300,26 +304,25 @@ class _Call:
     """
 
     __slots__ = (
-        "addresses", "constant", "contents", "filled", "form", "is_known", "kernel", "made", "result", "runtime",
-        "scratch", "scratch_bytes", "was_repeated", "words",
+        "addresses", "constant", "contents", "filled", "form", "is_known", "kernel", "made", "offsets", "result",
+        "runtime", "scratch_bytes", "was_repeated", "words",
     )  # fmt: skip
 
-    def __init__(self, launch: Launch, kernel: Kernel, runtime: hip.Runtime, names: list[str]) -> None:
+    def __init__(self, launch: Launch, runtime: hip.Runtime, kernel: Kernel, names: list[str]) -> None:
         """
         Args:
+            runtime, kernel: as ``ready_kernel`` returns them.
             names: the names of the tensors that are given, in the order of their numbers.
         """
-        pointers = launch.pointers
-        names_of_pointers, _ = zip(*pointers.values(), strict=True)
+        names_of_pointers, _ = zip(*launch.pointers.values(), strict=True)
         self.runtime = runtime
         self.kernel = kernel
         self.words = launch.words
-        words = words_of(launch, pointers)
         self.form = _form(
-            words, tuple(pointers), names_of_pointers, tuple(names), tuple(launch.made), launch.aligned, launch.written
-        )
-        *offsets, self.scratch_bytes = launch.scratch_offsets
-        self.scratch = tuple(zip(words_of(launch, launch.scratch), offsets, strict=True))
+            type(launch.arguments), tuple(launch.pointers), names_of_pointers, tuple(launch.scratch),
+            tuple(names), tuple(launch.made), launch.aligned, launch.written,
+        )  # fmt: skip
+        *self.offsets, self.scratch_bytes = launch.scratch_offsets
         self.made = [(made.shape, made.stride(), made.dtype) for made in launch.made.values()]
         self.result: Any = None
         self.constant: Any = None
@@ -327,16 +330,16 @@ class _Call:
         self.filled: dict[tuple[int, ...], hip.Launch] = {}
         self.was_repeated = False
         self.is_known = False
-        self.addresses = _Addresses((), self.form.aligned, self.form.written)
 
     def begin(self, launch: Launch, given: list[torch.Tensor]) -> None:
         """Launches for the first time, on the tensors of ``launch``, some of which are ``given``."""
         tensors = [*given, *launch.made.values()]
         addresses = tuple([tensor.data_ptr() for tensor in tensors])
         for (_, number), (name, tensor) in zip(self.form.places, launch.pointers.values(), strict=True):
-            begins = tensor.data_ptr() == addresses[number] or tensor.numel() == 0
-            assert begins, f"{name} must be passed on from its beginning"
-        self.addresses.checked = addresses[: len(given)]
+            if tensor is not tensors[number]:
+                begins = tensor.data_ptr() == addresses[number] or tensor.numel() == 0
+                assert begins, f"{name} must be passed on from its beginning"
+        self.addresses = _Addresses(addresses[: len(given)], self.form.aligned, self.form.written)
         if self.scratch_bytes:
             addresses += (self._scratch_address(tensors[0]),)
         self.filled[addresses] = filled_in = self._filled_in(addresses)
@@ -397,7 +400,7 @@ class _Call:
         words = self.words[:]
         for place, number in self.form.places:
             words[place] = addresses[number]
-        for place, offset in self.scratch:
+        for place, offset in zip(self.form.scratch, self.offsets, strict=True):
             words[place] = addresses[-1] + offset
         return self.kernel.entry_point, words.tobytes()
 

@@ -23,6 +23,7 @@ from .tensors import (
     FP8_DTYPES,
     OUTPUT_DTYPES,
     TILE_BYTES,
+    TILE_ROWS,
     TYPES,
     TensorMeta,
     check_aligned_lines,
@@ -31,6 +32,7 @@ from .tensors import (
     check_no_shared_memory,
     check_operand,
     check_output,
+    check_plain,
     check_same_device,
     check_same_type,
     check_scales,
@@ -41,6 +43,10 @@ from .tensors import (
 
 _GROUPS_OF_A = ("batched", "summed", "masked")  # groupings whose a is one matrix for each group
 _GROUPS_OF_ROWS = ("contiguous", "psum", "masked")
+_WITHOUT_M = ("b", "b[0]", "b[1]", "bias")  # arguments whose sizes don't depend on M, beside descriptions of groups
+_ONE_SCALE = (1, 1)  # the shape of a's scales if all of a shares one
+
+_Family = tuple[tuple[Any, ...], ...]  # names, whether M was left out of the shape, and the rest of ``TensorMeta``
 
 
 class _Signature(NamedTuple):
@@ -115,21 +121,72 @@ def check_gemm(
     is_quantised = isinstance(d, (tuple, list)) and d_name == "d" and head_splits is None
     arguments |= _scaled("d", d) if is_quantised else present(d=(d_name, d))
     tensors = dict(arguments.values())
-    metas = {name: meta_of(name, tensor) for name, tensor in tensors.items()}
-    gemm = _check_metas(
-        _Signature(dtypes, recipe, four_bits, grouping, layout_name, d_name, head_splits, epilogue), metas
-    )
+    signature = _Signature(dtypes, recipe, four_bits, grouping, layout_name, d_name, head_splits, epilogue)
+    gemm = _check_for_any_m(signature, tensors)
     for operand in ("a", "b"):
         check_aligned_start(*arguments[operand])
     for output in ("d", "sfd", "signals"):
         if output in arguments:
-            check_no_shared_memory(arguments[output].name, tensors, metas)
+            check_no_shared_memory(arguments[output].name, tensors)
     return gemm, arguments
 
 
 def _scaled(name: str, pair: Any, four_bits: bool = False) -> Arguments:
     data, scales = pair_of(name, pair, four_bits)
     return {name: Argument(f"{name}[0]", data), f"sf{name}": Argument(f"{name}[1]", scales)}
+
+
+def _check_for_any_m(signature: _Signature, tensors: dict[str, torch.Tensor]) -> Gemm:
+    """``_check_metas``, done once for all M where M doesn't matter."""
+    for name, tensor in tensors.items():
+        check_plain(name, tensor)
+    a = next(iter(tensors.values()))
+    family = _of_any_m(signature, a, tensors)
+    if family is None:
+        family = tuple([(name, False, t.dtype, t.shape, t.stride(), t.device) for name, t in tensors.items()])
+    gemm = _checked_family(signature, family)
+    if gemm is None:
+        return _check_metas(signature, {name: meta_of(name, tensor) for name, tensor in tensors.items()})
+    return Gemm(a.shape[-2], *gemm[1:])
+
+
+def _of_any_m(signature: _Signature, a: torch.Tensor, tensors: dict[str, torch.Tensor]) -> _Family | None:
+    """What tensors have in common with those of calls that differ in nothing but M; None where M matters to checks.
+
+    Tensors must agree in M, and rows be farther apart than columns. Then what holds for ``TILE_ROWS`` rows holds for
+    fewer and for more. Scales of ``a`` may lie in any way.
+    """
+    if a.dim() != 2 or a.shape[0] >= 2**31:
+        return None
+    m = a.shape[0]
+    without_m = _WITHOUT_M if signature.grouping == "contiguous" else (*_WITHOUT_M, signature.layout_name)
+    family: list[tuple[Any, ...]] = []
+    for name, tensor in tensors.items():
+        dtype, shape, strides, device = tensor.dtype, tensor.shape, tensor.stride(), tensor.device
+        if name in without_m or (name == "a[1]" and shape == _ONE_SCALE):
+            family.append((name, False, dtype, shape, strides, device))
+            continue
+        if not shape or shape[0] != m:
+            return None
+        if name == "a[1]":
+            strides = (1, TILE_ROWS) if strides[0] == 1 else strides
+        elif len(shape) > 1 and strides[0] <= strides[1]:
+            return None
+        family.append((name, True, dtype, shape[1:], strides, device))
+    return tuple(family)
+
+
+@functools.lru_cache(maxsize=1024)
+def _checked_family(signature: _Signature, family: _Family) -> Gemm | None:
+    """``_check_metas``, with ``TILE_ROWS`` rows where M doesn't matter; None if the tensors are wrong."""
+    metas = {
+        name: TensorMeta(dtype, torch.Size((TILE_ROWS, *shape)) if has_m else shape, strides, device)
+        for name, has_m, dtype, shape, strides, device in family
+    }
+    try:
+        return _check_metas(signature, metas)
+    except (TypeError, ValueError, NotImplementedError):
+        return None
 
 
 def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
@@ -157,7 +214,7 @@ def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
         _check_signal(named["signal"], least)
     for name, meta in named.items():
         check_same_device(name, meta, a_name, a)
-    kind = _kind(
+    kind = GemmKind(
         a_type=TYPES[a.dtype],
         b_type="e2m1" if signature.four_bits else TYPES[b.dtype],
         d_type=TYPES[d_dtype],
@@ -173,9 +230,6 @@ def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
         signals="signal" in named,
     )
     return Gemm(m, n, k, groups[0] if groups else 1, kind)
-
-
-_kind = functools.lru_cache(maxsize=4096)(GemmKind)
 
 
 def _check_operands_fit(
@@ -228,7 +282,6 @@ def _check_outputs(signature: _Signature, named: dict[str, TensorMeta], shape: t
     return dtype
 
 
-@functools.lru_cache(maxsize=4096)  # M, which changes from call to call, doesn't matter here
 def _major_of_weight(signature: _Signature, name: str, b: TensorMeta) -> str:
     """Checks ``b`` on its own. Returns its contiguous dimension."""
     dtypes = FOUR_BIT_DTYPES if signature.four_bits else signature.dtypes
@@ -236,7 +289,6 @@ def _major_of_weight(signature: _Signature, name: str, b: TensorMeta) -> str:
     return major_of(b)
 
 
-@functools.lru_cache(maxsize=4096)  # as above
 def _columns_of_output(signature: _Signature, b_name: str, b: TensorMeta, scales: TensorMeta | None) -> int:
     """Columns of the output: b's rows divided by the number of parts that the epilogue combines."""
     if 0 in b.shape[:-2] and signature.grouping not in ("batched", "summed"):

@@ -87,7 +87,7 @@ def check_k_grouped_gemm(
     for name, meta in metas.items():
         check_same_device(name, meta, a_name, metas[a_name])
     check_same_type(a_name, metas[a_name], b_name, metas[b_name])
-    check_no_shared_memory("d", tensors, metas)
+    check_no_shared_memory("d", tensors)
     major = "k" if packed else "rows"
     kind = GemmKind(
         a_type=TYPES[metas[a_name].dtype],

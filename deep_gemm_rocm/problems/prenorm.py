@@ -53,7 +53,7 @@ def check_prenorm_gemm(a: Any, b: Any, d: Any, sqr_sum: Any, num_splits: Any) ->
     for name in ("b", "d", "sqr_sum"):
         check_same_device(name, metas[name], "a", metas["a"])
     for name in ("d", "sqr_sum"):
-        check_no_shared_memory(name, tensors, metas)
+        check_no_shared_memory(name, tensors)
     kind = GemmKind("bf16", "f32", "f32", "none", grouping="split_k", sums_squares=True)
     arguments = present(a=("a", a), b=("b", b), d=("d", d), square_sums=("sqr_sum", sqr_sum))
     return Gemm(m, n, k, num_splits or 1, kind), arguments

@@ -10,9 +10,9 @@ from ..checks import check_tensor, extent, one_of
 
 ALIGNMENT = 16  # bytes that a lane loads at once
 
-# Kernels address a tile, of at most _TILE_ROWS rows, with 32-bit offsets from its first row. The 4 KiB below 2 GiB are
+# Kernels address a tile, of at most TILE_ROWS rows, with 32-bit offsets from its first row. The 4 KiB below 2 GiB are
 # for prefetches of K-blocks past the last one, whose offsets must not wrap around.
-_TILE_ROWS = 256
+TILE_ROWS = 256
 TILE_BYTES = 2**31 - 2**12
 _K_BLOCK_BYTES = 128  # also the most columns of a K-block, which row-major operands address with 32-bit offsets
 
@@ -38,13 +38,18 @@ class TensorMeta(NamedTuple):
 
 
 def meta_of(name: str, tensor: Any) -> TensorMeta:
+    check_plain(name, tensor)
+    return TensorMeta(tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+
+
+def check_plain(name: str, tensor: Any) -> None:
+    """Checks that an argument is a tensor with strides and values of its own, and that no gradient is asked for."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_neg():
         check_tensor(name, tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             f"{name} must not require grad, for this GEMM has no backward; .detach() it or call under torch.no_grad()"
         )
-    return TensorMeta(tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
 
 
 def check_dtype(name: str, meta: TensorMeta, dtypes: tuple[torch.dtype, ...]) -> None:
@@ -76,10 +81,10 @@ def check_matrices(name: str, meta: TensorMeta, grouped: bool) -> None:
         expected = "one matrix for each group, three dimensions" if grouped else "a matrix"
         raise ValueError(f"{name} must be {expected}, got shape {tuple(meta.shape)}")
     rows, columns = meta.shape[-2:]
-    tile_bytes = (min(rows - 1, _TILE_ROWS - 1) * meta.strides[-2] + columns) * meta.dtype.itemsize
+    tile_bytes = (min(rows - 1, TILE_ROWS - 1) * meta.strides[-2] + columns) * meta.dtype.itemsize
     if max(meta.shape) >= 2**31 or (tile_bytes > TILE_BYTES and major_of(meta) == "k"):
         raise ValueError(
-            f"{name} must have dimensions below 2^31 and {_TILE_ROWS} rows within 2 GiB, "
+            f"{name} must have dimensions below 2^31 and {TILE_ROWS} rows within 2 GiB, "
             f"got shape {tuple(meta.shape)} and strides {meta.strides}; .contiguous() it"
         )
 
@@ -175,7 +180,7 @@ def overlaps(meta: TensorMeta) -> bool:
     return False
 
 
-def check_no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor], metas: dict[str, TensorMeta]) -> None:
+def check_no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor]) -> None:
     """Checks that the output shares no memory with the other tensors; c may be d itself."""
     if tensors[d_name].is_meta:
         return
@@ -183,7 +188,7 @@ def check_no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor], metas:
     end = begin + extent(tensors[d_name])
     for name, tensor in tensors.items():
         address = tensor.data_ptr()
-        if name == d_name or (name == "c" and address == begin and metas["c"].strides == metas[d_name].strides):
+        if address >= end or begin >= address + extent(tensor) or name == d_name:
             continue
-        if address < end and begin < address + extent(tensor):
+        if not (name == "c" and address == begin and tensor.stride() == tensors[d_name].stride()):
             raise ValueError(f"{d_name} must not share memory with {name}, which is accessed while {d_name} is written")

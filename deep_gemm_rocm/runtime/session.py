@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from .. import forking
 from . import find
@@ -61,12 +61,12 @@ class Session:
 
     def of(self, kind: type[_Part]) -> _Part:
         """The session's part of this class."""
-        part = self._parts.get(kind)
+        part: Any = self._parts.get(kind)
         if part is None:
             with self._making:
                 part = self._parts.get(kind) or self._made(kind)
                 self._parts[kind] = part
-        return cast(Any, part)
+        return part
 
     def _made(self, kind: type[_Part]) -> _Part:
         return kind() if self._parent is None or kind.rests_on_choices else self._parent.of(kind)

@@ -69,7 +69,7 @@ class SimulatedRuntime(Runtime):
 
     def check_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in tensors.items():
-            if tensor.device.type != self.tensor_device:
+            if not tensor.is_cpu:
                 self.check_residence(name, tensor)
 
     def launching(self, **tensors: torch.Tensor) -> AbstractContextManager[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import traceback
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import good_calls
 from helpers.good_calls import FP8, GOOD
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
+from deep_gemm_rocm.problems import gemm as checks
 
 DOCUMENTED = (TypeError, ValueError, NotImplementedError)
 PACKAGE = Path(dg.__file__).parent
@@ -164,6 +167,46 @@ def test_no_number_is_too_large_for_an_error(name):
         if not tensors(value):
             for huge in HUGE:
                 try_arguments(name, good, good | {parameter: huge})
+
+
+def with_one_change(value, change):
+    """The value with the change in each one of its tensors that it suits."""
+    if isinstance(value, torch.Tensor):
+        with contextlib.suppress(RuntimeError, IndexError):
+            yield change(value)
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, tuple) else ()
+    for key, part in parts:
+        for changed_part in with_one_change(part, change):
+            changed = dict(parts) | {key: changed_part}
+            yield changed if isinstance(value, dict) else tuple(changed.values())
+
+
+@pytest.mark.parametrize("name", [name for name in GOOD if name.endswith(("_nt", "_nn", "_masked", "_contiguous"))])
+def test_something_wrong_at_another_m(name, monkeypatch, launched):
+    """What was remembered of a good call with another M hides no mistake, and the error is the same."""
+
+    def outcome(arguments):
+        launched.clear()
+        try:
+            getattr(dg, name)(**arguments)
+        except DOCUMENTED as error:
+            assert not launched
+            return type(error), str(error)
+        return bytes(launched[0].arguments) if launched else None
+
+    assert outcome(GOOD[name]())
+    monkeypatch.setattr(good_calls, "M", good_calls.M + 24)
+    good = GOOD[name]()
+    assert outcome(good)
+    outcomes = set()
+    for change in CHANGES.values():
+        for bad in with_one_change(good, change):
+            remembered = outcome(bad)
+            outcomes.add(str(remembered))
+            with monkeypatch.context() as patched:
+                patched.setattr(checks, "_checked_family", lambda *family: None)
+                assert outcome(bad) == remembered
+    assert len(outcomes) > 20
 
 
 @pytest.mark.slow
