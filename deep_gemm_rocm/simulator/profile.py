@@ -254,11 +254,11 @@ def profile(
             ``{"lds.latency_clocks": 60}``.
         chip: a chip whose constants replace the MI300X's: ``"mi325x"``, ``"mi308x"`` or ``"mi300a"``. Programs still
             see a device with 304 CUs.
-        compute: ``"all"`` computes all results. ``"sampled"`` is much faster: workgroups that sampling leaves out don't
-            run, and the others execute only instructions that influence addresses and branches. **Memory holds wrong
-            results afterwards.**
-        sampling: allows the model to simulate only some generations of workgroups of a large launch in detail and to
-            extrapolate the others. Kernels whose workgroups wait for each other are never sampled.
+        compute: ``"all"`` computes all results. ``"sampled"`` is much faster: workgroups execute only instructions that
+            influence addresses and branches, and those that sampling leaves out only what influences branches.
+            **Memory holds wrong results afterwards.**
+        sampling: allows the model to simulate only some generations of workgroups of a large launch in detail. Of the
+            others it counts the instructions. Kernels whose workgroups wait for each other are never sampled.
         timeline: a CU, 0 to 303, whose waves the timeline shows.
 
     Raises:

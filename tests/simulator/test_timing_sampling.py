@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,55 @@ def test_sampling_changes_little(compiler: Compiler, compute: str) -> None:
     assert sampled.instructions == pytest.approx(whole.instructions, rel=0.05)
     assert sampled.mfma_utilization == pytest.approx(whole.mfma_utilization, rel=0.05)
     assert sampled.vmem_busy == pytest.approx(whole.vmem_busy, rel=0.05)
+
+
+UNEVEN = """
+typedef float Sums __attribute__((ext_vector_type(4)));
+extern "C" __global__ void uneven(const int* work, const long* a, float* d) {
+  __shared__ float whole[16384];
+  int group = __builtin_amdgcn_workgroup_id_x(), lane = __builtin_amdgcn_workitem_id_x();
+  Sums sums = {0, 0, 0, 0};
+  for (int i = 0; i < work[group]; ++i) {
+    long x = a[i % 4 * 64 + lane];
+    sums = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(x, x, sums, 0, 0, 0);
+  }
+  whole[lane % 64] = sums.x;
+  d[group * 64 + lane] = whole[(lane + 1) % 64] + 1;
+}
+"""
+UNEVEN_GROUPS = 8 * 48 + 5
+
+_ids = np.arange(UNEVEN_GROUPS)
+WORK = {  # of each workgroup
+    "equal": np.full(UNEVEN_GROUPS, 60),
+    "triangles": 8 * (1 + _ids % 16),
+    "triangles, heavy first": 8 * (16 - _ids % 16),
+    "one triangle": 4 + _ids // 3,
+    "one triangle, heavy first": 4 + _ids[::-1] // 3,
+    "few have any": np.where(_ids % 13 < 4, 150, 0),
+    "groups of random sizes": np.repeat(np.random.default_rng(0).integers(0, 150, UNEVEN_GROUPS), 24)[:UNEVEN_GROUPS],
+    "an XCD has more": np.where(_ids % 8 == 3, 90, 50),
+}
+
+
+@pytest.mark.parametrize("compute", ["all", "sampled"])
+@pytest.mark.parametrize("name", WORK)
+def test_workgroups_of_unequal_work(compiler: Compiler, name: str, compute: Literal["all", "sampled"]) -> None:
+    """Instructions are counted, not estimated, however work is spread. Times stay close to the whole launch's."""
+    code = compiler.code_object(UNEVEN)
+    arguments = [WORK[name].astype(np.int32), np.zeros(256, np.int64), np.zeros(UNEVEN_GROUPS * 64, np.float32)]
+    profiles = []
+    for sampling in (False, True):
+        constants = {"chip.cus_per_xcd": 1, "sampling.most_instructions": 1}  # eight workgroups at a time
+        with simulator.profile(constants, sampling=sampling, compute=compute) as prof:
+            simulator.launch(code, "uneven", UNEVEN_GROUPS, 64, arguments)
+        profiles += prof.kernels
+    whole, sampled = profiles
+    assert sampled.sampled_workgroups == 4 * 8 + 5
+    assert [line.executed for line in sampled.listing] == [line.executed for line in whole.listing]
+    for clocks in ("matrix_fp8_clocks", "vector_clocks"):
+        assert sampled.activity[clocks] == whole.activity[clocks] > 0
+    assert sampled.cycles == pytest.approx(whole.cycles, rel=0.03)
 
 
 TICKETS = """

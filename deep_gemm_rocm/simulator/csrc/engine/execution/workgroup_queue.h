@@ -51,8 +51,8 @@ class WorkgroupQueue {
   uint64_t waiting_ = 0;    // workgroups that have polled in a slice which began after the last of these
   uint64_t polling_ = 0;    // instructions since all of them do
 
-  // The first workgroup that executes many instructions without an end. It gets half of the time, so that it reaches the
-  // limit of instructions before long if there is no end.
+  // The first workgroup that executes many instructions without an end. It gets half of the time, so that it reaches
+  // the limit of instructions before long if there is no end.
   const WorkgroupRunner* favourite_ = nullptr;
   uint64_t others_ = 0;  // instructions of the other workgroups since its last slice
 };

@@ -15,8 +15,8 @@ namespace {
 constexpr uint64_t longest_turn = 1 << 14;
 constexpr uint64_t longest_random_turn = 256;
 
-// Instructions of the longest loop that is found to poll memory. Under the sanitizer, whose turns are short, only one of
-// many turns is followed by the search.
+// Instructions of the longest loop that is found to poll memory. Under the sanitizer, whose turns are short, only one
+// of many turns is followed by the search.
 constexpr uint64_t longest_poll = 256;
 constexpr uint64_t random_rounds_before_search = 64;
 
@@ -251,11 +251,12 @@ void WorkgroupRunner::run_turn(Wave& wave) {
 
 void WorkgroupRunner::execute(Wave& wave, uint64_t most_instructions) {
   const Instruction* code = launch_.code->instructions.data();
-  const uint8_t* needed = launch_.needed.empty() ? nullptr : launch_.needed.data();
+  const uint8_t* needed = tally_ || launch_.needed.empty() ? nullptr : launch_.needed.data();
   wave.turn_end = std::min(wave.instructions + most_instructions, launch_.settings.max_instructions);
   wave.sleeps = false;
   apply_mode(wave.mode);
   while (wave.state == Wave::State::running && wave.instructions < wave.turn_end) {
+    if (tally_) wave.pc = tally_->count(wave.pc);
     const Instruction& inst = code[wave.pc];
     if (wave.mode.bits & Mode::skips_vector && is_vector(inst.family)) {
       pass(wave, inst);

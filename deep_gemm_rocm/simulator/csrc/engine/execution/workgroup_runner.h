@@ -1,4 +1,5 @@
-// Executes a workgroup. Owns the waves, LDS and scratch of the resident one, and can be reused for another one after it.
+// Executes a workgroup. Owns the waves, LDS and scratch of the resident one, and can be reused for another one after
+// it.
 #pragma once
 
 #include <map>
@@ -11,6 +12,7 @@
 #include "../sanitizer/checker.h"
 #include "../timing/trace.h"
 #include "launch.h"
+#include "tally.h"
 #include "wave.h"
 
 namespace mi300x {
@@ -43,6 +45,9 @@ class WorkgroupRunner {
 
   // Counts what the waves execute; null where that isn't asked for. One host thread at a time may count there.
   void count_into(Statistics* statistics);
+
+  // From now on, executes only what the tally says that has to be executed.
+  void count_into(Tally* tally) { tally_ = tally; }
 
   // For the timing model, which decides when each wave continues. There is a trace for each wave.
   void trace_into(timing::Trace* traces) { traces_ = traces; }
@@ -89,6 +94,7 @@ class WorkgroupRunner {
   Wave* postponed_ = nullptr;  // the first wave in that state
   timing::Trace* traces_ = nullptr;
   Statistics* statistics_ = nullptr;
+  Tally* tally_ = nullptr;
   WaveTrace* wave_trace_ = nullptr;  // null unless the resident workgroup has the traced wave
   bool is_debugged_ = false;         // the resident workgroup has the debugged wave
   bool watched_ = false;             // any of the above is there

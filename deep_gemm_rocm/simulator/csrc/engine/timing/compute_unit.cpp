@@ -214,7 +214,6 @@ void ComputeUnit::issued(Slot& slot, uint64_t now, uint64_t next) {
   InstructionCounters& counters = counters_.by_instruction[slot.trace->front().pc];
   ++counters.executed;
   counters.clocks += now - slot.last_issue;
-  ++counters_.instructions;
   slot.last_issue = now;
   slot.next = next;
   slot.trace->pop();
@@ -299,7 +298,6 @@ bool ComputeUnit::issue(uint32_t number, Slot& slot, const Step& step, const Pla
 bool ComputeUnit::issue_vector(Simd& simd, Slot& slot, const Plan& plan, uint64_t now) {
   if (simd.vector_free > now) return hold(slot, Stall::vector_busy, now, simd.vector_free);
   simd.vector_free = now + plan.clocks;
-  counters_.vector_clocks += plan.clocks;
   issued(slot, now, now + simds_.size());
   return true;
 }
@@ -307,13 +305,8 @@ bool ComputeUnit::issue_vector(Simd& simd, Slot& slot, const Plan& plan, uint64_
 bool ComputeUnit::issue_matrix(Simd& simd, Slot& slot, const Plan& plan, uint64_t now) {
   if (simd.vector_free > now) return hold(slot, Stall::vector_busy, now, simd.vector_free);
   if (simd.matrix_free > now) return hold(slot, Stall::matrix_busy, now, simd.matrix_free);
-  const uint64_t clocks = uint64_t(constants_.matrix_clocks_per_pass) * plan.passes;
   simd.vector_free = now + uint64_t(constants_.matrix_issue_clocks);
-  simd.matrix_free = now + clocks;
-  counters_.matrix_clocks += clocks;
-  if (plan.operands == Plan::Operands::fp8) counters_.matrix_clocks_fp8 += clocks;
-  if (plan.operands == Plan::Operands::i8) counters_.matrix_clocks_i8 += clocks;
-  if (plan.operands == Plan::Operands::f16) counters_.matrix_clocks_f16 += clocks;
+  simd.matrix_free = now + plan.clocks;
   MatrixWrite& write = slot.matrix[slot.matrix_next++ % slot.matrix.size()];
   write = {plan.effects->writes[0], now, now + 4 * (plan.passes + 4u), plan.passes};
   slot.matrix_until = std::max(slot.matrix_until, write.expires);
@@ -408,7 +401,7 @@ bool ComputeUnit::issue_lds(uint32_t number, Slot& slot, const Step& step, const
     end = std::max(end, lds_out_free_[pair]);
   }
   slot.local.push().done = end + constants_.lds_latency_clocks - constants_.cu_waitcnt_clocks;
-  counters_.lds_clocks += step.bank_clocks;
+  counters_.by_instruction[step.pc].busy += step.bank_clocks;
   counters_.lds_conflict_clocks += step.conflicts;
   issued(slot, now, now + simds_.size());
   return true;
@@ -492,7 +485,7 @@ bool ComputeUnit::issue_memory(Slot& slot, const Step& step, const Plan& plan, u
   transfer.done = std::max(transfer.done, start + transfer.tail);
   const double busy = std::max(step.lines / c.l1_tags_per_clock, moved);
   l1_free_ = start + busy;
-  counters_.memory_clocks += uint64_t(busy);
+  counters_.by_instruction[step.pc].busy += uint64_t(busy);
   // A store's data leave the registers before the wave goes on.
   issued(slot, now, now + simds_.size() * (effects.is_store ? 1 + plan.dwords : 1));
   return true;

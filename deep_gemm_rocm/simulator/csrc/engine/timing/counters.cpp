@@ -11,10 +11,7 @@ const char* const stall_names[stall_count] = {"issue",   "vector_busy", "matrix_
 template <class F>
 void Counters::for_each_total(F f) {
   for (uint64_t Counters::*total :
-       {&Counters::instructions, &Counters::matrix_clocks, &Counters::vector_clocks, &Counters::matrix_clocks_fp8,
-        &Counters::matrix_clocks_i8, &Counters::matrix_clocks_f16, &Counters::lds_clocks,
-        &Counters::lds_conflict_clocks, &Counters::memory_clocks, &Counters::l1_hits, &Counters::l1_misses,
-        &Counters::wave_clocks})
+       {&Counters::lds_conflict_clocks, &Counters::l1_hits, &Counters::l1_misses, &Counters::wave_clocks})
     f(total);
 }
 
@@ -32,6 +29,24 @@ void Counters::add_difference(const Counters& end, const Counters& begin, double
     const InstructionCounters& to = end.by_instruction[i];
     sum.executed = extrapolated(sum.executed, to.executed, from.executed, weight);
     sum.clocks = extrapolated(sum.clocks, to.clocks, from.clocks, weight);
+    sum.busy = extrapolated(sum.busy, to.busy, from.busy, weight);
+  }
+}
+
+Sums::Sums(const std::vector<InstructionCounters>& by_instruction, const std::vector<Plan>& plans) {
+  for (size_t pc = 0; pc < by_instruction.size(); ++pc) {
+    const InstructionCounters& counters = by_instruction[pc];
+    const Plan& plan = plans[pc];
+    const uint64_t clocks = counters.executed * plan.clocks;
+    instructions += counters.executed;
+    if (plan.kind == Plan::Kind::vector) vector_clocks += clocks;
+    if (plan.kind == Plan::Kind::lds) lds_clocks += counters.busy;
+    if (plan.kind == Plan::Kind::vector_memory) memory_clocks += counters.busy;
+    if (plan.kind != Plan::Kind::matrix) continue;
+    matrix_clocks += clocks;
+    if (plan.operands == Plan::Operands::fp8) matrix_clocks_fp8 += clocks;
+    if (plan.operands == Plan::Operands::i8) matrix_clocks_i8 += clocks;
+    if (plan.operands == Plan::Operands::f16) matrix_clocks_f16 += clocks;
   }
 }
 

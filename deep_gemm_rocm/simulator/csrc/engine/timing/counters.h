@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "plan.h"
+
 namespace mi300x::timing {
 
 // Reasons why a wave waits between one instruction and the next.
@@ -28,16 +30,13 @@ extern const char* const stall_names[stall_count];
 struct InstructionCounters {
   uint64_t executed = 0;
   uint64_t clocks = 0;  // summed over waves: from the issue of the instruction before to that of this one
+  uint64_t busy = 0;    // clocks for which it occupied LDS or the L1's port
 };
 
 // The counters of one CU, or of several added up.
 struct Counters {
   uint64_t stalls[stall_count] = {};  // clocks, summed over waves
-  uint64_t instructions = 0;
-  uint64_t matrix_clocks = 0, vector_clocks = 0;                // summed over SIMDs
-  uint64_t matrix_clocks_fp8 = 0, matrix_clocks_i8 = 0, matrix_clocks_f16 = 0;  // parts of matrix_clocks
-  uint64_t lds_clocks = 0, lds_conflict_clocks = 0;
-  uint64_t memory_clocks = 0;  // of the L1's port
+  uint64_t lds_conflict_clocks = 0;
   uint64_t l1_hits = 0, l1_misses = 0;
   uint64_t wave_clocks = 0;  // clocks that waves were resident
   std::vector<InstructionCounters> by_instruction;
@@ -50,6 +49,17 @@ struct Counters {
  private:
   template <class F>
   static void for_each_total(F f);
+};
+
+// What follows from the counters of each instruction.
+struct Sums {
+  Sums(const std::vector<InstructionCounters>& by_instruction, const std::vector<Plan>& plans);
+
+  uint64_t instructions = 0;
+  uint64_t matrix_clocks = 0, vector_clocks = 0;  // summed over SIMDs
+  uint64_t matrix_clocks_fp8 = 0, matrix_clocks_i8 = 0, matrix_clocks_f16 = 0;  // parts of matrix_clocks
+  uint64_t lds_clocks = 0;
+  uint64_t memory_clocks = 0;  // of the L1's port
 };
 
 // sum + weight * (end - begin).

@@ -32,12 +32,12 @@ MemorySystem::MemorySystem(const Constants& c)
   const double pages = std::max(1.0, c.tlb_reach_bytes / c.tlb_page_bytes);
   for (int i = 0; i < int(c.chip_xcds); ++i)
     xcds_.push_back({Cache(c.l2_bytes, line_bytes, c.l2_ways), Cache(pages, 1, pages),
-                     std::vector<Server>(size_t(c.l2_channels)), Server(), Server()});
+                     std::vector<Server>(size_t(c.l2_channels)), Server(), Server(), {}});
 }
 
 void MemorySystem::start_kernel() {
-  counters_ = {};
   for (Xcd& xcd : xcds_) {
+    xcd.counters = {};
     xcd.l2.clear();
     for (Server& channel : xcd.channels) channel.free = 0;
     xcd.link_in.free = xcd.link_out.free = 0;
@@ -50,13 +50,13 @@ double MemorySystem::least_clocks() const {
   return std::min(constants_.l2_hit_clocks - constants_.l1_hit_clocks, constants_.scalar_cache_miss_clocks);
 }
 
-void MemorySystem::touch_mall(double time, uint64_t line, bool dirty, bool& hit, double& served) {
+void MemorySystem::touch_mall(Xcd& xcd, double time, uint64_t line, bool dirty, bool& hit, double& served) {
   const size_t slice = channel_of(line, slices_.size());
   const Cache::Result result = mall_.access(line, dirty);
   hit = result.hit;
   served = slices_[slice].serve(time, constants_.clocks(line_bytes / constants_.mall_bytes_per_ns));
   if (!result.evicted_dirty) return;
-  counters_.hbm_write_bytes += line_bytes;
+  xcd.counters.hbm_write_bytes += line_bytes;
   Server& channel = hbm_[channel_of(result.evicted, hbm_.size())];
   channel.serve(time, constants_.clocks(line_bytes / constants_.hbm_bytes_per_ns));
 }
@@ -66,14 +66,14 @@ double MemorySystem::beyond_l2(Xcd& xcd, double time, uint64_t line) {
   const Constants& c = constants_;
   bool hit;
   double served;
-  touch_mall(time, line, false, hit, served);
+  touch_mall(xcd, time, line, false, hit, served);
   const double mall_extra = c.clocks(c.mall_extra_ns);
   double done = served + mall_extra;
   if (hit) {
-    ++counters_.mall_hits;
+    ++xcd.counters.mall_hits;
   } else {
-    ++counters_.mall_misses;
-    counters_.hbm_read_bytes += line_bytes;
+    ++xcd.counters.mall_misses;
+    xcd.counters.hbm_read_bytes += line_bytes;
     const double read =
         hbm_[channel_of(line, hbm_.size())].serve(served, c.clocks(line_bytes / c.hbm_bytes_per_ns));
     done = read + mall_extra + c.clocks(c.hbm_extra_ns);
@@ -87,10 +87,10 @@ double MemorySystem::beyond_l2(Xcd& xcd, double time, uint64_t line) {
 void MemorySystem::write_line(Xcd& xcd, double time, uint64_t line) {
   const double clocks = constants_.clocks(line_bytes / constants_.fabric_xcd_write_bytes_per_ns);
   const double sent = xcd.link_out.serve(time, clocks);
-  ++counters_.mall_writes;
+  ++xcd.counters.mall_writes;
   bool hit;
   double served;
-  touch_mall(sent, line, true, hit, served);
+  touch_mall(xcd, sent, line, true, hit, served);
 }
 
 double MemorySystem::access(uint32_t number, double time, uint64_t line, Request request, uint32_t bytes) {
@@ -103,12 +103,12 @@ double MemorySystem::access(uint32_t number, double time, uint64_t line, Request
       stores ? std::max(1.0, bytes / c.l2_channel_write_bytes) : std::max(1.0, line_bytes / c.l2_channel_bytes);
   double ready = xcd.channels[channel_of(line, xcd.channels.size())].serve(time, service) - service;
   if (!xcd.tlb.access(line * line_bytes / uint64_t(c.tlb_page_bytes)).hit) {
-    ++counters_.tlb_misses;
+    ++xcd.counters.tlb_misses;
     ready += c.clocks(c.tlb_miss_ns);
   }
   const Cache::Result result = xcd.l2.access(line, request != Request::load && request != Request::scalar_load);
   if (result.evicted_dirty) write_line(xcd, ready, result.evicted);
-  ++(result.hit ? counters_.l2_hits : counters_.l2_misses);
+  ++(result.hit ? xcd.counters.l2_hits : xcd.counters.l2_misses);
   // Stores that miss fetch nothing: the line is then partly valid.
   if (stores) return ready + extra;
   if (!result.hit) *result.ready = beyond_l2(xcd, ready, line);

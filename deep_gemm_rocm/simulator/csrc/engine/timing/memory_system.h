@@ -41,7 +41,8 @@ class MemorySystem {
   // written.
   double write_back(double time);
 
-  const MemoryCounters& counters() const { return counters_; }
+  // What an XCD's requests have caused.
+  const MemoryCounters& counters(size_t xcd) const { return xcds_[xcd].counters; }
 
   // The shortest time in which a request can be answered.
   double least_clocks() const;
@@ -57,17 +58,17 @@ class MemorySystem {
     Cache tlb;
     std::vector<Server> channels;
     Server link_in, link_out;
+    MemoryCounters counters;
   };
 
   double beyond_l2(Xcd& xcd, double time, uint64_t line);
   void write_line(Xcd& xcd, double time, uint64_t line);
-  void touch_mall(double time, uint64_t line, bool dirty, bool& hit, double& served);
+  void touch_mall(Xcd& xcd, double time, uint64_t line, bool dirty, bool& hit, double& served);
 
   const Constants constants_;
   std::vector<Xcd> xcds_;
   Cache mall_;
   std::vector<Server> slices_, hbm_;
-  MemoryCounters counters_;
 };
 
 }  // namespace mi300x::timing

@@ -57,7 +57,8 @@ std::vector<Plan> plans_of(const std::vector<Instruction>& code, const Effects* 
     plan.passes = effects[i].passes;
     if (plan.kind == Plan::Kind::matrix) plan.operands = matrix_operands(inst.op);
     plan.argument = uint16_t(inst.imm);
-    plan.clocks = uint16_t(vector_clocks(inst, effects[i], constants));
+    plan.clocks = uint16_t(plan.kind == Plan::Kind::matrix ? constants.matrix_clocks_per_pass * plan.passes
+                                                            : vector_clocks(inst, effects[i], constants));
     const MemoryAccess& memory = effects[i].memory;
     plan.dwords = uint8_t((memory.bytes + 3) / 4 * memory.parts);
     plan.bypasses_l1 = inst.mem.sc1;

@@ -72,21 +72,19 @@ std::string requests_of(const std::vector<const Timeline*>& timelines) {
 }
 
 // Counts of the launch's work that takes energy; the power model (power.py) turns it into joules.
-std::string activity_of(const Constants& constants, const Cost& cost, double cu_clocks) {
-  const Counters& counters = cost.counters;
-  const MemoryCounters& memory = cost.memory;
-  const double others = double(counters.matrix_clocks - counters.matrix_clocks_fp8 - counters.matrix_clocks_i8 -
-                               counters.matrix_clocks_f16);
+std::string activity_of(const Constants& constants, const Sums& sums, const MemoryCounters& memory, double cu_clocks) {
+  const double others =
+      double(sums.matrix_clocks - sums.matrix_clocks_fp8 - sums.matrix_clocks_i8 - sums.matrix_clocks_f16);
   const double l2_lines = double(memory.l2_hits + memory.l2_misses);
   const double mall_lines = double(memory.mall_hits + memory.mall_misses + memory.mall_writes);
   JsonObject activity;
-  activity.add("matrix_fp8_clocks", double(counters.matrix_clocks_fp8))
-      .add("matrix_i8_clocks", double(counters.matrix_clocks_i8))
-      .add("matrix_f16_clocks", double(counters.matrix_clocks_f16))
+  activity.add("matrix_fp8_clocks", double(sums.matrix_clocks_fp8))
+      .add("matrix_i8_clocks", double(sums.matrix_clocks_i8))
+      .add("matrix_f16_clocks", double(sums.matrix_clocks_f16))
       .add("matrix_other_clocks", others)
-      .add("vector_clocks", double(counters.vector_clocks))
-      .add("lds_clocks", double(counters.lds_clocks))
-      .add("l1_bytes", double(counters.memory_clocks) * constants.l1_port_bytes)
+      .add("vector_clocks", double(sums.vector_clocks))
+      .add("lds_clocks", double(sums.lds_clocks))
+      .add("l1_bytes", double(sums.memory_clocks) * constants.l1_port_bytes)
       .add("l2_bytes", l2_lines * double(line_bytes))
       .add("mall_bytes", mall_lines * double(line_bytes))
       .add("hbm_bytes", double(memory.hbm_read_bytes + memory.hbm_write_bytes))
@@ -95,22 +93,22 @@ std::string activity_of(const Constants& constants, const Cost& cost, double cu_
 }
 
 // The fraction of the time that each resource was busy; for resources of CUs, over the CUs that had workgroups.
-std::string busy(const Launch& launch, const Constants& constants, const Cost& cost, double clocks) {
-  const Counters& counters = cost.counters;
+std::string busy(const Launch& launch, const Constants& constants, const Sums& sums, const MemoryCounters& memory,
+                 double clocks) {
   const double chip_cus = constants.chip_xcds * constants.chip_cus_per_xcd;
   const double cu_clocks = clocks * std::min(double(launch.workgroups), chip_cus);
   const double simd_clocks = cu_clocks * constants.cu_simds;
   const double hbm_bytes_per_clock =
       constants.hbm_bytes_per_ns * constants.mall_slices * 1000 / constants.chip_clock_mhz;
-  const double hbm_bytes = double(cost.memory.hbm_read_bytes + cost.memory.hbm_write_bytes);
+  const double hbm_bytes = double(memory.hbm_read_bytes + memory.hbm_write_bytes);
   const double fabric_bytes_per_clock =
       constants.fabric_xcd_bytes_per_ns * constants.chip_xcds * 1000 / constants.chip_clock_mhz;
-  const double fabric_bytes = double(cost.memory.mall_hits + cost.memory.mall_misses) * double(line_bytes);
+  const double fabric_bytes = double(memory.mall_hits + memory.mall_misses) * double(line_bytes);
   JsonObject shares;
-  shares.add("matrix cores", ratio(double(counters.matrix_clocks), simd_clocks))
-      .add("vector ALUs", ratio(double(counters.vector_clocks), simd_clocks))
-      .add("LDS", ratio(double(counters.lds_clocks), cu_clocks))
-      .add("vector L1", ratio(double(counters.memory_clocks), cu_clocks))
+  shares.add("matrix cores", ratio(double(sums.matrix_clocks), simd_clocks))
+      .add("vector ALUs", ratio(double(sums.vector_clocks), simd_clocks))
+      .add("LDS", ratio(double(sums.lds_clocks), cu_clocks))
+      .add("vector L1", ratio(double(sums.memory_clocks), cu_clocks))
       .add("fabric", ratio(fabric_bytes, clocks * fabric_bytes_per_clock))
       .add("HBM", ratio(hbm_bytes, clocks * hbm_bytes_per_clock));
   return shares.text();
@@ -119,9 +117,10 @@ std::string busy(const Launch& launch, const Constants& constants, const Cost& c
 }  // namespace
 
 std::string record_of(const Launch& launch, const Constants& constants, const Sampling& sampling, const Cost& cost,
-                      const std::vector<const Timeline*>& timelines) {
-  const Counters& counters = cost.counters;
-  const MemoryCounters& memory = cost.memory;
+                      const std::vector<Plan>& plans, const std::vector<const Timeline*>& timelines) {
+  const Counters& counters = cost.work.counters;
+  const MemoryCounters& memory = cost.work.memory;
+  const Sums sums(counters.by_instruction, plans);
   const double clocks = std::round(cost.clocks);
   const double cus = constants.chip_xcds * constants.chip_cus_per_xcd;
   const double cu_clocks = clocks * cus, simd_clocks = cu_clocks * constants.cu_simds;
@@ -135,12 +134,12 @@ std::string record_of(const Launch& launch, const Constants& constants, const Sa
       .add("cycles", clocks)
       .add("time_us", launch.outcome.nanoseconds / 1000)
       .add("clock_mhz", constants.chip_clock_mhz)
-      .add("activity", activity_of(constants, cost, cu_clocks))
-      .add("instructions", double(counters.instructions))
-      .add("mfma_utilization", ratio(double(counters.matrix_clocks), simd_clocks))
-      .add("valu_busy", ratio(double(counters.vector_clocks), simd_clocks))
-      .add("lds_busy", ratio(double(counters.lds_clocks), cu_clocks))
-      .add("vmem_busy", ratio(double(counters.memory_clocks), cu_clocks))
+      .add("activity", activity_of(constants, sums, memory, cu_clocks))
+      .add("instructions", double(sums.instructions))
+      .add("mfma_utilization", ratio(double(sums.matrix_clocks), simd_clocks))
+      .add("valu_busy", ratio(double(sums.vector_clocks), simd_clocks))
+      .add("lds_busy", ratio(double(sums.lds_clocks), cu_clocks))
+      .add("vmem_busy", ratio(double(sums.memory_clocks), cu_clocks))
       .add("lds_conflict_cycles", double(counters.lds_conflict_clocks))
       .add("l1_hit_rate", ratio(double(counters.l1_hits), double(counters.l1_hits + counters.l1_misses)))
       .add("l2_hit_rate", ratio(double(memory.l2_hits), double(memory.l2_hits + memory.l2_misses)))
@@ -150,7 +149,7 @@ std::string record_of(const Launch& launch, const Constants& constants, const Sa
       .add("hbm_write_bytes", double(memory.hbm_write_bytes))
       .add("tlb_misses", double(memory.tlb_misses))
       .add("occupancy", ratio(double(counters.wave_clocks), simd_clocks * constants.cu_waves_per_simd))
-      .add("busy", busy(launch, constants, cost, clocks))
+      .add("busy", busy(launch, constants, sums, memory, clocks))
       .add("stalls", stalls.text())
       .add("listing", listing(launch, counters));
   if (!timelines.empty()) {

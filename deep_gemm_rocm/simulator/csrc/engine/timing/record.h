@@ -11,6 +11,6 @@
 namespace mi300x::timing {
 
 std::string record_of(const Launch& launch, const Constants& constants, const Sampling& sampling, const Cost& cost,
-                      const std::vector<const Timeline*>& timelines);
+                      const std::vector<Plan>& plans, const std::vector<const Timeline*>& timelines);
 
 }  // namespace mi300x::timing

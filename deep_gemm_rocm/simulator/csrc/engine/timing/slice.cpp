@@ -57,8 +57,12 @@ struct Masks {
 
 class Slice {
  public:
-  explicit Slice(const Launch& launch)
-      : code_(launch.code->instructions), effects_(launch.effects), live_(code_.size()), masks_(code_.size()) {
+  Slice(const Launch& launch, Wanted wanted)
+      : code_(launch.code->instructions),
+        effects_(launch.effects),
+        wants_addresses_(wanted == Wanted::branches_and_addresses),
+        live_(code_.size()),
+        masks_(code_.size()) {
     const Kernel& kernel = *launch.dispatch.kernel;
     entry_ = (kernel.first_instruction() - kernel.code_begin) / 4;
   }
@@ -205,7 +209,7 @@ class Slice {
     }
     if (effects.has(trait::writes_scc)) live.reset(scc_bit);
     for (size_t i = 0; i < effects.reads.size(); ++i)
-      if (needed || i < effects.address_count) insert(live, effects.reads[i]);
+      if (needed || (wants_addresses_ && i < effects.address_count)) insert(live, effects.reads[i]);
     if (needed) {
       note_load(inst, effects);
       if (reads_scc(inst, effects)) live.set(scc_bit);
@@ -218,6 +222,7 @@ class Slice {
 
   const std::vector<Instruction>& code_;
   const Effects* effects_;
+  const bool wants_addresses_;
   size_t entry_;
   std::vector<size_t> order_;    // reachable instructions, by address
   std::vector<Registers> live_;  // before each instruction
@@ -227,6 +232,6 @@ class Slice {
 
 }  // namespace
 
-std::vector<uint8_t> needed_instructions(const Launch& launch) { return Slice(launch).needed(); }
+std::vector<uint8_t> needed_instructions(const Launch& launch, Wanted wanted) { return Slice(launch, wanted).needed(); }
 
 }  // namespace mi300x::timing

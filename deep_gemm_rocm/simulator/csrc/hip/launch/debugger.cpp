@@ -20,7 +20,9 @@ class CallbackDebugger final : public mi300x::Debugger {
 
   mi300x::Dim3 workgroup() const override { return workgroup_; }
   uint32_t wave() const override { return wave_; }
-  bool wants(uint64_t offset) const override { return stops_[0] || (offset / 4 + 1 < count_ && stops_[offset / 4 + 1]); }
+  bool wants(uint64_t offset) const override {
+    return stops_[0] || (offset / 4 + 1 < count_ && stops_[offset / 4 + 1]);
+  }
   bool stop(const mi300x::StoppedWave& wave) override { return callback_(&wave) != 0; }
 
  private:

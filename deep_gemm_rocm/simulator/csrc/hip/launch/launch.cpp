@@ -75,8 +75,8 @@ void require_services(const KernelInfo& kernel) {
   if (find_argument(kernel, ArgumentKind::hidden_default_queue)) return;
   if (find_argument(kernel, ArgumentKind::hidden_printf_buffer)) {
     fail(hipErrorNotSupported,
-         "kernel %s was compiled with -mprintf-kind=buffered, which the simulated MI300X does not offer; compile it with "
-         "-mprintf-kind=hostcall",
+         "kernel %s was compiled with -mprintf-kind=buffered, which the simulated MI300X does not offer; compile it "
+         "with -mprintf-kind=hostcall",
          kernel.name.c_str());
   }
 }
@@ -133,8 +133,9 @@ void require_room(const KernelInfo& kernel, const LaunchShape& shape) {
   const auto threads = static_cast<int>(shape.threads_of_block());
   const int fitting = blocks_per_compute_unit(kernel, threads, shape.dynamic_lds) * device::kComputeUnits;
   if (shape.blocks() <= static_cast<uint64_t>(fitting)) return;
-  fail(hipErrorCooperativeLaunchTooLarge, "kernel %s: a cooperative launch of %llu blocks, %d fit on the device at once",
-       kernel.name.c_str(), static_cast<unsigned long long>(shape.blocks()), fitting);
+  fail(hipErrorCooperativeLaunchTooLarge,
+       "kernel %s: a cooperative launch of %llu blocks, %d fit on the device at once", kernel.name.c_str(),
+       static_cast<unsigned long long>(shape.blocks()), fitting);
 }
 
 struct PlaceOfFailure {
