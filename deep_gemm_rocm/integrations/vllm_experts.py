@@ -19,13 +19,16 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
 
 from ..api.experts import fused_moe
 from ..problems.experts import MAX_TOP_K
-from ..problems.layout import SCALE_BLOCK
+from ..problems.layout import SCALE_BLOCK, Pair
 from ..problems.routing import MAX_EXPERTS
 from .parts import check_parameters, check_replaces
 
 
 class DeepGemmRocmExperts(mk.FusedMoEExpertsModular):
     """``fused_moe``, for weights with scales of blocks of 128x128 or of channels."""
+
+    intermediate_unit = SCALE_BLOCK  # that intermediate sizes are a multiple of
+    takes_biases = False
 
     @staticmethod
     def activation_format() -> Any:
@@ -42,16 +45,14 @@ class DeepGemmRocmExperts(mk.FusedMoEExpertsModular):
     ) -> tuple[bool, str | None]:
         if moe_config.moe_backend != "auto":
             return False, f"--moe-backend {moe_config.moe_backend} asks for another kernel"
-        if moe_config.has_bias:
+        if moe_config.has_bias and not cls.takes_biases:
             return False, "kernel does not support biases of experts"
-        if moe_config.intermediate_size_per_partition % SCALE_BLOCK:
-            return False, f"kernel requires intermediate sizes that are a multiple of {SCALE_BLOCK}"
+        if moe_config.intermediate_size_per_partition % cls.intermediate_unit:
+            return False, f"kernel requires intermediate sizes that are a multiple of {cls.intermediate_unit}"
         if moe_config.in_dtype != torch.bfloat16:
             return False, "kernel supports bf16 models only"
         if moe_config.experts_per_token > MAX_TOP_K or moe_config.num_local_experts > MAX_EXPERTS:
             return False, f"kernel supports at most {MAX_EXPERTS} experts, {MAX_TOP_K} for each token"
-        if moe_config.swiglu_limit is not None and weight_key == kFp8StaticChannelSym:
-            return False, "kernel supports clamped activations with scales of blocks only"
         keys = (weight_key, activation_key, activation_format)
         supported, reason = mk.FusedMoEExperts.is_supported_config(cls, moe_config, *keys)
         return supported, reason
@@ -114,18 +115,28 @@ class DeepGemmRocmExperts(mk.FusedMoEExpertsModular):
         expert_tokens_meta: Any,
         apply_router_weight_on_input: bool,
     ) -> None:
-        x = hidden_states if a1q_scale is None else (hidden_states, a1q_scale)
         weights = torch.ones_like(topk_weights) if apply_router_weight_on_input else topk_weights
+        alpha, limit = self._clamps(activation)
         fused_moe(
-            x,
+            self._input(hidden_states, a1q_scale),
             (w1, self._scales_of(self.w1_scale)),
             (w2, self._scales_of(self.w2_scale)),
             weights.float().contiguous(),
             topk_ids.int().contiguous(),
             expert_map=None if expert_map is None else expert_map.int(),
             out=output,
-            limit=self.activation_config.clamp_limit,
+            alpha=alpha,
+            limit=limit,
+            gate_up_bias=self.w1_bias,
+            down_bias=self.w2_bias,
         )
+
+    def _input(self, x: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor | Pair:
+        return x if scales is None else (x, scales)
+
+    def _clamps(self, activation: Any) -> tuple[float | None, float | None]:
+        """``alpha`` and ``limit`` of ``fused_moe``."""
+        return None, self.activation_config.clamp_limit
 
     def _scales_of(self, scales: torch.Tensor) -> torch.Tensor:
         """Scales of blocks as they are, those of channels [experts, channels, 1]."""

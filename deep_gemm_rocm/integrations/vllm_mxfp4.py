@@ -1,8 +1,8 @@
 """vLLM's layers with weights in MXFP4, which it emulates, as gfx942 has no matrix instructions for four bits.
 
-With activations in MXFP4 ("W4A4"), weights become FP8 when they are loaded, and activations FP8 with a scale for 128
-values of a token, which is finer than the MXFP4 that such checkpoints ask for. Linear layers with activations in bf16
-("W4A16") keep four bits in memory.
+With activations in MXFP4 ("W4A4"), activations become FP8 with a scale for 128 values of a token, which is finer than
+the MXFP4 that such checkpoints ask for. Weights of experts, and of linear layers with activations in bf16 ("W4A16"),
+keep four bits in memory. Those of linear layers with other activations become FP8 when they are loaded.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import vllm.model_executor.layers.fused_moe.modular_kernel as mk
 from vllm import envs
 from vllm.model_executor.kernels import linear
 from vllm.model_executor.kernels.linear import MxFp4LinearKernel
+from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from vllm.model_executor.layers.fused_moe.oracle import mxfp4 as oracle
 
 # Where nothing else fits, it takes the oracle's first class for emulation without asking it. So it has to find vLLM's,
@@ -29,10 +30,12 @@ from ..api.casts import per_token_cast_to_fp8
 from ..api.four_bits import convert_fp4_to_fp8
 from ..api.fp4_gemm import bf16_fp4_gemm_nt
 from ..api.gemm import gemm_fp8
+from ..problems.gemm_kind import GROUP
 from ..problems.layout import Pair
 from .parts import MovedError, check_parameters, check_replaces
 from .vllm_experts import DeepGemmRocmExperts
 
+_GPT_OSS = 1.702, 7.0  # alpha and limit that vLLM's swigluoai_and_mul has
 _ACTIVATIONS = (kMxfp4Dynamic, kFp8Dynamic128Sym)
 
 
@@ -97,7 +100,10 @@ class DeepGemmRocmMxfp4Kernel(_Mxfp4Kernel):
 
 
 class DeepGemmRocmMxfp4Experts(DeepGemmRocmExperts):
-    """``fused_moe`` of weights that were converted to FP8."""
+    """``fused_moe`` with weights of four bits and tokens in FP8; also gpt-oss's with their biases."""
+
+    intermediate_unit = GROUP
+    takes_biases = True
 
     @property
     def expects_unquantized_inputs(self) -> bool:
@@ -107,13 +113,26 @@ class DeepGemmRocmMxfp4Experts(DeepGemmRocmExperts):
     def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:
         return bool(weight_key == kMxfp4Static and activation_key == kMxfp4Dynamic)
 
+    @staticmethod
+    def _supports_activation(activation: Any) -> bool:
+        return activation in (MoEActivation.SILU, MoEActivation.SWIGLUOAI)
+
     def process_weights_after_loading(self, layer: Any) -> None:
-        for name, of_kernel in (("w13", self.quant_config._w1), ("w2", self.quant_config._w2)):
-            weight, scale = f"{name}_weight", f"{name}_weight_scale"
-            data, scales = convert_fp4_to_fp8(getattr(layer, weight).data, getattr(layer, scale).data)
-            replace_parameter(layer, weight, data)
-            replace_parameter(layer, scale, scales)
-            of_kernel.scale = getattr(layer, scale)
+        """Brings gpt-oss's gates and ups, whose rows take turns, behind each other."""
+        if self.moe_config.activation != MoEActivation.SWIGLUOAI:
+            return
+        for name in ("w13_weight", "w13_weight_scale", "w13_bias"):
+            if getattr(layer, name, None) is not None:
+                rows = getattr(layer, name).data
+                replace_parameter(layer, name, torch.cat((rows[:, ::2], rows[:, 1::2]), dim=1))
+        self.quant_config._w1.scale = layer.w13_weight_scale
+        self.quant_config._w1.bias = getattr(layer, "w13_bias", None)
+
+    def _input(self, x: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor | Pair:
+        return per_token_cast_to_fp8(x)
+
+    def _clamps(self, activation: Any) -> tuple[float | None, float | None]:
+        return _GPT_OSS if activation == MoEActivation.SWIGLUOAI else super()._clamps(activation)
 
     def _scales_of(self, scales: torch.Tensor) -> torch.Tensor:
         return scales

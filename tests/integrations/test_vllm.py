@@ -16,6 +16,7 @@ import torch
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.runtime import hip
+from deep_gemm_rocm.testing import fused_moe_reference
 
 FOLDERS = os.environ.get("DG_TEST_VLLM")
 if not FOLDERS:
@@ -147,7 +148,7 @@ def moe_config(experts, top_k, hidden, intermediate, **others):
         intermediate_size=intermediate,
         num_local_experts=others.pop("local", experts),
         num_logical_experts=experts,
-        activation=MoEActivation.SILU,
+        activation=others.pop("activation", MoEActivation.SILU),
         device="cpu",
         routing_method=RoutingMethodType.Renormalize,
         moe_parallel_config=FusedMoEParallelConfig.make_no_parallel(),
@@ -163,10 +164,9 @@ def test_the_oracle_chooses_our_experts(keys):
     assert experts.__module__ == "deep_gemm_rocm.integrations.vllm_experts"
 
 
-@pytest.mark.parametrize("others", [{"moe_backend": "triton"}, {"has_bias": True}, {"swiglu_limit": 7.0}])
+@pytest.mark.parametrize("others", [{"moe_backend": "triton"}, {"has_bias": True}])
 def test_the_oracle_chooses_others(others):
-    keys = CHANNELS if "swiglu_limit" in others else BLOCKS
-    _, experts = oracle.select_fp8_moe_backend(moe_config(8, 2, 256, 128, **others), *keys)
+    _, experts = oracle.select_fp8_moe_backend(moe_config(8, 2, 256, 128, **others), *BLOCKS)
     assert experts.__name__ == "TritonExperts"
 
 
@@ -211,14 +211,14 @@ def test_experts_in_vllms_layer(keys, tokens, with_map, limit):
     assert dg.calc_diff(actual, layer_of_experts(x, gate_up, down, chosen, mapping, limit)) < QUANTISED / 2
 
 
-def applied(kernel, x, w1, w2, chosen, experts, mapping=None):
+def applied(kernel, x, w1, w2, chosen, experts, mapping=None, activation=MoEActivation.SILU):
     return kernel.apply(
         hidden_states=x,
         w1=w1,
         w2=w2,
         topk_ids=chosen.indices.int(),
         topk_weights=chosen.values,
-        activation=MoEActivation.SILU,
+        activation=activation,
         global_num_experts=experts,
         expert_map=mapping,
         apply_router_weight_on_input=False,
@@ -308,16 +308,12 @@ def test_the_oracle_chooses_our_experts_of_mxfp4(mxfp4_activations):
     assert (backend, experts.__name__) == (emulation, "DeepGemmRocmMxfp4Experts")
     theirs = mxfp4_oracle.backend_to_kernel_cls(emulation)[1:]
     assert quark_moe.backend_to_kernel_cls(emulation) == theirs  # which takes the first for MXFP6
-    for others in ({"moe_backend": "emulation"}, {"has_bias": True}):
+    for others in ({"moe_backend": "emulation"}, {"activation": MoEActivation.SWIGLUSTEP}):
         with pytest.raises((ValueError, NotImplementedError), match="requires amd-quark package"):
             mxfp4_oracle.select_mxfp4_moe_backend(moe_config(8, 2, 256, 128, **others), mxfp4_activations)
 
 
-@pytest.mark.parametrize("tokens", [1, 45])
-@pytest.mark.parametrize("limit", [None, 0.5])
-def test_experts_of_mxfp4_in_vllms_layer(tokens, limit, mxfp4_activations):
-    """As QuarkOCP_MX_MoEMethod sets them up and calls them."""
-    experts, top_k, hidden, intermediate = 6, 3, 288, 128
+def layer_of_mxfp4(experts, hidden, intermediate):
     layer, values = torch.nn.Module(), {}
     for name, weight in (
         ("w13", randn(experts, 2 * intermediate, hidden) / 16),
@@ -327,6 +323,47 @@ def test_experts_of_mxfp4_in_vllms_layer(tokens, limit, mxfp4_activations):
         data, exponents, values[name] = parts
         setattr(layer, f"{name}_weight", parameter(data))
         setattr(layer, f"{name}_weight_scale", parameter(exponents))
+    return layer, values
+
+
+def test_experts_of_gpt_oss_in_vllms_layer(mxfp4_activations):
+    """Rows of gate and up take turns, and there are biases."""
+    tokens, experts, top_k, hidden, intermediate = 45, 6, 3, 288, 96
+    layer, values = layer_of_mxfp4(experts, hidden, intermediate)
+    biases = {"w13": randn(experts, 2 * intermediate, seed=4).bfloat16(), "w2": randn(experts, hidden).bfloat16()}
+    for name, bias in biases.items():
+        setattr(layer, f"{name}_bias", parameter(bias.clone()))
+    config = moe_config(experts, top_k, hidden, intermediate, activation=MoEActivation.SWIGLUOAI, has_bias=True)
+    backend, kind = mxfp4_oracle.select_mxfp4_moe_backend(config, mxfp4_activations)
+    assert (backend, kind.__name__) == (mxfp4_oracle.Mxfp4MoeBackend.EMULATION, "DeepGemmRocmMxfp4Experts")
+    quant = ocp_mx_moe_quant_config(
+        "mxfp4",
+        w1_scale=layer.w13_weight_scale,
+        w2_scale=layer.w2_weight_scale,
+        weight_dtype="mxfp4",
+        w1_bias=layer.w13_bias,
+        w2_bias=layer.w2_bias,
+    )
+    workspace.init_workspace_manager(torch.device("cpu"))
+    kernel = mxfp4_oracle.make_mxfp4_moe_kernel(quant, config, kind, backend)
+    kernel.fused_experts.process_weights_after_loading(layer)
+    x = randn(tokens, hidden, seed=2).bfloat16()
+    exact_x = dg.cast_back_from_fp8(*dg.per_token_cast_to_fp8(x))
+    chosen = randn(tokens, experts, seed=3).softmax(-1).topk(top_k)
+    weights = layer.w13_weight, layer.w2_weight
+    actual = applied(kernel, x, *weights, chosen, experts, activation=MoEActivation.SWIGLUOAI)
+    in_order = [torch.cat((both[:, ::2], both[:, 1::2]), 1) for both in (values["w13"], biases["w13"])]
+    clamps = {"alpha": 1.702, "limit": 7.0, "gate_up_bias": in_order[1], "down_bias": biases["w2"]}
+    expected = fused_moe_reference(exact_x, in_order[0], values["w2"], chosen.values, chosen.indices, **clamps)[0]
+    assert dg.calc_diff(actual, expected) < QUANTISED / 2
+
+
+@pytest.mark.parametrize("tokens", [1, 45])
+@pytest.mark.parametrize("limit", [None, 0.5])
+def test_experts_of_mxfp4_in_vllms_layer(tokens, limit, mxfp4_activations):
+    """As QuarkOCP_MX_MoEMethod sets them up and calls them."""
+    experts, top_k, hidden, intermediate = 6, 3, 288, 128
+    layer, values = layer_of_mxfp4(experts, hidden, intermediate)
     config = moe_config(experts, top_k, hidden, intermediate, swiglu_limit=limit)
     backend, kind = mxfp4_oracle.select_mxfp4_moe_backend(config, mxfp4_activations)
     quant = ocp_mx_moe_quant_config(
@@ -339,11 +376,7 @@ def test_experts_of_mxfp4_in_vllms_layer(tokens, limit, mxfp4_activations):
     workspace.init_workspace_manager(torch.device("cpu"))
     kernel = mxfp4_oracle.make_mxfp4_moe_kernel(quant, config, kind, backend)
     kernel.fused_experts.process_weights_after_loading(layer)
-    for name in values:
-        found = layer.get_parameter(f"{name}_weight"), layer.get_parameter(f"{name}_weight_scale")
-        for expert, (data, scales) in enumerate(zip(*found, strict=True)):
-            spread = scales.repeat_interleave(128, 0).repeat_interleave(128, 1)[: data.shape[0], : data.shape[1]]
-            assert torch.equal(data.float() * spread, values[name][expert])
+    assert layer.w13_weight.dtype == layer.w2_weight.dtype == torch.uint8
     x = randn(tokens, hidden, seed=2).bfloat16()
     chosen = randn(tokens, experts, seed=3).softmax(-1).topk(top_k)
     actual = applied(kernel, x, layer.w13_weight, layer.w2_weight, chosen, experts)
