@@ -36,10 +36,10 @@ class Lock:
         self._lock.release()
 
     def __enter__(self) -> None:
-        self.acquire()
+        self._lock.acquire()
 
     def __exit__(self, *error: object) -> None:
-        self.release()
+        self._lock.release()
 
     def make_anew(self) -> None:
         if self.acquire(blocking=False):

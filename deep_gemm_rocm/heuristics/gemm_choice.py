@@ -73,8 +73,9 @@ def choose_gemm_config(
     if choice:
         return choice.config
     k_order = _NO_PARTS if settings.values().batch_invariant else None
-    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m, k_order, max_block_n)
-    return _chosen(_config, problem).config
+    block = m // _BLOCK_OF_M * _BLOCK_OF_M
+    first = GemmProblem(with_tail(kind, k), block, n, k, num_cus, num_groups, max_block_m, k_order, max_block_n)
+    return _chosen(_config, first, m).config
 
 
 @noted
@@ -83,10 +84,10 @@ def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = NUM_CUS)
 
     Arguments and errors are those of ``choose_gemm_config``.
     """
-    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, 1, max_block_m=256)
+    first = GemmProblem(with_tail(kind, k), m // _BLOCK_OF_M * _BLOCK_OF_M, n, k, num_cus, 1, max_block_m=256)
     if settings.values().batch_invariant:
-        problem = problem._replace(k_order=_order_for_all_m(problem.kind, n, k))
-    return _forced(kind, k) or _chosen(_dense_choice, problem)
+        first = first._replace(k_order=_order_for_all_m(first.kind, n, k))
+    return _forced(kind, k) or _chosen(_dense_choice, first, m)
 
 
 def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
@@ -175,12 +176,15 @@ class _Breakpoints(NamedTuple):
         return self.choices[bisect_right(self.begins, m) - 1]
 
 
-def _chosen(choose: Callable[[GemmProblem], Choice], problem: GemmProblem) -> Choice:
-    """``choose(problem)``, from what is remembered for the block of its M."""
+def _chosen(choose: Callable[[GemmProblem], Choice], first: GemmProblem, m: int) -> Choice:
+    """What ``choose`` returns for the problem with ``m``, from what is remembered for the block of M.
+
+    Args:
+        first: the problem with the first M of the block.
+    """
     if is_replaced():  # by something that wants to be asked for each problem
-        return choose(problem)
-    first = GemmProblem(problem.kind, problem.m // _BLOCK_OF_M * _BLOCK_OF_M, *problem[2:])
-    return _choices_of_block(choose, first).choice(problem.m)
+        return choose(first._replace(m=m))
+    return _choices_of_block(choose, first).choice(m)
 
 
 @remembered

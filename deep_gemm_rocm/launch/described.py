@@ -66,10 +66,10 @@ def names_of_tensors(positional: Iterable[tuple[str, Any]], keywords: dict[str, 
     """The names of the tensors in a call's arguments, in their order in ``Described``."""
     names, parts = [], [*positional, *keywords.items()]
     for name, part in parts:
-        if isinstance(part, torch.Tensor):
-            names.append(name)
-        elif isinstance(part, (tuple, list)):
+        if isinstance(part, (tuple, list)):
             parts += [(f"{name}[{i}]", element) for i, element in enumerate(part)]
+        elif isinstance(part, torch.Tensor):
+            names.append(name)
     return names
 
 

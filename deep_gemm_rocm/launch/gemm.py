@@ -140,7 +140,7 @@ def gemm_launch(
     write_padding: bool = False,
     alignment: int | None = None,
     head_splits: tuple[int, int, int] | None = None,
-    clamps: tuple[float | None, float | None] = (None, None),
+    clamps: tuple[float | None, float | None] | None = None,
     made: dict[str, torch.Tensor] | None = None,
 ) -> Launch:
     """Describes the launch of ``config``'s kernel.
@@ -152,7 +152,7 @@ def gemm_launch(
         write_padding: whether zeros are written into padding rows of the psum layout; otherwise they aren't written.
         alignment: where groups of the psum layout start; None for the session's.
         head_splits: columns of each head in ``d``: left, in the gap, and right.
-        clamps: ``alpha`` and ``limit`` of the activation ``clamped_silu_and_mul``, see ``fused_moe``.
+        clamps: ``alpha`` and ``limit`` of the activation ``clamped_silu_and_mul``, see ``fused_moe``; None with others.
         made: see ``Launch``.
     """
     kind = config.kind
@@ -167,7 +167,6 @@ def gemm_launch(
         write_padding=write_padding,
         max_workgroups=_max_workgroups(config),
         heads=head_splits or (),
-        gate=GateArguments.of(*clamps),
     )
     filled.a.take_strides(a, kind.a_major)
     filled.b.take_strides(b, kind.b_major)
@@ -176,6 +175,8 @@ def gemm_launch(
             getattr(filled, role).take_strides(arguments[role].tensor)
     if kind.widens_b:
         filled.sfb.take_strides_of_groups(arguments["sfb"].tensor)
+    if clamps is not None:
+        filled.gate = GateArguments.of(*clamps)
     if "bias" in arguments:
         filled.bias.take_strides_of_rows(arguments["bias"].tensor)
     scratch = {}

@@ -314,7 +314,7 @@ class _Call:
             runtime, kernel: as ``ready_kernel`` returns them.
             names: the names of the tensors that are given, in the order of their numbers.
         """
-        names_of_pointers, _ = zip(*launch.pointers.values(), strict=True)
+        names_of_pointers = tuple([name for name, _ in launch.pointers.values()])
         self.runtime = runtime
         self.kernel = kernel
         self.words = launch.words

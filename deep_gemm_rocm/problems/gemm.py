@@ -119,8 +119,11 @@ def check_gemm(
         arguments["grouped_layout"] = Argument(layout_name, layout)
     arguments |= present(c=("c", c), bias=("bias", bias), signals=("signal", signal))
     is_quantised = isinstance(d, (tuple, list)) and d_name == "d" and head_splits is None
-    arguments |= _scaled("d", d) if is_quantised else present(d=(d_name, d))
-    tensors = dict(arguments.values())
+    if is_quantised:
+        arguments |= _scaled("d", d)
+    elif d is not None:
+        arguments["d"] = Argument(d_name, d)
+    tensors = {name: tensor for name, tensor in arguments.values()}  # quicker than dict()
     signature = _Signature(dtypes, recipe, four_bits, grouping, layout_name, d_name, head_splits, epilogue)
     gemm = _check_for_any_m(signature, tensors)
     for operand in ("a", "b"):
@@ -172,7 +175,7 @@ def _of_any_m(signature: _Signature, a: torch.Tensor, tensors: dict[str, torch.T
             strides = (1, TILE_ROWS) if strides[0] == 1 else strides
         elif len(shape) > 1 and strides[0] <= strides[1]:
             return None
-        family.append((name, True, dtype, shape[1:], strides, device))
+        family.append((name, True, dtype, tuple(shape)[1:], strides, device))
     return tuple(family)
 
 

@@ -34,6 +34,8 @@ def check_recipe(function: str, recipe: Any, recipe_a: Any, recipe_b: Any) -> Re
         NotImplementedError: there is no kernel for the recipe.
         TypeError, ValueError: an argument is not a recipe, or the arguments contradict each other.
     """
+    if recipe is recipe_a is recipe_b is None:
+        return BLOCKS
     given = {"recipe": (recipe, 3), "recipe_a": (recipe_a, 2), "recipe_b": (recipe_b, 2)}
     for name, (value, length) in given.items():
         if value is not None and (not isinstance(value, (tuple, list)) or len(value) != length):
@@ -42,8 +44,6 @@ def check_recipe(function: str, recipe: Any, recipe_a: Any, recipe_b: Any) -> Re
         whole = Recipe(*recipe)
     elif (recipe_a is None) != (recipe_b is None):
         raise ValueError("recipe_a and recipe_b must be given both, or neither")
-    elif recipe_a is None:
-        return BLOCKS
     else:
         if recipe_a[1] != recipe_b[1]:
             raise ValueError(f"recipe_a and recipe_b must agree in K, their last number, got {recipe_a} and {recipe_b}")

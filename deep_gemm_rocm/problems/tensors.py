@@ -188,7 +188,7 @@ def check_no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor]) -> Non
     end = begin + extent(tensors[d_name])
     for name, tensor in tensors.items():
         address = tensor.data_ptr()
-        if address >= end or begin >= address + extent(tensor) or name == d_name:
+        if name == d_name or address >= end or begin >= address + extent(tensor):
             continue
         if not (name == "c" and address == begin and tensor.stride() == tensors[d_name].stride()):
             raise ValueError(f"{d_name} must not share memory with {name}, which is accessed while {d_name} is written")
