@@ -11,7 +11,7 @@ from ..problems.arguments import present
 from ..problems.layout import ceil_div
 from .launch import Launch
 
-_IDS_OF_CHUNK = 4096  # kIdsOfChunk in sort_by_expert.h
+_IDS_OF_CHUNK = 1024  # kIdsOfChunk in sort_by_expert.h
 _BYTES_OF_CHUNK = 512 * 4  # of its counts
 
 

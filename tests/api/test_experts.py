@@ -299,7 +299,7 @@ def assert_sorted(ids, expert_map, experts):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "top_k", "experts"), [(1, 1, 1), (1, 16, 512), (455, 9, 33), (456, 9, 33), (1100, 8, 3)]
+    ("tokens", "top_k", "experts"), [(1, 1, 1), (1, 16, 512), (113, 9, 33), (114, 9, 33), (1100, 8, 3)]
 )
 def test_sorting(tokens, top_k, experts):
     assert_sorted(random_ids(-1, experts + 1, tokens, top_k), None, experts)

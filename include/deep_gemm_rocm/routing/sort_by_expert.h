@@ -24,7 +24,7 @@ struct SortArguments {
 constexpr int kMostExperts = 512;
 constexpr int kSortWaves = 8;
 constexpr int kSortThreads = kSortWaves * kWaveSize;
-constexpr int kSortSteps = 8;
+constexpr int kSortSteps = 2;
 constexpr int kIdsOfChunk = kSortSteps * kSortThreads;  // of a workgroup
 static_assert(kSortThreads == kMostExperts, "a thread adds up what there is of an expert");
 
@@ -78,6 +78,7 @@ class ExpertSort {
     int before = 0, all = here;
     if (num_chunks > 1) {
       all = 0;
+#pragma unroll 8  // loads in flight at once
       for (int chunk = 0; chunk < num_chunks; ++chunk) {
         const int count = *(const Global<int>*)(args_.counts + chunk * kMostExperts + expert);
         before += chunk < chunk_ ? count : 0;
