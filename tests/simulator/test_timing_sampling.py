@@ -159,25 +159,39 @@ def test_workgroups_that_know_of_others_are_not_sampled(compiler: Compiler) -> N
     np.testing.assert_array_equal(np.sort(order), np.arange(GROUPS))
 
 
-def gemm_profile(m: int, n: int, k: int, *, sampling: bool, runs: int = 1) -> simulator.KernelProfile:
+def gemm(m: int, n: int, k: int) -> None:
     a = torch.zeros(m, k, dtype=torch.float8_e4m3fnuz), torch.ones(k // 128, m).t()
     b = torch.zeros(n, k, dtype=torch.float8_e4m3fnuz), torch.ones(-(-n // 128), k // 128)
     d = torch.empty(m, n, dtype=torch.bfloat16)
-    with simulator.profile(compute="sampled", sampling=sampling) as prof:
-        for _ in range(runs):
-            deep_gemm_rocm.fp8_gemm_nt(a, b, d, recipe=(1, 128, 128))
-    return prof.kernels[-1]
+    deep_gemm_rocm.fp8_gemm_nt(a, b, d, recipe=(1, 128, 128))
 
 
-@pytest.mark.slow
-def test_sampling_a_gemm() -> None:
-    whole, sampled = (gemm_profile(16384, 7168, 512, sampling=sampling, runs=2) for sampling in (False, True))
+def causal_attention(tokens: int, heads: int) -> None:
+    q, k, v = torch.randn(3, 1, tokens, heads, 128, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    deep_gemm_rocm.flash_attention(q, k, v, causal=True)
+
+
+CALLS = {"gemm": lambda: gemm(2048, 4096, 256), "causal attention": lambda: causal_attention(1024, 12)}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_sampling_our_kernels(name: str) -> None:
+    profiles = []
+    for sampling in (False, True):
+        constants = {"chip.cus_per_xcd": 2, "sampling.most_instructions": 1}
+        with simulator.profile(constants, compute="sampled", sampling=sampling) as prof:
+            CALLS[name]()
+        profiles += prof.kernels
+    whole, sampled = profiles
     assert sampled.sampled_workgroups < whole.sampled_workgroups
-    assert sampled.time_us == pytest.approx(whole.time_us, rel=0.05)
+    assert sampled.cycles == pytest.approx(whole.cycles, rel=0.03)
+    assert sampled.mfma_utilization * sampled.cycles == pytest.approx(whole.mfma_utilization * whole.cycles, rel=1e-4)
 
 
 @pytest.mark.slow
 def test_a_large_gemm() -> None:
     """962 GFLOP take at most a minute on two idle cores."""
-    kernel = gemm_profile(4096, 7168, 16384, sampling=True)
+    with simulator.profile(compute="sampled") as prof:
+        gemm(4096, 7168, 16384)
+    (kernel,) = prof.kernels
     assert 0.2 < kernel.mfma_utilization < 1
