@@ -1,9 +1,10 @@
 // The keys that a workgroup of a decode kernel works on.
 //
 // With num_splits > 0, each sequence's keys are split into as many equal parts, so that a result depends only on its
-// own sequence. If split_keys > 0, there are fewer parts where these would have fewer keys. With 0, the blocks of all sequences and heads of keys are one after another on a line, which is cut
-// into pieces of the same length: all workgroups have equal work, however long the sequences are. A piece may have the
-// end of one sequence and the beginning of the next.
+// own sequence. If split_keys > 0, there are fewer parts where these would have fewer keys. With 0, the blocks of all
+// sequences and heads of keys are one after another on a line, which is cut into pieces of the same length: all
+// workgroups have equal work, however long the sequences are. A piece may have the end of one sequence and the
+// beginning of the next.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"

@@ -216,7 +216,9 @@ class FlashDecode {
         const int value = existing_value((group * Mfma::kRows + lane_row()) * Shape::kWidth);
         values_[group][i] = load_global<Words>(first + value * static_cast<int>(sizeof(Cache)));
       }
-      if constexpr (Shape::kHasTokenFactors) value_factors_[i] = of_token(args_.v_descale, value_page_, value_run(block) + i);
+      if constexpr (Shape::kHasTokenFactors) {
+        value_factors_[i] = of_token(args_.v_descale, value_page_, value_run(block) + i);
+      }
     }
   }
 
@@ -358,7 +360,9 @@ class FlashDecode {
           if (key % Shape::kRun == i) logit = logits_[i / Mfma::kElements][i % Mfma::kElements];
         }
         logit = exchange(logit * scale(), key / Shape::kRun * Mfma::kRows + lane % Mfma::kRows);
-        if (again && logit != -kInfinity) add_values_of(block * Shape::kBlockK + key, softmax_.probability(logit) * unit);
+        if (again && logit != -kInfinity) {
+          add_values_of(block * Shape::kBlockK + key, softmax_.probability(logit) * unit);
+        }
       }
     }
   }

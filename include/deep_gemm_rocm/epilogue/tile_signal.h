@@ -9,9 +9,9 @@ namespace deep_gemm_rocm {
 // Whoever allocates the counters has one for each 64 rows, so no counter is for fewer.
 constexpr int kLeastRowsOfSignal = 64;
 
-// Adds a finished tile of masked groups to the counter of its rows, [num_groups, ⌈m / kRows⌉]. Once all tiles of its rows
-// are added, the counter is kTiles times the number of tile columns: tiles below a group's last row, which don't exist,
-// count with the tile that has it. All waves of the workgroup must take part.
+// Adds a finished tile of masked groups to the counter of its rows, [num_groups, ⌈m / kRows⌉]. Once all tiles of its
+// rows are added, the counter is kTiles times the number of tile columns: tiles below a group's last row, which don't
+// exist, count with the tile that has it. All waves of the workgroup must take part.
 //
 // A consumer that has read this number with acquire semantics sees the results: each wave waits until its stores are in
 // L2, and the release writes L2 back to where other XCDs see it.
