@@ -67,14 +67,19 @@ LATENT += [
     for is_ocp in (False, True)
 ]
 LATENT += [
-    DecodeConfig("bf16", "bf16", width, 512, rows, layout, is_ocp, "indexed")
+    DecodeConfig("bf16", "bf16", width, 512, rows, layout, is_ocp, tokens)
+    for tokens in ("indexed", "indexed_twice")
     for rows in LATENT_ROWS
     for width, layout, is_ocp in (
         (576, "plain", False), (512, "plain", False), (576, "e4m3_656", False), (576, "e4m3_656", True),
         (512, "e4m3_584", False), (512, "e4m3_584", True),
     )
 ]  # fmt: skip
-LATENT += [DecodeConfig("bf16", "bf16", 576, 512, 64, "e4m3_656", False, "small_pages")]
+LATENT += [
+    DecodeConfig("bf16", "bf16", 576, 512, rows, layout, False, "small_pages")
+    for rows in LATENT_ROWS
+    for layout in ("plain", "e4m3", "e4m3_656")
+]
 DECODE = [
     DecodeConfig(*types, *widths, capped=capped) for types in TYPES for widths in WIDTHS for capped in (False, True)
 ]

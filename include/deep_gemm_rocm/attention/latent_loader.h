@@ -74,6 +74,7 @@ class LatentLoader {
   static constexpr int kElementBytes = Layout::kIsFp8 ? 1 : sizeof(typename Shape::T);
   static constexpr int kTokenBytes = Layout::kHasScales ? Layout::kTokenBytes : Shape::kHeadDim * kElementBytes;
   static constexpr int kPassBytes = kParts * kChunksPerRow * kVectorBytes;
+  static constexpr unsigned kMostTokensOfPage = 256 + 1;  // LATENT_PAGE_SIZES in problems/attention.py
   static constexpr int kRotaryBlock = Layout::kHasRotary ? Shape::kDBlocks - 1 : -1;
   static_assert(Shape::kWaves % kKeyWaves == 0, "a wave moves parts of the same keys");
 
@@ -135,12 +136,18 @@ class LatentLoader {
       }
     }
     if (!exists(pass)) return;
-    Chunk values = values_of(pass);
+    *reinterpret_cast<Chunk*>(lds + lds_offset_ + pass * kParts * Shape::kKeyTileBytes) = values_of(pass);
+  }
+
+  // Makes zeros of loaded keys that don't exist, before start() goes on to the next ones: a NaN would make the workgroup
+  // add up everything again. Few blocks have any. Lanes take a branch, since a choice in each takes more registers.
+  DG_DEVICE void clear_missing() {
     if constexpr (Tokens::kHasGaps) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) values[i] = stored_exists_ ? values[i] : 0;
+      if (ballot(!loaded_exists_) == 0) return;
+      if (loaded_exists_) return;
+      static_for<kPasses>([&](int pass) { staged_[pass] = Chunk{}; });
+      if constexpr (Layout::kHasScales) scales_ = typename Layout::Scales{};
     }
-    *reinterpret_cast<Chunk*>(lds + lds_offset_ + pass * kParts * Shape::kKeyTileBytes) = values;
   }
 
  private:
@@ -161,9 +168,17 @@ class LatentLoader {
   }
 
   DG_DEVICE void start_lane(const TokenPlace& place, const PagedTensor& cache, int page_shift, int block) {
+    // Unsigned, so that fewer instructions multiply.
+    const auto number = static_cast<unsigned>(place.page);
+    const auto in_page = static_cast<unsigned>(place.in_page);
+    __builtin_assume(in_page < kMostTokensOfPage);
     const auto* const page =
-        static_cast<const uint8_t*>(cache.data) + place.page * cache.page_stride * kElementBytes;
-    address_ = page + place.in_page * cache.token_stride * kElementBytes + first_byte();
+        static_cast<const uint8_t*>(cache.data) + number * static_cast<uint64_t>(cache.page_stride * kElementBytes);
+    if constexpr (Layout::kHasScales) {
+      address_ = page + (in_page * kTokenBytes + first_byte());
+    } else {
+      address_ = page + in_page * static_cast<uint64_t>(cache.token_stride * kElementBytes) + first_byte();
+    }
     asm volatile("" : "+v"(address_));
     if constexpr (Layout::kHasPowers) {
       scales_address_ = page + (Layout::kTokenBytes << page_shift) + place.in_page * Layout::kScaleBytes;

@@ -47,20 +47,24 @@ class MlaDecode {
   static constexpr int kValuesAtOnce = Shape::kRun / (Shape::kReads - kValuesAt);
   static_assert(kValuesAtOnce * (Shape::kReads - kValuesAt) == Shape::kRun, "all values are read");
   static_assert(kSoftmaxAt <= kValuesAt, "values of the block before are transposed first");
+  static_assert(kLoadsAt + 2 <= kAddressesAt, "all of a block is being loaded before what is missing is cleared");
   // FP8 values without scales of their own, which have one in common.
   static constexpr bool kHasDescale = Layout::kIsFp8 && !Layout::kHasScales;
-  static constexpr int kTilesBefore = min(Shape::kRowTiles, 2);  // tiles whose probabilities are read before the barrier, not after it
+  // Tiles whose probabilities are read before the barrier, not after it.
+  static constexpr int kTilesBefore = min(Shape::kRowTiles, 2);
   // Passes of the loader that start where those of the block before are stored; the others start from kLoadsAt on.
   static constexpr int kEarlyPasses = Loader::kPasses - 3;
 
  public:
   DG_DEVICE MlaDecode(const DecodeArguments& args, const DecodeTile& tile, uint8_t* lds)
       : args_(args), tile_(tile), tokens_(args, tile.sequence), lds_(lds), loader_(args.k) {
-    const int row = Shape::KeyOrder::of_lds_row(own_key_fragment() * Mfma::kRows + lane_id() % Mfma::kRows);
-    keys_offset_ = lds_offset(row, own_chunk()) + own_d_block(0) * Shape::kKeyTileBytes;
-    const int value = lane_id() % Mfma::kRows * static_cast<int>(sizeof(Words));
-    values_offset_ = wave_id() * Shape::kKeyTileBytes + lds_offset(lane_group() * Shape::kRun, value / kChunkBytes) +
-                     value % kChunkBytes;
+    // Nothing that follows from the lane is kept from tile to tile, as registers don't suffice for that.
+    const int lane = lane_id_computed_here();
+    const int row = Shape::KeyOrder::of_lds_row(own_key_fragment() * Mfma::kRows + lane % Mfma::kRows);
+    keys_offset_ = lds_offset(row, own_chunk(lane)) + own_d_block(0) * Shape::kKeyTileBytes;
+    const int value = lane % Mfma::kRows * static_cast<int>(sizeof(Words));
+    values_offset_ = wave_id() * Shape::kKeyTileBytes +
+                     lds_offset(lane / Mfma::kRows * Shape::kRun, value / kChunkBytes) + value % kChunkBytes;
     if constexpr (kHasDescale) {
       const float descale = args.k_descale.data == nullptr ? 1 : *(const Global<float>*)args.k_descale.data;
       value_scale_ = Shape::kIsOcp ? 2 * descale : descale;
@@ -107,8 +111,6 @@ class MlaDecode {
   }
 
  private:
-  static DG_DEVICE int lane_group() { return lane_id() / Mfma::kRows; }
-
   DG_DEVICE float logit_scale() const { return kHasDescale ? logit_scale_ : args_.logit_scale; }
   DG_DEVICE float value_scale() const { return kHasDescale ? value_scale_ : 1; }
 
@@ -121,8 +123,9 @@ class MlaDecode {
 
   // The chunk of 128 bytes that a lane group multiplies. Neighbouring groups read together; their chunks are half a row
   // apart, for their keys are a multiple of eight apart and hence equally swizzled.
-  static DG_DEVICE int own_chunk() {
-    return lane_group() % 2 * (kChunksPerRow / 2) + lane_group() / 2 + own_part() % 2 * 2;
+  static DG_DEVICE int own_chunk(int lane) {
+    const int lane_group = lane / Mfma::kRows;
+    return lane_group % 2 * (kChunksPerRow / 2) + lane_group / 2 + own_part() % 2 * 2;
   }
   // The row of 128 bytes of a read.
   static DG_DEVICE int own_d_block(int read) { return read * (Shape::kParts / 2) + own_part() / 2; }
@@ -144,8 +147,10 @@ class MlaDecode {
     auto* const first = reinterpret_cast<float*>(lds_ + Shape::kExistsOffset - Shape::kFactorsBytes);
     return first + row_tile * kWaveSize + lane_id();
   }
+
   DG_DEVICE void load_queries() {
-    const int first_row = tile_.first_row + own_first_tile() * Mfma::kRows + lane_id_computed_here() % Mfma::kRows;
+    const int lane = lane_id_computed_here();
+    const int first_row = tile_.first_row + own_first_tile() * Mfma::kRows + lane % Mfma::kRows;
     static_for<Shape::kWaveTiles>([&](auto i) {
       const int row = first_row + i * Mfma::kRows;
       const int token = row / args_.heads;
@@ -155,7 +160,7 @@ class MlaDecode {
       for (int read = 0; read < Shape::kReads; ++read) {
         queries_[i][read] = MfmaOperands{};
         if (token < args_.tokens_q && has(read)) {
-          const int in_row = own_d_block(read) * kBlockKBytes + own_chunk() * kChunkBytes;
+          const int in_row = own_d_block(read) * kBlockKBytes + own_chunk(lane) * kChunkBytes;
           queries_[i][read] = load_global<MfmaOperands>(first + in_row);
         }
       }
@@ -206,6 +211,7 @@ class MlaDecode {
 
   // Computes a block's addresses, and starts to look up the next block's page.
   DG_DEVICE void find_keys(int block, int end) {
+    loader_.clear_missing();
     loader_.start(tokens_, args_.k, args_.page_shift, block, end);
     loader_.look_up(tokens_, min(block + 1, end - 1));
   }
@@ -259,7 +265,8 @@ class MlaDecode {
 
   DG_DEVICE MfmaOperands read_keys(int read) const {
     if (!has(read)) return MfmaOperands{};
-    return *reinterpret_cast<const MfmaOperands*>(lds_ + keys_offset_ + read * (Shape::kParts / 2) * Shape::kKeyTileBytes);
+    const int ahead = read * (Shape::kParts / 2) * Shape::kKeyTileBytes;
+    return *reinterpret_cast<const MfmaOperands*>(lds_ + keys_offset_ + ahead);
   }
 
   // Starts work on earlier blocks before read kRead of K · Qᵀ.
@@ -291,7 +298,8 @@ class MlaDecode {
   // Reads the lane's values of one key of its run. Keys are neighbouring rows of LDS, each swizzled by its row.
   DG_DEVICE Words read_values(int key) const {
     int first = values_offset_;
-    if (key % 2 == 1) asm("" : "+v"(first));  // otherwise all offsets are kept in registers, which don't suffice
+    // Otherwise all offsets are kept in registers, which don't suffice. Addresses of lanes take some, too.
+    if (key % 2 == 1 || (!Tokens::kInRuns && key > 0)) asm("" : "+v"(first));
     const int offset = (first ^ key * kChunkBytes) + key * kBlockKBytes;
     return *reinterpret_cast<const Words*>(lds_ + offset);
   }
@@ -389,6 +397,7 @@ class MlaDecode {
       loader_.start(tokens_, args_.k, args_.page_shift, block, tile_.end);
       loader_.start(tokens_, args_.k, args_.page_shift, block, tile_.end);  // stored is what the call before started
       static_for<Loader::kPasses>([&](int pass) { loader_.load(pass); });
+      loader_.clear_missing();
       static_for<Loader::kPasses>([&](int pass) { loader_.store(pass, lds_); });
       lds_barrier();
       multiply_keys<false>(block, tile_.end);
