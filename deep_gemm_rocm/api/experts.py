@@ -208,8 +208,19 @@ def _expert_gemm(
     )
     m, k = len(d), a.shape[1]
     gemm = Gemm(m, n // kind.parts, k, experts, kind)
-    config = choose_gemm_config(kind, ceil_div(m, experts), gemm.n, k, settings.num_cus(), num_groups=experts)
+    groups = _experts_of_rows(m, experts)
+    config = choose_gemm_config(kind, ceil_div(m, groups), gemm.n, k, settings.num_cus(), num_groups=groups)
     return None, gemm_launch(config, gemm, arguments, alignment=1, clamps=clamps)
+
+
+def _experts_of_rows(rows: int, experts: int) -> int:
+    """How many experts may have rows, rounded up to a power of two, so that few numbers of rows differ in kernels."""
+    return min(experts, 1 << (rows - 1).bit_length())
+
+
+def numbers_of_few_rows(experts: int) -> tuple[int, ...]:
+    """Numbers of rows, fewer than experts, one of each that kernels are chosen for by themselves."""
+    return tuple(1 << exponent for exponent in range((experts - 1).bit_length()))
 
 
 def _scaling_of(weight: torch.Tensor, scales: Argument | None) -> tuple[str, str]:

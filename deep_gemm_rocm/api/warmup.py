@@ -503,7 +503,6 @@ def _routed(function: _Function, m: int, of: Workload) -> None:
 
 
 def _experts(_: _Function, m: int, of: Workload) -> None:
-    hidden, dtype = of.k, of.dtype or _FP8
     rows = m * of.num_groups
     top_k = ceil_div(rows, MAX_TOKENS)
     if top_k > MAX_TOP_K and isinstance(of.m_list, range):
@@ -511,7 +510,14 @@ def _experts(_: _Function, m: int, of: Workload) -> None:
     if top_k > MAX_TOP_K:
         most = MAX_TOKENS * MAX_TOP_K // of.num_groups
         raise ValueError(f"m_list must have numbers up to {most} for {of.num_groups} experts, got {m}")
-    tokens = rows // top_k
+    _experts_of_tokens(of, rows // top_k, top_k)
+    if m == 1:
+        for fewer in experts.numbers_of_few_rows(of.num_groups):
+            _experts_of_tokens(of, fewer, 1)
+
+
+def _experts_of_tokens(of: Workload, tokens: int, top_k: int) -> None:
+    hidden, dtype = of.k, of.dtype or _FP8
     clamps = of.arguments.get("alpha"), of.arguments.get("limit")
     scaling = "groups" if dtype in FOUR_BIT_DTYPES else "blocks" if dtype == _FP8 else "none"
     is_fp8 = dtype == _FP8 or (scaling == "groups" and bool(of.arguments.get("x")))

@@ -49,9 +49,9 @@ _ALONE_16_ROWS_OF_TWO_PARTS = (_alone(16, 64, 3, waves_n=2),)
 _ALONE = (_alone(64, 32, 3), _alone(32, 64, 3, waves_n=2))
 
 # Waves alone that deal K among themselves, where there are fewer columns. It saves the second launch of a split K.
+_DEALING_K_OF_16_ROWS = (_alone(16, 16, 3, waves_k=4), _alone(16, 32, 3, waves_k=4))
 _DEALING_K = (
-    _alone(16, 16, 3, waves_k=4),
-    _alone(16, 32, 3, waves_k=4),
+    *_DEALING_K_OF_16_ROWS,
     _alone(32, 32, 2, waves_k=4),
     _alone(64, 32, 2, waves_k=4),
     _alone(64, 64, 2, waves_k=4),
@@ -122,7 +122,8 @@ def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
     if kind.grouping == "split_k":
         return _DEALING_K
     of_16_rows = _ALONE_16_ROWS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS
-    return of_16_rows + _ALONE_OF_FOUR_BITS + (_DEALING_K + _DEALING_K_IN_ONE_ROUND if kind.grouping == "dense" else ())
+    dealing_k = {"dense": _DEALING_K + _DEALING_K_IN_ONE_ROUND, "psum": _DEALING_K_OF_16_ROWS}.get(kind.grouping, ())
+    return of_16_rows + _ALONE_OF_FOUR_BITS + dealing_k
 
 
 def _tiles_through_lds(kind: GemmKind) -> tuple[GemmConfig, ...]:
