@@ -31,6 +31,7 @@ _MATRIX_BYTES = 2048  # multiply-adds of a CU times the bytes of an element
 _L1_BYTES = 64  # from a CU's L1 into registers, and as many from L2 into L1
 _LDS_READ_BYTES = 128
 _LDS_WRITE_BYTES = 51
+_WIDENING_BYTES = 8.5  # of four-bit values once widened, by a SIMD's vector ALU
 _HBM_BYTES = 2048
 _CACHE_BYTES = 5400  # Infinity Cache to all L2s
 
@@ -155,8 +156,12 @@ def _busy_clocks(config: GemmConfig, at_once: _Floats | int, rows: _Floats) -> _
     if config.schedule == "alone":  # each wave loads what others read from LDS
         loaded, stored, read = read, 0, 0
     # SIMDs that have waves.
-    simds = np.minimum(at_once * config.waves_m * config.waves_n * config.waves_k, 4) / 4
+    waves = at_once * config.waves_m * config.waves_n * config.waves_k
+    simds = np.minimum(waves, 4) / 4
     matrix = config.block_m * config.block_n * BLOCK_K_BYTES / _MATRIX_BYTES / simds
+    if config.kind.widens_b and config.schedule == "alone":  # each wave widens its columns, and then multiplies
+        widening = config.block_n * config.waves_m * BLOCK_K_BYTES / _WIDENING_BYTES / (4 * simds)
+        matrix = np.maximum(matrix, widening) + np.minimum(matrix, widening) / np.maximum(waves / 4, 1)
     l1 = (loaded + taken_in) / _L1_BYTES
     lds = stored / _LDS_WRITE_BYTES + read / _LDS_READ_BYTES
     longest = np.maximum(np.maximum(matrix, l1), lds)

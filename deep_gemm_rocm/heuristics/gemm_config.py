@@ -231,7 +231,10 @@ _RULES: _Rules = (
         lambda config: config.producer_waves == 0 or config.schedule == "producer",
     ),
     ("only the alone schedule deals K to waves", lambda config: config.waves_k == 1 or config.schedule == "alone"),
-    ("waves alone widen four bits", lambda config: config.schedule == "alone" or not config.kind.widens_b),
+    (
+        "waves alone and ping-pong widen four bits",
+        lambda config: config.schedule in ("alone", "pingpong") or not config.kind.widens_b,
+    ),
     (
         "only the multistage schedule sums squares or batches",
         lambda config: (
@@ -249,6 +252,10 @@ _RULES_OF_SCHEDULES: dict[str, _Rules] = {
         (
             "the pingpong schedule divides the tile's longer side among two halves of the waves",
             lambda config: (config.waves_n if config.halves_of_n else config.waves_m) % 2 == 0,
+        ),
+        (
+            "halves of the waves share the columns whose four bits they widen",
+            lambda config: not (config.kind.widens_b and config.halves_of_n),
         ),
     ),
     "producer": (

@@ -120,10 +120,13 @@ _ALONE_OF_FOUR_BITS = (_alone(64, 32, 2), _alone(32, 64, 3, waves_n=2))
 
 def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
     if kind.grouping == "split_k":
-        return _DEALING_K
+        return _DEALING_K + _PINGPONG_128 + _PINGPONG_256
     of_16_rows = _ALONE_16_ROWS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS
     dealing_k = {"dense": _DEALING_K + _DEALING_K_IN_ONE_ROUND, "psum": _DEALING_K_OF_16_ROWS}.get(kind.grouping, ())
-    return of_16_rows + _ALONE_OF_FOUR_BITS + dealing_k
+    few_rows = of_16_rows + _ALONE_OF_FOUR_BITS + dealing_k
+    if kind.has_groups_of_rows:
+        return few_rows + _PINGPONG_128 + _PINGPONG_192
+    return few_rows + _PINGPONG_128 + _PINGPONG_192 + _PINGPONG_256
 
 
 def _tiles_through_lds(kind: GemmKind) -> tuple[GemmConfig, ...]:

@@ -175,7 +175,7 @@ class GemmKind:
         Only the device knows how many rows masked groups have. The SGPRs suffice for both only if results are merely
         rounded. A counter of finished tiles is for as many rows of each.
         """
-        return self.grouping == "masked" and self.only_rounds and not self.signals
+        return self.grouping == "masked" and self.only_rounds and not (self.signals or self.widens_b)
 
     @property
     def has_groups_of_rows(self) -> bool:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
+from deep_gemm_rocm.heuristics import GemmConfig
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 from deep_gemm_rocm.runtime import hip
 from deep_gemm_rocm.testing import GuardedOutput, activations, assert_accurate, gemm_reference, quantised_activations
@@ -183,8 +184,21 @@ def test_each_code_is_exact(function):
     assert torch.equal(d.double(), expected.T)
 
 
-def test_each_scale_is_exact():
+def together(kind: GemmKind, block_m: int = 128) -> GemmConfig:
+    """A configuration whose waves share what they widen, which takes scales near a reference only."""
+    return GemmConfig(block_m, 128, 4, 2, 3, "pingpong", kind=kind)
+
+
+def of_form(form: str, **others) -> GemmKind:
+    scales = "f32" if form == "float32" else "e8m0"
+    return GemmKind(b_type="e2m1", scaling="groups", b_scale_type=scales, **{"d_type": "f32", **others})
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_each_scale_is_exact(use_config, alone):
     """0.5 with every scale, one beside a large one, in fp32."""
+    if not alone:
+        use_config(together(of_form("uint8")))
     exponents = torch.arange(1, 253, dtype=torch.uint8)[:, None].repeat(1, 4)
     exponents[:, 1] = 130
     data = torch.zeros(252, 64, dtype=torch.int8)
@@ -194,10 +208,13 @@ def test_each_scale_is_exact():
     assert torch.equal(d[0], torch.exp2(exponents[:, 2].double() - 128).float())
 
 
+@pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("form", ["uint8", "float32"])
 @pytest.mark.parametrize("counted", range(4))
-def test_scales_of_any_spread_in_a_block(form, counted):
+def test_scales_of_any_spread_in_a_block(use_config, form, counted, alone):
     """Groups of very different scales, of which only one has values of a that aren't zero."""
+    if not alone:
+        use_config(together(of_form(form)))
     data, exponents = weight(40, 512)
     exponents[:] = torch.tensor([200, 36, 120, 90]).repeat(4) + torch.randint(-5, 5, exponents.shape)
     counts = torch.arange(512) // 32 % 4 == counted
@@ -212,8 +229,33 @@ def test_without_k(function):
 
 
 @pytest.mark.parametrize("form", ["uint8", "float32"])
+@pytest.mark.parametrize("others", [{"d_type": "bf16"}, {"accumulate": True}, {"activation": "silu_and_mul"}], ids=str)
+def test_tiles_that_follow_one_with_a_far_scale(use_config, form, others):
+    """Two workgroups with six tiles each, some of which have scales too small or too large for FP8 beside others. All
+    have the bits that waves alone compute."""
+    m, n, k = 300, 300, 512
+    kind = of_form(form, **others)
+    a, (data, exponents) = inputs("fp8", m, k), weight(n * kind.parts, k)
+    exponents[140, 5], exponents[150, 2], exponents[290, 15] = 90, 133, 60
+    exponents[20, 3], data[20, 48:64] = 10, 0  # of zeros, so it doesn't count
+    b, c = (data, as_form(exponents, form)), torch.randn(m, n, generator=torch.Generator().manual_seed(0))
+    results = []
+    for config in (together(kind), GemmConfig(32, 64, 1, 2, 3, "alone", kind=kind)):
+        use_config(config)
+        dg.set_num_sms(2)
+        d = c.clone() if kind.accumulate else torch.empty(m, n, dtype=TYPES[kind.d_type])
+        dg.fp8_fp4_gemm_nt(a, b, d, d if kind.accumulate else None, epilogue=kind.activation)
+        results.append(d)
+    assert_accurate(results[0], gemm_reference(a, b, c=c if kind.accumulate else None, epilogue=kind.activation))
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("block_m", [0, 128])
+@pytest.mark.parametrize("form", ["uint8", "float32"])
 @pytest.mark.parametrize("function", BOTH)
-def test_zero_and_nan_scales_stay_in_their_columns(function, form):
+def test_zero_and_nan_scales_stay_in_their_columns(use_config, function, form, block_m):
+    if block_m:
+        use_config(together(of_form(form, a_type="bf16" if function == "bf16" else "e4m3"), block_m))
     data, exponents = weight(70, 256)
     exponents[3, 1] = exponents[64, 7] = 255
     exponents[5], exponents[6, :4] = 0, 0

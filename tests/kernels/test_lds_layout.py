@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from helpers.gemm_configs import ALL, config_id
+from helpers.gemm_configs import ALL, FOUR_BITS, config_id
 from helpers.host_functions import compile_functions
 
 from deep_gemm_rocm.heuristics import GemmConfig
@@ -28,18 +28,20 @@ SOURCE = """
 #include "deep_gemm_rocm/hardware/mfma_shape.h"
 using namespace deep_gemm_rocm;
 extern "C" {
-int passes(int rows, int threads) { return ceil_div(rows, rows_per_pass(threads)); }
-int stored_row(int thread, int pass, int threads) { return thread_row(thread) + pass * rows_per_pass(threads); }
-int stored_chunk(int thread) { return thread_chunk(thread); }
-int stored_at(int thread, int pass, int threads) {
-  return store_offset(thread) + first_row_offset(pass * rows_per_pass(threads));
+int passes(int rows, int threads, int chunks) { return ceil_div(rows, rows_per_pass(threads, chunks)); }
+int stored_row(int thread, int pass, int threads, int chunks) {
+  return thread_row(thread, chunks) + pass * rows_per_pass(threads, chunks);
+}
+int stored_chunk(int thread, int chunks) { return thread_chunk(thread, chunks); }
+int stored_at(int thread, int pass, int threads, int chunks) {
+  return store_offset(thread, chunks) + first_row_offset(pass * rows_per_pass(threads, chunks));
 }
 int reads(int mfma_rows) {
   return mfma_rows == 16 ? fragment_reads<MfmaShape<16>>() : fragment_reads<MfmaShape<32>>();
 }
-int read_at(int mfma_rows, int lane, int read, int first_row) {
+int read_at(int neighbours, int lane, int read, int first_row) {
   return first_row_offset(first_row) +
-         (mfma_rows == 16 ? read_offset<MfmaShape<16>>(lane, read) : read_offset<MfmaShape<32>>(lane, read));
+         (neighbours ? read_offset<MfmaShape<16>, true>(lane, read) : read_offset<MfmaShape<16>>(lane, read));
 }
 int column(int mfma_rows, int joined, int row) {
   return mfma_rows == 32 ? RowsByLane<MfmaShape<32>, 1>::of_lds_row(row)
@@ -60,7 +62,8 @@ int element_of_row(int mfma_rows, int row) {
 }
 """
 
-every_config = pytest.mark.parametrize("config", ALL, ids=config_id)
+WIDENING = tuple(config for config in FOUR_BITS if config.schedule != "alone")
+every_config = pytest.mark.parametrize("config", ALL + WIDENING, ids=config_id)
 
 
 @pytest.fixture(scope="module")
@@ -68,26 +71,28 @@ def functions(tmp_path_factory):
     return compile_functions(tmp_path_factory.mktemp("lds_layout"), SOURCE)
 
 
-def loads(config: GemmConfig) -> list[tuple[int, int]]:
-    """For a and b, the rows that are loaded at once, and the threads that load them."""
+def loads(config: GemmConfig) -> list[tuple[int, int, int]]:
+    """For a and b, the rows that are loaded at once, the threads that load them, and the chunks that each stores."""
     threads = (config.producer_waves or config.waves_m * config.waves_n) * WAVE
     parts_of_a, parts_of_b = 1, 1
     if config.schedule == "pingpong":
         parts_of_a, parts_of_b = (1, 2) if config.halves_of_n else (2, 1)
     return [
-        (config.block_m // parts_of_a, threads // parts_of_a),
-        (config.block_n // parts_of_b, threads // parts_of_b),
+        (config.block_m // parts_of_a, threads // parts_of_a, 1),
+        (config.block_n // parts_of_b, threads // parts_of_b, 2 if config.kind.widens_b else 1),
     ]
 
 
-def stores(functions, rows: int, threads: int):
+def stores(functions, rows: int, threads: int, chunks: int):
     """For each wave instruction, row, chunk and byte offset of each lane; None for lanes that store no row."""
-    for pass_, wave in itertools.product(range(functions.passes(rows, threads)), range(threads // WAVE)):
+    for pass_, wave, i in itertools.product(
+        range(functions.passes(rows, threads, chunks)), range(threads // WAVE), range(chunks)
+    ):
         lanes = []
         for thread in range(wave * WAVE, (wave + 1) * WAVE):
-            row = functions.stored_row(thread, pass_, threads)
-            place = (row, functions.stored_chunk(thread), functions.stored_at(thread, pass_, threads))
-            lanes.append(place if row < rows else None)
+            row = functions.stored_row(thread, pass_, threads, chunks)
+            at = functions.stored_at(thread, pass_, threads, chunks) ^ i * 16
+            lanes.append((row, functions.stored_chunk(thread, chunks) + i, at) if row < rows else None)
         yield lanes
 
 
@@ -95,7 +100,7 @@ def fragment_reads(functions, config: GemmConfig, rows: int):
     """For each wave instruction, the fragment's first row and the byte offset of each lane."""
     for first_row in range(0, rows, MFMA_ROWS):
         for read in range(functions.reads(MFMA_ROWS)):
-            yield first_row, [functions.read_at(MFMA_ROWS, lane, read, first_row) for lane in range(WAVE)]
+            yield first_row, [functions.read_at(config.kind.widens_b, lane, read, first_row) for lane in range(WAVE)]
 
 
 def assert_no_conflict(offsets: list[int]) -> None:
@@ -106,8 +111,8 @@ def assert_no_conflict(offsets: list[int]) -> None:
 
 @every_config
 def test_stores_and_reads_have_no_bank_conflicts(functions, config):
-    for rows, threads in loads(config):
-        for lanes in stores(functions, rows, threads):
+    for rows, *threads in loads(config):
+        for lanes in stores(functions, rows, *threads):
             for group in WRITE_GROUPS:
                 assert_no_conflict([lanes[lane][2] for lane in group if lanes[lane]])
         for _, offsets in fragment_reads(functions, config, rows):
@@ -117,9 +122,9 @@ def test_stores_and_reads_have_no_bank_conflicts(functions, config):
 
 @every_config
 def test_reads_find_what_was_stored(functions, config):
-    for rows, threads in loads(config):
+    for rows, *threads in loads(config):
         lds = {}
-        for lanes in stores(functions, rows, threads):
+        for lanes in stores(functions, rows, *threads):
             lds.update({offset: (row, chunk) for row, chunk, offset in filter(None, lanes)})
         assert sorted(lds) == list(range(0, rows * 128, 16))
         assert sorted(lds.values()) == [(row, chunk) for row in range(rows) for chunk in range(CHUNKS)]

@@ -73,7 +73,8 @@ struct StoreAtEnd {
 template <class Kind, class Shape>
 constexpr bool kStreamsResults = sizeof(typename Kind::D) == 2 && !Kind::kAccumulate && !Kind::kHasBias &&
                                  !Kind::kSkipsHeadMid && Shape::kParts == 1 &&
-                                 (Kind::kScaling == Scaling::kNone || Kind::kScaling == Scaling::kBlocks);
+                                 (Kind::kScaling == Scaling::kNone || Kind::kScaling == Scaling::kBlocks ||
+                                  Kind::kScaling == Scaling::kGroups);
 
 template <class Kind, class Shape, class Tile>
 using ResultStore =

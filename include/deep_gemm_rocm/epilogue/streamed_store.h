@@ -19,6 +19,7 @@ class StreamedStore {
   static constexpr int kColumns = Shape::kLaneColumns;
   static constexpr int kVectors = kColumns / kVector;
   static constexpr int kSums = Shape::kFragsM * kColumns;
+  static constexpr bool kLooksForNans = !Rounding::kTakesNans || Kind::kScaling == Scaling::kGroups;
   static_assert(kColumns % 4 == 0, "four results at a time are looked at for NaNs");
 
  public:
@@ -98,7 +99,7 @@ class StreamedStore {
   template <class Mma>
   DG_DEVICE bool finish(const Mma& mma) {
     store(mma, stored_before<Mma>(Mma::kSlots), kSums);
-    const bool has_nans = !Rounding::kTakesNans && ballot(__builtin_isunordered(may_be_nan_[0], may_be_nan_[1])) != 0;
+    const bool has_nans = kLooksForNans && ballot(__builtin_isunordered(may_be_nan_[0], may_be_nan_[1])) != 0;
     return takes_numbers_ && !has_nans;
   }
 
@@ -133,7 +134,7 @@ class StreamedStore {
       auto prepared = Rounding::prepared(result);
       asm volatile("" ::"v"(prepared));  // computed here, not at the store
       last_[column % 4] = result;
-      if (!Rounding::kTakesNans && column % 4 == 3) {
+      if (kLooksForNans && column % 4 == 3) {
         may_be_nan_ = __builtin_elementwise_fma(Vector<float, 2>{last_[0], last_[1]},
                                                 Vector<float, 2>{last_[2], last_[3]}, may_be_nan_);
         asm volatile("" : "+v"(may_be_nan_));

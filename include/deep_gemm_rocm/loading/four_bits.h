@@ -6,10 +6,9 @@
 #include "deep_gemm_rocm/hardware/mfma.h"
 #include "deep_gemm_rocm/hardware/types.h"
 #include "deep_gemm_rocm/loading/fragment.h"
+#include "deep_gemm_rocm/loading/tile_loader.h"
 
 namespace deep_gemm_rocm {
-
-constexpr int kGroupK = 32;  // values along K that share a scale
 
 // The exponent of a group's scale, plus 127. 0 stands for a scale of 0, and 255 for one that isn't a power of two.
 constexpr unsigned kLargestExponent = 254;
@@ -24,6 +23,12 @@ DG_DEVICE float scale_of(unsigned exponent) {
   return __builtin_bit_cast(float, exponent > kLargestExponent ? 0x7fc00000u : exponent << 23);
 }
 DG_DEVICE float scale_of(float scale) { return scale; }
+
+// A scale of type T in memory, and in a register.
+template <class T>
+using StoredScale = Conditional<kIsSame<T, E8M0>, uint8_t, T>;
+template <class T>
+using StagedScale = Conditional<kIsSame<T, E8M0>, unsigned, T>;
 
 // v_perm_b32: bytes of two words, of which `low` has numbers 0 to 3.
 DG_DEVICE unsigned bytes_of(unsigned high, unsigned low, unsigned numbers) {
@@ -46,6 +51,7 @@ constexpr unsigned kLastInTurn = 0x07030602;
 
 // How four bits are widened to a type of the matrix cores.
 //   kBytes: bytes of memory for a chunk.
+//   kChunks, Loaded: chunks that a thread loads at once on their way to LDS.
 //   Table: what a scale, or a group's distance to the largest exponent, makes of each magnitude.
 //   chunk(words, table): the chunk of kBytes of memory.
 template <class T>
@@ -55,9 +61,18 @@ struct FourBits;
 template <>
 struct FourBits<E5M2> {
   static constexpr int kBytes = 8;
+  static constexpr int kChunks = 2;
+  using Loaded = Vector<unsigned, 4>;
   static constexpr int kExponentOfOne = 13;  // 6 becomes 6 * 2^13, near the largest number
   static constexpr unsigned kUnit = 4;       // of the exponent in a number's bits
   static constexpr unsigned kMostUnits = 27 * kUnit;
+  // Scales of weights are within 2^27 below this one, as a rule.
+  static constexpr unsigned kUsualReference = 127 + 3;
+
+  // What products of values relative to a reference are to be multiplied with.
+  static DG_DEVICE float scale_of_products(unsigned reference) {
+    return __builtin_ldexpf(1, static_cast<int>(reference) - 127 - kExponentOfOne);
+  }
 
   struct Table {
     TableOfBytes magnitudes;
@@ -67,6 +82,21 @@ struct FourBits<E5M2> {
     static DG_DEVICE Table of(unsigned units) {
       constexpr unsigned kOfAll = 0, kOfAllButZero = 0x0000000c;  // 0x0c takes a zero
       return {{0x76747000 - bytes_of(0, units, kOfAllButZero), 0x7e7c7a78 - bytes_of(0, units, kOfAll)}, kSigns};
+    }
+    // For codes over the usual reference. They become NaN if their scale is too far from it, but not zeros.
+    template <class Scale>
+    static DG_DEVICE Table of_usual(Scale scale, Loaded& codes) {
+      const unsigned exponent = exponent_of(scale);
+      const unsigned units = (kUsualReference - exponent) * kUnit;
+      const bool is_near = units <= kMostUnits;
+      TableOfBytes magnitudes = of(units).magnitudes;
+      if (ballot(!is_near) != 0) {
+        const unsigned any = (codes[0] | codes[1] | codes[2] | codes[3]) & 0x77777777;
+        const bool is_zero = exponent == 0 || (any == 0 && exponent <= kLargestExponent);
+        if (is_zero) codes = {};
+        if (!is_near && !is_zero) magnitudes = {kNans, kNans};
+      }
+      return {magnitudes, kSigns};
     }
     static DG_DEVICE Table of_nan() { return {{kNans, kNans}, kSigns}; }
 
@@ -93,6 +123,8 @@ struct FourBits<E5M2> {
 template <>
 struct FourBits<__bf16> {
   static constexpr int kBytes = 4;
+  static constexpr int kChunks = 2;
+  using Loaded = Vector<unsigned, 2>;
   struct Table {
     TableOfBytes low, high;  // bytes of each number
 

@@ -10,9 +10,9 @@ namespace deep_gemm_rocm {
 // A chunk, which a lane reads from LDS at once: its operands of two consecutive MFMAs.
 using MfmaOperands = Vector<MfmaOperand, kChunkBytes / sizeof(MfmaOperand)>;
 
-template <class Mfma>
+template <class Mfma, bool kNeighbours = false>
 DG_DEVICE MfmaOperands read_operands(const uint8_t* lds_tile, int first_row, int read) {
-  const uint8_t* const chunk = lds_tile + read_offset<Mfma>(lane_id(), read) + first_row_offset(first_row);
+  const uint8_t* const chunk = lds_tile + read_offset<Mfma, kNeighbours>(lane_id(), read) + first_row_offset(first_row);
   return *reinterpret_cast<const MfmaOperands*>(chunk);
 }
 
@@ -41,8 +41,9 @@ class Fragment {
   static constexpr int kReads = fragment_reads<Mfma>();
   static constexpr int kMfmas = kReads * (kChunkBytes / sizeof(MfmaOperand));
 
+  template <bool kNeighbours>
   DG_DEVICE void read(int read, const uint8_t* lds_tile, int first_row) {
-    operands_[read] = read_operands<Mfma>(lds_tile, first_row, read);
+    operands_[read] = read_operands<Mfma, kNeighbours>(lds_tile, first_row, read);
   }
 
   DG_DEVICE void set(int read, const MfmaOperands& operands) { operands_[read] = operands; }

@@ -9,8 +9,7 @@ namespace deep_gemm_rocm {
 
 // Loads kFragments of a wave, which begin with the tile's row `first_row` in the order of LDS. Rows and K past the
 // operand's end read as zeros.
-//   kNeighbours: whether a lane's chunks are neighbours in memory, as those of four bits are. Else its lane group takes
-//     every kLaneGroups-th chunk. Which k these are doesn't matter as long as A and B agree.
+//   kNeighbours: whether a lane's chunks are neighbours in memory, as those of four bits are; see read_offset().
 //   Form: how chunks are in memory, see four_bits.h.
 template <class Mfma_, class Order_, int kFragments_, int kTileRows, int kRegisterStages_, bool kKTail_,
           bool kNeighbours = false, class Form_ = AsTheyAre>

@@ -17,8 +17,7 @@ class GroupedFragmentLoader : public Base {
   using Form = typename Base::Form;
   using Table = typename Form::Table;
   using Order = typename Base::Order;
-  using Stored = Conditional<kIsSame<T, E8M0>, uint8_t, T>;
-  using Staged = Conditional<kIsSame<T, E8M0>, unsigned, T>;
+  using Stored = StoredScale<T>;
   static constexpr int kFragments = Base::kFragments;
   static constexpr bool kHasRounds = kIsSame<Form, FourBits<E5M2>>;
   static constexpr int kLaneK = Base::kReads * Form::kBytes * 2;
@@ -31,12 +30,11 @@ class GroupedFragmentLoader : public Base {
   DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
     Base::begin(tile, first_k_block);
     scales_ = tile.scales;
-    if constexpr (kHasRounds) scale_ = scale_of_reference();
+    if constexpr (kHasRounds) scale_ = Form::scale_of_products(reference_);
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
       const int row = Order::of_lds_row(Base::first_row_ + i * Base::Mfma::kRows + lane_id() % Base::Mfma::kRows);
-      const unsigned offset = Order::row_in_part(row) * scales_.row_bytes + Order::part(row) * scales_.part_bytes +
-                              lane_k() / kGroupK * static_cast<unsigned>(sizeof(Stored));
+      const unsigned offset = scales_.row_offset<Order>(row) + scales_.k_offset<Stored>(lane_k());
       scale_offset_[i] = Order::row_in_part(row) < tile.rows ? offset : kOutOfBounds;
     }
   }
@@ -47,9 +45,8 @@ class GroupedFragmentLoader : public Base {
     const int left_bytes = Base::k_bytes_ - since * Base::kBlockBytes;
     const bool exists = !Base::kKTail || lane_k() < 2 * left_bytes;
     const unsigned k = (scales_.first_k_block + since) * kBlockK;
-    const unsigned first = k / kScaleBlockK * scales_.block_bytes + k % kScaleBlockK / kGroupK * sizeof(Stored);
     const Buffer buffer = Buffer{scales_.first, kOutOfBounds}.only_if(left_bytes > 0);
-    staged_scales_[stage][i] = buffer.template load<Stored>(exists ? scale_offset_[i] : kOutOfBounds, first);
+    staged_scales_[stage][i] = buffer.template load<Stored>(exists ? scale_offset_[i] : kOutOfBounds, scales_.k_offset<Stored>(k));
   }
 
   // Takes over the groups of a K-block.
@@ -90,7 +87,7 @@ class GroupedFragmentLoader : public Base {
 #pragma unroll
       for (int i = 0; i < kFragments; ++i) largest = max(largest, left_[i]);
       reference_ = min(max(max_over_wave(largest) + kHeadroom, kLeastReference), kLargestExponent);
-      scale_ = scale_of_reference();
+      scale_ = Form::scale_of_products(reference_);
     }
     return kHasRounds;
   }
@@ -105,8 +102,6 @@ class GroupedFragmentLoader : public Base {
   }
 
  private:
-  // Scales of weights are within 2^27 below this one, as a rule.
-  static constexpr unsigned kFirstReference = 127 + 3;
   static constexpr unsigned kLeastReference = 28;  // from which on 0 is too small to be taken
   static constexpr unsigned kHeadroom = 3;         // for scales of later K-blocks
 
@@ -124,18 +119,14 @@ class GroupedFragmentLoader : public Base {
     has_more_ = ballot(has_more) != 0;
   }
 
-  DG_DEVICE float scale_of_reference() const {
-    return __builtin_ldexpf(1, static_cast<int>(reference_) - 127 - Form::kExponentOfOne);
-  }
-
   // The lane's first k in a K-block.
   static DG_DEVICE int lane_k() { return lane_id() / Base::Mfma::kRows * kLaneK; }
 
   GroupScales scales_;
   unsigned scale_offset_[kFragments];
-  Staged staged_scales_[Base::kRegisterStages][kFragments];
+  StagedScale<T> staged_scales_[Base::kRegisterStages][kFragments];
   Table table_[kFragments];
-  unsigned reference_ = kFirstReference;  // an exponent
+  unsigned reference_ = FourBits<E5M2>::kUsualReference;  // an exponent
   float scale_ = 1;                       // of products
   unsigned left_[kFragments];             // exponents of groups that are still to be multiplied, else 0
   bool has_more_ = false;

@@ -12,22 +12,29 @@ constexpr int lds_offset(int row, int chunk) {
   return row * kBlockKBytes + (chunk ^ (row % kChunksPerRow)) * kChunkBytes;
 }
 
-// Stores: eight neighbouring threads move one row, and all threads together the rows of a pass.
-constexpr int rows_per_pass(int threads) { return threads / kChunksPerRow; }
-constexpr int thread_row(int thread) { return thread / kChunksPerRow; }
-constexpr int thread_chunk(int thread) { return thread % kChunksPerRow; }
+// Stores: neighbouring threads move one row, each of them `chunks` neighbouring chunks, and all threads together the rows
+// of a pass.
+constexpr int rows_per_pass(int threads, int chunks = 1) { return threads * chunks / kChunksPerRow; }
+constexpr int thread_row(int thread, int chunks = 1) { return thread * chunks / kChunksPerRow; }
+constexpr int thread_chunk(int thread, int chunks = 1) { return thread * chunks % kChunksPerRow; }
 
 // Byte offset in the tile of a pass's or fragment's first row, a multiple of 8. The XOR repeats every 8 rows, so this
 // can be added to the offset within the pass or fragment, and one address register serves all of them.
 constexpr int first_row_offset(int first_row) { return first_row * kBlockKBytes; }
 
-constexpr int store_offset(int thread) { return lds_offset(thread_row(thread), thread_chunk(thread)); }
+// Of a thread's first chunk. That of the i-th one differs in the bits of i * kChunkBytes.
+constexpr int store_offset(int thread, int chunks = 1) {
+  return lds_offset(thread_row(thread, chunks), thread_chunk(thread, chunks));
+}
 
 // Reads: a lane reads chunks of its MFMA row, one in each of a fragment's reads. A chunk feeds two consecutive MFMAs
-// with 8 bytes each. Which k these are doesn't matter as long as A and B agree.
-template <class Shape>
+// with 8 bytes each. Which k these are doesn't matter as long as A and B agree: with kNeighbours a lane's chunks are
+// neighbours, otherwise its lane group takes every kLaneGroups-th chunk.
+template <class Shape, bool kNeighbours = false>
 constexpr int read_offset(int lane, int read) {
-  const int chunk = lane / Shape::kRows + read * Shape::kLaneGroups;
+  const int group = lane / Shape::kRows;
+  const int chunk =
+      kNeighbours ? group * (kChunksPerRow / Shape::kLaneGroups) + read : group + read * Shape::kLaneGroups;
   return lds_offset(lane % Shape::kRows, chunk);
 }
 template <class Shape>

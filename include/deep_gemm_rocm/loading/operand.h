@@ -5,6 +5,7 @@
 #include "deep_gemm_rocm/loading/batched_k_loader.h"
 #include "deep_gemm_rocm/loading/fragment_loader.h"
 #include "deep_gemm_rocm/loading/grouped_fragment_loader.h"
+#include "deep_gemm_rocm/loading/grouped_tile_loader.h"
 #include "deep_gemm_rocm/loading/tile_loader.h"
 #include "deep_gemm_rocm/loading/transposing_tile_loader.h"
 #include "deep_gemm_rocm/tiles/gemm_kind.h"
@@ -34,8 +35,8 @@ struct OperandA : OperandSizes<Shape, Resources, Shape::kBlockM, Resources::kPar
   static constexpr int kLdsStages = Resources::kLdsStagesOfA;
   static constexpr bool kSumsSquares = Kind::kSumsSquares;
   using Form = AsTheyAre;
-  template <class LoaderOfFragments>
-  using WithScales = LoaderOfFragments;
+  template <class Loader, template <class, class> class>
+  using WithScales = Loader;
   static DG_DEVICE int wave_row() { return Shape::wave_m(); }
 };
 
@@ -48,9 +49,9 @@ struct OperandB : OperandSizes<Shape, Resources, Shape::kBlockN, Resources::kPar
   static constexpr int kLdsStages = Resources::kLdsStagesOfB;
   static constexpr bool kSumsSquares = false;
   using Form = Conditional<Kind::kWidensB, FourBits<typename Kind::MultipliedB>, AsTheyAre>;
-  template <class LoaderOfFragments>
-  using WithScales = Conditional<Kind::kWidensB, GroupedFragmentLoader<LoaderOfFragments, typename Kind::ScaleOfB>,
-                                 LoaderOfFragments>;
+  // The loader, or Grouped<loader>, which loads groups' scales, too.
+  template <class Loader, template <class, class> class Grouped>
+  using WithScales = Conditional<Kind::kWidensB, Grouped<Loader, typename Kind::ScaleOfB>, Loader>;
   static DG_DEVICE int wave_row() { return Shape::wave_n(); }
 };
 
@@ -66,8 +67,9 @@ constexpr auto loader_of_one_group() {
     return LoaderType<TransposingTileLoader<typename Operand::T, typename Operand::Order, Operand::kRows,
                                             Operand::kThreads, Operand::kRegisterStages>>{};
   } else {
-    return LoaderType<TileLoader<typename Operand::Order, Operand::kRows, Operand::kLdsRows, Operand::kThreads,
-                                 Operand::kRegisterStages, Kind::kKTail, Operand::kGoesOn>>{};
+    using Loader = TileLoader<typename Operand::Order, Operand::kRows, Operand::kLdsRows, Operand::kThreads,
+                              Operand::kRegisterStages, Kind::kKTail, Operand::kGoesOn, typename Operand::Form>;
+    return LoaderType<typename Operand::template WithScales<Loader, GroupedTileLoader>>{};
   }
 }
 
@@ -97,6 +99,7 @@ class OperandInLds {
  public:
   using Loader = LoaderThroughLds<Kind, Operand>;
   static constexpr int kPasses = Loader::kPasses;
+  static constexpr int kStoreSteps = Loader::kStoreSteps;
   static constexpr int kLdsBytes = Operand::kLdsStages * kStageBytes;
 
   DG_DEVICE OperandInLds()
@@ -113,8 +116,12 @@ class OperandInLds {
   DG_DEVICE void store(int stage, int pass, uint8_t* lds, int k_block) {
     loader_.store(stage, pass, stage_of(lds, k_block) + stored_part_);
   }
+  // The same in Loader::kStoreSteps steps, for a loader that widens.
+  DG_DEVICE void store_step(int stage, int pass, uint8_t* lds, int k_block, int step) {
+    loader_.store_step(stage, pass, stage_of(lds, k_block) + stored_part_, step);
+  }
   DG_DEVICE void read(Fragment<Mfma>& fragment, int i, int read, const uint8_t* lds, int k_block, int) const {
-    fragment.read(read, stage_of(lds, k_block), first_read_row_ + i * Mfma::kRows);
+    fragment.template read<Kind::kWidensB>(read, stage_of(lds, k_block), first_read_row_ + i * Mfma::kRows);
   }
 
   DG_DEVICE const Loader& loader() const { return loader_; }
@@ -139,12 +146,14 @@ class OperandInLds {
 template <class Kind, class Operand>
 class OperandInRegisters {
   using Mfma = typename Operand::Mfma;
-  using Loader = typename Operand::template WithScales<
+  using LoaderWithoutScales =
       FragmentLoader<Mfma, typename Operand::Order, Operand::kFragments, Operand::kTileRows, Operand::kRegisterStages,
-                     Kind::kKTail, Kind::kWidensB, typename Operand::Form>>;
+                     Kind::kKTail, Kind::kWidensB, typename Operand::Form>;
+  using Loader = typename Operand::template WithScales<LoaderWithoutScales, GroupedFragmentLoader>;
 
  public:
   static constexpr int kPasses = 0;
+  static constexpr int kStoreSteps = 0;
   static constexpr int kLdsBytes = 0;
 
   DG_DEVICE OperandInRegisters() : loader_(Operand::wave_row()) {}

@@ -14,13 +14,25 @@ struct BatchOfK {
   int num_blocks;
 };
 
-// Scales of groups of 32 along K, of a tile's rows.
+constexpr int kGroupK = 32;  // values of four bits along K that share a scale
+
+// Scales of such groups, of a tile's rows.
 struct GroupScales {
   const uint8_t* first;  // of the tile's first row, for the operand's first k
   unsigned row_bytes;    // from a row to the next
   unsigned block_bytes;  // from the scales of 128 of K to the next
   unsigned part_bytes;   // from a part of the operand to the next
   int first_k_block;     // of the tile, from the operand's first k
+
+  // Byte offsets of a row's scales, and of the one of a value of K.
+  template <class Order>
+  DG_DEVICE unsigned row_offset(int tile_row) const {
+    return Order::row_in_part(tile_row) * row_bytes + Order::part(tile_row) * part_bytes;
+  }
+  template <class Stored>
+  DG_DEVICE unsigned k_offset(unsigned k) const {
+    return k / kScaleBlockK * block_bytes + k % kScaleBlockK / kGroupK * static_cast<unsigned>(sizeof(Stored));
+  }
 };
 
 // A tile of an operand in memory.
@@ -50,12 +62,14 @@ struct TileOperands {
 // Memory holds 16 bytes of LDS as they are.
 struct AsTheyAre {
   static constexpr int kBytes = kChunkBytes;  // of memory for a chunk
+  static constexpr int kChunks = 1;           // that a thread loads at once
   using Loaded = Chunk;
   static DG_DEVICE Chunk chunk(const Loaded& loaded) { return loaded; }
 };
 
 // Memory holds bf16, and LDS the same numbers in fp32.
 struct Widened {
+  static constexpr int kChunks = 1;
   using Loaded = Vector<unsigned, 2>;
   static DG_DEVICE Chunk chunk(const Loaded& loaded) {
     constexpr unsigned kHighHalf = 0xffff0000;
@@ -69,16 +83,26 @@ struct Widened {
 //   kThreads: threads that load together. Thread i of the workgroup is number i % kThreads of them.
 //   kRegisterStages: K-blocks that can be in flight to registers at once.
 //   kGoesOn: whether begin() is called again while the tile before is multiplied.
-template <class Order, int kTileRows, int kLdsRows, int kThreads, int kRegisterStages, bool kKTail,
-          bool kGoesOn = false, class Form = AsTheyAre>
+//   Form: what becomes of memory in LDS.
+template <class Order_, int kTileRows, int kLdsRows, int kThreads, int kRegisterStages_, bool kKTail_,
+          bool kGoesOn_ = false, class Form_ = AsTheyAre>
 class TileLoader {
-  static constexpr int kRowsPerPass = rows_per_pass(kThreads);
+ public:
+  using Order = Order_;
+  using Form = Form_;
+  static constexpr int kRegisterStages = kRegisterStages_;
+  static constexpr bool kKTail = kKTail_;
+  static constexpr bool kGoesOn = kGoesOn_;
+
+ private:
+  static constexpr int kRowsPerPass = rows_per_pass(kThreads, Form::kChunks);
   static_assert(kRowsPerPass % kChunksPerRow == 0, "the LDS layout must repeat from pass to pass");
   using Loaded = typename Form::Loaded;
   static constexpr int kLoadedBytes = sizeof(Loaded);
 
  public:
   static constexpr int kPasses = ceil_div(kTileRows, kRowsPerPass);
+  static constexpr int kStoreSteps = 1;
 
   // Loads kTileRows of a tile's rows, from `first_row` on, which is uniform.
   DG_DEVICE explicit TileLoader(int first_row) : first_row_(first_row) {}
@@ -110,7 +134,7 @@ class TileLoader {
 
   // Starts one pass of the load of `k_block`. Past the last K-block it loads zeros without memory traffic.
   DG_DEVICE void load(int stage, int pass, int k_block) {
-    const int first_k = (k_block - first_k_block_) * kChunksPerRow * kLoadedBytes;
+    const int first_k = (k_block - first_k_block_) * kBlockBytes;
     unsigned offset = offset_[pass];
     if (kKTail) offset = first_k + chunk_k() < k_bytes_ ? offset : kOutOfBounds;
     const Buffer buffer = kGoesOn ? buffer_.in_scalar_registers() : buffer_;
@@ -118,20 +142,28 @@ class TileLoader {
   }
 
   DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) const {
-    if (kLdsRows % kRowsPerPass == 0 || lds_row(pass) < kTileRows) {
-      uint8_t* const chunk = lds_tile + store_offset(thread()) + first_row_offset(pass * kRowsPerPass);
-      *reinterpret_cast<Chunk*>(chunk) = loaded_chunk(stage, pass);
-    }
+    if (stores(pass)) chunk_in_lds(lds_tile, pass) = loaded_chunk(stage, pass);
   }
 
  protected:
+  static constexpr int kBlockBytes = kChunksPerRow / Form::kChunks * kLoadedBytes;  // of a K-block, in memory
+
   DG_DEVICE Chunk loaded_chunk(int stage, int pass) const { return Form::chunk(staged_[stage][pass]); }
 
+  static DG_DEVICE bool stores(int pass) { return kLdsRows % kRowsPerPass == 0 || lds_row(pass) < kTileRows; }
+  static DG_DEVICE Chunk& chunk_in_lds(uint8_t* lds_tile, int pass, int i = 0) {
+    const int offset = store_offset(thread(), Form::kChunks) ^ i * kChunkBytes;
+    return *reinterpret_cast<Chunk*>(lds_tile + offset + first_row_offset(pass * kRowsPerPass));
+  }
+
   static DG_DEVICE int thread() { return thread_id() % kThreads; }
-  static DG_DEVICE int lds_row(int pass) { return thread_row(thread()) + pass * kRowsPerPass; }
-  static DG_DEVICE int chunk_k() { return thread_chunk(thread()) * kLoadedBytes; }
+  static DG_DEVICE int lds_row(int pass) { return thread_row(thread(), Form::kChunks) + pass * kRowsPerPass; }
+  static DG_DEVICE int chunk_k() { return thread_chunk(thread(), Form::kChunks) / Form::kChunks * kLoadedBytes; }
 
   Loaded staged_[kRegisterStages][kPasses];
+  int first_row_;
+  int first_k_block_;
+  int k_bytes_ = 0;
 
  private:
   static DG_DEVICE unsigned buffer_bytes(const OperandTile& tile, int first_row) {
@@ -140,9 +172,6 @@ class TileLoader {
     return static_cast<unsigned>((Order::kParts - 1) * tile.part_bytes + (rows - 1) * tile.stride_bytes + tile.k_bytes);
   }
 
-  int first_row_;
-  int first_k_block_;
-  int k_bytes_ = 0;
   Buffer buffer_{};
   unsigned offset_[kPasses];
 };

@@ -60,6 +60,7 @@ class TransposingTileLoader {
 
  public:
   static constexpr int kPasses = ceil_div(kUnits, kWaves);
+  static constexpr int kStoreSteps = 1;
 
   DG_DEVICE explicit TransposingTileLoader(int first_row) : first_row_(first_row) {}
 

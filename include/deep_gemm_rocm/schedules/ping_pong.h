@@ -98,6 +98,11 @@ class PingPong : public ScheduleDefaults<Kind, Shape> {
   static constexpr int kFirstShared = kDividesN ? 0 : State::kTransfersOfA;
   static constexpr int kShared = State::kTransfers - kOwn;
 
+  // Shared rows that are widened are stored in steps between reads: while LDS is busy with these, the vector ALU isn't.
+  static constexpr bool kWidens = Kind::kWidensB;
+  static constexpr int kReadsPerStep = State::kFragmentReads / State::kStepsOfB;
+  static_assert(!kWidens || kReadsPerStep > 0, "too few reads to widen shared rows between them");
+
   static constexpr int kReadsPerLoad = State::kFragmentReads / kOwn;
   static_assert(kReadsPerLoad > 0, "too few reads to load a half's own rows between them");
   static constexpr int kBarrierSlot = State::kSlots - 1;
@@ -131,9 +136,15 @@ class PingPong : public ScheduleDefaults<Kind, Shape> {
   template <class BetweenLoads>
   static DG_DEVICE void memory_phase(State& state, int k_block, const BetweenLoads& between_loads) {
     if (!kLoadsScalesAhead) state.load_scales(0);
-    if (!kMemoryIsLonger) store_shared(state, k_block + 1);
+    if (!kMemoryIsLonger && !kWidens) store_shared(state, k_block + 1);
     state.read_fragments(k_block, 0, [&](int read) {
       __builtin_amdgcn_sched_barrier(0);
+      if constexpr (kWidens) {
+        if (read % kReadsPerStep == 0 && read / kReadsPerStep < State::kStepsOfB) {
+          state.store_step_of_b(0, read / kReadsPerStep, k_block + 1);
+          __builtin_amdgcn_sched_barrier(0);
+        }
+      }
       const int load = read / kReadsPerLoad + kLoadsAhead;
       if (read % kReadsPerLoad == 0 && load < kOwn) {
         state.load(0, kFirstOwn + load, k_block + 1);
@@ -146,7 +157,7 @@ class PingPong : public ScheduleDefaults<Kind, Shape> {
       __builtin_amdgcn_sched_barrier(0);
     }
     between_loads();
-    if (kMemoryIsLonger) store_shared(state, k_block + 1);
+    if (kMemoryIsLonger && !kWidens) store_shared(state, k_block + 1);
     load_shared(state, k_block + 2);
   }
 

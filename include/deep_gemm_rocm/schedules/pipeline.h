@@ -78,6 +78,8 @@ class PipelineState {
   using Mma = Conditional<(Shape::kPartsK > 1), SumOfKParts<MmaOfPart, Shape>, MmaOfPart>;
 
  public:
+  // Whether sums may be NaN only because scales of groups are far from the usual reference, see FourBits<E5M2>.
+  static constexpr bool kMayLackScales = Kind::kPromotes && Kind::kWidensB && !Resources::kSkipsLds;
   static constexpr int kLdsBytes = StagedA::kLdsBytes + StagedB::kLdsBytes;
   static constexpr int kTransfersOfA = StagedA::kPasses;
   static constexpr int kTransfers = kTransfersOfA + StagedB::kPasses;
@@ -85,7 +87,11 @@ class PipelineState {
   static constexpr int kFragmentReads = (Shape::kFragsM + Shape::kFragsN) * kReads;
   static constexpr int kSlots = Mma::kSlots;
 
-  DG_DEVICE explicit PipelineState(uint8_t* lds) : lds_(lds) {}
+  DG_DEVICE explicit PipelineState(uint8_t* lds) : lds_(lds) {
+    if constexpr (kMayLackScales) {
+      scales.set_of_b(FourBits<E5M2>::scale_of_products(FourBits<E5M2>::kUsualReference));
+    }
+  }
 
   DG_DEVICE void begin(const TileOperands& tile) {
     begin_loads(tile);
@@ -131,6 +137,13 @@ class PipelineState {
     } else {
       staged_b_.store(stage, transfer - kTransfersOfA, lds_of_b(), k_block);
     }
+  }
+
+  // Of B that is widened, as many steps of one pass after another as there are.
+  static constexpr int kStepsOfB = StagedB::kPasses * StagedB::kStoreSteps;
+  DG_DEVICE void store_step_of_b(int stage, int step, int k_block) {
+    const int pass = step / StagedB::kStoreSteps;
+    staged_b_.store_step(stage, pass, lds_of_b(), k_block, step % StagedB::kStoreSteps);
   }
 
   DG_DEVICE void load_tile(int stage, int k_block) {

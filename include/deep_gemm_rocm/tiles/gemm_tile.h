@@ -10,6 +10,7 @@
 #include "deep_gemm_rocm/tiles/overlapping_tiles.h"
 #include "deep_gemm_rocm/tiles/tile_operands.h"
 #include "deep_gemm_rocm/tiles/tile_source.h"
+#include "deep_gemm_rocm/tiles/tiles_again.h"
 
 namespace deep_gemm_rocm {
 
@@ -19,9 +20,9 @@ constexpr int kThreads = Schedule::Shape::kThreads * Schedule::Shape::kWavesK + 
 template <class Schedule>
 constexpr int kLdsBytes = max(Schedule::State::kLdsBytes, SumOverWaves<typename Schedule::Shape>::kLdsBytes);
 
-template <class Schedule, class Tile>
+template <class Schedule, class Tile, class MayStore>
 DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typename Schedule::State& state,
-                          uint8_t* lds) {
+                          uint8_t* lds, const MayStore& may_store) {
   using Shape = typename Schedule::Shape;
   using Kind = typename Schedule::Kind;
   static_assert(!Kind::kQuantised || Shape::kOutputN == kScaleBlockN, "a scale's columns must lie within one tile");
@@ -32,12 +33,12 @@ DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typ
     float* const sums = args.square_sums.data + tile.group * args.square_sums.group_stride + tile.m;
     if (tile.n == 0) state.store_square_sums(sums, tile.stored_rows);
   }
-  if (Schedule::has_sums()) store_results<Kind, Shape>(args, tile, state.mma, lds);
+  if (Schedule::has_sums() && may_store(state.mma)) store_results<Kind, Shape>(args, tile, state.mma, lds);
 }
 
-// Computes one tile: loads its first K-blocks, runs the K loop, stores.
-template <class Schedule, class Tile>
-DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t* lds) {
+// Computes one tile: loads its first K-blocks, runs the K loop, stores if may_store(sums).
+template <class Schedule, class Tile, class MayStore>
+DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t* lds, const MayStore& may_store) {
   using Kind = typename Schedule::Kind;
   using Shape = typename Schedule::Shape;
   if (tile.stored_rows <= 0) return;
@@ -48,7 +49,7 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
     Schedule::prologue(state, [&] { state.begin_scales(tile_scales<Kind, Shape>(args, tile), operands); });
     run_k_loop<Schedule>(state);
   }
-  store_tile<Schedule>(gemm_arguments(), tile, state, lds);
+  store_tile<Schedule>(gemm_arguments(), tile, state, lds, may_store);
   if constexpr (Kind::kSignals) signal_tile<Shape>(gemm_arguments(), tile);
 }
 
@@ -56,17 +57,20 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
 // the K loop needn't keep them in registers.
 template <class Schedule, class TileSource, class First, class Layout>
 DG_DEVICE void compute_tiles_one_by_one(First first, Layout layout, int index, int step, uint8_t* lds) {
+  TilesAgain<Schedule, TileSource> again;
   for (;; index += step, first = first.reloaded(gemm_arguments()), layout = TileSource::load_layout(first)) {
     const GemmArguments args = first.with(gemm_arguments());
     load_arguments_of_tile<TileSource>(args);
     const TileSource source(args, layout);
     const int num_tiles = source.num_tiles();
-    if (index >= num_tiles) return;
+    if (index >= num_tiles) break;
     __builtin_amdgcn_sched_barrier(0);  // the arguments of scales are in flight while the tile is found
-    compute_tile<Schedule>(args, source.tile(index, num_tiles), lds);
-    if (index + step >= num_tiles) return;  // most workgroups have no next tile, and needn't load arguments for it
+    compute_tile<Schedule>(args, source.tile(index, num_tiles), lds,
+                           [&](const auto& mma) { return again.may_store(mma, index); });
+    if (index + step >= num_tiles) break;  // most workgroups have no next tile, and needn't load arguments for it
     if constexpr (kLdsBytes<Schedule> > 0) lds_barrier();  // the next tile overwrites what slower waves still read
   }
+  again.compute(step);
 }
 
 // Computes the tiles of a persistent workgroup: the one of its number, and each as many tiles further on as there are

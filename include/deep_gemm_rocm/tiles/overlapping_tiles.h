@@ -10,6 +10,7 @@
 #include "deep_gemm_rocm/tiles/argument_loads.h"
 #include "deep_gemm_rocm/tiles/gemm_arguments.h"
 #include "deep_gemm_rocm/tiles/tile_operands.h"
+#include "deep_gemm_rocm/tiles/tiles_again.h"
 
 namespace deep_gemm_rocm {
 
@@ -49,6 +50,7 @@ struct TileRun {
   int step;
   int num_tiles;
   uint8_t* lds;
+  TilesAgain<Schedule, TileSource>& again;
 
   // Computes `tile`, of number `index`, and those that follow; both are then the last one's.
   DG_DEVICE void compute(State& state, Tile& tile, int& index) {
@@ -65,7 +67,7 @@ struct TileRun {
       };
       Output output(tile.streamed(), tile.is_streamed());
       run_overlapping_k_loop<Schedule>(state, prepare_next, output, next_k_blocks);
-      if (!output.finish(state.mma)) store_rest(state, tile, index);
+      if (!output.finish(state.mma) && again.may_store(state.mma, index)) store_rest(state, tile, index);
       if (next_k_blocks == 0) break;
       state.begin_sums(next_k_blocks);
       tile = next;
@@ -113,12 +115,13 @@ template <class Schedule, class TileSource, class First, class Layout>
 DG_DEVICE void compute_tiles_overlapping(First first, Layout layout, int index, int step, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
   using Shape = typename Schedule::Shape;
+  TilesAgain<Schedule, TileSource> again;
   for (;; index += step, first = first.reloaded(gemm_arguments()), layout = TileSource::load_layout(first)) {
     const GemmArguments args = first.with(gemm_arguments());
     load_arguments_of_tile<TileSource>(args);
     const TileSource source(args, layout);
     const int num_tiles = source.num_tiles();
-    if (index >= num_tiles) return;
+    if (index >= num_tiles) break;
 
     auto tile = source.tile(index, num_tiles);
     using Run = TileRun<Schedule, TileSource, First, decltype(tile)>;
@@ -130,11 +133,12 @@ DG_DEVICE void compute_tiles_overlapping(First first, Layout layout, int index, 
       continue;
     }
     Schedule::prologue(state, [&] { state.begin_scales(tile_scales<Kind, Shape>(gemm_arguments(), tile), operands); });
-    Run{first, step, num_tiles, lds}.compute(state, tile, index);
+    Run{first, step, num_tiles, lds, again}.compute(state, tile, index);
 
-    if (index + step >= num_tiles) return;  // most workgroups have no next tile, and needn't load arguments for it
+    if (index + step >= num_tiles) break;  // most workgroups have no next tile, and needn't load arguments for it
     lds_barrier();  // the next tile overwrites what slower waves still read
   }
+  again.compute(step);
 }
 
 }  // namespace deep_gemm_rocm

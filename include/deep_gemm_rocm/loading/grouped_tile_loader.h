@@ -1,0 +1,84 @@
+// Brings tiles of four-bit values to LDS, together with the scales of their groups, and widens them on the way: once for
+// all waves of a workgroup.
+#pragma once
+
+#include "deep_gemm_rocm/loading/four_bits.h"
+#include "deep_gemm_rocm/loading/tile_loader.h"
+
+namespace deep_gemm_rocm {
+
+// Base is a TileLoader whose threads load values of one group each. T is the type of scales. For FP8, all values have
+// the usual reference, and are NaN if their scale is too far from it.
+template <class Base, class T>
+class GroupedTileLoader : public Base {
+  using Form = typename Base::Form;
+  using Order = typename Base::Order;
+  using Table = typename Form::Table;
+  using Stored = StoredScale<T>;
+  static constexpr int kBlockK = Base::kBlockBytes * 2;
+  static_assert(kGroupK % (Form::kChunks * Form::kBytes * 2) == 0, "a thread's values share a scale");
+
+ public:
+  using Base::Base;
+
+  DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
+    Base::begin(tile, first_k_block);
+    scales_ = tile.scales;
+#pragma unroll
+    for (int pass = 0; pass < Base::kPasses; ++pass) {
+      const int row = Base::first_row_ + Order::of_lds_row(Base::lds_row(pass));
+      const unsigned offset = scales_.row_offset<Order>(row) + scales_.k_offset<Stored>(2 * Base::chunk_k());
+      scale_offset_[pass] = Order::row_in_part(row) < tile.rows ? offset : kOutOfBounds;
+    }
+  }
+
+  DG_DEVICE void load(int stage, int pass, int k_block) {
+    Base::load(stage, pass, k_block);
+    const int since = k_block - Base::first_k_block_;
+    const int left_bytes = Base::k_bytes_ - since * Base::kBlockBytes;
+    const bool exists = !Base::kKTail || Base::chunk_k() < left_bytes;
+    const unsigned k = (scales_.first_k_block + since) * kBlockK;
+    const Buffer all{scales_.first, kOutOfBounds};
+    const Buffer buffer = Base::kGoesOn ? all.in_scalar_registers() : all;
+    staged_scales_[stage][pass] = buffer.only_if(left_bytes > 0)
+                                      .template load<Stored>(exists ? scale_offset_[pass] : kOutOfBounds,
+                                                             scales_.k_offset<Stored>(k));
+  }
+
+  // A pass in steps, between which there may be other work: the table, then the chunks.
+  static constexpr int kStoreSteps = 1 + Form::kChunks;
+  DG_DEVICE void store_step(int stage, int pass, uint8_t* lds_tile, int step) {
+    auto& loaded = Base::staged_[stage][pass];
+    if (step == 0) {
+      table_ = table_of(staged_scales_[stage][pass], loaded);
+      return;
+    }
+    constexpr int kWords = Form::kBytes / sizeof(unsigned);
+    unsigned words[kWords];
+#pragma unroll
+    for (int word = 0; word < kWords; ++word) words[word] = loaded[(step - 1) * kWords + word];
+    const Chunk chunk = __builtin_bit_cast(Chunk, Form::chunk(words, table_));
+    if (Base::stores(pass)) Base::chunk_in_lds(lds_tile, pass, step - 1) = chunk;
+  }
+
+  DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) {
+#pragma unroll
+    for (int step = 0; step < kStoreSteps; ++step) store_step(stage, pass, lds_tile, step);
+  }
+
+ private:
+  static DG_DEVICE Table table_of(StagedScale<T> scale, typename Form::Loaded& codes) {
+    if constexpr (kIsSame<Form, FourBits<E5M2>>) {
+      return Table::of_usual(scale, codes);
+    } else {
+      return Table::template of<kIsSame<T, E8M0>>(scale_of(scale));
+    }
+  }
+
+  GroupScales scales_;
+  Table table_;
+  unsigned scale_offset_[Base::kPasses];
+  StagedScale<T> staged_scales_[Base::kRegisterStages][Base::kPasses];
+};
+
+}  // namespace deep_gemm_rocm
