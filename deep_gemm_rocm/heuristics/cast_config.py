@@ -13,8 +13,9 @@ from ..problems.layout import FP8, ceil_div
 Shared = Literal["row_blocks", "blocks", "column_blocks", "tensor"]
 """Values that share a scale: 128 of a row, 128 x 128, 128 of a column, or all."""
 
-# Waves of a workgroup, and how many sets of 16 values each lane has.
-_WAVES_AND_PASSES = {"row_blocks": (4, 1), "blocks": (8, 2), "column_blocks": (8, 2), "tensor": (4, 1)}
+# Waves of a workgroup, and how many sets of 16 values each lane has. Small workgroups spread evenly over the CUs. Where
+# waves wait for one another, fewer of them wait less.
+_WAVES_AND_PASSES = {"row_blocks": (2, 1), "blocks": (8, 2), "column_blocks": (4, 4), "tensor": (4, 1)}
 _LANE_VALUES = 16  # see lane_values.h
 _WAVE_LANES, _WORKGROUP_LANES, _MOST_LANES = 64, 256, 512
 _FEW_PASSES = 1
