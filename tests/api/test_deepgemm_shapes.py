@@ -44,6 +44,11 @@ EINSUM_B = (4, 32, 128, 4096)
 slow = pytest.mark.slow
 
 
+def every_other(values):
+    """The default run takes every other one."""
+    return [pytest.param(*value, marks=slow if turn % 2 else ()) for turn, value in enumerate(values)]
+
+
 def fp8(*shape: int, seed: int = 0) -> torch.Tensor:
     """Random FP8 numbers; in large tensors only of the 8 largest binades, which the simulator multiplies faster."""
     codes = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
@@ -87,7 +92,7 @@ def run_dense(m: int, n: int, k: int) -> None:
     assert_accurate_in_sums(d, a, b)
 
 
-@pytest.mark.parametrize(("n", "k"), DENSE_NK)
+@pytest.mark.parametrize(("n", "k"), every_other(DENSE_NK))
 def test_dense_scaled(n, k):
     run_dense(1, n if n * k < 1.6e7 else n // 8, k)
 
@@ -150,7 +155,7 @@ def run_contiguous(groups: int, expected_m: int, n: int, k: int, *, psum: bool, 
         assert_accurate_in_sums(d[rows], at(a, rows), at(b, group), recipe=BLOCKS if scaled else NO_SCALES)
 
 
-@pytest.mark.parametrize(("n", "k"), CONTIGUOUS_NK)
+@pytest.mark.parametrize(("n", "k"), every_other(CONTIGUOUS_NK))
 @pytest.mark.parametrize(("groups", "expected_m"), CONTIGUOUS)
 def test_contiguous_scaled(groups, expected_m, n, k):
     dg.set_mk_alignment_for_contiguous_layout(16)
@@ -182,7 +187,7 @@ def run_masked(groups: int, expected_m: int, max_m: int, n: int, k: int, *, scal
         assert_accurate_in_sums(d[group, :size], of_a, of_b, recipe=BLOCKS if scaled else NO_SCALES)
 
 
-@pytest.mark.parametrize(("groups", "expected_m"), MASKED)
+@pytest.mark.parametrize(("groups", "expected_m"), every_other(MASKED))
 def test_masked_scaled(groups, expected_m):
     n, k = MASKED_NK[MASKED.index((groups, expected_m)) % len(MASKED_NK)]
     run_masked(groups, max(expected_m // 16, 2), MASKED_MAX_M // 16, n // 16, k // 8, scaled=True)
@@ -214,7 +219,7 @@ def with_an_empty_group(ks: list[int]) -> list[int]:
     return [0 if group == len(ks) // 2 else k for group, k in enumerate(ks)]
 
 
-@pytest.mark.parametrize(("groups", "m", "n", "k"), K_GROUPED)
+@pytest.mark.parametrize(("groups", "m", "n", "k"), every_other(K_GROUPED))
 def test_k_grouped_scaled(groups, m, n, k):
     run_k_grouped(m // 16, n // 16, with_an_empty_group(around(max(k // 16, 128), groups, 128)))
 
