@@ -37,6 +37,10 @@ class MlaDecode {
   using Layout = typename Shape::Layout;
   using Tokens = typename Shape::Tokens;
 
+  // Kinds of instructions for sched_group_barrier.
+  static constexpr int kVectorInstructions = 2;
+  static constexpr int kMfmas = 8;
+
   // The read of K · Qᵀ, of kReads, before which other work starts. Found by trying in the timing model.
   static constexpr bool kHasFewReads = Shape::kReads < 8;
   static constexpr int kSoftmaxAt = kHasFewReads ? 1 : 2;
@@ -191,11 +195,21 @@ class MlaDecode {
   // The second interval but for the maxima.
   DG_DEVICE void add_values_and_store_keys() {
     load_probabilities<kTilesBefore, Shape::kRowTiles - kTilesBefore>();
-    static_for<kPlaces - 1>([&](auto i) {
-      store_passes_between<i>();
-      add_values(i + 1);
+    static_for<kPlaces>([&](auto i) {
+      constexpr int kFirst = i * Loader::kPasses / kPlaces;
+      constexpr int kEnd = (i + 1) * Loader::kPasses / kPlaces;
+      // No mask: with one, clang 17 moves the stores before the barrier of the workgroup that precedes them.
+      __builtin_amdgcn_sched_barrier(0);
+      static_for<kEnd - kFirst>([&](int pass) { store_pass(kFirst + pass); });
+      if constexpr (i + 1 < kPlaces) {
+        add_values(i + 1);
+        static_for<2 * Shape::kWidth>([&](auto) {
+          __builtin_amdgcn_sched_group_barrier(kMfmas, 1, 0);
+          __builtin_amdgcn_sched_group_barrier(kVectorInstructions, 4, 0);
+        });
+      }
     });
-    store_passes_between<kPlaces - 1>();
+    __builtin_amdgcn_sched_barrier(0);
   }
 
   // The last tile of Vᵀ · Pᵀ of the last block but one, and all tiles of the last block.
@@ -220,17 +234,7 @@ class MlaDecode {
     loader_.store(pass, lds_);
     if (pass < kEarlyPasses) loader_.load(pass);
   }
-  // Stores the passes of place kPlace: before, between and after the tiles of the second interval.
   static constexpr int kPlaces = Shape::kRowTiles > 1 ? Shape::kRowTiles - 1 : 1;
-  template <int kPlace>
-  DG_DEVICE void store_passes_between() {
-    constexpr int kFirst = kPlace * Loader::kPasses / kPlaces;
-    constexpr int kEnd = (kPlace + 1) * Loader::kPasses / kPlaces;
-    // No mask: with one, clang 17 moves the stores before the barrier of the workgroup that precedes them.
-    __builtin_amdgcn_sched_barrier(0);
-    static_for<kEnd - kFirst>([&](int i) { store_pass(kFirst + i); });
-    __builtin_amdgcn_sched_barrier(0);
-  }
 
   // Computes the wave's part of K · Qᵀ. With kHasEarlier, also the rest of the work on earlier blocks; see above.
   template <bool kHasEarlier>
