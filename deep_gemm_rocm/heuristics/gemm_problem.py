@@ -49,7 +49,7 @@ class Choice(NamedTuple):
     def kind(self) -> GemmKind:
         """The problem's kind."""
         kind: GemmKind = self.config.kind
-        return changed(kind, grouping="dense", sums_parts=False) if kind.grouping == "split_k" else kind
+        return changed(kind, grouping="dense", sums_parts=False) if self.splits > 1 else kind
 
     @property
     def k_order(self) -> KOrder:
