@@ -108,6 +108,17 @@ def test_quantised_ragged_columns(n):
     assert_accurately_quantised((output.tensor, scales), gemm_reference(a, b, epilogue="silu_and_mul"))
 
 
+def test_scales_far_apart():
+    """A row's scales may be spread over more than 2 GiB, of which only a few pages are ever touched."""
+    a, b = activations(5, 256), weights(4096, 256)
+    output = GuardedOutput(5, 4096, dtype=torch.float8_e4m3fnuz)
+    scales = torch.empty_strided((5, 32), (1, 2**25)).fill_(torch.nan)
+    with in_parts(GemmKind("bf16", "bf16", "e4m3", "none"), 5, 4096, 256, 2):
+        dg.bf16_gemm_nt(a, b, (output.tensor, scales))
+    output.assert_intact()
+    assert_accurately_quantised((output.tensor, scales), gemm_reference(a, b))
+
+
 def test_rows_of_zeros_and_nans():
     """As per_token_cast_to_fp8: the least normal scale, and a NaN that makes a row's 128 columns NaN."""
     a, b = activations(4, 512).float(), weights(256, 512)

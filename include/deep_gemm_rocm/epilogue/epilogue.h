@@ -117,8 +117,8 @@ struct EpilogueTiles {
   GateArguments gate;
 };
 
-// The scale of 128 columns of a quantised row, from its largest magnitude, as per_token_cast_to_fp8 in api/casts.py: that
-// becomes the format's, and the scale of a row of zeros is the least normal number. A NaN makes the whole row NaN.
+// The scale of 128 columns of a quantised row, from its largest magnitude, as per_token_cast_to_fp8 in api/casts.py:
+// that becomes the format's, and the scale of a row of zeros is the least normal number. A NaN makes the whole row NaN.
 template <class D>
 DG_DEVICE float scale_of_largest(float largest) {
   constexpr float kLeastScale = __FLT_MIN__;

@@ -39,7 +39,8 @@ DG_DEVICE SumRow<T> sum_row(const Matrix& matrix, int64_t row, int column, int c
   return {{static_cast<T*>(matrix.data) + row * matrix.stride + column, 1, columns, matrix.stride}, {}};
 }
 
-// Stores the scale of a row's 128 columns, which 32 lanes hold, and divides the results by it; see Epilogue::quantise().
+// Stores the scale of a row's 128 columns, which 32 lanes hold, and divides the results by it, like
+// Epilogue::quantise().
 template <class D>
 DG_DEVICE void quantise_sums(const SumArguments& args, int64_t row, int first_column, float (&results)[kSumVector]) {
   constexpr int kLanes = kScaleBlockN / kSumVector;
@@ -49,11 +50,13 @@ DG_DEVICE void quantise_sums(const SumArguments& args, int64_t row, int first_co
   for (int e = 0; e < kSumVector; ++e) largest = max(largest, magnitude_of(results[e]));
   static_for<5>([&](auto bit) { largest = larger_of_pair<1 << bit>(largest); });
   const float scale = scale_of_largest<D>(__builtin_bit_cast(float, largest));
-  const int block = (first_column + lane_id() * kSumVector) / kScaleBlockN;
-  const bool stores = lane_id() % kLanes == 0 && block * kScaleBlockN < args.n;
-  float* const first = args.sfd.data + row * args.sfd.row_stride;
-  const unsigned offset = block * static_cast<unsigned>(args.sfd.k_block_stride) * sizeof(float);
-  Buffer{first, kOutOfBounds}.store(scale, stores ? offset : kOutOfBounds);
+#pragma unroll
+  for (int i = 0; i < kSumColumns / kScaleBlockN; ++i) {
+    const int block = first_column / kScaleBlockN + i;
+    const bool stores = lane_id() == i * kLanes && block * kScaleBlockN < args.n;
+    float* const of_block = args.sfd.data + row * args.sfd.row_stride + block * args.sfd.k_block_stride;
+    Buffer{of_block, sizeof(float)}.store(scale, stores ? 0 : kOutOfBounds);
+  }
   const float inverse = 1 / scale;
 #pragma unroll
   for (int e = 0; e < kSumVector; ++e) results[e] *= inverse;
@@ -106,7 +109,8 @@ DG_DEVICE void sum_of_parts(const SumArguments& args) {
     float of_column[kParts];
 #pragma unroll
     for (int p = 0; p < kParts; ++p) of_column[p] = sums[p][e];
-    results[e] = column + e < columns ? Activation::apply(of_column, args.gate) : 0;  // or of the next part, or not written
+    // Columns past n hold the next part's sums, or nothing.
+    results[e] = column + e < columns ? Activation::apply(of_column, args.gate) : 0;
   }
   if constexpr (kAccumulate) {
     const auto c = sum_row<D>(args.c, row, first_column, columns).load(0, column);
