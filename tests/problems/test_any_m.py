@@ -11,8 +11,11 @@ from deep_gemm_rocm.problems.recipe import Recipe
 
 FP8, BF16, F32 = torch.float8_e4m3fnuz, torch.bfloat16, torch.float32
 N, K, G = 256, 272, 3
+K_OF_FOUR_BITS = 288  # a multiple of the 32 values that share a scale
 ROWS = [0, 1, 2, 3, 128, 255, 256, 257, 1000, 2**31 - 1, 2**31]
 RECIPES = [None, *(Recipe(*recipe) for recipe in ((1, 128, 128), (1, 1, 128), (1, 1, None), (None, None, None)))]
+FOUR_BIT_RECIPES = [None, Recipe(1, 1, 128)]
+SCALES_OF_FOUR_BITS = st.sampled_from([torch.uint8, F32, BF16])
 
 
 @st.composite
@@ -48,14 +51,19 @@ def problems(draw):
         return draw(tensors_of_rows(dtype, m, *more))
 
     dtype = BF16 if recipe is None else FP8
-    a, b = rows(dtype, K), meta(*groups, N, K, dtype=dtype)
-    if recipe is not None:
+    four_bits = recipe in FOUR_BIT_RECIPES and draw(st.integers(0, 2)) == 0
+    k = K_OF_FOUR_BITS if four_bits and draw(st.integers(0, 9)) else K
+    a, b = rows(dtype, k), meta(*groups, N, k, dtype=dtype)
+    if four_bits:
+        a = a if recipe is None else (a, rows(F32, 3))
+        b = (meta(*groups, N, k // 2, dtype=torch.int8), meta(*groups, N, k // 32, dtype=draw(SCALES_OF_FOUR_BITS)))
+    elif recipe is not None:
         blocks = 1 if recipe.k is None else 3
         scales = meta(1, 1) if recipe.m is None and draw(st.integers(0, 4)) else rows(F32, blocks)
         a, b = (a, scales), (b, meta(*groups, 1 if recipe.n is None else -(-N // recipe.n), blocks))
     form = draw(st.sampled_from(["plain", "c", "bias", "pair", "heads"])) if grouping == "dense" else "plain"
     d = rows(BF16, N if form != "heads" else N // 128 * 160)
-    more = {"dtypes": (BF16,) if recipe is None else (FP8,), "recipe": recipe, "grouping": grouping}
+    more = {"dtypes": (dtype,), "recipe": recipe, "four_bits": four_bits, "grouping": grouping}
     more["c"] = rows(BF16, N) if form == "c" else None
     more["bias"] = meta(N) if form == "bias" else None
     more["head_splits"] = (64, 32, 64) if form == "heads" else None
@@ -97,5 +105,6 @@ def test_what_is_remembered_holds_for_any_m(monkeypatch):
     good = [gemm for gemm in seen if isinstance(gemm, checks.Gemm)]
     assert len(seen) - len(good) > 100
     assert {gemm.m for gemm in good} >= set(ROWS[:-1])
+    assert {gemm.kind.a_type for gemm in good if gemm.kind.b_type == "e2m1"} == {"bf16", "e4m3"}
     assert max(gemm.m for gemm in good) < 2**31
     assert checks._checked_family.cache_info().hits > before + 50
