@@ -85,7 +85,7 @@ def test_sampling_changes_little(compiler: Compiler, compute: str) -> None:
     assert whole.sampled_workgroups == GROUPS
     assert sampled.sampled_workgroups == 304 * 4 + 100
     assert sampled.cycles == pytest.approx(whole.cycles, rel=0.05)
-    assert sampled.instructions == pytest.approx(whole.instructions, rel=0.05)
+    assert sampled.instructions == whole.instructions
     assert sampled.mfma_utilization == pytest.approx(whole.mfma_utilization, rel=0.05)
     assert sampled.vmem_busy == pytest.approx(whole.vmem_busy, rel=0.05)
 
