@@ -17,7 +17,15 @@ import deep_gemm_rocm as dg
 from deep_gemm_rocm.heuristics import choose_dense, forced
 from deep_gemm_rocm.heuristics.gemm_problem import Choice
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
-from deep_gemm_rocm.testing import activations, assert_accurate, gemm_problem, gemm_reference, grouped_weights, weights
+from deep_gemm_rocm.testing import (
+    activations,
+    assert_accurate,
+    gemm_problem,
+    gemm_reference,
+    grouped_weights,
+    quantised_activations,
+    weights,
+)
 
 ROWS = (*range(1, 130), *range(130, 8193, 61), 8192)
 N, K = 40, 1152  # nine K-blocks, which four parts don't share evenly
@@ -55,6 +63,27 @@ def bf16(m: int, call: Callable[..., None], transposed: str) -> torch.Tensor:
     return d
 
 
+def four_bits(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """With the scales of usual weights, which one round takes."""
+    *rows, k = shape
+    generator = torch.Generator().manual_seed(0)
+    data = torch.randint(-128, 128, (*rows, k // 2), dtype=torch.int8, generator=generator)
+    return data, torch.randint(114, 124, (*rows, k // 32), dtype=torch.uint8, generator=generator)
+
+
+def by_four_bits(m: int, a_type: str) -> torch.Tensor:
+    d = torch.empty(m, N)
+    if a_type == "bf16":
+        dg.bf16_fp4_gemm_nt(activations(300, K)[:m], four_bits(N, K), d)
+    else:
+        dg.fp8_fp4_gemm_nt(rows_of(quantised_activations(300, K), slice(m)), four_bits(N, K), d)
+    return d
+
+
+def kind_of_four_bits(a_type: str) -> GemmKind:
+    return GemmKind(a_type, "e2m1", "f32", "groups", b_scale_type="e8m0")
+
+
 DENSE: dict[str, tuple[GemmKind, Callable[[int], torch.Tensor]]] = {
     "blocks": (GemmKind(d_type="f32"), lambda m: fp8(m, (1, 128, 128))),
     "vectors": (GemmKind(d_type="f32", scaling="vectors"), lambda m: fp8(m, (1, 1, 128))),
@@ -62,6 +91,8 @@ DENSE: dict[str, tuple[GemmKind, Callable[[int], torch.Tensor]]] = {
     "nt": (GemmKind("bf16", "bf16", "f32", "none"), lambda m: bf16(m, dg.bf16_gemm_nt, "")),
     "nn": (GemmKind("bf16", "bf16", "f32", "none", b_major="rows"), lambda m: bf16(m, dg.bf16_gemm_nn, "b")),
     "tt": (GemmKind("bf16", "bf16", "f32", "none", a_major="rows"), lambda m: bf16(m, dg.bf16_gemm_tt, "a")),
+    "fp8_fp4": (kind_of_four_bits("e4m3"), lambda m: by_four_bits(m, "e4m3")),
+    "bf16_fp4": (kind_of_four_bits("bf16"), lambda m: by_four_bits(m, "bf16")),
 }
 
 
@@ -86,7 +117,7 @@ def of_each_schedule(choices: list[Choice]) -> list[Choice]:
 @pytest.mark.parametrize(
     ("name", "shape", "all_choices"),
     [
-        *((name, PARTS, False) for name in ("blocks", "nt", "tt")),
+        *((name, PARTS, False) for name in ("blocks", "nt", "tt", "fp8_fp4", "bf16_fp4")),
         ("blocks", PARTS_OF_PARTS, False),
         *(
             pytest.param(name, shape, True, marks=pytest.mark.slow)
@@ -219,6 +250,24 @@ def test_row_of_a_group():
     results.append(d)
     assert choose_dense(GemmKind(d_type="f32"), 3, 512, 256).k_order == (1, 1)
     assert all(same(results[0], result) for result in results)
+
+
+def test_expected_rows_of_groups_of_four_bits():
+    """Without the setting, waves deal K among themselves where few rows are expected."""
+    groups, n, k = 8, 256, 2048
+    a, b = quantised_activations(128 * groups, k), four_bits(groups, n, k)
+    ends = torch.arange(1, 128 * groups, 128, dtype=torch.int32)
+
+    def rows(expected_m: int) -> torch.Tensor:
+        d = torch.empty(128 * groups, n)
+        dg.m_grouped_fp8_fp4_gemm_nt_contiguous(
+            a, b, d, ends, use_psum_layout=True, expected_m_for_psum_layout=expected_m
+        )
+        return d[::128]
+
+    assert same(rows(1), rows(300))
+    dg.set_batch_invariant(False)
+    assert not same(rows(1), rows(300))
 
 
 def test_einsum():
