@@ -40,10 +40,12 @@ def fp8_fp4_gemm_nt(
 ) -> Described[None]:
     """Writes ``d = epilogue((a · sfa) · (b · sfb)ᵀ + bias) + c`` for a weight of four bits; DeepGEMM's function.
 
-    gfx942 has no four-bit matrix instructions. ``b`` is widened to FP8 in registers, so memory is read as four bits:
-    with few rows, that is most of the time. The data are exact in FP8 relative to a power of two that 128 values of K
-    and 16 columns share, if their scales are within 2^27 of the largest. Others are multiplied separately, in turn, so
-    results are as accurate for any scales. See docs/numerics.md.
+    gfx942 has no four-bit matrix instructions. Kernels widen ``b`` to FP8 after they load it, so memory is read as four
+    bits: with few rows, that is most of the time. For few rows, each wave widens its columns in registers, relative to
+    one power of two for all of them. That is exact for scales down to 2^27 times smaller. Groups with other scales are
+    multiplied separately, in turn. For many rows, a tile is widened on its way to LDS, relative to 2^3. Tiles in which
+    a scale is too far from it are computed again, as for few rows. So results are as accurate for any scales. See
+    docs/numerics.md.
 
     Args:
         a: data FP8 [M, K] and scales fp32 [M, ceil(K/128)], as for ``fp8_gemm_nt``; K is contiguous and a multiple of
@@ -114,7 +116,7 @@ def bf16_fp4_gemm_nt(
 ) -> Described[None]:
     """Writes ``d = epilogue(a · (b · sfb)ᵀ + bias) + c`` for a bf16 ``a`` and a weight of four bits (W4A16).
 
-    ``b`` times its scales is widened to bf16 in registers, exactly if scales are powers of two. Sums are fp32.
+    Kernels widen ``b`` times its scales to bf16 after they load it, exactly if scales are powers of two. Sums are fp32.
 
     Args:
         a: bf16 [M, K], contiguous along K, which is a multiple of 32; rows 16-byte aligned.

@@ -50,7 +50,8 @@ def m_grouped_fp8_gemm_nt_contiguous(
     values in ``a`` don't matter.
 
     A row's bits depend on its values and its group's ``b`` only: K is added up in order, whatever other rows and groups
-    there are. With ``set_batch_invariant(True)`` this holds for any table of tuned configurations.
+    there are. With ``set_batch_invariant(True)`` this holds for any table of tuned configurations. Four-bit weights in
+    the psum layout need that setting: without it, M and ``expected_m_for_psum_layout`` also decide.
 
     Args:
         a: data float8_e4m3fnuz [M, K] and scales fp32 [M, ceil(K/128)].
@@ -64,7 +65,8 @@ def m_grouped_fp8_gemm_nt_contiguous(
             at the end of group g - 1, rounded up to the alignment. Rows after the last group's padding are not written.
         ensure_zero_padding: with ``use_psum_layout``, whether zeros are written into padding rows; otherwise they are
             not written. Without ``use_psum_layout`` they always are, as in DeepGEMM where ``a`` has zeros there.
-        expected_m_for_psum_layout: about how many rows a group has. It affects the choice of a kernel, but no result.
+        expected_m_for_psum_layout: about how many rows a group has. It affects the choice of a kernel and, by
+            default with four-bit weights, the last bits of results.
         bias, epilogue: as for ``gemm_fp8``; ``bias`` is [G, N] with contiguous rows any distance apart.
         m_indices: another name for ``grouped_layout``.
         recipe, recipe_a, recipe_b: as for ``fp8_gemm_nt``; scales of ``b`` have a first dimension G.

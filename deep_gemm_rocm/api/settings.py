@@ -141,6 +141,11 @@ def set_batch_invariant(new_value: bool) -> None:
     sequences there are. docs/numerics.md tells what the bits do depend on, and what it costs. The environment
     variable ``DG_BATCH_INVARIANT=1`` sets the value that a process begins with.
 
+    There is one exception: FP8 activations times four-bit weights whose scales are far apart. It holds there if all
+    scales of the weight are 0 or from 2^-24 to 2^3, as in usual MXFP4 checkpoints, or if a column's scales are equal
+    within each 128 values of K. Otherwise a K-block may take several rounds, and how many depends on the other columns
+    of a wave, hence on its width, hence on M. bf16 activations have no such exception.
+
     Without it, too, the same call gives the same bits every time. Switching costs nothing: what was remembered with one
     value is there when it is set again. Kernels differ, so warm up with the value that is used afterwards. A
     captured graph keeps the kernels that it has.

@@ -256,7 +256,8 @@ def _order_for_all_m(kind: GemmKind, n: int, k: int) -> KOrder:
     quickest = np.min(list(least.values()), axis=0)
     costs = {order: float(np.max(clocks / quickest)) for order, clocks in least.items()}
     of_one_launch = {order: cost for order, cost in costs.items() if order[0] == 1}
-    # Few rows of a quantised output take two launches in any case. Many shouldn't have to.
+    # Few rows of a quantised output split K among workgroups anyway. Orders of one part for each workgroup let many
+    # rows do without a second launch.
     if kind.is_quantised or min(of_one_launch.values()) <= _WORTH_A_SECOND_LAUNCH:
         costs = of_one_launch
     return min(order for order, cost in costs.items() if cost <= max(min(costs.values()), _MAY_COST))

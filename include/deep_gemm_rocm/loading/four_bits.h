@@ -83,7 +83,7 @@ struct FourBits<E5M2> {
       constexpr unsigned kOfAll = 0, kOfAllButZero = 0x0000000c;  // 0x0c takes a zero
       return {{0x76747000 - bytes_of(0, units, kOfAllButZero), 0x7e7c7a78 - bytes_of(0, units, kOfAll)}, kSigns};
     }
-    // For codes over the usual reference. They become NaN if their scale is too far from it, but not zeros.
+    // For codes over the usual reference. Codes whose scale is too far from it become NaN, unless they are all zero.
     template <class Scale>
     static DG_DEVICE Table of_usual(Scale scale, Loaded& codes) {
       const unsigned exponent = exponent_of(scale);

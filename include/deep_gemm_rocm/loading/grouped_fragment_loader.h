@@ -9,9 +9,9 @@ namespace deep_gemm_rocm {
 // Base is a FragmentLoader whose lanes have neighbouring chunks: these belong to one group each. T is the type of
 // scales.
 //
-// FP8 has room for scales that differ by up to 2^27. A round of computing a K-block takes the groups whose scales are at
-// most that much smaller than a reference, which is part of the promotion. Others, if there are any, take further rounds
-// with other references. The last one stays, for the scales of a weight are alike.
+// FP8 has room for scales that differ by up to 2^27. A round of computing a K-block takes the groups whose scales are
+// at most that much smaller than a reference, which is part of the promotion. Others, if there are any, take further
+// rounds with other references. The last one stays, for the scales of a weight are alike.
 template <class Base, class T>
 class GroupedFragmentLoader : public Base {
   using Form = typename Base::Form;
@@ -46,7 +46,8 @@ class GroupedFragmentLoader : public Base {
     const bool exists = !Base::kKTail || lane_k() < 2 * left_bytes;
     const unsigned k = (scales_.first_k_block + since) * kBlockK;
     const Buffer buffer = Buffer{scales_.first, kOutOfBounds}.only_if(left_bytes > 0);
-    staged_scales_[stage][i] = buffer.template load<Stored>(exists ? scale_offset_[i] : kOutOfBounds, scales_.k_offset<Stored>(k));
+    staged_scales_[stage][i] = buffer.template load<Stored>(exists ? scale_offset_[i] : kOutOfBounds,
+                                                            scales_.k_offset<Stored>(k));
   }
 
   // Takes over the groups of a K-block.

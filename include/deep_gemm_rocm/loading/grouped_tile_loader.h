@@ -1,5 +1,5 @@
-// Brings tiles of four-bit values to LDS, together with the scales of their groups, and widens them on the way: once for
-// all waves of a workgroup.
+// Brings tiles of four-bit values to LDS, together with the scales of their groups, and widens them on the way: once
+// for all waves of a workgroup.
 #pragma once
 
 #include "deep_gemm_rocm/loading/four_bits.h"

@@ -12,8 +12,8 @@ constexpr int lds_offset(int row, int chunk) {
   return row * kBlockKBytes + (chunk ^ (row % kChunksPerRow)) * kChunkBytes;
 }
 
-// Stores: neighbouring threads move one row, each of them `chunks` neighbouring chunks, and all threads together the rows
-// of a pass.
+// Stores: neighbouring threads move one row, each of them `chunks` neighbouring chunks, and all threads together the
+// rows of a pass.
 constexpr int rows_per_pass(int threads, int chunks = 1) { return threads * chunks / kChunksPerRow; }
 constexpr int thread_row(int thread, int chunks = 1) { return thread * chunks / kChunksPerRow; }
 constexpr int thread_chunk(int thread, int chunks = 1) { return thread * chunks % kChunksPerRow; }

@@ -37,7 +37,8 @@ struct PlainInput {
 };
 
 // silu(gate) · up, where the first half of the columns is the gate: what SiluAndMul computes in a GEMM's epilogue.
-// With kClamped, the gate is at most `limit` and up within ±limit. With kGptOss, gate · sigmoid(alpha · gate) · (up + 1).
+// With kClamped, the gate is at most `limit` and up within ±limit. With kGptOss, it is gate · sigmoid(alpha · gate) ·
+// (up + 1).
 template <class T, int kPasses, bool kClamped, bool kGptOss>
 struct SiluAndMulInput {
   LaneValues<T, kPasses> gate, up;

@@ -73,7 +73,8 @@ class PipelineState {
                            RowScales<Shape, Resources::kRegisterStages, Kind::kGathersA>>;
   using LoadedScales = ScaleLoader<Shape, Rows, Resources::kRegisterStages, kScalesOfB>;
   using Scales = Conditional<Kind::kPromotes, LoadedScales, NoScales>;
-  using MmaOfPart = Conditional<Kind::kPromotes, PromotedMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>,
+  using MmaOfPart = Conditional<Kind::kPromotes,
+                                PromotedMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>,
                                 DirectMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>>;
   using Mma = Conditional<(Shape::kPartsK > 1), SumOfKParts<MmaOfPart, Shape>, MmaOfPart>;
 

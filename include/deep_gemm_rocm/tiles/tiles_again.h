@@ -1,7 +1,7 @@
 // Four bits that a workgroup widens to FP8 together are NaN where scales are too far from the usual reference, see
-// four_bits.h. Once a wave finds a NaN among its sums, it stores no more results. When the workgroup has computed all its
-// tiles, the wave computes its parts of them again from that tile on, alone: in rounds, which take any scales. Doing so
-// at once would be simpler, but registers that this takes are short in the K loop.
+// four_bits.h. Once a wave finds a NaN among its sums, it stores no more results. When the workgroup has computed all
+// its tiles, the wave computes its parts of them again from that tile on, alone: in rounds, which take any scales.
+// Doing so at once would be simpler, but the K loop has no registers left for it.
 #pragma once
 
 #include "deep_gemm_rocm/epilogue/result_store.h"
