@@ -104,7 +104,12 @@ class Layer:
 @pytest.mark.parametrize("scaling", ROUNDING)
 @pytest.mark.parametrize(
     ("tokens", "hidden", "intermediate", "experts", "top_k"),
-    [(1, 256, 128, 4, 2), (37, 400, 256, 5, 3), (19, 256, 80, 3, 2), (70, 128, 128, 1, 1)],
+    [
+        pytest.param(1, 256, 128, 4, 2, marks=pytest.mark.slow),
+        (37, 400, 256, 5, 3),
+        (19, 256, 80, 3, 2),
+        pytest.param(70, 128, 128, 1, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_layers(scaling, tokens, hidden, intermediate, experts, top_k):
     if scaling.startswith("fp4"):
@@ -112,7 +117,11 @@ def test_layers(scaling, tokens, hidden, intermediate, experts, top_k):
     Layer(hidden, intermediate, experts, scaling).assert_right(random_ids(0, experts, tokens, top_k))
 
 
-@pytest.mark.parametrize("clamps", [{"limit": 0.7}, {"alpha": 1.702, "limit": 7.0}], ids=["limit", "alpha and limit"])
+@pytest.mark.parametrize(
+    "clamps",
+    [pytest.param({"limit": 0.7}, marks=pytest.mark.slow), {"alpha": 1.702, "limit": 7.0}],
+    ids=["limit", "alpha and limit"],
+)
 @pytest.mark.parametrize("scaling", ROUNDING)
 def test_clamped_activations(scaling, clamps):
     Layer(256, 128, 4, scaling).assert_right(random_ids(0, 4, 21, 2), **clamps)

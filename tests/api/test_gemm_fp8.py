@@ -35,7 +35,7 @@ SMALL_MACS = 3e8  # takes the simulator seconds
 
 MODEL_SHAPES = [(2112, 7168), (576, 7168), (4096, 7168), (264, 896), (48, 272)]
 SHAPES = [
-    pytest.param(m, n, k, marks=[pytest.mark.slow] if m * n * k > SMALL_MACS else [])
+    pytest.param(m, n, k, marks=[pytest.mark.slow] if m * n * k > SMALL_MACS or m in (7, 128) else [])
     for n, k in MODEL_SHAPES
     for m in (0, 1, 7, 64, 77, 128, 300)
 ]

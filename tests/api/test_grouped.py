@@ -135,7 +135,9 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("alignment", ALIGNMENTS)
+@pytest.mark.parametrize(
+    "alignment", [pytest.param(size, marks=pytest.mark.slow if size in (32, 64) else ()) for size in ALIGNMENTS]
+)
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("psum", [False, True], ids=["ids", "psum"])
 def test_contiguous(psum, sizes, alignment):

@@ -55,7 +55,7 @@ class Problem:
 
 
 @pytest.mark.parametrize("num_splits", [None, 1, 3, 16])
-@pytest.mark.parametrize("m", [13, 64, 137])
+@pytest.mark.parametrize("m", [13, pytest.param(64, marks=pytest.mark.slow), 137])
 def test_shapes(m, num_splits):
     Problem(m, 24, 712, num_splits).run()
 

@@ -23,6 +23,7 @@ from helpers.gemm_configs import (
     HEADS,
     KINDS,
     OF_EVERY_KIND,
+    QUICK_ALL,
     SIGNALS,
     SPLIT_K,
     SQUARES,
@@ -54,7 +55,7 @@ OF_OTHER_TESTS = [
     for config in quick(family)
 ]
 IN_DEFAULT_RUN = {
-    ziglang: {*ALL, *SQUARES, *OF_OTHER_TESTS, largest(SPLIT_K)},
+    ziglang: {*QUICK_ALL, *SQUARES, *OF_OTHER_TESTS, largest(SPLIT_K)},
     hipcc: {*CHOSEN, *GROUPED, *SQUARES, *LARGEST, largest(SPLIT_K)},
 }
 OF_GROUPS = {
@@ -63,7 +64,7 @@ OF_GROUPS = {
 }
 INSPECTED_IN_DEFAULT_RUN = {
     ziglang: {
-        *CHOSEN,
+        *QUICK_ALL,
         *OF_GROUPS,
         *(largest([config for config in OF_OTHER_TESTS if config.kind == kind]) for kind in (*KINDS, *FOUR_BIT_KINDS)),
     },
