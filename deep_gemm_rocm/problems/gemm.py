@@ -154,7 +154,7 @@ def _check_for_any_m(signature: _Signature, tensors: dict[str, torch.Tensor]) ->
 
 
 def _of_any_m(signature: _Signature, a: torch.Tensor, tensors: dict[str, torch.Tensor]) -> _Family | None:
-    """What tensors have in common with those of calls that differ in nothing but M; None where M matters to checks.
+    """A key that calls share which differ only in M; None where M matters to checks.
 
     Tensors must agree in M, and rows be farther apart than columns. Then what holds for ``TILE_ROWS`` rows holds for
     fewer and for more. Scales of ``a`` may lie in any way.

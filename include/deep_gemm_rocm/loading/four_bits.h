@@ -69,7 +69,7 @@ struct FourBits<E5M2> {
   // Scales of weights are within 2^27 below this one, as a rule.
   static constexpr unsigned kUsualReference = 127 + 3;
 
-  // What products of values relative to a reference are to be multiplied with.
+  // The factor of products of values relative to a reference.
   static DG_DEVICE float scale_of_products(unsigned reference) {
     return __builtin_ldexpf(1, static_cast<int>(reference) - 127 - kExponentOfOne);
   }

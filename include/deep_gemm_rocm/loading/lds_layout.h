@@ -22,7 +22,7 @@ constexpr int thread_chunk(int thread, int chunks = 1) { return thread * chunks 
 // can be added to the offset within the pass or fragment, and one address register serves all of them.
 constexpr int first_row_offset(int first_row) { return first_row * kBlockKBytes; }
 
-// Of a thread's first chunk. That of the i-th one differs in the bits of i * kChunkBytes.
+// Offset of a thread's first chunk. The i-th chunk's differs in the bits of i * kChunkBytes.
 constexpr int store_offset(int thread, int chunks = 1) {
   return lds_offset(thread_row(thread, chunks), thread_chunk(thread, chunks));
 }

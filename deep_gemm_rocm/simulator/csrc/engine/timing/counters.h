@@ -51,7 +51,7 @@ struct Counters {
   static void for_each_total(F f);
 };
 
-// What follows from the counters of each instruction.
+// Totals over all instructions' counters.
 struct Sums {
   Sums(const std::vector<InstructionCounters>& by_instruction, const std::vector<Plan>& plans);
 

@@ -41,7 +41,7 @@ class MemorySystem {
   // written.
   double write_back(double time);
 
-  // What an XCD's requests have caused.
+  // Counters of an XCD's requests.
   const MemoryCounters& counters(size_t xcd) const { return xcds_[xcd].counters; }
 
   // The shortest time in which a request can be answered.

@@ -5,7 +5,7 @@
 namespace mi300x::timing {
 namespace {
 
-// What each execution of an instruction takes on average: where the measured generations execute it, in these.
+// Mean clocks of each instruction, from the measured generations if they execute it.
 struct Means {
   Means(const std::vector<InstructionCounters>& measured, const std::vector<InstructionCounters>& all)
       : clocks(measured.size()), busy(measured.size()) {

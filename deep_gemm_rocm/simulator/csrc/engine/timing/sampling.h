@@ -16,7 +16,7 @@
 
 namespace mi300x::timing {
 
-// What an XCD has done up to some point.
+// Work of an XCD up to some point.
 struct Work {
   double residence = 0;  // clocks that workgroups were resident
   Counters counters;
