@@ -183,7 +183,7 @@ def with_one_change(value, change):
 
 @pytest.mark.parametrize("name", [name for name in GOOD if name.endswith(("_nt", "_nn", "_masked", "_contiguous"))])
 def test_something_wrong_at_another_m(name, monkeypatch, launched):
-    """What was remembered of a good call with another M hides no mistake, and the error is the same."""
+    """A good call with another M, once remembered, hides no mistake, and the error is the same."""
 
     def outcome(arguments):
         launched.clear()
