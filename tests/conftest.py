@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import hypothesis
 import pytest
+import torch
 
 from deep_gemm_rocm.heuristics import GemmConfig, forced
 from deep_gemm_rocm.launch import repeated
@@ -22,9 +23,12 @@ hypothesis.settings.load_profile("without deadlines")
 # A kernel with an endless loop fails within seconds. No test's wave executes nearly as many instructions.
 os.environ.setdefault("DG_SIM_MAX_INSTRUCTIONS", str(10**7))
 
-# The workers of pytest-xdist share the cores.
+# The workers of pytest-xdist share the cores. Idle threads of OpenMP spin, so torch's would take most of the time.
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-os.environ.setdefault("DG_SIM_THREADS", str(max((os.cpu_count() or 1) // _WORKERS, 1)))
+_THREADS = max((os.cpu_count() or 1) // _WORKERS, 1)
+os.environ.setdefault("DG_SIM_THREADS", str(_THREADS))
+os.environ.setdefault("OMP_NUM_THREADS", str(_THREADS))  # of programs that tests start
+torch.set_num_threads(_THREADS)
 
 
 @pytest.fixture
