@@ -80,6 +80,11 @@ from .api.grouped import (
 )
 from .api.hyperconnection import tf32_hc_prenorm_gemm
 from .api.int4 import repack_int4
+from .api.int4_gemm import (
+    bf16_int4_gemm_nt,
+    m_grouped_bf16_int4_gemm_nt_contiguous,
+    m_grouped_bf16_int4_gemm_nt_masked,
+)
 from .api.k_grouped import (
     k_grouped_bf16_gemm_tn_contiguous,
     k_grouped_fp8_gemm_nt_contiguous,
@@ -156,6 +161,7 @@ __all__ = [
     "bf16_gemm_nt",
     "bf16_gemm_tn",
     "bf16_gemm_tt",
+    "bf16_int4_gemm_nt",
     "bf16_m_grouped_gemm_nt_masked",
     "calc_diff",
     "cast_back_from_fp4",
@@ -220,6 +226,8 @@ __all__ = [
     "m_grouped_bf16_gemm_nn_contiguous",
     "m_grouped_bf16_gemm_nt_contiguous",
     "m_grouped_bf16_gemm_nt_masked",
+    "m_grouped_bf16_int4_gemm_nt_contiguous",
+    "m_grouped_bf16_int4_gemm_nt_masked",
     "m_grouped_fp8_fp4_gemm_nn_contiguous",
     "m_grouped_fp8_fp4_gemm_nt_contiguous",
     "m_grouped_fp8_fp4_gemm_nt_masked",

@@ -15,7 +15,7 @@ from ..launch.repeated import Described, checked_once, launches
 from ..problems.arguments import Argument, Arguments, present
 from ..problems.cast import FP8_MAX
 from ..problems.experts import Experts, check_experts
-from ..problems.four_bits import FOUR_BIT_DTYPES, type_of_scales
+from ..problems.four_bits import FOUR_BIT_DTYPES, forms_of_scales, type_of_data
 from ..problems.gemm_kind import Gemm, GemmKind
 from ..problems.layout import FP8, SCALE_BLOCK, Pair, ceil_div, data_and_scales
 from ..problems.tensors import TYPES, meta_of
@@ -71,7 +71,7 @@ def fused_moe(
 
     Args:
         x: bf16 [T, hidden], T up to 65536, which is quantised if the weights are FP8; or a pair, float8_e4m3fnuz and
-            fp32 scales as ``per_token_cast_to_fp8`` (weights with scales of blocks, or of four bits) or
+            fp32 scales as ``per_token_cast_to_fp8`` (weights with scales of blocks, or in MXFP4) or
             ``per_row_cast_to_fp8`` (weights with scales of rows) returns them. Less than 2 GiB.
         gate_up: [E, 2 I, hidden], gate before up, E up to 512, in one of these forms. Rows are contiguous and a
             multiple of 16 bytes apart, and so are experts.
@@ -81,10 +81,11 @@ def fused_moe(
               rows, [E, 2 I, 1];
             - a pair of four bits (MXFP4), int8 or uint8 [E, 2 I, hidden/2], and a scale for each 32 values along
               ``hidden``, as ``b`` of ``m_grouped_fp8_fp4_gemm_nt_contiguous``. A bf16 ``x`` is multiplied as it is,
-              with scales as for ``bf16_fp4_gemm_nt``.
+              with scales as for ``bf16_fp4_gemm_nt``;
+            - a pair of int4 codes and scales, as ``b`` of ``m_grouped_bf16_int4_gemm_nt_contiguous``; ``x`` is bf16.
 
         down: [E, hidden, I], as ``gate_up``; its scales are [E, ceil(hidden/128), ceil(I/128)] or [E, hidden, 1].
-            ``hidden`` and I are multiples of 16, with bf16 of 8, with four bits of 32.
+            ``hidden`` and I are multiples of 16, with bf16 of 8, with four bits of their groups.
         topk_weights: fp32 [T, top_k], contiguous, top_k up to 16.
         topk_ids: int32 [T, top_k], contiguous: the experts. Ids that no expert has, such as -1, count as none.
         activation: ``silu_and_mul``.
@@ -194,17 +195,18 @@ def _expert_gemm(
     arguments |= present(grouped_layout=("ends", ends), row_indices=("tokens", tokens), bias=("bias", bias))
     a, b, d = (arguments[role].tensor for role in "abd")
     experts, n, _ = b.shape
-    scaling, scale_type = _scaling_of(b, arguments.get("sfb"))
+    has_four_bits = b.dtype in FOUR_BIT_DTYPES
+    forms = forms_of_scales(*(meta_of(*arguments[role]) for role in ("b", "sfb"))) if has_four_bits else {}
     kind = GemmKind(
         a_type=TYPES[a.dtype],
-        b_type="e2m1" if b.dtype in FOUR_BIT_DTYPES else TYPES[b.dtype],
+        b_type=type_of_data(b.dtype) if has_four_bits else TYPES[b.dtype],
         d_type=TYPES[d.dtype],
-        scaling=scaling,
-        b_scale_type=scale_type,
+        scaling=_scaling_of(b, arguments.get("sfb")),
         grouping="psum",
         bias="none" if bias is None else TYPES[bias.dtype],
         activation=activation,
         gathers_a=tokens is not None,
+        **forms,
     )
     m, k = len(d), a.shape[1]
     gemm = Gemm(m, n // kind.parts, k, experts, kind)
@@ -223,13 +225,13 @@ def numbers_of_few_rows(experts: int) -> tuple[int, ...]:
     return tuple(1 << exponent for exponent in range((experts - 1).bit_length()))
 
 
-def _scaling_of(weight: torch.Tensor, scales: Argument | None) -> tuple[str, str]:
-    """``scaling`` and ``b_scale_type`` of the GEMM."""
+def _scaling_of(weight: torch.Tensor, scales: Argument | None) -> str:
+    """``scaling`` of the GEMM."""
     if scales is None:
-        return "none", "f32"
+        return "none"
     if weight.dtype in FOUR_BIT_DTYPES:
-        return "groups", type_of_scales(meta_of(*scales))
-    return ("rows" if scales.tensor.shape[1] == weight.shape[1] else "blocks"), "f32"
+        return "groups"
+    return "rows" if scales.tensor.shape[1] == weight.shape[1] else "blocks"
 
 
 def _scaled(name: str, operand: _Operand) -> Arguments:

@@ -78,7 +78,7 @@ def fp8_fp4_gemm_nt(
         torch.ops.deep_gemm_rocm.fp8_fp4_gemm_nt(*a, *b, *data_and_scales(d), c, bias, epilogue)
         return None, None
     gemm, arguments = check_gemm(
-        a, b, d, dtypes=FP8_DTYPES, recipe=whole, four_bits=True, c=c, bias=bias, epilogue=epilogue
+        a, b, d, dtypes=FP8_DTYPES, recipe=whole, four_bits="e2m1", c=c, bias=bias, epilogue=epilogue
     )
     return None, launch_dense(gemm, arguments)
 
@@ -131,7 +131,7 @@ def bf16_fp4_gemm_nt(
     if torch.compiler.is_compiling():
         torch.ops.deep_gemm_rocm.bf16_fp4_gemm_nt(a, *b, d, c, bias, epilogue)
         return None, None
-    gemm, arguments = check_gemm(a, b, d, dtypes=(torch.bfloat16,), four_bits=True, c=c, bias=bias, epilogue=epilogue)
+    gemm, arguments = check_gemm(a, b, d, dtypes=(torch.bfloat16,), four_bits="e2m1", c=c, bias=bias, epilogue=epilogue)
     return None, launch_dense(gemm, arguments)
 
 
@@ -170,7 +170,7 @@ def m_grouped_fp8_fp4_gemm_nt_contiguous(
     whole = _recipe_of_a(name, four_bits, recipe, recipe_a, recipe_b)
     operands = (a, b, d, grouped_layout, m_indices, whole)
     rows = (use_psum_layout, ensure_zero_padding, expected_m_for_psum_layout)
-    return None, launch_contiguous(*operands, *rows, bias, epilogue, four_bits=four_bits)
+    return None, launch_contiguous(*operands, *rows, bias, epilogue, four_bits="e2m1" if four_bits else "")
 
 
 @takes_arguments_of(m_grouped_fp8_fp4_gemm_nt_contiguous)
@@ -209,7 +209,8 @@ def m_grouped_fp8_fp4_gemm_nt_masked(
     """
     four_bits = is_four_bits(b)
     whole = _recipe_of_a("m_grouped_fp8_fp4_gemm_nt_masked", four_bits, recipe, recipe_a, recipe_b)
-    return None, launch_masked(a, b, d, masked_m, expected_m, whole, bias, epilogue, four_bits=four_bits)[1]
+    operands = (a, b, d, masked_m, expected_m, whole)
+    return None, launch_masked(*operands, bias, epilogue, four_bits="e2m1" if four_bits else "")[1]
 
 
 def _recipe_of_a(function: str, four_bits: bool, recipe: Any, recipe_a: Any, recipe_b: Any) -> Recipe:

@@ -263,7 +263,7 @@ def launch_contiguous(
     bias: torch.Tensor | None,
     epilogue: Epilogue,
     *,
-    four_bits: bool = False,
+    four_bits: str = "",
 ) -> Launch | None:
     layout, layout_name = (grouped_layout, "grouped_layout") if m_indices is None else (m_indices, "m_indices")
     if grouped_layout is not None and m_indices is not None:
@@ -271,7 +271,9 @@ def launch_contiguous(
     if torch.compiler.is_compiling():
         ops, output = torch.ops.deep_gemm_rocm, data_and_scales(d)
         rest = (use_psum_layout, ensure_zero_padding, expected_m, bias, epilogue)
-        if four_bits:
+        if four_bits == "int4":
+            ops.m_grouped_bf16_int4_gemm_nt_contiguous(a, *b, d, layout, *rest)
+        elif four_bits:
             ops.m_grouped_fp8_fp4_gemm_nt_contiguous(*a, *b, *output, layout, *rest)
         elif recipe is None:
             ops.m_grouped_bf16_gemm_nt_contiguous(a, b, *output, layout, *rest)
@@ -319,13 +321,15 @@ def launch_masked(
     max_block_n: int = _MAX_BLOCK_N,
     signal: torch.Tensor | None = None,
     *,
-    four_bits: bool = False,
+    four_bits: str = "",
 ) -> Described[tuple[int, int] | None]:
     if torch.compiler.is_compiling():
         if signal is not None:
             raise NotImplementedError("enable_overlap must be False in torch.compile: the operator returns no numbers")
         ops, rows = torch.ops.deep_gemm_rocm, (*data_and_scales(d), masked_m, expected_m)
-        if four_bits:
+        if four_bits == "int4":
+            ops.m_grouped_bf16_int4_gemm_nt_masked(a, *b, d, masked_m, expected_m, bias, epilogue)
+        elif four_bits:
             ops.m_grouped_fp8_fp4_gemm_nt_masked(*a, *b, *rows, bias, epilogue)
         elif recipe is None:
             ops.m_grouped_bf16_gemm_nt_masked(a, b, *rows, bias, epilogue)

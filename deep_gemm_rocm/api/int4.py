@@ -1,6 +1,6 @@
-"""int4 weights of checkpoints in one layout: that of FP4 data, with codes from 0 to 15 and what stands for 0.
+"""int4 weights of checkpoints, in the one form that kernels take.
 
-Codes are unsigned, since packers store them so: compressed-tensors' words are this layout already.
+Codes are unsigned, from 0 to 15, since packers store them so, and another code stands for 0.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ from __future__ import annotations
 import torch
 
 from ..checks import check_tensor
-from ..problems.layout import ceil_div
+from ..problems.four_bits import INT4_GROUPS
+from ..problems.layout import Pair, ceil_div
 from ..runtime.arrays import through_host
-from .fp4 import pack_codes
+from .fp4 import pack_codes, unpack_codes
 
 INT4_ZERO = 8  # stands for 0 where there are no zero points
 PACKINGS = ("compressed-tensors", "awq", "gptq", "gptq_v2")
 _SCALE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _OF_WORD = 8  # codes in an int32
+ZERO_BITS = 0x1F  # of a scale, which hold what stands for 0
 _IN_ORDER = tuple(range(_OF_WORD))
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where columns lie in a word of AWQ
 
@@ -28,16 +30,17 @@ def repack_int4(
     *,
     packing: str,
     g_idx: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Brings int4 weights of a checkpoint into one layout, once when a model is loaded.
+) -> Pair:
+    """Brings int4 weights of a checkpoint into the form of ``bf16_int4_gemm_nt``, once when a model is loaded.
 
-    The value of row n and column k is ``(code[n, k] - zero[n, k // g]) · scale[n, k // g]``.
+    The value of row n and column k is ``(code[n, k] - zero[n, k // g]) · scale[n, k // g]``. It waits for the device.
 
     Args:
         weight: int32 of eight codes, any strides. [N, K/8] as compressed-tensors packs it (``pack-quantized``), or
             [K, N/8] as AWQ's GEMM version does, or [K/8, N] as GPTQ does; for experts with a dimension before these,
             as all others then.
-        scales: bf16, f16 or fp32, any strides: [N, K/g] for groups of g values, and [K/g, N] of AWQ and GPTQ.
+        scales: bf16, f16 or fp32, any strides: [N, K/g] for groups of g values, and [K/g, N] of AWQ and GPTQ. g is a
+            multiple of 32; whole rows are one group.
         zeros: int32, each group's code that stands for 0, packed: [ceil(N/8), K/g], and [K/g, ceil(N/8)] of AWQ and
             GPTQ. None for 8 everywhere.
         packing: ``compressed-tensors``, ``awq``, ``gptq`` or ``gptq_v2``. ``gptq`` stores zeros less by 1.
@@ -46,27 +49,57 @@ def repack_int4(
             ``convert_int4_to_fp8`` takes them.
 
     Returns:
-        int8 [N, K/2], two codes to a byte, the first in the low half; scales [N, K/g]; and zeros as uint8 [N, K/g], or
-        None as given. All contiguous.
+        A pair, contiguous. int32 [N, K/8] of eight codes along K: byte i has code i in its low half, and code i + 4 in
+        its high half. And scales [N, K/h] for h values, where h is the largest of 128, 64 and 32 that divides g. If all
+        zeros are 8, scales have their dtype. Otherwise they are int32: fp32 scales with zeros in the last five bits.
+        That is exact for bf16 and f16, and rounds fp32 by at most 2^-19.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
     """
     codes, factors, zero_codes = in_one_layout(weight, scales, zeros, packing)
     k = 2 * codes.shape[-1]
+    group = values_of_scale("scales", factors, k)
     in_order = groups_of_columns(None, factors, k)
     if g_idx is not None and not torch.equal(groups_of_columns(g_idx, factors, k), in_order):
         raise ValueError(
-            f"g_idx must be k // {values_of_scale('scales', factors, k)} for row k: these weights were quantised in "
+            f"g_idx must be k // {group} for row k: these weights were quantised in "
             "order of activations, and their groups aren't neighbours; convert_int4_to_fp8 takes them"
         )
-    return codes, factors, zero_codes
+    kernel_group = next((size for size in reversed(INT4_GROUPS) if group % size == 0), None)
+    if k and kernel_group is None:
+        raise ValueError(
+            f"scales must be for groups of a multiple of {INT4_GROUPS[0]} values, got one for {group}; "
+            "convert_int4_to_fp8 takes them"
+        )
+    if zero_codes is not None and bool((zero_codes != INT4_ZERO).any()):
+        factors = _with_zeros(factors, zero_codes)
+    if kernel_group:
+        factors = factors.repeat_interleave(group // kernel_group, -1)
+    return _in_halves(codes), factors
+
+
+def _in_halves(codes: torch.Tensor) -> torch.Tensor:
+    """Words of eight codes, the first four of which are in the low halves of bytes."""
+    first, last = unpack_codes(codes).unflatten(-1, (-1, 2, 4)).unbind(-2)
+    return (first | last << 4).flatten(-2).contiguous().view(torch.int32)
+
+
+def _with_zeros(scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+    """fp32 scales, rounded to the nearest that have zeros in their last bits, which then hold ``zeros``."""
+    bits = scales.float().view(torch.int32)
+    half_unit = (ZERO_BITS + 1) // 2
+    return torch.where(scales.isfinite(), bits + half_unit, bits) & ~ZERO_BITS | zeros.int()
 
 
 def in_one_layout(
     weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, packing: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """What ``repack_int4`` returns.
+    """The arguments of ``repack_int4`` in one layout.
+
+    Returns:
+        int8 [N, K/2], two codes to a byte, the first in the low half; scales [N, K/g]; and zeros as uint8 [N, K/g], or
+        None as given. All contiguous.
 
     Raises:
         TypeError, ValueError: an argument is not as documented there.

@@ -29,6 +29,7 @@ from . import (
     gemm,
     grouped,
     hyperconnection,
+    int4_gemm,
     k_grouped,
     kv_cache,
     latent_cache,
@@ -264,6 +265,9 @@ _operator(fp4_gemm.fp8_fp4_gemm_nt, "d", without=("alpha", "recipe"))
 _operator(fp4_gemm.bf16_fp4_gemm_nt, "d")
 _operator(fp4_gemm.m_grouped_fp8_fp4_gemm_nt_contiguous, "d", without=("recipe",))
 _operator(fp4_gemm.m_grouped_fp8_fp4_gemm_nt_masked, "d", without=("recipe",))
+_operator(int4_gemm.bf16_int4_gemm_nt, "d")
+_operator(int4_gemm.m_grouped_bf16_int4_gemm_nt_contiguous, "d")
+_operator(int4_gemm.m_grouped_bf16_int4_gemm_nt_masked, "d")
 _FIXED = ("recipe", "use_psum_layout")  # arguments with one allowed value
 _operator(k_grouped.k_grouped_fp8_gemm_tn_contiguous, "d", without=_FIXED)
 _operator(k_grouped.k_grouped_fp8_gemm_nt_contiguous, "d", without=_FIXED)

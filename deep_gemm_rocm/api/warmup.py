@@ -19,7 +19,14 @@ from ..checks import check_int
 from ..heuristics import LATENT_ROWS, collecting_begins, heads_of_every_tile
 from ..launch import planning
 from ..problems.experts import MAX_TOKENS, MAX_TOP_K, Experts
-from ..problems.four_bits import FOUR_BIT_DTYPES
+from ..problems.four_bits import (
+    FOUR_BIT_DTYPES,
+    FP4_DTYPES,
+    INT4_DTYPES,
+    INT4_GROUPS,
+    INT4_SCALES,
+    values_of_element,
+)
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, ceil_div
 from . import (
@@ -30,6 +37,7 @@ from . import (
     fused_casts,
     gemm,
     grouped,
+    int4_gemm,
     k_grouped,
     kv_cache,
     latent_cache,
@@ -122,7 +130,8 @@ def warmup_kernels(
     Afterwards, calls with these sizes neither compile nor read a file. A list of many M needs only a handful of
     kernels, since M only affects the choice of tiles. Nothing is launched, and no device memory is needed. Recipes,
     scales and strides are the function's defaults. Weights of functions with fp4 in their
-    names and of the ``nt`` layout have four bits, and exponents as scales.
+    names and of the ``nt`` layout have four bits, and exponents as scales; those with int4 have bf16 scales for 32
+    values.
 
     Args:
         name: the name of a public function: a dense or grouped GEMM, under any of its names; attention, for prompts or
@@ -143,7 +152,7 @@ def warmup_kernels(
         dtype: dtype of q, k and v for attention, of the cache for ``mla_decode`` and ``append_kv_cache``, ``d_dtype``
             if None; of ``x``, or of the logits of experts, bf16 if None; of the logits for ``top_k_per_row``, fp32 if
             None; of the weights of ``fused_moe``, float8_e4m3fnuz with scales of blocks if None, and int8 for four
-            bits with exponents as scales. None for all other functions.
+            bits with exponents as scales, int32 for int4. None for all other functions.
         arguments: other arguments of the function on which kernels depend: for ``route_top_k`` ``scoring``,
             ``num_groups``, ``top_groups``, and ``bias`` as whether there is one; for ``rms_norm_cast_to_fp8``
             ``gran_k``; for ``per_token_cast_to_fp4`` ``gran_k`` and ``use_packed_ue8m0``; for
@@ -152,7 +161,8 @@ def warmup_kernels(
             is FP8; for masked groups in FP8 ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and
             ``flash_attention_decode`` ``softcap``; for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"``
             or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have; for ``sparse_mla`` ``extra_kv_cache``, as
-            whether there is one.
+            whether there is one; for functions with int4 weights ``group_k`` and ``scales``: how many values share a
+            scale, 32 if left out, and the scales' dtype by its name, ``"bfloat16"`` if left out.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -329,6 +339,33 @@ def _four_bits(rows: int, k: int, *groups: int) -> Any:
     return tuple(
         _tensor(*groups, rows, k // shared, dtype=dtype) for shared, dtype in ((2, torch.int8), (GROUP, torch.uint8))
     )
+
+
+def _int4(of: Workload, rows: int, k: int, *groups: int) -> Any:
+    group_k, scales = of.arguments.get("group_k", GROUP), of.arguments.get("scales", "bfloat16")
+    if group_k not in INT4_GROUPS or k % group_k:
+        raise ValueError(f"group_k must be one of {INT4_GROUPS}, and K={k} a multiple of it, got {group_k!r}")
+    dtypes = {str(dtype).removeprefix("torch."): dtype for dtype in INT4_SCALES}
+    if scales not in dtypes:
+        raise ValueError(f"scales must be one of {', '.join(dtypes)}, got {scales!r}")
+    factors = _tensor(*groups, rows, k // group_k, dtype=dtypes[scales])
+    return _tensor(*groups, rows, k // values_of_element(torch.int32), dtype=torch.int32), factors
+
+
+def _dense_of_int4(function: _Function, m: int, of: Workload) -> None:
+    _check_no_groups(of)
+    function.call(_tensor(m, of.k, dtype=_BF16), _int4(of, of.n, of.k), _tensor(m, of.n, dtype=of.d_dtype))
+
+
+def _contiguous_of_int4(function: _Function, m: int, of: Workload) -> None:
+    a, d = _tensor(m, of.k, dtype=_BF16), _tensor(m, of.n, dtype=of.d_dtype)
+    function.call(a, _int4(of, of.n, of.k, of.num_groups), d, _tensor(m, dtype=torch.int32))
+
+
+def _masked_of_int4(function: _Function, m: int, of: Workload) -> None:
+    groups = of.num_groups
+    a, d = _tensor(groups, m, of.k, dtype=_BF16), _tensor(groups, m, of.n, dtype=of.d_dtype)
+    function.call(a, _int4(of, of.n, of.k, groups), d, _tensor(groups, dtype=torch.int32), m)
 
 
 def _contiguous_of_fp4(function: _Function, m: int, of: Workload) -> None:
@@ -520,10 +557,12 @@ def _experts_of_tokens(of: Workload, tokens: int, top_k: int) -> None:
     hidden, dtype = of.k, of.dtype or _FP8
     clamps = of.arguments.get("alpha"), of.arguments.get("limit")
     scaling = "groups" if dtype in FOUR_BIT_DTYPES else "blocks" if dtype == _FP8 else "none"
-    is_fp8 = dtype == _FP8 or (scaling == "groups" and bool(of.arguments.get("x")))
+    is_fp8 = dtype == _FP8 or (dtype in FP4_DTYPES and bool(of.arguments.get("x")))
     layer = Experts(tokens, hidden, of.n, of.num_groups, top_k, scaling, is_fp8, clamps)
 
     def weight(rows: int, columns: int) -> Any:
+        if dtype in INT4_DTYPES:
+            return _int4(of, rows, columns, of.num_groups)
         if scaling == "groups":
             return _four_bits(rows, columns, of.num_groups)
         data = _tensor(of.num_groups, rows, columns, dtype=dtype)
@@ -562,6 +601,7 @@ def _rows(
     return {name: _Function(getattr(module, name), called, dtype, layout) for name in names}
 
 
+_OF_INT4 = ("group_k", "scales")
 _ARGUMENTS = {
     "flash_attention": ("softcap",),
     "flash_attention_decode": ("softcap", "k_descale"),
@@ -573,7 +613,10 @@ _ARGUMENTS = {
     "per_token_cast_to_fp4": ("gran_k", "use_packed_ue8m0"),
     "rms_norm_cast_to_fp8": ("gran_k",),
     "silu_and_mul_cast_to_fp8": ("alpha", "limit"),
-    "fused_moe": ("alpha", "limit", "gate_up_bias", "down_bias", "x"),
+    "fused_moe": ("alpha", "limit", "gate_up_bias", "down_bias", "x", *_OF_INT4),
+    "bf16_int4_gemm_nt": _OF_INT4,
+    "m_grouped_bf16_int4_gemm_nt_contiguous": _OF_INT4,
+    "m_grouped_bf16_int4_gemm_nt_masked": _OF_INT4,
 }
 _BF16, _F16 = torch.bfloat16, torch.float16
 _FUNCTIONS = (
@@ -586,6 +629,9 @@ _FUNCTIONS = (
     | _rows(fp4_gemm, _dense, _FP8, "nn", "fp8_fp4_gemm_nn")
     | _rows(fp4_gemm, _dense, _FP8, "tn", "fp8_fp4_gemm_tn")
     | _rows(fp4_gemm, _dense, _FP8, "tt", "fp8_fp4_gemm_tt")
+    | _rows(int4_gemm, _dense_of_int4, _BF16, "nt", "bf16_int4_gemm_nt")
+    | _rows(int4_gemm, _contiguous_of_int4, _BF16, "nt", "m_grouped_bf16_int4_gemm_nt_contiguous")
+    | _rows(int4_gemm, _masked_of_int4, _BF16, "nt", "m_grouped_bf16_int4_gemm_nt_masked")
     | _rows(gemm, _dense, _BF16, "nt", "bf16_gemm_nt")
     | _rows(gemm, _dense, _BF16, "nn", "bf16_gemm_nn")
     | _rows(gemm, _dense, _BF16, "tn", "bf16_gemm_tn")

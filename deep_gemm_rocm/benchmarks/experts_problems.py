@@ -13,9 +13,10 @@ from .. import testing
 from ..api.casts import per_token_cast_to_fp4
 from ..api.experts import fused_moe
 from ..api.fp4 import cast_back_from_fp4
-from ..problems.four_bits import is_four_bits
+from ..problems.four_bits import INT4_DTYPES, is_four_bits
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, ceil_div, data_and_scales
+from ..testing.numerics import int4_values
 from . import shapes
 from .problems import CHECKED_WHOLE, Operand, WrongResultError, copied, kernel_names, some_rows, to_meta, unwritten
 from .shapes import ExpertsShape
@@ -26,6 +27,7 @@ _TYPES = {
     "bf16_fused_moe": ("bf16", "bf16"),
     "fp8_fp4_fused_moe": ("fp8", "fp4"),
     "bf16_fp4_fused_moe": ("bf16", "fp4"),
+    "bf16_int4_fused_moe": ("bf16", "int4"),
 }
 
 _CHECKED_TOKENS = 4
@@ -157,6 +159,8 @@ def _values(operand: Operand) -> torch.Tensor:
     if is_four_bits(operand):
         data, exponents = (tensor.cpu() for tensor in operand)
         return cast_back_from_fp4(data, torch.exp2(exponents.float() - 127), GROUP).double()
+    if operand[0].dtype in INT4_DTYPES:
+        return int4_values(*(tensor.cpu() for tensor in operand))
     data, scales = (tensor.cpu().double() for tensor in operand)
     shared_rows = 1 if len(scales) == len(data) else SCALE_BLOCK
     of_rows = scales.repeat_interleave(shared_rows, 0)[: len(data)]
@@ -189,6 +193,9 @@ def _weights(type_: str, experts: int, rows: int, columns: int, device: str) -> 
         data, scales = per_token_cast_to_fp4(testing.weights(rows, columns).to(device), use_ue8m0=True, gran_k=GROUP)
         exponents = (scales.log2() + 127).to(torch.uint8)
         return _rolled(data, experts, SCALE_BLOCK, device), _rolled(exponents, experts, SCALE_BLOCK, device)
+    if type_ == "int4":
+        codes, factors = testing.int4_weights(rows, columns, GROUP)
+        return _rolled(codes, experts, SCALE_BLOCK, device), _rolled(factors, experts, SCALE_BLOCK, device)
     data, scales = testing.quantised_weights(rows, columns)
     return _rolled(data, experts, SCALE_BLOCK, device), _rolled(scales, experts, 1, device)
 
@@ -214,6 +221,9 @@ def _without_memory(op: str, shape: ExpertsShape) -> ExpertsProblem:
         *groups, rows, columns = sizes
         if type_ == "fp4":
             return _bytes_of(*groups, rows, columns // 2), _bytes_of(*groups, rows, columns // GROUP)
+        if type_ == "int4":
+            words = torch.empty(*groups, rows, columns // 8, dtype=torch.int32, device="meta")
+            return words, unwritten(*groups, rows, columns // GROUP, device="meta")
         scales = torch.empty(*groups, ceil_div(rows, shared_rows), ceil_div(columns, SCALE_BLOCK), device="meta")
         return torch.empty(sizes, dtype=torch.float8_e4m3fnuz, device="meta"), scales
 

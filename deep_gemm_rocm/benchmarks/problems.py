@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from .. import testing
-from ..api import fp4_gemm, gemm, grouped, k_grouped
+from ..api import fp4_gemm, gemm, grouped, int4_gemm, k_grouped
 from ..api.casts import (
     get_mn_major_tma_aligned_tensor,
     per_channel_cast_to_fp8,
@@ -27,6 +27,7 @@ _CHECKED_ROWS = 64  # rows of each group that are checked in a large problem
 CHECKED_WHOLE = 2**32  # FLOPs up to which all of a problem is checked
 _CHECKED_COLUMNS_AT_ONCE = 1024  # in fp64
 _ALIGNMENT = 128  # of groups of rows
+_INT4_GROUP = 128  # values that share a scale
 
 Operand = Pair | torch.Tensor
 
@@ -201,6 +202,10 @@ def _weights(op: str, groups: int, n: int, k: int, device: str) -> Operand:
         experts = [per_token_cast_to_fp4(testing.weights(n, k, group), True, GROUP, True) for group in range(groups)]
         data, scales = (torch.stack(parts).to(device) for parts in zip(*experts, strict=True))
         return data, scales
+    if op.count("int4"):
+        experts = [testing.int4_weights(n, k, _INT4_GROUP, group) for group in range(groups)]
+        data, scales = (torch.stack(parts).to(device) for parts in zip(*experts, strict=True))
+        return data, scales
     if op.count("fp8"):
         return _each(testing.grouped_weights(groups, n, k), lambda tensor: tensor.to(device))
     return torch.stack([testing.weights(n, k, group) for group in range(groups)]).to(device)
@@ -334,6 +339,7 @@ _ALL = (
     Operation(shapes.DENSE, _make_dense, gemm.bf16_gemm_nt),
     Operation(shapes.DENSE, _make_dense, fp4_gemm.fp8_fp4_gemm_nt, recipe=_VECTORS),
     Operation(shapes.DENSE, _make_dense, fp4_gemm.bf16_fp4_gemm_nt, recipe=_VECTORS),
+    Operation(shapes.DENSE, _make_dense, int4_gemm.bf16_int4_gemm_nt, recipe=_VECTORS),
     Operation(shapes.CONTIGUOUS, _make_contiguous, grouped.m_grouped_fp8_gemm_nt_contiguous, _layout),
     Operation(shapes.CONTIGUOUS, _make_contiguous, grouped.m_grouped_bf16_gemm_nt_contiguous, _layout),
     Operation(
@@ -341,6 +347,12 @@ _ALL = (
     ),
     Operation(
         shapes.MASKED, _make_masked, fp4_gemm.m_grouped_fp8_fp4_gemm_nt_masked, _layout_and_rows, recipe=_VECTORS
+    ),
+    Operation(
+        shapes.CONTIGUOUS, _make_contiguous, int4_gemm.m_grouped_bf16_int4_gemm_nt_contiguous, _layout, recipe=_VECTORS
+    ),
+    Operation(
+        shapes.MASKED, _make_masked, int4_gemm.m_grouped_bf16_int4_gemm_nt_masked, _layout_and_rows, recipe=_VECTORS
     ),
     Operation(shapes.MASKED, _make_masked, grouped.m_grouped_fp8_gemm_nt_masked, _layout_and_rows),
     Operation(shapes.MASKED, _make_masked, grouped.m_grouped_bf16_gemm_nt_masked, _layout_and_rows),

@@ -11,13 +11,13 @@ from ..heuristics import GemmConfig
 from ..jit import Request
 from ..problems.arguments import Arguments
 from ..problems.gemm_kind import PARTS_OF_B, Gemm, changed
-from ..problems.layout import align
+from ..problems.layout import SCALE_BLOCK, align
 from ..runtime import session, settings
 from .launch import Launch
 
 _TEMPLATE = "gemm.hip.j2"
 _FLOAT_BYTES = 4
-_GROUPS_OF_BLOCK = 4  # of 32 values, in 128 along K
+_EXPONENTS = 4  # in an int32
 _PART_ALIGNMENT = 4  # the columns of a part are padded to a multiple of this, see sum_of_parts.h
 _MAX_WORKGROUPS = 2**22  # of up to 512 threads in a launch; with more tiles, a workgroup computes several
 
@@ -27,12 +27,12 @@ class Matrix(Structure):
 
     _fields_ = (("data", c_void_p), ("group_stride", c_int64), ("stride", c_int64))
 
-    def take_strides(self, tensor: torch.Tensor, major: str = "k") -> None:
-        """Takes the strides of a matrix or, with groups, of a batch of matrices."""
+    def take_strides(self, tensor: torch.Tensor, major: str = "k", unit: int = 1) -> None:
+        """Takes the strides of a matrix or, with groups, of a batch of matrices, times ``unit``."""
         strides = tensor.stride()
-        self.stride = strides[-2] if major == "k" else strides[-1]
+        self.stride = unit * (strides[-2] if major == "k" else strides[-1])
         if len(strides) > 2:
-            self.group_stride = strides[0]
+            self.group_stride = unit * strides[0]
 
     def take_strides_of_rows(self, rows: torch.Tensor) -> None:
         """Takes the strides of one row or, with groups, of one row for each."""
@@ -45,16 +45,16 @@ class Scales(Structure):
 
     _fields_ = (("data", c_void_p), ("group_stride", c_int64), ("row_stride", c_int64), ("k_block_stride", c_int64))
 
-    def take_strides_of_groups(self, tensor: torch.Tensor) -> None:
-        """Takes the strides of scales of groups of 32, in units of what the kernel loads: fp32 or exponents.
+    def take_strides_of_groups(self, tensor: torch.Tensor, group_k: int, are_exponents: bool) -> None:
+        """Takes the strides of scales of ``group_k`` values, in units of what kernels load: numbers or exponents.
 
         ``k_block_stride`` is from the scales of 128 values of K to the next. Within these they are contiguous.
         """
         strides = tensor.stride()
-        is_packed = tensor.dtype == torch.int32
-        unit = _GROUPS_OF_BLOCK if is_packed else 1
+        is_packed = are_exponents and tensor.dtype == torch.int32
+        unit = _EXPONENTS if is_packed else 1
         self.row_stride = unit * strides[-2]
-        self.k_block_stride = _GROUPS_OF_BLOCK * strides[-1] if is_packed else _GROUPS_OF_BLOCK
+        self.k_block_stride = _EXPONENTS * strides[-1] if is_packed else SCALE_BLOCK // group_k
         if len(strides) > 2:
             self.group_stride = unit * strides[0]
 
@@ -169,12 +169,12 @@ def gemm_launch(
         heads=head_splits or (),
     )
     filled.a.take_strides(a, kind.a_major)
-    filled.b.take_strides(b, kind.b_major)
+    filled.b.take_strides(b, kind.b_major, b.itemsize if kind.widens_b else 1)
     for role in _WITH_STRIDES:
         if role in arguments:
             getattr(filled, role).take_strides(arguments[role].tensor)
     if kind.widens_b:
-        filled.sfb.take_strides_of_groups(arguments["sfb"].tensor)
+        filled.sfb.take_strides_of_groups(arguments["sfb"].tensor, kind.group_k, kind.b_scale_type == "e8m0")
     if clamps is not None:
         filled.gate = GateArguments.of(*clamps)
     if "bias" in arguments:

@@ -8,7 +8,7 @@ import torch
 
 from .attention import check_data, check_form, check_not_shared, check_one_device
 from .cast import check_positive
-from .four_bits import FOUR_BIT_DTYPES, check_scales_of_groups
+from .four_bits import FOUR_BIT_DTYPES, INT4_DTYPES, check_scales_of_groups, values_of_element
 from .gemm import check_bias
 from .gemm_kind import GROUP
 from .layout import FP8, SCALE_BLOCK, Pair, ceil_div
@@ -27,7 +27,7 @@ class Experts(NamedTuple):
     """A layer of experts.
 
     Attributes:
-        scaling: ``blocks`` of 128 x 128 elements of an FP8 weight, ``rows``, ``groups`` of 32 along K of four bits, or
+        scaling: ``blocks`` of 128 x 128 elements of an FP8 weight, ``rows``, ``groups`` along K of four bits, or
             ``none`` for bf16.
         is_fp8: whether activations are FP8 when they are multiplied, not bf16.
         clamps: ``alpha`` and ``limit`` of the activation, see ``fused_moe``.
@@ -104,7 +104,9 @@ def _check_layers(tensors: dict[str, torch.Tensor]) -> tuple[int, int, int, int]
     has_four_bits = is_pair and dtype in FOUR_BIT_DTYPES
     if not has_four_bits:
         dtype = FP8 if is_pair else torch.bfloat16
-    values = 2 if has_four_bits else 1  # of an element
+    if dtype in INT4_DTYPES and "x[1]" in tensors:
+        raise TypeError("x must be a bf16 tensor for int4 weights, got a pair")
+    values = values_of_element(dtype) if has_four_bits else 1
     check_form(x_name, tensors[x_name], FP8 if "x[1]" in tensors else torch.bfloat16, (None, None))
     tokens, hidden = tensors[x_name].shape
     check_form(gate_up_name, tensors[gate_up_name], dtype, (None, None, hidden // values))
@@ -189,9 +191,8 @@ def _check_scales(tensors: dict[str, torch.Tensor], sizes: tuple[int, int, int, 
     tokens, hidden, intermediate, experts = sizes
     if tensors["gate_up[0]"].dtype in FOUR_BIT_DTYPES:
         for name in ("gate_up", "down"):
-            check_scales_of_groups(
-                name, meta_of(f"{name}[1]", tensors[f"{name}[1]"]), tuple(tensors[f"{name}[0]"].shape)
-            )
+            data, scales = (meta_of(part, tensors[part]) for part in (f"{name}[0]", f"{name}[1]"))
+            check_scales_of_groups(name, data, scales)
         if "x[1]" in tensors:
             _check_fp32("x[1]", tensors["x[1]"], (tokens, ceil_div(hidden, SCALE_BLOCK)))
         return "groups"

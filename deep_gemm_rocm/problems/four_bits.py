@@ -1,4 +1,8 @@
-"""Checks of four-bit operands: e2m1, two values to a byte, and a scale for each 32 of them along K."""
+"""Checks of four-bit operands with scales of groups along K.
+
+FP4 (e2m1) is int8 or uint8, two values to an element, with a scale for each 32 of them. int4 is int32, eight values to
+an element, with a scale for 32, 64 or 128.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +15,41 @@ from .gemm_kind import GROUP
 from .layout import SCALE_BLOCK, ceil_div
 from .tensors import TILE_BYTES, TensorMeta, check_matrices, major_of
 
-FOUR_BIT_DTYPES = (torch.int8, torch.uint8)
+FP4_DTYPES = (torch.int8, torch.uint8)
+INT4_DTYPES = (torch.int32,)
+DTYPES_OF = {"e2m1": FP4_DTYPES, "int4": INT4_DTYPES}
+FOUR_BIT_DTYPES = (*FP4_DTYPES, *INT4_DTYPES)
+INT4_GROUPS = (32, 64, 128)
 _PACKED = torch.int32  # four exponents
 E8M0_DTYPES = (torch.uint8, *filter(None, (getattr(torch, "float8_e8m0fnu", None),)))
 _SCALE_DTYPES = (torch.float32, *E8M0_DTYPES, _PACKED)
+INT4_SCALES = {
+    torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.int32: "f32_and_zero",
+}  # fmt: skip
 
 
 def is_four_bits(pair: Any) -> bool:
-    """Whether a weight has four-bit data; not whether it is a good one."""
+    """Whether a weight has FP4 data; not whether it is a good one."""
     if not isinstance(pair, (tuple, list)) or not pair:
         return False
-    return isinstance(pair[0], torch.Tensor) and pair[0].dtype in FOUR_BIT_DTYPES
+    return isinstance(pair[0], torch.Tensor) and pair[0].dtype in FP4_DTYPES
 
 
-def type_of_scales(scales: TensorMeta) -> str:
-    """The value of ``GemmKind.b_scale_type``."""
-    return "f32" if scales.dtype == torch.float32 else "e8m0"
+def type_of_data(dtype: torch.dtype) -> str:
+    """The value of ``GemmKind.b_type`` for data of four bits."""
+    return "int4" if dtype in INT4_DTYPES else "e2m1"
+
+
+def values_of_element(dtype: torch.dtype) -> int:
+    return 2 * dtype.itemsize
+
+
+def forms_of_scales(data: TensorMeta, scales: TensorMeta) -> dict[str, Any]:
+    """``b_scale_type`` and ``group_k`` of ``GemmKind``, of checked tensors."""
+    if data.dtype in INT4_DTYPES:
+        k, groups = values_of_element(data.dtype) * data.shape[-1], scales.shape[-1]
+        return {"b_scale_type": INT4_SCALES[scales.dtype], "group_k": k // groups if groups else GROUP}
+    return {"b_scale_type": "f32" if scales.dtype == torch.float32 else "e8m0", "group_k": GROUP}
 
 
 def check_k_of_four_bits(a_name: str, a: TensorMeta, b_name: str, b: TensorMeta) -> None:
@@ -37,32 +60,55 @@ def check_k_of_four_bits(a_name: str, a: TensorMeta, b_name: str, b: TensorMeta)
             raise ValueError(
                 f"{name} must be contiguous along K, its last dimension, got strides {meta.strides}; .contiguous() it"
             )
-    if k != 2 * b.shape[-1]:
+    values = values_of_element(b.dtype)
+    if k != values * b.shape[-1]:
+        share, count = ("half", "two") if values == 2 else ("an eighth", "eight")
         raise ValueError(
-            f"{b_name} must have half as many columns as {a_name}, two values to a byte, got {tuple(b.shape)} and "
-            f"{tuple(a.shape)}"
+            f"{b_name} must have {share} as many columns as {a_name}, {count} values to an element, got "
+            f"{tuple(b.shape)} and {tuple(a.shape)}"
         )
     if k % GROUP:
         raise ValueError(f"K must be a multiple of {GROUP}, got {k}; pad {a_name} and {b_name} with zeros")
 
 
-def check_scales_of_groups(operand: str, scales: TensorMeta, shape: tuple[int, ...]) -> None:
-    """Checks the scales of an operand whose data have ``shape``."""
+def check_scales_of_groups(operand: str, data: TensorMeta, scales: TensorMeta) -> None:
+    """Checks the scales of an operand with these data."""
     name = f"{operand}[1]"
-    if scales.dtype not in _SCALE_DTYPES:
-        raise TypeError(f"{name} must be {one_of(_SCALE_DTYPES)}, got {scales.dtype}")
-    *rows, half_k = shape
-    of_scale = SCALE_BLOCK if scales.dtype == _PACKED else GROUP
-    expected = (*rows, ceil_div(2 * half_k, of_scale))
-    if scales.shape != expected:
-        meaning = "four exponents" if scales.dtype == _PACKED else "one scale"
-        raise ValueError(
-            f"{name} must have shape {expected}, {meaning} for each row and {of_scale} of K of {operand}[0], got "
-            f"{tuple(scales.shape)}"
-        )
+    is_int4 = data.dtype in INT4_DTYPES
+    dtypes = tuple(INT4_SCALES) if is_int4 else _SCALE_DTYPES
+    if scales.dtype not in dtypes:
+        raise TypeError(f"{name} must be {one_of(dtypes)}, got {scales.dtype}")
+    *rows, columns = data.shape
+    k, is_packed = values_of_element(data.dtype) * columns, scales.dtype == _PACKED and not is_int4
+    if is_int4:
+        expected = _shape_of_int4_scales(operand, scales, rows, k)
+    else:
+        of_scale = SCALE_BLOCK if is_packed else GROUP
+        expected = (*rows, ceil_div(k, of_scale))
+        if scales.shape != expected:
+            meaning = "four exponents" if is_packed else "one scale"
+            raise ValueError(
+                f"{name} must have shape {expected}, {meaning} for each row and {of_scale} of K of {operand}[0], got "
+                f"{tuple(scales.shape)}"
+            )
     check_matrices(name, scales, len(rows) == 2)
-    if scales.dtype != _PACKED and scales.shape[-1] > 1 and scales.strides[-1] != 1:
+    if not is_packed and scales.shape[-1] > 1 and scales.strides[-1] != 1:
         raise ValueError(f"{name} must have contiguous rows, got strides {scales.strides}; .contiguous() it")
     extent = sum((size - 1) * stride for size, stride in zip(expected[-2:], scales.strides[-2:], strict=True) if size)
     if extent * scales.dtype.itemsize > TILE_BYTES:
         raise ValueError(f"{name} must lie within 2 GiB, got strides {scales.strides}; .contiguous() it")
+
+
+def _shape_of_int4_scales(operand: str, scales: TensorMeta, rows: list[int], k: int) -> tuple[int, ...]:
+    """
+    Raises:
+        ValueError: ``scales`` has another shape.
+    """
+    shapes = [(*rows, k // group) for group in INT4_GROUPS if k % group == 0]
+    for shape in shapes:
+        if scales.shape == shape:
+            return shape
+    raise ValueError(
+        f"{operand}[1] must have one of the shapes {', '.join(map(str, shapes))}, a scale for each row and "
+        f"{', '.join(map(str, INT4_GROUPS))} of K of {operand}[0], got {tuple(scales.shape)}"
+    )

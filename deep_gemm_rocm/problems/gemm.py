@@ -13,7 +13,7 @@ import torch
 
 from ..checks import one_of
 from .arguments import Argument, Arguments, present
-from .four_bits import FOUR_BIT_DTYPES, check_k_of_four_bits, check_scales_of_groups, type_of_scales
+from .four_bits import DTYPES_OF, check_k_of_four_bits, check_scales_of_groups, forms_of_scales
 from .gemm_kind import EPILOGUES, PARTS_OF_B, ROWS_OF_SIGNAL, Gemm, GemmKind
 from .layout import SCALE_BLOCK, ceil_div
 from .operands import pair_of
@@ -54,7 +54,7 @@ class _Signature(NamedTuple):
 
     dtypes: tuple[torch.dtype, ...]  # of the operands
     recipe: Recipe | None  # None for operands without scales
-    four_bits: bool  # of b
+    four_bits: str  # b_type of a b that has so many, else empty
     grouping: str  # as in GemmKind
     layout_name: str
     d_name: str
@@ -76,7 +76,7 @@ def check_gemm(
     *,
     dtypes: tuple[torch.dtype, ...],
     recipe: Recipe | None = None,
-    four_bits: bool = False,
+    four_bits: str = "",
     c: Any = None,
     grouping: str = "dense",
     layout: Any = None,
@@ -95,7 +95,8 @@ def check_gemm(
             ``out``.
         dtypes: allowed dtypes of the operands.
         recipe: how the operands' scales are shared; None for operands without scales.
-        four_bits: whether ``b`` is a pair of four-bit data and scales of groups; then ``recipe`` is for ``a``.
+        four_bits: ``e2m1`` or ``int4`` if ``b`` is a pair of such data and scales of groups; then ``recipe`` is for
+            ``a``.
         grouping: as in ``GemmKind``.
         layout: the int32 tensor that describes the groups.
         head_splits: columns of each head in ``d``: left, in the gap that isn't written, and right.
@@ -134,7 +135,7 @@ def check_gemm(
     return gemm, arguments
 
 
-def _scaled(name: str, pair: Any, four_bits: bool = False) -> Arguments:
+def _scaled(name: str, pair: Any, four_bits: str = "") -> Arguments:
     data, scales = pair_of(name, pair, four_bits)
     return {name: Argument(f"{name}[0]", data), f"sf{name}": Argument(f"{name}[1]", scales)}
 
@@ -219,10 +220,9 @@ def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
         check_same_device(name, meta, a_name, a)
     kind = GemmKind(
         a_type=TYPES[a.dtype],
-        b_type="e2m1" if signature.four_bits else TYPES[b.dtype],
+        b_type=signature.four_bits or TYPES[b.dtype],
         d_type=TYPES[d_dtype],
         scaling=signature.scaling,
-        b_scale_type=type_of_scales(named["b[1]"]) if signature.four_bits else "f32",
         accumulate="c" in named,
         grouping=signature.grouping,
         a_major=major_of(a),
@@ -231,6 +231,7 @@ def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
         bias=TYPES[named["bias"].dtype] if "bias" in named else "none",
         activation=signature.epilogue,
         signals="signal" in named,
+        **(forms_of_scales(b, named["b[1]"]) if signature.four_bits else {}),
     )
     return Gemm(m, n, k, groups[0] if groups else 1, kind)
 
@@ -287,7 +288,7 @@ def _check_outputs(signature: _Signature, named: dict[str, TensorMeta], shape: t
 
 def _major_of_weight(signature: _Signature, name: str, b: TensorMeta) -> str:
     """Checks ``b`` on its own. Returns its contiguous dimension."""
-    dtypes = FOUR_BIT_DTYPES if signature.four_bits else signature.dtypes
+    dtypes = DTYPES_OF.get(signature.four_bits, signature.dtypes)
     check_operand(name, b, dtypes, grouped=signature.grouping != "dense")
     return major_of(b)
 
@@ -306,7 +307,7 @@ def _columns_of_output(signature: _Signature, b_name: str, b: TensorMeta, scales
         raise ValueError(f"{b_name} must have a multiple of {unit} rows for {signature.epilogue}, got {rows_of_b}")
     if signature.four_bits:
         assert scales is not None
-        check_scales_of_groups("b", scales, b.shape)
+        check_scales_of_groups("b", b, scales)
     elif signature.recipe is not None:
         assert scales is not None
         check_scales_of("b", scales, b.shape, signature.recipe.n, signature.recipe.k)

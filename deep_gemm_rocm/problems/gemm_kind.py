@@ -19,7 +19,8 @@ PARTS_OF_B = {"identity": 1, "silu_and_mul": 2, "clamped_silu_and_mul": 2}
 _VALUES = {
     "d_type": ("bf16", "f16", "f32", *FP8_TYPES),
     "scaling": ("none", "blocks", "vectors", "rows", "groups"),
-    "b_scale_type": ("f32", "e8m0"),
+    "b_scale_type": ("f32", "e8m0", "bf16", "f16", "f32_and_zero"),
+    "group_k": (32, 64, 128),
     "grouping": ("dense", "batched", "contiguous", "psum", "masked", "split_k", "summed", "k_grouped"),
     "a_major": ("k", "rows"),
     "b_major": ("k", "rows"),
@@ -27,7 +28,9 @@ _VALUES = {
     "activation": tuple(PARTS_OF_B),
 }
 _GROUPS_OF_ROWS = ("contiguous", "psum", "masked")
-GROUP = 32  # values of four bits along K that share a scale
+GROUP = 32  # values of e2m1 along K that share a scale
+FOUR_BIT_TYPES = ("e2m1", "int4")
+_SCALE_BYTES = {"f32": 4, "e8m0": 1, "bf16": 2, "f16": 2, "f32_and_zero": 4}
 ROWS_OF_SIGNAL = 64  # the fewest that have a counter of finished tiles, see tile_signal.h
 _OPERANDS_WITHOUT_SCALES = (("bf16", "bf16"), ("f16", "f16"), ("bf16", "f32"))
 
@@ -56,13 +59,16 @@ class GemmKind:
 
     Attributes:
         a_type, b_type: types of the operands: ``e4m3`` or ``e5m2`` in any pairing, ``bf16`` twice, ``f16`` twice, or
-            ``bf16`` and ``f32``. b may have four bits, ``e2m1``, where a is FP8 or ``bf16``.
+            ``bf16`` and ``f32``. b may have four bits: ``e2m1`` where a is FP8 or ``bf16``, ``int4`` where a is
+            ``bf16``.
         d_type: type of the output and of ``c``: ``bf16``, ``f16`` or ``f32``; or ``e4m3`` or ``e5m2``, quantised with
             one scale for each row and 128 columns.
         scaling: which values share a scale. ``blocks``: 128 x 128 of b, 128 along K of a row of a. ``vectors``: 128
-            along K of a row of either. ``rows``: whole rows of either. ``groups``: 32 along K of a row of b, which has
-            four bits, and 128 of a row of a, if that is FP8. ``none``: there are no scales.
-        b_scale_type: type of b's scales: ``f32`` or, of groups, ``e8m0``.
+            along K of a row of either. ``rows``: whole rows of either. ``groups``: ``group_k`` along K of a row of b,
+            which has four bits, and 128 of a row of a, if that is FP8. ``none``: there are no scales.
+        b_scale_type: type of b's scales: ``f32`` or, of ``e2m1``, ``e8m0``. Of ``int4``, ``f32``, ``bf16`` or ``f16``
+            where 8 stands for 0, or ``f32_and_zero``, as ``repack_int4`` makes them.
+        group_k: values of b along K that share a scale, if b has four bits; 32 unless they are ``int4``.
         accumulate: whether ``c`` is added.
         grouping: how a workgroup finds its tiles, see ``tile_source.h``. ``dense`` has one group, ``batched`` groups
             of equal sizes. ``contiguous`` reads the group of each row, ``psum`` the end of each group's rows,
@@ -98,6 +104,7 @@ class GemmKind:
     gathers_a: bool = False
     signals: bool = False
     b_scale_type: str = "f32"
+    group_k: int = GROUP
 
     def __post_init__(self) -> None:
         """
@@ -117,14 +124,14 @@ class GemmKind:
     @property
     def widens_b(self) -> bool:
         """Whether b has four bits in memory, and more in the matrix cores."""
-        return self.b_type == "e2m1"
+        return self.b_type in FOUR_BIT_TYPES
 
     @property
     def memory_of_b(self) -> float:
         """Bytes of b and its groups' scales in memory, in units of its bytes in the matrix cores."""
         if not self.widens_b:
             return 1
-        return (0.5 + (1 if self.b_scale_type == "e8m0" else 4) / GROUP) / self.element_bytes
+        return (0.5 + _SCALE_BYTES[self.b_scale_type] / self.group_k) / self.element_bytes
 
     @property
     def parts(self) -> int:
@@ -197,6 +204,7 @@ class GemmKind:
         family = f"{groups}gemm_{layout}"
         operands = self.a_type if self.a_type == self.b_type else f"{self.a_type}_{self.b_type}"
         scaling = "" if self.scaling == "none" else f"_{self.scaling}"
+        scaling += f"_of_{self.group_k}" if self.b_type == "int4" else ""
         scaling += "" if self.b_scale_type == "f32" else f"_{self.b_scale_type}"
         bias = "" if self.bias == "none" else f"_bias_{self.bias}"
         activation = "" if self.activation == "identity" else f"_{self.activation}"
@@ -209,17 +217,23 @@ class GemmKind:
 # A kind exists if its fields have the values above and keep these rules.
 _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
     (
-        "operands must both be FP8, bf16 or f16, or bf16 and f32, or FP8 or bf16 and four bits",
+        "operands must both be FP8, bf16 or f16, or bf16 and f32, or FP8 or bf16 and e2m1, or bf16 and int4",
         lambda kind: (
             kind.is_fp8
             or (kind.a_type, kind.b_type) in _OPERANDS_WITHOUT_SCALES
-            or (kind.widens_b and kind.a_type in ("bf16", *FP8_TYPES))
+            or (kind.b_type == "e2m1" and kind.a_type in ("bf16", *FP8_TYPES))
+            or (kind.b_type == "int4" and kind.a_type == "bf16")
         ),
     ),
     ("only FP8 and four-bit operands have scales", lambda kind: kind.is_fp8 or kind.widens_b or kind.scaling == "none"),
     ("four-bit operands have scales of groups", lambda kind: kind.widens_b == (kind.scaling == "groups")),
     ("four-bit operands are contiguous along K", lambda kind: kind.is_k_major or not kind.widens_b),
-    ("only scales of groups may be e8m0", lambda kind: kind.b_scale_type == "f32" or kind.scaling == "groups"),
+    ("only scales of e2m1 may be e8m0", lambda kind: kind.b_scale_type != "e8m0" or kind.b_type == "e2m1"),
+    (
+        "only scales of int4 may have 16 bits or zeros",
+        lambda kind: kind.b_scale_type in ("f32", "e8m0") or kind.b_type == "int4",
+    ),
+    ("only groups of int4 have other than 32 values", lambda kind: kind.group_k == GROUP or kind.b_type == "int4"),
     ("squares are summed of bf16, times f32", lambda kind: kind.sums_squares == (kind.b_type == "f32")),
     (
         "operands of which squares are summed must be contiguous along K",

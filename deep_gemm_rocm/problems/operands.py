@@ -12,11 +12,12 @@ from .layout import Pair
 from .recipe import num_scales
 
 
-def pair_of(name: str, pair: Any, four_bits: bool = False) -> Pair:
+def pair_of(name: str, pair: Any, four_bits: str = "") -> Pair:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         came = f"a {type(pair).__name__}" + (f" of {len(pair)}" if isinstance(pair, (tuple, list)) else "")
         if four_bits:
-            raise TypeError(f"{name} must be a pair (FP4 data, scales) as per_token_cast_to_fp4 returns it, got {came}")
+            data, cast = ("int4", "repack_int4") if four_bits == "int4" else ("FP4", "per_token_cast_to_fp4")
+            raise TypeError(f"{name} must be a pair ({data} data, scales) as {cast} returns it, got {came}")
         cast = "per_block_cast_to_fp8" if name == "b" else "per_token_cast_to_fp8"
         raise TypeError(f"{name} must be a pair (FP8 data, scales) as {cast} returns it, got {came}")
     return pair[0], pair[1]

@@ -16,6 +16,7 @@ from ..api import (
     gemm,
     grouped,
     hyperconnection,
+    int4_gemm,
     k_grouped,
     kv_cache,
     merge_states,
@@ -47,6 +48,7 @@ from ..testing import (
     gemm_problem,
     gemm_reference,
     grouped_weights,
+    int4_weights,
     logits_reference,
     rms_norm_reference,
     route_top_k_reference,
@@ -117,6 +119,9 @@ def _four_bits(device: str) -> None:
     fp4_gemm.fp8_fp4_gemm_nt(_on(device, narrow), _on(device, b), d)
     assert_accurate(d, gemm_reference(narrow, b))
     fp4_gemm.bf16_fp4_gemm_nt(wide.to(device), _on(device, b), d)
+    assert_accurate(d, gemm_reference(wide, b))
+    b = int4_weights(_N, k, group=32)
+    int4_gemm.bf16_int4_gemm_nt(wide.to(device), _on(device, b), d)
     assert_accurate(d, gemm_reference(wide, b))
 
 

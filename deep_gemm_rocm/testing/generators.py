@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from ..api.casts import get_mn_major_tma_aligned_tensor
+from ..api.fp4 import pack_codes
 from ..api.host_casts import cast_blocks
+from ..api.int4 import INT4_ZERO, repack_int4
 from ..problems.layout import SCALE_BLOCK, Pair
 
 _OUTLIER_CHANNELS = 0.005
@@ -45,6 +47,15 @@ def quantised_activations(m: int, k: int, seed: int = 0) -> Pair:
 def quantised_weights(n: int, k: int, seed: int = 1) -> Pair:
     """What ``per_block_cast_to_fp8`` makes of ``weights``, without a kernel."""
     return cast_blocks(weights(n, k, seed), SCALE_BLOCK, SCALE_BLOCK)
+
+
+def int4_weights(n: int, k: int, group: int, seed: int = 1, dtype: torch.dtype = torch.bfloat16) -> Pair:
+    """``weights`` rounded to int4 with scales for ``group`` values: the argument ``b`` of ``bf16_int4_gemm_nt``."""
+    values = weights(n, k, seed).float().unflatten(1, (-1, group))
+    scales = (values.abs().amax(2) / INT4_ZERO).to(dtype)
+    codes = (values / scales.float()[..., None]).round().clamp(-INT4_ZERO, INT4_ZERO - 1).flatten(1) + INT4_ZERO
+    words = pack_codes(codes.to(torch.uint8)).view(torch.int32)
+    return repack_int4(words, scales, packing="compressed-tensors")
 
 
 def grouped_weights(groups: int, n: int, k: int, seed: int = 0) -> Pair:

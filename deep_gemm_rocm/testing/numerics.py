@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import torch
 
 from ..api.fp4 import FP4_VALUES, unpack_codes
+from ..api.int4 import INT4_ZERO, ZERO_BITS
 from ..checks import check_tensor
-from ..problems.four_bits import FOUR_BIT_DTYPES
+from ..problems.four_bits import FP4_DTYPES, INT4_DTYPES
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div, data_and_scales
 from ..runtime.arrays import through_host
@@ -88,7 +89,8 @@ def gemm_reference(
 ) -> GemmReference:
     """The reference for ``gemm_fp8`` with these arguments or, without scales, for ``bf16_gemm_nt``.
 
-    With ``b`` of four bits it is for ``fp8_fp4_gemm_nt`` or ``bf16_fp4_gemm_nt``, with the default recipe.
+    With ``b`` of four bits it is for ``fp8_fp4_gemm_nt``, ``bf16_fp4_gemm_nt`` or ``bf16_int4_gemm_nt``, with the
+    default recipe.
 
     It is computed on the CPU. Intermediate sums must not overflow fp32.
     """
@@ -97,7 +99,10 @@ def gemm_reference(
     k = a_data.shape[1]
     dequantised_a = _dequantised(a_data, sfa, recipe[0], recipe[2])
     factors = None
-    if b_data.dtype in FOUR_BIT_DTYPES:
+    if b_data.dtype in INT4_DTYPES:
+        assert sfb is not None
+        dequantised_b = int4_values(b_data, sfb.cpu())
+    elif b_data.dtype in FP4_DTYPES:
         assert sfb is not None
         factors = scales_of_four_bits(sfb.cpu(), 2 * b_data.shape[1])
         values = torch.tensor(FP4_VALUES, dtype=torch.float64)
@@ -129,7 +134,7 @@ def gemm_reference(
         error += ceil_div(k, k_block) * _UNDERFLOW * (products + 1)
         if not promoted:
             error += 2 * _ROUNDING * exact.abs()  # two products with the scales
-    elif factors is not None and not (torch.frexp(factors).mantissa == 0.5).all():
+    elif b_data.dtype in INT4_DTYPES or (factors is not None and not (torch.frexp(factors).mantissa == 0.5).all()):
         error += _ROUNDED_TO_BF16 * magnitude
     if bias is not None:
         exact = exact + bias.cpu().double()
@@ -148,6 +153,17 @@ def scales_of_four_bits(scales: torch.Tensor, k: int) -> torch.Tensor:
         return scales.double()
     exponents = scales.contiguous().view(torch.uint8)[:, : k // GROUP].double()
     return torch.exp2(exponents - 127).masked_fill(exponents == 0, 0.0).masked_fill(exponents == 255, torch.nan)
+
+
+def int4_values(data: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """The values of a matrix that ``repack_int4`` made, before they are rounded, in fp64."""
+    halves = torch.tensor([[8 * byte + 4 * half for byte in range(4)] for half in range(2)], dtype=torch.int32)
+    codes = (data[..., None] >> halves.flatten() & 15).flatten(-2).double()
+    group = codes.shape[-1] // max(scales.shape[-1], 1)
+    factors, zeros = scales.double(), torch.full(scales.shape, float(INT4_ZERO), dtype=torch.float64)
+    if scales.dtype == torch.int32:
+        factors, zeros = (scales & ~ZERO_BITS).view(torch.float32).double(), (scales & ZERO_BITS).double()
+    return (codes - zeros.repeat_interleave(group, -1)) * factors.repeat_interleave(group, -1)
 
 
 def _more_rounds(factors: torch.Tensor) -> int:

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.api.experts import _sorted_choices
-from deep_gemm_rocm.api.fp4 import FP4_VALUES, unpack_codes
+from deep_gemm_rocm.api.fp4 import FP4_VALUES, pack_codes, unpack_codes
 from deep_gemm_rocm.problems.layout import FP8
 from deep_gemm_rocm.runtime import hip
 from deep_gemm_rocm.testing import fused_moe_reference
 
 BF16 = torch.bfloat16
 # The most by which rounding to the type between the GEMMs changes a value, by how weights are scaled.
-ROUNDING = {"blocks": 2.0**-4, "rows": 2.0**-4, "none": 2.0**-8, "fp4": 2.0**-8, "fp4 by fp8": 2.0**-4}
+ROUNDING = {"blocks": 2.0**-4, "rows": 2.0**-4, "none": 2.0**-8, "fp4": 2.0**-8, "fp4 by fp8": 2.0**-4, "int4": 2.0**-8}
+SCALINGS = [pytest.param(name, marks=pytest.mark.slow if name == "int4" else ()) for name in ROUNDING]
+OF_FOUR_BITS = ("fp4", "fp4 by fp8", "int4")
 
 
 def generator(*seeds: int) -> torch.Generator:
@@ -62,6 +64,13 @@ class Layer:
             values = torch.tensor(FP4_VALUES)[unpack_codes(data).int()].double()
             exponents = (scales.log2() + 127).to(torch.uint8)
             return (data, exponents), values * scales.double().repeat_interleave(32, -1)
+        if self.scaling == "int4":
+            groups = weight.float().unflatten(-1, (-1, 32))
+            scales = (groups.abs().amax(-1) / 8).to(BF16)
+            codes = (groups / scales.float()[..., None]).round().clamp(-8, 7).flatten(-2) + 8
+            words = pack_codes(codes.to(torch.uint8)).view(torch.int32)
+            values = ((codes - 8) * scales.float().repeat_interleave(32, -1)).to(BF16)
+            return dg.repack_int4(words, scales, packing="compressed-tensors"), values.double()
         if self.scaling == "none":
             return weight, weight.double()
         cast = dg.per_block_cast_to_fp8 if self.scaling == "blocks" else dg.per_row_cast_to_fp8
@@ -69,7 +78,7 @@ class Layer:
 
     def input(self, tokens: int):
         x = randn(tokens, self.hidden, seed=2).to(BF16)
-        if self.scaling in ("none", "fp4"):
+        if self.scaling in ("none", "fp4", "int4"):
             return x, x, x.double()
         cast = dg.per_row_cast_to_fp8 if self.scaling == "rows" else dg.per_token_cast_to_fp8
         own, exact = quantised(x, cast)
@@ -95,13 +104,13 @@ class Layer:
         assert ((out.double() - exact).abs() <= bound).all()
         if exact.any():
             typical = (out.double() - exact).norm() / exact.norm()
-            assert typical < (0.01 if self.scaling in ("none", "fp4") else 0.05)
+            assert typical < (0.01 if self.scaling in ("none", "fp4", "int4") else 0.05)
         again = dg.fused_moe(own, *call, expert_map=expert_map, **options)
         assert again.equal(out)
         return out
 
 
-@pytest.mark.parametrize("scaling", ROUNDING)
+@pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize(
     ("tokens", "hidden", "intermediate", "experts", "top_k"),
     [
@@ -112,7 +121,7 @@ class Layer:
     ],
 )
 def test_layers(scaling, tokens, hidden, intermediate, experts, top_k):
-    if scaling.startswith("fp4"):
+    if scaling in OF_FOUR_BITS:
         hidden, intermediate = (size + 16 if size % 32 else size for size in (hidden, intermediate))
     Layer(hidden, intermediate, experts, scaling).assert_right(random_ids(0, experts, tokens, top_k))
 
@@ -122,12 +131,12 @@ def test_layers(scaling, tokens, hidden, intermediate, experts, top_k):
     [pytest.param({"limit": 0.7}, marks=pytest.mark.slow), {"alpha": 1.702, "limit": 7.0}],
     ids=["limit", "alpha and limit"],
 )
-@pytest.mark.parametrize("scaling", ROUNDING)
+@pytest.mark.parametrize("scaling", SCALINGS)
 def test_clamped_activations(scaling, clamps):
     Layer(256, 128, 4, scaling).assert_right(random_ids(0, 4, 21, 2), **clamps)
 
 
-@pytest.mark.parametrize("scaling", ROUNDING)
+@pytest.mark.parametrize("scaling", SCALINGS)
 def test_biases(scaling):
     layer = Layer(256, 96, 4, scaling)  # scales of 128 columns have rows of gate and of up
     layer.assert_right(random_ids(-1, 4, 21, 2), alpha=1.702, limit=7.0, **layer.biases())
@@ -160,7 +169,7 @@ def test_other_scales_of_four_bits(scaling, form):
     assert dg.fused_moe(x, *both, weights, ids).equal(expected)
 
 
-@pytest.mark.parametrize("scaling", ["none", "fp4", "fp4 by fp8"])
+@pytest.mark.parametrize("scaling", ["none", *OF_FOUR_BITS])
 def test_no_races_and_no_missing_waits(monkeypatch, scaling):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
@@ -174,7 +183,7 @@ def test_many_tokens(tokens):
     Layer(128, 128, 33).assert_right(random_ids(0, 33, tokens, 9))
 
 
-@pytest.mark.parametrize("scaling", ROUNDING)
+@pytest.mark.parametrize("scaling", SCALINGS)
 def test_choices_without_an_expert(scaling):
     layer = Layer(256, 128, 6, scaling)
     ids = random_ids(-3, 9, 40, 3)
@@ -391,6 +400,13 @@ def test_bad_arguments_with_four_bits(changed, error, message):
     with pytest.raises(error, match=message):
         dg.fused_moe(**(good | changed), out=out)
     assert (out == 7).all()
+
+
+def test_int4_takes_bf16_tokens_only():
+    layer = Layer(256, 128, 3, "int4")
+    x = torch.zeros(4, 256).to(FP8), torch.ones(4, 2)
+    with pytest.raises(TypeError, match="x must be a bf16 tensor for int4 weights"):
+        dg.fused_moe(x, layer.gate_up, layer.down, torch.zeros(4, 2), torch.zeros(4, 2).int())
 
 
 def test_output_that_is_read_is_refused():

@@ -1,7 +1,8 @@
-"""int4 weights of all packings in one layout, against the packers' definitions."""
+"""int4 weights of all packings in the form that kernels take, against the packers' definitions."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from helpers.int4_packings import PACKINGS, int4
@@ -12,15 +13,21 @@ import deep_gemm_rocm as dg
 
 
 def codes_of(data: torch.Tensor) -> torch.Tensor:
-    both = data.view(torch.uint8).long()
-    return torch.stack((both % 16, both // 16), -1).flatten(-2)
+    """Codes 0 to 3 of eight are in the low halves of four bytes, 4 to 7 in the high ones."""
+    both = data.view(torch.uint8).unflatten(-1, (-1, 4)).long()
+    return torch.cat((both % 16, both // 16), -1).flatten(-2)
+
+
+def scales_and_zeros_of(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    bits = packed.numpy().view(np.uint32)
+    return torch.from_numpy((bits // 32 * 32).view(np.float32).copy()), torch.from_numpy((bits % 32).astype(np.int64))
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     packing=st.sampled_from(PACKINGS),
     units=st.tuples(st.integers(1, 5), st.integers(1, 6)),
-    group=st.sampled_from([32, 64, 128]),
+    group=st.sampled_from([32, 64, 96, 128, 256]),
     with_zeros=st.booleans(),
     dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32]),
     strided=st.booleans(),
@@ -33,33 +40,57 @@ def test_codes_scales_and_zeros(packing, units, group, with_zeros, dtype, stride
     if strided:
         given = [None if part is None else torch.stack((part, part), -1).flatten(-2)[:, ::2] for part in given]
     g_idx = torch.arange(k) // group if packing.startswith("gptq") else None
-    data, scales, zeros = dg.repack_int4(*given, packing=packing, g_idx=g_idx)
-    assert (data.dtype, data.shape, data.is_contiguous()) == (torch.int8, (n, k // 2), True)
+    data, scales = dg.repack_int4(*given, packing=packing, g_idx=g_idx)
+    assert (data.dtype, data.shape, data.is_contiguous()) == (torch.int32, (n, k // 8), True)
     assert torch.equal(codes_of(data), weight.codes)
+    parts = {32: 1, 64: 1, 96: 3, 128: 1, 256: 2}[group]  # of a group, with scales of their own
+    expected, zeros = (part.repeat_interleave(parts, 1) for part in (weight.scales, weight.zeros))
     assert scales.is_contiguous()
-    assert scales.dtype == dtype
-    assert torch.equal(scales, weight.scales)
-    if with_zeros:
-        assert (zeros.dtype, zeros.is_contiguous()) == (torch.uint8, True)
-        assert torch.equal(zeros.long(), weight.zeros)
+    if (zeros != 8).any():
+        assert scales.dtype == torch.int32
+        factors, packed_zeros = scales_and_zeros_of(scales)
+        assert torch.equal(packed_zeros, zeros)
+        if dtype == torch.float32:
+            assert ((factors - expected).abs() <= 2.0**-19 * expected).all()
+        else:
+            assert torch.equal(factors, expected.float())
     else:
-        assert zeros is None
+        assert scales.dtype == dtype
+        assert torch.equal(scales, expected)
 
 
 @pytest.mark.parametrize("packing", ["compressed-tensors", "gptq", "gptq_v2"])
 @pytest.mark.parametrize("n", [1, 5, 12])
 def test_zeros_of_rows_that_fill_no_word(packing, n):
     weight = int4(packing, n, 64, 32, True)
-    _, _, zeros = dg.repack_int4(*weight.arguments, packing=packing)
-    assert torch.equal(zeros.long(), weight.zeros)
+    _, zeros = scales_and_zeros_of(dg.repack_int4(*weight.arguments, packing=packing)[1])
+    assert torch.equal(zeros, weight.zeros)
 
 
 def test_the_largest_zero_of_gptq_is_16():
     """AutoGPTQ stores 15 for it, and adds 1 without a mask."""
     zeros = torch.full((2, 1), -1, dtype=torch.int32)
     arguments = (torch.zeros(8, 8, dtype=torch.int32), torch.ones(2, 8), zeros)
-    assert (dg.repack_int4(*arguments, packing="gptq")[2] == 16).all()
-    assert (dg.repack_int4(*arguments, packing="gptq_v2")[2] == 15).all()
+    assert (scales_and_zeros_of(dg.repack_int4(*arguments, packing="gptq")[1])[1] == 16).all()
+    assert (scales_and_zeros_of(dg.repack_int4(*arguments, packing="gptq_v2")[1])[1] == 15).all()
+
+
+def test_zeros_of_8_need_no_room_and_bad_scales_stay_bad():
+    zeros = torch.full((2, 1), 0x77777777, dtype=torch.int32)  # AutoGPTQ's for weights without zeros
+    words, scales = torch.zeros(8, 8, dtype=torch.int32), torch.ones(2, 8).half()
+    repacked = dg.repack_int4(words, scales, zeros, packing="gptq")[1]
+    assert torch.equal(repacked, scales.T)
+    bad = torch.tensor([torch.nan, torch.inf, -torch.inf, 3.4e38, -1.0, 0.0, 1e-40, 2.0]).repeat(2, 1)
+    factors, _ = scales_and_zeros_of(dg.repack_int4(words, bad, zeros, packing="gptq_v2")[1])
+    assert not factors[:3].isfinite().any()
+    assert torch.allclose(factors[3:], bad.T[3:], rtol=2.0**-19, atol=2.0**-144)
+
+
+def test_whole_rows_share_a_scale():
+    weight = int4("compressed-tensors", 8, 192, 192, False)
+    data, scales = dg.repack_int4(*weight.arguments, packing="compressed-tensors")
+    assert torch.equal(codes_of(data), weight.codes)
+    assert torch.equal(scales, weight.scales.expand(8, 3))
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -71,8 +102,7 @@ def test_experts(packing, with_zeros):
     repacked = dg.repack_int4(*arguments, packing=packing)
     for expert, weight in enumerate(weights):
         alone = dg.repack_int4(*weight.arguments, packing=packing)
-        for part, own in zip(repacked, alone, strict=True):
-            assert (part is None and own is None) or torch.equal(part[expert], own)
+        assert all(torch.equal(part[expert], own) for part, own in zip(repacked, alone, strict=True))
 
 
 @pytest.mark.parametrize("packing", ["compressed-tensors", "gptq"])
@@ -96,6 +126,7 @@ GOOD = {"weight": torch.zeros(8, 8).int(), "scales": torch.ones(8, 2), "packing"
         ({"scales": torch.ones(1, 8, 2)}, ValueError, "scales must be a matrix, or as all others one for each expert"),
         ({"scales": torch.ones(8, 2).int()}, TypeError, "scales must be bfloat16, float16 or float32"),
         ({"scales": torch.ones(7, 2)}, ValueError, r"scales must be \[N, K/g\] with N=8"),
+        ({"scales": torch.ones(8, 4)}, ValueError, "scales must be for groups of a multiple of 32 values"),
         ({"scales": torch.ones(8, 3)}, ValueError, "equal groups of the 64 values of a row, got 3"),
         ({"packing": "awq"}, ValueError, r"scales must be \[K/g, N\] with N=64"),
         ({"packing": "marlin"}, ValueError, "packing must be one of compressed-tensors, awq"),

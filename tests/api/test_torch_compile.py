@@ -9,7 +9,7 @@ import torch
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.api.torch_ops import OPERATORS
-from deep_gemm_rocm.testing import assert_accurate, gemm_reference
+from deep_gemm_rocm.testing import assert_accurate, gemm_reference, int4_weights
 
 FP8 = torch.float8_e4m3fnuz
 M, N, K, G = 32, 64, 256, 2
@@ -34,6 +34,10 @@ def per_block(*shape: int, seed: int = 1):
 
 def four_bits(rows=N, seed=0):
     return dg.per_token_cast_to_fp4(randn(rows, K, seed=seed), True, 32, True)
+
+
+def int4(rows: int):
+    return int4_weights(rows, K, group=128)
 
 
 def stacked(pairs):
@@ -302,6 +306,16 @@ CALLS = {
             torch.arange(M).view(M, 1).int() % 3,
         ),
     ),
+    "fused_moe of int4": lambda: (
+        dg.fused_moe,
+        (
+            randn(M, K),
+            stacked([int4(2 * K), int4(2 * K)]),
+            stacked([int4(K), int4(K)]),
+            torch.full((M, 2), 0.3),
+            torch.arange(2 * M).view(M, 2).int() % 3 - 1,
+        ),
+    ),
     "fused_moe of four bits": lambda: (
         partial(dg.fused_moe, alpha=1.702, limit=7.0, gate_up_bias=randn(G, 2 * K), down_bias=randn(G, K)),
         (
@@ -319,6 +333,15 @@ CALLS = {
     ),
     "fp8_fp4_gemm_nt": lambda: (dg.fp8_fp4_gemm_nt, (per_token(M, K), four_bits(), empty(M, N))),
     "bf16_fp4_gemm_nt": lambda: (dg.bf16_fp4_gemm_nt, (randn(M, K), four_bits(), empty(M, N))),
+    "bf16_int4_gemm_nt": lambda: (dg.bf16_int4_gemm_nt, (randn(M, K), int4(N), empty(M, N))),
+    "m_grouped_bf16_int4_gemm_nt_contiguous": lambda: (
+        dg.m_grouped_bf16_int4_gemm_nt_contiguous,
+        (randn(2 * 128, K), stacked([int4(N), int4(N)]), empty(2 * 128, N), LAYOUT),
+    ),
+    "m_grouped_bf16_int4_gemm_nt_masked": lambda: (
+        partial(dg.m_grouped_bf16_int4_gemm_nt_masked, expected_m=8),
+        (stacked([randn(M, K), randn(M, K)]), stacked([int4(N), int4(N)]), empty(G, M, N), COUNTS),
+    ),
     "m_grouped_fp8_fp4_gemm_nt_contiguous": lambda: (
         dg.m_grouped_fp8_fp4_gemm_nt_contiguous,
         (per_token(2 * 128, K), stacked([four_bits(), four_bits()]), empty(2 * 128, N), LAYOUT),

@@ -149,6 +149,17 @@ FOUR_BIT_KINDS = (
     GemmKind(a_type="bf16", **MXFP4, activation="silu_and_mul"),
 )
 FOUR_BITS = tuple(config for kind in FOUR_BIT_KINDS for config in gemm_candidates(kind))
+# Kinds whose b is int4, with every number of values and type of scales.
+INT4_KINDS = (
+    GemmKind(a_type="bf16", b_type="int4", scaling="groups", b_scale_type="bf16", k_tail=True),
+    GemmKind(a_type="bf16", b_type="int4", d_type="f32", scaling="groups", b_scale_type="f16", group_k=128),
+    GemmKind(a_type="bf16", b_type="int4", d_type="f32", scaling="groups", group_k=64, accumulate=True),
+    GemmKind(
+        a_type="bf16", b_type="int4", scaling="groups", b_scale_type="f32_and_zero", group_k=128, bias="f32",
+        activation="silu_and_mul",
+    ),
+)  # fmt: skip
+INT4 = tuple(config for kind in INT4_KINDS for config in gemm_candidates(kind))
 GROUPED_FOUR_BITS = tuple(
     config
     for grouping in ("contiguous", "psum", "masked")

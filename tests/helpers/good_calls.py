@@ -39,6 +39,13 @@ def experts_of_four_bits():
     return tuple(map(torch.stack, zip(*(four_bits(N, K) for _ in range(G)), strict=True)))
 
 
+def int4(*shape: int):
+    """With a zero for each scale."""
+    *rows, k = shape
+    codes = torch.full((*rows, k // 8), 0x12345678, dtype=torch.int32)
+    return codes, ints(0x3F800007).expand(*rows, k // 32).contiguous()
+
+
 def swapped(pair):
     return tuple(part.mT for part in pair)
 
@@ -147,6 +154,10 @@ def contiguous(a, b):
     }
 
 
+def without(arguments, *names: str):
+    return {name: value for name, value in arguments.items() if name not in names}
+
+
 def masked(a, b):
     return {"a": a, "b": b, "d": zeros(G, M, N), "masked_m": ints(3, 16), "expected_m": 8, "compiled_dims": "nk"}
 
@@ -211,6 +222,13 @@ GOOD = {
     "m_grouped_fp8_fp4_gemm_nt_masked": lambda: masked(per_token(G, M, K), experts_of_four_bits()) | OPTIONS
     | EPILOGUE,
     "bf16_fp4_gemm_nt": lambda: {"a": randn(M, K), "b": four_bits(N, K), "d": zeros(M, N), "c": None, **EPILOGUE},
+    "bf16_int4_gemm_nt": lambda: {"a": randn(M, K), "b": int4(N, K), "d": zeros(M, N), "c": None, **EPILOGUE},
+    "m_grouped_bf16_int4_gemm_nt_contiguous": lambda: without(
+        contiguous(randn(128, K), int4(G, N, K)), "compiled_dims", "m_indices"
+    )
+    | EPILOGUE,
+    "m_grouped_bf16_int4_gemm_nt_masked": lambda: without(masked(randn(G, M, K), int4(G, N, K)), "compiled_dims")
+    | EPILOGUE,
     "m_grouped_fp8_gemm_nt_contiguous": lambda: contiguous(per_token(128, K), per_block(G, N, K)) | OPTIONS | EPILOGUE,
     "m_grouped_fp8_gemm_nn_contiguous": lambda: contiguous(per_token(128, K), swapped(per_block(G, N, K))) | OPTIONS,
     "m_grouped_bf16_gemm_nt_contiguous": lambda: contiguous(randn(128, K), randn(G, N, K)) | EPILOGUE,

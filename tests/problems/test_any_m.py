@@ -63,7 +63,7 @@ def problems(draw):
         a, b = (a, scales), (b, meta(*groups, 1 if recipe.n is None else -(-N // recipe.n), blocks))
     form = draw(st.sampled_from(["plain", "c", "bias", "pair", "heads"])) if grouping == "dense" else "plain"
     d = rows(BF16, N if form != "heads" else N // 128 * 160)
-    more = {"dtypes": (dtype,), "recipe": recipe, "four_bits": four_bits, "grouping": grouping}
+    more = {"dtypes": (dtype,), "recipe": recipe, "four_bits": "e2m1" if four_bits else "", "grouping": grouping}
     more["c"] = rows(BF16, N) if form == "c" else None
     more["bias"] = meta(N) if form == "bias" else None
     more["head_splits"] = (64, 32, 64) if form == "heads" else None

@@ -1,5 +1,6 @@
-// Widens four-bit values (e2m1) to types of the matrix cores. A byte of the result is looked up in a table of eight, by
-// v_perm_b32, and gets its sign. Scales are in the tables, so that they take no instruction for a value.
+// Widens four-bit values to types of the matrix cores. For e2m1, a byte of the result is looked up in a table of eight, by
+// v_perm_b32, and gets its sign. Scales are in the tables, so that they take no instruction for a value. Integers are
+// converted.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/rounding.h"
@@ -49,12 +50,12 @@ constexpr unsigned kNans = 0x80808080;  // of FP8
 constexpr unsigned kFirstInTurn = 0x05010400;
 constexpr unsigned kLastInTurn = 0x07030602;
 
-// How four bits are widened to a type of the matrix cores.
+// How four bits of type Code are widened to a type T of the matrix cores.
 //   kBytes: bytes of memory for a chunk.
 //   kChunks, Loaded: chunks that a thread loads at once on their way to LDS.
 //   Table: what a scale, or a group's distance to the largest exponent, makes of each magnitude.
 //   chunk(words, table): the chunk of kBytes of memory.
-template <class T>
+template <class T, class Code = E2M1>
 struct FourBits;
 
 // e5m2, relative to a scale of reference. Values are exact if their scale is that one, or up to 2^27 times smaller.
@@ -128,10 +129,10 @@ struct FourBits<__bf16> {
   struct Table {
     TableOfBytes low, high;  // bytes of each number
 
-    template <bool kIsPowerOfTwo>
-    static DG_DEVICE Table of(float scale) {
-      Float2 both = scale * Float2{1.0f, 1.5f};  // magnitudes are powers of two times one of these
-      if constexpr (!kIsPowerOfTwo) both = {rounded(both[0]), rounded(both[1])};
+    template <class Scale>
+    static DG_DEVICE Table of(StagedScale<Scale> scale) {
+      Float2 both = scale_of(scale) * Float2{1.0f, 1.5f};  // magnitudes are powers of two times one of these
+      if constexpr (!kIsSame<Scale, E8M0>) both = {rounded(both[0]), rounded(both[1])};
       const Float2 small = both[0] * Float2{0.0f, 0.5f};
       const Float2 large = both * 2.0f, largest = both * 4.0f;
       const unsigned pairs[] = {upper_halves(small), upper_halves(both), upper_halves(large), upper_halves(largest)};
@@ -161,6 +162,57 @@ struct FourBits<__bf16> {
   static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table& table) {
     const unsigned even = *words & kLowNibbles, odd = *words >> 4 & kLowNibbles;
     return {operand(bytes_of(odd, even, kFirstInTurn), table), operand(bytes_of(odd, even, kLastInTurn), table)};
+  }
+};
+
+// What a group of integers is multiplied with, and what stands for 0.
+DG_DEVICE Float2 scale_and_zero(ScaleAndZero both) {
+  constexpr unsigned kZero = 0x1f;
+  return {__builtin_bit_cast(float, both.bits & ~kZero), static_cast<float>(both.bits & kZero)};
+}
+template <class T>
+DG_DEVICE Float2 scale_and_zero(T scale) {
+  return {static_cast<float>(scale), 8.0f};
+}
+
+// bf16, rounded.
+template <>
+struct FourBits<__bf16, Int4> {
+  static constexpr int kBytes = 4;
+  static constexpr int kChunks = 2;
+  using Loaded = Vector<unsigned, 2>;
+  struct Table {
+    float scale, offset;  // a code's value is code * scale + offset, rounded once
+
+    template <class Scale>
+    static DG_DEVICE Table of(Scale of_group) {
+      const Float2 both = scale_and_zero(of_group);
+      // Rounding could turn other NaNs into numbers.
+      const float scale = __builtin_isunordered(both[0], both[0]) ? __builtin_nanf("") : both[0];
+      return {scale, -both[1] * scale};
+    }
+  };
+
+  // Of a code in each byte.
+  static DG_DEVICE MfmaOperand operand(unsigned codes, const Table& table) {
+    asm("" : "+v"(codes));  // or each code would be extracted by itself, although conversions take any byte
+    return static_cast<uint64_t>(pair(codes >> 16 & 0xff, codes >> 24, table)) << 32 |
+           pair(codes & 0xff, codes >> 8 & 0xff, table);
+  }
+
+  static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table& table) {
+    return {operand(*words & kLowNibbles, table), operand(*words >> 4 & kLowNibbles, table)};
+  }
+
+ private:
+  // Rounds to the nearest, away from 0 where there are two, which takes one instruction less than to even.
+  static DG_DEVICE unsigned pair(unsigned first, unsigned second, const Table& table) {
+    const Float2 codes{static_cast<float>(first), static_cast<float>(second)};
+    const Float2 values = __builtin_elementwise_fma(codes, Float2{table.scale, table.scale},
+                                                    Float2{table.offset, table.offset});
+    constexpr unsigned kHalfUnit = 0x8000, kHighHalves = 0x07060302;
+    const auto bits = __builtin_bit_cast(HalfChunk, values) + kHalfUnit;
+    return bytes_of(bits[1], bits[0], kHighHalves);
   }
 };
 

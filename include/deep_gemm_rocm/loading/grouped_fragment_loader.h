@@ -6,14 +6,15 @@
 
 namespace deep_gemm_rocm {
 
-// Base is a FragmentLoader whose lanes have neighbouring chunks: these belong to one group each. T is the type of
-// scales.
+// Base is a FragmentLoader whose lanes have neighbouring chunks: these belong to one group each. Scale is a
+// GroupScale.
 //
 // FP8 has room for scales that differ by up to 2^27. A round of computing a K-block takes the groups whose scales are
 // at most that much smaller than a reference, which is part of the promotion. Others, if there are any, take further
 // rounds with other references. The last one stays, for the scales of a weight are alike.
-template <class Base, class T>
+template <class Base, class Scale>
 class GroupedFragmentLoader : public Base {
+  using T = typename Scale::T;
   using Form = typename Base::Form;
   using Table = typename Form::Table;
   using Order = typename Base::Order;
@@ -22,7 +23,7 @@ class GroupedFragmentLoader : public Base {
   static constexpr bool kHasRounds = kIsSame<Form, FourBits<E5M2>>;
   static constexpr int kLaneK = Base::kReads * Form::kBytes * 2;
   static constexpr int kBlockK = kLaneK * Base::Mfma::kLaneGroups;
-  static_assert(kGroupK % kLaneK == 0, "a lane's values share a scale");
+  static_assert(Scale::kValues % kLaneK == 0, "a lane's values share a scale");
 
  public:
   using Base::Base;
@@ -34,7 +35,7 @@ class GroupedFragmentLoader : public Base {
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
       const int row = Order::of_lds_row(Base::first_row_ + i * Base::Mfma::kRows + lane_id() % Base::Mfma::kRows);
-      const unsigned offset = scales_.row_offset<Order>(row) + scales_.k_offset<Stored>(lane_k());
+      const unsigned offset = scales_.row_offset<Order>(row) + scales_.k_offset<Stored, Scale::kValues>(lane_k());
       scale_offset_[i] = Order::row_in_part(row) < tile.rows ? offset : kOutOfBounds;
     }
   }
@@ -47,7 +48,7 @@ class GroupedFragmentLoader : public Base {
     const unsigned k = (scales_.first_k_block + since) * kBlockK;
     const Buffer buffer = Buffer{scales_.first, kOutOfBounds}.only_if(left_bytes > 0);
     staged_scales_[stage][i] = buffer.template load<Stored>(exists ? scale_offset_[i] : kOutOfBounds,
-                                                            scales_.k_offset<Stored>(k));
+                                                            scales_.k_offset<Stored, Scale::kValues>(k));
   }
 
   // Takes over the groups of a K-block.
@@ -57,8 +58,7 @@ class GroupedFragmentLoader : public Base {
       if constexpr (kHasRounds) {
         left_[i] = exponent_of(staged_scales_[stage][i]);
       } else {
-        constexpr bool kIsExact = kIsSame<T, E8M0>;
-        table_[i] = Table::template of<kIsExact>(scale_of(staged_scales_[stage][i]));
+        table_[i] = Table::template of<T>(staged_scales_[stage][i]);
       }
     }
   }

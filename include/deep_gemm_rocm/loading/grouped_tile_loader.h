@@ -7,16 +7,17 @@
 
 namespace deep_gemm_rocm {
 
-// Base is a TileLoader whose threads load values of one group each. T is the type of scales. For FP8, all values have
-// the usual reference, and are NaN if their scale is too far from it.
-template <class Base, class T>
+// Base is a TileLoader whose threads load values of one group each. Scale is a GroupScale. For FP8, all values have the
+// usual reference, and are NaN if their scale is too far from it.
+template <class Base, class Scale>
 class GroupedTileLoader : public Base {
+  using T = typename Scale::T;
   using Form = typename Base::Form;
   using Order = typename Base::Order;
   using Table = typename Form::Table;
   using Stored = StoredScale<T>;
   static constexpr int kBlockK = Base::kBlockBytes * 2;
-  static_assert(kGroupK % (Form::kChunks * Form::kBytes * 2) == 0, "a thread's values share a scale");
+  static_assert(Scale::kValues % (Form::kChunks * Form::kBytes * 2) == 0, "a thread's values share a scale");
 
  public:
   using Base::Base;
@@ -27,7 +28,7 @@ class GroupedTileLoader : public Base {
 #pragma unroll
     for (int pass = 0; pass < Base::kPasses; ++pass) {
       const int row = Base::first_row_ + Order::of_lds_row(Base::lds_row(pass));
-      const unsigned offset = scales_.row_offset<Order>(row) + scales_.k_offset<Stored>(2 * Base::chunk_k());
+      const unsigned offset = scales_.row_offset<Order>(row) + scales_.k_offset<Stored, Scale::kValues>(2 * Base::chunk_k());
       scale_offset_[pass] = Order::row_in_part(row) < tile.rows ? offset : kOutOfBounds;
     }
   }
@@ -42,7 +43,7 @@ class GroupedTileLoader : public Base {
     const Buffer buffer = Base::kGoesOn ? all.in_scalar_registers() : all;
     staged_scales_[stage][pass] = buffer.only_if(left_bytes > 0)
                                       .template load<Stored>(exists ? scale_offset_[pass] : kOutOfBounds,
-                                                             scales_.k_offset<Stored>(k));
+                                                             scales_.k_offset<Stored, Scale::kValues>(k));
   }
 
   // A pass in steps, between which there may be other work: the table, then the chunks.
@@ -71,7 +72,7 @@ class GroupedTileLoader : public Base {
     if constexpr (kIsSame<Form, FourBits<E5M2>>) {
       return Table::of_usual(scale, codes);
     } else {
-      return Table::template of<kIsSame<T, E8M0>>(scale_of(scale));
+      return Table::template of<T>(scale);
     }
   }
 

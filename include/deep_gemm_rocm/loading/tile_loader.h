@@ -14,9 +14,7 @@ struct BatchOfK {
   int num_blocks;
 };
 
-constexpr int kGroupK = 32;  // values of four bits along K that share a scale
-
-// Scales of such groups, of a tile's rows.
+// Scales of groups of values along K, of a tile's rows.
 struct GroupScales {
   const uint8_t* first;  // of the tile's first row, for the operand's first k
   unsigned row_bytes;    // from a row to the next
@@ -29,7 +27,7 @@ struct GroupScales {
   DG_DEVICE unsigned row_offset(int tile_row) const {
     return Order::row_in_part(tile_row) * row_bytes + Order::part(tile_row) * part_bytes;
   }
-  template <class Stored>
+  template <class Stored, int kGroupK>
   DG_DEVICE unsigned k_offset(unsigned k) const {
     return k / kScaleBlockK * block_bytes + k % kScaleBlockK / kGroupK * static_cast<unsigned>(sizeof(Stored));
   }

@@ -13,7 +13,7 @@ enum class Scaling {
   kBlocks,   // 128 of K of a row of A; 128 x 128 of B (DeepGEMM's recipe 1, 128, 128)
   kVectors,  // 128 of K of a row of A or B (recipe 1, 1, 128)
   kRows,     // a row of A or B; applied in the epilogue
-  kGroups,   // 32 of K of a row of B, which has four bits; 128 of K of a row of A, unless that is bf16
+  kGroups,   // 32 to 128 of K of a row of B, which has four bits; 128 of K of a row of A, unless that is bf16
 };
 
 // The contiguous dimension of an operand: K, or its rows (M of A, N of B).
@@ -22,11 +22,14 @@ enum class Major { kK, kRows };
 // The type of a bias that doesn't exist.
 struct None {};
 
+template <class T>
+constexpr bool kHasFourBits = kIsSame<T, E2M1> || kIsSame<T, Int4>;
+
 // The type as which matrix cores take an operand. FP8 of many exponents has room for four-bit values and their scales.
 template <class A, class B>
-using MultipliedType = Conditional<kIsSame<B, E2M1>, Conditional<Storage<A>::kIsFp8, E5M2, A>, B>;
+using MultipliedType = Conditional<kHasFourBits<B>, Conditional<Storage<A>::kIsFp8, E5M2, A>, B>;
 
-// ScaleOfB_ is the type of B's scales: float or, of groups, E8M0.
+// ScaleOfB_ is a GroupScale if B has four bits.
 template <class A_, class B_, class D_, Major kMajorA_, Major kMajorB_, Scaling kScaling_, bool kAccumulate_,
           bool kKTail_, bool kSkipsHeadMid_, bool kSumsSquares_, bool kSumsBatch_, class Bias_, class Activation_,
           bool kGathersA_ = false, bool kSignals_ = false, class ScaleOfB_ = float>
@@ -50,7 +53,7 @@ struct GemmKind {
   static constexpr bool kGathersA = kGathersA_;          // whether A's rows lie where row_indices says
   static constexpr bool kSignals = kSignals_;            // whether finished tiles are counted, see tile_signal.h
   static constexpr bool kWidensA = sizeof(A) < sizeof(MultipliedB);  // from bf16 to fp32
-  static constexpr bool kWidensB = kIsSame<B, E2M1>;                 // from four bits
+  static constexpr bool kWidensB = kHasFourBits<B>;                  // from four bits
   using ScaleOfB = ScaleOfB_;
   // Whether scales of A vary along K.
   static constexpr bool kPromotes = kScaling == Scaling::kBlocks || kScaling == Scaling::kVectors ||

@@ -17,7 +17,7 @@ template <class T, Major kMajor>
 DG_DEVICE OperandTile operand_tile(const Matrix& matrix, unsigned group, unsigned first_row, int rows, int64_t all_rows,
                                    const PartOfK& k) {
   constexpr bool kIsKMajor = kMajor == Major::kK;
-  constexpr unsigned kValues = kIsSame<T, E2M1> ? 2 : 1;  // of an element
+  constexpr unsigned kValues = kHasFourBits<T> ? 2 : 1;  // of an element
   const int64_t stride = kIsKMajor && k.packed ? k.k : matrix.stride;
   const int64_t stride_k = !kIsKMajor ? stride : k.packed ? all_rows : 1;
   const int64_t first = first_row * (kIsKMajor ? stride : 1) + static_cast<unsigned>(k.first_k) / kValues * stride_k;
@@ -63,7 +63,7 @@ DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile, con
   return scales;
 }
 
-// The scales of groups of 32, of an operand each of whose parts has `rows` rows.
+// The scales of groups of values, of an operand each of whose parts has `rows` rows. T is their type.
 template <class T>
 DG_DEVICE GroupScales group_scales(const Scales& scales, unsigned group, unsigned first_row, int rows,
                                    int first_k_block) {
@@ -88,7 +88,7 @@ DG_DEVICE TileOperands tile_operands(const GemmArguments& args, const Tile& tile
   }
   if constexpr (Kind::kGathersA) operands.a.row_indices = args.row_indices + tile.m;
   if constexpr (Kind::kWidensB) {
-    operands.b.scales = group_scales<typename Kind::ScaleOfB>(args.sfb, group, tile.n, args.n, k.first_k_block);
+    operands.b.scales = group_scales<typename Kind::ScaleOfB::T>(args.sfb, group, tile.n, args.n, k.first_k_block);
   }
   return operands;
 }

@@ -1,0 +1,200 @@
+"""GEMM with int4 weights, against the fp64 oracle on the values that codes, zeros and scales define."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.gemm_configs import INT4, INT4_KINDS, each_tile
+from helpers.int4_packings import int4
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm.heuristics import GemmConfig
+from deep_gemm_rocm.problems.gemm_kind import GemmKind
+from deep_gemm_rocm.runtime import hip
+from deep_gemm_rocm.testing import GemmReference, GuardedOutput, activations, assert_accurate, gemm_reference
+from deep_gemm_rocm.testing.numerics import int4_values
+
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+def weight(kind: GemmKind, n: int, k: int, seed: int = 0):
+    """Random codes, scales and, if the kind has them, zeros."""
+    with_zeros = kind.b_scale_type == "f32_and_zero"
+    dtype = TYPES.get(kind.b_scale_type, torch.float32)
+    packed = int4("compressed-tensors", n, k, kind.group_k, with_zeros, dtype, seed)
+    b = dg.repack_int4(*packed.arguments, packing="compressed-tensors")
+    assert torch.allclose(int4_values(*b), packed.values, rtol=2.0**-19, atol=0)
+    return b
+
+
+def check(a, b, *, columns: int = 8, dtype=torch.float32, c=None, bias=None, epilogue="identity"):
+    """Returns the result after checking it, and the output's surroundings, against the oracle."""
+    output = GuardedOutput(len(a), len(b[0]) // (2 if epilogue == "silu_and_mul" else 1), columns, dtype=dtype)
+    assert dg.bf16_int4_gemm_nt(a, b, output.tensor, c, bias=bias, epilogue=epilogue) is None
+    output.assert_intact()
+    assert_accurate(output.tensor, gemm_reference(a, b, c=c, bias=bias, epilogue=epilogue))
+    return output.tensor
+
+
+def check_kind(kind: GemmKind, m: int, n: int, k: int, columns: int = 8) -> None:
+    generator = torch.Generator().manual_seed(m + n)
+    b = weight(kind, n * kind.parts, k, seed=m)
+    c = torch.randn(m, n, generator=generator).to(TYPES[kind.d_type]) if kind.accumulate else None
+    bias = torch.randn(n * kind.parts, generator=generator) if kind.bias != "none" else None
+    options = {"c": c, "bias": bias, "epilogue": kind.activation}
+    check(activations(m, k) / 8, b, columns=columns, dtype=TYPES[kind.d_type], **options)
+
+
+def tail_of(kind: GemmKind) -> int:
+    return 3 * 128 + (32 if kind.k_tail else 0)
+
+
+@pytest.mark.slow
+@each_tile(INT4)
+def test_every_kind_and_tile_with_tails(use_config, monkeypatch, config):
+    use_config(config)
+    check_kind(config.kind, config.block_m + 5, 2 * config.output_n - 8, tail_of(config.kind))
+    check_kind(config.kind, config.block_m - 3, config.output_n + 13, tail_of(config.kind), columns=3)
+    if hip.runtime().is_simulated:
+        monkeypatch.setenv("DG_SIM_SANITIZE", "2")
+        monkeypatch.setenv("DG_SIM_SEED", "1")
+        check_kind(config.kind, config.block_m + 3, config.output_n + 5, tail_of(config.kind) + 128)
+
+
+@pytest.mark.parametrize(
+    ("kind", "schedule"),
+    [
+        pytest.param(INT4_KINDS[1], (128, 128, 4, 2, 3, "pingpong"), marks=pytest.mark.slow),
+        (INT4_KINDS[2], (16, 64, 1, 2, 3, "alone")),
+        (INT4_KINDS[3], (128, 128, 4, 2, 3, "pingpong")),
+    ],
+    ids=("128", "64", "zeros"),
+)
+def test_waves_alone_and_together(use_config, monkeypatch, kind, schedule):
+    """Few rows, widened by each wave, and many, widened once on their way to LDS."""
+    config = GemmConfig(*schedule, kind=kind)
+    use_config(config)
+    if hip.runtime().is_simulated:
+        monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    check_kind(kind, config.block_m - 3, config.output_n + 13, tail_of(kind), columns=3)
+
+
+@pytest.mark.parametrize("kind", [INT4_KINDS[0], INT4_KINDS[3]], ids=str)
+def test_each_code_and_zero_is_exact(kind):
+    """One row of a has a single 1, so each result is one weight, here with scales that are powers of two."""
+    zeros = torch.arange(17)[:, None] if kind.b_scale_type == "f32_and_zero" else torch.full((3, 1), 8)
+    n, k = len(zeros), 128
+    codes = (torch.arange(k) % 16).expand(n, k)
+    scales = torch.exp2(torch.arange(n)[:, None] * 7.0 - 60).expand(n, k // kind.group_k).contiguous()
+    halves = codes.unflatten(1, (-1, 2, 4))
+    data = (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1).to(torch.uint8).view(torch.int32)
+    packed = scales.bfloat16() if kind.b_scale_type == "bf16" else scales.view(torch.int32) | zeros.int()
+    d = check(torch.eye(k).bfloat16(), (data, packed))
+    expected = (codes - zeros).double() * scales.double().repeat_interleave(kind.group_k, 1)
+    assert torch.equal(d.double(), expected.T)
+
+
+def test_weights_are_rounded():
+    """Each result is one weight: to the nearest, and away from 0 between two numbers of bf16."""
+    (data, scales), k = weight(INT4_KINDS[0], 40, 128), 128
+    d = check(torch.eye(k).bfloat16(), (data, scales))
+    exact = int4_values(data, scales).T
+    spacing = torch.exp2(torch.frexp(exact).exponent.double() - 8)
+    rounded = exact.sign() * (exact.abs() / spacing + 0.5).floor() * spacing
+    assert not torch.equal(exact, rounded)
+    assert torch.equal(d.double(), rounded)
+
+
+def test_bad_scales_stay_in_their_columns():
+    (data, scales), a = weight(INT4_KINDS[0], 40, 128), activations(5, 128)
+    scales[3, 1], scales[20, 0], scales[33, 3] = torch.nan, torch.inf, -torch.inf
+    scales.view(torch.int16)[21, 2] = 0x7FFF  # a NaN that rounding could make a number of
+    d = torch.empty(5, 40)
+    dg.bf16_int4_gemm_nt(a, (data, scales), d)
+    assert d.isnan().all(0).nonzero().flatten().tolist() == [3, 20, 21, 33]
+    assert d[:, :3].isfinite().all()
+
+
+@settings(max_examples=4, deadline=None)
+@given(m=st.integers(0, 100), n=st.integers(0, 200), groups=st.integers(0, 20), seed=st.integers(0, 99))
+def test_any_shape(m, n, groups, seed):
+    k = 32 * groups
+    check(activations(m, k, seed), weight(INT4_KINDS[0], n, k, seed) if n and k else empty(n, k))
+
+
+def empty(n: int, k: int):
+    return torch.zeros(n, k // 8).int(), torch.zeros(n, k // 32).bfloat16()
+
+
+@pytest.mark.parametrize(
+    "grouping", ["masked", *(pytest.param(name, marks=pytest.mark.slow) for name in ("contiguous", "psum"))]
+)
+def test_groups(monkeypatch, grouping):
+    """Groups with many, few and no rows; other rows become zeros, or stay as they are if masked."""
+    if hip.runtime().is_simulated:
+        monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    kind, n, k, sizes, room = INT4_KINDS[0], 70, 160, (130, 5, 0), 256
+    experts = [weight(kind, n, k, seed) for seed in range(3)]
+    b = tuple(torch.stack(parts) for parts in zip(*experts, strict=True))
+    rows = room * (3 if grouping == "masked" else 2)
+    a, output = activations(rows, k) / 8, GuardedOutput(rows, n, dtype=torch.float32)
+    if grouping == "masked":
+        stacked, d = a.unflatten(0, (3, room)), output.tensor.unflatten(0, (3, room))
+        dg.m_grouped_bf16_int4_gemm_nt_masked(stacked, b, d, torch.tensor(sizes).int(), 40)
+    else:
+        layout = torch.tensor([room * group + size for group, size in enumerate(sizes)]).int()
+        if grouping == "contiguous":
+            layout = torch.full((rows,), -1, dtype=torch.int32)
+            for group, size in enumerate(sizes):
+                layout[room * group : room * group + size] = group
+        dg.m_grouped_bf16_int4_gemm_nt_contiguous(a, b, output.tensor, layout, use_psum_layout=grouping == "psum")
+    output.assert_intact()
+    left = torch.ones(rows, dtype=torch.bool)
+    for group, size in enumerate(sizes):
+        used = slice(room * group, room * group + size)
+        left[used] = False
+        assert_accurate(output.tensor[used], gemm_reference(a[used], experts[group]))
+    rest = output.tensor[left]
+    assert rest.isnan().all() if grouping == "masked" else not rest.any()
+
+
+def test_the_oracle_knows_a_wrong_zero():
+    """The bound of errors is far below one step of a code."""
+    a, b = activations(9, 256), weight(INT4_KINDS[0], 48, 256)
+    reference = gemm_reference(a, b)
+    wrong = reference.exact + (a[:, :32].double().sum(1, keepdim=True) * b[1][:, 0].double())
+    with pytest.raises(AssertionError):
+        assert_accurate(wrong.float(), GemmReference(reference.exact, reference.error))
+
+
+B = (torch.zeros(16, 16).int(), torch.ones(16, 4))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"b": (B[0][:, :15], B[1])}, ValueError, r"b\[0\] must have an eighth as many columns as a, eight values"),
+        ({"b": (B[0].char(), B[1])}, TypeError, r"b\[0\] must be .*int32"),
+        (
+            {"b": (B[0], torch.ones(16, 3))},
+            ValueError,
+            r"b\[1\] must have one of the shapes \(16, 4\), \(16, 2\), \(16, 1\)",
+        ),
+        ({"b": (B[0], B[1].double())}, TypeError, r"b\[1\] must be"),
+        ({"b": (B[0], torch.ones(4, 16).T)}, ValueError, r"b\[1\] must have contiguous rows"),
+        ({"b": B[0]}, TypeError, r"b must be a pair \(int4 data, scales\) as repack_int4 returns it"),
+        ({"a": torch.zeros(4, 128)}, TypeError, "a must be"),
+        (
+            {"d": (torch.zeros(4, 16).to(torch.float8_e4m3fnuz), torch.ones(4, 1))},
+            NotImplementedError,
+            "d must be a tensor",
+        ),
+    ],
+)
+def test_errors_name_the_argument(change, error, words):
+    good = {"a": torch.zeros(4, 128).bfloat16(), "b": B, "d": torch.zeros(4, 16)}
+    dg.bf16_int4_gemm_nt(**good)
+    with pytest.raises(error, match=words):
+        dg.bf16_int4_gemm_nt(**{**good, **change})
