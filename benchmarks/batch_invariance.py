@@ -5,17 +5,23 @@ Times are simulated, under sustained load, with an empty Infinity Cache.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
+import torch
 import typer
 
 import deep_gemm_rocm
 from deep_gemm_rocm import simulator
 from deep_gemm_rocm.benchmarks import operations
+from deep_gemm_rocm.benchmarks.problems import Problem
 from deep_gemm_rocm.benchmarks.shapes import AnyShape, AttentionShape, Shape
+from deep_gemm_rocm.problems.layout import align
 
+_QUANTISED = "fp8_gemm_nt to FP8"
 _WEIGHTS = {
     "fp8_gemm_nt": ((576, 7168), (2112, 7168), (4096, 7168), (7168, 2048), (7168, 16384), (10240, 8192), (24576, 1536)),
+    _QUANTISED: ((576, 7168), (1024, 4096), (1536, 7168), (2048, 7168), (4096, 7168), (7168, 2048)),
     "bf16_gemm_nt": ((256, 7168), (2112, 7168), (4096, 7168)),
 }
 # Sequences, tokens of each, keys of each, heads, heads of keys, width.
@@ -30,12 +36,21 @@ _DECODING = (
 )
 
 
+def quantised_gemm(shape: Shape) -> Callable[[], None]:
+    problem = operations.make("fp8_gemm_nt", shape, "cpu")
+    assert isinstance(problem, Problem)
+    scales = torch.empty(shape.m, align(shape.n, 128) // 128)
+    d = torch.empty(shape.m, shape.n, dtype=torch.float8_e4m3fnuz), scales
+    return lambda: deep_gemm_rocm.fp8_gemm_nt(problem.a, problem.b, d)
+
+
 def microseconds(op: str, shape: AnyShape, *, invariant: bool) -> float:
-    problem = operations.make(op, shape, "cpu")
+    is_quantised = op == _QUANTISED and isinstance(shape, Shape)
+    run = quantised_gemm(shape) if is_quantised else operations.make(op, shape, "cpu").run
     deep_gemm_rocm.set_batch_invariant(invariant)
     try:
         with simulator.profile(compute="sampled") as prof:
-            problem.run()
+            run()
     finally:
         deep_gemm_rocm.set_batch_invariant(False)
     return sum(kernel.sustained_us for kernel in prof.kernels)

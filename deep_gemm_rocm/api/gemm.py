@@ -316,7 +316,7 @@ def launch_dense(
 ) -> Launch | None:
     if gemm.m == 0 or gemm.n == 0:
         return None
-    config, splits = choose_dense(gemm.kind, gemm.m, gemm.n, gemm.k, settings.num_cus())
-    if splits == 1:
-        return gemm_launch(config, gemm, arguments, head_splits=head_splits, made=made)
-    return split_gemm_launch(config, gemm, arguments, splits, made=made)
+    choice = choose_dense(gemm.kind, gemm.m, gemm.n, gemm.k, settings.num_cus())
+    if choice.is_in_parts:
+        return split_gemm_launch(choice.config, gemm, arguments, choice.splits, made=made)
+    return gemm_launch(choice.config, gemm, arguments, head_splits=head_splits, made=made)

@@ -37,6 +37,7 @@ _FEW_ROWS = np.array([1, 16, 32, 48, 64, 96, 128])  # for which an order of all 
 # Times as long as the quickest choice.
 _MAY_COST = 1.08
 _WORTH_A_SECOND_LAUNCH = 1.25
+_WORTH_MORE_PARTS = 1.15  # if there is a second launch anyway
 _NO_PARTS = 1, 1
 
 _ConfigsFor = Callable[[GemmProblem], Iterable[GemmConfig]]
@@ -154,7 +155,9 @@ def _splits_of(problem: GemmProblem) -> list[int]:
     if kind.parts > 1 and not kind.is_quantised:
         return []  # there are tiles for few rows, and parts of a split K would be twice the bytes of other kinds'
     k_blocks = ceil_div(problem.k * kind.element_bytes, BLOCK_K_BYTES)
-    return [splits for splits in _SPLITS if k_blocks >= splits * _LEAST_K_BLOCKS]
+    splits_of_k = [splits for splits in _SPLITS if k_blocks >= splits * _LEAST_K_BLOCKS]
+    # Quantised results have tiles of 128 columns. A single part may have smaller ones, for a second kernel quantises.
+    return [1, *splits_of_k] if kind.is_quantised and splits_of_k else splits_of_k
 
 
 def _tiles_of_split(m: int, n: int) -> int:
@@ -212,7 +215,7 @@ def _config(problem: GemmProblem) -> Choice:
 def _dense_choice(problem: GemmProblem) -> Choice:
     whole_chip = problem._replace(num_cus=NUM_CUS)
     choice: Choice = table().find(whole_chip) or _quickest(whole_chip, may_split=True)
-    computed = problem if choice.splits == 1 else problem.in_parts(choice.splits)
+    computed = problem.in_parts(choice.splits) if choice.is_in_parts else problem
     return choice._replace(config=_with_fewer_cus(choice.config, computed))
 
 
@@ -256,9 +259,8 @@ def _order_for_all_m(kind: GemmKind, n: int, k: int) -> KOrder:
     quickest = np.min(list(least.values()), axis=0)
     costs = {order: float(np.max(clocks / quickest)) for order, clocks in least.items()}
     of_one_launch = {order: cost for order, cost in costs.items() if order[0] == 1}
-    # Few rows of a quantised output split K among workgroups anyway. Orders of one part for each workgroup let many
-    # rows do without a second launch.
-    if kind.is_quantised or min(of_one_launch.values()) <= _WORTH_A_SECOND_LAUNCH:
+    least_gain = _WORTH_MORE_PARTS if kind.is_quantised else _WORTH_A_SECOND_LAUNCH
+    if min(of_one_launch.values()) <= least_gain:
         costs = of_one_launch
     return min(order for order, cost in costs.items() if cost <= max(min(costs.values()), _MAY_COST))
 

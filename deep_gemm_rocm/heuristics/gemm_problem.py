@@ -32,24 +32,31 @@ class GemmProblem(NamedTuple):
         return config.block_m <= self.max_block_m and config.output_n <= self.max_block_n
 
     def in_parts(self, splits: int) -> GemmProblem:
-        """The parts of a dense problem whose K is split."""
-        return self._replace(kind=self.kind.in_parts, n=self.n * self.kind.parts, num_groups=splits)
+        """The parts of a dense problem whose K is split; with one, the sums that a second kernel makes results of."""
+        kind = self.kind.in_parts if splits > 1 else changed(self.kind, sums_parts=True)
+        return self._replace(kind=kind, n=self.n * self.kind.parts, num_groups=splits)
 
 
 class Choice(NamedTuple):
-    """How a problem is computed: the configuration, and into how many parts K is split.
+    """How a problem is computed: the configuration, and into how many parts workgroups split K.
 
-    With more than one, the configuration is for the parts.
+    With more than one, the configuration is for the parts. It may also be for a single part, whose sums a second kernel
+    quantises.
     """
 
     config: GemmConfig
     splits: int = 1
 
     @property
+    def is_in_parts(self) -> bool:
+        """Whether the configuration is for parts of a dense problem, which a second kernel adds up."""
+        return self.config.kind.grouping in ("dense", "split_k") and self.config.kind.sums_parts
+
+    @property
     def kind(self) -> GemmKind:
         """The problem's kind."""
         kind: GemmKind = self.config.kind
-        return changed(kind, grouping="dense", sums_parts=False) if self.splits > 1 else kind
+        return changed(kind, grouping="dense", sums_parts=False) if self.is_in_parts else kind
 
     @property
     def k_order(self) -> KOrder:

@@ -64,7 +64,8 @@ class TunedRow(Measured):
     def as_fields(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
         config = {name: getattr(self.config, name) for name in _CONFIG_COLUMNS}
-        return {"kind": _kind_text(self.choice.kind), **own, **config}
+        kind = self.choice.kind if self.splits > 1 else self.config.kind
+        return {"kind": _kind_text(kind), **own, **config}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, str]) -> TunedRow:
@@ -112,9 +113,9 @@ class TunedTable(Table[TunedRow]):
         return nearest.choice if nearest else None
 
     def tiles(self, problem: GemmProblem) -> tuple[GemmConfig, ...]:
-        """The configurations of all rows for the problem's weight, whatever their M, that don't split K."""
+        """The configurations of all rows for the problem's weight, whatever their M, that aren't in parts."""
         rows = self._by_weight.get(_key(problem.kind, problem.n, problem.k, problem.num_groups), ())
-        return tuple(row.config for row in rows if row.splits == 1 and problem.takes(row.config))
+        return tuple(row.config for row in rows if not row.choice.is_in_parts and problem.takes(row.config))
 
 
 def _begins_of(row: TunedRow) -> tuple[int, int]:

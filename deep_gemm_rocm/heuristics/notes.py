@@ -72,7 +72,7 @@ def _reason(problem: GemmProblem, choice: Choice) -> str:
 def _microseconds(problem: GemmProblem, choice: Choice) -> float:
     """The cost model's time, at the clock that the device names."""
     clock_mhz = session.current().runtime.devices()[0].clock_khz / 1000
-    if choice.splits == 1:
+    if not choice.is_in_parts:
         return estimated_clocks(choice.config, problem) / clock_mhz
     parts = problem.in_parts(choice.splits)
     second_pass = second_pass_clocks(np.array([problem.m]), parts.n, choice.splits)[0]

@@ -84,7 +84,7 @@ class GemmKind:
         gathers_a: whether the rows of a group are those rows of a that a list of indices names.
         signals: whether finished tiles are counted, see ``tile_signal.h``.
         sums_parts: whether a second kernel adds up the groups' sums, each of which covers a part of K, and does what
-            the epilogue does otherwise.
+            the epilogue does otherwise. ``dense`` has one sum over all of K.
     """
 
     a_type: str = "e4m3"
@@ -255,7 +255,7 @@ _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
     ("tiles of masked groups are counted", lambda kind: not kind.signals or kind.grouping == "masked"),
     (
         "parts are summed of sums over K only",
-        lambda kind: not kind.sums_parts or (kind.can_split_k and kind.grouping in ("split_k", "summed")),
+        lambda kind: not kind.sums_parts or (kind.can_split_k and kind.grouping in ("dense", "split_k", "summed")),
     ),
 )
 

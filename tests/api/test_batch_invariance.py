@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.heuristics import choose_dense, forced
 from deep_gemm_rocm.heuristics.gemm_problem import Choice
-from deep_gemm_rocm.problems.gemm_kind import GemmKind
+from deep_gemm_rocm.problems.gemm_kind import PARTS_OF_B, GemmKind
 from deep_gemm_rocm.testing import (
     activations,
     assert_accurate,
@@ -57,6 +57,15 @@ def fp8(m: int, recipe: tuple[int | None, int | None, int | None], **options: ob
     return d
 
 
+def quantised(m: int, epilogue: str | None) -> torch.Tensor:
+    """Each row's FP8 values, and behind them the bytes of their scales."""
+    a, b = gemm_problem(300, 256, K)
+    n = 256 // PARTS_OF_B[epilogue or "identity"]
+    d = torch.empty(m, n, dtype=FP8), torch.empty(m, n // 128)
+    dg.fp8_gemm_nt(rows_of(a, slice(m)), b, d, epilogue=epilogue)
+    return torch.cat([part.view(torch.uint8) for part in d], dim=1)
+
+
 def bf16(m: int, call: Callable[..., None], transposed: str) -> torch.Tensor:
     a, b, d = activations(300, K)[:m], weights(N, K), torch.empty(m, N)
     call(a.T.contiguous() if "a" in transposed else a, b.T.contiguous() if "b" in transposed else b, d)
@@ -87,6 +96,8 @@ def kind_of_four_bits(a_type: str) -> GemmKind:
 DENSE: dict[str, tuple[GemmKind, Callable[[int], torch.Tensor]]] = {
     "blocks": (GemmKind(d_type="f32"), lambda m: fp8(m, (1, 128, 128))),
     "vectors": (GemmKind(d_type="f32", scaling="vectors"), lambda m: fp8(m, (1, 1, 128))),
+    "quantised": (GemmKind(d_type="e4m3"), lambda m: quantised(m, None)),
+    "activated": (GemmKind(d_type="e4m3", activation="silu_and_mul"), lambda m: quantised(m, "silu_and_mul")),
     "rows": (GemmKind(d_type="f32", scaling="rows"), lambda m: fp8(m, (1, 1, None))),
     "nt": (GemmKind("bf16", "bf16", "f32", "none"), lambda m: bf16(m, dg.bf16_gemm_nt, "")),
     "nn": (GemmKind("bf16", "bf16", "f32", "none", b_major="rows"), lambda m: bf16(m, dg.bf16_gemm_nn, "b")),
@@ -117,7 +128,7 @@ def of_each_schedule(choices: list[Choice]) -> list[Choice]:
 @pytest.mark.parametrize(
     ("name", "shape", "all_choices"),
     [
-        *((name, PARTS, False) for name in ("blocks", "nt", "tt", "fp8_fp4", "bf16_fp4")),
+        *((name, PARTS, False) for name in ("blocks", "quantised", "activated", "nt", "tt", "fp8_fp4", "bf16_fp4")),
         ("blocks", PARTS_OF_PARTS, False),
         *(
             pytest.param(name, shape, True, marks=pytest.mark.slow)

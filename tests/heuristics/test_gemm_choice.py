@@ -50,16 +50,16 @@ def best_dense(problem: GemmProblem) -> Choice:
     whole = problem._replace(num_cus=CUS)
     found = {Choice(config): estimated_clocks(config, whole) for config in gemm_candidates(kind)}
     tiles, k_blocks = -(-m // 128) * -(-n // 128), -(-k * kind.element_bytes // 128)
-    for splits in SPLITS if kind.can_split_k and tiles < CUS else ():
-        if k_blocks >= 8 * splits:
+    whole_k = (1,) if kind.is_quantised and k_blocks >= 16 else ()  # whose sums a second kernel quantises
+    for splits in (*whole_k, *SPLITS) if kind.can_split_k and tiles < CUS else ():
+        if splits == 1 or k_blocks >= 8 * splits:
             parts = whole.in_parts(splits)
             second = second_pass_clocks(np.array([m]), parts.n, splits)[0]
             for config in gemm_candidates(parts.kind):
                 found[Choice(config, splits)] = estimated_clocks(config, parts) + second
-    config, splits = min(found, key=lambda choice: found[choice])
-    if splits == 1:
-        return Choice(with_fewer_cus(config, problem))
-    return Choice(with_fewer_cus(config, problem.in_parts(splits)), splits)
+    best = min(found, key=lambda choice: found[choice])
+    computed = problem.in_parts(best.splits) if best.is_in_parts else problem
+    return best._replace(config=with_fewer_cus(best.config, computed))
 
 
 @pytest.fixture(autouse=True)
