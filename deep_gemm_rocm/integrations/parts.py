@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,6 +33,18 @@ def check_replaces(theirs: Any, ours: Any) -> None:
     theirs, ours = (getattr(function, "__func__", function) for function in (theirs, ours))
     code = ours.__code__  # its signature would be that of the function that it wraps
     check_parameters(theirs, *code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+
+def replace_wherever_imported(replacement: Any) -> None:
+    """Puts a function where the one that it wraps is: in its own module, and in those that imported it by name.
+
+    Args:
+        replacement: made with ``functools.wraps``.
+    """
+    name, original = replacement.__name__, replacement.__wrapped__
+    for module in list(sys.modules.values()):
+        if vars(module).get(name) is original:
+            setattr(module, name, replacement)
 
 
 def install(parts: Mapping[str, Callable[[], Any]], server: str, logger: logging.Logger) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """vLLM's layers with weights in MXFP4, which it emulates, as gfx942 has no matrix instructions for four bits.
 
 With activations in MXFP4 ("W4A4"), activations become FP8 with a scale for 128 values of a token, which is finer than
-the MXFP4 that such checkpoints ask for. Weights of experts, and of linear layers with activations in bf16 ("W4A16"),
-keep four bits in memory. Those of linear layers with other activations become FP8 when they are loaded.
+the MXFP4 that such checkpoints ask for. Activations of checkpoints that say nothing of them ("W4A16") stay bf16.
+Weights of experts, and of linear layers with bf16 activations, keep four bits in memory. Those of linear layers with
+other activations become FP8 when they are loaded.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ..api.fp4_gemm import bf16_fp4_gemm_nt
 from ..api.gemm import gemm_fp8
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import Pair
-from .parts import MovedError, check_parameters, check_replaces
+from .parts import MovedError, check_parameters, check_replaces, replace_wherever_imported
 from .vllm_experts import DeepGemmRocmExperts
 
 _GPT_OSS = 1.702, 7.0  # alpha and limit that vLLM's swigluoai_and_mul has
@@ -138,6 +139,28 @@ class DeepGemmRocmMxfp4Experts(DeepGemmRocmExperts):
         return scales
 
 
+class DeepGemmRocmMxfp4WeightExperts(DeepGemmRocmMxfp4Experts):
+    """``fused_moe`` with weights of four bits and tokens in bf16, as OpenAI's gpt-oss and DeepSeek-V4 have them."""
+
+    @staticmethod
+    def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:
+        return bool(weight_key == kMxfp4Static and activation_key is None)
+
+    def _input(self, x: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        return x
+
+    @classmethod
+    def fits(cls, config: Any) -> bool:
+        """Whether experts of this configuration, whose activations are bf16, can be ours."""
+        if oracle._resolve_activation_key(None) is not None:
+            return False
+        activation_format = oracle._activation_format_for_config(config)
+        supported, reason = cls.is_supported_config(cls, config, kMxfp4Static, None, activation_format)
+        if not supported:
+            oracle.logger.debug_once("%s does not support these experts since %s.", cls.__name__, reason)
+        return supported
+
+
 def install() -> None:
     """Puts all where vLLM asks before it emulates. ``--linear-backend`` and ``--moe-backend`` still choose others.
 
@@ -154,8 +177,26 @@ def install() -> None:
     if not isinstance(kernels, list):
         raise MovedError("_POSSIBLE_MXFP4_KERNELS has no list of ROCm's kernels")
     emulation, original = oracle.Mxfp4MoeBackend.EMULATION, oracle.backend_to_kernel_cls
+    select, select_deepseek_v4 = oracle.select_mxfp4_moe_backend, oracle.select_deepseek_v4_mxfp4_moe_backend
+    check_parameters(select, "config", "activation_key")
+    check_parameters(select_deepseek_v4, "config")
+    check_parameters(oracle._resolve_activation_key, "model_activation_key")
+    check_parameters(oracle._activation_format_for_config, "moe_config")
     if DeepGemmRocmMxfp4Kernel in kernels:
         return
+
+    # Of all backends emulation alone leaves weights and scales as checkpoints have them.
+    @functools.wraps(select)
+    def select_mxfp4_moe_backend(config: Any, activation_key: Any = None) -> tuple[Any, Any]:
+        if activation_key is None and DeepGemmRocmMxfp4WeightExperts.fits(config):
+            return emulation, DeepGemmRocmMxfp4WeightExperts
+        return select(config, activation_key)
+
+    @functools.wraps(select_deepseek_v4)
+    def select_deepseek_v4_mxfp4_moe_backend(config: Any) -> tuple[Any, Any]:
+        if DeepGemmRocmMxfp4WeightExperts.fits(config):
+            return emulation, DeepGemmRocmMxfp4WeightExperts
+        return select_deepseek_v4(config)
 
     @functools.wraps(original)
     def backend_to_kernel_cls(backend: Any) -> list[type]:
@@ -164,3 +205,5 @@ def install() -> None:
 
     kernels[:0] = (DeepGemmRocmMxfp4Kernel, DeepGemmRocmMxfp4WeightKernel)
     oracle.backend_to_kernel_cls = backend_to_kernel_cls
+    for replacement in (select_mxfp4_moe_backend, select_deepseek_v4_mxfp4_moe_backend):
+        replace_wherever_imported(replacement)

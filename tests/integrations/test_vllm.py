@@ -44,6 +44,7 @@ from vllm.model_executor.layers.fused_moe.oracle import mxfp4 as mxfp4_oracle  #
 from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import (  # noqa: E402
     make_moe_prepare_and_finalize_no_dp_ep,
 )
+from vllm.model_executor.layers.quantization import mxfp4 as mxfp4_methods  # noqa: E402
 from vllm.model_executor.layers.quantization.quark import quark_moe  # noqa: E402
 from vllm.model_executor.layers.quantization.utils import quant_utils, w8a8_utils  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
@@ -382,6 +383,60 @@ def test_experts_of_mxfp4_in_vllms_layer(tokens, limit, mxfp4_activations):
     actual = applied(kernel, x, layer.w13_weight, layer.w2_weight, chosen, experts)
     x = dg.cast_back_from_fp8(*dg.per_token_cast_to_fp8(x))
     assert dg.calc_diff(actual, layer_of_experts(x, values["w13"], values["w2"], chosen, limit=limit)) < QUANTISED / 2
+
+
+def loaded(method, experts, hidden, intermediate, weights):
+    """A layer of vLLM's with a checkpoint's weights, as it is when a model has been loaded."""
+    layer = torch.nn.Module()
+    layer._expert_routing_tables = lambda: None
+    sizes = method.maybe_roundup_sizes(hidden, intermediate, torch.bfloat16, method.moe.moe_parallel_config)
+    assert sizes == (hidden, intermediate)  # multiples of 32 aren't padded
+    method.create_weights(layer, experts, *sizes, torch.bfloat16, weight_loader=None)
+    for name, weight in weights.items():
+        getattr(layer, name).data.copy_(weight)
+    workspace.init_workspace_manager(torch.device("cpu"))
+    method.process_weights_after_loading(layer)
+    return layer
+
+
+@pytest.mark.parametrize("model", ["gpt-oss", "DeepSeek-V4"])
+@pytest.mark.parametrize("tokens", [1, 45])
+def test_a_models_experts_with_bf16_activations(tokens, model, mxfp4_activations):
+    """vLLM's own methods choose ours, load a checkpoint's weights and call it; nothing rounds but bf16."""
+    experts, top_k, hidden, intermediate = 6, 3, 288, 96
+    of_gpt_oss = model == "gpt-oss"
+    checkpoint_layer, values = layer_of_mxfp4(experts, hidden, intermediate)
+    weights = dict(checkpoint_layer.named_parameters())
+    clamps = {"limit": 0.5}
+    if of_gpt_oss:
+        weights["w13_bias"] = randn(experts, 2 * intermediate, seed=4).bfloat16()
+        weights["w2_bias"] = randn(experts, hidden, seed=5).bfloat16()
+        values["w13"], bias = (
+            torch.cat((rows[:, ::2], rows[:, 1::2]), 1) for rows in (values["w13"], weights["w13_bias"])
+        )
+        clamps = {"alpha": 1.702, "limit": 7.0, "gate_up_bias": bias, "down_bias": weights["w2_bias"]}
+    activation = MoEActivation.SWIGLUOAI if of_gpt_oss else MoEActivation.SILU
+    others = {"activation": activation, "has_bias": of_gpt_oss, "swiglu_limit": None if of_gpt_oss else 0.5}
+    config = moe_config(experts, top_k, hidden, intermediate, **others)
+    method = (mxfp4_methods.GptOssMxfp4MoEMethod if of_gpt_oss else mxfp4_methods.Mxfp4MoEMethod)(config)
+    assert method.experts_cls.__name__ == "DeepGemmRocmMxfp4WeightExperts"
+    layer = loaded(method, experts, hidden, intermediate, weights)
+    x = randn(tokens, hidden, seed=2).bfloat16()
+    chosen = randn(tokens, experts, seed=3).softmax(-1).topk(top_k)
+    w1, w2 = layer.w13_weight, layer.w2_weight
+    actual = applied(method.moe_kernel, x, w1, w2, chosen, experts, activation=activation)
+    expected = fused_moe_reference(x.float(), values["w13"], values["w2"], chosen.values, chosen.indices, **clamps)[0]
+    assert dg.calc_diff(actual, expected) < 2e-5
+
+
+def test_other_experts_with_bf16_activations_are_left_to_vllm(mxfp4_activations, monkeypatch):
+    for others in ({"moe_backend": "triton"}, {"activation": MoEActivation.SWIGLUSTEP}):
+        with pytest.raises((ValueError, NotImplementedError), match=r"does not support|supports the deployment"):
+            mxfp4_methods.GptOssMxfp4MoEMethod(moe_config(8, 2, 256, 128, **others))
+    monkeypatch.setattr(mxfp4_oracle, "_user_moe_activation_override", lambda: quant_utils.kMxfp4Dynamic)
+    assert mxfp4_methods.GptOssMxfp4MoEMethod(moe_config(8, 2, 256, 128)).experts_cls.__name__ == (
+        "DeepGemmRocmMxfp4Experts"
+    )
 
 
 def dequantised(data, scales):
