@@ -1,8 +1,9 @@
 """The plug-in of SGLang, an entry point of ``sglang.srt.plugins``: SGLang calls ``register`` in each of its processes.
 
 It doesn't open the gate of SGLang's DeepGEMM wrapper, behind which weights and activations are OCP FP8. It stands in
-front of Triton's kernel in the choice for FP8 linear layers with scales of 128x128 blocks. Linear layers with weights
-and activations in MXFP4, for which SGLang has kernels on gfx950 only, become FP8 when they are loaded.
+front of Triton's kernel in the choice for FP8 linear layers with scales of 128x128 blocks. For layers with weights and
+activations in MXFP4, SGLang has kernels on gfx950 only. Here activations become FP8. So do weights of linear layers,
+when they are loaded; those of experts keep four bits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from ..api.casts import per_token_cast_to_fp8
+from ..api.experts import fused_moe
 from ..api.four_bits import convert_fp4_to_fp8
 from ..api.gemm import gemm_fp8
 from ..problems.layout import FP8, SCALE_BLOCK
@@ -40,7 +42,11 @@ def register() -> dict[str, str]:
 
     if not (is_hip() and is_gfx942_supported()):
         return {}
-    found = {"FP8 linear layers": _install_linear, "MXFP4 linear layers": _install_mxfp4}
+    found = {
+        "FP8 linear layers": _install_linear,
+        "MXFP4 linear layers": _install_mxfp4,
+        "MXFP4 experts": _install_mxfp4_experts,
+    }
     return parts.install(found, f"SGLang {sglang.__version__}", _LOGGER)
 
 
@@ -91,17 +97,35 @@ def _linear_in_front_of(triton: Any) -> Any:
 
 def _install_mxfp4() -> None:
     from sglang.srt.layers.quantization.quark.schemes import QuarkW4A4MXFP4
+
+    _replace_methods(
+        QuarkW4A4MXFP4,
+        process_weights_after_loading=_process_weights_after_loading,
+        apply_weights=_apply_weights,
+    )
+
+
+def _install_mxfp4_experts() -> None:
+    from sglang.srt.layers.quantization.quark.schemes import QuarkW4A4MXFp4MoE
+
+    _replace_methods(
+        QuarkW4A4MXFp4MoE,
+        create_moe_runner=_create_moe_runner,
+        process_weights_after_loading=_keep_weights,
+        apply_weights=_apply_experts,
+    )
+
+
+def _replace_methods(scheme: Any, **replaced: Any) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    if hasattr(QuarkW4A4MXFP4, _NAME):
+    if hasattr(scheme, _NAME):
         return
-    replaced = (_process_weights_after_loading, _apply_weights)
-    for ours in replaced:
-        parts.check_replaces(getattr(QuarkW4A4MXFP4, ours.__name__.removeprefix("_")), ours)
-    setattr(QuarkW4A4MXFP4, _NAME, True)
-    for ours in replaced:
-        target = f"{QuarkW4A4MXFP4.__module__}.{QuarkW4A4MXFP4.__name__}.{ours.__name__.removeprefix('_')}"
-        HookRegistry.register(target, ours, HookType.REPLACE)
+    for name, ours in replaced.items():
+        parts.check_replaces(getattr(scheme, name), ours)
+    setattr(scheme, _NAME, True)
+    for name, ours in replaced.items():
+        HookRegistry.register(f"{scheme.__module__}.{scheme.__name__}.{name}", ours, HookType.REPLACE)
     HookRegistry.apply_hooks()
 
 
@@ -118,3 +142,44 @@ def _apply_weights(self: Any, layer: Any, x: Any, bias: torch.Tensor | None = No
     out = rows.new_empty(len(rows), layer.weight.shape[0], dtype=self.out_dtype)
     gemm_fp8(per_token_cast_to_fp8(rows), (layer.weight, layer.weight_scale), out, bias=bias)
     return out.view(*x.shape[:-1], layer.weight.shape[0])
+
+
+def _create_moe_runner(self: Any, layer: Any, moe_runner_config: Any) -> None:
+    from sglang.srt.layers.moe.utils import get_moe_a2a_backend
+
+    config = moe_runner_config
+    if config.activation != "silu" or not config.is_gated or config.no_combine:
+        raise NotImplementedError("deep_gemm_rocm's MXFP4 experts have gated silu, and add the results of a token up")
+    is_gpt_oss = config.gemm1_alpha is not None and config.gemm1_beta in (None, 1.0)
+    if not is_gpt_oss and (config.gemm1_alpha, config.gemm1_beta, config.gemm1_clamp_limit) != (None, None, None):
+        raise NotImplementedError(f"gemm1_alpha, gemm1_beta and gemm1_clamp_limit must be gpt-oss's, got {config}")
+    if not get_moe_a2a_backend().is_none():
+        raise NotImplementedError("deep_gemm_rocm's MXFP4 experts run without --moe-a2a-backend")
+    self.moe_runner_config = config
+
+
+def _keep_weights(self: Any, layer: Any) -> None:
+    """Weights and scales stay as checkpoints have them."""
+
+
+def _apply_experts(self: Any, layer: Any, dispatch_output: Any) -> Any:
+    from sglang.srt.layers.moe.token_dispatcher.standard import StandardCombineInput
+
+    config, dispatcher = self.moe_runner_config, layer.dispatcher
+    x, (weights, ids, *_) = dispatch_output.hidden_states, dispatch_output.topk_output
+    if config.apply_router_weight_on_input:
+        x, weights = x * weights.to(x.dtype), torch.ones_like(weights)
+    is_gpt_oss = config.gemm1_alpha is not None
+    # The dispatcher has mapped ids to this rank's experts already, unless AITER is to run them.
+    expert_map = dispatcher.local_expert_mapping if dispatcher.use_aiter_moe_runner else None
+    out = fused_moe(
+        per_token_cast_to_fp8(x),
+        (layer.w13_weight, layer.w13_weight_scale),
+        (layer.w2_weight, layer.w2_weight_scale),
+        weights.float().contiguous(),
+        ids.int().contiguous(),
+        expert_map=None if expert_map is None else expert_map.to(x.device),
+        alpha=config.gemm1_alpha,
+        limit=config.gemm1_clamp_limit if is_gpt_oss else config.swiglu_limit,
+    )
+    return StandardCombineInput(hidden_states=out)

@@ -18,6 +18,7 @@ import torch
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.integrations import sglang_plugin
 from deep_gemm_rocm.runtime import hip
+from deep_gemm_rocm.testing import fused_moe_reference
 
 FOLDERS = os.environ.get("DG_TEST_SGLANG")
 if not FOLDERS:
@@ -76,14 +77,17 @@ for operator in (
 OUTCOMES = sglang_plugin.register()
 
 from sglang.srt.layers import deep_gemm_wrapper  # noqa: E402
+from sglang.srt.layers.moe import MoeRunnerConfig  # noqa: E402
+from sglang.srt.layers.moe.token_dispatcher.standard import StandardDispatchOutput  # noqa: E402
+from sglang.srt.layers.moe.topk import StandardTopKOutput  # noqa: E402
 from sglang.srt.layers.quantization import fp8_utils  # noqa: E402
-from sglang.srt.layers.quantization.quark.schemes import QuarkW4A4MXFP4  # noqa: E402
+from sglang.srt.layers.quantization.quark.schemes import QuarkW4A4MXFP4, QuarkW4A4MXFp4MoE  # noqa: E402
 
 OURS = "deep_gemm_rocm_w8a8_block_fp8_linear"
 
 
 def test_every_part_is_installed():
-    assert OUTCOMES == {"FP8 linear layers": "installed", "MXFP4 linear layers": "installed"}
+    assert dict.fromkeys(("FP8 linear layers", "MXFP4 linear layers", "MXFP4 experts"), "installed") == OUTCOMES
     assert sglang_plugin.register() == OUTCOMES
 
 
@@ -152,3 +156,71 @@ def test_a_linear_layer_in_mxfp4(m):
         assert dg.calc_diff(actual, x.float() @ values.T + bias.float()) < 1e-3
     with pytest.raises(NotImplementedError, match="x must not be quantised to MXFP4"):
         scheme.apply_weights(layer, (x, exponents), bias)
+
+
+def layer_of_mxfp4(scheme, experts, hidden, intermediate):
+    """A layer of experts with a checkpoint's weights, as SGLang has it when a model has been loaded; and the values."""
+    layer, values = torch.nn.Module(), {}
+    layer.use_presharded_weights = False
+    scheme.create_weights(layer, experts, hidden, intermediate, torch.bfloat16, weight_loader=None)
+    generator = torch.Generator().manual_seed(0)
+    for name, shape in (("w13", (experts, 2 * intermediate, hidden)), ("w2", (experts, hidden, intermediate))):
+        weight = torch.randn(shape, generator=generator).flatten(0, 1) / 8
+        packed, in_ints = dg.per_token_cast_to_fp4(weight, True, 32, use_packed_ue8m0=True)
+        values[name] = dg.cast_back_from_fp4(packed, in_ints, 32, use_packed_ue8m0=True).view(shape)
+        data, scales = getattr(layer, f"{name}_weight"), getattr(layer, f"{name}_weight_scale")
+        data.data.copy_(packed.view(torch.uint8).view(data.shape))
+        scales.data.copy_(in_ints.view(torch.uint8)[:, : shape[-1] // 32].view(scales.shape))
+    return layer, values
+
+
+def mxfp4_experts():
+    scheme = {"dtype": "fp4", "qscheme": "per_group", "is_dynamic": True}
+    return QuarkW4A4MXFp4MoE(scheme, scheme)
+
+
+@pytest.mark.parametrize("runner", ["triton", "aiter"])
+@pytest.mark.parametrize(
+    "activation",
+    [{}, {"swiglu_limit": 0.5}, {"gemm1_alpha": 1.702, "gemm1_clamp_limit": 0.7}],
+    ids=["plain", "clamped", "gpt-oss"],
+)
+@pytest.mark.parametrize("tokens", [0, 1, 45])
+def test_experts_in_mxfp4(tokens, activation, runner):
+    """A rank with four of six experts. SGLang maps ids to its experts, or leaves that to AITER."""
+    experts, local, top_k, hidden, intermediate = 6, 4, 3, 288, 96
+    scheme = mxfp4_experts()
+    layer, values = layer_of_mxfp4(scheme, local, hidden, intermediate)
+    mapping = torch.tensor([-1, -1, 0, 1, 2, 3], dtype=torch.int32)
+    layer.dispatcher = types.SimpleNamespace(local_expert_mapping=mapping, use_aiter_moe_runner=runner == "aiter")
+    layer.moe_runner_config = MoeRunnerConfig(num_experts=experts, num_local_experts=local, **activation)
+    scheme.create_moe_runner(layer, layer.moe_runner_config)
+    scheme.process_weights_after_loading(layer)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(tokens, hidden, generator=generator).bfloat16()
+    weights, ids = torch.randn(tokens, experts, generator=generator).softmax(-1).topk(top_k)
+    own = mapping[ids]
+    given = StandardTopKOutput(weights, (ids if runner == "aiter" else own).int(), None)
+    (actual,) = scheme.apply_weights(layer, StandardDispatchOutput(x, None, given))
+    assert (actual.shape, actual.dtype) == (x.shape, torch.bfloat16)
+    clamps = {"limit": activation.get("swiglu_limit")}
+    if "gemm1_alpha" in activation:
+        clamps = {"alpha": activation["gemm1_alpha"], "limit": activation["gemm1_clamp_limit"]}
+    exact_x = dg.cast_back_from_fp8(*dg.per_token_cast_to_fp8(x))
+    expected = fused_moe_reference(exact_x, values["w13"], values["w2"], weights, own, **clamps)[0]
+    if tokens:
+        assert dg.calc_diff(actual, expected) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"activation": "gelu"}, "gated silu"),
+        ({"no_combine": True}, "add the results"),
+        ({"gemm1_alpha": 1.702, "gemm1_beta": 0.5}, "must be gpt-oss's"),
+        ({"gemm1_clamp_limit": 7.0}, "must be gpt-oss's"),  # SGLang clamps behind silu there
+    ],
+)
+def test_other_experts_in_mxfp4_are_refused(config, message):
+    with pytest.raises(NotImplementedError, match=message):
+        mxfp4_experts().create_moe_runner(torch.nn.Module(), MoeRunnerConfig(**config))
