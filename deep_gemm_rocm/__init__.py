@@ -82,8 +82,11 @@ from .api.hyperconnection import tf32_hc_prenorm_gemm
 from .api.int4 import repack_int4
 from .api.int4_gemm import (
     bf16_int4_gemm_nt,
+    fp8_int4_gemm_nt,
     m_grouped_bf16_int4_gemm_nt_contiguous,
     m_grouped_bf16_int4_gemm_nt_masked,
+    m_grouped_fp8_int4_gemm_nt_contiguous,
+    m_grouped_fp8_int4_gemm_nt_masked,
 )
 from .api.k_grouped import (
     k_grouped_bf16_gemm_tn_contiguous,
@@ -193,6 +196,7 @@ __all__ = [
     "fp8_gemm_nt_skip_head_mid",
     "fp8_gemm_tn",
     "fp8_gemm_tt",
+    "fp8_int4_gemm_nt",
     "fp8_m_grouped_gemm_nt_masked",
     "fp8_mqa_logits",
     "fp8_paged_mqa_logits",
@@ -234,6 +238,8 @@ __all__ = [
     "m_grouped_fp8_gemm_nn_contiguous",
     "m_grouped_fp8_gemm_nt_contiguous",
     "m_grouped_fp8_gemm_nt_masked",
+    "m_grouped_fp8_int4_gemm_nt_contiguous",
+    "m_grouped_fp8_int4_gemm_nt_masked",
     "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous",
     "m_grouped_gemm_fp8_fp8_bf16_nt_masked",
     "merge_attention_states",

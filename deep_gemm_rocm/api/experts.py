@@ -71,7 +71,7 @@ def fused_moe(
 
     Args:
         x: bf16 [T, hidden], T up to 65536, which is quantised if the weights are FP8; or a pair, float8_e4m3fnuz and
-            fp32 scales as ``per_token_cast_to_fp8`` (weights with scales of blocks, or in MXFP4) or
+            fp32 scales as ``per_token_cast_to_fp8`` (weights with scales of blocks, or of four bits) or
             ``per_row_cast_to_fp8`` (weights with scales of rows) returns them. Less than 2 GiB.
         gate_up: [E, 2 I, hidden], gate before up, E up to 512, in one of these forms. Rows are contiguous and a
             multiple of 16 bytes apart, and so are experts.
@@ -82,7 +82,8 @@ def fused_moe(
             - a pair of four bits (MXFP4), int8 or uint8 [E, 2 I, hidden/2], and a scale for each 32 values along
               ``hidden``, as ``b`` of ``m_grouped_fp8_fp4_gemm_nt_contiguous``. A bf16 ``x`` is multiplied as it is,
               with scales as for ``bf16_fp4_gemm_nt``;
-            - a pair of int4 codes and scales, as ``b`` of ``m_grouped_bf16_int4_gemm_nt_contiguous``; ``x`` is bf16.
+            - a pair of int4 codes and scales, as ``b`` of ``m_grouped_bf16_int4_gemm_nt_contiguous`` or, for an FP8
+              ``x``, of ``m_grouped_fp8_int4_gemm_nt_contiguous``.
 
         down: [E, hidden, I], as ``gate_up``; its scales are [E, ceil(hidden/128), ceil(I/128)] or [E, hidden, 1].
             ``hidden`` and I are multiples of 16, with bf16 of 8, with four bits of their groups.

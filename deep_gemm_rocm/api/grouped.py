@@ -271,8 +271,10 @@ def launch_contiguous(
     if torch.compiler.is_compiling():
         ops, output = torch.ops.deep_gemm_rocm, data_and_scales(d)
         rest = (use_psum_layout, ensure_zero_padding, expected_m, bias, epilogue)
-        if four_bits == "int4":
+        if four_bits == "int4" and recipe is None:
             ops.m_grouped_bf16_int4_gemm_nt_contiguous(a, *b, d, layout, *rest)
+        elif four_bits == "int4":
+            ops.m_grouped_fp8_int4_gemm_nt_contiguous(*a, *b, d, layout, *rest)
         elif four_bits:
             ops.m_grouped_fp8_fp4_gemm_nt_contiguous(*a, *b, *output, layout, *rest)
         elif recipe is None:
@@ -327,8 +329,10 @@ def launch_masked(
         if signal is not None:
             raise NotImplementedError("enable_overlap must be False in torch.compile: the operator returns no numbers")
         ops, rows = torch.ops.deep_gemm_rocm, (*data_and_scales(d), masked_m, expected_m)
-        if four_bits == "int4":
+        if four_bits == "int4" and recipe is None:
             ops.m_grouped_bf16_int4_gemm_nt_masked(a, *b, d, masked_m, expected_m, bias, epilogue)
+        elif four_bits == "int4":
+            ops.m_grouped_fp8_int4_gemm_nt_masked(*a, *b, d, masked_m, expected_m, bias, epilogue)
         elif four_bits:
             ops.m_grouped_fp8_fp4_gemm_nt_masked(*a, *b, *rows, bias, epilogue)
         elif recipe is None:

@@ -49,10 +49,11 @@ def repack_int4(
             ``convert_int4_to_fp8`` takes them.
 
     Returns:
-        A pair, contiguous. int32 [N, K/8] of eight codes along K: byte i has code i in its low half, and code i + 4 in
-        its high half. And scales [N, K/h] for h values, where h is the largest of 128, 64 and 32 that divides g. If all
-        zeros are 8, scales have their dtype. Otherwise they are int32: fp32 scales with zeros in the last five bits.
-        That is exact for bf16 and f16, and rounds fp32 by at most 2^-19.
+        A pair, contiguous. int32 [N, K/8] of eight codes along K, less 8 and so from -8 to 7: byte i has code i in its
+        low half, and code i + 4 in its high half. And scales [N, K/h] for h values, where h is the largest of 128, 64
+        and 32 that divides g. If all zeros are 8, scales of 32 values have their dtype, others are fp32. Where there
+        are other zeros, scales are int32: fp32 scales with zeros in the last five bits. That is exact for bf16 and f16,
+        and rounds fp32 by at most 2^-19.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
@@ -74,14 +75,16 @@ def repack_int4(
         )
     if zero_codes is not None and bool((zero_codes != INT4_ZERO).any()):
         factors = _with_zeros(factors, zero_codes)
+    elif kernel_group != INT4_GROUPS[0]:
+        factors = factors.float()
     if kernel_group:
         factors = factors.repeat_interleave(group // kernel_group, -1)
     return _in_halves(codes), factors
 
 
 def _in_halves(codes: torch.Tensor) -> torch.Tensor:
-    """Words of eight codes, the first four of which are in the low halves of bytes."""
-    first, last = unpack_codes(codes).unflatten(-1, (-1, 2, 4)).unbind(-2)
+    """Words of eight codes less 8, the first four of which are in the low halves of bytes."""
+    first, last = (unpack_codes(codes) ^ INT4_ZERO).unflatten(-1, (-1, 2, 4)).unbind(-2)
     return (first | last << 4).flatten(-2).contiguous().view(torch.int32)
 
 
@@ -157,6 +160,8 @@ def groups_of_columns(g_idx: torch.Tensor | None, scales: torch.Tensor, k: int) 
         raise TypeError(f"g_idx must be int32 or int64, got {g_idx.dtype}")
     if g_idx.shape != (k,):
         raise ValueError(f"g_idx must be the group of each of {k} rows, got shape {tuple(g_idx.shape)}")
+    if g_idx.is_meta:
+        raise ValueError("g_idx must have values, got a meta tensor")
     groups = scales.shape[-1]
     if ((g_idx < 0) | (g_idx >= groups)).any():
         raise ValueError(f"g_idx must be from 0 to {groups - 1}, the groups that have scales")
@@ -170,6 +175,8 @@ def _check(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | Non
             raise ValueError(
                 f"{name} must be a matrix, or as all others one for each expert, got shape {tuple(tensor.shape)}"
             )
+        if tensor.device != weight.device:
+            raise ValueError(f"{name} must be on the device of weight, {weight.device}, got {tensor.device}")
         if name != "scales" and tensor.dtype != torch.int32:
             raise TypeError(f"{name} must be int32, eight values to an element, got {tensor.dtype}")
     if scales.dtype not in _SCALE_DTYPES:

@@ -21,7 +21,6 @@ from ..launch import planning
 from ..problems.experts import MAX_TOKENS, MAX_TOP_K, Experts
 from ..problems.four_bits import (
     FOUR_BIT_DTYPES,
-    FP4_DTYPES,
     INT4_DTYPES,
     INT4_GROUPS,
     INT4_SCALES,
@@ -130,8 +129,8 @@ def warmup_kernels(
     Afterwards, calls with these sizes neither compile nor read a file. A list of many M needs only a handful of
     kernels, since M only affects the choice of tiles. Nothing is launched, and no device memory is needed. Recipes,
     scales and strides are the function's defaults. Weights of functions with fp4 in their
-    names and of the ``nt`` layout have four bits, and exponents as scales; those with int4 have bf16 scales for 32
-    values.
+    names and of the ``nt`` layout have four bits, and exponents as scales; those with int4 have the scales that
+    ``arguments`` tells.
 
     Args:
         name: the name of a public function: a dense or grouped GEMM, under any of its names; attention, for prompts or
@@ -162,7 +161,8 @@ def warmup_kernels(
             ``flash_attention_decode`` ``softcap``; for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"``
             or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have; for ``sparse_mla`` ``extra_kv_cache``, as
             whether there is one; for functions with int4 weights ``group_k`` and ``scales``: how many values share a
-            scale, 32 if left out, and the scales' dtype by its name, ``"bfloat16"`` if left out.
+            scale, and the scales' dtype by its name. If left out, it is 32 and ``"bfloat16"``, otherwise ``"float32"``,
+            and with FP8 activations 128.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -341,8 +341,10 @@ def _four_bits(rows: int, k: int, *groups: int) -> Any:
     )
 
 
-def _int4(of: Workload, rows: int, k: int, *groups: int) -> Any:
-    group_k, scales = of.arguments.get("group_k", GROUP), of.arguments.get("scales", "bfloat16")
+def _int4(of: Workload, is_fp8: bool, rows: int, k: int, *groups: int) -> Any:
+    """An int4 weight, for FP8 or bf16 activations."""
+    group_k = of.arguments.get("group_k", SCALE_BLOCK if is_fp8 else GROUP)
+    scales = of.arguments.get("scales", "bfloat16" if group_k == GROUP else "float32")
     if group_k not in INT4_GROUPS or k % group_k:
         raise ValueError(f"group_k must be one of {INT4_GROUPS}, and K={k} a multiple of it, got {group_k!r}")
     dtypes = {str(dtype).removeprefix("torch."): dtype for dtype in INT4_SCALES}
@@ -354,18 +356,19 @@ def _int4(of: Workload, rows: int, k: int, *groups: int) -> Any:
 
 def _dense_of_int4(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
-    function.call(_tensor(m, of.k, dtype=_BF16), _int4(of, of.n, of.k), _tensor(m, of.n, dtype=of.d_dtype))
+    a = _operand(function, (), m, of.k, 1, transposed=False)
+    function.call(a, _int4(of, function.dtype == _FP8, of.n, of.k), _tensor(m, of.n, dtype=of.d_dtype))
 
 
 def _contiguous_of_int4(function: _Function, m: int, of: Workload) -> None:
-    a, d = _tensor(m, of.k, dtype=_BF16), _tensor(m, of.n, dtype=of.d_dtype)
-    function.call(a, _int4(of, of.n, of.k, of.num_groups), d, _tensor(m, dtype=torch.int32))
+    a, d = _operand(function, (), m, of.k, 1, transposed=False), _tensor(m, of.n, dtype=of.d_dtype)
+    function.call(a, _int4(of, function.dtype == _FP8, of.n, of.k, of.num_groups), d, _tensor(m, dtype=torch.int32))
 
 
 def _masked_of_int4(function: _Function, m: int, of: Workload) -> None:
     groups = of.num_groups
-    a, d = _tensor(groups, m, of.k, dtype=_BF16), _tensor(groups, m, of.n, dtype=of.d_dtype)
-    function.call(a, _int4(of, of.n, of.k, groups), d, _tensor(groups, dtype=torch.int32), m)
+    a, d = _operand(function, (groups,), m, of.k, 1, transposed=False), _tensor(groups, m, of.n, dtype=of.d_dtype)
+    function.call(a, _int4(of, function.dtype == _FP8, of.n, of.k, groups), d, _tensor(groups, dtype=torch.int32), m)
 
 
 def _contiguous_of_fp4(function: _Function, m: int, of: Workload) -> None:
@@ -557,12 +560,12 @@ def _experts_of_tokens(of: Workload, tokens: int, top_k: int) -> None:
     hidden, dtype = of.k, of.dtype or _FP8
     clamps = of.arguments.get("alpha"), of.arguments.get("limit")
     scaling = "groups" if dtype in FOUR_BIT_DTYPES else "blocks" if dtype == _FP8 else "none"
-    is_fp8 = dtype == _FP8 or (dtype in FP4_DTYPES and bool(of.arguments.get("x")))
+    is_fp8 = dtype == _FP8 or (scaling == "groups" and bool(of.arguments.get("x")))
     layer = Experts(tokens, hidden, of.n, of.num_groups, top_k, scaling, is_fp8, clamps)
 
     def weight(rows: int, columns: int) -> Any:
         if dtype in INT4_DTYPES:
-            return _int4(of, rows, columns, of.num_groups)
+            return _int4(of, is_fp8, rows, columns, of.num_groups)
         if scaling == "groups":
             return _four_bits(rows, columns, of.num_groups)
         data = _tensor(of.num_groups, rows, columns, dtype=dtype)
@@ -617,6 +620,9 @@ _ARGUMENTS = {
     "bf16_int4_gemm_nt": _OF_INT4,
     "m_grouped_bf16_int4_gemm_nt_contiguous": _OF_INT4,
     "m_grouped_bf16_int4_gemm_nt_masked": _OF_INT4,
+    "fp8_int4_gemm_nt": _OF_INT4,
+    "m_grouped_fp8_int4_gemm_nt_contiguous": _OF_INT4,
+    "m_grouped_fp8_int4_gemm_nt_masked": _OF_INT4,
 }
 _BF16, _F16 = torch.bfloat16, torch.float16
 _FUNCTIONS = (
@@ -630,6 +636,9 @@ _FUNCTIONS = (
     | _rows(fp4_gemm, _dense, _FP8, "tn", "fp8_fp4_gemm_tn")
     | _rows(fp4_gemm, _dense, _FP8, "tt", "fp8_fp4_gemm_tt")
     | _rows(int4_gemm, _dense_of_int4, _BF16, "nt", "bf16_int4_gemm_nt")
+    | _rows(int4_gemm, _dense_of_int4, _FP8, "nt", "fp8_int4_gemm_nt")
+    | _rows(int4_gemm, _contiguous_of_int4, _FP8, "nt", "m_grouped_fp8_int4_gemm_nt_contiguous")
+    | _rows(int4_gemm, _masked_of_int4, _FP8, "nt", "m_grouped_fp8_int4_gemm_nt_masked")
     | _rows(int4_gemm, _contiguous_of_int4, _BF16, "nt", "m_grouped_bf16_int4_gemm_nt_contiguous")
     | _rows(int4_gemm, _masked_of_int4, _BF16, "nt", "m_grouped_bf16_int4_gemm_nt_masked")
     | _rows(gemm, _dense, _BF16, "nt", "bf16_gemm_nt")

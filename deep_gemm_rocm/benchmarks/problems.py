@@ -339,6 +339,7 @@ _ALL = (
     Operation(shapes.DENSE, _make_dense, gemm.bf16_gemm_nt),
     Operation(shapes.DENSE, _make_dense, fp4_gemm.fp8_fp4_gemm_nt, recipe=_VECTORS),
     Operation(shapes.DENSE, _make_dense, fp4_gemm.bf16_fp4_gemm_nt, recipe=_VECTORS),
+    Operation(shapes.DENSE, _make_dense, int4_gemm.fp8_int4_gemm_nt, recipe=_VECTORS),
     Operation(shapes.DENSE, _make_dense, int4_gemm.bf16_int4_gemm_nt, recipe=_VECTORS),
     Operation(shapes.CONTIGUOUS, _make_contiguous, grouped.m_grouped_fp8_gemm_nt_contiguous, _layout),
     Operation(shapes.CONTIGUOUS, _make_contiguous, grouped.m_grouped_bf16_gemm_nt_contiguous, _layout),
@@ -350,6 +351,12 @@ _ALL = (
     ),
     Operation(
         shapes.CONTIGUOUS, _make_contiguous, int4_gemm.m_grouped_bf16_int4_gemm_nt_contiguous, _layout, recipe=_VECTORS
+    ),
+    Operation(
+        shapes.CONTIGUOUS, _make_contiguous, int4_gemm.m_grouped_fp8_int4_gemm_nt_contiguous, _layout, recipe=_VECTORS
+    ),
+    Operation(
+        shapes.MASKED, _make_masked, int4_gemm.m_grouped_fp8_int4_gemm_nt_masked, _layout_and_rows, recipe=_VECTORS
     ),
     Operation(
         shapes.MASKED, _make_masked, int4_gemm.m_grouped_bf16_int4_gemm_nt_masked, _layout_and_rows, recipe=_VECTORS

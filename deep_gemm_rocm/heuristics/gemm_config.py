@@ -131,9 +131,9 @@ class GemmConfig:
         """Registers that a wave of the ``alone`` schedule takes for operands, sums and scales."""
         operands = self.num_stages * (self.wave_m + self.wave_n) * BLOCK_K_BYTES
         sums = 4 * self.wave_m * self.wave_n
-        if self.kind.scaling == "groups" and self.kind.is_a_scaled:
+        if self.kind.scaling == "groups" and self.kind.is_a_scaled and not self.kind.promotes_columns:
             return operands + 2 * sums  # all of a round's beside the totals
-        if self.kind.scaling != "vectors":
+        if not self.kind.promotes_columns:
             return operands + sums
         # A lane has a scale of each of its columns for each K-block that is held, and one in use.
         return operands + sums + (self.num_stages + 1) * self.wave_n // _LANE_GROUPS * 4 * WAVE_SIZE

@@ -8,7 +8,7 @@ import torch
 
 from .attention import check_data, check_form, check_not_shared, check_one_device
 from .cast import check_positive
-from .four_bits import FOUR_BIT_DTYPES, INT4_DTYPES, check_scales_of_groups, values_of_element
+from .four_bits import FOUR_BIT_DTYPES, INT4_DTYPES, check_int4_of_fp8, check_scales_of_groups, values_of_element
 from .gemm import check_bias
 from .gemm_kind import GROUP
 from .layout import FP8, SCALE_BLOCK, Pair, ceil_div
@@ -104,8 +104,6 @@ def _check_layers(tensors: dict[str, torch.Tensor]) -> tuple[int, int, int, int]
     has_four_bits = is_pair and dtype in FOUR_BIT_DTYPES
     if not has_four_bits:
         dtype = FP8 if is_pair else torch.bfloat16
-    if dtype in INT4_DTYPES and "x[1]" in tensors:
-        raise TypeError("x must be a bf16 tensor for int4 weights, got a pair")
     values = values_of_element(dtype) if has_four_bits else 1
     check_form(x_name, tensors[x_name], FP8 if "x[1]" in tensors else torch.bfloat16, (None, None))
     tokens, hidden = tensors[x_name].shape
@@ -193,6 +191,8 @@ def _check_scales(tensors: dict[str, torch.Tensor], sizes: tuple[int, int, int, 
         for name in ("gate_up", "down"):
             data, scales = (meta_of(part, tensors[part]) for part in (f"{name}[0]", f"{name}[1]"))
             check_scales_of_groups(name, data, scales)
+            if data.dtype in INT4_DTYPES and "x[1]" in tensors:
+                check_int4_of_fp8(f"{name}[1]", scales, values_of_element(data.dtype) * data.shape[-1])
         if "x[1]" in tensors:
             _check_fp32("x[1]", tensors["x[1]"], (tokens, ceil_div(hidden, SCALE_BLOCK)))
         return "groups"

@@ -107,8 +107,26 @@ def _shape_of_int4_scales(operand: str, scales: TensorMeta, rows: list[int], k: 
     shapes = [(*rows, k // group) for group in INT4_GROUPS if k % group == 0]
     for shape in shapes:
         if scales.shape == shape:
+            if scales.dtype.itemsize == 2 and k and k // shape[-1] != GROUP:
+                raise TypeError(
+                    f"{operand}[1] must be float32, or int32 with zeros, for groups of {k // shape[-1]}, got "
+                    f"{scales.dtype}; repack_int4 makes them so"
+                )
             return shape
     raise ValueError(
         f"{operand}[1] must have one of the shapes {', '.join(map(str, shapes))}, a scale for each row and "
         f"{', '.join(map(str, INT4_GROUPS))} of K of {operand}[0], got {tuple(scales.shape)}"
     )
+
+
+def check_int4_of_fp8(name: str, scales: TensorMeta, k: int) -> None:
+    """Checks int4 scales of a weight for FP8 activations.
+
+    Raises:
+        NotImplementedError: no kernel takes these.
+    """
+    if k and (scales.dtype != torch.float32 or k // scales.shape[-1] != SCALE_BLOCK):
+        raise NotImplementedError(
+            f"{name} must be float32 scales of {SCALE_BLOCK} values, without zeros, for FP8 activations, got "
+            f"{scales.dtype} for {k // scales.shape[-1]}; take bf16 activations, or convert_int4_to_fp8"
+        )

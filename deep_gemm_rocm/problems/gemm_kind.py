@@ -59,15 +59,14 @@ class GemmKind:
 
     Attributes:
         a_type, b_type: types of the operands: ``e4m3`` or ``e5m2`` in any pairing, ``bf16`` twice, ``f16`` twice, or
-            ``bf16`` and ``f32``. b may have four bits: ``e2m1`` where a is FP8 or ``bf16``, ``int4`` where a is
-            ``bf16``.
+            ``bf16`` and ``f32``. b may have four bits, ``e2m1`` or ``int4``, where a is FP8 or ``bf16``.
         d_type: type of the output and of ``c``: ``bf16``, ``f16`` or ``f32``; or ``e4m3`` or ``e5m2``, quantised with
             one scale for each row and 128 columns.
         scaling: which values share a scale. ``blocks``: 128 x 128 of b, 128 along K of a row of a. ``vectors``: 128
             along K of a row of either. ``rows``: whole rows of either. ``groups``: ``group_k`` along K of a row of b,
             which has four bits, and 128 of a row of a, if that is FP8. ``none``: there are no scales.
         b_scale_type: type of b's scales: ``f32`` or, of ``e2m1``, ``e8m0``. Of ``int4``, ``f32``, ``bf16`` or ``f16``
-            where 8 stands for 0, or ``f32_and_zero``, as ``repack_int4`` makes them.
+            where 0 stands for 0, or ``f32_and_zero``, as ``repack_int4`` makes them.
         group_k: values of b along K that share a scale, if b has four bits; 32 unless they are ``int4``.
         accumulate: whether ``c`` is added.
         grouping: how a workgroup finds its tiles, see ``tile_source.h``. ``dense`` has one group, ``batched`` groups
@@ -125,6 +124,11 @@ class GemmKind:
     def widens_b(self) -> bool:
         """Whether b has four bits in memory, and more in the matrix cores."""
         return self.b_type in FOUR_BIT_TYPES
+
+    @property
+    def promotes_columns(self) -> bool:
+        """Whether sums over a K-block are promoted with a scale for each column, see ``kPromotesColumns``."""
+        return self.scaling == "vectors" or (self.b_type == "int4" and self.group_k > GROUP)
 
     @property
     def memory_of_b(self) -> float:
@@ -217,12 +221,11 @@ class GemmKind:
 # A kind exists if its fields have the values above and keep these rules.
 _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
     (
-        "operands must both be FP8, bf16 or f16, or bf16 and f32, or FP8 or bf16 and e2m1, or bf16 and int4",
+        "operands must both be FP8, bf16 or f16, or bf16 and f32, or FP8 or bf16 and four bits",
         lambda kind: (
             kind.is_fp8
             or (kind.a_type, kind.b_type) in _OPERANDS_WITHOUT_SCALES
-            or (kind.b_type == "e2m1" and kind.a_type in ("bf16", *FP8_TYPES))
-            or (kind.b_type == "int4" and kind.a_type == "bf16")
+            or (kind.widens_b and kind.a_type in ("bf16", *FP8_TYPES))
         ),
     ),
     ("only FP8 and four-bit operands have scales", lambda kind: kind.is_fp8 or kind.widens_b or kind.scaling == "none"),
@@ -232,6 +235,14 @@ _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
     (
         "only scales of int4 may have 16 bits or zeros",
         lambda kind: kind.b_scale_type in ("f32", "e8m0") or kind.b_type == "int4",
+    ),
+    (
+        "only scales of 32 values of int4 may have 16 bits",
+        lambda kind: kind.b_scale_type not in ("bf16", "f16") or kind.group_k == GROUP,
+    ),
+    (
+        "int4 times FP8 has fp32 scales of 128 values",
+        lambda kind: kind.b_type != "int4" or not kind.is_a_scaled or (kind.b_scale_type, kind.group_k) == ("f32", 128),
     ),
     ("only groups of int4 have other than 32 values", lambda kind: kind.group_k == GROUP or kind.b_type == "int4"),
     ("squares are summed of bf16, times f32", lambda kind: kind.sums_squares == (kind.b_type == "f32")),

@@ -89,8 +89,8 @@ def gemm_reference(
 ) -> GemmReference:
     """The reference for ``gemm_fp8`` with these arguments or, without scales, for ``bf16_gemm_nt``.
 
-    With ``b`` of four bits it is for ``fp8_fp4_gemm_nt``, ``bf16_fp4_gemm_nt`` or ``bf16_int4_gemm_nt``, with the
-    default recipe.
+    With ``b`` of four bits it is for ``fp8_fp4_gemm_nt``, ``bf16_fp4_gemm_nt``, ``fp8_int4_gemm_nt`` or
+    ``bf16_int4_gemm_nt``, with the default recipe.
 
     It is computed on the CPU. Intermediate sums must not overflow fp32.
     """
@@ -110,7 +110,9 @@ def gemm_reference(
     else:
         dequantised_b = _dequantised(b_data, sfb, recipe[1], recipe[2])
     k_block = SCALE_BLOCK // a_data.dtype.itemsize
-    promoted = sfa is not None and recipe[2] is not None
+    is_int4 = b_data.dtype in INT4_DTYPES
+    keeps_integers = is_int4 and sfb is not None and sfb.shape[1] < k // GROUP
+    promoted = (sfa is not None and recipe[2] is not None) or keeps_integers
     exact = torch.zeros(len(a_data), len(b_data), dtype=torch.float64)
     running = torch.zeros_like(exact)
     for first in range(0, k, k_block):
@@ -129,12 +131,14 @@ def gemm_reference(
     # Errors of sums and of the scales' product are relative to the magnitude, that of a multiply-add to its result.
     error = _ROUNDING * ((MATRIX_CORE_ERROR + 1) * magnitude + running) * (1 + _SECOND_ORDER)
     if sfa is not None:
-        dtype_of_b = torch.float8_e5m2fnuz if factors is not None else b_data.dtype
+        dtype_of_b = (
+            torch.float8_e4m3fnuz if is_int4 else torch.float8_e5m2fnuz if factors is not None else b_data.dtype
+        )
         products = SCALE_BLOCK * torch.finfo(a_data.dtype).max * torch.finfo(dtype_of_b).max
         error += ceil_div(k, k_block) * _UNDERFLOW * (products + 1)
         if not promoted:
             error += 2 * _ROUNDING * exact.abs()  # two products with the scales
-    elif b_data.dtype in INT4_DTYPES or (factors is not None and not (torch.frexp(factors).mantissa == 0.5).all()):
+    elif (is_int4 and not keeps_integers) or (factors is not None and not (torch.frexp(factors).mantissa == 0.5).all()):
         error += _ROUNDED_TO_BF16 * magnitude
     if bias is not None:
         exact = exact + bias.cpu().double()
@@ -158,7 +162,7 @@ def scales_of_four_bits(scales: torch.Tensor, k: int) -> torch.Tensor:
 def int4_values(data: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """The values of a matrix that ``repack_int4`` made, before they are rounded, in fp64."""
     halves = torch.tensor([[8 * byte + 4 * half for byte in range(4)] for half in range(2)], dtype=torch.int32)
-    codes = (data[..., None] >> halves.flatten() & 15).flatten(-2).double()
+    codes = ((data[..., None] >> halves.flatten() & 15) ^ INT4_ZERO).flatten(-2).double()
     group = codes.shape[-1] // max(scales.shape[-1], 1)
     factors, zeros = scales.double(), torch.full(scales.shape, float(INT4_ZERO), dtype=torch.float64)
     if scales.dtype == torch.int32:

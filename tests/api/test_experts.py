@@ -16,9 +16,18 @@ from deep_gemm_rocm.testing import fused_moe_reference
 
 BF16 = torch.bfloat16
 # The most by which rounding to the type between the GEMMs changes a value, by how weights are scaled.
-ROUNDING = {"blocks": 2.0**-4, "rows": 2.0**-4, "none": 2.0**-8, "fp4": 2.0**-8, "fp4 by fp8": 2.0**-4, "int4": 2.0**-8}
-SCALINGS = [pytest.param(name, marks=pytest.mark.slow if name == "int4" else ()) for name in ROUNDING]
-OF_FOUR_BITS = ("fp4", "fp4 by fp8", "int4")
+ROUNDING = {
+    "blocks": 2.0**-4,
+    "rows": 2.0**-4,
+    "none": 2.0**-8,
+    "fp4": 2.0**-8,
+    "fp4 by fp8": 2.0**-4,
+    "int4": 2.0**-8,
+    "int4 by fp8": 2.0**-4,
+}
+# "int4 by fp8" takes multiples of 128 only.
+SCALINGS = [pytest.param(name, marks=pytest.mark.slow if name == "int4" else ()) for name in list(ROUNDING)[:-1]]
+OF_FOUR_BITS = ("fp4", "fp4 by fp8", "int4", "int4 by fp8")
 
 
 def generator(*seeds: int) -> torch.Generator:
@@ -64,12 +73,14 @@ class Layer:
             values = torch.tensor(FP4_VALUES)[unpack_codes(data).int()].double()
             exponents = (scales.log2() + 127).to(torch.uint8)
             return (data, exponents), values * scales.double().repeat_interleave(32, -1)
-        if self.scaling == "int4":
-            groups = weight.float().unflatten(-1, (-1, 32))
+        if self.scaling.startswith("int4"):
+            group = 32 if self.scaling == "int4" else 128
+            groups = weight.float().unflatten(-1, (-1, group))
             scales = (groups.abs().amax(-1) / 8).to(BF16)
             codes = (groups / scales.float()[..., None]).round().clamp(-8, 7).flatten(-2) + 8
             words = pack_codes(codes.to(torch.uint8)).view(torch.int32)
-            values = ((codes - 8) * scales.float().repeat_interleave(32, -1)).to(BF16)
+            values = (codes - 8) * scales.float().repeat_interleave(group, -1)
+            values = values.to(BF16) if self.scaling == "int4" else values
             return dg.repack_int4(words, scales, packing="compressed-tensors"), values.double()
         if self.scaling == "none":
             return weight, weight.double()
@@ -82,7 +93,7 @@ class Layer:
             return x, x, x.double()
         cast = dg.per_row_cast_to_fp8 if self.scaling == "rows" else dg.per_token_cast_to_fp8
         own, exact = quantised(x, cast)
-        return (own if self.scaling == "fp4 by fp8" else x), own, exact
+        return (own if self.scaling.endswith("by fp8") else x), own, exact
 
     def biases(self, dtype: torch.dtype = BF16) -> dict[str, torch.Tensor]:
         gate_up, down = (len(exact[0]) for exact in (self.exact_gate_up, self.exact_down))
@@ -110,7 +121,7 @@ class Layer:
         return out
 
 
-@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("scaling", [*SCALINGS, pytest.param("int4 by fp8", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("tokens", "hidden", "intermediate", "experts", "top_k"),
     [
@@ -121,7 +132,9 @@ class Layer:
     ],
 )
 def test_layers(scaling, tokens, hidden, intermediate, experts, top_k):
-    if scaling in OF_FOUR_BITS:
+    if scaling == "int4 by fp8":
+        hidden, intermediate = 384, 128
+    elif scaling in OF_FOUR_BITS:
         hidden, intermediate = (size + 16 if size % 32 else size for size in (hidden, intermediate))
     Layer(hidden, intermediate, experts, scaling).assert_right(random_ids(0, experts, tokens, top_k))
 
@@ -169,7 +182,7 @@ def test_other_scales_of_four_bits(scaling, form):
     assert dg.fused_moe(x, *both, weights, ids).equal(expected)
 
 
-@pytest.mark.parametrize("scaling", ["none", *OF_FOUR_BITS])
+@pytest.mark.parametrize("scaling", ["none", "fp4", "fp4 by fp8", "int4"])
 def test_no_races_and_no_missing_waits(monkeypatch, scaling):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
@@ -402,10 +415,10 @@ def test_bad_arguments_with_four_bits(changed, error, message):
     assert (out == 7).all()
 
 
-def test_int4_takes_bf16_tokens_only():
+def test_int4_of_few_values_takes_bf16_tokens_only():
     layer = Layer(256, 128, 3, "int4")
     x = torch.zeros(4, 256).to(FP8), torch.ones(4, 2)
-    with pytest.raises(TypeError, match="x must be a bf16 tensor for int4 weights"):
+    with pytest.raises(NotImplementedError, match=r"gate_up\[1\] must be float32 scales of 128 values"):
         dg.fused_moe(x, layer.gate_up, layer.down, torch.zeros(4, 2), torch.zeros(4, 2).int())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from helpers.gemm_configs import INT4, INT4_KINDS, each_tile
@@ -13,9 +15,17 @@ import deep_gemm_rocm as dg
 from deep_gemm_rocm.heuristics import GemmConfig
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 from deep_gemm_rocm.runtime import hip
-from deep_gemm_rocm.testing import GemmReference, GuardedOutput, activations, assert_accurate, gemm_reference
+from deep_gemm_rocm.testing import (
+    GemmReference,
+    GuardedOutput,
+    activations,
+    assert_accurate,
+    gemm_reference,
+    quantised_activations,
+)
 from deep_gemm_rocm.testing.numerics import int4_values
 
+NAMES = {"masked": "masked", "contiguous": "contiguous", "psum": "contiguous"}
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -29,10 +39,15 @@ def weight(kind: GemmKind, n: int, k: int, seed: int = 0):
     return b
 
 
+def inputs(kind: GemmKind, m: int, k: int, seed: int = 0):
+    return activations(m, k, seed) / 8 if kind.a_type == "bf16" else quantised_activations(m, k, seed)
+
+
 def check(a, b, *, columns: int = 8, dtype=torch.float32, c=None, bias=None, epilogue="identity"):
     """Returns the result after checking it, and the output's surroundings, against the oracle."""
-    output = GuardedOutput(len(a), len(b[0]) // (2 if epilogue == "silu_and_mul" else 1), columns, dtype=dtype)
-    assert dg.bf16_int4_gemm_nt(a, b, output.tensor, c, bias=bias, epilogue=epilogue) is None
+    m, function = (len(a), dg.bf16_int4_gemm_nt) if isinstance(a, torch.Tensor) else (len(a[0]), dg.fp8_int4_gemm_nt)
+    output = GuardedOutput(m, len(b[0]) // (2 if epilogue == "silu_and_mul" else 1), columns, dtype=dtype)
+    assert function(a, b, output.tensor, c, bias=bias, epilogue=epilogue) is None
     output.assert_intact()
     assert_accurate(output.tensor, gemm_reference(a, b, c=c, bias=bias, epilogue=epilogue))
     return output.tensor
@@ -44,11 +59,12 @@ def check_kind(kind: GemmKind, m: int, n: int, k: int, columns: int = 8) -> None
     c = torch.randn(m, n, generator=generator).to(TYPES[kind.d_type]) if kind.accumulate else None
     bias = torch.randn(n * kind.parts, generator=generator) if kind.bias != "none" else None
     options = {"c": c, "bias": bias, "epilogue": kind.activation}
-    check(activations(m, k) / 8, b, columns=columns, dtype=TYPES[kind.d_type], **options)
+    check(inputs(kind, m, k), b, columns=columns, dtype=TYPES[kind.d_type], **options)
 
 
 def tail_of(kind: GemmKind) -> int:
-    return 3 * 128 + (32 if kind.k_tail else 0)
+    """Of groups of 128, the last one is half a K-block where kernels can leave out the other half."""
+    return 3 * 128 + (32 if kind.k_tail and kind.group_k == 32 else 0)
 
 
 @pytest.mark.slow
@@ -66,11 +82,14 @@ def test_every_kind_and_tile_with_tails(use_config, monkeypatch, config):
 @pytest.mark.parametrize(
     ("kind", "schedule"),
     [
+        (INT4_KINDS[0], (128, 128, 4, 2, 3, "pingpong")),
         pytest.param(INT4_KINDS[1], (128, 128, 4, 2, 3, "pingpong"), marks=pytest.mark.slow),
         (INT4_KINDS[2], (16, 64, 1, 2, 3, "alone")),
+        (INT4_KINDS[1], (16, 16, 1, 1, 3, "alone", 0, 4)),
         (INT4_KINDS[3], (128, 128, 4, 2, 3, "pingpong")),
+        (INT4_KINDS[5], (128, 128, 4, 2, 3, "pingpong")),
     ],
-    ids=("128", "64", "zeros"),
+    ids=("32", "128", "64", "128 dealt to waves", "fp8", "zeros"),
 )
 def test_waves_alone_and_together(use_config, monkeypatch, kind, schedule):
     """Few rows, widened by each wave, and many, widened once on their way to LDS."""
@@ -81,17 +100,21 @@ def test_waves_alone_and_together(use_config, monkeypatch, kind, schedule):
     check_kind(kind, config.block_m - 3, config.output_n + 13, tail_of(kind), columns=3)
 
 
-@pytest.mark.parametrize("kind", [INT4_KINDS[0], INT4_KINDS[3]], ids=str)
+@pytest.mark.parametrize("kind", [INT4_KINDS[0], *INT4_KINDS[3:]], ids=("32", "fp8", "zeros of 32", "zeros of 128"))
 def test_each_code_and_zero_is_exact(kind):
     """One row of a has a single 1, so each result is one weight, here with scales that are powers of two."""
+    kind = dataclasses.replace(kind, bias="none", activation="identity")
     zeros = torch.arange(17)[:, None] if kind.b_scale_type == "f32_and_zero" else torch.full((3, 1), 8)
     n, k = len(zeros), 128
     codes = (torch.arange(k) % 16).expand(n, k)
     scales = torch.exp2(torch.arange(n)[:, None] * 7.0 - 60).expand(n, k // kind.group_k).contiguous()
-    halves = codes.unflatten(1, (-1, 2, 4))
+    halves = (codes ^ 8).unflatten(1, (-1, 2, 4))
     data = (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1).to(torch.uint8).view(torch.int32)
-    packed = scales.bfloat16() if kind.b_scale_type == "bf16" else scales.view(torch.int32) | zeros.int()
-    d = check(torch.eye(k).bfloat16(), (data, packed))
+    packed = scales.bfloat16() if kind.b_scale_type == "bf16" else scales
+    packed = scales.view(torch.int32) | zeros.int() if kind.b_scale_type == "f32_and_zero" else packed
+    rows = torch.eye(k)
+    a = rows.bfloat16() if kind.a_type == "bf16" else (rows.to(torch.float8_e4m3fnuz), torch.ones(k, 1))
+    d = check(a, (data, packed))
     expected = (codes - zeros).double() * scales.double().repeat_interleave(kind.group_k, 1)
     assert torch.equal(d.double(), expected.T)
 
@@ -107,6 +130,15 @@ def test_weights_are_rounded():
     assert torch.equal(d.double(), rounded)
 
 
+@pytest.mark.parametrize("kind", [INT4_KINDS[2], INT4_KINDS[5]], ids=("64", "zeros"))
+def test_integers_are_exact(kind):
+    """Weights whose scales have many bits, one for each result."""
+    kind, k = dataclasses.replace(kind, bias="none", activation="identity"), 256
+    b = weight(kind, 40, k)
+    d = check(torch.eye(k).bfloat16(), b)
+    assert torch.equal(d, int4_values(*b).T.float())
+
+
 def test_bad_scales_stay_in_their_columns():
     (data, scales), a = weight(INT4_KINDS[0], 40, 128), activations(5, 128)
     scales[3, 1], scales[20, 0], scales[33, 3] = torch.nan, torch.inf, -torch.inf
@@ -117,7 +149,8 @@ def test_bad_scales_stay_in_their_columns():
     assert d[:, :3].isfinite().all()
 
 
-@settings(max_examples=4, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None)
 @given(m=st.integers(0, 100), n=st.integers(0, 200), groups=st.integers(0, 20), seed=st.integers(0, 99))
 def test_any_shape(m, n, groups, seed):
     k = 32 * groups
@@ -129,35 +162,46 @@ def empty(n: int, k: int):
 
 
 @pytest.mark.parametrize(
-    "grouping", ["masked", *(pytest.param(name, marks=pytest.mark.slow) for name in ("contiguous", "psum"))]
+    ("grouping", "kind"),
+    [
+        pytest.param(name, kind, marks=() if (name == "masked") == (kind == INT4_KINDS[0]) else pytest.mark.slow)
+        for name in ("masked", "contiguous", "psum")
+        for kind in (INT4_KINDS[0], INT4_KINDS[3])
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.a_type,
 )
-def test_groups(monkeypatch, grouping):
+def test_groups(monkeypatch, grouping, kind):
     """Groups with many, few and no rows; other rows become zeros, or stay as they are if masked."""
     if hip.runtime().is_simulated:
         monkeypatch.setenv("DG_SIM_SANITIZE", "1")
-    kind, n, k, sizes, room = INT4_KINDS[0], 70, 160, (130, 5, 0), 256
+    n, k, sizes, room = 70, 256, (130, 5, 0), 256
+    starts, rows = ((0, 256, 512), 3 * room) if grouping == "masked" else ((0, 256, 384), 384)
     experts = [weight(kind, n, k, seed) for seed in range(3)]
     b = tuple(torch.stack(parts) for parts in zip(*experts, strict=True))
-    rows = room * (3 if grouping == "masked" else 2)
-    a, output = activations(rows, k) / 8, GuardedOutput(rows, n, dtype=torch.float32)
+    a, output = inputs(kind, rows, k), GuardedOutput(rows, n, dtype=torch.float32)
+    call = getattr(dg, f"m_grouped_{'bf16' if kind.a_type == 'bf16' else 'fp8'}_int4_gemm_nt_{NAMES[grouping]}")
     if grouping == "masked":
-        stacked, d = a.unflatten(0, (3, room)), output.tensor.unflatten(0, (3, room))
-        dg.m_grouped_bf16_int4_gemm_nt_masked(stacked, b, d, torch.tensor(sizes).int(), 40)
+        stacked = each(a, lambda part: part.contiguous().unflatten(0, (3, room)))
+        call(stacked, b, output.tensor.unflatten(0, (3, room)), torch.tensor(sizes).int(), 40)
     else:
-        layout = torch.tensor([room * group + size for group, size in enumerate(sizes)]).int()
+        layout = torch.tensor([start + size for start, size in zip(starts, sizes, strict=True)]).int()
         if grouping == "contiguous":
             layout = torch.full((rows,), -1, dtype=torch.int32)
-            for group, size in enumerate(sizes):
-                layout[room * group : room * group + size] = group
-        dg.m_grouped_bf16_int4_gemm_nt_contiguous(a, b, output.tensor, layout, use_psum_layout=grouping == "psum")
+            for group, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+                layout[start : start + size] = group
+        call(a, b, output.tensor, layout, use_psum_layout=grouping == "psum")
     output.assert_intact()
     left = torch.ones(rows, dtype=torch.bool)
-    for group, size in enumerate(sizes):
-        used = slice(room * group, room * group + size)
-        left[used] = False
-        assert_accurate(output.tensor[used], gemm_reference(a[used], experts[group]))
+    for group, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        left[start : start + size] = False
+        own = each(a, lambda part, start=start, size=size: part[start : start + size])
+        assert_accurate(output.tensor[start : start + size], gemm_reference(own, experts[group]))
     rest = output.tensor[left]
     assert rest.isnan().all() if grouping == "masked" else not rest.any()
+
+
+def each(operand, function):
+    return function(operand) if isinstance(operand, torch.Tensor) else tuple(map(function, operand))
 
 
 def test_the_oracle_knows_a_wrong_zero():
@@ -182,6 +226,11 @@ B = (torch.zeros(16, 16).int(), torch.ones(16, 4))
             ValueError,
             r"b\[1\] must have one of the shapes \(16, 4\), \(16, 2\), \(16, 1\)",
         ),
+        (
+            {"b": (B[0], B[1][:, :2].half())},
+            TypeError,
+            r"b\[1\] must be float32, or int32 with zeros",
+        ),
         ({"b": (B[0], B[1].double())}, TypeError, r"b\[1\] must be"),
         ({"b": (B[0], torch.ones(4, 16).T)}, ValueError, r"b\[1\] must have contiguous rows"),
         ({"b": B[0]}, TypeError, r"b must be a pair \(int4 data, scales\) as repack_int4 returns it"),
@@ -198,3 +247,11 @@ def test_errors_name_the_argument(change, error, words):
     dg.bf16_int4_gemm_nt(**good)
     with pytest.raises(error, match=words):
         dg.bf16_int4_gemm_nt(**{**good, **change})
+
+
+@pytest.mark.parametrize("scales", [torch.ones(16, 2), torch.ones(16, 4), torch.ones(16, 1).int()])
+def test_fp8_takes_groups_of_128_without_zeros(scales):
+    a, d = quantised_activations(4, 128), torch.zeros(4, 16)
+    with pytest.raises(NotImplementedError, match=r"b\[1\] must be float32 scales of 128 values"):
+        dg.fp8_int4_gemm_nt(a, (B[0], scales), d)
+    assert not d.any()

@@ -334,13 +334,22 @@ CALLS = {
     "fp8_fp4_gemm_nt": lambda: (dg.fp8_fp4_gemm_nt, (per_token(M, K), four_bits(), empty(M, N))),
     "bf16_fp4_gemm_nt": lambda: (dg.bf16_fp4_gemm_nt, (randn(M, K), four_bits(), empty(M, N))),
     "bf16_int4_gemm_nt": lambda: (dg.bf16_int4_gemm_nt, (randn(M, K), int4(N), empty(M, N))),
+    "fp8_int4_gemm_nt": lambda: (dg.fp8_int4_gemm_nt, (per_token(M, K), int4(N), empty(M, N))),
+    "m_grouped_fp8_int4_gemm_nt_contiguous": lambda: (
+        dg.m_grouped_fp8_int4_gemm_nt_contiguous,
+        (per_token(2 * 128, K), stacked([int4(N), int4(N)]), empty(2 * 128, N), LAYOUT),
+    ),
+    "m_grouped_fp8_int4_gemm_nt_masked": lambda: (
+        partial(dg.m_grouped_fp8_int4_gemm_nt_masked, expected_m=8),
+        (stacked([per_token(M, K), per_token(M, K)]), stacked([int4(N), int4(N)]), empty(G, M, N), COUNTS),
+    ),
     "m_grouped_bf16_int4_gemm_nt_contiguous": lambda: (
         dg.m_grouped_bf16_int4_gemm_nt_contiguous,
         (randn(2 * 128, K), stacked([int4(N), int4(N)]), empty(2 * 128, N), LAYOUT),
     ),
     "m_grouped_bf16_int4_gemm_nt_masked": lambda: (
         partial(dg.m_grouped_bf16_int4_gemm_nt_masked, expected_m=8),
-        (stacked([randn(M, K), randn(M, K)]), stacked([int4(N), int4(N)]), empty(G, M, N), COUNTS),
+        (randn(G, M, K), stacked([int4(N), int4(N)]), empty(G, M, N), COUNTS),
     ),
     "m_grouped_fp8_fp4_gemm_nt_contiguous": lambda: (
         dg.m_grouped_fp8_fp4_gemm_nt_contiguous,

@@ -152,8 +152,10 @@ FOUR_BITS = tuple(config for kind in FOUR_BIT_KINDS for config in gemm_candidate
 # Kinds whose b is int4, with every number of values and type of scales.
 INT4_KINDS = (
     GemmKind(a_type="bf16", b_type="int4", scaling="groups", b_scale_type="bf16", k_tail=True),
-    GemmKind(a_type="bf16", b_type="int4", d_type="f32", scaling="groups", b_scale_type="f16", group_k=128),
+    GemmKind(a_type="bf16", b_type="int4", d_type="f32", scaling="groups", group_k=128, k_tail=True),
     GemmKind(a_type="bf16", b_type="int4", d_type="f32", scaling="groups", group_k=64, accumulate=True),
+    GemmKind(b_type="int4", scaling="groups", group_k=128),
+    GemmKind(a_type="bf16", b_type="int4", d_type="f32", scaling="groups", b_scale_type="f32_and_zero"),
     GemmKind(
         a_type="bf16", b_type="int4", scaling="groups", b_scale_type="f32_and_zero", group_k=128, bias="f32",
         activation="silu_and_mul",

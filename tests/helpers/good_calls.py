@@ -46,6 +46,11 @@ def int4(*shape: int):
     return codes, ints(0x3F800007).expand(*rows, k // 32).contiguous()
 
 
+def int4_of_fp8(*shape: int):
+    *rows, k = shape
+    return int4(*shape)[0], torch.ones(*rows, k // 128)
+
+
 def swapped(pair):
     return tuple(part.mT for part in pair)
 
@@ -223,6 +228,17 @@ GOOD = {
     | EPILOGUE,
     "bf16_fp4_gemm_nt": lambda: {"a": randn(M, K), "b": four_bits(N, K), "d": zeros(M, N), "c": None, **EPILOGUE},
     "bf16_int4_gemm_nt": lambda: {"a": randn(M, K), "b": int4(N, K), "d": zeros(M, N), "c": None, **EPILOGUE},
+    "fp8_int4_gemm_nt": lambda: {
+        "a": per_token(M, K), "b": int4_of_fp8(N, K), "d": zeros(M, N), "c": None, **EPILOGUE,
+    },
+    "m_grouped_fp8_int4_gemm_nt_contiguous": lambda: without(
+        contiguous(per_token(128, K), int4_of_fp8(G, N, K)), "compiled_dims", "m_indices"
+    )
+    | EPILOGUE,
+    "m_grouped_fp8_int4_gemm_nt_masked": lambda: without(
+        masked(per_token(G, M, K), int4_of_fp8(G, N, K)), "compiled_dims"
+    )
+    | EPILOGUE,
     "m_grouped_bf16_int4_gemm_nt_contiguous": lambda: without(
         contiguous(randn(128, K), int4(G, N, K)), "compiled_dims", "m_indices"
     )

@@ -21,6 +21,7 @@ from helpers.gemm_configs import (
     FOUR_BITS,
     GROUPED,
     HEADS,
+    INT4,
     KINDS,
     OF_EVERY_KIND,
     QUICK_ALL,
@@ -75,7 +76,7 @@ INSPECTED_IN_DEFAULT_RUN = {
 def builds(quick_ones: Mapping[Callable, Container[GemmConfig]]) -> pytest.MarkDecorator:
     """Runs a test with each compiler and configuration; the default run takes ``quick_ones``."""
     every = ALL + BATCHED + HEADS + SQUARES + SUMMED + GROUPED + SIGNALS + SPLIT_K + TALLER + OF_EVERY_KIND + FOUR_BITS
-    every += EXPERTS
+    every += EXPERTS + INT4
     cases = [
         pytest.param(
             compiler,
@@ -150,8 +151,9 @@ def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
     moves -= {"buffer_load_ushort", "buffer_load_dwordx2"} if config.kind.accumulate else set()
     # bf16 that is widened to fp32.
     moves -= {"buffer_load_dwordx2"} if config.kind.sums_squares else set()
-    if config.kind.widens_b:  # with exponents of groups
+    if config.kind.widens_b:  # with exponents of groups, or their scales of 16 bits
         moves -= {"buffer_load_ubyte", *({"buffer_load_dwordx2"} if config.kind.a_type == "bf16" else ())}
+        moves -= {"buffer_load_ushort"} if config.kind.b_scale_type in ("bf16", "f16") else set()
     moves -= {"buffer_load_ushort"} if config.kind.bias in ("bf16", "f16") else set()
     moves -= {"buffer_load_dwordx3"} if config.kind.bias == "f32" else set()
     if config.kind.is_quantised:  # waves exchange the largest magnitudes of rows

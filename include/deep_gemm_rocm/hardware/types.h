@@ -28,12 +28,12 @@ struct E5M2 {};
 // Values of four bits, two in a byte, the first in the low half: 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives.
 // Matrix cores take other types; see four_bits.h.
 struct E2M1 {};
-// Integers of four bits, 0 to 15: four bytes have the first four of eight in their low halves, the last four in their
-// high ones. A group of them has a number that stands for 0.
+// Integers of four bits, -8 to 7: four bytes have the first four of eight in their low halves, the last four in their
+// high ones. A group of them may have an integer that stands for 0, plus 8.
 struct Int4 {};
 // Scales that are powers of two, as their exponents plus 127.
 struct E8M0 {};
-// An fp32 scale of integers, with what stands for 0 in its last five bits. For integers without one of these it is 8.
+// An fp32 scale of integers, with what stands for 0, plus 8, in its last five bits. Without, 0 stands for 0.
 struct ScaleAndZero {
   unsigned bits;
 };

@@ -165,54 +165,141 @@ struct FourBits<__bf16> {
   }
 };
 
-// What a group of integers is multiplied with, and what stands for 0.
-DG_DEVICE Float2 scale_and_zero(ScaleAndZero both) {
+// What a group of integers is multiplied with, and which of them stands for 0.
+struct ScaleOfIntegers {
+  float scale, zero;
+};
+DG_DEVICE ScaleOfIntegers scale_and_zero(ScaleAndZero both) {
   constexpr unsigned kZero = 0x1f;
-  return {__builtin_bit_cast(float, both.bits & ~kZero), static_cast<float>(both.bits & kZero)};
+  return {__builtin_bit_cast(float, both.bits & ~kZero), static_cast<float>(static_cast<int>(both.bits & kZero) - 8)};
 }
 template <class T>
-DG_DEVICE Float2 scale_and_zero(T scale) {
-  return {static_cast<float>(scale), 8.0f};
+DG_DEVICE ScaleOfIntegers scale_and_zero(T scale) {
+  return {static_cast<float>(scale), 0};
 }
 
-// bf16, rounded.
+// Integers in the low halves of bytes, as fp32 over 16. Without SDWA, each byte would have to be shifted first.
+struct Sixteenths {
+  Float2 first, last;
+  DG_DEVICE explicit Sixteenths(unsigned bytes) {
+    float values[4];
+#define DG_SIXTEENTHS_OF_BYTE(n)                                                                            \
+  asm("v_cvt_off_f32_i4_sdwa %0, %1 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_" #n : "=v"(values[n]) : "v"(bytes))
+    DG_SIXTEENTHS_OF_BYTE(0);
+    DG_SIXTEENTHS_OF_BYTE(1);
+    DG_SIXTEENTHS_OF_BYTE(2);
+    DG_SIXTEENTHS_OF_BYTE(3);
+#undef DG_SIXTEENTHS_OF_BYTE
+    first = Float2{values[0], values[1]};
+    last = Float2{values[2], values[3]};
+  }
+};
+constexpr float kSixteen = 16;
+
+// The upper halves of two numbers.
+DG_DEVICE unsigned upper_halves(Vector<unsigned, 2> bits) { return bytes_of(bits[1], bits[0], 0x07060302); }
+
+// bf16 of integers times their scale, rounded.
 template <>
 struct FourBits<__bf16, Int4> {
   static constexpr int kBytes = 4;
   static constexpr int kChunks = 2;
   using Loaded = Vector<unsigned, 2>;
   struct Table {
-    float scale, offset;  // a code's value is code * scale + offset, rounded once
+    float scale, offset;  // the value of a sixteenth is sixteenth * scale + offset, rounded once
 
     template <class Scale>
     static DG_DEVICE Table of(Scale of_group) {
-      const Float2 both = scale_and_zero(of_group);
+      const ScaleOfIntegers both = scale_and_zero(of_group);
       // Rounding could turn other NaNs into numbers.
-      const float scale = __builtin_isunordered(both[0], both[0]) ? __builtin_nanf("") : both[0];
-      return {scale, -both[1] * scale};
+      const float scale = __builtin_isunordered(both.scale, both.scale) ? __builtin_nanf("") : both.scale;
+      return {kSixteen * scale, -both.zero * scale};
     }
   };
 
-  // Of a code in each byte.
-  static DG_DEVICE MfmaOperand operand(unsigned codes, const Table& table) {
-    asm("" : "+v"(codes));  // or each code would be extracted by itself, although conversions take any byte
-    return static_cast<uint64_t>(pair(codes >> 16 & 0xff, codes >> 24, table)) << 32 |
-           pair(codes & 0xff, codes >> 8 & 0xff, table);
+  static DG_DEVICE MfmaOperand operand(unsigned bytes, const Table& table) {
+    const Sixteenths values(bytes);
+    return static_cast<uint64_t>(pair(values.last, table)) << 32 | pair(values.first, table);
   }
 
   static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table& table) {
-    return {operand(*words & kLowNibbles, table), operand(*words >> 4 & kLowNibbles, table)};
+    return {operand(*words, table), operand(*words >> 4, table)};
   }
 
  private:
   // Rounds to the nearest, away from 0 where there are two, which takes one instruction less than to even.
-  static DG_DEVICE unsigned pair(unsigned first, unsigned second, const Table& table) {
-    const Float2 codes{static_cast<float>(first), static_cast<float>(second)};
-    const Float2 values = __builtin_elementwise_fma(codes, Float2{table.scale, table.scale},
+  static DG_DEVICE unsigned pair(Float2 sixteenths, const Table& table) {
+    const Float2 values = __builtin_elementwise_fma(sixteenths, Float2{table.scale, table.scale},
                                                     Float2{table.offset, table.offset});
-    constexpr unsigned kHalfUnit = 0x8000, kHighHalves = 0x07060302;
-    const auto bits = __builtin_bit_cast(HalfChunk, values) + kHalfUnit;
-    return bytes_of(bits[1], bits[0], kHighHalves);
+    constexpr unsigned kHalfUnit = 0x8000;
+    return upper_halves(__builtin_bit_cast(HalfChunk, values) + kHalfUnit);
+  }
+};
+
+// Integers that are multiplied as they are, exactly; their products are promoted with their scales times kUnit.
+template <bool kHasZeros>
+struct Integers {};
+
+// Whether widening takes the groups' scales, or at least their zeros.
+template <class Form>
+constexpr bool kTakesScales = true;
+template <class T>
+constexpr bool kTakesScales<FourBits<T, Integers<false>>> = false;
+
+template <bool kHasZeros>
+struct FourBits<__bf16, Integers<kHasZeros>> {
+  static constexpr int kBytes = 4;
+  static constexpr int kChunks = 2;
+  using Loaded = Vector<unsigned, 2>;
+  static constexpr float kUnit = kSixteen;
+  struct Table {
+    float zero;  // over 16
+
+    template <class Scale>
+    static DG_DEVICE Table of(Scale of_group) {
+      return {scale_and_zero(of_group).zero / kSixteen};
+    }
+  };
+
+  static DG_DEVICE MfmaOperand operand(unsigned bytes, const Table& table) {
+    const Sixteenths values(bytes);
+    return static_cast<uint64_t>(pair(values.last, table)) << 32 | pair(values.first, table);
+  }
+
+  static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table& table) {
+    return {operand(*words, table), operand(*words >> 4, table)};
+  }
+
+ private:
+  static DG_DEVICE unsigned pair(Float2 sixteenths, const Table& table) {
+    if constexpr (kHasZeros) sixteenths -= table.zero;
+    return upper_halves(__builtin_bit_cast(HalfChunk, sixteenths));
+  }
+};
+
+// e4m3, whose subnormal numbers and first normal ones are integers in the order of their bits.
+template <>
+struct FourBits<E4M3, Integers<false>> {
+  static constexpr int kBytes = 8;
+  static constexpr int kChunks = 2;
+  using Loaded = Vector<unsigned, 4>;
+  static constexpr float kUnit = 1024;  // 1 over the smallest number
+  struct Table {};
+
+  // Four integers in the low halves of bytes, whose signs are bit 2 of those of `signs`.
+  static DG_DEVICE unsigned numbers(unsigned bytes, unsigned signs) {
+    const unsigned if_positive = bytes & kMagnitudes;
+    const unsigned if_negative = 0x88888888 - if_positive;  // -8 plus the three bits
+    constexpr unsigned kOwn = 0x03020100, kSignBits = 0x04040404;
+    return bytes_of(if_negative, if_positive, (signs & kSignBits) | kOwn);
+  }
+
+  static DG_DEVICE MfmaOperand operand(unsigned codes) {
+    return static_cast<uint64_t>(numbers(codes >> 4, codes >> 5)) << 32 | numbers(codes, codes >> 1);
+  }
+
+  static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table&) {
+    return {operand(words[0]), operand(words[1])};
   }
 };
 

@@ -23,6 +23,7 @@ class GroupedFragmentLoader : public Base {
   static constexpr bool kHasRounds = kIsSame<Form, FourBits<E5M2>>;
   static constexpr int kLaneK = Base::kReads * Form::kBytes * 2;
   static constexpr int kBlockK = kLaneK * Base::Mfma::kLaneGroups;
+  static constexpr bool kTakesScales = deep_gemm_rocm::kTakesScales<Form>;
   static_assert(Scale::kValues % kLaneK == 0, "a lane's values share a scale");
 
  public:
@@ -30,6 +31,7 @@ class GroupedFragmentLoader : public Base {
 
   DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
     Base::begin(tile, first_k_block);
+    if constexpr (!kTakesScales) return;
     scales_ = tile.scales;
     if constexpr (kHasRounds) scale_ = Form::scale_of_products(reference_);
 #pragma unroll
@@ -42,6 +44,7 @@ class GroupedFragmentLoader : public Base {
 
   DG_DEVICE void load_fragment(int stage, int i, int k_block) {
     Base::load_fragment(stage, i, k_block);
+    if constexpr (!kTakesScales) return;
     const int since = k_block - Base::first_k_block_;
     const int left_bytes = Base::k_bytes_ - since * Base::kBlockBytes;
     const bool exists = !Base::kKTail || lane_k() < 2 * left_bytes;
@@ -57,7 +60,7 @@ class GroupedFragmentLoader : public Base {
     for (int i = 0; i < kFragments; ++i) {
       if constexpr (kHasRounds) {
         left_[i] = exponent_of(staged_scales_[stage][i]);
-      } else {
+      } else if constexpr (kTakesScales) {
         table_[i] = Table::template of<T>(staged_scales_[stage][i]);
       }
     }

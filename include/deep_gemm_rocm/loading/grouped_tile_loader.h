@@ -17,6 +17,7 @@ class GroupedTileLoader : public Base {
   using Table = typename Form::Table;
   using Stored = StoredScale<T>;
   static constexpr int kBlockK = Base::kBlockBytes * 2;
+  static constexpr bool kTakesScales = deep_gemm_rocm::kTakesScales<Form>;
   static_assert(Scale::kValues % (Form::kChunks * Form::kBytes * 2) == 0, "a thread's values share a scale");
 
  public:
@@ -24,6 +25,7 @@ class GroupedTileLoader : public Base {
 
   DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
     Base::begin(tile, first_k_block);
+    if constexpr (!kTakesScales) return;
     scales_ = tile.scales;
 #pragma unroll
     for (int pass = 0; pass < Base::kPasses; ++pass) {
@@ -35,6 +37,7 @@ class GroupedTileLoader : public Base {
 
   DG_DEVICE void load(int stage, int pass, int k_block) {
     Base::load(stage, pass, k_block);
+    if constexpr (!kTakesScales) return;
     const int since = k_block - Base::first_k_block_;
     const int left_bytes = Base::k_bytes_ - since * Base::kBlockBytes;
     const bool exists = !Base::kKTail || Base::chunk_k() < left_bytes;
@@ -51,7 +54,7 @@ class GroupedTileLoader : public Base {
   DG_DEVICE void store_step(int stage, int pass, uint8_t* lds_tile, int step) {
     auto& loaded = Base::staged_[stage][pass];
     if (step == 0) {
-      table_ = table_of(staged_scales_[stage][pass], loaded);
+      if constexpr (kTakesScales) table_ = table_of(staged_scales_[stage][pass], loaded);
       return;
     }
     constexpr int kWords = Form::kBytes / sizeof(unsigned);

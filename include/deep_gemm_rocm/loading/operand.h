@@ -48,7 +48,9 @@ struct OperandB : OperandSizes<Shape, Resources, Shape::kBlockN, Resources::kPar
   static constexpr int kFragments = Shape::kFragsN;
   static constexpr int kLdsStages = Resources::kLdsStagesOfB;
   static constexpr bool kSumsSquares = false;
-  using Form = Conditional<Kind::kWidensB, FourBits<typename Kind::MultipliedB, typename Kind::B>, AsTheyAre>;
+  static constexpr bool kHasZeros = kIsSame<typename Kind::ScaleOfB::T, ScaleAndZero>;
+  using Code = Conditional<Kind::kKeepsIntegers, Integers<kHasZeros>, typename Kind::B>;
+  using Form = Conditional<Kind::kWidensB, FourBits<typename Kind::MultipliedB, Code>, AsTheyAre>;
   // The loader, or Grouped<loader>, which loads groups' scales, too.
   template <class Loader, template <class, class> class Grouped>
   using WithScales = Conditional<Kind::kWidensB, Grouped<Loader, typename Kind::ScaleOfB>, Loader>;

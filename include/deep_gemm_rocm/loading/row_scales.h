@@ -15,6 +15,7 @@ struct ScaleTile {
   int64_t part_stride;   // from one part of the operand to the next, see activation.h
   int first_column = 0;  // where the wave's columns begin among those that share the first row of scales
   const int* row_indices = nullptr;  // for gathered rows, each row's place after the first
+  int k_blocks_before = 0;  // of other tiles, with the same scales as the first one of this tile
 
   // Byte offset of a row's scale, out of bounds unless the row is one of `rows`.
   DG_DEVICE unsigned row_offset(int row, int rows) const {
@@ -58,6 +59,14 @@ class RowScales {
  private:
   unsigned offset_[Shape::kFragsM];
   float staged_[kRegisterStages][Shape::kFragsM];
+};
+
+// Stands for scales of rows where there are none.
+struct RowsWithoutScales {
+  static constexpr bool kRowsVary = false;
+  DG_DEVICE void begin(const ScaleTile&, int) {}
+  DG_DEVICE void load(int, const Buffer&) {}
+  DG_DEVICE float of_row(int, int) const { return 1; }
 };
 
 // By way of LDS, a chunk of 16 K-blocks at a time, for waves that don't use LDS for their operands.

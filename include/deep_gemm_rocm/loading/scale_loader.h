@@ -1,6 +1,7 @@
 // Loads the scales that a K-block is promoted with.
 #pragma once
 
+#include "deep_gemm_rocm/loading/four_bits.h"
 #include "deep_gemm_rocm/loading/row_scales.h"
 
 namespace deep_gemm_rocm {
@@ -14,8 +15,8 @@ struct TileScales {
 enum class ScalesOfB { kOfWave, kOfColumns, kIsSet };
 
 // Loads a scale for each row of A that a lane holds, and those of B. K-blocks are loaded one after another. Past the
-// last one there is no memory traffic. Rows is RowScales or RowScalesInLds.
-template <class Shape, class Rows, int kRegisterStages, ScalesOfB kScalesOfB>
+// last one there is no memory traffic. Rows is RowScales, RowScalesInLds or RowsWithoutScales; Groups is NoGroups or GroupsOfIntegers.
+template <class Shape, class Rows, int kRegisterStages, ScalesOfB kScalesOfB, class Groups>
 class ScaleLoader {
   static constexpr bool kIsSet = kScalesOfB == ScalesOfB::kIsSet;
 
@@ -31,6 +32,7 @@ class ScaleLoader {
     a_ = a;
     b_ = b;
     left_k_blocks_ = num_k_blocks;
+    k_blocks_loaded_ = b.k_blocks_before;
     const int tile_rows = min(rows, Shape::kBlockM);
     const bool is_alike = !Rows::kRowsVary && !kPerColumn && (kIsOfPart || kIsSet);
     if (is_alike && tile_rows == tile_rows_) return;  // most tiles are like the one before
@@ -57,7 +59,8 @@ class ScaleLoader {
       staged_b_[stage][i] = part_of(b_, part).template load<float>(column_offset_[i]);
     }
     a_.first_row += a_.k_block_stride;
-    b_.first_row += b_.k_block_stride;
+    const bool is_last_of_scale = Groups::kKBlocks == 1 || ++k_blocks_loaded_ % Groups::kKBlocks == 0;
+    b_.first_row += is_last_of_scale ? b_.k_block_stride : 0;
     --left_k_blocks_;
   }
 
@@ -66,10 +69,13 @@ class ScaleLoader {
   // The scale of the lane's row i and one of the kMultiplied scales of B; with kPerColumn only that of the row.
   DG_DEVICE float of_rows(int stage, int i, int scale) const {
     if constexpr (kIsSet) return rows_.of_row(stage, i) * of_b_;
-    return kPerColumn ? rows_.of_row(stage, i) : rows_.of_row(stage, i) * staged_b_[stage][scale];
+    return kPerColumn ? rows_.of_row(stage, i) * Groups::kUnit : rows_.of_row(stage, i) * staged_b_[stage][scale];
   }
 
-  DG_DEVICE float of_column(int stage, int column) const { return staged_b_[stage][column]; }
+  DG_DEVICE float of_column(int stage, int column) const {
+    const float scale = staged_b_[stage][column];
+    return Groups::kHasZeros ? scale_and_zero(__builtin_bit_cast(ScaleAndZero, scale)).scale : scale;
+  }
 
   // Of RowScalesInLds, before load().
   DG_DEVICE void load_first_rows() { rows_.load_first(a_, left_k_blocks_); }
@@ -89,6 +95,7 @@ class ScaleLoader {
   ScaleTile a_;  // from the K-block on that is loaded next
   ScaleTile b_;
   int left_k_blocks_;
+  unsigned k_blocks_loaded_;
   int tile_rows_ = 0;
   unsigned column_offset_[max(kColumns, 1)];
   float staged_b_[kRegisterStages][max(kColumns, 1)];

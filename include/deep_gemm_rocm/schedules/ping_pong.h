@@ -91,7 +91,7 @@ class PingPong : public ScheduleDefaults<Kind, Shape> {
 
  private:
   // Scales of single columns take too many registers to hold them twice.
-  static constexpr bool kLoadsScalesAhead = Kind::kScaling != Scaling::kVectors;
+  static constexpr bool kLoadsScalesAhead = !Kind::kPromotesColumns;
   // Transfers of the half's own rows of the divided operand, and of the shared operand.
   static constexpr int kFirstOwn = kDividesN ? State::kTransfersOfA : 0;
   static constexpr int kOwn = kDividesN ? State::kTransfers - State::kTransfersOfA : State::kTransfersOfA;

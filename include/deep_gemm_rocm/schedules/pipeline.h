@@ -50,6 +50,26 @@ struct PipelineResources {
   static constexpr int kResultSlots = 4;
 };
 
+// Whether four bits are widened relative to a reference, which their products are multiplied with.
+template <class Kind>
+constexpr bool kHasReference = Kind::kWidensB && kIsSame<typename Kind::MultipliedB, E5M2>;
+
+// What ScaleLoader has to know of B's groups.
+//   kKBlocks: how many share a scale.
+//   kUnit: what products are multiplied with, besides scales.
+//   kHasZeros: whether scales have zeros in their last bits.
+struct NoGroups {
+  static constexpr int kKBlocks = 1;
+  static constexpr float kUnit = 1;
+  static constexpr bool kHasZeros = false;
+};
+template <class T, class Scale>
+struct GroupsOfIntegers {
+  static constexpr int kKBlocks = Scale::kValues * sizeof(T) / kBlockKBytes;
+  static constexpr bool kHasZeros = kIsSame<typename Scale::T, ScaleAndZero>;
+  static constexpr float kUnit = FourBits<T, Integers<kHasZeros>>::kUnit;
+};
+
 // A wave's operands, scales and accumulators.
 template <class Kind, class Shape, class Resources>
 class PipelineState {
@@ -64,14 +84,17 @@ class PipelineState {
   using StagedA = StagedOperand<OperandA<Kind, Shape, Resources>>;
   using StagedB = StagedOperand<OperandB<Kind, Shape, Resources>>;
 
-  static constexpr ScalesOfB kScalesOfB = Kind::kScaling == Scaling::kVectors  ? ScalesOfB::kOfColumns
+  static constexpr ScalesOfB kScalesOfB = Kind::kPromotesColumns               ? ScalesOfB::kOfColumns
                                           : Kind::kScaling == Scaling::kGroups ? ScalesOfB::kIsSet
                                                                                : ScalesOfB::kOfWave;
   static constexpr bool kRowScalesInLds =
       Kind::kPromotes && !Kind::kWidensB && Resources::kSkipsLds && Shape::kRowScalesInLds;
-  using Rows = Conditional<kRowScalesInLds, RowScalesInLds<Shape, Resources::kRegisterStages, Kind::kGathersA>,
-                           RowScales<Shape, Resources::kRegisterStages, Kind::kGathersA>>;
-  using LoadedScales = ScaleLoader<Shape, Rows, Resources::kRegisterStages, kScalesOfB>;
+  using LoadedRows = Conditional<kRowScalesInLds, RowScalesInLds<Shape, Resources::kRegisterStages, Kind::kGathersA>,
+                                 RowScales<Shape, Resources::kRegisterStages, Kind::kGathersA>>;
+  using Rows = Conditional<Storage<typename Kind::A>::kIsFp8, LoadedRows, RowsWithoutScales>;
+  using Groups = Conditional<Kind::kKeepsIntegers, GroupsOfIntegers<typename Kind::MultipliedB, typename Kind::ScaleOfB>,
+                             NoGroups>;
+  using LoadedScales = ScaleLoader<Shape, Rows, Resources::kRegisterStages, kScalesOfB, Groups>;
   using Scales = Conditional<Kind::kPromotes, LoadedScales, NoScales>;
   using MmaOfPart = Conditional<Kind::kPromotes,
                                 PromotedMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>,
@@ -80,7 +103,7 @@ class PipelineState {
 
  public:
   // Whether sums may be NaN only because scales of groups are far from the usual reference, see FourBits<E5M2>.
-  static constexpr bool kMayLackScales = Kind::kPromotes && Kind::kWidensB && !Resources::kSkipsLds;
+  static constexpr bool kMayLackScales = kHasReference<Kind> && !Resources::kSkipsLds;
   static constexpr int kLdsBytes = StagedA::kLdsBytes + StagedB::kLdsBytes;
   static constexpr int kTransfersOfA = StagedA::kPasses;
   static constexpr int kTransfers = kTransfersOfA + StagedB::kPasses;

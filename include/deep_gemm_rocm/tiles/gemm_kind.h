@@ -27,12 +27,17 @@ constexpr bool kHasFourBits = kIsSame<T, E2M1> || kIsSame<T, Int4>;
 
 // The type as which matrix cores take an operand. FP8 of many exponents has room for four-bit values and their scales.
 template <class A, class B>
-using MultipliedType = Conditional<kHasFourBits<B>, Conditional<Storage<A>::kIsFp8, E5M2, A>, B>;
+using MultipliedType = Conditional<kHasFourBits<B>, Conditional<!Storage<A>::kIsFp8, A, Conditional<kIsSame<B, E2M1>, E5M2, E4M3>>, B>;
+
+// Whether integers are multiplied as they are, and sums over a K-block are promoted with the scales of their groups.
+// Other groups are shorter than a K-block.
+template <class B, class MultipliedB, class Scale>
+constexpr bool kKeepsIntegers = kIsSame<B, Int4> && Scale::kValues * sizeof(MultipliedB) >= kBlockKBytes;
 
 // ScaleOfB_ is a GroupScale if B has four bits.
 template <class A_, class B_, class D_, Major kMajorA_, Major kMajorB_, Scaling kScaling_, bool kAccumulate_,
           bool kKTail_, bool kSkipsHeadMid_, bool kSumsSquares_, bool kSumsBatch_, class Bias_, class Activation_,
-          bool kGathersA_ = false, bool kSignals_ = false, class ScaleOfB_ = float>
+          bool kGathersA_ = false, bool kSignals_ = false, class ScaleOfB_ = GroupScale<float>>
 struct GemmKind {
   using A = A_;
   using B = B_;
@@ -55,8 +60,11 @@ struct GemmKind {
   static constexpr bool kWidensA = sizeof(A) < sizeof(MultipliedB);  // from bf16 to fp32
   static constexpr bool kWidensB = kHasFourBits<B>;                  // from four bits
   using ScaleOfB = ScaleOfB_;
-  // Whether scales of A vary along K.
-  static constexpr bool kPromotes = kScaling == Scaling::kBlocks || kScaling == Scaling::kVectors ||
+  static constexpr bool kKeepsIntegers = deep_gemm_rocm::kKeepsIntegers<B, MultipliedB, ScaleOfB>;
+  // Whether each column of a K-block has a scale that its sums are promoted with.
+  static constexpr bool kPromotesColumns = kScaling == Scaling::kVectors || kKeepsIntegers;
+  // Whether sums over a K-block are promoted.
+  static constexpr bool kPromotes = kScaling == Scaling::kBlocks || kPromotesColumns ||
                                     (kScaling == Scaling::kGroups && Storage<A>::kIsFp8);
 };
 

@@ -81,7 +81,7 @@ DG_DEVICE void compute_tiles(const First& first, const Layout& layout, uint8_t* 
   // Quantising needs LDS, where the next tile would be. Scales of single columns need the registers. Signals wait for
   // the tile's stores.
   constexpr bool kOverlap = Schedule::kGoesOnToNextTile && !Kind::kQuantised && !Kind::kSumsSquares &&
-                            !Kind::kSumsBatch && Kind::kScaling != Scaling::kVectors && !Kind::kGathersA &&
+                            !Kind::kSumsBatch && !Kind::kPromotesColumns && !Kind::kGathersA &&
                             !Kind::kSignals;
   const int index = workgroup_id();
   const int step = first.num_workgroups;

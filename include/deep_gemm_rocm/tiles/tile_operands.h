@@ -52,8 +52,21 @@ DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile, con
   return scales;
 }
 
+// A row's scales of groups are contiguous.
+template <class Kind, class Tile>
+DG_DEVICE ScaleTile scales_of_integers(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
+  constexpr unsigned kKBlocks = Kind::ScaleOfB::kValues * sizeof(typename Kind::MultipliedB) / kBlockKBytes;
+  Scales rows = args.sfb;
+  rows.k_block_stride = 1;
+  const unsigned first_k_block = k.first_k_block;
+  ScaleTile scales = scale_tile(rows, tile.group_of_operands(), tile.n, args.n, first_k_block / kKBlocks);
+  scales.k_blocks_before = first_k_block % kKBlocks;
+  return scales;
+}
+
 template <class Kind, class Shape, class Tile>
 DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
+  if constexpr (Kind::kKeepsIntegers) return scales_of_integers<Kind>(args, tile, k);
   constexpr bool kBlocks = Kind::kScaling == Scaling::kBlocks;
   const unsigned column = min(tile.n + Shape::wave_column(), args.n - 1);
   const int row = kBlocks ? column / kScaleBlockN : tile.n;
