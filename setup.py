@@ -19,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from email import message_from_bytes
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -213,6 +214,27 @@ def ninja_program() -> str:
     return str(Path(ninja.BIN_DIR, "ninja"))
 
 
+def project_urls() -> dict[str, str]:
+    """The pages that the package's metadata name.
+
+    The repository's own are known where ``DG_PROJECT_HOME`` names its address, as in the release workflow, and in a
+    source distribution that was built there, whose metadata keep them.
+    """
+    upstream = {
+        "DeepGEMM": "https://github.com/deepseek-ai/DeepGEMM",
+        "Numerics of the matrix cores": "https://arxiv.org/abs/2511.10909",
+    }
+    if home := os.environ.get("DG_PROJECT_HOME"):
+        pages = {"Source": "", "Documentation": "/tree/HEAD/docs", "Changelog": "/blob/HEAD/CHANGELOG.md"}
+        pages["Issues"] = "/issues"
+        return {**{label: home + page for label, page in pages.items()}, **upstream}
+    metadata = ROOT / "PKG-INFO"
+    if not metadata.exists():
+        return upstream
+    listed = message_from_bytes(metadata.read_bytes()).get_all("Project-URL", [])
+    return dict(entry.split(", ", 1) for entry in listed)
+
+
 class PlatformWheel(bdist_wheel):
     """Tags the wheel for the platform, but for any Python version and ABI."""
 
@@ -221,6 +243,7 @@ class PlatformWheel(bdist_wheel):
 
 
 setup(
+    project_urls=project_urls(),
     packages=[*find_packages(include=["deep_gemm_rocm*"]), "deep_gemm_rocm.include"],
     package_dir={"deep_gemm_rocm.include": "include"},
     ext_modules=LIBRARIES,

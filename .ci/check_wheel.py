@@ -1,6 +1,8 @@
 """Checks that a wheel's libraries load wherever its platform tag says, as ``auditwheel`` would.
 
-usage: python .ci/check_wheel.py WHEEL...   (needs pyelftools)
+Also checks that its metadata name the repository's address, if that is given.
+
+usage: python .ci/check_wheel.py WHEEL [ADDRESS]   (needs pyelftools)
 """
 
 from __future__ import annotations
@@ -54,14 +56,21 @@ def complaints(name: str, library: bytes, glibc: tuple[int, int]) -> Iterator[st
         yield f"{name} needs a Python"
 
 
-def check(wheel: Path) -> list[str]:
+def check(wheel: Path, home: str | None = None) -> list[str]:
     glibc = allowed_glibc(wheel)
     with zipfile.ZipFile(wheel) as archive:
-        libraries = [name for name in archive.namelist() if name.endswith(".so")]
+        names = archive.namelist()
+        libraries = [name for name in names if name.endswith(".so")]
         found = [what for name in libraries for what in complaints(name, archive.read(name), glibc)]
-    return found if libraries else [f"{wheel.name} has no libraries"]
+        metadata = [archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA")]
+    if not libraries:
+        found.append(f"{wheel.name} has no libraries")
+    if home is not None and not any(f"Project-URL: Source, {home}\n" in text for text in metadata):
+        found.append(f"{wheel.name} doesn't name its source, {home}")
+    return found
 
 
 if __name__ == "__main__":
-    found = [what for wheel in sys.argv[1:] for what in check(Path(wheel))]
+    wheel, *home = sys.argv[1:]
+    found = check(Path(wheel), *home)
     sys.exit("\n".join(found) if found else 0)

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 LIBRARIES = Path(simulator.__file__).parent / "lib"
 PROJECT = (ROOT / "pyproject.toml").read_text()
 VERSIONS = (ROOT / ".ci/versions").read_text()
+HOME = "https://forge.example/owner/name"
 WORKFLOW = (ROOT / ".github/workflows/release.yml").read_text()
 
 
@@ -96,6 +97,15 @@ def test_a_release_needs_its_tag_and_a_date(tmp_path, tag, complaint):
     assert "Source distribution" not in done.stdout
 
 
+def setup_command(folder: Path, *command: str, **environment: str) -> None:
+    inherited = {name: value for name, value in os.environ.items() if name != "DG_PROJECT_HOME"}
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", *command],
+        cwd=folder, env=inherited | environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory) -> Path:
     """The source distribution, unpacked."""
@@ -103,9 +113,7 @@ def sdist(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sdist")
     built = shutil.ignore_patterns(".git", "build", "dist", "lib", ".venv", ".*_cache", ".hypothesis", "__pycache__")
     shutil.copytree(ROOT, folder / "checkout", ignore=built)
-    command = [sys.executable, "setup.py", "-q", "sdist", "-d", str(folder)]
-    done = subprocess.run(command, cwd=folder / "checkout", capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    setup_command(folder / "checkout", "sdist", "-d", str(folder), DG_PROJECT_HOME=HOME)
     (archive,) = folder.glob("*.tar.gz")
     assert archive.name == f"deep_gemm_rocm-{dg.__version__}.tar.gz"
     with tarfile.open(archive) as file:
@@ -144,8 +152,23 @@ def test_licences_are_packed(sdist, file):
 def test_the_metadata_are_complete(sdist):
     metadata = (sdist / "PKG-INFO").read_text()
     assert f"Version: {dg.__version__}\n" in metadata
-    assert "Project-URL: DeepGEMM, https://" in metadata
     assert "License-Expression: MIT\n" in metadata
+
+
+def urls_after(folder: Path, *command: str) -> set[str]:
+    """The labelled URLs of the metadata that setup.py writes without knowing the repository's address."""
+    setup_command(folder, *command)
+    (metadata,) = folder.glob("*.egg-info/PKG-INFO")
+    return set(re.findall("^Project-URL: (.*)$", metadata.read_text(), re.MULTILINE))
+
+
+def test_a_source_distribution_keeps_the_urls_of_its_release(sdist):
+    upstream = urls_after(sdist.parent / "checkout", "egg_info")
+    assert "DeepGEMM, https://github.com/deepseek-ai/DeepGEMM" in upstream
+    own = {f"Source, {HOME}", f"Documentation, {HOME}/tree/HEAD/docs", f"Issues, {HOME}/issues"}
+    own.add(f"Changelog, {HOME}/blob/HEAD/CHANGELOG.md")
+    assert urls_after(sdist, "egg_info") == upstream | own
+    assert not upstream & own
 
 
 @pytest.fixture
@@ -199,6 +222,15 @@ def test_only_modules_of_the_stable_abi_may_need_a_python(check_wheel, tmp_path)
     tag = "py3-none-manylinux_2_28_x86_64"
     assert check_wheel(wheel_of(tmp_path, tag, library, "launch/module.abi3.so")) == []
     assert check_wheel(wheel_of(tmp_path, tag, library)) == ["deep_gemm_rocm/simulator/lib/library.so needs a Python"]
+
+
+def test_a_wheel_that_names_another_source_is_noticed(check_wheel, tmp_path):
+    wheel = wheel_of(tmp_path, "py3-none-manylinux_2_99_x86_64", LIBRARIES / "libamdhip64.so")
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("deep_gemm_rocm-0.dist-info/METADATA", f"Project-URL: Source, {HOME}\n")
+    assert check_wheel(wheel) == check_wheel(wheel, HOME) == []
+    (complaint,) = check_wheel(wheel, f"{HOME}2")
+    assert "doesn't name its source" in complaint
 
 
 @pytest.mark.parametrize("tag", ["py3-none-linux_x86_64", "cp312-cp312-manylinux_2_28_x86_64"])
