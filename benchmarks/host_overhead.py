@@ -1,10 +1,11 @@
 """The host's time of a call, without the kernel's: ``python benchmarks/host_overhead.py``.
 
-Measures, from Python to the launch: a repeated call of GEMMs and other functions, beside ``torch.mm(out=)`` of 16 x 16;
-the first call of a kernel that isn't in the cache yet; and calls of a warmed-up weight that differ from earlier ones
-in M or in an address, or that are made under another number of compute units. In simulation the launch does nothing,
-since it would run the kernel, and memory isn't registered for it, as hardware doesn't ask for that. Times are those of
-the thread on its CPU, so that other work on the machine disturbs them little.
+Measures, from Python to the launch: a repeated call of GEMMs and other functions, beside ``torch.mm(out=)`` of 16 x 16
+and, for functions that return new tensors, beside ``torch.empty`` for as many of the same shapes; the first call of a
+kernel that isn't in the cache yet; and calls of a warmed-up weight that differ from earlier ones in M or in an address,
+or that are made under another number of compute units. In simulation the launch does nothing, since it would run the
+kernel. What hardware doesn't ask for is left out, too: memory isn't registered for the launch, and contents of tensors
+aren't checked. Times are those of the thread on its CPU, so that other work on the machine disturbs them little.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def launching_nothing() -> Iterator[None]:
     nothing = ctypes.CDLL("libm.so.6").fegetround  # 0, as dg_launch returns
     nothing.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     before = {kernel: kernel.entry_point for kernel in jit.loaded()}
-    runtime.relaunch = lambda launch, tensors, used: runtime.launch(launch, 0)  # type: ignore[method-assign]
+    runtime.relaunch = lambda launches, tensors, used: runtime.launch_all(launches, 0)  # type: ignore[method-assign]
     runtime.running = lambda tensors: contextlib.nullcontext()  # type: ignore[attr-defined]
     for kernel in before:
         kernel.entry_point = nothing
@@ -147,18 +148,21 @@ def repeated_calls(device: str) -> None:
 
 
 def other_repeated_calls(device: str) -> None:
-    """Functions that aren't GEMMs. On the CPU, attention checks the contents of block tables in each call."""
+    """Functions that aren't GEMMs, and the time of ``torch.empty`` for their results."""
     x, heads = torch.randn(64, 1024, device=device).bfloat16(), torch.randn(2, 64, 8, 128, device=device).bfloat16()
     norm, scores = torch.randn(1024, device=device).bfloat16(), torch.randn(64, 64, device=device)
     pages = {
         "block_table": torch.arange(8, dtype=torch.int32, device=device).view(2, 4),
         "context_lens": torch.tensor([200, 256], dtype=torch.int32, device=device),
     }
-    cache, q = torch.randn(8, 64, 8, 128, device=device).bfloat16(), heads[:, :1]
+    cache, other_cache = (torch.randn(8, 64, 8, 128, device=device).bfloat16() for _ in range(2))
+    q = heads[:, :1]
     latent = torch.randn(8, 64, 1, 576, device=device).bfloat16()
     latent_q = torch.randn(2, 1, 16, 576, device=device).bfloat16()
     experts = [fp8_weights(4, 512, 1024, device), fp8_weights(4, 1024, 256, device)]
     weights, ids = deep_gemm_rocm.route_top_k(scores[:, :4], 2)
+    tokens, slots = torch.randn(2, 8, 128, device=device).bfloat16(), torch.tensor([3, 70], device=device)
+    chosen = torch.arange(128, dtype=torch.int32, device=device).view(2, 1, 64)
     calls = {
         "per_token_cast_to_fp8": lambda: deep_gemm_rocm.per_token_cast_to_fp8(x),
         "rms_norm_cast_to_fp8": lambda: deep_gemm_rocm.rms_norm_cast_to_fp8(x, norm),
@@ -167,13 +171,31 @@ def other_repeated_calls(device: str) -> None:
         "flash_attention": lambda: deep_gemm_rocm.flash_attention(heads, heads, heads, causal=True),
         "flash_attention_decode": lambda: deep_gemm_rocm.flash_attention_decode(q, cache, cache, **pages),
         "mla_decode": lambda: deep_gemm_rocm.mla_decode(latent_q, latent, **pages),
+        "flash_mla_with_kvcache": lambda: deep_gemm_rocm.flash_mla_with_kvcache(latent_q, latent, *pages.values(), 512),
+        "flash_mla_with_kvcache, chosen tokens": lambda: deep_gemm_rocm.flash_mla_with_kvcache(
+            latent_q, latent, None, None, 512, indices=chosen
+        ),
+        "append_kv_cache": lambda: deep_gemm_rocm.append_kv_cache(tokens, tokens, cache, other_cache, slots),
+        "top_k_per_row": lambda: deep_gemm_rocm.top_k_per_row(scores, 16),
         "fused_moe, six launches": lambda: deep_gemm_rocm.fused_moe(x, *experts, weights, ids),
     }
     for name, call in calls.items():
-        call()
+        result = call()
+        made = [result] if isinstance(result, torch.Tensor) else list(result or ())
         with launching_nothing():
-            ours_us, mm_us = microseconds(call, small_mm())
-        print(f"{name}: {ours_us:.2f} µs a call, {ours_us / mm_us:.1f} times torch.mm ({mm_us:.2f} µs)")
+            call()
+            for remembered in session.current().of(repeated.Calls).known.values():
+                remembered.contents = []
+            ours_us, empty_us, mm_us = microseconds(call, make_empty(made), small_mm())
+        print(
+            f"{name}: {ours_us:.2f} µs a call, {ours_us / mm_us:.1f} times torch.mm ({mm_us:.2f} µs)"
+            + (f", of which torch.empty for results {empty_us / mm_us:.1f}" if made else "")
+        )
+
+
+def make_empty(like: Sequence[torch.Tensor]) -> Callable[[], object]:
+    makers = [functools.partial(torch.empty, one.shape, dtype=one.dtype, device=one.device) for one in like]
+    return lambda: [make() for make in makers]
 
 
 def fp8_weights(experts: int, n: int, k: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -47,7 +47,7 @@ def use_config() -> Iterator[Callable[[GemmConfig], None]]:
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     """Records the launches of all calls instead of running them. Calls that a check should refuse show up here."""
     launches: list[Launch] = []
-    monkeypatch.setattr(repeated, "ready_kernel", lambda launch: launches.append(launch))
+    monkeypatch.setattr(repeated, "ready_kernels", launches.extend)
     return launches
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -11,24 +12,19 @@ from ..heuristics.cast_config import CastConfig, RowCastConfig, lanes_and_passes
 from ..launch.cast import cast_launch, row_cast_launch
 from ..launch.experts import sort_launch, sum_of_experts_launch
 from ..launch.gemm import gemm_launch
-from ..launch.repeated import Described, checked_once, launches
-from ..problems.arguments import Argument, Arguments, present
-from ..problems.cast import FP8_MAX
+from ..launch.launch import Launch
+from ..launch.repeated import Described, launches
+from ..problems.arguments import Argument
+from ..problems.cast import FP8_MAX, check_row, check_size
 from ..problems.experts import Experts, check_experts
 from ..problems.four_bits import FOUR_BIT_DTYPES, forms_of_scales, type_of_data
 from ..problems.gemm_kind import Gemm, GemmKind
 from ..problems.layout import FP8, SCALE_BLOCK, Pair, ceil_div, data_and_scales
 from ..problems.tensors import TYPES, meta_of
 from ..runtime import settings
-from .casts import new_scales_of_rows, per_row_cast_to_fp8, per_token_cast_to_fp8
-from .fused_casts import silu_and_mul_cast_to_fp8
+from .casts import new_scales_of_rows
 
-_Operand = torch.Tensor | Pair
-_checked = checked_once(
-    check_experts,
-    aligned=("x", "x[0]", "gate_up", "gate_up[0]", "down", "down[0]", "out"),
-    written=("out",),
-)
+_Operand = tuple[Argument, ...]  # data, and scales if there are any
 
 
 class _Sorted(NamedTuple):
@@ -45,6 +41,7 @@ class _Sorted(NamedTuple):
     rows: torch.Tensor
 
 
+@launches
 def fused_moe(
     x: torch.Tensor | Pair,
     gate_up: torch.Tensor | Pair,
@@ -59,7 +56,7 @@ def fused_moe(
     limit: float | None = None,
     gate_up_bias: torch.Tensor | None = None,
     down_bias: torch.Tensor | None = None,
-) -> torch.Tensor:
+) -> Described[torch.Tensor]:
     """A layer of experts: ``out[t] = Σ_i topk_weights[t, i] · down[e] · (silu(gate[e] · x[t]) · (up[e] · x[t]))``.
 
     e is ``topk_ids[t, i]``. The steps are: the choices are sorted by expert; the first GEMM gathers its rows of ``x``
@@ -116,104 +113,123 @@ def fused_moe(
         operands = (data, scales, *data_and_scales(gate_up), *data_and_scales(down))
         others = (activation, expert_map, out, alpha, limit, gate_up_bias, down_bias)
         torch.ops.deep_gemm_rocm.fused_moe(*operands, topk_weights, topk_ids, *others)
-        return out
+        return out, None
     biases = gate_up_bias, down_bias
-    layer = _checked(x, gate_up, down, topk_weights, topk_ids, activation, expert_map, out, (alpha, limit), *biases)
+    layer = check_experts(
+        x, gate_up, down, topk_weights, topk_ids, activation, expert_map, out, (alpha, limit), *biases
+    )
+    made = {}
     if out is None:
-        out = topk_weights.new_empty(layer.tokens, layer.hidden, dtype=torch.bfloat16)
-    if layer.tokens > 0:
-        compute_experts(layer, x, gate_up, down, topk_weights, topk_ids, expert_map, out, *biases)
-    return out
+        out = made["out"] = topk_weights.new_empty(layer.tokens, layer.hidden, dtype=torch.bfloat16)
+    if layer.tokens == 0:
+        return out, None
+    *first, last = launches_of_layer(layer, x, gate_up, down, topk_weights, topk_ids, expert_map, out, *biases)
+    return out, [*first, last._replace(made=made)]
 
 
-def compute_experts(
+def launches_of_layer(
     layer: Experts,
-    x: _Operand,
-    gate_up: _Operand,
-    down: _Operand,
+    x: torch.Tensor | Pair,
+    gate_up: torch.Tensor | Pair,
+    down: torch.Tensor | Pair,
     topk_weights: torch.Tensor,
     topk_ids: torch.Tensor,
     expert_map: torch.Tensor | None,
     out: torch.Tensor,
     gate_up_bias: torch.Tensor | None = None,
     down_bias: torch.Tensor | None = None,
-) -> None:
-    """Launches the kernels of ``fused_moe`` for checked arguments, with at least one token."""
-    choices = _Sorted(*_sorted_choices(topk_ids, expert_map, layer.experts))
-    activated = _activated(_quantised(x, layer), gate_up, gate_up_bias, choices, layer)
-    results = out.new_empty(layer.tokens * layer.top_k, layer.hidden)
-    _expert_gemm(activated, down, results, choices.ends, bias=down_bias)
-    _add_up(results, topk_weights, choices.rows, out)
+) -> list[Launch]:
+    """Describes the launches of ``fused_moe`` for checked arguments, with at least one token."""
+    choices, sort = _sorted_choices(topk_ids, expert_map, layer.experts)
+    operand, in_order = _operand("x", x), [sort]
+    if layer.is_fp8 and isinstance(x, torch.Tensor):
+        check_row(layer.hidden) if layer.scaling == "rows" else check_size(layer.tokens, layer.hidden)
+        operand, quantise = _quantised(operand[0], "quantised", layer.hidden, layer)
+        in_order.append(quantise)
+    gate_up_bias_of, down_bias_of = (
+        None if bias is None else Argument(name, bias)
+        for name, bias in (("gate_up_bias", gate_up_bias), ("down_bias", down_bias))
+    )
+    operand, activate = _activated(operand, _operand("gate_up", gate_up), gate_up_bias_of, choices, layer)
+    results = Argument("results", out.new_empty(layer.tokens * layer.top_k, layer.hidden))
+    multiply = _expert_gemm(operand, _operand("down", down), results, choices, bias=down_bias_of)
+    add_up = sum_of_experts_launch(results.tensor, topk_weights, choices.rows, out)
+    return [*in_order, *activate, multiply, add_up]
 
 
-def _quantised(x: _Operand, layer: Experts) -> _Operand:
-    """The layer's input as its first GEMM takes it."""
-    if not layer.is_fp8 or not isinstance(x, torch.Tensor):
-        return x
-    return per_token_cast_to_fp8(x) if layer.scaling == "blocks" else per_row_cast_to_fp8(x)
+def _operand(name: str, operand: torch.Tensor | Pair) -> _Operand:
+    if isinstance(operand, torch.Tensor):
+        return (Argument(name, operand),)
+    return tuple(Argument(f"{name}[{i}]", tensor) for i, tensor in enumerate(operand))
 
 
-def _activated(x: _Operand, gate_up: _Operand, bias: torch.Tensor | None, choices: _Sorted, layer: Experts) -> _Operand:
-    """The rows of the second GEMM."""
-    data, _ = data_and_scales(x)
-    shape = (layer.tokens * layer.top_k, layer.intermediate)
-    ends, tokens = choices.ends, choices.tokens
-    has_whole_blocks = layer.intermediate % SCALE_BLOCK == 0  # otherwise rows of gate and up share a scale
+def _activated(
+    x: _Operand, gate_up: _Operand, bias: Argument | None, choices: _Sorted, layer: Experts
+) -> tuple[_Operand, list[Launch]]:
+    """The rows of the second GEMM, and the launches that compute them."""
+    rows, columns = layer.tokens * layer.top_k, layer.intermediate
+    new_empty = functools.partial(choices.rows.new_empty, dtype=torch.bfloat16)
+    has_whole_blocks = columns % SCALE_BLOCK == 0  # otherwise rows of gate and up share a scale
     if layer.scaling == "blocks" and not has_whole_blocks:
-        both = data.new_empty(shape[0], 2 * shape[1], dtype=torch.bfloat16)
-        _expert_gemm(x, gate_up, both, ends, tokens, bias)
-        alpha, limit = layer.clamps
-        data, scales = silu_and_mul_cast_to_fp8(both[None], ends[-1:], alpha=alpha, limit=limit)
-        return data[0], scales[0]
-    rounded = data.new_empty(shape, dtype=torch.bfloat16)
+        both = Argument("both", new_empty(rows, 2 * columns))
+        multiply = _expert_gemm(x, gate_up, both, choices, gathers=True, bias=bias)
+        activated, activate = _quantised(both, "activated", columns, layer, choices.ends, activates=True)
+        return activated, [multiply, activate]
+    rounded = Argument("rounded", new_empty(rows, columns))
     activation = "clamped_silu_and_mul" if layer.is_clamped else "silu_and_mul"
-    _expert_gemm(x, gate_up, rounded, ends, tokens, bias, activation, layer.clamps)
-    return _cast(rounded, ends[-1:], by_rows=layer.scaling == "rows") if layer.is_fp8 else rounded
+    multiply = _expert_gemm(
+        x, gate_up, rounded, choices, gathers=True, bias=bias, activation=activation, clamps=layer.clamps
+    )
+    if not layer.is_fp8:
+        return (rounded,), [multiply]
+    activated, quantise = _quantised(rounded, "activated", columns, layer, choices.ends)
+    return activated, [multiply, quantise]
 
 
-@launches
-def _sorted_choices(
-    topk_ids: torch.Tensor, expert_map: torch.Tensor | None, experts: int
-) -> Described[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def _sorted_choices(topk_ids: torch.Tensor, expert_map: torch.Tensor | None, experts: int) -> tuple[_Sorted, Launch]:
     ends = topk_ids.new_empty(experts)
     tokens, rows = topk_ids.new_empty(topk_ids.numel()), topk_ids.new_empty(topk_ids.numel())
-    return (ends, tokens, rows), sort_launch(topk_ids, expert_map, ends, tokens, rows)
+    return _Sorted(ends, tokens, rows), sort_launch(topk_ids, expert_map, ends, tokens, rows)
 
 
-@launches
 def _expert_gemm(
     a: _Operand,
     b: _Operand,
-    d: _Operand,
-    ends: torch.Tensor,
-    tokens: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
+    d: Argument,
+    choices: _Sorted,
+    *,
+    gathers: bool = False,
+    bias: Argument | None = None,
     activation: str = "identity",
     clamps: tuple[float | None, float | None] = (None, None),
-) -> Described[None]:
-    """Multiplies each expert's rows of ``a``, or those that ``tokens`` names, with its ``b``."""
-    arguments = {**_scaled("a", a), **_scaled("b", b), **_scaled("d", d)}
-    arguments |= present(grouped_layout=("ends", ends), row_indices=("tokens", tokens), bias=("bias", bias))
-    a, b, d = (arguments[role].tensor for role in "abd")
-    experts, n, _ = b.shape
-    has_four_bits = b.dtype in FOUR_BIT_DTYPES
-    forms = forms_of_scales(*(meta_of(*arguments[role]) for role in ("b", "sfb"))) if has_four_bits else {}
+) -> Launch:
+    """Multiplies each expert's rows of ``a``, or those that the sorted tokens name, with its ``b``; ``d`` is new."""
+    arguments = dict(zip(("a", "sfa"), a, strict=False)) | dict(zip(("b", "sfb"), b, strict=False))
+    arguments |= {"d": d, "grouped_layout": Argument("ends", choices.ends)}
+    if gathers:
+        arguments["row_indices"] = Argument("tokens", choices.tokens)
+    if bias is not None:
+        arguments["bias"] = bias
+    weight = b[0].tensor
+    experts, n, _ = weight.shape
+    has_four_bits = weight.dtype in FOUR_BIT_DTYPES
+    forms = forms_of_scales(*(meta_of(*part) for part in b)) if has_four_bits else {}
     kind = GemmKind(
-        a_type=TYPES[a.dtype],
-        b_type=type_of_data(b.dtype) if has_four_bits else TYPES[b.dtype],
-        d_type=TYPES[d.dtype],
-        scaling=_scaling_of(b, arguments.get("sfb")),
+        a_type=TYPES[a[0].tensor.dtype],
+        b_type=type_of_data(weight.dtype) if has_four_bits else TYPES[weight.dtype],
+        d_type=TYPES[d.tensor.dtype],
+        scaling=_scaling_of(b),
         grouping="psum",
-        bias="none" if bias is None else TYPES[bias.dtype],
+        bias="none" if bias is None else TYPES[bias.tensor.dtype],
         activation=activation,
-        gathers_a=tokens is not None,
+        gathers_a=gathers,
         **forms,
     )
-    m, k = len(d), a.shape[1]
+    m, k = len(d.tensor), a[0].tensor.shape[1]
     gemm = Gemm(m, n // kind.parts, k, experts, kind)
     groups = _experts_of_rows(m, experts)
     config = choose_gemm_config(kind, ceil_div(m, groups), gemm.n, k, settings.num_cus(), num_groups=groups)
-    return None, gemm_launch(config, gemm, arguments, alignment=1, clamps=clamps)
+    return gemm_launch(config, gemm, arguments, alignment=1, clamps=clamps, made={d.name: d.tensor})
 
 
 def _experts_of_rows(rows: int, experts: int) -> int:
@@ -226,38 +242,59 @@ def numbers_of_few_rows(experts: int) -> tuple[int, ...]:
     return tuple(1 << exponent for exponent in range((experts - 1).bit_length()))
 
 
-def _scaling_of(weight: torch.Tensor, scales: Argument | None) -> str:
+def _scaling_of(weight: _Operand) -> str:
     """``scaling`` of the GEMM."""
-    if scales is None:
+    if len(weight) == 1:
         return "none"
-    if weight.dtype in FOUR_BIT_DTYPES:
+    data, scales = weight
+    if data.tensor.dtype in FOUR_BIT_DTYPES:
         return "groups"
-    return "rows" if scales.tensor.shape[1] == weight.shape[1] else "blocks"
+    return "rows" if scales.tensor.shape[1] == data.tensor.shape[1] else "blocks"
 
 
-def _scaled(name: str, operand: _Operand) -> Arguments:
-    """An operand's tensors by their roles."""
-    if isinstance(operand, torch.Tensor):
-        return {name: Argument(name, operand)}
-    data, scales = operand
-    return {name: Argument(f"{name}[0]", data), f"sf{name}": Argument(f"{name}[1]", scales)}
+def _quantised(
+    x: Argument,
+    name: str,
+    columns: int,
+    layer: Experts,
+    ends: torch.Tensor | None = None,
+    *,
+    activates: bool = False,
+) -> tuple[_Operand, Launch]:
+    """Quantises rows, or twice as many columns that are activated before.
 
-
-@launches
-def _cast(x: torch.Tensor, masked_m: torch.Tensor, by_rows: bool) -> Described[Pair]:
-    """Quantises as many of the rows as have experts here; other rows of the results are undefined."""
-    data = x.new_empty(x.shape, dtype=FP8)
-    if not by_rows:
-        scales = new_scales_of_rows(x, x.shape)
-        tiles = CastConfig("bf16", "row_blocks", masked=True)
-        launch = cast_launch(tiles, x, data, scales, use_ue8m0=False, fp8_max=FP8_MAX, group_rows=masked_m)
-        return (data, scales), launch
-    scales = x.new_empty(len(x), 1, dtype=torch.float32)
-    rows = RowCastConfig("bf16", *lanes_and_passes(x.shape[1]), block_scales=False, masked=True)
-    launch = row_cast_launch(rows, x, data, scales, use_ue8m0=False, fp8_max=FP8_MAX, group_rows=masked_m)
-    return (data, scales), launch
-
-
-@launches
-def _add_up(results: torch.Tensor, weights: torch.Tensor, rows: torch.Tensor, out: torch.Tensor) -> Described[None]:
-    return None, sum_of_experts_launch(results, weights, rows, out)
+    Args:
+        name: of the result.
+        ends: if given, only as many rows are quantised as have experts here; other rows of the result are undefined.
+    """
+    rows, masked, last = x.tensor, ends is not None, None if ends is None else ends[-1:]
+    data = rows.new_empty(len(rows), columns, dtype=FP8)
+    alpha, limit = layer.clamps if activates else (None, None)
+    if layer.scaling == "rows":
+        scales = rows.new_empty(len(rows), 1, dtype=torch.float32)
+        of_row = RowCastConfig("bf16", *lanes_and_passes(columns), block_scales=False, masked=masked)
+        launch = row_cast_launch(of_row, rows, data, scales, use_ue8m0=False, fp8_max=FP8_MAX, group_rows=last)
+    else:
+        scales = new_scales_of_rows(rows, data.shape)
+        config = CastConfig(
+            "bf16",
+            "row_blocks",
+            activation="silu_and_mul" if activates else "identity",
+            clamped=limit is not None,
+            gpt_oss=alpha is not None,
+            masked=masked,
+        )
+        launch = cast_launch(
+            config,
+            rows,
+            data,
+            scales,
+            use_ue8m0=False,
+            fp8_max=FP8_MAX,
+            group_rows=last,
+            alpha=alpha or 0,
+            limit=limit or 0,
+        )
+    launch = launch._replace(aligned=("x.data",))
+    names = {"x": x.name, "data": f"{name}[0]", "scales": f"{name}[1]", "masked_m": "ends"}
+    return _operand(name, (data, scales)), launch.renamed(**names)

@@ -18,6 +18,7 @@ from .. import jit
 from ..checks import check_int
 from ..heuristics import LATENT_ROWS, collecting_begins, heads_of_every_tile
 from ..launch import planning
+from ..launch.launch import ready_kernels
 from ..problems.experts import MAX_TOKENS, MAX_TOP_K, Experts
 from ..problems.four_bits import (
     FOUR_BIT_DTYPES,
@@ -582,7 +583,7 @@ def _experts_of_tokens(of: Workload, tokens: int, top_k: int) -> None:
     own = (x.to(_FP8), of_x) if scaling == "groups" and is_fp8 else x
     choices = _tensor(tokens, top_k, dtype=torch.float32), _tensor(tokens, top_k, dtype=torch.int32)
     for expert_map in (None, _tensor(of.num_groups, dtype=torch.int32)):
-        experts.compute_experts(layer, own, *weights, *choices, expert_map, out, *biases)
+        ready_kernels(experts.launches_of_layer(layer, own, *weights, *choices, expert_map, out, *biases))
 
 
 def _input(of: Workload, *rows: int) -> torch.Tensor:

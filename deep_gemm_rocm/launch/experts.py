@@ -87,7 +87,7 @@ def sum_of_experts_launch(
     return Launch(
         Request("sum_of_experts.hip.j2", {"kernel_name": "sum_of_experts"}),
         SumOfExpertsArguments(out_stride=out.stride(0), tokens=tokens, columns=columns, top_k=weights.shape[1]),
-        present(results=("results", results), weights=("weights", weights), rows=("rows", rows), out=("out", out)),
+        present(results=("results", results), weights=("topk_weights", weights), rows=("rows", rows), out=("out", out)),
         written=("out",),
         aligned=("results", "out"),
     )

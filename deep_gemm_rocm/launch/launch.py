@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from ctypes import Structure
 from types import MappingProxyType
 from typing import NamedTuple
@@ -47,6 +48,11 @@ class Launch(NamedTuple):
     contents: tuple[Contents, ...] = ()
     repeats: bool = True
 
+    def renamed(self, **names: str) -> Launch:
+        """The same launch as one of several of a function that has other names for these tensors."""
+        pointers = {path: Argument(names.get(name, name), tensor) for path, (name, tensor) in self.pointers.items()}
+        return self._replace(pointers=pointers, made={names.get(name, name): made for name, made in self.made.items()})
+
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors that the kernel works on, by the names of the function's arguments."""
@@ -66,11 +72,11 @@ class Launch(NamedTuple):
         return tuple(itertools.accumulate(aligned, initial=0))
 
 
-def ready_kernel(launch: Launch) -> tuple[hip.Runtime, Kernel] | None:
-    """Compiles or loads the kernel if kernels can access the tensors.
+def ready_kernels(launches: list[Launch]) -> tuple[hip.Runtime, list[Kernel]] | None:
+    """Compiles or loads the kernels if they can access the tensors, which all are of one runtime.
 
     Returns:
-        The runtime and the kernel; None in ``planning`` and in compile mode (``set_compile_mode``), where nothing is
+        The runtime and the kernels; None in ``planning`` and in compile mode (``set_compile_mode``), where nothing is
         launched.
 
     Raises:
@@ -79,19 +85,21 @@ def ready_kernel(launch: Launch) -> tuple[hip.Runtime, Kernel] | None:
     """
     plan = planning.current()
     if plan is not None:
-        plan[launch.kernel.key] = launch.kernel
+        plan.update({launch.kernel.key: launch.kernel for launch in launches})
         return None
-    tensors = launch.tensors
-    runtime = arrays.runtime_of(*tensors.values())
-    for path in launch.written:
-        if path in launch.pointers:
-            arrays.check_writable(*launch.pointers[path])
-    runtime.check_tensors(tensors)
-    kernel = session.current().of(Kernels).get(launch.kernel)
-    return None if settings.values().compile_mode else (runtime, kernel)
+    runtime = arrays.runtime_of(*launches[0].tensors.values())
+    for launch in launches:
+        for path in launch.written:
+            if path in launch.pointers:
+                arrays.check_writable(*launch.pointers[path])
+        runtime.check_tensors(launch.tensors)
+    known = session.current().of(Kernels)
+    kernels = [known.get(launch.kernel) for launch in launches]
+    return None if settings.values().compile_mode else (runtime, kernels)
 
 
-def words_of(structure: type[Structure], paths: Iterable[str]) -> tuple[int, ...]:
+@functools.lru_cache(maxsize=1024)
+def words_of(structure: type[Structure], paths: tuple[str, ...]) -> tuple[int, ...]:
     """The index in ``Launch.words`` of each pointer in arguments of this type; paths are as in ``Launch``."""
     return tuple(offset_of(structure, path) // _WORD for path in paths)
 

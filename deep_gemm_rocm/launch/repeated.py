@@ -1,7 +1,7 @@
-"""Runs the launch that a public function describes, and repeats it cheaply for similar calls.
+"""Runs the launches that a public function describes, and repeats them cheaply for similar calls.
 
-A call's checks, its choice of a kernel and nearly all of the kernel's arguments depend only on its tensors' dtypes,
-shapes and strides and on its other arguments. The launch is remembered by these. A call that differs from an earlier
+A call's checks, its choice of kernels and nearly all of the kernels' arguments depend only on its tensors' dtypes,
+shapes and strides and on its other arguments. The launches are remembered by these. A call that differs from an earlier
 one only in addresses exchanges the addresses. All other calls run the function itself, which also raises all errors.
 """
 
@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import itertools
+from array import array
+from collections.abc import Callable, Sequence
 from ctypes import Structure
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from operator import itemgetter
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
@@ -20,12 +23,13 @@ from ..checks import extent
 from ..jit import Kernel
 from ..runtime import hip, session, settings
 from . import described, planning, scratch
-from .launch import Launch, ready_kernel, words_of
+from .launch import SCRATCH_ALIGNMENT, Launch, ready_kernels, words_of
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-Described = tuple[_R, Launch | None]  # a function's result, and its launch unless nothing is to be computed
+# A function's result and its launches, in their order; None if nothing is to be computed.
+Described = tuple[_R, Launch | list[Launch] | None]
 
 _is_traced = torch.compiler.is_dynamo_compiling
 
@@ -52,12 +56,12 @@ class Calls(session.Part):
     rests_on_choices = True
 
     def __init__(self) -> None:
-        self.known: dict[tuple[Any, ...], _Call | _Checked[Any]] = {}
+        self.known: dict[tuple[Any, ...], _Call] = {}
         self.settings = session.current().of(settings.Settings)
         self.bytes = 0
         self._changing = forking.Lock()
 
-    def add(self, key: tuple[Any, ...], call: _Call | _Checked[Any]) -> None:
+    def add(self, key: tuple[Any, ...], call: _Call) -> None:
         """Remembers a call."""
         with self._changing:
             replaced = self.known.pop(key, None)
@@ -68,11 +72,11 @@ class Calls(session.Part):
             call.is_known = True
             self._shrink()
 
-    def add_launch(self, call: _Call, addresses: tuple[int, ...], launch: hip.Launch) -> None:
-        """Remembers the launch of a call for some addresses."""
+    def add_launches(self, call: _Call, addresses: tuple[int, ...], launches: tuple[hip.Launch, ...]) -> None:
+        """Remembers the launches of a call for some addresses."""
         with self._changing:
             before = call.bytes
-            call.filled[addresses] = launch
+            call.filled[addresses] = launches
             while call.bytes > _MOST_BYTES_OF_CALL:
                 del call.filled[next(iter(call.filled))]
             if call.is_known:  # another thread may have forgotten it meanwhile
@@ -89,13 +93,13 @@ class Calls(session.Part):
             else:
                 self._forget(call)
 
-    def _forget(self, call: _Call | _Checked[Any]) -> None:
+    def _forget(self, call: _Call) -> None:
         self.bytes -= call.bytes
         call.is_known = False
 
 
 def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
-    """Turns a function that describes its launch into a public function, which runs it and returns the result.
+    """Turns a function that describes its launches into a public function, which runs them and returns the result.
 
     The function must have no other effects, since a repeated call doesn't call it.
     """
@@ -114,61 +118,29 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
                 call = calls.known.get(key)
             except TypeError:  # an argument has no hash
                 found = None
-        if type(call) is _Call and call.repeat(tensors, addresses, calls):
-            return call.result_among(tensors)
-        result, launch = function(*args, **kwargs)
-        if launch is None:
+            if call is not None and call.repeat(tensors, addresses, calls):
+                return call.result_among(tensors)
+        result, to_launch = function(*args, **kwargs)
+        if to_launch is None:
             return result
-        ready = ready_kernel(launch)
+        in_order = [to_launch] if isinstance(to_launch, Launch) else to_launch
+        ready = ready_kernels(in_order)
         if ready is None:
             return result
-        if found is None or call is not None or not launch.repeats:
-            used = {name: tensor for name, tensor in launch.tensors.items() if name not in launch.made}
-            _Call(launch, *ready, list(used)).begin(launch, list(used.values()))
+        if found is None or call is not None or not all([launch.repeats for launch in in_order]):
+            _launch(in_order, *ready)
             return result
         given = described.names_of_tensors(zip(names, args, strict=False), kwargs)
-        call = _Call(launch, *ready, given)
-        call.begin(launch, tensors)
-        call.remember_result(result, [*tensors, *launch.made.values()])
+        call = _Call(in_order, *ready, given, tensors, addresses, result)
+        if call.made:  # not as in repeated calls, since the tensors are there already
+            _launch(in_order, *ready)
+        else:
+            call.launch(tensors, addresses)
         calls.add(key, call)
         return result
 
     launching.__signature__ = _public_signature(function)  # type: ignore[attr-defined]
     return launching
-
-
-def checked_once(check: Callable[_P, _R], *, aligned: tuple[str, ...], written: tuple[str, ...]) -> Callable[_P, _R]:
-    """Turns a function that checks arguments into one that does so once for similar calls, and returns the same again.
-
-    It is for public functions of several launches, each of which is remembered by itself.
-
-    Args:
-        aligned, written: as in ``_Addresses``, but names.
-    """
-    names = tuple(inspect.signature(check).parameters)
-
-    @functools.wraps(check)
-    def checking(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        calls, known = session.current().of(Calls), None
-        found = described.described(check, calls.settings.values, args, kwargs)
-        if found is None:
-            return check(*args, **kwargs)
-        key, tensors, addresses = found
-        try:
-            known = calls.known.get(key)
-        except TypeError:  # an argument has no hash
-            return check(*args, **kwargs)
-        if type(known) is _Checked and known.addresses.allow(tensors, addresses):
-            known.was_repeated = True
-            return known.result
-        result = check(*args, **kwargs)
-        if known is None and 0 not in addresses:  # of tensors on the meta device, for one
-            given = described.names_of_tensors(zip(names, args, strict=False), kwargs)
-            numbers = ([number for number, name in enumerate(given) if name in chosen] for chosen in (aligned, written))
-            calls.add(key, _Checked(result, _Addresses(addresses, *map(tuple, numbers))))
-        return result
-
-    return checking
 
 
 def _public_signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -178,20 +150,41 @@ def _public_signature(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(return_annotation=described.removeprefix("Described[").removesuffix("]"))
 
 
-class _Form(NamedTuple):
-    """How launches use their tensors, whatever the sizes are.
+def _launch(launches: list[Launch], runtime: hip.Runtime, kernels: list[Kernel]) -> None:
+    """Launches on the tensors that the launches name."""
+    filled: list[hip.Launch] = []
+    tensors: list[torch.Tensor] = []
+    used: list[dict[int, str]] = []
+    for launch, kernel in zip(launches, kernels, strict=True):
+        words, structure = launch.words, type(launch.arguments)
+        used.append({})
+        for place, (name, tensor) in zip(
+            words_of(structure, tuple(launch.pointers)), launch.pointers.values(), strict=True
+        ):
+            words[place] = tensor.data_ptr()
+            used[-1][len(tensors)] = name
+            tensors.append(tensor)
+        *offsets, size = launch.scratch_offsets
+        if size:
+            begin = scratch.memory(runtime, size, tensors[0]).address
+            for place, offset in zip(words_of(structure, tuple(launch.scratch)), offsets, strict=True):
+                words[place] = begin + offset
+        filled.append((kernel.entry_point, words.tobytes()))
+    runtime.relaunch(filled, tensors, used)
 
-    Tensors are numbered: first the tensors among the call's arguments, then those that the call makes.
+
+class _Form(NamedTuple):
+    """How a launch uses a call's tensors, which have numbers, whatever their sizes are.
 
     Attributes:
-        places: pairs of a word that is an address, and the number of its tensor.
+        places: of each word that is an address, its index, the number of the tensor, and 0.
         scratch: words that are addresses of scratch memory.
         used: number and name of each tensor that the kernel works on.
         aligned: numbers of the given tensors that must start at a multiple of 16 bytes.
         written: numbers of the given tensors that are written.
     """
 
-    places: tuple[tuple[int, int], ...]
+    places: tuple[tuple[int, int, int], ...]
     scratch: tuple[int, ...]
     used: dict[int, str]
     aligned: tuple[int, ...]
@@ -218,15 +211,67 @@ def _form(
     """
     numbers = {name: number for number, name in enumerate((*given, *made))}
     of_pointers = [numbers[name] for name in names]
-    among_given = dict(zip(paths, of_pointers, strict=True))
+    by_path = dict(zip(paths, of_pointers, strict=True))
     aligned_numbers, written_numbers = (
-        tuple(sorted({among_given[path] for path in chosen if path in among_given} & set(range(len(given)))))
+        tuple(sorted({by_path[path] for path in chosen if path in by_path} & set(range(len(given)))))
         for chosen in (aligned, written)
     )
-    return _Form(
-        tuple(zip(words_of(structure, paths), of_pointers, strict=True)), words_of(structure, scratch),
-        dict(zip(of_pointers, names, strict=True)), aligned_numbers, written_numbers,
-    )  # fmt: skip
+    places = zip(words_of(structure, paths), of_pointers, itertools.repeat(0), strict=False)
+    used = dict(zip(of_pointers, names, strict=True))
+    return _Form(tuple(places), words_of(structure, scratch), used, aligned_numbers, written_numbers)
+
+
+class _Step(NamedTuple):
+    """One launch of a call, without addresses.
+
+    Attributes:
+        entry_point: the kernel's.
+        words: its arguments as words of 8 bytes.
+        places: of each word that is an address, its index, the number of a tensor, and bytes from that one's beginning.
+        scratch: of each word that is an address of scratch memory, its index, and bytes from the memory's beginning.
+        used: number and name of each tensor that the kernel works on.
+    """
+
+    entry_point: hip.EntryPoint
+    words: array[int]
+    places: tuple[tuple[int, int, int], ...]
+    scratch: tuple[tuple[int, int], ...]
+    used: dict[int, str]
+
+    def filled_in(self, addresses: Sequence[int]) -> hip.Launch:
+        """
+        Args:
+            addresses: of each tensor, by its number, and of the scratch memory.
+        """
+        words = self.words[:]
+        for place, number, offset in self.places:
+            words[place] = addresses[number] + offset
+        for place, offset in self.scratch:
+            words[place] = addresses[-1] + offset
+        return self.entry_point, words.tobytes()
+
+    def moved(self, where: Sequence[tuple[int, int]]) -> _Step:
+        """
+        Args:
+            where: for the number of each tensor, that of another, and how many bytes behind its beginning it begins.
+        """
+        places = [(place, where[number][0], where[number][1] + offset) for place, number, offset in self.places]
+        used = {where[number][0]: name for number, name in self.used.items()}
+        return self._replace(places=tuple(places), used=used)
+
+
+def _places(
+    form: _Form, launch: Launch, tensors: list[torch.Tensor], num_given: int
+) -> tuple[tuple[int, int, int], ...]:
+    """``places`` of a step on ``tensors``, of which the launch may use views."""
+    places = form.places
+    for index, (name, tensor) in enumerate(launch.pointers.values()):
+        place, number, _ = places[index]
+        if tensor is not tensors[number] and tensor.numel():
+            offset = tensor.data_ptr() - tensors[number].data_ptr()
+            assert offset == 0 or number >= num_given, f"{name} must be passed on from its beginning"
+            places = (*places[:index], (place, number, offset), *places[index + 1 :])
+    return places
 
 
 class _Addresses:
@@ -284,72 +329,118 @@ class _Addresses:
 
 
 class _Call:
-    """A remembered launch, for tensors of the same dtypes, shapes and strides.
+    """Remembered launches, for tensors of the same dtypes, shapes and strides.
+
+    Tensors are numbered: first those among the call's arguments, then new ones that the call returns. If the call
+    makes more, all of these are parts of one more.
 
     Attributes:
         runtime: the HIP runtime to launch with.
-        kernel: the kernel to launch.
-        form: how the launch uses its tensors.
-        words: the kernel's arguments as words of 8 bytes.
-        offsets: of each part of the scratch memory.
+        steps: the launches.
+        used: ``used`` of all steps.
         scratch_bytes: the size of the scratch memory; 0 for none.
-        made: shape, strides and dtype of each tensor that the call makes.
-        result: the number of the tensor that the call returns, or several in a tuple; None if it returns none.
-        constant: what the call returns if it returns no tensors: None, or numbers.
-        filled: complete launches by their addresses, since the layers of a model recur.
-        was_repeated: whether the call was repeated since its last turn in ``Calls``.
-        is_known: whether it is among ``Calls.known``.
+        made: of each tensor that the call makes, the arguments of ``torch.empty_strided``.
+        result_among: takes all tensors and gives what the call returns.
         contents: checks of contents, and the numbers of the tensors that they take.
         addresses: where the given tensors may start.
+        filled: complete launches by their addresses, since the layers of a model recur.
+        bytes_of_call, bytes_of_launches: estimates of the memory without ``filled``, and of each entry of it.
+        was_repeated: whether the call was repeated since its last turn in ``Calls``.
+        is_known: whether it is among ``Calls.known``.
     """
 
     __slots__ = (
-        "addresses", "constant", "contents", "filled", "form", "is_known", "kernel", "made", "offsets", "result",
-        "runtime", "scratch_bytes", "was_repeated", "words",
+        "addresses", "bytes_of_call", "bytes_of_launches", "contents", "filled", "is_known", "made", "result_among",
+        "runtime", "scratch_bytes", "steps", "used", "was_repeated",
     )  # fmt: skip
 
-    def __init__(self, launch: Launch, runtime: hip.Runtime, kernel: Kernel, names: list[str]) -> None:
+    def __init__(
+        self,
+        launches: list[Launch],
+        runtime: hip.Runtime,
+        kernels: list[Kernel],
+        names: list[str],
+        given: list[torch.Tensor],
+        addresses: tuple[int, ...],
+        result: Any,
+    ) -> None:
         """
         Args:
-            runtime, kernel: as ``ready_kernel`` returns them.
-            names: the names of the tensors that are given, in the order of their numbers.
+            launches: those of the first call.
+            runtime, kernels: as ``ready_kernels`` returns them.
+            names, given, addresses: the tensors among the call's arguments.
+            result: None, a tensor, a tuple of tensors, or anything without tensors.
         """
-        names_of_pointers = tuple([name for name, _ in launch.pointers.values()])
+        made: dict[str, torch.Tensor] = {}
+        for launch in launches:
+            made.update(launch.made)
+        tensors = [*given, *made.values()]
         self.runtime = runtime
-        self.kernel = kernel
-        self.words = launch.words
-        self.form = _form(
-            type(launch.arguments), tuple(launch.pointers), names_of_pointers, tuple(launch.scratch),
-            tuple(names), tuple(launch.made), launch.aligned, launch.written,
-        )  # fmt: skip
-        *self.offsets, self.scratch_bytes = launch.scratch_offsets
-        self.made = [(made.shape, made.stride(), made.dtype) for made in launch.made.values()]
-        self.result: Any = None
-        self.constant: Any = None
-        self.contents = [(check, [names.index(name) for name in of]) for check, of in launch.contents]
-        self.filled: dict[tuple[int, ...], hip.Launch] = {}
+        self.steps: list[_Step] = []
+        self.scratch_bytes = self.bytes_of_launches = 0
+        self.contents: list[tuple[Callable[..., None], list[int]]] = []
+        aligned: tuple[int, ...] = ()
+        written: tuple[int, ...] = ()
+        for launch, kernel in zip(launches, kernels, strict=True):
+            form = _form(
+                type(launch.arguments), tuple(launch.pointers), tuple([name for name, _ in launch.pointers.values()]),
+                tuple(launch.scratch), tuple(names), tuple(made), launch.aligned, launch.written,
+            )  # fmt: skip
+            *offsets, size = launch.scratch_offsets
+            words, places = launch.words, _places(form, launch, tensors, len(given))
+            in_scratch = tuple(zip(form.scratch, offsets, strict=True)) if size else ()
+            entry_point = described.quick_entry_point(kernel.entry_point)
+            self.steps.append(_Step(entry_point, words, places, in_scratch, form.used))
+            self.scratch_bytes = max(self.scratch_bytes, size)
+            self.bytes_of_launches += len(words) * words.itemsize + _BYTES_OF_LAUNCH
+            for check, of in launch.contents:
+                self.contents.append((check, [names.index(name) for name in of]))
+            aligned += form.aligned
+            written += form.written
+        self.bytes_of_call = len(launches) * _BYTES_OF_CALL
+        self.addresses = _Addresses(addresses, aligned, written)
+        self.made: list[described.Form] = []
+        if made:
+            tensors = self._make(tensors, len(given), result)
+        self.used = [step.used for step in self.steps]
+        self.result_among = _result_among(result, tensors)
+        self.filled: dict[tuple[int, ...], tuple[hip.Launch, ...]] = {}
         self.was_repeated = False
         self.is_known = False
 
-    def begin(self, launch: Launch, given: list[torch.Tensor]) -> None:
-        """Launches for the first time, on the tensors of ``launch``, some of which are ``given``."""
-        tensors = [*given, *launch.made.values()]
-        addresses = tuple([tensor.data_ptr() for tensor in tensors])
-        for (_, number), (name, tensor) in zip(self.form.places, launch.pointers.values(), strict=True):
-            if tensor is not tensors[number]:
-                begins = tensor.data_ptr() == addresses[number] or tensor.numel() == 0
-                assert begins, f"{name} must be passed on from its beginning"
-        self.addresses = _Addresses(addresses[: len(given)], self.form.aligned, self.form.written)
-        if self.scratch_bytes:
-            addresses += (self._scratch_address(tensors[0]),)
-        self.filled[addresses] = filled_in = self._filled_in(addresses)
-        self.runtime.relaunch(filled_in, tensors, self.form.used)
+    def _make(self, tensors: list[torch.Tensor], num_given: int, result: Any) -> list[torch.Tensor]:
+        """Prepares what repeated calls make in place of the ``tensors`` behind ``num_given``.
+
+        Returns:
+            the tensors that have a number of their own in repeated calls.
+        """
+        results = {id(part) for part in (result if isinstance(result, tuple) else (result,))}
+        returned = [tensor for tensor in tensors[num_given:] if id(tensor) in results]
+        own = tensors[:num_given] + returned
+        self.made += [described.form_of(tensor) for tensor in returned]
+        if len(own) < len(tensors):
+            size, where, numbers = 0, [], itertools.count()
+            for number, tensor in enumerate(tensors):
+                if number < num_given or id(tensor) in results:
+                    where.append((next(numbers), 0))
+                else:
+                    where.append((len(own), size))
+                    size += -(-extent(tensor) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+            self.steps = [step.moved(where) for step in self.steps]
+            self.made.append(described.form_of_bytes(size, tensors[0]))
+        return own
 
     @property
     def bytes(self) -> int:
         """An estimate of the call's memory."""
-        of_launch = len(self.words) * self.words.itemsize + _BYTES_OF_LAUNCH
-        return _BYTES_OF_CALL + len(self.filled) * of_launch
+        return self.bytes_of_call + len(self.filled) * self.bytes_of_launches
+
+    def launch(self, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> None:
+        """Launches for the first time, if the call makes no tensors."""
+        if self.scratch_bytes:
+            addresses += (scratch.memory(self.runtime, self.scratch_bytes, tensors[0]).address,)
+        self.filled[addresses] = launches = tuple([step.filled_in(addresses) for step in self.steps])
+        self.runtime.relaunch(launches, tensors, self.used)
 
     def repeat(self, tensors: list[torch.Tensor], addresses: tuple[int, ...], calls: Calls) -> bool:
         """Launches on other tensors, and appends those that it makes; False, without a launch, for unfit addresses.
@@ -362,79 +453,29 @@ class _Call:
         """
         for check, numbers in self.contents:
             check(*[tensors[number] for number in numbers])
-        like = tensors[0]
-        for shape, strides, dtype in self.made:
-            tensors.append(made := like.new_empty_strided(shape, strides, dtype=dtype))
-            addresses += (made.data_ptr(),)
+        if self.made:
+            addresses = described.make(self.made, tensors, addresses)
         if self.scratch_bytes:
-            addresses += (self._scratch_address(tensors[0]),)
-        launch = self.filled.get(addresses)
-        if launch is None:
+            addresses += (scratch.memory(self.runtime, self.scratch_bytes, tensors[0]).address,)
+        launches = self.filled.get(addresses)
+        if launches is None:
             if not self.addresses.allow(tensors, addresses):
-                del tensors[len(tensors) - len(self.made) :]
                 return False
-            launch = self._filled_in(addresses)
-            calls.add_launch(self, addresses, launch)
+            launches = tuple([step.filled_in(addresses) for step in self.steps])
+            calls.add_launches(self, addresses, launches)
         self.was_repeated = True
-        self.runtime.relaunch(launch, tensors, self.form.used)
+        self.runtime.relaunch(launches, tensors, self.used)
         return True
 
-    def remember_result(self, result: object, tensors: list[torch.Tensor]) -> None:
-        """
-        Args:
-            result: None, one of ``tensors``, a tuple of such, or of numbers.
-        """
-        if _has_tensors(result):
-            self.result = _numbers(result, tensors)
-        else:
-            self.constant = result
 
-    def result_among(self, tensors: list[torch.Tensor]) -> Any:
-        """The result of a repeated call, after ``repeat`` has appended the new tensors."""
-        result = self.result
-        if type(result) is tuple:
-            return tuple([tensors[number] for number in result])
-        return self.constant if result is None else tensors[result]
-
-    def _filled_in(self, addresses: tuple[int, ...]) -> hip.Launch:
-        words = self.words[:]
-        for place, number in self.form.places:
-            words[place] = addresses[number]
-        for place, offset in zip(self.form.scratch, self.offsets, strict=True):
-            words[place] = addresses[-1] + offset
-        return self.kernel.entry_point, words.tobytes()
-
-    def _scratch_address(self, tensor: torch.Tensor) -> int:
-        return scratch.memory(self.runtime, self.scratch_bytes, tensor).address
+def _result_among(result: object, tensors: list[torch.Tensor]) -> Callable[[list[torch.Tensor]], Any]:
+    """A function that takes tensors in the same order, and gives what ``result`` would be among these."""
+    if isinstance(result, torch.Tensor):
+        return itemgetter(_number(result, tensors))
+    if isinstance(result, tuple) and len(result) > 1 and isinstance(result[0], torch.Tensor):
+        return itemgetter(*[_number(part, tensors) for part in result])
+    return lambda _: result
 
 
-class _Checked(Generic[_R]):
-    """The remembered result of a check of arguments.
-
-    Attributes:
-        result: what the check returned.
-        addresses: where the tensors may start.
-        was_repeated, is_known: as of ``_Call``.
-    """
-
-    __slots__ = ("addresses", "is_known", "result", "was_repeated")
-
-    bytes = _BYTES_OF_CALL
-
-    def __init__(self, result: _R, addresses: _Addresses) -> None:
-        self.result = result
-        self.addresses = addresses
-        self.was_repeated = False
-        self.is_known = False
-
-
-def _has_tensors(result: object) -> bool:
-    first = result[0] if isinstance(result, tuple) else result
-    return isinstance(first, torch.Tensor)
-
-
-def _numbers(result: object, tensors: list[torch.Tensor]) -> Any:
-    """The number of the tensor that is ``result``; a tuple of numbers for a tuple."""
-    if isinstance(result, tuple):
-        return tuple(_numbers(part, tensors) for part in result)
-    return [tensor is result for tensor in tensors].index(True)
+def _number(tensor: torch.Tensor, tensors: list[torch.Tensor]) -> int:
+    return [other is tensor for other in tensors].index(True)

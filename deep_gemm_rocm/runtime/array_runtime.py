@@ -7,7 +7,7 @@ import ctypes
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import CFUNCTYPE, POINTER, Structure, byref, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 
 import torch
@@ -114,6 +114,12 @@ class ArrayRuntime(hip.Runtime, session.Part):
         stream = self.current_stream(tensor)
         with self.on_device(tensor.get_device()):
             yield stream
+
+    def relaunch(
+        self, launches: Sequence[hip.Launch], tensors: Sequence[torch.Tensor], used: Sequence[Mapping[int, str]]
+    ) -> None:
+        with self.on(tensors[0]) as stream:
+            self.launch_all(launches, stream)
 
     @contextlib.contextmanager
     def on_device(self, device: int) -> Iterator[None]:

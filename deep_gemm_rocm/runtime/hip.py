@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from . import session
 from .events import Event
-from .rocm import ARCH, Device, Graph, HipError, Launch, Memory, NoDeviceError, Runtime
+from .rocm import ARCH, Device, EntryPoint, Graph, HipError, Launch, Memory, NoDeviceError, Runtime
 from .simulated import SimulatedRuntime
 
 __all__ = [
-    "ARCH", "Device", "Event", "Graph", "HipError", "Launch", "Memory", "NoDeviceError", "Runtime", "SimulatedRuntime",
-    "runtime",
+    "ARCH", "Device", "EntryPoint", "Event", "Graph", "HipError", "Launch", "Memory", "NoDeviceError", "Runtime",
+    "SimulatedRuntime", "runtime",
 ]  # fmt: skip
 
 

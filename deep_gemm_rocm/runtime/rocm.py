@@ -100,8 +100,8 @@ class Memory:
     holder: object
 
 
-# A kernel's entry point and the bytes of its argument structure. The entry point takes these and a stream's handle.
-Launch = tuple[Callable[[bytes, int], int], bytes]
+EntryPoint = Callable[[bytes, int], int]  # takes a kernel's arguments and a stream's handle, and returns a status
+Launch = tuple[EntryPoint, bytes]  # the bytes are the kernel's argument structure
 
 
 class Graph(Protocol):
@@ -240,11 +240,13 @@ class Runtime:
 
     def current_stream(self, tensor: torch.Tensor) -> int:
         """The handle of the stream on which torch works on the tensor's device."""
-        return torch.cuda.current_stream(tensor.device).cuda_stream
+        # As Triton's launches do: torch.cuda.current_stream would make an object, in several calls of Python functions.
+        handle: int = torch._C._cuda_getCurrentRawStream(tensor.get_device())
+        return handle
 
     def on(self, tensor: torch.Tensor) -> AbstractContextManager[int]:
         """Inside, the tensor's device is the current one. Yields the handle of the stream to launch on."""
-        stream = torch.cuda.current_stream(tensor.device).cuda_stream
+        stream = self.current_stream(tensor)
         is_current = tensor.get_device() == torch.cuda.current_device()
         return contextlib.nullcontext(stream) if is_current else _on(tensor.device, stream)
 
@@ -272,24 +274,30 @@ class Runtime:
         self.check_tensors(tensors)
         return self.on(next(iter(tensors.values())))
 
-    def relaunch(self, launch: Launch, tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
-        """Launches a kernel on tensors that passed ``check_tensors``, or are similar to such and on the same device.
+    def relaunch(
+        self, launches: Sequence[Launch], tensors: Sequence[torch.Tensor], used: Sequence[Mapping[int, str]]
+    ) -> None:
+        """Launches kernels on tensors that passed ``check_tensors``, or are similar to such and on the same device.
 
         Args:
-            used: the index and name of each of the ``tensors`` that the kernel works on.
+            used: for each launch, the index and name of each of the ``tensors`` that its kernel works on.
         """
-        with self.on(tensors[0]) as stream:
-            self.launch(launch, stream)
+        tensor = tensors[0]
+        if tensor.get_device() == torch.cuda.current_device():
+            self.launch_all(launches, self.current_stream(tensor))
+        else:
+            with self.on(tensor) as stream:
+                self.launch_all(launches, stream)
 
-    def launch(self, launch: Launch, stream: int) -> None:
+    def launch_all(self, launches: Sequence[Launch], stream: int) -> None:
         """
         Raises:
-            HipError: the launch failed.
+            HipError: a launch failed, and those behind it were not launched.
         """
-        entry_point, arguments = launch
-        status = entry_point(arguments, stream)
-        if status:
-            self.check(status)
+        for entry_point, arguments in launches:
+            status = entry_point(arguments, stream)
+            if status:
+                self.check(status)
 
     def allocate(self, size: int, device: int) -> Memory:
         """Allocates memory for this thread's current stream on a device, by torch's number of the device.

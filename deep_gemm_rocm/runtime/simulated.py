@@ -103,9 +103,12 @@ class SimulatedRuntime(Runtime):
             yield
             self.check(self.lib.hipStreamSynchronize(None))
 
-    def relaunch(self, launch: Launch, tensors: Sequence[torch.Tensor], used: Mapping[int, str]) -> None:
-        with self._launching([(name, tensors[index]) for index, name in used.items()]) as stream:
-            self.launch(launch, stream)
+    def relaunch(
+        self, launches: Sequence[Launch], tensors: Sequence[torch.Tensor], used: Sequence[Mapping[int, str]]
+    ) -> None:
+        for launch, names in zip(launches, used, strict=True):
+            with self._launching([(name, tensors[index]) for index, name in names.items()]) as stream:
+                self.launch_all([launch], stream)
 
     def allocate(self, size: int, device: int) -> Memory:
         return Memory((allocated := _Allocated(self, size)).address, allocated)

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm.api.experts import _sorted_choices
+from deep_gemm_rocm import jit
+from deep_gemm_rocm.api import experts as api
 from deep_gemm_rocm.api.fp4 import FP4_VALUES, pack_codes, unpack_codes
+from deep_gemm_rocm.launch.repeated import launches
 from deep_gemm_rocm.problems.layout import FP8
 from deep_gemm_rocm.runtime import hip
 from deep_gemm_rocm.testing import fused_moe_reference
@@ -310,6 +312,37 @@ def test_masked_layout():
             assert out[expert, number:].isnan().all()
 
 
+@pytest.mark.parametrize("scaling", ["blocks", "rows", "none"])
+def test_repeated_calls(scaling, monkeypatch):
+    """They compute what first calls do, for other values at other addresses, also after a change of settings."""
+    checks, real = [], api.check_experts
+    monkeypatch.setattr(api, "check_experts", lambda *arguments: checks.append(1) or real(*arguments))
+    layer, tokens = Layer(256, 80, 3, scaling), 19
+
+    def inputs(seed):
+        weights = torch.rand(tokens, 2, generator=generator(seed))
+        return randn(tokens, 256, seed=seed).to(BF16), layer.gate_up, layer.down, weights, random_ids(-1, 3, tokens, 2)
+
+    calls, first = [inputs(seed) for seed in range(3)], []
+    for call in calls:
+        jit.forget()
+        first.append(dg.fused_moe(*call))
+    checks.clear()
+    again = [dg.fused_moe(*calls[i]) for i in (0, 1, 2, 0)]
+    for i, result in zip((0, 1, 2, 0), again, strict=True):
+        assert result.equal(first[i])
+    for _ in range(2):
+        dg.set_num_sms(100)
+        dg.fused_moe(*calls[0])
+        dg.set_num_sms(0)
+        assert dg.fused_moe(*calls[1]).equal(first[1])
+    assert len(checks) == 1
+    x, *others = calls[0]
+    shifted = torch.zeros(x.numel() + 1, dtype=BF16)[1:].view(x.shape)
+    with pytest.raises(ValueError, match="x must start at a multiple of 16 bytes"):
+        dg.fused_moe(shifted, *others)
+
+
 def sorted_reference(ids: torch.Tensor, expert_map: torch.Tensor | None, experts: int):
     flat = ids.flatten().tolist()
     mapping = range(experts) if expert_map is None else expert_map.tolist()
@@ -323,8 +356,11 @@ def sorted_reference(ids: torch.Tensor, expert_map: torch.Tensor | None, experts
     return ends, [choice // ids.shape[1] for choice in order], rows
 
 
+sorted_choices = launches(api._sorted_choices)
+
+
 def assert_sorted(ids, expert_map, experts):
-    ends, tokens, rows = (part.tolist() for part in _sorted_choices(ids, expert_map, experts))
+    ends, tokens, rows = (part.tolist() for part in sorted_choices(ids, expert_map, experts))
     expected_ends, expected_tokens, expected_rows = sorted_reference(ids, expert_map, experts)
     assert (ends, tokens[: ends[-1]], rows) == (expected_ends, expected_tokens, expected_rows)
 
@@ -348,7 +384,7 @@ def test_sorting_of_anything(data, experts, top_k, tokens):
 @pytest.mark.slow
 def test_sorting_of_the_most_choices():
     ids = random_ids(-1, 513, 65536, 16)
-    ends, tokens, rows = _sorted_choices(ids, None, 512)
+    ends, tokens, rows = sorted_choices(ids, None, 512)
     flat = ids.flatten().long()
     keys = torch.where((flat >= 0) & (flat < 512), flat, 512)
     order, count = keys.argsort(stable=True), int((keys < 512).sum())

@@ -206,7 +206,7 @@ def asked(monkeypatch):
     def requests(call):
         found = []
         with monkeypatch.context() as patched:
-            patched.setattr(repeated, "ready_kernel", lambda launch: found.append(launch.kernel))
+            patched.setattr(repeated, "ready_kernels", lambda launches: found.extend(one.kernel for one in launches))
             call()
         return found
 

@@ -22,7 +22,7 @@ def no_launch(monkeypatch):
     def launch(*arguments):
         pytest.fail("the kernel was launched")
 
-    monkeypatch.setattr(repeated, "ready_kernel", launch)
+    monkeypatch.setattr(repeated, "ready_kernels", launch)
 
 
 def bytes_of(pair):

@@ -373,3 +373,4 @@ def install(root: Path) -> None:
     }  # fmt: skip
     for name, value in replaced.items():
         setattr(torch.cuda, name, value)
+    torch._C._cuda_getCurrentRawStream = lambda device: current_stream(device).cuda_stream

@@ -1,4 +1,4 @@
-// described_by_python of described.py in C++, for the arguments that calls usually have.
+// described_by_python and made_by_python of described.py in C++, for the arguments that calls usually have.
 //
 // Everything else is left to the Python function: other tensors than torch's own, views that are negated, tensors that
 // require grad, arguments without end. So this file need not know what is wrong with them.
@@ -40,7 +40,7 @@ constexpr uint8_t kFloat = 2;
 // ---- What `use` was given
 
 int (*tensor_of)(PyObject*, DlTensor*);
-PyObject *tensor_type, *parameter_type, *is_grad_enabled, *in_python;
+PyObject *tensor_type, *parameter_type, *is_grad_enabled, *empty_strided, *describe_in_python, *make_in_python;
 PyObject *requires_grad, *is_neg;  // names of a tensor's attributes
 
 // ---- The description of one call
@@ -187,7 +187,7 @@ Outcome describe_parts(Parts& parts, PyObject* key, PyObject* tensors, PyObject*
 
 // describe(function, values, args, kwargs)
 PyObject* describe(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (!in_python) {
+  if (!describe_in_python) {
     PyErr_SetString(PyExc_RuntimeError, "use() was not called");
     return nullptr;
   }
@@ -199,7 +199,7 @@ PyObject* describe(PyObject*, PyObject* const* given, Py_ssize_t count) {
   PyObject *key = PyList_New(0), *tensors = PyList_New(0), *addresses = nullptr, *result = nullptr;
   Outcome outcome = Outcome::kError;
   // The first element tells these keys from those of the Python function, which begin with the called function.
-  if (key && tensors && PyList_Append(key, in_python) == 0 && PyList_Append(key, given[0]) == 0 &&
+  if (key && tensors && PyList_Append(key, describe_in_python) == 0 && PyList_Append(key, given[0]) == 0 &&
       PyList_Append(key, given[1]) == 0)
     outcome = collect(given[2], given[3], parts, key);
   if (outcome == Outcome::kDone) outcome = describe_parts(parts, key, tensors, &addresses);
@@ -209,7 +209,7 @@ PyObject* describe(PyObject*, PyObject* const* given, Py_ssize_t count) {
       Py_DECREF(whole);
     }
   } else if (outcome == Outcome::kUnusual) {
-    result = PyObject_CallFunctionObjArgs(in_python, given[0], given[1], given[2], given[3], nullptr);
+    result = PyObject_CallFunctionObjArgs(describe_in_python, given[0], given[1], given[2], given[3], nullptr);
   }
   Py_XDECREF(key);
   Py_XDECREF(tensors);
@@ -217,10 +217,87 @@ PyObject* describe(PyObject*, PyObject* const* given, Py_ssize_t count) {
   return result;
 }
 
-// use(capsule of DLPack's functions, Tensor, Parameter, is_grad_enabled, in_python): False if their version is unknown.
+// ---- New tensors
+
+// make(forms, tensors, addresses)
+PyObject* make(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (!make_in_python || count != 3 || !PyList_CheckExact(given[0]) || !PyList_CheckExact(given[1]) ||
+      !PyTuple_CheckExact(given[2]) || PyList_Size(given[1]) == 0) {
+    PyErr_SetString(PyExc_TypeError, "make takes a list of forms, a list of tensors and a tuple of addresses");
+    return nullptr;
+  }
+  PyObject *forms = given[0], *tensors = given[1], *before = given[2];
+  PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(PyList_GetItem(tensors, 0)));
+  if (type != tensor_type && type != parameter_type)
+    return PyObject_CallFunctionObjArgs(make_in_python, forms, tensors, before, nullptr);
+  const Py_ssize_t num_before = PyTuple_Size(before), num_made = PyList_Size(forms);
+  PyObject* addresses = PyTuple_New(num_before + num_made);
+  if (!addresses) return nullptr;
+  for (Py_ssize_t i = 0; i < num_before; i++) {
+    PyObject* address = PyTuple_GetItem(before, i);
+    Py_INCREF(address);
+    PyTuple_SetItem(addresses, i, address);
+  }
+  for (Py_ssize_t i = 0; i < num_made; i++) {
+    PyObject *sizes, *options, *address = nullptr;
+    DlTensor tensor;
+    if (PyArg_ParseTuple(PyList_GetItem(forms, i), "OO", &sizes, &options)) {
+      if (PyObject* made = PyObject_Call(empty_strided, sizes, options)) {
+        if (PyList_Append(tensors, made) == 0 && tensor_of(made, &tensor) == 0)
+          address = PyLong_FromVoidPtr(static_cast<char*>(tensor.data) + tensor.byte_offset);
+        Py_DECREF(made);
+      }
+    }
+    if (!address) {
+      Py_DECREF(addresses);
+      return nullptr;
+    }
+    PyTuple_SetItem(addresses, num_before + i, address);
+  }
+  return addresses;
+}
+
+// ---- Launches
+
+// The entry point whose address is `self`, called with the kernel's arguments as bytes and a stream's handle.
+PyObject* launch(PyObject* self, PyObject* const* given, Py_ssize_t count) {
+  if (count != 2) {
+    PyErr_SetString(PyExc_TypeError, "an entry point takes arguments and a stream");
+    return nullptr;
+  }
+  auto* entry_point = reinterpret_cast<int (*)(const void*, void*)>(PyLong_AsVoidPtr(self));
+  const char* arguments = PyBytes_AsString(given[0]);
+  void* stream = arguments ? PyLong_AsVoidPtr(given[1]) : nullptr;
+  if (PyErr_Occurred()) return nullptr;
+  int status;
+  Py_BEGIN_ALLOW_THREADS;
+  status = entry_point(arguments, stream);
+  Py_END_ALLOW_THREADS;
+  return PyLong_FromLong(status);
+}
+
+PyMethodDef launch_method = {"launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(launch)),
+                             METH_FASTCALL, nullptr};
+
+// entry_point(address): a function that calls the one at this address.
+PyObject* entry_point(PyObject*, PyObject* address) {
+  if (!PyLong_AsVoidPtr(address)) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "an entry point has an address");
+    return nullptr;
+  }
+  return PyCFunction_New(&launch_method, address);
+}
+
+// ---- The module
+
+// use(capsule of DLPack's functions, Tensor, Parameter, is_grad_enabled, empty_strided, describe_in_python,
+// make_in_python): False if their version is unknown.
 PyObject* use(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (count != 5) {
-    PyErr_SetString(PyExc_TypeError, "use takes 5 arguments");
+  PyObject** const kept[] = {&tensor_type,   &parameter_type,     &is_grad_enabled,
+                             &empty_strided, &describe_in_python, &make_in_python};
+  constexpr int kKept = sizeof kept / sizeof *kept;
+  if (count != 1 + kKept) {
+    PyErr_Format(PyExc_TypeError, "use takes %d arguments", 1 + kKept);
     return nullptr;
   }
   auto* api = static_cast<DlExchangeApi*>(PyCapsule_GetPointer(given[0], "dlpack_exchange_api"));
@@ -228,8 +305,7 @@ PyObject* use(PyObject*, PyObject* const* given, Py_ssize_t count) {
   while (api && api->major != kMajor) api = api->previous;
   if (!api || !api->tensor_of) Py_RETURN_FALSE;
   tensor_of = api->tensor_of;
-  PyObject** const kept[] = {&tensor_type, &parameter_type, &is_grad_enabled, &in_python};
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < kKept; i++) {
     Py_INCREF(given[i + 1]);
     Py_XDECREF(*kept[i]);
     *kept[i] = given[i + 1];
@@ -240,6 +316,8 @@ PyObject* use(PyObject*, PyObject* const* given, Py_ssize_t count) {
 PyMethodDef methods[] = {
     {"use", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(use)), METH_FASTCALL, nullptr},
     {"describe", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(describe)), METH_FASTCALL, nullptr},
+    {"make", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(make)), METH_FASTCALL, nullptr},
+    {"entry_point", entry_point, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
