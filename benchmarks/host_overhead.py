@@ -189,7 +189,7 @@ def other_repeated_calls(device: str) -> None:
             ours_us, empty_us, mm_us = microseconds(call, make_empty(made), small_mm())
         print(
             f"{name}: {ours_us:.2f} µs a call, {ours_us / mm_us:.1f} times torch.mm ({mm_us:.2f} µs)"
-            + (f", of which torch.empty for results {empty_us / mm_us:.1f}" if made else "")
+            + (f"; torch.empty for its results {empty_us / mm_us:.1f} times" if made else "")
         )
 
 
