@@ -228,7 +228,7 @@ def test_without_k(function):
     check(function, inputs(function, 3, 0), (torch.zeros(20, 0, dtype=torch.int8), torch.zeros(20, 0)))
 
 
-@pytest.mark.parametrize("form", ["uint8", "float32"])
+@pytest.mark.parametrize("form", ["uint8", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("others", [{"d_type": "bf16"}, {"accumulate": True}, {"activation": "silu_and_mul"}], ids=str)
 def test_tiles_that_follow_one_with_a_far_scale(use_config, form, others):
     """Two workgroups with six tiles each, some of which have scales too small or too large for FP8 beside others. All

@@ -173,6 +173,7 @@ def test_work_of_attention(device):
         shapes.parse("2x3x8x4x2", AttentionShape)
 
 
+@pytest.mark.slow
 def test_suite_measures_attention_beside_triton():
     shape = shapes.parse("1x128x128x2x1x64", AttentionShape)
     ours, triton, rocblas = suite.run("flash_attention", [shape], ["triton", "rocblas"], ONCE, lambda _: None)

@@ -66,7 +66,7 @@ int run(void) {
 
 def build(folder: Path, name: str, source: str, *arguments: str | Path) -> Path:
     (folder / "source.c").write_text(source)
-    target = ["-target", "x86_64-linux-gnu", "-shared", "-fPIC"]
+    target = ["-target", "x86_64-linux-gnu", "-shared", "-fPIC", "-nostdlib"]  # zig would compile glibc first
     command = [ZIG, "cc", *target, folder / "source.c", "-o", folder / name, *arguments]
     subprocess.run(list(map(str, command)), check=True, capture_output=True)
     return folder / name
