@@ -411,7 +411,9 @@ def comparable_fp8(monkeypatch):
 QUICK = {*list(CALLS)[3::6], "fp8 with a scale for each row"}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CALLS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CALLS]
+)
 def test_a_traced_call_is_one_operator_that_keeps_what_it_declares(name, comparable_fp8):
     function, arguments = CALLS[name]()
     _, again = CALLS[name]()
