@@ -65,7 +65,7 @@ _ROUNDING = 2.0**-24
 def checks(device: str) -> dict[str, Callable[[], None]]:
     """For each family, a function that raises AssertionError if a result is wrong."""
     families = (
-        _fp8, _transposed, _vectors, _wide_types, _four_bits, _quantised, _contiguous, _masked, _along_k, _sums,
+        _fp8, _transposed, _vectors, _wide_types, _four_bits, _int4, _quantised, _contiguous, _masked, _along_k, _sums,
         _hyperconnection, _flash_attention, _decode, _latent_decode, _chosen_tokens, _merging, _logits, _top_k,
         _casts, _norm, _activation, _routing, _experts, _graph,
     )  # fmt: skip
@@ -120,9 +120,20 @@ def _four_bits(device: str) -> None:
     assert_accurate(d, gemm_reference(narrow, b))
     fp4_gemm.bf16_fp4_gemm_nt(wide.to(device), _on(device, b), d)
     assert_accurate(d, gemm_reference(wide, b))
-    b = int4_weights(_N, k, group=32)
-    int4_gemm.bf16_int4_gemm_nt(wide.to(device), _on(device, b), d)
-    assert_accurate(d, gemm_reference(wide, b))
+
+
+def _int4(device: str) -> None:
+    k, d = _K // 128 * 128, _empty(device, _M, _N)
+    wide = activations(_M, k)
+    narrow = per_token_cast_to_fp8(wide)
+    of_32, of_128 = (int4_weights(_N, k, group=group) for group in (32, 128))
+    zeros = torch.arange(of_128[1].numel()).view_as(of_128[1]).int() % 17
+    with_zeros = (of_128[0], of_128[1].view(torch.int32) & ~0x1F | zeros)
+    for b in (of_32, with_zeros):
+        int4_gemm.bf16_int4_gemm_nt(wide.to(device), _on(device, b), d)
+        assert_accurate(d, gemm_reference(wide, b))
+    int4_gemm.fp8_int4_gemm_nt(_on(device, narrow), _on(device, of_128), d)
+    assert_accurate(d, gemm_reference(narrow, of_128))
 
 
 def _quantised(device: str) -> None:
