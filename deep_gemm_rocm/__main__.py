@@ -119,6 +119,12 @@ def bench(
     check: Annotated[
         bool, typer.Option(help="Check results. Without, simulated times come several times quicker.")
     ] = True,
+    chip: Annotated[
+        str | None,
+        typer.Option(
+            help="Simulated times of another chip: mi325x, mi308x or mi300a. Kernels still see an MI300X's CUs."
+        ),
+    ] = None,
     docs: Annotated[
         Path | None,
         typer.Option("--write-docs", help="Write docs/benchmarks.md there, with its picture beside it."),
@@ -147,7 +153,7 @@ def bench(
     def chosen(text: str, known: Iterable[str]) -> list[str]:
         return list(known) if text == "all" else [name for name in text.split(",") if name and name != "none"]
 
-    given = {"iters": iters, "cold_iters": cold_iters, "rotating_mb": rotating, "check": check}
+    given = {"iters": iters, "cold_iters": cold_iters, "rotating_mb": rotating, "check": check, "chip": chip}
     _finish(
         lambda console: run(
             console,

@@ -30,12 +30,14 @@ class Sampling:
         rotating_mb: memory of all copies of the inputs, between which calls alternate.
         check: whether results are checked. Without, a simulated kernel executes only what its time depends on, which
             is several times quicker.
+        chip: the chip whose times are simulated, one of ``simulator.constants.chips()``; ignored on hardware.
     """
 
     iters: int
     cold_iters: int
     rotating_mb: int
     check: bool = True
+    chip: str = "mi300x"
 
     @classmethod
     def default(cls) -> Sampling:
@@ -98,7 +100,9 @@ def time_calls(
     count = 1
     if not runtime.is_simulated:
         count = min(math.ceil(_LEAST_MICROSECONDS / stopwatch.microseconds(lambda: call(1))), _MOST_CALLS)
-    profiled = simulator.profile(compute=compute) if runtime.is_simulated else contextlib.nullcontext()
+    profiled = (
+        simulator.profile(chip=sampling.chip, compute=compute) if runtime.is_simulated else contextlib.nullcontext()
+    )
     with profiled as profile:
         times = [stopwatch.microseconds(lambda: call(count)) / count for _ in range(sampling.iters)]
     p20, median, p80 = np.percentile(times, (20, 50, 80)).tolist()

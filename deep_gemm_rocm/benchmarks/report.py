@@ -33,8 +33,9 @@ def header(sampling: Sampling) -> dict[str, str]:
     runtime = hip.runtime()
     device = next(device for device in runtime.devices() if device.arch == hip.ARCH)
     compiler = toolchain.choose()
+    simulated = "simulated" if sampling.chip == "mi300x" else f"simulated for {sampling.chip.upper()}"
     return {
-        "times": "simulated" if runtime.is_simulated else "measured",
+        "times": simulated if runtime.is_simulated else "measured",
         "device": runtime.describe(),
         "clock": f"{device.clock_khz / 1000:.0f} MHz at most",
         "HIP runtime": runtime.version,

@@ -21,6 +21,7 @@ from ..benchmarks.problems import WrongResultError
 from ..benchmarks.shapes import AnyShape
 from ..benchmarks.suite import Result
 from ..runtime import hip
+from ..simulator.constants import chips
 from . import UsageError
 
 _WIDTH = 180  # of a table in a file
@@ -47,9 +48,16 @@ def run(
         Whether all results were right.
 
     Raises:
-        UsageError: an operation, shape or baseline is unknown.
+        UsageError: an operation, shape, baseline or chip is unknown, or a chip is given on hardware.
     """
-    for option, names, known in (("--op", ops, OPERATIONS), ("--baseline", baselines, BASELINES)):
+    chip = [sampling["chip"]] if "chip" in sampling else []
+    if chip and not hip.runtime().is_simulated:
+        raise UsageError("--chip is for simulated times, and this machine has hardware: set DG_DEVICE=sim")
+    for option, names, known in (
+        ("--op", ops, OPERATIONS),
+        ("--baseline", baselines, BASELINES),
+        ("--chip", chip, chips()),
+    ):
         for name in names:
             if name not in known:
                 raise UsageError(f"{option}: expected one of {', '.join(known)}, got {name!r}")

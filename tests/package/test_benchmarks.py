@@ -396,12 +396,32 @@ def test_tuning_takes_a_candidate_of_the_heuristic_where_others_save_little(time
         (["--shapes=16x0x128"], "MxNxK"),
         (["--op=gemm"], "fp8_gemm_nt"),
         (["--baseline=cublas"], "rocblas"),
+        (["--chip=mi355x"], "mi325x"),
     ],
 )
 def test_command_says_what_it_knows(arguments, message):
     result = CliRunner().invoke(app, ["bench", *arguments])
     assert result.exit_code == 1
     assert message in result.output
+
+
+def test_command_tells_times_of_other_chips(tmp_path):
+    """Routing is limited by the vector ALUs, whose clock is lower on an MI308X."""
+    microseconds = {}
+    for chip in ("mi300x", "mi308x"):
+        file = tmp_path / f"{chip}.json"
+        arguments = [
+            "--op=route_top_k",
+            "--shapes=64x256",
+            "--baseline=none",
+            "--no-check",
+            f"--json={file}",
+        ]
+        assert CliRunner().invoke(app, ["bench", f"--chip={chip}", *arguments]).exit_code == 0
+        document = json.loads(file.read_text())
+        assert document["header"]["times"] == ("simulated" if chip == "mi300x" else "simulated for MI308X")
+        microseconds[chip] = document["results"][0]["timing"]["sustained_us"]
+    assert microseconds["mi308x"] > 1.1 * microseconds["mi300x"]
 
 
 def test_models_have_shapes():
