@@ -43,7 +43,7 @@ def described_by_python(function: object, values: object, args: tuple[Any, ...],
     try:
         for part in parts:
             kind = type(part)
-            if kind is _TENSOR or kind is _PARAMETER:
+            if kind is _TENSOR or issubclass(kind, _PARAMETER):
                 dtype = part.dtype
                 # Only real and imaginary parts of complex tensors may be negated lazily.
                 is_negated = (dtype is _FLOAT32 or dtype is _FLOAT16) and part.is_neg()
@@ -60,6 +60,8 @@ def described_by_python(function: object, values: object, args: tuple[Any, ...],
                 strides = part.is_contiguous() or part.stride()
                 key += (kind, part.dtype, part.shape, strides, part.get_device(), part.is_read_only)
                 is_torchs = False
+            elif issubclass(kind, _TENSOR):
+                return None  # it may have no memory of its own
             else:
                 key += (kind, part)  # the type tells 1 from True
         addresses = tuple(map(_address, tensors) if is_torchs else [tensor.data_ptr() for tensor in tensors])

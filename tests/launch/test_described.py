@@ -38,6 +38,10 @@ def test_the_c_function_is_there_where_it_can_be():
         assert described.in_c is not None
 
 
+class OwnParameter(torch.nn.Parameter):
+    """As servers have them."""
+
+
 @st.composite
 def tensors(draw):
     shape = draw(st.lists(st.sampled_from((0, 1, 2, 3)), max_size=3))
@@ -45,7 +49,8 @@ def tensors(draw):
     dtype = draw(st.sampled_from((torch.float32, torch.bfloat16, torch.float8_e4m3fnuz, torch.int32)))
     memory = torch.zeros(64).view(dtype)
     tensor = memory.as_strided(shape, strides, 2) if strides else memory[2:][: torch.Size(shape).numel()].view(shape)
-    return torch.nn.Parameter(tensor, requires_grad=False) if draw(st.sampled_from((True, False, False))) else tensor
+    parameter = draw(st.sampled_from((None, None, torch.nn.Parameter, OwnParameter)))
+    return tensor if parameter is None else parameter(tensor, requires_grad=False)
 
 
 others = st.sampled_from((None, True, False, 0, 1, 2, 1.0, "nk", "mn", (1, 128), torch.float32, b"", b"\0"))
@@ -134,6 +139,10 @@ def test_what_is_unusual_is_left_to_python(case):
     else:
         assert found[0] == expected[0] or case == "quantised"
         assert found[0][0] is function
+
+
+def test_subclasses_of_tensors_are_left_to_the_function():
+    assert describe(described_by_python, UNUSUAL["subclass"]()) is None
 
 
 @needs_c

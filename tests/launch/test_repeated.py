@@ -262,6 +262,25 @@ def test_gradients_that_nobody_wants_are_no_obstacle(long_ways):
     assert len(long_ways) == 2
 
 
+def test_parameters_of_servers_are_repeated(long_ways):
+    """vLLM's parameters are of classes of their own."""
+    own = type("Own", (torch.nn.Parameter,), {})
+    for seed in range(2):
+        (a, b), d = problem(seed), output()
+        dg.fp8_gemm_nt(a, tuple(own(part, requires_grad=False) for part in b), d)
+        check(a, b, d)
+    assert len(long_ways) == 1
+
+
+def test_other_subclasses_of_tensors_go_the_long_way(long_ways):
+    own = type("Own", (torch.Tensor,), {})
+    for seed in range(2):
+        (a, b), d = problem(seed), output()
+        dg.fp8_gemm_nt(a, tuple(part.as_subclass(own) for part in b), d)
+        check(a, b, d)
+    assert len(long_ways) == 2
+
+
 def test_nothing_is_repeated_while_kernels_are_only_compiled():
     a, b = problem(0)
     for _ in range(2):

@@ -157,7 +157,8 @@ Outcome describe_parts(Parts& parts, PyObject* key, PyObject* tensors, PyObject*
   for (int i = 0; i < parts.count; i++) {
     PyObject* part = parts.of[i];
     PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(part));
-    if (type == tensor_type || type == parameter_type) {
+    // Servers have parameters of classes of their own. Other subclasses of tensors may have no memory.
+    if (type == tensor_type || PyType_IsSubtype(Py_TYPE(part), reinterpret_cast<PyTypeObject*>(parameter_type))) {
       if (count == kMostTensors) return Outcome::kUnusual;
       const Outcome outcome = describe_tensor(part, with_grad, end, found[count++]);
       if (outcome != Outcome::kDone) return outcome;
