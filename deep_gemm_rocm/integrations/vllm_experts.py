@@ -19,6 +19,7 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
 
 from ..api.experts import fused_moe
 from ..problems.experts import MAX_TOP_K
+from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, Pair
 from ..problems.routing import MAX_EXPERTS
 from .parts import check_parameters, check_replaces
@@ -141,6 +142,23 @@ class DeepGemmRocmExperts(mk.FusedMoEExpertsModular):
     def _scales_of(self, scales: torch.Tensor) -> torch.Tensor:
         """Scales of blocks as they are, those of channels [experts, channels, 1]."""
         return scales if self.block_shape is not None else scales.view(*scales.shape[:2], 1)
+
+
+class FourBitExperts(DeepGemmRocmExperts):
+    """``fused_moe`` with weights of four bits and tokens in bf16."""
+
+    intermediate_unit = GROUP
+    takes_biases = True
+
+    @property
+    def expects_unquantized_inputs(self) -> bool:
+        return True
+
+    def _input(self, x: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor | Pair:
+        return x
+
+    def _scales_of(self, scales: torch.Tensor) -> torch.Tensor:
+        return scales
 
 
 def install() -> None:

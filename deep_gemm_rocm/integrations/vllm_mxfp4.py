@@ -31,10 +31,9 @@ from ..api.casts import per_token_cast_to_fp8
 from ..api.four_bits import convert_fp4_to_fp8
 from ..api.fp4_gemm import bf16_fp4_gemm_nt
 from ..api.gemm import gemm_fp8
-from ..problems.gemm_kind import GROUP
 from ..problems.layout import Pair
 from .parts import MovedError, check_parameters, check_replaces, replace_wherever_imported
-from .vllm_experts import DeepGemmRocmExperts
+from .vllm_experts import FourBitExperts
 
 _GPT_OSS = 1.702, 7.0  # alpha and limit that vLLM's swigluoai_and_mul has
 _ACTIVATIONS = (kMxfp4Dynamic, kFp8Dynamic128Sym)
@@ -100,15 +99,8 @@ class DeepGemmRocmMxfp4Kernel(_Mxfp4Kernel):
         gemm_fp8(per_token_cast_to_fp8(x), weight, out, bias=bias)
 
 
-class DeepGemmRocmMxfp4Experts(DeepGemmRocmExperts):
-    """``fused_moe`` with weights of four bits and tokens in FP8; also gpt-oss's with their biases."""
-
-    intermediate_unit = GROUP
-    takes_biases = True
-
-    @property
-    def expects_unquantized_inputs(self) -> bool:
-        return True
+class DeepGemmRocmMxfp4Experts(FourBitExperts):
+    """``fused_moe`` with weights in MXFP4 and tokens in FP8; also gpt-oss's with their biases."""
 
     @staticmethod
     def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:
@@ -135,12 +127,9 @@ class DeepGemmRocmMxfp4Experts(DeepGemmRocmExperts):
     def _clamps(self, activation: Any) -> tuple[float | None, float | None]:
         return _GPT_OSS if activation == MoEActivation.SWIGLUOAI else super()._clamps(activation)
 
-    def _scales_of(self, scales: torch.Tensor) -> torch.Tensor:
-        return scales
-
 
 class DeepGemmRocmMxfp4WeightExperts(DeepGemmRocmMxfp4Experts):
-    """``fused_moe`` with weights of four bits and tokens in bf16, as OpenAI's gpt-oss and DeepSeek-V4 have them."""
+    """``fused_moe`` with weights in MXFP4 and tokens in bf16, as OpenAI's gpt-oss and DeepSeek-V4 have them."""
 
     @staticmethod
     def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:

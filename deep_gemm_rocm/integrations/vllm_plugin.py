@@ -46,10 +46,16 @@ def register() -> dict[str, str]:
 
         vllm_mxfp4.install()
 
+    def int4() -> None:
+        from . import vllm_int4
+
+        vllm_int4.install()
+
     found = {
         "FP8 linear layers": linear,
         "FP8 experts": experts,
         "MXFP4 layers and experts": mxfp4,
+        "int4 layers and experts": int4,
         "the sparse indexer": indexer,
     }
     return parts.install(found, f"vLLM {vllm.__version__}", _LOGGER)

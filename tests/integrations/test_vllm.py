@@ -6,6 +6,7 @@ it imports. ``.ci/servers`` makes them.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.int4_packings import int4
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.runtime import hip
@@ -28,7 +30,9 @@ from deep_gemm_rocm.integrations import vllm_plugin  # noqa: E402  it imports vL
 
 OUTCOMES = vllm_plugin.register()
 
+from compressed_tensors.quantization import QuantizationArgs  # noqa: E402
 from vllm.config import VllmConfig, set_current_vllm_config  # noqa: E402
+from vllm.model_executor import parameter as parameters  # noqa: E402
 from vllm.model_executor.kernels import linear  # noqa: E402
 from vllm.model_executor.layers.fused_moe import modular_kernel  # noqa: E402
 from vllm.model_executor.layers.fused_moe.activation import MoEActivation  # noqa: E402
@@ -44,10 +48,18 @@ from vllm.model_executor.layers.fused_moe.oracle import mxfp4 as mxfp4_oracle  #
 from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import (  # noqa: E402
     make_moe_prepare_and_finalize_no_dp_ep,
 )
+from vllm.model_executor.layers.quantization import auto_awq, auto_gptq, moe_wna16  # noqa: E402
 from vllm.model_executor.layers.quantization import mxfp4 as mxfp4_methods  # noqa: E402
+from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors_moe import (  # noqa: E402
+    compressed_tensors_moe_wna16 as wna16_methods,
+)
+from vllm.model_executor.layers.quantization.compressed_tensors.schemes import (  # noqa: E402
+    compressed_tensors_wNa16 as wna16_schemes,
+)
 from vllm.model_executor.layers.quantization.quark import quark_moe  # noqa: E402
 from vllm.model_executor.layers.quantization.utils import quant_utils, w8a8_utils  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
+from vllm.scalar_type import scalar_types  # noqa: E402
 from vllm.v1.attention.ops import rocm_aiter_mla_sparse as sparse  # noqa: E402
 from vllm.v1.worker import workspace  # noqa: E402
 
@@ -80,7 +92,9 @@ def checkpoint(weight: torch.Tensor, *, of_blocks: bool) -> tuple[torch.Tensor, 
 
 
 def test_every_part_is_installed():
-    parts = ("FP8 linear layers", "FP8 experts", "MXFP4 layers and experts", "the sparse indexer")
+    parts = (
+        "FP8 linear layers", "FP8 experts", "MXFP4 layers and experts", "int4 layers and experts", "the sparse indexer",
+    )  # fmt: skip
     assert dict.fromkeys(parts, "installed") == OUTCOMES
     assert vllm_plugin.register() == OUTCOMES
 
@@ -437,6 +451,174 @@ def test_other_experts_with_bf16_activations_are_left_to_vllm(mxfp4_activations,
     assert mxfp4_methods.GptOssMxfp4MoEMethod(moe_config(8, 2, 256, 128)).experts_cls.__name__ == (
         "DeepGemmRocmMxfp4Experts"
     )
+
+
+@pytest.fixture
+def one_rank(monkeypatch):
+    monkeypatch.setattr(parameters, "get_tensor_model_parallel_rank", lambda: 0)
+    monkeypatch.setattr(parameters, "get_tensor_model_parallel_world_size", lambda: 1)
+    monkeypatch.setattr(moe_wna16, "get_tensor_model_parallel_rank", lambda: 0)
+    monkeypatch.setattr(moe_wna16, "get_tp_group", lambda: torch.nn.Parameter(torch.zeros(0)))
+
+
+def linear_method(packing, group, with_zeros):
+    """vLLM's method of a checkpoint's linear layers, and the names of weight, scales and zeros."""
+    if packing == "compressed-tensors":
+        strategy = "channel" if group == -1 else "group"
+        scheme = wna16_schemes.CompressedTensorsWNA16(strategy, 4, None if group == -1 else group, not with_zeros)
+        return scheme, ("weight_packed", "weight_scale", "weight_zero_point")
+    if packing == "awq":
+        config = auto_awq.AutoAWQConfig(4, group, True, False)
+        method = auto_awq.AutoAWQLinearMethod(config)
+    else:
+        config = auto_gptq.AutoGPTQConfig(4, group, False, True, False, {}, {})
+        method = auto_gptq.AutoGPTQLinearMethod(config)
+    return method, ("qweight", "scales", "qzeros")
+
+
+@pytest.mark.parametrize(
+    ("packing", "group", "with_zeros"),
+    [
+        ("compressed-tensors", 32, False),
+        ("compressed-tensors", 64, True),
+        ("compressed-tensors", -1, False),
+        ("awq", 128, True),
+        ("gptq", 128, False),
+    ],
+)
+def test_a_linear_layer_in_int4(packing, group, with_zeros, one_rank, bf16_model):
+    m, n, k = 45, 384, 512
+    weight = int4(packing, n, k, k if group == -1 else group, with_zeros, torch.bfloat16)
+    method, names = linear_method(packing, group, with_zeros)
+    layer = torch.nn.Module()
+    sizes = {"input_size": k, "output_size": n, "input_size_per_partition": k, "output_partition_sizes": [n]}
+    method.create_weights(layer, **sizes, params_dtype=torch.bfloat16, weight_loader=None)
+    for name, tensor in zip(names, weight.arguments, strict=True):
+        if tensor is not None:
+            getattr(layer, name).data.copy_(tensor)
+    method.process_weights_after_loading(layer)
+    assert getattr(layer, names[0]).shape == (n, k // 8)
+    x, bias = randn(m, k, seed=1).bfloat16(), randn(n, seed=2).bfloat16()
+    apply = getattr(method, "apply_weights", None) or method.apply
+    actual = apply(layer, x.view(1, m, k), bias)
+    assert (actual.shape, actual.dtype) == ((1, m, n), torch.bfloat16)
+    assert dg.calc_diff(actual[0], x.double() @ weight.values.T + bias.double()) < 1e-5  # rounding to bf16
+    compiled = torch.compile(lambda x: apply(layer, x, bias), fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x), actual[0])
+
+
+def test_other_linear_layers_in_int4_are_left_to_vllm(monkeypatch):
+    kernel = linear._POSSIBLE_KERNELS[linear.PlatformEnum.ROCM][0]
+    assert kernel.__name__ == "DeepGemmRocmInt4Kernel"
+    good = {"full_weight_shape": (512, 64), "partition_weight_shape": (512, 64), "weight_type": scalar_types.uint4b8}
+    good |= {"act_type": torch.bfloat16, "group_size": 64, "zero_points": False}
+    assert kernel.can_implement(linear.MPLinearLayerConfig(**good))[0]
+    for change in (
+        {"weight_type": scalar_types.uint8b128},
+        {"weight_type": scalar_types.uint4},
+        {"act_type": torch.float16},
+        {"group_size": 16},
+        {"group_size": 96},
+    ):
+        assert not kernel.can_implement(linear.MPLinearLayerConfig(**good | change))[0]
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    assert "VLLM_BATCH_INVARIANT" in kernel.can_implement(linear.MPLinearLayerConfig(**good))[1]
+
+
+def test_awq_layers_in_f16_are_left_to_vllm(one_rank, monkeypatch):
+    method, _ = linear_method("awq", 128, True)
+    layer, theirs = torch.nn.Module(), []
+    sizes = {"input_size": 256, "output_size": 64, "input_size_per_partition": 256, "output_partition_sizes": [64]}
+    method.create_weights(layer, **sizes, params_dtype=torch.float16, weight_loader=None)
+    method.process_weights_after_loading(layer)
+    assert layer.qweight.shape == (256, 8)
+    monkeypatch.setattr(auto_awq.ops, "awq_gemm", lambda x, *others: theirs.append(others) or x.new_zeros(len(x), 64))
+    method.apply(layer, torch.zeros(3, 256).half())
+    assert len(theirs) == 1
+
+
+def experts_of_int4(packing, experts, hidden, intermediate, group, with_zeros):
+    """Gates, ups and downs of each expert as a checkpoint has them, by vLLM's names of the three."""
+    shapes = {"w1": (intermediate, hidden), "w3": (intermediate, hidden), "w2": (hidden, intermediate)}
+    return {
+        (name, expert): int4(packing, *shape, group, with_zeros, torch.bfloat16, seed=expert + 10 * int(name[1]))
+        for name, shape in shapes.items()
+        for expert in range(experts)
+    }
+
+
+def load(layer, weights, names):
+    """Loads a checkpoint's parameters by vLLM's loaders, where layers have some of their own."""
+
+    def copy(parameter, loaded, name, shard, expert, return_success=False):
+        own = parameter.data[expert]
+        half = len(own) // 2
+        (own if shard == "w2" else own[:half] if shard == "w1" else own[half:]).copy_(loaded)
+
+    for (shard, expert), weight in weights.items():
+        for name, tensor in zip(names, weight.arguments, strict=True):
+            whole = f"{'w2' if shard == 'w2' else 'w13'}_{name}"
+            if tensor is not None:
+                loader = getattr(getattr(layer, whole), "weight_loader", None) or copy
+                loader(getattr(layer, whole), tensor, whole, shard, expert)
+    return copy
+
+
+@pytest.mark.parametrize("tokens", [1, 45])
+@pytest.mark.parametrize(
+    ("packing", "group", "with_zeros"),
+    [("compressed-tensors", 32, False), ("compressed-tensors", 64, True), ("awq", 64, True), ("gptq", 32, False)],
+)
+def test_experts_in_int4(packing, group, with_zeros, tokens, one_rank):
+    """vLLM's own methods choose ours, load a checkpoint's weights and call it; nothing rounds but bf16."""
+    experts, top_k, hidden, intermediate = 6, 3, 320, 128
+    weights = experts_of_int4(packing, experts, hidden, intermediate, group, with_zeros)
+    config = moe_config(experts, top_k, hidden, intermediate)
+    if packing == "compressed-tensors":
+        checkpoint = QuantizationArgs(num_bits=4, type="int", strategy="group", group_size=group)
+        checkpoint.symmetric = not with_zeros
+        method = wna16_methods.CompressedTensorsWNA16MoEMethod(checkpoint, None, config)
+        names = ("weight_packed", "weight_scale", "weight_zero_point")
+    else:
+        checkpoint = moe_wna16.MoeWNA16Config(packing, 4, group, with_zeros, False, None, {})
+        method = moe_wna16.MoeWNA16Method(checkpoint, config)
+        names = ("qweight", "scales", "qzeros")
+    assert method.experts_cls.__name__ == "DeepGemmRocmInt4Experts"
+    layer = torch.nn.Module()
+    layer._expert_routing_tables, layer.moe_config = lambda: None, config
+    layer.intermediate_size_per_partition = intermediate
+    copy = load(layer, {}, names)
+    method.create_weights(layer, experts, hidden, intermediate, torch.bfloat16, weight_loader=copy)
+    load(layer, weights, names)
+    workspace.init_workspace_manager(torch.device("cpu"))
+    method.process_weights_after_loading(layer)
+    assert layer.w13_weight.shape == (experts, 2 * intermediate, hidden // 8)
+    x = randn(tokens, hidden, seed=2).bfloat16() / 16
+    chosen = randn(tokens, experts, seed=3).softmax(-1).topk(top_k)
+    actual = applied(method.moe_kernel, x, layer.w13_weight, layer.w2_weight, chosen, experts)
+    values = [torch.stack([weights[name, expert].values for expert in range(experts)]) for name in ("w1", "w3", "w2")]
+    gate_up = torch.cat(values[:2], 1).float()
+    expected = fused_moe_reference(x.float(), gate_up, values[2].float(), chosen.values, chosen.indices)[0]
+    assert dg.calc_diff(actual, expected) < 2e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "others"),
+    [
+        ({}, {"moe_backend": "emulation"}),
+        ({}, {"activation": MoEActivation.SWIGLUSTEP}),
+        ({"actorder": "group"}, {}),
+        ({"group_size": 16}, {}),
+        ({"num_bits": 8}, {}),
+    ],
+)
+def test_other_experts_in_int4_are_left_to_vllm(change, others):
+    args = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32} | change
+    chosen = None
+    with contextlib.suppress(ValueError, NotImplementedError):  # vLLM's own kernels need packages that aren't here
+        config = moe_config(8, 2, 256, 128, **others)
+        chosen = wna16_methods.CompressedTensorsWNA16MoEMethod(QuantizationArgs(**args), None, config).experts_cls
+    assert chosen is None or chosen.__module__.startswith("vllm.")
 
 
 def dequantised(data, scales):
