@@ -136,7 +136,7 @@ def python_modules() -> list[Library]:
         return []
     # Debian's pyconfig.h includes another one, relative to the folder above.
     flags = ["-isystem", str(headers), "-idirafter", str(headers.parent)]
-    return [Module("deep_gemm_rocm.launch._describe", LAUNCH / "csrc/describe", "x86-64", flags, [])]
+    return [Module("deep_gemm_rocm.launch._repeat", LAUNCH / "csrc/repeat", "x86-64", flags, [])]
 
 
 LIBRARIES = [

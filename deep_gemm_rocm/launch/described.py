@@ -1,28 +1,78 @@
-"""Reads from a call's arguments everything that its launches depend on, makes its new tensors, and calls kernels.
+"""Reads from arguments everything that launches depend on, makes new tensors, fills in addresses, and calls kernels.
 
 C functions do this in a fifth of the time, apart from torch's. They leave unusual arguments to Python, and are missing
-where torch or Python is too old or too unusual for them; see ``csrc/describe.cpp``.
+where torch or Python is too old or too unusual for them; see ``csrc/repeat/repeat.cpp``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..runtime import arrays
-from ..runtime.hip import EntryPoint
+from ..runtime.hip import EntryPoint, Launch
 
 # The key of the call, the arguments that are tensors, and their addresses; None if the call can't be remembered.
 Described = tuple[tuple[Any, ...], list[torch.Tensor], tuple[int, ...]] | None
 Describe = Callable[[object, object, tuple[Any, ...], dict[str, Any]], Described]
 
-# The arguments of ``torch.empty_strided``, positional and by name.
-Form = tuple[tuple[Sequence[int], Sequence[int]], dict[str, Any]]
+
+class Form(NamedTuple):
+    """What a new tensor is like, as C takes it.
+
+    Attributes:
+        args, options: the arguments of ``torch.empty_strided``, positional and by name.
+        quick: torch's function for code of its compiler, which makes a tensor on the current device in less than half
+            the time; None if there is none.
+        quick_args: its sizes, strides and dtype.
+        device: the number of the GPU; -1 for the CPU, which is always the current one.
+    """
+
+    args: tuple[tuple[int, ...], tuple[int, ...]]
+    options: dict[str, Any]
+    quick: Callable[..., torch.Tensor] | None
+    quick_args: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+    device: int
+
+
 Make = Callable[[list[Form], list[torch.Tensor], tuple[int, ...]], tuple[int, ...]]
+
+
+class Step(NamedTuple):
+    """One launch of a call, without addresses.
+
+    Attributes:
+        entry_point: the kernel's.
+        arguments: its arguments, words of 8 bytes.
+        places: of each word that is an address, its index, the number of a tensor, or -1 for the scratch memory, and
+            bytes from that one's beginning.
+    """
+
+    entry_point: EntryPoint
+    arguments: bytes
+    places: tuple[tuple[int, int, int], ...]
+
+    def filled_in(self, addresses: Sequence[int]) -> Launch:
+        """
+        Args:
+            addresses: of each tensor, by its number, and of the scratch memory.
+        """
+        words = array("Q", self.arguments)
+        for place, number, offset in self.places:
+            words[place] = addresses[number] + offset
+        return self.entry_point, words.tobytes()
+
+
+# Launches for the addresses of the tensors and of the scratch memory; None if the tensors may not be there.
+Fill = Callable[[tuple[int, ...]], tuple[Launch, ...] | None]
+
+_ALIGNMENT = 16
 
 _is_grad_enabled = torch.is_grad_enabled
 _address = torch.Tensor.data_ptr
@@ -83,12 +133,27 @@ def names_of_tensors(positional: Iterable[tuple[str, Any]], keywords: dict[str, 
 
 def form_of(tensor: torch.Tensor) -> Form:
     """What ``make`` takes for another tensor like this one."""
-    return (tensor.shape, tensor.stride()), {"dtype": tensor.dtype, "device": tensor.device}
+    return _form(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor)
 
 
 def form_of_bytes(size: int, beside: torch.Tensor) -> Form:
     """What ``make`` takes for bytes on the device of ``beside``."""
-    return ((size,), (1,)), {"dtype": torch.uint8, "device": beside.device}
+    return _form((size,), (1,), torch.uint8, beside)
+
+
+def _form(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, beside: torch.Tensor) -> Form:
+    options = {"dtype": dtype, "device": beside.device}
+    quick = _quick_empty(beside.device.type)
+    return Form((sizes, strides), options, quick, (sizes, strides, dtype), beside.get_device())
+
+
+@functools.cache
+def _quick_empty(device_type: str) -> Callable[..., torch.Tensor] | None:
+    quick = getattr(torch._C._dynamo.guards, f"_empty_strided_{device_type}", None)
+    try:
+        return quick if quick is not None and quick((0,), (1,), torch.uint8).device.type == device_type else None
+    except RuntimeError:  # torch was built without it
+        return None
 
 
 def made_by_python(forms: list[Form], tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> tuple[int, ...]:
@@ -98,30 +163,66 @@ def made_by_python(forms: list[Form], tensors: list[torch.Tensor], addresses: tu
         ``addresses`` and those of the new tensors.
     """
     like = tensors[0]
-    made = [like.new_empty_strided(*sizes, dtype=options["dtype"]) for sizes, options in forms]
+    made = [like.new_empty_strided(*form.args, dtype=form.options["dtype"]) for form in forms]
     tensors += made
     return (*addresses, *[tensor.data_ptr() for tensor in made])
 
 
-def _c_functions() -> tuple[Describe, Make, Callable[[int], EntryPoint]] | None:
+def filler_by_python(
+    steps: Sequence[Step],
+    aligned: Sequence[int],
+    apart: Sequence[tuple[int, int, int, int]],
+    together: Sequence[tuple[int, int, int]],
+) -> Fill:
+    """A function that fills in launches. All tensors have an address, and some of them follow rules.
+
+    Args:
+        aligned: numbers of tensors that must start at a multiple of 16 bytes.
+        apart: pairs of tensors that must not share memory, and the bytes of each from its first element to the end of
+            its last.
+        together: pairs of tensors, and how many bytes behind the one the other begins.
+    """
+
+    def fill(addresses: tuple[int, ...]) -> tuple[Launch, ...] | None:
+        if 0 in addresses:  # a tensor without elements, or without memory, as on the meta device
+            return None
+        for number in aligned:
+            if addresses[number] % _ALIGNMENT:
+                return None
+        for one, other, size, other_size in apart:
+            if -other_size < addresses[other] - addresses[one] < size:
+                return None
+        for one, other, distance in together:
+            if addresses[other] - addresses[one] != distance:
+                return None
+        return tuple([step.filled_in(addresses) for step in steps])
+
+    return fill
+
+
+Filler = Callable[
+    [Sequence[Step], Sequence[int], Sequence[tuple[int, int, int, int]], Sequence[tuple[int, int, int]]], Fill
+]
+
+
+def _c_functions() -> tuple[Describe, Make, Filler, Callable[[int], EntryPoint]] | None:
     api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if api is not None:
         with contextlib.suppress(ImportError):
-            from ._describe import describe, entry_point, make, use
+            from ._repeat import describe, entry_point, filler, make, use
 
             types, in_python = (torch.Tensor, torch.nn.Parameter), (described_by_python, made_by_python)
             if use(api, *types, torch.is_grad_enabled, torch.empty_strided, *in_python):
-                return describe, make, entry_point
+                return describe, make, filler, entry_point
     return None
 
 
 in_c = _c_functions()
-described, make = (described_by_python, made_by_python) if in_c is None else in_c[:2]
+described, make, filler = (described_by_python, made_by_python, filler_by_python) if in_c is None else in_c[:3]
 
 
 def quick_entry_point(entry_point: EntryPoint) -> EntryPoint:
     """The same function. If it is one of ctypes, C calls it, in a fifth of the time."""
     if in_c is None or not isinstance(entry_point, ctypes._CFuncPtr):  # type: ignore[attr-defined]
         return entry_point
-    _, _, at_address = in_c
-    return at_address(ctypes.c_size_t.from_buffer(entry_point).value)
+    return in_c[-1](ctypes.c_size_t.from_buffer(entry_point).value)

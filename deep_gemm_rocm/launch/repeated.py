@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from array import array
 from collections.abc import Callable, Sequence
 from ctypes import Structure
 from operator import itemgetter
@@ -34,11 +33,10 @@ Described = tuple[_R, Launch | list[Launch] | None]
 _is_traced = torch.compiler.is_dynamo_compiling
 
 _MOST_BYTES = 16 * 2**20  # of memory for the remembered calls of a session
-_MOST_BYTES_OF_CALL = _MOST_BYTES // 16
-# Estimated sizes of Python objects: a call with its key, and a launch with its addresses, without its arguments.
+# Estimated sizes of objects: a call with its key, and a launch, without its arguments.
 _BYTES_OF_CALL = 3072
-_BYTES_OF_LAUNCH = 512
-_ALIGNMENT = 16
+_BYTES_OF_LAUNCH = 2048
+_SCRATCH = -1  # in place of a tensor's number
 
 
 class Calls(session.Part):
@@ -66,22 +64,10 @@ class Calls(session.Part):
         with self._changing:
             replaced = self.known.pop(key, None)
             if replaced is not None:
-                self._forget(replaced)
+                self.bytes -= replaced.bytes
             self.bytes += call.bytes
             self.known[key] = call
-            call.is_known = True
             self._shrink()
-
-    def add_launches(self, call: _Call, addresses: tuple[int, ...], launches: tuple[hip.Launch, ...]) -> None:
-        """Remembers the launches of a call for some addresses."""
-        with self._changing:
-            before = call.bytes
-            call.filled[addresses] = launches
-            while call.bytes > _MOST_BYTES_OF_CALL:
-                del call.filled[next(iter(call.filled))]
-            if call.is_known:  # another thread may have forgotten it meanwhile
-                self.bytes += call.bytes - before
-                self._shrink()
 
     def _shrink(self) -> None:
         while self.bytes > _MOST_BYTES and len(self.known) > 1:
@@ -91,11 +77,7 @@ class Calls(session.Part):
                 call.was_repeated = False
                 self.known[key] = call
             else:
-                self._forget(call)
-
-    def _forget(self, call: _Call) -> None:
-        self.bytes -= call.bytes
-        call.is_known = False
+                self.bytes -= call.bytes
 
 
 def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
@@ -118,7 +100,7 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
                 call = calls.known.get(key)
             except TypeError:  # an argument has no hash
                 found = None
-            if call is not None and call.repeat(tensors, addresses, calls):
+            if call is not None and call.repeat(tensors, addresses):
                 return call.result_among(tensors)
         result, to_launch = function(*args, **kwargs)
         if to_launch is None:
@@ -177,7 +159,7 @@ class _Form(NamedTuple):
     """How a launch uses a call's tensors, which have numbers, whatever their sizes are.
 
     Attributes:
-        places: of each word that is an address, its index, the number of the tensor, and 0.
+        places: as of a ``Step`` on the tensors themselves, not views.
         scratch: words that are addresses of scratch memory.
         used: number and name of each tensor that the kernel works on.
         aligned: numbers of the given tensors that must start at a multiple of 16 bytes.
@@ -221,45 +203,6 @@ def _form(
     return _Form(tuple(places), words_of(structure, scratch), used, aligned_numbers, written_numbers)
 
 
-class _Step(NamedTuple):
-    """One launch of a call, without addresses.
-
-    Attributes:
-        entry_point: the kernel's.
-        words: its arguments as words of 8 bytes.
-        places: of each word that is an address, its index, the number of a tensor, and bytes from that one's beginning.
-        scratch: of each word that is an address of scratch memory, its index, and bytes from the memory's beginning.
-        used: number and name of each tensor that the kernel works on.
-    """
-
-    entry_point: hip.EntryPoint
-    words: array[int]
-    places: tuple[tuple[int, int, int], ...]
-    scratch: tuple[tuple[int, int], ...]
-    used: dict[int, str]
-
-    def filled_in(self, addresses: Sequence[int]) -> hip.Launch:
-        """
-        Args:
-            addresses: of each tensor, by its number, and of the scratch memory.
-        """
-        words = self.words[:]
-        for place, number, offset in self.places:
-            words[place] = addresses[number] + offset
-        for place, offset in self.scratch:
-            words[place] = addresses[-1] + offset
-        return self.entry_point, words.tobytes()
-
-    def moved(self, where: Sequence[tuple[int, int]]) -> _Step:
-        """
-        Args:
-            where: for the number of each tensor, that of another, and how many bytes behind its beginning it begins.
-        """
-        places = [(place, where[number][0], where[number][1] + offset) for place, number, offset in self.places]
-        used = {where[number][0]: name for number, name in self.used.items()}
-        return self._replace(places=tuple(places), used=used)
-
-
 def _places(
     form: _Form, launch: Launch, tensors: list[torch.Tensor], num_given: int
 ) -> tuple[tuple[int, int, int], ...]:
@@ -274,60 +217,6 @@ def _places(
     return places
 
 
-class _Addresses:
-    """Where tensors may start in calls that are similar to a checked one.
-
-    Attributes:
-        checked: the addresses of the checked call.
-        aligned: numbers of the tensors that must start at a multiple of 16 bytes.
-        written: numbers of the tensors that are written. They share no memory with others, except with those with which
-            they did in the checked call, at the same distance.
-        pairs: pairs of a tensor that is written and another one, and the distance between their addresses, None if they
-            must not share memory; None until they are needed.
-        sizes: bytes of each tensor, from its first element to the end of its last.
-    """
-
-    __slots__ = ("aligned", "checked", "pairs", "sizes", "written")
-
-    def __init__(self, checked: tuple[int, ...], aligned: tuple[int, ...], written: tuple[int, ...]) -> None:
-        self.checked = checked
-        self.aligned = aligned
-        self.written = written
-        self.pairs: list[tuple[int, int, int | None]] | None = None
-        self.sizes: tuple[int, ...] = ()
-
-    def allow(self, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> bool:
-        """Whether tensors may be at these addresses. Further tensors may follow those of the checked call."""
-        if 0 in addresses:  # a tensor without elements, or without memory, as on the meta device
-            return False
-        for index in self.aligned:
-            if addresses[index] % _ALIGNMENT:
-                return False
-        for output, other, distance in self._pairs(tensors):
-            if distance is None:
-                if not self._are_apart(addresses, output, other):
-                    return False
-            elif addresses[other] - addresses[output] != distance:
-                return False
-        return True
-
-    def _pairs(self, tensors: list[torch.Tensor]) -> list[tuple[int, int, int | None]]:
-        if self.pairs is None:
-            checked = self.checked
-            self.sizes = tuple(map(extent, tensors[: len(checked)]))
-            self.pairs = [
-                (output, other, None if self._are_apart(checked, output, other) else checked[other] - checked[output])
-                for output in self.written
-                for other in range(len(checked))
-                if other != output
-            ]
-        return self.pairs
-
-    def _are_apart(self, addresses: tuple[int, ...], one: int, other: int) -> bool:
-        begin, other_begin = addresses[one], addresses[other]
-        return other_begin >= begin + self.sizes[one] or begin >= other_begin + self.sizes[other]
-
-
 class _Call:
     """Remembered launches, for tensors of the same dtypes, shapes and strides.
 
@@ -339,19 +228,21 @@ class _Call:
         steps: the launches.
         used: ``used`` of all steps.
         scratch_bytes: the size of the scratch memory; 0 for none.
-        made: of each tensor that the call makes, the arguments of ``torch.empty_strided``.
+        made: what each tensor that the call makes is like.
         result_among: takes all tensors and gives what the call returns.
         contents: checks of contents, and the numbers of the tensors that they take.
-        addresses: where the given tensors may start.
-        filled: complete launches by their addresses, since the layers of a model recur.
-        bytes_of_call, bytes_of_launches: estimates of the memory without ``filled``, and of each entry of it.
+        checked: the addresses of the given tensors in the first call.
+        aligned: numbers of the given tensors that must start at a multiple of 16 bytes.
+        written: numbers of the given tensors that are written. They share no memory with others, except with those with
+            which they did in the first call, at the same distance.
+        fill: fills in the launches; None until the first repetition.
+        bytes: an estimate of the memory.
         was_repeated: whether the call was repeated since its last turn in ``Calls``.
-        is_known: whether it is among ``Calls.known``.
     """
 
     __slots__ = (
-        "addresses", "bytes_of_call", "bytes_of_launches", "contents", "filled", "is_known", "made", "result_among",
-        "runtime", "scratch_bytes", "steps", "used", "was_repeated",
+        "aligned", "bytes", "checked", "contents", "fill", "made", "result_among", "runtime", "scratch_bytes", "steps",
+        "used", "was_repeated", "written",
     )  # fmt: skip
 
     def __init__(
@@ -376,37 +267,38 @@ class _Call:
             made.update(launch.made)
         tensors = [*given, *made.values()]
         self.runtime = runtime
-        self.steps: list[_Step] = []
-        self.scratch_bytes = self.bytes_of_launches = 0
+        self.steps: list[described.Step] = []
+        self.used: list[dict[int, str]] = []
+        self.scratch_bytes = 0
+        self.bytes = _BYTES_OF_CALL
         self.contents: list[tuple[Callable[..., None], list[int]]] = []
-        aligned: tuple[int, ...] = ()
-        written: tuple[int, ...] = ()
+        self.checked = addresses
+        self.aligned: tuple[int, ...] = ()
+        self.written: tuple[int, ...] = ()
         for launch, kernel in zip(launches, kernels, strict=True):
             form = _form(
                 type(launch.arguments), tuple(launch.pointers), tuple([name for name, _ in launch.pointers.values()]),
                 tuple(launch.scratch), tuple(names), tuple(made), launch.aligned, launch.written,
             )  # fmt: skip
             *offsets, size = launch.scratch_offsets
-            words, places = launch.words, _places(form, launch, tensors, len(given))
-            in_scratch = tuple(zip(form.scratch, offsets, strict=True)) if size else ()
-            entry_point = described.quick_entry_point(kernel.entry_point)
-            self.steps.append(_Step(entry_point, words, places, in_scratch, form.used))
+            places = _places(form, launch, tensors, len(given))
+            if size:
+                places += tuple((place, _SCRATCH, offset) for place, offset in zip(form.scratch, offsets, strict=True))
+            entry_point, arguments = described.quick_entry_point(kernel.entry_point), bytes(launch.arguments)
+            self.steps.append(described.Step(entry_point, arguments, places))
+            self.used.append(form.used)
             self.scratch_bytes = max(self.scratch_bytes, size)
-            self.bytes_of_launches += len(words) * words.itemsize + _BYTES_OF_LAUNCH
+            self.bytes += 2 * len(arguments) + _BYTES_OF_LAUNCH
             for check, of in launch.contents:
                 self.contents.append((check, [names.index(name) for name in of]))
-            aligned += form.aligned
-            written += form.written
-        self.bytes_of_call = len(launches) * _BYTES_OF_CALL
-        self.addresses = _Addresses(addresses, aligned, written)
+            self.aligned += form.aligned
+            self.written += form.written
         self.made: list[described.Form] = []
         if made:
             tensors = self._make(tensors, len(given), result)
-        self.used = [step.used for step in self.steps]
         self.result_among = _result_among(result, tensors)
-        self.filled: dict[tuple[int, ...], tuple[hip.Launch, ...]] = {}
+        self.fill: described.Fill | None = None
         self.was_repeated = False
-        self.is_known = False
 
     def _make(self, tensors: list[torch.Tensor], num_given: int, result: Any) -> list[torch.Tensor]:
         """Prepares what repeated calls make in place of the ``tensors`` behind ``num_given``.
@@ -426,46 +318,65 @@ class _Call:
                 else:
                     where.append((len(own), size))
                     size += -(-extent(tensor) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
-            self.steps = [step.moved(where) for step in self.steps]
+            where.append((_SCRATCH, 0))
+            self.steps = [_moved(step, where) for step in self.steps]
+            self.used = [{where[number][0]: name for number, name in used.items()} for used in self.used]
             self.made.append(described.form_of_bytes(size, tensors[0]))
         return own
 
-    @property
-    def bytes(self) -> int:
-        """An estimate of the call's memory."""
-        return self.bytes_of_call + len(self.filled) * self.bytes_of_launches
-
     def launch(self, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> None:
         """Launches for the first time, if the call makes no tensors."""
-        if self.scratch_bytes:
-            addresses += (scratch.memory(self.runtime, self.scratch_bytes, tensors[0]).address,)
-        self.filled[addresses] = launches = tuple([step.filled_in(addresses) for step in self.steps])
-        self.runtime.relaunch(launches, tensors, self.used)
+        addresses = self._with_scratch(tensors, addresses)
+        self.runtime.relaunch([step.filled_in(addresses) for step in self.steps], tensors, self.used)
 
-    def repeat(self, tensors: list[torch.Tensor], addresses: tuple[int, ...], calls: Calls) -> bool:
+    def repeat(self, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> bool:
         """Launches on other tensors, and appends those that it makes; False, without a launch, for unfit addresses.
-
-        Args:
-            calls: the session's calls, which remember this one.
 
         Raises:
             ValueError: the contents of a tensor are wrong.
         """
         for check, numbers in self.contents:
             check(*[tensors[number] for number in numbers])
+        fill = self.fill
+        if fill is None:
+            fill = self.fill = self._filler(tensors)
         if self.made:
             addresses = described.make(self.made, tensors, addresses)
         if self.scratch_bytes:
-            addresses += (scratch.memory(self.runtime, self.scratch_bytes, tensors[0]).address,)
-        launches = self.filled.get(addresses)
+            addresses = self._with_scratch(tensors, addresses)
+        launches = fill(addresses)
         if launches is None:
-            if not self.addresses.allow(tensors, addresses):
-                return False
-            launches = tuple([step.filled_in(addresses) for step in self.steps])
-            calls.add_launches(self, addresses, launches)
+            return False
         self.was_repeated = True
         self.runtime.relaunch(launches, tensors, self.used)
         return True
+
+    def _with_scratch(self, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> tuple[int, ...]:
+        if not self.scratch_bytes:
+            return addresses
+        return (*addresses, scratch.memory(self.runtime, self.scratch_bytes, tensors[0]).address)
+
+    def _filler(self, tensors: list[torch.Tensor]) -> described.Fill:
+        """Fills in addresses of tensors like the given ``tensors``."""
+        checked, apart, together = self.checked, [], []
+        sizes = list(map(extent, tensors))
+        pairs = [(one, other) for one in self.written for other in range(len(checked)) if other != one]
+        for one, other in pairs:
+            distance = checked[other] - checked[one]
+            if distance >= sizes[one] or -distance >= sizes[other]:
+                apart.append((one, other, sizes[one], sizes[other]))
+            else:
+                together.append((one, other, distance))
+        return described.filler(self.steps, self.aligned, apart, together)
+
+
+def _moved(step: described.Step, where: Sequence[tuple[int, int]]) -> described.Step:
+    """
+    Args:
+        where: for the number of each tensor, that of another, and how many bytes behind its beginning it begins.
+    """
+    places = [(place, where[number][0], where[number][1] + offset) for place, number, offset in step.places]
+    return step._replace(places=tuple(places))
 
 
 def _result_among(result: object, tensors: list[torch.Tensor]) -> Callable[[list[torch.Tensor]], Any]:

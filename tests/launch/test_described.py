@@ -178,3 +178,25 @@ def test_no_reference_is_lost_or_kept():
 def test_wrong_use_is_an_error(args):
     with pytest.raises(TypeError):
         by_c(*args)
+
+
+@pytest.mark.parametrize("make", [described.make, described.made_by_python])
+def test_new_tensors_are_like_those_asked_for(make):
+    like = (torch.empty(3, 5).T, torch.empty(2, 8, dtype=torch.float8_e4m3fnuz), torch.empty((), dtype=torch.int32))
+    tensors = [x]
+    forms = [described.form_of(tensor) for tensor in like] + [described.form_of_bytes(7, x)]
+    addresses = make(forms, tensors, (5,))
+    assert addresses == (5, *[tensor.data_ptr() for tensor in tensors[1:]])
+    for made, expected in zip(tensors[1:], (*like, torch.empty(7, dtype=torch.uint8)), strict=True):
+        assert (made.shape, made.stride(), made.dtype) == (expected.shape, expected.stride(), expected.dtype)
+
+
+@needs_c
+def test_new_tensors_are_where_the_arguments_are():
+    """What torch's quick function makes is on the current GPU, so that it won't do for another one."""
+    form = described.form_of(x)
+    assert form.quick is not None
+    on_another = form._replace(device=1, options=form.options | {"dtype": torch.int16})
+    tensors = [x]
+    described.make([form, on_another], tensors, ())
+    assert [tensor.dtype for tensor in tensors[1:]] == [torch.float32, torch.int16]

@@ -33,7 +33,7 @@ from rich.table import Table
 _BUILD = Path("build/simulator")
 _LIB = Path("deep_gemm_rocm/simulator/lib")
 _LAUNCH = Path("deep_gemm_rocm/launch")
-_MODULE = "_describe.abi3.so"
+_MODULE = "_repeat.abi3.so"
 _SECONDS = 300  # limit of one mistake's tests; a hang counts as noticed
 _ALL_SECONDS = 3600
 _NOT_COLLECTED = {2: "the tests can't be collected", 3: "pytest failed", 4: "there is no such test", 5: "no test ran"}

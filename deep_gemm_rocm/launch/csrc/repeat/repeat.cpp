@@ -1,7 +1,8 @@
-// described_by_python and made_by_python of described.py in C++, for the arguments that calls usually have.
+// What described.py does in Python for repeated calls, in C++: describes their arguments, makes new tensors, fills in
+// addresses and calls kernels.
 //
-// Everything else is left to the Python function: other tensors than torch's own, views that are negated, tensors that
-// require grad, arguments without end. So this file need not know what is wrong with them.
+// Unusual arguments are left to the Python functions: other tensors than torch's own, views that are negated, tensors
+// that require grad, arguments without end. So this file need not know what is wrong with them.
 //
 // The module uses only Python's stable ABI and DLPack's C functions for exchanging tensors, which torch has from 2.10
 // on. One library serves all versions of both.
@@ -11,7 +12,8 @@
 #include <Python.h>
 
 #include <cstdint>
-#include <cstring>
+#include <memory>
+#include <vector>
 
 namespace {
 
@@ -77,6 +79,12 @@ bool is_contiguous(const DlTensor& tensor) {
   return contiguous;
 }
 
+bool has_one_element(const DlTensor& tensor) {
+  for (int i = 0; i < tensor.ndim; i++)
+    if (tensor.shape[i] != 1) return false;
+  return true;
+}
+
 // Whether the object is True; -1 with a Python error. Takes over the reference.
 int is_true(PyObject* object) {
   if (!object) return -1;
@@ -93,8 +101,9 @@ Outcome describe_tensor(PyObject* object, bool with_grad, int64_t*& words, void*
     return Outcome::kUnusual;
   }
   if (tensor.ndim > kMostDimensions) return Outcome::kUnusual;
-  // Only real and imaginary parts of complex tensors may be negated lazily.
-  if (tensor.type_code == kFloat) {
+  const bool contiguous = is_contiguous(tensor);
+  // Only real and imaginary parts of complex tensors may be negated lazily; contiguous ones have one element at most.
+  if (tensor.type_code == kFloat && (!contiguous || has_one_element(tensor))) {
     const int negated = is_true(PyObject_CallMethodObjArgs(object, is_neg, nullptr));
     if (negated != 0) return negated < 0 ? Outcome::kError : Outcome::kUnusual;
   }
@@ -102,7 +111,6 @@ Outcome describe_tensor(PyObject* object, bool with_grad, int64_t*& words, void*
     const int required = is_true(PyObject_GetAttr(object, requires_grad));
     if (required != 0) return required < 0 ? Outcome::kError : Outcome::kUnusual;
   }
-  const bool contiguous = is_contiguous(tensor);
   *words++ = tensor.type_code | tensor.type_bits << 8 | int64_t{tensor.type_lanes} << 16;
   *words++ = int64_t{tensor.device_type} << 32 | tensor.device_id;
   *words++ = tensor.ndim << 1 | contiguous;
@@ -220,6 +228,23 @@ PyObject* describe(PyObject*, PyObject* const* given, Py_ssize_t count) {
 
 // ---- New tensors
 
+// A tensor of this form, and its description; null with a Python error.
+PyObject* make_one(PyObject* form, DlTensor& tensor) {
+  PyObject *quick = PyTuple_GetItem(form, 2), *index = PyTuple_GetItem(form, 4);
+  if (!quick || !index) return nullptr;
+  if (quick != Py_None) {
+    PyObject* made = PyObject_Call(quick, PyTuple_GetItem(form, 3), nullptr);
+    const long device = PyLong_AsLong(index);
+    if (made && tensor_of(made, &tensor) == 0 && (device < 0 || device == tensor.device_id)) return made;
+    Py_XDECREF(made);
+    if (PyErr_Occurred()) return nullptr;
+  }
+  PyObject* made = PyObject_Call(empty_strided, PyTuple_GetItem(form, 0), PyTuple_GetItem(form, 1));
+  if (made && tensor_of(made, &tensor) == 0) return made;
+  Py_XDECREF(made);
+  return nullptr;
+}
+
 // make(forms, tensors, addresses)
 PyObject* make(PyObject*, PyObject* const* given, Py_ssize_t count) {
   if (!make_in_python || count != 3 || !PyList_CheckExact(given[0]) || !PyList_CheckExact(given[1]) ||
@@ -240,15 +265,12 @@ PyObject* make(PyObject*, PyObject* const* given, Py_ssize_t count) {
     PyTuple_SetItem(addresses, i, address);
   }
   for (Py_ssize_t i = 0; i < num_made; i++) {
-    PyObject *sizes, *options, *address = nullptr;
+    PyObject* address = nullptr;
     DlTensor tensor;
-    if (PyArg_ParseTuple(PyList_GetItem(forms, i), "OO", &sizes, &options)) {
-      if (PyObject* made = PyObject_Call(empty_strided, sizes, options)) {
-        if (PyList_Append(tensors, made) == 0 && tensor_of(made, &tensor) == 0)
-          address = PyLong_FromVoidPtr(static_cast<char*>(tensor.data) + tensor.byte_offset);
-        Py_DECREF(made);
-      }
-    }
+    PyObject* made = make_one(PyList_GetItem(forms, i), tensor);
+    if (made && PyList_Append(tensors, made) == 0)
+      address = PyLong_FromVoidPtr(static_cast<char*>(tensor.data) + tensor.byte_offset);
+    Py_XDECREF(made);
     if (!address) {
       Py_DECREF(addresses);
       return nullptr;
@@ -256,6 +278,187 @@ PyObject* make(PyObject*, PyObject* const* given, Py_ssize_t count) {
     PyTuple_SetItem(addresses, num_before + i, address);
   }
   return addresses;
+}
+
+// ---- Addresses
+
+struct Place {
+  Py_ssize_t word, number;
+  int64_t offset;
+};
+
+struct Step {
+  PyObject* entry_point;
+  std::vector<uint64_t> words;
+  std::vector<Place> places;
+};
+
+struct Apart {
+  Py_ssize_t written, other;
+  int64_t size, other_size;
+};
+
+struct Together {
+  Py_ssize_t written, other;
+  int64_t distance;
+};
+
+// What launches are filled in from.
+struct Form {
+  std::vector<Step> steps;
+  std::vector<Py_ssize_t> aligned;
+  std::vector<Apart> apart;
+  std::vector<Together> together;
+  Py_ssize_t most_number = 0;
+
+  ~Form() {
+    for (Step& step : steps) Py_DECREF(step.entry_point);
+  }
+  void note(Py_ssize_t number) {
+    if (number > most_number) most_number = number;
+  }
+};
+
+constexpr char kFormName[] = "deep_gemm_rocm launches";
+constexpr int kMostAddresses = 64;
+constexpr uint64_t kAlignment = 16;
+
+// Calls `add` for each element of a tuple or list; false with a Python error.
+template <typename Add>
+bool for_each(PyObject* sequence, Add add) {
+  const Py_ssize_t size = PySequence_Size(sequence);
+  for (Py_ssize_t i = 0; i < size; i++) {
+    PyObject* element = PySequence_GetItem(sequence, i);
+    const bool added = element && add(element);
+    Py_XDECREF(element);
+    if (!added) return false;
+  }
+  return size >= 0;
+}
+
+bool add_step(Form& form, PyObject* object) {
+  PyObject *entry_point, *places;
+  const char* words;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(object, "Oy#O", &entry_point, &words, &size, &places)) return false;
+  const auto* begin = reinterpret_cast<const uint64_t*>(words);
+  Py_INCREF(entry_point);
+  form.steps.push_back({entry_point, {begin, begin + size / sizeof *begin}, {}});
+  Step& step = form.steps.back();
+  return for_each(places, [&](PyObject* of_place) {
+    Place place;
+    long long offset;
+    if (!PyArg_ParseTuple(of_place, "nnL", &place.word, &place.number, &offset)) return false;
+    if (place.word < 0 || place.word >= Py_ssize_t(step.words.size()) || place.number < -1) {
+      PyErr_SetString(PyExc_ValueError, "a place is outside of the arguments");
+      return false;
+    }
+    place.offset = offset;
+    form.note(place.number);
+    step.places.push_back(place);
+    return true;
+  });
+}
+
+bool add_rules(Form& form, PyObject* aligned, PyObject* apart, PyObject* together) {
+  const auto add_aligned = [&](PyObject* object) {
+    const Py_ssize_t number = PyLong_AsSsize_t(object);
+    form.note(number);
+    form.aligned.push_back(number);
+    return number >= 0;
+  };
+  const auto add_apart = [&](PyObject* object) {
+    Apart rule;
+    long long size, other_size;
+    if (!PyArg_ParseTuple(object, "nnLL", &rule.written, &rule.other, &size, &other_size)) return false;
+    rule.size = size, rule.other_size = other_size;
+    form.note(rule.written), form.note(rule.other);
+    form.apart.push_back(rule);
+    return true;
+  };
+  const auto add_together = [&](PyObject* object) {
+    Together rule;
+    long long distance;
+    if (!PyArg_ParseTuple(object, "nnL", &rule.written, &rule.other, &distance)) return false;
+    rule.distance = distance;
+    form.note(rule.written), form.note(rule.other);
+    form.together.push_back(rule);
+    return true;
+  };
+  return for_each(aligned, add_aligned) && for_each(apart, add_apart) && for_each(together, add_together);
+}
+
+bool is_allowed(const Form& form, const uint64_t* addresses, Py_ssize_t count) {
+  for (Py_ssize_t i = 0; i < count; i++)
+    if (addresses[i] == 0) return false;
+  for (const Py_ssize_t number : form.aligned)
+    if (addresses[number] % kAlignment) return false;
+  for (const Apart& rule : form.apart) {
+    const auto distance = int64_t(addresses[rule.other] - addresses[rule.written]);
+    if (distance < rule.size && -distance < rule.other_size) return false;
+  }
+  for (const Together& rule : form.together)
+    if (int64_t(addresses[rule.other] - addresses[rule.written]) != rule.distance) return false;
+  return true;
+}
+
+// Entry point and arguments.
+PyObject* filled_in(const Step& step, const uint64_t* addresses, Py_ssize_t count) {
+  PyObject* bytes = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(step.words.data()),
+                                              step.words.size() * sizeof step.words[0]);
+  if (!bytes) return nullptr;
+  auto* words = reinterpret_cast<uint64_t*>(PyBytes_AsString(bytes));
+  for (const Place& place : step.places)
+    words[place.word] = addresses[place.number < 0 ? count - 1 : place.number] + place.offset;
+  PyObject* launch = PyTuple_Pack(2, step.entry_point, bytes);
+  Py_DECREF(bytes);
+  return launch;
+}
+
+// fill(addresses), for the form in the capsule `self`: the launches, None for addresses that aren't allowed.
+PyObject* fill(PyObject* self, PyObject* given) {
+  const auto& form = *static_cast<Form*>(PyCapsule_GetPointer(self, kFormName));
+  const Py_ssize_t count = PyTuple_Size(given);
+  if (count < 0) return nullptr;
+  if (count <= form.most_number || count > kMostAddresses) {
+    PyErr_SetString(PyExc_ValueError, "these aren't the addresses of all tensors");
+    return nullptr;
+  }
+  uint64_t addresses[kMostAddresses];
+  for (Py_ssize_t i = 0; i < count; i++) addresses[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(given, i));
+  if (PyErr_Occurred()) return nullptr;
+  if (!is_allowed(form, addresses, count)) Py_RETURN_NONE;
+  PyObject* launches = PyTuple_New(form.steps.size());
+  for (size_t i = 0; launches && i < form.steps.size(); i++) {
+    PyObject* launch = filled_in(form.steps[i], addresses, count);
+    if (launch) {
+      PyTuple_SetItem(launches, i, launch);
+    } else {
+      Py_DECREF(launches);
+      return nullptr;
+    }
+  }
+  return launches;
+}
+
+PyMethodDef fill_method = {"fill", fill, METH_O, nullptr};
+
+// filler(steps, aligned, apart, together)
+PyObject* filler(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (count != 4) {
+    PyErr_SetString(PyExc_TypeError, "filler takes steps and three kinds of rules");
+    return nullptr;
+  }
+  auto form = std::make_unique<Form>();
+  const auto add = [&](PyObject* step) { return add_step(*form, step); };
+  if (!for_each(given[0], add) || !add_rules(*form, given[1], given[2], given[3])) return nullptr;
+  const auto free = [](PyObject* capsule) { delete static_cast<Form*>(PyCapsule_GetPointer(capsule, kFormName)); };
+  PyObject* capsule = PyCapsule_New(form.get(), kFormName, free);
+  if (!capsule) return nullptr;
+  form.release();
+  PyObject* function = PyCFunction_New(&fill_method, capsule);
+  Py_DECREF(capsule);
+  return function;
 }
 
 // ---- Launches
@@ -318,15 +521,16 @@ PyMethodDef methods[] = {
     {"use", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(use)), METH_FASTCALL, nullptr},
     {"describe", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(describe)), METH_FASTCALL, nullptr},
     {"make", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(make)), METH_FASTCALL, nullptr},
+    {"filler", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(filler)), METH_FASTCALL, nullptr},
     {"entry_point", entry_point, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_describe", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_repeat", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__describe() {
+PyMODINIT_FUNC PyInit__repeat() {
   requires_grad = PyUnicode_InternFromString("requires_grad");
   is_neg = PyUnicode_InternFromString("is_neg");
   return requires_grad && is_neg ? PyModule_Create(&definition) : nullptr;

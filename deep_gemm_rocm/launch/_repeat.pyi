@@ -1,9 +1,9 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from .described import Describe, Described, Form, Make
+from .described import Describe, Described, Fill, Form, Make, Step
 
 def use(
     dlpack_functions: object,
@@ -17,4 +17,11 @@ def use(
 ) -> bool: ...
 def describe(function: object, values: object, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Described: ...
 def make(forms: list[Form], tensors: list[torch.Tensor], addresses: tuple[int, ...], /) -> tuple[int, ...]: ...
+def filler(
+    steps: Sequence[Step],
+    aligned: Sequence[int],
+    apart: Sequence[tuple[int, int, int, int]],
+    together: Sequence[tuple[int, int, int]],
+    /,
+) -> Fill: ...
 def entry_point(address: int, /) -> Callable[[bytes, int], int]: ...
