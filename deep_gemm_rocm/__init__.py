@@ -121,6 +121,7 @@ from .api.settings import (
     set_tc_util,
     use_deterministic_algorithms,
 )
+from .api.shuffle import shuffle_weight
 from .api.sparse_mla import (
     FlashMLASchedMeta,
     flash_mla_sparse_fwd,
@@ -263,6 +264,7 @@ __all__ = [
     "set_num_sms",
     "set_pdl",
     "set_tc_util",
+    "shuffle_weight",
     "silu_and_mul_cast_to_fp8",
     "sparse_mla",
     "stats",

@@ -77,8 +77,8 @@ def fused_moe(
             - a pair of float8_e4m3fnuz and fp32 scales, either of blocks, [E, ceil(2 I/128), ceil(hidden/128)], or of
               rows, [E, 2 I, 1];
             - a pair of four bits (MXFP4), int8 or uint8 [E, 2 I, hidden/2], and a scale for each 32 values along
-              ``hidden``, as ``b`` of ``m_grouped_fp8_fp4_gemm_nt_contiguous``. A bf16 ``x`` is multiplied as it is,
-              with scales as for ``bf16_fp4_gemm_nt``;
+              ``hidden``, as ``b`` of ``m_grouped_fp8_fp4_gemm_nt_contiguous``, or of ``shuffle_weight``. A bf16
+              ``x`` is multiplied as it is, with scales as for ``bf16_fp4_gemm_nt``;
             - a pair of int4 codes and scales, as ``b`` of ``m_grouped_bf16_int4_gemm_nt_contiguous`` or, for an FP8
               ``x``, of ``m_grouped_fp8_int4_gemm_nt_contiguous``.
 

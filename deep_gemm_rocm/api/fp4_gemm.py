@@ -58,7 +58,7 @@ def fp8_fp4_gemm_nt(
               255 is NaN;
             - fp32 [N, K/32], contiguous along K: 0, or powers of two from 2^-126 on. Values with another scale are NaN.
 
-            With FP8 data the function is ``fp8_gemm_nt``.
+            Or as ``shuffle_weight`` makes it. With FP8 data the function is ``fp8_gemm_nt``.
         d: bf16, f16 or fp32 [M, N], as ``d`` of ``fp8_gemm_nt``. A pair, to quantise the result, only with FP8 ``b``.
         c, bias, epilogue: as for ``gemm_fp8``. ``silu_and_mul`` takes 2N rows of ``b``.
         recipe: None; it is for FP8 ``b``.

@@ -1,7 +1,7 @@
 """Checks of four-bit operands with scales of groups along K.
 
-FP4 (e2m1) is int8 or uint8, two values to an element, with a scale for each 32 of them. int4 is int32, eight values to
-an element, with a scale for 32, 64 or 128.
+FP4 (e2m1) is int8 or uint8, two values to an element, or shuffled, as int64 of sixteen, with a scale for each 32 of
+them. int4 is int32, eight values to an element, with a scale for 32, 64 or 128.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from .tensors import TILE_BYTES, TensorMeta, check_matrices, major_of
 
 FP4_DTYPES = (torch.int8, torch.uint8)
 INT4_DTYPES = (torch.int32,)
-DTYPES_OF = {"e2m1": FP4_DTYPES, "int4": INT4_DTYPES}
-FOUR_BIT_DTYPES = (*FP4_DTYPES, *INT4_DTYPES)
+SHUFFLED_DTYPES = (torch.int64,)
+DTYPES_OF = {"e2m1": (*FP4_DTYPES, *SHUFFLED_DTYPES), "int4": INT4_DTYPES}
+FOUR_BIT_DTYPES = (*FP4_DTYPES, *SHUFFLED_DTYPES, *INT4_DTYPES)
+SHUFFLED_EXPONENTS = (103, 130)  # the least and the largest, see FourBits<E5M2>
 INT4_GROUPS = (32, 64, 128)
-_PACKED = torch.int32  # four exponents
+PACKED_EXPONENTS = torch.int32  # four exponents
 E8M0_DTYPES = (torch.uint8, *filter(None, (getattr(torch, "float8_e8m0fnu", None),)))
-_SCALE_DTYPES = (torch.float32, *E8M0_DTYPES, _PACKED)
+FP4_SCALES = (torch.float32, *E8M0_DTYPES, PACKED_EXPONENTS)
+_SHUFFLED_SCALES = (torch.uint8,)
 INT4_SCALES = {
     torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.int32: "f32_and_zero",
 }  # fmt: skip
@@ -32,12 +35,12 @@ def is_four_bits(pair: Any) -> bool:
     """Whether a weight has FP4 data; not whether it is a good one."""
     if not isinstance(pair, (tuple, list)) or not pair:
         return False
-    return isinstance(pair[0], torch.Tensor) and pair[0].dtype in FP4_DTYPES
+    return isinstance(pair[0], torch.Tensor) and pair[0].dtype in DTYPES_OF["e2m1"]
 
 
 def type_of_data(dtype: torch.dtype) -> str:
     """The value of ``GemmKind.b_type`` for data of four bits."""
-    return "int4" if dtype in INT4_DTYPES else "e2m1"
+    return "int4" if dtype in INT4_DTYPES else "shuffled_e2m1" if dtype in SHUFFLED_DTYPES else "e2m1"
 
 
 def values_of_element(dtype: torch.dtype) -> int:
@@ -62,7 +65,7 @@ def check_k_of_four_bits(a_name: str, a: TensorMeta, b_name: str, b: TensorMeta)
             )
     values = values_of_element(b.dtype)
     if k != values * b.shape[-1]:
-        share, count = ("half", "two") if values == 2 else ("an eighth", "eight")
+        share, count = {2: ("half", "two"), 8: ("an eighth", "eight"), 16: ("a sixteenth", "sixteen")}[values]
         raise ValueError(
             f"{b_name} must have {share} as many columns as {a_name}, {count} values to an element, got "
             f"{tuple(b.shape)} and {tuple(a.shape)}"
@@ -75,11 +78,11 @@ def check_scales_of_groups(operand: str, data: TensorMeta, scales: TensorMeta) -
     """Checks the scales of an operand with these data."""
     name = f"{operand}[1]"
     is_int4 = data.dtype in INT4_DTYPES
-    dtypes = tuple(INT4_SCALES) if is_int4 else _SCALE_DTYPES
+    dtypes = tuple(INT4_SCALES) if is_int4 else _SHUFFLED_SCALES if data.dtype in SHUFFLED_DTYPES else FP4_SCALES
     if scales.dtype not in dtypes:
         raise TypeError(f"{name} must be {one_of(dtypes)}, got {scales.dtype}")
     *rows, columns = data.shape
-    k, is_packed = values_of_element(data.dtype) * columns, scales.dtype == _PACKED and not is_int4
+    k, is_packed = values_of_element(data.dtype) * columns, scales.dtype == PACKED_EXPONENTS and not is_int4
     if is_int4:
         expected = _shape_of_int4_scales(operand, scales, rows, k)
     else:

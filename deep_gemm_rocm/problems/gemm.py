@@ -13,7 +13,14 @@ import torch
 
 from ..checks import one_of
 from .arguments import Argument, Arguments, present
-from .four_bits import DTYPES_OF, check_int4_of_fp8, check_k_of_four_bits, check_scales_of_groups, forms_of_scales
+from .four_bits import (
+    DTYPES_OF,
+    check_int4_of_fp8,
+    check_k_of_four_bits,
+    check_scales_of_groups,
+    forms_of_scales,
+    type_of_data,
+)
 from .gemm_kind import EPILOGUES, PARTS_OF_B, ROWS_OF_SIGNAL, Gemm, GemmKind
 from .layout import SCALE_BLOCK, ceil_div
 from .operands import pair_of
@@ -222,7 +229,7 @@ def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
         check_same_device(name, meta, a_name, a)
     kind = GemmKind(
         a_type=TYPES[a.dtype],
-        b_type=signature.four_bits or TYPES[b.dtype],
+        b_type=type_of_data(b.dtype) if signature.four_bits else TYPES[b.dtype],
         d_type=TYPES[d_dtype],
         scaling=signature.scaling,
         accumulate="c" in named,

@@ -29,7 +29,7 @@ _VALUES = {
 }
 _GROUPS_OF_ROWS = ("contiguous", "psum", "masked")
 GROUP = 32  # values of e2m1 along K that share a scale
-FOUR_BIT_TYPES = ("e2m1", "int4")
+FOUR_BIT_TYPES = ("e2m1", "shuffled_e2m1", "int4")
 _SCALE_BYTES = {"f32": 4, "e8m0": 1, "bf16": 2, "f16": 2, "f32_and_zero": 4}
 ROWS_OF_SIGNAL = 64  # the fewest that have a counter of finished tiles, see tile_signal.h
 _OPERANDS_WITHOUT_SCALES = (("bf16", "bf16"), ("f16", "f16"), ("bf16", "f32"))
@@ -59,7 +59,8 @@ class GemmKind:
 
     Attributes:
         a_type, b_type: types of the operands: ``e4m3`` or ``e5m2`` in any pairing, ``bf16`` twice, ``f16`` twice, or
-            ``bf16`` and ``f32``. b may have four bits, ``e2m1`` or ``int4``, where a is FP8 or ``bf16``.
+            ``bf16`` and ``f32``. b may have four bits, ``e2m1``, ``shuffled_e2m1`` or ``int4``, where a is
+            FP8 or ``bf16``.
         d_type: type of the output and of ``c``: ``bf16``, ``f16`` or ``f32``; or ``e4m3`` or ``e5m2``, quantised with
             one scale for each row and 128 columns.
         scaling: which values share a scale. ``blocks``: 128 x 128 of b, 128 along K of a row of a. ``vectors``: 128
@@ -231,7 +232,11 @@ _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
     ("only FP8 and four-bit operands have scales", lambda kind: kind.is_fp8 or kind.widens_b or kind.scaling == "none"),
     ("four-bit operands have scales of groups", lambda kind: kind.widens_b == (kind.scaling == "groups")),
     ("four-bit operands are contiguous along K", lambda kind: kind.is_k_major or not kind.widens_b),
-    ("only scales of e2m1 may be e8m0", lambda kind: kind.b_scale_type != "e8m0" or kind.b_type == "e2m1"),
+    (
+        "only scales of e2m1 may be e8m0",
+        lambda kind: kind.b_scale_type != "e8m0" or kind.b_type in ("e2m1", "shuffled_e2m1"),
+    ),
+    ("scales of shuffled_e2m1 are e8m0", lambda kind: kind.b_type != "shuffled_e2m1" or kind.b_scale_type == "e8m0"),
     (
         "only scales of int4 may have 16 bits or zeros",
         lambda kind: kind.b_scale_type in ("f32", "e8m0") or kind.b_type == "int4",

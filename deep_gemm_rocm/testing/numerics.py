@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import torch
 
-from ..api.fp4 import FP4_VALUES, unpack_codes
+from ..api.fp4 import FP4_VALUES, pack_codes, unpack_codes
 from ..api.int4 import INT4_ZERO, ZERO_BITS
 from ..checks import check_tensor
-from ..problems.four_bits import FP4_DTYPES, INT4_DTYPES
+from ..problems.four_bits import DTYPES_OF, INT4_DTYPES, SHUFFLED_DTYPES
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div, data_and_scales
 from ..runtime.arrays import through_host
@@ -102,8 +102,9 @@ def gemm_reference(
     if b_data.dtype in INT4_DTYPES:
         assert sfb is not None
         dequantised_b = int4_values(b_data, sfb.cpu())
-    elif b_data.dtype in FP4_DTYPES:
+    elif b_data.dtype in DTYPES_OF["e2m1"]:
         assert sfb is not None
+        b_data = unshuffled(b_data) if b_data.dtype in SHUFFLED_DTYPES else b_data
         factors = scales_of_four_bits(sfb.cpu(), 2 * b_data.shape[1])
         values = torch.tensor(FP4_VALUES, dtype=torch.float64)
         dequantised_b = values[unpack_codes(b_data).int()] * factors.repeat_interleave(GROUP, 1)
@@ -157,6 +158,17 @@ def scales_of_four_bits(scales: torch.Tensor, k: int) -> torch.Tensor:
         return scales.double()
     exponents = scales.contiguous().view(torch.uint8)[:, : k // GROUP].double()
     return torch.exp2(exponents - 127).masked_fill(exponents == 0, 0.0).masked_fill(exponents == 255, torch.nan)
+
+
+def unshuffled(data: torch.Tensor) -> torch.Tensor:
+    """The data that ``shuffle_weight`` made int64 of, but for -0, which is 0 now."""
+    words = data.contiguous().view(torch.int32)
+    codes = []
+    for value in range(8):
+        byte, is_last = value % 4, value >= 4
+        sign = 8 * ((byte + 1) % 4) + 3 if is_last else 8 * byte + 7
+        codes.append(words >> (8 * byte + 4 * is_last) & 7 | (words >> sign & 1) << 3)
+    return pack_codes(torch.stack(codes, dim=-1).flatten(-2).to(torch.uint8))
 
 
 def int4_values(data: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ def weight(rows: int, k: int, exponents=(112, 122), form: str = "uint8", seed: i
     data = torch.randint(-128, 128, (rows, k // 2), dtype=torch.int8, generator=generator)
     low, high = exponents
     scales = torch.randint(low, high + 1, (rows, k // 32), dtype=torch.uint8, generator=generator)
-    return data, as_form(scales, form)
+    return dg.shuffle_weight(data, scales) if form == "shuffled" else (data, as_form(scales, form))
 
 
 def as_form(exponents: torch.Tensor, form: str) -> torch.Tensor:
@@ -57,7 +57,7 @@ def check(function: str, a, b, *, columns: int = 8, dtype=torch.float32, c=None,
 
 def problem(kind: GemmKind, m: int, n: int, k: int, seed: int = 0):
     function = "bf16" if kind.a_type == "bf16" else "fp8"
-    form = "float32" if kind.b_scale_type == "f32" else "uint8"
+    form = "float32" if kind.b_scale_type == "f32" else "shuffled" if kind.b_type == "shuffled_e2m1" else "uint8"
     a, b = inputs(function, m, k, seed), weight(n * kind.parts, k, form=form, seed=seed)
     if kind.a_type == "e5m2":
         a = a[0].float().to(torch.float8_e5m2fnuz), a[1]

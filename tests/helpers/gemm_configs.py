@@ -140,6 +140,7 @@ KINDS = (
 )
 # Kinds whose b has four bits, with every type of a and of scales.
 MXFP4 = {"b_type": "e2m1", "scaling": "groups", "b_scale_type": "e8m0"}
+SHUFFLED = {**MXFP4, "b_type": "shuffled_e2m1"}
 FOUR_BIT_KINDS = (
     GemmKind(**MXFP4, k_tail=True),
     GemmKind(a_type="e5m2", b_type="e2m1", d_type="f32", scaling="groups", accumulate=True),
@@ -147,6 +148,10 @@ FOUR_BIT_KINDS = (
     GemmKind(a_type="bf16", **MXFP4),
     GemmKind(a_type="bf16", b_type="e2m1", d_type="f32", scaling="groups", accumulate=True, k_tail=True),
     GemmKind(a_type="bf16", **MXFP4, activation="silu_and_mul"),
+    GemmKind(**SHUFFLED, k_tail=True),
+    GemmKind(**SHUFFLED, d_type="f32", accumulate=True),
+    GemmKind(a_type="bf16", **SHUFFLED, activation="silu_and_mul", bias="f32", k_tail=True),
+    GemmKind(a_type="bf16", **SHUFFLED),
 )
 FOUR_BITS = tuple(config for kind in FOUR_BIT_KINDS for config in gemm_candidates(kind))
 # Kinds whose b is int4, with every number of values and type of scales.

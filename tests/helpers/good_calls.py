@@ -367,6 +367,9 @@ GOOD = {
         "data": torch.zeros(G, N, K // 2, dtype=torch.int8), "scales": torch.full((G, N, K // 32), 127).byte(),
         "scale_rows": 1,
     },
+    "shuffle_weight": lambda: {
+        "data": torch.zeros(G, N, K // 2, dtype=torch.int8), "scales": torch.full((G, N, K // 32), 127).byte(),
+    },
     "convert_int4_to_fp8": lambda: {
         "weight": torch.zeros(N, K // 8).int(), "scales": rand(N, K // 32), "zeros": torch.zeros(N // 8, K // 32).int(),
         "packing": "compressed-tensors", "scale_rows": 1, "g_idx": torch.arange(K) // 32,

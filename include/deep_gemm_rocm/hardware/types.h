@@ -28,6 +28,10 @@ struct E5M2 {};
 // Values of four bits, two in a byte, the first in the low half: 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives.
 // Matrix cores take other types; see four_bits.h.
 struct E2M1 {};
+// The same, eight values in a word, as shuffle_weight makes them: byte i has the magnitude of value i in bits 0 to 2 and
+// that of value i + 4 in bits 4 to 6. Signs are in bit 7 of these bytes, once with the word as it is, and once with it
+// rotated right by four bits. No value is -0, and scales are from 2^-24 to 2^3.
+struct ShuffledE2M1 {};
 // Integers of four bits, -8 to 7: four bytes have the first four of eight in their low halves, the last four in their
 // high ones. A group of them may have an integer that stands for 0, plus 8.
 struct Int4 {};

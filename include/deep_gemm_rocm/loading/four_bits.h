@@ -135,10 +135,14 @@ struct FourBits<__bf16> {
       if constexpr (!kIsSame<Scale, E8M0>) both = {rounded(both[0]), rounded(both[1])};
       const Float2 small = both[0] * Float2{0.0f, 0.5f};
       const Float2 large = both * 2.0f, largest = both * 4.0f;
-      const unsigned pairs[] = {upper_halves(small), upper_halves(both), upper_halves(large), upper_halves(largest)};
+      return of_pairs(upper_halves(small), upper_halves(both), upper_halves(large), upper_halves(largest));
+    }
+
+    // Of two magnitudes to a word.
+    static DG_DEVICE Table of_pairs(unsigned small, unsigned both, unsigned large, unsigned largest) {
       constexpr unsigned kLowBytes = 0x06040200, kHighBytes = 0x07050301;
-      return {{bytes_of(pairs[1], pairs[0], kLowBytes), bytes_of(pairs[3], pairs[2], kLowBytes)},
-              {bytes_of(pairs[1], pairs[0], kHighBytes), bytes_of(pairs[3], pairs[2], kHighBytes)}};
+      return {{bytes_of(both, small, kLowBytes), bytes_of(largest, large, kLowBytes)},
+              {bytes_of(both, small, kHighBytes), bytes_of(largest, large, kHighBytes)}};
     }
 
    private:
@@ -152,16 +156,75 @@ struct FourBits<__bf16> {
     }
   };
 
-  static DG_DEVICE MfmaOperand operand(unsigned codes, const Table& table) {
+  // Four values with magnitudes in the lower bits of `codes`, and signs in the upper bits of `signs`.
+  static DG_DEVICE MfmaOperand operand(unsigned codes, unsigned signs, const Table& table) {
     const unsigned magnitudes = codes & kMagnitudes;
     const unsigned low = table.low.at(magnitudes);
-    const unsigned high = table.high.at(magnitudes) | (codes << 4 & kSigns);
+    const unsigned high = table.high.at(magnitudes) | (signs & kSigns);
     return static_cast<uint64_t>(bytes_of(high, low, kLastInTurn)) << 32 | bytes_of(high, low, kFirstInTurn);
   }
 
   static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table& table) {
     const unsigned even = *words & kLowNibbles, odd = *words >> 4 & kLowNibbles;
-    return {operand(bytes_of(odd, even, kFirstInTurn), table), operand(bytes_of(odd, even, kLastInTurn), table)};
+    const unsigned first = bytes_of(odd, even, kFirstInTurn), last = bytes_of(odd, even, kLastInTurn);
+    return {operand(first, first << 4, table), operand(last, last << 4, table)};
+  }
+};
+
+// Of a word of shuffled codes, the last four where the first four are, and the other way round.
+DG_DEVICE unsigned turned(unsigned codes) { return __builtin_rotateright32(codes, 4); }
+
+template <>
+struct FourBits<E5M2, ShuffledE2M1> {
+  using OfAnyScale = FourBits<E5M2>;
+  static constexpr int kBytes = OfAnyScale::kBytes;
+  static constexpr int kChunks = OfAnyScale::kChunks;
+  using Loaded = OfAnyScale::Loaded;
+  struct Table {
+    TableOfBytes magnitudes;
+
+    template <class Scale>
+    static DG_DEVICE Table of(StagedScale<Scale> exponent) {
+      return {OfAnyScale::Table::of((OfAnyScale::kUsualReference - exponent) * OfAnyScale::kUnit).magnitudes};
+    }
+  };
+
+  static DG_DEVICE MfmaOperand operand(unsigned codes, const Table& table) {
+    return static_cast<uint64_t>(numbers(turned(codes), table)) << 32 | numbers(codes, table);
+  }
+
+  static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table& table) {
+    return {operand(words[0], table), operand(words[1], table)};
+  }
+
+ private:
+  static DG_DEVICE unsigned numbers(unsigned codes, const Table& table) {
+    return table.magnitudes.at(codes & kMagnitudes) | (codes & kSigns);
+  }
+};
+
+template <>
+struct FourBits<__bf16, ShuffledE2M1> {
+  using InOrder = FourBits<__bf16>;
+  static constexpr int kBytes = InOrder::kBytes;
+  static constexpr int kChunks = InOrder::kChunks;
+  using Loaded = InOrder::Loaded;
+  struct Table {
+    InOrder::Table values;
+
+    // Exponents are far from the least and the largest, so bits of numbers can be added up.
+    template <class Scale>
+    static DG_DEVICE Table of(StagedScale<Scale> exponent) {
+      constexpr unsigned kExponents = 0x00800080, kExponent = 0x00800000;  // the least bits, of two numbers and of one
+      const unsigned both = exponent * kExponents;
+      return {InOrder::Table::of_pairs((both & 0xffff0000) - kExponent, both + 0x00400000, both + 0x00c00080,
+                                       both + 0x01400100)};
+    }
+  };
+
+  static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table& table) {
+    const unsigned first = *words, last = turned(first);
+    return {InOrder::operand(first, first, table.values), InOrder::operand(last, last, table.values)};
   }
 };
 

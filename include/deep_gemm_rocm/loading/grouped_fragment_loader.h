@@ -66,34 +66,30 @@ class GroupedFragmentLoader : public Base {
     }
   }
 
-  // Chooses the groups of a round. Returns what their products are to be multiplied with.
+  // With kHasRounds: chooses the groups of a round. Returns what their products are to be multiplied with.
   DG_DEVICE float start_round() {
-    if constexpr (kHasRounds) {
-      unsigned units[kFragments];
-      bool takes_all = true;
+    unsigned units[kFragments];
+    bool takes_all = true;
 #pragma unroll
-      for (int i = 0; i < kFragments; ++i) {
-        units[i] = (reference_ - left_[i]) * Form::kUnit;
-        takes_all &= units[i] <= Form::kMostUnits;
-        table_[i] = Table::of(units[i]);
-      }
-      has_more_ = false;
-      if (ballot(!takes_all) != 0) choose(units);
+    for (int i = 0; i < kFragments; ++i) {
+      units[i] = (reference_ - left_[i]) * Form::kUnit;
+      takes_all &= units[i] <= Form::kMostUnits;
+      table_[i] = Table::of(units[i]);
     }
+    has_more_ = false;
+    if (ballot(!takes_all) != 0) choose(units);
     return scale_;
   }
 
   // Whether groups are left for another round, and if so, changes the reference to suit the largest of them.
   DG_DEVICE bool has_another_round() {
-    if constexpr (kHasRounds) {
-      if (!has_more_) return false;
-      unsigned largest = 0;
+    if (!has_more_) return false;
+    unsigned largest = 0;
 #pragma unroll
-      for (int i = 0; i < kFragments; ++i) largest = max(largest, left_[i]);
-      reference_ = min(max(max_over_wave(largest) + kHeadroom, kLeastReference), kLargestExponent);
-      scale_ = Form::scale_of_products(reference_);
-    }
-    return kHasRounds;
+    for (int i = 0; i < kFragments; ++i) largest = max(largest, left_[i]);
+    reference_ = min(max(max_over_wave(largest) + kHeadroom, kLeastReference), kLargestExponent);
+    scale_ = Form::scale_of_products(reference_);
+    return true;
   }
 
   DG_DEVICE MfmaOperands operands(int stage, int fragment, int read) const {

@@ -50,10 +50,6 @@ struct PipelineResources {
   static constexpr int kResultSlots = 4;
 };
 
-// Whether four bits are widened relative to a reference, which their products are multiplied with.
-template <class Kind>
-constexpr bool kHasReference = Kind::kWidensB && kIsSame<typename Kind::MultipliedB, E5M2>;
-
 // What ScaleLoader has to know of B's groups.
 //   kKBlocks: how many share a scale.
 //   kUnit: what products are multiplied with, besides scales.
@@ -103,7 +99,7 @@ class PipelineState {
 
  public:
   // Whether sums may be NaN only because scales of groups are far from the usual reference, see FourBits<E5M2>.
-  static constexpr bool kMayLackScales = kHasReference<Kind> && !Resources::kSkipsLds;
+  static constexpr bool kMayLackScales = Kind::kHasRounds && !Resources::kSkipsLds;
   static constexpr int kLdsBytes = StagedA::kLdsBytes + StagedB::kLdsBytes;
   static constexpr int kTransfersOfA = StagedA::kPasses;
   static constexpr int kTransfers = kTransfersOfA + StagedB::kPasses;
@@ -112,7 +108,7 @@ class PipelineState {
   static constexpr int kSlots = Mma::kSlots;
 
   DG_DEVICE explicit PipelineState(uint8_t* lds) : lds_(lds) {
-    if constexpr (kMayLackScales) {
+    if constexpr (Kind::kHasReference) {
       scales.set_of_b(FourBits<E5M2>::scale_of_products(FourBits<E5M2>::kUsualReference));
     }
   }
@@ -246,8 +242,7 @@ class PipelineState {
   // GroupedFragmentLoader.
   DG_DEVICE void start_groups(int stage) { staged_b_.loader().start_groups(stage); }
   DG_DEVICE void start_round() {
-    const float scale = staged_b_.loader().start_round();
-    if constexpr (Kind::kPromotes) scales.set_of_b(scale);
+    scales.set_of_b(staged_b_.loader().start_round());
   }
   DG_DEVICE bool has_another_round() { return staged_b_.loader().has_another_round(); }
 

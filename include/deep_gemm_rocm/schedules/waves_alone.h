@@ -52,8 +52,8 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
  private:
   template <class AfterRow>
   static DG_DEVICE void compute(State& state, int stage, int k_block, const AfterRow& after_row) {
-    if constexpr (Kind::kWidensB) {
-      state.start_groups(stage);
+    if constexpr (Kind::kWidensB) state.start_groups(stage);
+    if constexpr (Kind::kHasRounds) {
       do {
         state.start_round();
         multiply(state, stage, k_block, [](int) {});

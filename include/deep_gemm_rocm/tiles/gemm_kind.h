@@ -23,11 +23,12 @@ enum class Major { kK, kRows };
 struct None {};
 
 template <class T>
-constexpr bool kHasFourBits = kIsSame<T, E2M1> || kIsSame<T, Int4>;
+constexpr bool kHasFourBits = kIsSame<T, E2M1> || kIsSame<T, ShuffledE2M1> || kIsSame<T, Int4>;
 
 // The type as which matrix cores take an operand. FP8 of many exponents has room for four-bit values and their scales.
 template <class A, class B>
-using MultipliedType = Conditional<kHasFourBits<B>, Conditional<!Storage<A>::kIsFp8, A, Conditional<kIsSame<B, E2M1>, E5M2, E4M3>>, B>;
+using MultipliedType =
+    Conditional<kHasFourBits<B>, Conditional<!Storage<A>::kIsFp8, A, Conditional<kIsSame<B, Int4>, E4M3, E5M2>>, B>;
 
 // Whether integers are multiplied as they are, and sums over a K-block are promoted with the scales of their groups.
 // Other groups are shorter than a K-block.
@@ -59,6 +60,10 @@ struct GemmKind {
   static constexpr bool kSignals = kSignals_;            // whether finished tiles are counted, see tile_signal.h
   static constexpr bool kWidensA = sizeof(A) < sizeof(MultipliedB);  // from bf16 to fp32
   static constexpr bool kWidensB = kHasFourBits<B>;                  // from four bits
+  // Whether four bits are widened relative to a reference, which their products are multiplied with. Other groups than
+  // those near the reference take further rounds, unless there are none.
+  static constexpr bool kHasReference = kWidensB && kIsSame<MultipliedB, E5M2>;
+  static constexpr bool kHasRounds = kHasReference && !kIsSame<B, ShuffledE2M1>;
   using ScaleOfB = ScaleOfB_;
   static constexpr bool kKeepsIntegers = deep_gemm_rocm::kKeepsIntegers<B, MultipliedB, ScaleOfB>;
   // Whether each column of a K-block has a scale that its sums are promoted with.
