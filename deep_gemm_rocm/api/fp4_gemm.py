@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..launch.repeated import Described, launches
+from ..launch.repeated import Described, describing, launches
 from ..problems.four_bits import is_four_bits
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import Epilogue
@@ -83,25 +83,28 @@ def fp8_fp4_gemm_nt(
     return None, launch_dense(gemm, arguments)
 
 
+@launches
 @takes_arguments_of(fp8_fp4_gemm_nt)
-def fp8_fp4_gemm_nn(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
+def fp8_fp4_gemm_nn(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[None]:
     """``fp8_gemm_nn``; for FP8 only. ``transpose_packed_fp4`` makes a [N, K/2] weight for ``fp8_fp4_gemm_nt``."""
     _check_is_fp8("fp8_fp4_gemm_nn", b)
-    fp8_gemm_nn(a, b, *others, **options)
+    return describing(fp8_gemm_nn)(a, b, *others, **options)
 
 
+@launches
 @takes_arguments_of(fp8_fp4_gemm_nt, compiled_dims="mn")
-def fp8_fp4_gemm_tn(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
+def fp8_fp4_gemm_tn(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[None]:
     """``fp8_gemm_tn``; for FP8 only, as ``fp8_fp4_gemm_nn``."""
     _check_is_fp8("fp8_fp4_gemm_tn", b)
-    fp8_gemm_tn(a, b, *others, **options)
+    return describing(fp8_gemm_tn)(a, b, *others, **options)
 
 
+@launches
 @takes_arguments_of(fp8_fp4_gemm_nt, compiled_dims="mn")
-def fp8_fp4_gemm_tt(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
+def fp8_fp4_gemm_tt(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[None]:
     """``fp8_gemm_tt``; for FP8 only, as ``fp8_fp4_gemm_nn``."""
     _check_is_fp8("fp8_fp4_gemm_tt", b)
-    fp8_gemm_tt(a, b, *others, **options)
+    return describing(fp8_gemm_tt)(a, b, *others, **options)
 
 
 @launches
@@ -173,11 +176,12 @@ def m_grouped_fp8_fp4_gemm_nt_contiguous(
     return None, launch_contiguous(*operands, *rows, bias, epilogue, four_bits="e2m1" if four_bits else "")
 
 
+@launches
 @takes_arguments_of(m_grouped_fp8_fp4_gemm_nt_contiguous)
-def m_grouped_fp8_fp4_gemm_nn_contiguous(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
+def m_grouped_fp8_fp4_gemm_nn_contiguous(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[None]:
     """``m_grouped_fp8_gemm_nn_contiguous``; for FP8 only, as ``fp8_fp4_gemm_nn``."""
     _check_is_fp8("m_grouped_fp8_fp4_gemm_nn_contiguous", b)
-    m_grouped_fp8_gemm_nn_contiguous(a, b, *others, **options)
+    return describing(m_grouped_fp8_gemm_nn_contiguous)(a, b, *others, **options)
 
 
 @launches

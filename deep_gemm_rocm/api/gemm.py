@@ -9,7 +9,7 @@ import torch
 from ..heuristics import choose_dense
 from ..launch.gemm import gemm_launch, split_gemm_launch
 from ..launch.launch import Launch
-from ..launch.repeated import Described, launches
+from ..launch.repeated import Described, describing, launches
 from ..problems.arguments import Argument, Arguments
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import PARTS_OF_B, Epilogue, Gemm
@@ -141,26 +141,29 @@ def described_fp8_gemm(
     return None, launch_dense(gemm, arguments)
 
 
+@launches
 @takes_arguments_of(fp8_gemm_nt)
-def fp8_gemm_nn(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
+def fp8_gemm_nn(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[None]:
     """DeepGEMM's ``fp8_gemm_nt`` with ``b`` transposed: ``b`` is [K, N], its scales [ceil(K/128), ceil(N/128)].
 
     Either dimension of the data may be contiguous; nothing is copied. If N is contiguous, it must be a multiple of 4.
     See ``fp8_gemm_nt`` for the other arguments and the errors.
     """
-    fp8_gemm_nt(a, transposed_pair("b", b), *others, **options)
+    return describing(fp8_gemm_nt)(a, transposed_pair("b", b), *others, **options)
 
 
+@launches
 @takes_arguments_of(fp8_gemm_nt, compiled_dims="mn")
-def fp8_gemm_tn(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
+def fp8_gemm_tn(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[None]:
     """``fp8_gemm_nt`` with ``a`` and ``b`` transposed: [K, M] and [K, N], scales likewise. See ``fp8_gemm_nn``."""
-    fp8_gemm_nt(transposed_pair("a", a), transposed_pair("b", b), *others, **options)
+    return describing(fp8_gemm_nt)(transposed_pair("a", a), transposed_pair("b", b), *others, **options)
 
 
+@launches
 @takes_arguments_of(fp8_gemm_nt, compiled_dims="mn")
-def fp8_gemm_tt(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
+def fp8_gemm_tt(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[None]:
     """``fp8_gemm_nt`` with ``a`` transposed: [K, M], scales likewise. See ``fp8_gemm_nn``."""
-    fp8_gemm_nt(transposed_pair("a", a), b, *others, **options)
+    return describing(fp8_gemm_nt)(transposed_pair("a", a), b, *others, **options)
 
 
 @launches
@@ -253,22 +256,25 @@ def bf16_gemm_nt(
     return None, launch_dense(gemm, arguments)
 
 
+@launches
 @takes_arguments_of(bf16_gemm_nt)
-def bf16_gemm_nn(a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any) -> None:
+def bf16_gemm_nn(a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any) -> Described[None]:
     """``bf16_gemm_nt(a, b.T, d, c)``: ``b`` is [K, N]. If N is contiguous, it must be even."""
-    bf16_gemm_nt(a, transposed("b", b), *others, **options)
+    return describing(bf16_gemm_nt)(a, transposed("b", b), *others, **options)
 
 
+@launches
 @takes_arguments_of(bf16_gemm_nt, compiled_dims="mn")
-def bf16_gemm_tn(a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any) -> None:
+def bf16_gemm_tn(a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any) -> Described[None]:
     """``bf16_gemm_nt(a.T, b.T, d, c)``: ``a`` is [K, M], ``b`` [K, N]. If M or N is contiguous, it must be even."""
-    bf16_gemm_nt(transposed("a", a), transposed("b", b), *others, **options)
+    return describing(bf16_gemm_nt)(transposed("a", a), transposed("b", b), *others, **options)
 
 
+@launches
 @takes_arguments_of(bf16_gemm_nt, compiled_dims="mn")
-def bf16_gemm_tt(a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any) -> None:
+def bf16_gemm_tt(a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any) -> Described[None]:
     """``bf16_gemm_nt(a.T, b, d, c)``: ``a`` is [K, M]. If M is contiguous, it must be even."""
-    bf16_gemm_nt(transposed("a", a), b, *others, **options)
+    return describing(bf16_gemm_nt)(transposed("a", a), b, *others, **options)
 
 
 @launches

@@ -10,7 +10,7 @@ from ..checks import check_bool, check_int
 from ..heuristics import GemmConfig, choose_gemm_config
 from ..launch.gemm import gemm_launch
 from ..launch.launch import Launch
-from ..launch.repeated import Described, launches
+from ..launch.repeated import Described, describing, launches
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import ROWS_OF_SIGNAL, Epilogue, Gemm
 from ..problems.layout import Pair, ceil_div, data_and_scales
@@ -83,13 +83,14 @@ def m_grouped_fp8_gemm_nt_contiguous(
     return None, launch_contiguous(*operands, *rows, bias, epilogue)
 
 
+@launches
 @takes_arguments_of(m_grouped_fp8_gemm_nt_contiguous)
-def m_grouped_fp8_gemm_nn_contiguous(a: Pair, b: Pair, *others: Any, **options: Any) -> None:
+def m_grouped_fp8_gemm_nn_contiguous(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[None]:
     """``m_grouped_fp8_gemm_nt_contiguous`` with ``b`` transposed: [G, K, N], scales [G, ceil(K/128), ceil(N/128)].
 
     If N is contiguous, it must be a multiple of 4.
     """
-    m_grouped_fp8_gemm_nt_contiguous(a, transposed_pair("b", b), *others, **options)
+    return describing(m_grouped_fp8_gemm_nt_contiguous)(a, transposed_pair("b", b), *others, **options)
 
 
 @launches
@@ -123,10 +124,13 @@ def m_grouped_bf16_gemm_nt_contiguous(
     return None, launch_contiguous(*operands, *rows, bias, epilogue)
 
 
+@launches
 @takes_arguments_of(m_grouped_bf16_gemm_nt_contiguous)
-def m_grouped_bf16_gemm_nn_contiguous(a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any) -> None:
+def m_grouped_bf16_gemm_nn_contiguous(
+    a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any
+) -> Described[None]:
     """``m_grouped_bf16_gemm_nt_contiguous`` with ``b`` transposed: [G, K, N]. If N is contiguous, it must be even."""
-    m_grouped_bf16_gemm_nt_contiguous(a, transposed("b", b), *others, **options)
+    return describing(m_grouped_bf16_gemm_nt_contiguous)(a, transposed("b", b), *others, **options)
 
 
 @launches

@@ -10,7 +10,8 @@ import torch
 from ..checks import check_bool, check_int
 from ..heuristics import AttentionCase, DecodeConfig, choose_attention
 from ..launch.attention import sparse_mla_launch
-from ..launch.repeated import Described, launches
+from ..launch.launch import Launch
+from ..launch.repeated import Described, describing, launches
 from ..problems.attention import MAX_SPLITS, check_form
 from ..problems.sparse_mla import check_sparse_mla
 from ..runtime import settings
@@ -107,6 +108,7 @@ def _new_output(q: torch.Tensor) -> torch.Tensor:
     return q.new_empty(*q.shape[:-1], 512)
 
 
+@launches
 def flash_mla_sparse_fwd(
     q: torch.Tensor,
     kv: torch.Tensor,
@@ -116,7 +118,7 @@ def flash_mla_sparse_fwd(
     attn_sink: torch.Tensor | None = None,
     topk_length: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
-) -> Results:
+) -> Described[Results]:
     """FlashMLA's sparse prefill: ``sparse_mla`` over keys that are not in pages.
 
     Args:
@@ -139,15 +141,14 @@ def flash_mla_sparse_fwd(
     check_int("d_v", d_v, 512, 512)
     check_form("kv", kv, torch.bfloat16, (None, 1, None))
     check_form("indices", indices, torch.int32, (None, 1, None))
-    results = sparse_mla(
+    (out, lse, max_logits), launch = describing(sparse_mla)(
         q, kv.unsqueeze(1), indices.squeeze(1), topk_length=topk_length, attn_sink=attn_sink, softmax_scale=sm_scale,
         out=out,
     )  # fmt: skip
-    out, lse, max_logits = results
-    return out, max_logits, lse
+    return (out, max_logits, lse), _with_results(launch, {"kv_cache": "kv"}, {})
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(unsafe_hash=True)  # so that calls with it are remembered
 class FlashMLASchedMeta:
     """FlashMLA's object between two calls. Kernels here find their schedule themselves, so nothing is in it."""
 
@@ -159,6 +160,7 @@ def get_mla_metadata(*args: Any, **kwargs: Any) -> tuple[FlashMLASchedMeta, None
     return FlashMLASchedMeta(), None
 
 
+@launches
 def flash_mla_with_kvcache(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -180,7 +182,7 @@ def flash_mla_with_kvcache(
     enable_batch_invariant: bool = False,
     *,
     fp8_dtype: torch.dtype = _FNUZ,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Described[tuple[torch.Tensor, torch.Tensor]]:
     """FlashMLA's decoding over a paged cache: ``mla_decode``, or with ``indices`` ``sparse_mla``.
 
     Args:
@@ -231,17 +233,28 @@ def flash_mla_with_kvcache(
     if extra_indices is not None:
         check_form("extra_indices_in_kvcache", extra_indices, torch.int32, (batch, tokens, None))
         extra_indices = _viewed("extra_indices_in_kvcache", extra_indices, batch * tokens, extra_indices.shape[-1])
-    flat, lse, _ = sparse_mla(
+    result = _new_output(q) if out is None else out
+    (_, lse, _), launch = describing(sparse_mla)(
         _viewed("q", q, batch * tokens, heads, q.shape[-1]), k_cache,
         _viewed("indices", indices, batch * tokens, indices.shape[-1]), topk_length=topk_length,
         attn_sink=attn_sink, softmax_scale=softmax_scale, fp8_dtype=fp8_dtype, extra_kv_cache=extra_k_cache,
         extra_indices=extra_indices, extra_topk_length=extra_topk_length,
         num_splits=1 if enable_batch_invariant else None,
-        out=None if out is None else _viewed("out", out, batch * tokens, heads, 512),
+        out=_viewed("out", result, batch * tokens, heads, 512),
     )  # fmt: skip
-    return (flat.view(batch, tokens, heads, 512) if out is None else out), lse.view(batch, tokens, heads).transpose(
-        1, 2
-    )
+    made = {"lse": lse.view(batch, tokens, heads).transpose(1, 2)} | ({"out": result} if out is None else {})
+    names = {"kv_cache": "k_cache", "extra_kv_cache": "extra_k_cache", "extra_indices": "extra_indices_in_kvcache"}
+    return (result, made["lse"]), _with_results(launch, names, made)
+
+
+def _with_results(
+    launch: Launch | list[Launch] | None, names: dict[str, str], made: dict[str, torch.Tensor]
+) -> Launch | None:
+    """The launch with FlashMLA's names, and new results of FlashMLA's shapes."""
+    if not isinstance(launch, Launch):  # traced, without a launch
+        return None
+    renamed = launch.renamed(**names)
+    return renamed._replace(made={**renamed.made, **made})
 
 
 def _viewed(name: str, tensor: torch.Tensor, *shape: int) -> torch.Tensor:
@@ -263,7 +276,7 @@ def _dense(
     out: torch.Tensor | None,
     enable_batch_invariant: bool,
     fp8_dtype: torch.dtype,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Described[tuple[torch.Tensor, torch.Tensor]]:
     """Attention to whole sequences. Without a causal mask the tokens of a sequence are like heads of one token."""
     if any(argument is not None for argument in of_sparse):
         raise ValueError("attn_sink, topk_length and arguments of an extra cache must be None without indices")
@@ -271,10 +284,14 @@ def _dense(
         raise ValueError("block_table and cache_seqlens must be given without indices")
     batch, tokens, heads, width = q.shape
     shape = (batch, tokens, heads) if causal else (batch, 1, tokens * heads)
-    result, lse = mla_decode(
+    result = _new_output(q) if out is None else out
+    (_, lse), launch = describing(mla_decode)(
         _viewed("q", q, *shape, width), k_cache, block_table=block_table, context_lens=cache_seqlens,
-        softmax_scale=softmax_scale, fp8_dtype=fp8_dtype, out=None if out is None else _viewed("out", out, *shape, 512),
-        return_lse=True, num_splits=1 if enable_batch_invariant else None,
+        softmax_scale=softmax_scale, fp8_dtype=fp8_dtype, out=_viewed("out", result, *shape, 512), return_lse=True,
+        num_splits=1 if enable_batch_invariant else None,
     )  # fmt: skip
-    result = result.view(batch, tokens, heads, 512) if out is None else out
-    return result, lse if causal else lse.view(batch, tokens, heads).transpose(1, 2)
+    made = {"lse": lse if causal else lse.view(batch, tokens, heads).transpose(1, 2)}
+    if out is None:
+        made["out"] = result
+    names = {"kv_cache": "k_cache", "context_lens": "cache_seqlens"}
+    return (result, made["lse"]), _with_results(launch, names, made)

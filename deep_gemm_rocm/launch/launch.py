@@ -49,9 +49,14 @@ class Launch(NamedTuple):
     repeats: bool = True
 
     def renamed(self, **names: str) -> Launch:
-        """The same launch as one of several of a function that has other names for these tensors."""
-        pointers = {path: Argument(names.get(name, name), tensor) for path, (name, tensor) in self.pointers.items()}
-        return self._replace(pointers=pointers, made={names.get(name, name): made for name, made in self.made.items()})
+        """The same launch for a function that has other names for these tensors."""
+        return self._replace(
+            pointers={path: Argument(names.get(name, name), tensor) for path, (name, tensor) in self.pointers.items()},
+            made={names.get(name, name): made for name, made in self.made.items()},
+            contents=tuple(
+                [Contents(check, tuple([names.get(name, name) for name in of])) for check, of in self.contents]
+            ),
+        )
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:

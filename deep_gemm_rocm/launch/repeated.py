@@ -125,6 +125,12 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
     return launching
 
 
+def describing(function: Callable[_P, _R]) -> Callable[_P, Described[_R]]:
+    """What ``launches`` made this public function of, for another one with the same launches."""
+    described: Callable[_P, Described[_R]] = function.__wrapped__  # type: ignore[attr-defined]
+    return described
+
+
 def _public_signature(function: Callable[..., Any]) -> inspect.Signature:
     """The signature for callers: ``Described[X]`` is returned as ``X``."""
     signature = inspect.signature(function)

@@ -389,7 +389,7 @@ def tensors_among(*values):
             yield from tensors_among(*value)
 
 
-@pytest.mark.parametrize("name", [name for name in GOOD if not name.endswith(("_nn", "_tn", "_tt", "_nn_contiguous"))])
+@pytest.mark.parametrize("name", GOOD)
 def test_a_repeated_call_writes_and_returns_what_a_first_one_does(monkeypatch, name):
     if described.described is described.described_by_python:
         pytest.skip("takes long, and the tests above tell whether both describe alike")
@@ -412,6 +412,33 @@ def test_a_repeated_call_writes_and_returns_what_a_first_one_does(monkeypatch, n
     first_results = results_of({key: with_other_values(value) for key, value in GOOD[name]().items()})
     for one, other in zip(repeated_results, first_results, strict=True):
         assert torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
+
+
+@pytest.mark.parametrize("how", ["whole sequences", "causal", "chosen tokens"])
+def test_flash_mla_is_repeated(monkeypatch, how):
+    taken = []
+    check_tensors = hip.runtime().check_tensors
+    monkeypatch.setattr(hip.runtime(), "check_tensors", lambda tensors: taken.append(1) or check_tensors(tensors))
+    cache = torch.randn(4, 16, 1, 576, generator=torch.Generator().manual_seed(0)).bfloat16()
+    pages = {
+        "block_table": torch.arange(4, dtype=torch.int32).view(2, 2),
+        "cache_seqlens": torch.tensor([20, 32]).int(),
+    }
+    chosen = {"block_table": None, "cache_seqlens": None, "indices": torch.arange(24, dtype=torch.int32).view(2, 2, 6)}
+    options = chosen if how == "chosen tokens" else {**pages, "causal": how == "causal"}
+
+    def results(seed):
+        q = torch.randn(2, 2, 16, 576, generator=torch.Generator().manual_seed(seed)).bfloat16()
+        metadata, _ = dg.get_mla_metadata()
+        return dg.flash_mla_with_kvcache(q, cache, head_dim_v=512, tile_scheduler_metadata=metadata, **options)
+
+    results(0)
+    again = results(1)
+    assert len(taken) == 1
+    jit.forget()
+    for one, other in zip(again, results(1), strict=True):
+        assert torch.equal(one, other)
+        assert one.stride() == other.stride()
 
 
 def test_contents_are_checked_again():
