@@ -153,6 +153,8 @@ def _create_moe_runner(self: Any, layer: Any, moe_runner_config: Any) -> None:
     is_gpt_oss = config.gemm1_alpha is not None and config.gemm1_beta in (None, 1.0)
     if not is_gpt_oss and (config.gemm1_alpha, config.gemm1_beta, config.gemm1_clamp_limit) != (None, None, None):
         raise NotImplementedError(f"gemm1_alpha, gemm1_beta and gemm1_clamp_limit must be gpt-oss's, got {config}")
+    if config.apply_router_weight_on_input and config.top_k != 1:
+        raise NotImplementedError(f"apply_router_weight_on_input is for one expert of each token, got {config.top_k}")
     if not get_moe_a2a_backend().is_none():
         raise NotImplementedError("deep_gemm_rocm's MXFP4 experts run without --moe-a2a-backend")
     self.moe_runner_config = config
@@ -160,6 +162,8 @@ def _create_moe_runner(self: Any, layer: Any, moe_runner_config: Any) -> None:
 
 def _keep_weights(self: Any, layer: Any) -> None:
     """Weights and scales stay as checkpoints have them."""
+    if getattr(layer, "w13_weight_bias", None) is not None:
+        raise NotImplementedError("deep_gemm_rocm's MXFP4 experts have no biases in SGLang")
 
 
 def _apply_experts(self: Any, layer: Any, dispatch_output: Any) -> Any:

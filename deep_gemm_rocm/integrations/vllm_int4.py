@@ -138,8 +138,6 @@ class DeepGemmRocmInt4Experts(FourBitExperts):
     def _unfit(config: Any, checkpoint: Any) -> str | None:
         if not isinstance(checkpoint, (QuantizationArgs, MoeWNA16Config)):
             return f"it has no form for {type(checkpoint).__name__}"
-        if getattr(checkpoint, "actorder", None) == "group":
-            return "groups in order of activations aren't neighbours"
         if not checkpoint.group_size or checkpoint.group_size < 0:
             return "scales of whole rows aren't supported"
         sizes = config.hidden_dim, config.intermediate_size_per_partition

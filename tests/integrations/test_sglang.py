@@ -219,8 +219,16 @@ def test_experts_in_mxfp4(tokens, activation, runner):
         ({"no_combine": True}, "add the results"),
         ({"gemm1_alpha": 1.702, "gemm1_beta": 0.5}, "must be gpt-oss's"),
         ({"gemm1_clamp_limit": 7.0}, "must be gpt-oss's"),  # SGLang clamps behind silu there
+        ({"apply_router_weight_on_input": True, "top_k": 2}, "one expert of each token, got 2"),
     ],
 )
 def test_other_experts_in_mxfp4_are_refused(config, message):
     with pytest.raises(NotImplementedError, match=message):
         mxfp4_experts().create_moe_runner(torch.nn.Module(), MoeRunnerConfig(**config))
+
+
+def test_experts_in_mxfp4_with_biases_are_refused():
+    layer, _ = layer_of_mxfp4(mxfp4_experts(), 2, 64, 32)
+    layer.w13_weight_bias = torch.nn.Parameter(torch.zeros(2, 64))
+    with pytest.raises(NotImplementedError, match="no biases"):
+        mxfp4_experts().process_weights_after_loading(layer)

@@ -607,7 +607,6 @@ def test_experts_in_int4(packing, group, with_zeros, tokens, one_rank):
     [
         ({}, {"moe_backend": "emulation"}),
         ({}, {"activation": MoEActivation.SWIGLUSTEP}),
-        ({"actorder": "group"}, {}),
         ({"group_size": 16}, {}),
         ({"num_bits": 8}, {}),
     ],
