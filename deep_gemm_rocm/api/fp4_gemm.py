@@ -6,10 +6,13 @@ from typing import Any
 
 import torch
 
+from ..launch.launch import Launch
 from ..launch.repeated import Described, describing, launches
-from ..problems.four_bits import is_four_bits
+from ..launch.widen import widen_launch
+from ..problems.arguments import Argument
+from ..problems.four_bits import check_narrow, has_scales_of_groups, is_four_bits
 from ..problems.gemm import check_gemm
-from ..problems.gemm_kind import Epilogue
+from ..problems.gemm_kind import GROUP, Epilogue
 from ..problems.layout import Pair, data_and_scales
 from ..problems.recipe import VECTORS, Recipe, check_recipe, check_recipe_of_four_bits
 from ..problems.tensors import FP8_DTYPES
@@ -20,6 +23,8 @@ from .grouped import (
     m_grouped_fp8_gemm_nn_contiguous,
 )
 from .variants import takes_arguments_of
+
+_BF16 = (torch.bfloat16,)
 
 
 @launches
@@ -49,7 +54,9 @@ def fp8_fp4_gemm_nt(
 
     Args:
         a: data FP8 [M, K] and scales fp32 [M, ceil(K/128)], as for ``fp8_gemm_nt``; K is contiguous and a multiple of
-            32.
+            32. Or data FP8 [M, K] or FP4 [M, K/2], rows 16-byte aligned, with a scale for each 32 values in one of the
+            forms of ``b``: a kernel of its own widens these to bf16, exactly if scales are powers of two, and the rest
+            is ``bf16_fp4_gemm_nt``.
         b: int8 or uint8 [N, K/2], contiguous along K, rows 16-byte aligned: two e2m1 values to a byte, the first in
             the low half, as ``per_token_cast_to_fp4`` makes them. And a scale for each 32 of them, a power of two:
 
@@ -62,7 +69,8 @@ def fp8_fp4_gemm_nt(
         d: bf16, f16 or fp32 [M, N], as ``d`` of ``fp8_gemm_nt``. A pair, to quantise the result, only with FP8 ``b``.
         c, bias, epilogue: as for ``gemm_fp8``. ``silu_and_mul`` takes 2N rows of ``b``.
         recipe: None; it is for FP8 ``b``.
-        recipe_a, recipe_b: None, or (1, 128) and (1, 32): how many rows, and values along K, share a scale.
+        recipe_a, recipe_b: None, or (1, 128) or (1, 32), and (1, 32): how many rows, and values along K, share a scale.
+            Without ``recipe_a``, the shape and dtype of ``a``'s scales tell.
         compiled_dims, disable_ue8m0_cast, alpha: as for ``fp8_gemm_nt``.
 
     Raises:
@@ -71,16 +79,22 @@ def fp8_fp4_gemm_nt(
     """
     check_alpha(alpha)
     four_bits = is_four_bits(b)
-    whole = _recipe_of_a("fp8_fp4_gemm_nt", four_bits, recipe, recipe_a, recipe_b)
+    whole = _recipe_of_a("fp8_fp4_gemm_nt", a, four_bits, recipe, recipe_a, recipe_b)
     if not four_bits:
         return described_fp8_gemm(a, b, d, c, whole, bias, epilogue)
     if torch.compiler.is_compiling():
         torch.ops.deep_gemm_rocm.fp8_fp4_gemm_nt(*a, *b, *data_and_scales(d), c, bias, epilogue)
         return None, None
-    gemm, arguments = check_gemm(
-        a, b, d, dtypes=FP8_DTYPES, recipe=whole, four_bits="e2m1", c=c, bias=bias, epilogue=epilogue
-    )
+    options: dict[str, Any] = {"four_bits": "e2m1", "c": c, "bias": bias, "epilogue": epilogue}
+    if _is_widened(a, recipe_a):
+        wide, widen = _widened(a)
+        gemm, arguments = check_gemm(wide, b, d, dtypes=_BF16, **options)
+        return None, _after(widen, launch_dense(gemm, arguments))
+    gemm, arguments = check_gemm(a, b, d, dtypes=FP8_DTYPES, recipe=whole, **options)
     return None, launch_dense(gemm, arguments)
+
+
+fp4_gemm_nt = fp8_fp4_gemm_nt
 
 
 @launches
@@ -134,7 +148,7 @@ def bf16_fp4_gemm_nt(
     if torch.compiler.is_compiling():
         torch.ops.deep_gemm_rocm.bf16_fp4_gemm_nt(a, *b, d, c, bias, epilogue)
         return None, None
-    gemm, arguments = check_gemm(a, b, d, dtypes=(torch.bfloat16,), four_bits="e2m1", c=c, bias=bias, epilogue=epilogue)
+    gemm, arguments = check_gemm(a, b, d, dtypes=_BF16, four_bits="e2m1", c=c, bias=bias, epilogue=epilogue)
     return None, launch_dense(gemm, arguments)
 
 
@@ -170,10 +184,15 @@ def m_grouped_fp8_fp4_gemm_nt_contiguous(
         TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_contiguous``.
     """
     name, four_bits = "m_grouped_fp8_fp4_gemm_nt_contiguous", is_four_bits(b)
-    whole = _recipe_of_a(name, four_bits, recipe, recipe_a, recipe_b)
-    operands = (a, b, d, grouped_layout, m_indices, whole)
+    whole = _recipe_of_a(name, a, four_bits, recipe, recipe_a, recipe_b)
+    operands = (b, d, grouped_layout, m_indices)
     rows = (use_psum_layout, ensure_zero_padding, expected_m_for_psum_layout)
-    return None, launch_contiguous(*operands, *rows, bias, epilogue, four_bits="e2m1" if four_bits else "")
+    if four_bits and _is_widened(a, recipe_a):
+        wide, widen = _widened(a)
+        multiply = launch_contiguous(wide, *operands, None, *rows, bias, epilogue, four_bits="e2m1")
+        return None, _after(widen, multiply)
+    kind = "e2m1" if four_bits else ""
+    return None, launch_contiguous(a, *operands, whole, *rows, bias, epilogue, four_bits=kind)
 
 
 @launches
@@ -212,12 +231,51 @@ def m_grouped_fp8_fp4_gemm_nt_masked(
         TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_masked``.
     """
     four_bits = is_four_bits(b)
-    whole = _recipe_of_a("m_grouped_fp8_fp4_gemm_nt_masked", four_bits, recipe, recipe_a, recipe_b)
+    whole = _recipe_of_a("m_grouped_fp8_fp4_gemm_nt_masked", a, four_bits, recipe, recipe_a, recipe_b)
+    if four_bits and _is_widened(a, recipe_a):
+        wide, widen = _widened(a, masked_m)
+        multiply = launch_masked(wide, b, d, masked_m, expected_m, None, bias, epilogue, four_bits="e2m1")[1]
+        return None, _after(widen, multiply)
     operands = (a, b, d, masked_m, expected_m, whole)
     return None, launch_masked(*operands, bias, epilogue, four_bits="e2m1" if four_bits else "")[1]
 
 
-def _recipe_of_a(function: str, four_bits: bool, recipe: Any, recipe_a: Any, recipe_b: Any) -> Recipe:
+# DeepGEMM's other names for these.
+m_grouped_fp4_gemm_nt_contiguous = m_grouped_fp8_fp4_gemm_nt_contiguous
+m_grouped_fp4_gemm_nt_masked = m_grouped_fp8_fp4_gemm_nt_masked
+
+
+def _is_widened(a: Any, recipe_a: Any) -> bool:
+    """Whether ``a`` is widened before it is multiplied. torch.compile's operators find out by themselves."""
+    given = None if recipe_a is None else tuple(recipe_a)
+    return not torch.compiler.is_compiling() and has_scales_of_groups(a, given)
+
+
+def _widened(a: Any, masked_m: Any = None) -> tuple[torch.Tensor, Launch | None]:
+    """bf16 values of an ``a`` with a scale for 32 values along K, and the launch that makes them, if there are any.
+
+    Raises:
+        TypeError, ValueError: ``a`` is not as documented.
+    """
+    grouped = masked_m is not None
+    (data, scales), shape = check_narrow("a", a, grouped=grouped)
+    wide = data.new_empty(shape, dtype=torch.bfloat16)
+    if not wide.numel():
+        return wide, None
+    return wide, widen_launch("a", (data, scales), Argument("widened", wide), masked_m)
+
+
+def _after(widen: Launch | None, multiply: Any) -> list[Launch] | Launch | None:
+    """The launches of a GEMM whose ``a`` is what ``widen`` makes."""
+    if multiply is None:
+        return None
+    multiply = multiply.renamed(a="widened")
+    if widen is None:
+        return multiply._replace(made={**multiply.made, "widened": multiply.tensors["widened"]})
+    return [widen, multiply]
+
+
+def _recipe_of_a(function: str, a: Any, four_bits: bool, recipe: Any, recipe_a: Any, recipe_b: Any) -> Recipe:
     """The recipe of both operands or, if ``b`` has four bits, one whose numbers for ``a`` hold.
 
     Raises:
@@ -225,8 +283,12 @@ def _recipe_of_a(function: str, four_bits: bool, recipe: Any, recipe_a: Any, rec
         TypeError, ValueError: an argument is not a recipe, or the arguments contradict each other.
     """
     if not four_bits:
+        if is_four_bits(a):
+            raise NotImplementedError(f"b of {function} must have four bits where a has: no kernel takes it otherwise")
         return check_recipe(function, recipe, recipe_a, recipe_b)
     check_recipe_of_four_bits(function, recipe, recipe_a, recipe_b)
+    if is_four_bits(a) and recipe_a is not None and tuple(recipe_a) != (1, GROUP):
+        raise NotImplementedError(f"recipe_a must be (1, {GROUP}) where a has four bits, got {recipe_a}")
     return VECTORS
 
 

@@ -22,6 +22,7 @@ from ..launch.launch import ready_kernels
 from ..problems.experts import MAX_TOKENS, MAX_TOP_K, Experts
 from ..problems.four_bits import (
     FOUR_BIT_DTYPES,
+    FP4_DTYPES,
     INT4_DTYPES,
     INT4_GROUPS,
     INT4_SCALES,
@@ -299,6 +300,8 @@ def _tensor(*shape: int, dtype: torch.dtype | None) -> torch.Tensor:
 def _operand(
     function: _Function, groups: tuple[int, ...], rows: int, k: int, scaled_rows: int, transposed: bool
 ) -> Any:
+    if function.dtype in FP4_DTYPES:
+        return _four_bits(rows, k, *groups)
     data = _tensor(*groups, *((k, rows) if transposed else (rows, k)), dtype=function.dtype)
     if function.dtype != _FP8:
         return data
@@ -633,6 +636,9 @@ _FUNCTIONS = (
     | _rows(gemm, _dense, _FP8, "tt", "fp8_gemm_tt")
     | _rows(fp4_gemm, _dense_of_fp4, _FP8, "nt", "fp8_fp4_gemm_nt")
     | _rows(fp4_gemm, _dense_of_fp4, _BF16, "nt", "bf16_fp4_gemm_nt")
+    | _rows(fp4_gemm, _dense_of_fp4, torch.int8, "nt", "fp4_gemm_nt")
+    | _rows(fp4_gemm, _contiguous_of_fp4, torch.int8, "nt", "m_grouped_fp4_gemm_nt_contiguous")
+    | _rows(fp4_gemm, _masked_of_fp4, torch.int8, "nt", "m_grouped_fp4_gemm_nt_masked")
     | _rows(fp4_gemm, _dense, _FP8, "nn", "fp8_fp4_gemm_nn")
     | _rows(fp4_gemm, _dense, _FP8, "tn", "fp8_fp4_gemm_tn")
     | _rows(fp4_gemm, _dense, _FP8, "tt", "fp8_fp4_gemm_tt")

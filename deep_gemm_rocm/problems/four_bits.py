@@ -12,8 +12,20 @@ import torch
 
 from ..checks import one_of
 from .gemm_kind import GROUP
-from .layout import SCALE_BLOCK, ceil_div
-from .tensors import TILE_BYTES, TensorMeta, check_matrices, major_of
+from .layout import SCALE_BLOCK, Pair, ceil_div
+from .operands import pair_of
+from .tensors import (
+    FP8_DTYPES,
+    TILE_BYTES,
+    TensorMeta,
+    check_aligned_lines,
+    check_aligned_start,
+    check_matrices,
+    check_operand,
+    check_same_device,
+    major_of,
+    meta_of,
+)
 
 FP4_DTYPES = (torch.int8, torch.uint8)
 INT4_DTYPES = (torch.int32,)
@@ -23,6 +35,7 @@ FOUR_BIT_DTYPES = (*FP4_DTYPES, *SHUFFLED_DTYPES, *INT4_DTYPES)
 SHUFFLED_EXPONENTS = (103, 130)  # the least and the largest, see FourBits<E5M2>
 INT4_GROUPS = (32, 64, 128)
 PACKED_EXPONENTS = torch.int32  # four exponents
+_MOST_VALUES = 2**34  # of an operand that is widened in a kernel of its own, which counts vectors of 8 with 32 bits
 E8M0_DTYPES = (torch.uint8, *filter(None, (getattr(torch, "float8_e8m0fnu", None),)))
 FP4_SCALES = (torch.float32, *E8M0_DTYPES, PACKED_EXPONENTS)
 _SHUFFLED_SCALES = (torch.uint8,)
@@ -44,7 +57,7 @@ def type_of_data(dtype: torch.dtype) -> str:
 
 
 def values_of_element(dtype: torch.dtype) -> int:
-    return 2 * dtype.itemsize
+    return 2 * dtype.itemsize if dtype in FOUR_BIT_DTYPES else 1
 
 
 def forms_of_scales(data: TensorMeta, scales: TensorMeta) -> dict[str, Any]:
@@ -100,6 +113,57 @@ def check_scales_of_groups(operand: str, data: TensorMeta, scales: TensorMeta) -
     extent = sum((size - 1) * stride for size, stride in zip(expected[-2:], scales.strides[-2:], strict=True) if size)
     if extent * scales.dtype.itemsize > TILE_BYTES:
         raise ValueError(f"{name} must lie within 2 GiB, got strides {scales.strides}; .contiguous() it")
+
+
+def has_scales_of_groups(pair: Any, recipe: Any) -> bool:
+    """Whether an FP4 or FP8 operand, which may be wrong, is one with a scale for each row and 32 values.
+
+    Args:
+        recipe: ``recipe_a`` of the call; without it, FP8 data's scales tell.
+    """
+    if is_four_bits(pair) or recipe is not None:
+        return is_four_bits(pair) or recipe == (1, GROUP)
+    if (
+        not isinstance(pair, (tuple, list))
+        or not all(isinstance(part, torch.Tensor) for part in pair)
+        or len(pair) != 2
+    ):
+        return False
+    data, scales = pair
+    if not data.dim() or not scales.dim():
+        return False
+    return scales.dtype in FP4_SCALES[1:] or scales.shape[-1] * GROUP == data.shape[-1] > GROUP
+
+
+def check_narrow(name: str, pair: Any, *, grouped: bool) -> tuple[Pair, tuple[int, ...]]:
+    """Checks an operand of FP4 or FP8 with a scale for each row and 32 values.
+
+    Returns:
+        The pair, and the shape of its values.
+
+    Raises:
+        TypeError, ValueError: the operand is not as ``fp8_fp4_gemm_nt`` documents it.
+    """
+    data, scales = pair_of(name, pair, "e2m1")
+    data_meta, scales_meta = meta_of(f"{name}[0]", data), meta_of(f"{name}[1]", scales)
+    *groups, columns = check_operand(f"{name}[0]", data_meta, (*FP4_DTYPES, *FP8_DTYPES), grouped)
+    k = columns * values_of_element(data.dtype)
+    if major_of(data_meta) != "k":
+        raise ValueError(
+            f"{name}[0] must be contiguous along K, its last dimension, got strides {data_meta.strides}; "
+            ".contiguous() it"
+        )
+    if k % GROUP:
+        raise ValueError(f"K must be a multiple of {GROUP}, got {k}; pad a and b with zeros")
+    if k:
+        check_aligned_lines(f"{name}[0]", data_meta)
+        check_aligned_start(f"{name}[0]", data)
+    check_scales_of_groups(name, data_meta, scales_meta)
+    check_same_device(f"{name}[1]", scales_meta, f"{name}[0]", data_meta)
+    shape = (*groups, k)
+    if data.numel() * values_of_element(data.dtype) >= _MOST_VALUES:
+        raise ValueError(f"{name}[0] must have fewer than 2^34 values, got shape {tuple(data.shape)}")
+    return (data, scales), shape
 
 
 def _shape_of_int4_scales(operand: str, scales: TensorMeta, rows: list[int], k: int) -> tuple[int, ...]:

@@ -66,14 +66,16 @@ def check_recipe_of_four_bits(function: str, recipe: Any, recipe_a: Any, recipe_
     Raises:
         NotImplementedError: there is no kernel for the recipe.
     """
-    expected = {"recipe_a": (recipe_a, (1, SCALE_BLOCK)), "recipe_b": (recipe_b, (1, GROUP))}
+    of_groups = (1, GROUP)
+    expected = {"recipe_a": (recipe_a, ((1, SCALE_BLOCK), of_groups)), "recipe_b": (recipe_b, (of_groups,))}
     if recipe is not None:
         raise NotImplementedError(
             f"recipe of {function} must be None where b has four bits, got {recipe!r}; give recipe_a and recipe_b"
         )
     for name, (value, known) in expected.items():
-        if value is not None and (not isinstance(value, (tuple, list)) or tuple(value) != known):
-            raise NotImplementedError(f"{name} of {function} must be {known} where b has four bits, got {value!r}")
+        if value is not None and (not isinstance(value, (tuple, list)) or tuple(value) not in known):
+            words = " or ".join(map(str, known))
+            raise NotImplementedError(f"{name} of {function} must be {words} where b has four bits, got {value!r}")
 
 
 def flat_recipe(recipe: Recipe) -> list[int]:

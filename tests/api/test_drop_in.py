@@ -44,6 +44,9 @@ CONTRACT = {
             "nt_masked": f"{_MASKED}, {_RECIPES}, compiled_dims='nk', disable_ue8m0_cast=False",
         }.items()
     },
+    "fp4_gemm_nt": _DENSE.format(dims="nk"),
+    "m_grouped_fp4_gemm_nt_contiguous": f"{_GROUPED}, {_PSUM}, expected_m_for_psum_layout=None",
+    "m_grouped_fp4_gemm_nt_masked": f"{_MASKED}, {_RECIPES}, compiled_dims='nk', disable_ue8m0_cast=False",
     "fp8_m_grouped_gemm_nt_masked": f"{_MASKED}, {_RECIPES}, compiled_dims='nk', disable_ue8m0_cast=False",
     "m_grouped_bf16_gemm_nt_contiguous": (
         f"a, b, d, grouped_layout, compiled_dims='nk', {_PSUM}, expected_m_for_psum_layout=None"

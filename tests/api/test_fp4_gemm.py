@@ -329,7 +329,7 @@ D = torch.zeros(4, 16)
         ({"b": (torch.zeros(16, 64, dtype=torch.int8), torch.ones(4, 16).T)}, ValueError, r"b\[1\] must have contig"),
         ({"b": (torch.zeros(64, 16, dtype=torch.int8).T, torch.ones(16, 4))}, ValueError, r"b\[0\] must be contiguous"),
         ({"recipe": (1, 1, 32)}, NotImplementedError, "recipe of fp8_fp4_gemm_nt must be None"),
-        ({"recipe_a": (1, 32)}, NotImplementedError, "recipe_a of fp8_fp4_gemm_nt must be"),
+        ({"recipe_a": (1, 64)}, NotImplementedError, "recipe_a of fp8_fp4_gemm_nt must be"),
         ({"recipe_b": (1, 128)}, NotImplementedError, "recipe_b of fp8_fp4_gemm_nt must be"),
         ({"d": (D, D)}, NotImplementedError, "d must be a tensor"),
     ],

@@ -332,6 +332,10 @@ CALLS = {
         (randn(M, 64), 4),
     ),
     "fp8_fp4_gemm_nt": lambda: (dg.fp8_fp4_gemm_nt, (per_token(M, K), four_bits(), empty(M, N))),
+    "fp4_gemm_nt": lambda: (
+        partial(dg.fp4_gemm_nt, recipe_a=(1, 32), recipe_b=(1, 32)),
+        (four_bits(M), four_bits(), empty(M, N)),
+    ),
     "bf16_fp4_gemm_nt": lambda: (dg.bf16_fp4_gemm_nt, (randn(M, K), four_bits(), empty(M, N))),
     "bf16_int4_gemm_nt": lambda: (dg.bf16_int4_gemm_nt, (randn(M, K), int4(N), empty(M, N))),
     "fp8_int4_gemm_nt": lambda: (dg.fp8_int4_gemm_nt, (per_token(M, K), int4(N), empty(M, N))),

@@ -35,8 +35,12 @@ def four_bits(*shape: int):
     return dg.per_token_cast_to_fp4(randn(*shape), True, 32, True)
 
 
+def stacked_four_bits(groups: int, *shape: int):
+    return tuple(map(torch.stack, zip(*(four_bits(*shape) for _ in range(groups)), strict=True)))
+
+
 def experts_of_four_bits():
-    return tuple(map(torch.stack, zip(*(four_bits(N, K) for _ in range(G)), strict=True)))
+    return stacked_four_bits(G, N, K)
 
 
 def int4(*shape: int):
@@ -217,6 +221,10 @@ GOOD = {
     "bf16_gemm_tt": lambda: dense_bf16(randn(K, M), randn(N, K)),
     "f16_gemm_nt": lambda: {"a": randn(M, K).half(), "b": randn(N, K).half(), "d": zeros(M, N), "c": None, **EPILOGUE},
     "fp8_fp4_gemm_nt": lambda: dense_fp8(b=four_bits(N, K)) | EPILOGUE | {"alpha": None},
+    "fp4_gemm_nt": lambda: dense_fp8(a=four_bits(M, K), b=four_bits(N, K)) | EPILOGUE | {"alpha": None},
+    "m_grouped_fp4_gemm_nt_contiguous": lambda: contiguous(four_bits(128, K), experts_of_four_bits()) | OPTIONS
+    | {"use_psum_layout": False},
+    "m_grouped_fp4_gemm_nt_masked": lambda: masked(stacked_four_bits(G, M, K), experts_of_four_bits()) | OPTIONS,
     "fp8_fp4_gemm_nn": lambda: dense_fp8(b=swapped(per_block(N, K))),
     "fp8_fp4_gemm_tn": lambda: dense_fp8(swapped(per_token(M, K)), swapped(per_block(N, K))),
     "fp8_fp4_gemm_tt": lambda: dense_fp8(swapped(per_token(M, K))),
