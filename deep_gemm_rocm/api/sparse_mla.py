@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 
 from ..checks import check_bool, check_int
-from ..heuristics import AttentionCase, DecodeConfig, choose_attention
+from ..heuristics import AttentionCase, DecodeConfig, choose_attention, is_busy_unsplit
 from ..launch.attention import sparse_mla_launch
 from ..launch.launch import Launch
 from ..launch.repeated import Described, describing, launches
@@ -17,7 +17,6 @@ from ..problems.sparse_mla import check_sparse_mla
 from ..runtime import settings
 from .attention import mla_decode
 
-_ENOUGH_TILES = 2 * 304  # of queries, to fill all compute units without splits
 _FNUZ = torch.float8_e4m3fnuz
 Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -92,7 +91,7 @@ def sparse_mla(
     config = dataclasses.replace(config, layout=problem.layout, is_ocp=problem.is_ocp, tokens=tokens)
     if num_splits is not None:
         check_int("num_splits", num_splits, 1, MAX_SPLITS)
-    elif settings.values().batch_invariant or problem.queries * -(-problem.heads // config.rows) >= _ENOUGH_TILES:
+    elif settings.values().batch_invariant or is_busy_unsplit(config, problem.queries, problem.heads):
         num_splits = 1
     if num_splits is not None:
         pieces = num_splits * problem.queries

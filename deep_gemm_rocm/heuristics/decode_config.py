@@ -10,6 +10,7 @@ from .gemm_config import NUM_CUS
 
 _WAVES_OF_CU = 8  # at once, which keep its memory busy
 LATENT_ROWS = (16, 32, 64)  # of a workgroup over a latent cache
+_BUSY = 0.8  # of the compute units, with which splits gain less than it takes to combine them
 _LEAST_KEYS = 128  # of a piece, see kLeastKeys in decode_schedule.h
 # If other sequences must not matter.
 _FEW_SEQUENCES = 8
@@ -103,6 +104,19 @@ def choose_num_pieces(config: DecodeConfig, queries_of_kv_head: int, sequence_he
     """
     waves = config.waves * max(ceil_div(queries_of_kv_head, config.rows), 1)
     return max(min(NUM_CUS * _WAVES_OF_CU // waves, most_pieces(sequence_heads, most_keys)), 1)
+
+
+def is_busy_unsplit(config: DecodeConfig, sequence_heads: int, queries_of_kv_head: int) -> bool:
+    """Whether workgroups of equally long sequences keep an MI300X busy if keys are not split.
+
+    Each compute unit has one such workgroup at a time.
+
+    Args:
+        sequence_heads, queries_of_kv_head: as for ``choose_num_pieces``.
+    """
+    workgroups = sequence_heads * ceil_div(queries_of_kv_head, config.rows)
+    rounds = ceil_div(workgroups, NUM_CUS)
+    return rounds > 2 or workgroups >= _BUSY * rounds * NUM_CUS
 
 
 def splits_for_any_batch(config: DecodeConfig, heads: int, kv_heads: int) -> tuple[int, int]:

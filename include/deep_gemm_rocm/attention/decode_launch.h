@@ -25,8 +25,9 @@ hipError_t launch_decode(DecodeKernel* kernel, DecodeKernel* combine, const Deco
   const int64_t workgroups = static_cast<int64_t>(row_tiles) * args->num_pieces;
   const hipError_t status = launch_decode_kernel(kernel, args, workgroups, Shape::kThreads, stream);
   if (status != hipSuccess || args->num_splits == 1) return status;
-  return launch_decode_kernel(combine, args, (queries + kCombinedQueries - 1) / kCombinedQueries,
-                              kCombinedQueries * kWaveSize, stream);
+  const int64_t combining_waves = queries * waves_of_query<Shape::kValueDim>(queries);
+  return launch_decode_kernel(combine, args, (combining_waves + kCombiningWaves - 1) / kCombiningWaves,
+                              kCombiningWaves * kWaveSize, stream);
 }
 
 }  // namespace deep_gemm_rocm

@@ -170,8 +170,11 @@ class DecodeSchedule {
   int first_position_ = 0;  // where they begin
 };
 
+DG_DEVICE float lse_of(float log2_sum, float lse_scale, float lse_of_none) {
+  return log2_sum == -kInfinity ? lse_of_none : log2_sum * lse_scale;
+}
 DG_DEVICE float lse_of(const DecodeArguments& args, float log2_sum) {
-  return log2_sum == -kInfinity ? args.lse_of_none : log2_sum * args.lse_scale;
+  return lse_of(log2_sum, args.lse_scale, args.lse_of_none);
 }
 
 DG_DEVICE Parts parts_of(const DecodeArguments& args, int sequence_head) {

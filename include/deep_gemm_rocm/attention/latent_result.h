@@ -27,7 +27,7 @@ class LatentResult {
   using Sums = LatentSums<Shape>;
 
  public:
-  DG_DEVICE LatentResult(const DecodeTile& tile, uint8_t* lds, const Out& out) : tile_(tile), lds_(lds), out_(out) {}
+  DG_DEVICE LatentResult(const DecodeTile& tile, uint8_t* lds, Out& out) : tile_(tile), lds_(lds), out_(out) {}
 
   // Gives all waves the sums of all tiles. Those of the wave's own tile are given, if it has one.
   DG_DEVICE Sums shared(bool has_tile, float sum, float log2_sum, float largest) const {
@@ -51,25 +51,42 @@ class LatentResult {
     return of_tiles;
   }
 
-  // Stores the wave's values of the lane's query in a tile, times a factor, and its lse.
-  DG_DEVICE void store(const DecodeArguments& args, int row_tile, int row, float factor, const Sums& of_tiles) const {
-    const int token = row / args.heads;
-    const int head = row % args.heads;
-    if (token >= args.tokens_q) return;
+  // Stores the wave's values times a factor for each tile, and lse: the output, or the partial result.
+  DG_DEVICE void store(const DecodeArguments& args, const float (&factors)[Shape::kRowTiles], const Sums& of_tiles) {
     const bool first_lane = wave_id() == 0 && lane_id() / Mfma::kRows == 0;
-    const float log2_sum = of_tiles.log2_sums[row_tile];
-    const float largest = of_tiles.largest[row_tile];
+    const int heads = args.heads;
+    const int queries = args.tokens_q * heads;
+    // Arguments are read here, or they would be read again after each store.
     if (tile_.has_all_blocks) {
-      if (factor != 0) factor *= share_beside_sink(args.sinks, head, log2_sum);
-      store_row(row_tile, static_cast<T*>(args.out.data) + args.out.offset(tile_.sequence, token, head), factor);
-      const int64_t stored = tile_.sequence * args.lse_batch_stride + head * args.lse_head_stride + token;
-      if (args.lse != nullptr && first_lane) args.lse[stored] = lse_of(args, log2_sum);
-      if (Shape::kMaxima && first_lane) args.max_logits[stored] = largest * kLn2;
+      const HeadsTensor out = args.out;
+      const int64_t lse_head_stride = args.lse_head_stride;
+      const int64_t first_lse = tile_.sequence * args.lse_batch_stride;
+      const float* const sinks = args.sinks;
+      float* const lse = args.lse;
+      float* const max_logits = args.max_logits;
+      const float lse_scale = args.lse_scale;
+      const float lse_of_none = args.lse_of_none;
+      for_rows(queries, [&](auto i, int row) {
+        const int token = row / heads;
+        const int head = row - token * heads;
+        float factor = factors[i];
+        if (factor != 0) factor *= share_beside_sink(sinks, head, of_tiles.log2_sums[i]);
+        store_row(i, static_cast<T*>(out.data) + out.offset(tile_.sequence, token, head), factor, of_tiles.any_odd);
+        if (!first_lane) return;
+        const int64_t stored = first_lse + head * lse_head_stride + token;
+        if (lse != nullptr) lse[stored] = lse_of(of_tiles.log2_sums[i], lse_scale, lse_of_none);
+        if (Shape::kMaxima) max_logits[stored] = of_tiles.largest[i] * kLn2;
+      });
     } else {
-      const int64_t part_row = row_of_part(args, tile_.part, row);
-      store_row(row_tile, args.split_out + part_row * Shape::kValueDim, factor);
-      if (first_lane) args.split_lse[part_row] = log2_sum;
-      if (Shape::kMaxima && first_lane) args.split_max[part_row] = largest;
+      const int64_t first = static_cast<int64_t>(tile_.part) * queries;
+      float* const out = args.split_out + first * Shape::kValueDim;
+      float* const lse = args.split_lse + first;
+      float* const largest = args.split_max + first;
+      for_rows(queries, [&](auto i, int row) {
+        store_row(i, out + row * Shape::kValueDim, factors[i], of_tiles.any_odd);
+        if (first_lane) lse[row] = of_tiles.log2_sums[i];
+        if (Shape::kMaxima && first_lane) largest[row] = of_tiles.largest[i];
+      });
     }
   }
 
@@ -83,27 +100,51 @@ class LatentResult {
     return reinterpret_cast<int*>(lds_) + 3 * Shape::kRowTiles * kWaveSize + wave;
   }
 
+  // Calls `store` with each tile and the lane's row in it, if there is such a query.
+  template <class Store>
+  DG_DEVICE void for_rows(int queries, const Store& store) const {
+    const int first_row = tile_.first_row + lane_id_computed_here() % Mfma::kRows;
+    static_for<Shape::kRowTiles>([&](auto i) {
+      const int row = first_row + i * Mfma::kRows;
+      if (row < queries) store(i, row);
+    });
+  }
+
   template <class Row>
-  DG_DEVICE void store_row(int row_tile, Row* row, float factor) const {
+  DG_DEVICE void store_row(int row_tile, Row* row, float factor, bool any_odd) {
+    // A NaN without low bits doesn't overflow when it is rounded.
+    if (__builtin_isnan(factor)) factor = __builtin_nanf("");
+    if (any_odd) tidy(row_tile, factor);
+    typename Mfma::Accumulator scaled[Shape::kWidth];
+#pragma unroll
+    for (int f = 0; f < Shape::kWidth; ++f) scaled[f] = out_[row_tile][f] * factor;
     const int lane_group = lane_id_computed_here() / Mfma::kRows;
 #pragma unroll
     for (int element = 0; element < Mfma::kElements; ++element) {
       const int value = wave_id() * Shape::kDBlock + Mfma::row_of_element(lane_group, element) * Shape::kWidth;
       float values[Shape::kWidth];
 #pragma unroll
-      for (int f = 0; f < Shape::kWidth; ++f) {
-        const float value = factor == 0 ? 0 : out_[row_tile][f][element] * factor;
-        // A NaN without low bits doesn't overflow when it is rounded.
-        values[f] = !NumberRounding<Row>::kTakesNans && __builtin_isnan(value) ? __builtin_nanf("") : value;
-      }
+      for (int f = 0; f < Shape::kWidth; ++f) values[f] = scaled[f][element];
       *(Global<Vector<Row, Shape::kWidth>>*)(row + value) =
           NumberRounding<Row>::template rounded<Shape::kWidth>(values);
     }
   }
 
+  // Values that aren't finite, so that they can be multiplied with the factor and rounded as numbers.
+  DG_DEVICE void tidy(int row_tile, float factor) {
+#pragma unroll
+    for (int f = 0; f < Shape::kWidth; ++f) {
+#pragma unroll
+      for (int element = 0; element < Mfma::kElements; ++element) {
+        const float value = factor == 0 ? 0 : out_[row_tile][f][element];
+        out_[row_tile][f][element] = __builtin_isnan(value) ? __builtin_nanf("") : value;
+      }
+    }
+  }
+
   const DecodeTile& tile_;
   uint8_t* lds_;
-  const Out& out_;
+  Out& out_;
 };
 
 }  // namespace deep_gemm_rocm

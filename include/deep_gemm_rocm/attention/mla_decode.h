@@ -74,17 +74,14 @@ class MlaDecode {
       value_scale_ = Shape::kIsOcp ? 2 * descale : descale;
       logit_scale_ = args.logit_scale * value_scale_;
     }
-    // Ahead of the queries, so that loads of keys need not wait for them.
     if (tile.begin < tile.end) loader_.look_up(tokens_, tile.begin);
-    __builtin_amdgcn_sched_barrier(0);
-    load_queries();
   }
 
   DG_DEVICE void run() {
     const int begin = tile_.begin;
     const int end = tile_.end;
     if (begin >= end) return;
-    load_first_keys(begin, end);
+    load_queries_and_first_keys(begin, end);
     compute_first_logits(begin, end);
     __builtin_amdgcn_s_setprio(1);
     for (int block = begin + 1; block < end; ++block) {
@@ -101,17 +98,17 @@ class MlaDecode {
   // Stores the output, or the partial result.
   DG_DEVICE void store() {
     const auto& args = kernel_arguments<DecodeArguments>();
-    const LatentResult<Shape> result(tile_, lds_, out_);
+    LatentResult<Shape> result(tile_, lds_, out_);
     const float own_sum = softmax_.sum();
     const float own_largest = Shape::kMaxima ? max_over_lane_groups<Mfma::kRows>(largest_) * logit_scale() : 0;
     const auto of_tiles = result.shared(computes_probabilities(), own_sum, softmax_.log2_sum(), own_largest);
     const unsigned again = of_tiles.any_odd ? add_up_again(own_sum, of_tiles.sums) : 0;
-    const int first_row = tile_.first_row + lane_id_computed_here() % Mfma::kRows;
+    float factors[Shape::kRowTiles];
     static_for<Shape::kRowTiles>([&](auto i) {
       const float sum = of_tiles.sums[i];
-      const float factor = sum == 0 ? 0 : again >> i & 1 ? value_scale() : value_scale() / sum;
-      result.store(args, i, first_row + i * Mfma::kRows, factor, of_tiles);
+      factors[i] = sum == 0 ? 0 : again >> i & 1 ? value_scale() : value_scale() / sum;
     });
+    result.store(args, factors, of_tiles);
   }
 
  private:
@@ -152,29 +149,31 @@ class MlaDecode {
     return first + row_tile * kWaveSize + lane_id();
   }
 
+  // What doesn't exist is loaded from elsewhere, not left out: behind a branch, whoever waits for keys would wait for all
+  // queries, too.
   DG_DEVICE void load_queries() {
     const int lane = lane_id_computed_here();
     const int first_row = tile_.first_row + own_first_tile() * Mfma::kRows + lane % Mfma::kRows;
     static_for<Shape::kWaveTiles>([&](auto i) {
-      const int row = first_row + i * Mfma::kRows;
-      const int token = row / args_.heads;
-      const int64_t offset = args_.q.offset(tile_.sequence, token, row % args_.heads);
-      const auto* first = static_cast<const uint8_t*>(args_.q.data) + offset * static_cast<int64_t>(sizeof(T));
+      const int row = min(first_row + i * Mfma::kRows, args_.tokens_q * args_.heads - 1);
+      const int64_t offset = args_.q.offset(tile_.sequence, row / args_.heads, row % args_.heads);
+      const auto* first = static_cast<const uint8_t*>(args_.q.data) + offset * static_cast<int64_t>(sizeof(T)) +
+                          own_chunk(lane) * kChunkBytes;
 #pragma unroll
       for (int read = 0; read < Shape::kReads; ++read) {
-        queries_[i][read] = MfmaOperands{};
-        if (token < args_.tokens_q && has(read)) {
-          const int in_row = own_d_block(read) * kBlockKBytes + own_chunk(lane) * kChunkBytes;
-          queries_[i][read] = load_global<MfmaOperands>(first + in_row);
-        }
+        const int d_block = min(own_d_block(read), Shape::kDBlocks - 1);
+        queries_[i][read] = load_global<MfmaOperands>(first + d_block * kBlockKBytes);
       }
     });
   }
 
-  // Stores the first block into LDS, and starts the loads of the next one.
-  DG_DEVICE void load_first_keys(int begin, int end) {
+  // Stores the first block into LDS, and starts the loads of the queries and of the next block.
+  DG_DEVICE void load_queries_and_first_keys(int begin, int end) {
     find_keys(begin, end);
     static_for<Loader::kPasses>([&](int pass) { loader_.load(pass); });
+    __builtin_amdgcn_sched_barrier(0);  // these need not wait for the queries, of which there are more
+    load_queries();
+    __builtin_amdgcn_sched_barrier(0);
     find_keys(begin + 1, end);
     static_for<Loader::kPasses>([&](int pass) {
       loader_.store(pass, lds_);
