@@ -47,13 +47,13 @@ class LatentResult {
       of_tiles.log2_sums[i] = *sum_of(1, i);
       of_tiles.largest[i] = Shape::kMaxima ? *sum_of(2, i) : 0;
     });
-    of_tiles.any_odd = ballot(*any_odd_of(lane_id() % Shape::kWaves)) != 0;
+    of_tiles.any_odd = ballot(*any_odd_of(lane_id_computed_here() % Shape::kWaves)) != 0;
     return of_tiles;
   }
 
   // Stores the wave's values times a factor for each tile, and lse: the output, or the partial result.
   DG_DEVICE void store(const DecodeArguments& args, const float (&factors)[Shape::kRowTiles], const Sums& of_tiles) {
-    const bool first_lane = wave_id() == 0 && lane_id() / Mfma::kRows == 0;
+    const bool first_lane = wave_id() == 0 && lane_id_computed_here() / Mfma::kRows == 0;
     const int heads = args.heads;
     const int queries = args.tokens_q * heads;
     // Arguments are read here, or they would be read again after each store.
@@ -93,7 +93,7 @@ class LatentResult {
  private:
   // Three numbers of each query, in place of keys.
   DG_DEVICE float* sum_of(int which, int row_tile) const {
-    return reinterpret_cast<float*>(lds_) + (which * Shape::kRowTiles + row_tile) * kWaveSize + lane_id();
+    return reinterpret_cast<float*>(lds_) + (which * Shape::kRowTiles + row_tile) * kWaveSize + lane_id_computed_here();
   }
   // Whether a wave has sums that aren't finite.
   DG_DEVICE int* any_odd_of(int wave) const {

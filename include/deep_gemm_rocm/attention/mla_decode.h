@@ -161,7 +161,7 @@ class MlaDecode {
                           own_chunk(lane) * kChunkBytes;
 #pragma unroll
       for (int read = 0; read < Shape::kReads; ++read) {
-        const int d_block = min(own_d_block(read), Shape::kDBlocks - 1);
+        const int d_block = has(read) ? own_d_block(read) : Shape::kDBlocks - 1;
         queries_[i][read] = load_global<MfmaOperands>(first + d_block * kBlockKBytes);
       }
     });
