@@ -120,6 +120,10 @@ def _four_bits(device: str) -> None:
     assert_accurate(d, gemm_reference(narrow, b))
     fp4_gemm.bf16_fp4_gemm_nt(wide.to(device), _on(device, b), d)
     assert_accurate(d, gemm_reference(wide, b))
+    four_bits = per_token_cast_to_fp4(wide, use_ue8m0=True, gran_k=32, use_packed_ue8m0=True)
+    fp4_gemm.fp4_gemm_nt(_on(device, four_bits), _on(device, b), d)
+    values = cast_back_from_fp4(*four_bits, gran_k=32, use_packed_ue8m0=True).bfloat16()
+    assert_accurate(d, gemm_reference(values, b))
 
 
 def _int4(device: str) -> None:
