@@ -1,11 +1,13 @@
 """The host's time of a call, without the kernel's: ``python benchmarks/host_overhead.py``.
 
 Measures, from Python to the launch: a repeated call of GEMMs and other functions, beside ``torch.mm(out=)`` of 16 x 16
-and, for functions that return new tensors, beside ``torch.empty`` for as many of the same shapes; the first call of a
-kernel that isn't in the cache yet; and calls of a warmed-up weight that differ from earlier ones in M or in an address,
-or that are made under another number of compute units. In simulation the launch does nothing, since it would run the
-kernel. What hardware doesn't ask for is left out, too: memory isn't registered for the launch, and contents of tensors
-aren't checked. Times are those of the thread on its CPU, so that other work on the machine disturbs them little.
+and, for functions that return new tensors, beside ``torch.empty`` for as many of the same shapes; repeated calls of all
+public functions that launch kernels, with nearly all of their optional arguments, by keyword; the first call of a
+kernel that isn't in the cache yet; and calls of warmed-up functions that differ from earlier ones in M or in an
+address, or that are made under another number of compute units. In simulation the launch does nothing, since it would
+run the kernel. What hardware doesn't ask for is left out, too: memory isn't registered for the launch, and contents of
+tensors aren't checked. Times are those of the thread on its CPU, so that other work on the machine disturbs them
+little.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import dataclasses
 import functools
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import torch
 import typer
@@ -28,6 +32,7 @@ from deep_gemm_rocm import jit, warmup_kernels
 from deep_gemm_rocm.benchmarks import problems
 from deep_gemm_rocm.benchmarks.shapes import Shape
 from deep_gemm_rocm.launch import repeated
+from deep_gemm_rocm.problems import attention
 from deep_gemm_rocm.runtime import hip, session
 
 _CALLS, _ROUNDS = 100, 300
@@ -90,6 +95,8 @@ def launching_nothing() -> Iterator[None]:
     nothing = ctypes.CDLL("libm.so.6").fegetround  # 0, as dg_launch returns
     nothing.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     before = {kernel: kernel.entry_point for kernel in jit.loaded()}
+    check = attention._check_used_pages
+    attention._check_used_pages = lambda *_: None
     runtime.relaunch = lambda launches, tensors, used: runtime.launch_all(launches, 0)  # type: ignore[method-assign]
     runtime.running = lambda tensors: contextlib.nullcontext()  # type: ignore[attr-defined]
     for kernel in before:
@@ -99,6 +106,7 @@ def launching_nothing() -> Iterator[None]:
         yield
     finally:
         forget_calls()
+        attention._check_used_pages = check
         del runtime.relaunch, runtime.running
         for kernel, entry_point in before.items():
             kernel.entry_point = entry_point
@@ -193,6 +201,28 @@ def other_repeated_calls(device: str) -> None:
         )
 
 
+def all_repeated_calls() -> None:
+    """All public functions that launch kernels, with the arguments of their tests."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from helpers.good_calls import GOOD
+
+    ratios = []
+    for name, arguments in GOOD.items():
+        call = functools.partial(getattr(deep_gemm_rocm, name), **arguments())
+        forget_calls()
+        call()
+        if name == "warmup_kernels" or not session.current().of(repeated.Calls).known:
+            continue
+        with launching_nothing():
+            call()
+            for remembered in session.current().of(repeated.Calls).known.values():
+                remembered.contents = []
+            ours_us, mm_us = microseconds(call, small_mm())
+        ratios.append((ours_us / mm_us, name))
+    for ratio, name in sorted(ratios):
+        print(f"{name} with nearly all of its arguments: {ratio:.1f} times torch.mm")
+
+
 def make_empty(like: Sequence[torch.Tensor]) -> Callable[[], object]:
     makers = [functools.partial(torch.empty, one.shape, dtype=one.dtype, device=one.device) for one in like]
     return lambda: [make() for make in makers]
@@ -232,6 +262,40 @@ def calls_that_differ(device: str) -> None:
             )
 
 
+def calls_of_other_sizes(device: str) -> None:
+    """First calls of functions that aren't GEMMs, at numbers of rows or sequences that they haven't seen."""
+    x, norm = torch.randn(_ROWS, 1024, device=device).bfloat16(), torch.randn(1024, device=device).bfloat16()
+    experts = [fp8_weights(8, 512, 1024, device), fp8_weights(8, 1024, 256, device)]
+    weights, ids = deep_gemm_rocm.route_top_k(torch.randn(_ROWS, 8, device=device), 2)
+    q = torch.randn(_ROWS, 1, 8, 128, device=device).bfloat16()
+    latent_q = torch.randn(_ROWS, 1, 16, 576, device=device).bfloat16()
+    cache, latent = torch.zeros(8, 64, 8, 128).bfloat16().to(device), torch.zeros(8, 64, 1, 576).bfloat16().to(device)
+    table = torch.zeros(_ROWS, 32, dtype=torch.int32, device=device)
+    lengths = torch.full((_ROWS,), 2000, dtype=torch.int32, device=device)
+    ours = deep_gemm_rocm
+    calls = {
+        "per_token_cast_to_fp8": lambda m: ours.per_token_cast_to_fp8(x[:m]),
+        "rms_norm_cast_to_fp8": lambda m: ours.rms_norm_cast_to_fp8(x[:m], norm),
+        "silu_and_mul_cast_to_fp8": lambda m: ours.silu_and_mul_cast_to_fp8(x[:m]),
+        "flash_attention_decode": lambda m: ours.flash_attention_decode(
+            q[:m], cache, cache, block_table=table[:m], context_lens=lengths[:m]
+        ),
+        "mla_decode": lambda m: ours.mla_decode(latent_q[:m], latent, block_table=table[:m], context_lens=lengths[:m]),
+        "flash_mla_with_kvcache": lambda m: ours.flash_mla_with_kvcache(
+            latent_q[:m], latent, table[:m], lengths[:m], 512
+        ),
+        "fused_moe, six launches": lambda m: ours.fused_moe(x[:m], *experts, weights[:m], ids[:m]),
+    }
+    for name, call in calls.items():
+        of_sizes = [functools.partial(call, m) for m in range(1, _ROWS + 1, 4)]
+        ours.set_compile_mode(1)
+        for of_size in of_sizes:
+            of_size()
+        ours.set_compile_mode(0)
+        with launching_nothing():
+            print(f"{name}: {median_and_p99(of_sizes, forget_calls)} a call of another size")
+
+
 def of_rows(problem: problems.Problem, m: int) -> Callable[[], object]:
     """The call for ``m`` rows of a problem, or for masked groups that are expected to have as many."""
     function = problems.OPERATIONS[problem.op].function
@@ -254,7 +318,9 @@ def main() -> None:
     device = hip.runtime().tensor_device
     repeated_calls(device)
     other_repeated_calls(device)
+    all_repeated_calls()
     calls_that_differ(device)
+    calls_of_other_sizes(device)
 
 
 if __name__ == "__main__":
