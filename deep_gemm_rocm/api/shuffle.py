@@ -9,7 +9,7 @@ from ..problems.four_bits import FP4_DTYPES, FP4_SCALES, PACKED_EXPONENTS, SHUFF
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
 from ..runtime.arrays import through_host
-from .fp4 import unpack_codes
+from .fp4 import EXPONENTS_IN_INT, unpack_codes
 
 _SIGN, _MAGNITUDE = 8, 7  # of a code
 _OF_HALF_WORD = 4
@@ -19,10 +19,10 @@ _EXPONENT_SHIFT, _FRACTION = 23, 2**23 - 1  # of fp32
 
 @through_host
 def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
-    """Brings an MXFP4 weight into the order of bits that kernels widen the fastest, once when a model is loaded.
+    """Brings an MXFP4 weight into the order that kernels load and widen the fastest, once when a model is loaded.
 
-    Functions that take FP4 weights take the result as well. Results have the same bits, and it takes the same memory.
-    It waits for the device. See docs/kernels.md.
+    Functions that take FP4 weights take the result as well. The same values are multiplied, and it takes the same
+    memory. It waits for the device. See docs/kernels.md and docs/numerics.md.
 
     Args:
         data: int8 or uint8 [N, K/2] or, for experts, [G, N, K/2], any strides: as for ``fp8_fp4_gemm_nt``. K is a
@@ -32,8 +32,8 @@ def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
             values that aren't all 0.
 
     Returns:
-        A pair, contiguous: int64 [N, K/16] of sixteen values to an element, and uint8 [N, K/32], exponents with a bias
-        of 127; for experts with a dimension before these.
+        A pair: int64 [N, K/16] of sixteen values to an element, contiguous, and int32 [N, ceil(K/128)] of four
+        exponents with a bias of 127 each, contiguous along N; for experts with a dimension before these.
 
     Raises:
         TypeError, ValueError: an argument is not as above. Other scales need the weight as it is.
@@ -51,7 +51,7 @@ def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
             f"for {int(is_far.sum())} of {is_far.numel()} groups; functions take the weight unshuffled"
         )
     codes = codes.masked_fill(is_zero[..., None] | (codes & _MAGNITUDE == 0), 0)  # so there is no -0
-    return _in_words(codes.flatten(-2)), exponents.masked_fill(is_zero, _EXPONENT_OF_ONE).to(torch.uint8).contiguous()
+    return _in_words(codes.flatten(-2)), _by_columns(exponents.masked_fill(is_zero, _EXPONENT_OF_ONE))
 
 
 def _check(data: torch.Tensor, scales: torch.Tensor) -> None:
@@ -79,8 +79,26 @@ def _exponents(scales: torch.Tensor) -> torch.Tensor:
     return (bits >> _EXPONENT_SHIFT).masked_fill(~is_power, _NO_POWER_OF_TWO)
 
 
+def _by_columns(exponents: torch.Tensor) -> torch.Tensor:
+    """Exponents [..., N, K/32] as int32 [..., N, ceil(K/128)] of four, of which those of a column are contiguous."""
+    padding = (0, -exponents.shape[-1] % EXPONENTS_IN_INT)
+    padded = torch.nn.functional.pad(exponents, padding, value=_EXPONENT_OF_ONE).to(torch.uint8)
+    return _joined(padded, torch.int32).mT.contiguous().mT
+
+
 def _in_words(codes: torch.Tensor) -> torch.Tensor:
     """Codes [..., K] as int64 [..., K/16], in the order that ``ShuffledE2M1`` in types.h describes."""
     first, last = codes.unflatten(-1, (-1, 2, _OF_HALF_WORD)).unbind(-2)
     signs = (first & _SIGN) << 4 | (last & _SIGN).roll(1, -1)
-    return (first & _MAGNITUDE | (last & _MAGNITUDE) << 4 | signs).flatten(-2).contiguous().view(torch.int64)
+    of_bytes = first & _MAGNITUDE | (last & _MAGNITUDE) << 4 | signs
+    return _joined(of_bytes.flatten(-2), torch.int64)
+
+
+def _joined(of_bytes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Bytes of the last dimension as elements of another type."""
+    return (
+        of_bytes.unflatten(-1, (of_bytes.shape[-1] // dtype.itemsize, dtype.itemsize))
+        .contiguous()
+        .view(dtype)
+        .squeeze(-1)
+    )

@@ -31,9 +31,17 @@ _MATRIX_BYTES = 2048  # multiply-adds of a CU times the bytes of an element
 _L1_BYTES = 64  # from a CU's L1 into registers, and as many from L2 into L1
 _LDS_READ_BYTES = 128
 _LDS_WRITE_BYTES = 51
-_WIDENING_BYTES = 8.5  # of four-bit values once widened, by a SIMD's vector ALU
 _HBM_BYTES = 2048
 _CACHE_BYTES = 5400  # Infinity Cache to all L2s
+
+# Instructions that widen eight values, with those for their scales, by b_type, element_bytes, and whether sums are
+# promoted with scales of columns.
+_WIDENING = {
+    ("e2m1", 1, False): 15, ("e2m1", 2, False): 27, ("shuffled_e2m1", 1, False): 8.5, ("shuffled_e2m1", 2, False): 18,
+    ("int4", 1, True): 11, ("int4", 2, True): 14, ("int4", 2, False): 26,
+}  # fmt: skip
+_CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave
+_LANES = 64
 
 # Clocks, if nothing else is said, fitted to launches in the timing model for whole families of configurations.
 _LAUNCH = 5200
@@ -160,13 +168,19 @@ def _busy_clocks(config: GemmConfig, at_once: _Floats | int, rows: _Floats) -> _
     simds = np.minimum(waves, 4) / 4
     matrix = config.block_m * config.block_n * BLOCK_K_BYTES / _MATRIX_BYTES / simds
     if config.kind.widens_b and config.schedule == "alone":  # each wave widens its columns, and then multiplies
-        widening = config.block_n * config.waves_m * BLOCK_K_BYTES / _WIDENING_BYTES / (4 * simds)
+        widening = config.block_n * config.waves_m * _widening_clocks(config.kind) / (4 * simds)
         matrix = np.maximum(matrix, widening) + np.minimum(matrix, widening) / np.maximum(waves / 4, 1)
     l1 = (loaded + taken_in) / _L1_BYTES
     lds = stored / _LDS_WRITE_BYTES + read / _LDS_READ_BYTES
     longest = np.maximum(np.maximum(matrix, l1), lds)
     busy: _Floats = config.waves_k * (longest + _NOT_OVERLAPPED[config.schedule] * (matrix + l1 + lds - longest))
     return busy
+
+
+def _widening_clocks(kind: GemmKind) -> float:
+    """Clocks of a SIMD for a K-block of a row of b."""
+    instructions = _WIDENING[kind.b_type, kind.element_bytes, kind.promotes_columns]
+    return BLOCK_K_BYTES / kind.element_bytes / 8 * instructions * _CLOCKS_OF_INSTRUCTION / _LANES
 
 
 def _memory_clocks(

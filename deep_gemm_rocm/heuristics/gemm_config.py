@@ -130,11 +130,13 @@ class GemmConfig:
     def wave_alone_bytes(self) -> int:
         """Registers that a wave of the ``alone`` schedule takes for operands, sums and scales."""
         operands = self.num_stages * (self.wave_m + self.wave_n) * BLOCK_K_BYTES
-        if self.kind.b_type == "shuffled_e2m1":  # those of b are held as four bits, and one K-block of them widened
+        if (
+            self.kind.widens_b and not self.kind.promotes_columns
+        ):  # those of b are held as four bits, and one K-block of them widened
             loaded = self.wave_m + self.wave_n // (2 * self.kind.element_bytes)
             operands = (self.num_stages * loaded + self.wave_n) * BLOCK_K_BYTES
         sums = 4 * self.wave_m * self.wave_n
-        if self.kind.b_type == "e2m1" and self.kind.is_a_scaled:
+        if self.kind.has_rounds:
             return operands + 2 * sums  # all of a round's beside the totals
         if not self.kind.promotes_columns:
             return operands + sums

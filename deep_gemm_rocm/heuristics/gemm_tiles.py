@@ -115,15 +115,32 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
 
 
 # Rounds of four-bit values leave fewer registers for operands on their way.
-_ALONE_OF_FOUR_BITS = (_alone(64, 32, 2), _alone(32, 64, 3, waves_n=2))
+_ALONE_WITH_ROUNDS = (_alone(64, 32, 2), _alone(32, 64, 3, waves_n=2))
+_ALONE_OF_FOUR_BITS = (*_ALONE, _alone(64, 32, 2))  # scales of columns leave fewer, too
+# Without them there are more, for b takes half as many until it is widened, or fewer.
+_ALONE_16_ROWS_OF_FOUR_BITS = (_alone(16, 32, 4, waves_n=2),)
+_DEALING_K_OF_FOUR_BITS_16_ROWS = (_alone(16, 16, 4, waves_k=4), _alone(16, 32, 3, waves_k=4))
+_DEALING_K_OF_FOUR_BITS = (
+    *_DEALING_K_OF_FOUR_BITS_16_ROWS,
+    _alone(32, 32, 3, waves_k=4),
+    _alone(64, 32, 3, waves_k=4),
+    _alone(64, 32, 2, waves_k=4),
+    _alone(64, 64, 2, waves_k=4),
+)
 
 
 def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
+    dealing_k = _DEALING_K if kind.has_rounds else _DEALING_K_OF_FOUR_BITS
     if kind.grouping == "split_k":
-        return _DEALING_K + _PINGPONG_128 + _PINGPONG_256
-    of_16_rows = _ALONE_16_ROWS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS
-    dealing_k = {"dense": _DEALING_K + _DEALING_K_IN_ONE_ROUND, "psum": _DEALING_K_OF_16_ROWS}.get(kind.grouping, ())
-    few_rows = of_16_rows + _ALONE_OF_FOUR_BITS + dealing_k
+        return dealing_k + _PINGPONG_128 + _PINGPONG_256
+    of_16_rows = _ALONE_16_ROWS if kind.has_rounds else _ALONE_16_ROWS_OF_FOUR_BITS
+    if kind.parts > 1:
+        of_16_rows = _ALONE_16_ROWS_OF_TWO_PARTS
+    few_rows = of_16_rows + (_ALONE_WITH_ROUNDS if kind.has_rounds else _ALONE_OF_FOUR_BITS)
+    if kind.grouping == "dense":
+        few_rows += dealing_k + _DEALING_K_IN_ONE_ROUND
+    elif kind.grouping == "psum":
+        few_rows += _DEALING_K_OF_16_ROWS if kind.has_rounds else _DEALING_K_OF_FOUR_BITS_16_ROWS
     if kind.has_groups_of_rows:
         return few_rows + _PINGPONG_128 + _PINGPONG_192
     return few_rows + _PINGPONG_128 + _PINGPONG_192 + _PINGPONG_256

@@ -38,7 +38,7 @@ PACKED_EXPONENTS = torch.int32  # four exponents
 _MOST_VALUES = 2**34  # of an operand that is widened in a kernel of its own, which counts vectors of 8 with 32 bits
 E8M0_DTYPES = (torch.uint8, *filter(None, (getattr(torch, "float8_e8m0fnu", None),)))
 FP4_SCALES = (torch.float32, *E8M0_DTYPES, PACKED_EXPONENTS)
-_SHUFFLED_SCALES = (torch.uint8,)
+_SHUFFLED_SCALES = (PACKED_EXPONENTS,)
 INT4_SCALES = {
     torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.int32: "f32_and_zero",
 }  # fmt: skip

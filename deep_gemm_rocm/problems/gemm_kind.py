@@ -127,6 +127,11 @@ class GemmKind:
         return self.b_type in FOUR_BIT_TYPES
 
     @property
+    def has_rounds(self) -> bool:
+        """Whether groups of b with other scales than most are multiplied separately, see ``kHasRounds``."""
+        return self.b_type == "e2m1" and self.is_a_scaled
+
+    @property
     def promotes_columns(self) -> bool:
         """Whether sums over a K-block are promoted with a scale for each column, see ``kPromotesColumns``."""
         return self.scaling == "vectors" or (self.b_type == "int4" and self.group_k > GROUP)

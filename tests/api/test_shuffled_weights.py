@@ -1,22 +1,49 @@
-"""MXFP4 weights whose bits are shuffled: results have the bits that the weight gives as it is."""
+"""MXFP4 weights whose bits are shuffled: kernels that divide K alike give the bits that the weight has as it is."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pytest
 import torch
 from test_fp4_gemm import BOTH, FORMS, as_form, check, check_groups, inputs, weight
 
 import deep_gemm_rocm as dg
+from deep_gemm_rocm.heuristics import GemmConfig
+from deep_gemm_rocm.problems.gemm_kind import GemmKind
+from deep_gemm_rocm.testing import assert_accurate, gemm_reference
 from deep_gemm_rocm.testing.numerics import unshuffled
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
 
 
 @pytest.mark.parametrize("function", BOTH)
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 264, 288), (40, 70, 416), (300, 150, 160), (3, 24, 4096), (0, 8, 64)])
-def test_results_have_the_same_bits(function, m, n, k):
-    a, b = inputs(function, m, k), weight(n, k, (103, 130))
-    assert torch.equal(check(function, a, dg.shuffle_weight(*b)), check(function, a, b))
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 264, 288), (300, 150, 160), (3, 24, 4096), (0, 8, 64), (5, 16, 0)])
+def test_shapes(function, m, n, k):
+    check(function, inputs(function, m, k), dg.shuffle_weight(*weight(n, k, (103, 130))))
+
+
+@pytest.mark.parametrize("function", BOTH)
+@pytest.mark.parametrize(
+    "tile",
+    [
+        GemmConfig(32, 64, 1, 2, 3, "alone"),
+        GemmConfig(32, 32, 1, 1, 2, "alone", waves_k=4),
+        GemmConfig(128, 128, 4, 2, 3, "pingpong"),
+    ],
+    ids=lambda tile: f"{tile.schedule}{tile.waves_k}",
+)
+def test_results_have_the_same_bits(use_config, function, tile):
+    a, b = inputs(function, 40, 800), weight(70, 800, (103, 130))
+    results = []
+    for form in (b, dg.shuffle_weight(*b)):
+        b_type = "e2m1" if form is b else "shuffled_e2m1"
+        kind = GemmKind(
+            "bf16" if function == "bf16" else "e4m3", b_type, "f32", "groups", k_tail=True, b_scale_type="e8m0"
+        )
+        use_config(dataclasses.replace(tile, kind=kind))
+        results.append(check(function, a, form))
+    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("function", BOTH)
@@ -38,7 +65,8 @@ def test_any_form_of_scales(form):
     expected = dg.shuffle_weight(data, exponents)
     shuffled = dg.shuffle_weight(data.view(torch.uint8), as_form(exponents, form))
     assert all(map(torch.equal, shuffled, expected))
-    assert [(part.dtype, part.shape) for part in shuffled] == [(torch.int64, (50, 26)), (torch.uint8, (50, 13))]
+    assert [(part.dtype, part.shape) for part in shuffled] == [(torch.int64, (50, 26)), (torch.int32, (50, 4))]
+    assert shuffled[1].stride() == (1, 50)  # so that lanes load neighbours
     strided = dg.shuffle_weight(data.T.contiguous().T, exponents.T.contiguous().T)
     assert all(map(torch.equal, strided, expected))
 
@@ -51,7 +79,7 @@ def test_groups_of_zeros_may_have_any_scale():
     a = inputs("fp8", 9, 256)
     d = check("fp8", a, dg.shuffle_weight(data, exponents))
     exponents[4, 0] = 0
-    assert torch.equal(d, check("fp8", a, (data, exponents)))
+    assert_accurate(d, gemm_reference(a, (data, exponents)))
 
 
 def test_the_oracle_finds_the_codes():
@@ -102,9 +130,9 @@ def test_shuffled_data_take_their_own_scales():
     data, scales = dg.shuffle_weight(DATA, SCALES)
     a, d = inputs("fp8", 4, 128), torch.full((4, 16), 7.0)
     with pytest.raises(TypeError, match=r"b\[1\] must be"):
-        dg.fp8_fp4_gemm_nt(a, (data, as_form(scales, "float32")), d)
+        dg.fp8_fp4_gemm_nt(a, (data, SCALES), d)
     with pytest.raises(ValueError, match=r"b\[0\] must have a sixteenth as many"):
-        dg.fp8_fp4_gemm_nt(a, (data[:, :6], scales[:, :3]), d)
+        dg.fp8_fp4_gemm_nt(a, (data[:, :6], scales), d)
     assert (d == 7).all()
 
 
