@@ -241,21 +241,22 @@ DG_DEVICE ScaleOfIntegers scale_and_zero(T scale) {
   return {static_cast<float>(scale), 0};
 }
 
-// Integers in the low halves of bytes, as fp32 over 16. Without SDWA, each byte would have to be shifted first.
+// The integer in the low half of byte n, as fp32 over 16. Inline assembly wouldn't do: LLVM doesn't count its
+// instructions among those that must keep away from results of MFMAs.
+template <int kByte>
+DG_DEVICE float sixteenths_of_byte(unsigned bytes) {
+#if __has_builtin(__builtin_amdgcn_cvt_off_f32_i4)
+  return __builtin_amdgcn_cvt_off_f32_i4(bytes >> 8 * kByte & 0xff);  // one instruction, as SDWA selects the byte
+#else
+  return static_cast<float>(static_cast<int>(bytes << 28 - 8 * kByte) >> 28) * 0.0625f;
+#endif
+}
+
 struct Sixteenths {
   Float2 first, last;
-  DG_DEVICE explicit Sixteenths(unsigned bytes) {
-    float values[4];
-#define DG_SIXTEENTHS_OF_BYTE(n)                                                                            \
-  asm("v_cvt_off_f32_i4_sdwa %0, %1 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_" #n : "=v"(values[n]) : "v"(bytes))
-    DG_SIXTEENTHS_OF_BYTE(0);
-    DG_SIXTEENTHS_OF_BYTE(1);
-    DG_SIXTEENTHS_OF_BYTE(2);
-    DG_SIXTEENTHS_OF_BYTE(3);
-#undef DG_SIXTEENTHS_OF_BYTE
-    first = Float2{values[0], values[1]};
-    last = Float2{values[2], values[3]};
-  }
+  DG_DEVICE explicit Sixteenths(unsigned bytes)
+      : first{sixteenths_of_byte<0>(bytes), sixteenths_of_byte<1>(bytes)},
+        last{sixteenths_of_byte<2>(bytes), sixteenths_of_byte<3>(bytes)} {}
 };
 constexpr float kSixteen = 16;
 
