@@ -118,4 +118,5 @@ def _reach(spans: _Spans) -> int:
 
 def one_of(dtypes: tuple[torch.dtype, ...]) -> str:
     """The dtypes' names, for an error message."""
-    return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    *others, last = (str(dtype).removeprefix("torch.") for dtype in dtypes)
+    return f"{', '.join(others)} or {last}" if others else last

@@ -165,3 +165,8 @@ def unpack_codes(packed: torch.Tensor) -> torch.Tensor:
     """The other way round."""
     both = packed.contiguous().view(torch.uint8)
     return torch.stack((both & 0x0F, both >> 4), dim=-1).flatten(-2)
+
+
+def as_words(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The same bytes as a contiguous tensor of another dtype, also without any, of which torch makes no view."""
+    return data.contiguous().view(dtype) if data.shape[-1] else data.new_empty(data.shape, dtype=dtype)

@@ -11,7 +11,7 @@ from ..checks import check_tensor
 from ..problems.four_bits import INT4_GROUPS
 from ..problems.layout import Pair, ceil_div
 from ..runtime.arrays import through_host
-from .fp4 import pack_codes, unpack_codes
+from .fp4 import as_words, pack_codes, unpack_codes
 
 INT4_ZERO = 8  # stands for 0 where there are no zero points
 PACKINGS = ("compressed-tensors", "awq", "gptq", "gptq_v2")
@@ -59,6 +59,9 @@ def repack_int4(
         TypeError, ValueError: an argument is not as above.
     """
     codes, factors, zero_codes = in_one_layout(weight, scales, zeros, packing)
+    for name, tensor in (("zeros", zeros), ("g_idx", g_idx)):
+        if tensor is not None and codes.is_meta:
+            raise ValueError(f"{name} must be None for meta tensors, for the result depends on its values")
     k = 2 * codes.shape[-1]
     group = values_of_scale("scales", factors, k)
     in_order = groups_of_columns(None, factors, k)
@@ -84,8 +87,8 @@ def repack_int4(
 
 def _in_halves(codes: torch.Tensor) -> torch.Tensor:
     """Words of eight codes less 8, the first four of which are in the low halves of bytes."""
-    first, last = (unpack_codes(codes) ^ INT4_ZERO).unflatten(-1, (-1, 2, 4)).unbind(-2)
-    return (first | last << 4).flatten(-2).contiguous().view(torch.int32)
+    first, last = (unpack_codes(codes) ^ INT4_ZERO).unflatten(-1, (codes.shape[-1] // 4, 2, 4)).unbind(-2)
+    return as_words((first | last << 4).flatten(-2), torch.int32)
 
 
 def _with_zeros(scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
@@ -116,7 +119,7 @@ def in_one_layout(
             raise ValueError(f"weight must have an even number of rows, K, got shape {tuple(weight.shape)}")
         codes = pack_codes(_unpacked(weight, _AWQ_ORDER).to(torch.uint8).mT)
     else:
-        codes = (weight if by_rows else weight.mT).contiguous().view(torch.int8)
+        codes = as_words(weight if by_rows else weight.mT, torch.int8)
     factors = (scales if by_rows else scales.mT).contiguous()
     if factors.shape[:-1] != codes.shape[:-1]:
         where = "[N, K/g]" if by_rows else "[K/g, N]"

@@ -9,7 +9,7 @@ from ..problems.four_bits import FP4_DTYPES, FP4_SCALES, PACKED_EXPONENTS, SHUFF
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
 from ..runtime.arrays import through_host
-from .fp4 import EXPONENTS_IN_INT, unpack_codes
+from .fp4 import EXPONENTS_IN_INT, as_words, unpack_codes
 
 _SIGN, _MAGNITUDE = 8, 7  # of a code
 _OF_HALF_WORD = 4
@@ -83,7 +83,7 @@ def _by_columns(exponents: torch.Tensor) -> torch.Tensor:
     """Exponents [..., N, K/32] as int32 [..., N, ceil(K/128)] of four, of which those of a column are contiguous."""
     padding = (0, -exponents.shape[-1] % EXPONENTS_IN_INT)
     padded = torch.nn.functional.pad(exponents, padding, value=_EXPONENT_OF_ONE).to(torch.uint8)
-    return _joined(padded, torch.int32).mT.contiguous().mT
+    return as_words(padded, torch.int32).mT.contiguous().mT
 
 
 def _in_words(codes: torch.Tensor) -> torch.Tensor:
@@ -91,14 +91,4 @@ def _in_words(codes: torch.Tensor) -> torch.Tensor:
     first, last = codes.unflatten(-1, (-1, 2, _OF_HALF_WORD)).unbind(-2)
     signs = (first & _SIGN) << 4 | (last & _SIGN).roll(1, -1)
     of_bytes = first & _MAGNITUDE | (last & _MAGNITUDE) << 4 | signs
-    return _joined(of_bytes.flatten(-2), torch.int64)
-
-
-def _joined(of_bytes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Bytes of the last dimension as elements of another type."""
-    return (
-        of_bytes.unflatten(-1, (of_bytes.shape[-1] // dtype.itemsize, dtype.itemsize))
-        .contiguous()
-        .view(dtype)
-        .squeeze(-1)
-    )
+    return as_words(of_bytes.flatten(-2), torch.int64)

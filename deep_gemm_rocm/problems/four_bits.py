@@ -171,7 +171,8 @@ def _shape_of_int4_scales(operand: str, scales: TensorMeta, rows: list[int], k: 
     Raises:
         ValueError: ``scales`` has another shape.
     """
-    shapes = [(*rows, k // group) for group in INT4_GROUPS if k % group == 0]
+    groups = [group for group in INT4_GROUPS if k % group == 0]
+    shapes = [(*rows, k // group) for group in groups]
     for shape in shapes:
         if scales.shape == shape:
             if scales.dtype.itemsize == 2 and k and k // shape[-1] != GROUP:
@@ -182,7 +183,7 @@ def _shape_of_int4_scales(operand: str, scales: TensorMeta, rows: list[int], k: 
             return shape
     raise ValueError(
         f"{operand}[1] must have one of the shapes {', '.join(map(str, shapes))}, a scale for each row and "
-        f"{', '.join(map(str, INT4_GROUPS))} of K of {operand}[0], got {tuple(scales.shape)}"
+        f"{', '.join(map(str, groups))} of K of {operand}[0], got {tuple(scales.shape)}"
     )
 
 

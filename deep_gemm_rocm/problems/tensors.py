@@ -26,6 +26,8 @@ TYPES = {
 FP8_DTYPES = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _OCP_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
+# Words in the names of the functions that take weights of four bits in these dtypes.
+_FUNCTIONS_FOR = {torch.int8: "fp4", torch.uint8: "fp4", torch.int64: "fp4", torch.int32: "int4"}
 
 
 class TensorMeta(NamedTuple):
@@ -57,6 +59,8 @@ def check_dtype(name: str, meta: TensorMeta, dtypes: tuple[torch.dtype, ...]) ->
         advice = ""
         if meta.dtype in _OCP_DTYPES and dtypes == FP8_DTYPES:
             advice = "; gfx942 has another FP8 format, convert data and scales with convert_fp8_fn_to_fnuz"
+        elif meta.dtype in _FUNCTIONS_FOR and dtypes[0] in (*FP8_DTYPES, *_FUNCTIONS_FOR):
+            advice = f"; functions with {_FUNCTIONS_FOR[meta.dtype]} in their names take such weights"
         raise TypeError(f"{name} must be {one_of(dtypes)}, got {meta.dtype}{advice}")
 
 

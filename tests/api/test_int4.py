@@ -23,6 +23,26 @@ def scales_and_zeros_of(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return torch.from_numpy((bits // 32 * 32).view(np.float32).copy()), torch.from_numpy((bits % 32).astype(np.int64))
 
 
+@pytest.mark.parametrize("packing", ["compressed-tensors", "awq", "gptq"])
+@pytest.mark.parametrize("with_zeros", [False, True])
+def test_without_k(packing, with_zeros):
+    by_rows = packing == "compressed-tensors"
+    weight = torch.zeros((16, 0) if by_rows else (0, 2) if packing == "awq" else (0, 16), dtype=torch.int32)
+    scales = torch.zeros((16, 0) if by_rows else (0, 16))
+    zeros = torch.zeros((2, 0) if by_rows else (0, 2), dtype=torch.int32) if with_zeros else None
+    data, factors = dg.repack_int4(weight, scales, zeros, packing=packing)
+    assert (data.dtype, data.shape, factors.shape) == (torch.int32, (16, 0), (16, 0))
+
+
+def test_values_that_decide_are_needed():
+    weight, scales = (torch.zeros(16, 16, dtype=torch.int32, device="meta"), torch.ones(16, 4, device="meta"))
+    zeros, g_idx = torch.zeros(2, 4, dtype=torch.int32, device="meta"), torch.arange(128) // 32
+    assert dg.repack_int4(weight, scales, packing="compressed-tensors")[0].is_meta
+    for other in ({"zeros": zeros}, {"g_idx": g_idx}):
+        with pytest.raises(ValueError, match="must be None for meta tensors"):
+            dg.repack_int4(weight, scales, packing="compressed-tensors", **other)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     packing=st.sampled_from(PACKINGS),

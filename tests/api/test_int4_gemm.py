@@ -162,6 +162,19 @@ def test_any_shape(m, n, groups, seed):
     check(activations(m, k, seed), weight(INT4_KINDS[0], n, k, seed) if n and k else empty(n, k))
 
 
+def test_weights_of_other_functions_name_these():
+    int4, fp4 = empty(16, 128), (torch.zeros(16, 64, dtype=torch.int8), torch.ones(16, 4))
+    x, d = torch.zeros(3, 128, dtype=torch.bfloat16), torch.empty(3, 16)
+    with pytest.raises(
+        TypeError, match=r"b\[0\] must be int8, uint8 or int64, got .*; functions with int4 in their names"
+    ):
+        dg.bf16_fp4_gemm_nt(x, int4, d)
+    with pytest.raises(TypeError, match=r"b\[0\] must be int32, got torch.int8; functions with fp4 in their names"):
+        dg.bf16_int4_gemm_nt(x, fp4, d)
+    with pytest.raises(TypeError, match=r"b\[0\] must be float8_e4m3fnuz or .*; functions with int4 in their names"):
+        dg.fp8_gemm_nt(dg.per_token_cast_to_fp8(x), int4, d)
+
+
 def empty(n: int, k: int):
     return torch.zeros(n, k // 8).int(), torch.zeros(n, k // 32).bfloat16()
 
