@@ -168,3 +168,18 @@ def test_bad_input_is_one_clear_error_and_writes_nothing(bad, error, message):
     with pytest.raises(error, match=message):
         dg.mla_decode(**{**given, **bad})
     assert (out == POISON).all()
+
+
+@pytest.mark.parametrize("high", [0x7F, 0xFF])
+def test_a_scale_that_is_any_nan_gives_nan(high):
+    """Low bits of a NaN must not overflow where products with it are rounded."""
+    cache = LatentCache("e4m3_656", 1, 16, FNUZ)
+    scales = torch.ones(4).view(torch.uint8)
+    scales[4:8] = torch.tensor([0xFF, 0xFF, 0xFF, high])
+    token = torch.cat([torch.full((512,), 0x38, dtype=torch.uint8), scales, torch.zeros(128, dtype=torch.uint8)])
+    cache.put(torch.tensor([0]), token[None], torch.empty(1, 0, dtype=torch.uint8))
+    out = dg.mla_decode(
+        torch.ones(1, 1, 1, 576, dtype=BF16), cache.tensor, block_table=torch.zeros(1, 1, dtype=torch.int32),
+        context_lens=torch.tensor([1], dtype=torch.int32),
+    )  # fmt: skip
+    assert out.isnan().all()

@@ -223,7 +223,8 @@ class LatentLoader {
       return power_of_e8m0(word >> (block % 4 * 8) & 255) * kFactor;
     } else if constexpr (Layout::kHasScales) {
       static_assert(kParts * Shape::kDBlock == Layout::kScaledValues, "a pass has one scale");
-      return scales_[min(pass, 3)] * kFactor;
+      const float scale = scales_[min(pass, 3)] * kFactor;
+      return __builtin_isnan(scale) ? __builtin_nanf("") : scale;  // without low bits, which could overflow in rounding
     } else {
       return 1;
     }
