@@ -211,7 +211,7 @@ BAD = {
     "unknown epilogue": ({"epilogue": "gelu"}, ValueError, r"one of \('identity', 'silu_and_mul'\), got 'gelu'"),
     "epilogue of another type": ({"epilogue": ["identity"]}, ValueError, "epilogue must be one of"),
     "bias of another shape": ({"bias": torch.zeros(8)}, ValueError, r"bias must have shape \(256,\), .* row of b"),
-    "bias of another type": ({"bias": torch.zeros(256).double()}, TypeError, "bias must be bfloat16 or float16 or"),
+    "bias of another type": ({"bias": torch.zeros(256).double()}, TypeError, "bias must be bfloat16, float16 or"),
     "no tensor as bias": ({"bias": 1.0}, TypeError, "bias must be a torch.Tensor, got float"),
     "strided bias": ({"bias": torch.zeros(512)[::2]}, ValueError, "bias must be contiguous"),
     "c and an activation": (
@@ -221,7 +221,7 @@ BAD = {
     ),
     "d of all of b's rows": ({"epilogue": "silu_and_mul"}, ValueError, r"d must have shape \(16, 128\)"),
     "a pair without FP8": ({"d": (torch.zeros(16, 256), torch.zeros(16, 2))}, TypeError, r"d\[0\] must be float8"),
-    "FP8 without scales": ({"d": torch.zeros(16, 256).to(E4M3)}, TypeError, "d must be bfloat16 or float16 or float32"),
+    "FP8 without scales": ({"d": torch.zeros(16, 256).to(E4M3)}, TypeError, "d must be bfloat16, float16 or float32"),
     "a pair of three": ({"d": (torch.zeros(16, 256),) * 3}, TypeError, "d must be a pair"),
     "few scales": (
         {"d": (torch.zeros(16, 256).to(E4M3), torch.zeros(16, 1))},

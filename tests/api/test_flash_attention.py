@@ -405,7 +405,7 @@ def good_packed() -> dict:
 
 BAD = [
     (good, {"q": None}, TypeError, "q must be a torch.Tensor"),
-    (good, {"q": torch.zeros(1, 8, 4, 64)}, TypeError, "q must be bfloat16 or float16 or float8_e4m3fnuz"),
+    (good, {"q": torch.zeros(1, 8, 4, 64)}, TypeError, "q must be bfloat16, float16 or float8_e4m3fnuz"),
     (good, {"q": torch.zeros(1, 8, 4, 64).to(torch.float8_e4m3fn)}, TypeError, "convert_fp8_fn_to_fnuz"),
     (good, {"k": torch.zeros(1, 16, 2, 64).half()}, TypeError, "k must have the dtype of q"),
     (good, {"q": torch.zeros(8, 4, 64).bfloat16()}, ValueError, r"q must be \[batch, tokens, heads, head dim\]"),

@@ -203,7 +203,7 @@ def test_names_of_deep_gemm_1():
         ({"ks_cpu": torch.tensor([128, 144])}, TypeError, "ks_cpu must be a list of ints, got Tensor"),
         ({"grouped_layout": torch.tensor([128, 144])}, TypeError, "grouped_layout must be int32"),
         ({"grouped_layout": torch.tensor([128]).int()}, ValueError, r"grouped_layout must have shape \(2,\)"),
-        ({"d": torch.zeros(2, 32, 48).double()}, TypeError, "d must be bfloat16 or float16 or float32"),
+        ({"d": torch.zeros(2, 32, 48).double()}, TypeError, "d must be bfloat16, float16 or float32"),
         ({"c": torch.zeros(2, 32, 48).bfloat16()}, TypeError, "c must be float32, got torch.bfloat16"),
         ({"recipe": (1, 128, 128)}, NotImplementedError, r"recipe=\(1, 1, 128\) only"),
         ({"b": None}, TypeError, "b must be a pair"),

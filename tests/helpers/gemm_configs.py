@@ -225,7 +225,7 @@ def config_id(config: GemmConfig) -> str:
 
 
 def quick(configs: Iterable[GemmConfig]) -> list[GemmConfig]:
-    """Every tenth tile of each kind: for one kind the largest, eleventh largest and so on, for the next the others.
+    """Every 13th tile of each kind: for one kind the largest, 14th largest and so on, for the next the others.
 
     Mistakes in the code of a kind show with any tile, and mistakes in the code of a tile with any kind.
     """
@@ -235,7 +235,7 @@ def quick(configs: Iterable[GemmConfig]) -> list[GemmConfig]:
     chosen = []
     for turn, tiles in enumerate(of_kinds.values()):
         tiles.sort(key=lambda config: config.block_m * config.block_n, reverse=True)
-        chosen += tiles[turn % 10 :: 10] or tiles[:1]
+        chosen += tiles[turn % 13 :: 13] or tiles[:1]
     return chosen
 
 

@@ -113,7 +113,7 @@ BAD = {
     "b[1] per row": (scales(B, torch.ones(N, 3)), ValueError, r"b\[1\] must have shape \(1, 3\).*got \(40, 3\)"),
     "b[1] scalar": (scales(B, torch.tensor(1.0)), ValueError, r"b\[1\] must have shape \(1, 3\).*got \(\)"),
     "out is a number": (output(lambda out: 1.0), TypeError, "out must be a torch.Tensor, got float"),
-    "out fp64": (output(torch.Tensor.double), TypeError, "out must be bfloat16 or float16 or float32, got .*float64"),
+    "out fp64": (output(torch.Tensor.double), TypeError, "out must be bfloat16, float16 or float32, got .*float64"),
     "out transposed": (output(lambda out: torch.empty(N, M).bfloat16()), ValueError, r"out must have shape \(24, 40\)"),
     "out 1-D": (output(lambda out: out.reshape(-1)), ValueError, r"out must have shape \(24, 40\), got \(960,\)"),
     "out column-major": (

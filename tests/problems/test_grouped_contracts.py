@@ -53,7 +53,7 @@ BAD = {
     ),
     "a[1] fp64": ("a", with_scales(torch.Tensor.double), TypeError, r"a\[1\] must be float32"),
     "no d": ("d", lambda d: None, TypeError, "d must be a torch.Tensor, got NoneType"),
-    "d fp64": ("d", torch.Tensor.double, TypeError, "d must be bfloat16 or float16 or float32, got torch.float64"),
+    "d fp64": ("d", torch.Tensor.double, TypeError, "d must be bfloat16, float16 or float32, got torch.float64"),
     "d too short": ("d", lambda d: d[..., :-1], ValueError, r"d must have shape \(.*40\), got \(.*39\)"),
     "recipe": ("recipe", lambda _: (1, 1, 32), NotImplementedError, r"recipes \(1, 128, 128\), .* got \(1, 1, 32\)"),
 }  # fmt: skip
