@@ -157,7 +157,7 @@ def _splits_of(problem: GemmProblem) -> list[int]:
     k_blocks = ceil_div(problem.k * kind.element_bytes, BLOCK_K_BYTES)
     splits_of_k = [splits for splits in _SPLITS if k_blocks >= splits * _LEAST_K_BLOCKS]
     # Quantised results have tiles of 128 columns. A single part may have smaller ones, for a second kernel quantises.
-    return [1, *splits_of_k] if kind.is_quantised and splits_of_k else splits_of_k
+    return [1, *splits_of_k] if kind.is_quantised else splits_of_k
 
 
 def _tiles_of_split(m: int, n: int) -> int:
@@ -258,10 +258,10 @@ def _order_for_all_m(kind: GemmKind, n: int, k: int) -> KOrder:
     least = {order: np.min(clocks, axis=0) for order, clocks in clocks_of_order.items()}
     quickest = np.min(list(least.values()), axis=0)
     costs = {order: float(np.max(clocks / quickest)) for order, clocks in least.items()}
-    of_one_launch = {order: cost for order, cost in costs.items() if order[0] == 1}
+    of_whole_k = {order: cost for order, cost in costs.items() if order[0] == 1}
     least_gain = _WORTH_MORE_PARTS if kind.is_quantised else _WORTH_A_SECOND_LAUNCH
-    if min(of_one_launch.values()) <= least_gain:
-        costs = of_one_launch
+    if min(of_whole_k.values()) <= least_gain:
+        costs = of_whole_k
     return min(order for order, cost in costs.items() if cost <= max(min(costs.values()), _MAY_COST))
 
 

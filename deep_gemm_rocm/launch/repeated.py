@@ -143,6 +143,9 @@ def _launch(launches: list[Launch], runtime: hip.Runtime, kernels: list[Kernel])
     filled: list[hip.Launch] = []
     tensors: list[torch.Tensor] = []
     used: list[dict[int, str]] = []
+    most_scratch = max(launch.scratch_offsets[-1] for launch in launches)
+    some_tensor = next(iter(launches[0].tensors.values()))
+    begin = scratch.memory(runtime, most_scratch, some_tensor).address if most_scratch else 0
     for launch, kernel in zip(launches, kernels, strict=True):
         words, structure = launch.words, type(launch.arguments)
         used.append({})
@@ -152,11 +155,8 @@ def _launch(launches: list[Launch], runtime: hip.Runtime, kernels: list[Kernel])
             words[place] = tensor.data_ptr()
             used[-1][len(tensors)] = name
             tensors.append(tensor)
-        *offsets, size = launch.scratch_offsets
-        if size:
-            begin = scratch.memory(runtime, size, tensors[0]).address
-            for place, offset in zip(words_of(structure, tuple(launch.scratch)), offsets, strict=True):
-                words[place] = begin + offset
+        for place, offset in zip(words_of(structure, tuple(launch.scratch)), launch.scratch_offsets, strict=False):
+            words[place] = begin + offset
         filled.append((kernel.entry_point, words.tobytes()))
     runtime.relaunch(filled, tensors, used)
 

@@ -50,7 +50,7 @@ def best_dense(problem: GemmProblem) -> Choice:
     whole = problem._replace(num_cus=CUS)
     found = {Choice(config): estimated_clocks(config, whole) for config in gemm_candidates(kind)}
     tiles, k_blocks = -(-m // 128) * -(-n // 128), -(-k * kind.element_bytes // 128)
-    whole_k = (1,) if kind.is_quantised and k_blocks >= 16 else ()  # whose sums a second kernel quantises
+    whole_k = (1,) if kind.is_quantised else ()  # whose sums a second kernel quantises
     for splits in (*whole_k, *SPLITS) if kind.can_split_k and tiles < CUS else ():
         if splits == 1 or k_blocks >= 8 * splits:
             parts = whole.in_parts(splits)

@@ -200,3 +200,15 @@ def test_new_tensors_are_where_the_arguments_are():
     tensors = [x]
     described.make([form, on_another], tensors, ())
     assert [tensor.dtype for tensor in tensors[1:]] == [torch.float32, torch.int16]
+
+
+@needs_c
+def test_new_tensors_need_no_memory_of_another_gpu():
+    """The current one may be another one, and full."""
+
+    def full(*_):
+        raise torch.OutOfMemoryError
+
+    tensors = [x]
+    described.make([described.form_of(x)._replace(quick=full)], tensors, ())
+    assert tensors[1].shape == x.shape

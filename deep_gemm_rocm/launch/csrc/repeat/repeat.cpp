@@ -237,7 +237,7 @@ PyObject* make_one(PyObject* form, DlTensor& tensor) {
     const long device = PyLong_AsLong(index);
     if (made && tensor_of(made, &tensor) == 0 && (device < 0 || device == tensor.device_id)) return made;
     Py_XDECREF(made);
-    if (PyErr_Occurred()) return nullptr;
+    PyErr_Clear();  // the current device may have no memory left, and be another one
   }
   PyObject* made = PyObject_Call(empty_strided, PyTuple_GetItem(form, 0), PyTuple_GetItem(form, 1));
   if (made && tensor_of(made, &tensor) == 0) return made;
