@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -80,17 +81,33 @@ def four_bits(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
     return data, torch.randint(114, 124, (*rows, k // 32), dtype=torch.uint8, generator=generator)
 
 
-def by_four_bits(m: int, a_type: str) -> torch.Tensor:
+def int4(group: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    data = torch.randint(-(2**31), 2**31, (N, K // 8), generator=generator).int()
+    return data, torch.rand(N, K // group, generator=generator) + 0.5
+
+
+WEIGHTS = {
+    "e2m1": lambda: four_bits(N, K),
+    "shuffled_e2m1": lambda: dg.shuffle_weight(*four_bits(N, K)),
+    "int4 of 32": lambda: int4(32),
+    "int4 of 128": lambda: int4(128),
+}
+
+
+def by_four_bits(m: int, a_type: str, weight: str = "e2m1") -> torch.Tensor:
+    a = activations(300, K)[:m] if a_type == "bf16" else rows_of(quantised_activations(300, K), slice(m))
+    name = "bf16" if a_type == "bf16" else "fp8"
+    call = getattr(dg, f"{name}_int4_gemm_nt" if "int4" in weight else f"{name}_fp4_gemm_nt")
     d = torch.empty(m, N)
-    if a_type == "bf16":
-        dg.bf16_fp4_gemm_nt(activations(300, K)[:m], four_bits(N, K), d)
-    else:
-        dg.fp8_fp4_gemm_nt(rows_of(quantised_activations(300, K), slice(m)), four_bits(N, K), d)
+    call(a, WEIGHTS[weight](), d)
     return d
 
 
-def kind_of_four_bits(a_type: str) -> GemmKind:
-    return GemmKind(a_type, "e2m1", "f32", "groups", b_scale_type="e8m0")
+def kind_of_four_bits(a_type: str, weight: str = "e2m1") -> GemmKind:
+    if "int4" in weight:
+        return GemmKind(a_type, "int4", "f32", "groups", b_scale_type="f32", group_k=int(weight.split()[-1]))
+    return GemmKind(a_type, weight, "f32", "groups", b_scale_type="e8m0")
 
 
 DENSE: dict[str, tuple[GemmKind, Callable[[int], torch.Tensor]]] = {
@@ -104,6 +121,16 @@ DENSE: dict[str, tuple[GemmKind, Callable[[int], torch.Tensor]]] = {
     "tt": (GemmKind("bf16", "bf16", "f32", "none", a_major="rows"), lambda m: bf16(m, dg.bf16_gemm_tt, "a")),
     "fp8_fp4": (kind_of_four_bits("e4m3"), lambda m: by_four_bits(m, "e4m3")),
     "bf16_fp4": (kind_of_four_bits("bf16"), lambda m: by_four_bits(m, "bf16")),
+}
+OF_OTHER_WEIGHTS = [
+    (a_type, weight)
+    for a_type, weight in itertools.product(("e4m3", "bf16"), ("shuffled_e2m1", "int4 of 32", "int4 of 128"))
+    if (a_type, weight) != ("e4m3", "int4 of 32")  # for which there is no kernel
+]
+DENSE |= {
+    f"{a_type} by {weight}": (kind_of_four_bits(*of), lambda m, of=of: by_four_bits(m, *of))
+    for of in OF_OTHER_WEIGHTS
+    for a_type, weight in [of]
 }
 
 
@@ -130,6 +157,8 @@ def of_each_schedule(choices: list[Choice]) -> list[Choice]:
     [
         *((name, PARTS, False) for name in ("blocks", "quantised", "activated", "nt", "tt", "fp8_fp4", "bf16_fp4")),
         ("blocks", PARTS_OF_PARTS, False),
+        ("e4m3 by shuffled_e2m1", NO_PARTS, False),
+        ("e4m3 by int4 of 128", NO_PARTS, False),
         *(
             pytest.param(name, shape, True, marks=pytest.mark.slow)
             for name in DENSE
