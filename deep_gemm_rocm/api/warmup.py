@@ -26,6 +26,7 @@ from ..problems.four_bits import (
     INT4_DTYPES,
     INT4_GROUPS,
     INT4_SCALES,
+    SHUFFLED_DTYPES,
     values_of_element,
 )
 from ..problems.gemm_kind import GROUP
@@ -48,6 +49,7 @@ from . import (
     sparse_mla,
     top_k,
 )
+from .shuffle import shuffle_weight
 
 _FP8 = torch.float8_e4m3fnuz
 _PAGE_TOKENS = 64
@@ -153,7 +155,8 @@ def warmup_kernels(
         dtype: dtype of q, k and v for attention, of the cache for ``mla_decode`` and ``append_kv_cache``, ``d_dtype``
             if None; of ``x``, or of the logits of experts, bf16 if None; of the logits for ``top_k_per_row``, fp32 if
             None; of the weights of ``fused_moe``, float8_e4m3fnuz with scales of blocks if None, and int8 for four
-            bits with exponents as scales, int32 for int4. None for all other functions.
+            bits with exponents as scales, int64 for those of ``shuffle_weight``, int32 for int4. None for all other
+            functions.
         arguments: other arguments of the function on which kernels depend: for ``route_top_k`` ``scoring``,
             ``num_groups``, ``top_groups``, and ``bias`` as whether there is one; for ``rms_norm_cast_to_fp8``
             ``gran_k``; for ``per_token_cast_to_fp4`` ``gran_k`` and ``use_packed_ue8m0``; for
@@ -162,9 +165,10 @@ def warmup_kernels(
             is FP8; for masked groups in FP8 ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and
             ``flash_attention_decode`` ``softcap``; for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"``
             or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have; for ``sparse_mla`` ``extra_kv_cache``, as
-            whether there is one; for functions with int4 weights ``group_k`` and ``scales``: how many values share a
-            scale, and the scales' dtype by its name. If left out, it is 32 and ``"bfloat16"``, otherwise ``"float32"``,
-            and with FP8 activations 128.
+            whether there is one; for functions with FP4 weights but ``fused_moe`` ``shuffled``, as whether they are
+            those of ``shuffle_weight``; for functions with int4 weights ``group_k`` and ``scales``: how many values
+            share a scale, and the scales' dtype by its name. If left out, it is 32 and ``"bfloat16"``, otherwise
+            ``"float32"``, and with FP8 activations 128.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -301,7 +305,7 @@ def _operand(
     function: _Function, groups: tuple[int, ...], rows: int, k: int, scaled_rows: int, transposed: bool
 ) -> Any:
     if function.dtype in FP4_DTYPES:
-        return _four_bits(rows, k, *groups)
+        return _four_bits(rows, k, *groups, shuffled=False)
     data = _tensor(*groups, *((k, rows) if transposed else (rows, k)), dtype=function.dtype)
     if function.dtype != _FP8:
         return data
@@ -323,7 +327,7 @@ def _dense(function: _Function, m: int, of: Workload) -> None:
 def _dense_of_fp4(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
     a = _operand(function, (), m, of.k, 1, transposed=False)
-    function.call(a, _four_bits(of.n, of.k), _tensor(m, of.n, dtype=of.d_dtype))
+    function.call(a, _four_bits(of.n, of.k, shuffled=_is_shuffled(of)), _tensor(m, of.n, dtype=of.d_dtype))
 
 
 def _contiguous(function: _Function, m: int, of: Workload) -> None:
@@ -339,10 +343,15 @@ def _masked(function: _Function, m: int, of: Workload) -> None:
     function.call(*operands, d, counts, m, **of.arguments, **signal)
 
 
-def _four_bits(rows: int, k: int, *groups: int) -> Any:
-    return tuple(
+def _four_bits(rows: int, k: int, *groups: int, shuffled: bool) -> Any:
+    data, scales = (
         _tensor(*groups, rows, k // shared, dtype=dtype) for shared, dtype in ((2, torch.int8), (GROUP, torch.uint8))
     )
+    return shuffle_weight(data, scales) if shuffled else (data, scales)
+
+
+def _is_shuffled(of: Workload) -> bool:
+    return bool(of.arguments.get("shuffled")) or of.dtype in SHUFFLED_DTYPES
 
 
 def _int4(of: Workload, is_fp8: bool, rows: int, k: int, *groups: int) -> Any:
@@ -377,13 +386,14 @@ def _masked_of_int4(function: _Function, m: int, of: Workload) -> None:
 
 def _contiguous_of_fp4(function: _Function, m: int, of: Workload) -> None:
     a, d = _operand(function, (), m, of.k, 1, transposed=False), _tensor(m, of.n, dtype=of.d_dtype)
-    function.call(a, _four_bits(of.n, of.k, of.num_groups), d, _tensor(m, dtype=torch.int32))
+    function.call(a, _four_bits(of.n, of.k, of.num_groups, shuffled=_is_shuffled(of)), d, _tensor(m, dtype=torch.int32))
 
 
 def _masked_of_fp4(function: _Function, m: int, of: Workload) -> None:
     groups = of.num_groups
     a, d = _operand(function, (groups,), m, of.k, 1, transposed=False), _tensor(groups, m, of.n, dtype=of.d_dtype)
-    function.call(a, _four_bits(of.n, of.k, groups), d, _tensor(groups, dtype=torch.int32), m)
+    b = _four_bits(of.n, of.k, groups, shuffled=_is_shuffled(of))
+    function.call(a, b, d, _tensor(groups, dtype=torch.int32), m)
 
 
 def _along_k(function: _Function, m: int, of: Workload) -> None:
@@ -571,7 +581,7 @@ def _experts_of_tokens(of: Workload, tokens: int, top_k: int) -> None:
         if dtype in INT4_DTYPES:
             return _int4(of, is_fp8, rows, columns, of.num_groups)
         if scaling == "groups":
-            return _four_bits(rows, columns, of.num_groups)
+            return _four_bits(rows, columns, of.num_groups, shuffled=_is_shuffled(of))
         data = _tensor(of.num_groups, rows, columns, dtype=dtype)
         blocks = of.num_groups, ceil_div(rows, SCALE_BLOCK), ceil_div(columns, SCALE_BLOCK)
         return (data, _tensor(*blocks, dtype=torch.float32)) if dtype == _FP8 else data
@@ -609,6 +619,7 @@ def _rows(
 
 
 _OF_INT4 = ("group_k", "scales")
+_OF_FP4 = ("shuffled",)
 _ARGUMENTS = {
     "flash_attention": ("softcap",),
     "flash_attention_decode": ("softcap", "k_descale"),
@@ -621,6 +632,13 @@ _ARGUMENTS = {
     "rms_norm_cast_to_fp8": ("gran_k",),
     "silu_and_mul_cast_to_fp8": ("alpha", "limit"),
     "fused_moe": ("alpha", "limit", "gate_up_bias", "down_bias", "x", *_OF_INT4),
+    "fp8_fp4_gemm_nt": _OF_FP4,
+    "bf16_fp4_gemm_nt": _OF_FP4,
+    "fp4_gemm_nt": _OF_FP4,
+    "m_grouped_fp8_fp4_gemm_nt_contiguous": _OF_FP4,
+    "m_grouped_fp8_fp4_gemm_nt_masked": _OF_FP4,
+    "m_grouped_fp4_gemm_nt_contiguous": _OF_FP4,
+    "m_grouped_fp4_gemm_nt_masked": _OF_FP4,
     "bf16_int4_gemm_nt": _OF_INT4,
     "m_grouped_bf16_int4_gemm_nt_contiguous": _OF_INT4,
     "m_grouped_bf16_int4_gemm_nt_masked": _OF_INT4,

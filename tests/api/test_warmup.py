@@ -229,6 +229,23 @@ def test_the_plan_is_what_a_call_asks_for(asked, name, groups, m, k):
     assert warmup.plan([Workload(name, [m], 192, k, groups)]) == wanted
 
 
+def test_the_plan_of_shuffled_weights(asked):
+    def weight(*rows_and_k):
+        *rows, k = rows_and_k
+        data, exponents = torch.zeros(*rows, k // 2, dtype=torch.int8), torch.full((*rows, k // 32), 127).byte()
+        return dg.shuffle_weight(data, exponents)
+
+    a, d = (torch.zeros(64, 256, dtype=torch.uint8).view(FP8), torch.ones(64, 2)), torch.zeros(64, 192).bfloat16()
+    wanted = asked(lambda: dg.fp8_fp4_gemm_nt(a, weight(192, 256), d))
+    assert wanted[0].values["b_type"] == "shuffled_e2m1"
+    assert warmup.plan([Workload("fp8_fp4_gemm_nt", [64], 192, 256, arguments={"shuffled": True})]) == wanted
+    x, choices = torch.zeros(4, 256).bfloat16(), torch.zeros(4, 2)
+    wanted = asked(lambda: dg.fused_moe(x, weight(8, 128, 256), weight(8, 256, 64), choices, choices.int()))
+    assert sum(request.values.get("b_type") == "shuffled_e2m1" for request in wanted) == 2
+    plan = warmup.plan([Workload("fused_moe", [1], 64, 256, 8, dtype=torch.int64)])
+    assert all(request in plan for request in wanted)
+
+
 def test_more_rows_than_a_layer_of_experts_takes():
     """65536 tokens of 16 experts each are 4096 rows of each of 256 experts."""
     assert warmup.plan([Workload("fused_moe", [4096], 512, 1024, 256)])
