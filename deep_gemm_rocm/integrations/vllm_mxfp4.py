@@ -9,6 +9,7 @@ other activations become FP8 when they are loaded.
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 from typing import Any
 
@@ -31,12 +32,22 @@ from ..api.casts import per_token_cast_to_fp8
 from ..api.four_bits import convert_fp4_to_fp8
 from ..api.fp4_gemm import bf16_fp4_gemm_nt
 from ..api.gemm import gemm_fp8
+from ..api.shuffle import shuffle_weight
 from ..problems.layout import Pair
 from .parts import MovedError, check_parameters, check_replaces, replace_wherever_imported
 from .vllm_experts import FourBitExperts
 
 _GPT_OSS = 1.702, 7.0  # alpha and limit that vLLM's swigluoai_and_mul has
 _ACTIVATIONS = (kMxfp4Dynamic, kFp8Dynamic128Sym)
+
+
+def _laid_out(layer: Any, weight: str, scales: str) -> None:
+    """Shuffles a layer's weight, unless its scales are so far from others that kernels need it as it is."""
+    data, factors = (getattr(layer, name).data for name in (weight, scales))
+    with contextlib.suppress(ValueError):
+        data, factors = shuffle_weight(data, factors)
+    replace_parameter(layer, weight, data)
+    replace_parameter(layer, scales, factors)
 
 
 class _Mxfp4Kernel(MxFp4LinearKernel):
@@ -71,7 +82,7 @@ class DeepGemmRocmMxfp4WeightKernel(_Mxfp4Kernel):
         return True, None
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        pass
+        _laid_out(layer, "weight", "weight_scale")
 
     def multiply(self, x: torch.Tensor, weight: Pair, out: torch.Tensor, bias: torch.Tensor | None) -> None:
         bf16_fp4_gemm_nt(x, weight, out, bias=bias)
@@ -111,15 +122,16 @@ class DeepGemmRocmMxfp4Experts(FourBitExperts):
         return activation in (MoEActivation.SILU, MoEActivation.SWIGLUOAI)
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        """Brings gpt-oss's gates and ups, whose rows take turns, behind each other."""
-        if self.moe_config.activation != MoEActivation.SWIGLUOAI:
-            return
-        for name in ("w13_weight", "w13_weight_scale", "w13_bias"):
-            if getattr(layer, name, None) is not None:
-                rows = getattr(layer, name).data
-                replace_parameter(layer, name, torch.cat((rows[:, ::2], rows[:, 1::2]), dim=1))
-        self.quant_config._w1.scale = layer.w13_weight_scale
-        self.quant_config._w1.bias = getattr(layer, "w13_bias", None)
+        """Brings gpt-oss's gates and ups, whose rows take turns, behind each other, and shuffles the weights."""
+        if self.moe_config.activation == MoEActivation.SWIGLUOAI:
+            for name in ("w13_weight", "w13_weight_scale", "w13_bias"):
+                if getattr(layer, name, None) is not None:
+                    rows = getattr(layer, name).data
+                    replace_parameter(layer, name, torch.cat((rows[:, ::2], rows[:, 1::2]), dim=1))
+            self.quant_config._w1.bias = getattr(layer, "w13_bias", None)
+        for part, quantised in (("w13", self.quant_config._w1), ("w2", self.quant_config._w2)):
+            _laid_out(layer, f"{part}_weight", f"{part}_weight_scale")
+            quantised.scale = getattr(layer, f"{part}_weight_scale")
 
     def _input(self, x: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor | Pair:
         return per_token_cast_to_fp8(x)

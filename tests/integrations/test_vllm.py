@@ -287,15 +287,17 @@ def bf16_model():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("m", [1, 77])
-def test_a_linear_layer_with_weights_in_mxfp4(m, bf16_model):
+@pytest.mark.parametrize(("m", "factor"), [(1, 1), (77, 1), (5, 2.0**40)])
+def test_a_linear_layer_with_weights_in_mxfp4(m, factor, bf16_model):
+    """Weights are shuffled, unless their scales are too large for that."""
     n, k = 384, 544
-    data, exponents, values = mxfp4(randn(n, k).float())
+    data, exponents, values = mxfp4(randn(n, k).float() * factor)
     x, bias = randn(m, k, seed=1).bfloat16(), randn(n, seed=2).bfloat16()
     kernel, layer = linear.init_mxfp4_linear_kernel(None), torch.nn.Module()
     assert type(kernel).__name__ == "DeepGemmRocmMxfp4WeightKernel"
     layer.weight, layer.weight_scale = parameter(data), parameter(exponents)
     kernel.process_weights_after_loading(layer)
+    assert layer.weight.dtype == (torch.int64 if factor == 1 else data.dtype)
     actual = kernel.apply_weights(layer, x.view(1, m, k), bias)
     assert (actual.shape, actual.dtype) == ((1, m, n), torch.bfloat16)
     assert dg.calc_diff(actual[0], x.float() @ values.float().T + bias.float()) < 1e-5  # rounding to bf16
@@ -391,7 +393,7 @@ def test_experts_of_mxfp4_in_vllms_layer(tokens, limit, mxfp4_activations):
     workspace.init_workspace_manager(torch.device("cpu"))
     kernel = mxfp4_oracle.make_mxfp4_moe_kernel(quant, config, kind, backend)
     kernel.fused_experts.process_weights_after_loading(layer)
-    assert layer.w13_weight.dtype == layer.w2_weight.dtype == torch.uint8
+    assert layer.w13_weight.dtype == layer.w2_weight.dtype == torch.int64  # sixteen values, shuffled
     x = randn(tokens, hidden, seed=2).bfloat16()
     chosen = randn(tokens, experts, seed=3).softmax(-1).topk(top_k)
     actual = applied(kernel, x, layer.w13_weight, layer.w2_weight, chosen, experts)
