@@ -173,7 +173,8 @@ def chain(size: int, stride: int, seed: int = 0) -> np.ndarray:
     [
         ("vector", 16 << 10, 116),
         ("vector", 2 << 20, 269),
-        ("vector", 8 << 20, 262 * 2.1),  # the highest published, which fits whole kernels best
+        # the highest published, which fits whole kernels best
+        pytest.param("vector", 8 << 20, 262 * 2.1, marks=pytest.mark.slow),
         ("scalar", 8 << 10, 48),
         ("scalar", 2 << 20, 48 + 124),
     ],

@@ -70,7 +70,7 @@ extern "C" __global__ void multiply(const long* a, float* d, int n) {
 GROUPS = 304 * 9 + 100  # each fills a CU
 
 
-@pytest.mark.parametrize("compute", ["all", "sampled"])
+@pytest.mark.parametrize("compute", [pytest.param("all", marks=pytest.mark.slow), "sampled"])
 def test_sampling_changes_little(compiler: Compiler, compute: str) -> None:
     code = compiler.code_object(MULTIPLY)
     arguments = [np.zeros(1 << 22, np.int64), np.zeros(GROUPS * 64, np.float32), 40]
@@ -174,6 +174,7 @@ def causal_attention(tokens: int, heads: int) -> None:
 CALLS = {"gemm": lambda: gemm(2048, 4096, 256), "causal attention": lambda: causal_attention(1024, 12)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_sampling_our_kernels(name: str) -> None:
     profiles = []

@@ -83,6 +83,7 @@ def test_heuristics_and_results_that_add_up() -> None:
         torch.testing.assert_close(total, x.sum()[None], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_errors_name_the_argument_or_the_resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Triton's own cache returns code whose lines are those of another checkout.
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
