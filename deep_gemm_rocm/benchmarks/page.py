@@ -75,8 +75,8 @@ _SECTIONS = {
     "fused_moe": (
         "A whole layer of experts, DeepSeek-V3's on one of eight devices: TOKENSxHIDDENxINTERMEDIATExEXPERTSxTOP_K. "
         "AITER's table for it (a8w8_blockscale_tuned_fmoe_ds_v3.csv) gives 363, 408 and 1091 µs on hardware for both "
-        "GEMMs alone. That was an MI325X, whose memory is faster: `bench --chip mi325x` tells 332 and 347 µs for 64 and "
-        "128 tokens.",
+        "GEMMs alone. That was an MI325X, whose memory is faster: `bench --chip mi325x` tells 332 and 347 µs for 64 "
+        "and 128 tokens.",
         "64x7168x2048x33x9 128x7168x2048x33x9 1024x7168x2048x33x9",
     ),
     "per_token_cast_to_fp8": (_BETWEEN_GEMMS + " Casts of bf16: TOKENSxCOLUMNS.", _ROWS),
