@@ -127,6 +127,8 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
 
 def describing(function: Callable[_P, _R]) -> Callable[_P, Described[_R]]:
     """What ``launches`` made this public function of, for another one with the same launches."""
+    if _is_traced():  # torch 2.4 can't trace what a function wraps
+        return lambda *args, **kwargs: (function(*args, **kwargs), None)
     described: Callable[_P, Described[_R]] = function.__wrapped__  # type: ignore[attr-defined]
     return described
 
