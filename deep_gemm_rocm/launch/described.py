@@ -24,7 +24,7 @@ Describe = Callable[[object, object, tuple[Any, ...], dict[str, Any]], Described
 
 
 class Form(NamedTuple):
-    """What a new tensor is like, as C takes it.
+    """The form of a new tensor, as C takes it.
 
     Attributes:
         args, options: the arguments of ``torch.empty_strided``, positional and by name.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.grouped_layouts import grouped_layout
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.api.fp4 import FP4_VALUES, unpack_codes
@@ -134,11 +135,7 @@ def test_groups(grouping, monkeypatch):
         counts = torch.tensor(sizes).int()
         dg.m_grouped_fp4_gemm_nt_masked(a, b, output.tensor.unflatten(0, (3, room)), counts, 40)
     else:
-        layout = torch.tensor([start + size for start, size in zip(starts, sizes, strict=True)]).int()
-        if grouping == "contiguous":
-            layout = torch.full((rows,), -1, dtype=torch.int32)
-            for group, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-                layout[start : start + size] = group
+        layout = grouped_layout(grouping, starts, sizes, rows)
         is_psum = grouping == "psum"
         dg.m_grouped_fp4_gemm_nt_contiguous((data, scales), b, output.tensor, layout, use_psum_layout=is_psum)
     output.assert_intact()

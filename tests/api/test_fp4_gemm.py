@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.gemm_configs import FOUR_BITS, GROUPED_FOUR_BITS, each_tile
+from helpers.grouped_layouts import grouped_layout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,11 +103,7 @@ def check_groups(grouping: str, n: int, k: int, form: str = "uint8", **options):
         d, counts = output.tensor.unflatten(0, (3, rows)), torch.tensor(sizes, dtype=torch.int32)
         dg.m_grouped_fp8_fp4_gemm_nt_masked(stacked, b, d, counts, 40, **options)
     else:
-        layout = torch.full((rows,), -1, dtype=torch.int32)
-        for group, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-            layout[start : start + size] = group
-        if grouping == "psum":
-            layout = torch.tensor([start + size for start, size in zip(starts, sizes, strict=True)]).int()
+        layout = grouped_layout(grouping, starts, sizes, rows)
         options |= {"use_psum_layout": grouping == "psum"}
         of_rows = tuple(part[:rows] for part in a)
         dg.m_grouped_fp8_fp4_gemm_nt_contiguous(of_rows, b, output.tensor, layout, **options)

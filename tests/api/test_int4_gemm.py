@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 from helpers.gemm_configs import INT4, INT4_KINDS, each_tile
+from helpers.grouped_layouts import grouped_layout
 from helpers.int4_packings import int4
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -202,11 +203,7 @@ def test_groups(monkeypatch, grouping, kind):
         stacked = each(a, lambda part: part.contiguous().unflatten(0, (3, room)))
         call(stacked, b, output.tensor.unflatten(0, (3, room)), torch.tensor(sizes).int(), 40)
     else:
-        layout = torch.tensor([start + size for start, size in zip(starts, sizes, strict=True)]).int()
-        if grouping == "contiguous":
-            layout = torch.full((rows,), -1, dtype=torch.int32)
-            for group, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-                layout[start : start + size] = group
+        layout = grouped_layout(grouping, starts, sizes, rows)
         call(a, b, output.tensor, layout, use_psum_layout=grouping == "psum")
     output.assert_intact()
     left = torch.ones(rows, dtype=torch.bool)

@@ -193,7 +193,7 @@ def test_new_tensors_are_like_those_asked_for(make):
 
 @needs_c
 def test_new_tensors_are_where_the_arguments_are():
-    """What torch's quick function makes is on the current GPU, so that it won't do for another one."""
+    """Torch's quick function makes tensors on the current GPU, so it won't do for another one."""
     form = described.form_of(x)
     assert form.quick is not None
     on_another = form._replace(device=1, options=form.options | {"dtype": torch.int16})

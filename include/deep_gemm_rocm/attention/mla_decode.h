@@ -149,7 +149,7 @@ class MlaDecode {
     return first + row_tile * kWaveSize + lane_id();
   }
 
-  // What doesn't exist is loaded from elsewhere, not left out: behind a branch, whoever waits for keys would wait for all
+  // Lanes without a query load from elsewhere and don't branch: behind a branch, a wait for keys would be one for all
   // queries, too.
   DG_DEVICE void load_queries() {
     const int lane = lane_id_computed_here();

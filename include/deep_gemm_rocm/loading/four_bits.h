@@ -138,7 +138,7 @@ struct FourBits<__bf16> {
       return of_pairs(upper_halves(small), upper_halves(both), upper_halves(large), upper_halves(largest));
     }
 
-    // Of two magnitudes to a word.
+    // The table of magnitudes that come in pairs, two to a word.
     static DG_DEVICE Table of_pairs(unsigned small, unsigned both, unsigned large, unsigned largest) {
       constexpr unsigned kLowBytes = 0x06040200, kHighBytes = 0x07050301;
       return {{bytes_of(both, small, kLowBytes), bytes_of(largest, large, kLowBytes)},
@@ -171,7 +171,7 @@ struct FourBits<__bf16> {
   }
 };
 
-// Of a word of shuffled codes, the last four where the first four are, and the other way round.
+// A word of shuffled codes whose first four and last four have changed places.
 DG_DEVICE unsigned turned(unsigned codes) { return __builtin_rotateright32(codes, 4); }
 
 template <>

@@ -1,5 +1,5 @@
-// What described.py does in Python for repeated calls, in C++: describes their arguments, makes new tensors, fills in
-// addresses and calls kernels.
+// Describes the arguments of repeated calls, makes new tensors, fills in addresses and calls kernels: the work of
+// described.py, in C++.
 //
 // Unusual arguments are left to the Python functions: other tensors than torch's own, views that are negated, tensors
 // that require grad, arguments without end. So this file need not know what is wrong with them.
@@ -303,7 +303,7 @@ struct Together {
   int64_t distance;
 };
 
-// What launches are filled in from.
+// The launches of a call without addresses, and where its tensors may be.
 struct Form {
   std::vector<Step> steps;
   std::vector<Py_ssize_t> aligned;
