@@ -13,10 +13,11 @@ from .. import testing
 from ..api.casts import per_token_cast_to_fp4
 from ..api.experts import fused_moe
 from ..api.fp4 import cast_back_from_fp4
-from ..problems.four_bits import INT4_DTYPES, is_four_bits
+from ..api.shuffle import shuffle_weight
+from ..problems.four_bits import INT4_DTYPES, SHUFFLED_DTYPES, is_four_bits
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, ceil_div, data_and_scales
-from ..testing.numerics import int4_values
+from ..testing.numerics import int4_values, scales_of_four_bits, unshuffled
 from . import shapes
 from .problems import CHECKED_WHOLE, Operand, WrongResultError, copied, kernel_names, some_rows, to_meta, unwritten
 from .shapes import ExpertsShape
@@ -27,6 +28,8 @@ _TYPES = {
     "bf16_fused_moe": ("bf16", "bf16"),
     "fp8_fp4_fused_moe": ("fp8", "fp4"),
     "bf16_fp4_fused_moe": ("bf16", "fp4"),
+    "fp8_shuffled_fp4_fused_moe": ("fp8", "shuffled_fp4"),
+    "bf16_shuffled_fp4_fused_moe": ("bf16", "shuffled_fp4"),
     "bf16_int4_fused_moe": ("bf16", "int4"),
 }
 
@@ -158,7 +161,8 @@ def _values(operand: Operand) -> torch.Tensor:
         return operand.cpu().double()
     if is_four_bits(operand):
         data, exponents = (tensor.cpu() for tensor in operand)
-        return cast_back_from_fp4(data, torch.exp2(exponents.float() - 127), GROUP).double()
+        data = unshuffled(data) if data.dtype in SHUFFLED_DTYPES else data
+        return cast_back_from_fp4(data, scales_of_four_bits(exponents, 2 * data.shape[1]).float(), GROUP).double()
     if operand[0].dtype in INT4_DTYPES:
         return int4_values(*(tensor.cpu() for tensor in operand))
     data, scales = (tensor.cpu().double() for tensor in operand)
@@ -189,9 +193,13 @@ def _make(op: str, shape: ExpertsShape, device: str) -> ExpertsProblem:
 def _weights(type_: str, experts: int, rows: int, columns: int, device: str) -> Operand:
     if type_ == "bf16":
         return _rolled(testing.weights(rows, columns), experts, SCALE_BLOCK, device)
-    if type_ == "fp4":
+    if type_.endswith("fp4"):
         data, scales = per_token_cast_to_fp4(testing.weights(rows, columns).to(device), use_ue8m0=True, gran_k=GROUP)
         exponents = (scales.log2() + 127).to(torch.uint8)
+        if type_ == "shuffled_fp4":
+            data, exponents = shuffle_weight(data, exponents)
+            of_experts = _rolled(exponents.contiguous(), experts, SCALE_BLOCK, device)
+            return _rolled(data, experts, SCALE_BLOCK, device), of_experts.mT.contiguous().mT
         return _rolled(data, experts, SCALE_BLOCK, device), _rolled(exponents, experts, SCALE_BLOCK, device)
     if type_ == "int4":
         codes, factors = testing.int4_weights(rows, columns, GROUP)
@@ -219,8 +227,9 @@ def _without_memory(op: str, shape: ExpertsShape) -> ExpertsProblem:
         if type_ == "bf16":
             return unwritten(*sizes, device="meta")
         *groups, rows, columns = sizes
-        if type_ == "fp4":
-            return _bytes_of(*groups, rows, columns // 2), _bytes_of(*groups, rows, columns // GROUP)
+        if type_.endswith("fp4"):
+            pair = _bytes_of(*groups, rows, columns // 2), _bytes_of(*groups, rows, columns // GROUP)
+            return shuffle_weight(*pair) if type_ == "shuffled_fp4" else pair
         if type_ == "int4":
             words = torch.empty(*groups, rows, columns // 8, dtype=torch.int32, device="meta")
             return words, unwritten(*groups, rows, columns // GROUP, device="meta")

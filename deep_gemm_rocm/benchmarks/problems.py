@@ -17,6 +17,7 @@ from ..api.casts import (
     per_token_cast_to_fp4,
     per_token_cast_to_fp8,
 )
+from ..api.shuffle import shuffle_weight
 from ..launch import planning
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import Pair, align, data_and_scales
@@ -164,6 +165,7 @@ class Operation:
         function: this package's function; takes ``a``, ``b`` and ``d`` first.
         more: returns its other arguments for a problem.
         recipe: recipe of the scales.
+        name: the function's, unless something else tells operations of the same function apart.
     """
 
     shapes: tuple[Shape, ...]
@@ -171,6 +173,7 @@ class Operation:
     function: Callable[..., object]
     more: Callable[[Problem], tuple[Any, ...]] = lambda _: ()
     recipe: tuple[int, int, int] = (1, 128, 128)
+    name: str = ""
 
     @staticmethod
     def parse(text: str) -> Shape:
@@ -201,7 +204,7 @@ def _weights(op: str, groups: int, n: int, k: int, device: str) -> Operand:
     if op.count("fp4"):
         experts = [per_token_cast_to_fp4(testing.weights(n, k, group), True, GROUP, True) for group in range(groups)]
         data, scales = (torch.stack(parts).to(device) for parts in zip(*experts, strict=True))
-        return data, scales
+        return shuffle_weight(data, scales) if op.count("shuffled") else (data, scales)
     if op.count("int4"):
         experts = [testing.int4_weights(n, k, _INT4_GROUP, group) for group in range(groups)]
         data, scales = (torch.stack(parts).to(device) for parts in zip(*experts, strict=True))
@@ -339,6 +342,8 @@ _ALL = (
     Operation(shapes.DENSE, _make_dense, gemm.bf16_gemm_nt),
     Operation(shapes.DENSE, _make_dense, fp4_gemm.fp8_fp4_gemm_nt, recipe=_VECTORS),
     Operation(shapes.DENSE, _make_dense, fp4_gemm.bf16_fp4_gemm_nt, recipe=_VECTORS),
+    Operation(shapes.DENSE, _make_dense, fp4_gemm.fp8_fp4_gemm_nt, recipe=_VECTORS, name="fp8_shuffled_fp4_gemm_nt"),
+    Operation(shapes.DENSE, _make_dense, fp4_gemm.bf16_fp4_gemm_nt, recipe=_VECTORS, name="bf16_shuffled_fp4_gemm_nt"),
     Operation(shapes.DENSE, _make_dense, int4_gemm.fp8_int4_gemm_nt, recipe=_VECTORS),
     Operation(shapes.DENSE, _make_dense, int4_gemm.bf16_int4_gemm_nt, recipe=_VECTORS),
     Operation(shapes.CONTIGUOUS, _make_contiguous, grouped.m_grouped_fp8_gemm_nt_contiguous, _layout),
@@ -369,4 +374,4 @@ _ALL = (
     Operation(shapes.K_GROUPED, _make_k_grouped, k_grouped.k_grouped_bf16_gemm_tn_contiguous, _sizes_and_layout),
 )
 
-OPERATIONS = {operation.function.__name__: operation for operation in _ALL}
+OPERATIONS = {operation.name or operation.function.__name__: operation for operation in _ALL}

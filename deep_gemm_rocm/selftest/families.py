@@ -36,6 +36,7 @@ from ..api.casts import (
 )
 from ..api.fp4 import cast_back_from_fp4
 from ..api.host_casts import cast_blocks, cast_to_fp4
+from ..api.shuffle import shuffle_weight
 from ..problems.layout import FP8, Pair, ceil_div
 from ..runtime import hip
 from ..testing import (
@@ -115,11 +116,12 @@ def _four_bits(device: str) -> None:
     a, k = activations(_M, _K), _K // 32 * 32
     b = per_token_cast_to_fp4(weights(_N, k), use_ue8m0=True, gran_k=32, use_packed_ue8m0=True)
     narrow, wide = per_token_cast_to_fp8(a[:, :k]), a[:, :k].contiguous()
-    d = _empty(device, _M, _N)
-    fp4_gemm.fp8_fp4_gemm_nt(_on(device, narrow), _on(device, b), d)
-    assert_accurate(d, gemm_reference(narrow, b))
-    fp4_gemm.bf16_fp4_gemm_nt(wide.to(device), _on(device, b), d)
-    assert_accurate(d, gemm_reference(wide, b))
+    for weight in (b, shuffle_weight(*b)):
+        d = _empty(device, _M, _N)
+        fp4_gemm.fp8_fp4_gemm_nt(_on(device, narrow), _on(device, weight), d)
+        assert_accurate(d, gemm_reference(narrow, b))
+        fp4_gemm.bf16_fp4_gemm_nt(wide.to(device), _on(device, weight), d)
+        assert_accurate(d, gemm_reference(wide, b))
     four_bits = per_token_cast_to_fp4(wide, use_ue8m0=True, gran_k=32, use_packed_ue8m0=True)
     fp4_gemm.fp4_gemm_nt(_on(device, four_bits), _on(device, b), d)
     values = cast_back_from_fp4(*four_bits, gran_k=32, use_packed_ue8m0=True).bfloat16()
