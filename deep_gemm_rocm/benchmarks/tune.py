@@ -60,9 +60,14 @@ class Trial:
 
 def asked_for(problem: AnyProblem) -> Wanted:
     """The problem for which a call of this package's function looks up a configuration."""
+    return asked_by(problem.to_meta().run)
+
+
+def asked_by(call: Callable[[], object]) -> Wanted:
+    """The problem for which a call looks up a configuration. It is made without running anything."""
     asked = _Asked()
     with replaced(asked), planning.planning():
-        problem.to_meta().run()
+        call()
     assert asked.problem
     return asked.problem
 

@@ -57,7 +57,7 @@ def _note(
 ) -> None:
     problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m, max_block_n=max_block_n)
     groups = f" groups={num_groups}" if num_groups > 1 else ""
-    reason, microseconds = _reason(problem, choice), _microseconds(problem, choice)
+    reason, microseconds = _reason(problem, choice), estimated_microseconds(problem, choice)
     _log.debug("m=%d n=%d k=%d%s: %s, by %s, estimated at %.1f us", m, n, k, groups, choice, reason, microseconds)
 
 
@@ -69,8 +69,8 @@ def _reason(problem: GemmProblem, choice: Choice) -> str:
     return "the table" if is_tuned else "the cost model"
 
 
-def _microseconds(problem: GemmProblem, choice: Choice) -> float:
-    """The cost model's time, at the clock that the device names."""
+def estimated_microseconds(problem: GemmProblem, choice: Choice) -> float:
+    """The cost model's time of a choice, at the clock that the device names."""
     clock_mhz = session.current().runtime.devices()[0].clock_khz / 1000
     if not choice.is_in_parts:
         return estimated_clocks(choice.config, problem) / clock_mhz
