@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Literal, TypedDict, cast, overload
 import torch
 
 from ..checks import check_int
-from ..heuristics import AttentionCase, AttentionConfig, DecodeConfig, choose_attention, splits_for_any_batch
+from ..heuristics import (
+    AttentionCase,
+    AttentionConfig,
+    DecodeConfig,
+    choose_attention,
+    for_few_workgroups,
+    splits_for_any_batch,
+)
 from ..launch.attention import flash_attention_launch, flash_decode_launch
 from ..launch.repeated import Described, launches
 from ..problems.arguments import Argument, Arguments
@@ -396,7 +403,9 @@ def _decode(
     if num_splits is not None:
         check_int("num_splits", num_splits, 1, MAX_SPLITS)
     elif settings.values().batch_invariant:
-        num_splits, split_keys = splits_for_any_batch(config, problem.heads, problem.kv_heads)
+        num_splits, split_keys = splits_for_any_batch(config, problem.heads, problem.kv_heads, problem.most_keys)
+        queries = problem.tokens_q * problem.heads
+        config = for_few_workgroups(config, queries, num_splits * problem.batch * problem.kv_heads)
     else:
         check_dealt(problem)
     if num_splits is not None:

@@ -17,6 +17,7 @@ import torch
 from .. import jit
 from ..checks import check_int
 from ..heuristics import LATENT_ROWS, collecting_begins, heads_of_every_tile
+from ..heuristics.gemm_config import NUM_CUS
 from ..launch import planning
 from ..launch.launch import ready_kernels
 from ..problems.experts import MAX_TOKENS, MAX_TOP_K, Experts
@@ -443,9 +444,10 @@ def _latent_decode(function: _Function, m: int, of: Workload) -> None:
     is_bytes = of.k == _LATENT_BYTES
     dtype = torch.uint8 if is_bytes else of.dtype or of.d_dtype
     cache = _tensor(1, _PAGE_TOKENS, 1, of.k, dtype=dtype)
+    sequences = max(m, NUM_CUS)  # with fewer, those of 64 heads may have kernels of fewer
     for heads in LATENT_ROWS:  # each has kernels of its own
-        q = _tensor(m, 1, heads, _LATENT_WIDTH if is_bytes else of.k, dtype=of.d_dtype)
-        function.call(q, cache, d_v=of.n, **_pages(m))
+        q = _tensor(sequences, 1, heads, _LATENT_WIDTH if is_bytes else of.k, dtype=of.d_dtype)
+        function.call(q, cache, d_v=of.n, **_pages(sequences))
 
 
 def _heads(of: Workload, batch: int, tokens: int, width: int) -> torch.Tensor:

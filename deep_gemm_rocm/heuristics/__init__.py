@@ -4,7 +4,7 @@ from ..problems.gemm_kind import GemmKind
 from .attention_choice import AttentionCase, AttentionChoice, choose_attention
 from .attention_config import AttentionConfig, attention_tiles, heads_of_every_tile
 from .choices import collecting_begins
-from .decode_config import LATENT_ROWS, DecodeConfig, is_busy_unsplit, splits_for_any_batch
+from .decode_config import LATENT_ROWS, DecodeConfig, for_few_workgroups, is_busy_unsplit, splits_for_any_batch
 from .forced import ForcedChoiceError, forced
 from .gemm_choice import choose_dense, choose_gemm_config, choose_k_splits
 from .gemm_config import GemmConfig
@@ -25,6 +25,7 @@ __all__ = [
     "choose_gemm_config",
     "choose_k_splits",
     "collecting_begins",
+    "for_few_workgroups",
     "forced",
     "gemm_candidates",
     "heads_of_every_tile",

@@ -15,6 +15,8 @@ _LEAST_KEYS = 128  # of a piece, see kLeastKeys in decode_schedule.h
 # If other sequences must not matter.
 _FEW_SEQUENCES = 8
 _MOST_SPLITS = 64
+_MOST_LATENT_SPLITS = 32  # whose results take room for each sequence
+_LATENT_SPLIT_KEYS = {16: 256, 32: 256, 64: 512}  # at least, by the rows of a workgroup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,15 +121,37 @@ def is_busy_unsplit(config: DecodeConfig, sequence_heads: int, queries_of_kv_hea
     return rounds > 2 or workgroups >= _BUSY * rounds * NUM_CUS
 
 
-def splits_for_any_batch(config: DecodeConfig, heads: int, kv_heads: int) -> tuple[int, int]:
+def splits_for_any_batch(config: DecodeConfig, heads: int, kv_heads: int, most_keys: int) -> tuple[int, int]:
     """Into how many splits the keys of a sequence are cut at most, and how many keys a split has at least.
 
     Together with the sequence's own length they tell where it is cut, whatever other sequences there are. More splits
     are quicker for few sequences, and take more time to combine for many. This fills an MI300X with a few sequences.
+    But for latent caches, the results of a split are as many bytes as some hundred of its keys.
+
+    Args:
+        most_keys: the most keys that a sequence may have. They decide nothing but that no more splits are counted on.
     """
-    waves = config.waves * ceil_div(heads // kv_heads, config.rows)
-    splits = NUM_CUS * _WAVES_OF_CU // (waves * kv_heads * _FEW_SEQUENCES)
-    return max(min(splits, _MOST_SPLITS), 1), _LEAST_KEYS
+    if config.latent_rows:
+        splits, split_keys = _MOST_LATENT_SPLITS, _LATENT_SPLIT_KEYS[config.latent_rows]
+    else:
+        waves = config.waves * ceil_div(heads // kv_heads, config.rows)
+        splits, split_keys = NUM_CUS * _WAVES_OF_CU // (waves * kv_heads * _FEW_SEQUENCES), _LEAST_KEYS
+    return max(min(splits, _MOST_SPLITS, 1 + most_keys // split_keys), 1), split_keys
+
+
+def for_few_workgroups(config: DecodeConfig, queries: int, pieces: int) -> DecodeConfig:
+    """The kernel that computes the same bits as ``config`` in less time, if there is one.
+
+    Where workgroups of 64 rows over a latent cache leave half of the compute units idle, twice as many of 32 rows take
+    less time. These add up alike; those of 16 rows don't.
+
+    Args:
+        queries: tokens and heads of a sequence.
+        pieces: workgroups for the same queries.
+    """
+    narrow = LATENT_ROWS[-2]
+    is_idle = 2 * pieces * ceil_div(queries, config.rows) <= NUM_CUS
+    return dataclasses.replace(config, latent_rows=narrow) if config.latent_rows > narrow and is_idle else config
 
 
 def most_pieces(sequence_heads: int, most_keys: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.heuristics import choose_dense, forced
 from deep_gemm_rocm.heuristics.gemm_problem import Choice
+from deep_gemm_rocm.launch import planning
 from deep_gemm_rocm.problems.gemm_kind import PARTS_OF_B, GemmKind
 from deep_gemm_rocm.testing import (
     activations,
@@ -428,16 +430,30 @@ def test_decode(dtype, factors, tokens_q):
     assert not same(together.run()[0], out)
 
 
-def test_latent_decode():
-    lens = [700, 33, 0, 1300]
-    q, cache = torch.randn(4, 2, 16, 576).bfloat16(), torch.randn(40, 64, 1, 576).bfloat16()
-    table, lens = torch.arange(92, dtype=torch.int32).reshape(4, 23) % 40, torch.tensor(lens, dtype=torch.int32)
-    out, lse = dg.mla_decode(q, cache, block_table=table, context_lens=lens, return_lse=True)
-    for i in range(4):
+@pytest.mark.parametrize(("heads", "rows"), [(8, (16,)), (32, (64, 32))])
+def test_latent_decode(heads, rows):
+    """Many sequences have tiles of 64 queries. Few have twice as many tiles of 32, which must add up alike."""
+    lens = [700, 33, 0, 1300, 511]
+    batch, pages = len(lens), 256  # room for as many splits as there can be
+    q, cache = torch.randn(batch, 2, heads, 576).bfloat16(), torch.randn(40, 64, 1, 576).bfloat16()
+    table, lens = torch.arange(batch * pages, dtype=torch.int32).reshape(batch, pages) % 40, torch.tensor(lens).int()
+    used = []
+
+    def run(own: slice, room: int = pages) -> tuple[torch.Tensor, torch.Tensor]:
+        options = {"block_table": table[own, :room], "context_lens": lens[own], "return_lse": True}
+        call = functools.partial(dg.mla_decode, q[own], cache, **options)
+        with planning.planning() as plan:
+            call()
+        used.extend(request.values["rows"] for request in plan.values())
+        return call()
+
+    out, lse = run(slice(None))
+    for i in range(batch):
         own = slice(i, i + 1)
-        alone = dg.mla_decode(q[own], cache, block_table=table[own], context_lens=lens[own], return_lse=True)
+        alone = run(own, -(-int(lens[i]) // 64) or 1)
         assert same(alone[0], out[own])
         assert same(alone[1], lse[own])
+    assert tuple(dict.fromkeys(used)) == rows
 
 
 def test_logits():

@@ -143,22 +143,25 @@ class DecodeSchedule {
 
   // The tile of the workgroup's split; false if its sequence has fewer splits.
   DG_DEVICE bool find_split(const DecodeArguments& args, DecodeTile& tile) const {
-    const int sequence_head = piece_ / args.num_splits;
-    const int split = piece_ % args.num_splits;
+    // The first splits of all sequences come first, so that those which only some have don't keep others waiting.
+    const int sequence_heads = args.batch * args.kv_heads;
+    const int split = piece_ / sequence_heads;
+    const int sequence_head = piece_ - split * sequence_heads;
+    const int part = sequence_head * args.num_splits + split;
     const int sequence = sequence_head / args.kv_heads;
     const BlockRange seen = blocks_seen(args, uniform(context(args, sequence)));
     const int all_blocks = seen.end - seen.begin;
     int splits = args.num_splits;
     if (args.split_keys > 0) {
-      splits = max(min(splits, all_blocks / (args.split_keys / Shape::kBlockK)), 1);
+      splits = max(min(splits, Shape::kSplitsOfFewKeys + all_blocks / (args.split_keys / Shape::kBlockK)), 1);
       if (split >= splits) return false;
-      if (split == 0 && first_row_ == 0 && thread_id() == 0) args.parts[sequence_head] = {piece_, splits};
+      if (split == 0 && first_row_ == 0 && thread_id() == 0) args.parts[sequence_head] = {part, splits};
     }
     const int blocks = all_blocks / splits;
     const int left_over = all_blocks % splits;  // the first splits have one of these each
     const auto first_of_split = [&](int split) { return seen.begin + split * blocks + min(split, left_over); };
     tile = {sequence, sequence_head % args.kv_heads, first_row_, first_of_split(split), first_of_split(split + 1),
-            splits == 1, piece_};
+            splits == 1, part};
     return true;
   }
 

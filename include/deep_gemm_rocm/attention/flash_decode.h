@@ -39,6 +39,7 @@ struct DecodeShape {
   static constexpr int kRun = kChunkBytes / sizeof(T);
   static constexpr int kBlockK = kRun * Mfma::kLaneGroups;
   static constexpr int kBlocksToBegin = 1;  // blocks that take as long as a tile without any
+  static constexpr int kSplitsOfFewKeys = 0;  // besides one for each split_keys
   static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
   using KeyOrder = RowsInRuns<Mfma, kRun>;
   static constexpr int kReadBytes = kChunkBytes * Mfma::kLaneGroups;

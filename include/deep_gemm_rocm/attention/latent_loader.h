@@ -28,6 +28,7 @@ struct MlaShape {
   static constexpr int kRun = kChunkBytes / sizeof(T);
   static constexpr int kBlockK = kRun * Mfma::kLaneGroups;
   static constexpr int kBlocksToBegin = 6;  // blocks that take as long as a tile without any
+  static constexpr int kSplitsOfFewKeys = 1;  // besides one for each split_keys
   static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
   using KeyOrder = RowsInRuns<Mfma, kRun>;
 
