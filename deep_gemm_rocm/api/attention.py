@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Literal, TypedDict, cast, overload
+import functools
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
 
 import torch
 
@@ -16,8 +17,8 @@ from ..heuristics import (
     for_few_workgroups,
     splits_for_any_batch,
 )
-from ..launch.attention import flash_attention_launch, flash_decode_launch
-from ..launch.repeated import Described, launches
+from ..launch.attention import Dealt, flash_attention_launch, flash_decode_launch
+from ..launch.repeated import Described, launches, launches_of_rows
 from ..problems.arguments import Argument, Arguments
 from ..problems.attention import (
     MAX_SPLITS,
@@ -232,7 +233,7 @@ def flash_attention_decode(
     return_lse: bool,
     **options: Unpack[_DecodeOptions],
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
-@launches
+@launches_of_rows("q", "block_table", "context_lens", "out")
 def flash_attention_decode(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -323,7 +324,7 @@ def mla_decode(
 def mla_decode(
     q: torch.Tensor, kv_cache: torch.Tensor, *, return_lse: bool, **options: Unpack[_LatentOptions]
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
-@launches
+@launches_of_rows("q", "block_table", "context_lens", "out")
 def mla_decode(
     q: torch.Tensor,
     kv_cache: torch.Tensor,
@@ -392,30 +393,45 @@ def _decode(
     lse_base_2: bool = False,
     attn_sink: torch.Tensor | None = None,
 ) -> Described[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
-    choice = choose_attention(_case(family, problem, problem.tokens_q, problem.most_keys))
-    config, pieces = cast(DecodeConfig, choice.config), choice.pieces
-    if problem.softcap > 0 or problem.layout != "plain":
-        config = dataclasses.replace(config, capped=problem.softcap > 0, layout=problem.layout)
-    if latent is not None:
-        tokens = "small_pages" if problem.page_size < RUN_TOKENS else "paged"
-        config = dataclasses.replace(config, layout=latent.layout, is_ocp=latent.is_ocp, tokens=tokens)
-    split_keys = 0
     if num_splits is not None:
         check_int("num_splits", num_splits, 1, MAX_SPLITS)
-    elif settings.values().batch_invariant:
-        num_splits, split_keys = splits_for_any_batch(config, problem.heads, problem.kv_heads, problem.most_keys)
-        queries = problem.tokens_q * problem.heads
-        config = for_few_workgroups(config, queries, num_splits * problem.batch * problem.kv_heads)
-    else:
-        check_dealt(problem)
-    if num_splits is not None:
-        pieces = num_splits * problem.batch * problem.kv_heads
+    traits: dict[str, Any] = {}
+    if problem.softcap > 0 or problem.layout != "plain":
+        traits = {"capped": problem.softcap > 0, "layout": problem.layout}
+    if latent is not None:
+        tokens = "small_pages" if problem.page_size < RUN_TOKENS else "paged"
+        traits = {"layout": latent.layout, "is_ocp": latent.is_ocp, "tokens": tokens}
+    case = _case(family, problem, problem.tokens_q, problem.most_keys)
+    deal = functools.partial(_dealt, case, traits, num_splits)
     out, lse, made = _results(q, problem.value_dim, out, return_lse)
-    sizes = (num_splits, pieces, split_keys)
     launch = flash_decode_launch(
-        config, problem, q, caches, block_table, context_lens, out, lse, *sizes, lse_base_2, attn_sink, made=made
+        deal, problem, q, caches, block_table, context_lens, out, lse, lse_base_2, attn_sink, made=made
     )
     return _result(out, lse), launch
+
+
+def _dealt(case: AttentionCase, traits: dict[str, Any], num_splits: int | None, batch: int) -> Dealt:
+    """The kernel for as many sequences, and how it splits their keys.
+
+    Args:
+        traits: of the kernel, apart from those that are chosen.
+
+    Raises:
+        ValueError: there are too many keys to be shared out.
+    """
+    choice = choose_attention(case._replace(batch=batch))
+    config, pieces = cast(DecodeConfig, choice.config), choice.pieces
+    if traits:
+        config = config._replace(**traits)
+    split_keys = 0
+    if num_splits is None and settings.values().batch_invariant:
+        num_splits, split_keys = splits_for_any_batch(config, case.heads, case.kv_heads, case.tokens_k)
+        config = for_few_workgroups(config, case.tokens_q * case.heads, num_splits * batch * case.kv_heads)
+    if num_splits is None:
+        check_dealt(batch, case.kv_heads, case.tokens_k)
+    else:
+        pieces = num_splits * batch * case.kv_heads
+    return Dealt(config, num_splits, pieces, split_keys)
 
 
 def _results(

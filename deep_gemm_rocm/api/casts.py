@@ -14,7 +14,7 @@ from ..checks import check_int, check_tensor
 from ..heuristics.cast_config import CastConfig, RowCastConfig, Shared, lanes_and_passes, needs_clamp
 from ..launch import planning
 from ..launch.cast import cast_launch, fp4_cast_launch, row_cast_launch
-from ..launch.repeated import Described, launches
+from ..launch.repeated import Described, launches, launches_of_rows
 from ..problems.cast import (
     FP8_MAX,
     TYPES,
@@ -25,20 +25,18 @@ from ..problems.cast import (
     check_size,
     check_type,
 )
-from ..problems.layout import FP8, SCALE_BLOCK, Pair, align, ceil_div
+from ..problems.layout import FP8, SCALE_BLOCK, TMA_ALIGNMENT, Pair, align, ceil_div, mn_major_strides
 from ..runtime import hip
 from ..runtime.arrays import through_host
 from .fp4 import EXPONENTS_IN_INT, scales_of_columns
 from .host_casts import LEAST_SCALE, cast_blocks, cast_to_fp4, divide_by_scales
 
-_TMA_ALIGNMENT = 16  # bytes
-_SCALE_BYTES = 4
 NO_UE8M0 = (
     "four exponents in an int32 are what SM100's matrix cores scale with; gfx942 has none that do, pass the fp32 scales"
 )
 
 
-@launches
+@launches_of_rows("x")
 def per_token_cast_to_fp8(
     x: torch.Tensor,
     use_ue8m0: bool = False,
@@ -133,7 +131,7 @@ def per_channel_cast_to_fp8(
     return _cast(x, "column_blocks", x.new_empty(ceil_div(k, SCALE_BLOCK), n, dtype=torch.float32), use_ue8m0, fp8_max)
 
 
-@launches
+@launches_of_rows("x")
 def per_row_cast_to_fp8(x: torch.Tensor, use_ue8m0: bool = False, *, fp8_max: float = FP8_MAX) -> Described[Pair]:
     """Quantises with one scale for each row: activations by token, or weights by output channel.
 
@@ -186,7 +184,7 @@ def per_tensor_cast_to_fp8(x: torch.Tensor, use_ue8m0: bool = False, *, fp8_max:
     return _cast(x, "tensor", x.new_empty(1, 1, dtype=torch.float32), use_ue8m0, fp8_max)
 
 
-@launches
+@launches_of_rows("x")
 def per_token_cast_to_fp4(
     x: torch.Tensor, use_ue8m0: bool, gran_k: int = SCALE_BLOCK, use_packed_ue8m0: bool = False
 ) -> Described[Pair]:
@@ -293,7 +291,7 @@ def get_tma_aligned_size(x: int, element_size: int) -> int:
     """
     if check_int("element_size", element_size, 1) not in (1, 2, 4, 8, 16):
         raise ValueError(f"element_size must be 1, 2, 4, 8 or 16 bytes, got {element_size}")
-    return align(check_int("x", x, 0, 2**63 - 1), _TMA_ALIGNMENT // element_size)
+    return align(check_int("x", x, 0, 2**63 - 1), TMA_ALIGNMENT // element_size)
 
 
 def get_mn_major_tma_aligned_tensor(sf: torch.Tensor) -> torch.Tensor:
@@ -315,15 +313,10 @@ def get_mn_major_tma_aligned_tensor(sf: torch.Tensor) -> torch.Tensor:
         raise TypeError(f"sf must be float32, got {sf.dtype}")
     if sf.dim() not in (2, 3):
         raise ValueError(f"sf must have two dimensions, or three with groups, got shape {tuple(sf.shape)}")
-    strides = _mn_major(sf.dim(), *sf.shape[-2:])
+    strides = mn_major_strides(sf.dim(), *sf.shape[-2:])
     if sf.stride() == strides:
         return sf
     return _restrided(sf, strides)
-
-
-def _mn_major(dims: int, rows: int, columns: int) -> tuple[int, ...]:
-    pitch = align(rows, _TMA_ALIGNMENT // _SCALE_BYTES)
-    return (pitch * columns, 1, pitch)[-dims:]
 
 
 @through_host
@@ -367,7 +360,7 @@ def new_scales_of_rows(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Uninitialised scales for 128 columns of each row of ``shape``, in the layout that GEMMs read fastest."""
     *groups, rows, columns = shape
     blocks = ceil_div(columns, SCALE_BLOCK)
-    return x.new_empty_strided((*groups, rows, blocks), _mn_major(len(shape), rows, blocks), dtype=torch.float32)
+    return x.new_empty_strided((*groups, rows, blocks), mn_major_strides(len(shape), rows, blocks), dtype=torch.float32)
 
 
 def new_fp4(x: torch.Tensor, gran_k: int, use_packed_ue8m0: bool) -> Pair:

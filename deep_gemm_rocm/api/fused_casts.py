@@ -7,7 +7,7 @@ import torch
 from ..checks import check_bool
 from ..heuristics.cast_config import CastConfig, RowCastConfig, lanes_and_passes, needs_clamp
 from ..launch.cast import cast_launch, row_cast_launch
-from ..launch.repeated import Described, launches
+from ..launch.repeated import Described, launches_of_rows
 from ..problems.attention import check_form, check_one_device
 from ..problems.cast import (
     FP8_MAX,
@@ -22,7 +22,7 @@ from .casts import new_scales_of_rows
 from .host_casts import LEAST_SCALE
 
 
-@launches
+@launches_of_rows("x", "residual")
 def rms_norm_cast_to_fp8(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -94,7 +94,7 @@ def rms_norm_cast_to_fp8(
     return result, launch
 
 
-@launches
+@launches_of_rows("x")
 def silu_and_mul_cast_to_fp8(
     x: torch.Tensor,
     masked_m: torch.Tensor | None = None,

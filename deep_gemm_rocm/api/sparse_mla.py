@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 
 from ..checks import check_bool, check_int
 from ..heuristics import AttentionCase, DecodeConfig, choose_attention, is_busy_unsplit
-from ..launch.attention import sparse_mla_launch
-from ..launch.launch import Launch
-from ..launch.repeated import Described, describing, launches
+from ..launch.attention import Dealt, sparse_mla_launch
+from ..launch.launch import Launch, Sizes
+from ..launch.repeated import Described, describing, launches_of_rows
 from ..problems.attention import MAX_SPLITS, check_form
 from ..problems.sparse_mla import check_sparse_mla
 from ..runtime import settings
@@ -21,7 +23,7 @@ _FNUZ = torch.float8_e4m3fnuz
 Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-@launches
+@launches_of_rows("q", "indices", "topk_length", "extra_indices", "extra_topk_length", "out")
 def sparse_mla(
     q: torch.Tensor,
     kv_cache: torch.Tensor,
@@ -81,33 +83,36 @@ def sparse_mla(
         return (out, lse, max_logits), None
     of_extra = (extra_kv_cache, extra_indices, extra_topk_length)
     problem = check_sparse_mla(q, kv_cache, indices, topk_length, attn_sink, softmax_scale, fp8_dtype, of_extra, out)
+    if num_splits is not None:
+        check_int("num_splits", num_splits, 1, MAX_SPLITS)
     case = AttentionCase(
         family="mla_decode", type="bf16", out_type="bf16", head_dim=problem.head_dim, value_dim=problem.value_dim,
         causal=True, batch=problem.queries, heads=problem.heads, kv_heads=1, tokens_q=1, tokens_k=problem.top_k,
     )  # fmt: skip
-    choice = choose_attention(case)
-    config, pieces = cast(DecodeConfig, choice.config), choice.pieces
     tokens = "indexed" if problem.extra is None else "indexed_twice"
-    config = dataclasses.replace(config, layout=problem.layout, is_ocp=problem.is_ocp, tokens=tokens)
-    if num_splits is not None:
-        check_int("num_splits", num_splits, 1, MAX_SPLITS)
-    elif settings.values().batch_invariant or is_busy_unsplit(config, problem.queries, problem.heads):
-        num_splits = 1
-    if num_splits is not None:
-        pieces = num_splits * problem.queries
+    traits = {"layout": problem.layout, "is_ocp": problem.is_ocp, "tokens": tokens}
+    deal = functools.partial(_dealt, case, traits, num_splits)
     lse, max_logits = (q.new_empty(q.shape[:2], dtype=torch.float32) for _ in range(2))
     made = {"lse": lse, "max_logits": max_logits}
     if out is None:
         out = made["out"] = _new_output(q)
-    launch = sparse_mla_launch(config, problem, q, attn_sink, out, lse, max_logits, num_splits, pieces, made)
-    return (out, lse, max_logits), launch
+    return (out, lse, max_logits), sparse_mla_launch(deal, problem, q, attn_sink, out, lse, max_logits, made)
+
+
+def _dealt(case: AttentionCase, traits: dict[str, Any], num_splits: int | None, queries: int) -> Dealt:
+    """The kernel for as many queries, and how it splits their tokens."""
+    choice = choose_attention(case._replace(batch=queries))
+    config, pieces = cast(DecodeConfig, choice.config)._replace(**traits), choice.pieces
+    if num_splits is None and (settings.values().batch_invariant or is_busy_unsplit(config, queries, case.heads)):
+        num_splits = 1
+    return Dealt(config, num_splits, pieces if num_splits is None else num_splits * queries)
 
 
 def _new_output(q: torch.Tensor) -> torch.Tensor:
     return q.new_empty(*q.shape[:-1], 512)
 
 
-@launches
+@launches_of_rows("q", "indices", "topk_length", "out")
 def flash_mla_sparse_fwd(
     q: torch.Tensor,
     kv: torch.Tensor,
@@ -159,7 +164,16 @@ def get_mla_metadata(*args: Any, **kwargs: Any) -> tuple[FlashMLASchedMeta, None
     return FlashMLASchedMeta(), None
 
 
-@launches
+@launches_of_rows(
+    "q",
+    "block_table",
+    "cache_seqlens",
+    "indices",
+    "topk_length",
+    "extra_indices_in_kvcache",
+    "extra_topk_length",
+    "out",
+)
 def flash_mla_with_kvcache(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -243,17 +257,31 @@ def flash_mla_with_kvcache(
     )  # fmt: skip
     made = {"lse": lse.view(batch, tokens, heads).transpose(1, 2)} | ({"out": result} if out is None else {})
     names = {"kv_cache": "k_cache", "extra_kv_cache": "extra_k_cache", "extra_indices": "extra_indices_in_kvcache"}
-    return (result, made["lse"]), _with_results(launch, names, made)
+    return (result, made["lse"]), _with_results(launch, names, made, tokens)
 
 
 def _with_results(
-    launch: Launch | list[Launch] | None, names: dict[str, str], made: dict[str, torch.Tensor]
+    launch: Launch | list[Launch] | None,
+    names: dict[str, str],
+    made: dict[str, torch.Tensor],
+    rows_of_sequence: int = 1,
 ) -> Launch | None:
-    """The launch with FlashMLA's names, and new results of FlashMLA's shapes."""
+    """The launch with FlashMLA's names, and new results of FlashMLA's shapes.
+
+    Args:
+        rows_of_sequence: rows of the launch for each sequence.
+    """
     if not isinstance(launch, Launch):  # traced, without a launch
         return None
     renamed = launch.renamed(**names)
-    return renamed._replace(made={**renamed.made, **made})
+    assert launch.sizes is not None
+    sizes = functools.partial(_sizes_of_sequences, launch.sizes, rows_of_sequence)
+    return renamed._replace(made={**renamed.made, **made}, sizes=sizes)
+
+
+def _sizes_of_sequences(sizes_of: Callable[[int], Sizes], rows_of_sequence: int, sequences: int) -> Sizes:
+    sizes = sizes_of(sequences * rows_of_sequence)
+    return sizes._replace(made={**sizes.made, "out.data": sequences, "lse": sequences})
 
 
 def _viewed(name: str, tensor: torch.Tensor, *shape: int) -> torch.Tensor:

@@ -162,6 +162,12 @@ class AttentionTable(Table[TunedAttention]):
     columns = COLUMNS
     row = TunedAttention
 
+    def __init__(self, rows: Iterable[TunedAttention] = ()) -> None:
+        super().__init__(rows)
+        self._of_kernels: dict[AttentionCase, list[TunedAttention]] = {}
+        for row in self.rows.values():
+            self._of_kernels.setdefault(_of_any_size(row.case), []).append(row)
+
     @staticmethod
     def key_of(problem: AttentionCase) -> tuple[Any, ...]:
         return tuple(problem)
@@ -174,12 +180,12 @@ class AttentionTable(Table[TunedAttention]):
             logs = [abs(math.log2(ratio)) for ratio in ratios]
             return sum(logs) if max(logs) <= _NEAR else math.inf
 
-        def kernels(of: AttentionCase) -> AttentionCase:
-            return of._replace(batch=0, tokens_q=0, tokens_k=0)
-
-        fitting = (row for row in self.rows.values() if kernels(row.case) == kernels(case))
-        nearest = min(fitting, key=distance, default=None)
+        nearest = min(self._of_kernels.get(_of_any_size(case), ()), key=distance, default=None)
         return nearest.choice_for(case) if nearest and distance(nearest) < math.inf else None
+
+
+def _of_any_size(case: AttentionCase) -> AttentionCase:
+    return case._replace(batch=0, tokens_q=0, tokens_k=0)
 
 
 def attention_table() -> Finds:

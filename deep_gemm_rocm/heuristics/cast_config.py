@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Literal
+import functools
+from typing import Literal, NamedTuple
 
 import torch
 
-from .. import forking
 from ..problems.layout import FP8, ceil_div
 
 Shared = Literal["row_blocks", "blocks", "column_blocks", "tensor"]
@@ -21,8 +20,7 @@ _WAVE_LANES, _WORKGROUP_LANES, _MOST_LANES = 64, 256, 512
 _FEW_PASSES = 1
 
 
-@dataclasses.dataclass(frozen=True)
-class CastConfig:
+class CastConfig(NamedTuple):
     """A kernel of ``cast_tiles.hip.j2``.
 
     Attributes:
@@ -47,19 +45,13 @@ class CastConfig:
     fp4_group: int = 0
     packed_scales: bool = False
 
-    @forking.cached_property
+    @property
     def template_values(self) -> dict[str, int | str | bool]:
         """The values by name. Callers share the one dictionary."""
-        waves, passes = _WAVES_AND_PASSES[self.shared]
-        values = {**dataclasses.asdict(self), "waves": waves, "passes": passes}
-        options = [name for name in ("clamped", "gpt_oss", "masked", "clamps", "packed_scales") if values[name]]
-        names = [name for name in (self.activation,) if name != "identity"]
-        shared = f"fp4_groups_of_{self.fp4_group}" if self.fp4_group else self.shared
-        return {**values, "kernel_name": "_".join(["cast", *names, *options, self.type, shared])}
+        return _values_of_tiles(self)
 
 
-@dataclasses.dataclass(frozen=True)
-class RowCastConfig:
+class RowCastConfig(NamedTuple):
     """A kernel of ``cast_rows.hip.j2``.
 
     Attributes:
@@ -84,15 +76,30 @@ class RowCastConfig:
     residual: bool = False
     masked: bool = False
 
-    @forking.cached_property
+    @property
     def template_values(self) -> dict[str, int | str | bool]:
         """The values by name. Callers share the one dictionary."""
-        of_norm = ["rms_norm", self.weight_type] if self.norm else []
-        options = [name for name in ("residual", "masked", "clamps") if getattr(self, name)]
-        parts = ["cast", *of_norm, *options, self.type]
-        scales = "row_blocks" if self.block_scales else "rows"
-        name = "_".join([*parts, scales, f"l{self.lanes}x{self.passes}"])
-        return {**dataclasses.asdict(self), "kernel_name": name}
+        return _values_of_rows(self)
+
+
+@functools.lru_cache(maxsize=256)
+def _values_of_tiles(config: CastConfig) -> dict[str, int | str | bool]:
+    waves, passes = _WAVES_AND_PASSES[config.shared]
+    values = {**config._asdict(), "waves": waves, "passes": passes}
+    options = [name for name in ("clamped", "gpt_oss", "masked", "clamps", "packed_scales") if values[name]]
+    names = [name for name in (config.activation,) if name != "identity"]
+    shared = f"fp4_groups_of_{config.fp4_group}" if config.fp4_group else config.shared
+    return {**values, "kernel_name": "_".join(["cast", *names, *options, config.type, shared])}
+
+
+@functools.lru_cache(maxsize=256)
+def _values_of_rows(config: RowCastConfig) -> dict[str, int | str | bool]:
+    of_norm = ["rms_norm", config.weight_type] if config.norm else []
+    options = [name for name in ("residual", "masked", "clamps") if getattr(config, name)]
+    parts = ["cast", *of_norm, *options, config.type]
+    scales = "row_blocks" if config.block_scales else "rows"
+    name = "_".join([*parts, scales, f"l{config.lanes}x{config.passes}"])
+    return {**config._asdict(), "kernel_name": name}
 
 
 def lanes_and_passes(columns: int) -> tuple[int, int]:
@@ -107,6 +114,7 @@ def lanes_and_passes(columns: int) -> tuple[int, int]:
     return lanes, passes
 
 
+@functools.lru_cache(maxsize=256)
 def needs_clamp(fp8_max: float) -> bool:
     """Whether a quotient just above ``fp8_max`` rounds to another FP8 number than ``fp8_max`` does."""
     largest = torch.tensor(fp8_max, dtype=torch.float32)

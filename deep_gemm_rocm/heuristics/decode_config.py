@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+from typing import NamedTuple
 
-from .. import forking
 from ..problems.layout import ceil_div
 from .gemm_config import NUM_CUS
 
@@ -19,8 +19,7 @@ _MOST_LATENT_SPLITS = 32  # whose results take room for each sequence
 _LATENT_SPLIT_KEYS = {16: 256, 32: 256, 64: 512}  # at least, by the rows of a workgroup
 
 
-@dataclasses.dataclass(frozen=True)
-class DecodeConfig:
+class DecodeConfig(NamedTuple):
     """A kernel of ``flash_decode.hip.j2`` or ``mla_decode.hip.j2``: all its template values.
 
     Attributes:
@@ -78,12 +77,17 @@ class DecodeConfig:
         ]
         return "_".join((self.family, types, *filter(None, traits)))
 
-    @forking.cached_property
+    @property
     def template_values(self) -> dict[str, int | str | bool]:
         """The values by name. Callers share the one dictionary."""
-        names = {"kernel_name": self.kernel_name, "rows": self.rows}
-        scaled = "e4m3" in (self.type, self.layout)
-        return {**dataclasses.asdict(self), "scaled": scaled, **names}
+        return _template_values(self)
+
+
+@functools.lru_cache(maxsize=256)
+def _template_values(config: DecodeConfig) -> dict[str, int | str | bool]:
+    names = {"kernel_name": config.kernel_name, "rows": config.rows}
+    scaled = "e4m3" in (config.type, config.layout)
+    return {**config._asdict(), "scaled": scaled, **names}
 
 
 def latent_rows(queries: int) -> int:
@@ -151,7 +155,7 @@ def for_few_workgroups(config: DecodeConfig, queries: int, pieces: int) -> Decod
     """
     narrow = LATENT_ROWS[-2]
     is_idle = 2 * pieces * ceil_div(queries, config.rows) <= NUM_CUS
-    return dataclasses.replace(config, latent_rows=narrow) if config.latent_rows > narrow and is_idle else config
+    return config._replace(latent_rows=narrow) if config.latent_rows > narrow and is_idle else config
 
 
 def most_pieces(sequence_heads: int, most_keys: int) -> int:

@@ -3,7 +3,7 @@ from typing import Any
 
 import torch
 
-from .described import Describe, Described, Fill, Form, Make, Step
+from .described import Describe, Described, Fill, Make, Step, TensorForm
 
 def use(
     dlpack_functions: object,
@@ -16,7 +16,7 @@ def use(
     /,
 ) -> bool: ...
 def describe(function: object, values: object, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Described: ...
-def make(forms: list[Form], tensors: list[torch.Tensor], addresses: tuple[int, ...], /) -> tuple[int, ...]: ...
+def make(forms: list[TensorForm], tensors: list[torch.Tensor], addresses: tuple[int, ...], /) -> tuple[int, ...]: ...
 def filler(
     steps: Sequence[Step],
     aligned: Sequence[int],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from ctypes import Structure, c_float, c_int, c_int64, c_void_p
+from typing import NamedTuple
 
 import torch
 
@@ -12,7 +15,7 @@ from ..jit import Request
 from ..problems.arguments import Argument, Arguments, present
 from ..problems.attention import Attention, Decode
 from ..problems.sparse_mla import ChosenTokens, SparseMla
-from .launch import Launch
+from .launch import Launch, Sizes
 
 _FLASH_ATTENTION = "flash_attention.hip.j2"
 _MAX_WORKGROUPS = 2**22  # of up to 512 threads in a launch; with more tiles, a workgroup computes several
@@ -212,8 +215,26 @@ def flash_attention_launch(
     )
 
 
+class Dealt(NamedTuple):
+    """How a decode kernel shares out the keys.
+
+    Attributes:
+        config: the kernel.
+        num_splits: into how many parts each sequence's keys are split; if None, the keys of all sequences together are
+            cut into equal pieces.
+        num_pieces: the number of these pieces, or of the splits of all sequences and heads of keys.
+        split_keys: keys that a split has at least; sequences with few keys have fewer splits. 0 for ``num_splits`` in
+            any case.
+    """
+
+    config: DecodeConfig
+    num_splits: int | None
+    num_pieces: int
+    split_keys: int = 0
+
+
 def flash_decode_launch(
-    config: DecodeConfig,
+    deal: Callable[[int], Dealt],
     problem: Decode,
     q: torch.Tensor,
     caches: Arguments,
@@ -221,38 +242,26 @@ def flash_decode_launch(
     context_lens: torch.Tensor,
     out: torch.Tensor,
     lse: torch.Tensor | None,
-    num_splits: int | None,
-    num_pieces: int,
-    split_keys: int = 0,
     lse_base_2: bool = False,
     attn_sink: torch.Tensor | None = None,
     *,
     made: dict[str, torch.Tensor],
 ) -> Launch:
-    """Describes the launch of ``config``'s kernels on checked arguments.
+    """Describes the launch of a decode kernel on checked arguments.
 
     Args:
+        deal: tells for a number of sequences how it is computed.
         q, block_table, context_lens, out, attn_sink: as for ``flash_attention_decode``.
         caches: ``k`` and ``v``; for ``mla_decode`` both are its only cache, and ``k_descale`` may be its factor.
         lse: fp32 [batch, heads, tokens].
-        num_splits: into how many parts each sequence's keys are split; if None, the keys of all sequences together are
-            cut into equal pieces.
-        num_pieces: the number of these pieces, or of the splits of all sequences and heads of keys.
-        split_keys: keys that a split has at least; sequences with few keys have fewer splits. 0 for ``num_splits`` in
-            any case.
         lse_base_2: whether ``lse`` is to base 2 rather than e.
         made: the results that are new tensors.
     """
-    sequence_heads = problem.batch * problem.kv_heads
     queries = problem.tokens_q * (problem.heads // problem.kv_heads)
-    scratch = {}
-    if num_splits is None or split_keys > 0:
-        scratch["parts"] = sequence_heads * 2 * _WORD
-    if num_splits != 1:
-        num_parts = num_pieces + (sequence_heads if num_splits is None else 0)
-        scratch["split_out"] = num_parts * queries * problem.value_dim * _WORD
-        scratch["split_lse"] = num_parts * queries * _WORD
+    sizes_of = functools.partial(_sizes_of_decode, deal, problem.kv_heads, queries, problem.value_dim, ("split_lse",))
+    sizes = sizes_of(problem.batch)
     arguments = DecodeArguments(
+        **sizes.fields,
         q=HeadsTensor.of(q),
         out=HeadsTensor.of(out),
         k=PagedTensor.of(caches["k"].tensor),
@@ -261,10 +270,6 @@ def flash_decode_launch(
         lse_batch_stride=0 if lse is None else lse.stride(0),
         lse_head_stride=0 if lse is None else lse.stride(1),
         block_table_stride=block_table.stride(0),
-        num_splits=num_splits or 0,
-        split_keys=split_keys,
-        num_pieces=num_pieces,
-        batch=problem.batch,
         tokens_q=problem.tokens_q,
         heads=problem.heads,
         kv_heads=problem.kv_heads,
@@ -281,42 +286,68 @@ def flash_decode_launch(
     pointers = _heads(q=q, out=out, **problem.descales)
     pointers |= {f"{role}.data": cache for role, cache in caches.items()}
     pointers |= _pointers(lse=lse, block_table=block_table, context_lens=context_lens) | _sinks(attn_sink)
-    request = Request(f"{config.family}.hip.j2", config.template_values)
     return Launch(
-        request, arguments, pointers, scratch, made, written=("out.data",), aligned=_ALIGNED, contents=problem.contents
+        sizes.kernel,
+        arguments,
+        pointers,
+        sizes.scratch,
+        made,
+        written=("out.data",),
+        aligned=_ALIGNED,
+        contents=problem.contents,
+        sizes=sizes_of,
     )
 
 
+def _sizes_of_decode(
+    deal: Callable[[int], Dealt],
+    kv_heads: int,
+    queries_of_kv_head: int,
+    value_dim: int,
+    of_queries: tuple[str, ...],
+    batch: int,
+) -> Sizes:
+    """``Launch.sizes`` of a decode kernel; ``of_queries`` are the pointers to a number for each query and split."""
+    config, num_splits, num_pieces, split_keys = deal(batch)
+    sequence_heads = batch * kv_heads
+    scratch = {}
+    if num_splits is None or split_keys > 0:
+        scratch["parts"] = sequence_heads * 2 * _WORD
+    if num_splits != 1:
+        num_parts = num_pieces + (sequence_heads if num_splits is None else 0)
+        scratch["split_out"] = num_parts * queries_of_kv_head * value_dim * _WORD
+        scratch |= dict.fromkeys(of_queries, num_parts * queries_of_kv_head * _WORD)
+    fields = {"batch": batch, "num_splits": num_splits or 0, "split_keys": split_keys, "num_pieces": num_pieces}
+    request = Request(f"{config.family}.hip.j2", config.template_values)
+    return Sizes(request, fields, dict.fromkeys(("out.data", "lse", "max_logits"), batch), scratch=scratch)
+
+
 def sparse_mla_launch(
-    config: DecodeConfig,
+    deal: Callable[[int], Dealt],
     problem: SparseMla,
     q: torch.Tensor,
     attn_sink: torch.Tensor | None,
     out: torch.Tensor,
     lse: torch.Tensor,
     max_logits: torch.Tensor,
-    num_splits: int | None,
-    num_pieces: int,
     made: dict[str, torch.Tensor],
 ) -> Launch:
-    """Describes the launch of ``config``'s kernels on checked arguments of ``sparse_mla``.
+    """Describes the launch of a decode kernel on checked arguments of ``sparse_mla``.
 
     A query is a sequence of its own for the kernel.
 
     Args:
+        deal: tells for a number of queries how they are computed.
         lse, max_logits: fp32 [queries, heads], contiguous.
-        num_splits, num_pieces: as for ``flash_decode_launch``.
         made: the results that are new tensors.
     """
     queries, heads, _ = q.shape
-    scratch = {"parts": queries * 2 * _WORD} if num_splits is None else {}
-    if num_splits != 1:
-        num_parts = num_pieces + (queries if num_splits is None else 0)
-        scratch["split_out"] = num_parts * heads * problem.value_dim * _WORD
-        scratch |= dict.fromkeys(("split_lse", "split_max"), num_parts * heads * _WORD)
+    sizes_of = functools.partial(_sizes_of_decode, deal, 1, heads, problem.value_dim, ("split_lse", "split_max"))
+    sizes = sizes_of(queries)
     tokens, extra = problem.tokens, problem.extra
     cache = _latent_pages(tokens)
     arguments = DecodeArguments(
+        **sizes.fields,
         q=HeadsTensor(None, q.stride(0), 0, q.stride(1)),
         out=HeadsTensor(None, out.stride(0), 0, out.stride(1)),
         k=cache,
@@ -325,9 +356,6 @@ def sparse_mla_launch(
         lse_head_stride=1,
         block_table_stride=tokens.indices.stride(0),
         extra=ExtraTokens() if extra is None else ExtraTokens.of(extra),
-        num_splits=num_splits or 0,
-        num_pieces=num_pieces,
-        batch=queries,
         tokens_q=1,
         heads=heads,
         kv_heads=1,
@@ -350,9 +378,16 @@ def sparse_mla_launch(
         }
         pointers |= present(**{f"extra.{path}": argument for path, argument in of_extra.items()})
     pointers |= _pointers(lse=lse, max_logits=max_logits) | _sinks(attn_sink)
-    request = Request(f"{config.family}.hip.j2", config.template_values)
-    aligned = (*_ALIGNED, "extra.cache.data")
-    return Launch(request, arguments, pointers, scratch, made=made, written=("out.data",), aligned=aligned)
+    return Launch(
+        sizes.kernel,
+        arguments,
+        pointers,
+        sizes.scratch,
+        made,
+        written=("out.data",),
+        aligned=(*_ALIGNED, "extra.cache.data"),
+        sizes=sizes_of,
+    )
 
 
 def _sinks(attn_sink: torch.Tensor | None) -> dict[str, Argument]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import struct
+from collections.abc import Callable
 from ctypes import Structure, c_double, c_float, c_int, c_int64, c_uint, c_void_p
 
 import torch
@@ -10,8 +12,9 @@ import torch
 from ..heuristics.cast_config import CastConfig, RowCastConfig
 from ..jit import Request
 from ..problems.arguments import Argument, present
-from ..problems.cast import FP4_MAX
-from .launch import Launch
+from ..problems.cast import FP4_MAX, check_size
+from ..problems.layout import mn_major_strides
+from .launch import Launch, Sizes
 
 _MOST_LARGEST = 1024  # kMostLargest in cast_tiles.hip.j2
 _MAGNITUDE_BYTES = 4
@@ -83,13 +86,15 @@ def cast_launch(
     arguments.alpha, arguments.limit = alpha, limit
     arguments.x.has_vectors &= data.shape[-1] % _VECTOR == 0  # each half of the columns consists of vectors
     pointers = _pointers(x, data, scales) | present(group_rows=("masked_m", group_rows))
+    request = Request("cast_tiles.hip.j2", config.template_values)
     return Launch(
-        Request("cast_tiles.hip.j2", config.template_values),
+        request,
         arguments,
         pointers,
         scratch={"largest": _MOST_LARGEST * _MAGNITUDE_BYTES} if config.shared == "tensor" else {},
         made={"data": data, "scales": scales},
         written=("data.data", "scales.data"),
+        sizes=_sizes_of_rows(request, x, scales) if config.shared == "row_blocks" else None,
     )
 
 
@@ -99,12 +104,14 @@ def fp4_cast_launch(
     """Describes the launch for a checked ``x`` [M, K]; the others are new tensors, ``data`` of two values to a byte."""
     arguments = _arguments(x, data, scales, use_ue8m0, FP4_MAX)
     arguments.columns = x.shape[-1]
+    request = Request("cast_tiles.hip.j2", config.template_values)
     return Launch(
-        Request("cast_tiles.hip.j2", config.template_values),
+        request,
         arguments,
         _pointers(x, data, scales),
         made={"data": data, "scales": scales},
         written=("data.data", "scales.data"),
+        sizes=_sizes_of_rows(request, x, scales),
     )
 
 
@@ -138,7 +145,37 @@ def row_cast_launch(
         pointers |= {"residual.data": Argument("residual", residual), "sum.data": Argument("sum", total)}
         made["sum"] = total
     request = Request("cast_rows.hip.j2", config.template_values)
-    return Launch(request, arguments, pointers, made=made, written=("data.data", "scales.data", "sum.data"))
+    return Launch(
+        request,
+        arguments,
+        pointers,
+        made=made,
+        written=("data.data", "scales.data", "sum.data"),
+        sizes=_sizes_of_rows(request, x, scales, *(["sum.data"] if "sum" in made else [])),
+    )
+
+
+def _sizes_of_rows(
+    request: Request, x: torch.Tensor, scales: torch.Tensor, *more: str
+) -> Callable[[int], Sizes] | None:
+    """``Launch.sizes`` of a cast that has scales of rows; None for groups of rows.
+
+    Args:
+        more: paths of new tensors of as many rows as ``x``.
+    """
+    if x.dim() != 2:
+        return None
+    mn_major_columns = scales.shape[1] if scales.stride(1) != 1 else 0
+    return functools.partial(_sizes, request, x.shape[1], mn_major_columns, ("data.data", "scales.data", *more))
+
+
+def _sizes(request: Request, columns: int, mn_major_columns: int, made: tuple[str, ...], rows: int) -> Sizes:
+    check_size(rows, columns)
+    fields, strides = {"rows": rows}, {}
+    if mn_major_columns:
+        strides["scales.data"] = mn_major_strides(2, rows, mn_major_columns)
+        fields["scales.row_stride"], fields["scales.column_stride"] = strides["scales.data"]
+    return Sizes(request, fields, dict.fromkeys(made, rows), strides)
 
 
 def _pointers(x: torch.Tensor, data: torch.Tensor, scales: torch.Tensor) -> dict[str, Argument]:

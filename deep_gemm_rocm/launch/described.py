@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..checks import reach
 from ..runtime import arrays
 from ..runtime.hip import EntryPoint, Launch
 
@@ -23,7 +24,7 @@ Described = tuple[tuple[Any, ...], list[torch.Tensor], tuple[int, ...]] | None
 Describe = Callable[[object, object, tuple[Any, ...], dict[str, Any]], Described]
 
 
-class Form(NamedTuple):
+class TensorForm(NamedTuple):
     """The form of a new tensor, as C takes it.
 
     Attributes:
@@ -40,8 +41,19 @@ class Form(NamedTuple):
     quick_args: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
     device: int
 
+    @property
+    def extent(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        return reach(*self.args) * self.quick_args[-1].itemsize
 
-Make = Callable[[list[Form], list[torch.Tensor], tuple[int, ...]], tuple[int, ...]]
+    def of_rows(self, rows: int, strides: tuple[int, ...] | None) -> TensorForm:
+        """The same with another first dimension, and with other strides unless these are None."""
+        (_, *sizes), before = self.args
+        args = (rows, *sizes), before if strides is None else strides
+        return self._replace(args=args, quick_args=(*args, self.quick_args[-1]))
+
+
+Make = Callable[[list[TensorForm], list[torch.Tensor], tuple[int, ...]], tuple[int, ...]]
 
 
 class Step(NamedTuple):
@@ -73,6 +85,7 @@ class Step(NamedTuple):
 Fill = Callable[[tuple[int, ...]], tuple[Launch, ...] | None]
 
 _ALIGNMENT = 16
+_LEAST_ROWS, _MOST_ROWS = 2, 2**16  # of a family; strides of a single row mean nothing
 
 _is_grad_enabled = torch.is_grad_enabled
 _address = torch.Tensor.data_ptr
@@ -131,20 +144,66 @@ def names_of_tensors(positional: Iterable[tuple[str, Any]], keywords: dict[str, 
     return names
 
 
-def form_of(tensor: torch.Tensor) -> Form:
+class Family(NamedTuple):
+    """Calls that differ from one another only in the number of rows and in addresses.
+
+    Attributes:
+        key: their key.
+        rows: how many rows this call has.
+        is_clear: whether this number is no other number among the arguments as well.
+    """
+
+    key: tuple[Any, ...]
+    rows: int
+    is_clear: bool
+
+
+def family_of(
+    key: tuple[Any, ...], names: Sequence[str], of_rows: Sequence[str], addresses: tuple[int, ...]
+) -> Family | None:
+    """The family of a call, if C described it, and it has at least two rows, farther apart than anything in them.
+
+    Args:
+        key, addresses: those of the call.
+        names: those of its tensors.
+        of_rows: names of tensors whose first dimension are the rows.
+    """
+    *others, words = key
+    if not isinstance(words, bytes):
+        return None
+    described = array("q", words)
+    rows, at, shapes = 0, 0, list(others)
+    for name in names:  # the words of a tensor are as in describe_tensor
+        dims, is_contiguous = described[at + 2] >> 1, described[at + 2] & 1
+        shape = at + 3
+        at = shape + dims * (2 - is_contiguous)
+        if name in of_rows:
+            if not dims or (rows and described[shape] != rows):
+                return None
+            if not is_contiguous and described[shape + dims] < max(described[shape + dims : at]):
+                return None
+            rows, described[shape] = described[shape], 0
+        shapes += described[shape : shape + dims]
+    if not _LEAST_ROWS <= rows <= _MOST_ROWS:
+        return None
+    alike = tuple(map(addresses.index, addresses))  # tensors in place of others
+    return Family((*others, described.tobytes(), alike), rows, rows not in shapes)
+
+
+def form_of(tensor: torch.Tensor) -> TensorForm:
     """What ``make`` takes for another tensor like this one."""
     return _form(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor)
 
 
-def form_of_bytes(size: int, beside: torch.Tensor) -> Form:
+def form_of_bytes(size: int, beside: torch.Tensor) -> TensorForm:
     """What ``make`` takes for bytes on the device of ``beside``."""
     return _form((size,), (1,), torch.uint8, beside)
 
 
-def _form(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, beside: torch.Tensor) -> Form:
+def _form(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, beside: torch.Tensor) -> TensorForm:
     options = {"dtype": dtype, "device": beside.device}
     quick = _quick_empty(beside.device.type)
-    return Form((sizes, strides), options, quick, (sizes, strides, dtype), beside.get_device())
+    return TensorForm((sizes, strides), options, quick, (sizes, strides, dtype), beside.get_device())
 
 
 @functools.cache
@@ -156,7 +215,7 @@ def _quick_empty(device_type: str) -> Callable[..., torch.Tensor] | None:
         return None
 
 
-def made_by_python(forms: list[Form], tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> tuple[int, ...]:
+def made_by_python(forms: list[TensorForm], tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> tuple[int, ...]:
     """Makes tensors beside the first one, and appends them.
 
     Returns:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-from array import array
-from collections.abc import Mapping
+import struct
+from collections.abc import Callable, Mapping
 from ctypes import Structure
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,6 +20,23 @@ from . import planning
 
 SCRATCH_ALIGNMENT = 256
 _WORD = 8
+
+
+class Sizes(NamedTuple):
+    """What of a launch depends on how many rows a call has.
+
+    Attributes:
+        kernel, scratch: as in ``Launch``.
+        fields: numbers among the arguments, by their paths.
+        made: the first dimension of each new tensor where it depends on the rows, by the path of the pointer.
+        strides: the strides of new tensors where they depend on the rows, by the path of the pointer.
+    """
+
+    kernel: Request
+    fields: Mapping[str, int]
+    made: Mapping[str, int]
+    strides: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    scratch: Mapping[str, int] = MappingProxyType({})
 
 
 class Launch(NamedTuple):
@@ -36,6 +53,8 @@ class Launch(NamedTuple):
         contents: checks that calls which repeat this launch have to make, too.
         repeats: whether a call with tensors of the same dtypes, shapes and strides, but other addresses and contents,
             can repeat this launch after exchanging the addresses.
+        sizes: tells for another number of rows what is different; it keeps no tensor, and raises the error of the
+            function where there are too many rows. None if more depends on the rows.
     """
 
     kernel: Request
@@ -47,6 +66,7 @@ class Launch(NamedTuple):
     aligned: tuple[str, ...] = ()
     contents: tuple[Contents, ...] = ()
     repeats: bool = True
+    sizes: Callable[[int], Sizes] | None = None
 
     def renamed(self, **names: str) -> Launch:
         """The same launch for a function that has other names for these tensors."""
@@ -63,18 +83,13 @@ class Launch(NamedTuple):
         """The tensors that the kernel works on, by the names of the function's arguments."""
         return {name: tensor for name, tensor in self.pointers.values()}  # quicker than dict()
 
-    @property
-    def words(self) -> array[int]:
-        """The argument structure as words of 8 bytes."""
-        return array("Q", bytes(self.arguments))
 
-    @property
-    def scratch_offsets(self) -> tuple[int, ...]:
-        """The offset of each part of the scratch in one block of memory, and the block's size, 0 without scratch."""
-        if not self.scratch:
-            return (0,)
-        aligned = (-(-size // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT for size in self.scratch.values())
-        return tuple(itertools.accumulate(aligned, initial=0))
+def scratch_offsets(scratch: Mapping[str, int]) -> tuple[int, ...]:
+    """The offset of each part of the scratch in one block of memory, and the block's size, 0 without scratch."""
+    if not scratch:
+        return (0,)
+    aligned = (-(-size // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT for size in scratch.values())
+    return tuple(itertools.accumulate(aligned, initial=0))
 
 
 def ready_kernels(launches: list[Launch]) -> tuple[hip.Runtime, list[Kernel]] | None:
@@ -105,8 +120,18 @@ def ready_kernels(launches: list[Launch]) -> tuple[hip.Runtime, list[Kernel]] | 
 
 @functools.lru_cache(maxsize=1024)
 def words_of(structure: type[Structure], paths: tuple[str, ...]) -> tuple[int, ...]:
-    """The index in ``Launch.words`` of each pointer in arguments of this type; paths are as in ``Launch``."""
+    """The index of each pointer in arguments of this type, in words of 8 bytes; paths are as in ``Launch``."""
     return tuple(offset_of(structure, path) // _WORD for path in paths)
+
+
+@functools.lru_cache(maxsize=1024)
+def packer_of(structure: type[Structure], path: str) -> Callable[[bytearray, int], None]:
+    """A function that writes a number into arguments of this type; it refuses numbers that don't fit."""
+    kind: Any = structure
+    for name in path.split("."):
+        kind = next(entry[1] for entry in kind._fields_ if entry[0] == name)
+    packed, offset = struct.Struct(kind._type_), offset_of(structure, path)
+    return lambda arguments, number: packed.pack_into(arguments, offset, number)
 
 
 def offset_of(structure: type[Structure], path: str) -> int:

@@ -2,7 +2,8 @@
 
 A call's checks, its choice of kernels and nearly all of the kernels' arguments depend only on its tensors' dtypes,
 shapes and strides and on its other arguments. The launches are remembered by these. A call that differs from an earlier
-one only in addresses exchanges the addresses. All other calls run the function itself, which also raises all errors.
+one only in addresses exchanges the addresses. One with another number of rows also exchanges what depends on these, if
+the function says what that is. All other calls run the function itself, which also raises all errors.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import Structure
 from operator import itemgetter
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -19,10 +20,10 @@ import torch
 
 from .. import forking
 from ..checks import extent
-from ..jit import Kernel
+from ..jit import Kernel, Kernels
 from ..runtime import hip, session, settings
 from . import described, planning, scratch
-from .launch import SCRATCH_ALIGNMENT, Launch, ready_kernels, words_of
+from .launch import SCRATCH_ALIGNMENT, Launch, packer_of, ready_kernels, scratch_offsets, words_of
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -33,7 +34,7 @@ Described = tuple[_R, Launch | list[Launch] | None]
 _is_traced = torch.compiler.is_dynamo_compiling
 
 _MOST_BYTES = 16 * 2**20  # of memory for the remembered calls of a session
-# Estimated sizes of objects: a call with its key, and a launch, without its arguments.
+# Estimated sizes of objects: a call or a family with its key, and a launch, without its arguments.
 _BYTES_OF_CALL = 3072
 _BYTES_OF_LAUNCH = 2048
 _SCRATCH = -1  # in place of a tensor's number
@@ -46,7 +47,8 @@ class Calls(session.Part):
     turn.
 
     Attributes:
-        known: the calls, by everything that their launches or checks depend on.
+        known: each ``_Call``, by everything that its launches or checks depend on, and each ``_Family``, by all of
+            this but the number of rows.
         settings: the session's settings, part of every key.
         bytes: an estimate of the memory of ``known``.
     """
@@ -54,13 +56,13 @@ class Calls(session.Part):
     rests_on_choices = True
 
     def __init__(self) -> None:
-        self.known: dict[tuple[Any, ...], _Call] = {}
+        self.known: dict[tuple[Any, ...], Any] = {}
         self.settings = session.current().of(settings.Settings)
         self.bytes = 0
         self._changing = forking.Lock()
 
-    def add(self, key: tuple[Any, ...], call: _Call) -> None:
-        """Remembers a call."""
+    def add(self, key: tuple[Any, ...], call: _Call | _Family) -> None:
+        """Remembers a call or a family."""
         with self._changing:
             replaced = self.known.pop(key, None)
             if replaced is not None:
@@ -68,6 +70,26 @@ class Calls(session.Part):
             self.bytes += call.bytes
             self.known[key] = call
             self._shrink()
+
+    def add_family(self, key: tuple[Any, ...], family: _Family) -> None:
+        """Remembers a family, if nothing but what it knows depends on the rows."""
+        if family.is_known and family.is_in_place:
+            self.add(key, family)
+
+    def of_family(
+        self, key: tuple[Any, ...], family: described.Family | None, tensors: list[torch.Tensor]
+    ) -> _Call | None:
+        """Remembers a call of a known family; returns None if the family isn't known.
+
+        Raises:
+            ValueError, jit.JitError: there are too many rows, a compile failed.
+        """
+        known = None if family is None else self.known.get(family.key)
+        if family is None or known is None:
+            return None
+        call: _Call = known.call(family.rows, tensors[0])
+        self.add(key, call)
+        return call
 
     def _shrink(self) -> None:
         while self.bytes > _MOST_BYTES and len(self.known) > 1:
@@ -85,13 +107,28 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
 
     The function must have no other effects, since a repeated call doesn't call it.
     """
-    names = tuple(inspect.signature(function).parameters)
+    return _launching(function, ())
+
+
+def launches_of_rows(*rows: str) -> Callable[[Callable[_P, Described[_R]]], Callable[_P, _R]]:
+    """``launches`` for a function that takes any number of rows from 2 on if it takes one.
+
+    ``Launch.sizes`` refuses exceptions.
+
+    Args:
+        rows: the names of all tensors whose shapes depend on the number of rows, which is their first dimension.
+    """
+    return lambda function: _launching(function, rows)
+
+
+def _launching(function: Callable[_P, Described[_R]], rows: tuple[str, ...]) -> Callable[_P, _R]:
+    parameters = tuple(inspect.signature(function).parameters)
 
     @functools.wraps(function)
     def launching(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if _is_traced():
             return function(*args, **kwargs)[0]
-        calls, call, found = session.current().of(Calls), None, None
+        calls, call, found, family = session.current().of(Calls), None, None, None
         if planning.current() is None:
             found = described.described(function, calls.settings.values, args, kwargs)
         if found is not None:
@@ -100,6 +137,10 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
                 call = calls.known.get(key)
             except TypeError:  # an argument has no hash
                 found = None
+            if call is None and rows and found is not None:
+                names = described.names_of_tensors(zip(parameters, args, strict=False), kwargs)
+                family = described.family_of(key, names, rows, addresses)
+                call = calls.of_family(key, family, tensors)
             if call is not None and call.repeat(tensors, addresses):
                 return call.result_among(tensors)
         result, to_launch = function(*args, **kwargs)
@@ -109,20 +150,27 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
         ready = ready_kernels(in_order)
         if ready is None:
             return result
-        if found is None or call is not None or not all([launch.repeats for launch in in_order]):
-            _launch(in_order, *ready)
-            return result
-        given = described.names_of_tensors(zip(names, args, strict=False), kwargs)
-        call = _Call(in_order, *ready, given, tensors, addresses, result)
-        if call.made:  # not as in repeated calls, since the tensors are there already
-            _launch(in_order, *ready)
+        if found is None:
+            names, tensors = _named(in_order)
         else:
-            call.launch(tensors, addresses)
-        calls.add(key, call)
+            names = described.names_of_tensors(zip(parameters, args, strict=False), kwargs)
+        plan = _Plan(in_order, ready[0], names, tensors, result)
+        first = plan.launch(in_order, ready[1], tensors)
+        if found is not None and call is None and all([launch.repeats for launch in in_order]):
+            calls.add(key, plan.call(*first, plan.forms, tensors[0], first_addresses=addresses))
+            if family is not None and family.is_clear:
+                calls.add_family(family.key, _Family(plan, in_order, tensors, addresses))
         return result
 
     launching.__signature__ = _public_signature(function)  # type: ignore[attr-defined]
     return launching
+
+
+def _named(launches: list[Launch]) -> tuple[list[str], list[torch.Tensor]]:
+    """Names and tensors that launches take and don't make."""
+    made = {name for launch in launches for name in launch.made}
+    named = {name: tensor for launch in launches for name, tensor in launch.tensors.items() if name not in made}
+    return list(named), list(named.values())
 
 
 def describing(function: Callable[_P, _R]) -> Callable[_P, Described[_R]]:
@@ -140,63 +188,37 @@ def _public_signature(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(return_annotation=described.removeprefix("Described[").removesuffix("]"))
 
 
-def _launch(launches: list[Launch], runtime: hip.Runtime, kernels: list[Kernel]) -> None:
-    """Launches on the tensors that the launches name."""
-    filled: list[hip.Launch] = []
-    tensors: list[torch.Tensor] = []
-    used: list[dict[int, str]] = []
-    most_scratch = max(launch.scratch_offsets[-1] for launch in launches)
-    some_tensor = next(iter(launches[0].tensors.values()))
-    begin = scratch.memory(runtime, most_scratch, some_tensor).address if most_scratch else 0
-    for launch, kernel in zip(launches, kernels, strict=True):
-        words, structure = launch.words, type(launch.arguments)
-        used.append({})
-        for place, (name, tensor) in zip(
-            words_of(structure, tuple(launch.pointers)), launch.pointers.values(), strict=True
-        ):
-            words[place] = tensor.data_ptr()
-            used[-1][len(tensors)] = name
-            tensors.append(tensor)
-        for place, offset in zip(words_of(structure, tuple(launch.scratch)), launch.scratch_offsets, strict=False):
-            words[place] = begin + offset
-        filled.append((kernel.entry_point, words.tobytes()))
-    runtime.relaunch(filled, tensors, used)
-
-
-class _Form(NamedTuple):
+class _Uses(NamedTuple):
     """How a launch uses a call's tensors, which have numbers, whatever their sizes are.
 
     Attributes:
         places: as of a ``Step`` on the tensors themselves, not views.
-        scratch: words that are addresses of scratch memory.
         used: number and name of each tensor that the kernel works on.
         aligned: numbers of the given tensors that must start at a multiple of 16 bytes.
         written: numbers of the given tensors that are written.
     """
 
     places: tuple[tuple[int, int, int], ...]
-    scratch: tuple[int, ...]
     used: dict[int, str]
     aligned: tuple[int, ...]
     written: tuple[int, ...]
 
 
 @functools.lru_cache(maxsize=1024)
-def _form(
+def _uses(
     structure: type[Structure],
     paths: tuple[str, ...],
     names: tuple[str, ...],
-    scratch: tuple[str, ...],
     given: tuple[str, ...],
     made: tuple[str, ...],
     aligned: tuple[str, ...],
     written: tuple[str, ...],
-) -> _Form:
+) -> _Uses:
     """
     Args:
         structure: the type of the kernel's arguments.
         paths, names: the path and the tensor's name of each pointer, as in ``Launch.pointers``.
-        scratch, aligned, written: paths as in ``Launch``.
+        aligned, written: paths as in ``Launch``.
         given, made: names of the tensors in the order of their numbers.
     """
     numbers = {name: number for number, name in enumerate((*given, *made))}
@@ -208,14 +230,14 @@ def _form(
     )
     places = zip(words_of(structure, paths), of_pointers, itertools.repeat(0), strict=False)
     used = dict(zip(of_pointers, names, strict=True))
-    return _Form(tuple(places), words_of(structure, scratch), used, aligned_numbers, written_numbers)
+    return _Uses(tuple(places), used, aligned_numbers, written_numbers)
 
 
 def _places(
-    form: _Form, launch: Launch, tensors: list[torch.Tensor], num_given: int
+    uses: _Uses, launch: Launch, tensors: list[torch.Tensor], num_given: int
 ) -> tuple[tuple[int, int, int], ...]:
     """``places`` of a step on ``tensors``, of which the launch may use views."""
-    places = form.places
+    places = uses.places
     for index, (name, tensor) in enumerate(launch.pointers.values()):
         place, number, _ = places[index]
         if tensor is not tensors[number] and tensor.numel():
@@ -225,117 +247,168 @@ def _places(
     return places
 
 
-class _Call:
-    """Remembered launches, for tensors of the same dtypes, shapes and strides.
+class _Plan:
+    """How the launches of a call use tensors, whatever the sizes of these are.
 
-    Tensors are numbered: first those among the call's arguments, then new ones that the call returns. If the call
-    makes more, all of these are parts of one more.
+    Tensors are numbered: first those among the call's arguments, then new ones. Repeated calls number new ones in
+    another way: first those that the call returns, then one more, which consists of all others.
 
     Attributes:
         runtime: the HIP runtime to launch with.
-        steps: the launches.
-        used: ``used`` of all steps.
-        scratch_bytes: the size of the scratch memory; 0 for none.
-        made: what each tensor that the call makes is like.
-        result_among: takes all tensors and gives what the call returns.
         contents: checks of contents, and the numbers of the tensors that they take.
-        checked: the addresses of the given tensors in the first call.
         aligned: numbers of the given tensors that must start at a multiple of 16 bytes.
         written: numbers of the given tensors that are written. They share no memory with others, except with those with
             which they did in the first call, at the same distance.
+        forms: those of the first call's new tensors, by their names.
+        used: number and name of each tensor that a launch works on, in repeated calls.
+        result_among: takes all tensors of a repeated call and gives what it returns.
+    """
+
+    def __init__(
+        self, launches: list[Launch], runtime: hip.Runtime, names: list[str], given: list[torch.Tensor], result: Any
+    ) -> None:
+        """
+        Args:
+            launches: those of the first call.
+            names, given: the tensors among the call's arguments.
+            result: None, a tensor, a tuple of tensors, or anything without tensors.
+        """
+        made: dict[str, torch.Tensor] = {}
+        for launch in launches:
+            made.update(launch.made)
+        self._num_given, self._made = len(given), list(made.values())
+        tensors = given + self._made
+        self.runtime = runtime
+        self.contents: list[tuple[Callable[..., None], list[int]]] = []
+        self.aligned: tuple[int, ...] = ()
+        self.written: tuple[int, ...] = ()
+        self._places: list[tuple[tuple[int, int, int], ...]] = []
+        self._structures: list[type[Structure]] = []
+        self._used: list[dict[int, str]] = []
+        for launch in launches:
+            uses = _uses(
+                type(launch.arguments), tuple(launch.pointers), tuple([name for name, _ in launch.pointers.values()]),
+                tuple(names), tuple(made), launch.aligned, launch.written,
+            )  # fmt: skip
+            self._places.append(_places(uses, launch, tensors, len(given)))
+            self._structures.append(type(launch.arguments))
+            self._used.append(uses.used)
+            for check, of in launch.contents:
+                self.contents.append((check, [names.index(name) for name in of]))
+            self.aligned += uses.aligned
+            self.written += uses.written
+        self.forms = {name: described.form_of(tensor) for name, tensor in made.items()}
+        results = {id(part) for part in (result if isinstance(result, tuple) else (result,))}
+        self._is_returned = [id(tensor) in results for tensor in self._made]
+        own = given + [tensor for tensor in self._made if id(tensor) in results]
+        self.result_among = _result_among(result, own)
+        numbers = itertools.count(len(given))
+        self._again = [*range(len(given)), *(next(numbers) if one else len(own) for one in self._is_returned)]
+        self.used = [{self._again[number]: name for number, name in used.items()} for used in self._used]
+
+    def launch(
+        self, launches: Sequence[Launch], kernels: Sequence[Kernel], given: list[torch.Tensor]
+    ) -> tuple[list[described.Step], int]:
+        """Launches for the first time, when all tensors are there already.
+
+        Returns:
+            The launches, and bytes of scratch memory.
+        """
+        arguments = [bytes(launch.arguments) for launch in launches]
+        steps, scratch_bytes = self.steps(kernels, arguments, [launch.scratch for launch in launches])
+        tensors = given + self._made
+        self._made = []
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        if scratch_bytes:
+            addresses.append(scratch.memory(self.runtime, scratch_bytes, tensors[0]).address)
+        self.runtime.relaunch([step.filled_in(addresses) for step in steps], tensors, self._used)
+        return steps, scratch_bytes
+
+    def steps(
+        self, kernels: Sequence[Kernel], arguments: Sequence[bytes], scratches: Sequence[Mapping[str, int]]
+    ) -> tuple[list[described.Step], int]:
+        """The launches, of tensors as the first call numbers them, and bytes of scratch memory."""
+        steps, scratch_bytes = [], 0
+        for kernel, words, sizes, places, structure in zip(
+            kernels, arguments, scratches, self._places, self._structures, strict=True
+        ):
+            if sizes:
+                *starts, size = scratch_offsets(sizes)
+                scratch_bytes = max(scratch_bytes, size)
+                of_scratch = words_of(structure, tuple(sizes))
+                places += tuple([(word, _SCRATCH, start) for word, start in zip(of_scratch, starts, strict=True)])
+            steps.append(described.Step(described.quick_entry_point(kernel.entry_point), words, places))
+        return steps, scratch_bytes
+
+    def call(
+        self,
+        steps: list[described.Step],
+        scratch_bytes: int,
+        forms: Mapping[str, described.TensorForm],
+        beside: torch.Tensor,
+        **known: Any,
+    ) -> _Call:
+        """A call to be repeated, of launches as ``steps`` returns them.
+
+        Args:
+            forms: those of new tensors.
+            beside: a tensor on the device of the new ones.
+            known: the last arguments of ``_Call``.
+        """
+        made = [form for form, is_alone in zip(forms.values(), self._is_returned, strict=True) if is_alone]
+        if len(made) < len(forms):
+            size, begins = 0, [0] * self._num_given
+            for form, is_alone in zip(forms.values(), self._is_returned, strict=True):
+                begins.append(0 if is_alone else size)
+                if not is_alone:
+                    size += -(-form.extent // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+            where = [*zip(self._again, begins, strict=True), (_SCRATCH, 0)]
+            steps = [_moved(step, where) for step in steps]
+            made.append(described.form_of_bytes(size, beside))
+        return _Call(self, steps, scratch_bytes, made, **known)
+
+
+class _Call:
+    """Remembered launches, for tensors of the same dtypes, shapes and strides.
+
+    Attributes:
+        plan: how they use tensors.
+        steps: the launches.
+        scratch_bytes: the size of the scratch memory; 0 for none.
+        made: what each tensor that the call makes is like.
+        runtime, contents, used, result_among: those of the plan.
         fill: fills in the launches; None until the first repetition.
         bytes: an estimate of the memory.
         was_repeated: whether the call was repeated since its last turn in ``Calls``.
     """
 
     __slots__ = (
-        "aligned", "bytes", "checked", "contents", "fill", "made", "result_among", "runtime", "scratch_bytes", "steps",
-        "used", "was_repeated", "written",
+        "_first_addresses", "_together", "bytes", "contents", "fill", "made", "plan", "result_among", "runtime",
+        "scratch_bytes", "steps", "used", "was_repeated",
     )  # fmt: skip
 
     def __init__(
         self,
-        launches: list[Launch],
-        runtime: hip.Runtime,
-        kernels: list[Kernel],
-        names: list[str],
-        given: list[torch.Tensor],
-        addresses: tuple[int, ...],
-        result: Any,
+        plan: _Plan,
+        steps: list[described.Step],
+        scratch_bytes: int,
+        made: list[described.TensorForm],
+        *,
+        first_addresses: Sequence[int] = (),
+        together: _Together | None = None,
     ) -> None:
         """
         Args:
-            launches: those of the first call.
-            runtime, kernels: as ``ready_kernels`` returns them.
-            names, given, addresses: the tensors among the call's arguments.
-            result: None, a tensor, a tuple of tensors, or anything without tensors.
+            first_addresses: those of the given tensors in the first call, if ``together`` isn't known yet.
+            together: see ``described.filler_by_python``.
         """
-        made: dict[str, torch.Tensor] = {}
-        for launch in launches:
-            made.update(launch.made)
-        tensors = [*given, *made.values()]
-        self.runtime = runtime
-        self.steps: list[described.Step] = []
-        self.used: list[dict[int, str]] = []
-        self.scratch_bytes = 0
-        self.bytes = _BYTES_OF_CALL
-        self.contents: list[tuple[Callable[..., None], list[int]]] = []
-        self.checked = addresses
-        self.aligned: tuple[int, ...] = ()
-        self.written: tuple[int, ...] = ()
-        for launch, kernel in zip(launches, kernels, strict=True):
-            form = _form(
-                type(launch.arguments), tuple(launch.pointers), tuple([name for name, _ in launch.pointers.values()]),
-                tuple(launch.scratch), tuple(names), tuple(made), launch.aligned, launch.written,
-            )  # fmt: skip
-            *offsets, size = launch.scratch_offsets
-            places = _places(form, launch, tensors, len(given))
-            if size:
-                places += tuple((place, _SCRATCH, offset) for place, offset in zip(form.scratch, offsets, strict=True))
-            entry_point, arguments = described.quick_entry_point(kernel.entry_point), bytes(launch.arguments)
-            self.steps.append(described.Step(entry_point, arguments, places))
-            self.used.append(form.used)
-            self.scratch_bytes = max(self.scratch_bytes, size)
-            self.bytes += 2 * len(arguments) + _BYTES_OF_LAUNCH
-            for check, of in launch.contents:
-                self.contents.append((check, [names.index(name) for name in of]))
-            self.aligned += form.aligned
-            self.written += form.written
-        self.made: list[described.Form] = []
-        if made:
-            tensors = self._make(tensors, len(given), result)
-        self.result_among = _result_among(result, tensors)
+        self.plan, self.steps, self.scratch_bytes, self.made = plan, steps, scratch_bytes, made
+        self.runtime, self.contents, self.used = plan.runtime, plan.contents, plan.used
+        self.result_among = plan.result_among
+        self._first_addresses, self._together = first_addresses, together
         self.fill: described.Fill | None = None
+        self.bytes = _BYTES_OF_CALL + sum([2 * len(step.arguments) + _BYTES_OF_LAUNCH for step in steps])
         self.was_repeated = False
-
-    def _make(self, tensors: list[torch.Tensor], num_given: int, result: Any) -> list[torch.Tensor]:
-        """Prepares what repeated calls make in place of the ``tensors`` behind ``num_given``.
-
-        Returns:
-            the tensors that have a number of their own in repeated calls.
-        """
-        results = {id(part) for part in (result if isinstance(result, tuple) else (result,))}
-        returned = [tensor for tensor in tensors[num_given:] if id(tensor) in results]
-        own = tensors[:num_given] + returned
-        self.made += [described.form_of(tensor) for tensor in returned]
-        if len(own) < len(tensors):
-            size, where, numbers = 0, [], itertools.count()
-            for number, tensor in enumerate(tensors):
-                if number < num_given or id(tensor) in results:
-                    where.append((next(numbers), 0))
-                else:
-                    where.append((len(own), size))
-                    size += -(-extent(tensor) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
-            where.append((_SCRATCH, 0))
-            self.steps = [_moved(step, where) for step in self.steps]
-            self.used = [{where[number][0]: name for number, name in used.items()} for used in self.used]
-            self.made.append(described.form_of_bytes(size, tensors[0]))
-        return own
-
-    def launch(self, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> None:
-        """Launches for the first time, if the call makes no tensors."""
-        addresses = self._with_scratch(tensors, addresses)
-        self.runtime.relaunch([step.filled_in(addresses) for step in self.steps], tensors, self.used)
 
     def repeat(self, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> bool:
         """Launches on other tensors, and appends those that it makes; False, without a launch, for unfit addresses.
@@ -351,7 +424,7 @@ class _Call:
         if self.made:
             addresses = described.make(self.made, tensors, addresses)
         if self.scratch_bytes:
-            addresses = self._with_scratch(tensors, addresses)
+            addresses = (*addresses, scratch.memory(self.runtime, self.scratch_bytes, tensors[0]).address)
         launches = fill(addresses)
         if launches is None:
             return False
@@ -359,23 +432,102 @@ class _Call:
         self.runtime.relaunch(launches, tensors, self.used)
         return True
 
-    def _with_scratch(self, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> tuple[int, ...]:
-        if not self.scratch_bytes:
-            return addresses
-        return (*addresses, scratch.memory(self.runtime, self.scratch_bytes, tensors[0]).address)
-
     def _filler(self, tensors: list[torch.Tensor]) -> described.Fill:
         """Fills in addresses of tensors like the given ``tensors``."""
-        checked, apart, together = self.checked, [], []
-        sizes = list(map(extent, tensors))
-        pairs = [(one, other) for one in self.written for other in range(len(checked)) if other != one]
-        for one, other in pairs:
-            distance = checked[other] - checked[one]
-            if distance >= sizes[one] or -distance >= sizes[other]:
-                apart.append((one, other, sizes[one], sizes[other]))
-            else:
-                together.append((one, other, distance))
-        return described.filler(self.steps, self.aligned, apart, together)
+        written, apart = self.plan.written, []
+        together = self._together
+        if together is None:
+            together = _together(written, tensors, self._first_addresses)
+        if written:
+            meeting = {rule[:2] for rule in together}
+            sizes = list(map(extent, tensors))
+            pairs = itertools.product(written, range(len(tensors)))
+            apart = [
+                (one, other, sizes[one], sizes[other])
+                for one, other in pairs
+                if one != other and (one, other) not in meeting
+            ]
+        return described.filler(self.steps, self.plan.aligned, apart, together)
+
+
+_Together = list[tuple[int, int, int]]  # as in described.filler_by_python
+
+
+def _together(written: Sequence[int], tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> _Together:
+    """Which written tensors share memory with others, and at which distance."""
+    together = []
+    sizes = list(map(extent, tensors)) if written else []
+    for one, other in itertools.product(written, range(len(addresses))):
+        distance = addresses[other] - addresses[one]
+        if one != other and -sizes[other] < distance < sizes[one]:
+            together.append((one, other, distance))
+    return together
+
+
+class _Family:
+    """Remembered launches, for tensors of the same dtypes, shapes and strides apart from the number of rows.
+
+    Attributes:
+        plan: how they use tensors.
+        bytes, was_repeated: as of ``_Call``.
+    """
+
+    def __init__(
+        self, plan: _Plan, launches: Sequence[Launch], given: Sequence[torch.Tensor], addresses: Sequence[int]
+    ) -> None:
+        """
+        Args:
+            plan, launches: those of a call with some number of rows.
+            given, addresses: the tensors among its arguments.
+        """
+        self.plan = plan
+        self._launches = [
+            (launch.sizes, type(launch.arguments), bytes(launch.arguments), _names(launch)) for launch in launches
+        ]
+        self._together = _together(plan.written, given, addresses)
+        self.bytes = _BYTES_OF_CALL + sum(
+            [2 * len(arguments) + _BYTES_OF_LAUNCH for _, _, arguments, _ in self._launches]
+        )
+        self.was_repeated = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all launches tell what depends on the rows."""
+        return all(sizes is not None for sizes, *_ in self._launches)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether tensors that share memory begin at the same address, as then they do with any number of rows."""
+        return all(distance == 0 for _, _, distance in self._together)
+
+    def call(self, rows: int, beside: torch.Tensor) -> _Call:
+        """The call for another number of rows.
+
+        Raises:
+            ValueError, jit.JitError: there are too many rows, a compile failed.
+        """
+        self.was_repeated = True
+        forms, arguments, kernels, scratches = dict(self.plan.forms), [], [], []
+        known = session.current().of(Kernels)
+        for sizes_of, structure, template, names in self._launches:
+            assert sizes_of is not None
+            sizes = sizes_of(rows)
+            filled = bytearray(template)
+            for path, number in sizes.fields.items():
+                packer_of(structure, path)(filled, number)
+            for path, length in sizes.made.items():
+                if path in names:
+                    forms[names[path]] = forms[names[path]].of_rows(length, sizes.strides.get(path))
+            arguments.append(bytes(filled))
+            kernels.append(known.get(sizes.kernel))
+            scratches.append(sizes.scratch)
+        steps, scratch_bytes = self.plan.steps(kernels, arguments, scratches)
+        return self.plan.call(steps, scratch_bytes, forms, beside, together=self._together)
+
+
+def _names(launch: Launch) -> dict[str, str]:
+    """The name of each new tensor, by its path."""
+    return {path: name for path, (name, _) in launch.pointers.items() if name in launch.made}
 
 
 def _moved(step: described.Step, where: Sequence[tuple[int, int]]) -> described.Step:

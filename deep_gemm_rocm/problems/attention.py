@@ -285,17 +285,17 @@ def _decode(q: torch.Tensor, cache: torch.Tensor, value_dim: int, block_table: t
     )
 
 
-def check_dealt(problem: Decode) -> None:
+def check_dealt(batch: int, kv_heads: int, most_keys: int) -> None:
     """Checks that the schedule without ``num_splits`` can count all blocks of keys in 32 bits.
 
     Raises:
         ValueError: there are too many.
     """
-    blocks = problem.batch * problem.kv_heads * (problem.most_keys // _LEAST_BLOCK + _BLOCKS_TO_BEGIN)
+    blocks = batch * kv_heads * (most_keys // _LEAST_BLOCK + _BLOCKS_TO_BEGIN)
     if blocks >= 2**31:
         raise ValueError(
-            f"num_splits must be given where {problem.batch} sequences of {problem.kv_heads} heads can have up to "
-            f"{problem.most_keys} keys each, which are too many to be shared out"
+            f"num_splits must be given where {batch} sequences of {kv_heads} heads can have up to {most_keys} keys "
+            "each, which are too many to be shared out"
         )
 
 

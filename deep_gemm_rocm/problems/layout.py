@@ -6,6 +6,8 @@ import torch
 
 SCALE_BLOCK = 128  # values along K, and rows of a weight, that share a scale
 FP8 = torch.float8_e4m3fnuz
+TMA_ALIGNMENT = 16  # bytes
+_SCALE_BYTES = 4
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # data and scales
 
@@ -18,6 +20,12 @@ def ceil_div(x: int, y: int) -> int:
 def align(x: int, y: int) -> int:
     """The smallest multiple of ``y`` that is at least ``x``, for ``y > 0``."""
     return ceil_div(x, y) * y
+
+
+def mn_major_strides(dims: int, rows: int, columns: int) -> tuple[int, ...]:
+    """Strides of fp32 scales, maybe with groups, in DeepGEMM's layout, see ``get_mn_major_tma_aligned_tensor``."""
+    pitch = align(rows, TMA_ALIGNMENT // _SCALE_BYTES)
+    return (pitch * columns, 1, pitch)[-dims:]
 
 
 def data_and_scales(operand: Pair | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -1,0 +1,199 @@
+"""Calls that differ from an earlier one in the number of rows are what they are without that one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.good_calls import GOOD, randn
+
+import deep_gemm_rocm as dg
+from deep_gemm_rocm import jit
+from deep_gemm_rocm.launch import described, repeated
+from deep_gemm_rocm.runtime import hip, session
+
+FP8 = torch.float8_e4m3fnuz
+FIRST = 5  # rows of the call that others are like
+OTHERS = (2, 3, 8, 3000)  # of the last, sparse decoding splits no keys
+
+pytestmark = pytest.mark.skipif(described.in_c is None, reason="families need the C functions")
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered():
+    jit.forget()
+
+
+def rows_of(tensor, rows):
+    """As many rows, in new memory."""
+    return tensor[torch.arange(rows) % len(tensor)]
+
+
+def good(name, *of_rows, **changes):
+    """The call of a number of rows with the arguments of its tests, apart from ``changes``."""
+    arguments = GOOD[name]() | changes
+
+    def call(rows):
+        resized = {each: rows_of(arguments[each], rows) for each in of_rows if arguments[each] is not None}
+        return getattr(dg, name)(**{**arguments, **resized})
+
+    return call
+
+
+def paged(name, **changes):
+    return good(name, "q", "block_table", "context_lens", "out", **changes)
+
+
+WIDE = randn(FIRST, 320)
+DENSE = {
+    "block_table": torch.zeros(2, 3, dtype=torch.int32),
+    "cache_seqlens": torch.tensor([100, 90], dtype=torch.int32),
+    "q": randn(2, 2, 3, 576), "k_cache": randn(9, 64, 1, 576),
+    **dict.fromkeys(("indices", "attn_sink", "topk_length", "extra_k_cache", "extra_indices_in_kvcache")),
+    "extra_topk_length": None,
+}  # fmt: skip
+CALLS = {
+    "cast": good("per_token_cast_to_fp8", "x"),
+    "cast of columns of a matrix": lambda rows: dg.per_token_cast_to_fp8(rows_of(WIDE, rows)[:, 16:200], True),
+    "cast of rows": good("per_row_cast_to_fp8", "x"),
+    "cast to FP4": good("per_token_cast_to_fp4", "x"),
+    "cast to FP4, packed": good("per_token_cast_to_fp4", "x", use_packed_ue8m0=True),
+    "norm": good("rms_norm_cast_to_fp8", "x", "residual"),
+    "norm without a residual, scales of rows": good("rms_norm_cast_to_fp8", "x", residual=None, gran_k=None),
+    "activation": lambda rows: dg.silu_and_mul_cast_to_fp8(rows_of(WIDE, rows)),
+    "decode": paged("flash_attention_decode"),
+    "decode, new results": paged("flash_attention_decode", out=None, return_lse=True),
+    "decode in parts": paged("flash_attention_decode", num_splits=3),
+    "latent": paged("mla_decode"),
+    "latent, new results": paged("mla_decode", out=None, return_lse=True, num_splits=2),
+    "sparse": good("sparse_mla", "q", "indices", "topk_length", "extra_indices", "extra_topk_length", "out"),
+    "sparse, new results": good(
+        "sparse_mla", "q", "indices", "extra_indices", "extra_topk_length", out=None, topk_length=None
+    ),
+    "FlashMLA's sparse prefill": good("flash_mla_sparse_fwd", "q", "indices", "topk_length", "out"),
+    "FlashMLA's sparse decoding": good(
+        "flash_mla_with_kvcache", "q", "indices", "topk_length", "extra_indices_in_kvcache", "extra_topk_length", "out"
+    ),
+    "FlashMLA's decoding": good("flash_mla_with_kvcache", "q", "block_table", "cache_seqlens", **DENSE, out=None),
+    "FlashMLA's causal decoding": good(
+        "flash_mla_with_kvcache", "q", "block_table", "cache_seqlens", **DENSE, out=None, causal=True
+    ),
+}
+
+
+@pytest.fixture
+def remembered(monkeypatch):
+    """What is remembered of the last of some calls; nothing is launched."""
+    monkeypatch.setattr(hip.runtime(), "relaunch", lambda *_: None)
+    fillers = []
+    real = described.filler
+
+    def filler(*args):
+        fillers.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(described, "filler", filler)
+
+    def remembered(call, *rows):
+        jit.forget()
+        for each in rows:
+            call(each)
+        known = [
+            call for call in session.current().of(repeated.Calls).known.values() if isinstance(call, repeated._Call)
+        ]
+        last = known[-1]
+        if last.fill is None:
+            call(rows[-1])
+        steps, aligned, apart, together = fillers[-1]
+        kernels = [step.entry_point.__self__ for step in steps]
+        arguments = [(step.arguments, step.places) for step in steps]
+        numbers = [numbers for _, numbers in last.contents]
+        return {
+            "kernels": kernels, "arguments": arguments, "aligned": tuple(aligned), "apart": apart, "together": together,
+            "made": last.made, "scratch": last.scratch_bytes, "used": last.used, "contents": numbers,
+            "bytes": last.bytes,
+        }  # fmt: skip
+
+    return remembered
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_are_those_without_a_family(name, remembered, monkeypatch):
+    alone = {rows: remembered(CALLS[name], rows) for rows in OTHERS}
+    checked = []
+    real = repeated._Family.call
+    monkeypatch.setattr(repeated._Family, "call", lambda *args: checked.append(1) or real(*args))
+    for rows in OTHERS:
+        assert remembered(CALLS[name], FIRST, rows) == alone[rows]
+    assert len(checked) == len(OTHERS)
+
+
+@pytest.mark.parametrize("name", ["cast", "norm", "decode, new results", "FlashMLA's sparse decoding"])
+def test_results(name):
+    call, rows = CALLS[name], 3
+    alone = call(rows)
+    jit.forget()
+    call(FIRST)
+    for result, expected in zip(call(rows), alone, strict=True):
+        assert (result.shape, result.stride(), result.dtype) == (expected.shape, expected.stride(), expected.dtype)
+        assert torch.equal(result.float(), expected.float())
+    for result, whole in zip(call(1), alone, strict=True):
+        assert torch.equal(result.float(), whole[:1].float())
+
+
+def families():
+    known = session.current().of(repeated.Calls).known.values()
+    return [family for family in known if isinstance(family, repeated._Family)]
+
+
+@pytest.fixture
+def decode():
+    """A call of ``flash_attention_decode``, one of which was made already."""
+    q, out = randn(FIRST, 1, 4, 64), torch.zeros(FIRST, 1, 4, 64).bfloat16()
+    table, lengths = torch.zeros(FIRST, 1, dtype=torch.int32), torch.full((FIRST,), 3, dtype=torch.int32)
+    cache = randn(2, 64, 2, 64)
+
+    def call(rows=FIRST - 1, **changes):
+        given = {"q": q, "block_table": table, "context_lens": lengths, "out": out}
+        given = {name: tensor[:rows] for name, tensor in given.items()} | changes
+        return dg.flash_attention_decode(k_cache=cache, v_cache=cache, **given)
+
+    call(FIRST)
+    assert families()
+    return call
+
+
+def test_rows_have_to_agree(decode):
+    for name, tensor in (
+        ("out", torch.zeros(3, 1, 4, 64).bfloat16()),
+        ("context_lens", torch.zeros(FIRST, dtype=torch.int32)),
+        ("block_table", torch.zeros(FIRST, 1, dtype=torch.int32)),
+    ):
+        with pytest.raises(ValueError, match=name):
+            decode(**{name: tensor})
+
+
+def test_addresses_and_contents_are_checked(decode):
+    both = torch.zeros(2 * FIRST, 1, 4, 64).bfloat16()
+    with pytest.raises(ValueError, match="share memory"):
+        decode(4, q=both[:4], out=both[2:6])
+    with pytest.raises(ValueError, match="share memory"):
+        decode(3, q=both[:3], out=both[:3])
+    with pytest.raises(ValueError, match="multiples of 16 bytes"):
+        decode(4, q=both.view(-1)[1:1025].view(4, 1, 4, 64))
+    with pytest.raises(ValueError, match="context_lens must fit"):
+        decode(4, context_lens=torch.full((4,), 65, dtype=torch.int32))
+
+
+def test_rows_that_are_elsewhere_in_the_call_teach_nothing():
+    descales = {"k_descale": torch.ones(1), "v_descale": torch.ones(1)}
+    call = paged("flash_attention_decode", q=randn(2, 1, 4, 64).to(FP8), q_descale=torch.ones(FIRST, 4), **descales)
+    call(FIRST)
+    assert not families()
+    with pytest.raises(ValueError, match="q_descale"):
+        call(FIRST + 1)
+
+
+def test_rows_that_lie_between_others_are_no_family():
+    x = randn(16, FIRST)
+    dg.per_token_cast_to_fp8(x.T)
+    assert not families()
