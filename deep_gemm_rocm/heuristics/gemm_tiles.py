@@ -30,7 +30,7 @@ def _pingpong(block_m: int, block_n: int, waves_m: int, waves_n: int, group_m: i
 
 # Tiles through LDS, for operands that waves alone can't load. Of two parts of b, a wave needs an MFMA tile of each; of
 # quantised output, a tile needs 128 columns.
-_STAGED = (_staged(16, 64, 1, 4, 4), _staged(32, 64, 1, 4, 4))
+_STAGED = (_staged(16, 64, 1, 4, 4), _staged(32, 64, 1, 4, 4), _staged(64, 64, 2, 2, 4))
 _STAGED_WIDE = (_staged(16, 128, 1, 4, 4), _staged(32, 128, 1, 4, 4))
 _STAGED_WIDEST = (
     _staged(16, 256, 1, 8, 2),
@@ -56,8 +56,8 @@ _DEALING_K = (
     _alone(64, 32, 2, waves_k=4),
     _alone(64, 64, 2, waves_k=4),
 )
-# 128x7168 has 300 of these tiles, for 304 CUs.
-_DEALING_K_IN_ONE_ROUND = (_alone(64, 48, 2, waves_k=4),)
+# 128x7168 has 300 tiles of 64x48, for 304 CUs. 128x2560 has 240 of 48x32, and 96x4096 has 256.
+_DEALING_K_IN_ONE_ROUND = (_alone(64, 48, 2, waves_k=4), _alone(48, 32, 2, waves_k=4))
 
 # Ping-pong tiles for many rows.
 _PINGPONG_64 = (_pingpong(64, 128, 2, 4),)
