@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
-from ..heuristics import choose_gemm_config
+from ..heuristics import GemmConfig, choose_gemm_config
 from ..heuristics.cast_config import CastConfig, RowCastConfig, lanes_and_passes
 from ..launch.cast import cast_launch, row_cast_launch
 from ..launch.experts import sort_launch, sum_of_experts_launch
-from ..launch.gemm import gemm_launch
-from ..launch.launch import Launch
-from ..launch.repeated import Described, launches
+from ..launch.gemm import gemm_launch, sizes_of_gemm
+from ..launch.launch import Launch, Sizes
+from ..launch.repeated import Described, launches_of_rows
 from ..problems.arguments import Argument
 from ..problems.cast import FP8_MAX, check_row, check_size
 from ..problems.experts import Experts, check_experts
 from ..problems.four_bits import FOUR_BIT_DTYPES, forms_of_scales, type_of_data
 from ..problems.gemm_kind import Gemm, GemmKind
-from ..problems.layout import FP8, SCALE_BLOCK, Pair, ceil_div, data_and_scales
+from ..problems.layout import FP8, SCALE_BLOCK, Pair, ceil_div, data_and_scales, mn_major_strides
 from ..problems.tensors import TYPES, meta_of
 from ..runtime import settings
 from .casts import new_scales_of_rows
@@ -41,7 +42,7 @@ class _Sorted(NamedTuple):
     rows: torch.Tensor
 
 
-@launches
+@launches_of_rows("x", "x[0]", "x[1]", "topk_weights", "topk_ids", "out")
 def fused_moe(
     x: torch.Tensor | Pair,
     gate_up: torch.Tensor | Pair,
@@ -152,9 +153,10 @@ def launches_of_layer(
     )
     operand, activate = _activated(operand, _operand("gate_up", gate_up), gate_up_bias_of, choices, layer)
     results = Argument("results", out.new_empty(layer.tokens * layer.top_k, layer.hidden))
-    multiply = _expert_gemm(operand, _operand("down", down), results, choices, bias=down_bias_of)
+    multiply = _expert_gemm(operand, _operand("down", down), results, choices, layer.top_k, bias=down_bias_of)
     add_up = sum_of_experts_launch(results.tensor, topk_weights, choices.rows, out)
-    return [*in_order, *activate, multiply, add_up]
+    launches = [*in_order, *activate, multiply, add_up]
+    return launches if layer.takes_any_tokens else [launch._replace(sizes=None) for launch in launches]
 
 
 def _operand(name: str, operand: torch.Tensor | Pair) -> _Operand:
@@ -172,13 +174,13 @@ def _activated(
     has_whole_blocks = columns % SCALE_BLOCK == 0  # otherwise rows of gate and up share a scale
     if layer.scaling == "blocks" and not has_whole_blocks:
         both = Argument("both", new_empty(rows, 2 * columns))
-        multiply = _expert_gemm(x, gate_up, both, choices, gathers=True, bias=bias)
+        multiply = _expert_gemm(x, gate_up, both, choices, layer.top_k, gathers=True, bias=bias)
         activated, activate = _quantised(both, "activated", columns, layer, choices.ends, activates=True)
         return activated, [multiply, activate]
     rounded = Argument("rounded", new_empty(rows, columns))
     activation = "clamped_silu_and_mul" if layer.is_clamped else "silu_and_mul"
     multiply = _expert_gemm(
-        x, gate_up, rounded, choices, gathers=True, bias=bias, activation=activation, clamps=layer.clamps
+        x, gate_up, rounded, choices, layer.top_k, gathers=True, bias=bias, activation=activation, clamps=layer.clamps
     )
     if not layer.is_fp8:
         return (rounded,), [multiply]
@@ -197,6 +199,7 @@ def _expert_gemm(
     b: _Operand,
     d: Argument,
     choices: _Sorted,
+    top_k: int,
     *,
     gathers: bool = False,
     bias: Argument | None = None,
@@ -225,11 +228,29 @@ def _expert_gemm(
         gathers_a=gathers,
         **forms,
     )
-    m, k = len(d.tensor), a[0].tensor.shape[1]
-    gemm = Gemm(m, n // kind.parts, k, experts, kind)
-    groups = _experts_of_rows(m, experts)
-    config = choose_gemm_config(kind, ceil_div(m, groups), gemm.n, k, settings.num_cus(), num_groups=groups)
-    return gemm_launch(config, gemm, arguments, alignment=1, clamps=clamps, made={d.name: d.tensor})
+    gemm = Gemm(len(d.tensor), n // kind.parts, a[0].tensor.shape[1], experts, kind)
+    launch = gemm_launch(_config(gemm), gemm, arguments, alignment=1, clamps=clamps, made={d.name: d.tensor})
+    columns_of_scales = 0
+    if len(a) == 2 and a[1].tensor.shape[1] > 1 and 1 == a[1].tensor.stride(0) < a[1].tensor.stride(1):
+        columns_of_scales = a[1].tensor.shape[1]
+    return launch._replace(sizes=functools.partial(_sizes_of_gemm, gemm, top_k, columns_of_scales))
+
+
+def _config(gemm: Gemm) -> GemmConfig:
+    groups = _experts_of_rows(gemm.m, gemm.groups)
+    rows = ceil_div(gemm.m, groups)
+    return choose_gemm_config(gemm.kind, rows, gemm.n, gemm.k, settings.num_cus(), num_groups=groups)
+
+
+def _sizes_of_gemm(gemm: Gemm, top_k: int, columns_of_scales: int, tokens: int) -> Sizes:
+    """``Launch.sizes`` of ``_expert_gemm``.
+
+    Args:
+        columns_of_scales: of ``a``, if they lie as those of a cast.
+    """
+    rows = tokens * top_k
+    of_scales = mn_major_strides(2, tokens if gemm.kind.gathers_a else rows, columns_of_scales)
+    return sizes_of_gemm(_config(gemm._replace(m=rows)), rows, of_scales if columns_of_scales else ())
 
 
 def _experts_of_rows(rows: int, experts: int) -> int:
@@ -296,5 +317,12 @@ def _quantised(
             limit=limit or 0,
         )
     launch = launch._replace(aligned=("x.data",))
+    if ends is not None:
+        assert launch.sizes is not None
+        launch = launch._replace(sizes=functools.partial(_sizes_of_choices, launch.sizes, layer.top_k))
     names = {"x": x.name, "data": f"{name}[0]", "scales": f"{name}[1]", "masked_m": "ends"}
     return _operand(name, (data, scales)), launch.renamed(**names)
+
+
+def _sizes_of_choices(sizes_of_rows: Callable[[int], Sizes], top_k: int, tokens: int) -> Sizes:
+    return sizes_of_rows(tokens * top_k)

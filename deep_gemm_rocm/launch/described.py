@@ -50,7 +50,7 @@ class TensorForm(NamedTuple):
         """The same with another first dimension, and with other strides unless these are None."""
         (_, *sizes), before = self.args
         args = (rows, *sizes), before if strides is None else strides
-        return self._replace(args=args, quick_args=(*args, self.quick_args[-1]))
+        return TensorForm(args, self.options, self.quick, (*args, self.quick_args[-1]), self.device)
 
 
 Make = Callable[[list[TensorForm], list[torch.Tensor], tuple[int, ...]], tuple[int, ...]]

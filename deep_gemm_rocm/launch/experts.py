@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from ctypes import Structure, c_int, c_int64, c_void_p
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from ..jit import Request
 from ..problems.arguments import present
 from ..problems.layout import ceil_div
-from .launch import Launch
+from .launch import Launch, Sizes
 
 _IDS_OF_CHUNK = 1024  # kIdsOfChunk in sort_by_expert.h
 _BYTES_OF_CHUNK = 512 * 4  # of its counts
@@ -57,11 +58,13 @@ def sort_launch(
     """
     num_experts, has_map = len(ends), expert_map is not None
     name = f"sort_by_expert{'_mapped' if has_map else ''}"
-    chunks = ceil_div(ids.numel(), _IDS_OF_CHUNK)
+    request = Request("sort_by_expert.hip.j2", {"kernel_name": name, "has_map": has_map})
+    sizes_of = functools.partial(_sizes_of_sort, request, ids.shape[1])
+    sizes = sizes_of(len(ids))
     return Launch(
-        Request("sort_by_expert.hip.j2", {"kernel_name": name, "has_map": has_map}),
+        request,
         SortArguments(
-            num_ids=ids.numel(),
+            **sizes.fields,
             top_k=ids.shape[1],
             num_mapped=num_experts if expert_map is None else len(expert_map),
             num_experts=num_experts,
@@ -73,10 +76,18 @@ def sort_launch(
             tokens=("tokens", tokens),
             rows=("rows", rows),
         ),
-        scratch={"counts": chunks * _BYTES_OF_CHUNK} if chunks > 1 else {},
+        scratch=sizes.scratch,
         made={"ends": ends, "tokens": tokens, "rows": rows},
         written=("ends", "tokens", "rows"),
+        sizes=sizes_of,
     )
+
+
+def _sizes_of_sort(request: Request, top_k: int, tokens: int) -> Sizes:
+    ids = tokens * top_k
+    chunks = ceil_div(ids, _IDS_OF_CHUNK)
+    scratch = {"counts": chunks * _BYTES_OF_CHUNK} if chunks > 1 else {}
+    return Sizes(request, {"num_ids": ids}, dict.fromkeys(("tokens", "rows"), ids), scratch=scratch)
 
 
 def sum_of_experts_launch(
@@ -84,10 +95,12 @@ def sum_of_experts_launch(
 ) -> Launch:
     """Describes the launch that adds up rows of bf16 ``results``, contiguous, for each token of ``out``."""
     tokens, columns = out.shape
+    request = Request("sum_of_experts.hip.j2", {"kernel_name": "sum_of_experts"})
     return Launch(
-        Request("sum_of_experts.hip.j2", {"kernel_name": "sum_of_experts"}),
+        request,
         SumOfExpertsArguments(out_stride=out.stride(0), tokens=tokens, columns=columns, top_k=weights.shape[1]),
         present(results=("results", results), weights=("topk_weights", weights), rows=("rows", rows), out=("out", out)),
         written=("out",),
         aligned=("results", "out"),
+        sizes=lambda tokens: Sizes(request, {"tokens": tokens}, {"out": tokens}),
     )

@@ -13,7 +13,7 @@ from ..problems.arguments import Arguments
 from ..problems.gemm_kind import PARTS_OF_B, Gemm, changed
 from ..problems.layout import SCALE_BLOCK, align
 from ..runtime import session, settings
-from .launch import Launch
+from .launch import Launch, Sizes
 
 _TEMPLATE = "gemm.hip.j2"
 _FLOAT_BYTES = 4
@@ -193,6 +193,17 @@ def gemm_launch(
         written=("d.data", "sfd.data", "square_sums.data", "signals"),
         aligned=("a.data", "b.data"),
     )
+
+
+def sizes_of_gemm(config: GemmConfig, rows: int, strides_of_scales: tuple[int, ...]) -> Sizes:
+    """What of ``gemm_launch`` depends on the number of rows, if K isn't split and all operands have contiguous rows.
+
+    Args:
+        strides_of_scales: of ``a``, as far as they depend on the rows.
+    """
+    fields = {"m": rows, "max_workgroups": _max_workgroups(config)}
+    fields |= zip(("sfa.row_stride", "sfa.k_block_stride"), strides_of_scales, strict=False)
+    return Sizes(Request(_TEMPLATE, config.template_values), fields, {"d.data": rows})
 
 
 def split_gemm_launch(

@@ -536,7 +536,7 @@ def _moved(step: described.Step, where: Sequence[tuple[int, int]]) -> described.
         where: for the number of each tensor, that of another, and how many bytes behind its beginning it begins.
     """
     places = [(place, where[number][0], where[number][1] + offset) for place, number, offset in step.places]
-    return step._replace(places=tuple(places))
+    return described.Step(step.entry_point, step.arguments, tuple(places))
 
 
 def _result_among(result: object, tensors: list[torch.Tensor]) -> Callable[[list[torch.Tensor]], Any]:

@@ -31,6 +31,7 @@ class Experts(NamedTuple):
             ``none`` for bf16.
         is_fp8: whether activations are FP8 when they are multiplied, not bf16.
         clamps: ``alpha`` and ``limit`` of the activation, see ``fused_moe``.
+        takes_any_tokens: whether ``x`` and ``out`` may have any number of tokens up to ``MAX_TOKENS``.
     """
 
     tokens: int
@@ -41,6 +42,7 @@ class Experts(NamedTuple):
     scaling: str
     is_fp8: bool
     clamps: tuple[float | None, float | None] = (None, None)
+    takes_any_tokens: bool = True
 
     @property
     def is_clamped(self) -> bool:
@@ -87,7 +89,10 @@ def check_experts(
         tensors["out"] = out
     check_one_device(tensors)
     is_fp8 = scaling in ("blocks", "rows") or "x[1]" in tensors
-    return Experts(tokens, hidden, intermediate, experts, top_k, scaling, is_fp8, clamps)
+    data = next(iter(tensors.values()))
+    longest = max(tensor.stride(0) * tensor.itemsize for tensor in (data, out) if tensor is not None)
+    takes_any = longest * MAX_TOKENS // 2 <= _MOST_BYTES_OF_PART
+    return Experts(tokens, hidden, intermediate, experts, top_k, scaling, is_fp8, clamps, takes_any)
 
 
 def _check_layers(tensors: dict[str, torch.Tensor]) -> tuple[int, int, int, int]:

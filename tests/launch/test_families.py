@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.good_calls import GOOD, randn
+from helpers.good_calls import GOOD, per_block, randn
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import jit
@@ -43,6 +43,32 @@ def paged(name, **changes):
     return good(name, "q", "block_table", "context_lens", "out", **changes)
 
 
+def experts(**changes):
+    arguments = GOOD["fused_moe"]() | changes
+    x = arguments.pop("x")
+    pair = x if isinstance(x, tuple) else None
+
+    def call(rows):
+        of_rows = {name: rows_of(arguments[name], rows) for name in ("topk_weights", "topk_ids")}
+        of_rows["out"] = None if arguments["out"] is None else rows_of(arguments["out"], rows)
+        tokens = rows_of(x, rows) if pair is None else tuple(rows_of(part, rows) for part in pair)
+        return dg.fused_moe(tokens, **{**arguments, **of_rows})
+
+    return call
+
+
+def weights_with_scales_of_rows(*shape):
+    data, scales = dg.per_row_cast_to_fp8(randn(shape[0] * shape[1], shape[2]))
+    return data.view(shape), scales.view(*shape[:2], 1)
+
+
+BIASES = ("gate_up_bias", "down_bias")
+OF_ROWS = {
+    "gate_up": weights_with_scales_of_rows(2, 192, 128),
+    "down": weights_with_scales_of_rows(2, 128, 96),
+    "gate_up_bias": randn(2, 192),
+}
+OF_PARTS_OF_BLOCKS = OF_ROWS | {"gate_up": per_block(2, 192, 128), "down": per_block(2, 128, 96)}
 WIDE = randn(FIRST, 320)
 DENSE = {
     "block_table": torch.zeros(2, 3, dtype=torch.int32),
@@ -72,6 +98,14 @@ CALLS = {
     "FlashMLA's sparse prefill": good("flash_mla_sparse_fwd", "q", "indices", "topk_length", "out"),
     "FlashMLA's sparse decoding": good(
         "flash_mla_with_kvcache", "q", "indices", "topk_length", "extra_indices_in_kvcache", "extra_topk_length", "out"
+    ),
+    "experts": experts(x=randn(16, 128)),
+    "experts with scales of rows": experts(x=randn(16, 128), **OF_ROWS, out=None),
+    "experts of whole blocks": experts(x=randn(16, 128), out=None, **dict.fromkeys(BIASES), limit=7.0),
+    "experts of parts of blocks": experts(x=randn(16, 128), **OF_PARTS_OF_BLOCKS, alpha=1.7, limit=7.0),
+    "experts, quantised tokens": experts(**dict.fromkeys(BIASES)),
+    "experts in bf16": experts(
+        x=randn(16, 128), gate_up=randn(2, 256, 128), down=randn(2, 128, 128), **dict.fromkeys(BIASES), out=None
     ),
     "FlashMLA's decoding": good("flash_mla_with_kvcache", "q", "block_table", "cache_seqlens", **DENSE, out=None),
     "FlashMLA's causal decoding": good(
