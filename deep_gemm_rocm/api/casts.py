@@ -48,8 +48,8 @@ def per_token_cast_to_fp8(
     """Quantises activations with one scale for each row and 128 columns.
 
     Args:
-        x: bf16, f16 or fp32 [M, K], any strides. K need not be a multiple of 128; 8 values are loaded at once if it is
-            one of 8, rows are contiguous, and they start at multiples of 16 bytes.
+        x: bf16, f16 or fp32 [M, K], any strides. K need not be a multiple of 128; 16 values are loaded at once if it is
+            one of 16, rows are contiguous, and they start at multiples of 16 bytes.
         use_ue8m0: whether to round scales up to powers of two, as DeepGEMM does for hardware that needs them.
         gran_k: 128, the only supported number of columns that share a scale.
         use_packed_ue8m0: False; packed scales are not supported.

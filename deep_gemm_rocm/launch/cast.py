@@ -18,7 +18,7 @@ from .launch import Launch, Sizes
 
 _MOST_LARGEST = 1024  # kMostLargest in cast_tiles.hip.j2
 _MAGNITUDE_BYTES = 4
-_VECTOR, _VECTOR_BYTES = 8, 16
+_VECTOR, _VECTOR_BYTES = 16, 16  # a lane's values, and what it loads or stores with an instruction
 _MOST_ROW_BYTES = 2**23  # so that 128 rows take less than 2 GiB
 
 
@@ -50,6 +50,7 @@ class CastArguments(Structure):
         ("group_rows", c_void_p),
         ("largest", c_void_p),
         ("epsilon", c_double),
+        ("columns_reciprocal", c_double),
         ("range", Fp8Range),
         ("rows", c_int),
         ("columns", c_int),
@@ -57,6 +58,7 @@ class CastArguments(Structure):
         ("num_largest", c_int),
         ("num_tiles", c_int),
         ("column_tiles", c_int),
+        ("row_parts", c_int),
         ("column_tiles_reciprocal", c_uint),
         ("alpha", c_float),
         ("limit", c_float),
@@ -103,6 +105,7 @@ def fp4_cast_launch(
 ) -> Launch:
     """Describes the launch for a checked ``x`` [M, K]; the others are new tensors, ``data`` of two values to a byte."""
     arguments = _arguments(x, data, scales, use_ue8m0, FP4_MAX)
+    arguments.data = _matrix(data, _VECTOR // 2)
     arguments.columns = x.shape[-1]
     request = Request("cast_tiles.hip.j2", config.template_values)
     return Launch(
@@ -182,11 +185,11 @@ def _pointers(x: torch.Tensor, data: torch.Tensor, scales: torch.Tensor) -> dict
     return {"x.data": Argument("x", x), "data.data": Argument("data", data), "scales.data": Argument("scales", scales)}
 
 
-def _matrix(tensor: torch.Tensor) -> StridedMatrix:
-    """A lane loads and stores 8 neighbouring values at once, 16 bytes with an instruction, at offsets of 32 bits."""
+def _matrix(tensor: torch.Tensor, vector: int = _VECTOR) -> StridedMatrix:
+    """A lane loads and stores some neighbouring values at once, 16 bytes with an instruction, at offsets of 32 bits."""
     row_bytes = tensor.stride(-2) * tensor.itemsize
-    vectors = tensor.stride(-1) == 1 and tensor.shape[-1] % _VECTOR == 0 and row_bytes < _MOST_ROW_BYTES
-    aligned = row_bytes % min(_VECTOR * tensor.itemsize, _VECTOR_BYTES) == 0
+    vectors = tensor.stride(-1) == 1 and tensor.shape[-1] % vector == 0 and row_bytes < _MOST_ROW_BYTES
+    aligned = row_bytes % min(vector * tensor.itemsize, _VECTOR_BYTES) == 0
     return StridedMatrix(None, tensor.stride(-2), tensor.stride(-1), vectors and aligned)
 
 
@@ -203,6 +206,7 @@ def _arguments(
         scales=_matrix(scales),
         **dict(zip(("x_group_stride", "data_group_stride", "scales_group_stride"), group_strides, strict=True)),
         range=Fp8Range(1 / largest, largest, use_ue8m0),
+        columns_reciprocal=1 / data.shape[-1],
         rows=data.shape[-2],
         columns=data.shape[-1],
         num_groups=groups,

@@ -81,18 +81,33 @@ def test_bits_of_special_values(cast, dtype, fp8_max):
 def test_quotients_are_rounded_as_by_division(cast):
     """Scales of all exponents, and values beside the halves between FP8 numbers."""
     exponents = torch.arange(-140, 120)
-    halves = torch.tensor([2.0**-11, 1.5 * 2**-10, 17.0 / 16, 19.0 / 16, 31.0 / 16, 15.5, 232.0])
+    halves = torch.cat([torch.arange(16, 32) / 16, torch.tensor([2.0**-11, 1.5 * 2**-10, 15.5, 232.0])])
     scales = torch.exp2(exponents.float()) * torch.linspace(1, 1.99, len(exponents))
     x = torch.zeros(len(scales), 128)
     for i, half in enumerate(halves):
-        middle = (half.double() * scales.double()).float()
-        for j, neighbour in enumerate((-math.inf, math.inf)):
-            x[:, 3 * i + j] = torch.nextafter(middle, torch.tensor(neighbour))
-        x[:, 3 * i + 2] = middle
+        x[:, 3 * i] = (half.double() * scales.double()).float()
+        for j, neighbour in ((1, -math.inf), (2, math.inf)):
+            x[:, 3 * i + j] = torch.nextafter(x[:, 3 * i], torch.tensor(neighbour))
     x[:, 100] = 240 * scales
     if cast in (dg.per_block_cast_to_fp8, dg.per_channel_cast_to_fp8):
         x = x.T.contiguous()
     assert_same(cast(x), expected(cast, x))
+
+
+@pytest.mark.slow
+def test_quotients_by_half_a_million_scales_are_on_the_right_side_of_halves():
+    """What divisor_of() in fp8_scale.h relies on, with fp64 in place of fused operations. All 2^23 scales pass, too."""
+    for mantissas in torch.arange(2**23, 2**24, 17, dtype=torch.int32).split(2**17):
+        scales = mantissas.double() / 2**23
+        reciprocals = 1 / scales
+        high = reciprocals.float()
+        low = (reciprocals - high.double()).float()
+        for half in torch.arange(16, 32) / 16:
+            middle = (half.double() * scales).float()
+            for distance in range(-2, 3):
+                values = (middle.view(torch.int32) + distance).view(torch.float32)
+                quotients = (values.double() * high.double() + (values * low).double()).float()
+                assert torch.equal((values / scales.float()).sub(half).sign(), quotients.sub(half).sign())
 
 
 @every_cast

@@ -12,22 +12,22 @@ struct CastArguments {
   int64_t x_group_stride, data_group_stride, scales_group_stride;
   const int* group_rows;
   unsigned* largest;  // magnitudes, one of each workgroup that looked for the largest
-  double epsilon;
+  double epsilon, columns_reciprocal;  // of norms
   Fp8Range range;
   int rows, columns;  // of `data`
   int num_groups;
   int num_largest;
-  int num_tiles, column_tiles;  // these are computed where the kernel is launched
+  int num_tiles, column_tiles, row_parts;  // these are computed where the kernel is launched
   unsigned column_tiles_reciprocal;
   float alpha, limit;
 };
 
-// The arguments that loads of x need, which kernels take first, one by one, so that the hardware preloads them; see
+// The arguments that loads need, which kernels take first, one by one, so that the hardware preloads them; see
 // tiles/argument_loads.h.
-struct FirstCastArguments {
+struct FirstTileArguments {
   void* x;
-  int64_t row_stride, column_stride, has_vectors;
-  int rows, columns;
+  int64_t row_stride, column_stride;
+  int has_vectors, rows, columns;
   int num_tiles, column_tiles;
   unsigned column_tiles_reciprocal;
 
@@ -42,6 +42,42 @@ struct FirstCastArguments {
     return others;
   }
 };
+
+// The same where rows are quantised.
+struct FirstRowArguments {
+  void* x;
+  int64_t row_stride;
+  void* residual;
+  int64_t residual_stride;
+  void* weight;
+  int rows, columns;
+  int have_vectors;  // all three
+  int row_parts;
+
+  DG_DEVICE CastArguments with(CastArguments others) const {
+    others.x = {x, row_stride, others.x.column_stride, have_vectors};
+    others.residual = {residual, residual_stride, others.residual.column_stride, have_vectors};
+    others.weight = {weight, 0, 1, have_vectors};
+    others.row_parts = row_parts;
+    others.rows = rows;
+    others.columns = columns;
+    return others;
+  }
+};
+
+// Loads the arguments that results take at once, while operands are on their way. Otherwise the compiler loads each of
+// them where it is needed, and waits.
+DG_DEVICE void load_arguments_of_results(const CastArguments& args) {
+  asm volatile("" ::"s"(args.data.data), "s"(args.data.row_stride), "s"(args.data.has_vectors), "s"(args.scales.data),
+               "s"(args.scales.row_stride), "s"(args.scales.column_stride), "s"(args.range.reciprocal),
+               "s"(args.range.largest), "s"(args.range.has_power_of_two_scales));
+}
+
+// The same for norms.
+DG_DEVICE void load_arguments_of_norms(const CastArguments& args) {
+  asm volatile("" ::"s"(args.sum.data), "s"(args.sum.row_stride), "s"(args.sum.has_vectors), "s"(args.epsilon),
+               "s"(args.columns_reciprocal));
+}
 
 // The arguments for one group's matrices, of T.
 template <class T>

@@ -1,12 +1,13 @@
 // Quantises whole rows, which one or more waves hold in registers: for scales or norms of a whole row.
 #pragma once
 
+#include "deep_gemm_rocm/hardware/wave_sum.h"
 #include "deep_gemm_rocm/quantise/cast_inputs.h"
 #include "deep_gemm_rocm/quantise/magnitude.h"
 
 namespace deep_gemm_rocm {
 
-// The lanes that share a row: a wave, or a workgroup. `lds` has eight bytes for each wave of a workgroup.
+// The lanes that share a row: a wave, or a workgroup.
 template <int kLanes_>
 struct RowTeam {
   static constexpr int kLanes = kLanes_;
@@ -18,33 +19,27 @@ struct RowTeam {
   static DG_DEVICE int row() { return kRows == 1 ? 0 : wave_id(); }
   static DG_DEVICE int lane() { return thread_id() % kLanes; }
 
-  static DG_DEVICE unsigned largest(unsigned value, uint64_t* lds) {
-    return reduced(largest_of_wave(value), lds, [](unsigned a, unsigned b) { return max(a, b); });
+  // Whether this wave has results to store, where each of `parts` workgroups stores some waves' part of the row.
+  static DG_DEVICE bool stores(int parts) { return kWaves == 1 || wave_id() * parts / kWaves == workgroup_id_y(); }
+
+  // What waves tell each other, once each.
+  struct Lds {
+    double sums[kWaves];
+    unsigned largest[kWaves];
+  };
+
+  static DG_DEVICE unsigned largest(unsigned value, Lds& lds) {
+    return reduced(max_over_wave(value), lds.largest, [](unsigned a, unsigned b) { return max(a, b); });
   }
 
-  static DG_DEVICE double sum(double value, uint64_t* lds) {
-    value += of_lane<1>(value);
-    value += of_lane<2>(value);
-    value += of_lane<7>(value);
-    value += of_lane<15>(value);
-    value += of_lane<16>(value);
-    value += of_lane<32>(value);
-    return reduced(value, lds, [](double a, double b) { return a + b; });
+  static DG_DEVICE double sum(double value, Lds& lds) {
+    return reduced(sum_over_wave(value), lds.sums, [](double a, double b) { return a + b; });
   }
 
  private:
-  template <int kMask>
-  static DG_DEVICE double of_lane(double value) {
-    using Halves = Vector<float, 2>;
-    const auto halves = __builtin_bit_cast(Halves, value);
-    return __builtin_bit_cast(double, Halves{exchanged<kMask>(halves[0]), exchanged<kMask>(halves[1])});
-  }
-
   template <class T, class Operation>
-  static DG_DEVICE T reduced(T of_wave, uint64_t* lds, const Operation& operation) {
+  static DG_DEVICE T reduced(T of_wave, T (&of_waves)[kWaves], const Operation& operation) {
     if constexpr (kWaves == 1) return of_wave;
-    auto* const of_waves = reinterpret_cast<T*>(lds);
-    lds_barrier();
     if (lane_id() == 0) of_waves[wave_id()] = of_wave;
     lds_barrier();
     T result = of_waves[0];
@@ -68,11 +63,15 @@ template <class T, int kPasses, class Team>
 struct PlainRow {
   PlainInput<T, kPasses> input;
 
-  DG_DEVICE void load(const CastArguments& args, const TileBounds& at) { input.load(args, at, RowPlace<Team>()); }
+  template <bool kVectors>
+  DG_DEVICE void load(const CastArguments& args, const TileBounds& at, const RowPlace<Team>& place) {
+    input.template load<kVectors>(args, at, place);
+  }
 
-  DG_DEVICE void values(const CastArguments& args, const TileBounds&, uint64_t*, float (&results)[kPasses][kLaneValues]) {
+  DG_DEVICE void values(const CastArguments& args, const TileBounds&, typename Team::Lds&,
+                        LaneFloats (&results)[kPasses]) {
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) input.values(args, pass, results[pass]);
+    for (int pass = 0; pass < kPasses; ++pass) results[pass] = input.values(args, pass);
   }
 };
 
@@ -95,72 +94,61 @@ struct RmsNormRow {
   LaneValues<T, kPasses> x, residual;
   LaneValues<Weight, kPasses> weight;
 
-  DG_DEVICE void load(const CastArguments& args, const TileBounds& at) {
-    const RowPlace<Team> place;
-    x.load(at.of<T>(args.x), place);
-    if constexpr (kHasResidual) residual.load(at.of<T>(args.residual), place);
-    weight.load(at.of<Weight>(args.weight), place);
+  template <bool kVectors>
+  DG_DEVICE void load(const CastArguments& args, const TileBounds& at, const RowPlace<Team>& place) {
+    x.template load<kVectors>(at.of<T>(args.x), place);
+    if constexpr (kHasResidual) residual.template load<kVectors>(at.of<T>(args.residual), place);
+    weight.template load<kVectors>(at.of<Weight>(args.weight), place);
   }
 
-  DG_DEVICE void values(const CastArguments& args, const TileBounds& at, uint64_t* lds,
-                        float (&results)[kPasses][kLaneValues]) {
+  DG_DEVICE void values(const CastArguments& args, const TileBounds& at, typename Team::Lds& lds,
+                        LaneFloats (&results)[kPasses]) {
+    load_arguments_of_norms(args);
     double squares = 0;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       if constexpr (kHasResidual) add_residual(args, at, pass);
+      results[pass] = x(pass);
 #pragma unroll
       for (int i = 0; i < kLaneValues; ++i) {
-        const float value = static_cast<float>(x(pass, i));
-        squares = __builtin_fma(static_cast<double>(value), static_cast<double>(value), squares);
-        results[pass][i] = value;
+        const double value = results[pass][i];
+        squares = __builtin_fma(value, value, squares);
       }
     }
-    const double mean = Team::sum(squares, lds) / args.columns;
+    const double mean = Team::sum(squares, lds) * args.columns_reciprocal;
     const float inverse = static_cast<float>(inverse_root(mean + args.epsilon));
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-#pragma unroll
-      for (int i = 0; i < kLaneValues; ++i) {
-        results[pass][i] = results[pass][i] * inverse * static_cast<float>(weight(pass, i));
-      }
-    }
+    for (int pass = 0; pass < kPasses; ++pass) results[pass] = results[pass] * LaneFloats(inverse) * weight(pass);
   }
 
  private:
   DG_DEVICE void add_residual(const CastArguments& args, const TileBounds& at, int pass) {
-    float sums[1][kLaneValues];
+    // NumberRounding keeps NaNs here: they have 16 low bits of 0, as those of bf16 and of the hardware do.
+    const LaneFloats added = x(pass) + residual(pass);
+    float sums[kLaneValues];
 #pragma unroll
-    for (int i = 0; i < kLaneValues; ++i) {
-      sums[0][i] = static_cast<float>(x(pass, i)) + static_cast<float>(residual(pass, i));
-    }
-    const bool are_numbers = NumberRounding<T>::kTakesNans || !may_have_nans(sums);
-    const MatrixTile<T> stored = at.of<T>(args.sum);
+    for (int i = 0; i < kLaneValues; ++i) sums[i] = added[i];
+    x.of_pass[pass] = NumberRounding<T>::template rounded<kLaneValues>(sums);
+    if (!Team::stores(args.row_parts)) return;
     const RowPlace<Team> place;
-#pragma unroll
-    for (int v = 0; v < kLaneVectors; ++v) {
-      const float* const own = sums[0] + v * kVectorValues;
-      auto& rounded = x.vectors[pass][v];
-      rounded = are_numbers ? NumberRounding<T>::template rounded<kVectorValues>(own)
-                            : Storage<T>::template rounded<kVectorValues>(own);
-      stored.store(rounded, place.row(pass), place.block_column(pass) + column_in_block(lane_id(), v * kVectorValues));
-    }
+    at.of<T>(args.sum).store(x.of_pass[pass], place.row(pass), place.block_column(pass) + column_in_block(lane_id(), 0));
   }
 };
 
 // Quantises this workgroup's rows with a scale for each row or, with kBlockScales, for 128 columns of a row.
 template <class Row, class Team, int kPasses, bool kBlockScales, bool kClamps>
-DG_DEVICE void cast_row(const CastArguments& args, int first_row, uint64_t* lds) {
+DG_DEVICE void cast_row(const CastArguments& args, int first_row, typename Team::Lds& lds) {
   const int rows = min(args.rows - first_row, Team::kRows);
   const TileBounds bounds = {first_row, 0, rows, args.columns};
   const RowPlace<Team> place;
   Row row;
-  row.load(args, bounds);
-  float values[kPasses][kLaneValues];
+  load_input(row, args, bounds, place);
+  LaneFloats values[kPasses];
   row.values(args, bounds, lds, values);
 
+  if (kBlockScales && !Team::stores(args.row_parts)) return;
   const int64_t scale_row = (first_row + Team::row()) * args.scales.row_stride;
   auto* const scales = (Global<float>*)(static_cast<float*>(args.scales.data) + scale_row);
-  const MatrixTile<uint8_t> data = bounds.of<uint8_t>(args.data);
   const Quantiser<kClamps> quantise{args.range.largest};
   unsigned largest[kPasses];
   unsigned largest_of_row = 0;
@@ -169,21 +157,23 @@ DG_DEVICE void cast_row(const CastArguments& args, int first_row, uint64_t* lds)
     largest[pass] = largest_magnitude(values[pass]);
     largest_of_row = max(largest_of_row, largest[pass]);
   }
-  if constexpr (!kBlockScales) largest_of_row = Team::largest(largest_of_row, lds);
+  if constexpr (!kBlockScales) {
+    largest_of_row = Team::largest(largest_of_row, lds);
+    if (!Team::stores(args.row_parts)) return;
+  }
   const float scale_of_row = args.range.scale_of(largest_of_row);
-  const double reciprocal_of_row = reciprocal_of(scale_of_row);
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
-    double reciprocal = reciprocal_of_row;
+    float scale = scale_of_row;
     if constexpr (kBlockScales) {
-      const float scale = args.range.scale_of(largest_of_neighbours(largest[pass]));
-      reciprocal = reciprocal_of(scale);
+      scale = args.range.scale_of(largest_of_neighbours(largest[pass]));
       const int column = place.block_column(pass);
       if (Team::lane() % kLanesOfBlock == 0 && column < args.columns && Team::row() < rows) {
         scales[column / kScaleBlockK * args.scales.column_stride] = scale;
       }
     }
-    store_lane_values(data, quantise(values[pass], reciprocal), place.row(pass), place.block_column(pass));
+    store_lane_values(bounds, args.data, quantise(values[pass], divisor_of(scale)), place.row(pass),
+                      place.block_column(pass));
   }
   if (!kBlockScales && Team::lane() == 0 && Team::row() < rows) *scales = scale_of_row;
 }

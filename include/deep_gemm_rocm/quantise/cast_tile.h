@@ -38,7 +38,7 @@ template <class Input, int kWaves, int kPasses, bool kClamps>
 class CastTile {
  public:
   static constexpr int kRows = cast_rows(kWaves, kPasses);
-  static_assert(kRows <= MatrixTile<uint8_t>::kMostRows);
+  static_assert(kRows <= kMostTileRows);
 
   // The tile must have a row.
   DG_DEVICE CastTile(const CastArguments& args, int row_tile, int column_tile)
@@ -47,7 +47,7 @@ class CastTile {
         column_tile_(column_tile),
         bounds_{row_tile * kRows, column_tile * kCastColumns, min(args.rows - row_tile * kRows, kRows),
                 min(args.columns - column_tile * kCastColumns, kCastColumns)} {
-    input_.load(args, bounds_, place_);
+    if (has_rows(0)) load_input(input_, args, bounds_, place_);
   }
 
   // The largest magnitude of the tile, in every lane.
@@ -55,57 +55,57 @@ class CastTile {
     compute_values();
     unsigned found = 0;
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) found = max(found, largest_magnitude(values_[pass]));
-    return largest_of_workgroup<kWaves>(largest_of_wave(found), lds);
+    for (int pass = 0; pass < kPasses; ++pass) {
+      if (!has_rows(pass)) break;
+      found = max(found, largest_magnitude(values_[pass]));
+    }
+    return largest_of_workgroup<kWaves>(max_over_wave(found), lds);
   }
 
   // A scale for each row.
   DG_DEVICE void cast_rows_apart() {
-    const MatrixTile<uint8_t> data = output();
     const int lane_of_block = lane_id() % kLanesOfBlock;
     float scale_to_store = 0;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      if (place_.first_row_of_wave(pass) >= bounds_.rows) break;
-      input_.values(args_, pass, values_[pass]);
+      if (!has_rows(pass)) break;
+      values_[pass] = input_.values(args_, pass);
       const float scale = args_.range.scale_of(largest_of_neighbours(largest_magnitude(values_[pass])));
-      store_lane_values(data, quantiser()(values_[pass], reciprocal_of(scale)), place_.row(pass), 0);
+      store(pass, divisor_of(scale));
       if (lane_of_block == pass) scale_to_store = scale;
     }
     const int row = place_.row(lane_of_block);
-    if (lane_of_block < kPasses && row < bounds_.rows) *scale_at(bounds_.row + row, column_tile_) = scale_to_store;
+    if (lane_of_block < kPasses && row < bounds_.rows) store_scale(scale_to_store, bounds_.row, row, column_tile_, 0);
   }
 
   // To FP4, with a scale for kGroup columns of each row: fp32 or, if kPacked, exponents in bytes.
   template <int kGroup, bool kPacked>
   DG_DEVICE void cast_rows_to_fp4() {
-    const MatrixTile<uint8_t, kVectorValues / 2> data = {args_.data, bounds_.row, bounds_.column / 2, bounds_.rows,
-                                                         bounds_.columns / 2};
+    constexpr int kBytes = kLaneValues / 2, kWords = kBytes / sizeof(unsigned);
+    const MatrixTile<uint8_t, kBytes> data = {args_.data, bounds_.row, bounds_.column / 2, bounds_.rows,
+                                              bounds_.columns / 2};
+    const int column = column_in_block(lane_id(), 0);
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      if (place_.first_row_of_wave(pass) >= bounds_.rows) break;
-      input_.values(args_, pass, values_[pass]);
-      unsigned largest[kLaneVectors] = {};
+      if (!has_rows(pass)) break;
+      values_[pass] = input_.values(args_, pass);
+      const unsigned found = largest_of_neighbours<kGroup / kLaneValues>(largest_magnitude(values_[pass]));
+      const float scale = fp4_scale(found, args_.range.has_power_of_two_scales);
+      const auto reciprocal = static_cast<float>(reciprocal_of(scale));
+      Vector<unsigned, kWords> codes;
 #pragma unroll
-      for (int i = 0; i < kLaneValues; ++i) {
-        unsigned& of_group = largest[kGroup == kScaleBlockK ? 0 : i / kVectorValues];
-        of_group = max(of_group, magnitude_of(values_[pass][i]));
+      for (int word = 0; word < kWords; ++word) {
+        float products[kLaneValues / kWords];
+#pragma unroll
+        for (int i = 0; i < kLaneValues / kWords; ++i) {
+          products[i] = values_[pass][word * (kLaneValues / kWords) + i] * reciprocal;
+        }
+        codes[word] = fp4_codes(products);
       }
       const int row = place_.row(pass);
-#pragma unroll
-      for (int v = 0; v < kLaneVectors; ++v) {
-        const unsigned found = largest_of_neighbours<kLanesOfGroup<kGroup>>(largest[kGroup == kScaleBlockK ? 0 : v]);
-        const float scale = fp4_scale(found, args_.range.has_power_of_two_scales);
-        const auto reciprocal = static_cast<float>(reciprocal_of(scale));
-        float products[kVectorValues];
-#pragma unroll
-        for (int i = 0; i < kVectorValues; ++i) products[i] = values_[pass][v * kVectorValues + i] * reciprocal;
-        const int column = column_in_block(lane_id(), v * kVectorValues);
-        data.store(__builtin_bit_cast(Vector<uint8_t, kVectorValues / 2>, fp4_codes(products)), row, column / 2);
-        if (column % kGroup == 0 && column < bounds_.columns && row < bounds_.rows) {
-          store_fp4_scale<kPacked>(bounds_.row + row, (bounds_.column + column) / kGroup, ceil_div(args_.columns, kGroup),
-                                   scale);
-        }
+      data.store(__builtin_bit_cast(Vector<uint8_t, kBytes>, codes), row, column / 2);
+      if (column % kGroup == 0 && column < bounds_.columns && row < bounds_.rows) {
+        store_fp4_scale<kPacked>(row, bounds_.column / kGroup, column / kGroup, ceil_div(args_.columns, kGroup), scale);
       }
     }
   }
@@ -113,90 +113,123 @@ class CastTile {
   // One scale for all values, which were looked at before unless `found` is theirs.
   DG_DEVICE void cast_together(unsigned found, bool stores_scale) {
     const float scale = args_.range.scale_of(found);
-    const double reciprocal = reciprocal_of(scale);
-    const MatrixTile<uint8_t> data = output();
+    if (stores_scale && thread_id() == 0) store_scale(scale, row_tile_, 0, column_tile_, 0);
+    const Divisor<float> divisor = divisor_of(scale);
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      store_lane_values(data, quantiser()(values_[pass], reciprocal), place_.row(pass), 0);
+      if (!has_rows(pass)) break;
+      store(pass, divisor);
     }
-    if (stores_scale && thread_id() == 0) *scale_at(row_tile_, column_tile_) = scale;
   }
+
+  // A number for each column. What lanes read at once lies in different banks.
+  class ColumnFactors {
+    static constexpr int kPadding = 4;
+
+   public:
+    DG_DEVICE float& operator[](int column) { return of_lanes_[column / kLaneValues][column % kLaneValues]; }
+
+    DG_DEVICE LaneFloats of_lane() const {
+      using Part = Vector<float, kPadding>;
+      LaneFloats result;
+#pragma unroll
+      for (int i = 0; i < kLaneValues; ++i) {
+        const float* const part = of_lanes_[lane_id() % kLanesOfBlock] + i / kPadding * kPadding;
+        result[i] = (*reinterpret_cast<const Part*>(part))[i % kPadding];
+      }
+      return result;
+    }
+
+   private:
+    alignas(kChunkBytes) float of_lanes_[kLanesOfBlock][kLaneValues + kPadding];
+  };
 
   // A scale for each column.
   struct ColumnLds {
     unsigned largest[kWaves][kCastColumns];
-    double reciprocals[kCastColumns];
+    ColumnFactors shrink, high, low;
   };
   DG_DEVICE void cast_columns_apart(ColumnLds& lds) {
     compute_values();
     unsigned found[kLaneValues] = {};
 #pragma unroll
-    for (int i = 0; i < kLaneValues; ++i) {
+    for (int pass = 0; pass < kPasses; ++pass) {
+      if (!has_rows(pass)) break;
 #pragma unroll
-      for (int pass = 0; pass < kPasses; ++pass) found[i] = max(found[i], magnitude_of(values_[pass][i]));
+      for (int i = 0; i < kLaneValues; ++i) found[i] = max(found[i], magnitude_of(values_[pass][i]));
     }
     // Lanes that agree in lane % 8 have the same columns. In the end each has two of them.
     keep_larger_half<32, kLaneValues>(found);
     keep_larger_half<16, kLaneValues / 2>(found);
     keep_larger_half<8, kLaneValues / 4>(found);
     constexpr int kKept = kLaneValues / kRowsOfWave;
+    const int kept = column_in_block(lane_id(), lane_id() / kLanesOfBlock * kKept);
 #pragma unroll
-    for (int i = 0; i < kKept; ++i) {
-      const int value = lane_id() / kLanesOfBlock * kKept + i;
-      lds.largest[wave_id()][column_in_block(lane_id(), value)] = found[i];
-    }
+    for (int i = 0; i < kKept; ++i) lds.largest[wave_id()][kept + i] = found[i];
     lds_barrier();
-    if (const int column = thread_id(); column < kCastColumns) {
+    const int column = thread_id();
+    float scale = 0;
+    if (column < kCastColumns) {
       unsigned found = 0;
 #pragma unroll
       for (int wave = 0; wave < kWaves; ++wave) found = max(found, lds.largest[wave][column]);
-      const float scale = args_.range.scale_of(found);
-      lds.reciprocals[column] = reciprocal_of(scale);
-      if (column < bounds_.columns) *scale_at(row_tile_, bounds_.column + column) = scale;
+      scale = args_.range.scale_of(found);
+      const Divisor<float> divisor = divisor_of(scale);
+      lds.shrink[column] = divisor.shrink;
+      lds.high[column] = divisor.high;
+      lds.low[column] = divisor.low;
     }
     lds_barrier();
-    double reciprocals[kLaneValues];
-#pragma unroll
-    for (int i = 0; i < kLaneValues; ++i) reciprocals[i] = lds.reciprocals[column_in_block(lane_id(), i)];
-    const MatrixTile<uint8_t> data = output();
+    const Divisor<LaneFloats> divisors = {lds.shrink.of_lane(), lds.high.of_lane(), lds.low.of_lane()};
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      store_lane_values(data, quantiser()(values_[pass], reciprocals), place_.row(pass), 0);
+      if (!has_rows(pass)) break;
+      store(pass, divisors);
     }
+    if (column < bounds_.columns) store_scale(scale, row_tile_, 0, bounds_.column, column);
   }
 
   DG_DEVICE void compute_values() {
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) input_.values(args_, pass, values_[pass]);
+    for (int pass = 0; pass < kPasses; ++pass) {
+      if (!has_rows(pass)) break;
+      values_[pass] = input_.values(args_, pass);
+    }
   }
 
  private:
-  DG_DEVICE Quantiser<kClamps> quantiser() const { return {args_.range.largest}; }
+  // Whether any of the wave's rows of a pass exists.
+  DG_DEVICE bool has_rows(int pass) const { return place_.first_row_of_wave(pass) < bounds_.rows; }
 
-  DG_DEVICE MatrixTile<uint8_t> output() const {
-    return bounds_.of<uint8_t>(args_.data);
+  template <class Factor>
+  DG_DEVICE void store(int pass, const Divisor<Factor>& divisor) const {
+    const Quantiser<kClamps> quantise{args_.range.largest};
+    store_lane_values(bounds_, args_.data, quantise(values_[pass], divisor), place_.row(pass), 0);
   }
-
-  template <int kGroup>
-  static constexpr int kLanesOfGroup = min(kGroup / kVectorValues, kLanesOfBlock);
 
   // Exponents after a row's last group, up to a multiple of four, are those of 1.
   template <bool kPacked>
-  DG_DEVICE void store_fp4_scale(int row, int group, int groups, float scale) const {
+  DG_DEVICE void store_fp4_scale(int row, int first_group, int group, int groups, float scale) const {
     if constexpr (kPacked) {
       constexpr int kInInt = 4, kExponentShift = 23;
-      auto* const exponents = (Global<uint8_t>*)((Global<int>*)args_.scales.data + row * args_.scales.row_stride);
+      const int64_t ints = (bounds_.row + row) * args_.scales.row_stride;
+      auto* const exponents = (Global<uint8_t>*)((Global<int>*)args_.scales.data + ints);
+      group += first_group;
       exponents[group] = __builtin_bit_cast(unsigned, scale) >> kExponentShift;
       if (group != groups - 1) return;
       for (int i = groups; i % kInInt; ++i) exponents[i] = __builtin_bit_cast(unsigned, 1.0f) >> kExponentShift;
     } else {
-      *scale_at(row, group) = scale;
+      store_scale(scale, bounds_.row, row, first_group, group);
     }
   }
 
-  DG_DEVICE Global<float>* scale_at(int row, int column) const {
-    const int64_t at = row * args_.scales.row_stride + column * args_.scales.column_stride;
-    return (Global<float>*)(static_cast<float*>(args_.scales.data) + at);
+  // The scale's place is in two parts: one that all lanes share, and the lane's own within the tile.
+  DG_DEVICE void store_scale(float scale, int shared_row, int row, int shared_column, int column) const {
+    const StridedMatrix& scales = args_.scales;
+    auto* const shared = (Global<float>*)scales.data + shared_row * scales.row_stride + shared_column * scales.column_stride;
+    const auto own = static_cast<unsigned>(row * static_cast<int>(scales.row_stride) +
+                                           column * static_cast<int>(scales.column_stride));
+    shared[own] = scale;
   }
 
   const CastArguments& args_;
@@ -204,7 +237,7 @@ class CastTile {
   TileBounds bounds_;
   TilePlace<kPasses> place_;
   Input input_;
-  float values_[kPasses][kLaneValues];
+  LaneFloats values_[kPasses];
 };
 
 // The largest of all that workgroups found. `lds` has an element for each wave.
@@ -212,7 +245,7 @@ template <int kWaves>
 DG_DEVICE unsigned largest_of_all(const CastArguments& args, unsigned* lds) {
   unsigned found = 0;
   for (int i = thread_id(); i < args.num_largest; i += kWaves * kWaveSize) found = max(found, args.largest[i]);
-  return largest_of_workgroup<kWaves>(largest_of_wave(found), lds);
+  return largest_of_workgroup<kWaves>(max_over_wave(found), lds);
 }
 
 }  // namespace deep_gemm_rocm

@@ -2,6 +2,7 @@
 // bit what deep_gemm_rocm/api/host_casts.py computes with fp32 divisions.
 #pragma once
 
+#include "deep_gemm_rocm/arithmetic/reciprocal.h"
 #include "deep_gemm_rocm/arithmetic/rounding.h"
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
 
@@ -11,16 +12,6 @@ namespace deep_gemm_rocm {
 // both operands have 24 bits. The product with an fp64 reciprocal is nearer than that, so rounding it gives the quotient.
 DG_DEVICE float divided(float value, double reciprocal) {
   return static_cast<float>(static_cast<double>(value) * reciprocal);
-}
-
-// 1 / value to the last bit or two: two Newton steps after v_rcp_f64, which would make a NaN of an infinity's zero.
-DG_DEVICE double reciprocal_of(float value) {
-  const double divisor = value;
-  const double estimate = __builtin_amdgcn_rcp(divisor);
-  double refined = estimate;
-#pragma unroll
-  for (int step = 0; step < 2; ++step) refined = __builtin_fma(__builtin_fma(-divisor, refined, 1.0), refined, refined);
-  return __builtin_isinf(value) ? estimate : refined;
 }
 
 // The fp32 number's bits, those of the next power of two unless it is one.
@@ -45,33 +36,52 @@ struct Fp8Range {
   }
 };
 
+// What values are divided by: the reciprocal of shrink · scale, as the sum of two fp32 numbers. `shrink` is a power of two
+// for scales so large that the second number would be subnormal, else 1. Factor is float, or a vector of one for each
+// value.
+template <class Factor>
+struct Divisor {
+  Factor shrink, high, low;
+
+  // To a unit in the last place or nearer, so that FP8 rounds them as it does fp32 quotients. An error only counts beside
+  // halves between FP8 numbers, and there all scales' quotients were compared: they are on the same side.
+  template <class Floats>
+  DG_DEVICE Floats quotients(const Floats& values) const {
+    const Floats shrunk = values * Floats(shrink);
+    return __builtin_elementwise_fma(shrunk, Floats(high), shrunk * Floats(low));
+  }
+};
+
+DG_DEVICE Divisor<float> divisor_of(float scale) {
+  constexpr float kLarge = 0x1p64f;
+  const float shrink = scale > kLarge ? 1 / kLarge : 1;
+  const double reciprocal = reciprocal_of(scale * shrink);
+  const auto high = static_cast<float>(reciprocal);
+  return {shrink, high, static_cast<float>(reciprocal - static_cast<double>(high))};
+}
+
 // Quantises values by a scale. Quotients may be a unit in the last place beyond `largest`. That only matters if
 // `largest` is halfway between two FP8 numbers, kClamps.
 template <bool kClamps>
 struct Quantiser {
   float largest;
 
-  DG_DEVICE float quotient(float value, double reciprocal) const {
-    const float result = divided(value, reciprocal);
-    if constexpr (!kClamps) return result;
-    const float number = __builtin_amdgcn_fmed3f(result, -largest, largest);
-    return __builtin_isnan(result) ? result : number;  // v_med3_f32 makes NaNs numbers
+  // Factor is float, for the divisor of all values, or a vector of as many as values.
+  template <int kSize, class Factor>
+  DG_DEVICE Vector<uint8_t, kSize> operator()(const Vector<float, kSize>& values, const Divisor<Factor>& divisor) const {
+    using Floats = Vector<float, kSize>;
+    const Floats quotients = divisor.quotients(values);
+    float numbers[kSize];
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) numbers[i] = clamped(quotients[i]);
+    return Storage<E4M3>::rounded<kSize>(numbers);
   }
 
-  template <int kSize>
-  DG_DEVICE Vector<uint8_t, kSize> operator()(const float (&values)[kSize], double reciprocal) const {
-    float quotients[kSize];
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) quotients[i] = quotient(values[i], reciprocal);
-    return Storage<E4M3>::rounded<kSize>(quotients);
-  }
-
-  template <int kSize>
-  DG_DEVICE Vector<uint8_t, kSize> operator()(const float (&values)[kSize], const double (&reciprocals)[kSize]) const {
-    float quotients[kSize];
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) quotients[i] = quotient(values[i], reciprocals[i]);
-    return Storage<E4M3>::rounded<kSize>(quotients);
+ private:
+  DG_DEVICE float clamped(float quotient) const {
+    if constexpr (!kClamps) return quotient;
+    const float number = __builtin_amdgcn_fmed3f(quotient, -largest, largest);
+    return __builtin_isnan(quotient) ? quotient : number;  // v_med3_f32 makes NaNs numbers
   }
 };
 

@@ -9,7 +9,7 @@ namespace deep_gemm_rocm {
 DG_DEVICE unsigned magnitude_of(float value) { return __builtin_bit_cast(unsigned, value) & 0x7FFFFFFF; }
 
 template <int kSize>
-DG_DEVICE unsigned largest_magnitude(const float (&values)[kSize]) {
+DG_DEVICE unsigned largest_magnitude(const Vector<float, kSize>& values) {
   unsigned largest = 0;
 #pragma unroll
   for (int i = 0; i < kSize; ++i) largest = max(largest, magnitude_of(values[i]));
@@ -28,22 +28,14 @@ DG_DEVICE unsigned larger_of_pair(unsigned value) {
   return max(value, __builtin_bit_cast(unsigned, exchanged<kMask>(__builtin_bit_cast(float, value))));
 }
 
-// Over 4 or 8 neighbouring lanes.
+// Over 2 or 8 neighbouring lanes.
 template <int kLanes = 8>
 DG_DEVICE unsigned largest_of_neighbours(unsigned value) {
-  static_assert(kLanes == 4 || kLanes == 8);
+  static_assert(kLanes == 2 || kLanes == 8);
   // DPP controls: CDNA3 ISA guide, "Data Parallel Primitives".
   constexpr int kPairs = 0xB1, kPairsOfPairs = 0x4E, kRowHalfMirror = 0x141;
-  value = larger_by_dpp<kPairsOfPairs>(larger_by_dpp<kPairs>(value));
-  return kLanes == 4 ? value : larger_by_dpp<kRowHalfMirror>(value);
-}
-
-// Over the lanes that agree in lane % 8.
-DG_DEVICE unsigned largest_over_lane_groups(unsigned value) {
-  constexpr int kRowRotation = 0x120;  // by so many lanes
-  value = larger_by_dpp<kRowRotation + 8>(value);
-  value = larger_of_pair<16>(value);
-  return larger_of_pair<32>(value);
+  value = larger_by_dpp<kPairs>(value);
+  return kLanes == 2 ? value : larger_by_dpp<kRowHalfMirror>(larger_by_dpp<kPairsOfPairs>(value));
 }
 
 // Two lanes, whose numbers differ in bit kMask, share out kSize values: the lane without the bit keeps the first half,
@@ -59,7 +51,5 @@ DG_DEVICE void keep_larger_half(unsigned (&values)[kMost]) {
     values[i] = max(kept, __builtin_bit_cast(unsigned, exchanged<kMask>(__builtin_bit_cast(float, sent))));
   }
 }
-
-DG_DEVICE unsigned largest_of_wave(unsigned value) { return largest_over_lane_groups(largest_of_neighbours(value)); }
 
 }  // namespace deep_gemm_rocm
