@@ -2,9 +2,11 @@
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/exponential.h"
+#include "deep_gemm_rocm/arithmetic/reciprocal.h"
 #include "deep_gemm_rocm/hardware/global.h"
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
 #include "deep_gemm_rocm/hardware/wave.h"
+#include "deep_gemm_rocm/hardware/wave_sum.h"
 
 namespace deep_gemm_rocm {
 
@@ -29,48 +31,20 @@ constexpr unsigned kNanKey = 1;
 constexpr unsigned kSign = 0x80000000u;
 
 DG_DEVICE unsigned key_of(float score) {
-  const unsigned bits = __builtin_bit_cast(unsigned, score + 0.0f);
-  return __builtin_isnan(score) ? kNanKey : bits & kSign ? ~bits : bits | kSign;
+  const auto bits = __builtin_bit_cast(int, score + 0.0f);
+  return __builtin_isnan(score) ? kNanKey : bits ^ (bits >> 31 | kSign);
 }
 
 DG_DEVICE float score_of(unsigned key) {
-  const float score = __builtin_bit_cast(float, key & kSign ? key ^ kSign : ~key);
+  const float score = __builtin_bit_cast(float, key ^ (~static_cast<int>(key) >> 31 | kSign));
   return key == kNanKey ? __builtin_nanf("") : score;
-}
-
-// The largest value of a wave, as a scalar.
-DG_DEVICE unsigned largest_key(unsigned key) {
-  // DPP controls: CDNA3 ISA guide, "Data Parallel Primitives".
-  constexpr int kRowShiftRight = 0x110, kLastToNextRow = 0x142, kLane31ToOthers = 0x143;
-  const auto larger = [&](int other) { key = max(key, static_cast<unsigned>(other)); };
-  larger(handed_over<kRowShiftRight + 1>(key));
-  larger(handed_over<kRowShiftRight + 2>(key));
-  larger(handed_over<kRowShiftRight + 4>(key));
-  larger(handed_over<kRowShiftRight + 8>(key));
-  larger(handed_over<kLastToNextRow, 0b1010>(key));
-  larger(handed_over<kLane31ToOthers, 0b1100>(key));
-  return read_lane(static_cast<int>(key), kWaveSize - 1);
-}
-
-DG_DEVICE double sum_of_wave(double value) {
-  const auto add = [&](auto exchange_half) {
-    using Halves = Vector<float, 2>;
-    const auto halves = __builtin_bit_cast(Halves, value);
-    value += __builtin_bit_cast(double, Halves{exchange_half(halves[0]), exchange_half(halves[1])});
-  };
-  add([](float half) { return exchanged<1>(half); });
-  add([](float half) { return exchanged<2>(half); });
-  add([](float half) { return exchanged<7>(half); });
-  add([](float half) { return exchanged<15>(half); });
-  add([](float half) { return exchanged<16>(half); });
-  add([](float half) { return exchanged<32>(half); });
-  return value;
 }
 
 // kSlots experts of a lane; the lanes of each of the kGroups groups are neighbours.
 template <class Logit, int kSlots, int kGroups, bool kSoftmax, bool kHasBias>
 class Router {
   static constexpr int kLanes = kWaveSize / kGroups;  // of a group
+  static constexpr int kDistances = __builtin_ctz(kLanes);
 
  public:
   DG_DEVICE Router(const RouteArguments& args, int token) : args_(args), token_(token) {
@@ -80,36 +54,39 @@ class Router {
     first_ = first_of_group + in_group;
     available_ = group_experts - in_group;
     const auto* row = static_cast<const Logit*>(args.logits) + token * args.row_stride;
+    const int64_t first_column = first_ * args.column_stride;
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
-      const int expert = slot < available_ ? first_ + slot : 0;
-      logits_[slot] = static_cast<float>(*(const Global<Logit>*)(row + expert * args.column_stride));
-      if constexpr (kHasBias) bias_[slot] = *(const Global<float>*)(args.bias + expert);
+      const bool exists = slot < available_;
+      const int64_t column = exists ? first_column + slot * args.column_stride : 0;
+      logits_[slot] = static_cast<float>(*(const Global<Logit>*)(row + column));
+      if constexpr (kHasBias) bias_[slot] = *(const Global<float>*)(args.bias + (exists ? first_ + slot : 0));
     }
+    // The other arguments come while these values are on their way.
+    asm volatile("" ::"s"(args.top_k), "s"(args.top_groups), "s"(args.scale), "s"(args.renormalize), "s"(args.weights),
+                 "s"(args.ids));
   }
 
   DG_DEVICE void route() {
     compute_scores();
     if constexpr (kGroups > 1) keep_best_groups();
-    const int lane = lane_id();
-    int id = 0;
-    float score = 0;
+    sort_experts();
+    unsigned chosen = 0;  // by lane i, the i-th place
     for (int i = 0; i < args_.top_k; ++i) {
-      const Chosen chosen = take_best();
-      if (lane == i) {
-        id = chosen.expert;
-        score = chosen.score;
-      }
+      const int place = take_best();
+      chosen = lane_id() == i ? place : chosen;
     }
-    store(id, score);
+    const int lane = chosen / kSlots, slot = chosen % kSlots;
+    float score = 0;
+#pragma unroll
+    for (int s = 0; s < kSlots; ++s) {
+      const float of_slot = exchange(scores_[s], lane);
+      score = slot == s ? of_slot : score;
+    }
+    store(exchange(first_, lane) + slot, score);
   }
 
  private:
-  struct Chosen {
-    int expert;
-    float score;
-  };
-
   // Scores, rounded to fp32, and the keys to choose by. Without a bias, softmax keeps the order of the logits.
   DG_DEVICE void compute_scores() {
     unsigned largest = kUnavailable;
@@ -119,23 +96,25 @@ class Router {
       largest = max(largest, keys_[slot]);
     }
     double terms[kSlots];
-    double sum = 0;
+    double sum = 0, reciprocal_of_sum = 0;
     if constexpr (kSoftmax) {
-      const double most = score_of(largest_key(largest));
+      const double most = score_of(max_over_wave(largest));
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
         terms[slot] = exponential(static_cast<double>(logits_[slot]) - most);
         sum += slot < available_ ? terms[slot] : 0;
       }
-      sum = sum_of_wave(sum);
+      reciprocal_of_sum = reciprocal_of(sum_over_wave(sum));
     }
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
       scores_[slot] = static_cast<float>(
-          kSoftmax ? terms[slot] / sum : 1 / (1 + exponential(-static_cast<double>(logits_[slot]))));
+          kSoftmax ? terms[slot] * reciprocal_of_sum
+                   : reciprocal_of(1 + exponential(-static_cast<double>(logits_[slot]))));
       if constexpr (kHasBias || !kSoftmax) {
-        const float biased = kHasBias ? scores_[slot] + bias_[slot] : scores_[slot];
-        keys_[slot] = slot < available_ ? key_of(biased) : kUnavailable;
+        unsigned key = key_of(kHasBias ? scores_[slot] + bias_[slot] : scores_[slot]);
+        asm("" : "+v"(key));  // computed in all lanes, so that loads of biases aren't put off
+        keys_[slot] = slot < available_ ? key : kUnavailable;
       }
     }
   }
@@ -149,47 +128,56 @@ class Router {
     };
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) merge(keys_[slot], kUnavailable);
-    const auto of_lane = [](auto value, int lane) {
-      return static_cast<unsigned>(exchange(static_cast<int>(value), lane));
-    };
+    static_for<kDistances>([&](auto i) {
+      constexpr int kMasks[] = {1, 2, 7, 15, 16, 32};  // after which 2, 4, 8, 16, 32 and 64 lanes have met
+      merge(exchanged_key<kMasks[i]>(best), exchanged_key<kMasks[i]>(second));
+    });
+    const unsigned own = kHasBias ? key_of(score_of(best) + score_of(second)) : best;
+    int better = 0;  // groups that come before
+    static_for<kGroups>([&](auto group) {
+      const auto other = static_cast<unsigned>(read_lane(static_cast<int>(own), group * kLanes));
+      const bool wins_ties = lane_id() >= (group + 1) * kLanes;
+      better += other > own - wins_ties;  // no group's key is 0
+    });
 #pragma unroll
-    for (int distance = 1; distance < kLanes; distance *= 2) {
-      const int other = lane_id() ^ distance;
-      merge(of_lane(best, other), of_lane(second, other));
-    }
-    unsigned group_key = best;
-    if constexpr (kHasBias) group_key = key_of(score_of(best) + score_of(second));
-    bool keeps = false;
-    for (int i = 0; i < args_.top_groups; ++i) {
-      const int group = lowest_bit(ballot(group_key == largest_key(group_key))) / kLanes;
-      if (lane_id() / kLanes == group) {
-        keeps = true;
-        group_key = kUnavailable;
-      }
-    }
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) keys_[slot] = keeps ? keys_[slot] : kUnavailable;
+    for (int slot = 0; slot < kSlots; ++slot) keys_[slot] = better < args_.top_groups ? keys_[slot] : kUnavailable;
   }
 
-  // The best of the experts that are left; the lowest of equal ones.
-  DG_DEVICE Chosen take_best() {
-    unsigned best = keys_[0];
+  template <int kMask>
+  static DG_DEVICE unsigned exchanged_key(unsigned key) {
+    return __builtin_bit_cast(unsigned, exchanged<kMask>(__builtin_bit_cast(float, key)));
+  }
+
+  // Each lane's experts from the best on; the first of equal ones stays first.
+  DG_DEVICE void sort_experts() {
 #pragma unroll
-    for (int slot = 1; slot < kSlots; ++slot) best = max(best, keys_[slot]);
-    const int winner = lowest_bit(ballot(best == largest_key(best)));
-    int expert = first_;
-    float score = scores_[0];
-    bool found = keys_[0] == best;
-    if (lane_id() == winner && found) keys_[0] = kUnavailable;
+    for (int slot = 0; slot < kSlots; ++slot) places_[slot] = lane_id() * kSlots + slot;
 #pragma unroll
-    for (int slot = 1; slot < kSlots; ++slot) {
-      const bool is_it = !found && keys_[slot] == best;
-      expert = is_it ? first_ + slot : expert;
-      score = is_it ? scores_[slot] : score;
-      if (lane_id() == winner && is_it) keys_[slot] = kUnavailable;
-      found |= is_it;
+    for (int round = 0; round < kSlots; ++round) {
+#pragma unroll
+      for (int slot = round % 2; slot + 1 < kSlots; slot += 2) {
+        const unsigned key = keys_[slot], next = keys_[slot + 1];
+        const int place = places_[slot], next_place = places_[slot + 1];
+        places_[slot] = next > key ? next_place : place;
+        places_[slot + 1] = next > key ? place : next_place;
+        keys_[slot] = max(key, next);
+        keys_[slot + 1] = min(key, next);
+      }
     }
-    return {read_lane(expert, winner), read_lane(score, winner)};
+  }
+
+  // The place of the best of the experts that are left; the lowest of equal ones.
+  DG_DEVICE int take_best() {
+    const int winner = lowest_bit(ballot(keys_[0] == max_over_wave(keys_[0])));
+    const int place = read_lane(places_[0], winner);
+    const bool is_winner = lane_id() == winner;
+#pragma unroll
+    for (int slot = 0; slot + 1 < kSlots; ++slot) {
+      keys_[slot] = is_winner ? keys_[slot + 1] : keys_[slot];
+      places_[slot] = is_winner ? places_[slot + 1] : places_[slot];
+    }
+    keys_[kSlots - 1] = is_winner ? kUnavailable : keys_[kSlots - 1];
+    return place;
   }
 
   // Lane i has the i-th expert. Weights are computed in fp64 and rounded once.
@@ -197,7 +185,7 @@ class Router {
     constexpr double kLeastSum = 1e-20;  // DeepSeek's, so that scores of zero don't become NaN
     const int lane = lane_id();
     double weight = static_cast<double>(score) * args_.scale;
-    if (args_.renormalize) weight = weight / (sum_of_wave(lane < args_.top_k ? score : 0) + kLeastSum);
+    if (args_.renormalize) weight *= reciprocal_of(sum_over_wave(lane < args_.top_k ? score : 0) + kLeastSum);
     if (lane >= args_.top_k) return;
     const int64_t at = static_cast<int64_t>(token_) * args_.top_k + lane;
     *(Global<float>*)(args_.weights + at) = static_cast<float>(weight);
@@ -210,6 +198,7 @@ class Router {
   int available_;  // experts of the group from that one on
   float logits_[kSlots], bias_[kSlots], scores_[kSlots];
   unsigned keys_[kSlots];
+  int places_[kSlots];  // of the keys, once these are sorted: lane · kSlots + slot
 };
 
 }  // namespace deep_gemm_rocm
