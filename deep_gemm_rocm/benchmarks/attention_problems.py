@@ -33,7 +33,7 @@ class AttentionProblem:
         d: the output, NaN until a kernel writes it.
     """
 
-    needs_results: ClassVar[bool] = False  # whether a kernel's work depends on results of one before
+    computed: ClassVar[tuple[str, ...]] = ()  # kernels on whose results the work of later ones depends
 
     op: str
     shape: AttentionShape

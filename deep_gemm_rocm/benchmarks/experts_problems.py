@@ -49,7 +49,7 @@ class ExpertsProblem:
         d: the output, NaN until a kernel writes it.
     """
 
-    needs_results: ClassVar[bool] = True
+    computed: ClassVar[tuple[str, ...]] = ("sort_by_expert",)  # the work of the GEMMs depends on its results
 
     op: str
     shape: ExpertsShape

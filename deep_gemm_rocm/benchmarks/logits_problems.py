@@ -32,7 +32,7 @@ class LogitsProblem:
         d: the result of the last run, [queries, keys]; NaN before the first.
     """
 
-    needs_results: ClassVar[bool] = False  # whether a kernel's work depends on results of one before
+    computed: ClassVar[tuple[str, ...]] = ()  # kernels on whose results the work of later ones depends
 
     op: str
     shape: AttentionShape

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -82,12 +82,13 @@ class Timing:
 
 
 def time_calls(
-    calls: Sequence[Callable[[], object]], sampling: Sampling, *, compute: Literal["all", "sampled"] = "all"
+    calls: Sequence[Callable[[], object]], sampling: Sampling, *, computed: Sequence[str] = ("*",)
 ) -> Timing:
     """Times the calls in turn.
 
     Args:
-        compute: as for ``simulator.profile``; ignored on hardware.
+        computed: names of kernels, or patterns, that compute all of their results. Of the others the simulator only
+            computes what their time depends on.
     """
     runtime = hip.runtime()
     stopwatch, turns = Stopwatch(), itertools.cycle(calls)
@@ -101,7 +102,9 @@ def time_calls(
     if not runtime.is_simulated:
         count = min(math.ceil(_LEAST_MICROSECONDS / stopwatch.microseconds(lambda: call(1))), _MOST_CALLS)
     profiled = (
-        simulator.profile(chip=sampling.chip, compute=compute) if runtime.is_simulated else contextlib.nullcontext()
+        simulator.profile(chip=sampling.chip, compute="sampled", computed=computed)
+        if runtime.is_simulated
+        else contextlib.nullcontext()
     )
     with profiled as profile:
         times = [stopwatch.microseconds(lambda: call(count)) / count for _ in range(sampling.iters)]

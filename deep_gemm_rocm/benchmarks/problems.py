@@ -49,7 +49,7 @@ class Problem:
         layout: int32, on the device: the function's argument that describes the groups.
     """
 
-    needs_results: ClassVar[bool] = False  # whether a kernel's work depends on results of one before
+    computed: ClassVar[tuple[str, ...]] = ()  # kernels on whose results the work of later ones depends
 
     op: str
     shape: Shape

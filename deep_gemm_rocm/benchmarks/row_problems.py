@@ -33,7 +33,7 @@ class RowsProblem:
         results: what the last run returned; NaN before the first.
     """
 
-    needs_results: ClassVar[bool] = False  # whether a kernel's work depends on results of one before
+    computed: ClassVar[tuple[str, ...]] = ()  # kernels on whose results the work of later ones depends
     flops: ClassVar[int] = 0  # of matrix products
 
     op: str

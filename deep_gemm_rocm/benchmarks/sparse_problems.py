@@ -32,7 +32,7 @@ class SparseProblem:
         d: the output, NaN until a kernel writes it.
     """
 
-    needs_results: ClassVar[bool] = False  # whether a kernel's work depends on results of one before
+    computed: ClassVar[tuple[str, ...]] = ()  # kernels on whose results the work of later ones depends
 
     op: str
     shape: SparseShape
@@ -118,7 +118,7 @@ class SelectionProblem:
         d: int32 [rows, k], the positions; -2 until a kernel writes them.
     """
 
-    needs_results: ClassVar[bool] = True  # the choice takes as long as the logits demand
+    computed: ClassVar[tuple[str, ...]] = ("*",)  # the choice takes as long as the logits demand
 
     op: str
     shape: SelectionShape

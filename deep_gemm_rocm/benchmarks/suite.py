@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
@@ -106,8 +105,7 @@ def _measured(
         returned[index] = run(copies[index])
 
     calls = [functools.partial(call, index) for index in range(len(copies))]
-    compute: Literal["all", "sampled"] = "all" if sampling.check or problem.needs_results else "sampled"
-    timing = measure.time_calls(calls, sampling, compute=compute)
+    timing = measure.time_calls(calls, sampling, computed=("*",) if sampling.check else problem.computed)
     if not sampling.check:
         return timing, None
     for copy, result in zip(copies, returned, strict=True):
@@ -147,7 +145,7 @@ def _fastest(problem: AnyProblem, baseline: Baseline) -> tuple[str, Run]:
         try:
             if not hip.runtime().is_simulated:
                 run(trial)  # compiles its kernel
-            timing = measure.time_calls([functools.partial(run, trial)], quick, compute="sampled")
+            timing = measure.time_calls([functools.partial(run, trial)], quick, computed=problem.computed)
         except Exception as failure:
             failures.append(f"{how}: {failure}")
             continue

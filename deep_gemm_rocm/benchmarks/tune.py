@@ -136,7 +136,7 @@ def _tried(problem: AnyProblem, choice: AnyChoice, sampling: Sampling) -> Trial:
     try:
         with forced(choice):
             calls = [functools.partial(type(problem).run, copy) for copy in copies]
-            return Trial(choice, measure.time_calls(calls, sampling, compute="sampled"))
+            return Trial(choice, measure.time_calls(calls, sampling, computed=()))
     # The compiler or the device rejects the configuration.
     except Exception as failure:
         return Trial(choice, failure=f"{type(failure).__name__}: {failure}".splitlines()[0])

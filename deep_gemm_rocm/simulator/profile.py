@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -242,6 +242,7 @@ def profile(
     *,
     chip: str | None = None,
     compute: Literal["all", "sampled"] = "all",
+    computed: Sequence[str] = (),
     sampling: bool = True,
     timeline: int | None = None,
 ) -> Iterator[Profile]:
@@ -257,6 +258,8 @@ def profile(
         compute: ``"all"`` computes all results. ``"sampled"`` is much faster: workgroups execute only instructions that
             influence addresses and branches, and those that sampling leaves out only what influences branches.
             **Memory holds wrong results afterwards.**
+        computed: names of kernels, or patterns with ``*`` and ``?``, that compute all results even so, because branches
+            or addresses of later kernels depend on them.
         sampling: allows the model to simulate only some generations of workgroups of a large launch in detail. Of the
             others it counts the instructions. Kernels whose workgroups wait for each other are never sampled.
         timeline: a CU, 0 to 303, whose waves the timeline shows.
@@ -270,6 +273,7 @@ def profile(
     with contextlib.ExitStack() as stack:
         stack.enter_context(_environment("DG_SIM_TIMING", "1"))
         stack.enter_context(_environment("DG_SIM_TIMING_COMPUTE", compute))
+        stack.enter_context(_environment("DG_SIM_TIMING_COMPUTED", ",".join(computed)))
         stack.enter_context(_environment("DG_SIM_TIMING_SAMPLING", str(int(sampling))))
         stack.enter_context(_environment("DG_SIM_TIMING_TIMELINE", "" if timeline is None else str(timeline)))
         used = current(changes)

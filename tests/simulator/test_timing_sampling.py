@@ -53,6 +53,29 @@ def test_addresses_and_branches_are_computed(compiler: Compiler) -> None:
     assert sampled.l1_hit_rate == everything.l1_hit_rate
 
 
+COUNT = """
+extern "C" __global__ void count_turns(const int* x, int* turns) { *turns = *x * 3 + 1; }
+extern "C" __global__ void turn(const int* turns, int* done) {
+  int i = 0;
+  for (; i < *turns; ++i) __builtin_amdgcn_s_sleep(1);
+  *done = i;
+}
+"""
+
+
+@pytest.mark.parametrize(("computed", "right"), [(("count_*", "other"), True), (("turn",), False), ((), False)])
+def test_a_kernel_may_be_computed_for_those_after_it(
+    compiler: Compiler, computed: tuple[str, ...], right: bool
+) -> None:
+    code = compiler.code_object(COUNT)
+    x, turns, done = np.full(1, 33, np.int32), np.zeros(1, np.int32), np.zeros(1, np.int32)
+    with simulator.profile(compute="sampled", computed=computed):
+        simulator.launch(code, "count_turns", 1, 1, [x, turns])
+        simulator.launch(code, "turn", 1, 1, [turns, done])
+    assert (turns[0] == 100) == right
+    assert (done[0] == 100) == right
+
+
 MULTIPLY = """
 typedef float Sums __attribute__((ext_vector_type(4)));
 extern "C" __global__ void multiply(const long* a, float* d, int n) {

@@ -1,7 +1,10 @@
 #include "settings.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
 #include <thread>
 
 namespace mi300x {
@@ -47,7 +50,17 @@ Settings Settings::from_environment() {
   settings.sampling = number("DG_SIM_TIMING_SAMPLING", 1, 0, 1, settings.mistake) != 0;
   settings.timeline_cu = number("DG_SIM_TIMING_TIMELINE", Settings::no_timeline, 0, 303, settings.mistake);
   settings.computes_all = choice("DG_SIM_TIMING_COMPUTE", "all", "sampled", settings.mistake);
+  const char* computed = getenv("DG_SIM_TIMING_COMPUTED");
+  settings.computed = computed == nullptr ? "" : computed;
   return settings;
+}
+
+bool Settings::computes(const std::string& kernel) const {
+  if (computes_all) return true;
+  std::istringstream patterns(computed);
+  for (std::string pattern; std::getline(patterns, pattern, ',');)
+    if (fnmatch(pattern.c_str(), kernel.c_str(), 0) == 0) return true;
+  return false;
 }
 
 }  // namespace mi300x

@@ -18,9 +18,11 @@ struct Settings {
   bool sampling;              // DG_SIM_TIMING_SAMPLING: whether the timing model may leave out parts of large launches
   uint64_t timeline_cu;       // DG_SIM_TIMING_TIMELINE: the CU whose waves are in the timeline, or no_timeline
   bool computes_all;          // DG_SIM_TIMING_COMPUTE: whether to compute results that don't influence the time
+  std::string computed;       // DG_SIM_TIMING_COMPUTED: patterns of kernels that compute them all the same
   std::string mistake;        // describes the first invalid variable; empty if all are valid
 
   static Settings from_environment();
+  bool computes(const std::string& kernel) const;
 };
 
 }  // namespace mi300x
