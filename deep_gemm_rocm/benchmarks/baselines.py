@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from . import aiter, blas, problems
 from .attention_problems import AttentionProblem
 from .operations import AnyProblem
 from .problems import Problem, kernel_names
+from .row_problems import RowsProblem
 
 # Computes a problem into its ``d``, or returns the result, which isn't copied while time is taken.
 Run = Callable[[Any], torch.Tensor | None]
@@ -43,20 +45,30 @@ class Baseline:
     recipe: tuple[int | None, int | None, int | None] | None = None
 
 
+def _triton_module(problem: AnyProblem) -> ModuleType | None:
+    """The module with Triton's kernels for problems of this type."""
+    if isinstance(problem, Problem):
+        name = "gemm"
+    elif isinstance(problem, RowsProblem):
+        name = "rows"
+    elif isinstance(problem, AttentionProblem):
+        name = "decode" if "block_table" in problem.arguments else "attention"
+    else:
+        return None
+    return importlib.import_module(f".triton_{name}", __package__)
+
+
 def _triton_missing(problem: AnyProblem) -> str:
     if importlib.util.find_spec("triton") is None:
         return "triton isn't installed"
-    if not isinstance(problem, (Problem, AttentionProblem)):
-        return f"no Triton kernel of ours for {problem.op}"
-    from . import triton_attention, triton_gemm
-
-    return triton_gemm.missing(problem) if isinstance(problem, Problem) else triton_attention.missing(problem)
+    module = _triton_module(problem)
+    return module.missing(problem) if module else f"no Triton kernel of ours for {problem.op}"
 
 
-def _triton_candidates(problem: Problem | AttentionProblem) -> Iterator[Candidate]:
-    from . import triton_attention, triton_gemm
-
-    return triton_gemm.candidates(problem) if isinstance(problem, Problem) else triton_attention.candidates(problem)
+def _triton_candidates(problem: AnyProblem) -> Iterable[Candidate]:
+    module = _triton_module(problem)
+    assert module is not None
+    return module.candidates(problem)
 
 
 def _needs_gpu(problem: AnyProblem, op: str) -> str:

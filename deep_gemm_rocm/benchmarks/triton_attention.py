@@ -10,9 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ..runtime import hip
-from ..workbench import run_triton
 from .attention_problems import AttentionProblem
+from .triton_launch import launch
 
 # ruff: noqa: N803  (Triton's constants are upper case)
 
@@ -97,19 +96,13 @@ _LEAST_TOKENS = 128
 
 
 def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, causal: bool, config: Config) -> None:
-    """``out[...] = softmax(q kᵀ / sqrt(D)) v`` for contiguous [B, S, H, D], S a multiple of ``config.BM``.
-
-    Launches with Triton's own launcher on hardware, otherwise on the simulated MI300X.
-    """
+    """``out[...] = softmax(q kᵀ / sqrt(D)) v`` for contiguous [B, S, H, D], S a multiple of ``config.BM``."""
     batch, tokens, heads, width = q.shape
     kv_heads = k.shape[2]
     grid = (tokens // config.BM, batch * heads)
     numbers = tokens, heads, heads // kv_heads, heads * width, kv_heads * width, math.log2(math.e) / math.sqrt(width)
     constants = {"WIDTH": width, "CAUSAL": causal, **config._asdict()}
-    if hip.runtime().is_simulated:
-        run_triton(attention, grid, q, k, v, out, *numbers, **constants)
-    else:
-        attention[grid](q, k, v, out, *numbers, **constants)
+    launch(attention, grid, q, k, v, out, *numbers, **constants)
 
 
 def missing(problem: AttentionProblem) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -12,9 +12,8 @@ import triton.language as tl
 
 from ..problems.four_bits import FOUR_BIT_DTYPES
 from ..problems.layout import ceil_div, data_and_scales
-from ..runtime import hip
-from ..workbench import run_triton
 from .problems import Problem
+from .triton_launch import launch
 
 # ruff: noqa: N803  (Triton's constants are upper case)
 
@@ -180,20 +179,13 @@ def run(problem: Problem, config: Config) -> None:
         "matrix_instr_nonkdim": 16,
         **config._asdict(),
     }
-    _launch(gemm, grid, *pointers, m, n, k, *scales_strides, **constants)
+    launch(gemm, grid, *pointers, m, n, k, *scales_strides, **constants)
     if config.SPLIT_K > 1:
         size = problem.d.numel()
         summed = {"SPLIT_K": config.SPLIT_K, "BLOCK": _SUM_BLOCK}
-        _launch(sum_of_parts, (ceil_div(size, _SUM_BLOCK),), parts, problem.d, size, **summed)
+        launch(sum_of_parts, (ceil_div(size, _SUM_BLOCK),), parts, problem.d, size, **summed)
 
 
 def candidates(problem: Problem) -> Iterator[tuple[str, Callable[[Problem], None]]]:
     for config in configurations(problem):
         yield str(config), functools.partial(run, config=config)
-
-
-def _launch(kernel: Any, grid: tuple[int, ...], *arguments: torch.Tensor | int, **constants: Any) -> None:
-    if hip.runtime().is_simulated:
-        run_triton(kernel, grid, *arguments, **constants)
-    else:
-        kernel[grid](*arguments, **constants)
