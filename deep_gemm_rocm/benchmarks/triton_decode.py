@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -134,7 +135,7 @@ def missing(problem: AttentionProblem) -> str:
 
 def candidates(problem: AttentionProblem) -> Iterator[tuple[str, Callable[[AttentionProblem], None]]]:
     for config in dict.fromkeys(configurations(problem)):
-        yield str(config), lambda problem, config=config: run(problem, config)
+        yield str(config), functools.partial(run, config=config)
 
 
 def run(problem: AttentionProblem, config: Config) -> None:

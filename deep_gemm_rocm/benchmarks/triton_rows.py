@@ -129,7 +129,7 @@ def candidates(problem: RowsProblem) -> Iterator[tuple[str, Callable[[RowsProble
     """Each number of warps; of casts also each number of columns for a program."""
     if problem.op in _CASTS:
         for block in _BLOCKS:
-            if block < 2 * problem.shape.columns:
+            if block < max(2 * problem.shape.columns, _BLOCKS[1]):
                 for warps in _WARPS:
                     yield f"{block} columns, {warps} warps", _cast(block, warps)
         return

@@ -138,7 +138,8 @@ class TunedAttention(Measured):
     def choice_for(self, case: AttentionCase) -> AttentionChoice:
         """The measured choice, for another case of the same kernels."""
         if case.family != "flash_attention":
-            return AttentionChoice(_decode_config(case), _limited(self.pieces, case))
+            config = _decode_config(case)
+            return AttentionChoice(config, _limited(config, self.pieces, case))
         return AttentionChoice(AttentionConfig(*case.widths, self.waves, self.mfma_rows, self.take_turns))
 
     def as_fields(self) -> dict[str, Any]:
@@ -246,7 +247,7 @@ def _heuristic(case: AttentionCase) -> AttentionChoice:
 def _others(case: AttentionCase, first: AttentionChoice) -> Iterable[AttentionChoice]:
     if isinstance(first.config, DecodeConfig):
         for factor in _PIECES:
-            yield first._replace(pieces=_limited(int(first.pieces * factor), case))
+            yield first._replace(pieces=_limited(first.config, int(first.pieces * factor), case))
     else:
         for waves, mfma_rows, take_turns in itertools.product((8, 4), (32, 16), (True, False)):
             with contextlib.suppress(ValueError):
@@ -262,6 +263,6 @@ def _sizes_of_decode(case: AttentionCase) -> tuple[int, int, int]:
     return case.tokens_q * (case.heads // case.kv_heads), case.batch * case.kv_heads, case.tokens_k
 
 
-def _limited(pieces: int, case: AttentionCase) -> int:
+def _limited(config: DecodeConfig, pieces: int, case: AttentionCase) -> int:
     """As many pieces, or as many as are worth it."""
-    return max(min(pieces, most_pieces(*_sizes_of_decode(case)[1:])), 1)
+    return max(min(pieces, most_pieces(config, *_sizes_of_decode(case)[1:])), 1)

@@ -8,13 +8,15 @@ from typing import NamedTuple
 from ..problems.layout import ceil_div
 from .gemm_config import NUM_CUS
 
-_WAVES_OF_CU = 8  # at once, which keep its memory busy
+_WAVES_OF_CU = 8  # there is room for so many at once
 LATENT_ROWS = (16, 32, 64)  # of a workgroup over a latent cache
 _BUSY = 0.8  # of the compute units, with which splits gain less than it takes to combine them
-_LEAST_KEYS = 128  # of a piece, see kLeastKeys in decode_schedule.h
+_LEAST_KEYS = 64  # of a piece, see kLeastKeys in decode_schedule.h
+_MOST_PARTS = 64  # of a sequence and head of keys, which a wave combines at once
 # If other sequences must not matter.
 _FEW_SEQUENCES = 8
 _MOST_SPLITS = 64
+_SPLIT_KEYS = 128  # at least
 _MOST_LATENT_SPLITS = 32  # whose results take room for each sequence
 _LATENT_SPLIT_KEYS = {16: 256, 32: 256, 64: 512}  # at least, by the rows of a workgroup
 
@@ -64,6 +66,16 @@ class DecodeConfig(NamedTuple):
         return 8 if self.latent_rows else 1
 
     @property
+    def busy_waves(self) -> int:
+        """Waves of a compute unit that keep its memory busy, where more would only take longer to begin."""
+        return _WAVES_OF_CU if self.latent_rows else _WAVES_OF_CU // 2
+
+    @property
+    def keys_to_begin(self) -> int:
+        """Keys that take as long as a piece without any; see kBlocksToBegin in the kernels."""
+        return 192 if self.latent_rows else 32
+
+    @property
     def kernel_name(self) -> str:
         """The kernel's name, as profilers show it."""
         types = self.type if self.type == self.out_type else f"{self.type}_{self.out_type}"
@@ -109,7 +121,7 @@ def choose_num_pieces(config: DecodeConfig, queries_of_kv_head: int, sequence_he
         most_keys: the most keys that a sequence may have.
     """
     waves = config.waves * max(ceil_div(queries_of_kv_head, config.rows), 1)
-    return max(min(NUM_CUS * _WAVES_OF_CU // waves, most_pieces(sequence_heads, most_keys)), 1)
+    return max(min(NUM_CUS * config.busy_waves // waves, most_pieces(config, sequence_heads, most_keys)), 1)
 
 
 def is_busy_unsplit(config: DecodeConfig, sequence_heads: int, queries_of_kv_head: int) -> bool:
@@ -139,7 +151,7 @@ def splits_for_any_batch(config: DecodeConfig, heads: int, kv_heads: int, most_k
         splits, split_keys = _MOST_LATENT_SPLITS, _LATENT_SPLIT_KEYS[config.latent_rows]
     else:
         waves = config.waves * ceil_div(heads // kv_heads, config.rows)
-        splits, split_keys = NUM_CUS * _WAVES_OF_CU // (waves * kv_heads * _FEW_SEQUENCES), _LEAST_KEYS
+        splits, split_keys = NUM_CUS * _WAVES_OF_CU // (waves * kv_heads * _FEW_SEQUENCES), _SPLIT_KEYS
     return max(min(splits, _MOST_SPLITS, 1 + most_keys // split_keys), 1), split_keys
 
 
@@ -158,6 +170,6 @@ def for_few_workgroups(config: DecodeConfig, queries: int, pieces: int) -> Decod
     return config._replace(latent_rows=narrow) if config.latent_rows > narrow and is_idle else config
 
 
-def most_pieces(sequence_heads: int, most_keys: int) -> int:
+def most_pieces(config: DecodeConfig, sequence_heads: int, most_keys: int) -> int:
     """The most pieces that are worth it."""
-    return sequence_heads * (1 + most_keys // _LEAST_KEYS)
+    return sequence_heads * min(1 + (most_keys + config.keys_to_begin) // _LEAST_KEYS, _MOST_PARTS)

@@ -606,6 +606,27 @@ def test_triton_attention_is_right(causal, device):
     attention_reference(q, k, v, seen=visible_keys(256, 256, causal, None)).assert_accurate(out.cpu())
 
 
+@pytest.mark.parametrize(
+    ("op", "shape"),
+    [
+        ("mla_decode", "2x1x100x20x1x576"),
+        ("flash_attention_decode", "2x1x100x8x2x64"),
+        ("per_token_cast_to_fp8", "3x200"),
+        ("silu_and_mul_cast_to_fp8", "3x200"),
+        ("rms_norm_cast_to_fp8", "3x200"),
+        ("route_top_k", "5x64"),
+    ],
+)
+def test_triton_computes_what_is_between_gemms(op, shape, device):
+    """The last candidate, which splits keys in the most parts or has the most warps."""
+    pytest.importorskip("triton")
+    operation = OPERATIONS[op]
+    problem = operation.make(op, operation.parse(shape), device)
+    *_, (_, run) = BASELINES["triton"].candidates(problem)
+    run(problem)
+    assert 0 <= problem.check() <= 1
+
+
 def test_plots_have_plain_ticks_and_one_entry_for_each_library(tmp_path, monkeypatch):
     """Every shape has a line, but the legend names each library once."""
     pyplot = pytest.importorskip("matplotlib.pyplot")

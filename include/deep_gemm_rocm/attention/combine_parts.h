@@ -13,26 +13,30 @@ namespace deep_gemm_rocm {
 
 constexpr int kCombiningWaves = 4;  // of a workgroup
 
-// Waves that combine the parts of a query, each some of the values. With few queries most of the time is latency; with
-// many, more waves of less work each would only take longer to begin and end.
+// With few queries most of the time is latency: loads of many parts are under way at once, and two waves share the values
+// of a wide head. With many, waves of fewer registers and more work each are quicker.
+constexpr bool are_few(int64_t queries) { return queries <= 1024; }
+
+// Waves that combine the parts of a query, each some of the values.
 template <int kValueDim>
-constexpr int waves_of_query(int64_t queries) {
-  return kValueDim % (8 * kWaveSize) == 0 && queries <= 1024 ? 2 : 1;
+constexpr int waves_of_query(bool few_queries) {
+  return few_queries && kValueDim % (8 * kWaveSize) == 0 ? 2 : 1;
 }
 
 // One query and head. A lane has some of the values and, for weights, some of the parts.
-template <class Out, int kValueDim, int kWaves>
+template <class Out, int kValueDim, bool kFewQueries>
 class PartCombiner {
+  static constexpr int kWaves = waves_of_query<kValueDim>(kFewQueries);
   static constexpr int kVector = kValueDim % (4 * kWaveSize) == 0 ? 4 : kValueDim % (2 * kWaveSize) == 0 ? 2 : 1;
   static constexpr int kVectors = ceil_div(kValueDim, kVector * kWaveSize * kWaves);
-  // Parts that a wave loads before it adds them up: of many, and of the last few. Many waves need registers.
-  static constexpr int kFewParts = 4;
-  static constexpr int kManyParts = kWaves == 1 ? kFewParts : 8;
+  // Parts that a wave loads before it adds them up: of many, and of the last few.
+  static constexpr int kFewParts = kFewQueries ? 8 : 4;
+  static constexpr int kManyParts = kFewQueries ? 24 : kFewParts;
   using Values = Vector<float, kVector>;
 
  public:
   DG_DEVICE PartCombiner(const DecodeArguments& args, unsigned query) : args_(args) {
-    const unsigned group = static_cast<unsigned>(args.heads) / args.kv_heads;
+    const unsigned group = args.group;
     queries_ = args.tokens_q * group;
     const unsigned sequence_head = query / queries_;
     row_ = query - sequence_head * queries_;
@@ -155,11 +159,11 @@ class PartCombiner {
   Values out_[kVectors];
 };
 
-template <class Out, int kValueDim, int kWaves>
+template <class Out, int kValueDim, bool kFewQueries>
 DG_DEVICE void combine_parts_of(const DecodeArguments& args, int wave, int64_t queries) {
-  const int query = wave / kWaves;
+  const int query = wave / waves_of_query<kValueDim>(kFewQueries);
   if (query >= queries) return;
-  PartCombiner<Out, kValueDim, kWaves> combiner(args, query);
+  PartCombiner<Out, kValueDim, kFewQueries> combiner(args, query);
   if (!combiner.has_parts()) return;
   combiner.add_up();
   combiner.store();
@@ -169,11 +173,8 @@ template <class Out, int kValueDim>
 DG_DEVICE void combine_parts(const DecodeArguments& args, int workgroup) {
   const int64_t queries = static_cast<int64_t>(args.batch) * args.tokens_q * args.heads;
   const int wave = workgroup * kCombiningWaves + wave_id();
-  if (waves_of_query<kValueDim>(queries) == 1) {
-    combine_parts_of<Out, kValueDim, 1>(args, wave, queries);
-  } else {
-    combine_parts_of<Out, kValueDim, 2>(args, wave, queries);
-  }
+  if (are_few(queries)) combine_parts_of<Out, kValueDim, true>(args, wave, queries);
+  else combine_parts_of<Out, kValueDim, false>(args, wave, queries);
 }
 
 }  // namespace deep_gemm_rocm

@@ -52,6 +52,7 @@ struct DecodeArguments {
   int split_keys;    // keys that a split has at least; sequences with few keys have fewer splits
   int num_pieces;    // workgroups for the same queries: all splits, or the pieces of the line
   int batch, tokens_q, heads, kv_heads;
+  int group;  // heads of q that share a head of keys, heads / kv_heads
   int page_shift, num_pages;
   int most_tokens;  // of a sequence: those that a row of block_table has room for
   int sequences_of_length;

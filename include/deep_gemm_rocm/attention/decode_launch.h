@@ -21,11 +21,11 @@ hipError_t launch_decode(DecodeKernel* kernel, DecodeKernel* combine, const Deco
                          hipStream_t stream) {
   const int64_t queries = static_cast<int64_t>(args->batch) * args->tokens_q * args->heads;
   if (queries == 0) return hipSuccess;
-  const int row_tiles = ceil_div(args->tokens_q * (args->heads / args->kv_heads), Shape::kRows);
+  const int row_tiles = ceil_div(args->tokens_q * args->group, Shape::kRows);
   const int64_t workgroups = static_cast<int64_t>(row_tiles) * args->num_pieces;
   const hipError_t status = launch_decode_kernel(kernel, args, workgroups, Shape::kThreads, stream);
   if (status != hipSuccess || args->num_splits == 1) return status;
-  const int64_t combining_waves = queries * waves_of_query<Shape::kValueDim>(queries);
+  const int64_t combining_waves = queries * waves_of_query<Shape::kValueDim>(are_few(queries));
   return launch_decode_kernel(combine, args, (combining_waves + kCombiningWaves - 1) / kCombiningWaves,
                               kCombiningWaves * kWaveSize, stream);
 }

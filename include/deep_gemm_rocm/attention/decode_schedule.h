@@ -19,6 +19,7 @@ namespace deep_gemm_rocm {
 // Some blocks of keys of one sequence and head, and the queries that see them.
 struct DecodeTile {
   int sequence, kv_head, first_row;
+  int tokens;           // of the sequence
   int begin, end;       // blocks
   bool has_all_blocks;  // whether its result is the output
   int part;             // else the number of its partial result
@@ -30,11 +31,11 @@ class DecodeSchedule {
   // a length, too, and a workgroup that writes its zeros.
   static constexpr int kBlocksToBegin = Shape::kBlocksToBegin;
   static_assert(kBlocksToBegin > 0);
-  static constexpr int kLeastKeys = 128;  // of a piece; with fewer, combining parts takes longer than is gained
+  static constexpr int kLeastKeys = 64;  // of a piece; with fewer, combining parts takes longer than is gained
 
  public:
   DG_DEVICE DecodeSchedule(const DecodeArguments& args, int workgroup) {
-    const int row_tiles = ceil_div(args.tokens_q * (args.heads / args.kv_heads), Shape::kRows);
+    const int row_tiles = ceil_div(args.tokens_q * args.group, Shape::kRows);
     // Workgroups of the same keys follow each other on an XCD.
     const int position = xcd_contiguous<kNumXcds>(workgroup, row_tiles * args.num_pieces, row_tiles);
     first_row_ = position % row_tiles * Shape::kRows;
@@ -70,9 +71,9 @@ class DecodeSchedule {
   static DG_DEVICE int count(const DecodeArguments& args, const int* lengths, int sequences_of_length, int most_tokens,
                              int sequence) {
     if (lengths == nullptr) return most_tokens;
-    const unsigned entries = args.batch / sequences_of_length;
+    const unsigned entries = length_of_sequence(args.batch, sequences_of_length);
     const Buffer contexts{lengths, entries * static_cast<unsigned>(sizeof(int))};
-    return existing_tokens(contexts.load<int>(sequence / sequences_of_length * sizeof(int)), most_tokens);
+    return existing_tokens(contexts.load<int>(length_of_sequence(sequence, sequences_of_length) * sizeof(int)), most_tokens);
   }
 
   // The blocks that the sequence's last queries see.
@@ -81,32 +82,41 @@ class DecodeSchedule {
     return {begin, max(ceil_div(context, Shape::kBlockK), begin)};
   }
 
-  // The length on the line of one head of a lane's own sequence.
-  static DG_DEVICE int length_of_lane(const DecodeArguments& args, int first_sequence) {
+  // The sequence that each lane knows: its tokens, and its length on the line for one head of keys.
+  struct SequenceOfLane {
+    int tokens, length;
+  };
+  static DG_DEVICE SequenceOfLane sequence_of_lane(const DecodeArguments& args, int first_sequence) {
     const int sequence = first_sequence + lane_id();
-    const BlockRange seen = blocks_seen(args, context(args, sequence));
-    return sequence < args.batch ? kBlocksToBegin + seen.end - seen.begin : 0;
+    const int tokens = context(args, sequence);
+    const BlockRange seen = blocks_seen(args, tokens);
+    return {tokens, sequence < args.batch ? kBlocksToBegin + seen.end - seen.begin : 0};
   }
 
-  static DG_DEVICE int length_of_all(const DecodeArguments& args) {
+  // Also keeps the sequences of the lanes if they are all.
+  DG_DEVICE int length_of_all(const DecodeArguments& args) {
     int length = 0;
-    for (int first = 0; first < args.batch; first += kWaveSize) length += length_of_lane(args, first);
+    for (int first = 0; first < args.batch; first += kWaveSize) {
+      of_lane_ = sequence_of_lane(args, first);
+      length += of_lane_.length;
+    }
     return read_lane(inclusive_sum(length), kWaveSize - 1) * args.kv_heads;
   }
 
   // A sequence, and where it is on the line: `length` for each head of keys, up to `end`.
   struct SequenceOnLine {
-    int number, length, end;
+    int number, tokens, length, end;
   };
 
   // Finds the first sequence that ends after the position, 64 at a time; false after the last one.
   DG_DEVICE bool find_sequence(const DecodeArguments& args, SequenceOnLine& found) {
     for (; first_sequence_ < args.batch; first_sequence_ += kWaveSize) {
-      const int length = length_of_lane(args, first_sequence_);
-      const int ends = first_position_ + inclusive_sum(length * args.kv_heads);
+      if (args.batch > kWaveSize) of_lane_ = sequence_of_lane(args, first_sequence_);
+      const int ends = first_position_ + inclusive_sum(of_lane_.length * args.kv_heads);
       if (const uint64_t behind = ballot(ends > position_)) {
         const int lane = lowest_bit(behind);
-        found = {first_sequence_ + lane, read_lane(length, lane), read_lane(ends, lane)};
+        found = {first_sequence_ + lane, read_lane(of_lane_.tokens, lane), read_lane(of_lane_.length, lane),
+                 read_lane(ends, lane)};
         return true;
       }
       first_position_ = read_lane(ends, kWaveSize - 1);
@@ -121,12 +131,13 @@ class DecodeSchedule {
     if (position_ >= end || !find_sequence(args, sequence)) return false;
     const int sequence_begin = sequence.end - sequence.length * args.kv_heads;
     tile.sequence = sequence.number;
+    tile.tokens = sequence.tokens;
     tile.kv_head = uniform((position_ - sequence_begin) / sequence.length);
     tile.first_row = first_row_;
     const int head_begin = sequence_begin + tile.kv_head * sequence.length;
     const int head_end = head_begin + sequence.length;
     const int tile_end = min(end, head_end);
-    const BlockRange seen = blocks_seen(args, context(args, tile.sequence));
+    const BlockRange seen = blocks_seen(args, tile.tokens);
     tile.begin = seen.begin + max(position_ - head_begin - kBlocksToBegin, 0);
     tile.end = seen.begin + max(tile_end - head_begin - kBlocksToBegin, 0);
     const int sequence_head = tile.sequence * args.kv_heads + tile.kv_head;
@@ -149,7 +160,8 @@ class DecodeSchedule {
     const int sequence_head = piece_ - split * sequence_heads;
     const int part = sequence_head * args.num_splits + split;
     const int sequence = sequence_head / args.kv_heads;
-    const BlockRange seen = blocks_seen(args, uniform(context(args, sequence)));
+    const int tokens = uniform(context(args, sequence));
+    const BlockRange seen = blocks_seen(args, tokens);
     const int all_blocks = seen.end - seen.begin;
     int splits = args.num_splits;
     if (args.split_keys > 0) {
@@ -160,8 +172,14 @@ class DecodeSchedule {
     const int blocks = all_blocks / splits;
     const int left_over = all_blocks % splits;  // the first splits have one of these each
     const auto first_of_split = [&](int split) { return seen.begin + split * blocks + min(split, left_over); };
-    tile = {sequence, sequence_head % args.kv_heads, first_row_, first_of_split(split), first_of_split(split + 1),
-            splits == 1, part};
+    tile = {sequence,
+            sequence_head % args.kv_heads,
+            first_row_,
+            tokens,
+            first_of_split(split),
+            first_of_split(split + 1),
+            splits == 1,
+            part};
     return true;
   }
 
@@ -169,6 +187,7 @@ class DecodeSchedule {
   int piece_;
   int piece_length_ = 0;
   int position_ = 0;
+  SequenceOfLane of_lane_ = {};
   int first_sequence_ = 0;  // of the 64 sequences in which the position is
   int first_position_ = 0;  // where they begin
 };
@@ -187,7 +206,7 @@ DG_DEVICE Parts parts_of(const DecodeArguments& args, int sequence_head) {
 
 // The row of split_out of a part's result for one of the queries that share a head of keys.
 DG_DEVICE int64_t row_of_part(const DecodeArguments& args, int part, int row) {
-  return static_cast<int64_t>(part) * (args.tokens_q * (args.heads / args.kv_heads)) + row;
+  return static_cast<int64_t>(part) * (args.tokens_q * args.group) + row;
 }
 
 }  // namespace deep_gemm_rocm

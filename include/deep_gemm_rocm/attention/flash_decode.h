@@ -76,11 +76,10 @@ class FlashDecode {
   DG_DEVICE FlashDecode(const DecodeArguments& args, const DecodeTile& tile)
       : args_(args),
         tile_(tile),
-        pages_(args, tile.sequence),
-        group_(args.heads / args.kv_heads),
+        pages_(args, tile.sequence, tile.tokens),
         row_(tile.first_row + lane_id() % Mfma::kRows),
-        token_(row_ / group_),
-        head_(tile.kv_head * group_ + row_ % group_) {
+        token_(row_ < args.group ? 0 : row_ / args.group),
+        head_(tile.kv_head * args.group + row_ - token_ * args.group) {
     load_queries();
     logit_scale_ = args.logit_scale;
     if constexpr (Shape::kHasHeadFactors) {
@@ -405,7 +404,6 @@ class FlashDecode {
   const DecodeArguments& args_;
   DecodeTile tile_;
   SequencePages pages_;
-  int group_;
   int row_;
   int token_;
   int head_;

@@ -61,7 +61,7 @@ class MlaDecode {
 
  public:
   DG_DEVICE MlaDecode(const DecodeArguments& args, const DecodeTile& tile, uint8_t* lds)
-      : args_(args), tile_(tile), tokens_(args, tile.sequence), lds_(lds), loader_(args.k) {
+      : args_(args), tile_(tile), tokens_(args, tile.sequence, tile.tokens), lds_(lds), loader_(args.k) {
     // Nothing that follows from the lane is kept from tile to tile, as registers don't suffice for that.
     const int lane = lane_id_computed_here();
     const int row = Shape::KeyOrder::of_lds_row(own_key_fragment() * Mfma::kRows + lane % Mfma::kRows);

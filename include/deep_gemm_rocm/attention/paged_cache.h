@@ -10,14 +10,15 @@ namespace deep_gemm_rocm {
 // The tokens of a sequence's length that there is room for.
 DG_DEVICE int existing_tokens(int length, int most_tokens) { return min(max(length, 0), most_tokens); }
 
-// The same of a sequence of the wave.
+// Which of the lengths is a sequence's. Most sequences have their own, and divisions take long.
+DG_DEVICE int length_of_sequence(int sequence, int sequences_of_length) {
+  return sequences_of_length == 1 ? sequence : sequence / sequences_of_length;
+}
+
+// The tokens of a sequence of the wave.
 DG_DEVICE int tokens_of_sequence(const DecodeArguments& args, int sequence) {
   if (args.context_lens == nullptr) return args.most_tokens;
-  return existing_tokens(args.context_lens[sequence / args.sequences_of_length], args.most_tokens);
-}
-DG_DEVICE int extra_tokens_of_sequence(const ExtraTokens& extra, int sequence) {
-  if (extra.lengths == nullptr) return extra.most_tokens;
-  return existing_tokens(extra.lengths[sequence / extra.sequences_of_length], extra.most_tokens);
+  return existing_tokens(args.context_lens[length_of_sequence(sequence, args.sequences_of_length)], args.most_tokens);
 }
 
 // Where a token is in the cache.
@@ -35,11 +36,11 @@ class SequencePages {
   static constexpr bool kHasGaps = false;  // whether tokens may be missing before the last one
   static constexpr bool kHasExtra = false;  // whether there is a second cache
 
-  DG_DEVICE SequencePages(const DecodeArguments& args, int sequence)
+  DG_DEVICE SequencePages(const DecodeArguments& args, int sequence, int tokens)
       : table_(args.block_table + sequence * args.block_table_stride),
         page_shift_(args.page_shift),
         last_page_(args.num_pages - 1),
-        tokens_(tokens_of_sequence(args, sequence)) {}
+        tokens_(tokens) {}
 
   DG_DEVICE int tokens() const { return tokens_; }
 
@@ -98,11 +99,11 @@ class IndexedTokens {
   static constexpr bool kHasGaps = true;
   static constexpr bool kHasExtra = false;
 
-  DG_DEVICE IndexedTokens(const DecodeArguments& args, int sequence)
+  DG_DEVICE IndexedTokens(const DecodeArguments& args, int sequence, int tokens)
       : slots_(args.block_table + sequence * args.block_table_stride),
         page_shift_(args.page_shift),
         num_slots_(static_cast<unsigned>(args.num_pages) << args.page_shift),
-        tokens_(tokens_of_sequence(args, sequence)) {}
+        tokens_(tokens) {}
 
   DG_DEVICE int tokens() const { return tokens_; }
 
@@ -129,12 +130,12 @@ class IndexedTokensOfTwo {
   static constexpr bool kHasGaps = true;
   static constexpr bool kHasExtra = true;
 
-  DG_DEVICE IndexedTokensOfTwo(const DecodeArguments& args, int sequence)
+  DG_DEVICE IndexedTokensOfTwo(const DecodeArguments& args, int sequence, int tokens)
       : args_(args),
         slots_(args.block_table + sequence * args.block_table_stride),
         extra_slots_(args.extra.slots + sequence * args.extra.slots_stride),
         first_tokens_(tokens_of_sequence(args, sequence)),
-        tokens_(first_tokens_ + extra_tokens_of_sequence(args.extra, sequence)) {}
+        tokens_(tokens) {}
 
   DG_DEVICE int tokens() const { return tokens_; }
 

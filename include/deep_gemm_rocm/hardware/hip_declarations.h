@@ -61,6 +61,17 @@ DG_DEVICE const T& kernel_arguments() {
   return *reinterpret_cast<const T*>((const void*)arguments);
 }
 
+// Brings all of the kernel's arguments into the scalar cache, so that only one of their loads takes long.
+template <class T>
+DG_DEVICE void fetch_arguments() {
+  constexpr int kWordsOfLine = 64 / sizeof(int);
+  const int* const words = reinterpret_cast<const int*>(&kernel_arguments<T>());
+  int any = 0;
+#pragma unroll
+  for (unsigned word = 0; word < sizeof(T) / sizeof(int); word += kWordsOfLine) any |= words[word];
+  asm volatile("" ::"s"(any));
+}
+
 // Waits for scalar loads, which bring arguments to registers.
 DG_DEVICE void wait_for_arguments() {
   constexpr int kNoScalarLoads = 0xc07f;  // s_waitcnt lgkmcnt(0): the other counters' largest values
