@@ -229,13 +229,10 @@ def fp8_paged_mqa_logits(
     check_one_device(dict(tensors.values()))
     _check_logits_dtype(logits_dtype)
     shape = (batch * next_n, columns)
-    if clean_logits:
-        logits = q.new_full(shape, -torch.inf, dtype=logits_dtype)
-    else:
-        logits = q.new_empty(shape, dtype=logits_dtype)
+    logits = q.new_empty(shape, dtype=logits_dtype)
     if logits.numel() == 0 or len(kv_cache) == 0:
-        return logits, None
-    return logits, paged_mqa_logits_launch(tensors, logits, contents, repeats=not clean_logits)
+        return logits.fill_(-torch.inf) if clean_logits else logits, None
+    return logits, paged_mqa_logits_launch(tensors, logits, contents, clean=clean_logits)
 
 
 def _check_logits_dtype(dtype: Any) -> None:

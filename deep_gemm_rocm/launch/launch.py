@@ -51,8 +51,7 @@ class Launch(NamedTuple):
         written: paths of pointers that the kernel writes to. Those that aren't in ``pointers`` are ignored.
         aligned: paths of pointers that must be multiples of 16.
         contents: checks that calls which repeat this launch have to make, too.
-        repeats: whether a call with tensors of the same dtypes, shapes and strides, but other addresses and contents,
-            can repeat this launch after exchanging the addresses.
+        filled: what new tensors are filled with before the launch, by the path of the pointer. The call returns them.
         sizes: tells for another number of rows what is different; it keeps no tensor, and raises the error of the
             function where there are too many rows. None if more depends on the rows.
     """
@@ -65,7 +64,7 @@ class Launch(NamedTuple):
     written: tuple[str, ...] = ()
     aligned: tuple[str, ...] = ()
     contents: tuple[Contents, ...] = ()
-    repeats: bool = True
+    filled: Mapping[str, float] = MappingProxyType({})
     sizes: Callable[[int], Sizes] | None = None
 
     def renamed(self, **names: str) -> Launch:

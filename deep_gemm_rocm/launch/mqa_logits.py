@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from ctypes import Structure, c_int, c_int64, c_void_p
 
 import torch
@@ -90,13 +91,14 @@ def mqa_logits_launch(tensors: Arguments, logits: torch.Tensor, *, clean: bool, 
 
 
 def paged_mqa_logits_launch(
-    tensors: Arguments, logits: torch.Tensor, contents: tuple[Contents, ...], *, repeats: bool
+    tensors: Arguments, logits: torch.Tensor, contents: tuple[Contents, ...], *, clean: bool
 ) -> Launch:
     """Describes the launch for checked tensors of ``fp8_paged_mqa_logits``.
 
     Args:
         logits: a new tensor.
-        contents, repeats: as in ``Launch``. A launch whose ``logits`` were filled before doesn't repeat.
+        contents: as in ``Launch``.
+        clean: whether logits of keys that a query doesn't see are -inf.
     """
     q, cache, weights = (tensors[role].tensor for role in ("q", "cache", "weights"))
     context_lens, block_table, schedule = (tensors[role].tensor for role in ("context_lens", "block_table", "schedule"))
@@ -124,7 +126,7 @@ def paged_mqa_logits_launch(
         written=("logits",),
         aligned=("q", "cache"),
         contents=contents,
-        repeats=repeats,
+        filled={"logits": -math.inf} if clean else {},
     )
 
 

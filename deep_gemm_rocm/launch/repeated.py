@@ -156,7 +156,7 @@ def _launching(function: Callable[_P, Described[_R]], rows: tuple[str, ...]) -> 
             names = described.names_of_tensors(zip(parameters, args, strict=False), kwargs)
         plan = _Plan(in_order, ready[0], names, tensors, result)
         first = plan.launch(in_order, ready[1], tensors)
-        if found is not None and call is None and all([launch.repeats for launch in in_order]):
+        if found is not None and call is None:
             calls.add(key, plan.call(*first, plan.forms, tensors[0], first_addresses=addresses))
             if family is not None and family.is_clear:
                 calls.add_family(family.key, _Family(plan, in_order, tensors, addresses))
@@ -260,6 +260,7 @@ class _Plan:
         written: numbers of the given tensors that are written. They share no memory with others, except with those with
             which they did in the first call, at the same distance.
         forms: those of the first call's new tensors, by their names.
+        filled: the number of each new tensor that is filled before the launches, in repeated calls, and with what.
         used: number and name of each tensor that a launch works on, in repeated calls.
         result_among: takes all tensors of a repeated call and gives what it returns.
     """
@@ -304,6 +305,10 @@ class _Plan:
         self.result_among = _result_among(result, own)
         numbers = itertools.count(len(given))
         self._again = [*range(len(given)), *(next(numbers) if one else len(own) for one in self._is_returned)]
+        first = {name: self._again[number] for number, name in enumerate(made, len(given))}
+        self.filled = [
+            (first[launch.pointers[path].name], value) for launch in launches for path, value in launch.filled.items()
+        ]
         self.used = [{self._again[number]: name for number, name in used.items()} for used in self._used]
 
     def launch(
@@ -318,6 +323,9 @@ class _Plan:
         steps, scratch_bytes = self.steps(kernels, arguments, [launch.scratch for launch in launches])
         tensors = given + self._made
         self._made = []
+        for launch in launches:
+            for path, value in launch.filled.items():
+                launch.pointers[path].tensor.fill_(value)
         addresses = [tensor.data_ptr() for tensor in tensors]
         if scratch_bytes:
             addresses.append(scratch.memory(self.runtime, scratch_bytes, tensors[0]).address)
@@ -376,15 +384,15 @@ class _Call:
         steps: the launches.
         scratch_bytes: the size of the scratch memory; 0 for none.
         made: what each tensor that the call makes is like.
-        runtime, contents, used, result_among: those of the plan.
+        runtime, contents, filled, used, result_among: those of the plan.
         fill: fills in the launches; None until the first repetition.
         bytes: an estimate of the memory.
         was_repeated: whether the call was repeated since its last turn in ``Calls``.
     """
 
     __slots__ = (
-        "_first_addresses", "_together", "bytes", "contents", "fill", "made", "plan", "result_among", "runtime",
-        "scratch_bytes", "steps", "used", "was_repeated",
+        "_first_addresses", "_together", "bytes", "contents", "fill", "filled", "made", "plan", "result_among",
+        "runtime", "scratch_bytes", "steps", "used", "was_repeated",
     )  # fmt: skip
 
     def __init__(
@@ -404,7 +412,7 @@ class _Call:
         """
         self.plan, self.steps, self.scratch_bytes, self.made = plan, steps, scratch_bytes, made
         self.runtime, self.contents, self.used = plan.runtime, plan.contents, plan.used
-        self.result_among = plan.result_among
+        self.filled, self.result_among = plan.filled, plan.result_among
         self._first_addresses, self._together = first_addresses, together
         self.fill: described.Fill | None = None
         self.bytes = _BYTES_OF_CALL + sum([2 * len(step.arguments) + _BYTES_OF_LAUNCH for step in steps])
@@ -423,6 +431,8 @@ class _Call:
             fill = self.fill = self._filler(tensors)
         if self.made:
             addresses = described.make(self.made, tensors, addresses)
+            for number, value in self.filled:
+                tensors[number].fill_(value)
         if self.scratch_bytes:
             addresses = (*addresses, scratch.memory(self.runtime, self.scratch_bytes, tensors[0]).address)
         launches = fill(addresses)
