@@ -17,6 +17,7 @@ from ..problems.layout import data_and_scales
 from ..runtime import hip
 from . import aiter, blas, problems
 from .attention_problems import AttentionProblem
+from .experts_problems import ExpertsProblem
 from .operations import AnyProblem
 from .problems import Problem, kernel_names
 from .row_problems import RowsProblem
@@ -53,6 +54,8 @@ def _triton_module(problem: AnyProblem) -> ModuleType | None:
         name = "rows"
     elif isinstance(problem, AttentionProblem):
         name = "decode" if "block_table" in problem.arguments else "attention"
+    elif isinstance(problem, ExpertsProblem):
+        name = "experts"
     else:
         return None
     return importlib.import_module(f".triton_{name}", __package__)

@@ -606,15 +606,18 @@ def test_triton_attention_is_right(causal, device):
     attention_reference(q, k, v, seen=visible_keys(256, 256, causal, None)).assert_accurate(out.cpu())
 
 
+@pytest.mark.slow  # compiles two or three kernels for each
 @pytest.mark.parametrize(
     ("op", "shape"),
     [
+        ("mla_prefill", "1x128x128x2x2x192"),
         ("mla_decode", "2x1x100x20x1x576"),
         ("flash_attention_decode", "2x1x100x8x2x64"),
         ("per_token_cast_to_fp8", "3x200"),
         ("silu_and_mul_cast_to_fp8", "3x200"),
         ("rms_norm_cast_to_fp8", "3x200"),
         ("route_top_k", "5x64"),
+        ("fused_moe", "5x256x128x6x2"),
     ],
 )
 def test_triton_computes_what_is_between_gemms(op, shape, device):
