@@ -208,14 +208,15 @@ class FlashDecode {
   }
 
   DG_DEVICE void load_values(int block) {
+    const uint8_t* first = pages_.address<Cache>(args_.v, tile_.kv_head, value_page_, value_run(block));
 #pragma unroll
     for (int i = 0; i < Shape::kRun; ++i) {
-      const uint8_t* const first = pages_.address<Cache>(args_.v, tile_.kv_head, value_page_, value_run(block) + i);
 #pragma unroll
       for (int group = 0; group < Shape::kValueGroups; ++group) {
         const int value = existing_value((group * Mfma::kRows + lane_row()) * Shape::kWidth);
         values_[group][i] = load_global<Words>(first + value * static_cast<int>(sizeof(Cache)));
       }
+      first = pages_.next_address<Cache>(args_.v, first, value_run(block) + i);
       if constexpr (Shape::kHasTokenFactors) {
         value_factors_[i] = of_token(args_.v_descale, value_page_, value_run(block) + i);
       }

@@ -57,6 +57,13 @@ class SequencePages {
     return static_cast<const uint8_t*>(tensor.data) + element * static_cast<int64_t>(sizeof(T));
   }
 
+  // The address of the next token in the same page, given that of `token`.
+  template <class T>
+  DG_DEVICE const uint8_t* next_address(const PagedTensor& tensor, const uint8_t* address, int token) const {
+    const int64_t stride = tensor.token_stride * static_cast<int64_t>(sizeof(T));
+    return address + (token + 1 < tokens_ ? stride : 0);
+  }
+
   // Keys of a run of neighbouring tokens in one page, of table entry `entry`. Arguments are uniform. Tokens past the
   // sequence's last one aren't in the buffer.
   DG_DEVICE Buffer run(const PagedTensor& tensor, int element_bytes, int entry, int first, int tokens,
