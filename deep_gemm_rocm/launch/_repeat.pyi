@@ -3,7 +3,7 @@ from typing import Any
 
 import torch
 
-from .described import Describe, Described, Fill, Make, Step, TensorForm
+from .fast_path import Describe, Described, Fill, Make, Step, TensorForm
 
 def use(
     dlpack_functions: object,

@@ -22,7 +22,7 @@ from .. import forking
 from ..checks import extent
 from ..jit import Kernel, Kernels
 from ..runtime import hip, session, settings
-from . import described, planning, scratch
+from . import fast_path, planning, scratch
 from .launch import SCRATCH_ALIGNMENT, Launch, packer_of, ready_kernels, scratch_offsets, words_of
 
 _P = ParamSpec("_P")
@@ -77,7 +77,7 @@ class Calls(session.Part):
             self.add(key, family)
 
     def of_family(
-        self, key: tuple[Any, ...], family: described.Family | None, tensors: list[torch.Tensor]
+        self, key: tuple[Any, ...], family: fast_path.Family | None, tensors: list[torch.Tensor]
     ) -> _Call | None:
         """Remembers a call of a known family; returns None if the family isn't known.
 
@@ -130,7 +130,7 @@ def _launching(function: Callable[_P, Described[_R]], rows: tuple[str, ...]) -> 
             return function(*args, **kwargs)[0]
         calls, call, found, family = session.current().of(Calls), None, None, None
         if planning.current() is None:
-            found = described.described(function, calls.settings.values, args, kwargs)
+            found = fast_path.describe(function, calls.settings.values, args, kwargs)
         if found is not None:
             key, tensors, addresses = found
             try:
@@ -138,8 +138,8 @@ def _launching(function: Callable[_P, Described[_R]], rows: tuple[str, ...]) -> 
             except TypeError:  # an argument has no hash
                 found = None
             if call is None and rows and found is not None:
-                names = described.names_of_tensors(zip(parameters, args, strict=False), kwargs)
-                family = described.family_of(key, names, rows, addresses)
+                names = fast_path.names_of_tensors(zip(parameters, args, strict=False), kwargs)
+                family = fast_path.family_of(key, names, rows, addresses)
                 call = calls.of_family(key, family, tensors)
             if call is not None and call.repeat(tensors, addresses):
                 return call.result_among(tensors)
@@ -153,7 +153,7 @@ def _launching(function: Callable[_P, Described[_R]], rows: tuple[str, ...]) -> 
         if found is None:
             names, tensors = _named(in_order)
         else:
-            names = described.names_of_tensors(zip(parameters, args, strict=False), kwargs)
+            names = fast_path.names_of_tensors(zip(parameters, args, strict=False), kwargs)
         plan = _Plan(in_order, ready[0], names, tensors, result)
         first = plan.launch(in_order, ready[1], tensors)
         if found is not None and call is None:
@@ -298,7 +298,7 @@ class _Plan:
                 self.contents.append((check, [names.index(name) for name in of]))
             self.aligned += uses.aligned
             self.written += uses.written
-        self.forms = {name: described.form_of(tensor) for name, tensor in made.items()}
+        self.forms = {name: fast_path.form_of(tensor) for name, tensor in made.items()}
         results = {id(part) for part in (result if isinstance(result, tuple) else (result,))}
         self._is_returned = [id(tensor) in results for tensor in self._made]
         own = given + [tensor for tensor in self._made if id(tensor) in results]
@@ -313,7 +313,7 @@ class _Plan:
 
     def launch(
         self, launches: Sequence[Launch], kernels: Sequence[Kernel], given: list[torch.Tensor]
-    ) -> tuple[list[described.Step], int]:
+    ) -> tuple[list[fast_path.Step], int]:
         """Launches for the first time, when all tensors are there already.
 
         Returns:
@@ -334,7 +334,7 @@ class _Plan:
 
     def steps(
         self, kernels: Sequence[Kernel], arguments: Sequence[bytes], scratches: Sequence[Mapping[str, int]]
-    ) -> tuple[list[described.Step], int]:
+    ) -> tuple[list[fast_path.Step], int]:
         """The launches, of tensors as the first call numbers them, and bytes of scratch memory."""
         steps, scratch_bytes = [], 0
         for kernel, words, sizes, places, structure in zip(
@@ -345,14 +345,14 @@ class _Plan:
                 scratch_bytes = max(scratch_bytes, size)
                 of_scratch = words_of(structure, tuple(sizes))
                 places += tuple([(word, _SCRATCH, start) for word, start in zip(of_scratch, starts, strict=True)])
-            steps.append(described.Step(described.quick_entry_point(kernel.entry_point), words, places))
+            steps.append(fast_path.Step(fast_path.quick_entry_point(kernel.entry_point), words, places))
         return steps, scratch_bytes
 
     def call(
         self,
-        steps: list[described.Step],
+        steps: list[fast_path.Step],
         scratch_bytes: int,
-        forms: Mapping[str, described.TensorForm],
+        forms: Mapping[str, fast_path.TensorForm],
         beside: torch.Tensor,
         **known: Any,
     ) -> _Call:
@@ -372,7 +372,7 @@ class _Plan:
                     size += -(-form.extent // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
             where = [*zip(self._again, begins, strict=True), (_SCRATCH, 0)]
             steps = [_moved(step, where) for step in steps]
-            made.append(described.form_of_bytes(size, beside))
+            made.append(fast_path.form_of_bytes(size, beside))
         return _Call(self, steps, scratch_bytes, made, **known)
 
 
@@ -398,9 +398,9 @@ class _Call:
     def __init__(
         self,
         plan: _Plan,
-        steps: list[described.Step],
+        steps: list[fast_path.Step],
         scratch_bytes: int,
-        made: list[described.TensorForm],
+        made: list[fast_path.TensorForm],
         *,
         first_addresses: Sequence[int] = (),
         together: _Together | None = None,
@@ -408,13 +408,13 @@ class _Call:
         """
         Args:
             first_addresses: those of the given tensors in the first call, if ``together`` isn't known yet.
-            together: see ``described.filler_by_python``.
+            together: see ``fast_path.filler_by_python``.
         """
         self.plan, self.steps, self.scratch_bytes, self.made = plan, steps, scratch_bytes, made
         self.runtime, self.contents, self.used = plan.runtime, plan.contents, plan.used
         self.filled, self.result_among = plan.filled, plan.result_among
         self._first_addresses, self._together = first_addresses, together
-        self.fill: described.Fill | None = None
+        self.fill: fast_path.Fill | None = None
         self.bytes = _BYTES_OF_CALL + sum([2 * len(step.arguments) + _BYTES_OF_LAUNCH for step in steps])
         self.was_repeated = False
 
@@ -430,7 +430,7 @@ class _Call:
         if fill is None:
             fill = self.fill = self._filler(tensors)
         if self.made:
-            addresses = described.make(self.made, tensors, addresses)
+            addresses = fast_path.make(self.made, tensors, addresses)
             for number, value in self.filled:
                 tensors[number].fill_(value)
         if self.scratch_bytes:
@@ -442,7 +442,7 @@ class _Call:
         self.runtime.relaunch(launches, tensors, self.used)
         return True
 
-    def _filler(self, tensors: list[torch.Tensor]) -> described.Fill:
+    def _filler(self, tensors: list[torch.Tensor]) -> fast_path.Fill:
         """Fills in addresses of tensors like the given ``tensors``."""
         written, apart = self.plan.written, []
         together = self._together
@@ -457,10 +457,10 @@ class _Call:
                 for one, other in pairs
                 if one != other and (one, other) not in meeting
             ]
-        return described.filler(self.steps, self.plan.aligned, apart, together)
+        return fast_path.filler(self.steps, self.plan.aligned, apart, together)
 
 
-_Together = list[tuple[int, int, int]]  # as in described.filler_by_python
+_Together = list[tuple[int, int, int]]  # as in fast_path.filler_by_python
 
 
 def _together(written: Sequence[int], tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> _Together:
@@ -540,13 +540,13 @@ def _names(launch: Launch) -> dict[str, str]:
     return {path: name for path, (name, _) in launch.pointers.items() if name in launch.made}
 
 
-def _moved(step: described.Step, where: Sequence[tuple[int, int]]) -> described.Step:
+def _moved(step: fast_path.Step, where: Sequence[tuple[int, int]]) -> fast_path.Step:
     """
     Args:
         where: for the number of each tensor, that of another, and how many bytes behind its beginning it begins.
     """
     places = [(place, where[number][0], where[number][1] + offset) for place, number, offset in step.places]
-    return described.Step(step.entry_point, step.arguments, tuple(places))
+    return fast_path.Step(step.entry_point, step.arguments, tuple(places))
 
 
 def _result_among(result: object, tensors: list[torch.Tensor]) -> Callable[[list[torch.Tensor]], Any]:

@@ -8,14 +8,14 @@ from helpers.good_calls import GOOD, per_block, randn
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import jit
-from deep_gemm_rocm.launch import described, repeated
+from deep_gemm_rocm.launch import fast_path, repeated
 from deep_gemm_rocm.runtime import hip, session
 
 FP8 = torch.float8_e4m3fnuz
 FIRST = 5  # rows of the call that others are like
 OTHERS = (2, 3, 8, 3000)  # of the last, sparse decoding splits no keys
 
-pytestmark = pytest.mark.skipif(described.in_c is None, reason="families need the C functions")
+pytestmark = pytest.mark.skipif(fast_path.in_c is None, reason="families need the C functions")
 
 
 @pytest.fixture(autouse=True)
@@ -119,13 +119,13 @@ def remembered(monkeypatch):
     """What is remembered of the last of some calls; nothing is launched."""
     monkeypatch.setattr(hip.runtime(), "relaunch", lambda *_: None)
     fillers = []
-    real = described.filler
+    real = fast_path.filler
 
     def filler(*args):
         fillers.append(args)
         return real(*args)
 
-    monkeypatch.setattr(described, "filler", filler)
+    monkeypatch.setattr(fast_path, "filler", filler)
 
     def remembered(call, *rows):
         jit.forget()

@@ -11,7 +11,7 @@ from helpers.good_calls import GOOD
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import jit, testing
 from deep_gemm_rocm.api import gemm
-from deep_gemm_rocm.launch import described, repeated, scratch
+from deep_gemm_rocm.launch import fast_path, repeated, scratch
 from deep_gemm_rocm.problems import experts
 from deep_gemm_rocm.runtime import hip, session
 
@@ -22,13 +22,13 @@ M, N, K = 24, 128, 256
 def how_calls_are_described(request, monkeypatch):
     """Runs each test with the C functions for repeated calls, and with the Python code that can take their place."""
     if request.param == "C":
-        if described.in_c is None:
+        if fast_path.in_c is None:
             pytest.skip("there are no C functions for this torch or Python")
         return
-    monkeypatch.setattr(described, "in_c", None)
-    monkeypatch.setattr(described, "described", described.described_by_python)
-    monkeypatch.setattr(described, "make", described.made_by_python)
-    monkeypatch.setattr(described, "filler", described.filler_by_python)
+    monkeypatch.setattr(fast_path, "in_c", None)
+    monkeypatch.setattr(fast_path, "describe", fast_path.described_by_python)
+    monkeypatch.setattr(fast_path, "make", fast_path.made_by_python)
+    monkeypatch.setattr(fast_path, "filler", fast_path.filler_by_python)
 
 
 @pytest.fixture(autouse=True)
@@ -403,7 +403,7 @@ def tensors_among(*values):
 
 @pytest.mark.parametrize("name", GOOD)
 def test_a_repeated_call_writes_and_returns_what_a_first_one_does(monkeypatch, name):
-    if described.described is described.described_by_python:
+    if fast_path.describe is fast_path.described_by_python:
         pytest.skip("takes long, and the tests above tell whether both describe alike")
     taken = []
     check_tensors = hip.runtime().check_tensors

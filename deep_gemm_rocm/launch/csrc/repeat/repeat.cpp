@@ -1,5 +1,5 @@
 // Describes the arguments of repeated calls, makes new tensors, fills in addresses and calls kernels: the work of
-// described.py, in C++.
+// fast_path.py, in C++.
 //
 // Unusual arguments are left to the Python functions: other tensors than torch's own, views that are negated, tensors
 // that require grad, arguments without end. So this file need not know what is wrong with them.
@@ -50,21 +50,49 @@ PyObject *requires_grad, *is_neg;  // names of a tensor's attributes
 constexpr int kMostParts = 64, kMostDimensions = 8, kMostTensors = 16;
 constexpr int kWordsOfTensor = 3 + 2 * kMostDimensions;
 
-// A call's arguments, and the elements of tuples and lists among them behind all others.
-struct Parts {
-  PyObject* of[kMostParts];
+// Objects in a fixed place, which becomes a tuple or a list of just their number.
+template <int most>
+struct Objects {
+  PyObject* of[most];
   int count = 0;
 
-  ~Parts() {
-    for (int i = 0; i < count; i++) Py_DECREF(of[i]);
+  ~Objects() {
+    for (int i = 0; i < count; i++) Py_XDECREF(of[i]);
   }
-  bool add(PyObject* part) {
-    if (count == kMostParts) return false;
-    Py_INCREF(part);
-    of[count++] = part;
+  // False if there is no place left.
+  bool add(PyObject* object) {
+    Py_XINCREF(object);
+    return add_owned(object);
+  }
+  // Takes over the reference; false if there is no place left, or if it is null, with a Python error.
+  bool add_owned(PyObject* object) {
+    if (!object || count == most) {
+      Py_XDECREF(object);
+      return false;
+    }
+    of[count++] = object;
     return true;
   }
+  // Hands on the references.
+  PyObject* tuple() {
+    PyObject* made = PyTuple_New(count);
+    for (int i = 0; made && i < count; i++) PyTuple_SetItem(made, i, of[i]);
+    if (made) count = 0;
+    return made;
+  }
+  PyObject* list() {
+    PyObject* made = PyList_New(count);
+    for (int i = 0; made && i < count; i++) PyList_SetItem(made, i, of[i]);
+    if (made) count = 0;
+    return made;
+  }
 };
+
+// A call's arguments, and the elements of tuples and lists among them behind all others.
+using Parts = Objects<kMostParts>;
+// The function and what describes it, the keywords' names, two for each part, and the tensors' words.
+using Key = Objects<4 + 3 * kMostParts>;
+using Tensors = Objects<kMostTensors>;
 
 enum class Outcome { kDone, kUnusual, kError };
 
@@ -121,7 +149,7 @@ Outcome describe_tensor(PyObject* object, bool with_grad, int64_t*& words, void*
 }
 
 // Collects the arguments, and the keywords' names in the key.
-Outcome collect(PyObject* args, PyObject* kwargs, Parts& parts, PyObject* key) {
+Outcome collect(PyObject* args, PyObject* kwargs, Parts& parts, Key& key) {
   const Py_ssize_t count = PyTuple_Size(args);
   if (count < 0) return Outcome::kError;
   for (Py_ssize_t i = 0; i < count; i++)
@@ -129,25 +157,19 @@ Outcome collect(PyObject* args, PyObject* kwargs, Parts& parts, PyObject* key) {
   PyObject *name, *value;
   for (Py_ssize_t position = 0; PyDict_Next(kwargs, &position, &name, &value);) {
     if (!parts.add(value)) return Outcome::kUnusual;
-    if (PyList_Append(key, name) < 0) return Outcome::kError;
+    key.add(name);
   }
   return Outcome::kDone;
 }
 
 // Appends a tuple's or list's length to the key, and its elements to the parts.
-Outcome unpack(PyObject* sequence, Parts& parts, PyObject* key) {
+Outcome unpack(PyObject* sequence, Parts& parts, Key& key) {
   const Py_ssize_t size = PySequence_Size(sequence);
-  PyObject* length = PyLong_FromSsize_t(size);
-  if (!length) return Outcome::kError;
-  const int appended = PyList_Append(key, length);
-  Py_DECREF(length);
-  if (appended < 0) return Outcome::kError;
+  if (!key.add_owned(PyLong_FromSsize_t(size))) return Outcome::kError;
   for (Py_ssize_t i = 0; i < size; i++) {
     PyObject* element = PySequence_GetItem(sequence, i);
     if (!element) return Outcome::kError;
-    const bool added = parts.add(element);
-    Py_DECREF(element);
-    if (!added) return Outcome::kUnusual;
+    if (!parts.add_owned(element)) return Outcome::kUnusual;
   }
   return Outcome::kDone;
 }
@@ -155,11 +177,11 @@ Outcome unpack(PyObject* sequence, Parts& parts, PyObject* key) {
 // Fills in the key, the tensors and their addresses.
 //
 // The words of all tensors are at the key's end. In the place of each tensor, the key has the type torch.Tensor, which
-// no other argument puts there: before every other argument the key has that one's type or its length.
-Outcome describe_parts(Parts& parts, PyObject* key, PyObject* tensors, PyObject** addresses) {
+// no other argument puts there: before every other argument the key has that one's type or its length. None is known by
+// its type.
+Outcome describe_parts(Parts& parts, Key& key, Tensors& tensors, PyObject** addresses) {
   int64_t words[kMostTensors * kWordsOfTensor], *end = words;
   void* found[kMostTensors];
-  int count = 0;
   const int with_grad = is_true(PyObject_CallObject(is_grad_enabled, nullptr));
   if (with_grad < 0) return Outcome::kError;
   for (int i = 0; i < parts.count; i++) {
@@ -167,31 +189,27 @@ Outcome describe_parts(Parts& parts, PyObject* key, PyObject* tensors, PyObject*
     PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(part));
     // Servers have parameters of classes of their own. Other subclasses of tensors may have no memory.
     if (type == tensor_type || PyType_IsSubtype(Py_TYPE(part), reinterpret_cast<PyTypeObject*>(parameter_type))) {
-      if (count == kMostTensors) return Outcome::kUnusual;
-      const Outcome outcome = describe_tensor(part, with_grad, end, found[count++]);
+      if (!tensors.add(part)) return Outcome::kUnusual;
+      const Outcome outcome = describe_tensor(part, with_grad, end, found[tensors.count - 1]);
       if (outcome != Outcome::kDone) return outcome;
-      if (PyList_Append(key, tensor_type) < 0 || PyList_Append(tensors, part) < 0) return Outcome::kError;
+      key.add(tensor_type);
     } else if (PyTuple_CheckExact(part) || PyList_CheckExact(part)) {
       const Outcome outcome = unpack(part, parts, key);
       if (outcome != Outcome::kDone) return outcome;
     } else if (PyType_IsSubtype(Py_TYPE(part), reinterpret_cast<PyTypeObject*>(tensor_type))) {
       return Outcome::kUnusual;
-    } else if (PyList_Append(key, type) < 0 || PyList_Append(key, part) < 0) {
-      return Outcome::kError;
+    } else {
+      key.add(type);
+      if (part != Py_None) key.add(part);
     }
   }
-  PyObject* bytes = PyBytes_FromStringAndSize(reinterpret_cast<char*>(words), (end - words) * sizeof *words);
-  if (!bytes) return Outcome::kError;
-  const int appended = PyList_Append(key, bytes);
-  Py_DECREF(bytes);
-  *addresses = PyTuple_New(count);
-  if (appended < 0 || !*addresses) return Outcome::kError;
-  for (int i = 0; i < count; i++) {
-    PyObject* address = PyLong_FromVoidPtr(found[i]);
-    if (!address) return Outcome::kError;
-    PyTuple_SetItem(*addresses, i, address);
-  }
-  return Outcome::kDone;
+  const auto* bytes = reinterpret_cast<char*>(words);
+  if (!key.add_owned(PyBytes_FromStringAndSize(bytes, (end - words) * sizeof *words))) return Outcome::kError;
+  Objects<kMostTensors> of_tensors;
+  for (int i = 0; i < tensors.count; i++)
+    if (!of_tensors.add_owned(PyLong_FromVoidPtr(found[i]))) return Outcome::kError;
+  *addresses = of_tensors.tuple();
+  return *addresses ? Outcome::kDone : Outcome::kError;
 }
 
 // describe(function, values, args, kwargs)
@@ -205,25 +223,20 @@ PyObject* describe(PyObject*, PyObject* const* given, Py_ssize_t count) {
     return nullptr;
   }
   Parts parts;
-  PyObject *key = PyList_New(0), *tensors = PyList_New(0), *addresses = nullptr, *result = nullptr;
-  Outcome outcome = Outcome::kError;
+  Key key;
+  Tensors tensors;
+  PyObject* addresses = nullptr;
   // The first element tells these keys from those of the Python function, which begin with the called function.
-  if (key && tensors && PyList_Append(key, describe_in_python) == 0 && PyList_Append(key, given[0]) == 0 &&
-      PyList_Append(key, given[1]) == 0)
-    outcome = collect(given[2], given[3], parts, key);
+  for (PyObject* first : {describe_in_python, given[0], given[1]}) key.add(first);
+  Outcome outcome = collect(given[2], given[3], parts, key);
   if (outcome == Outcome::kDone) outcome = describe_parts(parts, key, tensors, &addresses);
-  if (outcome == Outcome::kDone) {
-    if (PyObject* whole = PyList_AsTuple(key)) {
-      result = PyTuple_Pack(3, whole, tensors, addresses);
-      Py_DECREF(whole);
-    }
-  } else if (outcome == Outcome::kUnusual) {
-    result = PyObject_CallFunctionObjArgs(describe_in_python, given[0], given[1], given[2], given[3], nullptr);
-  }
-  Py_XDECREF(key);
-  Py_XDECREF(tensors);
-  Py_XDECREF(addresses);
-  return result;
+  if (outcome == Outcome::kUnusual)
+    return PyObject_CallFunctionObjArgs(describe_in_python, given[0], given[1], given[2], given[3], nullptr);
+  Objects<3> result;
+  if (outcome == Outcome::kDone && result.add_owned(key.tuple()) && result.add_owned(tensors.list()) &&
+      result.add_owned(addresses))
+    return result.tuple();
+  return nullptr;
 }
 
 // ---- New tensors
@@ -304,14 +317,14 @@ struct Together {
 };
 
 // The launches of a call without addresses, and where its tensors may be.
-struct Form {
+struct Remembered {
   std::vector<Step> steps;
   std::vector<Py_ssize_t> aligned;
   std::vector<Apart> apart;
   std::vector<Together> together;
   Py_ssize_t most_number = 0;
 
-  ~Form() {
+  ~Remembered() {
     for (Step& step : steps) Py_DECREF(step.entry_point);
   }
   void note(Py_ssize_t number) {
@@ -319,7 +332,7 @@ struct Form {
   }
 };
 
-constexpr char kFormName[] = "deep_gemm_rocm launches";
+constexpr char kRememberedName[] = "deep_gemm_rocm launches";
 constexpr int kMostAddresses = 64;
 constexpr uint64_t kAlignment = 16;
 
@@ -336,15 +349,15 @@ bool for_each(PyObject* sequence, Add add) {
   return size >= 0;
 }
 
-bool add_step(Form& form, PyObject* object) {
+bool add_step(Remembered& remembered, PyObject* object) {
   PyObject *entry_point, *places;
   const char* words;
   Py_ssize_t size;
   if (!PyArg_ParseTuple(object, "Oy#O", &entry_point, &words, &size, &places)) return false;
   const auto* begin = reinterpret_cast<const uint64_t*>(words);
   Py_INCREF(entry_point);
-  form.steps.push_back({entry_point, {begin, begin + size / sizeof *begin}, {}});
-  Step& step = form.steps.back();
+  remembered.steps.push_back({entry_point, {begin, begin + size / sizeof *begin}, {}});
+  Step& step = remembered.steps.back();
   return for_each(places, [&](PyObject* of_place) {
     Place place;
     long long offset;
@@ -354,17 +367,17 @@ bool add_step(Form& form, PyObject* object) {
       return false;
     }
     place.offset = offset;
-    form.note(place.number);
+    remembered.note(place.number);
     step.places.push_back(place);
     return true;
   });
 }
 
-bool add_rules(Form& form, PyObject* aligned, PyObject* apart, PyObject* together) {
+bool add_rules(Remembered& remembered, PyObject* aligned, PyObject* apart, PyObject* together) {
   const auto add_aligned = [&](PyObject* object) {
     const Py_ssize_t number = PyLong_AsSsize_t(object);
-    form.note(number);
-    form.aligned.push_back(number);
+    remembered.note(number);
+    remembered.aligned.push_back(number);
     return number >= 0;
   };
   const auto add_apart = [&](PyObject* object) {
@@ -372,8 +385,8 @@ bool add_rules(Form& form, PyObject* aligned, PyObject* apart, PyObject* togethe
     long long size, other_size;
     if (!PyArg_ParseTuple(object, "nnLL", &rule.written, &rule.other, &size, &other_size)) return false;
     rule.size = size, rule.other_size = other_size;
-    form.note(rule.written), form.note(rule.other);
-    form.apart.push_back(rule);
+    remembered.note(rule.written), remembered.note(rule.other);
+    remembered.apart.push_back(rule);
     return true;
   };
   const auto add_together = [&](PyObject* object) {
@@ -381,23 +394,23 @@ bool add_rules(Form& form, PyObject* aligned, PyObject* apart, PyObject* togethe
     long long distance;
     if (!PyArg_ParseTuple(object, "nnL", &rule.written, &rule.other, &distance)) return false;
     rule.distance = distance;
-    form.note(rule.written), form.note(rule.other);
-    form.together.push_back(rule);
+    remembered.note(rule.written), remembered.note(rule.other);
+    remembered.together.push_back(rule);
     return true;
   };
   return for_each(aligned, add_aligned) && for_each(apart, add_apart) && for_each(together, add_together);
 }
 
-bool is_allowed(const Form& form, const uint64_t* addresses, Py_ssize_t count) {
+bool is_allowed(const Remembered& remembered, const uint64_t* addresses, Py_ssize_t count) {
   for (Py_ssize_t i = 0; i < count; i++)
     if (addresses[i] == 0) return false;
-  for (const Py_ssize_t number : form.aligned)
+  for (const Py_ssize_t number : remembered.aligned)
     if (addresses[number] % kAlignment) return false;
-  for (const Apart& rule : form.apart) {
+  for (const Apart& rule : remembered.apart) {
     const auto distance = int64_t(addresses[rule.other] - addresses[rule.written]);
     if (distance < rule.size && -distance < rule.other_size) return false;
   }
-  for (const Together& rule : form.together)
+  for (const Together& rule : remembered.together)
     if (int64_t(addresses[rule.other] - addresses[rule.written]) != rule.distance) return false;
   return true;
 }
@@ -415,22 +428,22 @@ PyObject* filled_in(const Step& step, const uint64_t* addresses, Py_ssize_t coun
   return launch;
 }
 
-// fill(addresses), for the form in the capsule `self`: the launches, None for addresses that aren't allowed.
+// fill(addresses), for what is in the capsule `self`: the launches, None for addresses that aren't allowed.
 PyObject* fill(PyObject* self, PyObject* given) {
-  const auto& form = *static_cast<Form*>(PyCapsule_GetPointer(self, kFormName));
+  const auto& remembered = *static_cast<Remembered*>(PyCapsule_GetPointer(self, kRememberedName));
   const Py_ssize_t count = PyTuple_Size(given);
   if (count < 0) return nullptr;
-  if (count <= form.most_number || count > kMostAddresses) {
+  if (count <= remembered.most_number || count > kMostAddresses) {
     PyErr_SetString(PyExc_ValueError, "these aren't the addresses of all tensors");
     return nullptr;
   }
   uint64_t addresses[kMostAddresses];
   for (Py_ssize_t i = 0; i < count; i++) addresses[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(given, i));
   if (PyErr_Occurred()) return nullptr;
-  if (!is_allowed(form, addresses, count)) Py_RETURN_NONE;
-  PyObject* launches = PyTuple_New(form.steps.size());
-  for (size_t i = 0; launches && i < form.steps.size(); i++) {
-    PyObject* launch = filled_in(form.steps[i], addresses, count);
+  if (!is_allowed(remembered, addresses, count)) Py_RETURN_NONE;
+  PyObject* launches = PyTuple_New(remembered.steps.size());
+  for (size_t i = 0; launches && i < remembered.steps.size(); i++) {
+    PyObject* launch = filled_in(remembered.steps[i], addresses, count);
     if (launch) {
       PyTuple_SetItem(launches, i, launch);
     } else {
@@ -449,13 +462,15 @@ PyObject* filler(PyObject*, PyObject* const* given, Py_ssize_t count) {
     PyErr_SetString(PyExc_TypeError, "filler takes steps and three kinds of rules");
     return nullptr;
   }
-  auto form = std::make_unique<Form>();
-  const auto add = [&](PyObject* step) { return add_step(*form, step); };
-  if (!for_each(given[0], add) || !add_rules(*form, given[1], given[2], given[3])) return nullptr;
-  const auto free = [](PyObject* capsule) { delete static_cast<Form*>(PyCapsule_GetPointer(capsule, kFormName)); };
-  PyObject* capsule = PyCapsule_New(form.get(), kFormName, free);
+  auto remembered = std::make_unique<Remembered>();
+  const auto add = [&](PyObject* step) { return add_step(*remembered, step); };
+  if (!for_each(given[0], add) || !add_rules(*remembered, given[1], given[2], given[3])) return nullptr;
+  const auto free = [](PyObject* capsule) {
+    delete static_cast<Remembered*>(PyCapsule_GetPointer(capsule, kRememberedName));
+  };
+  PyObject* capsule = PyCapsule_New(remembered.get(), kRememberedName, free);
   if (!capsule) return nullptr;
-  form.release();
+  remembered.release();
   PyObject* function = PyCFunction_New(&fill_method, capsule);
   Py_DECREF(capsule);
   return function;

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deep_gemm_rocm.launch import described
-from deep_gemm_rocm.launch.described import described_by_python
+from deep_gemm_rocm.launch import fast_path
+from deep_gemm_rocm.launch.fast_path import described_by_python
 
-by_c = described.described
-needs_c = pytest.mark.skipif(described.in_c is None, reason="torch or Python is too old, or was built without it")
+by_c = fast_path.describe
+needs_c = pytest.mark.skipif(fast_path.in_c is None, reason="torch or Python is too old, or was built without it")
 
 DTYPES = (
     torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16, torch.float16,
@@ -35,7 +35,7 @@ def test_the_c_function_is_there_where_it_can_be():
     headers = Path(sysconfig.get_path("include"), "Python.h")
     free_threaded = sysconfig.get_config_var("Py_GIL_DISABLED")
     if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") and headers.exists() and not free_threaded:
-        assert described.in_c is not None
+        assert fast_path.in_c is not None
 
 
 class OwnParameter(torch.nn.Parameter):
@@ -180,11 +180,11 @@ def test_wrong_use_is_an_error(args):
         by_c(*args)
 
 
-@pytest.mark.parametrize("make", [described.make, described.made_by_python])
+@pytest.mark.parametrize("make", [fast_path.make, fast_path.made_by_python])
 def test_new_tensors_are_like_those_asked_for(make):
     like = (torch.empty(3, 5).T, torch.empty(2, 8, dtype=torch.float8_e4m3fnuz), torch.empty((), dtype=torch.int32))
     tensors = [x]
-    forms = [described.form_of(tensor) for tensor in like] + [described.form_of_bytes(7, x)]
+    forms = [fast_path.form_of(tensor) for tensor in like] + [fast_path.form_of_bytes(7, x)]
     addresses = make(forms, tensors, (5,))
     assert addresses == (5, *[tensor.data_ptr() for tensor in tensors[1:]])
     for made, expected in zip(tensors[1:], (*like, torch.empty(7, dtype=torch.uint8)), strict=True):
@@ -194,11 +194,11 @@ def test_new_tensors_are_like_those_asked_for(make):
 @needs_c
 def test_new_tensors_are_where_the_arguments_are():
     """Torch's quick function makes tensors on the current GPU, so it won't do for another one."""
-    form = described.form_of(x)
+    form = fast_path.form_of(x)
     assert form.quick is not None
     on_another = form._replace(device=1, options=form.options | {"dtype": torch.int16})
     tensors = [x]
-    described.make([form, on_another], tensors, ())
+    fast_path.make([form, on_another], tensors, ())
     assert [tensor.dtype for tensor in tensors[1:]] == [torch.float32, torch.int16]
 
 
@@ -210,5 +210,5 @@ def test_new_tensors_need_no_memory_of_another_gpu():
         raise torch.OutOfMemoryError
 
     tensors = [x]
-    described.make([described.form_of(x)._replace(quick=full)], tensors, ())
+    fast_path.make([fast_path.form_of(x)._replace(quick=full)], tensors, ())
     assert tensors[1].shape == x.shape

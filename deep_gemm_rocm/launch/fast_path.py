@@ -1,4 +1,4 @@
-"""Reads from arguments everything that launches depend on, makes new tensors, fills in addresses, and calls kernels.
+"""The fast path of a call: reads from arguments all that launches depend on, makes new tensors, and fills in addresses.
 
 C functions do this in a fifth of the time, apart from torch's. They leave unusual arguments to Python, and are missing
 where torch or Python is too old or too unusual for them; see ``csrc/repeat/repeat.cpp``.
@@ -277,7 +277,7 @@ def _c_functions() -> tuple[Describe, Make, Filler, Callable[[int], EntryPoint]]
 
 
 in_c = _c_functions()
-described, make, filler = (described_by_python, made_by_python, filler_by_python) if in_c is None else in_c[:3]
+describe, make, filler = (described_by_python, made_by_python, filler_by_python) if in_c is None else in_c[:3]
 
 
 def quick_entry_point(entry_point: EntryPoint) -> EntryPoint:
