@@ -12,10 +12,12 @@ from ..problems.layout import FP8, ceil_div
 Shared = Literal["row_blocks", "blocks", "column_blocks", "tensor"]
 """Values that share a scale: 128 of a row, 128 x 128, 128 of a column, or all."""
 
-# Waves of a workgroup, and how many sets of 16 values each lane has. Small workgroups spread evenly over the CUs. Where
-# waves wait for one another, fewer of them wait less.
-_WAVES_AND_PASSES = {"row_blocks": (2, 1), "blocks": (8, 2), "column_blocks": (4, 4), "tensor": (4, 1)}
 _LANE_VALUES = 16  # see lane_values.h
+# Waves of a workgroup, how many sets of values each lane has, and how many values. Small workgroups spread evenly over
+# the CUs. With fewer values, waves have fewer instructions, but all together more: where values take many, that ends
+# sooner.
+_SHAPES = {"row_blocks": (2, 1, 16), "blocks": (8, 2, 16), "column_blocks": (8, 4, 8), "tensor": (4, 1, 16)}
+_SHAPE_OF_ACTIVATION = (2, 1, 8)
 _WAVE_LANES, _WORKGROUP_LANES, _MOST_LANES = 64, 256, 512
 _FEW_PASSES = 1
 
@@ -50,6 +52,11 @@ class CastConfig(NamedTuple):
         """The values by name. Callers share the one dictionary."""
         return _values_of_tiles(self)
 
+    @property
+    def lane_values(self) -> int:
+        """How many neighbouring values a lane has."""
+        return _shape_of_tiles(self)[-1]
+
 
 class RowCastConfig(NamedTuple):
     """A kernel of ``cast_rows.hip.j2``.
@@ -82,10 +89,14 @@ class RowCastConfig(NamedTuple):
         return _values_of_rows(self)
 
 
+def _shape_of_tiles(config: CastConfig) -> tuple[int, int, int]:
+    return _SHAPES[config.shared] if config.activation == "identity" else _SHAPE_OF_ACTIVATION
+
+
 @functools.lru_cache(maxsize=256)
 def _values_of_tiles(config: CastConfig) -> dict[str, int | str | bool]:
-    waves, passes = _WAVES_AND_PASSES[config.shared]
-    values = {**config._asdict(), "waves": waves, "passes": passes}
+    waves, passes, lane_values = _shape_of_tiles(config)
+    values = {**config._asdict(), "waves": waves, "passes": passes, "lane_values": lane_values}
     options = [name for name in ("clamped", "gpt_oss", "masked", "clamps", "packed_scales") if values[name]]
     names = [name for name in (config.activation,) if name != "identity"]
     shared = f"fp4_groups_of_{config.fp4_group}" if config.fp4_group else config.shared

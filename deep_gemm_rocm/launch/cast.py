@@ -18,7 +18,8 @@ from .launch import Launch, Sizes
 
 _MOST_LARGEST = 1024  # kMostLargest in cast_tiles.hip.j2
 _MAGNITUDE_BYTES = 4
-_VECTOR, _VECTOR_BYTES = 16, 16  # a lane's values, and what it loads or stores with an instruction
+_ROW_VECTOR = 16  # values of a lane where it has part of a whole row
+_INSTRUCTION_BYTES = 16  # what a lane loads or stores with an instruction
 _MOST_ROW_BYTES = 2**23  # so that 128 rows take less than 2 GiB
 
 
@@ -84,9 +85,10 @@ def cast_launch(
         data, scales: new tensors.
         group_rows: int32 [G], or [1] for matrices without groups: how many rows are computed.
     """
-    arguments = _arguments(x, data, scales, use_ue8m0, fp8_max)
+    vector = config.lane_values
+    arguments = _arguments(x, data, scales, use_ue8m0, fp8_max, vector)
     arguments.alpha, arguments.limit = alpha, limit
-    arguments.x.has_vectors &= data.shape[-1] % _VECTOR == 0  # each half of the columns consists of vectors
+    arguments.x.has_vectors &= data.shape[-1] % vector == 0  # each half of the columns consists of vectors
     pointers = _pointers(x, data, scales) | present(group_rows=("masked_m", group_rows))
     request = Request("cast_tiles.hip.j2", config.template_values)
     return Launch(
@@ -104,8 +106,8 @@ def fp4_cast_launch(
     config: CastConfig, x: torch.Tensor, data: torch.Tensor, scales: torch.Tensor, *, use_ue8m0: bool
 ) -> Launch:
     """Describes the launch for a checked ``x`` [M, K]; the others are new tensors, ``data`` of two values to a byte."""
-    arguments = _arguments(x, data, scales, use_ue8m0, FP4_MAX)
-    arguments.data = _matrix(data, _VECTOR // 2)
+    arguments = _arguments(x, data, scales, use_ue8m0, FP4_MAX, config.lane_values)
+    arguments.data = _matrix(data, config.lane_values // 2)
     arguments.columns = x.shape[-1]
     request = Request("cast_tiles.hip.j2", config.template_values)
     return Launch(
@@ -136,15 +138,15 @@ def row_cast_launch(
 
     ``group_rows`` is int32 [1], how many rows are computed.
     """
-    arguments = _arguments(x, data, scales, use_ue8m0, fp8_max)
+    arguments = _arguments(x, data, scales, use_ue8m0, fp8_max, _ROW_VECTOR)
     arguments.epsilon = epsilon
     pointers = _pointers(x, data, scales) | present(group_rows=("masked_m", group_rows))
     made = {"data": data, "scales": scales}
     if weight is not None:
-        arguments.weight = _matrix(weight.expand(x.shape))
+        arguments.weight = _matrix(weight.expand(x.shape), _ROW_VECTOR)
         pointers["weight.data"] = Argument("weight", weight)
     if residual is not None and total is not None:
-        arguments.residual, arguments.sum = _matrix(residual), _matrix(total)
+        arguments.residual, arguments.sum = _matrix(residual, _ROW_VECTOR), _matrix(total, _ROW_VECTOR)
         pointers |= {"residual.data": Argument("residual", residual), "sum.data": Argument("sum", total)}
         made["sum"] = total
     request = Request("cast_rows.hip.j2", config.template_values)
@@ -185,25 +187,25 @@ def _pointers(x: torch.Tensor, data: torch.Tensor, scales: torch.Tensor) -> dict
     return {"x.data": Argument("x", x), "data.data": Argument("data", data), "scales.data": Argument("scales", scales)}
 
 
-def _matrix(tensor: torch.Tensor, vector: int = _VECTOR) -> StridedMatrix:
+def _matrix(tensor: torch.Tensor, vector: int) -> StridedMatrix:
     """A lane loads and stores some neighbouring values at once, 16 bytes with an instruction, at offsets of 32 bits."""
     row_bytes = tensor.stride(-2) * tensor.itemsize
     vectors = tensor.stride(-1) == 1 and tensor.shape[-1] % vector == 0 and row_bytes < _MOST_ROW_BYTES
-    aligned = row_bytes % min(vector * tensor.itemsize, _VECTOR_BYTES) == 0
+    aligned = row_bytes % min(vector * tensor.itemsize, _INSTRUCTION_BYTES) == 0
     return StridedMatrix(None, tensor.stride(-2), tensor.stride(-1), vectors and aligned)
 
 
 def _arguments(
-    x: torch.Tensor, data: torch.Tensor, scales: torch.Tensor, use_ue8m0: bool, fp8_max: float
+    x: torch.Tensor, data: torch.Tensor, scales: torch.Tensor, use_ue8m0: bool, fp8_max: float, vector: int
 ) -> CastArguments:
     groups, *group_strides = 1, 0, 0, 0
     if x.dim() == 3:
         groups, *group_strides = x.shape[0], x.stride(0), data.stride(0), scales.stride(0)
     largest = struct.unpack("f", struct.pack("f", fp8_max))[0]
     return CastArguments(
-        x=_matrix(x),
-        data=_matrix(data),
-        scales=_matrix(scales),
+        x=_matrix(x, vector),
+        data=_matrix(data, vector),
+        scales=_matrix(scales, vector),
         **dict(zip(("x_group_stride", "data_group_stride", "scales_group_stride"), group_strides, strict=True)),
         range=Fp8Range(1 / largest, largest, use_ue8m0),
         columns_reciprocal=1 / data.shape[-1],

@@ -166,7 +166,7 @@ DG_DEVICE void cast_row(const CastArguments& args, int first_row, typename Team:
   for (int pass = 0; pass < kPasses; ++pass) {
     float scale = scale_of_row;
     if constexpr (kBlockScales) {
-      scale = args.range.scale_of(largest_of_neighbours(largest[pass]));
+      scale = args.range.scale_of(largest_of_neighbours<kLanesOfBlock>(largest[pass]));
       const int column = place.block_column(pass);
       if (Team::lane() % kLanesOfBlock == 0 && column < args.columns && Team::row() < rows) {
         scales[column / kScaleBlockK * args.scales.column_stride] = scale;

@@ -70,7 +70,7 @@ class CastTile {
     for (int pass = 0; pass < kPasses; ++pass) {
       if (!has_rows(pass)) break;
       values_[pass] = input_.values(args_, pass);
-      const float scale = args_.range.scale_of(largest_of_neighbours(largest_magnitude(values_[pass])));
+      const float scale = args_.range.scale_of(largest_of_neighbours<kLanesOfBlock>(largest_magnitude(values_[pass])));
       store(pass, divisor_of(scale));
       if (lane_of_block == pass) scale_to_store = scale;
     }
@@ -158,10 +158,10 @@ class CastTile {
 #pragma unroll
       for (int i = 0; i < kLaneValues; ++i) found[i] = max(found[i], magnitude_of(values_[pass][i]));
     }
-    // Lanes that agree in lane % 8 have the same columns. In the end each has two of them.
+    // Lanes that agree in lane % kLanesOfBlock have the same columns. In the end each has two of them.
     keep_larger_half<32, kLaneValues>(found);
     keep_larger_half<16, kLaneValues / 2>(found);
-    keep_larger_half<8, kLaneValues / 4>(found);
+    if constexpr (kLanesOfBlock == 8) keep_larger_half<8, kLaneValues / 4>(found);
     constexpr int kKept = kLaneValues / kRowsOfWave;
     const int kept = column_in_block(lane_id(), lane_id() / kLanesOfBlock * kKept);
 #pragma unroll

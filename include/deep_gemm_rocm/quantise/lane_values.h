@@ -1,11 +1,16 @@
-// How the lanes of a wave share blocks of 128 columns: eight lanes have a block of a row, 16 neighbouring values each.
+// How the lanes of a wave share blocks of 128 columns: eight lanes have a block of a row, 16 neighbouring values each, or
+// 16 lanes, if a kernel defines DG_LANE_VALUES as 8.
 #pragma once
 
 #include "deep_gemm_rocm/quantise/matrix_tile.h"
 
+#ifndef DG_LANE_VALUES
+#define DG_LANE_VALUES 16
+#endif
+
 namespace deep_gemm_rocm {
 
-constexpr int kLaneValues = 16;
+constexpr int kLaneValues = DG_LANE_VALUES;
 constexpr int kLanesOfBlock = kScaleBlockK / kLaneValues;
 
 // As a vector, since compilers make packed instructions of operations on vectors.

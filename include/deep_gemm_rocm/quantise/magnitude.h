@@ -28,14 +28,17 @@ DG_DEVICE unsigned larger_of_pair(unsigned value) {
   return max(value, __builtin_bit_cast(unsigned, exchanged<kMask>(__builtin_bit_cast(float, value))));
 }
 
-// Over 2 or 8 neighbouring lanes.
-template <int kLanes = 8>
+// Over 2, 4, 8 or 16 neighbouring lanes.
+template <int kLanes>
 DG_DEVICE unsigned largest_of_neighbours(unsigned value) {
-  static_assert(kLanes == 2 || kLanes == 8);
+  static_assert(kLanes == 2 || kLanes == 4 || kLanes == 8 || kLanes == 16);
   // DPP controls: CDNA3 ISA guide, "Data Parallel Primitives".
-  constexpr int kPairs = 0xB1, kPairsOfPairs = 0x4E, kRowHalfMirror = 0x141;
+  constexpr int kPairs = 0xB1, kPairsOfPairs = 0x4E, kRowHalfMirror = 0x141, kRowMirror = 0x140;
   value = larger_by_dpp<kPairs>(value);
-  return kLanes == 2 ? value : larger_by_dpp<kRowHalfMirror>(larger_by_dpp<kPairsOfPairs>(value));
+  if constexpr (kLanes >= 4) value = larger_by_dpp<kPairsOfPairs>(value);
+  if constexpr (kLanes >= 8) value = larger_by_dpp<kRowHalfMirror>(value);
+  if constexpr (kLanes >= 16) value = larger_by_dpp<kRowMirror>(value);
+  return value;
 }
 
 // Two lanes, whose numbers differ in bit kMask, share out kSize values: the lane without the bit keeps the first half,
