@@ -36,9 +36,10 @@ _BLOCK_OF_M = 1024  # for which choices are made at once
 _FEW_ROWS = np.array([1, 16, 32, 48, 64, 96, 128])  # for which an order of all M should cost little
 # Times as long as the quickest choice.
 _MAY_COST = 1.08
-_WORTH_A_SECOND_LAUNCH = 1.25
+_WORTH_A_SECOND_LAUNCH = 1.2
 _WORTH_MORE_PARTS = 1.15  # if there is a second launch anyway
 _NO_PARTS = 1, 1
+_PARTS_OF_WAVES = 4  # into which the waves of a workgroup deal K
 
 _ConfigsFor = Callable[[GemmProblem], Iterable[GemmConfig]]
 
@@ -241,7 +242,7 @@ def _quickest(problem: GemmProblem, *, may_split: bool = False) -> Choice:
 
 def _candidates_of_any_order(problem: GemmProblem) -> tuple[GemmConfig, ...]:
     """The candidates that an order of additions is chosen from, which ``_candidates`` has afterwards."""
-    return gemm_candidates(problem.kind, problem.max_block_m) + _tuned_tiles(problem)
+    return gemm_candidates(problem.kind, problem.max_block_m, _PARTS_OF_WAVES) + _tuned_tiles(problem)
 
 
 @remembered

@@ -135,9 +135,8 @@ class GemmConfig:
         ):  # those of b are held as four bits, and one K-block of them widened
             loaded = self.wave_m + self.wave_n // (2 * self.kind.element_bytes)
             operands = (self.num_stages * loaded + self.wave_n) * BLOCK_K_BYTES
-        sums = 4 * self.wave_m * self.wave_n
-        if self.kind.has_rounds:
-            return operands + 2 * sums  # all of a round's beside the totals
+        # The totals, and all of the parts before, or of a round.
+        sums = (1 + (self.parts_k > 1) + self.kind.has_rounds) * 4 * self.wave_m * self.wave_n
         if not self.kind.promotes_columns:
             return operands + sums
         # A lane has a scale of each of its columns for each K-block that is held, and one in use.
@@ -195,8 +194,8 @@ _RULES: _Rules = (
         ),
     ),
     (
-        "parts of K are for multistage and pingpong",
-        lambda config: config.parts_k == 1 or config.schedule in ("multistage", "pingpong"),
+        "waves that deal K, or only load, don't sum parts of it one after the other",
+        lambda config: config.parts_k == 1 or (config.schedule != "producer" and config.waves_k == 1),
     ),
     (
         "a wave has registers for two sums of {0.sums_of_parts} results, of a part and of those before",

@@ -16,7 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm.heuristics import choose_dense, forced
+from deep_gemm_rocm.heuristics import GemmConfig, choose_dense, forced
 from deep_gemm_rocm.heuristics.gemm_problem import Choice
 from deep_gemm_rocm.launch import planning
 from deep_gemm_rocm.problems.gemm_kind import PARTS_OF_B, GemmKind
@@ -178,6 +178,18 @@ def test_configurations_of_all_m_give_the_same_bits(name, shape, all_choices):
         with forced(choice):
             results.append(run(136))
     assert len(results) > 1
+    assert all(same(results[0], result) for result in results)
+
+
+@pytest.mark.parametrize("name", ["blocks", "nt", "fp8_fp4"])
+def test_a_wave_alone_sums_parts_as_several_do(name):
+    """Loops of different lengths, and parts that end in their last K-blocks."""
+    kind, run = DENSE[name]
+    deals = GemmConfig(16, 32, 1, 1, 3, "alone", waves_k=4, kind=kind)
+    results = []
+    for config in (deals, *(GemmConfig(32, 32, 1, 1, stages, "alone", parts_k=4, kind=kind) for stages in (2, 3))):
+        with forced(Choice(config)):
+            results.append(run(40))
     assert all(same(results[0], result) for result in results)
 
 

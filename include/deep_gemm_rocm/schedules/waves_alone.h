@@ -45,7 +45,9 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
 
   static DG_DEVICE void epilogue(State& state, int first) {
     static_for<kNumStages>([&](auto stage) {
-      if (first + stage < state.end_k_block) compute(state, stage, first + stage, [](int) {});
+      if (first + stage >= state.end_k_block) return;
+      compute(state, stage, first + stage, [](int) {});
+      state.after_k_block(first + stage);
     });
   }
 
