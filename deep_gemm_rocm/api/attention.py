@@ -426,11 +426,11 @@ def _dealt(case: AttentionCase, traits: dict[str, Any], num_splits: int | None, 
     split_keys = 0
     if num_splits is None and settings.values().batch_invariant:
         num_splits, split_keys = splits_for_any_batch(config, case.heads, case.kv_heads, case.tokens_k)
-        config = for_few_workgroups(config, case.tokens_q * case.heads, num_splits * batch * case.kv_heads)
     if num_splits is None:
         check_dealt(batch, case.kv_heads, case.tokens_k)
     else:
         pieces = num_splits * batch * case.kv_heads
+    config = for_few_workgroups(config, case.tokens_q * case.heads, pieces)
     return Dealt(config, num_splits, pieces, split_keys)
 
 
