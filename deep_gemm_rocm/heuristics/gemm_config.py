@@ -139,6 +139,8 @@ class GemmConfig:
         sums = (1 + (self.parts_k > 1) + self.kind.has_rounds) * 4 * self.wave_m * self.wave_n
         if not self.kind.promotes_columns:
             return operands + sums
+        if self.kind.widens_b:
+            sums *= 2  # of a K-block beside the totals
         # A lane has a scale of each of its columns for each K-block that is held, and one in use.
         return operands + sums + (self.num_stages + 1) * self.wave_n // _LANE_GROUPS * 4 * WAVE_SIZE
 

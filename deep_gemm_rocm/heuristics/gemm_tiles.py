@@ -122,6 +122,7 @@ _ALONE_16_ROWS_OF_FOUR_BITS = (_alone(16, 32, 4, waves_n=2),)
 _DEALING_K_OF_FOUR_BITS_16_ROWS = (_alone(16, 16, 4, waves_k=4), _alone(16, 32, 3, waves_k=4))
 _DEALING_K_OF_FOUR_BITS = (
     *_DEALING_K_OF_FOUR_BITS_16_ROWS,
+    _alone(32, 32, 4, waves_k=4),
     _alone(32, 32, 3, waves_k=4),
     _alone(64, 32, 3, waves_k=4),
     _alone(64, 32, 2, waves_k=4),

@@ -30,11 +30,12 @@ class PromotedMma {
     for (int i = 0; i < Shape::kFragsM; ++i) {
 #pragma unroll
       for (int n = 0; n < kScales; ++n) {
-        scale_[i][n] = scales.of_rows(stage, i, n);
-        // Computed here, so that the loaded scales' registers are free for the next K-block's.
-        asm volatile("" : "+v"(scale_[i][n]));
+        const int index = i * kScales + n;
+        scale_[index / 2][index % 2] = scales.of_rows(stage, i, n);
       }
     }
+#pragma unroll
+    for (int i = 0; i < kScalePairs; ++i) asm volatile("" : "+v"(scale_[i]));
     if constexpr (Scales::kPerColumn) {
 #pragma unroll
       for (int column = 0; column < Scales::kColumns; ++column) {
@@ -98,10 +99,11 @@ class PromotedMma {
       const int element = index % kElements;
       const Pair partial{partial_[fragment][element], partial_[fragment][element + 1]};
       const int m = fragment / Shape::kFragsN, n = fragment % Shape::kFragsN;
-      float row_scale = scale_[m][Shape::scale_of_fragment(n) % kScales];
-      // clang 19 would load it together with the next one, and so keep all of them in scratch.
-      asm("" : "+v"(row_scale));
-      Pair factor{row_scale, row_scale};
+      const int of_rows = m * kScales + Shape::scale_of_fragment(n) % kScales;
+      Pair scales = scale_[of_rows / 2];
+      // clang 19 would load it together with the next ones, and so keep all of them in scratch.
+      asm("" : "+v"(scales));
+      Pair factor{scales[of_rows % 2], scales[of_rows % 2]};
       if constexpr (Scales::kPerColumn) {
         const int sum = n * kElements + element;
         factor *= Pair{column_scale_[sum], column_scale_[sum + 1]};
@@ -114,7 +116,10 @@ class PromotedMma {
 
   Pair total_[kFragments][kElements / 2];
   Accumulator partial_[kFragments];
-  float scale_[Shape::kFragsM][kScales];
+  // In pairs of registers. v_pk_fma_f32 names a pair even if it takes one of them twice; were the other one that of a
+  // load on its way, promotion would wait for that.
+  static constexpr int kScalePairs = ceil_div(Shape::kFragsM * kScales, 2);
+  Pair scale_[kScalePairs];
   float column_scale_[Scales::kPerColumn ? Scales::kColumns : 1];
 };
 

@@ -37,10 +37,6 @@ class MlaDecode {
   using Layout = typename Shape::Layout;
   using Tokens = typename Shape::Tokens;
 
-  // Kinds of instructions for sched_group_barrier.
-  static constexpr int kVectorInstructions = 2;
-  static constexpr int kMfmas = 8;
-
   // The read of K · Qᵀ, of kReads, before which other work starts. Found by trying in the timing model.
   static constexpr bool kHasFewReads = Shape::kReads < 8;
   static constexpr int kSoftmaxAt = kHasFewReads ? 1 : 2;
@@ -202,10 +198,7 @@ class MlaDecode {
       static_for<kEnd - kFirst>([&](int pass) { store_pass(kFirst + pass); });
       if constexpr (i + 1 < kPlaces) {
         add_values(i + 1);
-        static_for<2 * Shape::kWidth>([&](auto) {
-          __builtin_amdgcn_sched_group_barrier(kMfmas, 1, 0);
-          __builtin_amdgcn_sched_group_barrier(kVectorInstructions, 4, 0);
-        });
+        vector_alu_between_mfmas<2 * Shape::kWidth, 4>();
       }
     });
     __builtin_amdgcn_sched_barrier(0);

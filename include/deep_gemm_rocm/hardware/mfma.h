@@ -4,6 +4,7 @@
 
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
 #include "deep_gemm_rocm/hardware/mfma_shape.h"
+#include "deep_gemm_rocm/hardware/static_for.h"
 
 namespace deep_gemm_rocm {
 
@@ -63,5 +64,16 @@ struct Mfma<float, __bf16, kRows> : Mfma<float, float, kRows> {
     return Xf32::multiply_add(__builtin_bit_cast(MfmaOperand, high), b, c);
   }
 };
+
+// Has the compiler put so many instructions of the vector ALU behind each of kMfmas before this call. They take the
+// time for which the matrix core is busy.
+template <int kMfmas, int kInstructions>
+DG_DEVICE void vector_alu_between_mfmas() {
+  constexpr int kVectorAlu = 2, kMfma = 8;  // kinds of instructions
+  static_for<kMfmas>([](auto) {
+    __builtin_amdgcn_sched_group_barrier(kMfma, 1, 0);
+    __builtin_amdgcn_sched_group_barrier(kVectorAlu, kInstructions, 0);
+  });
+}
 
 }  // namespace deep_gemm_rocm

@@ -263,6 +263,23 @@ class PipelineState {
     multiply([](int) {});
   }
 
+  // The same in halves, of operands in registers: half of the reads of all fragments of B, then half of the MFMAs. While
+  // a matrix core works on one, the vector ALU has time for three instructions; so it widens the other half of B.
+  DG_DEVICE void read_fragments_of_a(int stage) {
+    static_for<Shape::kFragsM * kReads>(
+        [&](int i) { staged_a_.read(a[i / kReads], i / kReads, i % kReads, nullptr, 0, stage); });
+  }
+  DG_DEVICE void widen_half(int stage, int half) {
+    static_assert(kReads == 2);
+    __builtin_amdgcn_sched_barrier(0);
+    static_for<Shape::kFragsN>([&](int i) { staged_b_.read(b[i], i, half, nullptr, 0, stage); });
+  }
+  DG_DEVICE void multiply_half(int half) {
+    static_for<kSlots / 2>([&](int slot) { mma.slot(half * (kSlots / 2) + slot, a, b); });
+    vector_alu_between_mfmas<kSlots / 2, 3>();
+    __builtin_amdgcn_sched_barrier(0);
+  }
+
   // Before the first K-block of a tile, and after each but the last.
   DG_DEVICE void begin_parts() {
     if constexpr (Shape::kPartsK > 1) mma.begin_parts(first_k_block, end_k_block);

@@ -13,9 +13,19 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
   static constexpr int kUnroll = kNumStages;
   static constexpr int kLastKBlocks = kNumStages;  // there is nothing left to load then
 
+  // Whether a wave widens B while it multiplies: half of a K-block during the first half of its MFMAs, and half of the
+  // next K-block during the other. Chains of all fragments take turns, so that half of the MFMAs take half of B. That
+  // gains nothing with a single fragment of A, for there are few MFMAs then. With many fragments there are no registers
+  // for all partial sums.
+  static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;
+  static constexpr int kMostFragments = Kind::kPromotesColumns ? 4 : Kind::kPromotes ? 12 : kFragments;
+  static constexpr bool kWidensAhead =
+      Kind::kWidensB && !Kind::kHasRounds && Shape::kFragsM > 1 && kFragments <= kMostFragments;
+
   struct Resources : PipelineResources<Shape> {
     static constexpr int kRegisterStages = kNumStages;
     static constexpr bool kSkipsLds = true;
+    static constexpr int kChains = kWidensAhead ? kFragments : PipelineResources<Shape>::kChains;
   };
   using State = PipelineState<Kind, Shape, Resources>;
 
@@ -32,28 +42,51 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
       state.load_fragments(stage, stage);
     }
     state.store_first_row_scales();
+    if constexpr (kWidensAhead) {
+      state.start_groups(0);
+      state.widen_half(0, 0);
+    }
   }
 
   // Loads each fragment of A again as soon as its last MFMA has been issued, so that loads never pause.
   static DG_DEVICE void k_block(State& state, int stage, int k_block) {
     if (stage == 0) state.load_row_scales(k_block);
-    compute(state, stage, k_block, [&](int row) { state.load_fragment_of_a(stage, row, k_block + kNumStages); });
-    state.load_scales(stage);
-    state.load_fragments_of_b(stage, k_block + kNumStages);
+    const auto load_b = [&] {
+      state.load_scales(stage);
+      state.load_fragments_of_b(stage, k_block + kNumStages);
+    };
+    compute(state, stage, k_block, load_b,
+            [&](int row) { state.load_fragment_of_a(stage, row, k_block + kNumStages); });
     if (stage == kUnroll - 1) state.store_row_scales(k_block - stage);
   }
 
   static DG_DEVICE void epilogue(State& state, int first) {
     static_for<kNumStages>([&](auto stage) {
       if (first + stage >= state.end_k_block) return;
-      compute(state, stage, first + stage, [](int) {});
+      compute(state, stage, first + stage, [] {}, [](int) {});
       state.after_k_block(first + stage);
     });
   }
 
  private:
-  template <class AfterRow>
-  static DG_DEVICE void compute(State& state, int stage, int k_block, const AfterRow& after_row) {
+  // Calls after_b() when B's registers are free, and after_row(i) when those of A's fragment i are.
+  template <class AfterB, class AfterRow>
+  static DG_DEVICE void compute(State& state, int stage, int k_block, const AfterB& after_b,
+                                const AfterRow& after_row) {
+    if constexpr (kWidensAhead) {
+      state.mma.start_k_block(state.scales, stage);
+      state.read_fragments_of_a(stage);
+      state.widen_half(stage, 1);
+      state.multiply_half(0);
+      after_b();
+      const int next = (stage + 1) % kNumStages;
+      state.start_groups(next);
+      state.widen_half(next, 0);
+      state.multiply_half(1);
+      static_for<Shape::kFragsM>(after_row);
+      state.mma.finish();
+      return;
+    }
     if constexpr (Kind::kWidensB) state.start_groups(stage);
     if constexpr (Kind::kHasRounds) {
       do {
@@ -64,6 +97,7 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
     } else {
       multiply(state, stage, k_block, after_row);
     }
+    after_b();
   }
 
   template <class AfterRow>
