@@ -108,26 +108,36 @@ def _launch_clocks(
     groups_of_k = problem.num_groups if config.kind.grouping in ("k_grouped", "split_k") else 1
     k_blocks = ceil_div(problem.k * config.kind.element_bytes, BLOCK_K_BYTES * groups_of_k * config.waves_k)
     at_once = np.minimum(config.workgroups_per_cu, np.ceil(tiles / problem.num_cus))
-    rounds = _rounds(tiles, problem.num_cus * at_once)
-    in_registers = config.num_stages - (0 if config.schedule == "alone" else 2)
-    latency = _LATENCY[config.schedule] / max(1, in_registers)
     rows = all_rows / tile_rows
-    # Waves that deal K among themselves don't wait for each other.
-    by_itself = _HIDES_NO_LATENCY * _busy_clocks(config, 1, rows) / config.waves_k + latency
-    k_block = np.maximum(at_once * _busy_clocks(config, at_once, rows), by_itself)
-    first_tile, tile = 0, _PROLOGUE + k_blocks * k_block + at_once * _EPILOGUE_PER_ROW * config.block_m
-    if config.waves_k > 1:
-        tile += config.lds_bytes / _SUM_OVER_WAVES_BYTES
-    if config.schedule == "pingpong":
-        first_tile = _FIRST_TILE + _FIRST_TILE_PER_ROW * config.block_m
-        tile = _OVERLAPPING_TILE + k_blocks * k_block
+    whole_rounds = np.floor(tiles / (problem.num_cus * at_once))
+    left = tiles - whole_rounds * problem.num_cus * at_once
+    # Where waves deal K, those of few tiles take what others leave of a CU.
+    in_last_round = np.clip(np.ceil(left / problem.num_cus), 1, at_once) if config.waves_k > 1 else at_once
+    last_round = np.minimum(left, 1)
+    rounds = whole_rounds + last_round
+    first_tile = _FIRST_TILE + _FIRST_TILE_PER_ROW * config.block_m if config.schedule == "pingpong" else 0
+    computed = whole_rounds * _tile_clocks(config, k_blocks, at_once, rows)
+    computed += last_round * _tile_clocks(config, k_blocks, in_last_round, rows)
     memory = _memory_clocks(config, problem, m, tiles, tile_rows, k_blocks * config.waves_k)
     power = _OVERLAPS_MEMORY[config.schedule]
-    overlapped = ((first_tile + rounds * tile) ** power + memory**power) ** (1 / power)
+    overlapped = ((first_tile + computed) ** power + memory**power) ** (1 / power)
     # Results of 16 bits are stored while the last round is computed, results of 32 bits afterwards.
     last_stores = _output_bytes(problem, m) / rounds / _CACHE_BYTES if _has_wide_results(problem.kind) else 0
     clocks: _Floats = _LAUNCH + overlapped + last_stores
     return clocks
+
+
+def _tile_clocks(config: GemmConfig, k_blocks: int, at_once: _Floats, rows: _Floats) -> _Floats:
+    """Clocks of a tile, of which a CU computes some at once. See ``_busy_clocks``."""
+    in_registers = config.num_stages - (0 if config.schedule == "alone" else 2)
+    latency = _LATENCY[config.schedule] / max(1, in_registers)
+    # Waves that deal K among themselves don't wait for each other.
+    by_itself = _HIDES_NO_LATENCY * _busy_clocks(config, 1, rows) / config.waves_k + latency
+    clocks: _Floats = k_blocks * np.maximum(at_once * _busy_clocks(config, at_once, rows), by_itself)
+    if config.schedule == "pingpong":
+        return _OVERLAPPING_TILE + clocks
+    clocks += _PROLOGUE + at_once * _EPILOGUE_PER_ROW * config.block_m
+    return clocks + config.lds_bytes / _SUM_OVER_WAVES_BYTES if config.waves_k > 1 else clocks
 
 
 def _output_bytes(problem: GemmProblem, m: _Floats) -> _Floats:
@@ -137,12 +147,6 @@ def _output_bytes(problem: GemmProblem, m: _Floats) -> _Floats:
 def _has_wide_results(kind: GemmKind) -> bool:
     """Whether results are stored as fp32, as parts of a split K are."""
     return kind.d_type == "f32" or kind.sums_parts
-
-
-def _rounds(tiles: _Floats, places: _Floats) -> _Floats:
-    whole = np.floor(tiles / places)
-    rounds: _Floats = whole + np.minimum(tiles - whole * places, 1)
-    return rounds
 
 
 def second_pass_clocks(m: NDArray[Any], n: int, num_parts: int) -> _Floats:

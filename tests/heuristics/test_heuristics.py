@@ -338,6 +338,18 @@ def test_a_last_round_of_few_tiles_takes_as_long_as_a_full_one():
     assert clocks[1] == pytest.approx(2 * clocks[0], rel=0.02)
 
 
+def test_a_last_round_of_few_tiles_is_short_where_waves_deal_k():
+    """Here, too, there is room for 608 workgroups. One by itself has a compute unit's memory for itself."""
+    config = GemmConfig(64, 32, 1, 1, 2, "alone", waves_k=4)
+    clocks = [
+        estimated_clocks(config, GemmProblem(config.kind, 64 * rows, 32 * 19, 2**16, 304, 1, 256))
+        for rows in (32, 33, 48, 49, 64)
+    ]
+    assert clocks[0] < 0.8 * clocks[1]
+    assert clocks[2] < 1.05 * clocks[1]
+    assert clocks[2] < 0.8 * clocks[3] < clocks[4]
+
+
 def test_rounds_of_launches_with_more_rows_than_expected_count():
     """1152 rows make one tile of 128x128 for each CU; 3 in 10 launches that expect 1024 rows have more than 1152."""
     config = dataclasses.replace(VALID, **TALLER | {"waves_m": 2, "waves_n": 4})
