@@ -3,7 +3,7 @@
 It doesn't open the gate of SGLang's DeepGEMM wrapper, behind which weights and activations are OCP FP8. It stands in
 front of Triton's kernel in the choice for FP8 linear layers with scales of 128x128 blocks. For layers with weights and
 activations in MXFP4, SGLang has kernels on gfx950 only. Here activations become FP8. So do weights of linear layers,
-when they are loaded; those of experts keep four bits.
+when they are loaded; those of experts keep four bits, shuffled.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..api.four_bits import convert_fp4_to_fp8
 from ..api.gemm import gemm_fp8
 from ..problems.layout import FP8, SCALE_BLOCK
 from . import parts
+from .shuffled import shuffled_if_possible
 
 _LOGGER = logging.getLogger("sglang.deep_gemm_rocm")  # SGLang shows what reaches the root logger
 _NAME = "deep_gemm_rocm_w8a8_block_fp8_linear"
@@ -111,7 +112,7 @@ def _install_mxfp4_experts() -> None:
     _replace_methods(
         QuarkW4A4MXFp4MoE,
         create_moe_runner=_create_moe_runner,
-        process_weights_after_loading=_keep_weights,
+        process_weights_after_loading=_shuffle_weights,
         apply_weights=_apply_experts,
     )
 
@@ -160,10 +161,14 @@ def _create_moe_runner(self: Any, layer: Any, moe_runner_config: Any) -> None:
     self.moe_runner_config = config
 
 
-def _keep_weights(self: Any, layer: Any) -> None:
-    """Weights and scales stay as checkpoints have them."""
+def _shuffle_weights(self: Any, layer: Any) -> None:
     if getattr(layer, "w13_weight_bias", None) is not None:
         raise NotImplementedError("deep_gemm_rocm's MXFP4 experts have no biases in SGLang")
+    for name in ("w13_weight", "w2_weight"):
+        scales = f"{name}_scale"
+        pair = shuffled_if_possible(getattr(layer, name).data, getattr(layer, scales).data)
+        for part, tensor in zip((name, scales), pair, strict=True):
+            setattr(layer, part, torch.nn.Parameter(tensor, requires_grad=False))
 
 
 def _apply_experts(self: Any, layer: Any, dispatch_output: Any) -> Any:

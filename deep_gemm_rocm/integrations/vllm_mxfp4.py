@@ -9,7 +9,6 @@ other activations become FP8 when they are loaded.
 from __future__ import annotations
 
 import abc
-import contextlib
 import functools
 from typing import Any
 
@@ -32,9 +31,9 @@ from ..api.casts import per_token_cast_to_fp8
 from ..api.four_bits import convert_fp4_to_fp8
 from ..api.fp4_gemm import bf16_fp4_gemm_nt
 from ..api.gemm import gemm_fp8
-from ..api.shuffle import shuffle_weight
 from ..problems.layout import Pair
 from .parts import MovedError, check_parameters, check_replaces, replace_wherever_imported
+from .shuffled import shuffled_if_possible
 from .vllm_experts import FourBitExperts
 
 _GPT_OSS = 1.702, 7.0  # alpha and limit that vLLM's swigluoai_and_mul has
@@ -42,10 +41,8 @@ _ACTIVATIONS = (kMxfp4Dynamic, kFp8Dynamic128Sym)
 
 
 def _laid_out(layer: Any, weight: str, scales: str) -> None:
-    """Shuffles a layer's weight, unless its scales are so far from others that kernels need it as it is."""
-    data, factors = (getattr(layer, name).data for name in (weight, scales))
-    with contextlib.suppress(ValueError):
-        data, factors = shuffle_weight(data, factors)
+    """Lays out a layer's weight for kernels."""
+    data, factors = shuffled_if_possible(getattr(layer, weight).data, getattr(layer, scales).data)
     replace_parameter(layer, weight, data)
     replace_parameter(layer, scales, factors)
 

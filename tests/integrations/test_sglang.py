@@ -196,6 +196,7 @@ def test_experts_in_mxfp4(tokens, activation, runner):
     layer.moe_runner_config = MoeRunnerConfig(num_experts=experts, num_local_experts=local, **activation)
     scheme.create_moe_runner(layer, layer.moe_runner_config)
     scheme.process_weights_after_loading(layer)
+    assert layer.w13_weight.dtype == layer.w2_weight.dtype == torch.int64  # sixteen values, shuffled
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(tokens, hidden, generator=generator).bfloat16()
     weights, ids = torch.randn(tokens, experts, generator=generator).softmax(-1).topk(top_k)
