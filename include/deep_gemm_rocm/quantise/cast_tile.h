@@ -46,12 +46,16 @@ class CastTile {
         row_tile_(row_tile),
         column_tile_(column_tile),
         bounds_{row_tile * kRows, column_tile * kCastColumns, min(args.rows - row_tile * kRows, kRows),
-                min(args.columns - column_tile * kCastColumns, kCastColumns)} {
-    if (has_rows(0)) load_input(input_, args, bounds_, place_);
+                min(args.columns - column_tile * kCastColumns, kCastColumns)} {}
+
+  // Starts all loads, which comes before anything else.
+  DG_DEVICE void load() {
+    if (has_rows(0)) load_input(input_, args_, bounds_, place_);
   }
 
   // The largest magnitude of the tile, in every lane.
   DG_DEVICE unsigned largest(unsigned* lds) {
+    load();
     compute_values();
     unsigned found = 0;
 #pragma unroll
@@ -62,8 +66,10 @@ class CastTile {
     return largest_of_workgroup<kWaves>(max_over_wave(found), lds);
   }
 
-  // A scale for each row.
+  // A scale for each row. Waves without rows leave, so that none waits for loads that another one may have started.
   DG_DEVICE void cast_rows_apart() {
+    if (!has_rows(0)) return;
+    load();
     const int lane_of_block = lane_id() % kLanesOfBlock;
     float scale_to_store = 0;
 #pragma unroll
@@ -81,6 +87,8 @@ class CastTile {
   // To FP4, with a scale for kGroup columns of each row: fp32 or, if kPacked, exponents in bytes.
   template <int kGroup, bool kPacked>
   DG_DEVICE void cast_rows_to_fp4() {
+    if (!has_rows(0)) return;
+    load();
     constexpr int kBytes = kLaneValues / 2, kWords = kBytes / sizeof(unsigned);
     const MatrixTile<uint8_t, kBytes> data = {args_.data, bounds_.row, bounds_.column / 2, bounds_.rows,
                                               bounds_.columns / 2};
@@ -150,6 +158,7 @@ class CastTile {
     ColumnFactors shrink, high, low;
   };
   DG_DEVICE void cast_columns_apart(ColumnLds& lds) {
+    load();
     compute_values();
     unsigned found[kLaneValues] = {};
 #pragma unroll
