@@ -17,7 +17,7 @@ _LANE_VALUES = 16  # see lane_values.h
 # the CUs. With fewer values, waves have fewer instructions, but all together more: where values take many, that ends
 # sooner.
 _SHAPES = {"row_blocks": (2, 1, 16), "blocks": (8, 2, 16), "column_blocks": (8, 4, 8), "tensor": (4, 1, 16)}
-_SHAPE_OF_ACTIVATION = (2, 1, 8)
+_SHAPE_OF_ACTIVATION = (4, 1, 8)
 _WAVE_LANES, _WORKGROUP_LANES, _MOST_LANES = 64, 256, 512
 _FEW_PASSES = 1
 
