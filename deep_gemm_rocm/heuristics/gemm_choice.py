@@ -35,7 +35,7 @@ _LEAST_K_BLOCKS = 8  # of a part, or the second pass costs as much as the first
 _BLOCK_OF_M = 1024  # for which choices are made at once
 _FEW_ROWS = np.array([1, 16, 32, 48, 64, 96, 128])  # for which an order of all M should cost little
 # Times as long as the quickest choice.
-_MAY_COST = 1.06
+_MAY_COST = 1.08
 _WORTH_A_SECOND_LAUNCH = 1.2
 _WORTH_MORE_PARTS = 1.15  # if there is a second launch anyway
 _NO_PARTS = 1, 1
