@@ -248,9 +248,9 @@ def _sizes_of_gemm(gemm: Gemm, top_k: int, columns_of_scales: int, tokens: int) 
     Args:
         columns_of_scales: of ``a``, if they lie as those of a cast.
     """
-    rows = tokens * top_k
-    of_scales = mn_major_strides(2, tokens if gemm.kind.gathers_a else rows, columns_of_scales)
-    return sizes_of_gemm(_config(gemm._replace(m=rows)), rows, of_scales if columns_of_scales else ())
+    gemm = gemm._replace(m=tokens * top_k)
+    of_scales = mn_major_strides(2, tokens if gemm.kind.gathers_a else gemm.m, columns_of_scales)
+    return sizes_of_gemm(_config(gemm), gemm, of_scales if columns_of_scales else ())
 
 
 def _experts_of_rows(rows: int, experts: int) -> int:

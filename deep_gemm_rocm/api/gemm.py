@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
-from ..heuristics import choose_dense
-from ..launch.gemm import gemm_launch, split_gemm_launch
-from ..launch.launch import Launch
-from ..launch.repeated import Described, describing, launches
+from ..heuristics import GemmConfig, choose_dense
+from ..launch.gemm import gemm_launch, in_parts, sizes_of_gemm
+from ..launch.launch import Launch, Sizes
+from ..launch.repeated import Described, describing, launches, launches_of_rows
 from ..problems.arguments import Argument, Arguments
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import PARTS_OF_B, Epilogue, Gemm
@@ -21,7 +22,7 @@ from ..runtime import settings
 from .variants import takes_arguments_of
 
 
-@launches
+@launches_of_rows("a[0]", "a[1]", "out", "c")
 def gemm_fp8(
     a: Pair,
     b: Pair,
@@ -86,7 +87,7 @@ def gemm_fp8(
     return out, launch_dense(gemm, arguments, made=made)
 
 
-@launches
+@launches_of_rows("a[0]", "a[1]", "d", "c")
 def fp8_gemm_nt(
     a: Pair,
     b: Pair,
@@ -220,7 +221,7 @@ def gemm_fp8_fp8_bf16_nt(
     fp8_gemm_nt(lhs, rhs, out, bias=bias, epilogue=epilogue)
 
 
-@launches
+@launches_of_rows("a", "d", "c")
 def bf16_gemm_nt(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -277,7 +278,7 @@ def bf16_gemm_tt(a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any)
     return describing(bf16_gemm_nt)(transposed("a", a), b, *others, **options)
 
 
-@launches
+@launches_of_rows("a", "d", "c")
 def f16_gemm_nt(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -322,7 +323,14 @@ def launch_dense(
 ) -> Launch | None:
     if gemm.m == 0 or gemm.n == 0:
         return None
+    launch = gemm_launch(*_chosen(gemm), arguments, head_splits=head_splits, made=made)
+    return launch._replace(sizes=functools.partial(_sizes, gemm))
+
+
+def _chosen(gemm: Gemm) -> tuple[GemmConfig, Gemm]:
     choice = choose_dense(gemm.kind, gemm.m, gemm.n, gemm.k, settings.num_cus())
-    if choice.is_in_parts:
-        return split_gemm_launch(choice.config, gemm, arguments, choice.splits, made=made)
-    return gemm_launch(choice.config, gemm, arguments, head_splits=head_splits, made=made)
+    return in_parts(choice.config, gemm, choice.splits) if choice.is_in_parts else (choice.config, gemm)
+
+
+def _sizes(gemm: Gemm, rows: int) -> Sizes:
+    return sizes_of_gemm(*_chosen(gemm._replace(m=rows)))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
 from ..checks import check_bool, check_int
 from ..heuristics import GemmConfig, choose_gemm_config
-from ..launch.gemm import gemm_launch
-from ..launch.launch import Launch
-from ..launch.repeated import Described, describing, launches
+from ..launch.gemm import gemm_launch, sizes_of_gemm
+from ..launch.launch import Launch, Sizes
+from ..launch.repeated import Described, describing, launches, launches_of_rows
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import ROWS_OF_SIGNAL, Epilogue, Gemm
 from ..problems.layout import Pair, ceil_div, data_and_scales
@@ -24,7 +25,7 @@ _BF16 = (torch.bfloat16,)
 _MAX_BLOCK_N = 256  # columns of the widest tile
 
 
-@launches
+@launches_of_rows("a[0]", "a[1]", "d", "grouped_layout", "m_indices")
 def m_grouped_fp8_gemm_nt_contiguous(
     a: Pair,
     b: Pair,
@@ -93,7 +94,7 @@ def m_grouped_fp8_gemm_nn_contiguous(a: Pair, b: Pair, *others: Any, **options: 
     return describing(m_grouped_fp8_gemm_nt_contiguous)(a, transposed_pair("b", b), *others, **options)
 
 
-@launches
+@launches_of_rows("a", "d", "grouped_layout", "m_indices")
 def m_grouped_bf16_gemm_nt_contiguous(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -310,9 +311,18 @@ def launch_contiguous(
         return None
     if use_psum_layout:
         config = _choose(gemm, expected_m or ceil_div(gemm.m, gemm.groups), num_groups=gemm.groups)
-    else:
-        config = _choose(gemm, gemm.m, max_block_m=settings.values().alignment)
-    return gemm_launch(config, gemm, arguments, write_padding=use_psum_layout and ensure_zero_padding)
+        return gemm_launch(config, gemm, arguments, write_padding=ensure_zero_padding)
+    launch = gemm_launch(_choose_for_rows(gemm), gemm, arguments)
+    return launch._replace(sizes=functools.partial(_sizes, gemm))
+
+
+def _choose_for_rows(gemm: Gemm) -> GemmConfig:
+    return _choose(gemm, gemm.m, max_block_m=settings.values().alignment)
+
+
+def _sizes(gemm: Gemm, rows: int) -> Sizes:
+    gemm = gemm._replace(m=rows)
+    return sizes_of_gemm(_choose_for_rows(gemm), gemm)
 
 
 def launch_masked(

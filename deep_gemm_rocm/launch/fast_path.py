@@ -150,18 +150,20 @@ class Family(NamedTuple):
     Attributes:
         key: their key.
         rows: how many rows this call has.
+        columns: distances between columns, by the names of matrices whose rows are neighbours. They aren't in the key.
         is_clear: whether this number is no other number among the arguments as well.
     """
 
     key: tuple[Any, ...]
     rows: int
+    columns: dict[str, int]
     is_clear: bool
 
 
 def family_of(
     key: tuple[Any, ...], names: Sequence[str], of_rows: Sequence[str], addresses: tuple[int, ...]
 ) -> Family | None:
-    """The family of a call, if C described it, and it has at least two rows, farther apart than anything in them.
+    """The family of a call, if C described it, and it has at least two rows, which don't lie between one another.
 
     Args:
         key, addresses: those of the call.
@@ -172,7 +174,7 @@ def family_of(
     if not isinstance(words, bytes):
         return None
     described = array("q", words)
-    rows, at, shapes = 0, 0, list(others)
+    rows, at, shapes, columns = 0, 0, list(others), {}
     for name in names:  # the words of a tensor are as in describe_tensor
         dims, is_contiguous = described[at + 2] >> 1, described[at + 2] & 1
         shape = at + 3
@@ -180,14 +182,17 @@ def family_of(
         if name in of_rows:
             if not dims or (rows and described[shape] != rows):
                 return None
-            if not is_contiguous and described[shape + dims] < max(described[shape + dims : at]):
-                return None
             rows, described[shape] = described[shape], 0
+            strides = described[shape + dims : at]
+            if dims == 2 and not is_contiguous and strides[0] == 1 and strides[1] >= rows:
+                columns[name], described[at - 1] = strides[1], 0
+            elif not is_contiguous and strides[0] < max(strides):
+                return None
         shapes += described[shape : shape + dims]
     if not _LEAST_ROWS <= rows <= _MOST_ROWS:
         return None
     alike = tuple(map(addresses.index, addresses))  # tensors in place of others
-    return Family((*others, described.tobytes(), alike), rows, rows not in shapes)
+    return Family((*others, described.tobytes(), alike), rows, columns, rows not in shapes)
 
 
 def form_of(tensor: torch.Tensor) -> TensorForm:

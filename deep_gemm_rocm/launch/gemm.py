@@ -179,31 +179,46 @@ def gemm_launch(
         filled.gate = GateArguments.of(*clamps)
     if "bias" in arguments:
         filled.bias.take_strides_of_rows(arguments["bias"].tensor)
-    scratch = {}
-    if kind.sums_parts:
-        row = align(gemm.n * PARTS_OF_B[kind.activation], _PART_ALIGNMENT)
-        filled.parts = (None, gemm.m * row, row)
-        scratch["parts.data"] = gemm.groups * gemm.m * row * _FLOAT_BYTES
+    *strides, bytes_of_parts = _parts(config, gemm)
+    filled.parts = (None, *strides)
     return Launch(
         Request(_TEMPLATE, config.template_values),
         filled,
         {_POINTERS[role]: argument for role, argument in arguments.items()},
-        scratch,
+        {"parts.data": bytes_of_parts} if bytes_of_parts else {},
         made or {},
         written=("d.data", "sfd.data", "square_sums.data", "signals"),
         aligned=("a.data", "b.data"),
+        column_strides={"sfa.data": "sfa.k_block_stride"},
     )
 
 
-def sizes_of_gemm(config: GemmConfig, rows: int, strides_of_scales: tuple[int, ...]) -> Sizes:
-    """What of ``gemm_launch`` depends on the number of rows, if K isn't split and all operands have contiguous rows.
+def _parts(config: GemmConfig, gemm: Gemm) -> tuple[int, int, int]:
+    """Strides between parts of a split K and between their rows, and bytes of all parts; zeros if K isn't split."""
+    kind = config.kind
+    if not kind.sums_parts:
+        return 0, 0, 0
+    row = align(gemm.n * PARTS_OF_B[kind.activation], _PART_ALIGNMENT)
+    return gemm.m * row, row, gemm.groups * gemm.m * row * _FLOAT_BYTES
+
+
+def sizes_of_gemm(config: GemmConfig, gemm: Gemm, strides_of_scales: tuple[int, ...] = ()) -> Sizes:
+    """What of ``gemm_launch`` depends on the number of rows, if these are contiguous in all operands but scales.
 
     Args:
-        strides_of_scales: of ``a``, as far as they depend on the rows.
+        strides_of_scales: of ``a``, if these are no arguments of the public function.
     """
-    fields = {"m": rows, "max_workgroups": _max_workgroups(config)}
+    group_stride, stride, bytes_of_parts = _parts(config, gemm)
+    fields = {
+        "m": gemm.m,
+        "num_groups": gemm.groups,
+        "max_workgroups": _max_workgroups(config),
+        "parts.group_stride": group_stride,
+        "parts.stride": stride,
+    }
     fields |= zip(("sfa.row_stride", "sfa.k_block_stride"), strides_of_scales, strict=False)
-    return Sizes(Request(_TEMPLATE, config.template_values), fields, {"d.data": rows})
+    scratch = {"parts.data": bytes_of_parts} if bytes_of_parts else {}
+    return Sizes(Request(_TEMPLATE, config.template_values), fields, {"d.data": gemm.m}, scratch=scratch)
 
 
 def split_gemm_launch(
@@ -219,9 +234,14 @@ def split_gemm_launch(
     A second kernel of the same launch adds the parts up in order. The same inputs and ``num_splits`` give the same
     bits.
     """
+    return gemm_launch(*in_parts(config, gemm, num_splits), arguments, made=made)
+
+
+def in_parts(config: GemmConfig, gemm: Gemm, num_splits: int) -> tuple[GemmConfig, Gemm]:
+    """The configuration, and the problem of as many groups, whose sums a second kernel adds up if there are several."""
     if num_splits > 1:
         config = changed(config, kind=changed(config.kind, sums_parts=True))
-    return gemm_launch(config, gemm._replace(groups=num_splits), arguments, made=made)
+    return config, gemm._replace(groups=num_splits)
 
 
 def _max_workgroups(config: GemmConfig) -> int:

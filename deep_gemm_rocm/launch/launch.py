@@ -52,6 +52,8 @@ class Launch(NamedTuple):
         aligned: paths of pointers that must be multiples of 16.
         contents: checks that calls which repeat this launch have to make, too.
         filled: what new tensors are filled with before the launch, by the path of the pointer. The call returns them.
+        column_strides: the path of the distance between columns, by the path of the pointer, of matrices where nothing
+            else depends on it.
         sizes: tells for another number of rows what is different; it keeps no tensor, and raises the error of the
             function where there are too many rows. None if more depends on the rows.
     """
@@ -65,6 +67,7 @@ class Launch(NamedTuple):
     aligned: tuple[str, ...] = ()
     contents: tuple[Contents, ...] = ()
     filled: Mapping[str, float] = MappingProxyType({})
+    column_strides: Mapping[str, str] = MappingProxyType({})
     sizes: Callable[[int], Sizes] | None = None
 
     def renamed(self, **names: str) -> Launch:

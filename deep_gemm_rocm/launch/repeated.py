@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import Structure
 from operator import itemgetter
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -71,10 +71,10 @@ class Calls(session.Part):
             self.known[key] = call
             self._shrink()
 
-    def add_family(self, key: tuple[Any, ...], family: _Family) -> None:
+    def add_family(self, found: fast_path.Family, family: _Family) -> None:
         """Remembers a family, if nothing but what it knows depends on the rows."""
-        if family.is_known and family.is_in_place:
-            self.add(key, family)
+        if family.is_known(found.columns) and family.is_in_place:
+            self.add(found.key, family)
 
     def of_family(
         self, key: tuple[Any, ...], family: fast_path.Family | None, tensors: list[torch.Tensor]
@@ -87,7 +87,7 @@ class Calls(session.Part):
         known = None if family is None else self.known.get(family.key)
         if family is None or known is None:
             return None
-        call: _Call = known.call(family.rows, tensors[0])
+        call: _Call = known.call(family.rows, family.columns, tensors[0])
         self.add(key, call)
         return call
 
@@ -159,7 +159,7 @@ def _launching(function: Callable[_P, Described[_R]], rows: tuple[str, ...]) -> 
         if found is not None and call is None:
             calls.add(key, plan.call(*first, plan.forms, tensors[0], first_addresses=addresses))
             if family is not None and family.is_clear:
-                calls.add_family(family.key, _Family(plan, in_order, tensors, addresses))
+                calls.add_family(family, _Family(plan, in_order, tensors, addresses))
         return result
 
     launching.__signature__ = _public_signature(function)  # type: ignore[attr-defined]
@@ -492,26 +492,33 @@ class _Family:
         """
         self.plan = plan
         self._launches = [
-            (launch.sizes, type(launch.arguments), bytes(launch.arguments), _names(launch)) for launch in launches
+            (
+                launch.sizes,
+                type(launch.arguments),
+                bytes(launch.arguments),
+                _names(launch),
+                {launch.pointers[of].name: path for of, path in launch.column_strides.items() if of in launch.pointers},
+            )
+            for launch in launches
         ]
         self._together = _together(plan.written, given, addresses)
         self.bytes = _BYTES_OF_CALL + sum(
-            [2 * len(arguments) + _BYTES_OF_LAUNCH for _, _, arguments, _ in self._launches]
+            [2 * len(arguments) + _BYTES_OF_LAUNCH for _, _, arguments, *_ in self._launches]
         )
         self.was_repeated = False
 
-    @property
-    def is_known(self) -> bool:
-        """Whether all launches tell what depends on the rows."""
-        return all(sizes is not None for sizes, *_ in self._launches)
+    def is_known(self, columns: Iterable[str]) -> bool:
+        """Whether all launches tell what depends on the rows, and some what on the columns of these matrices."""
+        known = {name for *_, strides in self._launches for name in strides}
+        return known.issuperset(columns) and all(sizes is not None for sizes, *_ in self._launches)
 
     @property
     def is_in_place(self) -> bool:
         """Whether tensors that share memory begin at the same address, as then they do with any number of rows."""
         return all(distance == 0 for _, _, distance in self._together)
 
-    def call(self, rows: int, beside: torch.Tensor) -> _Call:
-        """The call for another number of rows.
+    def call(self, rows: int, columns: Mapping[str, int], beside: torch.Tensor) -> _Call:
+        """The call for another number of rows, and for these distances between columns.
 
         Raises:
             ValueError, jit.JitError: there are too many rows, a compile failed.
@@ -519,12 +526,15 @@ class _Family:
         self.was_repeated = True
         forms, arguments, kernels, scratches = dict(self.plan.forms), [], [], []
         known = session.current().of(Kernels)
-        for sizes_of, structure, template, names in self._launches:
+        for sizes_of, structure, template, names, strides in self._launches:
             assert sizes_of is not None
             sizes = sizes_of(rows)
             filled = bytearray(template)
             for path, number in sizes.fields.items():
                 packer_of(structure, path)(filled, number)
+            for name, distance in columns.items():
+                if name in strides:
+                    packer_of(structure, strides[name])(filled, distance)
             for path, length in sizes.made.items():
                 if path in names:
                     forms[names[path]] = forms[names[path]].of_rows(length, sizes.strides.get(path))

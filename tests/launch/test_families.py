@@ -9,6 +9,7 @@ from helpers.good_calls import GOOD, per_block, randn
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import jit
 from deep_gemm_rocm.launch import fast_path, repeated
+from deep_gemm_rocm.problems.layout import mn_major_strides
 from deep_gemm_rocm.runtime import hip, session
 
 FP8 = torch.float8_e4m3fnuz
@@ -68,6 +69,34 @@ OF_ROWS = {
     "down": weights_with_scales_of_rows(2, 128, 96),
     "gate_up_bias": randn(2, 192),
 }
+
+
+def as_cast(rows, k):
+    """Data and scales in the form that a cast returns."""
+    columns = k // 128
+    scales = torch.empty_strided((rows, columns), mn_major_strides(2, rows, columns))
+    return torch.empty(rows, k, dtype=FP8), scales.fill_(1)
+
+
+def gemm(function, b, *, in_place=False, **options):
+    """The call of a GEMM in FP8 whose scales lie as those of a cast."""
+    k = b[0].shape[1]
+
+    def call(rows):
+        d = torch.zeros(rows, len(b[0]))
+        return function(as_cast(rows, k), b, d, *([d] if in_place else []), **options)
+
+    return call
+
+
+def grouped(rows):
+    d, layout = torch.zeros(rows, 32), torch.zeros(rows, dtype=torch.int32)
+    return dg.m_grouped_fp8_gemm_nt_contiguous(as_cast(rows, 256), EXPERTS, d, layout)
+
+
+EXPERTS = per_block(2, 32, 256)
+LONG = torch.zeros(512, 16384).to(FP8), torch.zeros(4, 128)  # K is split into 8 parts for few rows, and 6 for many
+OF_CHANNELS = dg.per_row_cast_to_fp8(randn(32, 128))
 OF_PARTS_OF_BLOCKS = OF_ROWS | {"gate_up": per_block(2, 192, 128), "down": per_block(2, 128, 96)}
 WIDE = randn(FIRST, 320)
 DENSE = {
@@ -99,6 +128,13 @@ CALLS = {
     "FlashMLA's sparse decoding": good(
         "flash_mla_with_kvcache", "q", "indices", "topk_length", "extra_indices_in_kvcache", "extra_topk_length", "out"
     ),
+    "GEMM in place": gemm(dg.fp8_gemm_nt, dg.per_block_cast_to_fp8(randn(32, 256)), in_place=True),
+    "GEMM of a long K": gemm(dg.fp8_gemm_nt, LONG),
+    "GEMM with a new result": lambda rows: dg.gemm_fp8(
+        (torch.empty(rows, 128, dtype=FP8), torch.ones(rows, 1)), OF_CHANNELS, recipe=(1, 1, None)
+    ),
+    "GEMM in bf16": good("bf16_gemm_nt", "a", "d"),
+    "grouped GEMM": grouped,
     "experts": experts(x=randn(16, 128)),
     "experts with scales of rows": experts(x=randn(16, 128), **OF_ROWS, out=None),
     "experts of whole blocks": experts(x=randn(16, 128), out=None, **dict.fromkeys(BIASES), limit=7.0),
@@ -228,6 +264,6 @@ def test_rows_that_are_elsewhere_in_the_call_teach_nothing():
 
 
 def test_rows_that_lie_between_others_are_no_family():
-    x = randn(16, FIRST)
-    dg.per_token_cast_to_fp8(x.T)
+    dg.per_token_cast_to_fp8(randn(16, FIRST).T)
+    dg.per_token_cast_to_fp8(randn(16, 2 * FIRST)[:, ::2].T)
     assert not families()
