@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..problems.gemm_kind import GemmKind
 from ..problems.layout import ceil_div
-from .gemm_config import BLOCK_K_BYTES, GemmConfig
+from .gemm_config import BLOCK_K_BYTES, MFMA_ROWS, GemmConfig
 from .gemm_problem import GemmProblem
 
 _Floats = NDArray[np.float64]
@@ -42,6 +42,7 @@ _WIDENING = {
 }  # fmt: skip
 _CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave
 _LANES = 64
+_ISSUE_OF_MFMA = 1 / 4  # of its time, in which the SIMD issues nothing else
 
 # Clocks, if nothing else is said, fitted to launches in the timing model for whole families of configurations.
 _LAUNCH = 5200
@@ -161,19 +162,23 @@ def _busy_clocks(config: GemmConfig, at_once: _Floats | int, rows: _Floats) -> _
         at_once: tiles that the CU computes at once.
         rows: rows of the tile that lie within the problem.
     """
-    loaded = (config.block_m + config.block_n) * BLOCK_K_BYTES
-    stored = loaded
+    b_loaded = config.block_n * config.kind.memory_of_b
+    loaded = (config.block_m + b_loaded) * BLOCK_K_BYTES
+    stored = (config.block_m + config.block_n) * BLOCK_K_BYTES
     read = (config.block_m * config.waves_n + config.block_n * config.waves_m) * BLOCK_K_BYTES
-    taken_in = (np.minimum(rows, config.block_m) + config.block_n) * BLOCK_K_BYTES
+    taken_in = (np.minimum(rows, config.block_m) + b_loaded) * BLOCK_K_BYTES
     if config.schedule == "alone":  # each wave loads what others read from LDS
-        loaded, stored, read = read, 0, 0
+        loaded, stored, read = (config.block_m * config.waves_n + b_loaded * config.waves_m) * BLOCK_K_BYTES, 0, 0
     # SIMDs that have waves.
     waves = at_once * config.waves_m * config.waves_n * config.waves_k
     simds = np.minimum(waves, 4) / 4
     matrix = config.block_m * config.block_n * BLOCK_K_BYTES / _MATRIX_BYTES / simds
     if config.kind.widens_b and config.schedule == "alone":  # each wave widens its columns, and then multiplies
         widening = config.block_n * config.waves_m * _widening_clocks(config.kind) / (4 * simds)
-        matrix = np.maximum(matrix, widening) + np.minimum(matrix, widening) / np.maximum(waves / 4, 1)
+        if config.wave_m > MFMA_ROWS and not config.kind.has_rounds:  # or rather, widens what it multiplies next
+            matrix = np.maximum(matrix, widening + _ISSUE_OF_MFMA * matrix)
+        else:
+            matrix = np.maximum(matrix, widening) + np.minimum(matrix, widening) / np.maximum(waves / 4, 1)
     l1 = (loaded + taken_in) / _L1_BYTES
     lds = stored / _LDS_WRITE_BYTES + read / _LDS_READ_BYTES
     longest = np.maximum(np.maximum(matrix, l1), lds)

@@ -102,7 +102,7 @@ class PromotedMma {
       const int of_rows = m * kScales + Shape::scale_of_fragment(n) % kScales;
       Pair scales = scale_[of_rows / 2];
       // clang 19 would load it together with the next ones, and so keep all of them in scratch.
-      asm("" : "+v"(scales));
+      if constexpr (kScalePairs > 1) asm("" : "+v"(scales));
       Pair factor{scales[of_rows % 2], scales[of_rows % 2]};
       if constexpr (Scales::kPerColumn) {
         const int sum = n * kElements + element;
