@@ -47,8 +47,9 @@ _DECODING = (
     ("fp8_flash_attention_decode", AttentionShape(16, 1, 4096, 32, 8, 128)),
     ("mla_decode", AttentionShape(1, 1, 8192, 16, 1, 576)),
     ("mla_decode", AttentionShape(32, 1, 2048, 16, 1, 576)),
-    ("mla_decode", AttentionShape(1, 1, 8192, 128, 1, 576)),
-    ("mla_decode", AttentionShape(16, 1, 4096, 128, 1, 576)),
+    ("mla_decode", AttentionShape(64, 1, 4096, 16, 1, 576)),
+    *(("mla_decode", AttentionShape(1, 1, keys, 128, 1, 576)) for keys in (4096, 8192)),
+    *(("mla_decode", AttentionShape(batch, 1, 4096, 128, 1, 576)) for batch in (16, 64)),
     ("mla_decode", AttentionShape(128, 1, 1024, 128, 1, 576)),
 )
 
