@@ -265,6 +265,11 @@ class _Plan:
         result_among: takes all tensors of a repeated call and gives what it returns.
     """
 
+    __slots__ = (
+        "_again", "_is_returned", "_made", "_num_given", "_places", "_structures", "_used", "aligned", "contents",
+        "filled", "forms", "result_among", "runtime", "used", "written",
+    )  # fmt: skip
+
     def __init__(
         self, launches: list[Launch], runtime: hip.Runtime, names: list[str], given: list[torch.Tensor], result: Any
     ) -> None:
@@ -298,18 +303,30 @@ class _Plan:
                 self.contents.append((check, [names.index(name) for name in of]))
             self.aligned += uses.aligned
             self.written += uses.written
+        self.forms: dict[str, fast_path.TensorForm] = {}
+        self.filled: list[tuple[int, float]] = []
+        self._is_returned: list[bool] = []
+        self.used, own = self._used, given
+        if made:
+            own = self._number_again(launches, made, given, result)
+        self.result_among = _result_among(result, own)
+
+    def _number_again(
+        self, launches: list[Launch], made: dict[str, torch.Tensor], given: list[torch.Tensor], result: Any
+    ) -> list[torch.Tensor]:
+        """Numbers the new tensors as repeated calls do, and returns the tensors that have a number of their own."""
         self.forms = {name: fast_path.form_of(tensor) for name, tensor in made.items()}
         results = {id(part) for part in (result if isinstance(result, tuple) else (result,))}
         self._is_returned = [id(tensor) in results for tensor in self._made]
         own = given + [tensor for tensor in self._made if id(tensor) in results]
-        self.result_among = _result_among(result, own)
         numbers = itertools.count(len(given))
         self._again = [*range(len(given)), *(next(numbers) if one else len(own) for one in self._is_returned)]
-        first = {name: self._again[number] for number, name in enumerate(made, len(given))}
+        of_made = dict(zip(made, self._again[len(given) :], strict=True))
         self.filled = [
-            (first[launch.pointers[path].name], value) for launch in launches for path, value in launch.filled.items()
+            (of_made[launch.pointers[path].name], value) for launch in launches for path, value in launch.filled.items()
         ]
         self.used = [{self._again[number]: name for number, name in used.items()} for used in self._used]
+        return own
 
     def launch(
         self, launches: Sequence[Launch], kernels: Sequence[Kernel], given: list[torch.Tensor]
@@ -323,7 +340,7 @@ class _Plan:
         steps, scratch_bytes = self.steps(kernels, arguments, [launch.scratch for launch in launches])
         tensors = given + self._made
         self._made = []
-        for launch in launches:
+        for launch in launches if self.filled else ():
             for path, value in launch.filled.items():
                 launch.pointers[path].tensor.fill_(value)
         addresses = [tensor.data_ptr() for tensor in tensors]
