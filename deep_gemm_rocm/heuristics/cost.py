@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..problems.gemm_kind import GemmKind
 from ..problems.layout import ceil_div
-from .gemm_config import BLOCK_K_BYTES, MFMA_ROWS, GemmConfig
+from .gemm_config import BLOCK_K_BYTES, GemmConfig
 from .gemm_problem import GemmProblem
 
 _Floats = NDArray[np.float64]
@@ -42,6 +42,7 @@ _WIDENING = {
 }  # fmt: skip
 _CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave
 _LANES = 64
+_BYTES_OF_COLUMN_SCALES = 64  # to registers, for a column and a K-block
 _ISSUE_OF_MFMA = 1 / 4  # of its time, in which the SIMD issues nothing else
 
 # Clocks, if nothing else is said, fitted to launches in the timing model for whole families of configurations.
@@ -163,6 +164,8 @@ def _busy_clocks(config: GemmConfig, at_once: _Floats | int, rows: _Floats) -> _
         rows: rows of the tile that lie within the problem.
     """
     b_loaded = config.block_n * config.kind.memory_of_b
+    if config.kind.widens_b and config.kind.promotes_columns:  # all lanes load scales of their columns
+        b_loaded += config.block_n * _BYTES_OF_COLUMN_SCALES / BLOCK_K_BYTES
     loaded = (config.block_m + b_loaded) * BLOCK_K_BYTES
     stored = (config.block_m + config.block_n) * BLOCK_K_BYTES
     read = (config.block_m * config.waves_n + config.block_n * config.waves_m) * BLOCK_K_BYTES
@@ -175,7 +178,7 @@ def _busy_clocks(config: GemmConfig, at_once: _Floats | int, rows: _Floats) -> _
     matrix = config.block_m * config.block_n * BLOCK_K_BYTES / _MATRIX_BYTES / simds
     if config.kind.widens_b and config.schedule == "alone":  # each wave widens its columns, and then multiplies
         widening = config.block_n * config.waves_m * _widening_clocks(config.kind) / (4 * simds)
-        if config.wave_m > MFMA_ROWS and not config.kind.has_rounds:  # or rather, widens what it multiplies next
+        if config.widens_ahead:
             matrix = np.maximum(matrix, widening + _ISSUE_OF_MFMA * matrix)
         else:
             matrix = np.maximum(matrix, widening) + np.minimum(matrix, widening) / np.maximum(waves / 4, 1)

@@ -145,6 +145,15 @@ class GemmConfig:
         return operands + sums + (self.num_stages + 1) * self.wave_n // _LANE_GROUPS * 4 * WAVE_SIZE
 
     @property
+    def widens_ahead(self) -> bool:
+        """Whether a wave alone widens what it multiplies next while it multiplies, see ``kWidensAhead``. Kinds with
+        scales of columns do so with up to four fragments, which isn't worth a distinction."""
+        if not self.kind.widens_b or self.kind.has_rounds or self.kind.promotes_columns:
+            return False
+        fragments = self.wave_m // MFMA_ROWS * (self.wave_n // MFMA_ROWS)
+        return self.wave_m > MFMA_ROWS and (fragments <= 12 or not self.kind.is_a_scaled)
+
+    @property
     def sums_of_parts(self) -> int:
         """The most results of a wave that sums parts of K by themselves. Scales along K take registers, too."""
         return (56 if self.kind.scaling in ("none", "rows") else 32) * WAVE_SIZE
