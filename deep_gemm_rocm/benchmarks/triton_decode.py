@@ -110,7 +110,7 @@ _CUS = 304
 def configurations(problem: AttentionProblem) -> Iterator[Config]:
     """Parts for about one and two workgroups on each CU."""
     batch, _, tokens, heads, kv_heads, width = problem.shape
-    for bh, bn, warps in ((16, 16, 4), (16, 32, 4), (16, 64, 4), (32, 16, 4), (32, 32, 4), (64, 16, 4), (64, 32, 8)):
+    for bh, bn, warps in ((16, 16, 4), (16, 32, 4), (32, 32, 4), (64, 32, 8)):
         programs = batch * kv_heads * ceil_div(heads // kv_heads, bh)
         if bh > max(16, heads // kv_heads):
             continue

@@ -75,8 +75,10 @@ class Config(NamedTuple):
         return f"{self.BM}x{self.BN}, {self.num_warps} warps, {self.num_stages} stages, groups of {self.GROUP_M}"
 
 
-_FEW = tuple(Config(bm, bn, 4, 2, group) for bm in (16, 32) for bn in (32, 64, 128) for group in (1, 8))
-_MANY = tuple(Config(bm, bn, warps, 2, 8) for bm in (64, 128) for bn in (128, 256) for warps in (4, 8))
+_FEW = tuple(Config(bm, bn, 4, 2, 1) for bm in (16, 32) for bn in (32, 64, 128))
+_MANY = tuple(
+    Config(bm, bn, warps, 2, 8) for bm, bn, warps in ((64, 128, 4), (128, 128, 4), (128, 128, 8), (128, 256, 8))
+)
 _MANY_ROWS = 64  # of an expert, on average
 _BLOCK_K = SCALE_BLOCK
 _SUM_BLOCK = 1024
