@@ -13,8 +13,8 @@ namespace deep_gemm_rocm {
 
 constexpr int kCombiningWaves = 4;  // of a workgroup
 
-// With few queries most of the time is latency: loads of many parts are under way at once, and two waves share the values
-// of a wide head. With many, waves of fewer registers and more work each are quicker.
+// With few queries most of the time is latency: loads of many parts are under way at once, and two waves share the
+// values of a wide head. With many, waves of fewer registers and more work each are quicker.
 constexpr bool are_few(int64_t queries) { return queries <= 1024; }
 
 // Waves that combine the parts of a query, each some of the values.

@@ -73,7 +73,8 @@ class DecodeSchedule {
     if (lengths == nullptr) return most_tokens;
     const unsigned entries = length_of_sequence(args.batch, sequences_of_length);
     const Buffer contexts{lengths, entries * static_cast<unsigned>(sizeof(int))};
-    return existing_tokens(contexts.load<int>(length_of_sequence(sequence, sequences_of_length) * sizeof(int)), most_tokens);
+    const int length = length_of_sequence(sequence, sequences_of_length);
+    return existing_tokens(contexts.load<int>(length * sizeof(int)), most_tokens);
   }
 
   // The blocks that the sequence's last queries see.

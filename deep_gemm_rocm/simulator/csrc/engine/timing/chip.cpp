@@ -179,7 +179,8 @@ class LaunchInTime {
   void execute_what_was_left_out() {
     const std::vector<Instruction>& code = launch_.code->instructions;
     std::vector<uint8_t> needed(code.size(), 1);
-    if (!launch_.settings.computes(launch_.dispatch.kernel->name)) needed = needed_instructions(launch_, Wanted::branches);
+    if (!launch_.settings.computes(launch_.dispatch.kernel->name))
+      needed = needed_instructions(launch_, Wanted::branches);
     for (std::vector<uint64_t>& executed : left_out_) executed.resize(code.size());
     std::mutex mutex;
     crew_.for_each(launch_.settings.threads, [&](size_t) {
