@@ -157,7 +157,11 @@ def of_each_schedule(choices: list[Choice]) -> list[Choice]:
 @pytest.mark.parametrize(
     ("name", "shape", "all_choices"),
     [
-        *((name, PARTS, False) for name in ("blocks", "quantised", "activated", "nt", "tt", "fp8_fp4", "bf16_fp4")),
+        *((name, PARTS, False) for name in ("blocks", "nt", "fp8_fp4")),
+        *(
+            pytest.param(name, PARTS, False, marks=pytest.mark.slow)
+            for name in ("quantised", "activated", "tt", "bf16_fp4")
+        ),
         ("blocks", PARTS_OF_PARTS, False),
         ("e4m3 by shuffled_e2m1", NO_PARTS, False),
         ("e4m3 by int4 of 128", NO_PARTS, False),

@@ -186,7 +186,16 @@ def remembered(monkeypatch):
     return remembered
 
 
-@pytest.mark.parametrize("name", CALLS)
+RARE = {
+    "cast of columns of a matrix", "cast to FP4", "norm without a residual, scales of rows", "decode in parts",
+    "latent, new results", "sparse, new results", "FlashMLA's sparse prefill", "FlashMLA's causal decoding",
+    "experts with scales of rows", "experts in bf16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in RARE else name for name in CALLS]
+)
 def test_calls_are_those_without_a_family(name, remembered, monkeypatch):
     alone = {rows: remembered(CALLS[name], rows) for rows in OTHERS}
     checked = []

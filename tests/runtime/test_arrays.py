@@ -271,7 +271,7 @@ def free_bytes(memory: Memory) -> int:
 
 
 def test_memory_of_captured_calls_is_their_graphs(memory, stream):
-    """Scratch memory of split K and of decoding, which needs more, and new results, live exactly as long as the graph."""
+    """Scratch memory of split K and of decoding, which needs more, and results live exactly as long as the graph."""
     a, b, d, sums = summed(memory)
     dg.einsum("bmk,bnk->mn", a, b, d)
     decode = GOOD["flash_attention_decode"]()
