@@ -30,6 +30,7 @@ from ..problems.attention import (
     check_dealt,
     check_decode,
     check_latent_decode,
+    check_splits,
 )
 from ..problems.layout import FP8
 from ..runtime import settings
@@ -417,7 +418,7 @@ def _dealt(case: AttentionCase, traits: dict[str, Any], num_splits: int | None, 
         traits: of the kernel, apart from those that are chosen.
 
     Raises:
-        ValueError: there are too many keys to be shared out.
+        ValueError: there are too many keys to be shared out, or too many splits.
     """
     choice = choose_attention(case._replace(batch=batch))
     config, pieces = cast(DecodeConfig, choice.config), choice.pieces
@@ -429,6 +430,7 @@ def _dealt(case: AttentionCase, traits: dict[str, Any], num_splits: int | None, 
     if num_splits is None:
         check_dealt(batch, case.kv_heads, case.tokens_k)
     else:
+        check_splits(num_splits, batch, case.kv_heads)
         pieces = num_splits * batch * case.kv_heads
     config = for_few_workgroups(config, case.tokens_q * case.heads, pieces)
     return Dealt(config, num_splits, pieces, split_keys)

@@ -152,7 +152,7 @@ def splits_for_any_batch(config: DecodeConfig, heads: int, kv_heads: int, most_k
     else:
         waves = config.waves * ceil_div(heads // kv_heads, config.rows)
         splits, split_keys = NUM_CUS * _WAVES_OF_CU // (waves * kv_heads * _FEW_SEQUENCES), _SPLIT_KEYS
-    return max(min(splits, _MOST_SPLITS, 1 + most_keys // split_keys), 1), split_keys
+    return max(min(splits, _MOST_SPLITS, 1 + ceil_div(most_keys, split_keys)), 1), split_keys
 
 
 def for_few_workgroups(config: DecodeConfig, queries: int, pieces: int) -> DecodeConfig:

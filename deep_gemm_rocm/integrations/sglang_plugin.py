@@ -164,10 +164,10 @@ def _create_moe_runner(self: Any, layer: Any, moe_runner_config: Any) -> None:
 def _shuffle_weights(self: Any, layer: Any) -> None:
     if getattr(layer, "w13_weight_bias", None) is not None:
         raise NotImplementedError("deep_gemm_rocm's MXFP4 experts have no biases in SGLang")
-    for name in ("w13_weight", "w2_weight"):
-        scales = f"{name}_scale"
-        pair = shuffled_if_possible(getattr(layer, name).data, getattr(layer, scales).data)
-        for part, tensor in zip((name, scales), pair, strict=True):
+    names = [(name, f"{name}_scale") for name in ("w13_weight", "w2_weight")]
+    weights = ((getattr(layer, name).data, getattr(layer, scales).data) for name, scales in names)
+    for of_weight, pair in zip(names, shuffled_if_possible(*weights), strict=True):
+        for part, tensor in zip(of_weight, pair, strict=True):
             setattr(layer, part, torch.nn.Parameter(tensor, requires_grad=False))
 
 

@@ -40,11 +40,13 @@ _GPT_OSS = 1.702, 7.0  # alpha and limit that vLLM's swigluoai_and_mul has
 _ACTIVATIONS = (kMxfp4Dynamic, kFp8Dynamic128Sym)
 
 
-def _laid_out(layer: Any, weight: str, scales: str) -> None:
-    """Lays out a layer's weight for kernels."""
-    data, factors = shuffled_if_possible(getattr(layer, weight).data, getattr(layer, scales).data)
-    replace_parameter(layer, weight, data)
-    replace_parameter(layer, scales, factors)
+def _lay_out(layer: Any, *weights: str) -> None:
+    """Lays out a layer's weights for kernels."""
+    names = [(weight, f"{weight}_scale") for weight in weights]
+    pairs = ((getattr(layer, weight).data, getattr(layer, scales).data) for weight, scales in names)
+    for of_weight, pair in zip(names, shuffled_if_possible(*pairs), strict=True):
+        for part, tensor in zip(of_weight, pair, strict=True):
+            replace_parameter(layer, part, tensor)
 
 
 class _Mxfp4Kernel(MxFp4LinearKernel):
@@ -79,7 +81,7 @@ class DeepGemmRocmMxfp4WeightKernel(_Mxfp4Kernel):
         return True, None
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        _laid_out(layer, "weight", "weight_scale")
+        _lay_out(layer, "weight")
 
     def multiply(self, x: torch.Tensor, weight: Pair, out: torch.Tensor, bias: torch.Tensor | None) -> None:
         bf16_fp4_gemm_nt(x, weight, out, bias=bias)
@@ -126,8 +128,8 @@ class DeepGemmRocmMxfp4Experts(FourBitExperts):
                     rows = getattr(layer, name).data
                     replace_parameter(layer, name, torch.cat((rows[:, ::2], rows[:, 1::2]), dim=1))
             self.quant_config._w1.bias = getattr(layer, "w13_bias", None)
+        _lay_out(layer, "w13_weight", "w2_weight")
         for part, quantised in (("w13", self.quant_config._w1), ("w2", self.quant_config._w2)):
-            _laid_out(layer, f"{part}_weight", f"{part}_weight_scale")
             quantised.scale = getattr(layer, f"{part}_weight_scale")
 
     def _input(self, x: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor | Pair:

@@ -139,7 +139,7 @@ def names_of_tensors(positional: Iterable[tuple[str, Any]], keywords: dict[str, 
     for name, part in parts:
         if isinstance(part, torch.Tensor):
             names.append(name)
-        elif isinstance(part, (tuple, list)):
+        elif type(part) in (tuple, list):
             parts += [(f"{name}[{i}]", element) for i, element in enumerate(part)]
     return names
 
@@ -171,7 +171,7 @@ def family_of(
         of_rows: names of tensors whose first dimension are the rows.
     """
     *others, words = key
-    if not isinstance(words, bytes):
+    if key[0] is not described_by_python:  # as C's keys begin
         return None
     described = array("q", words)
     rows, at, shapes, columns = 0, 0, list(others), {}
@@ -185,7 +185,7 @@ def family_of(
             rows, described[shape] = described[shape], 0
             strides = described[shape + dims : at]
             if dims == 2 and not is_contiguous and strides[0] == 1 and strides[1] >= rows:
-                columns[name], described[at - 1] = strides[1], 0
+                columns[name], described[at - 1] = strides[1], -1  # no stride is negative
             elif not is_contiguous and strides[0] < max(strides):
                 return None
         shapes += described[shape : shape + dims]

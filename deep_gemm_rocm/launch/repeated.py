@@ -279,6 +279,7 @@ class _Plan:
             names, given: the tensors among the call's arguments.
             result: None, a tensor, a tuple of tensors, or anything without tensors.
         """
+        assert len(names) == len(given)
         made: dict[str, torch.Tensor] = {}
         for launch in launches:
             made.update(launch.made)
@@ -446,6 +447,7 @@ class _Call:
         fill = self.fill
         if fill is None:
             fill = self.fill = self._filler(tensors)
+        given = len(tensors)
         if self.made:
             addresses = fast_path.make(self.made, tensors, addresses)
             for number, value in self.filled:
@@ -454,6 +456,7 @@ class _Call:
             addresses = (*addresses, scratch.memory(self.runtime, self.scratch_bytes, tensors[0]).address)
         launches = fill(addresses)
         if launches is None:
+            del tensors[given:]
             return False
         self.was_repeated = True
         self.runtime.relaunch(launches, tensors, self.used)

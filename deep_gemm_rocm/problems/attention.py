@@ -299,6 +299,18 @@ def check_dealt(batch: int, kv_heads: int, most_keys: int) -> None:
         )
 
 
+def check_splits(num_splits: int, batch: int, kv_heads: int) -> None:
+    """Checks that kernels can count the splits of all sequences and heads of keys in 32 bits.
+
+    Raises:
+        ValueError: there are too many.
+    """
+    if num_splits * batch * kv_heads >= 2**31:
+        raise ValueError(
+            f"num_splits must be less than 2^31 over {batch} sequences of {kv_heads} heads of keys, got {num_splits}"
+        )
+
+
 class Latent(NamedTuple):
     """How a latent cache holds tokens.
 

@@ -91,7 +91,7 @@ def check_experts(
     is_fp8 = scaling in ("blocks", "rows") or "x[1]" in tensors
     data = next(iter(tensors.values()))
     longest = max(tensor.stride(0) * tensor.itemsize for tensor in (data, out) if tensor is not None)
-    takes_any = longest * MAX_TOKENS // 2 <= _MOST_BYTES_OF_PART
+    takes_any = longest * MAX_TOKENS <= min(_MOST_BYTES, 2 * _MOST_BYTES_OF_PART)
     return Experts(tokens, hidden, intermediate, experts, top_k, scaling, is_fp8, clamps, takes_any)
 
 

@@ -227,7 +227,15 @@ def test_without_k(function):
 
 
 @pytest.mark.parametrize("form", ["uint8", pytest.param("float32", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("others", [{"d_type": "bf16"}, {"accumulate": True}, {"activation": "silu_and_mul"}], ids=str)
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"d_type": "bf16"},
+        pytest.param({"accumulate": True}, marks=pytest.mark.slow),
+        pytest.param({"activation": "silu_and_mul"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_tiles_that_follow_one_with_a_far_scale(use_config, form, others):
     """Two workgroups with six tiles each, some of which have scales too small or too large for FP8 beside others. All
     have the bits that waves alone compute."""

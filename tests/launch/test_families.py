@@ -206,6 +206,13 @@ def test_calls_are_those_without_a_family(name, remembered, monkeypatch):
     assert len(checked) == len(OTHERS)
 
 
+def test_a_distance_between_columns_is_not_none():
+    """Rows of one value, expanded, and rows that are columns differ in nothing but this distance."""
+    for x in (randn(20, 1).expand(20, 40), randn(40, 24).T):
+        for made, wanted in zip(dg.per_token_cast_to_fp8(x), dg.per_token_cast_to_fp8(x.contiguous()), strict=True):
+            assert made.float().equal(wanted.float())
+
+
 @pytest.mark.parametrize("name", ["cast", "norm", "decode, new results", "FlashMLA's sparse decoding"])
 def test_results(name):
     call, rows = CALLS[name], 3

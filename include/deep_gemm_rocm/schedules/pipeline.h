@@ -280,7 +280,7 @@ class PipelineState {
     __builtin_amdgcn_sched_barrier(0);
   }
 
-  // Before the first K-block of a tile, and after each but the last.
+  // Before the first K-block of a tile, and after each.
   DG_DEVICE void begin_parts() {
     if constexpr (Shape::kPartsK > 1) mma.begin_parts(first_k_block, end_k_block);
   }
