@@ -56,6 +56,7 @@ _BETWEEN_GEMMS = (
     "Kernels between two GEMMs. **of memory** is the share of the modelled memory's bandwidth (4.3 TB/s) that is used "
     "once the launch itself, 2.5 µs in the model, is over; more than all, where results stay in caches."
 )
+_LATENT_STEPS = " ".join(f"{batch}x1x8192x{heads}x1x576" for batch in (1, 64) for heads in (16, 128))
 _ROWS = "1x7168 1024x7168 4096x7168"
 # A sentence on each operation, and the shapes that are measured.
 _SECTIONS = {
@@ -74,10 +75,10 @@ _SECTIONS = {
     ),
     "fused_moe": (
         "A whole layer of experts, DeepSeek-V3's on one of eight devices: TOKENSxHIDDENxINTERMEDIATExEXPERTSxTOP_K. "
-        "AITER's table for it (a8w8_blockscale_tuned_fmoe_ds_v3.csv) gives 363, 408 and 1091 µs on hardware for both "
-        "GEMMs alone. That was an MI325X, whose memory is faster: `bench --chip mi325x` tells 332 and 347 µs for 64 "
-        "and 128 tokens.",
-        "64x7168x2048x33x9 128x7168x2048x33x9 1024x7168x2048x33x9",
+        "AITER's table for it (a8w8_blockscale_tuned_fmoe_ds_v3.csv) gives 363, 408, 1091 and 3549 µs on hardware for "
+        "both GEMMs alone. That was an MI325X, whose memory is faster: `bench --chip mi325x` tells 332 and 347 µs for "
+        "64 and 128 tokens.",
+        "64x7168x2048x33x9 128x7168x2048x33x9 1024x7168x2048x33x9 4096x7168x2048x33x9",
     ),
     "per_token_cast_to_fp8": (_BETWEEN_GEMMS + " Casts of bf16: TOKENSxCOLUMNS.", _ROWS),
     "per_block_cast_to_fp8": ("A scale for 128x128.", _ROWS),
@@ -100,12 +101,12 @@ _SECTIONS = {
         "DeepSeek's prompts in bf16, causal: heads of 192 elements, of which values have 128.",
         "1x1024x1024x128x128x192 1x4096x4096x64x64x192",
     ),
-    "flash_attention_decode": ("A decoding step over a paged bf16 cache.", "64x1x8192x32x8x128"),
+    "flash_attention_decode": ("A decoding step over a paged bf16 cache.", "1x1x8192x32x8x128 64x1x8192x32x8x128"),
     "mla_decode": (
         "A decoding step over DeepSeek's latent cache, with 16 and with 128 heads.",
-        "64x1x8192x16x1x576 64x1x8192x128x1x576",
+        _LATENT_STEPS,
     ),
-    "fp8_mla_decode": ("The same over a cache in FP8.", "64x1x8192x16x1x576 64x1x8192x128x1x576"),
+    "fp8_mla_decode": ("The same over a cache in FP8.", _LATENT_STEPS),
     "fp8_mqa_logits": ("Logits of the sparse indexer.", "1x2048x8192x64x1x128 1x4096x4096x64x1x128"),
 }
 
