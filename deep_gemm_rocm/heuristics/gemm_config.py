@@ -150,8 +150,9 @@ class GemmConfig:
         scales of columns do so with up to four fragments, which isn't worth a distinction."""
         if not self.kind.widens_b or self.kind.has_rounds or self.kind.promotes_columns:
             return False
-        fragments = self.wave_m // MFMA_ROWS * (self.wave_n // MFMA_ROWS)
-        return self.wave_m > MFMA_ROWS and (fragments <= 12 or not self.kind.is_a_scaled)
+        of_a = self.wave_m // MFMA_ROWS
+        fits = of_a * (self.wave_n // MFMA_ROWS) <= 12 and of_a * self.num_stages < 12
+        return of_a > 1 and (fits or not self.kind.is_a_scaled)
 
     @property
     def sums_of_parts(self) -> int:

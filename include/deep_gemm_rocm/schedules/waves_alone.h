@@ -16,11 +16,13 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
   // Whether a wave widens B while it multiplies: half of a K-block during the first half of its MFMAs, and half of the
   // next K-block during the other. Chains of all fragments take turns, so that half of the MFMAs take half of B. That
   // gains nothing with a single fragment of A, for there are few MFMAs then. With many fragments there are no registers
-  // for all partial sums.
+  // for all partial sums, nor with three K-blocks of four fragments of A.
   static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;
   static constexpr int kMostFragments = Kind::kPromotesColumns ? 4 : Kind::kPromotes ? 12 : kFragments;
-  static constexpr bool kWidensAhead =
-      Kind::kWidensB && !Kind::kHasRounds && Shape::kFragsM > 1 && kFragments <= kMostFragments;
+  static constexpr int kMostFragmentsOfA = Kind::kPromotes ? 11 : kNumStages * Shape::kFragsM;  // that are held
+  static constexpr bool kWidensAhead = Kind::kWidensB && !Kind::kHasRounds && Shape::kFragsM > 1 &&
+                                       kFragments <= kMostFragments &&
+                                       kNumStages * Shape::kFragsM <= kMostFragmentsOfA;
 
   struct Resources : PipelineResources<Shape> {
     static constexpr int kRegisterStages = kNumStages;
