@@ -65,45 +65,13 @@ def attention(
     largest = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     seen_by_all = tile * BM if CAUSAL else tokens
-    for start in range(0, seen_by_all, BN):
-        accumulator, largest, total = _block(
-            accumulator,
-            largest,
-            total,
-            q_tile,
-            q_more,
-            k,
-            v,
-            start,
-            rows,
-            k_stride,
-            v_stride,
-            scale,
-            WIDTH,
-            MORE,
-            BN,
-            False,
-        )
-    if CAUSAL:
-        for start in range(seen_by_all, seen_by_all + BM, BN):
+    for masked in tl.static_range(2 if CAUSAL else 1):
+        first, last = masked * seen_by_all, seen_by_all + masked * BM
+        for start in range(first, last, BN):
             accumulator, largest, total = _block(
-                accumulator,
-                largest,
-                total,
-                q_tile,
-                q_more,
-                k,
-                v,
-                start,
-                rows,
-                k_stride,
-                v_stride,
-                scale,
-                WIDTH,
-                MORE,
-                BN,
-                True,
-            )
+                accumulator, largest, total, q_tile, q_more, k, v, start, rows, k_stride, v_stride, scale,
+                WIDTH, MORE, BN, masked,
+            )  # fmt: skip
     result = (accumulator / total[:, None]).to(out.dtype.element_ty)
     tl.store(out + rows[:, None] * out_stride + width[None, :], result)
 

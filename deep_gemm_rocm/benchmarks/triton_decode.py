@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ..heuristics.gemm_config import NUM_CUS
 from ..problems.layout import ceil_div
 from .attention_problems import AttentionProblem
 from .triton_launch import launch
@@ -104,9 +105,6 @@ class Config(NamedTuple):
         return f"{tile}, {self.num_warps} warps, {self.num_stages} stages"
 
 
-_CUS = 304
-
-
 def configurations(problem: AttentionProblem) -> Iterator[Config]:
     """Parts for about one and two workgroups on each CU."""
     batch, _, tokens, heads, kv_heads, width = problem.shape
@@ -115,7 +113,7 @@ def configurations(problem: AttentionProblem) -> Iterator[Config]:
         if bh > max(16, heads // kv_heads):
             continue
         for per_cu in (1, 2):
-            parts = max(1, min(per_cu * _CUS // programs, tokens // bn))
+            parts = max(1, min(per_cu * NUM_CUS // programs, tokens // bn))
             for stages in (1, 2) if width <= 256 else (1,):
                 yield Config(bh, bn, 1 << (parts.bit_length() - 1), warps, stages)
 

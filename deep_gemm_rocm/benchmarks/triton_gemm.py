@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ..heuristics.gemm_config import NUM_CUS
 from ..problems.four_bits import FOUR_BIT_DTYPES
 from ..problems.layout import ceil_div, data_and_scales
 from .problems import Problem
@@ -122,7 +123,6 @@ _LARGE = (
     Config(256, 256, 8, 2, 4),
 )
 _BLOCK_K_BYTES = 128
-_CUS = 304
 _SUM_BLOCK = 1024
 
 
@@ -142,7 +142,7 @@ def _splits(problem: Problem, config: Config) -> list[Config]:
     m, n, k, _ = problem.shape
     tiles = ceil_div(m, config.BM) * ceil_div(n, config.BN)
     blocks = k * data_and_scales(problem.a)[0].itemsize // _BLOCK_K_BYTES
-    splits = [parts for parts in (2, 4, 8) if parts <= blocks // 2 and tiles * parts // 2 < _CUS]
+    splits = [parts for parts in (2, 4, 8) if parts <= blocks // 2 and tiles * parts // 2 < NUM_CUS]
     return [config._replace(SPLIT_K=parts) for parts in splits[-2:]]
 
 

@@ -8,13 +8,13 @@ import torch
 import triton
 import triton.language as tl
 
-from ..problems.layout import FP8, SCALE_BLOCK, ceil_div
+from ..problems.cast import FP8_MAX
+from ..problems.layout import SCALE_BLOCK, ceil_div
 from .row_problems import RowsProblem
 from .triton_launch import launch
 
 # ruff: noqa: N803  (Triton's constants are upper case)
 
-_LARGEST = torch.finfo(FP8).max
 _EPSILON = 1e-6  # the default of rms_norm_cast_to_fp8
 
 
@@ -122,7 +122,7 @@ def cast_rows(
     """Launches ``cast`` or ``silu_and_mul_cast`` for contiguous rows."""
     grid = (len(data), ceil_div(data.shape[1], block))
     numbers = data.shape[1], *scales.stride()
-    launch(kernel, grid, x, data, scales, *numbers, LARGEST=_LARGEST, BLOCK=block, num_warps=num_warps)
+    launch(kernel, grid, x, data, scales, *numbers, LARGEST=FP8_MAX, BLOCK=block, num_warps=num_warps)
 
 
 def candidates(problem: RowsProblem) -> Iterator[tuple[str, Callable[[RowsProblem], None]]]:
@@ -149,7 +149,7 @@ def _norm(warps: int) -> Callable[[RowsProblem], None]:
         data, scales, added = problem.results
         numbers = x.shape[1], *scales.stride(), _EPSILON
         block = max(triton.next_power_of_2(x.shape[1]), SCALE_BLOCK)
-        constants = {"LARGEST": _LARGEST, "BLOCK": block, "num_warps": warps}
+        constants = {"LARGEST": FP8_MAX, "BLOCK": block, "num_warps": warps}
         launch(rms_norm_cast, (len(x),), x, weight, residual, added, data, scales, *numbers, **constants)
 
     return run
