@@ -21,7 +21,7 @@ from ..api.four_bits import convert_fp4_to_fp8
 from ..api.gemm import gemm_fp8
 from ..problems.layout import FP8, SCALE_BLOCK
 from . import parts
-from .shuffled import shuffled_if_possible
+from .shuffled import shuffle_if_possible
 
 _LOGGER = logging.getLogger("sglang.deep_gemm_rocm")  # SGLang shows what reaches the root logger
 _NAME = "deep_gemm_rocm_w8a8_block_fp8_linear"
@@ -164,11 +164,11 @@ def _create_moe_runner(self: Any, layer: Any, moe_runner_config: Any) -> None:
 def _shuffle_weights(self: Any, layer: Any) -> None:
     if getattr(layer, "w13_weight_bias", None) is not None:
         raise NotImplementedError("deep_gemm_rocm's MXFP4 experts have no biases in SGLang")
-    names = [(name, f"{name}_scale") for name in ("w13_weight", "w2_weight")]
-    weights = ((getattr(layer, name).data, getattr(layer, scales).data) for name, scales in names)
-    for of_weight, pair in zip(names, shuffled_if_possible(*weights), strict=True):
-        for part, tensor in zip(of_weight, pair, strict=True):
-            setattr(layer, part, torch.nn.Parameter(tensor, requires_grad=False))
+    shuffle_if_possible(layer, "w13_weight", "w2_weight", replace=_replace_parameter)
+
+
+def _replace_parameter(layer: Any, name: str, tensor: torch.Tensor) -> None:
+    setattr(layer, name, torch.nn.Parameter(tensor, requires_grad=False))
 
 
 def _apply_experts(self: Any, layer: Any, dispatch_output: Any) -> Any:

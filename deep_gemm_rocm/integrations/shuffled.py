@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
 
 from ..api.shuffle import shuffle_weight
 from ..problems.layout import Pair
 
 
-def shuffled_if_possible(*weights: Pair) -> tuple[Pair, ...]:
-    """A layer's weights shuffled, or all as they are if some scale is so large or small that kernels need it so."""
+def shuffle_if_possible(layer: Any, *weights: str, replace: Callable[[Any, str, torch.Tensor], object]) -> None:
+    """Shuffles a layer's weights, or leaves all as they are if kernels need one so, since a scale is too large or small.
+
+    Args:
+        weights: names of parameters; those of their scales end in ``_scale``.
+        replace: replaces the layer's parameter of a name.
+    """
+    names = [(weight, f"{weight}_scale") for weight in weights]
+    pairs: list[Pair] = [(getattr(layer, weight).data, getattr(layer, scales).data) for weight, scales in names]
     with contextlib.suppress(ValueError):
-        return tuple(shuffle_weight(*weight) for weight in weights)
-    return weights
+        pairs = [shuffle_weight(*pair) for pair in pairs]
+    for of_weight, pair in zip(names, pairs, strict=True):
+        for name, tensor in zip(of_weight, pair, strict=True):
+            replace(layer, name, tensor)

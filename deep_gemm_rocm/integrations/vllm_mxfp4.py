@@ -33,20 +33,11 @@ from ..api.fp4_gemm import bf16_fp4_gemm_nt
 from ..api.gemm import gemm_fp8
 from ..problems.layout import Pair
 from .parts import MovedError, check_parameters, check_replaces, replace_wherever_imported
-from .shuffled import shuffled_if_possible
+from .shuffled import shuffle_if_possible
 from .vllm_experts import FourBitExperts
 
 _GPT_OSS = 1.702, 7.0  # alpha and limit that vLLM's swigluoai_and_mul has
 _ACTIVATIONS = (kMxfp4Dynamic, kFp8Dynamic128Sym)
-
-
-def _lay_out(layer: Any, *weights: str) -> None:
-    """Lays out a layer's weights for kernels."""
-    names = [(weight, f"{weight}_scale") for weight in weights]
-    pairs = ((getattr(layer, weight).data, getattr(layer, scales).data) for weight, scales in names)
-    for of_weight, pair in zip(names, shuffled_if_possible(*pairs), strict=True):
-        for part, tensor in zip(of_weight, pair, strict=True):
-            replace_parameter(layer, part, tensor)
 
 
 class _Mxfp4Kernel(MxFp4LinearKernel):
@@ -81,7 +72,7 @@ class DeepGemmRocmMxfp4WeightKernel(_Mxfp4Kernel):
         return True, None
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        _lay_out(layer, "weight")
+        shuffle_if_possible(layer, "weight", replace=replace_parameter)
 
     def multiply(self, x: torch.Tensor, weight: Pair, out: torch.Tensor, bias: torch.Tensor | None) -> None:
         bf16_fp4_gemm_nt(x, weight, out, bias=bias)
@@ -128,7 +119,7 @@ class DeepGemmRocmMxfp4Experts(FourBitExperts):
                     rows = getattr(layer, name).data
                     replace_parameter(layer, name, torch.cat((rows[:, ::2], rows[:, 1::2]), dim=1))
             self.quant_config._w1.bias = getattr(layer, "w13_bias", None)
-        _lay_out(layer, "w13_weight", "w2_weight")
+        shuffle_if_possible(layer, "w13_weight", "w2_weight", replace=replace_parameter)
         for part, quantised in (("w13", self.quant_config._w1), ("w2", self.quant_config._w2)):
             quantised.scale = getattr(layer, f"{part}_weight_scale")
 

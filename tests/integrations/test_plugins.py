@@ -13,8 +13,10 @@ import types
 from pathlib import Path
 
 import pytest
+import torch
 
 from deep_gemm_rocm.integrations import parts, sglang_plugin, vllm_plugin
+from deep_gemm_rocm.integrations.shuffled import shuffle_if_possible
 
 ROOT = Path(__file__).parents[2]
 
@@ -121,3 +123,16 @@ def test_a_part_that_fails_leaves_the_others(caplog):
         "deep_gemm_rocm leaves one to Server 3, which is not as expected: MovedError: f takes (x), not (y)",
         "deep_gemm_rocm provides two",
     ]
+
+
+@pytest.mark.parametrize("far", [None, "w13_weight", "w2_weight"])
+def test_weights_of_experts_are_shuffled_together_or_not_at_all(far):
+    layer = types.SimpleNamespace()
+    for name in ("w13_weight", "w2_weight"):
+        setattr(layer, name, torch.full((2, 32, 64), 0x11, dtype=torch.uint8))
+        scales = torch.full((2, 32, 4), 127, dtype=torch.uint8)
+        scales[0, 0, 0] = 255 if name == far else 127
+        setattr(layer, f"{name}_scale", scales)
+    shuffle_if_possible(layer, "w13_weight", "w2_weight", replace=setattr)
+    wanted = torch.int64 if far is None else torch.uint8
+    assert layer.w13_weight.dtype == layer.w2_weight.dtype == wanted
