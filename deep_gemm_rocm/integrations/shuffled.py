@@ -13,7 +13,7 @@ from ..problems.layout import Pair
 
 
 def shuffle_if_possible(layer: Any, *weights: str, replace: Callable[[Any, str, torch.Tensor], object]) -> None:
-    """Shuffles a layer's weights, or leaves all as they are if kernels need one so, since a scale is too large or small.
+    """Shuffles a layer's weights, or leaves all as they are if one has scales that kernels can only take unshuffled.
 
     Args:
         weights: names of parameters; those of their scales end in ``_scale``.
