@@ -101,7 +101,7 @@ def microseconds(call: Callable[[], object], *, invariant: bool) -> float:
 
 
 class Weight:
-    """What the setting costs calls with few rows and one weight, of ``n`` rows of ``k``."""
+    """Calls with few rows and one weight, of ``n`` rows of ``k``, and the cost of the setting for them."""
 
     def __init__(self, op: str, n: int, k: int) -> None:
         self._op, self._n, self._k = op, n, k

@@ -203,7 +203,7 @@ def _parts(config: GemmConfig, gemm: Gemm) -> tuple[int, int, int]:
 
 
 def sizes_of_gemm(config: GemmConfig, gemm: Gemm, strides_of_scales: tuple[int, ...] = ()) -> Sizes:
-    """What of ``gemm_launch`` depends on the number of rows, if these are contiguous in all operands but scales.
+    """The part of ``gemm_launch`` that depends on the number of rows, if these are contiguous in all but scales.
 
     Args:
         strides_of_scales: of ``a``, if these are no arguments of the public function.

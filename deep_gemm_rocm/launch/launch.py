@@ -23,7 +23,7 @@ _WORD = 8
 
 
 class Sizes(NamedTuple):
-    """What of a launch depends on how many rows a call has.
+    """The part of a launch that depends on how many rows a call has.
 
     Attributes:
         kernel, scratch: as in ``Launch``.

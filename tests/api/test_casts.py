@@ -96,7 +96,7 @@ def test_quotients_are_rounded_as_by_division(cast):
 
 @pytest.mark.slow
 def test_quotients_by_half_a_million_scales_are_on_the_right_side_of_halves():
-    """What divisor_of() in fp8_scale.h relies on, with fp64 in place of fused operations. All 2^23 scales pass, too."""
+    """divisor_of() in fp8_scale.h relies on this. fp64 stands for fused operations. All 2^23 scales pass, too."""
     for mantissas in torch.arange(2**23, 2**24, 17, dtype=torch.int32).split(2**17):
         scales = mantissas.double() / 2**23
         reciprocals = 1 / scales

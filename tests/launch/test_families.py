@@ -152,7 +152,7 @@ CALLS = {
 
 @pytest.fixture
 def remembered(monkeypatch):
-    """What is remembered of the last of some calls; nothing is launched."""
+    """Returns what the last of some calls leaves remembered; nothing is launched."""
     monkeypatch.setattr(hip.runtime(), "relaunch", lambda *_: None)
     fillers = []
     real = fast_path.filler

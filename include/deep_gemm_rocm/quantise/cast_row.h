@@ -22,7 +22,7 @@ struct RowTeam {
   // Whether this wave has results to store, where each of `parts` workgroups stores some waves' part of the row.
   static DG_DEVICE bool stores(int parts) { return kWaves == 1 || wave_id() * parts / kWaves == workgroup_id_y(); }
 
-  // What waves tell each other, once each.
+  // Each wave writes its sum and its largest value once, for the others.
   struct Lds {
     double sums[kWaves];
     unsigned largest[kWaves];

@@ -36,9 +36,9 @@ struct Fp8Range {
   }
 };
 
-// What values are divided by: the reciprocal of shrink · scale, as the sum of two fp32 numbers. `shrink` is a power of two
-// for scales so large that the second number would be subnormal, else 1. Factor is float, or a vector of one for each
-// value.
+// Divides values by a scale: holds the reciprocal of shrink · scale as the sum of two fp32 numbers. `shrink` is a power of
+// two for scales so large that the second number would be subnormal, else 1. Factor is float, or a vector of one for
+// each value.
 template <class Factor>
 struct Divisor {
   Factor shrink, high, low;

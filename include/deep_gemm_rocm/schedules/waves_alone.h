@@ -19,10 +19,9 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
   // for all partial sums, nor with three K-blocks of four fragments of A.
   static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;
   static constexpr int kMostFragments = Kind::kPromotesColumns ? 4 : Kind::kPromotes ? 12 : kFragments;
-  static constexpr int kMostFragmentsOfA = Kind::kPromotes ? 11 : kNumStages * Shape::kFragsM;  // that are held
   static constexpr bool kWidensAhead = Kind::kWidensB && !Kind::kHasRounds && Shape::kFragsM > 1 &&
                                        kFragments <= kMostFragments &&
-                                       kNumStages * Shape::kFragsM <= kMostFragmentsOfA;
+                                       (!Kind::kPromotes || kNumStages * Shape::kFragsM < 12);
 
   struct Resources : PipelineResources<Shape> {
     static constexpr int kRegisterStages = kNumStages;
