@@ -11,7 +11,7 @@ from ..checks import check_bool, check_int
 from ..heuristics import GemmConfig, choose_gemm_config
 from ..launch.gemm import gemm_launch, sizes_of_gemm
 from ..launch.launch import Launch, Sizes
-from ..launch.repeated import Described, describing, launches, launches_of_rows
+from ..launch.repeated import Described, describing, launches, launches_of_number, launches_of_rows
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import ROWS_OF_SIGNAL, Epilogue, Gemm
 from ..problems.layout import Pair, ceil_div, data_and_scales
@@ -134,7 +134,7 @@ def m_grouped_bf16_gemm_nn_contiguous(
     return describing(m_grouped_bf16_gemm_nt_contiguous)(a, transposed("b", b), *others, **options)
 
 
-@launches
+@launches_of_number("expected_m")
 def m_grouped_fp8_gemm_nt_masked(
     a: Pair,
     b: Pair,
@@ -197,7 +197,7 @@ def m_grouped_fp8_gemm_nt_masked(
     return launch_masked(a, b, d, masked_m, expected_m, whole, bias, epilogue, most_columns, counters)
 
 
-@launches
+@launches_of_number("expected_m")
 def m_grouped_bf16_gemm_nt_masked(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -354,7 +354,7 @@ def launch_masked(
         else:
             ops.m_grouped_fp8_gemm_nt_masked(*a, *b, *rows, flat_recipe(recipe), bias, epilogue)
         return None, None
-    expected_m = check_int("expected_m", expected_m, 0)
+    check_int("expected_m", expected_m, 0)
     gemm, arguments = check_gemm(
         a,
         b,
@@ -371,9 +371,20 @@ def launch_masked(
     )
     if gemm.m == 0 or gemm.n == 0:
         return None if signal is None else (ROWS_OF_SIGNAL, 0), None
-    config = _choose(gemm, min(max(expected_m, 1), gemm.m), num_groups=gemm.groups, max_block_n=max_block_n)
-    counted = None if signal is None else (config.rows_of_signal, config.tiles_of_signal(gemm.n))
-    return counted, gemm_launch(config, gemm, arguments)
+    config = _choose_for_expected(gemm, max_block_n, expected_m)
+    launch = gemm_launch(config, gemm, arguments)
+    if signal is not None:  # the configuration decides what is returned
+        return (config.rows_of_signal, config.tiles_of_signal(gemm.n)), launch
+    return None, launch._replace(sizes=functools.partial(_sizes_for_expected, gemm, max_block_n))
+
+
+def _choose_for_expected(gemm: Gemm, max_block_n: int, expected_m: int) -> GemmConfig:
+    expected_m = check_int("expected_m", expected_m, 0)
+    return _choose(gemm, min(max(expected_m, 1), gemm.m), num_groups=gemm.groups, max_block_n=max_block_n)
+
+
+def _sizes_for_expected(gemm: Gemm, max_block_n: int, expected_m: int) -> Sizes:
+    return sizes_of_gemm(_choose_for_expected(gemm, max_block_n, expected_m), gemm)
 
 
 def _choose(gemm: Gemm, rows: int, **limits: int) -> GemmConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..launch.repeated import Described, launches
+from ..launch.repeated import Described, launches, launches_of_number
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import Epilogue
 from ..problems.layout import Pair
@@ -138,7 +138,7 @@ def m_grouped_fp8_int4_gemm_nt_contiguous(
     return None, launch_contiguous(a, b, d, grouped_layout, None, VECTORS, *rows, bias, epilogue, four_bits="int4")
 
 
-@launches
+@launches_of_number("expected_m")
 def m_grouped_bf16_int4_gemm_nt_masked(
     a: torch.Tensor,
     b: Pair,
@@ -162,7 +162,7 @@ def m_grouped_bf16_int4_gemm_nt_masked(
     return None, launch_masked(a, b, d, masked_m, expected_m, None, bias, epilogue, four_bits="int4")[1]
 
 
-@launches
+@launches_of_number("expected_m")
 def m_grouped_fp8_int4_gemm_nt_masked(
     a: Pair,
     b: Pair,

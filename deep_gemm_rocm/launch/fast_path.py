@@ -145,37 +145,45 @@ def names_of_tensors(positional: Iterable[tuple[str, Any]], keywords: dict[str, 
 
 
 class Family(NamedTuple):
-    """Calls that differ from one another only in the number of rows and in addresses.
+    """Calls that differ from one another only in a size and in addresses.
 
     Attributes:
         key: their key.
-        rows: how many rows this call has.
+        size: this call's: how many rows it has, or an argument that is a number.
         columns: distances between columns, by the names of matrices whose rows are neighbours. They aren't in the key.
-        is_clear: whether this number is no other number among the arguments as well.
+        is_clear: whether the number of rows is no other number among the arguments as well.
     """
 
     key: tuple[Any, ...]
-    rows: int
+    size: int
     columns: dict[str, int]
     is_clear: bool
 
 
-def family_of(
-    key: tuple[Any, ...], names: Sequence[str], of_rows: Sequence[str], addresses: tuple[int, ...]
+def family_of_rows(
+    parameters: Sequence[str],
+    of_rows: Sequence[str],
+    _values: object,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    key: tuple[Any, ...],
+    addresses: tuple[int, ...],
 ) -> Family | None:
     """The family of a call, if C described it, and it has at least two rows, which don't lie between one another.
 
     Args:
-        key, addresses: those of the call.
-        names: those of its tensors.
+        parameters: names of the function's parameters.
         of_rows: names of tensors whose first dimension are the rows.
+        args, kwargs: as for ``describe``.
+        key, addresses: what that returns.
     """
     *others, words = key
     if key[0] is not described_by_python:  # as C's keys begin
         return None
     described = array("q", words)
     rows, at, shapes, columns = 0, 0, list(others), {}
-    for name in names:  # the words of a tensor are as in describe_tensor
+    for name in names_of_tensors(zip(parameters, args, strict=False), kwargs):
+        # The words of a tensor are as in describe_tensor.
         dims, is_contiguous = described[at + 2] >> 1, described[at + 2] & 1
         shape = at + 3
         at = shape + dims * (2 - is_contiguous)
@@ -191,8 +199,40 @@ def family_of(
         shapes += described[shape : shape + dims]
     if not _LEAST_ROWS <= rows <= _MOST_ROWS:
         return None
-    alike = tuple(map(addresses.index, addresses))  # tensors in place of others
-    return Family((*others, described.tobytes(), alike), rows, columns, rows not in shapes)
+    return Family((*others, described.tobytes(), _alike(addresses)), rows, columns, rows not in shapes)
+
+
+def family_of_number(
+    function: object,
+    place: int,
+    name: str,
+    values: object,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    _key: tuple[Any, ...],
+    addresses: tuple[int, ...],
+) -> Family | None:
+    """The family of a call whose size is an argument, if that is an int.
+
+    Args:
+        place, name: the argument's position and name.
+        function, values, args, kwargs: as for ``describe``.
+        addresses: of its tensors.
+    """
+    is_positional = place < len(args)
+    number = args[place] if is_positional else kwargs.get(name)
+    if type(number) is not int:
+        return None
+    if is_positional:
+        described = describe(function, values, (*args[:place], None, *args[place + 1 :]), kwargs)
+    else:
+        described = describe(function, values, args, {**kwargs, name: None})
+    return None if described is None else Family((described[0], _alike(addresses)), number, {}, is_clear=True)
+
+
+def _alike(addresses: tuple[int, ...]) -> tuple[int, ...]:
+    """Which tensors begin where others begin."""
+    return tuple(map(addresses.index, addresses))
 
 
 def form_of(tensor: torch.Tensor) -> TensorForm:

@@ -23,7 +23,7 @@ _WORD = 8
 
 
 class Sizes(NamedTuple):
-    """The part of a launch that depends on how many rows a call has.
+    """The part of a launch that depends on how many rows a call has, or on another size.
 
     Attributes:
         kernel, scratch: as in ``Launch``.
@@ -54,8 +54,8 @@ class Launch(NamedTuple):
         filled: what new tensors are filled with before the launch, by the path of the pointer. The call returns them.
         column_strides: the path of the distance between columns, by the path of the pointer, of matrices where nothing
             else depends on it.
-        sizes: tells for another number of rows what is different; it keeps no tensor, and raises the error of the
-            function where there are too many rows. None if more depends on the rows.
+        sizes: tells for another number of rows, or another size, what is different; it keeps no tensor, and raises the
+            error of the function where there are too many rows. None if more depends on the size.
     """
 
     kernel: Request

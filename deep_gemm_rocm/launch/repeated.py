@@ -2,8 +2,8 @@
 
 A call's checks, its choice of kernels and nearly all of the kernels' arguments depend only on its tensors' dtypes,
 shapes and strides and on its other arguments. The launches are remembered by these. A call that differs from an earlier
-one only in addresses exchanges the addresses. One with another number of rows also exchanges what depends on these, if
-the function says what that is. All other calls run the function itself, which also raises all errors.
+one only in addresses exchanges the addresses. One of another size also exchanges what depends on this, if the function
+says what that is. All other calls run the function itself, which also raises all errors.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ _R = TypeVar("_R")
 # A function's result and its launches, in their order; None if nothing is to be computed.
 Described = tuple[_R, Launch | list[Launch] | None]
 
+# Finds the family of a call under settings, with positional arguments and keywords, from its key and addresses.
+_FamilyOf = Callable[
+    [object, tuple[Any, ...], dict[str, Any], tuple[Any, ...], tuple[int, ...]], "fast_path.Family | None"
+]
+
 _is_traced = torch.compiler.is_dynamo_compiling
 
 _MOST_BYTES = 16 * 2**20  # of memory for the remembered calls of a session
@@ -48,7 +53,7 @@ class Calls(session.Part):
 
     Attributes:
         known: each ``_Call``, by everything that its launches or checks depend on, and each ``_Family``, by all of
-            this but the number of rows.
+            this but its size.
         settings: the session's settings, part of every key.
         bytes: an estimate of the memory of ``known``.
     """
@@ -72,7 +77,7 @@ class Calls(session.Part):
             self._shrink()
 
     def add_family(self, found: fast_path.Family, family: _Family) -> None:
-        """Remembers a family, if nothing but what it knows depends on the rows."""
+        """Remembers a family, if nothing but what it knows depends on the size."""
         if family.is_known(found.columns) and family.is_in_place:
             self.add(found.key, family)
 
@@ -82,12 +87,12 @@ class Calls(session.Part):
         """Remembers a call of a known family; returns None if the family isn't known.
 
         Raises:
-            ValueError, jit.JitError: there are too many rows, a compile failed.
+            ValueError, jit.JitError: the size isn't allowed, a compile failed.
         """
         known = None if family is None else self.known.get(family.key)
         if family is None or known is None:
             return None
-        call: _Call = known.call(family.rows, family.columns, tensors[0])
+        call: _Call = known.call(family.size, family.columns, tensors[0])
         self.add(key, call)
         return call
 
@@ -107,7 +112,7 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
 
     The function must have no other effects, since a repeated call doesn't call it.
     """
-    return _launching(function, ())
+    return _launching(function, None)
 
 
 def launches_of_rows(*rows: str) -> Callable[[Callable[_P, Described[_R]]], Callable[_P, _R]]:
@@ -118,11 +123,25 @@ def launches_of_rows(*rows: str) -> Callable[[Callable[_P, Described[_R]]], Call
     Args:
         rows: the names of all tensors whose shapes depend on the number of rows, which is their first dimension.
     """
-    return lambda function: _launching(function, rows)
+    return lambda function: _launching(
+        function, functools.partial(fast_path.family_of_rows, _parameters(function), rows)
+    )
 
 
-def _launching(function: Callable[_P, Described[_R]], rows: tuple[str, ...]) -> Callable[_P, _R]:
-    parameters = tuple(inspect.signature(function).parameters)
+def launches_of_number(name: str) -> Callable[[Callable[_P, Described[_R]]], Callable[_P, _R]]:
+    """``launches`` for a function whose argument of this name, an int, decides only what ``Launch.sizes`` tells."""
+    return lambda function: _launching(
+        function,
+        functools.partial(fast_path.family_of_number, function, _parameters(function).index(name), name),
+    )
+
+
+def _parameters(function: Callable[..., object]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
+def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | None) -> Callable[_P, _R]:
+    parameters = _parameters(function)
 
     @functools.wraps(function)
     def launching(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -137,9 +156,8 @@ def _launching(function: Callable[_P, Described[_R]], rows: tuple[str, ...]) -> 
                 call = calls.known.get(key)
             except TypeError:  # an argument has no hash
                 found = None
-            if call is None and rows and found is not None:
-                names = fast_path.names_of_tensors(zip(parameters, args, strict=False), kwargs)
-                family = fast_path.family_of(key, names, rows, addresses)
+            if call is None and family_of is not None and found is not None:
+                family = family_of(calls.settings.values, args, kwargs, key, addresses)
                 call = calls.of_family(key, family, tensors)
             if call is not None and call.repeat(tensors, addresses):
                 return call.result_among(tensors)
@@ -495,7 +513,7 @@ def _together(written: Sequence[int], tensors: Sequence[torch.Tensor], addresses
 
 
 class _Family:
-    """Remembered launches, for tensors of the same dtypes, shapes and strides apart from the number of rows.
+    """Remembered launches, for calls that are alike apart from a size: the number of rows, or an argument.
 
     Attributes:
         plan: how they use tensors.
@@ -507,7 +525,7 @@ class _Family:
     ) -> None:
         """
         Args:
-            plan, launches: those of a call with some number of rows.
+            plan, launches: those of a call of some size.
             given, addresses: the tensors among its arguments.
         """
         self.plan = plan
@@ -528,27 +546,27 @@ class _Family:
         self.was_repeated = False
 
     def is_known(self, columns: Iterable[str]) -> bool:
-        """Whether all launches tell what depends on the rows, and some what on the columns of these matrices."""
+        """Whether all launches tell what depends on the size, and some what on the columns of these matrices."""
         known = {name for *_, strides in self._launches for name in strides}
         return known.issuperset(columns) and all(sizes is not None for sizes, *_ in self._launches)
 
     @property
     def is_in_place(self) -> bool:
-        """Whether tensors that share memory begin at the same address, as then they do with any number of rows."""
+        """Whether tensors that share memory begin at the same address, as then they do in any size."""
         return all(distance == 0 for _, _, distance in self._together)
 
-    def call(self, rows: int, columns: Mapping[str, int], beside: torch.Tensor) -> _Call:
-        """The call for another number of rows, and for these distances between columns.
+    def call(self, size: int, columns: Mapping[str, int], beside: torch.Tensor) -> _Call:
+        """The call of another size, and for these distances between columns.
 
         Raises:
-            ValueError, jit.JitError: there are too many rows, a compile failed.
+            ValueError, jit.JitError: the size isn't allowed, a compile failed.
         """
         self.was_repeated = True
         forms, arguments, kernels, scratches = dict(self.plan.forms), [], [], []
         known = session.current().of(Kernels)
         for sizes_of, structure, template, names, strides in self._launches:
             assert sizes_of is not None
-            sizes = sizes_of(rows)
+            sizes = sizes_of(size)
             filled = bytearray(template)
             for path, number in sizes.fields.items():
                 packer_of(structure, path)(filled, number)

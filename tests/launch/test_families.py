@@ -1,4 +1,4 @@
-"""Calls that differ from an earlier one in the number of rows are what they are without that one."""
+"""Calls that differ from an earlier one in the number of rows, or in an int, are what they are without that one."""
 
 from __future__ import annotations
 
@@ -94,6 +94,15 @@ def grouped(rows):
     return dg.m_grouped_fp8_gemm_nt_contiguous(as_cast(rows, 256), EXPERTS, d, layout)
 
 
+MOST_ROWS = 3000  # which take another kernel than few rows
+
+
+def masked(expected_m, **options):
+    a = torch.zeros(1, MOST_ROWS, 256, dtype=FP8), torch.zeros(1, MOST_ROWS, 2)
+    d, rows = torch.zeros(1, MOST_ROWS, 512).bfloat16(), torch.zeros(1, dtype=torch.int32)
+    return dg.m_grouped_fp8_gemm_nt_masked(a, per_block(1, 512, 256), d, rows, expected_m, **options)
+
+
 EXPERTS = per_block(2, 32, 256)
 LONG = torch.zeros(512, 16384).to(FP8), torch.zeros(4, 128)  # K is split into 8 parts for few rows, and 6 for many
 OF_CHANNELS = dg.per_row_cast_to_fp8(randn(32, 128))
@@ -135,6 +144,13 @@ CALLS = {
     ),
     "GEMM in bf16": good("bf16_gemm_nt", "a", "d"),
     "grouped GEMM": grouped,
+    "masked GEMM": masked,
+    "masked GEMM in bf16": lambda expected_m: dg.m_grouped_bf16_gemm_nt_masked(
+        **GOOD["m_grouped_bf16_gemm_nt_masked"]() | {"expected_m": expected_m}
+    ),
+    "masked GEMM in int4": lambda expected_m: dg.m_grouped_bf16_int4_gemm_nt_masked(
+        **GOOD["m_grouped_bf16_int4_gemm_nt_masked"]() | {"expected_m": expected_m}
+    ),
     "experts": experts(x=randn(16, 128)),
     "experts with scales of rows": experts(x=randn(16, 128), **OF_ROWS, out=None),
     "experts of whole blocks": experts(x=randn(16, 128), out=None, **dict.fromkeys(BIASES), limit=7.0),
@@ -189,7 +205,7 @@ def remembered(monkeypatch):
 RARE = {
     "cast of columns of a matrix", "cast to FP4", "norm without a residual, scales of rows", "decode in parts",
     "latent, new results", "sparse, new results", "FlashMLA's sparse prefill", "FlashMLA's causal decoding",
-    "experts with scales of rows", "experts in bf16",
+    "experts with scales of rows", "experts in bf16", "masked GEMM in int4",
 }  # fmt: skip
 
 
@@ -282,4 +298,29 @@ def test_rows_that_are_elsewhere_in_the_call_teach_nothing():
 def test_rows_that_lie_between_others_are_no_family():
     dg.per_token_cast_to_fp8(randn(16, FIRST).T)
     dg.per_token_cast_to_fp8(randn(16, 2 * FIRST)[:, ::2].T)
+    assert not families()
+
+
+def test_numbers_are_checked(monkeypatch):
+    monkeypatch.setattr(hip.runtime(), "relaunch", lambda *_: None)
+    masked(FIRST)
+    assert len(families()) == 1
+    for expected_m in (-1, 2**31):
+        with pytest.raises(ValueError, match="expected_m must be at"):
+            masked(expected_m)
+    with pytest.raises(TypeError, match="expected_m must be an int"):
+        masked(True)
+    with pytest.raises(TypeError, match="expected_m must be an int"):
+        masked(None)
+
+
+@pytest.mark.parametrize("expected_m", [0, 1])
+def test_smallest_numbers(remembered, expected_m):
+    assert remembered(masked, FIRST, expected_m) == remembered(masked, expected_m)
+
+
+def test_what_a_number_decides_beside_launches_teaches_nothing(monkeypatch):
+    monkeypatch.setattr(hip.runtime(), "relaunch", lambda *_: None)
+    signal = torch.zeros(-(-MOST_ROWS // 64), dtype=torch.int32)
+    masked(FIRST, enable_overlap=True, signal=signal)
     assert not families()
