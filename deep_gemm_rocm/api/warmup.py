@@ -60,6 +60,8 @@ _WIDTHS_OF_BYTES = {656: 576, 584: 512}  # of q, by the bytes of a cache's token
 _SCALE_BYTES = 4
 _MODELS = Path(__file__).resolve().parents[1] / "models"
 
+_RECIPES_OF_A = ((1, SCALE_BLOCK), (1, GROUP))
+
 _ALL_M = range(1, 32769)
 _FEW = 200
 
@@ -167,7 +169,8 @@ def warmup_kernels(
             ``flash_attention_decode`` ``softcap``; for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"``
             or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have; for ``sparse_mla`` ``extra_kv_cache``, as
             whether there is one; for functions with FP4 weights but ``fused_moe`` ``shuffled``, as whether they are
-            those of ``shuffle_weight``; for functions with int4 weights ``group_k`` and ``scales``: how many values
+            those of ``shuffle_weight``, and with FP8 activations ``recipe_a``: (1, 128), or (1, 32) if each 32 values
+            of those have an exponent; for functions with int4 weights ``group_k`` and ``scales``: how many values
             share a scale, and the scales' dtype by its name. If left out, it is 32 and ``"bfloat16"``, otherwise
             ``"float32"``, and with FP8 activations 128.
 
@@ -325,9 +328,20 @@ def _dense(function: _Function, m: int, of: Workload) -> None:
     function.call(*_operands(function, m, of, (), ()), _tensor(m, of.n, dtype=of.d_dtype))
 
 
+def _a_of_fp4(function: _Function, m: int, of: Workload, *groups: int) -> Any:
+    """Activations for FP4 weights. With ``recipe_a`` (1, 32), each 32 values have an exponent."""
+    recipe = of.arguments.get("recipe_a")
+    if recipe is not None and (not isinstance(recipe, (tuple, list)) or tuple(recipe) not in _RECIPES_OF_A):
+        raise ValueError(f"recipe_a must be one of {_RECIPES_OF_A}, got {recipe!r}")
+    a = _operand(function, groups, m, of.k, 1, transposed=False)
+    if function.dtype != _FP8 or recipe is None or tuple(recipe) != (1, GROUP):
+        return a
+    return a[0], _tensor(*groups, m, ceil_div(of.k, GROUP), dtype=torch.uint8)
+
+
 def _dense_of_fp4(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
-    a = _operand(function, (), m, of.k, 1, transposed=False)
+    a = _a_of_fp4(function, m, of)
     function.call(a, _four_bits(of.n, of.k, shuffled=_is_shuffled(of)), _tensor(m, of.n, dtype=of.d_dtype))
 
 
@@ -386,13 +400,13 @@ def _masked_of_int4(function: _Function, m: int, of: Workload) -> None:
 
 
 def _contiguous_of_fp4(function: _Function, m: int, of: Workload) -> None:
-    a, d = _operand(function, (), m, of.k, 1, transposed=False), _tensor(m, of.n, dtype=of.d_dtype)
+    a, d = _a_of_fp4(function, m, of), _tensor(m, of.n, dtype=of.d_dtype)
     function.call(a, _four_bits(of.n, of.k, of.num_groups, shuffled=_is_shuffled(of)), d, _tensor(m, dtype=torch.int32))
 
 
 def _masked_of_fp4(function: _Function, m: int, of: Workload) -> None:
     groups = of.num_groups
-    a, d = _operand(function, (groups,), m, of.k, 1, transposed=False), _tensor(groups, m, of.n, dtype=of.d_dtype)
+    a, d = _a_of_fp4(function, m, of, groups), _tensor(groups, m, of.n, dtype=of.d_dtype)
     b = _four_bits(of.n, of.k, groups, shuffled=_is_shuffled(of))
     function.call(a, b, d, _tensor(groups, dtype=torch.int32), m)
 
@@ -622,6 +636,7 @@ def _rows(
 
 _OF_INT4 = ("group_k", "scales")
 _OF_FP4 = ("shuffled",)
+_OF_FP8_BY_FP4 = (*_OF_FP4, "recipe_a")
 _ARGUMENTS = {
     "flash_attention": ("softcap",),
     "flash_attention_decode": ("softcap", "k_descale"),
@@ -634,11 +649,11 @@ _ARGUMENTS = {
     "rms_norm_cast_to_fp8": ("gran_k",),
     "silu_and_mul_cast_to_fp8": ("alpha", "limit"),
     "fused_moe": ("alpha", "limit", "gate_up_bias", "down_bias", "x", *_OF_INT4),
-    "fp8_fp4_gemm_nt": _OF_FP4,
+    "fp8_fp4_gemm_nt": _OF_FP8_BY_FP4,
     "bf16_fp4_gemm_nt": _OF_FP4,
     "fp4_gemm_nt": _OF_FP4,
-    "m_grouped_fp8_fp4_gemm_nt_contiguous": _OF_FP4,
-    "m_grouped_fp8_fp4_gemm_nt_masked": _OF_FP4,
+    "m_grouped_fp8_fp4_gemm_nt_contiguous": _OF_FP8_BY_FP4,
+    "m_grouped_fp8_fp4_gemm_nt_masked": _OF_FP8_BY_FP4,
     "m_grouped_fp4_gemm_nt_contiguous": _OF_FP4,
     "m_grouped_fp4_gemm_nt_masked": _OF_FP4,
     "bf16_int4_gemm_nt": _OF_INT4,

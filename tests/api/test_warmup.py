@@ -246,6 +246,36 @@ def test_the_plan_of_shuffled_weights(asked):
     assert all(request in plan for request in wanted)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_plan_of_activations_with_scales_of_32_values(asked, packed):
+    """They have a kernel that widens them. Exponents come one by one, or four in a word."""
+
+    def data_and_scales(data, *rows):
+        exponents = torch.full((*rows, 8), 127, dtype=torch.uint8)
+        return data, exponents.view(torch.int32) if packed else exponents
+
+    def activations(*rows):
+        return data_and_scales(torch.zeros(*rows, 256, dtype=torch.uint8).view(FP8), *rows)
+
+    def weight(*rows):
+        return data_and_scales(torch.zeros(*rows, 128, dtype=torch.int8), *rows)
+
+    def of_a(name, groups, recipe=(1, 32)):
+        return warmup.plan([Workload(name, [64], 192, 256, groups, arguments={"recipe_a": recipe})])
+
+    wanted = asked(lambda: dg.fp8_fp4_gemm_nt(activations(64), weight(192), torch.zeros(64, 192).bfloat16()))
+    assert of_a("fp8_fp4_gemm_nt", 1) == of_a("fp8_fp4_gemm_nt", 1, [1, 32]) == wanted
+    assert len(wanted) == 2
+    d, layout = torch.zeros(64, 192).bfloat16(), torch.zeros(64, dtype=torch.int32)
+    wanted = asked(lambda: dg.m_grouped_fp8_fp4_gemm_nt_contiguous(activations(64), weight(3, 192), d, layout))
+    assert of_a("m_grouped_fp8_fp4_gemm_nt_contiguous", 3) == wanted
+    d, counts = torch.zeros(3, 64, 192).bfloat16(), torch.zeros(3, dtype=torch.int32)
+    wanted = asked(lambda: dg.m_grouped_fp8_fp4_gemm_nt_masked(activations(3, 64), weight(3, 192), d, counts, 64))
+    assert of_a("m_grouped_fp8_fp4_gemm_nt_masked", 3) == wanted
+    usual = warmup.plan([Workload("fp8_fp4_gemm_nt", [64], 192, 256)])
+    assert of_a("fp8_fp4_gemm_nt", 1, (1, 128)) == usual != of_a("fp8_fp4_gemm_nt", 1)
+
+
 def test_more_rows_than_a_layer_of_experts_takes():
     """65536 tokens of 16 experts each are 4096 rows of each of 256 experts."""
     assert warmup.plan([Workload("fused_moe", [4096], 512, 1024, 256)])
@@ -346,6 +376,8 @@ def test_a_model_needs_few_kernels_whatever_the_batch(model):
         ("fp8_gemm_nt", {"epilogue": "silu_and_mul"}, r"may have \[\], got .*'epilogue'"),
         ("route_top_k", ["bias"], "must map names to values"),
         ("route_top_k", {"scoring": "softmix"}, "scoring"),
+        ("fp8_fp4_gemm_nt", {"recipe_a": (1, 64)}, r"recipe_a must be one of \(\(1, 128\), \(1, 32\)\), got \(1, 64\)"),
+        ("bf16_fp4_gemm_nt", {"recipe_a": (1, 32)}, r"may have \['shuffled'\], got .*'recipe_a'"),
     ],
 )
 def test_other_arguments_are_checked(function, arguments, error):
