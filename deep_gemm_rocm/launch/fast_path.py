@@ -46,6 +46,13 @@ class TensorForm(NamedTuple):
         """Bytes from the first element to the end of the last."""
         return reach(*self.args) * self.quick_args[-1].itemsize
 
+    @property
+    def bytes_of_rows(self) -> tuple[int, int]:
+        """Bytes from one index of the first dimension to the next, and those of the last."""
+        sizes, strides = self.args
+        itemsize = self.quick_args[-1].itemsize
+        return strides[0] * itemsize, reach(sizes[1:], strides[1:]) * itemsize
+
     def of_rows(self, rows: int, strides: tuple[int, ...] | None) -> TensorForm:
         """The same with another first dimension, and with other strides unless these are None."""
         (_, *sizes), before = self.args

@@ -126,14 +126,28 @@ def words_of(structure: type[Structure], paths: tuple[str, ...]) -> tuple[int, .
     return tuple(offset_of(structure, path) // _WORD for path in paths)
 
 
-@functools.lru_cache(maxsize=1024)
-def packer_of(structure: type[Structure], path: str) -> Callable[[bytearray, int], None]:
-    """A function that writes a number into arguments of this type; it refuses numbers that don't fit."""
-    kind: Any = structure
-    for name in path.split("."):
-        kind = next(entry[1] for entry in kind._fields_ if entry[0] == name)
-    packed, offset = struct.Struct(kind._type_), offset_of(structure, path)
-    return lambda arguments, number: packed.pack_into(arguments, offset, number)
+class Packers(dict[str, tuple[Callable[[bytearray, int, int], None], int]]):
+    """By the path of a number in arguments of a type: a function that packs it there, and its offset.
+
+    The function refuses numbers that don't fit.
+    """
+
+    def __init__(self, structure: type[Structure]) -> None:
+        super().__init__()
+        self._structure = structure
+
+    def __missing__(self, path: str) -> tuple[Callable[[bytearray, int, int], None], int]:
+        kind: Any = self._structure
+        for name in path.split("."):
+            kind = next(entry[1] for entry in kind._fields_ if entry[0] == name)
+        self[path] = found = struct.Struct(kind._type_).pack_into, offset_of(self._structure, path)
+        return found
+
+
+@functools.cache
+def packers_of(structure: type[Structure]) -> Packers:
+    """The packers for arguments of this type."""
+    return Packers(structure)
 
 
 def offset_of(structure: type[Structure], path: str) -> int:

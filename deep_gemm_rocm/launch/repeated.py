@@ -23,7 +23,7 @@ from ..checks import extent
 from ..jit import Kernel, Kernels
 from ..runtime import hip, session, settings
 from . import fast_path, planning, scratch
-from .launch import SCRATCH_ALIGNMENT, Launch, packer_of, ready_kernels, scratch_offsets, words_of
+from .launch import SCRATCH_ALIGNMENT, Launch, packers_of, ready_kernels, scratch_offsets, words_of
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -175,7 +175,7 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
         plan = _Plan(in_order, ready[0], names, tensors, result)
         first = plan.launch(in_order, ready[1], tensors)
         if found is not None and call is None:
-            calls.add(key, plan.call(*first, plan.forms, tensors[0], first_addresses=addresses))
+            calls.add(key, plan.call(first, *plan.made(), tensors[0], first_addresses=addresses))
             if family is not None and family.is_clear:
                 calls.add_family(family, _Family(plan, in_order, tensors, addresses))
         return result
@@ -206,6 +206,17 @@ def _public_signature(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(return_annotation=described.removeprefix("Described[").removesuffix("]"))
 
 
+_Places = tuple[tuple[int, int, int], ...]  # as of a ``Step``
+
+
+class _Filled(NamedTuple):
+    """A launch without addresses: a kernel, its arguments, and its scratch memory as in ``Launch``."""
+
+    entry_point: hip.EntryPoint
+    arguments: bytes
+    scratch: Mapping[str, int]
+
+
 class _Uses(NamedTuple):
     """How a launch uses a call's tensors, which have numbers, whatever their sizes are.
 
@@ -216,7 +227,7 @@ class _Uses(NamedTuple):
         written: numbers of the given tensors that are written.
     """
 
-    places: tuple[tuple[int, int, int], ...]
+    places: _Places
     used: dict[int, str]
     aligned: tuple[int, ...]
     written: tuple[int, ...]
@@ -251,9 +262,7 @@ def _uses(
     return _Uses(tuple(places), used, aligned_numbers, written_numbers)
 
 
-def _places(
-    uses: _Uses, launch: Launch, tensors: list[torch.Tensor], num_given: int
-) -> tuple[tuple[int, int, int], ...]:
+def _places(uses: _Uses, launch: Launch, tensors: list[torch.Tensor], num_given: int) -> _Places:
     """``places`` of a step on ``tensors``, of which the launch may use views."""
     places = uses.places
     for index, (name, tensor) in enumerate(launch.pointers.values()):
@@ -277,15 +286,16 @@ class _Plan:
         aligned: numbers of the given tensors that must start at a multiple of 16 bytes.
         written: numbers of the given tensors that are written. They share no memory with others, except with those with
             which they did in the first call, at the same distance.
-        forms: those of the first call's new tensors, by their names.
+        returned: forms of the first call's new tensors that it returns.
+        between: forms of the others, which lie between launches, by their names.
         filled: the number of each new tensor that is filled before the launches, in repeated calls, and with what.
         used: number and name of each tensor that a launch works on, in repeated calls.
         result_among: takes all tensors of a repeated call and gives what it returns.
     """
 
     __slots__ = (
-        "_again", "_is_returned", "_made", "_num_given", "_places", "_structures", "_used", "aligned", "contents",
-        "filled", "forms", "result_among", "runtime", "used", "written",
+        "_made", "_num_given", "_places", "_places_again", "_structures", "_used", "aligned", "between", "contents",
+        "filled", "result_among", "returned", "runtime", "used", "written",
     )  # fmt: skip
 
     def __init__(
@@ -307,7 +317,7 @@ class _Plan:
         self.contents: list[tuple[Callable[..., None], list[int]]] = []
         self.aligned: tuple[int, ...] = ()
         self.written: tuple[int, ...] = ()
-        self._places: list[tuple[tuple[int, int, int], ...]] = []
+        self._places: list[_Places] = []
         self._structures: list[type[Structure]] = []
         self._used: list[dict[int, str]] = []
         for launch in launches:
@@ -322,10 +332,12 @@ class _Plan:
                 self.contents.append((check, [names.index(name) for name in of]))
             self.aligned += uses.aligned
             self.written += uses.written
-        self.forms: dict[str, fast_path.TensorForm] = {}
+        self.returned: dict[str, fast_path.TensorForm] = {}
+        self.between: dict[str, fast_path.TensorForm] = {}
         self.filled: list[tuple[int, float]] = []
-        self._is_returned: list[bool] = []
         self.used, own = self._used, given
+        # Of each launch, places of tensors that have a number of their own, and of others by their number in between.
+        self._places_again: list[tuple[_Places, _Places]] = [(places, ()) for places in self._places]
         if made:
             own = self._number_again(launches, made, given, result)
         self.result_among = _result_among(result, own)
@@ -334,29 +346,34 @@ class _Plan:
         self, launches: list[Launch], made: dict[str, torch.Tensor], given: list[torch.Tensor], result: Any
     ) -> list[torch.Tensor]:
         """Numbers the new tensors as repeated calls do, and returns the tensors that have a number of their own."""
-        self.forms = {name: fast_path.form_of(tensor) for name, tensor in made.items()}
         results = {id(part) for part in (result if isinstance(result, tuple) else (result,))}
-        self._is_returned = [id(tensor) in results for tensor in self._made]
-        own = given + [tensor for tensor in self._made if id(tensor) in results]
-        numbers = itertools.count(len(given))
-        self._again = [*range(len(given)), *(next(numbers) if one else len(own) for one in self._is_returned)]
-        of_made = dict(zip(made, self._again[len(given) :], strict=True))
+        for name, tensor in made.items():
+            (self.returned if id(tensor) in results else self.between)[name] = fast_path.form_of(tensor)
+        own = given + [made[name] for name in self.returned]
+        numbers = {name: number for number, name in enumerate(self.returned, len(given))}
+        again = [*range(len(given)), *[numbers.get(name, len(own)) for name in made]]
         self.filled = [
-            (of_made[launch.pointers[path].name], value) for launch in launches for path, value in launch.filled.items()
+            (numbers[launch.pointers[path].name], value) for launch in launches for path, value in launch.filled.items()
         ]
-        self.used = [{self._again[number]: name for number, name in used.items()} for used in self._used]
+        self.used = [{again[number]: name for number, name in used.items()} for used in self._used]
+        shared = [number for number, name in enumerate(made, len(given)) if name in self.between]
+        between = {number: index for index, number in enumerate(shared)}
+        self._places_again = [
+            (
+                tuple([(word, again[number], offset) for word, number, offset in places if number not in between]),
+                tuple([(word, between[number], offset) for word, number, offset in places if number in between]),
+            )
+            for places in self._places
+        ]
         return own
 
-    def launch(
-        self, launches: Sequence[Launch], kernels: Sequence[Kernel], given: list[torch.Tensor]
-    ) -> tuple[list[fast_path.Step], int]:
-        """Launches for the first time, when all tensors are there already.
-
-        Returns:
-            The launches, and bytes of scratch memory.
-        """
-        arguments = [bytes(launch.arguments) for launch in launches]
-        steps, scratch_bytes = self.steps(kernels, arguments, [launch.scratch for launch in launches])
+    def launch(self, launches: Sequence[Launch], kernels: Sequence[Kernel], given: list[torch.Tensor]) -> list[_Filled]:
+        """Launches for the first time, when all tensors are there already."""
+        filled = [
+            _Filled(fast_path.quick_entry_point(kernel.entry_point), bytes(launch.arguments), launch.scratch)
+            for launch, kernel in zip(launches, kernels, strict=True)
+        ]
+        steps, scratch_bytes = self._steps(filled, self._places)
         tensors = given + self._made
         self._made = []
         for launch in launches if self.filled else ():
@@ -366,50 +383,52 @@ class _Plan:
         if scratch_bytes:
             addresses.append(scratch.memory(self.runtime, scratch_bytes, tensors[0]).address)
         self.runtime.relaunch([step.filled_in(addresses) for step in steps], tensors, self._used)
-        return steps, scratch_bytes
+        return filled
 
-    def steps(
-        self, kernels: Sequence[Kernel], arguments: Sequence[bytes], scratches: Sequence[Mapping[str, int]]
-    ) -> tuple[list[fast_path.Step], int]:
-        """The launches, of tensors as the first call numbers them, and bytes of scratch memory."""
+    def _steps(self, launches: Sequence[_Filled], places_of: Iterable[_Places]) -> tuple[list[fast_path.Step], int]:
+        """The launches with these places of tensors, and bytes of scratch memory."""
         steps, scratch_bytes = [], 0
-        for kernel, words, sizes, places, structure in zip(
-            kernels, arguments, scratches, self._places, self._structures, strict=True
+        for (entry_point, arguments, sizes), places, structure in zip(
+            launches, places_of, self._structures, strict=True
         ):
             if sizes:
                 *starts, size = scratch_offsets(sizes)
                 scratch_bytes = max(scratch_bytes, size)
                 of_scratch = words_of(structure, tuple(sizes))
                 places += tuple([(word, _SCRATCH, start) for word, start in zip(of_scratch, starts, strict=True)])
-            steps.append(fast_path.Step(fast_path.quick_entry_point(kernel.entry_point), words, places))
+            steps.append(fast_path.Step(entry_point, arguments, places))
         return steps, scratch_bytes
+
+    def made(self) -> tuple[list[fast_path.TensorForm], list[int]]:
+        """Forms of the first call's new tensors that it returns, and bytes of the others."""
+        return list(self.returned.values()), [form.extent for form in self.between.values()]
 
     def call(
         self,
-        steps: list[fast_path.Step],
-        scratch_bytes: int,
-        forms: Mapping[str, fast_path.TensorForm],
+        launches: Sequence[_Filled],
+        returned: list[fast_path.TensorForm],
+        between: list[int],
         beside: torch.Tensor,
         **known: Any,
     ) -> _Call:
-        """A call to be repeated, of launches as ``steps`` returns them.
+        """A call to be repeated.
 
         Args:
-            forms: those of new tensors.
+            returned: forms of the new tensors that it returns.
+            between: bytes of the others.
             beside: a tensor on the device of the new ones.
             known: the last arguments of ``_Call``.
         """
-        made = [form for form, is_alone in zip(forms.values(), self._is_returned, strict=True) if is_alone]
-        if len(made) < len(forms):
-            size, begins = 0, [0] * self._num_given
-            for form, is_alone in zip(forms.values(), self._is_returned, strict=True):
-                begins.append(0 if is_alone else size)
-                if not is_alone:
-                    size += -(-form.extent // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
-            where = [*zip(self._again, begins, strict=True), (_SCRATCH, 0)]
-            steps = [_moved(step, where) for step in steps]
-            made.append(fast_path.form_of_bytes(size, beside))
-        return _Call(self, steps, scratch_bytes, made, **known)
+        number, size, begins = self._num_given + len(returned), 0, []
+        for one in between:
+            begins.append(size)
+            size += -(-one // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+        places = [
+            alone + tuple([(word, number, begins[of] + offset) for word, of, offset in shared])
+            for alone, shared in self._places_again
+        ]
+        made = [*returned, fast_path.form_of_bytes(size, beside)] if between else returned
+        return _Call(self, *self._steps(launches, places), made, **known)
 
 
 class _Call:
@@ -529,26 +548,16 @@ class _Family:
             given, addresses: the tensors among its arguments.
         """
         self.plan = plan
-        self._launches = [
-            (
-                launch.sizes,
-                type(launch.arguments),
-                bytes(launch.arguments),
-                _names(launch),
-                {launch.pointers[of].name: path for of, path in launch.column_strides.items() if of in launch.pointers},
-            )
-            for launch in launches
-        ]
+        self._returned, self._between = plan.made()
+        self._launches = [_Template(launch, plan) for launch in launches]
         self._together = _together(plan.written, given, addresses)
-        self.bytes = _BYTES_OF_CALL + sum(
-            [2 * len(arguments) + _BYTES_OF_LAUNCH for _, _, arguments, *_ in self._launches]
-        )
+        self.bytes = _BYTES_OF_CALL + sum([2 * len(launch.arguments) + _BYTES_OF_LAUNCH for launch in self._launches])
         self.was_repeated = False
 
     def is_known(self, columns: Iterable[str]) -> bool:
         """Whether all launches tell what depends on the size, and some what on the columns of these matrices."""
-        known = {name for *_, strides in self._launches for name in strides}
-        return known.issuperset(columns) and all(sizes is not None for sizes, *_ in self._launches)
+        known = {name for launch in self._launches for name in launch.strides}
+        return known.issuperset(columns) and all(launch.sizes is not None for launch in self._launches)
 
     @property
     def is_in_place(self) -> bool:
@@ -562,39 +571,80 @@ class _Family:
             ValueError, jit.JitError: the size isn't allowed, a compile failed.
         """
         self.was_repeated = True
-        forms, arguments, kernels, scratches = dict(self.plan.forms), [], [], []
-        known = session.current().of(Kernels)
-        for sizes_of, structure, template, names, strides in self._launches:
-            assert sizes_of is not None
-            sizes = sizes_of(size)
-            filled = bytearray(template)
-            for path, number in sizes.fields.items():
-                packer_of(structure, path)(filled, number)
-            for name, distance in columns.items():
-                if name in strides:
-                    packer_of(structure, strides[name])(filled, distance)
-            for path, length in sizes.made.items():
-                if path in names:
-                    forms[names[path]] = forms[names[path]].of_rows(length, sizes.strides.get(path))
-            arguments.append(bytes(filled))
-            kernels.append(known.get(sizes.kernel))
-            scratches.append(sizes.scratch)
-        steps, scratch_bytes = self.plan.steps(kernels, arguments, scratches)
-        return self.plan.call(steps, scratch_bytes, forms, beside, together=self._together)
+        returned, between = list(self._returned), list(self._between)
+        kernels = session.current().of(Kernels)
+        launches = [launch.filled_in(size, columns, kernels, returned, between) for launch in self._launches]
+        return self.plan.call(launches, returned, between, beside, together=self._together)
 
 
-def _names(launch: Launch) -> dict[str, str]:
-    """The name of each new tensor, by its path."""
-    return {path: name for path, (name, _) in launch.pointers.items() if name in launch.made}
+class _Template:
+    """A launch of a family's first call, of which those of others are made.
 
-
-def _moved(step: fast_path.Step, where: Sequence[tuple[int, int]]) -> fast_path.Step:
+    Attributes:
+        sizes: as of ``Launch``.
+        arguments: the kernel's.
+        strides: the path of the distance between columns, by the name of the matrix.
     """
-    Args:
-        where: for the number of each tensor, that of another, and how many bytes behind its beginning it begins.
-    """
-    places = [(place, where[number][0], where[number][1] + offset) for place, number, offset in step.places]
-    return fast_path.Step(step.entry_point, step.arguments, tuple(places))
+
+    __slots__ = ("_between", "_last", "_packers", "_returned", "arguments", "sizes", "strides")
+
+    def __init__(self, launch: Launch, plan: _Plan) -> None:
+        self.sizes = launch.sizes
+        self.arguments = bytes(launch.arguments)
+        self.strides = {
+            launch.pointers[of].name: path for of, path in launch.column_strides.items() if of in launch.pointers
+        }
+        self._packers = packers_of(type(launch.arguments))
+        made = {path: name for path, (name, _) in launch.pointers.items() if name in launch.made}
+        numbers = [{name: number for number, name in enumerate(forms)} for forms in (plan.returned, plan.between)]
+        self._returned = {path: numbers[0][name] for path, name in made.items() if name in plan.returned}
+        self._between = {
+            path: (numbers[1][name], plan.between[name], *plan.between[name].bytes_of_rows)
+            for path, name in made.items()
+            if name in plan.between
+        }
+        self._last: tuple[object, hip.EntryPoint | None] = None, None  # a kernel's values and itself
+
+    def filled_in(
+        self,
+        size: int,
+        columns: Mapping[str, int],
+        kernels: Kernels,
+        returned: list[fast_path.TensorForm],
+        between: list[int],
+    ) -> _Filled:
+        """The launch for another size, and for these distances between columns.
+
+        Args:
+            returned, between: as for ``_Plan.call``. Those that this launch makes are exchanged.
+        """
+        assert self.sizes is not None
+        kernel, fields, made, strides, scratch = self.sizes(size)
+        filled = bytearray(self.arguments)
+        for path, number in fields.items():
+            pack, offset = self._packers[path]
+            pack(filled, offset, number)
+        for name, distance in columns.items():
+            if name in self.strides:
+                pack, offset = self._packers[self.strides[name]]
+                pack(filled, offset, distance)
+        for path, rows in made.items():
+            if path in self._between:
+                number, form, row_bytes, last_bytes = self._between[path]
+                other_strides = strides.get(path)
+                between[number] = (
+                    (rows - 1) * row_bytes + last_bytes
+                    if other_strides is None
+                    else form.of_rows(rows, other_strides).extent
+                )
+            elif path in self._returned:
+                number = self._returned[path]
+                returned[number] = returned[number].of_rows(rows, strides.get(path))
+        values, entry_point = self._last
+        if entry_point is None or values is not kernel.values:
+            entry_point = fast_path.quick_entry_point(kernels.get(kernel).entry_point)
+            self._last = kernel.values, entry_point
+        return _Filled(entry_point, bytes(filled), scratch)
 
 
 def _result_among(result: object, tensors: list[torch.Tensor]) -> Callable[[list[torch.Tensor]], Any]:
