@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import torch
 
-from ..heuristics import GemmConfig, choose_gemm_config
+from ..heuristics import ChoicesByM, gemm_choices
 from ..heuristics.cast_config import CastConfig, RowCastConfig, lanes_and_passes
+from ..heuristics.gemm_problem import Choice
 from ..launch.cast import cast_launch, row_cast_launch
 from ..launch.experts import sort_launch, sum_of_experts_launch
-from ..launch.gemm import gemm_launch, sizes_of_gemm
+from ..launch.gemm import SizesOfGemm, gemm_launch
 from ..launch.launch import Launch, Sizes
 from ..launch.repeated import Described, launches_of_rows
 from ..problems.arguments import Argument
@@ -229,33 +230,43 @@ def _expert_gemm(
         **forms,
     )
     gemm = Gemm(len(d.tensor), n // kind.parts, a[0].tensor.shape[1], experts, kind)
-    launch = gemm_launch(_config(gemm), gemm, arguments, alignment=1, clamps=clamps, made={d.name: d.tensor})
+    by_rows = _ChoicesByRows(gemm)
+    config = by_rows(gemm.m).config
+    launch = gemm_launch(config, gemm, arguments, alignment=1, clamps=clamps, made={d.name: d.tensor})
     columns_of_scales = 0
     if len(a) == 2 and a[1].tensor.shape[1] > 1 and 1 == a[1].tensor.stride(0) < a[1].tensor.stride(1):
         columns_of_scales = a[1].tensor.shape[1]
-    return launch._replace(sizes=functools.partial(_sizes_of_gemm, gemm, top_k, columns_of_scales))
+    sizes = SizesOfGemm(gemm, by_rows)
+    return launch._replace(sizes=functools.partial(_sizes_of_gemm, sizes, gathers, top_k, columns_of_scales))
 
 
-def _config(gemm: Gemm) -> GemmConfig:
-    groups = _experts_of_rows(gemm.m, gemm.groups)
-    rows = ceil_div(gemm.m, groups)
-    return choose_gemm_config(gemm.kind, rows, gemm.n, gemm.k, settings.num_cus(), num_groups=groups)
+class _ChoicesByRows:
+    """How all experts' rows of a GEMM are computed, by how many rows all of them have."""
+
+    def __init__(self, gemm: Gemm) -> None:
+        self._gemm, self._num_cus = gemm, settings.num_cus()
+        self._by_groups: dict[int, ChoicesByM] = {}
+
+    def __call__(self, rows: int) -> Choice:
+        # As many experts have rows as there are rows, rounded up to a power of two, so that few numbers of rows differ
+        # in kernels.
+        groups = min(self._gemm.groups, 1 << (rows - 1).bit_length())
+        choices = self._by_groups.get(groups)
+        if choices is None:
+            _, n, k, _, kind = self._gemm
+            choices = self._by_groups[groups] = gemm_choices(kind, n, k, self._num_cus, groups)
+        return choices(ceil_div(rows, groups))
 
 
-def _sizes_of_gemm(gemm: Gemm, top_k: int, columns_of_scales: int, tokens: int) -> Sizes:
+def _sizes_of_gemm(sizes: SizesOfGemm, gathers: bool, top_k: int, columns_of_scales: int, tokens: int) -> Sizes:
     """``Launch.sizes`` of ``_expert_gemm``.
 
     Args:
         columns_of_scales: of ``a``, if they lie as those of a cast.
     """
-    gemm = gemm._replace(m=tokens * top_k)
-    of_scales = mn_major_strides(2, tokens if gemm.kind.gathers_a else gemm.m, columns_of_scales)
-    return sizes_of_gemm(_config(gemm), gemm, of_scales if columns_of_scales else ())
-
-
-def _experts_of_rows(rows: int, experts: int) -> int:
-    """How many experts may have rows, rounded up to a power of two, so that few numbers of rows differ in kernels."""
-    return min(experts, 1 << (rows - 1).bit_length())
+    rows = tokens * top_k
+    of_scales = mn_major_strides(2, tokens if gathers else rows, columns_of_scales) if columns_of_scales else ()
+    return sizes(rows, of_scales)
 
 
 def numbers_of_few_rows(experts: int) -> tuple[int, ...]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 
-from ..heuristics import GemmConfig, choose_dense
-from ..launch.gemm import gemm_launch, in_parts, sizes_of_gemm
-from ..launch.launch import Launch, Sizes
+from ..heuristics import dense_choices
+from ..launch.gemm import SizesOfGemm, computed, gemm_launch
+from ..launch.launch import Launch
 from ..launch.repeated import Described, describing, launches, launches_of_rows
 from ..problems.arguments import Argument, Arguments
 from ..problems.gemm import check_gemm
@@ -323,14 +322,6 @@ def launch_dense(
 ) -> Launch | None:
     if gemm.m == 0 or gemm.n == 0:
         return None
-    launch = gemm_launch(*_chosen(gemm), arguments, head_splits=head_splits, made=made)
-    return launch._replace(sizes=functools.partial(_sizes, gemm))
-
-
-def _chosen(gemm: Gemm) -> tuple[GemmConfig, Gemm]:
-    choice = choose_dense(gemm.kind, gemm.m, gemm.n, gemm.k, settings.num_cus())
-    return in_parts(choice.config, gemm, choice.splits) if choice.is_in_parts else (choice.config, gemm)
-
-
-def _sizes(gemm: Gemm, rows: int) -> Sizes:
-    return sizes_of_gemm(*_chosen(gemm._replace(m=rows)))
+    choices = dense_choices(gemm.kind, gemm.n, gemm.k, settings.num_cus())
+    launch = gemm_launch(*computed(choices(gemm.m), gemm), arguments, head_splits=head_splits, made=made)
+    return launch._replace(sizes=SizesOfGemm(gemm, choices))

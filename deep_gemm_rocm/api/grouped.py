@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 
 from ..checks import check_bool, check_int
-from ..heuristics import GemmConfig, choose_gemm_config
-from ..launch.gemm import gemm_launch, sizes_of_gemm
-from ..launch.launch import Launch, Sizes
+from ..heuristics import ChoicesByM, gemm_choices
+from ..launch.gemm import SizesOfGemm, gemm_launch
+from ..launch.launch import Launch
 from ..launch.repeated import Described, describing, launches, launches_of_number, launches_of_rows
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import ROWS_OF_SIGNAL, Epilogue, Gemm
@@ -310,19 +309,12 @@ def launch_contiguous(
     if gemm.m == 0 or gemm.n == 0:
         return None
     if use_psum_layout:
-        config = _choose(gemm, expected_m or ceil_div(gemm.m, gemm.groups), num_groups=gemm.groups)
+        rows = expected_m or ceil_div(gemm.m, gemm.groups)
+        config = _choices(gemm, num_groups=gemm.groups)(rows).config
         return gemm_launch(config, gemm, arguments, write_padding=ensure_zero_padding)
-    launch = gemm_launch(_choose_for_rows(gemm), gemm, arguments)
-    return launch._replace(sizes=functools.partial(_sizes, gemm))
-
-
-def _choose_for_rows(gemm: Gemm) -> GemmConfig:
-    return _choose(gemm, gemm.m, max_block_m=settings.values().alignment)
-
-
-def _sizes(gemm: Gemm, rows: int) -> Sizes:
-    gemm = gemm._replace(m=rows)
-    return sizes_of_gemm(_choose_for_rows(gemm), gemm)
+    choices = _choices(gemm, max_block_m=settings.values().alignment)
+    launch = gemm_launch(choices(gemm.m).config, gemm, arguments)
+    return launch._replace(sizes=SizesOfGemm(gemm, choices))
 
 
 def launch_masked(
@@ -371,21 +363,18 @@ def launch_masked(
     )
     if gemm.m == 0 or gemm.n == 0:
         return None if signal is None else (ROWS_OF_SIGNAL, 0), None
-    config = _choose_for_expected(gemm, max_block_n, expected_m)
+    choices = _choices(gemm, num_groups=gemm.groups, max_block_n=max_block_n)
+    config = choices(_expected_rows(expected_m, gemm)).config
     launch = gemm_launch(config, gemm, arguments)
     if signal is not None:  # the configuration decides what is returned
         return (config.rows_of_signal, config.tiles_of_signal(gemm.n)), launch
-    return None, launch._replace(sizes=functools.partial(_sizes_for_expected, gemm, max_block_n))
+    sizes = SizesOfGemm(gemm, choices)
+    return None, launch._replace(sizes=lambda number: sizes.of(choices(_expected_rows(number, gemm)), gemm.m))
 
 
-def _choose_for_expected(gemm: Gemm, max_block_n: int, expected_m: int) -> GemmConfig:
-    expected_m = check_int("expected_m", expected_m, 0)
-    return _choose(gemm, min(max(expected_m, 1), gemm.m), num_groups=gemm.groups, max_block_n=max_block_n)
+def _expected_rows(expected_m: int, gemm: Gemm) -> int:
+    return min(max(check_int("expected_m", expected_m, 0), 1), gemm.m)
 
 
-def _sizes_for_expected(gemm: Gemm, max_block_n: int, expected_m: int) -> Sizes:
-    return sizes_of_gemm(_choose_for_expected(gemm, max_block_n, expected_m), gemm)
-
-
-def _choose(gemm: Gemm, rows: int, **limits: int) -> GemmConfig:
-    return choose_gemm_config(gemm.kind, rows, gemm.n, gemm.k, settings.num_cus(), **limits)
+def _choices(gemm: Gemm, **limits: int) -> ChoicesByM:
+    return gemm_choices(gemm.kind, gemm.n, gemm.k, settings.num_cus(), **limits)

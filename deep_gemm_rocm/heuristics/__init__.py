@@ -6,7 +6,7 @@ from .attention_config import AttentionConfig, attention_tiles, heads_of_every_t
 from .choices import collecting_begins
 from .decode_config import LATENT_ROWS, DecodeConfig, for_few_workgroups, is_busy_unsplit, splits_for_any_batch
 from .forced import ForcedChoiceError, forced
-from .gemm_choice import choose_dense, choose_gemm_config, choose_k_splits
+from .gemm_choice import ChoicesByM, choose_dense, choose_gemm_config, choose_k_splits, dense_choices, gemm_choices
 from .gemm_config import GemmConfig
 from .gemm_tiles import gemm_candidates
 
@@ -15,6 +15,7 @@ __all__ = [
     "AttentionCase",
     "AttentionChoice",
     "AttentionConfig",
+    "ChoicesByM",
     "DecodeConfig",
     "ForcedChoiceError",
     "GemmConfig",
@@ -25,9 +26,11 @@ __all__ = [
     "choose_gemm_config",
     "choose_k_splits",
     "collecting_begins",
+    "dense_choices",
     "for_few_workgroups",
     "forced",
     "gemm_candidates",
+    "gemm_choices",
     "heads_of_every_tile",
     "is_busy_unsplit",
     "splits_for_any_batch",

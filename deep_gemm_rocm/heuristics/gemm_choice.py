@@ -27,7 +27,7 @@ from .gemm_config import BLOCK_K_BYTES, NUM_CUS, GemmConfig
 from .gemm_problem import Choice, GemmProblem, KOrder, with_tail
 from .gemm_table import TunedTable, table
 from .gemm_tiles import gemm_candidates
-from .notes import noted
+from .notes import note_gemm
 
 _TILE_OF_SPLIT = 128
 _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -44,7 +44,6 @@ _PARTS_OF_WAVES = 4  # into which the waves of a workgroup deal K
 _ConfigsFor = Callable[[GemmProblem], Iterable[GemmConfig]]
 
 
-@noted
 def choose_gemm_config(
     kind: GemmKind,
     m: int,
@@ -71,25 +70,37 @@ def choose_gemm_config(
         TableError, OSError: ``DG_TUNED_TABLE`` names no good table.
         ForcedChoiceError: the ``forced`` configuration is not for such a problem.
     """
-    choice = _forced(kind, k)
-    if choice:
-        return choice.config
-    k_order = _NO_PARTS if settings.values().batch_invariant else None
-    block = m // _BLOCK_OF_M * _BLOCK_OF_M
-    first = GemmProblem(with_tail(kind, k), block, n, k, num_cus, num_groups, max_block_m, k_order, max_block_n)
-    return _chosen(_config, first, m).config
+    return gemm_choices(kind, n, k, num_cus, num_groups, max_block_m, max_block_n)(m).config
 
 
-@noted
 def choose_dense(kind: GemmKind, m: int, n: int, k: int, num_cus: int = NUM_CUS) -> Choice:
     """The configuration of a dense problem, and into how many parts it splits K.
 
     Arguments and errors are those of ``choose_gemm_config``.
     """
-    first = GemmProblem(with_tail(kind, k), m // _BLOCK_OF_M * _BLOCK_OF_M, n, k, num_cus, 1, max_block_m=256)
-    if settings.values().batch_invariant:
-        first = first._replace(k_order=_order_for_all_m(first.kind, n, k))
-    return _forced(kind, k) or _chosen(_dense_choice, first, m)
+    return dense_choices(kind, n, k, num_cus)(m)
+
+
+def gemm_choices(
+    kind: GemmKind,
+    n: int,
+    k: int,
+    num_cus: int = NUM_CUS,
+    num_groups: int = 1,
+    max_block_m: int = 256,
+    max_block_n: int = 256,
+) -> ChoicesByM:
+    """``choose_gemm_config`` for any ``m``."""
+    k_order = _NO_PARTS if settings.values().batch_invariant else None
+    problem = GemmProblem(with_tail(kind, k), 0, n, k, num_cus, num_groups, max_block_m, k_order, max_block_n)
+    return _choices_by_m(_config, problem)
+
+
+def dense_choices(kind: GemmKind, n: int, k: int, num_cus: int = NUM_CUS) -> ChoicesByM:
+    """``choose_dense`` for any ``m``."""
+    kind = with_tail(kind, k)
+    k_order = _order_for_all_m(kind, n, k) if settings.values().batch_invariant else None
+    return _choices_by_m(_dense_choice, GemmProblem(kind, 0, n, k, num_cus, 1, 256, k_order))
 
 
 def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
@@ -180,26 +191,49 @@ class _Breakpoints(NamedTuple):
         return self.choices[bisect_right(self.begins, m) - 1]
 
 
-def _chosen(choose: Callable[[GemmProblem], Choice], first: GemmProblem, m: int) -> Choice:
-    """What ``choose`` returns for the problem with ``m``, from what is remembered for the block of M.
+class ChoicesByM:
+    """The choices for problems that differ only in M, of the session that made this object."""
 
-    Args:
-        first: the problem with the first M of the block.
-    """
-    if is_replaced():  # by something that wants to be asked for each problem
-        return choose(first._replace(m=m))
-    return _choices_of_block(choose, first).choice(m)
+    def __init__(self, choose: Callable[[GemmProblem], Choice], problem: GemmProblem) -> None:
+        """
+        Args:
+            choose: chooses for a problem.
+            problem: one with any M.
+
+        Raises:
+            ForcedChoiceError: the forced choice is not for such problems.
+        """
+        self._choose, self._problem = choose, problem
+        self._forced = forced_choice(Choice, lambda forced: _computes(forced.kind, problem.kind), problem)
+        self._is_replaced = is_replaced()
+        self._blocks: dict[int, _Breakpoints] = {}
+
+    def __call__(self, m: int) -> Choice:
+        """The choice for ``m``; errors are those of ``choose_gemm_config``."""
+        choice = self._forced or self._free_choice(m)
+        note_gemm(self._problem, m, choice)
+        return choice
+
+    def _free_choice(self, m: int) -> Choice:
+        if self._is_replaced:  # by something that wants to be asked for each problem
+            return self._choose(self._problem._replace(m=m))
+        number = m // _BLOCK_OF_M
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._blocks[number] = self._choices_of_block(number * _BLOCK_OF_M)
+        return block.choice(m)
+
+    def _choices_of_block(self, begin: int) -> _Breakpoints:
+        block = range(max(begin, 1), begin + _BLOCK_OF_M)
+        chosen: dict[int, Choice] = {}
+        with collecting_begins() as begins:
+            begins.add(block[0])
+            while more := begins.intersection(block) - chosen.keys():
+                chosen |= {m: self._choose(self._problem._replace(m=m)) for m in more}
+        return _Breakpoints(*zip(*sorted(chosen.items()), strict=True))
 
 
-@remembered
-def _choices_of_block(choose: Callable[[GemmProblem], Choice], first: GemmProblem) -> _Breakpoints:
-    block = range(max(first.m, 1), first.m + _BLOCK_OF_M)
-    chosen: dict[int, Choice] = {}
-    with collecting_begins() as begins:
-        begins.add(block[0])
-        while more := begins.intersection(block) - chosen.keys():
-            chosen |= {m: choose(first._replace(m=m)) for m in more}
-    return _Breakpoints(*zip(*sorted(chosen.items()), strict=True))
+_choices_by_m = remembered(ChoicesByM)
 
 
 def _config(problem: GemmProblem) -> Choice:
@@ -274,15 +308,6 @@ def _breakpoints(first: GemmProblem, may_split: bool) -> _Breakpoints:
     quickest = np.argmin([clocks for _, clocks in estimates], axis=0)
     begins = np.flatnonzero(np.diff(quickest, prepend=-1))
     return _Breakpoints(tuple(m[begins].tolist()), tuple(estimates[index][0] for index in quickest[begins]))
-
-
-def _forced(kind: GemmKind, k: int) -> Choice | None:
-    """The forced choice, if there is one.
-
-    Raises:
-        ForcedChoiceError: it is not for a problem of this kind.
-    """
-    return forced_choice(Choice, lambda choice: _computes(choice.kind, with_tail(kind, k)), (kind, k))
 
 
 def _computes(kind: GemmKind, wanted: GemmKind) -> bool:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -15,50 +11,34 @@ from ..runtime import session
 from .cost import estimated_clocks, second_pass_clocks
 from .forced import Forced
 from .gemm_config import NUM_CUS
-from .gemm_problem import Choice, GemmProblem, with_tail
+from .gemm_problem import Choice, GemmProblem
 from .gemm_table import table
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 _log = logging.getLogger(__name__)
 
 
-def noted(choose: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Notes the results of a function with the arguments of ``choose_gemm_config``, if somebody listens."""
-    signature = inspect.signature(choose)
-
-    @functools.wraps(choose)
-    def noting(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        chosen = choose(*args, **kwargs)
-        if _log.isEnabledFor(logging.DEBUG):
-            given = signature.bind(*args, **kwargs)
-            given.apply_defaults()
-            _note(chosen if isinstance(chosen, Choice) else Choice(chosen), **given.arguments)  # type: ignore[arg-type]
-        return chosen
-
-    return noting
+def note_gemm(problem: GemmProblem, m: int, choice: Choice) -> None:
+    """Notes a choice for a problem, but with this ``m``, if somebody listens."""
+    if not _log.isEnabledFor(logging.DEBUG):
+        return
+    problem = problem._replace(m=m, k_order=None)
+    groups = f" groups={problem.num_groups}" if problem.num_groups > 1 else ""
+    reason, microseconds = _reason(problem, choice), estimated_microseconds(problem, choice)
+    _log.debug(
+        "m=%d n=%d k=%d%s: %s, by %s, estimated at %.1f us",
+        m,
+        problem.n,
+        problem.k,
+        groups,
+        choice,
+        reason,
+        microseconds,
+    )
 
 
 def note_attention(case: object, choice: object, reason: str) -> None:
     """Notes a choice for attention."""
     _log.debug("%s: %s, by %s", case, choice, reason)
-
-
-def _note(
-    choice: Choice,
-    kind: Any,
-    m: int,
-    n: int,
-    k: int,
-    num_cus: int,
-    num_groups: int = 1,
-    max_block_m: int = 256,
-    max_block_n: int = 256,
-) -> None:
-    problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, num_groups, max_block_m, max_block_n=max_block_n)
-    groups = f" groups={num_groups}" if num_groups > 1 else ""
-    reason, microseconds = _reason(problem, choice), estimated_microseconds(problem, choice)
-    _log.debug("m=%d n=%d k=%d%s: %s, by %s, estimated at %.1f us", m, n, k, groups, choice, reason, microseconds)
 
 
 def _reason(problem: GemmProblem, choice: Choice) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from ctypes import Structure, c_float, c_int, c_int64, c_uint, c_void_p
 from math import inf
+from typing import NamedTuple
 
 import torch
 
 from ..heuristics import GemmConfig
+from ..heuristics.gemm_problem import Choice
 from ..jit import Request
 from ..problems.arguments import Arguments
 from ..problems.gemm_kind import PARTS_OF_B, Gemm, changed
@@ -202,23 +205,58 @@ def _parts(config: GemmConfig, gemm: Gemm) -> tuple[int, int, int]:
     return gemm.m * row, row, gemm.groups * gemm.m * row * _FLOAT_BYTES
 
 
-def sizes_of_gemm(config: GemmConfig, gemm: Gemm, strides_of_scales: tuple[int, ...] = ()) -> Sizes:
-    """The part of ``gemm_launch`` that depends on the number of rows, if these are contiguous in all but scales.
+class _SizesOfChoice(NamedTuple):
+    """The part of ``SizesOfGemm`` that depends on a choice only.
 
-    Args:
-        strides_of_scales: of ``a``, if these are no arguments of the public function.
+    Attributes:
+        fields: as of ``Sizes``.
+        row: numbers in a row of a part, 0 if K isn't split.
+        groups: how many parts or groups there are.
     """
-    group_stride, stride, bytes_of_parts = _parts(config, gemm)
-    fields = {
-        "m": gemm.m,
-        "num_groups": gemm.groups,
-        "max_workgroups": _max_workgroups(config),
-        "parts.group_stride": group_stride,
-        "parts.stride": stride,
-    }
-    fields |= zip(("sfa.row_stride", "sfa.k_block_stride"), strides_of_scales, strict=False)
-    scratch = {"parts.data": bytes_of_parts} if bytes_of_parts else {}
-    return Sizes(Request(_TEMPLATE, config.template_values), fields, {"d.data": gemm.m}, scratch=scratch)
+
+    choice: Choice
+    kernel: Request
+    fields: Mapping[str, int]
+    row: int
+    groups: int
+
+
+class SizesOfGemm:
+    """``Launch.sizes`` of a GEMM whose rows are contiguous in all but scales."""
+
+    def __init__(self, gemm: Gemm, choices: Callable[[int], Choice]) -> None:
+        """
+        Args:
+            gemm: the problem for any number of rows.
+            choices: how it is computed, by the number of rows.
+        """
+        self._gemm, self._choices = gemm, choices
+        self._last: _SizesOfChoice | None = None
+
+    def __call__(self, rows: int, strides_of_scales: tuple[int, ...] = ()) -> Sizes:
+        """
+        Args:
+            strides_of_scales: of ``a``, if these are no arguments of the public function.
+        """
+        return self.of(self._choices(rows), rows, strides_of_scales)
+
+    def of(self, choice: Choice, rows: int, strides_of_scales: tuple[int, ...] = ()) -> Sizes:
+        """The sizes for a choice."""
+        last = self._last
+        if last is None or last.choice is not choice:
+            last = self._last = self._sizes_of(choice)
+        part = rows * last.row
+        fields = {**last.fields, "m": rows, "parts.group_stride": part}
+        if strides_of_scales:
+            fields["sfa.row_stride"], fields["sfa.k_block_stride"] = strides_of_scales
+        scratch = {"parts.data": last.groups * part * _FLOAT_BYTES} if part else {}
+        return Sizes(last.kernel, fields, {"d.data": rows}, scratch=scratch)
+
+    def _sizes_of(self, choice: Choice) -> _SizesOfChoice:
+        config, gemm = computed(choice, self._gemm)
+        _, row, _ = _parts(config, gemm)
+        fields = {"num_groups": gemm.groups, "max_workgroups": _max_workgroups(config), "parts.stride": row}
+        return _SizesOfChoice(choice, Request(_TEMPLATE, config.template_values), fields, row, gemm.groups)
 
 
 def split_gemm_launch(
@@ -235,6 +273,11 @@ def split_gemm_launch(
     bits.
     """
     return gemm_launch(*in_parts(config, gemm, num_splits), arguments, made=made)
+
+
+def computed(choice: Choice, gemm: Gemm) -> tuple[GemmConfig, Gemm]:
+    """The configuration of a choice, and the problem that it computes."""
+    return in_parts(choice.config, gemm, choice.splits) if choice.is_in_parts else (choice.config, gemm)
 
 
 def in_parts(config: GemmConfig, gemm: Gemm, num_splits: int) -> tuple[GemmConfig, Gemm]:

@@ -25,10 +25,10 @@ BF16 = GemmKind("bf16", "bf16", scaling="none")
 )
 def test_what_is_remembered_for_blocks_of_m_is_the_choice_for_each(kind, n, k, num_cus):
     assert not choices.is_replaced()
+    problem = GemmProblem(kind, 0, n, k, num_cus, 1, 256)
+    chosen = gemm_choice.dense_choices(kind, n, k, num_cus)
     for m in range(1, 3000):
-        first = GemmProblem(kind, m // 1024 * 1024, n, k, num_cus, 1, 256)
-        expected = gemm_choice._dense_choice(first._replace(m=m))
-        assert gemm_choice._chosen(gemm_choice._dense_choice, first, m) == expected, m
+        assert chosen(m) == gemm_choice._dense_choice(problem._replace(m=m)), m
 
 
 @pytest.mark.parametrize("rows", [(100,), (65, 128, 129), (1, 2, 3, 1000, 2000), (1023, 1024, 1025)])
@@ -41,6 +41,7 @@ def test_rows_of_a_table_are_noticed_in_blocks_of_m(rows, tmp_path, monkeypatch)
     )
     table.write(tmp_path / "table.csv")
     monkeypatch.setenv("DG_TUNED_TABLE", str(tmp_path / "table.csv"))
+    problem = GemmProblem(GemmKind(), 0, 256, 1024, 304, 1, 256)
+    chosen = gemm_choice.gemm_choices(GemmKind(), 256, 1024)
     for m in range(1, 2200):
-        first = GemmProblem(GemmKind(), m // 1024 * 1024, 256, 1024, 304, 1, 256)
-        assert gemm_choice._chosen(gemm_choice._config, first, m) == gemm_choice._config(first._replace(m=m)), m
+        assert chosen(m) == gemm_choice._config(problem._replace(m=m)), m
