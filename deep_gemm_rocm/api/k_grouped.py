@@ -9,9 +9,10 @@ import torch
 from ..checks import check_tensor
 from ..heuristics import choose_gemm_config
 from ..heuristics.gemm_config import BLOCK_K_BYTES
+from ..launch import constants
 from ..launch.gemm import gemm_launch
 from ..launch.launch import Launch
-from ..launch.repeated import Described, launches
+from ..launch.repeated import Described, describing, launches
 from ..problems.arguments import Arguments
 from ..problems.gemm_kind import Gemm
 from ..problems.k_grouped import check_k_grouped_gemm
@@ -19,7 +20,7 @@ from ..problems.layout import Pair
 from ..problems.operands import flattened_pair, group_sizes
 from ..problems.recipe import VECTORS, check_recipe
 from ..problems.tensors import FP8_DTYPES
-from ..runtime import arrays, settings
+from ..runtime import settings
 from .gemm import fp8_gemm_nt
 
 
@@ -155,15 +156,28 @@ def k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor
         lhs, rhs: FP8 data as ``a`` and ``b`` of ``k_grouped_fp8_gemm_nt_contiguous``, of any shape, and scales fp32
             [S, M] and [S, N].
         out: fp32 [G, M, N].
-        batch_sizes: the groups' K_g. They are copied to the device, so the call can't be captured into a graph.
+        batch_sizes: the groups' K_g. They are copied to the device, in the first call with these, so the call can't be
+            captured into a graph.
 
     Raises:
         TypeError, ValueError and others: as ``k_grouped_fp8_gemm_nt_contiguous``.
     """
     check_tensor("out", out)
-    sizes = arrays.beside(out, torch.tensor(group_sizes("batch_sizes", batch_sizes, 1), dtype=torch.int32))
+    sizes = constants.int32(batch_sizes, out, lambda: group_sizes("batch_sizes", batch_sizes, 1))
+    _add_wgrads(lhs, rhs, out, batch_sizes, sizes)
+
+
+@launches
+def _add_wgrads(
+    lhs: Pair, rhs: Pair, out: torch.Tensor, batch_sizes: Sequence[int], sizes: torch.Tensor
+) -> Described[None]:
     a, b = flattened_pair("lhs", lhs), flattened_pair("rhs", rhs)
-    k_grouped_fp8_gemm_nt_contiguous(a, b, out, batch_sizes, sizes, c=out)
+    _, launch = describing(k_grouped_fp8_gemm_nt_contiguous)(a, b, out, batch_sizes, sizes, c=out)
+    if launch is None:
+        return None, None
+    assert isinstance(launch, Launch)
+    names = {"a[0]": "lhs[0]", "a[1]": "lhs[1]", "b[0]": "rhs[0]", "b[1]": "rhs[1]"}
+    return None, launch.renamed(**names, c="out", d="out", grouped_layout="sizes")
 
 
 def _check_vectors(function: str, recipe: tuple[int, int, int]) -> None:
