@@ -3,7 +3,7 @@ from typing import Any
 
 import torch
 
-from .fast_path import Describe, Described, Fill, Make, Step, TensorForm
+from .fast_path import Recall, Recalled, Step, TensorForm
 
 def use(
     dlpack_functions: object,
@@ -11,17 +11,25 @@ def use(
     parameter: type,
     is_grad_enabled: Callable[[], bool],
     empty_strided: Callable[..., torch.Tensor],
-    describe_in_python: Describe,
-    make_in_python: Make,
+    recall_in_python: Recall,
     /,
 ) -> bool: ...
-def describe(function: object, values: object, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Described: ...
-def make(forms: list[TensorForm], tensors: list[torch.Tensor], addresses: tuple[int, ...], /) -> tuple[int, ...]: ...
+def recall(
+    function: object,
+    values: object,
+    known: dict[tuple[Any, ...], Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    /,
+) -> Recalled: ...
 def filler(
     steps: Sequence[Step],
+    num_given: int,
     aligned: Sequence[int],
     apart: Sequence[tuple[int, int, int, int]],
     together: Sequence[tuple[int, int, int]],
+    made: tuple[TensorForm, ...],
+    scratch: Callable[[torch.Tensor], int] | None,
     /,
-) -> Fill: ...
+) -> object: ...
 def entry_point(address: int, /) -> Callable[[bytes, int], int]: ...

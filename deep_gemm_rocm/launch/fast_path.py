@@ -1,4 +1,5 @@
-"""The fast path of a call: reads from arguments all that launches depend on, makes new tensors, and fills in addresses.
+"""The fast path of a call: reads from arguments all that launches depend on, finds what was remembered, makes new
+tensors, and fills in addresses.
 
 C functions do this in a fifth of the time, apart from torch's. They leave unusual arguments to Python, and are missing
 where torch or Python is too old or too unusual for them; see ``csrc/repeat/repeat.cpp``.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +23,6 @@ from ..runtime.hip import EntryPoint, Launch
 
 # The key of the call, the arguments that are tensors, and their addresses; None if the call can't be remembered.
 Described = tuple[tuple[Any, ...], list[torch.Tensor], tuple[int, ...]] | None
-Describe = Callable[[object, object, tuple[Any, ...], dict[str, Any]], Described]
 
 
 class TensorForm(NamedTuple):
@@ -60,9 +61,6 @@ class TensorForm(NamedTuple):
         return TensorForm(args, self.options, self.quick, (*args, self.quick_args[-1]), self.device)
 
 
-Make = Callable[[list[TensorForm], list[torch.Tensor], tuple[int, ...]], tuple[int, ...]]
-
-
 class Step(NamedTuple):
     """One launch of a call, without addresses.
 
@@ -88,8 +86,15 @@ class Step(NamedTuple):
         return self.entry_point, words.tobytes()
 
 
-# Launches for the addresses of the tensors and of the scratch memory; None if the tensors may not be there.
-Fill = Callable[[tuple[int, ...]], tuple[Launch, ...] | None]
+Launches = tuple[Launch, ...]
+# Launches for tensors at these addresses, and appends the new tensors that the call makes; None if the tensors may not
+# be there.
+Fill = Callable[[list[torch.Tensor], tuple[int, ...]], Launches | None]
+
+# What describes a call, and a remembered call, its tensors and its launches: one of these, or none if the call can't
+# be remembered.
+Recalled = tuple[Described, tuple[Any, list[torch.Tensor], Launches] | None]
+Recall = Callable[[object, object, dict[tuple[Any, ...], Any], tuple[Any, ...], dict[str, Any]], Recalled]
 
 _ALIGNMENT = 16
 _LEAST_ROWS, _MOST_ROWS = 2, 2**16  # of a family; strides of a single row mean nothing
@@ -140,6 +145,31 @@ def described_by_python(function: object, values: object, args: tuple[Any, ...],
     return tuple(key), tensors, addresses
 
 
+def recalled_by_python(
+    function: object,
+    values: object,
+    known: dict[tuple[Any, ...], Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Recalled:
+    """Describes a call of ``function`` under the settings ``values``, and finds it among the ``known`` ones.
+
+    A known call has an attribute ``fill``: what ``filler_of`` made for it, or None if it isn't ready yet.
+    """
+    described = described_by_python(function, values, args, kwargs)
+    if described is None:
+        return None, None
+    key, tensors, addresses = described
+    try:
+        call = known.get(key)
+    except TypeError:  # an argument has no hash
+        return None, None
+    if call is None or call.fill is None:
+        return described, None
+    launches = call.fill(given := [*tensors], addresses)
+    return (described, None) if launches is None else (None, (call, given, launches))
+
+
 def names_of_tensors(positional: Iterable[tuple[str, Any]], keywords: dict[str, Any]) -> list[str]:
     """The names of the tensors in a call's arguments, in their order in ``Described``."""
     names, parts = [], [*positional, *keywords.items()]
@@ -181,14 +211,14 @@ def family_of_rows(
     Args:
         parameters: names of the function's parameters.
         of_rows: names of tensors whose first dimension are the rows.
-        args, kwargs: as for ``describe``.
-        key, addresses: what that returns.
+        args, kwargs: as for ``recall``.
+        key, addresses: what that describes the call by.
     """
     *others, words = key
-    if key[0] is not described_by_python:  # as C's keys begin
+    if not is_described_by_c(key):
         return None
     described = array("q", words)
-    rows, at, shapes, columns = 0, 0, list(others), {}
+    rows, at, shapes, columns = 0, described[0], list(others), {}
     for name in names_of_tensors(zip(parameters, args, strict=False), kwargs):
         # The words of a tensor are as in describe_tensor.
         dims, is_contiguous = described[at + 2] >> 1, described[at + 2] & 1
@@ -223,7 +253,7 @@ def family_of_number(
 
     Args:
         place, name: the argument's position and name.
-        function, values, args, kwargs: as for ``describe``.
+        function, values, args, kwargs: as for ``recall``.
         addresses: of its tensors.
     """
     is_positional = place < len(args)
@@ -231,9 +261,9 @@ def family_of_number(
     if type(number) is not int:
         return None
     if is_positional:
-        described = describe(function, values, (*args[:place], None, *args[place + 1 :]), kwargs)
+        described, _ = recall(function, values, {}, (*args[:place], None, *args[place + 1 :]), kwargs)
     else:
-        described = describe(function, values, args, {**kwargs, name: None})
+        described, _ = recall(function, values, {}, args, {**kwargs, name: None})
     return None if described is None else Family((described[0], _alike(addresses)), number, {}, is_clear=True)
 
 
@@ -243,12 +273,12 @@ def _alike(addresses: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def form_of(tensor: torch.Tensor) -> TensorForm:
-    """What ``make`` takes for another tensor like this one."""
+    """What ``filler_of`` takes for another tensor like this one."""
     return _form(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor)
 
 
 def form_of_bytes(size: int, beside: torch.Tensor) -> TensorForm:
-    """What ``make`` takes for bytes on the device of ``beside``."""
+    """What ``filler_of`` takes for bytes on the device of ``beside``."""
     return _form((size,), (1,), torch.uint8, beside)
 
 
@@ -267,69 +297,83 @@ def _quick_empty(device_type: str) -> Callable[..., torch.Tensor] | None:
         return None
 
 
-def made_by_python(forms: list[TensorForm], tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> tuple[int, ...]:
-    """Makes tensors beside the first one, and appends them.
-
-    Returns:
-        ``addresses`` and those of the new tensors.
-    """
-    like = tensors[0]
-    made = [like.new_empty_strided(*form.args, dtype=form.options["dtype"]) for form in forms]
-    tensors += made
-    return (*addresses, *[tensor.data_ptr() for tensor in made])
-
-
 def filler_by_python(
     steps: Sequence[Step],
+    num_given: int,
     aligned: Sequence[int],
     apart: Sequence[tuple[int, int, int, int]],
     together: Sequence[tuple[int, int, int]],
+    made: tuple[TensorForm, ...],
+    scratch: Callable[[torch.Tensor], int] | None,
 ) -> Fill:
     """A function that fills in launches. All tensors have an address, and some of them follow rules.
 
     Args:
+        num_given: how many tensors the call is given. Their numbers come first.
         aligned: numbers of tensors that must start at a multiple of 16 bytes.
         apart: pairs of tensors that must not share memory, and the bytes of each from its first element to the end of
             its last.
         together: pairs of tensors, and how many bytes behind the one the other begins.
+        made: new tensors that the call makes.
+        scratch: tells the address of the scratch memory on a tensor's device; None if there is none.
     """
 
-    def fill(addresses: tuple[int, ...]) -> tuple[Launch, ...] | None:
-        if 0 in addresses:  # a tensor without elements, or without memory, as on the meta device
+    def is_allowed(addresses: tuple[int, ...]) -> bool:
+        return (
+            0 not in addresses  # a tensor without elements, or without memory, as on the meta device
+            and not any(addresses[number] % _ALIGNMENT for number in aligned)
+            and not any(-b_size < addresses[b] - addresses[a] < a_size for a, b, a_size, b_size in apart)
+            and all(addresses[b] - addresses[a] == distance for a, b, distance in together)
+        )
+
+    def fill(tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> Launches | None:
+        if not is_allowed(addresses):
             return None
-        for number in aligned:
-            if addresses[number] % _ALIGNMENT:
-                return None
-        for one, other, size, other_size in apart:
-            if -other_size < addresses[other] - addresses[one] < size:
-                return None
-        for one, other, distance in together:
-            if addresses[other] - addresses[one] != distance:
-                return None
+        like = tensors[0]
+        tensors += [like.new_empty_strided(*form.args, dtype=form.options["dtype"]) for form in made]
+        addresses += tuple([tensor.data_ptr() for tensor in tensors[num_given:]])
+        if 0 in addresses:
+            return None
+        if scratch is not None:
+            addresses += (scratch(like),)
         return tuple([step.filled_in(addresses) for step in steps])
 
     return fill
 
 
-Filler = Callable[
-    [Sequence[Step], Sequence[int], Sequence[tuple[int, int, int, int]], Sequence[tuple[int, int, int]]], Fill
-]
+Filler = Callable[..., Any]  # ``filler_by_python``, or C's function of the same arguments
 
 
-def _c_functions() -> tuple[Describe, Make, Filler, Callable[[int], EntryPoint]] | None:
+def _c_functions() -> tuple[Recall, Filler, Callable[[int], EntryPoint]] | None:
     api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if api is not None:
         with contextlib.suppress(ImportError):
-            from ._repeat import describe, entry_point, filler, make, use
+            from ._repeat import entry_point, filler, recall, use
 
-            types, in_python = (torch.Tensor, torch.nn.Parameter), (described_by_python, made_by_python)
-            if use(api, *types, torch.is_grad_enabled, torch.empty_strided, *in_python):
-                return describe, make, filler, entry_point
+            types = torch.Tensor, torch.nn.Parameter
+            if use(api, *types, torch.is_grad_enabled, torch.empty_strided, recalled_by_python):
+                return recall, filler, entry_point
     return None
 
 
 in_c = _c_functions()
-describe, make, filler = (described_by_python, made_by_python, filler_by_python) if in_c is None else in_c[:3]
+recall = recalled_by_python if in_c is None else in_c[0]
+_names_of_keywords: set[str] = set()
+
+
+def is_described_by_c(key: tuple[Any, ...]) -> bool:
+    """Whether the key is one of C's. Others begin with the called function."""
+    return key[0] is recalled_by_python
+
+
+def filler_of(key: tuple[Any, ...]) -> Filler:
+    """Makes what ``recall`` takes to repeat a call with this key."""
+    return in_c[1] if in_c is not None and is_described_by_c(key) else filler_by_python
+
+
+def keep_names(kwargs: dict[str, Any]) -> None:
+    """Keeps the names of keywords, for which addresses stand in C's keys."""
+    _names_of_keywords.update(map(sys.intern, kwargs))
 
 
 def quick_entry_point(entry_point: EntryPoint) -> EntryPoint:

@@ -22,8 +22,9 @@ from .. import forking
 from ..checks import extent
 from ..jit import Kernel, Kernels
 from ..runtime import hip, session, settings
-from . import fast_path, planning, scratch
+from . import fast_path, planning
 from .launch import SCRATCH_ALIGNMENT, Launch, packers_of, ready_kernels, scratch_offsets, words_of
+from .scratch import Scratch
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -149,18 +150,22 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
             return function(*args, **kwargs)[0]
         calls, call, found, family = session.current().of(Calls), None, None, None
         if planning.current() is None:
-            found = fast_path.describe(function, calls.settings.values, args, kwargs)
+            asked = function, calls.settings.values, calls.known, args, kwargs
+            found, again = fast_path.recall(*asked)
+            if again is not None:
+                call, tensors, launches = again
+                return call.repeat(tensors, launches)
         if found is not None:
             key, tensors, addresses = found
-            try:
-                call = calls.known.get(key)
-            except TypeError:  # an argument has no hash
-                found = None
-            if call is None and family_of is not None and found is not None:
+            call = calls.known.get(key)
+            if call is None and family_of is not None:
                 family = family_of(calls.settings.values, args, kwargs, key, addresses)
                 call = calls.of_family(key, family, tensors)
-            if call is not None and call.repeat(tensors, addresses):
-                return call.result_among(tensors)
+            if call is not None and call.fill is None:
+                call.prepare(key, tensors)
+                _, again = fast_path.recall(*asked)
+                if again is not None:
+                    return call.repeat(*again[1:])
         result, to_launch = function(*args, **kwargs)
         if to_launch is None:
             return result
@@ -175,6 +180,7 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
         plan = _Plan(in_order, ready[0], names, tensors, result)
         first = plan.launch(in_order, ready[1], tensors)
         if found is not None and call is None:
+            fast_path.keep_names(kwargs)
             calls.add(key, plan.call(first, *plan.made(), tensors[0], first_addresses=addresses))
             if family is not None and family.is_clear:
                 calls.add_family(family, _Family(plan, in_order, tensors, addresses))
@@ -381,7 +387,8 @@ class _Plan:
                 launch.pointers[path].tensor.fill_(value)
         addresses = [tensor.data_ptr() for tensor in tensors]
         if scratch_bytes:
-            addresses.append(scratch.memory(self.runtime, scratch_bytes, tensors[0]).address)
+            memory = session.current().of(Scratch).memory(self.runtime, scratch_bytes, tensors[0])
+            addresses.append(memory.address)
         self.runtime.relaunch([step.filled_in(addresses) for step in steps], tensors, self._used)
         return filled
 
@@ -436,18 +443,16 @@ class _Call:
 
     Attributes:
         plan: how they use tensors.
-        steps: the launches.
-        scratch_bytes: the size of the scratch memory; 0 for none.
-        made: what each tensor that the call makes is like.
         runtime, contents, filled, used, result_among: those of the plan.
-        fill: fills in the launches; None until the first repetition.
+        scratch_bytes: the size of the scratch memory; 0 for none.
+        fill: what fills in the launches for ``fast_path.recall``; None until the first repetition.
         bytes: an estimate of the memory.
         was_repeated: whether the call was repeated since its last turn in ``Calls``.
     """
 
     __slots__ = (
-        "_first_addresses", "_together", "bytes", "contents", "fill", "filled", "made", "plan", "result_among",
-        "runtime", "scratch_bytes", "steps", "used", "was_repeated",
+        "_first_addresses", "_made", "_steps", "_together", "bytes", "contents", "fill", "filled", "plan",
+        "result_among", "runtime", "scratch_bytes", "used", "was_repeated",
     )  # fmt: skip
 
     def __init__(
@@ -462,45 +467,21 @@ class _Call:
     ) -> None:
         """
         Args:
+            steps: the launches.
+            made: what each tensor that the call makes is like.
             first_addresses: those of the given tensors in the first call, if ``together`` isn't known yet.
             together: see ``fast_path.filler_by_python``.
         """
-        self.plan, self.steps, self.scratch_bytes, self.made = plan, steps, scratch_bytes, made
+        self.plan, self._steps, self.scratch_bytes, self._made = plan, steps, scratch_bytes, tuple(made)
         self.runtime, self.contents, self.used = plan.runtime, plan.contents, plan.used
         self.filled, self.result_among = plan.filled, plan.result_among
         self._first_addresses, self._together = first_addresses, together
-        self.fill: fast_path.Fill | None = None
+        self.fill: Any = None
         self.bytes = _BYTES_OF_CALL + sum([2 * len(step.arguments) + _BYTES_OF_LAUNCH for step in steps])
         self.was_repeated = False
 
-    def repeat(self, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> bool:
-        """Launches on other tensors, and appends those that it makes; False, without a launch, for unfit addresses.
-
-        Raises:
-            ValueError: the contents of a tensor are wrong.
-        """
-        for check, numbers in self.contents:
-            check(*[tensors[number] for number in numbers])
-        fill = self.fill
-        if fill is None:
-            fill = self.fill = self._filler(tensors)
-        given = len(tensors)
-        if self.made:
-            addresses = fast_path.make(self.made, tensors, addresses)
-            for number, value in self.filled:
-                tensors[number].fill_(value)
-        if self.scratch_bytes:
-            addresses = (*addresses, scratch.memory(self.runtime, self.scratch_bytes, tensors[0]).address)
-        launches = fill(addresses)
-        if launches is None:
-            del tensors[given:]
-            return False
-        self.was_repeated = True
-        self.runtime.relaunch(launches, tensors, self.used)
-        return True
-
-    def _filler(self, tensors: list[torch.Tensor]) -> fast_path.Fill:
-        """Fills in addresses of tensors like the given ``tensors``."""
+    def prepare(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> None:
+        """Makes ``fill`` for the call's key and tensors like the given ones."""
         written, apart = self.plan.written, []
         together = self._together
         if together is None:
@@ -514,7 +495,26 @@ class _Call:
                 for one, other in pairs
                 if one != other and (one, other) not in meeting
             ]
-        return fast_path.filler(self.steps, self.plan.aligned, apart, together)
+        scratch = None
+        if self.scratch_bytes:
+            scratch = session.current().of(Scratch).address_of(self.runtime, self.scratch_bytes)
+        self.fill = fast_path.filler_of(key)(
+            self._steps, len(tensors), self.plan.aligned, apart, together, self._made, scratch
+        )
+
+    def repeat(self, tensors: list[torch.Tensor], launches: fast_path.Launches) -> Any:
+        """Launches on the tensors, among which are new ones, and returns the result.
+
+        Raises:
+            ValueError: the contents of a tensor are wrong.
+        """
+        for check, numbers in self.contents:
+            check(*[tensors[number] for number in numbers])
+        for number, value in self.filled:
+            tensors[number].fill_(value)
+        self.was_repeated = True
+        self.runtime.relaunch(launches, tensors, self.used)
+        return self.result_among(tensors)
 
 
 _Together = list[tuple[int, int, int]]  # as in fast_path.filler_by_python

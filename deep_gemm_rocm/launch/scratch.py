@@ -7,7 +7,7 @@ each time would take a third as long as the rest of a repeated call.
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 import torch
 
@@ -27,29 +27,35 @@ class Scratch(session.Part):
         """Size and memory of this thread's scratch, by runtime, device and stream."""
         return self._of_thread.by_stream
 
+    def memory(self, runtime: Runtime, size: int, tensor: torch.Tensor) -> Memory:
+        """At least ``size`` bytes on the tensor's device, for one launch of this thread on the current stream.
+
+        The next call may return the same memory. A captured launch gets memory of its graph, since the graph may run
+        beside later launches of this thread.
+
+        Raises:
+            hip.HipError, torch.OutOfMemoryError: there isn't enough memory.
+        """
+        device = tensor.get_device()
+        if runtime.is_capturing(device):
+            return runtime.allocate_in_capture(size, tensor)
+        kept = self.kept()
+        key = runtime, device, runtime.current_stream(tensor)
+        held, found = kept.get(key, _NOTHING)
+        if found is None or held < size:
+            held = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
+            found = runtime.allocate(held, device)
+            kept[key] = held, found
+        return found
+
+    def address_of(self, runtime: Runtime, size: int) -> Callable[[torch.Tensor], int]:
+        """A function that takes a tensor, and tells the address of ``memory``."""
+        return lambda tensor: self.memory(runtime, size, tensor).address
+
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
         self.by_stream: dict[Hashable, tuple[int, Memory]] = {}
 
 
-def memory(runtime: Runtime, size: int, tensor: torch.Tensor) -> Memory:
-    """At least ``size`` bytes on the tensor's device, for one launch of this thread on the current stream.
-
-    The next call may return the same memory. A captured launch gets memory of its graph, since the graph may run beside
-    later launches of this thread.
-
-    Raises:
-        hip.HipError, torch.OutOfMemoryError: there isn't enough memory.
-    """
-    device = tensor.get_device()
-    if runtime.is_capturing(device):
-        return runtime.allocate_in_capture(size, tensor)
-    kept = session.current().of(Scratch).kept()
-    key = runtime, device, runtime.current_stream(tensor)
-    held, found = kept.get(key, (0, None))
-    if found is None or held < size:
-        held = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
-        found = runtime.allocate(held, device)
-        kept[key] = held, found
-    return found
+_NOTHING: tuple[int, None] = 0, None

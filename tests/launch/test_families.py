@@ -171,13 +171,12 @@ def remembered(monkeypatch):
     """Returns what the last of some calls leaves remembered; nothing is launched."""
     monkeypatch.setattr(hip.runtime(), "relaunch", lambda *_: None)
     fillers = []
-    real = fast_path.filler
+    real = fast_path.filler_of
 
-    def filler(*args):
-        fillers.append(args)
-        return real(*args)
+    def filler_of(key):
+        return lambda *args: fillers.append(args) or real(key)(*args)
 
-    monkeypatch.setattr(fast_path, "filler", filler)
+    monkeypatch.setattr(fast_path, "filler_of", filler_of)
 
     def remembered(call, *rows):
         jit.forget()
@@ -189,13 +188,13 @@ def remembered(monkeypatch):
         last = known[-1]
         if last.fill is None:
             call(rows[-1])
-        steps, aligned, apart, together = fillers[-1]
+        steps, _, aligned, apart, together, made, _ = fillers[-1]
         kernels = [step.entry_point.__self__ for step in steps]
         arguments = [(step.arguments, step.places) for step in steps]
         numbers = [numbers for _, numbers in last.contents]
         return {
             "kernels": kernels, "arguments": arguments, "aligned": tuple(aligned), "apart": apart, "together": together,
-            "made": last.made, "scratch": last.scratch_bytes, "used": last.used, "contents": numbers,
+            "made": made, "scratch": last.scratch_bytes, "used": last.used, "contents": numbers,
             "bytes": last.bytes,
         }  # fmt: skip
 

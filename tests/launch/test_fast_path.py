@@ -1,9 +1,10 @@
-"""The C function that describes calls tells them apart as the Python code does, and leaves to it what is unusual."""
+"""The C function that recalls calls tells them apart as the Python code does, and leaves to it what is unusual."""
 
 from __future__ import annotations
 
 import sys
 import sysconfig
+from array import array
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 from deep_gemm_rocm.launch import fast_path
 from deep_gemm_rocm.launch.fast_path import described_by_python
 
-by_c = fast_path.describe
 needs_c = pytest.mark.skipif(fast_path.in_c is None, reason="torch or Python is too old, or was built without it")
 
 DTYPES = (
@@ -25,6 +25,13 @@ DTYPES = (
 
 def function():
     """Stands for a public function."""
+
+
+def by_c(called, values, args, kwargs):
+    """What describes a call that isn't known."""
+    described, again = fast_path.recall(called, values, {}, args, kwargs)
+    assert again is None
+    return described
 
 
 def describe(how, *args, **kwargs):
@@ -174,21 +181,135 @@ def test_no_reference_is_lost_or_kept():
 
 
 @needs_c
-@pytest.mark.parametrize("args", [(), (1,), (1, 2, [], {}), (1, 2, (), [])])
+@pytest.mark.parametrize("args", [(), (1,), (1, 2, {}, [], {}), (1, 2, {}, (), []), (1, 2, [], (), {})])
 def test_wrong_use_is_an_error(args):
     with pytest.raises(TypeError):
-        by_c(*args)
+        fast_path.recall(*args)
 
 
-@pytest.mark.parametrize("make", [fast_path.make, fast_path.made_by_python])
-def test_new_tensors_are_like_those_asked_for(make):
-    like = (torch.empty(3, 5).T, torch.empty(2, 8, dtype=torch.float8_e4m3fnuz), torch.empty((), dtype=torch.int32))
-    tensors = [x]
-    forms = [fast_path.form_of(tensor) for tensor in like] + [fast_path.form_of_bytes(7, x)]
-    addresses = make(forms, tensors, (5,))
-    assert addresses == (5, *[tensor.data_ptr() for tensor in tensors[1:]])
-    for made, expected in zip(tensors[1:], (*like, torch.empty(7, dtype=torch.uint8)), strict=True):
-        assert (made.shape, made.stride(), made.dtype) == (expected.shape, expected.stride(), expected.dtype)
+RULES = {
+    "nothing": ((), (), ()),
+    "aligned": ((1,), (), ()),
+    "apart": ((), ((0, 1, 96, 8),), ()),
+    "together": ((), (), ((0, 1, 4),)),
+}
+
+
+class Call:
+    """A remembered call of two tensors with one launch, whose arguments are the addresses of all tensors.
+
+    Attributes:
+        fill: made by ``fast_path.filler_of``.
+    """
+
+    def __init__(self, key, forms=(), rules="nothing", scratch=None):
+        numbers = [*range(2 + len(forms)), *([] if scratch is None else [-1])]
+        step = fast_path.Step(print, bytes(8 * len(numbers)), tuple([(i, one, i) for i, one in enumerate(numbers)]))
+        self.fill = fast_path.filler_of(key)([step], 2, *RULES[rules], tuple(forms), scratch)
+
+
+def recalled(how, one, other, *more):
+    """Recalls a call of two tensors that is known, and returns its tensors and the addresses in its launch."""
+    key = describe(by_c if how is fast_path.recall else described_by_python, one, other)[0]
+    call = Call(key, *more)
+    described, again = how(function, "settings", {key: call}, (one, other), {})
+    if again is None:
+        assert described[0] == key
+        assert list(map(id, described[1])) == list(map(id, (one, other)))
+        return None
+    assert described is None
+    found, made, ((entry_point, words),) = again
+    assert found is call
+    assert entry_point is print
+    return made, [word - i for i, word in enumerate(array("Q", words))]
+
+
+both_ways = pytest.mark.parametrize(
+    "how", [pytest.param(fast_path.recall, marks=needs_c), fast_path.recalled_by_python]
+)
+
+
+@both_ways
+def test_new_tensors_are_like_those_asked_for(how):
+    like = (
+        torch.empty(3, 5).T, torch.empty(2, 8, dtype=torch.float8_e4m3fnuz), torch.empty((), dtype=torch.int32),
+        torch.empty(7, dtype=torch.uint8),
+    )  # fmt: skip
+    made, addresses = recalled(how, x, x, list(map(fast_path.form_of, like)), "nothing", lambda _: 5)
+    assert addresses == [*[tensor.data_ptr() for tensor in made], 5]
+    assert all(one is x for one in made[:2])
+    for one, expected in zip(made[2:], like, strict=True):
+        assert (one.shape, one.stride(), one.dtype) == (expected.shape, expected.stride(), expected.dtype)
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("rules", "distance", "is_allowed"),
+    [
+        ("nothing", 1, True), ("aligned", 1, False), ("aligned", 4, True), ("apart", 23, False), ("apart", 24, True),
+        ("apart", -1, False), ("apart", -2, True), ("together", 1, True), ("together", 2, False),
+    ],
+)  # fmt: skip
+def test_addresses_follow_rules(how, rules, distance, is_allowed):
+    memory = torch.zeros(64)
+    one, other = memory[16:][:24], memory[16 + distance :][:2]
+    found = recalled(how, one, other, (), rules)
+    assert (found is not None) == is_allowed
+    if found is not None:
+        assert found[1] == [one.data_ptr(), other.data_ptr()]
+
+
+@both_ways
+def test_tensors_without_elements_are_left_to_the_function(how):
+    assert recalled(how, x, x[:0]) is None
+    assert recalled(how, x, x, [fast_path.form_of(x[:0].clone())]) is None
+
+
+@needs_c
+def test_a_call_that_is_not_ready_is_described():
+    described, _ = fast_path.recall(function, 1, {}, (x,), {})
+    call = Call(described[0])
+    call.fill = None
+    assert fast_path.recall(function, 1, {described[0]: call}, (x,), {})[1] is None
+
+
+@both_ways
+def test_errors_of_scratch_memory_are_raised(how):
+    def full(_):
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        recalled(how, x, x, (), "nothing", full)
+
+
+@needs_c
+def test_no_reference_is_lost_or_kept_by_a_repetition():
+    key = describe(by_c, x, x)[0]
+    known = {key: Call(key, [fast_path.form_of(x)], "nothing", lambda _: 5)}
+    before = []
+    for _ in range(3):
+        before.append([sys.getrefcount(thing) for thing in (x, function, print, known[key], key, None)])
+        for _ in range(1000):
+            fast_path.recall(function, "settings", known, (x, x), {})
+    assert before[1][:-1] == before[2][:-1]
+    assert abs(before[1][-1] - before[2][-1]) < 100
+
+
+@needs_c
+@pytest.mark.parametrize(
+    "args", [(), ([], 99, (), (), (), (), None), ([], 1, (1,), (), (), (), None), ([], 1, (), (), (), [], None)]
+)
+def test_wrong_fillers_are_errors(args):
+    with pytest.raises((TypeError, ValueError)):
+        fast_path.in_c[1](*args)
+
+
+@needs_c
+@pytest.mark.parametrize("place", [(1, 0, 0), (-1, 0, 0), (0, 2, 0), (0, -1, 0), (0, -2, 0)])
+def test_wrong_places_are_errors(place):
+    step = fast_path.Step(print, bytes(8), (place,))
+    with pytest.raises(ValueError, match=r"place|number"):
+        fast_path.in_c[1]([step], 2, (), (), (), (), None)
 
 
 @needs_c
@@ -197,9 +318,8 @@ def test_new_tensors_are_where_the_arguments_are():
     form = fast_path.form_of(x)
     assert form.quick is not None
     on_another = form._replace(device=1, options=form.options | {"dtype": torch.int16})
-    tensors = [x]
-    fast_path.make([form, on_another], tensors, ())
-    assert [tensor.dtype for tensor in tensors[1:]] == [torch.float32, torch.int16]
+    made, _ = recalled(fast_path.recall, x, x, [form, on_another])
+    assert [tensor.dtype for tensor in made[2:]] == [torch.float32, torch.int16]
 
 
 @needs_c
@@ -209,6 +329,5 @@ def test_new_tensors_need_no_memory_of_another_gpu():
     def full(*_):
         raise torch.OutOfMemoryError
 
-    tensors = [x]
-    fast_path.make([fast_path.form_of(x)._replace(quick=full)], tensors, ())
-    assert tensors[1].shape == x.shape
+    made, _ = recalled(fast_path.recall, x, x, [fast_path.form_of(x)._replace(quick=full)])
+    assert made[2].shape == x.shape

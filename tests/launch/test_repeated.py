@@ -26,9 +26,7 @@ def how_calls_are_described(request, monkeypatch):
             pytest.skip("there are no C functions for this torch or Python")
         return
     monkeypatch.setattr(fast_path, "in_c", None)
-    monkeypatch.setattr(fast_path, "describe", fast_path.described_by_python)
-    monkeypatch.setattr(fast_path, "make", fast_path.made_by_python)
-    monkeypatch.setattr(fast_path, "filler", fast_path.filler_by_python)
+    monkeypatch.setattr(fast_path, "recall", fast_path.recalled_by_python)
 
 
 @pytest.fixture(autouse=True)
@@ -330,7 +328,7 @@ def test_parts_of_k_are_kept_for_each_thread_and_stream():
     def address(size, stream=0):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(runtime, "current_stream", lambda _: stream)
-            return scratch.memory(runtime, size, tensor).address
+            return session.current().of(scratch.Scratch).address_of(runtime, size)(tensor)
 
     first = address(1)
     assert address(2**20) == first
@@ -411,7 +409,7 @@ def tensors_among(*values):
 
 @pytest.mark.parametrize("name", GOOD)
 def test_a_repeated_call_writes_and_returns_what_a_first_one_does(monkeypatch, name):
-    if fast_path.describe is fast_path.described_by_python:
+    if fast_path.recall is fast_path.recalled_by_python:
         pytest.skip("takes long, and the tests above tell whether both describe alike")
     taken = []
     check_tensors = hip.runtime().check_tensors

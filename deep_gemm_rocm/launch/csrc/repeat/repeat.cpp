@@ -1,5 +1,5 @@
-// Describes the arguments of repeated calls, makes new tensors, fills in addresses and calls kernels: the work of
-// fast_path.py, in C++.
+// Describes calls, finds those that were remembered, makes new tensors, fills in addresses and calls kernels: the work
+// of fast_path.py, in C++.
 //
 // Unusual arguments are left to the Python functions: other tensors than torch's own, views that are negated, tensors
 // that require grad, arguments without end. So this file need not know what is wrong with them.
@@ -12,6 +12,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -37,20 +38,20 @@ struct DlExchangeApi {
 };
 
 constexpr uint32_t kMajor = 1;
-constexpr uint8_t kFloat = 2;
+constexpr uint8_t kInt = 0, kUnsigned = 1, kFloat = 2, kBool = 6;
 
 // ---- What `use` was given
 
 int (*tensor_of)(PyObject*, DlTensor*);
-PyObject *tensor_type, *parameter_type, *is_grad_enabled, *empty_strided, *describe_in_python, *make_in_python;
-PyObject *requires_grad, *is_neg;  // names of a tensor's attributes
+PyObject *tensor_type, *parameter_type, *is_grad_enabled, *empty_strided, *recall_in_python;
+PyObject *requires_grad, *is_neg, *fill_name;  // names of attributes
 
 // ---- The description of one call
 
 constexpr int kMostParts = 64, kMostDimensions = 8, kMostTensors = 16;
 constexpr int kWordsOfTensor = 3 + 2 * kMostDimensions;
 
-// Objects in a fixed place, which becomes a tuple or a list of just their number.
+// Objects in a fixed place, which are made a tuple or a list of just their number.
 template <int most>
 struct Objects {
   PyObject* of[most];
@@ -80,19 +81,44 @@ struct Objects {
     if (made) count = 0;
     return made;
   }
-  PyObject* list() {
+  PyObject* list() const {
     PyObject* made = PyList_New(count);
-    for (int i = 0; made && i < count; i++) PyList_SetItem(made, i, of[i]);
-    if (made) count = 0;
+    for (int i = 0; made && i < count; i++) {
+      Py_INCREF(of[i]);
+      PyList_SetItem(made, i, of[i]);
+    }
     return made;
   }
 };
 
 // A call's arguments, and the elements of tuples and lists among them behind all others.
 using Parts = Objects<kMostParts>;
-// The function and what describes it, the keywords' names, two for each part, and the tensors' words.
-using Key = Objects<4 + 3 * kMostParts>;
+// The function and what describes it, arguments that aren't tensors, and the words.
+using Key = Objects<4 + kMostParts>;
 using Tensors = Objects<kMostTensors>;
+
+// What a key tells about a call in numbers: its keywords and the types of its arguments, and then its tensors.
+//
+// An address stands for each name, which is interned, and for each type. Names of remembered calls are kept in
+// fast_path.py. Types are Python's own or kept by an argument in the key.
+struct Words {
+  int64_t of_parts[1 + 3 * kMostParts], of_tensors[kMostTensors * kWordsOfTensor];
+  int64_t *end = of_parts + 1, *end_of_tensors = of_tensors;
+
+  void add(int64_t word) { *end++ = word; }
+  void add(const void* address) { add(reinterpret_cast<intptr_t>(address)); }
+  // The first word is the number of those before the tensors'.
+  PyObject* bytes() {
+    of_parts[0] = end - of_parts;
+    const size_t size = (end - of_parts) * sizeof *end, more = (end_of_tensors - of_tensors) * sizeof *end;
+    PyObject* made = PyBytes_FromStringAndSize(nullptr, size + more);
+    char* to = made ? PyBytes_AsString(made) : nullptr;
+    if (!to) return nullptr;
+    memcpy(to, of_parts, size);
+    memcpy(to + size, of_tensors, more);
+    return made;
+  }
+};
 
 enum class Outcome { kDone, kUnusual, kError };
 
@@ -107,10 +133,16 @@ bool is_contiguous(const DlTensor& tensor) {
   return contiguous;
 }
 
-bool has_one_element(const DlTensor& tensor) {
+// Only real and imaginary parts of complex tensors may be negated lazily. They have every other number of a row.
+bool may_be_negated(const DlTensor& tensor) {
+  if (tensor.type_code != kFloat) return false;
   for (int i = 0; i < tensor.ndim; i++)
-    if (tensor.shape[i] != 1) return false;
+    if (tensor.shape[i] != 1 && tensor.strides[i] % 2) return false;
   return true;
+}
+
+bool may_require_grad(const DlTensor& tensor) {
+  return tensor.type_code != kInt && tensor.type_code != kUnsigned && tensor.type_code != kBool;
 }
 
 // Whether the object is True; -1 with a Python error. Takes over the reference.
@@ -130,12 +162,11 @@ Outcome describe_tensor(PyObject* object, bool with_grad, int64_t*& words, void*
   }
   if (tensor.ndim > kMostDimensions) return Outcome::kUnusual;
   const bool contiguous = is_contiguous(tensor);
-  // Only real and imaginary parts of complex tensors may be negated lazily; contiguous ones have one element at most.
-  if (tensor.type_code == kFloat && (!contiguous || has_one_element(tensor))) {
+  if (may_be_negated(tensor)) {
     const int negated = is_true(PyObject_CallMethodObjArgs(object, is_neg, nullptr));
     if (negated != 0) return negated < 0 ? Outcome::kError : Outcome::kUnusual;
   }
-  if (with_grad) {
+  if (with_grad && may_require_grad(tensor)) {
     const int required = is_true(PyObject_GetAttr(object, requires_grad));
     if (required != 0) return required < 0 ? Outcome::kError : Outcome::kUnusual;
   }
@@ -148,8 +179,17 @@ Outcome describe_tensor(PyObject* object, bool with_grad, int64_t*& words, void*
   return Outcome::kDone;
 }
 
-// Collects the arguments, and the keywords' names in the key.
-Outcome collect(PyObject* args, PyObject* kwargs, Parts& parts, Key& key) {
+// The name, which may be freed when the caller's is.
+const void* interned(PyObject* name) {
+  Py_INCREF(name);
+  PyUnicode_InternInPlace(&name);
+  const void* address = name;
+  Py_DECREF(name);
+  return address;
+}
+
+// Collects the arguments, and words for the keywords.
+Outcome collect(PyObject* args, PyObject* kwargs, Parts& parts, Words& words) {
   const Py_ssize_t count = PyTuple_Size(args);
   if (count < 0) return Outcome::kError;
   for (Py_ssize_t i = 0; i < count; i++)
@@ -157,15 +197,16 @@ Outcome collect(PyObject* args, PyObject* kwargs, Parts& parts, Key& key) {
   PyObject *name, *value;
   for (Py_ssize_t position = 0; PyDict_Next(kwargs, &position, &name, &value);) {
     if (!parts.add(value)) return Outcome::kUnusual;
-    key.add(name);
+    words.add(interned(name));
   }
   return Outcome::kDone;
 }
 
-// Appends a tuple's or list's length to the key, and its elements to the parts.
-Outcome unpack(PyObject* sequence, Parts& parts, Key& key) {
+// Appends a tuple's or list's elements to the parts.
+Outcome unpack(PyObject* sequence, Parts& parts, Words& words) {
   const Py_ssize_t size = PySequence_Size(sequence);
-  if (!key.add_owned(PyLong_FromSsize_t(size))) return Outcome::kError;
+  words.add(&PyTuple_Type);
+  words.add(size);
   for (Py_ssize_t i = 0; i < size; i++) {
     PyObject* element = PySequence_GetItem(sequence, i);
     if (!element) return Outcome::kError;
@@ -174,69 +215,51 @@ Outcome unpack(PyObject* sequence, Parts& parts, Key& key) {
   return Outcome::kDone;
 }
 
-// Fills in the key, the tensors and their addresses.
-//
-// The words of all tensors are at the key's end. In the place of each tensor, the key has the type torch.Tensor, which
-// no other argument puts there: before every other argument the key has that one's type or its length. None is known by
-// its type.
-Outcome describe_parts(Parts& parts, Key& key, Tensors& tensors, PyObject** addresses) {
-  int64_t words[kMostTensors * kWordsOfTensor], *end = words;
-  void* found[kMostTensors];
+// A call's key, its tensors and their addresses.
+struct Described {
+  Key key;
+  Tensors tensors;
+  void* addresses[kMostTensors];
+};
+
+// The type of every argument is in the words, so that the key tells 1 from True. All other elements of the key are
+// arguments.
+Outcome describe_parts(Parts& parts, Words& words, Described& described) {
   const int with_grad = is_true(PyObject_CallObject(is_grad_enabled, nullptr));
   if (with_grad < 0) return Outcome::kError;
   for (int i = 0; i < parts.count; i++) {
     PyObject* part = parts.of[i];
-    PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(part));
+    PyTypeObject* type = Py_TYPE(part);
     // Servers have parameters of classes of their own. Other subclasses of tensors may have no memory.
-    if (type == tensor_type || PyType_IsSubtype(Py_TYPE(part), reinterpret_cast<PyTypeObject*>(parameter_type))) {
-      if (!tensors.add(part)) return Outcome::kUnusual;
-      const Outcome outcome = describe_tensor(part, with_grad, end, found[tensors.count - 1]);
+    if (type == reinterpret_cast<PyTypeObject*>(tensor_type) ||
+        PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(parameter_type))) {
+      if (!described.tensors.add(part)) return Outcome::kUnusual;
+      void*& address = described.addresses[described.tensors.count - 1];
+      const Outcome outcome = describe_tensor(part, with_grad, words.end_of_tensors, address);
       if (outcome != Outcome::kDone) return outcome;
-      key.add(tensor_type);
+      words.add(tensor_type);
+    } else if (part == Py_None || part == Py_True || part == Py_False) {
+      words.add(part);
     } else if (PyTuple_CheckExact(part) || PyList_CheckExact(part)) {
-      const Outcome outcome = unpack(part, parts, key);
+      const Outcome outcome = unpack(part, parts, words);
       if (outcome != Outcome::kDone) return outcome;
-    } else if (PyType_IsSubtype(Py_TYPE(part), reinterpret_cast<PyTypeObject*>(tensor_type))) {
+    } else if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(tensor_type))) {
       return Outcome::kUnusual;
     } else {
-      key.add(type);
-      if (part != Py_None) key.add(part);
+      words.add(type);
+      described.key.add(part);
     }
   }
-  const auto* bytes = reinterpret_cast<char*>(words);
-  if (!key.add_owned(PyBytes_FromStringAndSize(bytes, (end - words) * sizeof *words))) return Outcome::kError;
-  Objects<kMostTensors> of_tensors;
-  for (int i = 0; i < tensors.count; i++)
-    if (!of_tensors.add_owned(PyLong_FromVoidPtr(found[i]))) return Outcome::kError;
-  *addresses = of_tensors.tuple();
-  return *addresses ? Outcome::kDone : Outcome::kError;
+  return described.key.add_owned(words.bytes()) ? Outcome::kDone : Outcome::kError;
 }
 
-// describe(function, values, args, kwargs)
-PyObject* describe(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (!describe_in_python) {
-    PyErr_SetString(PyExc_RuntimeError, "use() was not called");
-    return nullptr;
-  }
-  if (count != 4 || !PyTuple_CheckExact(given[2]) || !PyDict_CheckExact(given[3])) {
-    PyErr_SetString(PyExc_TypeError, "describe takes a function, settings, a tuple and a dict");
-    return nullptr;
-  }
+Outcome describe(PyObject* function, PyObject* values, PyObject* args, PyObject* kwargs, Described& described) {
   Parts parts;
-  Key key;
-  Tensors tensors;
-  PyObject* addresses = nullptr;
+  Words words;
   // The first element tells these keys from those of the Python function, which begin with the called function.
-  for (PyObject* first : {describe_in_python, given[0], given[1]}) key.add(first);
-  Outcome outcome = collect(given[2], given[3], parts, key);
-  if (outcome == Outcome::kDone) outcome = describe_parts(parts, key, tensors, &addresses);
-  if (outcome == Outcome::kUnusual)
-    return PyObject_CallFunctionObjArgs(describe_in_python, given[0], given[1], given[2], given[3], nullptr);
-  Objects<3> result;
-  if (outcome == Outcome::kDone && result.add_owned(key.tuple()) && result.add_owned(tensors.list()) &&
-      result.add_owned(addresses))
-    return result.tuple();
-  return nullptr;
+  for (PyObject* first : {recall_in_python, function, values}) described.key.add(first);
+  const Outcome outcome = collect(args, kwargs, parts, words);
+  return outcome == Outcome::kDone ? describe_parts(parts, words, described) : outcome;
 }
 
 // ---- New tensors
@@ -256,41 +279,6 @@ PyObject* make_one(PyObject* form, DlTensor& tensor) {
   if (made && tensor_of(made, &tensor) == 0) return made;
   Py_XDECREF(made);
   return nullptr;
-}
-
-// make(forms, tensors, addresses)
-PyObject* make(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (!make_in_python || count != 3 || !PyList_CheckExact(given[0]) || !PyList_CheckExact(given[1]) ||
-      !PyTuple_CheckExact(given[2]) || PyList_Size(given[1]) == 0) {
-    PyErr_SetString(PyExc_TypeError, "make takes a list of forms, a list of tensors and a tuple of addresses");
-    return nullptr;
-  }
-  PyObject *forms = given[0], *tensors = given[1], *before = given[2];
-  PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(PyList_GetItem(tensors, 0)));
-  if (type != tensor_type && type != parameter_type)
-    return PyObject_CallFunctionObjArgs(make_in_python, forms, tensors, before, nullptr);
-  const Py_ssize_t num_before = PyTuple_Size(before), num_made = PyList_Size(forms);
-  PyObject* addresses = PyTuple_New(num_before + num_made);
-  if (!addresses) return nullptr;
-  for (Py_ssize_t i = 0; i < num_before; i++) {
-    PyObject* address = PyTuple_GetItem(before, i);
-    Py_INCREF(address);
-    PyTuple_SetItem(addresses, i, address);
-  }
-  for (Py_ssize_t i = 0; i < num_made; i++) {
-    PyObject* address = nullptr;
-    DlTensor tensor;
-    PyObject* made = make_one(PyList_GetItem(forms, i), tensor);
-    if (made && PyList_Append(tensors, made) == 0)
-      address = PyLong_FromVoidPtr(static_cast<char*>(tensor.data) + tensor.byte_offset);
-    Py_XDECREF(made);
-    if (!address) {
-      Py_DECREF(addresses);
-      return nullptr;
-    }
-    PyTuple_SetItem(addresses, num_before + i, address);
-  }
-  return addresses;
 }
 
 // ---- Addresses
@@ -322,18 +310,25 @@ struct Remembered {
   std::vector<Py_ssize_t> aligned;
   std::vector<Apart> apart;
   std::vector<Together> together;
-  Py_ssize_t most_number = 0;
+  PyObject *made = nullptr, *scratch = nullptr;  // forms of new tensors, and a function or None
+  Py_ssize_t num_given = 0, num_made = 0;
 
   ~Remembered() {
     for (Step& step : steps) Py_DECREF(step.entry_point);
+    Py_XDECREF(made);
+    Py_XDECREF(scratch);
   }
-  void note(Py_ssize_t number) {
-    if (number > most_number) most_number = number;
+  // False, with a Python error, if a step or a rule has the number of no tensor.
+  bool is_number(Py_ssize_t number, Py_ssize_t least, Py_ssize_t end) const {
+    if (number >= least && number < end) return true;
+    PyErr_SetString(PyExc_ValueError, "no tensor has this number");
+    return false;
   }
 };
 
 constexpr char kRememberedName[] = "deep_gemm_rocm launches";
-constexpr int kMostAddresses = 64;
+constexpr int kMostMade = 16;
+constexpr Py_ssize_t kScratch = -1;  // in place of a tensor's number
 constexpr uint64_t kAlignment = 16;
 
 // Calls `add` for each element of a tuple or list; false with a Python error.
@@ -362,47 +357,46 @@ bool add_step(Remembered& remembered, PyObject* object) {
     Place place;
     long long offset;
     if (!PyArg_ParseTuple(of_place, "nnL", &place.word, &place.number, &offset)) return false;
-    if (place.word < 0 || place.word >= Py_ssize_t(step.words.size()) || place.number < -1) {
+    if (place.word < 0 || place.word >= Py_ssize_t(step.words.size())) {
       PyErr_SetString(PyExc_ValueError, "a place is outside of the arguments");
       return false;
     }
     place.offset = offset;
-    remembered.note(place.number);
+    const bool has_scratch = remembered.scratch != Py_None;
+    const Py_ssize_t end = remembered.num_given + remembered.num_made;
+    if (!remembered.is_number(place.number, has_scratch ? kScratch : 0, end)) return false;
     step.places.push_back(place);
     return true;
   });
 }
 
 bool add_rules(Remembered& remembered, PyObject* aligned, PyObject* apart, PyObject* together) {
+  const auto is_given = [&](Py_ssize_t number) { return remembered.is_number(number, 0, remembered.num_given); };
   const auto add_aligned = [&](PyObject* object) {
-    const Py_ssize_t number = PyLong_AsSsize_t(object);
-    remembered.note(number);
-    remembered.aligned.push_back(number);
-    return number >= 0;
+    remembered.aligned.push_back(PyLong_AsSsize_t(object));
+    return is_given(remembered.aligned.back());
   };
   const auto add_apart = [&](PyObject* object) {
     Apart rule;
     long long size, other_size;
     if (!PyArg_ParseTuple(object, "nnLL", &rule.written, &rule.other, &size, &other_size)) return false;
     rule.size = size, rule.other_size = other_size;
-    remembered.note(rule.written), remembered.note(rule.other);
     remembered.apart.push_back(rule);
-    return true;
+    return is_given(rule.written) && is_given(rule.other);
   };
   const auto add_together = [&](PyObject* object) {
     Together rule;
     long long distance;
     if (!PyArg_ParseTuple(object, "nnL", &rule.written, &rule.other, &distance)) return false;
     rule.distance = distance;
-    remembered.note(rule.written), remembered.note(rule.other);
     remembered.together.push_back(rule);
-    return true;
+    return is_given(rule.written) && is_given(rule.other);
   };
   return for_each(aligned, add_aligned) && for_each(apart, add_apart) && for_each(together, add_together);
 }
 
-bool is_allowed(const Remembered& remembered, const uint64_t* addresses, Py_ssize_t count) {
-  for (Py_ssize_t i = 0; i < count; i++)
+bool is_allowed(const Remembered& remembered, const uint64_t* addresses) {
+  for (Py_ssize_t i = 0; i < remembered.num_given; i++)
     if (addresses[i] == 0) return false;
   for (const Py_ssize_t number : remembered.aligned)
     if (addresses[number] % kAlignment) return false;
@@ -415,35 +409,53 @@ bool is_allowed(const Remembered& remembered, const uint64_t* addresses, Py_ssiz
   return true;
 }
 
+// Makes the new tensors of a call, appends them to its tensors and their addresses to the others.
+Outcome make(const Remembered& remembered, PyObject* tensors, uint64_t* addresses) {
+  for (Py_ssize_t i = 0; i < remembered.num_made; i++) {
+    DlTensor tensor;
+    PyObject* made = make_one(PyTuple_GetItem(remembered.made, i), tensor);
+    const bool is_added = made && PyList_Append(tensors, made) == 0;
+    Py_XDECREF(made);
+    if (!is_added) return Outcome::kError;
+    const uint64_t address = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
+    if (!address) return Outcome::kUnusual;
+    addresses[remembered.num_given + i] = address;
+  }
+  return Outcome::kDone;
+}
+
 // Entry point and arguments.
-PyObject* filled_in(const Step& step, const uint64_t* addresses, Py_ssize_t count) {
+PyObject* filled_in(const Step& step, const uint64_t* addresses, uint64_t scratch) {
   PyObject* bytes = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(step.words.data()),
                                               step.words.size() * sizeof step.words[0]);
   if (!bytes) return nullptr;
   auto* words = reinterpret_cast<uint64_t*>(PyBytes_AsString(bytes));
   for (const Place& place : step.places)
-    words[place.word] = addresses[place.number < 0 ? count - 1 : place.number] + place.offset;
+    words[place.word] = (place.number == kScratch ? scratch : addresses[place.number]) + place.offset;
   PyObject* launch = PyTuple_Pack(2, step.entry_point, bytes);
   Py_DECREF(bytes);
   return launch;
 }
 
-// fill(addresses), for what is in the capsule `self`: the launches, None for addresses that aren't allowed.
-PyObject* fill(PyObject* self, PyObject* given) {
-  const auto& remembered = *static_cast<Remembered*>(PyCapsule_GetPointer(self, kRememberedName));
-  const Py_ssize_t count = PyTuple_Size(given);
-  if (count < 0) return nullptr;
-  if (count <= remembered.most_number || count > kMostAddresses) {
-    PyErr_SetString(PyExc_ValueError, "these aren't the addresses of all tensors");
-    return nullptr;
+// The launches, and appends new tensors to `tensors`; None if these may not be where they are.
+//
+// `addresses` has those of the given tensors, and place for those of the new ones.
+PyObject* filled_in(const Remembered& remembered, PyObject* tensors, uint64_t* addresses) {
+  if (!is_allowed(remembered, addresses)) Py_RETURN_NONE;
+  const Outcome outcome = make(remembered, tensors, addresses);
+  if (outcome == Outcome::kError) return nullptr;
+  if (outcome == Outcome::kUnusual) Py_RETURN_NONE;
+  uint64_t scratch = 0;
+  if (remembered.scratch != Py_None) {
+    PyObject* address = PyObject_CallFunctionObjArgs(remembered.scratch, PyList_GetItem(tensors, 0), nullptr);
+    if (!address) return nullptr;
+    scratch = PyLong_AsUnsignedLongLong(address);
+    Py_DECREF(address);
+    if (PyErr_Occurred()) return nullptr;
   }
-  uint64_t addresses[kMostAddresses];
-  for (Py_ssize_t i = 0; i < count; i++) addresses[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(given, i));
-  if (PyErr_Occurred()) return nullptr;
-  if (!is_allowed(remembered, addresses, count)) Py_RETURN_NONE;
   PyObject* launches = PyTuple_New(remembered.steps.size());
   for (size_t i = 0; launches && i < remembered.steps.size(); i++) {
-    PyObject* launch = filled_in(remembered.steps[i], addresses, count);
+    PyObject* launch = filled_in(remembered.steps[i], addresses, scratch);
     if (launch) {
       PyTuple_SetItem(launches, i, launch);
     } else {
@@ -454,26 +466,94 @@ PyObject* fill(PyObject* self, PyObject* given) {
   return launches;
 }
 
-PyMethodDef fill_method = {"fill", fill, METH_O, nullptr};
-
-// filler(steps, aligned, apart, together)
+// filler(steps, number of given tensors, aligned, apart, together, made, scratch): a capsule for `recall`
 PyObject* filler(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (count != 4) {
-    PyErr_SetString(PyExc_TypeError, "filler takes steps and three kinds of rules");
+  if (count != 7 || !PyTuple_CheckExact(given[5])) {
+    PyErr_SetString(PyExc_TypeError, "filler takes steps, a number, three kinds of rules, a tuple of forms and a function");
     return nullptr;
   }
   auto remembered = std::make_unique<Remembered>();
+  remembered->num_given = PyLong_AsSsize_t(given[1]);
+  Py_INCREF(remembered->made = given[5]);
+  remembered->num_made = PyTuple_Size(given[5]);
+  Py_INCREF(remembered->scratch = given[6]);
+  if (remembered->num_given < 0 || remembered->num_given > kMostTensors || remembered->num_made > kMostMade) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "too many tensors");
+    return nullptr;
+  }
   const auto add = [&](PyObject* step) { return add_step(*remembered, step); };
-  if (!for_each(given[0], add) || !add_rules(*remembered, given[1], given[2], given[3])) return nullptr;
+  if (!for_each(given[0], add) || !add_rules(*remembered, given[2], given[3], given[4])) return nullptr;
   const auto free = [](PyObject* capsule) {
     delete static_cast<Remembered*>(PyCapsule_GetPointer(capsule, kRememberedName));
   };
   PyObject* capsule = PyCapsule_New(remembered.get(), kRememberedName, free);
+  if (capsule) remembered.release();
+  return capsule;
+}
+
+// ---- Remembered calls
+
+// The call, its tensors and its launches; None if it has no capsule yet, or its tensors may not be where they are.
+PyObject* repeated(PyObject* call, Described& described) {
+  Objects<4> found;
+  if (!found.add(call)) return nullptr;
+  PyObject* capsule = PyObject_GetAttr(call, fill_name);
   if (!capsule) return nullptr;
-  remembered.release();
-  PyObject* function = PyCFunction_New(&fill_method, capsule);
-  Py_DECREF(capsule);
-  return function;
+  Objects<1> kept;
+  kept.add_owned(capsule);
+  if (!PyCapsule_IsValid(capsule, kRememberedName)) Py_RETURN_NONE;
+  const auto& remembered = *static_cast<Remembered*>(PyCapsule_GetPointer(capsule, kRememberedName));
+  if (remembered.num_given != described.tensors.count) Py_RETURN_NONE;
+  uint64_t addresses[kMostTensors + kMostMade];
+  for (int i = 0; i < described.tensors.count; i++) addresses[i] = reinterpret_cast<uintptr_t>(described.addresses[i]);
+  PyObject* tensors = described.tensors.list();
+  if (!found.add_owned(tensors)) return nullptr;
+  PyObject* launches = filled_in(remembered, tensors, addresses);
+  if (launches == Py_None) return launches;
+  return found.add_owned(launches) ? found.tuple() : nullptr;
+}
+
+// The key, the tensors and their addresses.
+PyObject* as_objects(PyObject* key, Described& described) {
+  Objects<3> objects;
+  Tensors addresses;
+  for (int i = 0; i < described.tensors.count; i++)
+    if (!addresses.add_owned(PyLong_FromVoidPtr(described.addresses[i]))) return nullptr;
+  const bool is_done = objects.add(key) && objects.add_owned(described.tensors.list()) && objects.add_owned(addresses.tuple());
+  return is_done ? objects.tuple() : nullptr;
+}
+
+// recall(function, values, known, args, kwargs): what describes the call, or None, and what is to be repeated, or None
+PyObject* recall(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (!recall_in_python) {
+    PyErr_SetString(PyExc_RuntimeError, "use() was not called");
+    return nullptr;
+  }
+  if (count != 5 || !PyDict_CheckExact(given[2]) || !PyTuple_CheckExact(given[3]) || !PyDict_CheckExact(given[4])) {
+    PyErr_SetString(PyExc_TypeError, "recall takes a function, settings, a dict, a tuple and a dict");
+    return nullptr;
+  }
+  Described described;
+  const Outcome outcome = describe(given[0], given[1], given[3], given[4], described);
+  if (outcome == Outcome::kUnusual)
+    return PyObject_CallFunctionObjArgs(recall_in_python, given[0], given[1], given[2], given[3], given[4], nullptr);
+  Objects<1> key;
+  if (outcome == Outcome::kError || !key.add_owned(described.key.tuple())) return nullptr;
+  PyObject* call = PyDict_GetItemWithError(given[2], key.of[0]);
+  if (!call && PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) return nullptr;
+    PyErr_Clear();  // an argument has no hash
+    return PyTuple_Pack(2, Py_None, Py_None);
+  }
+  Objects<2> found;
+  if (call) {
+    PyObject* again = repeated(call, described);
+    if (!again) return nullptr;
+    if (again != Py_None) return found.add(Py_None) && found.add_owned(again) ? found.tuple() : nullptr;
+    Py_DECREF(again);
+  }
+  if (!found.add_owned(as_objects(key.of[0], described)) || !found.add(Py_None)) return nullptr;
+  return found.tuple();
 }
 
 // ---- Launches
@@ -509,11 +589,10 @@ PyObject* entry_point(PyObject*, PyObject* address) {
 
 // ---- The module
 
-// use(capsule of DLPack's functions, Tensor, Parameter, is_grad_enabled, empty_strided, describe_in_python,
-// make_in_python): False if their version is unknown.
+// use(capsule of DLPack's functions, Tensor, Parameter, is_grad_enabled, empty_strided, recall_in_python): False if their
+// version is unknown.
 PyObject* use(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  PyObject** const kept[] = {&tensor_type,   &parameter_type,     &is_grad_enabled,
-                             &empty_strided, &describe_in_python, &make_in_python};
+  PyObject** const kept[] = {&tensor_type, &parameter_type, &is_grad_enabled, &empty_strided, &recall_in_python};
   constexpr int kKept = sizeof kept / sizeof *kept;
   if (count != 1 + kKept) {
     PyErr_Format(PyExc_TypeError, "use takes %d arguments", 1 + kKept);
@@ -534,8 +613,7 @@ PyObject* use(PyObject*, PyObject* const* given, Py_ssize_t count) {
 
 PyMethodDef methods[] = {
     {"use", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(use)), METH_FASTCALL, nullptr},
-    {"describe", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(describe)), METH_FASTCALL, nullptr},
-    {"make", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(make)), METH_FASTCALL, nullptr},
+    {"recall", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(recall)), METH_FASTCALL, nullptr},
     {"filler", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(filler)), METH_FASTCALL, nullptr},
     {"entry_point", entry_point, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
@@ -548,5 +626,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_repeat", nullptr, -1, methods
 PyMODINIT_FUNC PyInit__repeat() {
   requires_grad = PyUnicode_InternFromString("requires_grad");
   is_neg = PyUnicode_InternFromString("is_neg");
-  return requires_grad && is_neg ? PyModule_Create(&definition) : nullptr;
+  fill_name = PyUnicode_InternFromString("fill");
+  return requires_grad && is_neg && fill_name ? PyModule_Create(&definition) : nullptr;
 }
