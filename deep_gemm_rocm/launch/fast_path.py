@@ -54,6 +54,10 @@ class TensorForm(NamedTuple):
         itemsize = self.quick_args[-1].itemsize
         return strides[0] * itemsize, reach(sizes[1:], strides[1:]) * itemsize
 
+    def extent_of(self, rows: int, strides: tuple[int, ...]) -> int:
+        """``extent`` with another first dimension and other strides."""
+        return reach((rows, *self.args[0][1:]), strides) * self.quick_args[-1].itemsize
+
     def of_rows(self, rows: int, strides: tuple[int, ...] | None) -> TensorForm:
         """The same with another first dimension, and with other strides unless these are None."""
         (_, *sizes), before = self.args

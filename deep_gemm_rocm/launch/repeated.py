@@ -215,12 +215,8 @@ def _public_signature(function: Callable[..., Any]) -> inspect.Signature:
 _Places = tuple[tuple[int, int, int], ...]  # as of a ``Step``
 
 
-class _Filled(NamedTuple):
-    """A launch without addresses: a kernel, its arguments, and its scratch memory as in ``Launch``."""
-
-    entry_point: hip.EntryPoint
-    arguments: bytes
-    scratch: Mapping[str, int]
+# A launch without addresses: a kernel, its arguments, and its scratch memory as in ``Launch``.
+_Filled = tuple[hip.EntryPoint, bytes, Mapping[str, int]]
 
 
 class _Uses(NamedTuple):
@@ -376,7 +372,7 @@ class _Plan:
     def launch(self, launches: Sequence[Launch], kernels: Sequence[Kernel], given: list[torch.Tensor]) -> list[_Filled]:
         """Launches for the first time, when all tensors are there already."""
         filled = [
-            _Filled(fast_path.quick_entry_point(kernel.entry_point), bytes(launch.arguments), launch.scratch)
+            (fast_path.quick_entry_point(kernel.entry_point), bytes(launch.arguments), launch.scratch)
             for launch, kernel in zip(launches, kernels, strict=True)
         ]
         steps, scratch_bytes = self._steps(filled, self._places)
@@ -482,7 +478,9 @@ class _Call:
 
     def prepare(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> None:
         """Makes ``fill`` for the call's key and tensors like the given ones."""
-        written, apart = self.plan.written, []
+        steps, written, apart = self._steps, self.plan.written, []
+        if not steps:  # another thread was quicker
+            return
         together = self._together
         if together is None:
             together = _together(written, tensors, self._first_addresses)
@@ -499,8 +497,9 @@ class _Call:
         if self.scratch_bytes:
             scratch = session.current().of(Scratch).address_of(self.runtime, self.scratch_bytes)
         self.fill = fast_path.filler_of(key)(
-            self._steps, len(tensors), self.plan.aligned, apart, together, self._made, scratch
+            steps, len(tensors), self.plan.aligned, apart, together, self._made, scratch
         )
+        self._steps = []
 
     def repeat(self, tensors: list[torch.Tensor], launches: fast_path.Launches) -> Any:
         """Launches on the tensors, among which are new ones, and returns the result.
@@ -635,7 +634,7 @@ class _Template:
                 between[number] = (
                     (rows - 1) * row_bytes + last_bytes
                     if other_strides is None
-                    else form.of_rows(rows, other_strides).extent
+                    else form.extent_of(rows, other_strides)
                 )
             elif path in self._returned:
                 number = self._returned[path]
@@ -644,7 +643,7 @@ class _Template:
         if entry_point is None or values is not kernel.values:
             entry_point = fast_path.quick_entry_point(kernels.get(kernel).entry_point)
             self._last = kernel.values, entry_point
-        return _Filled(entry_point, bytes(filled), scratch)
+        return entry_point, bytes(filled), scratch
 
 
 def _result_among(result: object, tensors: list[torch.Tensor]) -> Callable[[list[torch.Tensor]], Any]:
