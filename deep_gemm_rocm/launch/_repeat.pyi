@@ -29,7 +29,6 @@ def filler(
     apart: Sequence[tuple[int, int, int, int]],
     together: Sequence[tuple[int, int, int]],
     made: tuple[TensorForm, ...],
-    parts: Sequence[int],
     scratch: Callable[[torch.Tensor], int] | None,
     /,
 ) -> object: ...

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import itertools
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -73,30 +72,22 @@ class Step(NamedTuple):
         entry_point: the kernel's.
         arguments: its arguments, words of 8 bytes.
         places: of each word that is an address, its index, the number of a tensor, or -1 for the scratch memory, and
-            bytes from that one's beginning, in 8 bytes each.
+            bytes from that one's beginning.
     """
 
     entry_point: EntryPoint
     arguments: bytes
-    places: bytes
+    places: tuple[tuple[int, int, int], ...]
 
     def filled_in(self, addresses: Sequence[int]) -> Launch:
         """
         Args:
             addresses: of each tensor, by its number, and of the scratch memory.
         """
-        words, numbers = array("Q", self.arguments), iter(array("q", self.places))
-        for place, number, offset in zip(numbers, numbers, numbers, strict=True):
+        words = array("Q", self.arguments)
+        for place, number, offset in self.places:
             words[place] = addresses[number] + offset
         return self.entry_point, words.tobytes()
-
-
-Places = Sequence[tuple[int, int, int]]  # index, number and bytes, as of a ``Step``
-
-
-def packed(places: Places) -> bytes:
-    """``Step.places``."""
-    return array("q", itertools.chain.from_iterable(places)).tobytes()
 
 
 Launches = tuple[Launch, ...]
@@ -317,7 +308,6 @@ def filler_by_python(
     apart: Sequence[tuple[int, int, int, int]],
     together: Sequence[tuple[int, int, int]],
     made: tuple[TensorForm, ...],
-    parts: Sequence[int],
     scratch: Callable[[torch.Tensor], int] | None,
 ) -> Fill:
     """A function that fills in launches. All tensors have an address, and some of them follow rules.
@@ -329,7 +319,6 @@ def filler_by_python(
             its last.
         together: pairs of tensors, and how many bytes behind the one the other begins.
         made: new tensors that the call makes.
-        parts: where parts of the last one begin, in bytes. Their numbers follow that one's.
         scratch: tells the address of the scratch memory on a tensor's device; None if there is none.
     """
 
@@ -349,7 +338,6 @@ def filler_by_python(
         addresses += tuple([tensor.data_ptr() for tensor in tensors[num_given:]])
         if 0 in addresses:
             return None
-        addresses += tuple([addresses[-1] + begin for begin in parts])
         if scratch is not None:
             addresses += (scratch(like),)
         return tuple([step.filled_in(addresses) for step in steps])

@@ -212,6 +212,9 @@ def _public_signature(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(return_annotation=described.removeprefix("Described[").removesuffix("]"))
 
 
+_Places = tuple[tuple[int, int, int], ...]  # as of a ``Step``
+
+
 # A launch without addresses: a kernel, its arguments, and its scratch memory as in ``Launch``.
 _Filled = tuple[hip.EntryPoint, bytes, Mapping[str, int]]
 
@@ -226,7 +229,7 @@ class _Uses(NamedTuple):
         written: numbers of the given tensors that are written.
     """
 
-    places: fast_path.Places
+    places: _Places
     used: dict[int, str]
     aligned: tuple[int, ...]
     written: tuple[int, ...]
@@ -261,7 +264,7 @@ def _uses(
     return _Uses(tuple(places), used, aligned_numbers, written_numbers)
 
 
-def _places(uses: _Uses, launch: Launch, tensors: list[torch.Tensor], num_given: int) -> fast_path.Places:
+def _places(uses: _Uses, launch: Launch, tensors: list[torch.Tensor], num_given: int) -> _Places:
     """``places`` of a step on ``tensors``, of which the launch may use views."""
     places = uses.places
     for index, (name, tensor) in enumerate(launch.pointers.values()):
@@ -277,7 +280,7 @@ class _Plan:
     """How the launches of a call use tensors, whatever the sizes of these are.
 
     Tensors are numbered: first those among the call's arguments, then new ones. Repeated calls number new ones in
-    another way: first those that the call returns, then one more, which consists of all others, then these.
+    another way: first those that the call returns, then one more, which consists of all others.
 
     Attributes:
         runtime: the HIP runtime to launch with.
@@ -293,7 +296,7 @@ class _Plan:
     """
 
     __slots__ = (
-        "_made", "_places", "_places_again", "_structures", "_used", "aligned", "between", "contents",
+        "_made", "_num_given", "_places", "_places_again", "_structures", "_used", "aligned", "between", "contents",
         "filled", "result_among", "returned", "runtime", "used", "written",
     )  # fmt: skip
 
@@ -310,13 +313,13 @@ class _Plan:
         made: dict[str, torch.Tensor] = {}
         for launch in launches:
             made.update(launch.made)
-        self._made = list(made.values())
+        self._num_given, self._made = len(given), list(made.values())
         tensors = given + self._made
         self.runtime = runtime
         self.contents: list[tuple[Callable[..., None], list[int]]] = []
         self.aligned: tuple[int, ...] = ()
         self.written: tuple[int, ...] = ()
-        places: list[fast_path.Places] = []
+        self._places: list[_Places] = []
         self._structures: list[type[Structure]] = []
         self._used: list[dict[int, str]] = []
         for launch in launches:
@@ -324,7 +327,7 @@ class _Plan:
                 type(launch.arguments), tuple(launch.pointers), tuple([name for name, _ in launch.pointers.values()]),
                 tuple(names), tuple(made), launch.aligned, launch.written,
             )  # fmt: skip
-            places.append(_places(uses, launch, tensors, len(given)))
+            self._places.append(_places(uses, launch, tensors, len(given)))
             self._structures.append(type(launch.arguments))
             self._used.append(uses.used)
             for check, of in launch.contents:
@@ -335,18 +338,14 @@ class _Plan:
         self.between: dict[str, fast_path.TensorForm] = {}
         self.filled: list[tuple[int, float]] = []
         self.used, own = self._used, given
-        self._places = self._places_again = list(map(fast_path.packed, places))
+        # Of each launch, places of tensors that have a number of their own, and of others by their number in between.
+        self._places_again: list[tuple[_Places, _Places]] = [(places, ()) for places in self._places]
         if made:
-            own = self._number_again(launches, places, made, given, result)
+            own = self._number_again(launches, made, given, result)
         self.result_among = _result_among(result, own)
 
     def _number_again(
-        self,
-        launches: list[Launch],
-        places_of: list[fast_path.Places],
-        made: dict[str, torch.Tensor],
-        given: list[torch.Tensor],
-        result: Any,
+        self, launches: list[Launch], made: dict[str, torch.Tensor], given: list[torch.Tensor], result: Any
     ) -> list[torch.Tensor]:
         """Numbers the new tensors as repeated calls do, and returns the tensors that have a number of their own."""
         results = {id(part) for part in (result if isinstance(result, tuple) else (result,))}
@@ -354,14 +353,19 @@ class _Plan:
             (self.returned if id(tensor) in results else self.between)[name] = fast_path.form_of(tensor)
         own = given + [made[name] for name in self.returned]
         numbers = {name: number for number, name in enumerate(self.returned, len(given))}
+        again = [*range(len(given)), *[numbers.get(name, len(own)) for name in made]]
         self.filled = [
             (numbers[launch.pointers[path].name], value) for launch in launches for path, value in launch.filled.items()
         ]
-        numbers |= {name: number for number, name in enumerate(self.between, len(own) + 1)}
-        again = [*range(len(given)), *[numbers[name] for name in made]]
-        self.used = [{min(again[number], len(own)): name for number, name in used.items()} for used in self._used]
+        self.used = [{again[number]: name for number, name in used.items()} for used in self._used]
+        shared = [number for number, name in enumerate(made, len(given)) if name in self.between]
+        between = {number: index for index, number in enumerate(shared)}
         self._places_again = [
-            fast_path.packed([(word, again[number], offset) for word, number, offset in places]) for places in places_of
+            (
+                tuple([(word, again[number], offset) for word, number, offset in places if number not in between]),
+                tuple([(word, between[number], offset) for word, number, offset in places if number in between]),
+            )
+            for places in self._places
         ]
         return own
 
@@ -384,7 +388,7 @@ class _Plan:
         self.runtime.relaunch([step.filled_in(addresses) for step in steps], tensors, self._used)
         return filled
 
-    def _steps(self, launches: Sequence[_Filled], places_of: list[bytes]) -> tuple[list[fast_path.Step], int]:
+    def _steps(self, launches: Sequence[_Filled], places_of: Iterable[_Places]) -> tuple[list[fast_path.Step], int]:
         """The launches with these places of tensors, and bytes of scratch memory."""
         steps, scratch_bytes = [], 0
         for (entry_point, arguments, sizes), places, structure in zip(
@@ -394,9 +398,7 @@ class _Plan:
                 *starts, size = scratch_offsets(sizes)
                 scratch_bytes = max(scratch_bytes, size)
                 of_scratch = words_of(structure, tuple(sizes))
-                places += fast_path.packed(
-                    [(word, _SCRATCH, start) for word, start in zip(of_scratch, starts, strict=True)]
-                )
+                places += tuple([(word, _SCRATCH, start) for word, start in zip(of_scratch, starts, strict=True)])
             steps.append(fast_path.Step(entry_point, arguments, places))
         return steps, scratch_bytes
 
@@ -420,12 +422,16 @@ class _Plan:
             beside: a tensor on the device of the new ones.
             known: the last arguments of ``_Call``.
         """
-        size, begins = 0, []
+        number, size, begins = self._num_given + len(returned), 0, []
         for one in between:
             begins.append(size)
             size += -(-one // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+        places = [
+            alone + tuple([(word, number, begins[of] + offset) for word, of, offset in shared])
+            for alone, shared in self._places_again
+        ]
         made = [*returned, fast_path.form_of_bytes(size, beside)] if between else returned
-        return _Call(self, *self._steps(launches, self._places_again), made, begins, **known)
+        return _Call(self, *self._steps(launches, places), made, **known)
 
 
 class _Call:
@@ -441,7 +447,7 @@ class _Call:
     """
 
     __slots__ = (
-        "_first_addresses", "_made", "_parts", "_steps", "_together", "bytes", "contents", "fill", "filled", "plan",
+        "_first_addresses", "_made", "_steps", "_together", "bytes", "contents", "fill", "filled", "plan",
         "result_among", "runtime", "scratch_bytes", "used", "was_repeated",
     )  # fmt: skip
 
@@ -451,7 +457,6 @@ class _Call:
         steps: list[fast_path.Step],
         scratch_bytes: int,
         made: list[fast_path.TensorForm],
-        parts: list[int],
         *,
         first_addresses: Sequence[int] = (),
         together: _Together | None = None,
@@ -460,12 +465,10 @@ class _Call:
         Args:
             steps: the launches.
             made: what each tensor that the call makes is like.
-            parts: see ``fast_path.filler_by_python``.
             first_addresses: those of the given tensors in the first call, if ``together`` isn't known yet.
             together: see ``fast_path.filler_by_python``.
         """
-        self.plan, self._steps, self.scratch_bytes = plan, steps, scratch_bytes
-        self._made, self._parts = tuple(made), parts
+        self.plan, self._steps, self.scratch_bytes, self._made = plan, steps, scratch_bytes, tuple(made)
         self.runtime, self.contents, self.used = plan.runtime, plan.contents, plan.used
         self.filled, self.result_among = plan.filled, plan.result_among
         self._first_addresses, self._together = first_addresses, together
@@ -494,7 +497,7 @@ class _Call:
         if self.scratch_bytes:
             scratch = session.current().of(Scratch).address_of(self.runtime, self.scratch_bytes)
         self.fill = fast_path.filler_of(key)(
-            steps, len(tensors), self.plan.aligned, apart, together, self._made, self._parts, scratch
+            steps, len(tensors), self.plan.aligned, apart, together, self._made, scratch
         )
         self._steps = []
 

@@ -284,7 +284,8 @@ PyObject* make_one(PyObject* form, DlTensor& tensor) {
 // ---- Addresses
 
 struct Place {
-  int64_t word, number, offset;
+  Py_ssize_t word, number;
+  int64_t offset;
 };
 
 struct Step {
@@ -309,7 +310,6 @@ struct Remembered {
   std::vector<Py_ssize_t> aligned;
   std::vector<Apart> apart;
   std::vector<Together> together;
-  std::vector<int64_t> parts;  // where parts of the last new tensor begin, which have numbers of their own
   PyObject *made = nullptr, *scratch = nullptr;  // forms of new tensors, and a function or None
   Py_ssize_t num_given = 0, num_made = 0;
 
@@ -327,7 +327,7 @@ struct Remembered {
 };
 
 constexpr char kRememberedName[] = "deep_gemm_rocm launches";
-constexpr int kMostMade = 16, kMostPartsOfTensor = 32;
+constexpr int kMostMade = 16;
 constexpr Py_ssize_t kScratch = -1;  // in place of a tensor's number
 constexpr uint64_t kAlignment = 16;
 
@@ -345,26 +345,29 @@ bool for_each(PyObject* sequence, Add add) {
 }
 
 bool add_step(Remembered& remembered, PyObject* object) {
-  PyObject* entry_point;
-  const char *words, *places;
-  Py_ssize_t size, size_of_places;
-  if (!PyArg_ParseTuple(object, "Oy#y#", &entry_point, &words, &size, &places, &size_of_places)) return false;
+  PyObject *entry_point, *places;
+  const char* words;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(object, "Oy#O", &entry_point, &words, &size, &places)) return false;
   const auto* begin = reinterpret_cast<const uint64_t*>(words);
-  const auto* first = reinterpret_cast<const Place*>(places);
-  const Py_ssize_t num_words = size / sizeof *begin, num_places = size_of_places / sizeof *first;
   Py_INCREF(entry_point);
-  remembered.steps.push_back({entry_point, {begin, begin + num_words}, {first, first + num_places}});
-  const bool has_scratch = remembered.scratch != Py_None;
-  const Py_ssize_t end = remembered.num_given + remembered.num_made + remembered.parts.size();
-  const Step& step = remembered.steps.back();
-  for (const Place& place : step.places) {
-    if (place.word < 0 || place.word >= num_words) {
+  remembered.steps.push_back({entry_point, {begin, begin + size / sizeof *begin}, {}});
+  Step& step = remembered.steps.back();
+  return for_each(places, [&](PyObject* of_place) {
+    Place place;
+    long long offset;
+    if (!PyArg_ParseTuple(of_place, "nnL", &place.word, &place.number, &offset)) return false;
+    if (place.word < 0 || place.word >= Py_ssize_t(step.words.size())) {
       PyErr_SetString(PyExc_ValueError, "a place is outside of the arguments");
       return false;
     }
+    place.offset = offset;
+    const bool has_scratch = remembered.scratch != Py_None;
+    const Py_ssize_t end = remembered.num_given + remembered.num_made;
     if (!remembered.is_number(place.number, has_scratch ? kScratch : 0, end)) return false;
-  }
-  return true;
+    step.places.push_back(place);
+    return true;
+  });
 }
 
 bool add_rules(Remembered& remembered, PyObject* aligned, PyObject* apart, PyObject* together) {
@@ -406,7 +409,7 @@ bool is_allowed(const Remembered& remembered, const uint64_t* addresses) {
   return true;
 }
 
-// Makes the new tensors of a call, appends them to its tensors, and their addresses and those of parts to the others.
+// Makes the new tensors of a call, appends them to its tensors and their addresses to the others.
 Outcome make(const Remembered& remembered, PyObject* tensors, uint64_t* addresses) {
   for (Py_ssize_t i = 0; i < remembered.num_made; i++) {
     DlTensor tensor;
@@ -418,8 +421,6 @@ Outcome make(const Remembered& remembered, PyObject* tensors, uint64_t* addresse
     if (!address) return Outcome::kUnusual;
     addresses[remembered.num_given + i] = address;
   }
-  uint64_t* const end = addresses + remembered.num_given + remembered.num_made;
-  for (size_t i = 0; i < remembered.parts.size(); i++) end[i] = end[-1] + remembered.parts[i];
   return Outcome::kDone;
 }
 
@@ -438,7 +439,7 @@ PyObject* filled_in(const Step& step, const uint64_t* addresses, uint64_t scratc
 
 // The launches, and appends new tensors to `tensors`; None if these may not be where they are.
 //
-// `addresses` has those of the given tensors, and place for those of the new ones and their parts.
+// `addresses` has those of the given tensors, and place for those of the new ones.
 PyObject* filled_in(const Remembered& remembered, PyObject* tensors, uint64_t* addresses) {
   if (!is_allowed(remembered, addresses)) Py_RETURN_NONE;
   const Outcome outcome = make(remembered, tensors, addresses);
@@ -465,26 +466,18 @@ PyObject* filled_in(const Remembered& remembered, PyObject* tensors, uint64_t* a
   return launches;
 }
 
-// filler(steps, number of given tensors, aligned, apart, together, made, parts, scratch): a capsule for `recall`
+// filler(steps, number of given tensors, aligned, apart, together, made, scratch): a capsule for `recall`
 PyObject* filler(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (count != 8 || !PyTuple_CheckExact(given[5])) {
-    PyErr_SetString(PyExc_TypeError,
-                    "filler takes steps, a number, three kinds of rules, a tuple of forms, parts and a function");
+  if (count != 7 || !PyTuple_CheckExact(given[5])) {
+    PyErr_SetString(PyExc_TypeError, "filler takes steps, a number, three kinds of rules, a tuple of forms and a function");
     return nullptr;
   }
   auto remembered = std::make_unique<Remembered>();
   remembered->num_given = PyLong_AsSsize_t(given[1]);
   Py_INCREF(remembered->made = given[5]);
   remembered->num_made = PyTuple_Size(given[5]);
-  Py_INCREF(remembered->scratch = given[7]);
-  const auto add_part = [&](PyObject* begin) {
-    remembered->parts.push_back(PyLong_AsLongLong(begin));
-    return !PyErr_Occurred();
-  };
-  if (!for_each(given[6], add_part)) return nullptr;
-  const size_t most_parts = remembered->num_made ? kMostPartsOfTensor : 0;
-  if (remembered->num_given < 0 || remembered->num_given > kMostTensors || remembered->num_made > kMostMade ||
-      remembered->parts.size() > most_parts) {
+  Py_INCREF(remembered->scratch = given[6]);
+  if (remembered->num_given < 0 || remembered->num_given > kMostTensors || remembered->num_made > kMostMade) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "too many tensors");
     return nullptr;
   }
@@ -511,7 +504,7 @@ PyObject* repeated(PyObject* call, Described& described) {
   if (!PyCapsule_IsValid(capsule, kRememberedName)) Py_RETURN_NONE;
   const auto& remembered = *static_cast<Remembered*>(PyCapsule_GetPointer(capsule, kRememberedName));
   if (remembered.num_given != described.tensors.count) Py_RETURN_NONE;
-  uint64_t addresses[kMostTensors + kMostMade + kMostPartsOfTensor];
+  uint64_t addresses[kMostTensors + kMostMade];
   for (int i = 0; i < described.tensors.count; i++) addresses[i] = reinterpret_cast<uintptr_t>(described.addresses[i]);
   PyObject* tensors = described.tensors.list();
   if (!found.add_owned(tensors)) return nullptr;
