@@ -21,6 +21,18 @@ struct SortArguments {
   int num_experts;
 };
 
+// The choices, as in SortArguments.
+struct Choices {
+  const int *ids, *expert_map;
+  int num_ids, num_experts, num_mapped;
+};
+
+// Where the sorted choices go, as in SortArguments.
+struct SortedChoices {
+  int *ends, *tokens, *rows;
+  int top_k;
+};
+
 constexpr int kMostExperts = 512;
 constexpr int kSortWaves = 8;
 constexpr int kSortThreads = kSortWaves * kWaveSize;
@@ -48,7 +60,7 @@ DG_DEVICE uint64_t lanes_of_same(int expert) {
 template <bool kHasMap>
 class ExpertSort {
  public:
-  DG_DEVICE ExpertSort(const SortArguments& args, SortLds& lds)
+  DG_DEVICE ExpertSort(const Choices& args, SortLds& lds)
       : args_(args),
         lds_(lds),
         chunk_(workgroup_id()),
@@ -66,13 +78,13 @@ class ExpertSort {
   }
 
   // Counts the chunk's choices of each expert.
-  DG_DEVICE void count() {
+  DG_DEVICE void count(int* counts) {
     const int expert = thread_id();
-    *(Global<int>*)(args_.counts + chunk_ * kMostExperts + expert) = count_chunk();
+    *(Global<int>*)(counts + chunk_ * kMostExperts + expert) = count_chunk();
   }
 
   // Stores the chunk's rows. The counts of all chunks are known if there is more than one.
-  DG_DEVICE void place(int num_chunks) {
+  DG_DEVICE void place(const SortedChoices& sorted, const int* counts, int num_chunks) {
     const int expert = thread_id();
     const int here = count_chunk();
     int before = 0, all = here;
@@ -80,19 +92,19 @@ class ExpertSort {
       all = 0;
 #pragma unroll 8  // loads in flight at once
       for (int chunk = 0; chunk < num_chunks; ++chunk) {
-        const int count = *(const Global<int>*)(args_.counts + chunk * kMostExperts + expert);
+        const int count = *(const Global<int>*)(counts + chunk * kMostExperts + expert);
         before += chunk < chunk_ ? count : 0;
         all += count;
       }
     }
     const int end = sum_up_to(all);
-    if (chunk_ == 0 && expert < args_.num_experts) *(Global<int>*)(args_.ends + expert) = end;
+    if (chunk_ == 0 && expert < args_.num_experts) *(Global<int>*)(sorted.ends + expert) = end;
 #pragma unroll
     for (int wave = 0; wave < kSortWaves; ++wave) lds_.counts[wave][expert] += end - all + before;
     lds_barrier();
 #pragma unroll
     for (int step = 0; step < kSortSteps; ++step) {
-      if (step < steps_) store(step);
+      if (step < steps_) store(sorted, step);
     }
   }
 
@@ -152,16 +164,16 @@ class ExpertSort {
     return sum;
   }
 
-  DG_DEVICE void store(int step) const {
+  DG_DEVICE void store(const SortedChoices& sorted, int step) const {
     const int choice = index(step);
     if (choice >= args_.num_ids) return;
     const int expert = experts_[step];
     const int row = expert >= 0 ? lds_.counts[wave_id()][expert] + ranks_[step] : -1;
-    *(Global<int>*)(args_.rows + choice) = row;
-    if (row >= 0) *(Global<int>*)(args_.tokens + row) = static_cast<unsigned>(choice) / args_.top_k;
+    *(Global<int>*)(sorted.rows + choice) = row;
+    if (row >= 0) *(Global<int>*)(sorted.tokens + row) = static_cast<unsigned>(choice) / sorted.top_k;
   }
 
-  const SortArguments& args_;
+  const Choices args_;
   SortLds& lds_;
   int chunk_;
   int steps_;  // in which each wave sees all of its choices
