@@ -30,6 +30,9 @@ struct Buffer {
             static_cast<unsigned>(uniform(static_cast<int>(bytes)))};
   }
 
+  // Keeps compilers from putting the address's computation off until the buffer is used.
+  DG_DEVICE void compute_here() { asm volatile("" : "+s"(base), "+s"(bytes)); }
+
   template <class T>
   DG_DEVICE T load(unsigned offset, unsigned scalar_offset = 0) const {
     if constexpr (sizeof(T) == 16) {

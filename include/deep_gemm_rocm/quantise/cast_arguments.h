@@ -28,7 +28,7 @@ struct FirstTileArguments {
   void* x;
   int64_t row_stride, column_stride;
   int has_vectors, rows, columns;
-  int num_tiles, column_tiles;
+  int column_tiles;
   unsigned column_tiles_reciprocal;
 
   // All arguments, of which these are in registers already.
@@ -36,7 +36,6 @@ struct FirstTileArguments {
     others.x = {x, row_stride, column_stride, has_vectors};
     others.rows = rows;
     others.columns = columns;
-    others.num_tiles = num_tiles;
     others.column_tiles = column_tiles;
     others.column_tiles_reciprocal = column_tiles_reciprocal;
     return others;

@@ -8,7 +8,7 @@
 
 namespace deep_gemm_rocm {
 
-// A part of a matrix, at least one row and one column.
+// A part of a matrix, at least one column, and no rows below one.
 struct TileBounds {
   int row;
   int column;
@@ -18,6 +18,12 @@ struct TileBounds {
   template <class T>
   DG_DEVICE MatrixTile<T, kLaneValues> of(const StridedMatrix& matrix, int columns_before = 0) const {
     return {matrix, row, columns_before + column, rows, columns};
+  }
+
+  // To be loaded, with kVectors or without.
+  template <bool kVectors, class T>
+  DG_DEVICE MatrixTile<T, kLaneValues> operand(const StridedMatrix& matrix, int columns_before = 0) const {
+    return of<T>(kVectors ? with_short_rows(matrix) : matrix, columns_before);
   }
 };
 
@@ -32,11 +38,56 @@ DG_DEVICE void load_input(Input& input, const CastArguments& args, const TileBou
   }
 }
 
-// Stores a lane's values of a block.
-DG_DEVICE void store_lane_values(const TileBounds& at, const StridedMatrix& matrix,
-                                 const Vector<uint8_t, kLaneValues>& values, int row, int block_column) {
-  at.of<uint8_t>(matrix).store(values, row, block_column + column_in_block(lane_id(), 0));
-}
+// Where a lane's values of each pass are stored. Addresses are computed here, while operands are on their way, and not
+// after all arithmetic.
+template <int kPasses, class Place>
+class ValuePlaces {
+ public:
+  DG_DEVICE ValuePlaces(const CastArguments& args, const TileBounds& at, const Place& place)
+      : tile_(at.of<uint8_t>(with_short_rows(args.data))), place_(place) {
+    tile_.compute_here();
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      offsets_[pass] = tile_.offset(place.row(pass), column(pass));
+      asm volatile("" : "+v"(offsets_[pass]));
+    }
+  }
+
+  DG_DEVICE void store(const Vector<uint8_t, kLaneValues>& values, int pass) const {
+    tile_.store(values, place_.row(pass), column(pass), offsets_[pass]);
+  }
+
+ private:
+  DG_DEVICE int column(int pass) const { return place_.block_column(pass) + column_in_block(lane_id(), 0); }
+
+  MatrixTile<uint8_t, kLaneValues> tile_;
+  Place place_;
+  unsigned offsets_[kPasses];
+};
+
+// Where a lane stores a scale, if it does. The place is in two parts: one that all lanes share, and the lane's own.
+class ScalePlace {
+ public:
+  ScalePlace() = default;
+  DG_DEVICE ScalePlace(const StridedMatrix& scales, int shared_row, int shared_column, int row, int column,
+                       bool stores) {
+    const auto row_stride = static_cast<unsigned>(scales.row_stride);
+    const auto column_stride = static_cast<unsigned>(scales.column_stride);
+    const uint64_t shared = static_cast<uint64_t>(row_stride) * static_cast<unsigned>(shared_row) +
+                            static_cast<uint64_t>(column_stride) * static_cast<unsigned>(shared_column);
+    buffer_ = {static_cast<float*>(scales.data) + shared, kOutOfBounds - 1};
+    buffer_.compute_here();
+    const unsigned own = static_cast<unsigned>(row) * row_stride + static_cast<unsigned>(column) * column_stride;
+    offset_ = stores ? own * static_cast<unsigned>(sizeof(float)) : kOutOfBounds;
+    asm volatile("" : "+v"(offset_));
+  }
+
+  DG_DEVICE void store(float scale) const { buffer_.store(scale, offset_); }
+
+ private:
+  Buffer buffer_;
+  unsigned offset_;
+};
 
 template <class T, int kPasses>
 struct PlainInput {
@@ -44,8 +95,10 @@ struct PlainInput {
 
   template <bool kVectors, class Place>
   DG_DEVICE void load(const CastArguments& args, const TileBounds& at, const Place& place) {
-    x.template load<kVectors>(at.of<T>(args.x), place);
+    x.template load<kVectors>(at.operand<kVectors, T>(args.x), place);
   }
+
+  DG_DEVICE void wait() { x.wait(); }
 
   DG_DEVICE LaneFloats values(const CastArguments&, int pass) const { return x(pass); }
 };
@@ -59,9 +112,11 @@ struct SiluAndMulInput {
 
   template <bool kVectors, class Place>
   DG_DEVICE void load(const CastArguments& args, const TileBounds& at, const Place& place) {
-    gate.template load<kVectors>(at.of<T>(args.x), place);
-    up.template load<kVectors>(at.of<T>(args.x, args.columns), place);
+    gate.template load<kVectors>(at.operand<kVectors, T>(args.x), place);
+    up.template load<kVectors>(at.operand<kVectors, T>(args.x, args.columns), place);
   }
+
+  DG_DEVICE void wait() { gate.wait(); }
 
   DG_DEVICE LaneFloats values(const CastArguments& args, int pass) const {
     const LaneFloats gates = gate(pass), ups = up(pass);

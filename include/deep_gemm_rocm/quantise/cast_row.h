@@ -20,7 +20,9 @@ struct RowTeam {
   static DG_DEVICE int lane() { return thread_id() % kLanes; }
 
   // Whether this wave has results to store, where each of `parts` workgroups stores some waves' part of the row.
-  static DG_DEVICE bool stores(int parts) { return kWaves == 1 || wave_id() * parts / kWaves == workgroup_id_y(); }
+  static DG_DEVICE bool stores(int parts) {
+    return kWaves == 1 || static_cast<unsigned>(wave_id() * parts) / kWaves == workgroup_id_y();
+  }
 
   // Each wave writes its sum and its largest value once, for the others.
   struct Lds {
@@ -68,6 +70,8 @@ struct PlainRow {
     input.template load<kVectors>(args, at, place);
   }
 
+  DG_DEVICE void wait() { input.wait(); }
+
   DG_DEVICE void values(const CastArguments& args, const TileBounds&, typename Team::Lds&,
                         LaneFloats (&results)[kPasses]) {
 #pragma unroll
@@ -96,14 +100,16 @@ struct RmsNormRow {
 
   template <bool kVectors>
   DG_DEVICE void load(const CastArguments& args, const TileBounds& at, const RowPlace<Team>& place) {
-    x.template load<kVectors>(at.of<T>(args.x), place);
-    if constexpr (kHasResidual) residual.template load<kVectors>(at.of<T>(args.residual), place);
-    weight.template load<kVectors>(at.of<Weight>(args.weight), place);
+    x.template load<kVectors>(at.operand<kVectors, T>(args.x), place);
+    if constexpr (kHasResidual) residual.template load<kVectors>(at.operand<kVectors, T>(args.residual), place);
+    weight.template load<kVectors>(at.operand<kVectors, Weight>(args.weight), place);
+    if constexpr (kVectors) load_arguments_of_norms(args);
   }
+
+  DG_DEVICE void wait() { x.wait(); }
 
   DG_DEVICE void values(const CastArguments& args, const TileBounds& at, typename Team::Lds& lds,
                         LaneFloats (&results)[kPasses]) {
-    load_arguments_of_norms(args);
     double squares = 0;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
@@ -143,12 +149,20 @@ DG_DEVICE void cast_row(const CastArguments& args, int first_row, typename Team:
   const RowPlace<Team> place;
   Row row;
   load_input(row, args, bounds, place);
+  const ValuePlaces<kPasses, RowPlace<Team>> to = {args, bounds, place};
+  constexpr int kScales = kBlockScales ? kPasses : 1, kLanesOfScale = kBlockScales ? kLanesOfBlock : Team::kLanes;
+  ScalePlace scale_places[kScales];
+#pragma unroll
+  for (int i = 0; i < kScales; ++i) {
+    const int column = place.block_column(i);
+    const bool stores = Team::row() < rows && column < args.columns && Team::lane() % kLanesOfScale == 0;
+    scale_places[i] = {args.scales, first_row, 0, Team::row(), column / kScaleBlockK, stores};
+  }
+  row.wait();
   LaneFloats values[kPasses];
   row.values(args, bounds, lds, values);
 
   if (kBlockScales && !Team::stores(args.row_parts)) return;
-  const int64_t scale_row = (first_row + Team::row()) * args.scales.row_stride;
-  auto* const scales = (Global<float>*)(static_cast<float*>(args.scales.data) + scale_row);
   const Quantiser<kClamps> quantise{args.range.largest};
   unsigned largest[kPasses];
   unsigned largest_of_row = 0;
@@ -162,20 +176,16 @@ DG_DEVICE void cast_row(const CastArguments& args, int first_row, typename Team:
     if (!Team::stores(args.row_parts)) return;
   }
   const float scale_of_row = args.range.scale_of(largest_of_row);
+  if constexpr (!kBlockScales) scale_places[0].store(scale_of_row);
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
     float scale = scale_of_row;
     if constexpr (kBlockScales) {
       scale = args.range.scale_of(largest_of_neighbours<kLanesOfBlock>(largest[pass]));
-      const int column = place.block_column(pass);
-      if (Team::lane() % kLanesOfBlock == 0 && column < args.columns && Team::row() < rows) {
-        scales[column / kScaleBlockK * args.scales.column_stride] = scale;
-      }
+      scale_places[pass].store(scale);
     }
-    store_lane_values(bounds, args.data, quantise(values[pass], divisor_of(scale)), place.row(pass),
-                      place.block_column(pass));
+    to.store(quantise(values[pass], divisor_of(scale)), pass);
   }
-  if (!kBlockScales && Team::lane() == 0 && Team::row() < rows) *scales = scale_of_row;
 }
 
 }  // namespace deep_gemm_rocm

@@ -19,7 +19,9 @@ struct TilePlace {
   int lane_row = lane_id() / kLanesOfBlock;
 
   DG_DEVICE int first_row_of_wave(int pass) const { return wave_row + pass * kRowsOfWave; }
-  DG_DEVICE int row(int pass) const { return first_row_of_wave(pass) + lane_row; }
+  DG_DEVICE int row(int pass) const {
+    return kPasses == 1 ? thread_id() / kLanesOfBlock : first_row_of_wave(pass) + lane_row;
+  }
   DG_DEVICE int block_column(int) const { return 0; }
 };
 
@@ -40,7 +42,6 @@ class CastTile {
   static constexpr int kRows = cast_rows(kWaves, kPasses);
   static_assert(kRows <= kMostTileRows);
 
-  // The tile must have a row.
   DG_DEVICE CastTile(const CastArguments& args, int row_tile, int column_tile)
       : args_(args),
         row_tile_(row_tile),
@@ -48,14 +49,16 @@ class CastTile {
         bounds_{row_tile * kRows, column_tile * kCastColumns, min(args.rows - row_tile * kRows, kRows),
                 min(args.columns - column_tile * kCastColumns, kCastColumns)} {}
 
-  // Starts all loads, which comes before anything else.
+  // Starts all loads, which comes before anything else, so that other arguments are loaded at the same time.
+  // Single elements are only loaded from tiles that have some.
   DG_DEVICE void load() {
-    if (has_rows(0)) load_input(input_, args_, bounds_, place_);
+    if (args_.x.has_vectors || !is_empty()) load_input(input_, args_, bounds_, place_);
   }
+
+  DG_DEVICE bool is_empty() const { return bounds_.rows <= 0; }
 
   // The largest magnitude of the tile, in every lane.
   DG_DEVICE unsigned largest(unsigned* lds) {
-    load();
     compute_values();
     unsigned found = 0;
 #pragma unroll
@@ -66,29 +69,23 @@ class CastTile {
     return largest_of_workgroup<kWaves>(max_over_wave(found), lds);
   }
 
-  // A scale for each row. Waves without rows leave, so that none waits for loads that another one may have started.
+  // A scale for each row.
   DG_DEVICE void cast_rows_apart() {
-    if (!has_rows(0)) return;
-    load();
-    const int lane_of_block = lane_id() % kLanesOfBlock;
-    float scale_to_store = 0;
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      if (!has_rows(pass)) break;
-      values_[pass] = input_.values(args_, pass);
-      const float scale = args_.range.scale_of(largest_of_neighbours<kLanesOfBlock>(largest_magnitude(values_[pass])));
-      store(pass, divisor_of(scale));
-      if (lane_of_block == pass) scale_to_store = scale;
-    }
-    const int row = place_.row(lane_of_block);
-    if (lane_of_block < kPasses && row < bounds_.rows) store_scale(scale_to_store, bounds_.row, row, column_tile_, 0);
+    static_assert(kPasses == 1);
+    const Values to = value_places();
+    const int row = place_.row(0);
+    const bool stores_scale = lane_id() % kLanesOfBlock == 0 && row < bounds_.rows;
+    const ScalePlace scale_place = {args_.scales, bounds_.row, column_tile_, row, 0, stores_scale};
+    input_.wait();
+    compute_values();
+    const float scale = args_.range.scale_of(largest_of_neighbours<kLanesOfBlock>(largest_magnitude(values_[0])));
+    scale_place.store(scale);
+    store(to, 0, divisor_of(scale));
   }
 
   // To FP4, with a scale for kGroup columns of each row: fp32 or, if kPacked, exponents in bytes.
   template <int kGroup, bool kPacked>
   DG_DEVICE void cast_rows_to_fp4() {
-    if (!has_rows(0)) return;
-    load();
     constexpr int kBytes = kLaneValues / 2, kWords = kBytes / sizeof(unsigned);
     const MatrixTile<uint8_t, kBytes> data = {args_.data, bounds_.row, bounds_.column / 2, bounds_.rows,
                                               bounds_.columns / 2};
@@ -118,16 +115,22 @@ class CastTile {
     }
   }
 
-  // One scale for all values, which were looked at before unless `found` is theirs.
-  DG_DEVICE void cast_together(unsigned found, bool stores_scale) {
-    const float scale = args_.range.scale_of(found);
-    if (stores_scale && thread_id() == 0) store_scale(scale, row_tile_, 0, column_tile_, 0);
-    const Divisor<float> divisor = divisor_of(scale);
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      if (!has_rows(pass)) break;
-      store(pass, divisor);
-    }
+  // One scale for the whole tile.
+  DG_DEVICE void cast_together(unsigned* lds) {
+    const Values to = value_places();
+    const ScalePlace scale_place = {args_.scales, row_tile_, column_tile_, 0, 0, thread_id() == 0};
+    input_.wait();
+    store_together(largest(lds), to, scale_place);
+  }
+
+  // One scale for all tiles. find_largest() tells the largest magnitude of these.
+  template <class Largest>
+  DG_DEVICE void cast_by_largest(const Largest& find_largest) {
+    const Values to = value_places();
+    const ScalePlace scale_place = {args_.scales, 0, 0, 0, 0, row_tile_ + column_tile_ + thread_id() == 0};
+    const unsigned found = find_largest();
+    compute_values();
+    store_together(found, to, scale_place);
   }
 
   // A number for each column. What lanes read at once lies in different banks.
@@ -158,7 +161,10 @@ class CastTile {
     ColumnFactors shrink, high, low;
   };
   DG_DEVICE void cast_columns_apart(ColumnLds& lds) {
-    load();
+    const Values to = value_places();
+    const int column = thread_id();
+    const ScalePlace scale_place = {args_.scales, row_tile_, bounds_.column, 0, column, column < bounds_.columns};
+    input_.wait();
     compute_values();
     unsigned found[kLaneValues] = {};
 #pragma unroll
@@ -176,7 +182,6 @@ class CastTile {
 #pragma unroll
     for (int i = 0; i < kKept; ++i) lds.largest[wave_id()][kept + i] = found[i];
     lds_barrier();
-    const int column = thread_id();
     float scale = 0;
     if (column < kCastColumns) {
       unsigned found = 0;
@@ -193,9 +198,9 @@ class CastTile {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       if (!has_rows(pass)) break;
-      store(pass, divisors);
+      store(to, pass, divisors);
     }
-    if (column < bounds_.columns) store_scale(scale, row_tile_, 0, bounds_.column, column);
+    scale_place.store(scale);
   }
 
   DG_DEVICE void compute_values() {
@@ -207,13 +212,27 @@ class CastTile {
   }
 
  private:
-  // Whether any of the wave's rows of a pass exists.
-  DG_DEVICE bool has_rows(int pass) const { return place_.first_row_of_wave(pass) < bounds_.rows; }
+  // Whether any of the wave's rows of a pass exists. With one pass, a wave without rows has zeros.
+  DG_DEVICE bool has_rows(int pass) const { return kPasses == 1 || place_.first_row_of_wave(pass) < bounds_.rows; }
+
+  using Values = ValuePlaces<kPasses, TilePlace<kPasses>>;
+  DG_DEVICE Values value_places() const { return {args_, bounds_, place_}; }
 
   template <class Factor>
-  DG_DEVICE void store(int pass, const Divisor<Factor>& divisor) const {
+  DG_DEVICE void store(const Values& to, int pass, const Divisor<Factor>& divisor) const {
     const Quantiser<kClamps> quantise{args_.range.largest};
-    store_lane_values(bounds_, args_.data, quantise(values_[pass], divisor), place_.row(pass), 0);
+    to.store(quantise(values_[pass], divisor), pass);
+  }
+
+  DG_DEVICE void store_together(unsigned found, const Values& to, const ScalePlace& scale_place) const {
+    const float scale = args_.range.scale_of(found);
+    scale_place.store(scale);
+    const Divisor<float> divisor = divisor_of(scale);
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      if (!has_rows(pass)) break;
+      store(to, pass, divisor);
+    }
   }
 
   // Exponents after a row's last group, up to a multiple of four, are those of 1.
@@ -228,17 +247,8 @@ class CastTile {
       if (group != groups - 1) return;
       for (int i = groups; i % kInInt; ++i) exponents[i] = __builtin_bit_cast(unsigned, 1.0f) >> kExponentShift;
     } else {
-      store_scale(scale, bounds_.row, row, first_group, group);
+      ScalePlace(args_.scales, bounds_.row, first_group, row, group, true).store(scale);
     }
-  }
-
-  // The scale's place is in two parts: one that all lanes share, and the lane's own within the tile.
-  DG_DEVICE void store_scale(float scale, int shared_row, int row, int shared_column, int column) const {
-    const StridedMatrix& scales = args_.scales;
-    auto* const shared = (Global<float>*)scales.data + shared_row * scales.row_stride + shared_column * scales.column_stride;
-    const auto own = static_cast<unsigned>(row * static_cast<int>(scales.row_stride) +
-                                           column * static_cast<int>(scales.column_stride));
-    shared[own] = scale;
   }
 
   const CastArguments& args_;

@@ -48,6 +48,14 @@ struct LaneValues {
     }
   }
 
+  // Holds all arithmetic back until the first values are there, so that it doesn't come before that of addresses.
+  DG_DEVICE void wait() {
+    using Words = Vector<unsigned, sizeof(of_pass[0]) / sizeof(unsigned)>;
+    auto words = __builtin_bit_cast(Words, of_pass[0]);
+    asm volatile("" : "+v"(words[0]));
+    of_pass[0] = __builtin_bit_cast(Vector<T, kLaneValues>, words);
+  }
+
   DG_DEVICE LaneFloats operator()(int pass) const { return widened<T>(of_pass[pass]); }
 };
 

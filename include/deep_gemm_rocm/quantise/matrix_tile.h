@@ -22,20 +22,27 @@ struct StridedMatrix {
 
 constexpr int kMostTileRows = 128;
 
+// Tells the compiler that a row's stride takes 32 bits, as it does where rows consist of vectors, and in new tensors.
+DG_DEVICE StridedMatrix with_short_rows(const StridedMatrix& matrix) {
+  __builtin_assume(static_cast<uint64_t>(matrix.row_stride) <= 0xFFFFFFFF);
+  return matrix;
+}
+
 template <class T, int kVector>
 class MatrixTile {
  public:
   using Values = Vector<T, kVector>;
 
-  // The tile starts at (row, column) and has so many rows, up to kMostTileRows, and columns, at least one of each.
+  // The tile starts at (row, column) and has so many rows, up to kMostTileRows and none below one, and columns, at
+  // least one.
   DG_DEVICE MatrixTile(const StridedMatrix& matrix, int row, int column, int rows, int columns)
       : matrix_(matrix),
-        first_row_(static_cast<T*>(matrix.data) + row * matrix.row_stride),
+        first_row_(static_cast<T*>(matrix.data) + static_cast<unsigned>(row) * matrix.row_stride),
         column_(column),
         rows_(rows),
         columns_(columns) {
-    const int elements = (rows - 1) * static_cast<int>(matrix.row_stride) + columns;
     // Only for columns that are neighbours.
+    const int elements = rows > 0 ? (rows - 1) * static_cast<int>(matrix.row_stride) + columns : 0;
     buffer_ = Buffer{first_row_ + column, elements * static_cast<unsigned>(sizeof(T))}.in_scalar_registers();
   }
 
@@ -69,14 +76,28 @@ class MatrixTile {
 
   // To a matrix whose columns are neighbours.
   DG_DEVICE void store(const Values& values, int row, int column) const {
+    store(values, row, column, offset(row, column));
+  }
+
+  // The same where offset() was computed before.
+  DG_DEVICE void store(const Values& values, int row, int column, unsigned vector_offset) const {
     if (matrix_.has_vectors) {
-      store_vector(values, offset(row, column));
+      store_vector(values, vector_offset);
       return;
     }
     asm volatile("" : "+v"(column));  // so that not all columns are computed before the branch
 #pragma unroll
     for (int i = 0; i < kVector; ++i) buffer_.store(values[i], offset(row, column + i));
   }
+
+  // In bytes; out of bounds outside of the tile.
+  DG_DEVICE unsigned offset(int row, int column) const {
+    const unsigned at = (row * static_cast<int>(matrix_.row_stride) + column) * static_cast<unsigned>(sizeof(T));
+    return is_inside(row, column) ? at : kOutOfBounds;
+  }
+
+  // Computes where the tile is here, rather than where it is stored.
+  DG_DEVICE void compute_here() { buffer_.compute_here(); }
 
  private:
   // Vectors longer than 16 bytes take several loads or stores.
@@ -95,11 +116,6 @@ class MatrixTile {
   }
 
   DG_DEVICE bool is_inside(int row, int column) const { return row < rows_ && column < columns_; }
-
-  DG_DEVICE unsigned offset(int row, int column) const {
-    const unsigned at = (row * static_cast<int>(matrix_.row_stride) + column) * static_cast<unsigned>(sizeof(T));
-    return is_inside(row, column) ? at : kOutOfBounds;
-  }
 
   StridedMatrix matrix_;
   T* first_row_;
