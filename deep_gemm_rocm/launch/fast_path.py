@@ -192,55 +192,90 @@ class Family(NamedTuple):
         key: their key.
         size: this call's: how many rows it has, or an argument that is a number.
         columns: distances between columns, by the names of matrices whose rows are neighbours. They aren't in the key.
-        is_clear: whether the number of rows is no other number among the arguments as well.
+        shapes: other numbers than the size that C described the call by, with its tensors as in ``describe_tensor``;
+            None if the size is an argument.
     """
 
     key: tuple[Any, ...]
     size: int
     columns: dict[str, int]
-    is_clear: bool
+    shapes: array[int] | None
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the number of rows is no other number among the arguments as well."""
+        if self.shapes is None:
+            return True
+        numbers, at = [*self.key], self.shapes[0]
+        while at < len(self.shapes):
+            dims, is_contiguous = self.shapes[at + 2] >> 1, self.shapes[at + 2] & 1
+            numbers += self.shapes[at + 3 : at + 3 + dims]
+            at += 3 + dims * (2 - is_contiguous)
+        return self.size not in numbers
 
 
-def family_of_rows(
-    parameters: Sequence[str],
-    of_rows: Sequence[str],
-    _values: object,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    key: tuple[Any, ...],
-    addresses: tuple[int, ...],
-) -> Family | None:
-    """The family of a call, if C described it, and it has at least two rows, which don't lie between one another.
+class FamilyOfRows:
+    """Tells the family of a call that C described and that has at least two rows, none of which lies between others."""
 
-    Args:
-        parameters: names of the function's parameters.
-        of_rows: names of tensors whose first dimension are the rows.
-        args, kwargs: as for ``recall``.
-        key, addresses: what that describes the call by.
-    """
-    *others, words = key
-    if not is_described_by_c(key):
-        return None
-    described = array("q", words)
-    rows, at, shapes, columns = 0, described[0], list(others), {}
-    for name in names_of_tensors(zip(parameters, args, strict=False), kwargs):
-        # The words of a tensor are as in describe_tensor.
-        dims, is_contiguous = described[at + 2] >> 1, described[at + 2] & 1
-        shape = at + 3
-        at = shape + dims * (2 - is_contiguous)
-        if name in of_rows:
-            if not dims or (rows and described[shape] != rows):
-                return None
-            rows, described[shape] = described[shape], 0
-            strides = described[shape + dims : at]
-            if dims == 2 and not is_contiguous and strides[0] == 1 and strides[1] >= rows:
-                columns[name], described[at - 1] = strides[1], -1  # no stride is negative
-            elif not is_contiguous and strides[0] < max(strides):
-                return None
-        shapes += described[shape : shape + dims]
-    if not _LEAST_ROWS <= rows <= _MOST_ROWS:
-        return None
-    return Family((*others, described.tobytes(), _alike(addresses)), rows, columns, rows not in shapes)
+    def __init__(self, parameters: Sequence[str], of_rows: Sequence[str]) -> None:
+        """
+        Args:
+            parameters: names of the function's parameters.
+            of_rows: names of tensors whose first dimension are the rows.
+        """
+        self._parameters, self._of_rows = parameters, of_rows
+        self._names: dict[bytes, list[str | None]] = {}
+
+    def __call__(
+        self,
+        _values: object,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: tuple[Any, ...],
+        addresses: tuple[int, ...],
+    ) -> Family | None:
+        """
+        Args:
+            args, kwargs: as for ``recall``.
+            key, addresses: what that describes the call by.
+        """
+        if not is_described_by_c(key):
+            return None
+        *others, words = key
+        described = array("q", words)
+        rows, at, columns = 0, described[0], {}
+        for name in self._names_of_rows(words[: 8 * at], args, kwargs):
+            # The words of a tensor are as in describe_tensor.
+            dims, is_contiguous = described[at + 2] >> 1, described[at + 2] & 1
+            shape = at + 3
+            at = shape + dims * (2 - is_contiguous)
+            if name is not None:
+                if not dims or (rows and described[shape] != rows):
+                    return None
+                rows, described[shape] = described[shape], 0
+                if is_contiguous:
+                    continue
+                strides = described[shape + dims : at]
+                if dims == 2 and strides[0] == 1 and strides[1] >= rows:
+                    columns[name], described[at - 1] = strides[1], -1  # no stride is negative
+                elif strides[0] < max(strides):
+                    return None
+        if not _LEAST_ROWS <= rows <= _MOST_ROWS:
+            return None
+        return Family((*others, described.tobytes(), _alike(addresses)), rows, columns, described)
+
+    def _names_of_rows(self, types: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str | None]:
+        """Of each tensor, its name if it has rows.
+
+        Args:
+            types: what C says of the types of arguments, which tells the names.
+        """
+        names = self._names.get(types)
+        if names is None:
+            keep_names(kwargs)
+            all_names = names_of_tensors(zip(self._parameters, args, strict=False), kwargs)
+            names = self._names[types] = [name if name in self._of_rows else None for name in all_names]
+        return names
 
 
 def family_of_number(
@@ -268,12 +303,12 @@ def family_of_number(
         described, _ = recall(function, values, {}, (*args[:place], None, *args[place + 1 :]), kwargs)
     else:
         described, _ = recall(function, values, {}, args, {**kwargs, name: None})
-    return None if described is None else Family((described[0], _alike(addresses)), number, {}, is_clear=True)
+    return None if described is None else Family((described[0], _alike(addresses)), number, {}, None)
 
 
-def _alike(addresses: tuple[int, ...]) -> tuple[int, ...]:
-    """Which tensors begin where others begin."""
-    return tuple(map(addresses.index, addresses))
+def _alike(addresses: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Which tensors begin where others begin; None if none does."""
+    return None if len({*addresses}) == len(addresses) else tuple(map(addresses.index, addresses))
 
 
 def form_of(tensor: torch.Tensor) -> TensorForm:

@@ -124,9 +124,7 @@ def launches_of_rows(*rows: str) -> Callable[[Callable[_P, Described[_R]]], Call
     Args:
         rows: the names of all tensors whose shapes depend on the number of rows, which is their first dimension.
     """
-    return lambda function: _launching(
-        function, functools.partial(fast_path.family_of_rows, _parameters(function), rows)
-    )
+    return lambda function: _launching(function, fast_path.FamilyOfRows(_parameters(function), rows))
 
 
 def launches_of_number(name: str) -> Callable[[Callable[_P, Described[_R]]], Callable[_P, _R]]:

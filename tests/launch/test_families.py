@@ -253,24 +253,28 @@ def decode():
     table, lengths = torch.zeros(FIRST, 1, dtype=torch.int32), torch.full((FIRST,), 3, dtype=torch.int32)
     cache = randn(2, 64, 2, 64)
 
-    def call(rows=FIRST - 1, **changes):
+    def call(rows=FIRST - 1, *, backwards=False, **changes):
         given = {"q": q, "block_table": table, "context_lens": lengths, "out": out}
         given = {name: tensor[:rows] for name, tensor in given.items()} | changes
-        return dg.flash_attention_decode(k_cache=cache, v_cache=cache, **given)
+        in_order = {name: given[name] for name in sorted(given, reverse=backwards)}
+        return dg.flash_attention_decode(k_cache=cache, v_cache=cache, **in_order)
 
     call(FIRST)
     assert families()
     return call
 
 
-def test_rows_have_to_agree(decode):
+@pytest.mark.parametrize("backwards", [False, True])
+def test_rows_have_to_agree(decode, backwards):
+    decode(FIRST, backwards=backwards)
+    assert len(families()) == 1 + backwards
     for name, tensor in (
         ("out", torch.zeros(3, 1, 4, 64).bfloat16()),
         ("context_lens", torch.zeros(FIRST, dtype=torch.int32)),
         ("block_table", torch.zeros(FIRST, 1, dtype=torch.int32)),
     ):
         with pytest.raises(ValueError, match=name):
-            decode(**{name: tensor})
+            decode(backwards=backwards, **{name: tensor})
 
 
 def test_addresses_and_contents_are_checked(decode):
