@@ -44,6 +44,7 @@ _CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave
 _LANES = 64
 _BYTES_OF_COLUMN_SCALES = 64  # to registers, for a column and a K-block
 _ISSUE_OF_MFMA = 1 / 4  # of its time, in which the SIMD issues nothing else
+_SLOWED_BY_WIDENING = 0.7  # clocks for each clock of vector ALUs, whose energy lowers the clock
 
 # Clocks, if nothing else is said, fitted to launches in the timing model for whole families of configurations.
 _LAUNCH = 5200
@@ -123,6 +124,9 @@ def _launch_clocks(
     memory = _memory_clocks(config, problem, m, tiles, tile_rows, k_blocks * config.waves_k)
     power = _OVERLAPS_MEMORY[config.schedule]
     overlapped = ((first_tile + computed) ** power + memory**power) ** (1 / power)
+    if config.kind.widens_b and config.schedule == "alone":
+        widened = tiles * config.waves_m * config.block_n * k_blocks * config.waves_k
+        overlapped += _SLOWED_BY_WIDENING * widened * _widening_clocks(config.kind) / (4 * problem.num_cus)
     # Results of 16 bits are stored while the last round is computed, results of 32 bits afterwards.
     last_stores = _output_bytes(problem, m) / rounds / _CACHE_BYTES if _has_wide_results(problem.kind) else 0
     clocks: _Floats = _LAUNCH + overlapped + last_stores

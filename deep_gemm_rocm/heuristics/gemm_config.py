@@ -18,6 +18,7 @@ MFMA_ROWS = 16  # of an MFMA 16x16, x32 for FP8 and x16 for 16 bits
 SCALE_BLOCK_N = 128  # columns that share one scale of b
 
 _WAVE_ALONE_BYTES = 48 * 1024  # of the 64 KiB of a wave's registers, for operands and sums
+_WITHOUT_SCALES_BYTES = 4 * 1024  # more, where there are neither scales nor sums to promote
 _PRODUCER_BYTES = 8 * 1024  # of the same, for operands on their way to LDS
 _LANE_GROUPS = 4  # of an MFMA; each has columns of its own
 _K_BLOCKS_OF_SCALES = 32  # in LDS for each wave that deals K with others
@@ -143,6 +144,10 @@ class GemmConfig:
             sums *= 2  # of a K-block beside the totals
         # A lane has a scale of each of its columns for each K-block that is held, and one in use.
         return operands + sums + (self.num_stages + 1) * self.wave_n // _LANE_GROUPS * 4 * WAVE_SIZE
+
+    @property
+    def most_wave_alone_bytes(self) -> int:
+        return _WAVE_ALONE_BYTES + (_WITHOUT_SCALES_BYTES if self.kind.scaling == "none" else 0)
 
     @property
     def widens_ahead(self) -> bool:
@@ -308,9 +313,9 @@ _RULES_OF_SCHEDULES: dict[str, _Rules] = {
             lambda config: not config.kind.is_quantised or config.waves_n == 1,
         ),
         (
-            f"a wave alone has registers for {_WAVE_ALONE_BYTES} bytes of operands and sums, "
+            "a wave alone has registers for {0.most_wave_alone_bytes} bytes of operands and sums, "
             "not {0.wave_alone_bytes}",
-            lambda config: config.wave_alone_bytes <= _WAVE_ALONE_BYTES,
+            lambda config: config.wave_alone_bytes <= config.most_wave_alone_bytes,
         ),
     ),
 }

@@ -116,6 +116,14 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
 
 # Rounds of four-bit values leave fewer registers for operands on their way.
 _ALONE_WITH_ROUNDS = (_alone(64, 32, 2), _alone(32, 64, 3, waves_n=2))
+# 10240 columns have 214 tiles of 48, one round of six waves each for 304 CUs. So are 64x10240 in tiles of 32x80. As six
+# parts of K are also quick for many rows, they suit all M.
+_DEALING_K_IN_SIX = (
+    _alone(16, 48, 2, waves_k=6),
+    _alone(32, 48, 2, waves_k=6),
+    _alone(48, 48, 2, waves_k=6),
+    _alone(32, 80, 2, waves_k=6),
+)
 _ALONE_OF_FOUR_BITS = (*_ALONE, _alone(64, 32, 2))  # scales of columns leave fewer, too
 # Without them there are more, for b takes half as many until it is widened, or fewer.
 _ALONE_16_ROWS_OF_FOUR_BITS = (_alone(16, 32, 4, waves_n=2),)
@@ -139,7 +147,7 @@ def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
         of_16_rows = _ALONE_16_ROWS_OF_TWO_PARTS
     few_rows = of_16_rows + (_ALONE_WITH_ROUNDS if kind.has_rounds else _ALONE_OF_FOUR_BITS)
     if kind.grouping == "dense":
-        few_rows += dealing_k + _DEALING_K_IN_ONE_ROUND
+        few_rows += dealing_k + _DEALING_K_IN_ONE_ROUND + (_DEALING_K_IN_SIX if kind.has_rounds else ())
     elif kind.grouping == "psum":
         few_rows += _DEALING_K_OF_16_ROWS if kind.has_rounds else _DEALING_K_OF_FOUR_BITS_16_ROWS
     if kind.has_groups_of_rows:
