@@ -33,7 +33,8 @@ class RouteConfig:
         """The values by name. Callers share the one dictionary."""
         scoring = "softmax" if self.softmax else "sigmoid"
         name = f"route_top_k_{scoring}{'_bias' if self.bias else ''}_{self.type}_g{self.groups}x{self.slots}"
-        return {**dataclasses.asdict(self), "kernel_name": name}
+        shares_tokens = not self.softmax and self.slots > 1  # see the template
+        return {**dataclasses.asdict(self), "kernel_name": name, "shares_tokens": shares_tokens}
 
 
 def slots_of(experts: int, groups: int) -> int:

@@ -109,11 +109,18 @@ def test_any_sizes(data):
     )
 
 
+@pytest.mark.parametrize("groups", [2, 32])
+def test_few_and_many_groups(groups):
+    logits = randn(20, 96).round(decimals=1)  # with equal experts
+    options = {"scoring": "sigmoid", "bias": randn(96, seed=1).round(decimals=1)}
+    assert_routed(logits, 3, num_groups=groups, top_groups=groups // 2, **options)
+
+
 def test_a_token_has_the_same_bits_in_any_batch():
     experts, top_k, options = options_of("DeepSeek-V3")
-    logits = randn(50, experts)
+    logits = randn(300, experts)  # so many have a wave each, and a few a workgroup
     weights, ids = dg.route_top_k(logits, top_k, **options)
-    for token in (0, 13, 49):
+    for token in (0, 13, 299):
         alone = dg.route_top_k(logits[token : token + 1], top_k, **options)
         assert alone[0].equal(weights[token : token + 1])
         assert alone[1].equal(ids[token : token + 1])

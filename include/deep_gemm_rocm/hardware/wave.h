@@ -63,15 +63,21 @@ DG_DEVICE int inclusive_sum(int value) {
   return value;
 }
 
+// One of kStepsOfWave steps, after which the last lane has the largest value of a wave.
+constexpr int kStepsOfWave = 6;
+template <int kStep>
+DG_DEVICE unsigned larger_of_steps(unsigned value) {
+  constexpr int kControls[] = {kRowShiftRight + 1, kRowShiftRight + 2, kRowShiftRight + 4, kRowShiftRight + 8,
+                               kLastToNextRow, kLane31ToOthers};
+  const unsigned other = handed_over<kControls[kStep]>(static_cast<int>(value));
+  return value < other ? other : value;
+}
+DG_DEVICE unsigned of_last_lane(unsigned value) { return read_lane(static_cast<int>(value), kWaveSize - 1); }
+
 // The largest value of a wave, as a scalar.
 DG_DEVICE unsigned max_over_wave(unsigned value) {
-  static_for<6>([&](auto step) {
-    constexpr int kControls[] = {kRowShiftRight + 1, kRowShiftRight + 2, kRowShiftRight + 4, kRowShiftRight + 8,
-                                 kLastToNextRow, kLane31ToOthers};
-    const unsigned other = handed_over<kControls[step]>(static_cast<int>(value));
-    value = value < other ? other : value;
-  });
-  return read_lane(static_cast<int>(value), kWaveSize - 1);
+  static_for<kStepsOfWave>([&](auto step) { value = larger_of_steps<step>(value); });
+  return of_last_lane(value);
 }
 
 // The value of lane `lane ^ kMask`. Within 16 lanes by DPP, which costs no more than the operation that uses it.

@@ -40,83 +40,110 @@ DG_DEVICE float score_of(unsigned key) {
   return key == kNanKey ? __builtin_nanf("") : score;
 }
 
-// kSlots experts of a lane; the lanes of each of the kGroups groups are neighbours.
-template <class Logit, int kSlots, int kGroups, bool kSoftmax, bool kHasBias>
+// kSlots experts of a lane; the lanes of each of the kGroups groups are neighbours. Each of kWaves waves computes the
+// scores of some slots; the first one chooses.
+template <class Logit, int kSlots, int kGroups, bool kSoftmax, bool kHasBias, int kWaves>
 class Router {
   static constexpr int kLanes = kWaveSize / kGroups;  // of a group
   static constexpr int kDistances = __builtin_ctz(kLanes);
+  static constexpr int kOwnSlots = ceil_div(kSlots, kWaves);
+  static_assert(kWaves == 1 || !kSoftmax, "a softmax is one of all slots");
 
  public:
-  DG_DEVICE Router(const RouteArguments& args, int token) : args_(args), token_(token) {
-    const int group_experts = args.experts / kGroups;
+  // By place: lane · kSlots + slot.
+  struct Lds {
+    alignas(kChunkBytes) float scores[kWaveSize * kSlots];
+    alignas(kChunkBytes) unsigned keys[kWaves == 1 ? 1 : kWaveSize * kSlots];
+  };
+
+  DG_DEVICE Router(const RouteArguments& args, int token, int wave, Lds& lds)
+      : args_(args), wave_(wave), lds_(lds) {
+    const int group_experts = static_cast<unsigned>(args.experts) / kGroups;
     const int first_of_group = lane_id() / kLanes * group_experts;
     const int in_group = lane_id() % kLanes * kSlots;
     first_ = first_of_group + in_group;
     available_ = group_experts - in_group;
-    const auto* row = static_cast<const Logit*>(args.logits) + token * args.row_stride;
-    const int64_t first_column = first_ * args.column_stride;
+    const auto* row = static_cast<const Logit*>(args.logits) + static_cast<unsigned>(token) * args.row_stride;
 #pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) {
-      const bool exists = slot < available_;
-      const int64_t column = exists ? first_column + slot * args.column_stride : 0;
-      logits_[slot] = static_cast<float>(*(const Global<Logit>*)(row + column));
-      if constexpr (kHasBias) bias_[slot] = *(const Global<float>*)(args.bias + (exists ? first_ + slot : 0));
+    for (int i = 0; i < kOwnSlots; ++i) {
+      const unsigned expert = exists(i) ? first_ + own_slot(i) : 0;
+      logits_[i] = static_cast<float>(*(const Global<Logit>*)(row + expert * args.column_stride));
+      if constexpr (kHasBias) bias_[i] = ((const Global<float>*)args.bias)[expert];
     }
     // The other arguments come while these values are on their way.
     asm volatile("" ::"s"(args.top_k), "s"(args.top_groups), "s"(args.scale), "s"(args.renormalize), "s"(args.weights),
                  "s"(args.ids));
+    result_ = static_cast<uint64_t>(static_cast<unsigned>(token)) * static_cast<unsigned>(args.top_k) + lane_id();
+    asm volatile("" : "+v"(result_));
   }
 
   DG_DEVICE void route() {
     compute_scores();
+    if constexpr (kWaves > 1) {
+      share_keys();
+      if (wave_ != 0) return;
+    }
     if constexpr (kGroups > 1) keep_best_groups();
     sort_experts();
-    unsigned chosen = 0;  // by lane i, the i-th place
-    for (int i = 0; i < args_.top_k; ++i) {
-      const int place = take_best();
-      chosen = lane_id() == i ? place : chosen;
+    // Lane i gets the i-th place. Two in a turn, since branches take time; what is beyond top_k isn't stored.
+    unsigned chosen = 0;
+    for (int i = 0; i < args_.top_k; i += 2) {
+#pragma unroll
+      for (int next = i; next < i + 2; ++next) {
+        const int place = take_best();
+        chosen = lane_id() == next ? place : chosen;
+      }
     }
     const int lane = chosen / kSlots, slot = chosen % kSlots;
-    float score = 0;
-#pragma unroll
-    for (int s = 0; s < kSlots; ++s) {
-      const float of_slot = exchange(scores_[s], lane);
-      score = slot == s ? of_slot : score;
-    }
-    store(exchange(first_, lane) + slot, score);
+    store(exchange(first_, lane) + slot, lds_.scores[chosen]);
   }
 
  private:
+  DG_DEVICE int own_slot(int i) const { return i * kWaves + wave_; }
+  DG_DEVICE bool exists(int i) const { return own_slot(i) < min(available_, kSlots); }
+  static DG_DEVICE int place(int slot) { return lane_id() * kSlots + slot; }
+
   // Scores, rounded to fp32, and the keys to choose by. Without a bias, softmax keeps the order of the logits.
   DG_DEVICE void compute_scores() {
     unsigned largest = kUnavailable;
 #pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) {
-      keys_[slot] = slot < available_ ? key_of(logits_[slot]) : kUnavailable;
-      largest = max(largest, keys_[slot]);
+    for (int i = 0; i < kOwnSlots; ++i) {
+      keys_[i] = exists(i) ? key_of(logits_[i]) : kUnavailable;
+      largest = max(largest, keys_[i]);
     }
-    double terms[kSlots];
+    double terms[kOwnSlots];
     double sum = 0, reciprocal_of_sum = 0;
     if constexpr (kSoftmax) {
       const double most = score_of(max_over_wave(largest));
 #pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) {
-        terms[slot] = exponential(static_cast<double>(logits_[slot]) - most);
-        sum += slot < available_ ? terms[slot] : 0;
+      for (int i = 0; i < kOwnSlots; ++i) {
+        terms[i] = exponential(static_cast<double>(logits_[i]) - most);
+        sum += exists(i) ? terms[i] : 0;
       }
       reciprocal_of_sum = reciprocal_of(sum_over_wave(sum));
     }
 #pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) {
-      scores_[slot] = static_cast<float>(
-          kSoftmax ? terms[slot] * reciprocal_of_sum
-                   : reciprocal_of(1 + exponential(-static_cast<double>(logits_[slot]))));
+    for (int i = 0; i < kOwnSlots; ++i) {
+      const auto score = static_cast<float>(
+          kSoftmax ? terms[i] * reciprocal_of_sum : reciprocal_of(1 + exponential(-static_cast<double>(logits_[i]))));
+      if (own_slot(i) < kSlots) lds_.scores[place(own_slot(i))] = score;
       if constexpr (kHasBias || !kSoftmax) {
-        unsigned key = key_of(kHasBias ? scores_[slot] + bias_[slot] : scores_[slot]);
+        unsigned key = key_of(kHasBias ? score + bias_[i] : score);
         asm("" : "+v"(key));  // computed in all lanes, so that loads of biases aren't put off
-        keys_[slot] = slot < available_ ? key : kUnavailable;
+        keys_[i] = exists(i) ? key : kUnavailable;
       }
     }
+  }
+
+  // Gives the first wave the keys of all slots.
+  DG_DEVICE void share_keys() {
+#pragma unroll
+    for (int i = 0; i < kOwnSlots; ++i) {
+      if (own_slot(i) < kSlots) lds_.keys[place(own_slot(i))] = keys_[i];
+    }
+    lds_barrier();
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) keys_[slot] = lds_.keys[place(slot)];
   }
 
   // A group's score is that of its best expert or, with a bias, the sum of its two best.
@@ -133,12 +160,17 @@ class Router {
       merge(exchanged_key<kMasks[i]>(best), exchanged_key<kMasks[i]>(second));
     });
     const unsigned own = kHasBias ? key_of(score_of(best) + score_of(second)) : best;
-    int better = 0;  // groups that come before
-    static_for<kGroups>([&](auto group) {
-      const auto other = static_cast<unsigned>(read_lane(static_cast<int>(own), group * kLanes));
-      const bool wins_ties = lane_id() >= (group + 1) * kLanes;
-      better += other > own - wins_ties;  // no group's key is 0
-    });
+    // A group's lanes compare it with a group each, and count together those that come before.
+    const int first_lane = lane_id() / kLanes * kLanes;
+    int better = 0;
+#pragma unroll
+    for (int round = 0; round < ceil_div(kGroups, kLanes); ++round) {
+      const int other_lane = (round * kLanes + lane_id() % kLanes) * kLanes;
+      const auto other = static_cast<unsigned>(exchange(static_cast<int>(own), other_lane));
+      const bool wins_ties = other_lane < first_lane;
+      const uint64_t before = ballot(other_lane < kWaveSize && other > own - wins_ties);  // no group's key is 0
+      better += __builtin_popcountl(before >> first_lane & ((uint64_t{1} << kLanes) - 1));
+    }
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) keys_[slot] = better < args_.top_groups ? keys_[slot] : kUnavailable;
   }
@@ -151,7 +183,7 @@ class Router {
   // Each lane's experts from the best on; the first of equal ones stays first.
   DG_DEVICE void sort_experts() {
 #pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) places_[slot] = lane_id() * kSlots + slot;
+    for (int slot = 0; slot < kSlots; ++slot) places_[slot] = place(slot);
 #pragma unroll
     for (int round = 0; round < kSlots; ++round) {
 #pragma unroll
@@ -166,18 +198,26 @@ class Router {
     }
   }
 
-  // The place of the best of the experts that are left; the lowest of equal ones.
+  // The place of the best of the experts that are left; the lowest of equal ones. The experts behind the last winner
+  // move up between the steps by which lanes find the largest key, which have to wait for each other.
   DG_DEVICE int take_best() {
-    const int winner = lowest_bit(ballot(keys_[0] == max_over_wave(keys_[0])));
+    unsigned best = keys_[0];
+    static_for<kStepsOfWave>([&](auto step) {
+      best = larger_of_steps<step>(best);
+      if constexpr (step + 1 < kSlots) move_up(step + 1);
+    });
+    static_for<max(kSlots - 1 - kStepsOfWave, 0)>([&](int i) { move_up(kStepsOfWave + 1 + i); });
+    const int winner = lowest_bit(ballot(keys_[0] == of_last_lane(best)));
     const int place = read_lane(places_[0], winner);
-    const bool is_winner = lane_id() == winner;
-#pragma unroll
-    for (int slot = 0; slot + 1 < kSlots; ++slot) {
-      keys_[slot] = is_winner ? keys_[slot + 1] : keys_[slot];
-      places_[slot] = is_winner ? places_[slot + 1] : places_[slot];
-    }
-    keys_[kSlots - 1] = is_winner ? kUnavailable : keys_[kSlots - 1];
+    is_winner_ = lane_id() == winner;
+    move_up(0);
     return place;
+  }
+
+  DG_DEVICE void move_up(int slot) {
+    const bool is_last = slot == kSlots - 1;
+    keys_[slot] = is_winner_ ? is_last ? kUnavailable : keys_[slot + 1] : keys_[slot];
+    if (!is_last) places_[slot] = is_winner_ ? places_[slot + 1] : places_[slot];
   }
 
   // Lane i has the i-th expert. Weights are computed in fp64 and rounded once.
@@ -187,16 +227,18 @@ class Router {
     double weight = static_cast<double>(score) * args_.scale;
     if (args_.renormalize) weight *= reciprocal_of(sum_over_wave(lane < args_.top_k ? score : 0) + kLeastSum);
     if (lane >= args_.top_k) return;
-    const int64_t at = static_cast<int64_t>(token_) * args_.top_k + lane;
-    *(Global<float>*)(args_.weights + at) = static_cast<float>(weight);
-    *(Global<int>*)(args_.ids + at) = id;
+    *(Global<float>*)(args_.weights + result_) = static_cast<float>(weight);
+    *(Global<int>*)(args_.ids + result_) = id;
   }
 
   const RouteArguments& args_;
-  int64_t token_;
+  uint64_t result_;  // the place of the lane's result
   int first_;      // expert
   int available_;  // experts of the group from that one on
-  float logits_[kSlots], bias_[kSlots], scores_[kSlots];
+  int wave_;
+  Lds& lds_;
+  bool is_winner_ = false;  // whether the lane's best expert was taken last
+  float logits_[kOwnSlots], bias_[kOwnSlots];
   unsigned keys_[kSlots];
   int places_[kSlots];  // of the keys, once these are sorted: lane · kSlots + slot
 };
