@@ -255,7 +255,7 @@ def _others(case: AttentionCase, first: AttentionChoice) -> Iterable[AttentionCh
 
 
 def _decode_config(case: AttentionCase) -> DecodeConfig:
-    rows = latent_rows(case.tokens_q * case.heads) if case.family == "mla_decode" else 0
+    rows = latent_rows(case.tokens_q * case.heads, case.batch * case.tokens_k) if case.family == "mla_decode" else 0
     return DecodeConfig(*case.widths, latent_rows=rows)
 
 

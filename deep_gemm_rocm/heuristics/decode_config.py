@@ -12,13 +12,15 @@ _WAVES_OF_CU = 8  # there is room for so many at once
 LATENT_ROWS = (16, 32, 64)  # of a workgroup over a latent cache
 _BUSY = 0.8  # of the compute units, with which splits gain less than it takes to combine them
 _LEAST_KEYS = 64  # of a piece, see kLeastKeys in decode_schedule.h
+_LATENT_KEYS_TO_BEGIN = 192
 _MOST_PARTS = 64  # of a sequence and head of keys, which a wave combines at once
 # If other sequences must not matter.
 _FEW_SEQUENCES = 8
 _MOST_SPLITS = 64
 _SPLIT_KEYS = 128  # at least
 _MOST_LATENT_SPLITS = 32  # whose results take room for each sequence
-_LATENT_SPLIT_KEYS = {16: 256, 32: 256, 64: 512}  # at least, by the rows of a workgroup
+_FEW_LATENT_QUERIES = 32  # of a sequence, whose splits have this many keys at least, or the other number
+_LATENT_SPLIT_KEYS = {True: 256, False: 512}
 
 
 class DecodeConfig(NamedTuple):
@@ -73,7 +75,7 @@ class DecodeConfig(NamedTuple):
     @property
     def keys_to_begin(self) -> int:
         """Keys that take as long as a piece without any; see kBlocksToBegin in the kernels."""
-        return 192 if self.latent_rows else 32
+        return _LATENT_KEYS_TO_BEGIN if self.latent_rows else 32
 
     @property
     def kernel_name(self) -> str:
@@ -102,12 +104,20 @@ def _template_values(config: DecodeConfig) -> dict[str, int | str | bool]:
     return {**config._asdict(), "scaled": scaled, **names}
 
 
-def latent_rows(queries: int) -> int:
-    """The rows of a workgroup for so many queries (tokens times heads) of a sequence to a latent cache.
+def latent_rows(queries: int, keys: int) -> int:
+    """The rows of a workgroup over a latent cache. Results don't depend on it.
 
-    Few of them multiply less in vain, so that memory is the limit.
+    With few queries, few rows multiply less in vain, so that memory is the limit. Many queries take fewer rows than
+    they could if workgroups would have so few keys otherwise that they spend most of the time on beginning.
+
+    Args:
+        queries: tokens and heads of a sequence.
+        keys: of all sequences.
     """
-    return next((rows for rows in LATENT_ROWS if queries <= rows), LATENT_ROWS[-1])
+    rows = next((rows for rows in LATENT_ROWS if queries <= rows), LATENT_ROWS[-1])
+    while rows > LATENT_ROWS[0] and keys * ceil_div(queries, rows) < _LATENT_KEYS_TO_BEGIN * NUM_CUS:
+        rows //= 2
+    return rows
 
 
 def choose_num_pieces(config: DecodeConfig, queries_of_kv_head: int, sequence_heads: int, most_keys: int) -> int:
@@ -137,7 +147,9 @@ def is_busy_unsplit(config: DecodeConfig, sequence_heads: int, queries_of_kv_hea
     return rounds > 2 or workgroups >= _BUSY * rounds * NUM_CUS
 
 
-def splits_for_any_batch(config: DecodeConfig, heads: int, kv_heads: int, most_keys: int) -> tuple[int, int]:
+def splits_for_any_batch(
+    config: DecodeConfig, queries_of_kv_head: int, kv_heads: int, most_keys: int
+) -> tuple[int, int]:
     """Into how many splits the keys of a sequence are cut at most, and how many keys a split has at least.
 
     Together with the sequence's own length they tell where it is cut, whatever other sequences there are. More splits
@@ -145,12 +157,13 @@ def splits_for_any_batch(config: DecodeConfig, heads: int, kv_heads: int, most_k
     But for latent caches, the results of a split are as many bytes as some hundred of its keys.
 
     Args:
+        queries_of_kv_head: as for ``choose_num_pieces``, but of a single token if the cache isn't latent.
         most_keys: the most keys that a sequence may have. They decide nothing but that no more splits are counted on.
     """
     if config.latent_rows:
-        splits, split_keys = _MOST_LATENT_SPLITS, _LATENT_SPLIT_KEYS[config.latent_rows]
+        splits, split_keys = _MOST_LATENT_SPLITS, _LATENT_SPLIT_KEYS[queries_of_kv_head <= _FEW_LATENT_QUERIES]
     else:
-        waves = config.waves * ceil_div(heads // kv_heads, config.rows)
+        waves = config.waves * ceil_div(queries_of_kv_head, config.rows)
         splits, split_keys = NUM_CUS * _WAVES_OF_CU // (waves * kv_heads * _FEW_SEQUENCES), _SPLIT_KEYS
     return max(min(splits, _MOST_SPLITS, 1 + ceil_div(most_keys, split_keys)), 1), split_keys
 
@@ -158,16 +171,16 @@ def splits_for_any_batch(config: DecodeConfig, heads: int, kv_heads: int, most_k
 def for_few_workgroups(config: DecodeConfig, queries: int, pieces: int) -> DecodeConfig:
     """The kernel that computes the same bits as ``config`` in less time, if there is one.
 
-    Where workgroups of 64 rows over a latent cache leave half of the compute units idle, twice as many of 32 rows take
-    less time. These add up alike; those of 16 rows don't.
+    Where workgroups over a latent cache leave half of the compute units idle, twice as many of half as many rows take
+    less time.
 
     Args:
         queries: tokens and heads of a sequence.
         pieces: workgroups for the same queries.
     """
-    narrow = LATENT_ROWS[-2]
-    is_idle = 2 * pieces * ceil_div(queries, config.rows) <= NUM_CUS
-    return config._replace(latent_rows=narrow) if config.latent_rows > narrow and is_idle else config
+    while config.latent_rows > LATENT_ROWS[0] and pieces * ceil_div(2 * queries, config.rows) <= NUM_CUS:
+        config = config._replace(latent_rows=config.latent_rows // 2)
+    return config
 
 
 def most_pieces(config: DecodeConfig, sequence_heads: int, most_keys: int) -> int:

@@ -35,19 +35,16 @@ class PartCombiner {
   using Values = Vector<float, kVector>;
 
  public:
-  DG_DEVICE PartCombiner(const DecodeArguments& args, unsigned query) : args_(args) {
-    const unsigned group = args.group;
-    queries_ = args.tokens_q * group;
-    const unsigned sequence_head = query / queries_;
-    row_ = query - sequence_head * queries_;
-    token_ = row_ / group;
-    sequence_ = sequence_head / args.kv_heads;
-    head_ = (sequence_head - sequence_ * args.kv_heads) * group + row_ - token_ * group;
-    parts_ = parts_of(args, sequence_head);
+  DG_DEVICE PartCombiner(const FirstCombineArguments& first, unsigned query) : first_(first) {
+    sequence_head_ = quotient(query, first.queries, first.queries_reciprocal);
+    row_ = query - sequence_head_ * first.queries;
+    const Parts parts = parts_of(first, sequence_head_);
+    first_part_ = parts.first;
+    num_parts_ = parts.last - parts.first + 1;
   }
 
   // Whether there are several parts. A single one is the output already.
-  DG_DEVICE bool has_parts() const { return parts_.count != 1; }
+  DG_DEVICE bool has_parts() const { return num_parts_ != 1; }
 
   // Adds up the parts in order, each with the weight of its keys.
   DG_DEVICE void add_up() {
@@ -57,9 +54,14 @@ class PartCombiner {
   }
 
   DG_DEVICE void store() const {
+    const auto& args = decode_arguments();
+    const unsigned group = args.group;
+    const int token = row_ / group;
+    const int sequence = sequence_head_ / args.kv_heads;
+    const int head = (sequence_head_ - sequence * args.kv_heads) * group + row_ - token * group;
     const float log2_sum = highest_ + __builtin_amdgcn_logf(sum_);
-    const float factor = sum_ == 0 ? 0 : share_beside_sink(args_.sinks, head_, log2_sum) / sum_;
-    const Buffer stored{static_cast<Out*>(args_.out.data) + args_.out.offset(sequence_, token_, head_),
+    const float factor = sum_ == 0 ? 0 : share_beside_sink(args.sinks, head, log2_sum) / sum_;
+    const Buffer stored{static_cast<Out*>(args.out.data) + args.out.offset(sequence, token, head),
                         kValueDim * sizeof(Out)};
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -69,11 +71,11 @@ class PartCombiner {
       stored.store(values, first_value(i) * sizeof(Out));
     }
     const bool stores_sums = own_part() == 0 && lane_id() == 0;
-    const int64_t stored_lse = sequence_ * args_.lse_batch_stride + head_ * args_.lse_head_stride + token_;
-    if (args_.lse != nullptr && stores_sums) {
-      args_.lse[stored_lse] = lse_of(args_, sum_ == 0 ? -kInfinity : log2_sum);
+    const int64_t stored_lse = sequence * args.lse_batch_stride + head * args.lse_head_stride + token;
+    if (args.lse != nullptr && stores_sums) {
+      args.lse[stored_lse] = lse_of(args, sum_ == 0 ? -kInfinity : log2_sum);
     }
-    if (args_.max_logits != nullptr && stores_sums) args_.max_logits[stored_lse] = largest_ * kLn2;
+    if (args.max_logits != nullptr && stores_sums) args.max_logits[stored_lse] = largest_ * kLn2;
   }
 
  private:
@@ -82,17 +84,18 @@ class PartCombiner {
     return ((own_part() * kVectors + vector) * kWaveSize + lane_id()) * kVector;
   }
 
-  DG_DEVICE int64_t row_of(int part) const { return static_cast<int64_t>(parts_.first + part) * queries_ + row_; }
-  DG_DEVICE float log2_sum(int part) const { return part < parts_.count ? args_.split_lse[row_of(part)] : -kInfinity; }
+  DG_DEVICE int64_t row_of(int part) const { return static_cast<int64_t>(first_part_ + part) * first_.queries + row_; }
+  DG_DEVICE float log2_sum(int part) const { return part < num_parts_ ? first_.split_lse[row_of(part)] : -kInfinity; }
 
   // The largest sum and, if it is stored, the largest logit.
   DG_DEVICE void find_highest() {
-    const bool has_logits = args_.max_logits != nullptr;
+    const auto& args = decode_arguments();
+    const bool has_logits = args.max_logits != nullptr;
     float highest = -kInfinity;
     float largest = -kInfinity;
-    for (int first = 0; first < parts_.count; first += kWaveSize) {
+    for (int first = 0; first < num_parts_; first += kWaveSize) {
       const int part = first + lane_id();
-      const float logit = has_logits && part < parts_.count ? args_.split_max[row_of(part)] : -kInfinity;
+      const float logit = has_logits && part < num_parts_ ? args.split_max[row_of(part)] : -kInfinity;
       highest = __builtin_fmaxf(highest, log2_sum(part));
       largest = __builtin_fmaxf(largest, logit);
     }
@@ -105,10 +108,10 @@ class PartCombiner {
     static_for<kVectors>([&](int v) { out_[v] = 0; });
     sum_ = 0;
     const float finite = highest_ == -kInfinity ? 0 : highest_;
-    for (int first = 0; first < parts_.count; first += kWaveSize) {
+    for (int first = 0; first < num_parts_; first += kWaveSize) {
       const float weight_of_lane = __builtin_amdgcn_exp2f(log2_sum(first + lane_id()) - finite);
       sum_ += weight_of_lane;
-      const int end = min(parts_.count - first, kWaveSize);
+      const int end = min(num_parts_ - first, kWaveSize);
       int begin = 0;
       for (; begin + kManyParts <= end; begin += kManyParts) {
         add_some<kAnyOdd, kManyParts>(first, begin, end, weight_of_lane);
@@ -122,10 +125,10 @@ class PartCombiner {
   template <bool kAnyOdd, int kParts>
   DG_DEVICE void add_some(int first, int begin, int end, float weight_of_lane) {
     Values of_parts[kParts][kVectors];
-    const float* row = args_.split_out + row_of(first + begin) * kValueDim;
+    const float* row = first_.split_out + row_of(first + begin) * kValueDim;
     static_for<kParts>([&](int i) {
       const Buffer values{row, kValueDim * sizeof(float)};
-      row += static_cast<int64_t>(queries_) * kValueDim;
+      row += static_cast<int64_t>(first_.queries) * kValueDim;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         of_parts[i][v] = values.only_if(begin + i < end).template load<Values>(first_value(v) * sizeof(float));
@@ -146,13 +149,10 @@ class PartCombiner {
     });
   }
 
-  const DecodeArguments& args_;
-  int queries_;  // that share a head of keys
-  int row_;      // among these
-  int token_;
-  int head_;
-  int sequence_;
-  Parts parts_;
+  FirstCombineArguments first_;
+  int sequence_head_;
+  int row_;  // of the queries that share a head of keys
+  int first_part_, num_parts_;
   float highest_;
   float largest_;
   float sum_;
@@ -160,21 +160,21 @@ class PartCombiner {
 };
 
 template <class Out, int kValueDim, bool kFewQueries>
-DG_DEVICE void combine_parts_of(const DecodeArguments& args, int wave, int64_t queries) {
-  const int query = wave / waves_of_query<kValueDim>(kFewQueries);
-  if (query >= queries) return;
-  PartCombiner<Out, kValueDim, kFewQueries> combiner(args, query);
+DG_DEVICE void combine_parts_of(const FirstCombineArguments& first, unsigned wave) {
+  const unsigned query = wave / waves_of_query<kValueDim>(kFewQueries);
+  if (query >= first.all_queries) return;
+  PartCombiner<Out, kValueDim, kFewQueries> combiner(first, query);
+  fetch_arguments<DecodeKernelArguments>();
   if (!combiner.has_parts()) return;
   combiner.add_up();
   combiner.store();
 }
 
 template <class Out, int kValueDim>
-DG_DEVICE void combine_parts(const DecodeArguments& args, int workgroup) {
-  const int64_t queries = static_cast<int64_t>(args.batch) * args.tokens_q * args.heads;
-  const int wave = workgroup * kCombiningWaves + wave_id();
-  if (are_few(queries)) combine_parts_of<Out, kValueDim, true>(args, wave, queries);
-  else combine_parts_of<Out, kValueDim, false>(args, wave, queries);
+DG_DEVICE void combine_parts(const FirstCombineArguments& first, unsigned workgroup) {
+  const unsigned wave = workgroup * kCombiningWaves + wave_id();
+  if (are_few(first.all_queries)) combine_parts_of<Out, kValueDim, true>(first, wave);
+  else combine_parts_of<Out, kValueDim, false>(first, wave);
 }
 
 }  // namespace deep_gemm_rocm

@@ -14,7 +14,7 @@ struct PagedTensor {
 
 // The partial results of one sequence and head of keys.
 struct Parts {
-  int first, count;
+  int first, last;
 };
 
 // Tokens of a second cache in the layout of `k`, which come behind those of the first one. Lengths are those of
@@ -62,5 +62,37 @@ struct DecodeArguments {
   float lse_scale;    // ln 2, or 1 for an lse to base 2
   float lse_of_none;  // of a query that sees no key, an infinity
 };
+
+// What finding a workgroup's keys takes. Kernels have it first, one by one, so that the hardware preloads it into scalar
+// registers; see tiles/argument_loads.h. So lengths of sequences arrive together with the other arguments.
+struct FirstDecodeArguments {
+  const int* context_lens;
+  int batch, kv_heads;
+  unsigned kv_heads_reciprocal;  // for quotient() in tile_scheduler.h, as the others
+  int row_tiles;                 // of a sequence and head of keys
+  unsigned row_tiles_reciprocal;
+  int num_splits, num_pieces;
+  unsigned deal_reciprocal;  // of num_pieces; with num_splits, of the number of sequences and heads of keys
+};
+
+// The same for combining parts.
+struct FirstCombineArguments {
+  const Parts* parts;
+  const float* split_lse;
+  const float* split_out;
+  unsigned all_queries;
+  unsigned queries, queries_reciprocal;  // those that share a head of keys
+  int fixed_parts;  // of each sequence and head of keys; 0 if `parts` tells
+};
+
+// A decode kernel's arguments as they lie in memory.
+struct DecodeKernelArguments {
+  FirstDecodeArguments first;
+  DecodeArguments all;
+};
+static_assert(sizeof(FirstDecodeArguments) == sizeof(FirstCombineArguments), "`all` is where it is for both kernels");
+
+// All arguments, read again where this is called, so that a loop needn't keep them in registers.
+DG_DEVICE const DecodeArguments& decode_arguments() { return kernel_arguments<DecodeKernelArguments>().all; }
 
 }  // namespace deep_gemm_rocm

@@ -20,9 +20,11 @@ namespace deep_gemm_rocm {
 struct DecodeTile {
   int sequence, kv_head, first_row;
   int tokens;           // of the sequence
-  int begin, end;       // blocks
-  bool has_all_blocks;  // whether its result is the output
-  int part;             // else the number of its partial result
+  int begin, end;          // blocks
+  bool is_first, is_last;  // of the sequence's tiles; if both, its result is the output
+  int part;                // else the number of its partial result
+
+  DG_DEVICE bool has_all_blocks() const { return is_first && is_last; }
 };
 
 template <class Shape, int kNumXcds>
@@ -34,26 +36,51 @@ class DecodeSchedule {
   static constexpr int kLeastKeys = 64;  // of a piece; with fewer, combining parts takes longer than is gained
 
  public:
-  DG_DEVICE DecodeSchedule(const DecodeArguments& args, int workgroup) {
-    const int row_tiles = ceil_div(args.tokens_q * args.group, Shape::kRows);
+  // Nothing here waits for memory, so that the lengths of sequences come together with the other arguments.
+  DG_DEVICE DecodeSchedule(const FirstDecodeArguments& first, unsigned workgroup)
+      : num_splits_(first.num_splits), num_pieces_(first.num_pieces), deal_reciprocal_(first.deal_reciprocal) {
     // Workgroups of the same keys follow each other on an XCD.
-    const int position = xcd_contiguous<kNumXcds>(workgroup, row_tiles * args.num_pieces, row_tiles);
-    first_row_ = position % row_tiles * Shape::kRows;
-    piece_ = position / row_tiles;
-    if (args.num_splits == 0) {
-      piece_length_ = max(ceil_div(length_of_all(args), args.num_pieces), kLeastKeys / Shape::kBlockK);
-      position_ = piece_ * piece_length_;
+    const unsigned row_tiles = first.row_tiles;
+    const unsigned window_tiles = kNumXcds * row_tiles;
+    const unsigned window = quotient(workgroup, row_tiles, first.row_tiles_reciprocal) / kNumXcds;
+    const unsigned position = xcd_contiguous_in_window<kNumXcds>(workgroup - window * window_tiles, workgroup,
+                                                                 row_tiles * num_pieces_, window_tiles);
+    piece_ = quotient(position, row_tiles, first.row_tiles_reciprocal);
+    first_row_ = (position - piece_ * row_tiles) * Shape::kRows;
+    if (num_splits_ > 0) {
+      // The first splits of all sequences come first, so that those which only some have don't keep others waiting.
+      const unsigned sequence_heads = first.batch * first.kv_heads;
+      split_ = quotient(piece_, sequence_heads, deal_reciprocal_);
+      sequence_head_ = piece_ - split_ * sequence_heads;
+      sequence_ = quotient(sequence_head_, first.kv_heads, first.kv_heads_reciprocal);
+    }
+    if constexpr (!Shape::kHasChosenTokens) {
+      const Buffer lengths{first.context_lens, static_cast<unsigned>(first.batch * sizeof(int))};
+      of_lane_.tokens = lengths.load<int>((num_splits_ > 0 ? sequence_ : lane_id()) * sizeof(int));
     }
   }
 
   // The next tile of the workgroup; false after the last one.
   DG_DEVICE bool next(DecodeTile& tile) {
     // Read again, so that they take no registers while a tile is computed.
-    const auto& args = kernel_arguments<DecodeArguments>();
-    if (args.num_splits == 0) return next_on_line(args, tile);
+    const auto& args = decode_arguments();
+    if (num_splits_ == 0) {
+      if (piece_length_ == 0) cut_line(args);
+      return next_on_line(args, tile);
+    }
     if (position_ > 0) return false;
     position_ = 1;
     return find_split(args, tile);
+  }
+
+  // Tells the combining kernel the number of a part, if it is a sequence's first or last. That isn't known before all
+  // parts are dealt.
+  static DG_DEVICE void store_ends(const DecodeTile& tile) {
+    const auto& args = decode_arguments();
+    if (args.parts == nullptr || tile.first_row > 0 || thread_id() > 0) return;
+    Parts& parts = args.parts[tile.sequence * args.kv_heads + tile.kv_head];
+    if (tile.is_first) parts.first = tile.part;
+    if (tile.is_last) parts.last = tile.part;
   }
 
  private:
@@ -61,16 +88,25 @@ class DecodeSchedule {
     int begin, end;
   };
 
+  // The tokens of a sequence, which may be another one in each lane.
   static DG_DEVICE int context(const DecodeArguments& args, int sequence) {
-    const ExtraTokens& extra = args.extra;
-    const int tokens = count(args, args.context_lens, args.sequences_of_length, args.most_tokens, sequence);
-    if (extra.most_tokens == 0) return tokens;
-    return tokens + count(args, extra.lengths, extra.sequences_of_length, extra.most_tokens, sequence);
+    int tokens = count(args, args.context_lens, args.sequences_of_length, args.most_tokens, sequence);
+    if constexpr (Shape::kHasExtraTokens) {
+      const ExtraTokens& extra = args.extra;
+      tokens += count(args, extra.lengths, extra.sequences_of_length, extra.most_tokens, sequence);
+    }
+    return tokens;
+  }
+
+  // The same for the sequence whose length the constructor has loaded.
+  DG_DEVICE int loaded_context(const DecodeArguments& args, int sequence) const {
+    return Shape::kHasChosenTokens ? context(args, sequence) : existing_tokens(of_lane_.tokens, args.most_tokens);
   }
 
   static DG_DEVICE int count(const DecodeArguments& args, const int* lengths, int sequences_of_length, int most_tokens,
                              int sequence) {
-    if (lengths == nullptr) return most_tokens;
+    if (Shape::kHasChosenTokens && lengths == nullptr) return most_tokens;
+    if (!Shape::kHasChosenTokens) sequences_of_length = 1;
     const unsigned entries = length_of_sequence(args.batch, sequences_of_length);
     const Buffer contexts{lengths, entries * static_cast<unsigned>(sizeof(int))};
     const int length = length_of_sequence(sequence, sequences_of_length);
@@ -83,25 +119,32 @@ class DecodeSchedule {
     return {begin, max(ceil_div(context, Shape::kBlockK), begin)};
   }
 
-  // The sequence that each lane knows: its tokens, and its length on the line for one head of keys.
+  // The sequence that each lane knows: its tokens, its length on the line for one head of keys, and where that ends if
+  // the sequence of the first lane begins at 0.
   struct SequenceOfLane {
-    int tokens, length;
+    int tokens, length, end;
   };
-  static DG_DEVICE SequenceOfLane sequence_of_lane(const DecodeArguments& args, int first_sequence) {
-    const int sequence = first_sequence + lane_id();
-    const int tokens = context(args, sequence);
+  static DG_DEVICE SequenceOfLane sequence_of_lane(const DecodeArguments& args, int sequence, int tokens) {
     const BlockRange seen = blocks_seen(args, tokens);
-    return {tokens, sequence < args.batch ? kBlocksToBegin + seen.end - seen.begin : 0};
+    const int length = sequence < args.batch ? kBlocksToBegin + seen.end - seen.begin : 0;
+    return {tokens, length, inclusive_sum(length)};
+  }
+  DG_DEVICE void know_sequences_from(const DecodeArguments& args, int first) {
+    const int sequence = first + static_cast<int>(lane_id());
+    of_lane_ = sequence_of_lane(args, sequence, context(args, sequence));
   }
 
-  // Also keeps the sequences of the lanes if they are all.
-  DG_DEVICE int length_of_all(const DecodeArguments& args) {
-    int length = 0;
-    for (int first = 0; first < args.batch; first += kWaveSize) {
-      of_lane_ = sequence_of_lane(args, first);
-      length += of_lane_.length;
+  // Finds how long pieces are. Lanes know the last sequences then.
+  DG_DEVICE void cut_line(const DecodeArguments& args) {
+    of_lane_ = sequence_of_lane(args, lane_id(), loaded_context(args, lane_id()));
+    unsigned length = read_lane(of_lane_.end, kWaveSize - 1);
+    for (int first = kWaveSize; first < args.batch; first += kWaveSize) {
+      know_sequences_from(args, first);
+      length += read_lane(of_lane_.end, kWaveSize - 1);
     }
-    return read_lane(inclusive_sum(length), kWaveSize - 1) * args.kv_heads;
+    const int equal = quotient(length * args.kv_heads + num_pieces_ - 1, num_pieces_, deal_reciprocal_);
+    piece_length_ = max(equal, kLeastKeys / Shape::kBlockK);
+    position_ = piece_ * piece_length_;
   }
 
   // A sequence, and where it is on the line: `length` for each head of keys, up to `end`.
@@ -112,8 +155,8 @@ class DecodeSchedule {
   // Finds the first sequence that ends after the position, 64 at a time; false after the last one.
   DG_DEVICE bool find_sequence(const DecodeArguments& args, SequenceOnLine& found) {
     for (; first_sequence_ < args.batch; first_sequence_ += kWaveSize) {
-      if (args.batch > kWaveSize) of_lane_ = sequence_of_lane(args, first_sequence_);
-      const int ends = first_position_ + inclusive_sum(of_lane_.length * args.kv_heads);
+      if (args.batch > kWaveSize) know_sequences_from(args, first_sequence_);
+      const int ends = first_position_ + of_lane_.end * args.kv_heads;
       if (const uint64_t behind = ballot(ends > position_)) {
         const int lane = lowest_bit(behind);
         found = {first_sequence_ + lane, read_lane(of_lane_.tokens, lane), read_lane(of_lane_.length, lane),
@@ -133,7 +176,7 @@ class DecodeSchedule {
     const int sequence_begin = sequence.end - sequence.length * args.kv_heads;
     tile.sequence = sequence.number;
     tile.tokens = sequence.tokens;
-    tile.kv_head = uniform((position_ - sequence_begin) / sequence.length);
+    tile.kv_head = Shape::kHasOneKvHead ? 0 : uniform((position_ - sequence_begin) / sequence.length);
     tile.first_row = first_row_;
     const int head_begin = sequence_begin + tile.kv_head * sequence.length;
     const int head_end = head_begin + sequence.length;
@@ -144,48 +187,43 @@ class DecodeSchedule {
     const int sequence_head = tile.sequence * args.kv_heads + tile.kv_head;
     // Unique: from one tile to the next either the piece or the sequence and head goes up by one.
     tile.part = piece_ + sequence_head;
-    tile.has_all_blocks = position_ == head_begin && tile_end == head_end;
-    if (position_ == head_begin && first_row_ == 0 && thread_id() == 0) {
-      const int last_piece = (head_end - 1) / piece_length_;
-      args.parts[sequence_head] = {tile.part, last_piece - piece_ + 1};
-    }
+    tile.is_first = position_ == head_begin;
+    tile.is_last = tile_end == head_end;
     position_ = tile_end;
     return true;
   }
 
   // The tile of the workgroup's split; false if its sequence has fewer splits.
   DG_DEVICE bool find_split(const DecodeArguments& args, DecodeTile& tile) const {
-    // The first splits of all sequences come first, so that those which only some have don't keep others waiting.
-    const int sequence_heads = args.batch * args.kv_heads;
-    const int split = piece_ / sequence_heads;
-    const int sequence_head = piece_ - split * sequence_heads;
-    const int part = sequence_head * args.num_splits + split;
-    const int sequence = sequence_head / args.kv_heads;
-    const int tokens = uniform(context(args, sequence));
+    const int part = sequence_head_ * args.num_splits + split_;
+    const int tokens = uniform(loaded_context(args, sequence_));
     const BlockRange seen = blocks_seen(args, tokens);
     const int all_blocks = seen.end - seen.begin;
     int splits = args.num_splits;
     if (args.split_keys > 0) {
       splits = max(min(splits, Shape::kSplitsOfFewKeys + all_blocks / (args.split_keys / Shape::kBlockK)), 1);
-      if (split >= splits) return false;
-      if (split == 0 && first_row_ == 0 && thread_id() == 0) args.parts[sequence_head] = {part, splits};
+      if (split_ >= splits) return false;
     }
     const int blocks = all_blocks / splits;
     const int left_over = all_blocks % splits;  // the first splits have one of these each
     const auto first_of_split = [&](int split) { return seen.begin + split * blocks + min(split, left_over); };
-    tile = {sequence,
-            sequence_head % args.kv_heads,
+    tile = {sequence_,
+            sequence_head_ - sequence_ * args.kv_heads,
             first_row_,
             tokens,
-            first_of_split(split),
-            first_of_split(split + 1),
-            splits == 1,
+            first_of_split(split_),
+            first_of_split(split_ + 1),
+            split_ == 0,
+            split_ == splits - 1,
             part};
     return true;
   }
 
+  int num_splits_, num_pieces_;
+  unsigned deal_reciprocal_;
   int first_row_;
   int piece_;
+  int split_ = 0, sequence_head_ = 0, sequence_ = 0;  // with num_splits
   int piece_length_ = 0;
   int position_ = 0;
   SequenceOfLane of_lane_ = {};
@@ -200,9 +238,10 @@ DG_DEVICE float lse_of(const DecodeArguments& args, float log2_sum) {
   return lse_of(log2_sum, args.lse_scale, args.lse_of_none);
 }
 
-DG_DEVICE Parts parts_of(const DecodeArguments& args, int sequence_head) {
-  if (args.num_splits > 0 && args.split_keys == 0) return {sequence_head * args.num_splits, args.num_splits};
-  return args.parts[sequence_head];
+DG_DEVICE Parts parts_of(const FirstCombineArguments& first, int sequence_head) {
+  if (first.fixed_parts == 0) return first.parts[sequence_head];
+  const int part = sequence_head * first.fixed_parts;
+  return {part, part + first.fixed_parts - 1};
 }
 
 // The row of split_out of a part's result for one of the queries that share a head of keys.

@@ -39,6 +39,9 @@ struct DecodeShape {
   static constexpr int kRun = kChunkBytes / sizeof(T);
   static constexpr int kBlockK = kRun * Mfma::kLaneGroups;
   static constexpr int kBlocksToBegin = 1;  // blocks that take as long as a tile without any
+  static constexpr bool kHasOneKvHead = false;
+  static constexpr bool kHasChosenTokens = false;
+  static constexpr bool kHasExtraTokens = false;
   static constexpr int kSplitsOfFewKeys = 0;  // besides one for each split_keys
   static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
   using KeyOrder = RowsInRuns<Mfma, kRun>;
@@ -137,7 +140,7 @@ class FlashDecode {
     if (ballot(again) != 0) add_up_again(again, sum);
     if (!row_exists()) return;
     float factor = sum == 0 ? 0 : again ? value_scale_ : value_scale_ / sum;
-    if (tile_.has_all_blocks) {
+    if (tile_.has_all_blocks()) {
       if (factor != 0) factor *= share_beside_sink(args_.sinks, head_, log2_sum);
       const int64_t offset = args_.out.offset(tile_.sequence, token_, head_);
       store_row(static_cast<typename Shape::Out*>(args_.out.data) + offset, factor);

@@ -19,6 +19,11 @@ struct MlaShape {
   using Tokens = Tokens_;
   static constexpr bool kIsOcp = kIsOcp_;
   static constexpr bool kMaxima = Tokens::kHasGaps;  // whether the largest logits are stored
+  // For DecodeSchedule: one head of keys; tokens that were chosen for a query, whose lengths several sequences may
+  // share; and tokens of a second cache.
+  static constexpr bool kHasOneKvHead = true;
+  static constexpr bool kHasChosenTokens = Tokens::kHasGaps;
+  static constexpr bool kHasExtraTokens = Tokens::kHasExtra;
   using Mfma = deep_gemm_rocm::Mfma<T, T, 16>;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kValueDim = kValueDim_;
@@ -42,6 +47,9 @@ struct MlaShape {
   static constexpr int kTileGroups = kRowTiles / kWaveTiles;  // of such tiles
   // Parts of the width, for whose logits different waves add up. Two of them share each row of 128 bytes.
   static constexpr int kParts = kWaves / (kTileGroups * kKeyFragments);
+  // Whatever the number of queries, a logit is the sum of four chains of MFMAs, by halves of the rows of 128 bytes and by
+  // even and odd rows. So all kernels add up alike.
+  static constexpr int kWaveChains = 4 / kParts;
   static constexpr int kReads = ceil_div(kDBlocks * fragment_reads<Mfma>(), kParts);  // of a part, the last not in all
   static constexpr int kWidth = kDBlock / Mfma::kRows;   // neighbouring values that a lane adds up
   static constexpr int kSlack = 8;                       // probabilities are up to 256

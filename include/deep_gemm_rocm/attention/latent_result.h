@@ -57,7 +57,7 @@ class LatentResult {
     const int heads = args.heads;
     const int queries = args.tokens_q * heads;
     // Arguments are read here, or they would be read again after each store.
-    if (tile_.has_all_blocks) {
+    if (tile_.has_all_blocks()) {
       const HeadsTensor out = args.out;
       const int64_t lse_head_stride = args.lse_head_stride;
       const int64_t first_lse = tile_.sequence * args.lse_batch_stride;

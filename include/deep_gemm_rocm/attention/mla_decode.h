@@ -58,6 +58,8 @@ class MlaDecode {
  public:
   DG_DEVICE MlaDecode(const DecodeArguments& args, const DecodeTile& tile, uint8_t* lds)
       : args_(args), tile_(tile), tokens_(args, tile.sequence, tile.tokens), lds_(lds), loader_(args.k) {
+    if (tile.begin < tile.end) loader_.look_up(tokens_, tile.begin);
+    __builtin_amdgcn_sched_barrier(0);  // all else can wait
     // Nothing that follows from the lane is kept from tile to tile, as registers don't suffice for that.
     const int lane = lane_id_computed_here();
     const int row = Shape::KeyOrder::of_lds_row(own_key_fragment() * Mfma::kRows + lane % Mfma::kRows);
@@ -70,7 +72,6 @@ class MlaDecode {
       value_scale_ = Shape::kIsOcp ? 2 * descale : descale;
       logit_scale_ = args.logit_scale * value_scale_;
     }
-    if (tile.begin < tile.end) loader_.look_up(tokens_, tile.begin);
   }
 
   DG_DEVICE void run() {
@@ -93,7 +94,7 @@ class MlaDecode {
 
   // Stores the output, or the partial result.
   DG_DEVICE void store() {
-    const auto& args = kernel_arguments<DecodeArguments>();
+    const auto& args = decode_arguments();
     LatentResult<Shape> result(tile_, lds_, out_);
     const float own_sum = softmax_.sum();
     const float own_largest = Shape::kMaxima ? max_over_lane_groups<Mfma::kRows>(largest_) * logit_scale() : 0;
@@ -231,7 +232,7 @@ class MlaDecode {
   // Computes the wave's part of K · Qᵀ. With kHasEarlier, also the rest of the work on earlier blocks; see above.
   template <bool kHasEarlier>
   DG_DEVICE void multiply_keys(int block, int end) {
-    Accumulator logits[Shape::kWaveTiles] = {};
+    Accumulator logits[Shape::kWaveTiles][Shape::kWaveChains] = {};
     pipelined_reads<Shape::kReads>(
         [&](auto read) {
           if constexpr (kHasEarlier) work_on_earlier_blocks<read>();
@@ -243,7 +244,8 @@ class MlaDecode {
           if (!has(read)) return;
           static_for<2>([&](int operand) {
             static_for<Shape::kWaveTiles>([&](auto tile) {
-              logits[tile] = Mfma::multiply_add(keys[operand], queries_[tile][read][operand], logits[tile]);
+              auto& chain = logits[tile][read % Shape::kWaveChains];
+              chain = Mfma::multiply_add(keys[operand], queries_[tile][read][operand], chain);
             });
           });
         },
@@ -251,7 +253,9 @@ class MlaDecode {
           if (kHasEarlier) load_probabilities<0, kTilesBefore>();
         });
     static_for<Shape::kWaveTiles>([&](auto tile) {
-      *logits_of(own_first_tile() + tile, own_key_fragment(), own_part()) = logits[tile];
+      auto& of_tile = logits[tile];
+      if constexpr (Shape::kWaveChains == 2) of_tile[0] += of_tile[1];
+      *logits_of(own_first_tile() + tile, own_key_fragment(), own_part()) = of_tile[0];
     });
     if (kHasEarlier) {
       multiply_sums();
@@ -304,9 +308,13 @@ class MlaDecode {
   DG_DEVICE void take_logits(int block) {
 #pragma unroll
     for (int i = 0; i < Shape::kKeyFragments; ++i) {
-      logits_[i] = *logits_of(wave_id(), i, 0);
+      Accumulator halves[2];
 #pragma unroll
-      for (int part = 1; part < Shape::kParts; ++part) logits_[i] += *logits_of(wave_id(), i, part);
+      for (int half = 0; half < 2; ++half) {
+        halves[half] = *logits_of(wave_id(), i, half);
+        if (Shape::kParts == 4) halves[half] += *logits_of(wave_id(), i, half + 2);
+      }
+      logits_[i] = halves[0] + halves[1];
     }
     if constexpr (Tokens::kHasGaps) {
       mask_missing<Shape>(lds_, block * Shape::kBlockK, logits_);

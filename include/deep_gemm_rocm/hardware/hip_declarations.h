@@ -65,11 +65,15 @@ DG_DEVICE const T& kernel_arguments() {
 template <class T>
 DG_DEVICE void fetch_arguments() {
   constexpr int kWordsOfLine = 64 / sizeof(int);
+  constexpr int kLines = (sizeof(T) / sizeof(int) + kWordsOfLine - 1) / kWordsOfLine;
+  constexpr int kMostLines = 16;
+  static_assert(kLines <= kMostLines);
   const int* const words = reinterpret_cast<const int*>(&kernel_arguments<T>());
-  int any = 0;
+  // In registers of their own, so that all are loaded at once.
+  Vector<int, kMostLines> of_lines = {};
 #pragma unroll
-  for (unsigned word = 0; word < sizeof(T) / sizeof(int); word += kWordsOfLine) any |= words[word];
-  asm volatile("" ::"s"(any));
+  for (int line = 0; line < kLines; ++line) of_lines[line] = words[line * kWordsOfLine];
+  asm volatile("" ::"s"(of_lines));
 }
 
 // Waits for scalar loads, which bring arguments to registers.

@@ -9,17 +9,23 @@ struct TileIndex {
   int m, n;
 };
 
+// See xcd_contiguous(), for a workgroup whose place in its window is known.
+template <int kNumXcds>
+constexpr int xcd_contiguous_in_window(unsigned in_window, unsigned workgroup, unsigned num_tiles,
+                                       unsigned window_tiles) {
+  const unsigned first = workgroup - in_window;
+  const unsigned size = min(window_tiles, num_tiles - first);
+  const unsigned xcd = in_window % kNumXcds;
+  return first + xcd * (size / kNumXcds) + min(xcd, size % kNumXcds) + in_window / kNumXcds;
+}
+
 // Hardware deals workgroups round-robin to the XCDs, each of which has an L2 of its own. Within each window of
 // kNumXcds * chunk tiles, this gives every XCD a contiguous run of tiles, so that neighbours share an L2. Every tile is
 // taken once for any kNumXcds; if the device has another number of XCDs, neighbours only share less.
 template <int kNumXcds>
 constexpr int xcd_contiguous(int workgroup, int num_tiles, int chunk) {
   const unsigned window_tiles = kNumXcds * chunk;
-  const unsigned in_window = workgroup % window_tiles;
-  const unsigned first = workgroup - in_window;
-  const unsigned size = min(window_tiles, num_tiles - first);
-  const unsigned xcd = in_window % kNumXcds;
-  return first + xcd * (size / kNumXcds) + min(xcd, size % kNumXcds) + in_window / kNumXcds;
+  return xcd_contiguous_in_window<kNumXcds>(workgroup % window_tiles, workgroup, num_tiles, window_tiles);
 }
 
 // The order of a GEMM's tiles: runs of kChunk tiles on each XCD.
