@@ -357,27 +357,55 @@ def filler_by_python(
         scratch: tells the address of the scratch memory on a tensor's device; None if there is none.
     """
 
-    def is_allowed(addresses: tuple[int, ...]) -> bool:
-        return (
-            0 not in addresses  # a tensor without elements, or without memory, as on the meta device
-            and not any(addresses[number] % _ALIGNMENT for number in aligned)
-            and not any(-b_size < addresses[b] - addresses[a] < a_size for a, b, a_size, b_size in apart)
-            and all(addresses[b] - addresses[a] == distance for a, b, distance in together)
-        )
-
     def fill(tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> Launches | None:
-        if not is_allowed(addresses):
+        assert len(tensors) == num_given
+        if not is_allowed(addresses, aligned, apart, together):
             return None
-        like = tensors[0]
-        tensors += [like.new_empty_strided(*form.args, dtype=form.options["dtype"]) for form in made]
-        addresses += tuple([tensor.data_ptr() for tensor in tensors[num_given:]])
-        if 0 in addresses:
-            return None
-        if scratch is not None:
-            addresses += (scratch(like),)
-        return tuple([step.filled_in(addresses) for step in steps])
+        return filled_in(steps, tensors, addresses, made, (), scratch)
 
     return fill
+
+
+def is_allowed(
+    addresses: tuple[int, ...],
+    aligned: Sequence[int],
+    apart: Sequence[tuple[int, int, int, int]],
+    together: Sequence[tuple[int, int, int]],
+) -> bool:
+    """Whether given tensors have an address, and follow rules as of ``filler_by_python``."""
+    return (
+        0 not in addresses  # a tensor without elements, or without memory, as on the meta device
+        and not any([addresses[number] % _ALIGNMENT for number in aligned])
+        and not any([-b_size < addresses[b] - addresses[a] < a_size for a, b, a_size, b_size in apart])
+        and all([addresses[b] - addresses[a] == distance for a, b, distance in together])
+    )
+
+
+def filled_in(
+    steps: Iterable[Step],
+    tensors: list[torch.Tensor],
+    addresses: tuple[int, ...],
+    made: Sequence[TensorForm],
+    parts: Sequence[int],
+    scratch: Callable[[torch.Tensor], int] | None,
+) -> Launches | None:
+    """Launches for given tensors at these addresses, and appends new ones; None if a new one has no memory.
+
+    Args:
+        made: the new tensors.
+        parts: where parts of the last one begin, in bytes. Their numbers follow that one's.
+        scratch: as of ``filler_by_python``.
+    """
+    like = tensors[0]
+    new = [like.new_empty_strided(*form.args, dtype=form.options["dtype"]) for form in made]
+    tensors += new
+    addresses += tuple([tensor.data_ptr() for tensor in new])
+    if 0 in addresses:
+        return None
+    addresses += tuple([addresses[-1] + begin for begin in parts])
+    if scratch is not None:
+        addresses += (scratch(like),)
+    return tuple([step.filled_in(addresses) for step in steps])
 
 
 Filler = Callable[..., Any]  # ``filler_by_python``, or C's function of the same arguments

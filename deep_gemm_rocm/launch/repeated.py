@@ -42,6 +42,7 @@ _is_traced = torch.compiler.is_dynamo_compiling
 _MOST_BYTES = 16 * 2**20  # of memory for the remembered calls of a session
 # Estimated sizes of objects: a call or a family with its key, and a launch, without its arguments.
 _BYTES_OF_CALL = 3072
+_BYTES_OF_KEY = 1024
 _BYTES_OF_LAUNCH = 2048
 _SCRATCH = -1  # in place of a tensor's number
 
@@ -53,8 +54,8 @@ class Calls(session.Part):
     turn.
 
     Attributes:
-        known: each ``_Call``, by everything that its launches or checks depend on, and each ``_Family``, by all of
-            this but its size.
+        known: each ``_Call``, by everything that its launches or checks depend on, or ``_SEEN``, and each ``_Family``,
+            by all of this but its size.
         settings: the session's settings, part of every key.
         bytes: an estimate of the memory of ``known``.
     """
@@ -67,8 +68,8 @@ class Calls(session.Part):
         self.bytes = 0
         self._changing = forking.Lock()
 
-    def add(self, key: tuple[Any, ...], call: _Call | _Family) -> None:
-        """Remembers a call or a family."""
+    def add(self, key: tuple[Any, ...], call: _Call | _Family | _Seen) -> None:
+        """Remembers a call, a family, or that a call was seen."""
         with self._changing:
             replaced = self.known.pop(key, None)
             if replaced is not None:
@@ -81,21 +82,6 @@ class Calls(session.Part):
         """Remembers a family, if nothing but what it knows depends on the size."""
         if family.is_known(found.columns) and family.is_in_place:
             self.add(found.key, family)
-
-    def of_family(
-        self, key: tuple[Any, ...], family: fast_path.Family | None, tensors: list[torch.Tensor]
-    ) -> _Call | None:
-        """Remembers a call of a known family; returns None if the family isn't known.
-
-        Raises:
-            ValueError, jit.JitError: the size isn't allowed, a compile failed.
-        """
-        known = None if family is None else self.known.get(family.key)
-        if family is None or known is None:
-            return None
-        call: _Call = known.call(family.size, family.columns, tensors[0])
-        self.add(key, call)
-        return call
 
     def _shrink(self) -> None:
         while self.bytes > _MOST_BYTES and len(self.known) > 1:
@@ -156,9 +142,16 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
         if found is not None:
             key, tensors, addresses = found
             call = calls.known.get(key)
-            if call is None and family_of is not None:
-                family = family_of(calls.settings.values, args, kwargs, key, addresses)
-                call = calls.of_family(key, family, tensors)
+            if call is None or call is _SEEN:
+                family = None if family_of is None else family_of(calls.settings.values, args, kwargs, key, addresses)
+                like = None if family is None else calls.known.get(family.key)
+                if family is None or like is None:
+                    call = None
+                elif call is _SEEN:
+                    calls.add(key, call := like.call(family))
+                elif like.launch_once(family, tensors, addresses):
+                    calls.add(key, _SEEN)
+                    return like.plan.result_among(tensors)
             if call is not None and call.fill is None:
                 call.prepare(key, tensors)
                 _, again = fast_path.recall(*asked)
@@ -179,7 +172,7 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
         first = plan.launch(in_order, ready[1], tensors)
         if found is not None and call is None:
             fast_path.keep_names(kwargs)
-            calls.add(key, plan.call(first, *plan.made(), tensors[0], first_addresses=addresses))
+            calls.add(key, plan.call(first, *plan.made(), first_addresses=addresses))
             if family is not None and family.is_clear:
                 calls.add_family(family, _Family(plan, in_order, tensors, addresses))
         return result
@@ -278,7 +271,7 @@ class _Plan:
     """How the launches of a call use tensors, whatever the sizes of these are.
 
     Tensors are numbered: first those among the call's arguments, then new ones. Repeated calls number new ones in
-    another way: first those that the call returns, then one more, which consists of all others.
+    another way: first those that the call returns, then one more, which consists of all others, then these.
 
     Attributes:
         runtime: the HIP runtime to launch with.
@@ -294,8 +287,8 @@ class _Plan:
     """
 
     __slots__ = (
-        "_made", "_num_given", "_places", "_places_again", "_structures", "_used", "aligned", "between", "contents",
-        "filled", "result_among", "returned", "runtime", "used", "written",
+        "_block", "_made", "_num_given", "_places", "_places_again", "_structures", "_used", "aligned", "between",
+        "contents", "filled", "result_among", "returned", "runtime", "used", "written",
     )  # fmt: skip
 
     def __init__(
@@ -336,8 +329,7 @@ class _Plan:
         self.between: dict[str, fast_path.TensorForm] = {}
         self.filled: list[tuple[int, float]] = []
         self.used, own = self._used, given
-        # Of each launch, places of tensors that have a number of their own, and of others by their number in between.
-        self._places_again: list[tuple[_Places, _Places]] = [(places, ()) for places in self._places]
+        self._places_again = self._places
         if made:
             own = self._number_again(launches, made, given, result)
         self.result_among = _result_among(result, own)
@@ -351,19 +343,15 @@ class _Plan:
             (self.returned if id(tensor) in results else self.between)[name] = fast_path.form_of(tensor)
         own = given + [made[name] for name in self.returned]
         numbers = {name: number for number, name in enumerate(self.returned, len(given))}
-        again = [*range(len(given)), *[numbers.get(name, len(own)) for name in made]]
         self.filled = [
             (numbers[launch.pointers[path].name], value) for launch in launches for path, value in launch.filled.items()
         ]
-        self.used = [{again[number]: name for number, name in used.items()} for used in self._used]
-        shared = [number for number, name in enumerate(made, len(given)) if name in self.between]
-        between = {number: index for index, number in enumerate(shared)}
+        numbers |= {name: number for number, name in enumerate(self.between, len(own) + 1)}
+        again = [*range(len(given)), *[numbers[name] for name in made]]
+        self._block = fast_path.form_of_bytes(0, given[0])
+        self.used = [{min(again[number], len(own)): name for number, name in used.items()} for used in self._used]
         self._places_again = [
-            (
-                tuple([(word, again[number], offset) for word, number, offset in places if number not in between]),
-                tuple([(word, between[number], offset) for word, number, offset in places if number in between]),
-            )
-            for places in self._places
+            tuple([(word, again[number], offset) for word, number, offset in places]) for places in self._places
         ]
         return own
 
@@ -409,7 +397,6 @@ class _Plan:
         launches: Sequence[_Filled],
         returned: list[fast_path.TensorForm],
         between: list[int],
-        beside: torch.Tensor,
         **known: Any,
     ) -> _Call:
         """A call to be repeated.
@@ -417,19 +404,86 @@ class _Plan:
         Args:
             returned: forms of the new tensors that it returns.
             between: bytes of the others.
-            beside: a tensor on the device of the new ones.
             known: the last arguments of ``_Call``.
         """
-        number, size, begins = self._num_given + len(returned), 0, []
+        made, parts = self._made_for(returned, between)
+        places_of, block = self._places_again, self._num_given + len(returned)
+        if parts:
+            places_of = [
+                tuple(
+                    [
+                        place if place[1] <= block else (place[0], block, parts[place[1] - block - 1] + place[2])
+                        for place in places
+                    ]
+                )
+                for places in places_of
+            ]
+        return _Call(self, *self._steps(launches, places_of), made, **known)
+
+    def launch_once(
+        self,
+        launches: Sequence[_Filled],
+        returned: list[fast_path.TensorForm],
+        between: list[int],
+        together: _Together,
+        tensors: list[torch.Tensor],
+        addresses: tuple[int, ...],
+    ) -> bool:
+        """Launches a call that isn't remembered, and appends its new tensors to others.
+
+        Returns:
+            False, without a launch, for unfit addresses.
+
+        Args:
+            returned, between: as for ``call``.
+            together: see ``fast_path.filler_by_python``.
+            tensors, addresses: the given tensors.
+
+        Raises:
+            ValueError: the contents of a tensor are wrong.
+        """
+        if not fast_path.is_allowed(addresses, self.aligned, self.apart(tensors, together), together):
+            return False
+        for check, numbers in self.contents:
+            check(*[tensors[number] for number in numbers])
+        steps, scratch_bytes = self._steps(launches, self._places_again)
+        made, parts = self._made_for(returned, between)
+        filled = fast_path.filled_in(steps, tensors, addresses, made, parts, self.scratch(scratch_bytes))
+        if filled is None:
+            del tensors[self._num_given :]
+            return False
+        for number, value in self.filled:
+            tensors[number].fill_(value)
+        self.runtime.relaunch(filled, tensors, self.used)
+        return True
+
+    def _made_for(
+        self, returned: list[fast_path.TensorForm], between: list[int]
+    ) -> tuple[list[fast_path.TensorForm], list[int]]:
+        """Forms of the new tensors of repeated calls, and where the parts of the last one begin."""
+        if not between:
+            return returned, []
+        size, begins = 0, []
         for one in between:
             begins.append(size)
             size += -(-one // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
-        places = [
-            alone + tuple([(word, number, begins[of] + offset) for word, of, offset in shared])
-            for alone, shared in self._places_again
+        return [*returned, self._block.of_rows(size, None)], begins
+
+    def apart(self, tensors: Sequence[torch.Tensor], together: _Together) -> list[tuple[int, int, int, int]]:
+        """Which given tensors must not share memory, and bytes of each; see ``fast_path.filler_by_python``."""
+        if not self.written:
+            return []
+        meeting = {rule[:2] for rule in together}
+        sizes = list(map(extent, tensors))
+        return [
+            (one, other, sizes[one], sizes[other])
+            for one, other in itertools.product(self.written, range(len(tensors)))
+            if one != other and (one, other) not in meeting
         ]
-        made = [*returned, fast_path.form_of_bytes(size, beside)] if between else returned
-        return _Call(self, *self._steps(launches, places), made, **known)
+
+    def scratch(self, size: int) -> Callable[[torch.Tensor], int] | None:
+        """Tells the address of as much scratch memory on a tensor's device; None if there is none."""
+        return session.current().of(Scratch).address_of(self.runtime, size) if size else None
 
 
 class _Call:
@@ -476,27 +530,15 @@ class _Call:
 
     def prepare(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> None:
         """Makes ``fill`` for the call's key and tensors like the given ones."""
-        steps, written, apart = self._steps, self.plan.written, []
+        steps, plan, together = self._steps, self.plan, self._together
         if not steps:  # another thread was quicker
             return
-        together = self._together
         if together is None:
-            together = _together(written, tensors, self._first_addresses)
-        if written:
-            meeting = {rule[:2] for rule in together}
-            sizes = list(map(extent, tensors))
-            pairs = itertools.product(written, range(len(tensors)))
-            apart = [
-                (one, other, sizes[one], sizes[other])
-                for one, other in pairs
-                if one != other and (one, other) not in meeting
-            ]
-        scratch = None
-        if self.scratch_bytes:
-            scratch = session.current().of(Scratch).address_of(self.runtime, self.scratch_bytes)
+            together = _together(plan.written, tensors, self._first_addresses)
         self.fill = fast_path.filler_of(key)(
-            steps, len(tensors), self.plan.aligned, apart, together, self._made, scratch
-        )
+            steps, len(tensors), plan.aligned, plan.apart(tensors, together), together, self._made,
+            plan.scratch(self.scratch_bytes),
+        )  # fmt: skip
         self._steps = []
 
     def repeat(self, tensors: list[torch.Tensor], launches: fast_path.Launches) -> Any:
@@ -514,6 +556,15 @@ class _Call:
         return self.result_among(tensors)
 
 
+class _Seen:
+    """A call of a family that was made once. Most calls of many sizes aren't repeated, so none is remembered before."""
+
+    fill = None
+    was_repeated = False
+    bytes = _BYTES_OF_KEY
+
+
+_SEEN: Any = _Seen()
 _Together = list[tuple[int, int, int]]  # as in fast_path.filler_by_python
 
 
@@ -561,17 +612,33 @@ class _Family:
         """Whether tensors that share memory begin at the same address, as then they do in any size."""
         return all(distance == 0 for _, _, distance in self._together)
 
-    def call(self, size: int, columns: Mapping[str, int], beside: torch.Tensor) -> _Call:
-        """The call of another size, and for these distances between columns.
+    def call(self, found: fast_path.Family) -> _Call:
+        """The call of a size, to be remembered.
 
         Raises:
             ValueError, jit.JitError: the size isn't allowed, a compile failed.
         """
-        self.was_repeated = True
         returned, between = list(self._returned), list(self._between)
+        launches = self._filled_in(found, returned, between)
+        return self.plan.call(launches, returned, between, together=self._together)
+
+    def launch_once(self, found: fast_path.Family, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> bool:
+        """Launches the call of a size, which isn't remembered; see ``_Plan.launch_once``.
+
+        Raises:
+            ValueError, jit.JitError: as ``call``, or the contents of a tensor are wrong.
+        """
+        returned, between = list(self._returned), list(self._between)
+        launches = self._filled_in(found, returned, between)
+        return self.plan.launch_once(launches, returned, between, self._together, tensors, addresses)
+
+    def _filled_in(
+        self, found: fast_path.Family, returned: list[fast_path.TensorForm], between: list[int]
+    ) -> list[_Filled]:
+        self.was_repeated = True
+        _, size, columns, _ = found
         kernels = session.current().of(Kernels)
-        launches = [launch.filled_in(size, columns, kernels, returned, between) for launch in self._launches]
-        return self.plan.call(launches, returned, between, beside, together=self._together)
+        return [launch.filled_in(size, columns, kernels, returned, between) for launch in self._launches]
 
 
 class _Template:
@@ -617,13 +684,13 @@ class _Template:
         """
         assert self.sizes is not None
         kernel, fields, made, strides, scratch = self.sizes(size)
-        filled = bytearray(self.arguments)
+        filled, packers = bytearray(self.arguments), self._packers
         for path, number in fields.items():
-            pack, offset = self._packers[path]
+            pack, offset = packers[path]
             pack(filled, offset, number)
         for name, distance in columns.items():
             if name in self.strides:
-                pack, offset = self._packers[self.strides[name]]
+                pack, offset = packers[self.strides[name]]
                 pack(filled, offset, distance)
         for path, rows in made.items():
             if path in self._between:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 import torch
 from helpers.good_calls import GOOD, per_block, randn
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import jit
+from deep_gemm_rocm.checks import extent
 from deep_gemm_rocm.launch import fast_path, repeated
 from deep_gemm_rocm.problems.layout import mn_major_strides
 from deep_gemm_rocm.runtime import hip, session
@@ -182,6 +185,7 @@ def remembered(monkeypatch):
         jit.forget()
         for each in rows:
             call(each)
+            call(each)
         known = [
             call for call in session.current().of(repeated.Calls).known.values() if isinstance(call, repeated._Call)
         ]
@@ -219,6 +223,42 @@ def test_calls_are_those_without_a_family(name, remembered, monkeypatch):
     for rows in OTHERS:
         assert remembered(CALLS[name], FIRST, rows) == alone[rows]
     assert len(checked) == len(OTHERS)
+
+
+def launched(call, rows, monkeypatch):
+    """What a call launches last, with addresses of tensors told by the tensors."""
+    asked = []
+    with monkeypatch.context() as context:
+        context.setattr(hip.runtime(), "relaunch", lambda *args: asked.append(args))
+        call(rows)
+    launches, tensors, used = asked[-1]
+    begins = [(number, tensor.data_ptr(), extent(tensor)) for number, tensor in enumerate(tensors)]
+
+    def word(value):
+        return next(((number, value - begin) for number, begin, size in begins if begin <= value < begin + size), value)
+
+    forms = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
+    return [(entry_point, [*map(word, array("Q", words))]) for entry_point, words in launches], forms, used
+
+
+OFTEN = {"experts", "norm", "decode, new results", "GEMM of a long K", "masked GEMM"}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in CALLS]
+)
+def test_first_calls_of_a_size_launch_what_later_ones_do(name, monkeypatch):
+    made_by = []
+    for method in ("launch_once", "call"):
+        real = getattr(repeated._Family, method)
+        monkeypatch.setattr(
+            repeated._Family, method, lambda *args, method=method, real=real: made_by.append(method) or real(*args)
+        )
+    launched(CALLS[name], FIRST, monkeypatch)
+    for rows in OTHERS:
+        first, second, third = [launched(CALLS[name], rows, monkeypatch) for _ in range(3)]
+        assert first == second == third
+    assert made_by == ["launch_once", "call"] * len(OTHERS)
 
 
 def test_a_distance_between_columns_is_not_none():
@@ -277,7 +317,11 @@ def test_rows_have_to_agree(decode, backwards):
             decode(backwards=backwards, **{name: tensor})
 
 
-def test_addresses_and_contents_are_checked(decode):
+@pytest.mark.parametrize("before", range(3))
+def test_addresses_and_contents_are_checked(decode, before):
+    for rows in (3, 4):
+        for _ in range(before):
+            decode(rows)
     both = torch.zeros(2 * FIRST, 1, 4, 64).bfloat16()
     with pytest.raises(ValueError, match="share memory"):
         decode(4, q=both[:4], out=both[2:6])
