@@ -40,11 +40,11 @@ DG_DEVICE void load_input(Input& input, const CastArguments& args, const TileBou
 
 // Where a lane's values of each pass are stored. Addresses are computed here, while operands are on their way, and not
 // after all arithmetic.
-template <int kPasses, class Place>
+template <class T, int kPasses, class Place>
 class ValuePlaces {
  public:
-  DG_DEVICE ValuePlaces(const CastArguments& args, const TileBounds& at, const Place& place)
-      : tile_(at.of<uint8_t>(with_short_rows(args.data))), place_(place) {
+  DG_DEVICE ValuePlaces(const StridedMatrix& matrix, const TileBounds& at, const Place& place)
+      : tile_(at.of<T>(with_short_rows(matrix))), place_(place) {
     tile_.compute_here();
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
@@ -53,14 +53,14 @@ class ValuePlaces {
     }
   }
 
-  DG_DEVICE void store(const Vector<uint8_t, kLaneValues>& values, int pass) const {
+  DG_DEVICE void store(const Vector<T, kLaneValues>& values, int pass) const {
     tile_.store(values, place_.row(pass), column(pass), offsets_[pass]);
   }
 
  private:
   DG_DEVICE int column(int pass) const { return place_.block_column(pass) + column_in_block(lane_id(), 0); }
 
-  MatrixTile<uint8_t, kLaneValues> tile_;
+  MatrixTile<T, kLaneValues> tile_;
   Place place_;
   unsigned offsets_[kPasses];
 };

@@ -24,6 +24,9 @@ struct RowTeam {
     return kWaves == 1 || static_cast<unsigned>(wave_id() * parts) / kWaves == workgroup_id_y();
   }
 
+  // Whether it has sums to store: the other waves do, where there are others, as they have nothing else to store.
+  static DG_DEVICE bool stores_sums(int parts) { return parts == 1 || !stores(parts); }
+
   // Each wave writes its sum and its largest value once, for the others.
   struct Lds {
     double sums[kWaves];
@@ -110,10 +113,11 @@ struct RmsNormRow {
 
   DG_DEVICE void values(const CastArguments& args, const TileBounds& at, typename Team::Lds& lds,
                         LaneFloats (&results)[kPasses]) {
+    const ValuePlaces<T, kPasses, RowPlace<Team>> sums_to = {kHasResidual ? args.sum : args.data, at, RowPlace<Team>()};
     double squares = 0;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      if constexpr (kHasResidual) add_residual(args, at, pass);
+      if constexpr (kHasResidual) add_residual(pass);
       results[pass] = x(pass);
 #pragma unroll
       for (int i = 0; i < kLaneValues; ++i) {
@@ -122,22 +126,23 @@ struct RmsNormRow {
       }
     }
     const double mean = Team::sum(squares, lds) * args.columns_reciprocal;
+    if (kHasResidual && Team::stores_sums(args.row_parts)) {
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass) sums_to.store(x.of_pass[pass], pass);
+    }
     const float inverse = static_cast<float>(inverse_root(mean + args.epsilon));
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) results[pass] = results[pass] * LaneFloats(inverse) * weight(pass);
   }
 
  private:
-  DG_DEVICE void add_residual(const CastArguments& args, const TileBounds& at, int pass) {
+  DG_DEVICE void add_residual(int pass) {
     // NumberRounding keeps NaNs here: they have 16 low bits of 0, as those of bf16 and of the hardware do.
     const LaneFloats added = x(pass) + residual(pass);
     float sums[kLaneValues];
 #pragma unroll
     for (int i = 0; i < kLaneValues; ++i) sums[i] = added[i];
     x.of_pass[pass] = NumberRounding<T>::template rounded<kLaneValues>(sums);
-    if (!Team::stores(args.row_parts)) return;
-    const RowPlace<Team> place;
-    at.of<T>(args.sum).store(x.of_pass[pass], place.row(pass), place.block_column(pass) + column_in_block(lane_id(), 0));
   }
 };
 
@@ -149,7 +154,7 @@ DG_DEVICE void cast_row(const CastArguments& args, int first_row, typename Team:
   const RowPlace<Team> place;
   Row row;
   load_input(row, args, bounds, place);
-  const ValuePlaces<kPasses, RowPlace<Team>> to = {args, bounds, place};
+  const ValuePlaces<uint8_t, kPasses, RowPlace<Team>> to = {args.data, bounds, place};
   constexpr int kScales = kBlockScales ? kPasses : 1, kLanesOfScale = kBlockScales ? kLanesOfBlock : Team::kLanes;
   ScalePlace scale_places[kScales];
 #pragma unroll

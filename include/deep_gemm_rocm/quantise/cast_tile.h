@@ -215,8 +215,8 @@ class CastTile {
   // Whether any of the wave's rows of a pass exists. With one pass, a wave without rows has zeros.
   DG_DEVICE bool has_rows(int pass) const { return kPasses == 1 || place_.first_row_of_wave(pass) < bounds_.rows; }
 
-  using Values = ValuePlaces<kPasses, TilePlace<kPasses>>;
-  DG_DEVICE Values value_places() const { return {args_, bounds_, place_}; }
+  using Values = ValuePlaces<uint8_t, kPasses, TilePlace<kPasses>>;
+  DG_DEVICE Values value_places() const { return {args_.data, bounds_, place_}; }
 
   template <class Factor>
   DG_DEVICE void store(const Values& to, int pass, const Divisor<Factor>& divisor) const {
