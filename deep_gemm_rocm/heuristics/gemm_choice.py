@@ -210,17 +210,18 @@ class ChoicesByM:
 
     def __call__(self, m: int) -> Choice:
         """The choice for ``m``; errors are those of ``choose_gemm_config``."""
-        choice = self._forced or self._free_choice(m)
+        block = self._blocks.get(m // _BLOCK_OF_M)
+        choice = self._first_of_block(m) if block is None else block.choice(m)
         note_gemm(self._problem, m, choice)
         return choice
 
-    def _free_choice(self, m: int) -> Choice:
+    def _first_of_block(self, m: int) -> Choice:
+        if self._forced is not None:
+            return self._forced
         if self._is_replaced:  # by something that wants to be asked for each problem
             return self._choose(self._problem._replace(m=m))
         number = m // _BLOCK_OF_M
-        block = self._blocks.get(number)
-        if block is None:
-            block = self._blocks[number] = self._choices_of_block(number * _BLOCK_OF_M)
+        block = self._blocks[number] = self._choices_of_block(number * _BLOCK_OF_M)
         return block.choice(m)
 
     def _choices_of_block(self, begin: int) -> _Breakpoints:

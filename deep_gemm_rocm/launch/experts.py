@@ -86,7 +86,7 @@ def _sizes_of_sort(request: Request, top_k: int, tokens: int) -> Sizes:
     ids = tokens * top_k
     chunks = ceil_div(ids, _IDS_OF_CHUNK)
     scratch = {"counts": chunks * _BYTES_OF_CHUNK} if chunks > 1 else {}
-    return Sizes(request, {"num_ids": ids}, dict.fromkeys(("tokens", "rows"), ids), scratch=scratch)
+    return Sizes(request, {"num_ids": ids}, {"tokens": ids, "rows": ids}, {}, scratch)
 
 
 def sum_of_experts_launch(

@@ -47,6 +47,17 @@ class TensorForm(NamedTuple):
         """Bytes from the first element to the end of the last."""
         return reach(*self.args) * self.quick_args[-1].itemsize
 
+    def new(self, like: torch.Tensor) -> torch.Tensor:
+        """A tensor of this form, beside a similar one."""
+        if self.quick is not None and type(like) is not _DEVICE_TENSOR:
+            try:
+                made = self.quick(*self.quick_args)
+            except RuntimeError:  # the current device may have no memory left, and be another one
+                made = None
+            if made is not None and (self.device < 0 or made.get_device() == self.device):
+                return made
+        return like.new_empty_strided(*self.args, dtype=self.options["dtype"])
+
     @property
     def bytes_of_rows(self) -> tuple[int, int]:
         """Bytes from one index of the first dimension to the next, and those of the last."""
@@ -65,6 +76,9 @@ class TensorForm(NamedTuple):
         return TensorForm(args, self.options, self.quick, (*args, self.quick_args[-1]), self.device)
 
 
+Places = tuple[tuple[int, int, int], ...]  # as of a ``Step``
+
+
 class Step(NamedTuple):
     """One launch of a call, without addresses.
 
@@ -77,17 +91,21 @@ class Step(NamedTuple):
 
     entry_point: EntryPoint
     arguments: bytes
-    places: tuple[tuple[int, int, int], ...]
+    places: Places
 
     def filled_in(self, addresses: Sequence[int]) -> Launch:
         """
         Args:
             addresses: of each tensor, by its number, and of the scratch memory.
         """
-        words = array("Q", self.arguments)
-        for place, number, offset in self.places:
-            words[place] = addresses[number] + offset
-        return self.entry_point, words.tobytes()
+        return self.entry_point, _with_addresses(self.arguments, self.places, addresses)
+
+
+def _with_addresses(arguments: bytes, places: Places, addresses: Sequence[int]) -> bytes:
+    words = array("Q", arguments)
+    for place, number, offset in places:
+        words[place] = addresses[number] + offset
+    return words.tobytes()
 
 
 Launches = tuple[Launch, ...]
@@ -382,7 +400,7 @@ def is_allowed(
 
 
 def filled_in(
-    steps: Iterable[Step],
+    steps: Iterable[tuple[EntryPoint, bytes, Places]],
     tensors: list[torch.Tensor],
     addresses: tuple[int, ...],
     made: Sequence[TensorForm],
@@ -392,12 +410,13 @@ def filled_in(
     """Launches for given tensors at these addresses, and appends new ones; None if a new one has no memory.
 
     Args:
+        steps: as ``Step``.
         made: the new tensors.
         parts: where parts of the last one begin, in bytes. Their numbers follow that one's.
         scratch: as of ``filler_by_python``.
     """
     like = tensors[0]
-    new = [like.new_empty_strided(*form.args, dtype=form.options["dtype"]) for form in made]
+    new = [form.new(like) for form in made]
     tensors += new
     addresses += tuple([tensor.data_ptr() for tensor in new])
     if 0 in addresses:
@@ -405,7 +424,9 @@ def filled_in(
     addresses += tuple([addresses[-1] + begin for begin in parts])
     if scratch is not None:
         addresses += (scratch(like),)
-    return tuple([step.filled_in(addresses) for step in steps])
+    return tuple(
+        [(entry_point, _with_addresses(arguments, places, addresses)) for entry_point, arguments, places in steps]
+    )
 
 
 Filler = Callable[..., Any]  # ``filler_by_python``, or C's function of the same arguments

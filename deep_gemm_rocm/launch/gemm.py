@@ -250,7 +250,7 @@ class SizesOfGemm:
         if strides_of_scales:
             fields["sfa.row_stride"], fields["sfa.k_block_stride"] = strides_of_scales
         scratch = {"parts.data": last.groups * part * _FLOAT_BYTES} if part else {}
-        return Sizes(last.kernel, fields, {"d.data": rows}, scratch=scratch)
+        return Sizes(last.kernel, fields, {"d.data": rows}, {}, scratch)
 
     def _sizes_of(self, choice: Choice) -> _SizesOfChoice:
         config, gemm = computed(choice, self._gemm)

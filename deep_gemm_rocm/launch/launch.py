@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import struct
 from collections.abc import Callable, Mapping
 from ctypes import Structure
@@ -88,10 +87,10 @@ class Launch(NamedTuple):
 
 def scratch_offsets(scratch: Mapping[str, int]) -> tuple[int, ...]:
     """The offset of each part of the scratch in one block of memory, and the block's size, 0 without scratch."""
-    if not scratch:
-        return (0,)
-    aligned = (-(-size // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT for size in scratch.values())
-    return tuple(itertools.accumulate(aligned, initial=0))
+    offsets = [0]
+    for size in scratch.values():
+        offsets.append(offsets[-1] - -size // SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT)
+    return tuple(offsets)
 
 
 def ready_kernels(launches: list[Launch]) -> tuple[hip.Runtime, list[Kernel]] | None:

@@ -203,9 +203,6 @@ def _public_signature(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(return_annotation=described.removeprefix("Described[").removesuffix("]"))
 
 
-_Places = tuple[tuple[int, int, int], ...]  # as of a ``Step``
-
-
 # A launch without addresses: a kernel, its arguments, and its scratch memory as in ``Launch``.
 _Filled = tuple[hip.EntryPoint, bytes, Mapping[str, int]]
 
@@ -220,7 +217,7 @@ class _Uses(NamedTuple):
         written: numbers of the given tensors that are written.
     """
 
-    places: _Places
+    places: fast_path.Places
     used: dict[int, str]
     aligned: tuple[int, ...]
     written: tuple[int, ...]
@@ -255,7 +252,7 @@ def _uses(
     return _Uses(tuple(places), used, aligned_numbers, written_numbers)
 
 
-def _places(uses: _Uses, launch: Launch, tensors: list[torch.Tensor], num_given: int) -> _Places:
+def _places(uses: _Uses, launch: Launch, tensors: list[torch.Tensor], num_given: int) -> fast_path.Places:
     """``places`` of a step on ``tensors``, of which the launch may use views."""
     places = uses.places
     for index, (name, tensor) in enumerate(launch.pointers.values()):
@@ -310,7 +307,7 @@ class _Plan:
         self.contents: list[tuple[Callable[..., None], list[int]]] = []
         self.aligned: tuple[int, ...] = ()
         self.written: tuple[int, ...] = ()
-        self._places: list[_Places] = []
+        self._places: list[fast_path.Places] = []
         self._structures: list[type[Structure]] = []
         self._used: list[dict[int, str]] = []
         for launch in launches:
@@ -374,19 +371,27 @@ class _Plan:
         self.runtime.relaunch([step.filled_in(addresses) for step in steps], tensors, self._used)
         return filled
 
-    def _steps(self, launches: Sequence[_Filled], places_of: Iterable[_Places]) -> tuple[list[fast_path.Step], int]:
+    def _steps(
+        self, launches: Sequence[_Filled], places_of: list[fast_path.Places]
+    ) -> tuple[list[fast_path.Step], int]:
         """The launches with these places of tensors, and bytes of scratch memory."""
-        steps, scratch_bytes = [], 0
-        for (entry_point, arguments, sizes), places, structure in zip(
-            launches, places_of, self._structures, strict=True
-        ):
+        places_of, scratch_bytes = self._with_scratch(launches, places_of)
+        steps = [fast_path.Step(*launch[:2], places) for launch, places in zip(launches, places_of, strict=True)]
+        return steps, scratch_bytes
+
+    def _with_scratch(
+        self, launches: Sequence[_Filled], places_of: list[fast_path.Places]
+    ) -> tuple[list[fast_path.Places], int]:
+        """Adds places of scratch memory; also returns its bytes."""
+        all_places, scratch_bytes = [*places_of], 0
+        for number, (_, _, sizes) in enumerate(launches):
             if sizes:
                 *starts, size = scratch_offsets(sizes)
                 scratch_bytes = max(scratch_bytes, size)
-                of_scratch = words_of(structure, tuple(sizes))
-                places += tuple([(word, _SCRATCH, start) for word, start in zip(of_scratch, starts, strict=True)])
-            steps.append(fast_path.Step(entry_point, arguments, places))
-        return steps, scratch_bytes
+                of_scratch = words_of(self._structures[number], tuple(sizes))
+                places = [(word, _SCRATCH, start) for word, start in zip(of_scratch, starts, strict=True)]
+                all_places[number] += tuple(places)
+        return all_places, scratch_bytes
 
     def made(self) -> tuple[list[fast_path.TensorForm], list[int]]:
         """Forms of the first call's new tensors that it returns, and bytes of the others."""
@@ -446,7 +451,11 @@ class _Plan:
             return False
         for check, numbers in self.contents:
             check(*[tensors[number] for number in numbers])
-        steps, scratch_bytes = self._steps(launches, self._places_again)
+        places_of, scratch_bytes = self._with_scratch(launches, self._places_again)
+        steps = [
+            (entry_point, arguments, places)
+            for (entry_point, arguments, _), places in zip(launches, places_of, strict=True)
+        ]
         made, parts = self._made_for(returned, between)
         filled = fast_path.filled_in(steps, tensors, addresses, made, parts, self.scratch(scratch_bytes))
         if filled is None:
@@ -660,10 +669,10 @@ class _Template:
         }
         self._packers = packers_of(type(launch.arguments))
         made = {path: name for path, (name, _) in launch.pointers.items() if name in launch.made}
-        numbers = [{name: number for number, name in enumerate(forms)} for forms in (plan.returned, plan.between)]
-        self._returned = {path: numbers[0][name] for path, name in made.items() if name in plan.returned}
+        returned, between = list(plan.returned), list(plan.between)
+        self._returned = {path: returned.index(name) for path, name in made.items() if name in plan.returned}
         self._between = {
-            path: (numbers[1][name], plan.between[name], *plan.between[name].bytes_of_rows)
+            path: (between.index(name), plan.between[name], *plan.between[name].bytes_of_rows)
             for path, name in made.items()
             if name in plan.between
         }
@@ -693,17 +702,17 @@ class _Template:
                 pack, offset = packers[self.strides[name]]
                 pack(filled, offset, distance)
         for path, rows in made.items():
-            if path in self._between:
+            other_strides = strides.get(path) if strides else None
+            if path in self._returned:
+                number = self._returned[path]
+                returned[number] = returned[number].of_rows(rows, other_strides)
+            elif path in self._between:
                 number, form, row_bytes, last_bytes = self._between[path]
-                other_strides = strides.get(path)
                 between[number] = (
                     (rows - 1) * row_bytes + last_bytes
                     if other_strides is None
                     else form.extent_of(rows, other_strides)
                 )
-            elif path in self._returned:
-                number = self._returned[path]
-                returned[number] = returned[number].of_rows(rows, strides.get(path))
         values, entry_point = self._last
         if entry_point is None or values is not kernel.values:
             entry_point = fast_path.quick_entry_point(kernels.get(kernel).entry_point)
