@@ -4,10 +4,10 @@ Measures, from Python to the launch: a repeated call of GEMMs and other function
 and, for functions that return new tensors, beside ``torch.empty`` for as many of the same shapes; repeated calls of all
 public functions that launch kernels, with nearly all of their optional arguments, by keyword; the first call of a
 kernel that isn't in the cache yet; and calls of warmed-up functions that differ from earlier ones in M or in an
-address, or that are made under another number of compute units. In simulation the launch does nothing, since it would
-run the kernel. What hardware doesn't ask for is left out, too: memory isn't registered for the launch, and contents of
-tensors aren't checked. Times are those of the thread on its CPU, so that other work on the machine disturbs them
-little.
+address, once and again, or that are made under another number of compute units. In simulation the launch does nothing,
+since it would run the kernel. What hardware doesn't ask for is left out, too: memory isn't registered for the launch,
+and contents of tensors aren't checked. Times are those of the thread on its CPU, so that other work on the machine
+disturbs them little.
 """
 
 from __future__ import annotations
@@ -70,6 +70,17 @@ def median_and_p99(calls: Sequence[Callable[[], object]], prepare: Callable[[], 
     cuts = [1e6 * cut for cut in statistics.quantiles(best, n=100)]
     (mm_us,) = microseconds(small_mm())
     return f"{cuts[49]:.1f} µs (p99 {cuts[98]:.1f} µs, {cuts[49] / mm_us:.0f} times torch.mm)"
+
+
+def first_and_second(calls: Sequence[Callable[[], object]]) -> str:
+    """``median_and_p99`` of calls that haven't been made before, and of those that have been once."""
+
+    def make_once() -> None:
+        forget_calls()
+        for call in calls:
+            call()
+
+    return f"{median_and_p99(calls, forget_calls)}, the second time {median_and_p99(calls, make_once)}"
 
 
 def small_mm() -> Callable[[], object]:
@@ -255,7 +266,7 @@ def calls_that_differ(device: str) -> None:
 
         with launching_nothing():
             print(
-                f"{op} {shape}: {median_and_p99(other_m, forget_calls)} a call of another M, "
+                f"{op} {shape}: {first_and_second(other_m)} a call of another M, "
                 f"{median_and_p99(other_address[1:], forget_all_but_one)} of another address, "
                 f"{median_and_p99([functools.partial(with_other_cus, same)] * 100)} "
                 "with get_num_sms and set_num_sms around it"
@@ -293,7 +304,7 @@ def calls_of_other_sizes(device: str) -> None:
             of_size()
         ours.set_compile_mode(0)
         with launching_nothing():
-            print(f"{name}: {median_and_p99(of_sizes, forget_calls)} a call of another size")
+            print(f"{name}: {first_and_second(of_sizes)} a call of another size")
 
 
 def of_rows(problem: problems.Problem, m: int) -> Callable[[], object]:
