@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..launch.launch import Launch
-from ..launch.repeated import Described, describing, launches
+from ..launch.repeated import Described, describing, launches, launches_of_number, launches_of_rows
 from ..launch.widen import widen_launch
 from ..problems.arguments import Argument
 from ..problems.four_bits import check_narrow, has_scales_of_groups, is_four_bits
@@ -27,7 +27,7 @@ from .variants import takes_arguments_of
 _BF16 = (torch.bfloat16,)
 
 
-@launches
+@launches_of_rows("a[0]", "a[1]", "d", "c")
 def fp8_fp4_gemm_nt(
     a: Pair,
     b: Pair,
@@ -121,7 +121,7 @@ def fp8_fp4_gemm_tt(a: Pair, b: Pair, *others: Any, **options: Any) -> Described
     return describing(fp8_gemm_tt)(a, b, *others, **options)
 
 
-@launches
+@launches_of_rows("a", "d", "c")
 def bf16_fp4_gemm_nt(
     a: torch.Tensor,
     b: Pair,
@@ -152,7 +152,7 @@ def bf16_fp4_gemm_nt(
     return None, launch_dense(gemm, arguments)
 
 
-@launches
+@launches_of_rows("a[0]", "a[1]", "d", "grouped_layout", "m_indices")
 def m_grouped_fp8_fp4_gemm_nt_contiguous(
     a: Pair,
     b: Pair,
@@ -203,7 +203,7 @@ def m_grouped_fp8_fp4_gemm_nn_contiguous(a: Pair, b: Pair, *others: Any, **optio
     return describing(m_grouped_fp8_gemm_nn_contiguous)(a, b, *others, **options)
 
 
-@launches
+@launches_of_number("expected_m")
 def m_grouped_fp8_fp4_gemm_nt_masked(
     a: Pair,
     b: Pair,

@@ -141,7 +141,7 @@ def described_fp8_gemm(
     return None, launch_dense(gemm, arguments)
 
 
-@launches
+@launches_of_rows("a[0]", "a[1]", "d", "c")
 @takes_arguments_of(fp8_gemm_nt)
 def fp8_gemm_nn(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[None]:
     """DeepGEMM's ``fp8_gemm_nt`` with ``b`` transposed: ``b`` is [K, N], its scales [ceil(K/128), ceil(N/128)].
@@ -166,7 +166,7 @@ def fp8_gemm_tt(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[Non
     return describing(fp8_gemm_nt)(transposed_pair("a", a), b, *others, **options)
 
 
-@launches
+@launches_of_rows("a[0]", "a[1]", "d")
 def fp8_gemm_nt_skip_head_mid(
     a: Pair,
     b: Pair,
@@ -256,7 +256,7 @@ def bf16_gemm_nt(
     return None, launch_dense(gemm, arguments)
 
 
-@launches
+@launches_of_rows("a", "d", "c")
 @takes_arguments_of(bf16_gemm_nt)
 def bf16_gemm_nn(a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any) -> Described[None]:
     """``bf16_gemm_nt(a, b.T, d, c)``: ``b`` is [K, N]. If N is contiguous, it must be even."""

@@ -10,7 +10,7 @@ from ..checks import check_bool, check_int
 from ..heuristics import ChoicesByM, gemm_choices
 from ..launch.gemm import SizesOfGemm, gemm_launch
 from ..launch.launch import Launch
-from ..launch.repeated import Described, describing, launches, launches_of_number, launches_of_rows
+from ..launch.repeated import Described, describing, launches_of_number, launches_of_rows
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import ROWS_OF_SIGNAL, Epilogue, Gemm
 from ..problems.layout import Pair, ceil_div, data_and_scales
@@ -83,7 +83,7 @@ def m_grouped_fp8_gemm_nt_contiguous(
     return None, launch_contiguous(*operands, *rows, bias, epilogue)
 
 
-@launches
+@launches_of_rows("a[0]", "a[1]", "d", "grouped_layout", "m_indices")
 @takes_arguments_of(m_grouped_fp8_gemm_nt_contiguous)
 def m_grouped_fp8_gemm_nn_contiguous(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[None]:
     """``m_grouped_fp8_gemm_nt_contiguous`` with ``b`` transposed: [G, K, N], scales [G, ceil(K/128), ceil(N/128)].
@@ -124,7 +124,7 @@ def m_grouped_bf16_gemm_nt_contiguous(
     return None, launch_contiguous(*operands, *rows, bias, epilogue)
 
 
-@launches
+@launches_of_rows("a", "d", "grouped_layout", "m_indices")
 @takes_arguments_of(m_grouped_bf16_gemm_nt_contiguous)
 def m_grouped_bf16_gemm_nn_contiguous(
     a: torch.Tensor, b: torch.Tensor, *others: Any, **options: Any

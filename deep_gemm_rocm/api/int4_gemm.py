@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..launch.repeated import Described, launches, launches_of_number
+from ..launch.repeated import Described, launches_of_number, launches_of_rows
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import Epilogue
 from ..problems.layout import Pair
@@ -14,7 +14,7 @@ from .gemm import launch_dense
 from .grouped import launch_contiguous, launch_masked
 
 
-@launches
+@launches_of_rows("a", "d", "c")
 def bf16_int4_gemm_nt(
     a: torch.Tensor,
     b: Pair,
@@ -51,7 +51,7 @@ def bf16_int4_gemm_nt(
     return None, launch_dense(gemm, arguments)
 
 
-@launches
+@launches_of_rows("a[0]", "a[1]", "d", "c")
 def fp8_int4_gemm_nt(
     a: Pair,
     b: Pair,
@@ -84,7 +84,7 @@ def fp8_int4_gemm_nt(
     return None, launch_dense(gemm, arguments)
 
 
-@launches
+@launches_of_rows("a", "d", "grouped_layout")
 def m_grouped_bf16_int4_gemm_nt_contiguous(
     a: torch.Tensor,
     b: Pair,
@@ -111,7 +111,7 @@ def m_grouped_bf16_int4_gemm_nt_contiguous(
     return None, launch_contiguous(a, b, d, grouped_layout, None, None, *rows, bias, epilogue, four_bits="int4")
 
 
-@launches
+@launches_of_rows("a[0]", "a[1]", "d", "grouped_layout")
 def m_grouped_fp8_int4_gemm_nt_contiguous(
     a: Pair,
     b: Pair,

@@ -28,7 +28,9 @@ def nothing_remembered():
 
 
 def rows_of(tensor, rows):
-    """As many rows, in new memory."""
+    """As many rows of a tensor or a pair, in new memory."""
+    if isinstance(tensor, tuple):
+        return tuple(rows_of(part, rows) for part in tensor)
     return tensor[torch.arange(rows) % len(tensor)]
 
 
@@ -37,7 +39,7 @@ def good(name, *of_rows, **changes):
     arguments = GOOD[name]() | changes
 
     def call(rows):
-        resized = {each: rows_of(arguments[each], rows) for each in of_rows if arguments[each] is not None}
+        resized = {each: rows_of(arguments[each], rows) for each in of_rows if arguments.get(each) is not None}
         return getattr(dg, name)(**{**arguments, **resized})
 
     return call
@@ -146,7 +148,22 @@ CALLS = {
         (torch.empty(rows, 128, dtype=FP8), torch.ones(rows, 1)), OF_CHANNELS, recipe=(1, 1, None)
     ),
     "GEMM in bf16": good("bf16_gemm_nt", "a", "d"),
+    "GEMM of a transposed weight": good("fp8_gemm_nn", "a", "d", "c"),
+    "GEMM in bf16 of a transposed weight": good("bf16_gemm_nn", "a", "d", "c"),
+    "GEMM with gaps in heads": good("fp8_gemm_nt_skip_head_mid", "a", "d"),
     "grouped GEMM": grouped,
+    "grouped GEMM of transposed weights": good("m_grouped_fp8_gemm_nn_contiguous", "a", "d", "grouped_layout"),
+    "grouped GEMM in bf16 of transposed weights": good("m_grouped_bf16_gemm_nn_contiguous", "a", "d", "grouped_layout"),
+    "GEMM in int4": good("bf16_int4_gemm_nt", "a", "d", "c"),
+    "GEMM in int4 and FP8": good("fp8_int4_gemm_nt", "a", "d", "c"),
+    "grouped GEMM in int4": good("m_grouped_bf16_int4_gemm_nt_contiguous", "a", "d", "grouped_layout"),
+    "grouped GEMM in int4 and FP8": good("m_grouped_fp8_int4_gemm_nt_contiguous", "a", "d", "grouped_layout"),
+    "GEMM in FP4": good("bf16_fp4_gemm_nt", "a", "d", "c"),
+    "GEMM in FP4 and FP8": good("fp8_fp4_gemm_nt", "a", "d", "c"),
+    "grouped GEMM in FP4": good("m_grouped_fp8_fp4_gemm_nt_contiguous", "a", "d", "grouped_layout", "m_indices"),
+    "masked GEMM in FP4": lambda expected_m: dg.m_grouped_fp8_fp4_gemm_nt_masked(
+        **GOOD["m_grouped_fp8_fp4_gemm_nt_masked"]() | {"expected_m": expected_m}
+    ),
     "masked GEMM": masked,
     "masked GEMM in bf16": lambda expected_m: dg.m_grouped_bf16_gemm_nt_masked(
         **GOOD["m_grouped_bf16_gemm_nt_masked"]() | {"expected_m": expected_m}
@@ -208,7 +225,10 @@ def remembered(monkeypatch):
 RARE = {
     "cast of columns of a matrix", "cast to FP4", "norm without a residual, scales of rows", "decode in parts",
     "latent, new results", "sparse, new results", "FlashMLA's sparse prefill", "FlashMLA's causal decoding",
-    "experts with scales of rows", "experts in bf16", "masked GEMM in int4",
+    "experts with scales of rows", "experts in bf16", "masked GEMM in int4", "GEMM in int4", "grouped GEMM in int4",
+    "GEMM in bf16 of a transposed weight", "GEMM with gaps in heads", "grouped GEMM of transposed weights",
+    "grouped GEMM in bf16 of transposed weights", "grouped GEMM in int4 and FP8", "GEMM in FP4",
+    "grouped GEMM in FP4", "masked GEMM in FP4",
 }  # fmt: skip
 
 
