@@ -63,16 +63,17 @@ def fp8_int4_gemm_nt(
 ) -> Described[None]:
     """``bf16_int4_gemm_nt`` for FP8 activations (W4A8): ``d = epilogue((a · sfa) · wᵀ + bias) + c``.
 
-    Integers of -8 to 7 are exact in FP8. The sum of a group is multiplied with both scales, in fp32.
+    Integers of -16 to 15 are exact in FP8. The sum of a group is multiplied with both scales, in fp32. Groups of 64
+    take twice as many matrix instructions as those of 128, and groups of 32 four times as many.
 
     Args:
         a: data FP8 [M, K] and scales fp32 [M, K/128], as for ``fp8_gemm_nt``; K is contiguous and a multiple of 128.
-        b: as for ``bf16_int4_gemm_nt``, with fp32 scales of groups of 128 values: ``repack_int4`` makes them of weights
-            without zeros in groups of 128 or a multiple of it.
+        b: as for ``bf16_int4_gemm_nt``, with fp32 scales, or int32 with zeros. Those of 32 values that ``repack_int4``
+            returns in bf16 or f16 are ``.float()`` before.
         d, c, bias, epilogue: as for ``bf16_int4_gemm_nt``.
 
     Raises:
-        NotImplementedError: a pair ``d``, or a ``b`` with other groups or with zeros; ``convert_int4_to_fp8`` takes it.
+        NotImplementedError: a pair ``d``, or scales of ``b`` of 16 bits.
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
     if torch.compiler.is_compiling():
@@ -128,10 +129,10 @@ def m_grouped_fp8_int4_gemm_nt_contiguous(
 
     Args:
         a, d, grouped_layout and the others: as for ``m_grouped_fp8_gemm_nt_contiguous``; K is a multiple of 128.
-        b: as for ``fp8_int4_gemm_nt``, with a first dimension G: codes [G, N, K/8] and scales [G, N, K/128].
+        b: as for ``fp8_int4_gemm_nt``, with a first dimension G: codes [G, N, K/8] and scales [G, N, K/g].
 
     Raises:
-        NotImplementedError: a pair ``d``, or a ``b`` with other groups or with zeros.
+        NotImplementedError: a pair ``d``, or scales of ``b`` of 16 bits.
         TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_contiguous``.
     """
     rows = (use_psum_layout, ensure_zero_padding, expected_m_for_psum_layout)
@@ -180,7 +181,7 @@ def m_grouped_fp8_int4_gemm_nt_masked(
         b: as for ``m_grouped_fp8_int4_gemm_nt_contiguous``.
 
     Raises:
-        NotImplementedError: a pair ``d``, or a ``b`` with other groups or with zeros.
+        NotImplementedError: a pair ``d``, or scales of ``b`` of 16 bits.
         TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_masked``.
     """
     return None, launch_masked(a, b, d, masked_m, expected_m, VECTORS, bias, epilogue, four_bits="int4")[1]

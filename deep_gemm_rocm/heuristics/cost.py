@@ -40,11 +40,12 @@ _WIDENING = {
     ("e2m1", 1, False): 15, ("e2m1", 2, False): 27, ("shuffled_e2m1", 1, False): 8.5, ("shuffled_e2m1", 2, False): 18,
     ("int4", 1, True): 11, ("int4", 2, True): 14, ("int4", 2, False): 26,
 }  # fmt: skip
+_OF_FURTHER_PROMOTION = 2  # of a K-block, where each group of a column is promoted
 _CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave
 _LANES = 64
 _BYTES_OF_COLUMN_SCALES = 64  # to registers, for a column and a K-block
 _ISSUE_OF_MFMA = 1 / 4  # of its time, in which the SIMD issues nothing else
-_SLOWED_BY_WIDENING = 0.7  # clocks for each clock of vector ALUs, whose energy lowers the clock
+_SLOWED_BY_WIDENING = 0.8  # clocks for each clock of vector ALUs, whose energy lowers the clock
 
 # Clocks, if nothing else is said, fitted to launches in the timing model for whole families of configurations.
 _LAUNCH = 5200
@@ -169,7 +170,7 @@ def _busy_clocks(config: GemmConfig, at_once: _Floats | int, rows: _Floats) -> _
     """
     b_loaded = config.block_n * config.kind.memory_of_b
     if config.kind.widens_b and config.kind.promotes_columns:  # all lanes load scales of their columns
-        b_loaded += config.block_n * _BYTES_OF_COLUMN_SCALES / BLOCK_K_BYTES
+        b_loaded += config.block_n * config.kind.promotions * _BYTES_OF_COLUMN_SCALES / BLOCK_K_BYTES
     loaded = (config.block_m + b_loaded) * BLOCK_K_BYTES
     stored = (config.block_m + config.block_n) * BLOCK_K_BYTES
     read = (config.block_m * config.waves_n + config.block_n * config.waves_m) * BLOCK_K_BYTES
@@ -179,7 +180,7 @@ def _busy_clocks(config: GemmConfig, at_once: _Floats | int, rows: _Floats) -> _
     # SIMDs that have waves.
     waves = at_once * config.waves_m * config.waves_n * config.waves_k
     simds = np.minimum(waves, 4) / 4
-    matrix = config.block_m * config.block_n * BLOCK_K_BYTES / _MATRIX_BYTES / simds
+    matrix = config.kind.promotions * config.block_m * config.block_n * BLOCK_K_BYTES / _MATRIX_BYTES / simds
     if config.kind.widens_b and config.schedule == "alone":  # each wave widens its columns, and then multiplies
         widening = config.block_n * config.waves_m * _widening_clocks(config.kind) / (4 * simds)
         if config.widens_ahead:
@@ -196,6 +197,7 @@ def _busy_clocks(config: GemmConfig, at_once: _Floats | int, rows: _Floats) -> _
 def _widening_clocks(kind: GemmKind) -> float:
     """Clocks of a SIMD for a K-block of a row of b."""
     instructions = _WIDENING[kind.b_type, kind.element_bytes, kind.promotes_columns]
+    instructions += _OF_FURTHER_PROMOTION * (kind.promotions - 1)
     return BLOCK_K_BYTES / kind.element_bytes / 8 * instructions * _CLOCKS_OF_INSTRUCTION / _LANES
 
 

@@ -142,8 +142,9 @@ class GemmConfig:
             return operands + sums
         if self.kind.widens_b:
             sums *= 2  # of a K-block beside the totals
-        # A lane has a scale of each of its columns for each K-block that is held, and one in use.
-        return operands + sums + (self.num_stages + 1) * self.wave_n // _LANE_GROUPS * 4 * WAVE_SIZE
+        # A lane has scales of each of its columns for each K-block that is held, and of one in use.
+        scales = self.kind.promotions * self.wave_n // _LANE_GROUPS * 4 * WAVE_SIZE
+        return operands + sums + (self.num_stages + 1) * scales
 
     @property
     def most_wave_alone_bytes(self) -> int:

@@ -139,7 +139,9 @@ _DEALING_K_OF_FOUR_BITS = (
 
 
 def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
-    dealing_k = _DEALING_K if kind.has_rounds else _DEALING_K_OF_FOUR_BITS
+    dealing_k: tuple[GemmConfig, ...] = _DEALING_K if kind.has_rounds else _DEALING_K_OF_FOUR_BITS
+    if kind.promotions > 1:  # which leaves registers for fewer K-blocks
+        dealing_k += (_alone(32, 32, 2, waves_k=4),)
     if kind.grouping == "split_k":
         return dealing_k + _PINGPONG_128 + _PINGPONG_256
     of_16_rows = _ALONE_16_ROWS if kind.has_rounds else _ALONE_16_ROWS_OF_FOUR_BITS

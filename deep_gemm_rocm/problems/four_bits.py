@@ -192,9 +192,11 @@ def check_int4_of_fp8(name: str, scales: TensorMeta, k: int) -> None:
 
     Raises:
         NotImplementedError: no kernel takes these.
+        ValueError: K isn't a multiple of 128.
     """
-    if k and (scales.dtype != torch.float32 or k // scales.shape[-1] != SCALE_BLOCK):
+    if scales.dtype not in (torch.float32, torch.int32):
         raise NotImplementedError(
-            f"{name} must be float32 scales of {SCALE_BLOCK} values, without zeros, for FP8 activations, got "
-            f"{scales.dtype} for {k // scales.shape[-1]}; take bf16 activations, or convert_int4_to_fp8"
+            f"{name} must be float32, or int32 with zeros, for FP8 activations, got {scales.dtype}; .float() it"
         )
+    if k % SCALE_BLOCK:
+        raise ValueError(f"K must be a multiple of {SCALE_BLOCK} for FP8 activations, got {k}; pad with zeros")

@@ -133,8 +133,14 @@ class GemmKind:
 
     @property
     def promotes_columns(self) -> bool:
-        """Whether sums over a K-block are promoted with a scale for each column, see ``kPromotesColumns``."""
-        return self.scaling == "vectors" or (self.b_type == "int4" and self.group_k > GROUP)
+        """Whether sums are promoted with scales of each column, see ``kPromotesColumns``."""
+        return self.scaling == "vectors" or (self.b_type == "int4" and (self.group_k > GROUP or self.is_a_scaled))
+
+    @property
+    def promotions(self) -> int:
+        """How often a K-block is promoted, and multiplied: for each group of a column with a scale of its own."""
+        keeps_integers = self.b_type == "int4" and self.promotes_columns
+        return max(128 // self.element_bytes // self.group_k, 1) if keeps_integers else 1
 
     @property
     def memory_of_b(self) -> float:
@@ -251,8 +257,8 @@ _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
         lambda kind: kind.b_scale_type not in ("bf16", "f16") or kind.group_k == GROUP,
     ),
     (
-        "int4 times FP8 has fp32 scales of 128 values",
-        lambda kind: kind.b_type != "int4" or not kind.is_a_scaled or (kind.b_scale_type, kind.group_k) == ("f32", 128),
+        "int4 times FP8 has fp32 scales",
+        lambda kind: kind.b_type != "int4" or not kind.is_a_scaled or kind.b_scale_type in ("f32", "f32_and_zero"),
     ),
     ("only groups of int4 have other than 32 values", lambda kind: kind.group_k == GROUP or kind.b_type == "int4"),
     ("squares are summed of bf16, times f32", lambda kind: kind.sums_squares == (kind.b_type == "f32")),

@@ -112,7 +112,9 @@ def gemm_reference(
         dequantised_b = _dequantised(b_data, sfb, recipe[1], recipe[2])
     k_block = SCALE_BLOCK // a_data.dtype.itemsize
     is_int4 = b_data.dtype in INT4_DTYPES
-    keeps_integers = is_int4 and sfb is not None and sfb.shape[1] < k // GROUP
+    keeps_integers = is_int4 and sfb is not None and (sfa is not None or sfb.shape[1] < k // GROUP)
+    if is_int4 and sfb is not None and sfa is not None:
+        k_block = min(k_block, k // max(sfb.shape[1], 1)) or k_block  # each group is promoted by itself
     promoted = (sfa is not None and recipe[2] is not None) or keeps_integers
     exact = torch.zeros(len(a_data), len(b_data), dtype=torch.float64)
     running = torch.zeros_like(exact)

@@ -127,7 +127,6 @@ DENSE: dict[str, tuple[GemmKind, Callable[[int], torch.Tensor]]] = {
 OF_OTHER_WEIGHTS = [
     (a_type, weight)
     for a_type, weight in itertools.product(("e4m3", "bf16"), ("shuffled_e2m1", "int4 of 32", "int4 of 128"))
-    if (a_type, weight) != ("e4m3", "int4 of 32")  # for which there is no kernel
 ]
 DENSE |= {
     f"{a_type} by {weight}": (kind_of_four_bits(*of), lambda m, of=of: by_four_bits(m, *of))

@@ -26,10 +26,12 @@ ROUNDING = {
     "fp4 by fp8": 2.0**-4,
     "int4": 2.0**-8,
     "int4 by fp8": 2.0**-4,
+    "int4 of 32 by fp8": 2.0**-4,
 }
 # "int4 by fp8" takes multiples of 128 only.
-SCALINGS = [pytest.param(name, marks=pytest.mark.slow if name == "int4" else ()) for name in list(ROUNDING)[:-1]]
-OF_FOUR_BITS = ("fp4", "fp4 by fp8", "int4", "int4 by fp8")
+INT4_BY_FP8 = ("int4 by fp8", "int4 of 32 by fp8")
+SCALINGS = [pytest.param(name, marks=pytest.mark.slow if name == "int4" else ()) for name in list(ROUNDING)[:-2]]
+OF_FOUR_BITS = ("fp4", "fp4 by fp8", "int4", *INT4_BY_FP8)
 
 
 def generator(*seeds: int) -> torch.Generator:
@@ -76,13 +78,14 @@ class Layer:
             exponents = (scales.log2() + 127).to(torch.uint8)
             return (data, exponents), values * scales.double().repeat_interleave(32, -1)
         if self.scaling.startswith("int4"):
-            group = 32 if self.scaling == "int4" else 128
+            group = 128 if self.scaling == "int4 by fp8" else 32
             groups = weight.float().unflatten(-1, (-1, group))
             scales = (groups.abs().amax(-1) / 8).to(BF16)
             codes = (groups / scales.float()[..., None]).round().clamp(-8, 7).flatten(-2) + 8
             words = pack_codes(codes.to(torch.uint8)).view(torch.int32)
             values = (codes - 8) * scales.float().repeat_interleave(group, -1)
             values = values.to(BF16) if self.scaling == "int4" else values
+            scales = scales.float() if self.scaling.endswith("by fp8") else scales
             return dg.repack_int4(words, scales, packing="compressed-tensors"), values.double()
         if self.scaling == "none":
             return weight, weight.double()
@@ -123,7 +126,7 @@ class Layer:
         return out
 
 
-@pytest.mark.parametrize("scaling", [*SCALINGS, pytest.param("int4 by fp8", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scaling", [*SCALINGS, *(pytest.param(name, marks=pytest.mark.slow) for name in INT4_BY_FP8)])
 @pytest.mark.parametrize(
     ("tokens", "hidden", "intermediate", "experts", "top_k"),
     [
@@ -134,7 +137,7 @@ class Layer:
     ],
 )
 def test_layers(scaling, tokens, hidden, intermediate, experts, top_k):
-    if scaling == "int4 by fp8":
+    if scaling in INT4_BY_FP8:
         hidden, intermediate = 384, 128
     elif scaling in OF_FOUR_BITS:
         hidden, intermediate = (size + 16 if size % 32 else size for size in (hidden, intermediate))
@@ -451,10 +454,11 @@ def test_bad_arguments_with_four_bits(changed, error, message):
     assert (out == 7).all()
 
 
-def test_int4_of_few_values_takes_bf16_tokens_only():
+def test_int4_of_few_values_takes_fp8_tokens():
+    Layer(256, 128, 3, "int4 of 32 by fp8").assert_right(random_ids(0, 3, 5, 2))
     layer = Layer(256, 128, 3, "int4")
     x = torch.zeros(4, 256).to(FP8), torch.ones(4, 2)
-    with pytest.raises(NotImplementedError, match=r"gate_up\[1\] must be float32 scales of 128 values"):
+    with pytest.raises(NotImplementedError, match=r"gate_up\[1\] must be float32, or int32 with zeros"):
         dg.fused_moe(x, layer.gate_up, layer.down, torch.zeros(4, 2), torch.zeros(4, 2).int())
 
 

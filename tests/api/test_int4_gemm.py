@@ -41,7 +41,10 @@ def weight(kind: GemmKind, n: int, k: int, seed: int = 0):
 
 
 def inputs(kind: GemmKind, m: int, k: int, seed: int = 0):
-    return activations(m, k, seed) / 8 if kind.a_type == "bf16" else quantised_activations(m, k, seed)
+    if kind.a_type == "bf16":
+        return activations(m, k, seed) / 8
+    data, scales = quantised_activations(m, k, seed)
+    return (data if kind.a_type == "e4m3" else data.float().to(torch.float8_e5m2fnuz)), scales
 
 
 def check(a, b, *, columns: int = 8, dtype=torch.float32, c=None, bias=None, epilogue="identity"):
@@ -89,8 +92,12 @@ def test_every_kind_and_tile_with_tails(use_config, monkeypatch, config):
         (INT4_KINDS[1], (16, 16, 1, 1, 3, "alone", 0, 4)),
         (INT4_KINDS[3], (128, 128, 4, 2, 3, "pingpong")),
         (INT4_KINDS[5], (128, 128, 4, 2, 3, "pingpong")),
+        (INT4_KINDS[6], (16, 16, 1, 1, 3, "alone", 0, 4)),
+        (INT4_KINDS[7], (32, 32, 1, 1, 2, "alone")),
+        (INT4_KINDS[8], (128, 128, 4, 2, 3, "pingpong")),
+        pytest.param(INT4_KINDS[9], (16, 32, 1, 2, 3, "alone"), marks=pytest.mark.slow),
     ],
-    ids=("32", "128", "64", "128 dealt to waves", "fp8", "zeros"),
+    ids=("32", "128", "64", "128 dealt to waves", "fp8", "zeros", "fp8 32", "fp8 64", "fp8 32 zeros", "e5m2 zeros"),
 )
 def test_waves_alone_and_together(use_config, monkeypatch, kind, schedule):
     """Few rows, widened by each wave, and many, widened once on their way to LDS."""
@@ -102,7 +109,11 @@ def test_waves_alone_and_together(use_config, monkeypatch, kind, schedule):
     check_kind(kind, config.block_m - 3, config.output_n + 13, k, columns=3)
 
 
-@pytest.mark.parametrize("kind", [INT4_KINDS[0], *INT4_KINDS[3:]], ids=("32", "fp8", "zeros of 32", "zeros of 128"))
+@pytest.mark.parametrize(
+    "kind",
+    [INT4_KINDS[0], *INT4_KINDS[3:9]],
+    ids=("32", "fp8", "zeros of 32", "zeros of 128", "fp8 32", "fp8 zeros of 64", "fp8 zeros of 32"),
+)
 def test_each_code_and_zero_is_exact(kind):
     """One row of a has a single 1, so each result is one weight, here with scales that are powers of two."""
     kind = dataclasses.replace(kind, bias="none", activation="identity")
@@ -264,9 +275,26 @@ def test_errors_name_the_argument(change, error, words):
         dg.bf16_int4_gemm_nt(**{**good, **change})
 
 
-@pytest.mark.parametrize("scales", [torch.ones(16, 2), torch.ones(16, 4), torch.ones(16, 1).int()])
-def test_fp8_takes_groups_of_128_without_zeros(scales):
-    a, d = quantised_activations(4, 128), torch.zeros(4, 16)
-    with pytest.raises(NotImplementedError, match=r"b\[1\] must be float32 scales of 128 values"):
-        dg.fp8_int4_gemm_nt(a, (B[0], scales), d)
+def test_fp8_takes_fp32_scales_and_whole_k_blocks():
+    d = torch.zeros(4, 16)
+    with pytest.raises(
+        NotImplementedError, match=r"b\[1\] must be float32, or int32 with zeros, .* got torch.bfloat16"
+    ):
+        dg.fp8_int4_gemm_nt(quantised_activations(4, 128), (B[0], B[1].bfloat16()), d)
+    a = quantised_activations(4, 128)
+    with pytest.raises(ValueError, match="K must be a multiple of 128 for FP8 activations, got 96"):
+        dg.fp8_int4_gemm_nt((a[0][:, :96].contiguous(), a[1]), (B[0][:, :12].contiguous(), B[1][:, :3].contiguous()), d)
     assert not d.any()
+
+
+@pytest.mark.parametrize("group_k", [32, 64])
+def test_a_nan_of_one_group_is_in_its_rows_only(group_k):
+    """Sums of groups take zeros in place of the others' activations, and not a factor of zero."""
+    kind = dataclasses.replace(INT4_KINDS[6], group_k=group_k)
+    (data, scales), a = weight(kind, 40, 256), quantised_activations(20, 256)
+    a[0][3, 200], scales[7, 0] = torch.nan, torch.nan
+    d = torch.empty(20, 40)
+    dg.fp8_int4_gemm_nt(a, (data, scales), d)
+    expected = torch.zeros(20, 40, dtype=torch.bool)
+    expected[3], expected[:, 7] = True, True
+    assert torch.equal(d.isnan(), expected)

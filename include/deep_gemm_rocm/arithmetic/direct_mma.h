@@ -21,7 +21,7 @@ class DirectMma {
   DG_DEVICE void slot(int slot, const Fragment<Mfma> (&a)[Shape::kFragsM], const Fragment<Mfma> (&b)[Shape::kFragsN],
                       bool is_first = false) {
     const int mfma = Order::mfma(slot);
-    const int fragment = Order::fragment(slot);
+    const int fragment = Order::sum(slot);
     typename Mfma::Accumulator& total = total_[fragment];
     total = Mfma::multiply_add(b[fragment % Shape::kFragsN].operand(mfma), a[fragment / Shape::kFragsN].operand(mfma),
                                is_first && mfma == 0 ? typename Mfma::Accumulator{} : total);

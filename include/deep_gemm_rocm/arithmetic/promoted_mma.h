@@ -12,7 +12,8 @@ namespace deep_gemm_rocm {
 template <class Shape, class Scales, int kChains, int kResultSlots>
 class PromotedMma {
  public:
-  using Order = MmaOrder<Shape, kChains, kResultSlots>;
+  static constexpr int kGroups = Scales::kGroups;
+  using Order = MmaOrder<Shape, kChains, kResultSlots, kGroups>;
   static constexpr int kSlots = Order::kSlots;
 
  private:
@@ -38,8 +39,11 @@ class PromotedMma {
     for (int i = 0; i < kScalePairs; ++i) asm volatile("" : "+v"(scale_[i]));
     if constexpr (Scales::kPerColumn) {
 #pragma unroll
-      for (int column = 0; column < Scales::kColumns; ++column) {
-        column_scale_[column] = scales.of_column(stage, column);
+      for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+        for (int column = 0; column < Scales::kColumns; ++column) {
+          column_scale_[group][column] = scales.of_column(stage, column, group);
+        }
       }
     }
   }
@@ -48,9 +52,10 @@ class PromotedMma {
   DG_DEVICE void slot(int slot, const Fragment<Mfma> (&a)[Shape::kFragsM], const Fragment<Mfma> (&b)[Shape::kFragsN],
                       bool is_first = false) {
     const int mfma = Order::mfma(slot);
-    const int fragment = Order::fragment(slot);
-    Accumulator& partial = partial_[fragment];
-    partial = Mfma::multiply_add(b[fragment % Shape::kFragsN].operand(mfma), a[fragment / Shape::kFragsN].operand(mfma),
+    const int sum = Order::sum(slot);
+    Accumulator& partial = partial_[sum];
+    partial = Mfma::multiply_add(b[Order::column(sum)].operand(mfma),
+                                 of_group(Order::group(sum), a[Order::row(sum)].operand(mfma)),
                                  mfma == 0 ? Accumulator{} : partial);
     promote_at(slot, is_first);
   }
@@ -88,6 +93,13 @@ class PromotedMma {
 
   using Pair = Vector<float, 2>;  // as v_pk_fma_f32 takes them
 
+  // A's values of a group, and zeros for others. A lane group has neighbours along K, which are of one group.
+  static DG_DEVICE MfmaOperand of_group(int group, MfmaOperand operand) {
+    if constexpr (kGroups == 1) return operand;
+    const int own = lane_id() / Mfma::kRows * kGroups / Mfma::kLaneGroups;
+    return own == group ? operand : 0;
+  }
+
   // Promotes the elements whose turn is `slot`.
   DG_DEVICE void promote_at(int slot, bool is_first) {
     const int first = Order::completed(slot);
@@ -95,32 +107,32 @@ class PromotedMma {
     for (int pair = 0; pair < Order::kMostPairs; ++pair) {
       const int index = first + 2 * pair;
       if (index >= Order::completed(slot + 1)) break;
-      const int fragment = index / kElements;
+      const int sum = index / kElements;
       const int element = index % kElements;
-      const Pair partial{partial_[fragment][element], partial_[fragment][element + 1]};
-      const int m = fragment / Shape::kFragsN, n = fragment % Shape::kFragsN;
+      const Pair partial{partial_[sum][element], partial_[sum][element + 1]};
+      const int m = Order::row(sum), group = Order::group(sum), n = Order::column(sum);
       const int of_rows = m * kScales + Shape::scale_of_fragment(n) % kScales;
       Pair scales = scale_[of_rows / 2];
       // clang 19 would load it together with the next ones, and so keep all of them in scratch.
       if constexpr (kScalePairs > 1) asm("" : "+v"(scales));
       Pair factor{scales[of_rows % 2], scales[of_rows % 2]};
       if constexpr (Scales::kPerColumn) {
-        const int sum = n * kElements + element;
-        factor *= Pair{column_scale_[sum], column_scale_[sum + 1]};
+        const int column = n * kElements + element;
+        factor *= Pair{column_scale_[group][column], column_scale_[group][column + 1]};
       }
-      Pair& total = total_[fragment][element / 2];
+      Pair& total = total_[m * Shape::kFragsN + n][element / 2];
       // A total begins with +0 in any case, so that it has the same sign if it is zero.
-      total = __builtin_elementwise_fma(factor, partial, is_first ? Pair{} : total);
+      total = __builtin_elementwise_fma(factor, partial, is_first && group == 0 ? Pair{} : total);
     }
   }
 
   Pair total_[kFragments][kElements / 2];
-  Accumulator partial_[kFragments];
+  Accumulator partial_[Order::kSums];
   // In pairs of registers. v_pk_fma_f32 names a pair even if it takes one of them twice; were the other one that of a
   // load on its way, promotion would wait for that.
   static constexpr int kScalePairs = ceil_div(Shape::kFragsM * kScales, 2);
   Pair scale_[kScalePairs];
-  float column_scale_[Scales::kPerColumn ? Scales::kColumns : 1];
+  float column_scale_[kGroups][Scales::kPerColumn ? Scales::kColumns : 1];
 };
 
 }  // namespace deep_gemm_rocm

@@ -232,9 +232,10 @@ struct FourBits<__bf16, ShuffledE2M1> {
 struct ScaleOfIntegers {
   float scale, zero;
 };
+constexpr unsigned kZeroBits = 0x1f;
+DG_DEVICE unsigned zero_code(ScaleAndZero both) { return both.bits & kZeroBits; }
 DG_DEVICE ScaleOfIntegers scale_and_zero(ScaleAndZero both) {
-  constexpr unsigned kZero = 0x1f;
-  return {__builtin_bit_cast(float, both.bits & ~kZero), static_cast<float>(static_cast<int>(both.bits & kZero) - 8)};
+  return {__builtin_bit_cast(float, both.bits & ~kZeroBits), static_cast<float>(static_cast<int>(zero_code(both)) - 8)};
 }
 template <class T>
 DG_DEVICE ScaleOfIntegers scale_and_zero(T scale) {
@@ -342,20 +343,23 @@ struct FourBits<__bf16, Integers<kHasZeros>> {
 };
 
 // e4m3, whose subnormal numbers and first normal ones are integers in the order of their bits.
-template <>
-struct FourBits<E4M3, Integers<false>> {
+struct IntegersInE4M3 {
   static constexpr int kBytes = 8;
   static constexpr int kChunks = 2;
   using Loaded = Vector<unsigned, 4>;
   static constexpr float kUnit = 1024;  // 1 over the smallest number
+  static constexpr unsigned kOwn = 0x03020100, kBit2 = 0x04040404;  // of a selector: own byte, of the second word
+};
+
+template <>
+struct FourBits<E4M3, Integers<false>> : IntegersInE4M3 {
   struct Table {};
 
   // Four integers in the low halves of bytes, whose signs are bit 2 of those of `signs`.
   static DG_DEVICE unsigned numbers(unsigned bytes, unsigned signs) {
     const unsigned if_positive = bytes & kMagnitudes;
     const unsigned if_negative = 0x88888888 - if_positive;  // -8 plus the three bits
-    constexpr unsigned kOwn = 0x03020100, kSignBits = 0x04040404;
-    return bytes_of(if_negative, if_positive, (signs & kSignBits) | kOwn);
+    return bytes_of(if_negative, if_positive, (signs & kBit2) | kOwn);
   }
 
   static DG_DEVICE MfmaOperand operand(unsigned codes) {
@@ -364,6 +368,37 @@ struct FourBits<E4M3, Integers<false>> {
 
   static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table&) {
     return {operand(words[0]), operand(words[1])};
+  }
+};
+
+// Less zeros, integers are from -16 to 15.
+template <>
+struct FourBits<E4M3, Integers<true>> : IntegersInE4M3 {
+  struct Table {
+    unsigned offset;  // in each byte: from a code, which is the integer plus 8, to the difference plus 16
+
+    template <class Scale>
+    static DG_DEVICE Table of(Scale of_group) {
+      constexpr unsigned kOfAll = 0;
+      return {bytes_of(0, 16 - zero_code(of_group), kOfAll)};
+    }
+  };
+
+  // Differences of the codes in the low halves of bytes.
+  static DG_DEVICE unsigned numbers(unsigned codes, const Table& table) {
+    const unsigned raised = (codes & kLowNibbles) + table.offset;
+    const unsigned if_positive = raised & kLowNibbles;    // raised - 16, if bit 4 is set
+    const unsigned if_negative = 0x90909090 - raised;  // the sign, and 16 - raised
+    return bytes_of(if_positive, if_negative, (raised >> 2 & kBit2) | kOwn);
+  }
+
+  static DG_DEVICE MfmaOperand operand(unsigned integers, const Table& table) {
+    const unsigned codes = integers ^ 0x88888888;
+    return static_cast<uint64_t>(numbers(codes >> 4, table)) << 32 | numbers(codes, table);
+  }
+
+  static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table& table) {
+    return {operand(words[0], table), operand(words[1], table)};
   }
 };
 

@@ -56,20 +56,25 @@ class Fragment {
 
 // The order in which a wave issues the MFMAs of a K-block. Each has a slot, and schedules put memory operations between
 // slots. The MFMAs of one fragment are a chain, each adding to the result of the one before; kChains chains alternate.
-// Results are used kResultSlots slots after the end of their chain.
-template <class Shape, int kChains, int kResultSlots>
+// Results are used kResultSlots slots after the end of their chain. A fragment has a chain for each of the K-block's
+// kGroups groups: those of all columns for a row's first group, then for its next.
+template <class Shape, int kChains, int kResultSlots, int kGroups = 1>
 struct MmaOrder {
   static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;
+  static constexpr int kSums = kGroups * kFragments;  // one for each chain
   static constexpr int kChainMfmas = Fragment<typename Shape::Mfma>::kMfmas;
   static constexpr int kGroupSlots = kChains * kChainMfmas;
-  static constexpr int kSlots = kFragments * kChainMfmas;
-  static_assert(kFragments % kChains == 0, "chains run in whole groups");
+  static constexpr int kSlots = kSums * kChainMfmas;
+  static_assert(kSums % kChains == 0, "chains run in whole groups");
 
   static constexpr int mfma(int slot) { return slot % kGroupSlots / kChains; }
-  static constexpr int fragment(int slot) { return slot / kGroupSlots * kChains + slot % kChains; }
+  static constexpr int sum(int slot) { return slot / kGroupSlots * kChains + slot % kChains; }
+  static constexpr int row(int sum) { return sum / (kGroups * Shape::kFragsN); }
+  static constexpr int group(int sum) { return sum / Shape::kFragsN % kGroups; }
+  static constexpr int column(int sum) { return sum % Shape::kFragsN; }
 
   // Rows of fragments whose MFMAs are among the first `slots`.
-  static constexpr int completed_rows(int slots) { return slots / kGroupSlots * kChains / Shape::kFragsN; }
+  static constexpr int completed_rows(int slots) { return row(slots / kGroupSlots * kChains); }
 
   static constexpr int kDelay = kChains * (kChainMfmas - 1) + kResultSlots;
 

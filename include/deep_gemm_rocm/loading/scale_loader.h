@@ -14,8 +14,29 @@ struct TileScales {
 // isn't loaded, but set.
 enum class ScalesOfB { kOfWave, kOfColumns, kIsSet };
 
+// What ScaleLoader has to know of B's groups.
+//   kKBlocks: how many share a scale; kOfKBlock: how many scales share one.
+//   kUnit: what products are multiplied with, besides scales.
+//   kHasZeros: whether scales have zeros in their last bits.
+struct NoGroups {
+  static constexpr int kKBlocks = 1, kOfKBlock = 1;
+  static constexpr float kUnit = 1;
+  static constexpr bool kHasZeros = false;
+};
+template <class T, class Scale>
+struct GroupsOfIntegers {
+  static constexpr int kBytes = Scale::kValues * sizeof(T);
+  static constexpr int kKBlocks = max(kBytes / kBlockKBytes, 1), kOfKBlock = max(kBlockKBytes / kBytes, 1);
+  static constexpr bool kHasZeros = kIsSame<typename Scale::T, ScaleAndZero>;
+  static constexpr float kUnit = FourBits<T, Integers<kHasZeros>>::kUnit;
+};
+template <class Kind>
+using GroupsOfB =
+    Conditional<Kind::kKeepsIntegers, GroupsOfIntegers<typename Kind::MultipliedB, typename Kind::ScaleOfB>, NoGroups>;
+
 // Loads a scale for each row of A that a lane holds, and those of B. K-blocks are loaded one after another. Past the
-// last one there is no memory traffic. Rows is RowScales, RowScalesInLds or RowsWithoutScales; Groups is NoGroups or GroupsOfIntegers.
+// last one there is no memory traffic. Rows is RowScales, RowScalesInLds or RowsWithoutScales; Groups is NoGroups or
+// GroupsOfIntegers.
 template <class Shape, class Rows, int kRegisterStages, ScalesOfB kScalesOfB, class Groups>
 class ScaleLoader {
   static constexpr bool kIsSet = kScalesOfB == ScalesOfB::kIsSet;
@@ -23,6 +44,7 @@ class ScaleLoader {
  public:
   static constexpr bool kPerColumn = kScalesOfB == ScalesOfB::kOfColumns;
   static constexpr int kColumns = kPerColumn ? Shape::kLaneSums : kIsSet ? 0 : Shape::kScales;
+  static constexpr int kGroups = Groups::kOfKBlock;  // of a column, which have a scale each
   // Scales of B that of_rows() multiplies with those of A. Scales of single columns are multiplied at promotion.
   static constexpr int kMultiplied = kPerColumn || kIsSet ? 1 : Shape::kScales;
 
@@ -56,7 +78,7 @@ class ScaleLoader {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int part = kPerColumn ? Shape::part_of_sum(i) : kIsOfPart ? i : 0;
-      staged_b_[stage][i] = part_of(b_, part).template load<float>(column_offset_[i]);
+      staged_b_[stage][i] = part_of(b_, part).template load<ScalesOfColumn>(column_offset_[i]);
     }
     a_.first_row += a_.k_block_stride;
     const bool is_last_of_scale = Groups::kKBlocks == 1 || ++k_blocks_loaded_ % Groups::kKBlocks == 0;
@@ -69,11 +91,11 @@ class ScaleLoader {
   // The scale of the lane's row i and one of the kMultiplied scales of B; with kPerColumn only that of the row.
   DG_DEVICE float of_rows(int stage, int i, int scale) const {
     if constexpr (kIsSet) return rows_.of_row(stage, i) * of_b_;
-    return kPerColumn ? rows_.of_row(stage, i) * Groups::kUnit : rows_.of_row(stage, i) * staged_b_[stage][scale];
+    return kPerColumn ? rows_.of_row(stage, i) * Groups::kUnit : rows_.of_row(stage, i) * staged_b_[stage][scale][0];
   }
 
-  DG_DEVICE float of_column(int stage, int column) const {
-    const float scale = staged_b_[stage][column];
+  DG_DEVICE float of_column(int stage, int column, int group) const {
+    const float scale = staged_b_[stage][column][group];
     return Groups::kHasZeros ? scale_and_zero(__builtin_bit_cast(ScaleAndZero, scale)).scale : scale;
   }
 
@@ -82,6 +104,8 @@ class ScaleLoader {
   DG_DEVICE Rows& rows() { return rows_; }
 
  private:
+  using ScalesOfColumn = Vector<float, kGroups>;
+
   // Whether a wave has a scale for each part of B, and not one for each of its joined fragments.
   static constexpr bool kIsOfPart = Shape::kScales == Shape::kParts;
 
@@ -98,7 +122,7 @@ class ScaleLoader {
   unsigned k_blocks_loaded_;
   int tile_rows_ = 0;
   unsigned column_offset_[max(kColumns, 1)];
-  float staged_b_[kRegisterStages][max(kColumns, 1)];
+  ScalesOfColumn staged_b_[kRegisterStages][max(kColumns, 1)];
   float of_b_;
   Rows rows_;
 };

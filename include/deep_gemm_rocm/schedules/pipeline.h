@@ -50,22 +50,6 @@ struct PipelineResources {
   static constexpr int kResultSlots = 4;
 };
 
-// What ScaleLoader has to know of B's groups.
-//   kKBlocks: how many share a scale.
-//   kUnit: what products are multiplied with, besides scales.
-//   kHasZeros: whether scales have zeros in their last bits.
-struct NoGroups {
-  static constexpr int kKBlocks = 1;
-  static constexpr float kUnit = 1;
-  static constexpr bool kHasZeros = false;
-};
-template <class T, class Scale>
-struct GroupsOfIntegers {
-  static constexpr int kKBlocks = Scale::kValues * sizeof(T) / kBlockKBytes;
-  static constexpr bool kHasZeros = kIsSame<typename Scale::T, ScaleAndZero>;
-  static constexpr float kUnit = FourBits<T, Integers<kHasZeros>>::kUnit;
-};
-
 // A wave's operands, scales and accumulators.
 template <class Kind, class Shape, class Resources>
 class PipelineState {
@@ -88,9 +72,7 @@ class PipelineState {
   using LoadedRows = Conditional<kRowScalesInLds, RowScalesInLds<Shape, Resources::kRegisterStages, Kind::kGathersA>,
                                  RowScales<Shape, Resources::kRegisterStages, Kind::kGathersA>>;
   using Rows = Conditional<Storage<typename Kind::A>::kIsFp8, LoadedRows, RowsWithoutScales>;
-  using Groups = Conditional<Kind::kKeepsIntegers, GroupsOfIntegers<typename Kind::MultipliedB, typename Kind::ScaleOfB>,
-                             NoGroups>;
-  using LoadedScales = ScaleLoader<Shape, Rows, Resources::kRegisterStages, kScalesOfB, Groups>;
+  using LoadedScales = ScaleLoader<Shape, Rows, Resources::kRegisterStages, kScalesOfB, GroupsOfB<Kind>>;
   using Scales = Conditional<Kind::kPromotes, LoadedScales, NoScales>;
   using MmaOfPart = Conditional<Kind::kPromotes,
                                 PromotedMma<Shape, Scales, Resources::kChains, Resources::kResultSlots>,

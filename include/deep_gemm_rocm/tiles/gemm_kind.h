@@ -30,10 +30,11 @@ template <class A, class B>
 using MultipliedType =
     Conditional<kHasFourBits<B>, Conditional<!Storage<A>::kIsFp8, A, Conditional<kIsSame<B, Int4>, E4M3, E5M2>>, B>;
 
-// Whether integers are multiplied as they are, and sums over a K-block are promoted with the scales of their groups.
-// Other groups are shorter than a K-block.
+// Whether integers are multiplied as they are, and sums over their groups are promoted with the scales. Of bf16, this
+// takes groups of a K-block at least, for an MFMA takes values of several that are shorter.
 template <class B, class MultipliedB, class Scale>
-constexpr bool kKeepsIntegers = kIsSame<B, Int4> && Scale::kValues * sizeof(MultipliedB) >= kBlockKBytes;
+constexpr bool kKeepsIntegers =
+    kIsSame<B, Int4> && (Storage<MultipliedB>::kIsFp8 || Scale::kValues * sizeof(MultipliedB) >= kBlockKBytes);
 
 // ScaleOfB_ is a GroupScale if B has four bits.
 template <class A_, class B_, class D_, Major kMajorA_, Major kMajorB_, Scaling kScaling_, bool kAccumulate_,
@@ -66,7 +67,7 @@ struct GemmKind {
   static constexpr bool kHasRounds = kHasReference && !kIsSame<B, ShuffledE2M1>;
   using ScaleOfB = ScaleOfB_;
   static constexpr bool kKeepsIntegers = deep_gemm_rocm::kKeepsIntegers<B, MultipliedB, ScaleOfB>;
-  // Whether each column of a K-block has a scale that its sums are promoted with.
+  // Whether each column of a K-block has scales that its sums are promoted with.
   static constexpr bool kPromotesColumns = kScaling == Scaling::kVectors || kKeepsIntegers;
   // Whether sums over a K-block are promoted.
   static constexpr bool kPromotes = kScaling == Scaling::kBlocks || kPromotesColumns ||

@@ -55,12 +55,12 @@ DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile, con
 // A row's scales of groups are contiguous.
 template <class Kind, class Tile>
 DG_DEVICE ScaleTile scales_of_integers(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
-  constexpr unsigned kKBlocks = Kind::ScaleOfB::kValues * sizeof(typename Kind::MultipliedB) / kBlockKBytes;
+  using Groups = GroupsOfB<Kind>;
   Scales rows = args.sfb;
-  rows.k_block_stride = 1;
-  const unsigned first_k_block = k.first_k_block;
-  ScaleTile scales = scale_tile(rows, tile.group_of_operands(), tile.n, args.n, first_k_block / kKBlocks);
-  scales.k_blocks_before = first_k_block % kKBlocks;
+  rows.k_block_stride = Groups::kOfKBlock;
+  const unsigned first_k_block = k.first_k_block, k_blocks = Groups::kKBlocks;
+  ScaleTile scales = scale_tile(rows, tile.group_of_operands(), tile.n, args.n, first_k_block / k_blocks);
+  scales.k_blocks_before = first_k_block % k_blocks;
   return scales;
 }
 
