@@ -162,7 +162,7 @@ def per_row_cast_to_fp8(x: torch.Tensor, use_ue8m0: bool = False, *, fp8_max: fl
 @launches
 def per_tensor_cast_to_fp8(x: torch.Tensor, use_ue8m0: bool = False, *, fp8_max: float = FP8_MAX) -> Described[Pair]:
     """Quantises with one scale for all values. Two kernels, of which the first one looks for the largest magnitude; one
-    for a single row.
+    for a contiguous tensor of up to 65536 values, which a workgroup can hold.
 
     Args:
         x: bf16, f16 or fp32 [M, K], any strides.
@@ -181,8 +181,8 @@ def per_tensor_cast_to_fp8(x: torch.Tensor, use_ue8m0: bool = False, *, fp8_max:
         return (x.new_empty(*x.shape, dtype=FP8), x.new_full((1, 1), LEAST_SCALE, dtype=torch.float32)), None
     if _is_on_host(x):
         return cast_blocks(x, x.shape[0], x.shape[1], use_ue8m0, fp8_max), None
-    if x.shape[0] == 1 and x.shape[1] <= MAX_ROW:
-        return _cast_rows(x, use_ue8m0, fp8_max)
+    if x.numel() <= MAX_ROW and (len(x) == 1 or x.is_contiguous()):
+        return _cast_rows(x, use_ue8m0, fp8_max, as_one_row=True)
     return _cast(x, "tensor", x.new_empty(1, 1, dtype=torch.float32), use_ue8m0, fp8_max)
 
 
@@ -396,9 +396,11 @@ def _cast(x: torch.Tensor, shared: Shared, scales: torch.Tensor, use_ue8m0: bool
     return (data, scales), cast_launch(config, x, data, scales, use_ue8m0=use_ue8m0, fp8_max=fp8_max)
 
 
-def _cast_rows(x: torch.Tensor, use_ue8m0: bool, fp8_max: float) -> Described[Pair]:
-    """With a scale for each row; ``x`` has values."""
-    m, k = x.shape
-    data, scales = x.new_empty(m, k, dtype=FP8), x.new_empty(m, 1, dtype=torch.float32)
+def _cast_rows(x: torch.Tensor, use_ue8m0: bool, fp8_max: float, *, as_one_row: bool = False) -> Described[Pair]:
+    """With a scale for each row, or one for all values of a contiguous ``x``, which has values."""
+    m, k = (1, x.numel()) if as_one_row else x.shape
+    data, scales = x.new_empty(*x.shape, dtype=FP8), x.new_empty(m, 1, dtype=torch.float32)
     config = RowCastConfig(TYPES[x.dtype], *lanes_and_passes(k), block_scales=False, clamps=needs_clamp(fp8_max))
-    return (data, scales), row_cast_launch(config, x, data, scales, use_ue8m0=use_ue8m0, fp8_max=fp8_max)
+    return (data, scales), row_cast_launch(
+        config, x, data, scales, use_ue8m0=use_ue8m0, fp8_max=fp8_max, as_one_row=as_one_row
+    )

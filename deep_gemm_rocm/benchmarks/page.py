@@ -84,7 +84,7 @@ _SECTIONS = {
     "per_block_cast_to_fp8": ("A scale for 128x128.", _ROWS),
     "per_channel_cast_to_fp8": ("A scale for 128 of a column.", _ROWS),
     "per_row_cast_to_fp8": ("A scale for a row.", _ROWS),
-    "per_tensor_cast_to_fp8": ("Two launches, which both read the input; one for a row.", _ROWS),
+    "per_tensor_cast_to_fp8": ("Two launches, which both read the input; one for up to 65536 values.", _ROWS),
     "rms_norm_cast_to_fp8": ("With a residual: TOKENSxCOLUMNS.", _ROWS),
     "silu_and_mul_cast_to_fp8": ("TOKENSxCOLUMNS of the result.", "1x2048 1024x2048 4096x2048"),
     "route_top_k": ("DeepSeek-V3's choice of 8: TOKENSxEXPERTS.", "1x256 1024x256 4096x256"),

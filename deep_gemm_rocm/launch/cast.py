@@ -133,12 +133,16 @@ def row_cast_launch(
     epsilon: float = 0,
     residual: torch.Tensor | None = None,
     total: torch.Tensor | None = None,
+    as_one_row: bool = False,
 ) -> Launch:
     """Describes the launch for checked arguments; ``data``, ``scales`` and ``total``, the sum, are new tensors.
 
-    ``group_rows`` is int32 [1], how many rows are computed.
+    Args:
+        group_rows: int32 [1], how many rows are computed.
+        as_one_row: whether the rows of ``x``, which is contiguous, are one to the kernel.
     """
-    arguments = _arguments(x, data, scales, use_ue8m0, fp8_max, _ROW_VECTOR)
+    rows, data_rows = (x.view(1, -1), data.view(1, -1)) if as_one_row else (x, data)
+    arguments = _arguments(rows, data_rows, scales, use_ue8m0, fp8_max, _ROW_VECTOR)
     arguments.epsilon = epsilon
     pointers = _pointers(x, data, scales) | present(group_rows=("masked_m", group_rows))
     made = {"data": data, "scales": scales}
@@ -156,7 +160,7 @@ def row_cast_launch(
         pointers,
         made=made,
         written=("data.data", "scales.data", "sum.data"),
-        sizes=_sizes_of_rows(request, x, scales, *(["sum.data"] if "sum" in made else [])),
+        sizes=None if as_one_row else _sizes_of_rows(request, x, scales, *(["sum.data"] if "sum" in made else [])),
     )
 
 
