@@ -45,7 +45,7 @@ _CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave
 _LANES = 64
 _BYTES_OF_COLUMN_SCALES = 64  # to registers, for a column and a K-block
 _ISSUE_OF_MFMA = 1 / 4  # of its time, in which the SIMD issues nothing else
-_SLOWED_BY_WIDENING = 0.8  # clocks for each clock of vector ALUs, whose energy lowers the clock
+_SLOWED_BY_WIDENING = 0.7  # clocks for each clock of vector ALUs, whose energy lowers the clock
 
 # Clocks, if nothing else is said, fitted to launches in the timing model for whole families of configurations.
 _LAUNCH = 5200
