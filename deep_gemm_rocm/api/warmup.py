@@ -458,7 +458,7 @@ def _latent_decode(function: _Function, m: int, of: Workload) -> None:
     is_bytes = of.k == _LATENT_BYTES
     dtype = torch.uint8 if is_bytes else of.dtype or of.d_dtype
     cache = _tensor(1, _PAGE_TOKENS, 1, of.k, dtype=dtype)
-    sequences = max(m, NUM_CUS)  # with fewer, those of 64 heads may have kernels of fewer
+    sequences = max(m, 4 * NUM_CUS)  # with fewer, many heads have the kernels of few
     for heads in LATENT_ROWS:  # each has kernels of its own
         q = _tensor(sequences, 1, heads, _LATENT_WIDTH if is_bytes else of.k, dtype=of.d_dtype)
         function.call(q, cache, d_v=of.n, **_pages(sequences))
@@ -535,9 +535,10 @@ def _sparse(function: _Function, m: int, of: Workload) -> None:
         raise ValueError(f"n must be 512, the elements of a value, got {of.n}")
     is_bytes = of.k in _WIDTHS_OF_BYTES
     cache = _tensor(1, _PAGE_TOKENS, 1, of.k, dtype=torch.uint8 if is_bytes else torch.bfloat16)
+    queries = max(m, 4 * NUM_CUS)  # as for _latent_decode()
     for heads in LATENT_ROWS:  # each has kernels of its own
-        q = _tensor(m, heads, _WIDTHS_OF_BYTES.get(of.k, of.k), dtype=torch.bfloat16)
-        slots = _tensor(m, 1, dtype=torch.int32)
+        q = _tensor(queries, heads, _WIDTHS_OF_BYTES.get(of.k, of.k), dtype=torch.bfloat16)
+        slots = _tensor(queries, _PAGE_TOKENS, dtype=torch.int32)
         second = {"extra_kv_cache": cache, "extra_indices": slots} if of.arguments.get("extra_kv_cache") else {}
         function.call(q, cache, slots, **second)
 
