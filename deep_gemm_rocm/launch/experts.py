@@ -44,6 +44,7 @@ class SumOfExpertsArguments(Structure):
         ("out_stride", c_int64),
         ("tokens", c_int),
         ("columns", c_int),
+        ("top_k", c_int),
     )
 
 
@@ -93,11 +94,11 @@ def sum_of_experts_launch(
     results: torch.Tensor, weights: torch.Tensor, rows: torch.Tensor, out: torch.Tensor
 ) -> Launch:
     """Describes the launch that adds up rows of bf16 ``results``, contiguous, for each token of ``out``."""
-    (tokens, columns), top_k = out.shape, weights.shape[1]
-    request = Request("sum_of_experts.hip.j2", {"kernel_name": f"sum_of_{top_k}_experts", "top_k": top_k})
+    tokens, columns = out.shape
+    request = Request("sum_of_experts.hip.j2", {"kernel_name": "sum_of_experts"})
     return Launch(
         request,
-        SumOfExpertsArguments(out_stride=out.stride(0), tokens=tokens, columns=columns),
+        SumOfExpertsArguments(out_stride=out.stride(0), tokens=tokens, columns=columns, top_k=weights.shape[1]),
         present(results=("results", results), weights=("topk_weights", weights), rows=("rows", rows), out=("out", out)),
         written=("out",),
         aligned=("results", "out"),

@@ -86,7 +86,7 @@ def test_times_of_decoder_layers_are_those_of_all_their_kernels(decoder_layer, m
     kernels = decoder_layer.times(sizes, tokens, "cpu")
     assert all(microseconds > 0 for _, microseconds in kernels)
     names = " ".join(name for name, _ in kernels)
-    for kernel in ("decode", "route_top_k", "sum_of_"):
+    for kernel in ("decode", "route_top_k", "sum_of_experts"):
         assert kernel in names
 
 

@@ -16,46 +16,73 @@ struct SumOfExpertsArguments {
   int64_t out_stride;
   int tokens;
   int columns;  // a multiple of kSumOfExpertsVector
+  int top_k;
 };
 
 constexpr int kSumOfExpertsVector = 8;  // columns of a lane
 constexpr int kSumOfExpertsThreads = 256;
 constexpr int kSumOfExpertsColumns = kSumOfExpertsThreads * kSumOfExpertsVector;  // of a workgroup, of one token
 
-// Adds in fp32, in the order of the token's choices. Lane i of each wave loads the i-th choice, all of them at once, and
-// all rows are in flight at once.
-template <int kTopK>
-DG_DEVICE void add_up_experts(const SumOfExpertsArguments& args) {
+// Adds in fp32, in the order of the token's choices. Lane i of each wave loads the i-th choice, all of them at once.
+class SumOfExperts {
   using Values = Vector<__bf16, kSumOfExpertsVector>;
-  const int64_t token = workgroup_id();
-  constexpr unsigned kChoicesBytes = kTopK * static_cast<unsigned>(sizeof(int));
-  const unsigned of_lane = lane_id() * static_cast<unsigned>(sizeof(int));
-  const int row_of_lane = Buffer{args.rows + token * kTopK, kChoicesBytes}.load<int>(of_lane);
-  const float weight_of_lane = Buffer{args.weights + token * kTopK, kChoicesBytes}.load<float>(of_lane);
-  const unsigned offset = (workgroup_id_y() * kSumOfExpertsColumns + thread_id() * kSumOfExpertsVector) *
-                          static_cast<unsigned>(sizeof(__bf16));
-  const unsigned row_bytes = args.columns * static_cast<unsigned>(sizeof(__bf16));
-  Values loaded[kTopK];
-  bool exists[kTopK];
-#pragma unroll
-  for (int i = 0; i < kTopK; ++i) {
-    const int row = read_lane(row_of_lane, i);
-    exists[i] = row >= 0;
-    const Buffer results{args.results + static_cast<int64_t>(max(row, 0)) * args.columns, row_bytes};
-    loaded[i] = results.only_if(exists[i]).template load<Values>(offset);
+
+ public:
+  DG_DEVICE explicit SumOfExperts(const SumOfExpertsArguments& args) : args_(args), token_(workgroup_id()) {
+    const unsigned bytes = args.top_k * static_cast<unsigned>(sizeof(int));
+    const unsigned of_lane = lane_id() * static_cast<unsigned>(sizeof(int));
+    row_of_lane_ = Buffer{args.rows + token_ * args.top_k, bytes}.load<int>(of_lane);
+    weight_of_lane_ = Buffer{args.weights + token_ * args.top_k, bytes}.load<float>(of_lane);
+    offset_ = (workgroup_id_y() * kSumOfExpertsColumns + thread_id() * kSumOfExpertsVector) *
+              static_cast<unsigned>(sizeof(__bf16));
+    row_bytes_ = args.columns * static_cast<unsigned>(sizeof(__bf16));
   }
-  float sums[kSumOfExpertsVector] = {};
+
+  // All rows are in flight at once. Loads of choices that a token doesn't have cost the time of their issue.
+  DG_DEVICE void add_up() {
+    if (args_.top_k <= 4) add_rows<4>();
+    else if (args_.top_k <= 8) add_rows<8>();
+    else if (args_.top_k <= 12) add_rows<12>();
+    else add_rows<kMostChoices>();
+  }
+
+  DG_DEVICE void store() const {
+    const auto rounded = Storage<__bf16>::rounded<kSumOfExpertsVector>(sums_);
+    Buffer{args_.out + token_ * args_.out_stride, row_bytes_}.store(rounded, offset_);
+  }
+
+ private:
+  static constexpr int kMostChoices = 16;
+
+  template <int kRows>
+  DG_DEVICE void add_rows() {
+    Values loaded[kRows];
+    bool exists[kRows];
 #pragma unroll
-  for (int i = 0; i < kTopK; ++i) {
-    const float weight = read_lane(weight_of_lane, i);
+    for (int i = 0; i < kRows; ++i) {
+      const int row = read_lane(row_of_lane_, i);
+      exists[i] = i < args_.top_k && row >= 0;
+      const Buffer results{args_.results + static_cast<int64_t>(max(row, 0)) * args_.columns, row_bytes_};
+      loaded[i] = results.only_if(exists[i]).template load<Values>(offset_);
+    }
 #pragma unroll
-    for (int e = 0; e < kSumOfExpertsVector; ++e) {
-      const float product = weight * static_cast<float>(loaded[i][e]);
-      sums[e] += exists[i] ? product : 0;
+    for (int i = 0; i < kRows; ++i) {
+      const float weight = read_lane(weight_of_lane_, i);
+#pragma unroll
+      for (int e = 0; e < kSumOfExpertsVector; ++e) {
+        const float product = weight * static_cast<float>(loaded[i][e]);
+        sums_[e] += exists[i] ? product : 0;
+      }
     }
   }
-  const auto rounded = Storage<__bf16>::rounded<kSumOfExpertsVector>(sums);
-  Buffer{args.out + token * args.out_stride, row_bytes}.store(rounded, offset);
-}
+
+  SumOfExpertsArguments args_;
+  int64_t token_;
+  int row_of_lane_;
+  float weight_of_lane_;
+  unsigned offset_;
+  unsigned row_bytes_;
+  float sums_[kSumOfExpertsVector] = {};
+};
 
 }  // namespace deep_gemm_rocm
