@@ -12,6 +12,8 @@ import deep_gemm_rocm as dg
 from deep_gemm_rocm import jit
 from deep_gemm_rocm.checks import extent
 from deep_gemm_rocm.launch import fast_path, repeated
+from deep_gemm_rocm.launch.families import Family
+from deep_gemm_rocm.launch.remembered import Call
 from deep_gemm_rocm.problems.layout import mn_major_strides
 from deep_gemm_rocm.runtime import hip, session
 
@@ -203,9 +205,7 @@ def remembered(monkeypatch):
         for each in rows:
             call(each)
             call(each)
-        known = [
-            call for call in session.current().of(repeated.Calls).known.values() if isinstance(call, repeated._Call)
-        ]
+        known = [call for call in session.current().of(repeated.Calls).known.values() if isinstance(call, Call)]
         last = known[-1]
         if last.fill is None:
             call(rows[-1])
@@ -238,8 +238,8 @@ RARE = {
 def test_calls_are_those_without_a_family(name, remembered, monkeypatch):
     alone = {rows: remembered(CALLS[name], rows) for rows in OTHERS}
     checked = []
-    real = repeated._Family.call
-    monkeypatch.setattr(repeated._Family, "call", lambda *args: checked.append(1) or real(*args))
+    real = Family.call
+    monkeypatch.setattr(Family, "call", lambda *args: checked.append(1) or real(*args))
     for rows in OTHERS:
         assert remembered(CALLS[name], FIRST, rows) == alone[rows]
     assert len(checked) == len(OTHERS)
@@ -270,9 +270,9 @@ OFTEN = {"experts", "norm", "decode, new results", "GEMM of a long K", "masked G
 def test_first_calls_of_a_size_launch_what_later_ones_do(name, monkeypatch):
     made_by = []
     for method in ("launch_once", "call"):
-        real = getattr(repeated._Family, method)
+        real = getattr(Family, method)
         monkeypatch.setattr(
-            repeated._Family, method, lambda *args, method=method, real=real: made_by.append(method) or real(*args)
+            Family, method, lambda *args, method=method, real=real: made_by.append(method) or real(*args)
         )
     launched(CALLS[name], FIRST, monkeypatch)
     for rows in OTHERS:
@@ -303,7 +303,7 @@ def test_results(name):
 
 def families():
     known = session.current().of(repeated.Calls).known.values()
-    return [family for family in known if isinstance(family, repeated._Family)]
+    return [family for family in known if isinstance(family, Family)]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import deep_gemm_rocm as dg
 from deep_gemm_rocm import jit, testing
 from deep_gemm_rocm.api import gemm
 from deep_gemm_rocm.launch import fast_path, repeated, scratch
+from deep_gemm_rocm.launch.remembered import BYTES_OF_CALL, BYTES_OF_LAUNCH
 from deep_gemm_rocm.problems import experts
 from deep_gemm_rocm.runtime import hip, session
 
@@ -90,7 +91,7 @@ def small_call(n):
 
 
 def test_memory_of_calls_is_bounded_and_repeated_ones_stay(long_ways, monkeypatch):
-    monkeypatch.setattr(repeated, "_MOST_BYTES", 8 * (repeated._BYTES_OF_CALL + repeated._BYTES_OF_LAUNCH + 500))
+    monkeypatch.setattr(repeated, "_MOST_BYTES", 8 * (BYTES_OF_CALL + BYTES_OF_LAUNCH + 500))
     small_call(16)
     for n in range(17, 60):
         small_call(n)
