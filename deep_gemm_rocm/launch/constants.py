@@ -11,7 +11,7 @@ import torch
 
 from .. import forking
 from ..runtime import arrays, session
-from . import planning
+from . import fast_path, planning
 
 _MOST_CONSTANTS = 256  # that are remembered
 
@@ -35,22 +35,22 @@ class Constants(session.Part):
 def int32(numbers: Sequence[int], tensor: torch.Tensor, check: Callable[[], list[int]]) -> torch.Tensor:
     """The numbers on the device of ``tensor``, for launches on its current stream.
 
-    What is forgotten may be overwritten, though only behind these launches; so each stream has its own. A captured
-    launch would read what is forgotten in each replay. Its numbers are copied anew, which a capture doesn't allow.
+    The allocator may reuse forgotten memory in the order of its stream, so each stream has constants of its own. A
+    replayed graph would read forgotten memory, so captured launches share none.
 
     Args:
         check: returns the numbers, checked. It is called if they aren't remembered.
     """
 
     def copied() -> torch.Tensor:
-        return arrays.beside(tensor, torch.tensor(check(), dtype=torch.int32))
+        return arrays.beside(tensor, torch.tensor(check(), dtype=torch.int32, device="cpu"))
 
     if torch.compiler.is_compiling() or planning.current() is not None or type(numbers) not in (list, tuple):
         return copied()
     runtime, device = arrays.runtime_of(tensor), tensor.get_device()
     if runtime.is_capturing(device):
         return copied()
-    key = (runtime, device, runtime.current_stream(tensor), *numbers)
+    key = (runtime, device, runtime.current_stream(tensor), *map(type, numbers), *numbers)
     constants = session.current().of(Constants)
     try:
         known = constants.known.get(key)
@@ -58,5 +58,7 @@ def int32(numbers: Sequence[int], tensor: torch.Tensor, check: Callable[[], list
         return copied()
     if known is None:
         known = copied()
-        constants.add(key, known)
+        described = fast_path.described_by_python(None, None, (known,), {})
+        if described is not None and 0 not in described[2]:  # unlike tensors inside torch's transforms and fake modes
+            constants.add(key, known)
     return known

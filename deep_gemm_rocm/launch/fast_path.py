@@ -148,7 +148,7 @@ def described_by_python(function: object, values: object, args: tuple[Any, ...],
                 tensors.append(part)
                 # Contiguous tensors of one shape may differ in strides only where the size is 1, which doesn't matter.
                 key += (dtype, part.shape, part.is_contiguous() or part.stride(), part.get_device())
-            elif kind is tuple or kind is list:
+            elif issubclass(kind, tuple | list):
                 key.append(len(part))
                 parts += part
             elif kind is _DEVICE_TENSOR:
@@ -197,7 +197,7 @@ def names_of_tensors(positional: Iterable[tuple[str, Any]], keywords: dict[str, 
     for name, part in parts:
         if isinstance(part, torch.Tensor):
             names.append(name)
-        elif type(part) in (tuple, list):
+        elif isinstance(part, (tuple, list)):
             parts += [(f"{name}[{i}]", element) for i, element in enumerate(part)]
     return names
 
@@ -333,8 +333,8 @@ def filler_of(key: tuple[Any, ...]) -> Filler:
 
 
 def keep_names(kwargs: dict[str, Any]) -> None:
-    """Keeps the names of keywords, for which addresses stand in C's keys."""
-    _names_of_keywords.update(map(sys.intern, kwargs))
+    """Keeps the names of keywords, for which addresses stand in C's keys. Python's keys have other kinds of strings."""
+    _names_of_keywords.update([sys.intern(name) for name in kwargs if type(name) is str])
 
 
 def quick_entry_point(entry_point: EntryPoint) -> EntryPoint:

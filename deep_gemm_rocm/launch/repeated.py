@@ -34,7 +34,9 @@ _FamilyOf = Callable[[object, tuple[Any, ...], dict[str, Any], tuple[Any, ...], 
 _is_traced = torch.compiler.is_dynamo_compiling
 
 _MOST_BYTES = 16 * 2**20  # of memory for the remembered calls of a session
-_BYTES_OF_KEY = 1024  # an estimate
+# Estimates.
+_BYTES_OF_KEY = 1024
+_BYTES_OF_PART = 24  # of a key, which long lists of numbers have many of
 
 
 class Calls(session.Part):
@@ -63,8 +65,8 @@ class Calls(session.Part):
         with self._changing:
             replaced = self.known.pop(key, None)
             if replaced is not None:
-                self.bytes -= replaced.bytes
-            self.bytes += call.bytes
+                self.bytes -= bytes_of(key, replaced)
+            self.bytes += bytes_of(key, call)
             self.known[key] = call
             self._shrink()
 
@@ -81,7 +83,12 @@ class Calls(session.Part):
                 call.was_repeated = False
                 self.known[key] = call
             else:
-                self.bytes -= call.bytes
+                self.bytes -= bytes_of(key, call)
+
+
+def bytes_of(key: tuple[Any, ...], call: Call | Family | _Seen) -> int:
+    """An estimate of the memory of what is remembered."""
+    return _BYTES_OF_PART * len(key) + call.bytes
 
 
 class _Seen:
@@ -127,37 +134,53 @@ def _parameters(function: Callable[..., object]) -> tuple[str, ...]:
 
 
 def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | None) -> Callable[_P, _R]:
+    """What is known of a call decides how it is launched:
+
+    - Nothing: the function runs, and the call is remembered. But if its family is, that launches it, and it is only
+      ``_SEEN``.
+    - ``_SEEN``: its family makes it a ``Call``, which is remembered.
+    - A ``Call`` without ``fill``: it gets one and is repeated.
+    - A ``Call`` with ``fill``: ``recall`` finds it, unless its tensors may not be where they are. Then the function
+      runs, and raises the error if that is one.
+    """
     parameters = _parameters(function)
 
     @functools.wraps(function)
     def launching(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if _is_traced():
             return function(*args, **kwargs)[0]
-        calls, call, found, family = session.current().of(Calls), None, None, None
-        if planning.current() is None:
-            asked = function, calls.settings.values, calls.known, args, kwargs
-            found, again = fast_path.recall(*asked)
-            if again is not None:
-                call, tensors, launches = again
-                return call.repeat(tensors, launches)
-        if found is not None:
-            key, tensors, addresses = found
-            call = calls.known.get(key)
-            if call is None or call is _SEEN:
-                family = None if family_of is None else family_of(calls.settings.values, args, kwargs, key, addresses)
-                like = None if family is None else calls.known.get(family.key)
-                if family is None or like is None:
-                    call = None
-                elif call is _SEEN:
-                    calls.add(key, call := like.call(family))
-                elif like.launch_once(family, tensors, addresses):
-                    calls.add(key, _SEEN)
-                    return like.plan.result_among(tensors)
-            if call is not None and call.fill is None:
-                call.prepare(key, tensors)
-                _, again = fast_path.recall(*asked)
-                if again is not None:
-                    return call.repeat(*again[1:])
+        if planning.current() is not None:
+            return first_time(args, kwargs)
+        calls = session.current().of(Calls)
+        asked = function, calls.settings.values, calls.known, args, kwargs
+        found, ready = fast_path.recall(*asked)
+        if ready is not None:
+            call, tensors, launches = ready
+            return call.repeat(tensors, launches)
+        if found is None:
+            return first_time(args, kwargs)
+        key, tensors, addresses = found
+        known, family = calls.known.get(key), None
+        if known is None or known is _SEEN:
+            family = None if family_of is None else family_of(calls.settings.values, args, kwargs, key, addresses)
+            like = None if family is None else calls.known.get(family.key)
+            if like is not None and known is None and like.launch_once(family, tensors, addresses):
+                calls.add(key, _SEEN)
+                return like.plan.result_among(tensors)
+            if like is not None and known is _SEEN:
+                known = like.call(family)
+                calls.add(key, known)
+        if not isinstance(known, Call):
+            return first_time(args, kwargs, found, family)
+        if known.fill is None:
+            known.prepare(key, tensors)
+            _, ready = fast_path.recall(*asked)
+            if ready is not None:
+                return known.repeat(*ready[1:])
+        return first_time(args, kwargs)
+
+    # Remembers the call, too, if it was found, and makes it one of its family.
+    def first_time(args: Any, kwargs: Any, found: fast_path.Described = None, family: Found | None = None) -> _R:
         result, to_launch = function(*args, **kwargs)
         if to_launch is None:
             return result
@@ -167,15 +190,17 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
             return result
         if found is None:
             names, tensors = _named(in_order)
-        else:
-            names = fast_path.names_of_tensors(zip(parameters, args, strict=False), kwargs)
+            Plan(in_order, ready[0], names, tensors, result).launch(in_order, ready[1], tensors)
+            return result
+        key, tensors, addresses = found
+        names = fast_path.names_of_tensors(zip(parameters, args, strict=False), kwargs)
         plan = Plan(in_order, ready[0], names, tensors, result)
-        first = plan.launch(in_order, ready[1], tensors)
-        if found is not None and call is None:
-            fast_path.keep_names(kwargs)
-            calls.add(key, plan.call(first, *plan.made(), first_addresses=addresses))
-            if family is not None and family.is_clear:
-                calls.add_family(family, Family(plan, in_order, tensors, addresses))
+        launched = plan.launch(in_order, ready[1], tensors)
+        calls = session.current().of(Calls)
+        fast_path.keep_names(kwargs)
+        calls.add(key, plan.call(launched, *plan.made(), first_addresses=addresses))
+        if family is not None and family.is_clear:
+            calls.add_family(family, Family(plan, in_order, tensors, addresses))
         return result
 
     launching.__signature__ = _public_signature(function)  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.good_calls import GOOD
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.launch import constants
@@ -55,6 +56,18 @@ def test_a_graph_keeps_nothing_that_may_be_forgotten():
     assert len(known()) == 1
 
 
+def test_numbers_of_other_types_are_checked():
+    int32([1, 2])
+    with pytest.raises(ZeroDivisionError):
+        constants.int32([1.0, 2], BESIDE, lambda: 1 / 0)
+
+
+def test_fake_tensors_are_not_kept():
+    with FakeTensorMode():
+        int32([1, 2])
+    assert type(int32([1, 2])) is torch.Tensor
+
+
 def test_weight_gradients_are_checked_again():
     name = "k_grouped_wgrad_gemm_fp8_fp8_fp32_nt"
     arguments = GOOD[name]()
@@ -67,7 +80,7 @@ def test_weight_gradients_are_checked_again():
     assert torch.equal(*added)
     assert not torch.equal(added[0], before)
     for wrong, error, message in (
-        ([*sizes[:-1], float(sizes[-1])], TypeError, r"ks_cpu\[\d\] must be an int, got float"),
+        ([*sizes[:-1], float(sizes[-1])], TypeError, r"batch_sizes\[\d\] must be an int, got float"),
         ([*sizes[:-1], [sizes[-1]]], TypeError, r"batch_sizes\[\d\] must be an int, got list"),
         ([*sizes, 16], ValueError, "d must be one matrix for each"),
         (torch.tensor(sizes), TypeError, "batch_sizes must be a list of ints"),

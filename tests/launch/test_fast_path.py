@@ -125,6 +125,7 @@ UNUSUAL = {
     "sparse": lambda: x.to_sparse(),
     "quantised": lambda: torch.quantize_per_tensor(x, 1.0, 0, torch.quint8),
     "negated": lambda: torch.zeros(3, dtype=torch.complex64).conj().imag,
+    "negated columns": lambda: torch.zeros(4, 4, dtype=torch.complex64).conj().imag.as_strided((4, 2), (2, 1)),
     "gradients": lambda: x.clone().requires_grad_(),
     "parameter with gradients": lambda: torch.nn.Parameter(x),
     "nested": lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -17,6 +18,10 @@ from deep_gemm_rocm.problems import experts
 from deep_gemm_rocm.runtime import hip, session
 
 M, N, K = 24, 128, 256
+
+
+class Own(str):
+    __slots__ = ()
 
 
 @pytest.fixture(autouse=True, params=["C", "Python"])
@@ -96,7 +101,8 @@ def test_memory_of_calls_is_bounded_and_repeated_ones_stay(long_ways, monkeypatc
     for n in range(17, 60):
         small_call(n)
         small_call(16)
-        assert remembered().bytes == sum(call.bytes for call in remembered().known.values()) <= repeated._MOST_BYTES
+        known = remembered().known
+        assert remembered().bytes == sum(map(repeated.bytes_of, known, known.values())) <= repeated._MOST_BYTES
     assert len(long_ways) == 44
     assert 4 <= len(remembered().known) <= 12
 
@@ -221,6 +227,21 @@ def test_overlap_and_alignment_are_refused_again():
     shifted = torch.zeros(M * K + 1, dtype=torch.uint8)[1:].view(a[0].dtype).view(M, K)
     with pytest.raises(ValueError, match="multiple of 16 bytes"):
         dg.fp8_gemm_nt((shifted, a[1]), b, output())
+
+
+class OwnPair(NamedTuple):
+    data: torch.Tensor
+    scales: torch.Tensor
+
+
+def test_pairs_and_keywords_of_other_classes(long_ways):
+    for name in ("d", Own("d"), Own("d")):
+        for seed in range(2):
+            a, b = problem(seed)
+            d = output()
+            dg.fp8_gemm_nt(OwnPair(*a), OwnPair(*b), **{name: d})
+            check(a, b, d)
+    assert len(long_ways) <= 2  # C leaves the other keyword to Python
 
 
 def test_overlap_of_written_scales_is_refused_again():

@@ -133,9 +133,12 @@ bool is_contiguous(const DlTensor& tensor) {
   return contiguous;
 }
 
-// Only real and imaginary parts of complex tensors may be negated lazily. They have every other number of a row.
+// Only imaginary parts of complex tensors may be negated lazily. They begin in the middle of a complex number, and have
+// every other number of a row.
 bool may_be_negated(const DlTensor& tensor) {
   if (tensor.type_code != kFloat) return false;
+  const uint64_t address = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
+  if (address % (tensor.type_bits / 4)) return true;
   for (int i = 0; i < tensor.ndim; i++)
     if (tensor.shape[i] != 1 && tensor.strides[i] % 2) return false;
   return true;
@@ -196,7 +199,7 @@ Outcome collect(PyObject* args, PyObject* kwargs, Parts& parts, Words& words) {
     if (!parts.add(PyTuple_GetItem(args, i))) return Outcome::kUnusual;
   PyObject *name, *value;
   for (Py_ssize_t position = 0; PyDict_Next(kwargs, &position, &name, &value);) {
-    if (!parts.add(value)) return Outcome::kUnusual;
+    if (!parts.add(value) || !PyUnicode_CheckExact(name)) return Outcome::kUnusual;
     words.add(interned(name));
   }
   return Outcome::kDone;
@@ -240,7 +243,7 @@ Outcome describe_parts(Parts& parts, Words& words, Described& described) {
       words.add(tensor_type);
     } else if (part == Py_None || part == Py_True || part == Py_False) {
       words.add(part);
-    } else if (PyTuple_CheckExact(part) || PyList_CheckExact(part)) {
+    } else if (PyTuple_Check(part) || PyList_Check(part)) {
       const Outcome outcome = unpack(part, parts, words);
       if (outcome != Outcome::kDone) return outcome;
     } else if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(tensor_type))) {
@@ -469,7 +472,7 @@ PyObject* filled_in(const Remembered& remembered, PyObject* tensors, uint64_t* a
 // filler(steps, number of given tensors, aligned, apart, together, made, scratch): a capsule for `recall`
 PyObject* filler(PyObject*, PyObject* const* given, Py_ssize_t count) {
   if (count != 7 || !PyTuple_CheckExact(given[5])) {
-    PyErr_SetString(PyExc_TypeError, "filler takes steps, a number, three kinds of rules, a tuple of forms and a function");
+    PyErr_SetString(PyExc_TypeError, "filler takes steps, a number, three kinds of rules, forms and a function");
     return nullptr;
   }
   auto remembered = std::make_unique<Remembered>();
@@ -519,8 +522,8 @@ PyObject* as_objects(PyObject* key, Described& described) {
   Tensors addresses;
   for (int i = 0; i < described.tensors.count; i++)
     if (!addresses.add_owned(PyLong_FromVoidPtr(described.addresses[i]))) return nullptr;
-  const bool is_done = objects.add(key) && objects.add_owned(described.tensors.list()) && objects.add_owned(addresses.tuple());
-  return is_done ? objects.tuple() : nullptr;
+  if (!objects.add(key) || !objects.add_owned(described.tensors.list())) return nullptr;
+  return objects.add_owned(addresses.tuple()) ? objects.tuple() : nullptr;
 }
 
 // recall(function, values, known, args, kwargs): what describes the call, or None, and what is to be repeated, or None
@@ -589,8 +592,8 @@ PyObject* entry_point(PyObject*, PyObject* address) {
 
 // ---- The module
 
-// use(capsule of DLPack's functions, Tensor, Parameter, is_grad_enabled, empty_strided, recall_in_python): False if their
-// version is unknown.
+// use(capsule of DLPack's functions, Tensor, Parameter, is_grad_enabled, empty_strided, recall_in_python): False if
+// their version is unknown.
 PyObject* use(PyObject*, PyObject* const* given, Py_ssize_t count) {
   PyObject** const kept[] = {&tensor_type, &parameter_type, &is_grad_enabled, &empty_strided, &recall_in_python};
   constexpr int kKept = sizeof kept / sizeof *kept;
