@@ -426,8 +426,8 @@ def _dealt(case: AttentionCase, traits: dict[str, Any], num_splits: int | None, 
         config = config._replace(**traits)
     split_keys = 0
     if num_splits is None and settings.values().batch_invariant:
-        queries = case.heads // case.kv_heads * (case.tokens_q if config.latent_rows else 1)
-        num_splits, split_keys = splits_for_any_batch(config, queries, case.kv_heads, case.tokens_k)
+        group = case.heads // case.kv_heads  # other tokens of a sequence don't matter, either
+        num_splits, split_keys = splits_for_any_batch(config, group, case.kv_heads, case.tokens_k)
     if num_splits is None:
         check_dealt(batch, case.kv_heads, case.tokens_k)
     else:

@@ -19,7 +19,7 @@ _FEW_SEQUENCES = 8
 _MOST_SPLITS = 64
 _SPLIT_KEYS = 128  # at least
 _MOST_LATENT_SPLITS = 32  # whose results take room for each sequence
-_FEW_LATENT_QUERIES = 32  # of a sequence, whose splits have this many keys at least, or the other number
+_FEW_LATENT_QUERIES = 32  # of a token; splits have this many keys at least, or the other number
 _LATENT_SPLIT_KEYS = {True: 256, False: 512}
 
 
@@ -147,9 +147,7 @@ def is_busy_unsplit(config: DecodeConfig, sequence_heads: int, queries_of_kv_hea
     return rounds > 2 or workgroups >= _BUSY * rounds * NUM_CUS
 
 
-def splits_for_any_batch(
-    config: DecodeConfig, queries_of_kv_head: int, kv_heads: int, most_keys: int
-) -> tuple[int, int]:
+def splits_for_any_batch(config: DecodeConfig, group: int, kv_heads: int, most_keys: int) -> tuple[int, int]:
     """Into how many splits the keys of a sequence are cut at most, and how many keys a split has at least.
 
     Together with the sequence's own length they tell where it is cut, whatever other sequences there are. More splits
@@ -157,13 +155,13 @@ def splits_for_any_batch(
     But for latent caches, the results of a split are as many bytes as some hundred of its keys.
 
     Args:
-        queries_of_kv_head: as for ``choose_num_pieces``, but of a single token if the cache isn't latent.
+        group: queries of a token that share a head of keys.
         most_keys: the most keys that a sequence may have. They decide nothing but that no more splits are counted on.
     """
     if config.latent_rows:
-        splits, split_keys = _MOST_LATENT_SPLITS, _LATENT_SPLIT_KEYS[queries_of_kv_head <= _FEW_LATENT_QUERIES]
+        splits, split_keys = _MOST_LATENT_SPLITS, _LATENT_SPLIT_KEYS[group <= _FEW_LATENT_QUERIES]
     else:
-        waves = config.waves * ceil_div(queries_of_kv_head, config.rows)
+        waves = config.waves * ceil_div(group, config.rows)
         splits, split_keys = NUM_CUS * _WAVES_OF_CU // (waves * kv_heads * _FEW_SEQUENCES), _SPLIT_KEYS
     return max(min(splits, _MOST_SPLITS, 1 + ceil_div(most_keys, split_keys)), 1), split_keys
 

@@ -484,6 +484,19 @@ def test_latent_decode(heads, rows):
     assert tuple(dict.fromkeys(used)) == rows
 
 
+@pytest.mark.parametrize("function", ["mla_decode", "flash_attention_decode"])
+def test_other_tokens_of_a_sequence_do_not_matter(function):
+    """As where a server verifies some drafted tokens."""
+    cache, q = torch.randn(20, 64, 1, 576).bfloat16(), torch.randn(1, 4, 16, 576).bfloat16()
+    caches = (cache,)
+    if function == "flash_attention_decode":
+        q, caches = q[..., :64].contiguous(), (cache[..., :64].contiguous(),) * 2
+    pages = {"block_table": torch.arange(20).int()[None], "context_lens": torch.tensor([1100]).int()}
+    several = getattr(dg, function)(q, *caches, **pages)
+    alone = getattr(dg, function)(q[:, 3:].contiguous(), *caches, **pages)
+    assert same(alone[:, 0], several[:, 3])
+
+
 def test_logits():
     q, weights_ = torch.randn(70, 32, 64).to(FP8), torch.randn(70, 32)
     keys = torch.randn(300, 64).to(FP8), torch.rand(300)
@@ -517,7 +530,8 @@ def test_environment(monkeypatch, value, expected):
 
 
 def test_going_back_finds_what_was_remembered(own_session):
-    from deep_gemm_rocm.launch.repeated import Calls, _Call
+    from deep_gemm_rocm.launch.remembered import Call
+    from deep_gemm_rocm.launch.repeated import Calls
 
     a, b = gemm_problem(20, N, K)
     d = torch.empty(20, N)
@@ -526,6 +540,6 @@ def test_going_back_finds_what_was_remembered(own_session):
         for value in (False, True):
             dg.set_batch_invariant(value)
             dg.fp8_gemm_nt(a, b, d)
-    known = [call for call in calls.known.values() if isinstance(call, _Call)]
+    known = [call for call in calls.known.values() if isinstance(call, Call)]
     assert len(known) == 2
     assert all(call.was_repeated for call in known)

@@ -19,9 +19,9 @@ namespace deep_gemm_rocm {
 // Some blocks of keys of one sequence and head, and the queries that see them.
 struct DecodeTile {
   int sequence, kv_head, first_row;
-  int tokens;           // of the sequence
+  int tokens;              // of the sequence
   int begin, end;          // blocks
-  bool is_first, is_last;  // of the sequence's tiles; if both, its result is the output
+  bool is_first, is_last;  // of the tiles of its sequence and head; if both, its result is the output
   int part;                // else the number of its partial result
 
   DG_DEVICE bool has_all_blocks() const { return is_first && is_last; }
@@ -34,6 +34,7 @@ class DecodeSchedule {
   static constexpr int kBlocksToBegin = Shape::kBlocksToBegin;
   static_assert(kBlocksToBegin > 0);
   static constexpr int kLeastKeys = 64;  // of a piece; with fewer, combining parts takes longer than is gained
+  static_assert(kLeastKeys >= Shape::kBlockK, "no piece has a length of 0, which stands for an unknown one");
 
  public:
   // Nothing here waits for memory, so that the lengths of sequences come together with the other arguments.
@@ -195,11 +196,11 @@ class DecodeSchedule {
 
   // The tile of the workgroup's split; false if its sequence has fewer splits.
   DG_DEVICE bool find_split(const DecodeArguments& args, DecodeTile& tile) const {
-    const int part = sequence_head_ * args.num_splits + split_;
+    const int part = sequence_head_ * num_splits_ + split_;
     const int tokens = uniform(loaded_context(args, sequence_));
     const BlockRange seen = blocks_seen(args, tokens);
     const int all_blocks = seen.end - seen.begin;
-    int splits = args.num_splits;
+    int splits = num_splits_;
     if (args.split_keys > 0) {
       splits = max(min(splits, Shape::kSplitsOfFewKeys + all_blocks / (args.split_keys / Shape::kBlockK)), 1);
       if (split_ >= splits) return false;
