@@ -15,7 +15,7 @@ from .tables import Table
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_MOST_CHOICES = 4096  # that are remembered, of less than 1 KB each
+_MOST_CHOICES = 4096  # that are remembered, mostly of less than 1 KB each; choices for all M may have 12
 
 _begins: ContextVar[set[int] | None] = ContextVar("begins", default=None)
 

@@ -33,6 +33,7 @@ _TILE_OF_SPLIT = 128
 _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 _LEAST_K_BLOCKS = 8  # of a part, or the second pass costs as much as the first
 _BLOCK_OF_M = 1024  # for which choices are made at once
+_MOST_BLOCKS = 8  # that are remembered of a problem
 _FEW_ROWS = np.array([1, 16, 32, 48, 64, 96, 128])  # for which an order of all M should cost little
 # Times as long as the quickest choice.
 _MAY_COST = 1.08
@@ -221,7 +222,10 @@ class ChoicesByM:
         if self._is_replaced:  # by something that wants to be asked for each problem
             return self._choose(self._problem._replace(m=m))
         number = m // _BLOCK_OF_M
-        block = self._blocks[number] = self._choices_of_block(number * _BLOCK_OF_M)
+        block = self._choices_of_block(number * _BLOCK_OF_M)
+        if len(self._blocks) == _MOST_BLOCKS:
+            self._blocks = {}  # other threads may be reading what was there
+        self._blocks[number] = block
         return block.choice(m)
 
     def _choices_of_block(self, begin: int) -> _Breakpoints:

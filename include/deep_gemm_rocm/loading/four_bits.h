@@ -1,5 +1,5 @@
-// Widens four-bit values to types of the matrix cores. For e2m1, a byte of the result is looked up in a table of eight, by
-// v_perm_b32, and gets its sign. Scales are in the tables, so that they take no instruction for a value. Integers are
+// Widens four-bit values to types of the matrix cores. For e2m1, a byte of the result is looked up in a table of eight,
+// by v_perm_b32, and gets its sign. Scales are in the tables, so that they take no instruction for a value. Integers are
 // converted.
 #pragma once
 
@@ -375,7 +375,9 @@ struct FourBits<E4M3, Integers<false>> : IntegersInE4M3 {
 template <>
 struct FourBits<E4M3, Integers<true>> : IntegersInE4M3 {
   struct Table {
-    unsigned offset;  // in each byte: from a code, which is the integer plus 8, to the difference plus 16
+    // In each byte: from a code, which is the integer plus 8, to the difference plus 16. Zeros are 0 to 16, so this sum
+    // takes five bits.
+    unsigned offset;
 
     template <class Scale>
     static DG_DEVICE Table of(Scale of_group) {
@@ -387,8 +389,8 @@ struct FourBits<E4M3, Integers<true>> : IntegersInE4M3 {
   // Differences of the codes in the low halves of bytes.
   static DG_DEVICE unsigned numbers(unsigned codes, const Table& table) {
     const unsigned raised = (codes & kLowNibbles) + table.offset;
-    const unsigned if_positive = raised & kLowNibbles;    // raised - 16, if bit 4 is set
-    const unsigned if_negative = 0x90909090 - raised;  // the sign, and 16 - raised
+    const unsigned if_positive = raised & kLowNibbles;  // raised - 16, if bit 4 is set
+    const unsigned if_negative = 0x90909090 - raised;   // the sign, and 16 - raised
     return bytes_of(if_positive, if_negative, (raised >> 2 & kBit2) | kOwn);
   }
 

@@ -57,7 +57,7 @@ class Fragment {
 // The order in which a wave issues the MFMAs of a K-block. Each has a slot, and schedules put memory operations between
 // slots. The MFMAs of one fragment are a chain, each adding to the result of the one before; kChains chains alternate.
 // Results are used kResultSlots slots after the end of their chain. A fragment has a chain for each of the K-block's
-// kGroups groups: those of all columns for a row's first group, then for its next.
+// kGroups groups. Chains are ordered by row, then group, then column.
 template <class Shape, int kChains, int kResultSlots, int kGroups = 1>
 struct MmaOrder {
   static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;

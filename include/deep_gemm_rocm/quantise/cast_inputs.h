@@ -65,7 +65,8 @@ class ValuePlaces {
   unsigned offsets_[kPasses];
 };
 
-// Where a lane stores a scale, if it does. The place is in two parts: one that all lanes share, and the lane's own.
+// Where a lane stores a scale, if it does. The place is in two parts: one that all lanes share, and the lane's own. The
+// latter is below 2 GiB, since all scales take at most 1/32 as many bytes as the matrix has elements.
 class ScalePlace {
  public:
   ScalePlace() = default;

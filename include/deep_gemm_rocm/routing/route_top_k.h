@@ -233,8 +233,8 @@ class Router {
 
   const RouteArguments& args_;
   uint64_t result_;  // the place of the lane's result
-  int first_;      // expert
-  int available_;  // experts of the group from that one on
+  int first_;        // expert
+  int available_;    // experts of the group from that one on
   int wave_;
   Lds& lds_;
   bool is_winner_ = false;  // whether the lane's best expert was taken last
