@@ -14,8 +14,9 @@ constexpr int kTopKWaves = 8;
 constexpr int kTopKThreads = kTopKWaves * kWaveSize;
 constexpr int kBinsOfLane = kBins / kTopKThreads;
 constexpr int kListedOfLane = 8;
-// Two workgroups share a CU's LDS. There is room for the most that are selected, 2048, and a block of the row.
-constexpr int kMostListed = 500 * kListedOfLane;
+// Two workgroups share a CU's LDS. There is room for the most that are selected, 2048, and a block of the row. A multiple
+// of 64 numbers, so that one instruction stores a value and its position.
+constexpr int kMostListed = 504 * kListedOfLane;
 
 struct SelectionList {
   float values[kMostListed];
