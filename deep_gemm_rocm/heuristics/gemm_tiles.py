@@ -116,13 +116,12 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
 
 # Rounds of four-bit values leave fewer registers for operands on their way.
 _ALONE_WITH_ROUNDS = (_alone(64, 32, 2), _alone(32, 64, 3, waves_n=2))
-# 10240 columns have 214 tiles of 48, one round of six waves each for 304 CUs. So are 64x10240 in tiles of 32x80. As six
-# parts of K are also quick for many rows, they suit all M.
+# 10240 columns have 214 tiles of 48, one round of six waves each for 304 CUs. As six parts of K are also quick for many
+# rows, they suit all M.
 _DEALING_K_IN_SIX = (
     _alone(16, 48, 2, waves_k=6),
     _alone(32, 48, 2, waves_k=6),
     _alone(48, 48, 2, waves_k=6),
-    _alone(32, 80, 2, waves_k=6),
 )
 _ALONE_OF_FOUR_BITS = (*_ALONE, _alone(64, 32, 2))  # scales of columns leave fewer, too
 # Without them there are more, for b takes half as many until it is widened, or fewer.
@@ -140,10 +139,13 @@ _DEALING_K_OF_FOUR_BITS = (
 
 def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
     dealing_k: tuple[GemmConfig, ...] = _DEALING_K if kind.has_rounds else _DEALING_K_OF_FOUR_BITS
-    if kind.promotions > 1:  # which leaves registers for fewer K-blocks
+    of_192: tuple[GemmConfig, ...] = _PINGPONG_192
+    of_256: tuple[GemmConfig, ...] = _PINGPONG_256
+    if kind.promotions > 1:  # which leaves registers for fewer K-blocks and fewer sums
         dealing_k += (_alone(32, 32, 2, waves_k=4),)
+        of_192 = of_256 = ()
     if kind.grouping == "split_k":
-        return dealing_k + _PINGPONG_128 + _PINGPONG_256
+        return dealing_k + _PINGPONG_128 + of_256
     of_16_rows = _ALONE_16_ROWS if kind.has_rounds else _ALONE_16_ROWS_OF_FOUR_BITS
     if kind.parts > 1:
         of_16_rows = _ALONE_16_ROWS_OF_TWO_PARTS
@@ -153,8 +155,8 @@ def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
     elif kind.grouping == "psum":
         few_rows += _DEALING_K_OF_16_ROWS if kind.has_rounds else _DEALING_K_OF_FOUR_BITS_16_ROWS
     if kind.has_groups_of_rows:
-        return few_rows + _PINGPONG_128 + _PINGPONG_192
-    return few_rows + _PINGPONG_128 + _PINGPONG_192 + _PINGPONG_256
+        return few_rows + _PINGPONG_128 + of_192
+    return few_rows + _PINGPONG_128 + of_192 + of_256
 
 
 def _tiles_through_lds(kind: GemmKind) -> tuple[GemmConfig, ...]:
