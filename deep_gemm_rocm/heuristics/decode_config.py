@@ -19,8 +19,8 @@ _FEW_SEQUENCES = 8
 _MOST_SPLITS = 64
 _SPLIT_KEYS = 128  # at least
 _MOST_LATENT_SPLITS = 32  # whose results take room for each sequence
-_FEW_LATENT_QUERIES = 32  # of a token; splits have this many keys at least, or the other number
-_LATENT_SPLIT_KEYS = {True: 256, False: 512}
+_FEW_LATENT_QUERIES = 32  # of a token
+_LATENT_SPLIT_KEYS_OF_FEW, _LATENT_SPLIT_KEYS = 256, 512  # at least
 
 
 class DecodeConfig(NamedTuple):
@@ -159,7 +159,8 @@ def splits_for_any_batch(config: DecodeConfig, group: int, kv_heads: int, most_k
         most_keys: the most keys that a sequence may have. They decide nothing but that no more splits are counted on.
     """
     if config.latent_rows:
-        splits, split_keys = _MOST_LATENT_SPLITS, _LATENT_SPLIT_KEYS[group <= _FEW_LATENT_QUERIES]
+        split_keys = _LATENT_SPLIT_KEYS_OF_FEW if group <= _FEW_LATENT_QUERIES else _LATENT_SPLIT_KEYS
+        splits = _MOST_LATENT_SPLITS
     else:
         waves = config.waves * ceil_div(group, config.rows)
         splits, split_keys = NUM_CUS * _WAVES_OF_CU // (waves * kv_heads * _FEW_SEQUENCES), _SPLIT_KEYS

@@ -17,7 +17,7 @@ from . import fast_path
 from .launch import Launch, packers_of
 from .remembered import BYTES_OF_CALL, BYTES_OF_LAUNCH, Call, Filled, Plan, together_among
 
-_LEAST_ROWS, _MOST_ROWS = 2, 2**16  # of a family; strides of a single row mean nothing
+_LEAST_ROWS, _MOST_ROWS = 2, 2**16  # of a family; the stride of a single row tells nothing
 
 
 class Found(NamedTuple):
@@ -27,8 +27,7 @@ class Found(NamedTuple):
         key: their key.
         size: this call's: how many rows it has, or an argument that is a number.
         columns: distances between columns, by the names of matrices whose rows are neighbours. They aren't in the key.
-        shapes: other numbers than the size that C described the call by, with its tensors as in ``describe_tensor``;
-            None if the size is an argument.
+        shapes: C's words for the call, without the size; None if the size is an argument.
     """
 
     key: tuple[Any, ...]
@@ -41,12 +40,23 @@ class Found(NamedTuple):
         """Whether the number of rows is no other number among the arguments as well."""
         if self.shapes is None:
             return True
-        numbers, at = [*self.key], self.shapes[0]
-        while at < len(self.shapes):
-            dims, is_contiguous = self.shapes[at + 2] >> 1, self.shapes[at + 2] & 1
-            numbers += self.shapes[at + 3 : at + 3 + dims]
-            at += 3 + dims * (2 - is_contiguous)
+        numbers = [*self.key]
+        for shape, dims, _ in _described_tensors(self.shapes):
+            numbers += self.shapes[shape : shape + dims]
         return self.size not in numbers
+
+
+def _described_tensors(words: array[int]) -> list[tuple[int, int, int]]:
+    """For each tensor in C's words, as ``describe_tensor`` writes them: where its shape begins, its number of
+    dimensions, and where its words end. If it isn't contiguous, strides follow the shape.
+    """
+    at, all_words, found = words[0], len(words), []
+    while at < all_words:
+        form = words[at + 2]  # dimensions, and in the last bit whether it is contiguous
+        shape, dims = at + 3, form >> 1
+        at = shape + (dims if form & 1 else 2 * dims)
+        found.append((shape, dims, at))
+    return found
 
 
 class FamilyOfRows:
@@ -78,29 +88,27 @@ class FamilyOfRows:
             return None
         *others, words = key
         described = array("q", words)
-        rows, at, columns = 0, described[0], {}
-        for name in self._names_of_rows(words[: 8 * at], args, kwargs):
-            # The words of a tensor are as in describe_tensor.
-            dims, is_contiguous = described[at + 2] >> 1, described[at + 2] & 1
-            shape = at + 3
-            at = shape + dims * (2 - is_contiguous)
-            if name is not None:
-                if not dims or (rows and described[shape] != rows):
-                    return None
-                rows, described[shape] = described[shape], 0
-                if is_contiguous:
-                    continue
-                strides = described[shape + dims : at]
-                if dims == 2 and strides[0] == 1 and strides[1] >= rows:
-                    columns[name], described[at - 1] = strides[1], -1  # no stride is negative
-                elif strides[0] < max(strides):
-                    return None
+        rows, columns = 0, {}
+        names = self._names_of_rows(words[: 8 * described[0]], args, kwargs)
+        for name, (shape, dims, end) in zip(names, _described_tensors(described), strict=True):
+            if name is None:
+                continue
+            if not dims or (rows and described[shape] != rows):
+                return None
+            rows, described[shape] = described[shape], 0
+            if end == shape + dims:  # contiguous
+                continue
+            strides = described[shape + dims : end]
+            if dims == 2 and strides[0] == 1 and strides[1] >= rows:
+                columns[name], described[end - 1] = strides[1], -1  # no stride is negative
+            elif strides[0] < max(strides):
+                return None
         if not _LEAST_ROWS <= rows <= _MOST_ROWS:
             return None
         return Found((*others, described.tobytes(), _alike(addresses)), rows, columns, described)
 
     def _names_of_rows(self, types: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str | None]:
-        """Of each tensor, its name if it has rows.
+        """The name of each tensor that has rows; None for others.
 
         Args:
             types: what C says of the types of arguments, which tells the names.

@@ -113,8 +113,8 @@ Launches = tuple[Launch, ...]
 # be there.
 Fill = Callable[[list[torch.Tensor], tuple[int, ...]], Launches | None]
 
-# What describes a call, and a remembered call, its tensors and its launches: one of these, or none if the call can't
-# be remembered.
+# Two results, one of them None: the description of a call that isn't remembered or isn't ready, and the remembered call
+# with its tensors and launches. Both are None if the call can't be remembered.
 Recalled = tuple[Described, tuple[Any, list[torch.Tensor], Launches] | None]
 Recall = Callable[[object, object, dict[tuple[Any, ...], Any], tuple[Any, ...], dict[str, Any]], Recalled]
 

@@ -134,7 +134,7 @@ def _parameters(function: Callable[..., object]) -> tuple[str, ...]:
 
 
 def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | None) -> Callable[_P, _R]:
-    """What is known of a call decides how it is launched:
+    """The public function. It launches a call in one of four ways, by what is known of it:
 
     - Nothing: the function runs, and the call is remembered. But if its family is, that launches it, and it is only
       ``_SEEN``.

@@ -246,7 +246,7 @@ def test_calls_are_those_without_a_family(name, remembered, monkeypatch):
 
 
 def launched(call, rows, monkeypatch):
-    """What a call launches last, with addresses of tensors told by the tensors."""
+    """The last launches of a call, whose addresses are given as tensors and offsets."""
     asked = []
     with monkeypatch.context() as context:
         context.setattr(hip.runtime(), "relaunch", lambda *args: asked.append(args))

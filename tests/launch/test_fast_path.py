@@ -28,7 +28,7 @@ def function():
 
 
 def by_c(called, values, args, kwargs):
-    """What describes a call that isn't known."""
+    """The description of a call that isn't known."""
     described, again = fast_path.recall(called, values, {}, args, kwargs)
     assert again is None
     return described

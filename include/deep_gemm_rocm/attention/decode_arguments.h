@@ -63,8 +63,8 @@ struct DecodeArguments {
   float lse_of_none;  // of a query that sees no key, an infinity
 };
 
-// What finding a workgroup's keys takes. Kernels have it first, one by one, so that the hardware preloads it into scalar
-// registers; see tiles/argument_loads.h. So lengths of sequences arrive together with the other arguments.
+// The arguments by which a workgroup finds its keys. They come first, one by one, so that the hardware preloads them
+// into scalar registers; see tiles/argument_loads.h. So lengths of sequences arrive together with the other arguments.
 struct FirstDecodeArguments {
   const int* context_lens;
   int batch, kv_heads;

@@ -19,7 +19,7 @@ hipError_t launch_decode(const void* kernel, const void* combine, const DecodeAr
   unsigned queries = args.tokens_q * args.group;  // that share a head of keys
   unsigned all_queries = args.batch * args.kv_heads * queries;
   if (all_queries == 0) return hipSuccess;
-  int row_tiles = ceil_div(args.tokens_q * args.group, Shape::kRows);
+  int row_tiles = ceil_div(static_cast<int>(queries), Shape::kRows);
   unsigned row_tiles_reciprocal = reciprocal(row_tiles);
   unsigned kv_heads_reciprocal = reciprocal(args.kv_heads);
   unsigned deal_reciprocal = reciprocal(args.num_splits > 0 ? args.batch * args.kv_heads : args.num_pieces);

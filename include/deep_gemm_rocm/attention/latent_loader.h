@@ -47,8 +47,8 @@ struct MlaShape {
   static constexpr int kTileGroups = kRowTiles / kWaveTiles;  // of such tiles
   // Parts of the width, for whose logits different waves add up. Two of them share each row of 128 bytes.
   static constexpr int kParts = kWaves / (kTileGroups * kKeyFragments);
-  // Whatever the number of queries, a logit is the sum of four chains of MFMAs, by halves of the rows of 128 bytes and by
-  // even and odd rows. So all kernels add up alike.
+  // A logit is the sum of four chains of MFMAs, by halves of the rows of 128 bytes and by even and odd rows, whatever
+  // the number of queries. So all kernels add up alike.
   static constexpr int kWaveChains = 4 / kParts;
   static constexpr int kReads = ceil_div(kDBlocks * fragment_reads<Mfma>(), kParts);  // of a part, the last not in all
   static constexpr int kWidth = kDBlock / Mfma::kRows;   // neighbouring values that a lane adds up

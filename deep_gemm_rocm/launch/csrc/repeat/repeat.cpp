@@ -97,7 +97,7 @@ using Parts = Objects<kMostParts>;
 using Key = Objects<4 + kMostParts>;
 using Tensors = Objects<kMostTensors>;
 
-// What a key tells about a call in numbers: its keywords and the types of its arguments, and then its tensors.
+// The numbers of a key: a call's keywords, the types of its arguments, and then its tensors.
 //
 // An address stands for each name, which is interned, and for each type. Names of remembered calls are kept in
 // fast_path.py. Types are Python's own or kept by an argument in the key.
