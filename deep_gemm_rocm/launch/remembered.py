@@ -375,7 +375,8 @@ class Call:
         self.was_repeated = False
 
     def prepare(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> None:
-        """Makes ``fill`` for the call's key and tensors like the given ones."""
+        """Makes ``fill`` for the first repetition, from the call's key and tensors like the given ones."""
+        self.was_repeated = True
         steps, plan, together = self._steps, self.plan, self._together
         if not steps:  # another thread was quicker
             return
