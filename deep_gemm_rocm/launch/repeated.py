@@ -156,8 +156,7 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
         found, ready = fast_path.recall(*asked)
         if ready is not None:
             call, tensors, launches = ready
-            call.was_repeated = True
-            return call.plan.run(launches, tensors)
+            return call.repeat(tensors, launches)
         if found is None:
             return first_time(args, kwargs)
         key, tensors, addresses = found
@@ -177,8 +176,7 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
             known.prepare(key, tensors)
             _, ready = fast_path.recall(*asked)
             if ready is not None:
-                _, tensors, launches = ready
-                return known.plan.run(launches, tensors)
+                return known.repeat(*ready[1:])
         return first_time(args, kwargs)
 
     # Remembers the call, too, if it was found, and makes it one of its family.

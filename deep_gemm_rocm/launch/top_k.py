@@ -9,6 +9,7 @@ import torch
 from ..jit import Request
 from ..problems.arguments import present
 from ..problems.layout import ceil_div
+from ..runtime import settings
 from .launch import Launch
 
 _TYPES = {torch.float32: "f32", torch.bfloat16: "bf16"}
@@ -37,6 +38,8 @@ class TopKArguments(Structure):
         ("pages_of_sequence", c_int),
         ("page_shift", c_int),
         ("slices", c_int),
+        ("room_of_slice", c_int),
+        ("compute_units", c_int),
     )
 
 
@@ -58,6 +61,7 @@ def top_k_launch(
     """
     rows, columns = logits.shape
     slices = max(ceil_div(columns, _MOST_HELD[logits.dtype]), 1)  # a workgroup holds one
+    room = min(k + k // 4 + 256, _MOST_HELD[logits.dtype] // slices)  # for what the sample makes a slice list
     arguments = TopKArguments(
         logits_stride=logits.stride(0),
         out_stride=out.stride(0),
@@ -66,6 +70,8 @@ def top_k_launch(
         k=k,
         rows_of_sequence=rows,
         slices=slices,
+        room_of_slice=room,
+        compute_units=settings.num_cus(),
     )
     if block_table is not None:
         arguments.block_table_stride = block_table.stride(0)
@@ -79,7 +85,7 @@ def top_k_launch(
         block_table=("block_table", block_table),
         out=("out", out),
     )
-    of_slices = rows * slices * k
+    of_slices = rows * slices * room
     scratch = {}
     if slices > 1:
         scratch = {"slice_values": of_slices * logits.element_size(), "slice_positions": of_slices * _WORD}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -54,11 +56,19 @@ def special(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.tensor(few)[chosen]
 
 
+def apart(*shape: int, seed: int = 0, sampled: float) -> torch.Tensor:
+    """The sample, the first numbers of each 1024, is nothing like the others."""
+    is_sampled = torch.arange(shape[-1]) % 1024 < 512
+    return normal(*shape, seed=seed) + sampled * is_sampled
+
+
 DATA = {
     "normal": normal,
     "special": special,
     "few": lambda *shape, seed: normal(*shape, seed=seed).mul(2).round(),
     "close": lambda *shape, seed: 1 + normal(*shape, seed=seed).abs() * 2**-12,
+    "low sample": functools.partial(apart, sampled=-9),
+    "high sample": functools.partial(apart, sampled=9),
     "equal": lambda *shape, seed: torch.full(shape, -1.5),
     "NaN": lambda *shape, seed: torch.full(shape, torch.nan).where(normal(*shape, seed=seed) < 2.5, torch.tensor(-2.0)),
 }

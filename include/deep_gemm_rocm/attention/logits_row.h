@@ -27,7 +27,7 @@ struct LogitsBlock {
   }
 
   // Its position in the row, which the row need not have.
-  DG_DEVICE int position(int i, int j) const { return first + i * kWaveSize * kVector + j; }
+  DG_DEVICE int position(int i, int j) const { return begin + (i * kWaveSize + lane_id()) * kVector + j; }
 
   // Calls body(value, position) for all elements.
   template <class Body>
@@ -41,20 +41,22 @@ struct LogitsBlock {
 
   Chunk chunks[kVectors];
   int number;  // of the block in the row
-  int first;   // the position of the lane's first element
+  int begin;   // the position of its first element
 };
 
 // Waves take turns with blocks. Blocks begin at a multiple of 4 bytes, so the first one may have a bf16 before the row.
+// A sample of the row, a quarter of it, is loaded before all else: numbers of the first vector of each block.
 template <class T, int kWaves>
 class LogitsRow {
  public:
   using Block = LogitsBlock<T>;
-  static constexpr int kBlocksOfWave = 4 * sizeof(float) / sizeof(T);
-  static constexpr int kMostBlocks = kBlocksOfWave * kWaves;
+  static constexpr int kMostBlocks = 32 * sizeof(float) / sizeof(T);
+  static constexpr int kBlocksOfWave = kMostBlocks / kWaves;
   static constexpr int kMostLead = sizeof(unsigned) / sizeof(T) - 1;
   static constexpr int kMostElements = kMostBlocks * Block::kElements - kMostLead;  // whatever the address
 
-  // Begins to load. Arguments are uniform.
+  // Begins to load. Arguments are uniform. No load depends on a branch, for then waits for it wait for all others, too;
+  // those behind the row's end read nothing.
   DG_DEVICE LogitsRow(const T* first, int count)
       : lead_(static_cast<int>(reinterpret_cast<uint64_t>(first) % sizeof(unsigned) / sizeof(T))), count_(count) {
     const unsigned bytes = (lead_ + count) * sizeof(T);
@@ -64,15 +66,18 @@ class LogitsRow {
     for (int i = 0; i < kBlocksOfWave; ++i) {
       Block& block = blocks_[i];
       block.number = i * kWaves + wave_id();
-      block.first = begin_of_block(block.number) + lane_id() * Block::kVector;
-      if (begin_of_block(block.number) >= count_) continue;
-#pragma unroll
-      for (int v = 0; v < Block::kVectors; ++v) {
-        const int vector = block.number * Block::kVectors + v;
-        block.chunks[v] = buffer.load<Chunk>((vector * kWaveSize + lane_id()) * kChunkBytes);
-      }
-      if (bytes != whole_words) load_last(first, block);
+      block.begin = begin_of_block(block.number);
+      load(buffer, block, 0);
     }
+    lds_barrier();  // else the sample of the last waves comes behind all that the first ones load
+#pragma unroll
+    for (int i = 0; i < kBlocksOfWave; ++i) {
+#pragma unroll
+      for (int v = 1; v < Block::kVectors; ++v) load(buffer, blocks_[i], v);
+    }
+    if (bytes == whole_words) return;
+#pragma unroll
+    for (int i = 0; i < kBlocksOfWave; ++i) load_last(first, blocks_[i]);
   }
 
   DG_DEVICE int count() const { return count_; }
@@ -80,15 +85,40 @@ class LogitsRow {
   DG_DEVICE int begin_of_block(int block) const { return block * Block::kElements - lead_; }
   DG_DEVICE int block_of(int position) const { return static_cast<unsigned>(position + lead_) / Block::kElements; }
 
-  // Calls body(block) for the wave's blocks. Compilers keep nothing that is computed from a block until the next call,
-  // for which there are no registers.
+  // Elements in the sample.
+  DG_DEVICE int sampled() const {
+    constexpr int kOfBlock = kSampledOfVector * kWaveSize;
+    const int of_last = min(count_ % Block::kElements, Block::kVector * kWaveSize) * kSampledOfVector / Block::kVector;
+    return count_ / Block::kElements * kOfBlock + of_last;
+  }
+
+  // Calls body(value) for the wave's part of the sample, with NaNs for elements that aren't in the row.
+  template <class Body>
+  DG_DEVICE void for_each_sampled(Body&& body) {
+#pragma unroll
+    for (int i = 0; i < kBlocksOfWave; ++i) {
+      Block& block = blocks_[i];
+      if (block.begin >= count_) break;
+      asm volatile("" : "+v"(block.chunks[0]));
+      if (!has_all(block)) clear_outside(block, 0);
+#pragma unroll
+      for (int j = 0; j < Block::kVector; j += Block::kVector / kSampledOfVector) body(block.value(0, j));
+    }
+  }
+
+  // Calls body(block) for the wave's blocks, with NaNs for elements that aren't in the row. Compilers keep nothing that
+  // is computed from a block until the next call, for which there are no registers.
   template <class Body>
   DG_DEVICE void for_each_block(Body&& body) {
 #pragma unroll
     for (int i = 0; i < kBlocksOfWave; ++i) {
-      if (begin_of_block(blocks_[i].number) >= count_) break;
+      if (blocks_[i].begin >= count_) break;
 #pragma unroll
       for (int v = 0; v < Block::kVectors; ++v) asm volatile("" : "+v"(blocks_[i].chunks[v]));
+      if (!has_all(blocks_[i])) {
+#pragma unroll
+        for (int v = 0; v < Block::kVectors; ++v) clear_outside(blocks_[i], v);
+      }
       body(blocks_[i]);
     }
   }
@@ -100,43 +130,43 @@ class LogitsRow {
 #pragma nounroll
     for (int i = 0; i < kBlocksOfWave; ++i) {
       const Block first = blocks_[0];
-      if (begin_of_block(first.number) < count_) body(first);
+      if (first.begin < count_) body(first);
 #pragma unroll
       for (int next = 1; next < kBlocksOfWave; ++next) blocks_[next - 1] = blocks_[next];
       blocks_[kBlocksOfWave - 1] = first;
     }
   }
 
-  // Makes NaNs of elements that aren't in the row.
-  DG_DEVICE void clear_outside() {
-    constexpr unsigned kNan = 0xffffffff;
+ private:
+  static constexpr int kSampledOfVector = 4;  // all of a lane's 4 fp32, or every other one of 8 bf16
+
+  DG_DEVICE static void load(const Buffer& buffer, Block& block, int v) {
+    const int vector = block.number * Block::kVectors + v;
+    block.chunks[v] = buffer.load<Chunk>((vector * kWaveSize + lane_id()) * kChunkBytes);
+  }
+
+  DG_DEVICE bool has_all(const Block& block) const {
+    return block.begin >= 0 && block.begin + Block::kElements <= count_;
+  }
+
+  // Makes NaNs of a vector's elements that aren't in the row.
+  DG_DEVICE void clear_outside(Block& block, int v) const {
 #pragma unroll
-    for (int i = 0; i < kBlocksOfWave; ++i) {
-      Block& block = blocks_[i];
-      const int begin = begin_of_block(block.number);
-      if (begin >= count_) break;
-      if (begin >= 0 && begin + Block::kElements <= count_) continue;
+    for (int word = 0; word < 4; ++word) {
+      unsigned kept = 0;
 #pragma unroll
-      for (int v = 0; v < Block::kVectors; ++v) {
-#pragma unroll
-        for (int word = 0; word < 4; ++word) {
-          unsigned kept = 0;
-#pragma unroll
-          for (int j = 0; j < Block::kVector; ++j) {
-            const int shift = j * 8 * sizeof(T) % 32;
-            const unsigned bits = (sizeof(T) == 2 ? 0xffffu : kNan) << shift;
-            if (j * sizeof(T) / 4 == word && has(block.position(v, j))) kept |= bits;
-          }
-          block.chunks[v][word] |= ~kept;
-        }
+      for (int j = 0; j < Block::kVector; ++j) {
+        const int shift = j * 8 * sizeof(T) % 32;
+        const unsigned bits = (sizeof(T) == 2 ? 0xffffu : 0xffffffffu) << shift;
+        if (j * sizeof(T) / 4 == word && has(block.position(v, j))) kept |= bits;
       }
+      block.chunks[v][word] |= ~kept;
     }
   }
 
- private:
   // Half a word at the end is out of the buffer's bounds.
   DG_DEVICE void load_last(const T* first, Block& block) const {
-    if (begin_of_block(block.number) + Block::kElements < count_) return;
+    if (block.begin + Block::kElements < count_) return;
     const unsigned last = *(const Global<unsigned short>*)(first + count_ - 1);
 #pragma unroll
     for (int v = 0; v < Block::kVectors; ++v) {

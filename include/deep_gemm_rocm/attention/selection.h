@@ -1,8 +1,10 @@
 // Selects the k largest of a row, in the order of their positions.
 //
-// A workgroup holds the row in registers. Numbers are compared by 32 bits in the same order. A histogram in LDS of the
-// highest 12 of them tells in which bin the k-th largest number is, or two of all bits if that bin has too many.
-// Everything from this bin on is listed in LDS, where histograms of the other bits find the number itself.
+// A workgroup holds the row in registers. Numbers are compared by 32 bits in the same order. A sample of the row, which
+// is loaded first, tells from which number on there are likely k and some more. These are listed in LDS as the rest of
+// the row arrives, and histograms of the list find the k-th largest number. If the sample was wrong, so that fewer than
+// k are listed or more than there is room for, a histogram of the whole row tells in which bin of the highest 12 bits
+// the k-th largest number is, or two of all bits if that bin has too many. Everything from this bin on is listed then.
 #pragma once
 
 #include "deep_gemm_rocm/attention/logits_row.h"
@@ -10,13 +12,11 @@
 
 namespace deep_gemm_rocm {
 
-constexpr int kTopKWaves = 8;
-constexpr int kTopKThreads = kTopKWaves * kWaveSize;
-constexpr int kBinsOfLane = kBins / kTopKThreads;
-constexpr int kListedOfLane = 8;
-// Two workgroups share a CU's LDS. There is room for the most that are selected, 2048, and a block of the row. A multiple
-// of 64 numbers, so that one instruction stores a value and its position.
-constexpr int kMostListed = 504 * kListedOfLane;
+constexpr int kMostThreads = 1024;
+constexpr int kMostSelected = 2048;
+// Two workgroups share a CU's LDS. There is room for the most that are selected and a block of the row. A multiple of
+// 64 numbers, so that one instruction stores a value and its position.
+constexpr int kMostListed = 63 * kWaveSize;
 
 struct SelectionList {
   float values[kMostListed];
@@ -29,13 +29,18 @@ struct alignas(kChunkBytes) SelectionLds {
     SelectionList list;
   };
   int blocks[kWaveSize];  // for each block, where its part of the list begins, and how much it is (in the high half)
-  int of_waves[kTopKWaves];
+  int of_waves[kMostThreads / kWaveSize];
   int listed;
+  unsigned largest;  // ordered bits, from the least in the list on
   int found[3];
 };
 
 DG_DEVICE void add_in_lds(unsigned* number) {
   __hip_atomic_fetch_add(number, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+
+DG_DEVICE void max_in_lds(unsigned* number, unsigned other) {
+  __hip_atomic_fetch_max(number, other, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
 
 // Adds to a number in LDS, in one lane, and returns what it was. Compilers that see that the address is uniform add up
@@ -47,38 +52,89 @@ DG_DEVICE int add_from_lane(int* number, int added) {
 }
 
 // Arguments and members are uniform unless they are of a lane.
-template <class T>
+template <class T, int kWaves>
 class Selection {
-  using Row = LogitsRow<T, kTopKWaves>;
+  using Row = LogitsRow<T, kWaves>;
   using Block = typename Row::Block;
+  static constexpr int kThreads = kWaves * kWaveSize;
+  static constexpr int kBinsOfLane = kBins / kThreads;
+  static constexpr int kListedOfLane = 64 / kWaves;
+  static_assert(kBinsOfLane % 4 == 0 && kListedOfLane % 4 == 0);
 
  public:
   // Fewer than all numbers are to be selected: 0 < k < row.count().
   DG_DEVICE Selection(Row& row, int k, SelectionLds& lds)
-      : row_(row), lds_(lds), bin_{0, 32, 0, row.count(), k}, end_(row.count()) {}
+      : row_(row), lds_(lds), k_(k), bin_(all_of(row.count())), end_(row.count()) {}
 
-  // Leaves the selected numbers in the list, in order.
-  DG_DEVICE void run() {
-    if (!fits()) divide_row();
-    while (!fits() && bin_.shift > 0) divide_row_further();
-    if (!fits()) find_end();
-    list();
-    take_in_order();
+  // Leaves the selected numbers in the list, in order; among them maybe smaller ones, if all are `most` or fewer.
+  // Returns how many.
+  DG_DEVICE int run(int most) {
+    if (fits() || !list_by_sample()) list_by_row();
+    const int listed = uniform(lds_.listed);
+    take_in_order(listed);
+    if (listed <= most) return listed;
+    take_neighbours(listed);
     while (!bin_.is_exact()) divide_list();
     keep_selected();
+    return k_;
   }
 
  private:
+  DG_DEVICE SelectionBin all_of(int count) const { return {0, 32, 0, count, k_}; }
+
   // Whether everything from the bin on fits into the list.
   DG_DEVICE bool fits() const { return bin_.above + bin_.inside <= kMostListed; }
+
+  // Lists what are likely k numbers and some more. Returns whether they are.
+  DG_DEVICE bool list_by_sample() {
+    divide_sample();
+    begin_list();
+    least_listed_ = bin_.expected();
+    const float least = number_of(least_listed_);
+    row_.for_each_block([&](const Block& block) DG_INLINE {
+      list_block(block, [&](float value, int) DG_INLINE { return value >= least; });
+    });
+    lds_barrier();
+    const int listed = uniform(lds_.listed);
+    if (listed >= k_ && listed <= kMostListed) return true;
+    bin_ = all_of(row_.count());
+    return false;
+  }
+
+  // Lists all numbers of the row from a bin on.
+  DG_DEVICE void list_by_row() {
+    if (!fits()) divide_row();
+    while (!fits() && bin_.shift > 0) divide_row_further();
+    if (!fits()) find_end();
+    least_listed_ = static_cast<uint64_t>(bin_.prefix) << bin_.shift;
+    begin_list();
+    row_.for_each_block_in_turn([&](const Block& block) DG_INLINE {
+      list_block(block, [&](float value, int position) DG_INLINE {
+        const unsigned ordered = ordered_bits(value);
+        return row_.has(position) && (bin_.is_above(ordered) || (bin_.has(ordered) && position < end_));
+      });
+    });
+    lds_barrier();
+  }
+
+  // Finds a bin of the highest bits of the sample.
+  DG_DEVICE void divide_sample() {
+    clear_bins();
+    row_.for_each_sampled([&](float value) DG_INLINE { count_unordered(value); });
+    const int sampled = row_.sampled();
+    const int expected = static_cast<int64_t>(k_) * sampled / row_.count();
+    // Of random numbers, so many more of the k largest are hardly ever in the sample.
+    const int wanted = expected + expected / 8 + 16;
+    bin_ = {0, 32, 0, sampled, wanted};
+    find_bin<true>();
+  }
 
   // Finds the bin by the highest bits. They are brought into order afterwards, in the bins.
   DG_DEVICE void divide_row() {
     clear_bins();
-    row_.clear_outside();
-    row_.for_each_block([&](const Block& block) DG_INLINE {
-      block.for_each([&](float value, int) DG_INLINE {
-        add_in_lds(lds_.bins + (__builtin_bit_cast(unsigned, value + 0.0f) >> (32 - kDigitBits)));
+    row_.for_each_block_in_turn([&](const Block& block) DG_INLINE {
+      block.for_each([&](float value, int position) DG_INLINE {
+        if (row_.has(position)) count_unordered(value);
       });
     });
     find_bin<true>();
@@ -87,7 +143,7 @@ class Selection {
   // Finds the part of the bin, by its next bits, where the k-th largest number is.
   DG_DEVICE void divide_row_further() {
     clear_bins();
-    row_.for_each_block([&](const Block& block) DG_INLINE {
+    row_.for_each_block_in_turn([&](const Block& block) DG_INLINE {
       block.for_each([&](float value, int position) DG_INLINE {
         if (row_.has(position)) count(ordered_bits(value));
       });
@@ -106,8 +162,14 @@ class Selection {
 
   DG_DEVICE void clear_bins() {
 #pragma unroll
-    for (int i = 0; i < kBins / 4; i += kTopKThreads) *reinterpret_cast<Chunk*>(lds_.bins + (i + thread_id()) * 4) = 0;
+    for (int i = 0; i < kBins / 4; i += kThreads) *reinterpret_cast<Chunk*>(lds_.bins + (i + thread_id()) * 4) = 0;
     lds_barrier();
+  }
+
+  // NaNs aren't counted: they may be many, and lanes that add to the same number wait for each other.
+  DG_DEVICE void count_unordered(float value) {
+    if (__builtin_isunordered(value, value)) return;
+    add_in_lds(lds_.bins + (__builtin_bit_cast(unsigned, value + 0.0f) >> (32 - kDigitBits)));
   }
 
   DG_DEVICE void count(unsigned ordered) {
@@ -127,13 +189,8 @@ class Selection {
 #pragma unroll
       for (int j = 0; j < 4; ++j) loaded[i + j] = four[j];
     }
-    // An addition makes NaNs quiet, so they are in the last bins of either sign.
-    constexpr int kNanBins = 4;
 #pragma unroll
-    for (int i = 0; i < kBinsOfLane; ++i) {
-      const bool is_nans = first + i < kNanBins || first + i >= kBins - kNanBins;
-      counts[i] = kUnordered && is_nans ? 0 : is_negative ? loaded[kBinsOfLane - 1 - i] : loaded[i];
-    }
+    for (int i = 0; i < kBinsOfLane; ++i) counts[i] = is_negative ? loaded[kBinsOfLane - 1 - i] : loaded[i];
   }
 
   // Goes through the bins from the highest on. A lane has some neighbouring ones.
@@ -176,7 +233,7 @@ class Selection {
   DG_DEVICE WaveSums sum_over_waves(int of_wave) {
     if (lane_id() == 0) lds_.of_waves[wave_id()] = of_wave;
     lds_barrier();
-    const int up_to = inclusive_sum(lane_id() < kTopKWaves ? lds_.of_waves[lane_id() % kTopKWaves] : 0);
+    const int up_to = inclusive_sum(lane_id() < kWaves ? lds_.of_waves[lane_id() % kWaves] : 0);
     return {read_lane(up_to, wave_id()) - of_wave, read_lane(up_to, kWaveSize - 1)};
   }
 
@@ -201,28 +258,13 @@ class Selection {
     bin_.inside = before_end;
   }
 
-  // Lists all numbers from the bin on. Parts of different blocks come in any order.
-  DG_DEVICE void list() {
-    if (thread_id() == 0) lds_.listed = 0;
+  DG_DEVICE void begin_list() {
+    if (thread_id() == 0) lds_.listed = lds_.largest = 0;
     if (wave_id() == 0) lds_.blocks[lane_id()] = 0;
-    lds_barrier();
-    if (bin_.shift == 32 || end_ < row_.count()) {
-      const unsigned last = bin_.prefix;
-      row_.for_each_block([&](const Block& block) DG_INLINE {
-        list_block(block, [&](float value, int position) DG_INLINE {
-          const unsigned ordered = ordered_bits(value);
-          return row_.has(position) && (ordered > last || (ordered == last && position < end_));
-        });
-      });
-    } else {
-      const float least = number_of(bin_.prefix << bin_.shift);
-      row_.for_each_block([&](const Block& block) DG_INLINE {
-        list_block(block, [&](float value, int) DG_INLINE { return value >= least; });
-      });
-    }
     lds_barrier();
   }
 
+  // Lists a block's numbers. Parts of different blocks come in any order, and only if there is room for all of one.
   template <class Condition>
   DG_DEVICE void list_block(const Block& block, Condition&& condition) {
     constexpr int kVector = Block::kVector;
@@ -230,18 +272,15 @@ class Selection {
     static_assert(kVectors % 2 == 0);
     bool taken[kVectors][kVector];
     int counts[kVectors];  // of the lane
-    bool any = false;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       counts[i] = 0;
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
         taken[i][j] = condition(block.value(i, j), block.position(i, j));
-        any |= taken[i][j];
         counts[i] += taken[i][j];
       }
     }
-    if (ballot(any) == 0) return;
     // Sums up to the lane. They are at most 64 · 8, so two share a register.
     int of_two[kVectors / 2];
     int all[kVectors / 2];
@@ -252,12 +291,14 @@ class Selection {
       all[i] = read_lane(of_two[i], kWaveSize - 1);
       of_block += (all[i] & 0xffff) + (all[i] >> 16);
     }
+    if (of_block == 0) return;
     int begin = 0;
     if (lane_id() == 0) {
       begin = add_from_lane(&lds_.listed, of_block);
       lds_.blocks[block.number] = begin | of_block << 16;
     }
     begin = uniform(begin);
+    if (begin + of_block > kMostListed) return;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const int up_to = of_two[i / 2] >> (i % 2 * 16) & 0xffff;
@@ -274,34 +315,38 @@ class Selection {
     }
   }
 
-  // Brings the blocks' parts of the list into order. Lanes then take neighbouring numbers, which makes room for bins.
-  DG_DEVICE void take_in_order() {
+  // Brings the blocks' parts of the list into order.
+  DG_DEVICE void take_in_order(int listed) {
     static_assert(Row::kMostBlocks <= kWaveSize);
     const int of_block = lds_.blocks[lane_id()];  // of the lane's number
     const int before = inclusive_sum(of_block >> 16) - (of_block >> 16);
     const int moved = before - (of_block & 0xffff);
     float values[kListedOfLane];
     int positions[kListedOfLane];
-    const int listed = bin_.above + bin_.inside;
 #pragma unroll
     for (int i = 0; i < kListedOfLane; ++i) {
-      const int at = min(i * kTopKThreads + thread_id(), listed - 1);
+      const int at = min(i * kThreads + thread_id(), listed - 1);
       values[i] = lds_.list.values[at];
       positions[i] = lds_.list.positions[at];
     }
     lds_barrier();
 #pragma unroll
     for (int i = 0; i < kListedOfLane; ++i) {
-      const int at = i * kTopKThreads + thread_id();
+      const int at = i * kThreads + thread_id();
       const int place = at + exchange(moved, row_.block_of(positions[i]));
       if (at >= listed) continue;
       lds_.list.values[place] = values[i];
       lds_.list.positions[place] = positions[i];
     }
     lds_barrier();
+  }
+
+  // Lanes take neighbouring numbers, which makes room for bins. The first bin has the whole list: all bits that differ.
+  DG_DEVICE void take_neighbours(int listed) {
     const int first = thread_id() * kListedOfLane;
     listed_of_lane_ = min(max(listed - first, 0), kListedOfLane);
     const int source = min(first, kMostListed - kListedOfLane);
+    unsigned largest = 0;
 #pragma unroll
     for (int i = 0; i < kListedOfLane; i += 4) {
       const auto some = *reinterpret_cast<const Vector<float, 4>*>(lds_.list.values + source + i);
@@ -309,11 +354,16 @@ class Selection {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float value = some[j];
-        listed_[i + j] = ordered_bits(value);
+        listed_[i + j] = ordered_bits(value) - least_listed_;
         positions_[i + j] = places[j];
+        if (i + j < listed_of_lane_) largest = max(largest, listed_[i + j]);
       }
     }
+    largest = max_over_wave(largest);
+    if (lane_id() == 0) max_in_lds(&lds_.largest, largest);
     lds_barrier();
+    const unsigned range = uniform(lds_.largest);
+    bin_ = {0, range == 0 ? 0 : highest_bit(range) + 1, 0, listed, k_};
   }
 
   DG_DEVICE void keep_selected() {
@@ -332,7 +382,7 @@ class Selection {
       const bool is_inside = i < listed_of_lane_ && bin_.has(listed_[i]);
       if (is_above || (is_inside && inside < bin_.wanted)) {
         const int place = above + min(inside, bin_.wanted);
-        lds_.list.values[place] = number_of(listed_[i]);
+        lds_.list.values[place] = number_of(least_listed_ + listed_[i]);
         lds_.list.positions[place] = positions_[i];
       }
       above += is_above;
@@ -343,10 +393,12 @@ class Selection {
 
   Row& row_;
   SelectionLds& lds_;
+  int k_;
   SelectionBin bin_;
   int end_;  // the position behind the last number of the bin that is listed
+  unsigned least_listed_;  // the ordered bits of none in the list are less
   int listed_of_lane_;
-  unsigned listed_[kListedOfLane];  // the lane's ordered bits
+  unsigned listed_[kListedOfLane];  // by how much the lane's ordered bits are more
   int positions_[kListedOfLane];
 };
 

@@ -33,6 +33,12 @@ struct SelectionBin {
 
   DG_DEVICE bool is_above(unsigned ordered) const { return shifted(ordered) > prefix; }
   DG_DEVICE bool has(unsigned ordered) const { return shifted(ordered) == prefix; }
+  // The ordered bits of the k-th largest number, if the bin's numbers are spread evenly.
+  DG_DEVICE unsigned expected() const {
+    const float lower = static_cast<float>(inside - wanted) / static_cast<float>(inside);  // part of the bin
+    return (prefix << shift) + static_cast<unsigned>(lower * static_cast<float>(1u << shift));
+  }
+
   DG_DEVICE bool is_exact() const { return shift == 0 || inside == wanted; }
 
   // Goes on to one part of the bin, of those with different next bits.

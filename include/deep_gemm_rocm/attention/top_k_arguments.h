@@ -12,12 +12,14 @@ struct TopKArguments {
   const int* ends;         // [rows], the column behind the last one that counts; or null for all columns
   const int* block_table;  // [rows / rows_of_sequence, pages_of_sequence]; or null for positions
   int* out;                // [rows, k]
-  void* slice_values;      // [rows, slices · k], what the slices of each row selected, in order; without slices null
+  void* slice_values;      // [rows, slices · room_of_slice], what these selected, in order; without slices null
   int* slice_positions;
   int64_t logits_stride, block_table_stride, out_stride;
   int rows, columns, k;
   int rows_of_sequence, pages_of_sequence, page_shift;
   int slices;              // parts of a row, each of which has a workgroup
+  int room_of_slice;       // for at least k
+  int compute_units;       // of the device
 };
 
 }  // namespace deep_gemm_rocm

@@ -15,6 +15,8 @@
 // Two workgroups of 512 work-items fit onto a CU: a lane has up to 128 registers.
 #define DG_KERNEL_OF_128_REGISTERS \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(512, 512))) __attribute__((amdgpu_waves_per_eu(4)))
+// A workgroup of 1024 takes the whole CU, with as many registers.
+#define DG_WIDE_KERNEL extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(1024, 1024)))
 
 struct dim3 {
   unsigned x, y, z;
