@@ -7,20 +7,18 @@ from typing import Any
 import torch
 
 from ..checks import check_bool, check_int
-from ..launch.mqa_logits import mqa_logits_launch, paged_mqa_logits_launch
-from ..launch.repeated import Described, launches
+from ..launch.mqa_logits import mqa_logits_launch, paged_logits_schedule_launch, paged_mqa_logits_launch
+from ..launch.repeated import Described, launches, launches_of_rows
 from ..problems.arguments import Argument
 from ..problems.attention import MAX_TOKENS, check_data, check_form, check_one_device, check_pages
 from ..problems.layout import Pair
 from ..problems.tensors import ALIGNMENT
-from ..runtime.arrays import through_host
 
 _FP8 = torch.float8_e4m3fnuz
 _HEADS = range(8, 129, 8)
 _HEAD_DIMS = (32, 64, 128)
 _PAGE_SIZES = (1, 16, 32, 64, 128)
 _MAX_DECODE_TOKENS = 8
-_SEGMENT_TOKENS = 256  # tokens that a workgroup computes at a time
 _SCALE_BYTES = 4
 _MAX_UNITS = 2**16
 
@@ -96,14 +94,14 @@ def fp8_mqa_logits(
     return logits, mqa_logits_launch(tensors, logits, clean=clean_logits, compressed=columns > 0)
 
 
-@through_host
+@launches_of_rows("context_lens", "indices")
 def get_paged_mqa_logits_metadata(
     context_lens: torch.Tensor, block_kv: int, num_sms: int, indices: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Computes how ``fp8_paged_mqa_logits`` distributes its work to compute units.
+) -> Described[torch.Tensor]:
+    """Computes how ``fp8_paged_mqa_logits`` distributes its work to compute units; DeepGEMM's function of this name.
 
     Args:
-        context_lens: int32 [B] or [B, next_n], as for ``fp8_paged_mqa_logits``.
+        context_lens: int32 [B] or [B, next_n], as for ``fp8_paged_mqa_logits``; any strides.
         block_kv: tokens of a block of the cache, 1, 16, 32, 64 or 128.
         num_sms: compute units to use, up to 65536.
         indices: as for ``fp8_paged_mqa_logits``.
@@ -114,7 +112,13 @@ def get_paged_mqa_logits_metadata(
 
     Raises:
         TypeError, ValueError: an argument is not as above.
+        hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
+    if torch.compiler.is_compiling():
+        traced: torch.Tensor = torch.ops.deep_gemm_rocm.get_paged_mqa_logits_metadata(
+            context_lens, block_kv, num_sms, indices
+        )
+        return traced, None
     check_data("context_lens", context_lens)
     if context_lens.dtype != torch.int32:
         raise TypeError(f"context_lens must be int32, got {context_lens.dtype}")
@@ -124,14 +128,10 @@ def get_paged_mqa_logits_metadata(
         check_form("indices", indices, torch.int32, (len(context_lens),))
     _check_block_kv(block_kv)
     units = check_int("num_sms", num_sms, 1, _MAX_UNITS)
-    tokens = context_lens if context_lens.dim() == 1 else context_lens.amax(dim=1)
-    segments = (tokens.clamp_min(0).long() + _SEGMENT_TOKENS - 1) // _SEGMENT_TOKENS
-    ends = segments.cumsum(0)
-    total = ends[-1] if len(ends) else segments.sum()
-    first = torch.arange(units + 1, device=tokens.device) * total // units
-    sequence = torch.searchsorted(ends, first, right=True)
-    before = torch.cat([ends.new_zeros(1), ends])[sequence]
-    return torch.stack([sequence, first - before], dim=1).int()
+    if not context_lens.shape[0]:
+        return context_lens.new_zeros((units + 1, 2)), None
+    schedule = context_lens.new_empty((units + 1, 2))
+    return schedule, paged_logits_schedule_launch(context_lens, schedule)
 
 
 @launches

@@ -171,6 +171,10 @@ def _paged_logits(q: Tensor, max_context_len: int, logits_dtype: torch.dtype, **
     return q.new_empty((q.shape[0] * q.shape[1], max_context_len), dtype=logits_dtype)
 
 
+def _schedule(context_lens: Tensor, num_sms: int, **_: Any) -> Tensor:
+    return context_lens.new_empty((num_sms + 1, 2))
+
+
 def _rows_of_blocks(x: Tensor, **_: Any) -> Pair:
     return x.new_empty(x.shape, dtype=FP8), casts.new_scales_of_rows(x, x.shape)
 
@@ -281,6 +285,7 @@ _operator(_returns_lse(attention.flash_attention_decode), "out", fake=_lse)
 _operator(_returns_lse(attention.mla_decode), "out", fake=_lse)
 _operator(mqa_logits.fp8_mqa_logits, fake=_logits)
 _operator(mqa_logits.fp8_paged_mqa_logits, fake=_paged_logits)
+_operator(mqa_logits.get_paged_mqa_logits_metadata, fake=_schedule)
 _operator(_returns_none(top_k.top_k_per_row), "out")
 _operator(_returns_lse_and_maxima(sparse_mla.sparse_mla), "out", fake=_of_heads, results=2)
 _operator(kv_cache.append_kv_cache, "k_cache", "v_cache", may_write=("k_descale", "v_descale"))

@@ -493,12 +493,13 @@ def _logits(function: _Function, m: int, of: Workload) -> None:
 def _paged_logits(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
     cache = _tensor(1, _PAGE_TOKENS, 1, of.k + _SCALE_BYTES, dtype=torch.uint8)
+    pages = _pages(m)
     function.call(
         _tensor(m, 1, of.n, of.k, dtype=_FP8),
         cache,
         _tensor(m, of.n, dtype=torch.float32),
-        **_pages(m),
-        schedule_meta=_tensor(2, 2, dtype=torch.int32),
+        **pages,
+        schedule_meta=mqa_logits.get_paged_mqa_logits_metadata(pages["context_lens"], _PAGE_TOKENS, 1),
         max_context_len=1,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from ctypes import Structure, c_int, c_int64, c_void_p
+from ctypes import Structure, c_int, c_int64, c_uint, c_void_p
 
 import torch
 
@@ -11,7 +11,7 @@ from ..heuristics.gemm_config import NUM_CUS
 from ..jit import Request
 from ..problems.arguments import Argument, Arguments, Contents
 from ..problems.layout import ceil_div
-from .launch import Launch
+from .launch import Launch, Sizes
 
 _WORKGROUP_KEYS = 512  # kKeys in mqa_logits.hip.j2
 _MOST_QUERIES = 64  # MqaLogits::kMostQueries
@@ -67,6 +67,20 @@ class PagedMqaLogitsArguments(Structure):
         ("columns", c_int),
         ("num_workgroups", c_int),
         ("has_bf16_logits", c_int),
+    )
+
+
+class PagedLogitsScheduleArguments(Structure):
+    """The structure of the same name in paged_logits_schedule.h."""
+
+    _fields_ = (
+        ("lengths", c_void_p),
+        ("schedule", c_void_p),
+        ("sequence_stride", c_int64),
+        ("length_stride", c_int64),
+        ("sequences", c_int),
+        ("lengths_of_sequence", c_int),
+        ("units", c_uint),
     )
 
 
@@ -127,6 +141,31 @@ def paged_mqa_logits_launch(
         aligned=("q", "cache"),
         contents=contents,
         filled={"logits": -math.inf} if clean else {},
+    )
+
+
+def paged_logits_schedule_launch(context_lens: torch.Tensor, schedule: torch.Tensor) -> Launch:
+    """Describes the launch for checked ``context_lens`` of ``get_paged_mqa_logits_metadata``, with a sequence at least.
+
+    Args:
+        schedule: a new tensor.
+    """
+    sequence_stride, length_stride = (*context_lens.stride(), 0)[:2]
+    arguments = PagedLogitsScheduleArguments(
+        sequence_stride=sequence_stride,
+        length_stride=length_stride,
+        sequences=context_lens.shape[0],
+        lengths_of_sequence=context_lens.shape[1] if context_lens.dim() == 2 else 1,
+        units=len(schedule) - 1,
+    )
+    request = Request("paged_logits_schedule.hip.j2", {"kernel_name": "paged_mqa_logits_schedule"})
+    return Launch(
+        request,
+        arguments,
+        {"lengths": Argument("context_lens", context_lens), "schedule": Argument("schedule_meta", schedule)},
+        made={"schedule_meta": schedule},
+        written=("schedule",),
+        sizes=lambda sequences: Sizes(request, {"sequences": sequences}, {}),
     )
 
 

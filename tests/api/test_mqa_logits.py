@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -274,6 +277,28 @@ def test_metadata_gives_every_unit_as_much_as_any_other():
     meta = dg.get_paged_mqa_logits_metadata(lens, 64, 4)
     # The sequences have 7, 0, 1 and 4 segments; each of the four units gets three.
     assert meta.tolist() == [[0, 0], [0, 3], [0, 6], [3, 1], [4, 0]]
+
+
+LENGTHS = st.one_of(st.integers(-300, 3000), st.sampled_from([-(2**31), 0, 1, 256, 257, 2**31 - 1]))
+
+
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(LENGTHS, max_size=20).flatmap(lambda few: st.integers(0, 70).map(lambda more: few * more + few)),
+    next_n=st.integers(0, 3),
+    units=st.one_of(st.integers(1, 700), st.just(2**16)),
+)
+def test_metadata_cuts_the_line_of_all_segments(lengths, next_n, units):
+    """Also for more sequences than are looked at together, and for several lengths of a sequence, which may be apart."""
+    lens = torch.tensor(lengths, dtype=torch.int32)
+    if next_n:
+        lens = torch.stack([*[lens.clamp_max(100 * i) for i in range(1, next_n)], lens]).T  # columns are neighbours
+    segments = [(max(length, 0) + 255) // 256 for length in lengths]
+    ends = list(itertools.accumulate(segments))
+    positions = [sum(segments) * unit // units for unit in range(units + 1)]
+    sequences = [bisect.bisect_right(ends, position) for position in positions]
+    expected = [[s, at - (ends[s - 1] if s else 0)] for s, at in zip(sequences, positions, strict=True)]
+    assert dg.get_paged_mqa_logits_metadata(lens, 64, units).tolist() == expected
 
 
 def paged() -> dict:

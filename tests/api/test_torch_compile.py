@@ -226,6 +226,7 @@ CALLS = {
     "fp8_mqa_logits": lambda: (dg.fp8_mqa_logits, logits()),
     "fp8_mqa_logits compressed": lambda: (partial(dg.fp8_mqa_logits, clean_logits=False, max_seqlen_k=3), logits()),
     "fp8_paged_mqa_logits": lambda: (dg.fp8_paged_mqa_logits, paged_logits()),
+    "get_paged_mqa_logits_metadata": lambda: (dg.get_paged_mqa_logits_metadata, (torch.tensor([300, 5]).int(), 64, 3)),
     "fp8_paged_mqa_logits bf16": lambda: (
         partial(dg.fp8_paged_mqa_logits, logits_dtype=torch.bfloat16),
         paged_logits(),

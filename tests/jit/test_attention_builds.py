@@ -194,3 +194,21 @@ def test_merge_states_fits(compiler, config: MergedStates):
     (kernel,) = kernels(code_object(compiler(), config, "merge_states.hip.j2"))
     assert_no_spills(kernel)
     assert kernel[".vgpr_count"] <= 64  # eight waves on each SIMD
+
+
+@dataclasses.dataclass(frozen=True)
+class PagedLogitsSchedule:
+    """The kernel that deals keys to workgroups."""
+
+    kernel_name: str = "paged_mqa_logits_schedule"
+
+    @property
+    def template_values(self) -> dict:
+        return {"kernel_name": self.kernel_name}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("compiler", "config"), cases([PagedLogitsSchedule()], lambda config: False))
+def test_paged_logits_schedule_fits(compiler, config: PagedLogitsSchedule):
+    (kernel,) = kernels(code_object(compiler(), config, "paged_logits_schedule.hip.j2"))
+    assert_no_spills(kernel)
