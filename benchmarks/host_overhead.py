@@ -284,6 +284,11 @@ def calls_of_other_sizes(device: str) -> None:
     table = torch.zeros(_ROWS, 32, dtype=torch.int32, device=device)
     lengths = torch.full((_ROWS,), 2000, dtype=torch.int32, device=device)
     ours = deep_gemm_rocm
+    logits, slots = torch.randn(_ROWS, 256, device=device), torch.arange(_ROWS, device=device) % 512
+    values = cache.clone()
+    indexer_q = torch.zeros(_ROWS, 1, 64, 128, dtype=torch.float8_e4m3fnuz, device=device)
+    indexer_cache = torch.zeros(8, 64, 1, 132, dtype=torch.uint8, device=device)
+    schedule = ours.get_paged_mqa_logits_metadata(lengths, 64, 304)
     calls = {
         "per_token_cast_to_fp8": lambda m: ours.per_token_cast_to_fp8(x[:m]),
         "rms_norm_cast_to_fp8": lambda m: ours.rms_norm_cast_to_fp8(x[:m], norm),
@@ -296,6 +301,14 @@ def calls_of_other_sizes(device: str) -> None:
             latent_q[:m], latent, table[:m], lengths[:m], 512
         ),
         "fused_moe, six launches": lambda m: ours.fused_moe(x[:m], *experts, weights[:m], ids[:m]),
+        "route_top_k": lambda m: ours.route_top_k(logits[:m], 8),
+        "append_kv_cache": lambda m: ours.append_kv_cache(q[:m, 0], q[:m, 0], cache, values, slots[:m]),
+        "append_mla_cache": lambda m: ours.append_mla_cache(x[:m, :512], x[:m, 512:576], latent, slots[:m]),
+        "top_k_per_row": lambda m: ours.top_k_per_row(logits[:m], 16, ends=lengths[:m]),
+        "fp8_paged_mqa_logits": lambda m: ours.fp8_paged_mqa_logits(
+            indexer_q[:m], indexer_cache, logits[:m, :64], lengths[:m], table[:m], schedule, 2000
+        ),
+        "get_paged_mqa_logits_metadata": lambda m: ours.get_paged_mqa_logits_metadata(lengths[:m], 64, 304),
     }
     for name, call in calls.items():
         of_sizes = [functools.partial(call, m) for m in range(1, _ROWS + 1, 4)]

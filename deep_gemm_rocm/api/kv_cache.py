@@ -8,7 +8,7 @@ import torch
 
 from ..checks import one_of
 from ..launch.kv_cache import append_kv_launch
-from ..launch.repeated import Described, launches
+from ..launch.repeated import Described, launches_of_rows
 from ..problems.attention import (
     are_of_tokens,
     check_aligned,
@@ -29,7 +29,7 @@ _MAX_TOKENS = 2**22
 _WIDEST_WITH_FACTOR = 512  # what a wave loads at once
 
 
-@launches
+@launches_of_rows("k", "v", "slots")
 def append_kv_cache(
     k: torch.Tensor,
     v: torch.Tensor,

@@ -8,7 +8,7 @@ import torch
 
 from ..checks import one_of
 from ..launch.latent_cache import append_latent_launch
-from ..launch.repeated import Described, launches
+from ..launch.repeated import Described, launches_of_rows
 from ..problems.attention import check_data, check_form, check_not_shared, check_one_device, check_slots
 from ..problems.tensors import ALIGNMENT
 
@@ -25,7 +25,7 @@ _LAYOUTS = {
 _FP8_DTYPES = (torch.float8_e4m3fnuz, torch.float8_e4m3fn)
 
 
-@launches
+@launches_of_rows("kv_c", "k_pe", "slots")
 def append_mla_cache(
     kv_c: torch.Tensor,
     k_pe: torch.Tensor,

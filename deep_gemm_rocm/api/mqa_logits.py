@@ -134,7 +134,7 @@ def get_paged_mqa_logits_metadata(
     return schedule, paged_logits_schedule_launch(context_lens, schedule)
 
 
-@launches
+@launches_of_rows("q", "weights", "context_lens", "block_table", "indices")
 def fp8_paged_mqa_logits(
     q: torch.Tensor,
     kv_cache: torch.Tensor,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from ..heuristics.route_config import RouteConfig, slots_of
-from ..launch.repeated import Described, launches
+from ..launch.repeated import Described, launches_of_rows
 from ..launch.routing import route_launch
 from ..problems.cast import TYPES
 from ..problems.routing import Scoring, check_routing
 
 
-@launches
+@launches_of_rows("logits")
 def route_top_k(
     logits: torch.Tensor,
     top_k: int,

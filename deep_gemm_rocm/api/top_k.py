@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..checks import check_int, one_of
-from ..launch.repeated import Described, launches
+from ..launch.repeated import Described, launches_of_rows
 from ..launch.top_k import top_k_launch
 from ..problems.attention import check_data, check_form, check_not_shared, check_one_device
 
@@ -18,7 +18,7 @@ _MAX_COLUMNS = 2**19
 _PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-@launches
+@launches_of_rows("logits", "starts", "ends", "block_table", "out")
 def top_k_per_row(
     logits: torch.Tensor,
     k: int,

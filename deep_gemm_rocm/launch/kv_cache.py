@@ -9,7 +9,7 @@ import torch
 from ..jit import Request
 from ..problems.arguments import present
 from .attention import HeadsTensor, PagedTensor
-from .launch import Launch
+from .launch import Launch, Sizes
 
 
 class AppendedHeads(Structure):
@@ -83,4 +83,11 @@ def append_kv_launch(
     caches = ("k.cache.data", "v.cache.data")
     written = (*caches, "k.descale.data", "v.descale.data") if of_tokens else caches
     request = Request("append_kv_cache.hip.j2", values)
-    return Launch(request, arguments, pointers, written=written, aligned=(*caches, "k.tokens.data", "v.tokens.data"))
+    return Launch(
+        request,
+        arguments,
+        pointers,
+        written=written,
+        aligned=(*caches, "k.tokens.data", "v.tokens.data"),
+        sizes=lambda tokens: Sizes(request, {"tokens": tokens}, {}),
+    )

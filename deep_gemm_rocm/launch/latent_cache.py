@@ -8,7 +8,7 @@ import torch
 
 from ..jit import Request
 from ..problems.arguments import present
-from .launch import Launch
+from .launch import Launch, Sizes
 
 
 class AppendLatentArguments(Structure):
@@ -52,4 +52,11 @@ def append_latent_launch(
     pointers = present(latent=("kv_c", latent), rotary=("k_pe", rotary), cache=("cache", cache), slots=("slots", slots))
     values = {"layout": layout, "kernel_name": f"append_mla_cache_{layout}"}
     request = Request("append_mla_cache.hip.j2", values)
-    return Launch(request, arguments, pointers, written=("cache",), aligned=("latent", "rotary", "cache"))
+    return Launch(
+        request,
+        arguments,
+        pointers,
+        written=("cache",),
+        aligned=("latent", "rotary", "cache"),
+        sizes=lambda tokens: Sizes(request, {"tokens": tokens}, {}),
+    )

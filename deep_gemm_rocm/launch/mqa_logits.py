@@ -132,8 +132,9 @@ def paged_mqa_logits_launch(
         num_workgroups=len(schedule) - 1,
         has_bf16_logits=logits.dtype == torch.bfloat16,
     )
+    request, next_n = Request("paged_mqa_logits.hip.j2", _values("paged_mqa_logits", q)), q.shape[1]
     return Launch(
-        Request("paged_mqa_logits.hip.j2", _values("paged_mqa_logits", q)),
+        request,
         arguments,
         {**tensors, "logits": Argument("logits", logits)},
         made={"logits": logits},
@@ -141,6 +142,7 @@ def paged_mqa_logits_launch(
         aligned=("q", "cache"),
         contents=contents,
         filled={"logits": -math.inf} if clean else {},
+        sizes=lambda batch: Sizes(request, {"batch": batch}, {"logits": batch * next_n}),
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from ..heuristics.route_config import RouteConfig
 from ..jit import Request
 from ..problems.arguments import present
-from .launch import Launch
+from .launch import Launch, Sizes
 
 
 class RouteArguments(Structure):
@@ -53,10 +53,12 @@ def route_launch(
         top_groups=top_groups,
         renormalize=renormalize,
     )
+    request = Request("route_top_k.hip.j2", config.template_values)
     return Launch(
-        Request("route_top_k.hip.j2", config.template_values),
+        request,
         arguments,
         present(logits=("logits", logits), bias=("bias", bias), weights=("weights", weights), ids=("ids", ids)),
         made={"weights": weights, "ids": ids},
         written=("weights", "ids"),
+        sizes=lambda tokens: Sizes(request, {"tokens": tokens}, {"weights": tokens, "ids": tokens}),
     )

@@ -10,7 +10,7 @@ from ..jit import Request
 from ..problems.arguments import present
 from ..problems.layout import ceil_div
 from ..runtime import settings
-from .launch import Launch
+from .launch import Launch, Sizes
 
 _TYPES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 _WORD = 4  # bytes of the scratch's int32
@@ -85,11 +85,22 @@ def top_k_launch(
         block_table=("block_table", block_table),
         out=("out", out),
     )
-    of_slices = rows * slices * room
-    scratch = {}
-    if slices > 1:
-        scratch = {"slice_values": of_slices * logits.element_size(), "slice_positions": of_slices * _WORD}
     type_ = _TYPES[logits.dtype]
     request = Request("top_k.hip.j2", {"type": type_, "kernel_name": f"top_k_{type_}"})
-    made = {"out": out} if is_new else {}
-    return Launch(request, arguments, pointers, scratch=scratch, made=made, written=("out",))
+    listed, itemsize = (slices * room if slices > 1 else 0), logits.element_size()  # of a row
+    has_pages = block_table is not None
+
+    def sizes(rows: int) -> Sizes:
+        fields = {"rows": rows, "rows_of_sequence": 1 if has_pages else rows}
+        scratch = {"slice_values": rows * listed * itemsize, "slice_positions": rows * listed * _WORD} if listed else {}
+        return Sizes(request, fields, {"out": rows}, scratch=scratch)
+
+    return Launch(
+        request,
+        arguments,
+        pointers,
+        scratch=sizes(rows).scratch,
+        made={"out": out} if is_new else {},
+        written=("out",),
+        sizes=sizes,
+    )

@@ -289,7 +289,7 @@ LENGTHS = st.one_of(st.integers(-300, 3000), st.sampled_from([-(2**31), 0, 1, 25
     units=st.one_of(st.integers(1, 700), st.just(2**16)),
 )
 def test_metadata_cuts_the_line_of_all_segments(lengths, next_n, units):
-    """Also for more sequences than are looked at together, and for several lengths of a sequence, which may be apart."""
+    """Also for more sequences than are looked at together, and for several lengths of a sequence."""
     lens = torch.tensor(lengths, dtype=torch.int32)
     if next_n:
         lens = torch.stack([*[lens.clamp_max(100 * i) for i in range(1, next_n)], lens]).T  # columns are neighbours

@@ -115,6 +115,9 @@ LONG = torch.zeros(512, 16384).to(FP8), torch.zeros(4, 128)  # K is split into 8
 OF_CHANNELS = dg.per_row_cast_to_fp8(randn(32, 128))
 OF_PARTS_OF_BLOCKS = OF_ROWS | {"gate_up": per_block(2, 192, 128), "down": per_block(2, 128, 96)}
 WIDE = randn(FIRST, 320)
+PAGES = torch.arange(12, dtype=torch.int32).view(2, 6)
+UNITS = torch.zeros(9, 2, dtype=torch.int32)
+SLICED = randn(1, 32769).float()
 DENSE = {
     "block_table": torch.zeros(2, 3, dtype=torch.int32),
     "cache_seqlens": torch.tensor([100, 90], dtype=torch.int32),
@@ -136,6 +139,13 @@ CALLS = {
     "decode in parts": paged("flash_attention_decode", num_splits=3),
     "latent": paged("mla_decode"),
     "latent, new results": paged("mla_decode", out=None, return_lse=True, num_splits=2),
+    "routing": good("route_top_k", "logits"),
+    "heads for a cache": good("append_kv_cache", "k", "v", "slots"),
+    "tokens for a latent cache": good("append_mla_cache", "kv_c", "k_pe", "slots"),
+    "selection": good("top_k_per_row", "logits", "starts", "ends", "block_table", "out", block_table=PAGES),
+    "selection of slices": lambda rows: dg.top_k_per_row(rows_of(SLICED, rows), 9),
+    "paged logits": good("fp8_paged_mqa_logits", "q", "weights", "context_lens", "block_table", schedule_meta=UNITS),
+    "schedule of paged logits": good("get_paged_mqa_logits_metadata", "context_lens"),
     "sparse": good("sparse_mla", "q", "indices", "topk_length", "extra_indices", "extra_topk_length", "out"),
     "sparse, new results": good(
         "sparse_mla", "q", "indices", "extra_indices", "extra_topk_length", out=None, topk_length=None
@@ -228,7 +238,7 @@ RARE = {
     "experts with scales of rows", "experts in bf16", "masked GEMM in int4", "GEMM in int4", "grouped GEMM in int4",
     "GEMM in bf16 of a transposed weight", "GEMM with gaps in heads", "grouped GEMM of transposed weights",
     "grouped GEMM in bf16 of transposed weights", "grouped GEMM in int4 and FP8", "GEMM in FP4",
-    "grouped GEMM in FP4", "masked GEMM in FP4",
+    "grouped GEMM in FP4", "masked GEMM in FP4", "selection of slices", "heads for a cache",
 }  # fmt: skip
 
 
