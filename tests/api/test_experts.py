@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -70,6 +72,10 @@ class Layer:
         self.gate_up, self.exact_gate_up = self.weight(gate_up)
         self.down, self.exact_down = self.weight(down)
 
+    @property
+    def takes_bf16(self) -> bool:
+        return self.scaling in ("none", "fp4") or (self.scaling.startswith("int4") and "by fp8" not in self.scaling)
+
     def weight(self, weight: torch.Tensor):
         if self.scaling.startswith("fp4"):
             casts = [dg.per_token_cast_to_fp4(expert, use_ue8m0=True, gran_k=32) for expert in weight]
@@ -78,27 +84,36 @@ class Layer:
             exponents = (scales.log2() + 127).to(torch.uint8)
             return (data, exponents), values * scales.double().repeat_interleave(32, -1)
         if self.scaling.startswith("int4"):
-            group = 128 if self.scaling == "int4 by fp8" else 32
-            groups = weight.float().unflatten(-1, (-1, group))
-            scales = (groups.abs().amax(-1) / 8).to(BF16)
-            codes = (groups / scales.float()[..., None]).round().clamp(-8, 7).flatten(-2) + 8
-            words = pack_codes(codes.to(torch.uint8)).view(torch.int32)
-            values = (codes - 8) * scales.float().repeat_interleave(group, -1)
-            values = values.to(BF16) if self.scaling == "int4" else values
-            scales = scales.float() if self.scaling.endswith("by fp8") else scales
-            return dg.repack_int4(words, scales, packing="compressed-tensors"), values.double()
+            return self.int4_weight(weight)
         if self.scaling == "none":
             return weight, weight.double()
         cast = dg.per_block_cast_to_fp8 if self.scaling == "blocks" else dg.per_row_cast_to_fp8
         return quantised(weight, cast)
 
+    def int4_weight(self, weight: torch.Tensor):
+        """Groups have 32 values, or as many as the scaling says; "with zeros", each has a code for 0 of its own."""
+        named = re.search(r"of (\d+)", self.scaling)
+        group = int(named[1]) if named else 128 if self.scaling == "int4 by fp8" else 32
+        has_zeros = "with zeros" in self.scaling
+        groups = weight.float().unflatten(-1, (-1, group))
+        least, largest = (groups.amin(-1), groups.amax(-1)) if has_zeros else (0, groups.abs().amax(-1))
+        scales = ((largest - least) / (15 if has_zeros else 8)).to(BF16)
+        zeros = (-least / scales.float()).round().clamp(0, 15) if has_zeros else torch.full(scales.shape, 8.0)
+        codes = ((groups / scales.float()[..., None]).round() + zeros[..., None]).clamp(0, 15)
+        values = ((codes - zeros[..., None]) * scales.float()[..., None]).flatten(-2)
+        values = values.to(BF16) if self.scaling == "int4" else values
+        scales = scales.float() if "by fp8" in self.scaling else scales
+        words = pack_codes(codes.flatten(-2).to(torch.uint8)).view(torch.int32)
+        words_of_zeros = pack_codes(zeros.mT.contiguous().to(torch.uint8)).view(torch.int32).mT if has_zeros else None
+        return dg.repack_int4(words, scales, words_of_zeros, packing="compressed-tensors"), values.double()
+
     def input(self, tokens: int):
         x = randn(tokens, self.hidden, seed=2).to(BF16)
-        if self.scaling in ("none", "fp4", "int4"):
+        if self.takes_bf16:
             return x, x, x.double()
         cast = dg.per_row_cast_to_fp8 if self.scaling == "rows" else dg.per_token_cast_to_fp8
         own, exact = quantised(x, cast)
-        return (own if self.scaling.endswith("by fp8") else x), own, exact
+        return (own if "by fp8" in self.scaling else x), own, exact
 
     def biases(self, dtype: torch.dtype = BF16) -> dict[str, torch.Tensor]:
         gate_up, down = (len(exact[0]) for exact in (self.exact_gate_up, self.exact_down))
@@ -116,11 +131,12 @@ class Layer:
         operands = (exact_x, self.exact_gate_up, self.exact_down, weights, ids, expert_map)
         exact, magnitudes, of_results = fused_moe_reference(*operands, **options)
         # Quantised and bf16 values between the GEMMs, bf16 results of experts, and bf16 sums.
-        bound = ROUNDING[self.scaling] * magnitudes + 2.0**-8 * (of_results + exact.abs())
+        rounding = ROUNDING.get(self.scaling, ROUNDING["int4" if self.takes_bf16 else "int4 by fp8"])
+        bound = rounding * magnitudes + 2.0**-8 * (of_results + exact.abs())
         assert ((out.double() - exact).abs() <= bound).all()
         if exact.any():
             typical = (out.double() - exact).norm() / exact.norm()
-            assert typical < (0.01 if self.scaling in ("none", "fp4", "int4") else 0.05)
+            assert typical < (0.01 if self.takes_bf16 else 0.05)
         again = dg.fused_moe(own, *call, expert_map=expert_map, **options)
         assert again.equal(out)
         return out
@@ -452,6 +468,14 @@ def test_bad_arguments_with_four_bits(changed, error, message):
     with pytest.raises(error, match=message):
         dg.fused_moe(**(good | changed), out=out)
     assert (out == 7).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", ["", " by fp8"])
+@pytest.mark.parametrize("groups", ["of 32 with zeros", "of 64", "of 64 with zeros", "of 128", "of 128 with zeros"])
+def test_int4_in_groups_of_any_size_with_zeros(groups, tokens):
+    for count, hidden, intermediate in ((5, 256, 128), (150, 384, 256)):
+        Layer(hidden, intermediate, 3, f"int4 {groups}{tokens}").assert_right(random_ids(0, 3, count, 2))
 
 
 def test_int4_of_few_values_takes_fp8_tokens():
