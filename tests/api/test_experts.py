@@ -104,7 +104,8 @@ class Layer:
         values = values.to(BF16) if self.scaling == "int4" else values
         scales = scales.float() if "by fp8" in self.scaling else scales
         words = pack_codes(codes.flatten(-2).to(torch.uint8)).view(torch.int32)
-        words_of_zeros = pack_codes(zeros.mT.contiguous().to(torch.uint8)).view(torch.int32).mT if has_zeros else None
+        packed_zeros = pack_codes(zeros.mT.to(torch.uint8)).clone(memory_format=torch.contiguous_format)
+        words_of_zeros = packed_zeros.view(torch.int32).mT if has_zeros else None
         return dg.repack_int4(words, scales, words_of_zeros, packing="compressed-tensors"), values.double()
 
     def input(self, tokens: int):
