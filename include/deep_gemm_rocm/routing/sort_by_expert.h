@@ -33,87 +33,103 @@ struct SortedChoices {
   int top_k;
 };
 
-constexpr int kMostExperts = 512;
+constexpr int kFewBits = 6, kMostBits = 9;  // of the numbers of experts
+constexpr int kMostExperts = 1 << kMostBits;
 constexpr int kSortWaves = 8;
 constexpr int kSortThreads = kSortWaves * kWaveSize;
-constexpr int kSortSteps = 2;
+constexpr int kSortSteps = 2;  // of 64 choices for each wave
 constexpr int kIdsOfChunk = kSortSteps * kSortThreads;  // of a workgroup
 static_assert(kSortThreads == kMostExperts, "a thread adds up what there is of an expert");
 
 struct SortLds {
-  int counts[kSortWaves][kMostExperts];
+  alignas(kChunkBytes) int counts[kSortSteps][kSortWaves][kMostExperts];
+  int first_rows[kMostExperts];
   int totals[kSortWaves];
 };
 
-// The lanes whose experts are this lane's; none for a negative one.
+// The lanes whose experts, below 1 << kBits, are this lane's; none for a negative one.
+template <int kBits>
 DG_DEVICE uint64_t lanes_of_same(int expert) {
   uint64_t same = ballot(expert >= 0);
 #pragma unroll
-  for (int bit = 1; bit < kMostExperts; bit *= 2) {
-    const bool is_set = expert & bit;
+  for (int bit = 0; bit < kBits; ++bit) {
+    const int is_set = expert << (31 - bit) >> 31;  // all bits or none
     const uint64_t set = ballot(is_set);
-    same &= is_set ? set : ~set;
+    const auto low = static_cast<unsigned>(set), high = static_cast<unsigned>(set >> 32);
+    same &= ~(static_cast<uint64_t>(high ^ is_set) << 32 | (low ^ is_set));
   }
   return expert >= 0 ? same : 0;
 }
 
+// Sorts a chunk. A thread has a choice in each step, and between these an expert.
 template <bool kHasMap>
 class ExpertSort {
  public:
-  DG_DEVICE ExpertSort(const Choices& args, SortLds& lds)
-      : args_(args),
-        lds_(lds),
-        chunk_(workgroup_id()),
-        steps_(ceil_div(min(args.num_ids - chunk_ * kIdsOfChunk, kIdsOfChunk), kSortThreads)),
-        first_(chunk_ * kIdsOfChunk + wave_id() * steps_ * kWaveSize) {
+  DG_DEVICE ExpertSort(const Choices& args, SortLds& lds) : args_(args), lds_(lds), chunk_(workgroup_id()) {
     const Buffer ids{args.ids, bytes_of(args.num_ids)};
 #pragma unroll
-    for (int step = 0; step < kSortSteps; ++step) experts_[step] = ids.load<int>(bytes_of(index(step)));
-    if constexpr (kHasMap) map_experts();
-#pragma unroll
-    for (int step = 0; step < kSortSteps; ++step) {
-      const bool exists = step < steps_ && index(step) < args.num_ids;
-      experts_[step] = exists && experts_[step] < args.num_experts ? experts_[step] : -1;
-    }
+    for (int step = 0; step < kSortSteps; ++step) experts_[step] = ids.load<int>(bytes_of(choice(step)));
+    forget_counts();
   }
 
   // Counts the chunk's choices of each expert.
   DG_DEVICE void count(int* counts) {
-    const int expert = thread_id();
-    *(Global<int>*)(counts + chunk_ * kMostExperts + expert) = count_chunk();
+    find_experts();
+    count_in_waves();
+    *(Global<int>*)(counts + chunk_ * kMostExperts + thread_id()) = add_up_waves();
   }
 
   // Stores the chunk's rows. The counts of all chunks are known if there is more than one.
   DG_DEVICE void place(const SortedChoices& sorted, const int* counts, int num_chunks) {
-    const int expert = thread_id();
-    const int here = count_chunk();
-    int before = 0, all = here;
-    if (num_chunks > 1) {
-      all = 0;
-#pragma unroll 8  // loads in flight at once
-      for (int chunk = 0; chunk < num_chunks; ++chunk) {
-        const int count = *(const Global<int>*)(counts + chunk * kMostExperts + expert);
-        before += chunk < chunk_ ? count : 0;
-        all += count;
-      }
-    }
-    const int end = sum_up_to(all);
-    if (chunk_ == 0 && expert < args_.num_experts) *(Global<int>*)(sorted.ends + expert) = end;
-#pragma unroll
-    for (int wave = 0; wave < kSortWaves; ++wave) lds_.counts[wave][expert] += end - all + before;
-    lds_barrier();
+    unsigned tokens[kSortSteps];
 #pragma unroll
     for (int step = 0; step < kSortSteps; ++step) {
-      if (step < steps_) store(sorted, step);
+      tokens[step] = static_cast<unsigned>(choice(step)) / sorted.top_k;
+      asm volatile("" : "+v"(tokens[step]));  // divisions take long, and ids are on their way
+    }
+    find_experts();
+    count_in_waves();
+    find_first_rows(sorted.ends, counts, num_chunks);
+#pragma unroll
+    for (int step = 0; step < kSortSteps; ++step) {
+      if (has_choices(step)) store(sorted, step, tokens[step]);
     }
   }
 
  private:
-  DG_DEVICE int index(int step) const { return first_ + step * kWaveSize + lane_id(); }
-
   static DG_DEVICE unsigned bytes_of(int numbers) { return numbers * static_cast<unsigned>(sizeof(int)); }
 
-  DG_DEVICE void map_experts() {
+  DG_DEVICE int first_choice(int step) const { return chunk_ * kIdsOfChunk + step * kSortThreads; }
+  DG_DEVICE int choice(int step) const { return first_choice(step) + thread_id(); }
+
+  // Whether the wave has some in a step.
+  DG_DEVICE bool has_choices(int step) const {
+    return first_choice(step) + wave_id() * kWaveSize < args_.num_ids;
+  }
+
+  // Waves have counts of their own, so that they needn't wait for others.
+  DG_DEVICE void forget_counts() {
+    constexpr int kInts = kChunkBytes / sizeof(int);
+    using Ints = Vector<int, kInts>;
+#pragma unroll
+    for (int step = 0; step < kSortSteps; ++step) {
+      auto* const counts = reinterpret_cast<Ints*>(lds_.counts[step][wave_id()]);
+#pragma unroll
+      for (int i = 0; i < kMostExperts / (kInts * kWaveSize); ++i) counts[i * kWaveSize + lane_id()] = Ints{};
+    }
+  }
+
+  // From ids to experts here, or -1.
+  DG_DEVICE void find_experts() {
+    if constexpr (kHasMap) map_ids();
+#pragma unroll
+    for (int step = 0; step < kSortSteps; ++step) {
+      const bool is_here = choice(step) < args_.num_ids && experts_[step] < args_.num_experts;
+      experts_[step] = is_here ? experts_[step] : -1;
+    }
+  }
+
+  DG_DEVICE void map_ids() {
     const Buffer map{args_.expert_map, bytes_of(args_.num_mapped)};
     bool is_mapped[kSortSteps];
 #pragma unroll
@@ -126,58 +142,81 @@ class ExpertSort {
     for (int step = 0; step < kSortSteps; ++step) experts_[step] = is_mapped[step] ? experts_[step] : -1;
   }
 
-  // Ranks each choice among the wave's of its expert. Returns how often the chunk has the thread's expert, after which
-  // LDS has how often it comes in the waves before each.
-  DG_DEVICE int count_chunk() {
-    const int expert = thread_id();
-#pragma unroll
-    for (int wave = 0; wave < kSortWaves; ++wave) lds_.counts[wave][expert] = 0;
-    lds_barrier();
-    int* const counts = lds_.counts[wave_id()];
+  // Ranks each choice among those of its expert that its wave has in its step, and counts these.
+  DG_DEVICE void count_in_waves() {
 #pragma unroll
     for (int step = 0; step < kSortSteps; ++step) {
-      if (step >= steps_) break;
-      const int chosen = experts_[step];
-      const uint64_t same = lanes_of_same(chosen);
-      ranks_[step] = add_lanes_before(same, chosen >= 0 ? counts[chosen] : 0);
-      if (chosen >= 0 && lane_id() == highest_bit(same)) counts[chosen] = ranks_[step] + 1;
-      __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");  // other lanes read it in the next step
+      if (!has_choices(step)) break;
+      const int expert = experts_[step];
+      const bool are_few = args_.num_experts <= 1 << kFewBits;
+      const uint64_t same = are_few ? lanes_of_same<kFewBits>(expert) : lanes_of_same<kMostBits>(expert);
+      ranks_[step] = add_lanes_before(same, 0);
+      const bool is_last = expert >= 0 && lane_id() == highest_bit(same);
+      if (is_last) lds_.counts[step][wave_id()][expert] = ranks_[step] + 1;
     }
     lds_barrier();
+  }
+
+  // Returns how often the chunk has the thread's expert, after which LDS has how often it comes before each step of
+  // each wave.
+  DG_DEVICE int add_up_waves() {
+    const int expert = thread_id();
+    constexpr int kCounts = kSortSteps * kSortWaves;
+    auto& all = reinterpret_cast<int(&)[kCounts][kMostExperts]>(lds_.counts);
+    int counts[kCounts];
+#pragma unroll
+    for (int i = 0; i < kCounts; ++i) counts[i] = all[i][expert];
     int sum = 0;
 #pragma unroll
-    for (int wave = 0; wave < kSortWaves; ++wave) {
-      const int count = lds_.counts[wave][expert];
-      lds_.counts[wave][expert] = sum;
-      sum += count;
+    for (int i = 0; i < kCounts; ++i) {
+      all[i][expert] = sum;
+      sum += counts[i];
     }
     return sum;
   }
 
-  // The sum over this thread and those before it.
-  DG_DEVICE int sum_up_to(int value) {
-    int sum = inclusive_sum(value);
-    if (lane_id() == kWaveSize - 1) lds_.totals[wave_id()] = sum;
+  // Stores where each expert's rows end. LDS has where those of the chunk begin.
+  DG_DEVICE void find_first_rows(int* ends, const int* counts, int num_chunks) {
+    const int expert = thread_id();
+    int before = 0, all = 0;
+    if (wave_id() * kWaveSize < args_.num_experts) all = add_up_waves();
+    if (num_chunks > 1) {
+      all = 0;
+#pragma unroll 8  // loads in flight at once
+      for (int chunk = 0; chunk < num_chunks; ++chunk) {
+        const int count = *(const Global<int>*)(counts + chunk * kMostExperts + expert);
+        before += chunk < chunk_ ? count : 0;
+        all += count;
+      }
+    }
+    int end = inclusive_sum(all);
+    if (args_.num_experts > kWaveSize) end += sum_of_waves_before(end);
+    if (chunk_ == 0 && expert < args_.num_experts) *(Global<int>*)(ends + expert) = end;
+    lds_.first_rows[expert] = end - all + before;
     lds_barrier();
+  }
+
+  DG_DEVICE int sum_of_waves_before(int sum_up_to_lane) {
+    if (lane_id() == kWaveSize - 1) lds_.totals[wave_id()] = sum_up_to_lane;
+    lds_barrier();
+    int sum = 0;
 #pragma unroll
     for (int wave = 0; wave < kSortWaves; ++wave) sum += wave < wave_id() ? lds_.totals[wave] : 0;
     return sum;
   }
 
-  DG_DEVICE void store(const SortedChoices& sorted, int step) const {
-    const int choice = index(step);
-    if (choice >= args_.num_ids) return;
+  DG_DEVICE void store(const SortedChoices& sorted, int step, int token) const {
+    if (choice(step) >= args_.num_ids) return;
     const int expert = experts_[step];
-    const int row = expert >= 0 ? lds_.counts[wave_id()][expert] + ranks_[step] : -1;
-    *(Global<int>*)(sorted.rows + choice) = row;
-    if (row >= 0) *(Global<int>*)(sorted.tokens + row) = static_cast<unsigned>(choice) / sorted.top_k;
+    int row = -1;
+    if (expert >= 0) row = lds_.first_rows[expert] + lds_.counts[step][wave_id()][expert] + ranks_[step];
+    *(Global<int>*)(sorted.rows + choice(step)) = row;
+    if (row >= 0) *(Global<int>*)(sorted.tokens + row) = token;
   }
 
   const Choices args_;
   SortLds& lds_;
   int chunk_;
-  int steps_;  // in which each wave sees all of its choices
-  int first_;
   int experts_[kSortSteps], ranks_[kSortSteps];
 };
 

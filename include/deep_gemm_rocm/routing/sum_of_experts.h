@@ -26,13 +26,16 @@ constexpr int kSumOfExpertsColumns = kSumOfExpertsThreads * kSumOfExpertsVector;
 // Adds in fp32, in the order of the token's choices. Lane i of each wave loads the i-th choice, all of them at once.
 class SumOfExperts {
   using Values = Vector<__bf16, kSumOfExpertsVector>;
+  using Sums = Vector<float, kSumOfExpertsVector>;  // for which compilers use packed instructions
 
  public:
   DG_DEVICE explicit SumOfExperts(const SumOfExpertsArguments& args) : args_(args), token_(workgroup_id()) {
     const unsigned bytes = args.top_k * static_cast<unsigned>(sizeof(int));
     const unsigned of_lane = lane_id() * static_cast<unsigned>(sizeof(int));
-    row_of_lane_ = Buffer{args.rows + token_ * args.top_k, bytes}.load<int>(of_lane);
-    weight_of_lane_ = Buffer{args.weights + token_ * args.top_k, bytes}.load<float>(of_lane);
+    const int row = Buffer{args.rows + token_ * args.top_k, bytes}.load<int>(of_lane);
+    const float weight = Buffer{args.weights + token_ * args.top_k, bytes}.load<float>(of_lane);
+    row_of_lane_ = lane_id() < args.top_k ? row : -1;
+    weight_of_lane_ = row_of_lane_ >= 0 ? weight : 0;
     offset_ = (workgroup_id_y() * kSumOfExpertsColumns + thread_id() * kSumOfExpertsVector) *
               static_cast<unsigned>(sizeof(__bf16));
     row_bytes_ = args.columns * static_cast<unsigned>(sizeof(__bf16));
@@ -47,7 +50,10 @@ class SumOfExperts {
   }
 
   DG_DEVICE void store() const {
-    const auto rounded = Storage<__bf16>::rounded<kSumOfExpertsVector>(sums_);
+    float sums[kSumOfExpertsVector];
+#pragma unroll
+    for (int e = 0; e < kSumOfExpertsVector; ++e) sums[e] = sums_[e];
+    const auto rounded = Storage<__bf16>::rounded<kSumOfExpertsVector>(sums);
     Buffer{args_.out + token_ * args_.out_stride, row_bytes_}.store(rounded, offset_);
   }
 
@@ -57,22 +63,16 @@ class SumOfExperts {
   template <int kRows>
   DG_DEVICE void add_rows() {
     Values loaded[kRows];
-    bool exists[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int row = read_lane(row_of_lane_, i);
-      exists[i] = i < args_.top_k && row >= 0;
       const Buffer results{args_.results + static_cast<int64_t>(max(row, 0)) * args_.columns, row_bytes_};
-      loaded[i] = results.only_if(exists[i]).template load<Values>(offset_);
+      loaded[i] = results.only_if(row >= 0).template load<Values>(offset_);
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const float weight = read_lane(weight_of_lane_, i);
-#pragma unroll
-      for (int e = 0; e < kSumOfExpertsVector; ++e) {
-        const float product = weight * static_cast<float>(loaded[i][e]);
-        sums_[e] += exists[i] ? product : 0;
-      }
+      const Sums weight(read_lane(weight_of_lane_, i));
+      sums_ = __builtin_elementwise_fma(weight, __builtin_convertvector(loaded[i], Sums), sums_);
     }
   }
 
@@ -82,7 +82,7 @@ class SumOfExperts {
   float weight_of_lane_;
   unsigned offset_;
   unsigned row_bytes_;
-  float sums_[kSumOfExpertsVector] = {};
+  Sums sums_ = {};
 };
 
 }  // namespace deep_gemm_rocm
