@@ -12,7 +12,7 @@ from ..heuristics import ChoicesByM, gemm_choices
 from ..heuristics.cast_config import CastConfig, RowCastConfig, lanes_and_passes
 from ..heuristics.gemm_problem import Choice
 from ..launch.cast import cast_launch, row_cast_launch
-from ..launch.experts import sort_launch, sum_of_experts_launch
+from ..launch.experts import sort_and_cast_launch, sort_launch, sum_of_experts_launch
 from ..launch.gemm import SizesOfGemm, gemm_launch
 from ..launch.launch import Launch, Sizes
 from ..launch.repeated import Described, launches_of_rows
@@ -147,7 +147,7 @@ def launches_of_layer(
     if layer.is_fp8 and isinstance(x, torch.Tensor):
         check_row(layer.hidden) if layer.scaling == "rows" else check_size(layer.tokens, layer.hidden)
         operand, quantise = _quantised(operand[0], "quantised", layer.hidden, layer)
-        in_order.append(quantise)
+        in_order = [sort, quantise] if layer.scaling == "rows" else [sort_and_cast_launch(sort, quantise)]
     gate_up_bias_of, down_bias_of = (
         None if bias is None else Argument(name, bias)
         for name, bias in (("gate_up_bias", gate_up_bias), ("down_bias", down_bias))

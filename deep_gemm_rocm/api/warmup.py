@@ -611,9 +611,11 @@ def _experts_of_tokens(of: Workload, tokens: int, top_k: int) -> None:
     biases = bias("gate_up_bias", 2 * of.n), bias("down_bias", hidden)
     x, out = (_tensor(tokens, hidden, dtype=torch.bfloat16) for _ in range(2))
     of_x = _tensor(tokens, ceil_div(hidden, SCALE_BLOCK), dtype=torch.float32)
-    own = (x.to(_FP8), of_x) if scaling == "groups" and is_fp8 else x
+    forms_of_x: list[Any] = [(x.to(_FP8), of_x)] if is_fp8 else []
+    if scaling != "groups" or not is_fp8:
+        forms_of_x.append(x)
     choices = _tensor(tokens, top_k, dtype=torch.float32), _tensor(tokens, top_k, dtype=torch.int32)
-    for expert_map in (None, _tensor(of.num_groups, dtype=torch.int32)):
+    for own, expert_map in itertools.product(forms_of_x, (None, _tensor(of.num_groups, dtype=torch.int32))):
         ready_kernels(experts.launches_of_layer(layer, own, *weights, *choices, expert_map, out, *biases))
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from ctypes import Structure, c_int, c_int64, c_void_p
+from typing import TypeVar
 
 import torch
 
 from ..jit import Request
 from ..problems.arguments import present
 from ..problems.layout import ceil_div
+from .cast import CastArguments
 from .launch import Launch, Sizes
+
+_T = TypeVar("_T")
 
 _IDS_OF_CHUNK = 1024  # kIdsOfChunk in sort_by_expert.h
 _BYTES_OF_CHUNK = 512 * 4  # of its counts
@@ -31,6 +36,12 @@ class SortArguments(Structure):
         ("num_mapped", c_int),
         ("num_experts", c_int),
     )
+
+
+class SortAndCastArguments(Structure):
+    """The structure of the same name in sort_and_cast.h."""
+
+    _fields_ = (("sort", SortArguments), ("cast", CastArguments))
 
 
 class SumOfExpertsArguments(Structure):
@@ -58,7 +69,7 @@ def sort_launch(
     """
     num_experts, has_map = len(ends), expert_map is not None
     name = f"sort_by_expert{'_mapped' if has_map else ''}"
-    request = Request("sort_by_expert.hip.j2", {"kernel_name": name, "has_map": has_map})
+    request = Request("sort_by_expert.hip.j2", {"kernel_name": name, "has_map": has_map, "casts": False})
     sizes_of = functools.partial(_sizes_of_sort, request, ids.shape[1])
     sizes = sizes_of(len(ids))
     return Launch(
@@ -88,6 +99,56 @@ def _sizes_of_sort(request: Request, top_k: int, tokens: int) -> Sizes:
     chunks = ceil_div(ids, _IDS_OF_CHUNK)
     scratch = {"counts": chunks * _BYTES_OF_CHUNK} if chunks > 1 else {}
     return Sizes(request, {"num_ids": ids}, {"tokens": ids, "rows": ids}, {}, scratch)
+
+
+def sort_and_cast_launch(sort: Launch, cast: Launch) -> Launch:
+    """Describes one launch that does the work of both: of ``sort_launch``, and of a ``cast_launch`` of rows of bf16 to
+    scales of 128 columns.
+    """
+    name = f"{sort.kernel.values['kernel_name']}_and_{cast.kernel.values['kernel_name']}"
+    request = sort.kernel._replace(values={**sort.kernel.values, "kernel_name": name, "casts": True})
+    assert sort.sizes is not None
+    assert cast.sizes is not None
+    return Launch(
+        request,
+        SortAndCastArguments(sort.arguments, cast.arguments),
+        {**_below("sort", sort.pointers), **_below("cast", cast.pointers)},
+        scratch=_below("sort", sort.scratch),
+        made={**sort.made, **cast.made},
+        written=(*_below("sort", dict.fromkeys(sort.written)), *_below("cast", dict.fromkeys(cast.written))),
+        aligned=tuple(_below("cast", dict.fromkeys(cast.aligned))),
+        sizes=functools.partial(_sizes_of_both, request, sort.sizes, cast.sizes),
+    )
+
+
+def _sizes_of_both(
+    request: Request, sizes_of_sort: Callable[[int], Sizes], sizes_of_cast: Callable[[int], Sizes], tokens: int
+) -> Sizes:
+    # One by one, since a loop over paths takes several microseconds.
+    _, of_sort, made_by_sort, _, scratch = sizes_of_sort(tokens)
+    _, of_cast, _, strides, _ = sizes_of_cast(tokens)
+    return Sizes(
+        request,
+        {
+            "sort.num_ids": of_sort["num_ids"],
+            "cast.rows": tokens,
+            "cast.scales.row_stride": of_cast["scales.row_stride"],
+            "cast.scales.column_stride": of_cast["scales.column_stride"],
+        },
+        {
+            "sort.tokens": made_by_sort["tokens"],
+            "sort.rows": made_by_sort["rows"],
+            "cast.data.data": tokens,
+            "cast.scales.data": tokens,
+        },
+        {"cast.scales.data": strides["scales.data"]},
+        {"sort.counts": scratch["counts"]} if scratch else scratch,
+    )
+
+
+def _below(name: str, by_path: Mapping[str, _T]) -> dict[str, _T]:
+    """The same by paths that lead through a structure of this name."""
+    return {f"{name}.{path}": value for path, value in by_path.items()}
 
 
 def sum_of_experts_launch(

@@ -4,6 +4,7 @@
 #include "deep_gemm_rocm/quantise/cast_inputs.h"
 #include "deep_gemm_rocm/quantise/fp4_codes.h"
 #include "deep_gemm_rocm/quantise/magnitude.h"
+#include "deep_gemm_rocm/tiles/tile_scheduler.h"
 
 namespace deep_gemm_rocm {
 
@@ -11,6 +12,33 @@ constexpr int kCastColumns = kScaleBlockK;
 constexpr int kRowsOfWave = kWaveSize / kLanesOfBlock;  // at once
 
 constexpr int cast_rows(int waves, int passes) { return passes * waves * kRowsOfWave; }
+
+// Tiles of kRows rows, row by row. Hardware deals workgroups round-robin to the XCDs. Each gets runs of neighbours, which
+// together use all channels of its L2. Windows of a run for each XCD are whole, so that dealing takes few instructions.
+// So the last one has workgroups without a tile, and few tiles lie on few XCDs.
+template <int kXcds, int kRows>
+struct CastOrder {
+  static constexpr int kRun = 256 / kRows, kWindow = kXcds * kRun;
+
+  static DG_DEVICE TileIndex tile(const CastArguments& args, unsigned workgroup) {
+    const unsigned in_window = workgroup % kWindow;
+    const int tile = workgroup - in_window + in_window % kXcds * kRun + in_window / kXcds;
+    const int row = quotient(tile, args.column_tiles, args.column_tiles_reciprocal);
+    return {row, tile - row * args.column_tiles};
+  }
+};
+
+// On the host, before a launch for inputs of T: fills in what follows from the other arguments. A lane stores `bytes` at
+// once.
+template <class T, int kXcds, int kRows>
+void prepare_tiles(CastArguments& args, int bytes = kLaneValues) {
+  constexpr int kWindow = CastOrder<kXcds, kRows>::kWindow;
+  args.column_tiles = ceil_div(args.columns, kCastColumns);
+  args.column_tiles_reciprocal = reciprocal(args.column_tiles);
+  args.num_tiles = ceil_div(ceil_div(args.rows, kRows) * args.column_tiles, kWindow) * kWindow;
+  args.x.check_alignment(args.x_group_stride * sizeof(T));
+  args.data.check_alignment(args.data_group_stride, bytes);
+}
 
 // Which row of the tile a lane has in a pass. A wave has consecutive rows.
 template <int kPasses>
