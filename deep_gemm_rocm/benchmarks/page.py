@@ -46,7 +46,8 @@ LAYOUTS_OF_SCALES: dict[str, tuple[AnyShape, ...]] = {
     _PUBLISHED_OP: tuple(
         Shape(*extents)
         for extents in (
-            (64, 7168, 2048), (128, 4096, 7168), (1024, 1536, 7168), (4096, 576, 7168), (4096, 4096, 7168),
+            (64, 7168, 2048), (128, 4096, 7168), (1024, 1536, 7168), (1024, 7168, 2048), (4096, 576, 7168),
+            (4096, 2112, 7168), (4096, 7168, 2048), (4096, 4096, 7168),
         )
     ),
     "m_grouped_fp8_gemm_nt_contiguous": (Shape(512, 4096, 7168, 4),),
@@ -241,7 +242,8 @@ def layouts_section(results: Sequence[Result]) -> list[str]:
         "",
         "Scales of activations by columns, as this package's casts return them and all other tables here have them,",
         "and by rows. By rows, a wave's loads touch 16 lines in place of one. Where the vector L1 is busy and can't",
-        "keep these lines until the next K-block, that costs time, unless scales go through LDS (docs/kernels.md).",
+        "keep these lines until the next K-block, that costs time and energy, unless scales go through LDS. By rows,",
+        "some problems take another tile (docs/kernels.md).",
         "",
         "| function | shape | by columns, µs | by rows, µs | more |",
         "|---|---|---|---|---|",

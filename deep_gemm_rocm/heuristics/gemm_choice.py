@@ -97,11 +97,14 @@ def gemm_choices(
     return _choices_by_m(_config, problem)
 
 
-def dense_choices(kind: GemmKind, n: int, k: int, num_cus: int = NUM_CUS) -> ChoicesByM:
-    """``choose_dense`` for any ``m``."""
+def dense_choices(
+    kind: GemmKind, n: int, k: int, num_cus: int = NUM_CUS, *, has_scales_by_rows: bool = False
+) -> ChoicesByM:
+    """``choose_dense`` for any ``m``; see ``GemmProblem`` for ``has_scales_by_rows``."""
     kind = with_tail(kind, k)
     k_order = _order_for_all_m(kind, n, k) if settings.values().batch_invariant else None
-    return _choices_by_m(_dense_choice, GemmProblem(kind, 0, n, k, num_cus, 1, 256, k_order))
+    problem = GemmProblem(kind, 0, n, k, num_cus, 1, 256, k_order, has_scales_by_rows=has_scales_by_rows)
+    return _choices_by_m(_dense_choice, problem)
 
 
 def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
@@ -118,10 +121,11 @@ def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
 
 
 def _candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
-    if problem.k_order is None:
-        return gemm_candidates(problem.kind, problem.max_block_m, max_block_n=problem.max_block_n)
-    of_order = gemm_candidates(problem.kind, problem.max_block_m, problem.k_order[1], problem.max_block_n)
-    return of_order + _tuned_tiles(problem)
+    parts_k = 1 if problem.k_order is None else problem.k_order[1]
+    candidates = gemm_candidates(
+        problem.kind, problem.max_block_m, parts_k, problem.max_block_n, problem.has_scales_by_rows
+    )
+    return candidates if problem.k_order is None else candidates + _tuned_tiles(problem)
 
 
 def _tuned_tiles(problem: GemmProblem) -> tuple[GemmConfig, ...]:

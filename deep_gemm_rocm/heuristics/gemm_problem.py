@@ -15,6 +15,7 @@ class GemmProblem(NamedTuple):
 
     Attributes:
         k_order: the ``Choice.k_order`` that choices must have; None for any.
+        has_scales_by_rows: whether each row's scales of ``a`` have lines of the vector L1 for themselves.
     """
 
     kind: GemmKind
@@ -26,6 +27,7 @@ class GemmProblem(NamedTuple):
     max_block_m: int
     k_order: KOrder | None = None
     max_block_n: int = 256
+    has_scales_by_rows: bool = False
 
     def takes(self, config: GemmConfig) -> bool:
         """Whether the tiles of a configuration aren't larger than the problem allows."""

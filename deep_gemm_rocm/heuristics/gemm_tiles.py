@@ -73,15 +73,23 @@ _PINGPONG_128X256 = (_pingpong(128, 256, 2, 4),)
 
 @functools.cache
 def gemm_candidates(
-    kind: GemmKind, max_block_m: int = 256, parts_k: int = 1, max_block_n: int = 256
+    kind: GemmKind,
+    max_block_m: int = 256,
+    parts_k: int = 1,
+    max_block_n: int = 256,
+    has_scales_by_rows: bool = False,
 ) -> tuple[GemmConfig, ...]:
     """The configurations that the heuristic chooses from.
 
     Args:
         parts_k: if more than 1, there are tiles with so many parts of K besides.
+        has_scales_by_rows: see ``GemmProblem``.
     """
     candidates = []
     tiles = _tiles(kind, max_block_m)
+    if has_scales_by_rows and _PINGPONG_224[0] in tiles:
+        # Scales by rows cost 6% with 112 rows in a wave, but 2% with 64 (docs/kernels.md).
+        tiles = tuple(tile for tile in tiles if tile not in _PINGPONG_224) + _PINGPONG_128X256
     for tile, parts in (*((tile, 1) for tile in tiles), *((tile, parts_k) for tile in tiles if parts_k > 1)):
         # Some can't be compiled: waves alone lack registers for many scales of columns, large tiles for sums of parts.
         with contextlib.suppress(ValueError):

@@ -7,14 +7,17 @@ from itertools import cycle, islice
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import deep_gemm_rocm
 from deep_gemm_rocm.heuristics import GemmConfig, choices, choose_dense, choose_gemm_config, gemm_candidates
 from deep_gemm_rocm.heuristics.choices import remembered, replaced
 from deep_gemm_rocm.heuristics.cost import _ROWS_OF_EXPECTED, _groups_of_launches, estimated_clocks, second_pass_clocks
 from deep_gemm_rocm.heuristics.gemm_problem import Choice, GemmProblem, with_tail
 from deep_gemm_rocm.heuristics.gemm_table import TunedTable
+from deep_gemm_rocm.launch import planning
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
 
 CUS = 304
@@ -123,6 +126,17 @@ def test_choices_change_at_the_right_m(n, k, num_cus):
     for m in {1, *changes, 1024, 2048}:
         for near in {max(m - 1, 1), m, m + 1}:
             assert chosen[near] == best_dense(GemmProblem(GemmKind(), near, n, k, num_cus, 1, 256)), near
+
+
+@pytest.mark.parametrize(("k", "major", "most_rows"), [(7168, "row", 64), (7168, "column", 112), (2048, "row", 112)])
+def test_waves_have_fewer_rows_if_scales_of_rows_take_lines_of_their_own(k, major, most_rows):
+    m = n = 4096
+    a, b = (torch.empty(rows, k, dtype=torch.float8_e4m3fnuz, device="meta") for rows in (m, n))
+    scales = torch.empty(m, k // 128, device="meta") if major == "row" else torch.empty(k // 128, m, device="meta").T
+    with planning.planning() as plan:
+        deep_gemm_rocm.gemm_fp8((a, scales), (b, torch.empty(n // 128, k // 128, device="meta")))
+    (kernel,) = plan.values()
+    assert kernel.values["block_m"] // kernel.values["waves_m"] == most_rows
 
 
 @pytest.mark.parametrize("num_groups", [1, 3, 10, 32])
