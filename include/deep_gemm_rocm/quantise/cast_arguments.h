@@ -27,6 +27,7 @@ struct CastArguments {
 struct FirstTileArguments {
   void* x;
   int64_t row_stride, column_stride;
+  const int* group_rows;
   int has_vectors, rows, columns;
   int column_tiles;
   unsigned column_tiles_reciprocal;
@@ -34,6 +35,7 @@ struct FirstTileArguments {
   // All arguments, of which these are in registers already.
   DG_DEVICE CastArguments with(CastArguments others) const {
     others.x = {x, row_stride, column_stride, has_vectors};
+    others.group_rows = group_rows;
     others.rows = rows;
     others.columns = columns;
     others.column_tiles = column_tiles;
@@ -81,10 +83,14 @@ DG_DEVICE void load_arguments_of_norms(const CastArguments& args) {
 // The arguments for one group's matrices, of T.
 template <class T>
 DG_DEVICE CastArguments of_group(CastArguments args, int group) {
+  const int rows = args.group_rows[group];
+  // All come at once; compilers would load some of them after the others.
+  asm volatile("" ::"s"(rows), "s"(args.x_group_stride), "s"(args.data_group_stride), "s"(args.scales_group_stride),
+               "s"(args.data.data), "s"(args.scales.data));
   args.x.data = static_cast<T*>(args.x.data) + group * args.x_group_stride;
   args.data.data = static_cast<uint8_t*>(args.data.data) + group * args.data_group_stride;
   args.scales.data = static_cast<float*>(args.scales.data) + group * args.scales_group_stride;
-  args.rows = min(args.rows, args.group_rows[group]);
+  args.rows = min(args.rows, rows);
   return args;
 }
 
