@@ -135,6 +135,8 @@ _ALONE_OF_FOUR_BITS = (*_ALONE, _alone(64, 32, 2))  # scales of columns leave fe
 # Without them there are more, for b takes half as many until it is widened, or fewer.
 _ALONE_16_ROWS_OF_FOUR_BITS = (_alone(16, 32, 4, waves_n=2),)
 _DEALING_K_OF_FOUR_BITS_16_ROWS = (_alone(16, 16, 4, waves_k=4), _alone(16, 32, 3, waves_k=4))
+# Groups of few rows have many tiles. To find one and to begin it takes as long as many columns of it do.
+_WIDE_OF_16_ROWS = (_alone(16, 64, 3), _alone(16, 64, 3, waves_k=4))
 _DEALING_K_OF_FOUR_BITS = (
     *_DEALING_K_OF_FOUR_BITS_16_ROWS,
     _alone(32, 32, 4, waves_k=4),
@@ -154,13 +156,12 @@ def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
         of_192 = of_256 = ()
     if kind.grouping == "split_k":
         return dealing_k + _PINGPONG_128 + of_256
-    of_16_rows = _ALONE_16_ROWS if kind.has_rounds else _ALONE_16_ROWS_OF_FOUR_BITS
-    if kind.parts > 1:
-        of_16_rows = _ALONE_16_ROWS_OF_TWO_PARTS
+    of_16_rows = _ALONE_16_ROWS_OF_FOUR_BITS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS
     few_rows = of_16_rows + (_ALONE_WITH_ROUNDS if kind.has_rounds else _ALONE_OF_FOUR_BITS)
     if kind.grouping == "dense":
         few_rows += dealing_k + _DEALING_K_IN_ONE_ROUND + (_DEALING_K_IN_SIX if kind.has_rounds else ())
     elif kind.grouping == "psum":
+        few_rows += _WIDE_OF_16_ROWS
         few_rows += _DEALING_K_OF_16_ROWS if kind.has_rounds else _DEALING_K_OF_FOUR_BITS_16_ROWS
     if kind.has_groups_of_rows:
         return few_rows + _PINGPONG_128 + of_192

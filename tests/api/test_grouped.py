@@ -154,8 +154,9 @@ def test_groups_around_the_alignment(psum, alignment):
     Contiguous(sizes[::-1], alignment, n=40, k=144, tail=1).run(psum=psum)
 
 
-# A wave scans 64 groups at a time. Some of these, also the first and the last, have several rows of tiles.
-MANY = [{63: 40, 64: 35, 100: 33, 149: 20}.get(group, group % 4) for group in range(150)]
+# Waves of small tiles scan 512 groups at a time, eight in each lane, others 64. Some of these, also the first and the
+# last, have several rows of tiles.
+MANY = [{63: 40, 64: 35, 100: 33, 511: 20, 512: 40, 529: 20}.get(group, group % 4) for group in range(530)]
 
 
 @pytest.mark.parametrize("psum", [False, True], ids=["ids", "psum"])

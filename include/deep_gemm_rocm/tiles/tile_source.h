@@ -10,6 +10,7 @@
 #pragma once
 
 #include "deep_gemm_rocm/hardware/buffer.h"
+#include "deep_gemm_rocm/hardware/static_for.h"
 #include "deep_gemm_rocm/tiles/gemm_arguments.h"
 #include "deep_gemm_rocm/tiles/tile_scheduler.h"
 #include "deep_gemm_rocm/hardware/wave.h"
@@ -192,6 +193,7 @@ struct MaskedRows {
 
   using OfLayout = int;
   static DG_DEVICE OfLayout load(const Buffer& layout, int group) { return layout.load<int>(group * sizeof(int)); }
+  static DG_DEVICE OfLayout load_after(OfLayout, const Buffer& layout, int group) { return load(layout, group); }
 
   static DG_DEVICE RowRange of_group(const GemmArguments& args, OfLayout named) {
     const int rows = min(max(named, 0), args.m);
@@ -213,6 +215,9 @@ struct PsumRows {
     return {layout.load<int>(group > 0 ? (group - 1) * sizeof(int) : kOutOfBounds),
             layout.load<int>(group * sizeof(int))};
   }
+  static DG_DEVICE OfLayout load_after(const OfLayout& before, const Buffer& layout, int group) {
+    return {before.end, layout.load<int>(group * sizeof(int))};
+  }
 
   static DG_DEVICE RowRange of_group(const GemmArguments& args, OfLayout named) {
     const int begin = aligned(named.end_before, args);
@@ -223,14 +228,19 @@ struct PsumRows {
  private:
   static DG_DEVICE int aligned(int row, const GemmArguments& args) {
     const int within = min(max(row, 0), args.m);
+    if (args.alignment == 1) return within;  // a division takes long
     const int last = within % args.alignment;
     return last == 0 ? within : min(args.m - within, args.alignment - last) + within;
   }
 };
 
-// Groups with as many tiles as their rows need. A tile's group is found by a prefix sum over 64 groups at a time.
+// Groups with as many tiles as their rows need. A tile's group is found by a prefix sum over the lanes' groups. Where
+// there are more groups than lanes, a lane has several, and those of the lane that is found are then dealt to all lanes.
 template <class Rows, class Shape_, class Order, int kBand>
 class RaggedTiles {
+  // Large tiles take so long that finding them doesn't count, and leave no scalar registers for more than one.
+  static constexpr int kMostOfLane = Shape_::kBlockM <= 32 ? 8 : 1;
+
  public:
   using Shape = Shape_;
   static constexpr bool kReadsLayout = true;
@@ -238,64 +248,95 @@ class RaggedTiles {
     return Rows::max_tile_rows(args, Shape::kBlockM) * ceil_div(args.n, Shape::kOutputN);
   }
 
-  // The layout of the first 64 groups, one in each lane.
+  // The layout of the first group of each lane.
   template <class Arguments>
   static DG_DEVICE typename Rows::OfLayout load_layout(const Arguments& args) {
-    return Rows::load(layout_of_groups(args), lane_id());
+    return Rows::load(layout_of_groups(args), lane_id() * groups_of_lane(args));
   }
 
   DG_DEVICE RaggedTiles(const GemmArguments& args, typename Rows::OfLayout of_first_groups)
       : args_(args),
         tiles_n_(ceil_div(args.n, Shape::kOutputN)),
-        first_groups_(groups_from(0, of_first_groups)) {}
+        of_lane_(groups_of_lane(args)),
+        first_groups_(groups_from(0, of_lane_, of_first_groups)) {}
 
   DG_DEVICE int num_tiles() const {
     int tile_rows = last(first_groups_.tiles_up_to);
-    for (int first = kWaveSize; first < args_.num_groups; first += kWaveSize) {
-      tile_rows += last(groups_from(first).tiles_up_to);
+    for (int first = kWaveSize * of_lane_; first < args_.num_groups; first += kWaveSize * of_lane_) {
+      tile_rows += last(groups_from(first, of_lane_).tiles_up_to);
     }
     return tile_rows * tiles_n_;
   }
 
   DG_DEVICE TileWithTail tile(int index, int num_tiles) const {
     int position = Order::position(index, num_tiles);
+    int first = 0;
     Groups groups = first_groups_;
-    for (int first = 0;;) {
-      if (const uint64_t behind = ballot(groups.tiles_up_to * tiles_n_ > position)) {
-        const int lane = lowest_bit(behind);
-        const int tiles_m = read_lane(groups.tiles, lane);
-        position -= (read_lane(groups.tiles_up_to, lane) - tiles_m) * tiles_n_;
-        const TileIndex tile = grouped_tile(position, tiles_m, tiles_n_, kBand, args_.band_reciprocal);
-        const int m = read_lane(groups.rows.begin, lane) + uniform(tile.m) * Shape::kBlockM;
-        return {{first + lane, m, uniform(tile.n) * Shape::kOutputN, read_lane(groups.rows.end, lane) - m,
-                 read_lane(groups.rows.padded_end, lane) - m}};
-      }
+    while (position >= last(groups.tiles_up_to) * tiles_n_) {
       position -= last(groups.tiles_up_to) * tiles_n_;
-      groups = groups_from(first += kWaveSize);
+      first += kWaveSize * of_lane_;
+      groups = groups_from(first, of_lane_);
     }
+    int lane = take_lane(groups, position);
+    if (of_lane_ > 1) {
+      first += lane * of_lane_;
+      groups = groups_from(first, 1);
+      lane = take_lane(groups, position);
+    }
+    const int tiles_m = read_lane(groups.tiles, lane);
+    const TileIndex tile = grouped_tile(position, tiles_m, tiles_n_, kBand, args_.band_reciprocal);
+    const int m = read_lane(groups.rows.begin, lane) + uniform(tile.m) * Shape::kBlockM;
+    return {{first + lane, m, uniform(tile.n) * Shape::kOutputN, read_lane(groups.rows.end, lane) - m,
+             read_lane(groups.rows.padded_end, lane) - m}};
   }
 
  private:
-  // 64 groups, one in each lane: its rows, its tile rows, and the tile rows of all groups up to it.
+  // The groups of a lane: the rows of the first one, the tile rows of all, and those of all lanes up to it.
   struct Groups {
     RowRange rows;
     int tiles, tiles_up_to;
   };
 
-  static DG_DEVICE int last(int value) { return read_lane(value, kWaveSize - 1); }
-
-  DG_DEVICE Groups groups_from(int first) const {
-    return groups_from(first, Rows::load(layout_of_groups(args_), first + lane_id()));
+  template <class Arguments>
+  static DG_DEVICE int groups_of_lane(const Arguments& args) {
+    return kMostOfLane > 1 ? min(ceil_div(args.num_groups, kWaveSize), kMostOfLane) : 1;
   }
 
-  DG_DEVICE Groups groups_from(int first, typename Rows::OfLayout of_groups) const {
-    const RowRange rows = Rows::of_group(args_, of_groups);
-    const int tiles = first + lane_id() < args_.num_groups ? ceil_div(rows.padded_end - rows.begin, Shape::kBlockM) : 0;
+  static DG_DEVICE int last(int value) { return read_lane(value, kWaveSize - 1); }
+
+  DG_DEVICE Groups groups_from(int first, int of_lane) const {
+    return groups_from(first, of_lane, Rows::load(layout_of_groups(args_), first + lane_id() * of_lane));
+  }
+
+  DG_DEVICE Groups groups_from(int first, int of_lane, typename Rows::OfLayout of_first) const {
+    const int group = first + lane_id() * of_lane;
+    typename Rows::OfLayout of_groups[kMostOfLane] = {of_first};
+    static_for<kMostOfLane - 1>([&](auto i) {
+      if (i + 1 >= of_lane) return;
+      of_groups[i + 1] = Rows::load_after(of_groups[i], layout_of_groups(args_), group + i + 1);
+    });
+    const RowRange rows = Rows::of_group(args_, of_first);
+    int tiles = tile_rows(group, rows);
+    static_for<kMostOfLane - 1>([&](auto i) {
+      if (i + 1 < of_lane) tiles += tile_rows(group + i + 1, Rows::of_group(args_, of_groups[i + 1]));
+    });
     return {rows, tiles, inclusive_sum(tiles)};
+  }
+
+  DG_DEVICE int tile_rows(int group, const RowRange& rows) const {
+    return group < args_.num_groups ? ceil_div(rows.padded_end - rows.begin, Shape::kBlockM) : 0;
+  }
+
+  // The lane in whose groups a position is, which is counted from their first tile afterwards.
+  DG_DEVICE int take_lane(const Groups& groups, int& position) const {
+    const int lane = lowest_bit(ballot(groups.tiles_up_to * tiles_n_ > position));
+    position -= read_lane(groups.tiles_up_to - groups.tiles, lane) * tiles_n_;
+    return lane;
   }
 
   const GemmArguments& args_;
   int tiles_n_;
+  int of_lane_;
   Groups first_groups_;
 };
 
