@@ -96,6 +96,12 @@ def forget_calls() -> None:
     calls.bytes = 0
 
 
+def check_no_contents() -> None:
+    """Leaves out checks of contents, which hardware doesn't ask for, in repeated calls."""
+    for remembered in session.current().of(repeated.Calls).known.values():
+        remembered.plan.contents = []
+
+
 @contextlib.contextmanager
 def launching_nothing() -> Iterator[None]:
     """In simulation, replaces the kernels' entry points by a C function that does nothing, and registers no memory."""
@@ -203,8 +209,7 @@ def other_repeated_calls(device: str) -> None:
         made = [result] if isinstance(result, torch.Tensor) else list(result or ())
         with launching_nothing():
             call()
-            for remembered in session.current().of(repeated.Calls).known.values():
-                remembered.contents = []
+            check_no_contents()
             ours_us, empty_us, mm_us = microseconds(call, make_empty(made), small_mm())
         print(
             f"{name}: {ours_us:.2f} µs a call, {ours_us / mm_us:.1f} times torch.mm ({mm_us:.2f} µs)"
@@ -226,8 +231,7 @@ def all_repeated_calls() -> None:
             continue
         with launching_nothing():
             call()
-            for remembered in session.current().of(repeated.Calls).known.values():
-                remembered.contents = []
+            check_no_contents()
             ours_us, mm_us = microseconds(call, small_mm())
         ratios.append((ours_us / mm_us, name))
     for ratio, name in sorted(ratios):

@@ -281,8 +281,6 @@ class Plan:
         """
         if not fast_path.is_allowed(addresses, self.aligned, self.apart(tensors, together), together):
             return False
-        for check, numbers in self.contents:
-            check(*[tensors[number] for number in numbers])
         places_of, scratch_bytes = self._with_scratch(launches, self._places_again)
         steps = [
             (entry_point, arguments, places)
@@ -293,10 +291,21 @@ class Plan:
         if filled is None:
             del tensors[self._num_given :]
             return False
+        self.run(filled, tensors)
+        return True
+
+    def run(self, launches: fast_path.Launches, tensors: list[torch.Tensor]) -> Any:
+        """Launches a repeated call on its tensors, among which are new ones, and returns the result.
+
+        Raises:
+            ValueError: the contents of a tensor are wrong.
+        """
+        for check, numbers in self.contents:
+            check(*[tensors[number] for number in numbers])
         for number, value in self.filled:
             tensors[number].fill_(value)
-        self.runtime.relaunch(filled, tensors, self.used)
-        return True
+        self.runtime.relaunch(launches, tensors, self.used)
+        return self.result_among(tensors)
 
     def _made_for(
         self, returned: list[fast_path.TensorForm], between: list[int]
@@ -332,7 +341,6 @@ class Call:
 
     Attributes:
         plan: how they use tensors.
-        runtime, contents, filled, used, result_among: those of the plan.
         scratch_bytes: the size of the scratch memory; 0 for none.
         fill: what fills in the launches for ``fast_path.recall``; None until the first repetition.
         bytes: an estimate of the memory.
@@ -340,8 +348,7 @@ class Call:
     """
 
     __slots__ = (
-        "_first_addresses", "_made", "_steps", "_together", "bytes", "contents", "fill", "filled", "plan",
-        "result_among", "runtime", "scratch_bytes", "used", "was_repeated",
+        "_first_addresses", "_made", "_steps", "_together", "bytes", "fill", "plan", "scratch_bytes", "was_repeated",
     )  # fmt: skip
 
     def __init__(
@@ -362,15 +369,14 @@ class Call:
             together: see ``fast_path.filler_by_python``.
         """
         self.plan, self._steps, self.scratch_bytes, self._made = plan, steps, scratch_bytes, tuple(made)
-        self.runtime, self.contents, self.used = plan.runtime, plan.contents, plan.used
-        self.filled, self.result_among = plan.filled, plan.result_among
         self._first_addresses, self._together = first_addresses, together
         self.fill: Any = None
         self.bytes = BYTES_OF_CALL + sum([2 * len(step.arguments) + BYTES_OF_LAUNCH for step in steps])
         self.was_repeated = False
 
     def prepare(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> None:
-        """Makes ``fill`` for the call's key and tensors like the given ones."""
+        """Makes ``fill`` for the first repetition, from the call's key and tensors like the given ones."""
+        self.was_repeated = True
         steps, plan, together = self._steps, self.plan, self._together
         if not steps:  # another thread was quicker
             return
@@ -381,20 +387,6 @@ class Call:
             plan.scratch(self.scratch_bytes),
         )  # fmt: skip
         self._steps = []
-
-    def repeat(self, tensors: list[torch.Tensor], launches: fast_path.Launches) -> Any:
-        """Launches on the tensors, among which are new ones, and returns the result.
-
-        Raises:
-            ValueError: the contents of a tensor are wrong.
-        """
-        for check, numbers in self.contents:
-            check(*[tensors[number] for number in numbers])
-        for number, value in self.filled:
-            tensors[number].fill_(value)
-        self.was_repeated = True
-        self.runtime.relaunch(launches, tensors, self.used)
-        return self.result_among(tensors)
 
 
 def _result_among(result: object, tensors: list[torch.Tensor]) -> Callable[[list[torch.Tensor]], Any]:

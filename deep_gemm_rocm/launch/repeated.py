@@ -156,7 +156,8 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
         found, ready = fast_path.recall(*asked)
         if ready is not None:
             call, tensors, launches = ready
-            return call.repeat(tensors, launches)
+            call.was_repeated = True
+            return call.plan.run(launches, tensors)
         if found is None:
             return first_time(args, kwargs)
         key, tensors, addresses = found
@@ -176,7 +177,8 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
             known.prepare(key, tensors)
             _, ready = fast_path.recall(*asked)
             if ready is not None:
-                return known.repeat(*ready[1:])
+                _, tensors, launches = ready
+                return known.plan.run(launches, tensors)
         return first_time(args, kwargs)
 
     # Remembers the call, too, if it was found, and makes it one of its family.

@@ -39,7 +39,7 @@ class Scratch(session.Part):
         device = tensor.get_device()
         if runtime.is_capturing(device):
             return runtime.allocate_in_capture(size, tensor)
-        kept = self.kept()
+        kept = self._of_thread.by_stream
         key = runtime, device, runtime.current_stream(tensor)
         held, found = kept.get(key, _NOTHING)
         if found is None or held < size:

@@ -222,10 +222,10 @@ def remembered(monkeypatch):
         steps, _, aligned, apart, together, made, _ = fillers[-1]
         kernels = [step.entry_point.__self__ for step in steps]
         arguments = [(step.arguments, step.places) for step in steps]
-        numbers = [numbers for _, numbers in last.contents]
+        numbers = [numbers for _, numbers in last.plan.contents]
         return {
             "kernels": kernels, "arguments": arguments, "aligned": tuple(aligned), "apart": apart, "together": together,
-            "made": made, "scratch": last.scratch_bytes, "used": last.used, "contents": numbers,
+            "made": made, "scratch": last.scratch_bytes, "used": last.plan.used, "contents": numbers,
             "bytes": last.bytes,
         }  # fmt: skip
 
