@@ -325,7 +325,12 @@ def _operands(function: _Function, m: int, of: Workload, groups_of_a: tuple[int,
 
 def _dense(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
-    function.call(*_operands(function, m, of, (), ()), _tensor(m, of.n, dtype=of.d_dtype))
+    a, b = _operands(function, m, of, (), ())
+    d = _tensor(m, of.n, dtype=of.d_dtype)
+    function.call(a, b, d)
+    if function.dtype == _FP8 and function.layout[0] == "n":
+        data, scales = a
+        function.call((data, scales.T.contiguous().T), b, d)  # tiles may differ where scales lie by columns
 
 
 def _a_of_fp4(function: _Function, m: int, of: Workload, *groups: int) -> Any:
