@@ -136,7 +136,7 @@ _ALONE_OF_FOUR_BITS = (*_ALONE, _alone(64, 32, 2))  # scales of columns leave fe
 _ALONE_16_ROWS_OF_FOUR_BITS = (_alone(16, 32, 4, waves_n=2),)
 _DEALING_K_OF_FOUR_BITS_16_ROWS = (_alone(16, 16, 4, waves_k=4), _alone(16, 32, 3, waves_k=4))
 # Groups of few rows have many tiles. To find one and to begin it takes as long as many columns of it do.
-_WIDE_OF_16_ROWS = (_alone(16, 64, 3), _alone(16, 64, 3, waves_k=4))
+_WIDE_OF_16_ROWS = (_alone(16, 64, 3),)
 _DEALING_K_OF_FOUR_BITS = (
     *_DEALING_K_OF_FOUR_BITS_16_ROWS,
     _alone(32, 32, 4, waves_k=4),

@@ -235,7 +235,7 @@ struct PsumRows {
 };
 
 // Groups with as many tiles as their rows need. A tile's group is found by a prefix sum over the lanes' groups. Where
-// there are more groups than lanes, a lane has several, and those of the lane that is found are then dealt to all lanes.
+// there are more groups than lanes, a lane has several, and those of the lane that is found are dealt to all lanes.
 template <class Rows, class Shape_, class Order, int kBand>
 class RaggedTiles {
   // Large tiles take so long that finding them doesn't count, and leave no scalar registers for more than one.
