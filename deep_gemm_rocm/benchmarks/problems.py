@@ -202,7 +202,8 @@ def _activations(op: str, rows: int, k: int, device: str) -> Operand:
 
 def _weights(op: str, groups: int, n: int, k: int, device: str) -> Operand:
     if op.count("fp4"):
-        experts = [per_token_cast_to_fp4(testing.weights(n, k, group), True, GROUP, True) for group in range(groups)]
+        packed = not op.count("f32")  # exponents, four to an int32; else scales are fp32
+        experts = [per_token_cast_to_fp4(testing.weights(n, k, group), True, GROUP, packed) for group in range(groups)]
         data, scales = (torch.stack(parts).to(device) for parts in zip(*experts, strict=True))
         return shuffle_weight(data, scales) if op.count("shuffled") else (data, scales)
     if op.count("int4"):
@@ -342,6 +343,7 @@ _ALL = (
     Operation(shapes.DENSE, _make_dense, gemm.bf16_gemm_nt),
     Operation(shapes.DENSE, _make_dense, fp4_gemm.fp8_fp4_gemm_nt, recipe=_VECTORS),
     Operation(shapes.DENSE, _make_dense, fp4_gemm.bf16_fp4_gemm_nt, recipe=_VECTORS),
+    Operation(shapes.DENSE, _make_dense, fp4_gemm.fp8_fp4_gemm_nt, recipe=_VECTORS, name="fp8_fp4_gemm_nt_f32_scales"),
     Operation(shapes.DENSE, _make_dense, fp4_gemm.fp8_fp4_gemm_nt, recipe=_VECTORS, name="fp8_shuffled_fp4_gemm_nt"),
     Operation(shapes.DENSE, _make_dense, fp4_gemm.bf16_fp4_gemm_nt, recipe=_VECTORS, name="bf16_shuffled_fp4_gemm_nt"),
     Operation(shapes.DENSE, _make_dense, int4_gemm.fp8_int4_gemm_nt, recipe=_VECTORS),
