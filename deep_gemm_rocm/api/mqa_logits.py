@@ -128,9 +128,9 @@ def get_paged_mqa_logits_metadata(
         check_form("indices", indices, torch.int32, (len(context_lens),))
     _check_block_kv(block_kv)
     units = check_int("num_sms", num_sms, 1, _MAX_UNITS)
-    if not context_lens.shape[0]:
-        return context_lens.new_zeros((units + 1, 2)), None
     schedule = context_lens.new_empty((units + 1, 2))
+    if not context_lens.shape[0]:
+        return schedule.fill_(0), None
     return schedule, paged_logits_schedule_launch(context_lens, schedule)
 
 

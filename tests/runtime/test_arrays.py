@@ -66,6 +66,11 @@ def test_every_function_gives_the_same_bits_as_for_tensors(memory, name):
         assert actual == expected
 
 
+def test_no_sequences_have_a_schedule(memory):
+    none = memory.array(torch.zeros(2, dtype=torch.int32))[:0]
+    assert bits(dg.get_paged_mqa_logits_metadata(none, 64, 3)).equal(bits(torch.zeros(4, 2)))
+
+
 def problem(memory: Memory, m: int = 20, n: int = 48, k: int = 256, seed: int = 0) -> tuple[Any, Any, dg.DeviceTensor]:
     """Operands, and an output full of NaN."""
     a, b = with_tensors(gemm_problem(m, n, k, seed), memory.array)
