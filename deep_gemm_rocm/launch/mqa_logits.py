@@ -117,7 +117,7 @@ def paged_mqa_logits_launch(
     q, cache, weights = (tensors[role].tensor for role in ("q", "cache", "weights"))
     context_lens, block_table, schedule = (tensors[role].tensor for role in ("context_lens", "block_table", "schedule"))
     arguments = PagedMqaLogitsArguments(
-        q_stride=q.stride(1),
+        q_stride=q.shape[2] * q.shape[3],  # stride(1) may be anything if next_n is 1
         page_bytes=cache.stride(0),
         weights_stride=weights.stride(0),
         block_table_stride=block_table.stride(0),

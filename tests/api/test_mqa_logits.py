@@ -234,6 +234,14 @@ def test_any_paged_shape(lens, next_n, units, per_query, page, seed):
     Paged(lens, next_n, 32, 32, seed, page).run(units=units, per_query=per_query)
 
 
+def test_the_stride_of_a_single_token_may_be_anything():
+    problem = Paged((70, 100, 3), 1, 32, 32)
+    problem.q = problem.q.squeeze(1)[None].transpose(0, 1)
+    assert problem.q.is_contiguous()
+    assert problem.q.stride(1) == problem.q.numel()
+    problem.run()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("next_n", [1, 2])
 @pytest.mark.parametrize(("batch", "tokens"), [(256, 8192), (4096, 256)])
