@@ -102,6 +102,17 @@ def test_long_rows(kind, dtype, k):
         assert_selected(DATA[kind](1, columns, seed=columns).to(dtype), k)
 
 
+@dtypes
+@pytest.mark.parametrize("kind", sorted(DATA))
+def test_more_workgroups_than_compute_units(kind, dtype):
+    """Two share a CU, and are smaller."""
+    dg.set_num_sms(1)
+    columns = 32769 if dtype == F32 else 65537  # in two slices
+    for k in (1, 700):
+        assert_selected(DATA[kind](2, columns, seed=k).to(dtype), k)
+        assert_selected(DATA[kind](3, 9001, seed=k).to(dtype)[1:], k)
+
+
 def test_the_longest_row():
     logits = normal(1, 2**19)
     assert_selected(logits, 2048, ends=ints(2**19 - 5), starts=ints(3))
