@@ -15,6 +15,14 @@ TAIL = GemmKind(k_tail=True)
 
 CHOSEN = (*gemm_candidates(GemmKind()), *gemm_candidates(TAIL))
 
+# Further candidates where each row's scales have lines of the vector L1 for themselves.
+OF_SCALES_BY_ROWS = tuple(
+    config
+    for kind in (GemmKind(), TAIL)
+    for config in gemm_candidates(kind, has_scales_by_rows=True)
+    if config not in CHOSEN
+)
+
 # Configurations for paths of the headers that no candidate takes: other numbers of stages, a single wave, tiles smaller
 # than a pass of loads, odd numbers of fragments, tiles wider than a block of scales, more waves along K than K-blocks,
 # and schedules that the heuristic doesn't use.
@@ -37,7 +45,6 @@ OTHERS = (
     GemmConfig(block_m=48, block_n=32, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=2, kind=TAIL),
     GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=1, schedule="alone", waves_k=8),
     GemmConfig(block_m=96, block_n=64, waves_m=3, waves_n=2, num_stages=2, schedule="alone", kind=TAIL),
-    GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=3, schedule="pingpong", kind=TAIL),
 )
 
 # Some waves' columns may lie in two blocks of scales; with and without joined fragments.
@@ -46,7 +53,8 @@ IN_TWO_BLOCKS = (
     GemmConfig(block_m=32, block_n=192, waves_m=1, waves_n=2, num_stages=2),
 )
 
-ALL = CHOSEN + OTHERS + IN_TWO_BLOCKS
+ALWAYS = OF_SCALES_BY_ROWS + OTHERS + IN_TWO_BLOCKS
+ALL = CHOSEN + ALWAYS
 
 # Every grouping with every tile; some tiles need an alignment below 128.
 GROUPED = tuple(
@@ -213,7 +221,9 @@ def for_other_kinds(configs: Iterable[GemmConfig]) -> Iterator[GemmConfig]:
             break
 
 
-OF_EVERY_KIND = tuple(config for kind in KINDS for config in gemm_candidates(kind)) + tuple(for_other_kinds(OTHERS))
+OF_EVERY_KIND = tuple(config for kind in KINDS for config in gemm_candidates(kind)) + tuple(
+    for_other_kinds(OTHERS + OF_SCALES_BY_ROWS)
+)
 # For 4096x2112, this configuration has as many tiles as the device has CUs.
 OF_EVERY_KIND += (
     GemmConfig(256, 112, 8, 1, 3, "pingpong", kind=GemmKind(a_type="bf16", b_type="bf16", scaling="none")),
@@ -257,5 +267,5 @@ def each_tile(configs: Sequence[GemmConfig], always: Iterable[GemmConfig] = ()) 
     )
 
 
-each_dense_tile = each_tile(ALL, always=OTHERS + IN_TWO_BLOCKS)
-QUICK_ALL = (*quick(CHOSEN), *OTHERS, *IN_TWO_BLOCKS)
+each_dense_tile = each_tile(ALL, always=ALWAYS)
+QUICK_ALL = (*quick(CHOSEN), *ALWAYS)
