@@ -135,9 +135,9 @@ def warmup_kernels(
 
     Afterwards, calls with these sizes neither compile nor read a file. A list of many M needs only a handful of
     kernels, since M only affects the choice of tiles. Nothing is launched, and no device memory is needed. Recipes,
-    scales and strides are the function's defaults. Weights of functions with fp4 in their
-    names and of the ``nt`` layout have four bits, and exponents as scales; those with int4 have the scales that
-    ``arguments`` tells.
+    scales and strides are the function's defaults; scales of FP8 activations may lie by rows or by columns, with
+    nothing between them. Weights of functions with fp4 in their names and of the ``nt`` layout have four bits, and
+    exponents as scales; those with int4 have the scales that ``arguments`` tells.
 
     Args:
         name: the name of a public function: a dense or grouped GEMM, under any of its names; attention, for prompts or
