@@ -88,7 +88,7 @@ def gemm_candidates(
     candidates = []
     tiles = _tiles(kind, max_block_m)
     if has_scales_by_rows and _PINGPONG_224[0] in tiles:
-        # Scales by rows cost 6% with 112 rows in a wave, but 2% with 64 (docs/kernels.md).
+        # With 112 rows in a wave they cost more than tiles of 64 rows in a wave lose otherwise; see docs/kernels.md.
         tiles = tuple(tile for tile in tiles if tile not in _PINGPONG_224) + _PINGPONG_128X256
     for tile, parts in (*((tile, 1) for tile in tiles), *((tile, parts_k) for tile in tiles if parts_k > 1)):
         # Some can't be compiled: waves alone lack registers for many scales of columns, large tiles for sums of parts.
