@@ -18,8 +18,8 @@ struct TopKArguments {
   int rows, columns, k;
   int rows_of_sequence, pages_of_sequence, page_shift;
   int slices;              // parts of a row, each of which has a workgroup
-  int room_of_slice;       // for at least k
-  int compute_units;       // of the device
+  int room_of_slice;       // at least k; a short slice has as much as its numbers
+  int compute_units;       // to be used
 };
 
 }  // namespace deep_gemm_rocm
