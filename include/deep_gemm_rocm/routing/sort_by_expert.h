@@ -41,11 +41,15 @@ constexpr int kSortSteps = 2;  // of 64 choices for each wave
 constexpr int kIdsOfChunk = kSortSteps * kSortThreads;  // of a workgroup
 static_assert(kSortThreads == kMostExperts, "a thread adds up what there is of an expert");
 
+using SortCount = unsigned short;  // of choices of a chunk
+static_assert(kIdsOfChunk <= 0xffff);
+
 struct SortLds {
-  alignas(kChunkBytes) int counts[kSortSteps][kSortWaves][kMostExperts];
+  alignas(kChunkBytes) SortCount counts[kSortSteps][kSortWaves][kMostExperts];
   int first_rows[kMostExperts];
   int totals[kSortWaves];
 };
+static_assert(3 * sizeof(SortLds) <= 64 * 1024, "workgroups that quantise share a CU, and have as much LDS");
 
 // The lanes whose experts, below 1 << kBits, are this lane's; none for a negative one.
 template <int kBits>
@@ -109,13 +113,13 @@ class ExpertSort {
 
   // Waves have counts of their own, so that they needn't wait for others.
   DG_DEVICE void forget_counts() {
-    constexpr int kInts = kChunkBytes / sizeof(int);
-    using Ints = Vector<int, kInts>;
+    constexpr int kCounts = kChunkBytes / sizeof(SortCount);
+    using Counts = Vector<SortCount, kCounts>;
 #pragma unroll
     for (int step = 0; step < kSortSteps; ++step) {
-      auto* const counts = reinterpret_cast<Ints*>(lds_.counts[step][wave_id()]);
+      auto* const counts = reinterpret_cast<Counts*>(lds_.counts[step][wave_id()]);
 #pragma unroll
-      for (int i = 0; i < kMostExperts / (kInts * kWaveSize); ++i) counts[i * kWaveSize + lane_id()] = Ints{};
+      for (int i = 0; i < kMostExperts / (kCounts * kWaveSize); ++i) counts[i * kWaveSize + lane_id()] = Counts{};
     }
   }
 
@@ -162,7 +166,7 @@ class ExpertSort {
   DG_DEVICE int add_up_waves() {
     const int expert = thread_id();
     constexpr int kCounts = kSortSteps * kSortWaves;
-    auto& all = reinterpret_cast<int(&)[kCounts][kMostExperts]>(lds_.counts);
+    auto& all = reinterpret_cast<SortCount(&)[kCounts][kMostExperts]>(lds_.counts);
     int counts[kCounts];
 #pragma unroll
     for (int i = 0; i < kCounts; ++i) counts[i] = all[i][expert];
@@ -180,7 +184,7 @@ class ExpertSort {
     const int expert = thread_id();
     int before = 0, all = 0;
     if (wave_id() * kWaveSize < args_.num_experts) all = add_up_waves();
-    if (num_chunks > 1) {
+    if (num_chunks > 1) {  // and LDS has what comes before in this one
       all = 0;
 #pragma unroll 8  // loads in flight at once
       for (int chunk = 0; chunk < num_chunks; ++chunk) {
