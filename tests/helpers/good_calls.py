@@ -96,7 +96,7 @@ def paged_logits():
         "kv_cache": zeros(3, PAGE, 1, DIM + 4, dtype=torch.uint8),
         "weights": rand(2, HEADS),
         **paged(),
-        "schedule_meta": dg.get_paged_mqa_logits_metadata(ints(40, 64), 64, 4),
+        "schedule_meta": ints(0, 0, 0, 0, 1, 0, 1, 0, 2, 0).view(5, 2),  # of 40 and 64 tokens, for 4 units
         "max_context_len": 64,
         "clean_logits": True,
         "indices": None,
