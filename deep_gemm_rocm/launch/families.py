@@ -197,15 +197,17 @@ class Family:
         launches = self._filled_in(found, returned, between)
         return self.plan.call(launches, returned, between, together=self._together)
 
-    def launch_once(self, found: Found, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> bool:
-        """Launches the call of a size, which isn't remembered; see ``Plan.launch_once``.
+    def fill_once(
+        self, found: Found, tensors: list[torch.Tensor], addresses: tuple[int, ...]
+    ) -> fast_path.Launches | None:
+        """The launches of a size's call, which isn't remembered; see ``Plan.fill_once``.
 
         Raises:
-            ValueError, jit.JitError: as ``call``, or the contents of a tensor are wrong.
+            ValueError, jit.JitError: as ``call``.
         """
         returned, between = list(self._returned), list(self._between)
         launches = self._filled_in(found, returned, between)
-        return self.plan.launch_once(launches, returned, between, self._together, tensors, addresses)
+        return self.plan.fill_once(launches, returned, between, self._together, tensors, addresses)
 
     def _filled_in(self, found: Found, returned: list[fast_path.TensorForm], between: list[int]) -> list[Filled]:
         self.was_repeated = True

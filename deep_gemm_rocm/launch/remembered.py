@@ -257,7 +257,7 @@ class Plan:
             ]
         return Call(self, *self._steps(launches, places_of), made, **known)
 
-    def launch_once(
+    def fill_once(
         self,
         launches: Sequence[Filled],
         returned: list[fast_path.TensorForm],
@@ -265,22 +265,16 @@ class Plan:
         together: Together,
         tensors: list[torch.Tensor],
         addresses: tuple[int, ...],
-    ) -> bool:
-        """Launches a call that isn't remembered, and appends its new tensors to others.
-
-        Returns:
-            False, without a launch, for unfit addresses.
+    ) -> fast_path.Launches | None:
+        """What ``fast_path.Fill`` gives, for a call that isn't remembered.
 
         Args:
             returned, between: as for ``call``.
             together: see ``fast_path.filler_by_python``.
             tensors, addresses: the given tensors.
-
-        Raises:
-            ValueError: the contents of a tensor are wrong.
         """
         if not fast_path.is_allowed(addresses, self.aligned, self.apart(tensors, together), together):
-            return False
+            return None
         places_of, scratch_bytes = self._with_scratch(launches, self._places_again)
         steps = [
             (entry_point, arguments, places)
@@ -290,9 +284,7 @@ class Plan:
         filled = fast_path.filled_in(steps, tensors, addresses, made, parts, self.scratch(scratch_bytes))
         if filled is None:
             del tensors[self._num_given :]
-            return False
-        self.run(filled, tensors)
-        return True
+        return filled
 
     def run(self, launches: fast_path.Launches, tensors: list[torch.Tensor]) -> Any:
         """Launches a repeated call on its tensors, among which are new ones, and returns the result.

@@ -165,9 +165,11 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
         if known is None or known is _SEEN:
             family = None if family_of is None else family_of(calls.settings.values, args, kwargs, key, addresses)
             like = None if family is None else calls.known.get(family.key)
-            if like is not None and known is None and like.launch_once(family, tensors, addresses):
-                calls.add(key, _SEEN)
-                return like.plan.result_among(tensors)
+            if like is not None and known is None:
+                launches = like.fill_once(family, tensors, addresses)
+                if launches is not None:
+                    calls.add(key, _SEEN)
+                    return like.plan.run(launches, tensors)
             if like is not None and known is _SEEN:
                 known = like.call(family)
                 calls.add(key, known)

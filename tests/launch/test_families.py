@@ -279,7 +279,7 @@ OFTEN = {"experts", "norm", "decode, new results", "GEMM of a long K", "masked G
 )
 def test_first_calls_of_a_size_launch_what_later_ones_do(name, monkeypatch):
     made_by = []
-    for method in ("launch_once", "call"):
+    for method in ("fill_once", "call"):
         real = getattr(Family, method)
         monkeypatch.setattr(
             Family, method, lambda *args, method=method, real=real: made_by.append(method) or real(*args)
@@ -288,7 +288,7 @@ def test_first_calls_of_a_size_launch_what_later_ones_do(name, monkeypatch):
     for rows in OTHERS:
         first, second, third = [launched(CALLS[name], rows, monkeypatch) for _ in range(3)]
         assert first == second == third
-    assert made_by == ["launch_once", "call"] * len(OTHERS)
+    assert made_by == ["fill_once", "call"] * len(OTHERS)
 
 
 def test_a_distance_between_columns_is_not_none():
