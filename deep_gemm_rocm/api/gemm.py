@@ -7,20 +7,19 @@ from typing import Any
 import torch
 
 from ..heuristics import dense_choices
+from ..heuristics.gemm_problem import are_scale_rows_apart
 from ..launch.gemm import SizesOfGemm, computed, gemm_launch
 from ..launch.launch import Launch
 from ..launch.repeated import Described, describing, launches, launches_of_rows
 from ..problems.arguments import Argument, Arguments
 from ..problems.gemm import check_gemm
-from ..problems.gemm_kind import PARTS_OF_B, Epilogue, Gemm, GemmKind
+from ..problems.gemm_kind import PARTS_OF_B, Epilogue, Gemm
 from ..problems.layout import Pair, data_and_scales
 from ..problems.operands import check_head_splits, transposed, transposed_pair
 from ..problems.recipe import Recipe, check_recipe, flat_recipe
 from ..problems.tensors import FP8_DTYPES
 from ..runtime import settings
 from .variants import takes_arguments_of
-
-_SCALES_OF_LINE = 32  # of the vector L1
 
 
 @launches_of_rows("a[0]", "a[1]", "out", "c")
@@ -324,15 +323,7 @@ def launch_dense(
 ) -> Launch | None:
     if gemm.m == 0 or gemm.n == 0:
         return None
-    choices = dense_choices(
-        gemm.kind, gemm.n, gemm.k, settings.num_cus(), has_scales_by_rows=_has_scales_by_rows(gemm.kind, arguments)
-    )
+    rows_are_apart = gemm.kind.scaling == "blocks" and are_scale_rows_apart(arguments["sfa"].tensor.stride())
+    choices = dense_choices(gemm.kind, gemm.n, gemm.k, settings.num_cus(), scale_rows_are_apart=rows_are_apart)
     launch = gemm_launch(*computed(choices(gemm.m), gemm), arguments, head_splits=head_splits, made=made)
     return launch._replace(sizes=SizesOfGemm(gemm, choices))
-
-
-def _has_scales_by_rows(kind: GemmKind, arguments: Arguments) -> bool:
-    if kind.scaling != "blocks":
-        return False
-    to_next_row, to_next_column = arguments["sfa"].tensor.stride()
-    return to_next_column == 1 and to_next_row >= _SCALES_OF_LINE

@@ -18,6 +18,7 @@ from .. import jit
 from ..checks import check_int
 from ..heuristics import LATENT_ROWS, collecting_begins, heads_of_every_tile
 from ..heuristics.gemm_config import NUM_CUS
+from ..heuristics.gemm_problem import are_scale_rows_apart
 from ..launch import planning
 from ..launch.launch import ready_kernels
 from ..problems.experts import MAX_TOKENS, MAX_TOP_K, Experts
@@ -328,9 +329,9 @@ def _dense(function: _Function, m: int, of: Workload) -> None:
     a, b = _operands(function, m, of, (), ())
     d = _tensor(m, of.n, dtype=of.d_dtype)
     function.call(a, b, d)
-    if function.dtype == _FP8 and function.layout[0] == "n":
+    if function.dtype == _FP8 and function.layout[0] == "n" and are_scale_rows_apart(a[1].stride()):
         data, scales = a
-        function.call((data, scales.T.contiguous().T), b, d)  # tiles may differ where scales lie by columns
+        function.call((data, scales.T.contiguous().T), b, d)  # other tiles, where scales lie by columns
 
 
 def _a_of_fp4(function: _Function, m: int, of: Workload, *groups: int) -> Any:

@@ -98,12 +98,12 @@ def gemm_choices(
 
 
 def dense_choices(
-    kind: GemmKind, n: int, k: int, num_cus: int = NUM_CUS, *, has_scales_by_rows: bool = False
+    kind: GemmKind, n: int, k: int, num_cus: int = NUM_CUS, *, scale_rows_are_apart: bool = False
 ) -> ChoicesByM:
-    """``choose_dense`` for any ``m``; see ``GemmProblem`` for ``has_scales_by_rows``."""
+    """``choose_dense`` for any ``m``; see ``GemmProblem`` for ``scale_rows_are_apart``."""
     kind = with_tail(kind, k)
     k_order = _order_for_all_m(kind, n, k) if settings.values().batch_invariant else None
-    problem = GemmProblem(kind, 0, n, k, num_cus, 1, 256, k_order, has_scales_by_rows=has_scales_by_rows)
+    problem = GemmProblem(kind, 0, n, k, num_cus, 1, 256, k_order, scale_rows_are_apart=scale_rows_are_apart)
     return _choices_by_m(_dense_choice, problem)
 
 
@@ -123,7 +123,7 @@ def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
 def _candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
     parts_k = 1 if problem.k_order is None else problem.k_order[1]
     candidates = gemm_candidates(
-        problem.kind, problem.max_block_m, parts_k, problem.max_block_n, problem.has_scales_by_rows
+        problem.kind, problem.max_block_m, parts_k, problem.max_block_n, problem.scale_rows_are_apart
     )
     return candidates if problem.k_order is None else candidates + _tuned_tiles(problem)
 

@@ -8,6 +8,7 @@ from ..problems.gemm_kind import GemmKind, changed
 from .gemm_config import GemmConfig
 
 KOrder = tuple[int, int]
+_SCALES_OF_LINE = 32  # of the vector L1
 
 
 class GemmProblem(NamedTuple):
@@ -15,7 +16,7 @@ class GemmProblem(NamedTuple):
 
     Attributes:
         k_order: the ``Choice.k_order`` that choices must have; None for any.
-        has_scales_by_rows: whether each row's scales of ``a`` have lines of the vector L1 for themselves.
+        scale_rows_are_apart: see ``are_scale_rows_apart``.
     """
 
     kind: GemmKind
@@ -27,7 +28,7 @@ class GemmProblem(NamedTuple):
     max_block_m: int
     k_order: KOrder | None = None
     max_block_n: int = 256
-    has_scales_by_rows: bool = False
+    scale_rows_are_apart: bool = False
 
     def takes(self, config: GemmConfig) -> bool:
         """Whether the tiles of a configuration aren't larger than the problem allows."""
@@ -80,3 +81,9 @@ def with_tail(kind: GemmKind, k: int) -> GemmKind:
     """The kind for this K, whichever it was for."""
     k_tail = k * kind.element_bytes % 128 != 0
     return kind if kind.k_tail == k_tail else changed(kind, k_tail=k_tail)
+
+
+def are_scale_rows_apart(strides: tuple[int, ...]) -> bool:
+    """Whether each row's scales of ``a``, [M, K/128], have lines of the vector L1 for themselves."""
+    to_next_row, to_next_column = strides
+    return to_next_column == 1 and to_next_row >= _SCALES_OF_LINE

@@ -77,18 +77,18 @@ def gemm_candidates(
     max_block_m: int = 256,
     parts_k: int = 1,
     max_block_n: int = 256,
-    has_scales_by_rows: bool = False,
+    scale_rows_are_apart: bool = False,
 ) -> tuple[GemmConfig, ...]:
     """The configurations that the heuristic chooses from.
 
     Args:
         parts_k: if more than 1, there are tiles with so many parts of K besides.
-        has_scales_by_rows: see ``GemmProblem``.
+        scale_rows_are_apart: see ``GemmProblem``.
     """
     candidates = []
     tiles = _tiles(kind, max_block_m)
-    if has_scales_by_rows and _PINGPONG_224[0] in tiles:
-        # With 112 rows in a wave they cost more than tiles of 64 rows in a wave lose otherwise; see docs/kernels.md.
+    if scale_rows_are_apart and _PINGPONG_224[0] in tiles:
+        # Such scales cost a wave of 112 rows more than a wave of 64 rows loses otherwise; see docs/kernels.md.
         tiles = tuple(tile for tile in tiles if tile not in _PINGPONG_224) + _PINGPONG_128X256
     for tile, parts in (*((tile, 1) for tile in tiles), *((tile, parts_k) for tile in tiles if parts_k > 1)):
         # Some can't be compiled: waves alone lack registers for many scales of columns, large tiles for sums of parts.
@@ -135,7 +135,7 @@ _ALONE_OF_FOUR_BITS = (*_ALONE, _alone(64, 32, 2))  # scales of columns leave fe
 # Without them there are more, for b takes half as many until it is widened, or fewer.
 _ALONE_16_ROWS_OF_FOUR_BITS = (_alone(16, 32, 4, waves_n=2),)
 _DEALING_K_OF_FOUR_BITS_16_ROWS = (_alone(16, 16, 4, waves_k=4), _alone(16, 32, 3, waves_k=4))
-# Groups of few rows have many tiles. To find one and to begin it takes as long as many columns of it do.
+# Groups of few rows have many tiles. Finding and beginning a tile takes as long as many of its columns.
 _WIDE_OF_16_ROWS = (_alone(16, 64, 3),)
 _DEALING_K_OF_FOUR_BITS = (
     *_DEALING_K_OF_FOUR_BITS_16_ROWS,

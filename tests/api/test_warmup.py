@@ -445,6 +445,8 @@ def test_no_m_of_a_model_needs_a_kernel_that_warming_up_missed(workload):
 
 
 def test_lists_of_rows_are_called_one_by_one():
+    assert len(kernel_names([Workload("fp8_gemm_nt", [1, 4096], 8192, 8192)])) == 3  # two for both layouts of scales
+    assert len(kernel_names([Workload("fp8_gemm_nt", range(1, 8192, 4095), 8192, 8192)])) <= 4
     assert len(kernel_names([Workload("bf16_gemm_nt", [1, 4096], 8192, 8192)])) == 2
     assert len(kernel_names([Workload("bf16_gemm_nt", range(1, 8192, 4095), 8192, 8192)])) <= 3
 

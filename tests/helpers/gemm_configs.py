@@ -19,7 +19,7 @@ CHOSEN = (*gemm_candidates(GemmKind()), *gemm_candidates(TAIL))
 OF_SCALES_BY_ROWS = tuple(
     config
     for kind in (GemmKind(), TAIL)
-    for config in gemm_candidates(kind, has_scales_by_rows=True)
+    for config in gemm_candidates(kind, scale_rows_are_apart=True)
     if config not in CHOSEN
 )
 
