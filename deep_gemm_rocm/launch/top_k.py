@@ -90,7 +90,7 @@ def top_k_launch(
     listed, itemsize = (slices * room if slices > 1 else 0), logits.element_size()  # of a row
     has_pages = block_table is not None
 
-    # Another number of rows is asked for only where a block table has as many rows.
+    # In a family, a block table has a row for each row of logits.
     def sizes(rows: int) -> Sizes:
         fields = {"rows": rows, "rows_of_sequence": 1 if has_pages else rows}
         scratch = {"slice_values": rows * listed * itemsize, "slice_positions": rows * listed * _WORD} if listed else {}

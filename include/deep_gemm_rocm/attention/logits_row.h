@@ -55,8 +55,8 @@ class LogitsRow {
   static constexpr int kMostLead = sizeof(unsigned) / sizeof(T) - 1;
   static constexpr int kMostElements = kMostBlocks * Block::kElements - kMostLead;  // whatever the address
 
-  // Begins to load. Arguments are uniform. No load depends on a branch, for then waits for it wait for all others, too;
-  // those behind the row's end read nothing.
+  // Begins to load. Arguments are uniform. No load is behind a branch: the wait for such a load would be one for all
+  // others, too. Loads behind the row's end are out of the buffer's bounds and read nothing.
   DG_DEVICE LogitsRow(const T* first, int count)
       : lead_(static_cast<int>(reinterpret_cast<uint64_t>(first) % sizeof(unsigned) / sizeof(T))), count_(count) {
     const unsigned bytes = (lead_ + count) * sizeof(T);

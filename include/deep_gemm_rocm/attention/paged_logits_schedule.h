@@ -53,12 +53,12 @@ class PagedLogitsSchedule {
  private:
   DG_DEVICE int segments_of(int sequence) const {
     if (sequence >= args_.sequences) return 0;
-    int longest = 0;
+    int longest = 0;  // or all are negative
     for (int i = 0; i < args_.lengths_of_sequence; ++i) {
       const int64_t offset = sequence * args_.sequence_stride + i * args_.length_stride;
       longest = max(longest, *((const Global<int>*)args_.lengths + offset));
     }
-    return (longest >> 8) + ((longest & kSegmentKeys - 1) != 0);
+    return (static_cast<unsigned>(longest) + kSegmentKeys - 1) / kSegmentKeys;
   }
 
   // Puts the ends of each thread's sequence into LDS, where the first one begins at `begin`. Returns the last end.

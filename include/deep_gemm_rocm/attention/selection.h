@@ -31,7 +31,7 @@ struct alignas(kChunkBytes) SelectionLds {
   int blocks[kWaveSize];  // for each block, where its part of the list begins, and how much it is (in the high half)
   int of_waves[kMostThreads / kWaveSize];
   int listed;
-  unsigned largest;  // ordered bits, from the least in the list on
+  unsigned largest;  // ordered bits in the list, less least_listed_
   int found[3];
 };
 
@@ -66,8 +66,8 @@ class Selection {
   DG_DEVICE Selection(Row& row, int k, SelectionLds& lds)
       : row_(row), lds_(lds), k_(k), bin_(all_of(row.count())), end_(row.count()) {}
 
-  // Leaves the selected numbers in the list, in order; among them maybe smaller ones, if all are `most` or fewer.
-  // Returns how many.
+  // Leaves the k selected numbers in the list, in order, or all that are listed if these are `most` or fewer. Returns
+  // how many.
   DG_DEVICE int run(int most) {
     if (fits() || !list_by_sample()) list_by_row();
     const int listed = uniform(lds_.listed);
@@ -123,7 +123,7 @@ class Selection {
     row_.for_each_sampled([&](float value) DG_INLINE { count_unordered(value); });
     const int sampled = row_.sampled();
     const int expected = static_cast<int64_t>(k_) * sampled / row_.count();
-    // Of random numbers, so many more of the k largest are hardly ever in the sample.
+    // The sample of a random row hardly ever has more of the k largest than this.
     const int wanted = expected + expected / 8 + 16;
     bin_ = {0, 32, 0, sampled, wanted};
     find_bin<true>();
@@ -264,7 +264,7 @@ class Selection {
     lds_barrier();
   }
 
-  // Lists a block's numbers. Parts of different blocks come in any order, and only if there is room for all of one.
+  // Lists a block's numbers if there is room for all of them. Parts of different blocks come in any order.
   template <class Condition>
   DG_DEVICE void list_block(const Block& block, Condition&& condition) {
     constexpr int kVector = Block::kVector;
@@ -396,9 +396,9 @@ class Selection {
   int k_;
   SelectionBin bin_;
   int end_;  // the position behind the last number of the bin that is listed
-  unsigned least_listed_;  // the ordered bits of none in the list are less
+  unsigned least_listed_;  // the least ordered bits that are listed
   int listed_of_lane_;
-  unsigned listed_[kListedOfLane];  // by how much the lane's ordered bits are more
+  unsigned listed_[kListedOfLane];  // the lane's ordered bits, less least_listed_
   int positions_[kListedOfLane];
 };
 

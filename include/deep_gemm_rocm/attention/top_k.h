@@ -8,7 +8,7 @@
 
 namespace deep_gemm_rocm {
 
-// Of a workgroup that shares its CU with another one, and of one that has a CU of its own.
+// Waves of a workgroup: two workgroups of 8 share a CU, one of 16 has it alone.
 constexpr int kWavesOnHalfCu = 8;
 constexpr int kWavesOnCu = 16;
 static_assert(kWavesOnCu * kWaveSize <= kMostThreads);

@@ -28,8 +28,7 @@ struct CastOrder {
   }
 };
 
-// On the host, before a launch for inputs of T: fills in what follows from the other arguments. A lane stores `bytes` at
-// once.
+// Fills in, on the host, what follows from the other arguments. Inputs are of T, and a lane stores `bytes` at once.
 template <class T, int kXcds, int kRows>
 void prepare_tiles(CastArguments& args, int bytes = kLaneValues) {
   constexpr int kWindow = CastOrder<kXcds, kRows>::kWindow;

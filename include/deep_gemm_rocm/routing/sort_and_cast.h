@@ -1,4 +1,4 @@
-// Sorts the tokens' choices of experts and quantises the tokens in one launch: other workgroups do.
+// One launch sorts the tokens' choices of experts in some workgroups, and quantises the tokens in the others.
 #pragma once
 
 #include "deep_gemm_rocm/quantise/cast_tile.h"

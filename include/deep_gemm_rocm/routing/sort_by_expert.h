@@ -184,8 +184,8 @@ class ExpertSort {
     const int expert = thread_id();
     int before = 0, all = 0;
     if (wave_id() * kWaveSize < args_.num_experts) all = add_up_waves();
-    if (num_chunks > 1) {  // and LDS has what comes before in this one
-      all = 0;
+    if (num_chunks > 1) {
+      all = 0;  // of all chunks; add_up_waves was called for what it leaves in LDS
 #pragma unroll 8  // loads in flight at once
       for (int chunk = 0; chunk < num_chunks; ++chunk) {
         const int count = *(const Global<int>*)(counts + chunk * kMostExperts + expert);
