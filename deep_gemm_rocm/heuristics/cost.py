@@ -144,7 +144,9 @@ def _tile_clocks(config: GemmConfig, k_blocks: int, at_once: _Floats, rows: _Flo
     if config.schedule == "pingpong":
         return _OVERLAPPING_TILE + clocks
     clocks += _PROLOGUE + at_once * _EPILOGUE_PER_ROW * config.block_m
-    return clocks + config.lds_bytes / _SUM_OVER_WAVES_BYTES if config.waves_k > 1 else clocks
+    if config.waves_k > 1:
+        clocks += 4 * config.waves_k * config.block_m * config.block_n / _SUM_OVER_WAVES_BYTES
+    return clocks
 
 
 def _output_bytes(problem: GemmProblem, m: _Floats) -> _Floats:

@@ -12,12 +12,14 @@ from ..problems.layout import align, ceil_div
 NUM_CUS = 304  # of an MI300X
 LDS_BYTES = 64 * 1024  # of a CU, and the most that one workgroup may have
 MAX_THREADS = 512  # of a workgroup, and of a CU, at 256 registers a lane
+_REGISTERS = MAX_THREADS * 256  # of all threads of a CU
 WAVE_SIZE = 64
 BLOCK_K_BYTES = 128  # of each row: 128 FP8 elements, one scale
 MFMA_ROWS = 16  # of an MFMA 16x16, x32 for FP8 and x16 for 16 bits
 SCALE_BLOCK_N = 128  # columns that share one scale of b
 
 _WAVE_ALONE_BYTES = 48 * 1024  # of the 64 KiB of a wave's registers, for operands and sums
+_LARGE_WAVE_ALONE_BYTES = 88 * 1024  # of 128 KiB, with which clang 19 doesn't spill either
 _WITHOUT_SCALES_BYTES = 4 * 1024  # more, where there are neither scales nor sums to promote
 _PRODUCER_BYTES = 8 * 1024  # of the same, for operands on their way to LDS
 _LANE_GROUPS = 4  # of an MFMA; each has columns of its own
@@ -123,7 +125,11 @@ class GemmConfig:
         if self.schedule == "alone":
             # Waves exchange sums, in whose place are scales of their rows before.
             least = _K_BLOCKS_OF_SCALES if self.wave_m > 2 * MFMA_ROWS else 0
-            return 4 * self.block_m * max(self.block_n, least) * self.waves_k if self.waves_k > 1 else 0
+            if self.waves_k == 1:
+                return 0
+            row = 4 * self.block_m * self.waves_k  # a column's sums of all waves
+            columns = min(self.block_n, LDS_BYTES // (row * MFMA_ROWS) * MFMA_ROWS)
+            return row * max(columns, least)
         stages = 1 if self.num_stages < 3 else 2
         return stages * (self.block_m + self.block_n) * BLOCK_K_BYTES
 
@@ -148,7 +154,19 @@ class GemmConfig:
 
     @property
     def most_wave_alone_bytes(self) -> int:
+        if self.waves_k > 1 and self.num_threads <= MAX_THREADS // 2:
+            return _LARGE_WAVE_ALONE_BYTES
+        return self._usual_wave_alone_bytes
+
+    @property
+    def _usual_wave_alone_bytes(self) -> int:
         return _WAVE_ALONE_BYTES + (_WITHOUT_SCALES_BYTES if self.kind.scaling == "none" else 0)
+
+    @property
+    def registers(self) -> int:
+        """The most registers of a lane. With 512, a SIMD has room for one wave."""
+        is_large = self.schedule == "alone" and self.wave_alone_bytes > self._usual_wave_alone_bytes
+        return 512 if is_large else 256
 
     @property
     def widens_ahead(self) -> bool:
@@ -173,7 +191,7 @@ class GemmConfig:
     @forking.cached_property
     def workgroups_per_cu(self) -> int:
         """How many workgroups a CU can run at once."""
-        return min(LDS_BYTES // max(self.lds_bytes, 1), MAX_THREADS // self.num_threads)
+        return min(LDS_BYTES // max(self.lds_bytes, 1), _REGISTERS // (self.registers * self.num_threads))
 
     @property
     def kernel_name(self) -> str:
@@ -196,6 +214,7 @@ class GemmConfig:
             **own,
             "halves_of_n": self.halves_of_n,
             "taller_block_m": self.taller.block_m if self.taller else 0,
+            "registers": self.registers,
             "kernel_name": self.kernel_name,
         }
 

@@ -58,6 +58,14 @@ _DEALING_K = (
 )
 # 128x7168 has 300 tiles of 64x48, for 304 CUs. 128x2560 has 240 of 48x32, and 96x4096 has 256.
 _DEALING_K_IN_ONE_ROUND = (_alone(64, 48, 2, waves_k=4), _alone(48, 32, 2, waves_k=4))
+# The same with 512 registers a lane. Larger tiles load fewer bytes from L2 for each product, so they take less time and
+# energy where ping-pong tiles would leave CUs without work: 1024x2112 has 304 tiles of 64x112, 1024x1536 264 of 96x64.
+_DEALING_K_IN_LARGE_TILES = (
+    _alone(64, 80, 2, waves_k=4),
+    _alone(96, 64, 2, waves_k=4),
+    _alone(64, 112, 2, waves_k=4),
+    _alone(96, 96, 2, waves_k=4),
+)
 
 # Ping-pong tiles for many rows.
 _PINGPONG_64 = (_pingpong(64, 128, 2, 4),)
@@ -119,7 +127,8 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
         return small + _PINGPONG_128 + _PINGPONG_256
     # Tiles of 192 and 224 rows take more time for each row than those of 256, but 1280x4096 has one of the former for
     # each of 304 CUs, and 4096x4096 two of the latter.
-    return small + _PINGPONG_128 + _PINGPONG_192 + _PINGPONG_224 + _PINGPONG_256
+    large = _PINGPONG_128 + _PINGPONG_192 + _PINGPONG_224 + _PINGPONG_256
+    return small + _DEALING_K_IN_LARGE_TILES + large
 
 
 # Rounds of four-bit values leave fewer registers for operands on their way.

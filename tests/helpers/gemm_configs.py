@@ -24,8 +24,8 @@ OF_SCALES_BY_ROWS = tuple(
 )
 
 # Configurations for paths of the headers that no candidate takes: other numbers of stages, a single wave, tiles smaller
-# than a pass of loads, odd numbers of fragments, tiles wider than a block of scales, more waves along K than K-blocks,
-# and schedules that the heuristic doesn't use.
+# than a pass of loads, odd numbers of fragments, sums that waves exchange in steps, tiles wider than a block of scales,
+# more waves along K than K-blocks, and schedules that the heuristic doesn't use.
 OTHERS = (
     GemmConfig(block_m=32, block_n=32, waves_m=1, waves_n=1, num_stages=1),
     GemmConfig(block_m=64, block_n=64, waves_m=2, waves_n=2, num_stages=2, kind=TAIL),
@@ -44,6 +44,7 @@ OTHERS = (
     GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4),
     GemmConfig(block_m=48, block_n=32, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=2, kind=TAIL),
     GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=1, schedule="alone", waves_k=8),
+    GemmConfig(block_m=80, block_n=96, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=4, kind=TAIL),
     GemmConfig(block_m=96, block_n=64, waves_m=3, waves_n=2, num_stages=2, schedule="alone", kind=TAIL),
 )
 

@@ -39,7 +39,7 @@ from deep_gemm_rocm.heuristics import GemmConfig, gemm_candidates
 from deep_gemm_rocm.jit import cache, source_of
 from deep_gemm_rocm.jit.toolchain import Toolchain
 
-MAX_REGISTERS = 256  # for each lane, with two waves on a SIMD
+MAX_REGISTERS = 256  # for each lane, with two waves on a SIMD; in larger kernels as many again are AccVGPRs
 FIRST_LLVM_WITH_GFX942 = 17
 AMDGPU_METADATA = 32  # type of the note (LLVM's AMDGPU guide, "Note Records")
 
@@ -128,10 +128,12 @@ def test_kernel_fits(compiler, config):
     assert found.keys() == {config.kernel_name, *sums}
     for kernel in found.values():
         assert kernel[".private_segment_fixed_size"] == 0
-        assert kernel[".vgpr_spill_count"] == kernel[".sgpr_spill_count"] == 0
+        if config.registers == MAX_REGISTERS:  # larger kernels may spill a few to AccVGPRs, but not to memory
+            assert kernel[".vgpr_spill_count"] == 0
+        assert kernel[".sgpr_spill_count"] == 0
         assert not kernel[".uses_dynamic_stack"]
-        assert kernel[".vgpr_count"] <= MAX_REGISTERS
-        assert kernel[".agpr_count"] == 0
+        assert kernel[".vgpr_count"] <= config.registers
+        assert kernel[".agpr_count"] <= config.registers - MAX_REGISTERS
     kernel = found[config.kernel_name]
     assert kernel[".group_segment_fixed_size"] == config.lds_bytes
     assert kernel[".max_flat_workgroup_size"] >= config.num_threads
@@ -139,7 +141,7 @@ def test_kernel_fits(compiler, config):
 
 @builds(INSPECTED_IN_DEFAULT_RUN)
 def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
-    """Moreover, results of MFMAs aren't moved between VGPRs and AccVGPRs."""
+    """Moreover, nothing is moved between VGPRs and AccVGPRs, unless a kernel needs both for its registers."""
     listing = listing_of(code_object(compiler(), config), tmp_path)
     instructions = {words[0] for line in listing.splitlines() if (words := line.split())}
     moves = {name for name in instructions if name.startswith(("buffer_load", "ds_"))}
@@ -171,7 +173,8 @@ def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
     vectors = {"buffer_store_dwordx4", "buffer_store_dwordx2"}
     assert (vectors | {"buffer_store_dword"} if config.kind.is_quantised else vectors) & instructions
     instructions -= {"global_atomic_add"} if config.kind.signals else set()
-    assert not [name for name in instructions if name.startswith(("scratch_", "flat_", "global_", "v_accvgpr_"))]
+    unwanted = ("scratch_", "flat_", "global_", *(("v_accvgpr_",) if config.registers == MAX_REGISTERS else ()))
+    assert not [name for name in instructions if name.startswith(unwanted)]
     # Exceptions: in the producer schedule waves diverge, and for summed batches clang 19 doesn't always find out that
     # descriptors are uniform.
     if config.schedule != "producer" and (config.kind.grouping != "summed" or config.kind.is_k_major):

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
+#include "deep_gemm_rocm/hardware/static_for.h"
 #include "deep_gemm_rocm/tiles/tile_shape.h"
 #include "deep_gemm_rocm/hardware/types.h"
 
@@ -12,7 +13,6 @@ template <class Shape_>
 class SumOverWaves {
   using Sums = Shape_;
   static constexpr int kStoringWaves = greatest_common_divisor(Sums::kWavesK, Sums::kFragsM);
-  static constexpr int kFragments = Sums::kFragsM * Sums::kFragsN;
   static constexpr int kElements = Sums::Mfma::kElements;
   using Elements = Vector<float, kElements>;
   static constexpr int kElementsOfWave = Sums::kLdsBytesOfWave / sizeof(Elements);
@@ -25,16 +25,36 @@ class SumOverWaves {
   // All waves must take part. `lds` is the workgroup's.
   template <class Mma>
   DG_DEVICE SumOverWaves(const Mma& mma, uint8_t* lds) : sums_{} {
-    auto* const parts = reinterpret_cast<Elements*>(lds);  // [kWavesK][kElementsOfWave / kWaveSize][kWaveSize]
+    static_for<ceil_div(Sums::kFragsN, kAtOnce)>([&](auto step) {
+      if (step > 0) lds_barrier();  // the sums before have been read
+      constexpr int kFirst = step * kAtOnce;
+      add_columns<kFirst, min(kAtOnce, Sums::kFragsN - kFirst)>(mma, reinterpret_cast<Elements*>(lds));
+    });
+  }
+
+  static DG_DEVICE bool has_sums() { return wave_id() < kStoringWaves; }
+
+  DG_DEVICE float total(int fragment_m, int fragment_n, int element) const {
+    return sums_[fragment_m][fragment_n][element];
+  }
+
+ private:
+  static constexpr int kAtOnce = Sums::kSummedFragsN;
+  static constexpr int kOwnFragsM = Sums::kFragsM / kStoringWaves;
+
+  // Adds up kCount columns of fragments. `parts` is [kWavesK][kElementsOfWave / kWaveSize][kWaveSize].
+  template <int kFirst, int kCount, class Mma>
+  DG_DEVICE void add_columns(const Mma& mma, Elements* parts) {
 #pragma unroll
-    for (int i = 0; i < kFragments; ++i) {
+    for (int i = 0; i < Sums::kFragsM * kCount; ++i) {
       Elements own;
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) own[e] = mma.total(i / Sums::kFragsN, i % Sums::kFragsN, e);
+      for (int e = 0; e < kElements; ++e) own[e] = mma.total(i / kCount, kFirst + i % kCount, e);
       parts[Sums::wave_k() * kElementsOfWave + i * kWaveSize + lane_id()] = own;
     }
     lds_barrier();
     if (!has_sums()) return;
+    constexpr int kOwnFragments = kOwnFragsM * kCount;
     const int first = wave_id() * kOwnFragments;
     Elements of_parts[Sums::kWavesK][kOwnFragments];
 #pragma unroll
@@ -48,19 +68,13 @@ class SumOverWaves {
 #pragma unroll
     for (int i = 0; i < kOwnFragments; ++i) {
 #pragma unroll
-      for (int part = 0; part < Sums::kWavesK; ++part) sums_[i] += of_parts[part][i];
+      for (int part = 0; part < Sums::kWavesK; ++part) {
+        sums_[i / kCount][kFirst + i % kCount] += of_parts[part][i];
+      }
     }
   }
 
-  static DG_DEVICE bool has_sums() { return wave_id() < kStoringWaves; }
-
-  DG_DEVICE float total(int fragment_m, int fragment_n, int element) const {
-    return sums_[fragment_m * Shape::kFragsN + fragment_n][element];
-  }
-
- private:
-  static constexpr int kOwnFragments = kFragments / kStoringWaves;
-  Elements sums_[kOwnFragments];
+  Elements sums_[kOwnFragsM][Sums::kFragsN];
 };
 
 }  // namespace deep_gemm_rocm

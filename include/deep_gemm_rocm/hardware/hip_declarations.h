@@ -12,6 +12,9 @@
 // Allowing workgroups of up to 512 work-items limits a lane to 256 registers. Within that budget every compiler keeps
 // MFMA results in VGPRs, where the vector ALU reads them, and not in AccVGPRs.
 #define DG_KERNEL extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(64, 512)))
+// Up to 256 work-items, each wave with a SIMD for itself: a lane has 512 registers, half of them AccVGPRs.
+#define DG_KERNEL_OF_512_REGISTERS \
+  extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(64, 256))) __attribute__((amdgpu_waves_per_eu(1, 1)))
 // Two workgroups of 512 work-items fit onto a CU: a lane has up to 128 registers.
 #define DG_KERNEL_OF_128_REGISTERS \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(512, 512))) __attribute__((amdgpu_waves_per_eu(4)))
