@@ -123,15 +123,17 @@ class GemmConfig:
             divided, shared = max(self.block_m, self.block_n), min(self.block_m, self.block_n)
             return (ceil_div(divided, _ROWS_OF_PASSES) * _ROWS_OF_PASSES + 2 * shared) * BLOCK_K_BYTES
         if self.schedule == "alone":
-            # Waves exchange sums, in whose place are scales of their rows before.
-            least = _K_BLOCKS_OF_SCALES if self.wave_m > 2 * MFMA_ROWS else 0
-            if self.waves_k == 1:
-                return 0
-            row = 4 * self.block_m * self.waves_k  # a column's sums of all waves
-            columns = min(self.block_n, LDS_BYTES // (row * MFMA_ROWS) * MFMA_ROWS)
-            return row * max(columns, least)
+            return self._exchanged_bytes if self.waves_k > 1 else 0
         stages = 1 if self.num_stages < 3 else 2
         return stages * (self.block_m + self.block_n) * BLOCK_K_BYTES
+
+    @property
+    def _exchanged_bytes(self) -> int:
+        """LDS for the sums that waves exchange, of as many columns as fit. Scales of their rows are there before."""
+        column = 4 * self.block_m * self.waves_k
+        columns = min(self.block_n, LDS_BYTES // (column * MFMA_ROWS) * MFMA_ROWS)
+        least = _K_BLOCKS_OF_SCALES if self.wave_m > 2 * MFMA_ROWS else 0
+        return column * max(columns, least)
 
     @property
     def wave_alone_bytes(self) -> int:

@@ -127,8 +127,8 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
         return small + _PINGPONG_128 + _PINGPONG_256
     # Tiles of 192 and 224 rows take more time for each row than those of 256, but 1280x4096 has one of the former for
     # each of 304 CUs, and 4096x4096 two of the latter.
-    large = _PINGPONG_128 + _PINGPONG_192 + _PINGPONG_224 + _PINGPONG_256
-    return small + _DEALING_K_IN_LARGE_TILES + large
+    pingpong = _PINGPONG_128 + _PINGPONG_192 + _PINGPONG_224 + _PINGPONG_256
+    return small + _DEALING_K_IN_LARGE_TILES + pingpong
 
 
 # Rounds of four-bit values leave fewer registers for operands on their way.

@@ -60,6 +60,7 @@ TALLER = {
         ({**ALONE, "block_m": 64, "block_n": 64, "num_stages": 3, "waves_k": 8}, "registers"),
         ({**ALONE, "block_m": 64, "block_n": 128, "waves_k": 1}, "registers"),
         ({**ALONE, "block_m": 128, "block_n": 96}, "registers"),
+        ({**ALONE, "block_m": 128, "waves_k": 8}, "LDS"),
         ({**ALONE, "waves_k": 16}, "threads"),
     ],
 )

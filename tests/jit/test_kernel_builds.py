@@ -40,6 +40,7 @@ from deep_gemm_rocm.jit import cache, source_of
 from deep_gemm_rocm.jit.toolchain import Toolchain
 
 MAX_REGISTERS = 256  # for each lane, with two waves on a SIMD; in larger kernels as many again are AccVGPRs
+SPILLED_TO_ACC_VGPRS = 13  # by clang 19, in larger kernels: 13 of 80x96, one of 96x64, not to memory
 FIRST_LLVM_WITH_GFX942 = 17
 AMDGPU_METADATA = 32  # type of the note (LLVM's AMDGPU guide, "Note Records")
 
@@ -128,8 +129,7 @@ def test_kernel_fits(compiler, config):
     assert found.keys() == {config.kernel_name, *sums}
     for kernel in found.values():
         assert kernel[".private_segment_fixed_size"] == 0
-        if config.registers == MAX_REGISTERS:  # larger kernels may spill a few to AccVGPRs, but not to memory
-            assert kernel[".vgpr_spill_count"] == 0
+        assert kernel[".vgpr_spill_count"] <= (SPILLED_TO_ACC_VGPRS if config.registers > MAX_REGISTERS else 0)
         assert kernel[".sgpr_spill_count"] == 0
         assert not kernel[".uses_dynamic_stack"]
         assert kernel[".vgpr_count"] <= config.registers
