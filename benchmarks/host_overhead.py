@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import torch
 import typer
@@ -277,7 +278,7 @@ def calls_that_differ(device: str) -> None:
             )
 
 
-def calls_of_other_sizes(device: str) -> None:
+def calls_of_other_sizes(device: str, only: str) -> None:
     """First calls of functions that aren't GEMMs, at numbers of rows or sequences that they haven't seen."""
     x, norm = torch.randn(_ROWS, 1024, device=device).bfloat16(), torch.randn(1024, device=device).bfloat16()
     experts = [fp8_weights(8, 512, 1024, device), fp8_weights(8, 1024, 256, device)]
@@ -293,6 +294,12 @@ def calls_of_other_sizes(device: str) -> None:
     indexer_q = torch.zeros(_ROWS, 1, 64, 128, dtype=torch.float8_e4m3fnuz, device=device)
     indexer_cache = torch.zeros(8, 64, 1, 132, dtype=torch.uint8, device=device)
     schedule = ours.get_paged_mqa_logits_metadata(lengths, 64, 304)
+    keys = torch.zeros(2 * _ROWS, 128, dtype=torch.float8_e4m3fnuz, device=device), torch.ones(2 * _ROWS, device=device)
+    queries, several = indexer_q[:, 0], indexer_q[: _ROWS // 2].expand(-1, 2, -1, -1).contiguous()
+    zeros = torch.zeros_like(lengths)
+    sums = [torch.zeros(8, rows, device=device) for rows in range(_ROWS + 1)]
+    prompt, heads = torch.zeros(2 * _ROWS, 8, 128, device=device).bfloat16(), q[:, 0]
+    ends = [torch.tensor([0, rows // 2, rows], dtype=torch.int32, device=device) for rows in range(2 * _ROWS + 1)]
     calls = {
         "per_token_cast_to_fp8": lambda m: ours.per_token_cast_to_fp8(x[:m]),
         "rms_norm_cast_to_fp8": lambda m: ours.rms_norm_cast_to_fp8(x[:m], norm),
@@ -312,9 +319,30 @@ def calls_of_other_sizes(device: str) -> None:
         "fp8_paged_mqa_logits": lambda m: ours.fp8_paged_mqa_logits(
             indexer_q[:m], indexer_cache, logits[:m, :64], lengths[:m], table[:m], schedule, 2000
         ),
+        "fp8_paged_mqa_logits, two tokens of a sequence": lambda m: ours.fp8_paged_mqa_logits(
+            several[: m // 2 + 1],
+            indexer_cache,
+            logits[: m // 2 * 2 + 2, :64],
+            lengths[: m // 2 + 1],
+            table[: m // 2 + 1],
+            schedule,
+            2000,
+        ),
+        "fp8_mqa_logits": lambda m: ours.fp8_mqa_logits(
+            queries[:m], (keys[0][: 2 * m], keys[1][: 2 * m]), logits[:m, :64], zeros[:m], lengths[:m], False
+        ),
+        "flash_attention": lambda m: ours.flash_attention(
+            heads[None, :m], heads[None, :m], heads[None, :m], causal=True
+        ),
+        "flash_attention, packed": lambda m: ours.flash_attention(
+            heads[:m], prompt[: 2 * m], prompt[: 2 * m], cu_seqlens_q=ends[m], cu_seqlens_k=ends[2 * m], causal=True
+        ),
+        "merge_attention_states": lambda m: ours.merge_attention_states(heads[:m], sums[m], heads[:m], sums[m]),
         "get_paged_mqa_logits_metadata": lambda m: ours.get_paged_mqa_logits_metadata(lengths[:m], 64, 304),
     }
     for name, call in calls.items():
+        if only not in name:
+            continue
         of_sizes = [functools.partial(call, m) for m in range(1, _ROWS + 1, 4)]
         ours.set_compile_mode(1)
         for of_size in of_sizes:
@@ -342,13 +370,16 @@ def with_other_cus(call: Callable[[], object]) -> None:
     deep_gemm_rocm.set_num_sms(before)
 
 
-def main() -> None:
+def main(
+    only: Annotated[str, typer.Option(help="Only first calls of functions with this text in their names.")] = "",
+) -> None:
     device = hip.runtime().tensor_device
-    repeated_calls(device)
-    other_repeated_calls(device)
-    all_repeated_calls()
-    calls_that_differ(device)
-    calls_of_other_sizes(device)
+    if not only:
+        repeated_calls(device)
+        other_repeated_calls(device)
+        all_repeated_calls()
+        calls_that_differ(device)
+    calls_of_other_sizes(device, only)
 
 
 if __name__ == "__main__":

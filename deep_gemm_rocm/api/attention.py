@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
 
 import torch
@@ -18,7 +19,8 @@ from ..heuristics import (
     splits_for_any_batch,
 )
 from ..launch.attention import Dealt, flash_attention_launch, flash_decode_launch
-from ..launch.repeated import Described, launches, launches_of_rows
+from ..launch.families import Differing, Size
+from ..launch.repeated import Described, launches_of_rows, launches_of_sizes
 from ..problems.arguments import Argument, Arguments
 from ..problems.attention import (
     MAX_SPLITS,
@@ -31,6 +33,7 @@ from ..problems.attention import (
     check_decode,
     check_latent_decode,
     check_splits,
+    check_window,
 )
 from ..problems.layout import FP8
 from ..runtime import settings
@@ -39,6 +42,20 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _NO_WINDOW = (-1, -1)
+_MOST_SIZE = 2**20  # tokens or sequences of a family of calls
+_TOKENS_Q, _TOKENS_K = {-3: Size(0)}, {-3: Size(1)}
+_SEQUENCES, _ENDS = {0: Size(2)}, {0: Size(2, more=1)}
+
+
+def _differing(names: Collection[str]) -> Differing:
+    """Sizes of ``flash_attention``: tokens of queries and of keys, and the number of sequences that are packed."""
+    differing = {"q": _TOKENS_Q, "out": _TOKENS_Q}
+    if "block_table" not in names:
+        differing |= {"k": _TOKENS_K, "v": _TOKENS_K}
+    if "cu_seqlens_q" in names:
+        differing |= {"cu_seqlens_q": _ENDS, "cu_seqlens_k": _ENDS}
+        differing |= {"block_table": _SEQUENCES, "context_lens": _SEQUENCES}
+    return differing
 
 
 class _Options(TypedDict, total=False):
@@ -104,7 +121,7 @@ def flash_attention(
 def flash_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: bool, **options: Unpack[_AttentionOptions]
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
-@launches
+@launches_of_sizes(_differing, [_MOST_SIZE] * 3)
 def flash_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -194,15 +211,11 @@ def flash_attention(
         attn_sink, softcap, out,
     )  # fmt: skip
     out, lse, made = _results(q, problem.value_dim, out, return_lse)
-    tokens_of_sequence = problem.tokens_q if cu_seqlens_q is None else problem.tokens_q // max(problem.batch, 1)
-    tokens_of_k = problem.tokens_k if cu_seqlens_k is None else problem.tokens_k // max(problem.batch, 1)
-    case = _case("flash_attention", problem, tokens_of_sequence, tokens_of_k)
-    config = cast(AttentionConfig, choose_attention(case).config)
-    if problem.softcap > 0 or block_table is not None:
-        config = dataclasses.replace(config, capped=problem.softcap > 0, paged=block_table is not None)
+    packed = cu_seqlens_q is not None, cu_seqlens_k is not None
+    choose = functools.partial(_attention_config, packed, block_table is not None)
     launch = flash_attention_launch(
-        config, problem, q, k, v, out, lse, attn_sink, block_table, made, cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k, context_lens=context_lens,
+        choose, functools.partial(check_window, causal, window), problem, q, k, v, out, lse, attn_sink, block_table,
+        made, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, context_lens=context_lens,
     )  # fmt: skip
     return _result(out, lse), launch
 
@@ -409,6 +422,26 @@ def _decode(
         deal, problem, q, caches, block_table, context_lens, out, lse, lse_base_2, attn_sink, made=made
     )
     return _result(out, lse), launch
+
+
+def _attention_config(packed: tuple[bool, bool], is_paged: bool, problem: Attention) -> AttentionConfig:
+    """The kernel of ``flash_attention``.
+
+    Args:
+        packed: whether sequences of queries are packed, and whether those of keys are.
+    """
+    sequences = max(problem.batch, 1)
+    tokens = (problem.tokens_q, problem.tokens_k)
+    of_sequence = [
+        all_of // sequences if is_packed else all_of for all_of, is_packed in zip(tokens, packed, strict=True)
+    ]
+    config = cast(AttentionConfig, choose_attention(_case("flash_attention", problem, *of_sequence)).config)
+    return _with_traits(config, problem.softcap > 0, is_paged)
+
+
+@functools.cache
+def _with_traits(config: AttentionConfig, capped: bool, paged: bool) -> AttentionConfig:
+    return dataclasses.replace(config, capped=capped, paged=paged)
 
 
 def _dealt(case: AttentionCase, traits: dict[str, Any], num_splits: int | None, batch: int) -> Dealt:

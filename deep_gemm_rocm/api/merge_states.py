@@ -5,16 +5,19 @@ from __future__ import annotations
 import torch
 
 from ..checks import one_of
-from ..launch.merge_states import VECTOR, merge_states_launch
-from ..launch.repeated import Described, launches
+from ..launch.families import Size
+from ..launch.merge_states import VECTOR, merge_states_launch, num_vectors
+from ..launch.repeated import Described, launches_of_sizes
 from ..problems.attention import check_aligned, check_data, check_not_shared, check_one_device
 from .attention import new_lse
 
 _DTYPES = (torch.bfloat16, torch.float16)
-_MOST_VECTORS = 2**31  # kernels count them with 32 bits
+_MOST_TOKENS = 2**20  # of a family of calls
+_DIFFERING = {name: {-3: Size(0)} for name in ("first", "second", "out")}
+_DIFFERING |= {name: {-1: Size(0)} for name in ("first_lse", "second_lse")}
 
 
-@launches
+@launches_of_sizes(lambda _: _DIFFERING, [_MOST_TOKENS])
 def merge_attention_states(
     first: torch.Tensor,
     first_lse: torch.Tensor,
@@ -83,8 +86,7 @@ def _check_states(states: dict[str, torch.Tensor]) -> None:
                 f"{name} must have a multiple of {VECTOR} contiguous values for each head, got shape "
                 f"{tuple(tensor.shape)} and strides {tensor.stride()}"
             )
-        if tensor.numel() // VECTOR >= _MOST_VECTORS:
-            raise ValueError(f"{name} must have fewer than 2^34 values, got shape {tuple(tensor.shape)}")
+        num_vectors(name, tensor.shape)
         check_aligned(name, tensor)
 
 

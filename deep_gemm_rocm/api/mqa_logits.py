@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from ..checks import check_bool, check_int
+from ..launch.families import Size
 from ..launch.mqa_logits import mqa_logits_launch, paged_logits_schedule_launch, paged_mqa_logits_launch
-from ..launch.repeated import Described, launches, launches_of_rows
+from ..launch.repeated import Described, launches_of_rows, launches_of_sizes
 from ..problems.arguments import Argument
 from ..problems.attention import MAX_TOKENS, check_data, check_form, check_one_device, check_pages
 from ..problems.layout import Pair
@@ -23,7 +24,12 @@ _SCALE_BYTES = 4
 _MAX_UNITS = 2**16
 
 
-@launches
+_MOST_SIZE = 2**20  # queries or keys of a family of calls
+_DIFFERING = {name: {0: Size(0)} for name in ("q", "weights", "cu_seq_len_k_start", "cu_seq_len_k_end")}
+_DIFFERING |= {name: {0: Size(1)} for name in ("kv[0]", "kv[1]")}
+
+
+@launches_of_sizes(lambda _: _DIFFERING, [_MOST_SIZE] * 2)
 def fp8_mqa_logits(
     q: torch.Tensor,
     kv: Pair,
@@ -134,7 +140,11 @@ def get_paged_mqa_logits_metadata(
     return schedule, paged_logits_schedule_launch(context_lens, schedule)
 
 
-@launches_of_rows("q", "weights", "context_lens", "block_table", "indices")
+_DIFFERING_PAGED = {name: {0: Size(0)} for name in ("q", "context_lens", "block_table", "indices")}
+_DIFFERING_PAGED |= {"weights": {0: Size(0, is_multiple=True)}}
+
+
+@launches_of_sizes(lambda _: _DIFFERING_PAGED, [_MOST_SIZE])
 def fp8_paged_mqa_logits(
     q: torch.Tensor,
     kv_cache: torch.Tensor,

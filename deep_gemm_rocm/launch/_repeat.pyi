@@ -1,9 +1,10 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from .fast_path import Recall, Recalled, Step, TensorForm
+from ..runtime.hip import EntryPoint
+from .fast_path import Launches, Places, Recall, Recalled, Step, TensorForm
 
 def use(
     dlpack_functions: object,
@@ -32,4 +33,6 @@ def filler(
     scratch: Callable[[torch.Tensor], int] | None,
     /,
 ) -> object: ...
+def launches(steps: Iterable[tuple[EntryPoint, bytes, Places]], addresses: Sequence[int], /) -> Launches: ...
+def with_numbers(arguments: bytes, numbers: Mapping[str, int], places: Mapping[str, tuple[int, int]], /) -> bytes: ...
 def entry_point(address: int, /) -> Callable[[bytes, int], int]: ...

@@ -165,7 +165,8 @@ class DecodeArguments(Structure):
 
 
 def flash_attention_launch(
-    config: AttentionConfig,
+    choose: Callable[[Attention], AttentionConfig],
+    window: Callable[[int], tuple[int, int]],
     problem: Attention,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -177,43 +178,93 @@ def flash_attention_launch(
     made: dict[str, torch.Tensor],
     **of_sequences: torch.Tensor | None,
 ) -> Launch:
-    """Describes the launch of ``config``'s kernel on checked arguments.
+    """Describes the launch of a kernel on checked arguments of ``flash_attention``.
 
     Args:
+        choose: tells the kernel of a problem.
+        window: tells how many keys a query sees on each side, where all are as many as its argument.
         q, k, v, out, attn_sink, block_table: as for ``flash_attention``.
         lse: fp32 [batch, heads, tokens] or, if sequences are packed, [heads, tokens].
         made: the results that are new tensors.
         of_sequences: ``cu_seqlens_q``, ``cu_seqlens_k`` and ``context_lens``.
     """
-    lse_strides = (0, 0) if lse is None else (0, *lse.stride())[-3:-1]
+    heads = {"q": q, "k": k, "v": v, "out": out}
+    sizes_of = _sizes_of_attention(choose, window, problem, heads, has_lse=lse is not None)
+    sizes = sizes_of(problem.tokens_q, problem.tokens_k, problem.batch)
     arguments = AttentionArguments(
-        q=HeadsTensor.of(q),
-        k=HeadsTensor.of(k),
-        v=HeadsTensor.of(v),
-        out=HeadsTensor.of(out),
+        **{name: HeadsTensor.of(tensor) for name, tensor in heads.items()},
         **{name: Descales.of(tensor) for name, tensor in problem.descales.items()},
-        lse_batch_stride=lse_strides[0],
-        lse_head_stride=lse_strides[1],
         block_table_stride=0 if block_table is None else block_table.stride(0),
-        batch=problem.batch,
-        tokens_q=problem.tokens_q,
-        tokens_k=problem.tokens_k,
+        **{name: number for name, number in sizes.fields.items() if "." not in name},
         heads=problem.heads,
         kv_heads=problem.kv_heads,
         page_shift=problem.page_size.bit_length() - 1,
         num_pages=problem.num_pages,
-        window_left=problem.window_left,
-        window_right=problem.window_right,
         logit_scale=problem.softmax_scale * _LOG2_E,
         logit_cap=problem.softcap * _LOG2_E,
         max_workgroups=_MAX_WORKGROUPS,
     )
-    pointers = _heads(q=q, k=k, v=v, out=out, **problem.descales)
+    pointers = _heads(**heads, **problem.descales)
     pointers |= _pointers(lse=lse, block_table=block_table, **of_sequences) | _sinks(attn_sink)
-    request = Request(_FLASH_ATTENTION, config.template_values)
+    # Factors of parts of the tokens or of each sequence depend on the sizes.
+    are_shared = all(one is None or one.stride(0) == 0 for one in problem.descales.values())
     return Launch(
-        request, arguments, pointers, made=made, written=("out.data",), aligned=_ALIGNED, contents=problem.contents
+        sizes.kernel,
+        arguments,
+        pointers,
+        made=made,
+        written=("out.data",),
+        aligned=_ALIGNED,
+        contents=problem.contents,
+        sizes=sizes_of if are_shared else None,
     )
+
+
+def _sizes_of_attention(
+    choose: Callable[[Attention], AttentionConfig],
+    window: Callable[[int], tuple[int, int]],
+    problem: Attention,
+    tensors: dict[str, torch.Tensor],
+    *,
+    has_lse: bool,
+) -> Callable[[int, int, int], Sizes]:
+    """``Launch.sizes`` of ``flash_attention``: tokens of q and of k, and sequences, or 0 for those of the problem."""
+    shared = problem._replace(descales={}, contents=())
+    is_packed = tensors["q"].dim() == 3
+    rows = {  # elements of a token, by the tensors where tokens decide the stride of sequences
+        name: tensor.shape[-2] * tensor.shape[-1]
+        for name, tensor in tensors.items()
+        if tensor.dim() == 4 and tensor.is_contiguous() and not (problem.num_pages and name in ("k", "v"))
+    }
+
+    def sizes_of(tokens_q: int, tokens_k: int, sequences: int) -> Sizes:
+        resized = shared._replace(
+            tokens_q=tokens_q or shared.tokens_q,
+            tokens_k=tokens_k or shared.tokens_k,
+            batch=sequences or shared.batch,
+        )
+        batch, tokens_q, tokens_k = resized[:3]
+        window_left, window_right = window(tokens_q + tokens_k)
+        fields = {
+            "batch": batch,
+            "tokens_q": tokens_q,
+            "tokens_k": tokens_k,
+            "window_left": window_left,
+            "window_right": window_right,
+        }
+        for name, row in rows.items():
+            fields[f"{name}.batch_stride"] = row * (tokens_q if name in ("q", "out") else tokens_k)
+        of_result = () if is_packed else (batch,)
+        if has_lse:
+            fields["lse_head_stride"] = tokens_q
+            fields["lse_batch_stride"] = 0 if is_packed else shared.heads * tokens_q
+        made = {
+            "out.data": (*of_result, tokens_q, shared.heads, shared.value_dim),
+            "lse": (*of_result, shared.heads, tokens_q),
+        }
+        return Sizes(Request(_FLASH_ATTENTION, choose(resized).template_values), fields, made)
+
+    return sizes_of
 
 
 class Dealt(NamedTuple):

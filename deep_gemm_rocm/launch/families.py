@@ -1,12 +1,12 @@
-"""Families: calls that are alike apart from a size, their number of rows or an argument.
+"""Families: calls that are alike apart from some sizes: their number of rows, other dimensions, or an argument.
 
-The first call of another size is made of a remembered one, by exchanging what depends on the size.
+The first call of other sizes is made of a remembered one, by exchanging what depends on the sizes.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,36 +14,34 @@ import torch
 from ..jit import Kernels
 from ..runtime import hip, session
 from . import fast_path
-from .launch import Launch, packers_of
+from .launch import Launch, number_places
 from .remembered import BYTES_OF_CALL, BYTES_OF_LAUNCH, Call, Filled, Plan, together_among
-
-_LEAST_ROWS, _MOST_ROWS = 2, 2**16  # of a family; the stride of a single row tells nothing
 
 
 class Found(NamedTuple):
-    """A call's place among calls that differ from one another only in a size and in addresses.
+    """A call's place among calls that differ from one another only in sizes and in addresses.
 
     Attributes:
         key: their key.
-        size: this call's: how many rows it has, or an argument that is a number.
+        sizes: this call's: dimensions of tensors, such as the number of rows, or an argument that is a number.
         columns: distances between columns, by the names of matrices whose rows are neighbours. They aren't in the key.
-        shapes: C's words for the call, without the size; None if the size is an argument.
+        shapes: C's words for the call, without the sizes; None if nothing else can depend on these.
     """
 
     key: tuple[Any, ...]
-    size: int
+    sizes: tuple[int, ...]
     columns: dict[str, int]
     shapes: array[int] | None
 
     @property
     def is_clear(self) -> bool:
-        """Whether the number of rows is no other number among the arguments as well."""
+        """Whether no size that may be another one is a number elsewhere among the arguments as well."""
         if self.shapes is None:
             return True
         numbers = [*self.key]
         for shape, dims, _ in _described_tensors(self.shapes):
             numbers += self.shapes[shape : shape + dims]
-        return self.size not in numbers
+        return not any(size > 1 and size in numbers for size in self.sizes)
 
 
 def _described_tensors(words: array[int]) -> list[tuple[int, int, int]]:
@@ -59,17 +57,55 @@ def _described_tensors(words: array[int]) -> list[tuple[int, int, int]]:
     return found
 
 
-class FamilyOfRows:
-    """Tells the family of a call that C described and that has at least two rows, none of which lies between others."""
+class Size(NamedTuple):
+    """A dimension that may differ among the calls of a family.
 
-    def __init__(self, parameters: Sequence[str], of_rows: Sequence[str]) -> None:
+    Attributes:
+        number: of the size, which dimensions of several tensors may share.
+        more: how much larger the dimension is.
+        is_multiple: whether the dimension is any multiple of the size, the same in all calls of the family.
+    """
+
+    number: int
+    more: int = 0
+    is_multiple: bool = False
+
+
+# Dimensions that differ: their sizes by their index, which may count from the end, by the name of the tensor.
+Differing = Mapping[str, Mapping[int, Size]]
+
+
+class _Place(NamedTuple):
+    """A dimension that may differ, of a tensor with this number among all of the call."""
+
+    tensor: int
+    name: str
+    dim: int
+    size: Size
+
+
+class FamilyOfSizes:
+    """Tells the family of a call that C described. Sizes of 1 are none, since the stride of a single row tells nothing;
+    nor are those of rows that lie between others.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[str],
+        differing: Callable[[Collection[str]], Differing],
+        most: Sequence[int],
+        *,
+        is_complete: bool,
+    ) -> None:
         """
         Args:
             parameters: names of the function's parameters.
-            of_rows: names of tensors whose first dimension are the rows.
+            differing: tells which dimensions may differ, from the names of all tensors among the arguments.
+            most: the largest value of each size.
+            is_complete: whether no other dimension can depend on the sizes, unless ``Launch.sizes`` is None.
         """
-        self._parameters, self._of_rows = parameters, of_rows
-        self._names: dict[bytes, list[str | None]] = {}
+        self._parameters, self._differing, self._most, self._is_complete = parameters, differing, most, is_complete
+        self._places: dict[bytes, list[_Place]] = {}
 
     def __call__(
         self,
@@ -88,37 +124,53 @@ class FamilyOfRows:
             return None
         *others, words = key
         described = array("q", words)
-        rows, columns = 0, {}
-        names = self._names_of_rows(words[: 8 * described[0]], args, kwargs)
-        for name, (shape, dims, end) in zip(names, _described_tensors(described), strict=True):
-            if name is None:
-                continue
-            if not dims or (rows and described[shape] != rows):
+        tensors = _described_tensors(described)
+        sizes, columns = [0] * len(self._most), {}
+        for tensor, name, dim, (number, more, is_multiple) in self._places_in(words[: 8 * described[0]], args, kwargs):
+            shape, dims, end = tensors[tensor]
+            if dim >= dims or -dim > dims:
                 return None
-            rows, described[shape] = described[shape], 0
+            at = shape + dim % dims
+            multiple, size = 0, described[at] - more
+            if is_multiple:
+                multiple, rest = divmod(size, sizes[number] or 1)
+                size = sizes[number] if rest == 0 else -1
+            if size < 1 or size > self._most[number] or (sizes[number] and size != sizes[number]):
+                return None
+            sizes[number] = size
+            if size == 1:
+                continue
+            described[at] = multiple
             if end == shape + dims:  # contiguous
                 continue
             strides = described[shape + dims : end]
-            if dims == 2 and strides[0] == 1 and strides[1] >= rows:
+            if dims == 2 and strides[0] == 1 and strides[1] >= size:
                 columns[name], described[end - 1] = strides[1], -1  # no stride is negative
-            elif strides[0] < max(strides):
+            elif strides[at - shape] < max(strides):
                 return None
-        if not _LEAST_ROWS <= rows <= _MOST_ROWS:
+        if max(sizes) < 2:
             return None
-        return Found((*others, described.tobytes(), _alike(addresses)), rows, columns, described)
+        key = (*others, described.tobytes(), _alike(addresses))
+        return Found(key, tuple(sizes), columns, None if self._is_complete else described)
 
-    def _names_of_rows(self, types: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str | None]:
-        """The name of each tensor that has rows; None for others.
+    def _places_in(self, types: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[_Place]:
+        """Dimensions that may differ, multiples of sizes last.
 
         Args:
             types: what C says of the types of arguments, which tells the names.
         """
-        names = self._names.get(types)
-        if names is None:
+        places = self._places.get(types)
+        if places is None:
             fast_path.keep_names(kwargs)
-            all_names = fast_path.names_of_tensors(zip(self._parameters, args, strict=False), kwargs)
-            names = self._names[types] = [name if name in self._of_rows else None for name in all_names]
-        return names
+            names = fast_path.names_of_tensors(zip(self._parameters, args, strict=False), kwargs)
+            differing = self._differing(names)
+            places = [
+                _Place(index, name, dim, size)
+                for index, name in enumerate(names)
+                for dim, size in differing.get(name, {}).items()
+            ]
+            self._places[types] = places = sorted(places, key=lambda place: place.size.is_multiple)
+        return places
 
 
 def family_of_number(
@@ -146,7 +198,7 @@ def family_of_number(
         described, _ = fast_path.recall(function, values, {}, (*args[:place], None, *args[place + 1 :]), kwargs)
     else:
         described, _ = fast_path.recall(function, values, {}, args, {**kwargs, name: None})
-    return None if described is None else Found((described[0], _alike(addresses)), number, {}, None)
+    return None if described is None else Found((described[0], _alike(addresses)), (number,), {}, None)
 
 
 def _alike(addresses: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -211,9 +263,9 @@ class Family:
 
     def _filled_in(self, found: Found, returned: list[fast_path.TensorForm], between: list[int]) -> list[Filled]:
         self.was_repeated = True
-        _, size, columns, _ = found
+        _, sizes, columns, _ = found
         kernels = session.current().of(Kernels)
-        return [launch.filled_in(size, columns, kernels, returned, between) for launch in self._launches]
+        return [launch.filled_in(sizes, columns, kernels, returned, between) for launch in self._launches]
 
 
 class _Template:
@@ -225,7 +277,7 @@ class _Template:
         strides: the path of the distance between columns, by the name of the matrix.
     """
 
-    __slots__ = ("_between", "_last", "_packers", "_returned", "arguments", "sizes", "strides")
+    __slots__ = ("_between", "_last", "_places", "_returned", "arguments", "sizes", "strides")
 
     def __init__(self, launch: Launch, plan: Plan) -> None:
         self.sizes = launch.sizes
@@ -233,7 +285,7 @@ class _Template:
         self.strides = {
             launch.pointers[of].name: path for of, path in launch.column_strides.items() if of in launch.pointers
         }
-        self._packers = packers_of(type(launch.arguments))
+        self._places = number_places(type(launch.arguments))
         made = {path: name for path, (name, _) in launch.pointers.items() if name in launch.made}
         returned, between = list(plan.returned), list(plan.between)
         self._returned = {path: returned.index(name) for path, name in made.items() if name in plan.returned}
@@ -246,41 +298,37 @@ class _Template:
 
     def filled_in(
         self,
-        size: int,
+        sizes: tuple[int, ...],
         columns: Mapping[str, int],
         kernels: Kernels,
         returned: list[fast_path.TensorForm],
         between: list[int],
     ) -> Filled:
-        """The launch for another size, and for these distances between columns.
+        """The launch for other sizes, and for these distances between columns.
 
         Args:
             returned, between: as for ``Plan.call``. Those that this launch makes are exchanged.
         """
         assert self.sizes is not None
-        kernel, fields, made, strides, scratch = self.sizes(size)
-        filled, packers = bytearray(self.arguments), self._packers
-        for path, number in fields.items():
-            pack, offset = packers[path]
-            pack(filled, offset, number)
-        for name, distance in columns.items():
-            if name in self.strides:
-                pack, offset = packers[self.strides[name]]
-                pack(filled, offset, distance)
+        kernel, fields, made, strides, scratch = self.sizes(*sizes)
+        if columns:
+            distances = {self.strides[name]: distance for name, distance in columns.items() if name in self.strides}
+            fields = {**fields, **distances}
+        arguments = fast_path.with_numbers(self.arguments, fields, self._places)
         for path, rows in made.items():
             other_strides = strides.get(path) if strides else None
             if path in self._returned:
                 number = self._returned[path]
-                returned[number] = returned[number].of_rows(rows, other_strides)
+                returned[number] = returned[number].resized(rows, other_strides)
             elif path in self._between:
                 number, form, row_bytes, last_bytes = self._between[path]
                 between[number] = (
                     (rows - 1) * row_bytes + last_bytes
-                    if other_strides is None
+                    if other_strides is None and isinstance(rows, int)
                     else form.extent_of(rows, other_strides)
                 )
         values, entry_point = self._last
         if entry_point is None or values is not kernel.values:
             entry_point = fast_path.quick_entry_point(kernels.get(kernel).entry_point)
             self._last = kernel.values, entry_point
-        return entry_point, bytes(filled), scratch
+        return entry_point, arguments, scratch

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
+import operator
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -65,15 +67,28 @@ class TensorForm(NamedTuple):
         itemsize = self.quick_args[-1].itemsize
         return strides[0] * itemsize, reach(sizes[1:], strides[1:]) * itemsize
 
-    def extent_of(self, rows: int, strides: tuple[int, ...]) -> int:
-        """``extent`` with another first dimension and other strides."""
-        return reach((rows, *self.args[0][1:]), strides) * self.quick_args[-1].itemsize
+    def resized(self, size: int | tuple[int, ...], strides: tuple[int, ...] | None = None) -> TensorForm:
+        """The same with another first dimension, or another shape.
 
-    def of_rows(self, rows: int, strides: tuple[int, ...] | None) -> TensorForm:
-        """The same with another first dimension, and with other strides unless these are None."""
-        (_, *sizes), before = self.args
-        args = (rows, *sizes), before if strides is None else strides
+        Args:
+            strides: if None, those with another first dimension stay, and another shape is contiguous.
+        """
+        args = self._args_of(size, strides)
         return TensorForm(args, self.options, self.quick, (*args, self.quick_args[-1]), self.device)
+
+    def extent_of(self, size: int | tuple[int, ...], strides: tuple[int, ...] | None) -> int:
+        """``extent`` of what ``resized`` returns."""
+        return reach(*self._args_of(size, strides)) * self.quick_args[-1].itemsize
+
+    def _args_of(
+        self, size: int | tuple[int, ...], strides: tuple[int, ...] | None
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        shape, before = self.args
+        if isinstance(size, int):
+            return (size, *shape[1:]), strides or before
+        if strides is None:
+            strides = tuple(itertools.accumulate(size[:0:-1], operator.mul, initial=1))[::-1]
+        return size, strides
 
 
 Places = tuple[tuple[int, int, int], ...]  # as of a ``Step``
@@ -92,20 +107,6 @@ class Step(NamedTuple):
     entry_point: EntryPoint
     arguments: bytes
     places: Places
-
-    def filled_in(self, addresses: Sequence[int]) -> Launch:
-        """
-        Args:
-            addresses: of each tensor, by its number, and of the scratch memory.
-        """
-        return self.entry_point, _with_addresses(self.arguments, self.places, addresses)
-
-
-def _with_addresses(arguments: bytes, places: Places, addresses: Sequence[int]) -> bytes:
-    words = array("Q", arguments)
-    for place, number, offset in places:
-        words[place] = addresses[number] + offset
-    return words.tobytes()
 
 
 Launches = tuple[Launch, ...]
@@ -297,28 +298,73 @@ def filled_in(
     addresses += tuple([addresses[-1] + begin for begin in parts])
     if scratch is not None:
         addresses += (scratch(like),)
-    return tuple(
-        [(entry_point, _with_addresses(arguments, places, addresses)) for entry_point, arguments, places in steps]
-    )
+    return launches_at(steps, addresses)
+
+
+def _launches_by_python(steps: Iterable[tuple[EntryPoint, bytes, Places]], addresses: Sequence[int]) -> Launches:
+    """Fills in addresses.
+
+    Args:
+        steps: as ``Step``.
+        addresses: of each tensor, by its number, and of the scratch memory.
+    """
+    launches = []
+    for entry_point, arguments, places in steps:
+        words = array("Q", arguments)
+        for place, number, offset in places:
+            words[place] = addresses[number] + offset
+        launches.append((entry_point, words.tobytes()))
+    return tuple(launches)
 
 
 Filler = Callable[..., Any]  # ``filler_by_python``, or C's function of the same arguments
 
 
-def _c_functions() -> tuple[Recall, Filler, Callable[[int], EntryPoint]] | None:
+def _with_numbers_by_python(
+    arguments: bytes, numbers: Mapping[str, int], places: Mapping[str, tuple[int, int]]
+) -> bytes:
+    """A copy of a kernel's arguments with other numbers.
+
+    Args:
+        numbers: by the paths of fields.
+        places: as ``NumberPlaces``.
+
+    Raises:
+        OverflowError: a number doesn't fit.
+    """
+    filled = bytearray(arguments)
+    for path, number in numbers.items():
+        offset, width = places[path]
+        filled[offset : offset + abs(width)] = number.to_bytes(abs(width), "little", signed=width < 0)
+    return bytes(filled)
+
+
+class _Functions(NamedTuple):
+    """Functions that C has, too."""
+
+    recall: Recall
+    filler: Filler
+    launches: Callable[[Iterable[tuple[EntryPoint, bytes, Places]], Sequence[int]], Launches]
+    with_numbers: Callable[[bytes, Mapping[str, int], Mapping[str, tuple[int, int]]], bytes]
+    entry_point: Callable[[int], EntryPoint]
+
+
+def _c_functions() -> _Functions | None:
     api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if api is not None:
         with contextlib.suppress(ImportError):
-            from ._repeat import entry_point, filler, recall, use
+            from ._repeat import entry_point, filler, launches, recall, use, with_numbers
 
             types = torch.Tensor, torch.nn.Parameter
             if use(api, *types, torch.is_grad_enabled, torch.empty_strided, recalled_by_python):
-                return recall, filler, entry_point
+                return _Functions(recall, filler, launches, with_numbers, entry_point)
     return None
 
 
 in_c = _c_functions()
-recall = recalled_by_python if in_c is None else in_c[0]
+recall = recalled_by_python if in_c is None else in_c.recall
+launches_at = _launches_by_python if in_c is None else in_c.launches
+with_numbers = _with_numbers_by_python if in_c is None else in_c.with_numbers
 _names_of_keywords: set[str] = set()
 
 
@@ -329,7 +375,7 @@ def is_described_by_c(key: tuple[Any, ...]) -> bool:
 
 def filler_of(key: tuple[Any, ...]) -> Filler:
     """Makes what ``recall`` takes to repeat a call with this key."""
-    return in_c[1] if in_c is not None and is_described_by_c(key) else filler_by_python
+    return in_c.filler if in_c is not None and is_described_by_c(key) else filler_by_python
 
 
 def keep_names(kwargs: dict[str, Any]) -> None:
@@ -341,4 +387,4 @@ def quick_entry_point(entry_point: EntryPoint) -> EntryPoint:
     """The same function. If it is one of ctypes, C calls it, in a fifth of the time."""
     if in_c is None or not isinstance(entry_point, ctypes._CFuncPtr):  # type: ignore[attr-defined]
         return entry_point
-    return in_c[-1](ctypes.c_size_t.from_buffer(entry_point).value)
+    return in_c.entry_point(ctypes.c_size_t.from_buffer(entry_point).value)

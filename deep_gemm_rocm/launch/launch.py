@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import struct
 from collections.abc import Callable, Mapping
 from ctypes import Structure
 from types import MappingProxyType
@@ -22,18 +21,19 @@ _WORD = 8
 
 
 class Sizes(NamedTuple):
-    """The part of a launch that depends on how many rows a call has, or on another size.
+    """The part of a launch that depends on how many rows a call has, or on other sizes.
 
     Attributes:
         kernel, scratch: as in ``Launch``.
         fields: numbers among the arguments, by their paths.
-        made: the first dimension of each new tensor where it depends on the rows, by the path of the pointer.
+        made: the first dimension of each new tensor where it depends on the rows, or the shape of a contiguous one, by
+            the path of the pointer.
         strides: the strides of new tensors where they depend on the rows, by the path of the pointer.
     """
 
     kernel: Request
     fields: Mapping[str, int]
-    made: Mapping[str, int]
+    made: Mapping[str, int | tuple[int, ...]]
     strides: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     scratch: Mapping[str, int] = MappingProxyType({})
 
@@ -53,8 +53,8 @@ class Launch(NamedTuple):
         filled: what new tensors are filled with before the launch, by the path of the pointer. The call returns them.
         column_strides: the path of the distance between columns, by the path of the pointer, of matrices where nothing
             else depends on it.
-        sizes: tells for another number of rows, or another size, what is different; it keeps no tensor, and raises the
-            error of the function where there are too many rows. None if more depends on the size.
+        sizes: tells for another number of rows, or other sizes, what is different; it keeps no tensor, and raises the
+            error of the function where there are too many rows. None if more depends on the sizes.
     """
 
     kernel: Request
@@ -67,7 +67,7 @@ class Launch(NamedTuple):
     contents: tuple[Contents, ...] = ()
     filled: Mapping[str, float] = MappingProxyType({})
     column_strides: Mapping[str, str] = MappingProxyType({})
-    sizes: Callable[[int], Sizes] | None = None
+    sizes: Callable[..., Sizes] | None = None
 
     def renamed(self, **names: str) -> Launch:
         """The same launch for a function that has other names for these tensors."""
@@ -125,28 +125,26 @@ def words_of(structure: type[Structure], paths: tuple[str, ...]) -> tuple[int, .
     return tuple(offset_of(structure, path) // _WORD for path in paths)
 
 
-class Packers(dict[str, tuple[Callable[[bytearray, int, int], None], int]]):
-    """By the path of a number in arguments of a type: a function that packs it there, and its offset.
-
-    The function refuses numbers that don't fit.
-    """
+class NumberPlaces(dict[str, tuple[int, int]]):
+    """By the path of a number in arguments of a type: its offset, and its bytes, below zero if it has a sign."""
 
     def __init__(self, structure: type[Structure]) -> None:
         super().__init__()
         self._structure = structure
 
-    def __missing__(self, path: str) -> tuple[Callable[[bytearray, int, int], None], int]:
+    def __missing__(self, path: str) -> tuple[int, int]:
         kind: Any = self._structure
         for name in path.split("."):
             kind = next(entry[1] for entry in kind._fields_ if entry[0] == name)
-        self[path] = found = struct.Struct(kind._type_).pack_into, offset_of(self._structure, path)
-        return found
+        is_signed = kind(-1).value < 0
+        self[path] = place = offset_of(self._structure, path), ctypes.sizeof(kind) * (-1 if is_signed else 1)
+        return place
 
 
 @functools.cache
-def packers_of(structure: type[Structure]) -> Packers:
-    """The packers for arguments of this type."""
-    return Packers(structure)
+def number_places(structure: type[Structure]) -> NumberPlaces:
+    """Those of arguments of this type."""
+    return NumberPlaces(structure)
 
 
 def offset_of(structure: type[Structure], path: str) -> int:

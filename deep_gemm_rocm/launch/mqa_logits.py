@@ -87,21 +87,37 @@ class PagedLogitsScheduleArguments(Structure):
 def mqa_logits_launch(tensors: Arguments, logits: torch.Tensor, *, clean: bool, compressed: bool) -> Launch:
     """Describes the launch for checked tensors of ``fp8_mqa_logits``; ``logits`` is a new one, [S, columns]."""
     q, keys, weights = (tensors[role].tensor for role in ("q", "keys", "weights"))
+    request = Request("mqa_logits.hip.j2", _values("mqa_logits", q))
+    columns = logits.shape[1] if compressed else 0
+
+    def sizes_of(num_queries: int, num_keys: int) -> Sizes:
+        row = columns or num_keys
+        fields = {
+            "logits_stride": row,
+            "num_queries": num_queries,
+            "num_keys": num_keys,
+            "workgroup_queries": _workgroup_queries(num_queries, num_keys),
+        }
+        return Sizes(request, fields, {"logits": (num_queries, row)})
+
     arguments = MqaLogitsArguments(
+        **sizes_of(len(q), len(keys)).fields,
         q_stride=q.stride(0),
         key_stride=keys.stride(0),
         weights_stride=weights.stride(0),
-        logits_stride=logits.stride(0),
-        num_queries=q.shape[0],
-        num_keys=keys.shape[0],
         clean=clean,
-        compressed_columns=logits.shape[1] if compressed else 0,
+        compressed_columns=columns,
         has_bf16_logits=logits.dtype == torch.bfloat16,
-        workgroup_queries=_workgroup_queries(q.shape[0], keys.shape[0]),
     )
-    pointers = {**tensors, "logits": Argument("logits", logits)}
-    request = Request("mqa_logits.hip.j2", _values("mqa_logits", q))
-    return Launch(request, arguments, pointers, made={"logits": logits}, written=("logits",), aligned=("q", "keys"))
+    return Launch(
+        request,
+        arguments,
+        {**tensors, "logits": Argument("logits", logits)},
+        made={"logits": logits},
+        written=("logits",),
+        aligned=("q", "keys"),
+        sizes=sizes_of,
+    )
 
 
 def paged_mqa_logits_launch(

@@ -202,7 +202,7 @@ class Plan:
         if scratch_bytes:
             memory = session.current().of(Scratch).memory(self.runtime, scratch_bytes, tensors[0])
             addresses.append(memory.address)
-        self.runtime.relaunch([step.filled_in(addresses) for step in steps], tensors, self._used)
+        self.runtime.relaunch(fast_path.launches_at(steps, addresses), tensors, self._used)
         return filled
 
     def _steps(self, launches: Sequence[Filled], places_of: list[fast_path.Places]) -> tuple[list[fast_path.Step], int]:
@@ -309,7 +309,7 @@ class Plan:
         for one in between:
             begins.append(size)
             size += -(-one // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
-        return [*returned, self._block.of_rows(size, None)], begins
+        return [*returned, self._block.resized(size)], begins
 
     def apart(self, tensors: Sequence[torch.Tensor], together: Together) -> list[tuple[int, int, int, int]]:
         """Which given tensors must not share memory, and bytes of each; see ``fast_path.filler_by_python``."""

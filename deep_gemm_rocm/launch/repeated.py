@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -18,7 +18,7 @@ import torch
 from .. import forking
 from ..runtime import session, settings
 from . import families, fast_path, planning
-from .families import Family, Found
+from .families import Differing, Family, Found, Size
 from .launch import Launch, ready_kernels
 from .remembered import Call, Plan
 
@@ -34,6 +34,7 @@ _FamilyOf = Callable[[object, tuple[Any, ...], dict[str, Any], tuple[Any, ...], 
 _is_traced = torch.compiler.is_dynamo_compiling
 
 _MOST_BYTES = 16 * 2**20  # of memory for the remembered calls of a session
+_MOST_ROWS = 2**16  # of a family
 # Estimates.
 _BYTES_OF_KEY = 1024
 _BYTES_OF_PART = 24  # of a key, which long lists of numbers have many of
@@ -118,7 +119,25 @@ def launches_of_rows(*rows: str) -> Callable[[Callable[_P, Described[_R]]], Call
     Args:
         rows: the names of all tensors whose shapes depend on the number of rows, which is their first dimension.
     """
-    return lambda function: _launching(function, families.FamilyOfRows(_parameters(function), rows))
+    of_rows = {name: {0: Size(0)} for name in rows}
+    return lambda function: _launching(
+        function, families.FamilyOfSizes(_parameters(function), lambda _: of_rows, [_MOST_ROWS], is_complete=False)
+    )
+
+
+def launches_of_sizes(
+    differing: Callable[[Collection[str]], Differing], most: Sequence[int]
+) -> Callable[[Callable[_P, Described[_R]]], Callable[_P, _R]]:
+    """``launches`` for a function that takes other sizes, which decide only what ``Launch.sizes`` tells.
+
+    Args:
+        differing: tells which dimensions are sizes, for calls with tensors of these names: all that have to agree with
+            a size, unless ``Launch.sizes`` is None.
+        most: the largest value of each size up to which the function makes no difference.
+    """
+    return lambda function: _launching(
+        function, families.FamilyOfSizes(_parameters(function), differing, most, is_complete=True)
+    )
 
 
 def launches_of_number(name: str) -> Callable[[Callable[_P, Described[_R]]], Callable[_P, _R]]:

@@ -138,7 +138,7 @@ def check_attention(
     out_type = _check_output(out, (*q.shape[:-1], widths[1]), tensors)
 
     tokens_q = q.shape[-3]
-    left, right = _check_window(causal, window, tokens_q + tokens_k)
+    left, right = check_window(causal, window, tokens_q + tokens_k)
     return Attention(
         batch=batch,
         tokens_q=tokens_q,
@@ -237,7 +237,7 @@ def check_decode(
     check_sink(attn_sink, heads, tensors)
     out_type = _check_output(out, (*q.shape[:-1], v_cache.shape[-1]), tensors)
     problem = _decode(q, k_cache, v_cache.shape[-1], block_table, softmax_scale)
-    left, _ = _check_window(True, window, problem.window_left)
+    left, _ = check_window(True, window, problem.window_left)
     return problem._replace(
         out_type=out_type,
         window_left=left,
@@ -569,13 +569,13 @@ def check_cu_seqlens(name: str, cu_seqlens: Any, tensor: torch.Tensor, of: str) 
         )
     if cu_seqlens.device.type != "cpu":
         return ()
-    contents = Contents(functools.partial(_check_ends, name, tensor.shape[0], of), (name,))
-    contents.check(cu_seqlens)
+    contents = Contents(functools.partial(_check_ends, name, of), (name, of))
+    contents.check(cu_seqlens, tensor)
     return (contents,)
 
 
-def _check_ends(name: str, tokens: int, of: str, cu_seqlens: torch.Tensor) -> None:
-    ends = cu_seqlens.tolist()
+def _check_ends(name: str, of: str, cu_seqlens: torch.Tensor, tensor: torch.Tensor) -> None:
+    ends, tokens = cu_seqlens.tolist(), len(tensor)
     if ends[0] != 0 or ends[-1] != tokens:
         raise ValueError(
             f"{name} must start with 0 and end with the tokens of {of}, {tokens}, got {ends[0]} and {ends[-1]}"
@@ -728,7 +728,8 @@ def _of_whole_heads(descale: torch.Tensor, batch: int, heads: int) -> torch.Tens
     return None
 
 
-def _check_window(causal: Any, window: Any, unlimited: int) -> tuple[int, int]:
+def check_window(causal: Any, window: Any, unlimited: int) -> tuple[int, int]:
+    """Returns how many keys a query sees on its left and on its right, ``unlimited`` for all."""
     check_bool("causal", causal)
     if window is None:
         window = (-1, -1)

@@ -110,6 +110,41 @@ def masked(expected_m, **options):
     return dg.m_grouped_fp8_gemm_nt_masked(a, per_block(1, 512, 256), d, rows, expected_m, **options)
 
 
+def lengths(rows, each=1):
+    """Where sequences of equal lengths end, with a 0 before them."""
+    return torch.arange(rows + 1, dtype=torch.int32) * each
+
+
+def attention(tokens_q, tokens_k, **changes):
+    q, k, v = (randn(2, tokens, heads, 64) for tokens, heads in ((tokens_q, 4), (tokens_k, 2), (tokens_k, 2)))
+    return dg.flash_attention(q, k, v, **changes)
+
+
+def packed_attention(sequences, tokens_q, tokens_k, **changes):
+    q, k, v = (randn(sequences * tokens, heads, 64) for tokens, heads in ((tokens_q, 4), (tokens_k, 2), (tokens_k, 2)))
+    ends = {"cu_seqlens_q": lengths(sequences, tokens_q), "cu_seqlens_k": lengths(sequences, tokens_k)}
+    return dg.flash_attention(q, k, v, **ends, **changes)
+
+
+def paged_attention(sequences, tokens_q):
+    pages = randn(6, 64, 2, 64)
+    table, contexts = torch.zeros(sequences, 3, dtype=torch.int32), torch.full((sequences,), 150, dtype=torch.int32)
+    q, ends = randn(sequences * tokens_q, 4, 64), lengths(sequences, tokens_q)
+    paged = {"block_table": table, "context_lens": contexts}
+    return dg.flash_attention(q, pages, pages, cu_seqlens_q=ends, causal=True, **paged)
+
+
+def indexer_logits(queries, keys, **changes):
+    q, kv = torch.zeros(queries, 16, 64).to(FP8), (torch.zeros(keys, 64).to(FP8), torch.zeros(keys))
+    ends = torch.zeros(queries, dtype=torch.int32)
+    return dg.fp8_mqa_logits(q, kv, torch.zeros(queries, 16), ends, ends, **changes)
+
+
+def merged(*shape, **changes):
+    states = randn(*shape), torch.zeros(*shape[:-3], shape[-2], shape[-3])
+    return dg.merge_attention_states(*states, *states, **changes)
+
+
 EXPERTS = per_block(2, 32, 256)
 LONG = torch.zeros(512, 16384).to(FP8), torch.zeros(4, 128)  # K is split into 8 parts for few rows, and 6 for many
 OF_CHANNELS = dg.per_row_cast_to_fp8(randn(32, 128))
@@ -145,6 +180,28 @@ CALLS = {
     "selection": good("top_k_per_row", "logits", "starts", "ends", "block_table", "out", block_table=PAGES),
     "selection of slices": lambda rows: dg.top_k_per_row(rows_of(SLICED, rows), 9),
     "paged logits": good("fp8_paged_mqa_logits", "q", "weights", "context_lens", "block_table", schedule_meta=UNITS),
+    "paged logits of several tokens": lambda rows: dg.fp8_paged_mqa_logits(
+        torch.zeros(rows, 3, 16, 64).to(FP8),
+        torch.zeros(4, 64, 1, 68, dtype=torch.uint8),
+        torch.zeros(rows * 3, 16),
+        torch.full((rows,), 70, dtype=torch.int32),
+        torch.zeros(rows, 2, dtype=torch.int32),
+        UNITS,
+        128,
+    ),
+    "logits": lambda queries: indexer_logits(queries, 40),
+    "logits of other keys": lambda keys: indexer_logits(6, keys),
+    "logits of other queries and keys": lambda rows: indexer_logits(rows, 2 * rows),
+    "compressed logits": lambda rows: indexer_logits(rows, 2 * rows, clean_logits=False, max_seqlen_k=24),
+    "attention": lambda tokens: attention(tokens, tokens, causal=True),
+    "attention to other keys": lambda tokens: attention(16, tokens, return_lse=True, window=(1000, 0)),
+    "attention of other queries": lambda tokens: attention(tokens, 16, return_lse=True),
+    "attention of packed sequences": lambda rows: packed_attention(rows, 3, 7, causal=True, return_lse=True),
+    "attention of packed tokens": lambda tokens: packed_attention(2, tokens, 3 * tokens, softcap=20.0),
+    "attention to pages": lambda rows: paged_attention(rows, 9),
+    "attention of other queries to pages": lambda tokens: paged_attention(2, tokens),
+    "merged states": lambda tokens: merged(tokens, 2, 64),
+    "merged states of sequences": lambda tokens: merged(3, tokens, 2, 64, out=randn(3, tokens, 2, 64)),
     "schedule of paged logits": good("get_paged_mqa_logits_metadata", "context_lens"),
     "sparse": good("sparse_mla", "q", "indices", "topk_length", "extra_indices", "extra_topk_length", "out"),
     "sparse, new results": good(
@@ -238,7 +295,9 @@ RARE = {
     "experts with scales of rows", "experts in bf16", "masked GEMM in int4", "GEMM in int4", "grouped GEMM in int4",
     "GEMM in bf16 of a transposed weight", "GEMM with gaps in heads", "grouped GEMM of transposed weights",
     "grouped GEMM in bf16 of transposed weights", "grouped GEMM in int4 and FP8", "GEMM in FP4",
-    "grouped GEMM in FP4", "masked GEMM in FP4", "selection of slices", "heads for a cache",
+    "grouped GEMM in FP4", "masked GEMM in FP4", "selection of slices", "heads for a cache", "logits",
+    "logits of other keys", "compressed logits", "attention to other keys", "attention of other queries",
+    "attention of packed tokens", "attention of other queries to pages", "merged states",
 }  # fmt: skip
 
 
@@ -345,6 +404,37 @@ def test_rows_have_to_agree(decode, backwards):
     ):
         with pytest.raises(ValueError, match=name):
             decode(backwards=backwards, **{name: tensor})
+
+
+def test_sizes_have_to_agree():
+    arguments = {
+        "q": randn(10, 4, 64), "k": randn(20, 2, 64), "v": randn(20, 2, 64), "cu_seqlens_q": lengths(5, 2),
+        "cu_seqlens_k": lengths(5, 4), "out": randn(10, 4, 64),
+    }  # fmt: skip
+    dg.flash_attention(**arguments)
+    assert len(families()) == 1
+    for name, tensor in (
+        ("v", randn(16, 2, 64)),
+        ("out", randn(8, 4, 64)),
+        ("cu_seqlens_k", lengths(4, 5)),
+        ("cu_seqlens_q", lengths(5, 3)),
+    ):
+        with pytest.raises(ValueError, match=name):
+            dg.flash_attention(**arguments | {name: tensor})
+
+
+def test_factors_of_tokens_are_no_family():
+    """Sequences of up to 128 tokens have one factor, longer ones several."""
+    factors = {name: torch.ones(2, heads, 1) for name, heads in (("q_descale", 4), ("k_descale", 2), ("v_descale", 2))}
+
+    def call(tokens):
+        q, k, v = (randn(2, tokens, heads, 64).to(FP8) for heads in (4, 2, 2))
+        return dg.flash_attention(q, k, v, **factors)
+
+    call(100)
+    assert not families()
+    with pytest.raises(ValueError, match="q_descale"):
+        call(200)
 
 
 @pytest.mark.parametrize("before", range(3))

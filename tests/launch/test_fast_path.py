@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import sysconfig
 from array import array
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from deep_gemm_rocm.launch import fast_path
 from deep_gemm_rocm.launch.fast_path import described_by_python
+from deep_gemm_rocm.launch.launch import number_places
+from deep_gemm_rocm.launch.merge_states import MergeStatesArguments
 
 needs_c = pytest.mark.skipif(fast_path.in_c is None, reason="torch or Python is too old, or was built without it")
 
@@ -302,7 +305,7 @@ def test_no_reference_is_lost_or_kept_by_a_repetition():
 )
 def test_wrong_fillers_are_errors(args):
     with pytest.raises((TypeError, ValueError)):
-        fast_path.in_c[1](*args)
+        fast_path.in_c.filler(*args)
 
 
 @needs_c
@@ -310,7 +313,70 @@ def test_wrong_fillers_are_errors(args):
 def test_wrong_places_are_errors(place):
     step = fast_path.Step(print, bytes(8), (place,))
     with pytest.raises(ValueError, match=r"place|number"):
-        fast_path.in_c[1]([step], 2, (), (), (), (), None)
+        fast_path.in_c.filler([step], 2, (), (), (), (), None)
+
+
+class Numbers(ctypes.Structure):
+    _fields_ = (("i", ctypes.c_int), ("u", ctypes.c_uint), ("q", ctypes.c_int64), ("inner", MergeStatesArguments))
+
+
+BY_BOTH = [pytest.param("_with_numbers_by_python", id="Python"), pytest.param("with_numbers", marks=needs_c, id="C")]
+
+
+@pytest.mark.parametrize("function", BY_BOTH)
+def test_numbers_are_exchanged(function):
+    before = Numbers(i=1, u=2, q=3)
+    numbers = {"i": -(2**31), "u": 2**32 - 1, "q": -(2**63), "inner.first_lse.head_stride": 2**63 - 1}
+    arguments = bytes(before)
+    filled = Numbers.from_buffer_copy(getattr(fast_path, function)(arguments, numbers, number_places(Numbers)))
+    assert (filled.i, filled.u, filled.q) == (-(2**31), 2**32 - 1, -(2**63))
+    assert filled.inner.first_lse.head_stride == 2**63 - 1
+    filled.inner.first_lse.head_stride = filled.i = filled.u = filled.q = 0
+    assert not any(bytes(filled))
+    assert arguments == bytes(before)
+
+
+@pytest.mark.parametrize("function", BY_BOTH)
+@pytest.mark.parametrize("numbers", [{"i": 2**31}, {"i": -(2**31) - 1}, {"u": -1}, {"u": 2**32}, {"q": 2**63}])
+def test_numbers_have_to_fit(function, numbers):
+    with pytest.raises(OverflowError):
+        getattr(fast_path, function)(bytes(Numbers()), numbers, number_places(Numbers))
+
+
+@needs_c
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        (b"", {"i": 1}),
+        ("text", {}, {}),
+        (b"", [("i", 1)], {}),
+        (b"", {"i": 1}, {"i": (0, 4)}),
+        (bytes(8), {"i": 1}, {"i": (5, -4)}),
+        (bytes(8), {"i": "1"}, {"i": (0, 4)}),
+        (bytes(8), {"i": 1}, {}),
+        (bytes(8), {"i": 1}, {"i": 3}),
+    ],
+)
+def test_wrong_numbers_are_errors(args):
+    with pytest.raises((TypeError, KeyError, OverflowError, SystemError)):
+        fast_path.in_c.with_numbers(*args)
+
+
+@needs_c
+def test_launches_are_those_of_python():
+    steps = [fast_path.Step(print, bytes(range(24)), ((0, 1, 5), (2, -1, 0))), fast_path.Step(len, bytes(8), ())]
+    addresses = (2**40, 2**64 - 6, 2**63)
+    launches = fast_path.in_c.launches(steps, addresses)
+    assert launches == fast_path._launches_by_python(steps, addresses)
+    assert launches[0][1] == (2**64 - 1).to_bytes(8, "little") + bytes(range(8, 16)) + (2**63).to_bytes(8, "little")
+
+
+@needs_c
+@pytest.mark.parametrize("place", [(1, 0, 0), (-1, 0, 0), (0, 2, 0)])
+def test_launches_of_wrong_places_are_errors(place):
+    with pytest.raises(ValueError, match="place"):
+        fast_path.in_c.launches([fast_path.Step(print, bytes(8), (place,))], (1, 2))
 
 
 @needs_c

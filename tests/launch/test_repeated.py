@@ -192,8 +192,7 @@ def test_results_are_filled_again():
     first.fill_(torch.nan)  # the memory of the next result
     del first
     assert torch.equal(dg.fp8_paged_mqa_logits(**arguments), expected)
-    *_, last = remembered().known.values()
-    assert last.was_repeated
+    assert any(call.was_repeated for call in remembered().known.values())
 
 
 def test_a_call_in_place_does_not_allow_overlaps():

@@ -561,6 +561,90 @@ PyObject* recall(PyObject*, PyObject* const* given, Py_ssize_t count) {
 
 // ---- Launches
 
+// Entry point and arguments, for tensors at these addresses, of which the last one stands for negative numbers.
+PyObject* with_addresses(PyObject* step, const std::vector<uint64_t>& addresses) {
+  PyObject *entry_point, *places;
+  const char* arguments;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(step, "Oy#O", &entry_point, &arguments, &size, &places)) return nullptr;
+  Objects<2> launch;
+  if (!launch.add(entry_point) || !launch.add_owned(PyBytes_FromStringAndSize(arguments, size))) return nullptr;
+  char* filled = PyBytes_AsString(launch.of[1]);
+  const bool are_filled = for_each(places, [&](PyObject* of_place) {
+    Place place;
+    long long offset;
+    if (!PyArg_ParseTuple(of_place, "nnL", &place.word, &place.number, &offset)) return false;
+    const Py_ssize_t number = place.number < 0 ? Py_ssize_t(addresses.size()) - 1 : place.number;
+    if (place.word < 0 || place.word >= size / Py_ssize_t(sizeof(uint64_t)) || number < 0 ||
+        number >= Py_ssize_t(addresses.size())) {
+      PyErr_SetString(PyExc_ValueError, "a place is outside of the arguments, or no tensor has its number");
+      return false;
+    }
+    const uint64_t address = addresses[number] + offset;
+    memcpy(filled + place.word * sizeof address, &address, sizeof address);
+    return true;
+  });
+  return are_filled ? launch.tuple() : nullptr;
+}
+
+// launches(steps, addresses): entry points and arguments of ``Step`` objects, or tuples like them.
+PyObject* launches(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (count != 2) {
+    PyErr_SetString(PyExc_TypeError, "launches takes steps and addresses");
+    return nullptr;
+  }
+  std::vector<uint64_t> addresses;
+  const bool are_read = for_each(given[1], [&](PyObject* address) {
+    addresses.push_back(PyLong_AsUnsignedLongLong(address));
+    return !PyErr_Occurred();
+  });
+  if (!are_read) return nullptr;
+  PyObject* made = PyList_New(0);
+  const bool are_made = made && for_each(given[0], [&](PyObject* step) {
+    PyObject* launch = with_addresses(step, addresses);
+    const bool is_added = launch && PyList_Append(made, launch) == 0;
+    Py_XDECREF(launch);
+    return is_added;
+  });
+  PyObject* in_order = are_made ? PyList_AsTuple(made) : nullptr;
+  Py_XDECREF(made);
+  return in_order;
+}
+
+// with_numbers(arguments, numbers, places): a copy of the bytes with these numbers, by name.
+//
+// A place is an offset and the number of bytes there, below zero if the number has a sign.
+PyObject* with_numbers(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (count != 3 || !PyBytes_Check(given[0]) || !PyDict_Check(given[1])) {
+    PyErr_SetString(PyExc_TypeError, "with_numbers takes bytes, a dictionary of numbers, and places");
+    return nullptr;
+  }
+  const Py_ssize_t size = PyBytes_Size(given[0]);
+  PyObject* bytes = PyBytes_FromStringAndSize(PyBytes_AsString(given[0]), size);
+  char* filled = bytes ? PyBytes_AsString(bytes) : nullptr;
+  PyObject *name, *number;
+  Py_ssize_t next = 0;
+  while (filled && PyDict_Next(given[1], &next, &name, &number)) {
+    PyObject* place = PyObject_GetItem(given[2], name);
+    long long offset = 0, width = 0;
+    const bool is_placed = place && PyArg_ParseTuple(place, "LL", &offset, &width);
+    Py_XDECREF(place);
+    const long long value = is_placed ? PyLong_AsLongLong(number) : 0;
+    const long long least = width == -8 ? INT64_MIN : width == -4 ? INT32_MIN : 0;
+    const long long most = width == -4 ? INT32_MAX : width == 4 ? UINT32_MAX : INT64_MAX;
+    const long long num_bytes = width < 0 ? -width : width;
+    const bool is_inside = (num_bytes == 4 || num_bytes == 8) && offset >= 0 && offset + num_bytes <= size;
+    if (!PyErr_Occurred() && (!is_inside || value < least || value > most))
+      PyErr_Format(PyExc_OverflowError, "%R can't be %R", name, number);
+    if (PyErr_Occurred()) {
+      Py_DECREF(bytes);
+      return nullptr;
+    }
+    memcpy(filled + offset, &value, num_bytes);  // the low bytes come first
+  }
+  return bytes;
+}
+
 // The entry point whose address is `self`, called with the kernel's arguments as bytes and a stream's handle.
 PyObject* launch(PyObject* self, PyObject* const* given, Py_ssize_t count) {
   if (count != 2) {
@@ -618,6 +702,8 @@ PyMethodDef methods[] = {
     {"use", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(use)), METH_FASTCALL, nullptr},
     {"recall", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(recall)), METH_FASTCALL, nullptr},
     {"filler", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(filler)), METH_FASTCALL, nullptr},
+    {"launches", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(launches)), METH_FASTCALL, nullptr},
+    {"with_numbers", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(with_numbers)), METH_FASTCALL, nullptr},
     {"entry_point", entry_point, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
