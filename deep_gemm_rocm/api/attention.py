@@ -367,6 +367,7 @@ def mla_decode(
             576 float8_e4m3fnuz or float8_e4m3fn, for q in bf16;
             656 uint8, for q in bf16, as ``append_mla_cache`` writes them: 512 FP8 values, 4 fp32 scales of 128 values
             each, 64 bf16 of the rotary part.
+            Blocks are less than 2^32 bytes apart, tokens of a block less than 2^24.
         d_v: 512.
         softmax_scale: 1/sqrt(576) if None. Models pass their own, as their heads are narrower before the absorption.
         kv_descale: fp32 [1], factor of a cache of 576 FP8 values, positive; 1 if None.

@@ -51,6 +51,7 @@ def sparse_mla(
             bf16 with the width of q;
             uint8 with width 656, for a q of 576;
             or uint8 with width 584, for a q of 512.
+            Pages are less than 2^32 bytes apart, tokens of a page less than 2^24.
         indices: int32 [queries, topk]: page number · page + offset. A slot that isn't in the cache, like -1, names no
             token. A token that is named twice counts twice.
         topk_length: int32 [L], how many of the first slots of a row count; L divides the queries, and an entry is for
@@ -127,7 +128,7 @@ def flash_mla_sparse_fwd(
 
     Args:
         q: bf16 [s_q, h_q, 576 or 512], any number of heads.
-        kv: bf16 [s_kv, 1, width of q].
+        kv: bf16 [s_kv, 1, width of q], tokens less than 2^32 bytes apart.
         indices: int32 [s_q, 1, topk]; -1 and numbers from s_kv on name no token.
         sm_scale: factor of the logits.
         d_v: 512.

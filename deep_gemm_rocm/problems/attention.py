@@ -36,6 +36,7 @@ _FP8_OUTPUTS = (torch.bfloat16, torch.float16)
 MAX_TOKENS = 2**28  # kernels add several token counts in 32-bit integers
 _BLOCK_TOKENS = 256  # kernels address this many tokens with 32-bit offsets
 _BLOCK_BYTES = 2**31 - 2**12
+_LATENT_PAGE_BITS, _LATENT_TOKEN_BITS = 32, 24  # of distances in bytes, which kernels multiply with numbers of a lane
 # Kernels compute tanh with an error of some 1e-7, which the cap multiplies.
 _LEAST_SOFTCAP, _LARGEST_SOFTCAP = 2.0**-64, 2.0**12
 _MAX_SOFTMAX_SCALE = 2.0**127  # kernels multiply it with log2(e), in fp32
@@ -378,10 +379,23 @@ def _check_latent_cache(kv_cache: Any, q: torch.Tensor, fp8_dtype: Any) -> tuple
         raise ValueError(f"kv_cache must be [blocks, block_size, 1, {width}], got shape {tuple(kv_cache.shape)}")
     _check_heads_shape("kv_cache", kv_cache, packed=False)
     check_aligned("kv_cache", kv_cache)
+    check_latent_strides("kv_cache", kv_cache)
     if is_plain:
         return "plain", False
     is_bytes = kv_cache.dtype == torch.uint8
     return "e4m3_656" if is_bytes else "e4m3", torch.float8_e4m3fn == (fp8_dtype if is_bytes else kv_cache.dtype)
+
+
+def check_latent_strides(name: str, cache: torch.Tensor) -> None:
+    """Checks that pages of a latent cache, and tokens of a page, are not too far apart for kernels."""
+    steps = (("pages", 0, _LATENT_PAGE_BITS), ("tokens of a page", 1, _LATENT_TOKEN_BITS))
+    for what, dim, bits in steps:
+        distance = cache.stride(dim) * cache.element_size()
+        if cache.shape[dim] > 1 and distance >= 2**bits:
+            raise ValueError(
+                f"{what} of {name} must be less than 2^{bits} bytes apart, got {distance}, from strides "
+                f"{cache.stride()}; .contiguous() it"
+            )
 
 
 def _check_decode_sizes(

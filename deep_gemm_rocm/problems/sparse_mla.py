@@ -13,6 +13,7 @@ from .attention import (
     MAX_TOKENS,
     check_data,
     check_form,
+    check_latent_strides,
     check_not_shared,
     check_one_device,
     check_sink,
@@ -213,4 +214,5 @@ def _check_cache(name: str, cache: Any, head_dim: int) -> tuple[str, int]:
             raise ValueError(f"{name} must be contiguous along its last dimension, got strides {cache.stride()}")
     elif cache.numel() and (cache.data_ptr() % ALIGNMENT or cache.stride(0) % 8):
         raise ValueError(f"pages of {name} must start at multiples of 8 bytes, got strides {cache.stride()}")
+    check_latent_strides(name, cache)
     return layout, token_stride

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.decode_problem import POISON, Problem
+from helpers.host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,9 +117,17 @@ BAD = [
     ({"q": torch.zeros(2, 1, 16, 576)}, TypeError, "q must be bfloat16 or float16"),
     ({"d_v": 256}, ValueError, "must be one of 576/512, got 576/256"),
     ({"kv_cache": torch.zeros(4, 3, 1, 576).bfloat16()}, ValueError, "must have one of"),
+    (
+        {"kv_cache": reserved(2**33).view(torch.bfloat16).as_strided((2, 16, 1, 576), (2**31, 576, 576, 1))},
+        ValueError, "pages of kv_cache must be less than 2.32 bytes apart, got 4294967296",
+    ),
+    (
+        {"kv_cache": reserved(2**26).view(torch.bfloat16).as_strided((2, 2, 1, 576), (2**24, 2**23, 576, 1))},
+        ValueError, "tokens of a page of kv_cache must be less than 2.24 bytes apart, got 16777216",
+    ),
     ({"context_lens": torch.tensor([999, 1]).int()}, ValueError, "got 999 for sequence 0"),
     ({"block_table": torch.tensor([[50, 51, 52], [0, 1, 2]]).int()}, ValueError, "got 50 as block 0 of sequence 0"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("bad", "error", "message"), BAD, ids=[case[2] for case in BAD])

@@ -93,6 +93,19 @@ def test_any_shape(layout, lens, tokens_q, heads, page_size, dtype, num_splits, 
     Problem(layout, tuple(lens), heads, tokens_q, page_size, dtype, seed=seed).run(num_splits)
 
 
+@layouts
+@pytest.mark.parametrize("page_size", [2, 16])
+def test_tokens_may_be_apart(layout, page_size):
+    problem = Problem(layout, (40,), page_size=page_size)
+    near = problem.cache.tensor
+    apart = torch.empty(*near.shape[:3], near.shape[3] + 32, dtype=torch.uint8).view(near.dtype)[..., : near.shape[3]]
+    lens = torch.tensor(problem.lens, dtype=torch.int32)
+    arguments = {"block_table": problem.block_table, "context_lens": lens}
+    assert torch.equal(
+        dg.mla_decode(problem.q, apart.copy_(near), **arguments), dg.mla_decode(problem.q, near, **arguments)
+    )
+
+
 @pytest.mark.parametrize("dtype", [FNUZ, OCP], ids=["fnuz", "ocp"])
 @pytest.mark.parametrize("num_splits", [1, 2])
 def test_the_factor_scales_keys_and_values(dtype, num_splits):

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from helpers.host_memory import reserved
 from helpers.latent_bytes import BF16, FNUZ, OCP, LatentCache, random_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -158,15 +159,32 @@ def test_an_empty_cache_has_no_tokens():
         assert (lse == torch.inf).all()
 
 
+def test_pages_and_tokens_may_be_far_apart():
+    problem = Problem("bf16", (40, 0, 33))
+    near = problem.cache.tensor
+    page, token = 2**31 - 8, 2**23 - 8
+    memory = reserved(len(near) * page * near.element_size()).view(BF16)
+    far = memory.as_strided(near.shape, (page, token, 576, 1)).copy_(near)
+    problem.check(*dg.sparse_mla(problem.q, far, problem.indices, topk_length=problem.lengths))
+
+
 BAD = [
     ({"q": torch.zeros(4, 16, 576)}, TypeError, "q must be bfloat16"),
     ({"q": torch.zeros(4, 16, 512).to(BF16)}, ValueError, "512 in bfloat16 or 584 in uint8"),
     ({"kv_cache": torch.zeros(4, 3, 1, 656).byte()}, ValueError, "must have one of"),
+    (
+        {"kv_cache": reserved(2**33).as_strided((2, 16, 1, 656), (2**32, 656, 656, 1))},
+        ValueError, "pages of kv_cache must be less than 2.32 bytes apart, got 4294967296",
+    ),
+    (
+        {"kv_cache": reserved(2**26).view(BF16).as_strided((2, 2, 1, 576), (2**24, 2**23, 576, 1))},
+        ValueError, "tokens of a page of kv_cache must be less than 2.24 bytes apart, got 16777216",
+    ),
     ({"indices": torch.zeros(4, 40)}, TypeError, "indices must be int32"),
     ({"topk_length": torch.zeros(3, dtype=torch.int32)}, ValueError, "that divides 4 queries"),
     ({"attn_sink": torch.zeros(3)}, ValueError, "attn_sink must have shape"),
     ({"num_splits": 0}, ValueError, "num_splits"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("bad", "error", "message"), BAD, ids=[case[2] for case in BAD])

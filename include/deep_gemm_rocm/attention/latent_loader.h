@@ -83,16 +83,18 @@ class LatentLoader {
   static constexpr int kElementBytes = Layout::kIsFp8 ? 1 : sizeof(typename Shape::T);
   static constexpr int kTokenBytes = Layout::kHasScales ? Layout::kTokenBytes : Shape::kHeadDim * kElementBytes;
   static constexpr int kPassBytes = kParts * kChunksPerRow * kVectorBytes;
-  static constexpr unsigned kMostTokensOfPage = 256 + 1;  // LATENT_PAGE_SIZES in problems/attention.py
   static constexpr int kRotaryBlock = Layout::kHasRotary ? Shape::kDBlocks - 1 : -1;
+  using Pages = LanePages<kElementBytes>;
   static_assert(Shape::kWaves % kKeyWaves == 0, "a wave moves parts of the same keys");
 
  public:
   static constexpr int kPasses = ceil_div(Shape::kDBlocks, kParts);
 
   DG_DEVICE explicit LatentLoader(const PagedTensor& cache)
-      : offset_(lane_id() / kChunksPerRow * cache.token_stride * kElementBytes + first_byte()),
-        lds_offset_(part() * Shape::kKeyTileBytes + lds_offset(static_cast<int>(key_of(0)), chunk())) {}
+      : offset_(lane_id_computed_here() / kChunksPerRow * cache.token_stride * kElementBytes + first_byte()),
+        lds_offset_(part() * Shape::kKeyTileBytes + lds_offset(static_cast<int>(key_of(0)), chunk())) {
+    asm volatile("" : "+v"(lds_offset_));  // no registers for what it is made of
+  }
 
   // Each lane looks up the page: a scalar load would be counted with the reads from LDS, and wait for all of them.
   DG_DEVICE void look_up(const Tokens& tokens, int block) { entry_ = tokens.entry_of(key_of(block)); }
@@ -106,15 +108,11 @@ class LatentLoader {
       asm volatile("" : "+s"(keys_.base), "+s"(keys_.bytes));  // nor later, among MFMAs
     } else {
       const TokenPlace place = tokens.place_of(entry_, key_of(existing));
+      Pages pages(cache, page_shift);
       if constexpr (Tokens::kHasExtra) {
-        if (place.is_extra) {
-          start_lane(place, tokens.extra_cache(), tokens.extra_page_shift(), block);
-        } else {
-          start_lane(place, cache, page_shift, block);
-        }
-      } else {
-        start_lane(place, cache, page_shift, block);
+        pages = Pages::chosen(place.is_extra, pages, Pages(tokens.extra_cache(), tokens.extra_page_shift()));
       }
+      start_lane(place, pages, block);
     }
   }
 
@@ -149,10 +147,9 @@ class LatentLoader {
   }
 
   // Makes zeros of loaded keys that don't exist, before start() goes on to the next ones: a NaN would make the workgroup
-  // add up everything again. Few blocks have any. Lanes take a branch, since a choice in each takes more registers.
+  // add up everything again. A branch, since few blocks have any, and only then all loads are waited for.
   DG_DEVICE void clear_missing() {
     if constexpr (Tokens::kHasGaps) {
-      if (ballot(!loaded_exists_) == 0) return;
       if (loaded_exists_) return;
       static_for<kPasses>([&](int pass) { staged_[pass] = Chunk{}; });
       if constexpr (Layout::kHasScales) scales_ = typename Layout::Scales{};
@@ -176,21 +173,12 @@ class LatentLoader {
     return pass == kRotaryBlock / kParts && kRotaryBlock >= 0 && part() == kRotaryBlock % kParts;
   }
 
-  DG_DEVICE void start_lane(const TokenPlace& place, const PagedTensor& cache, int page_shift, int block) {
-    // Unsigned, so that fewer instructions multiply.
-    const auto number = static_cast<unsigned>(place.page);
-    const auto in_page = static_cast<unsigned>(place.in_page);
-    __builtin_assume(in_page < kMostTokensOfPage);
-    const auto* const page =
-        static_cast<const uint8_t*>(cache.data) + number * static_cast<uint64_t>(cache.page_stride * kElementBytes);
-    if constexpr (Layout::kHasScales) {
-      address_ = page + (in_page * kTokenBytes + first_byte());
-    } else {
-      address_ = page + in_page * static_cast<uint64_t>(cache.token_stride * kElementBytes) + first_byte();
-    }
+  DG_DEVICE void start_lane(const TokenPlace& place, const Pages& pages, int block) {
+    const uint8_t* const page = pages.page(place);
+    address_ = page + (pages.offset_in_page(place) + first_byte());
     asm volatile("" : "+v"(address_));
     if constexpr (Layout::kHasPowers) {
-      scales_address_ = page + (Layout::kTokenBytes << page_shift) + place.in_page * Layout::kScaleBytes;
+      scales_address_ = page + (pages.tokens_of_page() * Layout::kTokenBytes + place.in_page * Layout::kScaleBytes);
       asm volatile("" : "+v"(scales_address_));
     }
     if constexpr (Tokens::kHasGaps) {

@@ -28,6 +28,45 @@ struct TokenPlace {
   bool is_extra = false;  // whether that is the second cache
 };
 
+// The cache that holds a lane's token. check_latent_strides() in problems/attention.py sees to it that strides are
+// small enough for products of 32 and 24 bits, which take an instruction each.
+template <int kElementBytes>
+class LanePages {
+ public:
+  DG_DEVICE LanePages(const PagedTensor& tensor, int page_shift)
+      : first_(static_cast<const uint8_t*>(tensor.data)),
+        page_bytes_(static_cast<unsigned>(tensor.page_stride) * kElementBytes),
+        token_bytes_(static_cast<unsigned>(tensor.token_stride) * kElementBytes),
+        page_shift_(page_shift) {}
+
+  // The first or the second one, for each lane.
+  static DG_DEVICE LanePages chosen(bool is_second, LanePages first, LanePages second) {
+    first.make_scalar();
+    second.make_scalar();
+    return is_second ? second : first;
+  }
+
+  DG_DEVICE const uint8_t* page(const TokenPlace& place) const {
+    return first_ + static_cast<uint64_t>(static_cast<unsigned>(place.page)) * page_bytes_;
+  }
+  DG_DEVICE unsigned offset_in_page(const TokenPlace& place) const {
+    constexpr unsigned k24Bits = (1 << 24) - 1;
+    return (place.in_page & k24Bits) * (token_bytes_ & k24Bits);
+  }
+  DG_DEVICE int tokens_of_page() const { return 1 << page_shift_; }
+
+ private:
+  // Else compilers choose an argument's address, and each lane loads the argument.
+  DG_DEVICE void make_scalar() {
+    asm("" : "+s"(first_), "+s"(page_bytes_), "+s"(token_bytes_), "+s"(page_shift_));
+  }
+
+  const uint8_t* first_;
+  unsigned page_bytes_;   // less than 2^32 from page to page
+  unsigned token_bytes_;  // less than 2^24 from token to token
+  int page_shift_;
+};
+
 // One sequence's pages. A page is looked up ahead of time, for a run of neighbouring tokens in it. Tokens past the last
 // one of the sequence stand for that one, so that loads are in bounds.
 class SequencePages {
@@ -141,8 +180,15 @@ class IndexedTokensOfTwo {
       : args_(args),
         slots_(args.block_table + sequence * args.block_table_stride),
         extra_slots_(args.extra.slots + sequence * args.extra.slots_stride),
+        page_shift_(args.page_shift),
+        extra_page_shift_(args.extra.page_shift),
+        num_slots_(static_cast<unsigned>(args.num_pages) << args.page_shift),
+        num_extra_slots_(static_cast<unsigned>(args.extra.num_pages) << args.extra.page_shift),
         first_tokens_(tokens_of_sequence(args, sequence)),
-        tokens_(tokens) {}
+        tokens_(tokens) {
+    // Scalars to choose from, as in LanePages.
+    asm("" : "+s"(page_shift_), "+s"(extra_page_shift_), "+s"(num_slots_), "+s"(num_extra_slots_));
+  }
 
   DG_DEVICE int tokens() const { return tokens_; }
 
@@ -155,20 +201,21 @@ class IndexedTokensOfTwo {
 
   DG_DEVICE TokenPlace place_of(int slot, int token) const {
     const bool is_extra = min(token, tokens_ - 1) >= first_tokens_;
-    const int page_shift = is_extra ? args_.extra.page_shift : args_.page_shift;
-    const unsigned num_slots = static_cast<unsigned>(is_extra ? args_.extra.num_pages : args_.num_pages) << page_shift;
-    const bool exists = token < tokens_ && static_cast<unsigned>(slot) < num_slots;
+    const int page_shift = is_extra ? extra_page_shift_ : page_shift_;
+    const bool exists = token < tokens_ && static_cast<unsigned>(slot) < (is_extra ? num_extra_slots_ : num_slots_);
     const int existing = exists ? slot : 0;
     return {existing >> page_shift, existing & ((1 << page_shift) - 1), exists, is_extra};
   }
 
   DG_DEVICE const PagedTensor& extra_cache() const { return args_.extra.cache; }
-  DG_DEVICE int extra_page_shift() const { return args_.extra.page_shift; }
+  DG_DEVICE int extra_page_shift() const { return extra_page_shift_; }
 
  private:
   const DecodeArguments& args_;
   const int* slots_;
   const int* extra_slots_;
+  int page_shift_, extra_page_shift_;
+  unsigned num_slots_, num_extra_slots_;
   int first_tokens_;
   int tokens_;
 };
