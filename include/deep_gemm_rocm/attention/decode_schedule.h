@@ -131,7 +131,7 @@ class DecodeSchedule {
     return {tokens, length, inclusive_sum(length)};
   }
   DG_DEVICE void know_sequences_from(const DecodeArguments& args, int first) {
-    const int sequence = first + static_cast<int>(lane_id());
+    const int sequence = first + lane_id_computed_here();
     of_lane_ = sequence_of_lane(args, sequence, context(args, sequence));
   }
 

@@ -40,20 +40,16 @@ class MlaDecode {
   // The read of K · Qᵀ, of kReads, before which other work starts. Found by trying in the timing model.
   static constexpr bool kHasFewReads = Shape::kReads < 8;
   static constexpr int kSoftmaxAt = kHasFewReads ? 1 : 2;
-  static constexpr int kLoadsAt = kHasFewReads ? 1 : 3;
   static constexpr int kValuesAt = Shape::kReads - (kHasFewReads ? 2 : 4);
   static constexpr int kJoinAt = kHasFewReads ? Shape::kReads - 2 : 6;  // where the others wait for the probabilities
   static constexpr int kAddressesAt = kHasFewReads ? Shape::kReads - 1 : 7;
   static constexpr int kValuesAtOnce = Shape::kRun / (Shape::kReads - kValuesAt);
   static_assert(kValuesAtOnce * (Shape::kReads - kValuesAt) == Shape::kRun, "all values are read");
   static_assert(kSoftmaxAt <= kValuesAt, "values of the block before are transposed first");
-  static_assert(kLoadsAt + 2 <= kAddressesAt, "all of a block is being loaded before what is missing is cleared");
   // FP8 values without scales of their own, which have one in common.
   static constexpr bool kHasDescale = Layout::kIsFp8 && !Layout::kHasScales;
   // Tiles whose probabilities are read before the barrier, not after it.
   static constexpr int kTilesBefore = min(Shape::kRowTiles, 2);
-  // Passes of the loader that start where those of the block before are stored; the others start from kLoadsAt on.
-  static constexpr int kEarlyPasses = Loader::kPasses - 3;
 
  public:
   DG_DEVICE MlaDecode(const DecodeArguments& args, const DecodeTile& tile, uint8_t* lds)
@@ -171,11 +167,9 @@ class MlaDecode {
     __builtin_amdgcn_sched_barrier(0);  // these need not wait for the queries, of which there are more
     load_queries();
     __builtin_amdgcn_sched_barrier(0);
+    loader_.clear_missing();
     find_keys(begin + 1, end);
-    static_for<Loader::kPasses>([&](int pass) {
-      loader_.store(pass, lds_);
-      loader_.load(pass);
-    });
+    static_for<Loader::kPasses>([&](int pass) { store_pass(pass); });
     lds_barrier();
   }
 
@@ -218,14 +212,14 @@ class MlaDecode {
 
   // Computes a block's addresses, and starts to look up the next block's page.
   DG_DEVICE void find_keys(int block, int end) {
-    loader_.clear_missing();
     loader_.start(tokens_, args_.k, args_.page_shift, block, end);
     loader_.look_up(tokens_, min(block + 1, end - 1));
   }
 
+  // Stores a pass of a block, and starts to load the same pass of the block whose addresses are known.
   DG_DEVICE void store_pass(int pass) {
     loader_.store(pass, lds_);
-    if (pass < kEarlyPasses) loader_.load(pass);
+    loader_.load(pass);
   }
   static constexpr int kPlaces = Shape::kRowTiles > 1 ? Shape::kRowTiles - 1 : 1;
 
@@ -236,6 +230,7 @@ class MlaDecode {
     pipelined_reads<Shape::kReads>(
         [&](auto read) {
           if constexpr (kHasEarlier) work_on_earlier_blocks<read>();
+          if constexpr (read == kAddressesAt - 1) loader_.clear_missing();
           if constexpr (read == kAddressesAt) find_keys(block + 2, end);
           if constexpr (read >= kValuesAt) read_some_values<read - kValuesAt>();
           return read_keys(read);
@@ -282,8 +277,6 @@ class MlaDecode {
         lds_barrier();
       }
     }
-    constexpr int kPass = kEarlyPasses + kRead - kLoadsAt;
-    if constexpr (kRead >= kLoadsAt && kPass < Loader::kPasses) loader_.load(kPass);
     if constexpr (kRead == kJoinAt) {
       if (!computes_probabilities()) lds_barrier();
     }
