@@ -43,6 +43,7 @@ _WIDENING = {
 _OF_FURTHER_PROMOTION = 2  # of a K-block, where each group of a column is promoted
 _CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave
 _LANES = 64
+_COLUMNS_OF_SECTOR = 32  # of 16 bits, of 64 bytes
 _BYTES_OF_COLUMN_SCALES = 64  # to registers, for a column and a K-block
 _ISSUE_OF_MFMA = 1 / 4  # of its time, in which the SIMD issues nothing else
 _SLOWED_BY_WIDENING = 0.7  # clocks for each clock of vector ALUs, whose energy lowers the clock
@@ -55,6 +56,7 @@ _PROLOGUE = 1200
 _EPILOGUE_PER_ROW = 3
 _SUM_OVER_WAVES_BYTES = 14  # a clock, exchanged by these waves
 _OVERLAPPING_TILE = 5700  # a tile besides its K-blocks, if these load the next tile
+_UNEVEN_COLUMNS = 2800  # more for such a tile if its waves store 48 columns
 _FIRST_TILE = 1800  # before the first of such tiles
 _FIRST_TILE_PER_ROW = 39
 _LATENCY = {"multistage": 900, "pingpong": 400, "producer": 1300, "alone": 500}  # from memory
@@ -142,7 +144,8 @@ def _tile_clocks(config: GemmConfig, k_blocks: int, at_once: _Floats, rows: _Flo
     by_itself = _HIDES_NO_LATENCY * _busy_clocks(config, 1, rows) / config.waves_k + latency
     clocks: _Floats = k_blocks * np.maximum(at_once * _busy_clocks(config, at_once, rows), by_itself)
     if config.schedule == "pingpong":
-        return _OVERLAPPING_TILE + clocks
+        is_even = config.wave_n % _COLUMNS_OF_SECTOR == 0
+        return _OVERLAPPING_TILE + (0 if is_even else _UNEVEN_COLUMNS) + clocks
     clocks += _PROLOGUE + at_once * _EPILOGUE_PER_ROW * config.block_m
     if config.waves_k > 1:
         clocks += 4 * config.waves_k * config.block_m * config.block_n / _SUM_OVER_WAVES_BYTES

@@ -76,6 +76,7 @@ _PINGPONG_192 = (_pingpong(192, 128, 4, 2),)
 _PINGPONG_224 = (_pingpong(224, 128, 2, 4),)
 # 16 rows of these tiles share columns of b in L2, in place of 8. That is 9% faster where K is short.
 _PINGPONG_256 = (_pingpong(256, 128, 4, 2, group_m=16),)
+_PINGPONG_128X192 = (_pingpong(128, 192, 2, 4),)
 _PINGPONG_128X256 = (_pingpong(128, 256, 2, 4),)
 
 
@@ -126,8 +127,8 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
     if kind.parts == 2 or kind.scaling == "vectors":
         return small + _PINGPONG_128 + _PINGPONG_256
     # Tiles of 192 and 224 rows take more time for each row than those of 256, but 1280x4096 has one of the former for
-    # each of 304 CUs, and 4096x4096 two of the latter.
-    pingpong = _PINGPONG_128 + _PINGPONG_192 + _PINGPONG_224 + _PINGPONG_256
+    # each of 304 CUs, and 4096x4096 two of the latter. 1024x7168 and 2048x7168 have 304 and two times 304 of 128x192.
+    pingpong = _PINGPONG_128 + _PINGPONG_128X192 + _PINGPONG_192 + _PINGPONG_224 + _PINGPONG_256
     return small + _DEALING_K_IN_LARGE_TILES + pingpong
 
 

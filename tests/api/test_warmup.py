@@ -372,7 +372,7 @@ def test_every_function_is_known():
 def test_a_model_needs_few_kernels_whatever_the_batch(model):
     workloads = warmup.load(warmup.models()[model])
     wanted = kernel_names(workloads)
-    limit = 103 if model == "deepseek-v3.2" else 92  # its caches have two forms
+    limit = 104 if model == "deepseek-v3.2" else 93  # its caches have two forms
     assert len(wanted) == len(set(wanted)) <= limit
     generator = random.Random(0)
     for workload in workloads:
