@@ -37,8 +37,8 @@ _MODULE = "_repeat.abi3.so"
 _SECONDS = 300  # limit of one mistake's tests; a hang counts as noticed
 _ALL_SECONDS = 3600
 _NOT_COLLECTED = {2: "the tests can't be collected", 3: "pytest failed", 4: "there is no such test", 5: "no test ran"}
-_KINDS = ("caught", "MISSED", "broken", "known to be missed")
-_COLOURS = dict(zip(_KINDS, ("green", "red", "red", "yellow"), strict=True))
+_KINDS = ("caught", "MISSED", "broken", "known to be missed", "skipped")
+_COLOURS = dict(zip(_KINDS, ("green", "red", "red", "yellow", "yellow"), strict=True))
 
 console = Console(highlight=False)
 
@@ -50,7 +50,7 @@ class BrokenError(Exception):
 class Outcome(NamedTuple):
     """Attributes:
     kind: one of ``_KINDS``.
-    detail: the test that noticed the mistake, or the reason why it can't be tried.
+    detail: the test that noticed the mistake, or the reason why it can't be tried or is skipped.
     """
 
     kind: str
@@ -174,6 +174,10 @@ def _tried(mistake: Mistake, checkout: Checkout) -> Outcome:
             code, log = checkout.run_tests(mistake.tests, _SECONDS, "-x", own_cache=mistake.is_of_cache)
     except BrokenError as error:
         return outcome("broken", str(error))
+    if code == 0 and not _has_passed(log):
+        _, log = checkout.run_tests(mistake.tests, _SECONDS)
+        if not _has_passed(log):
+            return outcome("skipped", "all of its tests are skipped here, such as those that need llvm-objdump")
     if code == 0:
         return outcome("known to be missed" if mistake.missed else "MISSED", mistake.missed)
     if code in _NOT_COLLECTED:
@@ -185,6 +189,10 @@ def _tried(mistake: Mistake, checkout: Checkout) -> Outcome:
         return outcome("caught", f"the process ended with signal {-code}")
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", log, re.MULTILINE)
     return outcome("caught", failed[0] if failed else f"exit code {code}")
+
+
+def _has_passed(log: str) -> bool:
+    return re.search(r"^\d+ passed", log, re.MULTILINE) is not None
 
 
 def _chosen(area: str | None, name: str | None, sample: int | None, seed: str) -> list[Mistake]:
