@@ -7,7 +7,6 @@ where torch or Python is too old or too unusual for them; see ``csrc/repeat/repe
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import itertools
@@ -274,7 +273,7 @@ def is_allowed(
 
 
 def filled_in(
-    steps: Iterable[tuple[EntryPoint, bytes, Places]],
+    steps: Sequence[tuple[EntryPoint, bytes, Places]],
     tensors: list[torch.Tensor],
     addresses: tuple[int, ...],
     made: Sequence[TensorForm],
@@ -301,7 +300,7 @@ def filled_in(
     return launches_at(steps, addresses)
 
 
-def _launches_by_python(steps: Iterable[tuple[EntryPoint, bytes, Places]], addresses: Sequence[int]) -> Launches:
+def _launches_by_python(steps: Sequence[tuple[EntryPoint, bytes, Places]], addresses: Sequence[int]) -> Launches:
     """Fills in addresses.
 
     Args:
@@ -344,7 +343,7 @@ class _Functions(NamedTuple):
 
     recall: Recall
     filler: Filler
-    launches: Callable[[Iterable[tuple[EntryPoint, bytes, Places]], Sequence[int]], Launches]
+    launches: Callable[[Sequence[tuple[EntryPoint, bytes, Places]], Sequence[int]], Launches]
     with_numbers: Callable[[bytes, Mapping[str, int], Mapping[str, tuple[int, int]]], bytes]
     entry_point: Callable[[int], EntryPoint]
 
@@ -352,12 +351,13 @@ class _Functions(NamedTuple):
 def _c_functions() -> _Functions | None:
     api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if api is not None:
-        with contextlib.suppress(ImportError):
-            from ._repeat import entry_point, filler, launches, recall, use, with_numbers
-
-            types = torch.Tensor, torch.nn.Parameter
-            if use(api, *types, torch.is_grad_enabled, torch.empty_strided, recalled_by_python):
-                return _Functions(recall, filler, launches, with_numbers, entry_point)
+        try:
+            from . import _repeat
+        except ImportError:  # it was built for another Python, or not at all
+            return None
+        types = torch.Tensor, torch.nn.Parameter
+        if _repeat.use(api, *types, torch.is_grad_enabled, torch.empty_strided, recalled_by_python):
+            return _Functions(*[getattr(_repeat, name) for name in _Functions._fields])
     return None
 
 
