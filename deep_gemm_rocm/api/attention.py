@@ -213,8 +213,9 @@ def flash_attention(
     out, lse, made = _results(q, problem.value_dim, out, return_lse)
     packed = cu_seqlens_q is not None, cu_seqlens_k is not None
     choose = functools.partial(_attention_config, packed, block_table is not None)
+    seen = functools.partial(check_window, causal, None if window is None else tuple(window))
     launch = flash_attention_launch(
-        choose, functools.partial(check_window, causal, window), problem, q, k, v, out, lse, attn_sink, block_table,
+        choose, seen, problem, q, k, v, out, lse, attn_sink, block_table,
         made, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, context_lens=context_lens,
     )  # fmt: skip
     return _result(out, lse), launch

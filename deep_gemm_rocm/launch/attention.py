@@ -206,8 +206,6 @@ def flash_attention_launch(
     )
     pointers = _heads(**heads, **problem.descales)
     pointers |= _pointers(lse=lse, block_table=block_table, **of_sequences) | _sinks(attn_sink)
-    # Factors of parts of the tokens or of each sequence depend on the sizes.
-    are_shared = all(one is None or one.stride(0) == 0 for one in problem.descales.values())
     return Launch(
         sizes.kernel,
         arguments,
@@ -216,7 +214,7 @@ def flash_attention_launch(
         written=("out.data",),
         aligned=_ALIGNED,
         contents=problem.contents,
-        sizes=sizes_of if are_shared else None,
+        sizes=sizes_of if problem.is_good_in_any_size else None,
     )
 
 

@@ -85,8 +85,10 @@ class _Place(NamedTuple):
 
 
 class FamilyOfSizes:
-    """Tells the family of a call that C described. Sizes of 1 are none, since the stride of a single row tells nothing;
-    nor are those of rows that lie between others.
+    """Tells the family of a call that C described.
+
+    A dimension of 1 stays in the key, since the stride of a single row tells nothing. A call has no family if all its
+    sizes are 1, or if its rows lie between others.
     """
 
     def __init__(
@@ -207,7 +209,7 @@ def _alike(addresses: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 class Family:
-    """Remembered launches, for calls that are alike apart from a size: the number of rows, or an argument.
+    """Remembered launches, for calls that are alike apart from sizes: dimensions, or an argument.
 
     Attributes:
         plan: how they use tensors.
@@ -230,7 +232,7 @@ class Family:
         self.was_repeated = False
 
     def is_known(self, columns: Iterable[str]) -> bool:
-        """Whether all launches tell what depends on the size, and some what on the columns of these matrices."""
+        """Whether all launches tell what depends on the sizes, and some what on the columns of these matrices."""
         known = {name for launch in self._launches for name in launch.strides}
         return known.issuperset(columns) and all(launch.sizes is not None for launch in self._launches)
 

@@ -53,8 +53,9 @@ class Launch(NamedTuple):
         filled: what new tensors are filled with before the launch, by the path of the pointer. The call returns them.
         column_strides: the path of the distance between columns, by the path of the pointer, of matrices where nothing
             else depends on it.
-        sizes: tells for another number of rows, or other sizes, what is different; it keeps no tensor, and raises the
-            error of the function where there are too many rows. None if more depends on the sizes.
+        sizes: tells for another number of rows, or other sizes, what is different; it keeps no tensor and nothing that
+            callers can change, and raises the error of the function where there are too many rows. None if more depends
+            on the sizes.
     """
 
     kernel: Request

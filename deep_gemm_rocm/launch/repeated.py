@@ -133,7 +133,8 @@ def launches_of_sizes(
     Args:
         differing: tells which dimensions are sizes, for calls with tensors of these names: all that have to agree with
             a size, unless ``Launch.sizes`` is None.
-        most: the largest value of each size up to which the function makes no difference.
+        most: the largest value of each size in a family; no check of the function depends on sizes up to it, unless
+            ``Launch.sizes`` is None.
     """
     return lambda function: _launching(
         function, families.FamilyOfSizes(_parameters(function), differing, most, is_complete=True)

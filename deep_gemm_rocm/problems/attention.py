@@ -67,6 +67,7 @@ class Attention(NamedTuple):
     page_size: int
     num_pages: int
     contents: tuple[Contents, ...]
+    is_good_in_any_size: bool  # whether all checks hold for other numbers of tokens and sequences
 
 
 def check_attention(
@@ -158,6 +159,10 @@ def check_attention(
         page_size=page_size,
         num_pages=num_pages,
         contents=contents,
+        is_good_in_any_size=(
+            all(descale is None or descale.dim() == 1 for descale in descales.values())
+            and all(tensor is None or _fits_blocks(tensor, _BLOCK_TOKENS) for tensor in (q, k, v, out))
+        ),
     )
 
 
@@ -639,11 +644,15 @@ def _check_heads_shape(name: str, tensor: torch.Tensor, packed: bool) -> None:
         raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
     if max(tensor.shape) > MAX_TOKENS:
         raise ValueError(f"{name} must have dimensions of up to {MAX_TOKENS}, got shape {tuple(tensor.shape)}")
-    rows = min(tensor.shape[-3], _BLOCK_TOKENS)
-    if rows * tensor.stride(-3) * tensor.element_size() > _BLOCK_BYTES:
+    if not _fits_blocks(tensor, min(tensor.shape[-3], _BLOCK_TOKENS)):
         raise ValueError(
             f"{name} must have {_BLOCK_TOKENS} tokens within 2 GiB, got strides {tensor.stride()}; .contiguous() it"
         )
+
+
+def _fits_blocks(tensor: torch.Tensor, tokens: int) -> bool:
+    """Whether kernels can address so many of its tokens with 32-bit offsets."""
+    return tokens * tensor.stride(-3) * tensor.element_size() <= _BLOCK_BYTES
 
 
 def _check_output(out: Any, shape: tuple[int, ...], tensors: dict[str, torch.Tensor]) -> str:

@@ -423,9 +423,13 @@ def test_sizes_have_to_agree():
             dg.flash_attention(**arguments | {name: tensor})
 
 
-def test_factors_of_tokens_are_no_family():
+@pytest.mark.parametrize("expanded", [False, True])
+def test_factors_of_tokens_are_no_family(expanded):
     """Sequences of up to 128 tokens have one factor, longer ones several."""
-    factors = {name: torch.ones(2, heads, 1) for name, heads in (("q_descale", 4), ("k_descale", 2), ("v_descale", 2))}
+    heads = {"q_descale": 4, "k_descale": 2, "v_descale": 2}
+    factors = {name: torch.ones(1, count, 1).expand(2, count, 1) for name, count in heads.items()}
+    if not expanded:
+        factors = {name: factor.contiguous() for name, factor in factors.items()}
 
     def call(tokens):
         q, k, v = (randn(2, tokens, heads, 64).to(FP8) for heads in (4, 2, 2))
@@ -435,6 +439,29 @@ def test_factors_of_tokens_are_no_family():
     assert not families()
     with pytest.raises(ValueError, match="q_descale"):
         call(200)
+
+
+def test_tokens_that_are_far_apart_are_no_family():
+    """Kernels address 256 tokens with 32-bit offsets, which 2 tokens need not fill."""
+    far = torch.empty(0, dtype=torch.bfloat16).set_(torch.UntypedStorage(2**14), 0, (1, 2, 2, 64), (1, 2**12, 64, 1))
+    k = randn(1, 2, 2, 64)
+    dg.flash_attention(far, k, k)
+    assert len(families()) == 1
+    buffer = torch.empty(2**22 + 128, dtype=torch.bfloat16)
+    dg.flash_attention(buffer.as_strided((1, 2, 2, 64), (1, 2**22, 64, 1)), k, k)
+    assert len(families()) == 1
+
+
+def test_a_window_that_is_changed_later():
+    window = [2, 0]
+    q, k, v = (randn(1, 20, 2, 64) for _ in range(3))
+    dg.flash_attention(q, k, v, window=window)
+    assert len(families()) == 1
+    window[0] = 8
+    q, k, v = (randn(1, 24, 2, 64) for _ in range(3))
+    results = [dg.flash_attention(q, k, v, window=[2, 0]) for _ in range(3)]
+    jit.forget()
+    assert all(torch.equal(result, dg.flash_attention(q, k, v, window=(2, 0))) for result in results)
 
 
 @pytest.mark.parametrize("before", range(3))
