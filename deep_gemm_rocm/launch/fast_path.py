@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import itertools
 import operator
 import sys
@@ -352,12 +353,12 @@ def _c_functions() -> _Functions | None:
     api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if api is not None:
         try:
-            from . import _repeat
+            c = importlib.import_module("._repeat", __package__)
         except ImportError:  # it was built for another Python, or not at all
             return None
         types = torch.Tensor, torch.nn.Parameter
-        if _repeat.use(api, *types, torch.is_grad_enabled, torch.empty_strided, recalled_by_python):
-            return _Functions(*[getattr(_repeat, name) for name in _Functions._fields])
+        if c.use(api, *types, torch.is_grad_enabled, torch.empty_strided, recalled_by_python):
+            return _Functions(*[getattr(c, name) for name in _Functions._fields])
     return None
 
 
