@@ -35,16 +35,24 @@ def check_bool(name: str, value: Any) -> bool:
     return value
 
 
-def check_tensor(name: str, tensor: object) -> None:
+def check_is_tensor(name: str, tensor: object) -> None:
     """
     Raises:
-        TypeError, ValueError: ``tensor`` is not a strided torch tensor, is a lazily negated view, or its storage was
-            resized or freed, which torch itself doesn't notice.
+        TypeError: ``tensor`` is no torch tensor.
     """
     if not isinstance(tensor, torch.Tensor):
         is_array = hasattr(tensor, "__dlpack__") or hasattr(tensor, "__cuda_array_interface__")
         advice = "; pass it through as_tensor" if is_array else ""
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}{advice}")
+
+
+def check_tensor(name: str, tensor: torch.Tensor) -> None:
+    """
+    Raises:
+        TypeError, ValueError: ``tensor`` is not a strided torch tensor, is a lazily negated view, or its storage was
+            resized or freed, which torch itself doesn't notice.
+    """
+    check_is_tensor(name, tensor)
     if tensor.layout != torch.strided:
         raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
     if torch.compiler.is_compiling():

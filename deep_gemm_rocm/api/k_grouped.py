@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..checks import check_tensor
+from ..checks import check_is_tensor, check_tensor
 from ..heuristics import choose_gemm_config
 from ..heuristics.gemm_config import BLOCK_K_BYTES
 from ..launch import constants
@@ -162,7 +162,7 @@ def k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor
     Raises:
         TypeError, ValueError and others: as ``k_grouped_fp8_gemm_nt_contiguous``.
     """
-    check_tensor("out", out)
+    check_is_tensor("out", out)
     sizes = constants.int32(batch_sizes, out, lambda: group_sizes("batch_sizes", batch_sizes, 1))
     _add_wgrads(lhs, rhs, out, batch_sizes, sizes)
 
@@ -171,6 +171,7 @@ def k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor
 def _add_wgrads(
     lhs: Pair, rhs: Pair, out: torch.Tensor, batch_sizes: Sequence[int], sizes: torch.Tensor
 ) -> Described[None]:
+    check_tensor("out", out)
     a, b = flattened_pair("lhs", lhs), flattened_pair("rhs", rhs)
     _, launch = describing(k_grouped_fp8_gemm_nt_contiguous)(a, b, out, batch_sizes, sizes, c=out)
     if launch is None:

@@ -3,8 +3,7 @@ from typing import Any
 
 import torch
 
-from ..runtime.hip import EntryPoint
-from .fast_path import Launches, Places, Recall, Recalled, Step, TensorForm
+from .fast_path import Launches, Recall, Recalled, Step, TensorForm
 
 def use(
     dlpack_functions: object,
@@ -30,9 +29,13 @@ def filler(
     apart: Sequence[tuple[int, int, int, int]],
     together: Sequence[tuple[int, int, int]],
     made: tuple[TensorForm, ...],
+    parts: Sequence[int],
     scratch: Callable[[torch.Tensor], int] | None,
     /,
 ) -> object: ...
-def launches(steps: Sequence[tuple[EntryPoint, bytes, Places]], addresses: Sequence[int], /) -> Launches: ...
+def fill(fill: object, tensors: list[torch.Tensor], addresses: tuple[int, ...], /) -> Launches | None: ...
+def without_sizes(
+    words: bytes, places: Sequence[tuple[int, int, int, int, bool]], most: Sequence[int], /
+) -> tuple[bytes, tuple[int, ...], tuple[int, ...], bool] | None: ...
 def with_numbers(arguments: bytes, numbers: Mapping[str, int], places: Mapping[str, tuple[int, int]], /) -> bytes: ...
 def entry_point(address: int, /) -> Callable[[bytes, int], int]: ...

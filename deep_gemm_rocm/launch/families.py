@@ -5,7 +5,6 @@ The first call of other sizes is made of a remembered one, by exchanging what de
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,10 @@ from ..jit import Kernels
 from ..runtime import hip, session
 from . import fast_path
 from .launch import Launch, number_places
-from .remembered import BYTES_OF_CALL, BYTES_OF_LAUNCH, Call, Filled, Plan, together_among
+from .remembered import Call, Filled, Plan, together_among
+
+_WORD = 8  # bytes
+_PlaceOfSize = tuple[int, int, int, int, bool]  # tensor, dimension, and as ``Size``
 
 
 class Found(NamedTuple):
@@ -25,36 +27,21 @@ class Found(NamedTuple):
         key: their key.
         sizes: this call's: dimensions of tensors, such as the number of rows, or an argument that is a number.
         columns: distances between columns, by the names of matrices whose rows are neighbours. They aren't in the key.
-        shapes: C's words for the call, without the sizes; None if nothing else can depend on these.
+        is_elsewhere: whether a size that may be another one is also a dimension that isn't; None if nothing else can
+            depend on the sizes.
     """
 
     key: tuple[Any, ...]
     sizes: tuple[int, ...]
     columns: dict[str, int]
-    shapes: array[int] | None
+    is_elsewhere: bool | None
 
     @property
     def is_clear(self) -> bool:
         """Whether no size that may be another one is a number elsewhere among the arguments as well."""
-        if self.shapes is None:
+        if self.is_elsewhere is None:
             return True
-        numbers = [*self.key]
-        for shape, dims, _ in _described_tensors(self.shapes):
-            numbers += self.shapes[shape : shape + dims]
-        return not any(size > 1 and size in numbers for size in self.sizes)
-
-
-def _described_tensors(words: array[int]) -> list[tuple[int, int, int]]:
-    """For each tensor in C's words, as ``describe_tensor`` writes them: where its shape begins, its number of
-    dimensions, and where its words end. If it isn't contiguous, strides follow the shape.
-    """
-    at, all_words, found = words[0], len(words), []
-    while at < all_words:
-        form = words[at + 2]  # dimensions, and in the last bit whether it is contiguous
-        shape, dims = at + 3, form >> 1
-        at = shape + (dims if form & 1 else 2 * dims)
-        found.append((shape, dims, at))
-    return found
+        return not (self.is_elsewhere or any(size > 1 and size in self.key for size in self.sizes))
 
 
 class Size(NamedTuple):
@@ -73,15 +60,6 @@ class Size(NamedTuple):
 
 # Dimensions that differ: their sizes by their index, which may count from the end, by the name of the tensor.
 Differing = Mapping[str, Mapping[int, Size]]
-
-
-class _Place(NamedTuple):
-    """A dimension that may differ, of a tensor with this number among all of the call."""
-
-    tensor: int
-    name: str
-    dim: int
-    size: Size
 
 
 class FamilyOfSizes:
@@ -107,7 +85,7 @@ class FamilyOfSizes:
             is_complete: whether no other dimension can depend on the sizes, unless ``Launch.sizes`` is None.
         """
         self._parameters, self._differing, self._most, self._is_complete = parameters, differing, most, is_complete
-        self._places: dict[bytes, list[_Place]] = {}
+        self._places: dict[bytes, tuple[list[str], list[_PlaceOfSize]]] = {}
 
     def __call__(
         self,
@@ -122,41 +100,21 @@ class FamilyOfSizes:
             args, kwargs: as for ``recall``.
             key, addresses: what that describes the call by.
         """
-        if not fast_path.is_described_by_c(key):
+        if fast_path.in_c is None or not fast_path.is_described_by_c(key):
             return None
         *others, words = key
-        described = array("q", words)
-        tensors = _described_tensors(described)
-        sizes, columns = [0] * len(self._most), {}
-        for tensor, name, dim, (number, more, is_multiple) in self._places_in(words[: 8 * described[0]], args, kwargs):
-            shape, dims, end = tensors[tensor]
-            if dim >= dims or -dim > dims:
-                return None
-            at = shape + dim % dims
-            multiple, size = 0, described[at] - more
-            if is_multiple:
-                multiple, rest = divmod(size, sizes[number] or 1)
-                size = sizes[number] if rest == 0 else -1
-            if size < 1 or size > self._most[number] or (sizes[number] and size != sizes[number]):
-                return None
-            sizes[number] = size
-            if size == 1:
-                continue
-            described[at] = multiple
-            if end == shape + dims:  # contiguous
-                continue
-            strides = described[shape + dims : end]
-            if dims == 2 and strides[0] == 1 and strides[1] >= size:
-                columns[name], described[end - 1] = strides[1], -1  # no stride is negative
-            elif strides[at - shape] < max(strides):
-                return None
-        if max(sizes) < 2:
+        names, places = self._places_in(words[: _WORD * words[0]], args, kwargs)
+        found = fast_path.in_c.without_sizes(words, places, self._most)
+        if found is None:
             return None
-        key = (*others, described.tobytes(), _alike(addresses))
-        return Found(key, tuple(sizes), columns, None if self._is_complete else described)
+        words, sizes, distances, is_elsewhere = found
+        columns = {name: distance for name, distance in zip(names, distances, strict=True) if distance}
+        return Found((*others, words, _alike(addresses)), sizes, columns, None if self._is_complete else is_elsewhere)
 
-    def _places_in(self, types: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[_Place]:
-        """Dimensions that may differ, multiples of sizes last.
+    def _places_in(
+        self, types: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[str], list[_PlaceOfSize]]:
+        """Dimensions that may differ: names of their tensors, and places as C takes them, multiples of sizes last.
 
         Args:
             types: what C says of the types of arguments, which tells the names.
@@ -166,12 +124,13 @@ class FamilyOfSizes:
             fast_path.keep_names(kwargs)
             names = fast_path.names_of_tensors(zip(self._parameters, args, strict=False), kwargs)
             differing = self._differing(names)
-            places = [
-                _Place(index, name, dim, size)
+            found = [
+                (name, (index, dim, *size))
                 for index, name in enumerate(names)
                 for dim, size in differing.get(name, {}).items()
             ]
-            self._places[types] = places = sorted(places, key=lambda place: place.size.is_multiple)
+            found.sort(key=lambda place: place[1][-1])
+            self._places[types] = places = [name for name, _ in found], [place for _, place in found]
         return places
 
 
@@ -228,7 +187,7 @@ class Family:
         self._returned, self._between = plan.made()
         self._launches = [_Template(launch, plan) for launch in launches]
         self._together = together_among(plan.written, given, addresses)
-        self.bytes = BYTES_OF_CALL + sum([2 * len(launch.arguments) + BYTES_OF_LAUNCH for launch in self._launches])
+        self.bytes = plan.bytes_of_call
         self.was_repeated = False
 
     def is_known(self, columns: Iterable[str]) -> bool:
@@ -247,27 +206,12 @@ class Family:
         Raises:
             ValueError, jit.JitError: the size isn't allowed, a compile failed.
         """
-        returned, between = list(self._returned), list(self._between)
-        launches = self._filled_in(found, returned, between)
-        return self.plan.call(launches, returned, between, together=self._together)
-
-    def fill_once(
-        self, found: Found, tensors: list[torch.Tensor], addresses: tuple[int, ...]
-    ) -> fast_path.Launches | None:
-        """The launches of a size's call, which isn't remembered; see ``Plan.fill_once``.
-
-        Raises:
-            ValueError, jit.JitError: as ``call``.
-        """
-        returned, between = list(self._returned), list(self._between)
-        launches = self._filled_in(found, returned, between)
-        return self.plan.fill_once(launches, returned, between, self._together, tensors, addresses)
-
-    def _filled_in(self, found: Found, returned: list[fast_path.TensorForm], between: list[int]) -> list[Filled]:
         self.was_repeated = True
         _, sizes, columns, _ = found
+        returned, between = list(self._returned), list(self._between)
         kernels = session.current().of(Kernels)
-        return [launch.filled_in(sizes, columns, kernels, returned, between) for launch in self._launches]
+        launches = [launch.filled_in(sizes, columns, kernels, returned, between) for launch in self._launches]
+        return self.plan.call(launches, returned, between, together=self._together)
 
 
 class _Template:
@@ -290,12 +234,12 @@ class _Template:
         self._places = number_places(type(launch.arguments))
         made = {path: name for path, (name, _) in launch.pointers.items() if name in launch.made}
         returned, between = list(plan.returned), list(plan.between)
-        self._returned = {path: returned.index(name) for path, name in made.items() if name in plan.returned}
-        self._between = {
-            path: (between.index(name), plan.between[name], *plan.between[name].bytes_of_rows)
+        self._returned = [(path, returned.index(name)) for path, name in made.items() if name in plan.returned]
+        self._between = [
+            (path, between.index(name), plan.between[name], *plan.between[name].bytes_of_rows)
             for path, name in made.items()
             if name in plan.between
-        }
+        ]
         self._last: tuple[object, hip.EntryPoint | None] = None, None  # a kernel's values and itself
 
     def filled_in(
@@ -317,13 +261,12 @@ class _Template:
             distances = {self.strides[name]: distance for name, distance in columns.items() if name in self.strides}
             fields = {**fields, **distances}
         arguments = fast_path.with_numbers(self.arguments, fields, self._places)
-        for path, rows in made.items():
-            other_strides = strides.get(path) if strides else None
-            if path in self._returned:
-                number = self._returned[path]
-                returned[number] = returned[number].resized(rows, other_strides)
-            elif path in self._between:
-                number, form, row_bytes, last_bytes = self._between[path]
+        for path, number in self._returned:
+            if path in made:
+                returned[number] = returned[number].resized(made[path], strides.get(path))
+        for path, number, form, row_bytes, last_bytes in self._between:
+            if path in made:
+                rows, other_strides = made[path], strides.get(path)
                 between[number] = (
                     (rows - 1) * row_bytes + last_bytes
                     if other_strides is None and isinstance(rows, int)

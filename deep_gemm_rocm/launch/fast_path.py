@@ -73,12 +73,16 @@ class TensorForm(NamedTuple):
         Args:
             strides: if None, those with another first dimension stay, and another shape is contiguous.
         """
+        _, options, quick, (*_, dtype), device = self
         args = self._args_of(size, strides)
-        return TensorForm(args, self.options, self.quick, (*args, self.quick_args[-1]), self.device)
+        return TensorForm(args, options, quick, (*args, dtype), device)
 
     def extent_of(self, size: int | tuple[int, ...], strides: tuple[int, ...] | None) -> int:
         """``extent`` of what ``resized`` returns."""
-        return reach(*self._args_of(size, strides)) * self.quick_args[-1].itemsize
+        (shape, before), *_, (*_, dtype), _ = self
+        if isinstance(size, int):
+            return reach((size, *shape[1:]), strides or before) * dtype.itemsize
+        return reach(*self._args_of(size, strides)) * dtype.itemsize
 
     def _args_of(
         self, size: int | tuple[int, ...], strides: tuple[int, ...] | None
@@ -91,23 +95,13 @@ class TensorForm(NamedTuple):
         return size, strides
 
 
-Places = tuple[tuple[int, int, int], ...]  # as of a ``Step``
+# Of each word that is an address, its index, the number of a tensor, or -1 for the scratch memory, and bytes from that
+# one's beginning.
+Places = tuple[tuple[int, int, int], ...]
 
 
-class Step(NamedTuple):
-    """One launch of a call, without addresses.
-
-    Attributes:
-        entry_point: the kernel's.
-        arguments: its arguments, words of 8 bytes.
-        places: of each word that is an address, its index, the number of a tensor, or -1 for the scratch memory, and
-            bytes from that one's beginning.
-    """
-
-    entry_point: EntryPoint
-    arguments: bytes
-    places: Places
-
+# One launch of a call, without addresses: the kernel's entry point, its arguments, words of 8 bytes, and their places.
+Step = tuple[EntryPoint, bytes, Places]
 
 Launches = tuple[Launch, ...]
 # Launches for tensors at these addresses, and appends the new tensors that the call makes; None if the tensors may not
@@ -235,6 +229,7 @@ def filler_by_python(
     apart: Sequence[tuple[int, int, int, int]],
     together: Sequence[tuple[int, int, int]],
     made: tuple[TensorForm, ...],
+    parts: Sequence[int],
     scratch: Callable[[torch.Tensor], int] | None,
 ) -> Fill:
     """A function that fills in launches. All tensors have an address, and some of them follow rules.
@@ -246,19 +241,29 @@ def filler_by_python(
             its last.
         together: pairs of tensors, and how many bytes behind the one the other begins.
         made: new tensors that the call makes.
+        parts: where parts of the last one begin, in bytes. Their numbers follow that one's.
         scratch: tells the address of the scratch memory on a tensor's device; None if there is none.
     """
 
     def fill(tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> Launches | None:
         assert len(tensors) == num_given
-        if not is_allowed(addresses, aligned, apart, together):
+        if not _is_allowed(addresses, aligned, apart, together):
             return None
-        return filled_in(steps, tensors, addresses, made, (), scratch)
+        like, in_order = tensors[0], addresses
+        for form in made:
+            tensors.append(new := form.new(like))
+            in_order += (new.data_ptr(),)
+        if 0 in in_order:
+            return None
+        in_order += tuple([in_order[-1] + begin for begin in parts])
+        if scratch is not None:
+            in_order += (scratch(like),)
+        return launches_at(steps, in_order)
 
     return fill
 
 
-def is_allowed(
+def _is_allowed(
     addresses: tuple[int, ...],
     aligned: Sequence[int],
     apart: Sequence[tuple[int, int, int, int]],
@@ -273,39 +278,10 @@ def is_allowed(
     )
 
 
-def filled_in(
-    steps: Sequence[tuple[EntryPoint, bytes, Places]],
-    tensors: list[torch.Tensor],
-    addresses: tuple[int, ...],
-    made: Sequence[TensorForm],
-    parts: Sequence[int],
-    scratch: Callable[[torch.Tensor], int] | None,
-) -> Launches | None:
-    """Launches for given tensors at these addresses, and appends new ones; None if a new one has no memory.
-
-    Args:
-        steps: as ``Step``.
-        made: the new tensors.
-        parts: where parts of the last one begin, in bytes. Their numbers follow that one's.
-        scratch: as of ``filler_by_python``.
-    """
-    like = tensors[0]
-    new = [form.new(like) for form in made]
-    tensors += new
-    addresses += tuple([tensor.data_ptr() for tensor in new])
-    if 0 in addresses:
-        return None
-    addresses += tuple([addresses[-1] + begin for begin in parts])
-    if scratch is not None:
-        addresses += (scratch(like),)
-    return launches_at(steps, addresses)
-
-
-def _launches_by_python(steps: Sequence[tuple[EntryPoint, bytes, Places]], addresses: Sequence[int]) -> Launches:
+def launches_at(steps: Sequence[Step], addresses: Sequence[int]) -> Launches:
     """Fills in addresses.
 
     Args:
-        steps: as ``Step``.
         addresses: of each tensor, by its number, and of the scratch memory.
     """
     launches = []
@@ -339,12 +315,22 @@ def _with_numbers_by_python(
     return bytes(filled)
 
 
+# Takes sizes out of C's words. Arguments are the words, places of sizes, and the largest sizes; results are the words
+# without the sizes, these, for each place the distance between columns or 0, and whether a size larger than 1 is a
+# dimension elsewhere. None if the sizes don't agree or are too large, all are 1, or rows lie between others.
+WithoutSizes = Callable[
+    [bytes, Sequence[tuple[int, int, int, int, bool]], Sequence[int]],
+    "tuple[bytes, tuple[int, ...], tuple[int, ...], bool] | None",
+]
+
+
 class _Functions(NamedTuple):
-    """Functions that C has, too."""
+    """Functions of C. ``without_sizes`` is C's alone."""
 
     recall: Recall
     filler: Filler
-    launches: Callable[[Sequence[tuple[EntryPoint, bytes, Places]], Sequence[int]], Launches]
+    fill: Callable[[Any, list[torch.Tensor], tuple[int, ...]], Launches | None]
+    without_sizes: WithoutSizes
     with_numbers: Callable[[bytes, Mapping[str, int], Mapping[str, tuple[int, int]]], bytes]
     entry_point: Callable[[int], EntryPoint]
 
@@ -364,7 +350,6 @@ def _c_functions() -> _Functions | None:
 
 in_c = _c_functions()
 recall = recalled_by_python if in_c is None else in_c.recall
-launches_at = _launches_by_python if in_c is None else in_c.launches
 with_numbers = _with_numbers_by_python if in_c is None else in_c.with_numbers
 _names_of_keywords: set[str] = set()
 
@@ -377,6 +362,13 @@ def is_described_by_c(key: tuple[Any, ...]) -> bool:
 def filler_of(key: tuple[Any, ...]) -> Filler:
     """Makes what ``recall`` takes to repeat a call with this key."""
     return in_c.filler if in_c is not None and is_described_by_c(key) else filler_by_python
+
+
+def fill(filler: Any, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> Launches | None:
+    """What ``recall`` does with something that a ``Filler`` made."""
+    if in_c is None or callable(filler):
+        return filler(tensors, addresses)
+    return in_c.fill(filler, tensors, addresses)
 
 
 def keep_names(kwargs: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import Structure
+from ctypes import Structure, sizeof
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ class _Uses(NamedTuple):
     """How a launch uses a call's tensors, which have numbers, whatever their sizes are.
 
     Attributes:
-        places: as of a ``Step`` on the tensors themselves, not views.
+        places: those of a step, on the tensors themselves, not views.
         used: number and name of each tensor that the kernel works on.
         aligned: numbers of the given tensors that must start at a multiple of 16 bytes.
         written: numbers of the given tensors that are written.
@@ -106,6 +106,7 @@ class Plan:
 
     Attributes:
         runtime: the HIP runtime to launch with.
+        bytes_of_call: an estimate of the memory of a ``Call``, or a family.
         contents: checks of contents, and the numbers of the tensors that they take.
         aligned: numbers of the given tensors that must start at a multiple of 16 bytes.
         written: numbers of the given tensors that are written. They share no memory with others, except with those with
@@ -119,7 +120,7 @@ class Plan:
 
     __slots__ = (
         "_block", "_made", "_num_given", "_places", "_places_again", "_structures", "_used", "aligned", "between",
-        "contents", "filled", "result_among", "returned", "runtime", "used", "written",
+        "bytes_of_call", "contents", "filled", "result_among", "returned", "runtime", "used", "written",
     )  # fmt: skip
 
     def __init__(
@@ -138,6 +139,7 @@ class Plan:
         self._num_given, self._made = len(given), list(made.values())
         tensors = given + self._made
         self.runtime = runtime
+        self.bytes_of_call = BYTES_OF_CALL + sum([2 * sizeof(one.arguments) + BYTES_OF_LAUNCH for one in launches])
         self.contents: list[tuple[Callable[..., None], list[int]]] = []
         self.aligned: tuple[int, ...] = ()
         self.written: tuple[int, ...] = ()
@@ -207,23 +209,16 @@ class Plan:
 
     def _steps(self, launches: Sequence[Filled], places_of: list[fast_path.Places]) -> tuple[list[fast_path.Step], int]:
         """The launches with these places of tensors, and bytes of scratch memory."""
-        places_of, scratch_bytes = self._with_scratch(launches, places_of)
-        steps = [fast_path.Step(*launch[:2], places) for launch, places in zip(launches, places_of, strict=True)]
-        return steps, scratch_bytes
-
-    def _with_scratch(
-        self, launches: Sequence[Filled], places_of: list[fast_path.Places]
-    ) -> tuple[list[fast_path.Places], int]:
-        """Adds places of scratch memory; also returns its bytes."""
-        all_places, scratch_bytes = [*places_of], 0
-        for number, (_, _, sizes) in enumerate(launches):
+        steps, scratch_bytes = [], 0
+        for number, (entry_point, arguments, sizes) in enumerate(launches):
+            places = places_of[number]
             if sizes:
                 *starts, size = scratch_offsets(sizes)
                 scratch_bytes = max(scratch_bytes, size)
                 of_scratch = words_of(self._structures[number], tuple(sizes))
-                places = [(word, _SCRATCH, start) for word, start in zip(of_scratch, starts, strict=True)]
-                all_places[number] += tuple(places)
-        return all_places, scratch_bytes
+                places += tuple([(word, _SCRATCH, start) for word, start in zip(of_scratch, starts, strict=True)])
+            steps.append((entry_point, arguments, places))
+        return steps, scratch_bytes
 
     def made(self) -> tuple[list[fast_path.TensorForm], list[int]]:
         """Forms of the first call's new tensors that it returns, and bytes of the others."""
@@ -244,47 +239,7 @@ class Plan:
             known: the last arguments of ``Call``.
         """
         made, parts = self._made_for(returned, between)
-        places_of, block = self._places_again, self._num_given + len(returned)
-        if parts:
-            places_of = [
-                tuple(
-                    [
-                        place if place[1] <= block else (place[0], block, parts[place[1] - block - 1] + place[2])
-                        for place in places
-                    ]
-                )
-                for places in places_of
-            ]
-        return Call(self, *self._steps(launches, places_of), made, **known)
-
-    def fill_once(
-        self,
-        launches: Sequence[Filled],
-        returned: list[fast_path.TensorForm],
-        between: list[int],
-        together: Together,
-        tensors: list[torch.Tensor],
-        addresses: tuple[int, ...],
-    ) -> fast_path.Launches | None:
-        """What ``fast_path.Fill`` gives, for a call that isn't remembered.
-
-        Args:
-            returned, between: as for ``call``.
-            together: see ``fast_path.filler_by_python``.
-            tensors, addresses: the given tensors.
-        """
-        if not fast_path.is_allowed(addresses, self.aligned, self.apart(tensors, together), together):
-            return None
-        places_of, scratch_bytes = self._with_scratch(launches, self._places_again)
-        steps = [
-            (entry_point, arguments, places)
-            for (entry_point, arguments, _), places in zip(launches, places_of, strict=True)
-        ]
-        made, parts = self._made_for(returned, between)
-        filled = fast_path.filled_in(steps, tensors, addresses, made, parts, self.scratch(scratch_bytes))
-        if filled is None:
-            del tensors[self._num_given :]
-        return filled
+        return Call(self, *self._steps(launches, self._places_again), made, parts, **known)
 
     def run(self, launches: fast_path.Launches, tensors: list[torch.Tensor]) -> Any:
         """Launches a repeated call on its tensors, among which are new ones, and returns the result.
@@ -340,7 +295,8 @@ class Call:
     """
 
     __slots__ = (
-        "_first_addresses", "_made", "_steps", "_together", "bytes", "fill", "plan", "scratch_bytes", "was_repeated",
+        "_first_addresses", "_made", "_parts", "_steps", "_together", "bytes", "fill", "plan", "scratch_bytes",
+        "was_repeated",
     )  # fmt: skip
 
     def __init__(
@@ -349,6 +305,7 @@ class Call:
         steps: list[fast_path.Step],
         scratch_bytes: int,
         made: list[fast_path.TensorForm],
+        parts: list[int],
         *,
         first_addresses: Sequence[int] = (),
         together: Together | None = None,
@@ -357,25 +314,41 @@ class Call:
         Args:
             steps: the launches.
             made: what each tensor that the call makes is like.
+            parts: see ``fast_path.filler_by_python``.
             first_addresses: those of the given tensors in the first call, if ``together`` isn't known yet.
             together: see ``fast_path.filler_by_python``.
         """
         self.plan, self._steps, self.scratch_bytes, self._made = plan, steps, scratch_bytes, tuple(made)
+        self._parts = parts
         self._first_addresses, self._together = first_addresses, together
         self.fill: Any = None
-        self.bytes = BYTES_OF_CALL + sum([2 * len(step.arguments) + BYTES_OF_LAUNCH for step in steps])
+        self.bytes = plan.bytes_of_call
         self.was_repeated = False
 
-    def prepare(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> None:
-        """Makes ``fill`` for the first repetition, from the call's key and tensors like the given ones."""
-        self.was_repeated = True
-        steps, plan, together = self._steps, self.plan, self._together
-        if not steps:  # another thread was quicker
-            return
+    def prepared(
+        self, key: tuple[Any, ...], tensors: list[torch.Tensor], addresses: tuple[int, ...]
+    ) -> tuple[fast_path.Launches, list[torch.Tensor]] | None:
+        """Makes ``fill``, if another thread hasn't, and fills in the launches for the first time.
+
+        Args:
+            key: the call's.
+            tensors, addresses: the given tensors.
+
+        Returns:
+            The launches, and all of their tensors; None if the given ones may not be there.
+        """
+        steps = self._steps
+        if steps:
+            self._prepare(steps, key, tensors)
+        launches = fast_path.fill(self.fill, given := [*tensors], addresses)
+        return None if launches is None else (launches, given)
+
+    def _prepare(self, steps: list[fast_path.Step], key: tuple[Any, ...], tensors: list[torch.Tensor]) -> None:
+        plan, together = self.plan, self._together
         if together is None:
             together = together_among(plan.written, tensors, self._first_addresses)
         self.fill = fast_path.filler_of(key)(
-            steps, len(tensors), plan.aligned, plan.apart(tensors, together), together, self._made,
+            steps, len(tensors), plan.aligned, plan.apart(tensors, together), together, self._made, self._parts,
             plan.scratch(self.scratch_bytes),
         )  # fmt: skip
         self._steps = []

@@ -36,7 +36,6 @@ _is_traced = torch.compiler.is_dynamo_compiling
 _MOST_BYTES = 16 * 2**20  # of memory for the remembered calls of a session
 _MOST_ROWS = 2**16  # of a family
 # Estimates.
-_BYTES_OF_KEY = 1024
 _BYTES_OF_PART = 24  # of a key, which long lists of numbers have many of
 
 
@@ -47,8 +46,8 @@ class Calls(session.Part):
     turn.
 
     Attributes:
-        known: each ``Call``, by everything that its launches or checks depend on, or ``_SEEN``, and each ``Family``,
-            by all of this but its size.
+        known: each ``Call``, by everything that its launches or checks depend on, and each ``Family``, by all of this
+            but its size.
         settings: the session's settings, part of every key.
         bytes: an estimate of the memory of ``known``.
     """
@@ -61,8 +60,8 @@ class Calls(session.Part):
         self.bytes = 0
         self._changing = forking.Lock()
 
-    def add(self, key: tuple[Any, ...], call: Call | Family | _Seen) -> None:
-        """Remembers a call, a family, or that a call was seen."""
+    def add(self, key: tuple[Any, ...], call: Call | Family) -> None:
+        """Remembers a call or a family."""
         with self._changing:
             replaced = self.known.pop(key, None)
             if replaced is not None:
@@ -87,20 +86,9 @@ class Calls(session.Part):
                 self.bytes -= bytes_of(key, call)
 
 
-def bytes_of(key: tuple[Any, ...], call: Call | Family | _Seen) -> int:
+def bytes_of(key: tuple[Any, ...], call: Call | Family) -> int:
     """An estimate of the memory of what is remembered."""
     return _BYTES_OF_PART * len(key) + call.bytes
-
-
-class _Seen:
-    """A call of a family that was made once. Most calls of many sizes aren't repeated, so none is remembered before."""
-
-    fill = None
-    was_repeated = False
-    bytes = _BYTES_OF_KEY
-
-
-_SEEN: Any = _Seen()
 
 
 def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
@@ -156,9 +144,8 @@ def _parameters(function: Callable[..., object]) -> tuple[str, ...]:
 def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | None) -> Callable[_P, _R]:
     """The public function. It launches a call in one of four ways, by what is known of it:
 
-    - Nothing: the function runs, and the call is remembered. But if its family is, that launches it, and it is only
-      ``_SEEN``.
-    - ``_SEEN``: its family makes it a ``Call``, which is remembered.
+    - Nothing: the function runs, and the call is remembered.
+    - Its family: that makes it a ``Call``, which is remembered.
     - A ``Call`` without ``fill``: it gets one and is repeated.
     - A ``Call`` with ``fill``: ``recall`` finds it, unless its tensors may not be where they are. Then the function
       runs, and raises the error if that is one.
@@ -182,26 +169,22 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
             return first_time(args, kwargs)
         key, tensors, addresses = found
         known, family = calls.known.get(key), None
-        if known is None or known is _SEEN:
+        if known is None:
             family = None if family_of is None else family_of(calls.settings.values, args, kwargs, key, addresses)
             like = None if family is None else calls.known.get(family.key)
-            if like is not None and known is None:
-                launches = like.fill_once(family, tensors, addresses)
-                if launches is not None:
-                    calls.add(key, _SEEN)
-                    return like.plan.run(launches, tensors)
-            if like is not None and known is _SEEN:
-                known = like.call(family)
-                calls.add(key, known)
-        if not isinstance(known, Call):
-            return first_time(args, kwargs, found, family)
+            if like is None:
+                return first_time(args, kwargs, found, family)
+            known = like.call(family)
+            prepared = known.prepared(key, tensors, addresses)
+            if prepared is None:
+                return first_time(args, kwargs, found, family)
+            calls.add(key, known)
+            return known.plan.run(*prepared)
+        prepared = None
         if known.fill is None:
-            known.prepare(key, tensors)
-            _, ready = fast_path.recall(*asked)
-            if ready is not None:
-                _, tensors, launches = ready
-                return known.plan.run(launches, tensors)
-        return first_time(args, kwargs)
+            known.was_repeated = True
+            prepared = known.prepared(key, tensors, addresses)
+        return first_time(args, kwargs) if prepared is None else known.plan.run(*prepared)
 
     # Remembers the call, too, if it was found, and makes it one of its family.
     def first_time(args: Any, kwargs: Any, found: fast_path.Described = None, family: Found | None = None) -> _R:

@@ -208,8 +208,8 @@ class Call:
 
     def __init__(self, key, forms=(), rules="nothing", scratch=None):
         numbers = [*range(2 + len(forms)), *([] if scratch is None else [-1])]
-        step = fast_path.Step(print, bytes(8 * len(numbers)), tuple([(i, one, i) for i, one in enumerate(numbers)]))
-        self.fill = fast_path.filler_of(key)([step], 2, *RULES[rules], tuple(forms), scratch)
+        step = print, bytes(8 * len(numbers)), tuple([(i, one, i) for i, one in enumerate(numbers)])
+        self.fill = fast_path.filler_of(key)([step], 2, *RULES[rules], tuple(forms), (), scratch)
 
 
 def recalled(how, one, other, *more):
@@ -301,8 +301,12 @@ def test_no_reference_is_lost_or_kept_by_a_repetition():
 
 @needs_c
 @pytest.mark.parametrize(
-    "args", [(), ([], 99, (), (), (), (), None), ([], 1, (1,), (), (), (), None), ([], 1, (), (), (), [], None)]
-)
+    "args",
+    [
+        (), ([], 99, (), (), (), (), (), None), ([], 1, (1,), (), (), (), (), None), ([], 1, (), (), (), [], (), None),
+        ([], 1, (), (), (), (), ("1",), None), ([], 1, (), ((0, 0, 1),), (), (), (), None),
+    ],
+)  # fmt: skip
 def test_wrong_fillers_are_errors(args):
     with pytest.raises((TypeError, ValueError)):
         fast_path.in_c.filler(*args)
@@ -311,9 +315,8 @@ def test_wrong_fillers_are_errors(args):
 @needs_c
 @pytest.mark.parametrize("place", [(1, 0, 0), (-1, 0, 0), (0, 2, 0), (0, -1, 0), (0, -2, 0)])
 def test_wrong_places_are_errors(place):
-    step = fast_path.Step(print, bytes(8), (place,))
     with pytest.raises(ValueError, match=r"place|number"):
-        fast_path.in_c.filler([step], 2, (), (), (), (), None)
+        fast_path.in_c.filler([(print, bytes(8), (place,))], 2, (), (), (), (), (), None)
 
 
 class Numbers(ctypes.Structure):
@@ -363,20 +366,85 @@ def test_wrong_numbers_are_errors(args):
         fast_path.in_c.with_numbers(*args)
 
 
-@needs_c
-def test_launches_are_those_of_python():
-    steps = [fast_path.Step(print, bytes(range(24)), ((0, 1, 5), (2, -1, 0))), fast_path.Step(len, bytes(8), ())]
-    addresses = (2**40, 2**64 - 6, 2**63)
-    launches = fast_path.in_c.launches(steps, addresses)
-    assert launches == fast_path._launches_by_python(steps, addresses)
-    assert launches[0][1] == (2**64 - 1).to_bytes(8, "little") + bytes(range(8, 16)) + (2**63).to_bytes(8, "little")
+@pytest.mark.parametrize("how", [pytest.param("C", marks=needs_c), "Python"])
+def test_parts_of_a_new_tensor(how):
+    steps = [(print, bytes(range(24)), ((0, 3, 5), (2, 0, 1))), (len, bytes(8), ((0, 2, -1),)), (len, bytes(8), ())]
+    filler = fast_path.in_c.filler if how == "C" else fast_path.filler_by_python
+    filled = filler(steps, 1, (), (), (), (fast_path.form_of(x),), (0, 2**40), None)
+    launches = fast_path.fill(filled, tensors := [x], (100,))
+    begin = tensors[1].data_ptr()
+    assert [entry_point for entry_point, _ in launches] == [print, len, len]
+    words = [list(array("Q", arguments)) for _, arguments in launches]
+    assert words == [[begin + 2**40 + 5, words[0][1], 101], [begin - 1], [0]]
+    assert launches[0][1][8:16] == bytes(range(8, 16))
 
 
 @needs_c
-@pytest.mark.parametrize("place", [(1, 0, 0), (-1, 0, 0), (0, 2, 0)])
-def test_launches_of_wrong_places_are_errors(place):
-    with pytest.raises(ValueError, match="place"):
-        fast_path.in_c.launches([fast_path.Step(print, bytes(8), (place,))], (1, 2))
+def test_wrong_tensors_to_fill_in_are_errors():
+    filled = fast_path.in_c.filler([], 1, (), (), (), (), (), None)
+    for args in ((), (filled, [], ()), (filled, [x], ()), (filled, (x,), (1,)), (filled, [x], ("1",)), (1, [x], (1,))):
+        with pytest.raises((TypeError, ValueError)):
+            fast_path.in_c.fill(*args)
+
+
+# One argument, a tensor of [6, 7, 2] whose strides are 100, 2 and 1, and another one, contiguous, of [3, 12].
+WORDS = array("q", [3, 0, 0, 7, 7, 3 << 1, 6, 7, 2, 100, 2, 1, 7, 7, 2 << 1 | 1, 3, 12]).tobytes()
+
+
+@needs_c
+@pytest.mark.parametrize(
+    ("places", "most", "changes", "sizes", "is_elsewhere"),
+    [
+        ([(0, 0, 0, 0, False)], [6], {6: 0}, (6,), False),
+        ([(0, 0, 0, 3, False)], [3], {6: 0}, (3,), True),
+        ([(0, 0, 0, 0, False), (1, 1, 0, 6, False)], [6], {6: 0, 16: 0}, (6,), False),
+        ([(0, 0, 0, 0, False), (1, -1, 0, 0, True)], [6], {6: 0, 16: 2}, (6,), False),
+        ([(0, 0, 0, 5, False), (1, 0, 1, 0, False)], [6, 3], {15: 0}, (1, 3), False),
+        ([(0, 0, 0, 0, False)], [5], None, None, None),  # too large
+        ([(0, 0, 0, 6, False)], [6], None, None, None),
+        ([(0, 0, 0, 5, False)], [6], None, None, None),  # all are 1
+        ([(0, 0, 0, 0, False), (1, 1, 0, 5, False)], [7], None, None, None),
+        ([(0, 0, 0, 0, False), (1, 0, 0, 0, True)], [6], None, None, None),
+        ([(1, 0, 0, 0, True)], [6], None, None, None),
+        ([(0, 1, 0, 0, False)], [7], None, None, None),  # rows between others
+        ([(1, 2, 0, 0, False)], [20], None, None, None),  # no such dimension
+        ([(1, -3, 0, 0, False)], [20], None, None, None),
+    ],
+)
+def test_sizes_are_taken_out(places, most, changes, sizes, is_elsewhere):
+    found = fast_path.in_c.without_sizes(WORDS, places, most)
+    if changes is None:
+        assert found is None
+        return
+    words, *others = found
+    expected = array("q", WORDS)
+    for at, number in changes.items():
+        expected[at] = number
+    assert array("q", words) == expected
+    assert others == [sizes, (0,) * len(places), is_elsewhere]
+
+
+@needs_c
+def test_distances_between_columns_are_taken_out():
+    words = array("q", [1, 7, 7, 2 << 1, 6, 3, 1, 8])
+    found = fast_path.in_c.without_sizes(words.tobytes(), [(0, 0, 0, 0, False)], [9])
+    words[4], words[-1] = 0, -1
+    assert found == (words.tobytes(), (6,), (8,), False)
+
+
+@needs_c
+@pytest.mark.parametrize(
+    "args",
+    [
+        (), ("text", (), ()), (b"", (), ()), (bytes(16), (), ()), (bytes(40), (), ()), (WORDS[:-1], (), ()),
+        (WORDS, ((2, 0, 0, 0, 0),), (9,)),
+        (WORDS, ((0, 0, 1, 0, 0),), (9,)), (WORDS, ((0, 0, -1, 0, 0),), (9,)), (WORDS, ((0, 0, 0),), (9,)),
+        (WORDS, (), ("9",)), (WORDS, 1, (9,)),
+    ],
+)  # fmt: skip
+def test_wrong_words_are_errors(args):
+    with pytest.raises((TypeError, ValueError)):
+        fast_path.in_c.without_sizes(*args)
 
 
 @needs_c

@@ -11,6 +11,7 @@
 #define Py_LIMITED_API 0x030A0000  // Python 3.10
 #include <Python.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -313,6 +314,7 @@ struct Remembered {
   std::vector<Py_ssize_t> aligned;
   std::vector<Apart> apart;
   std::vector<Together> together;
+  std::vector<int64_t> parts;  // where those of the last new tensor begin
   PyObject *made = nullptr, *scratch = nullptr;  // forms of new tensors, and a function or None
   Py_ssize_t num_given = 0, num_made = 0;
 
@@ -347,6 +349,17 @@ bool for_each(PyObject* sequence, Add add) {
   return size >= 0;
 }
 
+// Reads a tuple of as many numbers; false with a Python error.
+template <int count>
+bool read_numbers(PyObject* tuple, int64_t (&numbers)[count]) {
+  if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != count) {
+    PyErr_Format(PyExc_TypeError, "%R is no tuple of %d numbers", tuple, count);
+    return false;
+  }
+  for (int i = 0; i < count; i++) numbers[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+  return !PyErr_Occurred();
+}
+
 bool add_step(Remembered& remembered, PyObject* object) {
   PyObject *entry_point, *places;
   const char* words;
@@ -357,18 +370,21 @@ bool add_step(Remembered& remembered, PyObject* object) {
   remembered.steps.push_back({entry_point, {begin, begin + size / sizeof *begin}, {}});
   Step& step = remembered.steps.back();
   return for_each(places, [&](PyObject* of_place) {
-    Place place;
-    long long offset;
-    if (!PyArg_ParseTuple(of_place, "nnL", &place.word, &place.number, &offset)) return false;
-    if (place.word < 0 || place.word >= Py_ssize_t(step.words.size())) {
+    int64_t numbers[3];
+    if (!read_numbers(of_place, numbers)) return false;
+    auto [word, number, offset] = numbers;
+    if (word < 0 || word >= int64_t(step.words.size())) {
       PyErr_SetString(PyExc_ValueError, "a place is outside of the arguments");
       return false;
     }
-    place.offset = offset;
-    const bool has_scratch = remembered.scratch != Py_None;
-    const Py_ssize_t end = remembered.num_given + remembered.num_made;
-    if (!remembered.is_number(place.number, has_scratch ? kScratch : 0, end)) return false;
-    step.places.push_back(place);
+    const int64_t end = remembered.num_given + remembered.num_made;
+    const bool is_part = number >= end && number - end < int64_t(remembered.parts.size());
+    if (is_part) {
+      offset += remembered.parts[number - end];
+      number = end - 1;
+    }
+    if (!remembered.is_number(number, remembered.scratch != Py_None ? kScratch : 0, end)) return false;
+    step.places.push_back({Py_ssize_t(word), Py_ssize_t(number), offset});
     return true;
   });
 }
@@ -380,20 +396,18 @@ bool add_rules(Remembered& remembered, PyObject* aligned, PyObject* apart, PyObj
     return is_given(remembered.aligned.back());
   };
   const auto add_apart = [&](PyObject* object) {
-    Apart rule;
-    long long size, other_size;
-    if (!PyArg_ParseTuple(object, "nnLL", &rule.written, &rule.other, &size, &other_size)) return false;
-    rule.size = size, rule.other_size = other_size;
-    remembered.apart.push_back(rule);
-    return is_given(rule.written) && is_given(rule.other);
+    int64_t numbers[4];
+    if (!read_numbers(object, numbers)) return false;
+    const auto [written, other, size, other_size] = numbers;
+    remembered.apart.push_back({Py_ssize_t(written), Py_ssize_t(other), size, other_size});
+    return is_given(written) && is_given(other);
   };
   const auto add_together = [&](PyObject* object) {
-    Together rule;
-    long long distance;
-    if (!PyArg_ParseTuple(object, "nnL", &rule.written, &rule.other, &distance)) return false;
-    rule.distance = distance;
-    remembered.together.push_back(rule);
-    return is_given(rule.written) && is_given(rule.other);
+    int64_t numbers[3];
+    if (!read_numbers(object, numbers)) return false;
+    const auto [written, other, distance] = numbers;
+    remembered.together.push_back({Py_ssize_t(written), Py_ssize_t(other), distance});
+    return is_given(written) && is_given(other);
   };
   return for_each(aligned, add_aligned) && for_each(apart, add_apart) && for_each(together, add_together);
 }
@@ -469,29 +483,54 @@ PyObject* filled_in(const Remembered& remembered, PyObject* tensors, uint64_t* a
   return launches;
 }
 
-// filler(steps, number of given tensors, aligned, apart, together, made, scratch): a capsule for `recall`
+// filler(steps, number of given tensors, aligned, apart, together, made, parts, scratch): a capsule for `recall` and
+// `fill`
 PyObject* filler(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (count != 7 || !PyTuple_CheckExact(given[5])) {
-    PyErr_SetString(PyExc_TypeError, "filler takes steps, a number, three kinds of rules, forms and a function");
+  if (count != 8 || !PyTuple_CheckExact(given[5])) {
+    PyErr_SetString(PyExc_TypeError, "filler takes steps, a number, three kinds of rules, forms, parts and a function");
     return nullptr;
   }
   auto remembered = std::make_unique<Remembered>();
   remembered->num_given = PyLong_AsSsize_t(given[1]);
   Py_INCREF(remembered->made = given[5]);
   remembered->num_made = PyTuple_Size(given[5]);
-  Py_INCREF(remembered->scratch = given[6]);
+  Py_INCREF(remembered->scratch = given[7]);
   if (remembered->num_given < 0 || remembered->num_given > kMostTensors || remembered->num_made > kMostMade) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "too many tensors");
     return nullptr;
   }
+  const auto add_part = [&](PyObject* begin) {
+    remembered->parts.push_back(PyLong_AsLongLong(begin));
+    return !PyErr_Occurred();
+  };
   const auto add = [&](PyObject* step) { return add_step(*remembered, step); };
-  if (!for_each(given[0], add) || !add_rules(*remembered, given[2], given[3], given[4])) return nullptr;
+  if (!for_each(given[6], add_part) || !for_each(given[0], add) || !add_rules(*remembered, given[2], given[3], given[4])) return nullptr;
   const auto free = [](PyObject* capsule) {
     delete static_cast<Remembered*>(PyCapsule_GetPointer(capsule, kRememberedName));
   };
   PyObject* capsule = PyCapsule_New(remembered.get(), kRememberedName, free);
   if (capsule) remembered.release();
   return capsule;
+}
+
+// fill(capsule, tensors, addresses): the launches, and appends new tensors; None if the tensors may not be there
+PyObject* fill(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (count != 3 || !PyCapsule_IsValid(given[0], kRememberedName) || !PyList_Check(given[1])) {
+    PyErr_SetString(PyExc_TypeError, "fill takes a capsule, tensors and their addresses");
+    return nullptr;
+  }
+  const auto& remembered = *static_cast<Remembered*>(PyCapsule_GetPointer(given[0], kRememberedName));
+  if (PyList_Size(given[1]) != remembered.num_given || PySequence_Size(given[2]) != remembered.num_given) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "wrong number of tensors");
+    return nullptr;
+  }
+  uint64_t addresses[kMostTensors + kMostMade];
+  uint64_t* next = addresses;
+  const bool are_read = for_each(given[2], [&](PyObject* address) {
+    *next++ = PyLong_AsUnsignedLongLong(address);
+    return !PyErr_Occurred();
+  });
+  return are_read ? filled_in(remembered, given[1], addresses) : nullptr;
 }
 
 // ---- Remembered calls
@@ -559,57 +598,110 @@ PyObject* recall(PyObject*, PyObject* const* given, Py_ssize_t count) {
   return found.tuple();
 }
 
-// ---- Launches
+// ---- Families
 
-// Entry point and arguments, for tensors at these addresses, of which the last one stands for negative numbers.
-PyObject* with_addresses(PyObject* step, const std::vector<uint64_t>& addresses) {
-  PyObject *entry_point, *places;
-  const char* arguments;
-  Py_ssize_t size;
-  if (!PyArg_ParseTuple(step, "Oy#O", &entry_point, &arguments, &size, &places)) return nullptr;
-  Objects<2> launch;
-  if (!launch.add(entry_point) || !launch.add_owned(PyBytes_FromStringAndSize(arguments, size))) return nullptr;
-  char* filled = PyBytes_AsString(launch.of[1]);
-  const bool are_filled = for_each(places, [&](PyObject* of_place) {
-    Place place;
-    long long offset;
-    if (!PyArg_ParseTuple(of_place, "nnL", &place.word, &place.number, &offset)) return false;
-    const Py_ssize_t number = place.number < 0 ? Py_ssize_t(addresses.size()) - 1 : place.number;
-    if (place.word < 0 || place.word >= size / Py_ssize_t(sizeof(uint64_t)) || number < 0 ||
-        number >= Py_ssize_t(addresses.size())) {
-      PyErr_SetString(PyExc_ValueError, "a place is outside of the arguments, or no tensor has its number");
-      return false;
-    }
-    const uint64_t address = addresses[number] + offset;
-    memcpy(filled + place.word * sizeof address, &address, sizeof address);
-    return true;
-  });
-  return are_filled ? launch.tuple() : nullptr;
+// A tensor in a key's words, as `describe_tensor` writes them. Strides follow the shape unless they follow from it.
+struct DescribedTensor {
+  int64_t *shape, *end, dims;
+
+  const int64_t* strides() const { return shape + dims; }
+  bool is_contiguous() const { return end == strides(); }
+};
+
+// The tensors in a key's words; false with a Python error if these are none.
+bool read_tensors(std::vector<int64_t>& words, std::vector<DescribedTensor>& tensors) {
+  const auto size = int64_t(words.size());
+  int64_t at = size == 0 || words[0] < 0 ? size + 1 : words[0];
+  while (at + 3 <= size) {
+    const int64_t shape = at + 3, dims = words[at + 2] >> 1;
+    if (dims < 0 || dims > kMostDimensions) break;
+    at = shape + (words[at + 2] & 1 ? dims : 2 * dims);
+    tensors.push_back({words.data() + shape, words.data() + at, dims});
+  }
+  if (at != size) PyErr_SetString(PyExc_ValueError, "no words of a key");
+  return at == size;
 }
 
-// launches(steps, addresses): entry points and arguments of ``Step`` objects, or tuples like them.
-PyObject* launches(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (count != 2) {
-    PyErr_SetString(PyExc_TypeError, "launches takes steps and addresses");
+// A dimension that may differ, as `_Place`.
+struct SizePlace {
+  int64_t tensor, dim, number, more, is_multiple;
+};
+
+// Takes one size out of the words, and the distance between columns if it is the number of rows of columns; false if
+// the call has no family.
+bool take_out(const SizePlace& place, const DescribedTensor& tensor, int64_t most, int64_t& known, int64_t& distance) {
+  if (place.dim >= tensor.dims || -place.dim > tensor.dims) return false;
+  int64_t& dimension = tensor.shape[place.dim < 0 ? place.dim + tensor.dims : place.dim];
+  int64_t size = dimension - place.more, multiple = 0;
+  if (place.is_multiple) {
+    const int64_t unit = known ? known : 1;
+    multiple = size / unit;
+    size = size % unit == 0 ? known : -1;
+  }
+  if (size < 1 || size > most || (known && size != known)) return false;
+  known = size;
+  if (size == 1) return true;
+  dimension = multiple;
+  if (tensor.is_contiguous()) return true;
+  const int64_t* strides = tensor.strides();
+  if (tensor.dims == 2 && strides[0] == 1 && strides[1] >= size) {
+    distance = strides[1];
+    tensor.end[-1] = -1;  // no stride is negative
+    return true;
+  }
+  return strides[&dimension - tensor.shape] >= *std::max_element(strides, strides + tensor.dims);
+}
+
+// without_sizes(words, places, largest sizes): a key's words without sizes, the sizes, for each place the distance
+// between columns or 0, and whether a size larger than 1 is a dimension elsewhere; None if the call has no family.
+PyObject* without_sizes(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (count != 3 || !PyBytes_Check(given[0])) {
+    PyErr_SetString(PyExc_TypeError, "without_sizes takes bytes, places and numbers");
     return nullptr;
   }
-  std::vector<uint64_t> addresses;
-  const bool are_read = for_each(given[1], [&](PyObject* address) {
-    addresses.push_back(PyLong_AsUnsignedLongLong(address));
+  const auto* begin = reinterpret_cast<const int64_t*>(PyBytes_AsString(given[0]));
+  std::vector<int64_t> words(begin, begin + PyBytes_Size(given[0]) / sizeof *begin);
+  std::vector<DescribedTensor> tensors;
+  std::vector<int64_t> most, sizes, distances;
+  const auto add_most = [&](PyObject* number) {
+    most.push_back(PyLong_AsLongLong(number));
     return !PyErr_Occurred();
+  };
+  if (!read_tensors(words, tensors) || !for_each(given[2], add_most)) return nullptr;
+  sizes.resize(most.size());
+  bool has_family = true;
+  const bool are_read = for_each(given[1], [&](PyObject* object) {
+    int64_t numbers[5];
+    if (!read_numbers(object, numbers)) return false;
+    const auto [tensor, dim, number, more, is_multiple] = numbers;
+    if (tensor < 0 || tensor >= int64_t(tensors.size()) || number < 0 || number >= int64_t(most.size())) {
+      PyErr_SetString(PyExc_ValueError, "a place is in no tensor or of no size");
+      return false;
+    }
+    const SizePlace place{tensor, dim, number, more, is_multiple};
+    distances.push_back(0);
+    has_family = has_family && take_out(place, tensors[tensor], most[number], sizes[number], distances.back());
+    return true;
   });
   if (!are_read) return nullptr;
-  PyObject* made = PyList_New(0);
-  const bool are_made = made && for_each(given[0], [&](PyObject* step) {
-    PyObject* launch = with_addresses(step, addresses);
-    const bool is_added = launch && PyList_Append(made, launch) == 0;
-    Py_XDECREF(launch);
-    return is_added;
-  });
-  PyObject* in_order = are_made ? PyList_AsTuple(made) : nullptr;
-  Py_XDECREF(made);
-  return in_order;
+  if (!has_family || std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 2; })) Py_RETURN_NONE;
+  bool is_elsewhere = false;
+  for (const DescribedTensor& tensor : tensors)
+    for (const int64_t size : sizes)
+      is_elsewhere |= size > 1 && std::count(tensor.shape, tensor.shape + tensor.dims, size) > 0;
+  const auto numbers = [](const std::vector<int64_t>& of) {
+    PyObject* made = PyTuple_New(of.size());
+    for (size_t i = 0; made && i < of.size(); i++) PyTuple_SetItem(made, i, PyLong_FromLongLong(of[i]));
+    return made;
+  };
+  Objects<4> found;
+  const auto* bytes = reinterpret_cast<const char*>(words.data());
+  if (!found.add_owned(PyBytes_FromStringAndSize(bytes, words.size() * sizeof words[0]))) return nullptr;
+  if (!found.add_owned(numbers(sizes)) || !found.add_owned(numbers(distances))) return nullptr;
+  return found.add(is_elsewhere ? Py_True : Py_False) ? found.tuple() : nullptr;
 }
+
+// ---- Launches
 
 // with_numbers(arguments, numbers, places): a copy of the bytes with these numbers, by name.
 //
@@ -626,13 +718,14 @@ PyObject* with_numbers(PyObject*, PyObject* const* given, Py_ssize_t count) {
   Py_ssize_t next = 0;
   while (filled && PyDict_Next(given[1], &next, &name, &number)) {
     PyObject* place = PyObject_GetItem(given[2], name);
-    long long offset = 0, width = 0;
-    const bool is_placed = place && PyArg_ParseTuple(place, "LL", &offset, &width);
+    int64_t of_place[2] = {};
+    const bool is_placed = place && read_numbers(place, of_place);
+    const auto [offset, width] = of_place;
     Py_XDECREF(place);
-    const long long value = is_placed ? PyLong_AsLongLong(number) : 0;
-    const long long least = width == -8 ? INT64_MIN : width == -4 ? INT32_MIN : 0;
-    const long long most = width == -4 ? INT32_MAX : width == 4 ? UINT32_MAX : INT64_MAX;
-    const long long num_bytes = width < 0 ? -width : width;
+    const int64_t value = is_placed ? PyLong_AsLongLong(number) : 0;
+    const int64_t least = width == -8 ? INT64_MIN : width == -4 ? INT32_MIN : 0;
+    const int64_t most = width == -4 ? INT32_MAX : width == 4 ? UINT32_MAX : INT64_MAX;
+    const int64_t num_bytes = width < 0 ? -width : width;
     const bool is_inside = (num_bytes == 4 || num_bytes == 8) && offset >= 0 && offset + num_bytes <= size;
     if (!PyErr_Occurred() && (!is_inside || value < least || value > most))
       PyErr_Format(PyExc_OverflowError, "%R can't be %R", name, number);
@@ -702,7 +795,9 @@ PyMethodDef methods[] = {
     {"use", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(use)), METH_FASTCALL, nullptr},
     {"recall", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(recall)), METH_FASTCALL, nullptr},
     {"filler", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(filler)), METH_FASTCALL, nullptr},
-    {"launches", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(launches)), METH_FASTCALL, nullptr},
+    {"fill", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(fill)), METH_FASTCALL, nullptr},
+    {"without_sizes", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(without_sizes)), METH_FASTCALL,
+     nullptr},
     {"with_numbers", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(with_numbers)), METH_FASTCALL, nullptr},
     {"entry_point", entry_point, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
