@@ -29,7 +29,7 @@ import torch
 import typer
 
 import deep_gemm_rocm
-from deep_gemm_rocm import jit, warmup_kernels
+from deep_gemm_rocm import jit
 from deep_gemm_rocm.benchmarks import problems
 from deep_gemm_rocm.benchmarks.shapes import Shape
 from deep_gemm_rocm.launch import repeated
@@ -41,6 +41,8 @@ _ROUNDS_OF_FIRST_CALLS = 20
 _ROWS = 2048  # the largest M of calls that differ
 _ADDRESSES = 400
 _OTHER_CUS = 200
+# Never trim the heap, extend it by 64 MB, and map no block by itself.
+_MALLOC_OPTIONS = ((-1, 2**31 - 1), (-2, 2**26), (-4, 0))
 
 
 def microseconds(*calls: Callable[[], object]) -> list[float]:
@@ -90,6 +92,13 @@ def small_mm() -> Callable[[], object]:
     return functools.partial(torch.mm, x, y, out=z)
 
 
+def keep_freed_memory() -> None:
+    """Lets the CPU's allocator keep what was freed, as torch's allocator of a GPU does."""
+    libc = ctypes.CDLL("libc.so.6")
+    for option, value in _MALLOC_OPTIONS:
+        libc.mallopt(option, value)
+
+
 def forget_calls() -> None:
     """Makes every call the first one with its arguments; kernels and choices stay."""
     calls = session.current().of(repeated.Calls)
@@ -113,8 +122,8 @@ def launching_nothing() -> Iterator[None]:
     nothing = ctypes.CDLL("libm.so.6").fegetround  # 0, as dg_launch returns
     nothing.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     before = {kernel: kernel.entry_point for kernel in jit.loaded()}
-    check = attention._check_used_pages
-    attention._check_used_pages = lambda *_: None
+    checks = attention._check_used_pages, attention._check_ends
+    attention._check_used_pages = attention._check_ends = lambda *_: None
     runtime.relaunch = lambda launches, tensors, used: runtime.launch_all(launches, 0)  # type: ignore[method-assign]
     runtime.running = lambda tensors: contextlib.nullcontext()  # type: ignore[attr-defined]
     for kernel in before:
@@ -124,7 +133,7 @@ def launching_nothing() -> Iterator[None]:
         yield
     finally:
         forget_calls()
-        attention._check_used_pages = check
+        attention._check_used_pages, attention._check_ends = checks
         del runtime.relaunch, runtime.running
         for kernel, entry_point in before.items():
             kernel.entry_point = entry_point
@@ -251,19 +260,32 @@ def fp8_weights(experts: int, n: int, k: int, device: str) -> tuple[torch.Tensor
     return data, scales
 
 
-def calls_that_differ(device: str) -> None:
+def calls_that_differ(device: str, only: str) -> None:
+    dense, contiguous, masked = (
+        Shape(_ROWS, 4096, 1024), Shape(_ROWS // 4, 4096, 1024, 4), Shape(_ROWS, 4096, 1024, 1)
+    )  # fmt: skip
     for op, shape in (
         ("fp8_gemm_nt", Shape(_ROWS, 7168, 2048)),
-        ("m_grouped_fp8_gemm_nt_contiguous", Shape(_ROWS // 4, 4096, 1024, 4)),
-        ("m_grouped_fp8_gemm_nt_masked", Shape(_ROWS, 4096, 1024, 1)),
+        ("m_grouped_fp8_gemm_nt_contiguous", contiguous),
+        ("m_grouped_fp8_gemm_nt_masked", masked),
+        ("bf16_fp4_gemm_nt", dense),
+        ("fp8_fp4_gemm_nt", dense),
+        ("m_grouped_fp8_fp4_gemm_nt_contiguous", contiguous),
+        ("m_grouped_fp8_fp4_gemm_nt_masked", masked),
+        ("bf16_int4_gemm_nt", dense),
+        ("fp8_int4_gemm_nt", dense),
+        ("m_grouped_bf16_int4_gemm_nt_contiguous", contiguous),
+        ("m_grouped_bf16_int4_gemm_nt_masked", masked),
     ):
-        warmup_kernels(op, range(1, 2 * _ROWS), shape.n, shape.k, shape.groups)
+        if only not in op:
+            continue
         problem = problems.make(op, shape, device)
         other_m = [of_rows(problem, m) for m in range(1, _ROWS + 1, 4)]
         memory = problem.d.new_empty(problem.d.numel() + _ADDRESSES * shape.n)
         outputs = [memory[shape.n * row :][: problem.d.numel()].view(problem.d.shape) for row in range(_ADDRESSES)]
         other_address = [of_rows(dataclasses.replace(problem, d=d), _ROWS) for d in outputs]
         same = of_rows(problem, _ROWS)
+        warm_up(other_m)
 
         def forget_all_but_one() -> None:
             forget_calls()
@@ -288,7 +310,7 @@ def calls_of_other_sizes(device: str, only: str) -> None:
     cache, latent = torch.zeros(8, 64, 8, 128).bfloat16().to(device), torch.zeros(8, 64, 1, 576).bfloat16().to(device)
     table = torch.zeros(_ROWS, 32, dtype=torch.int32, device=device)
     lengths = torch.full((_ROWS,), 2000, dtype=torch.int32, device=device)
-    ours = deep_gemm_rocm
+    ours, partial = deep_gemm_rocm, functools.partial
     logits, slots = torch.randn(_ROWS, 256, device=device), torch.arange(_ROWS, device=device) % 512
     values = cache.clone()
     indexer_q = torch.zeros(_ROWS, 1, 64, 128, dtype=torch.float8_e4m3fnuz, device=device)
@@ -301,25 +323,35 @@ def calls_of_other_sizes(device: str, only: str) -> None:
     prompt, heads = torch.zeros(2 * _ROWS, 8, 128, device=device).bfloat16(), q[:, 0]
     ends = [torch.tensor([0, rows // 2, rows], dtype=torch.int32, device=device) for rows in range(2 * _ROWS + 1)]
     calls = {
-        "per_token_cast_to_fp8": lambda m: ours.per_token_cast_to_fp8(x[:m]),
-        "rms_norm_cast_to_fp8": lambda m: ours.rms_norm_cast_to_fp8(x[:m], norm),
-        "silu_and_mul_cast_to_fp8": lambda m: ours.silu_and_mul_cast_to_fp8(x[:m]),
-        "flash_attention_decode": lambda m: ours.flash_attention_decode(
-            q[:m], cache, cache, block_table=table[:m], context_lens=lengths[:m]
+        "per_token_cast_to_fp8": lambda m: partial(ours.per_token_cast_to_fp8, x[:m]),
+        "rms_norm_cast_to_fp8": lambda m: partial(ours.rms_norm_cast_to_fp8, x[:m], norm),
+        "silu_and_mul_cast_to_fp8": lambda m: partial(ours.silu_and_mul_cast_to_fp8, x[:m]),
+        "flash_attention_decode": lambda m: partial(
+            ours.flash_attention_decode, q[:m], cache, cache, block_table=table[:m], context_lens=lengths[:m]
         ),
-        "mla_decode": lambda m: ours.mla_decode(latent_q[:m], latent, block_table=table[:m], context_lens=lengths[:m]),
-        "flash_mla_with_kvcache": lambda m: ours.flash_mla_with_kvcache(
-            latent_q[:m], latent, table[:m], lengths[:m], 512
+        "mla_decode": lambda m: partial(
+            ours.mla_decode, latent_q[:m], latent, block_table=table[:m], context_lens=lengths[:m]
         ),
-        "fused_moe, five launches": lambda m: ours.fused_moe(x[:m], *experts, weights[:m], ids[:m]),
-        "route_top_k": lambda m: ours.route_top_k(logits[:m], 8),
-        "append_kv_cache": lambda m: ours.append_kv_cache(q[:m, 0], q[:m, 0], cache, values, slots[:m]),
-        "append_mla_cache": lambda m: ours.append_mla_cache(x[:m, :512], x[:m, 512:576], latent, slots[:m]),
-        "top_k_per_row": lambda m: ours.top_k_per_row(logits[:m], 16, ends=lengths[:m]),
-        "fp8_paged_mqa_logits": lambda m: ours.fp8_paged_mqa_logits(
-            indexer_q[:m], indexer_cache, logits[:m, :64], lengths[:m], table[:m], schedule, 2000
+        "flash_mla_with_kvcache": lambda m: partial(
+            ours.flash_mla_with_kvcache, latent_q[:m], latent, table[:m], lengths[:m], 512
         ),
-        "fp8_paged_mqa_logits, two tokens of a sequence": lambda m: ours.fp8_paged_mqa_logits(
+        "fused_moe, five launches": lambda m: partial(ours.fused_moe, x[:m], *experts, weights[:m], ids[:m]),
+        "route_top_k": lambda m: partial(ours.route_top_k, logits[:m], 8),
+        "append_kv_cache": lambda m: partial(ours.append_kv_cache, q[:m, 0], q[:m, 0], cache, values, slots[:m]),
+        "append_mla_cache": lambda m: partial(ours.append_mla_cache, x[:m, :512], x[:m, 512:576], latent, slots[:m]),
+        "top_k_per_row": lambda m: partial(ours.top_k_per_row, logits[:m], 16, ends=lengths[:m]),
+        "fp8_paged_mqa_logits": lambda m: partial(
+            ours.fp8_paged_mqa_logits,
+            indexer_q[:m],
+            indexer_cache,
+            logits[:m, :64],
+            lengths[:m],
+            table[:m],
+            schedule,
+            2000,
+        ),
+        "fp8_paged_mqa_logits, two tokens of a sequence": lambda m: partial(
+            ours.fp8_paged_mqa_logits,
             several[: m // 2 + 1],
             indexer_cache,
             logits[: m // 2 * 2 + 2, :64],
@@ -328,28 +360,47 @@ def calls_of_other_sizes(device: str, only: str) -> None:
             schedule,
             2000,
         ),
-        "fp8_mqa_logits": lambda m: ours.fp8_mqa_logits(
-            queries[:m], (keys[0][: 2 * m], keys[1][: 2 * m]), logits[:m, :64], zeros[:m], lengths[:m], False
+        "fp8_mqa_logits": lambda m: partial(
+            ours.fp8_mqa_logits,
+            queries[:m],
+            (keys[0][: 2 * m], keys[1][: 2 * m]),
+            logits[:m, :64],
+            zeros[:m],
+            lengths[:m],
+            False,
         ),
-        "flash_attention": lambda m: ours.flash_attention(
-            heads[None, :m], heads[None, :m], heads[None, :m], causal=True
+        "flash_attention": lambda m: partial(
+            ours.flash_attention, heads[None, :m], heads[None, :m], heads[None, :m], causal=True
         ),
-        "flash_attention, packed": lambda m: ours.flash_attention(
-            heads[:m], prompt[: 2 * m], prompt[: 2 * m], cu_seqlens_q=ends[m], cu_seqlens_k=ends[2 * m], causal=True
+        "flash_attention, packed": lambda m: partial(
+            ours.flash_attention,
+            heads[:m],
+            prompt[: 2 * m],
+            prompt[: 2 * m],
+            cu_seqlens_q=ends[m],
+            cu_seqlens_k=ends[2 * m],
+            causal=True,
         ),
-        "merge_attention_states": lambda m: ours.merge_attention_states(heads[:m], sums[m], heads[:m], sums[m]),
-        "get_paged_mqa_logits_metadata": lambda m: ours.get_paged_mqa_logits_metadata(lengths[:m], 64, 304),
+        "merge_attention_states": lambda m: partial(
+            ours.merge_attention_states, heads[:m], sums[m], heads[:m], sums[m]
+        ),
+        "get_paged_mqa_logits_metadata": lambda m: partial(ours.get_paged_mqa_logits_metadata, lengths[:m], 64, 304),
     }
     for name, call in calls.items():
         if only not in name:
             continue
-        of_sizes = [functools.partial(call, m) for m in range(1, _ROWS + 1, 4)]
-        ours.set_compile_mode(1)
-        for of_size in of_sizes:
-            of_size()
-        ours.set_compile_mode(0)
+        of_sizes = [call(m) for m in range(1, _ROWS + 1, 4)]
+        warm_up(of_sizes)
         with launching_nothing():
             print(f"{name}: {first_and_second(of_sizes)} a call of another size")
+
+
+def warm_up(calls: Sequence[Callable[[], object]]) -> None:
+    """Compiles and loads their kernels."""
+    deep_gemm_rocm.set_compile_mode(1)
+    for call in calls:
+        call()
+    deep_gemm_rocm.set_compile_mode(0)
 
 
 def of_rows(problem: problems.Problem, m: int) -> Callable[[], object]:
@@ -357,9 +408,9 @@ def of_rows(problem: problems.Problem, m: int) -> Callable[[], object]:
     function = problems.OPERATIONS[problem.op].function
     if problem.op.endswith("masked"):
         return functools.partial(function, problem.a, problem.b, problem.d, problem.layout, m)
-    a, sfa = problem.a
+    a = tuple(part[:m] for part in problem.a) if isinstance(problem.a, tuple) else problem.a[:m]
     more = () if problem.layout is None else (problem.layout[:m],)
-    return functools.partial(function, (a[:m], sfa[:m]), problem.b, problem.d[:m], *more)
+    return functools.partial(function, a, problem.b, problem.d[:m], *more)
 
 
 def with_other_cus(call: Callable[[], object]) -> None:
@@ -374,11 +425,12 @@ def main(
     only: Annotated[str, typer.Option(help="Only first calls of functions with this text in their names.")] = "",
 ) -> None:
     device = hip.runtime().tensor_device
+    keep_freed_memory()
     if not only:
         repeated_calls(device)
         other_repeated_calls(device)
         all_repeated_calls()
-        calls_that_differ(device)
+    calls_that_differ(device, only)
     calls_of_other_sizes(device, only)
 
 

@@ -212,10 +212,10 @@ def flash_attention(
     )  # fmt: skip
     out, lse, made = _results(q, problem.value_dim, out, return_lse)
     packed = cu_seqlens_q is not None, cu_seqlens_k is not None
-    choose = functools.partial(_attention_config, packed, block_table is not None)
-    seen = functools.partial(check_window, causal, None if window is None else tuple(window))
+    case = _case("flash_attention", problem, problem.tokens_q, problem.tokens_k)
+    choose = functools.partial(_attention_config, case, packed, problem.softcap > 0, block_table is not None)
     launch = flash_attention_launch(
-        choose, seen, problem, q, k, v, out, lse, attn_sink, block_table,
+        choose, check_window(causal, window), problem, q, k, v, out, lse, attn_sink, block_table,
         made, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, context_lens=context_lens,
     )  # fmt: skip
     return _result(out, lse), launch
@@ -426,19 +426,31 @@ def _decode(
     return _result(out, lse), launch
 
 
-def _attention_config(packed: tuple[bool, bool], is_paged: bool, problem: Attention) -> AttentionConfig:
-    """The kernel of ``flash_attention``.
+def _attention_config(
+    case: AttentionCase,
+    packed: tuple[bool, bool],
+    capped: bool,
+    paged: bool,
+    tokens_q: int,
+    tokens_k: int,
+    sequences: int,
+) -> AttentionConfig:
+    """The kernel of ``flash_attention`` for as many sequences and tokens.
 
     Args:
+        case: that of any sizes.
         packed: whether sequences of queries are packed, and whether those of keys are.
+        capped, paged: traits of the kernel, which aren't chosen.
     """
-    sequences = max(problem.batch, 1)
-    tokens = (problem.tokens_q, problem.tokens_k)
-    of_sequence = [
-        all_of // sequences if is_packed else all_of for all_of, is_packed in zip(tokens, packed, strict=True)
-    ]
-    config = cast(AttentionConfig, choose_attention(_case("flash_attention", problem, *of_sequence)).config)
-    return _with_traits(config, problem.softcap > 0, is_paged)
+    q_is_packed, k_is_packed = packed
+    each = max(sequences, 1)
+    resized = case._replace(
+        batch=sequences,
+        tokens_q=tokens_q // each if q_is_packed else tokens_q,
+        tokens_k=tokens_k // each if k_is_packed else tokens_k,
+    )
+    config = cast(AttentionConfig, choose_attention(resized).config)
+    return config if (config.capped, config.paged) == (capped, paged) else _with_traits(config, capped, paged)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import torch
 from ..heuristics import AttentionConfig, DecodeConfig
 from ..jit import Request
 from ..problems.arguments import Argument, Arguments, present
-from ..problems.attention import Attention, Decode
+from ..problems.attention import Attention, Decode, seen_keys
 from ..problems.sparse_mla import ChosenTokens, SparseMla
 from .launch import Launch, Sizes
 
@@ -165,8 +165,8 @@ class DecodeArguments(Structure):
 
 
 def flash_attention_launch(
-    choose: Callable[[Attention], AttentionConfig],
-    window: Callable[[int], tuple[int, int]],
+    choose: Callable[[int, int, int], AttentionConfig],
+    window: tuple[int, int],
     problem: Attention,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -181,8 +181,8 @@ def flash_attention_launch(
     """Describes the launch of a kernel on checked arguments of ``flash_attention``.
 
     Args:
-        choose: tells the kernel of a problem.
-        window: tells how many keys a query sees on each side, where all are as many as its argument.
+        choose: tells the kernel for numbers of tokens of q and of k, and of sequences.
+        window: as ``check_window`` returns it.
         q, k, v, out, attn_sink, block_table: as for ``flash_attention``.
         lse: fp32 [batch, heads, tokens] or, if sequences are packed, [heads, tokens].
         made: the results that are new tensors.
@@ -219,8 +219,8 @@ def flash_attention_launch(
 
 
 def _sizes_of_attention(
-    choose: Callable[[Attention], AttentionConfig],
-    window: Callable[[int], tuple[int, int]],
+    choose: Callable[[int, int, int], AttentionConfig],
+    window: tuple[int, int],
     problem: Attention,
     tensors: dict[str, torch.Tensor],
     *,
@@ -236,13 +236,8 @@ def _sizes_of_attention(
     }
 
     def sizes_of(tokens_q: int, tokens_k: int, sequences: int) -> Sizes:
-        resized = shared._replace(
-            tokens_q=tokens_q or shared.tokens_q,
-            tokens_k=tokens_k or shared.tokens_k,
-            batch=sequences or shared.batch,
-        )
-        batch, tokens_q, tokens_k = resized[:3]
-        window_left, window_right = window(tokens_q + tokens_k)
+        batch, tokens_q, tokens_k = sequences or shared.batch, tokens_q or shared.tokens_q, tokens_k or shared.tokens_k
+        window_left, window_right = seen_keys(window, tokens_q + tokens_k)
         fields = {
             "batch": batch,
             "tokens_q": tokens_q,
@@ -260,7 +255,8 @@ def _sizes_of_attention(
             "out.data": (*of_result, tokens_q, shared.heads, shared.value_dim),
             "lse": (*of_result, shared.heads, tokens_q),
         }
-        return Sizes(Request(_FLASH_ATTENTION, choose(resized).template_values), fields, made)
+        request = Request(_FLASH_ATTENTION, choose(tokens_q, tokens_k, batch).template_values)
+        return Sizes(request, fields, made)
 
     return sizes_of
 

@@ -108,7 +108,9 @@ class FamilyOfSizes:
         if found is None:
             return None
         words, sizes, distances, is_elsewhere = found
-        columns = {name: distance for name, distance in zip(names, distances, strict=True) if distance}
+        columns = {}
+        if any(distances):
+            columns = {name: distance for name, distance in zip(names, distances, strict=True) if distance}
         return Found((*others, words, _alike(addresses)), sizes, columns, None if self._is_complete else is_elsewhere)
 
     def _places_in(
@@ -209,8 +211,7 @@ class Family:
         self.was_repeated = True
         _, sizes, columns, _ = found
         returned, between = list(self._returned), list(self._between)
-        kernels = session.current().of(Kernels)
-        launches = [launch.filled_in(sizes, columns, kernels, returned, between) for launch in self._launches]
+        launches = [launch.filled_in(sizes, columns, returned, between) for launch in self._launches]
         return self.plan.call(launches, returned, between, together=self._together)
 
 
@@ -246,7 +247,6 @@ class _Template:
         self,
         sizes: tuple[int, ...],
         columns: Mapping[str, int],
-        kernels: Kernels,
         returned: list[fast_path.TensorForm],
         between: list[int],
     ) -> Filled:
@@ -274,6 +274,6 @@ class _Template:
                 )
         values, entry_point = self._last
         if entry_point is None or values is not kernel.values:
-            entry_point = fast_path.quick_entry_point(kernels.get(kernel).entry_point)
+            entry_point = fast_path.quick_entry_point(session.current().of(Kernels).get(kernel).entry_point)
             self._last = kernel.values, entry_point
         return entry_point, arguments, scratch

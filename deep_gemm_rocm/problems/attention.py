@@ -140,7 +140,7 @@ def check_attention(
     out_type = _check_output(out, (*q.shape[:-1], widths[1]), tensors)
 
     tokens_q = q.shape[-3]
-    left, right = check_window(causal, window, tokens_q + tokens_k)
+    left, right = seen_keys(check_window(causal, window), tokens_q + tokens_k)
     return Attention(
         batch=batch,
         tokens_q=tokens_q,
@@ -243,7 +243,7 @@ def check_decode(
     check_sink(attn_sink, heads, tensors)
     out_type = _check_output(out, (*q.shape[:-1], v_cache.shape[-1]), tensors)
     problem = _decode(q, k_cache, v_cache.shape[-1], block_table, softmax_scale)
-    left, _ = check_window(True, window, problem.window_left)
+    left, _ = seen_keys(check_window(True, window), problem.window_left)
     return problem._replace(
         out_type=out_type,
         window_left=left,
@@ -751,14 +751,18 @@ def _of_whole_heads(descale: torch.Tensor, batch: int, heads: int) -> torch.Tens
     return None
 
 
-def check_window(causal: Any, window: Any, unlimited: int) -> tuple[int, int]:
-    """Returns how many keys a query sees on its left and on its right, ``unlimited`` for all."""
+def check_window(causal: Any, window: Any) -> tuple[int, int]:
+    """Returns how many keys a query sees on its left and on its right, negative for all."""
     check_bool("causal", causal)
     if window is None:
         window = (-1, -1)
     if not isinstance(window, (tuple, list)) or len(window) != 2:
         raise TypeError(f"window must be a pair of ints (left, right), got {window!r}")
     left, right = (check_int(f"window[{side}]", keys, -1) for side, keys in enumerate(window))
-    if causal:
-        right = 0 if right < 0 else min(right, 0)
-    return tuple(unlimited if keys < 0 else min(keys, unlimited) for keys in (left, right))  # type: ignore[return-value]
+    return left, 0 if causal else right
+
+
+def seen_keys(window: tuple[int, int], unlimited: int) -> tuple[int, int]:
+    """How many keys a query sees of a window as ``check_window`` returns it, ``unlimited`` for all."""
+    left, right = window
+    return unlimited if left < 0 else min(left, unlimited), unlimited if right < 0 else min(right, unlimited)

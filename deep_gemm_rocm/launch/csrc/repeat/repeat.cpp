@@ -369,6 +369,9 @@ bool add_step(Remembered& remembered, PyObject* object) {
   Py_INCREF(entry_point);
   remembered.steps.push_back({entry_point, {begin, begin + size / sizeof *begin}, {}});
   Step& step = remembered.steps.back();
+  const Py_ssize_t count = PySequence_Size(places);
+  if (count < 0) return false;
+  step.places.reserve(count);
   return for_each(places, [&](PyObject* of_place) {
     int64_t numbers[3];
     if (!read_numbers(of_place, numbers)) return false;
