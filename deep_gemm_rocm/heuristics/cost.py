@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problems.gemm_kind import GemmKind
-from ..problems.layout import ceil_div
+from ..problems.layout import align, ceil_div
 from .gemm_config import BLOCK_K_BYTES, GemmConfig
 from .gemm_problem import GemmProblem
 
@@ -31,6 +31,7 @@ _MATRIX_BYTES = 2048  # multiply-adds of a CU times the bytes of an element
 _L1_BYTES = 64  # from a CU's L1 into registers, and as many from L2 into L1
 _LDS_READ_BYTES = 128
 _LDS_WRITE_BYTES = 51
+_LDS_WRITE_BYTES_BETWEEN_READS = 85  # where b is widened on its way
 _HBM_BYTES = 2048
 _CACHE_BYTES = 5400  # Infinity Cache to all L2s
 
@@ -43,9 +44,11 @@ _WIDENING = {
 _OF_FURTHER_PROMOTION = 2  # of a K-block, where each group of a column is promoted
 _CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave
 _LANES = 64
+_ROWS_OF_PASS = 128  # of b, which a ping-pong workgroup takes as long to widen if its tile has fewer
 _COLUMNS_OF_SECTOR = 32  # of 16 bits, of 64 bytes
 _BYTES_OF_COLUMN_SCALES = 64  # to registers, for a column and a K-block
 _ISSUE_OF_MFMA = 1 / 4  # of its time, in which the SIMD issues nothing else
+_SLOWED_BY_MFMA = 1.1  # clocks for each clock of vector ALUs, which issue MFMAs and promote meanwhile
 _SLOWED_BY_WIDENING = 0.7  # clocks for each clock of vector ALUs, whose energy lowers the clock
 
 # Clocks, if nothing else is said, fitted to launches in the timing model for whole families of configurations.
@@ -194,6 +197,9 @@ def _busy_clocks(config: GemmConfig, at_once: _Floats | int, rows: _Floats) -> _
             matrix = np.maximum(matrix, widening) + np.minimum(matrix, widening) / np.maximum(waves / 4, 1)
     l1 = (loaded + taken_in) / _L1_BYTES
     lds = stored / _LDS_WRITE_BYTES + read / _LDS_READ_BYTES
+    if config.kind.widens_b and config.schedule == "pingpong":  # rows of b are widened between reads
+        widening = align(config.block_n, _ROWS_OF_PASS) * _widening_clocks(config.kind) / 4
+        lds = stored / _LDS_WRITE_BYTES_BETWEEN_READS + read / _LDS_READ_BYTES + _SLOWED_BY_MFMA * widening
     longest = np.maximum(np.maximum(matrix, l1), lds)
     busy: _Floats = config.waves_k * (longest + _NOT_OVERLAPPED[config.schedule] * (matrix + l1 + lds - longest))
     return busy

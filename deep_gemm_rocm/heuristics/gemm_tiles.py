@@ -76,6 +76,8 @@ _PINGPONG_192 = (_pingpong(192, 128, 4, 2),)
 _PINGPONG_224 = (_pingpong(224, 128, 2, 4),)
 # 16 rows of these tiles share columns of b in L2, in place of 8. That is 9% faster where K is short.
 _PINGPONG_256 = (_pingpong(256, 128, 4, 2, group_m=16),)
+# 1024x7168 and 2048x7168 have 300 and two times 300 of these. They widen four bits half as often as 128x192 would.
+_PINGPONG_256X96 = (_pingpong(256, 96, 4, 2),)
 _PINGPONG_128X192 = (_pingpong(128, 192, 2, 4),)
 _PINGPONG_128X256 = (_pingpong(128, 256, 2, 4),)
 
@@ -175,6 +177,8 @@ def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
         few_rows += _DEALING_K_OF_16_ROWS if kind.has_rounds else _DEALING_K_OF_FOUR_BITS_16_ROWS
     if kind.has_groups_of_rows:
         return few_rows + _PINGPONG_128 + of_192
+    if kind.grouping == "dense" and kind.parts == 1 and not (kind.is_a_scaled or kind.promotes_columns):
+        of_256 += _PINGPONG_256X96  # promotion would leave the vector ALU too little time to widen
     return few_rows + _PINGPONG_128 + of_192 + of_256
 
 
