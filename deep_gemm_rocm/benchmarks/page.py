@@ -53,6 +53,31 @@ LAYOUTS_OF_SCALES: dict[str, tuple[AnyShape, ...]] = {
     "m_grouped_fp8_gemm_nt_contiguous": (Shape(512, 4096, 7168, 4),),
     "m_grouped_fp8_gemm_nt_masked": (Shape(1024, 4096, 7168),),
 }  # fmt: skip
+# Weights of four bits by type of the activations, after weights of that type.
+_OF_FOUR_BITS = {
+    "FP8": {
+        "FP8": "fp8_gemm_nt",
+        "MXFP4": "fp8_fp4_gemm_nt",
+        "MXFP4, shuffled": "fp8_shuffled_fp4_gemm_nt",
+        "int4, groups of 32": "fp8_int4_gemm_nt_groups_of_32",
+    },
+    "bf16": {
+        "bf16": "bf16_gemm_nt",
+        "MXFP4": "bf16_fp4_gemm_nt",
+        "MXFP4, shuffled": "bf16_shuffled_fp4_gemm_nt",
+        "int4, groups of 32": "bf16_int4_gemm_nt_groups_of_32",
+    },
+}
+_SHAPES_OF_FOUR_BITS = tuple(
+    Shape(*extents)
+    for extents in (
+        *((m, n, k) for n, k in ((4096, 7168), (18432, 7168), (7168, 18432)) for m in (1, 16, 64)),
+        (1024, 4096, 7168), (1024, 7168, 7168), (4096, 4096, 7168),
+    )
+)  # fmt: skip
+FOUR_BITS: dict[str, tuple[AnyShape, ...]] = {
+    op: _SHAPES_OF_FOUR_BITS for ops in _OF_FOUR_BITS.values() for op in ops.values()
+}
 _BETWEEN_GEMMS = (
     "Kernels between two GEMMs. **of memory** is the share of the modelled memory's bandwidth (4.3 TB/s) that is used "
     "once the launch itself, 2.5 µs in the model, is over; more than all, where results stay in caches."
@@ -151,6 +176,7 @@ def write(
     results: Sequence[Result],
     beside_aiter: Sequence[Result],
     layouts_of_scales: Sequence[Result],
+    of_four_bits: Sequence[Result],
     about: dict[str, str],
 ) -> None:
     """Writes the page; of the facts about the machine only those that simulated times depend on.
@@ -159,6 +185,7 @@ def write(
         results: those of ``problems``.
         beside_aiter: those of ``BESIDE_AITER``, with the baseline ``aiter``; empty to leave it out.
         layouts_of_scales: those of ``LAYOUTS_OF_SCALES``, with the baseline ``row_scales``.
+        of_four_bits: those of ``FOUR_BITS``.
     """
     lines = [_INTRODUCTION, "| | |", "|---|---|"]
     lines += [f"| {name} | {about[name]} |" for name in ("device", "compiler", "date")]
@@ -166,6 +193,7 @@ def write(
     if beside_aiter:
         lines += ["", *_beside_assembler(beside_aiter)]
     lines += ["", *layouts_section(layouts_of_scales)]
+    lines += ["", *four_bits_section(of_four_bits)]
     for op, (title, _) in _SECTIONS.items():
         lines += ["", f"## {op}", "", title, "", *markdown_table([r for r in results if r.op == op], without=("by",))]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -256,6 +284,28 @@ def _row_of_layouts(by_columns: Result, by_rows: Result) -> str:
     assert by_rows.timing, by_rows.missing
     columns, rows = by_columns.timing.microseconds, by_rows.timing.microseconds
     return f"| {by_rows.op} | {by_rows.shape} | {columns:.2f} | {rows:.2f} | {rows / columns - 1:+.1%} |"
+
+
+def four_bits_section(results: Sequence[Result]) -> list[str]:
+    """The section on weights of four bits."""
+    times = {(r.op, r.shape): r.timing.microseconds for r in results if r.timing}
+    lines = [
+        "## Weights of four bits",
+        "",
+        "Sustained µs, MxNxK, and in brackets the speed beside that of weights of the activations' type: above 1, four",
+        "bits are faster. MXFP4 has exponents as scales, int4 fp32 (FP8) or bf16; FP8 weights have fp32 for 128x128.",
+    ]
+    for activations, ops in _OF_FOUR_BITS.items():
+        lines += ["", f"| {activations} activations | {' | '.join(ops)} |", "|---" * (len(ops) + 1) + "|"]
+        shapes = dict.fromkeys(shape for op, shape in times if op in ops.values())
+        lines += [_row_of_four_bits(shape, [times[op, shape] for op in ops.values()]) for shape in shapes]
+    return lines
+
+
+def _row_of_four_bits(shape: AnyShape, microseconds: Sequence[float]) -> str:
+    wide, *narrow = microseconds
+    cells = [str(shape), f"{wide:.2f}", *(f"{time:.2f} ({wide / time:.2f})" for time in narrow)]
+    return f"| {' | '.join(cells)} |"
 
 
 def draw(path: Path, results: Sequence[Result]) -> None:

@@ -28,7 +28,7 @@ _CHECKED_ROWS = 64  # rows of each group that are checked in a large problem
 CHECKED_WHOLE = 2**32  # FLOPs up to which all of a problem is checked
 _CHECKED_COLUMNS_AT_ONCE = 1024  # in fp64
 _ALIGNMENT = 128  # of groups of rows
-_INT4_GROUP = 128  # values that share a scale
+_INT4_GROUP = 128  # values that share a scale, unless the operation names fewer
 
 Operand = Pair | torch.Tensor
 
@@ -207,7 +207,9 @@ def _weights(op: str, groups: int, n: int, k: int, device: str) -> Operand:
         data, scales = (torch.stack(parts).to(device) for parts in zip(*experts, strict=True))
         return shuffle_weight(data, scales) if op.count("shuffled") else (data, scales)
     if op.count("int4"):
-        experts = [testing.int4_weights(n, k, _INT4_GROUP, group) for group in range(groups)]
+        size = GROUP if op.endswith("groups_of_32") else _INT4_GROUP
+        scales_of = torch.float32 if op.count("fp8") else torch.bfloat16
+        experts = [testing.int4_weights(n, k, size, group, scales_of) for group in range(groups)]
         data, scales = (torch.stack(parts).to(device) for parts in zip(*experts, strict=True))
         return data, scales
     if op.count("fp8"):
@@ -348,6 +350,12 @@ _ALL = (
     Operation(shapes.DENSE, _make_dense, fp4_gemm.bf16_fp4_gemm_nt, recipe=_VECTORS, name="bf16_shuffled_fp4_gemm_nt"),
     Operation(shapes.DENSE, _make_dense, int4_gemm.fp8_int4_gemm_nt, recipe=_VECTORS),
     Operation(shapes.DENSE, _make_dense, int4_gemm.bf16_int4_gemm_nt, recipe=_VECTORS),
+    Operation(
+        shapes.DENSE, _make_dense, int4_gemm.fp8_int4_gemm_nt, recipe=_VECTORS, name="fp8_int4_gemm_nt_groups_of_32"
+    ),
+    Operation(
+        shapes.DENSE, _make_dense, int4_gemm.bf16_int4_gemm_nt, recipe=_VECTORS, name="bf16_int4_gemm_nt_groups_of_32"
+    ),
     Operation(shapes.CONTIGUOUS, _make_contiguous, grouped.m_grouped_fp8_gemm_nt_contiguous, _layout),
     Operation(shapes.CONTIGUOUS, _make_contiguous, grouped.m_grouped_bf16_gemm_nt_contiguous, _layout),
     Operation(

@@ -99,7 +99,8 @@ def write_docs(console: Console, path: Path) -> bool:
     else:
         console.print(f"without AITER's kernels; to have them, {aiter.GET}")
     layouts_of_scales, _ = _measured(console, page.LAYOUTS_OF_SCALES, ["row_scales"], sampling, about)
-    page.write(path, results, beside_aiter, layouts_of_scales, about)
+    of_four_bits, _ = _measured(console, page.FOUR_BITS, [], sampling, about)
+    page.write(path, results, beside_aiter, layouts_of_scales, of_four_bits, about)
     page.draw(path.with_name(page.PICTURE), results)
     return good
 

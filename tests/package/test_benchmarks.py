@@ -534,13 +534,19 @@ def test_page_has_every_problem_and_its_picture(tmp_path):
         Result("fp8_gemm_nt", DENSE, by, "of_layouts", 10**9, 10**6, True, dataclasses.replace(timing, sustained_us=us))
         for by, us in ((suite.OURS, 8.0), ("row_scales", 10.0))
     ]
-    page.write(tmp_path / "page.md", results, beside, layouts, about)
+    four_bits = [
+        Result(op, DENSE, suite.OURS, "of_four_bits", 10**9, 10**6, True, dataclasses.replace(timing, sustained_us=us))
+        for op, us in zip(page.FOUR_BITS, (8.0, 10.0, 5.0, 16.0, 9.0, 3.0, 4.5, 6.0), strict=True)
+    ]
+    page.write(tmp_path / "page.md", results, beside, layouts, four_bits, about)
     text = (tmp_path / "page.md").read_text()
     interval = "{:.3g} to {:.3g}".format(*power.interval(12.5))
     assert f"| 4096x7168x2048 | 12.50 | {interval} | 80 | 80 | 7.5 | 0.133 | 10.00 | 50% | HBM 50% | a_kernel |" in text
     assert "| 4096x7168x2048 | 167.0 | 12.5 | 0.07 |" in text
     assert "| 64x7168x2048 | 16.0 | 32x128, K in 2 parts | 8.0 | 0.50 | 7.5 | 7.5 |" in text
     assert f"| fp8_gemm_nt | {DENSE} | 8.00 | 10.00 | +25.0% |" in text
+    assert f"| {DENSE} | 8.00 | 10.00 (0.80) | 5.00 (1.60) | 16.00 (0.50) |" in text
+    assert f"| {DENSE} | 9.00 | 3.00 (3.00) | 4.50 (2.00) | 6.00 (1.50) |" in text
     assert text.count("a_kernel") == len(results)
     if _has_matplotlib():
         page.draw(tmp_path / page.PICTURE, results)
@@ -555,6 +561,7 @@ def test_command_writes_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "problems", lambda: {"fp8_gemm_nt": (DENSE,)})
     monkeypatch.setattr(page, "PUBLISHED", {DENSE: 5.0})
     monkeypatch.setattr(page, "LAYOUTS_OF_SCALES", {"fp8_gemm_nt": (DENSE,)})
+    monkeypatch.setattr(page, "FOUR_BITS", dict.fromkeys(page.FOUR_BITS, (DENSE,)))
     monkeypatch.setattr(page, "draw", lambda path, results: drawn.append(path))
     monkeypatch.setattr("deep_gemm_rocm.cli.bench._need_matplotlib", lambda option: None)
     monkeypatch.delenv("AITER_PATH", raising=False)
@@ -562,6 +569,7 @@ def test_command_writes_the_page(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "without AITER's kernels" in result.output
     assert "| 48x128x256 | 5.0 |" in (tmp_path / "page.md").read_text()
+    assert "| bf16 activations | bf16 | MXFP4 |" in (tmp_path / "page.md").read_text()
     assert drawn == [tmp_path / "speed.svg"]
 
 
