@@ -329,6 +329,13 @@ def test_elements_of_two_bytes_take_twice_as_long():
     assert clocks[1] == pytest.approx(2 * clocks[0], rel=0.02)
 
 
+def test_tiles_of_more_rows_widen_four_bits_less_often():
+    """128x128 would also have 256 tiles, each of which widens as many columns as one of 256x128 does."""
+    kind = GemmKind(b_type="e2m1", scaling="groups", b_scale_type="e8m0")
+    chosen = ranked_choices(GemmProblem(kind, 1024, 4096, 7168, 304, 1, 256))[0]
+    assert (chosen.config.block_m, chosen.config.block_n, chosen.splits) == (256, 128, 2)
+
+
 def test_a_last_round_of_few_tiles_takes_as_long_as_a_full_one():
     """There is room for 608 workgroups at a time."""
     clocks = [
