@@ -438,19 +438,19 @@ def _attention_config(
     """The kernel of ``flash_attention`` for as many sequences and tokens.
 
     Args:
-        case: that of any sizes.
+        case: the problem's case; its sizes are replaced.
         packed: whether sequences of queries are packed, and whether those of keys are.
         capped, paged: traits of the kernel, which aren't chosen.
     """
     q_is_packed, k_is_packed = packed
-    each = max(sequences, 1)
+    at_least_one = max(sequences, 1)
     resized = case._replace(
         batch=sequences,
-        tokens_q=tokens_q // each if q_is_packed else tokens_q,
-        tokens_k=tokens_k // each if k_is_packed else tokens_k,
+        tokens_q=tokens_q // at_least_one if q_is_packed else tokens_q,
+        tokens_k=tokens_k // at_least_one if k_is_packed else tokens_k,
     )
     config = cast(AttentionConfig, choose_attention(resized).config)
-    return config if (config.capped, config.paged) == (capped, paged) else _with_traits(config, capped, paged)
+    return _with_traits(config, capped, paged)
 
 
 @functools.cache

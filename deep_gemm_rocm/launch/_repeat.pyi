@@ -3,7 +3,7 @@ from typing import Any
 
 import torch
 
-from .fast_path import Launches, Recall, Recalled, Step, TensorForm
+from .fast_path import Launches, PlaceOfSize, Recall, Recalled, Step, TensorForm
 
 def use(
     dlpack_functions: object,
@@ -35,7 +35,7 @@ def filler(
 ) -> object: ...
 def fill(fill: object, tensors: list[torch.Tensor], addresses: tuple[int, ...], /) -> Launches | None: ...
 def without_sizes(
-    words: bytes, places: Sequence[tuple[int, int, int, int, bool]], most: Sequence[int], /
+    words: bytes, places: Sequence[PlaceOfSize], most: Sequence[int], /
 ) -> tuple[bytes, tuple[int, ...], tuple[int, ...], bool] | None: ...
 def with_numbers(arguments: bytes, numbers: Mapping[str, int], places: Mapping[str, tuple[int, int]], /) -> bytes: ...
 def entry_point(address: int, /) -> Callable[[bytes, int], int]: ...

@@ -17,7 +17,6 @@ from .launch import Launch, number_places
 from .remembered import Call, Filled, Plan, together_among
 
 _WORD = 8  # bytes
-_PlaceOfSize = tuple[int, int, int, int, bool]  # tensor, dimension, and as ``Size``
 
 
 class Found(NamedTuple):
@@ -85,7 +84,7 @@ class FamilyOfSizes:
             is_complete: whether no other dimension can depend on the sizes, unless ``Launch.sizes`` is None.
         """
         self._parameters, self._differing, self._most, self._is_complete = parameters, differing, most, is_complete
-        self._places: dict[bytes, tuple[list[str], list[_PlaceOfSize]]] = {}
+        self._places: dict[bytes, tuple[list[str], list[fast_path.PlaceOfSize]]] = {}
 
     def __call__(
         self,
@@ -115,7 +114,7 @@ class FamilyOfSizes:
 
     def _places_in(
         self, types: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[str], list[_PlaceOfSize]]:
+    ) -> tuple[list[str], list[fast_path.PlaceOfSize]]:
         """Dimensions that may differ: names of their tensors, and places as C takes them, multiples of sizes last.
 
         Args:

@@ -79,10 +79,7 @@ class TensorForm(NamedTuple):
 
     def extent_of(self, size: int | tuple[int, ...], strides: tuple[int, ...] | None) -> int:
         """``extent`` of what ``resized`` returns."""
-        (shape, before), *_, (*_, dtype), _ = self
-        if isinstance(size, int):
-            return reach((size, *shape[1:]), strides or before) * dtype.itemsize
-        return reach(*self._args_of(size, strides)) * dtype.itemsize
+        return reach(*self._args_of(size, strides)) * self.quick_args[-1].itemsize
 
     def _args_of(
         self, size: int | tuple[int, ...], strides: tuple[int, ...] | None
@@ -95,8 +92,8 @@ class TensorForm(NamedTuple):
         return size, strides
 
 
-# Of each word that is an address, its index, the number of a tensor, or -1 for the scratch memory, and bytes from that
-# one's beginning.
+# Where addresses go among a launch's arguments: the index of a word, the number of the tensor whose address it takes
+# (-1 for the scratch memory), and how many bytes to add.
 Places = tuple[tuple[int, int, int], ...]
 
 
@@ -315,12 +312,13 @@ def _with_numbers_by_python(
     return bytes(filled)
 
 
+PlaceOfSize = tuple[int, int, int, int, bool]  # tensor, dimension, and as ``families.Size``
+
 # Takes sizes out of C's words. Arguments are the words, places of sizes, and the largest sizes; results are the words
 # without the sizes, these, for each place the distance between columns or 0, and whether a size larger than 1 is a
 # dimension elsewhere. None if the sizes don't agree or are too large, all are 1, or rows lie between others.
 WithoutSizes = Callable[
-    [bytes, Sequence[tuple[int, int, int, int, bool]], Sequence[int]],
-    "tuple[bytes, tuple[int, ...], tuple[int, ...], bool] | None",
+    [bytes, Sequence[PlaceOfSize], Sequence[int]], "tuple[bytes, tuple[int, ...], tuple[int, ...], bool] | None"
 ]
 
 
@@ -365,7 +363,7 @@ def filler_of(key: tuple[Any, ...]) -> Filler:
 
 
 def fill(filler: Any, tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> Launches | None:
-    """What ``recall`` does with something that a ``Filler`` made."""
+    """Fills in the launches that a ``Filler`` prepared, as ``recall`` does for a remembered call."""
     if in_c is None or callable(filler):
         return filler(tensors, addresses)
     return in_c.fill(filler, tensors, addresses)

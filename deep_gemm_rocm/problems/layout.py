@@ -19,7 +19,7 @@ def ceil_div(x: int, y: int) -> int:
 
 def align(x: int, y: int) -> int:
     """The smallest multiple of ``y`` that is at least ``x``, for ``y > 0``."""
-    return -(-x // y) * y
+    return ceil_div(x, y) * y
 
 
 def mn_major_strides(dims: int, rows: int, columns: int) -> tuple[int, ...]:

@@ -507,7 +507,8 @@ PyObject* filler(PyObject*, PyObject* const* given, Py_ssize_t count) {
     return !PyErr_Occurred();
   };
   const auto add = [&](PyObject* step) { return add_step(*remembered, step); };
-  if (!for_each(given[6], add_part) || !for_each(given[0], add) || !add_rules(*remembered, given[2], given[3], given[4])) return nullptr;
+  if (!for_each(given[6], add_part) || !for_each(given[0], add)) return nullptr;
+  if (!add_rules(*remembered, given[2], given[3], given[4])) return nullptr;
   const auto free = [](PyObject* capsule) {
     delete static_cast<Remembered*>(PyCapsule_GetPointer(capsule, kRememberedName));
   };
@@ -625,7 +626,7 @@ bool read_tensors(std::vector<int64_t>& words, std::vector<DescribedTensor>& ten
   return at == size;
 }
 
-// A dimension that may differ, as `_Place`.
+// A dimension that may differ, as `PlaceOfSize`.
 struct SizePlace {
   int64_t tensor, dim, number, more, is_multiple;
 };
