@@ -38,7 +38,7 @@ _FEW_ROWS = np.array([1, 16, 32, 48, 64, 96, 128])  # for which an order of all 
 # Times as long as the quickest choice.
 _MAY_COST = 1.08
 _WORTH_A_SECOND_LAUNCH = 1.2
-_WORTH_MORE_PARTS = 1.15  # if there is a second launch anyway
+_WORTH_MORE_PARTS = 1.08  # if there is a second launch anyway
 _NO_PARTS = 1, 1
 _PARTS_OF_WAVES = 4  # into which the waves of a workgroup deal K
 

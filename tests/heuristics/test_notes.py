@@ -42,9 +42,9 @@ def test_the_cost_models_choice_is_noted_with_its_time(no_table, caplog):
 
 
 def test_parts_of_k_are_noted(no_table, caplog):
-    _, splits = choose_dense(KIND, 16, 512, 16384)
+    _, splits = choose_dense(KIND, 16, 512, 32768)
     assert splits > 1
-    problem = GemmProblem(KIND, 16, 512, 16384, 304, 1, 256)
+    problem = GemmProblem(KIND, 16, 512, 32768, 304, 1, 256)
     clocks = min(clocks[0] for _, clocks in _estimates(problem, np.array([16]), _candidates, may_split=True))
     microseconds = clocks * 1000 / hip.runtime().devices()[0].clock_khz
     (message,) = caplog.messages
