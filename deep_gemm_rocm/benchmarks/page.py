@@ -52,6 +52,9 @@ LAYOUTS_OF_SCALES: dict[str, tuple[AnyShape, ...]] = {
     ),
     "m_grouped_fp8_gemm_nt_contiguous": (Shape(512, 4096, 7168, 4),),
     "m_grouped_fp8_gemm_nt_masked": (Shape(1024, 4096, 7168),),
+    "fp8_fp4_gemm_nt": tuple(Shape(*extents) for extents in ((128, 4096, 7168), (256, 4096, 7168), (1024, 7168, 7168))),
+    "fp8_shuffled_fp4_gemm_nt": (Shape(64, 4096, 7168), Shape(512, 1536, 7168)),
+    "fp8_int4_gemm_nt": (Shape(128, 4096, 7168), Shape(1024, 7168, 7168)),
 }  # fmt: skip
 # Weights of four bits by type of the activations, after weights of that type.
 _OF_FOUR_BITS = {

@@ -56,12 +56,14 @@ def check(function: str, a, b, *, columns: int = 8, dtype=torch.float32, c=None,
     return output.tensor
 
 
-def problem(kind: GemmKind, m: int, n: int, k: int, seed: int = 0):
+def problem(kind: GemmKind, m: int, n: int, k: int, seed: int = 0, *, by_rows: bool = False):
     function = "bf16" if kind.a_type == "bf16" else "fp8"
     form = "float32" if kind.b_scale_type == "f32" else "shuffled" if kind.b_type == "shuffled_e2m1" else "uint8"
     a, b = inputs(function, m, k, seed), weight(n * kind.parts, k, form=form, seed=seed)
     if kind.a_type == "e5m2":
         a = a[0].float().to(torch.float8_e5m2fnuz), a[1]
+    if by_rows:
+        a = a[0], a[1].contiguous()
     generator = torch.Generator().manual_seed(seed)
     c = torch.randn(m, n, generator=generator).to(TYPES[kind.d_type]) if kind.accumulate else None
     bias = torch.randn(n * kind.parts, generator=generator) if kind.bias != "none" else None
@@ -86,6 +88,23 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
     monkeypatch.setenv("DG_SIM_SEED", "1")
     k = 5 * 128 // config.kind.element_bytes - (32 if config.kind.k_tail else 0)
     problem(config.kind, config.block_m + 3, config.output_n + 5, k)()
+
+
+SCALES_IN_LDS = [
+    config for config in FOUR_BITS
+    if config.kind.is_a_scaled and config.kind.k_tail and config.waves_k > 1 and config.wave_m * config.num_stages > 64
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("by_rows", [True, False], ids=["rows", "columns"])
+@each_tile(SCALES_IN_LDS)
+def test_scales_of_many_k_blocks(use_config, monkeypatch, config, by_rows):
+    """More K-blocks than LDS has scales of rows at once, under the sanitizer."""
+    if hip.runtime().is_simulated:
+        monkeypatch.setenv("DG_SIM_SANITIZE", "1")
+    use_config(config)
+    k = 128 * 37 * config.waves_k + 32
+    problem(config.kind, config.block_m + 9, 2 * config.output_n - 8, k, by_rows=by_rows)()
 
 
 def experts(groups: int, n: int, k: int, form: str):
@@ -219,6 +238,20 @@ def test_scales_of_any_spread_in_a_block(use_config, form, counted, alone):
     values = torch.where(counts, torch.randn(9, 512, generator=random), 0)
     d = check("fp8", (values.to(torch.float8_e4m3fnuz), torch.ones(9, 4)), (data, as_form(exponents, form)))
     assert d.all()
+
+
+@pytest.mark.parametrize("form", ["uint8", "float32"])
+def test_scales_of_any_spread_beside_scales_of_rows(use_config, form):
+    """A K-block that takes several rounds has scales of rows unlike the next one's in all of them."""
+    use_config(GemmConfig(64, 32, 1, 1, 2, "alone", waves_k=4, kind=of_form(form)))
+    k_blocks = 12
+    random = torch.Generator().manual_seed(0)
+    data, exponents = weight(32, 128 * k_blocks)
+    exponents[:] = torch.tensor([200, 36, 120, 90]).repeat(k_blocks)
+    counts = torch.arange(128 * k_blocks) // 32 % 4 == 1
+    values = torch.where(counts, torch.randn(64, 128 * k_blocks, generator=random), 0)
+    scales = torch.exp2(torch.randint(-4, 5, (64, k_blocks), generator=random).float())
+    check("fp8", (values.to(torch.float8_e4m3fnuz), scales), (data, as_form(exponents, form)))
 
 
 @pytest.mark.parametrize("function", BOTH)

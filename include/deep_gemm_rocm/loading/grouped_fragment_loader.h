@@ -59,7 +59,7 @@ class GroupedFragmentLoader : public Base {
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
       if constexpr (kHasRounds) {
-        left_[i] = exponent_of(staged_scales_[stage][i]);
+        left_[i] = exponent_of(StagedScale<T>{staged_scales_[stage][i]});
       } else if constexpr (kTakesScales) {
         table_[i] = Table::template of<T>(staged_scales_[stage][i]);
       }
@@ -124,7 +124,7 @@ class GroupedFragmentLoader : public Base {
 
   GroupScales scales_;
   unsigned scale_offset_[kFragments];
-  StagedScale<T> staged_scales_[Base::kRegisterStages][kFragments];
+  Stored staged_scales_[Base::kRegisterStages][kFragments];
   Table table_[kFragments];
   unsigned reference_ = FourBits<E5M2>::kUsualReference;  // an exponent
   float scale_ = 1;                       // of products

@@ -67,11 +67,13 @@ class PipelineState {
   static constexpr ScalesOfB kScalesOfB = Kind::kPromotesColumns               ? ScalesOfB::kOfColumns
                                           : Kind::kScaling == Scaling::kGroups ? ScalesOfB::kIsSet
                                                                                : ScalesOfB::kOfWave;
-  static constexpr bool kRowScalesInLds =
-      Kind::kPromotes && !Kind::kWidensB && Resources::kSkipsLds && Shape::kRowScalesInLds;
+  static constexpr bool kHasRowScales = Kind::kPromotes && Storage<typename Kind::A>::kIsFp8;
+  // With less in flight, L1 still has a row's scales when the next K-block asks for the one beside.
+  static constexpr bool kRowScalesInLds = kHasRowScales && Resources::kSkipsLds && Shape::kHasLdsForRowScales &&
+                                          Shape::kFragsM * Resources::kRegisterStages > 4;
   using LoadedRows = Conditional<kRowScalesInLds, RowScalesInLds<Shape, Resources::kRegisterStages, Kind::kGathersA>,
                                  RowScales<Shape, Resources::kRegisterStages, Kind::kGathersA>>;
-  using Rows = Conditional<Storage<typename Kind::A>::kIsFp8, LoadedRows, RowsWithoutScales>;
+  using Rows = Conditional<kHasRowScales, LoadedRows, RowsWithoutScales>;
   using LoadedScales = ScaleLoader<Shape, Rows, Resources::kRegisterStages, kScalesOfB, GroupsOfB<Kind>>;
   using Scales = Conditional<Kind::kPromotes, LoadedScales, NoScales>;
   using MmaOfPart = Conditional<Kind::kPromotes,

@@ -77,6 +77,7 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
                                 const AfterRow& after_row) {
     if constexpr (kWidensAhead) {
       state.mma.start_k_block(state.scales, stage);
+      state.read_row_scales(k_block + 1);
       state.read_fragments_of_a(stage);
       state.widen_half(stage, 1);
       state.multiply_half(0);
@@ -91,10 +92,13 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
     }
     if constexpr (Kind::kWidensB) state.start_groups(stage);
     if constexpr (Kind::kHasRounds) {
-      do {
+      state.start_round();
+      multiply(state, stage, k_block, [](int) {});
+      while (state.has_another_round()) {
+        state.read_row_scales(k_block);  // those of the next K-block have taken their place
         state.start_round();
         multiply(state, stage, k_block, [](int) {});
-      } while (state.has_another_round());
+      }
       static_for<Shape::kFragsM>(after_row);
     } else {
       multiply(state, stage, k_block, after_row);

@@ -39,11 +39,11 @@ struct TileShape {
   static constexpr int kJoined = Mfma::kElements < 8 && kFragsN % (2 * kParts) == 0 ? 2 : 1;
 
   // LDS that each of the waves has which deal K among themselves: for its sums of as many columns of fragments as fit
-  // (SumOverWaves), and before for its rows' scales of 32 K-blocks (RowScalesInLds), which with fewer rows take longer
-  // so. Waves with columns of their own have few K-blocks, and lose by it, too.
-  static constexpr bool kRowScalesInLds = kWavesK > 1 && kFragsM > 2;
+  // (SumOverWaves), and before for its rows' scales of 32 K-blocks (RowScalesInLds). Waves with columns of their own
+  // have few K-blocks, and lose by scales in LDS.
+  static constexpr bool kHasLdsForRowScales = kWavesK > 1 && kFragsM > 1;
   static constexpr int kSummedFragsN = min(kFragsN, 64 * 1024 / (kWavesK * kWaveM * Mfma::kRows * 4));
-  static constexpr int kLdsBytesOfWave = max(kRowScalesInLds ? 32 : 0, kSummedFragsN * Mfma::kRows) * kWaveM * 4;
+  static constexpr int kLdsBytesOfWave = max(kHasLdsForRowScales ? 32 : 0, kSummedFragsN * Mfma::kRows) * kWaveM * 4;
 
   static_assert(kWavesK == 1 || kWavesM_ * kWavesN_ == 1, "a part of K has one wave");
   static_assert(kWavesM_ * kFragsM * Mfma::kRows == kBlockM, "waves and fragments must divide the tile's rows");
