@@ -62,7 +62,7 @@ _COLUMN_PROMOTION = 7.4
 _PROMOTION_ALONE = 0.1
 _NOT_IN_L1 = 0.22  # share of what other waves of the workgroup have loaded that L1 has lost
 
-# Clocks, if nothing else is said, fitted to these launches.
+# Clocks, if nothing else is said, fitted to the launches that the module's docstring tells of.
 _LAUNCH = 5200
 _MEMORY_BEGINS = 2200
 _SECOND_LAUNCH = 7500
@@ -76,11 +76,11 @@ _UNEVEN_COLUMNS = 3220  # more for such a tile if its waves store 48 columns
 _FIRST_TILE = 3120  # before the first of such tiles
 _FIRST_TILE_PER_ROW = 12
 _LATENCY = {"multistage": 790, "pingpong": 760, "producer": 1300, "alone": 820}  # from memory
-# Share of the time in which a workgroup is busy.
+# Share of a K-block's work after which the loads that hide behind it have still to wait for memory.
 _HIDES_NO_LATENCY = {"multistage": 1, "pingpong": 0.415, "producer": 0.64, "alone": 0.415}
-# Picojoules at the boost clock, and those that the power limit leaves a clock; docs/timing.md names the sources. What
-# the cores take falls with their clock.
-_MATRIX_PJ = {1: 348, 2: 333}  # a clock of a SIMD, by the bytes of an element
+# Picojoules, and those that the power limit leaves a clock, as in simulator/mi300x_timing.toml but for the boost clock.
+# What the cores take falls with their clock.
+_MATRIX_PJ = {"FP8": 348, "f16": 452, "others": 333}  # a clock of a SIMD
 _VECTOR_PJ = 128  # the same
 _LDS_PJ = 5.4  # a byte
 _L1_PJ = 3.8
@@ -89,7 +89,7 @@ _CU_PJ = 768  # a clock, busy or not
 _CACHE_PJ = 15
 _HBM_PJ = 32
 _LIMIT_PJ = 271_000
-_STEPS_TO_CLOCK = 4
+_STEPS_TO_CLOCK = 4  # of a fixed point, of which each goes half the way
 
 # Exponents that join the times of CUs and of memory. With larger ones these wait less for each other.
 _OVERLAPS_MEMORY = {"multistage": 2.75, "pingpong": 3.24, "producer": 4, "alone": 3.7}
@@ -302,13 +302,16 @@ def _work(config: GemmConfig, rows: _Floats) -> _Work:
     stored = (block_m + block_n) * BLOCK_K_BYTES
     read = (block_m * config.waves_n + block_n * config.waves_m) * BLOCK_K_BYTES
     writing = stored / _LDS_WRITE_BYTES
-    transposed = block_m * (kind.a_major == "rows") + block_n * (kind.b_major == "rows")
-    writing += transposed * BLOCK_K_BYTES / _TRANSPOSED_BYTES[kind.element_bytes]
+    if not kind.is_k_major:
+        transposed = block_m * (kind.a_major == "rows") + block_n * (kind.b_major == "rows")
+        writing += transposed * BLOCK_K_BYTES / _TRANSPOSED_BYTES[kind.element_bytes]
     return _Work(matrix, promotion, widening, loaded, taken_in, stored, read, writing)
 
 
 def _picojoules(config: GemmConfig, work: _Work) -> _Floats:
-    simds = work.matrix * _MATRIX_PJ[config.kind.element_bytes] + (work.promotion + work.widening) * _VECTOR_PJ
+    kind = config.kind
+    matrix = _MATRIX_PJ["FP8" if kind.element_bytes == 1 else "f16" if kind.a_type == "f16" else "others"]
+    simds = work.matrix * matrix + (work.promotion + work.widening) * _VECTOR_PJ
     return simds + (work.stored + work.read) * _LDS_PJ + work.loaded * _L1_PJ + work.taken_in * _L2_PJ
 
 

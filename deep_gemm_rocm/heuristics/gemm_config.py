@@ -132,7 +132,7 @@ class GemmConfig:
         """LDS for the sums that waves exchange, of as many columns as fit. Scales of their rows are there before."""
         column = 4 * self.block_m * self.waves_k
         columns = min(self.block_n, LDS_BYTES // (column * MFMA_ROWS) * MFMA_ROWS)
-        least = _K_BLOCKS_OF_SCALES if self.wave_m > 2 * MFMA_ROWS else 0
+        least = _K_BLOCKS_OF_SCALES if self.wave_m > MFMA_ROWS else 0
         return column * max(columns, least)
 
     @property

@@ -92,7 +92,8 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
 
 SCALES_IN_LDS = [
     config for config in FOUR_BITS
-    if config.kind.is_a_scaled and config.kind.k_tail and config.waves_k > 1 and config.wave_m * config.num_stages > 64
+    if config.kind.is_a_scaled and config.kind.k_tail and config.waves_k > 1
+    and config.wave_m > 16 and config.wave_m * config.num_stages > 64
 ]  # fmt: skip
 
 

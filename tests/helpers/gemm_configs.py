@@ -45,6 +45,7 @@ OTHERS = (
     GemmConfig(block_m=48, block_n=32, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=2, kind=TAIL),
     GemmConfig(block_m=16, block_n=32, waves_m=1, waves_n=1, num_stages=1, schedule="alone", waves_k=8),
     GemmConfig(block_m=80, block_n=96, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=4, kind=TAIL),
+    GemmConfig(block_m=80, block_n=16, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4, kind=TAIL),
     GemmConfig(block_m=96, block_n=64, waves_m=3, waves_n=2, num_stages=2, schedule="alone", kind=TAIL),
 )
 

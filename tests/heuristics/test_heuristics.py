@@ -5,13 +5,25 @@ from __future__ import annotations
 import csv
 import dataclasses
 
+import numpy as np
 import pytest
+from helpers.gemm_configs import (
+    BATCHED,
+    EXPERTS,
+    FOUR_BITS,
+    GROUPED,
+    INT4,
+    OF_EVERY_KIND,
+    SPLIT_K,
+    SQUARES,
+    SUMMED,
+)  # fmt: skip
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deep_gemm_rocm.heuristics import GemmConfig, choose_dense, choose_gemm_config, cost, gemm_candidates
 from deep_gemm_rocm.heuristics.choices import forget, replaced
-from deep_gemm_rocm.heuristics.cost import estimated_clocks
+from deep_gemm_rocm.heuristics.cost import clocks_by_m, estimated_clocks
 from deep_gemm_rocm.heuristics.gemm_choice import ranked_choices
 from deep_gemm_rocm.heuristics.gemm_problem import GemmProblem
 from deep_gemm_rocm.heuristics.gemm_table import SHIPPED, TunedRow, TunedTable
@@ -334,6 +346,13 @@ def test_elements_of_two_bytes_take_twice_as_long(without_power_limit):
     assert clocks[1] == pytest.approx(2 * clocks[0], rel=0.02)
 
 
+def test_every_kind_and_tile_has_an_estimate():
+    m = np.array([1, 17, 300, 5000])
+    for config in {*OF_EVERY_KIND, *GROUPED, *BATCHED, *SUMMED, *SQUARES, *SPLIT_K, *FOUR_BITS, *INT4, *EXPERTS}:
+        clocks = clocks_by_m(config, GemmProblem(config.kind, 1, 1000, 4000, 304, 4, 256), m)
+        assert (np.isfinite(clocks) & (clocks > 5000)).all(), config
+
+
 def test_tiles_of_more_rows_widen_four_bits_less_often():
     """128x128 would also have 256 tiles, each of which widens as many columns as one of 256x128 does."""
     kind = GemmKind(b_type="e2m1", scaling="groups", b_scale_type="e8m0")
@@ -375,5 +394,5 @@ def test_more_work_is_estimated_to_take_longer(m, n, k):
         return [estimated_clocks(config, problem) for config in gemm_candidates(GemmKind())]
 
     for more in (clocks(2 * m, n, k), clocks(m, 2 * n, k), clocks(m, n, 4 * k)):
-        # 0.1% is for tile rectangles, which share operands differently.
-        assert all(0 < less <= 1.001 * longer for less, longer in zip(clocks(m, n, k), more, strict=True))
+        # 2% is for tile rectangles, which share operands differently, and for tiles that a CU computes at once.
+        assert all(0 < less <= 1.02 * longer for less, longer in zip(clocks(m, n, k), more, strict=True))

@@ -80,6 +80,7 @@ class RowScalesInLds {
   static constexpr int kOfLane = 4;  // K-blocks
   using Scales = Vector<float, kOfLane>;
   static constexpr int kChunk = kOfLane * Mfma::kLaneGroups;  // K-blocks
+  static_assert(2 * kTurn <= kChunk, "a chunk has a turn that loads, and one that doesn't");
   // All turns but the last of a chunk may load. What they loaded is in LDS before the next chunk's scales are read.
   static constexpr int kFragsPerTurn = ceil_div(Shape::kFragsM, kChunk / kTurn - 1);
   static constexpr int kLoadingTurns = ceil_div(Shape::kFragsM, kFragsPerTurn);
@@ -129,7 +130,9 @@ class RowScalesInLds {
     if (first_in_turn_ == kNone) return;
 #pragma unroll
     for (int i = 0; i < kFragsPerTurn; ++i) {
-      store(min(first_in_turn_ + i, Shape::kFragsM - 1), k_block / kChunk + 1, in_turn_[i]);
+      const int fragment = first_in_turn_ + i;
+      const bool exists = Shape::kFragsM % kFragsPerTurn == 0 || fragment < Shape::kFragsM;
+      if (exists) store(fragment, k_block / kChunk + 1, in_turn_[i]);
     }
     if (first_in_turn_ == (kLoadingTurns - 1) * kFragsPerTurn) next_chunk();
   }

@@ -68,9 +68,11 @@ class PipelineState {
                                           : Kind::kScaling == Scaling::kGroups ? ScalesOfB::kIsSet
                                                                                : ScalesOfB::kOfWave;
   static constexpr bool kHasRowScales = Kind::kPromotes && Storage<typename Kind::A>::kIsFp8;
-  // With less in flight, L1 still has a row's scales when the next K-block asks for the one beside.
+  // With less in flight, L1 still has a row's scales when the next K-block asks for the one beside. Turns of the K loop
+  // with more K-blocks are too few to load the next chunk of scales meanwhile.
   static constexpr bool kRowScalesInLds = kHasRowScales && Resources::kSkipsLds && Shape::kHasLdsForRowScales &&
-                                          Shape::kFragsM * Resources::kRegisterStages > 4;
+                                          Shape::kFragsM * Resources::kRegisterStages > 4 &&
+                                          Resources::kRegisterStages <= 8;
   using LoadedRows = Conditional<kRowScalesInLds, RowScalesInLds<Shape, Resources::kRegisterStages, Kind::kGathersA>,
                                  RowScales<Shape, Resources::kRegisterStages, Kind::kGathersA>>;
   using Rows = Conditional<kHasRowScales, LoadedRows, RowsWithoutScales>;
