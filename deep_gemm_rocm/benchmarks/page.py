@@ -147,7 +147,7 @@ Every time of this library on this page is **simulated**: nobody has run it on a
 python -m deep_gemm_rocm bench --write-docs docs/benchmarks.md
 ```
 
-which takes about a quarter of an hour on two cores. The same code gives the same times on any machine.
+which takes about an hour on two cores. The same code gives the same times on any machine.
 
 - **Sustained** times are those at the clock that the power limit leaves a kernel that runs again and again. TFLOPS and
   GB/s follow from them. They are the ones to compare with measurements.
