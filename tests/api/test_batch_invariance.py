@@ -135,7 +135,7 @@ DENSE |= {
 }
 
 
-PARTS, NO_PARTS, PARTS_OF_PARTS = (7168, 2048), (24576, 1536), (256, 16384)
+PARTS, NO_PARTS, PARTS_OF_PARTS = (7168, 2048), (24576, 1536), (256, 32768)
 
 
 def choices_of_all_m(kind: GemmKind, n: int, k: int) -> list[Choice]:
