@@ -83,7 +83,10 @@ def test_every_kind_and_tile_with_tails(use_config, monkeypatch, config):
         check_kind(config.kind, config.block_m + 3, config.output_n + 5, tail_of(config.kind) + 128)
 
 
-@each_tile([config for config in INT4 if config.kind.is_a_scaled and config.waves_k > 1 and config.wave_m > 16])
+OF_128 = [config for config in INT4 if config.kind.is_a_scaled and config.kind.group_k == 128]
+
+
+@each_tile([config for config in OF_128 if config.waves_k > 1 and config.wave_m > 16])
 def test_scales_of_rows_of_many_k_blocks(use_config, config):
     """More K-blocks than LDS has scales of rows at once."""
     use_config(config)
