@@ -115,7 +115,7 @@ SCALES_IN_LDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("by_rows", [True, False], ids=["rows", "columns"])
+@pytest.mark.parametrize("by_rows", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["rows", "columns"])
 @pytest.mark.parametrize("config", SCALES_IN_LDS, ids=config_id)
 def test_scales_of_many_k_blocks(use_config, monkeypatch, config, by_rows):
     """More K-blocks than LDS has scales of at once, under the sanitizer."""
