@@ -24,6 +24,7 @@ from .gemm_problem import GemmProblem
 _Floats = NDArray[np.float64]
 
 _XCDS = 8
+_SIMDS = 4  # of a CU
 # Rows of masked groups, 0.7 to 1.3 times the expected ones as in DeepGEMM's tests; neighbours are far apart.
 _ROWS_OF_EXPECTED = np.array([0.73, 0.91, 1.09, 1.27, 0.85, 1.03, 1.21, 0.79, 0.97, 1.15])
 
@@ -33,7 +34,7 @@ _L1_BYTES = 64  # from a CU's L1 into registers, and as many from L2 into L1
 _LDS_READ_BYTES = 128
 # Fitted, as the clocks further below.
 _LDS_WRITE_BYTES = 76
-# Besides, where they are transposed on their way into LDS, by the bytes of an element.
+# Operands that are transposed on their way into LDS take this time, too; by the bytes of an element.
 _TRANSPOSED_BYTES = {1: 18.6, 2: 94}
 _L2_BYTES = 12_000  # of all XCDs, into all L1s
 _CACHE_BYTES = 6700  # Infinity Cache to all L2s
@@ -76,11 +77,11 @@ _UNEVEN_COLUMNS = 3220  # more for such a tile if its waves store 48 columns
 _FIRST_TILE = 3120  # before the first of such tiles
 _FIRST_TILE_PER_ROW = 12
 _LATENCY = {"multistage": 790, "pingpong": 760, "producer": 1300, "alone": 820}  # from memory
-# Share of a K-block's work after which the loads that hide behind it have still to wait for memory.
+# Share of a K-block's work that hides no latency: waiting for memory comes on top of it.
 _HIDES_NO_LATENCY = {"multistage": 1, "pingpong": 0.415, "producer": 0.64, "alone": 0.415}
 # Picojoules, and those that the power limit leaves a clock, as in simulator/mi300x_timing.toml but for the boost clock.
-# What the cores take falls with their clock.
-_MATRIX_PJ = {"FP8": 348, "f16": 452, "others": 333}  # a clock of a SIMD
+# The energy of cores falls with their clock, that of memory doesn't.
+_MATRIX_PJ = {"e4m3": 348, "e5m2": 348, "bf16": 333, "f16": 452}  # a clock of a SIMD, by a_type
 _VECTOR_PJ = 128  # the same
 _LDS_PJ = 5.4  # a byte
 _L1_PJ = 3.8
@@ -89,7 +90,7 @@ _CU_PJ = 768  # a clock, busy or not
 _CACHE_PJ = 15
 _HBM_PJ = 32
 _LIMIT_PJ = 271_000
-_STEPS_TO_CLOCK = 4  # of a fixed point, of which each goes half the way
+_STEPS_TO_CLOCK = 4  # of an iteration, damped by a square root, to the clock that the limit allows
 
 # Exponents that join the times of CUs and of memory. With larger ones these wait less for each other.
 _OVERLAPS_MEMORY = {"multistage": 2.75, "pingpong": 3.24, "producer": 4, "alone": 3.7}
@@ -153,12 +154,12 @@ def _launch_clocks(
     last_round = np.minimum(left, 1)
     rounds = whole_rounds + last_round
     first_tile = _FIRST_TILE + _FIRST_TILE_PER_ROW * config.block_m if config.schedule == "pingpong" else 0
-    computed = whole_rounds * _tile_clocks(config, k_blocks, at_once, rows)
-    computed += last_round * _tile_clocks(config, k_blocks, in_last_round, rows)
+    work = _work(config, rows)
+    computed = whole_rounds * _tile_clocks(config, work, k_blocks, at_once)
+    computed += last_round * _tile_clocks(config, work, k_blocks, in_last_round)
     memory = _memory_bytes(config, problem, m, tiles, tile_rows, k_blocks * config.waves_k)
     # Results of 16 bits are stored while the last round is computed, results of 32 bits afterwards.
     last_stores = _output_bytes(problem, m) / rounds / _CACHE_BYTES if _has_wide_results(problem.kind) else 0
-    work = _work(config, rows)
     k_blocks_of_tiles = tiles * k_blocks * config.waves_k
     from_l2 = k_blocks_of_tiles * work.taken_in / _L2_BYTES
     computed = (computed**_OVERLAPS_L2 + from_l2**_OVERLAPS_L2) ** (1 / _OVERLAPS_L2)
@@ -191,25 +192,25 @@ def _sustained(config: GemmConfig, computed: _Floats, busy: _Floats, memory: _Me
         busy: those in which their busiest resource works.
         energy: picojoules of the cores' work.
     """
-    power = _OVERLAPS_MEMORY[config.schedule]
-    clocks = (computed**power + memory.clocks**power) ** (1 / power)
-    waits = clocks - np.maximum(busy, memory.clocks)
+    power, of_memory = _OVERLAPS_MEMORY[config.schedule], memory.clocks
+    clocks = (computed**power + of_memory**power) ** (1 / power)
+    waits = clocks - np.maximum(busy, of_memory)
     cores = energy + NUM_CUS * _CU_PJ * clocks
     slower = np.ones_like(cores)
     for _ in range(_STEPS_TO_CLOCK):
         left = np.maximum(_LIMIT_PJ * (_LAUNCH + clocks) - memory.picojoules, 1)
         slower = np.maximum(np.sqrt(slower * cores / left), 1)
-        clocks = np.maximum(slower * busy, memory.clocks) + slower * waits  # memory has clocks of its own
+        clocks = np.maximum(slower * busy, of_memory) + slower * waits  # memory has clocks of its own
     return clocks
 
 
-def _tile_clocks(config: GemmConfig, k_blocks: int, at_once: _Floats, rows: _Floats) -> _Floats:
+def _tile_clocks(config: GemmConfig, work: _Work, k_blocks: int, at_once: _Floats) -> _Floats:
     """Clocks of a tile, of which a CU computes some at once. See ``_busy_clocks``."""
     in_registers = config.num_stages - (0 if config.schedule == "alone" else 2)
     latency = _LATENCY[config.schedule] / max(1, in_registers)
     # Waves that deal K among themselves don't wait for each other.
-    by_itself = _HIDES_NO_LATENCY[config.schedule] * _busy_clocks(config, 1, rows) / config.waves_k + latency
-    clocks: _Floats = k_blocks * np.maximum(at_once * _busy_clocks(config, at_once, rows), by_itself)
+    by_itself = _HIDES_NO_LATENCY[config.schedule] * _busy_clocks(config, work, 1) / config.waves_k + latency
+    clocks: _Floats = k_blocks * np.maximum(at_once * _busy_clocks(config, work, at_once), by_itself)
     if config.schedule == "pingpong":
         is_even = config.wave_n % _COLUMNS_OF_SECTOR == 0
         return _OVERLAPPING_TILE + (0 if is_even else _UNEVEN_COLUMNS) + clocks
@@ -236,7 +237,7 @@ def second_pass_clocks(m: NDArray[Any], n: int, num_parts: int) -> _Floats:
 
 
 class _Work(NamedTuple):
-    """What a CU does for a K-block of a tile.
+    """Clocks and bytes that a K-block of a tile takes of a CU.
 
     Attributes:
         matrix, promotion, widening: clocks of its four SIMDs, all together.
@@ -268,7 +269,7 @@ class _Work(NamedTuple):
     @property
     def busiest(self) -> _Floats:
         """Clocks of what is busy the longest."""
-        busiest: _Floats = np.maximum(max(self.matrix / 4, (self.promotion + self.widening) / 4, self.lds), self.l1)
+        busiest: _Floats = np.maximum(max(max(self.matrix, self.promotion + self.widening) / _SIMDS, self.lds), self.l1)
         return busiest
 
 
@@ -283,7 +284,7 @@ def _work(config: GemmConfig, rows: _Floats) -> _Work:
         # All lanes load those of their columns.
         scales = block_n * kind.promotions * _BYTES_OF_COLUMN_SCALES / kind.element_bytes / BLOCK_K_BYTES
         b_loaded, b_taken_in = b_loaded + scales, b_taken_in + scales
-    matrix = 4 * kind.promotions * block_m * block_n * BLOCK_K_BYTES / _MATRIX_BYTES
+    matrix = _SIMDS * kind.promotions * block_m * block_n * BLOCK_K_BYTES / _MATRIX_BYTES
     of_promotion = _COLUMN_PROMOTION if kind.promotes_columns else _PROMOTION if kind.element_bytes == 1 else 0
     promotion = kind.promotions * block_m * block_n * of_promotion * _CLOCKS_OF_INSTRUCTION / _LANES
     widening = 0.0
@@ -309,22 +310,18 @@ def _work(config: GemmConfig, rows: _Floats) -> _Work:
 
 
 def _picojoules(config: GemmConfig, work: _Work) -> _Floats:
-    kind = config.kind
-    matrix = _MATRIX_PJ["FP8" if kind.element_bytes == 1 else "f16" if kind.a_type == "f16" else "others"]
-    simds = work.matrix * matrix + (work.promotion + work.widening) * _VECTOR_PJ
+    simds = work.matrix * _MATRIX_PJ[config.kind.a_type] + (work.promotion + work.widening) * _VECTOR_PJ
     return simds + (work.stored + work.read) * _LDS_PJ + work.loaded * _L1_PJ + work.taken_in * _L2_PJ
 
 
-def _busy_clocks(config: GemmConfig, at_once: _Floats | int, rows: _Floats) -> _Floats:
+def _busy_clocks(config: GemmConfig, work: _Work, at_once: _Floats | int) -> _Floats:
     """Clocks of a tile's K-block, with a K-block for each wave that K is dealt to, where other work hides latency.
 
     Args:
         at_once: tiles that the CU computes at once.
-        rows: as for ``_work``.
     """
-    work = _work(config, rows)
     waves = at_once * config.waves_m * config.waves_n * config.waves_k
-    simds = waves / np.ceil(waves / 4)  # as many as share the waves evenly
+    simds = waves / np.ceil(waves / _SIMDS)  # as many as share the waves evenly
     matrix = work.matrix / simds
     if config.kind.widens_b and config.schedule == "alone":  # each wave widens its columns, and then multiplies
         widening = work.widening / simds
@@ -332,10 +329,10 @@ def _busy_clocks(config: GemmConfig, at_once: _Floats | int, rows: _Floats) -> _
             matrix = np.maximum(matrix, widening + _NO_WIDENING * matrix)
         else:
             of_both = _WIDENS_AND_MULTIPLIES * np.minimum(matrix, widening)
-            matrix = np.maximum(matrix, widening) + of_both / np.maximum(waves / 4, 1)
+            matrix = np.maximum(matrix, widening) + of_both / np.maximum(waves / _SIMDS, 1)
     l1, lds = work.l1, work.lds
     if config.schedule == "pingpong":  # rows of b are widened between accesses of LDS
-        lds += (work.widening + _PROMOTION_ALONE * work.promotion) / 4
+        lds += (work.widening + _PROMOTION_ALONE * work.promotion) / _SIMDS
     longest = np.maximum(np.maximum(matrix, l1), lds)
     busy: _Floats = config.waves_k * (longest + _NOT_OVERLAPPED[config.schedule] * (matrix + l1 + lds - longest))
     return busy
