@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.gemm_configs import FOUR_BITS, GROUPED_FOUR_BITS, each_tile
+from helpers.gemm_configs import FOUR_BITS, GROUPED_FOUR_BITS, each_tile, has_row_scales_in_lds
 from helpers.grouped_layouts import grouped_layout
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,8 +92,7 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
 
 SCALES_IN_LDS = [
     config for config in FOUR_BITS
-    if config.kind.is_a_scaled and config.kind.k_tail and config.waves_k > 1
-    and config.wave_m > 16 and config.wave_m * config.num_stages > 64
+    if config.kind.is_a_scaled and config.kind.k_tail and has_row_scales_in_lds(config)
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import warnings
 
 import pytest
 import torch
-from helpers.gemm_configs import ALL, QUICK_ALL, config_id, each_dense_tile
+from helpers.gemm_configs import ALL, QUICK_ALL, config_id, each_dense_tile, has_row_scales_in_lds
 from helpers.host_memory import reserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -109,13 +109,10 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
         assert_accurate(run(a, b, m, n), reference)
 
 
-SCALES_IN_LDS = [
-    config for config in ALL
-    if config.kind.k_tail and config.waves_k > 1 and config.wave_m > 16 and config.wave_m * config.num_stages > 64
-]  # fmt: skip
+SCALES_IN_LDS = [config for config in ALL if config.kind.k_tail and has_row_scales_in_lds(config)]
 
 
-@pytest.mark.parametrize("by_rows", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["rows", "columns"])
+@pytest.mark.parametrize("by_rows", [True, False], ids=["rows", "columns"])
 @pytest.mark.parametrize("config", SCALES_IN_LDS, ids=config_id)
 def test_scales_of_many_k_blocks(use_config, monkeypatch, config, by_rows):
     """More K-blocks than LDS has scales of at once, under the sanitizer."""

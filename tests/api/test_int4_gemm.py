@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from helpers.gemm_configs import INT4, INT4_KINDS, each_tile
+from helpers.gemm_configs import INT4, INT4_KINDS, each_tile, has_row_scales_in_lds
 from helpers.grouped_layouts import grouped_layout
 from helpers.int4_packings import int4
 from hypothesis import given, settings
@@ -86,7 +86,7 @@ def test_every_kind_and_tile_with_tails(use_config, monkeypatch, config):
 OF_128 = [config for config in INT4 if config.kind.is_a_scaled and config.kind.group_k == 128]
 
 
-@each_tile([config for config in OF_128 if config.waves_k > 1 and config.wave_m > 16])
+@each_tile([config for config in OF_128 if has_row_scales_in_lds(config)])
 def test_scales_of_rows_of_many_k_blocks(use_config, config):
     """More K-blocks than LDS has scales of rows at once."""
     use_config(config)

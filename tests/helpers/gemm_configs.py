@@ -238,6 +238,11 @@ OF_EVERY_KIND += tuple(
 )
 
 
+def has_row_scales_in_lds(config: GemmConfig) -> bool:
+    """Whether scales of rows go through LDS, see ``kRowScalesInLds``; for FP8 activations."""
+    return config.waves_k > 1 and config.wave_m > 16 and config.wave_m * config.num_stages > 64
+
+
 def config_id(config: GemmConfig) -> str:
     return config.kernel_name
 
