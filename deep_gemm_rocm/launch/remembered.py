@@ -212,8 +212,8 @@ class Plan:
         steps, scratch_bytes = [], 0
         for number, (entry_point, arguments, sizes) in enumerate(launches):
             places = places_of[number]
-            if sizes:
-                *starts, size = scratch_offsets(sizes)
+            *starts, size = scratch_offsets(sizes)
+            if size:
                 scratch_bytes = max(scratch_bytes, size)
                 of_scratch = words_of(self._structures[number], tuple(sizes))
                 places += tuple([(word, _SCRATCH, start) for word, start in zip(of_scratch, starts, strict=True)])

@@ -81,6 +81,11 @@ def test_more_sequences_or_parts_than_a_wave_looks_at_twice(sequences, num_split
     Problem((*lens, 4300), heads=3, kv_heads=1, widths=(64, 64)).run(num_splits)
 
 
+def test_parts_of_no_sequences_twice():
+    for _ in range(2):
+        Problem((), heads=3, kv_heads=1, widths=(64, 64)).run(2)
+
+
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_any_shape(data):
