@@ -56,6 +56,8 @@ _BYTES_OF_COLUMN_SCALES = 64  # to registers, for a column and a K-block
 _NO_WIDENING = 0.76  # share of the time of MFMAs in which their SIMD widens nothing
 # Share of the lesser of widening and MFMAs that a wave alone on its SIMD adds to the greater; each slows the other.
 _WIDENS_AND_MULTIPLIES = 1.5
+# Share of the time of promotion that such a wave doesn't multiply.
+_PROMOTES_AND_MULTIPLIES = 0.7
 # Instructions that promote 64 sums, without and with scales of columns, and the share of their time that ping-pong
 # workgroups don't spend on anything else.
 _PROMOTION = 1.3
@@ -330,6 +332,8 @@ def _busy_clocks(config: GemmConfig, work: _Work, at_once: _Floats | int) -> _Fl
         else:
             of_both = _WIDENS_AND_MULTIPLIES * np.minimum(matrix, widening)
             matrix = np.maximum(matrix, widening) + of_both / np.maximum(waves / _SIMDS, 1)
+    elif config.schedule == "alone":
+        matrix += np.where(waves <= _SIMDS, _PROMOTES_AND_MULTIPLIES, 0) * work.promotion / simds
     l1, lds = work.l1, work.lds
     if config.schedule == "pingpong":  # rows of b are widened between accesses of LDS
         lds += (work.widening + _PROMOTION_ALONE * work.promotion) / _SIMDS

@@ -48,6 +48,10 @@ _ALONE_16_ROWS = (_alone(16, 32, 3, waves_n=2),)
 _ALONE_16_ROWS_OF_TWO_PARTS = (_alone(16, 64, 3, waves_n=2),)
 _ALONE = (_alone(64, 32, 3), _alone(32, 64, 3, waves_n=2))
 
+# One round of these takes less time and energy than one of ping-pong tiles of 128x128: nothing goes through LDS.
+# 1024x4608 has 288 of them.
+_ALONE_WIDE = (_alone(64, 256, 2, waves_n=4),)
+
 # Waves alone that deal K among themselves, where there are fewer columns. It saves the second launch of a split K.
 _DEALING_K_OF_16_ROWS = (_alone(16, 16, 3, waves_k=4), _alone(16, 32, 3, waves_k=4))
 _DEALING_K = (
@@ -131,7 +135,7 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
     # Tiles of 192 and 224 rows take more time for each row than those of 256, but 1280x4096 has one of the former for
     # each of 304 CUs, and 4096x4096 two of the latter. 1024x7168 and 2048x7168 have 304 and two times 304 of 128x192.
     pingpong = _PINGPONG_128 + _PINGPONG_128X192 + _PINGPONG_192 + _PINGPONG_224 + _PINGPONG_256
-    return small + _DEALING_K_IN_LARGE_TILES + pingpong
+    return small + _ALONE_WIDE + _DEALING_K_IN_LARGE_TILES + pingpong
 
 
 # Rounds of four-bit values leave fewer registers for operands on their way.
@@ -172,6 +176,8 @@ def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
     few_rows = of_16_rows + (_ALONE_WITH_ROUNDS if kind.has_rounds else _ALONE_OF_FOUR_BITS)
     if kind.grouping == "dense":
         few_rows += dealing_k + _DEALING_K_IN_ONE_ROUND + (_DEALING_K_IN_SIX if kind.has_rounds else ())
+        if not kind.is_a_scaled and kind.b_type == "shuffled_e2m1":
+            few_rows += _ALONE_WIDE
     elif kind.grouping == "psum":
         few_rows += _WIDE_OF_16_ROWS
         few_rows += _DEALING_K_OF_16_ROWS if kind.has_rounds else _DEALING_K_OF_FOUR_BITS_16_ROWS
