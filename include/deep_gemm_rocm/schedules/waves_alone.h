@@ -40,6 +40,8 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
     state.load_scales(0);
 #pragma unroll
     for (int stage = 1; stage < kNumStages; ++stage) {
+      // The K loop waits for a scale until as few loads are left as follow it here, or in the loop if these are fewer.
+      if (!Kind::kWidensB) asm volatile("" ::: "memory");
       state.load_scales(stage);
       state.load_fragments(stage, stage);
     }
