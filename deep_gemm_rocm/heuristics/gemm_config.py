@@ -23,7 +23,8 @@ _LARGE_WAVE_ALONE_BYTES = 88 * 1024  # of 128 KiB, with which clang 19 doesn't s
 _WITHOUT_SCALES_BYTES = 4 * 1024  # more, where there are neither scales nor sums to promote
 _PRODUCER_BYTES = 8 * 1024  # of the same, for operands on their way to LDS
 _LANE_GROUPS = 4  # of an MFMA; each has columns of its own
-_K_BLOCKS_OF_SCALES = 32  # in LDS for each wave that deals K with others
+_K_BLOCKS_OF_SCALES = 32  # in LDS for each wave alone
+_LARGE_WAVE = 64 * 64  # results of a wave alone, whose scales of rows are in LDS
 _ROWS_OF_PASSES = 64  # that two halves of 4 waves load with 16 bytes a thread
 _TWO_HEIGHTS = (128, 192)  # of the tiles that one kernel for masked groups may have
 
@@ -123,9 +124,16 @@ class GemmConfig:
             divided, shared = max(self.block_m, self.block_n), min(self.block_m, self.block_n)
             return (ceil_div(divided, _ROWS_OF_PASSES) * _ROWS_OF_PASSES + 2 * shared) * BLOCK_K_BYTES
         if self.schedule == "alone":
-            return self._exchanged_bytes if self.waves_k > 1 else 0
+            return self._exchanged_bytes if self.waves_k > 1 else self._bytes_of_row_scales
         stages = 1 if self.num_stages < 3 else 2
         return stages * (self.block_m + self.block_n) * BLOCK_K_BYTES
+
+    @property
+    def _bytes_of_row_scales(self) -> int:
+        """LDS for scales of rows, of large waves with columns of their own; see kHasLdsForRowScales."""
+        is_large = self.wave_m > MFMA_ROWS and self.wave_m * self.wave_n >= _LARGE_WAVE
+        has_scales = self.kind.is_a_scaled and self.kind.scaling != "rows"
+        return 4 * self.block_m * self.waves_n * _K_BLOCKS_OF_SCALES if is_large and has_scales else 0
 
     @property
     def _exchanged_bytes(self) -> int:

@@ -86,7 +86,9 @@ class PipelineState {
  public:
   // Whether sums may be NaN only because scales of groups are far from the usual reference, see FourBits<E5M2>.
   static constexpr bool kMayLackScales = Kind::kHasRounds && !Resources::kSkipsLds;
-  static constexpr int kLdsBytes = StagedA::kLdsBytes + StagedB::kLdsBytes;
+  static constexpr bool kSkipsLds = Resources::kSkipsLds;  // on the way of operands
+  static constexpr int kLdsBytes =
+      kSkipsLds ? kRowScalesInLds * Shape::kWaves * Shape::kLdsBytesOfWave : StagedA::kLdsBytes + StagedB::kLdsBytes;
   static constexpr int kTransfersOfA = StagedA::kPasses;
   static constexpr int kTransfers = kTransfersOfA + StagedB::kPasses;
   static constexpr int kReads = Fragment<Mfma>::kReads;

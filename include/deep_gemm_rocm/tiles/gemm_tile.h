@@ -26,7 +26,7 @@ DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typ
   using Shape = typename Schedule::Shape;
   using Kind = typename Schedule::Kind;
   static_assert(!Kind::kQuantised || Shape::kOutputN == kScaleBlockN, "a scale's columns must lie within one tile");
-  static_assert(!Kind::kQuantised || Shape::kWavesN == 1 || Schedule::State::kLdsBytes > 0,
+  static_assert(!Kind::kQuantised || Shape::kWavesN == 1 || !Schedule::State::kSkipsLds,
                 "waves tell one another a row's largest magnitude in LDS");
 
   if constexpr (Kind::kSumsSquares) {
@@ -68,7 +68,8 @@ DG_DEVICE void compute_tiles_one_by_one(First first, Layout layout, int index, i
     compute_tile<Schedule>(args, source.tile(index, num_tiles), lds,
                            [&](const auto& mma) { return again.may_store(mma, index); });
     if (index + step >= num_tiles) break;  // most workgroups have no next tile, and needn't load arguments for it
-    if constexpr (kLdsBytes<Schedule> > 0) lds_barrier();  // the next tile overwrites what slower waves still read
+    // The next tile overwrites what slower waves still read, if waves share LDS.
+    if constexpr (!Schedule::State::kSkipsLds || Schedule::Shape::kWavesK > 1) lds_barrier();
   }
   again.compute(step);
 }

@@ -31,6 +31,7 @@ struct TileShape {
   static constexpr int kParts = kParts_;
   static constexpr int kOutputN = kBlockN / kParts;
   static constexpr int kThreads = kWavesM_ * kWavesN_ * kWaveSize;
+  static constexpr int kWaves = kWavesM_ * kWavesN_ * kWavesK_;
   static constexpr int kWaveM = kBlockM / kWavesM_;
   static constexpr int kWaveN = kBlockN / kWavesN_;
   static constexpr int kFragsM = kWaveM / Mfma::kRows;
@@ -38,11 +39,12 @@ struct TileShape {
   // Neighbouring fragments whose columns are interleaved so that a lane holds 8 or more consecutive n.
   static constexpr int kJoined = Mfma::kElements < 8 && kFragsN % (2 * kParts) == 0 ? 2 : 1;
 
-  // LDS that each of the waves has which deal K among themselves: for its sums of as many columns of fragments as fit
-  // (SumOverWaves), and before for its rows' scales of 32 K-blocks (RowScalesInLds). Waves with columns of their own
-  // have few K-blocks, and lose by scales in LDS.
-  static constexpr bool kHasLdsForRowScales = kWavesK > 1 && kFragsM > 1;
-  static constexpr int kSummedFragsN = min(kFragsN, 64 * 1024 / (kWavesK * kWaveM * Mfma::kRows * 4));
+  // LDS that a wave alone has: for its sums of as many columns of fragments as fit, if waves deal K among themselves
+  // (SumOverWaves), and before for its rows' scales of 32 K-blocks (RowScalesInLds). Small waves with columns of their
+  // own have few K-blocks, and lose by scales in LDS.
+  static constexpr bool kHasLdsForRowScales = kFragsM > 1 && (kWavesK > 1 || kWaveM * kWaveN >= 64 * 64);
+  static constexpr int kSummedFragsN =
+      kWavesK > 1 ? min(kFragsN, 64 * 1024 / (kWavesK * kWaveM * Mfma::kRows * 4)) : 0;
   static constexpr int kLdsBytesOfWave = max(kHasLdsForRowScales ? 32 : 0, kSummedFragsN * Mfma::kRows) * kWaveM * 4;
 
   static_assert(kWavesK == 1 || kWavesM_ * kWavesN_ == 1, "a part of K has one wave");
