@@ -4,7 +4,7 @@ A CU computes its tiles one after the other, or as many at once as fit. Matrix c
 time for a K-block; it takes the longest of these times and a share of the others, since schedules overlap them more or
 less. A workgroup that has a CU for itself also waits for memory, unless its stages hide the latency. The whole chip
 can't be faster than its L2s and its memory. Where all that takes more power than the chip may, its clock is lower:
-estimates are sustained times. Over 1,764 dense launches in the timing model they were 6% off (root mean square).
+estimates are sustained times. Over 1,941 dense launches in the timing model they were 6% off (root mean square).
 
 Estimates are made for many M at once: a choice covers a range of them.
 """
@@ -57,7 +57,7 @@ _NO_WIDENING = 0.76  # share of the time of MFMAs in which their SIMD widens not
 # Share of the lesser of widening and MFMAs that a wave alone on its SIMD adds to the greater; each slows the other.
 _WIDENS_AND_MULTIPLIES = 1.5
 # Share of the time of promotion that such a wave doesn't multiply.
-_PROMOTES_AND_MULTIPLIES = 0.7
+_PROMOTES_AND_MULTIPLIES = 0.67
 # Instructions that promote 64 sums, without and with scales of columns, and the share of their time that ping-pong
 # workgroups don't spend on anything else.
 _PROMOTION = 1.3
@@ -70,17 +70,18 @@ _LAUNCH = 5200
 _MEMORY_BEGINS = 2200
 _SECOND_LAUNCH = 7500
 _SUM_OF_PARTS_BYTES = 2300  # a clock
-_PROLOGUE = {"multistage": 1300, "producer": 1200, "alone": 3790}
-_EPILOGUE_PER_ROW = {"multistage": 0.6, "producer": 3, "alone": 0}
+_PROLOGUE = {"multistage": 1300, "producer": 1200, "alone": 3750}
+_EPILOGUE_PER_ROW = {"multistage": 0.6, "producer": 3}
+_EPILOGUE_PER_RESULT = 1.2  # of a wave alone
 _QUANTISED_TILE = 3940  # more for a tile that is quantised in its epilogue
-_SUM_OVER_WAVES_BYTES = 16  # a clock, exchanged by these waves
+_SUM_OVER_WAVES_BYTES = 23  # a clock, exchanged by these waves
 _OVERLAPPING_TILE = 5200  # a tile besides its K-blocks, if these load the next tile
 _UNEVEN_COLUMNS = 3220  # more for such a tile if its waves store 48 columns
 _FIRST_TILE = 3120  # before the first of such tiles
 _FIRST_TILE_PER_ROW = 12
-_LATENCY = {"multistage": 790, "pingpong": 760, "producer": 1300, "alone": 820}  # from memory
+_LATENCY = {"multistage": 790, "pingpong": 760, "producer": 1300, "alone": 810}  # from memory
 # Share of a K-block's work that hides no latency: waiting for memory comes on top of it.
-_HIDES_NO_LATENCY = {"multistage": 1, "pingpong": 0.415, "producer": 0.64, "alone": 0.415}
+_HIDES_NO_LATENCY = {"multistage": 1, "pingpong": 0.415, "producer": 0.64, "alone": 0.38}
 # Picojoules, and those that the power limit leaves a clock, as in simulator/mi300x_timing.toml but for the boost clock.
 # The energy of cores falls with their clock, that of memory doesn't.
 _MATRIX_PJ = {"e4m3": 348, "e5m2": 348, "bf16": 333, "f16": 452}  # a clock of a SIMD, by a_type
@@ -218,7 +219,13 @@ def _tile_clocks(config: GemmConfig, work: _Work, k_blocks: int, at_once: _Float
         return _OVERLAPPING_TILE + (0 if is_even else _UNEVEN_COLUMNS) + clocks
     if config.kind.is_quantised:
         clocks += _QUANTISED_TILE
-    clocks += _PROLOGUE[config.schedule] + at_once * _EPILOGUE_PER_ROW[config.schedule] * config.block_m
+    clocks += _PROLOGUE[config.schedule]
+    if config.schedule == "alone":
+        waves = config.waves_m * config.waves_n * config.waves_k
+        waves_of_simd = np.ceil(at_once * waves / _SIMDS)
+        clocks += _EPILOGUE_PER_RESULT * config.block_m * config.block_n / waves * waves_of_simd
+    else:
+        clocks += at_once * _EPILOGUE_PER_ROW[config.schedule] * config.block_m
     if config.waves_k > 1:
         clocks += 4 * config.waves_k * config.block_m * config.block_n / _SUM_OVER_WAVES_BYTES
     return clocks
