@@ -48,8 +48,8 @@ _ALONE_16_ROWS = (_alone(16, 32, 3, waves_n=2),)
 _ALONE_16_ROWS_OF_TWO_PARTS = (_alone(16, 64, 3, waves_n=2),)
 _ALONE = (_alone(64, 32, 3), _alone(32, 64, 3, waves_n=2))
 
-# One round of these takes less time and energy than one of ping-pong tiles of 128x128: nothing goes through LDS.
-# 1024x4608 has 288 of them.
+# Operands don't go through LDS, so one round of these takes less time and energy than one of ping-pong tiles of
+# 128x128: 1024x4608 has 288 of them. Groups of uneven sizes compute less padding than in 128 rows.
 _ALONE_WIDE = (_alone(64, 256, 2, waves_n=4),)
 
 # Waves alone that deal K among themselves, where there are fewer columns. It saves the second launch of a split K.
@@ -120,18 +120,21 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
     if kind.is_quantised or not kind.is_k_major or kind.grouping in ("summed", "k_grouped"):
         return _tiles_through_lds(kind)
     of_16_rows = _ALONE_16_ROWS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS
+    wide = () if kind.gathers_a else _ALONE_WIDE  # places of gathered rows take too many registers
     if kind.has_groups_of_rows and max_block_m < 128:
-        return of_16_rows + _ALONE + _PINGPONG_64
+        return of_16_rows + _ALONE + wide + _PINGPONG_64
     if kind.has_groups_of_rows:
         # 16 rows take hardly less time than 32, and would be one kernel more.
-        return _ALONE + _large_tiles_of_groups(kind)
+        return _ALONE + wide + _large_tiles_of_groups(kind)
     if kind.grouping == "batched":
         return of_16_rows + _ALONE + _PINGPONG_128 + _PINGPONG_256
     if kind.grouping == "split_k":
         return _DEALING_K + _PINGPONG_128 + _PINGPONG_256
     small = of_16_rows + _ALONE + _DEALING_K + _DEALING_K_IN_ONE_ROUND
-    if kind.parts == 2 or kind.scaling == "vectors":
+    if kind.scaling == "vectors":
         return small + _PINGPONG_128 + _PINGPONG_256
+    if kind.parts == 2:
+        return small + _ALONE_WIDE + _PINGPONG_128 + _PINGPONG_256
     # Tiles of 192 and 224 rows take more time for each row than those of 256, but 1280x4096 has one of the former for
     # each of 304 CUs, and 4096x4096 two of the latter. 1024x7168 and 2048x7168 have 304 and two times 304 of 128x192.
     pingpong = _PINGPONG_128 + _PINGPONG_128X192 + _PINGPONG_192 + _PINGPONG_224 + _PINGPONG_256
