@@ -44,7 +44,7 @@ class GemmConfig:
             of them in registers.
         schedule: ``multistage`` leaves the order within a K-block to the compiler. With ``pingpong`` two halves of 8
             waves take turns: one loads while the other computes. With ``producer`` some waves only load and the others
-            only compute. With ``alone`` nothing goes through LDS: each wave loads the operands that it multiplies.
+            only compute. With ``alone`` operands don't go through LDS: each wave loads those that it multiplies.
         producer_waves: how many waves only load, beside those that compute.
         waves_k: number of parts of a tile's K. With more than one, each part has one wave of the ``alone`` schedule,
             which computes the whole tile over it.
@@ -132,8 +132,8 @@ class GemmConfig:
     def _bytes_of_row_scales(self) -> int:
         """LDS for scales of rows, of large waves with columns of their own; see kHasLdsForRowScales."""
         is_large = self.wave_m > MFMA_ROWS and self.wave_m * self.wave_n >= _LARGE_WAVE
-        has_scales = self.kind.is_a_scaled and self.kind.scaling != "rows"
-        return 4 * self.block_m * self.waves_n * _K_BLOCKS_OF_SCALES if is_large and has_scales else 0
+        has_many = self.kind.is_a_scaled and self.kind.scaling != "rows" and self.wave_m * self.num_stages > 64
+        return 4 * self.block_m * self.waves_n * _K_BLOCKS_OF_SCALES if is_large and has_many else 0
 
     @property
     def _exchanged_bytes(self) -> int:

@@ -161,10 +161,11 @@ def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
     if config.kind.is_quantised:  # waves exchange the largest magnitudes of rows
         exchanged = ("ds_bpermute_b32", "ds_read_b32", "ds_read2", "ds_write_b32")
         moves = {name for name in moves if not name.startswith(exchanged)}
-    if config.waves_k > 1:  # scales of rows go through LDS one by one
+    if config.schedule == "alone":  # scales of rows go through LDS one by one
         one_by_one = ("ds_read_b32", "ds_read2", "ds_write_b32", "ds_write2")
         moves = {name for name in moves if not name.startswith(one_by_one)}
-    expected = {"ds_read_b128", "ds_write_b128"} if config.lds_bytes > 0 else set()
+    has_wide_moves = config.lds_bytes > 0 and (config.schedule != "alone" or config.waves_k > 1)
+    expected = {"ds_read_b128", "ds_write_b128"} if has_wide_moves else set()
     if "k" in (config.kind.a_major, config.kind.b_major):
         expected.add("buffer_load_dwordx4")
     else:  # operands are loaded 4 bytes at a time and transposed in registers
