@@ -179,8 +179,6 @@ def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
     few_rows = of_16_rows + (_ALONE_WITH_ROUNDS if kind.has_rounds else _ALONE_OF_FOUR_BITS)
     if kind.grouping == "dense":
         few_rows += dealing_k + _DEALING_K_IN_ONE_ROUND + (_DEALING_K_IN_SIX if kind.has_rounds else ())
-        if not kind.is_a_scaled and kind.b_type == "shuffled_e2m1":
-            few_rows += _ALONE_WIDE
     elif kind.grouping == "psum":
         few_rows += _WIDE_OF_16_ROWS
         few_rows += _DEALING_K_OF_16_ROWS if kind.has_rounds else _DEALING_K_OF_FOUR_BITS_16_ROWS
