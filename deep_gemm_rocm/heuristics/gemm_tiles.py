@@ -120,7 +120,8 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
     if kind.is_quantised or not kind.is_k_major or kind.grouping in ("summed", "k_grouped"):
         return _tiles_through_lds(kind)
     of_16_rows = _ALONE_16_ROWS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS
-    wide = () if kind.gathers_a else _ALONE_WIDE  # places of gathered rows take too many registers
+    # Experts of few rows take several rounds of them, between which memory waits. Places of gathered rows don't fit.
+    wide = () if kind.grouping == "psum" else _ALONE_WIDE
     if kind.has_groups_of_rows and max_block_m < 128:
         return of_16_rows + _ALONE + wide + _PINGPONG_64
     if kind.has_groups_of_rows:
