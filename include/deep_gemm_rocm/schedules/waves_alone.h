@@ -41,6 +41,7 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
 #pragma unroll
     for (int stage = 1; stage < kNumStages; ++stage) {
       // The K loop waits for a scale until as few loads are left as follow it here, or in the loop if these are fewer.
+      // Where B is widened, the compiler's order is the better one by up to 1.4%.
       if (!Kind::kWidensB) asm volatile("" ::: "memory");
       state.load_scales(stage);
       state.load_fragments(stage, stage);
