@@ -30,6 +30,11 @@ struct Buffer {
             static_cast<unsigned>(uniform(static_cast<int>(bytes)))};
   }
 
+  // The same with the size alone in a scalar register. LLVM 19 chooses in vector registers what only_if() returns.
+  DG_DEVICE Buffer with_scalar_size() const {
+    return {base, static_cast<unsigned>(uniform(static_cast<int>(bytes)))};
+  }
+
   // Keeps compilers from putting the address's computation off until the buffer is used.
   DG_DEVICE void compute_here() { asm volatile("" : "+s"(base), "+s"(bytes)); }
 

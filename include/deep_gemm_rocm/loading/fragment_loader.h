@@ -47,7 +47,7 @@ class FragmentLoader {
   DG_DEVICE void load_fragment(int stage, int i, int k_block) {
     const int since = k_block - first_k_block_;
     const int left_bytes = k_bytes_ - since * kBlockBytes;
-    const Buffer buffer = buffer_.only_if(left_bytes > 0);
+    const Buffer buffer = buffer_.only_if(left_bytes > 0).with_scalar_size();
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
       const int chunk = load * (kNeighbours ? kChunksOfLoad : Mfma::kLaneGroups);

@@ -49,7 +49,7 @@ class GroupedFragmentLoader : public Base {
     const int left_bytes = Base::k_bytes_ - since * Base::kBlockBytes;
     const bool exists = !Base::kKTail || lane_k() < 2 * left_bytes;
     const unsigned k = (scales_.first_k_block + since) * kBlockK;
-    const Buffer buffer = Buffer{scales_.first, kOutOfBounds}.only_if(left_bytes > 0);
+    const Buffer buffer = Buffer{scales_.first, kOutOfBounds}.only_if(left_bytes > 0).with_scalar_size();
     staged_scales_[stage][i] = buffer.template load<Stored>(exists ? scale_offset_[i] : kOutOfBounds,
                                                             scales_.k_offset<Stored, Scale::kValues>(k));
   }

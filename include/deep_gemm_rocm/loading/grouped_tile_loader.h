@@ -45,6 +45,7 @@ class GroupedTileLoader : public Base {
     const Buffer all{scales_.first, kOutOfBounds};
     const Buffer buffer = Base::kGoesOn ? all.in_scalar_registers() : all;
     staged_scales_[stage][pass] = buffer.only_if(left_bytes > 0)
+                                      .with_scalar_size()
                                       .template load<Stored>(exists ? scale_offset_[pass] : kOutOfBounds,
                                                              scales_.k_offset<Stored, Scale::kValues>(k));
   }

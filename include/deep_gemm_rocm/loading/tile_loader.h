@@ -136,7 +136,9 @@ class TileLoader {
     unsigned offset = offset_[pass];
     if (kKTail) offset = first_k + chunk_k() < k_bytes_ ? offset : kOutOfBounds;
     const Buffer buffer = kGoesOn ? buffer_.in_scalar_registers() : buffer_;
-    staged_[stage][pass] = buffer.only_if(first_k < k_bytes_).template load<Loaded>(offset, first_k);
+    const Buffer existing = buffer.only_if(first_k < k_bytes_);
+    staged_[stage][pass] =
+        (Order::kGathers ? existing.with_scalar_size() : existing).template load<Loaded>(offset, first_k);
   }
 
   DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) const {
