@@ -167,6 +167,16 @@ _DEALING_K_OF_FOUR_BITS = (
 )
 
 
+# The same with 512 registers a lane. b takes few bytes, so tiles are tall: 256x7168 has 300 of 128x48, and 512x4096 256
+# of 128x64, which don't fit if there are rounds, or sums of int4 to promote.
+_DEALING_K_OF_FOUR_BITS_IN_LARGE_TILES = (
+    _alone(64, 80, 2, waves_k=4),
+    _alone(96, 48, 2, waves_k=4),
+    _alone(128, 48, 2, waves_k=4),
+    _alone(128, 64, 2, waves_k=4),
+)
+
+
 def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
     dealing_k: tuple[GemmConfig, ...] = _DEALING_K if kind.has_rounds else _DEALING_K_OF_FOUR_BITS
     of_192: tuple[GemmConfig, ...] = _PINGPONG_192
@@ -179,7 +189,12 @@ def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
     of_16_rows = _ALONE_16_ROWS_OF_FOUR_BITS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS
     few_rows = of_16_rows + (_ALONE_WITH_ROUNDS if kind.has_rounds else _ALONE_OF_FOUR_BITS)
     if kind.grouping == "dense":
-        few_rows += dealing_k + _DEALING_K_IN_ONE_ROUND + (_DEALING_K_IN_SIX if kind.has_rounds else ())
+        few_rows += (
+            dealing_k
+            + _DEALING_K_IN_ONE_ROUND
+            + _DEALING_K_OF_FOUR_BITS_IN_LARGE_TILES
+            + (_DEALING_K_IN_SIX if kind.has_rounds else ())
+        )
     elif kind.grouping == "psum":
         few_rows += _WIDE_OF_16_ROWS
         few_rows += _DEALING_K_OF_16_ROWS if kind.has_rounds else _DEALING_K_OF_FOUR_BITS_16_ROWS
