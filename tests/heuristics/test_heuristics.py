@@ -299,7 +299,7 @@ def test_a_table_of_ones_own(tmp_path, row, monkeypatch):
 def test_the_shipped_table_is_whole():
     table = TunedTable.read(SHIPPED)
     for row in table.rows.values():
-        assert table.find(GemmProblem(row.config.kind, row.m, row.n, row.k, 304, row.groups, 256)) == (
+        assert table.find(GemmProblem(row.choice.kind, row.m, row.n, row.k, 304, row.groups, 256)) == (
             row.config,
             row.splits,
         )
