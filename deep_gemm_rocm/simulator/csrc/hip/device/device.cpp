@@ -217,7 +217,7 @@ HIP_API hipError_t hipSetDevice(int number) {
 
 HIP_API hipError_t hipSetValidDevices(In<int> numbers, int count) {
   return api(__func__, [&] {
-    if (count < 0) fail(hipErrorInvalidValue, "%d devices", count);
+    if (count < 0 || count > 1) fail(hipErrorInvalidValue, "%d devices: the simulator has one device, 0", count);
     for (const int number : numbers.read(static_cast<size_t>(count), "the device list")) require_device(number);
   });
 }
