@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import pytest
 import torch
 from helpers.gemm_configs import FOUR_BITS, GROUPED_FOUR_BITS, each_tile, has_row_scales_in_lds
@@ -94,10 +96,11 @@ SCALES_IN_LDS = [
     config for config in FOUR_BITS
     if config.kind.is_a_scaled and config.kind.k_tail and has_row_scales_in_lds(config)
 ]  # fmt: skip
+WIDENS_AHEAD = max((config for config in SCALES_IN_LDS if config.widens_ahead), key=attrgetter("block_m", "block_n"))
 
 
 @pytest.mark.parametrize("by_rows", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["rows", "columns"])
-@each_tile(SCALES_IN_LDS)
+@each_tile(SCALES_IN_LDS, always=[WIDENS_AHEAD])
 def test_scales_of_many_k_blocks(use_config, monkeypatch, config, by_rows):
     """More K-blocks than LDS has scales of rows at once, under the sanitizer."""
     if hip.runtime().is_simulated:
