@@ -142,6 +142,13 @@ def test_each_code_and_zero_is_exact(kind):
     assert torch.equal(d.double(), expected.T)
 
 
+def test_values_widen_beside_mfmas(use_config):
+    """A wave converts values to bf16 while MFMAs work, but not in registers that these are still to write."""
+    config = next(one for one in INT4 if one.kind == INT4_KINDS[0] and (one.block_m, one.block_n) == (64, 64))
+    use_config(config)
+    check_kind(config.kind, config.block_m + 5, 2 * config.output_n - 8, tail_of(config.kind))
+
+
 @pytest.mark.parametrize("scale_type", TYPES)
 def test_weights_are_rounded(scale_type):
     """Each result is one weight: to the nearest, and away from 0 between two numbers of bf16."""
