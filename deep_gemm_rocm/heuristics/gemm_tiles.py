@@ -165,8 +165,6 @@ _DEALING_K_OF_FOUR_BITS = (
     _alone(64, 32, 2, waves_k=4),
     _alone(64, 64, 2, waves_k=4),
 )
-
-
 # The same with 512 registers a lane. b takes few bytes, so tiles are tall: 256x7168 has 300 of 128x48, and 512x4096 256
 # of 128x64, which don't fit if there are rounds, or sums of int4 to promote.
 _DEALING_K_OF_FOUR_BITS_IN_LARGE_TILES = (

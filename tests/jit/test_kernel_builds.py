@@ -50,10 +50,7 @@ def largest(configs: Sequence[GemmConfig]) -> GemmConfig:
     return max(configs, key=lambda config: config.block_m * config.block_n)
 
 
-LARGEST = tuple(largest(gemm_candidates(kind)) for kind in KINDS)
-LARGEST_OF_FOUR_BITS = tuple(
-    largest([config for config in FOUR_BITS if config.kind == kind]) for kind in FOUR_BIT_KINDS
-)
+LARGEST = tuple(largest(gemm_candidates(kind)) for kind in (*KINDS, *FOUR_BIT_KINDS))
 OF_OTHER_TESTS = [
     config
     for family in (GROUPED, BATCHED, HEADS, SUMMED, SIGNALS, OF_EVERY_KIND, FOUR_BITS)
@@ -61,7 +58,7 @@ OF_OTHER_TESTS = [
 ]
 IN_DEFAULT_RUN = {
     ziglang: {*QUICK_ALL, *SQUARES, *OF_OTHER_TESTS, largest(SPLIT_K)},
-    hipcc: {*CHOSEN, *GROUPED, *SQUARES, *LARGEST, *LARGEST_OF_FOUR_BITS, largest(SPLIT_K)},
+    hipcc: {*CHOSEN, *GROUPED, *SQUARES, *LARGEST, largest(SPLIT_K)},
 }
 OF_GROUPS = {
     largest([config for config in GROUPED if config.kind.grouping == grouping])
@@ -73,7 +70,7 @@ INSPECTED_IN_DEFAULT_RUN = {
         *OF_GROUPS,
         *(largest([config for config in OF_OTHER_TESTS if config.kind == kind]) for kind in (*KINDS, *FOUR_BIT_KINDS)),
     },
-    hipcc: {*CHOSEN, *OF_GROUPS, *LARGEST, *LARGEST_OF_FOUR_BITS},
+    hipcc: {*CHOSEN, *OF_GROUPS, *LARGEST},
 }
 
 
