@@ -26,11 +26,11 @@ struct Buffer {
     const auto address = reinterpret_cast<uint64_t>(base);
     const unsigned low = uniform(static_cast<int>(address));
     const unsigned high = uniform(static_cast<int>(address >> 32));
-    return {reinterpret_cast<const void*>(static_cast<uint64_t>(high) << 32 | low),
-            static_cast<unsigned>(uniform(static_cast<int>(bytes)))};
+    return Buffer{reinterpret_cast<const void*>(static_cast<uint64_t>(high) << 32 | low), bytes}.with_scalar_size();
   }
 
-  // The same with the size alone in a scalar register. LLVM 19 chooses in vector registers what only_if() returns.
+  // The same with the size alone in a scalar register. LLVM 19 may choose in vector registers what only_if() returns.
+  // only_if() itself doesn't do this: LLVM 22 then keeps the address of ping-pong tiles in vector registers.
   DG_DEVICE Buffer with_scalar_size() const {
     return {base, static_cast<unsigned>(uniform(static_cast<int>(bytes)))};
   }

@@ -137,6 +137,7 @@ class TileLoader {
     if (kKTail) offset = first_k + chunk_k() < k_bytes_ ? offset : kOutOfBounds;
     const Buffer buffer = kGoesOn ? buffer_.in_scalar_registers() : buffer_;
     const Buffer existing = buffer.only_if(first_k < k_bytes_);
+    // Only gathered tiles gain by it, and it makes LLVM 22 loop over the lanes of others; see Buffer.
     staged_[stage][pass] =
         (Order::kGathers ? existing.with_scalar_size() : existing).template load<Loaded>(offset, first_k);
   }
