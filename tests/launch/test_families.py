@@ -11,9 +11,11 @@ from helpers.good_calls import GOOD, per_block, randn
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import jit
 from deep_gemm_rocm.checks import extent
+from deep_gemm_rocm.heuristics import choose_dense
 from deep_gemm_rocm.launch import fast_path, repeated
 from deep_gemm_rocm.launch.families import Family
 from deep_gemm_rocm.launch.remembered import Call
+from deep_gemm_rocm.problems.gemm_kind import GemmKind
 from deep_gemm_rocm.problems.layout import mn_major_strides
 from deep_gemm_rocm.runtime import hip, session
 
@@ -146,7 +148,7 @@ def merged(*shape, **changes):
 
 
 EXPERTS = per_block(2, 32, 256)
-LONG = torch.zeros(512, 16384).to(FP8), torch.zeros(4, 128)  # K is split into 8 parts for few rows, and 6 for many
+LONG = torch.zeros(128, 32768).to(FP8), torch.zeros(1, 256)
 OF_CHANNELS = dg.per_row_cast_to_fp8(randn(32, 128))
 OF_PARTS_OF_BLOCKS = OF_ROWS | {"gate_up": per_block(2, 192, 128), "down": per_block(2, 128, 96)}
 WIDE = randn(FIRST, 320)
@@ -299,6 +301,14 @@ RARE = {
     "logits of other keys", "compressed logits", "attention to other keys", "attention of other queries",
     "attention of packed tokens", "attention of other queries to pages", "merged states",
 }  # fmt: skip
+
+
+def test_a_long_k_is_split_by_the_number_of_rows():
+    """Or the test below would show nothing about where the parts lie."""
+    n, k = LONG[0].shape
+    few, *others = (choose_dense(GemmKind(d_type="f32"), rows, n, k).splits for rows in (FIRST, *OTHERS))
+    assert min(few, *others) > 1
+    assert {few} < {few, *others}
 
 
 @pytest.mark.parametrize(
