@@ -38,6 +38,7 @@ from test_toolchain import bundled, hipcc, ziglang
 from deep_gemm_rocm.heuristics import GemmConfig, gemm_candidates
 from deep_gemm_rocm.jit import cache, source_of
 from deep_gemm_rocm.jit.toolchain import Toolchain
+from deep_gemm_rocm.problems.gemm_kind import GemmKind
 
 MAX_REGISTERS = 256  # for each lane, with two waves on a SIMD; in larger kernels as many again are AccVGPRs
 SPILLED_TO_ACC_VGPRS = 13  # by clang 19, in larger kernels: 13 of 80x96, one of 96x64, not to memory
@@ -181,6 +182,20 @@ def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
     if config.schedule != "producer" and (config.kind.grouping != "summed" or config.kind.is_k_major):
         # The end of a waterfall loop, which the compiler makes for a descriptor that it doesn't know to be uniform.
         assert not re.search(r"s_xor_b64 exec, exec.*\n\s*s_cbranch_execnz", listing)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [GemmConfig(16, 32, 1, 2, 4, "alone", kind=kind) for kind in (GemmKind(), *FOUR_BIT_KINDS) if kind.parts == 1],
+    ids=config_id,
+)
+def test_no_argument_keeps_the_first_values_waiting(tmp_path, config):
+    """Those of scales are under way while operands are loaded."""
+    listing = listing_of(code_object(ziglang(), config), tmp_path)
+    watched = ("s_load_", "s_waitcnt lgkmcnt", "buffer_load_dwordx")
+    found = [name for line in listing.splitlines() for name in watched if line.strip().startswith(name)]
+    before = found[: found.index("buffer_load_dwordx")]
+    assert before[-1] == "s_load_"
 
 
 @pytest.mark.parametrize("config", quick(SIGNALS), ids=config_id)

@@ -29,21 +29,20 @@ class GroupedFragmentLoader : public Base {
  public:
   using Base::Base;
 
-  DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
-    Base::begin(tile, first_k_block);
+  // `rows` are those of each part of the operand.
+  DG_DEVICE void begin_scales(const GroupScales& scales, int rows) {
     if constexpr (!kTakesScales) return;
-    scales_ = tile.scales;
+    scales_ = scales;
     if constexpr (kHasRounds) scale_ = Form::scale_of_products(reference_);
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
       const int row = Order::of_lds_row(Base::first_row_ + i * Base::Mfma::kRows + lane_id() % Base::Mfma::kRows);
       const unsigned offset = scales_.row_offset<Order>(row) + scales_.k_offset<Stored, Scale::kValues>(lane_k());
-      scale_offset_[i] = Order::row_in_part(row) < tile.rows ? offset : kOutOfBounds;
+      scale_offset_[i] = Order::row_in_part(row) < rows ? offset : kOutOfBounds;
     }
   }
 
-  DG_DEVICE void load_fragment(int stage, int i, int k_block) {
-    Base::load_fragment(stage, i, k_block);
+  DG_DEVICE void load_scales(int stage, int i, int k_block) {
     if constexpr (!kTakesScales) return;
     const int since = k_block - Base::first_k_block_;
     const int left_bytes = Base::k_bytes_ - since * Base::kBlockBytes;

@@ -23,20 +23,19 @@ class GroupedTileLoader : public Base {
  public:
   using Base::Base;
 
-  DG_DEVICE void begin(const OperandTile& tile, int first_k_block) {
-    Base::begin(tile, first_k_block);
+  // `rows` are those of each part of the operand.
+  DG_DEVICE void begin_scales(const GroupScales& scales, int rows) {
     if constexpr (!kTakesScales) return;
-    scales_ = tile.scales;
+    scales_ = scales;
 #pragma unroll
     for (int pass = 0; pass < Base::kPasses; ++pass) {
       const int row = Base::first_row_ + Order::of_lds_row(Base::lds_row(pass));
       const unsigned offset = scales_.row_offset<Order>(row) + scales_.k_offset<Stored, Scale::kValues>(2 * Base::chunk_k());
-      scale_offset_[pass] = Order::row_in_part(row) < tile.rows ? offset : kOutOfBounds;
+      scale_offset_[pass] = Order::row_in_part(row) < rows ? offset : kOutOfBounds;
     }
   }
 
-  DG_DEVICE void load(int stage, int pass, int k_block) {
-    Base::load(stage, pass, k_block);
+  DG_DEVICE void load_scales(int stage, int pass, int k_block) {
     if constexpr (!kTakesScales) return;
     const int since = k_block - Base::first_k_block_;
     const int left_bytes = Base::k_bytes_ - since * Base::kBlockBytes;

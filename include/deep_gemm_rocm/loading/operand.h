@@ -91,8 +91,8 @@ constexpr auto loader_through_lds() {
 template <class Kind, class Operand>
 using LoaderThroughLds = typename decltype(loader_through_lds<Kind, Operand>())::Type;
 
-// An operand that waves share in LDS. load() brings it from memory into registers, store() into LDS, and read() into a
-// fragment.
+// An operand that waves share in LDS. load_values() brings it from memory into registers, store() into LDS, and read()
+// into a fragment.
 template <class Kind, class Operand>
 class OperandInLds {
   using Mfma = typename Operand::Mfma;
@@ -101,6 +101,7 @@ class OperandInLds {
  public:
   using Loader = LoaderThroughLds<Kind, Operand>;
   static constexpr int kPasses = Loader::kPasses;
+  static constexpr int kLoads = kPasses;
   static constexpr int kStoreSteps = Loader::kStoreSteps;
   static constexpr int kLdsBytes = Operand::kLdsStages * kStageBytes;
 
@@ -112,7 +113,7 @@ class OperandInLds {
 
   DG_DEVICE void begin(const OperandTile& tile, int first_k_block) { loader_.begin(tile, first_k_block); }
 
-  DG_DEVICE void load(int stage, int pass, int k_block) { loader_.load(stage, pass, k_block); }
+  DG_DEVICE void load_values(int stage, int pass, int k_block) { loader_.load(stage, pass, k_block); }
 
   // `lds` has room for kLdsBytes of this operand.
   DG_DEVICE void store(int stage, int pass, uint8_t* lds, int k_block) {
@@ -126,6 +127,7 @@ class OperandInLds {
     fragment.template read<Kind::kWidensB>(read, stage_of(lds, k_block), first_read_row_ + i * Mfma::kRows);
   }
 
+  DG_DEVICE Loader& loader() { return loader_; }
   DG_DEVICE const Loader& loader() const { return loader_; }
 
  private:
@@ -144,7 +146,7 @@ class OperandInLds {
   int first_read_row_;
 };
 
-// An operand that each wave loads into its fragments' registers. load() and store() have nothing to do.
+// An operand that each wave loads into its fragments' registers. store() has nothing to do.
 template <class Kind, class Operand>
 class OperandInRegisters {
   using Mfma = typename Operand::Mfma;
@@ -155,6 +157,7 @@ class OperandInRegisters {
 
  public:
   static constexpr int kPasses = 0;
+  static constexpr int kLoads = Operand::kFragments;
   static constexpr int kStoreSteps = 0;
   static constexpr int kLdsBytes = 0;
 
@@ -162,13 +165,12 @@ class OperandInRegisters {
 
   DG_DEVICE void begin(const OperandTile& tile, int first_k_block) { loader_.begin(tile, first_k_block); }
 
-  DG_DEVICE void load(int, int, int) {}
   DG_DEVICE void store(int, int, uint8_t*, int) {}
   DG_DEVICE void read(Fragment<Mfma>& fragment, int i, int read, const uint8_t*, int, int register_stage) const {
     fragment.set(read, loader_.operands(register_stage, i, read));
   }
 
-  DG_DEVICE void load_fragment(int stage, int i, int k_block) { loader_.load_fragment(stage, i, k_block); }
+  DG_DEVICE void load_values(int stage, int i, int k_block) { loader_.load_fragment(stage, i, k_block); }
 
   DG_DEVICE Loader& loader() { return loader_; }
   DG_DEVICE const Loader& loader() const { return loader_; }

@@ -8,6 +8,7 @@ namespace deep_gemm_rocm {
 
 struct TileScales {
   ScaleTile a, b;
+  GroupScales groups{};  // of a B of four bits
 };
 
 // The scales of B in a lane: all of its wave's columns (Shape::kScales); one for each sum that it holds; or one that

@@ -42,7 +42,6 @@ struct OperandTile {
   int64_t part_bytes;    // from a part to the next
   BatchOfK batch{};      // for BatchedKLoader
   const int* row_indices = nullptr;  // for gathered rows, each row's place after `first`
-  GroupScales scales{};              // of an operand of four bits
 };
 
 // The place of a row of a tile after its first one.

@@ -50,8 +50,9 @@ class PingPong : public ScheduleDefaults<Kind, Shape> {
   template <class BeginScales>
   static DG_DEVICE void prologue(State& state, const BeginScales& begin_scales) {
     const int first = state.first_k_block;
-    state.load_tile(0, first);
+    state.load_first_values();
     begin_scales();
+    state.load_first_groups();
     if (kLoadsScalesAhead) state.load_scales(0);
     state.store_tile(0, first);
     load_shared(state, first + 1);

@@ -115,6 +115,7 @@ class PipelineState {
   // From here on, scales are loaded of the tile that comes after this one.
   DG_DEVICE void begin_scales(const TileScales& next, const TileOperands& operands) {
     scales.begin(next.a, operands.a.rows, next.b, operands.b.rows, num_k_blocks(operands));
+    if constexpr (Kind::kWidensB) staged_b_.loader().begin_scales(next.groups, operands.b.rows);
   }
 
   DG_DEVICE void begin_sums(int num_k_blocks) {
@@ -132,9 +133,9 @@ class PipelineState {
   // Starts a load into registers. Transfers 0, 1, … are the passes of A, then those of B.
   DG_DEVICE void load(int stage, int transfer, int k_block) {
     if (transfer < kTransfersOfA) {
-      staged_a_.load(stage, transfer, k_block);
+      staged_a_.load_values(stage, transfer, k_block);
     } else {
-      staged_b_.load(stage, transfer - kTransfersOfA, k_block);
+      load_of_b(stage, transfer - kTransfersOfA, k_block);
     }
   }
 
@@ -175,11 +176,22 @@ class PipelineState {
     __builtin_amdgcn_sched_barrier(0);  // see load_tile()
   }
 
-  DG_DEVICE void load_fragment_of_a(int stage, int i, int k_block) { staged_a_.load_fragment(stage, i, k_block); }
+  DG_DEVICE void load_fragment_of_a(int stage, int i, int k_block) { staged_a_.load_values(stage, i, k_block); }
 
   DG_DEVICE void load_fragments_of_b(int stage, int k_block) {
 #pragma unroll
-    for (int i = 0; i < Shape::kFragsN; ++i) staged_b_.load_fragment(stage, i, k_block);
+    for (int i = 0; i < Shape::kFragsN; ++i) load_of_b(stage, i, k_block);
+  }
+
+  // Starts a tile's first loads in two steps, values and then the scales of groups, whose arguments come later.
+  DG_DEVICE void load_first_values() {
+    static_for<StagedB::kLoads>([&](int i) { staged_b_.load_values(0, i, first_k_block); });
+    __builtin_amdgcn_sched_barrier(0);
+    static_for<StagedA::kLoads>([&](int i) { staged_a_.load_values(0, i, first_k_block); });
+    __builtin_amdgcn_sched_barrier(0);
+  }
+  DG_DEVICE void load_first_groups() {
+    static_for<StagedB::kLoads>([&](int i) { load_group_scales(0, i, first_k_block); });
   }
 
   // Starts the loads of the scales of the next K-block.
@@ -288,6 +300,14 @@ class PipelineState {
   Mma mma;
 
  private:
+  DG_DEVICE void load_of_b(int stage, int i, int k_block) {
+    staged_b_.load_values(stage, i, k_block);
+    load_group_scales(stage, i, k_block);
+  }
+  DG_DEVICE void load_group_scales(int stage, int i, int k_block) {
+    if constexpr (Kind::kWidensB) staged_b_.loader().load_scales(stage, i, k_block);
+  }
+
   DG_DEVICE uint8_t* lds_of_a() const { return lds_; }
   DG_DEVICE uint8_t* lds_of_b() const { return lds_ + StagedA::kLdsBytes; }
 

@@ -33,10 +33,11 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
 
   template <class BeginScales>
   static DG_DEVICE void prologue(State& state, const BeginScales& begin_scales) {
-    state.load_fragments(0, 0);
+    state.load_first_values();
     asm volatile("" ::: "memory");  // otherwise the compiler lets these loads wait for the arguments of scales
     begin_scales();
     state.load_first_row_scales();
+    state.load_first_groups();
     state.load_scales(0);
 #pragma unroll
     for (int stage = 1; stage < kNumStages; ++stage) {

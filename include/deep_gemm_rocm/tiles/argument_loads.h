@@ -26,6 +26,18 @@ DG_DEVICE void load_arguments_of_tile(const GemmArguments& args) {
   }
 }
 
+// The same arguments, of which those of scales are known here and not before. Otherwise the compiler computes with them
+// ahead of the first loads of operands, and lets these wait.
+template <class Kind>
+DG_DEVICE GemmArguments with_arguments_of_scales(GemmArguments args) {
+  if constexpr (Kind::kWidensB) {
+    asm volatile(""
+                 : "+s"(args.sfa.row_stride), "+s"(args.sfa.k_block_stride), "+s"(args.sfb.row_stride),
+                   "+s"(args.sfb.k_block_stride));
+  }
+  return args;
+}
+
 // The tile source, from arguments that are loaded again.
 template <class TileSource>
 DG_DEVICE TileSource reload_tiles(const GemmArguments& args) {

@@ -46,7 +46,10 @@ DG_DEVICE void compute_tile(const GemmArguments& args, const Tile& tile, uint8_t
   const TileOperands operands = tile_operands<Kind, Shape>(args, tile);
   state.begin(operands);
   if (tile.rows > 0 && state.has_k_blocks()) {
-    Schedule::prologue(state, [&] { state.begin_scales(tile_scales<Kind, Shape>(args, tile), operands); });
+    Schedule::prologue(state, [&] {
+      const GemmArguments later = with_arguments_of_scales<Kind>(args);
+      state.begin_scales(tile_scales<Kind, Shape>(later, tile), operands);
+    });
     run_k_loop<Schedule>(state);
   }
   store_tile<Schedule>(gemm_arguments(), tile, state, lds, may_store);

@@ -76,15 +76,17 @@ DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile, con
   return scales;
 }
 
-// The scales of groups of values, of an operand each of whose parts has `rows` rows. T is their type.
-template <class T>
-DG_DEVICE GroupScales group_scales(const Scales& scales, unsigned group, unsigned first_row, int rows,
-                                   int first_k_block) {
+// The scales of groups of values of B, if it has four bits.
+template <class Kind, class Tile>
+DG_DEVICE GroupScales scales_of_groups(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
+  if constexpr (!Kind::kWidensB) return {};
+  const Scales& scales = args.sfb;
   const auto* data = reinterpret_cast<const uint8_t*>(scales.data);
-  constexpr unsigned kBytes = sizeof(T);
+  const unsigned group = tile.group_of_operands(), first_row = tile.n;
+  constexpr unsigned kBytes = sizeof(typename Kind::ScaleOfB::T);
   return {data + (group * scales.group_stride + first_row * scales.row_stride) * kBytes,
           static_cast<unsigned>(scales.row_stride) * kBytes, static_cast<unsigned>(scales.k_block_stride) * kBytes,
-          static_cast<unsigned>(rows * scales.row_stride) * kBytes, first_k_block};
+          static_cast<unsigned>(args.n * scales.row_stride) * kBytes, k.first_k_block};
 }
 
 template <class Kind, class Shape, class Tile>
@@ -100,16 +102,14 @@ DG_DEVICE TileOperands tile_operands(const GemmArguments& args, const Tile& tile
     operands.b.batch = {args.b.group_stride * int64_t{sizeof(typename Kind::B)}, tile.first_block, tile.num_blocks};
   }
   if constexpr (Kind::kGathersA) operands.a.row_indices = args.row_indices + tile.m;
-  if constexpr (Kind::kWidensB) {
-    operands.b.scales = group_scales<typename Kind::ScaleOfB::T>(args.sfb, group, tile.n, args.n, k.first_k_block);
-  }
   return operands;
 }
 
 template <class Kind, class Shape, class Tile>
 DG_DEVICE TileScales tile_scales(const GemmArguments& args, const Tile& tile) {
   const PartOfK k = part_of_wave<Kind, Shape>(tile.part_of_k(args));
-  return {scales_of_a<Kind>(args, tile, k), scales_of_b<Kind, Shape>(args, tile, k)};
+  return {scales_of_a<Kind>(args, tile, k), scales_of_b<Kind, Shape>(args, tile, k),
+          scales_of_groups<Kind>(args, tile, k)};
 }
 
 }  // namespace deep_gemm_rocm
