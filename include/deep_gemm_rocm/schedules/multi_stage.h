@@ -23,10 +23,9 @@ class MultiStage : public ScheduleDefaults<Kind, Shape> {
 
   template <class BeginScales>
   static DG_DEVICE void prologue(State& state, const BeginScales& begin_scales) {
-    if (kPrefetch) state.load_first_values();
+    if (kPrefetch) state.load_tile(0, 0);
     begin_scales();
     if (!kPrefetch) return;
-    state.load_first_groups();
     state.load_scales(0);
 #pragma unroll
     for (int stage = 1; stage < kUnroll; ++stage) load(state, stage, stage);

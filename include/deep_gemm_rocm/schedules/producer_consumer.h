@@ -36,7 +36,6 @@ class ProducerConsumer : public ScheduleDefaults<Kind, Shape> {
 #pragma unroll
       for (int stage = 0; stage < kUnroll; ++stage) state.load_scales(stage);
     } else {
-      if constexpr (Kind::kWidensB) begin_scales();
 #pragma unroll
       for (int stage = 0; stage < kUnroll; ++stage) state.load_tile(stage, stage);
       produce(state, 0, 0);
