@@ -51,6 +51,8 @@ _ALONE = (_alone(64, 32, 3), _alone(32, 64, 3, waves_n=2))
 # Operands don't go through LDS, so one round of these takes less time and energy than one of ping-pong tiles of
 # 128x128: 1024x4608 has 288 of them. Groups of uneven sizes compute less padding than in 128 rows.
 _ALONE_WIDE = (_alone(64, 256, 2, waves_n=4),)
+# 512x7168 has 304 of these, for 304 CUs.
+_ALONE_192 = (_alone(64, 192, 2, waves_n=4),)
 
 # Waves alone that deal K among themselves, where there are fewer columns. It saves the second launch of a split K.
 _DEALING_K_OF_16_ROWS = (_alone(16, 16, 3, waves_k=4), _alone(16, 32, 3, waves_k=4))
@@ -139,7 +141,7 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
     # Tiles of 192 and 224 rows take more time for each row than those of 256, but 1280x4096 has one of the former for
     # each of 304 CUs, and 4096x4096 two of the latter. 1024x7168 and 2048x7168 have 304 and two times 304 of 128x192.
     pingpong = _PINGPONG_128 + _PINGPONG_128X192 + _PINGPONG_192 + _PINGPONG_224 + _PINGPONG_256
-    return small + _ALONE_WIDE + _DEALING_K_IN_LARGE_TILES + pingpong
+    return small + _ALONE_192 + _ALONE_WIDE + _DEALING_K_IN_LARGE_TILES + pingpong
 
 
 # Rounds of four-bit values leave fewer registers for operands on their way.
