@@ -166,6 +166,7 @@ def test_only_problems_of_few_tiles_and_long_k_are_split():
     assert splits_of(GemmKind(), 16, 128, 16384) > 1
     assert splits_of(GemmKind(), 4096, 4096, 7168) == 1
     assert splits_of(GemmKind(), 64, 32768, 512) == 1
+    assert splits_of(GemmKind(activation="silu_and_mul"), 128, 7168, 16384) == 1
     activated = GemmKind("bf16", "bf16", scaling="none", activation="silu_and_mul")
     assert {splits_of(activated, m, n, 16384) for m in (1, 64, 128) for n in (64, 512, 5120)} == {1}
     assert splits_of(GemmKind(d_type="e4m3", activation="silu_and_mul"), 64, 512, 7168) > 1

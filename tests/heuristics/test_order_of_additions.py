@@ -79,6 +79,8 @@ def test_many_rows_don_t_take_a_second_launch():
 def test_a_second_launch_must_gain_enough():
     """Two launches would be quicker for few rows, but too little for what many rows would lose."""
     assert choose_dense(BF16, 8192, 4096, 16384).k_order == (1, 4)
+    assert choose_dense(BF16, 8192, 576, 7168).k_order == (1, 4)
+    assert choose_dense(KINDS["quantised"], 8192, 2112, 7168).k_order == (1, 4)
 
 
 def test_few_columns_do():
