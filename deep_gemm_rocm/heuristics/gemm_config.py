@@ -24,7 +24,7 @@ _WITHOUT_SCALES_BYTES = 4 * 1024  # more, where there are neither scales nor sum
 _PRODUCER_BYTES = 8 * 1024  # of the same, for operands on their way to LDS
 _LANE_GROUPS = 4  # of an MFMA; each has columns of its own
 _K_BLOCKS_OF_SCALES = 32  # in LDS for each wave alone
-_LARGE_WAVE = 64 * 64  # results of a wave alone, whose scales of rows are in LDS
+_LARGE_WAVE = 64 * 48  # results of a wave alone, whose scales of rows are in LDS
 _ROWS_OF_PASSES = 64  # that two halves of 4 waves load with 16 bytes a thread
 _TWO_HEIGHTS = (128, 192)  # of the tiles that one kernel for masked groups may have
 

@@ -42,7 +42,7 @@ struct TileShape {
   // LDS that a wave alone has: for its sums of as many columns of fragments as fit, if waves deal K among themselves
   // (SumOverWaves), and before for its rows' scales of 32 K-blocks (RowScalesInLds). Small waves with columns of their
   // own have few K-blocks, and lose by scales in LDS.
-  static constexpr bool kHasLdsForRowScales = kFragsM > 1 && (kWavesK > 1 || kWaveM * kWaveN >= 64 * 64);
+  static constexpr bool kHasLdsForRowScales = kFragsM > 1 && (kWavesK > 1 || kWaveM * kWaveN >= 64 * 48);
   static constexpr int kSummedFragsN =
       kWavesK > 1 ? min(kFragsN, 64 * 1024 / (kWavesK * kWaveM * Mfma::kRows * 4)) : 0;
   static constexpr int kLdsBytesOfWave = max(kHasLdsForRowScales ? 32 : 0, kSummedFragsN * Mfma::kRows) * kWaveM * 4;
