@@ -63,8 +63,8 @@ def fp8_int4_gemm_nt(
 ) -> Described[None]:
     """``bf16_int4_gemm_nt`` for FP8 activations (W4A8): ``d = epilogue((a · sfa) · wᵀ + bias) + c``.
 
-    Integers of -16 to 15 are exact in FP8. The sum of a group is multiplied with both scales, in fp32. Groups of 64
-    take twice as many matrix instructions as those of 128, and groups of 32 four times as many.
+    Integers of -16 to 15 are exact in FP8. The sum of a group is multiplied with its scale, and that of 128 values with
+    the scale of a, in fp32. Shorter groups are slower, for they have more sums: see docs/benchmarks.md.
 
     Args:
         a: data FP8 [M, K] and scales fp32 [M, K/128], as for ``fp8_gemm_nt``; K is contiguous and a multiple of 128.

@@ -47,12 +47,12 @@ _WIDENING = {
     ("shuffled_e2m1", 1, False): 7.5, ("shuffled_e2m1", 2, False): 16.7,
     ("int4", 1, True): 10.2, ("int4", 2, True): 13.1, ("int4", 2, False): 26,
 }  # fmt: skip
-_OF_FURTHER_PROMOTION = 2  # of a K-block, where each group of a column is promoted
+_OF_FURTHER_GROUP = 1  # of a K-block of int4, whose scales lanes hand to one another
 _CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave
 _LANES = 64
 _ROWS_OF_PASS = 128  # rows of b that a ping-pong workgroup widens at a time; fewer take as long
 _COLUMNS_OF_SECTOR = 32  # of 16 bits, of 64 bytes
-_BYTES_OF_COLUMN_SCALES = 64  # to registers, for a column and a K-block
+_BYTES_OF_COLUMN_SCALES = 64  # to registers, for a column and a K-block, in as much time as several groups take
 _NO_WIDENING = 0.76  # share of the time of MFMAs in which their SIMD widens nothing
 # Share of the lesser of widening and MFMAs that a wave alone on its SIMD adds to the greater; each slows the other.
 _WIDENS_AND_MULTIPLIES = 1.5
@@ -62,6 +62,7 @@ _PROMOTES_AND_MULTIPLIES = 0.67
 # workgroups don't spend on anything else.
 _PROMOTION = 1.3
 _COLUMN_PROMOTION = 7.4
+_FURTHER_PROMOTION = 3  # for each further group of a K-block
 _PROMOTION_ALONE = 0.1
 _NOT_IN_L1 = 0.22  # share of what other waves of the workgroup have loaded that L1 has lost
 
@@ -291,11 +292,12 @@ def _work(config: GemmConfig, rows: _Floats) -> _Work:
     b_loaded = b_taken_in = block_n * kind.memory_of_b
     if kind.widens_b and (config.schedule == "alone" or kind.promotes_columns):
         # All lanes load those of their columns.
-        scales = block_n * kind.promotions * _BYTES_OF_COLUMN_SCALES / kind.element_bytes / BLOCK_K_BYTES
+        scales = block_n * _BYTES_OF_COLUMN_SCALES / kind.element_bytes / BLOCK_K_BYTES
         b_loaded, b_taken_in = b_loaded + scales, b_taken_in + scales
-    matrix = _SIMDS * kind.promotions * block_m * block_n * BLOCK_K_BYTES / _MATRIX_BYTES
+    matrix = _SIMDS * block_m * block_n * BLOCK_K_BYTES / _MATRIX_BYTES
     of_promotion = _COLUMN_PROMOTION if kind.promotes_columns else _PROMOTION if kind.element_bytes == 1 else 0
-    promotion = kind.promotions * block_m * block_n * of_promotion * _CLOCKS_OF_INSTRUCTION / _LANES
+    of_promotion += _FURTHER_PROMOTION * (kind.promotions - 1)
+    promotion = block_m * block_n * of_promotion * _CLOCKS_OF_INSTRUCTION / _LANES
     widening = 0.0
     if kind.widens_b:
         widened = block_n * config.waves_m if config.schedule == "alone" else align(block_n, _ROWS_OF_PASS)
@@ -352,7 +354,7 @@ def _busy_clocks(config: GemmConfig, work: _Work, at_once: _Floats | int) -> _Fl
 def _widening_clocks(kind: GemmKind) -> float:
     """Clocks of a SIMD for a K-block of a row of b."""
     instructions = _WIDENING[kind.b_type, kind.element_bytes, kind.promotes_columns]
-    instructions += _OF_FURTHER_PROMOTION * (kind.promotions - 1)
+    instructions += _OF_FURTHER_GROUP * (kind.promotions - 1)
     return BLOCK_K_BYTES / kind.element_bytes / 8 * instructions * _CLOCKS_OF_INSTRUCTION / _LANES
 
 

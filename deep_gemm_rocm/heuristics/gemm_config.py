@@ -158,9 +158,11 @@ class GemmConfig:
             return operands + sums
         if self.kind.widens_b:
             sums *= 2  # of a K-block beside the totals
-        # A lane has scales of each of its columns for each K-block that is held, and of one in use.
-        scales = self.kind.promotions * self.wave_n // _LANE_GROUPS * 4 * WAVE_SIZE
-        return operands + sums + (self.num_stages + 1) * scales
+        # A lane has scales of each of its columns for each K-block that is held, and of one in use. With several groups
+        # lanes share those of an MFMA tile that are held.
+        scales = self.wave_n // _LANE_GROUPS * 4 * WAVE_SIZE
+        held = scales if self.kind.promotions == 1 else self.wave_n // MFMA_ROWS * 4 * WAVE_SIZE
+        return operands + sums + self.kind.promotions * scales + self.num_stages * held
 
     @property
     def most_wave_alone_bytes(self) -> int:

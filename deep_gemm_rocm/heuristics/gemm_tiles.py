@@ -76,6 +76,9 @@ _DEALING_K_IN_LARGE_TILES = (
 # Ping-pong tiles for many rows.
 _PINGPONG_64 = (_pingpong(64, 128, 2, 4),)
 _PINGPONG_128 = (_pingpong(128, 128, 4, 2),)
+# Waves of few columns, whose short groups have many scales, and of many rows, which share these.
+_PINGPONG_128_OF_SHORT_GROUPS = (_pingpong(128, 128, 2, 4),)
+_PINGPONG_192_OF_SHORT_GROUPS = (_pingpong(192, 128, 2, 4),)
 # For groups of 129 to 160 rows, or 257 to 320: 128 rows would take another tile, which is mostly padding.
 _PINGPONG_160 = (_pingpong(160, 128, 2, 4),)
 _PINGPONG_192 = (_pingpong(192, 128, 4, 2),)
@@ -179,13 +182,14 @@ _DEALING_K_OF_FOUR_BITS_IN_LARGE_TILES = (
 
 def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
     dealing_k: tuple[GemmConfig, ...] = _DEALING_K if kind.has_rounds else _DEALING_K_OF_FOUR_BITS
+    of_128 = _PINGPONG_128
     of_192: tuple[GemmConfig, ...] = _PINGPONG_192
     of_256: tuple[GemmConfig, ...] = _PINGPONG_256
     if kind.promotions > 1:  # which leaves registers for fewer K-blocks and fewer sums
-        dealing_k += (_alone(32, 32, 2, waves_k=4),)
-        of_192 = of_256 = ()
+        dealing_k = (*_DEALING_K_OF_FOUR_BITS_16_ROWS, _alone(32, 32, 2, waves_k=4), _alone(64, 32, 2, waves_k=4))
+        of_128, of_192, of_256 = _PINGPONG_128_OF_SHORT_GROUPS, _PINGPONG_192_OF_SHORT_GROUPS, ()
     if kind.grouping == "split_k":
-        return dealing_k + _PINGPONG_128 + of_256
+        return dealing_k + of_128 + of_256
     of_16_rows = _ALONE_16_ROWS_OF_FOUR_BITS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS
     few_rows = of_16_rows + (_ALONE_WITH_ROUNDS if kind.has_rounds else _ALONE_OF_FOUR_BITS)
     if kind.grouping == "dense":
@@ -199,10 +203,12 @@ def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
         few_rows += _WIDE_OF_16_ROWS
         few_rows += _DEALING_K_OF_16_ROWS if kind.has_rounds else _DEALING_K_OF_FOUR_BITS_16_ROWS
     if kind.has_groups_of_rows:
-        return few_rows + _PINGPONG_128 + of_192
-    if kind.grouping == "dense" and kind.parts == 1 and not (kind.is_a_scaled or kind.promotes_columns):
-        of_256 += _PINGPONG_256X96  # promotion would leave the vector ALU too little time to widen
-    return few_rows + _PINGPONG_128 + of_192 + of_256
+        return few_rows + of_128 + of_192
+    # Promotion would leave the vector ALU too little time to widen, unless that takes little beside it.
+    widens_often = (kind.is_a_scaled or kind.promotes_columns) and kind.promotions == 1
+    if kind.grouping == "dense" and kind.parts == 1 and not widens_often:
+        of_256 += _PINGPONG_256X96
+    return few_rows + of_128 + of_192 + of_256
 
 
 def _tiles_through_lds(kind: GemmKind) -> tuple[GemmConfig, ...]:

@@ -36,12 +36,16 @@ int stored_chunk(int thread, int chunks) { return thread_chunk(thread, chunks); 
 int stored_at(int thread, int pass, int threads, int chunks) {
   return store_offset(thread, chunks) + first_row_offset(pass * rows_per_pass(threads, chunks));
 }
+int half_stored_at(int thread, int pass, int threads, int chunks, int i, int half) {
+  return half_store_offset(thread, chunks, i, half) + first_row_offset(pass * rows_per_pass(threads, chunks));
+}
 int reads(int mfma_rows) {
   return mfma_rows == 16 ? fragment_reads<MfmaShape<16>>() : fragment_reads<MfmaShape<32>>();
 }
 int read_at(int neighbours, int lane, int read, int first_row) {
-  return first_row_offset(first_row) +
-         (neighbours ? read_offset<MfmaShape<16>, true>(lane, read) : read_offset<MfmaShape<16>>(lane, read));
+  using Shape = MfmaShape<16>;
+  const int offset = neighbours ? read_offset<Shape, KOrder::kNeighbours>(lane, read) : read_offset<Shape>(lane, read);
+  return first_row_offset(first_row) + offset;
 }
 int column(int mfma_rows, int joined, int row) {
   return mfma_rows == 32 ? RowsByLane<MfmaShape<32>, 1>::of_lds_row(row)
@@ -136,6 +140,27 @@ def test_reads_find_what_was_stored(functions, config):
         ]
         assert all(row == first_row + lane % MFMA_ROWS for first_row, lane, row, _ in read)
         assert sorted(place[2:] for place in read) == sorted(lds.values())
+
+
+@pytest.mark.parametrize(("threads", "chunks"), [(256, 1), (512, 1), (512, 2)])
+def test_halves_of_chunks_are_stored_in_the_order_of_mfmas(functions, threads, chunks):
+    """The n-th MFMA takes the n-th 32 bytes of a row, of which a lane group has 8. Two reads feed four MFMAs."""
+    rows, half_bytes = 128, 8
+    lds = {}
+    for pass_, i, half in itertools.product(range(functions.passes(rows, threads, chunks)), range(chunks), range(2)):
+        offsets = [functions.half_stored_at(thread, pass_, threads, chunks, i, half) for thread in range(threads)]
+        for first in range(0, threads, 16):  # lanes that ds_write_b64 serves at a time
+            words = [offset // 4 + word for offset in offsets[first : first + 16] for word in range(2)]
+            assert len({word % BANKS for word in words}) == BANKS
+        for thread, offset in enumerate(offsets):
+            row = functions.stored_row(thread, pass_, threads, chunks)
+            k = 16 * (functions.stored_chunk(thread, chunks) + i) + half_bytes * half
+            assert lds.setdefault(offset, (row, k)) == (row, k)
+    assert sorted(lds) == list(range(0, rows * 128, half_bytes))
+    for first_row, read, lane, of_two in itertools.product(range(0, rows, MFMA_ROWS), range(2), range(WAVE), range(2)):
+        mfma, lane_group = 2 * read + of_two, lane // MFMA_ROWS
+        place = lds[functions.read_at(False, lane, read, first_row) + half_bytes * of_two]
+        assert place == (first_row + lane % MFMA_ROWS, 32 * mfma + half_bytes * lane_group)
 
 
 @pytest.mark.parametrize(("mfma_rows", "formula"), [

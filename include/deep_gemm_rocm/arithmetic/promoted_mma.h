@@ -38,13 +38,11 @@ class PromotedMma {
 #pragma unroll
     for (int i = 0; i < kScalePairs; ++i) asm volatile("" : "+v"(scale_[i]));
     if constexpr (Scales::kPerColumn) {
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-#pragma unroll
-        for (int column = 0; column < Scales::kColumns; ++column) {
-          column_scale_[group][column] = scales.of_column(stage, column, group);
-        }
-      }
+      static_for<kGroups>([&](auto group) {
+        static_for<Scales::kColumns>([&](auto column) {
+          column_scale_[group][column] = scales.template of_column<column, group>(stage);
+        });
+      });
     }
   }
 
@@ -55,8 +53,7 @@ class PromotedMma {
     const int sum = Order::sum(slot);
     Accumulator& partial = partial_[sum];
     partial = Mfma::multiply_add(b[Order::column(sum)].operand(mfma),
-                                 of_group(Order::group(sum), a[Order::row(sum)].operand(mfma)),
-                                 mfma == 0 ? Accumulator{} : partial);
+                                 a[Order::row(sum)].operand(mfma), Order::in_chain(slot) == 0 ? Accumulator{} : partial);
     promote_at(slot, is_first);
   }
 
@@ -93,13 +90,6 @@ class PromotedMma {
 
   using Pair = Vector<float, 2>;  // as v_pk_fma_f32 takes them
 
-  // A's values of a group, and zeros for others. A lane group has neighbours along K, which are of one group.
-  static DG_DEVICE MfmaOperand of_group(int group, MfmaOperand operand) {
-    if constexpr (kGroups == 1) return operand;
-    const int own = lane_id() / Mfma::kRows * kGroups / Mfma::kLaneGroups;
-    return own == group ? operand : 0;
-  }
-
   // Promotes the elements whose turn is `slot`.
   DG_DEVICE void promote_at(int slot, bool is_first) {
     const int first = Order::completed(slot);
@@ -116,18 +106,27 @@ class PromotedMma {
       // clang 19 would load it together with the next ones, and so keep all of them in scratch.
       if constexpr (kScalePairs > 1) asm("" : "+v"(scales));
       Pair factor{scales[of_rows % 2], scales[of_rows % 2]};
+      Pair& total = total_[m * Shape::kFragsN + n][element / 2];
       if constexpr (Scales::kPerColumn) {
         const int column = n * kElements + element;
-        factor *= Pair{column_scale_[group][column], column_scale_[group][column + 1]};
+        const Pair of_columns{column_scale_[group][column], column_scale_[group][column + 1]};
+        if constexpr (kGroups > 1) {
+          Pair& block_sum = block_sum_[Order::fragment(sum)][element / 2];
+          block_sum = group == 0 ? of_columns * partial : __builtin_elementwise_fma(of_columns, partial, block_sum);
+          if (group == kGroups - 1) total = __builtin_elementwise_fma(factor, block_sum, is_first ? Pair{} : total);
+          continue;
+        }
+        factor *= of_columns;
       }
-      Pair& total = total_[m * Shape::kFragsN + n][element / 2];
       // A total begins with +0 in any case, so that it has the same sign if it is zero.
-      total = __builtin_elementwise_fma(factor, partial, is_first && group == 0 ? Pair{} : total);
+      total = __builtin_elementwise_fma(factor, partial, is_first ? Pair{} : total);
     }
   }
 
   Pair total_[kFragments][kElements / 2];
   Accumulator partial_[Order::kSums];
+  // Sums over the groups of a K-block, without the factor of its rows. Few are in use at a time.
+  Pair block_sum_[kGroups > 1 ? kFragments : 1][kElements / 2];
   // In pairs of registers. v_pk_fma_f32 names a pair even if it takes one of them twice; were the other one that of a
   // load on its way, promotion would wait for that.
   static constexpr int kScalePairs = ceil_div(Shape::kFragsM * kScales, 2);

@@ -49,6 +49,16 @@ DG_DEVICE int handed_over(int value) {
 constexpr int kRowShiftRight = 0x110;  // by so many lanes
 constexpr int kLastToNextRow = 0x142;
 constexpr int kLane31ToOthers = 0x143;
+constexpr int kRowNewBroadcast = 0x150;  // of a lane of each row to all of the row
+constexpr int kLanesOfDppRow = 16;
+
+// The value of lane kLane of the 16 lanes that this lane is one of.
+template <int kLane>
+DG_DEVICE float of_dpp_row(float value) {
+  static_assert(kLane < kLanesOfDppRow);
+  const int bits = __builtin_bit_cast(int, value);
+  return __builtin_bit_cast(float, __builtin_amdgcn_mov_dpp(bits, kRowNewBroadcast + kLane, 0xF, 0xF, true));
+}
 
 // The sum over this lane and those before it.
 DG_DEVICE int inclusive_sum(int value) {

@@ -362,12 +362,12 @@ struct FourBits<E4M3, Integers<false>> : IntegersInE4M3 {
     return bytes_of(if_negative, if_positive, (signs & kBit2) | kOwn);
   }
 
-  static DG_DEVICE MfmaOperand operand(unsigned codes) {
+  static DG_DEVICE MfmaOperand operand(unsigned codes, const Table&) {
     return static_cast<uint64_t>(numbers(codes >> 4, codes >> 5)) << 32 | numbers(codes, codes >> 1);
   }
 
-  static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table&) {
-    return {operand(words[0]), operand(words[1])};
+  static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table& table) {
+    return {operand(words[0], table), operand(words[1], table)};
   }
 };
 

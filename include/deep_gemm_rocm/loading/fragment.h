@@ -10,9 +10,9 @@ namespace deep_gemm_rocm {
 // A chunk, which a lane reads from LDS at once: its operands of two consecutive MFMAs.
 using MfmaOperands = Vector<MfmaOperand, kChunkBytes / sizeof(MfmaOperand)>;
 
-template <class Mfma, bool kNeighbours = false>
+template <class Mfma, KOrder kOrder = KOrder::kSpread>
 DG_DEVICE MfmaOperands read_operands(const uint8_t* lds_tile, int first_row, int read) {
-  const uint8_t* const chunk = lds_tile + read_offset<Mfma, kNeighbours>(lane_id(), read) + first_row_offset(first_row);
+  const uint8_t* const chunk = lds_tile + read_offset<Mfma, kOrder>(lane_id(), read) + first_row_offset(first_row);
   return *reinterpret_cast<const MfmaOperands*>(chunk);
 }
 
@@ -41,9 +41,9 @@ class Fragment {
   static constexpr int kReads = fragment_reads<Mfma>();
   static constexpr int kMfmas = kReads * (kChunkBytes / sizeof(MfmaOperand));
 
-  template <bool kNeighbours>
+  template <KOrder kOrder>
   DG_DEVICE void read(int read, const uint8_t* lds_tile, int first_row) {
-    operands_[read] = read_operands<Mfma, kNeighbours>(lds_tile, first_row, read);
+    operands_[read] = read_operands<Mfma, kOrder>(lds_tile, first_row, read);
   }
 
   DG_DEVICE void set(int read, const MfmaOperands& operands) { operands_[read] = operands; }
@@ -56,25 +56,27 @@ class Fragment {
 
 // The order in which a wave issues the MFMAs of a K-block. Each has a slot, and schedules put memory operations between
 // slots. The MFMAs of one fragment are a chain, each adding to the result of the one before; kChains chains alternate.
-// Results are used kResultSlots slots after the end of their chain. A fragment has a chain for each of the K-block's
-// kGroups groups. Chains are ordered by row, then group, then column.
+// Results are used kResultSlots slots after the end of their chain. With kGroups groups in a K-block, a fragment has a
+// chain for each, of as many MFMAs less. Chains are ordered by fragment, row by row, then group.
 template <class Shape, int kChains, int kResultSlots, int kGroups = 1>
 struct MmaOrder {
   static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;
   static constexpr int kSums = kGroups * kFragments;  // one for each chain
-  static constexpr int kChainMfmas = Fragment<typename Shape::Mfma>::kMfmas;
-  static constexpr int kGroupSlots = kChains * kChainMfmas;
+  static constexpr int kChainMfmas = Fragment<typename Shape::Mfma>::kMfmas / kGroups;
+  static constexpr int kTurnSlots = kChains * kChainMfmas;  // of chains that alternate
   static constexpr int kSlots = kSums * kChainMfmas;
-  static_assert(kSums % kChains == 0, "chains run in whole groups");
+  static_assert(kSums % kChains == 0, "chains alternate in whole turns");
 
-  static constexpr int mfma(int slot) { return slot % kGroupSlots / kChains; }
-  static constexpr int sum(int slot) { return slot / kGroupSlots * kChains + slot % kChains; }
-  static constexpr int row(int sum) { return sum / (kGroups * Shape::kFragsN); }
-  static constexpr int group(int sum) { return sum / Shape::kFragsN % kGroups; }
-  static constexpr int column(int sum) { return sum % Shape::kFragsN; }
+  static constexpr int sum(int slot) { return slot / kTurnSlots * kChains + slot % kChains; }
+  static constexpr int fragment(int sum) { return sum / kGroups; }
+  static constexpr int row(int sum) { return fragment(sum) / Shape::kFragsN; }
+  static constexpr int column(int sum) { return fragment(sum) % Shape::kFragsN; }
+  static constexpr int group(int sum) { return sum % kGroups; }
+  static constexpr int in_chain(int slot) { return slot % kTurnSlots / kChains; }
+  static constexpr int mfma(int slot) { return group(sum(slot)) * kChainMfmas + in_chain(slot); }
 
   // Rows of fragments whose MFMAs are among the first `slots`.
-  static constexpr int completed_rows(int slots) { return row(slots / kGroupSlots * kChains); }
+  static constexpr int completed_rows(int slots) { return row(slots / kTurnSlots * kChains); }
 
   static constexpr int kDelay = kChains * (kChainMfmas - 1) + kResultSlots;
 

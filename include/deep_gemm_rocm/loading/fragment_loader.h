@@ -9,10 +9,10 @@ namespace deep_gemm_rocm {
 
 // Loads kFragments of a wave, which begin with the tile's row `first_row` in the order of LDS. Rows and K past the
 // operand's end read as zeros.
-//   kNeighbours: whether a lane's chunks are neighbours in memory, as those of four bits are; see read_offset().
+//   kKOrder: which k of a K-block a lane has, see lds_layout.h.
 //   Form: how chunks are in memory, see four_bits.h.
 template <class Mfma_, class Order_, int kFragments_, int kTileRows, int kRegisterStages_, bool kKTail_,
-          bool kNeighbours = false, class Form_ = AsTheyAre>
+          KOrder kKOrder = KOrder::kSpread, class Form_ = AsTheyAre>
 class FragmentLoader {
  public:
   using Mfma = Mfma_;
@@ -39,7 +39,7 @@ class FragmentLoader {
       const unsigned in_memory = row_in_memory<Order>(tile, in_part);
       const unsigned offset = in_memory * static_cast<unsigned>(tile.stride_bytes) +
                               Order::part(row) * static_cast<unsigned>(tile.part_bytes) +
-                              first_chunk() * Form::kBytes;
+                              first_byte();
       offset_[i] = in_part < tile.rows ? offset : kOutOfBounds;
     }
   }
@@ -50,24 +50,35 @@ class FragmentLoader {
     const Buffer buffer = buffer_.only_if(left_bytes > 0).with_scalar_size();
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
-      const int chunk = load * (kNeighbours ? kChunksOfLoad : Mfma::kLaneGroups);
-      const bool exists = !kKTail || (first_chunk() + chunk) * Form::kBytes < left_bytes;
-      const int first = since * kBlockBytes + chunk * Form::kBytes;
+      const int in_block = load * (kNeighbours ? kLoadBytes : Mfma::kLaneGroups * kLoadBytes);
+      const bool exists = !kKTail || first_byte() + in_block < left_bytes;
+      const int first = since * kBlockBytes + in_block;
       staged_[stage][i][load] = buffer.template load<Loaded>(exists ? offset_[i] : kOutOfBounds, first);
     }
   }
 
   DG_DEVICE MfmaOperands operands(int stage, int fragment, int read) const {
-    return __builtin_bit_cast(MfmaOperands, staged_[stage][fragment][read]);
+    const auto& loaded = staged_[stage][fragment];
+    if constexpr (kIsInOrder) {
+      return {__builtin_bit_cast(MfmaOperand, loaded[2 * read]), __builtin_bit_cast(MfmaOperand, loaded[2 * read + 1])};
+    } else {
+      return __builtin_bit_cast(MfmaOperands, loaded[read]);
+    }
   }
 
  protected:
   static constexpr int kBlockBytes = kChunksPerRow * Form::kBytes;  // of a K-block, in memory
+  static constexpr bool kNeighbours = kKOrder == KOrder::kNeighbours, kIsInOrder = kKOrder == KOrder::kInOrder;
+  // A lane loads several chunks at once if they are neighbours, and what an MFMA takes if these are in order.
   static constexpr int kChunksOfLoad = kNeighbours ? min(kReads, kChunkBytes / Form::kBytes) : 1;
-  static constexpr int kLoads = kReads / kChunksOfLoad;
-  using Loaded = Vector<unsigned, kChunksOfLoad * Form::kBytes / sizeof(unsigned)>;
+  static constexpr int kLoadBytes = kIsInOrder ? Form::kBytes / 2 : kChunksOfLoad * Form::kBytes;
+  static constexpr int kLoads = kReads * Form::kBytes / kLoadBytes;
+  using Loaded = Vector<unsigned, kLoadBytes / sizeof(unsigned)>;
 
-  static DG_DEVICE int first_chunk() { return lane_id() / Mfma::kRows * (kNeighbours ? kReads : 1); }
+  // The lane's first byte in a K-block in memory.
+  static DG_DEVICE int first_byte() {
+    return lane_id() / Mfma::kRows * (kNeighbours ? kReads * Form::kBytes : kLoadBytes);
+  }
 
   int first_row_;
   int first_k_block_;

@@ -6,8 +6,8 @@
 
 namespace deep_gemm_rocm {
 
-// Base is a FragmentLoader whose lanes have neighbouring chunks: these belong to one group each. Scale is a
-// GroupScale.
+// Base is a FragmentLoader. A lane's values belong to one group if its chunks are neighbours, and to all of the K-block
+// if these are in order. Scale is a GroupScale.
 //
 // FP8 has room for scales that differ by up to 2^27. A round of computing a K-block takes the groups whose scales are
 // at most that much smaller than a reference, which is part of the promotion. Others, if there are any, take further
@@ -23,8 +23,11 @@ class GroupedFragmentLoader : public Base {
   static constexpr bool kHasRounds = kIsSame<Form, FourBits<E5M2>>;
   static constexpr int kLaneK = Base::kReads * Form::kBytes * 2;
   static constexpr int kBlockK = kLaneK * Base::Mfma::kLaneGroups;
+  static constexpr int kGroups = Base::kIsInOrder ? kBlockK / Scale::kValues : 1;  // of a lane
+  using LoadedScales = Conditional<kGroups == 1, Stored, Vector<unsigned, kGroups>>;
+  static constexpr int kMfmas = Fragment<typename Base::Mfma>::kMfmas;
   static constexpr bool kTakesScales = deep_gemm_rocm::kTakesScales<Form>;
-  static_assert(Scale::kValues % kLaneK == 0, "a lane's values share a scale");
+  static_assert(Scale::kValues % kLaneK == 0, "a lane's values share a scale, or those of an MFMA");
 
  public:
   using Base::Base;
@@ -49,8 +52,8 @@ class GroupedFragmentLoader : public Base {
     const bool exists = !Base::kKTail || lane_k() < 2 * left_bytes;
     const unsigned k = (scales_.first_k_block + since) * kBlockK;
     const Buffer buffer = Buffer{scales_.first, kOutOfBounds}.only_if(left_bytes > 0).with_scalar_size();
-    staged_scales_[stage][i] = buffer.template load<Stored>(exists ? scale_offset_[i] : kOutOfBounds,
-                                                            scales_.k_offset<Stored, Scale::kValues>(k));
+    staged_scales_[stage][i] = buffer.template load<LoadedScales>(exists ? scale_offset_[i] : kOutOfBounds,
+                                                                  scales_.k_offset<Stored, Scale::kValues>(k));
   }
 
   // Takes over the groups of a K-block.
@@ -59,8 +62,13 @@ class GroupedFragmentLoader : public Base {
     for (int i = 0; i < kFragments; ++i) {
       if constexpr (kHasRounds) {
         left_[i] = exponent_of(StagedScale<T>{staged_scales_[stage][i]});
+      } else if constexpr (kTakesScales && kGroups == 1) {
+        table_[i][0] = Table::template of<T>(staged_scales_[stage][i]);
       } else if constexpr (kTakesScales) {
-        table_[i] = Table::template of<T>(staged_scales_[stage][i]);
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          table_[i][group] = Table::template of<T>(__builtin_bit_cast(T, unsigned{staged_scales_[stage][i][group]}));
+        }
       }
     }
   }
@@ -73,7 +81,7 @@ class GroupedFragmentLoader : public Base {
     for (int i = 0; i < kFragments; ++i) {
       units[i] = (reference_ - left_[i]) * Form::kUnit;
       takes_all &= units[i] <= Form::kMostUnits;
-      table_[i] = Table::of(units[i]);
+      table_[i][0] = Table::of(units[i]);
     }
     has_more_ = false;
     if (ballot(!takes_all) != 0) choose(units);
@@ -92,12 +100,21 @@ class GroupedFragmentLoader : public Base {
   }
 
   DG_DEVICE MfmaOperands operands(int stage, int fragment, int read) const {
-    const auto& loaded = Base::staged_[stage][fragment][read / Base::kChunksOfLoad];
+    const auto& all = Base::staged_[stage][fragment];
+    const auto& tables = table_[fragment];
+    if constexpr (Base::kIsInOrder) {
+      static_assert(sizeof(all[0]) == sizeof(unsigned));
+      const auto operand = [&](int mfma) {
+        return Form::operand(all[mfma][0], tables[mfma * kGroups / kMfmas]);
+      };
+      return {operand(2 * read), operand(2 * read + 1)};
+    }
+    const auto& loaded = all[read / Base::kChunksOfLoad];
     constexpr int kWords = Form::kBytes / sizeof(unsigned);
     unsigned words[kWords];
 #pragma unroll
     for (int i = 0; i < kWords; ++i) words[i] = loaded[read % Base::kChunksOfLoad * kWords + i];
-    return Form::chunk(words, table_[fragment]);
+    return Form::chunk(words, tables[0]);
   }
 
  private:
@@ -111,20 +128,20 @@ class GroupedFragmentLoader : public Base {
     for (int i = 0; i < kFragments; ++i) {
       const bool is_nan = left_[i] > kLargestExponent;
       const bool is_chosen = units[i] <= Form::kMostUnits;
-      table_[i] = is_nan ? Table::of_nan() : table_[i].only_if(is_chosen);
+      table_[i][0] = is_nan ? Table::of_nan() : table_[i][0].only_if(is_chosen);
       left_[i] = is_nan || is_chosen ? 0 : left_[i];
       has_more |= left_[i] != 0;
     }
     has_more_ = ballot(has_more) != 0;
   }
 
-  // The lane's first k in a K-block.
-  static DG_DEVICE int lane_k() { return lane_id() / Base::Mfma::kRows * kLaneK; }
+  // The first k in a K-block of the lane's groups.
+  static DG_DEVICE int lane_k() { return Base::kIsInOrder ? 0 : lane_id() / Base::Mfma::kRows * kLaneK; }
 
   GroupScales scales_;
   unsigned scale_offset_[kFragments];
-  Stored staged_scales_[Base::kRegisterStages][kFragments];
-  Table table_[kFragments];
+  LoadedScales staged_scales_[Base::kRegisterStages][kFragments];
+  Table table_[kFragments][kGroups];
   unsigned reference_ = FourBits<E5M2>::kUsualReference;  // an exponent
   float scale_ = 1;                       // of products
   unsigned left_[kFragments];             // exponents of groups that are still to be multiplied, else 0

@@ -62,7 +62,7 @@ class GroupedTileLoader : public Base {
 #pragma unroll
     for (int word = 0; word < kWords; ++word) words[word] = loaded[(step - 1) * kWords + word];
     const Chunk chunk = __builtin_bit_cast(Chunk, Form::chunk(words, table_));
-    if (Base::stores(pass)) Base::chunk_in_lds(lds_tile, pass, step - 1) = chunk;
+    if (Base::stores(pass)) Base::store_chunk(chunk, lds_tile, pass, step - 1);
   }
 
   DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) {

@@ -27,16 +27,32 @@ constexpr int store_offset(int thread, int chunks = 1) {
   return lds_offset(thread_row(thread, chunks), thread_chunk(thread, chunks));
 }
 
+// Which k of a K-block a lane multiplies. That doesn't matter to sums as long as A and B agree.
+enum class KOrder {
+  kSpread,      // a lane group takes every kLaneGroups-th chunk of 16 bytes
+  kNeighbours,  // a lane's chunks are neighbours, so that its values of four bits are of one group
+  kInOrder,     // one MFMA takes the first 32 of 128 bytes, the next one the next 32: each has values of one group
+};
+
 // Reads: a lane reads chunks of its MFMA row, one in each of a fragment's reads. A chunk feeds two consecutive MFMAs
-// with 8 bytes each. Which k these are doesn't matter as long as A and B agree: with kNeighbours a lane's chunks are
-// neighbours, otherwise its lane group takes every kLaneGroups-th chunk.
-template <class Shape, bool kNeighbours = false>
+// with 8 bytes each.
+template <class Shape, KOrder kOrder = KOrder::kSpread>
 constexpr int read_offset(int lane, int read) {
   const int group = lane / Shape::kRows;
-  const int chunk =
-      kNeighbours ? group * (kChunksPerRow / Shape::kLaneGroups) + read : group + read * Shape::kLaneGroups;
+  const int chunk = kOrder == KOrder::kNeighbours ? group * (kChunksPerRow / Shape::kLaneGroups) + read
+                                                  : group + read * Shape::kLaneGroups;
   return lds_offset(lane % Shape::kRows, chunk);
 }
+
+// With KOrder::kInOrder, the halves of chunks change places on their way into LDS, so that a read has 8 bytes of each of
+// two consecutive MFMAs, as ever. Offset of half `half` of the i-th chunk that a thread stores.
+constexpr int half_store_offset(int thread, int chunks, int i, int half) {
+  constexpr int kLaneGroups = 4, kHalfBytes = kChunkBytes / 2;  // 16 rows
+  const int number = 2 * (thread_chunk(thread, chunks) + i) + half;  // of the row's halves
+  const int mfma = number / kLaneGroups, chunk = mfma / 2 * kLaneGroups + number % kLaneGroups;
+  return lds_offset(thread_row(thread, chunks), chunk) + mfma % 2 * kHalfBytes;
+}
+
 template <class Shape>
 constexpr int fragment_reads() {
   return kChunksPerRow / Shape::kLaneGroups;

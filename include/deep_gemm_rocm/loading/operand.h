@@ -70,7 +70,8 @@ constexpr auto loader_of_one_group() {
                                             Operand::kThreads, Operand::kRegisterStages>>{};
   } else {
     using Loader = TileLoader<typename Operand::Order, Operand::kRows, Operand::kLdsRows, Operand::kThreads,
-                              Operand::kRegisterStages, Kind::kKTail, Operand::kGoesOn, typename Operand::Form>;
+                              Operand::kRegisterStages, Kind::kKTail, Operand::kGoesOn, typename Operand::Form,
+                              Kind::kKOrder>;
     return LoaderType<typename Operand::template WithScales<Loader, GroupedTileLoader>>{};
   }
 }
@@ -124,7 +125,7 @@ class OperandInLds {
     loader_.store_step(stage, pass, stage_of(lds, k_block) + stored_part_, step);
   }
   DG_DEVICE void read(Fragment<Mfma>& fragment, int i, int read, const uint8_t* lds, int k_block, int) const {
-    fragment.template read<Kind::kWidensB>(read, stage_of(lds, k_block), first_read_row_ + i * Mfma::kRows);
+    fragment.template read<Kind::kKOrder>(read, stage_of(lds, k_block), first_read_row_ + i * Mfma::kRows);
   }
 
   DG_DEVICE Loader& loader() { return loader_; }
@@ -152,7 +153,7 @@ class OperandInRegisters {
   using Mfma = typename Operand::Mfma;
   using LoaderWithoutScales =
       FragmentLoader<Mfma, typename Operand::Order, Operand::kFragments, Operand::kTileRows, Operand::kRegisterStages,
-                     Kind::kKTail, Kind::kWidensB, typename Operand::Form>;
+                     Kind::kKTail, Kind::kKOrder, typename Operand::Form>;
   using Loader = typename Operand::template WithScales<LoaderWithoutScales, GroupedFragmentLoader>;
 
  public:

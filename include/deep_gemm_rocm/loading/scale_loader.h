@@ -46,6 +46,12 @@ class ScaleLoader {
   static constexpr bool kPerColumn = kScalesOfB == ScalesOfB::kOfColumns;
   static constexpr int kColumns = kPerColumn ? Shape::kLaneSums : kIsSet ? 0 : Shape::kScales;
   static constexpr int kGroups = Groups::kOfKBlock;  // of a column, which have a scale each
+  // With several groups, a lane loads one of the scales of a fragment that its lane group needs, and gets the others
+  // from its neighbours: a lane group has 4 columns with up to 4 scales each, for 16 lanes.
+  static constexpr bool kIsShared = kGroups > 1;
+  static constexpr int kElements = Shape::Mfma::kElements;
+  static_assert(!kIsShared || (kPerColumn && kElements * kGroups <= kLanesOfDppRow));
+  static constexpr int kLoadsOfB = kIsShared ? Shape::kFragsN : kColumns;
   // Scales of B that of_rows() multiplies with those of A. Scales of single columns are multiplied at promotion.
   static constexpr int kMultiplied = kPerColumn || kIsSet ? 1 : Shape::kScales;
 
@@ -62,8 +68,12 @@ class ScaleLoader {
     tile_rows_ = tile_rows;
     rows_.begin(a, rows);
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      if (kPerColumn) {
+    for (int i = 0; i < kLoadsOfB; ++i) {
+      if (kIsShared) {
+        const int lane = lane_id() % kLanesOfDppRow % (kElements * kGroups);
+        const int column = Shape::lane_column(lane_id(), Shape::column_of_sum(i * kElements + lane / kGroups));
+        column_offset_[i] = b.row_offset(column, columns) + lane % kGroups * static_cast<unsigned>(sizeof(float));
+      } else if (kPerColumn) {
         column_offset_[i] = b.row_offset(Shape::lane_column(lane_id(), Shape::column_of_sum(i)), columns);
       } else {
         const int last = max(columns - Shape::wave_column() - 1, 0);
@@ -77,9 +87,9 @@ class ScaleLoader {
   DG_DEVICE void load(int stage) {
     rows_.load(stage, part_of(a_, 0));
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int part = kPerColumn ? Shape::part_of_sum(i) : kIsOfPart ? i : 0;
-      staged_b_[stage][i] = part_of(b_, part).template load<ScalesOfColumn>(column_offset_[i]);
+    for (int i = 0; i < kLoadsOfB; ++i) {
+      const int part = kPerColumn ? Shape::part_of_sum(kIsShared ? i * kElements : i) : kIsOfPart ? i : 0;
+      staged_b_[stage][i] = part_of(b_, part).template load<float>(column_offset_[i]);
     }
     a_.first_row += a_.k_block_stride;
     const bool is_last_of_scale = Groups::kKBlocks == 1 || ++k_blocks_loaded_ % Groups::kKBlocks == 0;
@@ -92,12 +102,15 @@ class ScaleLoader {
   // The scale of the lane's row i and one of the kMultiplied scales of B; with kPerColumn only that of the row.
   DG_DEVICE float of_rows(int stage, int i, int scale) const {
     if constexpr (kIsSet) return rows_.of_row(stage, i) * of_b_;
-    return kPerColumn ? rows_.of_row(stage, i) * Groups::kUnit : rows_.of_row(stage, i) * staged_b_[stage][scale][0];
+    return kPerColumn ? rows_.of_row(stage, i) * Groups::kUnit : rows_.of_row(stage, i) * staged_b_[stage][scale];
   }
 
-  DG_DEVICE float of_column(int stage, int column, int group) const {
-    const float scale = staged_b_[stage][column][group];
-    return Groups::kHasZeros ? scale_and_zero(__builtin_bit_cast(ScaleAndZero, scale)).scale : scale;
+  template <int kColumn, int kGroup>
+  DG_DEVICE float of_column(int stage) const {
+    const float loaded = staged_b_[stage][kIsShared ? kColumn / kElements : kColumn];
+    const float scale = Groups::kHasZeros ? scale_and_zero(__builtin_bit_cast(ScaleAndZero, loaded)).scale : loaded;
+    if constexpr (kIsShared) return of_dpp_row<kColumn % kElements * kGroups + kGroup>(scale);
+    return scale;
   }
 
   // Of RowScalesInLds, before load().
@@ -105,8 +118,6 @@ class ScaleLoader {
   DG_DEVICE Rows& rows() { return rows_; }
 
  private:
-  using ScalesOfColumn = Vector<float, kGroups>;
-
   // Whether a wave has a scale for each part of B, and not one for each of its joined fragments.
   static constexpr bool kIsOfPart = Shape::kScales == Shape::kParts;
 
@@ -122,8 +133,8 @@ class ScaleLoader {
   int left_k_blocks_;
   unsigned k_blocks_loaded_;
   int tile_rows_ = 0;
-  unsigned column_offset_[max(kColumns, 1)];
-  ScalesOfColumn staged_b_[kRegisterStages][max(kColumns, 1)];
+  unsigned column_offset_[max(kLoadsOfB, 1)];
+  float staged_b_[kRegisterStages][max(kLoadsOfB, 1)];
   float of_b_;
   Rows rows_;
 };

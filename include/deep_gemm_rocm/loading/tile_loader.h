@@ -81,8 +81,9 @@ struct Widened {
 //   kRegisterStages: K-blocks that can be in flight to registers at once.
 //   kGoesOn: whether begin() is called again while the tile before is multiplied.
 //   Form: what becomes of memory in LDS.
+//   kKOrder: how its K-blocks will be read, see lds_layout.h.
 template <class Order_, int kTileRows, int kLdsRows, int kThreads, int kRegisterStages_, bool kKTail_,
-          bool kGoesOn_ = false, class Form_ = AsTheyAre>
+          bool kGoesOn_ = false, class Form_ = AsTheyAre, KOrder kKOrder = KOrder::kSpread>
 class TileLoader {
  public:
   using Order = Order_;
@@ -142,7 +143,7 @@ class TileLoader {
   }
 
   DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) const {
-    if (stores(pass)) chunk_in_lds(lds_tile, pass) = loaded_chunk(stage, pass);
+    if (stores(pass)) store_chunk(loaded_chunk(stage, pass), lds_tile, pass);
   }
 
  protected:
@@ -151,9 +152,18 @@ class TileLoader {
   DG_DEVICE Chunk loaded_chunk(int stage, int pass) const { return Form::chunk(staged_[stage][pass]); }
 
   static DG_DEVICE bool stores(int pass) { return kLdsRows % kRowsPerPass == 0 || lds_row(pass) < kTileRows; }
-  static DG_DEVICE Chunk& chunk_in_lds(uint8_t* lds_tile, int pass, int i = 0) {
-    const int offset = store_offset(thread(), Form::kChunks) ^ i * kChunkBytes;
-    return *reinterpret_cast<Chunk*>(lds_tile + offset + first_row_offset(pass * kRowsPerPass));
+  // Stores the i-th of the thread's chunks of a pass.
+  static DG_DEVICE void store_chunk(const Chunk& chunk, uint8_t* lds_tile, int pass, int i = 0) {
+    uint8_t* const first = lds_tile + first_row_offset(pass * kRowsPerPass);
+    if constexpr (kKOrder == KOrder::kInOrder) {
+      const auto halves = __builtin_bit_cast(Vector<uint64_t, 2>, chunk);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        *reinterpret_cast<uint64_t*>(first + half_store_offset(thread(), Form::kChunks, i, half)) = halves[half];
+      }
+    } else {
+      *reinterpret_cast<Chunk*>(first + (store_offset(thread(), Form::kChunks) ^ i * kChunkBytes)) = chunk;
+    }
   }
 
   static DG_DEVICE int thread() { return thread_id() % kThreads; }

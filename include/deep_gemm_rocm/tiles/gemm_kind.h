@@ -3,6 +3,7 @@
 
 #include "deep_gemm_rocm/hardware/conditional.h"
 #include "deep_gemm_rocm/arithmetic/rounding.h"
+#include "deep_gemm_rocm/loading/lds_layout.h"
 #include "deep_gemm_rocm/hardware/types.h"
 
 namespace deep_gemm_rocm {
@@ -67,6 +68,11 @@ struct GemmKind {
   static constexpr bool kHasRounds = kHasReference && !kIsSame<B, ShuffledE2M1>;
   using ScaleOfB = ScaleOfB_;
   static constexpr bool kKeepsIntegers = deep_gemm_rocm::kKeepsIntegers<B, MultipliedB, ScaleOfB>;
+  // Where sums of integers are promoted for each of several groups in a K-block, an MFMA takes values of only one.
+  static constexpr bool kHasShortGroups =
+      kKeepsIntegers && ScaleOfB::kValues * static_cast<int>(sizeof(MultipliedB)) < kBlockKBytes;
+  static constexpr KOrder kKOrder =
+      kHasShortGroups ? KOrder::kInOrder : kWidensB ? KOrder::kNeighbours : KOrder::kSpread;
   // Whether each column of a K-block has scales that its sums are promoted with.
   static constexpr bool kPromotesColumns = kScaling == Scaling::kVectors || kKeepsIntegers;
   // Whether sums over a K-block are promoted.
