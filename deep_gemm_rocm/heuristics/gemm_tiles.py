@@ -170,6 +170,11 @@ _DEALING_K_OF_FOUR_BITS = (
     _alone(64, 32, 2, waves_k=4),
     _alone(64, 64, 2, waves_k=4),
 )
+_DEALING_K_OF_SHORT_GROUPS = (
+    *_DEALING_K_OF_FOUR_BITS_16_ROWS,
+    _alone(32, 32, 2, waves_k=4),
+    _alone(64, 32, 2, waves_k=4),
+)
 # The same with 512 registers a lane. b takes few bytes, so tiles are tall: 256x7168 has 300 of 128x48, and 512x4096 256
 # of 128x64, which don't fit if there are rounds, or sums of int4 to promote.
 _DEALING_K_OF_FOUR_BITS_IN_LARGE_TILES = (
@@ -186,7 +191,7 @@ def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
     of_192: tuple[GemmConfig, ...] = _PINGPONG_192
     of_256: tuple[GemmConfig, ...] = _PINGPONG_256
     if kind.promotions > 1:  # which leaves registers for fewer K-blocks and fewer sums
-        dealing_k = (*_DEALING_K_OF_FOUR_BITS_16_ROWS, _alone(32, 32, 2, waves_k=4), _alone(64, 32, 2, waves_k=4))
+        dealing_k = _DEALING_K_OF_SHORT_GROUPS
         of_128, of_192, of_256 = _PINGPONG_128_OF_SHORT_GROUPS, _PINGPONG_192_OF_SHORT_GROUPS, ()
     if kind.grouping == "split_k":
         return dealing_k + of_128 + of_256
@@ -204,9 +209,10 @@ def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
         few_rows += _DEALING_K_OF_16_ROWS if kind.has_rounds else _DEALING_K_OF_FOUR_BITS_16_ROWS
     if kind.has_groups_of_rows:
         return few_rows + of_128 + of_192
-    # Promotion would leave the vector ALU too little time to widen, unless that takes little beside it.
-    widens_often = (kind.is_a_scaled or kind.promotes_columns) and kind.promotions == 1
-    if kind.grouping == "dense" and kind.parts == 1 and not widens_often:
+    # Promotion leaves the vector ALU too little time to widen. That of short groups takes so long that widening, and so
+    # how often a tile does it, hardly counts.
+    has_time = not (kind.is_a_scaled or kind.promotes_columns) or kind.promotions > 1
+    if kind.grouping == "dense" and kind.parts == 1 and has_time:
         of_256 += _PINGPONG_256X96
     return few_rows + of_128 + of_192 + of_256
 

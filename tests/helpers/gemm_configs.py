@@ -240,7 +240,7 @@ OF_EVERY_KIND += tuple(
 
 def has_row_scales_in_lds(config: GemmConfig) -> bool:
     """Whether scales of rows go through LDS, see ``kRowScalesInLds``; for FP8 activations."""
-    is_large = config.schedule == "alone" and config.wave_m * config.wave_n >= 64 * 64
+    is_large = config.schedule == "alone" and config.wave_m * config.wave_n >= 64 * 48
     return (config.waves_k > 1 or is_large) and config.wave_m > 16 and config.wave_m * config.num_stages > 64
 
 

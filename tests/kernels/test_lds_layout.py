@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from helpers.gemm_configs import ALL, FOUR_BITS, config_id
+from helpers.gemm_configs import ALL, FOUR_BITS, INT4, config_id
 from helpers.host_functions import compile_functions
 
 from deep_gemm_rocm.heuristics import GemmConfig
@@ -67,6 +67,7 @@ int element_of_row(int mfma_rows, int row) {
 """
 
 WIDENING = tuple(config for config in FOUR_BITS if config.schedule != "alone")
+IN_ORDER = [config for config in INT4 if config.schedule != "alone" and config.kind.promotions > 1]
 every_config = pytest.mark.parametrize("config", ALL + WIDENING, ids=config_id)
 
 
@@ -100,11 +101,16 @@ def stores(functions, rows: int, threads: int, chunks: int):
         yield lanes
 
 
+def has_neighbours(config: GemmConfig) -> bool:
+    """Whether a lane's chunks are neighbours."""
+    return config.kind.widens_b and config not in IN_ORDER
+
+
 def fragment_reads(functions, config: GemmConfig, rows: int):
     """For each wave instruction, the fragment's first row and the byte offset of each lane."""
     for first_row in range(0, rows, MFMA_ROWS):
         for read in range(functions.reads(MFMA_ROWS)):
-            yield first_row, [functions.read_at(config.kind.widens_b, lane, read, first_row) for lane in range(WAVE)]
+            yield first_row, [functions.read_at(has_neighbours(config), lane, read, first_row) for lane in range(WAVE)]
 
 
 def assert_no_conflict(offsets: list[int]) -> None:
@@ -142,25 +148,32 @@ def test_reads_find_what_was_stored(functions, config):
         assert sorted(place[2:] for place in read) == sorted(lds.values())
 
 
-@pytest.mark.parametrize(("threads", "chunks"), [(256, 1), (512, 1), (512, 2)])
-def test_halves_of_chunks_are_stored_in_the_order_of_mfmas(functions, threads, chunks):
+@pytest.mark.parametrize("config", IN_ORDER, ids=config_id)
+def test_halves_of_chunks_are_stored_in_the_order_of_mfmas(functions, config):
     """The n-th MFMA takes the n-th 32 bytes of a row, of which a lane group has 8. Two reads feed four MFMAs."""
-    rows, half_bytes = 128, 8
-    lds = {}
-    for pass_, i, half in itertools.product(range(functions.passes(rows, threads, chunks)), range(chunks), range(2)):
-        offsets = [functions.half_stored_at(thread, pass_, threads, chunks, i, half) for thread in range(threads)]
-        for first in range(0, threads, 16):  # lanes that ds_write_b64 serves at a time
-            words = [offset // 4 + word for offset in offsets[first : first + 16] for word in range(2)]
-            assert len({word % BANKS for word in words}) == BANKS
-        for thread, offset in enumerate(offsets):
-            row = functions.stored_row(thread, pass_, threads, chunks)
-            k = 16 * (functions.stored_chunk(thread, chunks) + i) + half_bytes * half
-            assert lds.setdefault(offset, (row, k)) == (row, k)
-    assert sorted(lds) == list(range(0, rows * 128, half_bytes))
-    for first_row, read, lane, of_two in itertools.product(range(0, rows, MFMA_ROWS), range(2), range(WAVE), range(2)):
-        mfma, lane_group = 2 * read + of_two, lane // MFMA_ROWS
-        place = lds[functions.read_at(False, lane, read, first_row) + half_bytes * of_two]
-        assert place == (first_row + lane % MFMA_ROWS, 32 * mfma + half_bytes * lane_group)
+    half_bytes = 8
+    for rows, threads, chunks in loads(config):
+        lds = {}
+        passes = range(functions.passes(rows, threads, chunks))
+        for pass_, i, half in itertools.product(passes, range(chunks), range(2)):
+            stored = []
+            for thread in range(threads):
+                row = functions.stored_row(thread, pass_, threads, chunks)
+                k = 16 * (functions.stored_chunk(thread, chunks) + i) + half_bytes * half
+                if row < rows:
+                    stored.append(functions.half_stored_at(thread, pass_, threads, chunks, i, half))
+                    lds[stored[-1]] = row, k
+            for first in range(0, len(stored), 16):  # lanes that ds_write_b64 serves at a time
+                words = [offset // 4 + word for offset in stored[first : first + 16] for word in range(2)]
+                assert len({word % BANKS for word in words}) == len(words) == BANKS
+        assert sorted(lds) == list(range(0, rows * 128, half_bytes))
+        for i, (first_row, offsets) in enumerate(fragment_reads(functions, config, rows)):
+            for group in READ_GROUPS:
+                assert_no_conflict([offsets[lane] for lane in group])
+            first_mfma = 2 * (i % functions.reads(MFMA_ROWS))
+            for lane, mfma in itertools.product(range(WAVE), (first_mfma, first_mfma + 1)):
+                k = 32 * mfma + half_bytes * (lane // MFMA_ROWS)
+                assert lds[offsets[lane] + half_bytes * (mfma - first_mfma)] == (first_row + lane % MFMA_ROWS, k)
 
 
 @pytest.mark.parametrize(("mfma_rows", "formula"), [

@@ -53,7 +53,8 @@ class PromotedMma {
     const int sum = Order::sum(slot);
     Accumulator& partial = partial_[sum];
     partial = Mfma::multiply_add(b[Order::column(sum)].operand(mfma),
-                                 a[Order::row(sum)].operand(mfma), Order::in_chain(slot) == 0 ? Accumulator{} : partial);
+                                 a[Order::row(sum)].operand(mfma),
+                                 Order::in_chain(slot) == 0 ? Accumulator{} : partial);
     promote_at(slot, is_first);
   }
 
@@ -99,25 +100,26 @@ class PromotedMma {
       if (index >= Order::completed(slot + 1)) break;
       const int sum = index / kElements;
       const int element = index % kElements;
-      const Pair partial{partial_[sum][element], partial_[sum][element + 1]};
+      Pair partial{partial_[sum][element], partial_[sum][element + 1]};
       const int m = Order::row(sum), group = Order::group(sum), n = Order::column(sum);
       const int of_rows = m * kScales + Shape::scale_of_fragment(n) % kScales;
       Pair scales = scale_[of_rows / 2];
       // clang 19 would load it together with the next ones, and so keep all of them in scratch.
       if constexpr (kScalePairs > 1) asm("" : "+v"(scales));
       Pair factor{scales[of_rows % 2], scales[of_rows % 2]};
-      Pair& total = total_[m * Shape::kFragsN + n][element / 2];
       if constexpr (Scales::kPerColumn) {
         const int column = n * kElements + element;
         const Pair of_columns{column_scale_[group][column], column_scale_[group][column + 1]};
-        if constexpr (kGroups > 1) {
+        if constexpr (kGroups == 1) {
+          factor *= of_columns;
+        } else {
           Pair& block_sum = block_sum_[Order::fragment(sum)][element / 2];
           block_sum = group == 0 ? of_columns * partial : __builtin_elementwise_fma(of_columns, partial, block_sum);
-          if (group == kGroups - 1) total = __builtin_elementwise_fma(factor, block_sum, is_first ? Pair{} : total);
-          continue;
+          if (group < kGroups - 1) continue;
+          partial = block_sum;
         }
-        factor *= of_columns;
       }
+      Pair& total = total_[m * Shape::kFragsN + n][element / 2];
       // A total begins with +0 in any case, so that it has the same sign if it is zero.
       total = __builtin_elementwise_fma(factor, partial, is_first ? Pair{} : total);
     }

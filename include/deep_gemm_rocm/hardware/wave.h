@@ -52,7 +52,7 @@ constexpr int kLane31ToOthers = 0x143;
 constexpr int kRowNewBroadcast = 0x150;  // of a lane of each row to all of the row
 constexpr int kLanesOfDppRow = 16;
 
-// The value of lane kLane of the 16 lanes that this lane is one of.
+// The value of lane kLane of this lane's row. It always exists, so no register is cleared first, as in handed_over().
 template <int kLane>
 DG_DEVICE float of_dpp_row(float value) {
   static_assert(kLane < kLanesOfDppRow);

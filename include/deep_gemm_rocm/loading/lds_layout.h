@@ -34,6 +34,15 @@ enum class KOrder {
   kInOrder,     // one MFMA takes the first 32 of 128 bytes, the next one the next 32: each has values of one group
 };
 
+// For KOrder::kInOrder, the halves of chunks change places on their way into LDS. So a read has 8 bytes of each of two
+// consecutive MFMAs, as for other orders. Offset of one half of the i-th chunk that a thread stores.
+constexpr int half_store_offset(int thread, int chunks, int i, int half) {
+  constexpr int kLaneGroups = 4;  // of MFMAs of 16 rows
+  const int of_row = 2 * (thread_chunk(thread, chunks) + i) + half;  // halves before it in the row
+  const int mfma = of_row / kLaneGroups, chunk = mfma / 2 * kLaneGroups + of_row % kLaneGroups;
+  return lds_offset(thread_row(thread, chunks), chunk) + mfma % 2 * (kChunkBytes / 2);
+}
+
 // Reads: a lane reads chunks of its MFMA row, one in each of a fragment's reads. A chunk feeds two consecutive MFMAs
 // with 8 bytes each.
 template <class Shape, KOrder kOrder = KOrder::kSpread>
@@ -43,16 +52,6 @@ constexpr int read_offset(int lane, int read) {
                                                   : group + read * Shape::kLaneGroups;
   return lds_offset(lane % Shape::kRows, chunk);
 }
-
-// With KOrder::kInOrder, the halves of chunks change places on their way into LDS, so that a read has 8 bytes of each of
-// two consecutive MFMAs, as ever. Offset of half `half` of the i-th chunk that a thread stores.
-constexpr int half_store_offset(int thread, int chunks, int i, int half) {
-  constexpr int kLaneGroups = 4, kHalfBytes = kChunkBytes / 2;  // 16 rows
-  const int number = 2 * (thread_chunk(thread, chunks) + i) + half;  // of the row's halves
-  const int mfma = number / kLaneGroups, chunk = mfma / 2 * kLaneGroups + number % kLaneGroups;
-  return lds_offset(thread_row(thread, chunks), chunk) + mfma % 2 * kHalfBytes;
-}
-
 template <class Shape>
 constexpr int fragment_reads() {
   return kChunksPerRow / Shape::kLaneGroups;

@@ -18,10 +18,9 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
   // gains nothing with a single fragment of A, for there are few MFMAs then. With many fragments there are no registers
   // for all partial sums, nor with three K-blocks of four fragments of A.
   static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;
-  static constexpr int kGroups = GroupsOfB<Kind>::kOfKBlock;
   static constexpr int kMostFragments = Kind::kPromotesColumns ? 4 : Kind::kPromotes ? 12 : kFragments;
   static constexpr bool kWidensAhead = Kind::kWidensB && !Kind::kHasRounds && Shape::kFragsM > 1 &&
-                                       kGroups == 1 && kFragments <= kMostFragments &&
+                                       !Kind::kHasShortGroups && kFragments <= kMostFragments &&
                                        (!Kind::kPromotes || kNumStages * Shape::kFragsM < 12);
 
   struct Resources : PipelineResources<Shape> {
