@@ -68,12 +68,10 @@ def fp8_int4_gemm_nt(
 
     Args:
         a: data FP8 [M, K] and scales fp32 [M, K/128], as for ``fp8_gemm_nt``; K is contiguous and a multiple of 128.
-        b: as for ``bf16_int4_gemm_nt``, with fp32 scales, or int32 with zeros. Those of 32 values that ``repack_int4``
-            returns in bf16 or f16 are ``.float()`` before.
-        d, c, bias, epilogue: as for ``bf16_int4_gemm_nt``.
+        b, d, c, bias, epilogue: as for ``bf16_int4_gemm_nt``.
 
     Raises:
-        NotImplementedError: a pair ``d``, or scales of ``b`` of 16 bits.
+        NotImplementedError: a pair ``d``.
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
     if torch.compiler.is_compiling():
@@ -132,7 +130,7 @@ def m_grouped_fp8_int4_gemm_nt_contiguous(
         b: as for ``fp8_int4_gemm_nt``, with a first dimension G: codes [G, N, K/8] and scales [G, N, K/g].
 
     Raises:
-        NotImplementedError: a pair ``d``, or scales of ``b`` of 16 bits.
+        NotImplementedError: a pair ``d``.
         TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_contiguous``.
     """
     rows = (use_psum_layout, ensure_zero_padding, expected_m_for_psum_layout)
@@ -181,7 +179,7 @@ def m_grouped_fp8_int4_gemm_nt_masked(
         b: as for ``m_grouped_fp8_int4_gemm_nt_contiguous``.
 
     Raises:
-        NotImplementedError: a pair ``d``, or scales of ``b`` of 16 bits.
+        NotImplementedError: a pair ``d``.
         TypeError, ValueError and others: as ``m_grouped_fp8_gemm_nt_masked``.
     """
     return None, launch_masked(a, b, d, masked_m, expected_m, VECTORS, bias, epilogue, four_bits="int4")[1]

@@ -172,8 +172,8 @@ def warmup_kernels(
             whether there is one; for functions with FP4 weights but ``fused_moe`` ``shuffled``, as whether they are
             those of ``shuffle_weight``, and with FP8 activations ``recipe_a``: (1, 128), or (1, 32) if each 32 values
             of those have an exponent; for functions with int4 weights ``group_k`` and ``scales``: how many values
-            share a scale, and the scales' dtype by its name. If left out, it is 32 and ``"bfloat16"``, otherwise
-            ``"float32"``, and with FP8 activations 128 and ``"float32"``.
+            share a scale, 32 or with FP8 activations 128 if left out, and the scales' dtype by its name, by default
+            ``"bfloat16"`` for 32 values and otherwise ``"float32"``.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -378,7 +378,7 @@ def _is_shuffled(of: Workload) -> bool:
 def _int4(of: Workload, is_fp8: bool, rows: int, k: int, *groups: int) -> Any:
     """An int4 weight, for FP8 or bf16 activations."""
     group_k = of.arguments.get("group_k", SCALE_BLOCK if is_fp8 else GROUP)
-    scales = of.arguments.get("scales", "bfloat16" if group_k == GROUP and not is_fp8 else "float32")
+    scales = of.arguments.get("scales", "bfloat16" if group_k == GROUP else "float32")
     if group_k not in INT4_GROUPS or k % group_k:
         raise ValueError(f"group_k must be one of {INT4_GROUPS}, and K={k} a multiple of it, got {group_k!r}")
     dtypes = {str(dtype).removeprefix("torch."): dtype for dtype in INT4_SCALES}

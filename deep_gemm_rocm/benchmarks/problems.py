@@ -207,8 +207,8 @@ def _weights(op: str, groups: int, n: int, k: int, device: str) -> Operand:
         data, scales = (torch.stack(parts).to(device) for parts in zip(*experts, strict=True))
         return shuffle_weight(data, scales) if op.count("shuffled") else (data, scales)
     if op.count("int4"):
-        size = GROUP if op.endswith("groups_of_32") else _INT4_GROUP
-        scales_of = torch.float32 if op.count("fp8") else torch.bfloat16
+        size = GROUP if op.count("groups_of_32") else _INT4_GROUP
+        scales_of = torch.float32 if op.count("f32") else torch.bfloat16
         experts = [testing.int4_weights(n, k, size, group, scales_of) for group in range(groups)]
         data, scales = (torch.stack(parts).to(device) for parts in zip(*experts, strict=True))
         return data, scales
@@ -352,6 +352,13 @@ _ALL = (
     Operation(shapes.DENSE, _make_dense, int4_gemm.bf16_int4_gemm_nt, recipe=_VECTORS),
     Operation(
         shapes.DENSE, _make_dense, int4_gemm.fp8_int4_gemm_nt, recipe=_VECTORS, name="fp8_int4_gemm_nt_groups_of_32"
+    ),
+    Operation(
+        shapes.DENSE,
+        _make_dense,
+        int4_gemm.fp8_int4_gemm_nt,
+        recipe=_VECTORS,
+        name="fp8_int4_gemm_nt_groups_of_32_f32_scales",
     ),
     Operation(
         shapes.DENSE, _make_dense, int4_gemm.bf16_int4_gemm_nt, recipe=_VECTORS, name="bf16_int4_gemm_nt_groups_of_32"

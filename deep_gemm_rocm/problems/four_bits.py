@@ -187,16 +187,10 @@ def _shape_of_int4_scales(operand: str, scales: TensorMeta, rows: list[int], k: 
     )
 
 
-def check_int4_of_fp8(name: str, scales: TensorMeta, k: int) -> None:
-    """Checks int4 scales of a weight for FP8 activations.
-
+def check_k_of_int4_by_fp8(k: int) -> None:
+    """
     Raises:
-        NotImplementedError: no kernel takes these.
         ValueError: K isn't a multiple of 128.
     """
-    if scales.dtype not in (torch.float32, torch.int32):
-        raise NotImplementedError(
-            f"{name} must be float32, or int32 with zeros, for FP8 activations, got {scales.dtype}; .float() it"
-        )
     if k % SCALE_BLOCK:
         raise ValueError(f"K must be a multiple of {SCALE_BLOCK} for FP8 activations, got {k}; pad with zeros")

@@ -256,10 +256,6 @@ _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
         "only scales of 32 values of int4 may have 16 bits",
         lambda kind: kind.b_scale_type not in ("bf16", "f16") or kind.group_k == GROUP,
     ),
-    (
-        "int4 times FP8 has fp32 scales",
-        lambda kind: kind.b_type != "int4" or not kind.is_a_scaled or kind.b_scale_type in ("f32", "f32_and_zero"),
-    ),
     ("only groups of int4 have other than 32 values", lambda kind: kind.group_k == GROUP or kind.b_type == "int4"),
     ("squares are summed of bf16, times f32", lambda kind: kind.sums_squares == (kind.b_type == "f32")),
     (

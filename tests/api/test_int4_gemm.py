@@ -163,13 +163,18 @@ def test_weights_are_rounded(scale_type):
     assert torch.equal(d.double(), rounded)
 
 
-@pytest.mark.parametrize("kind", [INT4_KINDS[2], INT4_KINDS[5]], ids=("64", "zeros"))
+@pytest.mark.parametrize(
+    "kind",
+    [INT4_KINDS[2], INT4_KINDS[5], *(dataclasses.replace(INT4_KINDS[6], b_scale_type=scale) for scale in TYPES)],
+    ids=("64", "zeros", *(f"fp8 {scale}" for scale in TYPES)),
+)
 def test_integers_are_exact(kind):
     """Weights whose scales have many bits, one for each result."""
     kind, k = dataclasses.replace(kind, bias="none", activation="identity"), 256
     b = weight(kind, 40, k)
-    d = check(torch.eye(k).bfloat16(), b)
-    assert torch.equal(d, int4_values(*b).T.float())
+    rows = torch.eye(k)
+    a = rows.bfloat16() if kind.a_type == "bf16" else (rows.to(torch.float8_e4m3fnuz), torch.ones(k, k // 128))
+    assert torch.equal(check(a, b), int4_values(*b).T.float())
 
 
 def test_bad_scales_stay_in_their_columns():
@@ -292,12 +297,8 @@ def test_errors_name_the_argument(change, error, words):
         dg.bf16_int4_gemm_nt(**{**good, **change})
 
 
-def test_fp8_takes_fp32_scales_and_whole_k_blocks():
+def test_fp8_takes_whole_k_blocks():
     d = torch.zeros(4, 16)
-    with pytest.raises(
-        NotImplementedError, match=r"b\[1\] must be float32, or int32 with zeros, .* got torch.bfloat16"
-    ):
-        dg.fp8_int4_gemm_nt(quantised_activations(4, 128), (B[0], B[1].bfloat16()), d)
     a = quantised_activations(4, 128)
     with pytest.raises(ValueError, match="K must be a multiple of 128 for FP8 activations, got 96"):
         dg.fp8_int4_gemm_nt((a[0][:, :96].contiguous(), a[1]), (B[0][:, :12].contiguous(), B[1][:, :3].contiguous()), d)
@@ -307,7 +308,7 @@ def test_fp8_takes_fp32_scales_and_whole_k_blocks():
 @pytest.mark.parametrize("group_k", [32, 64])
 def test_a_nan_of_one_group_is_in_its_rows_only(group_k):
     """Sums of groups take zeros in place of the others' activations, and not a factor of zero."""
-    kind = dataclasses.replace(INT4_KINDS[6], group_k=group_k)
+    kind = dataclasses.replace(INT4_KINDS[6], b_scale_type="f32", group_k=group_k)
     (data, scales), a = weight(kind, 40, 256), quantised_activations(20, 256)
     a[0][3, 200], scales[7, 0] = torch.nan, torch.nan
     d = torch.empty(20, 40)

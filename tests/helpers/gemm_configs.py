@@ -175,7 +175,7 @@ INT4_KINDS = (
         a_type="bf16", b_type="int4", scaling="groups", b_scale_type="f32_and_zero", group_k=128, bias="f32",
         activation="silu_and_mul",
     ),
-    GemmKind(b_type="int4", scaling="groups", group_k=32),
+    GemmKind(b_type="int4", scaling="groups", b_scale_type="bf16"),
     GemmKind(b_type="int4", d_type="f32", scaling="groups", b_scale_type="f32_and_zero", group_k=64, accumulate=True),
     GemmKind(
         b_type="int4", scaling="groups", b_scale_type="f32_and_zero", bias="f32", activation="silu_and_mul",

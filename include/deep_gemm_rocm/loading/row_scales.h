@@ -8,8 +8,9 @@
 namespace deep_gemm_rocm {
 
 // fp32 scales, one for each K-block and row (or 128 rows). Strides are in elements and may have any order.
-struct ScaleTile {
-  const float* first_row;
+template <class T>
+struct ScaleTileOf {
+  const T* first_row;
   int64_t row_stride;
   int64_t k_block_stride;
   int64_t part_stride;   // from one part of the operand to the next, see activation.h
@@ -19,14 +20,14 @@ struct ScaleTile {
 
   // Byte offset of a row's scale, out of bounds unless the row is one of `rows`.
   DG_DEVICE unsigned row_offset(int row, int rows) const {
-    return row < rows ? row * static_cast<unsigned>(row_stride) * sizeof(float) : kOutOfBounds;
+    return row < rows ? row * static_cast<unsigned>(row_stride) * sizeof(T) : kOutOfBounds;
   }
 
   // The same for gathered rows.
   DG_DEVICE unsigned gathered_row_offset(int row, int rows) const {
     const Buffer indices{row_indices, rows * static_cast<unsigned>(sizeof(int))};
     const int in_memory = indices.load<int>(row * static_cast<unsigned>(sizeof(int)));
-    return row < rows ? in_memory * static_cast<unsigned>(row_stride) * sizeof(float) : kOutOfBounds;
+    return row < rows ? in_memory * static_cast<unsigned>(row_stride) * sizeof(T) : kOutOfBounds;
   }
 
   // Byte offsets of the scales of the rows that a lane holds.
@@ -39,6 +40,7 @@ struct ScaleTile {
     }
   }
 };
+using ScaleTile = ScaleTileOf<float>;
 
 // One for each row and K-block in flight, loaded from memory.
 template <class Shape, int kRegisterStages, bool kGathers>

@@ -6,8 +6,10 @@
 
 namespace deep_gemm_rocm {
 
+template <class ScaleOfB>
 struct TileScales {
-  ScaleTile a, b;
+  ScaleTile a;
+  ScaleTileOf<ScaleOfB> b;
   GroupScales groups{};  // of a B of four bits
 };
 
@@ -18,18 +20,18 @@ enum class ScalesOfB { kOfWave, kOfColumns, kIsSet };
 // What ScaleLoader has to know of B's groups.
 //   kKBlocks: how many share a scale; kOfKBlock: how many scales share one.
 //   kUnit: what products are multiplied with, besides scales.
-//   kHasZeros: whether scales have zeros in their last bits.
+//   Scale: their type in memory.
 struct NoGroups {
+  using Scale = float;
   static constexpr int kKBlocks = 1, kOfKBlock = 1;
   static constexpr float kUnit = 1;
-  static constexpr bool kHasZeros = false;
 };
-template <class T, class Scale>
+template <class T, class GroupScale>
 struct GroupsOfIntegers {
-  static constexpr int kBytes = Scale::kValues * sizeof(T);
+  using Scale = typename GroupScale::T;
+  static constexpr int kBytes = GroupScale::kValues * sizeof(T);
   static constexpr int kKBlocks = max(kBytes / kBlockKBytes, 1), kOfKBlock = max(kBlockKBytes / kBytes, 1);
-  static constexpr bool kHasZeros = kIsSame<typename Scale::T, ScaleAndZero>;
-  static constexpr float kUnit = FourBits<T, Integers<kHasZeros>>::kUnit;
+  static constexpr float kUnit = FourBits<T, Integers<kIsSame<Scale, ScaleAndZero>>>::kUnit;
 };
 template <class Kind>
 using GroupsOfB =
@@ -40,6 +42,7 @@ using GroupsOfB =
 // GroupsOfIntegers.
 template <class Shape, class Rows, int kRegisterStages, ScalesOfB kScalesOfB, class Groups>
 class ScaleLoader {
+  using ScaleOfB = typename Groups::Scale;
   static constexpr bool kIsSet = kScalesOfB == ScalesOfB::kIsSet;
 
  public:
@@ -57,7 +60,7 @@ class ScaleLoader {
 
   // Switches to another tile, of the same row strides. `a` starts at the tile's first row, of `rows`. `b` is the row
   // that covers the wave's columns or, with kPerColumn, starts at the tile's first column, of `columns`.
-  DG_DEVICE void begin(const ScaleTile& a, int rows, const ScaleTile& b, int columns, int num_k_blocks) {
+  DG_DEVICE void begin(const ScaleTile& a, int rows, const ScaleTileOf<ScaleOfB>& b, int columns, int num_k_blocks) {
     a_ = a;
     b_ = b;
     left_k_blocks_ = num_k_blocks;
@@ -72,7 +75,7 @@ class ScaleLoader {
       if (kIsShared) {
         const int lane = lane_id() % kLanesOfDppRow % (kElements * kGroups);
         const int column = Shape::lane_column(lane_id(), Shape::column_of_sum(i * kElements + lane / kGroups));
-        column_offset_[i] = b.row_offset(column, columns) + lane % kGroups * static_cast<unsigned>(sizeof(float));
+        column_offset_[i] = b.row_offset(column, columns) + lane % kGroups * static_cast<unsigned>(sizeof(ScaleOfB));
       } else if (kPerColumn) {
         column_offset_[i] = b.row_offset(Shape::lane_column(lane_id(), Shape::column_of_sum(i)), columns);
       } else {
@@ -89,7 +92,7 @@ class ScaleLoader {
 #pragma unroll
     for (int i = 0; i < kLoadsOfB; ++i) {
       const int part = kPerColumn ? Shape::part_of_sum(kIsShared ? i * kElements : i) : kIsOfPart ? i : 0;
-      staged_b_[stage][i] = part_of(b_, part).template load<float>(column_offset_[i]);
+      staged_b_[stage][i] = part_of(b_, part).template load<ScaleOfB>(column_offset_[i]);
     }
     a_.first_row += a_.k_block_stride;
     const bool is_last_of_scale = Groups::kKBlocks == 1 || ++k_blocks_loaded_ % Groups::kKBlocks == 0;
@@ -101,14 +104,19 @@ class ScaleLoader {
 
   // The scale of the lane's row i and one of the kMultiplied scales of B; with kPerColumn only that of the row.
   DG_DEVICE float of_rows(int stage, int i, int scale) const {
-    if constexpr (kIsSet) return rows_.of_row(stage, i) * of_b_;
-    return kPerColumn ? rows_.of_row(stage, i) * Groups::kUnit : rows_.of_row(stage, i) * staged_b_[stage][scale];
+    const float of_row = rows_.of_row(stage, i);
+    if constexpr (kIsSet) {
+      return of_row * of_b_;
+    } else if constexpr (kPerColumn) {
+      return of_row * Groups::kUnit;
+    } else {
+      return of_row * staged_b_[stage][scale];
+    }
   }
 
   template <int kColumn, int kGroup>
   DG_DEVICE float of_column(int stage) const {
-    const float loaded = staged_b_[stage][kIsShared ? kColumn / kElements : kColumn];
-    const float scale = Groups::kHasZeros ? scale_and_zero(__builtin_bit_cast(ScaleAndZero, loaded)).scale : loaded;
+    const float scale = scale_and_zero(staged_b_[stage][kIsShared ? kColumn / kElements : kColumn]).scale;
     if constexpr (kIsShared) return of_dpp_row<kColumn % kElements * kGroups + kGroup>(scale);
     return scale;
   }
@@ -123,25 +131,27 @@ class ScaleLoader {
 
   // Scales of the K-block that is loaded next. The buffer is empty after the last one, for then the sign bit of the
   // negated count is 0. clang 19 would make a mask of lanes of a condition, and then load in a loop over all of them.
-  DG_DEVICE Buffer part_of(const ScaleTile& tile, int part) const {
+  template <class T>
+  DG_DEVICE Buffer part_of(const ScaleTileOf<T>& tile, int part) const {
     const unsigned bytes = kOutOfBounds & -left_k_blocks_;
     return {tile.first_row + part * tile.part_stride, bytes};
   }
 
   ScaleTile a_;  // from the K-block on that is loaded next
-  ScaleTile b_;
+  ScaleTileOf<ScaleOfB> b_;
   int left_k_blocks_;
   unsigned k_blocks_loaded_;
   int tile_rows_ = 0;
   unsigned column_offset_[max(kLoadsOfB, 1)];
-  float staged_b_[kRegisterStages][max(kLoadsOfB, 1)];
+  ScaleOfB staged_b_[kRegisterStages][max(kLoadsOfB, 1)];
   float of_b_;
   Rows rows_;
 };
 
 // Stands for a ScaleLoader where no scale varies along K.
 struct NoScales {
-  DG_DEVICE void begin(const ScaleTile&, int, const ScaleTile&, int, int) {}
+  template <class ScaleOfB>
+  DG_DEVICE void begin(const ScaleTile&, int, const ScaleTileOf<ScaleOfB>&, int, int) {}
   DG_DEVICE void load(int) {}
 };
 

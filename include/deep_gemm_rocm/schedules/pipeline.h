@@ -113,7 +113,7 @@ class PipelineState {
   }
 
   // From here on, scales are loaded of the tile that comes after this one.
-  DG_DEVICE void begin_scales(const TileScales& next, const TileOperands& operands) {
+  DG_DEVICE void begin_scales(const TileScales<typename GroupsOfB<Kind>::Scale>& next, const TileOperands& operands) {
     scales.begin(next.a, operands.a.rows, next.b, operands.b.rows, num_k_blocks(operands));
     if constexpr (Kind::kWidensB) staged_b_.loader().begin_scales(next.groups, operands.b.rows);
   }

@@ -37,9 +37,10 @@ DG_DEVICE PartOfK part_of_wave(const PartOfK& k) {
 }
 
 // The scales of an operand each of whose parts has `rows` rows of them.
-DG_DEVICE ScaleTile scale_tile(const Scales& scales, unsigned group, unsigned first_row, int64_t rows,
-                               unsigned first_k_block) {
-  return {scales.data + group * scales.group_stride + first_row * scales.row_stride +
+template <class T = float>
+DG_DEVICE ScaleTileOf<T> scale_tile(const Scales& scales, unsigned group, unsigned first_row, int64_t rows,
+                                    unsigned first_k_block) {
+  return {reinterpret_cast<const T*>(scales.data) + group * scales.group_stride + first_row * scales.row_stride +
               first_k_block * scales.k_block_stride,
           scales.row_stride, scales.k_block_stride, rows * scales.row_stride};
 }
@@ -52,21 +53,21 @@ DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile, con
   return scales;
 }
 
-// A row's scales of groups are contiguous.
+// The scales of a B of integers. Those of a row are contiguous.
 template <class Kind, class Tile>
-DG_DEVICE ScaleTile scales_of_integers(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
+DG_DEVICE ScaleTileOf<typename GroupsOfB<Kind>::Scale> scales_of_integers(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
   using Groups = GroupsOfB<Kind>;
   Scales rows = args.sfb;
   rows.k_block_stride = Groups::kOfKBlock;
   const unsigned first_k_block = k.first_k_block, k_blocks = Groups::kKBlocks;
-  ScaleTile scales = scale_tile(rows, tile.group_of_operands(), tile.n, args.n, first_k_block / k_blocks);
+  auto scales = scale_tile<typename Groups::Scale>(rows, tile.group_of_operands(), tile.n, args.n,
+                                                   first_k_block / k_blocks);
   scales.k_blocks_before = first_k_block % k_blocks;
   return scales;
 }
 
 template <class Kind, class Shape, class Tile>
 DG_DEVICE ScaleTile scales_of_b(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
-  if constexpr (Kind::kKeepsIntegers) return scales_of_integers<Kind>(args, tile, k);
   constexpr bool kBlocks = Kind::kScaling == Scaling::kBlocks;
   const unsigned column = min(tile.n + Shape::wave_column(), args.n - 1);
   const int row = kBlocks ? column / kScaleBlockN : tile.n;
@@ -106,10 +107,15 @@ DG_DEVICE TileOperands tile_operands(const GemmArguments& args, const Tile& tile
 }
 
 template <class Kind, class Shape, class Tile>
-DG_DEVICE TileScales tile_scales(const GemmArguments& args, const Tile& tile) {
+DG_DEVICE TileScales<typename GroupsOfB<Kind>::Scale> tile_scales(const GemmArguments& args, const Tile& tile) {
   const PartOfK k = part_of_wave<Kind, Shape>(tile.part_of_k(args));
-  return {scales_of_a<Kind>(args, tile, k), scales_of_b<Kind, Shape>(args, tile, k),
-          scales_of_groups<Kind>(args, tile, k)};
+  const ScaleTile a = scales_of_a<Kind>(args, tile, k);
+  const GroupScales groups = scales_of_groups<Kind>(args, tile, k);
+  if constexpr (Kind::kKeepsIntegers) {
+    return {a, scales_of_integers<Kind>(args, tile, k), groups};
+  } else {
+    return {a, scales_of_b<Kind, Shape>(args, tile, k), groups};
+  }
 }
 
 }  // namespace deep_gemm_rocm
