@@ -133,7 +133,8 @@ def bench(
     """Benchmark kernels against baselines: timed by events on hardware, by the timing model on the simulated MI300X.
 
     Functions: {fp8,bf16,fp8_fp4,bf16_fp4,fp8_shuffled_fp4,bf16_shuffled_fp4,fp8_int4,bf16_int4}_gemm_nt,
-    fp8_fp4_gemm_nt_f32_scales, {fp8,bf16}_int4_gemm_nt_groups_of_32, fp8_int4_gemm_nt_groups_of_32_f32_scales,
+    fp8_fp4_gemm_nt_f32_scales, {fp8,bf16,fp8_shuffled}_int4_gemm_nt_groups_of_32,
+    fp8_int4_gemm_nt_groups_of_32_f32_scales,
     m_grouped_{fp8,bf16,fp8_fp4,fp8_int4,bf16_int4}_gemm_nt_{contiguous,masked},
     k_grouped_{fp8,bf16}_gemm_tn_contiguous, {,fp8_}flash_attention{,_causal,_decode}, mla_prefill,
     {,fp8_}mla_decode, {,fp8_}sparse_mla, fp8_{,paged_}mqa_logits, top_k_per_row,

@@ -1,11 +1,18 @@
-"""MXFP4 weights in the order of bits that kernels widen with the fewest instructions."""
+"""Weights of four bits in the orders that kernels load and widen the fastest."""
 
 from __future__ import annotations
 
 import torch
 
 from ..checks import check_tensor, one_of
-from ..problems.four_bits import FP4_DTYPES, FP4_SCALES, PACKED_EXPONENTS, SHUFFLED_EXPONENTS
+from ..problems.four_bits import (
+    FP4_DTYPES,
+    FP4_SCALES,
+    PACKED_EXPONENTS,
+    SHUFFLED_EXPONENTS,
+    SHUFFLED_INT4_GROUPS,
+    SHUFFLED_INT4_SCALES,
+)
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
 from ..runtime.arrays import through_host
@@ -14,31 +21,44 @@ from .fp4 import EXPONENTS_IN_INT, as_words, unpack_codes
 _SIGN, _MAGNITUDE = 8, 7  # of a code
 _OF_HALF_WORD = 4
 _EXPONENT_OF_ONE, _NO_POWER_OF_TWO = 127, 255
+_INT4_OF_WORD = 8
+_LANE_GROUPS = _MFMAS = 4  # of 16 rows, and of a K-block of FP8
 _EXPONENT_SHIFT, _FRACTION = 23, 2**23 - 1  # of fp32
 
 
 @through_host
 def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
-    """Brings an MXFP4 weight into the order that kernels load and widen the fastest, once when a model is loaded.
+    """Brings a weight of four bits into the order that kernels load and widen the fastest, once when a model is loaded.
 
-    Functions that take FP4 weights take the result as well. The same values are multiplied, and it takes the same
-    memory. It waits for the device. See docs/kernels.md and docs/numerics.md.
+    MXFP4 is for all functions that take it. int4 is for FP8 activations (``fp8_int4_gemm_nt``, its grouped versions,
+    and ``fused_moe``), in groups of 32 or 64 values; larger groups are as quick as they are. The same values are
+    multiplied, and the weight takes the same memory. For MXFP4, it waits for the device. See docs/kernels.md and
+    docs/numerics.md.
 
     Args:
-        data: int8 or uint8 [N, K/2] or, for experts, [G, N, K/2], any strides: as for ``fp8_fp4_gemm_nt``. K is a
-            multiple of 32.
-        scales: any strides, as for ``fp8_fp4_gemm_nt``: int32 [N, ceil(K/128)], or uint8, float8_e8m0fnu or fp32
-            [N, K/32]; for experts with a dimension before these. Powers of two from 2^-24 to 2^3 for all groups of 32
-            values that aren't all 0.
+        data: any strides. MXFP4 is int8 or uint8 [N, K/2], as for ``fp8_fp4_gemm_nt``, where K is a multiple of 32.
+            int4 is int32 [N, K/8], as ``repack_int4`` returns it, where K is a multiple of 128. For experts, there is a
+            dimension G before these.
+        scales: any strides. For MXFP4 as for ``fp8_fp4_gemm_nt``, int32 [N, ceil(K/128)], or uint8, float8_e8m0fnu or
+            fp32 [N, K/32]: powers of two from 2^-24 to 2^3 for all groups of 32 values that aren't all 0. For int4,
+            bf16 or f16 [N, K/32], or fp32 [N, K/32] or [N, K/64], without zeros. For experts, there is a dimension G
+            before these.
 
     Returns:
-        A pair: int64 [N, K/16] of sixteen values to an element, contiguous, and int32 [N, ceil(K/128)] of four
-        exponents with a bias of 127 each, contiguous along N; for experts with a dimension before these.
+        A pair. For MXFP4, int64 [N, K/16] of sixteen values to an element, contiguous, and int32 [N, ceil(K/128)] of
+        four exponents with a bias of 127 each, contiguous along N. For int4, int16 [N, K/4] of four values to an
+        element, contiguous, and the same scales, contiguous. For experts, there is a dimension G before these.
 
     Raises:
         TypeError, ValueError: an argument is not as above. Other scales need the weight as it is.
     """
-    _check(data, scales)
+    check_tensor("data", data)
+    check_tensor("scales", scales)
+    return _shuffled_int4(data, scales) if data.dtype == torch.int32 else _shuffled_fp4(data, scales)
+
+
+def _shuffled_fp4(data: torch.Tensor, scales: torch.Tensor) -> Pair:
+    _check_fp4(data, scales)
     k = 2 * data.shape[-1]
     codes = unpack_codes(data).unflatten(-1, (k // GROUP, GROUP))
     exponents = _exponents(scales)[..., : k // GROUP]
@@ -54,9 +74,33 @@ def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
     return _in_words(codes.flatten(-2)), _by_columns(exponents.masked_fill(is_zero, _EXPONENT_OF_ONE))
 
 
-def _check(data: torch.Tensor, scales: torch.Tensor) -> None:
-    for name, tensor, dtypes in (("data", data, FP4_DTYPES), ("scales", scales, FP4_SCALES)):
-        check_tensor(name, tensor)
+def _shuffled_int4(data: torch.Tensor, scales: torch.Tensor) -> Pair:
+    _check_int4(data, scales)
+    words = data.unflatten(-1, (-1, _MFMAS, _LANE_GROUPS)).mT
+    return as_words(words.flatten(-3), torch.int16), scales.contiguous()
+
+
+def _check_int4(data: torch.Tensor, scales: torch.Tensor) -> None:
+    if scales.dtype not in SHUFFLED_INT4_SCALES:
+        raise TypeError(f"scales must be {one_of(SHUFFLED_INT4_SCALES)} for int4, got {scales.dtype}")
+    *rows, words = data.shape
+    k = _INT4_OF_WORD * words
+    if data.dim() not in (2, 3) or k % SCALE_BLOCK:
+        raise ValueError(
+            f"data must be [N, K/8], or [G, N, K/8] for experts, and K a multiple of {SCALE_BLOCK}, got shape "
+            f"{tuple(data.shape)}"
+        )
+    groups = SHUFFLED_INT4_GROUPS if scales.dtype == torch.float32 else SHUFFLED_INT4_GROUPS[:1]
+    shapes = [(*rows, k // group) for group in groups]
+    if scales.shape not in shapes:
+        raise ValueError(
+            f"scales must have shape {' or '.join(map(str, shapes))} for {' or '.join(map(str, groups))} of K, got "
+            f"{tuple(scales.shape)}; functions take other groups unshuffled"
+        )
+
+
+def _check_fp4(data: torch.Tensor, scales: torch.Tensor) -> None:
+    for name, tensor, dtypes in (("data", data, (*FP4_DTYPES, torch.int32)), ("scales", scales, FP4_SCALES)):
         if tensor.dtype not in dtypes:
             raise TypeError(f"{name} must be {one_of(dtypes)}, got {tensor.dtype}")
     if data.dim() not in (2, 3) or 2 * data.shape[-1] % GROUP:

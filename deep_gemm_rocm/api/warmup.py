@@ -159,8 +159,8 @@ def warmup_kernels(
         dtype: dtype of q, k and v for attention, of the cache for ``mla_decode`` and ``append_kv_cache``, ``d_dtype``
             if None; of ``x``, or of the logits of experts, bf16 if None; of the logits for ``top_k_per_row``, fp32 if
             None; of the weights of ``fused_moe``, float8_e4m3fnuz with scales of blocks if None, and int8 for four
-            bits with exponents as scales, int64 for those of ``shuffle_weight``, int32 for int4. None for all other
-            functions.
+            bits with exponents as scales, int64 for those of ``shuffle_weight``, int32 for int4, and int16 for that of
+            ``shuffle_weight``. None for all other functions.
         arguments: other arguments of the function on which kernels depend: for ``route_top_k`` ``scoring``,
             ``num_groups``, ``top_groups``, and ``bias`` as whether there is one; for ``rms_norm_cast_to_fp8``
             ``gran_k``; for ``per_token_cast_to_fp4`` ``gran_k`` and ``use_packed_ue8m0``; for
@@ -169,11 +169,12 @@ def warmup_kernels(
             is FP8; for masked groups in FP8 ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and
             ``flash_attention_decode`` ``softcap``; for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"``
             or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have; for ``sparse_mla`` ``extra_kv_cache``, as
-            whether there is one; for functions with FP4 weights but ``fused_moe`` ``shuffled``, as whether they are
-            those of ``shuffle_weight``, and with FP8 activations ``recipe_a``: (1, 128), or (1, 32) if each 32 values
-            of those have an exponent; for functions with int4 weights ``group_k`` and ``scales``: how many values
-            share a scale, 32 or with FP8 activations 128 if left out, and the scales' dtype by its name, by default
-            ``"bfloat16"`` for 32 values and otherwise ``"float32"``.
+            whether there is one; for functions but ``fused_moe`` with FP4 weights, or with int4 weights and FP8
+            activations, ``shuffled``, as whether they are those of ``shuffle_weight``; with FP4 weights and FP8
+            activations ``recipe_a``: (1, 128), or (1, 32) if each 32 values of those have an exponent; for functions
+            with int4 weights ``group_k`` and ``scales``: how many values share a scale, 32 or with FP8 activations 128
+            if left out, and the scales' dtype by its name, by default ``"bfloat16"`` for 32 values and otherwise
+            ``"float32"``.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -385,7 +386,8 @@ def _int4(of: Workload, is_fp8: bool, rows: int, k: int, *groups: int) -> Any:
     if scales not in dtypes:
         raise ValueError(f"scales must be one of {', '.join(dtypes)}, got {scales!r}")
     factors = _tensor(*groups, rows, k // group_k, dtype=dtypes[scales])
-    return _tensor(*groups, rows, k // values_of_element(torch.int32), dtype=torch.int32), factors
+    codes = _tensor(*groups, rows, k // values_of_element(torch.int32), dtype=torch.int32)
+    return shuffle_weight(codes, factors) if _is_shuffled(of) else (codes, factors)
 
 
 def _dense_of_int4(function: _Function, m: int, of: Workload) -> None:
@@ -646,6 +648,7 @@ def _rows(
 
 _OF_INT4 = ("group_k", "scales")
 _OF_FP4 = ("shuffled",)
+_OF_INT4_BY_FP8 = (*_OF_INT4, *_OF_FP4)
 _OF_FP8_BY_FP4 = (*_OF_FP4, "recipe_a")
 _ARGUMENTS = {
     "flash_attention": ("softcap",),
@@ -669,9 +672,9 @@ _ARGUMENTS = {
     "bf16_int4_gemm_nt": _OF_INT4,
     "m_grouped_bf16_int4_gemm_nt_contiguous": _OF_INT4,
     "m_grouped_bf16_int4_gemm_nt_masked": _OF_INT4,
-    "fp8_int4_gemm_nt": _OF_INT4,
-    "m_grouped_fp8_int4_gemm_nt_contiguous": _OF_INT4,
-    "m_grouped_fp8_int4_gemm_nt_masked": _OF_INT4,
+    "fp8_int4_gemm_nt": _OF_INT4_BY_FP8,
+    "m_grouped_fp8_int4_gemm_nt_contiguous": _OF_INT4_BY_FP8,
+    "m_grouped_fp8_int4_gemm_nt_masked": _OF_INT4_BY_FP8,
 }
 _BF16, _F16 = torch.bfloat16, torch.float16
 _FUNCTIONS = (

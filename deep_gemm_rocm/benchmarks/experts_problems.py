@@ -164,7 +164,8 @@ def _values(operand: Operand) -> torch.Tensor:
         data = unshuffled(data) if data.dtype in SHUFFLED_DTYPES else data
         return cast_back_from_fp4(data, scales_of_four_bits(exponents, 2 * data.shape[1]).float(), GROUP).double()
     if operand[0].dtype in INT4_DTYPES:
-        return int4_values(*(tensor.cpu() for tensor in operand))
+        codes, scales = (tensor.cpu() for tensor in operand)
+        return int4_values(unshuffled(codes) if codes.dtype in SHUFFLED_DTYPES else codes, scales)
     data, scales = (tensor.cpu().double() for tensor in operand)
     shared_rows = 1 if len(scales) == len(data) else SCALE_BLOCK
     of_rows = scales.repeat_interleave(shared_rows, 0)[: len(data)]

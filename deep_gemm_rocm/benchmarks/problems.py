@@ -211,7 +211,7 @@ def _weights(op: str, groups: int, n: int, k: int, device: str) -> Operand:
         scales_of = torch.float32 if op.count("f32") else torch.bfloat16
         experts = [testing.int4_weights(n, k, size, group, scales_of) for group in range(groups)]
         data, scales = (torch.stack(parts).to(device) for parts in zip(*experts, strict=True))
-        return data, scales
+        return shuffle_weight(data, scales) if op.count("shuffled") else (data, scales)
     if op.count("fp8"):
         return _each(testing.grouped_weights(groups, n, k), lambda tensor: tensor.to(device))
     return torch.stack([testing.weights(n, k, group) for group in range(groups)]).to(device)
@@ -359,6 +359,13 @@ _ALL = (
         int4_gemm.fp8_int4_gemm_nt,
         recipe=_VECTORS,
         name="fp8_int4_gemm_nt_groups_of_32_f32_scales",
+    ),
+    Operation(
+        shapes.DENSE,
+        _make_dense,
+        int4_gemm.fp8_int4_gemm_nt,
+        recipe=_VECTORS,
+        name="fp8_shuffled_int4_gemm_nt_groups_of_32",
     ),
     Operation(
         shapes.DENSE, _make_dense, int4_gemm.bf16_int4_gemm_nt, recipe=_VECTORS, name="bf16_int4_gemm_nt_groups_of_32"

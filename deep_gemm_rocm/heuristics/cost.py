@@ -46,6 +46,7 @@ _WIDENING = {
     ("e2m1", 1, False): 18.8, ("e2m1", 2, False): 27,
     ("shuffled_e2m1", 1, False): 7.5, ("shuffled_e2m1", 2, False): 16.7,
     ("int4", 1, True): 10.2, ("int4", 2, True): 13.1, ("int4", 2, False): 26,
+    ("shuffled_int4", 1, True): 10.2,
 }  # fmt: skip
 _OF_FURTHER_GROUP = 1  # of a K-block of int4, whose scales lanes hand to one another
 _CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave
@@ -304,7 +305,7 @@ def _work(config: GemmConfig, rows: _Floats) -> _Work:
         widening = widened * _widening_clocks(kind)
     if config.schedule == "alone":  # each wave loads what others read from LDS
         loaded = (block_m * config.waves_n + b_loaded * config.waves_m) * BLOCK_K_BYTES
-        if kind.widens_b and not kind.b_type.startswith("shuffled"):
+        if kind.widens_b and kind.b_type != "shuffled_e2m1":
             b_taken_in += block_n * (1 - kind.memory_of_b)  # whole lines
         of_a, of_b = (1 + _NOT_IN_L1 * (waves - 1) for waves in (config.waves_n, config.waves_m))
         taken_in = (np.minimum(rows, block_m) * of_a + b_taken_in * of_b) * BLOCK_K_BYTES

@@ -8,7 +8,7 @@ import torch
 
 from .attention import check_data, check_form, check_not_shared, check_one_device
 from .cast import check_positive
-from .four_bits import FOUR_BIT_DTYPES, INT4_DTYPES, check_k_of_int4_by_fp8, check_scales_of_groups, values_of_element
+from .four_bits import FOUR_BIT_DTYPES, INT4_DTYPES, check_int4_fits, check_scales_of_groups, values_of_element
 from .gemm import check_bias
 from .gemm_kind import GROUP
 from .layout import FP8, SCALE_BLOCK, Pair, ceil_div
@@ -196,8 +196,8 @@ def _check_scales(tensors: dict[str, torch.Tensor], sizes: tuple[int, int, int, 
         for name in ("gate_up", "down"):
             data, scales = (meta_of(part, tensors[part]) for part in (f"{name}[0]", f"{name}[1]"))
             check_scales_of_groups(name, data, scales)
-            if data.dtype in INT4_DTYPES and "x[1]" in tensors:
-                check_k_of_int4_by_fp8(values_of_element(data.dtype) * data.shape[-1])
+            if data.dtype in INT4_DTYPES:
+                check_int4_fits(f"{name}[0]", data, is_a_fp8="x[1]" in tensors)
         if "x[1]" in tensors:
             _check_fp32("x[1]", tensors["x[1]"], (tokens, ceil_div(hidden, SCALE_BLOCK)))
         return "groups"

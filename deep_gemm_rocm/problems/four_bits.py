@@ -1,7 +1,8 @@
 """Checks of four-bit operands with scales of groups along K.
 
 FP4 (e2m1) is int8 or uint8, two values to an element, or shuffled, as int64 of sixteen, with a scale for each 32 of
-them. int4 is int32, eight values to an element, with a scale for 32, 64 or 128.
+them. int4 is int32, eight values to an element, with a scale for 32, 64 or 128, or shuffled, as int16 of four, with one
+for 32 or 64.
 """
 
 from __future__ import annotations
@@ -28,19 +29,29 @@ from .tensors import (
 )
 
 FP4_DTYPES = (torch.int8, torch.uint8)
-INT4_DTYPES = (torch.int32,)
-SHUFFLED_DTYPES = (torch.int64,)
-DTYPES_OF = {"e2m1": (*FP4_DTYPES, *SHUFFLED_DTYPES), "int4": INT4_DTYPES}
-FOUR_BIT_DTYPES = (*FP4_DTYPES, *SHUFFLED_DTYPES, *INT4_DTYPES)
+_SHUFFLED_FP4, _SHUFFLED_INT4 = torch.int64, torch.int16
+SHUFFLED_DTYPES = (_SHUFFLED_FP4, _SHUFFLED_INT4)
+INT4_DTYPES = (torch.int32, _SHUFFLED_INT4)
+DTYPES_OF = {"e2m1": (*FP4_DTYPES, _SHUFFLED_FP4), "int4": INT4_DTYPES}
+FOUR_BIT_DTYPES = (*DTYPES_OF["e2m1"], *INT4_DTYPES)
+_TYPES = {torch.int32: "int4", _SHUFFLED_INT4: "shuffled_int4", _SHUFFLED_FP4: "shuffled_e2m1"}
 SHUFFLED_EXPONENTS = (103, 130)  # the least and the largest, see FourBits<E5M2>
 INT4_GROUPS = (32, 64, 128)
+SHUFFLED_INT4_GROUPS = (32, 64)  # of which FP8's K-blocks have several
 PACKED_EXPONENTS = torch.int32  # four exponents
+_SHARES = {2: ("half", "two"), 4: ("a quarter", "four"), 8: ("an eighth", "eight"), 16: ("a sixteenth", "sixteen")}
 _MOST_VALUES = 2**34  # of an operand that is widened in a kernel of its own, which counts vectors of 8 with 32 bits
 E8M0_DTYPES = (torch.uint8, *filter(None, (getattr(torch, "float8_e8m0fnu", None),)))
 FP4_SCALES = (torch.float32, *E8M0_DTYPES, PACKED_EXPONENTS)
 _SHUFFLED_SCALES = (PACKED_EXPONENTS,)
 INT4_SCALES = {
     torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.int32: "f32_and_zero",
+}  # fmt: skip
+SHUFFLED_INT4_SCALES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+_DTYPES_OF_SCALES = {
+    torch.int32: tuple(INT4_SCALES), _SHUFFLED_INT4: SHUFFLED_INT4_SCALES, _SHUFFLED_FP4: _SHUFFLED_SCALES,
 }  # fmt: skip
 
 
@@ -53,7 +64,7 @@ def is_four_bits(pair: Any) -> bool:
 
 def type_of_data(dtype: torch.dtype) -> str:
     """The value of ``GemmKind.b_type`` for data of four bits."""
-    return "int4" if dtype in INT4_DTYPES else "shuffled_e2m1" if dtype in SHUFFLED_DTYPES else "e2m1"
+    return _TYPES.get(dtype, "e2m1")
 
 
 def values_of_element(dtype: torch.dtype) -> int:
@@ -78,7 +89,7 @@ def check_k_of_four_bits(a_name: str, a: TensorMeta, b_name: str, b: TensorMeta)
             )
     values = values_of_element(b.dtype)
     if k != values * b.shape[-1]:
-        share, count = {2: ("half", "two"), 8: ("an eighth", "eight"), 16: ("a sixteenth", "sixteen")}[values]
+        share, count = _SHARES[values]
         raise ValueError(
             f"{b_name} must have {share} as many columns as {a_name}, {count} values to an element, got "
             f"{tuple(b.shape)} and {tuple(a.shape)}"
@@ -91,13 +102,14 @@ def check_scales_of_groups(operand: str, data: TensorMeta, scales: TensorMeta) -
     """Checks the scales of an operand with these data."""
     name = f"{operand}[1]"
     is_int4 = data.dtype in INT4_DTYPES
-    dtypes = tuple(INT4_SCALES) if is_int4 else _SHUFFLED_SCALES if data.dtype in SHUFFLED_DTYPES else FP4_SCALES
+    dtypes = _DTYPES_OF_SCALES.get(data.dtype, FP4_SCALES)
     if scales.dtype not in dtypes:
         raise TypeError(f"{name} must be {one_of(dtypes)}, got {scales.dtype}")
     *rows, columns = data.shape
     k, is_packed = values_of_element(data.dtype) * columns, scales.dtype == PACKED_EXPONENTS and not is_int4
     if is_int4:
-        expected = _shape_of_int4_scales(operand, scales, rows, k)
+        sizes = SHUFFLED_INT4_GROUPS if data.dtype == _SHUFFLED_INT4 else INT4_GROUPS
+        expected = _shape_of_int4_scales(operand, scales, rows, k, sizes)
     else:
         of_scale = SCALE_BLOCK if is_packed else GROUP
         expected = (*rows, ceil_div(k, of_scale))
@@ -166,12 +178,17 @@ def check_narrow(name: str, pair: Any, *, grouped: bool) -> tuple[Pair, tuple[in
     return (data, scales), shape
 
 
-def _shape_of_int4_scales(operand: str, scales: TensorMeta, rows: list[int], k: int) -> tuple[int, ...]:
+def _shape_of_int4_scales(
+    operand: str, scales: TensorMeta, rows: list[int], k: int, sizes: tuple[int, ...]
+) -> tuple[int, ...]:
     """
+    Args:
+        sizes: of groups that the data may have.
+
     Raises:
         ValueError: ``scales`` has another shape.
     """
-    groups = [group for group in INT4_GROUPS if k % group == 0]
+    groups = [group for group in sizes if k % group == 0]
     shapes = [(*rows, k // group) for group in groups]
     for shape in shapes:
         if scales.shape == shape:
@@ -187,10 +204,17 @@ def _shape_of_int4_scales(operand: str, scales: TensorMeta, rows: list[int], k: 
     )
 
 
-def check_k_of_int4_by_fp8(k: int) -> None:
-    """
+def check_int4_fits(name: str, data: TensorMeta, *, is_a_fp8: bool) -> None:
+    """Checks whether there are kernels for this int4 weight and activations in FP8 or bf16.
+
     Raises:
-        ValueError: K isn't a multiple of 128.
+        NotImplementedError: a shuffled weight, and activations in bf16.
+        ValueError: K isn't a multiple of 128, and activations are FP8.
     """
-    if k % SCALE_BLOCK:
+    if data.dtype in SHUFFLED_DTYPES and not is_a_fp8:
+        raise NotImplementedError(
+            f"{name} must be int32 for activations in bf16, got {data.dtype}; take the weight that repack_int4 returned"
+        )
+    k = values_of_element(data.dtype) * data.shape[-1]
+    if is_a_fp8 and k % SCALE_BLOCK:
         raise ValueError(f"K must be a multiple of {SCALE_BLOCK} for FP8 activations, got {k}; pad with zeros")

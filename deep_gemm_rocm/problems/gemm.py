@@ -15,8 +15,8 @@ from ..checks import one_of
 from .arguments import Argument, Arguments, present
 from .four_bits import (
     DTYPES_OF,
+    check_int4_fits,
     check_k_of_four_bits,
-    check_k_of_int4_by_fp8,
     check_scales_of_groups,
     forms_of_scales,
     type_of_data,
@@ -212,8 +212,8 @@ def _check_metas(signature: _Signature, named: dict[str, TensorMeta]) -> Gemm:
     if signature.recipe is not None:
         check_scales_of("a", named["a[1]"], (*groups_of_a, m, k), signature.recipe.m, signature.recipe.k)
     n = _columns_of_output(signature, b_name, b, named.get("b[1]"))
-    if signature.four_bits == "int4" and signature.recipe is not None:
-        check_k_of_int4_by_fp8(k)
+    if signature.four_bits == "int4":
+        check_int4_fits(b_name, b, is_a_fp8=signature.recipe is not None)
     if signature.layout_name:
         of_rows = signature.grouping == "contiguous"
         size, unit = (m, f"row of {a_name}") if of_rows else (groups[0], f"group of {b_name}")

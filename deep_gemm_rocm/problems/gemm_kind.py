@@ -29,7 +29,8 @@ _VALUES = {
 }
 _GROUPS_OF_ROWS = ("contiguous", "psum", "masked")
 GROUP = 32  # values of e2m1 along K that share a scale
-FOUR_BIT_TYPES = ("e2m1", "shuffled_e2m1", "int4")
+_E2M1_TYPES = ("e2m1", "shuffled_e2m1")
+_INT4_TYPES = ("int4", "shuffled_int4")
 _SCALE_BYTES = {"f32": 4, "e8m0": 1, "bf16": 2, "f16": 2, "f32_and_zero": 4}
 ROWS_OF_SIGNAL = 64  # the fewest that have a counter of finished tiles, see tile_signal.h
 _OPERANDS_WITHOUT_SCALES = (("bf16", "bf16"), ("f16", "f16"), ("bf16", "f32"))
@@ -60,7 +61,7 @@ class GemmKind:
     Attributes:
         a_type, b_type: types of the operands: ``e4m3`` or ``e5m2`` in any pairing, ``bf16`` twice, ``f16`` twice, or
             ``bf16`` and ``f32``. b may have four bits, ``e2m1``, ``shuffled_e2m1`` or ``int4``, where a is
-            FP8 or ``bf16``.
+            FP8 or ``bf16``, or ``shuffled_int4``, where a is FP8.
         d_type: type of the output and of ``c``: ``bf16``, ``f16`` or ``f32``; or ``e4m3`` or ``e5m2``, quantised with
             one scale for each row and 128 columns.
         scaling: which values share a scale. ``blocks``: 128 x 128 of b, 128 along K of a row of a. ``vectors``: 128
@@ -124,7 +125,12 @@ class GemmKind:
     @property
     def widens_b(self) -> bool:
         """Whether b has four bits in memory, and more in the matrix cores."""
-        return self.b_type in FOUR_BIT_TYPES
+        return self.b_type in _E2M1_TYPES or self.is_int4
+
+    @property
+    def is_int4(self) -> bool:
+        """Whether b's four bits are an integer."""
+        return self.b_type in _INT4_TYPES
 
     @property
     def has_rounds(self) -> bool:
@@ -134,12 +140,12 @@ class GemmKind:
     @property
     def promotes_columns(self) -> bool:
         """Whether sums are promoted with scales of each column, see ``kPromotesColumns``."""
-        return self.scaling == "vectors" or (self.b_type == "int4" and (self.group_k > GROUP or self.is_a_scaled))
+        return self.scaling == "vectors" or (self.is_int4 and (self.group_k > GROUP or self.is_a_scaled))
 
     @property
     def promotions(self) -> int:
         """How often a K-block is promoted, and multiplied: for each group of a column with a scale of its own."""
-        keeps_integers = self.b_type == "int4" and self.promotes_columns
+        keeps_integers = self.is_int4 and self.promotes_columns
         return max(128 // self.element_bytes // self.group_k, 1) if keeps_integers else 1
 
     @property
@@ -220,7 +226,7 @@ class GemmKind:
         family = f"{groups}gemm_{layout}"
         operands = self.a_type if self.a_type == self.b_type else f"{self.a_type}_{self.b_type}"
         scaling = "" if self.scaling == "none" else f"_{self.scaling}"
-        scaling += f"_of_{self.group_k}" if self.b_type == "int4" else ""
+        scaling += f"_of_{self.group_k}" if self.is_int4 else ""
         scaling += "" if self.b_scale_type == "f32" else f"_{self.b_scale_type}"
         bias = "" if self.bias == "none" else f"_bias_{self.bias}"
         activation = "" if self.activation == "identity" else f"_{self.activation}"
@@ -245,18 +251,22 @@ _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
     ("four-bit operands are contiguous along K", lambda kind: kind.is_k_major or not kind.widens_b),
     (
         "only scales of e2m1 may be e8m0",
-        lambda kind: kind.b_scale_type != "e8m0" or kind.b_type in ("e2m1", "shuffled_e2m1"),
+        lambda kind: kind.b_scale_type != "e8m0" or kind.b_type in _E2M1_TYPES,
     ),
     ("scales of shuffled_e2m1 are e8m0", lambda kind: kind.b_type != "shuffled_e2m1" or kind.b_scale_type == "e8m0"),
     (
         "only scales of int4 may have 16 bits or zeros",
-        lambda kind: kind.b_scale_type in ("f32", "e8m0") or kind.b_type == "int4",
+        lambda kind: kind.b_scale_type in ("f32", "e8m0") or kind.is_int4,
     ),
     (
         "only scales of 32 values of int4 may have 16 bits",
         lambda kind: kind.b_scale_type not in ("bf16", "f16") or kind.group_k == GROUP,
     ),
-    ("only groups of int4 have other than 32 values", lambda kind: kind.group_k == GROUP or kind.b_type == "int4"),
+    ("only groups of int4 have other than 32 values", lambda kind: kind.group_k == GROUP or kind.is_int4),
+    (
+        "shuffled_int4 is multiplied by FP8, in groups of 32 or 64 values without zeros",
+        lambda kind: kind.b_type != "shuffled_int4" or (kind.promotions > 1 and kind.b_scale_type != "f32_and_zero"),
+    ),
     ("squares are summed of bf16, times f32", lambda kind: kind.sums_squares == (kind.b_type == "f32")),
     (
         "operands of which squares are summed must be contiguous along K",

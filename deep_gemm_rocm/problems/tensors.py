@@ -27,7 +27,7 @@ FP8_DTYPES = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _OCP_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 # Words in the names of the functions that take weights of four bits in these dtypes.
-_FUNCTIONS_FOR = {torch.int8: "fp4", torch.uint8: "fp4", torch.int64: "fp4", torch.int32: "int4"}
+_FUNCTIONS_FOR = {torch.int8: "fp4", torch.uint8: "fp4", torch.int64: "fp4", torch.int32: "int4", torch.int16: "int4"}
 
 
 class TensorMeta(NamedTuple):

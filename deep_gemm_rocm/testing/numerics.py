@@ -101,6 +101,7 @@ def gemm_reference(
     factors = None
     if b_data.dtype in INT4_DTYPES:
         assert sfb is not None
+        b_data = unshuffled(b_data) if b_data.dtype in SHUFFLED_DTYPES else b_data
         dequantised_b = int4_values(b_data, sfb.cpu())
     elif b_data.dtype in DTYPES_OF["e2m1"]:
         assert sfb is not None
@@ -163,7 +164,9 @@ def scales_of_four_bits(scales: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def unshuffled(data: torch.Tensor) -> torch.Tensor:
-    """The data that ``shuffle_weight`` made int64 of, but for -0, which is 0 now."""
+    """The data that ``shuffle_weight`` took; of FP4 but for -0, which is 0 now."""
+    if data.dtype in INT4_DTYPES:
+        return data.contiguous().view(torch.int32).unflatten(-1, (-1, 4, 4)).mT.flatten(-3)
     words = data.contiguous().view(torch.int32)
     codes = []
     for value in range(8):

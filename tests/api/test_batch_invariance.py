@@ -94,6 +94,7 @@ WEIGHTS = {
     "shuffled_e2m1": lambda: dg.shuffle_weight(*four_bits(N, K)),
     "int4 of 32": lambda: int4(32),
     "int4 of 128": lambda: int4(128),
+    "shuffled_int4 of 32": lambda: dg.shuffle_weight(*int4(32)),
 }
 
 
@@ -108,7 +109,8 @@ def by_four_bits(m: int, a_type: str, weight: str = "e2m1") -> torch.Tensor:
 
 def kind_of_four_bits(a_type: str, weight: str = "e2m1") -> GemmKind:
     if "int4" in weight:
-        return GemmKind(a_type, "int4", "f32", "groups", b_scale_type="f32", group_k=int(weight.split()[-1]))
+        b_type, group_k = weight.split(" of ")
+        return GemmKind(a_type, b_type, "f32", "groups", b_scale_type="f32", group_k=int(group_k))
     return GemmKind(a_type, weight, "f32", "groups", b_scale_type="e8m0")
 
 
@@ -127,7 +129,7 @@ DENSE: dict[str, tuple[GemmKind, Callable[[int], torch.Tensor]]] = {
 OF_OTHER_WEIGHTS = [
     (a_type, weight)
     for a_type, weight in itertools.product(("e4m3", "bf16"), ("shuffled_e2m1", "int4 of 32", "int4 of 128"))
-]
+] + [("e4m3", "shuffled_int4 of 32")]
 DENSE |= {
     f"{a_type} by {weight}": (kind_of_four_bits(*of), lambda m, of=of: by_four_bits(m, *of))
     for of in OF_OTHER_WEIGHTS

@@ -24,7 +24,7 @@ from deep_gemm_rocm.testing import (
     gemm_reference,
     quantised_activations,
 )
-from deep_gemm_rocm.testing.numerics import int4_values
+from deep_gemm_rocm.testing.numerics import int4_values, unshuffled
 
 NAMES = {"masked": "masked", "contiguous": "contiguous", "psum": "contiguous"}
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -37,7 +37,7 @@ def weight(kind: GemmKind, n: int, k: int, seed: int = 0):
     packed = int4("compressed-tensors", n, k, kind.group_k, with_zeros, dtype, seed)
     b = dg.repack_int4(*packed.arguments, packing="compressed-tensors")
     assert torch.allclose(int4_values(*b), packed.values, rtol=2.0**-19, atol=0)
-    return b
+    return dg.shuffle_weight(*b) if kind.b_type == "shuffled_int4" else b
 
 
 def inputs(kind: GemmKind, m: int, k: int, seed: int = 0):
@@ -106,8 +106,13 @@ def test_scales_of_rows_of_many_k_blocks(use_config, config):
         (INT4_KINDS[7], (32, 32, 1, 1, 2, "alone")),
         (INT4_KINDS[8], (128, 128, 4, 2, 3, "pingpong")),
         pytest.param(INT4_KINDS[9], (16, 32, 1, 2, 3, "alone"), marks=pytest.mark.slow),
+        (INT4_KINDS[10], (64, 64, 1, 1, 2, "alone", 0, 4)),
+        (INT4_KINDS[11], (128, 128, 2, 4, 3, "pingpong")),
     ],
-    ids=("32", "128", "64", "128 dealt to waves", "fp8", "zeros", "fp8 32", "fp8 64", "fp8 32 zeros", "e5m2 zeros"),
+    ids=(
+        *("32", "128", "64", "128 dealt to waves", "fp8", "zeros", "fp8 32", "fp8 64", "fp8 32 zeros", "e5m2 zeros"),
+        *("shuffled 32", "shuffled 64"),
+    ),
 )
 def test_waves_alone_and_together(use_config, monkeypatch, kind, schedule):
     """Few rows, widened by each wave, and many, widened once on their way to LDS."""
@@ -203,7 +208,9 @@ def test_weights_of_other_functions_name_these():
         TypeError, match=r"b\[0\] must be int8, uint8 or int64, got .*; functions with int4 in their names"
     ):
         dg.bf16_fp4_gemm_nt(x, int4, d)
-    with pytest.raises(TypeError, match=r"b\[0\] must be int32, got torch.int8; functions with fp4 in their names"):
+    with pytest.raises(
+        TypeError, match=r"b\[0\] must be int32 or int16, got torch.int8; functions with fp4 in their names"
+    ):
         dg.bf16_int4_gemm_nt(x, fp4, d)
     with pytest.raises(TypeError, match=r"b\[0\] must be float8_e4m3fnuz or .*; functions with int4 in their names"):
         dg.fp8_gemm_nt(dg.per_token_cast_to_fp8(x), int4, d)
@@ -218,9 +225,9 @@ def empty(n: int, k: int):
     [
         pytest.param(name, kind, marks=() if (name == "masked") == (kind == INT4_KINDS[0]) else pytest.mark.slow)
         for name in ("masked", "contiguous", "psum")
-        for kind in (INT4_KINDS[0], INT4_KINDS[3])
+        for kind in (INT4_KINDS[0], INT4_KINDS[3], INT4_KINDS[10])
     ],
-    ids=lambda value: value if isinstance(value, str) else value.a_type,
+    ids=lambda value: value if isinstance(value, str) else f"{value.a_type} {value.b_type}",
 )
 def test_groups(monkeypatch, grouping, kind):
     """Groups with many, few and no rows; other rows become zeros, or stay as they are if masked."""
@@ -316,3 +323,64 @@ def test_a_nan_of_one_group_is_in_its_rows_only(group_k):
     expected = torch.zeros(20, 40, dtype=torch.bool)
     expected[3], expected[:, 7] = True, True
     assert torch.equal(d.isnan(), expected)
+
+
+@pytest.mark.parametrize("scale_type", TYPES)
+@pytest.mark.parametrize(
+    "tile", [(16, 32, 1, 2, 4, "alone"), (64, 64, 1, 1, 2, "alone", 0, 4), (128, 128, 2, 4, 3, "pingpong")]
+)
+def test_shuffled_weights_give_the_same_bits(use_config, tile, scale_type):
+    kind = dataclasses.replace(INT4_KINDS[6], d_type="f32", b_scale_type=scale_type)
+    b, a = weight(kind, 90, 640), inputs(kind, 70, 640)
+    results = []
+    for form in (b, dg.shuffle_weight(*b)):
+        b_type = "int4" if form is b else "shuffled_int4"
+        use_config(GemmConfig(*tile, kind=dataclasses.replace(kind, b_type=b_type)))
+        results.append(check(a, form))
+    assert torch.equal(*results)
+
+
+def test_shuffled_weights_of_experts():
+    data, scales = (
+        torch.stack(parts) for parts in zip(*(weight(INT4_KINDS[6], 24, 256, i) for i in (1, 2)), strict=True)
+    )
+    strided = data.mT.contiguous().mT, scales.mT.contiguous().mT
+    shuffled = dg.shuffle_weight(*strided)
+    assert [(part.dtype, part.shape) for part in shuffled] == [
+        (torch.int16, (2, 24, 64)),
+        (torch.bfloat16, (2, 24, 8)),
+    ]
+    assert all(part.is_contiguous() for part in shuffled)
+    assert torch.equal(unshuffled(shuffled[0]), data)
+    assert torch.equal(shuffled[1], scales)
+    # Of each 128 values, words have those from 0, 32, 64, 96, 8, ... on.
+    words = shuffled[0].view(torch.int32)
+    assert torch.equal(words[:, :, 16:20], data[:, :, 16:32:4])
+
+
+@pytest.mark.parametrize(
+    ("data", "scales", "error", "words"),
+    [
+        (B[0], B[1][:, :1].contiguous(), ValueError, r"scales must have shape \(16, 4\) or \(16, 2\) .* unshuffled"),
+        (B[0], B[1][:, :2].bfloat16(), ValueError, r"scales must have shape \(16, 4\) for 32 of K, got \(16, 2\)"),
+        (B[0], B[1].view(torch.int32), TypeError, "scales must be float32, bfloat16 or float16 for int4"),
+        (B[0][:, :12], B[1][:, :3], ValueError, r"data must be \[N, K/8\], .* a multiple of 128"),
+        (B[0][0], B[1][0], ValueError, "data must be"),
+    ],
+)
+def test_weights_that_are_not_shuffled(data, scales, error, words):
+    with pytest.raises(error, match=words):
+        dg.shuffle_weight(data, scales)
+
+
+def test_shuffled_weights_are_for_fp8_and_short_groups():
+    data, scales = dg.shuffle_weight(*B)
+    d = torch.full((4, 16), 7.0)
+    with pytest.raises(NotImplementedError, match=r"b\[0\] must be int32 for activations in bf16, got torch.int16"):
+        dg.bf16_int4_gemm_nt(torch.zeros(4, 128).bfloat16(), (data, scales), d)
+    a = quantised_activations(4, 128)
+    with pytest.raises(ValueError, match=r"b\[1\] must have one of the shapes \(16, 4\), \(16, 2\)"):
+        dg.fp8_int4_gemm_nt(a, (data, scales[:, :1].contiguous()), d)
+    with pytest.raises(TypeError, match=r"b\[1\] must be float32, bfloat16 or float16"):
+        dg.fp8_int4_gemm_nt(a, (data, scales.view(torch.int32)), d)
+    assert (d == 7).all()

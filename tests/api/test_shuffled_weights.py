@@ -113,7 +113,7 @@ DATA, SCALES = weight(16, 128)
     [
         (DATA, SCALES.float() + 0.5, ValueError, "scales must be powers of two"),
         (DATA, -SCALES.float(), ValueError, "scales must be powers of two"),
-        (DATA.int(), SCALES, TypeError, "data must be"),
+        (DATA.short(), SCALES, TypeError, "data must be"),
         (DATA, SCALES.half(), TypeError, "scales must be"),
         (DATA[:, :24], SCALES[:, :2], ValueError, "data must be .* multiple of 32"),
         (DATA[0], SCALES[0], ValueError, "data must be"),

@@ -246,6 +246,28 @@ def test_the_plan_of_shuffled_weights(asked):
     assert all(request in plan for request in wanted)
 
 
+def test_the_plan_of_shuffled_int4_weights(asked):
+    def weight(*rows_and_k):
+        *rows, k = rows_and_k
+        codes, scales = torch.zeros(*rows, k // 8).int(), torch.zeros(*rows, k // 32).bfloat16()
+        return dg.shuffle_weight(codes, scales)
+
+    def quantised(rows):
+        return torch.zeros(rows, 256, dtype=torch.uint8).view(FP8), torch.ones(rows, 2)
+
+    wanted = asked(lambda: dg.fp8_int4_gemm_nt(quantised(64), weight(192, 256), torch.zeros(64, 192).bfloat16()))
+    assert wanted[0].values["b_type"] == "shuffled_int4"
+    of_32 = {"shuffled": True, "group_k": 32}
+    assert warmup.plan([Workload("fp8_int4_gemm_nt", [64], 192, 256, arguments=of_32)]) == wanted
+    choices = torch.zeros(4, 2)
+    layer = weight(8, 256, 256), weight(8, 256, 128)
+    wanted = asked(lambda: dg.fused_moe(quantised(4), *layer, choices, choices.int()))
+    assert sum(request.values.get("b_type") == "shuffled_int4" for request in wanted) == 2
+    arguments = {"x": True, "group_k": 32}
+    plan = warmup.plan([Workload("fused_moe", [1], 128, 256, 8, dtype=torch.int16, arguments=arguments)])
+    assert all(request in plan for request in wanted)
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_plan_of_activations_with_scales_of_32_values(asked, packed):
     """They have a kernel that widens them. Exponents come one by one, or four in a word."""

@@ -181,6 +181,10 @@ INT4_KINDS = (
         b_type="int4", scaling="groups", b_scale_type="f32_and_zero", bias="f32", activation="silu_and_mul",
     ),
     GemmKind(a_type="e5m2", b_type="int4", d_type="f32", scaling="groups", b_scale_type="f32_and_zero", group_k=128),
+    GemmKind(b_type="shuffled_int4", d_type="f32", scaling="groups", b_scale_type="bf16"),
+    GemmKind(
+        b_type="shuffled_int4", scaling="groups", group_k=64, bias="f32", activation="silu_and_mul",
+    ),
 )  # fmt: skip
 INT4 = tuple(config for kind in INT4_KINDS for config in gemm_candidates(kind))
 GROUPED_FOUR_BITS = tuple(

@@ -31,6 +31,7 @@ struct OperandA : OperandSizes<Shape, Resources, Shape::kBlockM, Resources::kPar
   using T = typename Kind::A;
   using Order = Conditional<Kind::kGathersA, GatheredRows, RowsInOrder>;
   static constexpr Major kMajor = Kind::kMajorA;
+  static constexpr KOrder kKOrder = Kind::kKOrderOfA;
   static constexpr int kFragments = Shape::kFragsM;
   static constexpr int kLdsStages = Resources::kLdsStagesOfA;
   static constexpr bool kSumsSquares = Kind::kSumsSquares;
@@ -45,6 +46,7 @@ struct OperandB : OperandSizes<Shape, Resources, Shape::kBlockN, Resources::kPar
   using T = typename Kind::B;
   using Order = RowsByLane<typename Shape::Mfma, Shape::kJoined, Shape::kParts>;
   static constexpr Major kMajor = Kind::kMajorB;
+  static constexpr KOrder kKOrder = Kind::kKOrderOfB;
   static constexpr int kFragments = Shape::kFragsN;
   static constexpr int kLdsStages = Resources::kLdsStagesOfB;
   static constexpr bool kSumsSquares = false;
@@ -71,7 +73,7 @@ constexpr auto loader_of_one_group() {
   } else {
     using Loader = TileLoader<typename Operand::Order, Operand::kRows, Operand::kLdsRows, Operand::kThreads,
                               Operand::kRegisterStages, Kind::kKTail, Operand::kGoesOn, typename Operand::Form,
-                              Kind::kKOrder>;
+                              Operand::kKOrder>;
     return LoaderType<typename Operand::template WithScales<Loader, GroupedTileLoader>>{};
   }
 }
@@ -125,7 +127,7 @@ class OperandInLds {
     loader_.store_step(stage, pass, stage_of(lds, k_block) + stored_part_, step);
   }
   DG_DEVICE void read(Fragment<Mfma>& fragment, int i, int read, const uint8_t* lds, int k_block, int) const {
-    fragment.template read<Kind::kKOrder>(read, stage_of(lds, k_block), first_read_row_ + i * Mfma::kRows);
+    fragment.template read<Operand::kKOrder>(read, stage_of(lds, k_block), first_read_row_ + i * Mfma::kRows);
   }
 
   DG_DEVICE Loader& loader() { return loader_; }
@@ -153,7 +155,7 @@ class OperandInRegisters {
   using Mfma = typename Operand::Mfma;
   using LoaderWithoutScales =
       FragmentLoader<Mfma, typename Operand::Order, Operand::kFragments, Operand::kTileRows, Operand::kRegisterStages,
-                     Kind::kKTail, Kind::kKOrder, typename Operand::Form>;
+                     Kind::kKTail, Operand::kKOrder, typename Operand::Form>;
   using Loader = typename Operand::template WithScales<LoaderWithoutScales, GroupedFragmentLoader>;
 
  public:

@@ -24,18 +24,20 @@ enum class Major { kK, kRows };
 struct None {};
 
 template <class T>
-constexpr bool kHasFourBits = kIsSame<T, E2M1> || kIsSame<T, ShuffledE2M1> || kIsSame<T, Int4>;
+constexpr bool kIsInt4 = kIsSame<T, Int4> || kIsSame<T, ShuffledInt4>;
+template <class T>
+constexpr bool kHasFourBits = kIsSame<T, E2M1> || kIsSame<T, ShuffledE2M1> || kIsInt4<T>;
 
 // The type as which matrix cores take an operand. FP8 of many exponents has room for four-bit values and their scales.
 template <class A, class B>
 using MultipliedType =
-    Conditional<kHasFourBits<B>, Conditional<!Storage<A>::kIsFp8, A, Conditional<kIsSame<B, Int4>, E4M3, E5M2>>, B>;
+    Conditional<kHasFourBits<B>, Conditional<!Storage<A>::kIsFp8, A, Conditional<kIsInt4<B>, E4M3, E5M2>>, B>;
 
 // Whether integers are multiplied as they are, and sums over their groups are promoted with the scales. Of bf16, this
 // takes groups of a K-block at least, for an MFMA takes values of several that are shorter.
 template <class B, class MultipliedB, class Scale>
 constexpr bool kKeepsIntegers =
-    kIsSame<B, Int4> && (Storage<MultipliedB>::kIsFp8 || Scale::kValues * sizeof(MultipliedB) >= kBlockKBytes);
+    kIsInt4<B> && (Storage<MultipliedB>::kIsFp8 || Scale::kValues * sizeof(MultipliedB) >= kBlockKBytes);
 
 // ScaleOfB_ is a GroupScale if B has four bits.
 template <class A_, class B_, class D_, Major kMajorA_, Major kMajorB_, Scaling kScaling_, bool kAccumulate_,
@@ -71,8 +73,11 @@ struct GemmKind {
   // Where sums of integers are promoted for each of several groups in a K-block, an MFMA takes values of only one.
   static constexpr bool kHasShortGroups =
       kKeepsIntegers && ScaleOfB::kValues * static_cast<int>(sizeof(MultipliedB)) < kBlockKBytes;
-  static constexpr KOrder kKOrder =
+  static constexpr KOrder kKOrderOfA =
       kHasShortGroups ? KOrder::kInOrder : kWidensB ? KOrder::kNeighbours : KOrder::kSpread;
+  // What is shuffled has that order if a lane takes neighbours.
+  static constexpr KOrder kKOrderOfB = kIsSame<B, ShuffledInt4> ? KOrder::kNeighbours : kKOrderOfA;
+  static_assert(kHasShortGroups || !kIsSame<B, ShuffledInt4>, "only MFMAs of short groups are in order");
   // Whether each column of a K-block has scales that its sums are promoted with.
   static constexpr bool kPromotesColumns = kScaling == Scaling::kVectors || kKeepsIntegers;
   // Whether sums over a K-block are promoted.
