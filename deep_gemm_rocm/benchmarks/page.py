@@ -297,7 +297,7 @@ def four_bits_section(results: Sequence[Result]) -> list[str]:
         "## Weights of four bits",
         "",
         "Sustained µs, MxNxK, and in brackets the speed beside that of weights of the activations' type: above 1, four",
-        "bits are faster. MXFP4 has exponents as scales, and int4 bf16, for 32 values; FP8 weights have fp32 for 128x128.",
+        "bits are faster. MXFP4 has exponents as scales, and int4 bf16; FP8 weights have fp32 for 128x128.",
     ]
     for activations, ops in _OF_FOUR_BITS.items():
         lines += ["", f"| {activations} activations | {' | '.join(ops)} |", "|---" * (len(ops) + 1) + "|"]
