@@ -31,6 +31,8 @@ _TYPES = {
     "fp8_shuffled_fp4_fused_moe": ("fp8", "shuffled_fp4"),
     "bf16_shuffled_fp4_fused_moe": ("bf16", "shuffled_fp4"),
     "bf16_int4_fused_moe": ("bf16", "int4"),
+    "fp8_int4_fused_moe": ("fp8", "int4"),
+    "fp8_shuffled_int4_fused_moe": ("fp8", "shuffled_int4"),
 }
 
 _CHECKED_TOKENS = 4
@@ -202,8 +204,10 @@ def _weights(type_: str, experts: int, rows: int, columns: int, device: str) -> 
             of_experts = _rolled(exponents.contiguous(), experts, SCALE_BLOCK, device)
             return _rolled(data, experts, SCALE_BLOCK, device), of_experts.mT.contiguous().mT
         return _rolled(data, experts, SCALE_BLOCK, device), _rolled(exponents, experts, SCALE_BLOCK, device)
-    if type_ == "int4":
+    if type_.endswith("int4"):
         codes, factors = testing.int4_weights(rows, columns, GROUP)
+        if type_ == "shuffled_int4":
+            codes, factors = shuffle_weight(codes, factors)
         return _rolled(codes, experts, SCALE_BLOCK, device), _rolled(factors, experts, SCALE_BLOCK, device)
     data, scales = testing.quantised_weights(rows, columns)
     return _rolled(data, experts, SCALE_BLOCK, device), _rolled(scales, experts, 1, device)
@@ -231,9 +235,10 @@ def _without_memory(op: str, shape: ExpertsShape) -> ExpertsProblem:
         if type_.endswith("fp4"):
             pair = _bytes_of(*groups, rows, columns // 2), _bytes_of(*groups, rows, columns // GROUP)
             return shuffle_weight(*pair) if type_ == "shuffled_fp4" else pair
-        if type_ == "int4":
+        if type_.endswith("int4"):
             words = torch.empty(*groups, rows, columns // 8, dtype=torch.int32, device="meta")
-            return words, unwritten(*groups, rows, columns // GROUP, device="meta")
+            pair = words, unwritten(*groups, rows, columns // GROUP, device="meta")
+            return shuffle_weight(*pair) if type_ == "shuffled_int4" else pair
         scales = torch.empty(*groups, ceil_div(rows, shared_rows), ceil_div(columns, SCALE_BLOCK), device="meta")
         return torch.empty(sizes, dtype=torch.float8_e4m3fnuz, device="meta"), scales
 
