@@ -64,6 +64,8 @@ _PROMOTES_AND_MULTIPLIES = 0.67
 _PROMOTION = 1.3
 _COLUMN_PROMOTION = 7.4
 _FURTHER_PROMOTION = 3  # for each further group of a K-block
+# Clocks of ping-pong workgroups for a column and each further group, if more waves than two have the same columns.
+_SCALES_OF_FURTHER_WAVE = 0.83
 _PROMOTION_ALONE = 0.1
 _NOT_IN_L1 = 0.22  # share of what other waves of the workgroup have loaded that L1 has lost
 
@@ -347,6 +349,8 @@ def _busy_clocks(config: GemmConfig, work: _Work, at_once: _Floats | int) -> _Fl
     l1, lds = work.l1, work.lds
     if config.schedule == "pingpong":  # rows of b are widened between accesses of LDS
         lds += (work.widening + _PROMOTION_ALONE * work.promotion) / _SIMDS
+        further_waves = (config.waves_m - 2) * (config.kind.promotions - 1)
+        lds += _SCALES_OF_FURTHER_WAVE * further_waves * config.block_n
     longest = np.maximum(np.maximum(matrix, l1), lds)
     busy: _Floats = config.waves_k * (longest + _NOT_OVERLAPPED[config.schedule] * (matrix + l1 + lds - longest))
     return busy
