@@ -82,7 +82,7 @@ def fused_moe(
               ``hidden``, as ``b`` of ``m_grouped_fp8_fp4_gemm_nt_contiguous``, or of ``shuffle_weight``. A bf16
               ``x`` is multiplied as it is, with scales as for ``bf16_fp4_gemm_nt``;
             - a pair of int4 codes and scales, as ``b`` of ``m_grouped_bf16_int4_gemm_nt_contiguous`` or, for an FP8
-              ``x``, of ``m_grouped_fp8_int4_gemm_nt_contiguous``.
+              ``x``, of ``m_grouped_fp8_int4_gemm_nt_contiguous``, also as ``shuffle_weight`` makes it.
 
         down: [E, hidden, I], as ``gate_up``; its scales are [E, ceil(hidden/128), ceil(I/128)] or [E, hidden, 1].
             ``hidden`` and I are multiples of 16, with bf16 of 8, with four bits of their groups.

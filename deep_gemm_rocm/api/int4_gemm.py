@@ -41,7 +41,7 @@ def bf16_int4_gemm_nt(
             ``b``.
 
     Raises:
-        NotImplementedError: a pair ``d``.
+        NotImplementedError: a pair ``d``, or an int4 weight of ``shuffle_weight``, which is for FP8 activations.
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
     if torch.compiler.is_compiling():
@@ -68,7 +68,9 @@ def fp8_int4_gemm_nt(
 
     Args:
         a: data FP8 [M, K] and scales fp32 [M, K/128], as for ``fp8_gemm_nt``; K is contiguous and a multiple of 128.
-        b, d, c, bias, epilogue: as for ``bf16_int4_gemm_nt``.
+        b: as for ``bf16_int4_gemm_nt``; or as ``shuffle_weight`` makes it, int16 [N, K/4] of four codes, and scales of
+            32 or 64 values without zeros.
+        d, c, bias, epilogue: as for ``bf16_int4_gemm_nt``.
 
     Raises:
         NotImplementedError: a pair ``d``.
@@ -127,7 +129,8 @@ def m_grouped_fp8_int4_gemm_nt_contiguous(
 
     Args:
         a, d, grouped_layout and the others: as for ``m_grouped_fp8_gemm_nt_contiguous``; K is a multiple of 128.
-        b: as for ``fp8_int4_gemm_nt``, with a first dimension G: codes [G, N, K/8] and scales [G, N, K/g].
+        b: as for ``fp8_int4_gemm_nt``, with a first dimension G: codes [G, N, K/8], or shuffled ones [G, N, K/4], and
+            scales [G, N, K/g].
 
     Raises:
         NotImplementedError: a pair ``d``.

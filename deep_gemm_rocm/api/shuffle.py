@@ -32,8 +32,8 @@ def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
 
     MXFP4 is for all functions that take it. int4 is for FP8 activations (``fp8_int4_gemm_nt``, its grouped versions,
     and ``fused_moe``), in groups of 32 or 64 values; larger groups are as quick as they are. The same values are
-    multiplied, and the weight takes the same memory. For MXFP4, it waits for the device. See docs/kernels.md and
-    docs/numerics.md.
+    multiplied, and the weight takes the same memory. Parts of K begin and end at multiples of 128. For MXFP4, it waits
+    for the device. See docs/kernels.md and docs/numerics.md.
 
     Args:
         data: any strides. MXFP4 is int8 or uint8 [N, K/2], as for ``fp8_fp4_gemm_nt``, where K is a multiple of 32.
@@ -54,6 +54,8 @@ def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
     """
     check_tensor("data", data)
     check_tensor("scales", scales)
+    if data.dtype not in (*FP4_DTYPES, torch.int32):
+        raise TypeError(f"data must be {one_of((*FP4_DTYPES, torch.int32))}, got {data.dtype}")
     return _shuffled_int4(data, scales) if data.dtype == torch.int32 else _shuffled_fp4(data, scales)
 
 
@@ -100,9 +102,8 @@ def _check_int4(data: torch.Tensor, scales: torch.Tensor) -> None:
 
 
 def _check_fp4(data: torch.Tensor, scales: torch.Tensor) -> None:
-    for name, tensor, dtypes in (("data", data, (*FP4_DTYPES, torch.int32)), ("scales", scales, FP4_SCALES)):
-        if tensor.dtype not in dtypes:
-            raise TypeError(f"{name} must be {one_of(dtypes)}, got {tensor.dtype}")
+    if scales.dtype not in FP4_SCALES:
+        raise TypeError(f"scales must be {one_of(FP4_SCALES)} for FP4, got {scales.dtype}")
     if data.dim() not in (2, 3) or 2 * data.shape[-1] % GROUP:
         raise ValueError(
             f"data must be [N, K/2], or [G, N, K/2] for experts, and K a multiple of {GROUP}, got shape "

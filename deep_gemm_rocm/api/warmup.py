@@ -172,9 +172,9 @@ def warmup_kernels(
             whether there is one; for functions but ``fused_moe`` with FP4 weights, or with int4 weights and FP8
             activations, ``shuffled``, as whether they are those of ``shuffle_weight``; with FP4 weights and FP8
             activations ``recipe_a``: (1, 128), or (1, 32) if each 32 values of those have an exponent; for functions
-            with int4 weights ``group_k`` and ``scales``: how many values share a scale, 32 or with FP8 activations 128
-            if left out, and the scales' dtype by its name, by default ``"bfloat16"`` for 32 values and otherwise
-            ``"float32"``.
+            with int4 weights ``group_k`` and ``scales``: how many values share a scale, by default 128 with FP8
+            activations unless they are shuffled, and otherwise 32, and the scales' dtype by its name, by default
+            ``"bfloat16"`` for 32 values and otherwise ``"float32"``.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -378,7 +378,10 @@ def _is_shuffled(of: Workload) -> bool:
 
 def _int4(of: Workload, is_fp8: bool, rows: int, k: int, *groups: int) -> Any:
     """An int4 weight, for FP8 or bf16 activations."""
-    group_k = of.arguments.get("group_k", SCALE_BLOCK if is_fp8 else GROUP)
+    is_shuffled = _is_shuffled(of)
+    if is_shuffled and not is_fp8:
+        raise ValueError(f"arguments must have 'x' as true for {of.dtype} weights, which only FP8 activations take")
+    group_k = of.arguments.get("group_k", SCALE_BLOCK if is_fp8 and not is_shuffled else GROUP)
     scales = of.arguments.get("scales", "bfloat16" if group_k == GROUP else "float32")
     if group_k not in INT4_GROUPS or k % group_k:
         raise ValueError(f"group_k must be one of {INT4_GROUPS}, and K={k} a multiple of it, got {group_k!r}")
@@ -387,7 +390,7 @@ def _int4(of: Workload, is_fp8: bool, rows: int, k: int, *groups: int) -> Any:
         raise ValueError(f"scales must be one of {', '.join(dtypes)}, got {scales!r}")
     factors = _tensor(*groups, rows, k // group_k, dtype=dtypes[scales])
     codes = _tensor(*groups, rows, k // values_of_element(torch.int32), dtype=torch.int32)
-    return shuffle_weight(codes, factors) if _is_shuffled(of) else (codes, factors)
+    return shuffle_weight(codes, factors) if is_shuffled else (codes, factors)
 
 
 def _dense_of_int4(function: _Function, m: int, of: Workload) -> None:

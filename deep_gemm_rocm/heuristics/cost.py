@@ -349,7 +349,7 @@ def _busy_clocks(config: GemmConfig, work: _Work, at_once: _Floats | int) -> _Fl
     l1, lds = work.l1, work.lds
     if config.schedule == "pingpong":  # rows of b are widened between accesses of LDS
         lds += (work.widening + _PROMOTION_ALONE * work.promotion) / _SIMDS
-        further_waves = (config.waves_m - 2) * (config.kind.promotions - 1)
+        further_waves = max(config.waves_m - 2, 0) * (config.kind.promotions - 1)
         lds += _SCALES_OF_FURTHER_WAVE * further_waves * config.block_n
     longest = np.maximum(np.maximum(matrix, l1), lds)
     busy: _Floats = config.waves_k * (longest + _NOT_OVERLAPPED[config.schedule] * (matrix + l1 + lds - longest))

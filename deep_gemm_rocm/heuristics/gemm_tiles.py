@@ -159,7 +159,8 @@ _DEALING_K_IN_SIX = (
 _ALONE_OF_FOUR_BITS = (*_ALONE, _alone(64, 32, 2))  # scales of columns leave fewer, too
 # Without them there are more, for b takes half as many until it is widened, or fewer.
 _ALONE_16_ROWS_OF_FOUR_BITS = (_alone(16, 32, 4, waves_n=2),)
-_DEALING_K_OF_FOUR_BITS_16_ROWS = (_alone(16, 16, 4, waves_k=4), _alone(16, 32, 3, waves_k=4))
+_DEALING_K_16X16 = (_alone(16, 16, 4, waves_k=4),)
+_DEALING_K_OF_FOUR_BITS_16_ROWS = (*_DEALING_K_16X16, _alone(16, 32, 3, waves_k=4))
 # Groups of few rows have many tiles. Finding and beginning a tile takes as long as many of its columns.
 _WIDE_OF_16_ROWS = (_alone(16, 64, 3),)
 _DEALING_K_OF_FOUR_BITS_MORE_ROWS = (
@@ -184,22 +185,24 @@ _DEALING_K_OF_FOUR_BITS_IN_LARGE_TILES = (
 )
 
 
+def _dealing_k_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
+    """Tiles of waves that deal K among themselves, for dense problems and parts of K."""
+    if kind.has_rounds:
+        return _DEALING_K
+    more_rows = _DEALING_K_OF_SHORT_GROUPS if kind.promotions > 1 else _DEALING_K_OF_FOUR_BITS_MORE_ROWS
+    # Where waves load 16 bytes of int4 at a time, 16x32 takes up to 8% less with columns for each wave: 18432 columns
+    # have two such tiles for each CU. Estimates prefer to deal K.
+    loads_wide = kind.is_int4 and kind.is_a_scaled and (kind.promotions == 1 or kind.b_type == "shuffled_int4")
+    return (_DEALING_K_16X16 if loads_wide else _DEALING_K_OF_FOUR_BITS_16_ROWS) + more_rows
+
+
 def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
-    dealing_k: tuple[GemmConfig, ...] = _DEALING_K_OF_FOUR_BITS_MORE_ROWS
+    dealing_k = _dealing_k_of_four_bits(kind)
     of_128 = _PINGPONG_128
     of_192: tuple[GemmConfig, ...] = _PINGPONG_192
     of_256: tuple[GemmConfig, ...] = _PINGPONG_256
-    if kind.promotions > 1:  # which leaves registers for fewer K-blocks and fewer sums
-        dealing_k = _DEALING_K_OF_SHORT_GROUPS
+    if kind.promotions > 1:  # which leaves registers for fewer sums
         of_128, of_192, of_256 = _PINGPONG_128_OF_SHORT_GROUPS, _PINGPONG_192_OF_SHORT_GROUPS, ()
-    if kind.has_rounds:
-        dealing_k = _DEALING_K
-    elif kind.is_int4 and kind.is_a_scaled and (kind.promotions == 1 or kind.b_type == "shuffled_int4"):
-        # Waves that load 16 bytes at a time take up to 8% less than the other of these, if their columns are their own:
-        # with 18432 columns, which have two tiles of 32 for each CU.
-        dealing_k = _DEALING_K_OF_FOUR_BITS_16_ROWS[:1] + dealing_k
-    else:
-        dealing_k = _DEALING_K_OF_FOUR_BITS_16_ROWS + dealing_k
     if kind.grouping == "split_k":
         return dealing_k + of_128 + of_256
     of_16_rows = _ALONE_16_ROWS_OF_FOUR_BITS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS

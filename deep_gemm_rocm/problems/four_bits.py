@@ -108,8 +108,7 @@ def check_scales_of_groups(operand: str, data: TensorMeta, scales: TensorMeta) -
     *rows, columns = data.shape
     k, is_packed = values_of_element(data.dtype) * columns, scales.dtype == PACKED_EXPONENTS and not is_int4
     if is_int4:
-        sizes = SHUFFLED_INT4_GROUPS if data.dtype == _SHUFFLED_INT4 else INT4_GROUPS
-        expected = _shape_of_int4_scales(operand, scales, rows, k, sizes)
+        expected = _shape_of_int4_scales(operand, data, scales)
     else:
         of_scale = SCALE_BLOCK if is_packed else GROUP
         expected = (*rows, ceil_div(k, of_scale))
@@ -178,24 +177,24 @@ def check_narrow(name: str, pair: Any, *, grouped: bool) -> tuple[Pair, tuple[in
     return (data, scales), shape
 
 
-def _shape_of_int4_scales(
-    operand: str, scales: TensorMeta, rows: list[int], k: int, sizes: tuple[int, ...]
-) -> tuple[int, ...]:
+def _shape_of_int4_scales(operand: str, data: TensorMeta, scales: TensorMeta) -> tuple[int, ...]:
     """
-    Args:
-        sizes: of groups that the data may have.
-
     Raises:
-        ValueError: ``scales`` has another shape.
+        TypeError: ``scales`` are for groups of so many values that they must have 32 bits.
+        ValueError: ``scales`` has another shape than those of any groups.
     """
+    *rows, columns = data.shape
+    k = values_of_element(data.dtype) * columns
+    sizes = SHUFFLED_INT4_GROUPS if data.dtype == _SHUFFLED_INT4 else INT4_GROUPS
     groups = [group for group in sizes if k % group == 0]
     shapes = [(*rows, k // group) for group in groups]
     for shape in shapes:
         if scales.shape == shape:
             if scales.dtype.itemsize == 2 and k and k // shape[-1] != GROUP:
+                wide = tuple(dtype for dtype in _DTYPES_OF_SCALES[data.dtype] if dtype.itemsize == 4)
                 raise TypeError(
-                    f"{operand}[1] must be float32, or int32 with zeros, for groups of {k // shape[-1]}, got "
-                    f"{scales.dtype}; repack_int4 makes them so"
+                    f"{operand}[1] must be {one_of(wide)} for groups of {k // shape[-1]}, got {scales.dtype}; "
+                    "repack_int4 makes them so"
                 )
             return shape
     raise ValueError(

@@ -484,6 +484,17 @@ def test_int4_of_few_values_takes_fp8_tokens():
     layer.assert_right(random_ids(0, 3, 5, 2))
 
 
+def test_shuffled_int4():
+    layer = Layer(256, 128, 3, "int4 of 32 by fp8")
+    ids = random_ids(0, 3, 70, 2)
+    expected = layer.assert_right(ids)
+    layer.gate_up, layer.down = (dg.shuffle_weight(*pair) for pair in (layer.gate_up, layer.down))
+    assert torch.equal(layer.assert_right(ids), expected)
+    x = torch.zeros(4, 256).bfloat16()
+    with pytest.raises(NotImplementedError, match=r"gate_up\[0\] must be int32 for activations in bf16"):
+        dg.fused_moe(x, layer.gate_up, layer.down, torch.zeros(4, 2), torch.zeros(4, 2).int())
+
+
 def test_output_that_is_read_is_refused():
     layer = Layer(256, 128, 3)
     x, _, _ = layer.input(4)

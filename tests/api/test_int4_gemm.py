@@ -126,8 +126,11 @@ def test_waves_alone_and_together(use_config, monkeypatch, kind, schedule):
 
 @pytest.mark.parametrize(
     "kind",
-    [INT4_KINDS[0], *INT4_KINDS[3:9]],
-    ids=("32", "fp8", "zeros of 32", "zeros of 128", "fp8 32", "fp8 zeros of 64", "fp8 zeros of 32"),
+    [INT4_KINDS[0], *INT4_KINDS[3:9], *INT4_KINDS[10:12]],
+    ids=(
+        *("32", "fp8", "zeros of 32", "zeros of 128", "fp8 32", "fp8 zeros of 64", "fp8 zeros of 32"),
+        *("shuffled of 32", "shuffled of 64"),
+    ),
 )
 def test_each_code_and_zero_is_exact(kind):
     """One row of a has a single 1, so each result is one weight, here with scales that are powers of two."""
@@ -142,7 +145,8 @@ def test_each_code_and_zero_is_exact(kind):
     packed = scales.view(torch.int32) | zeros.int() if kind.b_scale_type == "f32_and_zero" else packed
     rows = torch.eye(k)
     a = rows.bfloat16() if kind.a_type == "bf16" else (rows.to(torch.float8_e4m3fnuz), torch.ones(k, 1))
-    d = check(a, (data, packed))
+    b = dg.shuffle_weight(data, packed) if kind.b_type == "shuffled_int4" else (data, packed)
+    d = check(a, b)
     expected = (codes - zeros).double() * scales.double().repeat_interleave(kind.group_k, 1)
     assert torch.equal(d.double(), expected.T)
 
@@ -284,7 +288,7 @@ B = (torch.zeros(16, 16).int(), torch.ones(16, 4))
         (
             {"b": (B[0], B[1][:, :2].half())},
             TypeError,
-            r"b\[1\] must be float32, or int32 with zeros",
+            r"b\[1\] must be float32 or int32 for groups of 64",
         ),
         ({"b": (B[0], B[1].double())}, TypeError, r"b\[1\] must be"),
         ({"b": (B[0], torch.ones(4, 16).T)}, ValueError, r"b\[1\] must have contiguous rows"),
@@ -383,4 +387,6 @@ def test_shuffled_weights_are_for_fp8_and_short_groups():
         dg.fp8_int4_gemm_nt(a, (data, scales[:, :1].contiguous()), d)
     with pytest.raises(TypeError, match=r"b\[1\] must be float32, bfloat16 or float16"):
         dg.fp8_int4_gemm_nt(a, (data, scales.view(torch.int32)), d)
+    with pytest.raises(TypeError, match=r"b\[1\] must be float32 for groups of 64, got torch.bfloat16"):
+        dg.fp8_int4_gemm_nt(a, (data, scales[:, :2].bfloat16()), d)
     assert (d == 7).all()

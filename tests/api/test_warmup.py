@@ -257,15 +257,15 @@ def test_the_plan_of_shuffled_int4_weights(asked):
 
     wanted = asked(lambda: dg.fp8_int4_gemm_nt(quantised(64), weight(192, 256), torch.zeros(64, 192).bfloat16()))
     assert wanted[0].values["b_type"] == "shuffled_int4"
-    of_32 = {"shuffled": True, "group_k": 32}
-    assert warmup.plan([Workload("fp8_int4_gemm_nt", [64], 192, 256, arguments=of_32)]) == wanted
+    assert warmup.plan([Workload("fp8_int4_gemm_nt", [64], 192, 256, arguments={"shuffled": True})]) == wanted
     choices = torch.zeros(4, 2)
     layer = weight(8, 256, 256), weight(8, 256, 128)
     wanted = asked(lambda: dg.fused_moe(quantised(4), *layer, choices, choices.int()))
     assert sum(request.values.get("b_type") == "shuffled_int4" for request in wanted) == 2
-    arguments = {"x": True, "group_k": 32}
-    plan = warmup.plan([Workload("fused_moe", [1], 128, 256, 8, dtype=torch.int16, arguments=arguments)])
+    plan = warmup.plan([Workload("fused_moe", [1], 128, 256, 8, dtype=torch.int16, arguments={"x": True})])
     assert all(request in plan for request in wanted)
+    with pytest.raises(ValueError, match=r"must have 'x' as true for torch\.int16 weights"):
+        warmup.plan([Workload("fused_moe", [1], 128, 256, 8, dtype=torch.int16)])
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -185,6 +185,7 @@ INT4_KINDS = (
     GemmKind(
         b_type="shuffled_int4", scaling="groups", group_k=64, bias="f32", activation="silu_and_mul",
     ),
+    GemmKind(b_type="int4", scaling="groups"),
 )  # fmt: skip
 INT4 = tuple(config for kind in INT4_KINDS for config in gemm_candidates(kind))
 GROUPED_FOUR_BITS = tuple(

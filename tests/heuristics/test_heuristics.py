@@ -95,6 +95,13 @@ def test_impossible_configurations_are_refused(changes, message):
         ({"b_scale_type": "e8m0"}, "only scales of e2m1 may be e8m0"),
         ({"b_scale_type": "bf16"}, "only scales of int4 may have 16 bits or zeros"),
         ({"group_k": 64}, "only groups of int4 have other than 32 values"),
+        *(
+            (
+                {"b_type": "shuffled_int4", "scaling": "groups", **others},
+                "shuffled_int4 is multiplied by FP8, in groups",
+            )
+            for others in ({"a_type": "bf16"}, {"group_k": 128}, {"b_scale_type": "f32_and_zero"})
+        ),
         ({"d_type": "int8"}, "d_type"),
         ({"scaling": "tensor"}, "scaling"),
     ],

@@ -66,9 +66,9 @@ int element_of_row(int mfma_rows, int row) {
 }
 """
 
-WIDENING = tuple(config for config in FOUR_BITS if config.schedule != "alone")
-IN_ORDER = [config for config in INT4 if config.schedule != "alone" and config.kind.promotions > 1]
-every_config = pytest.mark.parametrize("config", ALL + WIDENING, ids=config_id)
+THROUGH_LDS = tuple(config for config in FOUR_BITS + INT4 if config.schedule != "alone")
+IN_ORDER = [config for config in THROUGH_LDS if config.kind.promotions > 1]
+every_config = pytest.mark.parametrize("config", ALL + THROUGH_LDS, ids=config_id)
 
 
 @pytest.fixture(scope="module")
@@ -76,16 +76,23 @@ def functions(tmp_path_factory):
     return compile_functions(tmp_path_factory.mktemp("lds_layout"), SOURCE)
 
 
-def loads(config: GemmConfig) -> list[tuple[int, int, int]]:
-    """For a and b, the rows that are loaded at once, the threads that load them, and the chunks that each stores."""
+def loads(config: GemmConfig, *, in_halves: bool = False) -> list[tuple[int, int, int]]:
+    """The rows that are loaded at once, the threads that load them, and the chunks that each stores.
+
+    Args:
+        in_halves: whether of those operands, of a and b, of whose chunks halves change places, or of the others.
+    """
     threads = (config.producer_waves or config.waves_m * config.waves_n) * WAVE
     parts_of_a, parts_of_b = 1, 1
     if config.schedule == "pingpong":
         parts_of_a, parts_of_b = (1, 2) if config.halves_of_n else (2, 1)
-    return [
+    operands = [
         (config.block_m // parts_of_a, threads // parts_of_a, 1),
         (config.block_n // parts_of_b, threads // parts_of_b, 2 if config.kind.widens_b else 1),
     ]
+    is_in_order = config in IN_ORDER
+    have_halves = (is_in_order, is_in_order and config.kind.b_type != "shuffled_int4")
+    return [operand for operand, has_halves in zip(operands, have_halves, strict=True) if has_halves == in_halves]
 
 
 def stores(functions, rows: int, threads: int, chunks: int):
@@ -101,16 +108,15 @@ def stores(functions, rows: int, threads: int, chunks: int):
         yield lanes
 
 
-def has_neighbours(config: GemmConfig) -> bool:
-    """Whether a lane's chunks are neighbours."""
-    return config.kind.widens_b and config not in IN_ORDER
+def fragment_reads(functions, rows: int, *, neighbours: bool):
+    """For each wave instruction, the fragment's first row and the byte offset of each lane.
 
-
-def fragment_reads(functions, config: GemmConfig, rows: int):
-    """For each wave instruction, the fragment's first row and the byte offset of each lane."""
+    Args:
+        neighbours: whether a lane's chunks are neighbours.
+    """
     for first_row in range(0, rows, MFMA_ROWS):
         for read in range(functions.reads(MFMA_ROWS)):
-            yield first_row, [functions.read_at(has_neighbours(config), lane, read, first_row) for lane in range(WAVE)]
+            yield first_row, [functions.read_at(neighbours, lane, read, first_row) for lane in range(WAVE)]
 
 
 def assert_no_conflict(offsets: list[int]) -> None:
@@ -125,7 +131,7 @@ def test_stores_and_reads_have_no_bank_conflicts(functions, config):
         for lanes in stores(functions, rows, *threads):
             for group in WRITE_GROUPS:
                 assert_no_conflict([lanes[lane][2] for lane in group if lanes[lane]])
-        for _, offsets in fragment_reads(functions, config, rows):
+        for _, offsets in fragment_reads(functions, rows, neighbours=config.kind.widens_b):
             for group in READ_GROUPS:
                 assert_no_conflict([offsets[lane] for lane in group])
 
@@ -141,7 +147,7 @@ def test_reads_find_what_was_stored(functions, config):
 
         read = [
             (first_row, lane, *lds[offset])
-            for first_row, offsets in fragment_reads(functions, config, rows)
+            for first_row, offsets in fragment_reads(functions, rows, neighbours=config.kind.widens_b)
             for lane, offset in enumerate(offsets)
         ]
         assert all(row == first_row + lane % MFMA_ROWS for first_row, lane, row, _ in read)
@@ -152,7 +158,8 @@ def test_reads_find_what_was_stored(functions, config):
 def test_halves_of_chunks_are_stored_in_the_order_of_mfmas(functions, config):
     """The n-th MFMA takes the n-th 32 bytes of a row, of which a lane group has 8. Two reads feed four MFMAs."""
     half_bytes = 8
-    for rows, threads, chunks in loads(config):
+    assert loads(config, in_halves=True)
+    for rows, threads, chunks in loads(config, in_halves=True):
         lds = {}
         passes = range(functions.passes(rows, threads, chunks))
         for pass_, i, half in itertools.product(passes, range(chunks), range(2)):
@@ -167,7 +174,7 @@ def test_halves_of_chunks_are_stored_in_the_order_of_mfmas(functions, config):
                 words = [offset // 4 + word for offset in stored[first : first + 16] for word in range(2)]
                 assert len({word % BANKS for word in words}) == len(words) == BANKS
         assert sorted(lds) == list(range(0, rows * 128, half_bytes))
-        for i, (first_row, offsets) in enumerate(fragment_reads(functions, config, rows)):
+        for i, (first_row, offsets) in enumerate(fragment_reads(functions, rows, neighbours=False)):
             for group in READ_GROUPS:
                 assert_no_conflict([offsets[lane] for lane in group])
             first_mfma = 2 * (i % functions.reads(MFMA_ROWS))

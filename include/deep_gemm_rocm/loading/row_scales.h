@@ -7,7 +7,8 @@
 
 namespace deep_gemm_rocm {
 
-// fp32 scales, one for each K-block and row (or 128 rows). Strides are in elements and may have any order.
+// Scales, one for each K-block and row (or 128 rows), or for each of a K-block's groups. Strides are in elements and may
+// have any order.
 template <class T>
 struct ScaleTileOf {
   const T* first_row;

@@ -55,7 +55,8 @@ DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile, con
 
 // The scales of a B of integers. Those of a row are contiguous.
 template <class Kind, class Tile>
-DG_DEVICE ScaleTileOf<typename GroupsOfB<Kind>::Scale> scales_of_integers(const GemmArguments& args, const Tile& tile, const PartOfK& k) {
+DG_DEVICE ScaleTileOf<typename GroupsOfB<Kind>::Scale> scales_of_integers(const GemmArguments& args, const Tile& tile,
+                                                                         const PartOfK& k) {
   using Groups = GroupsOfB<Kind>;
   Scales rows = args.sfb;
   rows.k_block_stride = Groups::kOfKBlock;
