@@ -12,6 +12,7 @@ from ..problems.four_bits import (
     SHUFFLED_EXPONENTS,
     SHUFFLED_INT4_GROUPS,
     SHUFFLED_INT4_SCALES,
+    values_of_element,
 )
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
@@ -21,7 +22,6 @@ from .fp4 import EXPONENTS_IN_INT, as_words, unpack_codes
 _SIGN, _MAGNITUDE = 8, 7  # of a code
 _OF_HALF_WORD = 4
 _EXPONENT_OF_ONE, _NO_POWER_OF_TWO = 127, 255
-_INT4_OF_WORD = 8
 _LANE_GROUPS = _MFMAS = 4  # of 16 rows, and of a K-block of FP8
 _EXPONENT_SHIFT, _FRACTION = 23, 2**23 - 1  # of fp32
 
@@ -86,7 +86,7 @@ def _check_int4(data: torch.Tensor, scales: torch.Tensor) -> None:
     if scales.dtype not in SHUFFLED_INT4_SCALES:
         raise TypeError(f"scales must be {one_of(SHUFFLED_INT4_SCALES)} for int4, got {scales.dtype}")
     *rows, words = data.shape
-    k = _INT4_OF_WORD * words
+    k = values_of_element(data.dtype) * words
     if data.dim() not in (2, 3) or k % SCALE_BLOCK:
         raise ValueError(
             f"data must be [N, K/8], or [G, N, K/8] for experts, and K a multiple of {SCALE_BLOCK}, got shape "

@@ -14,7 +14,7 @@ from ..api.casts import per_token_cast_to_fp4
 from ..api.experts import fused_moe
 from ..api.fp4 import cast_back_from_fp4
 from ..api.shuffle import shuffle_weight
-from ..problems.four_bits import INT4_DTYPES, SHUFFLED_DTYPES, is_four_bits
+from ..problems.four_bits import INT4_DTYPES, is_four_bits
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, ceil_div, data_and_scales
 from ..testing.numerics import int4_values, scales_of_four_bits, unshuffled
@@ -163,11 +163,11 @@ def _values(operand: Operand) -> torch.Tensor:
         return operand.cpu().double()
     if is_four_bits(operand):
         data, exponents = (tensor.cpu() for tensor in operand)
-        data = unshuffled(data) if data.dtype in SHUFFLED_DTYPES else data
+        data = unshuffled(data)
         return cast_back_from_fp4(data, scales_of_four_bits(exponents, 2 * data.shape[1]).float(), GROUP).double()
     if operand[0].dtype in INT4_DTYPES:
         codes, scales = (tensor.cpu() for tensor in operand)
-        return int4_values(unshuffled(codes) if codes.dtype in SHUFFLED_DTYPES else codes, scales)
+        return int4_values(unshuffled(codes), scales)
     data, scales = (tensor.cpu().double() for tensor in operand)
     shared_rows = 1 if len(scales) == len(data) else SCALE_BLOCK
     of_rows = scales.repeat_interleave(shared_rows, 0)[: len(data)]

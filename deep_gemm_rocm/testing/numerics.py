@@ -98,14 +98,12 @@ def gemm_reference(
     a_data, b_data = a_data.cpu(), b_data.cpu()
     k = a_data.shape[1]
     dequantised_a = _dequantised(a_data, sfa, recipe[0], recipe[2])
-    factors = None
+    factors, b_data = None, unshuffled(b_data)
     if b_data.dtype in INT4_DTYPES:
         assert sfb is not None
-        b_data = unshuffled(b_data) if b_data.dtype in SHUFFLED_DTYPES else b_data
         dequantised_b = int4_values(b_data, sfb.cpu())
     elif b_data.dtype in DTYPES_OF["e2m1"]:
         assert sfb is not None
-        b_data = unshuffled(b_data) if b_data.dtype in SHUFFLED_DTYPES else b_data
         factors = scales_of_four_bits(sfb.cpu(), 2 * b_data.shape[1])
         values = torch.tensor(FP4_VALUES, dtype=torch.float64)
         dequantised_b = values[unpack_codes(b_data).int()] * factors.repeat_interleave(GROUP, 1)
@@ -164,7 +162,9 @@ def scales_of_four_bits(scales: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def unshuffled(data: torch.Tensor) -> torch.Tensor:
-    """The data that ``shuffle_weight`` took; of FP4 but for -0, which is 0 now."""
+    """The data that ``shuffle_weight`` took, of FP4 but for -0, which is 0 now; or other data, as they are."""
+    if data.dtype not in SHUFFLED_DTYPES:
+        return data
     if data.dtype in INT4_DTYPES:
         return data.contiguous().view(torch.int32).unflatten(-1, (-1, 4, 4)).mT.flatten(-3)
     words = data.contiguous().view(torch.int32)

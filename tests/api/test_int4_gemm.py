@@ -357,7 +357,7 @@ def test_shuffled_weights_of_experts():
     assert all(part.is_contiguous() for part in shuffled)
     assert torch.equal(unshuffled(shuffled[0]), data)
     assert torch.equal(shuffled[1], scales)
-    # Of each 128 values, words have those from 0, 32, 64, 96, 8, ... on.
+    # The words of the second 128 values begin with values 0, 32, 64 and 96 of these.
     words = shuffled[0].view(torch.int32)
     assert torch.equal(words[:, :, 16:20], data[:, :, 16:32:4])
 

@@ -75,7 +75,7 @@ struct GemmKind {
       kKeepsIntegers && ScaleOfB::kValues * static_cast<int>(sizeof(MultipliedB)) < kBlockKBytes;
   static constexpr KOrder kKOrderOfA =
       kHasShortGroups ? KOrder::kInOrder : kWidensB ? KOrder::kNeighbours : KOrder::kSpread;
-  // What is shuffled has that order if a lane takes neighbours.
+  // Lanes take neighbours of a shuffled B, for shuffle_weight has put its values in the order of A's MFMAs.
   static constexpr KOrder kKOrderOfB = kIsSame<B, ShuffledInt4> ? KOrder::kNeighbours : kKOrderOfA;
   static_assert(kHasShortGroups || !kIsSame<B, ShuffledInt4>, "only MFMAs of short groups are in order");
   // Whether each column of a K-block has scales that its sums are promoted with.
