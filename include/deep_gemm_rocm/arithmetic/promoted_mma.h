@@ -38,11 +38,8 @@ class PromotedMma {
 #pragma unroll
     for (int i = 0; i < kScalePairs; ++i) asm volatile("" : "+v"(scale_[i]));
     if constexpr (Scales::kPerColumn) {
-      static_for<kGroups>([&](auto group) {
-        static_for<Scales::kColumns>([&](auto column) {
-          column_scale_[group][column] = scales.template of_column<column, group>(stage);
-        });
-      });
+#pragma unroll
+      for (int i = 0; i < kColumnLoads; ++i) column_scale_[i] = scales.of_columns(stage, i);
     }
   }
 
@@ -108,12 +105,14 @@ class PromotedMma {
       if constexpr (kScalePairs > 1) asm("" : "+v"(scales));
       Pair factor{scales[of_rows % 2], scales[of_rows % 2]};
       if constexpr (Scales::kPerColumn) {
-        const int column = n * kElements + element;
-        const Pair of_columns{column_scale_[group][column], column_scale_[group][column + 1]};
+        if (kGroups == 1 && n == 0 && element == 0) begin_row_of_columns();
+        const float first = of_column(n * kElements + element, group);
+        const float second = of_column(n * kElements + element + 1, group);
         if constexpr (kGroups == 1) {
-          factor *= of_columns;
+          factor = {factor[0] * first, factor[1] * second};
         } else {
           Pair& block_sum = block_sum_[Order::fragment(sum)][element / 2];
+          const Pair of_columns{first, second};
           block_sum = group == 0 ? of_columns * partial : __builtin_elementwise_fma(of_columns, partial, block_sum);
           if (group < kGroups - 1) continue;
           partial = block_sum;
@@ -125,6 +124,19 @@ class PromotedMma {
     }
   }
 
+  // The scale of a lane's column, from the lane of its group that has it. As an operand of v_mul_f32 or v_fmac_f32 with
+  // DPP it takes no instruction.
+  DG_DEVICE float of_column(int column, int group) const {
+    const int scale = column * kGroups + group;
+    return of_dpp_row(column_scale_[scale / kLanesOfDppRow], scale % kLanesOfDppRow);
+  }
+
+  // Makes scales of columns opaque to the compiler. It would keep them in registers from the first row of fragments on.
+  DG_DEVICE void begin_row_of_columns() {
+#pragma unroll
+    for (int i = 0; i < kColumnLoads; ++i) asm("" : "+v"(column_scale_[i]));
+  }
+
   Pair total_[kFragments][kElements / 2];
   Accumulator partial_[Order::kSums];
   // Sums over the groups of a K-block, without the factor of its rows. Few are in use at a time.
@@ -133,7 +145,8 @@ class PromotedMma {
   // load on its way, promotion would wait for that.
   static constexpr int kScalePairs = ceil_div(Shape::kFragsM * kScales, 2);
   Pair scale_[kScalePairs];
-  float column_scale_[kGroups][Scales::kPerColumn ? Scales::kColumns : 1];
+  static constexpr int kColumnLoads = Scales::kPerColumn ? Scales::kLoadsOfB : 1;
+  float column_scale_[kColumnLoads];  // as lanes share them
 };
 
 }  // namespace deep_gemm_rocm

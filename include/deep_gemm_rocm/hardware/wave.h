@@ -60,6 +60,15 @@ DG_DEVICE float of_dpp_row(float value) {
   return __builtin_bit_cast(float, __builtin_amdgcn_mov_dpp(bits, kRowNewBroadcast + kLane, 0xF, 0xF, true));
 }
 
+// The same of a lane that is known once loops are unrolled.
+DG_DEVICE float of_dpp_row(float value, int lane) {
+  float result = 0;
+  static_for<kLanesOfDppRow>([&](auto index) {
+    if (index == lane) result = of_dpp_row<index>(value);
+  });
+  return result;
+}
+
 // The sum over this lane and those before it.
 DG_DEVICE int inclusive_sum(int value) {
   constexpr int kOddRows = 0b1010;

@@ -13,7 +13,7 @@ struct TileScales {
   GroupScales groups{};  // of a B of four bits
 };
 
-// The scales of B in a lane: all of its wave's columns (Shape::kScales); one for each sum that it holds; or one that
+// The scales of B in a lane: all of its wave's columns (Shape::kScales); those of each sum that it holds; or one that
 // isn't loaded, but set.
 enum class ScalesOfB { kOfWave, kOfColumns, kIsSet };
 
@@ -49,12 +49,12 @@ class ScaleLoader {
   static constexpr bool kPerColumn = kScalesOfB == ScalesOfB::kOfColumns;
   static constexpr int kColumns = kPerColumn ? Shape::kLaneSums : kIsSet ? 0 : Shape::kScales;
   static constexpr int kGroups = Groups::kOfKBlock;  // of a column, which have a scale each
-  // With several groups, a lane loads one of the scales of a fragment that its lane group needs, and gets the others
-  // from its neighbours: a lane group has 4 columns with up to 4 scales each, for 16 lanes.
-  static constexpr bool kIsShared = kGroups > 1;
-  static constexpr int kElements = Shape::Mfma::kElements;
-  static_assert(!kIsShared || (kPerColumn && kElements * kGroups <= kLanesOfDppRow));
-  static constexpr int kLoadsOfB = kIsShared ? Shape::kFragsN : kColumns;
+  static_assert(kGroups == 1 || kPerColumn);
+  // The 16 lanes of a lane group hold sums of the same columns. Each loads another scale of these, and gets the others
+  // from its neighbours.
+  static_assert(!kPerColumn || kWaveSize / Shape::Mfma::kLaneGroups == kLanesOfDppRow);
+  static constexpr int kOfLaneGroup = kColumns * kGroups;
+  static constexpr int kLoadsOfB = kPerColumn ? ceil_div(kOfLaneGroup, kLanesOfDppRow) : kColumns;
   // Scales of B that of_rows() multiplies with those of A. Scales of single columns are multiplied at promotion.
   static constexpr int kMultiplied = kPerColumn || kIsSet ? 1 : Shape::kScales;
 
@@ -72,12 +72,12 @@ class ScaleLoader {
     rows_.begin(a, rows);
 #pragma unroll
     for (int i = 0; i < kLoadsOfB; ++i) {
-      if (kIsShared) {
-        const int lane = lane_id() % kLanesOfDppRow % (kElements * kGroups);
-        const int column = Shape::lane_column(lane_id(), Shape::column_of_sum(i * kElements + lane / kGroups));
-        column_offset_[i] = b.row_offset(column, columns) + lane % kGroups * static_cast<unsigned>(sizeof(ScaleOfB));
-      } else if (kPerColumn) {
-        column_offset_[i] = b.row_offset(Shape::lane_column(lane_id(), Shape::column_of_sum(i)), columns);
+      if (kPerColumn) {
+        const int scale = min(i * kLanesOfDppRow + lane_id() % kLanesOfDppRow, kOfLaneGroup - 1);
+        const int sum = scale / kGroups;
+        const int column = Shape::lane_column(lane_id(), Shape::column_of_sum(sum));
+        const int after_first = Shape::part_of_sum(sum) * static_cast<int>(b.part_stride) + scale % kGroups;
+        column_offset_[i] = b.row_offset(column, columns) + after_first * static_cast<unsigned>(sizeof(ScaleOfB));
       } else {
         const int last = max(columns - Shape::wave_column() - 1, 0);
         const int row = kIsOfPart ? 0 : (b.first_column + min(i * Shape::kScaledN, last)) / kScaleBlockN;
@@ -91,7 +91,7 @@ class ScaleLoader {
     rows_.load(stage, part_of(a_, 0));
 #pragma unroll
     for (int i = 0; i < kLoadsOfB; ++i) {
-      const int part = kPerColumn ? Shape::part_of_sum(kIsShared ? i * kElements : i) : kIsOfPart ? i : 0;
+      const int part = !kPerColumn && kIsOfPart ? i : 0;
       staged_b_[stage][i] = part_of(b_, part).template load<ScaleOfB>(column_offset_[i]);
     }
     a_.first_row += a_.k_block_stride;
@@ -114,12 +114,8 @@ class ScaleLoader {
     }
   }
 
-  template <int kColumn, int kGroup>
-  DG_DEVICE float of_column(int stage) const {
-    const float scale = scale_and_zero(staged_b_[stage][kIsShared ? kColumn / kElements : kColumn]).scale;
-    if constexpr (kIsShared) return of_dpp_row<kColumn % kElements * kGroups + kGroup>(scale);
-    return scale;
-  }
+  // With kPerColumn, those that the lane loaded, of which PromotedMma takes each from the lane that has it.
+  DG_DEVICE float of_columns(int stage, int load) const { return scale_and_zero(staged_b_[stage][load]).scale; }
 
   // Of RowScalesInLds, before load().
   DG_DEVICE void load_first_rows() { rows_.load_first(a_, left_k_blocks_); }

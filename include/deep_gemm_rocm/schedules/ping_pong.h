@@ -53,7 +53,7 @@ class PingPong : public ScheduleDefaults<Kind, Shape> {
     state.load_first_values();
     begin_scales();
     state.load_first_groups();
-    if (kLoadsScalesAhead) state.load_scales(0);
+    state.load_scales(0);
     state.store_tile(0, first);
     load_shared(state, first + 1);
     lds_barrier();
@@ -91,8 +91,6 @@ class PingPong : public ScheduleDefaults<Kind, Shape> {
   }
 
  private:
-  // Scales of single columns take too many registers to hold them twice.
-  static constexpr bool kLoadsScalesAhead = !Kind::kPromotesColumns;
   // Transfers of the half's own rows of the divided operand, and of the shared operand.
   static constexpr int kFirstOwn = kDividesN ? State::kTransfersOfA : 0;
   static constexpr int kOwn = kDividesN ? State::kTransfers - State::kTransfersOfA : State::kTransfersOfA;
@@ -136,7 +134,6 @@ class PingPong : public ScheduleDefaults<Kind, Shape> {
   // between the loads of own rows of K-block k + 1 and those of shared rows of k + 2.
   template <class BetweenLoads>
   static DG_DEVICE void memory_phase(State& state, int k_block, const BetweenLoads& between_loads) {
-    if (!kLoadsScalesAhead) state.load_scales(0);
     if (!kMemoryIsLonger && !kWidens) store_shared(state, k_block + 1);
     state.read_fragments(k_block, 0, [&](int read) {
       __builtin_amdgcn_sched_barrier(0);
@@ -152,11 +149,9 @@ class PingPong : public ScheduleDefaults<Kind, Shape> {
         __builtin_amdgcn_sched_barrier(0);
       }
     });
-    if constexpr (kLoadsScalesAhead) {
-      state.mma.start_k_block(state.scales, 0);
-      state.load_scales(0);  // of the next K-block
-      __builtin_amdgcn_sched_barrier(0);
-    }
+    state.mma.start_k_block(state.scales, 0);
+    state.load_scales(0);  // of the next K-block
+    __builtin_amdgcn_sched_barrier(0);
     between_loads();
     if (kMemoryIsLonger && !kWidens) store_shared(state, k_block + 1);
     load_shared(state, k_block + 2);
@@ -165,7 +160,6 @@ class PingPong : public ScheduleDefaults<Kind, Shape> {
   template <bool kIsFirst = false, class AfterSlot>
   static DG_DEVICE void compute_phase(State& state, int k_block, const AfterSlot& after_slot) {
     __builtin_amdgcn_s_setprio(1);
-    if (!kLoadsScalesAhead) state.mma.start_k_block(state.scales, 0);
     static_for<State::kSlots>([&](int slot) {
       __builtin_amdgcn_sched_barrier(0);
       if (slot == kBarrierSlot - 1) {
