@@ -132,7 +132,8 @@ def bench(
 ) -> None:
     """Benchmark kernels against baselines: timed by events on hardware, by the timing model on the simulated MI300X.
 
-    Functions: {fp8,bf16,fp8_fp4,bf16_fp4,fp8_shuffled_fp4,bf16_shuffled_fp4,fp8_int4,bf16_int4}_gemm_nt,
+    Functions:
+    {fp8,bf16,fp8_fp4,bf16_fp4,fp8_shuffled_fp4,bf16_shuffled_fp4,fp8_int4,fp8_shuffled_int4,bf16_int4}_gemm_nt,
     fp8_fp4_gemm_nt_f32_scales, {fp8,bf16,fp8_shuffled}_int4_gemm_nt_groups_of_32,
     fp8_int4_gemm_nt_groups_of_32_f32_scales,
     m_grouped_{fp8,bf16,fp8_fp4,fp8_int4,bf16_int4}_gemm_nt_{contiguous,masked},

@@ -68,8 +68,8 @@ def fp8_int4_gemm_nt(
 
     Args:
         a: data FP8 [M, K] and scales fp32 [M, K/128], as for ``fp8_gemm_nt``; K is contiguous and a multiple of 128.
-        b: as for ``bf16_int4_gemm_nt``; or as ``shuffle_weight`` makes it, int16 [N, K/4] of four codes, and scales of
-            32 or 64 values without zeros.
+        b: as for ``bf16_int4_gemm_nt``; or as ``shuffle_weight`` makes it, int16 [N, K/4] of four codes, and scales
+            without zeros. Those of 128 values may have any strides.
         d, c, bias, epilogue: as for ``bf16_int4_gemm_nt``.
 
     Raises:

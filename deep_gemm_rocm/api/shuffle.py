@@ -8,10 +8,11 @@ from ..checks import check_tensor, one_of
 from ..problems.four_bits import (
     FP4_DTYPES,
     FP4_SCALES,
+    INT4_GROUPS,
     PACKED_EXPONENTS,
     SHUFFLED_EXPONENTS,
-    SHUFFLED_INT4_GROUPS,
     SHUFFLED_INT4_SCALES,
+    has_short_groups,
     values_of_element,
 )
 from ..problems.gemm_kind import GROUP
@@ -19,7 +20,7 @@ from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
 from ..runtime.arrays import through_host
 from .fp4 import EXPONENTS_IN_INT, as_words, unpack_codes
 
-_SIGN, _MAGNITUDE = 8, 7  # of a code
+_SIGN, _MAGNITUDE, _CODE, _CODE_BITS = 8, 7, 15, 4
 _OF_HALF_WORD = 4
 _EXPONENT_OF_ONE, _NO_POWER_OF_TWO = 127, 255
 _LANE_GROUPS = _MFMAS = 4  # of 16 rows, and of a K-block of FP8
@@ -31,9 +32,8 @@ def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
     """Brings a weight of four bits into the order that kernels load and widen the fastest, once when a model is loaded.
 
     MXFP4 is for all functions that take it. int4 is for FP8 activations (``fp8_int4_gemm_nt``, its grouped versions,
-    and ``fused_moe``), in groups of 32 or 64 values; larger groups are as quick as they are. The same values are
-    multiplied, and the weight takes the same memory. Parts of K begin and end at multiples of 128. For MXFP4, it waits
-    for the device. See docs/kernels.md and docs/numerics.md.
+    and ``fused_moe``). The same values are multiplied, and the weight takes the same memory. Parts of K begin and end
+    at multiples of 128. For MXFP4, it waits for the device. See docs/kernels.md and docs/numerics.md.
 
     Args:
         data: any strides. MXFP4 is int8 or uint8 [N, K/2], as for ``fp8_fp4_gemm_nt``, where K is a multiple of 32.
@@ -41,8 +41,8 @@ def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
             dimension G before these.
         scales: any strides. For MXFP4 as for ``fp8_fp4_gemm_nt``, int32 [N, ceil(K/128)], or uint8, float8_e8m0fnu or
             fp32 [N, K/32]: powers of two from 2^-24 to 2^3 for all groups of 32 values that aren't all 0. For int4,
-            bf16 or f16 [N, K/32], or fp32 [N, K/32] or [N, K/64], without zeros. For experts, there is a dimension G
-            before these.
+            bf16 or f16 [N, K/32], or fp32 [N, K/32], [N, K/64] or [N, K/128], without zeros. For experts, there is a
+            dimension G before these.
 
     Returns:
         A pair. For MXFP4, int64 [N, K/16] of sixteen values to an element, contiguous, and int32 [N, ceil(K/128)] of
@@ -78,8 +78,19 @@ def _shuffled_fp4(data: torch.Tensor, scales: torch.Tensor) -> Pair:
 
 def _shuffled_int4(data: torch.Tensor, scales: torch.Tensor) -> Pair:
     _check_int4(data, scales)
-    words = data.unflatten(-1, (-1, _MFMAS, _LANE_GROUPS)).mT
-    return as_words(words.flatten(-3), torch.int16), scales.contiguous()
+    if has_short_groups(values_of_element(data.dtype) * data.shape[-1], scales):  # an MFMA takes only one of them
+        data, scales = data.unflatten(-1, (-1, _MFMAS, _LANE_GROUPS)).mT.flatten(-3), scales.contiguous()
+    else:
+        scales = scales.mT.contiguous().mT  # neighbouring lanes load those of neighbouring columns
+    of_bytes = data.contiguous().view(torch.uint8)
+    first, last = (_with_magnitude(codes) for codes in (of_bytes & _CODE, of_bytes >> _CODE_BITS))
+    first, last = (codes.unflatten(-1, (-1, _OF_HALF_WORD)) for codes in (first, last))
+    return as_words(_in_bytes(first, last).flatten(-2), torch.int16), scales
+
+
+def _with_magnitude(integers: torch.Tensor) -> torch.Tensor:
+    """Integers of four bits as a sign and a magnitude, from which 1 is subtracted if they are negative."""
+    return torch.where(integers & _SIGN != 0, integers ^ _MAGNITUDE, integers)
 
 
 def _check_int4(data: torch.Tensor, scales: torch.Tensor) -> None:
@@ -92,12 +103,12 @@ def _check_int4(data: torch.Tensor, scales: torch.Tensor) -> None:
             f"data must be [N, K/8], or [G, N, K/8] for experts, and K a multiple of {SCALE_BLOCK}, got shape "
             f"{tuple(data.shape)}"
         )
-    groups = SHUFFLED_INT4_GROUPS if scales.dtype == torch.float32 else SHUFFLED_INT4_GROUPS[:1]
+    groups = INT4_GROUPS if scales.dtype == torch.float32 else (GROUP,)
     shapes = [(*rows, k // group) for group in groups]
     if scales.shape not in shapes:
         raise ValueError(
             f"scales must have shape {' or '.join(map(str, shapes))} for {' or '.join(map(str, groups))} of K, got "
-            f"{tuple(scales.shape)}; functions take other groups unshuffled"
+            f"{tuple(scales.shape)}"
         )
 
 
@@ -132,8 +143,13 @@ def _by_columns(exponents: torch.Tensor) -> torch.Tensor:
 
 
 def _in_words(codes: torch.Tensor) -> torch.Tensor:
-    """Codes [..., K] as int64 [..., K/16], in the order that ``ShuffledE2M1`` in types.h describes."""
+    """Codes [..., K] as int64 [..., K/16]."""
     first, last = codes.unflatten(-1, (-1, 2, _OF_HALF_WORD)).unbind(-2)
-    signs = (first & _SIGN) << 4 | (last & _SIGN).roll(1, -1)
-    of_bytes = first & _MAGNITUDE | (last & _MAGNITUDE) << 4 | signs
-    return as_words(of_bytes.flatten(-2), torch.int64)
+    return as_words(_in_bytes(first, last).flatten(-2), torch.int64)
+
+
+def _in_bytes(first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """The bytes of words, of whose eight codes these are the first and the last four, [..., 4], as types.h describes
+    ``ShuffledE2M1``."""
+    signs = (first & _SIGN) << _CODE_BITS | (last & _SIGN).roll(1, -1)
+    return first & _MAGNITUDE | (last & _MAGNITUDE) << _CODE_BITS | signs

@@ -163,11 +163,11 @@ def _values(operand: Operand) -> torch.Tensor:
         return operand.cpu().double()
     if is_four_bits(operand):
         data, exponents = (tensor.cpu() for tensor in operand)
-        data = unshuffled(data)
+        data = unshuffled(data, exponents)
         return cast_back_from_fp4(data, scales_of_four_bits(exponents, 2 * data.shape[1]).float(), GROUP).double()
     if operand[0].dtype in INT4_DTYPES:
         codes, scales = (tensor.cpu() for tensor in operand)
-        return int4_values(unshuffled(codes), scales)
+        return int4_values(unshuffled(codes, scales), scales)
     data, scales = (tensor.cpu().double() for tensor in operand)
     shared_rows = 1 if len(scales) == len(data) else SCALE_BLOCK
     of_rows = scales.repeat_interleave(shared_rows, 0)[: len(data)]

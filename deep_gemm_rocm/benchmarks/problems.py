@@ -360,6 +360,7 @@ _ALL = (
         recipe=_VECTORS,
         name="fp8_int4_gemm_nt_groups_of_32_f32_scales",
     ),
+    Operation(shapes.DENSE, _make_dense, int4_gemm.fp8_int4_gemm_nt, recipe=_VECTORS, name="fp8_shuffled_int4_gemm_nt"),
     Operation(
         shapes.DENSE,
         _make_dense,

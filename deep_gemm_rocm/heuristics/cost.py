@@ -46,7 +46,7 @@ _WIDENING = {
     ("e2m1", 1, False): 18.8, ("e2m1", 2, False): 27,
     ("shuffled_e2m1", 1, False): 7.5, ("shuffled_e2m1", 2, False): 16.7,
     ("int4", 1, True): 10.2, ("int4", 2, True): 13.1, ("int4", 2, False): 26,
-    ("shuffled_int4", 1, True): 10.2,
+    ("shuffled_int4", 1, True): 9,
 }  # fmt: skip
 _OF_FURTHER_GROUP = 1  # of a K-block of int4, whose scales lanes hand to one another
 _CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave

@@ -57,7 +57,7 @@ class Scales(Structure):
         is_packed = are_exponents and tensor.dtype == torch.int32
         unit = _EXPONENTS if is_packed else 1
         self.row_stride = unit * strides[-2]
-        self.k_block_stride = _EXPONENTS * strides[-1] if is_packed else SCALE_BLOCK // group_k
+        self.k_block_stride = _EXPONENTS * strides[-1] if is_packed else SCALE_BLOCK // group_k * strides[-1]
         if len(strides) > 2:
             self.group_stride = unit * strides[0]
 

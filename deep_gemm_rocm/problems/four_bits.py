@@ -1,8 +1,7 @@
 """Checks of four-bit operands with scales of groups along K.
 
 FP4 (e2m1) is int8 or uint8, two values to an element, or shuffled, as int64 of sixteen, with a scale for each 32 of
-them. int4 is int32, eight values to an element, with a scale for 32, 64 or 128, or shuffled, as int16 of four, with one
-for 32 or 64.
+them. int4 is int32, eight values to an element, or shuffled, as int16 of four, with a scale for 32, 64 or 128.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ FOUR_BIT_DTYPES = (*DTYPES_OF["e2m1"], *INT4_DTYPES)
 _TYPES = {torch.int32: "int4", _SHUFFLED_INT4: "shuffled_int4", _SHUFFLED_FP4: "shuffled_e2m1"}
 SHUFFLED_EXPONENTS = (103, 130)  # the least and the largest, see FourBits<E5M2>
 INT4_GROUPS = (32, 64, 128)
-SHUFFLED_INT4_GROUPS = (32, 64)  # of which FP8's K-blocks have several
 PACKED_EXPONENTS = torch.int32  # four exponents
 _SHARES = {2: ("half", "two"), 4: ("a quarter", "four"), 8: ("an eighth", "eight"), 16: ("a sixteenth", "sixteen")}
 _MOST_VALUES = 2**34  # of an operand that is widened in a kernel of its own, which counts vectors of 8 with 32 bits
@@ -69,6 +67,11 @@ def type_of_data(dtype: torch.dtype) -> str:
 
 def values_of_element(dtype: torch.dtype) -> int:
     return 2 * dtype.itemsize if dtype in FOUR_BIT_DTYPES else 1
+
+
+def has_short_groups(k: int, scales: TensorMeta | torch.Tensor) -> bool:
+    """Whether a K-block of FP8 has several groups of integers that have these scales."""
+    return scales.shape[-1] * SCALE_BLOCK > k
 
 
 def forms_of_scales(data: TensorMeta, scales: TensorMeta) -> dict[str, Any]:
@@ -119,7 +122,8 @@ def check_scales_of_groups(operand: str, data: TensorMeta, scales: TensorMeta) -
                 f"{tuple(scales.shape)}"
             )
     check_matrices(name, scales, len(rows) == 2)
-    if not is_packed and scales.shape[-1] > 1 and scales.strides[-1] != 1:
+    may_be_by_columns = is_packed or (data.dtype == _SHUFFLED_INT4 and not has_short_groups(k, scales))
+    if not may_be_by_columns and scales.shape[-1] > 1 and scales.strides[-1] != 1:
         raise ValueError(f"{name} must have contiguous rows, got strides {scales.strides}; .contiguous() it")
     extent = sum((size - 1) * stride for size, stride in zip(expected[-2:], scales.strides[-2:], strict=True) if size)
     if extent * scales.dtype.itemsize > TILE_BYTES:
@@ -185,8 +189,7 @@ def _shape_of_int4_scales(operand: str, data: TensorMeta, scales: TensorMeta) ->
     """
     *rows, columns = data.shape
     k = values_of_element(data.dtype) * columns
-    sizes = SHUFFLED_INT4_GROUPS if data.dtype == _SHUFFLED_INT4 else INT4_GROUPS
-    groups = [group for group in sizes if k % group == 0]
+    groups = [group for group in INT4_GROUPS if k % group == 0]
     shapes = [(*rows, k // group) for group in groups]
     for shape in shapes:
         if scales.shape == shape:

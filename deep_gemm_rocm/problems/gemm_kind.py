@@ -264,8 +264,8 @@ _RULES: tuple[tuple[str, Callable[[GemmKind], bool]], ...] = (
     ),
     ("only groups of int4 have other than 32 values", lambda kind: kind.group_k == GROUP or kind.is_int4),
     (
-        "shuffled_int4 is multiplied by FP8, in groups of 32 or 64 values without zeros",
-        lambda kind: kind.b_type != "shuffled_int4" or (kind.promotions > 1 and kind.b_scale_type != "f32_and_zero"),
+        "shuffled_int4 is multiplied by FP8, without zeros",
+        lambda kind: kind.b_type != "shuffled_int4" or (kind.is_a_scaled and kind.b_scale_type != "f32_and_zero"),
     ),
     ("squares are summed of bf16, times f32", lambda kind: kind.sums_squares == (kind.b_type == "f32")),
     (

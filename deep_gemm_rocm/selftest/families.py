@@ -138,7 +138,7 @@ def _int4(device: str) -> None:
     for b in (of_32, with_zeros):
         int4_gemm.bf16_int4_gemm_nt(wide.to(device), _on(device, b), d)
         assert_accurate(d, gemm_reference(wide, b))
-    for b in (of_128, shuffle_weight(*of_32)):
+    for b in (of_128, shuffle_weight(*of_32), shuffle_weight(*of_128)):
         int4_gemm.fp8_int4_gemm_nt(_on(device, narrow), _on(device, b), d)
         assert_accurate(d, gemm_reference(narrow, b))
 

@@ -14,7 +14,7 @@ import torch
 from ..api.fp4 import FP4_VALUES, pack_codes, unpack_codes
 from ..api.int4 import INT4_ZERO, ZERO_BITS
 from ..checks import check_tensor
-from ..problems.four_bits import DTYPES_OF, INT4_DTYPES, SHUFFLED_DTYPES
+from ..problems.four_bits import DTYPES_OF, INT4_DTYPES, SHUFFLED_DTYPES, has_short_groups
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div, data_and_scales
 from ..runtime.arrays import through_host
@@ -98,7 +98,7 @@ def gemm_reference(
     a_data, b_data = a_data.cpu(), b_data.cpu()
     k = a_data.shape[1]
     dequantised_a = _dequantised(a_data, sfa, recipe[0], recipe[2])
-    factors, b_data = None, unshuffled(b_data)
+    factors, b_data = None, unshuffled(b_data, sfb)
     if b_data.dtype in INT4_DTYPES:
         assert sfb is not None
         dequantised_b = int4_values(b_data, sfb.cpu())
@@ -161,19 +161,24 @@ def scales_of_four_bits(scales: torch.Tensor, k: int) -> torch.Tensor:
     return torch.exp2(exponents - 127).masked_fill(exponents == 0, 0.0).masked_fill(exponents == 255, torch.nan)
 
 
-def unshuffled(data: torch.Tensor) -> torch.Tensor:
+def unshuffled(data: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
     """The data that ``shuffle_weight`` took, of FP4 but for -0, which is 0 now; or other data, as they are."""
     if data.dtype not in SHUFFLED_DTYPES:
         return data
-    if data.dtype in INT4_DTYPES:
-        return data.contiguous().view(torch.int32).unflatten(-1, (-1, 4, 4)).mT.flatten(-3)
     words = data.contiguous().view(torch.int32)
     codes = []
     for value in range(8):
         byte, is_last = value % 4, value >= 4
-        sign = 8 * ((byte + 1) % 4) + 3 if is_last else 8 * byte + 7
-        codes.append(words >> (8 * byte + 4 * is_last) & 7 | (words >> sign & 1) << 3)
-    return pack_codes(torch.stack(codes, dim=-1).flatten(-2).to(torch.uint8))
+        sign = words >> (8 * ((byte + 1) % 4) + 3 if is_last else 8 * byte + 7) & 1
+        magnitude = words >> (8 * byte + 4 * is_last) & 7
+        codes.append((magnitude ^ (7 * sign if data.dtype in INT4_DTYPES else 0)) | sign << 3)
+    if data.dtype not in INT4_DTYPES:
+        return pack_codes(torch.stack(codes, dim=-1).flatten(-2).to(torch.uint8))
+    of_word = [code << (8 * (value % 4) + 4 * (value >= 4)) for value, code in enumerate(codes)]
+    in_order = torch.stack(of_word).sum(0, dtype=torch.int32)
+    assert scales is not None
+    is_in_order = not has_short_groups(8 * in_order.shape[-1], scales)
+    return in_order if is_in_order else in_order.unflatten(-1, (-1, 4, 4)).mT.flatten(-3)
 
 
 def int4_values(data: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:

@@ -95,6 +95,7 @@ WEIGHTS = {
     "int4 of 32": lambda: int4(32),
     "int4 of 128": lambda: int4(128),
     "shuffled_int4 of 32": lambda: dg.shuffle_weight(*int4(32)),
+    "shuffled_int4 of 128": lambda: dg.shuffle_weight(*int4(128)),
 }
 
 
@@ -129,7 +130,7 @@ DENSE: dict[str, tuple[GemmKind, Callable[[int], torch.Tensor]]] = {
 OF_OTHER_WEIGHTS = [
     (a_type, weight)
     for a_type, weight in itertools.product(("e4m3", "bf16"), ("shuffled_e2m1", "int4 of 32", "int4 of 128"))
-] + [("e4m3", "shuffled_int4 of 32")]
+] + [("e4m3", "shuffled_int4 of 32"), ("e4m3", "shuffled_int4 of 128")]
 DENSE |= {
     f"{a_type} by {weight}": (kind_of_four_bits(*of), lambda m, of=of: by_four_bits(m, *of))
     for of in OF_OTHER_WEIGHTS

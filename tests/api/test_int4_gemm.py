@@ -108,10 +108,11 @@ def test_scales_of_rows_of_many_k_blocks(use_config, config):
         pytest.param(INT4_KINDS[9], (16, 32, 1, 2, 3, "alone"), marks=pytest.mark.slow),
         (INT4_KINDS[10], (64, 64, 1, 1, 2, "alone", 0, 4)),
         (INT4_KINDS[11], (128, 128, 2, 4, 3, "pingpong")),
+        (INT4_KINDS[13], (16, 48, 1, 1, 3, "alone")),
     ],
     ids=(
         *("32", "128", "64", "128 dealt to waves", "fp8", "zeros", "fp8 32", "fp8 64", "fp8 32 zeros", "e5m2 zeros"),
-        *("shuffled 32", "shuffled 64"),
+        *("shuffled 32", "shuffled 64", "shuffled 128"),
     ),
 )
 def test_waves_alone_and_together(use_config, monkeypatch, kind, schedule):
@@ -126,10 +127,10 @@ def test_waves_alone_and_together(use_config, monkeypatch, kind, schedule):
 
 @pytest.mark.parametrize(
     "kind",
-    [INT4_KINDS[0], *INT4_KINDS[3:9], *INT4_KINDS[10:12]],
+    [INT4_KINDS[0], *INT4_KINDS[3:9], *INT4_KINDS[10:12], INT4_KINDS[13]],
     ids=(
         *("32", "fp8", "zeros of 32", "zeros of 128", "fp8 32", "fp8 zeros of 64", "fp8 zeros of 32"),
-        *("shuffled of 32", "shuffled of 64"),
+        *("shuffled of 32", "shuffled of 64", "shuffled of 128"),
     ),
 )
 def test_each_code_and_zero_is_exact(kind):
@@ -229,7 +230,7 @@ def empty(n: int, k: int):
     [
         pytest.param(name, kind, marks=() if (name == "masked") == (kind == INT4_KINDS[0]) else pytest.mark.slow)
         for name in ("masked", "contiguous", "psum")
-        for kind in (INT4_KINDS[0], INT4_KINDS[3], INT4_KINDS[10])
+        for kind in (INT4_KINDS[0], INT4_KINDS[3], INT4_KINDS[10], INT4_KINDS[13])
     ],
     ids=lambda value: value if isinstance(value, str) else f"{value.a_type} {value.b_type}",
 )
@@ -329,12 +330,14 @@ def test_a_nan_of_one_group_is_in_its_rows_only(group_k):
     assert torch.equal(d.isnan(), expected)
 
 
-@pytest.mark.parametrize("scale_type", TYPES)
+@pytest.mark.parametrize(
+    ("scale_type", "group_k"), [*((scale_type, 32) for scale_type in TYPES), ("f32", 64), ("f32", 128)]
+)
 @pytest.mark.parametrize(
     "tile", [(16, 32, 1, 2, 4, "alone"), (64, 64, 1, 1, 2, "alone", 0, 4), (128, 128, 2, 4, 3, "pingpong")]
 )
-def test_shuffled_weights_give_the_same_bits(use_config, tile, scale_type):
-    kind = dataclasses.replace(INT4_KINDS[6], d_type="f32", b_scale_type=scale_type)
+def test_shuffled_weights_give_the_same_bits(use_config, tile, scale_type, group_k):
+    kind = dataclasses.replace(INT4_KINDS[6], d_type="f32", b_scale_type=scale_type, group_k=group_k)
     b, a = weight(kind, 90, 640), inputs(kind, 70, 640)
     results = []
     for form in (b, dg.shuffle_weight(*b)):
@@ -344,28 +347,40 @@ def test_shuffled_weights_give_the_same_bits(use_config, tile, scale_type):
     assert torch.equal(*results)
 
 
-def test_shuffled_weights_of_experts():
-    data, scales = (
-        torch.stack(parts) for parts in zip(*(weight(INT4_KINDS[6], 24, 256, i) for i in (1, 2)), strict=True)
-    )
+@pytest.mark.parametrize("kind", [INT4_KINDS[6], INT4_KINDS[3]], ids=["32", "128"])
+def test_shuffled_weights_of_experts(kind):
+    data, scales = (torch.stack(parts) for parts in zip(*(weight(kind, 24, 256, i) for i in (1, 2)), strict=True))
     strided = data.mT.contiguous().mT, scales.mT.contiguous().mT
     shuffled = dg.shuffle_weight(*strided)
     assert [(part.dtype, part.shape) for part in shuffled] == [
         (torch.int16, (2, 24, 64)),
-        (torch.bfloat16, (2, 24, 8)),
+        (scales.dtype, (2, 24, 256 // kind.group_k)),
     ]
-    assert all(part.is_contiguous() for part in shuffled)
-    assert torch.equal(unshuffled(shuffled[0]), data)
+    assert shuffled[0].is_contiguous()
+    assert shuffled[1].stride() == ((192, 8, 1) if kind.group_k == 32 else (48, 1, 24))
+    assert torch.equal(unshuffled(*shuffled), data)
     assert torch.equal(shuffled[1], scales)
-    # The words of the second 128 values begin with values 0, 32, 64 and 96 of these.
-    words = shuffled[0].view(torch.int32)
-    assert torch.equal(words[:, :, 16:20], data[:, :, 16:32:4])
+
+
+def test_words_of_shuffled_weights():
+    """A word of 0 to 3 and -1 to -4: magnitudes and signs, and -1 has 0. Those of short groups change places."""
+    words = torch.tensor([0xC3D2E1F0 - 2**32] + [0] * 15, dtype=torch.int32).expand(1, 16)
+    shuffled = dg.shuffle_weight(words, torch.ones(1, 1))[0].view(torch.int32)
+    assert shuffled.tolist() == [[0x3B2A1908, *[0] * 15]]
+    for group_k in (32, 64):
+        shuffled = dg.shuffle_weight(torch.arange(16).int()[None], torch.ones(1, 128 // group_k))[0].view(torch.int32)
+        assert shuffled[0, :8].tolist() == [0, 4, 0x87, 0x83, 1, 5, 0x86, 0x82]
 
 
 @pytest.mark.parametrize(
     ("data", "scales", "error", "words"),
     [
-        (B[0], B[1][:, :1].contiguous(), ValueError, r"scales must have shape \(16, 4\) or \(16, 2\) .* unshuffled"),
+        (
+            B[0],
+            B[1][:, :3].contiguous(),
+            ValueError,
+            r"scales must have shape .* \(16, 1\) for 32 or 64 or 128 of K, got \(16, 3\)",
+        ),
         (B[0], B[1][:, :2].bfloat16(), ValueError, r"scales must have shape \(16, 4\) for 32 of K, got \(16, 2\)"),
         (B[0], B[1].view(torch.int32), TypeError, "scales must be float32, bfloat16 or float16 for int4"),
         (B[0][:, :12], B[1][:, :3], ValueError, r"data must be \[N, K/8\], .* a multiple of 128"),
@@ -377,14 +392,16 @@ def test_weights_that_are_not_shuffled(data, scales, error, words):
         dg.shuffle_weight(data, scales)
 
 
-def test_shuffled_weights_are_for_fp8_and_short_groups():
+def test_shuffled_weights_are_for_fp8():
     data, scales = dg.shuffle_weight(*B)
     d = torch.full((4, 16), 7.0)
     with pytest.raises(NotImplementedError, match=r"b\[0\] must be int32 for activations in bf16, got torch.int16"):
         dg.bf16_int4_gemm_nt(torch.zeros(4, 128).bfloat16(), (data, scales), d)
     a = quantised_activations(4, 128)
-    with pytest.raises(ValueError, match=r"b\[1\] must have one of the shapes \(16, 4\), \(16, 2\)"):
-        dg.fp8_int4_gemm_nt(a, (data, scales[:, :1].contiguous()), d)
+    with pytest.raises(ValueError, match=r"b\[1\] must have one of the shapes \(16, 4\), \(16, 2\), \(16, 1\)"):
+        dg.fp8_int4_gemm_nt(a, (data, scales[:, :3].contiguous()), d)
+    with pytest.raises(ValueError, match=r"b\[1\] must have contiguous rows"):
+        dg.fp8_int4_gemm_nt(a, (data, scales.mT.contiguous().mT), d)
     with pytest.raises(TypeError, match=r"b\[1\] must be float32, bfloat16 or float16"):
         dg.fp8_int4_gemm_nt(a, (data, scales.view(torch.int32)), d)
     with pytest.raises(TypeError, match=r"b\[1\] must be float32 for groups of 64, got torch.bfloat16"):

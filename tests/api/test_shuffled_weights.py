@@ -86,7 +86,7 @@ def test_the_oracle_finds_the_codes():
     data, exponents = weight(9, 64)
     codes = torch.stack([data.view(torch.uint8) & 15, data.view(torch.uint8) >> 4], -1)
     codes[codes == 8] = 0
-    back = unshuffled(dg.shuffle_weight(data, exponents)[0]).view(torch.uint8)
+    back = unshuffled(*dg.shuffle_weight(data, exponents)).view(torch.uint8)
     assert torch.equal(torch.stack([back & 15, back >> 4], -1), codes)
 
 

@@ -35,8 +35,9 @@ struct ShuffledE2M1 {};
 // Integers of four bits, -8 to 7: four bytes have the first four of eight in their low halves, the last four in their
 // high ones. A group of them may have an integer that stands for 0, plus 8.
 struct Int4 {};
-// The same, with the 16 words of each 128 values as shuffle_weight orders them: word 4 q + i has the eight values from
-// 32 i + 8 q on, which lane group q multiplies in the i-th MFMA of KOrder::kInOrder. No integer but 0 stands for 0.
+// The same as shuffle_weight makes them. Signs and magnitudes lie as those of ShuffledE2M1; negative integers have 1 less
+// than their magnitude. If groups have fewer than 128 integers, word 4 q + i of each 128 has the eight from 32 i + 8 q
+// on, which lane group q multiplies in the i-th MFMA of KOrder::kInOrder. No integer but 0 stands for 0.
 struct ShuffledInt4 {};
 // Scales that are powers of two, as their exponents plus 127.
 struct E8M0 {};

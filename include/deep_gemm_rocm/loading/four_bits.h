@@ -304,12 +304,15 @@ struct FourBits<__bf16, Int4> {
 // Integers that are multiplied as they are, exactly; their products are promoted with their scales times kUnit.
 template <bool kHasZeros>
 struct Integers {};
+struct ShuffledIntegers {};
 
 // Whether widening takes the groups' scales, or at least their zeros.
 template <class Form>
 constexpr bool kTakesScales = true;
 template <class T>
 constexpr bool kTakesScales<FourBits<T, Integers<false>>> = false;
+template <class T>
+constexpr bool kTakesScales<FourBits<T, ShuffledIntegers>> = false;
 
 template <bool kHasZeros>
 struct FourBits<__bf16, Integers<kHasZeros>> {
@@ -368,6 +371,25 @@ struct FourBits<E4M3, Integers<false>> : IntegersInE4M3 {
 
   static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table& table) {
     return {operand(words[0], table), operand(words[1], table)};
+  }
+};
+
+template <>
+struct FourBits<E4M3, ShuffledIntegers> : IntegersInE4M3 {
+  struct Table {};
+
+  static DG_DEVICE MfmaOperand operand(unsigned codes, const Table&) {
+    return static_cast<uint64_t>(numbers(turned(codes))) << 32 | numbers(codes);
+  }
+
+  static DG_DEVICE MfmaOperands chunk(const unsigned* words, const Table& table) {
+    return {operand(words[0], table), operand(words[1], table)};
+  }
+
+ private:
+  static DG_DEVICE unsigned numbers(unsigned codes) {
+    constexpr unsigned kOfSigns = 0x01010101;
+    return (codes & (kMagnitudes | kSigns)) + (codes >> 7 & kOfSigns);
   }
 };
 

@@ -51,7 +51,8 @@ struct OperandB : OperandSizes<Shape, Resources, Shape::kBlockN, Resources::kPar
   static constexpr int kLdsStages = Resources::kLdsStagesOfB;
   static constexpr bool kSumsSquares = false;
   static constexpr bool kHasZeros = kIsSame<typename Kind::ScaleOfB::T, ScaleAndZero>;
-  using Code = Conditional<Kind::kKeepsIntegers, Integers<kHasZeros>, typename Kind::B>;
+  using IntegersOfB = Conditional<kIsSame<T, ShuffledInt4>, ShuffledIntegers, Integers<kHasZeros>>;
+  using Code = Conditional<Kind::kKeepsIntegers, IntegersOfB, T>;
   using Form = Conditional<Kind::kWidensB, FourBits<typename Kind::MultipliedB, Code>, AsTheyAre>;
   // The loader, or Grouped<loader>, which loads groups' scales, too.
   template <class Loader, template <class, class> class Grouped>

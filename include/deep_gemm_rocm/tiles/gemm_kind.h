@@ -77,7 +77,6 @@ struct GemmKind {
       kHasShortGroups ? KOrder::kInOrder : kWidensB ? KOrder::kNeighbours : KOrder::kSpread;
   // Lanes take neighbours of a shuffled B, for shuffle_weight has put its values in the order of A's MFMAs.
   static constexpr KOrder kKOrderOfB = kIsSame<B, ShuffledInt4> ? KOrder::kNeighbours : kKOrderOfA;
-  static_assert(kHasShortGroups || !kIsSame<B, ShuffledInt4>, "only MFMAs of short groups are in order");
   // Whether each column of a K-block has scales that its sums are promoted with.
   static constexpr bool kPromotesColumns = kScaling == Scaling::kVectors || kKeepsIntegers;
   // Whether sums over a K-block are promoted.
