@@ -55,6 +55,7 @@ LAYOUTS_OF_SCALES: dict[str, tuple[AnyShape, ...]] = {
     "fp8_fp4_gemm_nt": tuple(Shape(*extents) for extents in ((128, 4096, 7168), (256, 4096, 7168), (1024, 7168, 7168))),
     "fp8_shuffled_fp4_gemm_nt": (Shape(64, 4096, 7168), Shape(512, 1536, 7168)),
     "fp8_int4_gemm_nt": (Shape(128, 4096, 7168), Shape(1024, 7168, 7168)),
+    "fp8_shuffled_int4_gemm_nt": (Shape(1024, 7168, 7168),),
 }  # fmt: skip
 # Weights of four bits by type of the activations, after weights of that type.
 _OF_FOUR_BITS = {
@@ -62,14 +63,15 @@ _OF_FOUR_BITS = {
         "FP8": "fp8_gemm_nt",
         "MXFP4": "fp8_fp4_gemm_nt",
         "MXFP4, shuffled": "fp8_shuffled_fp4_gemm_nt",
-        "int4, groups of 32": "fp8_int4_gemm_nt_groups_of_32",
-        "int4, shuffled": "fp8_shuffled_int4_gemm_nt_groups_of_32",
+        "int4 of 32": "fp8_int4_gemm_nt_groups_of_32",
+        "int4 of 32, shuffled": "fp8_shuffled_int4_gemm_nt_groups_of_32",
+        "int4 of 128, shuffled": "fp8_shuffled_int4_gemm_nt",
     },
     "bf16": {
         "bf16": "bf16_gemm_nt",
         "MXFP4": "bf16_fp4_gemm_nt",
         "MXFP4, shuffled": "bf16_shuffled_fp4_gemm_nt",
-        "int4, groups of 32": "bf16_int4_gemm_nt_groups_of_32",
+        "int4 of 32": "bf16_int4_gemm_nt_groups_of_32",
     },
 }
 _SHAPES_OF_FOUR_BITS = tuple(
@@ -297,7 +299,8 @@ def four_bits_section(results: Sequence[Result]) -> list[str]:
         "## Weights of four bits",
         "",
         "Sustained µs, MxNxK, and in brackets the speed beside that of weights of the activations' type: above 1, four",
-        "bits are faster. MXFP4 has exponents as scales, and int4 bf16; FP8 weights have fp32 for 128x128.",
+        "bits are faster. MXFP4 has exponents as scales, int4 bf16 for groups of 32 values and fp32 for groups of 128;",
+        "FP8 weights have fp32 for 128x128.",
     ]
     for activations, ops in _OF_FOUR_BITS.items():
         lines += ["", f"| {activations} activations | {' | '.join(ops)} |", "|---" * (len(ops) + 1) + "|"]
