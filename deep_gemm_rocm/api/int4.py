@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from ..checks import check_tensor
-from ..problems.four_bits import INT4_GROUPS
+from ..problems.four_bits import INT4_GROUPS, has_short_groups
 from ..problems.layout import Pair, ceil_div
 from ..runtime.arrays import through_host
 from .fp4 import as_words, pack_codes, unpack_codes
@@ -49,11 +49,11 @@ def repack_int4(
             ``convert_int4_to_fp8`` takes them.
 
     Returns:
-        A pair, contiguous. int32 [N, K/8] of eight codes along K, less 8 and so from -8 to 7: byte i has code i in its
+        A pair. int32 [N, K/8] of eight codes along K, less 8 and so from -8 to 7, contiguous: byte i has code i in its
         low half, and code i + 4 in its high half. And scales [N, K/h] for h values, where h is the largest of 128, 64
-        and 32 that divides g. If all zeros are 8, scales of 32 values have their dtype, others are fp32. Where there
-        are other zeros, scales are int32: fp32 scales with zeros in the last five bits. That is exact for bf16 and f16,
-        and rounds fp32 by at most 2^-19.
+        and 32 that divides g; those of 128 are contiguous along N, others along K. If all zeros are 8, scales of 32
+        values have their dtype, others are fp32. Where there are other zeros, scales are int32: fp32 scales with zeros
+        in the last five bits. That is exact for bf16 and f16, and rounds fp32 by at most 2^-19.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
@@ -82,7 +82,13 @@ def repack_int4(
         factors = factors.float()
     if kernel_group:
         factors = factors.repeat_interleave(group // kernel_group, -1)
-    return _in_halves(codes), factors
+    return _in_halves(codes), in_layout_of_kernels(factors, k)
+
+
+def in_layout_of_kernels(scales: torch.Tensor, k: int) -> torch.Tensor:
+    """Scales of an int4 weight in the layout that kernels load the fastest: by columns, which lanes are neighbours for,
+    or by rows where a lane loads several of a row."""
+    return scales.contiguous() if has_short_groups(k, scales) else scales.mT.contiguous().mT
 
 
 def _in_halves(codes: torch.Tensor) -> torch.Tensor:

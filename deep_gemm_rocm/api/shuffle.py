@@ -19,6 +19,7 @@ from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
 from ..runtime.arrays import through_host
 from .fp4 import EXPONENTS_IN_INT, as_words, unpack_codes
+from .int4 import in_layout_of_kernels
 
 _SIGN, _MAGNITUDE, _CODE, _CODE_BITS = 8, 7, 15, 4
 _OF_HALF_WORD = 4
@@ -47,7 +48,8 @@ def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
     Returns:
         A pair. For MXFP4, int64 [N, K/16] of sixteen values to an element, contiguous, and int32 [N, ceil(K/128)] of
         four exponents with a bias of 127 each, contiguous along N. For int4, int16 [N, K/4] of four values to an
-        element, contiguous, and the same scales, contiguous. For experts, there is a dimension G before these.
+        element, contiguous, and the same scales, those of 128 values contiguous along N, others along
+        K. For experts, there is a dimension G before these.
 
     Raises:
         TypeError, ValueError: an argument is not as above. Other scales need the weight as it is.
@@ -78,14 +80,13 @@ def _shuffled_fp4(data: torch.Tensor, scales: torch.Tensor) -> Pair:
 
 def _shuffled_int4(data: torch.Tensor, scales: torch.Tensor) -> Pair:
     _check_int4(data, scales)
-    if has_short_groups(values_of_element(data.dtype) * data.shape[-1], scales):  # an MFMA takes only one of them
-        data, scales = data.unflatten(-1, (-1, _MFMAS, _LANE_GROUPS)).mT.flatten(-3), scales.contiguous()
-    else:
-        scales = scales.mT.contiguous().mT  # neighbouring lanes load those of neighbouring columns
+    k = values_of_element(data.dtype) * data.shape[-1]
+    if has_short_groups(k, scales):  # an MFMA takes only one of them
+        data = data.unflatten(-1, (-1, _MFMAS, _LANE_GROUPS)).mT.flatten(-3)
     of_bytes = data.contiguous().view(torch.uint8)
     first, last = (_with_magnitude(codes) for codes in (of_bytes & _CODE, of_bytes >> _CODE_BITS))
     first, last = (codes.unflatten(-1, (-1, _OF_HALF_WORD)) for codes in (first, last))
-    return as_words(_in_bytes(first, last).flatten(-2), torch.int16), scales
+    return as_words(_in_bytes(first, last).flatten(-2), torch.int16), in_layout_of_kernels(scales, k)
 
 
 def _with_magnitude(integers: torch.Tensor) -> torch.Tensor:

@@ -219,9 +219,9 @@ def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
         few_rows += _DEALING_K_OF_16_ROWS if kind.has_rounds else _DEALING_K_OF_FOUR_BITS_16_ROWS
     if kind.has_groups_of_rows:
         return few_rows + of_128 + of_192
-    # Promotion leaves the vector ALU too little time to widen. That of short groups takes so long that widening, and so
-    # how often a tile does it, hardly counts.
-    has_time = not (kind.is_a_scaled or kind.promotes_columns) or kind.promotions > 1
+    # Promotion with scales of rows leaves the vector ALU too little time to widen. That of short groups takes so long
+    # that widening, and so how often a tile does it, hardly counts.
+    has_time = not kind.is_a_scaled or kind.promotions > 1
     is_uneven = kind.is_int4 and kind.k_tail  # clang 19 would keep a loader's state in LDS
     if kind.grouping == "dense" and kind.parts == 1 and has_time and not is_uneven:
         of_256 += _PINGPONG_256X96

@@ -362,6 +362,20 @@ def test_shuffled_weights_of_experts(kind):
     assert torch.equal(shuffled[1], scales)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in INT4_KINDS if kind.group_k == 128], ids=lambda kind: kind.name)
+def test_scales_of_128_values_lie_anywhere(kind):
+    data, scales = weight(kind, 90 * kind.parts, 640)
+    padded = torch.stack((scales, scales), -1).flatten(-2)[:, ::2]
+    results = []
+    for form in (scales.contiguous(), scales.mT.contiguous().mT, padded, padded.mT.contiguous().mT):
+        d = torch.full((20, 90), torch.nan)
+        call = dg.bf16_int4_gemm_nt if kind.a_type == "bf16" else dg.fp8_int4_gemm_nt
+        call(inputs(kind, 20, 640), (data, form), d, epilogue=kind.activation)
+        results.append(d)
+    assert all(torch.equal(d, results[0]) for d in results[1:])
+    assert results[0].isfinite().all()
+
+
 def test_words_of_shuffled_weights():
     """A word of 0 to 3 and -1 to -4: magnitudes and signs, and -1 has 0. Those of short groups change places."""
     words = torch.tensor([0xC3D2E1F0 - 2**32] + [0] * 15, dtype=torch.int32).expand(1, 16)

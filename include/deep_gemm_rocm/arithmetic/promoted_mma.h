@@ -21,6 +21,7 @@ class PromotedMma {
   static constexpr int kFragments = Order::kFragments;
   static constexpr int kElements = Mfma::kElements;
   static constexpr int kScales = Scales::kMultiplied;
+  static constexpr bool kMultipliesScales = Scales::kPerColumn && Scales::kPerRow && kGroups == 1;
 
  public:
   DG_DEVICE PromotedMma() : total_{}, partial_{}, scale_{} {}
@@ -105,11 +106,13 @@ class PromotedMma {
       if constexpr (kScalePairs > 1) asm("" : "+v"(scales));
       Pair factor{scales[of_rows % 2], scales[of_rows % 2]};
       if constexpr (Scales::kPerColumn) {
-        if (kGroups == 1 && n == 0 && element == 0) begin_row_of_columns();
+        if (kMultipliesScales && n == 0 && element == 0) begin_row_of_columns();
         const float first = of_column(n * kElements + element, group);
         const float second = of_column(n * kElements + element + 1, group);
-        if constexpr (kGroups == 1) {
+        if constexpr (kMultipliesScales) {
           factor = {factor[0] * first, factor[1] * second};
+        } else if constexpr (kGroups == 1) {
+          factor = {first, second};
         } else {
           Pair& block_sum = block_sum_[Order::fragment(sum)][element / 2];
           const Pair of_columns{first, second};

@@ -47,6 +47,7 @@ class ScaleLoader {
 
  public:
   static constexpr bool kPerColumn = kScalesOfB == ScalesOfB::kOfColumns;
+  static constexpr bool kPerRow = !kIsSame<Rows, RowsWithoutScales>;
   static constexpr int kColumns = kPerColumn ? Shape::kLaneSums : kIsSet ? 0 : Shape::kScales;
   static constexpr int kGroups = Groups::kOfKBlock;  // of a column, which have a scale each
   static_assert(kGroups == 1 || kPerColumn);
@@ -115,7 +116,9 @@ class ScaleLoader {
   }
 
   // With kPerColumn, those that the lane loaded, of which PromotedMma takes each from the lane that has it.
-  DG_DEVICE float of_columns(int stage, int load) const { return scale_and_zero(staged_b_[stage][load]).scale; }
+  DG_DEVICE float of_columns(int stage, int load) const {
+    return scale_and_zero(staged_b_[stage][load]).scale * (kPerRow ? 1 : Groups::kUnit);
+  }
 
   // Of RowScalesInLds, before load().
   DG_DEVICE void load_first_rows() { rows_.load_first(a_, left_k_blocks_); }

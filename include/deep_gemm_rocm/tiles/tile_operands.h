@@ -53,13 +53,13 @@ DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile, con
   return scales;
 }
 
-// The scales of a B of integers. Those of a row are contiguous, unless shuffle_weight made them.
+// The scales of a B of integers. Those of a row are contiguous, unless K-blocks share them.
 template <class Kind, class Tile>
 DG_DEVICE ScaleTileOf<typename GroupsOfB<Kind>::Scale> scales_of_integers(const GemmArguments& args, const Tile& tile,
                                                                          const PartOfK& k) {
   using Groups = GroupsOfB<Kind>;
   Scales rows = args.sfb;
-  if (!kIsSame<typename Kind::B, ShuffledInt4>) rows.k_block_stride = Groups::kOfKBlock;
+  if (Kind::ScaleOfB::kValues < kScaleBlockK) rows.k_block_stride = Groups::kOfKBlock;
   const unsigned first_k_block = k.first_k_block, k_blocks = Groups::kKBlocks;
   auto scales = scale_tile<typename Groups::Scale>(rows, tile.group_of_operands(), tile.n, args.n,
                                                    first_k_block / k_blocks);
