@@ -34,6 +34,7 @@ def repack_int4(
     """Brings int4 weights of a checkpoint into the form of ``bf16_int4_gemm_nt``, once when a model is loaded.
 
     The value of row n and column k is ``(code[n, k] - zero[n, k // g]) · scale[n, k // g]``. It waits for the device.
+    Take experts together, for ``torch.stack`` changes the layout of scales.
 
     Args:
         weight: int32 of eight codes, any strides. [N, K/8] as compressed-tensors packs it (``pack-quantized``), or

@@ -34,7 +34,8 @@ def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
 
     MXFP4 is for all functions that take it. int4 is for FP8 activations (``fp8_int4_gemm_nt``, its grouped versions,
     and ``fused_moe``). The same values are multiplied, and the weight takes the same memory. Parts of K begin and end
-    at multiples of 128. For MXFP4, it waits for the device. See docs/kernels.md and docs/numerics.md.
+    at multiples of 128. For MXFP4, it waits for the device. Take experts together, for ``torch.stack`` changes the
+    layout of scales. See docs/kernels.md and docs/numerics.md.
 
     Args:
         data: any strides. MXFP4 is int8 or uint8 [N, K/2], as for ``fp8_fp4_gemm_nt``, where K is a multiple of 32.
@@ -48,8 +49,8 @@ def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
     Returns:
         A pair. For MXFP4, int64 [N, K/16] of sixteen values to an element, contiguous, and int32 [N, ceil(K/128)] of
         four exponents with a bias of 127 each, contiguous along N. For int4, int16 [N, K/4] of four values to an
-        element, contiguous, and the same scales, those of 128 values contiguous along N, others along
-        K. For experts, there is a dimension G before these.
+        element, contiguous, and the same scales: of 128 values contiguous along N, of fewer along K. For experts, there
+        is a dimension G before these.
 
     Raises:
         TypeError, ValueError: an argument is not as above. Other scales need the weight as it is.

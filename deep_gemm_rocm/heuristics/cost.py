@@ -53,7 +53,7 @@ _CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave
 _LANES = 64
 _ROWS_OF_PASS = 128  # rows of b that a ping-pong workgroup widens at a time; fewer take as long
 _COLUMNS_OF_SECTOR = 32  # of 16 bits, of 64 bytes
-_BYTES_OF_COLUMN_SCALES = 64  # to registers, for a column and a K-block, in as much time as several groups take
+_BYTES_OF_COLUMN_SCALES = 64  # of the vector L1, for a column and a K-block, as lanes load from many lines
 _NO_WIDENING = 0.76  # share of the time of MFMAs in which their SIMD widens nothing
 # Share of the lesser of widening and MFMAs that a wave alone on its SIMD adds to the greater; each slows the other.
 _WIDENS_AND_MULTIPLIES = 1.5
@@ -294,7 +294,6 @@ def _work(config: GemmConfig, rows: _Floats) -> _Work:
     kind, block_m, block_n = config.kind, config.block_m, config.block_n
     b_loaded = b_taken_in = block_n * kind.memory_of_b
     if kind.widens_b and (config.schedule == "alone" or kind.promotes_columns):
-        # All lanes load those of their columns.
         scales = block_n * _BYTES_OF_COLUMN_SCALES / kind.element_bytes / BLOCK_K_BYTES
         b_loaded, b_taken_in = b_loaded + scales, b_taken_in + scales
     matrix = _SIMDS * block_m * block_n * BLOCK_K_BYTES / _MATRIX_BYTES

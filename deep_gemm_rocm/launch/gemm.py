@@ -51,13 +51,13 @@ class Scales(Structure):
     def take_strides_of_groups(self, tensor: torch.Tensor, group_k: int, are_exponents: bool) -> None:
         """Takes the strides of scales of ``group_k`` values, in units of what kernels load: numbers or exponents.
 
-        ``k_block_stride`` is from the scales of 128 values of K to the next. Within these they are contiguous.
+        ``k_block_stride`` is from the scales of 128 values of K to the next. If they are several, they are contiguous.
         """
         strides = tensor.stride()
         is_packed = are_exponents and tensor.dtype == torch.int32
         unit = _EXPONENTS if is_packed else 1
         self.row_stride = unit * strides[-2]
-        self.k_block_stride = _EXPONENTS * strides[-1] if is_packed else SCALE_BLOCK // group_k * strides[-1]
+        self.k_block_stride = SCALE_BLOCK // group_k * strides[-1]
         if len(strides) > 2:
             self.group_stride = unit * strides[0]
 

@@ -484,8 +484,9 @@ def test_int4_of_few_values_takes_fp8_tokens():
     layer.assert_right(random_ids(0, 3, 5, 2))
 
 
-def test_shuffled_int4():
-    layer = Layer(256, 128, 3, "int4 of 32 by fp8")
+@pytest.mark.parametrize("kind", ["int4 of 32 by fp8", "int4 by fp8"])
+def test_shuffled_int4(kind):
+    layer = Layer(256, 128, 3, kind)
     ids = random_ids(0, 3, 70, 2)
     expected = layer.assert_right(ids)
     layer.gate_up, layer.down = (dg.shuffle_weight(*pair) for pair in (layer.gate_up, layer.down))

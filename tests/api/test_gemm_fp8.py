@@ -25,6 +25,7 @@ from deep_gemm_rocm.testing import (
     gemm_problem,
     gemm_reference,
     measure,
+    quantised_activations,
     weights,
 )
 
@@ -339,6 +340,17 @@ def test_tensors_past_4_gib(which):
     a, b = (a_data, sfa), (b_data, sfb)
     dg.gemm_fp8(a, b, out=out)
     assert_accurate(out, gemm_reference(a, b))
+
+
+def test_scales_of_two_parts_past_4_gib():
+    """Rows of scales are so far apart that the second part's first one is past 4 GiB."""
+    n, k, row = 600, 256, 2**21
+    a, data = quantised_activations(20, k), weights(2 * n, k).to(FP8)
+    scales = reserved(4 * 2 * n * row).view(torch.float32).as_strided((2 * n, 2), (row, 1))
+    scales.copy_(torch.rand(2 * n, 2) + 0.5)
+    d = torch.full((20, n), torch.nan)
+    dg.fp8_gemm_nt(a, (data, scales), d, recipe=(1, 1, 128), epilogue="silu_and_mul")
+    assert_accurate(d, gemm_reference(a, (data, scales), recipe=(1, 1, 128), epilogue="silu_and_mul"))
 
 
 def test_weights_mapped_from_a_file_that_can_not_be_written(tmp_path):

@@ -187,6 +187,7 @@ INT4_KINDS = (
     ),
     GemmKind(b_type="int4", scaling="groups"),
     GemmKind(b_type="shuffled_int4", scaling="groups", group_k=128),
+    GemmKind(a_type="bf16", b_type="int4", scaling="groups", group_k=128),
 )  # fmt: skip
 INT4 = tuple(config for kind in INT4_KINDS for config in gemm_candidates(kind))
 GROUPED_FOUR_BITS = tuple(

@@ -130,11 +130,12 @@ class PromotedMma {
   // The scale of a lane's column, from the lane of its group that has it. As an operand of v_mul_f32 or v_fmac_f32 with
   // DPP it takes no instruction.
   DG_DEVICE float of_column(int column, int group) const {
-    const int scale = column * kGroups + group;
-    return of_dpp_row(column_scale_[scale / kLanesOfDppRow], scale % kLanesOfDppRow);
+    const int place = Scales::place_of(column, group);
+    return of_dpp_row(column_scale_[place / kLanesOfDppRow], place % kLanesOfDppRow);
   }
 
-  // Makes scales of columns opaque to the compiler. It would keep them in registers from the first row of fragments on.
+  // Makes scales of columns opaque to the compiler. Otherwise it would hand all of them over for the first row of
+  // fragments, and keep the copies in registers.
   DG_DEVICE void begin_row_of_columns() {
 #pragma unroll
     for (int i = 0; i < kColumnLoads; ++i) asm("" : "+v"(column_scale_[i]));

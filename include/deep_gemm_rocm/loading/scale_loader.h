@@ -50,12 +50,13 @@ class ScaleLoader {
   static constexpr bool kPerRow = !kIsSame<Rows, RowsWithoutScales>;
   static constexpr int kColumns = kPerColumn ? Shape::kLaneSums : kIsSet ? 0 : Shape::kScales;
   static constexpr int kGroups = Groups::kOfKBlock;  // of a column, which have a scale each
-  static_assert(kGroups == 1 || kPerColumn);
+  static_assert(kGroups == 1 || (kPerColumn && kPerRow));
   // The 16 lanes of a lane group hold sums of the same columns. Each loads another scale of these, and gets the others
   // from its neighbours.
   static_assert(!kPerColumn || kWaveSize / Shape::Mfma::kLaneGroups == kLanesOfDppRow);
-  static constexpr int kOfLaneGroup = kColumns * kGroups;
-  static constexpr int kLoadsOfB = kPerColumn ? ceil_div(kOfLaneGroup, kLanesOfDppRow) : kColumns;
+  static constexpr int kOfPart = kColumns / Shape::kParts * kGroups;  // scales of a lane group
+  static constexpr int kLoadsOfPart = ceil_div(kOfPart, kLanesOfDppRow);
+  static constexpr int kLoadsOfB = kPerColumn ? Shape::kParts * kLoadsOfPart : kColumns;
   // Scales of B that of_rows() multiplies with those of A. Scales of single columns are multiplied at promotion.
   static constexpr int kMultiplied = kPerColumn || kIsSet ? 1 : Shape::kScales;
 
@@ -73,12 +74,10 @@ class ScaleLoader {
     rows_.begin(a, rows);
 #pragma unroll
     for (int i = 0; i < kLoadsOfB; ++i) {
-      if (kPerColumn) {
-        const int scale = min(i * kLanesOfDppRow + lane_id() % kLanesOfDppRow, kOfLaneGroup - 1);
-        const int sum = scale / kGroups;
-        const int column = Shape::lane_column(lane_id(), Shape::column_of_sum(sum));
-        const int after_first = Shape::part_of_sum(sum) * static_cast<int>(b.part_stride) + scale % kGroups;
-        column_offset_[i] = b.row_offset(column, columns) + after_first * static_cast<unsigned>(sizeof(ScaleOfB));
+      if constexpr (kPerColumn) {
+        const int scale = min(i % kLoadsOfPart * kLanesOfDppRow + lane_id() % kLanesOfDppRow, kOfPart - 1);
+        const int column = Shape::lane_column(lane_id(), scale / kGroups);
+        column_offset_[i] = b.row_offset(column, columns) + scale % kGroups * static_cast<unsigned>(sizeof(ScaleOfB));
       } else {
         const int last = max(columns - Shape::wave_column() - 1, 0);
         const int row = kIsOfPart ? 0 : (b.first_column + min(i * Shape::kScaledN, last)) / kScaleBlockN;
@@ -92,8 +91,7 @@ class ScaleLoader {
     rows_.load(stage, part_of(a_, 0));
 #pragma unroll
     for (int i = 0; i < kLoadsOfB; ++i) {
-      const int part = !kPerColumn && kIsOfPart ? i : 0;
-      staged_b_[stage][i] = part_of(b_, part).template load<ScaleOfB>(column_offset_[i]);
+      staged_b_[stage][i] = part_of(b_, part_of_load(i)).template load<ScaleOfB>(column_offset_[i]);
     }
     a_.first_row += a_.k_block_stride;
     const bool is_last_of_scale = Groups::kKBlocks == 1 || ++k_blocks_loaded_ % Groups::kKBlocks == 0;
@@ -115,9 +113,13 @@ class ScaleLoader {
     }
   }
 
-  // With kPerColumn, those that the lane loaded, of which PromotedMma takes each from the lane that has it.
+  // With kPerColumn, those that the lane loaded. The scale of a sum and a group is that of load `place / 16`, in lane
+  // `place % 16` of the lane group.
   DG_DEVICE float of_columns(int stage, int load) const {
     return scale_and_zero(staged_b_[stage][load]).scale * (kPerRow ? 1 : Groups::kUnit);
+  }
+  static constexpr int place_of(int sum, int group) {
+    return Shape::part_of_sum(sum) * kLoadsOfPart * kLanesOfDppRow + Shape::column_of_sum(sum) * kGroups + group;
   }
 
   // Of RowScalesInLds, before load().
@@ -127,6 +129,11 @@ class ScaleLoader {
  private:
   // Whether a wave has a scale for each part of B, and not one for each of its joined fragments.
   static constexpr bool kIsOfPart = Shape::kScales == Shape::kParts;
+
+  static constexpr int part_of_load(int load) {
+    if constexpr (kPerColumn) return load / kLoadsOfPart;
+    return kIsOfPart ? load : 0;
+  }
 
   // Scales of the K-block that is loaded next. The buffer is empty after the last one, for then the sign bit of the
   // negated count is 0. clang 19 would make a mask of lanes of a condition, and then load in a loop over all of them.

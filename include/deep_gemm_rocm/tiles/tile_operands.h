@@ -53,7 +53,7 @@ DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile, con
   return scales;
 }
 
-// The scales of a B of integers. Those of a row are contiguous, unless K-blocks share them.
+// The scales of a B of integers. Those of a row are contiguous if groups have fewer than 128 values.
 template <class Kind, class Tile>
 DG_DEVICE ScaleTileOf<typename GroupsOfB<Kind>::Scale> scales_of_integers(const GemmArguments& args, const Tile& tile,
                                                                          const PartOfK& k) {
