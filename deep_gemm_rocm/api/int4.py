@@ -87,8 +87,8 @@ def repack_int4(
 
 
 def in_layout_of_kernels(scales: torch.Tensor, k: int) -> torch.Tensor:
-    """Scales of an int4 weight in the layout that kernels load the fastest: by columns, which lanes are neighbours for,
-    or by rows where a lane loads several of a row."""
+    """Scales of an int4 weight in the layout that kernels load the fastest: contiguous along N, where each lane loads
+    one, or along K, where it loads several of a row."""
     return scales.contiguous() if has_short_groups(k, scales) else scales.mT.contiguous().mT
 
 

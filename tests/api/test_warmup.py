@@ -258,6 +258,10 @@ def test_the_plan_of_shuffled_int4_weights(asked):
     wanted = asked(lambda: dg.fp8_int4_gemm_nt(quantised(64), weight(192, 256), torch.zeros(64, 192).bfloat16()))
     assert wanted[0].values["b_type"] == "shuffled_int4"
     assert warmup.plan([Workload("fp8_int4_gemm_nt", [64], 192, 256, arguments={"shuffled": True})]) == wanted
+    of_128 = dg.shuffle_weight(torch.zeros(192, 32).int(), torch.ones(192, 2))
+    wanted = asked(lambda: dg.fp8_int4_gemm_nt(quantised(64), of_128, torch.zeros(64, 192).bfloat16()))
+    arguments = {"shuffled": True, "group_k": 128}
+    assert warmup.plan([Workload("fp8_int4_gemm_nt", [64], 192, 256, arguments=arguments)]) == wanted
     choices = torch.zeros(4, 2)
     layer = weight(8, 256, 256), weight(8, 256, 128)
     wanted = asked(lambda: dg.fused_moe(quantised(4), *layer, choices, choices.int()))
