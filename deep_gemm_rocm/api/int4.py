@@ -83,13 +83,14 @@ def repack_int4(
         factors = factors.float()
     if kernel_group:
         factors = factors.repeat_interleave(group // kernel_group, -1)
-    return _in_halves(codes), in_layout_of_kernels(factors, k)
+    data = _in_halves(codes)
+    return data, in_layout_of_kernels(data, factors)
 
 
-def in_layout_of_kernels(scales: torch.Tensor, k: int) -> torch.Tensor:
-    """Scales of an int4 weight in the layout that kernels load the fastest: contiguous along N, where each lane loads
-    one, or along K, where it loads several of a row."""
-    return scales.contiguous() if has_short_groups(k, scales) else scales.mT.contiguous().mT
+def in_layout_of_kernels(data: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """The scales of int4 data in the layout that kernels load the fastest: contiguous along K if a K-block has several
+    of a row, or along N, where lanes load neighbours."""
+    return scales.contiguous() if has_short_groups(data, scales) else scales.mT.contiguous().mT
 
 
 def _in_halves(codes: torch.Tensor) -> torch.Tensor:

@@ -76,18 +76,18 @@ def _shuffled_fp4(data: torch.Tensor, scales: torch.Tensor) -> Pair:
             f"for {int(is_far.sum())} of {is_far.numel()} groups; functions take the weight unshuffled"
         )
     codes = codes.masked_fill(is_zero[..., None] | (codes & _MAGNITUDE == 0), 0)  # so there is no -0
-    return _in_words(codes.flatten(-2)), _by_columns(exponents.masked_fill(is_zero, _EXPONENT_OF_ONE))
+    first, last = codes.flatten(-2).unflatten(-1, (-1, 2, _OF_HALF_WORD)).unbind(-2)
+    return _in_words(first, last, torch.int64), _by_columns(exponents.masked_fill(is_zero, _EXPONENT_OF_ONE))
 
 
 def _shuffled_int4(data: torch.Tensor, scales: torch.Tensor) -> Pair:
     _check_int4(data, scales)
-    k = values_of_element(data.dtype) * data.shape[-1]
-    if has_short_groups(k, scales):  # an MFMA takes only one of them
+    factors = in_layout_of_kernels(data, scales)
+    if has_short_groups(data, scales):  # an MFMA takes only one of them
         data = data.unflatten(-1, (-1, _MFMAS, _LANE_GROUPS)).mT.flatten(-3)
-    of_bytes = data.contiguous().view(torch.uint8)
-    first, last = (_with_magnitude(codes) for codes in (of_bytes & _CODE, of_bytes >> _CODE_BITS))
-    first, last = (codes.unflatten(-1, (-1, _OF_HALF_WORD)) for codes in (first, last))
-    return as_words(_in_bytes(first, last).flatten(-2), torch.int16), in_layout_of_kernels(scales, k)
+    of_words = data.contiguous().view(torch.uint8).unflatten(-1, (-1, _OF_HALF_WORD))
+    first, last = (_with_magnitude(codes) for codes in (of_words & _CODE, of_words >> _CODE_BITS))
+    return _in_words(first, last, torch.int16), factors
 
 
 def _with_magnitude(integers: torch.Tensor) -> torch.Tensor:
@@ -144,14 +144,12 @@ def _by_columns(exponents: torch.Tensor) -> torch.Tensor:
     return as_words(padded, torch.int32).mT.contiguous().mT
 
 
-def _in_words(codes: torch.Tensor) -> torch.Tensor:
-    """Codes [..., K] as int64 [..., K/16]."""
-    first, last = codes.unflatten(-1, (-1, 2, _OF_HALF_WORD)).unbind(-2)
-    return as_words(_in_bytes(first, last).flatten(-2), torch.int64)
+def _in_words(first: torch.Tensor, last: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Words of eight codes, which types.h describes (``ShuffledE2M1``), as elements of ``dtype``.
 
-
-def _in_bytes(first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-    """The bytes of words, of whose eight codes these are the first and the last four, [..., 4], as types.h describes
-    ``ShuffledE2M1``."""
+    Args:
+        first, last: the first and the last four codes of each word, uint8 [..., words, 4].
+    """
     signs = (first & _SIGN) << _CODE_BITS | (last & _SIGN).roll(1, -1)
-    return first & _MAGNITUDE | (last & _MAGNITUDE) << _CODE_BITS | signs
+    of_bytes = first & _MAGNITUDE | (last & _MAGNITUDE) << _CODE_BITS | signs
+    return as_words(of_bytes.flatten(-2), dtype)

@@ -212,7 +212,7 @@ def _weights(op: str, groups: int, n: int, k: int, device: str) -> Operand:
         scales_of = torch.float32 if op.count("f32") else torch.bfloat16
         experts = [testing.int4_weights(n, k, size, group, scales_of) for group in range(groups)]
         data, scales = (torch.stack(parts).to(device) for parts in zip(*experts, strict=True))
-        return shuffle_weight(data, scales) if op.count("shuffled") else (data, in_layout_of_kernels(scales, k))
+        return shuffle_weight(data, scales) if op.count("shuffled") else (data, in_layout_of_kernels(data, scales))
     if op.count("fp8"):
         return _each(testing.grouped_weights(groups, n, k), lambda tensor: tensor.to(device))
     return torch.stack([testing.weights(n, k, group) for group in range(groups)]).to(device)

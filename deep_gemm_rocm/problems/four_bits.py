@@ -69,9 +69,9 @@ def values_of_element(dtype: torch.dtype) -> int:
     return 2 * dtype.itemsize if dtype in FOUR_BIT_DTYPES else 1
 
 
-def has_short_groups(k: int, scales: TensorMeta | torch.Tensor) -> bool:
-    """Whether a K-block of FP8 has several groups of integers that have these scales."""
-    return scales.shape[-1] * SCALE_BLOCK > k
+def has_short_groups(data: TensorMeta | torch.Tensor, scales: TensorMeta | torch.Tensor) -> bool:
+    """Whether a K-block of FP8 has several groups of these integers."""
+    return scales.shape[-1] * SCALE_BLOCK > values_of_element(data.dtype) * data.shape[-1]
 
 
 def forms_of_scales(data: TensorMeta, scales: TensorMeta) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def check_scales_of_groups(operand: str, data: TensorMeta, scales: TensorMeta) -
                 f"{tuple(scales.shape)}"
             )
     check_matrices(name, scales, len(rows) == 2)
-    may_have_any_strides = is_packed or (is_int4 and not has_short_groups(k, scales))
+    may_have_any_strides = is_packed or (is_int4 and not has_short_groups(data, scales))
     if not may_have_any_strides and scales.shape[-1] > 1 and scales.strides[-1] != 1:
         raise ValueError(f"{name} must have contiguous rows, got strides {scales.strides}; .contiguous() it")
     extent = sum((size - 1) * stride for size, stride in zip(expected[-2:], scales.strides[-2:], strict=True) if size)

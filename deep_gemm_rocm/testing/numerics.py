@@ -177,7 +177,7 @@ def unshuffled(data: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
     of_word = [code << (8 * (value % 4) + 4 * (value >= 4)) for value, code in enumerate(codes)]
     in_order = torch.stack(of_word).sum(0, dtype=torch.int32)
     assert scales is not None
-    is_in_order = not has_short_groups(8 * in_order.shape[-1], scales)
+    is_in_order = not has_short_groups(in_order, scales)
     return in_order if is_in_order else in_order.unflatten(-1, (-1, 4, 4)).mT.flatten(-3)
 
 

@@ -127,8 +127,8 @@ class PromotedMma {
     }
   }
 
-  // The scale of a lane's column, from the lane of its group that has it. As an operand of v_mul_f32 or v_fmac_f32 with
-  // DPP it takes no instruction.
+  // The scale of a lane's column, from the lane of its group that has it. As an operand of v_mul_f32 with DPP it takes
+  // no instruction.
   DG_DEVICE float of_column(int column, int group) const {
     const int place = Scales::place_of(column, group);
     return of_dpp_row(column_scale_[place / kLanesOfDppRow], place % kLanesOfDppRow);
