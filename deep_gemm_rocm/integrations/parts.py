@@ -43,8 +43,26 @@ def replace_wherever_imported(replacement: Any) -> None:
     """
     name, original = replacement.__name__, replacement.__wrapped__
     for module in list(sys.modules.values()):
-        if vars(module).get(name) is original:
+        # None stands for a module that must not be imported.
+        if module is not None and vars(module).get(name) is original:
             setattr(module, name, replacement)
+
+
+def is_wanted(is_gfx942: Callable[[], bool], server: str, logger: logging.Logger) -> bool:
+    """Whether the server runs on gfx942. Where it can't be asked, that is logged, and nothing is installed.
+
+    Args:
+        is_gfx942: asks the server.
+        server: its name, for the log.
+        logger: one that the server shows.
+    """
+    try:
+        return is_gfx942()
+    # Servers don't expect that a plug-in raises: none would start.
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        logger.warning("deep_gemm_rocm leaves everything to %s, which is not as expected: %s", server, why)
+        return False
 
 
 def install(parts: Mapping[str, Callable[[], Any]], server: str, logger: logging.Logger) -> dict[str, str]:

@@ -36,19 +36,22 @@ def register() -> dict[str, str]:
     Returns:
         For each part ``installed``, or why it stands back; nothing on other hardware or with ``DG_SGLANG=0``.
     """
-    if os.environ.get("DG_SGLANG") == "0":
+    if os.environ.get("DG_SGLANG") == "0" or not parts.is_wanted(_is_gfx942, "SGLang", _LOGGER):
         return {}
     import sglang
-    from sglang.srt.utils import is_gfx942_supported, is_hip
 
-    if not (is_hip() and is_gfx942_supported()):
-        return {}
     found = {
         "FP8 linear layers": _install_linear,
         "MXFP4 linear layers": _install_mxfp4,
         "MXFP4 experts": _install_mxfp4_experts,
     }
     return parts.install(found, f"SGLang {sglang.__version__}", _LOGGER)
+
+
+def _is_gfx942() -> bool:
+    from sglang.srt.utils import is_gfx942_supported, is_hip
+
+    return bool(is_hip() and is_gfx942_supported())
 
 
 def _install_linear() -> None:

@@ -22,7 +22,7 @@ def register() -> dict[str, str]:
     Returns:
         For each part ``installed``, or why it stands back; nothing on other hardware or with ``DG_VLLM=0``.
     """
-    if os.environ.get("DG_VLLM") == "0" or not _is_gfx942():
+    if os.environ.get("DG_VLLM") == "0" or not parts.is_wanted(_is_gfx942, "vLLM", _LOGGER):
         return {}
     import vllm
 

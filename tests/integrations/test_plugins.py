@@ -5,6 +5,7 @@ The servers are stand-ins here; ``test_vllm.py`` and ``test_sglang.py`` need the
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import os
@@ -136,3 +137,36 @@ def test_weights_of_experts_are_shuffled_together_or_not_at_all(far):
     shuffle_if_possible(layer, "w13_weight", "w2_weight", replace=setattr)
     wanted = torch.int64 if far is None else torch.uint8
     assert layer.w13_weight.dtype == layer.w2_weight.dtype == wanted
+
+
+@pytest.mark.parametrize(
+    ("plugin", "modules"),
+    [
+        (
+            vllm_plugin,
+            {
+                "vllm": {},
+                "vllm_platforms": {"current_platform": types.SimpleNamespace(is_rocm=lambda: True)},
+                "vllm_platforms_rocm": {},
+            },
+        ),
+        (sglang_plugin, {"sglang": {}, "sglang_srt": {}, "sglang_srt_utils": {"is_hip": lambda: True}}),
+    ],
+    ids=["vllm", "sglang"],
+)
+def test_a_server_that_cannot_tell_its_chip_starts_without_the_plugin(server, caplog, plugin, modules):
+    server(**modules)
+    assert plugin.register() == {}
+    (told,) = caplog.records
+    assert "which is not as expected: ImportError: cannot import name" in told.getMessage()
+
+
+def test_a_function_is_replaced_beside_modules_that_must_not_be_imported(server, monkeypatch):
+    def function():
+        return "theirs"
+
+    server(vllm={"function": function})
+    monkeypatch.setitem(sys.modules, "vllm.blocked", None)
+    ours = functools.wraps(function)(lambda: "ours")
+    parts.replace_wherever_imported(ours)
+    assert sys.modules["vllm"].function() == "ours"
