@@ -26,7 +26,7 @@ from .forced import forced_choice
 from .gemm_config import BLOCK_K_BYTES, NUM_CUS, GemmConfig
 from .gemm_problem import Choice, GemmProblem, KOrder, with_tail
 from .gemm_table import TunedTable, table
-from .gemm_tiles import gemm_candidates
+from .gemm_tiles import gemm_candidates, is_wide
 from .notes import note_gemm
 
 _TILE_OF_SPLIT = 128
@@ -123,7 +123,12 @@ def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
 def _candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
     parts_k = 1 if problem.k_order is None else problem.k_order[1]
     candidates = gemm_candidates(
-        problem.kind, problem.max_block_m, parts_k, problem.max_block_n, problem.scale_rows_are_apart
+        problem.kind,
+        problem.max_block_m,
+        parts_k,
+        problem.max_block_n,
+        problem.scale_rows_are_apart,
+        is_wide(problem.n),
     )
     return candidates if problem.k_order is None else candidates + _tuned_tiles(problem)
 

@@ -159,3 +159,10 @@ def test_the_oldest_choice_is_forgotten_first(monkeypatch):
     with replaced(TunedTable()):
         assert [choose(problem) for problem in (1, 2, 1, 3, 2, 3, 1)] == ["1", "2", "1", "3", "2", "3", "1"]
     assert calls == [1, 2, 3, 1]
+
+
+def test_shuffled_weights_get_tiles_of_48_columns_where_these_fill_one_round():
+    kind = GemmKind(b_type="shuffled_e2m1", scaling="groups", b_scale_type="e8m0")
+    config = choose_dense(kind, 64, 7168, 18432).config
+    assert (config.block_m, config.block_n, config.waves_k) == (32, 48, 4)
+    assert choose_dense(kind, 32, 28672, 4096).config.block_n != 48
