@@ -51,11 +51,17 @@ def register() -> dict[str, str]:
 
         vllm_int4.install()
 
+    def mla() -> None:
+        from . import vllm_mla
+
+        vllm_mla.install()
+
     found = {
         "FP8 linear layers": linear,
         "FP8 experts": experts,
         "MXFP4 layers and experts": mxfp4,
         "int4 layers and experts": int4,
+        "MLA attention": mla,
         "the sparse indexer": indexer,
     }
     return parts.install(found, f"vLLM {vllm.__version__}", _LOGGER)

@@ -63,7 +63,8 @@ def test_each_part_stands_back_from_another_vllm(server, caplog):
     outcomes = vllm_plugin.register()
     told = [record.getMessage() for record in caplog.records]
     parts = (
-        "FP8 linear layers", "FP8 experts", "MXFP4 layers and experts", "int4 layers and experts", "the sparse indexer",
+        "FP8 linear layers", "FP8 experts", "MXFP4 layers and experts", "int4 layers and experts", "MLA attention",
+        "the sparse indexer",
     )  # fmt: skip
     for line, part in zip(told, parts, strict=True):
         assert line.startswith(f"deep_gemm_rocm leaves {part} to vLLM 99.0, which is not as expected: ModuleNotFound")

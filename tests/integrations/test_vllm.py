@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import os
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from helpers.int4_packings import int4
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.runtime import hip
-from deep_gemm_rocm.testing import fused_moe_reference
+from deep_gemm_rocm.testing import attention_reference, fused_moe_reference, visible_keys
 
 FOLDERS = os.environ.get("DG_TEST_VLLM")
 if not FOLDERS:
@@ -31,9 +33,17 @@ from deep_gemm_rocm.integrations import vllm_plugin  # noqa: E402  it imports vL
 OUTCOMES = vllm_plugin.register()
 
 from compressed_tensors.quantization import QuantizationArgs  # noqa: E402
-from vllm.config import VllmConfig, set_current_vllm_config  # noqa: E402
+from vllm._aiter_ops import rocm_aiter_ops  # noqa: E402
+from vllm.config import (  # noqa: E402
+    AttentionConfig,
+    CacheConfig,
+    VllmConfig,
+    get_current_vllm_config,
+    set_current_vllm_config,
+)
 from vllm.model_executor import parameter as parameters  # noqa: E402
 from vllm.model_executor.kernels import linear  # noqa: E402
+from vllm.model_executor.layers.attention import mla_attention  # noqa: E402
 from vllm.model_executor.layers.fused_moe import modular_kernel  # noqa: E402
 from vllm.model_executor.layers.fused_moe.activation import MoEActivation  # noqa: E402
 from vllm.model_executor.layers.fused_moe.config import (  # noqa: E402
@@ -58,8 +68,11 @@ from vllm.model_executor.layers.quantization.compressed_tensors.schemes import (
 )
 from vllm.model_executor.layers.quantization.quark import quark_moe  # noqa: E402
 from vllm.model_executor.layers.quantization.utils import quant_utils, w8a8_utils  # noqa: E402
-from vllm.platforms import current_platform  # noqa: E402
+from vllm.platforms import current_platform, rocm  # noqa: E402
 from vllm.scalar_type import scalar_types  # noqa: E402
+from vllm.v1.attention import selector  # noqa: E402
+from vllm.v1.attention.backend import CommonAttentionMetadata  # noqa: E402
+from vllm.v1.attention.backends import registry  # noqa: E402
 from vllm.v1.attention.ops import rocm_aiter_mla_sparse as sparse  # noqa: E402
 from vllm.v1.worker import workspace  # noqa: E402
 
@@ -93,7 +106,8 @@ def checkpoint(weight: torch.Tensor, *, of_blocks: bool) -> tuple[torch.Tensor, 
 
 def test_every_part_is_installed():
     parts = (
-        "FP8 linear layers", "FP8 experts", "MXFP4 layers and experts", "int4 layers and experts", "the sparse indexer",
+        "FP8 linear layers", "FP8 experts", "MXFP4 layers and experts", "int4 layers and experts", "MLA attention",
+        "the sparse indexer",
     )  # fmt: skip
     assert dict.fromkeys(parts, "installed") == OUTCOMES
     assert vllm_plugin.register() == OUTCOMES
@@ -659,8 +673,6 @@ def test_logits_of_decoding_are_vllms():
     seen = torch.arange(24) < lengths.view(-1, 1)
     assert dg.calc_diff(actual[seen], expected[seen]) < 1e-4  # vLLM's is in bf16
     indices = torch.zeros(batch * next_n, 5, dtype=torch.int32)
-    from vllm._aiter_ops import rocm_aiter_ops
-
     assert rocm_aiter_ops.is_indexer_top_k_supported(
         is_prefill=False, compress_ratio=1, num_rows=6, max_valid_seq_len=24, topk_tokens=5
     )
@@ -681,3 +693,258 @@ def test_shuffled_pages_are_left_to_vllm(monkeypatch):
     wrapped(q, cache, torch.zeros(1, 32), lengths, torch.zeros(1, 1, dtype=torch.int32), None, 64)
     assert len(called) == 1
     assert callable(original)
+
+
+@pytest.fixture
+def selected():
+    """vLLM's choice of a backend, which it would otherwise remember for the next test."""
+
+    def select(head_size=576, dtype=torch.bfloat16, cache_dtype="auto", **others):
+        selector._cached_get_attn_backend.cache_clear()
+        return selector.get_attn_backend(head_size, dtype, cache_dtype, use_mla=True, num_heads=16, **others).get_name()
+
+    yield select
+    selector._cached_get_attn_backend.cache_clear()
+
+
+@pytest.mark.parametrize("cache_dtype", ["auto", "bfloat16", "fp8", "fp8_e4m3"])
+def test_the_selector_chooses_our_mla(selected, cache_dtype):
+    assert selected(cache_dtype=cache_dtype) == "DEEP_GEMM_ROCM_MLA"
+    assert selected(dtype=torch.float16) == "DEEP_GEMM_ROCM_MLA"
+
+
+@pytest.mark.parametrize(
+    ("others", "backend"),
+    [
+        ({"head_size": 512}, "TRITON_MLA"),
+        ({"head_size": 320}, "TRITON_MLA"),
+        ({"dtype": torch.float16, "cache_dtype": "fp8"}, "TRITON_MLA"),
+        ({"dtype": torch.float16, "cache_dtype": "bfloat16"}, "TRITON_MLA"),
+        ({"use_sparse": True}, "ROCM_AITER_MLA_SPARSE"),
+    ],
+    ids=str,
+)
+def test_other_mla_is_left_to_vllm(selected, others, backend):
+    assert selected(**others) == backend
+
+
+def test_what_a_user_asks_for_is_chosen(selected, monkeypatch):
+    for name in ("TRITON_MLA", "ROCM_AITER_MLA", "DEEP_GEMM_ROCM_MLA"):
+        with set_current_vllm_config(VllmConfig(attention_config=AttentionConfig(backend=name))):
+            assert selected() == name
+    monkeypatch.setattr(rocm_aiter_ops, "is_mla_enabled", lambda: True)  # VLLM_ROCM_USE_AITER=1
+    assert selected() == "ROCM_AITER_MLA"
+    monkeypatch.undo()
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    assert selected() == "TRITON_MLA"
+
+
+@pytest.fixture
+def model_dtype():
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+class NoPrefill:
+    """vLLM's own prefill needs packages that aren't here."""
+
+    def __init__(self, **_):
+        pass
+
+    def clone(self):
+        return self
+
+
+class MlaStep:
+    """A step of decoding in vLLM's own layer of MLA, with its own metadata.
+
+    Sequences are scattered over the cache, which has NaN in all unused slots.
+    """
+
+    def __init__(
+        self, lens=(100, 33, 5), heads=16, tokens=1, page=16, dtype=torch.bfloat16, cache_dtype="auto", k_scale=1.0,
+        causal=True,
+    ):  # fmt: skip
+        torch.set_default_dtype(dtype)  # as vLLM does while it builds a model
+        config, name = get_current_vllm_config(), "model.layers.0.attention"
+        config.cache_config = CacheConfig(block_size=page, cache_dtype=cache_dtype)
+        projection = torch.nn.Linear(512, heads * 256, bias=False)
+        projection.weight.data = randn(heads * 256, 512, seed=1) / 16
+        projection.quant_method = None
+        self.layer = mla_attention.MLAAttention(
+            heads, 192**-0.5, 128, 64, 128, None, 512, projection, prefix=name, cache_config=config.cache_config,
+            prefill_backend_cls=NoPrefill, non_causal_multi_token_decode=not causal,
+        )  # fmt: skip
+        assert type(self.layer.impl).__name__ == "DeepGemmRocmMlaImpl"
+        self.layer.process_weights_after_loading(dtype)
+        self.layer._k_scale.fill_(k_scale)
+        self.lens, self.heads, self.tokens, self.causal = lens, heads, tokens, causal
+        self.fill_cache(page, FNUZ if cache_dtype.startswith("fp8") else dtype, k_scale)
+        of_model = {"dtype": dtype, "max_model_len": 256, "get_head_size": lambda: 576}
+        config.model_config = types.SimpleNamespace(**of_model)
+        config.speculative_config = types.SimpleNamespace(
+            num_speculative_tokens=tokens - 1, parallel_drafting=False, method="mtp"
+        )
+        self.metadata = self.build(config, name)
+
+    def fill_cache(self, page, dtype, k_scale):
+        pages = [-(-length // page) for length in self.lens]
+        self.cache = torch.full((sum(pages) + 2, page, 576), torch.nan).to(dtype)
+        self.block_table = torch.full((len(pages), max(pages) + 1), -7, dtype=torch.int32)
+        order = torch.randperm(len(self.cache), generator=torch.Generator().manual_seed(2)).int()
+        self.keys = []
+        for sequence, length in enumerate(self.lens):
+            own, order = order[: pages[sequence]], order[pages[sequence] :]
+            self.block_table[sequence, : len(own)] = own
+            keys = (randn(length, 576, seed=3 + sequence) / k_scale).to(dtype)
+            place = torch.arange(length)
+            self.cache[own[place // page].long(), place % page] = keys
+            self.keys.append(keys.double() * k_scale)
+
+    def build(self, config, name):
+        builder = self.layer.attn_backend.get_builder_cls()(
+            self.layer.get_kv_cache_spec(config), [name], config, torch.device("cpu")
+        )
+        assert builder.reorder_batch_threshold == self.tokens
+        starts = torch.arange(0, len(self.lens) * self.tokens + 1, self.tokens, dtype=torch.int32)
+        common = CommonAttentionMetadata(
+            query_start_loc=starts,
+            query_start_loc_cpu=starts,
+            seq_lens=torch.tensor(self.lens, dtype=torch.int32),
+            num_reqs=len(self.lens),
+            num_actual_tokens=len(self.lens) * self.tokens,
+            max_query_len=self.tokens,
+            max_seq_len=max(self.lens),
+            block_table_tensor=self.block_table,
+            slot_mapping=torch.zeros(0, dtype=torch.long),
+            causal=self.causal,
+        )
+        return builder.build_for_cudagraph_capture(common)
+
+    def queries(self, width):
+        q = randn(len(self.lens) * self.tokens, self.heads, width, seed=20)
+        return q.to(torch.get_default_dtype())
+
+    def reference(self, sequence, q):
+        """The reference of a sequence's absorbed queries, [1, tokens, heads, 576]."""
+        keys = self.keys[sequence][None, :, None]
+        seen = visible_keys(self.tokens, keys.shape[1], self.causal, None)
+        return attention_reference(q, keys, keys[..., :512], seen=seen, softmax_scale=192**-0.5)
+
+    def assert_accurate(self, q, out, lse=None):
+        """Compares each element with fp64, within the bound that follows from the kernels' arithmetic."""
+        assert (out.shape, out.dtype) == ((*q.shape[:2], 512), q.dtype)
+        for sequence, rows in enumerate(torch.arange(len(q)).split(self.tokens)):
+            own = None if lse is None else lse[rows].T[None]
+            self.reference(sequence, q[None, rows]).assert_accurate(out[None, rows], own)
+
+
+MLA_STEPS = [
+    {},
+    {"heads": 128, "page": 64},
+    {"lens": (70, 0, 3), "heads": 12, "page": 1},
+    {"dtype": torch.float16, "tokens": 2},
+    {"lens": (40, 0, 21), "tokens": 4, "page": 64},
+    {"lens": (40, 150), "tokens": 2, "heads": 128},
+    {"cache_dtype": "fp8", "k_scale": 0.37},
+    {"cache_dtype": "fp8", "k_scale": 0.02, "heads": 128, "page": 64},
+    {"lens": (40, 0, 21), "cache_dtype": "fp8_e4m3", "k_scale": 3.0, "tokens": 8, "page": 128},
+    {"lens": (40, 0, 21), "tokens": 10},
+    {"lens": (40, 21), "tokens": 11, "cache_dtype": "fp8", "k_scale": 0.37, "page": 64},
+    {"lens": (40, 0, 21), "tokens": 5, "causal": False},
+]
+
+
+@pytest.mark.parametrize("case", MLA_STEPS, ids=str)
+def test_decoding_of_mla(case, model_dtype):
+    step = MlaStep(**case)
+    impl, q = step.layer.impl, step.queries(576) / 4
+    parts = q.split((512, 64), dim=-1)
+    out, lse = impl.forward_mqa(parts, step.cache, step.metadata, step.layer)
+    assert lse is None
+    step.assert_accurate(q, out)
+    impl.need_to_return_lse_for_decode = True  # as on a rank of context parallelism
+    again, lse = impl.forward_mqa(q, step.cache, step.metadata, step.layer)
+    assert torch.equal(again, out)
+    assert impl.lse_base_on_e
+    assert (lse.shape, lse.dtype) == (q.shape[:2], torch.float32)
+    step.assert_accurate(q, out, lse)
+
+
+@pytest.mark.parametrize("cache", [{}, {"cache_dtype": "fp8", "k_scale": 0.37}], ids=str)
+def test_a_layer_of_mla(cache, model_dtype):
+    """vLLM's layer absorbs the up-projections around our decoding."""
+    step = MlaStep(tokens=2, **cache)
+    step.layer.bind_kv_cache(step.cache[:, None].view(torch.uint8) if cache else step.cache[:, None])
+    q, out = step.queries(192), torch.empty(len(step.lens) * step.tokens, step.heads * 128)
+    step.layer.forward_impl(
+        q, torch.zeros(len(q), 512), torch.zeros(len(q), 1, 64), step.layer.kv_cache, step.metadata, out
+    )
+    up_keys, up_values = step.layer.kv_b_proj.weight.double().view(step.heads, 256, 512).split(128, dim=1)
+    absorbed = torch.cat((torch.einsum("thp,hpl->thl", q[..., :128].double(), up_keys), q[..., 128:].double()), -1)
+    for sequence, rows in enumerate(torch.arange(len(q)).split(step.tokens)):
+        latents = step.reference(sequence, absorbed[None, rows].bfloat16()).out[0]
+        expected = torch.einsum("thl,hvl->thv", latents, up_values)
+        assert dg.calc_diff(out[rows].view(expected.shape), expected) < 1e-4  # rounding to bf16
+
+
+def test_a_graph_of_mla_serves_other_lengths(model_dtype):
+    step = MlaStep(lens=(100, 33, 5), tokens=2)
+    q = step.queries(576) / 4
+    step.layer.impl.forward_mqa(q, step.cache, step.metadata, step.layer)
+    runtime = hip.runtime()
+    with runtime.capture() as graph:
+        out, _ = step.layer.impl.forward_mqa(q, step.cache, step.metadata, step.layer)
+    step.block_table.copy_(step.block_table[[2, 0, 1]].clone())
+    step.lens, step.keys = (5, 98, 0), [step.keys[2], step.keys[0][:98], step.keys[0][:0]]
+    step.metadata.decode.seq_lens.copy_(torch.tensor(step.lens))
+    graph.replay()
+    step.assert_accurate(q, out)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"sliding_window": 128}, "sliding_window"),
+        ({"logits_soft_cap": 30.0}, "logits_soft_cap"),
+        ({"attn_type": "encoder"}, "decoders"),
+        ({"kv_lora_rank": 544}, "latents of 512"),
+    ],
+    ids=str,
+)
+def test_mla_that_is_refused(options, named):
+    names = inspect.signature(mla_attention.MLACommonImpl.__init__).parameters
+    good = dict.fromkeys(list(names)[1:]) | {
+        "attn_type": "decoder",
+        "head_size": 576,
+        "kv_lora_rank": 512,
+        "scale": 1.0,
+    }
+    backend = registry.AttentionBackendEnum["DEEP_GEMM_ROCM_MLA"].get_class()
+    backend.get_impl_cls()(**good)
+    with pytest.raises(NotImplementedError, match=named):
+        backend.get_impl_cls()(**good | options)
+
+
+@pytest.mark.parametrize(
+    ("name", "moved"),
+    [
+        ("MLACommonImpl.forward_mqa", lambda self, q, cache: None),
+        ("MLACommonDecodeMetadata", lambda block_table: None),
+        ("rocm._get_backend_priorities", lambda use_mla: []),
+        ("rocm._get_backend_priorities", lambda use_mla, use_sparse, use_kv_connector=False: []),
+        ("registry.register_backend", lambda name: None),
+    ],
+)
+def test_mla_stands_back_from_another_vllm(name, moved, monkeypatch, caplog):
+    module = "deep_gemm_rocm.integrations.vllm_mla"
+    monkeypatch.setattr(f"{module}._NAME", "NOT_INSTALLED_YET")
+    monkeypatch.setattr(f"{module}.{name}", moved)
+    chosen = rocm._get_backend_priorities
+    outcomes = vllm_plugin.register()
+    assert outcomes["MLA attention"].startswith("MovedError: ")
+    assert outcomes | {"MLA attention": "installed"} == OUTCOMES
+    told = [record.getMessage() for record in caplog.records]
+    assert len([line for line in told if "leaves MLA attention to vLLM" in line]) == 1
+    assert "NOT_INSTALLED_YET" not in registry.AttentionBackendEnum.__members__
+    assert rocm._get_backend_priorities is chosen
