@@ -28,6 +28,17 @@ def check_parameters(function: Callable[..., Any], *names: str) -> None:
         raise MovedError(f"{function.__qualname__} takes ({', '.join(found)}), not ({', '.join(names)})")
 
 
+def check_fields(of: type, *names: str) -> None:
+    """Checks that a class of the server, a data class or a named tuple, has the fields that a part reads.
+
+    Raises:
+        MovedError: it lacks some.
+    """
+    lacking = [name for name in names if name not in inspect.signature(of).parameters]
+    if lacking:
+        raise MovedError(f"{of.__qualname__} has no {', '.join(lacking)}")
+
+
 def check_replaces(theirs: Any, ours: Any) -> None:
     """``check_parameters`` for one of the server's functions or methods and what is to replace it."""
     theirs, ours = (getattr(function, "__func__", function) for function in (theirs, ours))

@@ -77,7 +77,9 @@ for operator in (
 OUTCOMES = sglang_plugin.register()
 
 from sglang.srt.layers import deep_gemm_wrapper  # noqa: E402
-from sglang.srt.layers.moe import MoeRunnerConfig  # noqa: E402
+from sglang.srt.layers.moe import MoeRunner, MoeRunnerConfig, utils  # noqa: E402
+from sglang.srt.layers.moe.moe_runner.triton import TritonMoeQuantInfo  # noqa: E402
+from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe as triton_experts  # noqa: E402
 from sglang.srt.layers.moe.token_dispatcher.standard import StandardDispatchOutput  # noqa: E402
 from sglang.srt.layers.moe.topk import StandardTopKOutput  # noqa: E402
 from sglang.srt.layers.quantization import fp8_utils  # noqa: E402
@@ -87,7 +89,8 @@ OURS = "deep_gemm_rocm_w8a8_block_fp8_linear"
 
 
 def test_every_part_is_installed():
-    assert dict.fromkeys(("FP8 linear layers", "MXFP4 linear layers", "MXFP4 experts"), "installed") == OUTCOMES
+    parts = ("FP8 linear layers", "FP8 experts", "MXFP4 linear layers", "MXFP4 experts")
+    assert dict.fromkeys(parts, "installed") == OUTCOMES
     assert sglang_plugin.register() == OUTCOMES
 
 
@@ -233,3 +236,77 @@ def test_experts_in_mxfp4_with_biases_are_refused():
     layer.w13_weight_bias = torch.nn.Parameter(torch.zeros(2, 64))
     with pytest.raises(NotImplementedError, match="no biases"):
         mxfp4_experts().process_weights_after_loading(layer)
+
+
+def fp8_experts(experts, hidden, intermediate, by_channel):
+    """What SGLang hands to Triton's runner for a layer of experts, and the exact weights."""
+    generator = torch.Generator().manual_seed(0)
+    given, values = {"use_fp8_w8a8": True, "per_channel_quant": by_channel}, {}
+    if not by_channel:
+        given["block_shape"] = [128, 128]
+    for name, shape in (("w13", (experts, 2 * intermediate, hidden)), ("w2", (experts, hidden, intermediate))):
+        cast = dg.per_row_cast_to_fp8 if by_channel else dg.per_block_cast_to_fp8
+        data, scales = zip(*(cast(torch.randn(shape[1:], generator=generator)) for _ in range(experts)), strict=True)
+        given[f"{name}_weight"], given[f"{name}_scale"] = torch.stack(data), torch.stack(scales)
+        wide = given[f"{name}_scale"].double()
+        if not by_channel:
+            wide = wide.repeat_interleave(128, 1).repeat_interleave(128, 2)[:, : shape[1], : shape[2]]
+        values[name] = given[f"{name}_weight"].double() * wide
+    return TritonMoeQuantInfo(**given), values
+
+
+def dispatched(tokens, hidden, experts, top_k, mapping):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(tokens, hidden, generator=generator).bfloat16()
+    weights, ids = torch.randn(tokens, experts, generator=generator).softmax(-1).topk(top_k)
+    return StandardDispatchOutput(x, None, StandardTopKOutput(weights, mapping[ids].int(), None))
+
+
+@pytest.mark.parametrize("by_channel", [False, True], ids=["blocks", "channels"])
+@pytest.mark.parametrize("asked", [{}, {"swiglu_limit": 0.5, "routed_scaling_factor": 2.5}], ids=["plain", "clamped"])
+@pytest.mark.parametrize("tokens", [0, 1, 45])
+def test_experts_in_fp8(tokens, asked, by_channel):
+    """A rank with four of six experts."""
+    mapping = torch.tensor([-1, -1, 0, 1, 2, 3], dtype=torch.int32)
+    quant_info, values = fp8_experts(4, 256, 128, by_channel)
+    config = MoeRunnerConfig(num_experts=6, num_local_experts=4, **asked)
+    given = dispatched(tokens, 256, 6, 3, mapping)
+    (actual,) = MoeRunner(utils.MoeRunnerBackend.TRITON, config).run(given, quant_info)
+    x, (weights, ids, _) = given.hidden_states, given.topk_output
+    assert (actual.shape, actual.dtype) == (x.shape, torch.bfloat16)
+    data, scales = (dg.per_row_cast_to_fp8 if by_channel else dg.per_token_cast_to_fp8)(x)
+    exact_x = data.double() * (scales if by_channel else scales.repeat_interleave(128, 1)).double()
+    weights = weights * asked.get("routed_scaling_factor", 1)
+    limit = asked.get("swiglu_limit")
+    expected = fused_moe_reference(exact_x, values["w13"], values["w2"], weights, ids, limit=limit)[0]
+    if tokens:
+        assert dg.calc_diff(actual, expected) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("of_layer", "of_weights"),
+    [
+        ({"activation": "gelu"}, {}),
+        ({"gemm1_alpha": 1.702, "gemm1_clamp_limit": 7.0}, {}),
+        ({}, {"block_shape": [64, 128]}),
+        ({}, {"b13": torch.zeros(4, 256)}),
+        ({}, {"a13_scale": torch.ones(4)}),
+    ],
+)
+def test_other_experts_in_fp8_are_tritons(monkeypatch, of_layer, of_weights):
+    monkeypatch.setattr(triton_experts, "fused_experts", lambda **_: "Triton's")
+    quant_info, _ = fp8_experts(4, 256, 128, False)
+    for name, value in of_weights.items():
+        setattr(quant_info, name, value)
+    given = dispatched(2, 256, 4, 2, torch.arange(4))
+    runner = MoeRunner(utils.MoeRunnerBackend.TRITON, MoeRunnerConfig(**of_layer))
+    assert runner.run(given, quant_info).hidden_states == "Triton's"
+
+
+def test_triton_runs_experts_in_fp8_for_who_asks_for_it(monkeypatch):
+    monkeypatch.setattr(triton_experts, "fused_experts", lambda **_: "Triton's")
+    monkeypatch.setattr(utils.get_flags().moe, "runner_backend", utils.MoeRunnerBackend.TRITON)
+    quant_info, _ = fp8_experts(4, 256, 128, False)
+    given = dispatched(2, 256, 4, 2, torch.arange(4))
+    runner = MoeRunner(utils.MoeRunnerBackend.TRITON, MoeRunnerConfig())
+    assert runner.run(given, quant_info).hidden_states == "Triton's"
