@@ -50,8 +50,8 @@ def top_k_per_row(
         out: int32 [rows, k], rows contiguous and any distance apart, to be written; None for a new tensor.
 
     Returns:
-        ``out``, int32 [rows, k]: positions, counted from the row's start, or slots. If a row has fewer than ``k``, -1
-        stands for the others, behind them.
+        ``out``, int32 [rows, k]: positions, counted from the row's first column that counts (``starts[i]``, or 0 if it
+        is negative), or slots. If a row has fewer than ``k``, -1 stands for the others, behind them.
 
     The logits are read once, by one launch. Rows of more than 32768 columns in fp32 or 65535 in bf16 are divided among
     several workgroups, and a second launch selects from what these have selected.

@@ -34,6 +34,7 @@ class TopKArguments(Structure):
         ("rows", c_int),
         ("columns", c_int),
         ("k", c_int),
+        ("has_block_table", c_int),
         ("rows_of_sequence", c_int),
         ("pages_of_sequence", c_int),
         ("page_shift", c_int),
@@ -72,6 +73,7 @@ def top_k_launch(
         slices=slices,
         room_of_slice=room,
         compute_units=settings.num_cus(),
+        has_block_table=block_table is not None,
     )
     if block_table is not None:
         arguments.block_table_stride = block_table.stride(0)
@@ -87,8 +89,8 @@ def top_k_launch(
     )
     type_ = _TYPES[logits.dtype]
     request = Request("top_k.hip.j2", {"type": type_, "kernel_name": f"top_k_{type_}"})
-    listed, itemsize = (slices * room if slices > 1 else 0), logits.element_size()  # of a row
     has_pages = block_table is not None
+    listed, itemsize = (slices * room if slices > 1 else 0), logits.element_size()  # of a row
 
     # In a family, a block table has a row for each row of logits.
     def sizes(rows: int) -> Sizes:

@@ -182,6 +182,22 @@ def test_missing_positions_have_no_slots():
     assert slots.tolist() == [[320, 321, 322, *[-1] * 6], [-1] * 9]
 
 
+@pytest.mark.parametrize("columns", [7, 40000])
+def test_tables_without_pages_have_no_slots(columns):
+    """The address of an empty tensor is null."""
+    table = torch.empty(1, 0, dtype=torch.int32)
+    out = torch.full((2, 4), POISON, dtype=torch.int32)
+    dg.top_k_per_row(normal(2, columns), 4, block_table=table, page_size=16, out=out)
+    assert (out == -1).all()
+
+
+@pytest.mark.parametrize("start", [-(2**31), -3, 0, 2])
+def test_positions_count_from_the_first_column_that_counts(start):
+    begin = max(start, 0)
+    found = dg.top_k_per_row(normal(1, 7), 7, starts=ints(start), ends=ints(5))
+    assert found[0].tolist() == [*range(5 - begin), *[-1] * (2 + begin)]
+
+
 def test_logits_of_the_indexer():
     """Compressed logits of queries have undefined ends."""
     logits = torch.full((3, 500), torch.nan)

@@ -123,7 +123,7 @@ class TopKTask {
         positions[j] = *(const Global<int>*)(slice_positions_ + positions[j]);
       }
     }
-    if (args_.block_table != nullptr) {
+    if (args_.has_block_table) {
 #pragma unroll
       for (int j = 0; j < kOfLane; ++j) positions[j] = slot(positions[j]);
     }

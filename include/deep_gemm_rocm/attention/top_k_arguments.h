@@ -10,12 +10,13 @@ struct TopKArguments {
   const void* logits;      // [rows, columns], contiguous columns
   const int* starts;       // [rows], the first column of each row that counts; or null for 0
   const int* ends;         // [rows], the column behind the last one that counts; or null for all columns
-  const int* block_table;  // [rows / rows_of_sequence, pages_of_sequence]; or null for positions
+  const int* block_table;  // [rows / rows_of_sequence, pages_of_sequence]; null if it is empty, too
   int* out;                // [rows, k]
   void* slice_values;      // [rows, slices · room_of_slice], what these selected, in order; without slices null
   int* slice_positions;
   int64_t logits_stride, block_table_stride, out_stride;
   int rows, columns, k;
+  int has_block_table;     // or positions are the result
   int rows_of_sequence, pages_of_sequence, page_shift;
   int slices;              // parts of a row, each of which has a workgroup
   int room_of_slice;       // at least k; a short slice has as much as its numbers
