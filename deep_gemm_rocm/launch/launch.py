@@ -50,7 +50,6 @@ class Launch(NamedTuple):
         written: paths of pointers that the kernel writes to. Those that aren't in ``pointers`` are ignored.
         aligned: paths of pointers that must be multiples of 16.
         contents: checks that calls which repeat this launch have to make, too.
-        filled: what new tensors are filled with before the launch, by the path of the pointer. The call returns them.
         column_strides: the path of the distance between columns, by the path of the pointer, of matrices where nothing
             else depends on it.
         sizes: tells for another number of rows, or other sizes, what is different; it keeps no tensor and nothing that
@@ -66,7 +65,6 @@ class Launch(NamedTuple):
     written: tuple[str, ...] = ()
     aligned: tuple[str, ...] = ()
     contents: tuple[Contents, ...] = ()
-    filled: Mapping[str, float] = MappingProxyType({})
     column_strides: Mapping[str, str] = MappingProxyType({})
     sizes: Callable[..., Sizes] | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from ctypes import Structure, c_int, c_int64, c_uint, c_void_p
 
 import torch
@@ -66,6 +65,7 @@ class PagedMqaLogitsArguments(Structure):
         ("page_shift", c_int),
         ("columns", c_int),
         ("num_workgroups", c_int),
+        ("clean", c_int),
         ("has_bf16_logits", c_int),
     )
 
@@ -146,6 +146,7 @@ def paged_mqa_logits_launch(
         page_shift=cache.shape[1].bit_length() - 1,
         columns=logits.shape[1],
         num_workgroups=len(schedule) - 1,
+        clean=clean,
         has_bf16_logits=logits.dtype == torch.bfloat16,
     )
     request, next_n = Request("paged_mqa_logits.hip.j2", _values("paged_mqa_logits", q)), q.shape[1]
@@ -157,7 +158,6 @@ def paged_mqa_logits_launch(
         written=("logits",),
         aligned=("q", "cache"),
         contents=contents,
-        filled={"logits": -math.inf} if clean else {},
         sizes=lambda batch: Sizes(request, {"batch": batch}, {"logits": batch * next_n}),
     )
 

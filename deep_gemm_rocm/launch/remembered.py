@@ -113,14 +113,13 @@ class Plan:
             which they did in the first call, at the same distance.
         returned: forms of the first call's new tensors that it returns.
         between: forms of the others, which lie between launches, by their names.
-        filled: the number of each new tensor that is filled before the launches, in repeated calls, and with what.
         used: number and name of each tensor that a launch works on, in repeated calls.
         result_among: takes all tensors of a repeated call and gives what it returns.
     """
 
     __slots__ = (
         "_block", "_made", "_num_given", "_places", "_places_again", "_structures", "_used", "aligned", "between",
-        "bytes_of_call", "contents", "filled", "result_among", "returned", "runtime", "used", "written",
+        "bytes_of_call", "contents", "result_among", "returned", "runtime", "used", "written",
     )  # fmt: skip
 
     def __init__(
@@ -160,7 +159,6 @@ class Plan:
             self.written += uses.written
         self.returned: dict[str, fast_path.TensorForm] = {}
         self.between: dict[str, fast_path.TensorForm] = {}
-        self.filled: list[tuple[int, float]] = []
         self.used, own = self._used, given
         self._places_again = self._places
         if made:
@@ -176,9 +174,6 @@ class Plan:
             (self.returned if id(tensor) in results else self.between)[name] = fast_path.form_of(tensor)
         own = given + [made[name] for name in self.returned]
         numbers = {name: number for number, name in enumerate(self.returned, len(given))}
-        self.filled = [
-            (numbers[launch.pointers[path].name], value) for launch in launches for path, value in launch.filled.items()
-        ]
         numbers |= {name: number for number, name in enumerate(self.between, len(own) + 1)}
         again = [*range(len(given)), *[numbers[name] for name in made]]
         self._block = fast_path.form_of_bytes(0, given[0])
@@ -197,9 +192,6 @@ class Plan:
         steps, scratch_bytes = self._steps(filled, self._places)
         tensors = given + self._made
         self._made = []
-        for launch in launches if self.filled else ():
-            for path, value in launch.filled.items():
-                launch.pointers[path].tensor.fill_(value)
         addresses = [tensor.data_ptr() for tensor in tensors]
         if scratch_bytes:
             memory = session.current().of(Scratch).memory(self.runtime, scratch_bytes, tensors[0])
@@ -249,8 +241,6 @@ class Plan:
         """
         for check, numbers in self.contents:
             check(*[tensors[number] for number in numbers])
-        for number, value in self.filled:
-            tensors[number].fill_(value)
         self.runtime.relaunch(launches, tensors, self.used)
         return self.result_among(tensors)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.api import mqa_logits
+from deep_gemm_rocm.runtime import hip
 from deep_gemm_rocm.testing import logits_reference
 
 FP8 = torch.float8_e4m3fnuz
@@ -255,6 +256,44 @@ def test_pages_of_any_size_give_the_same_bits(page):
     """Keys are the same, whatever their pages are."""
     expected = Paged((300, 0, 65), 3, 32, 64).run()
     assert torch.equal(Paged((300, 0, 65), 3, 32, 64, page=page).run(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_every_call_and_replay_cleans_what_the_one_before_wrote(monkeypatch, dtype):
+    """Sequences become shorter and longer. Columns are several pieces of a wave."""
+    plain = torch.Tensor.new_empty
+
+    def poisoned(self, *shape, **options):
+        made = plain(self, *shape, **options)
+        return made.fill_(77) if made.dtype == dtype else made
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    problem, columns = Paged((300, 100), 2, 32, 32), 2100
+    lens, units = problem.context_lens.clone(), 3
+    meta = dg.get_paged_mqa_logits_metadata(lens, 64, units)
+    operands = (problem.q, problem.cache, problem.weights, lens, problem.block_table, meta, columns)
+
+    def run():
+        logits = dg.fp8_paged_mqa_logits(*operands, clean_logits=True, logits_dtype=dtype)
+        return logits, dg.top_k_per_row(logits, 40)
+
+    def assert_clean(logits, chosen):
+        limits = (lens[:, None] - 1 + torch.arange(2)).view(-1, 1)
+        seen = torch.arange(columns) < limits
+        assert torch.equal(logits, expected.where(seen, torch.tensor(-torch.inf, dtype=dtype)))
+        assert torch.equal(chosen, dg.top_k_per_row(logits, 40))
+
+    expected = problem.run(columns=columns).to(dtype)
+    for _ in range(3):
+        assert_clean(*run())
+    with hip.runtime().capture() as graph:
+        captured = run()
+    for tokens in [(300, 100), (3, 70), (0, 2), (300, 1)]:
+        lens.copy_(torch.tensor(tokens))
+        meta.copy_(dg.get_paged_mqa_logits_metadata(lens, 64, units))
+        graph.replay()
+        assert_clean(*captured)
+        assert_clean(*run())
 
 
 def test_fewer_columns_than_keys():

@@ -43,6 +43,7 @@ struct PagedMqaLogitsArguments {
   int batch, next_n, per_query_lens;
   int num_pages, pages_of_sequence, page_shift, columns;
   int num_workgroups;       // of the launch
+  int clean;                // whether -inf is written where a query sees no key
   int has_bf16_logits;
 };
 
@@ -284,15 +285,20 @@ class MqaLogits {
 
 constexpr int kMqaMostTokens = 8;  // of a sequence
 
-// How many keys each of a sequence's tokens sees; returns the largest number.
+// How many keys token i of a sequence's last ones sees; below zero for none, too.
+DG_DEVICE int keys_seen(const PagedMqaLogitsArguments& args, int sequence, int i) {
+  const int tokens = args.per_query_lens ? args.context_lens[sequence * args.next_n + i]
+                                         : args.context_lens[sequence] - args.next_n + 1 + i;
+  return min(tokens, min(args.pages_of_sequence << args.page_shift, args.columns));
+}
+
+// The same for each token; returns the largest number.
 DG_DEVICE int keys_seen(const PagedMqaLogitsArguments& args, int sequence, int (&limits)[kMqaMostTokens]) {
   int most = 0;
 #pragma unroll
   for (int i = 0; i < kMqaMostTokens; ++i) {
     if (i >= args.next_n) break;
-    const int tokens = args.per_query_lens ? args.context_lens[sequence * args.next_n + i]
-                                           : args.context_lens[sequence] - args.next_n + 1 + i;
-    limits[i] = min(tokens, min(args.pages_of_sequence << args.page_shift, args.columns));
+    limits[i] = keys_seen(args, sequence, i);
     most = max(most, limits[i]);
   }
   return most;
@@ -325,6 +331,22 @@ DG_DEVICE void logits_of_keys(const PagedMqaLogitsArguments& args, int sequence,
   }
 }
 
+// Writes -inf where queries see no key. All waves share this, wherever the keys are that they have.
+DG_DEVICE void clean_unseen(const PagedMqaLogitsArguments& args, int workgroup) {
+  constexpr int kColumns = 1024;  // of a piece, which a wave cleans
+  const unsigned pieces_of_row = ceil_div(args.columns, kColumns);
+  const unsigned pieces = args.batch * args.next_n * pieces_of_row;
+  for (unsigned piece = workgroup * kMqaWaves + wave_id(); piece < pieces; piece += args.num_workgroups * kMqaWaves) {
+    const int row = piece / pieces_of_row;
+    const int begin = piece % pieces_of_row * kColumns;
+    const int end = min(begin + kColumns, args.columns);
+    const int seen = keys_seen(args, row / args.next_n, row % args.next_n);
+    for (int column = max(begin, seen) + lane_id(); column < end; column += kWaveSize) {
+      store_logit(args, row * args.logits_stride + column, -__builtin_inff());
+    }
+  }
+}
+
 // Computes a wave's logits: its 64 keys of each segment from its workgroup's first to the next workgroup's first.
 template <class Shape>
 DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgroup) {
@@ -346,6 +368,7 @@ DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgro
     ++segment;
     if (first_key < most) logits_of_keys<Shape>(args, sequence, first_key, limits, most - 1);
   }
+  if (args.clean) clean_unseen(args, workgroup);
 }
 
 }  // namespace deep_gemm_rocm
