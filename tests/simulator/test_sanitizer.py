@@ -292,6 +292,34 @@ DEFINEDNESS = [
         "v_mov_b32_e32 v9, 0",
         ["what is stored, v2 (lane 0)"],
     ),
+    *(
+        Case(
+            f"unwritten_{half}_scalar_of_{operation}",
+            f"s_mov_b32 s{number}, 0\nv_mov_b32_e32 v6, 0\nv_mov_b32_e32 v7, 0\n"
+            f"v_pk_{operation}_f32 v[2:3], s[10:11], v[6:7]{others} op_sel:[@{low}] op_sel_hi:[@{high}]\n"
+            "s_waitcnt vmcnt(0) lgkmcnt(0)\nglobal_store_dwordx2 v1, v[2:3], s[4:5]",
+            str(int(number == 10)),
+            str(int(number == 11)),
+            ["what is stored, v2 (lane 0), was never written"],
+        )
+        for operation, others, low, high in [
+            ("fma", ", v[6:7]", ",0,0", ",1,1"),
+            ("mul", "", ",0", ",1"),
+            ("add", "", ",0", ",1"),
+        ]
+        for half, number in [("high", 10), ("low", 11)]
+    ),
+    *(
+        Case(
+            f"unwritten_{half}_scalar_of_packed_move",
+            f"s_mov_b32 s{number}, 0\nv_pk_mov_b32 v[2:3], s[10:11], s[10:11] op_sel:[@,@]\n"
+            "s_waitcnt vmcnt(0) lgkmcnt(0)\nglobal_store_dwordx2 v1, v[2:3], s[4:5]",
+            str(int(number == 10)),
+            str(int(number == 11)),
+            ["what is stored, v2 (lane 0), was never written"],
+        )
+        for half, number in [("high", 10), ("low", 11)]
+    ),
     Case("unwritten_to_lds", "@\nds_write_b32 v1, v9", "", "v_mov_b32_e32 v9, 0", ["what is stored, v9 (lane 0)"]),
     Case(
         "unwritten_accumulator",

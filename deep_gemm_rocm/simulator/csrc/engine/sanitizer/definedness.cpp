@@ -73,8 +73,10 @@ uint64_t Definedness::bits_of(const Operand& operand) const {
 }
 
 uint64_t Definedness::lanes_of(const Operand& operand, int dword) const {
-  if (operand.kind == Operand::Kind::vector) return rows_[size_t(operand.index + std::min(dword, operand.dwords - 1))];
-  return bits_of(operand) == ~0ull ? ~0ull : 0;
+  const int index = operand.index + std::min(dword, operand.dwords - 1);
+  if (operand.kind == Operand::Kind::vector) return rows_[size_t(index)];
+  const bool is_register = operand.kind == Operand::Kind::scalar && operand.special == Operand::Special::none;
+  return !is_register || scalars_[size_t(index)] == ~0u ? ~0ull : 0;
 }
 
 uint64_t Definedness::gaps_of(const Operand& operand, int dword) const {
