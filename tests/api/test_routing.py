@@ -23,7 +23,8 @@ def assert_routed(logits, top_k, **options):
     expected_weights, expected_ids = route_top_k_reference(logits, top_k, **options)
     assert (weights.dtype, ids.dtype) == (torch.float32, torch.int32)
     assert ids.equal(expected_ids)
-    assert ((weights == expected_weights) | (weights.isnan() & expected_weights.isnan())).all()
+    same_bits = weights.view(torch.int32) == expected_weights.view(torch.int32)  # 0 isn't -0
+    assert (same_bits | (weights.isnan() & expected_weights.isnan())).all()
 
 
 # (experts, top_k, options) of models, and edges.
@@ -73,6 +74,22 @@ def test_special_values(model):
     ids = dg.route_top_k(x, top_k, **options)[1]
     assert ((ids >= 0) & (ids < experts)).all()
     assert all(len(set(row)) == top_k for row in ids.tolist())
+
+
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("renormalize", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_huge_logits(scoring, renormalize, dtype):
+    """Masks are often the lowest number. Scores of 0 are chosen, too, and none of them is -0."""
+    x = randn(40, 64)
+    x[:, ::3] = torch.finfo(dtype).min
+    x[1], x[2, 0], x[3, 1] = -1e17, 1e17, torch.finfo(dtype).max
+    x[4:] = torch.logspace(1, 38.5, 36 * 64).view(36, 64)
+    x[4:, ::2] *= -1
+    x = x.to(dtype)
+    options = {"scoring": scoring, "renormalize": renormalize}
+    assert_routed(x, 64, **options)
+    assert not dg.route_top_k(x, 64, **options)[0].signbit().any()
 
 
 def test_ties_go_to_the_lower_index():

@@ -22,9 +22,9 @@ DG_DEVICE double exponential(double value) {
                                       7.054911620801123e-09,
                                       4.44553827187081e-10};
   constexpr int kTerms = sizeof(kCoefficients) / sizeof(double);
-  const double power = value * kLog2OfE;
-  const double whole = __builtin_rint(power);
-  const double fraction = __builtin_isinf(value) ? 0 : power - whole;
+  constexpr double kMost = 1024;  // beyond that, the result is 0 or infinity, whatever the fraction is
+  const double whole = __builtin_rint(value * kLog2OfE);
+  const double fraction = __builtin_fabs(value) > kMost ? 0 : __builtin_fma(value, kLog2OfE, -whole);
   double result = kCoefficients[kTerms - 1];
 #pragma unroll
   for (int i = kTerms - 2; i >= 0; --i) result = __builtin_fma(result, fraction, kCoefficients[i]);
