@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import numbers
+import sys
 from collections.abc import Sequence
+from ctypes import c_float
 from typing import Any
 
 import torch
+
+_MOST_OF_FP32 = torch.finfo(torch.float32).max
 
 
 def check_int(name: str, value: Any, least: int, most: int = 2**31 - 1) -> int:
@@ -22,6 +26,31 @@ def check_int(name: str, value: Any, least: int, most: int = 2**31 - 1) -> int:
         raise ValueError(f"{name} must be at least {least}, got {number}")
     if number > most:
         raise ValueError(f"{name} must be at most {most}, got {number}")
+    return number
+
+
+def check_number(name: str, value: Any) -> float:
+    """Returns ``value`` as a float.
+
+    Raises:
+        TypeError, ValueError: ``value`` is not a finite number, which fp64 can represent.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not abs(value) <= sys.float_info.max:  # the negation catches NaN
+        raise ValueError(f"{name} must be finite, got {value}")
+    return float(value)
+
+
+def check_positive(name: str, value: Any, most: float = _MOST_OF_FP32) -> float:
+    """Returns ``value`` as a float. Kernels round it to fp32; by default ``most`` is the largest number of fp32.
+
+    Raises:
+        TypeError, ValueError: ``value`` is not a number up to ``most``, or not positive when it is rounded.
+    """
+    number = check_number(name, value)
+    if number > most or c_float(number).value <= 0:
+        raise ValueError(f"{name} must be positive as an fp32 number, and at most {most:g}, got {value}")
     return number
 
 

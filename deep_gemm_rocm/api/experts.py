@@ -92,7 +92,7 @@ def fused_moe(
         expert_map: None, or int32 [experts of the model], contiguous: the expert here for each id, negative for experts
             of other ranks, whose contributions are left out.
         out: None for a new tensor, or bf16 [T, hidden] to be written, rows contiguous and a multiple of 16 bytes apart.
-        alpha, limit: None, or positive numbers, which change the activation as for ``silu_and_mul_cast_to_fp8``.
+        alpha, limit: None, or positive numbers of fp32: change the activation as for ``silu_and_mul_cast_to_fp8``.
         gate_up_bias, down_bias: None, or bf16, f16 or fp32 [E, 2 I] and [E, hidden], contiguous rows: are added to what
             an expert's weights give, in fp32, before the activation and before a result is weighted.
 

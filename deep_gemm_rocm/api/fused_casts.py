@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..checks import check_bool
+from ..checks import check_bool, check_positive
 from ..heuristics.cast_config import CastConfig, RowCastConfig, lanes_and_passes, needs_clamp
 from ..launch.cast import cast_launch, row_cast_launch
 from ..launch.repeated import Described, launches_of_rows
@@ -15,7 +15,6 @@ from ..problems.cast import (
     check_activated,
     check_fp8_max,
     check_normed,
-    check_positive,
 )
 from ..problems.layout import FP8, SCALE_BLOCK, Pair
 from .casts import new_scales_of_rows
@@ -41,7 +40,7 @@ def rms_norm_cast_to_fp8(
     Args:
         x: bf16, f16 or fp32 [M, K], any strides, K up to 65536.
         weight: [K], contiguous, of the dtype of ``x`` or fp32.
-        eps: added to the mean of the squares.
+        eps: added to the mean of the squares; a positive number of fp32.
         residual: None, or as ``x``, any strides.
         gran_k: how many columns share a scale: 128, or None for a whole row.
         use_ue8m0: whether to round scales up to powers of two.
@@ -114,7 +113,7 @@ def silu_and_mul_cast_to_fp8(
         x: bf16, f16 or fp32 [M, 2 I] or, with ``masked_m``, [G, M, 2 I]; any strides.
         masked_m: None, or int32 [G], contiguous: how many rows of each group are computed. Other rows of the results
             are undefined.
-        alpha, limit: None, or positive numbers.
+        alpha, limit: None, or positive numbers of fp32.
         use_ue8m0: whether to round scales up to powers of two.
         fp8_max: the FP8 number that the largest magnitude of a scale is scaled to.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
 
-from ..checks import check_bool, check_int, check_tensor
+from ..checks import check_bool, check_int, check_positive, check_tensor
 from .attention import check_data, check_form, check_one_device
 from .layout import FP8, SCALE_BLOCK, ceil_div
 
@@ -60,12 +59,9 @@ def check_castable_to_fp4(x: Any, use_ue8m0: Any, gran_k: Any, use_packed_ue8m0:
 def check_fp8_max(fp8_max: Any) -> None:
     """
     Raises:
-        TypeError, ValueError: ``fp8_max`` is not a number in (0, 240].
+        TypeError, ValueError: ``fp8_max`` is not a positive number of fp32 in the range of float8_e4m3fnuz.
     """
-    if isinstance(fp8_max, bool) or not isinstance(fp8_max, (int, float)):
-        raise TypeError(f"fp8_max must be a number, got {type(fp8_max).__name__}")
-    if not 0 < fp8_max <= FP8_MAX:
-        raise ValueError(f"fp8_max must be in (0, {FP8_MAX:g}], the range of float8_e4m3fnuz, got {fp8_max}")
+    check_positive("fp8_max", fp8_max, FP8_MAX)
 
 
 def check_type(name: str, x: torch.Tensor) -> None:
@@ -145,25 +141,3 @@ def check_activated(x: Any, *, masked: bool) -> None:
     if masked and x.shape[0] > _MOST_GROUPS:
         raise ValueError(f"x must have at most {_MOST_GROUPS} groups, got {x.shape[0]}")
     check_size(x.shape[-2], x.shape[-1])
-
-
-def check_positive(name: str, value: Any) -> float:
-    """
-    Raises:
-        TypeError, ValueError: ``value`` is not a finite number above 0.
-    """
-    if check_number(name, value) <= 0:
-        raise ValueError(f"{name} must be positive, got {value}")
-    return float(value)
-
-
-def check_number(name: str, value: Any) -> Any:
-    """
-    Raises:
-        TypeError, ValueError: ``value`` is not a finite number, which fp64 can represent.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not abs(value) <= sys.float_info.max:  # the negation catches NaN
-        raise ValueError(f"{name} must be finite, got {value}")
-    return value

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..checks import check_positive
 from .attention import check_data, check_form, check_not_shared, check_one_device
-from .cast import check_positive
 from .four_bits import FOUR_BIT_DTYPES, INT4_DTYPES, check_int4_fits, check_scales_of_groups, values_of_element
 from .gemm import check_bias
 from .gemm_kind import GROUP

@@ -6,9 +6,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
-from ..checks import check_bool, check_int
+from ..checks import check_bool, check_int, check_number
 from .attention import check_data, check_form, check_one_device
-from .cast import check_number, check_type
+from .cast import check_type
 
 MAX_EXPERTS = 512
 MAX_TOP_K = 64  # a wave stores one for each lane

@@ -195,6 +195,15 @@ def test_casting_back():
         dg.cast_back_from_fp8(data, scales, 32)
 
 
+@every_cast
+def test_the_largest_number_is_one_of_fp32(cast):
+    x = randn(20, 200)
+    for refused in (0, -1, 1e-46, 7e-46, 240.00001, 448, math.inf, math.nan):
+        with pytest.raises(ValueError, match=f"fp8_max must be .*got {refused}"):
+            cast(x, fp8_max=refused)
+    assert_same(cast(x, fp8_max=2.0**-126), expected(cast, x, fp8_max=2.0**-126))
+
+
 def test_too_long_rows_are_refused():
     with pytest.raises(ValueError, match="x must have at most 65536 columns"):
         dg.per_row_cast_to_fp8(torch.zeros(1, 65537))

@@ -424,6 +424,12 @@ def test_sorting_of_the_most_choices():
         ({"down": torch.zeros(3, 256, 128, dtype=BF16)}, TypeError, "must both be"),
         ({"expert_map": torch.empty(0).int()}, ValueError, "expert_map"),
         ({"limit": -1.0}, ValueError, "limit must be"),
+        (
+            {"alpha": 1e39},
+            ValueError,
+            r"alpha must be positive as an fp32 number, and at most 3.4.*got 1e\+39",
+        ),
+        ({"limit": 1e-50}, ValueError, "limit must be positive as an fp32 number, .* got 1e-50"),
         ({"gate_up_bias": torch.zeros(3, 255)}, ValueError, r"gate_up_bias must have shape \(3, 256\), a number"),
         ({"down_bias": torch.zeros(3, 256).double()}, TypeError, "down_bias must be"),
         ({"down_bias": torch.zeros(256, 3).T}, ValueError, "down_bias must be contiguous"),
