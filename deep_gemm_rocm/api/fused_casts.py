@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..checks import check_bool, check_positive
+from ..checks import check_bool, check_int, check_positive
 from ..heuristics.cast_config import CastConfig, RowCastConfig, lanes_and_passes, needs_clamp
 from ..launch.cast import cast_launch, row_cast_launch
 from ..launch.repeated import Described, launches_of_rows
@@ -62,7 +62,7 @@ def rms_norm_cast_to_fp8(
     epsilon = check_positive("eps", eps)
     check_bool("use_ue8m0", use_ue8m0)
     check_fp8_max(fp8_max)
-    if gran_k not in (SCALE_BLOCK, None):
+    if gran_k is not None and check_int("gran_k", gran_k, 1) != SCALE_BLOCK:
         raise ValueError(f"gran_k must be {SCALE_BLOCK} or None, got {gran_k}")
     data, scales, total = new_results_of_norm(x, gran_k)
     result = (data, scales) if residual is None else (data, scales, total)

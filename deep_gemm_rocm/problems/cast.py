@@ -26,7 +26,7 @@ def check_castable(x: Any, use_ue8m0: Any, gran_k: Any, fp8_max: Any) -> None:
     Raises:
         TypeError, ValueError, NotImplementedError: an argument is not as the casts document it.
     """
-    if gran_k != SCALE_BLOCK:
+    if check_int("gran_k", gran_k, 1) != SCALE_BLOCK:
         raise NotImplementedError(f"gran_k must be {SCALE_BLOCK}, what kernels here have scales for, got {gran_k}")
     check_tensor("x", x)
     check_type("x", x)

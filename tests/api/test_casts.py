@@ -195,6 +195,15 @@ def test_casting_back():
         dg.cast_back_from_fp8(data, scales, 32)
 
 
+@pytest.mark.parametrize("cast", [dg.per_token_cast_to_fp8, dg.per_block_cast_to_fp8, dg.per_channel_cast_to_fp8])
+def test_columns_of_a_scale_are_an_int(cast):
+    x = randn(20, 200)
+    cast(x, gran_k=128)
+    for refused, error in ((128.0, TypeError), (True, TypeError), (0, ValueError), (64, NotImplementedError)):
+        with pytest.raises(error, match="gran_k must be"):
+            cast(x, gran_k=refused)
+
+
 @every_cast
 def test_the_largest_number_is_one_of_fp32(cast):
     x = randn(20, 200)

@@ -113,6 +113,7 @@ def test_norm_of_any_strides(rows, columns, strides, with_residual):
         ({"eps": 0.0}, ValueError, "eps must be positive"),
         ({"eps": 1e-300}, ValueError, "eps must be positive as an fp32 number, .* got 1e-300"),
         ({"gran_k": 64}, ValueError, "gran_k must be 128 or None"),
+        ({"gran_k": 128.0}, TypeError, "gran_k must be an int, got float"),
         ({"fp8_max": 448.0}, ValueError, "fp8_max must be .* at most 240, got 448"),
         ({"fp8_max": 1e-46}, ValueError, "fp8_max must be positive as an fp32 number, .* got 1e-46"),
     ],
