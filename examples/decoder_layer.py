@@ -2,7 +2,8 @@
 
     python examples/decoder_layer.py
 
-runs small layers on random data, on an MI300X or the simulated one, and compares them with plain torch in fp32.
+runs layers on random data, on an MI300X or the simulated one, and compares them with plain torch in fp32. Their widths
+and numbers of heads are those of the full layers divided by 16, or by --cut.
 
     python examples/decoder_layer.py --times
 
@@ -15,7 +16,7 @@ rotary embedding, are torch's and not timed.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -256,15 +257,27 @@ class Sizes:
     def is_deepseek(self) -> bool:
         return self.attention is LatentAttention
 
+    def cut(self, by: int) -> Sizes:
+        """A smaller layer with as many experts. Widths stay multiples of 128."""
+
+        def width(full: int) -> int:
+            return -(-full // (128 * by)) * 128
+
+        return replace(
+            self,
+            hidden=width(self.hidden),
+            heads=self.heads // by,
+            intermediate=width(self.intermediate),
+            query_rank=width(self.query_rank),
+            kv_heads=-(-self.kv_heads // by),
+        )
+
 
 FULL = {
     "DeepSeek-V3": Sizes(LatentAttention, 7168, 128, experts=32, intermediate=2048, top_k=8, query_rank=1536),
     "Qwen3-235B-A22B": Sizes(GroupedAttention, 4096, 64, experts=16, intermediate=1536, top_k=8, kv_heads=4),
 }
-SMALL = {
-    "DeepSeek-V3": Sizes(LatentAttention, 512, 4, experts=16, intermediate=128, top_k=4, query_rank=256),
-    "Qwen3-235B-A22B": Sizes(GroupedAttention, 512, 8, experts=8, intermediate=128, top_k=2, kv_heads=2),
-}
+CUTS = (1, 2, 4, 8, 16, 32)  # which leave some heads
 
 
 class Layer:
@@ -401,12 +414,21 @@ def print_times(title: str, kernels: list[tuple[str, float]]) -> None:
         print(f"| `{kernel}` | {microseconds:.1f} | {microseconds / whole:.0%} |")
 
 
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--times", action="store_true", help="print simulated times of full layers")
     parser.add_argument("--model", choices=FULL, nargs="+", default=list(FULL), help="which layers, by default all")
-    parser.add_argument("--decode", type=int, default=64, metavar="SEQUENCES", help="sequences of a step that is timed")
-    parser.add_argument("--prompt", type=int, default=4096, metavar="TOKENS", help="tokens of a prompt that is timed")
+    parser.add_argument("--cut", type=int, choices=CUTS, default=16, help="what sizes are divided by without --times")
+    decode, prompt = "sequences of a step that is timed", "tokens of a prompt that is timed"
+    parser.add_argument("--decode", type=positive, default=64, metavar="SEQUENCES", help=decode)
+    parser.add_argument("--prompt", type=positive, default=4096, metavar="TOKENS", help=prompt)
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for name in options.model:
@@ -417,7 +439,7 @@ def main() -> None:
             prompt = Tokens.after([0], options.prompt, device)
             print_times(f"{name}, a prompt of {options.prompt} tokens", times(FULL[name], prompt, device))
             continue
-        found = difference(SMALL[name], sequences=2, prompt=70, device=device)
+        found = difference(FULL[name].cut(options.cut), sequences=2, prompt=70, device=device)
         print(f"{name}, 2 x 71 tokens: differs from plain torch by {found:.1e}")
         if not found < 5e-3:
             raise SystemExit("that is more than FP8 explains")

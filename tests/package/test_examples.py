@@ -66,7 +66,7 @@ def decoder_layer(monkeypatch):
 
 @pytest.mark.parametrize("model", ["DeepSeek-V3", "Qwen3-235B-A22B"])
 def test_decoder_layers_are_what_plain_torch_makes(decoder_layer, model):
-    sizes = decoder_layer.SMALL[model]
+    sizes = decoder_layer.FULL[model].cut(16)
     assert decoder_layer.difference(sizes, sequences=3, prompt=66, device="cpu") < 3e-3
 
 
@@ -79,10 +79,36 @@ def test_a_decoder_layers_exit_status_tells_whether_it_was_right(decoder_layer, 
     assert stopped.value.code not in (0, None)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--decode", "0"], "argument --decode: must be at least 1, got 0"),
+        (["--times", "--prompt", "-1"], "argument --prompt: must be at least 1, got -1"),
+        (["--times", "--decode", "x"], "argument --decode: invalid positive value: 'x'"),
+        (["--cut", "3"], "argument --cut: invalid choice"),
+    ],
+)
+def test_a_decoder_layer_refuses_sizes(decoder_layer, monkeypatch, capsys, arguments, message):
+    monkeypatch.setattr("sys.argv", ["decoder_layer.py", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        decoder_layer.main()
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("by", [1, 2, 4, 8, 16, 32])
+def test_cut_layers_are_similar(decoder_layer, by):
+    for full in decoder_layer.FULL.values():
+        cut = full.cut(by)
+        assert by > 1 or cut == full
+        assert cut.heads * by == full.heads
+        assert not any(width % 128 for width in (cut.hidden, cut.intermediate, cut.query_rank))
+        assert not cut.kv_heads or cut.heads % cut.kv_heads == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["DeepSeek-V3", "Qwen3-235B-A22B"])
 def test_times_of_decoder_layers_are_those_of_all_their_kernels(decoder_layer, model):
-    sizes, tokens = decoder_layer.SMALL[model], decoder_layer.Tokens.after([63, 63], 1, "cpu")
+    sizes, tokens = decoder_layer.FULL[model].cut(16), decoder_layer.Tokens.after([63, 63], 1, "cpu")
     kernels = decoder_layer.times(sizes, tokens, "cpu")
     assert all(microseconds > 0 for _, microseconds in kernels)
     names = " ".join(name for name, _ in kernels)
