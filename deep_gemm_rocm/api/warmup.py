@@ -21,6 +21,7 @@ from ..heuristics.gemm_config import NUM_CUS
 from ..heuristics.gemm_problem import are_scale_rows_apart
 from ..launch import planning
 from ..launch.launch import ready_kernels
+from ..problems.attention import LATENT_FP8_DTYPES
 from ..problems.experts import MAX_TOKENS, MAX_TOP_K, Experts
 from ..problems.four_bits import (
     FOUR_BIT_DTYPES,
@@ -168,13 +169,14 @@ def warmup_kernels(
             ``gate_up_bias`` and ``down_bias``, as whether there is one in bf16, and with four bits ``x``, as whether it
             is FP8; for masked groups in FP8 ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and
             ``flash_attention_decode`` ``softcap``; for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"``
-            or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have; for ``sparse_mla`` ``extra_kv_cache``, as
-            whether there is one; for functions but ``fused_moe`` with FP4 weights, or with int4 weights and FP8
-            activations, ``shuffled``, as whether they are those of ``shuffle_weight``; with FP4 weights and FP8
-            activations ``recipe_a``: (1, 128), or (1, 32) if each 32 values of those have an exponent; for functions
-            with int4 weights ``group_k`` and ``scales``: how many values share a scale, by default 128 with FP8
-            activations unless they are shuffled, and otherwise 32, and the scales' dtype by its name, by default
-            ``"bfloat16"`` for 32 values and otherwise ``"float32"``.
+            or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have; for ``mla_decode`` and ``sparse_mla``
+            ``fp8_dtype``, by its name; for the former ``page_size``, the tokens of a page, by default 64; for the
+            latter ``extra_kv_cache``, as whether there is one; for functions but ``fused_moe`` with FP4 weights, or
+            with int4 weights and FP8 activations, ``shuffled``, as whether they are those of ``shuffle_weight``; with
+            FP4 weights and FP8 activations ``recipe_a``: (1, 128), or (1, 32) if each 32 values of those have an
+            exponent; for functions with int4 weights ``group_k`` and ``scales``: how many values share a scale, by
+            default 128 with FP8 activations unless they are shuffled, and otherwise 32, and the scales' dtype by its
+            name, by default ``"bfloat16"`` for 32 values and otherwise ``"float32"``.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -382,15 +384,21 @@ def _int4(of: Workload, is_fp8: bool, rows: int, k: int, *groups: int) -> Any:
     if is_shuffled and not is_fp8:
         raise ValueError(f"arguments must have 'x' as true for {of.dtype} weights, which only FP8 activations take")
     group_k = of.arguments.get("group_k", SCALE_BLOCK if is_fp8 and not is_shuffled else GROUP)
-    scales = of.arguments.get("scales", "bfloat16" if group_k == GROUP else "float32")
     if group_k not in INT4_GROUPS or k % group_k:
         raise ValueError(f"group_k must be one of {INT4_GROUPS}, and K={k} a multiple of it, got {group_k!r}")
-    dtypes = {str(dtype).removeprefix("torch."): dtype for dtype in INT4_SCALES}
-    if scales not in dtypes:
-        raise ValueError(f"scales must be one of {', '.join(dtypes)}, got {scales!r}")
-    factors = _tensor(*groups, rows, k // group_k, dtype=dtypes[scales])
+    dtype = _named_dtype(of, "scales", INT4_SCALES, torch.bfloat16 if group_k == GROUP else torch.float32)
+    factors = _tensor(*groups, rows, k // group_k, dtype=dtype)
     codes = _tensor(*groups, rows, k // values_of_element(torch.int32), dtype=torch.int32)
     return shuffle_weight(codes, factors) if is_shuffled else (codes, factors)
+
+
+def _named_dtype(of: Workload, name: str, dtypes: Iterable[torch.dtype], default: torch.dtype) -> torch.dtype:
+    """One of ``dtypes``, which an argument has by its name."""
+    names = {str(dtype).removeprefix("torch."): dtype for dtype in dtypes}
+    chosen = of.arguments.get(name, str(default).removeprefix("torch."))
+    if chosen not in names:
+        raise ValueError(f"{name} must be one of {', '.join(names)}, got {chosen!r}")
+    return names[chosen]
 
 
 def _dense_of_int4(function: _Function, m: int, of: Workload) -> None:
@@ -468,11 +476,16 @@ def _latent_decode(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
     is_bytes = of.k == _LATENT_BYTES
     dtype = torch.uint8 if is_bytes else of.dtype or of.d_dtype
-    cache = _tensor(1, _PAGE_TOKENS, 1, of.k, dtype=dtype)
+    page_size = check_int("page_size", of.arguments.get("page_size", _PAGE_TOKENS), 1)
+    cache, fp8_dtype = _tensor(1, page_size, 1, of.k, dtype=dtype), _dtype_of_bytes(of)
     sequences = max(m, 4 * NUM_CUS)  # with fewer, many heads have the kernels of few
     for heads in LATENT_ROWS:  # each has kernels of its own
         q = _tensor(sequences, 1, heads, _LATENT_WIDTH if is_bytes else of.k, dtype=of.d_dtype)
-        function.call(q, cache, d_v=of.n, **_pages(sequences))
+        function.call(q, cache, d_v=of.n, **_pages(sequences, page_size), fp8_dtype=fp8_dtype)
+
+
+def _dtype_of_bytes(of: Workload) -> torch.dtype:
+    return _named_dtype(of, "fp8_dtype", LATENT_FP8_DTYPES, _FP8)
 
 
 def _heads(of: Workload, batch: int, tokens: int, width: int) -> torch.Tensor:
@@ -489,8 +502,9 @@ def _descales(of: Workload) -> dict[str, torch.Tensor]:
     return {name: _tensor(1, dtype=torch.float32) for name in names}
 
 
-def _pages(sequences: int) -> dict[str, torch.Tensor]:
-    table, lengths = _tensor(sequences, 1, dtype=torch.int32), _tensor(sequences, dtype=torch.int32)
+def _pages(sequences: int, page_size: int = _PAGE_TOKENS) -> dict[str, torch.Tensor]:
+    table = _tensor(sequences, ceil_div(_PAGE_TOKENS, page_size), dtype=torch.int32)
+    lengths = _tensor(sequences, dtype=torch.int32)
     return {"block_table": table, "context_lens": lengths}
 
 
@@ -552,7 +566,7 @@ def _sparse(function: _Function, m: int, of: Workload) -> None:
         q = _tensor(queries, heads, _WIDTHS_OF_BYTES.get(of.k, of.k), dtype=torch.bfloat16)
         slots = _tensor(queries, _PAGE_TOKENS, dtype=torch.int32)
         second = {"extra_kv_cache": cache, "extra_indices": slots} if of.arguments.get("extra_kv_cache") else {}
-        function.call(q, cache, slots, **second)
+        function.call(q, cache, slots, **second, fp8_dtype=_dtype_of_bytes(of))
 
 
 def _cast(function: _Function, m: int, of: Workload) -> None:
@@ -657,7 +671,8 @@ _ARGUMENTS = {
     "flash_attention": ("softcap",),
     "flash_attention_decode": ("softcap", "k_descale"),
     "append_kv_cache": ("k_descale",),
-    "sparse_mla": ("extra_kv_cache",),
+    "mla_decode": ("fp8_dtype", "page_size"),
+    "sparse_mla": ("extra_kv_cache", "fp8_dtype"),
     "m_grouped_fp8_gemm_nt_masked": ("enable_overlap", "max_block_n"),
     "fp8_m_grouped_gemm_nt_masked": ("enable_overlap", "max_block_n"),
     "route_top_k": ("scoring", "bias", "num_groups", "top_groups"),
