@@ -158,10 +158,11 @@ def warmup_kernels(
         num_groups: number of groups or experts; 1 for functions without. For activations, 1 is without ``masked_m``.
         d_dtype: dtype of the output; ignored for functions whose output has only one.
         dtype: dtype of q, k and v for attention, of the cache for ``mla_decode`` and ``append_kv_cache``, ``d_dtype``
-            if None; of ``x``, or of the logits of experts, bf16 if None; of the logits for ``top_k_per_row``, fp32 if
-            None; of the weights of ``fused_moe``, float8_e4m3fnuz with scales of blocks if None, and int8 for four
-            bits with exponents as scales, int64 for those of ``shuffle_weight``, int32 for int4, and int16 for that of
-            ``shuffle_weight``. None for all other functions.
+            if None; of the cache for ``append_mla_cache``, of ``x``, or of the logits of experts, bf16 if None; of the
+            logits for ``top_k_per_row``, fp32 if None; of the weights of ``fused_moe``, float8_e4m3fnuz with scales of
+            blocks if None, and int8 for four bits with exponents as scales, int64 for those of ``shuffle_weight``,
+            int32 for int4, and int16 for that of ``shuffle_weight``. None for all other functions, and for caches of
+            656 or 584 bytes a token.
         arguments: other arguments of the function on which kernels depend: for ``route_top_k`` ``scoring``,
             ``num_groups``, ``top_groups``, and ``bias`` as whether there is one; for ``rms_norm_cast_to_fp8``
             ``gran_k``; for ``per_token_cast_to_fp4`` ``gran_k`` and ``use_packed_ue8m0``; for
@@ -536,7 +537,7 @@ def _top_k(function: _Function, m: int, of: Workload) -> None:
 
 def _append(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
-    dtype = torch.bfloat16 if of.k == _LATENT_WIDTH else torch.uint8
+    dtype = torch.uint8 if of.k in _WIDTHS_OF_BYTES else of.dtype or torch.bfloat16
     tokens, rotary = _tensor(m, of.n, dtype=torch.bfloat16), _tensor(m, _LATENT_WIDTH - 512, dtype=torch.bfloat16)
     cache = _tensor(1, _PAGE_TOKENS, of.k, dtype=dtype)
     function.call(tokens, rotary, cache, _tensor(m, dtype=torch.int64))

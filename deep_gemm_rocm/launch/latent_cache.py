@@ -27,16 +27,24 @@ class AppendLatentArguments(Structure):
         ("page_size", c_int),
         ("has_wide_slots", c_int),
         ("is_ocp", c_int),
+        ("descale", c_void_p),
     )
 
 
 def append_latent_launch(
-    latent: torch.Tensor, rotary: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor, layout: str, is_ocp: bool
+    latent: torch.Tensor,
+    rotary: torch.Tensor,
+    cache: torch.Tensor,
+    slots: torch.Tensor,
+    descale: torch.Tensor | None,
+    layout: str,
+    is_ocp: bool,
 ) -> Launch:
     """Describes the launch for checked arguments of ``append_mla_cache``, with at least one token.
 
     Args:
-        layout: ``bf16``, ``e4m3_656`` or ``e4m3_584``.
+        descale: fp32 [1], what values of ``e4m3`` are multiplied with; 1 if None.
+        layout: ``bf16``, with tokens of 576 elements; ``bf16_512``; ``e4m3``; ``e4m3_656`` or ``e4m3_584``.
     """
     pages, page_size = cache.shape[:2]
     arguments = AppendLatentArguments(
@@ -49,7 +57,10 @@ def append_latent_launch(
         has_wide_slots=slots.dtype == torch.int64,
         is_ocp=is_ocp,
     )
-    pointers = present(latent=("kv_c", latent), rotary=("k_pe", rotary), cache=("cache", cache), slots=("slots", slots))
+    pointers = present(
+        latent=("kv_c", latent), rotary=("k_pe", rotary), cache=("cache", cache), slots=("slots", slots),
+        descale=("kv_descale", descale),
+    )  # fmt: skip
     values = {"layout": layout, "kernel_name": f"append_mla_cache_{layout}"}
     request = Request("append_mla_cache.hip.j2", values)
     return Launch(

@@ -356,11 +356,7 @@ def check_latent_decode(
     _check_decode_sizes(tokens_q, page_size, LATENT_PAGE_SIZES, MAX_LATENT_TOKENS)
     contents = check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors = {"q": q, "kv_cache": kv_cache, "block_table": block_table, "context_lens": context_lens}
-    if kv_descale is not None:
-        if layout != "e4m3":
-            raise ValueError("kv_descale must be None, for only a kv_cache of 576 FP8 values has it")
-        check_form("kv_descale", kv_descale, torch.float32, (1,))
-        tensors["kv_descale"] = kv_descale
+    check_latent_descale(kv_descale, layout, tensors)
     _check_output(out, (*q.shape[:-1], d_v), tensors)
     problem = _decode(q, kv_cache, d_v, block_table, softmax_scale)._replace(contents=contents)
     return problem, Latent(layout, is_ocp, kv_descale)
@@ -389,6 +385,16 @@ def _check_latent_cache(kv_cache: Any, q: torch.Tensor, fp8_dtype: Any) -> tuple
         return "plain", False
     is_bytes = kv_cache.dtype == torch.uint8
     return "e4m3_656" if is_bytes else "e4m3", torch.float8_e4m3fn == (fp8_dtype if is_bytes else kv_cache.dtype)
+
+
+def check_latent_descale(kv_descale: Any, layout: str, tensors: dict[str, torch.Tensor]) -> None:
+    """Checks the factor of a cache in this layout, which may be None, and adds it to ``tensors``."""
+    if kv_descale is None:
+        return
+    if layout != "e4m3":
+        raise ValueError("kv_descale must be None, for only a cache of 576 FP8 values has it")
+    check_form("kv_descale", kv_descale, torch.float32, (1,))
+    tensors["kv_descale"] = kv_descale
 
 
 def check_latent_strides(name: str, cache: torch.Tensor) -> None:

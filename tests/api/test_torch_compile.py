@@ -262,6 +262,10 @@ CALLS = {
         dg.append_mla_cache,
         (randn(3, 512), randn(3, 64), empty(2, 4, 1, 656, dtype=torch.uint8), torch.tensor([5, -1, 0])),
     ),
+    "append_mla_cache FP8": lambda: (
+        partial(dg.append_mla_cache, kv_descale=torch.tensor([0.5])),
+        (randn(3, 512), randn(3, 64), empty(2, 4, 1, 576, dtype=FP8), torch.tensor([5, -1, 0])),
+    ),
     "top_k_per_row": lambda: selected(torch.bfloat16),
     "top_k_per_row of pages": lambda: selected(
         starts=torch.tensor([0, 3, 5, 70]).int(),

@@ -161,7 +161,7 @@ class LatentCache:
         return {"layout": self.layout, "kernel_name": self.kernel_name}
 
 
-LAYOUTS = [LatentCache(layout) for layout in ("bf16", "e4m3_656", "e4m3_584")]
+LAYOUTS = [LatentCache(layout) for layout in ("bf16", "bf16_512", "e4m3", "e4m3_656", "e4m3_584")]
 
 
 @pytest.mark.slow

@@ -179,6 +179,9 @@ CALLS = {
     "routing": good("route_top_k", "logits"),
     "heads for a cache": good("append_kv_cache", "k", "v", "slots"),
     "tokens for a latent cache": good("append_mla_cache", "kv_c", "k_pe", "slots"),
+    "tokens for a latent cache in FP8": good(
+        "append_mla_cache", "kv_c", "k_pe", "slots", cache=torch.zeros(2, 4, 576).to(FP8), kv_descale=torch.ones(1)
+    ),
     "selection": good("top_k_per_row", "logits", "starts", "ends", "block_table", "out", block_table=PAGES),
     "selection of slices": lambda rows: dg.top_k_per_row(rows_of(SLICED, rows), 9),
     "paged logits": good("fp8_paged_mqa_logits", "q", "weights", "context_lens", "block_table", schedule_meta=UNITS),

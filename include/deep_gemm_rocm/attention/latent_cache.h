@@ -1,7 +1,7 @@
 // Writes tokens to DeepSeek's latent cache, which has a token's latent vector and its rotary part.
 //
-// A wave writes a token: each lane 16 bytes of the latent vector, which are quantised for FP8 caches, and the first lanes
-// 16 bytes of the rotary part.
+// A wave writes a token: each lane takes 16 bytes of the latent vector, which are quantised for FP8 caches, and the first
+// lanes 16 bytes of the rotary part.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/rounding.h"
@@ -24,6 +24,7 @@ struct AppendLatentArguments {
   int tokens, page_size;
   int has_wide_slots;  // whether slots are int64_t
   int is_ocp;          // whether FP8 is OCP's e4m3fn rather than e4m3fnuz
+  const float* descale;  // what FP8 values without scales of their own are multiplied with; null if that is 1
 };
 
 constexpr int kRotaryLanes = 64 / kLatentVector;
@@ -51,15 +52,47 @@ DG_DEVICE unsigned power_of_two_above(float scale) {
   return min((bits + 0x7fffff) >> 23, 255u);
 }
 
+using LatentBytes = Vector<uint8_t, kLatentVector>;
+
+DG_DEVICE float latent_value(const Chunk& values, int i) {
+  const unsigned word = values[i / 2];
+  return __builtin_bit_cast(float, i % 2 == 0 ? word << 16 : word & 0xffff0000u);
+}
+
 // Divides by the scale and rounds. OCP's e4m3fn has the bytes that e4m3fnuz has for half the number.
-DG_DEVICE Vector<uint8_t, kLatentVector> quantised_latent(const Chunk& values, float scale, bool is_ocp) {
+DG_DEVICE LatentBytes quantised_latent(const Chunk& values, float scale, bool is_ocp) {
+  float scaled[kLatentVector];
+#pragma unroll
+  for (int i = 0; i < kLatentVector; ++i) scaled[i] = latent_value(values, i) / scale * (is_ocp ? 0.5f : 1);
+  return Storage<E4M3>::rounded<kLatentVector>(scaled);
+}
+
+// As quantised_latent(), for a scale that is given. What is too large becomes the largest number; NaN stays.
+DG_DEVICE LatentBytes saturated_latent(const Chunk& values, float scale, bool is_ocp) {
+  constexpr uint8_t kNan = 0x80, kOcpNan = 0x7f;
+  const float factor = is_ocp ? 0.5f : 1;
+  const float most = is_ocp ? 224.0f : 240.0f;
   float scaled[kLatentVector];
 #pragma unroll
   for (int i = 0; i < kLatentVector; ++i) {
-    const unsigned word = values[i / 2];
-    scaled[i] = __builtin_bit_cast(float, i % 2 == 0 ? word << 16 : word & 0xffff0000u) / scale * (is_ocp ? 0.5f : 1);
+    const float quotient = latent_value(values, i) / scale * factor;
+    scaled[i] = __builtin_isnan(quotient) ? quotient : __builtin_amdgcn_fmed3f(quotient, -most, most);
   }
-  return Storage<E4M3>::rounded<kLatentVector>(scaled);
+  LatentBytes bytes = Storage<E4M3>::rounded<kLatentVector>(scaled);
+#pragma unroll
+  for (int i = 0; i < kLatentVector; ++i) bytes[i] = is_ocp && bytes[i] == kNan ? kOcpNan : bytes[i];
+  return bytes;
+}
+
+// Writes the lane's values that have no scale of their own: in bf16 as they are, in FP8 divided by the descale.
+template <bool kIsFp8>
+DG_DEVICE void append_lane(const AppendLatentArguments& args, uint8_t* first, const Chunk& values) {
+  if constexpr (kIsFp8) {
+    const float descale = args.descale == nullptr ? 1 : *(const Global<float>*)args.descale;
+    *(Global<LatentBytes>*)(first + lane_id() * kLatentVector) = saturated_latent(values, descale, args.is_ocp);
+  } else {
+    *(Global<Chunk>*)(first + lane_id() * kChunkBytes) = values;
+  }
 }
 
 template <class Layout>
@@ -72,14 +105,14 @@ DG_DEVICE void append_latent_token(const AppendLatentArguments& args, int workgr
 
   if (lane < kRotaryLanes) {
     const auto* rotary = static_cast<const uint8_t*>(args.rotary) + token * args.rotary_stride * 2;
-    *(Global<Chunk>*)(written + Layout::kRotaryOffset + lane * kChunkBytes) =
-        load_global<Chunk>(rotary + lane * kChunkBytes);
+    const Chunk values = load_global<Chunk>(rotary + lane * kChunkBytes);
+    append_lane<Layout::kIsFp8 && !Layout::kHasScales>(args, written + Layout::kRotaryOffset, values);
   }
   constexpr int kLanes = Layout::kWidth / kLatentVector;
   const auto* latent = static_cast<const uint8_t*>(args.latent) + token * args.latent_stride * 2;
   const Chunk values = load_global<Chunk>(latent + min(lane, kLanes - 1) * kChunkBytes);
-  if constexpr (!Layout::kIsFp8) {
-    *(Global<Chunk>*)(written + lane * kChunkBytes) = values;
+  if constexpr (!Layout::kHasScales) {
+    if (kLanes == kWaveSize || lane < kLanes) append_lane<Layout::kIsFp8>(args, written, values);
   } else {
     float scale = latent_scale<kScaledLanes<Layout>>(values, args.is_ocp ? 448.0f : 240.0f);
     unsigned power = 0;
@@ -88,8 +121,7 @@ DG_DEVICE void append_latent_token(const AppendLatentArguments& args, int workgr
       scale = __builtin_bit_cast(float, power << 23);
     }
     if (lane < kLanes) {
-      *(Global<Vector<uint8_t, kLatentVector>>*)(written + lane * kLatentVector) =
-          quantised_latent(values, scale, args.is_ocp);
+      *(Global<LatentBytes>*)(written + lane * kLatentVector) = quantised_latent(values, scale, args.is_ocp);
     }
     if (lane % kScaledLanes<Layout> != 0) return;
     const int block = lane / kScaledLanes<Layout>;

@@ -19,12 +19,23 @@ struct Latent16 {
   using Scales = int;
 };
 
-// 512 values and the rotary part in bf16.
+// For writing: kWidth_ values and the rotary part in bf16.
+template <int kWidth_>
 struct LatentBf16 {
   static constexpr bool kIsFp8 = false;
+  static constexpr bool kHasScales = false;
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kTokenBytes = (kWidth + 64) * 2;
+  static constexpr int kRotaryOffset = kWidth * 2;
+};
+
+// For writing: 512 values and the rotary part in FP8, without scales of their own.
+struct Latent576 {
+  static constexpr bool kIsFp8 = true;
+  static constexpr bool kHasScales = false;
   static constexpr int kWidth = 512;
-  static constexpr int kTokenBytes = 1152;
-  static constexpr int kRotaryOffset = 1024;
+  static constexpr int kTokenBytes = 576;
+  static constexpr int kRotaryOffset = 512;
 };
 
 // All values in FP8, without scales of their own.
