@@ -363,7 +363,8 @@ def mla_decode(
     Args:
         q: bf16 or f16 [B, next_n, H, 576], next_n from 1 to 8: 512 elements that have absorbed the up-projection of
             keys, then the rotary part.
-        kv_cache: [blocks, block_size, 1, width], block_size a power of two from 1 to 256; width and dtype are one of
+        kv_cache: [blocks, block_size, 1, width] or [blocks, block_size, width], block_size a power of two from 1 to
+            256; width and dtype are one of
             576 of the dtype of q;
             576 float8_e4m3fnuz or float8_e4m3fn, for q in bf16;
             656 uint8, for q in bf16, as ``append_mla_cache`` writes them: 512 FP8 values, 4 fp32 scales of 128 values
@@ -386,7 +387,7 @@ def mla_decode(
     problem, latent = check_latent_decode(
         q, kv_cache, d_v, block_table, context_lens, softmax_scale, kv_descale, fp8_dtype, out
     )
-    caches = dict.fromkeys(("k", "v"), Argument("kv_cache", kv_cache))
+    caches = dict.fromkeys(("k", "v"), Argument("kv_cache", latent.cache))
     if latent.descale is not None:
         problem = problem._replace(descales={"k_descale": latent.descale.expand(1, 1, 1)})
         caches["k_descale"] = Argument("kv_descale", latent.descale)

@@ -321,11 +321,13 @@ class Latent(NamedTuple):
     """How a latent cache holds tokens.
 
     Attributes:
+        cache: [blocks, block_size, 1, width].
         layout: ``plain``, in the type of q; ``e4m3``; or ``e4m3_656``.
         is_ocp: whether its FP8 values are OCP's.
         descale: factor of FP8 values, [1], or None.
     """
 
+    cache: torch.Tensor
     layout: str
     is_ocp: bool
     descale: torch.Tensor | None
@@ -348,9 +350,9 @@ def check_latent_decode(
         TypeError, ValueError: an argument is not as ``mla_decode`` documents it.
     """
     _check_heads({"q": q}, packed=False, dtypes=_LATENT_DTYPES)
-    layout, is_ocp = _check_latent_cache(kv_cache, q, fp8_dtype)
+    cache, layout, is_ocp = _check_latent_cache(kv_cache, q, fp8_dtype)
     batch, tokens_q, heads, head_dim = q.shape
-    num_pages, page_size, _, _ = kv_cache.shape
+    num_pages, page_size, _, _ = cache.shape
     check_widths(head_dim, check_int("d_v", d_v, 1), _LATENT_WIDTHS)
     check_groups(heads, 1)
     _check_decode_sizes(tokens_q, page_size, LATENT_PAGE_SIZES, MAX_LATENT_TOKENS)
@@ -358,12 +360,12 @@ def check_latent_decode(
     tensors = {"q": q, "kv_cache": kv_cache, "block_table": block_table, "context_lens": context_lens}
     check_latent_descale(kv_descale, layout, tensors)
     _check_output(out, (*q.shape[:-1], d_v), tensors)
-    problem = _decode(q, kv_cache, d_v, block_table, softmax_scale)._replace(contents=contents)
-    return problem, Latent(layout, is_ocp, kv_descale)
+    problem = _decode(q, cache, d_v, block_table, softmax_scale)._replace(contents=contents)
+    return problem, Latent(cache, layout, is_ocp, kv_descale)
 
 
-def _check_latent_cache(kv_cache: Any, q: torch.Tensor, fp8_dtype: Any) -> tuple[str, bool]:
-    """Returns the layout, and whether FP8 values are OCP's."""
+def _check_latent_cache(kv_cache: Any, q: torch.Tensor, fp8_dtype: Any) -> tuple[torch.Tensor, str, bool]:
+    """Returns the cache with four dimensions, its layout, and whether FP8 values are OCP's."""
     check_data("kv_cache", kv_cache)
     if fp8_dtype not in LATENT_FP8_DTYPES:
         raise TypeError(f"fp8_dtype must be {one_of(LATENT_FP8_DTYPES)}, got {fp8_dtype!r}")
@@ -376,15 +378,19 @@ def _check_latent_cache(kv_cache: Any, q: torch.Tensor, fp8_dtype: Any) -> tuple
         expected = f"have the dtype of q, {q.dtype}" if is_plain else "be in FP8 only with q in bfloat16"
         raise TypeError(f"kv_cache must {expected}, got {kv_cache.dtype} and {q.dtype}")
     width = _LATENT_BYTES if kv_cache.dtype == torch.uint8 else q.shape[-1]
-    if kv_cache.dim() != 4 or kv_cache.shape[2:] != (1, width):
-        raise ValueError(f"kv_cache must be [blocks, block_size, 1, {width}], got shape {tuple(kv_cache.shape)}")
-    _check_heads_shape("kv_cache", kv_cache, packed=False)
-    check_aligned("kv_cache", kv_cache)
-    check_latent_strides("kv_cache", kv_cache)
+    cache = kv_cache.unsqueeze(2) if kv_cache.dim() == 3 else kv_cache
+    if cache.dim() != 4 or cache.shape[2:] != (1, width):
+        raise ValueError(
+            f"kv_cache must be [blocks, block_size, 1, {width}] or [blocks, block_size, {width}], got shape "
+            f"{tuple(kv_cache.shape)}"
+        )
+    _check_heads_shape("kv_cache", cache, packed=False)
+    check_aligned("kv_cache", cache)
+    check_latent_strides("kv_cache", cache)
     if is_plain:
-        return "plain", False
-    is_bytes = kv_cache.dtype == torch.uint8
-    return "e4m3_656" if is_bytes else "e4m3", torch.float8_e4m3fn == (fp8_dtype if is_bytes else kv_cache.dtype)
+        return cache, "plain", False
+    is_bytes = cache.dtype == torch.uint8
+    return cache, "e4m3_656" if is_bytes else "e4m3", torch.float8_e4m3fn == (fp8_dtype if is_bytes else cache.dtype)
 
 
 def check_latent_descale(kv_descale: Any, layout: str, tensors: dict[str, torch.Tensor]) -> None:

@@ -106,6 +106,19 @@ def test_tokens_may_be_apart(layout, page_size):
     )
 
 
+@layouts
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_a_cache_may_have_three_dimensions(layout, page_size):
+    problem = Problem(layout, (40, 3), page_size=page_size)
+    arguments = {
+        "q": problem.q, "block_table": problem.block_table,
+        "context_lens": torch.tensor(problem.lens, dtype=torch.int32),
+    }  # fmt: skip
+    with_heads = dg.mla_decode(kv_cache=problem.cache.tensor, **arguments)
+    for _ in range(2):  # the second call is a repeated one
+        assert torch.equal(dg.mla_decode(kv_cache=problem.cache.tensor[:, :, 0], **arguments), with_heads)
+
+
 @pytest.mark.parametrize("dtype", [FNUZ, OCP], ids=["fnuz", "ocp"])
 @pytest.mark.parametrize("num_splits", [1, 2])
 def test_the_factor_scales_keys_and_values(dtype, num_splits):
@@ -163,6 +176,9 @@ def test_lse_to_base_2():
 BAD = [
     ({"q": torch.zeros(2, 1, 16, 576).half()}, TypeError, "in FP8 only with q in bfloat16"),
     ({"kv_cache": torch.zeros(4, 16, 1, 584).byte()}, ValueError, "block_size, 1, 656"),
+    ({"kv_cache": torch.zeros(4, 16, 584).byte()}, ValueError, r"or .blocks, block_size, 656., got shape \(4, 16, 584"),
+    ({"kv_cache": torch.zeros(4, 656).byte()}, ValueError, "block_size, 1, 656"),
+    ({"kv_cache": torch.zeros(4, 16, 2, 656).byte()}, ValueError, r"got shape \(4, 16, 2, 656"),
     ({"kv_cache": torch.zeros(4, 16, 1, 576).to(torch.float8_e5m2)}, TypeError, "kv_cache must be"),
     ({"kv_descale": torch.ones(1)}, ValueError, "kv_descale must be None"),
     ({"fp8_dtype": torch.float8_e5m2}, TypeError, "fp8_dtype must be"),
