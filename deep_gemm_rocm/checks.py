@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_float
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 _MOST_OF_FP32 = torch.finfo(torch.float32).max
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def renaming(function: Callable[_P, _R], names: Mapping[str, str]) -> Callable[_P, _R]:
+    """The function for callers that have other names for these arguments: its errors have those names."""
+
+    def named(text: object) -> str:
+        return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(text))
+
+    @functools.wraps(function)
+    def renamed(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            error.args = tuple(map(named, error.args))
+            raise
+
+    return renamed
 
 
 def check_int(name: str, value: Any, least: int, most: int = 2**31 - 1) -> int:

@@ -146,11 +146,12 @@ def flash_mla_sparse_fwd(
     check_int("d_v", d_v, 512, 512)
     check_form("kv", kv, torch.bfloat16, (None, 1, None))
     check_form("indices", indices, torch.int32, (None, 1, None))
-    (out, lse, max_logits), launch = describing(sparse_mla)(
+    names = {"kv_cache": "kv", "softmax_scale": "sm_scale"}
+    (out, lse, max_logits), launch = describing(sparse_mla, names)(
         q, kv.unsqueeze(1), indices.squeeze(1), topk_length=topk_length, attn_sink=attn_sink, softmax_scale=sm_scale,
         out=out,
     )  # fmt: skip
-    return (out, max_logits, lse), _with_results(launch, {"kv_cache": "kv"}, {})
+    return (out, max_logits, lse), _with_results(launch, names, {})
 
 
 @dataclasses.dataclass(unsafe_hash=True)  # so that calls with it are remembered
@@ -248,7 +249,8 @@ def flash_mla_with_kvcache(
         check_form("extra_indices_in_kvcache", extra_indices, torch.int32, (batch, tokens, None))
         extra_indices = _viewed("extra_indices_in_kvcache", extra_indices, batch * tokens, extra_indices.shape[-1])
     result = _new_output(q) if out is None else out
-    (_, lse, _), launch = describing(sparse_mla)(
+    names = {"kv_cache": "k_cache", "extra_kv_cache": "extra_k_cache", "extra_indices": "extra_indices_in_kvcache"}
+    (_, lse, _), launch = describing(sparse_mla, names)(
         _viewed("q", q, batch * tokens, heads, q.shape[-1]), k_cache,
         _viewed("indices", indices, batch * tokens, indices.shape[-1]), topk_length=topk_length,
         attn_sink=attn_sink, softmax_scale=softmax_scale, fp8_dtype=fp8_dtype, extra_kv_cache=extra_k_cache,
@@ -257,7 +259,6 @@ def flash_mla_with_kvcache(
         out=_viewed("out", result, batch * tokens, heads, 512),
     )  # fmt: skip
     made = {"lse": lse.view(batch, tokens, heads).transpose(1, 2)} | ({"out": result} if out is None else {})
-    names = {"kv_cache": "k_cache", "extra_kv_cache": "extra_k_cache", "extra_indices": "extra_indices_in_kvcache"}
     return (result, made["lse"]), _with_results(launch, names, made, tokens)
 
 
@@ -313,13 +314,14 @@ def _dense(
     batch, tokens, heads, width = q.shape
     shape = (batch, tokens, heads) if causal else (batch, 1, tokens * heads)
     result = _new_output(q) if out is None else out
-    (_, lse), launch = describing(mla_decode)(
+    names = {"kv_cache": "k_cache", "context_lens": "cache_seqlens"}
+    (_, lse), launch = describing(mla_decode, names)(
         _viewed("q", q, *shape, width), k_cache, block_table=block_table, context_lens=cache_seqlens,
-        softmax_scale=softmax_scale, fp8_dtype=fp8_dtype, out=_viewed("out", result, *shape, 512), return_lse=True,
+        softmax_scale=softmax_scale, fp8_dtype=fp8_dtype, out=_viewed("out", result, *shape, 512),
+        return_lse=True,  # type: ignore[arg-type]  # mypy sees the first overload only
         num_splits=1 if enable_batch_invariant else None,
     )  # fmt: skip
     made = {"lse": lse if causal else lse.view(batch, tokens, heads).transpose(1, 2)}
     if out is None:
         made["out"] = result
-    names = {"kv_cache": "k_cache", "context_lens": "cache_seqlens"}
     return (result, made["lse"]), _with_results(launch, names, made)

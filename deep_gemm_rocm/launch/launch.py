@@ -73,9 +73,7 @@ class Launch(NamedTuple):
         return self._replace(
             pointers={path: Argument(names.get(name, name), tensor) for path, (name, tensor) in self.pointers.items()},
             made={names.get(name, name): made for name, made in self.made.items()},
-            contents=tuple(
-                [Contents(check, tuple([names.get(name, name) for name in of])) for check, of in self.contents]
-            ),
+            contents=tuple([contents.renamed(names) for contents in self.contents]),
         )
 
     @property

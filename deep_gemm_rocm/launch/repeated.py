@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from .. import forking
+from ..checks import renaming
 from ..runtime import session, settings
 from . import families, fast_path, planning
 from .families import Differing, Family, Found, Size
@@ -221,12 +222,16 @@ def _named(launches: list[Launch]) -> tuple[list[str], list[torch.Tensor]]:
     return list(named), list(named.values())
 
 
-def describing(function: Callable[_P, _R]) -> Callable[_P, Described[_R]]:
-    """What ``launches`` made this public function of, for another one with the same launches."""
+def describing(function: Callable[_P, _R], names: Mapping[str, str] | None = None) -> Callable[_P, Described[_R]]:
+    """What ``launches`` made this public function of, for another one with the same launches.
+
+    Args:
+        names: what the other one calls arguments that have another name there; errors have these names.
+    """
     if _is_traced():  # torch 2.4 can't trace what a function wraps
         return lambda *args, **kwargs: (function(*args, **kwargs), None)
     described: Callable[_P, Described[_R]] = function.__wrapped__  # type: ignore[attr-defined]
-    return described
+    return renaming(described, names) if names else described
 
 
 def _public_signature(function: Callable[..., Any]) -> inspect.Signature:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
+
+from ..checks import renaming
 
 
 class Argument(NamedTuple):
@@ -32,6 +34,11 @@ class Contents(NamedTuple):
 
     check: Callable[..., None]
     of: tuple[str, ...]
+
+    def renamed(self, names: Mapping[str, str]) -> Contents:
+        """The same check for a function that has other names for these tensors."""
+        own = {name: names[name] for name in self.of if name in names}
+        return Contents(renaming(self.check, own), tuple([own.get(name, name) for name in self.of])) if own else self
 
 
 def present(**arguments: tuple[str, torch.Tensor | None]) -> Arguments:

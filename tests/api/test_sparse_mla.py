@@ -303,6 +303,65 @@ def test_bad_second_caches(bad, error, message):
     assert (out == POISON).all()
 
 
+def sparse_of_flash_mla(**bad):
+    problem, lengths = Problem("bf16", (40, 7)), torch.tensor([3, 4], dtype=torch.int32)
+    q, cache, indices = problem.q[:, None], problem.cache.tensor, problem.indices[:, None]
+    good = {"k_cache": cache, "extra_k_cache": cache, "extra_indices_in_kvcache": indices, "extra_topk_length": lengths}
+    return dg.flash_mla_with_kvcache(q, **{**good, **bad}, indices=indices, head_dim_v=512, **NOT_DENSE)
+
+
+def dense_of_flash_mla(**bad):
+    q, cache, table = torch.zeros(1, 1, 4, 576).to(BF16), torch.zeros(2, 64, 1, 576).to(BF16), torch.tensor([[1, 0]])
+    good = {"k_cache": cache, "block_table": table.int(), "cache_seqlens": torch.tensor([70]).int()}
+    return dg.flash_mla_with_kvcache(q, **{**good, **bad}, head_dim_v=512)
+
+
+def prompt_of_flash_mla(**bad):
+    problem = Problem("bf16", (40, 7))
+    good = {"kv": problem.cache.tensor.flatten(0, 1), "indices": problem.indices[:, None], "sm_scale": 0.1}
+    return dg.flash_mla_sparse_fwd(problem.q, **{**good, **bad})
+
+
+NOT_DENSE = {"block_table": None, "cache_seqlens": None}
+CACHE = torch.zeros(2, 64, 1, 576)
+BAD_OF_FLASH_MLA = [
+    (dense_of_flash_mla, {"cache_seqlens": torch.tensor([70])}, TypeError, "^cache_seqlens must be int32"),
+    (
+        dense_of_flash_mla,
+        {"cache_seqlens": torch.tensor([129]).int()},
+        ValueError,
+        "^cache_seqlens must fit block_table",
+    ),
+    (dense_of_flash_mla, {"k_cache": CACHE}, TypeError, "^k_cache must be bfloat16"),
+    (sparse_of_flash_mla, {"k_cache": CACHE}, TypeError, "^k_cache must be bfloat16"),
+    (sparse_of_flash_mla, {"extra_k_cache": CACHE}, TypeError, "^extra_k_cache must be bfloat16"),
+    (sparse_of_flash_mla, {"extra_k_cache": CACHE.byte()}, ValueError, "^extra_k_cache must have width"),
+    (sparse_of_flash_mla, {"extra_indices_in_kvcache": None}, TypeError, "^extra_indices_in_kvcache must be a torch"),
+    (
+        sparse_of_flash_mla,
+        {"extra_k_cache": None},
+        ValueError,
+        "^extra_indices_in_kvcache and .* None without",
+    ),
+    (prompt_of_flash_mla, {"sm_scale": 0.0}, ValueError, "^sm_scale must be positive"),
+    (prompt_of_flash_mla, {"kv": torch.zeros(9, 1, 512).to(BF16)}, ValueError, "^kv must have width 576"),
+]
+
+
+@pytest.mark.parametrize(("call", "bad", "error", "message"), BAD_OF_FLASH_MLA, ids=range(len(BAD_OF_FLASH_MLA)))
+def test_errors_name_the_arguments_of_flash_mla(call, bad, error, message):
+    with pytest.raises(error, match=message):
+        call(**bad)
+
+
+def test_a_repeated_call_of_flash_mla_names_its_lengths():
+    lengths = torch.tensor([70]).int()
+    for _ in range(3):
+        dense_of_flash_mla(cache_seqlens=lengths)
+    with pytest.raises(ValueError, match=r"^cache_seqlens must fit block_table"):
+        dense_of_flash_mla(cache_seqlens=lengths + 80)
+
+
 def test_an_extra_cache_is_for_chosen_tokens():
     problem = Problem("bf16", (40,))
     with pytest.raises(ValueError, match="arguments of an extra cache must be None without indices"):
