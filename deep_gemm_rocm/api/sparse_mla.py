@@ -201,7 +201,8 @@ def flash_mla_with_kvcache(
     """FlashMLA's decoding over a paged cache: ``mla_decode``, or with ``indices`` ``sparse_mla``.
 
     Args:
-        q: bf16 [B, s_q, H, 576 or 512], B and s_q one dimension for ``.view``.
+        q: bf16 [B, s_q, H, 576 or 512]. Kernels take B and s_q as one dimension, without ``indices`` and ``causal``
+            s_q and H. Where strides don't allow that, here and in indices, they work on a copy.
         k_cache: [pages, page, 1, width], see ``mla_decode`` and ``sparse_mla``.
         block_table, cache_seqlens: those of ``mla_decode``; not used with ``indices``.
         head_dim_v: 512.
@@ -232,31 +233,43 @@ def flash_mla_with_kvcache(
     check_bool("enable_batch_invariant", enable_batch_invariant)
     if out is not None:
         check_form("out", out, torch.bfloat16, (batch, tokens, heads, 512))
+    of_sparse = attn_sink, topk_length, extra_k_cache, extra_indices_in_kvcache, extra_topk_length
+    if indices is None:
+        if any(argument is not None for argument in of_sparse):
+            raise ValueError("attn_sink, topk_length and arguments of an extra cache must be None without indices")
+    else:
+        if causal:
+            raise ValueError("causal must be False with indices, which say what a query sees")
+        check_form("indices", indices, torch.int32, (batch, tokens, None))
+        for name, lengths in (("topk_length", topk_length), ("extra_topk_length", extra_topk_length)):
+            if lengths is not None:
+                check_form(name, lengths, torch.int32, (batch,))
+        if extra_indices_in_kvcache is not None:
+            check_form("extra_indices_in_kvcache", extra_indices_in_kvcache, torch.int32, (batch, tokens, None))
+    if not causal:
+        of_queries = q, indices, extra_indices_in_kvcache
+        joinable = tuple(_joinable(tensor, 1 if indices is None else 0) for tensor in of_queries)
+        if any(copy is not tensor for copy, tensor in zip(joinable, of_queries, strict=True)):
+            q, indices, extra_indices_in_kvcache = cast(torch.Tensor, joinable[0]), *joinable[1:]
+            return flash_mla_with_kvcache(
+                q, k_cache, block_table, cache_seqlens, head_dim_v, None, None, softmax_scale, causal, is_fp8_kvcache,
+                indices, attn_sink, extra_k_cache, extra_indices_in_kvcache, topk_length, extra_topk_length, out,
+                enable_batch_invariant, fp8_dtype=fp8_dtype,
+            ), None  # fmt: skip
     if indices is None:
         return _dense(
-            q, k_cache, block_table, cache_seqlens, softmax_scale, causal,
-            (attn_sink, topk_length, extra_k_cache, extra_indices_in_kvcache, extra_topk_length), out,
-            enable_batch_invariant, fp8_dtype,
-        )  # fmt: skip
-    if causal:
-        raise ValueError("causal must be False with indices, which say what a query sees")
-    check_form("indices", indices, torch.int32, (batch, tokens, None))
-    for name, lengths in (("topk_length", topk_length), ("extra_topk_length", extra_topk_length)):
-        if lengths is not None:
-            check_form(name, lengths, torch.int32, (batch,))
+            q, k_cache, block_table, cache_seqlens, softmax_scale, causal, out, enable_batch_invariant, fp8_dtype
+        )
     extra_indices = extra_indices_in_kvcache
     if extra_indices is not None:
-        check_form("extra_indices_in_kvcache", extra_indices, torch.int32, (batch, tokens, None))
-        extra_indices = _viewed("extra_indices_in_kvcache", extra_indices, batch * tokens, extra_indices.shape[-1])
+        extra_indices = extra_indices.view(batch * tokens, extra_indices.shape[-1])
     result = _new_output(q) if out is None else out
     names = {"kv_cache": "k_cache", "extra_kv_cache": "extra_k_cache", "extra_indices": "extra_indices_in_kvcache"}
     (_, lse, _), launch = describing(sparse_mla, names)(
-        _viewed("q", q, batch * tokens, heads, q.shape[-1]), k_cache,
-        _viewed("indices", indices, batch * tokens, indices.shape[-1]), topk_length=topk_length,
-        attn_sink=attn_sink, softmax_scale=softmax_scale, fp8_dtype=fp8_dtype, extra_kv_cache=extra_k_cache,
-        extra_indices=extra_indices, extra_topk_length=extra_topk_length,
-        num_splits=1 if enable_batch_invariant else None,
-        out=_viewed("out", result, batch * tokens, heads, 512),
+        q.view(batch * tokens, heads, q.shape[-1]), k_cache, indices.view(batch * tokens, indices.shape[-1]),
+        topk_length=topk_length, attn_sink=attn_sink, softmax_scale=softmax_scale, fp8_dtype=fp8_dtype,
+        extra_kv_cache=extra_k_cache, extra_indices=extra_indices, extra_topk_length=extra_topk_length,
+        num_splits=1 if enable_batch_invariant else None, out=_viewed("out", result, batch * tokens, heads, 512),
     )  # fmt: skip
     made = {"lse": lse.view(batch, tokens, heads).transpose(1, 2)} | ({"out": result} if out is None else {})
     return (result, made["lse"]), _with_results(launch, names, made, tokens)
@@ -286,6 +299,13 @@ def _sizes_of_sequences(sizes_of: Callable[[int], Sizes], rows_of_sequence: int,
     return sizes._replace(made={**sizes.made, "out.data": sequences, "lse": sequences})
 
 
+def _joinable(tensor: torch.Tensor | None, dim: int) -> torch.Tensor | None:
+    """The tensor if ``dim`` and the next dimension can be one in a view of it; else a copy of which that is true."""
+    if tensor is None or tensor.numel() == 0 or 1 in tensor.shape[dim : dim + 2]:
+        return tensor
+    return tensor if tensor.stride(dim) == tensor.shape[dim + 1] * tensor.stride(dim + 1) else tensor.contiguous()
+
+
 def _viewed(name: str, tensor: torch.Tensor, *shape: int) -> torch.Tensor:
     try:
         return tensor.view(shape)
@@ -301,14 +321,11 @@ def _dense(
     cache_seqlens: torch.Tensor | None,
     softmax_scale: float | None,
     causal: bool,
-    of_sparse: tuple[Any, ...],
     out: torch.Tensor | None,
     enable_batch_invariant: bool,
     fp8_dtype: torch.dtype,
 ) -> Described[tuple[torch.Tensor, torch.Tensor]]:
     """Attention to whole sequences. Without a causal mask the tokens of a sequence are like heads of one token."""
-    if any(argument is not None for argument in of_sparse):
-        raise ValueError("attn_sink, topk_length and arguments of an extra cache must be None without indices")
     if block_table is None or cache_seqlens is None:
         raise ValueError("block_table and cache_seqlens must be given without indices")
     batch, tokens, heads, width = q.shape
@@ -316,7 +333,7 @@ def _dense(
     result = _new_output(q) if out is None else out
     names = {"kv_cache": "k_cache", "context_lens": "cache_seqlens"}
     (_, lse), launch = describing(mla_decode, names)(
-        _viewed("q", q, *shape, width), k_cache, block_table=block_table, context_lens=cache_seqlens,
+        q.view(*shape, width), k_cache, block_table=block_table, context_lens=cache_seqlens,
         softmax_scale=softmax_scale, fp8_dtype=fp8_dtype, out=_viewed("out", result, *shape, 512),
         return_lse=True,  # type: ignore[arg-type]  # mypy sees the first overload only
         num_splits=1 if enable_batch_invariant else None,

@@ -303,6 +303,65 @@ def test_bad_second_caches(bad, error, message):
     assert (out == POISON).all()
 
 
+def apart(tensor):
+    """The same numbers in the corner of a larger tensor, as FlashMLA's tests pass them, with NaNs around."""
+    around = [size + (128 if dim == tensor.dim() - 1 else 1) for dim, size in enumerate(tensor.shape)]
+    poison = torch.full(around, torch.nan if tensor.is_floating_point() else 7, dtype=tensor.dtype)
+    corner = poison[tuple(slice(size) for size in tensor.shape)]
+    return corner.copy_(tensor)
+
+
+@layouts
+def test_flash_mla_takes_chosen_tokens_of_any_strides(layout):
+    lengths = (40, 40, 7, 7), (9, 9, 60, 60)
+    first, second = (Problem(layout, of, max(of), heads=8, page_size=16 << i, seed=i) for i, of in enumerate(lengths))
+    rows = first.q.view(2, 2, 8, -1), first.indices.view(2, 2, -1), second.indices.view(2, 2, -1)
+    around = torch.full((2, 3, 8, 512), POISON, dtype=BF16)
+
+    def run(q, indices, extra, out):
+        return dg.flash_mla_with_kvcache(
+            q, first.cache.tensor, None, None, 512, indices=indices, topk_length=first.lengths[::2].contiguous(),
+            extra_k_cache=second.cache.tensor, extra_indices_in_kvcache=extra, out=out,
+            extra_topk_length=second.lengths[::2].contiguous(),
+        )  # fmt: skip
+
+    for which in range(5):  # one tensor, all, and then all once more
+        out = torch.full((2, 2, 8, 512), POISON, dtype=BF16)
+        given = [apart(tensor) if which in (i, 3, 4) else tensor for i, tensor in enumerate(rows)]
+        result, lse = run(*given, out)
+        assert result is out
+        Both(first, second).check(out.flatten(0, 1), lse.transpose(1, 2).flatten(0, 1))
+    with pytest.raises(ValueError, match="out must be a view of shape"):
+        run(*rows, around[:, :2])
+    assert (around == POISON).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_flash_mla_takes_queries_of_any_strides(causal):
+    q, cache = torch.randn(2, 3, 4, 576).to(BF16), torch.randn(4, 64, 1, 576).to(BF16)
+    options = {"block_table": torch.tensor([[2, 0], [1, 3]]).int(), "cache_seqlens": torch.tensor([70, 9]).int()}
+    wanted = dg.flash_mla_with_kvcache(q, cache, **options, head_dim_v=512, causal=causal)
+    for strided in (apart(q), apart(q), torch.cat([q, q], 2)[:, :, :4]):
+        for result, expected in zip(
+            dg.flash_mla_with_kvcache(strided, cache, **options, head_dim_v=512, causal=causal), wanted, strict=True
+        ):
+            assert torch.equal(result, expected)
+
+
+def test_strides_that_kernels_take_need_no_copy(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "contiguous", lambda _: pytest.fail("copied"))
+    problem = Problem("bf16", (40, 40, 7, 7), heads=8)
+    q, slots = torch.cat([problem.q] * 2, 1), torch.cat([problem.indices] * 2, 1)
+    for tokens in (1, 2):
+        of_sequences = q.view(-1, tokens, 16, 576)[:, :, :8]
+        chosen = slots.view(-1, tokens, slots.shape[1])[..., : problem.indices.shape[1]]
+        dg.flash_mla_with_kvcache(of_sequences, problem.cache.tensor, None, None, 512, indices=chosen)
+    dg.flash_mla_with_kvcache(q.view(4, 1, 16, 576)[:, :, :8], problem.cache.tensor, **WHOLE, head_dim_v=512)
+
+
+WHOLE = {"block_table": torch.zeros(4, 1).int(), "cache_seqlens": torch.tensor([3, 2, 1, 0]).int()}
+
+
 def sparse_of_flash_mla(**bad):
     problem, lengths = Problem("bf16", (40, 7)), torch.tensor([3, 4], dtype=torch.int32)
     q, cache, indices = problem.q[:, None], problem.cache.tensor, problem.indices[:, None]
