@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -219,8 +220,8 @@ def flash_mla_with_kvcache(
         fp8_dtype: the format of FP8 values in a uint8 cache, torch.float8_e4m3fnuz or torch.float8_e4m3fn.
 
     Returns:
-        The output [B, s_q, H, 512], and the natural log-sum-exp, fp32 [B, H, s_q]. A query without tokens has zeros;
-        its log-sum-exp is inf with ``indices`` and -inf without.
+        The output [B, s_q, H, 512], and the natural log-sum-exp, fp32 [B, H, s_q]. A query without tokens has zeros,
+        and inf as its log-sum-exp, as in FlashMLA's reference.
 
     Raises:
         TypeError, ValueError: an argument is not as above; nothing is written then.
@@ -338,6 +339,10 @@ def _dense(
         return_lse=True,  # type: ignore[arg-type]  # mypy sees the first overload only
         num_splits=1 if enable_batch_invariant else None,
     )  # fmt: skip
+    if isinstance(launch, Launch):
+        launch.arguments.lse_of_none = math.inf
+    else:  # traced, without a launch
+        lse = lse.masked_fill(lse == -math.inf, math.inf)
     made = {"lse": lse if causal else lse.view(batch, tokens, heads).transpose(1, 2)}
     if out is None:
         made["out"] = result

@@ -362,6 +362,28 @@ def test_strides_that_kernels_take_need_no_copy(monkeypatch):
 WHOLE = {"block_table": torch.zeros(4, 1).int(), "cache_seqlens": torch.tensor([3, 2, 1, 0]).int()}
 
 
+@pytest.mark.parametrize("batch_invariant", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_queries_of_flash_mla_without_keys(causal, batch_invariant):
+    q, cache = torch.randn(3, 2, 4, 576).to(BF16), torch.full((4, 64, 1, 576), torch.nan, dtype=BF16)
+    cache[1, 0] = 1
+    table, lens = torch.tensor([[3], [1], [0]]).int(), torch.tensor([0, 1, 0]).int()
+    for tokens in (3, 2):  # the second is a call of the same family
+        out = torch.full((tokens, 2, 4, 512), POISON, dtype=BF16)
+        _, lse = dg.flash_mla_with_kvcache(
+            q[:tokens], cache, table[:tokens], lens[:tokens], 512, causal=causal, out=out,
+            enable_batch_invariant=batch_invariant,
+        )  # fmt: skip
+        sees = torch.zeros(tokens, 2, dtype=torch.bool)
+        sees[1, 1 if causal else slice(None)] = True
+        assert (out[~sees] == 0).all()
+        assert (out[sees] == 1).all()
+        assert torch.equal(lse.isposinf(), ~sees[:, None].expand(-1, 4, -1))
+        assert lse.transpose(1, 2)[sees].isfinite().all()
+    _, own = dg.mla_decode(q, cache, block_table=table, context_lens=lens, return_lse=True)
+    assert own[0].isneginf().all()
+
+
 def sparse_of_flash_mla(**bad):
     problem, lengths = Problem("bf16", (40, 7)), torch.tensor([3, 4], dtype=torch.int32)
     q, cache, indices = problem.q[:, None], problem.cache.tensor, problem.indices[:, None]

@@ -368,6 +368,14 @@ CALLS = {
         partial(dg.m_grouped_fp8_fp4_gemm_nt_masked, expected_m=8),
         (stacked([per_token(M, K), per_token(M, K)]), stacked([four_bits(), four_bits()]), empty(G, M, N), COUNTS),
     ),
+    "flash_mla_with_kvcache": lambda: (
+        dg.flash_mla_with_kvcache,
+        (randn(2, 1, 16, 576), randn(3, 64, 1, 576), PAGES["block_table"], torch.tensor([70, 0]).int(), 512),
+    ),
+    "flash_mla_with_kvcache of strided queries": lambda: (
+        partial(dg.flash_mla_with_kvcache, indices=torch.arange(60).int().view(2, 3, 10)[:, :2]),
+        (randn(2, 2, 20, 576)[:, :, :16], randn(3, 64, 1, 576), None, None, 512),
+    ),
 }
 
 
