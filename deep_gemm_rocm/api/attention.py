@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
 
 import torch
 
-from ..checks import check_int
+from ..checks import check_bool, check_int
 from ..heuristics import (
     AttentionCase,
     AttentionConfig,
@@ -412,6 +412,7 @@ def _decode(
 ) -> Described[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
     if num_splits is not None:
         check_int("num_splits", num_splits, 1, MAX_SPLITS)
+    check_bool("lse_base_2", lse_base_2)
     traits: dict[str, Any] = {}
     if problem.softcap > 0 or problem.layout != "plain":
         traits = {"capped": problem.softcap > 0, "layout": problem.layout}
@@ -488,7 +489,12 @@ def _dealt(case: AttentionCase, traits: dict[str, Any], num_splits: int | None, 
 def _results(
     q: torch.Tensor, value_dim: int, out: torch.Tensor | None, return_lse: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, torch.Tensor]]:
-    """``out``, the log-sum-exp if it is wanted, and those of them that are new tensors."""
+    """``out``, the log-sum-exp if it is wanted, and those of them that are new tensors.
+
+    Raises:
+        TypeError: ``return_lse`` is no bool.
+    """
+    check_bool("return_lse", return_lse)
     made = {}
     if out is None:
         out = made["out"] = _new_output(q, value_dim)

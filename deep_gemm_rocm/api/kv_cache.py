@@ -136,6 +136,7 @@ def _check_cache(
 
 
 def _check_descale(name: str, descale: Any, k_cache: torch.Tensor, of_tokens: bool) -> None:
+    check_data(name, descale)
     if k_cache.dtype != FP8:
         raise ValueError(f"{name} must be None, for the cache is {k_cache.dtype} and has no scales")
     if of_tokens:

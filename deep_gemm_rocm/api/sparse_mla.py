@@ -145,8 +145,11 @@ def flash_mla_sparse_fwd(
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
     check_int("d_v", d_v, 512, 512)
+    check_form("q", q, torch.bfloat16, (None, None, None))
     check_form("kv", kv, torch.bfloat16, (None, 1, None))
     check_form("indices", indices, torch.int32, (None, 1, None))
+    if topk_length is not None:
+        check_form("topk_length", topk_length, torch.int32, (len(q),))
     names = {"kv_cache": "kv", "softmax_scale": "sm_scale"}
     (out, lse, max_logits), launch = describing(sparse_mla, names)(
         q, kv.unsqueeze(1), indices.squeeze(1), topk_length=topk_length, attn_sink=attn_sink, softmax_scale=sm_scale,

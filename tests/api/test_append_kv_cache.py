@@ -219,6 +219,7 @@ BAD = [
     ({"slots": torch.tensor([1.0, 2.0, 3.0])}, TypeError, "slots must be int32 or int64"),
     ({"slots": torch.tensor([1, 2])}, ValueError, "slots must have shape"),
     ({"k_descale": torch.ones(1)}, ValueError, "k_descale must be None"),
+    ({"k_descale": 1.0}, TypeError, "k_descale must be a torch.Tensor, got float"),
 ]
 
 
@@ -234,6 +235,7 @@ def test_bad_input_is_one_clear_error_and_writes_nothing(bad, error, message):
 
 OF_TOKENS = torch.ones(2, 16, 2)
 BAD_FACTORS = [
+    ({"k_descale": 1.0}, TypeError, "k_descale must be a torch.Tensor, got float"),
     ({"k_descale": OF_TOKENS}, TypeError, "v_descale must be a torch.Tensor"),
     ({"k_descale": OF_TOKENS, "v_descale": torch.ones(1)}, ValueError, r"v_descale must have shape \(2, 16, 2\)"),
     ({"k_descale": OF_TOKENS, "v_descale": OF_TOKENS}, ValueError, "k_descale must not share memory with v_descale"),

@@ -419,6 +419,7 @@ BAD = [
     (good, {"softmax_scale": -1.0}, ValueError, "softmax_scale must be positive"),
     (good, {"softmax_scale": "1"}, TypeError, "softmax_scale must be a number"),
     (good, {"causal": 1}, TypeError, "causal must be a bool"),
+    (good, {"return_lse": 2}, TypeError, "return_lse must be a bool"),
     (good, {"window": 5}, TypeError, "window must be a pair"),
     (good, {"attn_sink": torch.zeros(2)}, ValueError, "attn_sink must have shape"),
     (good, {"attn_sink": torch.zeros(4).half()}, TypeError, "attn_sink must be float32"),

@@ -424,6 +424,7 @@ BAD_OF_FLASH_MLA = [
         ValueError,
         "^extra_indices_in_kvcache and .* None without",
     ),
+    (prompt_of_flash_mla, {"topk_length": torch.tensor([3]).int()}, ValueError, "^topk_length must have shape .2"),
     (prompt_of_flash_mla, {"sm_scale": 0.0}, ValueError, "^sm_scale must be positive"),
     (prompt_of_flash_mla, {"kv": torch.zeros(9, 1, 512).to(BF16)}, ValueError, "^kv must have width 576"),
 ]
