@@ -23,6 +23,7 @@ from ..launch.families import Differing, Size
 from ..launch.repeated import Described, launches_of_rows, launches_of_sizes
 from ..problems.arguments import Argument, Arguments
 from ..problems.attention import (
+    LATENT_FP8_DTYPES,
     MAX_SPLITS,
     RUN_TOKENS,
     Attention,
@@ -35,7 +36,6 @@ from ..problems.attention import (
     check_splits,
     check_window,
 )
-from ..problems.layout import FP8
 from ..runtime import settings
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class _DecodeOptions(_Cache, _Descales, total=False):
 
 class _LatentOptions(_Cache, _Options, total=False):
     d_v: int
+    q_descale: torch.Tensor | None
     kv_descale: torch.Tensor | None
     fp8_dtype: torch.dtype
     lse_base_2: bool
@@ -348,6 +349,7 @@ def mla_decode(
     block_table: torch.Tensor,
     context_lens: torch.Tensor,
     softmax_scale: float | None = None,
+    q_descale: torch.Tensor | None = None,
     kv_descale: torch.Tensor | None = None,
     fp8_dtype: torch.dtype = torch.float8_e4m3fnuz,
     out: torch.Tensor | None = None,
@@ -358,39 +360,40 @@ def mla_decode(
     """``flash_attention_decode`` for DeepSeek's latent cache: a value is the first ``d_v`` elements of its key.
 
     Each block of keys is read once, for up to 64 queries (tokens times heads) and both products. FP8 caches are widened
-    to bf16 on the way into LDS. Values with a scale are rounded to the nearest bf16 then, ties away from zero.
+    to bf16 on the way into LDS, and FP8 queries in registers. Values with a scale are rounded to the nearest bf16 then,
+    ties away from zero.
 
     Args:
         q: bf16 or f16 [B, next_n, H, 576], next_n from 1 to 8: 512 elements that have absorbed the up-projection of
-            keys, then the rotary part.
+            keys, then the rotary part. For an FP8 cache, bf16 or the cache's format of FP8.
         kv_cache: [blocks, block_size, 1, width] or [blocks, block_size, width], block_size a power of two from 1 to
             256; width and dtype are one of
             576 of the dtype of q;
-            576 float8_e4m3fnuz or float8_e4m3fn, for q in bf16;
-            656 uint8, for q in bf16, as ``append_mla_cache`` writes them: 512 FP8 values, 4 fp32 scales of 128 values
+            576 float8_e4m3fnuz or float8_e4m3fn;
+            656 uint8, as ``append_mla_cache`` writes them: 512 FP8 values, 4 fp32 scales of 128 values
             each, 64 bf16 of the rotary part.
             Blocks are less than 2^32 bytes apart, tokens of a block less than 2^24.
         d_v: 512.
         softmax_scale: 1/sqrt(576) if None. Models pass their own, as their heads are narrower before the absorption.
+        q_descale: fp32 [1], factor of FP8 queries, positive; 1 if None.
         kv_descale: fp32 [1], factor of a cache of 576 FP8 values, positive; 1 if None.
         fp8_dtype: the format of FP8 values in a uint8 cache, torch.float8_e4m3fnuz or torch.float8_e4m3fn.
-        out: [B, next_n, H, d_v] of the dtype of q to write into; a new tensor if None.
+        out: [B, next_n, H, d_v] of the dtype of q, bf16 for FP8, to write into; a new tensor if None.
         lse_base_2: whether the log-sum-exp that is returned is to base 2 rather than e.
 
     The other arguments, the result, the rounding and the errors are those of ``flash_attention_decode``.
     """
     if torch.compiler.is_compiling():
         out = _new_output(q, d_v) if out is None else out
-        options = (softmax_scale, kv_descale, fp8_dtype, out, return_lse, lse_base_2, num_splits)
+        options = (softmax_scale, q_descale, kv_descale, fp8_dtype, out, return_lse, lse_base_2, num_splits)
         lse = torch.ops.deep_gemm_rocm.mla_decode(q, kv_cache, d_v, block_table, context_lens, *options)
         return _result(out, lse if return_lse else None), None
     problem, latent = check_latent_decode(
-        q, kv_cache, d_v, block_table, context_lens, softmax_scale, kv_descale, fp8_dtype, out
+        q, kv_cache, d_v, block_table, context_lens, softmax_scale, q_descale, kv_descale, fp8_dtype, out
     )
     caches = dict.fromkeys(("k", "v"), Argument("kv_cache", latent.cache))
-    if latent.descale is not None:
-        problem = problem._replace(descales={"k_descale": latent.descale.expand(1, 1, 1)})
-        caches["k_descale"] = Argument("kv_descale", latent.descale)
+    if kv_descale is not None:
+        caches["k_descale"] = Argument("kv_descale", kv_descale)
     return _decode(
         "mla_decode", problem, q, caches, block_table, context_lens, out, return_lse, num_splits, latent, lse_base_2
     )
@@ -418,7 +421,10 @@ def _decode(
         traits = {"capped": problem.softcap > 0, "layout": problem.layout}
     if latent is not None:
         tokens = "small_pages" if problem.page_size < RUN_TOKENS else "paged"
-        traits = {"layout": latent.layout, "is_ocp": latent.is_ocp, "tokens": tokens}
+        traits = {
+            "layout": latent.layout, "is_ocp": latent.is_ocp, "tokens": tokens,
+            "has_fp8_queries": latent.has_fp8_queries,
+        }  # fmt: skip
     case = _case(family, problem, problem.tokens_q, problem.most_keys)
     deal = functools.partial(_dealt, case, traits, num_splits)
     out, lse, made = _results(q, problem.value_dim, out, return_lse)
@@ -525,7 +531,7 @@ def _case(family: str, problem: Attention | Decode, tokens_q: int, tokens_k: int
 
 
 def _new_output(q: torch.Tensor, value_dim: int) -> torch.Tensor:
-    return q.new_empty(*q.shape[:-1], value_dim, dtype=torch.bfloat16 if q.dtype == FP8 else q.dtype)
+    return q.new_empty(*q.shape[:-1], value_dim, dtype=torch.bfloat16 if q.dtype in LATENT_FP8_DTYPES else q.dtype)
 
 
 def new_lse(q: torch.Tensor) -> torch.Tensor:

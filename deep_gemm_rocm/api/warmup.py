@@ -171,13 +171,13 @@ def warmup_kernels(
             is FP8; for masked groups in FP8 ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and
             ``flash_attention_decode`` ``softcap``; for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"``
             or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have; for ``mla_decode`` and ``sparse_mla``
-            ``fp8_dtype``, by its name; for the former ``page_size``, the tokens of a page, by default 64; for the
-            latter ``extra_kv_cache``, as whether there is one; for functions but ``fused_moe`` with FP4 weights, or
-            with int4 weights and FP8 activations, ``shuffled``, as whether they are those of ``shuffle_weight``; with
-            FP4 weights and FP8 activations ``recipe_a``: (1, 128), or (1, 32) if each 32 values of those have an
-            exponent; for functions with int4 weights ``group_k`` and ``scales``: how many values share a scale, by
-            default 128 with FP8 activations unless they are shuffled, and otherwise 32, and the scales' dtype by its
-            name, by default ``"bfloat16"`` for 32 values and otherwise ``"float32"``.
+            ``fp8_dtype``, by its name; for the former ``q``, as whether it is FP8, and ``page_size``, the tokens of a
+            page, by default 64; for the latter ``extra_kv_cache``, as whether there is one; for functions but
+            ``fused_moe`` with FP4 weights, or with int4 weights and FP8 activations, ``shuffled``, as whether they are
+            those of ``shuffle_weight``; with FP4 weights and FP8 activations ``recipe_a``: (1, 128), or (1, 32) if each
+            32 values of those have an exponent; for functions with int4 weights ``group_k`` and ``scales``: how many
+            values share a scale, by default 128 with FP8 activations unless they are shuffled, and otherwise 32, and
+            the scales' dtype by its name, by default ``"bfloat16"`` for 32 values and otherwise ``"float32"``.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -476,12 +476,14 @@ def _descales_of_caches(of: Workload) -> dict[str, torch.Tensor]:
 def _latent_decode(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
     is_bytes = of.k == _LATENT_BYTES
+    fp8_dtype = _dtype_of_bytes(of)
     dtype = torch.uint8 if is_bytes else of.dtype or of.d_dtype
+    of_queries = of.d_dtype if not of.arguments.get("q") else fp8_dtype if is_bytes else dtype
     page_size = check_int("page_size", of.arguments.get("page_size", _PAGE_TOKENS), 1)
-    cache, fp8_dtype = _tensor(1, page_size, 1, of.k, dtype=dtype), _dtype_of_bytes(of)
+    cache = _tensor(1, page_size, 1, of.k, dtype=dtype)
     sequences = max(m, 4 * NUM_CUS)  # with fewer, many heads have the kernels of few
     for heads in LATENT_ROWS:  # each has kernels of its own
-        q = _tensor(sequences, 1, heads, _LATENT_WIDTH if is_bytes else of.k, dtype=of.d_dtype)
+        q = _tensor(sequences, 1, heads, _LATENT_WIDTH if is_bytes else of.k, dtype=of_queries)
         function.call(q, cache, d_v=of.n, **_pages(sequences, page_size), fp8_dtype=fp8_dtype)
 
 
@@ -672,7 +674,7 @@ _ARGUMENTS = {
     "flash_attention": ("softcap",),
     "flash_attention_decode": ("softcap", "k_descale"),
     "append_kv_cache": ("k_descale",),
-    "mla_decode": ("fp8_dtype", "page_size"),
+    "mla_decode": ("q", "fp8_dtype", "page_size"),
     "sparse_mla": ("extra_kv_cache", "fp8_dtype"),
     "m_grouped_fp8_gemm_nt_masked": ("enable_overlap", "max_block_n"),
     "fp8_m_grouped_gemm_nt_masked": ("enable_overlap", "max_block_n"),

@@ -40,6 +40,7 @@ class DecodeConfig(NamedTuple):
         tokens: where the tokens of a sequence are in a latent cache: ``paged``; ``small_pages``, of fewer than eight
             tokens; ``indexed``, by a row of slots; or ``indexed_twice``, in two caches by a row of slots each.
         capped: whether logits have a soft cap.
+        has_fp8_queries: whether queries for a latent cache are in its format of FP8, and widened to ``type``.
     """
 
     type: str
@@ -51,6 +52,7 @@ class DecodeConfig(NamedTuple):
     is_ocp: bool = False
     tokens: str = "paged"
     capped: bool = False
+    has_fp8_queries: bool = False
 
     @property
     def family(self) -> str:
@@ -88,6 +90,7 @@ class DecodeConfig(NamedTuple):
             f"d{self.head_dim}x{self.value_dim}",
             f"q{self.latent_rows}" if 0 < self.latent_rows < LATENT_ROWS[-1] else "",
             "capped" if self.capped else "",
+            "fp8_queries" if self.has_fp8_queries else "",
         ]
         return "_".join((self.family, types, *filter(None, traits)))
 

@@ -242,7 +242,7 @@ def check_decode(
     tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
     check_sink(attn_sink, heads, tensors)
     out_type = _check_output(out, (*q.shape[:-1], v_cache.shape[-1]), tensors)
-    problem = _decode(q, k_cache, v_cache.shape[-1], block_table, softmax_scale)
+    problem = _decode(q, k_cache, v_cache.shape[-1], block_table, softmax_scale, _TYPES[q.dtype])
     left, _ = seen_keys(check_window(True, window), problem.window_left)
     return problem._replace(
         out_type=out_type,
@@ -268,7 +268,9 @@ def _check_decode_cache(name: str, cache: Any, dtype_of_q: torch.dtype, k_cache:
     check_aligned(name, cache)
 
 
-def _decode(q: torch.Tensor, cache: torch.Tensor, value_dim: int, block_table: torch.Tensor, scale: Any) -> Decode:
+def _decode(
+    q: torch.Tensor, cache: torch.Tensor, value_dim: int, block_table: torch.Tensor, scale: Any, type_: str
+) -> Decode:
     """The problem of checked tensors, without a window and factors."""
     batch, tokens_q, heads, head_dim = q.shape
     num_pages, page_size, kv_heads, _ = cache.shape
@@ -280,8 +282,8 @@ def _decode(q: torch.Tensor, cache: torch.Tensor, value_dim: int, block_table: t
         kv_heads=kv_heads,
         head_dim=head_dim,
         value_dim=value_dim,
-        type=_TYPES[q.dtype],
-        out_type=_TYPES[q.dtype],
+        type=type_,
+        out_type=type_,
         page_size=page_size,
         num_pages=num_pages,
         pages_of_sequence=pages_of_sequence,
@@ -324,13 +326,13 @@ class Latent(NamedTuple):
         cache: [blocks, block_size, 1, width].
         layout: ``plain``, in the type of q; ``e4m3``; or ``e4m3_656``.
         is_ocp: whether its FP8 values are OCP's.
-        descale: factor of FP8 values, [1], or None.
+        has_fp8_queries: whether queries are in the format of its FP8 values, too.
     """
 
     cache: torch.Tensor
     layout: str
     is_ocp: bool
-    descale: torch.Tensor | None
+    has_fp8_queries: bool
 
 
 def check_latent_decode(
@@ -340,6 +342,7 @@ def check_latent_decode(
     block_table: Any,
     context_lens: Any,
     softmax_scale: Any,
+    q_descale: Any,
     kv_descale: Any,
     fp8_dtype: Any,
     out: Any,
@@ -349,7 +352,7 @@ def check_latent_decode(
     Raises:
         TypeError, ValueError: an argument is not as ``mla_decode`` documents it.
     """
-    _check_heads({"q": q}, packed=False, dtypes=_LATENT_DTYPES)
+    _check_heads({"q": q}, packed=False, dtypes=(*_LATENT_DTYPES, *LATENT_FP8_DTYPES))
     cache, layout, is_ocp = _check_latent_cache(kv_cache, q, fp8_dtype)
     batch, tokens_q, heads, head_dim = q.shape
     num_pages, page_size, _, _ = cache.shape
@@ -358,10 +361,20 @@ def check_latent_decode(
     _check_decode_sizes(tokens_q, page_size, LATENT_PAGE_SIZES, MAX_LATENT_TOKENS)
     contents = check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors = {"q": q, "kv_cache": kv_cache, "block_table": block_table, "context_lens": context_lens}
+    has_fp8_queries = q.dtype in LATENT_FP8_DTYPES
+    if q_descale is not None:
+        if not has_fp8_queries:
+            raise ValueError(f"q_descale must be None, for q is {q.dtype} and has no scales")
+        check_form("q_descale", q_descale, torch.float32, (1,))
+        tensors["q_descale"] = q_descale
     check_latent_descale(kv_descale, layout, tensors)
-    _check_output(out, (*q.shape[:-1], d_v), tensors)
-    problem = _decode(q, cache, d_v, block_table, softmax_scale)._replace(contents=contents)
-    return problem, Latent(cache, layout, is_ocp, kv_descale)
+    dtype = torch.bfloat16 if has_fp8_queries else q.dtype
+    _check_output(out, (*q.shape[:-1], d_v), tensors, (dtype,))
+    problem = _decode(q, cache, d_v, block_table, softmax_scale, _TYPES[dtype])
+    descales = {"q_descale": q_descale, "k_descale": kv_descale}
+    expanded = {name: None if descale is None else descale.expand(1, 1, 1) for name, descale in descales.items()}
+    latent = Latent(cache, layout, is_ocp, has_fp8_queries)
+    return problem._replace(descales=expanded, contents=contents), latent
 
 
 def _check_latent_cache(kv_cache: Any, q: torch.Tensor, fp8_dtype: Any) -> tuple[torch.Tensor, str, bool]:
@@ -374,10 +387,13 @@ def _check_latent_cache(kv_cache: Any, q: torch.Tensor, fp8_dtype: Any) -> tuple
             f"kv_cache must be {one_of((*_LATENT_DTYPES, *LATENT_FP8_DTYPES, torch.uint8))}, got {kv_cache.dtype}"
         )
     is_plain = kv_cache.dtype in _LATENT_DTYPES
-    if kv_cache.dtype != q.dtype and (is_plain or q.dtype != torch.bfloat16):
-        expected = f"have the dtype of q, {q.dtype}" if is_plain else "be in FP8 only with q in bfloat16"
-        raise TypeError(f"kv_cache must {expected}, got {kv_cache.dtype} and {q.dtype}")
-    width = _LATENT_BYTES if kv_cache.dtype == torch.uint8 else q.shape[-1]
+    is_bytes = kv_cache.dtype == torch.uint8
+    dtype = fp8_dtype if is_bytes else kv_cache.dtype
+    if is_plain and q.dtype != dtype:
+        raise TypeError(f"kv_cache must have the dtype of q, {q.dtype}, got {dtype}")
+    if not is_plain and q.dtype not in (torch.bfloat16, dtype):
+        raise TypeError(f"kv_cache must be in FP8 only with q in {one_of((torch.bfloat16, dtype))}, got {q.dtype}")
+    width = _LATENT_BYTES if is_bytes else q.shape[-1]
     cache = kv_cache.unsqueeze(2) if kv_cache.dim() == 3 else kv_cache
     if cache.dim() != 4 or cache.shape[2:] != (1, width):
         raise ValueError(
@@ -389,8 +405,7 @@ def _check_latent_cache(kv_cache: Any, q: torch.Tensor, fp8_dtype: Any) -> tuple
     check_latent_strides("kv_cache", cache)
     if is_plain:
         return cache, "plain", False
-    is_bytes = cache.dtype == torch.uint8
-    return cache, "e4m3_656" if is_bytes else "e4m3", torch.float8_e4m3fn == (fp8_dtype if is_bytes else cache.dtype)
+    return cache, "e4m3_656" if is_bytes else "e4m3", dtype == torch.float8_e4m3fn
 
 
 def check_latent_descale(kv_descale: Any, layout: str, tensors: dict[str, torch.Tensor]) -> None:
@@ -667,10 +682,16 @@ def _fits_blocks(tensor: torch.Tensor, tokens: int) -> bool:
     return tokens * tensor.stride(-3) * tensor.element_size() <= _BLOCK_BYTES
 
 
-def _check_output(out: Any, shape: tuple[int, ...], tensors: dict[str, torch.Tensor]) -> str:
-    """Checks ``out``, which may be None, and that it and ``tensors`` are on one device; returns the output's type."""
+def _check_output(
+    out: Any, shape: tuple[int, ...], tensors: dict[str, torch.Tensor], dtypes: tuple[torch.dtype, ...] = ()
+) -> str:
+    """Checks ``out``, which may be None, and that it and ``tensors`` are on one device; returns the output's type.
+
+    Args:
+        dtypes: those that the output may have; by default those for the dtype of q.
+    """
     dtype = tensors["q"].dtype
-    allowed = _FP8_OUTPUTS if dtype == _FP8 else (dtype,)
+    allowed = dtypes or (_FP8_OUTPUTS if dtype == _FP8 else (dtype,))
     if out is None:
         check_one_device(tensors)
         return _TYPES[allowed[0]]

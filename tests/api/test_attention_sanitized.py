@@ -62,6 +62,7 @@ RUNS = {
     "mla": lambda: mla.Latent((70, 0), tokens_q=2).run(2),
     "mla-shared": lambda: mla.Latent((270, 0, 130)).run(),
     "mla-fp8": lambda: mla_fp8.Problem("e4m3_656", (70, 0), tokens_q=2).run(2),
+    "mla-fp8-queries": lambda: mla_fp8.Problem("e4m3_656", (70, 0), tokens_q=2, q_descale=0.1).run(2),
     "mla-fp8-16": lambda: mla_fp8.Problem("e4m3", (300, 0)).run(2),
     "sparse": lambda: sparse.Problem("e4m3_584", (90, 0, 33), 90).run(1),
     "sparse-two": lambda: sparse.Both(

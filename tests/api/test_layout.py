@@ -90,8 +90,8 @@ def test_any_strides(cast, block_rows):
     [
         (torch.zeros(4, 4, dtype=torch.float64), 240, TypeError, r"x must be .*float64"),
         (torch.zeros(4), 240, ValueError, r"x must be a matrix, got shape \(4,\)"),
-        (torch.zeros(4, 4), 448, ValueError, "fp8_max must be in"),
-        (torch.zeros(4, 4), 0, ValueError, "fp8_max must be in"),
+        (torch.zeros(4, 4), 448, ValueError, "fp8_max must be positive"),
+        (torch.zeros(4, 4), 0, ValueError, "fp8_max must be positive"),
     ],
 )
 def test_casts_refuse(cast, block_rows, x, fp8_max, error, message):

@@ -22,7 +22,7 @@ class Problem:
 
     def __init__(
         self, layout: str, lens: tuple[int, ...], heads: int = 16, tokens_q: int = 1, page_size: int = 16,
-        dtype: torch.dtype = FNUZ, descale: float | None = None, seed: int = 0,
+        dtype: torch.dtype = FNUZ, descale: float | None = None, seed: int = 0, q_descale: float | None = None,
     ) -> None:  # fmt: skip
         generator = torch.Generator().manual_seed(seed)
         pages = [-(-tokens // page_size) for tokens in lens]
@@ -38,21 +38,27 @@ class Problem:
             self.cache.put(slots, data, scales)
             self.keys.append(values[None, :, None])
         self.q = torch.randn(len(lens), tokens_q, heads, 576, generator=generator).to(BF16) / 16
+        self.q_descale = q_descale  # of queries in FP8; else they are in bf16
+        if q_descale is not None:
+            self.q = (self.q / q_descale).to(dtype)
 
     def run(self, num_splits: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         batch, tokens_q, heads, _ = self.q.shape
         around = torch.full((batch, tokens_q, heads + 1, 520), POISON, dtype=BF16)
         out = around[..., :heads, :512]
-        factor = None if self.descale is None else torch.tensor([self.descale])
+        factor, q_factor = (
+            None if number is None else torch.tensor([number]) for number in (self.descale, self.q_descale)
+        )
         _, lse = dg.mla_decode(
             self.q, self.cache.tensor, block_table=self.block_table,
             context_lens=torch.tensor(self.lens, dtype=torch.int32), kv_descale=factor, fp8_dtype=self.cache.dtype,
-            out=out, return_lse=True, num_splits=num_splits,
+            out=out, return_lse=True, num_splits=num_splits, q_descale=q_factor,
         )  # fmt: skip
+        q, scale = self.q.to(BF16), (self.q_descale or 1) / 24
         for i, tokens in enumerate(self.lens):
             keys = self.keys[i].double() * (self.descale or 1)
             seen = visible_keys(tokens_q, tokens, True, None)
-            reference = attention_reference(self.q[i : i + 1], keys, keys[..., :512], seen=seen)
+            reference = attention_reference(q[i : i + 1], keys, keys[..., :512], seen=seen, softmax_scale=scale)
             reference.assert_accurate(out[i : i + 1], lse[i : i + 1])
         result = out.clone()
         out.fill_(POISON)
@@ -87,10 +93,12 @@ def test_accurate(layout, case, num_splits):
     page_size=st.sampled_from([1, 2, 4, 8, 16, 64, 128]),
     dtype=st.sampled_from([FNUZ, OCP]),
     num_splits=st.none() | st.integers(1, 5),
+    q_descale=st.sampled_from([None, 0.003]),
     seed=st.integers(0, 99),
 )
-def test_any_shape(layout, lens, tokens_q, heads, page_size, dtype, num_splits, seed):
-    Problem(layout, tuple(lens), heads, tokens_q, page_size, dtype, seed=seed).run(num_splits)
+def test_any_shape(layout, lens, tokens_q, heads, page_size, dtype, num_splits, q_descale, seed):
+    problem = Problem(layout, tuple(lens), heads, tokens_q, page_size, dtype, seed=seed, q_descale=q_descale)
+    problem.run(num_splits)
 
 
 @layouts
@@ -123,6 +131,51 @@ def test_a_cache_may_have_three_dimensions(layout, page_size):
 @pytest.mark.parametrize("num_splits", [1, 2])
 def test_the_factor_scales_keys_and_values(dtype, num_splits):
     Problem("e4m3", (70,), descale=0.03, dtype=dtype).run(num_splits)
+
+
+@pytest.mark.parametrize("dtype", [FNUZ, OCP], ids=["fnuz", "ocp"])
+@layouts
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"lens": (100, 0, 33, 5)},
+        {"lens": (130, 65), "heads": 70, "page_size": 64},
+        pytest.param({"lens": (70, 3), "heads": 5, "tokens_q": 8, "page_size": 1}, marks=pytest.mark.slow),
+    ],
+    ids=range(3),
+)
+def test_fp8_queries(layout, case, dtype):
+    Problem(layout, **case, dtype=dtype, q_descale=0.007).run()
+
+
+def test_factors_of_queries_and_of_the_cache():
+    Problem("e4m3", (70, 33), heads=20, dtype=OCP, q_descale=0.02, descale=0.3).run(2)
+
+
+@pytest.mark.parametrize("dtype", [FNUZ, OCP], ids=["fnuz", "ocp"])
+@layouts
+@pytest.mark.parametrize("heads", [16, 17, 64])  # one number of rows of a workgroup each
+def test_every_code_of_a_query_is_its_number(layout, dtype, heads):
+    """The same bits as for queries in bf16, and for a factor that they could be multiplied with exactly."""
+    problem = Problem(layout, (40, 7), dtype=dtype)
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(0, 256, (2, 1, heads, 576), generator=generator, dtype=torch.uint8)
+    codes[0, 0, :8] = torch.arange(8 * 576).view(8, 576) % 256  # NaNs, too
+    codes[0, 0, 8:] = torch.where(codes[0, 0, 8:].view(dtype).float().isnan(), 0, codes[0, 0, 8:])
+    q = codes.view(dtype)
+    arguments = {
+        "kv_cache": problem.cache.tensor, "block_table": problem.block_table, "fp8_dtype": dtype, "return_lse": True,
+        "context_lens": torch.tensor(problem.lens, dtype=torch.int32), "softmax_scale": 2.0**-9,
+    }  # fmt: skip
+    for factor in (None, 0.25):
+        descale = None if factor is None else torch.tensor([factor])
+        results = dg.mla_decode(q, **arguments, q_descale=descale)
+        expected = dg.mla_decode(q.to(BF16) * (factor or 1), **arguments)
+        for result, of_bf16 in zip(results, expected, strict=True):
+            assert result.dtype == of_bf16.dtype
+            assert torch.equal(result.nan_to_num(-7), of_bf16.nan_to_num(-7))
+        assert results[0][0, 0, :8].isnan().all()
+        assert not results[0][0, 0, 8:].isnan().any()
 
 
 @pytest.mark.parametrize("dtype", [FNUZ, OCP], ids=["fnuz", "ocp"])
@@ -175,6 +228,23 @@ def test_lse_to_base_2():
 
 BAD = [
     ({"q": torch.zeros(2, 1, 16, 576).half()}, TypeError, "in FP8 only with q in bfloat16"),
+    ({"q": torch.zeros(2, 1, 16, 576).to(OCP)}, TypeError, "in bfloat16 or float8_e4m3fnuz, got torch.float8_e4m3fn$"),
+    ({"q": torch.zeros(2, 1, 16, 576).to(FNUZ), "fp8_dtype": OCP}, TypeError, "in bfloat16 or float8_e4m3fn, got"),
+    (
+        {"q": torch.zeros(2, 1, 16, 576).to(FNUZ), "kv_cache": torch.zeros(4, 16, 1, 576).to(BF16)},
+        TypeError, "kv_cache must have the dtype of q",
+    ),
+    ({"q": torch.zeros(2, 1, 16, 576).to(torch.float8_e5m2)}, TypeError, "q must be bfloat16, float16, float8"),
+    ({"q_descale": torch.ones(1)}, ValueError, "q_descale must be None, for q is torch.bfloat16 and has no scales"),
+    (
+        {"q": torch.zeros(2, 1, 16, 576).to(FNUZ), "q_descale": torch.ones(16)},
+        ValueError, "q_descale must have shape .1.,",
+    ),
+    ({"q": torch.zeros(2, 1, 16, 576).to(FNUZ), "q_descale": 1.0}, TypeError, "q_descale must be a torch.Tensor"),
+    (
+        {"q": torch.zeros(2, 1, 16, 576).to(FNUZ), "out": torch.zeros(2, 1, 16, 512).half()},
+        TypeError, "out must be bfloat16",
+    ),
     ({"kv_cache": torch.zeros(4, 16, 1, 584).byte()}, ValueError, "block_size, 1, 656"),
     ({"kv_cache": torch.zeros(4, 16, 584).byte()}, ValueError, r"or .blocks, block_size, 656., got shape \(4, 16, 584"),
     ({"kv_cache": torch.zeros(4, 656).byte()}, ValueError, "block_size, 1, 656"),
@@ -183,7 +253,7 @@ BAD = [
     ({"kv_descale": torch.ones(1)}, ValueError, "kv_descale must be None"),
     ({"fp8_dtype": torch.float8_e5m2}, TypeError, "fp8_dtype must be"),
     ({"kv_cache": torch.zeros(4, 3, 1, 656).byte()}, ValueError, "must have one of"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("bad", "error", "message"), BAD, ids=[case[2] for case in BAD])

@@ -368,6 +368,10 @@ CALLS = {
         partial(dg.m_grouped_fp8_fp4_gemm_nt_masked, expected_m=8),
         (stacked([per_token(M, K), per_token(M, K)]), stacked([four_bits(), four_bits()]), empty(G, M, N), COUNTS),
     ),
+    "mla_decode of FP8 queries": lambda: (
+        partial(dg.mla_decode, **PAGES, q_descale=torch.tensor([0.5])),
+        (randn(2, 1, 16, 576).to(FP8), randn(3, 64, 1, 576).to(FP8)),
+    ),
     "flash_mla_with_kvcache": lambda: (
         dg.flash_mla_with_kvcache,
         (randn(2, 1, 16, 576), randn(3, 64, 1, 576), PAGES["block_table"], torch.tensor([70, 0]).int(), 512),
@@ -539,8 +543,8 @@ SCHEMAS = {
     "SymInt[] recipe, Tensor? bias, str? epilogue) -> ()",
     "tf32_hc_prenorm_gemm": "(Tensor a, Tensor b, Tensor(d!) d, Tensor(sqr_sum!) sqr_sum, SymInt? num_splits) -> ()",
     "mla_decode": "(Tensor q, Tensor kv_cache, SymInt d_v, Tensor block_table, Tensor context_lens, "
-    "float? softmax_scale, Tensor? kv_descale, ScalarType fp8_dtype, Tensor(out!) out, bool return_lse, "
-    "bool lse_base_2, SymInt? num_splits) -> Tensor",
+    "float? softmax_scale, Tensor? q_descale, Tensor? kv_descale, ScalarType fp8_dtype, Tensor(out!) out, "
+    "bool return_lse, bool lse_base_2, SymInt? num_splits) -> Tensor",
 }
 
 

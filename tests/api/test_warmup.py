@@ -151,6 +151,10 @@ ATTENTION_CALLS = {
             fp8_dtype=torch.float8_e4m3fn,
         ),
     ),
+    "mla_decode of FP8 queries": (
+        Workload("mla_decode", [2], 512, 656, arguments={"q": True}),
+        lambda: dg.mla_decode(heads(2, 2, 16, 576).to(FP8), torch.zeros(4, 64, 656, dtype=torch.uint8), **PAGES),
+    ),
     "sparse_mla of two caches": (
         Workload("sparse_mla", [2], 512, 584, arguments={"extra_kv_cache": True}),
         lambda: dg.sparse_mla(

@@ -132,6 +132,7 @@ def latent():
     return {
         "q": randn(2, 1, 16, 576),
         "kv_cache": randn(3, PAGE, 1, 576).to(FP8),
+        "q_descale": None,
         "kv_descale": torch.ones(1),
         "fp8_dtype": FP8,
         **paged(),

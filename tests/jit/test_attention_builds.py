@@ -80,6 +80,13 @@ LATENT += [
     for rows in LATENT_ROWS
     for layout in ("plain", "e4m3", "e4m3_656")
 ]
+LATENT += [
+    DecodeConfig("bf16", "bf16", 576, 512, rows, layout, is_ocp, tokens, has_fp8_queries=True)
+    for rows in LATENT_ROWS
+    for layout in ("e4m3", "e4m3_656")
+    for is_ocp in (False, True)
+    for tokens in ("paged", "small_pages")
+]
 DECODE = [
     DecodeConfig(*types, *widths, capped=capped) for types in TYPES for widths in WIDTHS for capped in (False, True)
 ]

@@ -175,6 +175,9 @@ CALLS = {
     "decode, new results": paged("flash_attention_decode", out=None, return_lse=True),
     "decode in parts": paged("flash_attention_decode", num_splits=3),
     "latent": paged("mla_decode"),
+    "latent, FP8 queries": paged(
+        "mla_decode", q=torch.zeros(16, 1, 16, 576).to(FP8), q_descale=torch.ones(1), out=None
+    ),
     "latent, new results": paged("mla_decode", out=None, return_lse=True, num_splits=2),
     "routing": good("route_top_k", "logits"),
     "heads for a cache": good("append_kv_cache", "k", "v", "slots"),

@@ -11,13 +11,16 @@
 namespace deep_gemm_rocm {
 
 // Layout: how the cache holds keys, see latent_layout.h. Tokens: which ones a sequence has, see paged_cache.h.
-template <class T_, int kHeadDim_, int kValueDim_, int kRows_, class Layout_, bool kIsOcp_, class Tokens_>
+// kHasFp8Queries: whether queries are in the cache's format of FP8, not in T.
+template <class T_, int kHeadDim_, int kValueDim_, int kRows_, class Layout_, bool kIsOcp_, class Tokens_,
+          bool kHasFp8Queries_ = false>
 struct MlaShape {
   using T = T_;
   using Out = T_;
   using Layout = Layout_;
   using Tokens = Tokens_;
   static constexpr bool kIsOcp = kIsOcp_;
+  static constexpr bool kHasFp8Queries = kHasFp8Queries_;
   static constexpr bool kMaxima = Tokens::kHasGaps;  // whether the largest logits are stored
   // For DecodeSchedule: one head of keys; tokens that were chosen for a query, whose lengths several sequences may
   // share; and tokens of a second cache.

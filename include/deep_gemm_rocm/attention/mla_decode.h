@@ -64,9 +64,11 @@ class MlaDecode {
     values_offset_ = wave_id() * Shape::kKeyTileBytes +
                      lds_offset(lane / Mfma::kRows * Shape::kRun, value / kChunkBytes) + value % kChunkBytes;
     if constexpr (kHasDescale) {
-      const float descale = args.k_descale.data == nullptr ? 1 : *(const Global<float>*)args.k_descale.data;
-      value_scale_ = Shape::kIsOcp ? 2 * descale : descale;
+      value_scale_ = descale_of(args.k_descale);
       logit_scale_ = args.logit_scale * value_scale_;
+    }
+    if constexpr (Shape::kHasFp8Queries) {
+      logit_scale_ = (kHasDescale ? logit_scale_ : args.logit_scale) * descale_of(args.q_descale);
     }
   }
 
@@ -105,7 +107,15 @@ class MlaDecode {
   }
 
  private:
-  DG_DEVICE float logit_scale() const { return kHasDescale ? logit_scale_ : args_.logit_scale; }
+  // Of FP8 values, which are OCP's as half their number.
+  static DG_DEVICE float descale_of(const Descales& descale) {
+    const float factor = descale.data == nullptr ? 1 : *(const Global<float>*)descale.data;
+    return Shape::kIsOcp ? 2 * factor : factor;
+  }
+
+  DG_DEVICE float logit_scale() const {
+    return kHasDescale || Shape::kHasFp8Queries ? logit_scale_ : args_.logit_scale;
+  }
   DG_DEVICE float value_scale() const { return kHasDescale ? value_scale_ : 1; }
 
   // The logits that a wave computes. The first waves also compute the probabilities of the tile of their own number.
@@ -143,19 +153,37 @@ class MlaDecode {
   }
 
   // Lanes without a query load from elsewhere and don't branch: behind a branch, a wait for keys would be one for all
-  // queries, too.
+  // queries, too. FP8 comes into the first half of the registers.
   DG_DEVICE void load_queries() {
+    constexpr int kElementBytes = Shape::kHasFp8Queries ? 1 : sizeof(T);
+    constexpr int kVectorBytes = kLatentVector * kElementBytes;
     const int lane = lane_id_computed_here();
     const int first_row = tile_.first_row + own_first_tile() * Mfma::kRows + lane % Mfma::kRows;
     static_for<Shape::kWaveTiles>([&](auto i) {
       const int row = min(first_row + i * Mfma::kRows, args_.tokens_q * args_.heads - 1);
       const int64_t offset = args_.q.offset(tile_.sequence, row / args_.heads, row % args_.heads);
-      const auto* first = static_cast<const uint8_t*>(args_.q.data) + offset * static_cast<int64_t>(sizeof(T)) +
-                          own_chunk(lane) * kChunkBytes;
+      const auto* first = static_cast<const uint8_t*>(args_.q.data) + offset * static_cast<int64_t>(kElementBytes) +
+                          own_chunk(lane) * kVectorBytes;
 #pragma unroll
       for (int read = 0; read < Shape::kReads; ++read) {
         const int d_block = has(read) ? own_d_block(read) : Shape::kDBlocks - 1;
-        queries_[i][read] = load_global<MfmaOperands>(first + d_block * kBlockKBytes);
+        const auto* own = first + d_block * (kChunksPerRow * kVectorBytes);
+        if constexpr (Shape::kHasFp8Queries) {
+          queries_[i][read][0] = load_global<MfmaOperand>(own);
+        } else {
+          queries_[i][read] = load_global<MfmaOperands>(own);
+        }
+      }
+    });
+  }
+
+  // Behind loads of keys, which then don't wait for the queries.
+  DG_DEVICE void widen_queries() {
+    static_for<Shape::kWaveTiles>([&](auto i) {
+#pragma unroll
+      for (int read = 0; read < Shape::kReads; ++read) {
+        const auto bytes = __builtin_bit_cast(HalfChunk, queries_[i][read][0]);
+        queries_[i][read] = __builtin_bit_cast(MfmaOperands, widened_latent<Shape::kIsOcp, false>(bytes, 1));
       }
     });
   }
@@ -170,6 +198,7 @@ class MlaDecode {
     loader_.clear_missing();
     find_keys(begin + 1, end);
     static_for<Loader::kPasses>([&](int pass) { store_pass(pass); });
+    if constexpr (Shape::kHasFp8Queries) widen_queries();
     lds_barrier();
   }
 
