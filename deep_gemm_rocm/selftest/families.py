@@ -19,6 +19,7 @@ from ..api import (
     int4_gemm,
     k_grouped,
     kv_cache,
+    latent_cache,
     merge_states,
     mqa_logits,
     routing,
@@ -253,11 +254,16 @@ def _paged(tokens: int, heads: int, width: int) -> tuple[torch.Tensor, torch.Ten
     return keys[None], cache, table.contiguous()
 
 
+def _slots(table: torch.Tensor) -> torch.Tensor:
+    """The slots of the 150 tokens in pages of this block table."""
+    tokens = torch.arange(150)
+    return table[0][tokens // 64] * 64 + tokens % 64
+
+
 def _decode(device: str) -> None:
     """Writes keys to pages, and attends to them as decoding and as a prompt; decoding also to pages in FP8."""
     keys, cache, table = _paged(150, 2, 128)
-    tokens = torch.arange(150)
-    slots = table[0][tokens // 64] * 64 + tokens % 64
+    slots = _slots(table)
     values = keys.flip(1)
     k_cache, v_cache = (torch.full_like(cache, torch.nan).to(device) for _ in range(2))
     kv_cache.append_kv_cache(keys[0].to(device), values[0].to(device), k_cache, v_cache, slots.to(device))
@@ -292,16 +298,18 @@ def _decode(device: str) -> None:
 
 
 def _latent_decode(device: str) -> None:
+    """Writes tokens to latent caches, and attends to them."""
     keys, cache, table = _paged(150, 1, 576)
-    q = torch.randn(1, 1, 16, 576, generator=torch.Generator().manual_seed(3)).bfloat16()
+    tokens, slots = keys[0, :, 0].to(device), _slots(table).to(device)
+    random = torch.randn(1, 1, 16, 576, generator=torch.Generator().manual_seed(3)).bfloat16()
     lens = torch.tensor([150], dtype=torch.int32)
     seen = visible_keys(1, 150, True, None)
-    for dtype in (_BF16, FP8):
-        stored, values = cache.to(dtype), keys.to(dtype).to(_BF16)
-        out = attention.mla_decode(
-            q.to(device), stored.to(device), block_table=table.to(device), context_lens=lens.to(device)
-        )
-        attention_reference(q, values, values[..., :512], seen=seen).assert_accurate(out.cpu())
+    for dtype, of_queries in ((_BF16, _BF16), (FP8, _BF16), (FP8, FP8)):
+        stored, values = torch.full_like(cache, torch.nan).to(dtype).to(device), keys.to(dtype).to(_BF16)
+        latent_cache.append_mla_cache(tokens[:, :512], tokens[:, 512:], stored, slots)
+        q = random.to(of_queries)
+        out = attention.mla_decode(q.to(device), stored, block_table=table.to(device), context_lens=lens.to(device))
+        attention_reference(q.to(_BF16), values, values[..., :512], seen=seen).assert_accurate(out.cpu())
 
 
 def _chosen_tokens(device: str) -> None:
