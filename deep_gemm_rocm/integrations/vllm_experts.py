@@ -18,7 +18,7 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
 )
 
 from ..api.experts import fused_moe
-from ..problems.experts import MAX_TOP_K
+from ..problems.experts import MAX_TOKENS, MAX_TOP_K
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, Pair
 from ..problems.routing import MAX_EXPERTS
@@ -116,6 +116,15 @@ class DeepGemmRocmExperts(mk.FusedMoEExpertsModular):
         expert_tokens_meta: Any,
         apply_router_weight_on_input: bool,
     ) -> None:
+        if len(hidden_states) > MAX_TOKENS:
+            others = (activation, global_num_experts, expert_map)
+            for first in range(0, len(hidden_states), MAX_TOKENS):
+                part = slice(first, first + MAX_TOKENS)
+                choices = (topk_weights[part], topk_ids[part])
+                scales = (None if a1q_scale is None else a1q_scale[part], a2_scale)
+                rest = (*scales, workspace13, workspace2, expert_tokens_meta, apply_router_weight_on_input)
+                self.apply(output[part], hidden_states[part], w1, w2, *choices, *others, *rest)
+            return
         weights = torch.ones_like(topk_weights) if apply_router_weight_on_input else topk_weights
         alpha, limit = self._clamps(activation)
         fused_moe(

@@ -202,9 +202,14 @@ def test_the_oracle_chooses_others(others):
 @pytest.mark.parametrize("limit", [None, 0.5])
 @pytest.mark.parametrize("with_map", [False, True])
 @pytest.mark.parametrize("keys", [BLOCKS, CHANNELS], ids=["blocks", "channels"])
-@pytest.mark.parametrize("tokens", [1, 45])
-def test_experts_in_vllms_layer(keys, tokens, with_map, limit):
-    """vLLM's own modular kernel prepares the tokens, runs our experts and finalises: what fp32 makes of the weights."""
+@pytest.mark.parametrize(("tokens", "most"), [(1, None), (45, None), (45, 16)])
+def test_experts_in_vllms_layer(keys, tokens, most, with_map, limit, monkeypatch):
+    """vLLM's own modular kernel prepares the tokens, runs our experts and finalises: what fp32 makes of the weights.
+
+    More than ``most`` tokens take several calls.
+    """
+    if most is not None:
+        monkeypatch.setattr("deep_gemm_rocm.integrations.vllm_experts.MAX_TOKENS", most)
     of_blocks = keys is BLOCKS
     if limit is not None and not of_blocks:
         pytest.skip("vLLM keeps clamped activations with scales of channels")
