@@ -26,7 +26,7 @@ from .forced import forced_choice
 from .gemm_config import BLOCK_K_BYTES, NUM_CUS, GemmConfig
 from .gemm_problem import Choice, GemmProblem, KOrder, with_tail
 from .gemm_table import TunedTable, table
-from .gemm_tiles import gemm_candidates, is_wide
+from .gemm_tiles import gemm_candidates, is_for_one_round
 from .notes import note_gemm
 
 _TILE_OF_SPLIT = 128
@@ -123,12 +123,7 @@ def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
 def _candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
     parts_k = 1 if problem.k_order is None else problem.k_order[1]
     candidates = gemm_candidates(
-        problem.kind,
-        problem.max_block_m,
-        parts_k,
-        problem.max_block_n,
-        problem.scale_rows_are_apart,
-        is_wide(problem.n),
+        problem.kind, problem.max_block_m, parts_k, problem.max_block_n, problem.scale_rows_are_apart
     )
     return candidates if problem.k_order is None else candidates + _tuned_tiles(problem)
 
@@ -153,7 +148,7 @@ def _estimates(
     problem: GemmProblem, m: NDArray[Any], configs_for: _ConfigsFor, *, may_split: bool
 ) -> list[tuple[Choice, NDArray[np.float64]]]:
     """All choices and their clocks for each of ``m``, in place of the problem's."""
-    estimates = [(Choice(config), clocks_by_m(config, problem, m)) for config in configs_for(problem)]
+    estimates = [(Choice(config), _clocks_by_m(config, problem, m)) for config in configs_for(problem)]
     # K is split only where tiles leave CUs without work, or for the sake of an order.
     must_split = problem.k_order is not None and problem.k_order[0] > 1
     few = m[must_split | (m <= (NUM_CUS - 1) // ceil_div(problem.n, _TILE_OF_SPLIT) * _TILE_OF_SPLIT)]
@@ -167,6 +162,15 @@ def _estimates(
     if problem.k_order is not None:
         estimates = [estimate for estimate in estimates if estimate[0].k_order == problem.k_order]
     return estimates
+
+
+def _clocks_by_m(config: GemmConfig, problem: GemmProblem, m: NDArray[Any]) -> NDArray[np.float64]:
+    """``clocks_by_m``, infinite where a configuration isn't to be chosen."""
+    clocks = clocks_by_m(config, problem, m)
+    if is_for_one_round(config):
+        tiles = np.ceil(m / config.block_m) * ceil_div(problem.n, config.output_n)
+        clocks[tiles > NUM_CUS] = np.inf
+    return clocks
 
 
 def _splits_of(problem: GemmProblem) -> list[int]:

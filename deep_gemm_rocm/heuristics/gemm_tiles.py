@@ -8,8 +8,7 @@ import functools
 import itertools
 
 from ..problems.gemm_kind import GemmKind
-from ..problems.layout import ceil_div
-from .gemm_config import NUM_CUS, GemmConfig
+from .gemm_config import GemmConfig
 from .gemm_problem import GemmProblem
 
 _SUMS_OF_WAVE = 128 * 64  # of results; these take half of a lane's registers
@@ -92,11 +91,6 @@ _PINGPONG_128X192 = (_pingpong(128, 192, 2, 4),)
 _PINGPONG_128X256 = (_pingpong(128, 256, 2, 4),)
 
 
-def is_wide(n: int) -> bool:
-    """Whether ``n`` columns have more tiles of 48 in a row than there are CUs."""
-    return ceil_div(n, 48) > NUM_CUS
-
-
 @functools.cache
 def gemm_candidates(
     kind: GemmKind,
@@ -104,19 +98,15 @@ def gemm_candidates(
     parts_k: int = 1,
     max_block_n: int = 256,
     scale_rows_are_apart: bool = False,
-    is_wide: bool = False,
 ) -> tuple[GemmConfig, ...]:
     """The configurations that the heuristic chooses from.
 
     Args:
         parts_k: if more than 1, there are tiles with so many parts of K besides.
         scale_rows_are_apart: see ``GemmProblem``.
-        is_wide: see ``is_wide``.
     """
     candidates = []
     tiles = _tiles(kind, max_block_m)
-    if is_wide:
-        tiles = tuple(tile for tile in tiles if tile not in _DEALING_K_OF_SHUFFLED)
     if scale_rows_are_apart and _PINGPONG_224[0] in tiles:
         # Such scales cost a wave of 112 rows more than a wave of 64 rows loses otherwise; see docs/kernels.md.
         tiles = tuple(tile for tile in tiles if tile not in _PINGPONG_224) + _PINGPONG_128X256
@@ -180,7 +170,7 @@ _DEALING_K_OF_FOUR_BITS_MORE_ROWS = (
     _alone(64, 32, 2, waves_k=4),
     _alone(64, 64, 2, waves_k=4),
 )
-# 64x7168 has 300 of these, too. With two of them on a CU they take up to 16% longer than estimates say.
+# 64x7168 has 300 of these.
 _DEALING_K_OF_SHUFFLED = (_alone(32, 48, 4, waves_k=4),)
 _DEALING_K_OF_SHORT_GROUPS = (
     _alone(32, 32, 2, waves_k=4),
@@ -206,6 +196,12 @@ def _dealing_k_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
     # have two such tiles for each CU. Estimates prefer to deal K.
     loads_wide = kind.is_int4 and kind.is_a_scaled and (kind.promotions == 1 or kind.b_type == "shuffled_int4")
     return (_DEALING_K_16X16 if loads_wide else _DEALING_K_OF_FOUR_BITS_16_ROWS) + more_rows
+
+
+def is_for_one_round(config: GemmConfig) -> bool:
+    """Whether a CU should have one of these tiles only. With two, they take up to 18% longer than estimates say."""
+    tiles = [(tile.block_m, tile.block_n, tile.waves_k) for tile in _DEALING_K_OF_SHUFFLED]
+    return _is_shuffled_for_fp8(config.kind) and (config.block_m, config.block_n, config.waves_k) in tiles
 
 
 def _is_shuffled_for_fp8(kind: GemmKind) -> bool:
