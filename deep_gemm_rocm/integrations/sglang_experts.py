@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from sglang.srt.layers.moe.moe_runner.base import FusedOpPool, MoeRunnerConfig
 from sglang.srt.layers.moe.moe_runner.triton import TritonMoeQuantInfo
+from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe as triton_experts
 from sglang.srt.layers.moe.token_dispatcher.standard import StandardCombineInput, StandardDispatchOutput
 from sglang.srt.layers.moe.topk import StandardTopKOutput
 from sglang.srt.layers.moe.utils import get_moe_runner_backend
@@ -52,6 +53,7 @@ def _experts_in_front_of(triton: Any) -> Any:
         down = quant_info.w2_weight, quant_info.w2_scale
         is_ours = (
             get_moe_runner_backend().is_auto()
+            and not triton_experts._use_aiter  # it would add up results by itself, without their factor
             and _has(dispatch_output, _OF_TOKENS)
             and _has(quant_info, _OF_WEIGHTS)
             and _has(runner_config, _OF_LAYER)
@@ -75,11 +77,13 @@ def _experts_in_front_of(triton: Any) -> Any:
 def install() -> None:
     """Puts ``fused_moe`` in front of Triton's kernels for experts with scales of 128x128 blocks or of channels.
 
-    ``--moe-runner-backend triton`` keeps Triton's.
+    ``--moe-runner-backend triton`` keeps Triton's, and so does ``SGLANG_USE_AITER``.
 
     Raises:
         MovedError, AttributeError: this SGLang runs its experts in another way.
     """
+    if not isinstance(triton_experts._use_aiter, bool):
+        raise parts.MovedError("SGLang's switch of AITER is no bool")
     triton = FusedOpPool.get_fused_func(*_PLACE)
     if hasattr(triton, _MARK):
         return

@@ -310,3 +310,12 @@ def test_triton_runs_experts_in_fp8_for_who_asks_for_it(monkeypatch):
     given = dispatched(2, 256, 4, 2, torch.arange(4))
     runner = MoeRunner(utils.MoeRunnerBackend.TRITON, MoeRunnerConfig())
     assert runner.run(given, quant_info).hidden_states == "Triton's"
+
+
+def test_experts_in_fp8_are_tritons_beside_aiter(monkeypatch):
+    monkeypatch.setattr(triton_experts, "fused_experts", lambda **_: "Triton's")
+    monkeypatch.setattr(triton_experts, "_use_aiter", True)
+    quant_info, _ = fp8_experts(4, 256, 128, False)
+    given = dispatched(2, 256, 4, 2, torch.arange(4))
+    runner = MoeRunner(utils.MoeRunnerBackend.TRITON, MoeRunnerConfig())
+    assert runner.run(given, quant_info).hidden_states == "Triton's"
