@@ -159,6 +159,8 @@ class DeepGemmRocmMlaImpl(MLACommonImpl):
         """
         q = torch.cat(q, dim=-1) if isinstance(q, tuple) else q
         tokens, block_table, lens = _split(len(q), attn_metadata.decode, attn_metadata.causal)
+        if attn_metadata.causal and self.dcp_world_size > 1 and len(q) > len(attn_metadata.decode.seq_lens):
+            raise NotImplementedError(f"{_NAME} decodes one token at a time under context parallelism")
         is_fp8 = is_quantized_kv_cache(self.kv_cache_dtype)
         result = mla_decode(
             q.unflatten(0, (len(lens), tokens)),
