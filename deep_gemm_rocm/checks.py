@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-_MOST_OF_FP32 = torch.finfo(torch.float32).max
+_LEAST_OF_FP32, _MOST_OF_FP32 = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -67,11 +67,11 @@ def check_positive(name: str, value: Any, most: float = _MOST_OF_FP32) -> float:
     """Returns ``value`` as a float. Kernels round it to fp32; by default ``most`` is the largest number of fp32.
 
     Raises:
-        TypeError, ValueError: ``value`` is not a number up to ``most``, or not positive when it is rounded.
+        TypeError, ValueError: ``value`` is not a number up to ``most``, or not a positive normal one of fp32.
     """
     number = check_number(name, value)
-    if number > most or c_float(number).value <= 0:
-        raise ValueError(f"{name} must be positive as an fp32 number, and at most {most:g}, got {value}")
+    if number > most or c_float(number).value < _LEAST_OF_FP32:
+        raise ValueError(f"{name} must be positive, from {_LEAST_OF_FP32:g} to {most:g}, got {value}")
     return number
 
 
