@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import jit
-from ..checks import check_int
+from ..checks import check_bool, check_int
 from ..heuristics import LATENT_ROWS, collecting_begins, heads_of_every_tile
 from ..heuristics.gemm_config import NUM_CUS
 from ..heuristics.gemm_problem import are_scale_rows_apart
@@ -478,7 +478,11 @@ def _latent_decode(function: _Function, m: int, of: Workload) -> None:
     is_bytes = of.k == _LATENT_BYTES
     fp8_dtype = _dtype_of_bytes(of)
     dtype = torch.uint8 if is_bytes else of.dtype or of.d_dtype
-    of_queries = of.d_dtype if not of.arguments.get("q") else fp8_dtype if is_bytes else dtype
+    of_queries = of.d_dtype
+    if check_bool("q", of.arguments.get("q", False)):
+        of_queries = fp8_dtype if is_bytes else dtype
+        if of_queries not in LATENT_FP8_DTYPES:
+            raise ValueError(f"q must be False, for the cache is {dtype}")
     page_size = check_int("page_size", of.arguments.get("page_size", _PAGE_TOKENS), 1)
     cache = _tensor(1, page_size, 1, of.k, dtype=dtype)
     sequences = max(m, 4 * NUM_CUS)  # with fewer, many heads have the kernels of few
