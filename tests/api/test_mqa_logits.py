@@ -296,6 +296,22 @@ def test_every_call_and_replay_cleans_what_the_one_before_wrote(monkeypatch, dty
         assert_clean(*run())
 
 
+@pytest.mark.parametrize("per_query", [False, True])
+def test_unseen_paged_logits_of_a_result_that_is_not_cleaned_are_not_written(monkeypatch, per_query):
+    problem, columns = Paged((300, 0, 2), 2, 32, 32), 1100
+    limits = (problem.context_lens[:, None] - 1 + torch.arange(2)).clamp_min(0).int()
+    lens = limits if per_query else problem.context_lens
+    meta = dg.get_paged_mqa_logits_metadata(lens, 64, 3)
+    operands = (problem.q, problem.cache, problem.weights, lens, problem.block_table, meta, columns)
+    cleaned = dg.fp8_paged_mqa_logits(*operands, clean_logits=True)
+    new_empty = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda self, *shape, **kw: new_empty(self, *shape, **kw).fill_(77))
+    logits = dg.fp8_paged_mqa_logits(*operands, clean_logits=False)
+    seen = torch.arange(columns) < limits.view(-1, 1)
+    assert torch.equal(logits, cleaned.where(seen, torch.tensor(77.0)))
+    assert (cleaned[~seen] == -torch.inf).all()
+
+
 def test_fewer_columns_than_keys():
     Paged((300, 20), 2, 32, 32).run(columns=70)
 

@@ -184,7 +184,7 @@ def test_one_tensor_for_two_arguments_is_no_rule(long_ways):
         check(a, b, d)
 
 
-def test_results_are_filled_again():
+def test_unseen_logits_are_cleaned_again():
     arguments = GOOD["fp8_paged_mqa_logits"]()
     first = dg.fp8_paged_mqa_logits(**arguments)
     expected = first.clone()

@@ -331,7 +331,7 @@ DG_DEVICE void logits_of_keys(const PagedMqaLogitsArguments& args, int sequence,
   }
 }
 
-// Writes -inf where queries see no key. All waves share this, wherever the keys are that they have.
+// Writes -inf where queries see no key. Rows are dealt to all waves, whatever keys the schedule gives these.
 DG_DEVICE void clean_unseen(const PagedMqaLogitsArguments& args, int workgroup) {
   constexpr int kColumns = 1024;  // of a piece, which a wave cleans
   const unsigned pieces_of_row = ceil_div(args.columns, kColumns);
