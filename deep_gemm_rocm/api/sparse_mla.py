@@ -256,9 +256,11 @@ def flash_mla_with_kvcache(
         if any(copy is not tensor for copy, tensor in zip(joinable, of_queries, strict=True)):
             q, indices, extra_indices_in_kvcache = cast(torch.Tensor, joinable[0]), *joinable[1:]
             return flash_mla_with_kvcache(
-                q, k_cache, block_table, cache_seqlens, head_dim_v, None, None, softmax_scale, causal, is_fp8_kvcache,
-                indices, attn_sink, extra_k_cache, extra_indices_in_kvcache, topk_length, extra_topk_length, out,
-                enable_batch_invariant, fp8_dtype=fp8_dtype,
+                q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale=softmax_scale, causal=causal,
+                is_fp8_kvcache=is_fp8_kvcache, indices=indices, attn_sink=attn_sink, extra_k_cache=extra_k_cache,
+                extra_indices_in_kvcache=extra_indices_in_kvcache, topk_length=topk_length,
+                extra_topk_length=extra_topk_length, out=out, enable_batch_invariant=enable_batch_invariant,
+                fp8_dtype=fp8_dtype,
             ), None  # fmt: skip
     if indices is None:
         return _dense(

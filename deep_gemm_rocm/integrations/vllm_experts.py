@@ -117,13 +117,14 @@ class DeepGemmRocmExperts(mk.FusedMoEExpertsModular):
         apply_router_weight_on_input: bool,
     ) -> None:
         if len(hidden_states) > MAX_TOKENS:
-            others = (activation, global_num_experts, expert_map)
             for first in range(0, len(hidden_states), MAX_TOKENS):
                 part = slice(first, first + MAX_TOKENS)
-                choices = (topk_weights[part], topk_ids[part])
-                scales = (None if a1q_scale is None else a1q_scale[part], a2_scale)
-                rest = (*scales, workspace13, workspace2, expert_tokens_meta, apply_router_weight_on_input)
-                self.apply(output[part], hidden_states[part], w1, w2, *choices, *others, *rest)
+                self.apply(
+                    output[part], hidden_states[part], w1, w2, topk_weights[part], topk_ids[part], activation,
+                    global_num_experts, expert_map, a1q_scale=None if a1q_scale is None else a1q_scale[part],
+                    a2_scale=a2_scale, workspace13=workspace13, workspace2=workspace2,
+                    expert_tokens_meta=expert_tokens_meta, apply_router_weight_on_input=apply_router_weight_on_input,
+                )  # fmt: skip
             return
         weights = torch.ones_like(topk_weights) if apply_router_weight_on_input else topk_weights
         alpha, limit = self._clamps(activation)

@@ -89,8 +89,8 @@ def top_k_launch(
     )
     type_ = _TYPES[logits.dtype]
     request = Request("top_k.hip.j2", {"type": type_, "kernel_name": f"top_k_{type_}"})
-    has_pages = block_table is not None
     listed, itemsize = (slices * room if slices > 1 else 0), logits.element_size()  # of a row
+    has_pages = block_table is not None
 
     # In a family, a block table has a row for each row of logits.
     def sizes(rows: int) -> Sizes:
