@@ -277,7 +277,9 @@ def flash_mla_with_kvcache(
         extra_kv_cache=extra_k_cache, extra_indices=extra_indices, extra_topk_length=extra_topk_length,
         num_splits=1 if enable_batch_invariant else None, out=_viewed("out", result, batch * tokens, heads, 512),
     )  # fmt: skip
-    made = {"lse": lse.view(batch, tokens, heads).transpose(1, 2)} | ({"out": result} if out is None else {})
+    made = {"lse": lse.view(batch, tokens, heads).transpose(1, 2)}
+    if out is None:
+        made["out"] = result
     return (result, made["lse"]), _with_results(launch, names, made, tokens)
 
 
