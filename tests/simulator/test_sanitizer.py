@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from ctypes import byref, c_int, c_void_p
+from ctypes import byref, c_int, c_void_p, create_string_buffer
 from dataclasses import dataclass
 
 import numpy as np
@@ -858,10 +858,21 @@ def outside(hip: Hip, compiler: Compiler):
     return hip.load(compiler.code_object(source))
 
 
+def is_known(hip: Hip, address: int) -> bool:
+    try:
+        hip.hipPointerGetAttributes(create_string_buffer(256), address)
+    except HipCallError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("at", [-64, -1, 1, 64, 1000])
 @pytest.mark.parametrize("kernel", ["read", "write", "buffer_read", "buffer_write", "scalar_read"])
 def test_access_beside_a_buffer(hip: Hip, outside, kernel: str, at: int) -> None:
-    buffers = [hip.upload(np.zeros(64, np.int32)) for _ in range(4)]  # neighbouring buffers must not hide the bug
+    for _ in range(10):  # a tensor of another test may end where a buffer begins
+        buffers = [hip.upload(np.zeros(64, np.int32)) for _ in range(4)]  # neighbouring buffers must not hide the bug
+        if not any(is_known(hip, buffer + (4 * (63 + at) if at > 0 else -4)) for buffer in buffers[1:3]):
+            break
     function = hip.function(outside, kernel)
     hip.launch(function, 1, 64, buffers[1], buffers[2], c_int(0))
     access = r"(lane \d+ accesses|scalar load of) 4 bytes at 0x[0-9a-f]+, outside the memory"
