@@ -199,9 +199,11 @@ def _dealing_k_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
 
 
 def is_for_one_round(config: GemmConfig) -> bool:
-    """Whether a CU should have one of these tiles only. With two, they take up to 18% longer than estimates say."""
-    tiles = [(tile.block_m, tile.block_n, tile.waves_k) for tile in _DEALING_K_OF_SHUFFLED]
-    return _is_shuffled_for_fp8(config.kind) and (config.block_m, config.block_n, config.waves_k) in tiles
+    """Whether a CU should compute only one such tile at a time. Two take up to 18% longer than estimates say."""
+    if not _is_shuffled_for_fp8(config.kind):
+        return False
+    tile = (config.block_m, config.block_n, config.waves_k)
+    return any(tile == (one.block_m, one.block_n, one.waves_k) for one in _DEALING_K_OF_SHUFFLED)
 
 
 def _is_shuffled_for_fp8(kind: GemmKind) -> bool:

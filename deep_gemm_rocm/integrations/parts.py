@@ -34,7 +34,8 @@ def check_fields(of: type, *names: str) -> None:
     Raises:
         MovedError: it lacks some.
     """
-    lacking = [name for name in names if name not in inspect.signature(of).parameters]
+    found = inspect.signature(of).parameters
+    lacking = [name for name in names if name not in found]
     if lacking:
         raise MovedError(f"{of.__qualname__} has no {', '.join(lacking)}")
 

@@ -22,7 +22,7 @@ from . import parts
 _PLACE = ("none", "triton")  # how ranks exchange tokens, and who runs the experts
 _MARK = "_deep_gemm_rocm"
 _K_UNIT = 16  # elements that a lane loads
-# What else a layer may ask for remains Triton's.
+# Triton runs layers that ask for anything else.
 _OF_WEIGHTS = {
     "b13": None, "b2": None, "a13_scale": None, "a2_scale": None, "use_fp8_w8a8": True, "use_mxfp8": False,
     "fuse_swiglu_interleaved": False,

@@ -16,7 +16,7 @@ struct TopKArguments {
   int* slice_positions;
   int64_t logits_stride, block_table_stride, out_stride;
   int rows, columns, k;
-  int has_block_table;     // or positions are the result
+  int has_block_table;     // whether results are slots; they are positions otherwise
   int rows_of_sequence, pages_of_sequence, page_shift;
   int slices;              // parts of a row, each of which has a workgroup
   int room_of_slice;       // at least k; a short slice has as much as its numbers
