@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+K_UNIT = 16  # FP8 elements that a lane loads: widths of layers are a multiple of it
+
 
 class MovedError(Exception):
     """Something that a part of a plug-in replaces or calls isn't what it was written for."""

@@ -21,7 +21,6 @@ from . import parts
 
 _PLACE = ("none", "triton")  # how ranks exchange tokens, and who runs the experts
 _MARK = "_deep_gemm_rocm"
-_K_UNIT = 16  # elements that a lane loads
 # Triton runs layers that ask for anything else.
 _OF_WEIGHTS = {
     "b13": None, "b2": None, "a13_scale": None, "a2_scale": None, "use_fp8_w8a8": True, "use_mxfp8": False,
@@ -41,7 +40,7 @@ def _has(subject: Any, values: dict[str, Any]) -> bool:
 def _is_ours(weight: torch.Tensor, scales: torch.Tensor, quant_info: Any) -> bool:
     has_blocks = quant_info.block_shape is not None and tuple(quant_info.block_shape) == (SCALE_BLOCK, SCALE_BLOCK)
     of_channels = quant_info.per_channel_quant and scales.shape[1:] == (weight.shape[1], 1)
-    fits = len(weight) <= MAX_EXPERTS and weight.shape[2] % _K_UNIT == 0
+    fits = len(weight) <= MAX_EXPERTS and weight.shape[2] % parts.K_UNIT == 0
     return fits and weight.dtype == FP8 and scales.dtype == torch.float32 and (has_blocks or of_channels)
 
 

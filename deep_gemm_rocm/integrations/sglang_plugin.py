@@ -25,7 +25,6 @@ from .shuffled import shuffle_if_possible
 
 _LOGGER = logging.getLogger("sglang.deep_gemm_rocm")  # SGLang shows what reaches the root logger
 _NAME = "deep_gemm_rocm_w8a8_block_fp8_linear"
-_K_UNIT = 16  # elements that a lane loads
 
 
 def register() -> dict[str, str]:
@@ -89,7 +88,7 @@ def _linear_in_front_of(triton: Any) -> Any:
         act_scale_ue8m0: bool = False,
         weight_bf16: torch.Tensor | None = None,
     ) -> Any:
-        fits = tuple(block_size) == (SCALE_BLOCK, SCALE_BLOCK) and weight.shape[1] % _K_UNIT == 0
+        fits = tuple(block_size) == (SCALE_BLOCK, SCALE_BLOCK) and weight.shape[1] % parts.K_UNIT == 0
         if not fits or weight.dtype != FP8 or weight_scale.dtype != torch.float32:
             scales = (weight_scale, input_scale)
             return triton(input, weight, block_size, *scales, bias, act_scale_ue8m0, weight_bf16)

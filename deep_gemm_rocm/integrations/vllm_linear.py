@@ -14,10 +14,9 @@ from vllm.platforms import PlatformEnum
 
 from ..api.gemm import gemm_fp8
 from ..problems.layout import SCALE_BLOCK
-from .parts import MovedError, check_replaces
+from .parts import K_UNIT, MovedError, check_replaces
 
 _OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
-_K_UNIT = 16  # elements that a lane loads
 
 
 class DeepGemmRocmBlockKernel(Fp8BlockScaledMMLinearKernel):
@@ -96,8 +95,8 @@ class DeepGemmRocmTokenKernel(FP8ScaledMMLinearKernel):
 
 def _fits(config: Any) -> tuple[bool, str | None]:
     _, k = config.weight_shape
-    if k % _K_UNIT:
-        return False, f"requires K to be a multiple of {_K_UNIT}, got {k}"
+    if k % K_UNIT:
+        return False, f"requires K to be a multiple of {K_UNIT}, got {k}"
     if config.out_dtype not in _OUTPUTS:
         return False, f"requires an output in {', '.join(map(str, _OUTPUTS))}, got {config.out_dtype}"
     return True, None
