@@ -283,7 +283,9 @@ class MqaLogits {
   float logits_[kBlocks];
 };
 
-constexpr int kMqaMostTokens = 8;  // of a sequence
+// Teams of four waves take turns with segments, so that one loads keys while another multiplies.
+constexpr int kPagedMqaTeams = 2;
+constexpr int kPagedMqaWaves = kPagedMqaTeams * kMqaWaves;
 
 // How many keys token i of a sequence's last ones sees; below zero for none, too.
 DG_DEVICE int keys_seen(const PagedMqaLogitsArguments& args, int sequence, int i) {
@@ -292,51 +294,86 @@ DG_DEVICE int keys_seen(const PagedMqaLogitsArguments& args, int sequence, int i
   return min(tokens, min(args.pages_of_sequence << args.page_shift, args.columns));
 }
 
-// The same for each token; returns the largest number.
-DG_DEVICE int keys_seen(const PagedMqaLogitsArguments& args, int sequence, int (&limits)[kMqaMostTokens]) {
-  int most = 0;
-#pragma unroll
-  for (int i = 0; i < kMqaMostTokens; ++i) {
-    if (i >= args.next_n) break;
-    limits[i] = keys_seen(args, sequence, i);
-    most = max(most, limits[i]);
-  }
-  return most;
-}
-
-// Computes the logits of a sequence's tokens for 64 keys, which may be in several pages, or a part of one.
+// The paged logits of a wave. It keeps the limits and the first queries of its sequence from segment to segment.
 template <class Shape>
-DG_DEVICE void logits_of_keys(const PagedMqaLogitsArguments& args, int sequence, int first_key,
-                              const int (&limits)[kMqaMostTokens], int last_key) {
-  const int page_keys = 1 << args.page_shift;
-  const auto page_of = [&](int i) {
-    const int* const pages = args.block_table + sequence * args.block_table_stride;
-    const int named = *(const Global<int>*)(pages + ((first_key + i) >> args.page_shift));
-    return args.cache + min(max(named, 0), args.num_pages - 1) * args.page_bytes;
-  };
-  const auto place_of = [&](int i) { return (first_key + i) & (page_keys - 1); };
-  MqaKeys<Shape> keys;
-  keys.load(
-      last_key - first_key, [&](int i) { return page_of(i) + place_of(i) * Shape::kHeadDim; },
-      [&](int i) { return page_of(i) + page_keys * Shape::kHeadDim + place_of(i) * sizeof(float); });
-#pragma unroll
-  for (int i = 0; i < kMqaMostTokens; ++i) {
-    if (i >= args.next_n) break;
-    const int64_t row = sequence * static_cast<int64_t>(args.next_n) + i;
-    MqaQuery<Shape> query;
-    query.load(args.q + row * args.q_stride, args.weights + row * args.weights_stride);
-    const float logit = keys.logit(query, [](auto) {});
-    const int key = first_key + lane_id();
-    if (key < limits[i]) store_logit(args, row * args.logits_stride + key, logit);
+class PagedMqaLogits {
+  using Keys = MqaKeys<Shape>;
+  // Queries that are in registers. With two, one is loaded while the other is multiplied.
+  static constexpr int kBuffers = Shape::kHeadFragments <= 2 ? 2 : 1;
+
+ public:
+  DG_DEVICE explicit PagedMqaLogits(const PagedMqaLogitsArguments& args) : args_(args) {}
+
+  // The keys of the sequence that the token sees which sees most of them.
+  DG_DEVICE int most() const { return most_; }
+
+  // Goes on to a sequence, which may be the one before.
+  DG_DEVICE void start(int sequence) {
+    if (sequence == sequence_) return;
+    sequence_ = sequence;
+    limits_ = keys_seen(args_, sequence, min(lane_id(), args_.next_n - 1));
+    has_queries_ = false;
+    most_ = 0;
+    for (int i = 0; i < args_.next_n; ++i) most_ = max(most_, read_lane(limits_, i));
   }
-}
+
+  // Computes the logits of the sequence's tokens for 64 keys, which may be in several pages, or a part of one.
+  DG_DEVICE void run(int first_key) {
+    const int page_keys = 1 << args_.page_shift;
+    const auto page_of = [&](int i) {
+      const int* const pages = args_.block_table + sequence_ * args_.block_table_stride;
+      const int named = *(const Global<int>*)(pages + ((first_key + i) >> args_.page_shift));
+      return args_.cache + min(max(named, 0), args_.num_pages - 1) * args_.page_bytes;
+    };
+    const auto place_of = [&](int i) { return (first_key + i) & (page_keys - 1); };
+    Keys keys;
+    keys.load(
+        most_ - 1 - first_key, [&](int i) { return page_of(i) + place_of(i) * Shape::kHeadDim; },
+        [&](int i) { return page_of(i) + page_keys * Shape::kHeadDim + place_of(i) * sizeof(float); });
+    // Behind the keys, whose pages take longer to find.
+    if (!has_queries_) {
+      static_for<kBuffers>([&](auto i) {
+        if (i < args_.next_n) load_query<i>(i);
+      });
+      has_queries_ = true;
+    }
+    for (int first = 0; first < args_.next_n; first += kBuffers) {
+      static_for<kBuffers>([&](auto i) {
+        const int token = first + i;
+        if (token >= args_.next_n) return;
+        const float logit = keys.logit(queries_[i], [](auto) {});
+        // With few tokens, each has a buffer for itself. Otherwise the last ones make way for the first ones.
+        if (args_.next_n > kBuffers) load_query<i>(token + kBuffers < args_.next_n ? token + kBuffers : i);
+        const int key = first_key + lane_id();
+        if (key < read_lane(limits_, token)) store_logit(args_, row_of(token) * args_.logits_stride + key, logit);
+      });
+    }
+  }
+
+ private:
+  DG_DEVICE int64_t row_of(int token) const { return sequence_ * static_cast<int64_t>(args_.next_n) + token; }
+
+  template <int kBuffer>
+  DG_DEVICE void load_query(int token) {
+    const int64_t row = row_of(token);
+    queries_[kBuffer].load(args_.q + row * args_.q_stride, args_.weights + row * args_.weights_stride);
+  }
+
+  const PagedMqaLogitsArguments& args_;
+  int sequence_ = -1;
+  int limits_;  // the keys that the token of the lane's number sees
+  int most_;
+  bool has_queries_;
+  MqaQuery<Shape> queries_[kBuffers];
+};
 
 // Writes -inf where queries see no key. Rows are dealt to all waves, whatever keys the schedule gives these.
 DG_DEVICE void clean_unseen(const PagedMqaLogitsArguments& args, int workgroup) {
   constexpr int kColumns = 1024;  // of a piece, which a wave cleans
   const unsigned pieces_of_row = ceil_div(args.columns, kColumns);
   const unsigned pieces = args.batch * args.next_n * pieces_of_row;
-  for (unsigned piece = workgroup * kMqaWaves + wave_id(); piece < pieces; piece += args.num_workgroups * kMqaWaves) {
+  for (unsigned piece = workgroup * kPagedMqaWaves + wave_id(); piece < pieces;
+       piece += args.num_workgroups * kPagedMqaWaves) {
     const int row = piece / pieces_of_row;
     const int begin = piece % pieces_of_row * kColumns;
     const int end = min(begin + kColumns, args.columns);
@@ -347,7 +384,8 @@ DG_DEVICE void clean_unseen(const PagedMqaLogitsArguments& args, int workgroup) 
   }
 }
 
-// Computes a wave's logits: its 64 keys of each segment from its workgroup's first to the next workgroup's first.
+// Computes a wave's logits: its 64 keys of each of its team's segments, from its workgroup's first segment to the next
+// workgroup's first.
 template <class Shape>
 DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgroup) {
   const int* const own = args.schedule + 2 * workgroup;
@@ -355,18 +393,22 @@ DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgro
   const int last_segment = own[3];
   int sequence = max(own[0], 0);
   int segment = max(own[1], 0);
+  const int team = wave_id() / kMqaWaves;
+  PagedMqaLogits<Shape> logits(args);
+  int turn = 0;
   while (sequence < last_sequence || (sequence == last_sequence && segment < last_segment && sequence < args.batch)) {
-    int limits[kMqaMostTokens];
-    const int most = keys_seen(args, sequence, limits);
+    logits.start(sequence);
     constexpr int kKeys = MqaKeys<Shape>::kCount;
-    if (segment * kMqaWaves * kKeys >= most) {
+    if (segment * kMqaWaves * kKeys >= logits.most()) {
       ++sequence;
       segment = 0;
       continue;
     }
-    const int first_key = (segment * kMqaWaves + wave_id()) * kKeys;
+    const int first_key = (segment * kMqaWaves + wave_id() % kMqaWaves) * kKeys;
     ++segment;
-    if (first_key < most) logits_of_keys<Shape>(args, sequence, first_key, limits, most - 1);
+    const bool is_own = turn == team;
+    turn = (turn + 1) % kPagedMqaTeams;
+    if (is_own && first_key < logits.most()) logits.run(first_key);
   }
   if (args.clean) clean_unseen(args, workgroup);
 }
