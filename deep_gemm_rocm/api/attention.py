@@ -156,9 +156,10 @@ def flash_attention(
 
     Args:
         q: bf16, f16 or float8_e4m3fnuz [B, Sq, H, D]; packed, [total_q, H, D].
-        k: of the same dtype, [B, Sk, Hk, D]; packed, [total_k, Hk, D]. Sq and Sk are arbitrary. H is a multiple of Hk;
-            H/Hk consecutive heads of q share a head of k and v.
-        v: of the same dtype, [B, Sk, Hk, Dv]; packed, [total_k, Hk, Dv]. D/Dv is 64/64, 80/80, 96/96, 112/112,
+        k: of the same dtype, or float8_e4m3fnuz for q in bf16, [B, Sk, Hk, D]; packed, [total_k, Hk, D]. Sq and Sk are
+            arbitrary. H is a multiple of Hk; H/Hk consecutive heads of q share a head of k and v. FP8 is widened to
+            bf16, exactly but for factors of tokens.
+        v: of the dtype of k, [B, Sk, Hk, Dv]; packed, [total_k, Hk, Dv]. D/Dv is 64/64, 80/80, 96/96, 112/112,
             128/128, 192/192, 256/256 or 192/128.
         softmax_scale: factor of the logits, positive; 1/sqrt(D) if None.
         causal: whether query i sees only the keys up to i + Sk - Sq.
@@ -173,7 +174,9 @@ def flash_attention(
         q_descale, k_descale, v_descale: factors of FP8 values, fp32, positive: [1] for the whole tensor; [H] (for k
             and v [Hk]) for each head; [B, H] (for k and v [B, Hk]) for each sequence and head; or [B, H, ceil(S/128)]
             for each sequence, head and 128 tokens (packed: as many as the longest sequence needs), not for k and v in
-            pages. Any strides.
+            pages. For q in bf16, those of k and v may both be [B, Sk, Hk], packed [total_k, Hk] (of sequences where
+            these are as many as tokens), in pages [blocks, block_size, Hk], a factor for each token and head: values
+            are multiplied with it and rounded to the nearest bf16, ties away from zero. Any strides.
         attn_sink: fp32 [H], a logit for each head, whose exponential is added to the sums of the query's exponentials;
             none if None. ``lse`` leaves it out.
         softcap: c, from 2^-64 to 4096, turns logits into c · tanh(logit / c); 0 for none. A logit of infinity counts as
@@ -214,7 +217,8 @@ def flash_attention(
     out, lse, made = _results(q, problem.value_dim, out, return_lse)
     packed = cu_seqlens_q is not None, cu_seqlens_k is not None
     case = _case("flash_attention", problem, problem.tokens_q, problem.tokens_k)
-    choose = functools.partial(_attention_config, case, packed, problem.softcap > 0, block_table is not None)
+    traits = {"capped": problem.softcap > 0, "paged": block_table is not None, "layout": problem.layout}
+    choose = functools.partial(_attention_config, case, packed, tuple(traits.items()))
     launch = flash_attention_launch(
         choose, check_window(causal, window), problem, q, k, v, out, lse, attn_sink, block_table,
         made, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, context_lens=context_lens,
@@ -437,8 +441,7 @@ def _decode(
 def _attention_config(
     case: AttentionCase,
     packed: tuple[bool, bool],
-    capped: bool,
-    paged: bool,
+    traits: tuple[tuple[str, Any], ...],
     tokens_q: int,
     tokens_k: int,
     sequences: int,
@@ -448,7 +451,7 @@ def _attention_config(
     Args:
         case: the problem's case; its sizes are replaced.
         packed: whether sequences of queries are packed, and whether those of keys are.
-        capped, paged: traits of the kernel, which aren't chosen.
+        traits: of the kernel, which aren't chosen.
     """
     q_is_packed, k_is_packed = packed
     at_least_one = max(sequences, 1)
@@ -458,12 +461,12 @@ def _attention_config(
         tokens_k=tokens_k // at_least_one if k_is_packed else tokens_k,
     )
     config = cast(AttentionConfig, choose_attention(resized).config)
-    return _with_traits(config, capped, paged)
+    return _with_traits(config, traits)
 
 
 @functools.cache
-def _with_traits(config: AttentionConfig, capped: bool, paged: bool) -> AttentionConfig:
-    return dataclasses.replace(config, capped=capped, paged=paged)
+def _with_traits(config: AttentionConfig, traits: tuple[tuple[str, Any], ...]) -> AttentionConfig:
+    return dataclasses.replace(config, **dict(traits))
 
 
 def _dealt(case: AttentionCase, traits: dict[str, Any], num_splits: int | None, batch: int) -> Dealt:

@@ -169,8 +169,8 @@ def warmup_kernels(
             ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``; for the latter also
             ``gate_up_bias`` and ``down_bias``, as whether there is one in bf16, and with four bits ``x``, as whether it
             is FP8; for masked groups in FP8 ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and
-            ``flash_attention_decode`` ``softcap``; for the latter and ``append_kv_cache`` ``k_descale``, as ``"heads"``
-            or ``"tokens"``, whose factors FP8 caches of tokens in bf16 have; for ``mla_decode`` and ``sparse_mla``
+            ``flash_attention_decode`` ``softcap``; for these and ``append_kv_cache`` ``k_descale``, as ``"heads"`` or
+            ``"tokens"``, whose factors FP8 caches of tokens in bf16 have; for ``mla_decode`` and ``sparse_mla``
             ``fp8_dtype``, by its name; for the former ``q``, as whether it is FP8, and ``page_size``, the tokens of a
             page, by default 64; for the latter ``extra_kv_cache``, as whether there is one; for functions but
             ``fused_moe`` with FP4 weights, or with int4 weights and FP8 activations, ``shuffled``, as whether they are
@@ -450,19 +450,24 @@ def _attention(function: _Function, m: int, of: Workload) -> None:
         q, k, v = (_heads(of, heads, m, width) for width in (of.k, of.k, of.n))
         out = _heads_of_output(of, heads, m)
         options = {**_descales(of), "softcap": of.arguments.get("softcap", 0.0)}
-        function.call(q, k, v, out=out, **options)
-        caches = (_heads(of, 1, _PAGE_TOKENS, width) for width in (of.k, of.n))
-        function.call(q, *caches, out=out, **_pages(heads), **options)
+        caches, of_caches = _caches(of)
+        if not of_caches:
+            function.call(q, k, v, out=out, **options)
+        function.call(q, *caches, out=out, **_pages(heads), **of_caches, **options)
 
 
 def _decode(function: _Function, m: int, of: Workload) -> None:
-    q, k, v = _heads(of, m, 1, of.k), _heads(of, 1, _PAGE_TOKENS, of.k), _heads(of, 1, _PAGE_TOKENS, of.n)
-    descales = _descales(of)
-    if "k_descale" in of.arguments:
-        k, v = (torch.empty_like(cache, dtype=_FP8) for cache in (k, v))
-        descales |= _descales_of_caches(of)
-    options = {"softcap": of.arguments.get("softcap", 0.0)}
-    function.call(q, k, v, out=_heads_of_output(of, m, 1), **_pages(m), **descales, **options)
+    q, (caches, of_caches) = _heads(of, m, 1, of.k), _caches(of)
+    options = {**_descales(of), **of_caches, "softcap": of.arguments.get("softcap", 0.0)}
+    function.call(q, *caches, out=_heads_of_output(of, m, 1), **_pages(m), **options)
+
+
+def _caches(of: Workload) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """Caches of keys and values, and their factors if they are in FP8 under queries in bf16."""
+    caches = [_heads(of, 1, _PAGE_TOKENS, width) for width in (of.k, of.n)]
+    if "k_descale" not in of.arguments:
+        return caches, {}
+    return [torch.empty_like(cache, dtype=_FP8) for cache in caches], _descales_of_caches(of)
 
 
 def _descales_of_caches(of: Workload) -> dict[str, torch.Tensor]:
@@ -675,7 +680,7 @@ _OF_FP4 = ("shuffled",)
 _OF_INT4_BY_FP8 = (*_OF_INT4, *_OF_FP4)
 _OF_FP8_BY_FP4 = (*_OF_FP4, "recipe_a")
 _ARGUMENTS = {
-    "flash_attention": ("softcap",),
+    "flash_attention": ("softcap", "k_descale"),
     "flash_attention_decode": ("softcap", "k_descale"),
     "append_kv_cache": ("k_descale",),
     "mla_decode": ("q", "fp8_dtype", "page_size"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -107,13 +108,12 @@ class AttentionProblem:
 
     def _keys_and_values(self, sequence: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a sequence, [1, tokens, heads, width] each."""
-        if "k" in self.arguments:
-            k, v = (self.arguments[name][sequence : sequence + 1] for name in "kv")
+        held = [tensor for name, tensor in self._tensors() if name in ("k", "v") or name.endswith("cache")]
+        if "block_table" not in self.arguments:
+            k, v = (tensor[sequence : sequence + 1] for tensor in held)
             return k, v
         pages = self.arguments["block_table"][sequence].long()
-        caches = [tensor for name, tensor in self._tensors() if name.endswith("cache")]
-        dtype = caches[0].dtype if "v_cache" in self.arguments else self.arguments["q"].dtype
-        k, v = (cache[pages].flatten(0, 1)[None, : self.shape.tokens_k].to(dtype) for cache in (caches[0], caches[-1]))
+        k, v = (cache[pages].flatten(0, 1)[None, : self.shape.tokens_k] for cache in (held[0], held[-1]))
         return k, v[..., : self.d.shape[-1]]
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -132,7 +132,8 @@ class AttentionOperation:
         make: makes the inputs of a shape.
         function: this package's function; takes an ``AttentionProblem``'s arguments and ``out``.
         causal: whether a query sees no key after its own.
-        dtype: dtype of q, keys and values; for a latent cache, that of the cache.
+        dtype: dtype of q, keys and values.
+        cache_dtype: that of a cache, if it is another one.
         value_width: elements of a value, if prompts have other values than keys.
     """
 
@@ -141,6 +142,7 @@ class AttentionOperation:
     function: Callable[..., Any]
     causal: bool = True
     dtype: torch.dtype = torch.bfloat16
+    cache_dtype: torch.dtype | None = None
     value_width: int | None = None
 
     def parse(self, text: str) -> AttentionShape:
@@ -162,9 +164,10 @@ def _normal(*shape: int, dtype: torch.dtype, device: str) -> torch.Tensor:
     return values.to(dtype).to(device)
 
 
-def _descales(dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
-    names = ("q_descale", "k_descale", "v_descale") if dtype == FP8 else ()
-    return {name: torch.ones(1, device=device) for name in names}
+def _descales(kind: AttentionOperation, device: str) -> dict[str, torch.Tensor]:
+    of_q = ("q_descale",) if kind.dtype == FP8 else ()
+    of_keys = ("k_descale", "v_descale") if (kind.cache_dtype or kind.dtype) == FP8 else ()
+    return {name: torch.ones(1, device=device) for name in (*of_q, *of_keys)}
 
 
 def _make_forward(op: str, shape: AttentionShape, device: str) -> AttentionProblem:
@@ -176,7 +179,7 @@ def _make_forward(op: str, shape: AttentionShape, device: str) -> AttentionProbl
         "k": _normal(batch, tokens_k, kv_heads, width, dtype=kind.dtype, device=device),
         "v": _normal(batch, tokens_k, kv_heads, value_width, dtype=kind.dtype, device=device),
         "causal": kind.causal,
-        **_descales(kind.dtype, device),
+        **_descales(kind, device),
     }
     return AttentionProblem(op, shape, arguments, unwritten(batch, tokens_q, heads, value_width, device=device))
 
@@ -191,22 +194,31 @@ def _paged(shape: AttentionShape, device: str) -> dict[str, torch.Tensor]:
     }
 
 
-def _make_decode(op: str, shape: AttentionShape, device: str) -> AttentionProblem:
+def _make_paged(names: tuple[str, str], op: str, shape: AttentionShape, device: str) -> AttentionProblem:
     batch, tokens_q, tokens_k, heads, kv_heads, width = shape
-    dtype, pages = OPERATIONS[op].dtype, batch * ceil_div(tokens_k, _PAGE)
+    kind, pages = OPERATIONS[op], batch * ceil_div(tokens_k, _PAGE)
     caches = {
-        name: _normal(pages, _PAGE, kv_heads, width, dtype=dtype, device=device) for name in ("k_cache", "v_cache")
+        name: _normal(pages, _PAGE, kv_heads, width, dtype=kind.cache_dtype or kind.dtype, device=device)
+        for name in names
     }
-    q = _normal(batch, tokens_q, heads, width, dtype=dtype, device=device)
-    arguments = {"q": q, **caches, **_paged(shape, device), **_descales(dtype, device)}
+    q = _normal(batch, tokens_q, heads, width, dtype=kind.dtype, device=device)
+    arguments = {"q": q, **caches, **_paged(shape, device), **_descales(kind, device)}
     return AttentionProblem(op, shape, arguments, unwritten(batch, tokens_q, heads, width, device=device))
+
+
+_make_decode = functools.partial(_make_paged, ("k_cache", "v_cache"))
+
+
+def _make_paged_forward(op: str, shape: AttentionShape, device: str) -> AttentionProblem:
+    problem = _make_paged(("k", "v"), op, shape, device)
+    return dataclasses.replace(problem, arguments={**problem.arguments, "causal": OPERATIONS[op].causal})
 
 
 def _make_latent(op: str, shape: AttentionShape, device: str) -> AttentionProblem:
     batch, tokens_q, tokens_k, heads, kv_heads, width = shape
     pages = batch * ceil_div(tokens_k, _PAGE)
     q = _normal(batch, tokens_q, heads, width, dtype=torch.bfloat16, device=device)
-    cache = _normal(pages, _PAGE, kv_heads, width, dtype=OPERATIONS[op].dtype, device=device)
+    cache = _normal(pages, _PAGE, kv_heads, width, dtype=OPERATIONS[op].cache_dtype or torch.bfloat16, device=device)
     arguments = {"q": q, "kv_cache": cache, **_paged(shape, device)}
     return AttentionProblem(op, shape, arguments, unwritten(batch, tokens_q, heads, 512, device=device))
 
@@ -217,9 +229,11 @@ OPERATIONS = {
     "flash_attention_causal": AttentionOperation(shapes.PROMPTS, _make_forward, _forward),
     "fp8_flash_attention": AttentionOperation(shapes.PROMPTS, _make_forward, _forward, causal=False, dtype=FP8),
     "fp8_flash_attention_causal": AttentionOperation(shapes.PROMPTS, _make_forward, _forward, dtype=FP8),
+    "flash_attention_fp8_cache": AttentionOperation(shapes.PROMPTS, _make_paged_forward, _forward, cache_dtype=FP8),
     "mla_prefill": AttentionOperation(shapes.LATENT_PROMPTS, _make_forward, _forward, value_width=128),
     "flash_attention_decode": AttentionOperation(shapes.STEPS, _make_decode, _decode),
     "fp8_flash_attention_decode": AttentionOperation(shapes.STEPS, _make_decode, _decode, dtype=FP8),
+    "flash_attention_decode_fp8_cache": AttentionOperation(shapes.STEPS, _make_decode, _decode, cache_dtype=FP8),
     "mla_decode": AttentionOperation(shapes.LATENT_STEPS, _make_latent, attention.mla_decode),
-    "fp8_mla_decode": AttentionOperation(shapes.LATENT_STEPS, _make_latent, attention.mla_decode, dtype=FP8),
+    "fp8_mla_decode": AttentionOperation(shapes.LATENT_STEPS, _make_latent, attention.mla_decode, cache_dtype=FP8),
 }

@@ -22,7 +22,7 @@ class AttentionConfig:
     """A kernel of ``flash_attention.hip.j2``: all its template values.
 
     Attributes:
-        type: type of q, k and v: ``bf16``, ``f16`` or ``e4m3``.
+        type: type of q: ``bf16``, ``f16`` or ``e4m3``.
         out_type: type of the output.
         head_dim: elements of a head of q and k.
         value_dim: elements of a head of v and the output.
@@ -31,6 +31,8 @@ class AttentionConfig:
         take_turns: whether one half of the waves multiplies while the other computes probabilities.
         capped: whether logits have a soft cap.
         paged: whether keys and values are in pages.
+        layout: how memory holds keys and values: ``plain``, in the type of q; in FP8 for q in bf16, ``e4m3``, with
+            factors of heads, or ``e4m3_tokens``, with factors of tokens.
     """
 
     type: str
@@ -42,6 +44,7 @@ class AttentionConfig:
     take_turns: bool
     capped: bool = False
     paged: bool = False
+    layout: str = "plain"
 
     def __post_init__(self) -> None:
         """
@@ -54,15 +57,15 @@ class AttentionConfig:
             raise ValueError(f"halves that take turns are 4 waves each, got {self}")
         if self.mfma_rows == 32 and self.value_dim > _WIDEST_OF_32_ROWS:
             raise ValueError(f"sums of {self.value_dim} values for 32 queries don't fit registers, got {self}")
-        if self.scaled and self.waves == 4 and self.value_dim > _WIDEST_OF_4_WAVES:
+        if self.type == "e4m3" and self.waves == 4 and self.value_dim > _WIDEST_OF_4_WAVES:
             raise ValueError(f"operands of such heads in FP8 don't fit the registers of 4 waves, got {self}")
         if self.lds_bytes > LDS_BYTES:
             raise ValueError(f"{self.lds_bytes} bytes of LDS are more than {LDS_BYTES}, got {self}")
 
     @property
     def scaled(self) -> bool:
-        """Whether q, k and v have factors."""
-        return self.type == "e4m3"
+        """Whether k and v have factors of heads."""
+        return "e4m3" in (self.type, self.layout)
 
     @property
     def num_threads(self) -> int:
@@ -97,9 +100,15 @@ class AttentionConfig:
     def kernel_name(self) -> str:
         """The kernel's name, as profilers show it."""
         types = self.type if self.type == self.out_type else f"{self.type}_{self.out_type}"
-        traits = ("_capped" if self.capped else "") + ("_paged" if self.paged else "")
-        widths = f"d{self.head_dim}x{self.value_dim}"
-        return f"flash_attention_{types}_{widths}_q{self.block_q}_mfma{self.mfma_rows}{traits}"
+        traits = [
+            self.layout if self.layout != "plain" else "",
+            f"d{self.head_dim}x{self.value_dim}",
+            f"q{self.block_q}",
+            f"mfma{self.mfma_rows}",
+            "capped" if self.capped else "",
+            "paged" if self.paged else "",
+        ]
+        return "_".join(("flash_attention", types, *filter(None, traits)))
 
     @forking.cached_property
     def template_values(self) -> dict[str, int | str | bool]:

@@ -62,10 +62,11 @@ class Attention(NamedTuple):
     softmax_scale: float
     window_left: int
     window_right: int
-    descales: dict[str, torch.Tensor | None]  # expanded to [batch, heads, blocks]
+    descales: dict[str, torch.Tensor | None]  # expanded to [batch or pages, heads, blocks or tokens]
     softcap: float
     page_size: int
     num_pages: int
+    layout: str  # of keys and values, see AttentionConfig
     contents: tuple[Contents, ...]
     is_good_in_any_size: bool  # whether all checks hold for other numbers of tokens and sequences
 
@@ -97,7 +98,8 @@ def check_attention(
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None
     tensors = {"q": q, "k": k, "v": v}
     _check_heads({"q": q}, packed)
-    _check_heads({"k": k, "v": v}, packed and not paged, q=q)
+    _check_keys("k", k, q.dtype, packed=packed and not paged)
+    _check_keys("v", v, q.dtype, packed=packed and not paged, k=("k", k))
     if v.shape[:-1] != k.shape[:-1]:
         raise ValueError(f"v must have as many tokens and heads as k, got {tuple(v.shape)} and {tuple(k.shape)}")
     if not packed and not paged and k.shape[0] != q.shape[0]:
@@ -129,12 +131,18 @@ def check_attention(
                 f"cu_seqlens_k must have as many sequences as cu_seqlens_q, {batch}, got {len(cu_seqlens_k) - 1}"
             )
         tensors["cu_seqlens_k"] = cu_seqlens_k
-    expanded = {
-        name: _check_head_descale(name, descales[name], of, q.dtype, batch, tensors[of].shape[-2])
-        if paged and of != "q"
-        else _check_descale(name, descales[name], of, tensors[of], batch, packed)
-        for name, of in (("q_descale", "q"), ("k_descale", "k"), ("v_descale", "v"))
-    }
+    layout = "plain" if k.dtype == q.dtype else "e4m3"
+    of_tokens = are_of_tokens if paged else functools.partial(_have_shape_of_tokens, k, batch)
+    if layout == "e4m3" and of_tokens(descales["k_descale"], descales["v_descale"]):
+        layout = "e4m3_tokens"
+    expanded = {"q_descale": _check_descale("q_descale", descales["q_descale"], "q", q, batch, packed)}
+    for name, of, tensor in (("k_descale", "k", k), ("v_descale", "v", v)):
+        if layout == "e4m3_tokens":
+            expanded[name] = check_token_descale(name, descales[name], tensor)
+        elif paged:
+            expanded[name] = _check_head_descale(name, descales[name], of, k.dtype, batch, k.shape[-2])
+        else:
+            expanded[name] = _check_descale(name, descales[name], of, tensor, batch, packed)
     tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
     check_sink(attn_sink, q.shape[-2], tensors)
     out_type = _check_output(out, (*q.shape[:-1], widths[1]), tensors)
@@ -158,9 +166,10 @@ def check_attention(
         softcap=_check_softcap(softcap),
         page_size=page_size,
         num_pages=num_pages,
+        layout=layout,
         contents=contents,
         is_good_in_any_size=(
-            all(descale is None or descale.dim() == 1 for descale in descales.values())
+            ((paged and layout == "e4m3_tokens") or all(d is None or d.dim() == 1 for d in descales.values()))
             and all(tensor is None or _fits_blocks(tensor, _BLOCK_TOKENS) for tensor in (q, k, v, out))
         ),
     )
@@ -213,8 +222,8 @@ def check_decode(
     """
     tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
     _check_heads({"q": q}, packed=False)
-    _check_decode_cache("k_cache", k_cache, q.dtype)
-    _check_decode_cache("v_cache", v_cache, q.dtype, k_cache)
+    _check_keys("k_cache", k_cache, q.dtype)
+    _check_keys("v_cache", v_cache, q.dtype, k=("k_cache", k_cache))
     if v_cache.shape[:-1] != k_cache.shape[:-1]:
         raise ValueError(
             "v_cache must have as many blocks, tokens and heads as k_cache, "
@@ -233,12 +242,11 @@ def check_decode(
     layout = "plain" if k_cache.dtype == q.dtype else "e4m3"
     if layout == "e4m3" and are_of_tokens(descales["k_descale"], descales["v_descale"]):
         layout = "e4m3_tokens"
-    for name, cache in (("k_descale", "k_cache"), ("v_descale", "v_cache")):
+    for name, of in (("k_descale", "k_cache"), ("v_descale", "v_cache")):
         if layout == "e4m3_tokens":
-            check_token_descale(name, descales[name], k_cache)
-            expanded[name] = descales[name].transpose(1, 2)
+            expanded[name] = check_token_descale(name, descales[name], k_cache)
         else:
-            expanded[name] = _check_head_descale(name, descales[name], cache, k_cache.dtype, batch, kv_heads)
+            expanded[name] = _check_head_descale(name, descales[name], of, k_cache.dtype, batch, kv_heads)
     tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
     check_sink(attn_sink, heads, tensors)
     out_type = _check_output(out, (*q.shape[:-1], v_cache.shape[-1]), tensors)
@@ -254,18 +262,20 @@ def check_decode(
     )
 
 
-def _check_decode_cache(name: str, cache: Any, dtype_of_q: torch.dtype, k_cache: torch.Tensor | None = None) -> None:
-    """Checks a cache on its own. It has the dtype of q, or FP8 for q in bf16; ``v_cache`` that of ``k_cache``."""
-    check_data(name, cache)
+def _check_keys(
+    name: str, keys: Any, dtype_of_q: torch.dtype, *, packed: bool = False, k: tuple[str, torch.Tensor] | None = None
+) -> None:
+    """Checks keys on their own, of q's dtype or in FP8 for q in bf16; or values, of the dtype of the keys ``k``."""
+    check_data(name, keys)
     allowed = (dtype_of_q, _FP8) if dtype_of_q == torch.bfloat16 else (dtype_of_q,)
-    if k_cache is not None:
-        allowed = (k_cache.dtype,)
-    if cache.dtype not in allowed:
-        other = f"q in {one_of((dtype_of_q,))}" if k_cache is None else "that of k_cache"
-        advice = "; convert it with convert_fp8_fn_to_fnuz" if _FP8 in allowed and cache.dtype in _OCP_DTYPES else ""
-        raise TypeError(f"{name} must be {one_of(allowed)} for {other}, got {cache.dtype}{advice}")
-    _check_heads_shape(name, cache, packed=False)
-    check_aligned(name, cache)
+    other = f"q in {one_of((dtype_of_q,))}"
+    if k is not None:
+        allowed, other = (k[1].dtype,), f"that of {k[0]}"
+    if keys.dtype not in allowed:
+        advice = "; convert it with convert_fp8_fn_to_fnuz" if _FP8 in allowed and keys.dtype in _OCP_DTYPES else ""
+        raise TypeError(f"{name} must be {one_of(allowed)} for {other}, got {keys.dtype}{advice}")
+    _check_heads_shape(name, keys, packed)
+    check_aligned(name, keys)
 
 
 def _decode(
@@ -631,10 +641,8 @@ def _check_ends(name: str, of: str, cu_seqlens: torch.Tensor, tensor: torch.Tens
             raise ValueError(f"{name} must not decrease: sequence {sequence} has {end - begin} tokens")
 
 
-def _check_heads(
-    tensors: dict[str, Any], packed: bool, dtypes: tuple[torch.dtype, ...] = _DTYPES, q: torch.Tensor | None = None
-) -> None:
-    """Checks that all tensors are heads of q's dtype, where q is one of them if it is None."""
+def _check_heads(tensors: dict[str, Any], packed: bool, dtypes: tuple[torch.dtype, ...] = _DTYPES) -> None:
+    """Checks that all tensors are heads."""
     for name, tensor in tensors.items():
         check_data(name, tensor)
         if tensor.dtype not in dtypes:
@@ -642,9 +650,6 @@ def _check_heads(
                 "; convert it with convert_fp8_fn_to_fnuz" if _FP8 in dtypes and tensor.dtype in _OCP_DTYPES else ""
             )
             raise TypeError(f"{name} must be {one_of(dtypes)}, got {tensor.dtype}{advice}")
-        dtype = (tensors["q"] if q is None else q).dtype
-        if tensor.dtype != dtype:
-            raise TypeError(f"{name} must have the dtype of q, {dtype}, got {tensor.dtype}")
         _check_heads_shape(name, tensor, packed)
         check_aligned(name, tensor)
 
@@ -748,16 +753,33 @@ def are_of_tokens(*descales: Any) -> bool:
     return any(isinstance(descale, torch.Tensor) and descale.dim() == 3 for descale in descales)
 
 
-def check_token_descale(name: str, descale: Any, cache: torch.Tensor) -> None:
-    """Checks factors of an FP8 cache's tokens, [blocks, block_size, heads]."""
+def _have_shape_of_tokens(k: torch.Tensor, batch: int, *descales: Any) -> bool:
+    """The same for keys that aren't in pages. Where packed ones are as many as sequences, factors are of sequences."""
+    shape = k.shape[:-1]
+    return shape != (batch, k.shape[-2]) and any(isinstance(d, torch.Tensor) and d.shape == shape for d in descales)
+
+
+def check_token_descale(name: str, descale: Any, keys: torch.Tensor) -> torch.Tensor:
+    """Checks factors of FP8 tokens, [blocks, block_size, heads] of a cache or as many as ``keys`` or values have.
+
+    Returns:
+        them as [blocks, heads, block_size]; those of packed tokens as [1, heads, tokens].
+    """
     check_data(name, descale)
     if descale.dtype != torch.float32:
         raise TypeError(f"{name} must be float32, got {descale.dtype}")
-    if descale.shape != cache.shape[:3]:
+    shape = tuple(keys.shape[:-1])
+    if descale.shape != shape:
         raise ValueError(
-            f"{name} must have shape {tuple(cache.shape[:3])}, a factor for each token and head of the cache, as that "
-            f"of the other cache has, got {tuple(descale.shape)}"
+            f"{name} must have shape {shape}, a factor for each token and head, as that of the other has, got "
+            f"{tuple(descale.shape)}"
         )
+    if min(shape[-2], _BLOCK_TOKENS) * descale.stride(-2) * descale.element_size() > _BLOCK_BYTES:
+        raise ValueError(
+            f"{name} must have {_BLOCK_TOKENS} tokens within 2 GiB, got strides {descale.stride()}; .contiguous() it"
+        )
+    blocks = descale.as_strided((1, *shape), (0, *descale.stride())) if descale.dim() == 2 else descale
+    return blocks.transpose(1, 2)
 
 
 def _has_descale(name: str, descale: Any, of: str, dtype: torch.dtype) -> bool:

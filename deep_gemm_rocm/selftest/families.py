@@ -261,7 +261,7 @@ def _slots(table: torch.Tensor) -> torch.Tensor:
 
 
 def _decode(device: str) -> None:
-    """Writes keys to pages, and attends to them as decoding and as a prompt; decoding also to pages in FP8."""
+    """Writes keys to pages, also in FP8, and attends to them as decoding and as a prompt."""
     keys, cache, table = _paged(150, 2, 128)
     slots = _slots(table)
     values = keys.flip(1)
@@ -285,16 +285,22 @@ def _decode(device: str) -> None:
         keys[0].to(device), values[0].to(device), k_cache, v_cache, slots.to(device), k_descale=k_factors,
         v_descale=v_factors,
     )  # fmt: skip
-    of_last = attention.flash_attention_decode(
-        last.to(device), k_cache, v_cache, block_table=table, context_lens=lens, k_descale=k_factors,
-        v_descale=v_factors,
-    )  # fmt: skip
+    of_cache: dict[str, Any] = {
+        "block_table": table,
+        "context_lens": lens,
+        "k_descale": k_factors,
+        "v_descale": v_factors,
+    }
+    of_last = attention.flash_attention_decode(last.to(device), k_cache, v_cache, **of_cache)
+    of_prompt = attention.flash_attention(prompt.to(device), k_cache, v_cache, causal=True, **of_cache)
     stored = [
         (data.cpu().double() * scales.cpu()[..., None]).flatten(0, 1)[slots][None]
         for data, scales in ((k_cache, k_factors), (v_cache, v_factors))
     ]
-    seen = visible_keys(2, 150, True, None)
-    attention_reference(last, *stored, seen=seen).assert_accurate(of_last.cpu())
+    rounded = [values.to(_BF16) for values in stored]  # for prompts
+    for q, out, kept in ((last, of_last, stored), (prompt, of_prompt, rounded)):
+        seen = visible_keys(q.shape[1], 150, True, None)
+        attention_reference(q, *kept, seen=seen).assert_accurate(out.cpu())
 
 
 def _latent_decode(device: str) -> None:

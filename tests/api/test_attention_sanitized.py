@@ -25,6 +25,8 @@ FORWARD = [
     decode.Problem((150,), tokens_q=70, heads=1, kv_heads=1, widths=(64, 64)),
     forward.Problem(150, 200, heads=1, widths=(192, 128), causal=True),
     decode.Problem((150,), tokens_q=140, heads=1, kv_heads=1, widths=(192, 128)),
+    forward.Problem(150, 200, heads=1, widths=(80, 80), dtype_of_keys=forward.FP8, scales="token"),
+    decode.Problem((150, 3), tokens_q=70, heads=1, kv_heads=1, widths=(80, 80), factors="tokens"),
 ]
 DECODE = [
     decode.Problem((100, 0, 33), widths=(64, 64)),
@@ -54,6 +56,8 @@ RUNS = {
     "flash_attention-latent": in_tiles(256, FORWARD[6]),
     "flash_attention-latent-16": in_tiles(128, FORWARD[6]),
     "flash_attention-latent-pages": in_tiles(256, FORWARD[7], paged.check),
+    "flash_attention-factors": in_tiles(256, FORWARD[8]),
+    "flash_attention-pages-factors": in_tiles(128, FORWARD[9], paged.check),
     "decode": lambda: DECODE[0].run(3),
     "decode-fp8": DECODE[1].run,
     "decode-wide": lambda: DECODE[2].run(2),
@@ -75,6 +79,7 @@ RUNS = {
 }
 IN_DEFAULT_RUN = (
     "flash_attention-turns", "flash_attention-fp8", "flash_attention-narrow", "flash_attention-pages",
+    "flash_attention-pages-factors",
     "flash_attention-latent", "decode", "decode-narrow", "decode-factors", "mla-shared", "sparse", "sparse-two",
     "append", "append-factors", "paged_mqa_logits",
 )  # fmt: skip

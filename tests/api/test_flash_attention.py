@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 from helpers.attention_widths import WIDTHS
+from helpers.latent_bytes import rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ import deep_gemm_rocm as dg
 from deep_gemm_rocm.heuristics import AttentionCase, AttentionChoice, attention_tiles
 from deep_gemm_rocm.heuristics.choices import replaced
 from deep_gemm_rocm.testing import attention_reference, visible_keys
+from deep_gemm_rocm.testing.attention import AttentionReference
 
 DTYPES = (torch.bfloat16, torch.float16)
 FP8 = torch.float8_e4m3fnuz
@@ -54,31 +56,39 @@ class Problem:
     causal: bool = False
     window: tuple[int, int] | None = None
     softmax_scale: float | None = None
-    scales: str = "head"  # for FP8: tensor, head or block
+    scales: str = "head"  # for FP8: tensor, head or block; of keys in FP8 under q in bf16 also token
+    dtype_of_keys: torch.dtype | None = None  # that of q if None
     sink: bool = False
     softcap: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
-        self.q = self._tensor(self.tokens_q, self.heads, self.widths[0], generator)
-        self.k = self._tensor(self.tokens_k, self.kv_heads, self.widths[0], generator)
-        self.v = self._tensor(self.tokens_k, self.kv_heads, self.widths[1], generator)
+        of_keys = self.dtype_of_keys or self.dtype
+        self.q = self._tensor(self.tokens_q, self.heads, self.widths[0], self.dtype, generator)
+        self.k = self._tensor(self.tokens_k, self.kv_heads, self.widths[0], of_keys, generator)
+        self.v = self._tensor(self.tokens_k, self.kv_heads, self.widths[1], of_keys, generator)
         self.attn_sink = torch.randn(self.heads, generator=generator) * 3 if self.sink else None
         self.descales = {}
-        if self.dtype == FP8:
-            for name in ("q", "k", "v"):
+        for name, dtype in (("q", self.dtype), ("k", of_keys), ("v", of_keys)):
+            if dtype == FP8:
                 self.descales[f"{name}_descale"] = self._descale(getattr(self, name), generator)
 
-    def _tensor(self, tokens: int, heads: int, width: int, generator: torch.Generator) -> torch.Tensor:
-        around = torch.full((self.batch + 1, tokens + 2, heads + 1, width + 16), torch.nan).to(self.dtype)
+    def _tensor(
+        self, tokens: int, heads: int, width: int, dtype: torch.dtype, generator: torch.Generator
+    ) -> torch.Tensor:
+        around = torch.full((self.batch + 1, tokens + 2, heads + 1, width + 16), torch.nan).to(dtype)
         inner = around[: self.batch, 1 : tokens + 1, :heads, :width]
-        values = torch.randn(inner.shape, generator=generator) * (8 if self.dtype == FP8 else 1)
-        return inner.copy_(values.to(self.dtype))
+        values = torch.randn(inner.shape, generator=generator) * (8 if dtype == FP8 else 1)
+        return inner.copy_(values.to(dtype))
 
     def _descale(self, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         batch, tokens, heads, _ = tensor.shape
-        shape = {"tensor": (1,), "head": (batch, heads), "block": (batch, heads, -(-tokens // 128))}[self.scales]
+        shapes = {
+            "tensor": (1,), "head": (batch, heads), "block": (batch, heads, -(-tokens // 128)),
+            "token": (batch, tokens, heads),
+        }  # fmt: skip
+        shape = shapes[self.scales]
         return torch.empty(shape).uniform_(0.05, 0.3, generator=generator)
 
     @property
@@ -98,16 +108,34 @@ class Problem:
             self.q, self.k, self.v, causal=self.causal, window=self.window, out=out, return_lse=True, **options
         )
         assert returned is out
-        attention_reference(self.q, self.k, self.v, seen=self.seen, **options).assert_accurate(out, lse)
+        self.reference(options).assert_accurate(out, lse)
         result = out.clone()
         out.fill_(POISON)
         assert (around == POISON).all()
         return result, lse
 
+    def reference(self, options: dict) -> AttentionReference:
+        """The oracle for arguments. Products with factors of tokens are rounded to bf16."""
+        if self.scales != "token" or not self.descales:
+            return attention_reference(self.q, self.k, self.v, seen=self.seen, **options)
+        others = {name: value for name, value in options.items() if name not in self.descales}
+        k, v = (rounded(getattr(self, name).float() * self.descales[f"{name}_descale"][..., None]) for name in "kv")
+        return attention_reference(self.q, k, v, seen=self.seen, **others)
 
-def sdpa(problem: Problem) -> torch.Tensor:
+    def dequantised(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, and k and v as fp64 products with their factors."""
+        of_k, of_v = (
+            factors.repeat_interleave(128, dim=-1)[..., : self.tokens_k].transpose(1, 2)
+            if self.scales == "block" else factors[:, None] if self.scales == "head" else factors
+            for factors in self.descales.values()
+        )  # fmt: skip
+        return self.q, self.k.double() * of_k[..., None], self.v.double() * of_v[..., None]
+
+
+def sdpa(problem: Problem, *keys_and_values: torch.Tensor) -> torch.Tensor:
     """torch's attention in the problem's dtype."""
-    q, k, v = (tensor.transpose(1, 2) for tensor in (problem.q, problem.k, problem.v))
+    k, v = keys_and_values or (problem.k, problem.v)
+    q, k, v = (tensor.transpose(1, 2) for tensor in (problem.q, k, v))
     out = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, attn_mask=problem.seen, scale=problem.softmax_scale, enable_gqa=True
     )
@@ -138,12 +166,24 @@ def test_no_worse_than_torch(problem):
     exact = attention_reference(
         problem.q, problem.k, problem.v, seen=problem.seen, softmax_scale=problem.softmax_scale
     ).out
+    assert_no_worse(problem, out, sdpa(problem), exact)
+
+
+def assert_no_worse(problem: Problem, out: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor) -> None:
+    """Compares errors. The largest one of theirs in each row counts, since a single element may be exact by chance."""
     seen = problem.seen.any(dim=-1)  # for queries that see no key, torch's result is another
-    theirs = (sdpa(problem).double() - exact)[:, seen].abs()
-    ours = (out.double() - exact)[:, seen].abs()
-    # The largest error in each row, since a single element of theirs may be exact by chance.
-    small = torch.finfo(problem.dtype).eps / 4
-    assert (ours <= 2 * theirs.amax(dim=-1, keepdim=True) + small).all()
+    of_ours, of_theirs = ((result.double() - exact)[:, seen].abs() for result in (out, theirs))
+    small = torch.finfo(problem.dtype).eps / 4 * exact[:, seen].abs().clamp(min=1)
+    assert (of_ours <= 2 * of_theirs.amax(dim=-1, keepdim=True) + small).all()
+
+
+@pytest.mark.parametrize("scales", ["head", "block", "token"])
+def test_keys_in_fp8_are_no_worse_than_torch_on_the_keys_dequantised(scales):
+    problem = Problem(150, 300, dtype_of_keys=FP8, scales=scales, causal=True, batch=2, heads=4, kv_heads=2)
+    out, _ = problem.run()
+    q, k, v = problem.dequantised()
+    exact = attention_reference(q, k, v, seen=problem.seen).out
+    assert_no_worse(problem, out, sdpa(problem, k.bfloat16(), v.bfloat16()), exact)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +193,9 @@ def test_no_worse_than_torch(problem):
         Problem(150, 300, dtype=FP8, causal=True, scales="head", widths=(64, 64), batch=2),
         Problem(150, 300, dtype=FP8, window=(100, 30), scales="tensor", widths=(64, 64), heads=4, kv_heads=2),
         Problem(64, 256, dtype=FP8, scales="block", widths=(64, 64)),  # no keys after the last whole block
+        Problem(150, 300, dtype_of_keys=FP8, scales="tensor", widths=(192, 128), window=(100, 30)),
+        Problem(150, 90, dtype_of_keys=FP8, scales="token", widths=(80, 80), causal=True, softcap=2.5, sink=True),
+        Problem(70, 300, dtype_of_keys=FP8, scales="block", widths=(112, 112), heads=4, kv_heads=2, softcap=2.5),
     ],
     ids=case_id,
 )
@@ -302,6 +345,26 @@ def test_packed_fp8_with_scales_of_blocks():
     assert torch.equal(out, torch.cat(expected))
 
 
+@pytest.mark.parametrize("scales", ["head", "block", "token"])
+def test_packed_keys_in_fp8(scales):
+    """Factors of tokens are as long as the packed tokens; those of heads and blocks are of sequences."""
+    lengths = [(40, 200), (0, 50), (130, 150)]
+    problems = [
+        Problem(*pair, widths=(64, 64), dtype_of_keys=FP8, causal=True, scales=scales, seed=i)
+        for i, pair in enumerate(lengths)
+    ]
+    q, k, v = (torch.cat([getattr(problem, name)[0] for problem in problems]) for name in "qkv")
+    ends_q, ends_k = (torch.tensor([0] + [pair[i] for pair in lengths]).cumsum(0).int() for i in (0, 1))
+    descales = {}
+    for name in ("k_descale", "v_descale"):
+        parts = [problem.descales[name][0] for problem in problems]
+        if scales == "block":
+            parts = [torch.nn.functional.pad(part, (0, 2 - part.shape[-1]), value=torch.nan) for part in parts]
+        descales[name] = torch.cat(parts) if scales == "token" else torch.stack(parts)
+    out = dg.flash_attention(q, k, v, causal=True, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, **descales)
+    assert torch.equal(out, torch.cat([problem.run()[0][0] for problem in problems]))
+
+
 def test_same_bits_every_time():
     problem = Problem(300, 400, widths=(64, 64), causal=True)
     first, lse = problem.run()
@@ -407,7 +470,7 @@ BAD = [
     (good, {"q": None}, TypeError, "q must be a torch.Tensor"),
     (good, {"q": torch.zeros(1, 8, 4, 64)}, TypeError, "q must be bfloat16, float16 or float8_e4m3fnuz"),
     (good, {"q": torch.zeros(1, 8, 4, 64).to(torch.float8_e4m3fn)}, TypeError, "convert_fp8_fn_to_fnuz"),
-    (good, {"k": torch.zeros(1, 16, 2, 64).half()}, TypeError, "k must have the dtype of q"),
+    (good, {"k": torch.zeros(1, 16, 2, 64).half()}, TypeError, "k must be bfloat16 or float8_e4m3fnuz for q in"),
     (good, {"q": torch.zeros(8, 4, 64).bfloat16()}, ValueError, r"q must be \[batch, tokens, heads, head dim\]"),
     (good, {"v": torch.zeros(1, 15, 2, 64).bfloat16()}, ValueError, "v must have as many tokens and heads as k"),
     (good, {"q": torch.zeros(1, 8, 3, 64).bfloat16()}, ValueError, "heads of q must be a multiple"),

@@ -26,11 +26,10 @@ def check(problem: Problem) -> None:
     out = torch.full((*problem.q.shape[:-1], problem.widths[1]), POISON, dtype=torch.bfloat16)
     _, lse = dg.flash_attention(**arguments_of(problem), out=out, return_lse=True)
     for i, tokens in enumerate(problem.context_lens):
-        reference = attention_reference(
-            problem.q[i : i + 1], problem.k[i][None], problem.v[i][None], **problem.options,
-            seen=visible_keys(problem.tokens_q, tokens, True, problem.window),
-            **{name: scales[i : i + 1] for name, scales in problem.descales.items()},
-        )  # fmt: skip
+        of_q = {"q_descale": problem.descales["q_descale"][i : i + 1]} if problem.dtype == FP8 else {}
+        k, v = (problem.dequantised(which, i, round_tokens=True) for which in "kv")
+        seen = visible_keys(problem.tokens_q, tokens, True, problem.window)
+        reference = attention_reference(problem.q[i : i + 1], k, v, seen=seen, **problem.options, **of_q)
         reference.assert_accurate(out[i : i + 1], lse[i : i + 1])
 
 
@@ -42,13 +41,23 @@ CASES = {
     "wide": Problem((200,), tokens_q=70, widths=(256, 256), page_size=256),
     "fp8": Problem((300, 70), tokens_q=100, dtype=FP8, page_size=16),
     "narrow fp8": Problem((300, 70), tokens_q=100, dtype=FP8, widths=(112, 112), page_size=128),
+    "fp8 cache": Problem((300, 0, 33), tokens_q=100, factors="heads", page_size=16),
+    "fp8 cache of gpt-oss": Problem(
+        (300, 70), 90, heads=16, kv_heads=2, widths=(64, 64), page_size=64, window=(127, 0), sink=True, factors="tensor"
+    ),
+    "fp8 cache of latent heads": Problem((150, 70), tokens_q=130, widths=(192, 128), factors="sequences"),
+    "narrow fp8 cache": Problem((150,), tokens_q=70, widths=(112, 112), page_size=256, softcap=3.0, factors="tensor"),
+    "tokens with factors": Problem((300, 0, 33), tokens_q=100, factors="tokens", page_size=16),
+    "narrow tokens with factors": Problem((150, 70), tokens_q=70, widths=(80, 80), page_size=32, factors="tokens"),
+    "wide tokens with factors": Problem((150,), tokens_q=70, widths=(256, 256), page_size=64, factors="tokens"),
 }
+QUICK = ("gpt-oss", "fp8", "fp8 cache", "tokens with factors")
 
 
 @pytest.mark.parametrize(
     ("name", "queries"),
     [
-        pytest.param(name, queries, marks=() if queries == 64 or name in ("gpt-oss", "fp8") else pytest.mark.slow)
+        pytest.param(name, queries, marks=() if queries == 64 or name in QUICK else pytest.mark.slow)
         for name in CASES
         for queries in (64, 256)
     ],
@@ -70,10 +79,21 @@ def test_any_shape(data):
         widths=(64, 64),
         page_size=data.draw(st.sampled_from([16, 32, 64, 128, 256]), "page_size"),
         window=data.draw(st.none() | st.tuples(st.integers(-1, 90), st.just(0)), "window"),
+        factors=data.draw(st.sampled_from(["", "heads", "tokens"]), "factors"),
         seed=data.draw(st.integers(0, 99), "seed"),
     )
     with replaced(Tiles(data.draw(st.sampled_from([64, 128, 256]), "queries"))):
         check(problem)
+
+
+@pytest.mark.parametrize("which", ["k_descale", "v_descale"])
+def test_a_factor_that_is_any_nan_gives_nan(which):
+    """The bits of this NaN would overflow in rounding."""
+    problem = Problem((40,), tokens_q=40, heads=2, kv_heads=1, widths=(64, 64), factors="tokens")
+    block, offset = problem.block_table[0, 1], 20 % problem.page_size
+    problem.descales[which][block, offset, 0] = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)
+    out = dg.flash_attention(**arguments_of(problem))
+    assert out[0, 20:].isnan().all()
 
 
 def test_packed_queries_get_the_bits_of_keys_without_pages():
@@ -115,6 +135,10 @@ def test_nonsense_on_the_device_reaches_nothing_else(monkeypatch, tokens):
 
 
 GOOD = arguments_of(Problem((30, 16), tokens_q=3, widths=(64, 64)))
+OF_TOKENS = {
+    "k": GOOD["k"].to(FP8), "v": GOOD["v"].to(FP8), "k_descale": torch.ones(*GOOD["k"].shape[:3]),
+    "v_descale": torch.ones(*GOOD["k"].shape[:3]),
+}  # fmt: skip
 BAD = [
     ({"context_lens": None}, TypeError, "context_lens must be a torch.Tensor"),
     ({"block_table": None}, TypeError, "block_table must be a torch.Tensor"),
@@ -123,7 +147,13 @@ BAD = [
     ({"k": torch.zeros(6, 8, 2, 64).bfloat16(), "v": torch.zeros(6, 8, 2, 64).bfloat16()}, ValueError,
      "a block of the cache must have one of"),
     ({"context_lens": torch.tensor([30, 16])}, TypeError, "context_lens must be int32"),
-    ({"k": GOOD["k"].half()}, TypeError, "k must have the dtype of q"),
+    ({"k": GOOD["k"].half()}, TypeError, "k must be bfloat16 or float8_e4m3fnuz for q in bfloat16"),
+    ({"k": GOOD["k"].to(FP8)}, TypeError, "v must be float8_e4m3fnuz for that of k"),
+    ({"k": GOOD["k"].to(FP8), "v": GOOD["v"].to(FP8)}, ValueError, "k_descale must be given for k"),
+    (OF_TOKENS | {"v_descale": torch.ones(1)}, ValueError, "v_descale must have shape"),
+    (OF_TOKENS | {"k_descale": torch.ones(7, 15, 2)}, ValueError, "k_descale must have shape"),
+    (OF_TOKENS | {"k_descale": OF_TOKENS["k_descale"].half()}, TypeError, "k_descale must be float32"),
+    (OF_TOKENS | {"q": GOOD["q"].half()}, TypeError, "k must be float16 for q in float16"),
 ]  # fmt: skip
 
 

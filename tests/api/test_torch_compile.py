@@ -94,8 +94,8 @@ def packed_sequences():
 PAGES = {"block_table": torch.tensor([[2, 0], [1, 0]]).int(), "context_lens": torch.tensor([70, 33]).int()}
 
 
-def attended_in_pages(**options):
-    caches = (randn(3, 64, 2, 64, seed=seed) for seed in range(2))
+def attended_in_pages(dtype=torch.bfloat16, **options):
+    caches = (randn(3, 64, 2, 64, seed=seed).to(dtype) for seed in range(2))
     return partial(dg.flash_attention, causal=True, **PAGES, **options), (randn(2, 20, 4, 64), *caches)
 
 
@@ -215,6 +215,10 @@ CALLS = {
     "flash_attention FP8": lambda: attended(dtype=FP8),
     "flash_attention with sinks and a cap": lambda: attended(attn_sink=torch.ones(4), softcap=5.0),
     "flash_attention in pages": lambda: attended_in_pages(return_lse=True),
+    "flash_attention over FP8": lambda: attended_in_pages(FP8, k_descale=torch.ones(2), v_descale=torch.ones(1)),
+    "flash_attention over FP8 with factors of tokens": lambda: attended_in_pages(
+        FP8, k_descale=torch.ones(3, 64, 2), v_descale=torch.ones(3, 64, 2)
+    ),
     "flash_attention packed": packed_sequences,
     "flash_attention_decode": lambda: decoded(return_lse=True),
     "flash_attention_decode with sinks and a cap": lambda: decoded(attn_sink=torch.ones(4), softcap=5.0),

@@ -97,6 +97,20 @@ ATTENTION_CALLS = {
         Workload("flash_attention", [200], 128, 128),
         lambda: dg.flash_attention(heads(2, 200, 8, 128), heads(4, 16, 2, 128), heads(4, 16, 2, 128), **PAGES),
     ),
+    "flash_attention over FP8 with factors of heads": (
+        Workload("flash_attention", [200], 64, 64, arguments={"k_descale": "heads"}),
+        lambda: dg.flash_attention(
+            heads(2, 200, 8, 64), heads(4, 16, 2, 64).to(FP8), heads(4, 16, 2, 64).to(FP8), **PAGES,
+            k_descale=torch.ones(2), v_descale=torch.ones(2),
+        ),
+    ),
+    "flash_attention over FP8 with factors of tokens": (
+        Workload("flash_attention", [200], 64, 64, arguments={"k_descale": "tokens"}),
+        lambda: dg.flash_attention(
+            heads(2, 200, 8, 64), heads(4, 16, 2, 64).to(FP8), heads(4, 16, 2, 64).to(FP8), **PAGES,
+            k_descale=torch.ones(4, 16, 2), v_descale=torch.ones(4, 16, 2),
+        ),
+    ),
     "flash_attention of few queries": (
         Workload("flash_attention", [5], 128, 192, d_dtype=torch.float16),
         lambda: dg.flash_attention(heads(2, 5, 4, 192).half(), heads(2, 9, 4, 192).half(), heads(2, 9, 4, 128).half()),

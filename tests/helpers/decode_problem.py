@@ -8,6 +8,7 @@ import torch
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.testing import attention_reference, visible_keys
+from helpers.latent_bytes import rounded
 
 FP8 = torch.float8_e4m3fnuz
 POISON = -1234.0
@@ -79,14 +80,19 @@ class Problem:
         token = torch.arange(tokens)
         return self.block_table[sequence, token // self.page_size].long(), token % self.page_size
 
-    def _dequantised(self, which: str, sequence: int) -> torch.Tensor:
-        """Keys or values of a sequence, fp64 [1, tokens, heads, width]."""
+    def dequantised(self, which: str, sequence: int, round_tokens: bool = False) -> torch.Tensor:
+        """Keys or values of a sequence, fp64 [1, tokens, heads, width].
+
+        Args:
+            round_tokens: whether products with factors of tokens are rounded to bf16.
+        """
         values = (self.k if which == "k" else self.v)[sequence].double()
         if self.cache_dtype != FP8:
             return values[None]
         factors = self.descales[f"{which}_descale"]
         if factors.dim() == 3:
-            return (values * factors[self._places(sequence, len(values))][..., None])[None]
+            products = values * factors[self._places(sequence, len(values))][..., None]
+            return (rounded(products.float()).double() if round_tokens else products)[None]
         return (values * (factors[sequence] if factors.dim() == 2 else factors)[:, None])[None]
 
     def put(self, which: str, sequence: int, token: int, column: int, value: float, head: int = 0) -> None:
@@ -120,7 +126,7 @@ class Problem:
         for i, tokens in enumerate(self.context_lens):
             seen = visible_keys(self.tokens_q, tokens, True, self.window)
             of_q = {"q_descale": self.descales["q_descale"][i : i + 1]} if self.dtype == FP8 else {}
-            keys, values = self._dequantised("k", i), self._dequantised("v", i)
+            keys, values = self.dequantised("k", i), self.dequantised("v", i)
             reference = attention_reference(self.q[i : i + 1], keys, values, seen=seen, **self.options, **of_q)
             reference.assert_accurate(out[i : i + 1], lse[i : i + 1])
         result = out.clone()

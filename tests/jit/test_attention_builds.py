@@ -19,6 +19,13 @@ FLASH_ATTENTION = [
     for capped in (False, True)
     for paged in (False, True)
 ]
+FLASH_ATTENTION += [
+    dataclasses.replace(config, paged=paged, layout=layout)
+    for widths in WIDTHS
+    for config in attention_tiles("bf16", "bf16", *widths)
+    for paged in (False, True)
+    for layout in ("e4m3", "e4m3_tokens")
+]
 
 
 def cases(configs, quick):

@@ -128,12 +128,12 @@ def packed_attention(sequences, tokens_q, tokens_k, **changes):
     return dg.flash_attention(q, k, v, **ends, **changes)
 
 
-def paged_attention(sequences, tokens_q):
-    pages = randn(6, 64, 2, 64)
+def paged_attention(sequences, tokens_q, dtype=torch.bfloat16, **factors):
+    pages = randn(6, 64, 2, 64).to(dtype)
     table, contexts = torch.zeros(sequences, 3, dtype=torch.int32), torch.full((sequences,), 150, dtype=torch.int32)
     q, ends = randn(sequences * tokens_q, 4, 64), lengths(sequences, tokens_q)
     paged = {"block_table": table, "context_lens": contexts}
-    return dg.flash_attention(q, pages, pages, cu_seqlens_q=ends, causal=True, **paged)
+    return dg.flash_attention(q, pages, pages, cu_seqlens_q=ends, causal=True, **paged, **factors)
 
 
 def indexer_logits(queries, keys, **changes):
@@ -208,6 +208,9 @@ CALLS = {
     "attention of packed tokens": lambda tokens: packed_attention(2, tokens, 3 * tokens, softcap=20.0),
     "attention to pages": lambda rows: paged_attention(rows, 9),
     "attention of other queries to pages": lambda tokens: paged_attention(2, tokens),
+    "attention to FP8 pages": lambda rows: paged_attention(
+        rows, 9, FP8, k_descale=torch.ones(6, 64, 2), v_descale=torch.ones(6, 64, 2)
+    ),
     "merged states": lambda tokens: merged(tokens, 2, 64),
     "merged states of sequences": lambda tokens: merged(3, tokens, 2, 64, out=randn(3, tokens, 2, 64)),
     "schedule of paged logits": good("get_paged_mqa_logits_metadata", "context_lens"),

@@ -1,43 +1,55 @@
 // FP8 numbers as bf16, which has all of them exactly.
 #pragma once
 
-#include "deep_gemm_rocm/arithmetic/rounding.h"
 #include "deep_gemm_rocm/hardware/buffer_intrinsics.h"
 #include "deep_gemm_rocm/hardware/types.h"
 
 namespace deep_gemm_rocm {
 
-// Two numbers that bf16 has.
-DG_DEVICE unsigned exact_bf16(float low, float high) {
-  return __builtin_bit_cast(unsigned, NumberRounding<__bf16>::joined(__builtin_bit_cast(unsigned, low),
-                                                                     __builtin_bit_cast(unsigned, high)));
+// Two numbers in bf16. If they aren't in bf16 yet, they are rounded to the nearest, ties away from zero.
+template <bool kRounds>
+DG_DEVICE unsigned joined_bf16(float low, float high) {
+  constexpr unsigned kHalf = kRounds ? 0x8000 : 0;
+  constexpr unsigned kUpperHalves = 0x07060302;  // v_perm_b32: of both operands, the second one's first
+  return __builtin_amdgcn_perm(__builtin_bit_cast(unsigned, high) + kHalf, __builtin_bit_cast(unsigned, low) + kHalf,
+                               kUpperHalves);
 }
 
-// Eight values in order.
-DG_DEVICE Chunk widened_bf16(const HalfChunk& values) {
+// A factor of numbers that are rounded afterwards. A NaN has no low bits then, which could overflow.
+DG_DEVICE float factor_before_rounding(float factor) { return __builtin_isnan(factor) ? __builtin_nanf("") : factor; }
+
+// Eight values in order, multiplied with a factor. Without one they are in bf16 exactly.
+template <bool kRounds = false>
+DG_DEVICE Chunk widened_bf16(const HalfChunk& values, float factor = 1) {
+  using Two = Vector<float, 2>;
   Chunk result;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const auto low = __builtin_amdgcn_cvt_pk_f32_fp8(static_cast<int>(values[i]), false);
-    const auto high = __builtin_amdgcn_cvt_pk_f32_fp8(static_cast<int>(values[i]), true);
-    result[2 * i] = exact_bf16(low[0], low[1]);
-    result[2 * i + 1] = exact_bf16(high[0], high[1]);
+    const Two low = __builtin_amdgcn_cvt_pk_f32_fp8(static_cast<int>(values[i]), false) * factor;
+    const Two high = __builtin_amdgcn_cvt_pk_f32_fp8(static_cast<int>(values[i]), true) * factor;
+    result[2 * i] = joined_bf16<kRounds>(low[0], low[1]);
+    result[2 * i + 1] = joined_bf16<kRounds>(high[0], high[1]);
   }
   return result;
 }
 
-// One column of 8 words of 4 values. A conversion makes two columns, so calls for neighbouring columns share it.
-DG_DEVICE Chunk widened_bf16_column(const unsigned* rows, int column) {
+// One column of words of 4 values, two words for each of the result's, and each multiplied with its factor if there are
+// any. A conversion makes two columns, so calls for neighbouring columns share it.
+template <class Result, bool kRounds = false>
+DG_DEVICE Result widened_bf16_column(const unsigned* rows, int column, const float* factors = nullptr) {
+  using Two = Vector<float, 2>;
   const auto value = [&](int row) {
     const auto word = static_cast<int>(rows[row]);
-    const auto two = column < 2 ? __builtin_amdgcn_cvt_pk_f32_fp8(word, false)
-                                : __builtin_amdgcn_cvt_pk_f32_fp8(word, true);
-    return two[column % 2];
+    const Two two = column < 2 ? __builtin_amdgcn_cvt_pk_f32_fp8(word, false)
+                               : __builtin_amdgcn_cvt_pk_f32_fp8(word, true);
+    return (kRounds ? two * factors[row] : two)[column % 2];
   };
-  Chunk chunk;
+  Result result;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) chunk[i] = exact_bf16(value(2 * i), value(2 * i + 1));
-  return chunk;
+  for (unsigned i = 0; i < sizeof(Result) / sizeof(unsigned); ++i) {
+    result[i] = joined_bf16<kRounds>(value(2 * i), value(2 * i + 1));
+  }
+  return result;
 }
 
 }  // namespace deep_gemm_rocm

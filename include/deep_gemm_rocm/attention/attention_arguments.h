@@ -17,12 +17,20 @@ struct HeadsTensor {
   }
 };
 
-// Factors of FP8 values, for each head and block of 128 tokens of a sequence. The stride of what they don't depend on
-// is 0.
+// What FP8 keys and values have factors for. Those of heads may differ between sequences and blocks of 128 tokens, too.
+enum class Factors { kNone, kHeads, kTokens };
+
+// Factors of FP8 values, for each head and block of tokens of a sequence, or of a page. The stride of what they don't
+// depend on is 0.
 struct Descales {
   const float* data;
   int64_t batch_stride, head_stride, block_stride;
   int last_block;
+
+  // Factors of tokens, as heads that are one value wide.
+  DG_DEVICE HeadsTensor of_tokens() const {
+    return {const_cast<float*>(data), batch_stride, block_stride, head_stride};
+  }
 };
 
 // Keys and values may be in pages of `1 << page_shift` tokens, k and v [pages, tokens, heads, width]: those that the

@@ -6,25 +6,29 @@
 // maximum over a query's two or four lane groups.
 #pragma once
 
+#include "deep_gemm_rocm/attention/attention_arguments.h"
 #include "deep_gemm_rocm/loading/fragment.h"
 #include "deep_gemm_rocm/loading/lds_layout.h"
 #include "deep_gemm_rocm/hardware/mfma.h"
 
 namespace deep_gemm_rocm {
 
-template <class T_, class Out_, int kHeadDim_, int kValueDim_, int kWaves, int kMfmaRows, bool kTakeTurns_,
-          bool kScaled_, bool kCapped_, bool kPaged_>
+template <class T_, class Cache_, class Out_, int kHeadDim_, int kValueDim_, int kWaves, int kMfmaRows,
+          bool kTakeTurns_, Factors kFactors, bool kCapped_, bool kPaged_>
 struct AttentionShape {
   using T = T_;
+  using Cache = Cache_;  // of keys and values: T, or E4M3, which is widened to T = bf16 on the way into LDS
   using Out = Out_;
   using Mfma = deep_gemm_rocm::Mfma<T, T, kMfmaRows>;
   static constexpr int kMostLdsBytes = 64 * 1024;
   static constexpr bool kTakeTurns = kTakeTurns_;  // whether one half of the waves multiplies while the other doesn't
   // Whether LDS is filled beside MFMAs, and not beside the softmax, which in FP8 takes longer than the MFMAs.
   static constexpr bool kFillsBesideMfmas = sizeof(T) == 1;
-  static constexpr bool kScaled = kScaled_;
+  static constexpr bool kHasHeadFactors = kFactors == Factors::kHeads;
+  static constexpr bool kHasTokenFactors = kFactors == Factors::kTokens;
   static constexpr bool kCapped = kCapped_;  // whether logits have a soft cap
   static constexpr bool kPaged = kPaged_;    // whether keys and values are in pages
+  static constexpr bool kByToken = kPaged || kHasTokenFactors;  // whether loaders look for their tokens
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kValueDim = kValueDim_;
   static constexpr int kThreads = kWaves * kWaveSize;
@@ -44,6 +48,7 @@ struct AttentionShape {
 
   // A key has kDBlocks rows of 128 bytes in LDS, in tiles of kBlockK keys one after another.
   static constexpr int kHeadBytes = kHeadDim * sizeof(T);
+  static constexpr int kKeyBytes = kHeadDim * sizeof(Cache);  // in memory
   static constexpr int kDBlocks = ceil_div(kHeadBytes, kBlockKBytes);
   static constexpr bool kDTail = kHeadBytes % kBlockKBytes != 0;
   static constexpr int kReadsOfBlock = fragment_reads<Mfma>();

@@ -4,6 +4,7 @@
 #include "deep_gemm_rocm/attention/attention_shape.h"
 #include "deep_gemm_rocm/attention/attention_tile.h"
 #include "deep_gemm_rocm/attention/paged_loader.h"
+#include "deep_gemm_rocm/attention/run_loader.h"
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
 #include "deep_gemm_rocm/arithmetic/probabilities.h"
 #include "deep_gemm_rocm/arithmetic/rounding.h"
@@ -49,13 +50,23 @@ class FlashAttention {
   using Mfma = typename Shape::Mfma;
   using T = typename Shape::T;
   using Out = typename Shape::Out;
+  using Cache = typename Shape::Cache;
+  using Tokens = Conditional<Shape::kPaged, PagedTokens, ConsecutiveTokens>;
+  using FormOfKeys = Conditional<kIsSame<T, Cache>, AsTheyAre, WidenedFp8>;
   using KeyLoader = Conditional<
-      Shape::kPaged, PagedKeyLoader<typename Shape::KeyOrder, Shape::kBlockK, Shape::kThreads, Shape::kHeadBytes>,
+      !Shape::kByToken,
       TileLoader<typename Shape::KeyOrder, Shape::kBlockK, Shape::kBlockK, Shape::kThreads, Shape::kDBlocks,
-                 Shape::kDTail>>;
-  using ValueLoader =
-      Conditional<Shape::kPaged, PagedValueLoader<T, Shape::kValueDim, Shape::kValueRows, Shape::kValueThreads>,
-                  TransposingTileLoader<T, RowsInOrder, Shape::kValueRows, Shape::kValueThreads, 1>>;
+                 Shape::kDTail, false, FormOfKeys>,
+      Conditional<Storage<T>::kIsFp8,
+                  PagedKeyLoader<typename Shape::KeyOrder, Shape::kBlockK, Shape::kThreads, Shape::kHeadBytes>,
+                  KeyRunLoader<Tokens, typename Shape::KeyOrder, Shape::kBlockK, Shape::kThreads, Shape::kDBlocks,
+                               Shape::kKeyBytes, FormOfKeys, Shape::kHasTokenFactors>>>;
+  using ValueLoader = Conditional<
+      !Shape::kByToken, TransposingTileLoader<T, RowsInOrder, Shape::kValueRows, Shape::kValueThreads, 1, Cache>,
+      Conditional<Storage<T>::kIsFp8,
+                  PagedValueLoader<T, Shape::kValueDim, Shape::kValueRows, Shape::kValueThreads>,
+                  ValueRunLoader<Tokens, T, Cache, Shape::kValueDim, Shape::kValueRows, Shape::kValueThreads,
+                                 Shape::kHasTokenFactors>>>;
 
  public:
   DG_DEVICE FlashAttention(const AttentionArguments& args, const QueryTile& tile, uint8_t* lds)
@@ -64,22 +75,26 @@ class FlashAttention {
         visibility_(args, tile),
         lds_keys_(lds),
         lds_values_(lds + Shape::kKeyStages * Shape::kKeyStageBytes),
-        keys_(head_rows<T>(args.k, tile.sequence, kv_head(), tile.keys, 0, Shape::kHeadDim)),
+        keys_(head_rows<Cache>(args.k, tile.sequence, kv_head(), tile.keys, 0, Shape::kHeadDim)),
         key_loader_(0),
         value_loader_(0),
+        key_tokens_(args, args.k, sizeof(Cache), tile, kv_head()),
+        value_tokens_(args, args.v, sizeof(Cache), tile, kv_head()),
+        key_factors_(args, args.k_descale.of_tokens(), sizeof(float), tile, kv_head()),
+        value_factors_(args, args.v_descale.of_tokens(), sizeof(float), tile, kv_head()),
         k_descales_(args.k_descale, tile.sequence, kv_head()),
         v_descales_(args.v_descale, tile.sequence, kv_head()),
         wave_query_(tile.first_query + wave_id() * Shape::kWaveQ),
         seen_by_any_(visibility_.of_any(wave_query_, min(Shape::kWaveQ, tile.queries.count - wave_query_))),
         seen_by_all_(visibility_.of_all(wave_query_, min(Shape::kWaveQ, tile.queries.count - wave_query_))) {
-    if constexpr (!Shape::kPaged) {
+    if constexpr (!Shape::kByToken) {
       key_loader_.begin({keys_.first, Shape::kBlockK, keys_.k_bytes, keys_.stride_bytes}, 0);
-      value_loader_.begin(values(head_rows<T>(args.v, tile.sequence, kv_head(), tile.keys, 0, Shape::kValueDim)), 0);
+      value_loader_.begin(values(head_rows<Cache>(args.v, tile.sequence, kv_head(), tile.keys, 0, Shape::kValueDim)), 0);
     }
     load_queries();
     logit_scale_ = args.logit_scale;
     logit_cap_ = args.logit_cap;
-    if constexpr (Shape::kScaled) {
+    if constexpr (Storage<T>::kIsFp8) {
       logit_scale_ *= HeadDescales(args.q_descale, tile.sequence, tile.head).of_token(wave_query_);
     }
   }
@@ -107,7 +122,7 @@ class FlashAttention {
     const float log_sum_exp = softmax_.log_sum_exp();
     const float sum = softmax_.sum();
     const float share = share_beside_sink(args.sinks, tile_.head, softmax_.log2_sum());
-    const float factor = share * (Shape::kScaled ? out_unit_ : 1) / sum;
+    const float factor = share * (Shape::kHasHeadFactors ? out_unit_ : 1) / sum;
     const OperandTile rows =
         head_rows<Out>(args.out, tile_.sequence, tile_.head, tile_.queries, wave_query_, Shape::kValueDim);
     const Buffer out = buffer_of(rows, Shape::kWaveQ);
@@ -184,8 +199,8 @@ class FlashAttention {
     load_units(first);
     load_keys(first);
     store_keys(first);
-    if (fills_values()) load_values(first);
     load_keys(first + 1);
+    if (fills_values()) load_values(first);
     if (second_half || Shape::kFillsBesideMfmas) store_and_load_next(first);
     lds_barrier();
     if (second_half) skip_interval();
@@ -225,8 +240,9 @@ class FlashAttention {
   DG_DEVICE void store_and_load_next(int block) {
     if (fills_values()) store_values(block);
     store_keys(block + 1);
-    if (fills_values()) load_values(block + 1);
+    // Keys come first. A wave may skip values, so compilers would wait for all of these before they use the keys' page.
     load_keys(block + 2);
+    if (fills_values()) load_values(block + 1);
   }
 
   static DG_DEVICE bool is_second_half() { return wave_id() >= Shape::kThreads / kWaveSize / 2; }
@@ -234,15 +250,9 @@ class FlashAttention {
 
   DG_DEVICE int kv_head() const { return tile_.head / (args_.heads / args_.kv_heads); }
 
-  // The keys or values in pages. Arguments are read again, so that they take no registers in between.
-  DG_DEVICE PagedRows paged(HeadsTensor AttentionArguments::*tensor) const {
-    const auto& args = kernel_arguments<AttentionArguments>();
-    return PagedRows(args, args.*tensor, sizeof(T), tile_, kv_head());
-  }
-
   // Vᵀ, whose rows are contiguous in memory.
   static DG_DEVICE OperandTile values(const OperandTile& rows) {
-    return {rows.first, Shape::kValueDim, rows.rows * static_cast<int>(sizeof(T)), rows.stride_bytes};
+    return {rows.first, Shape::kValueDim, rows.rows * static_cast<int>(sizeof(Cache)), rows.stride_bytes};
   }
 
   DG_DEVICE void load_queries() {
@@ -259,11 +269,16 @@ class FlashAttention {
 
   DG_DEVICE void load_keys(int block) {
     const int key = block * Shape::kBlockK;
-    if constexpr (Shape::kPaged) {
-      const PagedRows rows = paged(&AttentionArguments::k);
+    if constexpr (Shape::kByToken) {
 #pragma unroll
       for (int i = 0; i < Shape::kDBlocks * KeyLoader::kPasses; ++i) {
-        key_loader_.load(rows, i / KeyLoader::kPasses, i % KeyLoader::kPasses, key);
+        key_loader_.load(key_tokens_, i / KeyLoader::kPasses, i % KeyLoader::kPasses, key);
+      }
+      if constexpr (Shape::kHasTokenFactors) {
+#pragma unroll
+        for (int pass = 0; pass < KeyLoader::kPasses; ++pass) {
+          key_loader_.load_factors(key_factors_, pass, key);
+        }
       }
       look_up_keys(block + 1);
     } else {
@@ -278,7 +293,7 @@ class FlashAttention {
 
   // Loads the factors of a block's keys and values, long before they are used.
   DG_DEVICE void load_units(int block) {
-    if constexpr (Shape::kScaled) {
+    if constexpr (Shape::kHasHeadFactors) {
       key_unit_ = k_descales_.of_token(block * Shape::kBlockK);
       value_unit_ = v_descales_.of_token(block * Shape::kBlockK);
     }
@@ -301,12 +316,13 @@ class FlashAttention {
 #pragma unroll
     for (int pass = 0; pass < ValueLoader::kPasses; ++pass) {
       if (!ValueLoader::takes_part(pass)) continue;
-      if constexpr (Shape::kPaged) {
-        value_loader_.load(paged(&AttentionArguments::v), pass, block * Shape::kBlockK);
+      if constexpr (Shape::kByToken) {
+        value_loader_.load(value_tokens_, pass, block * Shape::kBlockK);
       } else {
         value_loader_.load(0, pass, block);
       }
     }
+    if constexpr (Shape::kHasTokenFactors) value_loader_.load_factors(value_factors_, block * Shape::kBlockK);
     look_up_values(block + 1);
   }
 
@@ -315,17 +331,12 @@ class FlashAttention {
     if constexpr (Shape::kPaged) {
 #pragma unroll
       for (int pass = 0; pass < KeyLoader::kPasses; ++pass) {
-        key_loader_.look_up(paged(&AttentionArguments::k), pass, block * Shape::kBlockK);
+        key_loader_.look_up(key_tokens_, pass, block * Shape::kBlockK);
       }
     }
   }
   DG_DEVICE void look_up_values(int block) {
-    if constexpr (Shape::kPaged) {
-#pragma unroll
-      for (int pass = 0; pass < ValueLoader::kPasses; ++pass) {
-        value_loader_.look_up(paged(&AttentionArguments::v), pass, block * Shape::kBlockK);
-      }
-    }
+    if constexpr (Shape::kPaged) value_loader_.look_up(value_tokens_, block * Shape::kBlockK);
   }
 
   DG_DEVICE void store_values(int block) const {
@@ -418,14 +429,14 @@ class FlashAttention {
   DG_DEVICE void update_softmax(int block) {
     const int key = block * Shape::kBlockK;
     float scale = logit_scale_;
-    if constexpr (Shape::kScaled) scale = positive(scale * key_unit_);
+    if constexpr (Shape::kHasHeadFactors) scale = positive(scale * key_unit_);
     if constexpr (Shape::kCapped) {
       cap_logits(logits_, scale * (2 * kLog2E / logit_cap_));
       scale = logit_cap_;
     }
     if (!is_seen_by_all(block)) mask(key);
     float factor = softmax_.update(logits_, scale);
-    if constexpr (Shape::kScaled) {
+    if constexpr (Shape::kHasHeadFactors) {
       if (ballot(value_unit_ != out_unit_) != 0) factor *= out_unit_ / value_unit_;
       out_unit_ = value_unit_;
     }
@@ -448,7 +459,7 @@ class FlashAttention {
       asm volatile("" : "+v"(logit));  // one by one, or the comparisons of all would take SGPRs
       logits_[i / Mfma::kElements][i % Mfma::kElements] = logit;
     });
-    if constexpr (Shape::kScaled) {
+    if constexpr (Shape::kHasHeadFactors) {
       // A block that only the query's neighbours see must not round its sums.
       const bool sees_any = seen.begin < key + Shape::kBlockK && seen.end > key;
       value_unit_ = sees_any ? value_unit_ : out_unit_;
@@ -463,6 +474,7 @@ class FlashAttention {
   OperandTile keys_;
   KeyLoader key_loader_;
   ValueLoader value_loader_;
+  Tokens key_tokens_, value_tokens_, key_factors_, value_factors_;  // for loaders by token
   HeadDescales k_descales_;
   HeadDescales v_descales_;
   int wave_query_;

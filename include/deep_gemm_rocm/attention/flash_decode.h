@@ -16,9 +16,6 @@
 
 namespace deep_gemm_rocm {
 
-// What FP8 keys and values have factors for.
-enum class Factors { kNone, kHeads, kTokens };
-
 template <class T_, class Cache_, class Out_, int kHeadDim_, int kValueDim_, Factors kFactors_, bool kCapped_>
 struct DecodeShape {
   using T = T_;
@@ -327,7 +324,7 @@ class FlashDecode {
   }
 
   static DG_DEVICE Chunk column_of_values(const unsigned* rows, int column) {
-    if constexpr (Shape::kWidened) return widened_bf16_column(rows, column);
+    if constexpr (Shape::kWidened) return widened_bf16_column<Chunk>(rows, column);
     return column_chunk<sizeof(T)>(rows, column);
   }
 

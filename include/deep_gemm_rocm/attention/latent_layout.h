@@ -1,6 +1,7 @@
 // How DeepSeek's latent cache holds a token, and the values that bytes of FP8 stand for.
 #pragma once
 
+#include "deep_gemm_rocm/arithmetic/widening.h"
 #include "deep_gemm_rocm/hardware/buffer_intrinsics.h"
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
 #include "deep_gemm_rocm/hardware/types.h"
@@ -92,30 +93,11 @@ DG_DEVICE float power_of_e8m0(unsigned byte) {
   return byte == 255 ? __builtin_nanf("") : __builtin_ldexpf(1, static_cast<int>(byte) - 127);
 }
 
-// Two numbers in bf16. If they aren't in bf16 yet, they are rounded to the nearest, ties away from zero.
-template <bool kRounds>
-DG_DEVICE unsigned joined_bf16(float low, float high) {
-  constexpr unsigned kHalf = kRounds ? 0x8000 : 0;
-  constexpr unsigned kUpperHalves = 0x07060302;
-  return __builtin_amdgcn_perm(__builtin_bit_cast(unsigned, high) + kHalf, __builtin_bit_cast(unsigned, low) + kHalf,
-                               kUpperHalves);
-}
-
-// Eight FP8 values, multiplied with a scale, as bf16. Without a scale they are in bf16 exactly. Those of OCP come out
-// as half their number, for the scale to make up for it.
+// widened_bf16() for either format. Values of OCP come out as half their number, for the scale to make up for it.
 template <bool kIsOcp, bool kRounds>
 DG_DEVICE Chunk widened_latent(const HalfChunk& bytes, float scale) {
-  using Two = Vector<float, 2>;
-  Chunk result;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int word = static_cast<int>(kIsOcp ? fnuz_of_ocp(bytes[i]) : bytes[i]);
-    const Two low = __builtin_amdgcn_cvt_pk_f32_fp8(word, false) * scale;
-    const Two high = __builtin_amdgcn_cvt_pk_f32_fp8(word, true) * scale;
-    result[2 * i] = joined_bf16<kRounds>(low[0], low[1]);
-    result[2 * i + 1] = joined_bf16<kRounds>(high[0], high[1]);
-  }
-  return result;
+  if constexpr (!kIsOcp) return widened_bf16<kRounds>(bytes, scale);
+  return widened_bf16<kRounds>(HalfChunk{fnuz_of_ocp(bytes[0]), fnuz_of_ocp(bytes[1])}, scale);
 }
 
 }  // namespace deep_gemm_rocm

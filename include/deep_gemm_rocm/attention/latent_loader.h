@@ -223,8 +223,7 @@ class LatentLoader {
       return power_of_e8m0(word >> (block % 4 * 8) & 255) * kFactor;
     } else if constexpr (Layout::kHasScales) {
       static_assert(kParts * Shape::kDBlock == Layout::kScaledValues, "a pass has one scale");
-      const float scale = scales_[min(pass, 3)] * kFactor;
-      return __builtin_isnan(scale) ? __builtin_nanf("") : scale;  // without low bits, which could overflow in rounding
+      return factor_before_rounding(scales_[min(pass, 3)] * kFactor);
     } else {
       return 1;
     }

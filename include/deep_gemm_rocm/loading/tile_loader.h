@@ -1,6 +1,7 @@
 // Moves one operand's tile, a K-block at a time, from global memory through registers into LDS.
 #pragma once
 
+#include "deep_gemm_rocm/arithmetic/widening.h"
 #include "deep_gemm_rocm/hardware/buffer.h"
 #include "deep_gemm_rocm/loading/lds_layout.h"
 #include "deep_gemm_rocm/hardware/wave.h"
@@ -72,6 +73,13 @@ struct Widened {
     constexpr unsigned kHighHalf = 0xffff0000;
     return {loaded[0] << 16, loaded[0] & kHighHalf, loaded[1] << 16, loaded[1] & kHighHalf};
   }
+};
+
+// Memory holds FP8, and LDS the same numbers in bf16.
+struct WidenedFp8 {
+  static constexpr int kChunks = 1;
+  using Loaded = HalfChunk;
+  static DG_DEVICE Chunk chunk(const Loaded& loaded) { return widened_bf16(loaded); }
 };
 
 // Loads an operand that is contiguous along K. Rows past `rows`, and bytes past `k_bytes` of a row, read as zeros.

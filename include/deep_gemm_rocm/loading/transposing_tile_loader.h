@@ -3,7 +3,9 @@
 // chunk for each of these rows.
 #pragma once
 
+#include "deep_gemm_rocm/arithmetic/widening.h"
 #include "deep_gemm_rocm/hardware/buffer.h"
+#include "deep_gemm_rocm/hardware/conditional.h"
 #include "deep_gemm_rocm/loading/lds_layout.h"
 #include "deep_gemm_rocm/loading/tile_loader.h"
 
@@ -41,21 +43,38 @@ DG_DEVICE Chunk column_chunk<1>(const unsigned* rows, int column) {
   return chunk;
 }
 
-// A wave covers 64 rows and kUnitRows chunks. Eight neighbouring lanes store chunks in different banks, and lanes that
-// load the same k cover 64 or 128 contiguous bytes. Rows and K past the operand's end read as zeros. Operands have a
+// What a lane stores into a row of LDS at once: a chunk or, of FP8 that is widened to T = bf16, half of one.
+template <class T, class Stored>
+using ColumnPart = Conditional<kIsSame<T, Stored>, Chunk, HalfChunk>;
+
+// One column of the words of Stored that it is made of.
+template <class T, class Stored>
+DG_DEVICE ColumnPart<T, Stored> column_part(const unsigned* rows, int column) {
+  if constexpr (kIsSame<T, Stored>) {
+    return column_chunk<sizeof(T)>(rows, column);
+  } else {
+    return widened_bf16_column<HalfChunk>(rows, column);
+  }
+}
+
+// A wave covers 64 rows and kUnitRows parts of them. Eight neighbouring lanes store parts in different banks, and lanes
+// that load the same k cover 64 or 128 contiguous bytes. Rows and K past the operand's end read as zeros. Operands have a
 // multiple of kUnitRows rows.
-template <class T, class Order, int kTileRows, int kThreads, int kRegisterStages>
+template <class T, class Order, int kTileRows, int kThreads, int kRegisterStages, class Stored = T>
 class TransposingTileLoader {
  protected:
-  static constexpr int kUnitRows = sizeof(unsigned) / sizeof(T);  // rows that a lane loads together
-  static constexpr int kUnitLoads = kChunkBytes / sizeof(T);      // values of K in a chunk
+  using Part = ColumnPart<T, Stored>;
+  static constexpr int kUnitRows = sizeof(unsigned) / sizeof(Stored);  // rows that a lane loads together
+  static constexpr int kUnitLoads = sizeof(Part) / sizeof(T);          // values of K in a part
+  static constexpr int kPartBytes = sizeof(Part);
+  static constexpr int kWavesPerRows = kBlockKBytes / kPartBytes / kUnitRows;  // waves that cover all parts of 64 rows
+  static constexpr int kWaves = kThreads / kWaveSize;
+  static constexpr int kWaveRows = kWaveSize;
 
  private:
-  static constexpr int kElementBytes = sizeof(T);
-  static constexpr int kBlockK = kBlockKBytes / kElementBytes;
-  static constexpr int kWaveRows = kWaveSize;
-  static constexpr int kWavesPerRows = kChunksPerRow / kUnitRows;  // waves that cover all chunks of 64 rows
-  static constexpr int kWaves = kThreads / kWaveSize;
+  static constexpr int kPartsOfChunk = kChunkBytes / kPartBytes;
+  static constexpr int kElementBytes = sizeof(Stored);
+  static constexpr int kBlockK = kBlockKBytes / sizeof(T);
   static constexpr int kUnits = ceil_div(kTileRows, kWaveRows) * kWavesPerRows;
 
  public:
@@ -85,7 +104,7 @@ class TransposingTileLoader {
                                               rows * kElementBytes)};
     const unsigned stride = tile_.stride_bytes;
     const unsigned offset = Order::part(tile_row) * static_cast<unsigned>(tile_.part_bytes) +
-                            chunk(pass) * kUnitLoads * stride + in_part * kElementBytes;
+                            first_k_of_part(pass) * stride + in_part * kElementBytes;
     const unsigned first = in_part < rows ? offset : kOutOfBounds;
 #pragma unroll
     for (int i = 0; i < kUnitLoads; ++i) {
@@ -94,28 +113,36 @@ class TransposingTileLoader {
   }
 
   DG_DEVICE void store(int stage, int pass, uint8_t* lds_tile) const {
-    if (row(pass) >= kTileRows) return;
-#pragma unroll
-    for (int i = 0; i < kUnitRows; ++i) {
-      uint8_t* const to = lds_tile + lds_offset(Order::lds_row_of(row(pass) + i), chunk(pass));
-      *reinterpret_cast<Chunk*>(to) = column_chunk<kElementBytes>(staged_[stage][pass], i);
-    }
+    store_columns(pass, lds_tile, [&](int i) { return column_part<T, Stored>(staged_[stage][pass], i); });
   }
 
  protected:
+  template <class Column>
+  static DG_DEVICE void store_columns(int pass, uint8_t* lds_tile, Column column) {
+    if (row(pass) >= kTileRows) return;
+#pragma unroll
+    for (int i = 0; i < kUnitRows; ++i) {
+      uint8_t* const chunk = lds_tile + lds_offset(Order::lds_row_of(row(pass) + i), part(pass) / kPartsOfChunk);
+      *reinterpret_cast<Part*>(chunk + part(pass) % kPartsOfChunk * kPartBytes) = column(i);
+    }
+  }
+
   static DG_DEVICE int row(int pass) {
     const int unit = lane_id() % kNeighbours + lane_id() / 8 * kNeighbours;
     return wave_unit(pass) / kWavesPerRows * kWaveRows + unit * kUnitRows;
   }
 
-  static DG_DEVICE int chunk(int pass) {
-    return wave_unit(pass) % kWavesPerRows * kUnitRows + lane_id() / kNeighbours % kUnitRows;
-  }
+  // The first value of K of the lane's part of its rows.
+  static DG_DEVICE int first_k_of_part(int pass) { return part(pass) * kUnitLoads; }
 
   unsigned staged_[kRegisterStages][kPasses][kUnitLoads];
 
  private:
   static constexpr int kNeighbours = 8 / kUnitRows;  // units of rows in eight neighbouring lanes
+
+  static DG_DEVICE int part(int pass) {
+    return wave_unit(pass) % kWavesPerRows * kUnitRows + lane_id() / kNeighbours % kUnitRows;
+  }
 
   static DG_DEVICE int wave_unit(int pass) { return pass * kWaves + static_cast<unsigned>(wave_id()) % kWaves; }
 
