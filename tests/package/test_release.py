@@ -116,8 +116,9 @@ def sdist(tmp_path_factory) -> Path:
     setup_command(folder / "checkout", "sdist", "-d", str(folder), DG_PROJECT_HOME=HOME)
     (archive,) = folder.glob("*.tar.gz")
     assert archive.name == f"deep_gemm_rocm-{dg.__version__}.tar.gz"
+    filtered = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
     with tarfile.open(archive) as file:
-        file.extractall(folder, filter="data")
+        file.extractall(folder, **filtered)
     return folder / f"deep_gemm_rocm-{dg.__version__}"
 
 
