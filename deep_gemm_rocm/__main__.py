@@ -137,8 +137,9 @@ def bench(
     fp8_fp4_gemm_nt_f32_scales, {fp8,bf16,fp8_shuffled}_int4_gemm_nt_groups_of_32,
     fp8_int4_gemm_nt_groups_of_32_f32_scales,
     m_grouped_{fp8,bf16,fp8_fp4,fp8_int4,bf16_int4}_gemm_nt_{contiguous,masked},
-    k_grouped_{fp8,bf16}_gemm_tn_contiguous, {,fp8_}flash_attention{,_causal,_decode}, mla_prefill,
-    {,fp8_}mla_decode, {,fp8_}sparse_mla, fp8_{,paged_}mqa_logits, top_k_per_row,
+    k_grouped_{fp8,bf16}_gemm_tn_contiguous, {,fp8_}flash_attention{,_causal,_decode},
+    flash_attention{,_decode}_fp8_cache, mla_prefill, {,fp8_}mla_decode, {,fp8_}sparse_mla, fp8_{,paged_}mqa_logits,
+    top_k_per_row,
     {,bf16_,fp8_fp4_,bf16_fp4_,fp8_shuffled_fp4_,bf16_shuffled_fp4_,bf16_int4_,fp8_int4_,fp8_shuffled_int4_}fused_moe,
     per_{token,block,channel,row,tensor}_cast_to_fp8, {rms_norm,silu_and_mul}_cast_to_fp8, route_top_k; all for
     all of them.

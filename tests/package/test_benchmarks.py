@@ -60,6 +60,7 @@ def test_every_operation_runs_and_is_checked(op, device):
 ATTENTION = {
     "mla_prefill": "2x70x130x4x2x192",
     "flash_attention_decode": "2x1x130x4x2x64",
+    "flash_attention_decode_fp8_cache": "2x1x130x4x2x64",
     "mla_decode": "2x1x70x20x1x576",
 }
 
