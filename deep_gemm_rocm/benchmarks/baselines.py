@@ -53,7 +53,7 @@ def _triton_module(problem: AnyProblem) -> ModuleType | None:
     elif isinstance(problem, RowsProblem):
         name = "rows"
     elif isinstance(problem, AttentionProblem):
-        name = "decode" if "block_table" in problem.arguments else "attention"
+        name = "decode" if problem.arguments.keys() & {"k_cache", "kv_cache"} else "attention"
     elif isinstance(problem, ExpertsProblem):
         name = "experts"
     else:

@@ -116,7 +116,7 @@ def missing(problem: AttentionProblem) -> str:
     """The reason why there is no kernel for the problem; empty if there is one."""
     _, tokens_q, tokens_k, _, _, key_width = problem.shape
     width = problem.d.shape[-1]
-    if problem.d.dtype != problem.arguments["q"].dtype:
+    if any(problem.arguments[name].dtype != problem.d.dtype for name in ("q", "k")):
         return "no Triton kernel of ours for FP8"
     if (
         tokens_q != tokens_k

@@ -35,7 +35,11 @@ def run(
             on hardware.
     """
     # Other kernels have only one configuration, or are tuned as those of another operation.
-    known = [op for op, operation in OPERATIONS.items() if isinstance(operation, (Operation, AttentionOperation))]
+    known = [
+        op
+        for op, operation in OPERATIONS.items()
+        if isinstance(operation, Operation) or (isinstance(operation, AttentionOperation) and not operation.cache_dtype)
+    ]
     for op in ops:
         if op not in known:
             raise UsageError(f"--op: expected one of {', '.join(known)}, got {op!r}")

@@ -22,6 +22,8 @@ from deep_gemm_rocm.benchmarks.operations import OPERATIONS
 from deep_gemm_rocm.benchmarks.problems import WrongResultError, kernel_names
 from deep_gemm_rocm.benchmarks.shapes import AttentionShape, RowsShape, Shape
 from deep_gemm_rocm.benchmarks.suite import Result
+from deep_gemm_rocm.cli import UsageError
+from deep_gemm_rocm.cli.tune import run as run_tune
 from deep_gemm_rocm.heuristics import choose_dense
 from deep_gemm_rocm.heuristics.gemm_problem import Choice
 from deep_gemm_rocm.heuristics.gemm_table import TunedTable
@@ -168,6 +170,20 @@ def test_every_attention_runs_and_is_checked(op, device):
     operation = OPERATIONS[op]
     shape = operation.parse(ATTENTION.get(op.removeprefix("fp8_"), "2x70x130x4x2x64"))
     assert_runs_and_is_checked(operation.make(op, shape, device).copy())
+
+
+@pytest.mark.parametrize("op", attention_problems.OPERATIONS)
+def test_every_baseline_tells_whether_it_has_attention(op):
+    shape = OPERATIONS[op].parse(ATTENTION.get(op.removeprefix("fp8_"), "2x128x128x4x2x64"))
+    problem = OPERATIONS[op].make(op, shape, "meta")
+    missing = {name: baseline.missing(problem) for name, baseline in BASELINES.items()}
+    assert "fp8_cache" not in op or all(missing.values())
+
+
+def test_kernels_over_an_fp8_cache_are_not_tuned():
+    """They take the choices of those over a bf16 cache, whose rows of the table their times would replace."""
+    with pytest.raises(UsageError, match="expected one of"):
+        run_tune(Console(), ["flash_attention_fp8_cache"], ["1x128x128x2x1x64"], None, 1, False, "time")
 
 
 def test_work_of_attention(device):
