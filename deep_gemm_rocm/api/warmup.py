@@ -170,7 +170,7 @@ def warmup_kernels(
             ``gate_up_bias`` and ``down_bias``, as whether there is one in bf16, and with four bits ``x``, as whether it
             is FP8; for masked groups in FP8 ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and
             ``flash_attention_decode`` ``softcap``; for these and ``append_kv_cache`` ``k_descale``, as ``"heads"`` or
-            ``"tokens"``, whose factors FP8 caches of tokens in bf16 have; for ``mla_decode`` and ``sparse_mla``
+            ``"tokens"``, whose factors FP8 keys of tokens in bf16 have; for ``mla_decode`` and ``sparse_mla``
             ``fp8_dtype``, by its name; for the former ``q``, as whether it is FP8, and ``page_size``, the tokens of a
             page, by default 64; for the latter ``extra_kv_cache``, as whether there is one; for functions but
             ``fused_moe`` with FP4 weights, or with int4 weights and FP8 activations, ``shuffled``, as whether they are
@@ -450,28 +450,34 @@ def _attention(function: _Function, m: int, of: Workload) -> None:
         q, k, v = (_heads(of, heads, m, width) for width in (of.k, of.k, of.n))
         out = _heads_of_output(of, heads, m)
         options = {**_descales(of), "softcap": of.arguments.get("softcap", 0.0)}
-        caches, of_caches = _caches(of)
-        if not of_caches:
-            function.call(q, k, v, out=out, **options)
-        function.call(q, *caches, out=out, **_pages(heads), **of_caches, **options)
+        k, v, of_keys = _keys_and_values(of, k, v)
+        function.call(q, k, v, out=out, **of_keys, **options)
+        caches = (_heads(of, 1, _PAGE_TOKENS, width) for width in (of.k, of.n))
+        k, v, of_keys = _keys_and_values(of, *caches)
+        function.call(q, k, v, out=out, **_pages(heads), **of_keys, **options)
 
 
 def _decode(function: _Function, m: int, of: Workload) -> None:
-    q, (caches, of_caches) = _heads(of, m, 1, of.k), _caches(of)
-    options = {**_descales(of), **of_caches, "softcap": of.arguments.get("softcap", 0.0)}
-    function.call(q, *caches, out=_heads_of_output(of, m, 1), **_pages(m), **options)
+    q = _heads(of, m, 1, of.k)
+    k, v, of_keys = _keys_and_values(of, *(_heads(of, 1, _PAGE_TOKENS, width) for width in (of.k, of.n)))
+    options = {**_descales(of), **of_keys, "softcap": of.arguments.get("softcap", 0.0)}
+    function.call(q, k, v, out=_heads_of_output(of, m, 1), **_pages(m), **options)
 
 
-def _caches(of: Workload) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-    """Caches of keys and values, and their factors if they are in FP8 under queries in bf16."""
-    caches = [_heads(of, 1, _PAGE_TOKENS, width) for width in (of.k, of.n)]
+def _keys_and_values(
+    of: Workload, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """Keys and values like these, and their factors if they are in FP8 under queries in bf16."""
     if "k_descale" not in of.arguments:
-        return caches, {}
-    return [torch.empty_like(cache, dtype=_FP8) for cache in caches], _descales_of_caches(of)
+        return k, v, {}
+    if k.dtype != torch.bfloat16:
+        raise ValueError(f"arguments' k_descale is for queries in bfloat16, got {k.dtype}")
+    return k.to(_FP8), v.to(_FP8), _descales_of_keys(of, k.shape[:-1])
 
 
-def _descales_of_caches(of: Workload) -> dict[str, torch.Tensor]:
-    shapes = {"heads": (1,), "tokens": (1, _PAGE_TOKENS, 1)}
+def _descales_of_keys(of: Workload, tokens: Sequence[int]) -> dict[str, torch.Tensor]:
+    """Factors of keys and values in FP8, of which there are so many [..., tokens, heads]."""
+    shapes = {"heads": (1,), "tokens": tokens}
     of_what = of.arguments.get("k_descale")
     if of_what not in shapes:
         raise ValueError(f"arguments' k_descale must be one of {list(shapes)}, got {of_what!r}")
@@ -556,8 +562,8 @@ def _append(function: _Function, m: int, of: Workload) -> None:
 
 def _append_heads(function: _Function, m: int, of: Workload) -> None:
     tokens = (_tensor(m, 1, width, dtype=of.d_dtype) for width in (of.k, of.n))
-    caches = (_heads(of, 1, _PAGE_TOKENS, width) for width in (of.k, of.n))
-    descales = _descales_of_caches(of) if "k_descale" in of.arguments else {}
+    caches = [_heads(of, 1, _PAGE_TOKENS, width) for width in (of.k, of.n)]
+    descales = _descales_of_keys(of, caches[0].shape[:-1]) if "k_descale" in of.arguments else {}
     function.call(*tokens, *caches, _tensor(m, dtype=torch.int64), **descales)
 
 

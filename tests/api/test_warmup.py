@@ -111,6 +111,13 @@ ATTENTION_CALLS = {
             k_descale=torch.ones(4, 16, 2), v_descale=torch.ones(4, 16, 2),
         ),
     ),
+    "flash_attention over FP8 without pages": (
+        Workload("flash_attention", [200], 64, 64, arguments={"k_descale": "tokens"}),
+        lambda: dg.flash_attention(
+            heads(2, 200, 8, 64), heads(2, 300, 2, 64).to(FP8), heads(2, 300, 2, 64).to(FP8),
+            k_descale=torch.ones(2, 300, 2), v_descale=torch.ones(2, 300, 2),
+        ),
+    ),
     "flash_attention of few queries": (
         Workload("flash_attention", [5], 128, 192, d_dtype=torch.float16),
         lambda: dg.flash_attention(heads(2, 5, 4, 192).half(), heads(2, 9, 4, 192).half(), heads(2, 9, 4, 128).half()),
