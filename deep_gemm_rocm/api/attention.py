@@ -188,10 +188,10 @@ def flash_attention(
     The last dimension of all tensors is contiguous. Strides of tokens and heads are arbitrary multiples of 16 bytes.
 
     A NaN or an infinity in v shows in all queries that see it; an infinity becomes NaN if its probability underflows.
-    It may also show as NaN in queries that see any of the 64 (FP8: 128) keys around it. A logit of NaN or infinity
-    makes the whole result of its query NaN, and its lse. A key whose logit is -infinity has no weight. Probabilities
-    are summed in fp32, and rounded to the dtype of v for the second product; for FP8 they are multiplied with 128
-    before.
+    It may also show as NaN in queries that see any of the 64 (q in FP8: 128) keys around it, and in up to 31 neighbours
+    of such queries. A logit of NaN or infinity makes the whole result of its query NaN, and its lse. A key whose logit
+    is -infinity has no weight. Probabilities are summed in fp32, and rounded to the dtype of q for the second product;
+    for q in FP8 they are multiplied with 128 before.
 
     Returns:
         ``out``; with ``return_lse``, also fp32 [B, H, Sq] or packed [H, total_q]: the natural logarithm of each

@@ -268,12 +268,12 @@ def _check_keys(
     """Checks keys on their own, of q's dtype or in FP8 for q in bf16; or values, of the dtype of the keys ``k``."""
     check_data(name, keys)
     allowed = (dtype_of_q, _FP8) if dtype_of_q == torch.bfloat16 else (dtype_of_q,)
-    other = f"q in {one_of((dtype_of_q,))}"
+    expected = f"be {one_of(allowed)} for q in {one_of((dtype_of_q,))}"
     if k is not None:
-        allowed, other = (k[1].dtype,), f"that of {k[0]}"
+        allowed, expected = (k[1].dtype,), f"have the dtype of {k[0]}, {one_of((k[1].dtype,))}"
     if keys.dtype not in allowed:
         advice = "; convert it with convert_fp8_fn_to_fnuz" if _FP8 in allowed and keys.dtype in _OCP_DTYPES else ""
-        raise TypeError(f"{name} must be {one_of(allowed)} for {other}, got {keys.dtype}{advice}")
+        raise TypeError(f"{name} must {expected}, got {keys.dtype}{advice}")
     _check_heads_shape(name, keys, packed)
     check_aligned(name, keys)
 
@@ -755,8 +755,10 @@ def are_of_tokens(*descales: Any) -> bool:
 
 def _have_shape_of_tokens(k: torch.Tensor, batch: int, *descales: Any) -> bool:
     """The same for keys that aren't in pages. Where packed ones are as many as sequences, factors are of sequences."""
-    shape = k.shape[:-1]
-    return shape != (batch, k.shape[-2]) and any(isinstance(d, torch.Tensor) and d.shape == shape for d in descales)
+    shape, heads = k.shape[:-1], (batch, k.shape[-2])
+    if shape in (heads, (*heads, 1)):
+        return False
+    return any(isinstance(descale, torch.Tensor) and descale.shape == shape for descale in descales)
 
 
 def check_token_descale(name: str, descale: Any, keys: torch.Tensor) -> torch.Tensor:
@@ -771,8 +773,8 @@ def check_token_descale(name: str, descale: Any, keys: torch.Tensor) -> torch.Te
     shape = tuple(keys.shape[:-1])
     if descale.shape != shape:
         raise ValueError(
-            f"{name} must have shape {shape}, a factor for each token and head, as that of the other has, got "
-            f"{tuple(descale.shape)}"
+            f"{name} must have shape {shape}, a factor for each token and head, if it or the other one has "
+            f"{len(shape)} dimensions, got {tuple(descale.shape)}"
         )
     if min(shape[-2], _BLOCK_TOKENS) * descale.stride(-2) * descale.element_size() > _BLOCK_BYTES:
         raise ValueError(

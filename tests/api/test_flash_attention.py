@@ -495,6 +495,12 @@ BAD = [
     (good, {"out": torch.zeros(1, 8, 4, 128).bfloat16()}, ValueError, "out must have shape"),
     (good, {"out": torch.zeros(1, 1, 4, 64).bfloat16().expand(1, 8, 4, 64)}, ValueError, "must not overlap"),
     (good, {"q_descale": torch.ones(1)}, ValueError, "q_descale must be None"),
+    (
+        good_fp8,
+        {"q": torch.zeros(1, 8, 4, 64).bfloat16(), "q_descale": None, "v_descale": torch.ones(1, 16, 2)},
+        ValueError,
+        r"k_descale must have shape \(1, 16, 2\), a factor for each token and head",
+    ),
     (good_fp8, {"q_descale": None}, ValueError, "q_descale must be given"),
     (good_fp8, {"k_descale": torch.ones(1, 4)}, ValueError, "k_descale must have shape"),
     (good_fp8, {"k_descale": torch.ones(1).double()}, TypeError, "k_descale must be float32"),

@@ -148,7 +148,7 @@ BAD = [
      "a block of the cache must have one of"),
     ({"context_lens": torch.tensor([30, 16])}, TypeError, "context_lens must be int32"),
     ({"k": GOOD["k"].half()}, TypeError, "k must be bfloat16 or float8_e4m3fnuz for q in bfloat16"),
-    ({"k": GOOD["k"].to(FP8)}, TypeError, "v must be float8_e4m3fnuz for that of k"),
+    ({"k": GOOD["k"].to(FP8)}, TypeError, "v must have the dtype of k, float8_e4m3fnuz"),
     ({"k": GOOD["k"].to(FP8), "v": GOOD["v"].to(FP8)}, ValueError, "k_descale must be given for k"),
     (OF_TOKENS | {"v_descale": torch.ones(1)}, ValueError, "v_descale must have shape"),
     (OF_TOKENS | {"k_descale": torch.ones(7, 15, 2)}, ValueError, "k_descale must have shape"),

@@ -28,7 +28,7 @@ struct AttentionShape {
   static constexpr bool kHasTokenFactors = kFactors == Factors::kTokens;
   static constexpr bool kCapped = kCapped_;  // whether logits have a soft cap
   static constexpr bool kPaged = kPaged_;    // whether keys and values are in pages
-  static constexpr bool kByToken = kPaged || kHasTokenFactors;  // whether loaders look for their tokens
+  static constexpr bool kByToken = kPaged || kHasTokenFactors;  // whether loaders have addresses of tokens
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kValueDim = kValueDim_;
   static constexpr int kThreads = kWaves * kWaveSize;

@@ -51,7 +51,7 @@ class FlashAttention {
   using T = typename Shape::T;
   using Out = typename Shape::Out;
   using Cache = typename Shape::Cache;
-  using Tokens = Conditional<Shape::kPaged, PagedTokens, ConsecutiveTokens>;
+  using SequenceTokens = Conditional<Shape::kPaged, PagedTokens, ConsecutiveTokens>;
   using FormOfKeys = Conditional<kIsSame<T, Cache>, AsTheyAre, WidenedFp8>;
   using KeyLoader = Conditional<
       !Shape::kByToken,
@@ -59,13 +59,13 @@ class FlashAttention {
                  Shape::kDTail, false, FormOfKeys>,
       Conditional<Storage<T>::kIsFp8,
                   PagedKeyLoader<typename Shape::KeyOrder, Shape::kBlockK, Shape::kThreads, Shape::kHeadBytes>,
-                  KeyRunLoader<Tokens, typename Shape::KeyOrder, Shape::kBlockK, Shape::kThreads, Shape::kDBlocks,
-                               Shape::kKeyBytes, FormOfKeys, Shape::kHasTokenFactors>>>;
+                  KeyRunLoader<SequenceTokens, typename Shape::KeyOrder, Shape::kBlockK, Shape::kThreads,
+                               Shape::kDBlocks, Shape::kKeyBytes, FormOfKeys, Shape::kHasTokenFactors>>>;
   using ValueLoader = Conditional<
       !Shape::kByToken, TransposingTileLoader<T, RowsInOrder, Shape::kValueRows, Shape::kValueThreads, 1, Cache>,
       Conditional<Storage<T>::kIsFp8,
                   PagedValueLoader<T, Shape::kValueDim, Shape::kValueRows, Shape::kValueThreads>,
-                  ValueRunLoader<Tokens, T, Cache, Shape::kValueDim, Shape::kValueRows, Shape::kValueThreads,
+                  ValueRunLoader<SequenceTokens, T, Cache, Shape::kValueDim, Shape::kValueRows, Shape::kValueThreads,
                                  Shape::kHasTokenFactors>>>;
 
  public:
@@ -89,7 +89,9 @@ class FlashAttention {
         seen_by_all_(visibility_.of_all(wave_query_, min(Shape::kWaveQ, tile.queries.count - wave_query_))) {
     if constexpr (!Shape::kByToken) {
       key_loader_.begin({keys_.first, Shape::kBlockK, keys_.k_bytes, keys_.stride_bytes}, 0);
-      value_loader_.begin(values(head_rows<Cache>(args.v, tile.sequence, kv_head(), tile.keys, 0, Shape::kValueDim)), 0);
+      const OperandTile rows =
+          head_rows<Cache>(args.v, tile.sequence, kv_head(), tile.keys, 0, Shape::kValueDim);
+      value_loader_.begin(values(rows), 0);
     }
     load_queries();
     logit_scale_ = args.logit_scale;
@@ -240,7 +242,8 @@ class FlashAttention {
   DG_DEVICE void store_and_load_next(int block) {
     if (fills_values()) store_values(block);
     store_keys(block + 1);
-    // Keys come first. A wave may skip values, so compilers would wait for all of these before they use the keys' page.
+    // Keys come first. A wave may skip the loads of values, so compilers can't count these, and would wait for all of
+    // them before they use the page that was looked up for the keys.
     load_keys(block + 2);
     if (fills_values()) load_values(block + 1);
   }
@@ -474,7 +477,7 @@ class FlashAttention {
   OperandTile keys_;
   KeyLoader key_loader_;
   ValueLoader value_loader_;
-  Tokens key_tokens_, value_tokens_, key_factors_, value_factors_;  // for loaders by token
+  SequenceTokens key_tokens_, value_tokens_, key_factors_, value_factors_;  // for loaders by token
   HeadDescales k_descales_;
   HeadDescales v_descales_;
   int wave_query_;

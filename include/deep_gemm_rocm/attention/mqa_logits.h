@@ -304,7 +304,7 @@ class PagedMqaLogits {
  public:
   DG_DEVICE explicit PagedMqaLogits(const PagedMqaLogitsArguments& args) : args_(args) {}
 
-  // The keys of the sequence that the token sees which sees most of them.
+  // The most keys that any of the sequence's tokens sees.
   DG_DEVICE int most() const { return most_; }
 
   // Goes on to a sequence, which may be the one before.

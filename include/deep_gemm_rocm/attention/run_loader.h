@@ -1,6 +1,6 @@
-// Loaders of keys and values that are in pages, or whose tokens have factors. They are those of flash_attention.h, but a
-// wave loads a run of tokens, which are in one page. A page is looked up one block ahead, while the loads of the block
-// before are in flight.
+// Loaders of keys and values that are in pages, or whose tokens have factors. A wave loads a run of tokens, which are
+// in one page. The page is looked up one block ahead, while the loads of the block before are in flight.
+//   SequenceTokens: PagedTokens, or ConsecutiveTokens, which have no pages to look up.
 #pragma once
 
 #include "deep_gemm_rocm/attention/sequence_tokens.h"
@@ -10,7 +10,7 @@
 namespace deep_gemm_rocm {
 
 // A TileLoader for keys, of kKeyBytes in memory.
-template <class Tokens, class Order, int kKeys, int kThreads, int kDBlocks, int kKeyBytes, class Form,
+template <class SequenceTokens, class Order, int kKeys, int kThreads, int kDBlocks, int kKeyBytes, class Form,
           bool kHasFactors>
 class KeyRunLoader : public TileLoader<Order, kKeys, kKeys, kThreads, kDBlocks, true, false, Form> {
   using Base = TileLoader<Order, kKeys, kKeys, kThreads, kDBlocks, true, false, Form>;
@@ -20,11 +20,11 @@ class KeyRunLoader : public TileLoader<Order, kKeys, kKeys, kThreads, kDBlocks, 
   using Base::Base;
 
   // Each lane looks up the page: a scalar load would be counted with the reads from LDS, and wait for all of them.
-  DG_DEVICE void look_up(const Tokens& tokens, int pass, int first_key) {
+  DG_DEVICE void look_up(const SequenceTokens& tokens, int pass, int first_key) {
     entry_[pass] = tokens.entry_of(first_key + key(pass));
   }
 
-  DG_DEVICE void load(const Tokens& tokens, int d_block, int pass, int first_key) {
+  DG_DEVICE void load(const SequenceTokens& tokens, int d_block, int pass, int first_key) {
     const Buffer run = tokens.run(uniform(entry_[pass]), first_key + first_of_run(pass), kKeyBytes);
     const int in_key = d_block * Base::kBlockBytes + Base::chunk_k();
     const bool exists = kKeyBytes % Base::kBlockBytes == 0 || in_key < kKeyBytes;
@@ -32,7 +32,7 @@ class KeyRunLoader : public TileLoader<Order, kKeys, kKeys, kThreads, kDBlocks, 
     Base::staged_[d_block][pass] = run.load<Loaded>(exists ? offset : kOutOfBounds);
   }
 
-  DG_DEVICE void load_factors(const Tokens& factors, int pass, int first_key) {
+  DG_DEVICE void load_factors(const SequenceTokens& factors, int pass, int first_key) {
     const Buffer run = factors.run(uniform(entry_[pass]), first_key + first_of_run(pass), sizeof(float));
     factor_[pass] = run.load<float>(in_run() * static_cast<unsigned>(factors.token_stride));
   }
@@ -56,12 +56,12 @@ class KeyRunLoader : public TileLoader<Order, kKeys, kKeys, kThreads, kDBlocks, 
   static DG_DEVICE int first_of_run(int pass) { return uniform(key(pass)) / kRunTokens * kRunTokens; }
   static DG_DEVICE int in_run() { return key_of_first_pass() % kRunTokens; }
 
-  int entry_[Base::kPasses];
+  int entry_[Base::kPasses] = {};
   float factor_[Base::kPasses];
 };
 
 // A TransposingTileLoader for values. A lane's tokens are the same in all passes.
-template <class Tokens, class T, class Stored, int kValueDim, int kValueRows, int kThreads, bool kHasFactors>
+template <class SequenceTokens, class T, class Stored, int kValueDim, int kValueRows, int kThreads, bool kHasFactors>
 class ValueRunLoader : public TransposingTileLoader<T, RowsInOrder, kValueRows, kThreads, 1, Stored> {
   using Base = TransposingTileLoader<T, RowsInOrder, kValueRows, kThreads, 1, Stored>;
   static_assert(Base::kUnitRows * Base::kUnitLoads == kRunTokens, "a wave's tokens are a run");
@@ -70,9 +70,9 @@ class ValueRunLoader : public TransposingTileLoader<T, RowsInOrder, kValueRows, 
  public:
   using Base::Base;
 
-  DG_DEVICE void look_up(const Tokens& tokens, int first_key) { entry_ = tokens.entry_of(first_key + key()); }
+  DG_DEVICE void look_up(const SequenceTokens& tokens, int first_key) { entry_ = tokens.entry_of(first_key + key()); }
 
-  DG_DEVICE void load(const Tokens& tokens, int pass, int first_key) {
+  DG_DEVICE void load(const SequenceTokens& tokens, int pass, int first_key) {
     // A constant apart from the first pass's, so that offsets are in the same register.
     const int value = Base::row(0) + pass * kRowsOfPass;
     const bool exists = (pass + 1) * kRowsOfPass <= kValueDim || value < kValueDim;
@@ -80,7 +80,7 @@ class ValueRunLoader : public TransposingTileLoader<T, RowsInOrder, kValueRows, 
     load_run(tokens, first_key, in_token, kValueDim * sizeof(Stored), Base::staged_[0][pass]);
   }
 
-  DG_DEVICE void load_factors(const Tokens& factors, int first_key) {
+  DG_DEVICE void load_factors(const SequenceTokens& factors, int first_key) {
     load_run(factors, first_key, 0, sizeof(float), factors_);
   }
 
@@ -104,7 +104,7 @@ class ValueRunLoader : public TransposingTileLoader<T, RowsInOrder, kValueRows, 
 
   // Loads a word of each of the lane's tokens.
   template <class Word>
-  DG_DEVICE void load_run(const Tokens& tokens, int first_key, unsigned in_token, int token_bytes,
+  DG_DEVICE void load_run(const SequenceTokens& tokens, int first_key, unsigned in_token, int token_bytes,
                           Word (&words)[Base::kUnitLoads]) const {
     const int first_of_run = uniform(key()) / kRunTokens * kRunTokens;
     const Buffer run = tokens.run(uniform(entry_), first_key + first_of_run, token_bytes);
@@ -114,7 +114,7 @@ class ValueRunLoader : public TransposingTileLoader<T, RowsInOrder, kValueRows, 
     for (int i = 0; i < Base::kUnitLoads; ++i) words[i] = run.load<Word>(first, i * stride);
   }
 
-  int entry_;
+  int entry_ = 0;
   float factors_[Base::kUnitLoads];
 };
 

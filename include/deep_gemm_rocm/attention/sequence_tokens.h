@@ -59,8 +59,6 @@ struct ConsecutiveTokens {
         token_stride(tensor.token_stride * element_bytes),
         count(tile.keys.count) {}
 
-  DG_DEVICE int entry_of(int) const { return 0; }
-
   DG_DEVICE Buffer run(int, int token, int bytes) const {
     const int tokens = min(count - token, kRunTokens);
     const auto size = static_cast<unsigned>((tokens - 1) * token_stride + bytes);

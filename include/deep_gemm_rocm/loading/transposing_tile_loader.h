@@ -58,8 +58,8 @@ DG_DEVICE ColumnPart<T, Stored> column_part(const unsigned* rows, int column) {
 }
 
 // A wave covers 64 rows and kUnitRows parts of them. Eight neighbouring lanes store parts in different banks, and lanes
-// that load the same k cover 64 or 128 contiguous bytes. Rows and K past the operand's end read as zeros. Operands have a
-// multiple of kUnitRows rows.
+// that load the same k cover 64 or 128 contiguous bytes. Rows and K past the operand's end read as zeros. Operands have
+// a multiple of kUnitRows rows.
 template <class T, class Order, int kTileRows, int kThreads, int kRegisterStages, class Stored = T>
 class TransposingTileLoader {
  protected:
