@@ -129,6 +129,10 @@ _SECTIONS = {
         "1x2048x2048x32x8x128 1x8192x8192x32x8x128",
     ),
     "fp8_flash_attention_causal": ("The same in FP8.", "1x8192x8192x32x8x128"),
+    "flash_attention_fp8_cache": (
+        "Prompts in bf16, causal, over a cache in FP8, which is in pages of 64 tokens.",
+        "1x2048x2048x32x8x128 1x8192x8192x32x8x128",
+    ),
     "mla_prefill": (
         "DeepSeek's prompts in bf16, causal: heads of 192 elements, of which values have 128.",
         "1x1024x1024x128x128x192 1x4096x4096x64x64x192",
@@ -140,6 +144,10 @@ _SECTIONS = {
     ),
     "fp8_mla_decode": ("The same over a cache in FP8.", _LATENT_STEPS),
     "fp8_mqa_logits": ("Logits of the sparse indexer.", "1x2048x8192x64x1x128 1x4096x4096x64x1x128"),
+    "fp8_paged_mqa_logits": (
+        "The same for decoding steps, over a paged cache.",
+        "1x1x32768x64x1x128 64x2x8192x64x1x128",
+    ),
 }
 
 _INTRODUCTION = """# Benchmarks
