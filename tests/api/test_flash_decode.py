@@ -237,7 +237,11 @@ BAD = [
     ({"q": torch.zeros(2, 1, 7, 64).bfloat16()}, ValueError, "heads of q must be a multiple"),
     ({"q": torch.zeros(2, 1, 8, 128).bfloat16()}, ValueError, "k_cache must have the head dim of q"),
     ({"k_cache": torch.zeros(6, 16, 2, 64).half()}, TypeError, "k_cache must be bfloat16 or float8_e4m3fnuz for q in"),
-    ({"k_cache": torch.zeros(6, 16, 2, 64).to(FP8)}, TypeError, "v_cache must have the dtype of k_cache"),
+    (
+        {"k_cache": torch.zeros(6, 16, 2, 64).to(FP8)},
+        TypeError,
+        "v_cache must have the dtype of k_cache, float8_e4m3fnuz, got torch.bfloat16",
+    ),
     ({"k_cache": torch.zeros(6, 16, 2, 64).to(torch.float8_e4m3fn)}, TypeError, "convert_fp8_fn_to_fnuz"),
     ({**FP8_CACHES, "v_descale": None}, ValueError, "v_descale must be given"),
     ({**FP8_CACHES, "k_descale": torch.ones(3)}, ValueError, r"k_descale must have shape \(1,\), one factor for all"),
