@@ -43,7 +43,7 @@ DG_DEVICE Chunk column_chunk<1>(const unsigned* rows, int column) {
   return chunk;
 }
 
-// What a lane stores into a row of LDS at once: a chunk or, of FP8 that is widened to T = bf16, half of one.
+// A lane stores a chunk into a row of LDS at once, or half of one where FP8 is widened to T = bf16.
 template <class T, class Stored>
 using ColumnPart = Conditional<kIsSame<T, Stored>, Chunk, HalfChunk>;
 
