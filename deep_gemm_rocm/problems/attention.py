@@ -131,10 +131,8 @@ def check_attention(
                 f"cu_seqlens_k must have as many sequences as cu_seqlens_q, {batch}, got {len(cu_seqlens_k) - 1}"
             )
         tensors["cu_seqlens_k"] = cu_seqlens_k
-    layout = "plain" if k.dtype == q.dtype else "e4m3"
     of_tokens = are_of_tokens if paged else functools.partial(_have_shape_of_tokens, k, batch)
-    if layout == "e4m3" and of_tokens(descales["k_descale"], descales["v_descale"]):
-        layout = "e4m3_tokens"
+    layout = _layout_of_keys(q, k, of_tokens(descales["k_descale"], descales["v_descale"]))
     expanded = {"q_descale": _check_descale("q_descale", descales["q_descale"], "q", q, batch, packed)}
     for name, of, tensor in (("k_descale", "k", k), ("v_descale", "v", v)):
         if layout == "e4m3_tokens":
@@ -239,9 +237,7 @@ def check_decode(
     contents = check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors |= {"block_table": block_table, "context_lens": context_lens}
     expanded = {"q_descale": _check_head_descale("q_descale", descales["q_descale"], "q", q.dtype, batch, heads)}
-    layout = "plain" if k_cache.dtype == q.dtype else "e4m3"
-    if layout == "e4m3" and are_of_tokens(descales["k_descale"], descales["v_descale"]):
-        layout = "e4m3_tokens"
+    layout = _layout_of_keys(q, k_cache, are_of_tokens(descales["k_descale"], descales["v_descale"]))
     for name, of in (("k_descale", "k_cache"), ("v_descale", "v_cache")):
         if layout == "e4m3_tokens":
             expanded[name] = check_token_descale(name, descales[name], k_cache)
@@ -260,6 +256,13 @@ def check_decode(
         layout=layout,
         contents=contents,
     )
+
+
+def _layout_of_keys(q: torch.Tensor, k: torch.Tensor, of_tokens: bool) -> str:
+    """How keys are held, see AttentionConfig. Only FP8 under other queries may have factors of tokens."""
+    if k.dtype == q.dtype:
+        return "plain"
+    return "e4m3_tokens" if of_tokens else "e4m3"
 
 
 def _check_keys(
