@@ -88,6 +88,14 @@ def heads(*shape: int) -> torch.Tensor:
 PAGES = {"block_table": torch.zeros(2, 3).int(), "context_lens": torch.tensor([40, 3]).int()}
 INDEXED = (torch.zeros(64, 128, dtype=torch.uint8).view(FP8), torch.ones(64))
 DESCALES = {f"{name}_descale": torch.ones(1) for name in "qkv"}
+
+
+def over_fp8(function, q: torch.Tensor, factors: tuple[int, ...], **options):
+    """A call over caches in FP8, whose factors have this shape."""
+    k, v = (heads(4, 16, 2, q.shape[-1]).to(FP8) for _ in "kv")
+    return function(q, k, v, **PAGES, k_descale=torch.ones(factors), v_descale=torch.ones(factors), **options)
+
+
 ATTENTION_CALLS = {
     "flash_attention": (
         Workload("flash_attention", [200], 128, 128),
@@ -99,17 +107,11 @@ ATTENTION_CALLS = {
     ),
     "flash_attention over FP8 with factors of heads": (
         Workload("flash_attention", [200], 64, 64, arguments={"k_descale": "heads"}),
-        lambda: dg.flash_attention(
-            heads(2, 200, 8, 64), heads(4, 16, 2, 64).to(FP8), heads(4, 16, 2, 64).to(FP8), **PAGES,
-            k_descale=torch.ones(2), v_descale=torch.ones(2),
-        ),
+        lambda: over_fp8(dg.flash_attention, heads(2, 200, 8, 64), factors=(2,)),
     ),
     "flash_attention over FP8 with factors of tokens": (
         Workload("flash_attention", [200], 64, 64, arguments={"k_descale": "tokens"}),
-        lambda: dg.flash_attention(
-            heads(2, 200, 8, 64), heads(4, 16, 2, 64).to(FP8), heads(4, 16, 2, 64).to(FP8), **PAGES,
-            k_descale=torch.ones(4, 16, 2), v_descale=torch.ones(4, 16, 2),
-        ),
+        lambda: over_fp8(dg.flash_attention, heads(2, 200, 8, 64), factors=(4, 16, 2)),
     ),
     "flash_attention over FP8 without pages": (
         Workload("flash_attention", [200], 64, 64, arguments={"k_descale": "tokens"}),
@@ -132,17 +134,11 @@ ATTENTION_CALLS = {
     ),
     "flash_attention_decode over FP8": (
         Workload("flash_attention_decode", [2], 128, 128, arguments={"k_descale": "tokens", "softcap": 5.0}),
-        lambda: dg.flash_attention_decode(
-            heads(2, 1, 8, 128), heads(4, 16, 2, 128).to(FP8), heads(4, 16, 2, 128).to(FP8), **PAGES, softcap=7.0,
-            k_descale=torch.ones(4, 16, 2), v_descale=torch.ones(4, 16, 2),
-        ),
+        lambda: over_fp8(dg.flash_attention_decode, heads(2, 1, 8, 128), factors=(4, 16, 2), softcap=7.0),
     ),
     "flash_attention_decode over FP8 with factors of heads": (
         Workload("flash_attention_decode", [2], 64, 64, arguments={"k_descale": "heads"}),
-        lambda: dg.flash_attention_decode(
-            heads(2, 1, 8, 64), heads(4, 16, 2, 64).to(FP8), heads(4, 16, 2, 64).to(FP8), **PAGES,
-            k_descale=torch.ones(2), v_descale=torch.ones(2),
-        ),
+        lambda: over_fp8(dg.flash_attention_decode, heads(2, 1, 8, 64), factors=(2,)),
     ),
     "flash_attention with a soft cap": (
         Workload("flash_attention", [200], 128, 128, arguments={"softcap": 1.0}),
