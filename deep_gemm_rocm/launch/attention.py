@@ -14,6 +14,7 @@ from ..heuristics import AttentionConfig, DecodeConfig
 from ..jit import Request
 from ..problems.arguments import Argument, Arguments, present
 from ..problems.attention import Attention, Decode, seen_keys
+from ..problems.layout import align
 from ..problems.sparse_mla import ChosenTokens, SparseMla
 from .launch import Launch, Sizes
 
@@ -362,11 +363,16 @@ def _sizes_of_decode(
         scratch["parts"] = sequence_heads * 2 * _WORD
     if num_splits != 1:
         num_parts = num_pieces + (sequence_heads if num_splits is None else 0)
-        scratch["split_out"] = num_parts * queries_of_kv_head * value_dim * _WORD
+        scratch["split_out"] = num_parts * queries_of_kv_head * _part_row_bytes(value_dim)
         scratch |= dict.fromkeys(of_queries, num_parts * queries_of_kv_head * _WORD)
     fields = {"batch": batch, "num_splits": num_splits or 0, "split_keys": split_keys, "num_pieces": num_pieces}
     request = Request(f"{config.family}.hip.j2", config.template_values)
     return Sizes(request, fields, dict.fromkeys(("out.data", "lse", "max_logits"), batch), scratch=scratch)
+
+
+def _part_row_bytes(value_dim: int) -> int:
+    """``PartRow::kBytes``: f16 values, with what lanes have past the last one, and 32 bytes for powers of two."""
+    return 2 * align(value_dim, 64) + 32
 
 
 def sparse_mla_launch(

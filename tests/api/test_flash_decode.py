@@ -228,6 +228,15 @@ def test_logits_of_any_size(size):
     problem.run(3)
 
 
+@pytest.mark.parametrize("widths", [(128, 128), (80, 80)], ids=str)
+def test_parts_have_values_of_any_size(widths):
+    problem = Problem((200, 33), widths=widths)
+    sizes = torch.tensor([2.0**-125, 1.0, 2.0**120, 2.0**-30]).repeat_interleave(32)[: widths[1]]
+    for cache in (problem.v_cache, *problem.v):
+        cache.mul_(sizes)
+    problem.run(3)
+
+
 GOOD = Problem((30, 16), widths=(64, 64)).arguments
 FP8_CACHES = {f"{name}_cache": torch.zeros(6, 16, 2, 64).to(FP8) for name in "kv"}
 FP8_CACHES |= {f"{name}_descale": torch.ones(2) for name in "kv"}

@@ -132,6 +132,15 @@ BAD = [
 ]  # fmt: skip
 
 
+def test_parts_have_values_of_any_size():
+    problem = Latent((200, 33))
+    problem.q.zero_()
+    sizes = torch.tensor([2.0**-125, 1.0, 2.0**120, 2.0**-30]).repeat_interleave(16).repeat(9)
+    for cache in (problem.k_cache, *problem.k):
+        cache.mul_(sizes)
+    problem.run(3)
+
+
 @pytest.mark.parametrize(("bad", "error", "message"), BAD, ids=[case[2] for case in BAD])
 def test_bad_input_is_one_clear_error_and_writes_nothing(bad, error, message):
     given = Latent((30, 16)).arguments

@@ -5,6 +5,7 @@
 #include "deep_gemm_rocm/arithmetic/probabilities.h"
 #include "deep_gemm_rocm/arithmetic/rounding.h"
 #include "deep_gemm_rocm/attention/decode_schedule.h"
+#include "deep_gemm_rocm/attention/part_row.h"
 #include "deep_gemm_rocm/hardware/buffer.h"
 #include "deep_gemm_rocm/hardware/static_for.h"
 #include "deep_gemm_rocm/hardware/wave.h"
@@ -24,10 +25,15 @@ constexpr int waves_of_query(bool few_queries) {
 }
 
 // One query and head. A lane has some of the values and, for weights, some of the parts.
-template <class Out, int kValueDim, bool kFewQueries>
+template <class Shape, bool kFewQueries>
 class PartCombiner {
+  using Out = typename Shape::Out;
+  using Row = typename Shape::PartRow;
+  static constexpr int kValueDim = Shape::kValueDim;
   static constexpr int kWaves = waves_of_query<kValueDim>(kFewQueries);
-  static constexpr int kVector = kValueDim % (4 * kWaveSize) == 0 ? 4 : kValueDim % (2 * kWaveSize) == 0 ? 2 : 1;
+  // Neighbouring values that a lane loads at once, up to 16 bytes.
+  static constexpr int widest(int width) { return kValueDim % (width * kWaveSize * kWaves) == 0 ? width : widest(width / 2); }
+  static constexpr int kVector = kValueDim % kWaveSize == 0 ? widest(8) : 1;
   static constexpr int kVectors = ceil_div(kValueDim, kVector * kWaveSize * kWaves);
   // Parts that a wave loads before it adds them up: of many, and of the last few.
   static constexpr int kFewParts = kFewQueries ? 8 : 4;
@@ -124,14 +130,14 @@ class PartCombiner {
   // Adds the parts from `begin` on, up to kParts, of those up to `end` of the 64 from `first` on.
   template <bool kAnyOdd, int kParts>
   DG_DEVICE void add_some(int first, int begin, int end, float weight_of_lane) {
-    Values of_parts[kParts][kVectors];
-    const float* row = first_.split_out + row_of(first + begin) * kValueDim;
+    typename Row::template Loaded<kVector> of_parts[kParts][kVectors];
+    const uint8_t* row = first_.split_out + row_of(first + begin) * Row::kBytes;
     static_for<kParts>([&](int i) {
-      const Buffer values{row, kValueDim * sizeof(float)};
-      row += static_cast<int64_t>(first_.queries) * kValueDim;
+      const Buffer values{row, Row::kBytes};
+      row += static_cast<int64_t>(first_.queries) * Row::kBytes;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        of_parts[i][v] = values.only_if(begin + i < end).template load<Values>(first_value(v) * sizeof(float));
+        of_parts[i][v] = Row::template load<kVector>(values.only_if(begin + i < end), first_value(v));
       }
     });
     static_for<kParts>([&](int i) {
@@ -139,11 +145,12 @@ class PartCombiner {
       // A part without keys that count is zeros. The weights of others are above 0, even if they underflow.
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
+        const Values values = of_parts[i][v].values();
         if constexpr (!kAnyOdd) {
-          out_[v] = __builtin_elementwise_fma(Values(weight), of_parts[i][v], out_[v]);
+          out_[v] = __builtin_elementwise_fma(Values(weight), values, out_[v]);
         } else {
 #pragma unroll
-          for (int j = 0; j < kVector; ++j) out_[v][j] = add_value(out_[v][j], weight, of_parts[i][v][j]);
+          for (int j = 0; j < kVector; ++j) out_[v][j] = add_value(out_[v][j], weight, values[j]);
         }
       }
     });
@@ -159,22 +166,22 @@ class PartCombiner {
   Values out_[kVectors];
 };
 
-template <class Out, int kValueDim, bool kFewQueries>
+template <class Shape, bool kFewQueries>
 DG_DEVICE void combine_parts_of(const FirstCombineArguments& first, unsigned wave) {
-  const unsigned query = wave / waves_of_query<kValueDim>(kFewQueries);
+  const unsigned query = wave / waves_of_query<Shape::kValueDim>(kFewQueries);
   if (query >= first.all_queries) return;
-  PartCombiner<Out, kValueDim, kFewQueries> combiner(first, query);
+  PartCombiner<Shape, kFewQueries> combiner(first, query);
   fetch_arguments<DecodeKernelArguments>();
   if (!combiner.has_parts()) return;
   combiner.add_up();
   combiner.store();
 }
 
-template <class Out, int kValueDim>
+template <class Shape>
 DG_DEVICE void combine_parts(const FirstCombineArguments& first, unsigned workgroup) {
   const unsigned wave = workgroup * kCombiningWaves + wave_id();
-  if (are_few(first.all_queries)) combine_parts_of<Out, kValueDim, true>(first, wave);
-  else combine_parts_of<Out, kValueDim, false>(first, wave);
+  if (are_few(first.all_queries)) combine_parts_of<Shape, true>(first, wave);
+  else combine_parts_of<Shape, false>(first, wave);
 }
 
 }  // namespace deep_gemm_rocm

@@ -42,8 +42,8 @@ struct DecodeArguments {
   const int* block_table;  // [batch, pages of a sequence] with contiguous pages; or slots, see IndexedTokens
   int64_t block_table_stride;
   const int* context_lens;  // [batch / sequences_of_length], or null if all sequences have most_tokens
-  // Results of parts of the keys: [parts, queries of a head of keys, width], and the same without width.
-  float* split_out;
+  // Results of parts of the keys: [parts, queries of a head of keys], and rows of values, see part_row.h.
+  uint8_t* split_out;
   float* split_lse;  // to base 2
   float* split_max;  // the largest logits of the parts, to base 2
   ExtraTokens extra;
@@ -79,7 +79,7 @@ struct FirstDecodeArguments {
 struct FirstCombineArguments {
   const Parts* parts;
   const float* split_lse;
-  const float* split_out;
+  const uint8_t* split_out;
   unsigned all_queries;
   unsigned queries, queries_reciprocal;  // those that share a head of keys
   int fixed_parts;  // of each sequence and head of keys; 0 if `parts` tells

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "deep_gemm_rocm/attention/decode_schedule.h"
+#include "deep_gemm_rocm/attention/part_row.h"
 #include "deep_gemm_rocm/loading/fragment.h"
 #include "deep_gemm_rocm/loading/lds_layout.h"
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
@@ -58,6 +59,8 @@ struct DecodeShape {
   static constexpr int kWords = kWidth / kElementsOfWord;
   static constexpr int kValueGroups = kLoadedValues / (16 * kWidth);
   static_assert(kWords > 0, "a lane loads whole words");
+  static constexpr int kLaneValues = kWidth * Mfma::kElements;  // neighbouring values that a lane adds up
+  using PartRow = deep_gemm_rocm::PartRow<kLoadedValues, kLaneValues>;
 
   // Whether registers suffice for the next block while one is computed. If not, even keys are loaded one fragment after
   // the other.
@@ -70,6 +73,7 @@ class FlashDecode {
   using T = typename Shape::T;
   using Cache = typename Shape::Cache;
   using Words = Vector<unsigned, Shape::kWords>;
+  using PartRow = typename Shape::PartRow;
   static constexpr int kHeldFragments = Shape::kAhead ? Shape::kKeyFragments : 1;
 
  public:
@@ -147,7 +151,7 @@ class FlashDecode {
       }
     } else {
       const int64_t row = row_of_part(args_, tile_.part, row_);
-      store_row(args_.split_out + row * Shape::kValueDim, factor);
+      store_part(args_.split_out + row * PartRow::kBytes, factor);
       if (lane_group() == 0) args_.split_lse[row] = log2_sum;
     }
   }
@@ -386,20 +390,33 @@ class FlashDecode {
     });
   }
 
-  template <class Row>
-  DG_DEVICE void store_row(Row* row, float factor) const {
+  DG_DEVICE void store_row(typename Shape::Out* row, float factor) const {
     static_for<Shape::kValueGroups * Mfma::kElements>([&](auto i) {
       constexpr int kGroup = i / Mfma::kElements;
       constexpr int kElement = i % Mfma::kElements;
-      Vector<Row, Shape::kWidth> stored;
+      Vector<typename Shape::Out, Shape::kWidth> stored;
 #pragma unroll
       for (int f = 0; f < Shape::kWidth; ++f) {
-        const float sum = out_[kGroup * Shape::kWidth + f][kElement];
-        stored[f] = rounded_to<Row>(factor == 0 ? 0 : sum * factor);
+        stored[f] = rounded_to<typename Shape::Out>(scaled_sum(kGroup, kElement, f, factor));
       }
       const int value = value_of(lane_group(), kGroup, kElement);
-      if (value == existing_value(value)) *(Global<Vector<Row, Shape::kWidth>>*)(row + value) = stored;
+      if (value == existing_value(value)) *(Global<decltype(stored)>*)(row + value) = stored;
     });
+  }
+
+  DG_DEVICE void store_part(uint8_t* row, float factor) const {
+    static_for<Shape::kValueGroups>([&](int group) {
+      float values[Shape::kLaneValues];
+#pragma unroll
+      for (int i = 0; i < Shape::kLaneValues; ++i) {
+        values[i] = scaled_sum(group, i / Shape::kWidth, i % Shape::kWidth, factor);
+      }
+      PartRow::store(row, value_of(lane_group(), group, 0), values);
+    });
+  }
+
+  DG_DEVICE float scaled_sum(int group, int element, int f, float factor) const {
+    return factor == 0 ? 0 : out_[group * Shape::kWidth + f][element] * factor;
   }
 
   const DecodeArguments& args_;

@@ -3,6 +3,7 @@
 
 #include "deep_gemm_rocm/attention/latent_layout.h"
 #include "deep_gemm_rocm/attention/paged_cache.h"
+#include "deep_gemm_rocm/attention/part_row.h"
 #include "deep_gemm_rocm/hardware/global.h"
 #include "deep_gemm_rocm/hardware/mfma.h"
 #include "deep_gemm_rocm/loading/fragment.h"
@@ -54,7 +55,9 @@ struct MlaShape {
   // the number of queries. So all kernels add up alike.
   static constexpr int kWaveChains = 4 / kParts;
   static constexpr int kReads = ceil_div(kDBlocks * fragment_reads<Mfma>(), kParts);  // of a part, the last not in all
-  static constexpr int kWidth = kDBlock / Mfma::kRows;   // neighbouring values that a lane adds up
+  static constexpr int kWidth = kDBlock / Mfma::kRows;   // neighbouring values of each of a lane's rows of Vᵀ
+  static constexpr int kLaneValues = kWidth * Mfma::kElements;  // neighbouring values that a lane adds up
+  using PartRow = deep_gemm_rocm::PartRow<kValueDim, kLaneValues>;
   static constexpr int kSlack = 8;                       // probabilities are up to 256
   static constexpr int kKeyTileBytes = kBlockK * kBlockKBytes;
   static constexpr int kKeyBytes = kDBlocks * kKeyTileBytes;

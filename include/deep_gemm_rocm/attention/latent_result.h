@@ -79,11 +79,14 @@ class LatentResult {
       });
     } else {
       const int64_t first = static_cast<int64_t>(tile_.part) * queries;
-      float* const out = args.split_out + first * Shape::kValueDim;
+      using Row = typename Shape::PartRow;
+      uint8_t* const out = args.split_out + first * Row::kBytes;
       float* const lse = args.split_lse + first;
       float* const largest = args.split_max + first;
       for_rows(queries, [&](auto i, int row) {
-        store_row(i, out + row * Shape::kValueDim, factors[i], of_tiles.any_odd);
+        float values[Shape::kLaneValues];
+        scale_row(i, factors[i], of_tiles.any_odd, values);
+        Row::store(out + row * Row::kBytes, first_value(), values);
         if (first_lane) lse[row] = of_tiles.log2_sums[i];
         if (Shape::kMaxima && first_lane) largest[row] = of_tiles.largest[i];
       });
@@ -110,23 +113,33 @@ class LatentResult {
     });
   }
 
-  template <class Row>
-  DG_DEVICE void store_row(int row_tile, Row* row, float factor, bool any_odd) {
+  // The first of the neighbouring values that the lane adds up.
+  static DG_DEVICE int first_value() {
+    return wave_id() * Shape::kDBlock + lane_id_computed_here() / Mfma::kRows * Shape::kLaneValues;
+  }
+
+  DG_DEVICE void store_row(int row_tile, T* row, float factor, bool any_odd) {
+    float values[Shape::kLaneValues];
+    scale_row(row_tile, factor, any_odd, values);
+    constexpr int kStored = kChunkBytes / sizeof(T);
+#pragma unroll
+    for (int i = 0; i < Shape::kLaneValues; i += kStored) {
+      *(Global<Vector<T, kStored>>*)(row + first_value() + i) =
+          NumberRounding<T>::template rounded<kStored>(values + i);
+    }
+  }
+
+  DG_DEVICE void scale_row(int row_tile, float factor, bool any_odd, float (&values)[Shape::kLaneValues]) {
     // A NaN without low bits doesn't overflow when it is rounded.
     if (__builtin_isnan(factor)) factor = __builtin_nanf("");
     if (any_odd) tidy(row_tile, factor);
-    typename Mfma::Accumulator scaled[Shape::kWidth];
 #pragma unroll
-    for (int f = 0; f < Shape::kWidth; ++f) scaled[f] = out_[row_tile][f] * factor;
-    const int lane_group = lane_id_computed_here() / Mfma::kRows;
+    for (int f = 0; f < Shape::kWidth; ++f) {
+      const typename Mfma::Accumulator scaled = out_[row_tile][f] * factor;
 #pragma unroll
-    for (int element = 0; element < Mfma::kElements; ++element) {
-      const int value = wave_id() * Shape::kDBlock + Mfma::row_of_element(lane_group, element) * Shape::kWidth;
-      float values[Shape::kWidth];
-#pragma unroll
-      for (int f = 0; f < Shape::kWidth; ++f) values[f] = scaled[f][element];
-      *(Global<Vector<Row, Shape::kWidth>>*)(row + value) =
-          NumberRounding<Row>::template rounded<Shape::kWidth>(values);
+      for (int element = 0; element < Mfma::kElements; ++element) {
+        values[element * Shape::kWidth + f] = scaled[element];
+      }
     }
   }
 
