@@ -53,8 +53,7 @@ def top_k_per_row(
         ``out``, int32 [rows, k]: positions, counted from the row's first column that counts (``starts[i]``, or 0 if it
         is negative), or slots. If a row has fewer than ``k``, -1 stands for the others, behind them.
 
-    The logits are read once, by one launch. Rows of more than 32768 columns in fp32 or 65535 in bf16 are divided among
-    several workgroups, and a second launch selects from what these have selected.
+    The logits are read once, by one launch.
 
     Raises:
         TypeError, ValueError: an argument is not as above; nothing is written then.

@@ -8,13 +8,10 @@ import torch
 
 from ..jit import Request
 from ..problems.arguments import present
-from ..problems.layout import ceil_div
 from ..runtime import settings
 from .launch import Launch, Sizes
 
 _TYPES = {torch.float32: "f32", torch.bfloat16: "bf16"}
-_WORD = 4  # bytes of the scratch's int32
-_MOST_HELD = {torch.float32: 2**15, torch.bfloat16: 2**16 - 1}  # LogitsRow::kMostElements
 
 
 class TopKArguments(Structure):
@@ -26,8 +23,6 @@ class TopKArguments(Structure):
         ("ends", c_void_p),
         ("block_table", c_void_p),
         ("out", c_void_p),
-        ("slice_values", c_void_p),
-        ("slice_positions", c_void_p),
         ("logits_stride", c_int64),
         ("block_table_stride", c_int64),
         ("out_stride", c_int64),
@@ -38,8 +33,6 @@ class TopKArguments(Structure):
         ("rows_of_sequence", c_int),
         ("pages_of_sequence", c_int),
         ("page_shift", c_int),
-        ("slices", c_int),
-        ("room_of_slice", c_int),
         ("compute_units", c_int),
     )
 
@@ -61,8 +54,6 @@ def top_k_launch(
         is_new: whether ``out`` was made by this call.
     """
     rows, columns = logits.shape
-    slices = max(ceil_div(columns, _MOST_HELD[logits.dtype]), 1)  # a workgroup holds one
-    room = min(k + k // 4 + 256, _MOST_HELD[logits.dtype] // slices)  # for what the sample makes a slice list
     arguments = TopKArguments(
         logits_stride=logits.stride(0),
         out_stride=out.stride(0),
@@ -70,8 +61,6 @@ def top_k_launch(
         columns=columns,
         k=k,
         rows_of_sequence=rows,
-        slices=slices,
-        room_of_slice=room,
         compute_units=settings.num_cus(),
         has_block_table=block_table is not None,
     )
@@ -89,20 +78,17 @@ def top_k_launch(
     )
     type_ = _TYPES[logits.dtype]
     request = Request("top_k.hip.j2", {"type": type_, "kernel_name": f"top_k_{type_}"})
-    listed, itemsize = (slices * room if slices > 1 else 0), logits.element_size()  # of a row
     has_pages = block_table is not None
 
     # In a family, a block table has a row for each row of logits.
     def sizes(rows: int) -> Sizes:
         fields = {"rows": rows, "rows_of_sequence": 1 if has_pages else rows}
-        scratch = {"slice_values": rows * listed * itemsize, "slice_positions": rows * listed * _WORD} if listed else {}
-        return Sizes(request, fields, {"out": rows}, scratch=scratch)
+        return Sizes(request, fields, {"out": rows})
 
     return Launch(
         request,
         arguments,
         pointers,
-        scratch=sizes(rows).scratch,
         made={"out": out} if is_new else {},
         written=("out",),
         sizes=sizes,

@@ -96,7 +96,7 @@ def test_any_rows(kind, dtype, rows, columns, k, offset, seed):
 @pytest.mark.parametrize("kind", sorted(DATA))
 @pytest.mark.parametrize("k", [1, 2048])
 def test_long_rows(kind, dtype, k):
-    """Rows that fill a workgroup's registers, and rows in slices."""
+    """Rows that fill a workgroup's registers, and rows that take several rounds."""
     held = 32768 if dtype == F32 else 65535
     for columns in (held, held + 2, 2 * held + 77):
         assert_selected(DATA[kind](1, columns, seed=columns).to(dtype), k)
@@ -107,15 +107,33 @@ def test_long_rows(kind, dtype, k):
 def test_more_workgroups_than_compute_units(kind, dtype):
     """Two share a CU, and are smaller."""
     dg.set_num_sms(1)
-    columns = 32769 if dtype == F32 else 65537  # in two slices
+    columns = 32769 if dtype == F32 else 65537  # in two rounds
     for k in (1, 700):
         assert_selected(DATA[kind](2, columns, seed=k).to(dtype), k)
         assert_selected(DATA[kind](3, 9001, seed=k).to(dtype)[1:], k)
 
 
-def test_the_longest_row():
-    logits = normal(1, 2**19)
+@dtypes
+def test_the_longest_row(dtype):
+    logits = normal(1, 2**19).to(dtype)
     assert_selected(logits, 2048, ends=ints(2**19 - 5), starts=ints(3))
+
+
+@pytest.mark.parametrize("kind", ["normal", "special"])
+def test_the_longest_row_at_an_odd_address(kind):
+    """Its first and last elements are halves of words."""
+    logits = DATA[kind](1, 2**19 + 1, seed=1).bfloat16()[:, 1:]
+    assert logits.data_ptr() % 4 == 2
+    assert_selected(logits, 2048)
+
+
+@pytest.mark.parametrize("columns", [5000, 5001, 70001])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_both_ends_of_a_row_of_halves_of_words(columns, offset):
+    logits = normal(1, columns + 1).bfloat16()[:, offset : offset + columns]
+    logits[0, [0, -1]] = 100
+    for k in (1, 2, 700):
+        assert_selected(logits, k)
 
 
 @dtypes
@@ -217,7 +235,7 @@ def test_same_result_in_any_order_of_waves(monkeypatch, columns):
 
 
 def test_captured_once_for_any_lengths():
-    """The graph reads logits, ends and block table when it runs. Slices have memory of the graph's own."""
+    """The graph reads logits, ends and block table when it runs."""
     logits, ends, table = normal(2, 40000), ints(40000, 40000), torch.arange(1250).int().view(2, 625)
     options = {"ends": ends, "block_table": table, "page_size": 64}
     dg.top_k_per_row(logits, 300, **options)

@@ -137,7 +137,7 @@ def test_logits_fit(compiler, config: Logits):
 
 @dataclasses.dataclass(frozen=True)
 class TopK:
-    """The kernel that selects the largest logits, and the one that merges slices."""
+    """The kernels that select the largest logits."""
 
     type: str
 
@@ -153,11 +153,12 @@ class TopK:
 @pytest.mark.parametrize(("compiler", "config"), cases([TopK("f32"), TopK("bf16")], lambda config: False))
 @pytest.mark.slow
 def test_top_k_fits(compiler, config: TopK):
-    """Two workgroups share a CU."""
+    """Two workgroups share a CU, or a wide one has it alone."""
     for kernel in kernels(code_object(compiler(), config, "top_k.hip.j2")):
         assert_no_spills(kernel)
         assert kernel[".vgpr_count"] <= 128
-        assert 2 * kernel[".group_segment_fixed_size"] <= 65536
+        workgroups = 1 if kernel[".name"].endswith("_wide") else 2
+        assert workgroups * kernel[".group_segment_fixed_size"] <= 65536
 
 
 @dataclasses.dataclass(frozen=True)

@@ -154,7 +154,7 @@ OF_PARTS_OF_BLOCKS = OF_ROWS | {"gate_up": per_block(2, 192, 128), "down": per_b
 WIDE = randn(FIRST, 320)
 PAGES = torch.arange(12, dtype=torch.int32).view(2, 6)
 UNITS = torch.zeros(9, 2, dtype=torch.int32)
-SLICED = randn(1, 32769).float()
+LONG_LOGITS = randn(1, 32769).float()
 DENSE = {
     "block_table": torch.zeros(2, 3, dtype=torch.int32),
     "cache_seqlens": torch.tensor([100, 90], dtype=torch.int32),
@@ -186,7 +186,7 @@ CALLS = {
         "append_mla_cache", "kv_c", "k_pe", "slots", cache=torch.zeros(2, 4, 576).to(FP8), kv_descale=torch.ones(1)
     ),
     "selection": good("top_k_per_row", "logits", "starts", "ends", "block_table", "out", block_table=PAGES),
-    "selection of slices": lambda rows: dg.top_k_per_row(rows_of(SLICED, rows), 9),
+    "selection from long rows": lambda rows: dg.top_k_per_row(rows_of(LONG_LOGITS, rows), 9),
     "paged logits": good("fp8_paged_mqa_logits", "q", "weights", "context_lens", "block_table", schedule_meta=UNITS),
     "paged logits of several tokens": lambda rows: dg.fp8_paged_mqa_logits(
         torch.zeros(rows, 3, 16, 64).to(FP8),
@@ -306,7 +306,7 @@ RARE = {
     "experts with scales of rows", "experts in bf16", "masked GEMM in int4", "GEMM in int4", "grouped GEMM in int4",
     "GEMM in bf16 of a transposed weight", "GEMM with gaps in heads", "grouped GEMM of transposed weights",
     "grouped GEMM in bf16 of transposed weights", "grouped GEMM in int4 and FP8", "GEMM in FP4",
-    "grouped GEMM in FP4", "masked GEMM in FP4", "selection of slices", "heads for a cache", "logits",
+    "grouped GEMM in FP4", "masked GEMM in FP4", "selection from long rows", "heads for a cache", "logits",
     "logits of other keys", "compressed logits", "attention to other keys", "attention of other queries",
     "attention of packed tokens", "attention of other queries to pages", "merged states",
 }  # fmt: skip

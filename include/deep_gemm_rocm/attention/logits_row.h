@@ -1,4 +1,4 @@
-// A row of logits, or a part of one, in the registers of a workgroup.
+// A row of logits that goes through the registers of a workgroup.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/buffer.h"
@@ -7,6 +7,8 @@
 #include "deep_gemm_rocm/hardware/wave.h"
 
 namespace deep_gemm_rocm {
+
+constexpr int kMostColumns = 1 << 19;
 
 // Some neighbouring elements, in one wave: kVectors times 16 bytes for each lane.
 template <class T>
@@ -45,39 +47,31 @@ struct LogitsBlock {
 };
 
 // Waves take turns with blocks. Blocks begin at a multiple of 4 bytes, so the first one may have a bf16 before the row.
-// A sample of the row, a quarter of it, is loaded before all else: numbers of the first vector of each block.
-template <class T, int kWaves>
+// Registers hold kHeldBlocks of them. Longer rows take several rounds, in each of which the blocks are spread over the
+// row: with three rounds, those of the first one are 0, 3, 6 and so on. A sample of the first round's blocks, their
+// first vectors, is loaded before all else.
+// kIsAnyLength: whether there may be several rounds.
+template <class T, int kWaves, bool kIsAnyLength>
 class LogitsRow {
  public:
   using Block = LogitsBlock<T>;
-  static constexpr int kMostBlocks = 32 * sizeof(float) / sizeof(T);
-  static constexpr int kBlocksOfWave = kMostBlocks / kWaves;
+  static constexpr int kHeldBlocks = 32 * sizeof(float) / sizeof(T);
+  static constexpr int kBlocksOfWave = kHeldBlocks / kWaves;
   static constexpr int kMostLead = sizeof(unsigned) / sizeof(T) - 1;
-  static constexpr int kMostElements = kMostBlocks * Block::kElements - kMostLead;  // whatever the address
+  static constexpr int kHeldElements = kHeldBlocks * Block::kElements - kMostLead;  // whatever the address
+  static constexpr int kMostBlocks =
+      kIsAnyLength ? ceil_div(kMostColumns + kMostLead, Block::kElements) : kHeldBlocks;
 
   // Begins to load. Arguments are uniform. No load is behind a branch: the wait for such a load would be one for all
   // others, too. Loads behind the row's end are out of the buffer's bounds and read nothing.
   DG_DEVICE LogitsRow(const T* first, int count)
-      : lead_(static_cast<int>(reinterpret_cast<uint64_t>(first) % sizeof(unsigned) / sizeof(T))), count_(count) {
-    const unsigned bytes = (lead_ + count) * sizeof(T);
-    const unsigned whole_words = bytes & ~3u;
-    const Buffer buffer = Buffer{first - lead_, whole_words}.in_scalar_registers();
-#pragma unroll
-    for (int i = 0; i < kBlocksOfWave; ++i) {
-      Block& block = blocks_[i];
-      block.number = i * kWaves + wave_id();
-      block.begin = begin_of_block(block.number);
-      load(buffer, block, 0);
-    }
-    lds_barrier();  // else the sample of the last waves comes behind all that the first ones load
-#pragma unroll
-    for (int i = 0; i < kBlocksOfWave; ++i) {
-#pragma unroll
-      for (int v = 1; v < Block::kVectors; ++v) load(buffer, blocks_[i], v);
-    }
-    if (bytes == whole_words) return;
-#pragma unroll
-    for (int i = 0; i < kBlocksOfWave; ++i) load_last(first, blocks_[i]);
+      : lead_(static_cast<int>(reinterpret_cast<uint64_t>(first) % sizeof(unsigned) / sizeof(T))),
+        count_(count),
+        rounds_(kIsAnyLength ? ceil_div(lead_ + count, kHeldBlocks * Block::kElements) : 1),
+        whole_words_(Buffer{first - lead_, static_cast<unsigned>((lead_ + count) * sizeof(T)) & ~3u}
+                         .in_scalar_registers()) {
+    load_round(0);
+    if constexpr (kMostLead > 0) last_ = *(const Global<unsigned short>*)(first + count - 1);
   }
 
   DG_DEVICE int count() const { return count_; }
@@ -87,9 +81,10 @@ class LogitsRow {
 
   // Elements in the sample.
   DG_DEVICE int sampled() const {
-    constexpr int kOfBlock = kSampledOfVector * kWaveSize;
-    const int of_last = min(count_ % Block::kElements, Block::kVector * kWaveSize) * kSampledOfVector / Block::kVector;
-    return count_ / Block::kElements * kOfBlock + of_last;
+    const int of_block = sampled_vectors() * kSampledOfVector * kWaveSize;
+    const int whole = count_ / Block::kElements;
+    if (rounds_ > 1) return ceil_div(whole, rounds_) * of_block;
+    return whole * of_block + min(count_ % Block::kElements * kSampledOfVector / Block::kVector, of_block);
   }
 
   // Calls body(value) for the wave's part of the sample, with NaNs for elements that aren't in the row.
@@ -99,28 +94,38 @@ class LogitsRow {
     for (int i = 0; i < kBlocksOfWave; ++i) {
       Block& block = blocks_[i];
       if (block.begin >= count_) break;
-      asm volatile("" : "+v"(block.chunks[0]));
-      if (!has_all(block)) clear_outside(block, 0);
 #pragma unroll
-      for (int j = 0; j < Block::kVector; j += Block::kVector / kSampledOfVector) body(block.value(0, j));
+      for (int v = 0; v < kMostSampledVectors; ++v) {
+        if (v >= sampled_vectors()) break;
+        asm volatile("" : "+v"(block.chunks[v]));
+        if (!has_all(block)) clear_outside(block, v);
+#pragma unroll
+        for (int j = 0; j < Block::kVector; j += Block::kVector / kSampledOfVector) body(block.value(v, j));
+      }
     }
   }
 
   // Calls body(block) for the wave's blocks, with NaNs for elements that aren't in the row. Compilers keep nothing that
-  // is computed from a block until the next call, for which there are no registers.
+  // is computed from a block until the next call, for which there are no registers. Blocks of the next round take the
+  // place of those that are done; after the last round there are none.
   template <class Body>
   DG_DEVICE void for_each_block(Body&& body) {
+#pragma nounroll
+    for (int round = 0; round < rounds_; ++round) {
+      const Buffer next = whole_words_.only_if(round + 1 < rounds_);
 #pragma unroll
-    for (int i = 0; i < kBlocksOfWave; ++i) {
-      if (blocks_[i].begin >= count_) break;
+      for (int i = 0; i < kBlocksOfWave; ++i) {
+        Block& block = blocks_[i];
+        if (!has_all(block)) clear_all_outside(block);
 #pragma unroll
-      for (int v = 0; v < Block::kVectors; ++v) asm volatile("" : "+v"(blocks_[i].chunks[v]));
-      if (!has_all(blocks_[i])) {
+        for (int v = 0; v < Block::kVectors; ++v) asm volatile("" : "+v"(block.chunks[v]));
+        if (block.begin < count_) body(block);
+        begin_block(i, round + 1);
 #pragma unroll
-        for (int v = 0; v < Block::kVectors; ++v) clear_outside(blocks_[i], v);
+        for (int v = 0; v < Block::kVectors; ++v) load(next, block, v);
       }
-      body(blocks_[i]);
     }
+    held_round_ = rounds_;
   }
 
   // The same for what is seldom needed: the loop isn't unrolled, so that it takes little time to compile. Blocks move on
@@ -128,17 +133,46 @@ class LogitsRow {
   template <class Body>
   DG_DEVICE void for_each_block_in_turn(Body&& body) {
 #pragma nounroll
-    for (int i = 0; i < kBlocksOfWave; ++i) {
-      const Block first = blocks_[0];
-      if (first.begin < count_) body(first);
+    for (int round = 0; round < rounds_; ++round) {
+      if (round != held_round_) load_round(round);
+#pragma nounroll
+      for (int i = 0; i < kBlocksOfWave; ++i) {
+        Block first = blocks_[0];
+        if (!has_all(first)) clear_all_outside(first);
+        if (first.begin < count_) body(first);
 #pragma unroll
-      for (int next = 1; next < kBlocksOfWave; ++next) blocks_[next - 1] = blocks_[next];
-      blocks_[kBlocksOfWave - 1] = first;
+        for (int next = 1; next < kBlocksOfWave; ++next) blocks_[next - 1] = blocks_[next];
+        blocks_[kBlocksOfWave - 1] = first;
+      }
     }
   }
 
  private:
   static constexpr int kSampledOfVector = 4;  // all of a lane's 4 fp32, or every other one of 8 bf16
+  static constexpr int kMostSampledVectors = Block::kVectors / 2;
+
+  // Vectors of a block of the sample. Longer rows have fewer blocks in it for as many logits that are selected.
+  DG_DEVICE int sampled_vectors() const { return rounds_ == 1 ? 1 : kMostSampledVectors; }
+
+  DG_DEVICE void begin_block(int i, int round) {
+    blocks_[i].number = (i * kWaves + wave_id()) * rounds_ + round;
+    blocks_[i].begin = begin_of_block(blocks_[i].number);
+  }
+
+  DG_DEVICE void load_round(int round) {
+    held_round_ = round;
+#pragma unroll
+    for (int i = 0; i < kBlocksOfWave; ++i) {
+      begin_block(i, round);
+      load(whole_words_, blocks_[i], 0);
+    }
+    lds_barrier();  // else the sample of the last waves comes behind all that the first ones load
+#pragma unroll
+    for (int i = 0; i < kBlocksOfWave; ++i) {
+#pragma unroll
+      for (int v = 1; v < Block::kVectors; ++v) load(whole_words_, blocks_[i], v);
+    }
+  }
 
   DG_DEVICE static void load(const Buffer& buffer, Block& block, int v) {
     const int vector = block.number * Block::kVectors + v;
@@ -147,6 +181,11 @@ class LogitsRow {
 
   DG_DEVICE bool has_all(const Block& block) const {
     return block.begin >= 0 && block.begin + Block::kElements <= count_;
+  }
+
+  DG_DEVICE void clear_all_outside(Block& block) const {
+#pragma unroll
+    for (int v = 0; v < Block::kVectors; ++v) clear_outside(block, v);
   }
 
   // Makes NaNs of a vector's elements that aren't in the row.
@@ -161,24 +200,19 @@ class LogitsRow {
         if (j * sizeof(T) / 4 == word && has(block.position(v, j))) kept |= bits;
       }
       block.chunks[v][word] |= ~kept;
-    }
-  }
-
-  // Half a word at the end is out of the buffer's bounds.
-  DG_DEVICE void load_last(const T* first, Block& block) const {
-    if (block.begin + Block::kElements < count_) return;
-    const unsigned last = *(const Global<unsigned short>*)(first + count_ - 1);
-#pragma unroll
-    for (int v = 0; v < Block::kVectors; ++v) {
-#pragma unroll
-      for (int word = 0; word < 4; ++word) {
-        if (block.position(v, word * Block::kVector / 4) == count_ - 1) block.chunks[v][word] = last;
+      if constexpr (kMostLead > 0) {
+        // Half a word at the end is out of the buffer's bounds.
+        if (kept == 0xffff && block.position(v, 2 * word) == count_ - 1) block.chunks[v][word] = ~kept | last_;
       }
     }
   }
 
   int lead_;
   int count_;
+  int rounds_;
+  Buffer whole_words_;
+  unsigned last_;  // element, if a word may have two
+  int held_round_;
   Block blocks_[kBlocksOfWave];
 };
 

@@ -1,6 +1,6 @@
 // Selects the k largest of a row, in the order of their positions.
 //
-// A workgroup holds the row in registers. Numbers are compared by 32 bits in the same order. A sample of the row, which
+// A workgroup loads the row once. Numbers are compared by 32 bits in the same order. A sample of the row, which
 // is loaded first, tells from which number on there are likely k and some more. These are listed in LDS as the rest of
 // the row arrives, and histograms of the list find the k-th largest number. If the sample was wrong, so that fewer than
 // k are listed or more than there is room for, a histogram of the whole row tells in which bin of the highest 12 bits
@@ -23,12 +23,16 @@ struct SelectionList {
   int positions[kMostListed];
 };
 
+// kMostBlocks: of the row.
+template <int kMostBlocks>
 struct alignas(kChunkBytes) SelectionLds {
   union {
     unsigned bins[kBins];
     SelectionList list;
   };
-  int blocks[kWaveSize];  // for each block, where its part of the list begins, and how much it is (in the high half)
+  // For each block, where its part of the list begins, and how much it is (in the high half). Later, by how much that part
+  // is moved.
+  int blocks[kMostBlocks];
   int of_waves[kMostThreads / kWaveSize];
   int listed;
   unsigned largest;  // ordered bits in the list, less least_listed_
@@ -52,10 +56,10 @@ DG_DEVICE int add_from_lane(int* number, int added) {
 }
 
 // Arguments and members are uniform unless they are of a lane.
-template <class T, int kWaves>
+template <class Row, int kWaves>
 class Selection {
-  using Row = LogitsRow<T, kWaves>;
   using Block = typename Row::Block;
+  using Lds = SelectionLds<Row::kMostBlocks>;
   static constexpr int kThreads = kWaves * kWaveSize;
   static constexpr int kBinsOfLane = kBins / kThreads;
   static constexpr int kListedOfLane = 64 / kWaves;
@@ -63,20 +67,18 @@ class Selection {
 
  public:
   // Fewer than all numbers are to be selected: 0 < k < row.count().
-  DG_DEVICE Selection(Row& row, int k, SelectionLds& lds)
+  DG_DEVICE Selection(Row& row, int k, Lds& lds)
       : row_(row), lds_(lds), k_(k), bin_(all_of(row.count())), end_(row.count()) {}
 
-  // Leaves the k selected numbers in the list, in order, or all that are listed if these are `most` or fewer. Returns
-  // how many.
-  DG_DEVICE int run(int most) {
+  // Leaves the k selected numbers in the list, in order.
+  DG_DEVICE void run() {
     if (fits() || !list_by_sample()) list_by_row();
     const int listed = uniform(lds_.listed);
     take_in_order(listed);
-    if (listed <= most) return listed;
+    if (listed == k_) return;
     take_neighbours(listed);
     while (!bin_.is_exact()) divide_list();
     keep_selected();
-    return k_;
   }
 
  private:
@@ -124,7 +126,7 @@ class Selection {
     const int sampled = row_.sampled();
     const int expected = static_cast<int64_t>(k_) * sampled / row_.count();
     // The sample of a random row hardly ever has more of the k largest than this.
-    const int wanted = expected + expected / 8 + 16;
+    const int wanted = expected + expected / 8 + 24;
     bin_ = {0, 32, 0, sampled, wanted};
     find_bin<true>();
   }
@@ -260,7 +262,7 @@ class Selection {
 
   DG_DEVICE void begin_list() {
     if (thread_id() == 0) lds_.listed = lds_.largest = 0;
-    if (wave_id() == 0) lds_.blocks[lane_id()] = 0;
+    if (thread_id() < Row::kMostBlocks) lds_.blocks[thread_id()] = 0;
     lds_barrier();
   }
 
@@ -317,10 +319,6 @@ class Selection {
 
   // Brings the blocks' parts of the list into order.
   DG_DEVICE void take_in_order(int listed) {
-    static_assert(Row::kMostBlocks <= kWaveSize);
-    const int of_block = lds_.blocks[lane_id()];  // of the lane's number
-    const int before = inclusive_sum(of_block >> 16) - (of_block >> 16);
-    const int moved = before - (of_block & 0xffff);
     float values[kListedOfLane];
     int positions[kListedOfLane];
 #pragma unroll
@@ -329,15 +327,26 @@ class Selection {
       values[i] = lds_.list.values[at];
       positions[i] = lds_.list.positions[at];
     }
-    lds_barrier();
+    find_moves();
 #pragma unroll
     for (int i = 0; i < kListedOfLane; ++i) {
       const int at = i * kThreads + thread_id();
-      const int place = at + exchange(moved, row_.block_of(positions[i]));
+      const int place = at + lds_.blocks[row_.block_of(positions[i])];
       if (at >= listed) continue;
       lds_.list.values[place] = values[i];
       lds_.list.positions[place] = positions[i];
     }
+    lds_barrier();
+  }
+
+  // Finds by how much each block's part of the list is moved.
+  DG_DEVICE void find_moves() {
+    static_assert(Row::kMostBlocks <= kThreads);
+    const int of_block = thread_id() < Row::kMostBlocks ? lds_.blocks[thread_id()] : 0;
+    const int up_to = inclusive_sum(of_block >> 16);
+    const WaveSums sums = sum_over_waves(read_lane(up_to, kWaveSize - 1));
+    const int before = sums.before + up_to - (of_block >> 16);
+    if (thread_id() < Row::kMostBlocks) lds_.blocks[thread_id()] = before - (of_block & 0xffff);
     lds_barrier();
   }
 
@@ -392,7 +401,7 @@ class Selection {
   }
 
   Row& row_;
-  SelectionLds& lds_;
+  Lds& lds_;
   int k_;
   SelectionBin bin_;
   int end_;  // the position behind the last number of the bin that is listed

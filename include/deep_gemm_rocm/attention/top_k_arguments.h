@@ -12,14 +12,10 @@ struct TopKArguments {
   const int* ends;         // [rows], the column behind the last one that counts; or null for all columns
   const int* block_table;  // [rows / rows_of_sequence, pages_of_sequence]; null if it is empty, too
   int* out;                // [rows, k]
-  void* slice_values;      // [rows, slices · room_of_slice], what these selected, in order; without slices null
-  int* slice_positions;
   int64_t logits_stride, block_table_stride, out_stride;
   int rows, columns, k;
   int has_block_table;     // whether results are slots; they are positions otherwise
   int rows_of_sequence, pages_of_sequence, page_shift;
-  int slices;              // parts of a row, each of which has a workgroup
-  int room_of_slice;       // at least k; a short slice has as much as its numbers
   int compute_units;       // to be used
 };
 
