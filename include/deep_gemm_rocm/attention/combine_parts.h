@@ -14,14 +14,16 @@ namespace deep_gemm_rocm {
 
 constexpr int kCombiningWaves = 4;  // of a workgroup
 
-// With few queries most of the time is latency: loads of many parts are under way at once, and two waves share the
+// With few queries most of the time is latency: loads of many parts are under way at once, and four waves share the
 // values of a wide head. With many, waves of fewer registers and more work each are quicker.
-constexpr bool are_few(int64_t queries) { return queries <= 1024; }
-
-// Waves that combine the parts of a query, each some of the values.
 template <int kValueDim>
 constexpr int waves_of_query(bool few_queries) {
-  return few_queries && kValueDim % (8 * kWaveSize) == 0 ? 2 : 1;
+  return few_queries && kValueDim % (8 * kWaveSize) == 0 ? 4 : 1;
+}
+
+template <int kValueDim>
+constexpr bool are_few(int64_t queries) {
+  return queries * waves_of_query<kValueDim>(true) <= 2048;
 }
 
 // One query and head. A lane has some of the values and, for weights, some of the parts.
@@ -32,7 +34,9 @@ class PartCombiner {
   static constexpr int kValueDim = Shape::kValueDim;
   static constexpr int kWaves = waves_of_query<kValueDim>(kFewQueries);
   // Neighbouring values that a lane loads at once, up to 16 bytes.
-  static constexpr int widest(int width) { return kValueDim % (width * kWaveSize * kWaves) == 0 ? width : widest(width / 2); }
+  static constexpr int widest(int width) {
+    return kValueDim % (width * kWaveSize * kWaves) == 0 ? width : widest(width / 2);
+  }
   static constexpr int kVector = kValueDim % kWaveSize == 0 ? widest(8) : 1;
   static constexpr int kVectors = ceil_div(kValueDim, kVector * kWaveSize * kWaves);
   // Parts that a wave loads before it adds them up: of many, and of the last few.
@@ -180,7 +184,7 @@ DG_DEVICE void combine_parts_of(const FirstCombineArguments& first, unsigned wav
 template <class Shape>
 DG_DEVICE void combine_parts(const FirstCombineArguments& first, unsigned workgroup) {
   const unsigned wave = workgroup * kCombiningWaves + wave_id();
-  if (are_few(first.all_queries)) combine_parts_of<Shape, true>(first, wave);
+  if (are_few<Shape::kValueDim>(first.all_queries)) combine_parts_of<Shape, true>(first, wave);
   else combine_parts_of<Shape, false>(first, wave);
 }
 

@@ -33,7 +33,8 @@ hipError_t launch_decode(const void* kernel, const void* combine, const DecodeAr
   int fixed_parts = args.split_keys > 0 ? 0 : args.num_splits;
   void* of_combine[] = {&args.parts, &args.split_lse,      &args.split_out, &all_queries,
                         &queries,    &queries_reciprocal,  &fixed_parts,    &args};
-  const int64_t combining_waves = all_queries * waves_of_query<Shape::kValueDim>(are_few(all_queries));
+  constexpr int kValueDim = Shape::kValueDim;
+  const int64_t combining_waves = all_queries * waves_of_query<kValueDim>(are_few<kValueDim>(all_queries));
   return launch_decode_kernel(combine, of_combine, (combining_waves + kCombiningWaves - 1) / kCombiningWaves,
                               kCombiningWaves * kWaveSize, stream);
 }
