@@ -174,9 +174,10 @@ def flash_attention(
         q_descale, k_descale, v_descale: factors of FP8 values, fp32, positive: [1] for the whole tensor; [H] (for k
             and v [Hk]) for each head; [B, H] (for k and v [B, Hk]) for each sequence and head; or [B, H, ceil(S/128)]
             for each sequence, head and 128 tokens (packed: as many as the longest sequence needs), not for k and v in
-            pages. For q in bf16, those of k and v may both be [B, Sk, Hk], packed [total_k, Hk] (of sequences where
-            these are as many as tokens), in pages [blocks, block_size, Hk], a factor for each token and head: values
-            are multiplied with it and rounded to the nearest bf16, ties away from zero. Any strides.
+            pages. For q in bf16, those of k and v may both be [B, Sk, Hk], packed [1, total_k, Hk] or [total_k, Hk], in
+            pages [blocks, block_size, Hk], a factor for each token and head: values are multiplied with it and rounded
+            to the nearest bf16, ties away from zero. Where total_k is B and more than 1, [B, Hk] could mean either and
+            is refused; [1, total_k, Hk] and [B, Hk, 1] are clear. Any strides.
         attn_sink: fp32 [H], a logit for each head, whose exponential is added to the sums of the query's exponentials;
             none if None. ``lse`` leaves it out.
         softcap: c, from 2^-64 to 4096, turns logits into c · tanh(logit / c); 0 for none. A logit of infinity counts as

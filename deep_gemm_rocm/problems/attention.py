@@ -131,8 +131,11 @@ def check_attention(
                 f"cu_seqlens_k must have as many sequences as cu_seqlens_q, {batch}, got {len(cu_seqlens_k) - 1}"
             )
         tensors["cu_seqlens_k"] = cu_seqlens_k
+    of_keys = {name: descales[name] for name in ("k_descale", "v_descale")}
+    if packed and not paged and k.dtype != q.dtype:
+        _check_tokens_or_sequences(k, batch, of_keys)
     of_tokens = are_of_tokens if paged else functools.partial(_have_shape_of_tokens, k, batch)
-    layout = _layout_of_keys(q, k, of_tokens(descales["k_descale"], descales["v_descale"]))
+    layout = _layout_of_keys(q, k, of_tokens(*of_keys.values()))
     expanded = {"q_descale": _check_descale("q_descale", descales["q_descale"], "q", q, batch, packed)}
     for name, of, tensor in (("k_descale", "k", k), ("v_descale", "v", v)):
         if layout == "e4m3_tokens":
@@ -757,15 +760,29 @@ def are_of_tokens(*descales: Any) -> bool:
 
 
 def _have_shape_of_tokens(k: torch.Tensor, batch: int, *descales: Any) -> bool:
-    """The same for keys that aren't in pages. Where packed ones are as many as sequences, factors are of sequences."""
+    """The same for keys that aren't in pages. A single token's factors have the shape of its sequence's, and count as
+    these.
+    """
     shape, heads = k.shape[:-1], (batch, k.shape[-2])
-    if shape in (heads, (*heads, 1)):
-        return False
-    return any(isinstance(descale, torch.Tensor) and descale.shape == shape for descale in descales)
+    of_tokens = {shape, (1, *shape)} - {heads, (*heads, 1)}
+    return any(isinstance(descale, torch.Tensor) and descale.shape in of_tokens for descale in descales)
+
+
+def _check_tokens_or_sequences(k: torch.Tensor, batch: int, descales: dict[str, Any]) -> None:
+    """Checks that the shape of factors tells those of tokens from those of sequences, for packed keys ``k``."""
+    tokens, heads = k.shape[:-1]
+    for name, descale in descales.items():
+        if tokens == batch > 1 and isinstance(descale, torch.Tensor) and descale.shape == (tokens, heads):
+            raise ValueError(
+                f"{name} must have shape (1, {tokens}, {heads}), one factor for each token and head, or "
+                f"({batch}, {heads}, 1), one for each sequence and head, as k has as many tokens as sequences; got "
+                f"{tuple(descale.shape)}"
+            )
 
 
 def check_token_descale(name: str, descale: Any, keys: torch.Tensor) -> torch.Tensor:
-    """Checks factors of FP8 tokens, [blocks, block_size, heads] of a cache or as many as ``keys`` or values have.
+    """Checks factors of FP8 tokens, [blocks, block_size, heads] of a cache or as many as ``keys`` or values have; those
+    of packed ones may be [1, tokens, heads].
 
     Returns:
         them as [blocks, heads, block_size]; those of packed tokens as [1, heads, tokens].
@@ -774,6 +791,8 @@ def check_token_descale(name: str, descale: Any, keys: torch.Tensor) -> torch.Te
     if descale.dtype != torch.float32:
         raise TypeError(f"{name} must be float32, got {descale.dtype}")
     shape = tuple(keys.shape[:-1])
+    if len(shape) == 2 and descale.shape == (1, *shape):
+        descale = descale[0]
     if descale.shape != shape:
         raise ValueError(
             f"{name} must have shape {shape}, a factor for each token and head, if it or the other one has "

@@ -367,8 +367,41 @@ def test_packed_keys_in_fp8(scales):
         if scales == "block":
             parts = [torch.nn.functional.pad(part, (0, 2 - part.shape[-1]), value=torch.nan) for part in parts]
         descales[name] = torch.cat(parts) if scales == "token" else torch.stack(parts)
-    out = dg.flash_attention(q, k, v, causal=True, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, **descales)
+    options = {"causal": True, "cu_seqlens_q": ends_q, "cu_seqlens_k": ends_k}
+    out = dg.flash_attention(q, k, v, **options, **descales)
     assert torch.equal(out, torch.cat([problem.run()[0][0] for problem in problems]))
+    if scales == "token":
+        descales = {name: factors[None] for name, factors in descales.items()}
+        assert torch.equal(dg.flash_attention(q, k, v, **options, **descales), out)
+
+
+def test_factors_of_as_many_packed_tokens_as_sequences():
+    """Where [total_k, Hk] would also be [B, Hk], either has a shape of its own."""
+    problem = Problem(4, 4, batch=1, heads=4, kv_heads=2, widths=(64, 64), dtype_of_keys=FP8, scales="token")
+    q, k, v = problem.q[0], problem.k[0], problem.v[0]
+    ends_q, ends_k = torch.tensor([0, 1, 2, 3, 4]).int(), torch.tensor([0, 3, 3, 3, 4]).int()
+    factors = {name: problem.descales[name] for name in ("k_descale", "v_descale")}
+
+    def run(**changed):
+        return dg.flash_attention(q, k, v, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, **{**factors, **changed})
+
+    def alone(sequence, first, end, **descales):
+        one = slice(sequence, sequence + 1)
+        return dg.flash_attention(q[None, one], k[None, first:end], v[None, first:end], **descales)[0]
+
+    of_sequences = {name: tensor.mT.reshape(4, 2, 1) for name, tensor in factors.items()}
+    by_tokens, by_sequences = run(), run(**of_sequences)
+    for sequence, (first, end) in enumerate([(0, 3), (3, 3), (3, 3), (3, 4)]):
+        of_tokens = {name: tensor[:, first:end] for name, tensor in factors.items()}
+        expected = alone(sequence, first, end, **of_tokens)
+        assert torch.equal(by_tokens[sequence : sequence + 1], expected)
+        of_one = {name: tensor[sequence : sequence + 1, :, 0] for name, tensor in of_sequences.items()}
+        assert torch.equal(by_sequences[sequence : sequence + 1], alone(sequence, first, end, **of_one))
+    message = r"{} must have shape \(1, 4, 2\), .* or \(4, 2, 1\), .* got \(4, 2\)"
+    for name in factors:
+        for _ in range(2):  # also when it would be repeated
+            with pytest.raises(ValueError, match=message.format(name)):
+                run(**{name: factors[name][0]})
 
 
 def test_same_bits_every_time():
