@@ -729,7 +729,8 @@ def _check_descale(
     if expanded is not None:
         return expanded
     blocks = ceil_div(tensor.shape[-3], SCALE_BLOCK)
-    if descale.dim() == 3 and descale.shape[:2] == (batch, heads) and (packed or descale.shape[2] == blocks):
+    has_blocks = descale.dim() == 3 and descale.shape[:2] == (batch, heads)
+    if has_blocks and (descale.shape[2] == blocks or (packed and descale.shape[2] > 0)):
         return descale
     expected = "blocks of the longest sequence" if packed else str(blocks)
     raise ValueError(

@@ -505,6 +505,12 @@ def good_packed() -> dict:
     }
 
 
+def good_packed_fp8() -> dict:
+    good = good_packed()
+    heads = {name: good[name].to(FP8) for name in "qkv"}
+    return good | heads | {f"{name}_descale": torch.ones(1) for name in heads}
+
+
 BAD = [
     (good, {"q": None}, TypeError, "q must be a torch.Tensor"),
     (good, {"q": torch.zeros(1, 8, 4, 64)}, TypeError, "q must be bfloat16, float16 or float8_e4m3fnuz"),
@@ -544,6 +550,8 @@ BAD = [
     (good_fp8, {"k_descale": torch.ones(1, 4)}, ValueError, "k_descale must have shape"),
     (good_fp8, {"k_descale": torch.ones(1).double()}, TypeError, "k_descale must be float32"),
     (good_fp8, {"out": torch.zeros(1, 8, 4, 64)}, TypeError, "out must be bfloat16 or float16"),
+    (good_packed_fp8, {"q_descale": torch.ones(2, 4, 0)}, ValueError, "q_descale must have shape"),
+    (good_packed_fp8, {"v_descale": torch.ones(2, 2, 0)}, ValueError, "v_descale must have shape"),
     (good_packed, {"cu_seqlens_q": None}, TypeError, "cu_seqlens_q must be a torch.Tensor"),
     (good_packed, {"cu_seqlens_q": torch.tensor([0, 3, 8])}, TypeError, "cu_seqlens_q must be int32"),
     (good_packed, {"cu_seqlens_q": torch.tensor([0, 8]).int()}, ValueError, "as many sequences"),
