@@ -14,6 +14,7 @@ from ..checks import check_int, check_tensor
 from ..problems.attention import check_data
 from ..problems.gemm_kind import Epilogue
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
+from ..problems.recipe import check_ints
 from .casts import NO_UE8M0, get_mn_major_tma_aligned_tensor
 from .gemm import check_alpha
 from .mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits
@@ -70,8 +71,7 @@ def transform_sf_into_required_layout(
 
 def _shared_by_a_scale(recipe: Any, is_sfa: bool | None) -> tuple[int, int]:
     """How many rows and how many values along K share a scale."""
-    if not isinstance(recipe, (tuple, list)) or len(recipe) not in (2, 3):
-        raise TypeError(f"recipe must be a tuple of 2 or 3 ints, got {recipe!r}")
+    check_ints("recipe", recipe, 2, 3)
     if (len(recipe) == 3) != (is_sfa is not None):
         raise ValueError(f"is_sfa must be given with a recipe of 3 numbers and only then, got {is_sfa} with {recipe}")
     rows, shared_k = recipe if len(recipe) == 2 else (recipe[0] if is_sfa else recipe[1], recipe[2])

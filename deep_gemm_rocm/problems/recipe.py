@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any, NamedTuple
 
 from .gemm_kind import GROUP
@@ -38,8 +39,8 @@ def check_recipe(function: str, recipe: Any, recipe_a: Any, recipe_b: Any) -> Re
         return BLOCKS
     given = {"recipe": (recipe, 3), "recipe_a": (recipe_a, 2), "recipe_b": (recipe_b, 2)}
     for name, (value, length) in given.items():
-        if value is not None and (not isinstance(value, (tuple, list)) or len(value) != length):
-            raise TypeError(f"{name} must be a tuple of {length} ints, got {value!r}")
+        if value is not None:
+            check_ints(name, value, length)
     if recipe is not None:
         whole = Recipe(*recipe)
     elif (recipe_a is None) != (recipe_b is None):
@@ -65,6 +66,7 @@ def check_recipe_of_four_bits(function: str, recipe: Any, recipe_a: Any, recipe_
 
     Raises:
         NotImplementedError: there is no kernel for the recipe.
+        TypeError: an argument is not a recipe.
     """
     of_groups = (1, GROUP)
     expected = {"recipe_a": (recipe_a, ((1, SCALE_BLOCK), of_groups)), "recipe_b": (recipe_b, (of_groups,))}
@@ -73,9 +75,27 @@ def check_recipe_of_four_bits(function: str, recipe: Any, recipe_a: Any, recipe_
             f"recipe of {function} must be None where b has four bits, got {recipe!r}; give recipe_a and recipe_b"
         )
     for name, (value, known) in expected.items():
-        if value is not None and (not isinstance(value, (tuple, list)) or tuple(value) not in known):
+        if value is None:
+            continue
+        check_ints(name, value, 2)
+        if tuple(value) not in known:
             words = " or ".join(map(str, known))
             raise NotImplementedError(f"{name} of {function} must be {words} where b has four bits, got {value!r}")
+
+
+def check_ints(name: str, recipe: Any, *lengths: int) -> None:
+    """Checks that a recipe is a tuple of so many ints, or None instead of them.
+
+    Raises:
+        TypeError: it isn't.
+    """
+    fits = isinstance(recipe, (tuple, list)) and len(recipe) in lengths
+    if not fits or not all(number is None or _is_int(number) for number in recipe):
+        raise TypeError(f"{name} must be a tuple of {' or '.join(map(str, lengths))} ints, got {recipe!r}")
+
+
+def _is_int(number: Any) -> bool:
+    return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
 
 def flat_recipe(recipe: Recipe) -> list[int]:

@@ -261,6 +261,7 @@ def test_gemm_takes_transformed_scales():
         ({"mn": "8"}, TypeError, "mn must be an int, got str"),
         ({"k": -1}, ValueError, "k must be at least 0, got -1"),
         ({"recipe": None}, TypeError, "recipe must be a tuple of 2 or 3 ints, got None"),
+        ({"recipe": (1, 1, 128.0)}, TypeError, r"recipe must be a tuple of 2 or 3 ints, got \(1, 1, 128.0\)"),
         ({"recipe": (1, 128)}, ValueError, "is_sfa must be given with a recipe of 3 numbers and only then"),
         ({"is_sfa": None}, ValueError, "is_sfa must be given with a recipe of 3 numbers and only then"),
         ({"recipe": (1, 1, 32)}, NotImplementedError, "1 or 128 rows and 128 values along K, got 1 and 32"),

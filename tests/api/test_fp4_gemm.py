@@ -371,6 +371,7 @@ D = torch.zeros(4, 16)
         ({"b": (torch.zeros(64, 16, dtype=torch.int8).T, torch.ones(16, 4))}, ValueError, r"b\[0\] must be contiguous"),
         ({"recipe": (1, 1, 32)}, NotImplementedError, "recipe of fp8_fp4_gemm_nt must be None"),
         ({"recipe_a": (1, 64)}, NotImplementedError, "recipe_a of fp8_fp4_gemm_nt must be"),
+        ({"recipe_a": (1.0, 128)}, TypeError, r"recipe_a must be a tuple of 2 ints, got \(1.0, 128\)"),
         ({"recipe_b": (1, 128)}, NotImplementedError, "recipe_b of fp8_fp4_gemm_nt must be"),
         ({"d": (D, D)}, NotImplementedError, "d must be a tensor"),
     ],

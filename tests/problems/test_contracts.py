@@ -187,6 +187,9 @@ def test_tiles_must_be_addressable(monkeypatch):
         ({"c": 1.0}, TypeError, r"c must be a torch.Tensor, got float"),
         ({"recipe": (1, 1, 32)}, NotImplementedError, r"the recipes \(1, 128, 128\), .*; got \(1, 1, 32\)"),
         ({"recipe": 128}, TypeError, "recipe must be a tuple of 3 ints, got 128"),
+        ({"recipe": (1.0, 128, 128)}, TypeError, r"recipe must be a tuple of 3 ints, got \(1.0, 128, 128\)"),
+        ({"recipe": (True, 128, 128)}, TypeError, "recipe must be a tuple of 3 ints"),
+        ({"recipe_a": (1, 128), "recipe_b": (128, 128.0)}, TypeError, "recipe_b must be a tuple of 2 ints"),
         ({"recipe_a": (1, 128)}, ValueError, "recipe_a and recipe_b must be given both, or neither"),
         ({"recipe_a": (1, 128), "recipe_b": (1, 64)}, ValueError, "must agree in K"),
         (
