@@ -132,7 +132,8 @@ def get_paged_mqa_logits_metadata(
         raise ValueError(f"context_lens must be [batch] or [batch, next_n], got shape {tuple(context_lens.shape)}")
     if indices is not None:
         check_form("indices", indices, torch.int32, (len(context_lens),))
-    _check_block_kv(block_kv)
+    if check_int("block_kv", block_kv, 1) not in _PAGE_SIZES:
+        raise ValueError(f"block_kv must be one of {_PAGE_SIZES}, got {block_kv}")
     units = check_int("num_sms", num_sms, 1, _MAX_UNITS)
     schedule = context_lens.new_empty((units + 1, 2))
     if not context_lens.shape[0]:
@@ -205,7 +206,8 @@ def fp8_paged_mqa_logits(
         raise ValueError(f"q must be contiguous and start at a multiple of {ALIGNMENT} bytes, got {q.stride()}")
     check_form("kv_cache", kv_cache, torch.uint8, (None, None, 1, head_dim + _SCALE_BYTES))
     page_tokens = kv_cache.shape[1]
-    _check_block_kv(page_tokens)
+    if page_tokens not in _PAGE_SIZES:
+        raise ValueError(f"a block of kv_cache must have one of {_PAGE_SIZES} tokens, got {page_tokens}")
     is_contiguous = page_tokens == 1 or kv_cache.stride(1) == head_dim + _SCALE_BYTES
     overlap = len(kv_cache) > 1 and kv_cache.stride(0) < page_tokens * (head_dim + _SCALE_BYTES)
     if not is_contiguous or overlap:
@@ -267,8 +269,3 @@ def _check_aligned(name: str, tensor: torch.Tensor) -> None:
             f"rows of {name} must be contiguous and start at multiples of {ALIGNMENT} bytes, got strides "
             f"{tensor.stride()}; .clone() it"
         )
-
-
-def _check_block_kv(block_kv: Any) -> None:
-    if check_int("block_kv", block_kv, 1) not in _PAGE_SIZES:
-        raise ValueError(f"a block of the cache must have one of {_PAGE_SIZES} tokens, got {block_kv}")

@@ -120,7 +120,7 @@ def check_attention(
     page_size, num_pages, tokens_k = 1, 0, k.shape[-3]
     if paged:
         num_pages, page_size = k.shape[:2]
-        _check_page_size(page_size, PAGE_SIZES)
+        _check_page_size("k", page_size, PAGE_SIZES)
         contents += check_pages(batch, num_pages, page_size, block_table, context_lens)
         tokens_k = block_table.shape[1] * page_size if num_pages else 0
         tensors |= {"block_table": block_table, "context_lens": context_lens}
@@ -137,13 +137,14 @@ def check_attention(
     of_tokens = are_of_tokens if paged else functools.partial(_have_shape_of_tokens, k, batch)
     layout = _layout_of_keys(q, k, of_tokens(*of_keys.values()))
     expanded = {"q_descale": _check_descale("q_descale", descales["q_descale"], "q", q, batch, packed)}
+    of_each = _forms_of_tokens(q, k)
     for name, of, tensor in (("k_descale", "k", k), ("v_descale", "v", v)):
         if layout == "e4m3_tokens":
             expanded[name] = check_token_descale(name, descales[name], tensor)
         elif paged:
-            expanded[name] = _check_head_descale(name, descales[name], of, k.dtype, batch, k.shape[-2])
+            expanded[name] = _check_head_descale(name, descales[name], of, k.dtype, batch, k.shape[-2], of_each)
         else:
-            expanded[name] = _check_descale(name, descales[name], of, tensor, batch, packed)
+            expanded[name] = _check_descale(name, descales[name], of, tensor, batch, packed, of_each)
     tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
     check_sink(attn_sink, q.shape[-2], tensors)
     out_type = _check_output(out, (*q.shape[:-1], widths[1]), tensors)
@@ -236,7 +237,7 @@ def check_decode(
         raise ValueError(f"k_cache must have the head dim of q, {head_dim}, got shape {tuple(k_cache.shape)}")
     check_widths(head_dim, v_cache.shape[-1], _WIDTHS)
     check_groups(heads, kv_heads)
-    _check_decode_sizes(tokens_q, page_size)
+    _check_decode_sizes(tokens_q, "k_cache", page_size, PAGE_SIZES, MAX_DECODE_TOKENS)
     contents = check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors |= {"block_table": block_table, "context_lens": context_lens}
     expanded = {"q_descale": _check_head_descale("q_descale", descales["q_descale"], "q", q.dtype, batch, heads)}
@@ -245,7 +246,9 @@ def check_decode(
         if layout == "e4m3_tokens":
             expanded[name] = check_token_descale(name, descales[name], k_cache)
         else:
-            expanded[name] = _check_head_descale(name, descales[name], of, k_cache.dtype, batch, kv_heads)
+            expanded[name] = _check_head_descale(
+                name, descales[name], of, k_cache.dtype, batch, kv_heads, _forms_of_tokens(q, k_cache)
+            )
     tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
     check_sink(attn_sink, heads, tensors)
     out_type = _check_output(out, (*q.shape[:-1], v_cache.shape[-1]), tensors)
@@ -266,6 +269,12 @@ def _layout_of_keys(q: torch.Tensor, k: torch.Tensor, of_tokens: bool) -> str:
     if k.dtype == q.dtype:
         return "plain"
     return "e4m3_tokens" if of_tokens else "e4m3"
+
+
+def _forms_of_tokens(q: torch.Tensor, k: torch.Tensor) -> tuple[str, ...]:
+    """The form of factors of tokens, for an error message, if there may be any; of packed ones, that which is clear."""
+    shape = tuple(k.shape[:-1]) if k.dim() == 4 else (1, *k.shape[:-1])
+    return () if k.dtype == q.dtype else (f"{shape}, one for each token and head",)
 
 
 def _check_keys(
@@ -374,7 +383,7 @@ def check_latent_decode(
     num_pages, page_size, _, _ = cache.shape
     check_widths(head_dim, check_int("d_v", d_v, 1), _LATENT_WIDTHS)
     check_groups(heads, 1)
-    _check_decode_sizes(tokens_q, page_size, LATENT_PAGE_SIZES, MAX_LATENT_TOKENS)
+    _check_decode_sizes(tokens_q, "kv_cache", page_size, LATENT_PAGE_SIZES, MAX_LATENT_TOKENS)
     contents = check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors = {"q": q, "kv_cache": kv_cache, "block_table": block_table, "context_lens": context_lens}
     has_fp8_queries = q.dtype in LATENT_FP8_DTYPES
@@ -447,16 +456,16 @@ def check_latent_strides(name: str, cache: torch.Tensor) -> None:
 
 
 def _check_decode_sizes(
-    tokens_q: int, page_size: int, page_sizes: tuple[int, ...] = PAGE_SIZES, most_tokens: int = MAX_DECODE_TOKENS
+    tokens_q: int, cache: str, page_size: int, page_sizes: tuple[int, ...], most_tokens: int
 ) -> None:
-    _check_page_size(page_size, page_sizes)
+    _check_page_size(cache, page_size, page_sizes)
     if not 1 <= tokens_q <= most_tokens:
         raise ValueError(f"q must have 1 to {most_tokens} tokens for each sequence, got {tokens_q}")
 
 
-def _check_page_size(page_size: int, page_sizes: tuple[int, ...]) -> None:
+def _check_page_size(cache: str, page_size: int, page_sizes: tuple[int, ...]) -> None:
     if page_size not in page_sizes:
-        raise ValueError(f"a block of the cache must have one of {page_sizes} tokens, got {page_size}")
+        raise ValueError(f"a block of {cache} must have one of {page_sizes} tokens, got {page_size}")
 
 
 def check_pages(
@@ -719,9 +728,13 @@ def _check_output(
 
 
 def _check_descale(
-    name: str, descale: Any, of: str, tensor: torch.Tensor, batch: int, packed: bool
+    name: str, descale: Any, of: str, tensor: torch.Tensor, batch: int, packed: bool, other_forms: tuple[str, ...] = ()
 ) -> torch.Tensor | None:
-    """Returns the checked factors, expanded to [batch, heads, blocks]; None if there are none."""
+    """Returns the checked factors, expanded to [batch, heads, blocks]; None if there are none.
+
+    Args:
+        other_forms: those that ``descale`` might have had instead, for the error message.
+    """
     heads = tensor.shape[-2]
     if not _has_descale(name, descale, of, tensor.dtype):
         return None
@@ -733,26 +746,30 @@ def _check_descale(
     if has_blocks and (descale.shape[2] == blocks or (packed and descale.shape[2] > 0)):
         return descale
     expected = "blocks of the longest sequence" if packed else str(blocks)
-    raise ValueError(
-        f"{name} must have shape (1,), one factor for all; ({heads},), one for each head; ({batch}, {heads}), one for "
-        f"each sequence and head; or "
-        f"({batch}, {heads}, {expected}), one for each {SCALE_BLOCK} tokens as well; got {tuple(descale.shape)}"
-    )
+    of_blocks = f"({batch}, {heads}, {expected}), one for each {SCALE_BLOCK} tokens as well"
+    raise _wrong_form(name, descale, batch, heads, (of_blocks, *other_forms))
 
 
 def _check_head_descale(
-    name: str, descale: Any, of: str, dtype: torch.dtype, batch: int, heads: int
+    name: str, descale: Any, of: str, dtype: torch.dtype, batch: int, heads: int, other_forms: tuple[str, ...] = ()
 ) -> torch.Tensor | None:
-    """Returns the checked factors, expanded to [batch, heads, 1]; None if there are none."""
+    """Returns the checked factors, expanded to [batch, heads, 1]; None if there are none. The rest as above."""
     if not _has_descale(name, descale, of, dtype):
         return None
     expanded = _of_whole_heads(descale, batch, heads)
     if expanded is None:
-        raise ValueError(
-            f"{name} must have shape (1,), one factor for all; ({heads},), one for each head; or ({batch}, {heads}), "
-            f"one for each sequence and head; got {tuple(descale.shape)}"
-        )
+        raise _wrong_form(name, descale, batch, heads, other_forms)
     return expanded
+
+
+def _wrong_form(name: str, descale: torch.Tensor, batch: int, heads: int, other_forms: tuple[str, ...]) -> ValueError:
+    *forms, last = (
+        "(1,), one factor for all",
+        f"({heads},), one for each head",
+        f"({batch}, {heads}), one for each sequence and head",
+        *other_forms,
+    )
+    return ValueError(f"{name} must have shape {'; '.join(forms)}; or {last}; got {tuple(descale.shape)}")
 
 
 def are_of_tokens(*descales: Any) -> bool:

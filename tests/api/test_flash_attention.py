@@ -550,6 +550,12 @@ BAD = [
     (good_fp8, {"k_descale": torch.ones(1, 4)}, ValueError, "k_descale must have shape"),
     (good_fp8, {"k_descale": torch.ones(1).double()}, TypeError, "k_descale must be float32"),
     (good_fp8, {"out": torch.zeros(1, 8, 4, 64)}, TypeError, "out must be bfloat16 or float16"),
+    (
+        good_packed_fp8,
+        {"q": torch.zeros(8, 4, 64).bfloat16(), "q_descale": None, "k_descale": torch.ones(5)},
+        ValueError,
+        r"k_descale must have shape \(1,\), .*; or \(1, 16, 2\), one for each token and head; got \(5,\)",
+    ),
     (good_packed_fp8, {"q_descale": torch.ones(2, 4, 0)}, ValueError, "q_descale must have shape"),
     (good_packed_fp8, {"v_descale": torch.ones(2, 2, 0)}, ValueError, "v_descale must have shape"),
     (good_packed, {"cu_seqlens_q": None}, TypeError, "cu_seqlens_q must be a torch.Tensor"),

@@ -118,7 +118,7 @@ BAD = [
     ({"d_v": 256}, ValueError, "must be one of 576/512, got 576/256"),
     ({"return_lse": "no"}, TypeError, "return_lse must be a bool, got str"),
     ({"return_lse": True, "lse_base_2": 2}, TypeError, "lse_base_2 must be a bool, got int"),
-    ({"kv_cache": torch.zeros(4, 3, 1, 576).bfloat16()}, ValueError, "must have one of"),
+    ({"kv_cache": torch.zeros(4, 3, 1, 576).bfloat16()}, ValueError, "block of kv_cache must have one of .*, got 3"),
     (
         {"kv_cache": reserved(2**33).view(torch.bfloat16).as_strided((2, 16, 1, 576), (2**31, 576, 576, 1))},
         ValueError, "pages of kv_cache must be less than 2.32 bytes apart, got 4294967296",

@@ -252,7 +252,7 @@ BAD = [
     ({"kv_cache": torch.zeros(4, 16, 1, 576).to(torch.float8_e5m2)}, TypeError, "kv_cache must be"),
     ({"kv_descale": torch.ones(1)}, ValueError, "kv_descale must be None"),
     ({"fp8_dtype": torch.float8_e5m2}, TypeError, "fp8_dtype must be"),
-    ({"kv_cache": torch.zeros(4, 3, 1, 656).byte()}, ValueError, "must have one of"),
+    ({"kv_cache": torch.zeros(4, 3, 1, 656).byte()}, ValueError, "block of kv_cache must have one of .*, got 3"),
 ]  # fmt: skip
 
 

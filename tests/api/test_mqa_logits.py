@@ -383,6 +383,10 @@ def plain() -> dict:
     return dict(zip(names, Problem(8, 16, 32, 32).arguments, strict=True))
 
 
+def metadata() -> dict:
+    return {"context_lens": torch.tensor([30, 16]).int(), "block_kv": 64, "num_sms": 4}
+
+
 BAD = [
     (dg.fp8_mqa_logits, plain, {"q": torch.zeros(8, 32, 32)}, TypeError, "q must be float8_e4m3fnuz"),
     (dg.fp8_mqa_logits, plain, {"q": torch.zeros(8, 12, 32).to(FP8)}, ValueError, "q must have a multiple of 8 heads"),
@@ -392,7 +396,14 @@ BAD = [
     (dg.fp8_mqa_logits, plain, {"max_seqlen_k": 4}, ValueError, "clean_logits must be False"),
     (dg.fp8_paged_mqa_logits, paged, {"q": torch.zeros(2, 9, 32, 32).to(FP8)}, ValueError, "1 to 8 tokens"),
     (dg.fp8_paged_mqa_logits, paged, {"kv_cache": torch.zeros(3, 64, 1, 32)}, TypeError, "kv_cache must be uint8"),
-    (dg.fp8_paged_mqa_logits, paged, {"kv_cache": torch.zeros(3, 48, 1, 36).byte()}, ValueError, "must have one of"),
+    (
+        dg.fp8_paged_mqa_logits,
+        paged,
+        {"kv_cache": torch.zeros(3, 48, 1, 36).byte()},
+        ValueError,
+        r"a block of kv_cache must have one of \(1, 16, 32, 64, 128\) tokens, got 48",
+    ),
+    (dg.get_paged_mqa_logits_metadata, metadata, {"block_kv": 48}, ValueError, "block_kv must be one of .*, got 48"),
     (dg.fp8_paged_mqa_logits, paged, {"block_table": torch.tensor([[9], [0]]).int()}, ValueError, "got 9 as block"),
     (dg.fp8_paged_mqa_logits, paged, {"context_lens": torch.tensor([30, 999]).int()}, ValueError, "got 999"),
     (dg.fp8_paged_mqa_logits, paged, {"schedule_meta": torch.zeros(4).int()}, ValueError, "schedule_meta must have"),
