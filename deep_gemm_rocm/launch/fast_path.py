@@ -11,6 +11,7 @@ import ctypes
 import functools
 import importlib
 import itertools
+import math
 import operator
 import sys
 from array import array
@@ -152,6 +153,8 @@ def described_by_python(function: object, values: object, args: tuple[Any, ...],
                 return None  # it may have no memory of its own
             else:
                 key += (kind, part)  # the type tells 1 from True
+                if issubclass(kind, float):
+                    key.append(math.copysign(1.0, part))  # 0.0 equals -0.0
         addresses = tuple(map(_address, tensors) if is_torchs else [tensor.data_ptr() for tensor in tensors])
     except RuntimeError:  # a tensor has no strides or no address
         return None

@@ -63,7 +63,7 @@ def tensors(draw):
     return tensor if parameter is None else parameter(tensor, requires_grad=False)
 
 
-others = st.sampled_from((None, True, False, 0, 1, 2, 1.0, "nk", "mn", (1, 128), torch.float32, b"", b"\0"))
+others = st.sampled_from((None, True, False, 0, 1, 2, 1.0, 0.0, -0.0, "nk", "mn", (1, 128), torch.float32, b"", b"\0"))
 parts = st.one_of(tensors(), others)
 arguments = st.lists(st.one_of(parts, st.lists(parts, max_size=2), st.tuples(parts, parts)), max_size=3)
 keywords = st.dictionaries(st.sampled_from(("c", "bias")), parts, max_size=2)
@@ -99,6 +99,7 @@ DIFFERENT = {
     "places": ((x, None), (None, x)),
     "depths": (((x, x),), (x, x)),
     "kinds": ((1,), (True,)),
+    "signs of zero": ((0.0, 1.0), (-0.0, 1.0)),
     "lengths": (((1, 2), 3), ((1,), 2, 3)),
 }
 

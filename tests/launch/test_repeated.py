@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -257,6 +258,15 @@ def test_arguments_of_other_types_are_refused_again():
     dg.m_grouped_fp8_gemm_nt_contiguous(*arguments, ensure_zero_padding=True)
     with pytest.raises(TypeError, match="ensure_zero_padding must be"):
         dg.m_grouped_fp8_gemm_nt_contiguous(*arguments, ensure_zero_padding=1)
+
+
+def test_the_sign_of_zero_is_an_argument():
+    logits = torch.randn(M, 64, device=hip.runtime().tensor_device)
+    for _ in range(2):
+        for scale in (0.0, -0.0):
+            weights, _ = dg.route_top_k(logits, 4, scale=scale)
+            assert (weights == 0).all()
+            assert (weights.signbit() == (math.copysign(1, scale) < 0)).all()
 
 
 def test_gradients_are_refused_again():

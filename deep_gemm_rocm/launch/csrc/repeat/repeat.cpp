@@ -12,6 +12,7 @@
 #include <Python.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -226,6 +227,11 @@ struct Described {
   void* addresses[kMostTensors];
 };
 
+// A word behind a float's type, where addresses stand otherwise: 0.0 equals -0.0, but results may differ.
+constexpr int64_t kNegative = -1;
+
+bool is_negative_float(PyObject* part) { return PyFloat_Check(part) && std::signbit(PyFloat_AsDouble(part)); }
+
 // The type of every argument is in the words, so that the key tells 1 from True. All other elements of the key are
 // arguments.
 Outcome describe_parts(Parts& parts, Words& words, Described& described) {
@@ -251,6 +257,7 @@ Outcome describe_parts(Parts& parts, Words& words, Described& described) {
       return Outcome::kUnusual;
     } else {
       words.add(type);
+      if (is_negative_float(part)) words.add(kNegative);
       described.key.add(part);
     }
   }
