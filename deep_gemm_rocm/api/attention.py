@@ -35,6 +35,7 @@ from ..problems.attention import (
     check_latent_decode,
     check_splits,
     check_window,
+    compiled_page_size,
 )
 from ..runtime import settings
 
@@ -371,8 +372,8 @@ def mla_decode(
     Args:
         q: bf16 or f16 [B, next_n, H, 576], next_n from 1 to 8: 512 elements that have absorbed the up-projection of
             keys, then the rotary part. For an FP8 cache, bf16 or the cache's format of FP8.
-        kv_cache: [blocks, block_size, 1, width] or [blocks, block_size, width], block_size a power of two from 1 to
-            256; width and dtype are one of
+        kv_cache: [blocks, block_size, 1, width] or [blocks, block_size, width], block_size from 1 to 256. Each
+            block_size that is no power of two has kernels of its own. Width and dtype are one of
             576 of the dtype of q;
             576 float8_e4m3fnuz or float8_e4m3fn;
             656 uint8, as ``append_mla_cache`` writes them: 512 FP8 values, 4 fp32 scales of 128 values
@@ -425,10 +426,10 @@ def _decode(
     if problem.softcap > 0 or problem.layout != "plain":
         traits = {"capped": problem.softcap > 0, "layout": problem.layout}
     if latent is not None:
-        tokens = "small_pages" if problem.page_size < RUN_TOKENS else "paged"
+        tokens = "small_pages" if problem.page_size % RUN_TOKENS else "paged"
         traits = {
             "layout": latent.layout, "is_ocp": latent.is_ocp, "tokens": tokens,
-            "has_fp8_queries": latent.has_fp8_queries,
+            "has_fp8_queries": latent.has_fp8_queries, "page_size": compiled_page_size(problem.page_size),
         }  # fmt: skip
     case = _case(family, problem, problem.tokens_q, problem.most_keys)
     deal = functools.partial(_dealt, case, traits, num_splits)

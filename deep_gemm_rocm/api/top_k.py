@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ..checks import check_int, one_of
 from ..launch.repeated import Described, launches_of_rows
 from ..launch.top_k import top_k_launch
-from ..problems.attention import check_data, check_form, check_not_shared, check_one_device
+from ..problems.attention import MAX_PAGE_SIZE, check_data, check_form, check_not_shared, check_one_device
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _MAX_K = 2048
 _MAX_ROWS = 2**18
 _MAX_COLUMNS = 2**19
-_PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @launches_of_rows("logits", "starts", "ends", "block_table", "out")
@@ -46,7 +43,7 @@ def top_k_per_row(
             of logits after each other belong to each sequence, as in ``fp8_paged_mqa_logits``. The result are then
             slots of the cache, ``page * page_size + offset``. A position without a page, or with a negative one, is
             -1.
-        page_size: tokens of a page, a power of two up to 256; 1 if ``block_table`` names a slot for each position.
+        page_size: tokens of a page, up to 256; 1 if ``block_table`` names a slot for each position.
         out: int32 [rows, k], rows contiguous and any distance apart, to be written; None for a new tensor.
 
     Returns:
@@ -79,7 +76,7 @@ def top_k_per_row(
         if bounds is not None:
             check_form(name, bounds, torch.int32, (rows,))
             tensors[name] = bounds
-    _check_page_size(page_size)
+    check_int("page_size", page_size, 1, MAX_PAGE_SIZE)
     if block_table is not None:
         check_form("block_table", block_table, torch.int32, (None, None))
         if len(block_table) == 0 or rows % len(block_table):
@@ -98,8 +95,3 @@ def top_k_per_row(
         return result, None
     launch = top_k_launch(logits, k, starts, ends, block_table, page_size, result, is_new=out is None)
     return result, launch
-
-
-def _check_page_size(page_size: Any) -> None:
-    if check_int("page_size", page_size, 1) not in _PAGE_SIZES:
-        raise ValueError(f"page_size must be one of {_PAGE_SIZES}, got {page_size}")

@@ -172,12 +172,13 @@ def warmup_kernels(
             ``flash_attention_decode`` ``softcap``; for these and ``append_kv_cache`` ``k_descale``, as ``"heads"`` or
             ``"tokens"``, whose factors FP8 keys of tokens in bf16 have; for ``mla_decode`` and ``sparse_mla``
             ``fp8_dtype``, by its name; for the former ``q``, as whether it is FP8, and ``page_size``, the tokens of a
-            page, by default 64; for the latter ``extra_kv_cache``, as whether there is one; for functions but
-            ``fused_moe`` with FP4 weights, or with int4 weights and FP8 activations, ``shuffled``, as whether they are
-            those of ``shuffle_weight``; with FP4 weights and FP8 activations ``recipe_a``: (1, 128), or (1, 32) if each
-            32 values of those have an exponent; for functions with int4 weights ``group_k`` and ``scales``: how many
-            values share a scale, by default 128 with FP8 activations unless they are shuffled, and otherwise 32, and
-            the scales' dtype by its name, by default ``"bfloat16"`` for 32 values and otherwise ``"float32"``.
+            page, by default 64; for ``top_k_per_row`` ``page_size``, by default 1; for ``sparse_mla``
+            ``extra_kv_cache``, as whether there is one; for functions but ``fused_moe`` with FP4 weights, or with int4
+            weights and FP8 activations, ``shuffled``, as whether they are those of ``shuffle_weight``; with FP4 weights
+            and FP8 activations ``recipe_a``: (1, 128), or (1, 32) if each 32 values of those have an exponent; for
+            functions with int4 weights ``group_k`` and ``scales``: how many values share a scale, by default 128 with
+            FP8 activations unless they are shuffled, and otherwise 32, and the scales' dtype by its name, by default
+            ``"bfloat16"`` for 32 values and otherwise ``"float32"``.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
@@ -549,7 +550,9 @@ def _paged_logits(function: _Function, m: int, of: Workload) -> None:
 
 def _top_k(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
-    function.call(_tensor(m, of.k, dtype=of.dtype or torch.float32), of.n)
+    page_size = check_int("page_size", of.arguments.get("page_size", 1), 1)
+    table = None if page_size == 1 else _tensor(m, ceil_div(of.k, page_size), dtype=torch.int32)
+    function.call(_tensor(m, of.k, dtype=of.dtype or torch.float32), of.n, block_table=table, page_size=page_size)
 
 
 def _append(function: _Function, m: int, of: Workload) -> None:
@@ -690,6 +693,7 @@ _ARGUMENTS = {
     "flash_attention_decode": ("softcap", "k_descale"),
     "append_kv_cache": ("k_descale",),
     "mla_decode": ("q", "fp8_dtype", "page_size"),
+    "top_k_per_row": ("page_size",),
     "sparse_mla": ("extra_kv_cache", "fp8_dtype"),
     "m_grouped_fp8_gemm_nt_masked": ("enable_overlap", "max_block_n"),
     "fp8_m_grouped_gemm_nt_masked": ("enable_overlap", "max_block_n"),

@@ -37,10 +37,12 @@ class DecodeConfig(NamedTuple):
             heads, or ``e4m3_tokens``, with factors of tokens; a latent cache ``plain``, ``e4m3``, ``e4m3_656`` or
             ``e4m3_584``.
         is_ocp: whether FP8 values of a latent cache are OCP's.
-        tokens: where the tokens of a sequence are in a latent cache: ``paged``; ``small_pages``, of fewer than eight
-            tokens; ``indexed``, by a row of slots; or ``indexed_twice``, in two caches by a row of slots each.
+        tokens: where the tokens of a sequence are in a latent cache: ``paged``; ``small_pages``, that eight
+            neighbouring tokens may not be in; ``indexed``, by a row of slots; or ``indexed_twice``, in two caches by a
+            row of slots each.
         capped: whether logits have a soft cap.
         has_fp8_queries: whether queries for a latent cache are in its format of FP8, and widened to ``type``.
+        page_size: tokens of a page of a latent cache that is compiled in; 0 for any power of two.
     """
 
     type: str
@@ -53,6 +55,7 @@ class DecodeConfig(NamedTuple):
     tokens: str = "paged"
     capped: bool = False
     has_fp8_queries: bool = False
+    page_size: int = 0
 
     @property
     def family(self) -> str:
@@ -91,6 +94,7 @@ class DecodeConfig(NamedTuple):
             f"q{self.latent_rows}" if 0 < self.latent_rows < LATENT_ROWS[-1] else "",
             "capped" if self.capped else "",
             "fp8_queries" if self.has_fp8_queries else "",
+            f"pages{self.page_size}" if self.page_size else "",
         ]
         return "_".join((self.family, types, *filter(None, traits)))
 

@@ -8,6 +8,7 @@ import torch
 
 from ..jit import Request
 from ..problems.arguments import present
+from ..problems.attention import compiled_page_size
 from ..runtime import settings
 from .launch import Launch, Sizes
 
@@ -76,8 +77,9 @@ def top_k_launch(
         block_table=("block_table", block_table),
         out=("out", out),
     )
-    type_ = _TYPES[logits.dtype]
-    request = Request("top_k.hip.j2", {"type": type_, "kernel_name": f"top_k_{type_}"})
+    type_, compiled = _TYPES[logits.dtype], compiled_page_size(page_size)
+    name = f"top_k_{type_}_pages{compiled}" if compiled else f"top_k_{type_}"
+    request = Request("top_k.hip.j2", {"type": type_, "page_size": compiled, "kernel_name": name})
     has_pages = block_table is not None
 
     # In a family, a block table has a row for each row of logits.

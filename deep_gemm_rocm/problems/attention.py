@@ -21,7 +21,8 @@ _LATENT_WIDTHS = ((576, 512),)
 _LATENT_DTYPES = (torch.bfloat16, torch.float16)
 LATENT_FP8_DTYPES = (torch.float8_e4m3fnuz, torch.float8_e4m3fn)
 _LATENT_BYTES = 656
-LATENT_PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LATENT_PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # that need no kernels of their own
+MAX_PAGE_SIZE = 256
 MAX_LATENT_TOKENS = 8
 RUN_TOKENS = 8  # neighbouring tokens that a wave loads from one page, if a page has as many
 PAGE_SIZES = (16, 32, 64, 128, 256)
@@ -237,7 +238,8 @@ def check_decode(
         raise ValueError(f"k_cache must have the head dim of q, {head_dim}, got shape {tuple(k_cache.shape)}")
     check_widths(head_dim, v_cache.shape[-1], _WIDTHS)
     check_groups(heads, kv_heads)
-    _check_decode_sizes(tokens_q, "k_cache", page_size, PAGE_SIZES, MAX_DECODE_TOKENS)
+    _check_page_size("k_cache", page_size, PAGE_SIZES)
+    _check_decode_tokens(tokens_q, MAX_DECODE_TOKENS)
     contents = check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors |= {"block_table": block_table, "context_lens": context_lens}
     expanded = {"q_descale": _check_head_descale("q_descale", descales["q_descale"], "q", q.dtype, batch, heads)}
@@ -383,7 +385,9 @@ def check_latent_decode(
     num_pages, page_size, _, _ = cache.shape
     check_widths(head_dim, check_int("d_v", d_v, 1), _LATENT_WIDTHS)
     check_groups(heads, 1)
-    _check_decode_sizes(tokens_q, "kv_cache", page_size, LATENT_PAGE_SIZES, MAX_LATENT_TOKENS)
+    if not 1 <= page_size <= MAX_PAGE_SIZE:
+        raise ValueError(f"a block of kv_cache must have 1 to {MAX_PAGE_SIZE} tokens, got {page_size}")
+    _check_decode_tokens(tokens_q, MAX_LATENT_TOKENS)
     contents = check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors = {"q": q, "kv_cache": kv_cache, "block_table": block_table, "context_lens": context_lens}
     has_fp8_queries = q.dtype in LATENT_FP8_DTYPES
@@ -455,10 +459,12 @@ def check_latent_strides(name: str, cache: torch.Tensor) -> None:
             )
 
 
-def _check_decode_sizes(
-    tokens_q: int, cache: str, page_size: int, page_sizes: tuple[int, ...], most_tokens: int
-) -> None:
-    _check_page_size(cache, page_size, page_sizes)
+def compiled_page_size(page_size: int) -> int:
+    """The tokens of a page if kernels are compiled for this number; 0 for powers of two, which share a kernel."""
+    return page_size if page_size & (page_size - 1) else 0
+
+
+def _check_decode_tokens(tokens_q: int, most_tokens: int) -> None:
     if not 1 <= tokens_q <= most_tokens:
         raise ValueError(f"q must have 1 to {most_tokens} tokens for each sequence, got {tokens_q}")
 

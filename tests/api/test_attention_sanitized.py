@@ -64,6 +64,7 @@ RUNS = {
     "decode-narrow": lambda: DECODE[3].run(2),
     "decode-factors": lambda: DECODE[4].run(2),
     "mla": lambda: mla.Latent((70, 0), tokens_q=2).run(2),
+    "mla-odd-pages": lambda: mla.Latent((70, 0), tokens_q=2, page_size=3).run(2),
     "mla-shared": lambda: mla.Latent((270, 0, 130)).run(),
     "mla-fp8": lambda: mla_fp8.Problem("e4m3_656", (70, 0), tokens_q=2).run(2),
     "mla-fp8-queries": lambda: mla_fp8.Problem("e4m3_656", (70, 0), tokens_q=2, q_descale=0.1).run(2),

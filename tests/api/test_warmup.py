@@ -161,6 +161,19 @@ ATTENTION_CALLS = {
             block_table=torch.arange(8).int().view(2, 4), context_lens=torch.tensor([4, 3]).int(),
         ),
     ),
+    "mla_decode in pages of three tokens": (
+        Workload("mla_decode", [2], 512, 576, arguments={"page_size": 3}),
+        lambda: dg.mla_decode(
+            heads(2, 2, 16, 576), heads(4, 3, 1, 576),
+            block_table=torch.arange(4).int().view(2, 2), context_lens=torch.tensor([4, 3]).int(),
+        ),
+    ),
+    "top_k_per_row in pages of 48 tokens": (
+        Workload("top_k_per_row", [2], 3, 96, arguments={"page_size": 48}),
+        lambda: dg.top_k_per_row(
+            torch.zeros(2, 96), 3, block_table=torch.arange(4).int().view(2, 2), page_size=48
+        ),
+    ),
     "sparse_mla over OCP bytes": (
         Workload("sparse_mla", [2], 512, 656, arguments={"fp8_dtype": "float8_e4m3fn"}),
         lambda: dg.sparse_mla(

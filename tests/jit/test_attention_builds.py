@@ -94,6 +94,12 @@ LATENT += [
     for is_ocp in (False, True)
     for tokens in ("paged", "small_pages")
 ]
+LATENT += [
+    DecodeConfig("bf16", "bf16", 576, 512, rows, layout, False, tokens, page_size=page_size)
+    for rows in LATENT_ROWS
+    for layout in ("plain", "e4m3", "e4m3_656")
+    for tokens, page_size in (("paged", 48), ("small_pages", 3))
+]
 DECODE = [
     DecodeConfig(*types, *widths, capped=capped) for types in TYPES for widths in WIDTHS for capped in (False, True)
 ]
@@ -140,17 +146,20 @@ class TopK:
     """The kernels that select the largest logits."""
 
     type: str
+    page_size: int = 0
 
     @property
     def kernel_name(self) -> str:
-        return f"top_k_{self.type}"
+        return f"top_k_{self.type}_{self.page_size}"
 
     @property
     def template_values(self) -> dict:
-        return {"type": self.type, "kernel_name": self.kernel_name}
+        return {**dataclasses.asdict(self), "kernel_name": self.kernel_name}
 
 
-@pytest.mark.parametrize(("compiler", "config"), cases([TopK("f32"), TopK("bf16")], lambda config: False))
+@pytest.mark.parametrize(
+    ("compiler", "config"), cases([TopK("f32"), TopK("bf16"), TopK("f32", 48)], lambda config: False)
+)
 @pytest.mark.slow
 def test_top_k_fits(compiler, config: TopK):
     """Two workgroups share a CU, or a wide one has it alone."""

@@ -5,8 +5,8 @@
 
 namespace deep_gemm_rocm {
 
-// Keys or values of all sequences in pages of `1 << page_shift` tokens, [pages, tokens, heads, width]. Strides are in
-// elements.
+// Keys or values of all sequences in pages of `1 << page_shift` tokens, or as many as page_size.h has compiled in:
+// [pages, tokens, heads, width]. Strides are in elements.
 struct PagedTensor {
   const void* data;
   int64_t page_stride, token_stride, head_stride;

@@ -421,7 +421,7 @@ class FlashDecode {
 
   const DecodeArguments& args_;
   DecodeTile tile_;
-  SequencePages pages_;
+  SequencePages<PowerOfTwo> pages_;
   int row_;
   int token_;
   int head_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "deep_gemm_rocm/attention/decode_arguments.h"
+#include "deep_gemm_rocm/attention/page_size.h"
 #include "deep_gemm_rocm/hardware/buffer.h"
 #include "deep_gemm_rocm/hardware/global.h"
 
@@ -69,6 +70,7 @@ class LanePages {
 
 // One sequence's pages. A page is looked up ahead of time, for a run of neighbouring tokens in it. Tokens past the last
 // one of the sequence stand for that one, so that loads are in bounds.
+template <class PageSize>
 class SequencePages {
  public:
   static constexpr bool kInRuns = true;    // whether pages hold at least eight neighbouring tokens
@@ -77,21 +79,21 @@ class SequencePages {
 
   DG_DEVICE SequencePages(const DecodeArguments& args, int sequence, int tokens)
       : table_(args.block_table + sequence * args.block_table_stride),
-        page_shift_(args.page_shift),
+        page_size_(args.page_shift),
         last_page_(args.num_pages - 1),
         tokens_(tokens) {}
 
   DG_DEVICE int tokens() const { return tokens_; }
 
   // The table's entry for a token, unchecked.
-  DG_DEVICE int entry_of(int token) const { return *(const Global<int>*)(table_ + (existing(token) >> page_shift_)); }
+  DG_DEVICE int entry_of(int token) const { return *(const Global<int>*)(table_ + page_size_.page_of(existing(token))); }
 
   DG_DEVICE int page_of(int token) const { return existing_page(entry_of(token)); }
 
   // The address of a token's vector of a head.
   template <class T>
   DG_DEVICE const uint8_t* address(const PagedTensor& tensor, int head, int page, int token) const {
-    const int in_page = existing(token) & ((1 << page_shift_) - 1);
+    const int in_page = page_size_.in_page(existing(token));
     const int64_t element = page * tensor.page_stride + in_page * tensor.token_stride + head * tensor.head_stride;
     return static_cast<const uint8_t*>(tensor.data) + element * static_cast<int64_t>(sizeof(T));
   }
@@ -117,7 +119,7 @@ class SequencePages {
 
   // Where a token is, given its page's entry in the table.
   DG_DEVICE TokenPlace place_of(int entry, int token) const {
-    return {existing_page(entry), existing(token) & ((1 << page_shift_) - 1), token < tokens_};
+    return {existing_page(entry), page_size_.in_page(existing(token)), token < tokens_};
   }
 
  private:
@@ -125,15 +127,16 @@ class SequencePages {
   DG_DEVICE int existing_page(int entry) const { return min(max(entry, 0), last_page_); }
 
   const int* table_;
-  int page_shift_;
+  PageSize page_size_;
   int last_page_;
   int tokens_;
 };
 
-// The same for pages of fewer tokens.
-class SmallPages : public SequencePages {
+// The same for pages that eight neighbouring tokens may not be in.
+template <class PageSize>
+class SmallPages : public SequencePages<PageSize> {
  public:
-  using SequencePages::SequencePages;
+  using SequencePages<PageSize>::SequencePages;
   static constexpr bool kInRuns = false;
 };
 

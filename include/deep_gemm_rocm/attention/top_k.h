@@ -1,6 +1,7 @@
 // The k largest logits of each row, for which a workgroup works.
 #pragma once
 
+#include "deep_gemm_rocm/attention/page_size.h"
 #include "deep_gemm_rocm/attention/selection.h"
 #include "deep_gemm_rocm/attention/top_k_arguments.h"
 #include "deep_gemm_rocm/hardware/global.h"
@@ -25,7 +26,7 @@ DG_DEVICE Columns counting_columns(const TopKArguments& args, int row) {
 }
 
 // A row. kIsAnyLength: whether it may have more than a workgroup holds in registers.
-template <class T, int kWaves, bool kIsAnyLength>
+template <class T, int kWaves, bool kIsAnyLength, class PageSize>
 class TopKTask {
   using Row = LogitsRow<T, kWaves, kIsAnyLength>;
   static constexpr int kThreads = kWaves * kWaveSize;
@@ -69,10 +70,11 @@ class TopKTask {
 
   DG_DEVICE int slot(int position) const {
     const int* const table = args_.block_table + row_ / args_.rows_of_sequence * args_.block_table_stride;
-    const int page = position >> args_.page_shift;
+    const PageSize page_size(args_.page_shift);
+    const int page = page_size.page_of(position);
     if (position < 0 || page >= args_.pages_of_sequence) return -1;
     const int named = *(const Global<int>*)(table + page);
-    return named < 0 ? -1 : named << args_.page_shift | (position & ((1 << args_.page_shift) - 1));
+    return named < 0 ? -1 : page_size.slot(named, page_size.in_page(position));
   }
 
   DG_DEVICE int* out() const { return args_.out + row_ * args_.out_stride; }

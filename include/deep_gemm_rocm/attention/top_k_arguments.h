@@ -15,7 +15,7 @@ struct TopKArguments {
   int64_t logits_stride, block_table_stride, out_stride;
   int rows, columns, k;
   int has_block_table;     // whether results are slots; they are positions otherwise
-  int rows_of_sequence, pages_of_sequence, page_shift;
+  int rows_of_sequence, pages_of_sequence, page_shift;  // a page's tokens, see page_size.h
   int compute_units;       // to be used
 };
 

@@ -1,0 +1,32 @@
+// How many tokens a page has.
+#pragma once
+
+#include "deep_gemm_rocm/hardware/hip_declarations.h"
+
+namespace deep_gemm_rocm {
+
+// Any power of two, which is an argument.
+class PowerOfTwo {
+ public:
+  DG_DEVICE explicit PowerOfTwo(int shift) : shift_(shift) {}
+
+  DG_DEVICE int page_of(int token) const { return token >> shift_; }
+  DG_DEVICE int in_page(int token) const { return token & ((1 << shift_) - 1); }
+  DG_DEVICE int slot(int page, int in_page) const { return page << shift_ | in_page; }
+
+ private:
+  int shift_;
+};
+
+// Another number, compiled in: compilers divide by a constant with a multiplication. Tokens aren't negative.
+template <int kTokens>
+class CompiledIn {
+ public:
+  DG_DEVICE explicit CompiledIn(int) {}
+
+  DG_DEVICE int page_of(int token) const { return static_cast<unsigned>(token) / kTokens; }
+  DG_DEVICE int in_page(int token) const { return static_cast<unsigned>(token) % kTokens; }
+  DG_DEVICE int slot(int page, int in_page) const { return page * kTokens + in_page; }
+};
+
+}  // namespace deep_gemm_rocm
