@@ -20,9 +20,10 @@ FLASH_ATTENTION = [
     for paged in (False, True)
 ]
 FLASH_ATTENTION += [
-    dataclasses.replace(config, paged=paged, layout=layout)
+    dataclasses.replace(config, capped=capped, paged=paged, layout=layout)
     for widths in WIDTHS
     for config in attention_tiles("bf16", "bf16", *widths)
+    for capped in (False, True)
     for paged in (False, True)
     for layout in ("e4m3", "e4m3_tokens")
 ]
@@ -102,6 +103,12 @@ LATENT += [
 ]
 DECODE = [
     DecodeConfig(*types, *widths, capped=capped) for types in TYPES for widths in WIDTHS for capped in (False, True)
+]
+DECODE += [
+    DecodeConfig("bf16", "bf16", *widths, layout=layout, capped=capped)
+    for widths in WIDTHS
+    for layout in ("e4m3", "e4m3_tokens")
+    for capped in (False, True)
 ]
 
 
