@@ -215,6 +215,40 @@ def test_no_argument_keeps_the_first_values_waiting(tmp_path, config):
     assert before[-1] == "s_load_"
 
 
+def k_loop(listing: str) -> list[str]:
+    """The names of the instructions in the shortest loop that multiplies."""
+    found = re.findall(r"^\t(\S.*?)\s*// ([0-9A-F]+):", listing, re.MULTILINE)
+    words = [text.split() for text, _ in found]
+    places = {int(address, 16): place for place, (_, address) in enumerate(found)}
+    loops = []
+    for address, end in places.items():
+        name, *operands = words[end]
+        if name.startswith(("s_branch", "s_cbranch")):
+            jump = (int(operands[0]) + 2**15) % 2**16 - 2**15  # signed, in words from the next instruction on
+            if jump < 0:
+                loops.append([first for first, *_ in words[places[address + 4 + 4 * jump] : end + 1]])
+    return min((loop for loop in loops if any(name.startswith("v_mfma") for name in loop)), key=len)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GemmConfig(size, size, 1, 1, 2, "alone", waves_k=4, kind=kind)
+        for size, kind in (
+            (96, GemmKind()), (64, GemmKind(scaling="vectors")), (96, GemmKind("bf16", "bf16", scaling="none")),
+        )
+    ],
+    ids=config_id,
+)  # fmt: skip
+def test_operands_stay_in_the_registers_that_they_were_loaded_into(tmp_path, config):
+    """With 512 registers many are AccVGPRs, from which MFMAs read operands as well."""
+    assert config.registers == 2 * MAX_REGISTERS
+    loop = k_loop(listing_of(code_object(ziglang(), config), tmp_path))
+    mfmas_of_k_block = (config.block_m // 16) * (config.block_n // 16) * 4
+    assert sum(name.startswith("v_mfma") for name in loop) == config.num_stages * mfmas_of_k_block
+    assert not [name for name in loop if name.startswith("v_accvgpr")]
+
+
 @pytest.mark.parametrize("config", quick(SIGNALS), ids=config_id)
 def test_a_tile_is_counted_when_its_results_are_visible(tmp_path, config):
     """All waves wait for their stores, then one writes L2 back and waits again before it counts."""
