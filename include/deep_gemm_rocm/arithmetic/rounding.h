@@ -20,6 +20,12 @@ DG_DEVICE T rounded_to(float value) {
   return static_cast<T>(value);
 }
 
+// What is too large becomes the largest number of its sign. v_med3_f32 alone would make numbers of NaNs, too.
+DG_DEVICE float clamped(float value, float largest) {
+  const float number = __builtin_amdgcn_fmed3f(value, -largest, largest);
+  return __builtin_isnan(value) ? value : number;
+}
+
 // How values of type T are held in memory; FP8 types only name a format.
 template <class T>
 struct Storage {

@@ -32,16 +32,13 @@ struct AppendKvArguments {
 
 constexpr int kAppendedVector = 8;
 
-// Divided by the descale and rounded. What is too large becomes the largest number; NaN stays.
+// Divided by the descale, clamped and rounded.
 template <class T>
 DG_DEVICE Vector<uint8_t, kAppendedVector> quantised_vector(const Vector<T, kAppendedVector>& values, float descale) {
   constexpr float kMax = Storage<E4M3>::kMax;
   float scaled[kAppendedVector];
 #pragma unroll
-  for (int i = 0; i < kAppendedVector; ++i) {
-    const float quotient = static_cast<float>(values[i]) / descale;
-    scaled[i] = __builtin_isnan(quotient) ? quotient : __builtin_amdgcn_fmed3f(quotient, -kMax, kMax);
-  }
+  for (int i = 0; i < kAppendedVector; ++i) scaled[i] = clamped(static_cast<float>(values[i]) / descale, kMax);
   return Storage<E4M3>::rounded<kAppendedVector>(scaled);
 }
 

@@ -67,17 +67,14 @@ DG_DEVICE LatentBytes quantised_latent(const Chunk& values, float scale, bool is
   return Storage<E4M3>::rounded<kLatentVector>(scaled);
 }
 
-// As quantised_latent(), for a scale that is given. What is too large becomes the largest number; NaN stays.
+// As quantised_latent(), for a scale that is given: values may be too large for it.
 DG_DEVICE LatentBytes saturated_latent(const Chunk& values, float scale, bool is_ocp) {
   constexpr uint8_t kNan = 0x80, kOcpNan = 0x7f;
   const float factor = is_ocp ? 0.5f : 1;
   const float most = is_ocp ? 224.0f : 240.0f;
   float scaled[kLatentVector];
 #pragma unroll
-  for (int i = 0; i < kLatentVector; ++i) {
-    const float quotient = latent_value(values, i) / scale * factor;
-    scaled[i] = __builtin_isnan(quotient) ? quotient : __builtin_amdgcn_fmed3f(quotient, -most, most);
-  }
+  for (int i = 0; i < kLatentVector; ++i) scaled[i] = clamped(latent_value(values, i) / scale * factor, most);
   LatentBytes bytes = Storage<E4M3>::rounded<kLatentVector>(scaled);
 #pragma unroll
   for (int i = 0; i < kLatentVector; ++i) bytes[i] = is_ocp && bytes[i] == kNan ? kOcpNan : bytes[i];

@@ -73,15 +73,8 @@ struct Quantiser {
     const Floats quotients = divisor.quotients(values);
     float numbers[kSize];
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) numbers[i] = clamped(quotients[i]);
+    for (int i = 0; i < kSize; ++i) numbers[i] = kClamps ? clamped(quotients[i], largest) : quotients[i];
     return Storage<E4M3>::rounded<kSize>(numbers);
-  }
-
- private:
-  DG_DEVICE float clamped(float quotient) const {
-    if constexpr (!kClamps) return quotient;
-    const float number = __builtin_amdgcn_fmed3f(quotient, -largest, largest);
-    return __builtin_isnan(quotient) ? quotient : number;  // v_med3_f32 makes NaNs numbers
   }
 };
 
