@@ -40,8 +40,7 @@ class GroupedFragmentLoader : public Base {
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
       const int row = Order::of_lds_row(Base::first_row_ + i * Base::Mfma::kRows + lane_id() % Base::Mfma::kRows);
-      const unsigned offset = scales_.row_offset<Order>(row) + scales_.k_offset<Stored, Scale::kValues>(lane_k());
-      scale_offset_[i] = Order::row_in_part(row) < rows ? offset : kOutOfBounds;
+      scale_offset_[i] = scales_.offset<Order, Stored, Scale::kValues>(row, lane_k(), rows);
     }
   }
 

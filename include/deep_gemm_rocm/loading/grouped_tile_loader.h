@@ -30,8 +30,7 @@ class GroupedTileLoader : public Base {
 #pragma unroll
     for (int pass = 0; pass < Base::kPasses; ++pass) {
       const int row = Base::first_row_ + Order::of_lds_row(Base::lds_row(pass));
-      const unsigned offset = scales_.row_offset<Order>(row) + scales_.k_offset<Stored, Scale::kValues>(2 * Base::chunk_k());
-      scale_offset_[pass] = Order::row_in_part(row) < rows ? offset : kOutOfBounds;
+      scale_offset_[pass] = scales_.offset<Order, Stored, Scale::kValues>(row, 2 * Base::chunk_k(), rows);
     }
   }
 

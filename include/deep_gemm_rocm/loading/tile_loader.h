@@ -23,10 +23,12 @@ struct GroupScales {
   unsigned part_bytes;   // from a part of the operand to the next
   int first_k_block;     // of the tile, from the operand's first k
 
-  // Byte offsets of a row's scales, and of the one of a value of K.
-  template <class Order>
-  DG_DEVICE unsigned row_offset(int tile_row) const {
-    return Order::row_in_part(tile_row) * row_bytes + Order::part(tile_row) * part_bytes;
+  // The byte offset of a value's scale; out of bounds behind the `rows` of each part of the operand.
+  template <class Order, class Stored, int kGroupK>
+  DG_DEVICE unsigned offset(int tile_row, unsigned k, int rows) const {
+    const int row = Order::row_in_part(tile_row);
+    const unsigned existing = row * row_bytes + Order::part(tile_row) * part_bytes + k_offset<Stored, kGroupK>(k);
+    return row < rows ? existing : kOutOfBounds;
   }
   template <class Stored, int kGroupK>
   DG_DEVICE unsigned k_offset(unsigned k) const {
