@@ -225,9 +225,8 @@ def _tile_clocks(config: GemmConfig, work: _Work, k_blocks: int, at_once: _Float
         clocks += _QUANTISED_TILE
     clocks += _PROLOGUE[config.schedule]
     if config.schedule == "alone":
-        waves = config.waves_m * config.waves_n * config.waves_k
-        waves_of_simd = np.ceil(at_once * waves / _SIMDS)
-        clocks += _EPILOGUE_PER_RESULT * config.block_m * config.block_n / waves * waves_of_simd
+        waves_of_simd = np.ceil(at_once * config.waves / _SIMDS)
+        clocks += _EPILOGUE_PER_RESULT * config.block_m * config.block_n / config.waves * waves_of_simd
     else:
         clocks += at_once * _EPILOGUE_PER_ROW[config.schedule] * config.block_m
     if config.waves_k > 1:
@@ -333,7 +332,7 @@ def _busy_clocks(config: GemmConfig, work: _Work, at_once: _Floats | int) -> _Fl
     Args:
         at_once: tiles that the CU computes at once.
     """
-    waves = at_once * config.waves_m * config.waves_n * config.waves_k
+    waves = at_once * config.waves
     simds = waves / np.ceil(waves / _SIMDS)  # as many as share the waves evenly
     matrix = work.matrix / simds
     if config.kind.widens_b and config.schedule == "alone":  # each wave widens its columns, and then multiplies

@@ -74,8 +74,13 @@ class GemmConfig:
         check_rules(self, _RULES_OF_SCHEDULES[self.schedule])
 
     @property
+    def waves(self) -> int:
+        """Waves of a workgroup that multiply."""
+        return self.waves_m * self.waves_n * self.waves_k
+
+    @property
     def num_threads(self) -> int:
-        return (self.waves_m * self.waves_n * self.waves_k + self.producer_waves) * WAVE_SIZE
+        return (self.waves + self.producer_waves) * WAVE_SIZE
 
     @property
     def wave_m(self) -> int:
