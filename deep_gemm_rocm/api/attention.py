@@ -24,8 +24,8 @@ from ..launch.repeated import Described, launches_of_rows, launches_of_sizes
 from ..problems.arguments import Argument, Arguments
 from ..problems.attention import (
     LATENT_FP8_DTYPES,
+    LATENT_RUN_TOKENS,
     MAX_SPLITS,
-    RUN_TOKENS,
     Attention,
     Decode,
     Latent,
@@ -426,7 +426,7 @@ def _decode(
     if problem.softcap > 0 or problem.layout != "plain":
         traits = {"capped": problem.softcap > 0, "layout": problem.layout}
     if latent is not None:
-        tokens = "small_pages" if problem.page_size % RUN_TOKENS else "paged"
+        tokens = "small_pages" if problem.page_size % LATENT_RUN_TOKENS else "paged"
         traits = {
             "layout": latent.layout, "is_ocp": latent.is_ocp, "tokens": tokens,
             "has_fp8_queries": latent.has_fp8_queries, "page_size": compiled_page_size(problem.page_size),

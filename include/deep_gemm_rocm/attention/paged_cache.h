@@ -73,7 +73,7 @@ class LanePages {
 template <class PageSize>
 class SequencePages {
  public:
-  static constexpr bool kInRuns = true;    // whether pages hold at least eight neighbouring tokens
+  static constexpr bool kInRuns = true;    // whether eight tokens, from a multiple of eight on, are in one page
   static constexpr bool kHasGaps = false;  // whether tokens may be missing before the last one
   static constexpr bool kHasExtra = false;  // whether there is a second cache
 
@@ -86,7 +86,9 @@ class SequencePages {
   DG_DEVICE int tokens() const { return tokens_; }
 
   // The table's entry for a token, unchecked.
-  DG_DEVICE int entry_of(int token) const { return *(const Global<int>*)(table_ + page_size_.page_of(existing(token))); }
+  DG_DEVICE int entry_of(int token) const {
+    return *(const Global<int>*)(table_ + page_size_.page_of(existing(token)));
+  }
 
   DG_DEVICE int page_of(int token) const { return existing_page(entry_of(token)); }
 
