@@ -15,7 +15,7 @@ _MAX_ROWS = 2**18
 _MAX_COLUMNS = 2**19
 
 
-@launches_of_rows("logits", "starts", "ends", "block_table", "out")
+@launches_of_rows("logits", "starts", "ends", "block_table", "sequences", "out")
 def top_k_per_row(
     logits: torch.Tensor,
     k: int,
@@ -24,6 +24,7 @@ def top_k_per_row(
     ends: torch.Tensor | None = None,
     block_table: torch.Tensor | None = None,
     page_size: int = 1,
+    sequences: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> Described[torch.Tensor]:
     """Selects the ``k`` largest logits of each row, and returns where they are.
@@ -44,6 +45,8 @@ def top_k_per_row(
             slots of the cache, ``page * page_size + offset``. A position without a page, or with a negative one, is
             -1.
         page_size: tokens of a page, up to 256; 1 if ``block_table`` names a slot for each position.
+        sequences: int32 [rows], contiguous: the row of ``block_table`` for each row of logits, of prompts of different
+            lengths. A row of a sequence that the table doesn't have is -1 throughout.
         out: int32 [rows, k], rows contiguous and any distance apart, to be written; None for a new tensor.
 
     Returns:
@@ -59,7 +62,7 @@ def top_k_per_row(
     if torch.compiler.is_compiling():
         if out is None:
             out = torch.empty((logits.shape[0], k), dtype=torch.int32, device=logits.device)
-        torch.ops.deep_gemm_rocm.top_k_per_row(logits, k, starts, ends, block_table, page_size, out)
+        torch.ops.deep_gemm_rocm.top_k_per_row(logits, k, starts, ends, block_table, page_size, sequences, out)
         return out, None
     check_data("logits", logits)
     if logits.dtype not in _DTYPES:
@@ -72,16 +75,18 @@ def top_k_per_row(
         )
     check_int("k", k, 1, _MAX_K)
     tensors = {"logits": logits}
-    for name, bounds in (("starts", starts), ("ends", ends)):
-        if bounds is not None:
-            check_form(name, bounds, torch.int32, (rows,))
-            tensors[name] = bounds
+    for name, of_rows in (("starts", starts), ("ends", ends), ("sequences", sequences)):
+        if of_rows is not None:
+            check_form(name, of_rows, torch.int32, (rows,))
+            tensors[name] = of_rows
     check_int("page_size", page_size, 1, MAX_PAGE_SIZE)
     if block_table is not None:
         check_form("block_table", block_table, torch.int32, (None, None))
-        if len(block_table) == 0 or rows % len(block_table):
+        if sequences is None and (len(block_table) == 0 or rows % len(block_table)):
             raise ValueError(f"block_table must have a row for equally many of {rows} rows, got {len(block_table)}")
         tensors["block_table"] = block_table
+    elif sequences is not None:
+        raise ValueError("block_table must be given for sequences, got None")
     elif page_size != 1:
         raise ValueError(f"block_table must be given for pages of {page_size} tokens, got None")
     if out is not None:
@@ -93,5 +98,5 @@ def top_k_per_row(
     result = logits.new_empty(rows, k, dtype=torch.int32) if out is None else out
     if rows == 0:
         return result, None
-    launch = top_k_launch(logits, k, starts, ends, block_table, page_size, result, is_new=out is None)
+    launch = top_k_launch(logits, k, starts, ends, block_table, page_size, sequences, result, is_new=out is None)
     return result, launch

@@ -23,6 +23,7 @@ class TopKArguments(Structure):
         ("starts", c_void_p),
         ("ends", c_void_p),
         ("block_table", c_void_p),
+        ("sequences", c_void_p),
         ("out", c_void_p),
         ("logits_stride", c_int64),
         ("block_table_stride", c_int64),
@@ -34,6 +35,7 @@ class TopKArguments(Structure):
         ("rows_of_sequence", c_int),
         ("pages_of_sequence", c_int),
         ("page_shift", c_int),
+        ("sequences_of_table", c_int),
         ("compute_units", c_int),
     )
 
@@ -45,6 +47,7 @@ def top_k_launch(
     ends: torch.Tensor | None,
     block_table: torch.Tensor | None,
     page_size: int,
+    sequences: torch.Tensor | None,
     out: torch.Tensor,
     *,
     is_new: bool,
@@ -67,7 +70,10 @@ def top_k_launch(
     )
     if block_table is not None:
         arguments.block_table_stride = block_table.stride(0)
-        arguments.rows_of_sequence = rows // len(block_table)
+        if sequences is None:
+            arguments.rows_of_sequence = rows // len(block_table)
+        else:
+            arguments.sequences_of_table = len(block_table)
         arguments.pages_of_sequence = block_table.shape[1]
         arguments.page_shift = page_size.bit_length() - 1
     pointers = present(
@@ -75,6 +81,7 @@ def top_k_launch(
         starts=("starts", starts),
         ends=("ends", ends),
         block_table=("block_table", block_table),
+        sequences=("sequences", sequences),
         out=("out", out),
     )
     type_, compiled = _TYPES[logits.dtype], compiled_page_size(page_size)
@@ -82,7 +89,7 @@ def top_k_launch(
     request = Request("top_k.hip.j2", {"type": type_, "page_size": compiled, "kernel_name": name})
     has_pages = block_table is not None
 
-    # In a family, a block table has a row for each row of logits.
+    # In a family, a block table has a row for each row of logits, and no sequences are given.
     def sizes(rows: int) -> Sizes:
         fields = {"rows": rows, "rows_of_sequence": 1 if has_pages else rows}
         return Sizes(request, fields, {"out": rows})
@@ -93,5 +100,5 @@ def top_k_launch(
         pointers,
         made={"out": out} if is_new else {},
         written=("out",),
-        sizes=sizes,
+        sizes=sizes if sequences is None else None,
     )

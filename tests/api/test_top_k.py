@@ -195,6 +195,20 @@ def test_slots_of_a_cache(page_size, columns):
             assert slot == (-1 if named < 0 else named * page_size + offset)
 
 
+@pytest.mark.parametrize("columns", [200, 40000])
+def test_slots_of_prompts_of_different_lengths(columns):
+    """A row says which row of the table it takes. Tables that aren't there give no slots."""
+    table = torch.arange(3 * columns).flip(0).int().view(3, columns)
+    logits, sequences = normal(6, columns), ints(2, 0, 0, 3, -1, 2**31 - 1)
+    positions = dg.top_k_per_row(logits, 90)
+    slots = dg.top_k_per_row(logits, 90, block_table=table, sequences=sequences)
+    for row, sequence in enumerate((2, 0, 0)):
+        assert torch.equal(slots[row], table[sequence, positions[row].long()])
+    assert (slots[3:] == -1).all()
+    nowhere = dg.top_k_per_row(logits, 90, block_table=table[:0], sequences=sequences)
+    assert (nowhere == -1).all()
+
+
 def test_missing_positions_have_no_slots():
     slots = dg.top_k_per_row(normal(2, 50), 9, ends=ints(3, 0), block_table=ints(5, 8).view(2, 1), page_size=64)
     assert slots.tolist() == [[320, 321, 322, *[-1] * 6], [-1] * 9]
@@ -262,6 +276,8 @@ BAD = [
     ({"block_table": torch.zeros(3, 4).int()}, ValueError, "block_table must have a row for equally many of 2 rows"),
     ({"block_table": torch.zeros(2, 4).int(), "page_size": 257}, ValueError, "page_size must be at most 256"),
     ({"page_size": 64}, ValueError, "block_table must be given for pages of 64 tokens"),
+    ({"sequences": ints(0, 0)}, ValueError, "block_table must be given for sequences"),
+    ({"sequences": ints(0), "block_table": torch.zeros(3, 4).int()}, ValueError, "sequences must have shape"),
     ({"out": torch.zeros(2, 4).int()}, ValueError, r"out must have shape \(2, 3\)"),
     ({"out": torch.zeros(1, 3).int().expand(2, 3)}, ValueError, "elements of out must not overlap"),
 ]

@@ -276,6 +276,7 @@ CALLS = {
         ends=torch.tensor([70, 60, 9, 70]).int(),
         block_table=torch.arange(10).int().view(2, 5),
         page_size=16,
+        sequences=torch.tensor([1, 0, 0, 1]).int(),
         out=empty(4, 9, dtype=torch.int32),
     ),
     "per_token_cast_to_fp8": lambda: (dg.per_token_cast_to_fp8, (randn(M, K),)),

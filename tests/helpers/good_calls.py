@@ -300,7 +300,8 @@ GOOD = {
     "fp8_fp4_paged_mqa_logits": lambda: paged_logits() | {"q": (paged_logits()["q"], None), "logits_dtype": F32},
     "top_k_per_row": lambda: {
         "logits": rand(4, 70), "k": 9, "starts": ints(0, 3, 5, 70), "ends": ints(70, 60, 9, 70),
-        "block_table": ints(*range(10)).view(2, 5), "page_size": 16, "out": zeros(4, 9, dtype=torch.int32),
+        "block_table": ints(*range(10)).view(2, 5), "page_size": 16, "sequences": ints(1, 0, 0, 1),
+        "out": zeros(4, 9, dtype=torch.int32),
     },
     "sparse_mla": lambda: {
         "q": randn(4, 3, 576), "kv_cache": zeros(2, 4, 1, 656, dtype=torch.uint8), "indices": slots(),

@@ -185,7 +185,9 @@ CALLS = {
     "tokens for a latent cache in FP8": good(
         "append_mla_cache", "kv_c", "k_pe", "slots", cache=torch.zeros(2, 4, 576).to(FP8), kv_descale=torch.ones(1)
     ),
-    "selection": good("top_k_per_row", "logits", "starts", "ends", "block_table", "out", block_table=PAGES),
+    "selection": good(
+        "top_k_per_row", "logits", "starts", "ends", "block_table", "out", block_table=PAGES, sequences=None
+    ),
     "selection from long rows": lambda rows: dg.top_k_per_row(rows_of(LONG_LOGITS, rows), 9),
     "paged logits": good("fp8_paged_mqa_logits", "q", "weights", "context_lens", "block_table", schedule_meta=UNITS),
     "paged logits of several tokens": lambda rows: dg.fp8_paged_mqa_logits(

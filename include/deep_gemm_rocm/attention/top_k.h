@@ -59,7 +59,11 @@ class TopKTask {
     for (int j = 0; j < kOfLane; ++j) {
       const int i = j * kThreads + thread_id();
       positions[j] = i < args_.k ? position_of(i) : -1;
-      if (args_.has_block_table) positions[j] = slot(positions[j]);
+    }
+    if (args_.has_block_table) {
+      const int of_table = sequence();
+#pragma unroll
+      for (int j = 0; j < kOfLane; ++j) positions[j] = slot(of_table, positions[j]);
     }
 #pragma unroll
     for (int j = 0; j < kOfLane; ++j) {
@@ -68,11 +72,18 @@ class TopKTask {
     }
   }
 
-  DG_DEVICE int slot(int position) const {
-    const int* const table = args_.block_table + row_ / args_.rows_of_sequence * args_.block_table_stride;
+  // This row's row of the block table, or -1 for none.
+  DG_DEVICE int sequence() const {
+    if (args_.sequences == nullptr) return row_ / args_.rows_of_sequence;
+    const int named = *(const Global<int>*)(args_.sequences + row_);
+    return named < args_.sequences_of_table ? named : -1;
+  }
+
+  DG_DEVICE int slot(int sequence, int position) const {
+    const int* const table = args_.block_table + sequence * args_.block_table_stride;
     const PageSize page_size(args_.page_shift);
     const int page = page_size.page_of(position);
-    if (position < 0 || page >= args_.pages_of_sequence) return -1;
+    if (sequence < 0 || position < 0 || page >= args_.pages_of_sequence) return -1;
     const int named = *(const Global<int>*)(table + page);
     return named < 0 ? -1 : page_size.slot(named, page_size.in_page(position));
   }
