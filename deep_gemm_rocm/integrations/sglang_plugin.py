@@ -1,9 +1,10 @@
 """The plug-in of SGLang, an entry point of ``sglang.srt.plugins``: SGLang calls ``register`` in each of its processes.
 
 It doesn't open the gate of SGLang's DeepGEMM wrapper, behind which weights and activations are OCP FP8. It stands in
-front of Triton's kernels in the choices for FP8 linear layers with scales of 128x128 blocks and for FP8 experts. For
-layers with weights and activations in MXFP4, SGLang has kernels on gfx950 only. Here activations become FP8. So do
-weights of linear layers, when they are loaded; those of experts keep four bits, shuffled.
+front of Triton's kernels in the choices for FP8 linear layers with scales of 128x128 blocks and for FP8 experts, and in
+front of AITER's and SGLang's in the sparse indexer. For layers with weights and activations in MXFP4, SGLang has
+kernels on gfx950 only. Here activations become FP8. So do weights of linear layers, when they are loaded; those of
+experts keep four bits, shuffled.
 """
 
 from __future__ import annotations
@@ -44,11 +45,17 @@ def register() -> dict[str, str]:
 
         sglang_experts.install()
 
+    def indexer() -> None:
+        from . import sglang_indexer
+
+        sglang_indexer.install()
+
     found = {
         "FP8 linear layers": _install_linear,
         "FP8 experts": experts,
         "MXFP4 linear layers": _install_mxfp4,
         "MXFP4 experts": _install_mxfp4_experts,
+        "the sparse indexer": indexer,
     }
     return parts.install(found, f"SGLang {sglang.__version__}", _LOGGER)
 

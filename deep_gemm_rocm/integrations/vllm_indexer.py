@@ -14,17 +14,9 @@ from ..api.mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa
 from ..api.settings import get_num_sms
 from ..api.top_k import top_k_per_row
 from .parts import check_parameters, check_replaces
+from .sparse_indexer import MAX_COLUMNS, MAX_K, PAGES, fits
 
-_HEADS = range(8, 129, 8)
-_HEAD_DIMS = (32, 64, 128)
-_PAGES = (1, 16, 32, 64, 128)
 _MAX_NEXT_N = 8
-_MAX_K = 2048
-_MAX_COLUMNS = 2**19
-
-
-def _fits(q: torch.Tensor) -> bool:
-    return q.shape[-2] in _HEADS and q.shape[-1] in _HEAD_DIMS
 
 
 def _logits(original: Any) -> Any:
@@ -36,7 +28,7 @@ def _logits(original: Any) -> Any:
         cu_seqlen_ks: torch.Tensor,
         cu_seqlen_ke: torch.Tensor,
     ) -> Any:
-        if not _fits(q):
+        if not fits(q):
             return original(q, kv, weights, cu_seqlen_ks, cu_seqlen_ke)
         keys, scales = kv
         return fp8_mqa_logits(q, (keys, scales.flatten()), weights, cu_seqlen_ks, cu_seqlen_ke, clean_logits=False)
@@ -60,7 +52,7 @@ def _paged_logits(original: Any) -> Any:
         page = kv_cache_fp8.shape[1]
         # vLLM shuffles the keys of larger pages for AITER's kernels, but not those of compressed caches.
         is_plain = page == 1 or sparse._indexer_k_is_c4a_block_flat(compress_ratio)
-        if not (is_plain and page in _PAGES and _fits(q_fp8) and q_fp8.shape[1] <= _MAX_NEXT_N):
+        if not (is_plain and page in PAGES and fits(q_fp8) and q_fp8.shape[1] <= _MAX_NEXT_N):
             arguments = (q_fp8, kv_cache_fp8, weights, context_lens, block_tables, schedule_metadata, max_model_len)
             return original(*arguments, compress_ratio=compress_ratio)
         schedule = get_paged_mqa_logits_metadata(context_lens, page, get_num_sms())
@@ -78,7 +70,7 @@ def _is_top_k_supported(
     max_valid_seq_len: int | None = None,
     topk_tokens: int | None = None,
 ) -> bool:
-    return topk_tokens is not None and topk_tokens <= _MAX_K
+    return topk_tokens is not None and topk_tokens <= MAX_K
 
 
 def _prefers_native_top_k(*, num_rows: int, num_columns: int, topk_tokens: int) -> bool:
@@ -88,7 +80,7 @@ def _prefers_native_top_k(*, num_rows: int, num_columns: int, topk_tokens: int) 
 def _top_k_prefill(
     logits: torch.Tensor, row_starts: torch.Tensor, row_ends: torch.Tensor, indices: torch.Tensor, topk_tokens: int
 ) -> None:
-    if logits.shape[1] > _MAX_COLUMNS:
+    if logits.shape[1] > MAX_COLUMNS:
         strides = logits.stride()
         torch.ops._C.top_k_per_row_prefill(logits, row_starts, row_ends, indices, len(logits), *strides, topk_tokens)
         return
@@ -99,7 +91,7 @@ def _top_k_decode(
     logits: torch.Tensor, next_n: int, seq_lens: torch.Tensor, topk_indices: torch.Tensor, topk_tokens: int
 ) -> None:
     ends = seq_lens.reshape(-1)
-    if logits.shape[1] > _MAX_COLUMNS:
+    if logits.shape[1] > MAX_COLUMNS:
         strides = logits.stride()
         torch.ops._C.top_k_per_row_decode(logits, next_n, ends, topk_indices, len(logits), *strides, topk_tokens)
         return

@@ -85,7 +85,7 @@ def test_sglang_stays_as_it_is_elsewhere(server):
 
 def test_each_part_stands_back_from_another_sglang(server, caplog):
     put_sglang(server, is_gfx942=True)
-    names = ["FP8 linear layers", "FP8 experts", "MXFP4 linear layers", "MXFP4 experts"]
+    names = ["FP8 linear layers", "FP8 experts", "MXFP4 linear layers", "MXFP4 experts", "the sparse indexer"]
     assert list(sglang_plugin.register()) == names
     for record, part in zip(caplog.records, names, strict=True):
         expected = f"deep_gemm_rocm leaves {part} to SGLang 9, which is not as expected: ModuleNotFoundError"

@@ -6,7 +6,10 @@ its own, since this torch then says that it is ROCm's.
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import importlib.machinery
+import logging
 import os
 import sys
 import types
@@ -76,7 +79,14 @@ for operator in (
 
 OUTCOMES = sglang_plugin.register()
 
+from sglang.kernels.ops.attention.dsa import aiter_paged_mqa_logits  # noqa: E402
+from sglang.srt.environ import envs  # noqa: E402
 from sglang.srt.layers import deep_gemm_wrapper  # noqa: E402
+from sglang.srt.layers.attention.dsa import dsa_indexer  # noqa: E402
+from sglang.srt.layers.attention.dsa.dsa_indexer_metadata import DSAIndexerMetadata  # noqa: E402
+from sglang.srt.layers.attention.dsa.dsa_topk_backend import DSATopKBackend, TopkTransformMethod  # noqa: E402
+from sglang.srt.layers.attention.dsa.paged_mqa_logits_backend import DSAPagedMQALogitsBackend  # noqa: E402
+from sglang.srt.layers.attention.dsa_backend import DSAMetadata  # noqa: E402
 from sglang.srt.layers.moe import MoeRunner, MoeRunnerConfig, utils  # noqa: E402
 from sglang.srt.layers.moe.moe_runner.triton import TritonMoeQuantInfo  # noqa: E402
 from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe as triton_experts  # noqa: E402
@@ -85,11 +95,13 @@ from sglang.srt.layers.moe.topk import StandardTopKOutput  # noqa: E402
 from sglang.srt.layers.quantization import fp8_utils  # noqa: E402
 from sglang.srt.layers.quantization.quark.schemes import QuarkW4A4MXFP4, QuarkW4A4MXFp4MoE  # noqa: E402
 
+from deep_gemm_rocm.integrations import sglang_indexer  # noqa: E402
+
 OURS = "deep_gemm_rocm_w8a8_block_fp8_linear"
 
 
 def test_every_part_is_installed():
-    parts = ("FP8 linear layers", "FP8 experts", "MXFP4 linear layers", "MXFP4 experts")
+    parts = ("FP8 linear layers", "FP8 experts", "MXFP4 linear layers", "MXFP4 experts", "the sparse indexer")
     assert dict.fromkeys(parts, "installed") == OUTCOMES
     assert sglang_plugin.register() == OUTCOMES
 
@@ -319,3 +331,225 @@ def test_experts_in_fp8_are_tritons_beside_aiter(monkeypatch):
     given = dispatched(2, 256, 4, 2, torch.arange(4))
     runner = MoeRunner(utils.MoeRunnerBackend.TRITON, MoeRunnerConfig())
     assert runner.run(given, quant_info).hidden_states == "Triton's"
+
+
+AITERS_LOGITS = importlib.import_module("aiter.ops.triton.fp8_mqa_logits")
+HEADS, HEAD_DIM = 32, 128  # of the indexer
+CHOSEN = 24  # keys of each query, of up to 90
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@dataclasses.dataclass
+class Batch:
+    """Sequences of an indexer in a cache with pages of one token, as SGLang has it without AITER's shuffled keys.
+
+    Attributes:
+        queries, lengths: of each sequence: its new tokens, and all its tokens.
+    """
+
+    queries: list[int]
+    lengths: list[int]
+
+    def __post_init__(self):
+        rows, slots = sum(self.queries), sum(self.lengths) + 9
+        self.q = randn(rows, HEADS, HEAD_DIM).to(torch.float8_e4m3fnuz)
+        self.weights = randn(rows, HEADS, 1, seed=1)
+        self.keys = randn(slots, HEAD_DIM, seed=2).to(torch.float8_e4m3fnuz)
+        self.scales = randn(slots, 1, seed=3).abs()
+        self.cache = torch.cat([self.keys.view(torch.uint8), self.scales.view(torch.uint8)], 1)
+        order = torch.randperm(slots, generator=torch.Generator().manual_seed(4)).int()
+        self.table = torch.zeros(len(self.lengths), max(self.lengths) + 3, dtype=torch.int32)
+        for row, slots_of_it in zip(self.table, order.split([*self.lengths, 9]), strict=False):
+            row[: len(slots_of_it)] = slots_of_it
+        pairs = [(sequence, i) for sequence, count in enumerate(self.queries) for i in range(count)]
+        self.sequences = torch.tensor([sequence for sequence, _ in pairs], dtype=torch.int32)
+        seen = [self.lengths[sequence] - self.queries[sequence] + i + 1 for sequence, i in pairs]
+        self.seen = torch.tensor(seen, dtype=torch.int32)
+        self.first = torch.tensor([sum(self.lengths[:sequence]) for sequence, _ in pairs], dtype=torch.int32)
+
+    def expected(self) -> list[list[int]]:
+        """The slots of each query's best keys, in the order of the tokens, by logits in fp64."""
+        found = []
+        for row, (sequence, seen) in enumerate(zip(self.sequences.tolist(), self.seen.tolist(), strict=True)):
+            slots = self.table[sequence, :seen].long()
+            scores = (self.q[row].double() @ self.keys[slots].double().T).relu()
+            logits = (self.weights[row].double() * scores).sum(0) * self.scales[slots, 0].double()
+            best = logits.topk(min(CHOSEN, seen)).indices.sort().values
+            found.append(slots[best].tolist() + [-1] * (CHOSEN - len(best)))
+        return found
+
+    def gathered(self):
+        """Keys of all sequences one after another, as SGLang's own kernel reads them from the cache."""
+        slots = torch.cat([row[:length] for row, length in zip(self.table, self.lengths, strict=True)]).long()
+        return self.keys[slots].view(torch.uint8), self.scales[slots].view(torch.uint8)
+
+    def pool(self) -> types.SimpleNamespace:
+        return types.SimpleNamespace(
+            index_page_size=1,
+            get_index_k_with_scale_buffer=lambda layer_id: self.cache,
+            get_index_k_scale_buffer=lambda *_: self.gathered(),
+        )
+
+    def metadata(self, table: torch.Tensor, backend=DSATopKBackend.SGL_KERNEL, **changes) -> DSAIndexerMetadata:
+        lengths = torch.tensor(self.lengths, dtype=torch.int32)
+        options = {name: changes.pop(name) for name in ("method", "force_unfused_topk") if name in changes}
+        of_all = {field.name: None for field in dataclasses.fields(DSAMetadata)}
+        of_batch = {
+            "page_size": 1, "cache_seqlens_int32": lengths, "page_table_1": table, "real_page_table": table,
+            "dsa_extend_seq_lens_list": self.queries, "dsa_seqlens_expanded": self.seen,
+        }  # fmt: skip
+        method = options.pop("method", TopkTransformMethod.PAGED)
+        return DSAIndexerMetadata(DSAMetadata(**of_all | of_batch | changes), method, backend, **options)
+
+    def of_prompts(self, **changes) -> DSAIndexerMetadata:
+        lengths = torch.tensor(self.lengths, dtype=torch.int32)
+        return self.metadata(
+            self.table,
+            indexer_k_start_end=(self.first, self.first + self.seen),
+            indexer_seq_lens_cpu=lengths,
+            indexer_seq_lens=lengths,
+            token_to_batch_idx=self.sequences,
+            **changes,
+        )
+
+
+class OnDevice:
+    """Queries on a device with a number, which tensors on the CPU don't have."""
+
+    device = torch.device("cpu", 0)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.shape = tensor, tensor.shape
+
+    def __getitem__(self, index):
+        return self.tensor[index]
+
+
+@pytest.fixture
+def indexer(monkeypatch):
+    """SGLang's indexer without what comes before the logits; and AITER's logits, which must not be asked for."""
+
+    def logits(Q, KV, kv_scales, weights, cu_starts, cu_ends, clean_logits=True):  # noqa: N803
+        raise AssertionError("AITER's")
+
+    monkeypatch.setattr(AITERS_LOGITS, "fp8_mqa_logits", logits)
+    sglang_indexer._replace_logits_of_prompts.cache_clear()
+    made = dsa_indexer.Indexer.__new__(dsa_indexer.Indexer)
+    torch.nn.Module.__init__(made)
+    made.num_init_tokens = made.num_local_tokens = 0
+    made.index_topk, made.n_heads, made.logits_with_pp_recv = CHOSEN, HEADS, False
+    made.paged_mqa_logits_backend = DSAPagedMQALogitsBackend.AITER
+    return made
+
+
+def mode(**of_batch: bool) -> types.SimpleNamespace:
+    asked = ("is_target_verify", "is_draft_extend_v2", "is_extend_without_speculative")
+    return types.SimpleNamespace(**{name: lambda name=name: of_batch.get(name, False) for name in asked})
+
+
+def prompts(indexer, batch: Batch, monkeypatch, **changes) -> torch.Tensor:
+    monkeypatch.setattr(dsa_indexer, "get_token_to_kv_pool", batch.pool)
+    forward = types.SimpleNamespace(
+        forward_mode=mode(is_extend_without_speculative=True), seq_lens_cpu=1, extend_seq_lens_cpu=1
+    )
+    result = torch.full((len(batch.q) + 2, CHOSEN), -7, dtype=torch.int32)  # two more, as in a padded batch
+    found = indexer._get_topk_ragged(
+        False, forward, 0, OnDevice(batch.q), batch.weights, batch.of_prompts(**changes), topk_result=result
+    )
+    assert (found[len(batch.q) :] == -7).all()
+    return found[: len(batch.q)]
+
+
+RAGGED = [
+    Batch([7, 1, 20], [90, 5, 20]),  # behind a cached prefix, and without one
+    Batch([1], [1]),
+    Batch([3, 3], [40, 3]),
+]
+
+
+@pytest.mark.parametrize("rows_at_once", [0, 4], ids=["all rows", "chunks"])
+@pytest.mark.parametrize("batch", RAGGED, ids=lambda batch: str(batch.queries))
+def test_keys_of_prompts(indexer, monkeypatch, batch, rows_at_once):
+    budget = rows_at_once * sum(batch.lengths) * 4
+    monkeypatch.setattr(dsa_indexer, "mqa_logits_should_chunk", lambda **_: (rows_at_once > 0, budget))
+    assert prompts(indexer, batch, monkeypatch).tolist() == batch.expected()
+
+
+def test_keys_of_prompts_in_one_row(indexer, monkeypatch):
+    """Attention over keys that are gathered takes positions among the keys of all sequences."""
+    batch = RAGGED[0]
+    positions = prompts(indexer, batch, monkeypatch, method=TopkTransformMethod.RAGGED, topk_indices_offset=batch.first)
+    flat = torch.cat([row[:length] for row, length in zip(batch.table, batch.lengths, strict=True)])
+    slots = torch.where(positions < 0, positions, flat[positions.clamp(min=0)])
+    assert slots.tolist() == batch.expected()
+
+
+def test_keys_of_prompts_that_are_looked_up_later(indexer, monkeypatch):
+    batch = RAGGED[0]
+    positions = prompts(indexer, batch, monkeypatch, force_unfused_topk=True)
+    tables = batch.table[batch.sequences.long()]
+    slots = torch.where(positions < 0, positions, tables.gather(1, positions.clamp(min=0).long()))
+    assert slots.tolist() == batch.expected()
+
+
+def test_short_prompts_have_no_choice(monkeypatch):
+    """SGLang computes no logits for these."""
+    batch = Batch([3, 1, 4], [7, 1, 9])
+    found = batch.of_prompts().topk_transform(torch.zeros(8, CHOSEN), CHOSEN)
+    assert found.tolist() == batch.expected()
+
+
+def decoded(indexer, batch: Batch, monkeypatch, *, verified: bool, backend=DSATopKBackend.SGL_KERNEL) -> torch.Tensor:
+    monkeypatch.setattr(dsa_indexer, "get_token_to_kv_pool", batch.pool)
+    forward = types.SimpleNamespace(forward_mode=mode(is_target_verify=verified))
+    table = batch.table[batch.sequences.long()]
+    return indexer._get_topk_paged(forward, 0, batch.q, batch.weights, batch.metadata(table, backend))
+
+
+@pytest.mark.parametrize(("queries", "lengths"), [([1] * 4, [90, 1, 23, 24]), ([1], [3]), ([3, 3], [60, 3])], ids=str)
+def test_keys_while_decoding(indexer, monkeypatch, queries, lengths):
+    batch = Batch(queries, lengths)
+    assert decoded(indexer, batch, monkeypatch, verified=queries[0] > 1).tolist() == batch.expected()
+
+
+def test_the_backend_that_a_user_asks_for_selects(indexer, monkeypatch):
+    batch = Batch([1] * 2, [40, 30])
+    with envs.SGLANG_DSA_FUSE_TOPK.override(False), mock.patch.object(torch, "topk", wraps=torch.topk) as topk:
+        decoded(indexer, batch, monkeypatch, verified=False, backend=DSATopKBackend.TORCH)
+    assert topk.call_count == 1
+
+
+def test_shuffled_keys_are_aiters(monkeypatch):
+    """They lie in tiles for AITER's kernel. Ours would read the wrong ones."""
+    aiters = mock.Mock()
+    module = importlib.import_module("aiter.ops.triton.pa_mqa_logits")
+    monkeypatch.setattr(module, "deepgemm_fp8_paged_mqa_logits", aiters)
+    batch = Batch([1], [30])
+    cache = torch.zeros(2, 64, 1, HEAD_DIM + 4, dtype=torch.uint8)
+    lengths, table = torch.tensor(batch.lengths, dtype=torch.int32), torch.zeros(1, 2, dtype=torch.int32)
+    aiter_paged_mqa_logits(
+        batch.q, cache, batch.weights[..., 0], lengths, table, 128, preshuffle=True, kv_block_size=64
+    )
+    assert aiters.call_count == 1
+
+
+def test_other_heads_are_aiters():
+    aiters = mock.Mock()
+    q = torch.zeros(2, 12, HEAD_DIM).to(torch.float8_e4m3fnuz)
+    sglang_indexer._logits_in_front_of(aiters)(q, q[0], None, torch.zeros(2, 12), None, None, clean_logits=False)
+    assert aiters.call_count == 1
+
+
+def test_another_aiter_keeps_its_logits(indexer, monkeypatch, caplog):
+    """Its function has other parameters here."""
+    batch = Batch([1], [3])
+    their_logits = mock.Mock(return_value=torch.zeros(1, 3))
+    monkeypatch.setattr(AITERS_LOGITS, "fp8_mqa_logits", their_logits)
+    with caplog.at_level(logging.WARNING):
+        prompts(indexer, batch, monkeypatch)
+    assert their_logits.call_count == 1
+    (told,) = caplog.records
+    assert told.getMessage().startswith("deep_gemm_rocm leaves the sparse indexer's logits of prompts to AITER")
