@@ -19,6 +19,7 @@ _FP8 = torch.float8_e4m3fnuz
 _HEADS = range(8, 129, 8)
 _HEAD_DIMS = (32, 64, 128)
 _PAGE_SIZES = (1, 16, 32, 64, 128)
+_TILE = 16  # tokens of shuffled keys
 _MAX_DECODE_TOKENS = 8
 _SCALE_BYTES = 4
 _MAX_UNITS = 2**16
@@ -158,6 +159,7 @@ def fp8_paged_mqa_logits(
     indices: torch.Tensor | None = None,
     *,
     logits_dtype: torch.dtype = torch.float32,
+    shuffled_keys: bool = False,
 ) -> Described[torch.Tensor]:
     """``fp8_mqa_logits`` for each sequence's last tokens, with keys in a paged cache; DeepGEMM's function of this name.
 
@@ -176,6 +178,8 @@ def fp8_paged_mqa_logits(
         indices: int32 [B], checked and not used. In DeepGEMM, with next_n 1, neighbours with equal indices are tokens
             of one sequence with equal rows of ``block_table``. Its SM100 kernels then read the keys once for all.
         logits_dtype: fp32 or bf16, to which the fp32 logits are rounded.
+        shuffled_keys: whether values of a block are in tiles of 16 tokens and 16 elements, [tokens / 16, D / 16, 16,
+            16], for blocks of 16 tokens and more. So vLLM and SGLang have them for AITER's kernels.
 
     Returns:
         [B · next_n, max_context_len] of ``logits_dtype``.
@@ -196,6 +200,7 @@ def fp8_paged_mqa_logits(
             clean_logits,
             indices,
             logits_dtype,
+            shuffled_keys,
         )
         return traced, None
     _check_q(q, 4)
@@ -208,6 +213,8 @@ def fp8_paged_mqa_logits(
     page_tokens = kv_cache.shape[1]
     if page_tokens not in _PAGE_SIZES:
         raise ValueError(f"a block of kv_cache must have one of {_PAGE_SIZES} tokens, got {page_tokens}")
+    if check_bool("shuffled_keys", shuffled_keys) and page_tokens % _TILE:
+        raise ValueError(f"kv_cache must have blocks of {_TILE} tokens or more for shuffled_keys, got {page_tokens}")
     is_contiguous = page_tokens == 1 or kv_cache.stride(1) == head_dim + _SCALE_BYTES
     overlap = len(kv_cache) > 1 and kv_cache.stride(0) < page_tokens * (head_dim + _SCALE_BYTES)
     if not is_contiguous or overlap:
@@ -244,7 +251,8 @@ def fp8_paged_mqa_logits(
     logits = q.new_empty(shape, dtype=logits_dtype)
     if logits.numel() == 0 or len(kv_cache) == 0:
         return logits.fill_(-torch.inf) if clean_logits else logits, None
-    return logits, paged_mqa_logits_launch(tensors, logits, contents, clean=clean_logits)
+    launch = paged_mqa_logits_launch(tensors, logits, contents, clean=clean_logits, shuffled=shuffled_keys)
+    return logits, launch
 
 
 def _check_logits_dtype(dtype: Any) -> None:

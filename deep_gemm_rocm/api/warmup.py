@@ -166,14 +166,15 @@ def warmup_kernels(
         arguments: other arguments of the function on which kernels depend: for ``route_top_k`` ``scoring``,
             ``num_groups``, ``top_groups``, and ``bias`` as whether there is one; for ``rms_norm_cast_to_fp8``
             ``gran_k``; for ``per_token_cast_to_fp4`` ``gran_k`` and ``use_packed_ue8m0``; for
-            ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``; for the latter also
-            ``gate_up_bias`` and ``down_bias``, as whether there is one in bf16, and with four bits ``x``, as whether it
-            is FP8; for masked groups in FP8 ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and
+            ``silu_and_mul_cast_to_fp8`` and ``fused_moe`` ``alpha`` and ``limit``; for the latter also ``gate_up_bias``
+            and ``down_bias``, as whether there is one in bf16, and with four bits ``x``, as whether it is FP8; for
+            masked groups in FP8 ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and
             ``flash_attention_decode`` ``softcap``; for these and ``append_kv_cache`` ``k_descale``, as ``"heads"`` or
             ``"tokens"``, whose factors FP8 keys of tokens in bf16 have; for ``mla_decode`` and ``sparse_mla``
             ``fp8_dtype``, by its name; for the former ``q``, as whether it is FP8, and ``page_size``, the tokens of a
-            page, by default 64; for ``top_k_per_row`` ``page_size``, by default 1; for ``sparse_mla``
-            ``extra_kv_cache``, as whether there is one; for functions but ``fused_moe`` with FP4 weights, or with int4
+            page, by default 64; for ``top_k_per_row`` ``page_size``, by default 1; for ``fp8_paged_mqa_logits``
+            ``shuffled_keys``; for ``sparse_mla`` ``extra_kv_cache``, as whether there is one; for functions but
+            ``fused_moe`` with FP4 weights, or with int4
             weights and FP8 activations, ``shuffled``, as whether they are those of ``shuffle_weight``; with FP4 weights
             and FP8 activations ``recipe_a``: (1, 128), or (1, 32) if each 32 values of those have an exponent; for
             functions with int4 weights ``group_k`` and ``scales``: how many values share a scale, by default 128 with
@@ -545,6 +546,7 @@ def _paged_logits(function: _Function, m: int, of: Workload) -> None:
         **pages,
         schedule_meta=mqa_logits.get_paged_mqa_logits_metadata(pages["context_lens"], _PAGE_TOKENS, 1),
         max_context_len=1,
+        **of.arguments,
     )
 
 
@@ -694,6 +696,7 @@ _ARGUMENTS = {
     "append_kv_cache": ("k_descale",),
     "mla_decode": ("q", "fp8_dtype", "page_size"),
     "top_k_per_row": ("page_size",),
+    "fp8_paged_mqa_logits": ("shuffled_keys",),
     "sparse_mla": ("extra_kv_cache", "fp8_dtype"),
     "m_grouped_fp8_gemm_nt_masked": ("enable_overlap", "max_block_n"),
     "fp8_m_grouped_gemm_nt_masked": ("enable_overlap", "max_block_n"),

@@ -18,7 +18,7 @@ from ..api.mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa
 from ..api.settings import get_num_sms
 from ..api.top_k import top_k_per_row
 from . import parts
-from .sparse_indexer import MAX_COLUMNS, MAX_K, PAGES, fits
+from .sparse_indexer import MAX_COLUMNS, MAX_K, fits, has_fitting_pages
 
 _LOGGER = logging.getLogger("sglang.deep_gemm_rocm")
 _MARK = "_deep_gemm_rocm"
@@ -92,9 +92,8 @@ def _paged_logits_in_front_of(aiter: Any) -> Any:
     ) -> Any:
         rows = len(q_fp8)
         is_ours = (
-            not preshuffle  # keys in the order of AITER's kernels
-            and kv_block_size in PAGES
-            and fits(q_fp8)
+            fits(q_fp8)
+            and has_fitting_pages(kv_cache_fp8)
             and q_fp8.is_contiguous()
             and weights.dtype == torch.float32
             and _is_of(rows, seq_lens)
@@ -103,9 +102,16 @@ def _paged_logits_in_front_of(aiter: Any) -> Any:
         if not is_ours:
             given = (q_fp8, kv_cache_fp8, weights, seq_lens, block_tables, max_seq_len)
             return aiter(*given, preshuffle=preshuffle, kv_block_size=kv_block_size)
-        schedule = get_paged_mqa_logits_metadata(seq_lens, kv_block_size, get_num_sms())
-        q = q_fp8.unsqueeze(1)
-        return fp8_paged_mqa_logits(q, kv_cache_fp8, weights, seq_lens, block_tables, schedule, max_seq_len)
+        return fp8_paged_mqa_logits(
+            q_fp8.unsqueeze(1),
+            kv_cache_fp8,
+            weights,
+            seq_lens,
+            block_tables,
+            get_paged_mqa_logits_metadata(seq_lens, kv_block_size, get_num_sms()),
+            max_seq_len,
+            shuffled_keys=preshuffle,
+        )
 
     return aiter_paged_mqa_logits
 

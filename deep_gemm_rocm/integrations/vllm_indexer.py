@@ -14,7 +14,7 @@ from ..api.mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa
 from ..api.settings import get_num_sms
 from ..api.top_k import top_k_per_row
 from .parts import check_parameters, check_replaces
-from .sparse_indexer import MAX_COLUMNS, MAX_K, PAGES, fits
+from .sparse_indexer import MAX_COLUMNS, MAX_K, fits, has_fitting_pages
 
 _MAX_NEXT_N = 8
 
@@ -50,13 +50,21 @@ def _paged_logits(original: Any) -> Any:
         compress_ratio: int = 1,
     ) -> Any:
         page = kv_cache_fp8.shape[1]
-        # vLLM shuffles the keys of larger pages for AITER's kernels, but not those of compressed caches.
-        is_plain = page == 1 or sparse._indexer_k_is_c4a_block_flat(compress_ratio)
-        if not (is_plain and page in PAGES and fits(q_fp8) and q_fp8.shape[1] <= _MAX_NEXT_N):
+        if not (has_fitting_pages(kv_cache_fp8) and fits(q_fp8) and q_fp8.shape[1] <= _MAX_NEXT_N):
             arguments = (q_fp8, kv_cache_fp8, weights, context_lens, block_tables, schedule_metadata, max_model_len)
             return original(*arguments, compress_ratio=compress_ratio)
-        schedule = get_paged_mqa_logits_metadata(context_lens, page, get_num_sms())
-        return fp8_paged_mqa_logits(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, schedule, max_model_len)
+        # vLLM shuffles the keys of larger pages for AITER's kernels, but not those of compressed caches.
+        is_shuffled = page > 1 and not sparse._indexer_k_is_c4a_block_flat(compress_ratio)
+        return fp8_paged_mqa_logits(
+            q_fp8,
+            kv_cache_fp8,
+            weights,
+            context_lens,
+            block_tables,
+            get_paged_mqa_logits_metadata(context_lens, page, get_num_sms()),
+            max_model_len,
+            shuffled_keys=is_shuffled,
+        )
 
     return rocm_fp8_paged_mqa_logits
 

@@ -121,7 +121,7 @@ def mqa_logits_launch(tensors: Arguments, logits: torch.Tensor, *, clean: bool, 
 
 
 def paged_mqa_logits_launch(
-    tensors: Arguments, logits: torch.Tensor, contents: tuple[Contents, ...], *, clean: bool
+    tensors: Arguments, logits: torch.Tensor, contents: tuple[Contents, ...], *, clean: bool, shuffled: bool
 ) -> Launch:
     """Describes the launch for checked tensors of ``fp8_paged_mqa_logits``.
 
@@ -129,6 +129,7 @@ def paged_mqa_logits_launch(
         logits: a new tensor.
         contents: as in ``Launch``.
         clean: whether logits of keys that a query doesn't see are -inf.
+        shuffled: whether keys are in tiles.
     """
     q, cache, weights = (tensors[role].tensor for role in ("q", "cache", "weights"))
     context_lens, block_table, schedule = (tensors[role].tensor for role in ("context_lens", "block_table", "schedule"))
@@ -149,7 +150,10 @@ def paged_mqa_logits_launch(
         clean=clean,
         has_bf16_logits=logits.dtype == torch.bfloat16,
     )
-    request, next_n = Request("paged_mqa_logits.hip.j2", _values("paged_mqa_logits", q)), q.shape[1]
+    values = _values("paged_mqa_logits", q) | {"shuffled": shuffled}
+    if shuffled:
+        values["kernel_name"] = f"{values['kernel_name']}_shuffled"
+    request, next_n = Request("paged_mqa_logits.hip.j2", values), q.shape[1]
     return Launch(
         request,
         arguments,

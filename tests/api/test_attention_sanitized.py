@@ -77,6 +77,7 @@ RUNS = {
     "append-factors": lambda: append.assert_appended_with_factors(torch.tensor([3, 20]), 3, (80, 128)),
     "mqa_logits": lambda: logits.Problem(20, 300, 32, 32).run(),
     "paged_mqa_logits": lambda: logits.Paged((100, 0, 1), 2, 32, 32).run(),
+    "paged_mqa_logits_shuffled": lambda: logits.Paged((100, 0, 1), 2, 32, 32, shuffled=True).run(),
 }
 IN_DEFAULT_RUN = (
     "flash_attention-turns", "flash_attention-fp8", "flash_attention-narrow", "flash_attention-pages",

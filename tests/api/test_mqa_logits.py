@@ -164,9 +164,18 @@ def test_shapes_of_deep_gemm(queries, keys, heads, dim):
 class Paged:
     """Sequences scattered over a cache, which has NaNs in all other places."""
 
-    def __init__(self, lens, next_n: int = 1, heads: int = 64, dim: int = 128, seed: int = 0, page: int = 64) -> None:
+    def __init__(
+        self,
+        lens,
+        next_n: int = 1,
+        heads: int = 64,
+        dim: int = 128,
+        seed: int = 0,
+        page: int = 64,
+        shuffled: bool = False,
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self.page = page
+        self.page, self.shuffled = page, shuffled
         lens = [max(tokens, next_n) if tokens else 0 for tokens in lens]
         pages = [-(-tokens // page) for tokens in lens]
         used = sum(pages)
@@ -189,6 +198,10 @@ class Paged:
                 flat = self.cache[number].view(-1)
                 flat[: count * dim] = keys[first : first + count].view(torch.uint8).flatten()
                 flat[page * dim : page * dim + 4 * count] = scales[first : first + count].view(torch.uint8)
+        if shuffled:
+            values = self.cache.view(used + 1, -1)[:, : page * dim]
+            tiles = values.view(-1, page // 16, 16, dim // 16, 16).transpose(2, 3)
+            values[:] = tiles.reshape(values.shape)
 
     def run(self, *, columns: int | None = None, units: int = 5, per_query: bool = False) -> torch.Tensor:
         last = self.context_lens[:, None] - self.next_n + 1 + torch.arange(self.next_n)
@@ -198,7 +211,7 @@ class Paged:
         meta = dg.get_paged_mqa_logits_metadata(lens, self.page, units)
         assert meta.shape == (units + 1, 2)
         logits = dg.fp8_paged_mqa_logits(
-            self.q, self.cache, self.weights, lens, self.block_table, meta, columns, clean_logits=True
+            self.q, self.cache, self.weights, lens, self.block_table, meta, columns, True, shuffled_keys=self.shuffled
         )
         assert logits.shape == (len(self.q) * self.next_n, columns)
         for sequence, (keys, scales) in enumerate(zip(self.keys, self.scales, strict=True)):
@@ -262,6 +275,14 @@ def test_pages_of_any_size_give_the_same_bits(page):
     """Keys are the same, whatever their pages are."""
     expected = Paged((300, 0, 65), 3, 32, 64).run()
     assert torch.equal(Paged((300, 0, 65), 3, 32, 64, page=page).run(), expected)
+
+
+@pytest.mark.parametrize("dim", [32, 64, 128])
+@pytest.mark.parametrize("page", [16, 32, 64, 128])
+def test_shuffled_keys_give_the_same_bits(page, dim):
+    """AITER's order of the keys in a page."""
+    expected = Paged((300, 0, 65), 3, 32, dim, page=page).run()
+    assert torch.equal(Paged((300, 0, 65), 3, 32, dim, page=page, shuffled=True).run(), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -387,6 +408,7 @@ def metadata() -> dict:
     return {"context_lens": torch.tensor([30, 16]).int(), "block_kv": 64, "num_sms": 4}
 
 
+SINGLE = {"kv_cache": torch.zeros(3, 1, 1, 36).byte(), "shuffled_keys": True}
 BAD = [
     (dg.fp8_mqa_logits, plain, {"q": torch.zeros(8, 32, 32)}, TypeError, "q must be float8_e4m3fnuz"),
     (dg.fp8_mqa_logits, plain, {"q": torch.zeros(8, 12, 32).to(FP8)}, ValueError, "q must have a multiple of 8 heads"),
@@ -404,6 +426,8 @@ BAD = [
         r"a block of kv_cache must have one of \(1, 16, 32, 64, 128\) tokens, got 48",
     ),
     (dg.get_paged_mqa_logits_metadata, metadata, {"block_kv": 48}, ValueError, "block_kv must be one of .*, got 48"),
+    (dg.fp8_paged_mqa_logits, paged, {"shuffled_keys": 1}, TypeError, "shuffled_keys must be a bool"),
+    (dg.fp8_paged_mqa_logits, paged, SINGLE, ValueError, "blocks of 16 tokens or more for shuffled_keys, got 1"),
     (dg.fp8_paged_mqa_logits, paged, {"block_table": torch.tensor([[9], [0]]).int()}, ValueError, "got 9 as block"),
     (dg.fp8_paged_mqa_logits, paged, {"context_lens": torch.tensor([30, 999]).int()}, ValueError, "got 999"),
     (dg.fp8_paged_mqa_logits, paged, {"schedule_meta": torch.zeros(4).int()}, ValueError, "schedule_meta must have"),

@@ -206,6 +206,14 @@ ATTENTION_CALLS = {
             dg.get_paged_mqa_logits_metadata(PAGES["context_lens"], 64, 304), 100,
         ),
     ),
+    "fp8_paged_mqa_logits of shuffled keys": (
+        Workload("fp8_paged_mqa_logits", [2], 32, 128, arguments={"shuffled_keys": True}),
+        lambda: dg.fp8_paged_mqa_logits(
+            heads(2, 1, 32, 128).to(FP8), torch.zeros(4, 64, 1, 132, dtype=torch.uint8), torch.ones(2, 32),
+            PAGES["context_lens"], PAGES["block_table"],
+            dg.get_paged_mqa_logits_metadata(PAGES["context_lens"], 64, 304), 100, shuffled_keys=True,
+        ),
+    ),
     "merge_attention_states": (
         Workload("merge_attention_states", [3], 64, 64),
         lambda: dg.merge_attention_states(heads(3, 2, 64), torch.zeros(2, 3), heads(3, 2, 64), torch.zeros(2, 3)),

@@ -296,7 +296,7 @@ GOOD = {
     "get_mqa_logits_metadata": lambda: {
         "cu_seq_len_k_start": ints(0, 1), "cu_seq_len_k_end": ints(3, 4), "num_kv_tokens": 4, "num_heads": HEADS,
     },
-    "fp8_paged_mqa_logits": lambda: paged_logits() | {"logits_dtype": torch.bfloat16},
+    "fp8_paged_mqa_logits": lambda: paged_logits() | {"logits_dtype": torch.bfloat16, "shuffled_keys": True},
     "fp8_fp4_paged_mqa_logits": lambda: paged_logits() | {"q": (paged_logits()["q"], None), "logits_dtype": F32},
     "top_k_per_row": lambda: {
         "logits": rand(4, 70), "k": 9, "starts": ints(0, 3, 5, 70), "ends": ints(70, 60, 9, 70),

@@ -522,17 +522,43 @@ def test_the_backend_that_a_user_asks_for_selects(indexer, monkeypatch):
     assert topk.call_count == 1
 
 
-def test_shuffled_keys_are_aiters(monkeypatch):
-    """They lie in tiles for AITER's kernel. Ours would read the wrong ones."""
+def of_pages(values: torch.Tensor, page: int) -> torch.Tensor:
+    return values.view(-1, page, values.shape[-1])
+
+
+@pytest.mark.parametrize("page", [16, 64])
+def test_keys_that_are_shuffled_for_aiter(page):
+    """With SGLANG_USE_AITER, keys of a page are in tiles, as IndexKeyCache.move reads them."""
+    batch = Batch([1, 1, 1], [90, 1, 17])
+    keys, scales = (torch.cat([each, each])[: 2 * page] for each in (batch.keys.view(torch.uint8), batch.scales))
+    tiles = of_pages(keys, page).view(2, page // 16, 16, HEAD_DIM // 16, 16).transpose(2, 3)
+    cache = torch.cat([tiles.flatten(1), scales.view(torch.uint8).view(2, -1)], 1)
+    lengths, table = torch.tensor([2 * page, 1, page + 1], dtype=torch.int32), torch.tensor([[1, 0]] * 3).int()
+    actual = aiter_paged_mqa_logits(
+        batch.q,
+        cache.view(2, page, 1, HEAD_DIM + 4),
+        batch.weights[..., 0],
+        lengths,
+        table,
+        2 * page,
+        preshuffle=True,
+        kv_block_size=page,
+    )
+    in_order = of_pages(keys, page)[[1, 0]].view(torch.float8_e4m3fnuz).flatten(0, 1).double()
+    scores = (batch.q.double() @ in_order.T).relu()
+    expected = (batch.weights.double() * scores).sum(1) * of_pages(scales, page)[[1, 0]].flatten().double()
+    seen = torch.arange(2 * page) < lengths[:, None]
+    torch.testing.assert_close(actual[seen].double(), expected[seen], rtol=1e-5, atol=1e-3)
+
+
+def test_other_pages_are_aiters(monkeypatch):
     aiters = mock.Mock()
     module = importlib.import_module("aiter.ops.triton.pa_mqa_logits")
     monkeypatch.setattr(module, "deepgemm_fp8_paged_mqa_logits", aiters)
-    batch = Batch([1], [30])
-    cache = torch.zeros(2, 64, 1, HEAD_DIM + 4, dtype=torch.uint8)
-    lengths, table = torch.tensor(batch.lengths, dtype=torch.int32), torch.zeros(1, 2, dtype=torch.int32)
-    aiter_paged_mqa_logits(
-        batch.q, cache, batch.weights[..., 0], lengths, table, 128, preshuffle=True, kv_block_size=64
-    )
+    batch, lengths = Batch([1], [30]), torch.tensor([30], dtype=torch.int32)
+    cache, table = torch.zeros(2, 256, 1, HEAD_DIM + 4, dtype=torch.uint8), torch.zeros(1, 1, dtype=torch.int32)
+    given = (batch.q, cache, batch.weights[..., 0], lengths, table, 256)
+    aiter_paged_mqa_logits(*given, preshuffle=True, kv_block_size=256)
     assert aiters.call_count == 1
 
 

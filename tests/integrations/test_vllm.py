@@ -687,17 +687,35 @@ def test_logits_of_decoding_are_vllms():
         assert indices[row].tolist() == best + [-1] * (5 - len(best))
 
 
-def test_shuffled_pages_are_left_to_vllm(monkeypatch):
-    """Pages of several tokens are shuffled for AITER's kernels: ours would read the wrong keys."""
-    original = sparse.rocm_fp8_paged_mqa_logits.__wrapped__
+@pytest.mark.parametrize("compress_ratio", [1, 2, 4])
+def test_logits_of_larger_pages_are_vllms(compress_ratio):
+    """vLLM shuffles keys for AITER's kernels, [pages, tokens / 16, D / 16, 16, 16], but not those of V4's ratio 4."""
+    pages, page, dim = 5, 64, 128
+    keys = randn(pages, page, dim).to(FNUZ).view(torch.uint8)
+    scales = randn(pages, page, seed=1).abs().view(torch.uint8)
+    plain, given = (torch.cat([values.flatten(1), scales], 1).view(pages, page, 1, dim + 4) for values in (
+        keys, keys if compress_ratio == 4 else keys.view(pages, page // 16, 16, dim // 16, 16).transpose(2, 3),
+    ))  # fmt: skip
+    q, weights = randn(2, 1, 32, dim, seed=2).to(FNUZ), randn(2, 32, seed=3)
+    lengths, table = torch.tensor([[130], [3]], dtype=torch.int32), torch.tensor([[4, 0, 2], [1, 0, 0]]).int()
+    actual = sparse.rocm_fp8_paged_mqa_logits(
+        q, given, weights, lengths, table, None, 192, compress_ratio=compress_ratio
+    )
+    expected = sparse.fp8_paged_mqa_logits_torch(q, plain, weights, lengths, table, 192)
+    seen = torch.arange(192) < lengths
+    assert dg.calc_diff(actual[seen], expected[seen]) < 1e-4  # vLLM's is in bf16
+
+
+@pytest.mark.parametrize(("page", "offset"), [(256, 0), (64, 8)], ids=["large", "unaligned"])
+def test_other_pages_are_left_to_vllm(page, offset):
     called = []
     module = importlib.import_module("deep_gemm_rocm.integrations.vllm_indexer")
     wrapped = module._paged_logits(lambda *arguments, **_: called.append(arguments))
-    cache = torch.zeros(2, 64, 1, 132, dtype=torch.uint8)
+    flat = torch.zeros(2 * page * 132 + offset, dtype=torch.uint8)[offset:]
     q, lengths = torch.zeros(1, 1, 32, 128).to(FNUZ), torch.tensor([[3]], dtype=torch.int32)
-    wrapped(q, cache, torch.zeros(1, 32), lengths, torch.zeros(1, 1, dtype=torch.int32), None, 64)
+    table = torch.zeros(1, 1, dtype=torch.int32)
+    wrapped(q, flat.view(2, page, 1, 132), torch.zeros(1, 32), lengths, table, None, 64)
     assert len(called) == 1
-    assert callable(original)
 
 
 @pytest.fixture

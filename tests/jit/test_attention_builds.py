@@ -127,17 +127,20 @@ class Logits:
     family: str
     heads: int
     head_dim: int
+    shuffled: bool = False
 
     @property
     def kernel_name(self) -> str:
-        return f"{self.family}_h{self.heads}_d{self.head_dim}"
+        return f"{self.family}_h{self.heads}_d{self.head_dim}{'_shuffled' * self.shuffled}"
 
     @property
     def template_values(self) -> dict:
-        return {"heads": self.heads, "head_dim": self.head_dim, "kernel_name": self.kernel_name}
+        sizes = {"heads": self.heads, "head_dim": self.head_dim}
+        return {**sizes, "shuffled": self.shuffled, "kernel_name": self.kernel_name}
 
 
-LOGITS = [Logits(f, h, d) for f in ("mqa_logits", "paged_mqa_logits") for h in (8, 32, 64, 128) for d in (32, 64, 128)]
+FAMILIES = [("mqa_logits", False), ("paged_mqa_logits", False), ("paged_mqa_logits", True)]
+LOGITS = [Logits(f, h, d, s) for f, s in FAMILIES for h in (8, 32, 64, 128) for d in (32, 64, 128)]
 
 
 @pytest.mark.slow

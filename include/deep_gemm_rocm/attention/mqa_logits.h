@@ -134,8 +134,9 @@ class MqaKeys {
  public:
   static constexpr int kCount = 2 * Mfma::kRows;
 
-  // Key i is at address_of(i), and its scale is at scale_of(i). Keys past `last` stand for that one.
-  template <class AddressOf, class ScaleOf>
+  // Chunks of key i are from address_of(i) on, kStride bytes apart, and its scale is at scale_of(i). Keys past `last`
+  // stand for that one.
+  template <int kStride = kChunkBytes, class AddressOf, class ScaleOf>
   DG_DEVICE void load(int last, AddressOf&& address_of, ScaleOf&& scale_of) {
     const int group = lane_id() / Mfma::kRows;
 #pragma unroll
@@ -143,7 +144,8 @@ class MqaKeys {
       const uint8_t* const key = address_of(min(fragment * Mfma::kRows + lane_id() % Mfma::kRows, last));
 #pragma unroll
       for (int read = 0; read < Shape::kReads; ++read) {
-        keys_[fragment][read] = load_global<MfmaOperands>(key + group * kChunkBytes + read * Shape::kReadBytes);
+        const int chunk = group + read * Mfma::kLaneGroups;
+        keys_[fragment][read] = load_global<MfmaOperands>(key + chunk * kStride);
       }
     }
     scale_ = load_global<float>(scale_of(min(lane_id(), last)));
@@ -294,8 +296,23 @@ DG_DEVICE int keys_seen(const PagedMqaLogitsArguments& args, int sequence, int i
   return min(tokens, min(args.pages_of_sequence << args.page_shift, args.columns));
 }
 
+// Where the values of keys are in their page: one key after another.
+template <int kHeadDim>
+struct KeysInRows {
+  static constexpr int kChunkStride = kChunkBytes;
+  static DG_DEVICE int offset(int place) { return place * kHeadDim; }
+};
+
+// The same for keys in tiles, [tokens / 16, head dim / 16, 16, 16].
+template <int kHeadDim>
+struct KeysInTiles {
+  static constexpr int kTile = 16;  // keys
+  static constexpr int kChunkStride = kTile * kChunkBytes;
+  static DG_DEVICE int offset(int place) { return place / kTile * kTile * kHeadDim + place % kTile * kChunkBytes; }
+};
+
 // The paged logits of a wave. It keeps the limits and the first queries of its sequence from segment to segment.
-template <class Shape>
+template <class Shape, class Order>
 class PagedMqaLogits {
   using Keys = MqaKeys<Shape>;
   // Queries that are in registers. With two, one is loaded while the other is multiplied.
@@ -327,8 +344,8 @@ class PagedMqaLogits {
     };
     const auto place_of = [&](int i) { return (first_key + i) & (page_keys - 1); };
     Keys keys;
-    keys.load(
-        most_ - 1 - first_key, [&](int i) { return page_of(i) + place_of(i) * Shape::kHeadDim; },
+    keys.template load<Order::kChunkStride>(
+        most_ - 1 - first_key, [&](int i) { return page_of(i) + Order::offset(place_of(i)); },
         [&](int i) { return page_of(i) + page_keys * Shape::kHeadDim + place_of(i) * sizeof(float); });
     // Behind the keys, whose pages take longer to find.
     if (!has_queries_) {
@@ -386,7 +403,7 @@ DG_DEVICE void clean_unseen(const PagedMqaLogitsArguments& args, int workgroup) 
 
 // Computes a wave's logits: its 64 keys of each of its team's segments, from its workgroup's first segment to the next
 // workgroup's first.
-template <class Shape>
+template <class Shape, class Order>
 DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgroup) {
   const int* const own = args.schedule + 2 * workgroup;
   const int last_sequence = min(own[2], args.batch);
@@ -394,7 +411,7 @@ DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgro
   int sequence = max(own[0], 0);
   int segment = max(own[1], 0);
   const int team = wave_id() / kMqaWaves;
-  PagedMqaLogits<Shape> logits(args);
+  PagedMqaLogits<Shape, Order> logits(args);
   int turn = 0;
   while (sequence < last_sequence || (sequence == last_sequence && segment < last_segment && sequence < args.batch)) {
     logits.start(sequence);
