@@ -82,7 +82,7 @@ def top_k_per_row(
     check_int("page_size", page_size, 1, MAX_PAGE_SIZE)
     if block_table is not None:
         check_form("block_table", block_table, torch.int32, (None, None))
-        if sequences is None and (len(block_table) == 0 or rows % len(block_table)):
+        if sequences is None and rows and (len(block_table) == 0 or rows % len(block_table)):
             raise ValueError(f"block_table must have a row for equally many of {rows} rows, got {len(block_table)}")
         tensors["block_table"] = block_table
     elif sequences is not None:

@@ -223,6 +223,13 @@ def test_tables_without_pages_have_no_slots(columns):
     assert (out == -1).all()
 
 
+@pytest.mark.parametrize("sequences", [None, ints()])
+def test_no_rows(sequences):
+    """A rank of a server may have no tokens in a step."""
+    table = torch.empty(0, 5, dtype=torch.int32)
+    assert dg.top_k_per_row(normal(0, 9), 4, block_table=table, sequences=sequences).shape == (0, 4)
+
+
 @pytest.mark.parametrize("start", [-(2**31), -3, 0, 2])
 def test_positions_count_from_the_first_column_that_counts(start):
     begin = max(start, 0)

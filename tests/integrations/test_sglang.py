@@ -94,6 +94,7 @@ from sglang.srt.layers.moe.token_dispatcher.standard import StandardDispatchOutp
 from sglang.srt.layers.moe.topk import StandardTopKOutput  # noqa: E402
 from sglang.srt.layers.quantization import fp8_utils  # noqa: E402
 from sglang.srt.layers.quantization.quark.schemes import QuarkW4A4MXFP4, QuarkW4A4MXFp4MoE  # noqa: E402
+from sglang.srt.mem_cache import index_key_cache  # noqa: E402
 
 from deep_gemm_rocm.integrations import sglang_indexer  # noqa: E402
 
@@ -515,6 +516,23 @@ def test_keys_while_decoding(indexer, monkeypatch, queries, lengths):
     assert decoded(indexer, batch, monkeypatch, verified=queries[0] > 1).tolist() == batch.expected()
 
 
+def test_a_rank_without_tokens():
+    logits = aiter_paged_mqa_logits(
+        torch.empty(0, HEADS, HEAD_DIM, dtype=torch.float8_e4m3fnuz),
+        torch.zeros(9, 1, 1, HEAD_DIM + 4, dtype=torch.uint8),
+        torch.empty(0, HEADS),
+        torch.empty(0, dtype=torch.int32),
+        torch.empty(0, 70, dtype=torch.int32),
+        70,
+        preshuffle=False,
+        kv_block_size=1,
+    )
+    assert logits.shape == (0, 70)
+    table = torch.empty(0, 70, dtype=torch.int32)
+    metadata = RAGGED[1].metadata(table, dsa_seqlens_expanded=torch.empty(0, dtype=torch.int32))
+    assert metadata.topk_transform(logits, CHOSEN).shape == (0, CHOSEN)
+
+
 def test_the_backend_that_a_user_asks_for_selects(indexer, monkeypatch):
     batch = Batch([1] * 2, [40, 30])
     with envs.SGLANG_DSA_FUSE_TOPK.override(False), mock.patch.object(torch, "topk", wraps=torch.topk) as topk:
@@ -522,33 +540,46 @@ def test_the_backend_that_a_user_asks_for_selects(indexer, monkeypatch):
     assert topk.call_count == 1
 
 
-def of_pages(values: torch.Tensor, page: int) -> torch.Tensor:
-    return values.view(-1, page, values.shape[-1])
+class Shuffled:
+    """Keys in two pages, in tiles for AITER's kernel, as SGLang has them with SGLANG_USE_AITER; the second comes first."""
+
+    def __init__(self, page: int) -> None:
+        self.page, self.batch = page, Batch([1, 1, 1], [90, 1, 17])
+        self.keys = randn(2, page, HEAD_DIM).to(torch.float8_e4m3fnuz)
+        self.scales = randn(2, page, seed=1).abs()
+        tiles = self.keys.view(torch.uint8).view(2, page // 16, 16, HEAD_DIM // 16, 16).transpose(2, 3)
+        self.cache = torch.cat([tiles.flatten(1), self.scales.view(torch.uint8)], 1)
+        self.lengths = torch.tensor([2 * page, 1, page + 1], dtype=torch.int32)
+
+    def logits(self) -> torch.Tensor:
+        cache, table = self.cache.view(2, self.page, 1, HEAD_DIM + 4), torch.tensor([[1, 0]] * 3).int()
+        given = (self.batch.q, cache, self.batch.weights[..., 0], self.lengths, table, 2 * self.page)
+        return aiter_paged_mqa_logits(*given, preshuffle=True, kv_block_size=self.page)
 
 
 @pytest.mark.parametrize("page", [16, 64])
 def test_keys_that_are_shuffled_for_aiter(page):
-    """With SGLANG_USE_AITER, keys of a page are in tiles, as IndexKeyCache.move reads them."""
-    batch = Batch([1, 1, 1], [90, 1, 17])
-    keys, scales = (torch.cat([each, each])[: 2 * page] for each in (batch.keys.view(torch.uint8), batch.scales))
-    tiles = of_pages(keys, page).view(2, page // 16, 16, HEAD_DIM // 16, 16).transpose(2, 3)
-    cache = torch.cat([tiles.flatten(1), scales.view(torch.uint8).view(2, -1)], 1)
-    lengths, table = torch.tensor([2 * page, 1, page + 1], dtype=torch.int32), torch.tensor([[1, 0]] * 3).int()
-    actual = aiter_paged_mqa_logits(
-        batch.q,
-        cache.view(2, page, 1, HEAD_DIM + 4),
-        batch.weights[..., 0],
-        lengths,
-        table,
-        2 * page,
-        preshuffle=True,
-        kv_block_size=page,
-    )
-    in_order = of_pages(keys, page)[[1, 0]].view(torch.float8_e4m3fnuz).flatten(0, 1).double()
-    scores = (batch.q.double() @ in_order.T).relu()
-    expected = (batch.weights.double() * scores).sum(1) * of_pages(scales, page)[[1, 0]].flatten().double()
-    seen = torch.arange(2 * page) < lengths[:, None]
-    torch.testing.assert_close(actual[seen].double(), expected[seen], rtol=1e-5, atol=1e-3)
+    of = Shuffled(page)
+    scores = (of.batch.q.double() @ of.keys.flip(0).flatten(0, 1).double().T).relu()
+    expected = (of.batch.weights.double() * scores).sum(1) * of.scales.flip(0).flatten().double()
+    seen = torch.arange(2 * page) < of.lengths[:, None]
+    torch.testing.assert_close(of.logits()[seen].double(), expected[seen], rtol=1e-5, atol=1e-3)
+
+
+def test_shuffled_keys_that_sglang_moves(monkeypatch):
+    if not hasattr(index_key_cache, "_use_aiter_preshuffle"):
+        pytest.skip("this SGLang moves whole pages")
+    monkeypatch.setattr(index_key_cache, "_use_aiter_preshuffle", True)
+    of = Shuffled(64)
+    before = of.logits()
+    theirs = index_key_cache.IndexKeyCache.__new__(index_key_cache.IndexKeyCache)
+    theirs.pool = types.SimpleNamespace(page_size=64, index_page_size=64, index_kpool=1, index_head_dim=HEAD_DIM)
+    theirs.buffer = [of.cache]
+    theirs.move(torch.tensor([64 + 5]), torch.tensor([35]))
+    moved = of.logits()
+    assert moved[0, 5] == before[0, 64 + 35]
+    moved[0, 5] = before[0, 5]
+    assert torch.equal(moved[0], before[0])
 
 
 def test_other_pages_are_aiters(monkeypatch):
