@@ -541,7 +541,7 @@ def test_the_backend_that_a_user_asks_for_selects(indexer, monkeypatch):
 
 
 class Shuffled:
-    """Keys in two pages, in tiles for AITER's kernel, as SGLang has them with SGLANG_USE_AITER; the second comes first."""
+    """Keys in two pages, of which the second comes first, in tiles: SGLang has these with SGLANG_USE_AITER."""
 
     def __init__(self, page: int) -> None:
         self.page, self.batch = page, Batch([1, 1, 1], [90, 1, 17])
