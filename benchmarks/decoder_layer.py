@@ -84,9 +84,11 @@ def main(
     model: Annotated[Literal["deepseek-v3", "qwen-3-235b"], typer.Option(help="Whose layer.")] = "deepseek-v3",
     tokens: Annotated[int, typer.Option(help="Sequences of a step, or tokens of a prompt.")] = 64,
     prompt: Annotated[bool, typer.Option(help="Whether the tokens are a prompt.")] = False,
+    without: Annotated[list[str] | None, typer.Option(help="A step to leave out, since it takes long.")] = None,
 ) -> None:
     """Print the table of a layer on one of eight devices."""
-    for line in rows(LAYERS[model](tokens, prompt=prompt)):
+    left_out = without or []
+    for line in rows(step for step in LAYERS[model](tokens, prompt=prompt) if step[0] not in left_out):
         print(line, flush=True)
 
 
