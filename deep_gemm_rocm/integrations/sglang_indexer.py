@@ -163,8 +163,11 @@ def _slots(
     """Slots of the cache, or None where it isn't told whose queries the rows are."""
     table, rows = attn_metadata.page_table_1, len(logits)
     sequences = attn_metadata.token_to_batch_idx if batch_idx_list is None else batch_idx_list
-    is_told = _is_of(rows, sequences) or (sequences is None and table is not None and len(table) == rows)
-    return _select(logits, lengths, k, starts, table, sequences) if table is not None and is_told else None
+    if table is None:
+        return None
+    if _is_of(rows, sequences) or (sequences is None and len(table) == rows):
+        return _select(logits, lengths, k, starts, table, sequences)
+    return None
 
 
 def _slots_in_front_of(original: Any) -> Any:
