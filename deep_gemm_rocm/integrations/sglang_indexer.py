@@ -191,7 +191,7 @@ def _slots_in_front_of(original: Any) -> Any:
         if is_fused and _selects(self, logits, lengths, topk, row_starts):
             if topk_transform_method == TopkTransformMethod.PAGED:
                 chosen = _slots(logits, lengths, topk, row_starts, attn_metadata, batch_idx_list)
-            elif topk_indices_offset is not None:
+            elif topk_indices_offset is not None and _is_of(len(logits), topk_indices_offset):
                 positions = _select(logits, lengths, topk, row_starts)
                 chosen = torch.where(positions < 0, positions, positions + topk_indices_offset[:, None])
         if chosen is not None:

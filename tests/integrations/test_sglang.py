@@ -488,6 +488,20 @@ def test_keys_of_prompts_in_one_row(indexer, monkeypatch):
     assert slots.tolist() == batch.expected()
 
 
+@pytest.mark.parametrize(
+    "offset",
+    [None, torch.zeros(3, dtype=torch.int32), torch.zeros(2, dtype=torch.int64)],
+    ids=["none", "more", "int64"],
+)
+def test_other_offsets_in_one_row_are_sglangs(offset):
+    sglangs = mock.Mock()
+    lengths = torch.full((2,), 30, dtype=torch.int32)
+    given = (torch.zeros(2, 30), lengths, CHOSEN, TopkTransformMethod.RAGGED, None)
+    transform = sglang_indexer._slots_in_front_of(sglangs)
+    chosen = transform(DSATopKBackend.SGL_KERNEL, *given, topk_indices_offset=offset)
+    assert chosen is sglangs.return_value
+
+
 def test_keys_of_prompts_that_are_looked_up_later(indexer, monkeypatch):
     batch = RAGGED[0]
     positions = prompts(indexer, batch, monkeypatch, force_unfused_topk=True)
