@@ -27,17 +27,17 @@ _MARK = "_deep_gemm_rocm"
 def _logits_in_front_of(aiter: Any) -> Any:
     @functools.wraps(aiter)
     def in_front(
-        q: torch.Tensor,
-        keys: torch.Tensor,
-        scales: torch.Tensor,
+        Q: torch.Tensor,  # noqa: N803
+        KV: torch.Tensor,  # noqa: N803
+        kv_scales: torch.Tensor,
         weights: torch.Tensor,
-        starts: torch.Tensor,
-        ends: torch.Tensor,
+        cu_starts: torch.Tensor,
+        cu_ends: torch.Tensor,
         clean_logits: bool = True,
     ) -> Any:
-        if not fits(q) or weights.dtype != torch.float32:
-            return aiter(q, keys, scales, weights, starts, ends, clean_logits)
-        return fp8_mqa_logits(q, (keys, scales), weights, starts, ends, clean_logits)
+        if not fits(Q) or weights.dtype != torch.float32:
+            return aiter(Q, KV, kv_scales, weights, cu_starts, cu_ends, clean_logits)
+        return fp8_mqa_logits(Q, (KV, kv_scales), weights, cu_starts, cu_ends, clean_logits)
 
     return in_front
 

@@ -614,6 +614,15 @@ def test_other_heads_are_aiters():
     assert aiters.call_count == 1
 
 
+def test_logits_by_the_names_of_aiter():
+    batch = Batch([3], [40])
+    starts, ends = torch.zeros(3, dtype=torch.int32), batch.seen
+    given = {"Q": batch.q, "KV": batch.keys, "kv_scales": batch.scales[:, 0], "weights": batch.weights[..., 0]}
+    logits = sglang_indexer._logits_in_front_of(mock.Mock())(**given, cu_starts=starts, cu_ends=ends)
+    expected = dg.fp8_mqa_logits(batch.q, (batch.keys, batch.scales[:, 0]), batch.weights[..., 0], starts, ends)
+    assert torch.equal(logits, expected)
+
+
 def test_another_aiter_keeps_its_logits(indexer, monkeypatch, caplog):
     """Its function has other parameters here."""
     batch = Batch([1], [3])
