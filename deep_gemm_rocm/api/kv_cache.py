@@ -14,6 +14,7 @@ from ..problems.attention import (
     check_aligned,
     check_data,
     check_form,
+    check_last_dimension,
     check_not_shared,
     check_one_device,
     check_slots,
@@ -146,6 +147,5 @@ def _check_descale(name: str, descale: Any, k_cache: torch.Tensor, of_tokens: bo
 
 
 def _check_strides(name: str, tensor: torch.Tensor) -> None:
-    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-        raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
+    check_last_dimension(name, tensor)
     check_aligned(name, tensor)

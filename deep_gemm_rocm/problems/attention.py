@@ -558,7 +558,12 @@ def check_form(name: str, tensor: Any, dtype: torch.dtype, shape: tuple[int | No
     if not fits:
         expected = ", ".join("any" if size is None else str(size) for size in shape)
         raise ValueError(f"{name} must have shape ({expected}), got {tuple(tensor.shape)}")
-    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+    check_last_dimension(name, tensor)
+
+
+def check_last_dimension(name: str, tensor: torch.Tensor) -> None:
+    """Checks that it is contiguous. An empty tensor may have any strides; they are 0 if it comes from NumPy."""
+    if tensor.numel() and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
         raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
 
 
@@ -693,8 +698,7 @@ def _check_heads_shape(name: str, tensor: torch.Tensor, packed: bool) -> None:
     dims = "[total, heads, head dim]" if packed else "[batch, tokens, heads, head dim]"
     if tensor.dim() != (3 if packed else 4):
         raise ValueError(f"{name} must be {dims}, got shape {tuple(tensor.shape)}")
-    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-        raise ValueError(f"{name} must be contiguous along its last dimension, got strides {tensor.stride()}")
+    check_last_dimension(name, tensor)
     if max(tensor.shape) > MAX_TOKENS:
         raise ValueError(f"{name} must have dimensions of up to {MAX_TOKENS}, got shape {tuple(tensor.shape)}")
     if not _fits_blocks(tensor, min(tensor.shape[-3], _BLOCK_TOKENS)):

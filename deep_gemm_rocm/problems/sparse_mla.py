@@ -13,6 +13,7 @@ from .attention import (
     MAX_TOKENS,
     check_data,
     check_form,
+    check_last_dimension,
     check_latent_strides,
     check_not_shared,
     check_one_device,
@@ -210,8 +211,7 @@ def _check_cache(name: str, cache: Any, head_dim: int) -> tuple[str, int]:
         raise ValueError(f"each page of {name} must be contiguous, got strides {cache.stride()}")
     if is_plain:
         _check_rows(name, cache)
-        if cache.shape[-1] > 1 and cache.stride(-1) != 1:
-            raise ValueError(f"{name} must be contiguous along its last dimension, got strides {cache.stride()}")
+        check_last_dimension(name, cache)
     elif cache.numel() and (cache.data_ptr() % ALIGNMENT or cache.stride(0) % 8):
         raise ValueError(f"pages of {name} must start at multiples of 8 bytes, got strides {cache.stride()}")
     check_latent_strides(name, cache)

@@ -205,8 +205,9 @@ def test_slots_of_prompts_of_different_lengths(columns):
     for row, sequence in enumerate((2, 0, 0)):
         assert torch.equal(slots[row], table[sequence, positions[row].long()])
     assert (slots[3:] == -1).all()
-    nowhere = dg.top_k_per_row(logits, 90, block_table=table[:0], sequences=sequences)
-    assert (nowhere == -1).all()
+    for no_tables in (table[:0], torch.empty_strided((0, columns), (0, 0), dtype=torch.int32)):  # as from NumPy
+        nowhere = dg.top_k_per_row(logits, 90, block_table=no_tables, sequences=sequences)
+        assert (nowhere == -1).all()
 
 
 def test_missing_positions_have_no_slots():
