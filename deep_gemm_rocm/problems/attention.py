@@ -138,7 +138,7 @@ def check_attention(
     of_tokens = are_of_tokens if paged else functools.partial(_have_shape_of_tokens, k, batch)
     layout = _layout_of_keys(q, k, of_tokens(*of_keys.values()))
     expanded = {"q_descale": _check_descale("q_descale", descales["q_descale"], "q", q, batch, packed)}
-    of_each = _forms_of_tokens(q, k)
+    of_each = _forms_of_tokens(q, k, batch)
     for name, of, tensor in (("k_descale", "k", k), ("v_descale", "v", v)):
         if layout == "e4m3_tokens":
             expanded[name] = check_token_descale(name, descales[name], tensor)
@@ -249,7 +249,7 @@ def check_decode(
             expanded[name] = check_token_descale(name, descales[name], k_cache)
         else:
             expanded[name] = _check_head_descale(
-                name, descales[name], of, k_cache.dtype, batch, kv_heads, _forms_of_tokens(q, k_cache)
+                name, descales[name], of, k_cache.dtype, batch, kv_heads, _forms_of_tokens(q, k_cache, batch)
             )
     tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
     check_sink(attn_sink, heads, tensors)
@@ -273,10 +273,9 @@ def _layout_of_keys(q: torch.Tensor, k: torch.Tensor, of_tokens: bool) -> str:
     return "e4m3_tokens" if of_tokens else "e4m3"
 
 
-def _forms_of_tokens(q: torch.Tensor, k: torch.Tensor) -> tuple[str, ...]:
-    """The form of factors of tokens, for an error message, if there may be any; of packed ones, that which is clear."""
-    shape = tuple(k.shape[:-1]) if k.dim() == 4 else (1, *k.shape[:-1])
-    return () if k.dtype == q.dtype else (f"{shape}, one for each token and head",)
+def _forms_of_tokens(q: torch.Tensor, k: torch.Tensor, batch: int) -> tuple[str, ...]:
+    """The form of factors of tokens, for an error message, if there may be any."""
+    return () if k.dtype == q.dtype else (f"{_shape_of_tokens(k, batch)}, one for each token and head",)
 
 
 def _check_keys(
@@ -799,13 +798,28 @@ def _have_shape_of_tokens(k: torch.Tensor, batch: int, *descales: Any) -> bool:
 def _check_tokens_or_sequences(k: torch.Tensor, batch: int, descales: dict[str, Any]) -> None:
     """Checks that the shape of factors tells those of tokens from those of sequences, for packed keys ``k``."""
     tokens, heads = k.shape[:-1]
+    of_tokens = f"{_shape_of_tokens(k, batch)}, one factor for each token and head"
     for name, descale in descales.items():
-        if tokens == batch > 1 and isinstance(descale, torch.Tensor) and descale.shape == (tokens, heads):
+        shape = descale.shape if isinstance(descale, torch.Tensor) else ()
+        if tokens == batch > 1 and shape == (tokens, heads):
             raise ValueError(
-                f"{name} must have shape (1, {tokens}, {heads}), one factor for each token and head, or "
-                f"({batch}, {heads}, 1), one for each sequence and head, as k has as many tokens as sequences; got "
-                f"{tuple(descale.shape)}"
+                f"{name} must have shape {of_tokens}, or ({batch}, {heads}, 1), one for each sequence and head, as k "
+                f"has as many tokens as sequences; got {tuple(shape)}"
             )
+        if tokens == heads > batch == 1 and shape == (1, tokens, heads):
+            blocks = ceil_div(tokens, SCALE_BLOCK)
+            raise ValueError(
+                f"{name} must have shape {of_tokens}, or (1, {heads}, {blocks}), one for each {SCALE_BLOCK} tokens and "
+                f"head, as k has as many tokens as heads; got {tuple(shape)}"
+            )
+
+
+def _shape_of_tokens(k: torch.Tensor, batch: int) -> tuple[int, ...]:
+    """The shape of factors of tokens; of packed ones, that which is clear."""
+    shape = tuple(k.shape[:-1])
+    if len(shape) == 3 or (batch == 1 and shape[0] == shape[1] > 1):
+        return shape
+    return (1, *shape)
 
 
 def check_token_descale(name: str, descale: Any, keys: torch.Tensor) -> torch.Tensor:

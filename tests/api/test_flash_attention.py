@@ -404,6 +404,28 @@ def test_factors_of_as_many_packed_tokens_as_sequences():
                 run(**{name: factors[name][0]})
 
 
+def test_factors_of_as_many_packed_tokens_as_heads():
+    """Where [1, total_k, Hk] would also be [B, Hk, blocks] with blocks to spare, either has a shape of its own."""
+    problem = Problem(4, 2, batch=1, heads=4, kv_heads=2, widths=(64, 64), dtype_of_keys=FP8, scales="token")
+    q, k, v = problem.q[0], problem.k[0], problem.v[0]
+    ends_q, ends_k = torch.tensor([0, 4]).int(), torch.tensor([0, 2]).int()
+    factors = {name: problem.descales[name][0] for name in ("k_descale", "v_descale")}
+
+    def run(**changed):
+        return dg.flash_attention(q, k, v, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, **{**factors, **changed})
+
+    assert torch.equal(run(), problem.run()[0][0])
+    of_heads = {name: tensor[0] for name, tensor in factors.items()}
+    for blocks in (1, 3):
+        of_blocks = {name: tensor[None, :, None].expand(1, 2, blocks) for name, tensor in of_heads.items()}
+        assert torch.equal(run(**of_blocks), run(**of_heads))
+    message = r"{} must have shape \(2, 2\), .* or \(1, 2, 1\), .* got \(1, 2, 2\)"
+    for name in factors:
+        for _ in range(2):  # also when it would be repeated
+            with pytest.raises(ValueError, match=message.format(name)):
+                run(**{name: factors[name][None]})
+
+
 def test_same_bits_every_time():
     problem = Problem(300, 400, widths=(64, 64), causal=True)
     first, lse = problem.run()
