@@ -141,7 +141,7 @@ def check_attention(
     of_each = _forms_of_tokens(q, k, batch)
     for name, of, tensor in (("k_descale", "k", k), ("v_descale", "v", v)):
         if layout == "e4m3_tokens":
-            expanded[name] = check_token_descale(name, descales[name], tensor)
+            expanded[name] = check_token_descale(name, descales[name], tensor, None if paged else batch)
         elif paged:
             expanded[name] = _check_head_descale(name, descales[name], of, k.dtype, batch, k.shape[-2], of_each)
         else:
@@ -756,7 +756,9 @@ def _check_descale(
         return descale
     expected = "blocks of the longest sequence" if packed else str(blocks)
     of_blocks = f"({batch}, {heads}, {expected}), one for each {SCALE_BLOCK} tokens as well"
-    raise _wrong_form(name, descale, batch, heads, (of_blocks, *other_forms))
+    may_be_of_tokens = packed and bool(other_forms) and len(tensor) == batch > 1  # [batch, heads] is refused then
+    of_sequences = (batch, heads, 1) if may_be_of_tokens else (batch, heads)
+    raise _wrong_form(name, descale, of_sequences, (of_blocks, *other_forms))
 
 
 def _check_head_descale(
@@ -767,15 +769,17 @@ def _check_head_descale(
         return None
     expanded = _of_whole_heads(descale, batch, heads)
     if expanded is None:
-        raise _wrong_form(name, descale, batch, heads, other_forms)
+        raise _wrong_form(name, descale, (batch, heads), other_forms)
     return expanded
 
 
-def _wrong_form(name: str, descale: torch.Tensor, batch: int, heads: int, other_forms: tuple[str, ...]) -> ValueError:
+def _wrong_form(
+    name: str, descale: torch.Tensor, of_sequences: tuple[int, ...], other_forms: tuple[str, ...]
+) -> ValueError:
     *forms, last = (
         "(1,), one factor for all",
-        f"({heads},), one for each head",
-        f"({batch}, {heads}), one for each sequence and head",
+        f"({of_sequences[1]},), one for each head",
+        f"{of_sequences}, one for each sequence and head",
         *other_forms,
     )
     return ValueError(f"{name} must have shape {'; '.join(forms)}; or {last}; got {tuple(descale.shape)}")
@@ -822,9 +826,12 @@ def _shape_of_tokens(k: torch.Tensor, batch: int) -> tuple[int, ...]:
     return (1, *shape)
 
 
-def check_token_descale(name: str, descale: Any, keys: torch.Tensor) -> torch.Tensor:
+def check_token_descale(name: str, descale: Any, keys: torch.Tensor, batch: int | None = None) -> torch.Tensor:
     """Checks factors of FP8 tokens, [blocks, block_size, heads] of a cache or as many as ``keys`` or values have; those
     of packed ones may be [1, tokens, heads].
+
+    Args:
+        batch: the number of sequences, of keys that aren't in pages.
 
     Returns:
         them as [blocks, heads, block_size]; those of packed tokens as [1, heads, tokens].
@@ -836,9 +843,13 @@ def check_token_descale(name: str, descale: Any, keys: torch.Tensor) -> torch.Te
     if len(shape) == 2 and descale.shape == (1, *shape):
         descale = descale[0]
     if descale.shape != shape:
+        if batch is None:
+            expected, condition = shape, "it or the other one has 3 dimensions"
+        else:  # other factors may have as many dimensions
+            expected, condition = _shape_of_tokens(keys, batch), "the other one has factors of tokens"
         raise ValueError(
-            f"{name} must have shape {shape}, a factor for each token and head, if it or the other one has "
-            f"{len(shape)} dimensions, got {tuple(descale.shape)}"
+            f"{name} must have shape {expected}, a factor for each token and head, if {condition}, got "
+            f"{tuple(descale.shape)}"
         )
     if min(shape[-2], _BLOCK_TOKENS) * descale.stride(-2) * descale.element_size() > _BLOCK_BYTES:
         raise ValueError(

@@ -402,6 +402,10 @@ def test_factors_of_as_many_packed_tokens_as_sequences():
         for _ in range(2):  # also when it would be repeated
             with pytest.raises(ValueError, match=message.format(name)):
                 run(**{name: factors[name][0]})
+    with pytest.raises(ValueError, match=r"v_descale must have shape \(1, 4, 2\), .* if the other one has factors of"):
+        run(v_descale=of_sequences["v_descale"])
+    with pytest.raises(ValueError, match=r"k_descale must have .*; \(4, 2, 1\), one for each sequence and head; "):
+        run(k_descale=torch.ones(5), v_descale=torch.ones(1))
 
 
 def test_factors_of_as_many_packed_tokens_as_heads():
@@ -424,6 +428,8 @@ def test_factors_of_as_many_packed_tokens_as_heads():
         for _ in range(2):  # also when it would be repeated
             with pytest.raises(ValueError, match=message.format(name)):
                 run(**{name: factors[name][None]})
+    with pytest.raises(ValueError, match=r"v_descale must have shape \(2, 2\), .* if the other one has factors of"):
+        run(v_descale=of_heads["v_descale"])
 
 
 def test_same_bits_every_time():
