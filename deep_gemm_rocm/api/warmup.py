@@ -174,12 +174,11 @@ def warmup_kernels(
             ``fp8_dtype``, by its name; for the former ``q``, as whether it is FP8, and ``page_size``, the tokens of a
             page, by default 64; for ``top_k_per_row`` ``page_size``, by default 1; for ``fp8_paged_mqa_logits``
             ``shuffled_keys``; for ``sparse_mla`` ``extra_kv_cache``, as whether there is one; for functions but
-            ``fused_moe`` with FP4 weights, or with int4
-            weights and FP8 activations, ``shuffled``, as whether they are those of ``shuffle_weight``; with FP4 weights
-            and FP8 activations ``recipe_a``: (1, 128), or (1, 32) if each 32 values of those have an exponent; for
-            functions with int4 weights ``group_k`` and ``scales``: how many values share a scale, by default 128 with
-            FP8 activations unless they are shuffled, and otherwise 32, and the scales' dtype by its name, by default
-            ``"bfloat16"`` for 32 values and otherwise ``"float32"``.
+            ``fused_moe`` with FP4 weights, or with int4 weights and FP8 activations, ``shuffled``, as whether they are
+            those of ``shuffle_weight``; with FP4 weights and FP8 activations ``recipe_a``: (1, 128), or (1, 32) if each
+            32 values of those have an exponent; for functions with int4 weights ``group_k`` and ``scales``: how many
+            values share a scale, by default 128 with FP8 activations unless they are shuffled, and otherwise 32, and
+            the scales' dtype by its name, by default ``"bfloat16"`` for 32 values and otherwise ``"float32"``.
 
     Returns:
         The number of different kernels, whether they were compiled now or before.
