@@ -56,11 +56,15 @@ class PartCombiner {
   // Whether there are several parts. A single one is the output already.
   DG_DEVICE bool has_parts() const { return num_parts_ != 1; }
 
-  // Adds up the parts in order, each with the weight of its keys.
+  // Adds up the parts in order, each with the weight of its keys. If a sum isn't finite, weights are divided by their sum
+  // before, as large values may have overflowed, and infinities are added without weights.
   DG_DEVICE void add_up() {
     find_highest();
-    add_up_values<false>();
-    if (ballot(!all_finite(out_)) != 0) add_up_values<true>();
+    add_up_values<false>(1);
+    divisor_ = sum_;
+    if (ballot(!all_finite(out_)) == 0) return;
+    add_up_values<true>(1 / sum_);
+    divisor_ = sum_ / sum_;  // NaN stays
   }
 
   DG_DEVICE void store() const {
@@ -70,7 +74,7 @@ class PartCombiner {
     const int sequence = sequence_head_ / args.kv_heads;
     const int head = (sequence_head_ - sequence * args.kv_heads) * group + row_ - token * group;
     const float log2_sum = highest_ + __builtin_amdgcn_logf(sum_);
-    const float factor = sum_ == 0 ? 0 : share_beside_sink(args.sinks, head, log2_sum) / sum_;
+    const float factor = sum_ == 0 ? 0 : share_beside_sink(args.sinks, head, log2_sum) / divisor_;
     const Buffer stored{static_cast<Out*>(args.out.data) + args.out.offset(sequence, token, head),
                         kValueDim * sizeof(Out)};
 #pragma unroll
@@ -114,7 +118,7 @@ class PartCombiner {
   }
 
   template <bool kAnyOdd>
-  DG_DEVICE void add_up_values() {
+  DG_DEVICE void add_up_values(float unit) {
     static_for<kVectors>([&](int v) { out_[v] = 0; });
     sum_ = 0;
     const float finite = highest_ == -kInfinity ? 0 : highest_;
@@ -124,9 +128,11 @@ class PartCombiner {
       const int end = min(num_parts_ - first, kWaveSize);
       int begin = 0;
       for (; begin + kManyParts <= end; begin += kManyParts) {
-        add_some<kAnyOdd, kManyParts>(first, begin, end, weight_of_lane);
+        add_some<kAnyOdd, kManyParts>(first, begin, end, weight_of_lane * unit);
       }
-      for (; begin < end; begin += kFewParts) add_some<kAnyOdd, kFewParts>(first, begin, end, weight_of_lane);
+      for (; begin < end; begin += kFewParts) {
+        add_some<kAnyOdd, kFewParts>(first, begin, end, weight_of_lane * unit);
+      }
     }
     sum_ = sum_over_lane_groups<1>(sum_);
   }
@@ -166,7 +172,8 @@ class PartCombiner {
   int first_part_, num_parts_;
   float highest_;
   float largest_;
-  float sum_;
+  float sum_;      // of weights
+  float divisor_;  // of what is added up
   Values out_[kVectors];
 };
 
