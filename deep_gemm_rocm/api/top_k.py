@@ -53,7 +53,7 @@ def top_k_per_row(
         ``out``, int32 [rows, k]: positions, counted from the row's first column that counts (``starts[i]``, or 0 if it
         is negative), or slots. If a row has fewer than ``k``, -1 stands for the others, behind them.
 
-    The logits are read once, by one launch.
+    One launch reads the logits once, or several times where a sample of a row tells too little about it.
 
     Raises:
         TypeError, ValueError: an argument is not as above; nothing is written then.

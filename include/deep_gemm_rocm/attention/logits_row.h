@@ -18,8 +18,10 @@ struct LogitsBlock {
   static constexpr int kVectors = kElements / (kVector * kWaveSize);
 
   // The value of element `j` of vector `i`.
-  DG_DEVICE float value(int i, int j) const {
-    const unsigned word = chunks[i][j * sizeof(T) / sizeof(unsigned)];
+  DG_DEVICE float value(int i, int j) const { return value_of(chunks[i], j); }
+
+  static DG_DEVICE float value_of(const Chunk& chunk, int j) {
+    const unsigned word = chunk[j * sizeof(T) / sizeof(unsigned)];
     if constexpr (kIsSame<T, float>) {
       return __builtin_bit_cast(float, word);
     } else {
@@ -47,9 +49,9 @@ struct LogitsBlock {
 };
 
 // Waves take turns with blocks. Blocks begin at a multiple of 4 bytes, so the first one may have a bf16 before the row.
-// Registers hold kHeldBlocks of them. Longer rows take several rounds, in each of which the blocks are spread over the
-// row: with three rounds, those of the first one are 0, 3, 6 and so on. A sample of the first round's blocks, their
-// first vectors, is loaded before all else.
+// Registers hold kHeldBlocks of them, and longer rows take several rounds. A sample is loaded before all else: a quarter
+// of a row of one round, the first vectors of its blocks; else 512 runs of eight chunks, at equal distances, which the
+// first round's blocks then replace.
 // kIsAnyLength: whether there may be several rounds.
 template <class T, int kWaves, bool kIsAnyLength>
 class LogitsRow {
@@ -70,7 +72,7 @@ class LogitsRow {
         rounds_(kIsAnyLength ? ceil_div(lead_ + count, kHeldBlocks * Block::kElements) : 1),
         whole_words_(Buffer{first - lead_, static_cast<unsigned>((lead_ + count) * sizeof(T)) & ~3u}
                          .in_scalar_registers()) {
-    load_round(0);
+    load_sample();
     if constexpr (kMostLead > 0) last_ = *(const Global<unsigned short>*)(first + count - 1);
   }
 
@@ -81,10 +83,9 @@ class LogitsRow {
 
   // Elements in the sample.
   DG_DEVICE int sampled() const {
-    const int of_block = sampled_vectors() * kSampledOfVector * kWaveSize;
-    const int whole = count_ / Block::kElements;
-    if (rounds_ > 1) return ceil_div(whole, rounds_) * of_block;
-    return whole * of_block + min(count_ % Block::kElements * kSampledOfVector / Block::kVector, of_block);
+    const int run = (rounds_ == 1 ? kWaveSize : kSampledRun) * Block::kVector;
+    const int distance = rounds_ == 1 ? Block::kElements : kRunDistance * rounds_ * Block::kVector;
+    return (count_ / distance * run + min(count_ % distance, run)) * kSampledOfChunk / Block::kVector;
   }
 
   // Calls body(value) for the wave's part of the sample, with NaNs for elements that aren't in the row.
@@ -92,16 +93,25 @@ class LogitsRow {
   DG_DEVICE void for_each_sampled(Body&& body) {
 #pragma unroll
     for (int i = 0; i < kBlocksOfWave; ++i) {
-      Block& block = blocks_[i];
-      if (block.begin >= count_) break;
 #pragma unroll
-      for (int v = 0; v < kMostSampledVectors; ++v) {
-        if (v >= sampled_vectors()) break;
-        asm volatile("" : "+v"(block.chunks[v]));
-        if (!has_all(block)) clear_outside(block, v);
+      for (int v = 0; v < kSampledVectors; ++v) {
+        if (v > 0 && rounds_ == 1) break;
+        Chunk& chunk = blocks_[i].chunks[v];
+        asm volatile("" : "+v"(chunk));
+        if (rounds_ > 1 || !has_all(blocks_[i])) clear_outside(chunk, sampled_chunk(i, v) * Block::kVector - lead_);
 #pragma unroll
-        for (int j = 0; j < Block::kVector; j += Block::kVector / kSampledOfVector) body(block.value(v, j));
+        for (int j = 0; j < Block::kVector; j += Block::kVector / kSampledOfChunk) body(Block::value_of(chunk, j));
       }
+    }
+  }
+
+  // Begins to load the first round's blocks in place of the sample.
+  DG_DEVICE void end_sample() {
+    if (rounds_ == 1) return;
+#pragma unroll
+    for (int i = 0; i < kBlocksOfWave; ++i) {
+#pragma unroll
+      for (int v = 0; v < kSampledVectors; ++v) load(whole_words_, blocks_[i], v);
     }
   }
 
@@ -148,14 +158,40 @@ class LogitsRow {
   }
 
  private:
-  static constexpr int kSampledOfVector = 4;  // all of a lane's 4 fp32, or every other one of 8 bf16
-  static constexpr int kMostSampledVectors = Block::kVectors / 2;
+  static constexpr int kSampledOfChunk = 4;  // all 4 fp32, or every other one of 8 bf16
+  static constexpr int kSampledVectors = Block::kVectors / 2;  // whose place the sample may take
+  static constexpr int kSampledRun = 8;  // chunks
+  static constexpr int kRunDistance = 2 * kSampledRun;  // from run to run for each round
+  static_assert(Block::kVectors * kSampledRun == kSampledVectors * kRunDistance, "the last run is at the row's end");
 
-  // Vectors of a block of the sample. Longer rows have fewer blocks in it for as many logits that are selected.
-  DG_DEVICE int sampled_vectors() const { return rounds_ == 1 ? 1 : kMostSampledVectors; }
+  // The lane's chunk in a vector of the sample, counted from the row's first one.
+  DG_DEVICE int sampled_chunk(int i, int v) const {
+    if (rounds_ == 1) return blocks_[i].number * Block::kVectors * kWaveSize + lane_id();
+    const int place = ((i * kSampledVectors + v) * kWaves + wave_id()) * kWaveSize + lane_id();
+    return place / kSampledRun * kRunDistance * rounds_ + place % kSampledRun;
+  }
+
+  DG_DEVICE void load_sample() {
+    held_round_ = 0;
+#pragma unroll
+    for (int i = 0; i < kBlocksOfWave; ++i) {
+      begin_block(i, 0);
+      blocks_[i].chunks[0] = whole_words_.load<Chunk>(sampled_chunk(i, 0) * kChunkBytes);
+    }
+    lds_barrier();  // else the sample of the last waves comes behind all that the first ones load
+#pragma unroll
+    for (int i = 0; i < kBlocksOfWave; ++i) {
+#pragma unroll
+      for (int v = 1; v < Block::kVectors; ++v) {
+        const bool is_sampled = rounds_ > 1 && v < kSampledVectors;
+        const int chunk = is_sampled ? sampled_chunk(i, v) : chunk_of(blocks_[i], v);
+        blocks_[i].chunks[v] = whole_words_.load<Chunk>(chunk * kChunkBytes);
+      }
+    }
+  }
 
   DG_DEVICE void begin_block(int i, int round) {
-    blocks_[i].number = (i * kWaves + wave_id()) * rounds_ + round;
+    blocks_[i].number = round * kHeldBlocks + i * kWaves + wave_id();
     blocks_[i].begin = begin_of_block(blocks_[i].number);
   }
 
@@ -164,19 +200,17 @@ class LogitsRow {
 #pragma unroll
     for (int i = 0; i < kBlocksOfWave; ++i) {
       begin_block(i, round);
-      load(whole_words_, blocks_[i], 0);
-    }
-    lds_barrier();  // else the sample of the last waves comes behind all that the first ones load
 #pragma unroll
-    for (int i = 0; i < kBlocksOfWave; ++i) {
-#pragma unroll
-      for (int v = 1; v < Block::kVectors; ++v) load(whole_words_, blocks_[i], v);
+      for (int v = 0; v < Block::kVectors; ++v) load(whole_words_, blocks_[i], v);
     }
   }
 
+  static DG_DEVICE int chunk_of(const Block& block, int v) {
+    return (block.number * Block::kVectors + v) * kWaveSize + lane_id();
+  }
+
   DG_DEVICE static void load(const Buffer& buffer, Block& block, int v) {
-    const int vector = block.number * Block::kVectors + v;
-    block.chunks[v] = buffer.load<Chunk>((vector * kWaveSize + lane_id()) * kChunkBytes);
+    block.chunks[v] = buffer.load<Chunk>(chunk_of(block, v) * kChunkBytes);
   }
 
   DG_DEVICE bool has_all(const Block& block) const {
@@ -185,11 +219,11 @@ class LogitsRow {
 
   DG_DEVICE void clear_all_outside(Block& block) const {
 #pragma unroll
-    for (int v = 0; v < Block::kVectors; ++v) clear_outside(block, v);
+    for (int v = 0; v < Block::kVectors; ++v) clear_outside(block.chunks[v], block.position(v, 0));
   }
 
-  // Makes NaNs of a vector's elements that aren't in the row.
-  DG_DEVICE void clear_outside(Block& block, int v) const {
+  // Makes NaNs of elements that aren't in the row. The first one is at this position.
+  DG_DEVICE void clear_outside(Chunk& chunk, int first) const {
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
       unsigned kept = 0;
@@ -197,12 +231,12 @@ class LogitsRow {
       for (int j = 0; j < Block::kVector; ++j) {
         const int shift = j * 8 * sizeof(T) % 32;
         const unsigned bits = (sizeof(T) == 2 ? 0xffffu : 0xffffffffu) << shift;
-        if (j * sizeof(T) / 4 == word && has(block.position(v, j))) kept |= bits;
+        if (j * sizeof(T) / 4 == word && has(first + j)) kept |= bits;
       }
-      block.chunks[v][word] |= ~kept;
+      chunk[word] |= ~kept;
       if constexpr (kMostLead > 0) {
         // Half a word at the end is out of the buffer's bounds.
-        if (kept == 0xffff && block.position(v, 2 * word) == count_ - 1) block.chunks[v][word] = ~kept | last_;
+        if (kept == 0xffff && first + 2 * word == count_ - 1) chunk[word] = ~kept | last_;
       }
     }
   }

@@ -1,10 +1,10 @@
 // Selects the k largest of a row, in the order of their positions.
 //
-// A workgroup loads the row once. Numbers are compared by 32 bits in the same order. A sample of the row, which
-// is loaded first, tells from which number on there are likely k and some more. These are listed in LDS as the rest of
-// the row arrives, and histograms of the list find the k-th largest number. If the sample was wrong, so that fewer than
-// k are listed or more than there is room for, a histogram of the whole row tells in which bin of the highest 12 bits
-// the k-th largest number is, or two of all bits if that bin has too many. Everything from this bin on is listed then.
+// Numbers are compared by 32 bits in the same order. A sample of the row, which is loaded first, tells from which number
+// on there are likely k and some more. These are listed in LDS as the rest of the row arrives, and histograms of the list
+// find the k-th largest number. If the sample was wrong, so that fewer than k are listed or more than there is room for,
+// the row is loaded again. A histogram of the whole row tells in which bin of the highest 12 bits the k-th largest number
+// is, or two of all bits if that bin has too many. Everything from this bin on is listed then.
 #pragma once
 
 #include "deep_gemm_rocm/attention/logits_row.h"
@@ -39,8 +39,18 @@ struct alignas(kChunkBytes) SelectionLds {
   int found[3];
 };
 
-DG_DEVICE void add_in_lds(unsigned* number) {
-  __hip_atomic_fetch_add(number, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+DG_DEVICE void add_in_lds(unsigned* number, unsigned added = 1) {
+  __hip_atomic_fetch_add(number, added, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+
+// The same in all lanes. Lanes that add to one number wait for each other, so those of the first lane's number add up
+// before: rows whose numbers are mostly equal go through here.
+DG_DEVICE void add_together(unsigned* numbers, unsigned own) {
+  const bool is_first = own == static_cast<unsigned>(uniform(static_cast<int>(own)));
+  const uint64_t first_ones = ballot(is_first);
+  if (!is_first || lane_id_computed_here() == lowest_bit(first_ones)) {
+    add_in_lds(numbers + own, is_first ? count_bits(first_ones) : 1);
+  }
 }
 
 DG_DEVICE void max_in_lds(unsigned* number, unsigned other) {
@@ -70,7 +80,7 @@ class Selection {
   DG_DEVICE Selection(Row& row, int k, Lds& lds)
       : row_(row), lds_(lds), k_(k), bin_(all_of(row.count())), end_(row.count()) {}
 
-  // Leaves the k selected numbers in the list, in order.
+  // Leaves the positions of the k selected numbers in the list, in order.
   DG_DEVICE void run() {
     if (fits() || !list_by_sample()) list_by_row();
     const int listed = uniform(lds_.listed);
@@ -90,6 +100,7 @@ class Selection {
   // Lists what are likely k numbers and some more. Returns whether they are.
   DG_DEVICE bool list_by_sample() {
     divide_sample();
+    row_.end_sample();
     begin_list();
     least_listed_ = bin_.expected();
     const float least = number_of(least_listed_);
@@ -129,6 +140,11 @@ class Selection {
     const int wanted = expected + expected / 8 + 24;
     bin_ = {0, 32, 0, sampled, wanted};
     find_bin<true>();
+    // Where many are in one bin, they needn't be spread evenly in it.
+    if (static_cast<int64_t>(bin_.inside) * row_.count() <= static_cast<int64_t>(kMostSelected) * sampled) return;
+    clear_bins();
+    row_.for_each_sampled([&](float value) DG_INLINE { count(ordered_bits(value)); });
+    find_bin<false>();
   }
 
   // Finds the bin by the highest bits. They are brought into order afterwards, in the bins.
@@ -136,7 +152,7 @@ class Selection {
     clear_bins();
     row_.for_each_block_in_turn([&](const Block& block) DG_INLINE {
       block.for_each([&](float value, int position) DG_INLINE {
-        if (row_.has(position)) count_unordered(value);
+        if (row_.has(position)) count_unordered<true>(value);
       });
     });
     find_bin<true>();
@@ -147,7 +163,7 @@ class Selection {
     clear_bins();
     row_.for_each_block_in_turn([&](const Block& block) DG_INLINE {
       block.for_each([&](float value, int position) DG_INLINE {
-        if (row_.has(position)) count(ordered_bits(value));
+        if (row_.has(position)) count<true>(ordered_bits(value));
       });
     });
     find_bin<false>();
@@ -169,13 +185,24 @@ class Selection {
   }
 
   // NaNs aren't counted: they may be many, and lanes that add to the same number wait for each other.
+  template <bool kTogether = false>
   DG_DEVICE void count_unordered(float value) {
     if (__builtin_isunordered(value, value)) return;
-    add_in_lds(lds_.bins + (__builtin_bit_cast(unsigned, value + 0.0f) >> (32 - kDigitBits)));
+    count_in_bin<kTogether>(__builtin_bit_cast(unsigned, value + 0.0f) >> (32 - kDigitBits));
   }
 
+  template <bool kTogether = false>
   DG_DEVICE void count(unsigned ordered) {
-    if (bin_.has(ordered)) add_in_lds(lds_.bins + (ordered << (32 - bin_.shift) >> (32 - kDigitBits)));
+    if (bin_.has(ordered)) count_in_bin<kTogether>(ordered << (32 - bin_.shift) >> (32 - kDigitBits));
+  }
+
+  template <bool kTogether>
+  DG_DEVICE void count_in_bin(unsigned bin) {
+    if constexpr (kTogether) {
+      add_together(lds_.bins, bin);
+    } else {
+      add_in_lds(lds_.bins + bin);
+    }
   }
 
   // Counts of neighbouring bins, from `first` on. Unordered, negative numbers follow the others, and their order is the
@@ -391,7 +418,6 @@ class Selection {
       const bool is_inside = i < listed_of_lane_ && bin_.has(listed_[i]);
       if (is_above || (is_inside && inside < bin_.wanted)) {
         const int place = above + min(inside, bin_.wanted);
-        lds_.list.values[place] = number_of(least_listed_ + listed_[i]);
         lds_.list.positions[place] = positions_[i];
       }
       above += is_above;
