@@ -178,9 +178,7 @@ def flash_attention(
             pages. For q in bf16, those of k and v may both be [B, Sk, Hk], packed [1, total_k, Hk] or [total_k, Hk], in
             pages [blocks, block_size, Hk], a factor for each token and head: values are multiplied with it and rounded
             to the nearest bf16, ties away from zero. Where total_k is B and more than 1, [B, Hk] could mean either and
-            is refused; [1, total_k, Hk] and [B, Hk, 1] are clear. So is [1, total_k, Hk] where B is 1 and total_k is Hk
-            and more than 1, as these could be factors of 128 tokens; [total_k, Hk] and [1, Hk, ceil(total_k/128)] are
-            clear. Any strides.
+            is refused; [1, total_k, Hk], which always is of tokens, and [B, Hk, 1] are clear. Any strides.
         attn_sink: fp32 [H], a logit for each head, whose exponential is added to the sums of the query's exponentials;
             none if None. ``lse`` leaves it out.
         softcap: c, from 2^-64 to 4096, turns logits into c · tanh(logit / c); 0 for none. A logit of infinity counts as

@@ -138,10 +138,10 @@ def check_attention(
     of_tokens = are_of_tokens if paged else functools.partial(_have_shape_of_tokens, k, batch)
     layout = _layout_of_keys(q, k, of_tokens(*of_keys.values()))
     expanded = {"q_descale": _check_descale("q_descale", descales["q_descale"], "q", q, batch, packed)}
-    of_each = _forms_of_tokens(q, k, batch)
+    of_each = _forms_of_tokens(q, k)
     for name, of, tensor in (("k_descale", "k", k), ("v_descale", "v", v)):
         if layout == "e4m3_tokens":
-            expanded[name] = check_token_descale(name, descales[name], tensor, None if paged else batch)
+            expanded[name] = check_token_descale(name, descales[name], tensor, of_cache=paged)
         elif paged:
             expanded[name] = _check_head_descale(name, descales[name], of, k.dtype, batch, k.shape[-2], of_each)
         else:
@@ -249,7 +249,7 @@ def check_decode(
             expanded[name] = check_token_descale(name, descales[name], k_cache)
         else:
             expanded[name] = _check_head_descale(
-                name, descales[name], of, k_cache.dtype, batch, kv_heads, _forms_of_tokens(q, k_cache, batch)
+                name, descales[name], of, k_cache.dtype, batch, kv_heads, _forms_of_tokens(q, k_cache)
             )
     tensors |= {name: tensor for name, tensor in expanded.items() if tensor is not None}
     check_sink(attn_sink, heads, tensors)
@@ -273,9 +273,9 @@ def _layout_of_keys(q: torch.Tensor, k: torch.Tensor, of_tokens: bool) -> str:
     return "e4m3_tokens" if of_tokens else "e4m3"
 
 
-def _forms_of_tokens(q: torch.Tensor, k: torch.Tensor, batch: int) -> tuple[str, ...]:
+def _forms_of_tokens(q: torch.Tensor, k: torch.Tensor) -> tuple[str, ...]:
     """The form of factors of tokens, for an error message, if there may be any."""
-    return () if k.dtype == q.dtype else (f"{_shape_of_tokens(k, batch)}, one for each token and head",)
+    return () if k.dtype == q.dtype else (f"{_shape_of_tokens(k)}, one for each token and head",)
 
 
 def _check_keys(
@@ -802,36 +802,27 @@ def _have_shape_of_tokens(k: torch.Tensor, batch: int, *descales: Any) -> bool:
 def _check_tokens_or_sequences(k: torch.Tensor, batch: int, descales: dict[str, Any]) -> None:
     """Checks that the shape of factors tells those of tokens from those of sequences, for packed keys ``k``."""
     tokens, heads = k.shape[:-1]
-    of_tokens = f"{_shape_of_tokens(k, batch)}, one factor for each token and head"
     for name, descale in descales.items():
-        shape = descale.shape if isinstance(descale, torch.Tensor) else ()
-        if tokens == batch > 1 and shape == (tokens, heads):
+        if tokens == batch > 1 and isinstance(descale, torch.Tensor) and descale.shape == (tokens, heads):
             raise ValueError(
-                f"{name} must have shape {of_tokens}, or ({batch}, {heads}, 1), one for each sequence and head, as k "
-                f"has as many tokens as sequences; got {tuple(shape)}"
-            )
-        if tokens == heads > batch == 1 and shape == (1, tokens, heads):
-            blocks = ceil_div(tokens, SCALE_BLOCK)
-            raise ValueError(
-                f"{name} must have shape {of_tokens}, or (1, {heads}, {blocks}), one for each {SCALE_BLOCK} tokens and "
-                f"head, as k has as many tokens as heads; got {tuple(shape)}"
+                f"{name} must have shape (1, {tokens}, {heads}), one factor for each token and head, or "
+                f"({batch}, {heads}, 1), one for each sequence and head, as k has as many tokens as sequences; got "
+                f"{tuple(descale.shape)}"
             )
 
 
-def _shape_of_tokens(k: torch.Tensor, batch: int) -> tuple[int, ...]:
-    """The shape of factors of tokens; of packed ones, that which is clear."""
+def _shape_of_tokens(k: torch.Tensor) -> tuple[int, ...]:
+    """The shape of factors of tokens; of packed ones, that which is always clear."""
     shape = tuple(k.shape[:-1])
-    if len(shape) == 3 or (batch == 1 and shape[0] == shape[1] > 1):
-        return shape
-    return (1, *shape)
+    return shape if len(shape) == 3 else (1, *shape)
 
 
-def check_token_descale(name: str, descale: Any, keys: torch.Tensor, batch: int | None = None) -> torch.Tensor:
+def check_token_descale(name: str, descale: Any, keys: torch.Tensor, *, of_cache: bool = True) -> torch.Tensor:
     """Checks factors of FP8 tokens, [blocks, block_size, heads] of a cache or as many as ``keys`` or values have; those
     of packed ones may be [1, tokens, heads].
 
     Args:
-        batch: the number of sequences, of keys that aren't in pages.
+        of_cache: whether ``keys`` are in pages.
 
     Returns:
         them as [blocks, heads, block_size]; those of packed tokens as [1, heads, tokens].
@@ -843,10 +834,10 @@ def check_token_descale(name: str, descale: Any, keys: torch.Tensor, batch: int 
     if len(shape) == 2 and descale.shape == (1, *shape):
         descale = descale[0]
     if descale.shape != shape:
-        if batch is None:
+        if of_cache:
             expected, condition = shape, "it or the other one has 3 dimensions"
         else:  # other factors may have as many dimensions
-            expected, condition = _shape_of_tokens(keys, batch), "the other one has factors of tokens"
+            expected, condition = _shape_of_tokens(keys), "the other one has factors of tokens"
         raise ValueError(
             f"{name} must have shape {expected}, a factor for each token and head, if {condition}, got "
             f"{tuple(descale.shape)}"
