@@ -115,9 +115,9 @@ class LogitsRow {
     }
   }
 
-  // Calls body(block) for the wave's blocks, with NaNs for elements that aren't in the row. Compilers keep nothing that
-  // is computed from a block until the next call, for which there are no registers. Blocks of the next round take the
-  // place of those that are done; after the last round there are none.
+  // Calls body(block) for the wave's blocks, with NaNs for elements that aren't in the row. Blocks of the next round take
+  // the place of those that are done; after the last round there are none. Each block passes an empty asm, or compilers
+  // would keep what they compute from it until the next call, for which registers don't suffice.
   template <class Body>
   DG_DEVICE void for_each_block(Body&& body) {
 #pragma nounroll
