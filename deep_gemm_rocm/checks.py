@@ -34,13 +34,18 @@ def renaming(function: Callable[_P, _R], names: Mapping[str, str]) -> Callable[_
     return renamed
 
 
+def is_int(value: Any) -> bool:
+    """Whether the value is an integer, of Python or NumPy, and no bool."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def check_int(name: str, value: Any, least: int, most: int = 2**31 - 1) -> int:
     """Returns ``value`` as an int; by default ``most`` is the largest 32-bit integer.
 
     Raises:
         TypeError, ValueError: ``value`` is not an int from ``least`` to ``most``.
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if not is_int(value):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     number = int(value)
     if number < least:

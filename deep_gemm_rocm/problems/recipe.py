@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numbers
 from typing import Any, NamedTuple
 
+from ..checks import is_int
 from .gemm_kind import GROUP
 from .layout import SCALE_BLOCK, ceil_div
 from .tensors import TensorMeta, check_scales
@@ -90,12 +90,8 @@ def check_ints(name: str, recipe: Any, *lengths: int) -> None:
         TypeError: it isn't.
     """
     fits = isinstance(recipe, (tuple, list)) and len(recipe) in lengths
-    if not fits or not all(number is None or _is_int(number) for number in recipe):
+    if not fits or not all(number is None or is_int(number) for number in recipe):
         raise TypeError(f"{name} must be a tuple of {' or '.join(map(str, lengths))} ints, got {recipe!r}")
-
-
-def _is_int(number: Any) -> bool:
-    return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
 
 def flat_recipe(recipe: Recipe) -> list[int]:
