@@ -11,16 +11,16 @@ from ..launch.families import Size
 from ..launch.mqa_logits import mqa_logits_launch, paged_logits_schedule_launch, paged_mqa_logits_launch
 from ..launch.repeated import Described, launches_of_rows, launches_of_sizes
 from ..problems.arguments import Argument
-from ..problems.attention import MAX_TOKENS, check_data, check_form, check_one_device, check_pages
+from ..problems.attention import MAX_TOKENS, check_data, check_form, check_one_device, check_page_size, check_pages
 from ..problems.layout import Pair
 from ..problems.tensors import ALIGNMENT
 
 _FP8 = torch.float8_e4m3fnuz
-_HEADS = range(8, 129, 8)
-_HEAD_DIMS = (32, 64, 128)
-_PAGE_SIZES = (1, 16, 32, 64, 128)
+HEADS = range(8, 129, 8)
+HEAD_DIMS = (32, 64, 128)
+PAGE_SIZES = (1, 16, 32, 64, 128)
 _TILE = 16  # tokens of shuffled keys
-_MAX_DECODE_TOKENS = 8
+MAX_DECODE_TOKENS = 8
 _SCALE_BYTES = 4
 _MAX_UNITS = 2**16
 
@@ -133,8 +133,8 @@ def get_paged_mqa_logits_metadata(
         raise ValueError(f"context_lens must be [batch] or [batch, next_n], got shape {tuple(context_lens.shape)}")
     if indices is not None:
         check_form("indices", indices, torch.int32, (len(context_lens),))
-    if check_int("block_kv", block_kv, 1) not in _PAGE_SIZES:
-        raise ValueError(f"block_kv must be one of {_PAGE_SIZES}, got {block_kv}")
+    if check_int("block_kv", block_kv, 1) not in PAGE_SIZES:
+        raise ValueError(f"block_kv must be one of {PAGE_SIZES}, got {block_kv}")
     units = check_int("num_sms", num_sms, 1, _MAX_UNITS)
     schedule = context_lens.new_empty((units + 1, 2))
     if not context_lens.shape[0]:
@@ -205,14 +205,13 @@ def fp8_paged_mqa_logits(
         return traced, None
     _check_q(q, 4)
     batch, next_n, heads, head_dim = q.shape
-    if not 1 <= next_n <= _MAX_DECODE_TOKENS:
-        raise ValueError(f"q must have 1 to {_MAX_DECODE_TOKENS} tokens for each sequence, got {next_n}")
+    if not 1 <= next_n <= MAX_DECODE_TOKENS:
+        raise ValueError(f"q must have 1 to {MAX_DECODE_TOKENS} tokens for each sequence, got {next_n}")
     if not q.is_contiguous() or q.data_ptr() % ALIGNMENT:
         raise ValueError(f"q must be contiguous and start at a multiple of {ALIGNMENT} bytes, got {q.stride()}")
     check_form("kv_cache", kv_cache, torch.uint8, (None, None, 1, head_dim + _SCALE_BYTES))
     page_tokens = kv_cache.shape[1]
-    if page_tokens not in _PAGE_SIZES:
-        raise ValueError(f"a block of kv_cache must have one of {_PAGE_SIZES} tokens, got {page_tokens}")
+    check_page_size("kv_cache", page_tokens, PAGE_SIZES)
     if check_bool("shuffled_keys", shuffled_keys) and page_tokens % _TILE:
         raise ValueError(f"kv_cache must have blocks of {_TILE} tokens or more for shuffled_keys, got {page_tokens}")
     is_contiguous = page_tokens == 1 or kv_cache.stride(1) == head_dim + _SCALE_BYTES
@@ -263,9 +262,9 @@ def _check_logits_dtype(dtype: Any) -> None:
 def _check_q(q: Any, dims: int) -> None:
     check_form("q", q, _FP8, (None,) * dims)
     heads, head_dim = q.shape[-2:]
-    if heads not in _HEADS or head_dim not in _HEAD_DIMS:
+    if heads not in HEADS or head_dim not in HEAD_DIMS:
         raise ValueError(
-            f"q must have a multiple of 8 heads, up to 128, of {_HEAD_DIMS} elements, got shape {tuple(q.shape)}"
+            f"q must have a multiple of 8 heads, up to 128, of {HEAD_DIMS} elements, got shape {tuple(q.shape)}"
         )
 
 

@@ -10,9 +10,9 @@ from ..launch.top_k import top_k_launch
 from ..problems.attention import MAX_PAGE_SIZE, check_data, check_form, check_not_shared, check_one_device
 
 _DTYPES = (torch.float32, torch.bfloat16)
-_MAX_K = 2048
+MAX_K = 2048
 _MAX_ROWS = 2**18
-_MAX_COLUMNS = 2**19
+MAX_COLUMNS = 2**19
 
 
 @launches_of_rows("logits", "starts", "ends", "block_table", "sequences", "out")
@@ -69,11 +69,9 @@ def top_k_per_row(
         raise TypeError(f"logits must be {one_of(_DTYPES)}, got {logits.dtype}")
     check_form("logits", logits, logits.dtype, (None, None))
     rows, columns = logits.shape
-    if rows > _MAX_ROWS or columns > _MAX_COLUMNS:
-        raise ValueError(
-            f"logits must have up to {_MAX_ROWS} rows and {_MAX_COLUMNS} columns, got {rows} and {columns}"
-        )
-    check_int("k", k, 1, _MAX_K)
+    if rows > _MAX_ROWS or columns > MAX_COLUMNS:
+        raise ValueError(f"logits must have up to {_MAX_ROWS} rows and {MAX_COLUMNS} columns, got {rows} and {columns}")
+    check_int("k", k, 1, MAX_K)
     tensors = {"logits": logits}
     for name, of_rows in (("starts", starts), ("ends", ends), ("sequences", sequences)):
         if of_rows is not None:

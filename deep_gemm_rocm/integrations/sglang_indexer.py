@@ -16,9 +16,9 @@ from sglang.srt.layers.attention.dsa_backend import DSAMetadata
 
 from ..api.mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
 from ..api.settings import get_num_sms
-from ..api.top_k import top_k_per_row
+from ..api.top_k import MAX_COLUMNS, MAX_K, top_k_per_row
 from . import parts
-from .sparse_indexer import MAX_COLUMNS, MAX_K, fits, has_fitting_pages
+from .sparse_indexer import fits, has_fitting_pages
 
 _LOGGER = logging.getLogger("sglang.deep_gemm_rocm")
 _MARK = "_deep_gemm_rocm"

@@ -10,13 +10,11 @@ import torch
 from vllm._aiter_ops import rocm_aiter_ops
 from vllm.v1.attention.ops import rocm_aiter_mla_sparse as sparse
 
-from ..api.mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
+from ..api.mqa_logits import MAX_DECODE_TOKENS, fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
 from ..api.settings import get_num_sms
-from ..api.top_k import top_k_per_row
+from ..api.top_k import MAX_COLUMNS, MAX_K, top_k_per_row
 from .parts import check_parameters, check_replaces
-from .sparse_indexer import MAX_COLUMNS, MAX_K, fits, has_fitting_pages
-
-_MAX_NEXT_N = 8
+from .sparse_indexer import fits, has_fitting_pages
 
 
 def _logits(original: Any) -> Any:
@@ -50,7 +48,7 @@ def _paged_logits(original: Any) -> Any:
         compress_ratio: int = 1,
     ) -> Any:
         page = kv_cache_fp8.shape[1]
-        if not (has_fitting_pages(kv_cache_fp8) and fits(q_fp8) and q_fp8.shape[1] <= _MAX_NEXT_N):
+        if not (has_fitting_pages(kv_cache_fp8) and fits(q_fp8) and q_fp8.shape[1] <= MAX_DECODE_TOKENS):
             arguments = (q_fp8, kv_cache_fp8, weights, context_lens, block_tables, schedule_metadata, max_model_len)
             return original(*arguments, compress_ratio=compress_ratio)
         # vLLM shuffles the keys of larger pages for AITER's kernels, but not those of compressed caches.

@@ -121,7 +121,7 @@ def check_attention(
     page_size, num_pages, tokens_k = 1, 0, k.shape[-3]
     if paged:
         num_pages, page_size = k.shape[:2]
-        _check_page_size("k", page_size, PAGE_SIZES)
+        check_page_size("k", page_size, PAGE_SIZES)
         contents += check_pages(batch, num_pages, page_size, block_table, context_lens)
         tokens_k = block_table.shape[1] * page_size if num_pages else 0
         tensors |= {"block_table": block_table, "context_lens": context_lens}
@@ -238,7 +238,7 @@ def check_decode(
         raise ValueError(f"k_cache must have the head dim of q, {head_dim}, got shape {tuple(k_cache.shape)}")
     check_widths(head_dim, v_cache.shape[-1], _WIDTHS)
     check_groups(heads, kv_heads)
-    _check_page_size("k_cache", page_size, PAGE_SIZES)
+    check_page_size("k_cache", page_size, PAGE_SIZES)
     _check_decode_tokens(tokens_q, MAX_DECODE_TOKENS)
     contents = check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors |= {"block_table": block_table, "context_lens": context_lens}
@@ -468,7 +468,11 @@ def _check_decode_tokens(tokens_q: int, most_tokens: int) -> None:
         raise ValueError(f"q must have 1 to {most_tokens} tokens for each sequence, got {tokens_q}")
 
 
-def _check_page_size(cache: str, page_size: int, page_sizes: tuple[int, ...]) -> None:
+def check_page_size(cache: str, page_size: int, page_sizes: tuple[int, ...]) -> None:
+    """
+    Raises:
+        ValueError: blocks of the cache have another number of tokens.
+    """
     if page_size not in page_sizes:
         raise ValueError(f"a block of {cache} must have one of {page_sizes} tokens, got {page_size}")
 
