@@ -20,7 +20,7 @@ DG_DEVICE T rounded_to(float value) {
   return static_cast<T>(value);
 }
 
-// What is too large becomes the largest number of its sign. v_med3_f32 alone would make numbers of NaNs, too.
+// Numbers beyond `largest` become it, with their sign. NaNs stay, of which v_med3_f32 alone would make numbers.
 DG_DEVICE float clamped(float value, float largest) {
   const float number = __builtin_amdgcn_fmed3f(value, -largest, largest);
   return __builtin_isnan(value) ? value : number;

@@ -166,7 +166,7 @@ class LogitsRow {
 
   // The lane's chunk in a vector of the sample, counted from the row's first one.
   DG_DEVICE int sampled_chunk(int i, int v) const {
-    if (rounds_ == 1) return blocks_[i].number * Block::kVectors * kWaveSize + lane_id();
+    if (rounds_ == 1) return chunk_of(blocks_[i], v);
     const int place = ((i * kSampledVectors + v) * kWaves + wave_id()) * kWaveSize + lane_id();
     return place / kSampledRun * kRunDistance * rounds_ + place % kSampledRun;
   }
@@ -183,8 +183,7 @@ class LogitsRow {
     for (int i = 0; i < kBlocksOfWave; ++i) {
 #pragma unroll
       for (int v = 1; v < Block::kVectors; ++v) {
-        const bool is_sampled = rounds_ > 1 && v < kSampledVectors;
-        const int chunk = is_sampled ? sampled_chunk(i, v) : chunk_of(blocks_[i], v);
+        const int chunk = v < kSampledVectors ? sampled_chunk(i, v) : chunk_of(blocks_[i], v);
         blocks_[i].chunks[v] = whole_words_.load<Chunk>(chunk * kChunkBytes);
       }
     }

@@ -43,8 +43,8 @@ DG_DEVICE void add_in_lds(unsigned* number, unsigned added = 1) {
   __hip_atomic_fetch_add(number, added, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
 
-// The same in all lanes. Lanes that add to one number wait for each other, so those of the first lane's number add up
-// before: rows whose numbers are mostly equal go through here.
+// Adds 1 for each lane to its own number. Lanes that add to the same number wait for each other, so one lane adds for all
+// that have the first lane's number: most rows that come here have many equal logits.
 DG_DEVICE void add_together(unsigned* numbers, unsigned own) {
   const bool is_first = own == static_cast<unsigned>(uniform(static_cast<int>(own)));
   const uint64_t first_ones = ballot(is_first);

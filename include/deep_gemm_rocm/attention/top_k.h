@@ -1,4 +1,4 @@
-// The k largest logits of each row, for which a workgroup works.
+// Finds the k largest logits of each row. A workgroup has a row.
 #pragma once
 
 #include "deep_gemm_rocm/attention/page_size.h"
@@ -25,7 +25,7 @@ DG_DEVICE Columns counting_columns(const TopKArguments& args, int row) {
   return {begin, max(end - begin, 0)};
 }
 
-// A row. kIsAnyLength: whether it may have more than a workgroup holds in registers.
+// Selects from one row. kIsAnyLength: whether it may have more than a workgroup holds in registers.
 template <class T, int kWaves, bool kIsAnyLength, class PageSize>
 class TopKTask {
   using Row = LogitsRow<T, kWaves, kIsAnyLength>;
