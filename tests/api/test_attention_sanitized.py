@@ -80,10 +80,8 @@ RUNS = {
     "paged_mqa_logits_shuffled": lambda: logits.Paged((100, 0, 1), 2, 32, 32, shuffled=True).run(),
 }
 IN_DEFAULT_RUN = (
-    "flash_attention-turns", "flash_attention-fp8", "flash_attention-narrow", "flash_attention-pages",
-    "flash_attention-pages-factors",
-    "flash_attention-latent", "decode", "decode-narrow", "decode-factors", "mla-shared", "sparse", "sparse-two",
-    "append", "append-factors", "paged_mqa_logits",
+    "flash_attention-turns", "flash_attention-fp8", "flash_attention-pages-factors", "flash_attention-latent", "decode",
+    "decode-factors", "mla-shared", "sparse-two", "append", "append-factors", "paged_mqa_logits",
 )  # fmt: skip
 
 

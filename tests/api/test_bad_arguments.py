@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import good_calls
+from helpers.default_run import some
 from helpers.good_calls import FP8, GOOD
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -125,27 +126,37 @@ def check_raised_on_purpose(error: Exception) -> None:
     assert (frame.line or "").startswith("raise "), f"{error!r} comes from {frame.line}"
 
 
-def try_arguments(name: str, good: dict, bad: dict) -> None:
-    """Calls a function with bad arguments. If it raises, the tensors of ``good`` must be unchanged."""
+def try_arguments(name: str, good: dict, bad: dict) -> bool:
+    """Calls a function with bad arguments. If it raises, the tensors of ``good`` must be unchanged.
+
+    Returns:
+        Whether the arguments were taken.
+    """
     before = contents(good)
     try:
         getattr(dg, name)(**bad)
     except DOCUMENTED as error:
         check_raised_on_purpose(error)
         assert contents(good) == before
+        return False
     else:
         for setting, default in (("mk_alignment_for_contiguous_layout", 128), ("num_sms", 0), ("compile_mode", 0)):
             getattr(dg, f"set_{setting}")(default)
+        return True
+
+
+def with_something_wrong(good: dict, data: st.DataObject) -> dict:
+    bad = dict(good)
+    for parameter in data.draw(st.lists(st.sampled_from(list(good)), min_size=1, max_size=2, unique=True)):
+        bad[parameter] = changed(data, good[parameter])
+    return bad
 
 
 def try_something_wrong(name: str, expected: dict, data: st.DataObject) -> None:
     if name not in expected:
         expected[name] = call(name, GOOD[name]())
     good = GOOD[name]()
-    bad = dict(good)
-    for parameter in data.draw(st.lists(st.sampled_from(list(good)), min_size=1, max_size=2, unique=True)):
-        bad[parameter] = changed(data, good[parameter])
-    try_arguments(name, good, bad)
+    try_arguments(name, good, with_something_wrong(good, data))
     assert call(name, GOOD[name]()) == expected[name]
 
 
@@ -155,9 +166,20 @@ FEW = settings(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("name", some(GOOD, 24))
 def test_something_wrong(name, expected):
     FEW(given(st.data())(lambda data: try_something_wrong(name, expected, data)))()
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_nothing_wrong_is_launched(name, launched):
+    def try_without_kernels(data: st.DataObject) -> None:
+        good = GOOD[name]()
+        launched.clear()
+        if not try_arguments(name, good, with_something_wrong(good, data)):
+            assert not launched
+
+    FEW(given(st.data())(try_without_kernels))()
 
 
 @pytest.mark.parametrize("name", GOOD)

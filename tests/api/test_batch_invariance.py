@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers.decode_problem import FP8
 from helpers.decode_problem import Problem as DecodeProblem
+from helpers.default_run import some
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -159,10 +160,10 @@ def of_each_schedule(choices: list[Choice]) -> list[Choice]:
 @pytest.mark.parametrize(
     ("name", "shape", "all_choices"),
     [
-        *((name, PARTS, False) for name in ("blocks", "nt", "fp8_fp4")),
+        *((name, PARTS, False) for name in ("blocks", "fp8_fp4")),
         *(
             pytest.param(name, PARTS, False, marks=pytest.mark.slow)
-            for name in ("quantised", "activated", "tt", "bf16_fp4")
+            for name in ("nt", "quantised", "activated", "tt", "bf16_fp4")
         ),
         ("blocks", PARTS_OF_PARTS, False),
         ("e4m3 by shuffled_e2m1", NO_PARTS, False),
@@ -210,7 +211,7 @@ def test_the_order_is_seen():
         assert not same(one, run(16))
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", some(DENSE, 10))
 def test_rows_alone_and_among_others(name):
     _, run = DENSE[name]
     among_others = run(200)

@@ -46,7 +46,9 @@ def assert_same(actual, wanted):
 
 @every_cast
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 128), (70, 1000), (129, 257), (3, 9), (1, 4500)])
+@pytest.mark.parametrize(
+    "shape", [(1, 128), (70, 1000), (129, 257), *(pytest.param(s, marks=pytest.mark.slow) for s in ((3, 9), (1, 4500)))]
+)
 def test_bits(cast, dtype, shape):
     x = randn(*shape, dtype=dtype) * torch.logspace(-6, 3, shape[0])[:, None].to(dtype)
     assert_same(cast(x), expected(cast, x))

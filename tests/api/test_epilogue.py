@@ -6,6 +6,7 @@ import typing
 
 import pytest
 import torch
+from helpers.default_run import some
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.problems.gemm_kind import EPILOGUES
@@ -92,15 +93,21 @@ def assert_as_the_reference(d, reference):
         assert_accurate(d, reference)
 
 
-@pytest.mark.parametrize("quantised", [False, True])
 @pytest.mark.parametrize(
-    "name",
-    [
-        *(f"fp8_gemm_{layout}" for layout in ("nn", "tn", "tt")),
-        *(f"fp8_fp4_gemm_{layout}" for layout in ("nt", "nn", "tn", "tt")),
-        *(f"bf16_gemm_{layout}" for layout in ("nn", "tn", "tt")),
-        "gemm_fp8_fp8_bf16_nt",
-    ],
+    ("name", "quantised"),
+    some(
+        [
+            (name, quantised)
+            for quantised in (False, True)
+            for name in (
+                *(f"fp8_gemm_{layout}" for layout in ("nn", "tn", "tt")),
+                *(f"fp8_fp4_gemm_{layout}" for layout in ("nt", "nn", "tn", "tt")),
+                *(f"bf16_gemm_{layout}" for layout in ("nn", "tn", "tt")),
+                "gemm_fp8_fp8_bf16_nt",
+            )
+        ],
+        11,
+    ),
 )
 def test_dense_names(name, quantised):
     a, b = gemm_problem(M, 2 * N, K)
@@ -114,16 +121,22 @@ def test_dense_names(name, quantised):
     assert_as_the_reference(d, reference)
 
 
-@pytest.mark.parametrize("quantised", [False, True])
 @pytest.mark.parametrize(
-    "name",
-    [
-        "m_grouped_fp8_gemm_nn_contiguous",
-        "m_grouped_fp8_fp4_gemm_nn_contiguous",
-        "m_grouped_bf16_gemm_nn_contiguous",
-        "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous",
-        "m_grouped_gemm_fp8_fp8_bf16_nt_masked",
-    ],
+    ("quantised", "name"),
+    some(
+        [
+            (quantised, name)
+            for quantised in (False, True)
+            for name in (
+                "m_grouped_fp8_gemm_nn_contiguous",
+                "m_grouped_fp8_fp4_gemm_nn_contiguous",
+                "m_grouped_bf16_gemm_nn_contiguous",
+                "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous",
+                "m_grouped_gemm_fp8_fp8_bf16_nt_masked",
+            )
+        ],
+        5,
+    ),
 )
 def test_grouped_names(name, quantised):
     groups, used = 2, [128, 37]

@@ -174,7 +174,7 @@ SPREAD = {
 }
 
 
-@pytest.mark.parametrize("num_splits", [None, 1, 3])
+@pytest.mark.parametrize("num_splits", [None, 1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("options", "size"), SPREAD.values(), ids=SPREAD)
 def test_odd_values_show_where_they_are_seen_however_keys_are_split(options, size, num_splits):
     problem = Problem(**{"widths": (64, 64), "page_size": 16, "kv_heads": 2, **options})

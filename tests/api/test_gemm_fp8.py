@@ -10,6 +10,7 @@ import warnings
 
 import pytest
 import torch
+from helpers.default_run import some
 from helpers.gemm_configs import ALL, QUICK_ALL, config_id, each_dense_tile, has_row_scales_in_lds
 from helpers.host_memory import reserved
 from hypothesis import given, settings
@@ -113,8 +114,11 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
 SCALES_IN_LDS = [config for config in ALL if config.kind.k_tail and has_row_scales_in_lds(config)]
 
 
-@pytest.mark.parametrize("by_rows", [True, False], ids=["rows", "columns"])
-@pytest.mark.parametrize("config", SCALES_IN_LDS, ids=config_id)
+@pytest.mark.parametrize(
+    ("config", "by_rows"),
+    some([(config, by_rows) for config in SCALES_IN_LDS for by_rows in (True, False)], 9),
+    ids=lambda value: ("columns", "rows")[value] if isinstance(value, bool) else config_id(value),
+)
 def test_scales_of_many_k_blocks(use_config, monkeypatch, config, by_rows):
     """More K-blocks than LDS has scales of at once, under the sanitizer."""
     if hip.runtime().is_simulated:

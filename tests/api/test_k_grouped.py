@@ -98,7 +98,7 @@ GROUPS = {
 }
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["tn", "nt"])
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["tn", "nt"])
 @pytest.mark.parametrize("ks", GROUPS.values(), ids=GROUPS)
 def test_fp8(ks, packed):
     Problem(40, 144, ks).run(packed=packed)

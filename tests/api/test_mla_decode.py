@@ -55,7 +55,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("problem", CASES, ids=range(len(CASES)))
-@pytest.mark.parametrize("num_splits", [None, 1, 3])
+@pytest.mark.parametrize("num_splits", [pytest.param(None, marks=pytest.mark.slow), 1, 3])
 def test_accurate(problem, num_splits):
     problem.run(num_splits)
 

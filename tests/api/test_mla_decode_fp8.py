@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from helpers.default_run import some
 from helpers.latent_bytes import BF16, FNUZ, OCP, LatentCache, random_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,7 +80,7 @@ CASES = [
 @layouts
 @pytest.mark.parametrize(
     "case",
-    [*CASES[:3], *(pytest.param(case, marks=pytest.mark.slow) for case in CASES[3:-1]), CASES[-1]],
+    some(CASES, 3),
     ids=range(len(CASES)),
 )
 @pytest.mark.parametrize("num_splits", [None, pytest.param(3, marks=pytest.mark.slow)])

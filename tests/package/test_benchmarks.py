@@ -11,6 +11,7 @@ import re
 
 import pytest
 import torch
+from helpers.default_run import some
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -54,7 +55,7 @@ def assert_runs_and_is_checked(problem):
         problem.check()
 
 
-@pytest.mark.parametrize("op", problems.OPERATIONS)
+@pytest.mark.parametrize("op", some(problems.OPERATIONS, 14))
 def test_every_operation_runs_and_is_checked(op, device):
     assert_runs_and_is_checked(problems.make(op, GROUPED if "grouped" in op else DENSE, device).copy())
 

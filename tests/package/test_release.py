@@ -122,6 +122,7 @@ def sdist(tmp_path_factory) -> Path:
     return folder / f"deep_gemm_rocm-{dg.__version__}"
 
 
+@pytest.mark.slow
 def test_the_source_distribution_has_every_file(sdist):
     if not (ROOT / ".git").exists():
         pytest.skip("needs a checkout")
