@@ -172,13 +172,14 @@ def flash_attention(
         block_table, context_lens: as for ``flash_attention_decode``, if keys and values are in pages: k is
             [blocks, block_size, Hk, D] and v [blocks, block_size, Hk, Dv], and the last of a sequence's context_len
             tokens are its queries. q may be packed; Sk above is the context_len.
-        q_descale, k_descale, v_descale: factors of FP8 values, fp32, positive: [1] for the whole tensor; [H] (for k
-            and v [Hk]) for each head; [B, H] (for k and v [B, Hk]) for each sequence and head; or [B, H, ceil(S/128)]
-            for each sequence, head and 128 tokens (packed: as many as the longest sequence needs), not for k and v in
-            pages. For q in bf16, those of k and v may both be [B, Sk, Hk], packed [1, total_k, Hk] or [total_k, Hk], in
-            pages [blocks, block_size, Hk], a factor for each token and head: values are multiplied with it and rounded
-            to the nearest bf16, ties away from zero. Where total_k is B and more than 1, [B, Hk] could mean either and
-            is refused; [1, total_k, Hk], which always is of tokens, and [B, Hk, 1] are clear. Any strides.
+        q_descale, k_descale, v_descale: factors of FP8 values, which must have them, fp32, positive: [1] for the whole
+            tensor; [H] (for k and v [Hk]) for each head; [B, H] (for k and v [B, Hk]) for each sequence and head; or
+            [B, H, ceil(S/128)] for each sequence, head and 128 tokens (packed: as many as the longest sequence needs),
+            not for k and v in pages. For q in bf16, those of k and v may both be [B, Sk, Hk], packed [1, total_k, Hk]
+            or [total_k, Hk], in pages [blocks, block_size, Hk], a factor for each token and head: values are multiplied
+            with it and rounded to the nearest bf16, ties away from zero. Where total_k is B and more than 1, [B, Hk]
+            could mean either and is refused; [1, total_k, Hk], which always is of tokens, and [B, Hk, 1] are clear. Any
+            strides.
         attn_sink: fp32 [H], a logit for each head, whose exponential is added to the sums of the query's exponentials;
             none if None. ``lse`` leaves it out.
         softcap: c, from 2^-64 to 4096, turns logits into c · tanh(logit / c); 0 for none. A logit of infinity counts as
@@ -294,10 +295,10 @@ def flash_attention_decode(
             are wrong.
         softmax_scale: factor of the logits, positive; 1/sqrt(D) if None.
         window: (left, right): a query sees ``left`` keys before its own, -1 for all, and none on its right.
-        q_descale, k_descale, v_descale: factors of FP8 values, fp32, positive: [1] for the whole tensor; [H] (for k
-            and v [Hk]) for each head; or [B, H] (for k and v [B, Hk]) for each sequence and head. For q in bf16, those
-            of k and v may both be [blocks, block_size, Hk], a factor for each token and head of the cache, as
-            ``append_kv_cache`` writes them. Any strides.
+        q_descale, k_descale, v_descale: factors of FP8 values, which must have them, fp32, positive: [1] for the whole
+            tensor; [H] (for k and v [Hk]) for each head; or [B, H] (for k and v [B, Hk]) for each sequence and head.
+            For q in bf16, those of k and v may both be [blocks, block_size, Hk], a factor for each token and head of
+            the cache, as ``append_kv_cache`` writes them. Any strides.
         attn_sink, softcap: as for ``flash_attention``.
         out: [B, next_n, H, Dv] to write into; a new tensor if None. Its dtype is that of q; for FP8, bf16 or f16.
         return_lse: whether to return the logarithm of each row's sum of exponentials.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..checks import check_int, check_tensor
+from ..checks import check_bool, check_int, check_tensor
 from ..heuristics.cast_config import CastConfig, RowCastConfig, Shared, lanes_and_passes, needs_clamp
 from ..launch import planning
 from ..launch.cast import cast_launch, fp4_cast_launch, row_cast_launch
@@ -233,8 +233,9 @@ def per_custom_dims_cast_to_fp8(
     """Quantises a tensor with one scale for each index in some of its dimensions; DeepGEMM's function of this name.
 
     Args:
-        x: bf16, f16 or fp32, any shape and strides.
-        dims: the dimensions that have scales of their own, such as ``(0,)`` for a scale for each row of a matrix.
+        x: bf16, f16 or fp32, any strides, and any shape that has elements.
+        dims: the dimensions that have scales of their own, such as ``(0,)`` for a scale for each row of a matrix; not
+            all that there are.
         use_ue8m0, fp8_max: as for ``per_token_cast_to_fp8``.
 
     Returns:
@@ -245,6 +246,7 @@ def per_custom_dims_cast_to_fp8(
     """
     check_tensor("x", x)
     check_type("x", x)
+    check_bool("use_ue8m0", use_ue8m0)
     check_fp8_max(fp8_max)
     if not isinstance(dims, (tuple, list)):
         raise TypeError(f"dims must be a tuple of dimensions, got {type(dims).__name__}")

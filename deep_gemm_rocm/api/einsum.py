@@ -162,7 +162,8 @@ def _letters(function: str, a: str, b: str, d: str) -> _Letters:
     n = "".join(x for x in d if x in b and x not in a)
     k = "".join(x for x in a if x in b and x not in d)
     if not batch and len(k) == 2:  # both the batch and K are summed: K of all groups
-        batch, k = k[0], k[1]
+        # K may be contiguous, and the batch may not.
+        batch, k = (k[1], k[0]) if k[0] in (a[-1], b[-1]) else (k[0], k[1])
         d = batch + d
     if {len(x) for x in (batch, m, n, k)} != {1} or {len(x) for x in (a, b, d)} != {3}:
         raise NotImplementedError(

@@ -84,8 +84,9 @@ def fused_moe(
             - a pair of int4 codes and scales, as ``b`` of ``m_grouped_bf16_int4_gemm_nt_contiguous`` or, for an FP8
               ``x``, of ``m_grouped_fp8_int4_gemm_nt_contiguous``, also as ``shuffle_weight`` makes it.
 
-        down: [E, hidden, I], as ``gate_up``; its scales are [E, ceil(hidden/128), ceil(I/128)] or [E, hidden, 1].
-            ``hidden`` and I are multiples of 16, with bf16 of 8, with four bits of their groups.
+        down: [E, hidden, I], as ``gate_up`` and of its dtype; its scales are [E, ceil(hidden/128), ceil(I/128)] or
+            [E, hidden, 1]. ``hidden`` and I are multiples of 16, with bf16 of 8, with four bits of their groups, and
+            with int4 and an FP8 ``x`` of 128.
         topk_weights: fp32 [T, top_k], contiguous, top_k up to 16.
         topk_ids: int32 [T, top_k], contiguous: the experts. Ids that no expert has, such as -1, count as none.
         activation: ``silu_and_mul``.

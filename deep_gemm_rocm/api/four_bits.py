@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from ..checks import check_int, check_tensor
+from ..problems.attention import check_one_device
 from ..problems.four_bits import E8M0_DTYPES
 from ..problems.layout import SCALE_BLOCK, ceil_div
 from ..runtime.arrays import through_host
@@ -52,6 +53,7 @@ def convert_fp4_to_fp8(
     """
     check_tensor("data", data)
     check_tensor("scales", scales)
+    check_one_device({"data": data, "scales": scales})
     if data.dtype not in (torch.int8, torch.uint8):
         raise TypeError(f"data must be int8 or uint8, two FP4 values to a byte, got {data.dtype}")
     if scales.dtype not in (torch.float32, *E8M0_DTYPES):

@@ -39,7 +39,7 @@ def repack_int4(
     Args:
         weight: int32 of eight codes, any strides. [N, K/8] as compressed-tensors packs it (``pack-quantized``), or
             [K, N/8] as AWQ's GEMM version does, or [K/8, N] as GPTQ does; for experts with a dimension before these,
-            as all others then.
+            as ``scales`` and ``zeros`` then.
         scales: bf16, f16 or fp32, any strides: [N, K/g] for groups of g values, and [K/g, N] of AWQ and GPTQ. g is a
             multiple of 32; whole rows are one group.
         zeros: int32, each group's code that stands for 0, packed: [ceil(N/8), K/g], and [K/g, ceil(N/8)] of AWQ and

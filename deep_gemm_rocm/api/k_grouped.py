@@ -16,10 +16,10 @@ from ..launch.repeated import Described, describing, launches
 from ..problems.arguments import Arguments
 from ..problems.gemm_kind import Gemm
 from ..problems.k_grouped import check_k_grouped_gemm
-from ..problems.layout import Pair
+from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
 from ..problems.operands import flattened_pair, group_sizes
 from ..problems.recipe import VECTORS, check_recipe
-from ..problems.tensors import FP8_DTYPES
+from ..problems.tensors import FP8_DTYPES, check_scales, meta_of
 from ..runtime import settings
 from .gemm import fp8_gemm_nt
 
@@ -173,6 +173,11 @@ def _add_wgrads(
 ) -> Described[None]:
     check_tensor("out", out)
     a, b = flattened_pair("lhs", lhs), flattened_pair("rhs", rhs)
+    if out.dim() == 3:  # otherwise, the error below is about ``out``
+        blocks = sum(ceil_div(k, SCALE_BLOCK) for k in group_sizes("batch_sizes", batch_sizes, 1))
+        for name, scales, rows in (("lhs[1]", lhs[1], out.shape[1]), ("rhs[1]", rhs[1], out.shape[2])):
+            meaning = f"one scale for each {SCALE_BLOCK} of each group's K and row or column of out"
+            check_scales(name, meta_of(name, scales), (blocks, rows), meaning)
     _, launch = describing(k_grouped_fp8_gemm_nt_contiguous)(a, b, out, batch_sizes, sizes, c=out)
     if launch is None:
         return None, None

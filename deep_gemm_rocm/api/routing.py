@@ -36,7 +36,7 @@ def route_top_k(
         scoring: ``softmax`` or ``sigmoid``.
         bias: None, or fp32 [E], contiguous: added to the scores for the choice, but not for the weights.
         num_groups: None, or how many groups of E / num_groups neighbouring experts there are: a power of two up to 32
-            that divides E.
+            that divides E. With ``bias``, groups have two experts at least.
         top_groups: of how many groups the experts are chosen; given with ``num_groups``. These are the groups with the
             highest scores, of equal ones the lower. A group's score is its best expert's or, with ``bias``, the fp32
             sum of its two best experts' biased scores.

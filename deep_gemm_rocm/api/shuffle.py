@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..checks import check_tensor, one_of
+from ..problems.attention import check_one_device
 from ..problems.four_bits import (
     FP4_DTYPES,
     FP4_SCALES,
@@ -57,6 +58,7 @@ def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
     """
     check_tensor("data", data)
     check_tensor("scales", scales)
+    check_one_device({"data": data, "scales": scales})
     if data.dtype not in (*FP4_DTYPES, torch.int32):
         raise TypeError(f"data must be {one_of((*FP4_DTYPES, torch.int32))}, got {data.dtype}")
     return _shuffled_int4(data, scales) if data.dtype == torch.int32 else _shuffled_fp4(data, scales)

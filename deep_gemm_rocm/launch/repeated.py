@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from .. import forking
-from ..checks import renaming
+from ..checks import is_int, renaming
 from ..runtime import session, settings
 from . import families, fast_path, planning
 from .families import Differing, Family, Found, Size
@@ -189,7 +189,7 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
 
     # Remembers the call, too, if it was found, and makes it one of its family.
     def first_time(args: Any, kwargs: Any, found: fast_path.Described = None, family: Found | None = None) -> _R:
-        result, to_launch = function(*args, **kwargs)
+        result, to_launch = function(*map(_of_python, args), **{name: _of_python(kwargs[name]) for name in kwargs})
         if to_launch is None:
             return result
         in_order = [to_launch] if isinstance(to_launch, Launch) else to_launch
@@ -213,6 +213,14 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
 
     launching.__signature__ = _public_signature(function)  # type: ignore[attr-defined]
     return launching
+
+
+def _of_python(value: Any) -> Any:
+    """The value with ints of Python in place of NumPy's, which are equal to those in every table of what is remembered,
+    but of another type."""
+    if type(value) in (tuple, list):
+        return type(value)(map(_of_python, value))
+    return int(value) if is_int(value) else value
 
 
 def _named(launches: list[Launch]) -> tuple[list[str], list[torch.Tensor]]:

@@ -40,6 +40,7 @@ _BLOCK_BYTES = 2**31 - 2**12
 _LATENT_PAGE_BITS, _LATENT_TOKEN_BITS = 32, 24  # of distances in bytes, which kernels multiply with numbers of a lane
 # Kernels compute tanh with an error of some 1e-7, which the cap multiplies.
 _LEAST_SOFTCAP, _LARGEST_SOFTCAP = 2.0**-64, 2.0**12
+_LEAST_SOFTMAX_SCALE = 2.0**-126  # smaller ones may be 0 in fp32
 _MAX_SOFTMAX_SCALE = 2.0**127  # kernels multiply it with log2(e), in fp32
 
 _TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float8_e4m3fnuz: "e4m3"}
@@ -584,12 +585,13 @@ def check_softmax_scale(softmax_scale: Any, head_dim: int) -> float:
         return 1 / math.sqrt(head_dim)
     if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, numbers.Real):
         raise TypeError(f"softmax_scale must be a number, got {type(softmax_scale).__name__}")
-    if softmax_scale <= 0 or not softmax_scale < _MAX_SOFTMAX_SCALE:  # the negation catches NaN
+    scale = float(softmax_scale)
+    if not _LEAST_SOFTMAX_SCALE <= scale < _MAX_SOFTMAX_SCALE:
         raise ValueError(
-            f"softmax_scale must be positive and below {_MAX_SOFTMAX_SCALE:g}, got {softmax_scale}; negate q for a "
-            "negative one"
+            f"softmax_scale must be positive, from {_LEAST_SOFTMAX_SCALE:g} to {_MAX_SOFTMAX_SCALE:g}, got "
+            f"{softmax_scale}; negate q for a negative one"
         )
-    return float(softmax_scale)
+    return scale
 
 
 def _check_softcap(softcap: Any) -> float:

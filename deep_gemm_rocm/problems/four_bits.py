@@ -219,4 +219,6 @@ def check_int4_fits(name: str, data: TensorMeta, *, is_a_fp8: bool) -> None:
         )
     k = values_of_element(data.dtype) * data.shape[-1]
     if is_a_fp8 and k % SCALE_BLOCK:
-        raise ValueError(f"K must be a multiple of {SCALE_BLOCK} for FP8 activations, got {k}; pad with zeros")
+        raise ValueError(
+            f"K must be a multiple of {SCALE_BLOCK} for FP8 activations, got {k} of {name}; pad with zeros"
+        )

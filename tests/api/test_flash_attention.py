@@ -549,6 +549,7 @@ BAD = [
     (good, {"q": torch.zeros(1, 8, 4, 65).bfloat16()[..., 1:]}, ValueError, "multiples of 16 bytes"),
     (good, {"q": torch.zeros(1, 8, 4, 64).bfloat16().requires_grad_()}, ValueError, "q must not require grad"),
     (good, {"softmax_scale": -1.0}, ValueError, "softmax_scale must be positive"),
+    (good, {"softmax_scale": 1e-46}, ValueError, "softmax_scale must be positive, from 1.17549e-38"),  # 0 in fp32
     (good, {"softmax_scale": "1"}, TypeError, "softmax_scale must be a number"),
     (good, {"causal": 1}, TypeError, "causal must be a bool"),
     (good, {"return_lse": 2}, TypeError, "return_lse must be a bool"),

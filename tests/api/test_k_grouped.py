@@ -186,6 +186,8 @@ def test_names_of_deep_gemm_1():
     expected = problem.run(packed=True)
     a, b = ((data, scales.T) for data, scales in map(flattened, (problem.a, problem.b)))
     out = problem.c.clone()
+    with pytest.raises(ValueError, match=r"rhs\[1\] must have shape \(3, 48\), .*, got \(48, 3\)"):
+        dg.k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(a, (b[0], b[1].T), out, problem.ks)
     dg.k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(a, b, out, problem.ks)
     assert torch.equal(out, expected)
     for group in range(2):

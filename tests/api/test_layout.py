@@ -220,3 +220,8 @@ def test_a_scale_for_each_index_of_some_dimensions(shape, dims, use_ue8m0):
 def test_bad_dimensions(shape, dims, error, message):
     with pytest.raises(error, match=message):
         dg.per_custom_dims_cast_to_fp8(torch.ones(shape), dims, False)
+
+
+def test_custom_dimensions_take_a_bool():
+    with pytest.raises(TypeError, match="use_ue8m0 must be a bool, got str"):
+        dg.per_custom_dims_cast_to_fp8(torch.ones(2, 3), (0,), "x")

@@ -112,6 +112,7 @@ DATA, SCALES = weight(16, 128)
     ("data", "scales", "error", "words"),
     [
         (DATA, SCALES.float() + 0.5, ValueError, "scales must be powers of two"),
+        (DATA, SCALES.to("meta"), ValueError, "scales must be on the device of data, cpu, got meta"),
         (DATA, -SCALES.float(), ValueError, "scales must be powers of two"),
         (DATA.short(), SCALES, TypeError, "data must be"),
         (DATA, SCALES.half(), TypeError, "scales must be"),

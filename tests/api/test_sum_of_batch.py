@@ -87,6 +87,15 @@ def test_contiguous_rows_give_the_same_bits(expr):
     assert torch.equal(problem.run(), problem.run(expr))
 
 
+def test_the_summed_letter_that_is_contiguous_is_k():
+    a, b = torch.randn(128, 2, 16).bfloat16(), torch.randn(2, 40, 128).bfloat16()
+    results = torch.full((2, 16, 40), torch.nan)
+    dg.einsum("kbm,bnk->mn", a, b, results[0])
+    dg.einsum("bkm,bnk->mn", a.permute(1, 0, 2), b, results[1])
+    assert torch.equal(*results)
+    assert not results.isnan().any()
+
+
 @pytest.mark.parametrize("which", ["a", "b"])
 def test_groups_past_4_gib(which):
     problem = Problem(3, 40, 72, 104)

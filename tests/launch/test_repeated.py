@@ -6,6 +6,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from helpers.good_calls import GOOD
@@ -554,3 +555,29 @@ def test_groups_are_repeated():
             for group, size in enumerate(sizes):
                 check((a[0][:size], a[1][:size]), b, d[group, :size])
                 assert d[group, size:].isnan().all()
+
+
+def test_ints_of_numpy_are_pythons():
+    """Otherwise what is remembered of one call holds for equal ones, whose ints can be written into a kernel."""
+    taken = []
+
+    @repeated.launches
+    def function(*args, **kwargs):
+        taken.extend((args, kwargs))
+        return None, None
+
+    function(np.int64(3), [np.int32(1), 2], (None, np.uint8(5)), flag=True, number=np.int64(4))
+    assert taken == [(3, [1, 2], (None, 5)), {"flag": True, "number": 4}]
+    (number, listed, paired), keywords = taken
+    assert {type(value) for value in (number, *listed, paired[1], keywords["number"])} == {int}
+    assert keywords["flag"] is True
+
+
+def test_sizes_of_groups_may_be_ints_of_numpy():
+    a, b, layout = torch.randn(300, 16).bfloat16(), torch.randn(300, 24).bfloat16(), torch.tensor([100, 200]).int()
+    results = []
+    for sizes in ([np.int64(100), np.int64(200)], [100, 200]):
+        results.append(torch.full((2, 16, 24), math.nan))
+        dg.k_grouped_bf16_gemm_tn_contiguous(a, b, results[-1], sizes, layout)
+    assert torch.equal(*results)
+    assert not results[0].isnan().any()
