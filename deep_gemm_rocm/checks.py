@@ -18,10 +18,17 @@ _R = TypeVar("_R")
 
 
 def renaming(function: Callable[_P, _R], names: Mapping[str, str]) -> Callable[_P, _R]:
-    """The function for callers that have other names for these arguments: its errors have those names."""
+    """The function for callers that have other names for these arguments: its errors have those names.
+
+    Args:
+        names: those names, by the function's own, which are words or parts of a pair such as ``a[0]``.
+    """
+
+    def other(name: re.Match[str]) -> str:
+        return names.get(name[0]) or names.get(name["word"], name["word"]) + name["part"]
 
     def named(text: object) -> str:
-        return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(text))
+        return re.sub(r"(?P<word>\w+)(?P<part>(\[\d\])?)", other, str(text))
 
     @functools.wraps(function)
     def renamed(*args: _P.args, **kwargs: _P.kwargs) -> _R:

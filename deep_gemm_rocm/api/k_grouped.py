@@ -178,12 +178,13 @@ def _add_wgrads(
         for name, scales, rows in (("lhs[1]", lhs[1], out.shape[1]), ("rhs[1]", rhs[1], out.shape[2])):
             meaning = f"one scale for each {SCALE_BLOCK} of each group's K and row or column of out"
             check_scales(name, meta_of(name, scales), (blocks, rows), meaning)
-    _, launch = describing(k_grouped_fp8_gemm_nt_contiguous)(a, b, out, batch_sizes, sizes, c=out)
+    names = {"a[0]": "lhs[0]", "a[1]": "lhs[1]", "b[0]": "rhs[0]", "b[1]": "rhs[1]", "c": "out", "d": "out"}
+    in_errors = {**names, "ks_cpu": "batch_sizes"}
+    _, launch = describing(k_grouped_fp8_gemm_nt_contiguous, in_errors)(a, b, out, batch_sizes, sizes, c=out)
     if launch is None:
         return None, None
     assert isinstance(launch, Launch)
-    names = {"a[0]": "lhs[0]", "a[1]": "lhs[1]", "b[0]": "rhs[0]", "b[1]": "rhs[1]"}
-    return None, launch.renamed(**names, c="out", d="out", grouped_layout="sizes")
+    return None, launch.renamed(**names, grouped_layout="sizes")
 
 
 def _check_vectors(function: str, recipe: tuple[int, int, int]) -> None:

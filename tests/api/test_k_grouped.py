@@ -188,6 +188,8 @@ def test_names_of_deep_gemm_1():
     out = problem.c.clone()
     with pytest.raises(ValueError, match=r"rhs\[1\] must have shape \(3, 48\), .*, got \(48, 3\)"):
         dg.k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(a, (b[0], b[1].T), out, problem.ks)
+    with pytest.raises(ValueError, match=r"lhs\[0\] must be contiguous and have shape \(8704,\), .*, got \(8736,\)"):
+        dg.k_grouped_wgrad_gemm_fp8_fp8_fp32_nt((torch.zeros(8736).to(FP8), a[1]), b, out, problem.ks)
     dg.k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(a, b, out, problem.ks)
     assert torch.equal(out, expected)
     for group in range(2):
