@@ -173,8 +173,9 @@ def _add_wgrads(
 ) -> Described[None]:
     check_tensor("out", out)
     a, b = flattened_pair("lhs", lhs), flattened_pair("rhs", rhs)
-    if out.dim() == 3:  # otherwise, the error below is about ``out``
-        blocks = sum(ceil_div(k, SCALE_BLOCK) for k in group_sizes("batch_sizes", batch_sizes, 1))
+    ks = group_sizes("batch_sizes", batch_sizes, 1)
+    if out.dim() == 3 and len(out) == len(ks):  # otherwise, the error below is about ``out``
+        blocks = sum(ceil_div(k, SCALE_BLOCK) for k in ks)
         for name, scales, rows in (("lhs[1]", lhs[1], out.shape[1]), ("rhs[1]", rhs[1], out.shape[2])):
             meaning = f"one scale for each {SCALE_BLOCK} of each group's K and row or column of out"
             check_scales(name, meta_of(name, scales), (blocks, rows), meaning)

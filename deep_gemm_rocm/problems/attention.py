@@ -585,7 +585,8 @@ def check_softmax_scale(softmax_scale: Any, head_dim: int) -> float:
         return 1 / math.sqrt(head_dim)
     if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, numbers.Real):
         raise TypeError(f"softmax_scale must be a number, got {type(softmax_scale).__name__}")
-    if not _LEAST_SOFTMAX_SCALE <= softmax_scale < _MAX_SOFTMAX_SCALE:  # an int may be too large for a float
+    # As it is, since an int may be too large for a float. The second negation catches NaN.
+    if softmax_scale < _LEAST_SOFTMAX_SCALE or not softmax_scale < _MAX_SOFTMAX_SCALE:
         raise ValueError(
             f"softmax_scale must be positive, from {_LEAST_SOFTMAX_SCALE:g} to {_MAX_SOFTMAX_SCALE:g}, got "
             f"{softmax_scale}; negate q for a negative one"

@@ -82,7 +82,7 @@ def test_weight_gradients_are_checked_again():
     for wrong, error, message in (
         ([*sizes[:-1], float(sizes[-1])], TypeError, r"batch_sizes\[\d\] must be an int, got float"),
         ([*sizes[:-1], [sizes[-1]]], TypeError, r"batch_sizes\[\d\] must be an int, got list"),
-        ([*sizes, 16], ValueError, "d must be one matrix for each"),
+        ([*sizes, 16], ValueError, "out must be one matrix for each"),
         (torch.tensor(sizes), TypeError, "batch_sizes must be a list of ints"),
     ):
         with pytest.raises(error, match=message):
