@@ -33,7 +33,11 @@ class Matrix(Structure):
     def take_strides(self, tensor: torch.Tensor, major: str = "k", unit: int = 1) -> None:
         """Takes the strides of a matrix or, with groups, of a batch of matrices, times ``unit``."""
         strides = tensor.stride()
-        self.stride = unit * (strides[-2] if major == "k" else strides[-1])
+        if major == "k":
+            self.stride = unit * strides[-2]
+        else:
+            # A K of 1 may have any stride, but kernels also load what would be behind it. That has to be outside.
+            self.stride = unit * (strides[-1] if tensor.shape[-1] > 1 else tensor.shape[-2])
         if len(strides) > 2:
             self.group_stride = unit * strides[0]
 

@@ -166,6 +166,21 @@ def test_any_shape(m, n, ks, scaled, accumulate):
     Problem(m // aligned * aligned, n // aligned * aligned, ks, scaled, accumulate).run()
 
 
+@pytest.mark.parametrize("stride", [1, 3, 8, 64])
+@pytest.mark.parametrize("function", [dg.k_grouped_bf16_gemm_tn_contiguous, dg.k_grouped_fp8_gemm_tn_contiguous])
+def test_the_distance_of_a_single_row_does_not_matter(function, stride):
+    """Kernels load 16 rows. Those behind the last one are none, wherever they would be."""
+    is_fp8 = function is dg.k_grouped_fp8_gemm_tn_contiguous
+    data = torch.randn(128).to(FP8 if is_fp8 else torch.bfloat16)
+    a, b = (data[64 * i :].as_strided((1, 16), (stride, 1)) for i in range(2))
+    exact = a.double().T @ b.double()
+    if is_fp8:
+        a, b = (a, torch.ones(1, 16)), (b, torch.ones(1, 16))
+    d = torch.full((1, 16, 16), torch.nan)
+    function(a, b, d, [1], torch.ones(1).int())
+    assert torch.equal(d[0].double(), exact)
+
+
 KINDS = [
     GemmKind(grouping="k_grouped", scaling="vectors", d_type="f32", accumulate=True, k_tail=True, a_major=x, b_major=x)
     for x in ("k", "rows")
