@@ -76,6 +76,7 @@ class KernelProfile:
             leaves. Compare this one with measurements.
         sustained_mhz: that clock.
         sustained_joules: the energy of a launch then.
+        least_us: sustained_us of a launch that did the same work with its busiest resource never idle.
         cycles: core clocks from the first workgroup's start to the last result in memory, at the boost clock.
         time_us: the same in microseconds at that fixed clock, plus the launch overhead.
         clock_mhz: the boost clock.
@@ -105,6 +106,7 @@ class KernelProfile:
     sustained_us: float
     sustained_mhz: float
     sustained_joules: float
+    least_us: float
     cycles: int
     time_us: float
     clock_mhz: float
@@ -132,8 +134,10 @@ class KernelProfile:
     def from_json(cls, line: str, constants: Mapping[str, float]) -> KernelProfile:
         """A profile from the engine's record of a launch, and the constants that it ran with."""
         record = json.loads(line)
-        load = power.sustained(record["cycles"], record["activity"], record["busy"], constants)
+        done = record["cycles"], record["activity"], record["busy"], constants
+        load = power.sustained(*done)
         record.update(sustained_us=load.microseconds, sustained_mhz=load.mhz, sustained_joules=load.joules)
+        record["least_us"] = power.least(*done).microseconds
         record["grid"], record["block"] = tuple(record["grid"]), tuple(record["block"])
         record["listing"] = tuple(InstructionProfile(**entry) for entry in record["listing"])
         if timeline := record.pop("timeline", None):

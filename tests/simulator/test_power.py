@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deep_gemm_rocm.simulator.constants import chip_constants, chips, current
-from deep_gemm_rocm.simulator.power import interval, stretch, sustained
+from deep_gemm_rocm.simulator.power import interval, least, stretch, sustained
 
 CUS = 304
 CYCLES = 1_000_000
@@ -53,6 +53,19 @@ def test_the_limit_holds() -> None:
     found = sustained(CYCLES, activity({**TRAFFIC, "matrix_fp8_clocks": 3}), busy(0.75), constants)
     assert found.joules / (found.microseconds * 1e-6) == pytest.approx(constants["power.limit_w"], rel=1e-3)
     assert constants["power.least_mhz"] < found.mhz < constants["chip.clock_mhz"]
+
+
+def test_the_same_work_without_idling() -> None:
+    """Half of the time goes, and what CUs take in it. The clock falls until the power limit holds again."""
+    constants = current()
+    load = activity({**TRAFFIC, "matrix_fp8_clocks": 2})
+    now = sustained(CYCLES, load, busy(0.5), constants)
+    found = least(CYCLES, load, busy(0.5), constants)
+    assert found == sustained(CYCLES / 2, {**load, "cu_clocks": CUS * CYCLES / 2}, busy(1) | {"LDS": 0.1}, constants)
+    assert found.microseconds < now.microseconds
+    assert found.mhz < now.mhz
+    assert least(CYCLES, load, busy(1.0), constants) == sustained(CYCLES, load, busy(1.0), constants)
+    assert least(CYCLES, load, dict.fromkeys(busy(0), 0.0), constants).microseconds > 0
 
 
 @pytest.mark.parametrize(
