@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import typing
 
 import pytest
@@ -93,22 +94,22 @@ def assert_as_the_reference(d, reference):
         assert_accurate(d, reference)
 
 
-@pytest.mark.parametrize(
-    ("name", "quantised"),
-    some(
-        [
-            (name, quantised)
-            for quantised in (False, True)
-            for name in (
-                *(f"fp8_gemm_{layout}" for layout in ("nn", "tn", "tt")),
-                *(f"fp8_fp4_gemm_{layout}" for layout in ("nt", "nn", "tn", "tt")),
-                *(f"bf16_gemm_{layout}" for layout in ("nn", "tn", "tt")),
-                "gemm_fp8_fp8_bf16_nt",
-            )
-        ],
-        11,
-    ),
+DENSE_NAMES = (
+    *(f"fp8_gemm_{layout}" for layout in ("nn", "tn", "tt")),
+    *(f"fp8_fp4_gemm_{layout}" for layout in ("nt", "nn", "tn", "tt")),
+    *(f"bf16_gemm_{layout}" for layout in ("nn", "tn", "tt")),
+    "gemm_fp8_fp8_bf16_nt",
 )
+GROUPED_NAMES = (
+    "m_grouped_fp8_gemm_nn_contiguous",
+    "m_grouped_fp8_fp4_gemm_nn_contiguous",
+    "m_grouped_bf16_gemm_nn_contiguous",
+    "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous",
+    "m_grouped_gemm_fp8_fp8_bf16_nt_masked",
+)
+
+
+@pytest.mark.parametrize(("quantised", "name"), some(itertools.product((False, True), DENSE_NAMES), len(DENSE_NAMES)))
 def test_dense_names(name, quantised):
     a, b = gemm_problem(M, 2 * N, K)
     if name.startswith("bf16"):
@@ -122,21 +123,7 @@ def test_dense_names(name, quantised):
 
 
 @pytest.mark.parametrize(
-    ("quantised", "name"),
-    some(
-        [
-            (quantised, name)
-            for quantised in (False, True)
-            for name in (
-                "m_grouped_fp8_gemm_nn_contiguous",
-                "m_grouped_fp8_fp4_gemm_nn_contiguous",
-                "m_grouped_bf16_gemm_nn_contiguous",
-                "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous",
-                "m_grouped_gemm_fp8_fp8_bf16_nt_masked",
-            )
-        ],
-        5,
-    ),
+    ("quantised", "name"), some(itertools.product((False, True), GROUPED_NAMES), len(GROUPED_NAMES))
 )
 def test_grouped_names(name, quantised):
     groups, used = 2, [128, 37]

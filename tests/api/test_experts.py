@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -186,9 +187,7 @@ def test_many_rows_with_clamps_and_biases():
     layer.assert_right(random_ids(0, 2, 300, 1), limit=2.0, **layer.biases())
 
 
-@pytest.mark.parametrize(
-    ("scaling", "form"), some([(name, form) for name in ("fp4", "fp4 by fp8") for form in ("packed", "float32")], 2)
-)
+@pytest.mark.parametrize(("scaling", "form"), some(itertools.product(("fp4", "fp4 by fp8"), ("packed", "float32")), 3))
 def test_other_scales_of_four_bits(scaling, form):
     layer = Layer(160, 96, 3, scaling)  # 160 is five groups, and the last of two words has one
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import fuzz
 import pytest
 from helpers.assembly import program
-from helpers.default_run import some
 from helpers.simulated_hip import Compiler
 
 # Kernels to damage, with control flow, LDS, barriers, atomics, MFMAs, conversions and calls.
@@ -66,7 +65,10 @@ def test_decoder(inputs: Path) -> None:
     run(inputs, "decode", 2000)
 
 
-@pytest.mark.parametrize("watch", some(["sanitizer", "timing", "counters", "nothing"], 2))
+@pytest.mark.parametrize(
+    "watch",
+    ["sanitizer", "timing", *(pytest.param(watch, marks=pytest.mark.slow) for watch in ("nothing", "counters"))],
+)
 def test_execution(inputs: Path, watch: str) -> None:
     count = 100
     endings = run(inputs, "execute", count, watch)
