@@ -480,7 +480,7 @@ def _profile_table(found: simulator.KernelProfile) -> Table:
     table.add_row("time under sustained load", f"{found.sustained_us:,.2f} µs, {least:,.2f} to {most:,.2f}")
     table.add_row("clock under sustained load", f"{found.sustained_mhz:,.0f} MHz")
     table.add_row("energy", f"{found.sustained_joules * 1e3:,.3f} mJ")
-    table.add_row("time if the busiest resource never idled", f"{found.least_us:,.2f} µs")
+    table.add_row("time if the busiest resource never idled", f"{found.without_idling_us:,.2f} µs")
     table.add_row(f"time at a fixed {found.clock_mhz:,.0f} MHz", f"{found.time_us:,.2f} µs")
     for name in ("cycles", "instructions", "sampled_workgroups", "lds_conflict_cycles", "hbm_bytes", "tlb_misses"):
         table.add_row(name.replace("_", " "), f"{getattr(found, name):,}")

@@ -90,7 +90,7 @@ def sustained(
     return at(low)
 
 
-def least(
+def without_idling(
     cycles: float, activity: Mapping[str, float], busy: Mapping[str, float], constants: Mapping[str, float]
 ) -> Sustained:
     """As ``sustained``, for a launch that does the same with its busiest resource at work all the time.

@@ -76,7 +76,7 @@ class KernelProfile:
             leaves. Compare this one with measurements.
         sustained_mhz: that clock.
         sustained_joules: the energy of a launch then.
-        least_us: sustained_us of a launch that did the same work with its busiest resource never idle.
+        without_idling_us: sustained_us of a launch that did the same work with its busiest resource never idle.
         cycles: core clocks from the first workgroup's start to the last result in memory, at the boost clock.
         time_us: the same in microseconds at that fixed clock, plus the launch overhead.
         clock_mhz: the boost clock.
@@ -106,7 +106,7 @@ class KernelProfile:
     sustained_us: float
     sustained_mhz: float
     sustained_joules: float
-    least_us: float
+    without_idling_us: float
     cycles: int
     time_us: float
     clock_mhz: float
@@ -137,7 +137,7 @@ class KernelProfile:
         done = record["cycles"], record["activity"], record["busy"], constants
         load = power.sustained(*done)
         record.update(sustained_us=load.microseconds, sustained_mhz=load.mhz, sustained_joules=load.joules)
-        record["least_us"] = power.least(*done).microseconds
+        record["without_idling_us"] = power.without_idling(*done).microseconds
         record["grid"], record["block"] = tuple(record["grid"]), tuple(record["block"])
         record["listing"] = tuple(InstructionProfile(**entry) for entry in record["listing"])
         if timeline := record.pop("timeline", None):

@@ -69,7 +69,7 @@ def _facts(profile: KernelProfile) -> Iterator[tuple[str, str]]:
     least, most = profile.interval_us
     yield "time under sustained load", f"{profile.sustained_us:,.2f} µs, {least:,.2f} to {most:,.2f}"
     yield "clock under sustained load", f"{profile.sustained_mhz:,.0f} MHz"
-    yield "time if the busiest resource never idled", f"{profile.least_us:,.2f} µs"
+    yield "time if the busiest resource never idled", f"{profile.without_idling_us:,.2f} µs"
     yield "cycles", f"{profile.cycles:,}"
     yield "instructions", f"{profile.instructions:,}"
     yield "clocks of LDS bank conflicts", f"{profile.lds_conflict_cycles:,}"
