@@ -106,7 +106,7 @@ class Workload:
             raise ValueError(f"the function's name must be one of {', '.join(_FUNCTIONS)}, got {self.function!r}")
         if not isinstance(self.m_list, Sequence) or isinstance(self.m_list, str) or not self.m_list:
             raise TypeError(f"m_list must be a list of at least one int, got {self.m_list!r}")
-        for m in self.m_list:
+        for m in (self.m_list[0], self.m_list[-1]) if isinstance(self.m_list, range) else self.m_list:
             check_int("m_list's numbers", m, 1)
         for name in ("n", "k", "num_groups"):
             check_int(name, getattr(self, name), 1)
