@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import test_append_kv_cache as append
 import test_flash_attention as forward
@@ -16,31 +18,32 @@ import torch
 from deep_gemm_rocm.heuristics.choices import replaced
 from deep_gemm_rocm.runtime import hip
 
+# Problems are big, so each test makes its own.
 FORWARD = [
-    forward.Problem(100, 150, heads=1, widths=(64, 64), causal=True),
-    forward.Problem(150, 200, heads=1, widths=(64, 64), causal=True),
-    forward.Problem(150, 200, heads=1, dtype=forward.FP8, scales="block"),
-    forward.Problem(20, 100, heads=1, widths=(256, 256)),
-    forward.Problem(150, 200, heads=1, widths=(80, 80), softcap=2.0, sink=True),
-    decode.Problem((150,), tokens_q=70, heads=1, kv_heads=1, widths=(64, 64)),
-    forward.Problem(150, 200, heads=1, widths=(192, 128), causal=True),
-    decode.Problem((150,), tokens_q=140, heads=1, kv_heads=1, widths=(192, 128)),
-    forward.Problem(150, 200, heads=1, widths=(80, 80), dtype_of_keys=forward.FP8, scales="token"),
-    decode.Problem((150, 3), tokens_q=70, heads=1, kv_heads=1, widths=(80, 80), factors="tokens"),
+    partial(forward.Problem, 100, 150, heads=1, widths=(64, 64), causal=True),
+    partial(forward.Problem, 150, 200, heads=1, widths=(64, 64), causal=True),
+    partial(forward.Problem, 150, 200, heads=1, dtype=forward.FP8, scales="block"),
+    partial(forward.Problem, 20, 100, heads=1, widths=(256, 256)),
+    partial(forward.Problem, 150, 200, heads=1, widths=(80, 80), softcap=2.0, sink=True),
+    partial(decode.Problem, (150,), tokens_q=70, heads=1, kv_heads=1, widths=(64, 64)),
+    partial(forward.Problem, 150, 200, heads=1, widths=(192, 128), causal=True),
+    partial(decode.Problem, (150,), tokens_q=140, heads=1, kv_heads=1, widths=(192, 128)),
+    partial(forward.Problem, 150, 200, heads=1, widths=(80, 80), dtype_of_keys=forward.FP8, scales="token"),
+    partial(decode.Problem, (150, 3), tokens_q=70, heads=1, kv_heads=1, widths=(80, 80), factors="tokens"),
 ]
 DECODE = [
-    decode.Problem((100, 0, 33), widths=(64, 64)),
-    decode.Problem((70,), tokens_q=2, dtype=decode.FP8),
-    decode.Problem((70,), widths=(256, 256), page_size=64),
-    decode.Problem((70,), widths=(80, 80), softcap=2.0, sink=True),
-    decode.Problem((70, 3), tokens_q=5, widths=(80, 80), factors="tokens"),
+    partial(decode.Problem, (100, 0, 33), widths=(64, 64)),
+    partial(decode.Problem, (70,), tokens_q=2, dtype=decode.FP8),
+    partial(decode.Problem, (70,), widths=(256, 256), page_size=64),
+    partial(decode.Problem, (70,), widths=(80, 80), softcap=2.0, sink=True),
+    partial(decode.Problem, (70, 3), tokens_q=5, widths=(80, 80), factors="tokens"),
 ]
 
 
 def in_tiles(queries, problem, check=forward.Problem.run):
     def run():
         with replaced(forward.Tiles(queries)):
-            check(problem)
+            check(problem())
 
     return run
 
@@ -58,11 +61,11 @@ RUNS = {
     "flash_attention-latent-pages": in_tiles(256, FORWARD[7], paged.check),
     "flash_attention-factors": in_tiles(256, FORWARD[8]),
     "flash_attention-pages-factors": in_tiles(128, FORWARD[9], paged.check),
-    "decode": lambda: DECODE[0].run(3),
-    "decode-fp8": DECODE[1].run,
-    "decode-wide": lambda: DECODE[2].run(2),
-    "decode-narrow": lambda: DECODE[3].run(2),
-    "decode-factors": lambda: DECODE[4].run(2),
+    "decode": lambda: DECODE[0]().run(3),
+    "decode-fp8": lambda: DECODE[1]().run(),
+    "decode-wide": lambda: DECODE[2]().run(2),
+    "decode-narrow": lambda: DECODE[3]().run(2),
+    "decode-factors": lambda: DECODE[4]().run(2),
     "mla": lambda: mla.Latent((70, 0), tokens_q=2).run(2),
     "mla-odd-pages": lambda: mla.Latent((70, 0), tokens_q=2, page_size=3).run(2),
     "mla-shared": lambda: mla.Latent((270, 0, 130)).run(),

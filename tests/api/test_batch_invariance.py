@@ -166,8 +166,10 @@ def of_each_schedule(choices: list[Choice]) -> list[Choice]:
             for name in ("nt", "quantised", "activated", "tt", "bf16_fp4")
         ),
         ("blocks", PARTS_OF_PARTS, False),
-        ("e4m3 by shuffled_e2m1", NO_PARTS, False),
-        pytest.param("e4m3 by int4 of 128", NO_PARTS, False, marks=pytest.mark.slow),
+        *(
+            pytest.param(name, NO_PARTS, False, marks=pytest.mark.slow)
+            for name in ("e4m3 by shuffled_e2m1", "e4m3 by int4 of 128")
+        ),
         *(
             pytest.param(name, shape, True, marks=pytest.mark.slow)
             for name in DENSE
@@ -188,7 +190,7 @@ def test_configurations_of_all_m_give_the_same_bits(name, shape, all_choices):
     assert all(same(results[0], result) for result in results)
 
 
-@pytest.mark.parametrize("name", ["blocks", pytest.param("nt", marks=pytest.mark.slow), "fp8_fp4"])
+@pytest.mark.parametrize("name", some(("blocks", "nt", "fp8_fp4"), 1))
 def test_a_wave_alone_sums_parts_as_several_do(name):
     """Loops of different lengths, and parts that end in their last K-blocks."""
     kind, run = DENSE[name]
@@ -211,7 +213,7 @@ def test_the_order_is_seen():
         assert not same(one, run(16))
 
 
-@pytest.mark.parametrize("name", some(DENSE, 10))
+@pytest.mark.parametrize("name", some(DENSE, 7))
 def test_rows_alone_and_among_others(name):
     _, run = DENSE[name]
     among_others = run(200)

@@ -30,8 +30,9 @@ def quantised_output(m: int, n: int) -> tuple[GuardedOutput, GuardedOutput]:
     return GuardedOutput(m, n, dtype=E4M3), GuardedOutput(m, -(-n // 128), dtype=torch.float32)
 
 
-@pytest.mark.parametrize("quantised", [False, True])
-@pytest.mark.parametrize("grouping", ["ids", "psum", "masked"])
+@pytest.mark.parametrize(
+    ("grouping", "quantised"), some(itertools.product(("ids", "psum", "masked"), (False, True)), 4)
+)
 def test_groups(grouping, quantised):
     groups, rows = len(SIZES), ROOM * len(SIZES)
     a = dg.per_token_cast_to_fp8(activations(rows, K))
@@ -109,7 +110,7 @@ GROUPED_NAMES = (
 )
 
 
-@pytest.mark.parametrize(("quantised", "name"), some(itertools.product((False, True), DENSE_NAMES), len(DENSE_NAMES)))
+@pytest.mark.parametrize(("quantised", "name"), some(itertools.product((False, True), DENSE_NAMES), 7))
 def test_dense_names(name, quantised):
     a, b = gemm_problem(M, 2 * N, K)
     if name.startswith("bf16"):

@@ -117,7 +117,7 @@ SCALES_IN_LDS = [config for config in ALL if config.kind.k_tail and has_row_scal
 
 @pytest.mark.parametrize(
     ("config", "by_rows"),
-    some(itertools.product(SCALES_IN_LDS, (True, False)), 9),
+    some(itertools.product(SCALES_IN_LDS, (True, False)), 7),
     ids=lambda value: ("columns", "rows")[value] if isinstance(value, bool) else config_id(value),
 )
 def test_scales_of_many_k_blocks(use_config, monkeypatch, config, by_rows):

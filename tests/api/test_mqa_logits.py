@@ -372,7 +372,7 @@ def test_metadata_gives_every_unit_as_much_as_any_other():
 LENGTHS = st.one_of(st.integers(-300, 3000), st.sampled_from([-(2**31), 0, 1, 256, 257, 2**31 - 1]))
 
 
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(
     lengths=st.lists(LENGTHS, max_size=20).flatmap(lambda few: st.integers(0, 70).map(lambda more: few * more + few)),
     next_n=st.integers(0, 3),

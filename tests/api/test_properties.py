@@ -538,7 +538,7 @@ CASES: dict[str, st.SearchStrategy[Any]] = {
     "einsum": einsums(st.just(BF16)),
     "skip head mid": skip_head_mid,
 }
-FEW, MANY, MANY_SANITISED = 3, 100, 25
+FEW, MANY, MANY_SANITISED = 2, 100, 25
 
 
 def check_examples(name: str, count: int) -> None:

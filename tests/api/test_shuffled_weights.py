@@ -27,7 +27,7 @@ def test_shapes(function, m, n, k):
 @pytest.mark.parametrize(
     "tile",
     [
-        GemmConfig(32, 64, 1, 2, 3, "alone"),
+        pytest.param(GemmConfig(32, 64, 1, 2, 3, "alone"), marks=pytest.mark.slow),
         GemmConfig(32, 32, 1, 1, 2, "alone", waves_k=4),
         GemmConfig(128, 128, 4, 2, 3, "pingpong"),
     ],

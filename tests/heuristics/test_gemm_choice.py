@@ -111,7 +111,7 @@ def test_a_choice_is_the_candidate_of_the_least_time(kind, m, n, k, num_cus, gro
 @example(GemmKind(), 60 * 128, 576, 7168, CUS)  # the most rows for which splits are tried
 @example(GemmKind(), 60 * 128 + 1, 576, 7168, CUS)
 @example(GemmKind(), 128, 576, 7168, 80)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_dense_choice_is_the_one_of_the_least_time(kind, m, n, k, num_cus):
     problem = GemmProblem(with_tail(kind, k), m, n, k, num_cus, 1, 256)
     assert choose_dense(kind, m, n, k, num_cus) == best_dense(problem)

@@ -305,7 +305,8 @@ def remembered(monkeypatch):
 RARE = {
     "cast of columns of a matrix", "cast to FP4", "norm without a residual, scales of rows", "decode in parts",
     "latent, new results", "sparse, new results", "FlashMLA's sparse prefill", "FlashMLA's causal decoding",
-    "experts with scales of rows", "experts in bf16", "masked GEMM in int4", "GEMM in int4", "grouped GEMM in int4",
+    "experts with scales of rows", "experts in bf16", "experts of whole blocks",
+    "experts, quantised tokens", "masked GEMM in int4", "GEMM in int4", "grouped GEMM in int4",
     "GEMM in bf16 of a transposed weight", "GEMM with gaps in heads", "grouped GEMM of transposed weights",
     "grouped GEMM in bf16 of transposed weights", "grouped GEMM in int4 and FP8", "GEMM in FP4",
     "grouped GEMM in FP4", "masked GEMM in FP4", "selection from long rows", "heads for a cache", "logits",
