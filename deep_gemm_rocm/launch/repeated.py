@@ -198,7 +198,8 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
             return result
         if found is None:
             names, tensors = _named(in_order)
-            Plan(in_order, ready[0], names, tensors, result).launch(in_order, ready[1], tensors)
+            # The result is left out: it needn't be a launch's tensor, which may be a view of it.
+            Plan(in_order, ready[0], names, tensors, None).launch(in_order, ready[1], tensors)
             return result
         key, tensors, addresses = found
         names = fast_path.names_of_tensors(zip(parameters, args, strict=False), kwargs)

@@ -490,6 +490,25 @@ def test_flash_mla_is_repeated(monkeypatch, how):
         assert one.stride() == other.stride()
 
 
+@pytest.mark.parametrize("empty", ["indices", "cache", "block table"])
+def test_flash_mla_with_nothing_to_attend_to_is_called_again(empty):
+    """Empty tensors have no address, so such calls aren't repeated."""
+    q, cache = torch.zeros(2, 2, 16, 576).bfloat16(), torch.zeros(4, 16, 1, 576).bfloat16()
+    options = {"block_table": None, "cache_seqlens": None, "indices": torch.zeros(2, 2, 3).int()}
+    if empty == "indices":
+        options["indices"] = options["indices"][..., :0]
+    elif empty == "cache":
+        cache = cache[:0]
+    else:
+        options = {"block_table": torch.zeros(2, 0).int(), "cache_seqlens": torch.zeros(2).int()}
+    for _ in range(3):
+        out = torch.full((2, 2, 16, 512), torch.nan).bfloat16()
+        returned, lse = dg.flash_mla_with_kvcache(q, cache, head_dim_v=512, out=out, **options)
+        assert returned is out
+        assert not out.any()
+        assert (lse == torch.inf).all()
+
+
 def test_contents_are_checked_again():
     good = GOOD["flash_attention_decode"]()
     dg.flash_attention_decode(**good)
