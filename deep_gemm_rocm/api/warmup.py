@@ -231,15 +231,24 @@ def plan(workloads: Iterable[Workload]) -> list[jit.Request]:
     """
     with planning.planning() as wanted:
         for workload in workloads:
-            function = _FUNCTIONS[workload.function]
-            with collecting_begins() as begins:
-                called, more = set[int](), _needed(workload.m_list)
-                while more:
-                    for m in sorted(more):
-                        function.called(function, m, workload)
-                    called |= more
-                    more = begins.intersection(workload.m_list) - called
+            try:
+                _call(workload)
+            except (TypeError, ValueError) as error:
+                sizes = f"n={workload.n}, k={workload.k}"
+                raise type(error)(f"{workload.function} with {sizes}: {error}") from error
     return list(wanted.values())
+
+
+def _call(workload: Workload) -> None:
+    """Calls the function with each M at which kernels may differ from those of a smaller M."""
+    function = _FUNCTIONS[workload.function]
+    with collecting_begins() as begins:
+        called, more = set[int](), _needed(workload.m_list)
+        while more:
+            for m in sorted(more):
+                function.called(function, m, workload)
+            called |= more
+            more = begins.intersection(workload.m_list) - called
 
 
 def _needed(m_list: Sequence[int]) -> set[int]:

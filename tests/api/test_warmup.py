@@ -638,7 +638,10 @@ def test_the_command_fails_where_kernels_cannot_be_kept(cold, tmp_path, monkeypa
         ('[{"function": "gemm", "n": 128, "k": 128}]', "entry 0: the function's name must be one of"),
         ('[{"function": "fp8_gemm_nt", "n": 128, "k": "many"}]', "entry 0: k must be an int, got str"),
         ('[{"function": "fp8_gemm_nt", "n": 128, "k": 128, "d_dtype": "Tensor"}]', "must be the name of a dtype"),
-        ('[{"function": "fp8_gemm_nt", "n": 128, "k": 100, "m": 1}]', "K must be a multiple of 16, got 100"),
+        (
+            '[{"function": "fp8_gemm_nt", "n": 128, "k": 100, "m": 1}]',
+            "fp8_gemm_nt with n=128, k=100: K must be a multiple of 16, got 100",
+        ),
     ],
 )
 def test_the_command_says_what_is_wrong_with_a_file(tmp_path, text, message):
