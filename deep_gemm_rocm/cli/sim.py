@@ -396,15 +396,27 @@ def _argument(text: str) -> int | float | np.ndarray:
         if text.endswith(".npy"):
             return np.load(text)
         if buffer := _BUFFER.fullmatch(text):
-            return np.full(int(buffer["count"]), float(buffer["fill"] or 0), np.dtype(buffer["type"]))
-        with contextlib.suppress(ValueError):
-            return int(text, 0)
-        return float(text)
-    except (MemoryError, OSError, ValueError, TypeError) as error:
+            return _filled(int(buffer["count"]), _number(buffer["fill"] or "0"), np.dtype(buffer["type"]))
+        return _number(text)
+    except (ArithmeticError, MemoryError, OSError, ValueError, TypeError) as error:
         raise typer.BadParameter(
             f"expected a number, TYPE[COUNT], TYPE[COUNT]=FILL with a numpy type, or a .npy file, got {text} ({error})",
             param_hint="--arg",
         ) from error
+
+
+def _number(text: str) -> int | float:
+    with contextlib.suppress(ValueError):
+        return int(text, 0)
+    return float(text)
+
+
+def _filled(count: int, fill: float, dtype: np.dtype) -> np.ndarray:
+    """An array of equal numbers, which mustn't become others by their type, but for rounding."""
+    if dtype.kind in "iu" and not (fill == int(fill) and np.iinfo(dtype).min <= fill <= np.iinfo(dtype).max):
+        raise ValueError(f"{dtype} can't be {fill}")
+    with np.errstate(over="raise"):
+        return np.full(count, int(fill) if dtype.kind in "iu" else fill, dtype)
 
 
 def _constant(text: str) -> tuple[str, float]:

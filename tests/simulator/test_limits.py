@@ -30,6 +30,20 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "error", "message"),
+    [
+        ((1, 64.5), TypeError, "block: expected an int or up to three of them, got 64.5"),
+        (("1", 64), TypeError, "grid: expected an int or up to three of them, got '1'"),
+        ((1, (4, 4, 4, 1)), ValueError, r"block: expected one to three sizes below 2\*\*32, got \(4, 4, 4, 1\)"),
+        ((-1, 64), ValueError, r"grid: expected one to three sizes below 2\*\*32, got -1"),
+    ],
+)
+def test_sizes_that_are_none_are_named(code: bytes, sizes: tuple, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        simulator.launch(code, "wait_for", *sizes, [np.ones(1, np.int32)])
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_interrupt_ends_a_launch_and_the_next_one_works(code: bytes) -> None:
     def interrupt() -> None:

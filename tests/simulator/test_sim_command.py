@@ -58,7 +58,13 @@ def test_a_fault_is_one_message(code_object: Path) -> None:
     assert "Traceback" not in done.output
 
 
-@pytest.mark.parametrize("wrong", ["nothing", "float33[4]", "float32[4]=x", "absent.npy", "int32[99999999999999]"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "nothing", "float33[4]", "float32[4]=x", "absent.npy", "int32[99999999999999]", "int8[4]=300", "uint8[4]=-1",
+        "int32[4]=2.5", "int32[4]=inf", "uint32[4]=nan", "float16[4]=1e9",
+    ],
+)  # fmt: skip
 def test_a_bad_argument_is_named(code_object: Path, wrong: str) -> None:
     done = run(code_object, wrong, "float32[10]", "float32[100]", "100")
     assert done.exit_code == 2
