@@ -15,7 +15,7 @@ from rich.text import Text
 
 from . import __version__
 from .api.warmup import models
-from .cli import UsageError, cache, sim
+from .cli import UsageError, cache, in_a_folder, sim
 from .jit import JitError
 from .runtime.hip import HipError, NoDeviceError
 
@@ -112,9 +112,11 @@ def bench(
     iters: Annotated[int | None, typer.Option(min=1, help="Timed calls.")] = None,
     cold_iters: Annotated[int | None, typer.Option(min=0, help="Calls before them.")] = None,
     rotating: Annotated[int | None, typer.Option(min=0, help="MB of inputs between which calls alternate.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="File for all numbers.")] = None,
-    json: Annotated[Path | None, typer.Option(help="File for all numbers, with versions and clocks.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="File for a report.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="File for all numbers.", callback=in_a_folder)] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="File for all numbers, with versions and clocks.", callback=in_a_folder)
+    ] = None,
+    markdown: Annotated[Path | None, typer.Option(help="File for a report.", callback=in_a_folder)] = None,
     plot: Annotated[Path | None, typer.Option(help="Folder for plots (PNG, needs matplotlib).")] = None,
     check: Annotated[
         bool, typer.Option(help="Check results. Without, simulated times come several times quicker.")
@@ -127,7 +129,9 @@ def bench(
     ] = None,
     docs: Annotated[
         Path | None,
-        typer.Option("--write-docs", help="Write docs/benchmarks.md there, with its picture beside it."),
+        typer.Option(
+            "--write-docs", help="Write docs/benchmarks.md there, with its picture beside it.", callback=in_a_folder
+        ),
     ] = None,
 ) -> None:
     """Benchmark kernels against baselines: timed by events on hardware, by the timing model on the simulated MI300X.
@@ -181,7 +185,10 @@ def tune(
     ] = "deepgemm",
     out: Annotated[
         Path | None,
-        typer.Option(help="The table; rows that it has are kept. tuned_gemm.csv or tuned_attention.csv by default."),
+        typer.Option(
+            help="The table; rows that it has are kept. tuned_gemm.csv or tuned_attention.csv by default.",
+            callback=in_a_folder,
+        ),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Configurations to measure for each shape.")] = 6,
     again: Annotated[bool, typer.Option(help="Whether to measure what is in the table as well.")] = False,
@@ -204,7 +211,14 @@ def tune(
 @app.command()
 def calibrate(
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="File for the constants, for DG_SIM_TIMING_CONSTANTS.", dir_okay=False)
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help="File for the constants, for DG_SIM_TIMING_CONSTANTS.",
+            dir_okay=False,
+            callback=in_a_folder,
+        ),
     ] = Path("timing_constants.toml"),
     only: Annotated[str, typer.Option(help="Constants, such as l1.hit_clocks, with commas between.")] = "",
 ) -> None:

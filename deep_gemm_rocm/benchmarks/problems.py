@@ -38,6 +38,10 @@ class WrongResultError(Exception):
     """A kernel's result is wrong, so its time means nothing."""
 
 
+class ImpossibleShapeError(Exception):
+    """A function doesn't take the arguments of a shape. The message says why."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One call of a GEMM function.

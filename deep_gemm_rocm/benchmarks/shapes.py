@@ -148,7 +148,7 @@ def parse(text: str, kind: type[_AShape]) -> _AShape:
     """Parses a shape's printed form: its numbers with an x in between. Numbers with a default may be left out.
 
     Raises:
-        ValueError: the text is not a shape, or a number is 0.
+        ValueError: the text is not a shape, or a number is 0 or has more than 31 bits.
     """
     names = [name.upper() for name in kind._fields]
     required = len(names) - len(kind._field_defaults)
@@ -156,6 +156,8 @@ def parse(text: str, kind: type[_AShape]) -> _AShape:
     if not re.fullmatch(r"\d+(x\d+)*", text) or not required <= len(numbers) <= len(names) or 0 in map(int, numbers):
         form = "x".join(names[:required]) + "".join(f"[x{name}]" for name in names[required:])
         raise ValueError(f"expected a shape as {form}, got {text!r}")
+    if any(int(number) >= 2**31 for number in numbers):
+        raise ValueError(f"expected a shape with numbers below 2**31, got {text!r}")
     return kind(*map(int, numbers))
 
 

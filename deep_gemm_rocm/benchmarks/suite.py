@@ -11,11 +11,11 @@ import torch
 
 from .. import simulator
 from ..runtime import hip
-from . import measure
+from . import measure, operations
 from .baselines import BASELINES, Baseline, Run
 from .measure import Sampling, Timing
-from .operations import OPERATIONS, AnyProblem
-from .problems import WrongResultError, kernel_names
+from .operations import AnyProblem
+from .problems import ImpossibleShapeError, WrongResultError, kernel_names
 from .shapes import AnyShape
 
 OURS = "deep_gemm_rocm"
@@ -73,13 +73,17 @@ def run(
     """Measures this package's kernel and the baselines on each shape, and checks what they compute.
 
     Raises:
+        ImpossibleShapeError: the operation can't be computed for a shape.
         WrongResultError: a result of this package's kernel is wrong.
     """
     for shape in shapes:
         report(f"{op} {shape}: inputs")
-        problem = OPERATIONS[op].make(op, shape, hip.runtime().tensor_device)  # type: ignore[arg-type]  # the op's own
-        report(f"{op} {shape}: {OURS}")
-        timing, error = _measured(problem, type(problem).run, sampling, None)
+        try:
+            problem = operations.make(op, shape, hip.runtime().tensor_device)
+            report(f"{op} {shape}: {OURS}")
+            timing, error = _measured(problem, type(problem).run, sampling, None)
+        except (TypeError, ValueError) as refused:
+            raise ImpossibleShapeError(f"{op} {shape}: {refused}") from refused
         yield _result(problem, OURS, ", ".join(kernel_names(problem)), timing=timing, error=error)
         for name in baselines:
             report(f"{op} {shape}: {name}")

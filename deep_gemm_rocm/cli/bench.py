@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from ..api import warmup
 from ..benchmarks import aiter, page, report, shapes, suite
 from ..benchmarks.baselines import BASELINES
 from ..benchmarks.measure import Sampling
 from ..benchmarks.operations import OPERATIONS
-from ..benchmarks.problems import WrongResultError
+from ..benchmarks.problems import ImpossibleShapeError, WrongResultError
 from ..benchmarks.shapes import AnyShape
 from ..benchmarks.suite import Result
 from ..runtime import hip
@@ -125,14 +126,15 @@ def _measured(
     with console.status("") as status:
         for op, some in work.items():
             of_op: list[Result] = []
-            try:
-                for result in suite.run(op, some, baselines, sampling, status.update):
-                    of_op.append(result)
-                    if not console.is_terminal:  # where nobody sees the status
-                        console.print(report.line(result))
-            except WrongResultError as error:
-                console.print(f"[red]{error}[/]")
-                good = False
+            for shape in some:
+                try:
+                    for result in suite.run(op, [shape], baselines, sampling, status.update):
+                        of_op.append(result)
+                        if not console.is_terminal:  # where nobody sees the status
+                            console.print(report.line(result))
+                except (ImpossibleShapeError, WrongResultError) as error:
+                    console.print(f"[red]{escape(str(error))}[/]")
+                    good = False
             console.print(report.table(of_op, f"{op}, {about['times']}", console.width))
             results += of_op
     return results, good

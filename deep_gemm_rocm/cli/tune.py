@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from ..benchmarks import operations
 from ..benchmarks import tune as tuning
@@ -60,24 +61,25 @@ def run(
     good = True
     for index, (op, shape) in enumerate(work, 1):
         console.print(f"{index} of {len(work)}: {op} {shape}")
-        problem = operations.make(op, shape, hip.runtime().tensor_device)
-        if not again and table.has(tuning.asked_for(problem)):
-            console.print("  is in the table")
-            continue
 
         def report(trial: tuning.Trial) -> None:
             console.print(f"  {trial.choice}: {trial.failure or _told(trial.timing, kind)}")
 
         try:
+            problem = operations.make(op, shape, hip.runtime().tensor_device)
+            if not again and table.has(tuning.asked_for(problem)):
+                console.print("  is in the table")
+                continue
             row = tuning.tune(problem, count, sampling, report, by)
-        except RuntimeError as error:
-            console.print(f"[red]{error}[/]")
+        except (RuntimeError, TypeError, ValueError) as error:
+            console.print(f"[red]{escape(str(error))}[/]")
             good = False
             continue
         table = table.with_row(row)
         table.write(out)
     variable = "DG_TUNED_ATTENTION_TABLE" if of_attention else "DG_TUNED_TABLE"
-    console.print(f"{len(table.rows)} rows in {out}; {variable}={out} makes calls use them")
+    if table.rows:
+        console.print(f"{len(table.rows)} rows in {out}; {variable}={out} makes calls use them")
     return good
 
 

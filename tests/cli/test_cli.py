@@ -121,6 +121,40 @@ def test_errors_are_told_without_a_traceback(invoke, monkeypatch):
     assert isinstance(result.exception, SystemExit)
 
 
+def words(output: str) -> str:
+    return " ".join(output.replace("│", " ").split())
+
+
+def test_bench_goes_on_after_a_shape_that_a_function_refuses(invoke):
+    options = "--op", "bf16_gemm_nt", "--baseline", "none", "--no-check"
+    result = invoke("bench", *options, "--shapes", "16x64x100,16x64x128")
+    assert result.exit_code == 1
+    assert "bf16_gemm_nt 16x64x100: K must be a multiple of 8, got 100" in result.output
+    assert "bf16_gemm_nt 16x64x128 deep_gemm_rocm: " in result.output
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_tune_names_what_a_function_refuses(invoke, tmp_path):
+    table = tmp_path / "table.csv"
+    result = invoke("tune", "--op", "bf16_gemm_nt", "--shapes", "16x64x100", "--out", str(table))
+    assert result.exit_code == 1
+    assert "K must be a multiple of 8, got 100" in result.output
+    assert str(table) not in result.output
+    assert not table.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("bench", "--csv"), ("bench", "--json"), ("bench", "--markdown"), ("bench", "--write-docs"), ("tune", "--out"),
+     ("calibrate", "--out")],
+)  # fmt: skip
+def test_a_file_without_a_folder_is_refused_before_measuring(invoke, tmp_path, command, option):
+    result = invoke(command, option, str(tmp_path / "absent" / "file"))
+    assert result.exit_code == 2
+    assert "there is no folder" in words(result.output)
+    assert option in result.output
+
+
 @pytest.mark.slow
 def test_the_whole_demo_in_a_process_of_its_own(tmp_path):
     environment = os.environ | {"DG_JIT_CACHE_DIR": str(tmp_path), "DG_DEVICE": "sim"}

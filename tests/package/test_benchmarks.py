@@ -194,6 +194,8 @@ def test_work_of_attention(device):
     assert problem.bytes == 2 * 2 * 64 * (3 * 4 + 2 * 8 * 2 + 3 * 4)
     with pytest.raises(ValueError, match="BATCHxTOKENS_QxTOKENS_K"):
         shapes.parse("2x3x8x4x2", AttentionShape)
+    with pytest.raises(ValueError, match=r"numbers below 2\*\*31, got '2x3x2147483648x4x2x64'"):
+        shapes.parse("2x3x2147483648x4x2x64", AttentionShape)
 
 
 @pytest.mark.slow
