@@ -48,7 +48,8 @@ def einsum(
             of the other dimensions are multiples of 16 bytes, unless their size is 1.
         d: bf16, f16 or fp32 to write into. The letter that it shares with ``b`` only is contiguous, and elements don't
             overlap. It must not share memory with ``a`` and ``b``.
-        c: tensor of ``d``'s shape and dtype, added before the result is rounded; may be ``d`` itself.
+        c: tensor of ``d``'s shape and dtype, added before the result is rounded; may be ``d`` itself. The same letter
+            is contiguous.
         use_cublaslt: False; there is no cuBLASLt on this hardware.
 
     Raises:
@@ -117,7 +118,7 @@ def _launch(
     recipe: Recipe | None,
 ) -> Launch | None:
     of_a, of_b, of_d = _dimensions(expr)
-    batch, m, n, k = _letters(function, of_a, of_b, of_d)
+    batch, m, n, k = _letters(function, of_a, of_b, of_d, _contiguous(of_a, a) | _contiguous(of_b, b))
     is_summed = batch not in of_d
     if is_summed and recipe is not None:
         raise NotImplementedError(f"{function} has no kernels for sums over two dimensions, as {expr} is; use einsum")
@@ -156,14 +157,23 @@ def _dimensions(expr: Any) -> tuple[str, str, str]:
     return match[1], match[2], match[3]
 
 
-def _letters(function: str, a: str, b: str, d: str) -> _Letters:
+def _contiguous(letters: str, operand: Any) -> set[str]:
+    """Letters of the dimensions whose elements are neighbours in memory. What isn't a tensor is refused later."""
+    tensor = operand[0] if isinstance(operand, (tuple, list)) and operand else operand
+    if not isinstance(tensor, torch.Tensor):
+        return set()
+    dimensions = zip(letters, tensor.shape, tensor.stride(), strict=False)
+    return {letter for letter, size, stride in dimensions if size > 1 and stride == 1}
+
+
+def _letters(function: str, a: str, b: str, d: str, contiguous: set[str]) -> _Letters:
     batch = "".join(x for x in a if x in b and x in d)
     m = "".join(x for x in a if x not in b and x in d)
     n = "".join(x for x in d if x in b and x not in a)
     k = "".join(x for x in a if x in b and x not in d)
     if not batch and len(k) == 2:  # both the batch and K are summed: K of all groups
         # K may be contiguous, and the batch may not.
-        batch, k = (k[1], k[0]) if k[0] in (a[-1], b[-1]) else (k[0], k[1])
+        batch, k = (k[1], k[0]) if k[0] in contiguous else (k[0], k[1])
         d = batch + d
     if {len(x) for x in (batch, m, n, k)} != {1} or {len(x) for x in (a, b, d)} != {3}:
         raise NotImplementedError(

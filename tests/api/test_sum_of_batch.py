@@ -89,10 +89,12 @@ def test_contiguous_rows_give_the_same_bits(expr):
 
 def test_the_summed_letter_that_is_contiguous_is_k():
     a, b = torch.randn(128, 2, 16).bfloat16(), torch.randn(2, 40, 128).bfloat16()
-    results = torch.full((2, 16, 40), torch.nan)
+    results = torch.full((3, 16, 40), torch.nan)
     dg.einsum("kbm,bnk->mn", a, b, results[0])
     dg.einsum("bkm,bnk->mn", a.permute(1, 0, 2), b, results[1])
-    assert torch.equal(*results)
+    dg.einsum("bkm,knb->mn", a.permute(1, 0, 2), b.permute(2, 1, 0), results[2])
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
     assert not results.isnan().any()
 
 
