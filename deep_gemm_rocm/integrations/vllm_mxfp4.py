@@ -176,7 +176,7 @@ def install() -> None:
     if DeepGemmRocmMxfp4Kernel in kernels:
         return
 
-    # Of all backends emulation alone leaves weights and scales as checkpoints have them.
+    # Emulation is the only backend that leaves weights and scales as checkpoints have them.
     @functools.wraps(select)
     def select_mxfp4_moe_backend(config: Any, activation_key: Any = None) -> tuple[Any, Any]:
         if activation_key is None and DeepGemmRocmMxfp4WeightExperts.fits(config):

@@ -52,7 +52,7 @@ class HeadsAppender {
   DG_DEVICE HeadsAppender(const AppendedHeads& of, int heads, const AppendedToken& to)
       : of_(of), to_(to), heads_(heads), vectors_(of.width / kAppendedVector) {}
 
-  // By the factors that are given, if there are any.
+  // Divides by the given factors, if there are any.
   DG_DEVICE void append() const {
     for (int i = lane_id(); i < heads_ * vectors_; i += kWaveSize) {
       const int head = i / vectors_;
@@ -66,7 +66,7 @@ class HeadsAppender {
     }
   }
 
-  // By the head's own factor, which is stored, too. A head is in neighbouring lanes, a power of two of them.
+  // Divides by the head's own factor, which is stored, too. A head takes a power of two of neighbouring lanes.
   DG_DEVICE void append_with_factors() const {
     const int lanes = 1 << (32 - __builtin_clz(vectors_ - 1));
     const int vector = lane_id() % lanes;

@@ -32,7 +32,7 @@ struct MergeStatesArguments {
 constexpr int kMergedVector = 8;  // values of a lane
 constexpr int kMergeThreads = 256;
 
-// What a query's sum over some keys counts beside another one. Neither -inf nor inf stands for any key.
+// The weights of a query's two partial results, by their log-sum-exps. Both -inf and inf stand for a sum over no key.
 struct MergedSums {
   float first_share, second_share, lse;
 

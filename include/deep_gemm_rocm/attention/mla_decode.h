@@ -107,7 +107,7 @@ class MlaDecode {
   }
 
  private:
-  // Of FP8 values, which are OCP's as half their number.
+  // The factor of FP8 values. The bytes of an OCP number are read as FNUZ, which gives half the number.
   static DG_DEVICE float descale_of(const Descales& descale) {
     const float factor = descale.data == nullptr ? 1 : *(const Global<float>*)descale.data;
     return Shape::kIsOcp ? 2 * factor : factor;

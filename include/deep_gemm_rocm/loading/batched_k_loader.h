@@ -5,7 +5,7 @@
 
 namespace deep_gemm_rocm {
 
-// Each group starts a new K-block; what the last K-block of a group has too much reads as zeros.
+// Each group starts a new K-block. The last K-block of a group reads zeros past the group's end.
 template <class Loader>
 class BatchedKLoader : public Loader {
  public:

@@ -81,7 +81,7 @@ struct FourBits<E5M2> {
 
     // For a scale that is so many times 2^(1/kUnit) smaller than the reference, at most kMostUnits.
     static DG_DEVICE Table of(unsigned units) {
-      constexpr unsigned kOfAll = 0, kOfAllButZero = 0x0000000c;  // 0x0c takes a zero
+      constexpr unsigned kOfAll = 0, kOfAllButZero = 0x0000000c;  // the selector 0x0c gives a zero byte
       return {{0x76747000 - bytes_of(0, units, kOfAllButZero), 0x7e7c7a78 - bytes_of(0, units, kOfAll)}, kSigns};
     }
     // For codes over the usual reference. Codes whose scale is too far from it become NaN, unless they are all zero.
@@ -228,7 +228,7 @@ struct FourBits<__bf16, ShuffledE2M1> {
   }
 };
 
-// What a group of integers is multiplied with, and which of them stands for 0.
+// The scale of a group of integers, and its zero point.
 struct ScaleOfIntegers {
   float scale, zero;
 };
@@ -321,7 +321,7 @@ struct FourBits<__bf16, Integers<kHasZeros>> {
   using Loaded = Vector<unsigned, 2>;
   static constexpr float kUnit = kSixteen;
   struct Table {
-    float zero;  // over 16
+    float zero;  // divided by 16
 
     template <class Scale>
     static DG_DEVICE Table of(Scale of_group) {
@@ -393,7 +393,7 @@ struct FourBits<E4M3, ShuffledIntegers> : IntegersInE4M3 {
   }
 };
 
-// Less zeros, integers are from -16 to 15.
+// Integers minus their zero points, which are from -16 to 15.
 template <>
 struct FourBits<E4M3, Integers<true>> : IntegersInE4M3 {
   struct Table {

@@ -72,7 +72,7 @@ struct RowsWithoutScales {
   DG_DEVICE float of_row(int, int) const { return 1; }
 };
 
-// By way of LDS, a chunk of 16 K-blocks at a time, for waves that don't use LDS for their operands.
+// Scales that go through LDS, a chunk of 16 K-blocks at a time, for waves that don't use LDS for their operands.
 //
 // Lines of the vector L1 are gone before the next K-block asks for the scale beside this one, if a row's scales are
 // contiguous. So each of them is loaded once: a lane group loads the row's scales of four K-blocks of the chunk. While a

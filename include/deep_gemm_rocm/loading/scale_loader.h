@@ -17,7 +17,7 @@ struct TileScales {
 // isn't loaded, but set.
 enum class ScalesOfB { kOfWave, kOfColumns, kIsSet };
 
-// What ScaleLoader has to know of B's groups.
+// How B's groups of values share scales, for ScaleLoader.
 //   kKBlocks: how many share a scale; kOfKBlock: how many scales share one.
 //   kUnit: what products are multiplied with, besides scales.
 //   Scale: their type in memory.
@@ -122,7 +122,7 @@ class ScaleLoader {
     return Shape::part_of_sum(sum) * kLoadsOfPart * kLanesOfDppRow + Shape::column_of_sum(sum) * kGroups + group;
   }
 
-  // Of RowScalesInLds, before load().
+  // Begins with the rows of a tile, before load(), if Rows is RowScalesInLds.
   DG_DEVICE void load_first_rows() { rows_.load_first(a_, left_k_blocks_); }
   DG_DEVICE Rows& rows() { return rows_; }
 

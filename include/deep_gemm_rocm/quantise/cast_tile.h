@@ -39,7 +39,7 @@ void prepare_tiles(CastArguments& args, int bytes = kLaneValues) {
   args.data.check_alignment(args.data_group_stride, bytes);
 }
 
-// Which row of the tile a lane has in a pass. A wave has consecutive rows.
+// The tile's row that a lane has in a pass. A wave has consecutive rows.
 template <int kPasses>
 struct TilePlace {
   int wave_row = wave_id() * kPasses * kRowsOfWave;

@@ -50,7 +50,7 @@ class Router {
   static_assert(kWaves == 1 || !kSoftmax, "a softmax is one of all slots");
 
  public:
-  // By place: lane · kSlots + slot.
+  // Scores and keys by their place, lane · kSlots + slot.
   struct Lds {
     alignas(kChunkBytes) float scores[kWaveSize * kSlots];
     alignas(kChunkBytes) unsigned keys[kWaves == 1 ? 1 : kWaveSize * kSlots];

@@ -105,7 +105,8 @@ class PingPong : public ScheduleDefaults<Kind, Shape> {
   static constexpr int kReadsPerLoad = State::kFragmentReads / kOwn;
   static_assert(kReadsPerLoad > 0, "too few reads to load a half's own rows between them");
   static constexpr int kBarrierSlot = State::kSlots - 1;
-  // By then the other half has read its fragments from LDS. Stores come in every other slot, for those between promote.
+  // The other half has read its fragments from LDS before this slot. Stores take every other slot; the slots between
+  // them promote.
   static constexpr int kFirstStoreSlot = State::kSlots * 11 / 16 / 2 * 2;
   static constexpr int kSlotsPerStore = max((kBarrierSlot - kFirstStoreSlot) / kOwn / 2 * 2, 1);
   static_assert(kFirstStoreSlot + (kOwn - 1) * kSlotsPerStore < kBarrierSlot,

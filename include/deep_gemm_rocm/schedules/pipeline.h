@@ -148,7 +148,7 @@ class PipelineState {
     }
   }
 
-  // Of B that is widened, as many steps of one pass after another as there are.
+  // A widened B is stored in steps: all steps of the first pass, then those of the next.
   static constexpr int kStepsOfB = StagedB::kPasses * StagedB::kStoreSteps;
   DG_DEVICE void store_step_of_b(int stage, int step, int k_block) {
     const int pass = step / StagedB::kStoreSteps;
